@@ -1,0 +1,330 @@
+//! The cgroups of runs: `<root>/<prefix>/run_N/{sup,job}` in every tree the machine has. `sup` holds the supervisor and
+//! has no limits; `job` holds the job, and limits, fence, freeze, kill and OOM act there only. Never decides a limit.
+//! Source: the kernel's Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/.
+
+mod hierarchy;
+mod kill;
+mod limits;
+mod root;
+mod usage;
+
+use std::ffi::CString;
+use std::fs;
+use std::io::{self, Write};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+pub use hierarchy::{Controller, Hierarchy, Trees, V1Tree};
+pub use limits::Limits;
+pub use root::{CgroupRoot, remove_all};
+pub use usage::Usage;
+
+/// How long a directory whose processes are dead may answer EBUSY before removal gives up.
+const REMOVE_PATIENCE: Duration = Duration::from_secs(2);
+
+/// The two cgroups of one run, in every tree.
+#[derive(Clone, Debug)]
+pub struct RunCgroup {
+    trees: Trees,
+    /// Path of the run's directory below each tree's mount point, such as `gpupool/node1/run_17_1`.
+    rel: PathBuf,
+}
+
+impl RunCgroup {
+    /// Makes `run/sup` and `run/job` below `root` with their limits. A directory that is there already (an earlier
+    /// attempt at the same prepare) is taken over; a `job` that holds processes is refused. On an error nothing stays.
+    pub fn create(root: &CgroupRoot, run: &str, limits: &Limits) -> Result<RunCgroup, CgroupError> {
+        check_name(run)?;
+        let cgroup = RunCgroup { trees: root.trees().clone(), rel: root.rel().join(run) };
+        cgroup.make(root, limits).inspect_err(|_| {
+            if cgroup.is_empty().unwrap_or(false) {
+                let _ = cgroup.remove();
+            }
+        })?;
+        Ok(cgroup)
+    }
+
+    /// The run's cgroups made earlier, by this process or by another before a restart. `NotFound` when they are gone.
+    pub fn open(root: &CgroupRoot, run: &str) -> Result<RunCgroup, CgroupError> {
+        check_name(run)?;
+        RunCgroup::open_rel(&root.rel().join(run))
+    }
+
+    /// As [`RunCgroup::open`], from the path another process got from [`RunCgroup::rel`].
+    pub fn open_rel(rel: &Path) -> Result<RunCgroup, CgroupError> {
+        let cgroup = RunCgroup { trees: Trees::detect()?, rel: rel.to_owned() };
+        let dir = cgroup.main_dir("job");
+        match fs::metadata(&dir) {
+            Ok(_) => Ok(cgroup),
+            Err(e) => Err(CgroupError::io("opening", &dir, e)),
+        }
+    }
+
+    /// Path below the trees' mount points: what a supervisor is given to find its run again.
+    pub fn rel(&self) -> &Path {
+        &self.rel
+    }
+
+    /// The directory the device fence of this run is attached to: `job` in the v2 tree, else in the v1 devices tree.
+    pub fn fence_dir(&self) -> Result<PathBuf, CgroupError> {
+        fence_dir(&self.trees, &self.rel.join("job"))
+    }
+
+    /// Moves a process (all its threads) into `sup`. 0 means the caller.
+    pub fn attach_sup(&self, pid: i32) -> Result<(), CgroupError> {
+        self.attach("sup", pid)
+    }
+
+    /// Moves a process into `job`. To start a job use [`RunCgroup::join_fds`]: a process moved from outside has run
+    /// outside for a moment.
+    pub fn attach_job(&self, pid: i32) -> Result<(), CgroupError> {
+        self.attach("job", pid)
+    }
+
+    /// Open `cgroup.procs` of `job` in every tree, for the forked child of `launch` to join by itself.
+    pub fn join_fds(&self) -> Result<JoinFds, CgroupError> {
+        JoinFds::open(self.trees.mounts().map(|m| m.join(&self.rel).join("job")))
+    }
+
+    /// Sets the limits of a live run. `None` leaves a limit as it is.
+    pub fn set_limits(&self, limits: &Limits) -> Result<(), CgroupError> {
+        limits::write(&self.trees, &self.rel, limits)
+    }
+
+    /// What the job has used so far, all its past and present processes together.
+    pub fn usage(&self) -> Result<Usage, CgroupError> {
+        usage::read(&self.trees, &self.rel.join("job"))
+    }
+
+    /// Pids in `job` and the cgroups below it, as the kernel lists them now.
+    pub fn job_pids(&self) -> Result<Vec<i32>, CgroupError> {
+        kill::pids_below(&self.main_dir("job"))
+    }
+
+    /// Sends SIGKILL to every process of `job`, however it forked, and whether or not it is frozen. Returns when the
+    /// signals are sent; use [`RunCgroup::wait_empty`] for the end of the processes.
+    pub fn kill(&self) -> Result<(), CgroupError> {
+        kill::kill_tree(&self.trees, &self.rel.join("job"))
+    }
+
+    /// Sends `signal` once to every process of `job`; processes forked meanwhile may miss it. For anything but KILL.
+    pub fn signal(&self, signal: i32) -> Result<(), CgroupError> {
+        kill::signal_tree(&self.main_dir("job"), signal)
+    }
+
+    /// Stops every process of `job` from running (`SUSPENDED`), or lets them run on.
+    pub fn freeze(&self, frozen: bool) -> Result<(), CgroupError> {
+        kill::freeze(&self.trees, &self.rel.join("job"), frozen)
+    }
+
+    /// No live process is in `job` or below. A cgroup that is gone is empty.
+    pub fn is_empty(&self) -> Result<bool, CgroupError> {
+        kill::is_empty(&self.trees, &self.rel.join("job"))
+    }
+
+    /// Waits until `job` is empty; false when `patience` ends first.
+    pub fn wait_empty(&self, patience: Duration) -> Result<bool, CgroupError> {
+        kill::wait_empty(&self.trees, &self.rel.join("job"), patience)
+    }
+
+    /// `cgroup.events` of `job`: becomes ready for POLLPRI when `job` turns empty or is populated again; then call
+    /// [`RunCgroup::is_empty`]. `None` on pure v1, where the caller has to look now and then.
+    pub fn events_file(&self) -> Result<Option<fs::File>, CgroupError> {
+        let Some(mount) = &self.trees.v2 else { return Ok(None) };
+        let path = mount.join(&self.rel).join("job/cgroup.events");
+        fs::File::open(&path).map(Some).map_err(|e| CgroupError::io("opening", &path, e))
+    }
+
+    /// Removes `job` with everything the job nested in it, `sup` and the run's directory. Fails with the number of
+    /// processes when any is left; what is gone already is no error.
+    pub fn remove(&self) -> Result<(), CgroupError> {
+        for mount in self.trees.mounts() {
+            remove_tree(&mount.join(&self.rel), REMOVE_PATIENCE)?;
+        }
+        Ok(())
+    }
+
+    fn make(&self, root: &CgroupRoot, limits: &Limits) -> Result<(), CgroupError> {
+        limits.check(root)?;
+        root.make_dir(&self.rel)?;
+        for leaf in ["sup", "job"] {
+            root.make_leaf(&self.rel.join(leaf))?;
+        }
+        let pids = self.job_pids()?;
+        if !pids.is_empty() {
+            return Err(CgroupError::Occupied { path: self.main_dir("job"), pids: pids.len() });
+        }
+        self.set_limits(limits)
+    }
+
+    fn attach(&self, leaf: &str, pid: i32) -> Result<(), CgroupError> {
+        for mount in self.trees.mounts() {
+            write_file(&mount.join(&self.rel).join(leaf).join("cgroup.procs"), &pid.to_string())?;
+        }
+        Ok(())
+    }
+
+    fn main_dir(&self, leaf: &str) -> PathBuf {
+        main_dir(&self.trees, &self.rel.join(leaf))
+    }
+}
+
+/// Open `cgroup.procs` files of one cgroup in every tree. Joining by writing to them allocates nothing, so a child may
+/// do it between fork and exec.
+#[derive(Debug)]
+pub struct JoinFds {
+    procs: Vec<OwnedFd>,
+}
+
+impl JoinFds {
+    pub(crate) fn open(dirs: impl Iterator<Item = PathBuf>) -> Result<JoinFds, CgroupError> {
+        let mut procs = Vec::new();
+        for dir in dirs {
+            let path = dir.join("cgroup.procs");
+            let file =
+                fs::OpenOptions::new().write(true).open(&path).map_err(|e| CgroupError::io("opening", &path, e))?;
+            procs.push(file.into());
+        }
+        Ok(JoinFds { procs })
+    }
+
+    /// Moves the calling process into the cgroup. Async-signal-safe. Returns the errno of the first tree that refused.
+    pub(crate) fn join(&self) -> Result<(), i32> {
+        for fd in &self.procs {
+            // SAFETY: the descriptor is open and the buffer is two static bytes.
+            let written = unsafe { libc::write(fd.as_raw_fd(), b"0\n".as_ptr().cast(), 2) };
+            if written < 0 {
+                return Err(crate::process::errno());
+            }
+        }
+        Ok(())
+    }
+
+    /// The raw descriptors, for a caller that hands them to a child of its own making.
+    pub fn raw_fds(&self) -> Vec<RawFd> {
+        self.procs.iter().map(|fd| fd.as_raw_fd()).collect()
+    }
+}
+
+/// Why a cgroup operation failed. All of them are errors of the node, never of the user.
+#[derive(Debug, thiserror::Error)]
+pub enum CgroupError {
+    #[error("cgroup: {verb} {}", path.display())]
+    Io { verb: String, path: PathBuf, source: io::Error },
+    #[error(
+        "cgroup: a {limit} limit was asked for, and no {controller} controller is usable here ({why}). \
+         Mount it, or delegate it to this service"
+    )]
+    NoController { limit: &'static str, controller: &'static str, why: String },
+    #[error("cgroup: no cgroup tree is mounted. Mount one: mount -t cgroup2 none /sys/fs/cgroup")]
+    NoTree,
+    #[error("cgroup: {} holds {pids} processes, it must be empty for this", path.display())]
+    Occupied { path: PathBuf, pids: usize },
+    #[error("cgroup: {0:?} is no name of a cgroup of ours: use letters, digits, '-', '_', '.', and no leading dot")]
+    Name(String),
+    #[error("cgroup: {} says {text:?}, which is not what the kernel documents", path.display())]
+    Unreadable { path: PathBuf, text: String },
+}
+
+impl CgroupError {
+    /// The cgroup or the file does not exist.
+    pub fn is_not_found(&self) -> bool {
+        self.errno() == Some(libc::ENOENT)
+    }
+
+    pub fn errno(&self) -> Option<i32> {
+        match self {
+            CgroupError::Io { source, .. } => source.raw_os_error(),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn io(verb: impl Into<String>, path: &Path, source: io::Error) -> CgroupError {
+        CgroupError::Io { verb: verb.into(), path: path.to_owned(), source }
+    }
+}
+
+/// The tree in which processes are counted: v2 where there is one, else the first v1 tree.
+fn main_dir(trees: &Trees, rel: &Path) -> PathBuf {
+    match (&trees.v2, trees.v1_mount(Controller::Freezer).or(trees.v1.first().map(|t| t.mount.as_path()))) {
+        (Some(mount), _) => mount.join(rel),
+        (None, Some(mount)) => mount.join(rel),
+        (None, None) => rel.to_owned(),
+    }
+}
+
+fn fence_dir(trees: &Trees, rel: &Path) -> Result<PathBuf, CgroupError> {
+    match (&trees.v2, trees.v1_mount(Controller::Devices)) {
+        (Some(mount), _) => Ok(mount.join(rel)),
+        (None, Some(mount)) => Ok(mount.join(rel)),
+        (None, None) => Err(CgroupError::NoController {
+            limit: "device",
+            controller: "devices",
+            why: "neither a v2 tree nor a v1 devices tree is mounted".into(),
+        }),
+    }
+}
+
+/// One path component that cannot climb out of our subtree.
+fn check_name(name: &str) -> Result<(), CgroupError> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    match !name.is_empty() && !name.starts_with('.') && name.len() < 128 && name.chars().all(plain) {
+        true => Ok(()),
+        false => Err(CgroupError::Name(name.into())),
+    }
+}
+
+fn read_file(path: &Path) -> Result<String, CgroupError> {
+    fs::read_to_string(path).map_err(|e| CgroupError::io("reading", path, e))
+}
+
+/// One write(2): cgroup files take a value whole or not at all.
+fn write_file(path: &Path, value: &str) -> Result<(), CgroupError> {
+    fs::OpenOptions::new()
+        .write(true)
+        .open(path)
+        .and_then(|mut file| file.write_all(value.as_bytes()))
+        .map_err(|e| CgroupError::io(format!("writing {value:?} to"), path, e))
+}
+
+/// Directories directly below, empty when `dir` is gone.
+fn child_dirs(dir: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(dir) else { return Vec::new() };
+    let is_dir = |e: &fs::DirEntry| e.file_type().is_ok_and(|t| t.is_dir());
+    entries.flatten().filter(is_dir).map(|e| e.path()).collect()
+}
+
+/// rmdir from the leaves up. The kernel answers EBUSY for a moment after the last process died, so it is repeated.
+fn remove_tree(dir: &Path, patience: Duration) -> Result<(), CgroupError> {
+    let deadline = Instant::now() + patience;
+    loop {
+        match remove_once(dir) {
+            Ok(()) => return Ok(()),
+            Err(e) if e.errno() == Some(libc::EBUSY) && Instant::now() < deadline => {
+                let pids = kill::pids_below(dir).unwrap_or_default();
+                if !pids.is_empty() {
+                    return Err(CgroupError::Occupied { path: dir.to_owned(), pids: pids.len() });
+                }
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+fn remove_once(dir: &Path) -> Result<(), CgroupError> {
+    for child in child_dirs(dir) {
+        remove_once(&child)?;
+    }
+    match fs::remove_dir(dir) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(CgroupError::io("removing", dir, e)),
+        _ => Ok(()),
+    }
+}
+
+/// A path for a system call.
+pub(crate) fn c_path(path: &Path) -> io::Result<CString> {
+    CString::new(path.as_os_str().as_bytes()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
+}

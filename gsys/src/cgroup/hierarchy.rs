@@ -1,0 +1,219 @@
+//! Which cgroup trees this machine has mounted, read from /proc/self/mountinfo. Hybrid means v1 controllers plus a
+//! v2 tree that carries no controller and still gives `cgroup.kill`, `cgroup.events`, `cpu.stat` and device programs.
+//! Never guesses from one well-known path: a hybrid node mounts the v2 tree anywhere.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::CgroupError;
+
+/// The four shapes a Linux machine comes in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hierarchy {
+    /// Only v1 trees.
+    V1,
+    /// One v2 tree with the controllers.
+    V2,
+    /// v1 trees hold the controllers; a v2 tree is mounted beside them.
+    Hybrid,
+    /// No cgroup tree is mounted.
+    None,
+}
+
+impl Hierarchy {
+    /// Reads /proc/self/mountinfo.
+    pub fn detect() -> Result<Hierarchy, CgroupError> {
+        Ok(Trees::detect()?.hierarchy())
+    }
+
+    /// The word for status output: `v1`, `v2`, `hybrid`, `none`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Hierarchy::V1 => "v1",
+            Hierarchy::V2 => "v2",
+            Hierarchy::Hybrid => "hybrid",
+            Hierarchy::None => "none",
+        }
+    }
+}
+
+/// The controllers this crate writes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Controller {
+    Cpu,
+    Cpuacct,
+    Cpuset,
+    Memory,
+    Pids,
+    Freezer,
+    Devices,
+}
+
+impl Controller {
+    pub(super) const ALL: [Controller; 7] = [
+        Controller::Cpu,
+        Controller::Cpuacct,
+        Controller::Cpuset,
+        Controller::Memory,
+        Controller::Pids,
+        Controller::Freezer,
+        Controller::Devices,
+    ];
+
+    /// The kernel's name of it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Controller::Cpu => "cpu",
+            Controller::Cpuacct => "cpuacct",
+            Controller::Cpuset => "cpuset",
+            Controller::Memory => "memory",
+            Controller::Pids => "pids",
+            Controller::Freezer => "freezer",
+            Controller::Devices => "devices",
+        }
+    }
+}
+
+/// One mounted v1 tree and those of our controllers that live in it (`cpu,cpuacct` are often mounted together).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct V1Tree {
+    pub controllers: Vec<Controller>,
+    pub mount: PathBuf,
+}
+
+/// The trees we work in: each controller once, and the v2 tree where there is one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Trees {
+    pub v1: Vec<V1Tree>,
+    pub v2: Option<PathBuf>,
+}
+
+impl Trees {
+    /// Reads /proc/self/mountinfo.
+    pub fn detect() -> Result<Trees, CgroupError> {
+        let path = Path::new("/proc/self/mountinfo");
+        let text = fs::read_to_string(path).map_err(|e| CgroupError::io("reading", path, e))?;
+        let trees = Trees::parse(&text);
+        // On hybrid the v2 tree does killing, freezing and devices; the v1 trees for those are left alone.
+        Ok(match trees.hierarchy() {
+            Hierarchy::Hybrid => trees.without(&[Controller::Freezer, Controller::Devices]),
+            _ => trees,
+        })
+    }
+
+    pub fn hierarchy(&self) -> Hierarchy {
+        match (self.v1.is_empty(), &self.v2) {
+            (true, None) => Hierarchy::None,
+            (true, Some(_)) => Hierarchy::V2,
+            (false, None) => Hierarchy::V1,
+            (false, Some(_)) => Hierarchy::Hybrid,
+        }
+    }
+
+    /// Mount point of the v1 tree that holds `controller`.
+    pub fn v1_mount(&self, controller: Controller) -> Option<&Path> {
+        self.v1.iter().find(|t| t.controllers.contains(&controller)).map(|t| t.mount.as_path())
+    }
+
+    /// Every tree's mount point, v1 first: a task enters the v2 tree last, so that the kill list there is never
+    /// ahead of the limits.
+    pub fn mounts(&self) -> impl Iterator<Item = &Path> {
+        self.v1.iter().map(|t| t.mount.as_path()).chain(self.v2.as_deref())
+    }
+
+    fn parse(mountinfo: &str) -> Trees {
+        let mut trees = Trees::default();
+        for line in mountinfo.lines() {
+            let Some((left, right)) = line.split_once(" - ") else { continue };
+            let Some(mount) = left.split(' ').nth(4).map(unescape) else { continue };
+            let mut fields = right.split(' ');
+            let (kind, options) = (fields.next().unwrap_or(""), fields.nth(1).unwrap_or(""));
+            match kind {
+                "cgroup2" if trees.v2.is_none() => trees.v2 = Some(mount),
+                "cgroup" => {
+                    let controllers: Vec<Controller> = Controller::ALL
+                        .into_iter()
+                        .filter(|c| options.split(',').any(|o| o == c.name()))
+                        .filter(|c| trees.v1_mount(*c).is_none())
+                        .collect();
+                    if !controllers.is_empty() {
+                        trees.v1.push(V1Tree { controllers, mount });
+                    }
+                }
+                _ => {}
+            }
+        }
+        trees
+    }
+
+    fn without(mut self, unwanted: &[Controller]) -> Trees {
+        for tree in &mut self.v1 {
+            tree.controllers.retain(|c| !unwanted.contains(c));
+        }
+        self.v1.retain(|t| !t.controllers.is_empty());
+        self
+    }
+}
+
+/// Octal escapes of mountinfo (`\040` is a space).
+fn unescape(field: &str) -> PathBuf {
+    let mut out = String::with_capacity(field.len());
+    let mut rest = field;
+    while let Some(at) = rest.find('\\') {
+        out.push_str(&rest[..at]);
+        match rest.get(at + 1..at + 4).and_then(|octal| u8::from_str_radix(octal, 8).ok()) {
+            Some(byte) => {
+                out.push(byte as char);
+                rest = &rest[at + 4..];
+            }
+            None => {
+                out.push('\\');
+                rest = &rest[at + 1..];
+            }
+        }
+    }
+    out.push_str(rest);
+    PathBuf::from(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(mount: &str, kind: &str, options: &str) -> String {
+        format!("31 25 0:26 / {mount} rw,relatime shared:9 - {kind} {kind} {options}\n")
+    }
+
+    #[test]
+    fn pure_v2_is_one_tree() {
+        let trees = Trees::parse(&line("/sys/fs/cgroup", "cgroup2", "rw,nsdelegate"));
+        assert_eq!(trees.hierarchy(), Hierarchy::V2);
+        assert_eq!(trees.v2.as_deref(), Some(Path::new("/sys/fs/cgroup")));
+    }
+
+    #[test]
+    fn hybrid_is_found_wherever_the_v2_tree_is_mounted() {
+        let text = line("/sys/fs/cgroup/cpu,cpuacct", "cgroup", "rw,cpu,cpuacct")
+            + &line("/sys/fs/cgroup/memory", "cgroup", "rw,memory")
+            + &line("/sys/fs/cgroup/systemd", "cgroup", "rw,xattr,name=systemd")
+            + &line("/run/my\\040cgroup2", "cgroup2", "rw");
+        let trees = Trees::parse(&text);
+        assert_eq!(trees.hierarchy(), Hierarchy::Hybrid);
+        assert_eq!(trees.v1.len(), 2, "the named systemd tree holds no controller");
+        assert_eq!(trees.v1_mount(Controller::Cpuacct), Some(Path::new("/sys/fs/cgroup/cpu,cpuacct")));
+        assert_eq!(trees.v2.as_deref(), Some(Path::new("/run/my cgroup2")));
+    }
+
+    #[test]
+    fn a_controller_mounted_twice_is_used_once() {
+        let text = line("/a", "cgroup", "rw,memory") + &line("/b", "cgroup", "rw,memory");
+        let trees = Trees::parse(&text);
+        assert_eq!(trees.hierarchy(), Hierarchy::V1);
+        assert_eq!(trees.v1, [V1Tree { controllers: vec![Controller::Memory], mount: "/a".into() }]);
+    }
+
+    #[test]
+    fn nothing_mounted_is_none() {
+        assert_eq!(Trees::parse(&line("/tmp", "tmpfs", "rw")).hierarchy(), Hierarchy::None);
+    }
+}

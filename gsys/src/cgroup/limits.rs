@@ -1,0 +1,136 @@
+//! The limits of a run, written to whichever tree has the controller. Memory, pids and cpuset go to `job`; the CPU weight
+//! goes to the run's directory, because it is runs that compete. Never adjusts a limit to fit: what cannot be set is an error.
+
+use std::path::Path;
+
+use super::{CgroupError, CgroupRoot, Controller, Hierarchy, Trees, write_file};
+
+/// Limits of a run; `None` is unlimited at creation and unchanged on an update.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// Hard limit of memory; swap counts into it (v1 memsw) or is denied (v2), where the kernel accounts swap.
+    pub memory_bytes: Option<u64>,
+    /// CPU numbers the job may run on.
+    pub cpu_set: Option<Vec<u32>>,
+    /// Share of CPU time under contention, in thousandths of a CPU: what the run was allocated.
+    pub cpu_millis: Option<u64>,
+    /// Most processes and threads at once.
+    pub pids_max: Option<u64>,
+}
+
+impl Limits {
+    /// Fails before anything is made when a controller is missing.
+    pub(super) fn check(&self, root: &CgroupRoot) -> Result<(), CgroupError> {
+        let wanted = [
+            ("memory", Controller::Memory, self.memory_bytes.is_some()),
+            ("cpuset", Controller::Cpuset, self.cpu_set.is_some()),
+            ("cpu weight", Controller::Cpu, self.cpu_millis.is_some()),
+            ("pids", Controller::Pids, self.pids_max.is_some()),
+        ];
+        for (limit, controller, asked) in wanted {
+            if asked && !root.supports(controller) {
+                let why = format!("hierarchy {}, subtree {}", root.hierarchy().name(), root.rel().display());
+                return Err(CgroupError::NoController { limit, controller: controller.name(), why });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Writes `limits` for the run whose directory is `run_rel`.
+pub(super) fn write(trees: &Trees, run_rel: &Path, limits: &Limits) -> Result<(), CgroupError> {
+    let job_rel = run_rel.join("job");
+    let v2 = trees.hierarchy() == Hierarchy::V2;
+    if let Some(bytes) = limits.memory_bytes {
+        let dir = dir_of(trees, Controller::Memory, "memory", &job_rel)?;
+        if v2 { write_memory_v2(&dir, bytes)? } else { write_memory_v1(&dir, bytes)? }
+    }
+    if let Some(pids) = limits.pids_max {
+        let dir = dir_of(trees, Controller::Pids, "pids", &job_rel)?;
+        write_file(&dir.join("pids.max"), &pids.to_string())?;
+    }
+    if let Some(cpus) = &limits.cpu_set {
+        let dir = dir_of(trees, Controller::Cpuset, "cpuset", &job_rel)?;
+        write_file(&dir.join("cpuset.cpus"), &cpu_list(cpus))?;
+    }
+    if let Some(millis) = limits.cpu_millis {
+        let dir = dir_of(trees, Controller::Cpu, "cpu weight", run_rel)?;
+        match v2 {
+            true => write_file(&dir.join("cpu.weight"), &weight_v2(millis).to_string())?,
+            false => write_file(&dir.join("cpu.shares"), &shares_v1(millis).to_string())?,
+        }
+    }
+    Ok(())
+}
+
+fn dir_of(
+    trees: &Trees,
+    controller: Controller,
+    limit: &'static str,
+    rel: &Path,
+) -> Result<std::path::PathBuf, CgroupError> {
+    let v2 = trees.v2.as_deref().filter(|_| trees.hierarchy() == Hierarchy::V2);
+    let mount = v2.or(trees.v1_mount(controller)).ok_or_else(|| CgroupError::NoController {
+        limit,
+        controller: controller.name(),
+        why: format!("hierarchy {}", trees.hierarchy().name()),
+    })?;
+    Ok(mount.join(rel))
+}
+
+fn write_memory_v2(dir: &Path, bytes: u64) -> Result<(), CgroupError> {
+    write_file(&dir.join("memory.max"), &bytes.to_string())?;
+    unless_absent(write_file(&dir.join("memory.swap.max"), "0"))
+}
+
+/// memsw may never be below the limit, so the order depends on the direction of the change.
+fn write_memory_v1(dir: &Path, bytes: u64) -> Result<(), CgroupError> {
+    let (limit, memsw) = (dir.join("memory.limit_in_bytes"), dir.join("memory.memsw.limit_in_bytes"));
+    let value = bytes.to_string();
+    match write_file(&limit, &value) {
+        Err(e) if e.errno() == Some(libc::EINVAL) => {
+            unless_absent(write_file(&memsw, &value))?;
+            write_file(&limit, &value)
+        }
+        Err(e) => Err(e),
+        Ok(()) => unless_absent(write_file(&memsw, &value)),
+    }
+}
+
+/// Swap files exist only where the kernel accounts swap.
+fn unless_absent(written: Result<(), CgroupError>) -> Result<(), CgroupError> {
+    match written {
+        Err(e) if e.is_not_found() => Ok(()),
+        other => other,
+    }
+}
+
+/// 1024 is one CPU; the kernel takes 2 to 262144.
+fn shares_v1(cpu_millis: u64) -> u64 {
+    (cpu_millis.saturating_mul(1024) / 1000).clamp(2, 262_144)
+}
+
+/// 10 is one CPU, so that a thousand CPUs still fit into the kernel's 1 to 10000.
+fn weight_v2(cpu_millis: u64) -> u64 {
+    (cpu_millis / 100).clamp(1, 10_000)
+}
+
+fn cpu_list(cpus: &[u32]) -> String {
+    cpus.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn weights_keep_the_proportion_of_the_allocations() {
+        assert_eq!(shares_v1(1000), 1024);
+        assert_eq!(shares_v1(64_000), 65_536);
+        assert_eq!(shares_v1(1), 2);
+        assert_eq!(shares_v1(u64::MAX), 262_144);
+        assert_eq!(weight_v2(1000), 10);
+        assert_eq!(weight_v2(256_000), 2560);
+        assert_eq!(weight_v2(1), 1);
+    }
+}

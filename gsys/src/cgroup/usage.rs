@@ -1,0 +1,111 @@
+//! What a job has used, read from whichever tree counts it. CPU time comes from the v2 tree's `cpu.stat` also on hybrid,
+//! since it needs no controller; memory and OOM kills come from the memory controller. Never samples by itself.
+
+use std::path::Path;
+
+use super::{CgroupError, Controller, Hierarchy, Trees, child_dirs, read_file};
+
+/// Use since the cgroup was made, over all its past and present processes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    pub cpu_user_micros: u64,
+    pub cpu_system_micros: u64,
+    /// Memory charged now.
+    pub memory_bytes: u64,
+    /// Highest value of `memory_bytes`; equals it on v2 kernels before 5.19, which keep no peak.
+    pub memory_peak_bytes: u64,
+    /// Processes the kernel killed because the job was out of memory.
+    pub oom_kills: u64,
+    /// Processes and threads now.
+    pub pids: u64,
+}
+
+/// Reads the use of the cgroup at `rel`. What no controller counts is 0.
+pub(super) fn read(trees: &Trees, rel: &Path) -> Result<Usage, CgroupError> {
+    let mut usage = Usage::default();
+    read_cpu(trees, rel, &mut usage)?;
+    match (trees.hierarchy(), &trees.v2) {
+        (Hierarchy::V2, Some(mount)) => read_memory_v2(&mount.join(rel), &mut usage)?,
+        _ => {
+            if let Some(mount) = trees.v1_mount(Controller::Memory) {
+                read_memory_v1(&mount.join(rel), &mut usage)?;
+            }
+        }
+    }
+    usage.pids = read_pids(trees, rel)?;
+    Ok(usage)
+}
+
+fn read_cpu(trees: &Trees, rel: &Path, usage: &mut Usage) -> Result<(), CgroupError> {
+    if let Some(mount) = &trees.v2 {
+        let stat = read_file(&mount.join(rel).join("cpu.stat"))?;
+        usage.cpu_user_micros = field(&stat, "user_usec").unwrap_or(0);
+        usage.cpu_system_micros = field(&stat, "system_usec").unwrap_or(0);
+    } else if let Some(mount) = trees.v1_mount(Controller::Cpuacct) {
+        let dir = mount.join(rel);
+        usage.cpu_user_micros = number(&dir.join("cpuacct.usage_user"))? / 1000;
+        usage.cpu_system_micros = number(&dir.join("cpuacct.usage_sys"))? / 1000;
+    }
+    Ok(())
+}
+
+fn read_memory_v2(dir: &Path, usage: &mut Usage) -> Result<(), CgroupError> {
+    let Some(now) = absent_is_none(number(&dir.join("memory.current")))? else { return Ok(()) };
+    usage.memory_bytes = now;
+    usage.memory_peak_bytes = absent_is_none(number(&dir.join("memory.peak")))?.unwrap_or(now);
+    usage.oom_kills = field(&read_file(&dir.join("memory.events"))?, "oom_kill").unwrap_or(0);
+    Ok(())
+}
+
+fn read_memory_v1(dir: &Path, usage: &mut Usage) -> Result<(), CgroupError> {
+    usage.memory_bytes = number(&dir.join("memory.usage_in_bytes"))?;
+    usage.memory_peak_bytes = number(&dir.join("memory.max_usage_in_bytes"))?;
+    usage.oom_kills = oom_kills_v1(dir)?;
+    Ok(())
+}
+
+/// v1 counts a kill only in the victim's own cgroup, so nested ones are added up.
+fn oom_kills_v1(dir: &Path) -> Result<u64, CgroupError> {
+    let own = absent_is_none(read_file(&dir.join("memory.oom_control")))?.unwrap_or_default();
+    let mut kills = field(&own, "oom_kill").unwrap_or(0);
+    for child in child_dirs(dir) {
+        kills += oom_kills_v1(&child)?;
+    }
+    Ok(kills)
+}
+
+fn read_pids(trees: &Trees, rel: &Path) -> Result<u64, CgroupError> {
+    let v2 = trees.v2.as_deref().filter(|_| trees.hierarchy() == Hierarchy::V2);
+    let Some(mount) = v2.or(trees.v1_mount(Controller::Pids)) else { return Ok(0) };
+    Ok(absent_is_none(number(&mount.join(rel).join("pids.current")))?.unwrap_or(0))
+}
+
+fn number(path: &Path) -> Result<u64, CgroupError> {
+    let text = read_file(path)?;
+    text.trim().parse().map_err(|_| CgroupError::Unreadable { path: path.to_owned(), text })
+}
+
+/// The value of `key` in a file of `key value` lines.
+pub(super) fn field(text: &str, key: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok())
+}
+
+fn absent_is_none<T>(read: Result<T, CgroupError>) -> Result<Option<T>, CgroupError> {
+    match read {
+        Err(e) if e.is_not_found() => Ok(None),
+        other => other.map(Some),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_that_begins_like_another_is_not_taken_for_it() {
+        let events = "low 0\nhigh 0\nmax 4\noom 3\noom_kill 2\noom_group_kill 7\n";
+        assert_eq!(field(events, "oom"), Some(3));
+        assert_eq!(field(events, "oom_kill"), Some(2));
+        assert_eq!(field(events, "oom_k"), None);
+    }
+}
