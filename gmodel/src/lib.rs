@@ -1,0 +1,33 @@
+//! The vocabulary of gpupool: ids, requests, states, reasons, resources, times, configuration.
+//!
+//! Pure data and parsers: no I/O, no clock, no hash order. Every other crate speaks in these words.
+
+pub mod array_spec;
+pub mod config;
+pub mod constraint;
+pub mod directive;
+pub mod duration;
+pub mod exit_code;
+pub mod gpu_request;
+pub mod gpu_set;
+pub mod hostlist;
+pub mod ids;
+pub mod job;
+pub mod launch_order;
+pub mod node;
+pub mod option_table;
+pub mod pattern;
+pub mod reason;
+pub mod run;
+pub mod signal;
+pub mod size;
+pub mod suggest;
+pub mod supervise;
+pub mod time;
+
+pub use exit_code::ExitCode;
+pub use gpu_set::{GpuGrant, GpuPart, GpuSet, GpuSlot};
+pub use ids::{Fence, JobId, NodeId, NodeLife, RunId, Seq};
+pub use job::{BlobId, JobSpec, JobState, Request, UserRef};
+pub use reason::{Reason, ReasonCode};
+pub use time::{Instant, Timestamp};

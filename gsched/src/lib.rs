@@ -1,0 +1,13 @@
+//! The scheduler: an immutable snapshot in, a plan out; every job that does not start has a reason.
+//!
+//! Pure: no clock, no I/O; its budget is work units, so a plan never depends on the machine.
+
+pub mod demand;
+pub mod first_fit;
+pub mod plan;
+pub mod snapshot;
+
+pub use demand::{Demand, NodeDemand};
+pub use first_fit::plan;
+pub use plan::{Plan, Start, WorkBudget};
+pub use snapshot::{PendingJob, RunningShare, SchedNode, Snapshot};

@@ -1,0 +1,134 @@
+//! An ordered map in chunks behind `Arc`: a clone shares everything, a change copies one chunk.
+//!
+//! The controller publishes a view and a snapshot after each commit; with this they cost what
+//! changed, not what exists.
+
+use gmodel::{JobId, NodeId, RunId};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Keys fall into chunks of this many consecutive ids.
+const CHUNK_IDS: u64 = 64;
+
+/// A key with a number that groups neighbours into chunks.
+pub trait ChunkKey: Ord + Copy {
+    fn number(self) -> u64;
+}
+impl ChunkKey for JobId {
+    fn number(self) -> u64 {
+        self.0
+    }
+}
+impl ChunkKey for NodeId {
+    fn number(self) -> u64 {
+        u64::from(self.0)
+    }
+}
+impl ChunkKey for RunId {
+    fn number(self) -> u64 {
+        self.job.0
+    }
+}
+
+/// Sorted map with cheap clones.
+#[derive(Clone, Debug)]
+pub struct ChunkMap<K, V> {
+    chunks: BTreeMap<u64, Arc<BTreeMap<K, V>>>,
+    len: usize,
+}
+
+impl<K, V> Default for ChunkMap<K, V> {
+    fn default() -> Self {
+        Self { chunks: BTreeMap::new(), len: 0 }
+    }
+}
+
+impl<K: ChunkKey, V: Clone> ChunkMap<K, V> {
+    pub fn len(&self) -> usize {
+        self.len
+    }
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+    pub fn get(&self, key: K) -> Option<&V> {
+        self.chunks.get(&(key.number() / CHUNK_IDS))?.get(&key)
+    }
+    pub fn contains(&self, key: K) -> bool {
+        self.get(key).is_some()
+    }
+    pub fn get_mut(&mut self, key: K) -> Option<&mut V> {
+        let chunk = self.chunks.get_mut(&(key.number() / CHUNK_IDS))?;
+        if !chunk.contains_key(&key) {
+            return None;
+        }
+        Arc::make_mut(chunk).get_mut(&key)
+    }
+    pub fn insert(&mut self, key: K, value: V) -> Option<V> {
+        let chunk = self.chunks.entry(key.number() / CHUNK_IDS).or_default();
+        let old = Arc::make_mut(chunk).insert(key, value);
+        self.len += usize::from(old.is_none());
+        old
+    }
+    pub fn remove(&mut self, key: K) -> Option<V> {
+        let number = key.number() / CHUNK_IDS;
+        let chunk = self.chunks.get_mut(&number)?;
+        if !chunk.contains_key(&key) {
+            return None;
+        }
+        let old = Arc::make_mut(chunk).remove(&key);
+        if chunk.is_empty() {
+            self.chunks.remove(&number);
+        }
+        self.len -= 1;
+        old
+    }
+    pub fn iter(&self) -> impl Iterator<Item = (K, &V)> + '_ {
+        self.chunks.values().flat_map(|chunk| chunk.iter().map(|(k, v)| (*k, v)))
+    }
+    pub fn values(&self) -> impl Iterator<Item = &V> + '_ {
+        self.iter().map(|(_, v)| v)
+    }
+    pub fn keys(&self) -> impl Iterator<Item = K> + '_ {
+        self.iter().map(|(k, _)| k)
+    }
+    /// Entries whose key is in the half-open range of numbers.
+    pub fn range(&self, from: u64, to: u64) -> impl Iterator<Item = (K, &V)> + '_ {
+        let chunks = if from >= to { 0..0 } else { from / CHUNK_IDS..(to - 1) / CHUNK_IDS + 1 };
+        self.chunks
+            .range(chunks)
+            .flat_map(|(_, chunk)| chunk.iter().map(|(k, v)| (*k, v)))
+            .filter(move |(k, _)| (from..to).contains(&k.number()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn behaves_as_a_btree_map(ops in prop::collection::vec((any::<bool>(), 1u64..300, any::<u8>()), 0..400)) {
+            let mut ours = ChunkMap::default();
+            let mut model = BTreeMap::new();
+            let mut before = None;
+            for (insert, key, value) in ops {
+                let key = JobId(key);
+                if insert {
+                    prop_assert_eq!(ours.insert(key, value), model.insert(key, value));
+                } else {
+                    prop_assert_eq!(ours.remove(key), model.remove(&key));
+                }
+                prop_assert_eq!(ours.len(), model.len());
+                before.get_or_insert_with(|| (ours.clone(), model.clone()));
+            }
+            prop_assert!(ours.iter().eq(model.iter().map(|(k, v)| (*k, v))));
+            let in_range: Vec<_> = ours.range(60, 130).map(|(k, _)| k.0).collect();
+            let expected: Vec<_> = model.range(JobId(60)..JobId(130)).map(|(k, _)| k.0).collect();
+            prop_assert_eq!(in_range, expected);
+            if let Some((ours, model)) = before {
+                prop_assert!(ours.iter().eq(model.iter().map(|(k, v)| (*k, v))), "a clone changed");
+            }
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! What comes in: commands of people, reports of nodes, plans, wakes; and what goes out: replies
+//! and refusals.
+//!
+//! A refusal is made before the first event of its command: nothing half done.
+
+use super::event::JobChange;
+use super::state::JoinToken;
+use gmodel::config::ClusterConfig;
+use gmodel::node::{Inventory, Role};
+use gmodel::run::RunReport;
+use gmodel::{Fence, JobId, JobSpec, NodeId, NodeLife};
+use gsched::Plan;
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+/// Something that happened outside.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "input", rename_all = "snake_case")]
+pub enum Input {
+    Command { actor: Actor, command: Command },
+    Node { node: NodeId, report: NodeReport },
+    Plan { plan: Plan },
+    /// A deadline of `next_deadline` has come.
+    Wake,
+    Configure { config: Arc<ClusterConfig> },
+    /// First input after boot.
+    Started,
+}
+
+/// Who asks, as the kernel or the certificate says.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Actor {
+    pub user: String,
+    pub uid: u32,
+    pub gid: u32,
+    /// May administer: root on the controller's own socket, or a configured operator.
+    pub operator: bool,
+    /// Set when the question came through a node's daemon.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub via: Option<NodeId>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "command", rename_all = "snake_case")]
+pub enum Command {
+    /// `spec.user` is overwritten by the actor. -> `Reply::Submitted`
+    Submit { spec: Box<JobSpec>, client_key: Option<String> },
+    /// Cancel jobs (or signal running ones). Ids of arrays mean the whole array unless `task`.
+    /// -> `Reply::Cancelled`
+    Cancel { targets: Vec<Target>, signal: Option<CancelSignal> },
+    Hold { targets: Vec<Target>, reason: String },
+    Release { targets: Vec<Target> },
+    Requeue { targets: Vec<Target>, hold: bool },
+    Update { target: Target, change: JobChange },
+    NodeDrain { node: NodeId, reason: String },
+    NodeResume { node: NodeId },
+    /// Declare a silent node dead: its runs end as NODE_FAIL at once.
+    NodeDown { node: NodeId, reason: String },
+    NodeRemove { node: NodeId },
+    MintToken { token: JoinToken },
+    /// A machine presents a token's hash and the name it wants. -> `Reply::Joined`
+    Join { token_hash: String, name: String },
+    /// After a restore: incarnation above every fence, ids above everything seen.
+    Restore,
+}
+
+/// A job as a user names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Target {
+    /// `17`: a job; when it is the id of an array, all of it.
+    Job(JobId),
+    /// `98_5`: one task, by array id and index.
+    Task { array: JobId, index: u32 },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CancelSignal {
+    pub signal: u8,
+    /// Only the batch shell (`gdel --batch`).
+    #[serde(default)]
+    pub batch_only: bool,
+}
+
+/// What a node tells the controller. The name and role come from its certificate, not from here.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "report", rename_all = "snake_case")]
+pub enum NodeReport {
+    /// First on every connection: all runs the node knows, before it obeys anything.
+    Hello { life: NodeLife, fence: Fence, inventory: Inventory, runs: Vec<RunReport> },
+    Runs { runs: Vec<RunReport> },
+    Inventory { inventory: Inventory },
+    /// The node made this fence durable and is working on it.
+    Obeyed { fence: Fence },
+    /// The connection is gone.
+    Gone,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "reply", rename_all = "snake_case")]
+pub enum Reply {
+    Done,
+    Submitted {
+        id: JobId,
+        /// One-line notes for the user: a default limit that was filled in, and the like.
+        notes: Vec<String>,
+        /// The key was known: this is the job made the first time.
+        repeated: bool,
+    },
+    /// Per target, in order.
+    Each { results: Vec<TargetResult> },
+    Joined { node: NodeId, role: Role, name: String },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TargetResult {
+    pub target: Target,
+    /// `None` when done.
+    pub refusal: Option<Refusal>,
+}
+
+/// Why a command is not carried out: what was asked, what stands against it, what would work.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{text}")]
+pub struct Refusal {
+    pub code: RefusalCode,
+    pub text: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RefusalCode {
+    NotFound,
+    Denied,
+    Invalid,
+    /// Not in the state the job or node is in.
+    Conflict,
+    /// A bound of the cluster.
+    Limit,
+    Unavailable,
+    #[serde(other)]
+    Unknown,
+}
+
+impl Refusal {
+    pub fn new(code: RefusalCode, text: impl Into<String>) -> Self {
+        Self { code, text: text.into() }
+    }
+}

@@ -1,0 +1,145 @@
+//! Facts the controller asserts, past tense. The store writes them before anyone hears.
+//!
+//! An event carries its own time and ids, so that `apply` needs neither clock nor chance.
+
+use super::state::{JoinToken, Outcome, Stop, Strike};
+use gmodel::array_spec::RangeSet;
+use gmodel::config::ClusterConfig;
+use gmodel::node::{Inventory, Link, Mark, Role};
+use gmodel::run::{Allocation, NumberedSignal, RunPhase};
+use gmodel::{JobId, JobSpec, NodeId, NodeLife, Reason, RunId, Timestamp};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum Event {
+    // the queue
+    /// `spec.array` makes it an array that takes as many consecutive ids as it has tasks.
+    JobSubmitted {
+        id: JobId,
+        spec: Arc<JobSpec>,
+        limit_secs: Option<u32>,
+        at: Timestamp,
+        client_key: Option<String>,
+    },
+    /// A task of an array got a record of its own.
+    TaskSplit { array: JobId, position: u32 },
+    JobHeld { job: JobId, mark: Mark },
+    JobReleased { job: JobId, owner: Option<String>, at: Timestamp },
+    ArrayHeld { array: JobId, mark: Mark },
+    ArrayReleased { array: JobId, owner: Option<String>, at: Timestamp },
+    JobUpdated { job: JobId, change: JobChange },
+    ArrayUpdated { array: JobId, change: JobChange },
+    /// Cancelled while pending: over.
+    JobCancelled { job: JobId, by: String, text: String, at: Timestamp },
+    /// Untouched tasks of an array, cancelled together.
+    TasksCancelled { array: JobId, positions: RangeSet, by: String, at: Timestamp },
+    /// From the last plan; not stored.
+    ReasonsGiven { reasons: Vec<(JobId, Reason)> },
+    JobsForgotten { jobs: Vec<JobId>, arrays: Vec<JobId> },
+
+    // runs
+    RunPlaced {
+        run: RunId,
+        allocation: Allocation,
+        lives: Vec<NodeLife>,
+        limit_secs: Option<u32>,
+        at: Timestamp,
+    },
+    RunGo { run: RunId, at: Timestamp },
+    RunStopping { run: RunId, stop: Stop },
+    RunSignalled { run: RunId, signal: NumberedSignal },
+    RunReported { run: RunId, node: NodeId, phase: RunPhase, at: Timestamp },
+    /// The node is given up for this run: its part is written off.
+    RunForfeited { run: RunId, node: NodeId, text: String, at: Timestamp },
+    /// Every member ended; the job's fate is decided.
+    RunEnded { run: RunId, outcome: Outcome },
+    /// Every member is clean: the run holds nothing any more.
+    RunClosed { run: RunId, at: Timestamp },
+
+    // nodes
+    NodeJoined { node: NodeId, name: String, role: Role, at: Timestamp },
+    NodeHello { node: NodeId, life: NodeLife, at: Timestamp },
+    NodeInventory { node: NodeId, inventory: Inventory, at: Timestamp },
+    NodeLinkChanged { node: NodeId, link: Link, at: Timestamp },
+    /// Not stored: the node repeats it.
+    NodeObeyed { node: NodeId, generation: u64 },
+    NodeDrained { node: NodeId, mark: Mark, automatic: bool },
+    NodeResumed { node: NodeId, owner: Option<String>, by: String, at: Timestamp },
+    NodeStruck { node: NodeId, strike: Strike },
+    NodeStrikesCleared { node: NodeId },
+    NodeRemoved { node: NodeId, by: String, at: Timestamp },
+    TokenMinted { token: JoinToken },
+    TokenSpent { hash: String, at: Timestamp },
+
+    // the cluster
+    /// The TOML is its source; the store keeps only the note that it changed.
+    Configured { config: Arc<ClusterConfig>, at: Timestamp },
+    /// A backup was restored: all fences are raised, ids start above everything known.
+    Restored { incarnation: u64, next_job: u64, at: Timestamp },
+    /// The controller came up. Not stored.
+    ControllerStarted { at: Timestamp },
+}
+
+/// A change of a job's request by its owner or an operator.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct JobChange {
+    /// `Some(None)` is UNLIMITED.
+    #[serde(skip_serializing_if = "Option::is_none", with = "double_option")]
+    pub limit_secs: Option<Option<u32>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nice: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub comment: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub partition: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub account: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub qos: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub eligible: Option<Timestamp>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub requeue: Option<bool>,
+    /// Tasks of an array that may run at once; 0 is no cap.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_running: Option<u32>,
+}
+
+/// JSON keeps `Some(None)` apart from `None`: absent, null, value.
+mod double_option {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+    pub fn serialize<S: Serializer>(value: &Option<Option<u32>>, s: S) -> Result<S::Ok, S::Error> {
+        value.flatten().serialize(s)
+    }
+    pub fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Option<u32>>, D::Error> {
+        Option::<u32>::deserialize(d).map(Some)
+    }
+}
+
+/// The rows an event changes: the store rewrites exactly these from the state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Touched {
+    pub job: Option<JobId>,
+    pub array: Option<JobId>,
+    pub run: Option<RunId>,
+    pub node: Option<NodeId>,
+    pub tokens: bool,
+}
+
+impl Event {
+    /// Whether the event belongs in the history. The others are derived again or repeated by nodes.
+    pub fn is_stored(&self) -> bool {
+        !matches!(
+            self,
+            Self::ReasonsGiven { .. }
+                | Self::NodeObeyed { .. }
+                | Self::ControllerStarted { .. }
+                | Self::JobsForgotten { .. }
+        )
+    }
+}

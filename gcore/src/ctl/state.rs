@@ -1,0 +1,382 @@
+//! The controller's state: what is queued, what runs where, which nodes there are.
+//!
+//! Changed only by `apply`. Everything here can be rebuilt from the rows the store keeps; finished
+//! jobs leave it after `min_job_age`.
+
+use crate::chunk_map::ChunkMap;
+use gmodel::array_spec::{ArraySpec, RangeSet};
+use gmodel::config::ClusterConfig;
+use gmodel::node::{GpuEntry, Inventory, Link, Mark, NodeStateView, Role};
+use gmodel::run::{Allocation, NumberedSignal, RunEnd, RunPhase, StopWhy, Usage};
+use gmodel::{
+    ExitCode, JobId, JobSpec, JobState, NodeId, NodeLife, Reason, RunId, Seq, Timestamp,
+};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Everything the controller decides from.
+#[derive(Clone, Debug, Default)]
+pub struct State {
+    /// Changes when a backup is restored; part of every fence.
+    pub incarnation: u64,
+    /// Number of the last accepted event.
+    pub seq: Seq,
+    /// The next unused job id. Only ever grows.
+    pub next_job: u64,
+    pub next_node: u32,
+    pub config: Arc<ClusterConfig>,
+    /// When this controller began: silence of nodes counts from here at the earliest.
+    pub started: Timestamp,
+    /// Jobs, and those array tasks that differ from their array.
+    pub jobs: ChunkMap<JobId, Job>,
+    pub arrays: ChunkMap<JobId, Array>,
+    /// Runs that hold something or whose node has not reported clean.
+    pub runs: ChunkMap<RunId, Run>,
+    pub nodes: ChunkMap<NodeId, Node>,
+    pub node_names: BTreeMap<String, NodeId>,
+    pub tokens: BTreeMap<String, JoinToken>,
+    /// Submissions by client key, so that a repeated question makes no second job.
+    pub client_keys: BTreeMap<ClientKey, JobId>,
+    /// Jobs that are over but still in memory, by end; for forgetting them in order.
+    pub finished: BTreeSet<(Timestamp, JobId)>,
+    /// Automatic drains of the last hour: the one breaker counts them.
+    pub automatic_drains: BTreeSet<(Timestamp, NodeId)>,
+}
+
+/// Made by a client for each submission; unique per user.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ClientKey {
+    pub uid: u32,
+    pub key: String,
+}
+
+/// A job, or one array task with a record of its own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Job {
+    pub id: JobId,
+    pub spec: Arc<JobSpec>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task: Option<TaskOf>,
+    pub state: JobState,
+    #[serde(default)]
+    pub reason: Reason,
+    pub submitted: Timestamp,
+    /// Not before this: `--begin`, or back-off after a failed start.
+    pub eligible: Timestamp,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub holds: Vec<Mark>,
+    /// Attempts made so far; the next run is `attempts + 1`.
+    #[serde(default)]
+    pub attempts: u32,
+    /// The attempt that runs or completes now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub live: Option<u32>,
+    /// Seconds in force; `None` is unlimited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit_secs: Option<u32>,
+    pub nice: i32,
+    /// Of the last run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended: Option<Timestamp>,
+    #[serde(default)]
+    pub exit: ExitCode,
+    /// How it ended, in words, and who cancelled it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub end_text: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cancelled_by: Option<String>,
+    /// Nodes its runs took down or failed to start on, newest last; three hold the job.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub node_failures: Vec<NodeFailure>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_key: Option<String>,
+}
+
+/// Which task of which array a job is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskOf {
+    pub array: JobId,
+    pub position: u32,
+    pub index: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeFailure {
+    pub node: NodeId,
+    pub attempt: u32,
+    pub at: Timestamp,
+    pub text: String,
+}
+
+/// An array as one record: its untouched tasks are a set of positions.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Array {
+    /// Id of the task at position 0.
+    pub id: JobId,
+    pub spec: Arc<JobSpec>,
+    pub tasks: ArraySpec,
+    /// Positions that are pending and like the array in everything.
+    pub pending: RangeSet,
+    /// Positions cancelled before they had a record.
+    pub cancelled: RangeSet,
+    /// Tasks with a record of their own that are not over: pending, running, completing.
+    pub own_pending: u32,
+    pub own_live: u32,
+    pub reason: Reason,
+    pub submitted: Timestamp,
+    pub eligible: Timestamp,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub holds: Vec<Mark>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit_secs: Option<u32>,
+    pub nice: i32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cancelled_by: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_key: Option<String>,
+}
+
+/// One attempt of a job, from the placement until every node reported clean.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Run {
+    pub id: RunId,
+    /// The batch node first.
+    pub allocation: Allocation,
+    /// Same order as `allocation`.
+    pub members: Vec<Member>,
+    pub placed: Timestamp,
+    /// All members were ready (or there is only one).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub go: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop: Option<Stop>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit_secs: Option<u32>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub signals: Vec<NumberedSignal>,
+    /// First process started, by the controller's clock.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started: Option<Timestamp>,
+    /// Outcome, once every member ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outcome: Option<Outcome>,
+}
+
+/// One node of a run, under the life of the node it was placed in.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Member {
+    pub node: NodeId,
+    pub life: NodeLife,
+    /// What the node last reported; `None` until it accepted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phase: Option<RunPhase>,
+    /// The node was given up: its share is written off, whatever it still runs is killed when it
+    /// reports.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub forfeited: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stop {
+    pub why: StopWhy,
+    pub grace_secs: u32,
+    pub at: Timestamp,
+    pub by: String,
+}
+
+/// How a run ended, over all its nodes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Outcome {
+    pub state: JobState,
+    pub exit: ExitCode,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub text: String,
+    pub started: Option<Timestamp>,
+    pub ended: Timestamp,
+    pub usage: Usage,
+    /// The job goes back to the queue, not before this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requeue: Option<Timestamp>,
+    /// And is held there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hold: Option<Mark>,
+}
+
+/// A node of the cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Node {
+    pub id: NodeId,
+    pub name: String,
+    pub role: Role,
+    pub link: Link,
+    /// Since when the link is as it is.
+    pub link_since: Timestamp,
+    pub life: NodeLife,
+    /// Inventory without GPUs; these are in `gpus`, by slot.
+    pub inventory: Inventory,
+    pub gpus: Vec<GpuEntry>,
+    pub drains: Vec<Mark>,
+    /// Runs that hold a share here or are to be stopped here.
+    pub runs: BTreeSet<RunId>,
+    /// Grows with every change of what the node should run.
+    pub generation: u64,
+    /// The newest generation the node said it obeys.
+    pub obeyed: u64,
+    /// Launch failures that were the node's fault since the last success.
+    pub strikes: Vec<Strike>,
+    pub joined: Timestamp,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Strike {
+    pub run: RunId,
+    pub user: String,
+    pub at: Timestamp,
+    pub text: String,
+}
+
+/// A one-time invitation for a machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JoinToken {
+    /// SHA-256 of the secret, hex; the secret itself is never stored.
+    pub hash: String,
+    pub role: Role,
+    /// The node's name, when fixed by the administrator.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    pub expires: Timestamp,
+    pub minted_by: String,
+}
+
+impl Job {
+    /// How it is written: `17`, or `98_5` for an array task.
+    pub fn shown_id(&self) -> String {
+        match self.task {
+            Some(task) => format!("{}_{}", task.array, task.index),
+            None => self.id.to_string(),
+        }
+    }
+    pub fn live_run(&self) -> Option<RunId> {
+        self.live.map(|attempt| RunId::new(self.id, attempt))
+    }
+    pub fn may_requeue(&self, partition_default: bool) -> bool {
+        self.spec.requeue.unwrap_or(partition_default)
+    }
+}
+
+impl Array {
+    pub fn task_id(&self, position: u32) -> JobId {
+        JobId(self.id.0 + u64::from(position))
+    }
+    pub fn len(&self) -> u32 {
+        self.tasks.len()
+    }
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    /// Nothing of it is pending or live any more.
+    pub fn is_over(&self) -> bool {
+        self.pending.is_empty() && self.own_pending == 0 && self.own_live == 0
+    }
+}
+
+impl Run {
+    pub fn member(&self, node: NodeId) -> Option<&Member> {
+        self.members.iter().find(|m| m.node == node)
+    }
+    pub fn all(&self, test: impl Fn(&Member) -> bool) -> bool {
+        self.members.iter().all(test)
+    }
+    /// Nothing is left on any node that we still count on.
+    pub fn is_clean(&self) -> bool {
+        self.all(Member::is_clean)
+    }
+}
+
+impl Member {
+    pub fn end(&self) -> Option<&RunEnd> {
+        self.phase.as_ref().and_then(RunPhase::end)
+    }
+    pub fn is_ended(&self) -> bool {
+        self.forfeited || self.end().is_some()
+    }
+    pub fn is_clean(&self) -> bool {
+        self.forfeited || matches!(self.phase, Some(RunPhase::Clean(_)))
+    }
+}
+
+impl Node {
+    /// Takes new work, as far as the node's own state goes.
+    pub fn is_available(&self) -> bool {
+        self.role == Role::Compute
+            && self.link == Link::Up
+            && self.drains.is_empty()
+            && self.inventory.unfit.is_empty()
+    }
+}
+
+impl State {
+    pub fn node_by_name(&self, name: &str) -> Option<&Node> {
+        self.nodes.get(*self.node_names.get(name)?)
+    }
+
+    /// Finds the array that owns an id, when the task has no record of its own.
+    pub fn array_of(&self, id: JobId) -> Option<(&Array, u32)> {
+        let (_, array) = self.arrays.range(id.0.saturating_sub(1_000_000), id.0 + 1).last()?;
+        let position = u32::try_from(id.0 - array.id.0).ok()?;
+        (position < array.len()).then_some((array, position))
+    }
+
+    /// What of a node is free: CPUs, bytes, and per slot thousandths of a GPU.
+    pub fn free_on(&self, node: &Node) -> Free {
+        let mut free = Free {
+            cpus: node.inventory.cpus,
+            mem_bytes: node.inventory.mem_bytes,
+            gpu_milli: node.gpus.iter().map(|g| if g.usable() { 1000 } else { 0 }).collect(),
+            runs: 0,
+        };
+        for run in node.runs.iter().filter_map(|id| self.runs.get(*id)) {
+            for (share, member) in run.allocation.iter().zip(&run.members) {
+                if share.node != node.id || member.is_clean() && !member.forfeited {
+                    continue;
+                }
+                free.runs += 1;
+                free.cpus = free.cpus.saturating_sub(share.cpus);
+                free.mem_bytes = free.mem_bytes.saturating_sub(share.mem_bytes);
+                for grant in &share.gpus.0 {
+                    if let Some(slot) = free.gpu_milli.get_mut(usize::from(grant.slot.0)) {
+                        *slot = slot.saturating_sub(grant.part.milli());
+                    }
+                }
+            }
+        }
+        free
+    }
+
+    pub fn node_view(&self, node: &Node) -> NodeStateView {
+        let free = self.free_on(node);
+        NodeStateView {
+            link: node.link,
+            drained: !node.drains.is_empty(),
+            unfit: !node.inventory.unfit.is_empty(),
+            allocated: free.runs > 0,
+            room: free.cpus > 0 && (node.gpus.is_empty() || free.gpu_milli.iter().any(|m| *m > 0)),
+        }
+    }
+}
+
+/// What of a node is not held by a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Free {
+    pub cpus: u32,
+    pub mem_bytes: u64,
+    /// By slot; 0 for a GPU that is missing or sick.
+    pub gpu_milli: Vec<u32>,
+    /// Runs with a share here.
+    pub runs: u32,
+}

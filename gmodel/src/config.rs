@@ -1,0 +1,178 @@
+//! The cluster's policy as the core needs it. Files, carets and defaults are the daemon's affair.
+
+use crate::hostlist::Hostlist;
+use serde::{Deserialize, Serialize};
+
+/// Everything of the controller's TOML that decisions depend on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ClusterConfig {
+    pub name: String,
+    pub partitions: Vec<Partition>,
+    /// Account of users who have none.
+    pub default_account: String,
+    /// Seconds of silence until a node counts as failed.
+    pub node_timeout_secs: u32,
+    pub lost_node: LostNode,
+    /// Seconds a run may take to get ready on all its nodes.
+    pub prepare_timeout_secs: u32,
+    /// Seconds between SIGTERM and SIGKILL.
+    pub kill_grace_secs: u32,
+    /// Limits on the size of the queue.
+    pub max_array_tasks: u32,
+    pub max_pending_jobs: u32,
+    /// Jobs of uid 0.
+    pub allow_root_jobs: bool,
+    /// Users who may administer besides root on the controller's host.
+    pub operators: Vec<String>,
+    /// Finished jobs stay in memory this long, for `gq` without the database.
+    pub min_job_age_secs: u32,
+    /// What of others' jobs listings show.
+    pub privacy: Privacy,
+}
+
+impl Default for ClusterConfig {
+    fn default() -> Self {
+        Self {
+            name: "gpupool".into(),
+            partitions: Vec::new(),
+            default_account: "default".into(),
+            node_timeout_secs: 300,
+            lost_node: LostNode::Requeue,
+            prepare_timeout_secs: 60,
+            kill_grace_secs: 30,
+            max_array_tasks: 1_000_000,
+            max_pending_jobs: 1_000_000,
+            allow_root_jobs: false,
+            operators: Vec::new(),
+            min_job_age_secs: 60,
+            privacy: Privacy::Open,
+        }
+    }
+}
+
+/// What happens to the jobs of a node that fell silent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LostNode {
+    /// A new attempt starts elsewhere, as in Slurm.
+    #[default]
+    Requeue,
+    /// They wait until the node reports, has a new boot id, or is declared down.
+    Wait,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Privacy {
+    #[default]
+    Open,
+    Account,
+    Own,
+}
+
+/// One partition: a queue over a set of nodes, with limits and defaults.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Partition {
+    pub name: String,
+    pub nodes: NodeSelection,
+    /// Where jobs go that name none.
+    pub is_default: bool,
+    pub state: PartitionState,
+    /// Seconds; `None` is unlimited.
+    pub max_time_secs: Option<u32>,
+    pub default_time_secs: Option<u32>,
+    pub max_nodes: Option<u32>,
+    pub priority_tier: u32,
+    /// Empty allows all.
+    pub allow_accounts: Vec<String>,
+    pub allow_users: Vec<String>,
+    pub cpus_per_gpu: Option<u32>,
+    pub mem_per_cpu_bytes: Option<u64>,
+    pub mem_per_gpu_bytes: Option<u64>,
+    /// A private /tmp and /dev/shm for each job.
+    pub private_tmp: bool,
+    /// Paths of programs run as root on each node before and after a run; empty for none.
+    pub prolog: String,
+    pub epilog: String,
+    /// What jobs do after a node failure when they do not say.
+    pub requeue: bool,
+    pub submit_from_jobs: bool,
+    /// Seconds a run may go over its limit.
+    pub over_time_secs: u32,
+}
+
+impl Default for Partition {
+    fn default() -> Self {
+        Self {
+            name: String::new(),
+            nodes: NodeSelection::All,
+            is_default: false,
+            state: PartitionState::Up,
+            max_time_secs: None,
+            default_time_secs: None,
+            max_nodes: None,
+            priority_tier: 1,
+            allow_accounts: Vec::new(),
+            allow_users: Vec::new(),
+            cpus_per_gpu: None,
+            mem_per_cpu_bytes: None,
+            mem_per_gpu_bytes: None,
+            private_tmp: false,
+            prolog: String::new(),
+            epilog: String::new(),
+            requeue: true,
+            submit_from_jobs: true,
+            over_time_secs: 0,
+        }
+    }
+}
+
+/// Which nodes a partition holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NodeSelection {
+    #[default]
+    All,
+    Names(Hostlist),
+    /// Nodes that have all of these features.
+    Features(Vec<String>),
+}
+
+/// Slurm's partition states.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PartitionState {
+    /// Takes submissions and starts jobs.
+    #[default]
+    Up,
+    /// Takes submissions, starts nothing.
+    Down,
+    /// Takes no submissions, starts what is queued.
+    Drain,
+    /// Neither.
+    Inactive,
+}
+
+impl ClusterConfig {
+    pub fn partition(&self, name: &str) -> Option<&Partition> {
+        self.partitions.iter().find(|p| p.name == name)
+    }
+    pub fn default_partition(&self) -> Option<&Partition> {
+        self.partitions.iter().find(|p| p.is_default).or(match &self.partitions[..] {
+            [only] => Some(only),
+            _ => None,
+        })
+    }
+}
+
+impl Partition {
+    pub fn holds(&self, node_name: &str, features: &[String]) -> bool {
+        match &self.nodes {
+            NodeSelection::All => true,
+            NodeSelection::Names(names) => names.contains(node_name),
+            NodeSelection::Features(wanted) => wanted.iter().all(|f| features.contains(f)),
+        }
+    }
+}

@@ -1,0 +1,316 @@
+//! A job: what its user asked for, and the states it passes through.
+//!
+//! `JobSpec` is the request as accepted; the script, its environment and stdin are blobs named by
+//! their SHA-256 and never appear here.
+
+use crate::array_spec::ArraySpec;
+use crate::gpu_request::GpuAsk;
+use crate::hostlist::Hostlist;
+use crate::signal::SigSpec;
+use crate::time::Timestamp;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// SHA-256 of a stored blob, lower-case hex.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct BlobId(pub String);
+
+/// The user a job runs as. Names are the identity; the numbers are checked on the node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct UserRef {
+    pub name: String,
+    pub uid: u32,
+    pub gid: u32,
+}
+
+/// A submission, complete: defaults of the partition are filled in by the controller.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct JobSpec {
+    pub name: String,
+    /// Set by the controller from the kernel's word, never by the client.
+    pub user: UserRef,
+    /// Empty means the partition's or the cluster's default.
+    pub partition: String,
+    pub account: String,
+    pub qos: String,
+    pub request: Request,
+    /// Seconds; `None` is the partition's default (and `u32::MAX` is UNLIMITED).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub time_limit_secs: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub begin: Option<Timestamp>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub array: Option<ArraySpec>,
+    #[serde(skip_serializing_if = "is_zero")]
+    pub nice: i32,
+    #[serde(skip_serializing_if = "is_false")]
+    pub hold: bool,
+    /// May the job be started again after a node failure? `None` is the partition's word.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub requeue: Option<bool>,
+    /// Keep a multi-node run alive when a member is lost.
+    #[serde(skip_serializing_if = "is_false")]
+    pub no_kill: bool,
+    pub launch: Launch,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub comment: String,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tags: Vec<String>,
+    /// Options of the *later* class that the script asked for: stored and shown, not acted on.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub later: BTreeMap<String, String>,
+}
+
+/// Resources as asked for, in the user's terms.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Request {
+    /// Nodes at least and at most; equal for a plain `--nodes N`.
+    pub nodes_min: u32,
+    pub nodes_max: u32,
+    pub ntasks: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ntasks_per_node: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpus_per_task: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpus_per_gpu: Option<u32>,
+    #[serde(skip_serializing_if = "MemAsk::is_default")]
+    pub mem: MemAsk,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpus: Option<GpuAsk>,
+    pub gpu_scope: GpuScope,
+    /// Any GPU whose nominal memory is at least this.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpu_mem_mib: Option<u64>,
+    #[serde(skip_serializing_if = "is_false")]
+    pub exclusive: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nodelist: Option<Hostlist>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exclude: Option<Hostlist>,
+    /// Expression over node features, as `--constraint` takes it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub constraint: Option<String>,
+}
+
+impl Default for Request {
+    fn default() -> Self {
+        Self {
+            nodes_min: 1,
+            nodes_max: 1,
+            ntasks: 1,
+            ntasks_per_node: None,
+            cpus_per_task: None,
+            cpus_per_gpu: None,
+            mem: MemAsk::Default,
+            gpus: None,
+            gpu_scope: GpuScope::Job,
+            gpu_mem_mib: None,
+            exclusive: false,
+            nodelist: None,
+            exclude: None,
+            constraint: None,
+        }
+    }
+}
+
+/// What a GPU count is per.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum GpuScope {
+    /// `--gpus`: the whole job.
+    #[default]
+    Job,
+    /// `--gpus-per-node`, `--gres gpu:n`.
+    Node,
+    /// `--gpus-per-task`.
+    Task,
+}
+
+/// Memory as asked for; bytes. `PerNode(0)` is all of the node's memory.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum MemAsk {
+    #[default]
+    Default,
+    PerNode(u64),
+    PerCpu(u64),
+    PerGpu(u64),
+}
+
+impl MemAsk {
+    pub fn is_default(&self) -> bool {
+        *self == Self::Default
+    }
+}
+
+/// How to start the processes of a job.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Launch {
+    /// The script's text. Empty id when `argv` is a command (`gsub -- cmd args`).
+    pub script: BlobId,
+    /// Arguments after the script, or the command with its arguments.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub argv: Vec<String>,
+    /// Environment as `NAME=value` separated by NUL bytes.
+    pub environment: BlobId,
+    /// Path of the script as given, for display; empty for stdin or `--wrap`.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub command: String,
+    pub work_dir: String,
+    pub submit_host: String,
+    /// Patterns; empty means the default of DESIGN §8.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub stdout: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub stderr: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub stdin: String,
+    /// Truncate output files instead of appending; `None`: truncate on the first run, append after.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub open_mode: Option<OpenMode>,
+    /// File mode mask of the submitting process.
+    pub umask: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub signal: Option<SigSpec>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mail_type: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mail_user: Option<String>,
+}
+
+/// `--open-mode`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OpenMode {
+    Append,
+    Truncate,
+}
+
+fn is_false(value: &bool) -> bool {
+    !*value
+}
+fn is_zero(value: &i32) -> bool {
+    *value == 0
+}
+
+/// State of a job, in Slurm's words.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+pub enum JobState {
+    #[default]
+    Pending,
+    /// Resources are given; processes are being prepared or run.
+    Running,
+    Suspended,
+    /// The run is over; a node has not yet reported clean.
+    Completing,
+    Completed,
+    Failed,
+    Cancelled,
+    Timeout,
+    NodeFail,
+    OutOfMemory,
+    Preempted,
+    /// A state this release does not know, from a newer controller.
+    #[serde(other)]
+    Unknown,
+}
+
+impl JobState {
+    pub const ALL: [Self; 11] = [
+        Self::Pending,
+        Self::Running,
+        Self::Suspended,
+        Self::Completing,
+        Self::Completed,
+        Self::Failed,
+        Self::Cancelled,
+        Self::Timeout,
+        Self::NodeFail,
+        Self::OutOfMemory,
+        Self::Preempted,
+    ];
+
+    /// Long form, as `squeue %T` prints it.
+    pub const fn long(self) -> &'static str {
+        match self {
+            Self::Pending => "PENDING",
+            Self::Running => "RUNNING",
+            Self::Suspended => "SUSPENDED",
+            Self::Completing => "COMPLETING",
+            Self::Completed => "COMPLETED",
+            Self::Failed => "FAILED",
+            Self::Cancelled => "CANCELLED",
+            Self::Timeout => "TIMEOUT",
+            Self::NodeFail => "NODE_FAIL",
+            Self::OutOfMemory => "OUT_OF_MEMORY",
+            Self::Preempted => "PREEMPTED",
+            Self::Unknown => "UNKNOWN",
+        }
+    }
+
+    /// Short form, as `squeue %t` prints it.
+    pub const fn short(self) -> &'static str {
+        match self {
+            Self::Pending => "PD",
+            Self::Running => "R",
+            Self::Suspended => "S",
+            Self::Completing => "CG",
+            Self::Completed => "CD",
+            Self::Failed => "F",
+            Self::Cancelled => "CA",
+            Self::Timeout => "TO",
+            Self::NodeFail => "NF",
+            Self::OutOfMemory => "OOM",
+            Self::Preempted => "PR",
+            Self::Unknown => "?",
+        }
+    }
+
+    /// Reads either form, in any case.
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL
+            .into_iter()
+            .find(|s| s.long().eq_ignore_ascii_case(text) || s.short().eq_ignore_ascii_case(text))
+    }
+
+    /// Over for good: the job will not run again.
+    pub const fn is_final(self) -> bool {
+        !matches!(self, Self::Pending | Self::Running | Self::Suspended | Self::Completing)
+    }
+}
+
+impl fmt::Display for JobState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.long())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn states_are_read_in_both_forms() {
+        for state in JobState::ALL {
+            assert_eq!(JobState::parse(state.long()), Some(state));
+            assert_eq!(JobState::parse(&state.short().to_lowercase()), Some(state));
+            let json = serde_json::to_string(&state).unwrap();
+            assert_eq!(json, format!("\"{}\"", state.long()));
+        }
+        assert_eq!(JobState::parse("XX"), None);
+        assert_eq!(serde_json::from_str::<JobState>("\"NEWER\"").unwrap(), JobState::Unknown);
+    }
+}

@@ -1,0 +1,84 @@
+//! The full order for one run on one node: what gpud hands to gstepd, written to the run's spool.
+//!
+//! Made by the controller from the job, the allocation and the stored blobs; sent once per
+//! connection, before the first `Desired` that names the run.
+
+use crate::gpu_set::{GpuPart, GpuSlot};
+use crate::ids::{JobId, RunId};
+use crate::job::{OpenMode, UserRef};
+use crate::signal::SigSpec;
+use serde::{Deserialize, Serialize};
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LaunchOrder {
+    pub run: Option<RunId>,
+    pub job_name: String,
+    pub user: UserRef,
+    pub account: String,
+    pub qos: String,
+    pub partition: String,
+    pub cluster: String,
+    /// Set for a task of an array.
+    pub array: Option<ArrayTask>,
+    /// All nodes of the run in order, the batch node first.
+    pub nodes: Vec<OrderNode>,
+    /// Position of the receiving node in `nodes`.
+    pub node_index: u32,
+    pub ntasks: u32,
+    pub cpus_per_task: u32,
+    /// CPUs, bytes and GPUs on the receiving node.
+    pub cpus: u32,
+    pub mem_bytes: u64,
+    pub gpus: Vec<OrderGpu>,
+    /// Script text; empty when `argv` is the command.
+    pub script: String,
+    pub argv: Vec<String>,
+    /// `NAME=value` of the submission, already filtered by `--export`.
+    pub environment: Vec<String>,
+    pub work_dir: String,
+    pub submit_host: String,
+    /// Patterns, defaults filled in.
+    pub stdout: String,
+    /// Empty: with stdout.
+    pub stderr: String,
+    pub stdin: String,
+    pub open_mode: Option<OpenMode>,
+    pub umask: u32,
+    /// Seconds; `None` is unlimited. A newer limit comes with `Desired`.
+    pub limit_secs: Option<u32>,
+    pub kill_grace_secs: u32,
+    pub signal: Option<SigSpec>,
+    pub private_tmp: bool,
+    pub prolog: String,
+    pub epilog: String,
+    pub allow_root: bool,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ArrayTask {
+    pub array: JobId,
+    pub index: u32,
+    pub count: u32,
+    pub min: u32,
+    pub max: u32,
+    pub step: u32,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OrderNode {
+    pub name: String,
+    pub cpus: u32,
+    pub tasks: u32,
+    pub gpus: u32,
+}
+
+/// A GPU of the order, by UUID: the node maps it to its device files itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OrderGpu {
+    pub slot: GpuSlot,
+    pub uuid: String,
+    #[serde(rename = "type")]
+    pub gpu_type: String,
+    pub part: GpuPart,
+}

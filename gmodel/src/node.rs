@@ -1,0 +1,138 @@
+//! A node as it reports itself, and the axes of its state.
+//!
+//! Discovery is the truth: the inventory comes from the node; configuration only constrains it.
+
+use crate::gpu_set::GpuSlot;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// What a node has. Sent in its hello and whenever it changes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Inventory {
+    pub cpus: u32,
+    pub mem_bytes: u64,
+    pub gpus: Vec<GpuInfo>,
+    /// Features the node derived by itself or was given in its TOML.
+    pub features: Vec<String>,
+    /// CPUs and memory were declared, not found (sandbox nodes).
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub declared: bool,
+    /// How jobs are kept apart: `fence`, or `none` for a daemon without root.
+    pub isolation: String,
+    /// Why the node can take no work (failed self-test, full spool); empty when it can.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub unfit: String,
+    pub os: String,
+    pub driver: String,
+    pub version: String,
+    /// The node's uptime start, seconds since the epoch by its own clock; for display.
+    pub boot_secs: i64,
+}
+
+/// One GPU of a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct GpuInfo {
+    pub uuid: String,
+    /// Short type: `h100`, `a100`, `l4`.
+    #[serde(rename = "type")]
+    pub gpu_type: String,
+    /// NVML index, for display; it is not the minor number.
+    pub index: u32,
+    pub minor: u32,
+    /// Nominal device memory, MiB: what `--gpu-mem` is compared with.
+    pub memory_mib: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub numa: Option<u32>,
+    /// Why the GPU is out of the pool; empty when healthy.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub fault: String,
+}
+
+/// A GPU as the controller keeps it: its slot is for ever, the report may vanish.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuEntry {
+    pub slot: GpuSlot,
+    pub info: GpuInfo,
+    /// In the node's latest inventory.
+    pub present: bool,
+}
+
+impl GpuEntry {
+    pub fn usable(&self) -> bool {
+        self.present && self.info.fault.is_empty()
+    }
+}
+
+/// Whether the node's daemon is connected.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Link {
+    /// Joined, never said hello since.
+    #[default]
+    Never,
+    Up,
+    /// Connection lost; runs go on. Within `node_timeout`.
+    Silent,
+    /// Silent for longer than `node_timeout`, or declared down by an administrator.
+    Down,
+}
+
+/// What a machine does for the cluster, carried in its certificate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    #[default]
+    Compute,
+    Login,
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Compute => "compute",
+            Self::Login => "login",
+        })
+    }
+}
+
+/// One of several holds on a job or drains of a node that stand side by side.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Mark {
+    /// Who set it: `user:alice`, `admin:root`, `system`.
+    pub owner: String,
+    pub reason: String,
+    pub since: crate::time::Timestamp,
+}
+
+/// The printed state of a node, derived from the axes: `IDLE+DRAIN`, `DOWN`, `MIXED`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NodeStateView {
+    pub link: Link,
+    pub drained: bool,
+    pub unfit: bool,
+    pub allocated: bool,
+    /// Something is still free.
+    pub room: bool,
+}
+
+impl fmt::Display for NodeStateView {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let base = match (self.link, self.allocated, self.room) {
+            (Link::Never, ..) => "UNKNOWN",
+            (Link::Down, ..) => "DOWN",
+            (_, false, _) => "IDLE",
+            (_, true, true) => "MIXED",
+            (_, true, false) => "ALLOCATED",
+        };
+        f.write_str(base)?;
+        if self.drained || self.unfit {
+            f.write_str("+DRAIN")?;
+        }
+        if self.link == Link::Silent {
+            f.write_str("+NOT_RESPONDING")?;
+        }
+        Ok(())
+    }
+}

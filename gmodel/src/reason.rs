@@ -1,0 +1,61 @@
+//! Why a job waits: exactly one reason per pending job, in Slurm's spelling, with our numbers.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// The primary reason of a pending job, as `squeue %r` prints it.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub enum ReasonCode {
+    /// Not looked at yet, or running.
+    #[default]
+    None,
+    Resources,
+    Priority,
+    Dependency,
+    JobHeldUser,
+    JobHeldAdmin,
+    BeginTime,
+    JobArrayTaskLimit,
+    PartitionDown,
+    PartitionInactive,
+    PartitionNodeLimit,
+    PartitionTimeLimit,
+    PartitionConfig,
+    ReqNodeNotAvail,
+    BadConstraints,
+    /// The job's runs took nodes down, or a prolog failed: it waits for a person.
+    JobHoldMaxRequeue,
+    /// Started a moment ago and taken back; waits before it tries again.
+    Cleaning,
+    #[serde(other)]
+    Unknown,
+}
+
+/// A reason with the sentence that explains it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reason {
+    pub code: ReasonCode,
+    /// For people: the numbers behind the code. May be empty.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub text: String,
+}
+
+impl Reason {
+    pub fn new(code: ReasonCode, text: impl Into<String>) -> Self {
+        Self { code, text: text.into() }
+    }
+}
+
+impl From<ReasonCode> for Reason {
+    fn from(code: ReasonCode) -> Self {
+        Self { code, text: String::new() }
+    }
+}
+
+impl fmt::Display for ReasonCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}

@@ -1,0 +1,218 @@
+//! A run, one attempt of a job: what each node is told of it, and what it reports back.
+//!
+//! A run goes `prepare -> ready -> go -> running -> ended -> clean` on each of its nodes
+//! (DESIGN §4). Reports carry the whole phase, so repeating or reordering them does no harm.
+
+use crate::exit_code::ExitCode;
+use crate::gpu_set::GpuSet;
+use crate::ids::{Fence, NodeId, RunId};
+use crate::time::Timestamp;
+use serde::{Deserialize, Serialize};
+
+/// What one run holds on one node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeShare {
+    pub node: NodeId,
+    pub cpus: u32,
+    pub mem_bytes: u64,
+    #[serde(default, skip_serializing_if = "GpuSet::is_empty")]
+    pub gpus: GpuSet,
+    /// Tasks of the job placed here.
+    pub tasks: u32,
+}
+
+/// Everything a run holds, the batch node first.
+pub type Allocation = Vec<NodeShare>;
+
+/// What a node should be running. Runs it holds that are not named are to be stopped and cleaned.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Desired {
+    pub fence: Fence,
+    pub runs: Vec<DesiredRun>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DesiredRun {
+    pub run: RunId,
+    pub want: Want,
+    /// Signals asked for so far (`gdel -s`), numbered from 1: the node delivers those it has not.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub signals: Vec<NumberedSignal>,
+    /// The time limit now in force, seconds from the start; `None` is unlimited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit_secs: Option<u32>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NumberedSignal {
+    pub number: u32,
+    pub signal: u8,
+    /// Only the batch shell, not the whole tree.
+    #[serde(default)]
+    pub batch_only: bool,
+}
+
+/// How far a node should take a run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Want {
+    /// Make everything ready, start no process of the user.
+    Prepare,
+    /// Start, and keep running.
+    Run,
+    /// SIGTERM, after `grace_secs` SIGKILL to all of it, then clean.
+    Stop { why: StopWhy, grace_secs: u32 },
+    /// From a newer controller.
+    #[serde(other)]
+    Unknown,
+}
+
+/// Why the controller ends a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StopWhy {
+    Cancelled,
+    Requeued,
+    Preempted,
+    /// Another node of the run failed or ended.
+    Member,
+    /// It did not get ready in time.
+    PrepareTimeout,
+    /// The controller holds the node for lost, or ran the job elsewhere meanwhile.
+    Fenced,
+    #[serde(other)]
+    Unknown,
+}
+
+/// How far a run has come on a node. The order is the order of life: a report never goes back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "phase", rename_all = "snake_case")]
+pub enum RunPhase {
+    /// Recorded durably on the node; nothing made yet.
+    Accepted,
+    /// Cgroups, fence, spool and supervisor are there; waiting for `go`.
+    Ready,
+    /// The user's process was started.
+    Running { started: Timestamp },
+    /// All processes are gone; the epilog may still run and the share is not free yet.
+    Ended(RunEnd),
+    /// Nothing of the run is left on the node but its record. The share is free.
+    Clean(RunEnd),
+}
+
+impl RunPhase {
+    /// Position in life, for comparing two reports.
+    pub const fn rank(&self) -> u8 {
+        match self {
+            Self::Accepted => 0,
+            Self::Ready => 1,
+            Self::Running { .. } => 2,
+            Self::Ended(_) => 3,
+            Self::Clean(_) => 4,
+        }
+    }
+    pub const fn end(&self) -> Option<&RunEnd> {
+        match self {
+            Self::Ended(end) | Self::Clean(end) => Some(end),
+            _ => None,
+        }
+    }
+}
+
+/// How a run ended on one node: what `exit.json` says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RunEnd {
+    pub cause: EndCause,
+    pub exit: ExitCode,
+    /// For people: the path and system error of a failed launch, the limit that was hit.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub text: String,
+    /// When the first process of the user started and the last was gone, by the node's clock.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub started: Option<Timestamp>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ended: Option<Timestamp>,
+    pub usage: Usage,
+}
+
+impl Default for RunEnd {
+    fn default() -> Self {
+        Self {
+            cause: EndCause::Exited,
+            exit: ExitCode::default(),
+            text: String::new(),
+            started: None,
+            ended: None,
+            usage: Usage::default(),
+        }
+    }
+}
+
+/// Why the processes of a run are gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EndCause {
+    /// The job's own process ended; see its exit code.
+    Exited,
+    TimeLimit,
+    OutOfMemory,
+    /// Told to stop by the controller.
+    Stopped,
+    /// The user's error at launch: directory, output, interpreter.
+    LaunchUser,
+    /// The node's error at launch: fence, cgroup, spool, user lookup.
+    LaunchNode,
+    PrologFailed,
+    /// gstepd died; what it supervised was killed.
+    SupervisorLost,
+    NodeRebooted,
+    /// The node lost its spool: nothing is known of the run.
+    SpoolLost,
+    /// The device fence was found changed.
+    FenceBroken,
+    #[serde(other)]
+    Unknown,
+}
+
+impl EndCause {
+    /// The node's fault, not the user's: the run may be started again elsewhere.
+    pub const fn is_node_failure(self) -> bool {
+        matches!(
+            self,
+            Self::LaunchNode
+                | Self::PrologFailed
+                | Self::SupervisorLost
+                | Self::NodeRebooted
+                | Self::SpoolLost
+        )
+    }
+}
+
+/// What a run used on one node, from its cgroup after the end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Usage {
+    pub cpu_user_micros: u64,
+    pub cpu_system_micros: u64,
+    pub peak_memory_bytes: u64,
+    pub oom_kills: u64,
+}
+
+impl Usage {
+    /// Sum over nodes; the peak is the largest of any node, as sacct's MaxRSS.
+    pub fn add(&mut self, other: &Self) {
+        self.cpu_user_micros += other.cpu_user_micros;
+        self.cpu_system_micros += other.cpu_system_micros;
+        self.peak_memory_bytes = self.peak_memory_bytes.max(other.peak_memory_bytes);
+        self.oom_kills += other.oom_kills;
+    }
+}
+
+/// One line of a node's report.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunReport {
+    pub run: RunId,
+    #[serde(flatten)]
+    pub phase: RunPhase,
+}

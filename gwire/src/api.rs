@@ -1,0 +1,462 @@
+//! The public REST API under `/v1/`: request and answer bodies, the same for the commands and others.
+//!
+//! Every answer is one JSON object with `"schema": 1`. Keys may be added and never change meaning;
+//! instants are RFC 3339 UTC, `_secs` and `_bytes` integers. Errors are [`ErrorBody`] with a status of
+//! 400 (invalid), 403 (denied), 404 (not found), 409 (conflict), 429 (limit) or 503 (unavailable).
+//!
+//! | endpoint | body -> answer |
+//! |---|---|
+//! | `POST /v1/jobs` | [`SubmitRequest`] -> [`Submitted`] |
+//! | `POST /v1/jobs/dry-run` | [`SubmitRequest`] -> [`DryRun`] |
+//! | `GET /v1/jobs?QUERY` | [`JobQuery`] -> `{"schema":1,"jobs":[JobRow...]}`, only the columns asked for |
+//! | `GET /v1/jobs/{id}` | -> `{"schema":1,"jobs":[JobRow]}`, all columns, finished jobs too; `{id}` is `17` or `98_5` |
+//! | `GET /v1/jobs/{id}/script` | -> `text/plain`; owner and operators |
+//! | `GET /v1/jobs/{id}/log` | -> [`LogText`]; what the nodes and the controller did |
+//! | `GET /v1/jobs/{id}/wait?timeout_secs=30` | -> as `GET /v1/jobs/{id}`, once it is over or the time is up |
+//! | `POST /v1/jobs/cancel` | [`CancelRequest`] -> [`EachResult`] |
+//! | `POST /v1/jobs/hold`, `release`, `requeue` | [`TargetsRequest`] -> [`EachResult`] |
+//! | `POST /v1/jobs/update` | [`UpdateRequest`] -> [`Done`] |
+//! | `GET /v1/nodes` | -> `{"schema":1,"nodes":[NodeRow...]}` |
+//! | `GET /v1/partitions` | -> `{"schema":1,"partitions":[PartitionRow...]}` |
+//! | `POST /v1/nodes/{name}/drain`, `resume`, `down`, `remove` | [`NodeRequest`] -> [`Done`] |
+//! | `GET /v1/runs?QUERY` | [`RunQuery`] -> `{"schema":1,"runs":[RunRow...]}`, accounting, oldest first |
+//! | `GET /v1/report?by=account,user&from=..&to=..` | -> `{"schema":1,"rows":[ReportRow...]}` |
+//! | `POST /v1/tokens` | [`TokenRequest`] -> [`TokenReply`] |
+//! | `POST /v1/join` | [`JoinRequest`] -> [`JoinReply`]; TLS without client certificate |
+//! | `POST /v1/renew` | [`JoinRequest`] -> [`JoinReply`]; TLS with a node's certificate |
+//! | `GET /v1/diag`, `/v1/check`, `/v1/config` | -> [`serde_json::Value`] |
+//! | `POST /v1/reload`, `POST /v1/backup` | [`BackupRequest`] -> [`Done`] |
+//! | `GET /metrics` | -> Prometheus text |
+
+use gmodel::job::JobSpec;
+use gmodel::node::Role;
+use gmodel::{ExitCode, Instant, JobId, JobState, ReasonCode};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+pub const SCHEMA: u32 = 1;
+/// Bounds of DESIGN §3, bytes.
+pub const MAX_SCRIPT_BYTES: usize = 4 << 20;
+pub const MAX_ENVIRONMENT_BYTES: usize = 1 << 20;
+pub const MAX_ARGUMENT_BYTES: usize = 1 << 20;
+/// Largest request body the controller reads.
+pub const MAX_BODY_BYTES: usize = 8 << 20;
+
+/// Body of every answer that is not 2xx.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ErrorBody {
+    pub schema: u32,
+    /// `not_found`, `denied`, `invalid`, `conflict`, `limit`, `unavailable`.
+    pub code: String,
+    pub error: String,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SubmitRequest {
+    /// `spec.user` and the blob ids in `spec.launch` are ignored: the controller fills them in.
+    pub spec: JobSpec,
+    pub script: String,
+    /// `NAME=value`, already filtered by `--export`.
+    pub environment: Vec<String>,
+    /// Made by the client; the same key from the same user never makes a second job.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub client_key: Option<String>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Submitted {
+    pub schema: u32,
+    pub id: JobId,
+    #[serde(default)]
+    pub notes: Vec<String>,
+    #[serde(default)]
+    pub repeated: bool,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct DryRun {
+    pub schema: u32,
+    /// Nodes it would start on now; empty when it would wait.
+    pub nodelist: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start: Option<Instant>,
+    pub cpus: u32,
+    pub partition: String,
+    /// Why it would wait; empty when it would start at once.
+    pub reason: String,
+    pub text: String,
+    #[serde(default)]
+    pub notes: Vec<String>,
+}
+
+/// Filters of a listing. Lists are comma-separated in the URL; empty means all.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct JobQuery {
+    /// `17`, `98_5`, `98` (all tasks).
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub job: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub user: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub partition: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub account: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub qos: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub name: String,
+    /// States, long or short; `all` includes finished jobs still in memory. Empty: not finished.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub state: String,
+    /// Hostlist: jobs with a node in it.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub nodelist: String,
+    /// One row per pending array task instead of one per array.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub expand: bool,
+    /// Keys of [`JobRow`] to send; empty means all. `id` is always sent.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub columns: String,
+}
+
+/// One line of the queue. All keys that a listing can ask for.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct JobRow {
+    pub id: u64,
+    /// `17`, `98_5`, `98_[7-9,12%2]`.
+    pub shown_id: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub array_id: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub array_index: Option<u32>,
+    /// Pending tasks this row stands for, `7-9,12%2`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub array_tasks: Option<String>,
+    pub name: String,
+    pub user: String,
+    pub uid: u32,
+    pub account: String,
+    pub partition: String,
+    pub qos: String,
+    pub state: JobState,
+    pub reason: ReasonCode,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub reason_text: String,
+    pub priority: u64,
+    pub nice: i32,
+    pub nodes: u32,
+    /// Hostlist of a run; empty while pending.
+    pub nodelist: String,
+    pub cpus: u32,
+    pub ntasks: u32,
+    /// Memory asked for, as Slurm prints `%m`: `100M`, `4G`.
+    pub mem: String,
+    pub mem_bytes: u64,
+    /// As asked: `h100:4`; empty for none.
+    pub gpus: String,
+    pub gpu_count: f64,
+    /// Held GPUs by node: `node1:h100:0-3`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub gpus_held: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub time_limit_secs: Option<u32>,
+    /// Seconds of the present run.
+    pub elapsed_secs: i64,
+    pub submit_time: Option<Instant>,
+    pub eligible_time: Option<Instant>,
+    pub start_time: Option<Instant>,
+    pub end_time: Option<Instant>,
+    pub exit_code: ExitCode,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub end_text: String,
+    pub attempts: u32,
+    pub work_dir: String,
+    pub command: String,
+    pub stdout: String,
+    pub stderr: String,
+    pub stdin: String,
+    pub comment: String,
+    pub constraint: String,
+    pub req_nodelist: String,
+    pub exclude: String,
+    pub exclusive: bool,
+    pub requeue: bool,
+    pub submit_host: String,
+    pub tags: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub holds: Vec<MarkRow>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub later: BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mail_type: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mail_user: Option<String>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct MarkRow {
+    pub owner: String,
+    pub reason: String,
+    pub since: Instant,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NodeRow {
+    pub name: String,
+    /// `IDLE`, `MIXED+DRAIN`, `DOWN`.
+    pub state: String,
+    pub role: Role,
+    pub partitions: Vec<String>,
+    pub features: Vec<String>,
+    pub cpus: u32,
+    pub cpus_alloc: u32,
+    pub mem_bytes: u64,
+    pub mem_alloc_bytes: u64,
+    pub gpus: Vec<GpuRow>,
+    /// `h100:8`.
+    pub gpu_summary: String,
+    pub gpus_alloc: f64,
+    pub runs: Vec<String>,
+    pub drains: Vec<MarkRow>,
+    /// Why it takes no work though it is up.
+    pub unfit: String,
+    pub isolation: String,
+    pub declared: bool,
+    pub version: String,
+    pub os: String,
+    pub driver: String,
+    pub last_seen: Option<Instant>,
+    pub boot_time: Option<Instant>,
+    pub strikes: Vec<String>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct GpuRow {
+    pub slot: u16,
+    pub index: u32,
+    pub minor: u32,
+    pub uuid: String,
+    #[serde(rename = "type")]
+    pub gpu_type: String,
+    pub memory_mib: u64,
+    /// Job that holds it, as shown; several for shares.
+    pub jobs: Vec<String>,
+    pub fault: String,
+    pub present: bool,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PartitionRow {
+    pub name: String,
+    pub is_default: bool,
+    /// `up`, `down`, `drain`, `inact`.
+    pub state: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_time_secs: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub default_time_secs: Option<u32>,
+    pub nodes: Vec<String>,
+    pub priority_tier: u32,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TargetsRequest {
+    /// `17`, `98_5`, `98_[1-3]`; several are fine.
+    pub jobs: Vec<String>,
+    pub reason: String,
+    /// `requeue`: hold it afterwards.
+    pub hold: bool,
+}
+
+/// Cancel by id, by filter, or ids narrowed by a filter. One of them must be there.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CancelRequest {
+    pub jobs: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub filter: Option<JobQuery>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub signal: Option<u8>,
+    pub batch_only: bool,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct EachResult {
+    pub schema: u32,
+    pub results: Vec<OneResult>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct OneResult {
+    pub job: String,
+    pub ok: bool,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub code: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub error: String,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct UpdateRequest {
+    pub job: String,
+    /// `time_limit_secs`: null is UNLIMITED. Other keys: nice, name, comment, partition, account, qos,
+    /// begin (RFC 3339), requeue, max_running.
+    pub change: BTreeMap<String, serde_json::Value>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NodeRequest {
+    pub reason: String,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Done {
+    pub schema: u32,
+    #[serde(default)]
+    pub notes: Vec<String>,
+}
+
+/// Filters of the accounting listing. Instants RFC 3339.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RunQuery {
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub job: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub user: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub account: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub partition: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub name: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub state: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub from: Option<Instant>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub to: Option<Instant>,
+    /// One row per attempt instead of the last attempt of each job.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub attempts: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u32>,
+}
+
+/// One job (or attempt) in accounting: sacct's line.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RunRow {
+    pub id: u64,
+    pub shown_id: String,
+    pub attempt: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub array_id: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub array_index: Option<u32>,
+    pub name: String,
+    pub user: String,
+    pub account: String,
+    pub partition: String,
+    pub qos: String,
+    pub state: JobState,
+    pub exit_code: ExitCode,
+    pub end_text: String,
+    pub submit_time: Option<Instant>,
+    pub start_time: Option<Instant>,
+    pub end_time: Option<Instant>,
+    pub elapsed_secs: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub time_limit_secs: Option<u32>,
+    pub nodes: u32,
+    pub nodelist: String,
+    pub cpus: u32,
+    pub mem_bytes: u64,
+    /// `h100:4`; empty for none.
+    pub gpus: String,
+    pub gpu_count: f64,
+    pub cpu_time_secs: f64,
+    pub peak_memory_bytes: u64,
+    pub work_dir: String,
+    pub comment: String,
+    pub tags: Vec<String>,
+}
+
+/// One group of a usage report.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ReportRow {
+    /// Values of the `by` columns, in order: account, user, partition, gpu-type, tag.
+    pub group: Vec<String>,
+    pub jobs: u64,
+    pub gpu_hours: f64,
+    pub cpu_hours: f64,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct LogText {
+    pub schema: u32,
+    pub lines: Vec<String>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TokenRequest {
+    pub role: Role,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Seconds until it expires; the controller caps it at 7 days.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ttl_secs: Option<u32>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct TokenReply {
+    pub schema: u32,
+    /// `SECRET.SHA256-OF-CA`: what `gpud join --token` takes.
+    pub token: String,
+    pub expires: Instant,
+    /// `HOST:PORT` the controller listens on for nodes.
+    pub controller: String,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct JoinRequest {
+    /// The secret part of the token; empty when renewing.
+    pub secret: String,
+    pub name: String,
+    /// Certificate signing request, PEM. Subject and extensions in it are ignored.
+    pub csr_pem: String,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct JoinReply {
+    pub schema: u32,
+    pub name: String,
+    pub role: Role,
+    pub cert_pem: String,
+    pub ca_pem: String,
+    pub cluster: String,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct BackupRequest {
+    /// Absolute path on the controller's host.
+    pub path: String,
+}
+
+/// Whom the forwarding daemon saw on its unix socket, sent by gpud with each forwarded request.
+pub const FORWARD_HEADER: &str = "x-gpupool-peer";

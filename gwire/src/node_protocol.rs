@@ -1,0 +1,74 @@
+//! The node protocol: JSON frames over one long-lived mTLS connection that the node dials.
+//!
+//! ALPN `gpupool-node/1` on the controller's port; `http/1.1` on the same port is the REST API.
+//! Name and role are the certificate's; nothing in a frame can change them.
+//!
+//! ```text
+//! node                     controller
+//!  | Hello (all runs) ------> |   committed, then
+//!  | <------------- Welcome   |
+//!  | <------------- Orders    |   launch orders not yet sent on this connection, then Desired
+//!  | Obeyed(fence) ---------> |   after the fence is durable on the node
+//!  | Runs ------------------> |   a whole phase per run, again after every reconnect
+//!  | Ping / Pong both ways    |   silence of 3 x heartbeat ends the connection
+//! ```
+
+use gmodel::launch_order::LaunchOrder;
+use gmodel::node::Inventory;
+use gmodel::run::{Desired, RunReport};
+use gmodel::{Fence, NodeLife};
+use serde::{Deserialize, Serialize};
+
+/// ALPN protocol names on the controller's TLS port.
+pub const ALPN_NODE: &[u8] = b"gpupool-node/1";
+pub const ALPN_HTTP: &[u8] = b"http/1.1";
+/// ALPN of a machine that has no certificate yet: one HTTP request, `POST /v1/join`.
+pub const ALPN_JOIN: &[u8] = b"gpupool-join/1";
+/// Version of the protocol below. A controller speaks this and the one before.
+pub const PROTOCOL: u32 = 1;
+/// Largest frame either side accepts, bytes.
+pub const MAX_FRAME_BYTES: u32 = 16 << 20;
+/// Seconds between pings in either direction when nothing else is sent.
+pub const HEARTBEAT_SECS: u64 = 5;
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "frame", rename_all = "snake_case")]
+pub enum ToController {
+    Hello(Hello),
+    Runs { runs: Vec<RunReport> },
+    Inventory { inventory: Inventory },
+    Obeyed { fence: Fence },
+    Ping,
+    /// Answer to `ReadLog`.
+    Log { question: u64, text: String, error: String },
+    /// From a newer node: ignored.
+    #[serde(other)]
+    Unknown,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Hello {
+    pub protocol: u32,
+    pub release: String,
+    pub life: NodeLife,
+    /// The newest fence the node made durable.
+    pub fence: Fence,
+    pub inventory: Inventory,
+    pub runs: Vec<RunReport>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "frame", rename_all = "snake_case")]
+pub enum ToNode {
+    Welcome { protocol: u32, release: String, cluster: String, heartbeat_secs: u64 },
+    /// Orders come before the first `desired` that names their runs; each is sent once a connection.
+    Orders { orders: Vec<LaunchOrder>, desired: Desired },
+    Ping,
+    /// `gq --log`: what the node did for a run.
+    ReadLog { question: u64, run: gmodel::RunId },
+    /// The connection ends; `text` says why, for the node's log and `gpud status`.
+    Refused { text: String, permanent: bool },
+    #[serde(other)]
+    Unknown,
+}
