@@ -1,0 +1,671 @@
+//! Job arrays: `0-99:2%10`, `1,3,5-7`. The indices of a million tasks are a few ranges, never a list; tasks are
+//! counted by their position (0 is the lowest index), and `RangeSet` says which positions still wait. Knows
+//! nothing of jobs. Source: `--array` in sbatch(1), and the index text that squeue prints.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// Most tasks of one array.
+pub const MAX_TASKS: u32 = 1_000_000;
+/// Largest index.
+pub const MAX_INDEX: u32 = 4_000_000;
+/// Longest text of an array's indices.
+pub const MAX_TEXT_BYTES: usize = 64 * 1024;
+
+/// The indices of an array in ascending order, and how many of its tasks may run at once. At least one index.
+/// Written and stored as Slurm's text; the text is canonical (`3,1,2` is `1-3`, `0-99:2` is `0-98:2`).
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct ArraySpec {
+    /// Ascending, one wholly before the next.
+    ranges: Vec<IndexRange>,
+    /// `%N`; None for no limit.
+    limit: Option<u32>,
+}
+
+/// The indices `start`, `start + step`, ... `end`; `end` is one of them, and a single index has step 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct IndexRange {
+    pub start: u32,
+    pub end: u32,
+    pub step: u32,
+}
+
+impl ArraySpec {
+    /// Reads `--array`.
+    pub fn parse(text: &str) -> Result<Self, ArraySpecError> {
+        let text = text.trim();
+        let wrong = |why: Why| ArraySpecError { text: shorten(text), why };
+        if text.len() > MAX_TEXT_BYTES {
+            return Err(wrong(Why::TextTooLong { bytes: text.len() }));
+        }
+        let (indices, limit) = match text.split_once('%') {
+            Some((indices, limit)) => (indices, Some(limit)),
+            None => (text, None),
+        };
+        let limit = match limit.map(|digits| (digits, number(digits))) {
+            None => None,
+            Some((_, Some(limit))) if limit > u64::from(MAX_TASKS) => Some(MAX_TASKS),
+            Some((_, Some(limit))) => Some(limit as u32).filter(|&limit| limit > 0),
+            Some((digits, None)) => return Err(wrong(Why::Limit { limit: shorten(digits) })),
+        };
+        if indices.is_empty() {
+            return Err(wrong(Why::Empty));
+        }
+        let mut ranges = indices.split(',').map(IndexRange::parse).collect::<Result<Vec<_>, _>>().map_err(wrong)?;
+        let tasks: u64 = ranges.iter().map(|range| u64::from(range.len())).sum();
+        if tasks > u64::from(MAX_TASKS) {
+            return Err(wrong(Why::TooMany { tasks }));
+        }
+        ranges.sort_unstable();
+        Ok(Self { ranges: canonical(separated(ranges)), limit })
+    }
+
+    /// How many tasks the array has, 1 to [`MAX_TASKS`].
+    #[expect(clippy::len_without_is_empty, reason = "an array has at least one task")]
+    pub fn len(&self) -> u32 {
+        self.ranges.iter().map(IndexRange::len).sum()
+    }
+
+    /// At most so many tasks run at once; None for no limit.
+    pub fn limit(&self) -> Option<u32> {
+        self.limit
+    }
+
+    /// The same indices with another limit (`gadm job update`); 0 is none.
+    pub fn with_limit(self, limit: Option<u32>) -> Self {
+        Self { limit: limit.filter(|&limit| limit > 0), ..self }
+    }
+
+    /// The ranges, ascending.
+    pub fn ranges(&self) -> &[IndexRange] {
+        &self.ranges
+    }
+
+    /// The index of the task at this position (from 0), or None behind the last.
+    pub fn nth(&self, position: u32) -> Option<u32> {
+        let mut left = position;
+        for range in &self.ranges {
+            if left < range.len() {
+                return Some(range.start + left * range.step);
+            }
+            left -= range.len();
+        }
+        None
+    }
+
+    /// The position of the task with this index, or None if the array has no such index.
+    pub fn position(&self, index: u32) -> Option<u32> {
+        let mut before = 0;
+        for range in &self.ranges {
+            if range.contains(index) {
+                return Some(before + (index - range.start) / range.step);
+            }
+            before += range.len();
+        }
+        None
+    }
+
+    /// True if a task has this index.
+    pub fn contains(&self, index: u32) -> bool {
+        self.position(index).is_some()
+    }
+
+    /// All indices, ascending.
+    pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
+        self.ranges.iter().flat_map(|range| (range.start..=range.end).step_by(range.step as usize))
+    }
+
+    /// Lowest and highest index.
+    pub fn bounds(&self) -> (u32, u32) {
+        let ends = self.ranges.first().zip(self.ranges.last());
+        let (first, last) = ends.expect("an array has at least one index");
+        (first.start, last.end)
+    }
+
+    /// The step that `SLURM_ARRAY_TASK_STEP` shows: that of the first range.
+    pub fn step(&self) -> u32 {
+        self.ranges.first().map_or(1, |range| range.step)
+    }
+
+    /// The indices at these positions as squeue prints the waiting part of an array, without brackets:
+    /// `5-98%10`. Positions behind the last task are left out.
+    pub fn text_of(&self, positions: &RangeSet) -> String {
+        let mut pieces = Vec::new();
+        let mut before = 0;
+        let mut runs = positions.runs().peekable();
+        for range in &self.ranges {
+            let last = before + range.len() - 1;
+            while let Some(&(from, to)) = runs.peek() {
+                if from > last {
+                    break;
+                }
+                let at = |position: u32| range.start + (position - before) * range.step;
+                pieces.push(IndexRange::new(at(from.max(before)), at(to.min(last)), range.step));
+                if to > last {
+                    break;
+                }
+                runs.next();
+            }
+            before = last + 1;
+        }
+        text(&canonical(pieces), self.limit)
+    }
+}
+
+impl fmt::Display for ArraySpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&text(&self.ranges, self.limit))
+    }
+}
+
+impl FromStr for ArraySpec {
+    type Err = ArraySpecError;
+    fn from_str(text: &str) -> Result<Self, ArraySpecError> {
+        Self::parse(text)
+    }
+}
+
+impl TryFrom<String> for ArraySpec {
+    type Error = ArraySpecError;
+    fn try_from(text: String) -> Result<Self, ArraySpecError> {
+        Self::parse(&text)
+    }
+}
+
+impl From<ArraySpec> for String {
+    fn from(spec: ArraySpec) -> String {
+        spec.to_string()
+    }
+}
+
+/// An array that cannot be: Slurm's words, then the reason.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("Invalid job array specification {text:?}: {why}")]
+pub struct ArraySpecError {
+    pub text: String,
+    pub why: Why,
+}
+
+/// What stands against an array.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum Why {
+    #[error("it names no index. Try 0-9, 1,3,5-7 or 0-99:2%10")]
+    Empty,
+    #[error("{part:?} is no index or range. Try 0-9, 1,3,5-7 or 0-99:2%10")]
+    Form { part: String },
+    #[error("the range {part:?} has step 0 and would never end. Leave the step out or use 1 or more")]
+    ZeroStep { part: String },
+    #[error("the range {part:?} runs backwards. Write {end}-{start}")]
+    Reversed { part: String, start: u64, end: u64 },
+    #[error("index {index} is larger than {MAX_INDEX}, the largest there can be. Use smaller indices")]
+    IndexTooLarge { index: u64 },
+    #[error("it has {tasks} tasks and {MAX_TASKS} are the most. Split it into several arrays")]
+    TooMany { tasks: u64 },
+    #[error("{limit:?} after % is no number of tasks. Write %10 for at most ten at once")]
+    Limit { limit: String },
+    #[error("its text has {bytes} bytes and {MAX_TEXT_BYTES} are the most. Use ranges, as in 0-99:2")]
+    TextTooLong { bytes: usize },
+}
+
+impl IndexRange {
+    fn parse(part: &str) -> Result<Self, Why> {
+        let part = part.trim();
+        let form = || Why::Form { part: shorten(part) };
+        let index = |digits: &str| match number(digits) {
+            None => Err(form()),
+            Some(index) if index > u64::from(MAX_INDEX) => Err(Why::IndexTooLarge { index }),
+            Some(index) => Ok(index as u32),
+        };
+        let (range, step) = part.split_once(':').map_or((part, None), |(range, step)| (range, Some(step)));
+        let Some((start, end)) = range.split_once('-') else {
+            let start = index(range)?;
+            return if step.is_none() { Ok(Self::new(start, start, 1)) } else { Err(form()) };
+        };
+        let (start, end) = (index(start)?, index(end)?);
+        if start > end {
+            return Err(Why::Reversed { part: shorten(part), start: start.into(), end: end.into() });
+        }
+        let step = match step.map(number) {
+            None => 1,
+            Some(None) => return Err(form()),
+            Some(Some(0)) => return Err(Why::ZeroStep { part: shorten(part) }),
+            // A step beyond the range leaves its first index only.
+            Some(Some(step)) => step.min(u64::from(MAX_INDEX) + 1) as u32,
+        };
+        Ok(Self::new(start, end, step))
+    }
+
+    fn new(start: u32, end: u32, step: u32) -> Self {
+        let end = end - (end - start) % step;
+        Self { start, end, step: if start == end { 1 } else { step } }
+    }
+
+    /// How many indices; never 0.
+    #[expect(clippy::len_without_is_empty, reason = "a range has at least its start")]
+    pub fn len(&self) -> u32 {
+        (self.end - self.start) / self.step + 1
+    }
+
+    /// True if the index is one of them.
+    pub fn contains(&self, index: u32) -> bool {
+        (self.start..=self.end).contains(&index) && (index - self.start).is_multiple_of(self.step)
+    }
+
+    fn is_single(&self) -> bool {
+        self.start == self.end
+    }
+}
+
+/// Sorted ranges of which each ends before the next begins: as given if they do, else index by index.
+fn separated(ranges: Vec<IndexRange>) -> Vec<IndexRange> {
+    if ranges.is_sorted_by(|a, b| a.end < b.start) {
+        return ranges;
+    }
+    let top = ranges.iter().map(|range| range.end).max().unwrap_or(0);
+    let mut wanted = vec![false; top as usize + 1];
+    for range in &ranges {
+        (range.start..=range.end).step_by(range.step as usize).for_each(|index| wanted[index as usize] = true);
+    }
+    let indices = wanted.iter().enumerate().filter(|&(_, &wanted)| wanted);
+    indices.map(|(index, _)| IndexRange::new(index as u32, index as u32, 1)).collect()
+}
+
+/// The same indices in few ranges. Doing it twice changes nothing, so that a printed array reads back as itself.
+fn canonical(ranges: Vec<IndexRange>) -> Vec<IndexRange> {
+    let mut done: Vec<IndexRange> = Vec::new();
+    let pairs_apart = |range: IndexRange| match range {
+        // Two indices with a gap are shorter as two.
+        IndexRange { start, end, step } if step > 1 && end - start == step => {
+            [Some(IndexRange::new(start, start, 1)), Some(IndexRange::new(end, end, 1))]
+        }
+        range => [Some(range), None],
+    };
+    for range in ranges.into_iter().flat_map(pairs_apart).flatten() {
+        done.push(range);
+        while let Some((merged, used)) = merge_top(&done) {
+            done.truncate(done.len() - used);
+            done.push(merged);
+        }
+    }
+    done
+}
+
+/// What the last two or three ranges become together, and how many of them that uses up.
+fn merge_top(done: &[IndexRange]) -> Option<(IndexRange, usize)> {
+    let &[.., a, b] = done else { return None };
+    let gap = b.start - a.end;
+    let steps_fit = (a.is_single() && gap == b.step && !b.is_single())
+        || (b.is_single() && gap == a.step && !a.is_single())
+        || (a.step == b.step && gap == a.step && (gap == 1 || (!a.is_single() && !b.is_single())));
+    if steps_fit {
+        return Some((IndexRange { start: a.start, end: b.end, step: gap }, 2));
+    }
+    let &[.., first, _, _] = done else { return None };
+    let three_singles = first.is_single() && a.is_single() && b.is_single() && a.start - first.start == gap;
+    three_singles.then_some((IndexRange { start: first.start, end: b.end, step: gap }, 3))
+}
+
+fn text(ranges: &[IndexRange], limit: Option<u32>) -> String {
+    let parts: Vec<String> = ranges
+        .iter()
+        .map(|range| match range {
+            range if range.is_single() => range.start.to_string(),
+            IndexRange { start, end, step: 1 } => format!("{start}-{end}"),
+            IndexRange { start, end, step } => format!("{start}-{end}:{step}"),
+        })
+        .collect();
+    let limit = limit.map(|limit| format!("%{limit}")).unwrap_or_default();
+    parts.join(",") + &limit
+}
+
+/// A plain decimal number; more digits than an u64 holds count as the largest one.
+fn number(digits: &str) -> Option<u64> {
+    let plain = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
+    plain.then(|| digits.parse().unwrap_or(u64::MAX))
+}
+
+/// A set of task positions as runs of neighbours. Every operation but `Display` and `iter` is O(log runs),
+/// `insert_range` and `remove_range` also O(runs they touch). Written and stored as `0-5,7`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct RangeSet {
+    /// Start to end, both inside; runs neither touch nor overlap.
+    runs: BTreeMap<u32, u32>,
+    len: u64,
+}
+
+impl RangeSet {
+    /// The empty set.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The positions 0 to `count - 1`: all tasks of an array of `count`.
+    pub fn first_n(count: u32) -> Self {
+        let mut set = Self::new();
+        if count > 0 {
+            set.insert_range(0, count - 1);
+        }
+        set
+    }
+
+    /// How many positions.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// True if there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// True if the position is in the set.
+    pub fn contains(&self, position: u32) -> bool {
+        self.runs.range(..=position).next_back().is_some_and(|(_, &end)| position <= end)
+    }
+
+    /// Puts a position in; false if it was there.
+    pub fn insert(&mut self, position: u32) -> bool {
+        let before = self.len;
+        self.insert_range(position, position);
+        self.len > before
+    }
+
+    /// Takes a position out; false if it was not there.
+    pub fn remove(&mut self, position: u32) -> bool {
+        let before = self.len;
+        self.remove_range(position, position);
+        self.len < before
+    }
+
+    /// Puts in all from `start` to `end`, both included; nothing if `start > end`.
+    pub fn insert_range(&mut self, start: u32, end: u32) {
+        if start > end {
+            return;
+        }
+        let (mut low, mut high) = (start, end);
+        // A run that touches or overlaps ends at start - 1 or later and begins at end + 1 or earlier.
+        while let Some((&from, &to)) = self.runs.range(..=end.saturating_add(1)).next_back() {
+            if u64::from(to) + 1 < u64::from(start) {
+                break;
+            }
+            self.drop_run(from, to);
+            (low, high) = (low.min(from), high.max(to));
+        }
+        self.put_run(low, high);
+    }
+
+    /// Takes out all from `start` to `end`, both included; nothing if `start > end`.
+    pub fn remove_range(&mut self, start: u32, end: u32) {
+        if start > end {
+            return;
+        }
+        while let Some((&from, &to)) = self.runs.range(..=end).next_back() {
+            if to < start {
+                break;
+            }
+            self.drop_run(from, to);
+            if to > end {
+                self.put_run(end + 1, to);
+            }
+            if from < start {
+                self.put_run(from, start - 1);
+                break;
+            }
+        }
+    }
+
+    /// The lowest position.
+    pub fn first(&self) -> Option<u32> {
+        self.runs.keys().next().copied()
+    }
+
+    /// The highest position.
+    pub fn last(&self) -> Option<u32> {
+        self.runs.values().next_back().copied()
+    }
+
+    /// Takes out the lowest position.
+    pub fn take_first(&mut self) -> Option<u32> {
+        let first = self.first()?;
+        self.remove(first);
+        Some(first)
+    }
+
+    /// Takes out the lowest `count` positions (all if there are fewer) as a set of their own.
+    pub fn take_first_n(&mut self, count: u64) -> Self {
+        let mut taken = Self::new();
+        while taken.len < count {
+            let Some((&from, &to)) = self.runs.iter().next() else { break };
+            let wanted = u32::try_from(count - taken.len - 1).unwrap_or(u32::MAX);
+            let last = to.min(from.saturating_add(wanted));
+            self.remove_range(from, last);
+            taken.insert_range(from, last);
+        }
+        taken
+    }
+
+    /// The positions, ascending.
+    pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
+        self.runs().flat_map(|(from, to)| from..=to)
+    }
+
+    /// The runs of neighbouring positions, ascending, both ends included.
+    pub fn runs(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
+        self.runs.iter().map(|(&from, &to)| (from, to))
+    }
+
+    fn put_run(&mut self, from: u32, to: u32) {
+        self.runs.insert(from, to);
+        self.len += u64::from(to - from) + 1;
+    }
+
+    fn drop_run(&mut self, from: u32, to: u32) {
+        self.runs.remove(&from);
+        self.len -= u64::from(to - from) + 1;
+    }
+}
+
+impl FromIterator<u32> for RangeSet {
+    fn from_iter<I: IntoIterator<Item = u32>>(positions: I) -> Self {
+        let mut set = Self::new();
+        positions.into_iter().for_each(|position| {
+            set.insert(position);
+        });
+        set
+    }
+}
+
+impl fmt::Display for RangeSet {
+    /// `0-5,7`; nothing for the empty set.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, (from, to)) in self.runs().enumerate() {
+            let comma = if i == 0 { "" } else { "," };
+            if from == to { write!(f, "{comma}{from}")? } else { write!(f, "{comma}{from}-{to}")? }
+        }
+        Ok(())
+    }
+}
+
+/// A text that is no set of positions.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{text:?} is no set of positions. Write 0-5,7")]
+pub struct RangeSetError {
+    text: String,
+}
+
+impl FromStr for RangeSet {
+    type Err = RangeSetError;
+    fn from_str(text: &str) -> Result<Self, RangeSetError> {
+        let mut set = Self::new();
+        let parts = text.split(',').filter(|_| !text.is_empty());
+        for part in parts {
+            let (from, to) = part.split_once('-').unwrap_or((part, part));
+            let position = |digits: &str| number(digits).and_then(|number| u32::try_from(number).ok());
+            let run = position(from).zip(position(to)).filter(|(from, to)| from <= to);
+            let (from, to) = run.ok_or_else(|| RangeSetError { text: shorten(text) })?;
+            set.insert_range(from, to);
+        }
+        Ok(set)
+    }
+}
+
+impl TryFrom<String> for RangeSet {
+    type Error = RangeSetError;
+    fn try_from(text: String) -> Result<Self, RangeSetError> {
+        text.parse()
+    }
+}
+
+impl From<RangeSet> for String {
+    fn from(set: RangeSet) -> String {
+        set.to_string()
+    }
+}
+
+/// At most 60 characters of a text, for messages.
+fn shorten(text: &str) -> String {
+    text.chars().take(60).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use expect_test::{Expect, expect};
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    fn check(text: &str, want: Expect) {
+        want.assert_eq(&match ArraySpec::parse(text) {
+            Ok(spec) => format!("{spec} ({} tasks)", spec.len()),
+            Err(error) => format!("error: {error}"),
+        });
+    }
+
+    #[test]
+    fn arrays_read_and_print_compactly() {
+        check("0-99", expect!["0-99 (100 tasks)"]);
+        check("0-99:2%10", expect!["0-98:2%10 (50 tasks)"]);
+        check("1,3,5-7", expect!["1,3,5-7 (5 tasks)"]);
+        check("5-9:4", expect!["5,9 (2 tasks)"]);
+        check("3,1,2", expect!["1-3 (3 tasks)"]);
+        check("1-5,3-8,4", expect!["1-8 (8 tasks)"]);
+        check("0-10:2,1-9:2", expect!["0-10 (11 tasks)"]);
+        check("1,3,5%2", expect!["1-5:2%2 (3 tasks)"]);
+        check("7-9:100", expect!["7 (1 tasks)"]);
+        check("0-999999", expect!["0-999999 (1000000 tasks)"]);
+        check("4000000", expect!["4000000 (1 tasks)"]);
+        check("1-3%0", expect!["1-3 (3 tasks)"]);
+    }
+
+    #[test]
+    fn impossible_arrays_are_refused_with_the_reason() {
+        check("1-3:0", expect![[r#"error: Invalid job array specification "1-3:0": the range "1-3:0" has step 0 and would never end. Leave the step out or use 1 or more"#]]);
+        check("", expect![[r#"error: Invalid job array specification "": it names no index. Try 0-9, 1,3,5-7 or 0-99:2%10"#]]);
+        check("%5", expect![[r#"error: Invalid job array specification "%5": it names no index. Try 0-9, 1,3,5-7 or 0-99:2%10"#]]);
+        check("9-1", expect![[r#"error: Invalid job array specification "9-1": the range "9-1" runs backwards. Write 1-9"#]]);
+        check("1,,3", expect![[r#"error: Invalid job array specification "1,,3": "" is no index or range. Try 0-9, 1,3,5-7 or 0-99:2%10"#]]);
+        check("a-b", expect![[r#"error: Invalid job array specification "a-b": "a-b" is no index or range. Try 0-9, 1,3,5-7 or 0-99:2%10"#]]);
+        check("0-1000000", expect![[r#"error: Invalid job array specification "0-1000000": it has 1000001 tasks and 1000000 are the most. Split it into several arrays"#]]);
+        check("1-99999999999999999999", expect![[r#"error: Invalid job array specification "1-99999999999999999999": index 18446744073709551615 is larger than 4000000, the largest there can be. Use smaller indices"#]]);
+        check("1-4%x", expect![[r#"error: Invalid job array specification "1-4%x": "x" after % is no number of tasks. Write %10 for at most ten at once"#]]);
+    }
+
+    #[test]
+    fn the_waiting_part_prints_as_squeue_does() {
+        let spec = ArraySpec::parse("0-99:2,200-202%10").unwrap();
+        let mut waiting = RangeSet::first_n(spec.len());
+        assert_eq!(spec.text_of(&waiting), "0-98:2,200-202%10");
+        waiting.remove_range(0, 3);
+        waiting.remove(20);
+        waiting.remove(51);
+        assert_eq!(spec.text_of(&waiting), "8-38:2,42-98:2,200,202%10");
+        assert_eq!(spec.text_of(&RangeSet::new()), "%10");
+        assert_eq!(spec.text_of(&RangeSet::first_n(u32::MAX)), "0-98:2,200-202%10");
+    }
+
+    #[test]
+    fn stored_sets_and_arrays_are_text() {
+        let spec: ArraySpec = serde_json::from_str(r#""0-9:3%2""#).unwrap();
+        assert_eq!(serde_json::to_string(&spec).unwrap(), r#""0-9:3%2""#);
+        assert!(serde_json::from_str::<ArraySpec>(r#""0-99999999""#).is_err());
+        let set: RangeSet = serde_json::from_str(r#""0-5,7""#).unwrap();
+        assert_eq!((set.len(), serde_json::to_string(&set).unwrap().as_str()), (7, r#""0-5,7""#));
+        assert_eq!(serde_json::from_str::<RangeSet>(r#""""#).unwrap(), RangeSet::new());
+        assert!("5-1".parse::<RangeSet>().is_err() && "1,".parse::<RangeSet>().is_err());
+    }
+
+    #[test]
+    fn a_million_tasks_are_a_few_bytes() {
+        let spec = ArraySpec::parse("0-999999").unwrap();
+        assert_eq!(spec.ranges().len(), 1);
+        assert_eq!((spec.nth(999_999), spec.nth(1_000_000), spec.position(4711)), (Some(999_999), None, Some(4711)));
+        assert_eq!((spec.bounds(), spec.step()), ((0, 999_999), 1));
+        let mut waiting = RangeSet::first_n(spec.len());
+        assert_eq!(waiting.take_first_n(10).to_string(), "0-9");
+        assert_eq!((waiting.first(), waiting.take_first(), waiting.len()), (Some(10), Some(10), 999_989));
+        assert_eq!(waiting.take_first_n(u64::MAX).len(), 999_989);
+        assert_eq!((waiting.take_first(), waiting.last()), (None, None));
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_refused(text in "\\PC{0,30}|[0-9,:%-]{0,20}") {
+            if let Ok(spec) = ArraySpec::parse(&text) {
+                prop_assert_eq!(ArraySpec::parse(&spec.to_string()), Ok(spec));
+            }
+            let _ = text.parse::<RangeSet>();
+        }
+
+        #[test]
+        fn an_array_has_the_indices_that_were_written(parts in prop::collection::vec((0u32..60, 0u32..40, 1u32..6), 1..8)) {
+            let written: Vec<String> = parts.iter().map(|(start, more, step)| format!("{start}-{}:{step}", start + more)).collect();
+            let want: BTreeSet<u32> = parts.iter().flat_map(|&(start, more, step)| (start..=start + more).step_by(step as usize)).collect();
+            let spec = ArraySpec::parse(&written.join(",")).unwrap();
+            prop_assert_eq!(spec.iter().collect::<Vec<_>>(), want.iter().copied().collect::<Vec<_>>());
+            prop_assert_eq!(spec.len() as usize, want.len());
+            for (position, index) in spec.iter().enumerate() {
+                prop_assert_eq!(spec.nth(position as u32), Some(index));
+                prop_assert_eq!(spec.position(index), Some(position as u32));
+            }
+            prop_assert_eq!((0..120).filter(|&i| spec.contains(i)).count(), want.len());
+            prop_assert_eq!(ArraySpec::parse(&spec.to_string()), Ok(spec));
+        }
+
+        #[test]
+        fn a_range_set_is_a_set(steps in prop::collection::vec((any::<bool>(), 0u32..50, 0u32..12), 0..40)) {
+            let (mut set, mut want) = (RangeSet::new(), BTreeSet::new());
+            for (put, start, more) in steps {
+                let end = start + more;
+                if put {
+                    set.insert_range(start, end);
+                    want.extend(start..=end);
+                } else if more == 0 {
+                    prop_assert_eq!(set.remove(start), want.remove(&start));
+                } else {
+                    set.remove_range(start, end);
+                    want.retain(|at| !(start..=end).contains(at));
+                }
+                prop_assert_eq!(set.iter().collect::<Vec<_>>(), want.iter().copied().collect::<Vec<_>>());
+                prop_assert_eq!(set.len(), want.len() as u64);
+                prop_assert!(set.runs().zip(set.runs().skip(1)).all(|(a, b)| a.1 + 1 < b.0), "runs do not touch");
+            }
+            prop_assert_eq!(set.to_string().parse::<RangeSet>(), Ok(set.clone()));
+            prop_assert_eq!(set.first(), want.first().copied());
+            prop_assert_eq!((0..70).filter(|&at| set.contains(at)).count(), want.len());
+        }
+
+        #[test]
+        fn the_text_of_positions_names_their_indices(positions in prop::collection::btree_set(0u32..40, 1..30)) {
+            let spec = ArraySpec::parse("3-50:2,60,70-90:5,100-120").unwrap();
+            let set: RangeSet = positions.iter().copied().collect();
+            let want: Vec<u32> = positions.iter().filter_map(|&at| spec.nth(at)).collect();
+            prop_assert_eq!(ArraySpec::parse(&spec.text_of(&set)).unwrap().iter().collect::<Vec<_>>(), want);
+        }
+    }
+}

@@ -1,0 +1,622 @@
+//! Times as people write them in options: time limits (`1-12:00`, `90`, `UNLIMITED`) and begin times
+//! (`now+1hour`, `16:00`, `2027-01-09T06:00`), and how listings print durations. Never reads a clock: a begin
+//! time is resolved against a local calendar time that the caller gives. Source: sbatch(1), squeue(1), sacct(1).
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// Longest time limit that is not UNLIMITED: ten years, in seconds.
+pub const MAX_LIMIT_SECS: u64 = 3_650 * DAY_SECS;
+/// Longest text of a time limit or begin time.
+const MAX_TEXT_BYTES: usize = 64;
+const DAY_SECS: u64 = 86_400;
+const TIME_FORMS: &str = "minutes, minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes, \
+                          days-hours:minutes:seconds or UNLIMITED";
+
+/// How long a job may run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TimeLimit {
+    /// At most this many seconds, 1 to [`MAX_LIMIT_SECS`].
+    Secs(u64),
+    /// No limit asked for; the partition's maximum still holds.
+    Unlimited,
+}
+
+impl TimeLimit {
+    /// Reads all of Slurm's forms of `--time`. A bare number is minutes; `0`, `UNLIMITED` and `INFINITE` ask for no limit.
+    pub fn parse(text: &str) -> Result<Self, DurationError> {
+        let text = text.trim();
+        if ["unlimited", "infinite", "-1"].iter().any(|word| text.eq_ignore_ascii_case(word)) {
+            return Ok(Self::Unlimited);
+        }
+        match limit_secs(text) {
+            None => Err(DurationError::Form { text: shorten(text) }),
+            Some(0) => Ok(Self::Unlimited),
+            Some(secs) if secs > MAX_LIMIT_SECS => Err(DurationError::TooLong { text: shorten(text) }),
+            Some(secs) => Ok(Self::Secs(secs)),
+        }
+    }
+
+    /// Seconds, or None for no limit.
+    pub fn secs(self) -> Option<u64> {
+        match self {
+            Self::Secs(secs) => Some(secs),
+            Self::Unlimited => None,
+        }
+    }
+}
+
+impl FromStr for TimeLimit {
+    type Err = DurationError;
+    fn from_str(text: &str) -> Result<Self, DurationError> {
+        Self::parse(text)
+    }
+}
+
+impl fmt::Display for TimeLimit {
+    /// As squeue prints a limit: `2-00:00:00`, `10:00`, `UNLIMITED`. The text can be parsed again.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Secs(secs) => f.write_str(&squeue_time(*secs)),
+            Self::Unlimited => f.write_str("UNLIMITED"),
+        }
+    }
+}
+
+/// What is wrong with a time limit or a begin time.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum DurationError {
+    #[error("time limit {text:?} is in none of the forms {TIME_FORMS}. Try 90 (minutes) or 1:30:00")]
+    Form { text: String },
+    #[error("time limit {text:?} is longer than 3650 days. Use UNLIMITED, or a limit within the partition's")]
+    TooLong { text: String },
+    #[error(
+        "begin time {text:?} is no time that can be read. Try now+1hour, 16:00, tomorrow, 2027-01-09 or 2027-01-09T06:00"
+    )]
+    Begin { text: String },
+    #[error("begin time {text:?}: there is no such day as {year}-{month:02}-{day:02}. Write YYYY-MM-DD")]
+    NoSuchDay { text: String, year: i64, month: u8, day: u8 },
+    #[error("begin time {text:?}: there is no such time of day. Hours go to 23, minutes and seconds to 59")]
+    NoSuchTime { text: String },
+    #[error("begin time {text:?} is further than 3650 days from now. Try a nearer one")]
+    TooFar { text: String },
+}
+
+fn limit_secs(text: &str) -> Option<u64> {
+    if text.is_empty() || text.len() > MAX_TEXT_BYTES {
+        return None;
+    }
+    let sum = |parts: &[(u64, u64)]| {
+        parts.iter().try_fold(0u64, |total, &(count, unit)| total.checked_add(count.checked_mul(unit)?))
+    };
+    let fields = |text: &str| text.split(':').map(number).collect::<Option<Vec<u64>>>();
+    if let Some((days, clock)) = text.split_once('-') {
+        let days = (number(days)?, DAY_SECS);
+        return match *fields(clock)?.as_slice() {
+            [hours] => sum(&[days, (hours, 3600)]),
+            [hours, minutes] => sum(&[days, (hours, 3600), (minutes, 60)]),
+            [hours, minutes, seconds] => sum(&[days, (hours, 3600), (minutes, 60), (seconds, 1)]),
+            _ => None,
+        };
+    }
+    match *fields(text)?.as_slice() {
+        [minutes] => sum(&[(minutes, 60)]),
+        [minutes, seconds] => sum(&[(minutes, 60), (seconds, 1)]),
+        [hours, minutes, seconds] => sum(&[(hours, 3600), (minutes, 60), (seconds, 1)]),
+        _ => None,
+    }
+}
+
+/// A plain decimal number: no sign, no spaces.
+fn number<T: FromStr>(digits: &str) -> Option<T> {
+    let plain = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
+    if plain { digits.parse().ok() } else { None }
+}
+
+/// Seconds as squeue prints them: `0:14`, `10:00`, `1:00:00`, `2-00:00:00`.
+pub fn squeue_time(secs: u64) -> String {
+    let (days, hours, minutes, seconds) = split_secs(secs);
+    match (days, hours) {
+        (0, 0) => format!("{minutes}:{seconds:02}"),
+        (0, _) => format!("{hours}:{minutes:02}:{seconds:02}"),
+        _ => format!("{days}-{hours:02}:{minutes:02}:{seconds:02}"),
+    }
+}
+
+/// Seconds as sacct and `scontrol show job` print them: `00:10:00`, `1-00:00:00`.
+pub fn sacct_time(secs: u64) -> String {
+    let (days, hours, minutes, seconds) = split_secs(secs);
+    match days {
+        0 => format!("{hours:02}:{minutes:02}:{seconds:02}"),
+        _ => format!("{days}-{hours:02}:{minutes:02}:{seconds:02}"),
+    }
+}
+
+fn split_secs(secs: u64) -> (u64, u64, u64, u64) {
+    (secs / DAY_SECS, secs / 3600 % 24, secs / 60 % 60, secs % 60)
+}
+
+/// A local calendar time without a zone. Fields are in their usual ranges (month and day from 1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct CivilTime {
+    pub year: i32,
+    pub month: u8,
+    pub day: u8,
+    pub hour: u8,
+    pub minute: u8,
+    pub second: u8,
+}
+
+impl CivilTime {
+    /// Midnight of a day, or None if the calendar has no such day (years 1 to 9999).
+    pub fn midnight(year: i32, month: u8, day: u8) -> Option<Self> {
+        let exists = (1..=9999).contains(&year) && (1..=12).contains(&month) && (1..=days_in(year, month)).contains(&day);
+        exists.then_some(Self { year, month, day, hour: 0, minute: 0, second: 0 })
+    }
+
+    /// The same day at another time of day.
+    pub fn at(self, clock: ClockTime) -> Self {
+        Self { hour: clock.hour, minute: clock.minute, second: clock.second, ..self }
+    }
+
+    /// This many days and seconds later (earlier when negative), as the calendar counts: no zone, no leap seconds.
+    /// Stops at the first second of year 1 and the last of year 9999.
+    pub fn plus_secs(self, secs: i64) -> Self {
+        let day_secs = DAY_SECS as i64;
+        let clock = i64::from(self.hour) * 3600 + i64::from(self.minute) * 60 + i64::from(self.second);
+        let total = (day_number(self.year, self.month, self.day) * day_secs).saturating_add(clock).saturating_add(secs);
+        let total = total.clamp(day_number(1, 1, 1) * day_secs, day_number(10_000, 1, 1) * day_secs - 1);
+        let (year, month, day) = date_of(total.div_euclid(day_secs));
+        let (_, hour, minute, second) = split_secs(total.rem_euclid(day_secs) as u64);
+        Self { year, month, day, hour: hour as u8, minute: minute as u8, second: second as u8 }
+    }
+
+    fn clock(self) -> ClockTime {
+        ClockTime { hour: self.hour, minute: self.minute, second: self.second }
+    }
+}
+
+impl fmt::Display for CivilTime {
+    /// `2027-01-09T06:00:00`, as Slurm prints instants.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let clock = self.clock();
+        write!(f, "{:04}-{:02}-{:02}T{clock}", self.year, self.month, self.day)
+    }
+}
+
+/// A time of day.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct ClockTime {
+    pub hour: u8,
+    pub minute: u8,
+    pub second: u8,
+}
+
+impl fmt::Display for ClockTime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:02}:{:02}:{:02}", self.hour, self.minute, self.second)
+    }
+}
+
+/// `--begin`, as it was written: what it means depends on when it is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BeginTime {
+    /// `now`, `now+1hour`, `now-2days`: so many seconds from now. Add these to the instant itself:
+    /// calendar arithmetic would err by an hour when the clocks change.
+    Relative { offset_secs: i64 },
+    /// `16:00`, `midnight`, `noon`, `teatime`: the next time the clock shows it.
+    TimeOfDay { clock: ClockTime },
+    /// `today`, `tomorrow`, each at a time of day (00:00 if none was given).
+    DayFromNow { days: u8, clock: ClockTime },
+    /// `MMDD`, `MM/DD`: this year's, or the next year's when it has passed.
+    MonthDay { month: u8, day: u8, clock: ClockTime },
+    /// A date with its year, at 00:00 if no time was given.
+    Date { year: i32, month: u8, day: u8, clock: ClockTime },
+}
+
+impl BeginTime {
+    /// Reads the forms of `sbatch --begin` and of the time options of squeue and sacct.
+    pub fn parse(text: &str) -> Result<Self, DurationError> {
+        let text = text.trim();
+        let begin_error = || DurationError::Begin { text: shorten(text) };
+        if text.is_empty() || text.len() > MAX_TEXT_BYTES || !text.is_ascii() {
+            return Err(begin_error());
+        }
+        let lower = text.to_ascii_lowercase();
+        if let Some(rest) = lower.strip_prefix("now") {
+            let offset_secs = offset_secs(rest.trim()).ok_or_else(begin_error)?;
+            if offset_secs.unsigned_abs() > MAX_LIMIT_SECS {
+                return Err(DurationError::TooFar { text: shorten(text) });
+            }
+            return Ok(Self::Relative { offset_secs });
+        }
+        let (mut day, mut clock) = (None, None);
+        for word in begin_words(&lower) {
+            if let Some(read) = ClockWord::parse(&word) {
+                let read = read.ok_or_else(|| DurationError::NoSuchTime { text: shorten(text) })?;
+                if clock.replace(read).is_some() {
+                    return Err(begin_error());
+                }
+            } else if let Some(read) = DayWord::parse(&word) {
+                if day.replace(read).is_some() {
+                    return Err(begin_error());
+                }
+            } else {
+                return Err(begin_error());
+            }
+        }
+        match (day, clock) {
+            (None, None) => Err(begin_error()),
+            (None, Some(clock)) => Ok(Self::TimeOfDay { clock }),
+            (Some(day), clock) => day.at(clock.unwrap_or_default(), text),
+        }
+    }
+
+    /// The offset in seconds for the forms that begin with `now`: to be added to the instant.
+    pub fn offset_secs(self) -> Option<i64> {
+        match self {
+            Self::Relative { offset_secs } => Some(offset_secs),
+            _ => None,
+        }
+    }
+
+    /// The calendar time meant when the local calendar says `now`.
+    pub fn resolve(self, now: CivilTime) -> CivilTime {
+        let midnight = now.at(ClockTime::default());
+        let days_later = |days: u8| midnight.plus_secs(i64::from(days) * DAY_SECS as i64);
+        match self {
+            Self::Relative { offset_secs } => now.plus_secs(offset_secs),
+            Self::TimeOfDay { clock } => days_later(u8::from(clock <= now.clock())).at(clock),
+            Self::DayFromNow { days, clock } => days_later(days).at(clock),
+            Self::MonthDay { month, day, clock } => next_month_day(now, month, day).at(clock),
+            Self::Date { year, month, day, clock } => CivilTime { year, month, day, hour: 0, minute: 0, second: 0 }.at(clock),
+        }
+    }
+}
+
+impl FromStr for BeginTime {
+    type Err = DurationError;
+    fn from_str(text: &str) -> Result<Self, DurationError> {
+        Self::parse(text)
+    }
+}
+
+impl fmt::Display for BeginTime {
+    /// A form that can be parsed again: `now+3600`, `16:00:00`, `tomorrow 00:00:00`, `2027-01-09T06:00:00`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Relative { offset_secs: 0 } => f.write_str("now"),
+            Self::Relative { offset_secs } => write!(f, "now{offset_secs:+}"),
+            Self::TimeOfDay { clock } => write!(f, "{clock}"),
+            Self::DayFromNow { days: 0, clock } => write!(f, "today {clock}"),
+            Self::DayFromNow { clock, .. } => write!(f, "tomorrow {clock}"),
+            Self::MonthDay { month, day, clock } => write!(f, "{month:02}/{day:02}-{clock}"),
+            Self::Date { year, month, day, clock } => write!(f, "{year:04}-{month:02}-{day:02}T{clock}"),
+        }
+    }
+}
+
+/// `29 February` waits for a leap year; every other day is within a year.
+fn next_month_day(now: CivilTime, month: u8, day: u8) -> CivilTime {
+    let today = now.at(ClockTime::default());
+    (now.year..=now.year.saturating_add(8))
+        .filter_map(|year| CivilTime::midnight(year, month, day))
+        .find(|candidate| *candidate >= today)
+        .unwrap_or(today)
+}
+
+/// `+1hour`, `-30`, ` + 2 days` after `now`; seconds where no unit is given.
+fn offset_secs(rest: &str) -> Option<i64> {
+    if rest.is_empty() {
+        return Some(0);
+    }
+    let (sign, rest) = match rest.split_at_checked(1)? {
+        ("+", rest) => (1, rest.trim_start()),
+        ("-", rest) => (-1, rest.trim_start()),
+        _ => return None,
+    };
+    let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+    let (count, unit) = rest.split_at(digits);
+    let unit_secs = match unit.trim() {
+        "" | "s" | "sec" | "secs" | "second" | "seconds" => 1,
+        "m" | "min" | "mins" | "minute" | "minutes" => 60,
+        "h" | "hr" | "hrs" | "hour" | "hours" => 3600,
+        "d" | "day" | "days" => DAY_SECS as i64,
+        "w" | "week" | "weeks" => 7 * DAY_SECS as i64,
+        _ => return None,
+    };
+    number::<i64>(count)?.checked_mul(unit_secs)?.checked_mul(sign)
+}
+
+/// Cuts `2027-01-09t06:00`, `01/09/27-06:00` and `4:00 pm` into words for a day and a time of day.
+fn begin_words(lower: &str) -> Vec<String> {
+    let mut words: Vec<String> = Vec::new();
+    for word in lower.split_ascii_whitespace() {
+        match word {
+            "am" | "pm" if words.last().is_some_and(|last| last.contains(':')) => {
+                words.last_mut().expect("just seen").push_str(word);
+            }
+            _ => match word.find(':').and_then(|colon| word[..colon].rfind(['t', '-'])) {
+                Some(cut) => words.extend([word[..cut].to_owned(), word[cut + 1..].to_owned()]),
+                None => words.push(word.to_owned()),
+            },
+        }
+    }
+    words
+}
+
+struct ClockWord;
+
+impl ClockWord {
+    /// None: not a time of day. Some(None): one that no clock shows.
+    fn parse(word: &str) -> Option<Option<ClockTime>> {
+        let at = |hour: u8| Some(Some(ClockTime { hour, minute: 0, second: 0 }));
+        match word {
+            "midnight" => return at(0),
+            "elevenses" => return at(11),
+            "noon" => return at(12),
+            "fika" => return at(15),
+            "teatime" => return at(16),
+            _ => {}
+        }
+        let (clock, half) = match (word.strip_suffix("am"), word.strip_suffix("pm")) {
+            (Some(clock), _) => (clock, Some(0)),
+            (_, Some(clock)) => (clock, Some(12)),
+            _ => (word, None),
+        };
+        let mut fields = Vec::new();
+        for field in clock.split(':') {
+            let short = field.len() <= 2;
+            fields.push(number::<u8>(field).filter(|_| short)?);
+        }
+        let (hour, minute, second) = match *fields.as_slice() {
+            [hour, minute] => (hour, minute, 0),
+            [hour, minute, second] => (hour, minute, second),
+            _ => return None,
+        };
+        let hour = match half {
+            Some(_) if !(1..=12).contains(&hour) => return Some(None),
+            Some(half) => hour % 12 + half,
+            None => hour,
+        };
+        Some((hour < 24 && minute < 60 && second < 60).then_some(ClockTime { hour, minute, second }))
+    }
+}
+
+/// The day of a begin time.
+#[derive(Clone, Copy)]
+enum DayWord {
+    FromNow(u8),
+    MonthDay(u8, u8),
+    Date(i32, u8, u8),
+}
+
+impl DayWord {
+    fn parse(word: &str) -> Option<Self> {
+        match word {
+            "today" => return Some(Self::FromNow(0)),
+            "tomorrow" => return Some(Self::FromNow(1)),
+            _ => {}
+        }
+        let two = |digits: &str| if digits.len() <= 2 { number::<u8>(digits) } else { None };
+        // A year of two digits is of this century, as Slurm reads it.
+        let short_year = |digits: &str| match digits.len() {
+            2 => number::<i32>(digits).map(|year| 2000 + year),
+            4 => number::<i32>(digits),
+            _ => None,
+        };
+        if number::<u64>(word).is_some() {
+            return match word.len() {
+                4 => Some(Self::MonthDay(two(&word[..2])?, two(&word[2..])?)),
+                6 => Some(Self::Date(short_year(&word[4..])?, two(&word[..2])?, two(&word[2..4])?)),
+                _ => None,
+            };
+        }
+        let separator = word.chars().find(|c| matches!(c, '-' | '/' | '.'))?;
+        let fields: Vec<&str> = word.split(separator).collect();
+        match (separator, fields.as_slice()) {
+            ('-', [year, month, day]) if year.len() == 4 => Some(Self::Date(number(year)?, two(month)?, two(day)?)),
+            ('/' | '.', [month, day]) => Some(Self::MonthDay(two(month)?, two(day)?)),
+            ('/' | '.', [month, day, year]) => Some(Self::Date(short_year(year)?, two(month)?, two(day)?)),
+            _ => None,
+        }
+    }
+
+    fn at(self, clock: ClockTime, text: &str) -> Result<BeginTime, DurationError> {
+        // 2000 had a 29 February: a day that some year has is taken.
+        let (year, month, day) = match self {
+            Self::FromNow(days) => return Ok(BeginTime::DayFromNow { days, clock }),
+            Self::MonthDay(month, day) => (2000, month, day),
+            Self::Date(year, month, day) => (year, month, day),
+        };
+        if CivilTime::midnight(year, month, day).is_none() {
+            return Err(DurationError::NoSuchDay { text: shorten(text), year: i64::from(year), month, day });
+        }
+        Ok(match self {
+            Self::MonthDay(..) => BeginTime::MonthDay { month, day, clock },
+            _ => BeginTime::Date { year, month, day, clock },
+        })
+    }
+}
+
+fn is_leap(year: i32) -> bool {
+    year % 4 == 0 && (year % 100 != 0 || year % 400 == 0)
+}
+
+fn days_in(year: i32, month: u8) -> u8 {
+    match month {
+        2 => 28 + u8::from(is_leap(year)),
+        4 | 6 | 9 | 11 => 30,
+        _ => 31,
+    }
+}
+
+/// Days since the first day of year 1 in the Gregorian calendar, for year, month and day from 1.
+fn day_number(year: i32, month: u8, day: u8) -> i64 {
+    let before = i64::from(year) - 1;
+    let of_years = before * 365 + before.div_euclid(4) - before.div_euclid(100) + before.div_euclid(400);
+    let of_months: i64 = (1..month).map(|m| i64::from(days_in(year, m))).sum();
+    of_years + of_months + i64::from(day) - 1
+}
+
+fn date_of(day_number_: i64) -> (i32, u8, u8) {
+    // 146,097 days in 400 years: a first guess that is at most one year off.
+    let mut year = (day_number_ * 400).div_euclid(146_097) as i32 + 1;
+    while day_number(year, 1, 1) > day_number_ {
+        year -= 1;
+    }
+    while day_number(year + 1, 1, 1) <= day_number_ {
+        year += 1;
+    }
+    let mut left = day_number_ - day_number(year, 1, 1);
+    let mut month = 1;
+    while left >= i64::from(days_in(year, month)) {
+        left -= i64::from(days_in(year, month));
+        month += 1;
+    }
+    (year, month, left as u8 + 1)
+}
+
+/// At most 40 characters of a text, for messages.
+fn shorten(text: &str) -> String {
+    text.chars().take(40).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use expect_test::{Expect, expect};
+    use proptest::prelude::*;
+
+    fn limit(text: &str) -> String {
+        match TimeLimit::parse(text) {
+            Ok(limit) => format!("{limit}"),
+            Err(error) => format!("error: {error}"),
+        }
+    }
+
+    #[test]
+    fn reads_all_of_slurms_time_forms() {
+        for (text, secs) in [
+            ("30", 1800),
+            ("0:30", 30),
+            ("10:00", 600),
+            ("1:00:00", 3600),
+            ("2-0", 172_800),
+            ("1-12", 129_600),
+            ("1-12:30", 131_400),
+            ("1-12:30:15", 131_415),
+            ("99-0", 8_553_600),
+            ("0:90", 90),
+        ] {
+            assert_eq!(TimeLimit::parse(text), Ok(TimeLimit::Secs(secs)), "{text}");
+        }
+        for text in ["UNLIMITED", "infinite", "0", "-1", "0-0:0:0"] {
+            assert_eq!(TimeLimit::parse(text), Ok(TimeLimit::Unlimited), "{text}");
+        }
+    }
+
+    #[test]
+    fn prints_as_squeue_and_sacct() {
+        let printed: Vec<_> = [14, 600, 3586, 3600, 172_800].iter().map(|&s| (squeue_time(s), sacct_time(s))).collect();
+        expect![[r#"[("0:14", "00:00:14"), ("10:00", "00:10:00"), ("59:46", "00:59:46"), ("1:00:00", "01:00:00"), ("2-00:00:00", "2-00:00:00")]"#]]
+            .assert_eq(&format!("{printed:?}"));
+    }
+
+    #[test]
+    fn a_bad_limit_is_refused_with_the_forms() {
+        expect![[r#"error: time limit "junk" is in none of the forms minutes, minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes, days-hours:minutes:seconds or UNLIMITED. Try 90 (minutes) or 1:30:00"#]].assert_eq(&limit("junk"));
+        expect![[r#"error: time limit "99999-0" is longer than 3650 days. Use UNLIMITED, or a limit within the partition's"#]].assert_eq(&limit("99999-0"));
+        for text in ["", "1h", "1:2:3:4", "1-", "-5", "+5", "1-2-3", "99999999999999999999", "1 2"] {
+            assert!(TimeLimit::parse(text).is_err(), "{text}");
+        }
+    }
+
+    /// Friday 20 November 2026, 10:05:27 is now.
+    fn begin(text: &str, want: Expect) {
+        let now = CivilTime { year: 2026, month: 11, day: 20, hour: 10, minute: 5, second: 27 };
+        want.assert_eq(&match BeginTime::parse(text) {
+            Ok(begin) => begin.resolve(now).to_string(),
+            Err(error) => format!("error: {error}"),
+        });
+    }
+
+    #[test]
+    fn reads_begin_times() {
+        begin("now", expect!["2026-11-20T10:05:27"]);
+        begin("now+1hour", expect!["2026-11-20T11:05:27"]);
+        begin("now+10minutes", expect!["2026-11-20T10:15:27"]);
+        begin("now+60", expect!["2026-11-20T10:06:27"]);
+        begin("now + 2 weeks", expect!["2026-12-04T10:05:27"]);
+        begin("now-1hour", expect!["2026-11-20T09:05:27"]);
+        begin("16:00", expect!["2026-11-20T16:00:00"]);
+        begin("9:30", expect!["2026-11-21T09:30:00"]);
+        begin("4:15 PM", expect!["2026-11-20T16:15:00"]);
+        begin("12:00am", expect!["2026-11-21T00:00:00"]);
+        begin("midnight", expect!["2026-11-21T00:00:00"]);
+        begin("noon", expect!["2026-11-20T12:00:00"]);
+        begin("teatime", expect!["2026-11-20T16:00:00"]);
+        begin("today", expect!["2026-11-20T00:00:00"]);
+        begin("tomorrow", expect!["2026-11-21T00:00:00"]);
+        begin("tomorrow 8:00", expect!["2026-11-21T08:00:00"]);
+        begin("2027-01-09", expect!["2027-01-09T00:00:00"]);
+        begin("2027-01-09T06:01", expect!["2027-01-09T06:01:00"]);
+        begin("2027-01-09T06:01:39", expect!["2027-01-09T06:01:39"]);
+        begin("010927", expect!["2027-01-09T00:00:00"]);
+        begin("01/09/27-06:30", expect!["2027-01-09T06:30:00"]);
+        begin("01/09", expect!["2027-01-09T00:00:00"]);
+        begin("1225", expect!["2026-12-25T00:00:00"]);
+        begin("02/29", expect!["2028-02-29T00:00:00"]);
+    }
+
+    #[test]
+    fn refuses_begin_times_that_no_calendar_has() {
+        begin("2027-02-29", expect![[r#"error: begin time "2027-02-29": there is no such day as 2027-02-29. Write YYYY-MM-DD"#]]);
+        begin("25:00", expect![[r#"error: begin time "25:00": there is no such time of day. Hours go to 23, minutes and seconds to 59"#]]);
+        begin("13:00pm", expect![[r#"error: begin time "13:00pm": there is no such time of day. Hours go to 23, minutes and seconds to 59"#]]);
+        begin("next week", expect![[r#"error: begin time "next week" is no time that can be read. Try now+1hour, 16:00, tomorrow, 2027-01-09 or 2027-01-09T06:00"#]]);
+        begin("now+99999days", expect![[r#"error: begin time "now+99999days" is further than 3650 days from now. Try a nearer one"#]]);
+        for text in ["", "now+", "now+1fortnight", "5", "10:00 11:00", "today tomorrow", "31/12", "+5"] {
+            assert!(BeginTime::parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_calendar_knows_its_leap_years() {
+        let end_of_february = CivilTime { year: 2028, month: 2, day: 28, hour: 23, minute: 59, second: 59 };
+        assert_eq!(end_of_february.plus_secs(1).to_string(), "2028-02-29T00:00:00");
+        assert_eq!(day_number(1970, 1, 1), 719_162);
+        assert_eq!(day_number(2000, 3, 1) - day_number(2000, 2, 28), 2);
+        assert_eq!(day_number(1900, 3, 1) - day_number(1900, 2, 28), 1);
+        assert_eq!(end_of_february.plus_secs(i64::MAX).to_string(), "9999-12-31T23:59:59");
+        assert_eq!(end_of_february.plus_secs(i64::MIN).to_string(), "0001-01-01T00:00:00");
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_refused(text in "\\PC{0,30}|[0-9:/tanowpm. +-]{0,24}") {
+            let _ = TimeLimit::parse(&text);
+            if let Ok(begin) = BeginTime::parse(&text) {
+                prop_assert_eq!(BeginTime::parse(&begin.to_string()), Ok(begin));
+            }
+        }
+
+        #[test]
+        fn printed_limits_read_back(secs in 1..=MAX_LIMIT_SECS) {
+            prop_assert_eq!(TimeLimit::parse(&squeue_time(secs)), Ok(TimeLimit::Secs(secs)));
+            prop_assert_eq!(TimeLimit::parse(&sacct_time(secs)), Ok(TimeLimit::Secs(secs)));
+        }
+
+        #[test]
+        fn days_count_forth_and_back(day in 0i64..3_652_059) {
+            let (year, month, of_month) = date_of(day);
+            prop_assert!(CivilTime::midnight(year, month, of_month).is_some());
+            prop_assert_eq!(day_number(year, month, of_month), day);
+        }
+    }
+}
