@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 pub use hierarchy::{Controller, Hierarchy, Trees, V1Tree};
+pub(crate) use hierarchy::unescape as unescape_mount;
 pub use limits::Limits;
 pub use root::{CgroupRoot, remove_all};
 pub use usage::Usage;

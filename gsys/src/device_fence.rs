@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use crate::cgroup::{CgroupError, RunCgroup};
 
 pub use probe::self_test;
+pub(crate) use rules::char_majors;
 pub use rules::{DeviceNumber, DeviceRule, FenceRules, GpuNode, NodeDevices, char_major};
 
 /// Puts the fence on a cgroup directory (see [`RunCgroup::fence_dir`]) that has none of ours yet. It stays when the caller

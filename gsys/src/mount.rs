@@ -1,0 +1,95 @@
+//! Mounts of a job's own: directories bound over /tmp and /dev/shm, and read-only cgroup trees for root jobs. Changes never
+//! reach the node's mounts: the namespace is made a slave first, so the node's later mounts still reach the job.
+
+use std::ffi::CString;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::ptr;
+
+use crate::cgroup::c_path;
+use crate::process::errno;
+
+/// A directory seen in the place of another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bind {
+    pub source: PathBuf,
+    pub target: PathBuf,
+}
+
+/// Prepared before the fork, entered in the child.
+#[derive(Debug)]
+pub(crate) struct PrivateMounts {
+    binds: Vec<(CString, CString)>,
+    read_only: Vec<CString>,
+}
+
+impl PrivateMounts {
+    /// The binds, and every mounted cgroup tree read-only if asked.
+    pub fn new(binds: &[Bind], cgroups_read_only: bool) -> io::Result<PrivateMounts> {
+        let pair = |bind: &Bind| Ok((c_path(&bind.source)?, c_path(&bind.target)?));
+        let trees = if cgroups_read_only { cgroup_mount_points()? } else { Vec::new() };
+        Ok(PrivateMounts {
+            binds: binds.iter().map(pair).collect::<io::Result<_>>()?,
+            read_only: trees.iter().map(|p| c_path(p)).collect::<io::Result<_>>()?,
+        })
+    }
+
+    /// Moves the caller into a mount namespace of its own and makes the mounts. Async-signal-safe; returns errno.
+    pub fn enter(&self) -> Result<(), i32> {
+        // SAFETY: unshare takes an integer.
+        if unsafe { libc::unshare(libc::CLONE_NEWNS) } != 0 {
+            return Err(errno());
+        }
+        mount(None, c"/", libc::MS_SLAVE | libc::MS_REC)?;
+        for (source, target) in &self.binds {
+            mount(Some(source), target, libc::MS_BIND)?;
+            mount(None, target, libc::MS_REMOUNT | libc::MS_BIND | libc::MS_NOSUID | libc::MS_NODEV)?;
+        }
+        let sealed = libc::MS_REMOUNT | libc::MS_BIND | libc::MS_RDONLY | libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
+        self.read_only.iter().try_for_each(|target| mount(None, target, sealed))
+    }
+}
+
+fn mount(source: Option<&CString>, target: &std::ffi::CStr, flags: libc::c_ulong) -> Result<(), i32> {
+    let source = source.map_or(ptr::null(), |s| s.as_ptr());
+    // SAFETY: source is null or NUL-terminated, target is NUL-terminated; type and data are not used with these flags.
+    match unsafe { libc::mount(source, target.as_ptr(), ptr::null(), flags, ptr::null()) } {
+        0 => Ok(()),
+        _ => Err(errno()),
+    }
+}
+
+/// Every cgroup file system in the caller's mount namespace, the named ones included.
+pub fn cgroup_mount_points() -> io::Result<Vec<PathBuf>> {
+    let text = fs::read_to_string("/proc/self/mountinfo")?;
+    let line = |line: &str| {
+        let (left, right) = line.split_once(" - ")?;
+        let is_cgroup = matches!(right.split(' ').next(), Some("cgroup" | "cgroup2"));
+        is_cgroup.then(|| crate::cgroup::unescape_mount(left.split(' ').nth(4).unwrap_or("")))
+    };
+    Ok(text.lines().filter_map(line).collect())
+}
+
+/// Mounts a tmpfs of at most `size_bytes`, mode 1777, nosuid,nodev: a private /dev/shm for all steps of a job.
+pub fn mount_tmpfs(target: &Path, size_bytes: u64) -> io::Result<()> {
+    let options = CString::new(format!("mode=1777,size={size_bytes}")).map_err(io::Error::other)?;
+    let target = c_path(target)?;
+    let flags = libc::MS_NOSUID | libc::MS_NODEV;
+    // SAFETY: all strings are NUL-terminated and outlive the call.
+    let done = unsafe {
+        libc::mount(c"tmpfs".as_ptr(), target.as_ptr(), c"tmpfs".as_ptr(), flags, options.as_ptr().cast())
+    };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Unmounts, even while somebody still uses it (then it goes with the last user). What is not mounted is no error.
+pub fn unmount(target: &Path) -> io::Result<()> {
+    let target = c_path(target)?;
+    // SAFETY: a NUL-terminated path.
+    match unsafe { libc::umount2(target.as_ptr(), libc::MNT_DETACH | libc::UMOUNT_NOFOLLOW) } {
+        0 => Ok(()),
+        _ if matches!(errno(), libc::EINVAL | libc::ENOENT) => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}

@@ -156,7 +156,7 @@ impl Trees {
 }
 
 /// Octal escapes of mountinfo (`\040` is a space).
-fn unescape(field: &str) -> PathBuf {
+pub(crate) fn unescape(field: &str) -> PathBuf {
     let mut out = String::with_capacity(field.len());
     let mut rest = field;
     while let Some(at) = rest.find('\\') {

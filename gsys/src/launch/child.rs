@@ -1,0 +1,324 @@
+//! What happens between fork and exec. Only system calls on memory that was prepared before the fork: no allocation, no
+//! lock, no destructor, because the daemon's other threads are not there to release anything.
+
+use std::ffi::{CStr, CString};
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::ptr;
+
+use super::error::Report;
+use super::{
+    LaunchError, LaunchSpec, OpenMode, Stage, Stdio, c_path, c_string, candidates, private_mounts,
+};
+use crate::caps;
+use crate::cgroup::JoinFds;
+use crate::mount::PrivateMounts;
+use crate::process::errno;
+
+/// The spec in the form the kernel takes it.
+pub(super) struct Plan<'a> {
+    programs: Vec<CString>,
+    argv: CStringArray,
+    env: CStringArray,
+    cwd: CString,
+    /// `None` when the daemon is not root: it stays who it is.
+    identity: Option<(u32, u32, &'a [u32])>,
+    umask: u32,
+    rlimits: Vec<(libc::__rlimit_resource_t, libc::rlimit)>,
+    nice: i32,
+    files: [(Stage, FileAt<'a>); 3],
+    controlling_terminal: bool,
+    join: Option<&'a JoinFds>,
+    mounts: Option<PrivateMounts>,
+    confine_root: bool,
+}
+
+enum FileAt<'a> {
+    Open(CString, i32),
+    Fd(RawFd, std::marker::PhantomData<&'a ()>),
+    SameAsStdout,
+}
+
+impl<'a> Plan<'a> {
+    pub fn new(spec: &'a LaunchSpec<'a>) -> Result<Plan<'a>, LaunchError> {
+        let users = |stage, what: &str| {
+            let text = format!("{what} holds a NUL byte, which no path, argument or variable can");
+            move |_: io::Error| LaunchError::user(stage, libc::EINVAL, text.clone())
+        };
+        if spec.argv.is_empty() {
+            return Err(LaunchError::user(Stage::Exec, libc::EINVAL, "no program was given".into()));
+        }
+        let programs = candidates(spec).iter().map(|p| c_path(p)).collect::<io::Result<_>>();
+        let argv = spec.argv.iter().map(|a| c_string(a)).collect::<io::Result<_>>();
+        let env = spec.env.iter().map(|(name, value)| variable(name, value)).collect::<io::Result<_>>();
+        Ok(Plan {
+            programs: programs.map_err(users(Stage::Exec, "the program's path"))?,
+            argv: CStringArray::new(argv.map_err(users(Stage::Exec, "an argument"))?),
+            env: CStringArray::new(env.map_err(users(Stage::Exec, "the environment"))?),
+            cwd: c_path(&spec.cwd).map_err(users(Stage::Directory, "the working directory's path"))?,
+            identity: identity(spec)?,
+            umask: spec.umask & 0o777,
+            rlimits: spec.rlimits.iter().map(|l| (l.resource.number(), raw_rlimit(l.soft, l.hard))).collect(),
+            nice: spec.nice,
+            files: [
+                (Stage::Stdin, file(&spec.stdin).map_err(users(Stage::Stdin, "the input file's path"))?),
+                (Stage::Stdout, file(&spec.stdout).map_err(users(Stage::Stdout, "the output file's path"))?),
+                (Stage::Stderr, file(&spec.stderr).map_err(users(Stage::Stderr, "the error file's path"))?),
+            ],
+            controlling_terminal: spec.controlling_terminal,
+            join: spec.join,
+            mounts: private_mounts(spec)
+                .map_err(|e| LaunchError::node(Stage::Mounts, "preparing the job's mount namespace", &e))?,
+            confine_root: spec.confine_root,
+        })
+    }
+}
+
+/// Never returns: ends in the program, or in a report and exit code 127.
+pub(super) fn run(plan: &Plan<'_>, report: RawFd) -> ! {
+    let failed = match prepare(plan).and_then(|()| exec(plan)) {
+        Ok(never) => match never {},
+        Err(failed) => failed.bytes(),
+    };
+    // SAFETY: the buffer outlives the call; _exit runs no handler of the parent's.
+    unsafe {
+        libc::write(report, failed.as_ptr().cast(), failed.len());
+        libc::_exit(127)
+    }
+}
+
+fn prepare(plan: &Plan<'_>) -> Result<(), Report> {
+    // SAFETY: setsid and prctl take no pointers.
+    unsafe {
+        libc::setsid();
+        libc::prctl(libc::PR_SET_PDEATHSIG, 0, 0, 0, 0);
+    }
+    reset_signals();
+    if let Some(join) = plan.join {
+        join.join().map_err(|errno| report(Stage::Cgroup, errno))?;
+    }
+    reset_oom_score();
+    if let Some(mounts) = &plan.mounts {
+        mounts.enter().map_err(|errno| report(Stage::Mounts, errno))?;
+    }
+    set_rlimits(&plan.rlimits);
+    // SAFETY: nice takes an integer. Failing to lower niceness is no reason not to run.
+    unsafe { libc::nice(plan.nice) };
+    if plan.confine_root {
+        caps::confine().map_err(|errno| report(Stage::Capabilities, errno))?;
+    }
+    become_user(plan)?;
+    // SAFETY: umask takes an integer, chdir a NUL-terminated path.
+    unsafe {
+        libc::umask(plan.umask);
+        if libc::chdir(plan.cwd.as_ptr()) != 0 {
+            return Err(report(Stage::Directory, errno()));
+        }
+    }
+    open_files(&plan.files)?;
+    // SAFETY: ioctl with an integer argument on descriptor 0.
+    if plan.controlling_terminal && unsafe { libc::ioctl(0, libc::TIOCSCTTY, 0) } != 0 {
+        return Err(report(Stage::Terminal, errno()));
+    }
+    close_others();
+    unblock_signals();
+    Ok(())
+}
+
+/// Handlers went with the fork's memory image, but ignored signals stay ignored over exec: all go back to default.
+fn reset_signals() {
+    // SAFETY: a zeroed sigaction is SIG_DFL with an empty mask; the kernel refuses numbers it does not allow.
+    unsafe {
+        let default: libc::sigaction = std::mem::zeroed();
+        for signal in 1..=64 {
+            libc::sigaction(signal, &default, ptr::null_mut());
+        }
+    }
+}
+
+fn unblock_signals() {
+    // SAFETY: sigemptyset fills the set before it is used.
+    unsafe {
+        let mut none = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+        libc::sigemptyset(none.as_mut_ptr());
+        libc::sigprocmask(libc::SIG_SETMASK, none.as_ptr(), ptr::null_mut());
+    }
+}
+
+/// A daemon protected from the OOM killer would pass its protection on to the job.
+fn reset_oom_score() {
+    // SAFETY: static path and buffer. Best effort: without the file there is no protection either.
+    unsafe {
+        let fd = libc::open(c"/proc/self/oom_score_adj".as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
+        if fd >= 0 {
+            libc::write(fd, c"0".as_ptr().cast(), 1);
+            libc::close(fd);
+        }
+    }
+}
+
+/// Best effort: a hard limit above the daemon's own is cut to it.
+fn set_rlimits(rlimits: &[(libc::__rlimit_resource_t, libc::rlimit)]) {
+    for (resource, wanted) in rlimits {
+        // SAFETY: both structs outlive the calls.
+        unsafe {
+            if libc::setrlimit(*resource, wanted) != 0 {
+                let mut own = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+                libc::getrlimit(*resource, &mut own);
+                let hard = wanted.rlim_max.min(own.rlim_max);
+                let cut = libc::rlimit { rlim_cur: wanted.rlim_cur.min(hard), rlim_max: hard };
+                libc::setrlimit(*resource, &cut);
+            }
+        }
+    }
+}
+
+/// The bare system calls: glibc's wrappers would signal the parent's other threads, which do not exist here.
+fn become_user(plan: &Plan<'_>) -> Result<(), Report> {
+    let Some((uid, gid, groups)) = plan.identity else { return Ok(()) };
+    // SAFETY: the group list outlives the call; the others take integers.
+    let done = unsafe {
+        libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) == 0
+            && libc::syscall(libc::SYS_setresgid, gid, gid, gid) == 0
+            && libc::syscall(libc::SYS_setresuid, uid, uid, uid) == 0
+    };
+    if done { Ok(()) } else { Err(report(Stage::Identity, errno())) }
+}
+
+/// All three are opened above 2 first, so that opening one never overwrites a descriptor that another is made from.
+fn open_files(files: &[(Stage, FileAt<'_>); 3]) -> Result<(), Report> {
+    let mut opened = [-1; 3];
+    for (slot, (stage, file)) in opened.iter_mut().zip(files) {
+        *slot = match file {
+            FileAt::SameAsStdout => continue,
+            // SAFETY: a NUL-terminated path; the mode is given since O_CREAT may be set.
+            FileAt::Open(path, flags) => unsafe { libc::open(path.as_ptr(), *flags, 0o666 as libc::c_uint) },
+            FileAt::Fd(fd, _) => *fd,
+        };
+        if *slot < 0 {
+            return Err(report(*stage, errno()));
+        }
+        // SAFETY: fcntl on an open descriptor.
+        *slot = unsafe { libc::fcntl(*slot, libc::F_DUPFD_CLOEXEC, 3) };
+        if *slot < 0 {
+            return Err(report(*stage, errno()));
+        }
+    }
+    for (target, (stage, _)) in files.iter().enumerate() {
+        let source = if opened[target] < 0 { opened[1] } else { opened[target] };
+        // SAFETY: dup2 between open descriptors; source is above 2, so close-on-exec is cleared.
+        if unsafe { libc::dup2(source, target as i32) } < 0 {
+            return Err(report(*stage, errno()));
+        }
+    }
+    Ok(())
+}
+
+/// Marks everything above 2 close-on-exec: the report's pipe must stay open until then.
+fn close_others() {
+    const CLOSE_RANGE_CLOEXEC: u32 = 4;
+    // SAFETY: integers only. Kernels before 5.11 do not know it and get the loop.
+    unsafe {
+        if libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, CLOSE_RANGE_CLOEXEC) == 0 {
+            return;
+        }
+        let mut own = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        libc::getrlimit(libc::RLIMIT_NOFILE, &mut own);
+        for fd in 3..own.rlim_max.min(1 << 20) as i32 {
+            libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC);
+        }
+    }
+}
+
+/// As execvpe: goes on past what is not there or may not be run, and reports the most telling error.
+fn exec(plan: &Plan<'_>) -> Result<std::convert::Infallible, Report> {
+    let mut worst = report(Stage::Exec, libc::ENOENT);
+    for program in &plan.programs {
+        // SAFETY: the path and both arrays are NUL-terminated and outlive the call, which returns only on failure.
+        unsafe { libc::execve(program.as_ptr(), plan.argv.pointers.as_ptr(), plan.env.pointers.as_ptr()) };
+        let errno = errno();
+        match errno {
+            libc::ENOENT | libc::ENOTDIR | libc::EACCES => {
+                let first_line = script_line(program);
+                if errno == libc::EACCES || first_line[0] != 0 {
+                    worst = Report { stage: Stage::Exec, errno, first_line };
+                }
+            }
+            _ => return Err(report(Stage::Exec, errno)),
+        }
+    }
+    Err(worst)
+}
+
+/// The beginning of a script, read as the user; zeros for anything else.
+fn script_line(program: &CStr) -> [u8; Report::LINE] {
+    let mut line = [0u8; Report::LINE];
+    // SAFETY: a NUL-terminated path and a buffer of the given length. NONBLOCK, since the path may be a FIFO.
+    let is_script = unsafe {
+        let fd = libc::open(program.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK);
+        fd >= 0 && libc::read(fd, line.as_mut_ptr().cast(), line.len()) > 2 && line.starts_with(b"#!")
+    };
+    // A file without the execute bit fails for that, whatever its first line says.
+    // SAFETY: as above.
+    let may_run = unsafe { libc::faccessat(libc::AT_FDCWD, program.as_ptr(), libc::X_OK, libc::AT_EACCESS) == 0 };
+    if is_script && may_run { line } else { [0; Report::LINE] }
+}
+
+fn report(stage: Stage, errno: i32) -> Report {
+    Report { stage, errno, first_line: [0; Report::LINE] }
+}
+
+fn identity<'a>(spec: &'a LaunchSpec<'_>) -> Result<Option<(u32, u32, &'a [u32])>, LaunchError> {
+    let id = &spec.identity;
+    // SAFETY: geteuid has no arguments and cannot fail.
+    let own = unsafe { libc::geteuid() };
+    match own {
+        0 => Ok(Some((id.uid, id.gid, &id.groups))),
+        _ if own == id.uid => Ok(None),
+        _ => {
+            let doing = format!("becoming uid {} from uid {own}, which is not root", id.uid);
+            Err(LaunchError::node(Stage::Identity, &doing, &io::Error::from_raw_os_error(libc::EPERM)))
+        }
+    }
+}
+
+fn file<'a>(stdio: &Stdio<'a>) -> io::Result<FileAt<'a>> {
+    let common = libc::O_CLOEXEC | libc::O_NOCTTY;
+    Ok(match stdio {
+        Stdio::Null => FileAt::Open(c"/dev/null".into(), common | libc::O_RDWR),
+        Stdio::Fd(fd) => FileAt::Fd(fd.as_raw_fd(), std::marker::PhantomData),
+        Stdio::SameAsStdout => FileAt::SameAsStdout,
+        Stdio::Open { path, mode } => {
+            let flags = match mode {
+                OpenMode::Read => libc::O_RDONLY,
+                OpenMode::Append => libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND,
+                OpenMode::Truncate => libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC,
+            };
+            FileAt::Open(c_path(path)?, common | flags)
+        }
+    })
+}
+
+fn variable(name: &std::ffi::OsStr, value: &std::ffi::OsStr) -> io::Result<CString> {
+    let bytes = [name.as_bytes(), b"=", value.as_bytes()].concat();
+    CString::new(bytes).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
+}
+
+fn raw_rlimit(soft: u64, hard: u64) -> libc::rlimit {
+    libc::rlimit { rlim_cur: soft.min(hard), rlim_max: hard }
+}
+
+/// Strings and the NULL-terminated array of pointers to them that execve takes.
+struct CStringArray {
+    pointers: Vec<*const libc::c_char>,
+    /// Owns what `pointers` leads to; a CString's bytes do not move when the Vec does.
+    _strings: Vec<CString>,
+}
+
+impl CStringArray {
+    fn new(strings: Vec<CString>) -> CStringArray {
+        let pointers = strings.iter().map(|s| s.as_ptr()).chain([ptr::null()]).collect();
+        CStringArray { pointers, _strings: strings }
+    }
+}
