@@ -1,0 +1,294 @@
+//! `--constraint`: a condition over a node's features, as in `a100&ib` or `(h100|a100)&nvlink`.
+//! Owns reading, printing and deciding it for one node; never looks at nodes. Slurm's forms that choose among
+//! groups of nodes (`[rack1|rack2]`, `ib*2`) are refused with the reason. Source: sbatch(1).
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// Longest text of a constraint.
+pub const MAX_TEXT_BYTES: usize = 1024;
+/// Deepest nesting of parentheses.
+pub const MAX_DEPTH: usize = 32;
+
+/// A condition over features. Written and stored as its text.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Constraint {
+    /// The node has this feature.
+    Feature(String),
+    /// All of them hold; at least two.
+    All(Vec<Constraint>),
+    /// One of them holds; at least two.
+    Any(Vec<Constraint>),
+}
+
+impl Constraint {
+    /// Reads an expression of features, `&`, `|` and parentheses.
+    pub fn parse(text: &str) -> Result<Self, ConstraintError> {
+        let wrong = |why| ConstraintError { text: text.chars().take(60).collect(), why };
+        if text.len() > MAX_TEXT_BYTES {
+            return Err(wrong(Why::TooLong { bytes: text.len() }));
+        }
+        if text.trim().is_empty() {
+            return Err(wrong(Why::Empty));
+        }
+        let mut reader = Reader { rest: text.trim() };
+        let constraint = reader.expression(0).map_err(wrong)?;
+        match reader.rest.chars().next() {
+            None => Ok(constraint),
+            Some(')') => Err(wrong(Why::Parenthesis)),
+            Some(c) => Err(wrong(Why::at(c))),
+        }
+    }
+
+    /// True if a node with these features will do.
+    pub fn eval(&self, features: &BTreeSet<&str>) -> bool {
+        match self {
+            Self::Feature(name) => features.contains(name.as_str()),
+            Self::All(parts) => parts.iter().all(|part| part.eval(features)),
+            Self::Any(parts) => parts.iter().any(|part| part.eval(features)),
+        }
+    }
+
+    /// The features named, each once: to refuse one that no node has.
+    pub fn features(&self) -> BTreeSet<&str> {
+        match self {
+            Self::Feature(name) => BTreeSet::from([name.as_str()]),
+            Self::All(parts) | Self::Any(parts) => parts.iter().flat_map(Self::features).collect(),
+        }
+    }
+}
+
+impl FromStr for Constraint {
+    type Err = ConstraintError;
+    fn from_str(text: &str) -> Result<Self, ConstraintError> {
+        Self::parse(text)
+    }
+}
+
+impl TryFrom<String> for Constraint {
+    type Error = ConstraintError;
+    fn try_from(text: String) -> Result<Self, ConstraintError> {
+        Self::parse(&text)
+    }
+}
+
+impl From<Constraint> for String {
+    fn from(constraint: Constraint) -> String {
+        constraint.to_string()
+    }
+}
+
+impl fmt::Display for Constraint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (parts, operator) = match self {
+            Self::Feature(name) => return f.write_str(name),
+            Self::All(parts) => (parts, "&"),
+            Self::Any(parts) => (parts, "|"),
+        };
+        for (i, part) in parts.iter().enumerate() {
+            if i > 0 {
+                f.write_str(operator)?;
+            }
+            match part {
+                Self::Feature(name) => f.write_str(name)?,
+                group => write!(f, "({group})")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A constraint that cannot be read: which, and why.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("constraint {text:?}: {why}")]
+pub struct ConstraintError {
+    pub text: String,
+    pub why: Why,
+}
+
+/// What stands against a constraint.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum Why {
+    #[error("it is empty. Name a feature, as in a100&ib")]
+    Empty,
+    #[error("a feature is missing beside & or |. Try a100&ib or a100|h100")]
+    MissingFeature,
+    #[error("a parenthesis has no partner. Try (a100|h100)&ib")]
+    Parenthesis,
+    #[error("a | followed by & can be read in two ways. Write (a|b)&c or a|(b&c)")]
+    Mixed,
+    #[error("[...] (all nodes from one group) is not known here. Use | with parentheses, as in (rack1|rack2)&ib; several nodes are kept close by the topology")]
+    Bracket,
+    #[error("*count (a number of nodes with a feature) is not known here; all nodes of a job meet the whole constraint. Leave the count out")]
+    NodeCount,
+    #[error("{bad:?} cannot be part of a feature's name. Features join with & and |, as in a100&ib")]
+    BadCharacter { bad: char },
+    #[error("its parentheses are nested deeper than {MAX_DEPTH}. Use a flatter one")]
+    TooDeep,
+    #[error("it has {bytes} bytes and {MAX_TEXT_BYTES} are the most. Use a shorter one")]
+    TooLong { bytes: usize },
+}
+
+impl Why {
+    fn at(bad: char) -> Self {
+        match bad {
+            '[' | ']' => Self::Bracket,
+            '*' => Self::NodeCount,
+            '&' | '|' => Self::MissingFeature,
+            '(' | ')' => Self::Parenthesis,
+            bad => Self::BadCharacter { bad },
+        }
+    }
+}
+
+struct Reader<'a> {
+    rest: &'a str,
+}
+
+impl Reader<'_> {
+    /// `term`s joined by `&` and then by `|`. Slurm goes from left to right, most people let `&` bind first: only
+    /// what both read alike is taken.
+    fn expression(&mut self, depth: usize) -> Result<Constraint, Why> {
+        if depth > MAX_DEPTH {
+            return Err(Why::TooDeep);
+        }
+        let (mut any, mut all) = (Vec::new(), vec![self.term(depth)?]);
+        loop {
+            if self.take('&') {
+                if !any.is_empty() {
+                    return Err(Why::Mixed);
+                }
+                all.push(self.term(depth)?);
+            } else if self.take('|') {
+                any.push(all_of(std::mem::take(&mut all)));
+                all.push(self.term(depth)?);
+            } else {
+                any.push(all_of(all));
+                return Ok(any_of(any));
+            }
+        }
+    }
+
+    fn term(&mut self, depth: usize) -> Result<Constraint, Why> {
+        if self.take('(') {
+            let inner = self.expression(depth + 1)?;
+            return match self.rest.chars().next() {
+                Some(')') if self.take(')') => Ok(inner),
+                None => Err(Why::Parenthesis),
+                Some(c) => Err(Why::at(c)),
+            };
+        }
+        let end = self.rest.find(|c| !is_feature_char(c)).unwrap_or(self.rest.len());
+        let (name, rest) = self.rest.split_at(end);
+        if name.is_empty() {
+            return Err(rest.chars().next().map_or(Why::MissingFeature, |c| match c {
+                ')' => Why::MissingFeature,
+                c => Why::at(c),
+            }));
+        }
+        self.rest = rest.trim_start();
+        Ok(Constraint::Feature(name.to_owned()))
+    }
+
+    fn take(&mut self, wanted: char) -> bool {
+        let taken = self.rest.strip_prefix(wanted);
+        self.rest = taken.map_or(self.rest, str::trim_start);
+        taken.is_some()
+    }
+}
+
+/// One part stands for itself; conjunctions inside are lifted, so that a printed constraint reads back as itself.
+fn all_of(parts: Vec<Constraint>) -> Constraint {
+    let lifted = parts.into_iter().flat_map(|part| match part {
+        Constraint::All(inner) => inner,
+        part => vec![part],
+    });
+    alone_or(lifted.collect(), Constraint::All)
+}
+
+/// As [`all_of`], for alternatives.
+fn any_of(parts: Vec<Constraint>) -> Constraint {
+    let lifted = parts.into_iter().flat_map(|part| match part {
+        Constraint::Any(inner) => inner,
+        part => vec![part],
+    });
+    alone_or(lifted.collect(), Constraint::Any)
+}
+
+fn alone_or(mut parts: Vec<Constraint>, join: fn(Vec<Constraint>) -> Constraint) -> Constraint {
+    if parts.len() == 1 { parts.remove(0) } else { join(parts) }
+}
+
+fn is_feature_char(c: char) -> bool {
+    c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '=' | ':' | '+' | '/')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use expect_test::{Expect, expect};
+    use proptest::prelude::*;
+
+    fn check(text: &str, want: Expect) {
+        want.assert_eq(&match Constraint::parse(text) {
+            Ok(constraint) => constraint.to_string(),
+            Err(error) => format!("error: {error}"),
+        });
+    }
+
+    fn fits(text: &str, features: &[&str]) -> bool {
+        Constraint::parse(text).unwrap().eval(&features.iter().copied().collect())
+    }
+
+    #[test]
+    fn reads_and_prints_conditions() {
+        check("a100", expect!["a100"]);
+        check(" a100 & ib ", expect!["a100&ib"]);
+        check("a100|h100|v100", expect!["a100|h100|v100"]);
+        check("(a100|h100)&ib", expect!["(a100|h100)&ib"]);
+        check("a100&ib|h100", expect!["(a100&ib)|h100"]);
+        check("((a100))", expect!["a100"]);
+        check("(a&b)&(c&(d|e))", expect!["a&b&c&(d|e)"]);
+    }
+
+    #[test]
+    fn decides_for_a_node() {
+        assert!(fits("a100&ib", &["a100", "ib"]) && !fits("a100&ib", &["a100"]));
+        assert!(fits("a100|h100", &["h100"]) && !fits("a100|h100", &["ib"]));
+        assert!(fits("(a100|h100)&ib", &["h100", "ib"]) && !fits("(a100|h100)&ib", &["h100"]));
+        assert!(fits("a100&ib|h100", &["h100"]));
+        let constraint = Constraint::parse("(b|a)&b").unwrap();
+        assert_eq!(constraint.features().into_iter().collect::<Vec<_>>(), ["a", "b"]);
+    }
+
+    #[test]
+    fn refuses_with_the_reason() {
+        check("", expect![[r#"error: constraint "": it is empty. Name a feature, as in a100&ib"#]]);
+        check("a&", expect![[r#"error: constraint "a&": a feature is missing beside & or |. Try a100&ib or a100|h100"#]]);
+        check("|a", expect![[r#"error: constraint "|a": a feature is missing beside & or |. Try a100&ib or a100|h100"#]]);
+        check("(a|b", expect![[r#"error: constraint "(a|b": a parenthesis has no partner. Try (a100|h100)&ib"#]]);
+        check("a)", expect![[r#"error: constraint "a)": a parenthesis has no partner. Try (a100|h100)&ib"#]]);
+        check("a|b&c", expect![[r#"error: constraint "a|b&c": a | followed by & can be read in two ways. Write (a|b)&c or a|(b&c)"#]]);
+        check("[rack1|rack2]", expect![[r#"error: constraint "[rack1|rack2]": [...] (all nodes from one group) is not known here. Use | with parentheses, as in (rack1|rack2)&ib; several nodes are kept close by the topology"#]]);
+        check("ib*2&a", expect![[r#"error: constraint "ib*2&a": *count (a number of nodes with a feature) is not known here; all nodes of a job meet the whole constraint. Leave the count out"#]]);
+        check("a,b", expect![[r#"error: constraint "a,b": ',' cannot be part of a feature's name. Features join with & and |, as in a100&ib"#]]);
+        check(&"(".repeat(100), expect![[r#"error: constraint "((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((": its parentheses are nested deeper than 32. Use a flatter one"#]]);
+        assert!(Constraint::parse(&"a".repeat(MAX_TEXT_BYTES + 1)).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_refused(text in "\\PC{0,30}|[ab()&|*\\[ ]{0,20}") {
+            if let Ok(constraint) = Constraint::parse(&text) {
+                prop_assert_eq!(Constraint::parse(&constraint.to_string()), Ok(constraint.clone()));
+                let json = serde_json::to_string(&constraint).unwrap();
+                prop_assert_eq!(serde_json::from_str::<Constraint>(&json).unwrap(), constraint);
+            }
+        }
+    }
+}

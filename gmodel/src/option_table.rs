@@ -1,0 +1,324 @@
+//! The one table of gsub's options: every option of sbatch with what we do about it, and our own. Parser, man
+//! page and the messages for options we lack are built from it; it holds no code that acts on an option.
+//! Source: sbatch(1); a test compares the names with a copy of its list.
+
+use crate::suggest;
+
+/// One option.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OptionSpec {
+    /// Long name without dashes.
+    pub name: &'static str,
+    /// Short letter, if it has one.
+    pub short: Option<char>,
+    pub value: OptionValue,
+    pub status: OptionStatus,
+    /// Variable that sets it, below the command line and above the script's lines.
+    pub env: Option<&'static str>,
+    /// One line for `--help` and the man page.
+    pub help: &'static str,
+    /// False for options that sbatch does not have.
+    pub slurm: bool,
+}
+
+/// Whether an option takes a value; the word is the placeholder in help.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OptionValue {
+    /// A flag.
+    None,
+    /// Always with a value.
+    Required(&'static str),
+    /// With or without; a value must be written as `--name=value`.
+    Optional(&'static str),
+}
+
+/// What gsub does about an option.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OptionStatus {
+    /// Acted on.
+    Done,
+    /// Another name of a done option.
+    SameAs(&'static str),
+    /// From a script's line: accepted with a line on stderr, stored, shown by `gq JOB`. On the command line: refused.
+    Later,
+    /// Refused with this reason, which says what to do instead.
+    Never(&'static str),
+}
+
+impl OptionSpec {
+    /// The option of this long name.
+    pub fn find(name: &str) -> Option<&'static Self> {
+        OPTIONS.iter().find(|option| option.name == name)
+    }
+
+    /// The option of this letter.
+    pub fn find_short(letter: char) -> Option<&'static Self> {
+        OPTIONS.iter().find(|option| option.short == Some(letter))
+    }
+
+    /// As a message names it: `--time` .
+    pub fn flag(&self) -> String {
+        format!("--{}", self.name)
+    }
+
+    /// Why the option is refused on the command line, as the rest of a message; None if it is taken.
+    pub fn refusal(&self) -> Option<String> {
+        match self.status {
+            OptionStatus::Done | OptionStatus::SameAs(_) => None,
+            OptionStatus::Later => Some(format!(
+                "--{} is not acted on yet. In a #SBATCH line it is stored with the job; on the command line leave it out",
+                self.name
+            )),
+            OptionStatus::Never(reason) => Some(format!("--{} has no meaning here: {reason}", self.name)),
+        }
+    }
+}
+
+/// The message for an option nobody knows, with the nearest one that is taken.
+pub fn unknown_option(name: &str) -> String {
+    let taken = OPTIONS.iter().filter(|option| option.refusal().is_none()).map(|option| option.name);
+    let nearest = suggest::closest(name, taken).map(|near| format!(" Did you mean --{near}?")).unwrap_or_default();
+    let name: String = name.chars().take(60).collect();
+    format!("unknown option --{name}.{nearest} gsub --help lists them all.")
+}
+
+const fn option(name: &'static str, value: OptionValue, status: OptionStatus, help: &'static str) -> OptionSpec {
+    OptionSpec { name, short: None, value, status, env: None, help, slurm: true }
+}
+
+impl OptionSpec {
+    const fn short(self, letter: char) -> Self {
+        Self { short: Some(letter), ..self }
+    }
+
+    const fn env(self, variable: &'static str) -> Self {
+        Self { env: Some(variable), ..self }
+    }
+
+    const fn ours(self) -> Self {
+        Self { slurm: false, ..self }
+    }
+}
+
+use OptionStatus::{Done, Later, Never, SameAs};
+use OptionValue::{None as Flag, Optional, Required};
+
+const ONE_CLUSTER: &str = "a controller has one cluster. Set GPUPOOL_CONFIG to talk to another";
+const SYSTEM_CORES: &str = "which cores the system keeps is the administrator's setting. Leave it out";
+const BURST_BUFFER: &str = "there are no burst buffers. Copy data in the script, or use a prolog";
+const OWN_UID: &str = "a job belongs to the user whom the kernel names. Submit as that user, for instance with runuser -u NAME";
+const NEAR_NODES: &str = "the topology already keeps the nodes of a job close. Leave it out";
+
+/// All options, sorted by name.
+pub const OPTIONS: &[OptionSpec] = &[
+    option("account", Required("NAME"), Done, "Account that is charged").short('A').env("SBATCH_ACCOUNT"),
+    option("acctg-freq", Required("INTERVAL"), Never("usage is read from the job's cgroup and needs no sampling interval. Leave it out"), "Sampling interval of accounting")
+        .env("SBATCH_ACCTG_FREQ"),
+    option("array", Required("INDICES"), Done, "Job array: 0-99:2%10 is every second index to 99, ten at once").short('a').env("SBATCH_ARRAY_INX"),
+    option("batch", Required("FEATURES"), Later, "Features that the node of the batch script must have").env("SBATCH_BATCH"),
+    option("bb", Required("SPEC"), Never(BURST_BUFFER), "Burst buffer"),
+    option("bbf", Required("FILE"), Never(BURST_BUFFER), "Burst buffer, from a file"),
+    option("begin", Required("TIME"), Done, "Start no earlier: now+1hour, 16:00, tomorrow, 2027-01-09T06:00").short('b'),
+    option("chdir", Required("DIR"), Done, "Working directory of the job").short('D'),
+    option("cluster-constraint", Required("LIST"), Never(ONE_CLUSTER), "Features of clusters"),
+    option("clusters", Required("LIST"), Never(ONE_CLUSTER), "Clusters to submit to").short('M').env("SBATCH_CLUSTERS"),
+    option("comment", Required("TEXT"), Done, "Remark that listings show"),
+    option("consolidate-segments", Flag, Never(NEAR_NODES), "Put segments of nodes close together"),
+    option("constraint", Required("FEATURES"), Done, "Features a node must have: a100&ib, (a100|h100)&ib").short('C').env("SBATCH_CONSTRAINT"),
+    option("container", Required("PATH"), Later, "OCI bundle to run the job in").env("SBATCH_CONTAINER"),
+    option("container-id", Required("ID"), Later, "Name of the OCI container").env("SBATCH_CONTAINER_ID"),
+    option("contiguous", Flag, Later, "Nodes next to each other only"),
+    option("core-spec", Required("COUNT"), Never(SYSTEM_CORES), "Cores that the system keeps").short('S').env("SBATCH_CORE_SPEC"),
+    option("cores-per-socket", Required("COUNT"), Later, "Nodes whose sockets have so many cores"),
+    option("cpu-freq", Required("SPEC"), Later, "Frequency of the CPUs").env("SLURM_CPU_FREQ_REQ"),
+    option("cpus-per-gpu", Required("COUNT"), Done, "CPUs for each GPU").env("SBATCH_CPUS_PER_GPU"),
+    option("cpus-per-task", Required("COUNT"), Done, "CPUs for each task").short('c').env("SBATCH_CPUS_PER_TASK"),
+    option("deadline", Required("TIME"), Later, "Drop the job if it cannot end by then"),
+    option("delay-boot", Required("MINUTES"), Never("nodes are not started for a job. Leave it out"), "Wait for running nodes before others are started")
+        .env("SBATCH_DELAY_BOOT"),
+    option("dependency", Required("LIST"), Later, "Start after other jobs: afterok:17:18, singleton").short('d').env("SBATCH_DEPENDENCY"),
+    option("distribution", Required("SPEC"), Later, "How tasks are laid over nodes").short('m').env("SBATCH_DISTRIBUTION"),
+    option("dry-run", Flag, Done, "Say where and when the job would start, and submit nothing").ours(),
+    option("error", Required("FILE"), Done, "File for stderr; without it stderr goes where stdout goes").short('e').env("SBATCH_ERROR"),
+    option("exclude", Required("NODES"), Done, "Nodes not to run on: node[01-03,7]").short('x').env("SBATCH_EXCLUDE"),
+    option("exclusive", Optional("WHO"), Done, "Whole nodes, shared with no other job").env("SBATCH_EXCLUSIVE"),
+    option("export", Required("LIST"), Done, "Environment the job gets: ALL, NONE, or NAME,NAME=VALUE").env("SBATCH_EXPORT"),
+    option("export-file", Required("FILE"), Later, "Environment the job gets, from a file").env("SBATCH_EXPORT_FILE"),
+    option("extra", Required("TEXT"), Later, "Text for the site's submission hook"),
+    option("extra-node-info", Required("SPEC"), Later, "Nodes with so many sockets, cores and threads").short('B'),
+    option("get-user-env", Optional("TIMEOUT"), Never("the environment comes from --export. For a login environment begin the script with #!/bin/bash -l"), "Read the user's login environment")
+        .env("SBATCH_GET_USER_ENV"),
+    option("gid", Required("GROUP"), Never(OWN_UID), "Group the job runs as"),
+    option("gpu-bind", Required("SPEC"), Later, "Which GPUs a task sees").env("SBATCH_GPU_BIND"),
+    option("gpu-freq", Required("SPEC"), Later, "Frequency of the GPUs").env("SBATCH_GPU_FREQ"),
+    option("gpu-mem", Required("SIZE"), Done, "Any GPU that has this much memory: 40G").env("GSUB_GPU_MEM").ours(),
+    option("gpus", Required("GPUS"), Done, "GPUs of the job: 4, h100:4, 'h100:4|a100:8', 0.5, 1g.10gb:2").short('G').env("SBATCH_GPUS"),
+    option("gpus-per-node", Required("GPUS"), Done, "GPUs on each node, as --gpus").env("SBATCH_GPUS_PER_NODE"),
+    option("gpus-per-socket", Required("GPUS"), Later, "GPUs on each socket").env("SBATCH_GPUS_PER_SOCKET"),
+    option("gpus-per-task", Required("GPUS"), Done, "GPUs for each task, as --gpus").env("SBATCH_GPUS_PER_TASK"),
+    option("gres", Required("LIST"), Done, "GPUs on each node: gpu, gpu:4, gpu:h100:4").env("SBATCH_GRES"),
+    option("gres-flags", Required("LIST"), Later, "Whether CPUs must be near the GPUs").env("SBATCH_GRES_FLAGS"),
+    option("help", Flag, Done, "Show the options").short('h'),
+    option("hint", Required("KIND"), Later, "Lay tasks over cores for this kind of work").env("SBATCH_HINT"),
+    option("hold", Flag, Done, "Submit, and start only after gadm job release").short('H'),
+    option("ignore-pbs", Flag, Never("#PBS lines are never read. Leave it out"), "Ignore #PBS lines").env("SBATCH_IGNORE_PBS"),
+    option("input", Required("FILE"), Done, "File for stdin; without it /dev/null").short('i').env("SBATCH_INPUT"),
+    option("job-name", Required("NAME"), Done, "Name of the job; without it that of the script").short('J').env("SBATCH_JOB_NAME"),
+    option("kill-on-invalid-dep", Required("YES|NO"), Later, "Cancel a job whose dependency can never be met"),
+    option("licenses", Required("LIST"), Later, "Licences the job holds").short('L').env("SBATCH_LICENSES"),
+    option("mail-type", Required("LIST"), Done, "When to send mail: BEGIN, END, FAIL, ALL, NONE (stored with the job)").env("SBATCH_MAIL_TYPE"),
+    option("mail-user", Required("ADDRESS"), Done, "To whom mail goes (stored with the job)").env("SBATCH_MAIL_USER"),
+    option("mcs-label", Required("LABEL"), Never("there are no security labels between jobs; who sees what is the site's privacy setting. Leave it out"), "Security label"),
+    option("mem", Required("SIZE"), Done, "Memory on each node: 300M, 4G, a bare number is MiB, 0 is all of it").env("SBATCH_MEM_PER_NODE"),
+    option("mem-bind", Required("SPEC"), Later, "Bind memory to the tasks' NUMA nodes").env("SBATCH_MEM_BIND"),
+    option("mem-per-cpu", Required("SIZE"), Done, "Memory for each CPU").env("SBATCH_MEM_PER_CPU"),
+    option("mem-per-gpu", Required("SIZE"), Done, "Memory for each GPU").env("SBATCH_MEM_PER_GPU"),
+    option("mem-update", Required("SPEC"), Later, "Change the memory of the running job"),
+    option("mincpus", Required("COUNT"), Later, "CPUs a node must give at least"),
+    option("network", Required("SPEC"), Never("no switch is configured for a job. Leave it out"), "Settings of the interconnect").env("SBATCH_NETWORK"),
+    option("nice", Optional("NUMBER"), Done, "Lower the job's priority by this much, 100 without a number"),
+    option("no-kill", Optional("off"), Later, "Go on when a node of the job fails").short('k').env("SBATCH_NO_KILL"),
+    option("no-requeue", Flag, Done, "Never start the job a second time").env("SBATCH_NO_REQUEUE"),
+    option("nodefile", Required("FILE"), Later, "Nodes to run on, from a file").short('F'),
+    option("nodelist", Required("NODES"), Done, "Nodes the job must have: node[01-03,7]").short('w').env("SBATCH_NODELIST"),
+    option("nodes", Required("MIN[-MAX]"), Done, "Number of nodes").short('N').env("SBATCH_NODES"),
+    option("ntasks", Required("COUNT"), Done, "Number of tasks").short('n').env("SBATCH_NTASKS"),
+    option("ntasks-per-core", Required("COUNT"), Later, "Tasks on each core, at most"),
+    option("ntasks-per-gpu", Required("COUNT"), Later, "Tasks for each GPU").env("SBATCH_NTASKS_PER_GPU"),
+    option("ntasks-per-node", Required("COUNT"), Done, "Tasks on each node").env("SBATCH_NTASKS_PER_NODE"),
+    option("ntasks-per-socket", Required("COUNT"), Later, "Tasks on each socket, at most"),
+    option("oom-kill-step", Optional("0|1"), Later, "End all of a step when one of its tasks runs out of memory").env("SBATCH_OOM_KILL_STEP"),
+    option("open-mode", Required("append|truncate"), Done, "How output files are opened").env("SBATCH_OPEN_MODE"),
+    option("output", Required("FILE"), Done, "File for stdout: %j id, %A_%a array and index, %x name, %u user, %N node").short('o').env("SBATCH_OUTPUT"),
+    option("overcommit", Flag, Later, "More tasks than CPUs").short('O').env("SBATCH_OVERCOMMIT"),
+    option("oversubscribe", Flag, Later, "Let other jobs use the same CPUs").short('s'),
+    option("parsable", Flag, Done, "Print the job id alone, as gsub always does"),
+    option("partition", Required("NAME"), Done, "Partition to submit to").short('p').env("SBATCH_PARTITION"),
+    option("prefer", Required("FEATURES"), Later, "Features to have if they can be had").env("SBATCH_PREFER"),
+    option("priority", Required("NUMBER"), Later, "Set the job's priority (operators)").env("SBATCH_PRIORITY"),
+    option("profile", Required("LIST"), Later, "Record the job's use of resources over time").env("SBATCH_PROFILE"),
+    option("propagate", Optional("LIST"), Later, "Resource limits that go with the job"),
+    option("qos", Required("NAME"), Done, "Quality of service").short('q').env("SBATCH_QOS"),
+    option("quiet", Flag, Later, "Print errors only").short('Q'),
+    option("reboot", Flag, Never("gpud never restarts a machine for a job. Ask an administrator"), "Restart the nodes before the job"),
+    option("requeue", Optional("MODE"), Done, "Start the job again after a node failed, with the same id").env("SBATCH_REQUEUE"),
+    option("reservation", Required("NAME"), Later, "Run inside a reservation").env("SBATCH_RESERVATION"),
+    option("resources", Required("SPEC"), Later, "Further resources, in the form of Slurm 26.11"),
+    option("resv-ports", Optional("COUNT"), Later, "Reserve ports on the nodes"),
+    option("runtime", Required("SPEC"), Later, "As in Slurm 26.11"),
+    option("segment", Required("COUNT"), Later, "Nodes in blocks of this many that lie close together").env("SBATCH_SEGMENT_SIZE"),
+    option("signal", Required("[B:]SIG[@SECS]"), Done, "Warn the job before its time limit: B:USR1@120").env("SBATCH_SIGNAL"),
+    option("sockets-per-node", Required("COUNT"), Later, "Nodes with so many sockets"),
+    option("spread-job", Flag, Later, "Over as many nodes as possible").env("SBATCH_SPREAD_JOB"),
+    option("spread-segments", Flag, Later, "Put segments of nodes apart"),
+    option("stepmgr", Flag, Never("steps are managed by the job's own supervisor. Leave it out"), "Manage steps on the node"),
+    option("switches", Required("COUNT[@TIME]"), Later, "Nodes under this many switches at most").env("SBATCH_REQ_SWITCH"),
+    option("tag", Required("WORD"), Done, "Word for reports, as in gacct report --by tag; may be given several times").env("GSUB_TAG").ours(),
+    option("test-only", Flag, SameAs("dry-run"), "As --dry-run"),
+    option("thread-spec", Required("COUNT"), Never(SYSTEM_CORES), "Threads that the system keeps").env("SBATCH_THREAD_SPEC"),
+    option("threads-per-core", Required("COUNT"), Later, "Nodes whose cores have so many threads").env("SBATCH_THREADS_PER_CORE"),
+    option("time", Required("TIME"), Done, "Time limit: 90 (minutes), 1:30:00, 2-12 (days-hours), UNLIMITED").short('t').env("SBATCH_TIMELIMIT"),
+    option("time-min", Required("TIME"), Later, "Least time limit the job will do with"),
+    option("tmp", Required("SIZE"), Later, "Room that a node's /tmp must have"),
+    option("tres-bind", Required("SPEC"), Later, "Which resources a task sees").env("SBATCH_TRES_BIND"),
+    option("tres-per-task", Required("LIST"), Later, "Resources for each task").env("SBATCH_TRES_PER_TASK"),
+    option("uid", Required("USER"), Never(OWN_UID), "User the job belongs to"),
+    option("usage", Flag, SameAs("help"), "As --help"),
+    option("use-min-nodes", Flag, Later, "Prefer the least number of nodes").env("SBATCH_USE_MIN_NODES"),
+    option("verbose", Flag, Later, "Say more").short('v').env("SBATCH_DEBUG"),
+    option("version", Flag, Done, "Show the version").short('V'),
+    option("wait", Flag, Done, "Wait for the job's end and exit with its code").short('W').env("SBATCH_WAIT"),
+    option("wait-all-nodes", Required("0|1"), Never("a job always begins when all its nodes are ready. Leave it out"), "Begin when all nodes are ready").env("SBATCH_WAIT_ALL_NODES"),
+    option("wckey", Required("KEY"), Never("usage is grouped by account and tag. Use --tag"), "Key to group usage by").env("SBATCH_WCKEY"),
+    option("wrap", Required("COMMAND"), Done, "Run this shell command instead of a script"),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use expect_test::expect;
+    use std::collections::{BTreeMap, BTreeSet};
+
+    /// The long names of sbatch, from the copied list; a line may hold several forms, and some repeat others.
+    fn sbatch_names() -> BTreeSet<&'static str> {
+        let list = include_str!("../tests/data/sbatch-options.txt");
+        list.lines()
+            .filter(|line| !line.starts_with('#'))
+            .flat_map(|line| line.split([' ', ',']).filter_map(|word| word.strip_prefix("--")))
+            .collect()
+    }
+
+    #[test]
+    fn every_option_of_sbatch_is_in_the_table_once() {
+        let mut seen = BTreeMap::new();
+        for option in OPTIONS.iter().filter(|option| option.slurm) {
+            *seen.entry(option.name).or_insert(0) += 1;
+        }
+        let missing: Vec<_> = sbatch_names().into_iter().filter(|name| !seen.contains_key(name)).collect();
+        let invented: Vec<_> = seen.keys().filter(|name| !sbatch_names().contains(*name)).collect();
+        let twice: Vec<_> = seen.iter().filter(|&(_, &count)| count > 1).collect();
+        assert!(missing.is_empty() && invented.is_empty() && twice.is_empty(), "{missing:?} {invented:?} {twice:?}");
+        assert!(OPTIONS.iter().filter(|option| !option.slurm).all(|option| !sbatch_names().contains(option.name)));
+        assert!(sbatch_names().len() > 100, "the list was read");
+    }
+
+    #[test]
+    fn letters_are_those_of_sbatch() {
+        let list = include_str!("../tests/data/sbatch-options.txt");
+        let pairs = list.lines().filter_map(|line| line.strip_prefix('-')?.split_once(", --"));
+        let want: BTreeMap<char, &str> = pairs
+            .filter_map(|(letter, rest)| Some((letter.chars().next()?, rest.split([' ', ',']).next()?)))
+            .filter(|(letter, _)| *letter != '-')
+            .collect();
+        let ours: BTreeMap<char, &str> = OPTIONS.iter().filter_map(|option| Some((option.short?, option.name))).collect();
+        assert_eq!(ours, want);
+        assert!(want.len() > 25);
+        let letters = OPTIONS.iter().filter(|option| option.short.is_some()).count();
+        assert_eq!(letters, ours.len(), "no letter twice");
+    }
+
+    #[test]
+    fn options_with_a_value_are_those_of_sbatch() {
+        let list = include_str!("../tests/data/sbatch-options.txt");
+        let with_value: BTreeSet<&str> = list
+            .lines()
+            .filter_map(|line| line.strip_suffix(" <value>")?.rsplit_once("--"))
+            .map(|(_, name)| name)
+            .collect();
+        for option in OPTIONS.iter().filter(|option| option.slurm) {
+            // --get-user-env takes a value that the list leaves out.
+            let takes = option.value != OptionValue::None && option.name != "get-user-env";
+            assert_eq!(takes, with_value.contains(option.name), "{}", option.name);
+        }
+    }
+
+    #[test]
+    fn the_table_is_sorted_and_its_texts_are_short() {
+        assert!(OPTIONS.is_sorted_by(|a, b| a.name < b.name));
+        for option in OPTIONS {
+            assert!(option.help.len() <= 80 && !option.help.ends_with('.') && !option.help.is_empty(), "{}", option.name);
+            if let OptionStatus::SameAs(other) = option.status {
+                assert_eq!(OptionSpec::find(other).map(|other| other.status), Some(OptionStatus::Done));
+            }
+        }
+        let variables: BTreeSet<_> = OPTIONS.iter().filter_map(|option| option.env).collect();
+        assert_eq!(variables.len(), OPTIONS.iter().filter(|option| option.env.is_some()).count(), "no variable twice");
+    }
+
+    #[test]
+    fn what_is_done_is_written_down_here() {
+        let done: Vec<_> = OPTIONS.iter().filter(|o| o.status == OptionStatus::Done).map(|o| o.name).collect();
+        expect!["account array begin chdir comment constraint cpus-per-gpu cpus-per-task dry-run error exclude exclusive export gpu-mem gpus gpus-per-node gpus-per-task gres help hold input job-name mail-type mail-user mem mem-per-cpu mem-per-gpu nice no-requeue nodelist nodes ntasks ntasks-per-node open-mode output parsable partition qos requeue signal tag time version wait wrap"].assert_eq(&done.join(" "));
+    }
+
+    #[test]
+    fn refused_options_say_what_to_do() {
+        let refusal = |name| OptionSpec::find(name).and_then(OptionSpec::refusal).unwrap_or_default();
+        expect!["--uid has no meaning here: a job belongs to the user whom the kernel names. Submit as that user, for instance with runuser -u NAME"].assert_eq(&refusal("uid"));
+        expect!["--licenses is not acted on yet. In a #SBATCH line it is stored with the job; on the command line leave it out"].assert_eq(&refusal("licenses"));
+        assert_eq!(refusal("time"), "");
+        expect!["unknown option --partiton. Did you mean --partition? gsub --help lists them all."].assert_eq(&unknown_option("partiton"));
+        expect!["unknown option --nosuchflag. gsub --help lists them all."].assert_eq(&unknown_option("nosuchflag"));
+        assert_eq!(OptionSpec::find_short('t').map(OptionSpec::flag), Some("--time".to_owned()));
+    }
+}
