@@ -1,0 +1,322 @@
+//! The core thread owns the controller's state and the database's only writing connection. Everyone else
+//! talks to it through [`CoreHandle`]; it opens no socket and reads no file but the database.
+//!
+//! Channels: owns the receiving end of `inputs` (bounded by two semaphores), the sending end of the
+//! `versions` and `node_changes` watches and of the planner's wake. Loop and order of work: `core_thread/batch.rs`.
+
+mod batch;
+mod disk;
+
+pub use batch::{Core, CoreParts};
+
+use crate::histogram::Histogram;
+use crate::store::Blob;
+use crate::store::reader::Reader;
+use gcore::ctl::{Actor, Command, Input, NodeReport, Refusal, RefusalCode, Reply, State};
+use gmodel::config::ClusterConfig;
+use gmodel::{BlobId, JobSpec, NodeId};
+use gsched::Plan;
+use sha2::{Digest, Sha256};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::{Duration, Instant};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
+
+/// Commands that may wait for the core thread; the next is refused as unavailable.
+pub const COMMAND_QUEUE: usize = 4096;
+/// Node reports that may wait; the connections of further ones wait with them.
+pub const REPORT_QUEUE: usize = 4096;
+/// Blobs above this are hashed on a blocking thread, so that one script does not stall other clients.
+const HASH_INLINE_BYTES: usize = 256 << 10;
+
+/// The way to the core thread. Cheap to clone, usable from any task or thread.
+#[derive(Clone)]
+pub struct CoreHandle {
+    shared: Arc<Shared>,
+}
+
+/// What the handles and the core thread share.
+struct Shared {
+    inputs: mpsc::Sender<Message>,
+    command_room: Arc<Semaphore>,
+    report_room: Arc<Semaphore>,
+    published: Published,
+    versions: watch::Sender<u64>,
+    stats: CoreStats,
+    reader: Reader,
+}
+
+/// A submission with its texts, before they become blobs.
+#[derive(Clone, Debug, Default)]
+pub struct Submission {
+    /// `spec.user` is set by the core from the actor; the blob ids in `spec.launch` are set here.
+    pub spec: JobSpec,
+    pub client_key: Option<String>,
+    /// Text of the script; empty when `spec.launch.argv` is the command.
+    pub script: String,
+    /// `NAME=value` each.
+    pub environment: Vec<String>,
+}
+
+/// Times and counts of the core thread, for `gadm diag` and `/metrics`. Durations in microseconds.
+#[derive(Debug, Default)]
+pub struct CoreStats {
+    /// From the first write of a batch to the end of its commit.
+    pub commit: Histogram,
+    /// Inputs in one commit.
+    pub batch_inputs: Histogram,
+    /// From entry into the queue until the core thread took it.
+    pub queue: Histogram,
+    /// From entry into the queue until the answer was released.
+    pub answer: Histogram,
+    /// One pass of the planner: snapshot, plan and its acceptance.
+    pub pass: Histogram,
+    /// One pass of the WAL's checkpoint.
+    pub checkpoint: Histogram,
+    pub commits: AtomicU64,
+    pub events: AtomicU64,
+    pub refusals: AtomicU64,
+    /// Jobs started by plans.
+    pub starts: AtomicU64,
+    /// Clones of the state that were made for readers.
+    pub views: AtomicU64,
+    /// Bytes free where the database is, as last seen.
+    pub disk_free_bytes: AtomicU64,
+    /// Bytes of the write-ahead log, as last seen.
+    pub wal_bytes: AtomicU64,
+}
+
+impl CoreHandle {
+    /// Carries out a command. Returns only after its facts are on disk.
+    ///
+    /// # Errors
+    /// The core's refusal, or `Unavailable` when the queue is full, the disk is short or we are stopping.
+    pub async fn command(&self, actor: Actor, command: Command) -> Result<Reply, Refusal> {
+        self.ask(Input::Command { actor, command }, Vec::new()).await
+    }
+
+    /// Accepts a job. Script and environment are hashed here, off the core thread, and written in the
+    /// transaction of the job.
+    ///
+    /// # Errors
+    /// As [`Self::command`].
+    pub async fn submit(&self, actor: Actor, submission: Submission) -> Result<Reply, Refusal> {
+        let Submission { mut spec, client_key, script, environment } = submission;
+        let mut blobs = Vec::with_capacity(2);
+        spec.launch.script = BlobId::default();
+        if !script.is_empty() {
+            let blob = make_blob(script.into_bytes()).await;
+            spec.launch.script = blob.id();
+            blobs.push(blob);
+        }
+        let blob = make_blob(environment.join("\0").into_bytes()).await;
+        spec.launch.environment = blob.id();
+        blobs.push(blob);
+        let command = Command::Submit { spec: Box::new(spec), client_key };
+        self.ask(Input::Command { actor, command }, blobs).await
+    }
+
+    /// Hands in a node's report. Waits for room in the queue, so a flood slows only its own connection.
+    ///
+    /// # Errors
+    /// The core's refusal.
+    pub async fn node_input(&self, node: NodeId, report: NodeReport) -> Result<Reply, Refusal> {
+        let Ok(permit) = self.shared.report_room.clone().acquire_owned().await else {
+            return Err(stopping());
+        };
+        let (reply, answer) = oneshot::channel();
+        self.send(Message::Input(Queued {
+            input: Input::Node { node, report },
+            blobs: Vec::new(),
+            reply: Some(reply),
+            since: Instant::now(),
+            _permit: Some(permit),
+        }));
+        answer.await.unwrap_or_else(|_| Err(stopping()))
+    }
+
+    /// Puts a new configuration in force.
+    ///
+    /// # Errors
+    /// As [`Self::command`].
+    pub async fn reload(&self, config: Arc<ClusterConfig>) -> Result<Reply, Refusal> {
+        self.ask(Input::Configure { config }, Vec::new()).await
+    }
+
+    /// The state, at least as new as every answer given so far. Without `client_keys`, which grow with
+    /// the queue and which no reader needs.
+    pub async fn view(&self) -> Arc<State> {
+        if let Some(view) = self.shared.published.current() {
+            return view;
+        }
+        let (reply, answer) = oneshot::channel();
+        self.send(Message::View(reply));
+        match answer.await {
+            Ok(view) => view,
+            Err(_) => self.shared.published.last(), // stopping: the newest there will be
+        }
+    }
+
+    /// What the core's checker says about the whole state, client keys included.
+    ///
+    /// # Errors
+    /// `Unavailable` when we are stopping.
+    pub async fn full_state(&self) -> Result<State, Refusal> {
+        let (reply, answer) = oneshot::channel();
+        self.send(Message::FullState(reply));
+        answer.await.map(|state| *state).map_err(|_| stopping())
+    }
+
+    /// Number of the newest committed change; grows with every batch that changed anything.
+    pub fn version(&self) -> u64 {
+        self.shared.published.version.load(Ordering::Acquire)
+    }
+
+    /// Follows [`Self::version`], for long polls.
+    pub fn versions(&self) -> watch::Receiver<u64> {
+        self.shared.versions.subscribe()
+    }
+
+    /// Waits until the version is above `seen` or the time is up; returns the version then.
+    pub async fn wait_changed(&self, seen: u64, timeout: Duration) -> u64 {
+        let mut versions = self.versions();
+        let newer = versions.wait_for(|version| *version > seen);
+        let _ = tokio::time::timeout(timeout, newer).await; // either way: what is there now
+        self.version()
+    }
+
+    pub fn stats(&self) -> &CoreStats {
+        &self.shared.stats
+    }
+
+    /// Commands waiting for the core thread now.
+    pub fn queue_len(&self) -> usize {
+        COMMAND_QUEUE.saturating_sub(self.shared.command_room.available_permits())
+    }
+
+    /// Questions to the database about what is no longer in memory.
+    pub fn reader(&self) -> &Reader {
+        &self.shared.reader
+    }
+
+    /// The planner's way in: blocks its thread until the plan is committed.
+    ///
+    /// # Errors
+    /// `Unavailable` when we are stopping.
+    pub(crate) fn plan_blocking(&self, plan: Plan) -> Result<Reply, Refusal> {
+        let (reply, answer) = oneshot::channel();
+        self.send(Message::Input(Queued {
+            input: Input::Plan { plan },
+            blobs: Vec::new(),
+            reply: Some(reply),
+            since: Instant::now(),
+            _permit: None, // one pass under way: bounded by itself
+        }));
+        answer.blocking_recv().unwrap_or_else(|_| Err(stopping()))
+    }
+
+    /// The planner's view; `None` when we are stopping.
+    pub(crate) fn view_blocking(&self) -> Option<Arc<State>> {
+        if let Some(view) = self.shared.published.current() {
+            return Some(view);
+        }
+        let (reply, answer) = oneshot::channel();
+        self.send(Message::View(reply));
+        answer.blocking_recv().ok()
+    }
+
+    /// Asks the core thread to bring the end of a checkpoint home between two batches.
+    pub(crate) fn finish_checkpoint(&self) {
+        self.send(Message::FinishCheckpoint);
+    }
+
+    /// Ends the core thread after everything that is queued now.
+    pub(crate) fn stop(&self) {
+        self.send(Message::Stop);
+    }
+
+    async fn ask(&self, input: Input, blobs: Vec<Blob>) -> Result<Reply, Refusal> {
+        let Ok(permit) = self.shared.command_room.clone().try_acquire_owned() else {
+            self.shared.stats.refusals.fetch_add(1, Ordering::Relaxed);
+            return Err(Refusal::new(
+                RefusalCode::Unavailable,
+                format!("{COMMAND_QUEUE} requests are waiting already. Try again in a moment"),
+            ));
+        };
+        let (reply, answer) = oneshot::channel();
+        self.send(Message::Input(Queued {
+            input,
+            blobs,
+            reply: Some(reply),
+            since: Instant::now(),
+            _permit: Some(permit),
+        }));
+        answer.await.unwrap_or_else(|_| Err(stopping()))
+    }
+
+    /// A message to a thread that has ended is dropped, and with it its reply channel: the asker hears.
+    fn send(&self, message: Message) {
+        let _ = self.shared.inputs.send(message);
+    }
+}
+
+/// What reaches the core thread.
+enum Message {
+    Input(Queued),
+    View(oneshot::Sender<Arc<State>>),
+    FullState(oneshot::Sender<Box<State>>),
+    FinishCheckpoint,
+    Stop,
+}
+
+struct Queued {
+    input: Input,
+    blobs: Vec<Blob>,
+    reply: Option<oneshot::Sender<Result<Reply, Refusal>>>,
+    since: Instant,
+    /// Room in the queue, given back when the input is taken.
+    _permit: Option<OwnedSemaphorePermit>,
+}
+
+/// The newest view and whether it is still true.
+struct Published {
+    /// Version of the newest committed change.
+    version: AtomicU64,
+    view: Mutex<(u64, Arc<State>)>,
+}
+
+impl Published {
+    fn new(state: State) -> Self {
+        Self { version: AtomicU64::new(0), view: Mutex::new((0, Arc::new(state))) }
+    }
+    fn current(&self) -> Option<Arc<State>> {
+        // Version first: a view published after it can only be newer.
+        let version = self.version.load(Ordering::Acquire);
+        let view = self.view.lock().expect("no panic while held");
+        (view.0 >= version).then(|| view.1.clone())
+    }
+    fn last(&self) -> Arc<State> {
+        self.view.lock().expect("no panic while held").1.clone()
+    }
+    fn publish(&self, version: u64, state: State) -> Arc<State> {
+        let state = Arc::new(state);
+        *self.view.lock().expect("no panic while held") = (version, state.clone());
+        state
+    }
+}
+
+fn stopping() -> Refusal {
+    Refusal::new(RefusalCode::Unavailable, "the controller is stopping. Try again when it is back")
+}
+
+async fn make_blob(data: Vec<u8>) -> Blob {
+    if data.len() <= HASH_INLINE_BYTES {
+        return hash(data);
+    }
+    tokio::task::spawn_blocking(move || hash(data)).await.expect("hashing does not panic")
+}
+
+fn hash(data: Vec<u8>) -> Blob {
+    let digest: [u8; 32] = Sha256::digest(&data).into();
+    Blob { sha: digest, data }
+}
