@@ -39,7 +39,10 @@ impl ArraySpec {
     /// Reads `--array`.
     pub fn parse(text: &str) -> Result<Self, ArraySpecError> {
         let text = text.trim();
-        let wrong = |why: Why| ArraySpecError { text: shorten(text), why };
+        let wrong = |why: Why| ArraySpecError {
+            text: shorten(text),
+            why,
+        };
         if text.len() > MAX_TEXT_BYTES {
             return Err(wrong(Why::TextTooLong { bytes: text.len() }));
         }
@@ -51,22 +54,36 @@ impl ArraySpec {
             None => None,
             Some((_, Some(limit))) if limit > u64::from(MAX_TASKS) => Some(MAX_TASKS),
             Some((_, Some(limit))) => Some(limit as u32).filter(|&limit| limit > 0),
-            Some((digits, None)) => return Err(wrong(Why::Limit { limit: shorten(digits) })),
+            Some((digits, None)) => {
+                return Err(wrong(Why::Limit {
+                    limit: shorten(digits),
+                }));
+            }
         };
         if indices.is_empty() {
             return Err(wrong(Why::Empty));
         }
-        let mut ranges = indices.split(',').map(IndexRange::parse).collect::<Result<Vec<_>, _>>().map_err(wrong)?;
+        let mut ranges = indices
+            .split(',')
+            .map(IndexRange::parse)
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(wrong)?;
         let tasks: u64 = ranges.iter().map(|range| u64::from(range.len())).sum();
         if tasks > u64::from(MAX_TASKS) {
             return Err(wrong(Why::TooMany { tasks }));
         }
         ranges.sort_unstable();
-        Ok(Self { ranges: canonical(separated(ranges)), limit })
+        Ok(Self {
+            ranges: canonical(separated(ranges)),
+            limit,
+        })
     }
 
     /// How many tasks the array has, 1 to [`MAX_TASKS`].
-    #[expect(clippy::len_without_is_empty, reason = "an array has at least one task")]
+    #[expect(
+        clippy::len_without_is_empty,
+        reason = "an array has at least one task"
+    )]
     pub fn len(&self) -> u32 {
         self.ranges.iter().map(IndexRange::len).sum()
     }
@@ -78,7 +95,10 @@ impl ArraySpec {
 
     /// The same indices with another limit (`gadm job update`); 0 is none.
     pub fn with_limit(self, limit: Option<u32>) -> Self {
-        Self { limit: limit.filter(|&limit| limit > 0), ..self }
+        Self {
+            limit: limit.filter(|&limit| limit > 0),
+            ..self
+        }
     }
 
     /// The ranges, ascending.
@@ -117,7 +137,9 @@ impl ArraySpec {
 
     /// All indices, ascending.
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
-        self.ranges.iter().flat_map(|range| (range.start..=range.end).step_by(range.step as usize))
+        self.ranges
+            .iter()
+            .flat_map(|range| (range.start..=range.end).step_by(range.step as usize))
     }
 
     /// Lowest and highest index.
@@ -145,7 +167,11 @@ impl ArraySpec {
                     break;
                 }
                 let at = |position: u32| range.start + (position - before) * range.step;
-                pieces.push(IndexRange::new(at(from.max(before)), at(to.min(last)), range.step));
+                pieces.push(IndexRange::new(
+                    at(from.max(before)),
+                    at(to.min(last)),
+                    range.step,
+                ));
                 if to > last {
                     break;
                 }
@@ -198,42 +224,64 @@ pub enum Why {
     Empty,
     #[error("{part:?} is no index or range. Try 0-9, 1,3,5-7 or 0-99:2%10")]
     Form { part: String },
-    #[error("the range {part:?} has step 0 and would never end. Leave the step out or use 1 or more")]
+    #[error(
+        "the range {part:?} has step 0 and would never end. Leave the step out or use 1 or more"
+    )]
     ZeroStep { part: String },
     #[error("the range {part:?} runs backwards. Write {end}-{start}")]
     Reversed { part: String, start: u64, end: u64 },
-    #[error("index {index} is larger than {MAX_INDEX}, the largest there can be. Use smaller indices")]
+    #[error(
+        "index {index} is larger than {MAX_INDEX}, the largest there can be. Use smaller indices"
+    )]
     IndexTooLarge { index: u64 },
     #[error("it has {tasks} tasks and {MAX_TASKS} are the most. Split it into several arrays")]
     TooMany { tasks: u64 },
     #[error("{limit:?} after % is no number of tasks. Write %10 for at most ten at once")]
     Limit { limit: String },
-    #[error("its text has {bytes} bytes and {MAX_TEXT_BYTES} are the most. Use ranges, as in 0-99:2")]
+    #[error(
+        "its text has {bytes} bytes and {MAX_TEXT_BYTES} are the most. Use ranges, as in 0-99:2"
+    )]
     TextTooLong { bytes: usize },
 }
 
 impl IndexRange {
     fn parse(part: &str) -> Result<Self, Why> {
         let part = part.trim();
-        let form = || Why::Form { part: shorten(part) };
+        let form = || Why::Form {
+            part: shorten(part),
+        };
         let index = |digits: &str| match number(digits) {
             None => Err(form()),
             Some(index) if index > u64::from(MAX_INDEX) => Err(Why::IndexTooLarge { index }),
             Some(index) => Ok(index as u32),
         };
-        let (range, step) = part.split_once(':').map_or((part, None), |(range, step)| (range, Some(step)));
+        let (range, step) = part
+            .split_once(':')
+            .map_or((part, None), |(range, step)| (range, Some(step)));
         let Some((start, end)) = range.split_once('-') else {
             let start = index(range)?;
-            return if step.is_none() { Ok(Self::new(start, start, 1)) } else { Err(form()) };
+            return if step.is_none() {
+                Ok(Self::new(start, start, 1))
+            } else {
+                Err(form())
+            };
         };
         let (start, end) = (index(start)?, index(end)?);
         if start > end {
-            return Err(Why::Reversed { part: shorten(part), start: start.into(), end: end.into() });
+            return Err(Why::Reversed {
+                part: shorten(part),
+                start: start.into(),
+                end: end.into(),
+            });
         }
         let step = match step.map(number) {
             None => 1,
             Some(None) => return Err(form()),
-            Some(Some(0)) => return Err(Why::ZeroStep { part: shorten(part) }),
+            Some(Some(0)) => {
+                return Err(Why::ZeroStep {
+                    part: shorten(part),
+                });
+            }
             // A step beyond the range leaves its first index only.
             Some(Some(step)) => step.min(u64::from(MAX_INDEX) + 1) as u32,
         };
@@ -242,11 +290,18 @@ impl IndexRange {
 
     fn new(start: u32, end: u32, step: u32) -> Self {
         let end = end - (end - start) % step;
-        Self { start, end, step: if start == end { 1 } else { step } }
+        Self {
+            start,
+            end,
+            step: if start == end { 1 } else { step },
+        }
     }
 
     /// How many indices; never 0.
-    #[expect(clippy::len_without_is_empty, reason = "a range has at least its start")]
+    #[expect(
+        clippy::len_without_is_empty,
+        reason = "a range has at least its start"
+    )]
     pub fn len(&self) -> u32 {
         (self.end - self.start) / self.step + 1
     }
@@ -269,10 +324,14 @@ fn separated(ranges: Vec<IndexRange>) -> Vec<IndexRange> {
     let top = ranges.iter().map(|range| range.end).max().unwrap_or(0);
     let mut wanted = vec![false; top as usize + 1];
     for range in &ranges {
-        (range.start..=range.end).step_by(range.step as usize).for_each(|index| wanted[index as usize] = true);
+        (range.start..=range.end)
+            .step_by(range.step as usize)
+            .for_each(|index| wanted[index as usize] = true);
     }
     let indices = wanted.iter().enumerate().filter(|&(_, &wanted)| wanted);
-    indices.map(|(index, _)| IndexRange::new(index as u32, index as u32, 1)).collect()
+    indices
+        .map(|(index, _)| IndexRange::new(index as u32, index as u32, 1))
+        .collect()
 }
 
 /// The same indices in few ranges. Doing it twice changes nothing, so that a printed array reads back as itself.
@@ -280,9 +339,10 @@ fn canonical(ranges: Vec<IndexRange>) -> Vec<IndexRange> {
     let mut done: Vec<IndexRange> = Vec::new();
     let pairs_apart = |range: IndexRange| match range {
         // Two indices with a gap are shorter as two.
-        IndexRange { start, end, step } if step > 1 && end - start == step => {
-            [Some(IndexRange::new(start, start, 1)), Some(IndexRange::new(end, end, 1))]
-        }
+        IndexRange { start, end, step } if step > 1 && end - start == step => [
+            Some(IndexRange::new(start, start, 1)),
+            Some(IndexRange::new(end, end, 1)),
+        ],
         range => [Some(range), None],
     };
     for range in ranges.into_iter().flat_map(pairs_apart).flatten() {
@@ -303,11 +363,28 @@ fn merge_top(done: &[IndexRange]) -> Option<(IndexRange, usize)> {
         || (b.is_single() && gap == a.step && !a.is_single())
         || (a.step == b.step && gap == a.step && (gap == 1 || (!a.is_single() && !b.is_single())));
     if steps_fit {
-        return Some((IndexRange { start: a.start, end: b.end, step: gap }, 2));
+        return Some((
+            IndexRange {
+                start: a.start,
+                end: b.end,
+                step: gap,
+            },
+            2,
+        ));
     }
-    let &[.., first, _, _] = done else { return None };
-    let three_singles = first.is_single() && a.is_single() && b.is_single() && a.start - first.start == gap;
-    three_singles.then_some((IndexRange { start: first.start, end: b.end, step: gap }, 3))
+    let &[.., first, _, _] = done else {
+        return None;
+    };
+    let three_singles =
+        first.is_single() && a.is_single() && b.is_single() && a.start - first.start == gap;
+    three_singles.then_some((
+        IndexRange {
+            start: first.start,
+            end: b.end,
+            step: gap,
+        },
+        3,
+    ))
 }
 
 fn text(ranges: &[IndexRange], limit: Option<u32>) -> String {
@@ -315,7 +392,11 @@ fn text(ranges: &[IndexRange], limit: Option<u32>) -> String {
         .iter()
         .map(|range| match range {
             range if range.is_single() => range.start.to_string(),
-            IndexRange { start, end, step: 1 } => format!("{start}-{end}"),
+            IndexRange {
+                start,
+                end,
+                step: 1,
+            } => format!("{start}-{end}"),
             IndexRange { start, end, step } => format!("{start}-{end}:{step}"),
         })
         .collect();
@@ -366,7 +447,10 @@ impl RangeSet {
 
     /// True if the position is in the set.
     pub fn contains(&self, position: u32) -> bool {
-        self.runs.range(..=position).next_back().is_some_and(|(_, &end)| position <= end)
+        self.runs
+            .range(..=position)
+            .next_back()
+            .is_some_and(|(_, &end)| position <= end)
     }
 
     /// Puts a position in; false if it was there.
@@ -441,7 +525,9 @@ impl RangeSet {
     pub fn take_first_n(&mut self, count: u64) -> Self {
         let mut taken = Self::new();
         while taken.len < count {
-            let Some((&from, &to)) = self.runs.iter().next() else { break };
+            let Some((&from, &to)) = self.runs.iter().next() else {
+                break;
+            };
             let wanted = u32::try_from(count - taken.len - 1).unwrap_or(u32::MAX);
             let last = to.min(from.saturating_add(wanted));
             self.remove_range(from, last);
@@ -486,7 +572,11 @@ impl fmt::Display for RangeSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, (from, to)) in self.runs().enumerate() {
             let comma = if i == 0 { "" } else { "," };
-            if from == to { write!(f, "{comma}{from}")? } else { write!(f, "{comma}{from}-{to}")? }
+            if from == to {
+                write!(f, "{comma}{from}")?
+            } else {
+                write!(f, "{comma}{from}-{to}")?
+            }
         }
         Ok(())
     }
@@ -506,9 +596,14 @@ impl FromStr for RangeSet {
         let parts = text.split(',').filter(|_| !text.is_empty());
         for part in parts {
             let (from, to) = part.split_once('-').unwrap_or((part, part));
-            let position = |digits: &str| number(digits).and_then(|number| u32::try_from(number).ok());
-            let run = position(from).zip(position(to)).filter(|(from, to)| from <= to);
-            let (from, to) = run.ok_or_else(|| RangeSetError { text: shorten(text) })?;
+            let position =
+                |digits: &str| number(digits).and_then(|number| u32::try_from(number).ok());
+            let run = position(from)
+                .zip(position(to))
+                .filter(|(from, to)| from <= to);
+            let (from, to) = run.ok_or_else(|| RangeSetError {
+                text: shorten(text),
+            })?;
             set.insert_range(from, to);
         }
         Ok(set)
@@ -565,15 +660,60 @@ mod tests {
 
     #[test]
     fn impossible_arrays_are_refused_with_the_reason() {
-        check("1-3:0", expect![[r#"error: Invalid job array specification "1-3:0": the range "1-3:0" has step 0 and would never end. Leave the step out or use 1 or more"#]]);
-        check("", expect![[r#"error: Invalid job array specification "": it names no index. Try 0-9, 1,3,5-7 or 0-99:2%10"#]]);
-        check("%5", expect![[r#"error: Invalid job array specification "%5": it names no index. Try 0-9, 1,3,5-7 or 0-99:2%10"#]]);
-        check("9-1", expect![[r#"error: Invalid job array specification "9-1": the range "9-1" runs backwards. Write 1-9"#]]);
-        check("1,,3", expect![[r#"error: Invalid job array specification "1,,3": "" is no index or range. Try 0-9, 1,3,5-7 or 0-99:2%10"#]]);
-        check("a-b", expect![[r#"error: Invalid job array specification "a-b": "a-b" is no index or range. Try 0-9, 1,3,5-7 or 0-99:2%10"#]]);
-        check("0-1000000", expect![[r#"error: Invalid job array specification "0-1000000": it has 1000001 tasks and 1000000 are the most. Split it into several arrays"#]]);
-        check("1-99999999999999999999", expect![[r#"error: Invalid job array specification "1-99999999999999999999": index 18446744073709551615 is larger than 4000000, the largest there can be. Use smaller indices"#]]);
-        check("1-4%x", expect![[r#"error: Invalid job array specification "1-4%x": "x" after % is no number of tasks. Write %10 for at most ten at once"#]]);
+        check(
+            "1-3:0",
+            expect![[
+                r#"error: Invalid job array specification "1-3:0": the range "1-3:0" has step 0 and would never end. Leave the step out or use 1 or more"#
+            ]],
+        );
+        check(
+            "",
+            expect![[
+                r#"error: Invalid job array specification "": it names no index. Try 0-9, 1,3,5-7 or 0-99:2%10"#
+            ]],
+        );
+        check(
+            "%5",
+            expect![[
+                r#"error: Invalid job array specification "%5": it names no index. Try 0-9, 1,3,5-7 or 0-99:2%10"#
+            ]],
+        );
+        check(
+            "9-1",
+            expect![[
+                r#"error: Invalid job array specification "9-1": the range "9-1" runs backwards. Write 1-9"#
+            ]],
+        );
+        check(
+            "1,,3",
+            expect![[
+                r#"error: Invalid job array specification "1,,3": "" is no index or range. Try 0-9, 1,3,5-7 or 0-99:2%10"#
+            ]],
+        );
+        check(
+            "a-b",
+            expect![[
+                r#"error: Invalid job array specification "a-b": "a-b" is no index or range. Try 0-9, 1,3,5-7 or 0-99:2%10"#
+            ]],
+        );
+        check(
+            "0-1000000",
+            expect![[
+                r#"error: Invalid job array specification "0-1000000": it has 1000001 tasks and 1000000 are the most. Split it into several arrays"#
+            ]],
+        );
+        check(
+            "1-99999999999999999999",
+            expect![[
+                r#"error: Invalid job array specification "1-99999999999999999999": index 18446744073709551615 is larger than 4000000, the largest there can be. Use smaller indices"#
+            ]],
+        );
+        check(
+            "1-4%x",
+            expect![[
+                r#"error: Invalid job array specification "1-4%x": "x" after % is no number of tasks. Write %10 for at most ten at once"#
+            ]],
+        );
     }
 
     #[test]
@@ -586,7 +726,10 @@ mod tests {
         waiting.remove(51);
         assert_eq!(spec.text_of(&waiting), "8-38:2,42-98:2,200,202%10");
         assert_eq!(spec.text_of(&RangeSet::new()), "%10");
-        assert_eq!(spec.text_of(&RangeSet::first_n(u32::MAX)), "0-98:2,200-202%10");
+        assert_eq!(
+            spec.text_of(&RangeSet::first_n(u32::MAX)),
+            "0-98:2,200-202%10"
+        );
     }
 
     #[test]
@@ -595,8 +738,14 @@ mod tests {
         assert_eq!(serde_json::to_string(&spec).unwrap(), r#""0-9:3%2""#);
         assert!(serde_json::from_str::<ArraySpec>(r#""0-99999999""#).is_err());
         let set: RangeSet = serde_json::from_str(r#""0-5,7""#).unwrap();
-        assert_eq!((set.len(), serde_json::to_string(&set).unwrap().as_str()), (7, r#""0-5,7""#));
-        assert_eq!(serde_json::from_str::<RangeSet>(r#""""#).unwrap(), RangeSet::new());
+        assert_eq!(
+            (set.len(), serde_json::to_string(&set).unwrap().as_str()),
+            (7, r#""0-5,7""#)
+        );
+        assert_eq!(
+            serde_json::from_str::<RangeSet>(r#""""#).unwrap(),
+            RangeSet::new()
+        );
         assert!("5-1".parse::<RangeSet>().is_err() && "1,".parse::<RangeSet>().is_err());
     }
 
@@ -604,11 +753,17 @@ mod tests {
     fn a_million_tasks_are_a_few_bytes() {
         let spec = ArraySpec::parse("0-999999").unwrap();
         assert_eq!(spec.ranges().len(), 1);
-        assert_eq!((spec.nth(999_999), spec.nth(1_000_000), spec.position(4711)), (Some(999_999), None, Some(4711)));
+        assert_eq!(
+            (spec.nth(999_999), spec.nth(1_000_000), spec.position(4711)),
+            (Some(999_999), None, Some(4711))
+        );
         assert_eq!((spec.bounds(), spec.step()), ((0, 999_999), 1));
         let mut waiting = RangeSet::first_n(spec.len());
         assert_eq!(waiting.take_first_n(10).to_string(), "0-9");
-        assert_eq!((waiting.first(), waiting.take_first(), waiting.len()), (Some(10), Some(10), 999_989));
+        assert_eq!(
+            (waiting.first(), waiting.take_first(), waiting.len()),
+            (Some(10), Some(10), 999_989)
+        );
         assert_eq!(waiting.take_first_n(u64::MAX).len(), 999_989);
         assert_eq!((waiting.take_first(), waiting.last()), (None, None));
     }

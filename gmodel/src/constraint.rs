@@ -29,7 +29,10 @@ pub enum Constraint {
 impl Constraint {
     /// Reads an expression of features, `&`, `|` and parentheses.
     pub fn parse(text: &str) -> Result<Self, ConstraintError> {
-        let wrong = |why| ConstraintError { text: text.chars().take(60).collect(), why };
+        let wrong = |why| ConstraintError {
+            text: text.chars().take(60).collect(),
+            why,
+        };
         if text.len() > MAX_TEXT_BYTES {
             return Err(wrong(Why::TooLong { bytes: text.len() }));
         }
@@ -122,11 +125,17 @@ pub enum Why {
     Parenthesis,
     #[error("a | followed by & can be read in two ways. Write (a|b)&c or a|(b&c)")]
     Mixed,
-    #[error("[...] (all nodes from one group) is not known here. Use | with parentheses, as in (rack1|rack2)&ib; several nodes are kept close by the topology")]
+    #[error(
+        "[...] (all nodes from one group) is not known here. Use | with parentheses, as in (rack1|rack2)&ib; several nodes are kept close by the topology"
+    )]
     Bracket,
-    #[error("*count (a number of nodes with a feature) is not known here; all nodes of a job meet the whole constraint. Leave the count out")]
+    #[error(
+        "*count (a number of nodes with a feature) is not known here; all nodes of a job meet the whole constraint. Leave the count out"
+    )]
     NodeCount,
-    #[error("{bad:?} cannot be part of a feature's name. Features join with & and |, as in a100&ib")]
+    #[error(
+        "{bad:?} cannot be part of a feature's name. Features join with & and |, as in a100&ib"
+    )]
     BadCharacter { bad: char },
     #[error("its parentheses are nested deeper than {MAX_DEPTH}. Use a flatter one")]
     TooDeep,
@@ -183,13 +192,19 @@ impl Reader<'_> {
                 Some(c) => Err(Why::at(c)),
             };
         }
-        let end = self.rest.find(|c| !is_feature_char(c)).unwrap_or(self.rest.len());
+        let end = self
+            .rest
+            .find(|c| !is_feature_char(c))
+            .unwrap_or(self.rest.len());
         let (name, rest) = self.rest.split_at(end);
         if name.is_empty() {
-            return Err(rest.chars().next().map_or(Why::MissingFeature, |c| match c {
-                ')' => Why::MissingFeature,
-                c => Why::at(c),
-            }));
+            return Err(rest
+                .chars()
+                .next()
+                .map_or(Why::MissingFeature, |c| match c {
+                    ')' => Why::MissingFeature,
+                    c => Why::at(c),
+                }));
         }
         self.rest = rest.trim_start();
         Ok(Constraint::Feature(name.to_owned()))
@@ -221,7 +236,11 @@ fn any_of(parts: Vec<Constraint>) -> Constraint {
 }
 
 fn alone_or(mut parts: Vec<Constraint>, join: fn(Vec<Constraint>) -> Constraint) -> Constraint {
-    if parts.len() == 1 { parts.remove(0) } else { join(parts) }
+    if parts.len() == 1 {
+        parts.remove(0)
+    } else {
+        join(parts)
+    }
 }
 
 fn is_feature_char(c: char) -> bool {
@@ -242,7 +261,9 @@ mod tests {
     }
 
     fn fits(text: &str, features: &[&str]) -> bool {
-        Constraint::parse(text).unwrap().eval(&features.iter().copied().collect())
+        Constraint::parse(text)
+            .unwrap()
+            .eval(&features.iter().copied().collect())
     }
 
     #[test]
@@ -263,21 +284,72 @@ mod tests {
         assert!(fits("(a100|h100)&ib", &["h100", "ib"]) && !fits("(a100|h100)&ib", &["h100"]));
         assert!(fits("a100&ib|h100", &["h100"]));
         let constraint = Constraint::parse("(b|a)&b").unwrap();
-        assert_eq!(constraint.features().into_iter().collect::<Vec<_>>(), ["a", "b"]);
+        assert_eq!(
+            constraint.features().into_iter().collect::<Vec<_>>(),
+            ["a", "b"]
+        );
     }
 
     #[test]
     fn refuses_with_the_reason() {
-        check("", expect![[r#"error: constraint "": it is empty. Name a feature, as in a100&ib"#]]);
-        check("a&", expect![[r#"error: constraint "a&": a feature is missing beside & or |. Try a100&ib or a100|h100"#]]);
-        check("|a", expect![[r#"error: constraint "|a": a feature is missing beside & or |. Try a100&ib or a100|h100"#]]);
-        check("(a|b", expect![[r#"error: constraint "(a|b": a parenthesis has no partner. Try (a100|h100)&ib"#]]);
-        check("a)", expect![[r#"error: constraint "a)": a parenthesis has no partner. Try (a100|h100)&ib"#]]);
-        check("a|b&c", expect![[r#"error: constraint "a|b&c": a | followed by & can be read in two ways. Write (a|b)&c or a|(b&c)"#]]);
-        check("[rack1|rack2]", expect![[r#"error: constraint "[rack1|rack2]": [...] (all nodes from one group) is not known here. Use | with parentheses, as in (rack1|rack2)&ib; several nodes are kept close by the topology"#]]);
-        check("ib*2&a", expect![[r#"error: constraint "ib*2&a": *count (a number of nodes with a feature) is not known here; all nodes of a job meet the whole constraint. Leave the count out"#]]);
-        check("a,b", expect![[r#"error: constraint "a,b": ',' cannot be part of a feature's name. Features join with & and |, as in a100&ib"#]]);
-        check(&"(".repeat(100), expect![[r#"error: constraint "((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((": its parentheses are nested deeper than 32. Use a flatter one"#]]);
+        check(
+            "",
+            expect![[r#"error: constraint "": it is empty. Name a feature, as in a100&ib"#]],
+        );
+        check(
+            "a&",
+            expect![[
+                r#"error: constraint "a&": a feature is missing beside & or |. Try a100&ib or a100|h100"#
+            ]],
+        );
+        check(
+            "|a",
+            expect![[
+                r#"error: constraint "|a": a feature is missing beside & or |. Try a100&ib or a100|h100"#
+            ]],
+        );
+        check(
+            "(a|b",
+            expect![[
+                r#"error: constraint "(a|b": a parenthesis has no partner. Try (a100|h100)&ib"#
+            ]],
+        );
+        check(
+            "a)",
+            expect![[
+                r#"error: constraint "a)": a parenthesis has no partner. Try (a100|h100)&ib"#
+            ]],
+        );
+        check(
+            "a|b&c",
+            expect![[
+                r#"error: constraint "a|b&c": a | followed by & can be read in two ways. Write (a|b)&c or a|(b&c)"#
+            ]],
+        );
+        check(
+            "[rack1|rack2]",
+            expect![[
+                r#"error: constraint "[rack1|rack2]": [...] (all nodes from one group) is not known here. Use | with parentheses, as in (rack1|rack2)&ib; several nodes are kept close by the topology"#
+            ]],
+        );
+        check(
+            "ib*2&a",
+            expect![[
+                r#"error: constraint "ib*2&a": *count (a number of nodes with a feature) is not known here; all nodes of a job meet the whole constraint. Leave the count out"#
+            ]],
+        );
+        check(
+            "a,b",
+            expect![[
+                r#"error: constraint "a,b": ',' cannot be part of a feature's name. Features join with & and |, as in a100&ib"#
+            ]],
+        );
+        check(
+            &"(".repeat(100),
+            expect![[
+                r#"error: constraint "((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((": its parentheses are nested deeper than 32. Use a flatter one"#
+            ]],
+        );
         assert!(Constraint::parse(&"a".repeat(MAX_TEXT_BYTES + 1)).is_err());
     }
 

@@ -49,8 +49,14 @@ pub fn read_directives(script: &[u8]) -> Result<Vec<DirectiveLine>, ScriptError>
     check_script(script)?;
     let mut directives = Vec::new();
     for (line_no, line) in head(script) {
-        let Some((kind, rest)) = directive(line) else { continue };
-        let refuse = |why| ScriptError::Directive { line_no, word: kind.word(), why };
+        let Some((kind, rest)) = directive(line) else {
+            continue;
+        };
+        let refuse = |why| ScriptError::Directive {
+            line_no,
+            word: kind.word(),
+            why,
+        };
         if directives.len() == MAX_DIRECTIVES {
             return Err(refuse(LineError::TooMany));
         }
@@ -59,7 +65,11 @@ pub fn read_directives(script: &[u8]) -> Result<Vec<DirectiveLine>, ScriptError>
         }
         let rest = str::from_utf8(rest).map_err(|_| refuse(LineError::NotUtf8))?;
         let words = split_words(rest).map_err(refuse)?;
-        directives.push(DirectiveLine { line_no, kind, words });
+        directives.push(DirectiveLine {
+            line_no,
+            kind,
+            words,
+        });
     }
     Ok(directives)
 }
@@ -73,13 +83,18 @@ pub fn misplaced_directives(script: &[u8]) -> Vec<u32> {
         let counts = line_no <= head_lines && directive(line).is_some();
         looks_like(line) && !counts
     });
-    misplaced.map(|(line_no, _)| line_no).take(MAX_MISPLACED).collect()
+    misplaced
+        .map(|(line_no, _)| line_no)
+        .take(MAX_MISPLACED)
+        .collect()
 }
 
 /// Checks that a text can be a batch script: size, no NUL byte, `#!` first, UNIX line ends.
 pub fn check_script(script: &[u8]) -> Result<(), ScriptError> {
     if script.len() > MAX_SCRIPT_BYTES {
-        return Err(ScriptError::TooLarge { bytes: script.len() });
+        return Err(ScriptError::TooLarge {
+            bytes: script.len(),
+        });
     }
     if script.is_empty() {
         return Err(ScriptError::Empty);
@@ -102,20 +117,32 @@ pub fn check_script(script: &[u8]) -> Result<(), ScriptError> {
 /// A text that cannot be submitted as a batch script.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ScriptError {
-    #[error("the batch script has {bytes} bytes and {MAX_SCRIPT_BYTES} (4 MiB) are the most. Keep data in files and let the script read them")]
+    #[error(
+        "the batch script has {bytes} bytes and {MAX_SCRIPT_BYTES} (4 MiB) are the most. Keep data in files and let the script read them"
+    )]
     TooLarge { bytes: usize },
     #[error("Batch script is empty. Write #!/bin/sh and the commands to run")]
     Empty,
     #[error("Batch script contains only whitespace. Write #!/bin/sh and the commands to run")]
     Blank,
-    #[error("the batch script has a NUL byte at offset {at}: it is a binary file. Run a program with gsub -- PROGRAM, or from a script that begins with #!/bin/sh")]
+    #[error(
+        "the batch script has a NUL byte at offset {at}: it is a binary file. Run a program with gsub -- PROGRAM, or from a script that begins with #!/bin/sh"
+    )]
     Binary { at: usize },
-    #[error("This does not look like a batch script. The first line must start with #! followed by the path to an interpreter. For instance: #!/bin/sh")]
+    #[error(
+        "This does not look like a batch script. The first line must start with #! followed by the path to an interpreter. For instance: #!/bin/sh"
+    )]
     NoInterpreter,
-    #[error("Batch script contains DOS line breaks (\\r\\n), the first in line {line_no}, instead of expected UNIX line breaks (\\n). Convert it, for instance with: sed -i 's/\\r$//' SCRIPT")]
+    #[error(
+        "Batch script contains DOS line breaks (\\r\\n), the first in line {line_no}, instead of expected UNIX line breaks (\\n). Convert it, for instance with: sed -i 's/\\r$//' SCRIPT"
+    )]
     DosLineEnds { line_no: u32 },
     #[error("line {line_no}: {word}: {why}")]
-    Directive { line_no: u32, word: &'static str, why: LineError },
+    Directive {
+        line_no: u32,
+        word: &'static str,
+        why: LineError,
+    },
 }
 
 /// What is wrong with one directive line.
@@ -123,13 +150,17 @@ pub enum ScriptError {
 pub enum LineError {
     #[error("the quote {quote} is not closed. Close it on the same line")]
     OpenQuote { quote: char },
-    #[error("it ends in a backslash, and a directive cannot go on in the next line. Begin another line of the same kind")]
+    #[error(
+        "it ends in a backslash, and a directive cannot go on in the next line. Begin another line of the same kind"
+    )]
     LastBackslash,
     #[error("it is not UTF-8. Write it in UTF-8; the rest of the script may be in any encoding")]
     NotUtf8,
     #[error("it has {bytes} bytes and {MAX_LINE_BYTES} are the most. Divide it into several lines")]
     TooLong { bytes: usize },
-    #[error("it is one directive more than {MAX_DIRECTIVES}, the most there can be. Put several options in a line")]
+    #[error(
+        "it is one directive more than {MAX_DIRECTIVES}, the most there can be. Put several options in a line"
+    )]
     TooMany,
 }
 
@@ -156,12 +187,18 @@ pub fn split_words(text: &str) -> Result<Vec<String>, LineError> {
                 match chars.next() {
                     Some('"') => break,
                     // Between double quotes a backslash is itself, except before the four characters it protects.
-                    Some('\\') => word.push(chars.next_if(|next| "\"\\$`".contains(*next)).unwrap_or('\\')),
+                    Some('\\') => word.push(
+                        chars
+                            .next_if(|next| "\"\\$`".contains(*next))
+                            .unwrap_or('\\'),
+                    ),
                     Some(c) => word.push(c),
                     None => return Err(LineError::OpenQuote { quote: '"' }),
                 }
             },
-            '\\' => word.get_or_insert_default().push(chars.next().ok_or(LineError::LastBackslash)?),
+            '\\' => word
+                .get_or_insert_default()
+                .push(chars.next().ok_or(LineError::LastBackslash)?),
             c => word.get_or_insert_default().push(c),
         }
     }
@@ -171,7 +208,10 @@ pub fn split_words(text: &str) -> Result<Vec<String>, LineError> {
 
 /// The lines with their numbers, without their line ends.
 fn lines(script: &[u8]) -> impl Iterator<Item = (u32, &[u8])> {
-    script.split(|&b| b == b'\n').enumerate().map(|(i, line)| (i as u32 + 1, line))
+    script
+        .split(|&b| b == b'\n')
+        .enumerate()
+        .map(|(i, line)| (i as u32 + 1, line))
 }
 
 /// The lines up to the first that is neither blank nor a comment.
@@ -184,11 +224,15 @@ fn head(script: &[u8]) -> impl Iterator<Item = (u32, &[u8])> {
 
 /// The kind and the rest of a directive line. A blank or the first option must follow the word: `#SBATCHES` is a comment.
 fn directive(line: &[u8]) -> Option<(DirectiveKind, &[u8])> {
-    [DirectiveKind::Gsub, DirectiveKind::Sbatch].into_iter().find_map(|kind| {
-        let rest = line.strip_prefix(kind.word().as_bytes())?;
-        let ends = rest.first().is_none_or(|&b| b.is_ascii_whitespace() || b == b'-');
-        ends.then_some((kind, rest))
-    })
+    [DirectiveKind::Gsub, DirectiveKind::Sbatch]
+        .into_iter()
+        .find_map(|kind| {
+            let rest = line.strip_prefix(kind.word().as_bytes())?;
+            let ends = rest
+                .first()
+                .is_none_or(|&b| b.is_ascii_whitespace() || b == b'-');
+            ends.then_some((kind, rest))
+        })
 }
 
 #[cfg(test)]
@@ -232,23 +276,79 @@ mod tests {
 
     #[test]
     fn bad_lines_are_named() {
-        check("#!/bin/sh\n\n#SBATCH --comment='a b\n", expect!["error: line 3: #SBATCH: the quote ' is not closed. Close it on the same line"]);
-        check("#!/bin/sh\n#GSUB -J \"x\n", expect![[r#"error: line 2: #GSUB: the quote " is not closed. Close it on the same line"#]]);
-        check("#!/bin/sh\n#GSUB -J x \\\n#  -n 5\n", expect!["error: line 2: #GSUB: it ends in a backslash, and a directive cannot go on in the next line. Begin another line of the same kind"]);
+        check(
+            "#!/bin/sh\n\n#SBATCH --comment='a b\n",
+            expect!["error: line 3: #SBATCH: the quote ' is not closed. Close it on the same line"],
+        );
+        check(
+            "#!/bin/sh\n#GSUB -J \"x\n",
+            expect![[
+                r#"error: line 2: #GSUB: the quote " is not closed. Close it on the same line"#
+            ]],
+        );
+        check(
+            "#!/bin/sh\n#GSUB -J x \\\n#  -n 5\n",
+            expect![
+                "error: line 2: #GSUB: it ends in a backslash, and a directive cannot go on in the next line. Begin another line of the same kind"
+            ],
+        );
         let latin1 = read_directives(b"#!/bin/sh\n# \xe9\n#SBATCH -J \xe9\n");
-        assert_eq!(latin1.unwrap_err(), ScriptError::Directive { line_no: 3, word: "#SBATCH", why: LineError::NotUtf8 });
-        assert!(read_directives(b"#!/bin/sh\n# \xe9\n").is_ok(), "comments and commands may be in any encoding");
-        check(&format!("#!/bin/sh\n#SBATCH {}\n", "x".repeat(20_000)), expect!["error: line 2: #SBATCH: it has 20008 bytes and 16384 are the most. Divide it into several lines"]);
-        check(&format!("#!/bin/sh\n{}", "#SBATCH -H\n".repeat(2000)), expect!["error: line 1026: #SBATCH: it is one directive more than 1024, the most there can be. Put several options in a line"]);
+        assert_eq!(
+            latin1.unwrap_err(),
+            ScriptError::Directive {
+                line_no: 3,
+                word: "#SBATCH",
+                why: LineError::NotUtf8
+            }
+        );
+        assert!(
+            read_directives(b"#!/bin/sh\n# \xe9\n").is_ok(),
+            "comments and commands may be in any encoding"
+        );
+        check(
+            &format!("#!/bin/sh\n#SBATCH {}\n", "x".repeat(20_000)),
+            expect![
+                "error: line 2: #SBATCH: it has 20008 bytes and 16384 are the most. Divide it into several lines"
+            ],
+        );
+        check(
+            &format!("#!/bin/sh\n{}", "#SBATCH -H\n".repeat(2000)),
+            expect![
+                "error: line 1026: #SBATCH: it is one directive more than 1024, the most there can be. Put several options in a line"
+            ],
+        );
     }
 
     #[test]
     fn texts_that_are_no_scripts_are_refused_as_sbatch_refuses_them() {
-        check("echo hi\n", expect!["error: This does not look like a batch script. The first line must start with #! followed by the path to an interpreter. For instance: #!/bin/sh"]);
-        check("", expect!["error: Batch script is empty. Write #!/bin/sh and the commands to run"]);
-        check(" \n\t\n", expect!["error: Batch script contains only whitespace. Write #!/bin/sh and the commands to run"]);
-        check("#!/bin/sh\n#SBATCH -n1\r\nhostname\r\n", expect![r"error: Batch script contains DOS line breaks (\r\n), the first in line 2, instead of expected UNIX line breaks (\n). Convert it, for instance with: sed -i 's/\r$//' SCRIPT"]);
-        check("\x7fELF\0\0", expect!["error: the batch script has a NUL byte at offset 4: it is a binary file. Run a program with gsub -- PROGRAM, or from a script that begins with #!/bin/sh"]);
+        check(
+            "echo hi\n",
+            expect![
+                "error: This does not look like a batch script. The first line must start with #! followed by the path to an interpreter. For instance: #!/bin/sh"
+            ],
+        );
+        check(
+            "",
+            expect!["error: Batch script is empty. Write #!/bin/sh and the commands to run"],
+        );
+        check(
+            " \n\t\n",
+            expect![
+                "error: Batch script contains only whitespace. Write #!/bin/sh and the commands to run"
+            ],
+        );
+        check(
+            "#!/bin/sh\n#SBATCH -n1\r\nhostname\r\n",
+            expect![
+                r"error: Batch script contains DOS line breaks (\r\n), the first in line 2, instead of expected UNIX line breaks (\n). Convert it, for instance with: sed -i 's/\r$//' SCRIPT"
+            ],
+        );
+        check(
+            "\x7fELF\0\0",
+            expect![
+                "error: the batch script has a NUL byte at offset 4: it is a binary file. Run a program with gsub -- PROGRAM, or from a script that begins with #!/bin/sh"
+            ],
+        );
         let large = check_script(&vec![b'#'; 20 << 20]).unwrap_err().to_string();
         expect!["the batch script has 20971520 bytes and 4194304 (4 MiB) are the most. Keep data in files and let the script read them"].assert_eq(&large);
     }
@@ -257,7 +357,10 @@ mod tests {
     fn misplaced_directives_are_found() {
         let script = b"#!/bin/sh\n#SBATCH -n1\n  #SBATCH -n2\nhostname\n#GSUB -n3\n# SBATCH\n";
         assert_eq!(misplaced_directives(script), [3, 5]);
-        assert_eq!(misplaced_directives(&b"x\n#SBATCH\n".repeat(50)).len(), MAX_MISPLACED);
+        assert_eq!(
+            misplaced_directives(&b"x\n#SBATCH\n".repeat(50)).len(),
+            MAX_MISPLACED
+        );
     }
 
     proptest! {

@@ -30,13 +30,20 @@ impl TimeLimit {
     /// Reads all of Slurm's forms of `--time`. A bare number is minutes; `0`, `UNLIMITED` and `INFINITE` ask for no limit.
     pub fn parse(text: &str) -> Result<Self, DurationError> {
         let text = text.trim();
-        if ["unlimited", "infinite", "-1"].iter().any(|word| text.eq_ignore_ascii_case(word)) {
+        if ["unlimited", "infinite", "-1"]
+            .iter()
+            .any(|word| text.eq_ignore_ascii_case(word))
+        {
             return Ok(Self::Unlimited);
         }
         match limit_secs(text) {
-            None => Err(DurationError::Form { text: shorten(text) }),
+            None => Err(DurationError::Form {
+                text: shorten(text),
+            }),
             Some(0) => Ok(Self::Unlimited),
-            Some(secs) if secs > MAX_LIMIT_SECS => Err(DurationError::TooLong { text: shorten(text) }),
+            Some(secs) if secs > MAX_LIMIT_SECS => Err(DurationError::TooLong {
+                text: shorten(text),
+            }),
             Some(secs) => Ok(Self::Secs(secs)),
         }
     }
@@ -70,17 +77,30 @@ impl fmt::Display for TimeLimit {
 /// What is wrong with a time limit or a begin time.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum DurationError {
-    #[error("time limit {text:?} is in none of the forms {TIME_FORMS}. Try 90 (minutes) or 1:30:00")]
+    #[error(
+        "time limit {text:?} is in none of the forms {TIME_FORMS}. Try 90 (minutes) or 1:30:00"
+    )]
     Form { text: String },
-    #[error("time limit {text:?} is longer than 3650 days. Use UNLIMITED, or a limit within the partition's")]
+    #[error(
+        "time limit {text:?} is longer than 3650 days. Use UNLIMITED, or a limit within the partition's"
+    )]
     TooLong { text: String },
     #[error(
         "begin time {text:?} is no time that can be read. Try now+1hour, 16:00, tomorrow, 2027-01-09 or 2027-01-09T06:00"
     )]
     Begin { text: String },
-    #[error("begin time {text:?}: there is no such day as {year}-{month:02}-{day:02}. Write YYYY-MM-DD")]
-    NoSuchDay { text: String, year: i64, month: u8, day: u8 },
-    #[error("begin time {text:?}: there is no such time of day. Hours go to 23, minutes and seconds to 59")]
+    #[error(
+        "begin time {text:?}: there is no such day as {year}-{month:02}-{day:02}. Write YYYY-MM-DD"
+    )]
+    NoSuchDay {
+        text: String,
+        year: i64,
+        month: u8,
+        day: u8,
+    },
+    #[error(
+        "begin time {text:?}: there is no such time of day. Hours go to 23, minutes and seconds to 59"
+    )]
     NoSuchTime { text: String },
     #[error("begin time {text:?} is further than 3650 days from now. Try a nearer one")]
     TooFar { text: String },
@@ -91,7 +111,9 @@ fn limit_secs(text: &str) -> Option<u64> {
         return None;
     }
     let sum = |parts: &[(u64, u64)]| {
-        parts.iter().try_fold(0u64, |total, &(count, unit)| total.checked_add(count.checked_mul(unit)?))
+        parts.iter().try_fold(0u64, |total, &(count, unit)| {
+            total.checked_add(count.checked_mul(unit)?)
+        })
     };
     let fields = |text: &str| text.split(':').map(number).collect::<Option<Vec<u64>>>();
     if let Some((days, clock)) = text.split_once('-') {
@@ -154,29 +176,60 @@ pub struct CivilTime {
 impl CivilTime {
     /// Midnight of a day, or None if the calendar has no such day (years 1 to 9999).
     pub fn midnight(year: i32, month: u8, day: u8) -> Option<Self> {
-        let exists = (1..=9999).contains(&year) && (1..=12).contains(&month) && (1..=days_in(year, month)).contains(&day);
-        exists.then_some(Self { year, month, day, hour: 0, minute: 0, second: 0 })
+        let exists = (1..=9999).contains(&year)
+            && (1..=12).contains(&month)
+            && (1..=days_in(year, month)).contains(&day);
+        exists.then_some(Self {
+            year,
+            month,
+            day,
+            hour: 0,
+            minute: 0,
+            second: 0,
+        })
     }
 
     /// The same day at another time of day.
     pub fn at(self, clock: ClockTime) -> Self {
-        Self { hour: clock.hour, minute: clock.minute, second: clock.second, ..self }
+        Self {
+            hour: clock.hour,
+            minute: clock.minute,
+            second: clock.second,
+            ..self
+        }
     }
 
     /// This many days and seconds later (earlier when negative), as the calendar counts: no zone, no leap seconds.
     /// Stops at the first second of year 1 and the last of year 9999.
     pub fn plus_secs(self, secs: i64) -> Self {
         let day_secs = DAY_SECS as i64;
-        let clock = i64::from(self.hour) * 3600 + i64::from(self.minute) * 60 + i64::from(self.second);
-        let total = (day_number(self.year, self.month, self.day) * day_secs).saturating_add(clock).saturating_add(secs);
-        let total = total.clamp(day_number(1, 1, 1) * day_secs, day_number(10_000, 1, 1) * day_secs - 1);
+        let clock =
+            i64::from(self.hour) * 3600 + i64::from(self.minute) * 60 + i64::from(self.second);
+        let total = (day_number(self.year, self.month, self.day) * day_secs)
+            .saturating_add(clock)
+            .saturating_add(secs);
+        let total = total.clamp(
+            day_number(1, 1, 1) * day_secs,
+            day_number(10_000, 1, 1) * day_secs - 1,
+        );
         let (year, month, day) = date_of(total.div_euclid(day_secs));
         let (_, hour, minute, second) = split_secs(total.rem_euclid(day_secs) as u64);
-        Self { year, month, day, hour: hour as u8, minute: minute as u8, second: second as u8 }
+        Self {
+            year,
+            month,
+            day,
+            hour: hour as u8,
+            minute: minute as u8,
+            second: second as u8,
+        }
     }
 
     fn clock(self) -> ClockTime {
-        ClockTime { hour: self.hour, minute: self.minute, second: self.second }
+        ClockTime {
+            hour: self.hour,
+            minute: self.minute,
+            second: self.second,
+        }
     }
 }
 
@@ -184,12 +237,18 @@ impl fmt::Display for CivilTime {
     /// `2027-01-09T06:00:00`, as Slurm prints instants.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let clock = self.clock();
-        write!(f, "{:04}-{:02}-{:02}T{clock}", self.year, self.month, self.day)
+        write!(
+            f,
+            "{:04}-{:02}-{:02}T{clock}",
+            self.year, self.month, self.day
+        )
     }
 }
 
 /// A time of day.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 pub struct ClockTime {
     pub hour: u8,
     pub minute: u8,
@@ -214,16 +273,27 @@ pub enum BeginTime {
     /// `today`, `tomorrow`, each at a time of day (00:00 if none was given).
     DayFromNow { days: u8, clock: ClockTime },
     /// `MMDD`, `MM/DD`: this year's, or the next year's when it has passed.
-    MonthDay { month: u8, day: u8, clock: ClockTime },
+    MonthDay {
+        month: u8,
+        day: u8,
+        clock: ClockTime,
+    },
     /// A date with its year, at 00:00 if no time was given.
-    Date { year: i32, month: u8, day: u8, clock: ClockTime },
+    Date {
+        year: i32,
+        month: u8,
+        day: u8,
+        clock: ClockTime,
+    },
 }
 
 impl BeginTime {
     /// Reads the forms of `sbatch --begin` and of the time options of squeue and sacct.
     pub fn parse(text: &str) -> Result<Self, DurationError> {
         let text = text.trim();
-        let begin_error = || DurationError::Begin { text: shorten(text) };
+        let begin_error = || DurationError::Begin {
+            text: shorten(text),
+        };
         if text.is_empty() || text.len() > MAX_TEXT_BYTES || !text.is_ascii() {
             return Err(begin_error());
         }
@@ -231,14 +301,18 @@ impl BeginTime {
         if let Some(rest) = lower.strip_prefix("now") {
             let offset_secs = offset_secs(rest.trim()).ok_or_else(begin_error)?;
             if offset_secs.unsigned_abs() > MAX_LIMIT_SECS {
-                return Err(DurationError::TooFar { text: shorten(text) });
+                return Err(DurationError::TooFar {
+                    text: shorten(text),
+                });
             }
             return Ok(Self::Relative { offset_secs });
         }
         let (mut day, mut clock) = (None, None);
         for word in begin_words(&lower) {
             if let Some(read) = ClockWord::parse(&word) {
-                let read = read.ok_or_else(|| DurationError::NoSuchTime { text: shorten(text) })?;
+                let read = read.ok_or_else(|| DurationError::NoSuchTime {
+                    text: shorten(text),
+                })?;
                 if clock.replace(read).is_some() {
                     return Err(begin_error());
                 }
@@ -274,7 +348,20 @@ impl BeginTime {
             Self::TimeOfDay { clock } => days_later(u8::from(clock <= now.clock())).at(clock),
             Self::DayFromNow { days, clock } => days_later(days).at(clock),
             Self::MonthDay { month, day, clock } => next_month_day(now, month, day).at(clock),
-            Self::Date { year, month, day, clock } => CivilTime { year, month, day, hour: 0, minute: 0, second: 0 }.at(clock),
+            Self::Date {
+                year,
+                month,
+                day,
+                clock,
+            } => CivilTime {
+                year,
+                month,
+                day,
+                hour: 0,
+                minute: 0,
+                second: 0,
+            }
+            .at(clock),
         }
     }
 }
@@ -296,7 +383,12 @@ impl fmt::Display for BeginTime {
             Self::DayFromNow { days: 0, clock } => write!(f, "today {clock}"),
             Self::DayFromNow { clock, .. } => write!(f, "tomorrow {clock}"),
             Self::MonthDay { month, day, clock } => write!(f, "{month:02}/{day:02}-{clock}"),
-            Self::Date { year, month, day, clock } => write!(f, "{year:04}-{month:02}-{day:02}T{clock}"),
+            Self::Date {
+                year,
+                month,
+                day,
+                clock,
+            } => write!(f, "{year:04}-{month:02}-{day:02}T{clock}"),
         }
     }
 }
@@ -330,7 +422,9 @@ fn offset_secs(rest: &str) -> Option<i64> {
         "w" | "week" | "weeks" => 7 * DAY_SECS as i64,
         _ => return None,
     };
-    number::<i64>(count)?.checked_mul(unit_secs)?.checked_mul(sign)
+    number::<i64>(count)?
+        .checked_mul(unit_secs)?
+        .checked_mul(sign)
 }
 
 /// Cuts `2027-01-09t06:00`, `01/09/27-06:00` and `4:00 pm` into words for a day and a time of day.
@@ -341,7 +435,10 @@ fn begin_words(lower: &str) -> Vec<String> {
             "am" | "pm" if words.last().is_some_and(|last| last.contains(':')) => {
                 words.last_mut().expect("just seen").push_str(word);
             }
-            _ => match word.find(':').and_then(|colon| word[..colon].rfind(['t', '-'])) {
+            _ => match word
+                .find(':')
+                .and_then(|colon| word[..colon].rfind(['t', '-']))
+            {
                 Some(cut) => words.extend([word[..cut].to_owned(), word[cut + 1..].to_owned()]),
                 None => words.push(word.to_owned()),
             },
@@ -355,7 +452,13 @@ struct ClockWord;
 impl ClockWord {
     /// None: not a time of day. Some(None): one that no clock shows.
     fn parse(word: &str) -> Option<Option<ClockTime>> {
-        let at = |hour: u8| Some(Some(ClockTime { hour, minute: 0, second: 0 }));
+        let at = |hour: u8| {
+            Some(Some(ClockTime {
+                hour,
+                minute: 0,
+                second: 0,
+            }))
+        };
         match word {
             "midnight" => return at(0),
             "elevenses" => return at(11),
@@ -384,7 +487,13 @@ impl ClockWord {
             Some(half) => hour % 12 + half,
             None => hour,
         };
-        Some((hour < 24 && minute < 60 && second < 60).then_some(ClockTime { hour, minute, second }))
+        Some(
+            (hour < 24 && minute < 60 && second < 60).then_some(ClockTime {
+                hour,
+                minute,
+                second,
+            }),
+        )
     }
 }
 
@@ -403,7 +512,13 @@ impl DayWord {
             "tomorrow" => return Some(Self::FromNow(1)),
             _ => {}
         }
-        let two = |digits: &str| if digits.len() <= 2 { number::<u8>(digits) } else { None };
+        let two = |digits: &str| {
+            if digits.len() <= 2 {
+                number::<u8>(digits)
+            } else {
+                None
+            }
+        };
         // A year of two digits is of this century, as Slurm reads it.
         let short_year = |digits: &str| match digits.len() {
             2 => number::<i32>(digits).map(|year| 2000 + year),
@@ -413,16 +528,24 @@ impl DayWord {
         if number::<u64>(word).is_some() {
             return match word.len() {
                 4 => Some(Self::MonthDay(two(&word[..2])?, two(&word[2..])?)),
-                6 => Some(Self::Date(short_year(&word[4..])?, two(&word[..2])?, two(&word[2..4])?)),
+                6 => Some(Self::Date(
+                    short_year(&word[4..])?,
+                    two(&word[..2])?,
+                    two(&word[2..4])?,
+                )),
                 _ => None,
             };
         }
         let separator = word.chars().find(|c| matches!(c, '-' | '/' | '.'))?;
         let fields: Vec<&str> = word.split(separator).collect();
         match (separator, fields.as_slice()) {
-            ('-', [year, month, day]) if year.len() == 4 => Some(Self::Date(number(year)?, two(month)?, two(day)?)),
+            ('-', [year, month, day]) if year.len() == 4 => {
+                Some(Self::Date(number(year)?, two(month)?, two(day)?))
+            }
             ('/' | '.', [month, day]) => Some(Self::MonthDay(two(month)?, two(day)?)),
-            ('/' | '.', [month, day, year]) => Some(Self::Date(short_year(year)?, two(month)?, two(day)?)),
+            ('/' | '.', [month, day, year]) => {
+                Some(Self::Date(short_year(year)?, two(month)?, two(day)?))
+            }
             _ => None,
         }
     }
@@ -435,11 +558,21 @@ impl DayWord {
             Self::Date(year, month, day) => (year, month, day),
         };
         if CivilTime::midnight(year, month, day).is_none() {
-            return Err(DurationError::NoSuchDay { text: shorten(text), year: i64::from(year), month, day });
+            return Err(DurationError::NoSuchDay {
+                text: shorten(text),
+                year: i64::from(year),
+                month,
+                day,
+            });
         }
         Ok(match self {
             Self::MonthDay(..) => BeginTime::MonthDay { month, day, clock },
-            _ => BeginTime::Date { year, month, day, clock },
+            _ => BeginTime::Date {
+                year,
+                month,
+                day,
+                clock,
+            },
         })
     }
 }
@@ -459,7 +592,8 @@ fn days_in(year: i32, month: u8) -> u8 {
 /// Days since the first day of year 1 in the Gregorian calendar, for year, month and day from 1.
 fn day_number(year: i32, month: u8, day: u8) -> i64 {
     let before = i64::from(year) - 1;
-    let of_years = before * 365 + before.div_euclid(4) - before.div_euclid(100) + before.div_euclid(400);
+    let of_years =
+        before * 365 + before.div_euclid(4) - before.div_euclid(100) + before.div_euclid(400);
     let of_months: i64 = (1..month).map(|m| i64::from(days_in(year, m))).sum();
     of_years + of_months + i64::from(day) - 1
 }
@@ -523,7 +657,10 @@ mod tests {
 
     #[test]
     fn prints_as_squeue_and_sacct() {
-        let printed: Vec<_> = [14, 600, 3586, 3600, 172_800].iter().map(|&s| (squeue_time(s), sacct_time(s))).collect();
+        let printed: Vec<_> = [14, 600, 3586, 3600, 172_800]
+            .iter()
+            .map(|&s| (squeue_time(s), sacct_time(s)))
+            .collect();
         expect![[r#"[("0:14", "00:00:14"), ("10:00", "00:10:00"), ("59:46", "00:59:46"), ("1:00:00", "01:00:00"), ("2-00:00:00", "2-00:00:00")]"#]]
             .assert_eq(&format!("{printed:?}"));
     }
@@ -532,14 +669,31 @@ mod tests {
     fn a_bad_limit_is_refused_with_the_forms() {
         expect![[r#"error: time limit "junk" is in none of the forms minutes, minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes, days-hours:minutes:seconds or UNLIMITED. Try 90 (minutes) or 1:30:00"#]].assert_eq(&limit("junk"));
         expect![[r#"error: time limit "99999-0" is longer than 3650 days. Use UNLIMITED, or a limit within the partition's"#]].assert_eq(&limit("99999-0"));
-        for text in ["", "1h", "1:2:3:4", "1-", "-5", "+5", "1-2-3", "99999999999999999999", "1 2"] {
+        for text in [
+            "",
+            "1h",
+            "1:2:3:4",
+            "1-",
+            "-5",
+            "+5",
+            "1-2-3",
+            "99999999999999999999",
+            "1 2",
+        ] {
             assert!(TimeLimit::parse(text).is_err(), "{text}");
         }
     }
 
     /// Friday 20 November 2026, 10:05:27 is now.
     fn begin(text: &str, want: Expect) {
-        let now = CivilTime { year: 2026, month: 11, day: 20, hour: 10, minute: 5, second: 27 };
+        let now = CivilTime {
+            year: 2026,
+            month: 11,
+            day: 20,
+            hour: 10,
+            minute: 5,
+            second: 27,
+        };
         want.assert_eq(&match BeginTime::parse(text) {
             Ok(begin) => begin.resolve(now).to_string(),
             Err(error) => format!("error: {error}"),
@@ -576,25 +730,75 @@ mod tests {
 
     #[test]
     fn refuses_begin_times_that_no_calendar_has() {
-        begin("2027-02-29", expect![[r#"error: begin time "2027-02-29": there is no such day as 2027-02-29. Write YYYY-MM-DD"#]]);
-        begin("25:00", expect![[r#"error: begin time "25:00": there is no such time of day. Hours go to 23, minutes and seconds to 59"#]]);
-        begin("13:00pm", expect![[r#"error: begin time "13:00pm": there is no such time of day. Hours go to 23, minutes and seconds to 59"#]]);
-        begin("next week", expect![[r#"error: begin time "next week" is no time that can be read. Try now+1hour, 16:00, tomorrow, 2027-01-09 or 2027-01-09T06:00"#]]);
-        begin("now+99999days", expect![[r#"error: begin time "now+99999days" is further than 3650 days from now. Try a nearer one"#]]);
-        for text in ["", "now+", "now+1fortnight", "5", "10:00 11:00", "today tomorrow", "31/12", "+5"] {
+        begin(
+            "2027-02-29",
+            expect![[
+                r#"error: begin time "2027-02-29": there is no such day as 2027-02-29. Write YYYY-MM-DD"#
+            ]],
+        );
+        begin(
+            "25:00",
+            expect![[
+                r#"error: begin time "25:00": there is no such time of day. Hours go to 23, minutes and seconds to 59"#
+            ]],
+        );
+        begin(
+            "13:00pm",
+            expect![[
+                r#"error: begin time "13:00pm": there is no such time of day. Hours go to 23, minutes and seconds to 59"#
+            ]],
+        );
+        begin(
+            "next week",
+            expect![[
+                r#"error: begin time "next week" is no time that can be read. Try now+1hour, 16:00, tomorrow, 2027-01-09 or 2027-01-09T06:00"#
+            ]],
+        );
+        begin(
+            "now+99999days",
+            expect![[
+                r#"error: begin time "now+99999days" is further than 3650 days from now. Try a nearer one"#
+            ]],
+        );
+        for text in [
+            "",
+            "now+",
+            "now+1fortnight",
+            "5",
+            "10:00 11:00",
+            "today tomorrow",
+            "31/12",
+            "+5",
+        ] {
             assert!(BeginTime::parse(text).is_err(), "{text}");
         }
     }
 
     #[test]
     fn the_calendar_knows_its_leap_years() {
-        let end_of_february = CivilTime { year: 2028, month: 2, day: 28, hour: 23, minute: 59, second: 59 };
-        assert_eq!(end_of_february.plus_secs(1).to_string(), "2028-02-29T00:00:00");
+        let end_of_february = CivilTime {
+            year: 2028,
+            month: 2,
+            day: 28,
+            hour: 23,
+            minute: 59,
+            second: 59,
+        };
+        assert_eq!(
+            end_of_february.plus_secs(1).to_string(),
+            "2028-02-29T00:00:00"
+        );
         assert_eq!(day_number(1970, 1, 1), 719_162);
         assert_eq!(day_number(2000, 3, 1) - day_number(2000, 2, 28), 2);
         assert_eq!(day_number(1900, 3, 1) - day_number(1900, 2, 28), 1);
-        assert_eq!(end_of_february.plus_secs(i64::MAX).to_string(), "9999-12-31T23:59:59");
-        assert_eq!(end_of_february.plus_secs(i64::MIN).to_string(), "0001-01-01T00:00:00");
+        assert_eq!(
+            end_of_february.plus_secs(i64::MAX).to_string(),
+            "9999-12-31T23:59:59"
+        );
+        assert_eq!(
+            end_of_february.plus_secs(i64::MIN).to_string(),
+            "0001-01-01T00:00:00"
+        );
     }
 
     proptest! {

@@ -8,7 +8,9 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// What a process left: its exit code, or the signal that ended it. `0:0` is success.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 pub struct ExitCode {
     /// Exit code, 0 to 255; 0 when a signal ended it.
     pub code: u8,
@@ -45,7 +47,11 @@ impl ExitCode {
 
     /// What a shell's `$?` shows and `--wait` exits with: the code, or 128 + signal.
     pub const fn shell_code(self) -> u8 {
-        if self.signal == 0 { self.code } else { 128u8.saturating_add(self.signal) }
+        if self.signal == 0 {
+            self.code
+        } else {
+            128u8.saturating_add(self.signal)
+        }
     }
 }
 
@@ -65,10 +71,23 @@ pub struct ExitCodeError {
 impl FromStr for ExitCode {
     type Err = ExitCodeError;
     fn from_str(text: &str) -> Result<Self, ExitCodeError> {
-        let number = |digits: &str| if digits.starts_with('+') { None } else { digits.parse::<u8>().ok() };
+        let number = |digits: &str| {
+            if digits.starts_with('+') {
+                None
+            } else {
+                digits.parse::<u8>().ok()
+            }
+        };
         text.split_once(':')
-            .and_then(|(code, signal)| Some(Self { code: number(code)?, signal: number(signal)? }))
-            .ok_or_else(|| ExitCodeError { text: text.chars().take(40).collect() })
+            .and_then(|(code, signal)| {
+                Some(Self {
+                    code: number(code)?,
+                    signal: number(signal)?,
+                })
+            })
+            .ok_or_else(|| ExitCodeError {
+                text: text.chars().take(40).collect(),
+            })
     }
 }
 
@@ -95,7 +114,11 @@ mod tests {
     fn wait_statuses_are_read_as_linux_writes_them() {
         assert_eq!(ExitCode::from_wait_status(0x0300), ExitCode::exited(3));
         assert_eq!(ExitCode::from_wait_status(9), ExitCode::killed(9));
-        assert_eq!(ExitCode::from_wait_status(0x8b), ExitCode::killed(11), "with a core dump");
+        assert_eq!(
+            ExitCode::from_wait_status(0x8b),
+            ExitCode::killed(11),
+            "with a core dump"
+        );
     }
 
     #[test]

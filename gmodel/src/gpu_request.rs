@@ -61,7 +61,14 @@ impl GpuAsk {
     /// So many whole GPUs of any type; none for 0.
     pub fn whole(count: u32) -> Self {
         let amount = GpuAmount::Whole(count);
-        let alternatives = if count == 0 { vec![] } else { vec![GpuAlternative { kind: GpuKind::Any, amount }] };
+        let alternatives = if count == 0 {
+            vec![]
+        } else {
+            vec![GpuAlternative {
+                kind: GpuKind::Any,
+                amount,
+            }]
+        };
         Self { alternatives }
     }
 
@@ -71,7 +78,9 @@ impl GpuAsk {
         let text = text.trim();
         check_text(text)?;
         if text.contains(',') {
-            return Err(GpuRequestError::Comma { text: shorten(text) });
+            return Err(GpuRequestError::Comma {
+                text: shorten(text),
+            });
         }
         let mut alternatives: Vec<GpuAlternative> = Vec::new();
         let parts: Vec<&str> = text.split('|').map(str::trim).collect();
@@ -80,11 +89,17 @@ impl GpuAsk {
                 Some(alternative) if alternatives.contains(&alternative) => {}
                 Some(alternative) => alternatives.push(alternative),
                 None if parts.len() == 1 => return Ok(Self::default()),
-                None => return Err(GpuRequestError::ZeroAlternative { text: shorten(text) }),
+                None => {
+                    return Err(GpuRequestError::ZeroAlternative {
+                        text: shorten(text),
+                    });
+                }
             }
         }
         if alternatives.len() > MAX_ALTERNATIVES {
-            return Err(GpuRequestError::TooManyAlternatives { alternatives: alternatives.len() });
+            return Err(GpuRequestError::TooManyAlternatives {
+                alternatives: alternatives.len(),
+            });
         }
         Ok(Self { alternatives })
     }
@@ -99,18 +114,25 @@ impl GpuAsk {
         }
         let mut gpus: Option<Self> = None;
         for item in text.split(',').map(str::trim) {
-            let bare = item.strip_prefix("gres/").or_else(|| item.strip_prefix("gres:")).unwrap_or(item);
+            let bare = item
+                .strip_prefix("gres/")
+                .or_else(|| item.strip_prefix("gres:"))
+                .unwrap_or(item);
             let (name, rest) = match bare.find([':', '=']) {
                 Some(cut) => (&bare[..cut], Some(&bare[cut + 1..])),
                 None => (bare, None),
             };
             if !name.eq_ignore_ascii_case("gpu") {
-                return Err(GpuRequestError::OtherGres { name: shorten(name) });
+                return Err(GpuRequestError::OtherGres {
+                    name: shorten(name),
+                });
             }
             // TRES write the count behind `=`, where options write `:`.
             let ask = Self::parse(&rest.unwrap_or("1").replacen('=', ":", 1))?;
             if gpus.replace(ask).is_some() {
-                return Err(GpuRequestError::Comma { text: shorten(text) });
+                return Err(GpuRequestError::Comma {
+                    text: shorten(text),
+                });
             }
         }
         gpus.ok_or(GpuRequestError::Empty)
@@ -134,7 +156,9 @@ impl GpuAlternative {
             return Err(GpuRequestError::Empty);
         }
         let lower = part.to_ascii_lowercase();
-        let form = || GpuRequestError::Form { part: shorten(part) };
+        let form = || GpuRequestError::Form {
+            part: shorten(part),
+        };
         let fields: Vec<&str> = lower.split(':').map(str::trim).collect();
         let (name, profile, count) = match *fields.as_slice() {
             [count] if starts_as_number(count) && !is_mig_profile(count) => ("", "", count),
@@ -159,12 +183,28 @@ impl GpuAlternative {
         let count = Count::parse(count).ok_or_else(form)?.checked(part)?;
         Ok(match (count, profile) {
             (Count::Whole(0), _) => None,
-            (Count::Whole(count), "") => Some(Self { kind, amount: GpuAmount::Whole(count as u32) }),
-            (Count::Whole(count), profile) => {
-                Some(Self { kind, amount: GpuAmount::Mig { profile: profile.to_owned(), count: count as u32 } })
+            (Count::Whole(count), "") => Some(Self {
+                kind,
+                amount: GpuAmount::Whole(count as u32),
+            }),
+            (Count::Whole(count), profile) => Some(Self {
+                kind,
+                amount: GpuAmount::Mig {
+                    profile: profile.to_owned(),
+                    count: count as u32,
+                },
+            }),
+            (Count::Milli(milli), "") => Some(Self {
+                kind,
+                amount: GpuAmount::Share {
+                    milli: milli as u32,
+                },
+            }),
+            (Count::Milli(_), _) => {
+                return Err(GpuRequestError::ShareOfMig {
+                    part: shorten(part),
+                });
             }
-            (Count::Milli(milli), "") => Some(Self { kind, amount: GpuAmount::Share { milli: milli as u32 } }),
-            (Count::Milli(_), _) => return Err(GpuRequestError::ShareOfMig { part: shorten(part) }),
         })
     }
 }
@@ -195,7 +235,11 @@ impl fmt::Display for GpuAsk {
             let bar = if i == 0 { "" } else { "|" };
             write!(f, "{bar}{alternative}")?;
         }
-        if self.is_none() { f.write_str("0") } else { Ok(()) }
+        if self.is_none() {
+            f.write_str("0")
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -223,25 +267,45 @@ impl fmt::Display for GpuAmount {
 pub enum GpuRequestError {
     #[error("the request for GPUs is empty. Try 4, h100:4, 0.5 or 1g.10gb:2")]
     Empty,
-    #[error("{part:?} is no request for GPUs. Try 4, h100:4, 0.5 or 1g.10gb:2, and | between alternatives")]
+    #[error(
+        "{part:?} is no request for GPUs. Try 4, h100:4, 0.5 or 1g.10gb:2, and | between alternatives"
+    )]
     Form { part: String },
-    #[error("{text:?} asks for several kinds of GPUs together; a job holds one kind. Write h100:4|a100:8 for whichever is free first")]
+    #[error(
+        "{text:?} asks for several kinds of GPUs together; a job holds one kind. Write h100:4|a100:8 for whichever is free first"
+    )]
     Comma { text: String },
     #[error("{text:?} has an alternative of 0 GPUs. Leave it out")]
     ZeroAlternative { text: String },
-    #[error("{alternatives} alternatives of GPUs are asked for and {MAX_ALTERNATIVES} are the most. Leave some out")]
+    #[error(
+        "{alternatives} alternatives of GPUs are asked for and {MAX_ALTERNATIVES} are the most. Leave some out"
+    )]
     TooManyAlternatives { alternatives: usize },
     #[error("{part:?} asks for more than {MAX_COUNT} GPUs. Use a smaller number")]
     TooMany { part: String },
-    #[error("{part:?} asks for one and a part of another GPU; a share is a part of one. Try {below} or {above}, or 0.5")]
-    ShareAboveOne { part: String, below: u64, above: u64 },
-    #[error("{part:?} is finer than a thousandth of a GPU. Use up to three digits after the point, as in 0.125")]
+    #[error(
+        "{part:?} asks for one and a part of another GPU; a share is a part of one. Try {below} or {above}, or 0.5"
+    )]
+    ShareAboveOne {
+        part: String,
+        below: u64,
+        above: u64,
+    },
+    #[error(
+        "{part:?} is finer than a thousandth of a GPU. Use up to three digits after the point, as in 0.125"
+    )]
     TooFine { part: String },
-    #[error("{part:?} asks for a part of a MIG instance, which cannot be divided. Ask for whole ones, as in 1g.10gb:2, or for a share, as in 0.5")]
+    #[error(
+        "{part:?} asks for a part of a MIG instance, which cannot be divided. Ask for whole ones, as in 1g.10gb:2, or for a share, as in 0.5"
+    )]
     ShareOfMig { part: String },
-    #[error("--gres {name:?} is not known here: GPUs are the only generic resource. Use gpu:4 or gpu:h100:4")]
+    #[error(
+        "--gres {name:?} is not known here: GPUs are the only generic resource. Use gpu:4 or gpu:h100:4"
+    )]
     OtherGres { name: String },
-    #[error("the request for GPUs has {bytes} bytes and {MAX_TEXT_BYTES} are the most. Use fewer alternatives")]
+    #[error(
+        "the request for GPUs has {bytes} bytes and {MAX_TEXT_BYTES} are the most. Use fewer alternatives"
+    )]
     TextTooLong { bytes: usize },
     #[error("--gpu-mem: {0}")]
     GpuMem(SizeError),
@@ -262,28 +326,37 @@ pub fn is_mig_profile(name: &str) -> bool {
     let (shape, attributes) = name.split_at(name.find(['+', '-']).unwrap_or(name.len()));
     let counted = |field: &str, unit: &str| {
         field.strip_suffix(unit).is_some_and(|digits| {
-            (1..=4).contains(&digits.len()) && digits.bytes().all(|b| b.is_ascii_digit()) && !digits.starts_with('0')
+            (1..=4).contains(&digits.len())
+                && digits.bytes().all(|b| b.is_ascii_digit())
+                && !digits.starts_with('0')
         })
     };
     let fields: Vec<&str> = shape.split('.').collect();
     let shaped = match *fields.as_slice() {
         [slices, memory] => counted(slices, "g") && counted(memory, "gb"),
-        [compute, slices, memory] => counted(compute, "c") && counted(slices, "g") && counted(memory, "gb"),
+        [compute, slices, memory] => {
+            counted(compute, "c") && counted(slices, "g") && counted(memory, "gb")
+        }
         _ => false,
     };
     let mut attribute_names = attributes.split(['+', '-']).skip(1);
-    let named = |name: &str| !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'.');
+    let named = |name: &str| {
+        !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'.')
+    };
     name.len() <= MAX_NAME_BYTES && shaped && attribute_names.all(named)
 }
 
 /// A type's name: letters, digits, `_`, `-`, `.`, a letter or digit first, lower case.
 fn is_type_name(name: &str) -> bool {
-    let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'_' | b'-' | b'.');
+    let inner =
+        |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'_' | b'-' | b'.');
     name.len() <= MAX_NAME_BYTES
         && name.bytes().all(inner)
         && name.starts_with(|c: char| c.is_ascii_alphanumeric())
         && !is_mig_profile(name)
-        && !name.rsplit_once('_').is_some_and(|(_, cut)| is_mig_profile(cut))
+        && !name
+            .rsplit_once('_')
+            .is_some_and(|(_, cut)| is_mig_profile(cut))
 }
 
 fn starts_as_number(text: &str) -> bool {
@@ -318,18 +391,28 @@ impl Count {
             length if length > MAX_DECIMALS => Some(Self::Milli(0)),
             _ => {
                 let milli: u64 = format!("{decimals:0<3}").parse().ok()?;
-                Some(Self::Milli(whole.min(u64::MAX / 10_000) * u64::from(MILLI_PER_GPU) + milli))
+                Some(Self::Milli(
+                    whole.min(u64::MAX / 10_000) * u64::from(MILLI_PER_GPU) + milli,
+                ))
             }
         }
     }
 
     fn checked(self, part: &str) -> Result<Self, GpuRequestError> {
         match self {
-            Self::Whole(count) if count > u64::from(MAX_COUNT) => Err(GpuRequestError::TooMany { part: shorten(part) }),
-            Self::Milli(0) => Err(GpuRequestError::TooFine { part: shorten(part) }),
+            Self::Whole(count) if count > u64::from(MAX_COUNT) => Err(GpuRequestError::TooMany {
+                part: shorten(part),
+            }),
+            Self::Milli(0) => Err(GpuRequestError::TooFine {
+                part: shorten(part),
+            }),
             Self::Milli(milli) if milli > u64::from(MILLI_PER_GPU) => {
                 let below = milli / u64::from(MILLI_PER_GPU);
-                Err(GpuRequestError::ShareAboveOne { part: shorten(part), below, above: below + 1 })
+                Err(GpuRequestError::ShareAboveOne {
+                    part: shorten(part),
+                    below,
+                    above: below + 1,
+                })
             }
             count => Ok(count),
         }
@@ -372,64 +455,206 @@ mod tests {
 
     #[test]
     fn reads_counts_types_and_ranked_alternatives() {
-        gpus("4", expect!["4 [GpuAlternative { kind: Any, amount: Whole(4) }]"]);
-        gpus("h100:4", expect![[r#"h100:4 [GpuAlternative { kind: Type("h100"), amount: Whole(4) }]"#]]);
-        gpus("H100", expect![[r#"h100:1 [GpuAlternative { kind: Type("h100"), amount: Whole(1) }]"#]]);
+        gpus(
+            "4",
+            expect!["4 [GpuAlternative { kind: Any, amount: Whole(4) }]"],
+        );
+        gpus(
+            "h100:4",
+            expect![[r#"h100:4 [GpuAlternative { kind: Type("h100"), amount: Whole(4) }]"#]],
+        );
+        gpus(
+            "H100",
+            expect![[r#"h100:1 [GpuAlternative { kind: Type("h100"), amount: Whole(1) }]"#]],
+        );
         gpus(
             "h100:4|a100:8",
-            expect![[r#"h100:4|a100:8 [GpuAlternative { kind: Type("h100"), amount: Whole(4) }, GpuAlternative { kind: Type("a100"), amount: Whole(8) }]"#]],
+            expect![[
+                r#"h100:4|a100:8 [GpuAlternative { kind: Type("h100"), amount: Whole(4) }, GpuAlternative { kind: Type("a100"), amount: Whole(8) }]"#
+            ]],
         );
-        gpus("4090:2 | 4 | 4", expect![[r#"4090:2|4 [GpuAlternative { kind: Type("4090"), amount: Whole(2) }, GpuAlternative { kind: Any, amount: Whole(4) }]"#]]);
+        gpus(
+            "4090:2 | 4 | 4",
+            expect![[
+                r#"4090:2|4 [GpuAlternative { kind: Type("4090"), amount: Whole(2) }, GpuAlternative { kind: Any, amount: Whole(4) }]"#
+            ]],
+        );
         gpus("0", expect!["0 []"]);
     }
 
     #[test]
     fn reads_shares_and_mig_instances() {
-        gpus("0.5", expect!["0.5 [GpuAlternative { kind: Any, amount: Share { milli: 500 } }]"]);
-        gpus("h100:.125", expect![[r#"h100:0.125 [GpuAlternative { kind: Type("h100"), amount: Share { milli: 125 } }]"#]]);
-        gpus("2.0", expect!["2 [GpuAlternative { kind: Any, amount: Whole(2) }]"]);
-        gpus("1g.10gb:2", expect![[r#"1g.10gb:2 [GpuAlternative { kind: Any, amount: Mig { profile: "1g.10gb", count: 2 } }]"#]]);
-        gpus("2g.20gb", expect![[r#"2g.20gb:1 [GpuAlternative { kind: Any, amount: Mig { profile: "2g.20gb", count: 1 } }]"#]]);
-        gpus("h100:1g.10gb+me:1", expect![[r#"h100:1g.10gb+me:1 [GpuAlternative { kind: Type("h100"), amount: Mig { profile: "1g.10gb+me", count: 1 } }]"#]]);
-        gpus("a100_1g.5gb:3", expect![[r#"a100:1g.5gb:3 [GpuAlternative { kind: Type("a100"), amount: Mig { profile: "1g.5gb", count: 3 } }]"#]]);
+        gpus(
+            "0.5",
+            expect!["0.5 [GpuAlternative { kind: Any, amount: Share { milli: 500 } }]"],
+        );
+        gpus(
+            "h100:.125",
+            expect![[
+                r#"h100:0.125 [GpuAlternative { kind: Type("h100"), amount: Share { milli: 125 } }]"#
+            ]],
+        );
+        gpus(
+            "2.0",
+            expect!["2 [GpuAlternative { kind: Any, amount: Whole(2) }]"],
+        );
+        gpus(
+            "1g.10gb:2",
+            expect![[
+                r#"1g.10gb:2 [GpuAlternative { kind: Any, amount: Mig { profile: "1g.10gb", count: 2 } }]"#
+            ]],
+        );
+        gpus(
+            "2g.20gb",
+            expect![[
+                r#"2g.20gb:1 [GpuAlternative { kind: Any, amount: Mig { profile: "2g.20gb", count: 1 } }]"#
+            ]],
+        );
+        gpus(
+            "h100:1g.10gb+me:1",
+            expect![[
+                r#"h100:1g.10gb+me:1 [GpuAlternative { kind: Type("h100"), amount: Mig { profile: "1g.10gb+me", count: 1 } }]"#
+            ]],
+        );
+        gpus(
+            "a100_1g.5gb:3",
+            expect![[
+                r#"a100:1g.5gb:3 [GpuAlternative { kind: Type("a100"), amount: Mig { profile: "1g.5gb", count: 3 } }]"#
+            ]],
+        );
     }
 
     #[test]
     fn reads_slurms_gres() {
-        gres("gpu", expect!["1 [GpuAlternative { kind: Any, amount: Whole(1) }]"]);
-        gres("gpu:4", expect!["4 [GpuAlternative { kind: Any, amount: Whole(4) }]"]);
-        gres("gpu:h100:4", expect![[r#"h100:4 [GpuAlternative { kind: Type("h100"), amount: Whole(4) }]"#]]);
-        gres("gpu:h100", expect![[r#"h100:1 [GpuAlternative { kind: Type("h100"), amount: Whole(1) }]"#]]);
-        gres("gres/gpu:2", expect!["2 [GpuAlternative { kind: Any, amount: Whole(2) }]"]);
-        gres("gres/gpu:a100=2", expect![[r#"a100:2 [GpuAlternative { kind: Type("a100"), amount: Whole(2) }]"#]]);
-        gres("gres:gpu=2", expect!["2 [GpuAlternative { kind: Any, amount: Whole(2) }]"]);
-        gres("gpu:1g.10gb:1", expect![[r#"1g.10gb:1 [GpuAlternative { kind: Any, amount: Mig { profile: "1g.10gb", count: 1 } }]"#]]);
+        gres(
+            "gpu",
+            expect!["1 [GpuAlternative { kind: Any, amount: Whole(1) }]"],
+        );
+        gres(
+            "gpu:4",
+            expect!["4 [GpuAlternative { kind: Any, amount: Whole(4) }]"],
+        );
+        gres(
+            "gpu:h100:4",
+            expect![[r#"h100:4 [GpuAlternative { kind: Type("h100"), amount: Whole(4) }]"#]],
+        );
+        gres(
+            "gpu:h100",
+            expect![[r#"h100:1 [GpuAlternative { kind: Type("h100"), amount: Whole(1) }]"#]],
+        );
+        gres(
+            "gres/gpu:2",
+            expect!["2 [GpuAlternative { kind: Any, amount: Whole(2) }]"],
+        );
+        gres(
+            "gres/gpu:a100=2",
+            expect![[r#"a100:2 [GpuAlternative { kind: Type("a100"), amount: Whole(2) }]"#]],
+        );
+        gres(
+            "gres:gpu=2",
+            expect!["2 [GpuAlternative { kind: Any, amount: Whole(2) }]"],
+        );
+        gres(
+            "gpu:1g.10gb:1",
+            expect![[
+                r#"1g.10gb:1 [GpuAlternative { kind: Any, amount: Mig { profile: "1g.10gb", count: 1 } }]"#
+            ]],
+        );
         gres("none", expect!["0 []"]);
         gres("gpu:0", expect!["0 []"]);
     }
 
     #[test]
     fn errors_say_what_would_work() {
-        gpus("", expect!["error: the request for GPUs is empty. Try 4, h100:4, 0.5 or 1g.10gb:2"]);
-        gpus("h100:x", expect![[r#"error: "h100:x" is no request for GPUs. Try 4, h100:4, 0.5 or 1g.10gb:2, and | between alternatives"#]]);
-        gpus(":4", expect![[r#"error: ":4" is no request for GPUs. Try 4, h100:4, 0.5 or 1g.10gb:2, and | between alternatives"#]]);
-        gpus("-4", expect![[r#"error: "-4" is no request for GPUs. Try 4, h100:4, 0.5 or 1g.10gb:2, and | between alternatives"#]]);
-        gpus("h100:2,a100:1", expect![[r#"error: "h100:2,a100:1" asks for several kinds of GPUs together; a job holds one kind. Write h100:4|a100:8 for whichever is free first"#]]);
-        gpus("1.5", expect![[r#"error: "1.5" asks for one and a part of another GPU; a share is a part of one. Try 1 or 2, or 0.5"#]]);
-        gpus("0.0001", expect![[r#"error: "0.0001" is finer than a thousandth of a GPU. Use up to three digits after the point, as in 0.125"#]]);
-        gpus("1g.10gb:0.5", expect![[r#"error: "1g.10gb:0.5" asks for a part of a MIG instance, which cannot be divided. Ask for whole ones, as in 1g.10gb:2, or for a share, as in 0.5"#]]);
-        gpus("99999999999999999999", expect![[r#"error: "99999999999999999999" asks for more than 100000 GPUs. Use a smaller number"#]]);
-        gpus("h100:0|4", expect![[r#"error: "h100:0|4" has an alternative of 0 GPUs. Leave it out"#]]);
-        gpus("1|2|3|4|5|6|7|8|9", expect!["error: 9 alternatives of GPUs are asked for and 8 are the most. Leave some out"]);
-        gres("fpga:1", expect![[r#"error: --gres "fpga" is not known here: GPUs are the only generic resource. Use gpu:4 or gpu:h100:4"#]]);
-        gres("gpu:1,shard:2", expect![[r#"error: --gres "shard" is not known here: GPUs are the only generic resource. Use gpu:4 or gpu:h100:4"#]]);
-        gres("gpu:h100:1,gpu:a100:1", expect![[r#"error: "gpu:h100:1,gpu:a100:1" asks for several kinds of GPUs together; a job holds one kind. Write h100:4|a100:8 for whichever is free first"#]]);
+        gpus(
+            "",
+            expect!["error: the request for GPUs is empty. Try 4, h100:4, 0.5 or 1g.10gb:2"],
+        );
+        gpus(
+            "h100:x",
+            expect![[
+                r#"error: "h100:x" is no request for GPUs. Try 4, h100:4, 0.5 or 1g.10gb:2, and | between alternatives"#
+            ]],
+        );
+        gpus(
+            ":4",
+            expect![[
+                r#"error: ":4" is no request for GPUs. Try 4, h100:4, 0.5 or 1g.10gb:2, and | between alternatives"#
+            ]],
+        );
+        gpus(
+            "-4",
+            expect![[
+                r#"error: "-4" is no request for GPUs. Try 4, h100:4, 0.5 or 1g.10gb:2, and | between alternatives"#
+            ]],
+        );
+        gpus(
+            "h100:2,a100:1",
+            expect![[
+                r#"error: "h100:2,a100:1" asks for several kinds of GPUs together; a job holds one kind. Write h100:4|a100:8 for whichever is free first"#
+            ]],
+        );
+        gpus(
+            "1.5",
+            expect![[
+                r#"error: "1.5" asks for one and a part of another GPU; a share is a part of one. Try 1 or 2, or 0.5"#
+            ]],
+        );
+        gpus(
+            "0.0001",
+            expect![[
+                r#"error: "0.0001" is finer than a thousandth of a GPU. Use up to three digits after the point, as in 0.125"#
+            ]],
+        );
+        gpus(
+            "1g.10gb:0.5",
+            expect![[
+                r#"error: "1g.10gb:0.5" asks for a part of a MIG instance, which cannot be divided. Ask for whole ones, as in 1g.10gb:2, or for a share, as in 0.5"#
+            ]],
+        );
+        gpus(
+            "99999999999999999999",
+            expect![[
+                r#"error: "99999999999999999999" asks for more than 100000 GPUs. Use a smaller number"#
+            ]],
+        );
+        gpus(
+            "h100:0|4",
+            expect![[r#"error: "h100:0|4" has an alternative of 0 GPUs. Leave it out"#]],
+        );
+        gpus(
+            "1|2|3|4|5|6|7|8|9",
+            expect![
+                "error: 9 alternatives of GPUs are asked for and 8 are the most. Leave some out"
+            ],
+        );
+        gres(
+            "fpga:1",
+            expect![[
+                r#"error: --gres "fpga" is not known here: GPUs are the only generic resource. Use gpu:4 or gpu:h100:4"#
+            ]],
+        );
+        gres(
+            "gpu:1,shard:2",
+            expect![[
+                r#"error: --gres "shard" is not known here: GPUs are the only generic resource. Use gpu:4 or gpu:h100:4"#
+            ]],
+        );
+        gres(
+            "gpu:h100:1,gpu:a100:1",
+            expect![[
+                r#"error: "gpu:h100:1,gpu:a100:1" asks for several kinds of GPUs together; a job holds one kind. Write h100:4|a100:8 for whichever is free first"#
+            ]],
+        );
     }
 
     #[test]
     fn gpu_memory_is_a_size_above_zero() {
         assert_eq!(parse_gpu_mem("40G"), Ok(40 << 30));
-        assert_eq!(parse_gpu_mem("0").unwrap_err().to_string(), "--gpu-mem 0 asks for GPUs without memory. Leave it out for any GPU, or try 40G");
+        assert_eq!(
+            parse_gpu_mem("0").unwrap_err().to_string(),
+            "--gpu-mem 0 asks for GPUs without memory. Leave it out for any GPU, or try 40G"
+        );
         assert_eq!(
             parse_gpu_mem("big").unwrap_err().to_string(),
             r#"--gpu-mem: size "big" is not a whole number with K, M, G or T. Try 256 (MiB), 300M or 4G"#
@@ -437,11 +662,15 @@ mod tests {
     }
 
     fn any_alternative() -> impl Strategy<Value = GpuAlternative> {
-        let kind = prop_oneof![Just(GpuKind::Any), "[a-z][a-z0-9-]{0,8}".prop_map(GpuKind::Type)];
+        let kind = prop_oneof![
+            Just(GpuKind::Any),
+            "[a-z][a-z0-9-]{0,8}".prop_map(GpuKind::Type)
+        ];
         let amount = prop_oneof![
             (1..=MAX_COUNT).prop_map(GpuAmount::Whole),
             (1..MILLI_PER_GPU).prop_map(|milli| GpuAmount::Share { milli }),
-            ("[1-7]g\\.[1-9]0gb(\\+me)?", 1..=MAX_COUNT).prop_map(|(profile, count)| GpuAmount::Mig { profile, count }),
+            ("[1-7]g\\.[1-9]0gb(\\+me)?", 1..=MAX_COUNT)
+                .prop_map(|(profile, count)| GpuAmount::Mig { profile, count }),
         ];
         (kind, amount).prop_map(|(kind, amount)| GpuAlternative { kind, amount })
     }

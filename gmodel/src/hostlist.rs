@@ -44,7 +44,10 @@ impl Hostlist {
             let name = name.into();
             check_name(&name)?;
             if checked.len() == MAX_HOSTS {
-                return Err(HostlistError::TooMany { hosts: MAX_HOSTS as u128 + 1, cap: MAX_HOSTS });
+                return Err(HostlistError::TooMany {
+                    hosts: MAX_HOSTS as u128 + 1,
+                    cap: MAX_HOSTS,
+                });
             }
             checked.push(name);
         }
@@ -63,7 +66,9 @@ impl Hostlist {
 
     /// True if the node is named; O(log n).
     pub fn contains(&self, name: &str) -> bool {
-        self.by_name.binary_search_by(|&i| self.names[i as usize].as_str().cmp(name)).is_ok()
+        self.by_name
+            .binary_search_by(|&i| self.names[i as usize].as_str().cmp(name))
+            .is_ok()
     }
 
     /// The names, in the order of their first mention.
@@ -80,7 +85,11 @@ impl Hostlist {
         for &i in &order {
             kept[i as usize] = true;
         }
-        let names: Vec<String> = names.into_iter().zip(kept).filter_map(|(name, keep)| keep.then_some(name)).collect();
+        let names: Vec<String> = names
+            .into_iter()
+            .zip(kept)
+            .filter_map(|(name, keep)| keep.then_some(name))
+            .collect();
         let mut by_name: Vec<u32> = (0..names.len() as u32).collect();
         by_name.sort_by(|&a, &b| names[a as usize].cmp(&names[b as usize]));
         Self { names, by_name }
@@ -104,7 +113,11 @@ impl TryFrom<String> for Hostlist {
     type Error = HostlistError;
     /// As [`Hostlist::parse`], and the empty text is the empty list, so that stored values come back.
     fn try_from(text: String) -> Result<Self, HostlistError> {
-        if text.is_empty() { Ok(Self::default()) } else { Self::parse(&text) }
+        if text.is_empty() {
+            Ok(Self::default())
+        } else {
+            Self::parse(&text)
+        }
     }
 }
 
@@ -121,17 +134,30 @@ pub enum HostlistError {
     Empty,
     #[error("host list {text:?} has nothing between two commas. Leave the spare comma out")]
     EmptyItem { text: String },
-    #[error("the host list has {bytes} bytes and {MAX_TEXT_BYTES} are the most. Use ranges, as in node[01-04]")]
+    #[error(
+        "the host list has {bytes} bytes and {MAX_TEXT_BYTES} are the most. Use ranges, as in node[01-04]"
+    )]
     TextTooLong { bytes: usize },
     #[error("the host list names {hosts} nodes and {cap} are the most. Use a smaller range")]
     TooMany { hosts: u128, cap: usize },
-    #[error("host list item {item:?} has a bracket without its partner. Write ranges as in node[01-04,7]")]
+    #[error(
+        "host list item {item:?} has a bracket without its partner. Write ranges as in node[01-04,7]"
+    )]
     Bracket { item: String },
-    #[error("host list item {item:?}: {range:?} is no range of numbers. Write ranges as in node[01-04,7]")]
+    #[error(
+        "host list item {item:?}: {range:?} is no range of numbers. Write ranges as in node[01-04,7]"
+    )]
     Range { item: String, range: String },
     #[error("host list item {item:?}: the range {range:?} runs backwards. Write [{end}-{start}]")]
-    Reversed { item: String, range: String, start: String, end: String },
-    #[error("node name {name:?} has {bad:?} in it. Letters, digits, '.', '_' and '-' are allowed, a letter, digit or '_' first")]
+    Reversed {
+        item: String,
+        range: String,
+        start: String,
+        end: String,
+    },
+    #[error(
+        "node name {name:?} has {bad:?} in it. Letters, digits, '.', '_' and '-' are allowed, a letter, digit or '_' first"
+    )]
     BadCharacter { name: String, bad: char },
     #[error("the node name {name:?} is empty")]
     EmptyName { name: String },
@@ -153,7 +179,9 @@ pub fn expand(text: &str, cap: usize) -> Result<Vec<String>, HostlistError> {
     for raw in split_items(text) {
         let raw = raw.trim();
         if raw.is_empty() {
-            return Err(HostlistError::EmptyItem { text: shorten(text) });
+            return Err(HostlistError::EmptyItem {
+                text: shorten(text),
+            });
         }
         let item = Item::parse(raw)?;
         hosts = hosts.saturating_add(item.len());
@@ -204,15 +232,26 @@ fn sort_key(name: &str) -> (&str, Option<u64>, usize) {
 /// Checks one node name: 1 to 255 of letters, digits, `.`, `_`, `-`, beginning with a letter, digit or `_`.
 pub fn check_name(name: &str) -> Result<(), HostlistError> {
     if name.is_empty() {
-        return Err(HostlistError::EmptyName { name: String::new() });
+        return Err(HostlistError::EmptyName {
+            name: String::new(),
+        });
     }
     if name.len() > MAX_NAME_BYTES {
-        return Err(HostlistError::NameTooLong { name: shorten(name), bytes: name.len() });
+        return Err(HostlistError::NameTooLong {
+            name: shorten(name),
+            bytes: name.len(),
+        });
     }
     let inner = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
-    let bad = name.chars().enumerate().find(|&(i, c)| !inner(c) || (i == 0 && matches!(c, '.' | '-')));
+    let bad = name
+        .chars()
+        .enumerate()
+        .find(|&(i, c)| !inner(c) || (i == 0 && matches!(c, '.' | '-')));
     match bad {
-        Some((_, bad)) => Err(HostlistError::BadCharacter { name: shorten(name), bad }),
+        Some((_, bad)) => Err(HostlistError::BadCharacter {
+            name: shorten(name),
+            bad,
+        }),
         None => Ok(()),
     }
 }
@@ -236,7 +275,9 @@ struct Numbers {
 
 impl<'a> Item<'a> {
     fn parse(item: &'a str) -> Result<Self, HostlistError> {
-        let bracket_error = || HostlistError::Bracket { item: shorten(item) };
+        let bracket_error = || HostlistError::Bracket {
+            item: shorten(item),
+        };
         let mut parts = Vec::new();
         let mut rest = item;
         while let Some(open) = rest.find('[') {
@@ -248,7 +289,9 @@ impl<'a> Item<'a> {
             if !literal.is_empty() {
                 parts.push(Part::Text(literal));
             }
-            let ranges = rest[open + 1..close].split(',').map(|range| Numbers::parse(item, range.trim()));
+            let ranges = rest[open + 1..close]
+                .split(',')
+                .map(|range| Numbers::parse(item, range.trim()));
             parts.push(Part::Numbers(ranges.collect::<Result<_, _>>()?));
             rest = &rest[close + 1..];
         }
@@ -280,7 +323,12 @@ impl<'a> Item<'a> {
         })
     }
 
-    fn expand_into(&self, stem: String, at: usize, names: &mut Vec<String>) -> Result<(), HostlistError> {
+    fn expand_into(
+        &self,
+        stem: String,
+        at: usize,
+        names: &mut Vec<String>,
+    ) -> Result<(), HostlistError> {
         let Some(part) = self.parts.get(at) else {
             check_name(&stem)?;
             names.push(stem);
@@ -303,10 +351,19 @@ impl<'a> Item<'a> {
 
 impl Numbers {
     fn parse(item: &str, range: &str) -> Result<Self, HostlistError> {
-        let range_error = || HostlistError::Range { item: shorten(item), range: shorten(range) };
+        let range_error = || HostlistError::Range {
+            item: shorten(item),
+            range: shorten(range),
+        };
         let number = |digits: &str| {
-            let plain = !digits.is_empty() && digits.len() <= MAX_DIGITS && digits.bytes().all(|b| b.is_ascii_digit());
-            if plain { digits.parse::<u64>().map_err(|_| range_error()) } else { Err(range_error()) }
+            let plain = !digits.is_empty()
+                && digits.len() <= MAX_DIGITS
+                && digits.bytes().all(|b| b.is_ascii_digit());
+            if plain {
+                digits.parse::<u64>().map_err(|_| range_error())
+            } else {
+                Err(range_error())
+            }
         };
         let (low, high) = range.split_once('-').unwrap_or((range, range));
         let (start, end) = (number(low)?, number(high)?);
@@ -318,7 +375,11 @@ impl Numbers {
                 end: high.to_owned(),
             });
         }
-        Ok(Self { start, end, width: low.len() })
+        Ok(Self {
+            start,
+            end,
+            width: low.len(),
+        })
     }
 }
 
@@ -339,7 +400,11 @@ fn split_items(text: &str) -> impl Iterator<Item = &str> {
 fn split_number(name: &str) -> (&str, &str) {
     let stem = name.trim_end_matches(|c: char| c.is_ascii_digit());
     let digits = &name[stem.len()..];
-    if digits.len() > MAX_DIGITS { (name, "") } else { (stem, digits) }
+    if digits.len() > MAX_DIGITS {
+        (name, "")
+    } else {
+        (stem, digits)
+    }
 }
 
 /// Neighbouring names with one stem, as ranges of numbers, while `compress` walks over them.
@@ -352,8 +417,14 @@ struct Group {
 
 impl Group {
     fn start(stem: &str, digits: &str) -> Self {
-        let ranges = digits.parse().map(|number| vec![(digits.to_owned(), number, 1)]).unwrap_or_default();
-        Self { stem: Some(stem.to_owned()), ranges }
+        let ranges = digits
+            .parse()
+            .map(|number| vec![(digits.to_owned(), number, 1)])
+            .unwrap_or_default();
+        Self {
+            stem: Some(stem.to_owned()),
+            ranges,
+        }
     }
 
     /// Takes a name with the same stem; false if it does not belong here.
@@ -361,8 +432,13 @@ impl Group {
         if self.stem.as_deref() != Some(stem) || self.ranges.is_empty() {
             return false;
         }
-        let Ok(number) = digits.parse::<u64>() else { return false };
-        let (first, last, count) = self.ranges.last_mut().expect("a group with digits has a range");
+        let Ok(number) = digits.parse::<u64>() else {
+            return false;
+        };
+        let (first, last, count) = self
+            .ranges
+            .last_mut()
+            .expect("a group with digits has a range");
         let width = first.len();
         if number == *last + 1 && format!("{number:0width$}") == digits {
             (*last, *count) = (number, *count + 1);
@@ -382,7 +458,10 @@ impl Group {
             [] => {}
             [(first, _, 1)] => text.push_str(first),
             ranges => {
-                let parts: Vec<String> = ranges.iter().map(|(first, last, count)| range_text(first, *last, *count)).collect();
+                let parts: Vec<String> = ranges
+                    .iter()
+                    .map(|(first, last, count)| range_text(first, *last, *count))
+                    .collect();
                 text.push('[');
                 text.push_str(&parts.join(","));
                 text.push(']');
@@ -393,7 +472,11 @@ impl Group {
 
 fn range_text(first: &str, last: u64, count: u64) -> String {
     let width = first.len();
-    if count == 1 { first.to_owned() } else { format!("{first}-{last:0width$}") }
+    if count == 1 {
+        first.to_owned()
+    } else {
+        format!("{first}-{last:0width$}")
+    }
 }
 
 /// At most 60 characters of a text, for messages.
@@ -421,7 +504,10 @@ mod tests {
     #[test]
     fn expands_as_scontrol_show_hostnames() {
         check("n[01-03,7],m1", expect!["n01 n02 n03 n7 m1"]);
-        check("rack[1-2]n[1-4]", expect!["rack1n1 rack1n2 rack1n3 rack1n4 rack2n1 rack2n2 rack2n3 rack2n4"]);
+        check(
+            "rack[1-2]n[1-4]",
+            expect!["rack1n1 rack1n2 rack1n3 rack1n4 rack2n1 rack2n2 rack2n3 rack2n4"],
+        );
         check("n[08-11]-ib", expect!["n08-ib n09-ib n10-ib n11-ib"]);
         check("n[99-101], None", expect!["n99 n100 n101 None"]);
         check("[1-3]", expect!["1 2 3"]);
@@ -433,48 +519,100 @@ mod tests {
         assert_eq!(compress(["node2", "n1"]), "node2,n1");
         assert_eq!(compress(["n01", "n02", "n03", "n7"]), "n[01-03,7]");
         assert_eq!(compress(["n9", "n10", "n12"]), "n[9-10,12]");
-        assert_eq!(compress(["n1", "m1", "n2"]), "n1,m1,n2", "the order given is kept");
-        assert_eq!(compress(["rack1n1", "rack1n2", "rack2n1"]), "rack1n[1-2],rack2n1");
+        assert_eq!(
+            compress(["n1", "m1", "n2"]),
+            "n1,m1,n2",
+            "the order given is kept"
+        );
+        assert_eq!(
+            compress(["rack1n1", "rack1n2", "rack2n1"]),
+            "rack1n[1-2],rack2n1"
+        );
         assert_eq!(compress(["login", "login"]), "login,login");
         assert_eq!(compress([] as [&str; 0]), "");
     }
 
     #[test]
     fn a_range_of_a_thousand_million_is_refused_at_once() {
-        check("node[1-1000000000]", expect!["error: the host list names 1000000000 nodes and 65536 are the most. Use a smaller range"]);
+        check(
+            "node[1-1000000000]",
+            expect![
+                "error: the host list names 1000000000 nodes and 65536 are the most. Use a smaller range"
+            ],
+        );
         check(
             "a[0-999999999999999999]b[0-999999999999999999]c[0-999999999999999999]",
-            expect!["error: the host list names 340282366920938463463374607431768211455 nodes and 65536 are the most. Use a smaller range"],
+            expect![
+                "error: the host list names 340282366920938463463374607431768211455 nodes and 65536 are the most. Use a smaller range"
+            ],
         );
         assert_eq!(expand("n[1-65536]", MAX_HOSTS).unwrap().len(), MAX_HOSTS);
     }
 
     #[test]
     fn errors_say_what_stands_against_the_list() {
-        check("", expect!["error: the host list is empty. Name nodes, as in n1 or node[01-04,7]"]);
-        check("n1,,n2", expect![[r#"error: host list "n1,,n2" has nothing between two commas. Leave the spare comma out"#]]);
-        check("n[1-", expect![[r#"error: host list item "n[1-" has a bracket without its partner. Write ranges as in node[01-04,7]"#]]);
-        check("n1]", expect![[r#"error: host list item "n1]" has a bracket without its partner. Write ranges as in node[01-04,7]"#]]);
-        check("n[a]", expect![[r#"error: host list item "n[a]": "a" is no range of numbers. Write ranges as in node[01-04,7]"#]]);
-        check("n[7-3]", expect![[r#"error: host list item "n[7-3]": the range "7-3" runs backwards. Write [3-7]"#]]);
+        check(
+            "",
+            expect!["error: the host list is empty. Name nodes, as in n1 or node[01-04,7]"],
+        );
+        check(
+            "n1,,n2",
+            expect![[
+                r#"error: host list "n1,,n2" has nothing between two commas. Leave the spare comma out"#
+            ]],
+        );
+        check(
+            "n[1-",
+            expect![[
+                r#"error: host list item "n[1-" has a bracket without its partner. Write ranges as in node[01-04,7]"#
+            ]],
+        );
+        check(
+            "n1]",
+            expect![[
+                r#"error: host list item "n1]" has a bracket without its partner. Write ranges as in node[01-04,7]"#
+            ]],
+        );
+        check(
+            "n[a]",
+            expect![[
+                r#"error: host list item "n[a]": "a" is no range of numbers. Write ranges as in node[01-04,7]"#
+            ]],
+        );
+        check(
+            "n[7-3]",
+            expect![[
+                r#"error: host list item "n[7-3]": the range "7-3" runs backwards. Write [3-7]"#
+            ]],
+        );
         check(
             "n1;reboot",
-            expect![[r#"error: node name "n1;reboot" has ';' in it. Letters, digits, '.', '_' and '-' are allowed, a letter, digit or '_' first"#]],
+            expect![[
+                r#"error: node name "n1;reboot" has ';' in it. Letters, digits, '.', '_' and '-' are allowed, a letter, digit or '_' first"#
+            ]],
         );
         check(
             "../etc",
-            expect![[r#"error: node name "../etc" has '.' in it. Letters, digits, '.', '_' and '-' are allowed, a letter, digit or '_' first"#]],
+            expect![[
+                r#"error: node name "../etc" has '.' in it. Letters, digits, '.', '_' and '-' are allowed, a letter, digit or '_' first"#
+            ]],
         );
     }
 
     #[test]
     fn a_hostlist_is_an_ordered_set() {
         let list: Hostlist = "n3,n[1-4],m1,n2".parse().unwrap();
-        assert_eq!(list.iter().collect::<Vec<_>>(), ["n3", "n1", "n2", "n4", "m1"]);
+        assert_eq!(
+            list.iter().collect::<Vec<_>>(),
+            ["n3", "n1", "n2", "n4", "m1"]
+        );
         assert_eq!(list.len(), 5);
         assert!(list.contains("n4") && !list.contains("n5"));
         assert_eq!(serde_json::to_string(&list).unwrap(), r#""n[3,1-2,4],m1""#);
-        assert_eq!(serde_json::from_str::<Hostlist>(r#""""#).unwrap(), Hostlist::default());
+        assert_eq!(
+            serde_json::from_str::<Hostlist>(r#""""#).unwrap(),
+            Hostlist::default()
+        );
         assert!(serde_json::from_str::<Hostlist>(r#""n[1-1000000000]""#).is_err());
     }
 

@@ -4,6 +4,9 @@
 
 use crate::suggest;
 
+use OptionStatus::{Done, Later, Never, SameAs};
+use OptionValue::{None as Flag, Optional, Required};
+
 /// One option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OptionSpec {
@@ -13,7 +16,8 @@ pub struct OptionSpec {
     pub short: Option<char>,
     pub value: OptionValue,
     pub status: OptionStatus,
-    /// Variable that sets it, below the command line and above the script's lines.
+    /// Variable that sets it, below the command line and above the script's lines. Only those that sbatch reads:
+    /// people's scripts use names like SBATCH_MEM for themselves.
     pub env: Option<&'static str>,
     /// One line for `--help` and the man page.
     pub help: &'static str,
@@ -56,7 +60,7 @@ impl OptionSpec {
         OPTIONS.iter().find(|option| option.short == Some(letter))
     }
 
-    /// As a message names it: `--time` .
+    /// As messages name it: `--time`.
     pub fn flag(&self) -> String {
         format!("--{}", self.name)
     }
@@ -69,51 +73,78 @@ impl OptionSpec {
                 "--{} is not acted on yet. In a #SBATCH line it is stored with the job; on the command line leave it out",
                 self.name
             )),
-            OptionStatus::Never(reason) => Some(format!("--{} has no meaning here: {reason}", self.name)),
+            OptionStatus::Never(reason) => {
+                Some(format!("--{} has no meaning here: {reason}", self.name))
+            }
         }
     }
 }
 
 /// The message for an option nobody knows, with the nearest one that is taken.
 pub fn unknown_option(name: &str) -> String {
-    let taken = OPTIONS.iter().filter(|option| option.refusal().is_none()).map(|option| option.name);
-    let nearest = suggest::closest(name, taken).map(|near| format!(" Did you mean --{near}?")).unwrap_or_default();
+    let taken = OPTIONS
+        .iter()
+        .filter(|option| option.refusal().is_none())
+        .map(|option| option.name);
+    let nearest = suggest::closest(name, taken)
+        .map(|near| format!(" Did you mean --{near}?"))
+        .unwrap_or_default();
     let name: String = name.chars().take(60).collect();
     format!("unknown option --{name}.{nearest} gsub --help lists them all.")
 }
 
-const fn option(name: &'static str, value: OptionValue, status: OptionStatus, help: &'static str) -> OptionSpec {
-    OptionSpec { name, short: None, value, status, env: None, help, slurm: true }
+const fn option(
+    name: &'static str,
+    value: OptionValue,
+    status: OptionStatus,
+    help: &'static str,
+) -> OptionSpec {
+    OptionSpec {
+        name,
+        short: None,
+        value,
+        status,
+        env: None,
+        help,
+        slurm: true,
+    }
 }
 
 impl OptionSpec {
     const fn short(self, letter: char) -> Self {
-        Self { short: Some(letter), ..self }
+        Self {
+            short: Some(letter),
+            ..self
+        }
     }
 
     const fn env(self, variable: &'static str) -> Self {
-        Self { env: Some(variable), ..self }
+        Self {
+            env: Some(variable),
+            ..self
+        }
     }
 
     const fn ours(self) -> Self {
-        Self { slurm: false, ..self }
+        Self {
+            slurm: false,
+            ..self
+        }
     }
 }
 
-use OptionStatus::{Done, Later, Never, SameAs};
-use OptionValue::{None as Flag, Optional, Required};
-
 const ONE_CLUSTER: &str = "a controller has one cluster. Set GPUPOOL_CONFIG to talk to another";
-const SYSTEM_CORES: &str = "which cores the system keeps is the administrator's setting. Leave it out";
+const SYSTEM_CORES: &str =
+    "which cores the system keeps is the administrator's setting. Leave it out";
 const BURST_BUFFER: &str = "there are no burst buffers. Copy data in the script, or use a prolog";
 const OWN_UID: &str = "a job belongs to the user whom the kernel names. Submit as that user, for instance with runuser -u NAME";
 const NEAR_NODES: &str = "the topology already keeps the nodes of a job close. Leave it out";
 
 /// All options, sorted by name.
+#[rustfmt::skip] // one option, one line: it is read as a table
 pub const OPTIONS: &[OptionSpec] = &[
     option("account", Required("NAME"), Done, "Account that is charged").short('A').env("SBATCH_ACCOUNT"),
-    option("acctg-freq", Required("INTERVAL"), Never("usage is read from the job's cgroup and needs no sampling interval. Leave it out"), "Sampling interval of accounting")
-        .env("SBATCH_ACCTG_FREQ"),
+    option("acctg-freq", Required("INTERVAL"), Never("usage is read from the job's cgroup and needs no sampling interval. Leave it out"), "Sampling interval of accounting").env("SBATCH_ACCTG_FREQ"),
     option("array", Required("INDICES"), Done, "Job array: 0-99:2%10 is every second index to 99, ten at once").short('a').env("SBATCH_ARRAY_INX"),
     option("batch", Required("FEATURES"), Later, "Features that the node of the batch script must have").env("SBATCH_BATCH"),
     option("bb", Required("SPEC"), Never(BURST_BUFFER), "Burst buffer"),
@@ -130,31 +161,29 @@ pub const OPTIONS: &[OptionSpec] = &[
     option("contiguous", Flag, Later, "Nodes next to each other only"),
     option("core-spec", Required("COUNT"), Never(SYSTEM_CORES), "Cores that the system keeps").short('S').env("SBATCH_CORE_SPEC"),
     option("cores-per-socket", Required("COUNT"), Later, "Nodes whose sockets have so many cores"),
-    option("cpu-freq", Required("SPEC"), Later, "Frequency of the CPUs").env("SLURM_CPU_FREQ_REQ"),
+    option("cpu-freq", Required("SPEC"), Later, "Frequency of the CPUs"),
     option("cpus-per-gpu", Required("COUNT"), Done, "CPUs for each GPU").env("SBATCH_CPUS_PER_GPU"),
-    option("cpus-per-task", Required("COUNT"), Done, "CPUs for each task").short('c').env("SBATCH_CPUS_PER_TASK"),
+    option("cpus-per-task", Required("COUNT"), Done, "CPUs for each task").short('c'),
     option("deadline", Required("TIME"), Later, "Drop the job if it cannot end by then"),
-    option("delay-boot", Required("MINUTES"), Never("nodes are not started for a job. Leave it out"), "Wait for running nodes before others are started")
-        .env("SBATCH_DELAY_BOOT"),
-    option("dependency", Required("LIST"), Later, "Start after other jobs: afterok:17:18, singleton").short('d').env("SBATCH_DEPENDENCY"),
+    option("delay-boot", Required("MINUTES"), Never("nodes are not started for a job. Leave it out"), "Wait for running nodes before others are started").env("SBATCH_DELAY_BOOT"),
+    option("dependency", Required("LIST"), Later, "Start after other jobs: afterok:17:18, singleton").short('d'),
     option("distribution", Required("SPEC"), Later, "How tasks are laid over nodes").short('m').env("SBATCH_DISTRIBUTION"),
     option("dry-run", Flag, Done, "Say where and when the job would start, and submit nothing").ours(),
     option("error", Required("FILE"), Done, "File for stderr; without it stderr goes where stdout goes").short('e').env("SBATCH_ERROR"),
-    option("exclude", Required("NODES"), Done, "Nodes not to run on: node[01-03,7]").short('x').env("SBATCH_EXCLUDE"),
+    option("exclude", Required("NODES"), Done, "Nodes not to run on: node[01-03,7]").short('x'),
     option("exclusive", Optional("WHO"), Done, "Whole nodes, shared with no other job").env("SBATCH_EXCLUSIVE"),
     option("export", Required("LIST"), Done, "Environment the job gets: ALL, NONE, or NAME,NAME=VALUE").env("SBATCH_EXPORT"),
-    option("export-file", Required("FILE"), Later, "Environment the job gets, from a file").env("SBATCH_EXPORT_FILE"),
+    option("export-file", Required("FILE"), Later, "Environment the job gets, from a file"),
     option("extra", Required("TEXT"), Later, "Text for the site's submission hook"),
     option("extra-node-info", Required("SPEC"), Later, "Nodes with so many sockets, cores and threads").short('B'),
-    option("get-user-env", Optional("TIMEOUT"), Never("the environment comes from --export. For a login environment begin the script with #!/bin/bash -l"), "Read the user's login environment")
-        .env("SBATCH_GET_USER_ENV"),
+    option("get-user-env", Optional("TIMEOUT"), Never("the environment comes from --export. For a login environment begin the script with #!/bin/bash -l"), "Read the user's login environment").env("SBATCH_GET_USER_ENV"),
     option("gid", Required("GROUP"), Never(OWN_UID), "Group the job runs as"),
     option("gpu-bind", Required("SPEC"), Later, "Which GPUs a task sees").env("SBATCH_GPU_BIND"),
     option("gpu-freq", Required("SPEC"), Later, "Frequency of the GPUs").env("SBATCH_GPU_FREQ"),
     option("gpu-mem", Required("SIZE"), Done, "Any GPU that has this much memory: 40G").env("GSUB_GPU_MEM").ours(),
     option("gpus", Required("GPUS"), Done, "GPUs of the job: 4, h100:4, 'h100:4|a100:8', 0.5, 1g.10gb:2").short('G').env("SBATCH_GPUS"),
     option("gpus-per-node", Required("GPUS"), Done, "GPUs on each node, as --gpus").env("SBATCH_GPUS_PER_NODE"),
-    option("gpus-per-socket", Required("GPUS"), Later, "GPUs on each socket").env("SBATCH_GPUS_PER_SOCKET"),
+    option("gpus-per-socket", Required("GPUS"), Later, "GPUs on each socket"),
     option("gpus-per-task", Required("GPUS"), Done, "GPUs for each task, as --gpus").env("SBATCH_GPUS_PER_TASK"),
     option("gres", Required("LIST"), Done, "GPUs on each node: gpu, gpu:4, gpu:h100:4").env("SBATCH_GRES"),
     option("gres-flags", Required("LIST"), Later, "Whether CPUs must be near the GPUs").env("SBATCH_GRES_FLAGS"),
@@ -165,9 +194,9 @@ pub const OPTIONS: &[OptionSpec] = &[
     option("input", Required("FILE"), Done, "File for stdin; without it /dev/null").short('i').env("SBATCH_INPUT"),
     option("job-name", Required("NAME"), Done, "Name of the job; without it that of the script").short('J').env("SBATCH_JOB_NAME"),
     option("kill-on-invalid-dep", Required("YES|NO"), Later, "Cancel a job whose dependency can never be met"),
-    option("licenses", Required("LIST"), Later, "Licences the job holds").short('L').env("SBATCH_LICENSES"),
-    option("mail-type", Required("LIST"), Done, "When to send mail: BEGIN, END, FAIL, ALL, NONE (stored with the job)").env("SBATCH_MAIL_TYPE"),
-    option("mail-user", Required("ADDRESS"), Done, "To whom mail goes (stored with the job)").env("SBATCH_MAIL_USER"),
+    option("licenses", Required("LIST"), Later, "Licences the job holds").short('L'),
+    option("mail-type", Required("LIST"), Done, "When to send mail: BEGIN, END, FAIL, ALL, NONE (stored with the job)"),
+    option("mail-user", Required("ADDRESS"), Done, "To whom mail goes (stored with the job)"),
     option("mcs-label", Required("LABEL"), Never("there are no security labels between jobs; who sees what is the site's privacy setting. Leave it out"), "Security label"),
     option("mem", Required("SIZE"), Done, "Memory on each node: 300M, 4G, a bare number is MiB, 0 is all of it").env("SBATCH_MEM_PER_NODE"),
     option("mem-bind", Required("SPEC"), Later, "Bind memory to the tasks' NUMA nodes").env("SBATCH_MEM_BIND"),
@@ -180,22 +209,22 @@ pub const OPTIONS: &[OptionSpec] = &[
     option("no-kill", Optional("off"), Later, "Go on when a node of the job fails").short('k').env("SBATCH_NO_KILL"),
     option("no-requeue", Flag, Done, "Never start the job a second time").env("SBATCH_NO_REQUEUE"),
     option("nodefile", Required("FILE"), Later, "Nodes to run on, from a file").short('F'),
-    option("nodelist", Required("NODES"), Done, "Nodes the job must have: node[01-03,7]").short('w').env("SBATCH_NODELIST"),
-    option("nodes", Required("MIN[-MAX]"), Done, "Number of nodes").short('N').env("SBATCH_NODES"),
-    option("ntasks", Required("COUNT"), Done, "Number of tasks").short('n').env("SBATCH_NTASKS"),
+    option("nodelist", Required("NODES"), Done, "Nodes the job must have: node[01-03,7]").short('w'),
+    option("nodes", Required("MIN[-MAX]"), Done, "Number of nodes").short('N'),
+    option("ntasks", Required("COUNT"), Done, "Number of tasks").short('n'),
     option("ntasks-per-core", Required("COUNT"), Later, "Tasks on each core, at most"),
-    option("ntasks-per-gpu", Required("COUNT"), Later, "Tasks for each GPU").env("SBATCH_NTASKS_PER_GPU"),
-    option("ntasks-per-node", Required("COUNT"), Done, "Tasks on each node").env("SBATCH_NTASKS_PER_NODE"),
+    option("ntasks-per-gpu", Required("COUNT"), Later, "Tasks for each GPU"),
+    option("ntasks-per-node", Required("COUNT"), Done, "Tasks on each node"),
     option("ntasks-per-socket", Required("COUNT"), Later, "Tasks on each socket, at most"),
-    option("oom-kill-step", Optional("0|1"), Later, "End all of a step when one of its tasks runs out of memory").env("SBATCH_OOM_KILL_STEP"),
+    option("oom-kill-step", Optional("0|1"), Later, "End all of a step when one of its tasks runs out of memory"),
     option("open-mode", Required("append|truncate"), Done, "How output files are opened").env("SBATCH_OPEN_MODE"),
     option("output", Required("FILE"), Done, "File for stdout: %j id, %A_%a array and index, %x name, %u user, %N node").short('o').env("SBATCH_OUTPUT"),
     option("overcommit", Flag, Later, "More tasks than CPUs").short('O').env("SBATCH_OVERCOMMIT"),
     option("oversubscribe", Flag, Later, "Let other jobs use the same CPUs").short('s'),
     option("parsable", Flag, Done, "Print the job id alone, as gsub always does"),
     option("partition", Required("NAME"), Done, "Partition to submit to").short('p').env("SBATCH_PARTITION"),
-    option("prefer", Required("FEATURES"), Later, "Features to have if they can be had").env("SBATCH_PREFER"),
-    option("priority", Required("NUMBER"), Later, "Set the job's priority (operators)").env("SBATCH_PRIORITY"),
+    option("prefer", Required("FEATURES"), Later, "Features to have if they can be had"),
+    option("priority", Required("NUMBER"), Later, "Set the job's priority (operators)"),
     option("profile", Required("LIST"), Later, "Record the job's use of resources over time").env("SBATCH_PROFILE"),
     option("propagate", Optional("LIST"), Later, "Resource limits that go with the job"),
     option("qos", Required("NAME"), Done, "Quality of service").short('q').env("SBATCH_QOS"),
@@ -244,7 +273,10 @@ mod tests {
         let list = include_str!("../tests/data/sbatch-options.txt");
         list.lines()
             .filter(|line| !line.starts_with('#'))
-            .flat_map(|line| line.split([' ', ',']).filter_map(|word| word.strip_prefix("--")))
+            .flat_map(|line| {
+                line.split([' ', ','])
+                    .filter_map(|word| word.strip_prefix("--"))
+            })
             .collect()
     }
 
@@ -254,26 +286,50 @@ mod tests {
         for option in OPTIONS.iter().filter(|option| option.slurm) {
             *seen.entry(option.name).or_insert(0) += 1;
         }
-        let missing: Vec<_> = sbatch_names().into_iter().filter(|name| !seen.contains_key(name)).collect();
-        let invented: Vec<_> = seen.keys().filter(|name| !sbatch_names().contains(*name)).collect();
+        let missing: Vec<_> = sbatch_names()
+            .into_iter()
+            .filter(|name| !seen.contains_key(name))
+            .collect();
+        let invented: Vec<_> = seen
+            .keys()
+            .filter(|name| !sbatch_names().contains(*name))
+            .collect();
         let twice: Vec<_> = seen.iter().filter(|&(_, &count)| count > 1).collect();
-        assert!(missing.is_empty() && invented.is_empty() && twice.is_empty(), "{missing:?} {invented:?} {twice:?}");
-        assert!(OPTIONS.iter().filter(|option| !option.slurm).all(|option| !sbatch_names().contains(option.name)));
+        assert!(
+            missing.is_empty() && invented.is_empty() && twice.is_empty(),
+            "{missing:?} {invented:?} {twice:?}"
+        );
+        assert!(
+            OPTIONS
+                .iter()
+                .filter(|option| !option.slurm)
+                .all(|option| !sbatch_names().contains(option.name))
+        );
         assert!(sbatch_names().len() > 100, "the list was read");
     }
 
     #[test]
     fn letters_are_those_of_sbatch() {
         let list = include_str!("../tests/data/sbatch-options.txt");
-        let pairs = list.lines().filter_map(|line| line.strip_prefix('-')?.split_once(", --"));
+        let pairs = list
+            .lines()
+            .filter_map(|line| line.strip_prefix('-')?.split_once(", --"));
         let want: BTreeMap<char, &str> = pairs
-            .filter_map(|(letter, rest)| Some((letter.chars().next()?, rest.split([' ', ',']).next()?)))
+            .filter_map(|(letter, rest)| {
+                Some((letter.chars().next()?, rest.split([' ', ',']).next()?))
+            })
             .filter(|(letter, _)| *letter != '-')
             .collect();
-        let ours: BTreeMap<char, &str> = OPTIONS.iter().filter_map(|option| Some((option.short?, option.name))).collect();
+        let ours: BTreeMap<char, &str> = OPTIONS
+            .iter()
+            .filter_map(|option| Some((option.short?, option.name)))
+            .collect();
         assert_eq!(ours, want);
         assert!(want.len() > 25);
-        let letters = OPTIONS.iter().filter(|option| option.short.is_some()).count();
+        let letters = OPTIONS
+            .iter()
+            .filter(|option| option.short.is_some())
+            .count();
         assert_eq!(letters, ours.len(), "no letter twice");
     }
 
@@ -296,29 +352,74 @@ mod tests {
     fn the_table_is_sorted_and_its_texts_are_short() {
         assert!(OPTIONS.is_sorted_by(|a, b| a.name < b.name));
         for option in OPTIONS {
-            assert!(option.help.len() <= 80 && !option.help.ends_with('.') && !option.help.is_empty(), "{}", option.name);
+            assert!(
+                option.help.len() <= 80 && !option.help.ends_with('.') && !option.help.is_empty(),
+                "{}",
+                option.name
+            );
             if let OptionStatus::SameAs(other) = option.status {
-                assert_eq!(OptionSpec::find(other).map(|other| other.status), Some(OptionStatus::Done));
+                assert_eq!(
+                    OptionSpec::find(other).map(|other| other.status),
+                    Some(OptionStatus::Done)
+                );
             }
         }
         let variables: BTreeSet<_> = OPTIONS.iter().filter_map(|option| option.env).collect();
-        assert_eq!(variables.len(), OPTIONS.iter().filter(|option| option.env.is_some()).count(), "no variable twice");
+        assert_eq!(
+            variables.len(),
+            OPTIONS.iter().filter(|option| option.env.is_some()).count(),
+            "no variable twice"
+        );
+    }
+
+    /// The input variables of sbatch(1), Slurm 25.05, without those of options that are gone.
+    const SBATCH_VARIABLES: &str = "ACCOUNT ACCTG_FREQ ARRAY_INX BATCH CLUSTERS CONSTRAINT CONTAINER CONTAINER_ID \
+        CORE_SPEC CPUS_PER_GPU DEBUG DELAY_BOOT DISTRIBUTION ERROR EXCLUSIVE EXPORT GET_USER_ENV GPU_BIND GPU_FREQ GPUS \
+        GPUS_PER_NODE GPUS_PER_TASK GRES GRES_FLAGS HINT IGNORE_PBS INPUT JOB_NAME MEM_BIND MEM_PER_CPU MEM_PER_GPU \
+        MEM_PER_NODE NETWORK NO_KILL NO_REQUEUE OPEN_MODE OUTPUT OVERCOMMIT PARTITION PROFILE QOS REQ_SWITCH REQUEUE \
+        RESERVATION SEGMENT_SIZE SIGNAL SPREAD_JOB THREAD_SPEC THREADS_PER_CORE TIMELIMIT TRES_BIND TRES_PER_TASK \
+        USE_MIN_NODES WAIT WAIT_ALL_NODES WCKEY";
+
+    #[test]
+    fn variables_are_those_that_sbatch_reads() {
+        let want: BTreeSet<_> = SBATCH_VARIABLES.split_ascii_whitespace().collect();
+        let slurm = OPTIONS
+            .iter()
+            .filter(|option| option.slurm)
+            .filter_map(|option| option.env);
+        let ours: BTreeSet<_> = slurm
+            .filter_map(|variable| variable.strip_prefix("SBATCH_"))
+            .collect();
+        assert_eq!(ours, want);
     }
 
     #[test]
     fn what_is_done_is_written_down_here() {
-        let done: Vec<_> = OPTIONS.iter().filter(|o| o.status == OptionStatus::Done).map(|o| o.name).collect();
+        let done: Vec<_> = OPTIONS
+            .iter()
+            .filter(|o| o.status == OptionStatus::Done)
+            .map(|o| o.name)
+            .collect();
         expect!["account array begin chdir comment constraint cpus-per-gpu cpus-per-task dry-run error exclude exclusive export gpu-mem gpus gpus-per-node gpus-per-task gres help hold input job-name mail-type mail-user mem mem-per-cpu mem-per-gpu nice no-requeue nodelist nodes ntasks ntasks-per-node open-mode output parsable partition qos requeue signal tag time version wait wrap"].assert_eq(&done.join(" "));
     }
 
     #[test]
     fn refused_options_say_what_to_do() {
-        let refusal = |name| OptionSpec::find(name).and_then(OptionSpec::refusal).unwrap_or_default();
+        let refusal = |name| {
+            OptionSpec::find(name)
+                .and_then(OptionSpec::refusal)
+                .unwrap_or_default()
+        };
         expect!["--uid has no meaning here: a job belongs to the user whom the kernel names. Submit as that user, for instance with runuser -u NAME"].assert_eq(&refusal("uid"));
         expect!["--licenses is not acted on yet. In a #SBATCH line it is stored with the job; on the command line leave it out"].assert_eq(&refusal("licenses"));
         assert_eq!(refusal("time"), "");
-        expect!["unknown option --partiton. Did you mean --partition? gsub --help lists them all."].assert_eq(&unknown_option("partiton"));
-        expect!["unknown option --nosuchflag. gsub --help lists them all."].assert_eq(&unknown_option("nosuchflag"));
-        assert_eq!(OptionSpec::find_short('t').map(OptionSpec::flag), Some("--time".to_owned()));
+        expect!["unknown option --partiton. Did you mean --partition? gsub --help lists them all."]
+            .assert_eq(&unknown_option("partiton"));
+        expect!["unknown option --nosuchflag. gsub --help lists them all."]
+            .assert_eq(&unknown_option("nosuchflag"));
+        assert_eq!(
+            OptionSpec::find_short('t').map(OptionSpec::flag),
+            Some("--time".to_owned())
+        );
     }
 }

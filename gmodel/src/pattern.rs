@@ -47,11 +47,17 @@ pub fn expand(pattern: &str, context: &PatternContext<'_>) -> Result<String, Pat
     while let Some(percent) = rest.find('%') {
         name.push_str(&rest[..percent]);
         let sequence = &rest[percent + 1..];
-        let letter_at = sequence.find(|c: char| !c.is_ascii_digit()).unwrap_or(sequence.len());
-        let width = sequence[..letter_at].parse::<usize>().unwrap_or(if letter_at == 0 { 0 } else { MAX_WIDTH });
+        let letter_at = sequence
+            .find(|c: char| !c.is_ascii_digit())
+            .unwrap_or(sequence.len());
+        let width = sequence[..letter_at]
+            .parse::<usize>()
+            .unwrap_or(if letter_at == 0 { 0 } else { MAX_WIDTH });
         let letter = sequence[letter_at..].chars().next();
         match letter.and_then(|letter| context.value(letter)) {
-            Some(Value::Number(number)) => name.push_str(&format!("{number:0width$}", width = width.min(MAX_WIDTH))),
+            Some(Value::Number(number)) => {
+                name.push_str(&format!("{number:0width$}", width = width.min(MAX_WIDTH)))
+            }
             Some(Value::Text(text)) => name.push_str(&text),
             None => {
                 name.push('%');
@@ -72,7 +78,9 @@ pub fn expand(pattern: &str, context: &PatternContext<'_>) -> Result<String, Pat
 pub fn check(pattern: &str) -> Result<(), PatternError> {
     match pattern {
         "" => Err(PatternError::Empty),
-        _ if pattern.len() > MAX_PATH_BYTES => Err(PatternError::TooLong { bytes: pattern.len() }),
+        _ if pattern.len() > MAX_PATH_BYTES => Err(PatternError::TooLong {
+            bytes: pattern.len(),
+        }),
         _ if pattern.contains('\0') => Err(PatternError::Nul),
         _ => Ok(()),
     }
@@ -113,7 +121,9 @@ impl PatternContext<'_> {
                 None => text("batch".to_owned()),
                 Some(step) => Some(Value::Number(u64::from(step))),
             },
-            'N' => text(path_safe(self.node_name.split('.').next().unwrap_or_default())),
+            'N' => text(path_safe(
+                self.node_name.split('.').next().unwrap_or_default(),
+            )),
             'u' => text(path_safe(self.user_name)),
             'x' => text(path_safe(self.job_name)),
             '%' => text("%".to_owned()),
@@ -126,7 +136,10 @@ impl PatternContext<'_> {
 fn path_safe(name: &str) -> String {
     match name {
         "." | ".." => "_".to_owned(),
-        name => name.chars().map(|c| if c == '/' || c.is_control() { '_' } else { c }).collect(),
+        name => name
+            .chars()
+            .map(|c| if c == '/' || c.is_control() { '_' } else { c })
+            .collect(),
     }
 }
 
@@ -152,21 +165,36 @@ mod tests {
 
     #[test]
     fn expands_as_slurm_does() {
-        assert_eq!(name("q-%j-%J-%N-%n-%s-%t-%u-%x-%%-%4j.out"), "q-183-183-n1-0-batch-0-root-a b-%-0183.out");
+        assert_eq!(
+            name("q-%j-%J-%N-%n-%s-%t-%u-%x-%%-%4j.out"),
+            "q-183-183-n1-0-batch-0-root-a b-%-0183.out"
+        );
         assert_eq!(name(DEFAULT_OUTPUT), "gsub-183.out");
     }
 
     #[test]
     fn array_tasks_have_their_own_files() {
-        let task = PatternContext { job_id: 104, array: Some((98, 27)), ..BATCH };
-        assert_eq!(expand(DEFAULT_ARRAY_OUTPUT, &task).unwrap(), "gsub-98_27.out");
+        let task = PatternContext {
+            job_id: 104,
+            array: Some((98, 27)),
+            ..BATCH
+        };
+        assert_eq!(
+            expand(DEFAULT_ARRAY_OUTPUT, &task).unwrap(),
+            "gsub-98_27.out"
+        );
         assert_eq!(expand("%j-%A-%4a-%b", &task).unwrap(), "104-98-0027-7");
         assert_eq!(name("%A_%a"), "183_0", "outside an array");
     }
 
     #[test]
     fn steps_have_numbers() {
-        let step = PatternContext { step: Some(2), task: 5, node_index: 1, ..BATCH };
+        let step = PatternContext {
+            step: Some(2),
+            task: 5,
+            node_index: 1,
+            ..BATCH
+        };
         assert_eq!(expand("%J/%3s/%t@%n", &step).unwrap(), "183.2/002/5@1");
     }
 
@@ -189,7 +217,11 @@ mod tests {
 
     #[test]
     fn a_job_name_leads_nowhere_else() {
-        let evil = PatternContext { job_name: "../../etc/x\n", user_name: "..", ..BATCH };
+        let evil = PatternContext {
+            job_name: "../../etc/x\n",
+            user_name: "..",
+            ..BATCH
+        };
         assert_eq!(expand("%x.out", &evil).unwrap(), ".._.._etc_x_.out");
         assert_eq!(expand("%u/out", &evil).unwrap(), "_/out");
     }
@@ -198,8 +230,14 @@ mod tests {
     fn impossible_patterns_are_refused() {
         assert_eq!(expand("", &BATCH), Err(PatternError::Empty));
         assert_eq!(expand("a\0b", &BATCH), Err(PatternError::Nul));
-        assert_eq!(expand(&"x".repeat(5000), &BATCH), Err(PatternError::TooLong { bytes: 5000 }));
-        assert!(matches!(expand(&"%10j".repeat(1000), &BATCH), Err(PatternError::TooLong { bytes: 10_000 })));
+        assert_eq!(
+            expand(&"x".repeat(5000), &BATCH),
+            Err(PatternError::TooLong { bytes: 5000 })
+        );
+        assert!(matches!(
+            expand(&"%10j".repeat(1000), &BATCH),
+            Err(PatternError::TooLong { bytes: 10_000 })
+        ));
     }
 
     proptest! {

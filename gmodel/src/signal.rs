@@ -85,7 +85,11 @@ impl SigSpec {
                 .filter(|&secs| secs <= MAX_LEAD_SECS)
                 .ok_or_else(|| SignalError::Lead { text: shortened() })?,
         };
-        Ok(Self { signal, batch_only, lead_secs })
+        Ok(Self {
+            signal,
+            batch_only,
+            lead_secs,
+        })
     }
 }
 
@@ -108,18 +112,26 @@ impl fmt::Display for SigSpec {
 pub enum SignalError {
     #[error("signal {text:?} is not [B:]SIGNAL[@seconds]. Try USR1@120 or B:TERM@60")]
     Form { text: String },
-    #[error("signal {text:?} asks for R:, which is about overlapping reservations and has no meaning here. Leave R out")]
+    #[error(
+        "signal {text:?} asks for R:, which is about overlapping reservations and has no meaning here. Leave R out"
+    )]
     Reservation { text: String },
-    #[error("signal {text:?}: the seconds before the limit go from 0 to {MAX_LEAD_SECS}. Try USR1@120")]
+    #[error(
+        "signal {text:?}: the seconds before the limit go from 0 to {MAX_LEAD_SECS}. Try USR1@120"
+    )]
     Lead { text: String },
-    #[error("signal {name:?} is not known.{hint} Try USR1, TERM, or a number from 1 to {MAX_SIGNAL}")]
+    #[error(
+        "signal {name:?} is not known.{hint} Try USR1, TERM, or a number from 1 to {MAX_SIGNAL}"
+    )]
     Unknown { name: String, hint: String },
 }
 
 /// A signal's number from its name (`TERM`, `SIGTERM`, `sigterm`) or number.
 pub fn parse_signal(text: &str) -> Result<u8, SignalError> {
     let text = text.trim();
-    if let Some(number) = plain_number(text).filter(|number| (1..=u32::from(MAX_SIGNAL)).contains(number)) {
+    if let Some(number) =
+        plain_number(text).filter(|number| (1..=u32::from(MAX_SIGNAL)).contains(number))
+    {
         return Ok(number as u8);
     }
     let upper = text.to_ascii_uppercase();
@@ -130,15 +142,22 @@ pub fn parse_signal(text: &str) -> Result<u8, SignalError> {
         "IOT" => "ABRT",
         name => name,
     };
-    SIGNALS.iter().find(|(known, _)| *known == name).map(|&(_, number)| number).ok_or_else(|| SignalError::Unknown {
-        name: text.chars().take(40).collect(),
-        hint: crate::suggest::did_you_mean(name, SIGNALS.iter().map(|&(known, _)| known)),
-    })
+    SIGNALS
+        .iter()
+        .find(|(known, _)| *known == name)
+        .map(|&(_, number)| number)
+        .ok_or_else(|| SignalError::Unknown {
+            name: text.chars().take(40).collect(),
+            hint: crate::suggest::did_you_mean(name, SIGNALS.iter().map(|&(known, _)| known)),
+        })
 }
 
 /// A signal's name without `SIG`; None for numbers without one (0, 32 to 255).
 pub fn signal_name(signal: u8) -> Option<&'static str> {
-    SIGNALS.iter().find(|&&(_, number)| number == signal).map(|&(name, _)| name)
+    SIGNALS
+        .iter()
+        .find(|&&(_, number)| number == signal)
+        .map(|&(name, _)| name)
 }
 
 /// A signal's name, or its number where it has none.
@@ -175,12 +194,42 @@ mod tests {
 
     #[test]
     fn refuses_with_the_reason() {
-        check("R:USR1@10", expect![[r#"error: signal "R:USR1@10" asks for R:, which is about overlapping reservations and has no meaning here. Leave R out"#]]);
-        check("X:USR1", expect![[r#"error: signal "X:USR1" is not [B:]SIGNAL[@seconds]. Try USR1@120 or B:TERM@60"#]]);
-        check(":USR1", expect![[r#"error: signal ":USR1" is not [B:]SIGNAL[@seconds]. Try USR1@120 or B:TERM@60"#]]);
-        check("USR1@x", expect![[r#"error: signal "USR1@x": the seconds before the limit go from 0 to 65535. Try USR1@120"#]]);
-        check("TREM@9", expect![[r#"error: signal "TREM" is not known. Did you mean "TERM"? Try USR1, TERM, or a number from 1 to 64"#]]);
-        check("0", expect![[r#"error: signal "0" is not known. Try USR1, TERM, or a number from 1 to 64"#]]);
+        check(
+            "R:USR1@10",
+            expect![[
+                r#"error: signal "R:USR1@10" asks for R:, which is about overlapping reservations and has no meaning here. Leave R out"#
+            ]],
+        );
+        check(
+            "X:USR1",
+            expect![[
+                r#"error: signal "X:USR1" is not [B:]SIGNAL[@seconds]. Try USR1@120 or B:TERM@60"#
+            ]],
+        );
+        check(
+            ":USR1",
+            expect![[
+                r#"error: signal ":USR1" is not [B:]SIGNAL[@seconds]. Try USR1@120 or B:TERM@60"#
+            ]],
+        );
+        check(
+            "USR1@x",
+            expect![[
+                r#"error: signal "USR1@x": the seconds before the limit go from 0 to 65535. Try USR1@120"#
+            ]],
+        );
+        check(
+            "TREM@9",
+            expect![[
+                r#"error: signal "TREM" is not known. Did you mean "TERM"? Try USR1, TERM, or a number from 1 to 64"#
+            ]],
+        );
+        check(
+            "0",
+            expect![[
+                r#"error: signal "0" is not known. Try USR1, TERM, or a number from 1 to 64"#
+            ]],
+        );
     }
 
     #[test]

@@ -41,8 +41,13 @@ pub fn parse_bytes(text: &str) -> Result<u64, SizeError> {
         "t" | "tb" | "tib" => 1 << 40,
         _ => return Err(SizeError::Form { text: shortened() }),
     };
-    let bytes = count.parse::<u64>().ok().and_then(|count| count.checked_mul(unit_bytes));
-    bytes.filter(|&bytes| bytes <= MAX_BYTES).ok_or_else(|| SizeError::TooLarge { text: shortened() })
+    let bytes = count
+        .parse::<u64>()
+        .ok()
+        .and_then(|count| count.checked_mul(unit_bytes));
+    bytes
+        .filter(|&bytes| bytes <= MAX_BYTES)
+        .ok_or_else(|| SizeError::TooLarge { text: shortened() })
 }
 
 /// A size in the largest unit that divides it, as Slurm prints requests: `100M`, `4G`, `9900M`.
@@ -52,7 +57,10 @@ pub fn exact_size(bytes: u64) -> String {
         return "0".to_owned();
     }
     let bytes = bytes.div_ceil(KIB).saturating_mul(KIB);
-    let (unit_bytes, unit) = UNITS.iter().find(|(unit_bytes, _)| bytes % unit_bytes == 0).unwrap_or(&UNITS[3]);
+    let (unit_bytes, unit) = UNITS
+        .iter()
+        .find(|(unit_bytes, _)| bytes % unit_bytes == 0)
+        .unwrap_or(&UNITS[3]);
     format!("{}{unit}", bytes / unit_bytes)
 }
 
@@ -62,7 +70,10 @@ pub fn rough_size(bytes: u64) -> String {
     if bytes == 0 {
         return "0".to_owned();
     }
-    let (unit_bytes, unit) = UNITS.iter().find(|(unit_bytes, _)| bytes >= *unit_bytes).unwrap_or(&UNITS[3]);
+    let (unit_bytes, unit) = UNITS
+        .iter()
+        .find(|(unit_bytes, _)| bytes >= *unit_bytes)
+        .unwrap_or(&UNITS[3]);
     let tenths = (u128::from(bytes) * 10 + u128::from(unit_bytes / 2)) / u128::from(*unit_bytes);
     match (tenths / 10, tenths % 10) {
         (whole, 0) => format!("{whole}{unit}"),
@@ -98,12 +109,40 @@ mod tests {
 
     #[test]
     fn bad_sizes_are_refused_with_what_would_work() {
-        check("", expect![[r#"error: size "" is not a whole number with K, M, G or T. Try 256 (MiB), 300M or 4G"#]]);
-        check("4X", expect![[r#"error: size "4X" is not a whole number with K, M, G or T. Try 256 (MiB), 300M or 4G"#]]);
-        check("-1", expect![[r#"error: size "-1" is not a whole number with K, M, G or T. Try 256 (MiB), 300M or 4G"#]]);
-        check("1.5G", expect![[r#"error: size "1.5G" has a fraction. Use the next smaller unit, as in 1536M for 1.5G"#]]);
-        check("99999T", expect![[r#"error: size "99999T" is more than 1024T. Use a smaller one"#]]);
-        check("99999999999999999999999", expect![[r#"error: size "99999999999999999999999" is more than 1024T. Use a smaller one"#]]);
+        check(
+            "",
+            expect![[
+                r#"error: size "" is not a whole number with K, M, G or T. Try 256 (MiB), 300M or 4G"#
+            ]],
+        );
+        check(
+            "4X",
+            expect![[
+                r#"error: size "4X" is not a whole number with K, M, G or T. Try 256 (MiB), 300M or 4G"#
+            ]],
+        );
+        check(
+            "-1",
+            expect![[
+                r#"error: size "-1" is not a whole number with K, M, G or T. Try 256 (MiB), 300M or 4G"#
+            ]],
+        );
+        check(
+            "1.5G",
+            expect![[
+                r#"error: size "1.5G" has a fraction. Use the next smaller unit, as in 1536M for 1.5G"#
+            ]],
+        );
+        check(
+            "99999T",
+            expect![[r#"error: size "99999T" is more than 1024T. Use a smaller one"#]],
+        );
+        check(
+            "99999999999999999999999",
+            expect![[
+                r#"error: size "99999999999999999999999" is more than 1024T. Use a smaller one"#
+            ]],
+        );
     }
 
     #[test]

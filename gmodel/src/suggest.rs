@@ -25,7 +25,11 @@ where
         let mistakes = strsim::osa_distance(&wanted, &lower);
         // A word cut short ("part" for "partition") is as likely as the last mistake allowed.
         let cut_short = chars >= 3 && lower.starts_with(&wanted);
-        let distance = if cut_short { mistakes.min(allowed) } else { mistakes };
+        let distance = if cut_short {
+            mistakes.min(allowed)
+        } else {
+            mistakes
+        };
         // A word of which every letter would have to change is no guess at all.
         let near = distance <= allowed && distance < chars.max(2);
         if near && best.is_none_or(|(least, _)| distance < least) {
@@ -40,7 +44,9 @@ pub fn did_you_mean<'a, I>(word: &str, known: I) -> String
 where
     I: IntoIterator<Item = &'a str>,
 {
-    closest(word, known).map(|candidate| format!(" Did you mean {candidate:?}?")).unwrap_or_default()
+    closest(word, known)
+        .map(|candidate| format!(" Did you mean {candidate:?}?"))
+        .unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -48,7 +54,16 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const KNOWN: [&str; 8] = ["partition", "account", "time", "time-min", "gpus", "gpus-per-node", "mem", "nodes"];
+    const KNOWN: [&str; 8] = [
+        "partition",
+        "account",
+        "time",
+        "time-min",
+        "gpus",
+        "gpus-per-node",
+        "mem",
+        "nodes",
+    ];
 
     #[test]
     fn near_words_are_found() {
@@ -72,7 +87,10 @@ mod tests {
             assert_eq!(closest(word, KNOWN), None, "{word}");
         }
         assert_eq!(did_you_mean("zebra", KNOWN), "");
-        assert_eq!(did_you_mean("partitio", KNOWN), r#" Did you mean "partition"?"#);
+        assert_eq!(
+            did_you_mean("partitio", KNOWN),
+            r#" Did you mean "partition"?"#
+        );
     }
 
     proptest! {
