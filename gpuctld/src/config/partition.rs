@@ -1,0 +1,194 @@
+//! `[partition.NAME]` tables, of the main file and of `partitions.d`: queues over sets of nodes.
+//!
+//! Owns their keys, and that names and the default are unique over all files. Source of words: slurm.conf(5).
+
+use super::cluster::is_name;
+use super::error::{Errors, Source};
+use super::section::Section;
+use gmodel::config::{NodeSelection, Partition, PartitionState};
+use gmodel::hostlist::Hostlist;
+use std::collections::BTreeMap;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+const KEYS: [&str; 19] = [
+    "nodes",
+    "features",
+    "default",
+    "state",
+    "max_time",
+    "default_time",
+    "over_time",
+    "max_nodes",
+    "priority_tier",
+    "allow_accounts",
+    "allow_users",
+    "cpus_per_gpu",
+    "mem_per_cpu",
+    "mem_per_gpu",
+    "private_tmp",
+    "prolog",
+    "epilog",
+    "requeue",
+    "submit_from_jobs",
+];
+
+const STATES: [(&str, PartitionState); 4] = [
+    ("UP", PartitionState::Up),
+    ("DOWN", PartitionState::Down),
+    ("DRAIN", PartitionState::Drain),
+    ("INACTIVE", PartitionState::Inactive),
+];
+
+/// Partitions in the order in which they were read.
+#[derive(Default)]
+pub(super) struct Partitions {
+    list: Vec<Partition>,
+    /// Where each name was first written: `path:line`.
+    places: BTreeMap<String, String>,
+    default: Option<String>,
+}
+
+impl Partitions {
+    pub(super) fn read(&mut self, source: &Source, file: &DeTable<'_>, errors: &mut Errors) {
+        let Some(value) = file.get("partition") else { return };
+        let Some(tables) = value.get_ref().as_table() else {
+            errors.add(source, value.span(), "partition is not a table", "write [partition.NAME]");
+            return;
+        };
+        let mut in_order: Vec<_> = tables.iter().collect();
+        in_order.sort_by_key(|(name, _)| name.span().start);
+        for (name, value) in in_order {
+            self.read_one(source, name, value, errors);
+        }
+    }
+
+    fn read_one(&mut self, source: &Source, key: &Spanned<std::borrow::Cow<str>>, value: &Spanned<DeValue>, errors: &mut Errors) {
+        let name: &str = key.get_ref();
+        if !is_name(name) {
+            let hint = "use up to 64 letters, digits, '_', '-' and '.'";
+            errors.add(source, key.span(), format!("partition {name:?} has no valid name"), hint);
+        }
+        let line = source.text[..key.span().start].matches('\n').count() + 1;
+        let place = format!("{}:{line}", source.path.display());
+        if let Some(first) = self.places.get(name) {
+            let message = format!("partition {name:?} is there twice");
+            errors.add(source, key.span(), message, format!("first in {first}"));
+        } else {
+            self.places.insert(name.to_owned(), place);
+        }
+        let Some(table) = value.get_ref().as_table() else {
+            errors.add(source, value.span(), format!("partition {name:?} is not a table"), "write [partition.NAME]");
+            return;
+        };
+        let section = Section::open(source, table, &KEYS, &format!("[partition.{name}]"), errors);
+        let partition = partition(name, &section, errors);
+        if partition.is_default {
+            match &self.default {
+                Some(first) if first != name => {
+                    let message = format!("partition {name:?} is a second default");
+                    let hint = format!("partition {first:?} is the default; only one can be");
+                    errors.add(source, section.span("default"), message, hint);
+                }
+                _ => self.default = Some(name.to_owned()),
+            }
+        }
+        self.list.push(partition);
+    }
+
+    /// Without any partition there is one, `main`, of all nodes.
+    pub(super) fn finish(self) -> Vec<Partition> {
+        if self.list.is_empty() {
+            return vec![Partition { name: "main".into(), is_default: true, ..Partition::default() }];
+        }
+        self.list
+    }
+}
+
+/// A file of `partitions.d` holds `[partition.NAME]` tables and nothing else.
+pub(super) fn refuse_other_keys(source: &Source, file: &DeTable<'_>, errors: &mut Errors) {
+    for key in file.keys().filter(|key| key.get_ref() != "partition") {
+        let word: &str = key.get_ref();
+        let hint = if KEYS.contains(&word) {
+            "put it under a line [partition.NAME]"
+        } else {
+            "files of partitions.d hold only [partition.NAME] tables; the rest is for gpuctld.toml"
+        };
+        errors.add(source, key.span(), format!("{word:?} stands outside of a partition"), hint);
+    }
+}
+
+fn partition(name: &str, section: &Section, errors: &mut Errors) -> Partition {
+    let default = Partition::default();
+    let max_time_secs = section.limit("max_time", errors).flatten();
+    let default_time_secs = section.limit("default_time", errors).flatten();
+    if let (Some(max), Some(usual)) = (max_time_secs, default_time_secs)
+        && usual > max
+    {
+        let message = format!("default_time is {usual} s, more than max_time with {max} s");
+        errors.add(section.source, section.span("default_time"), message, "make it max_time or less");
+    }
+    let path = |key, errors: &mut Errors| {
+        let path = section.path(key, true, errors).unwrap_or_default();
+        path.to_string_lossy().into_owned()
+    };
+    Partition {
+        name: name.to_owned(),
+        nodes: nodes(section, errors),
+        is_default: section.boolean("default", errors).unwrap_or(false),
+        state: section.word("state", &STATES, errors).unwrap_or_default(),
+        max_time_secs,
+        default_time_secs,
+        max_nodes: section.number("max_nodes", 1..=1_000_000, errors),
+        priority_tier: section.number("priority_tier", 0..=65_533, errors).unwrap_or(default.priority_tier),
+        allow_accounts: section.texts("allow_accounts", errors).unwrap_or_default(),
+        allow_users: section.texts("allow_users", errors).unwrap_or_default(),
+        cpus_per_gpu: section.number("cpus_per_gpu", 1..=65_536, errors),
+        mem_per_cpu_bytes: section.size("mem_per_cpu", errors),
+        mem_per_gpu_bytes: section.size("mem_per_gpu", errors),
+        private_tmp: section.boolean("private_tmp", errors).unwrap_or(default.private_tmp),
+        prolog: path("prolog", errors),
+        epilog: path("epilog", errors),
+        requeue: section.boolean("requeue", errors).unwrap_or(default.requeue),
+        submit_from_jobs: section.boolean("submit_from_jobs", errors).unwrap_or(default.submit_from_jobs),
+        over_time_secs: over_time(section, errors),
+    }
+}
+
+fn nodes(section: &Section, errors: &mut Errors) -> NodeSelection {
+    if section.has("features") {
+        if section.has("nodes") {
+            let hint = "keep one of them";
+            errors.add(section.source, section.span("features"), "nodes and features are both there", hint);
+        }
+        return NodeSelection::Features(section.texts("features", errors).unwrap_or_default());
+    }
+    let Some(parts) = section.texts("nodes", errors) else { return NodeSelection::All };
+    let text = parts.join(",");
+    if text.eq_ignore_ascii_case("ALL") {
+        return NodeSelection::All;
+    }
+    match Hostlist::parse(&text) {
+        Ok(names) => NodeSelection::Names(names),
+        Err(error) => {
+            errors.add(section.source, section.span("nodes"), format!("nodes: {error}"), "as \"node[01-16]\" or \"ALL\"");
+            NodeSelection::All
+        }
+    }
+}
+
+/// `0` is none here, where a time limit of 0 is no limit.
+fn over_time(section: &Section, errors: &mut Errors) -> u32 {
+    match section.limit("over_time", errors) {
+        None => 0,
+        Some(Some(secs)) => secs,
+        Some(None) => {
+            let written = &section.source.text[section.span("over_time")];
+            if written.trim_matches(['"', '\'']) != "0" {
+                let hint = "write a time, or set max_time = \"UNLIMITED\"";
+                errors.add(section.source, section.span("over_time"), "over_time cannot be unlimited", hint);
+            }
+            0
+        }
+    }
+}
