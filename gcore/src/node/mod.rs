@@ -1,0 +1,22 @@
+//! The node's state machine: what a node was told, how far its runs are, and what is to be done about it.
+//!
+//! It never makes a cgroup or starts a process: `actions` says what the state calls for, the daemon does it and reports
+//! facts. Actions are derived, so repeating one is harmless and a restart is "scan, then act" (after flux-core, omicron).
+//!
+//! ```text
+//!   Desired + order        Prepared            Started            Ended             Cleaned
+//!  (none) ----Record----> ACCEPTED --Prepare--> READY --Go--> RUNNING ---------> ENDED --Clean--> CLEAN --Forget--> (none)
+//!                            |                    |              ^ Signal, Limit   ^
+//!                            +----- Abandon ------+---- Stop ----+-----------------+
+//! ```
+
+pub mod action;
+pub mod input;
+pub mod state;
+
+pub use action::{NodeAction, actions, reports};
+pub use input::{Found, NodeEvent, NodeInput, handle};
+pub use state::{NodeRun, NodeState, Pending, Violation, apply, check};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,77 @@
+//! What the node's state calls for, and what it reports. Derived each time, so nothing is lost by a crash between
+//! deciding and doing; the daemon leaves out what is already under way.
+
+use super::state::{NodeRun, NodeState};
+use gmodel::run::{NumberedSignal, RunPhase, RunReport, StopWhy, Want};
+use gmodel::{Fence, RunId};
+
+/// Something to do. Each is safe to repeat and to find done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NodeAction {
+    /// Write the orders of these runs to the spool, then make the fence durable. -> `Recorded`
+    Record { fence: Fence, accept: Vec<RunId> },
+    /// User, cgroups, fence, directories, prolog, supervisor. -> `Prepared` or `Ended`
+    Prepare { run: RunId },
+    /// It is to stop before it was ready: when nothing is under way, write its end. -> `Ended`
+    Abandon { run: RunId },
+    /// Release the supervisor. -> `Started` or `Ended`
+    Go { run: RunId },
+    /// -> `Ended`
+    Stop { run: RunId, why: StopWhy, grace_secs: u32 },
+    Signal { run: RunId, signal: NumberedSignal },
+    Limit { run: RunId, limit_secs: Option<u32> },
+    /// Kill what is left, epilog, remove cgroups, mounts and directories. -> `Cleaned`
+    Clean { run: RunId },
+    /// Remove the record. -> `Forgotten`
+    Forget { run: RunId },
+}
+
+/// What is to be done now, in an order that works.
+pub fn actions(state: &NodeState) -> Vec<NodeAction> {
+    let mut todo = Vec::new();
+    if let Some(pending) = &state.pending {
+        let stop = |want: &Want| matches!(want, Want::Stop { .. });
+        let is_new = |run: &RunId| !state.runs.contains_key(run) && pending.orders.contains(run);
+        let told = pending.desired.runs.iter().filter(|told| !stop(&told.want));
+        let accept = told.map(|told| told.run).filter(is_new).collect();
+        todo.push(NodeAction::Record { fence: pending.desired.fence, accept });
+    }
+    for (&run, known) in &state.runs {
+        of_run(run, known, &mut todo);
+    }
+    todo
+}
+
+fn of_run(run: RunId, known: &NodeRun, todo: &mut Vec<NodeAction>) {
+    match (&known.phase, &known.want) {
+        (RunPhase::Accepted, Want::Stop { .. }) => todo.push(NodeAction::Abandon { run }),
+        (RunPhase::Accepted, _) => todo.push(NodeAction::Prepare { run }),
+        (RunPhase::Ready | RunPhase::Running { .. }, Want::Stop { why, grace_secs }) => {
+            todo.push(NodeAction::Stop { run, why: *why, grace_secs: *grace_secs });
+        }
+        (RunPhase::Ready, want) => {
+            limit(run, known, todo);
+            if *want == Want::Run {
+                todo.push(NodeAction::Go { run });
+            }
+        }
+        (RunPhase::Running { .. }, _) => {
+            limit(run, known, todo);
+            todo.extend(known.signals.iter().map(|&signal| NodeAction::Signal { run, signal }));
+        }
+        (RunPhase::Ended(_), _) => todo.push(NodeAction::Clean { run }),
+        (RunPhase::Clean(_), _) if !known.named => todo.push(NodeAction::Forget { run }),
+        (RunPhase::Clean(_), _) => {}
+    }
+}
+
+fn limit(run: RunId, known: &NodeRun, todo: &mut Vec<NodeAction>) {
+    if known.limit_told {
+        todo.push(NodeAction::Limit { run, limit_secs: known.limit_secs });
+    }
+}
+
+/// Every run with its whole phase: the hello, and what the daemon compares with what it said last.
+pub fn reports(state: &NodeState) -> Vec<RunReport> {
+    state.runs.iter().map(|(&run, known)| RunReport { run, phase: known.phase.clone() }).collect()
+}

@@ -1,0 +1,134 @@
+//! What happens to a node, and the facts that follow: `handle` decides, and changes nothing.
+//!
+//! A target is obeyed only after `Recorded` says that its fence is durable; a phase never goes back.
+
+use super::state::NodeState;
+use gmodel::run::{Desired, EndCause, RunEnd, RunPhase, Want};
+use gmodel::{Fence, NodeLife, RunId, Timestamp};
+use std::collections::BTreeSet;
+
+/// Something that happened outside. Everything that ends in the past tense is durable, or survives the daemon.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NodeInput {
+    /// First input of a daemon: what its spool holds.
+    Scanned { life: NodeLife, fence: Fence, runs: Vec<(RunId, Found)> },
+    /// The controller's word. `orders`: runs whose launch order is at hand.
+    DesiredReceived { desired: Desired, orders: BTreeSet<RunId> },
+    /// The fence is durable, and so are the orders of the runs the action named.
+    Recorded { fence: Fence },
+    /// The supervisor of the run is there and waits for `go`.
+    Prepared { run: RunId },
+    /// The supervisor started the user's process.
+    Started { run: RunId, started: Timestamp },
+    /// `exit.json` is durable: by the supervisor, or by the daemon for a run that has none (prepare failed, abandoned,
+    /// supervisor lost, node rebooted).
+    Ended { run: RunId, end: RunEnd },
+    /// No process, cgroup, mount or private directory of the run is left.
+    Cleaned { run: RunId },
+    /// The run's files are removed.
+    Forgotten { run: RunId },
+}
+
+/// A run as the spool and its supervisor say at the daemon's start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// Its order is there; no supervisor was ever started.
+    Accepted,
+    /// Its supervisor answers: waiting for `go`.
+    Ready,
+    Running { started: Timestamp },
+    /// `exit.json` is there; `clean` when the cleaning was finished too.
+    Ended { end: RunEnd, clean: bool },
+}
+
+/// A fact about the node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NodeEvent {
+    Scanned { life: NodeLife, fence: Fence, runs: Vec<(RunId, Found)> },
+    TargetCame { desired: Desired, orders: BTreeSet<RunId> },
+    /// It came late, or from a controller that was replaced.
+    OldTargetRefused { fence: Fence, newest: Fence },
+    /// `accepted` are new runs; `refused` are runs that can not be started here, with the end to report.
+    TargetObeyed { desired: Desired, accepted: Vec<RunId>, refused: Vec<(RunId, RunEnd)> },
+    PhaseReached { run: RunId, phase: RunPhase },
+    RunForgotten { run: RunId },
+}
+
+/// Decides what follows from an input. Inputs that say nothing new (late, repeated, of unknown runs) give no event.
+pub fn handle(state: &NodeState, input: NodeInput, now: Timestamp) -> Vec<NodeEvent> {
+    match input {
+        NodeInput::Scanned { life, fence, runs } => vec![NodeEvent::Scanned { life, fence, runs }],
+        _ if !state.scanned => Vec::new(),
+        NodeInput::DesiredReceived { desired, orders } => receive(state, desired, orders),
+        NodeInput::Recorded { fence } => match &state.pending {
+            Some(pending) if pending.desired.fence == fence => vec![obeyed(state, now)],
+            _ => Vec::new(),
+        },
+        NodeInput::Prepared { run } => reach(state, run, RunPhase::Ready),
+        NodeInput::Started { run, started } => reach(state, run, RunPhase::Running { started }),
+        NodeInput::Ended { run, end } => reach(state, run, RunPhase::Ended(end)),
+        NodeInput::Cleaned { run } => match state.runs.get(&run).map(|known| &known.phase) {
+            Some(RunPhase::Ended(end)) => reach(state, run, RunPhase::Clean(end.clone())),
+            _ => Vec::new(),
+        },
+        NodeInput::Forgotten { run } => match state.runs.get(&run) {
+            Some(known) if matches!(known.phase, RunPhase::Clean(_)) && !known.named => {
+                vec![NodeEvent::RunForgotten { run }]
+            }
+            _ => Vec::new(),
+        },
+    }
+}
+
+fn receive(state: &NodeState, desired: Desired, orders: BTreeSet<RunId>) -> Vec<NodeEvent> {
+    let newest = state.newest_fence();
+    match desired.fence {
+        fence if fence < newest => vec![NodeEvent::OldTargetRefused { fence, newest }],
+        // The same target again, on a new connection: obeying it twice would only write the disk twice.
+        fence if fence == state.fence && state.pending.is_none() && fence != Fence::default() => {
+            repeated(state, desired, orders)
+        }
+        _ => vec![NodeEvent::TargetCame { desired, orders }],
+    }
+}
+
+/// A target with the fence that is in force. After a restart the node knows its fence but no longer what was wanted.
+fn repeated(state: &NodeState, desired: Desired, orders: BTreeSet<RunId>) -> Vec<NodeEvent> {
+    let says_nothing_new = desired.runs.iter().all(|told| {
+        state.runs.get(&told.run).is_some_and(|known| {
+            known.named
+                && known.limit_told
+                && known.limit_secs == told.limit_secs
+                && known.signals == told.signals
+                && (known.want == told.want || told.want == Want::Unknown)
+        })
+    }) && state.runs.values().filter(|known| known.named).count() == desired.runs.len();
+    if says_nothing_new { Vec::new() } else { vec![NodeEvent::TargetCame { desired, orders }] }
+}
+
+fn obeyed(state: &NodeState, now: Timestamp) -> NodeEvent {
+    let Some(pending) = &state.pending else { unreachable!("asked for only with a target pending") };
+    let (mut accepted, mut refused) = (Vec::new(), Vec::new());
+    for told in &pending.desired.runs {
+        if state.runs.contains_key(&told.run) {
+            continue;
+        }
+        let (cause, text) = match told.want {
+            Want::Stop { .. } => (EndCause::Stopped, "the run had never reached this node"),
+            _ if pending.orders.contains(&told.run) => {
+                accepted.push(told.run);
+                continue;
+            }
+            _ => (EndCause::LaunchNode, "the node was told to start the run and was given no launch order for it"),
+        };
+        refused.push((told.run, RunEnd { cause, text: text.into(), ended: Some(now), ..RunEnd::default() }));
+    }
+    NodeEvent::TargetObeyed { desired: pending.desired.clone(), accepted, refused }
+}
+
+fn reach(state: &NodeState, run: RunId, phase: RunPhase) -> Vec<NodeEvent> {
+    match state.runs.get(&run) {
+        Some(known) if known.phase.rank() < phase.rank() => vec![NodeEvent::PhaseReached { run, phase }],
+        _ => Vec::new(),
+    }
+}

@@ -1,0 +1,174 @@
+//! What a node knows: the fence it made durable, the target it is making durable, and its runs.
+//!
+//! `apply` is the only mutation, infallible, without clock or randomness; `check` lists what can never be.
+
+use super::input::{Found, NodeEvent};
+use gmodel::run::{Desired, DesiredRun, NumberedSignal, RunEnd, RunPhase, StopWhy, Want};
+use gmodel::{Fence, NodeLife, RunId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Seconds between SIGTERM and SIGKILL for runs the controller no longer names.
+pub const FENCED_GRACE_SECS: u32 = 5;
+
+/// One node, from its own point of view.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeState {
+    pub life: NodeLife,
+    /// Newest fence that is durable and obeyed.
+    pub fence: Fence,
+    /// The spool was read: nothing is obeyed or reported before.
+    pub scanned: bool,
+    /// Newest target that came, until it is durable. A newer one takes its place.
+    pub pending: Option<Pending>,
+    pub runs: BTreeMap<RunId, NodeRun>,
+}
+
+/// A target on its way to the disk.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pending {
+    pub desired: Desired,
+    /// Runs of which the launch order is at hand, in memory or in the spool.
+    pub orders: BTreeSet<RunId>,
+}
+
+/// One run on this node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeRun {
+    pub phase: RunPhase,
+    pub want: Want,
+    /// In the newest obeyed target, or found in the spool and no target was obeyed since. A run that is not named is
+    /// stopped, cleaned and forgotten.
+    pub named: bool,
+    pub signals: Vec<NumberedSignal>,
+    /// Time limit in force, seconds from the start; `None` is unlimited.
+    pub limit_secs: Option<u32>,
+    /// `limit_secs` came from a target: before that the launch order's limit holds.
+    pub limit_told: bool,
+}
+
+impl NodeRun {
+    /// A run just accepted.
+    fn new(phase: RunPhase, want: Want) -> Self {
+        Self { phase, want, named: true, signals: Vec::new(), limit_secs: None, limit_told: false }
+    }
+
+    fn obey(&mut self, told: &DesiredRun) {
+        self.named = true;
+        self.signals.clone_from(&told.signals);
+        self.limit_secs = told.limit_secs;
+        self.limit_told = true;
+        // A stop is final; a run once released does not go back to waiting; an unknown wish changes nothing.
+        match (&self.want, &told.want) {
+            (_, Want::Unknown) | (Want::Stop { .. }, Want::Prepare | Want::Run) | (Want::Run, Want::Prepare) => {}
+            (_, newer) => self.want = newer.clone(),
+        }
+    }
+
+    fn drop_from_target(&mut self) {
+        self.named = false;
+        if !matches!(self.want, Want::Stop { .. }) {
+            self.want = Want::Stop { why: StopWhy::Fenced, grace_secs: FENCED_GRACE_SECS };
+        }
+    }
+}
+
+impl NodeState {
+    /// A node whose spool has not been read.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The fence of the newest target, durable or not: what comes with a lower one is refused.
+    pub fn newest_fence(&self) -> Fence {
+        self.pending.as_ref().map_or(self.fence, |pending| pending.desired.fence)
+    }
+}
+
+/// Makes one fact part of the state.
+pub fn apply(state: &mut NodeState, event: &NodeEvent) {
+    match event {
+        NodeEvent::Scanned { life, fence, runs } => {
+            state.life = life.clone();
+            state.fence = *fence;
+            state.scanned = true;
+            state.pending = None;
+            state.runs = runs.iter().map(|(run, found)| (*run, found_run(found))).collect();
+        }
+        NodeEvent::TargetCame { desired, orders } => {
+            state.pending = Some(Pending { desired: desired.clone(), orders: orders.clone() });
+        }
+        NodeEvent::OldTargetRefused { .. } => {}
+        NodeEvent::TargetObeyed { desired, accepted, refused } => {
+            state.fence = desired.fence;
+            state.pending = None;
+            obey(&mut state.runs, desired, accepted, refused);
+        }
+        NodeEvent::PhaseReached { run, phase } => {
+            if let Some(known) = state.runs.get_mut(run) {
+                known.phase = phase.clone();
+            }
+        }
+        NodeEvent::RunForgotten { run } => {
+            state.runs.remove(run);
+        }
+    }
+}
+
+fn obey(
+    runs: &mut BTreeMap<RunId, NodeRun>,
+    desired: &Desired,
+    accepted: &[RunId],
+    refused: &[(RunId, RunEnd)],
+) {
+    for run in accepted {
+        runs.insert(*run, NodeRun::new(RunPhase::Accepted, Want::Prepare));
+    }
+    for (run, end) in refused {
+        runs.insert(*run, NodeRun::new(RunPhase::Clean(end.clone()), Want::Prepare));
+    }
+    let named: BTreeMap<RunId, &DesiredRun> = desired.runs.iter().map(|told| (told.run, told)).collect();
+    for (run, known) in runs {
+        match named.get(run) {
+            Some(told) => known.obey(told),
+            None => known.drop_from_target(),
+        }
+    }
+}
+
+/// What the spool says of a run. Until the controller speaks it is left as it is: released runs run on, others wait.
+fn found_run(found: &Found) -> NodeRun {
+    let (phase, want) = match found {
+        Found::Accepted => (RunPhase::Accepted, Want::Prepare),
+        Found::Ready => (RunPhase::Ready, Want::Prepare),
+        Found::Running { started } => (RunPhase::Running { started: *started }, Want::Run),
+        Found::Ended { end, clean: false } => (RunPhase::Ended(end.clone()), Want::Run),
+        Found::Ended { end, clean: true } => (RunPhase::Clean(end.clone()), Want::Run),
+    };
+    NodeRun::new(phase, want)
+}
+
+/// Something that must never be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation(pub String);
+
+/// Lists what is wrong with a state; empty when nothing is.
+pub fn check(state: &NodeState) -> Vec<Violation> {
+    let mut wrong = Vec::new();
+    if !state.scanned && (!state.runs.is_empty() || state.pending.is_some()) {
+        wrong.push(Violation("runs or a target before the spool was read".into()));
+    }
+    if let Some(pending) = &state.pending
+        && pending.desired.fence < state.fence
+    {
+        wrong.push(Violation(format!("target {:?} is older than the obeyed {:?}", pending.desired.fence, state.fence)));
+    }
+    for (run, known) in &state.runs {
+        if !known.named && !matches!(known.want, Want::Stop { .. }) {
+            wrong.push(Violation(format!("run {run} is named by nobody and not being stopped")));
+        }
+        if known.want == Want::Unknown {
+            wrong.push(Violation(format!("run {run} is to be taken nobody knows where")));
+        }
+    }
+    wrong
+}
