@@ -59,7 +59,7 @@ pub fn exact_size(bytes: u64) -> String {
     let bytes = bytes.div_ceil(KIB).saturating_mul(KIB);
     let (unit_bytes, unit) = UNITS
         .iter()
-        .find(|(unit_bytes, _)| bytes % unit_bytes == 0)
+        .find(|(unit_bytes, _)| bytes.is_multiple_of(*unit_bytes))
         .unwrap_or(&UNITS[3]);
     format!("{}{unit}", bytes / unit_bytes)
 }
