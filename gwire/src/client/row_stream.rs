@@ -1,0 +1,196 @@
+//! The rows of a listing, one at a time, while the rest is still on its way.
+//!
+//! Finds where each object of `{"schema":1,"jobs":[{...},{...}]}` ends; parsing it is the reader's affair,
+//! so that text can be borrowed from the row. Memory stays at one row and one read.
+
+use super::{Body, ClientError};
+use std::io::{self, ErrorKind, Read};
+use std::path::PathBuf;
+
+/// Longest row that is taken.
+const MAX_ROW_BYTES: usize = 16 << 20;
+const READ_BYTES: usize = 64 << 10;
+
+/// Rows of an answer, in its order.
+pub struct RowStream<'a> {
+    source: Box<dyn Read + 'a>,
+    socket: PathBuf,
+    buffer: Vec<u8>,
+    scan: Scan,
+    /// Position of the first byte that has not been looked at.
+    scanned: usize,
+    /// Start of the row that has begun, or of what may be forgotten.
+    row_start: usize,
+}
+
+/// Where in the JSON text the scan is.
+#[derive(Default)]
+struct Scan {
+    depth: u32,
+    in_string: bool,
+    escaped: bool,
+    /// Inside the list of rows: the first array directly under the top object.
+    in_list: bool,
+    ended: bool,
+}
+
+enum Found {
+    RowStart,
+    RowEnd,
+}
+
+impl<'a> RowStream<'a> {
+    pub(super) fn new(body: Body<'a>, socket: PathBuf) -> Self {
+        Self::from_reader(body, socket)
+    }
+
+    fn from_reader(source: impl Read + 'a, socket: PathBuf) -> Self {
+        Self { source: Box::new(source), socket, buffer: Vec::new(), scan: Scan::default(), scanned: 0, row_start: 0 }
+    }
+
+    /// The text of the next row, or None behind the last.
+    ///
+    /// # Errors
+    /// [`ClientError::Lost`] when the answer ends in the middle, [`ClientError::Unreadable`] when it is no listing.
+    pub fn next_row(&mut self) -> Result<Option<&[u8]>, ClientError> {
+        loop {
+            while self.scanned < self.buffer.len() {
+                let byte = self.buffer[self.scanned];
+                self.scanned += 1;
+                match self.scan.step(byte) {
+                    None => {}
+                    Some(Found::RowStart) => self.row_start = self.scanned - 1,
+                    Some(Found::RowEnd) => {
+                        let row = self.row_start..self.scanned;
+                        self.row_start = self.scanned;
+                        return Ok(Some(&self.buffer[row]));
+                    }
+                }
+            }
+            if !self.read_more()? {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// False at the end of a complete answer.
+    fn read_more(&mut self) -> Result<bool, ClientError> {
+        if !self.scan.in_row() {
+            self.row_start = self.scanned;
+        }
+        self.buffer.drain(..self.row_start);
+        self.scanned -= self.row_start;
+        self.row_start = 0;
+        if self.buffer.len() > MAX_ROW_BYTES {
+            return Err(self.unreadable("a row is longer than 16 MiB"));
+        }
+        let kept = self.buffer.len();
+        self.buffer.resize(kept + READ_BYTES, 0);
+        let count = loop {
+            match self.source.read(&mut self.buffer[kept..]) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::InvalidData => return Err(self.unreadable(&error.to_string())),
+                Err(source) => return Err(ClientError::Lost { source }),
+                Ok(count) => break count,
+            }
+        };
+        self.buffer.truncate(kept + count);
+        match (count, self.scan.ended) {
+            (0, true) => Ok(false),
+            (0, false) => Err(ClientError::Lost {
+                source: io::Error::new(ErrorKind::UnexpectedEof, "the listing ended in the middle"),
+            }),
+            _ => Ok(true),
+        }
+    }
+
+    fn unreadable(&self, why: &str) -> ClientError {
+        ClientError::Unreadable { socket: self.socket.clone(), why: why.to_owned() }
+    }
+}
+
+impl Scan {
+    fn in_row(&self) -> bool {
+        self.in_list && self.depth > 2
+    }
+
+    fn step(&mut self, byte: u8) -> Option<Found> {
+        if self.in_string {
+            match byte {
+                _ if self.escaped => self.escaped = false,
+                b'\\' => self.escaped = true,
+                b'"' => self.in_string = false,
+                _ => {}
+            }
+            return None;
+        }
+        match byte {
+            b'"' => self.in_string = true,
+            b'{' | b'[' => {
+                self.depth += 1;
+                match self.depth {
+                    2 => self.in_list = byte == b'[',
+                    3 if self.in_list => return Some(Found::RowStart),
+                    _ => {}
+                }
+            }
+            b'}' | b']' => {
+                self.depth = self.depth.saturating_sub(1);
+                match self.depth {
+                    2 if self.in_list => return Some(Found::RowEnd),
+                    1 => self.in_list = false,
+                    0 => self.ended = true,
+                    _ => {}
+                }
+            }
+            _ => {}
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Gives one byte a read, so that every boundary is met.
+    struct Trickle<'a>(&'a [u8]);
+    impl Read for Trickle<'_> {
+        fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+            let Some((first, rest)) = self.0.split_first() else { return Ok(0) };
+            out[0] = *first;
+            self.0 = rest;
+            Ok(1)
+        }
+    }
+
+    fn rows_of(source: impl Read) -> Result<Vec<String>, ClientError> {
+        let mut stream = RowStream::from_reader(source, PathBuf::from("/s"));
+        let mut rows = Vec::new();
+        while let Some(row) = stream.next_row()? {
+            rows.push(String::from_utf8(row.to_vec()).unwrap());
+        }
+        Ok(rows)
+    }
+
+    #[test]
+    fn rows_are_cut_where_they_end() {
+        let text = br#"{"schema":1,"meta":{"a":[1]},"jobs":[{"id":1,"name":"a}]\"{"}, {"id":2,"tags":["x",{"y":[]}]}],"z":[]}"#;
+        let want = [r#"{"id":1,"name":"a}]\"{"}"#, r#"{"id":2,"tags":["x",{"y":[]}]}"#];
+        assert_eq!(rows_of(&text[..]).unwrap(), want);
+        assert_eq!(rows_of(Trickle(text)).unwrap(), want);
+    }
+
+    #[test]
+    fn an_empty_listing_has_no_rows() {
+        assert!(rows_of(&br#"{"schema":1,"jobs":[]}"#[..]).unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_listing_cut_short_is_an_error_not_a_short_listing() {
+        let text = br#"{"schema":1,"jobs":[{"id":1},{"id":2"#;
+        for length in 0..text.len() {
+            assert!(matches!(rows_of(&text[..length]), Err(ClientError::Lost { .. })), "{length}");
+        }
+    }
+}
