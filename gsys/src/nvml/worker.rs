@@ -1,0 +1,652 @@
+//! The threads on which NVML is called, and what they know together: GPUs as last read, GPUs that hold a call, events not yet
+//! fetched. A caller waits up to the time it names; a thread whose call does not return is given up. Calls no NVML itself.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::{
+    DEFAULT_LIBRARY, GpuEvent, GpuEventKind, GpuFacts, GpuHealth, GpuSource, Inventory, Nvml,
+    NvmlError,
+};
+
+/// Distinct events kept for a caller that does not fetch them; repetitions of one only raise its count.
+pub const MAX_WAITING_EVENTS: usize = 1024;
+
+/// Threads given up to calls that do not return, before the worker starts no more.
+pub const MAX_ABANDONED_THREADS: u64 = 8;
+
+/// Whether all calls come back.
+#[derive(Clone, Debug, PartialEq)]
+pub enum WorkerState {
+    Working,
+    /// A call has not returned, or GPUs are left out because one about them has not.
+    Degraded(String),
+}
+
+/// NVML on threads of its own. Callers block up to the time they name, never longer; call it where blocking is allowed.
+pub struct NvmlWorker {
+    line: Mutex<Line>,
+    shared: Arc<Shared>,
+    open: Arc<Opener>,
+}
+
+type Opener = dyn Fn() -> Result<Box<dyn GpuSource>, NvmlError> + Send + Sync;
+
+impl NvmlWorker {
+    /// Starts the threads, without touching NVML yet. `library`: [`DEFAULT_LIBRARY`] where `None`.
+    pub fn start(library: Option<PathBuf>) -> Result<NvmlWorker, NvmlError> {
+        let path = library.unwrap_or_else(|| PathBuf::from(DEFAULT_LIBRARY));
+        NvmlWorker::start_with(move || Ok(Box::new(Nvml::open(&path)?)))
+    }
+
+    /// The same for any source of GPUs; it is opened on the thread that uses it, anew when the driver went away.
+    pub fn start_with(
+        open: impl Fn() -> Result<Box<dyn GpuSource>, NvmlError> + Send + Sync + 'static,
+    ) -> Result<NvmlWorker, NvmlError> {
+        let shared = Arc::new(Shared::default());
+        let open: Arc<Opener> = Arc::new(open);
+        let line = Line::start(&shared, &open)?;
+        let (watched, opener) = (Arc::downgrade(&shared), Arc::clone(&open));
+        spawn("nvml-events", move || watch_events(&watched, &*opener))?;
+        Ok(NvmlWorker {
+            line: Mutex::new(line),
+            shared,
+            open,
+        })
+    }
+
+    /// All GPUs. One that is lost or holds its calls comes with the facts from before and a `fault`.
+    pub fn discover(&self, timeout: Duration) -> Result<Inventory, NvmlError> {
+        self.call("discovery of GPUs", timeout, Request::Discover)
+    }
+
+    /// One reading of every GPU.
+    pub fn read_health(&self, timeout: Duration) -> Result<Vec<GpuHealth>, NvmlError> {
+        self.call("reading the health of GPUs", timeout, Request::Health)
+    }
+
+    /// Events since the last call, waiting for the first up to `timeout`.
+    pub fn next_events(&self, timeout: Duration) -> Vec<GpuEvent> {
+        let deadline = Instant::now() + timeout;
+        let mut events = lock(&self.shared.events);
+        while events.is_empty() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            events = self
+                .shared
+                .event_came
+                .wait_timeout(events, left)
+                .map_or_else(|broken| broken.into_inner().0, |(events, _)| events);
+        }
+        events.drain(..).collect()
+    }
+
+    /// Events that were dropped because [`MAX_WAITING_EVENTS`] others waited.
+    pub fn dropped_events(&self) -> u64 {
+        self.shared.dropped_events.load(Ordering::Relaxed)
+    }
+
+    /// Whether events of this GPU are being delivered: some moments after it was first discovered.
+    pub fn is_watching(&self, uuid: &str) -> bool {
+        lock(&self.shared.watched).contains(uuid)
+    }
+
+    /// Whether any call hangs.
+    pub fn state(&self) -> WorkerState {
+        let line = lock(&self.line);
+        let held: Vec<String> = lock(&self.shared.held).keys().map(u32::to_string).collect();
+        match line.stuck() {
+            Some(stuck) => WorkerState::Degraded(stuck.to_string()),
+            None if !held.is_empty() => WorkerState::Degraded(format!(
+                "calls about GPUs with index {} do not return",
+                held.join(", ")
+            )),
+            None => WorkerState::Working,
+        }
+    }
+
+    fn call<T>(
+        &self,
+        doing: &'static str,
+        timeout: Duration,
+        request: impl FnOnce(SyncSender<Result<T, NvmlError>>) -> Request,
+    ) -> Result<T, NvmlError> {
+        let mut line = lock(&self.line);
+        if let Some(stuck) = line.stuck() {
+            self.replace(&mut line, stuck)?;
+        }
+        let (answer, answered) = sync_channel(1);
+        line.job.begin(doing);
+        if line.requests.send(request(answer)).is_err() {
+            *line = Line::start(&self.shared, &self.open)?;
+            return Err(NvmlError::Thread(
+                "it ended unexpectedly; started again".to_owned(),
+            ));
+        }
+        match answered.recv_timeout(timeout) {
+            Ok(result) => result,
+            Err(RecvTimeoutError::Timeout) => Err(NvmlError::Timeout {
+                doing,
+                waited_secs: timeout.as_secs_f64(),
+                index: line.job.index(),
+            }),
+            Err(RecvTimeoutError::Disconnected) => {
+                *line = Line::start(&self.shared, &self.open)?;
+                Err(NvmlError::Thread(format!(
+                    "it ended unexpectedly while {doing}; started again"
+                )))
+            }
+        }
+    }
+
+    /// Gives up the thread whose call does not return, and leaves the GPU it asks about out. Where no GPU can be named the
+    /// whole library hangs: another thread would only hang too.
+    fn replace(&self, line: &mut Line, stuck: NvmlError) -> Result<(), NvmlError> {
+        let Some(index) = line.job.index() else {
+            return Err(stuck);
+        };
+        if self.shared.abandoned.load(Ordering::SeqCst) >= MAX_ABANDONED_THREADS {
+            return Err(stuck);
+        }
+        if line.job.abandon(index, &self.shared) {
+            *line = Line::start(&self.shared, &self.open)?;
+        }
+        Ok(())
+    }
+}
+
+/// The way to the thread that makes the calls at present.
+struct Line {
+    requests: Sender<Request>,
+    job: Arc<Job>,
+}
+
+enum Request {
+    Discover(SyncSender<Result<Inventory, NvmlError>>),
+    Health(SyncSender<Result<Vec<GpuHealth>, NvmlError>>),
+}
+
+impl Line {
+    fn start(shared: &Arc<Shared>, open: &Arc<Opener>) -> Result<Line, NvmlError> {
+        let (requests, receiver) = channel();
+        let job = Arc::new(Job::default());
+        let (shared, open, its_job) = (Arc::clone(shared), Arc::clone(open), Arc::clone(&job));
+        spawn("nvml", move || serve(&receiver, &shared, &*open, its_job))?;
+        Ok(Line { requests, job })
+    }
+
+    /// The call that should long have returned, if there is one: callers take turns, so any call under way is such a one.
+    fn stuck(&self) -> Option<NvmlError> {
+        let thread_is_gone = Arc::strong_count(&self.job) == 1;
+        let (doing, since) = (*lock(&self.job.doing)).filter(|_| !thread_is_gone)?;
+        Some(NvmlError::Stuck {
+            doing,
+            for_secs: since.elapsed().as_secs_f64(),
+            index: self.job.index(),
+        })
+    }
+}
+
+/// What a thread is doing, as others may see it.
+struct Job {
+    doing: Mutex<Option<(&'static str, Instant)>>,
+    /// The GPU being asked; negative: none.
+    index: AtomicI64,
+    /// The GPU for whose sake the thread was given up.
+    abandoned_at: Mutex<Option<u32>>,
+}
+
+impl Default for Job {
+    fn default() -> Job {
+        Job {
+            doing: Mutex::new(None),
+            index: AtomicI64::new(-1),
+            abandoned_at: Mutex::new(None),
+        }
+    }
+}
+
+impl Job {
+    fn begin(&self, doing: &'static str) {
+        *lock(&self.doing) = Some((doing, Instant::now()));
+    }
+
+    fn index(&self) -> Option<u32> {
+        u32::try_from(self.index.load(Ordering::SeqCst)).ok()
+    }
+
+    /// Gives the thread up and the GPU with it; false where the call came back in the meantime.
+    fn abandon(&self, index: u32, shared: &Shared) -> bool {
+        let doing = lock(&self.doing);
+        if doing.is_none() {
+            return false;
+        }
+        *lock(&self.abandoned_at) = Some(index);
+        lock(&shared.held).insert(index, Instant::now());
+        shared.abandoned.fetch_add(1, Ordering::SeqCst);
+        true
+    }
+
+    /// Marks the call as returned, which frees the GPU that held it. True where someone may still wait for the answer.
+    fn finish(&self, shared: &Shared) -> bool {
+        self.index.store(-1, Ordering::SeqCst);
+        let mut doing = lock(&self.doing);
+        *doing = None;
+        let Some(index) = lock(&self.abandoned_at).take() else {
+            return true;
+        };
+        lock(&shared.held).remove(&index);
+        shared.abandoned.fetch_sub(1, Ordering::SeqCst);
+        false
+    }
+}
+
+/// Through which a source says which GPU it is about to ask, and hears which to leave alone.
+pub struct Progress {
+    job: Arc<Job>,
+    held: BTreeMap<u32, Instant>,
+}
+
+impl Progress {
+    /// To be called before each GPU; an error: leave it alone, for this reason.
+    pub fn begin(&self, index: u32) -> Result<(), String> {
+        if let Some(since) = self.held.get(&index) {
+            return Err(format!(
+                "calls about it have not returned for {} s",
+                since.elapsed().as_secs()
+            ));
+        }
+        self.job.index.store(index.into(), Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// To be called when the work on single GPUs is done.
+    pub fn end(&self) {
+        self.job.index.store(-1, Ordering::SeqCst);
+    }
+}
+
+/// What all threads of a worker know.
+#[derive(Default)]
+struct Shared {
+    /// GPUs as last read, faulty ones as last read well.
+    known: Mutex<Vec<GpuFacts>>,
+    /// Indices whose calls do not return, and since when we know.
+    held: Mutex<BTreeMap<u32, Instant>>,
+    abandoned: AtomicU64,
+    /// Rises when the driver was found gone: whoever holds the library must open it anew.
+    reopened: AtomicU64,
+    watched: Mutex<BTreeSet<String>>,
+    events: Mutex<VecDeque<GpuEvent>>,
+    event_came: Condvar,
+    dropped_events: AtomicU64,
+}
+
+impl Shared {
+    fn push_event(&self, event: GpuEvent) {
+        let mut events = lock(&self.events);
+        let full = events.len() >= MAX_WAITING_EVENTS;
+        match events
+            .iter_mut()
+            .find(|waiting| waiting.uuid == event.uuid && waiting.kind == event.kind)
+        {
+            Some(waiting) => waiting.count += event.count,
+            None if full => {
+                self.dropped_events
+                    .fetch_add(event.count, Ordering::Relaxed);
+            }
+            None => events.push_back(event),
+        }
+        self.event_came.notify_all();
+    }
+
+    /// Puts the remembered facts in place of GPUs that do not answer, and tells of each that just fell silent.
+    fn remember(&self, inventory: &mut Inventory) {
+        let mut known = lock(&self.known);
+        let present: BTreeSet<String> = inventory.gpus.iter().map(|gpu| gpu.uuid.clone()).collect();
+        let silent = std::mem::take(&mut inventory.unreadable);
+        for gpu in silent {
+            match known
+                .iter()
+                .find(|old| old.index == gpu.index && !present.contains(&old.uuid))
+            {
+                Some(old) => {
+                    if old.fault.is_none() {
+                        self.push_event(GpuEvent {
+                            uuid: old.uuid.clone(),
+                            kind: GpuEventKind::Lost,
+                            count: 1,
+                        });
+                    }
+                    inventory.gpus.push(GpuFacts {
+                        fault: Some(gpu.fault),
+                        ..old.clone()
+                    });
+                }
+                None => inventory.unreadable.push(gpu),
+            }
+        }
+        inventory.gpus.sort_by_key(|gpu| gpu.index);
+        *known = inventory.gpus.clone();
+    }
+
+    fn name_silent(&self, readings: &mut [GpuHealth]) {
+        let mut known = lock(&self.known);
+        for reading in readings {
+            let Some(fault) = &reading.fault else {
+                continue;
+            };
+            let Some(old) = known.iter_mut().find(|old| old.index == reading.index) else {
+                continue;
+            };
+            reading.uuid = Some(old.uuid.clone());
+            if old.fault.is_none() {
+                old.fault = Some(fault.clone());
+                self.push_event(GpuEvent {
+                    uuid: old.uuid.clone(),
+                    kind: GpuEventKind::Lost,
+                    count: 1,
+                });
+            }
+        }
+    }
+
+    fn healthy(&self) -> BTreeSet<String> {
+        lock(&self.known)
+            .iter()
+            .filter(|gpu| gpu.fault.is_none())
+            .map(|gpu| gpu.uuid.clone())
+            .collect()
+    }
+}
+
+/// The life of the thread "nvml": until the worker is dropped, or gives this thread up.
+fn serve(requests: &Receiver<Request>, shared: &Shared, open: &Opener, job: Arc<Job>) {
+    let mut source: Option<Box<dyn GpuSource>> = None;
+    while let Ok(request) = requests.recv() {
+        let progress = Progress {
+            job: Arc::clone(&job),
+            held: lock(&shared.held).clone(),
+        };
+        match request {
+            Request::Discover(answer) => {
+                let mut result = with_source(&mut source, shared, open, |source| {
+                    source.discover(&progress)
+                });
+                if job.finish(shared)
+                    && let Ok(inventory) = &mut result
+                {
+                    shared.remember(inventory);
+                }
+                let _ = answer.send(result); // a caller whose time was up is gone
+            }
+            Request::Health(answer) => {
+                let mut result = with_source(&mut source, shared, open, |source| {
+                    source.read_health(&progress)
+                });
+                if job.finish(shared)
+                    && let Ok(readings) = &mut result
+                {
+                    shared.name_silent(readings);
+                }
+                let _ = answer.send(result);
+            }
+        }
+    }
+}
+
+/// Opens the source where it is not; where the driver went away under it, opens it once more and tries again.
+fn with_source<T>(
+    source: &mut Option<Box<dyn GpuSource>>,
+    shared: &Shared,
+    open: &Opener,
+    mut work: impl FnMut(&mut dyn GpuSource) -> Result<T, NvmlError>,
+) -> Result<T, NvmlError> {
+    if let Some(opened) = source {
+        match work(opened.as_mut()) {
+            Err(NvmlError::Init(_)) => {
+                *source = None;
+                shared.reopened.fetch_add(1, Ordering::SeqCst);
+            }
+            result => return result,
+        }
+    }
+    work(source.insert(open()?).as_mut())
+}
+
+/// The life of the thread "nvml-events".
+fn watch_events(worker: &Weak<Shared>, open: &Opener) {
+    while let Some(shared) = worker.upgrade() {
+        let wanted = shared.healthy();
+        let generation = shared.reopened.load(Ordering::SeqCst);
+        drop(shared);
+        if !wanted.is_empty() {
+            let mut each = |event| pass_on(worker, &wanted, generation, event);
+            let outcome = open().and_then(|mut source| source.watch(&wanted, &mut each));
+            if outcome.is_err() {
+                // What is wrong with the source, discovery tells; here it is only opened anew.
+                thread::sleep(Duration::from_secs(1));
+            }
+            if let Some(shared) = worker.upgrade() {
+                lock(&shared.watched).clear();
+            }
+        }
+        thread::sleep(Duration::from_millis(100));
+    }
+}
+
+fn pass_on(
+    worker: &Weak<Shared>,
+    wanted: &BTreeSet<String>,
+    generation: u64,
+    event: Option<GpuEvent>,
+) -> ControlFlow<()> {
+    let Some(shared) = worker.upgrade() else {
+        return ControlFlow::Break(());
+    };
+    match event {
+        Some(event) => shared.push_event(event),
+        None => lock(&shared.watched).clone_from(wanted),
+    }
+    let all_watched = shared.healthy().is_subset(wanted);
+    if all_watched && generation == shared.reopened.load(Ordering::SeqCst) {
+        ControlFlow::Continue(())
+    } else {
+        ControlFlow::Break(())
+    }
+}
+
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), NvmlError> {
+    thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(work)
+        .map(drop)
+        .map_err(|error| NvmlError::Thread(error.to_string()))
+}
+
+/// A panic of another thread leaves these data whole: each is changed in one statement.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex
+        .lock()
+        .unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::UnreadableGpu;
+    use super::*;
+
+    const SOON: Duration = Duration::from_secs(20);
+
+    /// Ten GPUs without NVML, of which some hang, and a count of how many sources are open.
+    #[derive(Default)]
+    struct Rack {
+        hanging: Mutex<BTreeSet<u32>>,
+        changed: Condvar,
+        open: AtomicU64,
+    }
+
+    struct RackSource(Arc<Rack>);
+
+    impl Rack {
+        fn hang(&self, indices: &[u32]) {
+            *lock(&self.hanging) = indices.iter().copied().collect();
+            self.changed.notify_all();
+        }
+
+        fn ask(&self, index: u32) {
+            let mut hanging = lock(&self.hanging);
+            while hanging.contains(&index) {
+                hanging = self.changed.wait(hanging).unwrap();
+            }
+        }
+    }
+
+    impl Drop for RackSource {
+        fn drop(&mut self) {
+            self.0.open.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    impl GpuSource for RackSource {
+        fn discover(&mut self, progress: &Progress) -> Result<Inventory, NvmlError> {
+            let mut inventory = Inventory::default();
+            for index in 0..10 {
+                match progress.begin(index) {
+                    Ok(()) => self.0.ask(index),
+                    Err(fault) => inventory.unreadable.push(UnreadableGpu { index, fault }),
+                }
+            }
+            progress.end();
+            Ok(inventory)
+        }
+
+        fn read_health(&mut self, _progress: &Progress) -> Result<Vec<GpuHealth>, NvmlError> {
+            panic!("a fault of our own");
+        }
+
+        fn watch(
+            &mut self,
+            _uuids: &BTreeSet<String>,
+            _each: &mut dyn FnMut(Option<GpuEvent>) -> ControlFlow<()>,
+        ) -> Result<(), NvmlError> {
+            Ok(())
+        }
+    }
+
+    fn start(rack: &Arc<Rack>) -> NvmlWorker {
+        let rack = Arc::clone(rack);
+        let open = move || -> Result<Box<dyn GpuSource>, NvmlError> {
+            rack.open.fetch_add(1, Ordering::SeqCst);
+            Ok(Box::new(RackSource(Arc::clone(&rack))))
+        };
+        NvmlWorker::start_with(open).unwrap()
+    }
+
+    fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+        let deadline = Instant::now() + SOON;
+        while !is_so() {
+            assert!(Instant::now() < deadline, "did not happen in 20 s: {what}");
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    #[test]
+    fn several_hanging_gpus_are_left_out_one_by_one_and_come_back_together() {
+        let rack = Arc::new(Rack::default());
+        let worker = start(&rack);
+        rack.hang(&[2, 5, 7]);
+        let brief = Duration::from_millis(50);
+        for index in [2, 5, 7] {
+            let outcome = worker.discover(brief);
+            assert!(
+                matches!(outcome, Err(NvmlError::Timeout { index: Some(at), .. }) if at == index),
+                "{outcome:?}"
+            );
+        }
+        let left_out: Vec<u32> = worker
+            .discover(SOON)
+            .unwrap()
+            .unreadable
+            .iter()
+            .map(|gpu| gpu.index)
+            .collect();
+        assert_eq!(left_out, [2, 5, 7]);
+        rack.hang(&[]);
+        eventually("all come back", || {
+            worker.discover(SOON).unwrap().unreadable.is_empty()
+        });
+        eventually("only the present thread's source is open", || {
+            rack.open.load(Ordering::SeqCst) == 1
+        });
+    }
+
+    #[test]
+    fn threads_given_up_are_bounded() {
+        let rack = Arc::new(Rack::default());
+        let worker = start(&rack);
+        rack.hang(&(0..10).collect::<Vec<_>>());
+        let brief = Duration::from_millis(20);
+        let timeouts = (0..30)
+            .filter(|_| matches!(worker.discover(brief), Err(NvmlError::Timeout { .. })))
+            .count();
+        assert_eq!(timeouts as u64, MAX_ABANDONED_THREADS + 1);
+        assert!(matches!(
+            worker.discover(brief),
+            Err(NvmlError::Stuck { .. })
+        ));
+        rack.hang(&[]);
+        eventually("it works again", || {
+            worker
+                .discover(SOON)
+                .is_ok_and(|inventory| inventory.unreadable.is_empty())
+        });
+        assert_eq!(worker.state(), WorkerState::Working);
+    }
+
+    #[test]
+    fn a_thread_that_panics_is_replaced() {
+        let worker = start(&Arc::new(Rack::default()));
+        assert!(matches!(
+            worker.read_health(SOON),
+            Err(NvmlError::Thread(_))
+        ));
+        assert!(worker.discover(SOON).is_ok());
+    }
+
+    #[test]
+    fn dropping_the_worker_closes_its_sources() {
+        let rack = Arc::new(Rack::default());
+        let worker = start(&rack);
+        worker.discover(SOON).unwrap();
+        drop(worker);
+        eventually("all sources are closed", || {
+            rack.open.load(Ordering::SeqCst) == 0
+        });
+    }
+
+    #[test]
+    fn events_nobody_fetches_are_bounded_and_the_rest_is_counted() {
+        let shared = Shared::default();
+        for number in 0..5000 {
+            shared.push_event(GpuEvent {
+                uuid: "GPU-x".to_owned(),
+                kind: GpuEventKind::Xid(number),
+                count: 2,
+            });
+        }
+        assert_eq!(lock(&shared.events).len(), MAX_WAITING_EVENTS);
+        assert_eq!(
+            shared.dropped_events.load(Ordering::Relaxed),
+            (5000 - MAX_WAITING_EVENTS as u64) * 2
+        );
+    }
+}

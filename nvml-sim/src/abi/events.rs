@@ -1,0 +1,49 @@
+//! The event set: what the state's list of events becomes on the other side of `nvmlEventSetWait_v2`.
+
+use std::ffi::{c_uint, c_ulonglong};
+use std::time::Duration;
+
+use nvml_wrapper_sys::bindings::{
+    nvmlDevice_t, nvmlEventData_t, nvmlEventTypeClock, nvmlEventTypeDoubleBitEccError,
+    nvmlEventTypePState, nvmlEventTypeSingleBitEccError, nvmlEventTypeXidCriticalError,
+    nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED as NOT_SUPPORTED,
+};
+
+use super::{Handle, Out};
+use crate::library::{self, ask};
+use crate::state::EventKind;
+
+const SUPPORTED: c_ulonglong = (nvmlEventTypeXidCriticalError
+    | nvmlEventTypeSingleBitEccError
+    | nvmlEventTypeDoubleBitEccError
+    | nvmlEventTypePState
+    | nvmlEventTypeClock) as c_ulonglong;
+
+nvml_functions! {
+    fn nvmlDeviceGetSupportedEventTypes(device: Handle, types: Out<c_ulonglong>) { ask(device, |_, _| types.put(SUPPORTED)) }
+
+    fn nvmlEventSetCreate(set: Out<Handle>) { set.put(library::create_event_set()?) }
+
+    fn nvmlDeviceRegisterEvents(device: Handle, types: c_ulonglong, set: Handle) {
+        if types & !SUPPORTED != 0 {
+            return Err(NOT_SUPPORTED);
+        }
+        library::register_events(set, device, types)
+    }
+
+    fn nvmlEventSetWait_v2(set: Handle, data: Out<nvmlEventData_t>, timeout_ms: c_uint) {
+        let event = library::wait_for_event(set, Duration::from_millis(timeout_ms.into()))?;
+        data.put(nvmlEventData_t {
+            device: library::handle_of(&event.uuid) as nvmlDevice_t,
+            eventType: library::event_type(event.kind),
+            eventData: match event.kind {
+                EventKind::Xid(number) => number,
+                EventKind::SingleBitEcc | EventKind::DoubleBitEcc => 0,
+            },
+            gpuInstanceId: c_uint::MAX,
+            computeInstanceId: c_uint::MAX,
+        })
+    }
+
+    fn nvmlEventSetFree(set: Handle) { library::free_event_set(set) }
+}

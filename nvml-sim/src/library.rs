@@ -1,0 +1,346 @@
+//! The one library per loaded copy: how often it was initialised, the state last read, which handles it gave out, event sets.
+//! Reads the state again when the file has changed. Its lock is never held while a simulated call hangs.
+
+use std::collections::BTreeMap;
+use std::ffi::{CStr, OsStr, c_void};
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nvml_wrapper_sys::bindings::{
+    nvmlReturn_enum_NVML_ERROR_DRIVER_NOT_LOADED as DRIVER_NOT_LOADED,
+    nvmlReturn_enum_NVML_ERROR_GPU_IS_LOST as GPU_IS_LOST,
+    nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID_ARGUMENT,
+    nvmlReturn_enum_NVML_ERROR_LIB_RM_VERSION_MISMATCH as LIB_RM_VERSION_MISMATCH,
+    nvmlReturn_enum_NVML_ERROR_TIMEOUT as TIMEOUT,
+    nvmlReturn_enum_NVML_ERROR_UNINITIALIZED as UNINITIALIZED,
+    nvmlReturn_enum_NVML_ERROR_UNKNOWN as UNKNOWN, nvmlReturn_t,
+};
+
+use crate::STATE_VARIABLE;
+use crate::state::{DriverState, Event, EventKind, Gpu, State, state_file};
+
+/// An `nvmlReturn_t`; as an error never `NVML_SUCCESS`.
+pub type Code = nvmlReturn_t;
+
+/// How often a hanging or waiting call looks at the state again.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+
+/// Handles are small numbers above this, so that a null or a stray pointer is not one.
+const FIRST_HANDLE: usize = 0x4E00_0000;
+
+struct Library {
+    users: u32,
+    path: PathBuf,
+    seen: Option<FileMark>,
+    state: Result<Arc<State>, Code>,
+    /// The UUID behind each handle ever given out: a handle stays with its GPU when indices move.
+    handles: Vec<String>,
+    event_sets: BTreeMap<usize, EventSet>,
+    next_event_set: usize,
+}
+
+struct EventSet {
+    /// `nvmlEventType*` bits by UUID.
+    wanted: BTreeMap<String, u64>,
+    /// The first event not yet looked at.
+    cursor: u64,
+}
+
+/// What tells one content of the state file from the next.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct FileMark {
+    inode: u64,
+    modified: (i64, i64),
+    size: u64,
+}
+
+static LIBRARY: Mutex<Library> = Mutex::new(Library {
+    users: 0,
+    path: PathBuf::new(),
+    seen: None,
+    state: Err(UNINITIALIZED),
+    handles: Vec::new(),
+    event_sets: BTreeMap::new(),
+    next_event_set: FIRST_HANDLE,
+});
+
+/// One user more, if the driver answers.
+pub fn initialise() -> Result<(), Code> {
+    {
+        let mut library = library();
+        if library.users == 0 {
+            library.path = state_path();
+            library.seen = None;
+        }
+    }
+    readable_state()?;
+    library().users += 1;
+    Ok(())
+}
+
+/// One user less.
+pub fn shut_down() -> Result<(), Code> {
+    let mut library = library();
+    library.users = library.users.checked_sub(1).ok_or(UNINITIALIZED)?;
+    if library.users == 0 {
+        library.event_sets.clear();
+    }
+    Ok(())
+}
+
+/// The state as it is now, for a caller that initialised the library; hangs where the state says so.
+pub fn state() -> Result<Arc<State>, Code> {
+    if library().users == 0 {
+        return Err(UNINITIALIZED);
+    }
+    readable_state()
+}
+
+/// Positions of the GPUs that NVML enumerates, in the order of its indices.
+pub fn enumerated(state: &State) -> impl Iterator<Item = &Gpu> {
+    state.gpus.iter().filter(|gpu| !gpu.faults.missing)
+}
+
+/// Answers a question about the GPU behind `handle`, or says that it is lost, or does not return.
+pub fn ask<T>(
+    handle: usize,
+    question: impl FnOnce(&State, &Gpu) -> Result<T, Code>,
+) -> Result<T, Code> {
+    let uuid = uuid_of(handle)?;
+    loop {
+        let state = state()?;
+        let gpu = state
+            .gpus
+            .iter()
+            .find(|gpu| gpu.uuid == uuid)
+            .ok_or(GPU_IS_LOST)?;
+        if gpu.faults.hang {
+            thread::sleep(LOOK_AGAIN);
+            continue;
+        }
+        if gpu.faults.lost || gpu.faults.missing {
+            return Err(GPU_IS_LOST);
+        }
+        return question(&state, gpu);
+    }
+}
+
+/// The handle of the GPU with this UUID: always the same one.
+pub fn handle_of(uuid: &str) -> usize {
+    let mut library = library();
+    let position = library
+        .handles
+        .iter()
+        .position(|known| known == uuid)
+        .unwrap_or_else(|| {
+            library.handles.push(uuid.to_owned());
+            library.handles.len() - 1
+        });
+    FIRST_HANDLE + position
+}
+
+/// The GPU behind a handle, whatever its condition.
+pub fn uuid_of(handle: usize) -> Result<String, Code> {
+    let position = handle.checked_sub(FIRST_HANDLE).ok_or(INVALID_ARGUMENT)?;
+    library()
+        .handles
+        .get(position)
+        .cloned()
+        .ok_or(INVALID_ARGUMENT)
+}
+
+/// Changes the state file from inside the library, for the few calls that set something.
+pub fn change(handle: usize, change: impl FnOnce(&mut Gpu)) -> Result<(), Code> {
+    let uuid = ask(handle, |_, gpu| Ok(gpu.uuid.clone()))?;
+    let file = state_file(&library().path);
+    let dir = file.parent().ok_or(UNKNOWN)?;
+    let found = State::edit(dir, |state| {
+        state
+            .gpus
+            .iter_mut()
+            .find(|gpu| gpu.uuid == uuid)
+            .map(change)
+    });
+    match found {
+        Ok(Some(())) => Ok(()),
+        Ok(None) => Err(GPU_IS_LOST),
+        Err(error) => Err(complain(&error)),
+    }
+}
+
+/// A new event set, for events from now on.
+pub fn create_event_set() -> Result<usize, Code> {
+    let cursor = state()?.next_event;
+    let mut library = library();
+    let handle = library.next_event_set;
+    library.next_event_set += 1;
+    library.event_sets.insert(
+        handle,
+        EventSet {
+            wanted: BTreeMap::new(),
+            cursor,
+        },
+    );
+    Ok(handle)
+}
+
+/// Adds event types of one GPU to a set.
+pub fn register_events(set: usize, handle: usize, types: u64) -> Result<(), Code> {
+    let uuid = ask(handle, |_, gpu| Ok(gpu.uuid.clone()))?;
+    let mut library = library();
+    let set = library.event_sets.get_mut(&set).ok_or(INVALID_ARGUMENT)?;
+    *set.wanted.entry(uuid).or_default() |= types;
+    Ok(())
+}
+
+pub fn free_event_set(set: usize) -> Result<(), Code> {
+    library()
+        .event_sets
+        .remove(&set)
+        .map(|_| ())
+        .ok_or(INVALID_ARGUMENT)
+}
+
+/// The next event of a set, or `TIMEOUT` when none came.
+pub fn wait_for_event(set: usize, timeout: Duration) -> Result<Event, Code> {
+    let deadline = Instant::now() + timeout;
+    loop {
+        let state = state()?;
+        if let Some(event) = take_event(&state, set)? {
+            return Ok(event);
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(TIMEOUT);
+        }
+        thread::sleep(left.min(LOOK_AGAIN));
+    }
+}
+
+/// The `nvmlEventType*` bit of an event.
+pub fn event_type(kind: EventKind) -> u64 {
+    use nvml_wrapper_sys::bindings::{
+        nvmlEventTypeDoubleBitEccError, nvmlEventTypeSingleBitEccError,
+        nvmlEventTypeXidCriticalError,
+    };
+    u64::from(match kind {
+        EventKind::Xid(_) => nvmlEventTypeXidCriticalError,
+        EventKind::SingleBitEcc => nvmlEventTypeSingleBitEccError,
+        EventKind::DoubleBitEcc => nvmlEventTypeDoubleBitEccError,
+    })
+}
+
+fn take_event(state: &State, set: usize) -> Result<Option<Event>, Code> {
+    let mut library = library();
+    let set = library.event_sets.get_mut(&set).ok_or(INVALID_ARGUMENT)?;
+    if state.next_event < set.cursor {
+        // The state was made anew: all its events are news.
+        set.cursor = 0;
+    }
+    let unseen = &state.events[state.events.partition_point(|event| event.seq < set.cursor)..];
+    let wanted = unseen.iter().find(|event| {
+        set.wanted
+            .get(&event.uuid)
+            .is_some_and(|types| types & event_type(event.kind) != 0)
+    });
+    set.cursor = wanted.map_or(state.next_event, |event| event.seq + 1);
+    Ok(wanted.cloned())
+}
+
+/// The state once nothing hangs and the driver is there.
+fn readable_state() -> Result<Arc<State>, Code> {
+    loop {
+        let state = library().refresh()?;
+        if state.hang {
+            thread::sleep(LOOK_AGAIN);
+            continue;
+        }
+        return match state.driver.state {
+            DriverState::Loaded => Ok(state),
+            DriverState::NotLoaded => Err(DRIVER_NOT_LOADED),
+            DriverState::Mismatch => Err(LIB_RM_VERSION_MISMATCH),
+        };
+    }
+}
+
+impl Library {
+    fn refresh(&mut self) -> Result<Arc<State>, Code> {
+        let mark = FileMark::of(&state_file(&self.path));
+        if mark.is_none() || mark != self.seen {
+            self.state = State::read(&self.path).map(Arc::new).map_err(|error| {
+                // Once per content of the file, and on every look where there is none: init is refused then anyway.
+                if mark.is_some() {
+                    complain(&error)
+                } else {
+                    DRIVER_NOT_LOADED
+                }
+            });
+            self.seen = mark;
+        }
+        self.state.clone()
+    }
+}
+
+impl FileMark {
+    fn of(path: &Path) -> Option<FileMark> {
+        let data = fs::metadata(path).ok()?;
+        Some(FileMark {
+            inode: data.ino(),
+            modified: (data.mtime(), data.mtime_nsec()),
+            size: data.len(),
+        })
+    }
+}
+
+/// A panic elsewhere must not take the library with it: its data are valid between any two statements.
+fn library() -> MutexGuard<'static, Library> {
+    LIBRARY
+        .lock()
+        .unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// Tells the person who wrote the state what is wrong with it; NVML itself has no word for it.
+fn complain(error: &dyn std::error::Error) -> Code {
+    let cause = error
+        .source()
+        .map(|source| format!(": {source}"))
+        .unwrap_or_default();
+    let _ = writeln!(std::io::stderr(), "nvml-sim: {error}{cause}");
+    UNKNOWN
+}
+
+fn state_path() -> PathBuf {
+    match std::env::var_os(STATE_VARIABLE) {
+        Some(path) if !path.is_empty() => PathBuf::from(path),
+        _ => own_directory().unwrap_or_default(),
+    }
+}
+
+/// The directory of the file this library was loaded from, as it was named to the loader.
+fn own_directory() -> Option<PathBuf> {
+    let mut info = libc::Dl_info {
+        dli_fname: std::ptr::null(),
+        dli_fbase: std::ptr::null_mut(),
+        dli_sname: std::ptr::null(),
+        dli_saddr: std::ptr::null_mut(),
+    };
+    let here = own_directory as *const c_void;
+    // SAFETY: `here` is an address inside this library and `info` a live Dl_info that dladdr fills.
+    let found = unsafe { libc::dladdr(here, &mut info) };
+    if found == 0 || info.dli_fname.is_null() {
+        return None;
+    }
+    // SAFETY: after success dli_fname is the loader's NUL-terminated name of this library, which lives as long as the library.
+    let name = unsafe { CStr::from_ptr(info.dli_fname) };
+    Some(
+        Path::new(OsStr::from_bytes(name.to_bytes()))
+            .parent()?
+            .to_owned(),
+    )
+}

@@ -1,0 +1,415 @@
+//! What the simulated driver and its GPUs are at this moment, as one JSON file. Replaced whole by rename, so that a reader sees
+//! either the old state or the new one; writers take turns on a lock file. Never interprets: that is `abi`'s work.
+
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+/// Name of the state file inside a state directory.
+pub const STATE_FILE: &str = "state.json";
+
+/// Events kept in a state; older ones are dropped, as a driver's queue that nobody empties would do.
+pub const MAX_EVENTS: usize = 16_384;
+
+/// The simulated host: its driver, its GPUs in slot order, and the events that happened.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct State {
+    /// Version of this format: 1.
+    pub schema: u32,
+    pub driver: Driver,
+    /// No call into the library returns while this is set, `nvmlInit` included.
+    #[serde(default)]
+    pub hang: bool,
+    /// Position is the slot, which `gpu3` on the command line means. NVML's index counts only GPUs that are not `missing`.
+    pub gpus: Vec<Gpu>,
+    /// The `seq` that the next event will have.
+    #[serde(default)]
+    pub next_event: u64,
+    /// Oldest first, at most [`MAX_EVENTS`].
+    #[serde(default)]
+    pub events: Vec<Event>,
+}
+
+/// The driver as `nvmlSystemGet*` tells it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Driver {
+    /// Such as `580.95.05`.
+    pub version: String,
+    /// Such as `13.580.95.05`.
+    pub nvml_version: String,
+    /// CUDA version times 1000 plus minor times 10: 13000 is 13.0.
+    pub cuda_version: i32,
+    #[serde(default)]
+    pub state: DriverState,
+}
+
+/// Whether the library can reach its driver.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DriverState {
+    #[default]
+    Loaded,
+    /// Every call answers `NVML_ERROR_DRIVER_NOT_LOADED`.
+    NotLoaded,
+    /// Every call answers `NVML_ERROR_LIB_RM_VERSION_MISMATCH`: the driver was replaced under a running library.
+    Mismatch,
+}
+
+/// One simulated GPU: what it is, what it reads, and what is wrong with it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Gpu {
+    /// `GPU-` and 32 hex digits in the usual groups: the identity.
+    pub uuid: String,
+    /// The N of `/dev/nvidiaN`. Not the index.
+    pub minor: u32,
+    /// The profile it was made from; for people, the library does not read it.
+    pub profile: String,
+    /// Marketing name as NVML gives it, such as `NVIDIA H100 80GB HBM3`.
+    pub name: String,
+    pub serial: String,
+    /// `NVML_DEVICE_ARCH_*`: 7 Ampere, 8 Ada, 9 Hopper, 10 Blackwell.
+    pub architecture: u32,
+    /// Major and minor CUDA compute capability.
+    pub compute_capability: [i32; 2],
+    pub memory_total_bytes: u64,
+    /// What the driver keeps for itself, inside the total.
+    #[serde(default)]
+    pub memory_reserved_bytes: u64,
+    /// Domain, bus, device, function as NVML prints them: `00000000:1B:00.0`.
+    pub pci_bus_id: String,
+    /// Device id in the upper 16 bits, vendor 10DE in the lower.
+    pub pci_device_id: u32,
+    /// The host's memory node nearest to the GPU; none: the platform does not say.
+    #[serde(default)]
+    pub numa_node: Option<u32>,
+    pub pcie_gen: u32,
+    pub pcie_width: u32,
+    #[serde(default)]
+    pub nvlink_count: u32,
+    /// GPUs with the same number reach each other by NVLink through switches.
+    #[serde(default)]
+    pub nvlink_island: Option<u32>,
+    #[serde(default)]
+    pub nvlinks_down: Vec<u32>,
+    #[serde(default)]
+    pub nvlink_errors: u64,
+    /// Whether the board can be cut into MIG instances at all.
+    #[serde(default)]
+    pub mig_capable: bool,
+    #[serde(default)]
+    pub mig_enabled: bool,
+    #[serde(default)]
+    pub compute_mode: ComputeMode,
+    pub power_limit_mw: u32,
+    pub max_sm_clock_mhz: u32,
+    pub max_memory_clock_mhz: u32,
+    pub readings: Readings,
+    #[serde(default)]
+    pub ecc: Ecc,
+    #[serde(default)]
+    pub row_remap: RowRemap,
+    #[serde(default)]
+    pub processes: Vec<Process>,
+    #[serde(default)]
+    pub faults: Faults,
+}
+
+/// What moves from second to second.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Readings {
+    pub temperature_c: u32,
+    pub power_mw: u32,
+    /// Energy used up to `energy_as_of_unix_ms`.
+    pub energy_mj: u64,
+    /// From here the energy counter runs on at `power_mw`; 0: it stands still.
+    pub energy_as_of_unix_ms: u64,
+    pub gpu_percent: u32,
+    pub memory_percent: u32,
+    /// Beyond `memory_reserved_bytes`.
+    pub memory_used_bytes: u64,
+    pub sm_clock_mhz: u32,
+    pub memory_clock_mhz: u32,
+    /// `nvmlClocksThrottleReason*` bits.
+    pub throttle_reasons: u64,
+    pub pcie_replays: u32,
+}
+
+/// Error counts since the driver was loaded (volatile) and since the board was made (aggregate).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Ecc {
+    pub volatile_corrected: u64,
+    pub volatile_uncorrected: u64,
+    pub aggregate_corrected: u64,
+    pub aggregate_uncorrected: u64,
+    /// Of the uncorrected ones, those in SRAM; the rest is device memory.
+    pub sram_uncorrected: u64,
+}
+
+/// Rows of device memory replaced by spare ones.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RowRemap {
+    pub corrected: u32,
+    pub uncorrected: u32,
+    /// Takes effect at the next reset.
+    pub pending: bool,
+    /// No spare row was left.
+    pub failed: bool,
+}
+
+/// A process with a context on the GPU.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Process {
+    pub pid: u32,
+    pub memory_bytes: u64,
+    #[serde(default)]
+    pub kind: ProcessKind,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ProcessKind {
+    #[default]
+    Compute,
+    Graphics,
+    Mps,
+}
+
+/// Who may open a context, as `nvidia-smi -c` sets it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ComputeMode {
+    #[default]
+    Default,
+    ExclusiveProcess,
+    Prohibited,
+}
+
+/// Faults that last until cleared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Faults {
+    /// Counted by NVML, but every question about it answers `NVML_ERROR_GPU_IS_LOST`.
+    pub lost: bool,
+    /// Not enumerated at all; the indices of those behind it move up.
+    pub missing: bool,
+    /// Questions about it do not return while this is set.
+    pub hang: bool,
+}
+
+/// Something NVML's event set delivers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Event {
+    /// Rises by one from event to event, over the life of the state.
+    pub seq: u64,
+    pub uuid: String,
+    pub kind: EventKind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum EventKind {
+    /// The number as the kernel log prints it.
+    Xid(u64),
+    SingleBitEcc,
+    DoubleBitEcc,
+}
+
+/// Why a state could not be read or written, with the file.
+#[derive(Debug)]
+pub enum StateError {
+    Io {
+        doing: &'static str,
+        path: PathBuf,
+        source: io::Error,
+    },
+    Json {
+        path: PathBuf,
+        source: serde_json::Error,
+    },
+    Schema {
+        path: PathBuf,
+        found: u32,
+    },
+}
+
+impl State {
+    /// Reads `path`: the file, or a directory that holds [`STATE_FILE`].
+    pub fn read(path: &Path) -> Result<State, StateError> {
+        let path = state_file(path);
+        let text = fs::read(&path).map_err(|source| StateError::Io {
+            doing: "reading",
+            path: path.clone(),
+            source,
+        })?;
+        let state: State = serde_json::from_slice(&text).map_err(|source| StateError::Json {
+            path: path.clone(),
+            source,
+        })?;
+        if state.schema != 1 {
+            return Err(StateError::Schema {
+                path,
+                found: state.schema,
+            });
+        }
+        Ok(state)
+    }
+
+    /// Replaces the state in `dir` whole, making the directory where it is not there.
+    pub fn write(&self, dir: &Path) -> Result<(), StateError> {
+        fs::create_dir_all(dir).map_err(|source| StateError::Io {
+            doing: "making",
+            path: dir.to_owned(),
+            source,
+        })?;
+        let _lock = lock(dir)?;
+        self.replace(dir)
+    }
+
+    /// Reads, changes and replaces the state in `dir` while no other writer does, and returns what `change` returned.
+    pub fn edit<T>(dir: &Path, change: impl FnOnce(&mut State) -> T) -> Result<T, StateError> {
+        let _lock = lock(dir)?;
+        let mut state = State::read(dir)?;
+        let answer = change(&mut state);
+        state.replace(dir)?;
+        Ok(answer)
+    }
+
+    /// Adds an event for the GPU with this UUID; the oldest goes when there are too many.
+    pub fn push_event(&mut self, uuid: &str, kind: EventKind) {
+        self.events.push(Event {
+            seq: self.next_event,
+            uuid: uuid.to_owned(),
+            kind,
+        });
+        self.next_event += 1;
+        if self.events.len() > MAX_EVENTS {
+            let surplus = self.events.len() - MAX_EVENTS;
+            self.events.drain(..surplus);
+        }
+    }
+
+    fn replace(&self, dir: &Path) -> Result<(), StateError> {
+        let path = dir.join(STATE_FILE);
+        let fresh = dir.join(".state.json.new");
+        let text = serde_json::to_vec_pretty(self).map_err(|source| StateError::Json {
+            path: path.clone(),
+            source,
+        })?;
+        let written = File::create(&fresh)
+            .and_then(|mut file| file.write_all(&text))
+            .and_then(|()| fs::rename(&fresh, &path));
+        written.map_err(|source| StateError::Io {
+            doing: "replacing",
+            path,
+            source,
+        })
+    }
+}
+
+impl Gpu {
+    /// The energy counter at `now_unix_ms`, in millijoules.
+    pub fn energy_mj_at(&self, now_unix_ms: u64) -> u64 {
+        let readings = &self.readings;
+        if readings.energy_as_of_unix_ms == 0 {
+            return readings.energy_mj;
+        }
+        let elapsed_ms = now_unix_ms.saturating_sub(readings.energy_as_of_unix_ms);
+        readings
+            .energy_mj
+            .saturating_add(elapsed_ms.saturating_mul(u64::from(readings.power_mw)) / 1000)
+    }
+
+    /// Sets the power drawn, keeping the energy used so far.
+    pub fn set_power(&mut self, power_mw: u32, now_unix_ms: u64) {
+        if self.readings.energy_as_of_unix_ms != 0 {
+            self.readings.energy_mj = self.energy_mj_at(now_unix_ms);
+            self.readings.energy_as_of_unix_ms = now_unix_ms;
+        }
+        self.readings.power_mw = power_mw;
+    }
+}
+
+/// Milliseconds since 1970 by the system clock.
+pub(crate) fn now_unix_ms() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_millis() as u64)
+}
+
+/// `path` itself, or the state file inside it where it is a directory.
+pub(crate) fn state_file(path: &Path) -> PathBuf {
+    if path.is_dir() {
+        path.join(STATE_FILE)
+    } else {
+        path.to_owned()
+    }
+}
+
+/// Holds the directory's writer lock until dropped.
+fn lock(dir: &Path) -> Result<File, StateError> {
+    let path = dir.join(".state.lock");
+    let failed = |source| StateError::Io {
+        doing: "locking",
+        path: path.clone(),
+        source,
+    };
+    let file = File::options()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(&path)
+        .map_err(failed)?;
+    loop {
+        // SAFETY: flock takes a descriptor, which `file` keeps open over the call, and no pointers.
+        if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) } == 0 {
+            return Ok(file);
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(StateError::Io {
+                doing: "locking",
+                path,
+                source: error,
+            });
+        }
+    }
+}
+
+impl fmt::Display for StateError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StateError::Io { doing, path, .. } => write!(f, "{doing} {}", path.display()),
+            StateError::Json { path, .. } => {
+                write!(f, "{} is not a state of nvml-sim", path.display())
+            }
+            StateError::Schema { path, found } => write!(
+                f,
+                "{}: schema {found}, but this nvml-sim reads schema 1",
+                path.display()
+            ),
+        }
+    }
+}
+
+impl std::error::Error for StateError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            StateError::Io { source, .. } => Some(source),
+            StateError::Json { source, .. } => Some(source),
+            StateError::Schema { .. } => None,
+        }
+    }
+}
