@@ -3,21 +3,225 @@
 //! Owns routes, who may ask what, filters and the shape of answers. It changes nothing by itself: reading is done
 //! on the published view, everything else is a command to the core. Sockets and TLS belong to the listener.
 
-use crate::config::Config;
-use gmodel::NodeId;
-use gmodel::node::Role;
-use std::path::PathBuf;
-use std::sync::{Arc, RwLock};
+mod accounting;
+mod admin;
+mod cancel;
+mod column;
+mod dry_run;
+mod error;
+mod filter;
+mod hook;
+mod job_list;
+mod join;
+mod lookup;
+mod nodes;
+mod permission;
+mod query;
+mod row;
+mod show;
+mod submit;
+mod targets;
 
-/// Who is at the other end, inserted by the listener as an extension of every request.
+#[cfg(test)]
+mod tests;
+
+pub use error::ApiError;
+
+use crate::config::Config;
+use crate::core_thread::CoreHandle;
+use crate::histogram::Histogram;
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State as Shared};
+use axum::middleware::Next;
+use axum::response::Response;
+use axum::routing::{get, post};
+use gmodel::node::Role;
+use gmodel::{NodeId, RunId, Timestamp};
+use gwire::api::MAX_BODY_BYTES;
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, RwLock};
+use std::time::Instant;
+
+/// Who is at the other end, inserted by the listener as an extension of every request. Requests without one
+/// can only join.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
     pub uid: u32,
     pub gid: u32,
-    /// Name of the uid; `#UID` when the controller's host does not know it.
+    /// Name of the uid; empty when the machine it came from does not know it, or when the request is the node
+    /// daemon's own.
     pub user: String,
     /// The machine whose daemon forwards the request, by its certificate.
     pub via: Option<(NodeId, Role)>,
     /// Came over the controller's own unix socket.
     pub local: bool,
+}
+
+/// Signs the certificates of nodes; the cluster's CA.
+pub trait NodeSigner: Send + Sync {
+    /// The CA's certificate, PEM.
+    fn ca_pem(&self) -> String;
+    /// SHA-256 of the CA's certificate (DER), lower-case hex: what a token pins.
+    fn ca_sha256(&self) -> String;
+    /// Whether a signing request is well-formed and signed by its key; asked before a token is spent.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    fn check_csr(&self, csr_pem: &str) -> Result<(), String>;
+    /// A certificate, PEM, that carries this name, role and id whatever the request says.
+    ///
+    /// # Errors
+    /// What is wrong with the request, or why the CA cannot sign.
+    fn sign(&self, csr_pem: &str, node: NodeId, name: &str, role: Role, days: u32) -> Result<String, String>;
+}
+
+/// An answer that comes later.
+pub type Later<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// Questions to connected nodes.
+pub trait NodeLogs: Send + Sync {
+    /// What the node did for a run; waits a few seconds at most.
+    fn read_log(&self, node: NodeId, run: RunId) -> Later<'_, Result<String, String>>;
+}
+
+/// Writes a consistent copy of the database.
+pub trait Backup: Send + Sync {
+    /// The path is absolute and must not exist.
+    fn backup(&self, path: PathBuf) -> Later<'_, Result<(), String>>;
+}
+
+/// What handlers need besides the core.
+pub struct App {
+    config_path: PathBuf,
+    config: RwLock<Arc<Config>>,
+    signer: Arc<dyn NodeSigner>,
+    logs: Arc<dyn NodeLogs>,
+    backup: Arc<dyn Backup>,
+    hook: hook::HookProcess,
+    requests: Mutex<BTreeMap<String, Arc<Histogram>>>,
+    started: Instant,
+}
+
+impl App {
+    pub fn new(
+        config_path: PathBuf,
+        config: Arc<Config>,
+        signer: Arc<dyn NodeSigner>,
+        logs: Arc<dyn NodeLogs>,
+        backup: Arc<dyn Backup>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            config_path,
+            config: RwLock::new(config),
+            signer,
+            logs,
+            backup,
+            hook: hook::HookProcess::default(),
+            requests: Mutex::default(),
+            started: Instant::now(),
+        })
+    }
+
+    /// The configuration in force.
+    pub fn config(&self) -> Arc<Config> {
+        self.config.read().expect("no panic while held").clone()
+    }
+
+    pub fn config_path(&self) -> &Path {
+        &self.config_path
+    }
+
+    /// Reads the files again and puts them in force as a whole, or not at all. For SIGHUP and `gadm reload`.
+    /// The answer says what takes effect only after a restart.
+    ///
+    /// # Errors
+    /// All mistakes of the files as text, or the core's refusal.
+    pub async fn reload(&self, core: &CoreHandle) -> Result<Vec<String>, ApiError> {
+        admin::reload(self, core).await
+    }
+
+    fn request_times(&self, path: &str) -> Arc<Histogram> {
+        let mut requests = self.requests.lock().expect("no panic while held");
+        if let Some(times) = requests.get(path) {
+            return times.clone();
+        }
+        requests.entry(path.to_owned()).or_default().clone()
+    }
+
+    /// Times of answered requests by route, for `/metrics` and `gadm diag`.
+    pub fn requests(&self) -> Vec<(String, Arc<Histogram>)> {
+        let requests = self.requests.lock().expect("no panic while held");
+        requests.iter().map(|(path, times)| (path.clone(), times.clone())).collect()
+    }
+}
+
+/// What every handler is given.
+#[derive(Clone)]
+struct Site {
+    core: CoreHandle,
+    app: Arc<App>,
+}
+
+/// The whole API. The listener adds a [`Peer`] to every request.
+pub fn router(core: CoreHandle, app: Arc<App>) -> Router {
+    let site = Site { core, app };
+    Router::new()
+        .route("/v1/jobs", get(job_list::list).post(submit::submit))
+        .route("/v1/jobs/dry-run", post(dry_run::dry_run))
+        .route("/v1/jobs/cancel", post(cancel::cancel))
+        .route("/v1/jobs/hold", post(targets::hold))
+        .route("/v1/jobs/release", post(targets::release))
+        .route("/v1/jobs/requeue", post(targets::requeue))
+        .route("/v1/jobs/update", post(targets::update))
+        .route("/v1/jobs/{id}", get(show::show))
+        .route("/v1/jobs/{id}/script", get(show::script))
+        .route("/v1/jobs/{id}/log", get(show::log))
+        .route("/v1/jobs/{id}/wait", get(show::wait))
+        .route("/v1/nodes", get(nodes::list))
+        .route("/v1/nodes/{name}/{act}", post(nodes::act))
+        .route("/v1/partitions", get(nodes::partitions))
+        .route("/v1/runs", get(accounting::runs))
+        .route("/v1/report", get(accounting::report))
+        .route("/v1/tokens", post(join::token))
+        .route("/v1/join", post(join::join))
+        .route("/v1/renew", post(join::renew))
+        .route("/v1/diag", get(admin::diag))
+        .route("/v1/check", get(admin::check))
+        .route("/v1/config", get(admin::config))
+        .route("/v1/reload", post(admin::reload_request))
+        .route("/v1/backup", post(admin::backup))
+        .route("/metrics", get(admin::metrics))
+        .fallback(no_such_endpoint)
+        .method_not_allowed_fallback(wrong_method)
+        .layer(axum::middleware::from_fn_with_state(site.clone(), measure))
+        .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
+        .with_state(site)
+}
+
+async fn no_such_endpoint(request: Request) -> ApiError {
+    ApiError::not_found(format!("there is no {} {}; the API is under /v1/", request.method(), request.uri().path()))
+}
+
+async fn wrong_method(request: Request) -> ApiError {
+    ApiError::wrong_method(format!("{} does not take {}", request.uri().path(), request.method()))
+}
+
+/// Time of every request but the long polls, by route.
+async fn measure(Shared(site): Shared<Site>, request: Request, next: Next) -> Response {
+    let route = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str).unwrap_or("other");
+    let times = (!route.ends_with("/wait")).then(|| site.app.request_times(route));
+    let since = Instant::now();
+    let answer = next.run(request).await;
+    if let Some(times) = times {
+        times.record_duration(since.elapsed());
+    }
+    answer
+}
+
+/// The controller's clock.
+fn now() -> Timestamp {
+    Timestamp(chrono::Utc::now().timestamp_millis())
 }

@@ -1,0 +1,100 @@
+//! Errors as the API says them: an [`ErrorBody`] with the status that belongs to its code.
+//!
+//! Owns the mapping of the core's refusals and the store's failures; the texts come from where they arise.
+
+use crate::store::reader::ReadError;
+use axum::Json;
+use axum::extract::rejection::JsonRejection;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use gcore::ctl::{Refusal, RefusalCode};
+use gwire::api::{ErrorBody, SCHEMA};
+
+/// A request that is not carried out, and why.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text}")]
+pub struct ApiError {
+    pub status: StatusCode,
+    pub code: &'static str,
+    pub text: String,
+}
+
+impl ApiError {
+    pub fn not_found(text: impl Into<String>) -> Self {
+        Self { status: StatusCode::NOT_FOUND, code: "not_found", text: text.into() }
+    }
+    pub fn denied(text: impl Into<String>) -> Self {
+        Self { status: StatusCode::FORBIDDEN, code: "denied", text: text.into() }
+    }
+    pub fn invalid(text: impl Into<String>) -> Self {
+        Self { status: StatusCode::BAD_REQUEST, code: "invalid", text: text.into() }
+    }
+    pub fn conflict(text: impl Into<String>) -> Self {
+        Self { status: StatusCode::CONFLICT, code: "conflict", text: text.into() }
+    }
+    pub fn limit(text: impl Into<String>) -> Self {
+        Self { status: StatusCode::TOO_MANY_REQUESTS, code: "limit", text: text.into() }
+    }
+    pub fn unavailable(text: impl Into<String>) -> Self {
+        Self { status: StatusCode::SERVICE_UNAVAILABLE, code: "unavailable", text: text.into() }
+    }
+    pub fn wrong_method(text: impl Into<String>) -> Self {
+        Self { status: StatusCode::METHOD_NOT_ALLOWED, code: "invalid", text: text.into() }
+    }
+    pub fn too_large(text: impl Into<String>) -> Self {
+        Self { status: StatusCode::PAYLOAD_TOO_LARGE, code: "limit", text: text.into() }
+    }
+}
+
+/// The code of a refusal, as the API spells it.
+pub(super) fn refusal_code(code: RefusalCode) -> &'static str {
+    match code {
+        RefusalCode::NotFound => "not_found",
+        RefusalCode::Denied => "denied",
+        RefusalCode::Invalid => "invalid",
+        RefusalCode::Conflict => "conflict",
+        RefusalCode::Limit => "limit",
+        RefusalCode::Unavailable | RefusalCode::Unknown => "unavailable",
+    }
+}
+
+impl From<Refusal> for ApiError {
+    fn from(refusal: Refusal) -> Self {
+        let Refusal { code, text } = refusal;
+        match code {
+            RefusalCode::NotFound => Self::not_found(text),
+            RefusalCode::Denied => Self::denied(text),
+            RefusalCode::Invalid => Self::invalid(text),
+            RefusalCode::Conflict => Self::conflict(text),
+            RefusalCode::Limit => Self::limit(text),
+            RefusalCode::Unavailable | RefusalCode::Unknown => Self::unavailable(text),
+        }
+    }
+}
+
+impl From<ReadError> for ApiError {
+    fn from(error: ReadError) -> Self {
+        let source = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
+        tracing::error!(%error, source, "the database did not answer");
+        Self::unavailable(format!("the accounting database did not answer: {source}"))
+    }
+}
+
+impl From<JsonRejection> for ApiError {
+    fn from(rejection: JsonRejection) -> Self {
+        match rejection.status() {
+            StatusCode::PAYLOAD_TOO_LARGE => {
+                let mib = gwire::api::MAX_BODY_BYTES >> 20;
+                Self::too_large(format!("the request is larger than {mib} MiB. A script may have 4 MiB, its environment 1 MiB"))
+            }
+            _ => Self::invalid(format!("the request's body cannot be read: {}", rejection.body_text())),
+        }
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let body = ErrorBody { schema: SCHEMA, code: self.code.to_owned(), error: self.text };
+        (self.status, Json(body)).into_response()
+    }
+}

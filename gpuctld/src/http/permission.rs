@@ -1,0 +1,190 @@
+//! Who may ask what: the actor behind a request, what of others' jobs they see, what a compute node may forward.
+//!
+//! Owns DESIGN §6 as far as reading and forwarding go; whether an actor may change a job or node is the core's word.
+
+use super::error::ApiError;
+use super::{Peer, Site};
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
+use gcore::ctl::{Actor, Job, State};
+use gmodel::config::Privacy;
+use gmodel::job::JobSpec;
+use gmodel::node::Role;
+use gmodel::{JobId, NodeId};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// The user that the kernel of the machine they came from could not place (nobody).
+const NOBODY: u32 = 65_534;
+
+/// A user whose identity was checked, and what their way here allows.
+#[derive(Clone, Debug)]
+pub(super) struct Caller {
+    pub(super) actor: Actor,
+    /// Jobs of theirs that run on the compute node which forwards; `None` when not through a compute node.
+    on_node: Option<OnNode>,
+}
+
+#[derive(Clone, Debug)]
+struct OnNode {
+    jobs: BTreeSet<JobId>,
+    /// One of these jobs is in a partition that has `submit_from_jobs`.
+    may_submit: bool,
+}
+
+impl FromRequestParts<Site> for Caller {
+    type Rejection = ApiError;
+    async fn from_request_parts(parts: &mut Parts, site: &Site) -> Result<Self, ApiError> {
+        let peer = parts.extensions.get::<Peer>().cloned();
+        let peer = peer.ok_or_else(|| ApiError::denied("nobody vouches for who you are on this connection"))?;
+        Self::of(&peer, site).await
+    }
+}
+
+impl Caller {
+    pub(super) async fn of(peer: &Peer, site: &Site) -> Result<Self, ApiError> {
+        if peer.user.is_empty() {
+            let text = format!("uid {} has no name on the machine it came from", peer.uid);
+            return Err(ApiError::denied(text));
+        }
+        let Some((node, role)) = peer.via else {
+            if !peer.local {
+                return Err(ApiError::denied("nobody vouches for who you are on this connection"));
+            }
+            let operator = peer.uid == 0 || site.app.config().cluster.operators.contains(&peer.user);
+            return Ok(Self { actor: actor(peer, operator, None), on_node: None });
+        };
+        if peer.uid == 0 || peer.uid == NOBODY {
+            let text = format!(
+                "{} (uid {}) is not forwarded from other machines. Administer on the controller's own host",
+                peer.user, peer.uid
+            );
+            return Err(ApiError::denied(text));
+        }
+        let on_node = match role {
+            Role::Login => None,
+            Role::Compute => Some(on_node(&*site.core.view().await, node, &peer.user)?),
+        };
+        Ok(Self { actor: actor(peer, false, Some(node)), on_node })
+    }
+
+    /// # Errors
+    /// When they came through a compute node whose jobs may not submit.
+    pub(super) fn may_submit(&self) -> Result<(), ApiError> {
+        match &self.on_node {
+            Some(on_node) if !on_node.may_submit => Err(ApiError::denied(
+                "jobs of this partition may not submit (submit_from_jobs = false). Submit from a login node",
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// # Errors
+    /// When they came through a compute node where this job of theirs does not run.
+    pub(super) fn may_act_on(&self, job: JobId) -> Result<(), ApiError> {
+        match &self.on_node {
+            Some(on_node) if !on_node.jobs.contains(&job) => Err(ApiError::denied(format!(
+                "from a compute node you can act only on your jobs that run there, and {job} does not. \
+                 Use a login node"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// The jobs to which acting is limited; `None` for no such limit.
+    pub(super) fn confined_to(&self) -> Option<&BTreeSet<JobId>> {
+        self.on_node.as_ref().map(|on_node| &on_node.jobs)
+    }
+
+    /// # Errors
+    /// When they are no operator.
+    pub(super) fn must_administer(&self, what: &str) -> Result<(), ApiError> {
+        if self.actor.operator {
+            return Ok(());
+        }
+        let text = match self.actor.via {
+            Some(_) => format!("{what} is for operators, on the controller's own host"),
+            None => format!("{what} is for root and the operators in gpuctld.toml, and {} is none", self.actor.user),
+        };
+        Err(ApiError::denied(text))
+    }
+}
+
+fn actor(peer: &Peer, operator: bool, via: Option<NodeId>) -> Actor {
+    Actor { user: peer.user.clone(), uid: peer.uid, gid: peer.gid, operator, via }
+}
+
+/// A user's live jobs on a compute node.
+fn on_node(state: &State, node: NodeId, user: &str) -> Result<OnNode, ApiError> {
+    let runs = state.nodes.get(node).map(|node| &node.runs);
+    let live: Vec<&Job> = runs
+        .into_iter()
+        .flatten()
+        .filter(|id| state.runs.get(**id).and_then(|run| run.member(node)).is_some_and(|member| !member.is_ended()))
+        .filter_map(|id| state.jobs.get(id.job))
+        .filter(|job| job.spec.user.name == user)
+        .collect();
+    if live.is_empty() {
+        let text = format!("{user} has no running job on this compute node. Use a login node");
+        return Err(ApiError::denied(text));
+    }
+    let may_submit = live.iter().any(|job| {
+        state.config.partition(&job.spec.partition).is_none_or(|partition| partition.submit_from_jobs)
+    });
+    Ok(OnNode { jobs: live.iter().map(|job| job.id).collect(), may_submit })
+}
+
+/// What of others' jobs a reader sees (`privacy`).
+#[derive(Clone, Debug)]
+pub(super) struct Sight {
+    pub(super) user: Arc<str>,
+    all: bool,
+    /// Accounts whose jobs are seen too.
+    accounts: BTreeSet<String>,
+}
+
+impl Sight {
+    pub(super) fn of(caller: &Caller, state: &State) -> Self {
+        let user: Arc<str> = caller.actor.user.as_str().into();
+        let privacy = state.config.privacy;
+        let all = caller.actor.operator || privacy == Privacy::Open;
+        let accounts = if all || privacy == Privacy::Own { BTreeSet::new() } else { accounts_of(state, &user) };
+        Self { user, all, accounts }
+    }
+
+    pub(super) fn sees(&self, spec: &JobSpec) -> bool {
+        self.sees_named(&spec.user.name, &spec.account)
+    }
+
+    pub(super) fn sees_named(&self, user: &str, account: &str) -> bool {
+        self.all || user == &*self.user || self.accounts.contains(account)
+    }
+
+    pub(super) fn sees_all(&self) -> bool {
+        self.all
+    }
+
+    /// Accounts seen besides the user's own jobs.
+    pub(super) fn accounts(&self) -> &BTreeSet<String> {
+        &self.accounts
+    }
+}
+
+/// The accounts in which a user has jobs now.
+fn accounts_of(state: &State, user: &str) -> BTreeSet<String> {
+    let of_jobs = state.jobs.values().map(|job| &job.spec);
+    let of_arrays = state.arrays.values().map(|array| &array.spec);
+    of_jobs.chain(of_arrays).filter(|spec| spec.user.name == user).map(|spec| spec.account.clone()).collect()
+}
+
+/// Script, environment and the nodes' log of a job are for its owner and operators.
+///
+/// # Errors
+/// For everybody else.
+pub(super) fn must_own(caller: &Caller, spec: &JobSpec, shown_id: &str, what: &str) -> Result<(), ApiError> {
+    if caller.actor.operator || spec.user.name == caller.actor.user {
+        return Ok(());
+    }
+    let text = format!("the {what} of job {shown_id} is for its owner {} and operators", spec.user.name);
+    Err(ApiError::denied(text))
+}
