@@ -11,12 +11,22 @@ pub const DENIED_TO_ROOT_JOBS: [u32; 9] = [16, 17, 19, 21, 22, 27, 12, 38, 39];
 pub(crate) fn confine() -> Result<(), i32> {
     for cap in DENIED_TO_ROOT_JOBS {
         // SAFETY: prctl with integer arguments. EINVAL: this kernel does not know the capability, so nobody has it.
-        if unsafe { libc::prctl(libc::PR_CAPBSET_DROP, cap, 0, 0, 0) } != 0 && errno() != libc::EINVAL {
+        if unsafe { libc::prctl(libc::PR_CAPBSET_DROP, cap, 0, 0, 0) } != 0
+            && errno() != libc::EINVAL
+        {
             return Err(errno());
         }
     }
     // SAFETY: prctl with integer arguments. EINVAL: a kernel before 4.3 has no ambient set.
-    if unsafe { libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) } != 0
+    if unsafe {
+        libc::prctl(
+            libc::PR_CAP_AMBIENT,
+            libc::PR_CAP_AMBIENT_CLEAR_ALL,
+            0,
+            0,
+            0,
+        )
+    } != 0
         && errno() != libc::EINVAL
     {
         return Err(errno());
@@ -42,7 +52,10 @@ struct Sets {
 
 fn drop_held() -> Result<(), i32> {
     const VERSION_3: u32 = 0x2008_0522;
-    let mut header = Header { version: VERSION_3, pid: 0 };
+    let mut header = Header {
+        version: VERSION_3,
+        pid: 0,
+    };
     let mut sets = [Sets::default(); 2];
     // SAFETY: the header and two data structs, as version 3 has it, outlive both calls.
     unsafe {

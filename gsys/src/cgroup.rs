@@ -16,8 +16,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-pub use hierarchy::{Controller, Hierarchy, Trees, V1Tree};
 pub(crate) use hierarchy::unescape as unescape_mount;
+pub use hierarchy::{Controller, Hierarchy, Trees, V1Tree};
 pub use limits::Limits;
 pub use root::{CgroupRoot, remove_all};
 pub use usage::Usage;
@@ -38,7 +38,10 @@ impl RunCgroup {
     /// attempt at the same prepare) is taken over; a `job` that holds processes is refused. On an error nothing stays.
     pub fn create(root: &CgroupRoot, run: &str, limits: &Limits) -> Result<RunCgroup, CgroupError> {
         check_name(run)?;
-        let cgroup = RunCgroup { trees: root.trees().clone(), rel: root.rel().join(run) };
+        let cgroup = RunCgroup {
+            trees: root.trees().clone(),
+            rel: root.rel().join(run),
+        };
         cgroup.make(root, limits).inspect_err(|_| {
             if cgroup.is_empty().unwrap_or(false) {
                 let _ = cgroup.remove();
@@ -55,7 +58,10 @@ impl RunCgroup {
 
     /// As [`RunCgroup::open`], from the path another process got from [`RunCgroup::rel`].
     pub fn open_rel(rel: &Path) -> Result<RunCgroup, CgroupError> {
-        let cgroup = RunCgroup { trees: Trees::detect()?, rel: rel.to_owned() };
+        let cgroup = RunCgroup {
+            trees: Trees::detect()?,
+            rel: rel.to_owned(),
+        };
         let dir = cgroup.main_dir("job");
         match fs::metadata(&dir) {
             Ok(_) => Ok(cgroup),
@@ -133,9 +139,13 @@ impl RunCgroup {
     /// `cgroup.events` of `job`: becomes ready for POLLPRI when `job` turns empty or is populated again; then call
     /// [`RunCgroup::is_empty`]. `None` on pure v1, where the caller has to look now and then.
     pub fn events_file(&self) -> Result<Option<fs::File>, CgroupError> {
-        let Some(mount) = &self.trees.v2 else { return Ok(None) };
+        let Some(mount) = &self.trees.v2 else {
+            return Ok(None);
+        };
         let path = mount.join(&self.rel).join("job/cgroup.events");
-        fs::File::open(&path).map(Some).map_err(|e| CgroupError::io("opening", &path, e))
+        fs::File::open(&path)
+            .map(Some)
+            .map_err(|e| CgroupError::io("opening", &path, e))
     }
 
     /// Removes `job` with everything the job nested in it, `sup` and the run's directory. Fails with the number of
@@ -155,14 +165,20 @@ impl RunCgroup {
         }
         let pids = self.job_pids()?;
         if !pids.is_empty() {
-            return Err(CgroupError::Occupied { path: self.main_dir("job"), pids: pids.len() });
+            return Err(CgroupError::Occupied {
+                path: self.main_dir("job"),
+                pids: pids.len(),
+            });
         }
         self.set_limits(limits)
     }
 
     fn attach(&self, leaf: &str, pid: i32) -> Result<(), CgroupError> {
         for mount in self.trees.mounts() {
-            write_file(&mount.join(&self.rel).join(leaf).join("cgroup.procs"), &pid.to_string())?;
+            write_file(
+                &mount.join(&self.rel).join(leaf).join("cgroup.procs"),
+                &pid.to_string(),
+            )?;
         }
         Ok(())
     }
@@ -184,8 +200,10 @@ impl JoinFds {
         let mut procs = Vec::new();
         for dir in dirs {
             let path = dir.join("cgroup.procs");
-            let file =
-                fs::OpenOptions::new().write(true).open(&path).map_err(|e| CgroupError::io("opening", &path, e))?;
+            let file = fs::OpenOptions::new()
+                .write(true)
+                .open(&path)
+                .map_err(|e| CgroupError::io("opening", &path, e))?;
             procs.push(file.into());
         }
         Ok(JoinFds { procs })
@@ -213,17 +231,27 @@ impl JoinFds {
 #[derive(Debug, thiserror::Error)]
 pub enum CgroupError {
     #[error("cgroup: {verb} {}", path.display())]
-    Io { verb: String, path: PathBuf, source: io::Error },
+    Io {
+        verb: String,
+        path: PathBuf,
+        source: io::Error,
+    },
     #[error(
         "cgroup: a {limit} limit was asked for, and no {controller} controller is usable here ({why}). \
          Mount it, or delegate it to this service"
     )]
-    NoController { limit: &'static str, controller: &'static str, why: String },
+    NoController {
+        limit: &'static str,
+        controller: &'static str,
+        why: String,
+    },
     #[error("cgroup: no cgroup tree is mounted. Mount one: mount -t cgroup2 none /sys/fs/cgroup")]
     NoTree,
     #[error("cgroup: {} holds {pids} processes, it must be empty for this", path.display())]
     Occupied { path: PathBuf, pids: usize },
-    #[error("cgroup: {0:?} is no name of a cgroup of ours: use letters, digits, '-', '_', '.', and no leading dot")]
+    #[error(
+        "cgroup: {0:?} is no name of a cgroup of ours: use letters, digits, '-', '_', '.', and no leading dot"
+    )]
     Name(String),
     #[error("cgroup: {} says {text:?}, which is not what the kernel documents", path.display())]
     Unreadable { path: PathBuf, text: String },
@@ -243,13 +271,22 @@ impl CgroupError {
     }
 
     pub(crate) fn io(verb: impl Into<String>, path: &Path, source: io::Error) -> CgroupError {
-        CgroupError::Io { verb: verb.into(), path: path.to_owned(), source }
+        CgroupError::Io {
+            verb: verb.into(),
+            path: path.to_owned(),
+            source,
+        }
     }
 }
 
 /// The tree in which processes are counted: v2 where there is one, else the first v1 tree.
 fn main_dir(trees: &Trees, rel: &Path) -> PathBuf {
-    match (&trees.v2, trees.v1_mount(Controller::Freezer).or(trees.v1.first().map(|t| t.mount.as_path()))) {
+    match (
+        &trees.v2,
+        trees
+            .v1_mount(Controller::Freezer)
+            .or(trees.v1.first().map(|t| t.mount.as_path())),
+    ) {
         (Some(mount), _) => mount.join(rel),
         (None, Some(mount)) => mount.join(rel),
         (None, None) => rel.to_owned(),
@@ -271,7 +308,8 @@ fn fence_dir(trees: &Trees, rel: &Path) -> Result<PathBuf, CgroupError> {
 /// One path component that cannot climb out of our subtree.
 fn check_name(name: &str) -> Result<(), CgroupError> {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    match !name.is_empty() && !name.starts_with('.') && name.len() < 128 && name.chars().all(plain) {
+    match !name.is_empty() && !name.starts_with('.') && name.len() < 128 && name.chars().all(plain)
+    {
         true => Ok(()),
         false => Err(CgroupError::Name(name.into())),
     }
@@ -292,7 +330,9 @@ fn write_file(path: &Path, value: &str) -> Result<(), CgroupError> {
 
 /// Directories directly below, empty when `dir` is gone.
 fn child_dirs(dir: &Path) -> Vec<PathBuf> {
-    let Ok(entries) = fs::read_dir(dir) else { return Vec::new() };
+    let Ok(entries) = fs::read_dir(dir) else {
+        return Vec::new();
+    };
     let is_dir = |e: &fs::DirEntry| e.file_type().is_ok_and(|t| t.is_dir());
     entries.flatten().filter(is_dir).map(|e| e.path()).collect()
 }
@@ -306,7 +346,10 @@ fn remove_tree(dir: &Path, patience: Duration) -> Result<(), CgroupError> {
             Err(e) if e.errno() == Some(libc::EBUSY) && Instant::now() < deadline => {
                 let pids = kill::pids_below(dir).unwrap_or_default();
                 if !pids.is_empty() {
-                    return Err(CgroupError::Occupied { path: dir.to_owned(), pids: pids.len() });
+                    return Err(CgroupError::Occupied {
+                        path: dir.to_owned(),
+                        pids: pids.len(),
+                    });
                 }
                 std::thread::sleep(Duration::from_millis(2));
             }
@@ -327,5 +370,6 @@ fn remove_once(dir: &Path) -> Result<(), CgroupError> {
 
 /// A path for a system call.
 pub(crate) fn c_path(path: &Path) -> io::Result<CString> {
-    CString::new(path.as_os_str().as_bytes()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
+    CString::new(path.as_os_str().as_bytes())
+        .map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
 }

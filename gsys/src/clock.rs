@@ -11,7 +11,10 @@ use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFl
 
 /// Milliseconds since boot, suspend included.
 pub fn boottime_millis() -> u64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
     // SAFETY: now outlives the call, which cannot fail for this clock.
     unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &mut now) };
     now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000
@@ -19,7 +22,9 @@ pub fn boottime_millis() -> u64 {
 
 /// A random id the kernel draws at each boot: the text of /proc/sys/kernel/random/boot_id.
 pub fn boot_id() -> io::Result<String> {
-    Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
+    Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?
+        .trim()
+        .to_owned())
 }
 
 /// A timer for a poll loop, on CLOCK_BOOTTIME.
@@ -31,14 +36,19 @@ pub struct BootTimer {
 impl BootTimer {
     pub fn new() -> io::Result<BootTimer> {
         let flags = TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK;
-        Ok(BootTimer { timer: TimerFd::new(ClockId::CLOCK_BOOTTIME, flags)? })
+        Ok(BootTimer {
+            timer: TimerFd::new(ClockId::CLOCK_BOOTTIME, flags)?,
+        })
     }
 
     /// Becomes readable when the clock reaches `deadline_millis`, at once if it has.
     pub fn set(&self, deadline_millis: u64) -> io::Result<()> {
         // Zero would disarm.
         let at = TimeSpec::from_duration(Duration::from_millis(deadline_millis.max(1)));
-        Ok(self.timer.set(Expiration::OneShot(at), TimerSetTimeFlags::TFD_TIMER_ABSTIME)?)
+        Ok(self.timer.set(
+            Expiration::OneShot(at),
+            TimerSetTimeFlags::TFD_TIMER_ABSTIME,
+        )?)
     }
 
     pub fn disarm(&self) -> io::Result<()> {

@@ -23,12 +23,16 @@ pub fn attach(cgroup_dir: &Path, rules: &FenceRules) -> Result<Fence, FenceError
         Kind::Bpf => {
             let dir = bpf::open_dir(cgroup_dir)?;
             let program = bpf::load(&rules.program())?;
-            bpf::attach(&dir, &program, None).map_err(|e| FenceError::at("attaching a program to", cgroup_dir, e))?;
+            bpf::attach(&dir, &program, None)
+                .map_err(|e| FenceError::at("attaching a program to", cgroup_dir, e))?;
             let fence = bpf::info(&program)?;
             // Read back: a fence that the kernel does not list is no fence.
             match query(cgroup_dir)?.contains(&fence) {
                 true => Ok(fence),
-                false => Err(FenceError::Changed { path: cgroup_dir.to_owned(), found: 0 }),
+                false => Err(FenceError::Changed {
+                    path: cgroup_dir.to_owned(),
+                    found: 0,
+                }),
             }
         }
         Kind::V1 => v1::write(cgroup_dir, rules),
@@ -40,8 +44,10 @@ pub fn replace(cgroup_dir: &Path, old: &Fence, rules: &FenceRules) -> Result<Fen
     match kind_of(cgroup_dir)? {
         Kind::Bpf => {
             let dir = bpf::open_dir(cgroup_dir)?;
-            let current = bpf::program_by_id(old.program_id)
-                .map_err(|_| FenceError::Changed { path: cgroup_dir.to_owned(), found: 0 })?;
+            let current = bpf::program_by_id(old.program_id).map_err(|_| FenceError::Changed {
+                path: cgroup_dir.to_owned(),
+                found: 0,
+            })?;
             let program = bpf::load(&rules.program())?;
             bpf::attach(&dir, &program, Some(&current))
                 .map_err(|e| FenceError::at("replacing the program of", cgroup_dir, e))?;
@@ -68,7 +74,10 @@ pub fn audit(cgroup_dir: &Path, rules: &FenceRules) -> Result<Fence, FenceError>
     attached
         .into_iter()
         .find(|fence| fence.tag == expected)
-        .ok_or(FenceError::Changed { path: cgroup_dir.to_owned(), found })
+        .ok_or(FenceError::Changed {
+            path: cgroup_dir.to_owned(),
+            found,
+        })
 }
 
 /// The tag that a fence of these rules has on this kernel (its hash has changed between kernels, so the kernel is asked).
@@ -117,7 +126,11 @@ impl std::fmt::Debug for FenceTag {
 #[derive(Debug, thiserror::Error)]
 pub enum FenceError {
     #[error("device fence: {what} {}", path.display())]
-    Io { what: &'static str, path: PathBuf, source: io::Error },
+    Io {
+        what: &'static str,
+        path: PathBuf,
+        source: io::Error,
+    },
     #[error("device fence: the kernel refused the program ({log})")]
     Load { log: String, source: io::Error },
     #[error("device fence: {} does not carry the fence it was given; {found} other device programs are attached", path.display())]
@@ -132,7 +145,11 @@ pub enum FenceError {
 
 impl FenceError {
     fn at(what: &'static str, path: &Path, source: io::Error) -> FenceError {
-        FenceError::Io { what, path: path.to_owned(), source }
+        FenceError::Io {
+            what,
+            path: path.to_owned(),
+            source,
+        }
     }
 }
 
@@ -144,7 +161,9 @@ enum Kind {
 
 /// By the file system the directory is in, so that a fence is never written where it has no effect.
 fn kind_of(dir: &Path) -> Result<Kind, FenceError> {
-    let magic = nix::sys::statfs::statfs(dir).map_err(|e| FenceError::at("opening", dir, e.into()))?.filesystem_type();
+    let magic = nix::sys::statfs::statfs(dir)
+        .map_err(|e| FenceError::at("opening", dir, e.into()))?
+        .filesystem_type();
     match magic {
         nix::sys::statfs::CGROUP2_SUPER_MAGIC => Ok(Kind::Bpf),
         nix::sys::statfs::CGROUP_SUPER_MAGIC if dir.join("devices.deny").exists() => Ok(Kind::V1),

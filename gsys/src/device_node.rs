@@ -14,10 +14,16 @@ use crate::device_fence::DeviceNumber;
 /// dynamic ranges. `avoid` are majors that others of ours have taken.
 pub fn unused_major(avoid: &[u32]) -> io::Result<u32> {
     let text = fs::read_to_string("/proc/devices")?;
-    let taken: BTreeSet<u32> =
-        crate::device_fence::char_majors(&text).map(|(major, _)| major).chain(avoid.iter().copied()).collect();
-    let free = (240..=254).chain(300..=383).find(|major| !taken.contains(major));
-    free.ok_or_else(|| io::Error::other("every experimental character major is taken (240-254, 300-383)"))
+    let taken: BTreeSet<u32> = crate::device_fence::char_majors(&text)
+        .map(|(major, _)| major)
+        .chain(avoid.iter().copied())
+        .collect();
+    let free = (240..=254)
+        .chain(300..=383)
+        .find(|major| !taken.contains(major));
+    free.ok_or_else(|| {
+        io::Error::other("every experimental character major is taken (240-254, 300-383)")
+    })
 }
 
 /// Makes a character device node, readable and writable by all.
@@ -35,7 +41,10 @@ pub fn make_char_device(path: &Path, device: DeviceNumber) -> io::Result<()> {
 /// The numbers of a character device node; `None` for any other file.
 pub fn char_device(path: &Path) -> io::Result<Option<DeviceNumber>> {
     let meta = fs::symlink_metadata(path)?;
-    let number = DeviceNumber { major: libc::major(meta.rdev()), minor: libc::minor(meta.rdev()) };
+    let number = DeviceNumber {
+        major: libc::major(meta.rdev()),
+        minor: libc::minor(meta.rdev()),
+    };
     Ok(meta.file_type().is_char_device().then_some(number))
 }
 
@@ -43,7 +52,10 @@ pub fn char_device(path: &Path) -> io::Result<Option<DeviceNumber>> {
 pub fn remove_char_device(path: &Path) -> io::Result<()> {
     match char_device(path) {
         Ok(Some(_)) => fs::remove_file(path),
-        Ok(None) => Err(io::Error::other(format!("{} is no character device, it is left alone", path.display()))),
+        Ok(None) => Err(io::Error::other(format!(
+            "{} is no character device, it is left alone",
+            path.display()
+        ))),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(e) => Err(e),
     }

@@ -37,18 +37,33 @@ impl ReservedFile {
     /// that an earlier process made is taken over.
     pub fn reserve(path: &Path, room_bytes: u64) -> io::Result<ReservedFile> {
         let aside = beside(path, "room");
-        let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&aside)?;
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(&aside)?;
         allocate(&file, room_bytes)?;
         file.sync_all()?;
         sync_parent(path)?;
-        Ok(ReservedFile { file, aside, path: path.to_owned(), room_bytes })
+        Ok(ReservedFile {
+            file,
+            aside,
+            path: path.to_owned(),
+            room_bytes,
+        })
     }
 
     /// Overwrites the reserved room with `bytes` and renames it to its path. Needs no new block for content that fits;
     /// more is refused with `FileTooLarge`. The file is cut to the content's length, which frees blocks.
     pub fn commit(mut self, bytes: &[u8]) -> io::Result<()> {
         if bytes.len() as u64 > self.room_bytes {
-            let text = format!("{} bytes do not fit into the {} reserved for {}", bytes.len(), self.room_bytes, self.path.display());
+            let text = format!(
+                "{} bytes do not fit into the {} reserved for {}",
+                bytes.len(),
+                self.room_bytes,
+                self.path.display()
+            );
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, text));
         }
         self.file.write_all(bytes)?;
@@ -66,13 +81,18 @@ impl ReservedFile {
 
 /// Makes entries of the file's directory (creations, renames, removals) durable.
 pub fn sync_parent(path: &Path) -> io::Result<()> {
-    let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let parent = path
+        .parent()
+        .filter(|p| !p.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
     File::open(parent)?.sync_all()
 }
 
 /// Blocks, not just a length: fallocate, or zeros where the file system has none (writing zeros takes blocks as well).
 fn allocate(file: &File, room_bytes: u64) -> io::Result<()> {
-    let Ok(length) = libc::off_t::try_from(room_bytes) else { return Err(io::ErrorKind::InvalidInput.into()) };
+    let Ok(length) = libc::off_t::try_from(room_bytes) else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
     // SAFETY: fallocate on an open file with integers.
     if unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, length) } == 0 {
         return Ok(());
@@ -87,7 +107,12 @@ fn allocate(file: &File, room_bytes: u64) -> io::Result<()> {
 }
 
 fn create(path: &Path) -> io::Result<File> {
-    OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)
+    OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(path)
 }
 
 fn beside(path: &Path, ending: &str) -> PathBuf {
@@ -125,7 +150,13 @@ mod tests {
         let dir = scratch("reserve");
         let path = dir.join("exit.json");
         let reserved = ReservedFile::reserve(&path, 64 * 1024).expect("reserve");
-        assert!(fs::metadata(dir.join("exit.json.room")).expect("stat").blocks() * 512 >= 64 * 1024);
+        assert!(
+            fs::metadata(dir.join("exit.json.room"))
+                .expect("stat")
+                .blocks()
+                * 512
+                >= 64 * 1024
+        );
         assert!(!path.exists(), "a reservation is no record");
         reserved.commit(b"{\"code\":0}").expect("commit");
         assert_eq!(fs::read(&path).expect("read"), b"{\"code\":0}");

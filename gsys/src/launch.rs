@@ -29,17 +29,27 @@ pub fn launch(spec: &LaunchSpec<'_>) -> Result<Launched, LaunchError> {
 /// Forks the child; the rest happens there. Watch [`Launching::status_fd`] for POLLIN, then call [`Launching::finish`].
 pub fn spawn(spec: &LaunchSpec<'_>) -> Result<Launching, LaunchError> {
     let plan = child::Plan::new(spec)?;
-    let (status, report) = status_pipe().map_err(|e| LaunchError::node(Stage::Fork, "making a pipe", &e))?;
+    let (status, report) =
+        status_pipe().map_err(|e| LaunchError::node(Stage::Fork, "making a pipe", &e))?;
     let pid = fork_child(&plan, report.as_raw_fd())
         .map_err(|e| LaunchError::node(Stage::Fork, "forking the job's process", &e))?;
     drop(report);
     match process::pidfd_open(pid) {
-        Ok(pidfd) => Ok(Launching { pid, pidfd, status: File::from(status), words: error::Words::of(spec) }),
+        Ok(pidfd) => Ok(Launching {
+            pid,
+            pidfd,
+            status: File::from(status),
+            words: error::Words::of(spec),
+        }),
         Err(e) => {
             // SAFETY: our own child, not reaped yet, so the pid is still its.
             unsafe { libc::kill(pid, libc::SIGKILL) };
             let _ = process::reap(pid);
-            Err(LaunchError::node(Stage::Fork, "opening a pidfd of the job's process", &e))
+            Err(LaunchError::node(
+                Stage::Fork,
+                "opening a pidfd of the job's process",
+                &e,
+            ))
         }
     }
 }
@@ -106,7 +116,11 @@ pub struct Identity {
 
 impl From<&User> for Identity {
     fn from(user: &User) -> Identity {
-        Identity { uid: user.uid, gid: user.gid, groups: user.groups.clone() }
+        Identity {
+            uid: user.uid,
+            gid: user.gid,
+            groups: user.groups.clone(),
+        }
     }
 }
 
@@ -115,7 +129,10 @@ impl From<&User> for Identity {
 pub enum Stdio<'a> {
     Null,
     /// Opened as the user, created with mode 0666 less the umask; relative to the working directory.
-    Open { path: PathBuf, mode: OpenMode },
+    Open {
+        path: PathBuf,
+        mode: OpenMode,
+    },
     /// An open file of the caller.
     Fd(BorrowedFd<'a>),
     /// The same open file as stdout; for stderr only.
@@ -203,10 +220,17 @@ impl Resource {
 
     /// The caller's own limit: soft and hard.
     pub fn current(self) -> io::Result<Rlimit> {
-        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        let mut limit = libc::rlimit {
+            rlim_cur: 0,
+            rlim_max: 0,
+        };
         // SAFETY: limit outlives the call.
         match unsafe { libc::getrlimit(self.number(), &mut limit) } {
-            0 => Ok(Rlimit { resource: self, soft: limit.rlim_cur, hard: limit.rlim_max }),
+            0 => Ok(Rlimit {
+                resource: self,
+                soft: limit.rlim_cur,
+                hard: limit.rlim_max,
+            }),
             _ => Err(io::Error::last_os_error()),
         }
     }
@@ -249,7 +273,10 @@ impl Launching {
         let mut message = Vec::new();
         let read = self.status.read_to_end(&mut message);
         match (read, error::Report::parse(&message)) {
-            (Ok(0), _) => Ok(Launched { pid: self.pid, pidfd: self.pidfd }),
+            (Ok(0), _) => Ok(Launched {
+                pid: self.pid,
+                pidfd: self.pidfd,
+            }),
             (_, Some(report)) => {
                 let _ = process::reap(self.pid);
                 Err(report.explain(&self.words))
@@ -257,8 +284,14 @@ impl Launching {
             (read, None) => {
                 let _ = process::pidfd_signal(self.pidfd.as_fd(), libc::SIGKILL);
                 let _ = process::reap(self.pid);
-                let e = read.err().unwrap_or_else(|| io::Error::from_raw_os_error(libc::EBADMSG));
-                Err(LaunchError::node(Stage::Fork, "reading the report of the job's process", &e))
+                let e = read
+                    .err()
+                    .unwrap_or_else(|| io::Error::from_raw_os_error(libc::EBADMSG));
+                Err(LaunchError::node(
+                    Stage::Fork,
+                    "reading the report of the job's process",
+                    &e,
+                ))
             }
         }
     }
@@ -304,15 +337,22 @@ fn fork_child(plan: &child::Plan, report: RawFd) -> io::Result<i32> {
 
 /// The paths execve is tried on, in order.
 fn candidates(spec: &LaunchSpec<'_>) -> Vec<PathBuf> {
-    let Some(program) = spec.argv.first() else { return Vec::new() };
+    let Some(program) = spec.argv.first() else {
+        return Vec::new();
+    };
     if program.as_bytes().contains(&b'/') {
         return vec![PathBuf::from(program)];
     }
-    search_path(&spec.env).split(|b| *b == b':').map(|dir| Path::new(OsStr::from_bytes(dir)).join(program)).collect()
+    search_path(&spec.env)
+        .split(|b| *b == b':')
+        .map(|dir| Path::new(OsStr::from_bytes(dir)).join(program))
+        .collect()
 }
 
 fn search_path(env: &[(OsString, OsString)]) -> &[u8] {
-    env.iter().find(|(name, _)| name == "PATH").map_or(b"/usr/bin:/bin", |(_, value)| value.as_bytes())
+    env.iter()
+        .find(|(name, _)| name == "PATH")
+        .map_or(b"/usr/bin:/bin", |(_, value)| value.as_bytes())
 }
 
 fn private_mounts(spec: &LaunchSpec<'_>) -> io::Result<Option<PrivateMounts>> {

@@ -28,7 +28,11 @@ impl PrivateMounts {
     /// The binds, and every mounted cgroup tree read-only if asked.
     pub fn new(binds: &[Bind], cgroups_read_only: bool) -> io::Result<PrivateMounts> {
         let pair = |bind: &Bind| Ok((c_path(&bind.source)?, c_path(&bind.target)?));
-        let trees = if cgroups_read_only { cgroup_mount_points()? } else { Vec::new() };
+        let trees = if cgroups_read_only {
+            cgroup_mount_points()?
+        } else {
+            Vec::new()
+        };
         Ok(PrivateMounts {
             binds: binds.iter().map(pair).collect::<io::Result<_>>()?,
             read_only: trees.iter().map(|p| c_path(p)).collect::<io::Result<_>>()?,
@@ -44,14 +48,29 @@ impl PrivateMounts {
         mount(None, c"/", libc::MS_SLAVE | libc::MS_REC)?;
         for (source, target) in &self.binds {
             mount(Some(source), target, libc::MS_BIND)?;
-            mount(None, target, libc::MS_REMOUNT | libc::MS_BIND | libc::MS_NOSUID | libc::MS_NODEV)?;
+            mount(
+                None,
+                target,
+                libc::MS_REMOUNT | libc::MS_BIND | libc::MS_NOSUID | libc::MS_NODEV,
+            )?;
         }
-        let sealed = libc::MS_REMOUNT | libc::MS_BIND | libc::MS_RDONLY | libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
-        self.read_only.iter().try_for_each(|target| mount(None, target, sealed))
+        let sealed = libc::MS_REMOUNT
+            | libc::MS_BIND
+            | libc::MS_RDONLY
+            | libc::MS_NOSUID
+            | libc::MS_NODEV
+            | libc::MS_NOEXEC;
+        self.read_only
+            .iter()
+            .try_for_each(|target| mount(None, target, sealed))
     }
 }
 
-fn mount(source: Option<&CString>, target: &std::ffi::CStr, flags: libc::c_ulong) -> Result<(), i32> {
+fn mount(
+    source: Option<&CString>,
+    target: &std::ffi::CStr,
+    flags: libc::c_ulong,
+) -> Result<(), i32> {
     let source = source.map_or(ptr::null(), |s| s.as_ptr());
     // SAFETY: source is null or NUL-terminated, target is NUL-terminated; type and data are not used with these flags.
     match unsafe { libc::mount(source, target.as_ptr(), ptr::null(), flags, ptr::null()) } {
@@ -78,9 +97,19 @@ pub fn mount_tmpfs(target: &Path, size_bytes: u64) -> io::Result<()> {
     let flags = libc::MS_NOSUID | libc::MS_NODEV;
     // SAFETY: all strings are NUL-terminated and outlive the call.
     let done = unsafe {
-        libc::mount(c"tmpfs".as_ptr(), target.as_ptr(), c"tmpfs".as_ptr(), flags, options.as_ptr().cast())
+        libc::mount(
+            c"tmpfs".as_ptr(),
+            target.as_ptr(),
+            c"tmpfs".as_ptr(),
+            flags,
+            options.as_ptr().cast(),
+        )
     };
-    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    if done == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
 }
 
 /// Unmounts, even while somebody still uses it (then it goes with the last user). What is not mounted is no error.

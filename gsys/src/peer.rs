@@ -16,7 +16,11 @@ pub struct Peer {
 /// Credentials of the peer of a connected unix socket, taken by the kernel at connect (or socketpair) time.
 pub fn peer_of(socket: impl AsFd) -> io::Result<Peer> {
     let credentials = getsockopt(&socket, sockopt::PeerCredentials)?;
-    Ok(Peer { pid: credentials.pid(), uid: credentials.uid(), gid: credentials.gid() })
+    Ok(Peer {
+        pid: credentials.pid(),
+        uid: credentials.uid(),
+        gid: credentials.gid(),
+    })
 }
 
 #[cfg(test)]

@@ -26,9 +26,19 @@ pub fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
 pub fn pidfd_signal(pidfd: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
     // SAFETY: a null siginfo means an ordinary signal; the descriptor is borrowed for the call.
     let sent = unsafe {
-        libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal, std::ptr::null::<libc::siginfo_t>(), 0)
+        libc::syscall(
+            libc::SYS_pidfd_send_signal,
+            pidfd.as_raw_fd(),
+            signal,
+            std::ptr::null::<libc::siginfo_t>(),
+            0,
+        )
     };
-    if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    if sent < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
 }
 
 /// Makes orphans below the caller its children, so that a job's daemons are reaped by its supervisor.
@@ -72,9 +82,14 @@ fn wait(pid: i32, flags: i32) -> io::Result<Option<(i32, Exit)>> {
             0 => return Ok(None),
             -1 if errno() == libc::EINTR => continue,
             -1 => return Err(io::Error::last_os_error()),
-            _ if libc::WIFEXITED(status) => return Ok(Some((reaped, Exit::Code(libc::WEXITSTATUS(status))))),
+            _ if libc::WIFEXITED(status) => {
+                return Ok(Some((reaped, Exit::Code(libc::WEXITSTATUS(status)))));
+            }
             _ if libc::WIFSIGNALED(status) => {
-                return Ok(Some((reaped, Exit::Signal(libc::WTERMSIG(status), libc::WCOREDUMP(status)))));
+                return Ok(Some((
+                    reaped,
+                    Exit::Signal(libc::WTERMSIG(status), libc::WCOREDUMP(status)),
+                )));
             }
             _ => return Ok(None),
         }

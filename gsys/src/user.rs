@@ -22,33 +22,37 @@ pub struct User {
 impl User {
     /// By name; `None` when NSS says that there is no such user. Blocks as long as NSS does.
     pub fn by_name(name: &str) -> Result<Option<User>, UserError> {
-        let found = unistd::User::from_name(name).map_err(|e| UserError::new(format!("user {name:?}"), e))?;
+        let found = unistd::User::from_name(name)
+            .map_err(|e| UserError::new(format!("user {name:?}"), e))?;
         found.map(with_groups).transpose()
     }
 
     /// By uid; as [`User::by_name`].
     pub fn by_uid(uid: u32) -> Result<Option<User>, UserError> {
-        let found =
-            unistd::User::from_uid(uid.into()).map_err(|e| UserError::new(format!("uid {uid}"), e))?;
+        let found = unistd::User::from_uid(uid.into())
+            .map_err(|e| UserError::new(format!("uid {uid}"), e))?;
         found.map(with_groups).transpose()
     }
 }
 
 /// The login name of a uid.
 pub fn user_name(uid: u32) -> Result<Option<String>, UserError> {
-    let found = unistd::User::from_uid(uid.into()).map_err(|e| UserError::new(format!("uid {uid}"), e))?;
+    let found =
+        unistd::User::from_uid(uid.into()).map_err(|e| UserError::new(format!("uid {uid}"), e))?;
     Ok(found.map(|user| user.name))
 }
 
 /// The name of a group.
 pub fn group_name(gid: u32) -> Result<Option<String>, UserError> {
-    let found = unistd::Group::from_gid(gid.into()).map_err(|e| UserError::new(format!("gid {gid}"), e))?;
+    let found =
+        unistd::Group::from_gid(gid.into()).map_err(|e| UserError::new(format!("gid {gid}"), e))?;
     Ok(found.map(|group| group.name))
 }
 
 /// The gid of a group.
 pub fn group_id(name: &str) -> Result<Option<u32>, UserError> {
-    let found = unistd::Group::from_name(name).map_err(|e| UserError::new(format!("group {name:?}"), e))?;
+    let found =
+        unistd::Group::from_name(name).map_err(|e| UserError::new(format!("group {name:?}"), e))?;
     Ok(found.map(|group| group.gid.as_raw()))
 }
 
@@ -67,13 +71,17 @@ pub struct UserError {
 
 impl UserError {
     fn new(what: String, e: nix::Error) -> UserError {
-        UserError { what, source: e.into() }
+        UserError {
+            what,
+            source: e.into(),
+        }
     }
 }
 
 fn with_groups(user: unistd::User) -> Result<User, UserError> {
     let what = || format!("the groups of {:?}", user.name);
-    let name = CString::new(user.name.as_bytes()).map_err(|_| UserError::new(what(), nix::Error::EINVAL))?;
+    let name = CString::new(user.name.as_bytes())
+        .map_err(|_| UserError::new(what(), nix::Error::EINVAL))?;
     let groups = unistd::getgrouplist(&name, user.gid).map_err(|e| UserError::new(what(), e))?;
     Ok(User {
         groups: groups.into_iter().map(|gid| gid.as_raw()).collect(),
@@ -91,11 +99,22 @@ mod tests {
 
     #[test]
     fn root_is_known_and_a_made_up_name_is_not() {
-        let root = User::by_name("root").expect("NSS answers").expect("root exists");
+        let root = User::by_name("root")
+            .expect("NSS answers")
+            .expect("root exists");
         assert_eq!((root.uid, root.gid), (0, 0));
         assert!(root.groups.contains(&0));
-        assert_eq!(User::by_uid(0).expect("NSS answers").map(|u| u.name).as_deref(), Some("root"));
-        assert_eq!(User::by_name("no-such-user-of-gpupool").expect("NSS answers"), None);
+        assert_eq!(
+            User::by_uid(0)
+                .expect("NSS answers")
+                .map(|u| u.name)
+                .as_deref(),
+            Some("root")
+        );
+        assert_eq!(
+            User::by_name("no-such-user-of-gpupool").expect("NSS answers"),
+            None
+        );
         assert_eq!(group_id("root").expect("NSS answers"), Some(0));
         assert_eq!(group_name(0).expect("NSS answers").as_deref(), Some("root"));
     }

@@ -91,13 +91,19 @@ pub struct Trees {
 impl Trees {
     /// Reads /proc/self/mountinfo.
     pub fn detect() -> Result<Trees, CgroupError> {
-        let path = Path::new("/proc/self/mountinfo");
-        let text = fs::read_to_string(path).map_err(|e| CgroupError::io("reading", path, e))?;
-        let trees = Trees::parse(&text);
+        let trees = Trees::mounted()?;
         // On hybrid the v2 tree does killing, freezing and devices; the v1 trees for those are left alone.
         Ok(match trees.hierarchy() {
             Hierarchy::Hybrid => trees.without(&[Controller::Freezer, Controller::Devices]),
             _ => trees,
+        })
+    }
+
+    /// The v1 trees alone, as if no v2 tree were mounted: how a hybrid machine tests the code of pure v1.
+    pub fn detect_v1_alone() -> Result<Trees, CgroupError> {
+        Ok(Trees {
+            v2: None,
+            ..Trees::mounted()?
         })
     }
 
@@ -112,20 +118,36 @@ impl Trees {
 
     /// Mount point of the v1 tree that holds `controller`.
     pub fn v1_mount(&self, controller: Controller) -> Option<&Path> {
-        self.v1.iter().find(|t| t.controllers.contains(&controller)).map(|t| t.mount.as_path())
+        self.v1
+            .iter()
+            .find(|t| t.controllers.contains(&controller))
+            .map(|t| t.mount.as_path())
     }
 
     /// Every tree's mount point, v1 first: a task enters the v2 tree last, so that the kill list there is never
     /// ahead of the limits.
     pub fn mounts(&self) -> impl Iterator<Item = &Path> {
-        self.v1.iter().map(|t| t.mount.as_path()).chain(self.v2.as_deref())
+        self.v1
+            .iter()
+            .map(|t| t.mount.as_path())
+            .chain(self.v2.as_deref())
+    }
+
+    fn mounted() -> Result<Trees, CgroupError> {
+        let path = Path::new("/proc/self/mountinfo");
+        let text = fs::read_to_string(path).map_err(|e| CgroupError::io("reading", path, e))?;
+        Ok(Trees::parse(&text))
     }
 
     fn parse(mountinfo: &str) -> Trees {
         let mut trees = Trees::default();
         for line in mountinfo.lines() {
-            let Some((left, right)) = line.split_once(" - ") else { continue };
-            let Some(mount) = left.split(' ').nth(4).map(unescape) else { continue };
+            let Some((left, right)) = line.split_once(" - ") else {
+                continue;
+            };
+            let Some(mount) = left.split(' ').nth(4).map(unescape) else {
+                continue;
+            };
             let mut fields = right.split(' ');
             let (kind, options) = (fields.next().unwrap_or(""), fields.nth(1).unwrap_or(""));
             match kind {
@@ -161,7 +183,10 @@ pub(crate) fn unescape(field: &str) -> PathBuf {
     let mut rest = field;
     while let Some(at) = rest.find('\\') {
         out.push_str(&rest[..at]);
-        match rest.get(at + 1..at + 4).and_then(|octal| u8::from_str_radix(octal, 8).ok()) {
+        match rest
+            .get(at + 1..at + 4)
+            .and_then(|octal| u8::from_str_radix(octal, 8).ok())
+        {
             Some(byte) => {
                 out.push(byte as char);
                 rest = &rest[at + 4..];
@@ -199,8 +224,15 @@ mod tests {
             + &line("/run/my\\040cgroup2", "cgroup2", "rw");
         let trees = Trees::parse(&text);
         assert_eq!(trees.hierarchy(), Hierarchy::Hybrid);
-        assert_eq!(trees.v1.len(), 2, "the named systemd tree holds no controller");
-        assert_eq!(trees.v1_mount(Controller::Cpuacct), Some(Path::new("/sys/fs/cgroup/cpu,cpuacct")));
+        assert_eq!(
+            trees.v1.len(),
+            2,
+            "the named systemd tree holds no controller"
+        );
+        assert_eq!(
+            trees.v1_mount(Controller::Cpuacct),
+            Some(Path::new("/sys/fs/cgroup/cpu,cpuacct"))
+        );
         assert_eq!(trees.v2.as_deref(), Some(Path::new("/run/my cgroup2")));
     }
 
@@ -209,11 +241,20 @@ mod tests {
         let text = line("/a", "cgroup", "rw,memory") + &line("/b", "cgroup", "rw,memory");
         let trees = Trees::parse(&text);
         assert_eq!(trees.hierarchy(), Hierarchy::V1);
-        assert_eq!(trees.v1, [V1Tree { controllers: vec![Controller::Memory], mount: "/a".into() }]);
+        assert_eq!(
+            trees.v1,
+            [V1Tree {
+                controllers: vec![Controller::Memory],
+                mount: "/a".into()
+            }]
+        );
     }
 
     #[test]
     fn nothing_mounted_is_none() {
-        assert_eq!(Trees::parse(&line("/tmp", "tmpfs", "rw")).hierarchy(), Hierarchy::None);
+        assert_eq!(
+            Trees::parse(&line("/tmp", "tmpfs", "rw")).hierarchy(),
+            Hierarchy::None
+        );
     }
 }

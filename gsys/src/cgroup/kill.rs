@@ -19,7 +19,10 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// SIGKILL to everything at and below `rel` in every tree. A cgroup that is gone has nothing to kill.
 pub(super) fn kill_tree(trees: &Trees, rel: &Path) -> Result<(), CgroupError> {
-    let switch = trees.v2.as_ref().map(|mount| mount.join(rel).join("cgroup.kill"));
+    let switch = trees
+        .v2
+        .as_ref()
+        .map(|mount| mount.join(rel).join("cgroup.kill"));
     match switch.map(|path| write_file(&path, "1")) {
         Some(Ok(())) => {}
         Some(Err(e)) if !e.is_not_found() => return Err(e),
@@ -54,7 +57,9 @@ fn kill_listed(trees: &Trees, rel: &Path) -> Result<(), CgroupError> {
 
 /// One signal to every process below `dir`.
 pub(super) fn signal_tree(dir: &Path, signal: i32) -> Result<(), CgroupError> {
-    let Some(rel) = cgroup_suffix(dir) else { return Ok(()) };
+    let Some(rel) = cgroup_suffix(dir) else {
+        return Ok(());
+    };
     for pid in pids_below(dir)? {
         signal_member(pid, &rel, signal);
     }
@@ -63,9 +68,15 @@ pub(super) fn signal_tree(dir: &Path, signal: i32) -> Result<(), CgroupError> {
 
 /// Signals `pid` if it is still in the cgroup `rel`: the number may have been given to another process meanwhile.
 fn signal_member(pid: i32, rel: &Path, signal: i32) -> bool {
-    let Ok(pidfd) = process::pidfd_open(pid) else { return false };
+    let Ok(pidfd) = process::pidfd_open(pid) else {
+        return false;
+    };
     let listed = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
-    let below = |line: &str| line.splitn(3, ':').nth(2).is_some_and(|path| contains_path(Path::new(path), rel));
+    let below = |line: &str| {
+        line.splitn(3, ':')
+            .nth(2)
+            .is_some_and(|path| contains_path(Path::new(path), rel))
+    };
     listed.lines().any(below) && process::pidfd_signal(pidfd.as_fd(), signal).is_ok()
 }
 
@@ -77,14 +88,25 @@ fn contains_path(path: &Path, rel: &Path) -> bool {
 /// The last three components (tag or node, run, `job`): enough to recognise the cgroup in /proc/PID/cgroup.
 fn cgroup_suffix(dir: &Path) -> Option<PathBuf> {
     let parts: Vec<_> = dir.components().collect();
-    parts.len().checked_sub(3).map(|from| parts[from..].iter().collect())
+    parts
+        .len()
+        .checked_sub(3)
+        .map(|from| parts[from..].iter().collect())
 }
 
 /// Stops or lets run everything at and below `rel`. Thawing reaches cgroups the job has nested and frozen itself.
 pub(super) fn freeze(trees: &Trees, rel: &Path, frozen: bool) -> Result<(), CgroupError> {
     let (dir, file, value) = match (&trees.v2, trees.v1_mount(Controller::Freezer)) {
-        (Some(mount), _) => (mount.join(rel), "cgroup.freeze", if frozen { "1" } else { "0" }),
-        (None, Some(mount)) => (mount.join(rel), "freezer.state", if frozen { "FROZEN" } else { "THAWED" }),
+        (Some(mount), _) => (
+            mount.join(rel),
+            "cgroup.freeze",
+            if frozen { "1" } else { "0" },
+        ),
+        (None, Some(mount)) => (
+            mount.join(rel),
+            "freezer.state",
+            if frozen { "FROZEN" } else { "THAWED" },
+        ),
         (None, None) => return Ok(()),
     };
     match write_file(&dir.join(file), value) {
@@ -123,9 +145,16 @@ pub(super) fn is_empty(trees: &Trees, rel: &Path) -> Result<bool, CgroupError> {
 }
 
 /// Waits for [`is_empty`]; false when `patience` ends first.
-pub(super) fn wait_empty(trees: &Trees, rel: &Path, patience: Duration) -> Result<bool, CgroupError> {
+pub(super) fn wait_empty(
+    trees: &Trees,
+    rel: &Path,
+    patience: Duration,
+) -> Result<bool, CgroupError> {
     let deadline = Instant::now() + patience;
-    let events = trees.v2.as_ref().and_then(|mount| fs::File::open(mount.join(rel).join("cgroup.events")).ok());
+    let events = trees
+        .v2
+        .as_ref()
+        .and_then(|mount| fs::File::open(mount.join(rel).join("cgroup.events")).ok());
     loop {
         if is_empty(trees, rel)? {
             return Ok(true);
@@ -159,7 +188,11 @@ pub(super) fn pids_below(dir: &Path) -> Result<Vec<i32>, CgroupError> {
 /// Pids listed at `dir` itself; none when it is gone, or threaded (then its domain lists them).
 pub(super) fn pids_in(dir: &Path) -> Result<Vec<i32>, CgroupError> {
     match read_file(&dir.join("cgroup.procs")) {
-        Ok(text) => Ok(text.lines().filter_map(|line| line.parse().ok()).filter(|pid| *pid > 0).collect()),
+        Ok(text) => Ok(text
+            .lines()
+            .filter_map(|line| line.parse().ok())
+            .filter(|pid| *pid > 0)
+            .collect()),
         Err(e) if is_gone(&e) || e.errno() == Some(libc::EOPNOTSUPP) => Ok(Vec::new()),
         Err(e) => Err(e),
     }
@@ -177,7 +210,10 @@ mod tests {
     #[test]
     fn a_process_of_another_run_is_not_taken_for_a_member() {
         let rel = Path::new("gpupool/n1/run_1/job");
-        assert!(contains_path(Path::new("/system.slice/x.service/gpupool/n1/run_1/job/nested"), rel));
+        assert!(contains_path(
+            Path::new("/system.slice/x.service/gpupool/n1/run_1/job/nested"),
+            rel
+        ));
         assert!(contains_path(Path::new("/gpupool/n1/run_1/job"), rel));
         assert!(!contains_path(Path::new("/gpupool/n1/run_11/job"), rel));
         assert!(!contains_path(Path::new("/gpupool/n1/run_1/sup"), rel));

@@ -29,8 +29,16 @@ impl Limits {
         ];
         for (limit, controller, asked) in wanted {
             if asked && !root.supports(controller) {
-                let why = format!("hierarchy {}, subtree {}", root.hierarchy().name(), root.rel().display());
-                return Err(CgroupError::NoController { limit, controller: controller.name(), why });
+                let why = format!(
+                    "hierarchy {}, subtree {}",
+                    root.hierarchy().name(),
+                    root.rel().display()
+                );
+                return Err(CgroupError::NoController {
+                    limit,
+                    controller: controller.name(),
+                    why,
+                });
             }
         }
         Ok(())
@@ -43,7 +51,11 @@ pub(super) fn write(trees: &Trees, run_rel: &Path, limits: &Limits) -> Result<()
     let v2 = trees.hierarchy() == Hierarchy::V2;
     if let Some(bytes) = limits.memory_bytes {
         let dir = dir_of(trees, Controller::Memory, "memory", &job_rel)?;
-        if v2 { write_memory_v2(&dir, bytes)? } else { write_memory_v1(&dir, bytes)? }
+        if v2 {
+            write_memory_v2(&dir, bytes)?
+        } else {
+            write_memory_v1(&dir, bytes)?
+        }
     }
     if let Some(pids) = limits.pids_max {
         let dir = dir_of(trees, Controller::Pids, "pids", &job_rel)?;
@@ -69,12 +81,17 @@ fn dir_of(
     limit: &'static str,
     rel: &Path,
 ) -> Result<std::path::PathBuf, CgroupError> {
-    let v2 = trees.v2.as_deref().filter(|_| trees.hierarchy() == Hierarchy::V2);
-    let mount = v2.or(trees.v1_mount(controller)).ok_or_else(|| CgroupError::NoController {
-        limit,
-        controller: controller.name(),
-        why: format!("hierarchy {}", trees.hierarchy().name()),
-    })?;
+    let v2 = trees
+        .v2
+        .as_deref()
+        .filter(|_| trees.hierarchy() == Hierarchy::V2);
+    let mount = v2
+        .or(trees.v1_mount(controller))
+        .ok_or_else(|| CgroupError::NoController {
+            limit,
+            controller: controller.name(),
+            why: format!("hierarchy {}", trees.hierarchy().name()),
+        })?;
     Ok(mount.join(rel))
 }
 
@@ -85,7 +102,10 @@ fn write_memory_v2(dir: &Path, bytes: u64) -> Result<(), CgroupError> {
 
 /// memsw may never be below the limit, so the order depends on the direction of the change.
 fn write_memory_v1(dir: &Path, bytes: u64) -> Result<(), CgroupError> {
-    let (limit, memsw) = (dir.join("memory.limit_in_bytes"), dir.join("memory.memsw.limit_in_bytes"));
+    let (limit, memsw) = (
+        dir.join("memory.limit_in_bytes"),
+        dir.join("memory.memsw.limit_in_bytes"),
+    );
     let value = bytes.to_string();
     match write_file(&limit, &value) {
         Err(e) if e.errno() == Some(libc::EINVAL) => {
@@ -116,7 +136,10 @@ fn weight_v2(cpu_millis: u64) -> u64 {
 }
 
 fn cpu_list(cpus: &[u32]) -> String {
-    cpus.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
+    cpus.iter()
+        .map(u32::to_string)
+        .collect::<Vec<_>>()
+        .join(",")
 }
 
 #[cfg(test)]

@@ -7,14 +7,22 @@ use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use super::kill;
-use super::{CgroupError, Controller, Hierarchy, Trees, check_name, fence_dir, read_file, remove_tree, write_file};
+use super::{
+    CgroupError, Controller, Hierarchy, Trees, check_name, fence_dir, read_file, remove_tree,
+    write_file,
+};
 
 /// Where the daemon itself sits in a delegated cgroup, since a v2 cgroup with controllers below it may hold no process.
 /// The unit file says the same (`DelegateSubgroup=daemon`), or a restart with live runs would fail with EBUSY.
 const DAEMON_LEAF: &str = "daemon";
 
 /// What a v2 cgroup hands down to its children.
-const V2_CONTROLLERS: [Controller; 4] = [Controller::Cpu, Controller::Cpuset, Controller::Memory, Controller::Pids];
+const V2_CONTROLLERS: [Controller; 4] = [
+    Controller::Cpu,
+    Controller::Cpuset,
+    Controller::Memory,
+    Controller::Pids,
+];
 
 /// Our subtree, in every tree.
 #[derive(Clone, Debug)]
@@ -28,7 +36,11 @@ impl CgroupRoot {
     /// `gpupool-1a2b3c4d/node1`. On a systemd service with `Delegate=yes` on pure v2 it lies in the service's cgroup, and
     /// the service's own processes move to `daemon` there.
     pub fn open(prefix: &str) -> Result<CgroupRoot, CgroupError> {
-        let trees = Trees::detect()?;
+        CgroupRoot::open_in(Trees::detect()?, prefix)
+    }
+
+    /// As [`CgroupRoot::open`], in the given trees.
+    pub fn open_in(trees: Trees, prefix: &str) -> Result<CgroupRoot, CgroupError> {
         let base = match trees.hierarchy() {
             Hierarchy::None => return Err(CgroupError::NoTree),
             Hierarchy::V2 => delegated_base()?,
@@ -43,6 +55,11 @@ impl CgroupRoot {
             root.rel = rel;
         }
         Ok(root)
+    }
+
+    /// Kills every process below this root and removes it with everything in it. Refuses when the caller is in it.
+    pub fn remove_all(&self) -> Result<(), CgroupError> {
+        remove_subtree(&self.trees, &self.rel)
     }
 
     /// Path below the trees' mount points.
@@ -64,9 +81,15 @@ impl CgroupRoot {
             Hierarchy::None => false,
             Hierarchy::V1 | Hierarchy::Hybrid => self.trees.v1_mount(controller).is_some(),
             Hierarchy::V2 => {
-                let dir = self.trees.v2.as_deref().unwrap_or(Path::new("")).join(&self.rel);
+                let dir = self
+                    .trees
+                    .v2
+                    .as_deref()
+                    .unwrap_or(Path::new(""))
+                    .join(&self.rel);
                 let listed = read_file(&dir.join("cgroup.subtree_control")).unwrap_or_default();
-                !V2_CONTROLLERS.contains(&controller) || listed.split_whitespace().any(|c| c == controller.name())
+                !V2_CONTROLLERS.contains(&controller)
+                    || listed.split_whitespace().any(|c| c == controller.name())
             }
         }
     }
@@ -110,7 +133,9 @@ impl CgroupRoot {
         for mount in self.trees.mounts() {
             let dir = mount.join(rel);
             match fs::create_dir(&dir) {
-                Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(CgroupError::io("making", &dir, e)),
+                Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
+                    return Err(CgroupError::io("making", &dir, e));
+                }
                 _ => {}
             }
         }
@@ -125,14 +150,19 @@ impl CgroupRoot {
     }
 
     fn hand_down_controllers(&self, rel: &Path) -> Result<(), CgroupError> {
-        let Some(mount) = &self.trees.v2 else { return Ok(()) };
+        let Some(mount) = &self.trees.v2 else {
+            return Ok(());
+        };
         let dir = mount.join(rel);
         let available = read_file(&dir.join("cgroup.controllers"))?;
         let enabled = read_file(&dir.join("cgroup.subtree_control"))?;
         let has = |list: &str, c: Controller| list.split_whitespace().any(|word| word == c.name());
         for controller in V2_CONTROLLERS {
             if has(&available, controller) && !has(&enabled, controller) {
-                write_file(&dir.join("cgroup.subtree_control"), &format!("+{}", controller.name()))?;
+                write_file(
+                    &dir.join("cgroup.subtree_control"),
+                    &format!("+{}", controller.name()),
+                )?;
             }
         }
         Ok(())
@@ -140,14 +170,21 @@ impl CgroupRoot {
 
     /// A delegated cgroup must be free of processes before it hands controllers down. All in it are this service's own.
     fn enter_daemon_leaf(&self) -> Result<(), CgroupError> {
-        let Some(mount) = self.trees.v2.as_ref().filter(|_| self.rel.components().next().is_some()) else {
+        let Some(mount) = self
+            .trees
+            .v2
+            .as_ref()
+            .filter(|_| self.rel.components().next().is_some())
+        else {
             return Ok(());
         };
         let dir = mount.join(&self.rel);
         let leaf = dir.join(DAEMON_LEAF);
         for pid in kill::pids_in(&dir)? {
             match fs::create_dir(&leaf) {
-                Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(CgroupError::io("making", &leaf, e)),
+                Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
+                    return Err(CgroupError::io("making", &leaf, e));
+                }
                 _ => write_file(&leaf.join("cgroup.procs"), &pid.to_string())?,
             }
         }
@@ -167,17 +204,22 @@ pub fn remove_all(tag: &str) -> Result<(), CgroupError> {
             rels.push(base.join(tag));
         }
     }
-    for rel in rels {
-        if let Some(dir) = trees.mounts().map(|m| m.join(&rel)).find(|dir| holds_caller(dir)) {
-            return Err(CgroupError::Occupied { path: dir, pids: 1 });
-        }
-        kill::kill_tree(&trees, &rel)?;
-        kill::wait_empty(&trees, &rel, Duration::from_secs(10))?;
-        for mount in trees.mounts() {
-            remove_tree(&mount.join(&rel), Duration::from_secs(2))?;
-        }
+    rels.iter().try_for_each(|rel| remove_subtree(&trees, rel))
+}
+
+fn remove_subtree(trees: &Trees, rel: &Path) -> Result<(), CgroupError> {
+    if let Some(dir) = trees
+        .mounts()
+        .map(|m| m.join(rel))
+        .find(|dir| holds_caller(dir))
+    {
+        return Err(CgroupError::Occupied { path: dir, pids: 1 });
     }
-    Ok(())
+    kill::kill_tree(trees, rel)?;
+    kill::wait_empty(trees, rel, Duration::from_secs(10))?;
+    trees
+        .mounts()
+        .try_for_each(|mount| remove_tree(&mount.join(rel), Duration::from_secs(2)))
 }
 
 fn holds_caller(dir: &Path) -> bool {
@@ -196,13 +238,20 @@ fn parts(prefix: &str) -> Result<Vec<&str>, CgroupError> {
 /// The v2 cgroup delegated to this service, or the mount point's own (an empty path).
 fn delegated_base() -> Result<PathBuf, CgroupError> {
     let text = read_file(Path::new("/proc/self/cgroup"))?;
-    let own = text.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or("");
-    let Some(mount) = Trees::detect()?.v2 else { return Ok(PathBuf::new()) };
+    let own = text
+        .lines()
+        .find_map(|line| line.strip_prefix("0::/"))
+        .unwrap_or("");
+    let Some(mount) = Trees::detect()?.v2 else {
+        return Ok(PathBuf::new());
+    };
     let own = Path::new(own);
     if own.components().any(|c| !matches!(c, Component::Normal(_))) {
         return Ok(PathBuf::new());
     }
-    let parent = own.parent().filter(|_| own.file_name().is_some_and(|n| n == DAEMON_LEAF));
+    let parent = own
+        .parent()
+        .filter(|_| own.file_name().is_some_and(|n| n == DAEMON_LEAF));
     let candidates = [parent, Some(own)].into_iter().flatten();
     Ok(candidates
         .filter(|rel| rel.components().next().is_some())
@@ -213,18 +262,29 @@ fn delegated_base() -> Result<PathBuf, CgroupError> {
 
 /// systemd marks a cgroup it has delegated with an extended attribute (`trusted.` for root, `user.` for others).
 fn is_delegated(dir: &Path) -> bool {
-    let Ok(path) = super::c_path(dir) else { return false };
+    let Ok(path) = super::c_path(dir) else {
+        return false;
+    };
     [c"trusted.delegate", c"user.delegate"].iter().any(|name| {
         let mut value = [0u8; 8];
         // SAFETY: both strings are NUL-terminated and the buffer's length is given.
-        let n = unsafe { libc::getxattr(path.as_ptr(), name.as_ptr(), value.as_mut_ptr().cast(), value.len()) };
+        let n = unsafe {
+            libc::getxattr(
+                path.as_ptr(),
+                name.as_ptr(),
+                value.as_mut_ptr().cast(),
+                value.len(),
+            )
+        };
         n == 1 && value[0] == b'1'
     })
 }
 
 /// A v1 cpuset without CPUs or memory nodes accepts no process, and children start without any.
 fn fill_cpuset(dir: &Path) -> Result<(), CgroupError> {
-    let Some(parent) = dir.parent() else { return Ok(()) };
+    let Some(parent) = dir.parent() else {
+        return Ok(());
+    };
     for file in ["cpuset.cpus", "cpuset.mems"] {
         let path = dir.join(file);
         if read_file(&path)?.trim().is_empty() {

@@ -50,7 +50,9 @@ fn read_cpu(trees: &Trees, rel: &Path, usage: &mut Usage) -> Result<(), CgroupEr
 }
 
 fn read_memory_v2(dir: &Path, usage: &mut Usage) -> Result<(), CgroupError> {
-    let Some(now) = absent_is_none(number(&dir.join("memory.current")))? else { return Ok(()) };
+    let Some(now) = absent_is_none(number(&dir.join("memory.current")))? else {
+        return Ok(());
+    };
     usage.memory_bytes = now;
     usage.memory_peak_bytes = absent_is_none(number(&dir.join("memory.peak")))?.unwrap_or(now);
     usage.oom_kills = field(&read_file(&dir.join("memory.events"))?, "oom_kill").unwrap_or(0);
@@ -75,19 +77,33 @@ fn oom_kills_v1(dir: &Path) -> Result<u64, CgroupError> {
 }
 
 fn read_pids(trees: &Trees, rel: &Path) -> Result<u64, CgroupError> {
-    let v2 = trees.v2.as_deref().filter(|_| trees.hierarchy() == Hierarchy::V2);
-    let Some(mount) = v2.or(trees.v1_mount(Controller::Pids)) else { return Ok(0) };
+    let v2 = trees
+        .v2
+        .as_deref()
+        .filter(|_| trees.hierarchy() == Hierarchy::V2);
+    let Some(mount) = v2.or(trees.v1_mount(Controller::Pids)) else {
+        return Ok(0);
+    };
     Ok(absent_is_none(number(&mount.join(rel).join("pids.current")))?.unwrap_or(0))
 }
 
 fn number(path: &Path) -> Result<u64, CgroupError> {
     let text = read_file(path)?;
-    text.trim().parse().map_err(|_| CgroupError::Unreadable { path: path.to_owned(), text })
+    text.trim().parse().map_err(|_| CgroupError::Unreadable {
+        path: path.to_owned(),
+        text,
+    })
 }
 
 /// The value of `key` in a file of `key value` lines.
 pub(super) fn field(text: &str, key: &str) -> Option<u64> {
-    text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok())
+    text.lines().find_map(|line| {
+        line.strip_prefix(key)?
+            .strip_prefix(' ')?
+            .trim()
+            .parse()
+            .ok()
+    })
 }
 
 fn absent_is_none<T>(read: Result<T, CgroupError>) -> Result<Option<T>, CgroupError> {

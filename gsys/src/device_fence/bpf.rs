@@ -47,11 +47,21 @@ pub(super) fn program_of(rules: &FenceRules) -> Vec<Instruction> {
     let default = if rules.default_deny { 0 } else { 1 };
     let mut code = vec![
         read_context(KIND, CONTEXT_KIND),
-        Instruction { code: AND_IMM, registers: KIND, offset: 0, immediate: 0xffff },
+        Instruction {
+            code: AND_IMM,
+            registers: KIND,
+            offset: 0,
+            immediate: 0xffff,
+        },
         read_context(MAJOR, CONTEXT_MAJOR),
         read_context(MINOR, CONTEXT_MINOR),
         // A character device skips the answer that every other device gets.
-        Instruction { code: JUMP_EQ_IMM, registers: KIND, offset: 2, immediate: KIND_CHAR },
+        Instruction {
+            code: JUMP_EQ_IMM,
+            registers: KIND,
+            offset: 2,
+            immediate: KIND_CHAR,
+        },
     ];
     code.extend(answer(default));
     for rule in &rules.allow {
@@ -65,13 +75,28 @@ pub(super) fn program_of(rules: &FenceRules) -> Vec<Instruction> {
 }
 
 fn read_context(register: u8, offset: i16) -> Instruction {
-    Instruction { code: LOAD_U32, registers: register | CONTEXT << 4, offset, immediate: 0 }
+    Instruction {
+        code: LOAD_U32,
+        registers: register | CONTEXT << 4,
+        offset,
+        immediate: 0,
+    }
 }
 
 fn answer(value: i32) -> [Instruction; 2] {
     [
-        Instruction { code: MOV_IMM, registers: ANSWER, offset: 0, immediate: value },
-        Instruction { code: EXIT, registers: 0, offset: 0, immediate: 0 },
+        Instruction {
+            code: MOV_IMM,
+            registers: ANSWER,
+            offset: 0,
+            immediate: value,
+        },
+        Instruction {
+            code: EXIT,
+            registers: 0,
+            offset: 0,
+            immediate: 0,
+        },
     ]
 }
 
@@ -127,7 +152,11 @@ fn try_load(code: &[Instruction], log: &mut [u8]) -> io::Result<OwnedFd> {
         license: c"Apache-2.0".as_ptr() as u64,
         log_level: u32::from(!log.is_empty()),
         log_size: log.len() as u32,
-        log_buf: if log.is_empty() { 0 } else { log.as_mut_ptr() as u64 },
+        log_buf: if log.is_empty() {
+            0
+        } else {
+            log.as_mut_ptr() as u64
+        },
         ..LoadAttr::default()
     };
     attr.prog_name[..13].copy_from_slice(b"gpupool_fence");
@@ -142,8 +171,18 @@ pub(super) fn load(code: &[Instruction]) -> Result<OwnedFd, FenceError> {
         let mut log = vec![0u8; 16 * 1024];
         let _ = try_load(code, &mut log);
         let text = String::from_utf8_lossy(&log);
-        let last = text.trim_end_matches('\0').lines().rev().find(|l| !l.trim().is_empty()).unwrap_or("").to_owned();
-        let log = if last.is_empty() { "bpf(BPF_PROG_LOAD)".into() } else { last };
+        let last = text
+            .trim_end_matches('\0')
+            .lines()
+            .rev()
+            .find(|l| !l.trim().is_empty())
+            .unwrap_or("")
+            .to_owned();
+        let log = if last.is_empty() {
+            "bpf(BPF_PROG_LOAD)".into()
+        } else {
+            last
+        };
         FenceError::Load { log, source }
     })
 }
@@ -222,7 +261,10 @@ struct IdAttr {
 }
 
 pub(super) fn program_by_id(id: u32) -> io::Result<OwnedFd> {
-    let mut attr = IdAttr { id, ..IdAttr::default() };
+    let mut attr = IdAttr {
+        id,
+        ..IdAttr::default()
+    };
     // SAFETY: the attribute holds numbers only.
     unsafe { bpf_fd(BPF_PROG_GET_FD_BY_ID, &mut attr) }
 }
@@ -252,13 +294,21 @@ pub(super) fn info(program: &OwnedFd) -> Result<Fence, FenceError> {
         info: &raw mut info as u64,
     };
     // SAFETY: info leads to a struct of info_len bytes that outlives the call.
-    unsafe { bpf(BPF_OBJ_GET_INFO_BY_FD, &mut attr) }
-        .map_err(|source| FenceError::Load { log: "reading the program's tag".into(), source })?;
-    Ok(Fence { program_id: info.id, tag: FenceTag(info.tag) })
+    unsafe { bpf(BPF_OBJ_GET_INFO_BY_FD, &mut attr) }.map_err(|source| FenceError::Load {
+        log: "reading the program's tag".into(),
+        source,
+    })?;
+    Ok(Fence {
+        program_id: info.id,
+        tag: FenceTag(info.tag),
+    })
 }
 
 pub(super) fn open_dir(dir: &Path) -> Result<File, FenceError> {
-    let opened = OpenOptions::new().read(true).custom_flags(libc::O_DIRECTORY).open(dir);
+    let opened = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_DIRECTORY)
+        .open(dir);
     opened.map_err(|e| FenceError::at("opening", dir, e))
 }
 
@@ -267,7 +317,11 @@ pub(super) fn open_dir(dir: &Path) -> Result<File, FenceError> {
 unsafe fn bpf<T>(command: i32, attr: &mut T) -> io::Result<i64> {
     // SAFETY: attr is a live struct of the given size; its inner pointers are the caller's promise.
     let result = unsafe { libc::syscall(libc::SYS_bpf, command, attr as *mut T, size_of::<T>()) };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(result)
+    }
 }
 
 /// # Safety
@@ -290,7 +344,10 @@ mod tests {
         let mut at = 0usize;
         loop {
             let insn = code[at];
-            let (dst, src) = ((insn.registers & 15) as usize, (insn.registers >> 4) as usize);
+            let (dst, src) = (
+                (insn.registers & 15) as usize,
+                (insn.registers >> 4) as usize,
+            );
             at += 1;
             match insn.code {
                 LOAD_U32 => {
@@ -304,9 +361,13 @@ mod tests {
                 }
                 AND_IMM => registers[dst] &= insn.immediate as i64 as u64,
                 MOV_IMM => registers[dst] = insn.immediate as i64 as u64,
-                JUMP_NE_IMM if registers[dst] != insn.immediate as i64 as u64 => at += insn.offset as usize,
+                JUMP_NE_IMM if registers[dst] != insn.immediate as i64 as u64 => {
+                    at += insn.offset as usize
+                }
                 JUMP_NE_IMM => {}
-                JUMP_EQ_IMM if registers[dst] == insn.immediate as i64 as u64 => at += insn.offset as usize,
+                JUMP_EQ_IMM if registers[dst] == insn.immediate as i64 as u64 => {
+                    at += insn.offset as usize
+                }
                 JUMP_EQ_IMM => {}
                 EXIT => return registers[0] as i32,
                 other => panic!("opcode {other:#x}"),
@@ -327,8 +388,16 @@ mod tests {
             for major in [0, 1, 136, 195, 226, 4095] {
                 for minor in [0, 1, 2, 128, 129, (1 << 20) - 1] {
                     let device = DeviceNumber { major, minor };
-                    assert_eq!(run(&code, 2, device) == 1, rules.permits(device), "{device:?} {default_deny}");
-                    assert_eq!(run(&code, 1, device) == 1, !default_deny, "block {device:?}");
+                    assert_eq!(
+                        run(&code, 2, device) == 1,
+                        rules.permits(device),
+                        "{device:?} {default_deny}"
+                    );
+                    assert_eq!(
+                        run(&code, 1, device) == 1,
+                        !default_deny,
+                        "block {device:?}"
+                    );
                 }
             }
         }

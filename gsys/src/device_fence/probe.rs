@@ -9,7 +9,13 @@ use crate::cgroup::{CgroupRoot, JoinFds};
 use crate::process::{self, Exit};
 
 /// /dev/full, which every machine has and no job needs.
-const DENIED: (&std::ffi::CStr, DeviceRule) = (c"/dev/full", DeviceRule { major: 1, minor: Some(7) });
+const DENIED: (&std::ffi::CStr, DeviceRule) = (
+    c"/dev/full",
+    DeviceRule {
+        major: 1,
+        minor: Some(7),
+    },
+);
 const GIVEN: &std::ffi::CStr = c"/dev/null";
 
 // What the child found, as its exit code.
@@ -30,7 +36,10 @@ pub fn self_test(root: &CgroupRoot) -> Result<(), FenceError> {
 }
 
 fn probe(root: &CgroupRoot, rel: &Path) -> Result<(), FenceError> {
-    let rules = FenceRules { deny: vec![DENIED.1], ..FenceRules::default() };
+    let rules = FenceRules {
+        deny: vec![DENIED.1],
+        ..FenceRules::default()
+    };
     attach(&root.fence_dir_of(rel)?, &rules)?;
     let join = JoinFds::open(root.trees().mounts().map(|m| m.join(rel)))?;
     let code = run_child(&join)?;
@@ -38,19 +47,29 @@ fn probe(root: &CgroupRoot, rel: &Path) -> Result<(), FenceError> {
     let found = match code {
         Exit::Code(CHILD_FENCED) => return Ok(()),
         Exit::Code(CHILD_NOT_JOINED) => "the probe could not join its cgroup".to_owned(),
-        Exit::Code(CHILD_NOT_DENIED) => format!("{denied} was denied and could be opened all the same"),
-        Exit::Code(CHILD_DENIED_OTHERWISE) => format!("{denied} failed to open, but not with EPERM"),
+        Exit::Code(CHILD_NOT_DENIED) => {
+            format!("{denied} was denied and could be opened all the same")
+        }
+        Exit::Code(CHILD_DENIED_OTHERWISE) => {
+            format!("{denied} failed to open, but not with EPERM")
+        }
         Exit::Code(CHILD_NOT_GIVEN) => format!("{given} was not denied and could not be opened"),
         other => format!("the probe ended with {other:?}"),
     };
-    Err(FenceError::Probe(format!("the probe in {} failed: {found}. No run can start here", rel.display())))
+    Err(FenceError::Probe(format!(
+        "the probe in {} failed: {found}. No run can start here",
+        rel.display()
+    )))
 }
 
 fn run_child(join: &JoinFds) -> Result<Exit, FenceError> {
     // SAFETY: the child calls write, open and _exit only, all async-signal-safe.
     let pid = unsafe { libc::fork() };
     match pid {
-        -1 => Err(FenceError::Probe(format!("fork failed: {}", std::io::Error::last_os_error()))),
+        -1 => Err(FenceError::Probe(format!(
+            "fork failed: {}",
+            std::io::Error::last_os_error()
+        ))),
         0 => {
             let code = child(join);
             // SAFETY: ends the child without running the parent's exit handlers.
@@ -88,5 +107,9 @@ fn child(join: &JoinFds) -> i32 {
     }
     // SAFETY: a static NUL-terminated path.
     let given = unsafe { libc::open(GIVEN.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
-    if given < 0 { CHILD_NOT_GIVEN } else { CHILD_FENCED }
+    if given < 0 {
+        CHILD_NOT_GIVEN
+    } else {
+        CHILD_FENCED
+    }
 }

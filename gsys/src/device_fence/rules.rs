@@ -62,49 +62,93 @@ impl NodeDevices {
         deny_extra: &[DeviceRule],
         default_deny: bool,
     ) -> FenceRules {
-        let (own, foreign): (Vec<&GpuNode>, Vec<&GpuNode>) = self.gpus.iter().partition(|g| owned.contains(&g.device));
+        let (own, foreign): (Vec<&GpuNode>, Vec<&GpuNode>) =
+            self.gpus.iter().partition(|g| owned.contains(&g.device));
         // Whole majors are denied, so that a GPU which appears after the start is foreign too.
         let majors = self.gpus.iter().map(|g| g.device.major);
-        let majors: BTreeSet<u32> =
-            majors.chain(self.control_majors()).chain(self.capability_majors.iter().copied()).collect();
-        let mut deny: Vec<DeviceRule> = majors.into_iter().map(|major| DeviceRule { major, minor: None }).collect();
+        let majors: BTreeSet<u32> = majors
+            .chain(self.control_majors())
+            .chain(self.capability_majors.iter().copied())
+            .collect();
+        let mut deny: Vec<DeviceRule> = majors
+            .into_iter()
+            .map(|major| DeviceRule { major, minor: None })
+            .collect();
         deny.extend(self.shared_major_control().map(DeviceRule::from));
-        deny.extend(foreign.iter().flat_map(|g| &g.render).copied().map(DeviceRule::from));
+        deny.extend(
+            foreign
+                .iter()
+                .flat_map(|g| &g.render)
+                .copied()
+                .map(DeviceRule::from),
+        );
         deny.extend(deny_extra);
 
         let mut allow: Vec<DeviceRule> = owned.iter().copied().map(DeviceRule::from).collect();
         if !owned.is_empty() {
-            allow.extend(own.iter().flat_map(|g| &g.render).copied().map(DeviceRule::from));
+            allow.extend(
+                own.iter()
+                    .flat_map(|g| &g.render)
+                    .copied()
+                    .map(DeviceRule::from),
+            );
             allow.extend(self.control.iter().copied().map(DeviceRule::from));
             allow.extend(caps.iter().copied().map(DeviceRule::from));
         }
         if default_deny {
             allow.extend(ORDINARY_DEVICES);
         }
-        FenceRules { allow, deny, default_deny }
+        FenceRules {
+            allow,
+            deny,
+            default_deny,
+        }
     }
 
     /// Finds the majors of the control and capability nodes that this machine's drivers have registered; `gpus` come
     /// from the caller. A driver that is not loaded has no nodes to deny.
     pub fn detect(gpus: Vec<GpuNode>) -> Result<NodeDevices, FenceError> {
-        let mut devices = NodeDevices { gpus, ..NodeDevices::default() };
-        for (name, minors) in [("nvidia-uvm", &[0, 1][..]), ("nvidia", &[254, 255]), ("nvidia-frontend", &[254, 255]), ("kfd", &[0])] {
+        let mut devices = NodeDevices {
+            gpus,
+            ..NodeDevices::default()
+        };
+        for (name, minors) in [
+            ("nvidia-uvm", &[0, 1][..]),
+            ("nvidia", &[254, 255]),
+            ("nvidia-frontend", &[254, 255]),
+            ("kfd", &[0]),
+        ] {
             if let Some(major) = char_major(name)? {
-                devices.control.extend(minors.iter().map(|minor| DeviceNumber { major, minor: *minor }));
+                devices
+                    .control
+                    .extend(minors.iter().map(|minor| DeviceNumber {
+                        major,
+                        minor: *minor,
+                    }));
             }
         }
-        for name in ["nvidia-caps", "nvidia-caps-imex-channels", "nvidia-nvswitch"] {
+        for name in [
+            "nvidia-caps",
+            "nvidia-caps-imex-channels",
+            "nvidia-nvswitch",
+        ] {
             devices.capability_majors.extend(char_major(name)?);
         }
         Ok(devices)
     }
 
     fn control_majors(&self) -> impl Iterator<Item = u32> {
-        self.control.iter().map(|d| d.major).filter(|major| !SHARED_MAJORS.contains(major))
+        self.control
+            .iter()
+            .map(|d| d.major)
+            .filter(|major| !SHARED_MAJORS.contains(major))
     }
 
     fn shared_major_control(&self) -> impl Iterator<Item = DeviceNumber> {
-        self.control.iter().copied().filter(|d| SHARED_MAJORS.contains(&d.major))
+        self.control
+            .iter()
+            .copied()
+            .filter(|d| SHARED_MAJORS.contains(&d.major))
     }
 }
 
@@ -114,21 +158,50 @@ const SHARED_MAJORS: [u32; 2] = [10, 226];
 /// What any program needs under `devices.default = "deny"`: null zero full random urandom kmsg-less mem devices, the
 /// terminals, ptmx and the pts majors. Site devices (InfiniBand, FUSE) are the site's to allow.
 const ORDINARY_DEVICES: [DeviceRule; 9] = [
-    DeviceRule { major: 1, minor: Some(3) },
-    DeviceRule { major: 1, minor: Some(5) },
-    DeviceRule { major: 1, minor: Some(7) },
-    DeviceRule { major: 1, minor: Some(8) },
-    DeviceRule { major: 1, minor: Some(9) },
-    DeviceRule { major: 5, minor: Some(0) },
-    DeviceRule { major: 5, minor: Some(2) },
-    DeviceRule { major: 136, minor: None },
-    DeviceRule { major: 137, minor: None },
+    DeviceRule {
+        major: 1,
+        minor: Some(3),
+    },
+    DeviceRule {
+        major: 1,
+        minor: Some(5),
+    },
+    DeviceRule {
+        major: 1,
+        minor: Some(7),
+    },
+    DeviceRule {
+        major: 1,
+        minor: Some(8),
+    },
+    DeviceRule {
+        major: 1,
+        minor: Some(9),
+    },
+    DeviceRule {
+        major: 5,
+        minor: Some(0),
+    },
+    DeviceRule {
+        major: 5,
+        minor: Some(2),
+    },
+    DeviceRule {
+        major: 136,
+        minor: None,
+    },
+    DeviceRule {
+        major: 137,
+        minor: None,
+    },
 ];
 
 impl FenceRules {
     /// What the fence answers for a character device; the program and the v1 lists say the same.
     pub fn permits(&self, device: DeviceNumber) -> bool {
-        let names = |rule: &DeviceRule| rule.major == device.major && rule.minor.is_none_or(|m| m == device.minor);
+        let names = |rule: &DeviceRule| {
+            rule.major == device.major && rule.minor.is_none_or(|m| m == device.minor)
+        };
         match () {
             _ if self.allow.iter().any(names) => true,
             _ if self.deny.iter().any(names) => false,
@@ -143,7 +216,10 @@ impl FenceRules {
 
 impl From<DeviceNumber> for DeviceRule {
     fn from(device: DeviceNumber) -> DeviceRule {
-        DeviceRule { major: device.major, minor: Some(device.minor) }
+        DeviceRule {
+            major: device.major,
+            minor: Some(device.minor),
+        }
     }
 }
 
@@ -151,12 +227,17 @@ impl From<DeviceNumber> for DeviceRule {
 pub fn char_major(name: &str) -> Result<Option<u32>, FenceError> {
     let path = Path::new("/proc/devices");
     let text = fs::read_to_string(path).map_err(|e| FenceError::at("reading", path, e))?;
-    Ok(char_majors(&text).find(|(_, driver)| *driver == name).map(|(major, _)| major))
+    Ok(char_majors(&text)
+        .find(|(_, driver)| *driver == name)
+        .map(|(major, _)| major))
 }
 
 /// The character section of /proc/devices, which the block section follows.
 pub(crate) fn char_majors(proc_devices: &str) -> impl Iterator<Item = (u32, &str)> {
-    let lines = proc_devices.lines().skip_while(|l| !l.starts_with("Character")).take_while(|l| !l.starts_with("Block"));
+    let lines = proc_devices
+        .lines()
+        .skip_while(|l| !l.starts_with("Character"))
+        .take_while(|l| !l.starts_with("Block"));
     lines.filter_map(|line| {
         let (major, name) = line.trim().split_once(' ')?;
         Some((major.parse().ok()?, name.trim()))
@@ -172,10 +253,18 @@ mod tests {
     }
 
     fn node_of_four() -> NodeDevices {
-        let gpu = |i: u32| GpuNode { device: device(195, i), render: vec![device(226, i), device(226, 128 + i)] };
+        let gpu = |i: u32| GpuNode {
+            device: device(195, i),
+            render: vec![device(226, i), device(226, 128 + i)],
+        };
         NodeDevices {
             gpus: (0..4).map(gpu).collect(),
-            control: vec![device(195, 255), device(508, 0), device(508, 1), device(10, 99)],
+            control: vec![
+                device(195, 255),
+                device(508, 0),
+                device(508, 1),
+                device(10, 99),
+            ],
             capability_majors: vec![510],
         }
     }
@@ -184,26 +273,60 @@ mod tests {
     fn a_run_sees_its_gpus_and_no_other() {
         let rules = node_of_four().rules_for_run(&[device(195, 2)], &[device(510, 7)], &[], false);
         let permits = |major, minor| rules.permits(device(major, minor));
-        assert!(permits(195, 2) && permits(226, 130) && permits(226, 2), "its own");
-        assert!(permits(195, 255) && permits(508, 0) && permits(10, 99), "control nodes");
+        assert!(
+            permits(195, 2) && permits(226, 130) && permits(226, 2),
+            "its own"
+        );
+        assert!(
+            permits(195, 255) && permits(508, 0) && permits(10, 99),
+            "control nodes"
+        );
         assert!(permits(510, 7) && !permits(510, 8), "only its capability");
-        assert!(!permits(195, 0) && !permits(195, 77), "foreign, and one that is not there yet");
-        assert!(!permits(226, 128) && !permits(226, 0), "foreign render nodes");
-        assert!(permits(226, 200) && permits(10, 229) && permits(231, 64), "no GPU: left to file permissions");
+        assert!(
+            !permits(195, 0) && !permits(195, 77),
+            "foreign, and one that is not there yet"
+        );
+        assert!(
+            !permits(226, 128) && !permits(226, 0),
+            "foreign render nodes"
+        );
+        assert!(
+            permits(226, 200) && permits(10, 229) && permits(231, 64),
+            "no GPU: left to file permissions"
+        );
     }
 
     #[test]
     fn a_run_without_gpus_gets_no_control_node() {
         let rules = node_of_four().rules_for_run(&[], &[device(510, 7)], &[], false);
-        for denied in [device(195, 0), device(195, 255), device(508, 0), device(10, 99), device(510, 7), device(226, 1)] {
+        for denied in [
+            device(195, 0),
+            device(195, 255),
+            device(508, 0),
+            device(10, 99),
+            device(510, 7),
+            device(226, 1),
+        ] {
             assert!(!rules.permits(denied), "{denied:?}");
         }
-        assert!(rules.permits(device(10, 229)), "misc is shared: only the named minor is denied");
+        assert!(
+            rules.permits(device(10, 229)),
+            "misc is shared: only the named minor is denied"
+        );
     }
 
     #[test]
     fn site_rules_add_to_the_fence_but_never_take_an_own_gpu() {
-        let extra = [DeviceRule { major: 231, minor: None }, DeviceRule { major: 195, minor: Some(2) }];
+        let extra = [
+            DeviceRule {
+                major: 231,
+                minor: None,
+            },
+            DeviceRule {
+                major: 195,
+                minor: Some(2),
+            },
+        ];
         let rules = node_of_four().rules_for_run(&[device(195, 2)], &[], &extra, false);
         assert!(!rules.permits(device(231, 5)));
         assert!(rules.permits(device(195, 2)));
@@ -212,7 +335,11 @@ mod tests {
     #[test]
     fn default_deny_leaves_terminals_and_null() {
         let rules = node_of_four().rules_for_run(&[device(195, 1)], &[], &[], true);
-        assert!(rules.permits(device(1, 3)) && rules.permits(device(136, 4)) && rules.permits(device(195, 1)));
+        assert!(
+            rules.permits(device(1, 3))
+                && rules.permits(device(136, 4))
+                && rules.permits(device(195, 1))
+        );
         assert!(!rules.permits(device(10, 229)) && !rules.permits(device(1, 1)));
     }
 

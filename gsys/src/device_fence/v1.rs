@@ -33,14 +33,21 @@ pub(super) fn rewrite(dir: &Path, rules: &FenceRules) -> Result<Fence, FenceErro
 }
 
 pub(super) fn read(dir: &Path) -> Result<Fence, FenceError> {
-    Ok(Fence { program_id: 0, tag: tag(&list(dir)?) })
+    Ok(Fence {
+        program_id: 0,
+        tag: tag(&list(dir)?),
+    })
 }
 
 /// A hash (FNV-1a) of the list, whatever its order.
 pub(super) fn tag(lines: &[String]) -> FenceTag {
     let sorted: BTreeSet<&String> = lines.iter().collect();
-    let bytes = sorted.into_iter().flat_map(|line| line.bytes().chain([b'\n']));
-    let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
+    let bytes = sorted
+        .into_iter()
+        .flat_map(|line| line.bytes().chain([b'\n']));
+    let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
+    });
     FenceTag(hash.to_be_bytes())
 }
 
@@ -50,18 +57,37 @@ pub(super) fn lines(rules: &FenceRules) -> Vec<String> {
     if !rules.default_deny {
         lines.push("b *:* rwm".to_owned());
     }
-    let named: BTreeSet<u32> = rules.allow.iter().chain(&rules.deny).map(|rule| rule.major).collect();
+    let named: BTreeSet<u32> = rules
+        .allow
+        .iter()
+        .chain(&rules.deny)
+        .map(|rule| rule.major)
+        .collect();
     for major in 0..MAJORS {
-        let denied = rules.deny.iter().any(|rule| rule.major == major && rule.minor.is_none()) || rules.default_deny;
-        let allowed = rules.allow.iter().any(|rule| rule.major == major && rule.minor.is_none());
+        let denied = rules
+            .deny
+            .iter()
+            .any(|rule| rule.major == major && rule.minor.is_none())
+            || rules.default_deny;
+        let allowed = rules
+            .allow
+            .iter()
+            .any(|rule| rule.major == major && rule.minor.is_none());
         let some_denied = rules.deny.iter().any(|rule| rule.major == major);
         if allowed || (!denied && !some_denied) {
             lines.push(format!("c {major}:* rwm"));
         } else if named.contains(&major) {
-            let permitted = (0..MINORS).filter(|minor| rules.permits(DeviceNumber { major, minor: *minor }));
+            let permitted = (0..MINORS).filter(|minor| {
+                rules.permits(DeviceNumber {
+                    major,
+                    minor: *minor,
+                })
+            });
             lines.extend(permitted.map(|minor| format!("c {major}:{minor} rwm")));
             let above = rules.allow.iter().filter(|rule| rule.major == major);
-            let above = above.filter_map(|rule| rule.minor).filter(|minor| *minor >= MINORS);
+            let above = above
+                .filter_map(|rule| rule.minor)
+                .filter(|minor| *minor >= MINORS);
             lines.extend(above.map(|minor| format!("c {major}:{minor} rwm")));
         }
     }
@@ -72,7 +98,10 @@ fn checked(dir: &Path, lines: &[String]) -> Result<Fence, FenceError> {
     let fence = read(dir)?;
     match fence.tag == tag(lines) {
         true => Ok(fence),
-        false => Err(FenceError::Changed { path: dir.to_owned(), found: 0 }),
+        false => Err(FenceError::Changed {
+            path: dir.to_owned(),
+            found: 0,
+        }),
     }
 }
 
@@ -83,11 +112,20 @@ fn list(dir: &Path) -> Result<Vec<String>, FenceError> {
 }
 
 /// One write per line: the kernel takes one rule at a time.
-fn put<'a>(dir: &Path, file: &str, lines: impl IntoIterator<Item = &'a String>) -> Result<(), FenceError> {
+fn put<'a>(
+    dir: &Path,
+    file: &str,
+    lines: impl IntoIterator<Item = &'a String>,
+) -> Result<(), FenceError> {
     let path = dir.join(file);
-    let mut opened = fs::OpenOptions::new().write(true).open(&path).map_err(|e| FenceError::at("opening", &path, e))?;
+    let mut opened = fs::OpenOptions::new()
+        .write(true)
+        .open(&path)
+        .map_err(|e| FenceError::at("opening", &path, e))?;
     for line in lines {
-        opened.write_all(line.as_bytes()).map_err(|e| FenceError::at("writing", &path, e))?;
+        opened
+            .write_all(line.as_bytes())
+            .map_err(|e| FenceError::at("writing", &path, e))?;
     }
     Ok(())
 }
@@ -100,11 +138,29 @@ mod tests {
     #[test]
     fn one_minor_of_a_denied_major_is_allowed_and_the_rest_is_not() {
         let rules = FenceRules {
-            allow: vec![DeviceRule { major: 195, minor: Some(2) }, DeviceRule { major: 510, minor: Some(5000) }],
+            allow: vec![
+                DeviceRule {
+                    major: 195,
+                    minor: Some(2),
+                },
+                DeviceRule {
+                    major: 510,
+                    minor: Some(5000),
+                },
+            ],
             deny: vec![
-                DeviceRule { major: 195, minor: None },
-                DeviceRule { major: 510, minor: None },
-                DeviceRule { major: 226, minor: Some(129) },
+                DeviceRule {
+                    major: 195,
+                    minor: None,
+                },
+                DeviceRule {
+                    major: 510,
+                    minor: None,
+                },
+                DeviceRule {
+                    major: 226,
+                    minor: Some(129),
+                },
             ],
             default_deny: false,
         };

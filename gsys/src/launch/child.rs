@@ -47,29 +47,59 @@ impl<'a> Plan<'a> {
             move |_: io::Error| LaunchError::user(stage, libc::EINVAL, text.clone())
         };
         if spec.argv.is_empty() {
-            return Err(LaunchError::user(Stage::Exec, libc::EINVAL, "no program was given".into()));
+            return Err(LaunchError::user(
+                Stage::Exec,
+                libc::EINVAL,
+                "no program was given".into(),
+            ));
         }
-        let programs = candidates(spec).iter().map(|p| c_path(p)).collect::<io::Result<_>>();
-        let argv = spec.argv.iter().map(|a| c_string(a)).collect::<io::Result<_>>();
-        let env = spec.env.iter().map(|(name, value)| variable(name, value)).collect::<io::Result<_>>();
+        let programs = candidates(spec)
+            .iter()
+            .map(|p| c_path(p))
+            .collect::<io::Result<_>>();
+        let argv = spec
+            .argv
+            .iter()
+            .map(|a| c_string(a))
+            .collect::<io::Result<_>>();
+        let env = spec
+            .env
+            .iter()
+            .map(|(name, value)| variable(name, value))
+            .collect::<io::Result<_>>();
         Ok(Plan {
             programs: programs.map_err(users(Stage::Exec, "the program's path"))?,
             argv: CStringArray::new(argv.map_err(users(Stage::Exec, "an argument"))?),
             env: CStringArray::new(env.map_err(users(Stage::Exec, "the environment"))?),
-            cwd: c_path(&spec.cwd).map_err(users(Stage::Directory, "the working directory's path"))?,
+            cwd: c_path(&spec.cwd)
+                .map_err(users(Stage::Directory, "the working directory's path"))?,
             identity: identity(spec)?,
             umask: spec.umask & 0o777,
-            rlimits: spec.rlimits.iter().map(|l| (l.resource.number(), raw_rlimit(l.soft, l.hard))).collect(),
+            rlimits: spec
+                .rlimits
+                .iter()
+                .map(|l| (l.resource.number(), raw_rlimit(l.soft, l.hard)))
+                .collect(),
             nice: spec.nice,
             files: [
-                (Stage::Stdin, file(&spec.stdin).map_err(users(Stage::Stdin, "the input file's path"))?),
-                (Stage::Stdout, file(&spec.stdout).map_err(users(Stage::Stdout, "the output file's path"))?),
-                (Stage::Stderr, file(&spec.stderr).map_err(users(Stage::Stderr, "the error file's path"))?),
+                (
+                    Stage::Stdin,
+                    file(&spec.stdin).map_err(users(Stage::Stdin, "the input file's path"))?,
+                ),
+                (
+                    Stage::Stdout,
+                    file(&spec.stdout).map_err(users(Stage::Stdout, "the output file's path"))?,
+                ),
+                (
+                    Stage::Stderr,
+                    file(&spec.stderr).map_err(users(Stage::Stderr, "the error file's path"))?,
+                ),
             ],
             controlling_terminal: spec.controlling_terminal,
             join: spec.join,
-            mounts: private_mounts(spec)
-                .map_err(|e| LaunchError::node(Stage::Mounts, "preparing the job's mount namespace", &e))?,
+            mounts: private_mounts(spec).map_err(|e| {
+                LaunchError::node(Stage::Mounts, "preparing the job's mount namespace", &e)
+            })?,
             confine_root: spec.confine_root,
         })
     }
@@ -100,7 +130,9 @@ fn prepare(plan: &Plan<'_>) -> Result<(), Report> {
     }
     reset_oom_score();
     if let Some(mounts) = &plan.mounts {
-        mounts.enter().map_err(|errno| report(Stage::Mounts, errno))?;
+        mounts
+            .enter()
+            .map_err(|errno| report(Stage::Mounts, errno))?;
     }
     set_rlimits(&plan.rlimits);
     // SAFETY: nice takes an integer. Failing to lower niceness is no reason not to run.
@@ -126,13 +158,23 @@ fn prepare(plan: &Plan<'_>) -> Result<(), Report> {
     Ok(())
 }
 
-/// Handlers went with the fork's memory image, but ignored signals stay ignored over exec: all go back to default.
+/// Exec resets handlers, but ignored signals stay ignored over it: all go back to default. The bare system call, because
+/// glibc hides 32 and 33 from its own, and a daemon started with them ignored would pass that on.
 fn reset_signals() {
-    // SAFETY: a zeroed sigaction is SIG_DFL with an empty mask; the kernel refuses numbers it does not allow.
-    unsafe {
-        let default: libc::sigaction = std::mem::zeroed();
-        for signal in 1..=64 {
-            libc::sigaction(signal, &default, ptr::null_mut());
+    const KERNEL_MASK_BYTES: usize = 8;
+    // The kernel's struct sigaction: handler, flags, restorer, mask. Zeros are SIG_DFL with an empty mask.
+    let default = [0u64; 4];
+    for signal in 1..=64 {
+        // SAFETY: the struct outlives the call; the kernel refuses the two signals that cannot be set.
+        unsafe {
+            let none = ptr::null_mut::<u64>();
+            libc::syscall(
+                libc::SYS_rt_sigaction,
+                signal,
+                default.as_ptr(),
+                none,
+                KERNEL_MASK_BYTES,
+            );
         }
     }
 }
@@ -150,7 +192,10 @@ fn unblock_signals() {
 fn reset_oom_score() {
     // SAFETY: static path and buffer. Best effort: without the file there is no protection either.
     unsafe {
-        let fd = libc::open(c"/proc/self/oom_score_adj".as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
+        let fd = libc::open(
+            c"/proc/self/oom_score_adj".as_ptr(),
+            libc::O_WRONLY | libc::O_CLOEXEC,
+        );
         if fd >= 0 {
             libc::write(fd, c"0".as_ptr().cast(), 1);
             libc::close(fd);
@@ -164,10 +209,16 @@ fn set_rlimits(rlimits: &[(libc::__rlimit_resource_t, libc::rlimit)]) {
         // SAFETY: both structs outlive the calls.
         unsafe {
             if libc::setrlimit(*resource, wanted) != 0 {
-                let mut own = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+                let mut own = libc::rlimit {
+                    rlim_cur: 0,
+                    rlim_max: 0,
+                };
                 libc::getrlimit(*resource, &mut own);
                 let hard = wanted.rlim_max.min(own.rlim_max);
-                let cut = libc::rlimit { rlim_cur: wanted.rlim_cur.min(hard), rlim_max: hard };
+                let cut = libc::rlimit {
+                    rlim_cur: wanted.rlim_cur.min(hard),
+                    rlim_max: hard,
+                };
                 libc::setrlimit(*resource, &cut);
             }
         }
@@ -176,14 +227,20 @@ fn set_rlimits(rlimits: &[(libc::__rlimit_resource_t, libc::rlimit)]) {
 
 /// The bare system calls: glibc's wrappers would signal the parent's other threads, which do not exist here.
 fn become_user(plan: &Plan<'_>) -> Result<(), Report> {
-    let Some((uid, gid, groups)) = plan.identity else { return Ok(()) };
+    let Some((uid, gid, groups)) = plan.identity else {
+        return Ok(());
+    };
     // SAFETY: the group list outlives the call; the others take integers.
     let done = unsafe {
         libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) == 0
             && libc::syscall(libc::SYS_setresgid, gid, gid, gid) == 0
             && libc::syscall(libc::SYS_setresuid, uid, uid, uid) == 0
     };
-    if done { Ok(()) } else { Err(report(Stage::Identity, errno())) }
+    if done {
+        Ok(())
+    } else {
+        Err(report(Stage::Identity, errno()))
+    }
 }
 
 /// All three are opened above 2 first, so that opening one never overwrites a descriptor that another is made from.
@@ -193,7 +250,9 @@ fn open_files(files: &[(Stage, FileAt<'_>); 3]) -> Result<(), Report> {
         *slot = match file {
             FileAt::SameAsStdout => continue,
             // SAFETY: a NUL-terminated path; the mode is given since O_CREAT may be set.
-            FileAt::Open(path, flags) => unsafe { libc::open(path.as_ptr(), *flags, 0o666 as libc::c_uint) },
+            FileAt::Open(path, flags) => unsafe {
+                libc::open(path.as_ptr(), *flags, 0o666 as libc::c_uint)
+            },
             FileAt::Fd(fd, _) => *fd,
         };
         if *slot < 0 {
@@ -206,7 +265,11 @@ fn open_files(files: &[(Stage, FileAt<'_>); 3]) -> Result<(), Report> {
         }
     }
     for (target, (stage, _)) in files.iter().enumerate() {
-        let source = if opened[target] < 0 { opened[1] } else { opened[target] };
+        let source = if opened[target] < 0 {
+            opened[1]
+        } else {
+            opened[target]
+        };
         // SAFETY: dup2 between open descriptors; source is above 2, so close-on-exec is cleared.
         if unsafe { libc::dup2(source, target as i32) } < 0 {
             return Err(report(*stage, errno()));
@@ -223,7 +286,10 @@ fn close_others() {
         if libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, CLOSE_RANGE_CLOEXEC) == 0 {
             return;
         }
-        let mut own = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        let mut own = libc::rlimit {
+            rlim_cur: 0,
+            rlim_max: 0,
+        };
         libc::getrlimit(libc::RLIMIT_NOFILE, &mut own);
         for fd in 3..own.rlim_max.min(1 << 20) as i32 {
             libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC);
@@ -236,13 +302,23 @@ fn exec(plan: &Plan<'_>) -> Result<std::convert::Infallible, Report> {
     let mut worst = report(Stage::Exec, libc::ENOENT);
     for program in &plan.programs {
         // SAFETY: the path and both arrays are NUL-terminated and outlive the call, which returns only on failure.
-        unsafe { libc::execve(program.as_ptr(), plan.argv.pointers.as_ptr(), plan.env.pointers.as_ptr()) };
+        unsafe {
+            libc::execve(
+                program.as_ptr(),
+                plan.argv.pointers.as_ptr(),
+                plan.env.pointers.as_ptr(),
+            )
+        };
         let errno = errno();
         match errno {
             libc::ENOENT | libc::ENOTDIR | libc::EACCES => {
                 let first_line = script_line(program);
                 if errno == libc::EACCES || first_line[0] != 0 {
-                    worst = Report { stage: Stage::Exec, errno, first_line };
+                    worst = Report {
+                        stage: Stage::Exec,
+                        errno,
+                        first_line,
+                    };
                 }
             }
             _ => return Err(report(Stage::Exec, errno)),
@@ -256,17 +332,37 @@ fn script_line(program: &CStr) -> [u8; Report::LINE] {
     let mut line = [0u8; Report::LINE];
     // SAFETY: a NUL-terminated path and a buffer of the given length. NONBLOCK, since the path may be a FIFO.
     let is_script = unsafe {
-        let fd = libc::open(program.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK);
-        fd >= 0 && libc::read(fd, line.as_mut_ptr().cast(), line.len()) > 2 && line.starts_with(b"#!")
+        let fd = libc::open(
+            program.as_ptr(),
+            libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK,
+        );
+        fd >= 0
+            && libc::read(fd, line.as_mut_ptr().cast(), line.len()) > 2
+            && line.starts_with(b"#!")
     };
     // A file without the execute bit fails for that, whatever its first line says.
     // SAFETY: as above.
-    let may_run = unsafe { libc::faccessat(libc::AT_FDCWD, program.as_ptr(), libc::X_OK, libc::AT_EACCESS) == 0 };
-    if is_script && may_run { line } else { [0; Report::LINE] }
+    let may_run = unsafe {
+        libc::faccessat(
+            libc::AT_FDCWD,
+            program.as_ptr(),
+            libc::X_OK,
+            libc::AT_EACCESS,
+        ) == 0
+    };
+    if is_script && may_run {
+        line
+    } else {
+        [0; Report::LINE]
+    }
 }
 
 fn report(stage: Stage, errno: i32) -> Report {
-    Report { stage, errno, first_line: [0; Report::LINE] }
+    Report {
+        stage,
+        errno,
+        first_line: [0; Report::LINE],
+    }
 }
 
 fn identity<'a>(spec: &'a LaunchSpec<'_>) -> Result<Option<(u32, u32, &'a [u32])>, LaunchError> {
@@ -278,7 +374,11 @@ fn identity<'a>(spec: &'a LaunchSpec<'_>) -> Result<Option<(u32, u32, &'a [u32])
         _ if own == id.uid => Ok(None),
         _ => {
             let doing = format!("becoming uid {} from uid {own}, which is not root", id.uid);
-            Err(LaunchError::node(Stage::Identity, &doing, &io::Error::from_raw_os_error(libc::EPERM)))
+            Err(LaunchError::node(
+                Stage::Identity,
+                &doing,
+                &io::Error::from_raw_os_error(libc::EPERM),
+            ))
         }
     }
 }
@@ -306,7 +406,10 @@ fn variable(name: &std::ffi::OsStr, value: &std::ffi::OsStr) -> io::Result<CStri
 }
 
 fn raw_rlimit(soft: u64, hard: u64) -> libc::rlimit {
-    libc::rlimit { rlim_cur: soft.min(hard), rlim_max: hard }
+    libc::rlimit {
+        rlim_cur: soft.min(hard),
+        rlim_max: hard,
+    }
 }
 
 /// Strings and the NULL-terminated array of pointers to them that execve takes.
@@ -318,7 +421,14 @@ struct CStringArray {
 
 impl CStringArray {
     fn new(strings: Vec<CString>) -> CStringArray {
-        let pointers = strings.iter().map(|s| s.as_ptr()).chain([ptr::null()]).collect();
-        CStringArray { pointers, _strings: strings }
+        let pointers = strings
+            .iter()
+            .map(|s| s.as_ptr())
+            .chain([ptr::null()])
+            .collect();
+        CStringArray {
+            pointers,
+            _strings: strings,
+        }
     }
 }

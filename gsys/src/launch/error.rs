@@ -45,7 +45,10 @@ impl Stage {
     ];
 
     fn is_the_users(self) -> bool {
-        matches!(self, Stage::Directory | Stage::Stdin | Stage::Stdout | Stage::Stderr | Stage::Exec)
+        matches!(
+            self,
+            Stage::Directory | Stage::Stdin | Stage::Stdout | Stage::Stderr | Stage::Exec
+        )
     }
 }
 
@@ -61,11 +64,21 @@ pub struct LaunchError {
 
 impl LaunchError {
     pub(super) fn node(stage: Stage, doing: &str, e: &io::Error) -> LaunchError {
-        LaunchError { class: ErrorClass::Node, stage, errno: e.raw_os_error().unwrap_or(0), text: format!("{doing}: {e}") }
+        LaunchError {
+            class: ErrorClass::Node,
+            stage,
+            errno: e.raw_os_error().unwrap_or(0),
+            text: format!("{doing}: {e}"),
+        }
     }
 
     pub(super) fn user(stage: Stage, errno: i32, text: String) -> LaunchError {
-        LaunchError { class: ErrorClass::User, stage, errno, text }
+        LaunchError {
+            class: ErrorClass::User,
+            stage,
+            errno,
+            text,
+        }
     }
 }
 
@@ -95,7 +108,11 @@ impl Report {
         let bytes: &[u8; Report::SIZE] = bytes.try_into().ok()?;
         let stage = Stage::ALL.into_iter().find(|s| *s as u8 == bytes[0])?;
         let errno = i32::from_le_bytes(bytes[1..5].try_into().ok()?);
-        Some(Report { stage, errno, first_line: bytes[5..].try_into().ok()? })
+        Some(Report {
+            stage,
+            errno,
+            first_line: bytes[5..].try_into().ok()?,
+        })
     }
 
     pub fn explain(&self, words: &Words) -> LaunchError {
@@ -103,7 +120,12 @@ impl Report {
             true => ErrorClass::User,
             false => ErrorClass::Node,
         };
-        LaunchError { class, stage: self.stage, errno: self.errno, text: self.text(words) }
+        LaunchError {
+            class,
+            stage: self.stage,
+            errno: self.errno,
+            text: self.text(words),
+        }
     }
 
     fn text(&self, words: &Words) -> String {
@@ -119,9 +141,18 @@ impl Report {
                 "working directory {}: {reason} (as uid {uid}). Create it, or choose another with --chdir",
                 words.cwd
             ),
-            Stage::Stdin => format!("input file {}: {reason} (as uid {uid}, in {})", words.stdin, words.cwd),
-            Stage::Stdout => format!("output file {}: {reason} (as uid {uid}, in {})", words.stdout, words.cwd),
-            Stage::Stderr => format!("error file {}: {reason} (as uid {uid}, in {})", words.stderr, words.cwd),
+            Stage::Stdin => format!(
+                "input file {}: {reason} (as uid {uid}, in {})",
+                words.stdin, words.cwd
+            ),
+            Stage::Stdout => format!(
+                "output file {}: {reason} (as uid {uid}, in {})",
+                words.stdout, words.cwd
+            ),
+            Stage::Stderr => format!(
+                "error file {}: {reason} (as uid {uid}, in {})",
+                words.stderr, words.cwd
+            ),
             Stage::Terminal => format!("making {} the controlling terminal: {reason}", words.stdin),
             Stage::Exec => self.exec_text(words, &reason),
         }
@@ -135,20 +166,30 @@ impl Report {
                  Convert it: sed -i 's/\\r$//' {program}"
             ),
             (libc::ENOENT | libc::EACCES, Some(name)) => {
-                format!("program {program}: its interpreter {name:?}, named on its first line, cannot be run: {reason}")
+                format!(
+                    "program {program}: its interpreter {name:?}, named on its first line, cannot be run: {reason}"
+                )
             }
             (libc::ENOENT, None) if !program.contains('/') => {
                 format!("program {program}: not found in PATH ({})", words.path)
             }
-            (libc::ENOENT, None) => format!("program {program}: no such file on this node (in {})", words.cwd),
+            (libc::ENOENT, None) => format!(
+                "program {program}: no such file on this node (in {})",
+                words.cwd
+            ),
             (libc::EACCES, None) => {
-                format!("program {program}: {reason} (as uid {}). Make it executable: chmod +x {program}", words.uid)
+                format!(
+                    "program {program}: {reason} (as uid {}). Make it executable: chmod +x {program}",
+                    words.uid
+                )
             }
             (libc::ENOEXEC, _) => format!(
                 "program {program}: neither a binary for this machine nor a script with an interpreter. \
                  Begin a script with a line such as #!/bin/bash"
             ),
-            (libc::E2BIG, _) => format!("program {program}: arguments and environment together are too long"),
+            (libc::E2BIG, _) => {
+                format!("program {program}: arguments and environment together are too long")
+            }
             _ => format!("program {program}: {reason}"),
         }
     }
@@ -170,7 +211,11 @@ impl Words {
     pub fn of(spec: &LaunchSpec<'_>) -> Words {
         Words {
             uid: spec.identity.uid,
-            program: spec.argv.first().map(|p| p.to_string_lossy().into_owned()).unwrap_or_default(),
+            program: spec
+                .argv
+                .first()
+                .map(|p| p.to_string_lossy().into_owned())
+                .unwrap_or_default(),
             path: String::from_utf8_lossy(search_path(&spec.env)).into_owned(),
             cwd: spec.cwd.display().to_string(),
             stdin: name_of(&spec.stdin),
@@ -194,14 +239,20 @@ fn interpreter(first_line: &[u8]) -> Option<String> {
     let rest = first_line.strip_prefix(b"#!")?;
     let line = rest.split(|b| *b == b'\n' || *b == 0).next()?;
     let text = String::from_utf8_lossy(line);
-    let word = text.trim_start_matches([' ', '\t']).split([' ', '\t']).next()?;
+    let word = text
+        .trim_start_matches([' ', '\t'])
+        .split([' ', '\t'])
+        .next()?;
     (!word.is_empty()).then(|| word.to_owned())
 }
 
 /// Errors that say more about the machine than about what the user asked for, even when a user's path met them.
 fn is_the_nodes(errno: i32) -> bool {
     use libc::{EAGAIN, EIO, EMFILE, ENFILE, ENOMEM, ENOTCONN, ESTALE, ETIMEDOUT};
-    [EAGAIN, EIO, EMFILE, ENFILE, ENOMEM, ENOTCONN, ESTALE, ETIMEDOUT].contains(&errno)
+    [
+        EAGAIN, EIO, EMFILE, ENFILE, ENOMEM, ENOTCONN, ESTALE, ETIMEDOUT,
+    ]
+    .contains(&errno)
 }
 
 fn reason(errno: i32) -> String {
@@ -216,7 +267,12 @@ mod tests {
     fn a_report_survives_the_pipe() {
         let mut first_line = [0; Report::LINE];
         first_line[..8].copy_from_slice(b"#!/x/y z");
-        let bytes = Report { stage: Stage::Exec, errno: libc::ENOENT, first_line }.bytes();
+        let bytes = Report {
+            stage: Stage::Exec,
+            errno: libc::ENOENT,
+            first_line,
+        }
+        .bytes();
         let report = Report::parse(&bytes).expect("whole message");
         assert_eq!((report.stage, report.errno), (Stage::Exec, libc::ENOENT));
         assert_eq!(interpreter(&report.first_line).as_deref(), Some("/x/y"));
@@ -225,8 +281,14 @@ mod tests {
 
     #[test]
     fn the_interpreter_is_the_first_word() {
-        assert_eq!(interpreter(b"#! /usr/bin/env python3\n").as_deref(), Some("/usr/bin/env"));
-        assert_eq!(interpreter(b"#!/bin/bash\r\n").as_deref(), Some("/bin/bash\r"));
+        assert_eq!(
+            interpreter(b"#! /usr/bin/env python3\n").as_deref(),
+            Some("/usr/bin/env")
+        );
+        assert_eq!(
+            interpreter(b"#!/bin/bash\r\n").as_deref(),
+            Some("/bin/bash\r")
+        );
         assert_eq!(interpreter(b"\x7fELF"), None);
         assert_eq!(interpreter(b"#!\n"), None);
     }
