@@ -1,0 +1,18 @@
+//! How the commands behave: configuration, tables, times, errors, exit codes, man pages and completions.
+//!
+//! Everything that `gsub`, `gq`, `gdel`, `gnodes`, `gacct` and `gadm` do alike is here once; nothing here
+//! knows what a job is.
+
+pub mod client_config;
+pub mod column_format;
+pub mod command_line;
+pub mod failure;
+#[cfg(feature = "fake-controller")]
+pub mod fake_controller;
+pub mod local_time;
+pub mod pages;
+pub mod printable;
+pub mod table;
+
+pub use client_config::connect;
+pub use failure::{Failure, Outcome};

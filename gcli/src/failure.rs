@@ -1,0 +1,103 @@
+//! How a command ends: one line on stderr and a frozen exit code.
+//!
+//! 0 done, 1 refused or failed, 2 usage, 3 controller unreachable, 255 a bug. A reader that went away
+//! (`gq | head`) is no failure.
+
+use gwire::client::ClientError;
+use std::fmt::Display;
+use std::io::{self, ErrorKind, Write};
+
+/// Refused or failed.
+pub const FAILED: u8 = 1;
+/// The command line is wrong.
+pub const USAGE: u8 = 2;
+/// No controller could be asked.
+pub const UNREACHABLE: u8 = 3;
+/// A bug.
+pub const BUG: u8 = 255;
+
+/// What a command's main function returns: an exit code, or why there is nothing to show.
+pub type Outcome = Result<u8, Failure>;
+
+/// Why a command ends without having done what was asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    pub exit: u8,
+    /// Printed behind the command's name; nothing is printed when empty.
+    pub text: String,
+}
+
+impl Failure {
+    /// Refused or failed: exit code 1.
+    pub fn new(text: impl Display) -> Self {
+        Self { exit: FAILED, text: text.to_string() }
+    }
+
+    /// A wrong command line: exit code 2.
+    pub fn usage(text: impl Display) -> Self {
+        Self { exit: USAGE, text: text.to_string() }
+    }
+
+    /// Ends with this exit code and says nothing more.
+    pub fn silent(exit: u8) -> Self {
+        Self { exit, text: String::new() }
+    }
+
+    /// The same with words in front: `context: text`.
+    pub fn context(self, context: impl Display) -> Self {
+        Self { text: format!("{context}: {}", self.text), ..self }
+    }
+}
+
+impl From<ClientError> for Failure {
+    fn from(error: ClientError) -> Self {
+        let exit = if error.is_unreachable() { UNREACHABLE } else { FAILED };
+        Self { exit, text: error.to_string() }
+    }
+}
+
+/// Errors of writing to stdout.
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            ErrorKind::BrokenPipe => Self::silent(0),
+            _ => Self::new(format_args!("cannot write the output: {error}")),
+        }
+    }
+}
+
+/// Runs a command's main function and ends the process. A panic is said in one line and exits with 255.
+pub fn run(program: &'static str, main: impl FnOnce() -> Outcome) -> ! {
+    std::panic::set_hook(Box::new(move |info| {
+        let text = info.payload_as_str().unwrap_or("no message");
+        let place = info.location().map(|at| format!(" at {}:{}", at.file(), at.line())).unwrap_or_default();
+        let _ = writeln!(io::stderr(), "{program}: this is a bug{place}: {text}");
+        std::process::exit(i32::from(BUG));
+    }));
+    let exit = match main() {
+        Ok(exit) => exit,
+        Err(failure) => {
+            if !failure.text.is_empty() {
+                // Where even stderr is gone there is nobody left to tell.
+                let _ = writeln!(io::stderr(), "{program}: {}", failure.text);
+            }
+            failure.exit
+        }
+    };
+    std::process::exit(i32::from(exit))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exit_codes_are_those_of_the_contract() {
+        let refused = ClientError::Refused { status: 409, code: "conflict".into(), text: "no".into() };
+        assert_eq!(Failure::from(refused), Failure { exit: 1, text: "no".into() });
+        let lost = ClientError::Lost { source: ErrorKind::UnexpectedEof.into() };
+        assert_eq!(Failure::from(lost).exit, 3);
+        assert_eq!(Failure::from(io::Error::from(ErrorKind::BrokenPipe)), Failure::silent(0));
+        assert_eq!(Failure::new("b").context("a").text, "a: b");
+    }
+}

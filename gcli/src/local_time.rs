@@ -1,0 +1,134 @@
+//! Instants as Slurm's commands print them: local time, or as `SLURM_TIME_FORMAT` says.
+//!
+//! Also the way back: the times that `-S`, `-E` and `--begin` take, in local time.
+
+use chrono::format::{Item, StrftimeItems};
+use chrono::{DateTime, Datelike, Local, LocalResult, NaiveDate, NaiveDateTime, TimeDelta, TimeZone, Timelike};
+use gmodel::Timestamp;
+use gmodel::duration::{BeginTime, CivilTime};
+
+/// How instants are printed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum TimeFormat {
+    /// `2026-11-20T09:05:27`.
+    #[default]
+    Standard,
+    /// A strftime(3) format, known to be good.
+    Custom(String),
+}
+
+impl TimeFormat {
+    /// What `SLURM_TIME_FORMAT` asks for; a format that strftime cannot print is as if unset.
+    pub fn from_env() -> Self {
+        std::env::var("SLURM_TIME_FORMAT").map_or(Self::Standard, |text| Self::parse(&text))
+    }
+
+    fn parse(text: &str) -> Self {
+        let bad = text.is_empty() || StrftimeItems::new(text).any(|item| matches!(item, Item::Error));
+        if bad || matches!(text, "standard" | "relative") { Self::Standard } else { Self::Custom(text.to_owned()) }
+    }
+
+    /// The instant in this format, in the machine's time zone.
+    pub fn print(&self, at: Timestamp) -> String {
+        let Some(local) = local(at) else { return "Unknown".to_owned() };
+        match self {
+            Self::Standard => {
+                let (date, time) = (local.date_naive(), local.time());
+                format!("{date}T{:02}:{:02}:{:02}", time.hour(), time.minute(), time.second())
+            }
+            Self::Custom(format) => local.format(format).to_string(),
+        }
+    }
+}
+
+fn local(at: Timestamp) -> Option<DateTime<Local>> {
+    Local.timestamp_opt(at.secs(), 0).single()
+}
+
+/// The present, to the millisecond.
+pub fn now() -> Timestamp {
+    Timestamp(chrono::Utc::now().timestamp_millis())
+}
+
+/// `Fri Nov 20 09:05:43 2026`, the head of `sinfo -l` and of each round of `squeue -i`.
+pub fn banner(at: Timestamp) -> String {
+    local(at).map(|local| local.format("%a %b %d %H:%M:%S %Y").to_string()).unwrap_or_default()
+}
+
+/// The last midnight in local time.
+pub fn midnight(now: Timestamp) -> Timestamp {
+    let civil = civil(now);
+    instant_of(CivilTime { hour: 0, minute: 0, second: 0, ..civil })
+}
+
+/// The instant meant by a text such as `now-1hour`, `2026-11-20`, `16:00`.
+///
+/// # Errors
+/// What is wrong with the text, with forms that would do.
+pub fn read(text: &str, now: Timestamp) -> Result<Timestamp, String> {
+    let begin = BeginTime::parse(text).map_err(|error| error.to_string())?;
+    Ok(match begin.offset_secs() {
+        Some(offset) => now.plus_secs(offset),
+        None => instant_of(begin.resolve(civil(now))),
+    })
+}
+
+/// As [`read`], for accounting: a bare time of day is today's, also when it has passed.
+pub fn read_past(text: &str, now: Timestamp) -> Result<Timestamp, String> {
+    match BeginTime::parse(text) {
+        Ok(BeginTime::TimeOfDay { clock }) => Ok(instant_of(civil(now).at(clock))),
+        _ => read(text, now),
+    }
+}
+
+fn civil(at: Timestamp) -> CivilTime {
+    let local = local(at).unwrap_or_else(|| Local.timestamp_opt(0, 0).single().expect("the epoch exists"));
+    CivilTime {
+        year: local.year(),
+        month: local.month() as u8,
+        day: local.day() as u8,
+        hour: local.hour() as u8,
+        minute: local.minute() as u8,
+        second: local.second() as u8,
+    }
+}
+
+/// A local time that occurs twice is the first; one that does not exist is the next that does.
+fn instant_of(civil: CivilTime) -> Timestamp {
+    let naive = NaiveDate::from_ymd_opt(civil.year, civil.month.into(), civil.day.into())
+        .and_then(|date| date.and_hms_opt(civil.hour.into(), civil.minute.into(), civil.second.into()))
+        .unwrap_or(NaiveDateTime::MAX);
+    let quarter = TimeDelta::minutes(15);
+    let tries = std::iter::successors(Some(naive), |at| at.checked_add_signed(quarter)).take(24 * 4);
+    for at in tries {
+        match Local.from_local_datetime(&at) {
+            LocalResult::Single(found) | LocalResult::Ambiguous(found, _) => return Timestamp::from_secs(found.timestamp()),
+            LocalResult::None => {}
+        }
+    }
+    Timestamp::from_secs(naive.and_utc().timestamp())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn formats_that_strftime_cannot_print_are_as_if_unset() {
+        assert_eq!(TimeFormat::parse("%Q%"), TimeFormat::Standard);
+        assert_eq!(TimeFormat::parse("standard"), TimeFormat::Standard);
+        assert_eq!(TimeFormat::parse("%s").print(Timestamp::from_secs(1_795_165_527)), "1795165527");
+    }
+
+    #[test]
+    fn printed_times_read_back_and_offsets_count_from_now() {
+        let now = Timestamp::from_secs(1_795_165_527);
+        let printed = TimeFormat::Standard.print(now);
+        assert_eq!(printed.len(), "2026-11-20T09:05:27".len());
+        assert_eq!(read(&printed, now), Ok(now));
+        assert_eq!(read("now-1hour", now), Ok(now.plus_secs(-3600)));
+        assert!(midnight(now) <= now && now.since_secs(midnight(now)) < 25 * 3600);
+        assert_eq!(read_past("00:00", now), Ok(midnight(now)));
+        assert!(read("soon", now).unwrap_err().contains("Try now+1hour"));
+    }
+}

@@ -1,0 +1,27 @@
+//! Text of users on other users' terminals: a job's name must not move the cursor or forge a line.
+
+use std::borrow::Cow;
+
+/// The text with control characters (escape, newline, and those that turn the direction of writing) as `?`.
+pub fn printable(text: &str) -> Cow<'_, str> {
+    if text.chars().any(is_unsafe) {
+        Cow::Owned(text.chars().map(|c| if is_unsafe(c) { '?' } else { c }).collect())
+    } else {
+        Cow::Borrowed(text)
+    }
+}
+
+fn is_unsafe(c: char) -> bool {
+    c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_characters_do_not_reach_the_terminal() {
+        assert_eq!(printable("a\x1b[2Jb\nc\u{202e}d"), "a?[2Jb?c?d");
+        assert!(matches!(printable("träin 1"), Cow::Borrowed(_)));
+    }
+}
