@@ -188,3 +188,27 @@ pub extern "C" fn nvmlErrorString(code: Code) -> *const c_char {
     };
     text.as_ptr()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_does_not_leave_the_library() {
+        assert_eq!(answer(|| panic!("a fault of our own")), UNKNOWN);
+        assert_eq!(answer(|| Err(NOT_FOUND)), NOT_FOUND);
+        assert_eq!(answer(|| Ok(())), SUCCESS);
+    }
+
+    #[test]
+    fn fixed_text_is_cut_and_always_ends_in_nul() {
+        assert_eq!(
+            fixed_text::<4>("abcdef"),
+            [b'a', b'b', b'c', 0].map(|byte| byte as c_char)
+        );
+        assert_eq!(
+            fixed_text::<3>("a"),
+            [b'a', 0, 0].map(|byte| byte as c_char)
+        );
+    }
+}

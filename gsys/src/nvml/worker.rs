@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, TryLockError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -30,7 +30,12 @@ pub enum WorkerState {
 }
 
 /// NVML on threads of its own. Callers block up to the time they name, never longer; call it where blocking is allowed.
+///
+/// Name a time well above what NVML honestly takes (without persistence mode the first call may take seconds per GPU): a
+/// GPU at which a call is still found after its time is left out until that call returns.
 pub struct NvmlWorker {
+    /// Held by the caller whose call is under way.
+    turn: Mutex<()>,
     line: Mutex<Line>,
     shared: Arc<Shared>,
     open: Arc<Opener>,
@@ -55,6 +60,7 @@ impl NvmlWorker {
         let (watched, opener) = (Arc::downgrade(&shared), Arc::clone(&open));
         spawn("nvml-events", move || watch_events(&watched, &*opener))?;
         Ok(NvmlWorker {
+            turn: Mutex::new(()),
             line: Mutex::new(line),
             shared,
             open,
@@ -99,12 +105,15 @@ impl NvmlWorker {
         lock(&self.shared.watched).contains(uuid)
     }
 
-    /// Whether any call hangs.
+    /// Whether any call hangs. Never waits for one.
     pub fn state(&self) -> WorkerState {
-        let line = lock(&self.line);
+        let overdue = lock(&self.line)
+            .job
+            .call_under_way()
+            .filter(|call| call.overdue_at.is_some());
         let held: Vec<String> = lock(&self.shared.held).keys().map(u32::to_string).collect();
-        match line.stuck() {
-            Some(stuck) => WorkerState::Degraded(stuck.to_string()),
+        match overdue {
+            Some(call) => WorkerState::Degraded(call.stuck().to_string()),
             None if !held.is_empty() => WorkerState::Degraded(format!(
                 "calls about GPUs with index {} do not return",
                 held.join(", ")
@@ -119,42 +128,81 @@ impl NvmlWorker {
         timeout: Duration,
         request: impl FnOnce(SyncSender<Result<T, NvmlError>>) -> Request,
     ) -> Result<T, NvmlError> {
-        let mut line = lock(&self.line);
-        if let Some(stuck) = line.stuck() {
-            self.replace(&mut line, stuck)?;
-        }
+        let _turn = self.take_turn(doing, timeout)?;
         let (answer, answered) = sync_channel(1);
-        line.job.begin(doing);
-        if line.requests.send(request(answer)).is_err() {
-            *line = Line::start(&self.shared, &self.open)?;
-            return Err(NvmlError::Thread(
-                "it ended unexpectedly; started again".to_owned(),
-            ));
-        }
+        let job = self.hand_over(doing, request(answer))?;
         match answered.recv_timeout(timeout) {
             Ok(result) => result,
-            Err(RecvTimeoutError::Timeout) => Err(NvmlError::Timeout {
-                doing,
-                waited_secs: timeout.as_secs_f64(),
-                index: line.job.index(),
-            }),
-            Err(RecvTimeoutError::Disconnected) => {
-                *line = Line::start(&self.shared, &self.open)?;
-                Err(NvmlError::Thread(format!(
-                    "it ended unexpectedly while {doing}; started again"
-                )))
+            Err(RecvTimeoutError::Timeout) => {
+                let index = job.index();
+                job.mark_overdue(index);
+                Err(NvmlError::Timeout {
+                    doing,
+                    waited_secs: timeout.as_secs_f64(),
+                    index,
+                })
+            }
+            Err(RecvTimeoutError::Disconnected) => Err(self.start_again()?),
+        }
+    }
+
+    /// Waits for other callers, who are few: gpud's discovery and its health poll.
+    fn take_turn(
+        &self,
+        doing: &'static str,
+        timeout: Duration,
+    ) -> Result<MutexGuard<'_, ()>, NvmlError> {
+        let begun = Instant::now();
+        loop {
+            match self.turn.try_lock() {
+                Ok(turn) => return Ok(turn),
+                Err(TryLockError::Poisoned(poisoned)) => return Ok(poisoned.into_inner()),
+                Err(TryLockError::WouldBlock) if begun.elapsed() >= timeout => {
+                    return Err(NvmlError::Timeout {
+                        doing,
+                        waited_secs: timeout.as_secs_f64(),
+                        index: None,
+                    });
+                }
+                Err(TryLockError::WouldBlock) => thread::sleep(Duration::from_millis(5)),
             }
         }
     }
 
+    /// Gives the request to the thread, or to another where the present one still holds an earlier call.
+    fn hand_over(&self, doing: &'static str, request: Request) -> Result<Arc<Job>, NvmlError> {
+        let mut line = lock(&self.line);
+        if let Some(call) = line.held_call() {
+            self.replace(&mut line, &call)?;
+        }
+        line.job.begin(doing);
+        if line.requests.send(request).is_err() {
+            drop(line);
+            return Err(self.start_again()?);
+        }
+        Ok(Arc::clone(&line.job))
+    }
+
+    /// A thread that ended by itself was a fault of ours: the next call finds a fresh one.
+    fn start_again(&self) -> Result<NvmlError, NvmlError> {
+        *lock(&self.line) = Line::start(&self.shared, &self.open)?;
+        Ok(NvmlError::Thread(
+            "it ended unexpectedly; started again".to_owned(),
+        ))
+    }
+
     /// Gives up the thread whose call does not return, and leaves the GPU it asks about out. Where no GPU can be named the
-    /// whole library hangs: another thread would only hang too.
-    fn replace(&self, line: &mut Line, stuck: NvmlError) -> Result<(), NvmlError> {
-        let Some(index) = line.job.index() else {
-            return Err(stuck);
-        };
+    /// whole library hangs: another thread would only hang too. Where it has moved on to another GPU it is slow, not stuck.
+    fn replace(&self, line: &mut Line, call: &Call) -> Result<(), NvmlError> {
+        let index = call
+            .index
+            .filter(|_| call.overdue_at == Some(call.index))
+            .ok_or_else(|| {
+                line.job.mark_overdue(call.index);
+                call.stuck()
+            })?;
         if self.shared.abandoned.load(Ordering::SeqCst) >= MAX_ABANDONED_THREADS {
-            return Err(stuck);
+            return Err(call.stuck());
         }
         if line.job.abandon(index, &self.shared) {
             *line = Line::start(&self.shared, &self.open)?;
@@ -183,31 +231,48 @@ impl Line {
         Ok(Line { requests, job })
     }
 
-    /// The call that should long have returned, if there is one: callers take turns, so any call under way is such a one.
-    fn stuck(&self) -> Option<NvmlError> {
+    /// The call that should long have returned, if there is one: callers take turns, so any call under way is such a one,
+    /// unless its thread is gone.
+    fn held_call(&self) -> Option<Call> {
         let thread_is_gone = Arc::strong_count(&self.job) == 1;
-        let (doing, since) = (*lock(&self.job.doing)).filter(|_| !thread_is_gone)?;
-        Some(NvmlError::Stuck {
-            doing,
-            for_secs: since.elapsed().as_secs_f64(),
-            index: self.job.index(),
-        })
+        self.job.call_under_way().filter(|_| !thread_is_gone)
     }
 }
 
 /// What a thread is doing, as others may see it.
 struct Job {
-    doing: Mutex<Option<(&'static str, Instant)>>,
+    call: Mutex<Option<Call>>,
     /// The GPU being asked; negative: none.
     index: AtomicI64,
     /// The GPU for whose sake the thread was given up.
     abandoned_at: Mutex<Option<u32>>,
 }
 
+/// A call into NVML that has not returned.
+#[derive(Clone)]
+struct Call {
+    doing: &'static str,
+    since: Instant,
+    /// The GPU being asked now.
+    index: Option<u32>,
+    /// The GPU being asked when its time was up, once it was.
+    overdue_at: Option<Option<u32>>,
+}
+
+impl Call {
+    fn stuck(&self) -> NvmlError {
+        NvmlError::Stuck {
+            doing: self.doing,
+            for_secs: self.since.elapsed().as_secs_f64(),
+            index: self.index,
+        }
+    }
+}
+
 impl Default for Job {
     fn default() -> Job {
         Job {
-            doing: Mutex::new(None),
+            call: Mutex::new(None),
             index: AtomicI64::new(-1),
             abandoned_at: Mutex::new(None),
         }
@@ -216,7 +281,27 @@ impl Default for Job {
 
 impl Job {
     fn begin(&self, doing: &'static str) {
-        *lock(&self.doing) = Some((doing, Instant::now()));
+        let call = Call {
+            doing,
+            since: Instant::now(),
+            index: None,
+            overdue_at: None,
+        };
+        *lock(&self.call) = Some(call);
+    }
+
+    fn call_under_way(&self) -> Option<Call> {
+        let call = lock(&self.call).clone()?;
+        Some(Call {
+            index: self.index(),
+            ..call
+        })
+    }
+
+    fn mark_overdue(&self, index: Option<u32>) {
+        if let Some(call) = lock(&self.call).as_mut() {
+            call.overdue_at = Some(index);
+        }
     }
 
     fn index(&self) -> Option<u32> {
@@ -225,8 +310,8 @@ impl Job {
 
     /// Gives the thread up and the GPU with it; false where the call came back in the meantime.
     fn abandon(&self, index: u32, shared: &Shared) -> bool {
-        let doing = lock(&self.doing);
-        if doing.is_none() {
+        let call = lock(&self.call);
+        if call.is_none() {
             return false;
         }
         *lock(&self.abandoned_at) = Some(index);
@@ -238,8 +323,8 @@ impl Job {
     /// Marks the call as returned, which frees the GPU that held it. True where someone may still wait for the answer.
     fn finish(&self, shared: &Shared) -> bool {
         self.index.store(-1, Ordering::SeqCst);
-        let mut doing = lock(&self.doing);
-        *doing = None;
+        let mut call = lock(&self.call);
+        *call = None;
         let Some(index) = lock(&self.abandoned_at).take() else {
             return true;
         };
@@ -610,6 +695,60 @@ mod tests {
                 .is_ok_and(|inventory| inventory.unreadable.is_empty())
         });
         assert_eq!(worker.state(), WorkerState::Working);
+    }
+
+    #[test]
+    fn callers_wait_no_longer_than_they_said_even_for_each_other() {
+        let rack = Arc::new(Rack::default());
+        let worker = Arc::new(start(&rack));
+        rack.hang(&[0]);
+        let patient = Arc::clone(&worker);
+        let patient = thread::spawn(move || patient.discover(SOON));
+        eventually("the patient caller's call is under way", || {
+            worker.turn.try_lock().is_err()
+        });
+        let begun = Instant::now();
+        let outcome = worker.discover(Duration::from_millis(30));
+        assert!(
+            matches!(outcome, Err(NvmlError::Timeout { index: None, .. })),
+            "{outcome:?}"
+        );
+        assert_eq!(
+            worker.state(),
+            WorkerState::Working,
+            "the other call still has time"
+        );
+        assert!(
+            begun.elapsed() < Duration::from_secs(5),
+            "{:?}",
+            begun.elapsed()
+        );
+        rack.hang(&[]);
+        assert!(patient.join().unwrap().is_ok());
+    }
+
+    #[test]
+    fn a_library_that_is_slow_but_moves_on_costs_no_gpu() {
+        let rack = Arc::new(Rack::default());
+        let worker = start(&rack);
+        rack.hang(&[3, 4]);
+        assert!(matches!(
+            worker.discover(Duration::from_millis(30)),
+            Err(NvmlError::Timeout { index: Some(3), .. })
+        ));
+        rack.hang(&[4]);
+        eventually("it comes to the next GPU", || {
+            lock(&worker.line).job.index() == Some(4)
+        });
+        assert!(matches!(
+            worker.discover(SOON),
+            Err(NvmlError::Stuck { index: Some(4), .. })
+        ));
+        rack.hang(&[]);
+        eventually("the slow call is over", || {
+            worker.state() == WorkerState::Working
+        });
+        assert!(worker.discover(SOON).unwrap().unreadable.is_empty());
     }
 
     #[test]
