@@ -8,6 +8,6 @@ pub mod plan;
 pub mod snapshot;
 
 pub use demand::{Demand, NodeDemand};
-pub use first_fit::plan;
+pub use first_fit::{impossible, plan, priority};
 pub use plan::{Plan, Start, WorkBudget};
 pub use snapshot::{PendingJob, RunningShare, SchedNode, Snapshot};

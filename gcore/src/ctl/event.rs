@@ -53,10 +53,12 @@ pub enum Event {
     RunReported { run: RunId, node: NodeId, phase: RunPhase, at: Timestamp },
     /// The node is given up for this run: its part is written off.
     RunForfeited { run: RunId, node: NodeId, text: String, at: Timestamp },
-    /// Every member ended; the job's fate is decided.
-    RunEnded { run: RunId, outcome: Outcome },
+    /// Every member ended; the job's fate is decided. Until it is settled the job is COMPLETING.
+    RunEnded { run: RunId, outcome: Outcome, settled: bool },
+    /// Every member is clean or given up: a COMPLETING job is over.
+    RunSettled { run: RunId, at: Timestamp },
     /// Every member is clean: the run holds nothing any more.
-    RunClosed { run: RunId, at: Timestamp },
+    RunClosed { run: RunId },
 
     // nodes
     NodeJoined { node: NodeId, name: String, role: Role, at: Timestamp },
@@ -80,6 +82,8 @@ pub enum Event {
     Restored { incarnation: u64, next_job: u64, at: Timestamp },
     /// The controller came up. Not stored.
     ControllerStarted { at: Timestamp },
+    /// Times up to here have come. Not stored.
+    TimeReached { until: Timestamp },
 }
 
 /// A change of a job's request by its owner or an operator.
@@ -129,6 +133,8 @@ pub struct Touched {
     pub run: Option<RunId>,
     pub node: Option<NodeId>,
     pub tokens: bool,
+    /// If the job is a task, its array's counters changed too.
+    pub array_of_job: bool,
 }
 
 impl Event {
@@ -140,6 +146,64 @@ impl Event {
                 | Self::NodeObeyed { .. }
                 | Self::ControllerStarted { .. }
                 | Self::JobsForgotten { .. }
+                | Self::TimeReached { .. }
         )
+    }
+
+    /// Which rows the event changes.
+    pub fn touched(&self) -> Touched {
+        let none = Touched::default();
+        let job = |job: JobId| Touched { job: Some(job), ..none };
+        let of_array = |array: JobId| Touched { array: Some(array), ..none };
+        let of_run =
+            |run: RunId| Touched { job: Some(run.job), run: Some(run), array_of_job: true, ..none };
+        let node = |node: NodeId| Touched { node: Some(node), ..none };
+        match self {
+            Self::JobSubmitted { id, spec, .. } if spec.array.is_some() => of_array(*id),
+            Self::JobSubmitted { id, .. } => job(*id),
+            Self::TaskSplit { array, position } => Touched {
+                job: Some(JobId(array.0 + u64::from(*position))),
+                array: Some(*array),
+                ..none
+            },
+            Self::JobHeld { job: id, .. }
+            | Self::JobReleased { job: id, .. }
+            | Self::JobUpdated { job: id, .. } => job(*id),
+            Self::JobCancelled { job: id, .. } => {
+                Touched { job: Some(*id), array_of_job: true, ..none }
+            }
+            Self::ArrayHeld { array, .. }
+            | Self::ArrayReleased { array, .. }
+            | Self::ArrayUpdated { array, .. }
+            | Self::TasksCancelled { array, .. } => of_array(*array),
+            Self::RunPlaced { run, .. }
+            | Self::RunEnded { run, .. }
+            | Self::RunSettled { run, .. } => of_run(*run),
+            Self::RunGo { run, .. }
+            | Self::RunStopping { run, .. }
+            | Self::RunSignalled { run, .. }
+            | Self::RunForfeited { run, .. }
+            | Self::RunClosed { run } => Touched { run: Some(*run), ..none },
+            Self::RunReported { run, .. } => {
+                Touched { job: Some(run.job), run: Some(*run), ..none }
+            }
+            Self::NodeJoined { node: id, .. }
+            | Self::NodeHello { node: id, .. }
+            | Self::NodeInventory { node: id, .. }
+            | Self::NodeLinkChanged { node: id, .. }
+            | Self::NodeDrained { node: id, .. }
+            | Self::NodeResumed { node: id, .. }
+            | Self::NodeStruck { node: id, .. }
+            | Self::NodeStrikesCleared { node: id }
+            | Self::NodeRemoved { node: id, .. } => node(*id),
+            Self::TokenMinted { .. } | Self::TokenSpent { .. } => Touched { tokens: true, ..none },
+            Self::ReasonsGiven { .. }
+            | Self::JobsForgotten { .. }
+            | Self::NodeObeyed { .. }
+            | Self::Configured { .. }
+            | Self::Restored { .. }
+            | Self::ControllerStarted { .. }
+            | Self::TimeReached { .. } => none,
+        }
     }
 }

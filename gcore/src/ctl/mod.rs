@@ -6,13 +6,39 @@
 //!    +----------- requeue ------------+
 //! ```
 
+mod apply;
+mod cancel;
+mod check;
 pub mod command;
+mod desired;
 pub mod event;
+mod handle;
+mod hold;
+mod join;
+mod node_admin;
+mod node_health;
+mod node_report;
+mod placement;
+mod requeue;
+mod run_end;
+mod snapshot;
 pub mod state;
+mod submit;
+mod targets;
+mod update;
+mod wake;
 
+pub use apply::apply;
+pub use check::{Violation, check};
 pub use command::{
     Actor, CancelSignal, Command, Input, NodeReport, Refusal, RefusalCode, Reply, Target,
     TargetResult,
 };
+pub use desired::desired;
+pub use handle::{RESTORE_GAP, handle};
+pub use snapshot::{sched_node, snapshot};
+pub use submit::complete;
+pub use wake::next_deadline;
+
 pub use event::{Event, JobChange, Touched};
-pub use state::{Array, Job, Node, Run, State};
+pub use state::{Array, Job, Node, Rows, Run, State};

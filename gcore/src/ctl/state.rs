@@ -9,7 +9,7 @@ use gmodel::config::ClusterConfig;
 use gmodel::node::{GpuEntry, Inventory, Link, Mark, NodeStateView, Role};
 use gmodel::run::{Allocation, NumberedSignal, RunEnd, RunPhase, StopWhy, Usage};
 use gmodel::{
-    ExitCode, JobId, JobSpec, JobState, NodeId, NodeLife, Reason, RunId, Seq, Timestamp,
+    ExitCode, JobId, JobSpec, JobState, NodeId, NodeLife, Reason, Request, RunId, Seq, Timestamp,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -42,6 +42,12 @@ pub struct State {
     pub finished: BTreeSet<(Timestamp, JobId)>,
     /// Automatic drains of the last hour: the one breaker counts them.
     pub automatic_drains: BTreeSet<(Timestamp, NodeId)>,
+    /// Jobs and arrays that become eligible later, by time.
+    pub not_yet: BTreeSet<(Timestamp, JobId)>,
+    /// Runs whose nodes are not all ready, by placement.
+    pub preparing: BTreeSet<(Timestamp, RunId)>,
+    /// Requests known to fit the nodes there are: a memo for submission, cleared when nodes change.
+    pub feasible: Arc<BTreeSet<(String, Request)>>,
 }
 
 /// Made by a client for each submission; unique per user.
@@ -223,7 +229,7 @@ pub struct Node {
     pub drains: Vec<Mark>,
     /// Runs that hold a share here or are to be stopped here.
     pub runs: BTreeSet<RunId>,
-    /// Grows with every change of what the node should run.
+    /// Number of the last event that changed what the node should run.
     pub generation: u64,
     /// The newest generation the node said it obeys.
     pub obeyed: u64,
@@ -292,7 +298,11 @@ impl Run {
     pub fn all(&self, test: impl Fn(&Member) -> bool) -> bool {
         self.members.iter().all(test)
     }
-    /// Nothing is left on any node that we still count on.
+    /// Every node has reported clean, or was given up.
+    pub fn is_settled(&self) -> bool {
+        self.all(Member::is_settled)
+    }
+    /// Every node has reported clean: the run holds nothing any more.
     pub fn is_clean(&self) -> bool {
         self.all(Member::is_clean)
     }
@@ -305,8 +315,12 @@ impl Member {
     pub fn is_ended(&self) -> bool {
         self.forfeited || self.end().is_some()
     }
+    pub fn is_settled(&self) -> bool {
+        self.forfeited || self.is_clean()
+    }
+    /// The node said so itself, or can hold nothing any more. A forfeited share is not free before.
     pub fn is_clean(&self) -> bool {
-        self.forfeited || matches!(self.phase, Some(RunPhase::Clean(_)))
+        matches!(self.phase, Some(RunPhase::Clean(_)))
     }
 }
 
@@ -320,7 +334,82 @@ impl Node {
     }
 }
 
+/// What the store read at boot: the live rows.
+#[derive(Clone, Debug, Default)]
+pub struct Rows {
+    pub incarnation: u64,
+    pub seq: Seq,
+    pub next_job: u64,
+    pub next_node: u32,
+    pub jobs: Vec<Job>,
+    pub arrays: Vec<Array>,
+    pub runs: Vec<Run>,
+    pub nodes: Vec<Node>,
+    pub tokens: Vec<JoinToken>,
+}
+
 impl State {
+    /// The state as of the last commit. Feed `Input::Configure` and `Input::Started` next.
+    pub fn from_rows(rows: Rows) -> Self {
+        let mut state = Self {
+            incarnation: rows.incarnation.max(1),
+            seq: rows.seq,
+            next_job: rows.next_job.max(1),
+            next_node: rows.next_node.max(1),
+            ..Self::default()
+        };
+        for mut node in rows.nodes {
+            node.generation = rows.seq.0;
+            state.node_names.insert(node.name.clone(), node.id);
+            state.nodes.insert(node.id, node);
+        }
+        for token in rows.tokens {
+            state.tokens.insert(token.hash.clone(), token);
+        }
+        for array in rows.arrays {
+            state.index_array(&array);
+            state.arrays.insert(array.id, array);
+        }
+        for job in rows.jobs {
+            state.index_job(&job);
+            state.jobs.insert(job.id, job);
+        }
+        for run in rows.runs {
+            state.index_run(&run);
+            state.runs.insert(run.id, run);
+        }
+        state
+    }
+
+    pub(super) fn index_job(&mut self, job: &Job) {
+        if let Some(key) = &job.client_key {
+            let key = ClientKey { uid: job.spec.user.uid, key: key.clone() };
+            self.client_keys.insert(key, job.id);
+        }
+        if job.state == JobState::Pending && job.eligible > job.submitted {
+            self.not_yet.insert((job.eligible, job.id));
+        }
+        if let (true, Some(ended)) = (job.state.is_final(), job.ended) {
+            self.finished.insert((ended, job.id));
+        }
+    }
+
+    pub(super) fn index_array(&mut self, array: &Array) {
+        if let Some(key) = &array.client_key {
+            let key = ClientKey { uid: array.spec.user.uid, key: key.clone() };
+            self.client_keys.insert(key, array.id);
+        }
+        if array.eligible > array.submitted {
+            self.not_yet.insert((array.eligible, array.id));
+        }
+    }
+
+    pub(super) fn index_run(&mut self, run: &Run) {
+        if run.go.is_none() && run.stop.is_none() && run.outcome.is_none() {
+            self.preparing.insert((run.placed, run.id));
+        }
+    }
+
     pub fn node_by_name(&self, name: &str) -> Option<&Node> {
         self.nodes.get(*self.node_names.get(name)?)
     }
@@ -342,7 +431,7 @@ impl State {
         };
         for run in node.runs.iter().filter_map(|id| self.runs.get(*id)) {
             for (share, member) in run.allocation.iter().zip(&run.members) {
-                if share.node != node.id || member.is_clean() && !member.forfeited {
+                if share.node != node.id || member.is_clean() {
                     continue;
                 }
                 free.runs += 1;

@@ -1,0 +1,571 @@
+//! The only place where the controller's state changes. Infallible, no clock, no chance.
+//!
+//! An event that names something unknown is a bug of `handle`, not bad input: it stops the process.
+
+use super::event::{Event, JobChange};
+use super::state::{Array, Job, Member, Node, NodeFailure, Outcome, Run, State, TaskOf};
+use gmodel::array_spec::RangeSet;
+use gmodel::node::{GpuEntry, Inventory, Link, Mark};
+use gmodel::run::{Allocation, RunPhase};
+use gmodel::{GpuSlot, JobId, JobSpec, JobState, NodeId, NodeLife, Reason, RunId, Timestamp};
+use std::sync::Arc;
+
+/// Makes an event true.
+pub fn apply(state: &mut State, event: &Event) {
+    if event.is_stored() {
+        state.seq.0 += 1;
+    }
+    match event {
+        Event::JobSubmitted { id, spec, limit_secs, at, client_key } => {
+            submitted(state, *id, spec, *limit_secs, *at, client_key.as_deref());
+        }
+        Event::TaskSplit { array, position } => split(state, *array, *position),
+        Event::JobHeld { job, mark } => job_mut(state, *job).holds.push(mark.clone()),
+        Event::JobReleased { job, owner, at } => {
+            let job = job_mut(state, *job);
+            lift(&mut job.holds, owner.as_deref());
+            job.eligible = job.eligible.max(*at);
+        }
+        Event::ArrayHeld { array, mark } => array_mut(state, *array).holds.push(mark.clone()),
+        Event::ArrayReleased { array, owner, at } => {
+            let array = array_mut(state, *array);
+            lift(&mut array.holds, owner.as_deref());
+            array.eligible = array.eligible.max(*at);
+        }
+        Event::JobUpdated { job, change } => job_updated(state, *job, change),
+        Event::ArrayUpdated { array, change } => array_updated(state, *array, change),
+        Event::JobCancelled { job, by, text, at } => job_cancelled(state, *job, by, text, *at),
+        Event::TasksCancelled { array, positions, by, at } => {
+            tasks_cancelled(state, *array, positions, by, *at);
+        }
+        Event::ReasonsGiven { reasons } => {
+            for (id, reason) in reasons {
+                if let Some(array) = state.arrays.get_mut(*id) {
+                    array.reason = reason.clone();
+                } else if let Some(job) = state.jobs.get_mut(*id) {
+                    job.reason = reason.clone();
+                }
+            }
+        }
+        Event::JobsForgotten { jobs, arrays } => forget(state, jobs, arrays),
+        Event::RunPlaced { run, allocation, lives, limit_secs, at } => {
+            run_placed(state, *run, allocation, lives, *limit_secs, *at);
+        }
+        Event::RunGo { run, at } => {
+            let one = run_mut(state, *run);
+            one.go = Some(*at);
+            let placed = one.placed;
+            state.preparing.remove(&(placed, *run));
+            raise_generations(state, *run);
+        }
+        Event::RunStopping { run, stop } => {
+            let one = run_mut(state, *run);
+            one.stop = Some(stop.clone());
+            let placed = one.placed;
+            state.preparing.remove(&(placed, *run));
+            raise_generations(state, *run);
+        }
+        Event::RunSignalled { run, signal } => {
+            run_mut(state, *run).signals.push(*signal);
+            raise_generations(state, *run);
+        }
+        Event::RunReported { run, node, phase, at } => {
+            run_reported(state, *run, *node, phase, *at);
+        }
+        Event::RunForfeited { run, node, .. } => {
+            member_mut(state, *run, *node).forfeited = true;
+            raise_generation(state, *node);
+        }
+        Event::RunEnded { run, outcome, settled } => run_ended(state, *run, outcome, *settled),
+        Event::RunSettled { run, at } => run_settled(state, *run, *at),
+        Event::RunClosed { run } => run_closed(state, *run),
+        Event::NodeJoined { node, name, role, at } => {
+            let joined = Node {
+                id: *node,
+                name: name.clone(),
+                role: *role,
+                joined: *at,
+                link_since: *at,
+                ..Node::default()
+            };
+            state.next_node = state.next_node.max(node.0 + 1);
+            state.node_names.insert(name.clone(), *node);
+            state.nodes.insert(*node, joined);
+            state.feasible = Arc::default();
+        }
+        Event::NodeHello { node, life, at } => {
+            let node = node_mut(state, *node);
+            node.life = life.clone();
+            node.link = Link::Up;
+            node.link_since = *at;
+        }
+        Event::NodeInventory { node, inventory, .. } => {
+            take_inventory(node_mut(state, *node), inventory);
+            state.feasible = Arc::default();
+        }
+        Event::NodeLinkChanged { node, link, at } => {
+            let node = node_mut(state, *node);
+            node.link = *link;
+            node.link_since = *at;
+        }
+        Event::NodeObeyed { node, generation } => {
+            let node = node_mut(state, *node);
+            node.obeyed = node.obeyed.max(*generation);
+        }
+        Event::NodeDrained { node, mark, automatic } => {
+            if *automatic {
+                state.automatic_drains.insert((mark.since, *node));
+            }
+            node_mut(state, *node).drains.push(mark.clone());
+        }
+        Event::NodeResumed { node, owner, .. } => {
+            let node = node_mut(state, *node);
+            lift(&mut node.drains, owner.as_deref());
+            if node.drains.is_empty() {
+                node.strikes.clear();
+            }
+        }
+        Event::NodeStruck { node, strike } => node_mut(state, *node).strikes.push(strike.clone()),
+        Event::NodeStrikesCleared { node } => node_mut(state, *node).strikes.clear(),
+        Event::NodeRemoved { node, .. } => {
+            if let Some(node) = state.nodes.remove(*node) {
+                state.node_names.remove(&node.name);
+            }
+            state.feasible = Arc::default();
+        }
+        Event::TokenMinted { token } => {
+            state.tokens.insert(token.hash.clone(), token.clone());
+        }
+        Event::TokenSpent { hash, .. } => {
+            state.tokens.remove(hash);
+        }
+        Event::Configured { config, .. } => {
+            state.config = config.clone();
+            state.feasible = Arc::default();
+        }
+        Event::Restored { incarnation, next_job, .. } => {
+            state.incarnation = *incarnation;
+            state.next_job = (*next_job).max(state.next_job);
+        }
+        Event::ControllerStarted { at } => {
+            state.started = *at;
+            let up: Vec<NodeId> =
+                state.nodes.values().filter(|n| n.link == Link::Up).map(|n| n.id).collect();
+            for id in up {
+                let node = node_mut(state, id);
+                node.link = Link::Silent;
+                node.link_since = *at;
+            }
+        }
+        Event::TimeReached { until } => {
+            let later = state.not_yet.split_off(&(until.plus_millis(1), JobId(0)));
+            state.not_yet = later;
+            let hour_ago = until.plus_secs(-3600);
+            state.automatic_drains.retain(|(at, _)| *at > hour_ago);
+        }
+    }
+}
+
+fn submitted(
+    state: &mut State,
+    id: JobId,
+    spec: &Arc<JobSpec>,
+    limit_secs: Option<u32>,
+    at: Timestamp,
+    client_key: Option<&str>,
+) {
+    let eligible = spec.begin.unwrap_or(at).max(at);
+    let owner = format!("user:{}", spec.user.name);
+    let hold = Mark { owner, reason: "submitted with --hold".into(), since: at };
+    let holds = if spec.hold { vec![hold] } else { Vec::new() };
+    let client_key = client_key.map(str::to_owned);
+    if let Some(tasks) = &spec.array {
+        let array = Array {
+            id,
+            spec: spec.clone(),
+            tasks: tasks.clone(),
+            pending: RangeSet::first_n(tasks.len()),
+            cancelled: RangeSet::new(),
+            own_pending: 0,
+            own_live: 0,
+            reason: Reason::default(),
+            submitted: at,
+            eligible,
+            holds,
+            limit_secs,
+            nice: spec.nice,
+            cancelled_by: None,
+            ended: None,
+            client_key,
+        };
+        state.next_job = state.next_job.max(id.0 + u64::from(tasks.len()));
+        state.index_array(&array);
+        state.arrays.insert(id, array);
+    } else {
+        let job = Job {
+            id,
+            spec: spec.clone(),
+            task: None,
+            state: JobState::Pending,
+            reason: Reason::default(),
+            submitted: at,
+            eligible,
+            holds,
+            attempts: 0,
+            live: None,
+            limit_secs,
+            nice: spec.nice,
+            started: None,
+            ended: None,
+            exit: gmodel::ExitCode::default(),
+            end_text: String::new(),
+            cancelled_by: None,
+            node_failures: Vec::new(),
+            client_key,
+        };
+        state.next_job = state.next_job.max(id.0 + 1);
+        state.index_job(&job);
+        state.jobs.insert(id, job);
+    }
+}
+
+fn split(state: &mut State, array: JobId, position: u32) {
+    let array = array_mut(state, array);
+    assert!(array.pending.remove(position), "task {position} of {} is not pending", array.id);
+    array.own_pending += 1;
+    let index = array.tasks.nth(position).expect("position is in the array");
+    let job = Job {
+        id: array.task_id(position),
+        spec: array.spec.clone(),
+        task: Some(TaskOf { array: array.id, position, index }),
+        state: JobState::Pending,
+        reason: array.reason.clone(),
+        submitted: array.submitted,
+        eligible: array.eligible,
+        holds: array.holds.clone(),
+        attempts: 0,
+        live: None,
+        limit_secs: array.limit_secs,
+        nice: array.nice,
+        started: None,
+        ended: None,
+        exit: gmodel::ExitCode::default(),
+        end_text: String::new(),
+        cancelled_by: None,
+        node_failures: Vec::new(),
+        client_key: None,
+    };
+    state.index_job(&job);
+    state.jobs.insert(job.id, job);
+}
+
+fn lift(marks: &mut Vec<Mark>, owner: Option<&str>) {
+    marks.retain(|mark| owner.is_some_and(|owner| mark.owner != owner));
+}
+
+fn changed_spec(spec: &mut Arc<JobSpec>, change: &JobChange) {
+    let JobChange { name, comment, partition, account, qos, requeue, .. } = change;
+    let texts = [name, comment, partition, account, qos];
+    if texts.iter().all(|text| text.is_none()) && requeue.is_none() {
+        return;
+    }
+    let spec = Arc::make_mut(spec);
+    let fields = [
+        &mut spec.name,
+        &mut spec.comment,
+        &mut spec.partition,
+        &mut spec.account,
+        &mut spec.qos,
+    ];
+    for (field, text) in fields.into_iter().zip(texts) {
+        if let Some(text) = text {
+            field.clone_from(text);
+        }
+    }
+    spec.requeue = requeue.or(spec.requeue);
+}
+
+fn job_updated(state: &mut State, id: JobId, change: &JobChange) {
+    let job = job_mut(state, id);
+    changed_spec(&mut job.spec, change);
+    job.nice = change.nice.unwrap_or(job.nice);
+    let eligible = change.eligible.unwrap_or(job.eligible);
+    job.eligible = eligible;
+    let live = job.live_run();
+    if let Some(limit) = change.limit_secs {
+        job.limit_secs = limit;
+        if let Some(run) = live {
+            run_mut(state, run).limit_secs = limit;
+            raise_generations(state, run);
+        }
+    }
+    state.not_yet.insert((eligible, id));
+}
+
+fn array_updated(state: &mut State, id: JobId, change: &JobChange) {
+    let array = array_mut(state, id);
+    changed_spec(&mut array.spec, change);
+    array.nice = change.nice.unwrap_or(array.nice);
+    array.limit_secs = change.limit_secs.unwrap_or(array.limit_secs);
+    array.eligible = change.eligible.unwrap_or(array.eligible);
+    if let Some(most) = change.max_running {
+        array.tasks = array.tasks.clone().with_limit((most > 0).then_some(most));
+    }
+    let eligible = array.eligible;
+    state.not_yet.insert((eligible, id));
+}
+
+fn job_cancelled(state: &mut State, id: JobId, by: &str, text: &str, at: Timestamp) {
+    let job = job_mut(state, id);
+    assert_eq!(job.state, JobState::Pending, "job {id} is cancelled as pending");
+    job.state = JobState::Cancelled;
+    job.ended = Some(at);
+    job.reason = Reason::default();
+    job.cancelled_by = Some(by.to_owned());
+    job.end_text = text.to_owned();
+    let task = job.task;
+    state.finished.insert((at, id));
+    if let Some(task) = task {
+        let array = array_mut(state, task.array);
+        array.own_pending -= 1;
+        close_array(array, at);
+    }
+}
+
+fn tasks_cancelled(state: &mut State, id: JobId, positions: &RangeSet, by: &str, at: Timestamp) {
+    let array = array_mut(state, id);
+    for (first, last) in positions.runs() {
+        array.pending.remove_range(first, last);
+        array.cancelled.insert_range(first, last);
+    }
+    array.cancelled_by = Some(by.to_owned());
+    close_array(array, at);
+}
+
+fn close_array(array: &mut Array, at: Timestamp) {
+    array.ended = array.is_over().then_some(at);
+}
+
+fn forget(state: &mut State, jobs: &[JobId], arrays: &[JobId]) {
+    for id in jobs {
+        if let Some(job) = state.jobs.remove(*id) {
+            state.finished.remove(&(job.ended.unwrap_or_default(), *id));
+            forget_key(state, job.spec.user.uid, job.client_key);
+        }
+    }
+    for id in arrays {
+        if let Some(array) = state.arrays.remove(*id) {
+            forget_key(state, array.spec.user.uid, array.client_key);
+        }
+    }
+}
+
+fn forget_key(state: &mut State, uid: u32, key: Option<String>) {
+    if let Some(key) = key {
+        state.client_keys.remove(&super::state::ClientKey { uid, key });
+    }
+}
+
+fn run_placed(
+    state: &mut State,
+    id: RunId,
+    allocation: &Allocation,
+    lives: &[NodeLife],
+    limit_secs: Option<u32>,
+    at: Timestamp,
+) {
+    assert_eq!(allocation.len(), lives.len());
+    let job = job_mut(state, id.job);
+    assert_eq!(job.state, JobState::Pending, "job {} is placed", id.job);
+    assert_eq!(job.attempts + 1, id.attempt, "attempts of job {} count up", id.job);
+    job.state = JobState::Running;
+    job.reason = Reason::default();
+    job.attempts = id.attempt;
+    job.live = Some(id.attempt);
+    job.started = Some(at);
+    job.ended = None;
+    if let Some(task) = job.task {
+        let array = array_mut(state, task.array);
+        array.own_pending -= 1;
+        array.own_live += 1;
+    }
+    let members = allocation
+        .iter()
+        .zip(lives)
+        .map(|(share, life)| Member {
+            node: share.node,
+            life: life.clone(),
+            phase: None,
+            forfeited: false,
+        })
+        .collect();
+    let run = Run {
+        id,
+        allocation: allocation.clone(),
+        members,
+        placed: at,
+        go: None,
+        stop: None,
+        limit_secs,
+        signals: Vec::new(),
+        started: None,
+        outcome: None,
+    };
+    for share in allocation {
+        node_mut(state, share.node).runs.insert(id);
+    }
+    state.index_run(&run);
+    state.runs.insert(id, run);
+    raise_generations(state, id);
+}
+
+fn run_reported(state: &mut State, id: RunId, node: NodeId, phase: &RunPhase, at: Timestamp) {
+    let run = run_mut(state, id);
+    if matches!(phase, RunPhase::Running { .. }) && run.started.is_none() {
+        run.started = Some(at);
+        let live = id;
+        let job = job_mut(state, id.job);
+        if job.live_run() == Some(live) {
+            job.started = Some(at);
+        }
+    }
+    let clean = matches!(phase, RunPhase::Clean(_));
+    member_mut(state, id, node).phase = Some(phase.clone());
+    if clean {
+        raise_generation(state, node);
+    }
+}
+
+fn run_ended(state: &mut State, id: RunId, outcome: &Outcome, settled: bool) {
+    let run = run_mut(state, id);
+    run.outcome = Some(outcome.clone());
+    let placed = run.placed;
+    state.preparing.remove(&(placed, id));
+    let job = job_mut(state, id.job);
+    job.started = outcome.started.or(job.started);
+    job.exit = outcome.exit;
+    job.end_text.clone_from(&outcome.text);
+    note_node_failures(state, id, outcome);
+    if settled {
+        fate(state, id, outcome);
+    } else {
+        job_mut(state, id.job).state = JobState::Completing;
+    }
+}
+
+fn note_node_failures(state: &mut State, id: RunId, outcome: &Outcome) {
+    let run = state.runs.get(id).expect("run exists");
+    let failed: Vec<NodeFailure> = run
+        .members
+        .iter()
+        .filter(|m| m.forfeited || m.end().is_some_and(|end| end.cause.is_node_failure()))
+        .map(|m| NodeFailure {
+            node: m.node,
+            attempt: id.attempt,
+            at: outcome.ended,
+            text: m.end().map_or("node failed".into(), |end| end.text.clone()),
+        })
+        .collect();
+    job_mut(state, id.job).node_failures.extend(failed);
+}
+
+fn run_settled(state: &mut State, id: RunId, at: Timestamp) {
+    let mut outcome = run_mut(state, id).outcome.clone().expect("a settled run has ended");
+    outcome.ended = outcome.ended.max(at);
+    fate(state, id, &outcome);
+}
+
+/// The run is over: the job goes back to the queue or is finished.
+fn fate(state: &mut State, id: RunId, outcome: &Outcome) {
+    let job = job_mut(state, id.job);
+    job.live = None;
+    let task = job.task;
+    if let Some(eligible) = outcome.requeue {
+        job.state = JobState::Pending;
+        job.eligible = eligible;
+        job.reason = Reason::default();
+        job.holds.extend(outcome.hold.clone());
+        state.not_yet.insert((eligible, id.job));
+    } else {
+        job.state = outcome.state;
+        job.ended = Some(outcome.ended);
+        let by = state.runs.get(id).and_then(|run| run.stop.as_ref()).map(|stop| stop.by.clone());
+        let job = job_mut(state, id.job);
+        job.cancelled_by = by.filter(|_| outcome.state == JobState::Cancelled);
+        state.finished.insert((outcome.ended, id.job));
+    }
+    if let Some(task) = task {
+        let array = array_mut(state, task.array);
+        array.own_live -= 1;
+        array.own_pending += u32::from(outcome.requeue.is_some());
+        close_array(array, outcome.ended);
+    }
+}
+
+fn run_closed(state: &mut State, id: RunId) {
+    let run = state.runs.remove(id).expect("a closed run exists");
+    for member in &run.members {
+        if let Some(node) = state.nodes.get_mut(member.node) {
+            node.runs.remove(&id);
+        }
+    }
+}
+
+/// Slots are for ever: a GPU keeps its slot by UUID, a missing one stays as absent.
+fn take_inventory(node: &mut Node, inventory: &Inventory) {
+    for gpu in &mut node.gpus {
+        gpu.present = false;
+    }
+    for info in &inventory.gpus {
+        match node.gpus.iter_mut().find(|gpu| gpu.info.uuid == info.uuid) {
+            Some(known) => {
+                known.info = info.clone();
+                known.present = true;
+            }
+            None => {
+                let slot = GpuSlot(u16::try_from(node.gpus.len()).expect("slots are bounded"));
+                node.gpus.push(GpuEntry { slot, info: info.clone(), present: true });
+            }
+        }
+    }
+    node.inventory = Inventory { gpus: Vec::new(), ..inventory.clone() };
+}
+
+/// What the nodes of a run should do has changed.
+fn raise_generations(state: &mut State, id: RunId) {
+    let nodes: Vec<NodeId> =
+        state.runs.get(id).expect("run exists").members.iter().map(|m| m.node).collect();
+    for node in nodes {
+        raise_generation(state, node);
+    }
+}
+
+/// A node's generation is the number of the last event that changed what it should do. So it never
+/// goes back, and needs no row of its own: at boot it is the number of the last event of all.
+fn raise_generation(state: &mut State, node: NodeId) {
+    let generation = state.seq.0;
+    if let Some(node) = state.nodes.get_mut(node) {
+        node.generation = generation;
+    }
+}
+
+fn job_mut(state: &mut State, id: JobId) -> &mut Job {
+    state.jobs.get_mut(id).unwrap_or_else(|| panic!("job {id} is in the state"))
+}
+fn array_mut(state: &mut State, id: JobId) -> &mut Array {
+    state.arrays.get_mut(id).unwrap_or_else(|| panic!("array {id} is in the state"))
+}
+fn run_mut(state: &mut State, id: RunId) -> &mut Run {
+    state.runs.get_mut(id).unwrap_or_else(|| panic!("run {id} is in the state"))
+}
+fn node_mut(state: &mut State, id: NodeId) -> &mut Node {
+    state.nodes.get_mut(id).unwrap_or_else(|| panic!("node {id} is in the state"))
+}
+fn member_mut(state: &mut State, run: RunId, node: NodeId) -> &mut Member {
+    let run = run_mut(state, run);
+    let id = run.id;
+    run.members
+        .iter_mut()
+        .find(|m| m.node == node)
+        .unwrap_or_else(|| panic!("node {node} is in run {id}"))
+}

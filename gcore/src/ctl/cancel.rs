@@ -1,0 +1,117 @@
+//! Cancelling and signalling. A pending job is over at once, a running one is told to stop and is
+//! over when its nodes say so.
+
+use super::command::{Actor, CancelSignal, Refusal, Reply, Target};
+use super::event::Event;
+use super::handle::Tx;
+use super::state::{Run, Stop};
+use super::targets::{Found, conflict, each, find, own_tasks, shown};
+use gmodel::array_spec::RangeSet;
+use gmodel::run::{NumberedSignal, StopWhy};
+use gmodel::{JobId, JobState, RunId};
+
+/// Signals a run keeps in its record; the oldest delivered ones matter to nobody.
+const MAX_SIGNALS: usize = 256;
+
+pub(super) fn handle(
+    tx: &mut Tx,
+    actor: &Actor,
+    targets: &[Target],
+    signal: Option<CancelSignal>,
+) -> Reply {
+    each(tx, targets, |tx, target| {
+        let found = find(tx.state, actor, target)?;
+        match signal {
+            None => {
+                cancel(tx, actor, found);
+                Ok(())
+            }
+            Some(signal) => send(tx, target, found, signal),
+        }
+    })
+}
+
+fn cancel(tx: &mut Tx, actor: &Actor, found: Found) {
+    match found {
+        Found::Job(id) => cancel_job(tx, actor, id),
+        Found::Untouched { array, position } => {
+            let positions = RangeSet::from_iter([position]);
+            let by = actor.user.clone();
+            tx.emit(Event::TasksCancelled { array, positions, by, at: tx.now });
+        }
+        Found::Array(array) => {
+            let pending = tx.state.arrays.get(array).map(|array| array.pending.clone());
+            for id in own_tasks(tx.state, array) {
+                cancel_job(tx, actor, id);
+            }
+            if let Some(positions) = pending.filter(|set| !set.is_empty()) {
+                let by = actor.user.clone();
+                tx.emit(Event::TasksCancelled { array, positions, by, at: tx.now });
+            }
+        }
+        Found::Over => {}
+    }
+}
+
+fn cancel_job(tx: &mut Tx, actor: &Actor, id: JobId) {
+    let Some(job) = tx.state.jobs.get(id) else { return };
+    match (job.state, job.live_run()) {
+        (JobState::Pending, _) => {
+            let by = actor.user.clone();
+            tx.emit(Event::JobCancelled { job: id, by, text: String::new(), at: tx.now });
+        }
+        (_, Some(run)) => stop(tx, run, StopWhy::Cancelled, &actor.user),
+        _ => {}
+    }
+}
+
+/// Tells a run to stop, unless it has been told or is over. A cancel overrides an order to requeue.
+pub(super) fn stop(tx: &mut Tx, run: RunId, why: StopWhy, by: &str) {
+    let Some(record) = tx.state.runs.get(run) else { return };
+    let stands = |stop: &Stop| why != StopWhy::Cancelled || stop.why == StopWhy::Cancelled;
+    if record.outcome.is_some() || record.stop.as_ref().is_some_and(stands) {
+        return;
+    }
+    let grace_secs = tx.state.config.kill_grace_secs;
+    let stop = Stop { why, grace_secs, at: tx.now, by: by.to_owned() };
+    tx.emit(Event::RunStopping { run, stop });
+    super::run_end::advance(tx, run);
+}
+
+fn send(tx: &mut Tx, target: Target, found: Found, signal: CancelSignal) -> Result<(), Refusal> {
+    let jobs = match found {
+        Found::Job(id) => vec![id],
+        Found::Array(id) => own_tasks(tx.state, id),
+        Found::Untouched { .. } | Found::Over => Vec::new(),
+    };
+    let live: Vec<RunId> = jobs
+        .iter()
+        .filter_map(|id| tx.state.jobs.get(*id)?.live_run())
+        .filter(|run| tx.state.runs.get(*run).is_some_and(|run| run.outcome.is_none()))
+        .collect();
+    if live.is_empty() {
+        let text = format!(
+            "job {} is not running: only running jobs take signals. To cancel it, leave out --signal.",
+            shown(target)
+        );
+        return Err(conflict(text));
+    }
+    for run in live {
+        let sent = tx.state.runs.get(run).map_or(0, next_number);
+        if sent as usize > MAX_SIGNALS {
+            let text = format!("job {} was sent {MAX_SIGNALS} signals already", run.job);
+            return Err(conflict(text));
+        }
+        let signal = NumberedSignal {
+            number: sent,
+            signal: signal.signal,
+            batch_only: signal.batch_only,
+        };
+        tx.emit(Event::RunSignalled { run, signal });
+    }
+    Ok(())
+}
+
+fn next_number(run: &Run) -> u32 {
+    run.signals.last().map_or(1, |signal| signal.number + 1)
+}

@@ -1,0 +1,97 @@
+//! Decides: one input in, events out, or a refusal before the first event.
+
+use super::apply::apply;
+use super::command::{Actor, Command, Input, Refusal, RefusalCode, Reply};
+use super::event::Event;
+use super::state::State;
+use super::{cancel, hold, join, node_admin, node_report, placement, requeue, submit, update, wake};
+use gmodel::Timestamp;
+
+/// The state and the events of one input. Events are applied as they are emitted, so that what comes
+/// later in the same input sees them.
+pub(super) struct Tx<'a> {
+    pub state: &'a mut State,
+    events: &'a mut Vec<Event>,
+    pub now: Timestamp,
+}
+
+impl Tx<'_> {
+    pub fn emit(&mut self, event: Event) {
+        apply(self.state, &event);
+        self.events.push(event);
+    }
+}
+
+/// Handles one input at `now`. On `Err` no event was emitted and the state is as before.
+pub fn handle(
+    state: &mut State,
+    events: &mut Vec<Event>,
+    input: Input,
+    now: Timestamp,
+) -> Result<Reply, Refusal> {
+    let before = events.len();
+    let mut tx = Tx { state, events, now };
+    let reply = match input {
+        Input::Command { actor, command } => handle_command(&mut tx, &actor, command),
+        Input::Node { node, report } => {
+            node_report::handle(&mut tx, node, report);
+            Ok(Reply::Done)
+        }
+        Input::Plan { plan } => {
+            placement::enter(&mut tx, plan);
+            Ok(Reply::Done)
+        }
+        Input::Wake => {
+            wake::handle(&mut tx);
+            Ok(Reply::Done)
+        }
+        Input::Configure { config } => {
+            tx.emit(Event::Configured { config, at: now });
+            Ok(Reply::Done)
+        }
+        Input::Started => {
+            tx.emit(Event::ControllerStarted { at: now });
+            Ok(Reply::Done)
+        }
+    };
+    assert!(reply.is_ok() || events.len() == before, "a refused input left events behind");
+    reply
+}
+
+fn handle_command(tx: &mut Tx, actor: &Actor, command: Command) -> Result<Reply, Refusal> {
+    match command {
+        Command::Submit { spec, client_key } => submit::handle(tx, actor, *spec, client_key),
+        Command::Cancel { targets, signal } => Ok(cancel::handle(tx, actor, &targets, signal)),
+        Command::Hold { targets, reason } => Ok(hold::hold(tx, actor, &targets, &reason)),
+        Command::Release { targets } => Ok(hold::release(tx, actor, &targets)),
+        Command::Requeue { targets, hold } => Ok(requeue::handle(tx, actor, &targets, hold)),
+        Command::Update { target, change } => update::handle(tx, actor, target, change),
+        Command::NodeDrain { node, reason } => node_admin::drain(tx, actor, node, &reason),
+        Command::NodeResume { node } => node_admin::resume(tx, actor, node),
+        Command::NodeDown { node, reason } => node_admin::down(tx, actor, node, &reason),
+        Command::NodeRemove { node } => node_admin::remove(tx, actor, node),
+        Command::MintToken { token } => join::mint(tx, actor, token),
+        Command::Join { token_hash, name } => join::join(tx, &token_hash, &name),
+        Command::Restore => {
+            let incarnation = tx.state.incarnation + 1;
+            let next_job = tx.state.next_job + RESTORE_GAP;
+            tx.emit(Event::Restored { incarnation, next_job, at: tx.now });
+            Ok(Reply::Done)
+        }
+    }
+}
+
+/// Ids skipped after a restore, so that none given out since the backup is given again.
+pub const RESTORE_GAP: u64 = 1_000_000;
+
+pub(super) fn operator_only(actor: &Actor, what: &str) -> Result<(), Refusal> {
+    if actor.operator {
+        return Ok(());
+    }
+    let text = format!(
+        "{what} is for operators; you are {}. On the controller's host root is one, and the \
+         users listed as `operators` in gpuctld.toml.",
+        actor.user
+    );
+    Err(Refusal::new(RefusalCode::Denied, text))
+}

@@ -1,0 +1,145 @@
+//! Holding and releasing. Several holds stand side by side, each with its owner and reason.
+
+use super::command::{Actor, Refusal, Reply, Target};
+use super::event::Event;
+use super::handle::Tx;
+use super::targets::{Found, conflict, each, find, own_tasks, shown, split};
+use gmodel::node::Mark;
+use gmodel::{JobId, JobState};
+
+pub(super) fn hold(tx: &mut Tx, actor: &Actor, targets: &[Target], reason: &str) -> Reply {
+    each(tx, targets, |tx, target| {
+        let found = find(tx.state, actor, target)?;
+        let reason = reason.chars().take(1000).collect();
+        match found {
+            Found::Array(array) => {
+                let held = &tx.state.arrays.get(array).map_or(Vec::new(), |a| a.holds.clone());
+                if let Some(mark) = new_mark(tx, actor, held, owner_name(tx, found), reason) {
+                    tx.emit(Event::ArrayHeld { array, mark });
+                }
+                for id in own_tasks(tx.state, array) {
+                    hold_job(tx, actor, id, "its array is held".into());
+                }
+                Ok(())
+            }
+            Found::Untouched { array, position } => {
+                let id = split(tx, array, position);
+                hold_job(tx, actor, id, reason);
+                Ok(())
+            }
+            Found::Job(id) if hold_job(tx, actor, id, reason) => Ok(()),
+            Found::Job(_) | Found::Over => Err(conflict(format!(
+                "job {} is not pending: only pending jobs can be held.",
+                shown(target)
+            ))),
+        }
+    })
+}
+
+fn owner_name(tx: &Tx, found: Found) -> String {
+    let spec = match found {
+        Found::Job(id) => tx.state.jobs.get(id).map(|job| &job.spec),
+        Found::Array(id) => tx.state.arrays.get(id).map(|array| &array.spec),
+        _ => None,
+    };
+    spec.map_or(String::new(), |spec| spec.user.name.clone())
+}
+
+fn hold_job(tx: &mut Tx, actor: &Actor, id: JobId, reason: String) -> bool {
+    let Some(job) = tx.state.jobs.get(id) else { return false };
+    if job.state != JobState::Pending {
+        return false;
+    }
+    let held = job.holds.clone();
+    let owner = job.spec.user.name.clone();
+    if let Some(mark) = new_mark(tx, actor, &held, owner, reason) {
+        tx.emit(Event::JobHeld { job: id, mark });
+    }
+    true
+}
+
+/// The actor's mark, unless one of theirs is there already.
+fn new_mark(
+    tx: &Tx,
+    actor: &Actor,
+    held: &[Mark],
+    owner: String,
+    reason: String,
+) -> Option<Mark> {
+    let mine = mark_owner(actor, &owner);
+    let known = held.iter().any(|mark| mark.owner == mine);
+    (!known).then_some(Mark { owner: mine, reason, since: tx.now })
+}
+
+fn mark_owner(actor: &Actor, job_owner: &str) -> String {
+    if actor.user == job_owner {
+        format!("user:{}", actor.user)
+    } else {
+        format!("admin:{}", actor.user)
+    }
+}
+
+pub(super) fn release(tx: &mut Tx, actor: &Actor, targets: &[Target]) -> Reply {
+    each(tx, targets, |tx, target| match find(tx.state, actor, target)? {
+        Found::Array(array) => {
+            let (held, owner) = match tx.state.arrays.get(array) {
+                Some(array) => (array.holds.clone(), array.spec.user.name.clone()),
+                None => return Ok(()),
+            };
+            for owner in to_lift(actor, &held, &owner, target)? {
+                tx.emit(Event::ArrayReleased { array, owner: Some(owner), at: tx.now });
+            }
+            for id in own_tasks(tx.state, array) {
+                let pending =
+                    tx.state.jobs.get(id).is_some_and(|job| job.state == JobState::Pending);
+                if pending {
+                    release_job(tx, actor, id, target)?;
+                }
+            }
+            Ok(())
+        }
+        Found::Untouched { array, position } => {
+            let held = tx.state.arrays.get(array).is_some_and(|array| !array.holds.is_empty());
+            if !held {
+                return Ok(());
+            }
+            let owner = owner_name(tx, Found::Array(array));
+            let marks = tx.state.arrays.get(array).map_or(Vec::new(), |a| a.holds.clone());
+            to_lift(actor, &marks, &owner, target)?;
+            let id = split(tx, array, position);
+            release_job(tx, actor, id, target)
+        }
+        Found::Job(id) => release_job(tx, actor, id, target),
+        Found::Over => Err(conflict(format!("job {} is over", shown(target)))),
+    })
+}
+
+fn release_job(tx: &mut Tx, actor: &Actor, id: JobId, target: Target) -> Result<(), Refusal> {
+    let Some(job) = tx.state.jobs.get(id) else { return Ok(()) };
+    let (held, owner) = (job.holds.clone(), job.spec.user.name.clone());
+    for owner in to_lift(actor, &held, &owner, target)? {
+        tx.emit(Event::JobReleased { job: id, owner: Some(owner), at: tx.now });
+    }
+    Ok(())
+}
+
+/// Whose marks a release lifts: the actor's own; for an operator who set none, all there are.
+fn to_lift(
+    actor: &Actor,
+    held: &[Mark],
+    job_owner: &str,
+    target: Target,
+) -> Result<Vec<String>, Refusal> {
+    let mine = mark_owner(actor, job_owner);
+    if held.is_empty() || held.iter().any(|mark| mark.owner == mine) {
+        return Ok(held.iter().filter(|m| m.owner == mine).map(|m| m.owner.clone()).collect());
+    }
+    if actor.operator {
+        return Ok(held.iter().map(|mark| mark.owner.clone()).collect());
+    }
+    let by: Vec<_> = held.iter().map(|m| format!("{} ({})", m.owner, m.reason)).collect();
+    Err(Refusal::new(
+        super::command::RefusalCode::Denied,
+        format!("job {} is held by {}; only they or an operator can release it.", shown(target), by.join(", ")),
+    ))
+}

@@ -1,0 +1,92 @@
+//! What administrators do to nodes: drain, resume, declare down, remove.
+
+use super::command::{Actor, Refusal, RefusalCode, Reply};
+use super::event::Event;
+use super::handle::{Tx, operator_only};
+use super::node_report::forfeit_runs;
+use super::state::Node;
+use super::targets::conflict;
+use gmodel::NodeId;
+use gmodel::node::{Link, Mark};
+
+pub(super) fn drain(
+    tx: &mut Tx,
+    actor: &Actor,
+    id: NodeId,
+    reason: &str,
+) -> Result<Reply, Refusal> {
+    operator_only(actor, "draining a node")?;
+    let name = node(tx, id)?.name.clone();
+    if reason.trim().is_empty() {
+        let text = format!("draining {name} needs a --reason: others will ask why.");
+        return Err(Refusal::new(RefusalCode::Invalid, text));
+    }
+    let mark = Mark {
+        owner: format!("admin:{}", actor.user),
+        reason: reason.chars().take(1000).collect(),
+        since: tx.now,
+    };
+    tx.emit(Event::NodeDrained { node: id, mark, automatic: false });
+    Ok(Reply::Done)
+}
+
+/// Lifts the actor's drains, or all of them when none is theirs.
+pub(super) fn resume(tx: &mut Tx, actor: &Actor, id: NodeId) -> Result<Reply, Refusal> {
+    operator_only(actor, "resuming a node")?;
+    let node = node(tx, id)?;
+    let mine = format!("admin:{}", actor.user);
+    if node.drains.is_empty() {
+        let text = match (&*node.inventory.unfit, node.link) {
+            ("", Link::Down) => format!(
+                "{} is down, not drained: it comes back by itself when its gpud connects.",
+                node.name
+            ),
+            ("", _) => format!("{} is not drained.", node.name),
+            (why, _) => format!("{} is not drained; it takes no work because: {why}", node.name),
+        };
+        return Err(conflict(text));
+    }
+    let owner = node.drains.iter().any(|mark| mark.owner == mine).then_some(mine);
+    tx.emit(Event::NodeResumed { node: id, owner, by: actor.user.clone(), at: tx.now });
+    Ok(Reply::Done)
+}
+
+pub(super) fn down(tx: &mut Tx, actor: &Actor, id: NodeId, reason: &str) -> Result<Reply, Refusal> {
+    operator_only(actor, "declaring a node down")?;
+    let node = node(tx, id)?;
+    if node.link == Link::Up {
+        let text = format!(
+            "{} is connected. Drain it to keep new work away; `down` is for a machine that is \
+             known to be off.",
+            node.name
+        );
+        return Err(conflict(text));
+    }
+    if node.link != Link::Down {
+        tx.emit(Event::NodeLinkChanged { node: id, link: Link::Down, at: tx.now });
+    }
+    let text = format!("declared down by {}: {reason}", actor.user);
+    forfeit_runs(tx, id, &text);
+    Ok(Reply::Done)
+}
+
+pub(super) fn remove(tx: &mut Tx, actor: &Actor, id: NodeId) -> Result<Reply, Refusal> {
+    operator_only(actor, "removing a node")?;
+    let node = node(tx, id)?;
+    if node.link == Link::Up || !node.runs.is_empty() {
+        let text = format!(
+            "{} is {} and holds {} runs. Stop its gpud and declare it down first.",
+            node.name,
+            if node.link == Link::Up { "connected" } else { "not connected" },
+            node.runs.len()
+        );
+        return Err(conflict(text));
+    }
+    tx.emit(Event::NodeRemoved { node: id, by: actor.user.clone(), at: tx.now });
+    Ok(Reply::Done)
+}
+
+fn node<'a>(tx: &'a Tx, id: NodeId) -> Result<&'a Node, Refusal> {
+    let unknown = || Refusal::new(RefusalCode::NotFound, format!("no node number {id}"));
+    tx.state.nodes.get(id).ok_or_else(unknown)
+}

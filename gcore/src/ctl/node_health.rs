@@ -1,0 +1,100 @@
+//! Strikes against nodes that fail to start jobs, and the breaker that bounds automatic drains.
+//!
+//! Three node errors from two users or jobs drain a node, a failed prolog does at once; no more than
+//! max(1, 10%) of a partition in an hour, whatever the cause (DESIGN §4).
+
+use super::event::Event;
+use super::handle::Tx;
+use super::state::{Job, Run, Strike};
+use gmodel::node::Mark;
+use gmodel::run::{EndCause, RunPhase, StopWhy};
+use gmodel::{NodeId, Timestamp};
+use std::collections::BTreeSet;
+
+/// Strikes that drain a node, and users or jobs they must come from.
+pub const STRIKES: usize = 3;
+pub const STRIKE_SOURCES: usize = 2;
+
+/// The strikes a run that ended leaves on its nodes; `true` where one is enough.
+pub(super) fn strikes_of(run: &Run, job: &Job, now: Timestamp) -> Vec<(NodeId, Strike, bool)> {
+    let timed_out = run.stop.as_ref().is_some_and(|s| s.why == StopWhy::PrepareTimeout);
+    run.members
+        .iter()
+        .filter_map(|member| {
+            let strike = |text: &str| Strike {
+                run: run.id,
+                user: job.spec.user.name.clone(),
+                at: now,
+                text: text.to_owned(),
+            };
+            match member.end() {
+                Some(end) if end.cause == EndCause::PrologFailed => {
+                    Some((member.node, strike(&end.text), true))
+                }
+                Some(end) if end.cause == EndCause::LaunchNode => {
+                    Some((member.node, strike(&end.text), false))
+                }
+                _ if timed_out && !was_ready(&member.phase) => {
+                    Some((member.node, strike("not ready in time"), false))
+                }
+                _ => None,
+            }
+        })
+        .collect()
+}
+
+fn was_ready(phase: &Option<RunPhase>) -> bool {
+    matches!(phase, Some(RunPhase::Ready | RunPhase::Running { .. }))
+}
+
+pub(super) fn strike(tx: &mut Tx, id: NodeId, strike: Strike, at_once: bool) {
+    let text = strike.text.clone();
+    tx.emit(Event::NodeStruck { node: id, strike });
+    let Some(node) = tx.state.nodes.get(id) else { return };
+    let users: BTreeSet<_> = node.strikes.iter().map(|s| &s.user).collect();
+    let jobs: BTreeSet<_> = node.strikes.iter().map(|s| s.run.job).collect();
+    let sources = users.len().max(jobs.len());
+    let enough = node.strikes.len() >= STRIKES && sources >= STRIKE_SOURCES;
+    let drained = node.drains.iter().any(|mark| mark.owner == "system");
+    if drained || !(at_once || enough) {
+        return;
+    }
+    if !breaker_allows(tx, id) {
+        return;
+    }
+    let reason = if at_once {
+        text
+    } else {
+        format!("{} launch errors, the last: {text}", STRIKES)
+    };
+    let mark = Mark { owner: "system".into(), reason, since: tx.now };
+    tx.emit(Event::NodeDrained { node: id, mark, automatic: true });
+}
+
+/// True while no partition of the node has lost its share of nodes to automatic drains this hour.
+pub fn breaker_allows(tx: &Tx, id: NodeId) -> bool {
+    let state = &tx.state;
+    let Some(node) = state.nodes.get(id) else { return false };
+    let hour_ago = tx.now.plus_secs(-3600);
+    let recent: BTreeSet<NodeId> = state
+        .automatic_drains
+        .iter()
+        .filter(|(at, _)| *at > hour_ago)
+        .map(|(_, node)| *node)
+        .collect();
+    state
+        .config
+        .partitions
+        .iter()
+        .filter(|p| p.holds(&node.name, &node.inventory.features))
+        .all(|partition| {
+            let members: Vec<NodeId> = state
+                .nodes
+                .values()
+                .filter(|n| partition.holds(&n.name, &n.inventory.features))
+                .map(|n| n.id)
+                .collect();
+            let gone = members.iter().filter(|member| recent.contains(member)).count();
+            gone < (members.len() / 10).max(1)
+        })
+}

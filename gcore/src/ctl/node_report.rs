@@ -1,0 +1,156 @@
+//! What nodes say: hello, run reports, silence; and what follows for the runs they hold.
+
+use super::command::NodeReport;
+use super::event::Event;
+use super::handle::Tx;
+use super::run_end::advance;
+use super::state::Member;
+use gmodel::node::{Inventory, Link};
+use gmodel::run::{EndCause, RunEnd, RunPhase, RunReport};
+use gmodel::{NodeId, NodeLife, RunId};
+use std::collections::BTreeMap;
+
+/// GPUs a node may name in its life: slots are for ever.
+pub const MAX_GPU_SLOTS: usize = 4096;
+
+pub(super) fn handle(tx: &mut Tx, id: NodeId, report: NodeReport) {
+    if !tx.state.nodes.contains(id) {
+        return;
+    }
+    match report {
+        NodeReport::Hello { life, fence: _, inventory, runs } => {
+            hello(tx, id, life, inventory, runs);
+        }
+        NodeReport::Runs { runs } => {
+            for report in runs {
+                take(tx, id, report.run, report.phase);
+            }
+        }
+        NodeReport::Inventory { inventory } => take_inventory(tx, id, inventory),
+        NodeReport::Obeyed { fence } => {
+            if fence.incarnation == tx.state.incarnation {
+                tx.emit(Event::NodeObeyed { node: id, generation: fence.generation });
+            }
+        }
+        NodeReport::Gone => {
+            if tx.state.nodes.get(id).is_some_and(|node| node.link == Link::Up) {
+                tx.emit(Event::NodeLinkChanged { node: id, link: Link::Silent, at: tx.now });
+            }
+        }
+    }
+}
+
+fn hello(
+    tx: &mut Tx,
+    id: NodeId,
+    life: NodeLife,
+    inventory: Inventory,
+    runs: Vec<RunReport>,
+) {
+    skip_ids_in_use(tx, &runs);
+    tx.emit(Event::NodeHello { node: id, life: life.clone(), at: tx.now });
+    take_inventory(tx, id, inventory);
+    let mut reported: BTreeMap<RunId, RunPhase> =
+        runs.into_iter().map(|report| (report.run, report.phase)).collect();
+    let held: Vec<RunId> =
+        tx.state.nodes.get(id).map_or(Vec::new(), |node| node.runs.iter().copied().collect());
+    for run in held {
+        let Some(member) = tx.state.runs.get(run).and_then(|r| r.member(id)) else { continue };
+        let phase = match reported.remove(&run) {
+            Some(phase) => Some(phase),
+            None => lost(member, &life),
+        };
+        if let Some(phase) = phase {
+            take(tx, id, run, phase);
+        }
+    }
+}
+
+/// After a restore nodes may hold runs with ids the backup does not know: none is given again.
+fn skip_ids_in_use(tx: &mut Tx, runs: &[RunReport]) {
+    let highest = runs.iter().map(|report| report.run.job.0).max().unwrap_or(0);
+    // A node cannot push the counter beyond what a restore may have lost.
+    let bound = tx.state.next_job.saturating_add(super::handle::RESTORE_GAP);
+    if highest >= tx.state.next_job && highest < bound {
+        let next_job = highest + 1;
+        let incarnation = tx.state.incarnation;
+        tx.emit(Event::Restored { incarnation, next_job, at: tx.now });
+    }
+}
+
+/// What became of a run that its node's hello does not name.
+fn lost(member: &Member, life: &NodeLife) -> Option<RunPhase> {
+    let (cause, text) = if member.life.boot != life.boot {
+        (EndCause::NodeRebooted, "the node was rebooted")
+    } else if member.life.spool != life.spool {
+        (EndCause::SpoolLost, "the node lost its spool directory")
+    } else {
+        match &member.phase {
+            // Not accepted yet: it will be sent.
+            None => return None,
+            Some(RunPhase::Clean(_)) => return None,
+            Some(_) => (EndCause::SpoolLost, "the node no longer knows the run"),
+        }
+    };
+    let end = RunEnd { cause, text: text.into(), ..RunEnd::default() };
+    Some(RunPhase::Clean(end))
+}
+
+fn take_inventory(tx: &mut Tx, id: NodeId, mut inventory: Inventory) {
+    let Some(node) = tx.state.nodes.get(id) else { return };
+    let known = |uuid: &str| node.gpus.iter().any(|gpu| gpu.info.uuid == uuid);
+    let mut room = MAX_GPU_SLOTS.saturating_sub(node.gpus.len());
+    let mut seen = std::collections::BTreeSet::new();
+    inventory.gpus.retain(|gpu| {
+        let new = !known(&gpu.uuid);
+        let keep = seen.insert(gpu.uuid.clone()) && (!new || room > 0);
+        room -= usize::from(keep && new);
+        keep
+    });
+    let now_there: Vec<_> =
+        node.gpus.iter().filter(|gpu| gpu.present).map(|gpu| &gpu.info).collect();
+    let same_gpus = now_there.len() == inventory.gpus.len()
+        && inventory.gpus.iter().all(|gpu| now_there.contains(&gpu));
+    let rest = Inventory { gpus: Vec::new(), ..inventory.clone() };
+    if !same_gpus || node.inventory != rest {
+        tx.emit(Event::NodeInventory { node: id, inventory, at: tx.now });
+    }
+}
+
+/// Takes a report if it is news; reports never go back.
+fn take(tx: &mut Tx, node: NodeId, run: RunId, phase: RunPhase) {
+    let Some(member) = tx.state.runs.get(run).and_then(|r| r.member(node)) else { return };
+    if member.phase.as_ref().is_some_and(|known| known.rank() >= phase.rank()) {
+        return;
+    }
+    // The end is what was reported first: a later report may only add that it is clean.
+    let phase = match (phase, member.end()) {
+        (RunPhase::Clean(_), Some(end)) => RunPhase::Clean(end.clone()),
+        (phase, _) => phase,
+    };
+    let started = matches!(phase, RunPhase::Running { .. });
+    tx.emit(Event::RunReported { run, node, phase, at: tx.now });
+    if started && tx.state.nodes.get(node).is_some_and(|node| !node.strikes.is_empty()) {
+        tx.emit(Event::NodeStrikesCleared { node });
+    }
+    advance(tx, run);
+}
+
+/// Writes off every run on a node that is held for lost.
+pub(super) fn forfeit_runs(tx: &mut Tx, id: NodeId, text: &str) {
+    let held: Vec<RunId> =
+        tx.state.nodes.get(id).map_or(Vec::new(), |node| node.runs.iter().copied().collect());
+    for run in held {
+        let open = tx
+            .state
+            .runs
+            .get(run)
+            .and_then(|r| r.member(id))
+            .is_some_and(|member| !member.is_settled());
+        if open {
+            let text = text.to_owned();
+            tx.emit(Event::RunForfeited { run, node: id, text, at: tx.now });
+            advance(tx, run);
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! A run moves on: go when all are ready, stop when one member fails, an outcome when all have ended.
+
+use super::cancel::stop;
+use super::event::Event;
+use super::handle::Tx;
+use super::node_health;
+use super::state::{Job, Member, Outcome, Run};
+use gmodel::config::Partition;
+use gmodel::node::Mark;
+use gmodel::run::{EndCause, RunEnd, RunPhase, StopWhy, Usage};
+use gmodel::{ExitCode, JobState, RunId, Timestamp};
+
+/// Node failures of one job until it is held.
+pub const MAX_NODE_FAILURES: usize = 3;
+/// Longest wait before a job that failed to start is tried again, seconds.
+const MAX_BACK_OFF_SECS: i64 = 300;
+
+/// Emits what follows from the reports of a run so far. Safe to call at any time.
+pub(super) fn advance(tx: &mut Tx, id: RunId) {
+    let Some(run) = tx.state.runs.get(id) else { return };
+    if run.outcome.is_none() {
+        if run.all(Member::is_ended) {
+            end(tx, id);
+        } else if should_stop_rest(run, no_kill(tx, id)) {
+            stop(tx, id, StopWhy::Member, "system");
+            return;
+        } else if run.go.is_none() && run.stop.is_none() && run.all(is_ready) {
+            tx.emit(Event::RunGo { run: id, at: tx.now });
+            return;
+        } else {
+            return;
+        }
+    }
+    settle(tx, id);
+}
+
+fn is_ready(member: &Member) -> bool {
+    member.phase.as_ref().is_some_and(|phase| phase.rank() >= RunPhase::Ready.rank())
+}
+
+fn no_kill(tx: &Tx, id: RunId) -> bool {
+    tx.state.jobs.get(id.job).is_some_and(|job| job.spec.no_kill)
+}
+
+/// The batch node's end is the run's; another member's failure is too, unless `--no-kill`.
+fn should_stop_rest(run: &Run, no_kill: bool) -> bool {
+    run.stop.is_none()
+        && run.members.iter().enumerate().any(|(at, member)| match member.end() {
+            _ if member.forfeited => at == 0 || !no_kill,
+            Some(_) if at == 0 => true,
+            Some(end) => !no_kill && (end.cause != EndCause::Exited || !end.exit.is_success()),
+            None => false,
+        })
+}
+
+fn settle(tx: &mut Tx, id: RunId) {
+    let Some(run) = tx.state.runs.get(id) else { return };
+    let (settled, clean) = (run.is_settled(), run.is_clean());
+    let completing = tx
+        .state
+        .jobs
+        .get(id.job)
+        .is_some_and(|job| job.live_run() == Some(id) && job.state == JobState::Completing);
+    if settled && completing {
+        tx.emit(Event::RunSettled { run: id, at: tx.now });
+    }
+    if clean {
+        tx.emit(Event::RunClosed { run: id });
+    }
+}
+
+fn end(tx: &mut Tx, id: RunId) {
+    let run = tx.state.runs.get(id).expect("advance found it");
+    let job = tx.state.jobs.get(id.job).expect("a run without outcome has its job");
+    let partition = tx.state.config.partition(&job.spec.partition).cloned().unwrap_or_default();
+    let outcome = decide(run, job, &partition, tx.now);
+    let settled = run.is_settled();
+    let strikes = node_health::strikes_of(run, job, tx.now);
+    tx.emit(Event::RunEnded { run: id, outcome, settled });
+    for (node, strike, at_once) in strikes {
+        node_health::strike(tx, node, strike, at_once);
+    }
+}
+
+/// How a run ended, and what becomes of its job.
+fn decide(run: &Run, job: &Job, partition: &Partition, now: Timestamp) -> Outcome {
+    let mut usage = Usage::default();
+    for end in run.members.iter().filter_map(Member::end) {
+        usage.add(&end.usage);
+    }
+    let verdict = verdict(run);
+    let may_requeue = job.may_requeue(partition.requeue);
+    let failures = job.node_failures.len() + failed_nodes(run);
+    let back_off = |n: usize| now.plus_secs((1i64 << n.min(16)).min(MAX_BACK_OFF_SECS));
+    let (requeue, hold) = match verdict.kind {
+        Kind::Final => (None, None),
+        Kind::AskedBack => (Some(now), None),
+        Kind::NeverStarted { hold } => {
+            let hold = hold.then(|| system_hold(now, verdict.text.clone()));
+            (Some(back_off(failures)), hold.or_else(|| too_many(job, failures, now)))
+        }
+        Kind::NodeFailure if may_requeue => (Some(back_off(failures)), too_many(job, failures, now)),
+        Kind::NodeFailure => (None, None),
+    };
+    Outcome {
+        state: verdict.state,
+        exit: verdict.exit,
+        text: verdict.text,
+        started: run.started,
+        ended: now,
+        usage,
+        requeue,
+        hold,
+    }
+}
+
+struct Verdict {
+    state: JobState,
+    exit: ExitCode,
+    text: String,
+    kind: Kind,
+}
+
+enum Kind {
+    Final,
+    /// Somebody asked for it: requeue, preemption.
+    AskedBack,
+    /// No process of the user was started; it is not charged and always goes back.
+    NeverStarted { hold: bool },
+    /// It ran and lost its node.
+    NodeFailure,
+}
+
+fn verdict(run: &Run) -> Verdict {
+    let batch = run.members.first().and_then(Member::end);
+    let why = run.stop.as_ref().map(|stop| stop.why);
+    // A batch process that ended by itself counts, whatever was ordered meanwhile.
+    if let Some(end) = batch
+        && end.cause == EndCause::Exited
+        && (why != Some(StopWhy::Member) || worst(run).is_none())
+    {
+        return by_exit(end);
+    }
+    if let Some(verdict) = worst(run) {
+        return verdict;
+    }
+    let exit = batch.map(|end| end.exit).unwrap_or_default();
+    let by = run.stop.as_ref().map_or("", |stop| stop.by.as_str());
+    let (state, text, kind) = match why {
+        Some(StopWhy::Requeued) => {
+            (JobState::Cancelled, format!("requeued by {by}"), Kind::AskedBack)
+        }
+        Some(StopWhy::Preempted) => (JobState::Preempted, String::new(), Kind::AskedBack),
+        Some(StopWhy::PrepareTimeout) => {
+            let late = run.members.iter().filter(|m| m.end().is_none_or(|e| e.started.is_none()));
+            let text = format!("{} nodes did not get ready in time", late.count());
+            (JobState::NodeFail, text, Kind::NeverStarted { hold: false })
+        }
+        _ => (JobState::Cancelled, String::new(), Kind::Final),
+    };
+    Verdict { state, exit, text, kind }
+}
+
+fn by_exit(end: &RunEnd) -> Verdict {
+    let state =
+        if end.exit.is_success() { JobState::Completed } else { JobState::Failed };
+    Verdict { state, exit: end.exit, text: end.text.clone(), kind: Kind::Final }
+}
+
+/// The gravest end among the members, if one is more than a plain exit or an obeyed stop.
+fn worst(run: &Run) -> Option<Verdict> {
+    if let Some(member) = run.members.iter().find(|member| member.forfeited) {
+        let text = format!("node {} was lost", member.node);
+        return Some(node_failure(run, text));
+    }
+    let ends = || run.members.iter().filter_map(Member::end);
+    if let Some(end) = ends().find(|end| end.cause.is_node_failure()) {
+        let never = matches!(end.cause, EndCause::LaunchNode | EndCause::PrologFailed);
+        if never && run.started.is_none() {
+            let hold = end.cause == EndCause::PrologFailed;
+            return Some(Verdict {
+                state: JobState::NodeFail,
+                exit: end.exit,
+                text: end.text.clone(),
+                kind: Kind::NeverStarted { hold },
+            });
+        }
+        return Some(node_failure(run, end.text.clone()));
+    }
+    let special = [
+        (EndCause::LaunchUser, JobState::Failed),
+        (EndCause::FenceBroken, JobState::Failed),
+        (EndCause::OutOfMemory, JobState::OutOfMemory),
+        (EndCause::TimeLimit, JobState::Timeout),
+    ];
+    for (cause, state) in special {
+        if let Some(end) = ends().find(|end| end.cause == cause) {
+            let mut exit = end.exit;
+            if cause == EndCause::LaunchUser && exit.is_success() {
+                exit = ExitCode::exited(1);
+            }
+            return Some(Verdict { state, exit, text: end.text.clone(), kind: Kind::Final });
+        }
+    }
+    // Another node's tasks failed and the batch was stopped for it.
+    let failed = run.members.iter().skip(1).filter_map(Member::end);
+    let failed = failed.into_iter().find(|end| {
+        end.cause == EndCause::Exited && !end.exit.is_success()
+    });
+    failed.map(by_exit)
+}
+
+fn node_failure(run: &Run, text: String) -> Verdict {
+    // Nothing of the user ran: it is as if it had never been placed.
+    let kind = if run.started.is_none() {
+        Kind::NeverStarted { hold: false }
+    } else {
+        Kind::NodeFailure
+    };
+    Verdict { state: JobState::NodeFail, exit: ExitCode::default(), text, kind }
+}
+
+fn failed_nodes(run: &Run) -> usize {
+    run.members
+        .iter()
+        .filter(|m| m.forfeited || m.end().is_some_and(|end| end.cause.is_node_failure()))
+        .count()
+}
+
+fn too_many(job: &Job, failures: usize, now: Timestamp) -> Option<Mark> {
+    if failures < MAX_NODE_FAILURES {
+        return None;
+    }
+    let known: Vec<String> =
+        job.node_failures.iter().map(|f| format!("node {} ({})", f.node, f.text)).collect();
+    let text = format!("its runs failed with their nodes {failures} times: {}", known.join("; "));
+    Some(system_hold(now, text))
+}
+
+fn system_hold(now: Timestamp, reason: String) -> Mark {
+    Mark { owner: "system".into(), reason, since: now }
+}

@@ -1,0 +1,107 @@
+//! The picture of the state that the planner works from.
+
+use super::state::{Job, Node, State};
+use gmodel::{JobState, NodeId, Timestamp};
+use gsched::snapshot::PendingArray;
+use gsched::{PendingJob, RunningShare, SchedNode, Snapshot};
+
+/// Everything a pass needs, and nothing that changes under it.
+pub fn snapshot(state: &State, now: Timestamp) -> Snapshot {
+    let nodes = state
+        .nodes
+        .values()
+        .filter(|node| node.role == gmodel::node::Role::Compute)
+        .map(|node| sched_node(state, node))
+        .collect();
+    let jobs = state.jobs.values().filter(|job| job.state == JobState::Pending);
+    let arrays = state.arrays.values().filter(|array| !array.pending.is_empty());
+    let pending = jobs.map(|job| pending_job(state, job)).chain(arrays.map(|array| PendingJob {
+        id: array.id,
+        spec: array.spec.clone(),
+        submitted: array.submitted,
+        eligible: array.eligible,
+        nice: array.nice,
+        limit_secs: array.limit_secs,
+        held_by: array.holds.first().map(|mark| mark.owner.clone()),
+        avoid: Vec::new(),
+        array: Some(PendingArray {
+            positions: array.pending.clone(),
+            room: array.tasks.limit().map(|limit| limit.saturating_sub(array.own_live)),
+        }),
+    }));
+    let running = state.runs.values().flat_map(|run| {
+        let from = run.started.or(run.go).unwrap_or(now);
+        let ends_by = run.limit_secs.map(|secs| from.plus_secs(i64::from(secs)));
+        run.allocation
+            .iter()
+            .zip(&run.members)
+            .filter(|(_, member)| !member.is_clean())
+            .map(move |(share, _)| RunningShare { run: run.id, share: share.clone(), ends_by })
+    });
+    Snapshot {
+        seq: state.seq,
+        now,
+        config: state.config.clone(),
+        nodes,
+        pending: pending.collect(),
+        running: running.collect(),
+    }
+}
+
+fn pending_job(state: &State, job: &Job) -> PendingJob {
+    // A task with a record of its own counts against its array's cap.
+    let room = job.task.and_then(|task| {
+        let array = state.arrays.get(task.array)?;
+        array.tasks.limit().map(|limit| limit.saturating_sub(array.own_live))
+    });
+    let mut avoid: Vec<NodeId> = job.node_failures.iter().map(|failure| failure.node).collect();
+    avoid.dedup();
+    PendingJob {
+        id: job.id,
+        spec: job.spec.clone(),
+        submitted: job.submitted,
+        eligible: job.eligible,
+        nice: job.nice,
+        limit_secs: job.limit_secs,
+        held_by: job.holds.first().map(|mark| mark.owner.clone()),
+        avoid,
+        array: room.map(|room| PendingArray {
+            positions: [0].into_iter().collect(),
+            room: Some(room),
+        }),
+    }
+}
+
+/// A node as the scheduler sees it.
+pub fn sched_node(state: &State, node: &Node) -> SchedNode {
+    let free = state.free_on(node);
+    SchedNode {
+        id: node.id,
+        name: node.name.clone(),
+        unavailable: unavailable(node),
+        features: node.inventory.features.clone(),
+        cpus: node.inventory.cpus,
+        mem_bytes: node.inventory.mem_bytes,
+        gpus: node.gpus.clone(),
+        free_cpus: free.cpus,
+        free_mem_bytes: free.mem_bytes,
+        free_gpu_milli: free.gpu_milli,
+        runs: free.runs,
+        exclusive: false,
+    }
+}
+
+/// Why a node takes no new work.
+fn unavailable(node: &Node) -> Option<String> {
+    use gmodel::node::Link;
+    match node.link {
+        Link::Never => return Some("has not reported yet".into()),
+        Link::Silent => return Some("not responding".into()),
+        Link::Down => return Some("down".into()),
+        Link::Up => {}
+    }
+    if let Some(mark) = node.drains.first() {
+        return Some(format!("drained: {}", mark.reason));
+    }
+    (!node.inventory.unfit.is_empty()).then(|| node.inventory.unfit.clone())
+}

@@ -1,0 +1,346 @@
+//! A submission: checked against partition and nodes, defaults filled in, made a fact.
+//!
+//! What can never run is refused here with what would work; what must wait is queued.
+
+use super::command::{Actor, Refusal, RefusalCode, Reply};
+use super::event::Event;
+use super::handle::Tx;
+use super::snapshot::sched_node;
+use super::state::{ClientKey, State};
+use gmodel::config::{ClusterConfig, Partition, PartitionState};
+use gmodel::constraint::Constraint;
+use gmodel::duration::squeue_time;
+use gmodel::{JobId, JobSpec, UserRef};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// Used when neither job nor partition says anything, seconds.
+const DEFAULT_LIMIT_SECS: u32 = 86_400;
+/// Requests known to fit; more than this are asked again.
+const MAX_FEASIBLE: usize = 1024;
+/// Bounds on the texts of a request, bytes.
+const MAX_NAME_BYTES: usize = 255;
+const MAX_TEXT_BYTES: usize = 4096;
+/// Nodes, tasks and CPUs a job may name.
+const MAX_NODES: u32 = 65_536;
+const MAX_TASKS: u32 = 1_000_000;
+
+pub(super) fn handle(
+    tx: &mut Tx,
+    actor: &Actor,
+    spec: JobSpec,
+    client_key: Option<String>,
+) -> Result<Reply, Refusal> {
+    if let Some(id) = known_key(tx.state, actor, client_key.as_deref())? {
+        return Ok(Reply::Submitted { id, notes: Vec::new(), repeated: true });
+    }
+    let mut notes = Vec::new();
+    let (spec, limit_secs) = complete(tx.state, actor, spec, &mut notes)?;
+    let shape = (spec.partition.clone(), spec.request.clone());
+    if tx.state.feasible.len() < MAX_FEASIBLE {
+        Arc::make_mut(&mut tx.state.feasible).insert(shape);
+    }
+    let id = JobId(tx.state.next_job);
+    let spec = Arc::new(spec);
+    tx.emit(Event::JobSubmitted { id, spec, limit_secs, at: tx.now, client_key });
+    Ok(Reply::Submitted { id, notes, repeated: false })
+}
+
+/// A submission with its defaults, checked as far as it can be without making it.
+pub fn complete(
+    state: &State,
+    actor: &Actor,
+    mut spec: JobSpec,
+    notes: &mut Vec<String>,
+) -> Result<(JobSpec, Option<u32>), Refusal> {
+    let config = &state.config;
+    spec.user = UserRef { name: actor.user.clone(), uid: actor.uid, gid: actor.gid };
+    check_user(config, actor)?;
+    check_texts(&spec)?;
+    check_numbers(state, &spec)?;
+    if spec.partition.is_empty() {
+        let default = config.default_partition().ok_or_else(|| no_default(config))?;
+        spec.partition = default.name.clone();
+    }
+    let partition = partition_or_refusal(config, &spec.partition)?;
+    check_admission(partition, actor, &mut spec, config)?;
+    let limit_secs = time_limit(&spec, partition, notes)?;
+    check_nodes(state, partition, &spec, notes)?;
+    Ok((spec, limit_secs))
+}
+
+fn known_key(
+    state: &State,
+    actor: &Actor,
+    key: Option<&str>,
+) -> Result<Option<JobId>, Refusal> {
+    let Some(key) = key else { return Ok(None) };
+    if key.is_empty() || key.len() > 128 {
+        return Err(invalid("a client key has 1 to 128 characters"));
+    }
+    let key = ClientKey { uid: actor.uid, key: key.to_owned() };
+    Ok(state.client_keys.get(&key).copied())
+}
+
+fn check_user(config: &ClusterConfig, actor: &Actor) -> Result<(), Refusal> {
+    if actor.uid == 0 && !config.allow_root_jobs {
+        return Err(Refusal::new(
+            RefusalCode::Denied,
+            "jobs of root are not accepted here: submit as an ordinary user. \
+             (`allow_root_jobs = true` in gpuctld.toml changes that.)",
+        ));
+    }
+    Ok(())
+}
+
+fn check_texts(spec: &JobSpec) -> Result<(), Refusal> {
+    let launch = &spec.launch;
+    let named = [
+        ("job name", &spec.name, MAX_NAME_BYTES),
+        ("partition", &spec.partition, MAX_NAME_BYTES),
+        ("account", &spec.account, MAX_NAME_BYTES),
+        ("QOS", &spec.qos, MAX_NAME_BYTES),
+        ("comment", &spec.comment, MAX_TEXT_BYTES),
+        ("working directory", &launch.work_dir, MAX_TEXT_BYTES),
+        ("output pattern", &launch.stdout, MAX_TEXT_BYTES),
+        ("error pattern", &launch.stderr, MAX_TEXT_BYTES),
+        ("input pattern", &launch.stdin, MAX_TEXT_BYTES),
+        ("command", &launch.command, MAX_TEXT_BYTES),
+        ("submit host", &launch.submit_host, MAX_NAME_BYTES),
+    ];
+    for (what, text, most) in named {
+        if text.len() > most {
+            return Err(invalid(format!("the {what} has {} bytes; {most} are allowed", text.len())));
+        }
+        if text.contains(['\0', '\n']) {
+            return Err(invalid(format!("the {what} holds a line break or NUL byte")));
+        }
+    }
+    if !launch.work_dir.starts_with('/') {
+        let text = format!("the working directory {:?} is not an absolute path", launch.work_dir);
+        return Err(invalid(text));
+    }
+    if spec.tags.len() > 32 || spec.tags.iter().any(|tag| tag.is_empty() || tag.len() > 64) {
+        return Err(invalid("a job may have 32 tags of 1 to 64 characters"));
+    }
+    Ok(())
+}
+
+fn check_numbers(state: &State, spec: &JobSpec) -> Result<(), Refusal> {
+    let request = &spec.request;
+    let per_node = request.ntasks_per_node.unwrap_or(1);
+    if request.nodes_min == 0 || request.nodes_max < request.nodes_min {
+        let (least, most) = (request.nodes_min, request.nodes_max);
+        return Err(invalid(format!("--nodes {least}-{most}: ask for at least one, smaller first")));
+    }
+    if request.nodes_max > MAX_NODES || request.ntasks > MAX_TASKS || per_node > MAX_TASKS {
+        return Err(invalid(format!(
+            "a job may have {MAX_NODES} nodes and {MAX_TASKS} tasks at most"
+        )));
+    }
+    if request.ntasks == 0 || request.cpus_per_task == Some(0) || per_node == 0 {
+        return Err(invalid("tasks and CPUs are counted from 1"));
+    }
+    let config = &state.config;
+    if let Some(array) = &spec.array
+        && array.len() > config.max_array_tasks
+    {
+        return Err(Refusal::new(
+            RefusalCode::Limit,
+            format!(
+                "the array has {} tasks; this cluster allows {}. Split it.",
+                array.len(),
+                config.max_array_tasks
+            ),
+        ));
+    }
+    let records = state.jobs.len() + state.arrays.len();
+    if records >= config.max_pending_jobs as usize {
+        return Err(Refusal::new(
+            RefusalCode::Limit,
+            format!(
+                "{records} jobs are in the queue, as many as this cluster allows. Try later, or \
+                 submit an array, which counts once."
+            ),
+        ));
+    }
+    Ok(())
+}
+
+fn no_default(config: &ClusterConfig) -> Refusal {
+    let names: Vec<_> = config.partitions.iter().map(|p| p.name.as_str()).collect();
+    let text = if names.is_empty() {
+        "no partition is configured".into()
+    } else {
+        format!("no default partition is set; name one with -p: {}", names.join(", "))
+    };
+    invalid(text)
+}
+
+pub(super) fn partition_or_refusal<'a>(
+    config: &'a ClusterConfig,
+    name: &str,
+) -> Result<&'a Partition, Refusal> {
+    config.partition(name).ok_or_else(|| {
+        let names: Vec<_> = config.partitions.iter().map(|p| p.name.as_str()).collect();
+        let hint = gmodel::suggest::did_you_mean(name, names.iter().copied());
+        let text =
+            format!("no partition {name:?}{hint} There are: {}.", names.join(", "));
+        let text = if hint.is_empty() { text.replacen("\" There", "\". There", 1) } else { text };
+        Refusal::new(RefusalCode::Invalid, text)
+    })
+}
+
+fn check_admission(
+    partition: &Partition,
+    actor: &Actor,
+    spec: &mut JobSpec,
+    config: &ClusterConfig,
+) -> Result<(), Refusal> {
+    let name = &partition.name;
+    if matches!(partition.state, PartitionState::Drain | PartitionState::Inactive) {
+        let text = format!("partition {name:?} takes no submissions now.");
+        return Err(Refusal::new(RefusalCode::Unavailable, text));
+    }
+    if spec.account.is_empty() {
+        spec.account.clone_from(&config.default_account);
+    }
+    if spec.qos.is_empty() {
+        spec.qos = "normal".into();
+    }
+    let denied = |text| Err(Refusal::new(RefusalCode::Denied, text));
+    if !partition.allow_accounts.is_empty() && !partition.allow_accounts.contains(&spec.account) {
+        let allowed = partition.allow_accounts.join(", ");
+        return denied(format!(
+            "partition {name:?} is for the accounts {allowed}; this job is charged to {}. \
+             Choose with -A.",
+            spec.account
+        ));
+    }
+    if !partition.allow_users.is_empty() && !partition.allow_users.contains(&actor.user) {
+        return denied(format!("partition {name:?} is not open to {}.", actor.user));
+    }
+    if spec.nice < 0 && !actor.operator {
+        return denied("only operators may use a negative --nice.".into());
+    }
+    if let Some(most) = partition.max_nodes
+        && spec.request.nodes_min > most
+    {
+        return Err(invalid(format!(
+            "--nodes {}: partition {name:?} allows {most} a job.",
+            spec.request.nodes_min
+        )));
+    }
+    Ok(())
+}
+
+fn time_limit(
+    spec: &JobSpec,
+    partition: &Partition,
+    notes: &mut Vec<String>,
+) -> Result<Option<u32>, Refusal> {
+    let most = partition.max_time_secs;
+    let shown = |secs: u32| squeue_time(u64::from(secs));
+    match spec.time_limit_secs {
+        Some(u32::MAX) if most.is_none() => Ok(None),
+        Some(asked) => match most {
+            Some(most) if asked > most => {
+                let asked = if asked == u32::MAX { "UNLIMITED".into() } else { shown(asked) };
+                Err(invalid(format!(
+                    "--time {asked}: partition {:?} allows at most {}.",
+                    partition.name,
+                    shown(most)
+                )))
+            }
+            _ => Ok(Some(asked)),
+        },
+        None => {
+            let chosen = partition.default_time_secs.or(most);
+            if chosen.is_none() {
+                notes.push(format!(
+                    "no --time given and partition {:?} has no default: the limit is {}",
+                    partition.name,
+                    shown(DEFAULT_LIMIT_SECS)
+                ));
+            }
+            Ok(Some(chosen.unwrap_or(DEFAULT_LIMIT_SECS)))
+        }
+    }
+}
+
+/// Refuses what no set of the partition's nodes could ever run, running or not.
+fn check_nodes(
+    state: &State,
+    partition: &Partition,
+    spec: &JobSpec,
+    notes: &mut Vec<String>,
+) -> Result<(), Refusal> {
+    let request = &spec.request;
+    if state.feasible.contains(&(spec.partition.clone(), request.clone())) {
+        return Ok(());
+    }
+    let features = |node: &super::state::Node| node.inventory.features.clone();
+    let nodes: Vec<_> = state
+        .nodes
+        .values()
+        .filter(|node| node.role == gmodel::node::Role::Compute)
+        .filter(|node| partition.holds(&node.name, &features(node)))
+        .map(|node| sched_node(state, node))
+        .collect();
+    for name in request.nodelist.iter().flat_map(|list| list.iter()) {
+        if !nodes.iter().any(|node| node.name == name) {
+            let names = nodes.iter().map(|node| node.name.as_str());
+            let hint = gmodel::suggest::did_you_mean(name, names);
+            return Err(invalid(format!(
+                "--nodelist: {name:?} is not a node of partition {:?}{hint}",
+                partition.name
+            )));
+        }
+    }
+    let mut allowed = nodes;
+    if let Some(text) = &request.constraint {
+        let wanted = Constraint::parse(text).map_err(|e| invalid(e.to_string()))?;
+        let known: BTreeSet<&str> =
+            allowed.iter().flat_map(|n| n.features.iter().map(String::as_str)).collect();
+        let missing = wanted.features().into_iter().find(|f| !known.contains(f)).map(str::to_owned);
+        let known: Vec<String> = known.into_iter().map(str::to_owned).collect();
+        allowed.retain(|n| wanted.eval(&n.features.iter().map(String::as_str).collect()));
+        if let Some(missing) = missing.filter(|_| allowed.is_empty()) {
+            return Err(invalid(format!(
+                "--constraint {text}: no node of partition {:?} has the feature {missing:?} (there \
+                 are: {}).",
+                partition.name,
+                if known.is_empty() { "none".into() } else { known.join(", ") }
+            )));
+        }
+    }
+    if let Some(exclude) = &request.exclude {
+        allowed.retain(|node| !exclude.contains(&node.name));
+    }
+    if state.nodes.is_empty() {
+        notes.push("no node has joined yet: the job waits".into());
+        return Ok(());
+    }
+    if allowed.is_empty() {
+        return Err(invalid(format!(
+            "no node of partition {:?} is left after --constraint, --exclude and --nodelist.",
+            partition.name
+        )));
+    }
+    let asked = request.nodes_min.max(request.nodelist.as_ref().map_or(0, |l| l.len() as u32));
+    if asked as usize > allowed.len() {
+        return Err(invalid(format!(
+            "--nodes {asked}: partition {:?} has {} such nodes.",
+            partition.name,
+            allowed.len()
+        )));
+    }
+    match gsched::impossible(request, partition, &allowed) {
+        Some(text) => Err(invalid(text)),
+        None => Ok(()),
+    }
+}
+
+fn invalid(text: impl Into<String>) -> Refusal {
+    Refusal::new(RefusalCode::Invalid, text)
+}

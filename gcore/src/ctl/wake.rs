@@ -1,0 +1,100 @@
+//! Time passing: silent nodes, runs that do not get ready, finished jobs to forget.
+
+use super::cancel::stop;
+use super::event::Event;
+use super::handle::Tx;
+use super::node_report::forfeit_runs;
+use super::state::{Node, State};
+use gmodel::config::LostNode;
+use gmodel::node::Link;
+use gmodel::run::StopWhy;
+use gmodel::{JobId, NodeId, RunId, Timestamp};
+
+pub(super) fn handle(tx: &mut Tx) {
+    let now = tx.now;
+    let silent: Vec<NodeId> = tx
+        .state
+        .nodes
+        .values()
+        .filter(|node| silence_ends(tx.state, node).is_some_and(|at| at <= now))
+        .map(|node| node.id)
+        .collect();
+    for id in silent {
+        tx.emit(Event::NodeLinkChanged { node: id, link: Link::Down, at: now });
+        if tx.state.config.lost_node == LostNode::Requeue {
+            let secs = tx.state.config.node_timeout_secs;
+            forfeit_runs(tx, id, &format!("the node was silent for {secs} s"));
+        }
+    }
+    let late_before = now.plus_secs(-i64::from(tx.state.config.prepare_timeout_secs));
+    let late: Vec<RunId> = tx
+        .state
+        .preparing
+        .iter()
+        .take_while(|(placed, _)| *placed <= late_before)
+        .map(|(_, run)| *run)
+        .collect();
+    for run in late {
+        stop(tx, run, StopWhy::PrepareTimeout, "system");
+    }
+    forget_finished(tx);
+    if tx.state.not_yet.first().is_some_and(|(at, _)| *at <= now)
+        || tx.state.automatic_drains.first().is_some_and(|(at, _)| at.plus_secs(3600) <= now)
+    {
+        tx.emit(Event::TimeReached { until: now });
+    }
+}
+
+fn forget_finished(tx: &mut Tx) {
+    let before = tx.now.plus_secs(-i64::from(tx.state.config.min_job_age_secs));
+    let jobs: Vec<JobId> = tx
+        .state
+        .finished
+        .iter()
+        .take_while(|(ended, _)| *ended <= before)
+        .map(|(_, id)| *id)
+        // A run on a lost node still refers to its job.
+        .filter(|id| tx.state.jobs.get(*id).is_some_and(|job| job.live.is_none()))
+        .collect();
+    if jobs.is_empty() && tx.state.arrays.is_empty() {
+        return;
+    }
+    let arrays: Vec<JobId> = tx
+        .state
+        .arrays
+        .values()
+        .filter(|array| array.is_over() && array.ended.is_some_and(|ended| ended <= before))
+        .map(|array| array.id)
+        .collect();
+    if !jobs.is_empty() || !arrays.is_empty() {
+        tx.emit(Event::JobsForgotten { jobs, arrays });
+    }
+}
+
+/// When a silent node counts as failed. Silence counts from the controller's own start too.
+fn silence_ends(state: &State, node: &Node) -> Option<Timestamp> {
+    let since = node.link_since.max(state.started);
+    (node.link == Link::Silent)
+        .then(|| since.plus_secs(i64::from(state.config.node_timeout_secs)))
+}
+
+/// The next time at which `Input::Wake` would do something; derived, never set.
+pub fn next_deadline(state: &State) -> Option<Timestamp> {
+    let config = &state.config;
+    let silence = state.nodes.values().filter_map(|node| silence_ends(state, node)).min();
+    let prepare = state
+        .preparing
+        .first()
+        .map(|(placed, _)| placed.plus_secs(i64::from(config.prepare_timeout_secs)));
+    let age = i64::from(config.min_job_age_secs);
+    let forget = state.finished.first().map(|(ended, _)| ended.plus_secs(age));
+    let eligible = state.not_yet.first().map(|(at, _)| *at);
+    let arrays = state
+        .arrays
+        .values()
+        .filter(|array| array.is_over())
+        .filter_map(|array| array.ended)
+        .min()
+        .map(|ended| ended.plus_secs(age));
+    [silence, prepare, forget, eligible, arrays].into_iter().flatten().min()
+}
