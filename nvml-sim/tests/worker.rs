@@ -11,7 +11,7 @@ use gsys::nvml::{
 use simulated::{SimulatedHost, eventually};
 
 const SOON: Duration = Duration::from_secs(20);
-const SHORT: Duration = Duration::from_millis(300);
+const SHORT: Duration = Duration::from_secs(1);
 
 fn start(host: &SimulatedHost) -> NvmlWorker {
     NvmlWorker::start(Some(host.library())).expect("a worker")
