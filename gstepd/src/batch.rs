@@ -1,0 +1,135 @@
+//! What is started for a job on its batch node: the script or the command, with its environment, directory and files.
+//! Turns order and setup into a launch; never waits for it.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use gmodel::job;
+use gmodel::launch_order::LaunchOrder;
+use gmodel::pattern::{self, DEFAULT_ARRAY_OUTPUT, DEFAULT_OUTPUT, PatternContext, PatternError};
+use gmodel::supervise::Setup;
+use gsys::cgroup::JoinFds;
+use gsys::launch::{Bind, Identity, LaunchSpec, OpenMode, Stdio};
+
+use crate::environment;
+
+/// The launch of the batch process. `script` is the script's copy, if there is a script.
+pub fn launch_spec<'a>(
+    order: &LaunchOrder,
+    setup: &Setup,
+    script: Option<&Path>,
+    join: Option<&'a JoinFds>,
+) -> Result<LaunchSpec<'a>, PatternError> {
+    let mut argv: Vec<OsString> = script.iter().map(|path| path.as_os_str().to_owned()).collect();
+    argv.extend(order.argv.iter().map(OsString::from));
+    let mut spec = LaunchSpec::new(argv, identity(setup));
+    spec.env = split_variables(environment::batch(order, setup));
+    spec.cwd = PathBuf::from(&order.work_dir);
+    spec.umask = order.umask;
+    spec.join = join;
+    spec.confine_root = setup.restrict_root;
+    spec.binds = binds(setup);
+    let files = StandardFiles::of(order, &setup.node_name)?;
+    let mode = output_mode(order);
+    if let Some(path) = files.stdin {
+        spec.stdin = Stdio::Open { path, mode: OpenMode::Read };
+    }
+    spec.stderr = match files.stderr.filter(|path| *path != files.stdout) {
+        Some(path) => Stdio::Open { path, mode },
+        None => Stdio::SameAsStdout,
+    };
+    spec.stdout = Stdio::Open { path: files.stdout, mode };
+    Ok(spec)
+}
+
+pub fn identity(setup: &Setup) -> Identity {
+    Identity { uid: setup.uid, gid: setup.gid, groups: setup.groups.clone() }
+}
+
+/// Private directories of the job, seen in the place of the node's.
+pub fn binds(setup: &Setup) -> Vec<Bind> {
+    let pairs = [(&setup.private_tmp, "/tmp"), (&setup.private_shm, "/dev/shm")];
+    let asked = pairs.into_iter().filter(|(source, _)| !source.is_empty());
+    asked.map(|(source, target)| Bind { source: source.into(), target: target.into() }).collect()
+}
+
+/// `NAME=value` lines as pairs.
+pub fn split_variables(lines: Vec<String>) -> Vec<(OsString, OsString)> {
+    lines.iter().filter_map(|line| line.split_once('=')).map(|(name, value)| (name.into(), value.into())).collect()
+}
+
+/// Paths after the patterns, relative to the working directory.
+#[derive(Debug, PartialEq, Eq)]
+struct StandardFiles {
+    stdin: Option<PathBuf>,
+    stdout: PathBuf,
+    stderr: Option<PathBuf>,
+}
+
+impl StandardFiles {
+    fn of(order: &LaunchOrder, node_name: &str) -> Result<StandardFiles, PatternError> {
+        let context = PatternContext {
+            job_id: order.run.map_or(0, |run| run.job.0),
+            array: order.array.as_ref().map(|task| (task.array.0, task.index)),
+            job_name: &order.job_name,
+            user_name: &order.user.name,
+            node_name,
+            node_index: order.node_index,
+            step: None,
+            task: 0,
+        };
+        let default = if order.array.is_some() { DEFAULT_ARRAY_OUTPUT } else { DEFAULT_OUTPUT };
+        let stdout = if order.stdout.is_empty() { default } else { &order.stdout };
+        let optional = |text: &str| match text {
+            "" => Ok(None),
+            text => pattern::expand(text, &context).map(|path| Some(PathBuf::from(path))),
+        };
+        Ok(StandardFiles {
+            stdin: optional(&order.stdin)?,
+            stdout: pattern::expand(stdout, &context)?.into(),
+            stderr: optional(&order.stderr)?,
+        })
+    }
+}
+
+/// A job started again goes on in its file, unless it was asked otherwise.
+fn output_mode(order: &LaunchOrder) -> OpenMode {
+    let first = order.run.is_none_or(|run| run.attempt == 1);
+    match order.open_mode {
+        Some(job::OpenMode::Append) => OpenMode::Append,
+        Some(job::OpenMode::Truncate) => OpenMode::Truncate,
+        None if first => OpenMode::Truncate,
+        None => OpenMode::Append,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gmodel::launch_order::ArrayTask;
+    use gmodel::{JobId, RunId};
+
+    #[test]
+    fn output_goes_to_the_default_files_unless_named() {
+        let mut order = LaunchOrder { run: Some(RunId::new(JobId(171), 1)), ..LaunchOrder::default() };
+        let files = |order: &LaunchOrder| StandardFiles::of(order, "n1").unwrap();
+        assert_eq!(files(&order).stdout, Path::new("gsub-171.out"));
+        order.array = Some(ArrayTask { array: JobId(169), index: 2, ..ArrayTask::default() });
+        assert_eq!(files(&order).stdout, Path::new("gsub-169_2.out"));
+        order.stdout = "out/%A/%a.%N".into();
+        order.stderr = "/dev/null".into();
+        let named = files(&order);
+        assert_eq!((named.stdout.to_str(), named.stderr.as_deref()), (Some("out/169/2.n1"), Some(Path::new("/dev/null"))));
+        assert_eq!(named.stdin, None);
+    }
+
+    #[test]
+    fn a_second_attempt_appends_unless_told_to_truncate() {
+        let mut order = LaunchOrder { run: Some(RunId::new(JobId(1), 1)), ..LaunchOrder::default() };
+        assert_eq!(output_mode(&order), OpenMode::Truncate);
+        order.run = Some(RunId::new(JobId(1), 2));
+        assert_eq!(output_mode(&order), OpenMode::Append);
+        order.open_mode = Some(job::OpenMode::Truncate);
+        assert_eq!(output_mode(&order), OpenMode::Truncate);
+    }
+}

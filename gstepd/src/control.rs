@@ -1,0 +1,133 @@
+//! The control socket: who may connect, one JSON object a line in both directions, the newest state to everyone who comes.
+//! Several connections at a time, so that a new gpud need not wait for the old one to be gone. Never blocks; a peer that
+//! does not read, or sends what is no line, is dropped, and may come again.
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+
+use gmodel::supervise::{FromStep, ToStep};
+use gsys::peer::peer_of;
+
+const SOCKET: &str = "ctl.sock";
+/// gpud has one, and for a moment two, when it is replaced.
+const MAX_CONNECTIONS: usize = 16;
+/// A step carries arguments and environment, of 1 MiB each, as escaped JSON.
+const MAX_LINE_BYTES: usize = 16 << 20;
+
+pub struct Control {
+    listener: UnixListener,
+    connections: Vec<Connection>,
+    state: FromStep,
+}
+
+struct Connection {
+    stream: UnixStream,
+    received: Vec<u8>,
+    /// The end was told: when this peer closes, it knows.
+    told_end: bool,
+    closed: bool,
+}
+
+impl Control {
+    /// Makes `ctl.sock` in the current directory. It appears under its name only when it can be connected to.
+    pub fn listen(state: FromStep) -> io::Result<Control> {
+        let aside = "ctl.sock.new";
+        let _ = fs::remove_file(aside);
+        let listener = UnixListener::bind(aside)?;
+        fs::set_permissions(aside, fs::Permissions::from_mode(0o600))?;
+        listener.set_nonblocking(true)?;
+        fs::rename(aside, SOCKET)?;
+        Ok(Control { listener, connections: Vec::new(), state })
+    }
+
+    /// Everyone is told, now and on connection.
+    pub fn publish(&mut self, state: FromStep) {
+        self.state = state;
+        for connection in &mut self.connections {
+            connection.send(&self.state);
+        }
+        self.connections.retain(|connection| !connection.closed);
+    }
+
+    /// What to poll for POLLIN: the listener first, then the connections.
+    pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        std::iter::once(self.listener.as_fd()).chain(self.connections.iter().map(|c| c.stream.as_fd()))
+    }
+
+    /// Takes new connections and reads what the others sent. The flag says that a peer which had been told the end is gone.
+    pub fn receive(&mut self) -> (Vec<ToStep>, bool) {
+        let mut orders = Vec::new();
+        for connection in &mut self.connections {
+            connection.read(&mut orders);
+        }
+        let acknowledged = self.connections.iter().any(|c| c.closed && c.told_end);
+        self.connections.retain(|connection| !connection.closed);
+        while let Ok((stream, _)) = self.listener.accept() {
+            self.admit(stream);
+        }
+        (orders, acknowledged)
+    }
+
+    fn admit(&mut self, stream: UnixStream) {
+        let own = nix::unistd::geteuid().as_raw();
+        let allowed = peer_of(&stream).is_ok_and(|peer| peer.uid == 0 || peer.uid == own);
+        if !allowed || self.connections.len() >= MAX_CONNECTIONS || stream.set_nonblocking(true).is_err() {
+            return;
+        }
+        let mut connection = Connection { stream, received: Vec::new(), told_end: false, closed: false };
+        connection.send(&self.state);
+        if !connection.closed {
+            self.connections.push(connection);
+        }
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(SOCKET);
+    }
+}
+
+impl Connection {
+    /// A few hundred bytes fit into any socket's buffer; when they do not, the peer has stopped reading.
+    fn send(&mut self, state: &FromStep) {
+        let Ok(mut line) = serde_json::to_vec(state) else { return };
+        line.push(b'\n');
+        match self.stream.write(&line) {
+            Ok(written) if written == line.len() => self.told_end = matches!(state, FromStep::Ended { .. }),
+            _ => self.closed = true,
+        }
+    }
+
+    fn read(&mut self, orders: &mut Vec<ToStep>) {
+        let mut buffer = [0; 16 << 10];
+        while !self.closed {
+            match self.stream.read(&mut buffer) {
+                Ok(0) => self.closed = true,
+                Ok(count) => {
+                    self.received.extend_from_slice(&buffer[..count]);
+                    // Only a piece with an end of line in it can complete a line.
+                    let complete = buffer[..count].contains(&b'\n');
+                    self.closed = complete && self.take_lines(orders).is_none() || self.received.len() > MAX_LINE_BYTES;
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
+                Err(_) => self.closed = true,
+            }
+        }
+    }
+
+    /// Whole lines become orders; `None` for what is no order.
+    fn take_lines(&mut self, orders: &mut Vec<ToStep>) -> Option<()> {
+        let mut from = 0;
+        while let Some(length) = self.received[from..].iter().position(|b| *b == b'\n') {
+            orders.push(serde_json::from_slice(&self.received[from..from + length]).ok()?);
+            from += length + 1;
+        }
+        self.received.drain(..from);
+        Some(())
+    }
+}

@@ -1,0 +1,397 @@
+//! The environment of a job's processes: that of the submission, then the node's, then `SLURM_*` as Slurm 22.05 sets it,
+//! and the same again as `GSUB_*`. Never reads the supervisor's own environment.
+//! Source: "OUTPUT ENVIRONMENT VARIABLES" in sbatch(1) and srun(1), and what real Slurm set (tests below).
+
+use std::collections::BTreeMap;
+
+use gmodel::hostlist;
+use gmodel::launch_order::LaunchOrder;
+use gmodel::supervise::{Setup, StepOrder};
+
+/// What a job without a PATH of its own gets.
+pub const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin";
+
+/// Set by an enclosing job when a submission comes from inside one; none of them may shine through.
+const OWN_PREFIXES: [&str; 5] = ["SLURM_JOB", "SLURM_STEP", "SLURM_ARRAY_", "SLURM_TASK", "SLURM_GPUS"];
+const OWN_NAMES: [&str; 21] = [
+    "SLURMD_NODENAME",
+    "SLURM_CLUSTER_NAME",
+    "SLURM_CPUS_ON_NODE",
+    "SLURM_CPUS_PER_TASK",
+    "SLURM_GTIDS",
+    "SLURM_LOCALID",
+    "SLURM_MEM_PER_NODE",
+    "SLURM_NNODES",
+    "SLURM_NODEID",
+    "SLURM_NODELIST",
+    "SLURM_NODE_ALIASES",
+    "SLURM_NPROCS",
+    "SLURM_NTASKS",
+    "SLURM_PRIO_PROCESS",
+    "SLURM_PROCID",
+    "SLURM_RESTART_COUNT",
+    "SLURM_SUBMIT_DIR",
+    "SLURM_SUBMIT_HOST",
+    "SLURM_TOPOLOGY_ADDR",
+    "SLURM_TOPOLOGY_ADDR_PATTERN",
+    "SLURM_UMASK",
+];
+
+/// Environment of the batch script or command: `NAME=value` in the order of the names.
+pub fn batch(order: &LaunchOrder, setup: &Setup) -> Vec<String> {
+    let mut env = Variables::inherited(&order.environment, setup);
+    user_variables(&mut env, setup, order);
+    job_variables(&mut env, order, setup);
+    // A batch script is task 0 of its node.
+    task_variables(&mut env, &TaskPlace { rank: 0, local: 0, node_index: order.node_index, node_ranks: &[0] });
+    env.lines()
+}
+
+/// Environment of one task of a step. `local` is its position in `step.ranks`.
+pub fn task(order: &LaunchOrder, setup: &Setup, step: &StepOrder, local: usize) -> Vec<String> {
+    let mut env = Variables::inherited(&step.environment, setup);
+    user_variables(&mut env, setup, order);
+    job_variables(&mut env, order, setup);
+    let place = TaskPlace {
+        rank: step.ranks.get(local).copied().unwrap_or(0),
+        local: local as u32,
+        node_index: step.node_index,
+        node_ranks: &step.ranks,
+    };
+    task_variables(&mut env, &place);
+    step_variables(&mut env, order, setup, step);
+    env.lines()
+}
+
+/// Variables by name; `slurm` also sets the `GSUB_` twin.
+#[derive(Default)]
+struct Variables(BTreeMap<String, String>);
+
+/// Where a task stands among the others.
+struct TaskPlace<'a> {
+    rank: u32,
+    local: u32,
+    node_index: u32,
+    node_ranks: &'a [u32],
+}
+
+impl Variables {
+    fn inherited(submission: &[String], setup: &Setup) -> Variables {
+        let mut env = Variables::default();
+        for (name, value) in submission.iter().filter_map(|line| line.split_once('=')) {
+            if !name.is_empty() && !is_own(name) {
+                env.set(name, value);
+            }
+        }
+        for (name, value) in setup.environment.iter().filter_map(|line| line.split_once('=')) {
+            env.set(name, value);
+        }
+        env
+    }
+
+    fn set(&mut self, name: &str, value: impl Into<String>) {
+        self.0.insert(name.to_owned(), value.into());
+    }
+
+    fn set_if_absent(&mut self, name: &str, value: &str) {
+        if !value.is_empty() {
+            self.0.entry(name.to_owned()).or_insert_with(|| value.to_owned());
+        }
+    }
+
+    /// `SLURM_<word>` and `GSUB_<word>`.
+    fn slurm(&mut self, word: &str, value: impl ToString) {
+        let value = value.to_string();
+        self.set(&format!("GSUB_{word}"), value.clone());
+        self.set(&format!("SLURM_{word}"), value);
+    }
+
+    fn lines(self) -> Vec<String> {
+        self.0.into_iter().map(|(name, value)| format!("{name}={value}")).collect()
+    }
+}
+
+fn is_own(name: &str) -> bool {
+    let slurm = match name.strip_prefix("GSUB_") {
+        Some("ATTEMPT" | "NODENAME") => return true,
+        Some(word) => format!("SLURM_{word}"),
+        None => name.to_owned(),
+    };
+    OWN_NAMES.contains(&slurm.as_str()) || OWN_PREFIXES.iter().any(|prefix| slurm.starts_with(prefix))
+}
+
+fn user_variables(env: &mut Variables, setup: &Setup, order: &LaunchOrder) {
+    env.set("USER", &order.user.name);
+    env.set("LOGNAME", &order.user.name);
+    env.set_if_absent("HOME", &setup.home);
+    env.set_if_absent("SHELL", &setup.shell);
+    env.set_if_absent("PATH", DEFAULT_PATH);
+    // The shell that submitted stood elsewhere.
+    env.0.remove("OLDPWD");
+    env.set("PWD", &order.work_dir);
+    match setup.private_tmp.is_empty() {
+        true => env.set_if_absent("TMPDIR", "/tmp"),
+        false => env.set("TMPDIR", "/tmp"),
+    }
+}
+
+fn job_variables(env: &mut Variables, order: &LaunchOrder, setup: &Setup) {
+    if let Some(run) = order.run {
+        env.slurm("JOB_ID", run.job);
+        env.slurm("JOBID", run.job);
+        env.set("GSUB_ATTEMPT", run.attempt.to_string());
+        if run.attempt > 1 {
+            env.slurm("RESTART_COUNT", run.attempt - 1);
+        }
+    }
+    env.slurm("JOB_NAME", &order.job_name);
+    env.slurm("JOB_PARTITION", &order.partition);
+    env.slurm("JOB_ACCOUNT", &order.account);
+    env.slurm("JOB_QOS", &order.qos);
+    env.slurm("JOB_USER", &order.user.name);
+    env.slurm("JOB_UID", setup.uid);
+    env.slurm("JOB_GID", setup.gid);
+    env.slurm("CLUSTER_NAME", &order.cluster);
+    env.slurm("SUBMIT_DIR", &order.work_dir);
+    env.slurm("SUBMIT_HOST", &order.submit_host);
+    env.slurm("NODE_ALIASES", "(null)");
+    env.slurm("PRIO_PROCESS", 0);
+    env.set("SLURMD_NODENAME", &setup.node_name);
+    env.set("GSUB_NODENAME", &setup.node_name);
+    env.slurm("TOPOLOGY_ADDR", &setup.node_name);
+    env.slurm("TOPOLOGY_ADDR_PATTERN", "node");
+    size_variables(env, order);
+    gpu_variables(env, setup);
+    if let Some(array) = &order.array {
+        env.slurm("ARRAY_JOB_ID", array.array);
+        env.slurm("ARRAY_TASK_ID", array.index);
+        env.slurm("ARRAY_TASK_COUNT", array.count);
+        env.slurm("ARRAY_TASK_MIN", array.min);
+        env.slurm("ARRAY_TASK_MAX", array.max);
+        env.slurm("ARRAY_TASK_STEP", array.step);
+    }
+}
+
+fn size_variables(env: &mut Variables, order: &LaunchOrder) {
+    let nodes = hostlist::compress(order.nodes.iter().map(|node| &node.name));
+    env.slurm("JOB_NODELIST", &nodes);
+    env.slurm("NODELIST", &nodes);
+    env.slurm("JOB_NUM_NODES", order.nodes.len());
+    env.slurm("NNODES", order.nodes.len());
+    env.slurm("NTASKS", order.ntasks);
+    env.slurm("NPROCS", order.ntasks);
+    env.slurm("TASKS_PER_NODE", run_lengths(order.nodes.iter().map(|node| node.tasks)));
+    env.slurm("JOB_CPUS_PER_NODE", run_lengths(order.nodes.iter().map(|node| node.cpus)));
+    env.slurm("CPUS_ON_NODE", order.cpus);
+    if order.cpus_per_task > 0 {
+        env.slurm("CPUS_PER_TASK", order.cpus_per_task);
+    }
+    if order.mem_bytes > 0 {
+        env.slurm("MEM_PER_NODE", order.mem_bytes >> 20);
+    }
+}
+
+/// A job without a GPU gets an empty list, or CUDA would try whatever the fence is about to deny.
+fn gpu_variables(env: &mut Variables, setup: &Setup) {
+    let mut uuids: Vec<&str> = Vec::new();
+    for gpu in &setup.gpus {
+        if !uuids.contains(&gpu.uuid.as_str()) {
+            uuids.push(&gpu.uuid);
+        }
+    }
+    env.set("CUDA_VISIBLE_DEVICES", uuids.join(","));
+    if !setup.gpus.is_empty() {
+        env.slurm("GPUS_ON_NODE", setup.gpus.len());
+        env.slurm("JOB_GPUS", gpu_indexes(setup));
+    }
+}
+
+fn gpu_indexes(setup: &Setup) -> String {
+    setup.gpus.iter().map(|gpu| gpu.index.to_string()).collect::<Vec<_>>().join(",")
+}
+
+fn task_variables(env: &mut Variables, place: &TaskPlace<'_>) {
+    env.slurm("PROCID", place.rank);
+    env.slurm("LOCALID", place.local);
+    env.slurm("NODEID", place.node_index);
+    env.slurm("GTIDS", place.node_ranks.iter().map(u32::to_string).collect::<Vec<_>>().join(","));
+}
+
+fn step_variables(env: &mut Variables, order: &LaunchOrder, setup: &Setup, step: &StepOrder) {
+    let nodes = hostlist::compress(&step.nodes);
+    env.slurm("STEP_ID", step.step);
+    env.slurm("STEPID", step.step);
+    env.slurm("STEP_NODELIST", &nodes);
+    env.slurm("STEP_NUM_NODES", step.nodes.len());
+    env.slurm("STEP_NUM_TASKS", step.ntasks);
+    env.slurm("NTASKS", step.ntasks);
+    env.slurm("NPROCS", step.ntasks);
+    env.slurm("UMASK", format!("{:04o}", order.umask));
+    if !setup.gpus.is_empty() {
+        env.slurm("STEP_GPUS", gpu_indexes(setup));
+    }
+    if !step.work_dir.is_empty() {
+        env.set("PWD", &step.work_dir);
+    }
+}
+
+/// Slurm's form for a number per node: `6,2`, and `2(x3),1` for neighbours that are equal.
+fn run_lengths(numbers: impl Iterator<Item = u32>) -> String {
+    let mut groups: Vec<(u32, u32)> = Vec::new();
+    for number in numbers {
+        match groups.last_mut() {
+            Some((last, times)) if *last == number => *times += 1,
+            _ => groups.push((number, 1)),
+        }
+    }
+    let texts = groups.iter().map(|(number, times)| match times {
+        1 => number.to_string(),
+        times => format!("{number}(x{times})"),
+    });
+    texts.collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gmodel::launch_order::{ArrayTask, OrderNode};
+    use gmodel::supervise::SetupGpu;
+    use gmodel::{JobId, RunId, UserRef};
+
+    /// The job whose environment was read off a real Slurm: `sbatch -N2 -n4 --gres=gpu:1 -c2 --mem=200M`.
+    fn golden_job() -> (LaunchOrder, Setup) {
+        let node = |name: &str, cpus, tasks| OrderNode { name: name.into(), cpus, tasks, gpus: 1 };
+        let order = LaunchOrder {
+            run: Some(RunId::new(JobId(168), 1)),
+            job_name: "wrap".into(),
+            user: UserRef { name: "root".into(), uid: 0, gid: 0 },
+            account: "root".into(),
+            qos: "normal".into(),
+            partition: "main".into(),
+            cluster: "clitest".into(),
+            nodes: vec![node("node2", 6, 3), node("n1", 2, 1)],
+            ntasks: 4,
+            cpus_per_task: 2,
+            cpus: 6,
+            mem_bytes: 200 << 20,
+            work_dir: "/home/me/w".into(),
+            submit_host: "n1".into(),
+            umask: 0o022,
+            ..LaunchOrder::default()
+        };
+        let setup = Setup {
+            node_name: "node2".into(),
+            home: "/root".into(),
+            shell: "/bin/bash".into(),
+            gpus: vec![SetupGpu { uuid: "GPU-aa".into(), index: 0, device: "/dev/nvidia0".into() }],
+            ..Setup::default()
+        };
+        (order, setup)
+    }
+
+    fn value<'a>(env: &'a [String], name: &str) -> Option<&'a str> {
+        env.iter().find_map(|line| line.strip_prefix(name)?.strip_prefix('='))
+    }
+
+    /// Lines of the golden environment that are not ours to set, with the reason.
+    fn is_slurms_own(name: &str) -> bool {
+        match name {
+            // GPUs by number: ours are UUIDs, in CUDA_VISIBLE_DEVICES.
+            "CUDA_VISIBLE_DEVICES" | "GPU_DEVICE_ORDINAL" | "ROCR_VISIBLE_DEVICES" => true,
+            // Slurm's configuration, ports and debug level.
+            "SLURM_CONF" | "SLURM_WORKING_CLUSTER" | "SLURM_LAUNCH_NODE_IPADDR" | "SRUN_DEBUG" => true,
+            "SLURM_SRUN_COMM_HOST" | "SLURM_SRUN_COMM_PORT" | "SLURM_STEP_LAUNCHER_PORT" => true,
+            "SLURM_DISTRIBUTION" | "SLURM_JOB_CPUS_PER_NODE_PACK_GROUP_0" => true,
+            // Known only in the process itself.
+            "SLURM_TASK_PID" => true,
+            _ => false,
+        }
+    }
+
+    fn golden(section: &str, until: &str) -> Vec<(String, String)> {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/slurm-22.05-environment.txt");
+        let text = std::fs::read_to_string(path).unwrap();
+        let lines = text.lines().skip_while(|line| *line != section).skip(1).take_while(|line| *line != until);
+        lines.filter_map(|line| line.split_once('=')).map(|(n, v)| (n.to_owned(), v.to_owned())).collect()
+    }
+
+    fn compare(env: &[String], golden: Vec<(String, String)>) {
+        assert!(golden.len() > 20, "the golden file was not read");
+        for (name, want) in golden.iter().filter(|(name, _)| !is_slurms_own(name)) {
+            assert_eq!(value(env, name), Some(want.as_str()), "{name}");
+            if let Some(word) = name.strip_prefix("SLURM_") {
+                assert_eq!(value(env, &format!("GSUB_{word}")), Some(want.as_str()), "twin of {name}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_batch_job_sees_what_slurm_shows_it() {
+        let (order, setup) = golden_job();
+        let env = batch(&order, &setup);
+        compare(&env, golden("[batch]", "[task 3 of 4]"));
+        assert_eq!(value(&env, "CUDA_VISIBLE_DEVICES"), Some("GPU-aa"));
+        assert_eq!(value(&env, "GSUB_ATTEMPT"), Some("1"));
+        assert_eq!(value(&env, "SLURM_RESTART_COUNT"), None);
+        assert_eq!((value(&env, "HOME"), value(&env, "USER")), (Some("/root"), Some("root")));
+    }
+
+    #[test]
+    fn a_task_on_the_second_node_sees_what_slurm_shows_it() {
+        let (mut order, mut setup) = golden_job();
+        order.node_index = 1;
+        order.cpus = 2;
+        setup.node_name = "n1".into();
+        let step = StepOrder {
+            ranks: vec![2, 3],
+            ntasks: 4,
+            nodes: vec!["node2".into(), "n1".into()],
+            node_index: 1,
+            work_dir: "/home/me/w".into(),
+            ..StepOrder::default()
+        };
+        let mut want = golden("[task 3 of 4]", "[array]");
+        // Slurm lays a step's tasks out anew; ours is told per node and repeats the job's numbers.
+        want.retain(|(name, _)| name != "SLURM_TASKS_PER_NODE" && name != "SLURM_STEP_TASKS_PER_NODE");
+        compare(&task(&order, &setup, &step, 1), want);
+    }
+
+    #[test]
+    fn an_array_task_knows_its_place_and_a_restart_its_number() {
+        let (mut order, setup) = golden_job();
+        order.run = Some(RunId::new(JobId(170), 3));
+        order.array = Some(ArrayTask { array: JobId(169), index: 9, count: 2, min: 5, max: 9, step: 4 });
+        let env = batch(&order, &setup);
+        for (name, want) in golden("[array]", "").iter().filter(|(name, _)| name.contains("ARRAY")) {
+            assert_eq!(value(&env, name), Some(want.as_str()), "{name}");
+        }
+        assert_eq!(value(&env, "SLURM_RESTART_COUNT"), Some("2"));
+        assert_eq!(value(&env, "GSUB_JOB_ID"), Some("170"));
+    }
+
+    #[test]
+    fn nothing_of_an_enclosing_job_shines_through() {
+        let (mut order, mut setup) = golden_job();
+        setup.gpus.clear();
+        let outer = [
+            "SLURM_ARRAY_TASK_ID=3", "GSUB_ARRAY_TASK_ID=3", "SLURM_STEP_GPUS=1", "GSUB_ATTEMPT=9", "CUDA_VISIBLE_DEVICES=0",
+            "SLURM_TIME_FORMAT=%s", "HOME=/elsewhere", "OLDPWD=/x", "BROKEN", "=x",
+        ];
+        order.environment = outer.iter().map(|line| line.to_string()).collect();
+        let env = batch(&order, &setup);
+        for gone in ["SLURM_ARRAY_TASK_ID", "GSUB_ARRAY_TASK_ID", "SLURM_STEP_GPUS", "SLURM_JOB_GPUS", "OLDPWD", "BROKEN", ""] {
+            assert_eq!(value(&env, gone), None, "{gone:?}");
+        }
+        assert_eq!(value(&env, "CUDA_VISIBLE_DEVICES"), Some(""), "a job without GPUs sees none");
+        assert_eq!(value(&env, "SLURM_TIME_FORMAT"), Some("%s"), "a user's own setting stays");
+        assert_eq!(value(&env, "HOME"), Some("/elsewhere"));
+        assert_eq!(value(&env, "GSUB_ATTEMPT"), Some("1"));
+    }
+
+    #[test]
+    fn equal_neighbours_share_a_count() {
+        assert_eq!(run_lengths([6, 2].into_iter()), "6,2");
+        assert_eq!(run_lengths([2, 2].into_iter()), "2(x2)");
+        assert_eq!(run_lengths([3, 2, 2, 3].into_iter()), "3,2(x2),3");
+    }
+}

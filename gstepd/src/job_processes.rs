@@ -1,0 +1,179 @@
+//! The processes of a job as one thing to signal, kill and measure: the run's cgroup, or without isolation everything that
+//! descends from the supervisor, which is the sub-reaper of all of it. Never decides when.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use anyhow::Context;
+use gmodel::run::Usage;
+use gmodel::supervise::Setup;
+use gsys::cgroup::{JoinFds, RunCgroup};
+use gsys::process;
+use nix::libc::{SIGCONT, SIGKILL, SIGTERM};
+use nix::sys::resource::{UsageWho, getrusage};
+
+/// Without a cgroup a kill is a race with fork: so many rounds are tried at once, and the supervisor comes back each second.
+const KILL_ROUNDS: usize = 50;
+
+pub enum JobProcesses {
+    Cgroup(RunCgroup),
+    /// `isolation = "none"`: the supervisor is an ordinary user's process.
+    Descendants,
+}
+
+impl JobProcesses {
+    /// The cgroup that gpud made, below the tag's subtree; an empty tag is no isolation.
+    pub fn open(setup: &Setup) -> anyhow::Result<JobProcesses> {
+        if setup.cgroup_tag.is_empty() {
+            return Ok(JobProcesses::Descendants);
+        }
+        let rel = Path::new(&setup.cgroup_tag).join(&setup.cgroup_name);
+        let cgroup = RunCgroup::open_rel(&rel).with_context(|| format!("cgroup {} of the run", rel.display()))?;
+        Ok(JobProcesses::Cgroup(cgroup))
+    }
+
+    /// For the child to join before it becomes the user.
+    pub fn join_fds(&self) -> anyhow::Result<Option<JoinFds>> {
+        match self {
+            JobProcesses::Cgroup(cgroup) => Ok(Some(cgroup.join_fds()?)),
+            JobProcesses::Descendants => Ok(None),
+        }
+    }
+
+    /// Ready for POLLPRI when the last process has gone, where the kernel says so.
+    pub fn events_file(&self) -> Option<File> {
+        match self {
+            JobProcesses::Cgroup(cgroup) => cgroup.events_file().ok().flatten(),
+            JobProcesses::Descendants => None,
+        }
+    }
+
+    /// One signal to every process but `except`.
+    pub fn signal(&self, signal: i32, except: Option<i32>) -> anyhow::Result<()> {
+        for pid in self.pids()? {
+            if Some(pid) != except {
+                self.signal_member(pid, signal);
+            }
+        }
+        Ok(())
+    }
+
+    /// SIGTERM to all. What is frozen or stopped could not hear it, so it is woken.
+    pub fn terminate(&self) -> anyhow::Result<()> {
+        if let JobProcesses::Cgroup(cgroup) = self {
+            cgroup.freeze(false)?;
+        }
+        self.signal(SIGTERM, None)?;
+        self.signal(SIGCONT, None)
+    }
+
+    /// SIGKILL to all, however they forked.
+    pub fn kill(&self) -> anyhow::Result<()> {
+        if let JobProcesses::Cgroup(cgroup) = self {
+            return Ok(cgroup.kill()?);
+        }
+        for _ in 0..KILL_ROUNDS {
+            let pids = descendants();
+            if pids.is_empty() {
+                break;
+            }
+            for pid in pids {
+                self.signal_member(pid, SIGKILL);
+            }
+        }
+        Ok(())
+    }
+
+    pub fn is_empty(&self) -> anyhow::Result<bool> {
+        match self {
+            JobProcesses::Cgroup(cgroup) => Ok(cgroup.is_empty()?),
+            JobProcesses::Descendants => Ok(descendants().is_empty()),
+        }
+    }
+
+    /// What all processes of the job, past and present, have used.
+    pub fn usage(&self) -> anyhow::Result<Usage> {
+        let JobProcesses::Cgroup(cgroup) = self else { return reaped_usage() };
+        let usage = cgroup.usage()?;
+        Ok(Usage {
+            cpu_user_micros: usage.cpu_user_micros,
+            cpu_system_micros: usage.cpu_system_micros,
+            peak_memory_bytes: usage.memory_peak_bytes,
+            oom_kills: usage.oom_kills,
+        })
+    }
+
+    fn pids(&self) -> anyhow::Result<Vec<i32>> {
+        match self {
+            JobProcesses::Cgroup(cgroup) => Ok(cgroup.job_pids()?),
+            JobProcesses::Descendants => Ok(descendants()),
+        }
+    }
+
+    /// Held by a pidfd and looked up again, since the number may have gone to a stranger.
+    fn signal_member(&self, pid: i32, signal: i32) {
+        let Ok(pidfd) = process::pidfd_open(pid) else { return };
+        if self.pids().is_ok_and(|pids| pids.contains(&pid)) {
+            // ESRCH: it ended by itself.
+            let _ = process::pidfd_signal(pidfd.as_fd(), signal);
+        }
+    }
+}
+
+/// What the reaped children used, and what those had reaped. The peak is that of the largest single process.
+fn reaped_usage() -> anyhow::Result<Usage> {
+    let used = getrusage(UsageWho::RUSAGE_CHILDREN)?;
+    let micros = |secs: i64, micros: i64| (secs * 1_000_000 + micros).max(0) as u64;
+    Ok(Usage {
+        cpu_user_micros: micros(used.user_time().tv_sec(), used.user_time().tv_usec()),
+        cpu_system_micros: micros(used.system_time().tv_sec(), used.system_time().tv_usec()),
+        peak_memory_bytes: used.max_rss().max(0) as u64 * 1024,
+        oom_kills: 0,
+    })
+}
+
+/// Live processes below the caller, from /proc. Zombies are left out: they need reaping, not killing.
+fn descendants() -> Vec<i32> {
+    let mut children: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
+    let mut live = BTreeMap::new();
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else { continue };
+        let Ok(stat) = fs::read_to_string(entry.path().join("stat")) else { continue };
+        if let Some((state, parent)) = state_and_parent(&stat) {
+            children.entry(parent).or_default().push(pid);
+            live.insert(pid, state != 'Z' && state != 'X');
+        }
+    }
+    let mut found = Vec::new();
+    let mut open = vec![std::process::id() as i32];
+    while let Some(pid) = open.pop() {
+        for child in children.remove(&pid).unwrap_or_default() {
+            open.push(child);
+            if live.get(&child) == Some(&true) {
+                found.push(child);
+            }
+        }
+    }
+    found
+}
+
+/// Third and fourth field of /proc/PID/stat. The second is the program's name in brackets and may hold anything.
+fn state_and_parent(stat: &str) -> Option<(char, i32)> {
+    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
+    let state = fields.next()?.chars().next()?;
+    Some((state, fields.next()?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_cannot_hide_behind_its_name() {
+        assert_eq!(state_and_parent("12 (a) R 1 (b) S 34 34 0\n"), Some(('S', 34)));
+        assert_eq!(state_and_parent("12 (x) R 7"), Some(('R', 7)));
+        assert_eq!(state_and_parent("nonsense"), None);
+    }
+}

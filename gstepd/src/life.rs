@@ -1,0 +1,382 @@
+//! The life of a run under its supervisor, as a state machine without a clock or a process: what is fed in is what
+//! happened, what comes out is what to do. Owns limit, warning, grace and the cause of the end; sends no signal itself.
+//! Source: DESIGN §4, and sbatch(1) for `--signal` and the kill after the limit.
+
+use gmodel::ExitCode;
+use gmodel::run::{EndCause, NumberedSignal, StopWhy};
+use gmodel::signal::SigSpec;
+
+/// A processor may hold a dying process for a while (NFS, a driver): SIGKILL is repeated this often.
+const KILL_AGAIN_MILLIS: u64 = 1000;
+
+/// Milliseconds of CLOCK_BOOTTIME: it goes on while the machine sleeps and is never set back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Boot(pub u64);
+
+impl Boot {
+    pub fn plus_secs(self, secs: u32) -> Boot {
+        Boot(self.0 + u64::from(secs) * 1000)
+    }
+}
+
+/// What the supervisor has to do now, in this order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Act {
+    /// Start the user's process, then call [`Life::started`] or [`Life::launch_failed`].
+    Start,
+    /// Deliver a signal that was asked for.
+    Signal { signal: u8, batch_only: bool },
+    /// The warning of `--signal`.
+    Warn { signal: u8, batch_only: bool },
+    /// SIGTERM to all, and SIGCONT so that a stopped process hears it.
+    Terminate,
+    /// SIGKILL to all that is left.
+    Kill,
+    /// No process is left: write the record.
+    Record,
+}
+
+/// What the order says about ending the run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Terms {
+    /// From the start; `None` is unlimited.
+    pub limit_secs: Option<u32>,
+    /// Between SIGTERM and SIGKILL when the limit is reached.
+    pub kill_grace_secs: u32,
+    pub warning: Option<SigSpec>,
+}
+
+/// One run, from ready to recorded.
+#[derive(Clone, Debug)]
+pub struct Life {
+    terms: Terms,
+    phase: Phase,
+    warned: bool,
+    /// Highest number of a signal delivered.
+    signalled: u32,
+    verdict: Option<Verdict>,
+    main: Option<ExitCode>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Ready,
+    /// The child is on its way to the program: its files may be on a dead server.
+    Starting,
+    Running {
+        started: Boot,
+    },
+    /// The main process has ended by itself or the grace is over: everything left is killed.
+    Killing {
+        again_at: Boot,
+    },
+    Recorded,
+}
+
+/// Why the run is being ended from outside. The first reason stays; a later one may only bring the kill forward.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Verdict {
+    cause: EndCause,
+    text: String,
+    kill_at: Boot,
+}
+
+impl Life {
+    pub fn new(terms: Terms) -> Life {
+        Life { terms, phase: Phase::Ready, warned: false, signalled: 0, verdict: None, main: None }
+    }
+
+    /// The user's process may start. Repeating it does nothing.
+    pub fn go(&mut self) -> Vec<Act> {
+        if self.phase != Phase::Ready {
+            return Vec::new();
+        }
+        self.phase = Phase::Starting;
+        vec![Act::Start]
+    }
+
+    /// The program runs. A run that was stopped while it started stays stopped.
+    pub fn started(&mut self, now: Boot) {
+        if self.phase == Phase::Starting {
+            self.phase = Phase::Running { started: now };
+        }
+    }
+
+    /// The process could not be started: what was there of it is killed, then the record is written.
+    pub fn launch_failed(&mut self, now: Boot, cause: EndCause, text: String) -> Vec<Act> {
+        self.verdict.get_or_insert(Verdict { cause, text, kill_at: now });
+        self.begin_kill(now)
+    }
+
+    /// The controller or the node wants the run gone.
+    pub fn stop(&mut self, now: Boot, why: StopWhy, grace_secs: u32) -> Vec<Act> {
+        match self.phase {
+            Phase::Ready | Phase::Starting => {
+                let text = format!("stopped before it started: {}", stop_text(why));
+                self.verdict = Some(Verdict { cause: EndCause::Stopped, text, kill_at: now });
+                self.begin_kill(now)
+            }
+            Phase::Running { .. } => self.condemn(now, EndCause::Stopped, stop_text(why).into(), grace_secs),
+            Phase::Killing { .. } | Phase::Recorded => Vec::new(),
+        }
+    }
+
+    /// Delivered once, and only while there is something to deliver it to.
+    pub fn signal(&mut self, wanted: NumberedSignal) -> Vec<Act> {
+        if !matches!(self.phase, Phase::Running { .. }) || wanted.number <= self.signalled {
+            return Vec::new();
+        }
+        self.signalled = wanted.number;
+        vec![Act::Signal { signal: wanted.signal, batch_only: wanted.batch_only }]
+    }
+
+    /// The time limit now in force. [`Life::tick`] acts on it.
+    pub fn set_limit(&mut self, limit_secs: Option<u32>) {
+        self.terms.limit_secs = limit_secs;
+    }
+
+    /// The main process has ended. What it left behind dies at once, or at the end of a grace that is under way.
+    pub fn main_ended(&mut self, now: Boot, exit: ExitCode) -> Vec<Act> {
+        self.main = Some(exit);
+        match (&self.phase, &self.verdict) {
+            (Phase::Running { .. }, None) => self.begin_kill(now),
+            _ => Vec::new(),
+        }
+    }
+
+    /// No process of the job is left. Before the main process has been reaped its exit is not known: then it waits.
+    pub fn emptied(&mut self, main_expected: bool) -> Vec<Act> {
+        let ending = matches!(self.phase, Phase::Killing { .. }) || self.verdict.is_some();
+        if !ending || self.phase == Phase::Recorded || (main_expected && self.main.is_none()) {
+            return Vec::new();
+        }
+        self.phase = Phase::Recorded;
+        vec![Act::Record]
+    }
+
+    /// Acts on every deadline that has passed.
+    pub fn tick(&mut self, now: Boot) -> Vec<Act> {
+        let mut acts = Vec::new();
+        if self.warn_at().is_some_and(|at| now >= at) {
+            self.warned = true;
+            acts.extend(self.terms.warning.map(|w| Act::Warn { signal: w.signal, batch_only: w.batch_only }));
+        }
+        if let (Some(at), Some(limit)) = (self.limit_at(), self.terms.limit_secs) {
+            if now >= at {
+                let text = format!("the time limit of {limit} s was reached");
+                acts.extend(self.condemn(now, EndCause::TimeLimit, text, self.terms.kill_grace_secs));
+            }
+        }
+        let kill_at = self.verdict.as_ref().map(|v| v.kill_at);
+        match self.phase {
+            Phase::Running { .. } if kill_at.is_some_and(|at| now >= at) => acts.extend(self.begin_kill(now)),
+            Phase::Killing { again_at } if now >= again_at => acts.extend(self.begin_kill(now)),
+            _ => {}
+        }
+        acts
+    }
+
+    /// When [`Life::tick`] has something to do next.
+    pub fn next_deadline(&self) -> Option<Boot> {
+        let verdict = self.verdict.as_ref().filter(|_| self.is_running()).map(|v| v.kill_at);
+        let again = match self.phase {
+            Phase::Killing { again_at } => Some(again_at),
+            _ => None,
+        };
+        [self.warn_at(), self.limit_at(), verdict, again].into_iter().flatten().min()
+    }
+
+    /// The run is ending: whoever watches should look whether processes are left.
+    pub fn is_ending(&self) -> bool {
+        matches!(self.phase, Phase::Killing { .. }) || (self.is_running() && self.verdict.is_some())
+    }
+
+    pub fn is_recorded(&self) -> bool {
+        self.phase == Phase::Recorded
+    }
+
+    pub fn is_running(&self) -> bool {
+        matches!(self.phase, Phase::Running { .. })
+    }
+
+    /// Cause, exit and text of the end. A kernel's kill for want of memory explains an end that nobody asked for.
+    pub fn end(&self, oom_kills: u64) -> (EndCause, ExitCode, String) {
+        let exit = self.main.unwrap_or_default();
+        match &self.verdict {
+            Some(verdict) => (verdict.cause, exit, verdict.text.clone()),
+            None if oom_kills > 0 => (EndCause::OutOfMemory, exit, String::new()),
+            None => (EndCause::Exited, exit, String::new()),
+        }
+    }
+
+    fn condemn(&mut self, now: Boot, cause: EndCause, text: String, grace_secs: u32) -> Vec<Act> {
+        let kill_at = now.plus_secs(grace_secs);
+        match &mut self.verdict {
+            Some(verdict) => {
+                verdict.kill_at = verdict.kill_at.min(kill_at);
+                Vec::new()
+            }
+            None => {
+                self.verdict = Some(Verdict { cause, text, kill_at });
+                vec![Act::Terminate]
+            }
+        }
+    }
+
+    fn begin_kill(&mut self, now: Boot) -> Vec<Act> {
+        self.phase = Phase::Killing { again_at: Boot(now.0 + KILL_AGAIN_MILLIS) };
+        vec![Act::Kill]
+    }
+
+    fn limit_at(&self) -> Option<Boot> {
+        match (self.phase, &self.verdict, self.terms.limit_secs) {
+            (Phase::Running { started }, None, Some(limit)) => Some(started.plus_secs(limit)),
+            _ => None,
+        }
+    }
+
+    fn warn_at(&self) -> Option<Boot> {
+        let limit_at = self.limit_at().filter(|_| !self.warned)?;
+        let lead = self.terms.warning?.lead_secs;
+        Some(Boot(limit_at.0.saturating_sub(u64::from(lead) * 1000)))
+    }
+}
+
+fn stop_text(why: StopWhy) -> &'static str {
+    match why {
+        StopWhy::Cancelled => "cancelled",
+        StopWhy::Requeued => "requeued",
+        StopWhy::Preempted => "preempted",
+        StopWhy::Member => "another node of the run ended",
+        StopWhy::PrepareTimeout => "the run did not get ready in time",
+        StopWhy::Fenced => "the controller no longer counts this run as its own",
+        StopWhy::Unknown => "for a reason this release does not know",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TERM: [Act; 1] = [Act::Terminate];
+    const KILL: [Act; 1] = [Act::Kill];
+    const RECORD: [Act; 1] = [Act::Record];
+
+    fn running(limit_secs: Option<u32>, warning: Option<SigSpec>) -> Life {
+        let mut life = Life::new(Terms { limit_secs, kill_grace_secs: 30, warning });
+        assert_eq!(life.go(), [Act::Start]);
+        life.started(at(0));
+        assert_eq!(life.go(), [], "go again starts nothing");
+        life
+    }
+
+    fn at(secs: u64) -> Boot {
+        Boot(secs * 1000)
+    }
+
+    #[test]
+    fn what_the_main_process_leaves_behind_is_killed() {
+        let mut life = running(None, None);
+        assert_eq!(life.next_deadline(), None);
+        assert_eq!(life.main_ended(at(5), ExitCode::exited(3)), KILL);
+        assert_eq!(life.next_deadline(), Some(at(6)));
+        assert_eq!(life.tick(at(6)), KILL, "again, as long as something is left");
+        assert_eq!(life.emptied(true), RECORD);
+        assert_eq!(life.emptied(true), [], "one record");
+        assert_eq!(life.end(0), (EndCause::Exited, ExitCode::exited(3), String::new()));
+        assert_eq!(life.end(1).0, EndCause::OutOfMemory);
+    }
+
+    #[test]
+    fn the_limit_terminates_then_kills() {
+        let mut life = running(Some(60), None);
+        assert_eq!(life.tick(at(59)), []);
+        assert_eq!(life.tick(at(60)), TERM);
+        assert_eq!(life.next_deadline(), Some(at(90)));
+        assert_eq!(life.tick(at(89)), []);
+        assert_eq!(life.tick(at(90)), KILL);
+        assert_eq!(life.main_ended(at(90), ExitCode::killed(9)), []);
+        assert_eq!(life.emptied(true), RECORD);
+        let (cause, exit, text) = life.end(1);
+        assert_eq!((cause, exit), (EndCause::TimeLimit, ExitCode::killed(9)));
+        assert_eq!(text, "the time limit of 60 s was reached");
+    }
+
+    #[test]
+    fn children_keep_the_grace_when_the_shell_dies_of_the_term() {
+        let mut life = running(None, None);
+        assert_eq!(life.stop(at(1), StopWhy::Cancelled, 10), TERM);
+        assert_eq!(life.main_ended(at(1), ExitCode::killed(15)), []);
+        assert_eq!(life.tick(at(10)), []);
+        assert_eq!(life.tick(at(11)), KILL);
+    }
+
+    #[test]
+    fn a_second_stop_only_shortens_the_grace() {
+        let mut life = running(Some(600), None);
+        assert_eq!(life.stop(at(1), StopWhy::Preempted, 60), TERM);
+        assert_eq!(life.stop(at(2), StopWhy::Cancelled, 120), []);
+        assert_eq!(life.next_deadline(), Some(at(61)));
+        assert_eq!(life.stop(at(3), StopWhy::Cancelled, 0), []);
+        assert_eq!(life.tick(at(3)), KILL);
+        assert_eq!(life.emptied(true), [], "the exit of the main process is not known yet");
+        life.main_ended(at(3), ExitCode::killed(9));
+        assert_eq!(life.emptied(true), RECORD);
+        assert_eq!(life.end(0).2, "preempted");
+    }
+
+    #[test]
+    fn a_stop_before_go_ends_at_once() {
+        let mut life = Life::new(Terms::default());
+        assert_eq!(life.stop(at(1), StopWhy::PrepareTimeout, 30), KILL);
+        assert_eq!(life.go(), [], "too late");
+        assert_eq!(life.emptied(false), RECORD);
+        assert_eq!(life.end(0).0, EndCause::Stopped);
+    }
+
+    #[test]
+    fn a_start_that_comes_after_the_stop_changes_nothing() {
+        let mut life = Life::new(Terms::default());
+        life.go();
+        assert_eq!(life.stop(at(1), StopWhy::Cancelled, 30), KILL);
+        life.started(at(2));
+        assert!(!life.is_running());
+        assert_eq!(life.launch_failed(at(2), EndCause::LaunchUser, "late".into()), KILL);
+        assert_eq!(life.emptied(false), RECORD);
+        assert_eq!(life.end(0).0, EndCause::Stopped);
+    }
+
+    #[test]
+    fn a_limit_that_moves_takes_its_warning_along() {
+        let warning = SigSpec { signal: 10, batch_only: true, lead_secs: 20 };
+        let mut life = running(Some(100), Some(warning));
+        life.set_limit(Some(200));
+        assert_eq!(life.tick(at(100)), []);
+        assert_eq!(life.next_deadline(), Some(at(180)));
+        assert_eq!(life.tick(at(180)), [Act::Warn { signal: 10, batch_only: true }]);
+        assert_eq!(life.tick(at(181)), [], "one warning");
+        life.set_limit(Some(150));
+        assert_eq!(life.tick(at(182)), TERM);
+        life.set_limit(None);
+        assert_eq!(life.tick(at(212)), KILL, "a sentence passed is carried out");
+    }
+
+    #[test]
+    fn a_warning_longer_than_the_limit_comes_at_once() {
+        let warning = SigSpec { signal: 12, batch_only: false, lead_secs: 600 };
+        let mut life = running(Some(60), Some(warning));
+        assert_eq!(life.tick(at(0)), [Act::Warn { signal: 12, batch_only: false }]);
+    }
+
+    #[test]
+    fn a_signal_is_delivered_once() {
+        let mut life = running(None, None);
+        let second = NumberedSignal { number: 2, signal: 10, batch_only: false };
+        let first = NumberedSignal { number: 1, signal: 12, batch_only: false };
+        assert_eq!(life.signal(second), [Act::Signal { signal: 10, batch_only: false }]);
+        assert_eq!(life.signal(second), []);
+        assert_eq!(life.signal(first), []);
+        life.main_ended(at(1), ExitCode::SUCCESS);
+        assert_eq!(life.signal(NumberedSignal { number: 3, signal: 10, batch_only: true }), []);
+    }
+}

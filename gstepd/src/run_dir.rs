@@ -1,0 +1,113 @@
+//! The run's spool directory as its supervisor uses it: the lock, order and setup, the script's copy, the log. The layout
+//! is in `gmodel::supervise`. Never writes `exit.json`: that is the record's.
+
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use anyhow::{Context, bail};
+use gmodel::Timestamp;
+use gmodel::launch_order::LaunchOrder;
+use gmodel::supervise::Setup;
+use nix::fcntl::{Flock, FlockArg};
+
+/// An open run directory. While it lives no second supervisor can take the run.
+pub struct RunDir {
+    path: PathBuf,
+    _lock: Flock<File>,
+    log: Option<File>,
+}
+
+impl RunDir {
+    /// Locks the directory and makes it the current one: a socket's path must be short, the spool's may be long. Refuses a
+    /// run that has ended or was supervised before: what it left behind is no longer ours to know.
+    pub fn enter(path: &Path) -> anyhow::Result<RunDir> {
+        let path = fs::canonicalize(path).with_context(|| format!("run directory {}", path.display()))?;
+        std::env::set_current_dir(&path).with_context(|| format!("entering {}", path.display()))?;
+        let lock = Flock::lock(File::open(".")?, FlockArg::LockExclusiveNonblock).map_err(|(_, e)| e);
+        let lock = lock.with_context(|| format!("{} has a supervisor already", path.display()))?;
+        if Path::new("exit.json").exists() {
+            bail!("{} has ended already: exit.json is there", path.display());
+        }
+        if Path::new("ctl.sock").exists() {
+            bail!("{} was supervised before, by a process that is gone: ctl.sock is there", path.display());
+        }
+        let log = OpenOptions::new().append(true).create(true).mode(0o600).open("log").ok();
+        Ok(RunDir { path, _lock: lock, log })
+    }
+
+    pub fn order(&self) -> anyhow::Result<LaunchOrder> {
+        self.read_json("order.json")
+    }
+
+    pub fn setup(&self) -> anyhow::Result<Setup> {
+        self.read_json("setup.json")
+    }
+
+    /// A line for `gq --log`. A log that cannot be written holds nothing up.
+    pub fn log(&mut self, text: &str) {
+        let line = format!("{} gstepd: {}\n", wall_clock(), text.replace('\n', " "));
+        if let Some(file) = &mut self.log {
+            let _ = file.write_all(line.as_bytes());
+        }
+    }
+
+    /// Copies the script to `SPOOL/marks/RUN/script`, where its user, and nobody else, can read and run it.
+    pub fn place_script(&self, text: &str, uid: u32, gid: u32) -> anyhow::Result<PathBuf> {
+        let path = self.script_path()?;
+        let dir = path.parent().unwrap_or(Path::new("/"));
+        DirBuilder::new().recursive(true).mode(0o711).create(dir).with_context(|| format!("making {}", dir.display()))?;
+        check_reachable(dir, uid)?;
+        let _ = fs::remove_file(&path);
+        let write = || -> io::Result<()> {
+            let mut file = OpenOptions::new().write(true).create_new(true).mode(0o500).open(&path)?;
+            file.write_all(text.as_bytes())?;
+            // The supervisor's umask may have taken bits away.
+            file.set_permissions(Permissions::from_mode(0o500))?;
+            if nix::unistd::geteuid().is_root() {
+                std::os::unix::fs::fchown(&file, Some(uid), Some(gid))?;
+            }
+            Ok(())
+        };
+        write().with_context(|| format!("writing the script to {}", path.display()))?;
+        Ok(path)
+    }
+
+    /// The script's copy goes; its directory too, unless gpud's mark socket is still in it.
+    pub fn remove_script(&self) {
+        if let Ok(path) = self.script_path() {
+            let _ = fs::remove_file(&path);
+            let _ = path.parent().map(fs::remove_dir);
+        }
+    }
+
+    fn script_path(&self) -> anyhow::Result<PathBuf> {
+        let name = self.path.file_name().context("the run directory is /")?;
+        let spool = self.path.parent().and_then(Path::parent).context("the run directory is not in SPOOL/runs")?;
+        Ok(spool.join("marks").join(name).join("script"))
+    }
+
+    fn read_json<T: serde::de::DeserializeOwned>(&self, name: &str) -> anyhow::Result<T> {
+        let bytes = fs::read(name).with_context(|| format!("reading {}", self.path.join(name).display()))?;
+        serde_json::from_slice(&bytes).with_context(|| format!("{} is no {name}", self.path.join(name).display()))
+    }
+}
+
+/// The node's wall clock, for people; deadlines run on CLOCK_BOOTTIME.
+pub fn wall_clock() -> Timestamp {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    Timestamp(since.as_millis() as i64)
+}
+
+/// A user cannot pass a directory without the x bit for others; found here, it is the node's error and names the directory.
+fn check_reachable(dir: &Path, uid: u32) -> anyhow::Result<()> {
+    for part in dir.ancestors() {
+        let meta = fs::metadata(part).with_context(|| format!("looking at {}", part.display()))?;
+        if uid != 0 && meta.uid() != uid && meta.mode() & 0o001 == 0 {
+            bail!("{} cannot be passed by uid {uid}, so no script below it can run: chmod o+x it", part.display());
+        }
+    }
+    Ok(())
+}

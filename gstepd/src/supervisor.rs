@@ -1,0 +1,353 @@
+//! The supervisor's loop: one thread, one poll. It feeds the life of the run with what happened (orders, ended children,
+//! deadlines, an empty cgroup) and carries out what comes back. Decides nothing about when and why: that is `life`.
+
+use std::fs::File;
+use std::os::fd::AsFd;
+
+use anyhow::Context;
+use gmodel::ExitCode;
+use gmodel::launch_order::LaunchOrder;
+use gmodel::run::{EndCause, RunEnd, Usage};
+use gmodel::supervise::{FromStep, Setup, ToStep};
+use gsys::clock::{BootTimer, boottime_millis};
+use gsys::launch::{self, ErrorClass, LaunchError, Launching};
+use gsys::process::{self, Exit};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+
+use crate::batch;
+use crate::control::Control;
+use crate::job_processes::JobProcesses;
+use crate::life::{Act, Boot, Life, Terms};
+use crate::record::{Record, shorten};
+use crate::run_dir::{RunDir, wall_clock};
+
+/// After the end gpud has this long to fetch it from the socket; it is in `exit.json` too.
+const LINGER_MILLIS: u64 = 10_000;
+/// Signals that would end or stop the supervisor. Only an order ends a job.
+const DEAF_TO: [Signal; 9] = [
+    Signal::SIGTERM,
+    Signal::SIGHUP,
+    Signal::SIGINT,
+    Signal::SIGQUIT,
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+    Signal::SIGALRM,
+    Signal::SIGTSTP,
+    Signal::SIGPIPE,
+];
+
+/// Everything of one supervised run.
+pub struct Supervisor {
+    dir: RunDir,
+    order: LaunchOrder,
+    setup: Setup,
+    life: Life,
+    processes: JobProcesses,
+    /// Turns ready when the job's cgroup empties.
+    events: Option<File>,
+    control: Control,
+    signals: SignalFd,
+    timer: BootTimer,
+    record: Record,
+    launching: Option<Launching>,
+    /// The batch process: from its start until it has been reaped.
+    main_pid: Option<i32>,
+    started: Option<gmodel::Timestamp>,
+    leave_at: Option<Boot>,
+}
+
+impl Supervisor {
+    /// Makes everything ready that can fail before the start. Nothing of the user runs yet.
+    pub fn prepare(dir: RunDir, order: LaunchOrder, setup: Setup, record: Record) -> anyhow::Result<Supervisor> {
+        anyhow::ensure!(order.run.is_some(), "order.json names no run");
+        anyhow::ensure!(setup.pam_service.is_empty(), "a PAM session ({:?}) is asked for, and this release opens none", setup.pam_service);
+        let root_job = setup.uid == 0 && !setup.cgroup_tag.is_empty();
+        anyhow::ensure!(!root_job || order.allow_root, "jobs of uid 0 are refused here: allow_root_jobs is not set");
+        let signals = deaf_signals()?;
+        process::set_child_subreaper().context("becoming the sub-reaper")?;
+        let processes = JobProcesses::open(&setup)?;
+        let ready = FromStep::Ready { pid: std::process::id() };
+        let terms = Terms { limit_secs: order.limit_secs, kill_grace_secs: order.kill_grace_secs, warning: order.signal };
+        Ok(Supervisor {
+            life: Life::new(terms),
+            events: processes.events_file(),
+            control: Control::listen(ready).context("making ctl.sock")?,
+            timer: BootTimer::new().context("making a timer")?,
+            dir,
+            order,
+            setup,
+            processes,
+            signals,
+            record,
+            launching: None,
+            main_pid: None,
+            started: None,
+            leave_at: None,
+        })
+    }
+
+    /// Runs until the end is recorded and told.
+    pub fn run(mut self) -> anyhow::Result<()> {
+        loop {
+            self.wait()?;
+            let acknowledged = self.take_orders();
+            self.reap();
+            self.look_at_launch();
+            let due = self.life.tick(now());
+            self.carry_out(due);
+            self.look_whether_empty();
+            if self.life.is_recorded() && (acknowledged || self.leave_at.is_some_and(|at| now() >= at)) {
+                return Ok(());
+            }
+        }
+    }
+
+    fn wait(&mut self) -> anyhow::Result<()> {
+        match self.leave_at.into_iter().chain(self.life.next_deadline()).min() {
+            Some(at) => self.timer.set(at.0)?,
+            None => self.timer.disarm()?,
+        }
+        let mut fds = vec![
+            PollFd::new(self.signals.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.timer.as_fd(), PollFlags::POLLIN),
+        ];
+        fds.extend(self.control.fds().map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
+        fds.extend(self.launching.iter().map(|l| PollFd::new(l.status_fd(), PollFlags::POLLIN)));
+        fds.extend(self.events.iter().map(|file| PollFd::new(file.as_fd(), PollFlags::POLLPRI)));
+        match poll(&mut fds, PollTimeout::NONE) {
+            Ok(_) | Err(nix::Error::EINTR) => {}
+            Err(e) => return Err(e).context("poll"),
+        }
+        self.timer.take_expiry()?;
+        while let Ok(Some(_)) = self.signals.read_signal() {}
+        if let Some(file) = &mut self.events {
+            // Reading takes the event; what it says is asked of the cgroup itself.
+            use std::io::{Read, Seek};
+            let _ = file.rewind().and_then(|()| file.read(&mut [0; 256]));
+        }
+        Ok(())
+    }
+
+    /// True when a peer that knows the end has gone.
+    fn take_orders(&mut self) -> bool {
+        let (orders, acknowledged) = self.control.receive();
+        for order in orders {
+            let acts = match order {
+                ToStep::Go => self.life.go(),
+                ToStep::Stop { why, grace_secs } => self.life.stop(now(), why, grace_secs),
+                ToStep::Signal { signal } => self.life.signal(signal),
+                ToStep::Limit { limit_secs } => {
+                    self.life.set_limit(limit_secs);
+                    Vec::new()
+                }
+                ToStep::Step { .. } | ToStep::Unknown => {
+                    self.dir.log("an order that this release does not know was passed over");
+                    Vec::new()
+                }
+            };
+            self.carry_out(acts);
+        }
+        acknowledged
+    }
+
+    fn carry_out(&mut self, acts: Vec<Act>) {
+        for act in acts {
+            let done = match act {
+                Act::Start => self.start(),
+                Act::Signal { signal, batch_only: false } => self.processes.signal(i32::from(signal), None),
+                Act::Signal { signal, batch_only: true } => self.signal_main(signal),
+                Act::Warn { signal, batch_only } => self.warn(signal, batch_only),
+                Act::Terminate => {
+                    self.dir.log("SIGTERM to the job");
+                    self.processes.terminate()
+                }
+                Act::Kill => self.processes.kill(),
+                Act::Record => self.record_end(),
+            };
+            if let Err(e) = done {
+                self.dir.log(&format!("{act:?}: {e:#}"));
+            }
+        }
+    }
+
+    fn start(&mut self) -> anyhow::Result<()> {
+        if self.order.node_index != 0 {
+            // Here the allocation is only held, for the steps of a job whose script runs on its first node.
+            self.now_running(std::process::id());
+            return Ok(());
+        }
+        if let Err(failure) = self.spawn_batch() {
+            self.launch_failed(failure);
+        }
+        Ok(())
+    }
+
+    fn spawn_batch(&mut self) -> Result<(), LaunchFailure> {
+        let script = match self.order.script.is_empty() {
+            true => None,
+            false => Some(self.dir.place_script(&self.order.script, self.setup.uid, self.setup.gid)?),
+        };
+        let join = self.processes.join_fds()?;
+        let spec = batch::launch_spec(&self.order, &self.setup, script.as_deref(), join.as_ref())
+            .map_err(|e| LaunchFailure { cause: EndCause::LaunchUser, text: e.to_string() })?;
+        let launching = launch::spawn(&spec)?;
+        self.main_pid = Some(launching.pid());
+        self.launching = Some(launching);
+        Ok(())
+    }
+
+    /// The child has become the program, or says why not. Called when it is known to have done either, or ended.
+    fn finish_launch(&mut self, launching: Launching) {
+        match launching.finish() {
+            Ok(launched) => self.now_running(launched.pid as u32),
+            Err(error) => {
+                self.main_pid = None;
+                self.launch_failed(error.into());
+            }
+        }
+    }
+
+    fn look_at_launch(&mut self) {
+        let Some(launching) = &self.launching else { return };
+        let mut fds = [PollFd::new(launching.status_fd(), PollFlags::POLLIN)];
+        if poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0) {
+            self.launching.take().map(|launching| self.finish_launch(launching));
+        }
+    }
+
+    fn now_running(&mut self, pid: u32) {
+        self.life.started(now());
+        if self.life.is_running() {
+            let started = wall_clock();
+            self.started = Some(started);
+            self.dir.log(&format!("running, pid {pid}"));
+            self.control.publish(FromStep::Running { pid, started });
+        }
+    }
+
+    fn launch_failed(&mut self, failure: LaunchFailure) {
+        self.dir.log(&format!("not started: {}", failure.text));
+        let acts = self.life.launch_failed(now(), failure.cause, failure.text);
+        self.carry_out(acts);
+    }
+
+    /// Reaps everything that has ended: the batch process, and orphans that fell to the sub-reaper.
+    fn reap(&mut self) {
+        for (pid, exit) in process::reap_all() {
+            if self.main_pid != Some(pid) {
+                continue;
+            }
+            if let Some(launching) = self.launching.take() {
+                self.finish_launch(launching);
+            }
+            if self.main_pid.take().is_some() {
+                let exit = exit_code(exit);
+                self.dir.log(&format!("the batch process ended, {exit}"));
+                let acts = self.life.main_ended(now(), exit);
+                self.carry_out(acts);
+            }
+        }
+    }
+
+    fn look_whether_empty(&mut self) {
+        if !self.life.is_ending() {
+            return;
+        }
+        match self.processes.is_empty() {
+            Ok(true) => {
+                let acts = self.life.emptied(self.main_pid.is_some());
+                self.carry_out(acts);
+            }
+            Ok(false) => {}
+            Err(e) => self.dir.log(&format!("looking for processes: {e:#}")),
+        }
+    }
+
+    fn signal_main(&self, signal: u8) -> anyhow::Result<()> {
+        let Some(pid) = self.main_pid else { return Ok(()) };
+        // Our own child and not reaped yet, so the number is still its.
+        let pidfd = process::pidfd_open(pid)?;
+        Ok(process::pidfd_signal(pidfd.as_fd(), i32::from(signal))?)
+    }
+
+    /// Without `B:` the shell that runs a script is spared, as in Slurm: a warning that it does not trap would end the job.
+    fn warn(&mut self, signal: u8, batch_only: bool) -> anyhow::Result<()> {
+        self.dir.log(&format!("warning before the time limit: signal {signal}"));
+        match batch_only {
+            true => self.signal_main(signal),
+            false => self.processes.signal(i32::from(signal), self.main_pid.filter(|_| !self.order.script.is_empty())),
+        }
+    }
+
+    fn record_end(&mut self) -> anyhow::Result<()> {
+        let usage = self.processes.usage().unwrap_or_else(|e| {
+            self.dir.log(&format!("usage is lost: {e:#}"));
+            Usage::default()
+        });
+        let (cause, exit, text) = self.life.end(usage.oom_kills);
+        let text = if cause == EndCause::OutOfMemory { out_of_memory_text(&usage, self.order.mem_bytes) } else { text };
+        let end = RunEnd { cause, exit, text: shorten(&text), started: self.started, ended: Some(wall_clock()), usage };
+        self.dir.remove_script();
+        let written = self.record.write(&end).context("writing exit.json");
+        self.dir.log(&format!("ended: {cause:?} {exit} {text}"));
+        self.control.publish(FromStep::Ended { end });
+        self.leave_at = Some(Boot(now().0 + LINGER_MILLIS));
+        written
+    }
+}
+
+/// Why the batch process does not run, and whose fault that is.
+struct LaunchFailure {
+    cause: EndCause,
+    text: String,
+}
+
+impl From<LaunchError> for LaunchFailure {
+    fn from(error: LaunchError) -> LaunchFailure {
+        let cause = match error.class {
+            ErrorClass::User => EndCause::LaunchUser,
+            ErrorClass::Node => EndCause::LaunchNode,
+        };
+        LaunchFailure { cause, text: error.text }
+    }
+}
+
+/// What fails here without a class of its own is the node's: spool and cgroup.
+impl From<anyhow::Error> for LaunchFailure {
+    fn from(error: anyhow::Error) -> LaunchFailure {
+        LaunchFailure { cause: EndCause::LaunchNode, text: format!("{error:#}") }
+    }
+}
+
+fn now() -> Boot {
+    Boot(boottime_millis())
+}
+
+/// Blocked and read from a descriptor: ignored ones would stay ignored in the job, and a handler needs `unsafe`.
+fn deaf_signals() -> anyhow::Result<SignalFd> {
+    let mut set: SigSet = DEAF_TO.into_iter().collect();
+    set.add(Signal::SIGCHLD);
+    set.thread_block().context("blocking signals")?;
+    SignalFd::with_flags(&set, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC).context("making a signalfd")
+}
+
+fn exit_code(exit: Exit) -> ExitCode {
+    match exit {
+        Exit::Code(code) => ExitCode::exited(code as u8),
+        Exit::Signal(signal, _) => ExitCode::killed(signal as u8),
+    }
+}
+
+fn out_of_memory_text(usage: &Usage, limit_bytes: u64) -> String {
+    let (killed, peak_mib) = (usage.oom_kills, usage.peak_memory_bytes >> 20);
+    let processes = if killed == 1 { "process" } else { "processes" };
+    match limit_bytes >> 20 {
+        0 => format!("the kernel killed {killed} {processes} for want of memory; the peak was {peak_mib} MiB"),
+        limit_mib => format!(
+            "the kernel killed {killed} {processes} for want of memory: the limit is {limit_mib} MiB, the peak was \
+             {peak_mib} MiB. Ask for more with --mem"
+        ),
+    }
+}

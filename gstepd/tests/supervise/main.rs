@@ -1,0 +1,431 @@
+//! gstepd with real processes: in cgroups of its own (needs root), and without isolation. Each test has its own run directory
+//! and cgroup subtree and takes both away.
+
+mod bench;
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::time::{Duration, Instant};
+
+use bench::{Bench, UID, exists, is_alive, pid_in, wait_for};
+use gmodel::ExitCode;
+use gmodel::run::{EndCause, NumberedSignal};
+use gmodel::signal::SigSpec;
+use gmodel::supervise::{FromStep, SetupGpu, ToStep};
+use gsys::cgroup::Limits;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+#[test]
+fn a_script_runs_as_its_user_with_its_files_and_environment() {
+    let Some(mut bench) = Bench::isolated("id -u; id -g; umask; pwd; echo to-stderr >&2; env | sort; ls -l /proc/self/fd") else { return };
+    bench.order.umask = 0o027;
+    bench.order.environment.push("MINE=1".into());
+    bench.setup.gpus = vec![SetupGpu { uuid: "GPU-12".into(), index: 3, device: "/dev/nvidia3".into() }];
+    let end = bench.run_to_end();
+    assert_eq!((end.cause, end.exit), (EndCause::Exited, ExitCode::SUCCESS), "{}", end.text);
+    assert_eq!(end, bench.record());
+    assert!(end.started <= end.ended && end.started.is_some());
+    assert!(end.usage.cpu_user_micros + end.usage.cpu_system_micros > 0, "{:?}", end.usage);
+    let out = bench.file("out");
+    let work = bench.work.display().to_string();
+    assert!(out.starts_with(&format!("{UID}\n{UID}\n0027\n{work}\nto-stderr\n")), "{out}");
+    let lines: Vec<&str> = out.lines().collect();
+    let wanted = ["SLURM_JOB_ID=7", "GSUB_JOB_ID=7", "GSUB_ATTEMPT=1", "CUDA_VISIBLE_DEVICES=GPU-12", "MINE=1", "SLURM_JOB_GPUS=3"];
+    for line in wanted {
+        assert!(lines.contains(&line), "{line} is missing in {out}");
+    }
+    let meta = fs::metadata(bench.work.join("out")).unwrap();
+    assert_eq!((meta.uid(), meta.mode() & 0o777), (UID, 0o640), "opened as the user, with the job's umask");
+    let descriptors = out.lines().filter(|line| line.contains(" -> ")).count();
+    assert_eq!(descriptors, 4, "0, 1, 2 and the one that ls lists with: {out}");
+}
+
+#[test]
+fn exit_codes_and_signals_are_kept() {
+    for (script, want) in [("exit 3", ExitCode::exited(3)), ("kill -9 $$", ExitCode::killed(9))] {
+        let Some(mut bench) = Bench::isolated(script) else { return };
+        let end = bench.run_to_end();
+        assert_eq!((end.cause, end.exit), (EndCause::Exited, want), "{script}");
+    }
+}
+
+#[test]
+fn a_command_is_found_in_the_path_of_the_job() {
+    let Some(mut bench) = Bench::isolated("") else { return };
+    bench.order.script.clear();
+    bench.order.argv = vec!["sh".into(), "-c".into(), "echo \"$0 $1\"; exit 4".into(), "a".into(), "b c".into()];
+    assert_eq!(bench.run_to_end().exit, ExitCode::exited(4));
+    assert_eq!(bench.file("out"), "a b c\n");
+}
+
+#[test]
+fn the_script_is_its_users_alone_and_goes_with_the_run() {
+    let Some(mut bench) = Bench::isolated("echo $1; ls -ln $0; while [ ! -e go-on ]; do sleep 0.01; done") else { return };
+    bench.order.argv = vec!["argument".into()];
+    let mut link = bench.start_and_go();
+    let out = bench.file_when("out", |text| text.lines().count() == 2);
+    assert!(out.starts_with("argument\n-r-x------ 1 61234 61234 "), "{out}");
+    assert!(bench.script_dir().join("script").exists());
+    fs::write(bench.work.join("go-on"), "").unwrap();
+    assert_eq!(link.end().exit, ExitCode::SUCCESS);
+    assert!(!exists(&bench.script_dir()));
+}
+
+#[test]
+fn a_second_attempt_appends_to_its_output() {
+    let Some(mut bench) = Bench::isolated("echo again") else { return };
+    fs::write(bench.work.join("out"), "before\n").unwrap();
+    std::os::unix::fs::chown(bench.work.join("out"), Some(UID), Some(UID)).unwrap();
+    bench.order.run = Some(gmodel::RunId::new(gmodel::JobId(7), 2));
+    assert_eq!(bench.run_to_end().exit, ExitCode::SUCCESS);
+    assert_eq!(bench.file("out"), "before\nagain\n");
+}
+
+#[test]
+fn an_orphan_in_a_session_of_its_own_is_gone_with_the_job() {
+    let Some(mut bench) = Bench::isolated("setsid sh -c 'echo $$ > orphan; exec sleep 600' & while [ ! -s orphan ]; do sleep 0.01; done") else { return };
+    let end = bench.run_to_end();
+    assert_eq!((end.cause, end.exit), (EndCause::Exited, ExitCode::SUCCESS));
+    assert!(!is_alive(pid_in(&bench.file("orphan"))));
+    assert!(bench.cgroup.as_ref().unwrap().is_empty().unwrap());
+}
+
+#[test]
+fn a_job_deaf_to_sigterm_is_killed_after_the_grace() {
+    let Some(mut bench) = Bench::isolated("trap '' TERM; touch deaf; while :; do sleep 600; done") else { return };
+    let mut link = bench.start_and_go();
+    bench.file_when("deaf", |_| true);
+    let asked = Instant::now();
+    link.stop(1);
+    let end = link.end();
+    assert_eq!((end.cause, end.exit), (EndCause::Stopped, ExitCode::killed(9)));
+    assert_eq!(end.text, "cancelled");
+    assert!(asked.elapsed() >= Duration::from_secs(1), "the grace was kept");
+}
+
+#[test]
+fn a_child_may_finish_its_work_after_the_shell_has_died_of_the_term() {
+    let Some(mut bench) = Bench::isolated("sh -c 'trap \"echo saved > saved; exit\" TERM; touch trapped; while :; do sleep 0.05; done' & wait") else { return };
+    let mut link = bench.start_and_go();
+    bench.file_when("trapped", |_| true);
+    link.stop(15);
+    let end = link.end();
+    assert_eq!((end.cause, end.exit), (EndCause::Stopped, ExitCode::killed(15)));
+    assert_eq!(bench.file("saved"), "saved\n");
+}
+
+#[test]
+fn a_second_stop_shortens_the_grace() {
+    let Some(mut bench) = Bench::isolated("trap '' TERM; touch deaf; while :; do sleep 600; done") else { return };
+    let mut link = bench.start_and_go();
+    bench.file_when("deaf", |_| true);
+    link.stop(3600);
+    link.stop(0);
+    assert_eq!(link.end().cause, EndCause::Stopped);
+}
+
+#[test]
+fn a_job_that_stopped_itself_can_be_ended() {
+    let Some(mut bench) = Bench::isolated("echo $$ > pid; kill -STOP $$; exit 7") else { return };
+    let mut link = bench.start_and_go();
+    let pid = pid_in(&bench.file_when("pid", |text| text.ends_with('\n')));
+    wait_for("a stopped process", || {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        stat.contains(") T ").then_some(())
+    });
+    link.stop(15);
+    assert_eq!(link.end().exit, ExitCode::killed(15), "it was woken to hear the SIGTERM");
+}
+
+#[test]
+fn a_frozen_job_can_be_ended() {
+    let Some(mut bench) = Bench::isolated("exec sleep 600") else { return };
+    let mut link = bench.start_and_go();
+    bench.cgroup.as_ref().unwrap().freeze(true).unwrap();
+    link.stop(15);
+    assert_eq!(link.end().cause, EndCause::Stopped);
+}
+
+#[test]
+fn the_time_limit_ends_the_job_without_anyone_else() {
+    let Some(mut bench) = Bench::isolated("exec sleep 600") else { return };
+    bench.order.limit_secs = Some(1);
+    drop(bench.start_and_go());
+    wait_for("exit.json", || exists(&bench.run_dir().join("exit.json")).then_some(()));
+    let end = bench.record();
+    assert_eq!((end.cause, end.exit), (EndCause::TimeLimit, ExitCode::killed(15)));
+    assert_eq!(end.text, "the time limit of 1 s was reached");
+}
+
+#[test]
+fn a_new_limit_holds_at_once() {
+    let Some(mut bench) = Bench::isolated("exec sleep 600") else { return };
+    bench.order.limit_secs = Some(3600);
+    let mut link = bench.start_and_go();
+    link.send(&ToStep::Limit { limit_secs: Some(0) });
+    assert_eq!(link.end().cause, EndCause::TimeLimit);
+}
+
+#[test]
+fn the_warning_reaches_the_shell_when_it_is_asked_for() {
+    let Some(mut bench) = Bench::isolated("trap 'echo warned; exit 5' USR1; touch ready; while :; do sleep 0.05; done") else { return };
+    bench.order.limit_secs = Some(600);
+    bench.order.signal = Some(SigSpec { signal: 10, batch_only: true, lead_secs: 60 });
+    let mut link = bench.start_and_go();
+    bench.file_when("ready", |_| true);
+    link.send(&ToStep::Limit { limit_secs: Some(61) });
+    let end = link.end();
+    assert_eq!((end.cause, end.exit), (EndCause::Exited, ExitCode::exited(5)));
+    assert_eq!(bench.file("out"), "warned\n");
+}
+
+#[test]
+fn a_warning_spares_the_shell_and_reaches_what_it_started() {
+    let script = "sh -c 'trap \"echo child warned; exit\" USR1; touch ready; while :; do :; done'; echo shell lives";
+    let Some(mut bench) = Bench::isolated(script) else { return };
+    bench.order.limit_secs = Some(600);
+    bench.order.signal = Some(SigSpec { signal: 10, batch_only: false, lead_secs: 60 });
+    let mut link = bench.start_and_go();
+    bench.file_when("ready", |_| true);
+    link.send(&ToStep::Limit { limit_secs: Some(61) });
+    assert_eq!(link.end().exit, ExitCode::SUCCESS);
+    assert_eq!(bench.file("out"), "child warned\nshell lives\n");
+}
+
+#[test]
+fn a_signal_goes_to_the_shell_or_to_all_and_only_once() {
+    let child = "sh -c 'trap \"echo child; exit\" USR2; touch ready; while :; do :; done' &";
+    let Some(mut bench) = Bench::isolated(&format!("trap 'echo shell' USR1; trap 'echo shell too' USR2; {child} wait; wait; wait; exit 6")) else { return };
+    let mut link = bench.start_and_go();
+    bench.file_when("ready", |_| true);
+    let signal = |number, signal, batch_only| ToStep::Signal { signal: NumberedSignal { number, signal, batch_only } };
+    link.send(&signal(2, 10, true));
+    bench.file_when("out", |text| text == "shell\n");
+    link.send(&signal(2, 9, false));
+    link.send(&signal(1, 9, false));
+    link.send(&signal(3, 12, false));
+    assert_eq!(link.end().exit, ExitCode::exited(6), "an older number and the same number are passed over");
+    let mut lines: Vec<String> = bench.file("out").lines().map(str::to_owned).collect();
+    lines.sort();
+    assert_eq!(lines, ["child", "shell", "shell too"]);
+}
+
+#[test]
+fn a_job_that_fills_its_memory_is_out_of_memory() {
+    let limits = Limits { memory_bytes: Some(32 << 20), ..Limits::default() };
+    let Some(mut bench) = Bench::limited("x=0123456789abcdef; while :; do x=$x$x; done", &limits) else { return };
+    bench.order.mem_bytes = 32 << 20;
+    let end = bench.run_to_end();
+    assert_eq!((end.cause, end.exit), (EndCause::OutOfMemory, ExitCode::killed(9)));
+    assert!(end.usage.oom_kills > 0 && end.usage.peak_memory_bytes > 16 << 20, "{:?}", end.usage);
+    assert!(end.text.contains("the limit is 32 MiB") && end.text.contains("--mem"), "{}", end.text);
+}
+
+#[test]
+fn a_users_mistake_at_launch_is_told_as_such() {
+    type Spoil = fn(&mut Bench);
+    let cases: [(&str, Spoil, &str); 5] = [
+        ("no directory", |b| b.order.work_dir = "/nonexistent/dir".into(), "working directory /nonexistent/dir: No such file"),
+        ("no output", |b| b.order.stdout = "/out-%j.txt".into(), "output file /out-7.txt: Permission denied"),
+        ("no output directory", |b| b.order.stdout = "missing/%j".into(), "output file missing/7: No such file"),
+        ("no interpreter", |b| b.order.script = "#!/bin/nosuch\n".into(), "/bin/nosuch"),
+        ("no interpreter named", |b| b.order.script = "echo hello\n".into(), "#!/bin/bash"),
+    ];
+    for (name, spoil, text) in cases {
+        let Some(mut bench) = Bench::isolated("true") else { return };
+        spoil(&mut bench);
+        let end = bench.run_to_end();
+        assert_eq!(end.cause, EndCause::LaunchUser, "{name}: {}", end.text);
+        assert!(end.text.contains(text), "{name}: {}", end.text);
+        assert_eq!(end, bench.record(), "{name}");
+        assert!(!exists(&bench.script_dir()), "{name}: the script is gone");
+    }
+}
+
+#[test]
+fn a_spool_that_the_user_cannot_pass_is_the_nodes_mistake() {
+    let Some(mut bench) = Bench::isolated("true") else { return };
+    let spool = bench.run_dir().join("../..").canonicalize().unwrap();
+    fs::set_permissions(&spool, fs::Permissions::from_mode(0o700)).unwrap();
+    let end = bench.run_to_end();
+    assert_eq!(end.cause, EndCause::LaunchNode);
+    assert!(end.text.contains("chmod o+x"), "{}", end.text);
+}
+
+#[test]
+fn a_missing_cgroup_is_the_nodes_mistake_and_on_record() {
+    let Some(mut bench) = Bench::isolated("true") else { return };
+    bench.setup.cgroup_name = "run_8-1".into();
+    for (name, json) in [("order", serde_json::to_vec(&bench.order)), ("setup", serde_json::to_vec(&bench.setup))] {
+        fs::write(bench.run_dir().join(format!("{name}.json")), json.unwrap()).unwrap();
+    }
+    bench.spawn();
+    assert_eq!(bench.gstepd_exit(), Some(1));
+    let end = bench.record();
+    assert_eq!(end.cause, EndCause::LaunchNode);
+    assert!(end.text.contains("run_8-1"), "{}", end.text);
+}
+
+#[test]
+fn jobs_of_root_are_refused_unless_allowed() {
+    let Some(mut bench) = Bench::isolated("true") else { return };
+    bench.setup.uid = 0;
+    fs::write(bench.run_dir().join("order.json"), serde_json::to_vec(&bench.order).unwrap()).unwrap();
+    fs::write(bench.run_dir().join("setup.json"), serde_json::to_vec(&bench.setup).unwrap()).unwrap();
+    bench.spawn();
+    assert_eq!(bench.gstepd_exit(), Some(1));
+    assert!(bench.record().text.contains("allow_root_jobs"), "{}", bench.record().text);
+}
+
+#[test]
+fn a_new_gpud_finds_the_run_and_its_end() {
+    let Some(mut bench) = Bench::isolated("while [ ! -e go-on ]; do sleep 0.01; done; exit 9") else { return };
+    drop(bench.start_and_go());
+    let mut second = bench.connect();
+    let first_word = second.next();
+    assert!(matches!(first_word, FromStep::Running { .. }), "{first_word:?}");
+    let mut third = bench.connect();
+    assert_eq!(third.next(), first_word, "several at a time, all told the same");
+    second.send(&ToStep::Go);
+    fs::write(bench.work.join("go-on"), "").unwrap();
+    assert_eq!(second.end().exit, ExitCode::exited(9));
+    assert_eq!(third.end().exit, ExitCode::exited(9));
+    let mut late = bench.connect();
+    assert_eq!(late.end().exit, ExitCode::exited(9));
+    drop((second, third, late));
+    assert_eq!(bench.gstepd_exit(), Some(0), "told and closed: it leaves before its time");
+    assert!(!exists(&bench.run_dir().join("ctl.sock")));
+}
+
+#[test]
+fn only_an_order_ends_a_job() {
+    let Some(mut bench) = Bench::isolated("while [ ! -e go-on ]; do sleep 0.01; done; exit 2") else { return };
+    let mut link = bench.start_and_go();
+    for signal in [Signal::SIGTERM, Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGUSR1, Signal::SIGPIPE] {
+        kill(Pid::from_raw(bench.gstepd_pid()), signal).unwrap();
+    }
+    fs::write(bench.work.join("go-on"), "").unwrap();
+    let end = link.end();
+    assert_eq!((end.cause, end.exit), (EndCause::Exited, ExitCode::exited(2)));
+}
+
+#[test]
+fn the_job_hears_the_signals_its_supervisor_is_deaf_to() {
+    let Some(mut bench) = Bench::isolated("grep -E 'Sig(Blk|Ign)' /proc/self/status") else { return };
+    bench.run_to_end();
+    for line in bench.file("out").lines() {
+        let mask = line.split_whitespace().nth(1).unwrap();
+        assert_eq!(u64::from_str_radix(mask, 16).unwrap(), 0, "{line}");
+    }
+}
+
+#[test]
+fn a_stop_before_go_starts_nothing() {
+    let Some(mut bench) = Bench::isolated("touch started") else { return };
+    let mut link = bench.start();
+    link.stop(30);
+    link.send(&ToStep::Go);
+    let end = link.end();
+    assert_eq!((end.cause, end.started), (EndCause::Stopped, None));
+    assert!(!exists(&bench.work.join("started")));
+}
+
+#[test]
+fn a_stop_reaches_a_start_that_hangs() {
+    let Some(mut bench) = Bench::isolated("true") else { return };
+    // Opening a pipe that nobody reads blocks in the child, as a dead file server would.
+    nix::unistd::mkfifo(&bench.work.join("out"), nix::sys::stat::Mode::from_bits_truncate(0o666)).unwrap();
+    std::os::unix::fs::chown(bench.work.join("out"), Some(UID), Some(UID)).unwrap();
+    let mut link = bench.start();
+    link.send(&ToStep::Go);
+    wait_for("the child in the cgroup", || (!bench.cgroup.as_ref()?.is_empty().unwrap()).then_some(()));
+    link.stop(30);
+    let end = link.end();
+    assert_eq!((end.cause, end.started), (EndCause::Stopped, None));
+}
+
+#[test]
+fn a_member_node_holds_its_share_until_it_is_stopped() {
+    let Some(mut bench) = Bench::isolated("touch started") else { return };
+    bench.order.node_index = 1;
+    let mut link = bench.start_and_go();
+    link.stop(30);
+    let end = link.end();
+    assert_eq!((end.cause, end.exit), (EndCause::Stopped, ExitCode::SUCCESS));
+    assert!(!exists(&bench.work.join("started")), "the script runs on the first node");
+}
+
+#[test]
+fn a_run_is_never_supervised_twice() {
+    let Some(mut bench) = Bench::isolated("echo once >> runs; while [ ! -e go-on ]; do sleep 0.01; done") else { return };
+    drop(bench.start_and_go());
+    bench.file_when("runs", |text| text.ends_with('\n'));
+    let second = |run_dir: &std::path::Path| {
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_gstepd")).arg("--run-dir").arg(run_dir).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (code, text) = second(&bench.run_dir());
+    assert!(code == Some(1) && text.contains("has a supervisor already"), "{code:?} {text}");
+    bench.kill_gstepd();
+    let (code, text) = second(&bench.run_dir());
+    assert!(code == Some(1) && text.contains("was supervised before"), "{code:?} {text}");
+    assert!(!exists(&bench.run_dir().join("exit.json")), "gpud says what became of it");
+    assert_eq!(bench.file("runs"), "once\n");
+}
+
+#[test]
+fn garbage_on_the_socket_costs_only_its_connection() {
+    let Some(mut bench) = Bench::isolated("while [ ! -e go-on ]; do sleep 0.01; done") else { return };
+    drop(bench.start_and_go());
+    for garbage in [&b"{]\n"[..], b"\xff\xfe\n", b"{\"to_step\":7}\n"] {
+        let mut link = bench.connect();
+        link.next();
+        link.send_raw(garbage);
+        assert!(link.is_closed(), "{garbage:?}");
+    }
+    let mut link = bench.connect();
+    link.next();
+    link.send_raw(b"{\"to_step\":\"from_a_newer_gpud\",\"x\":1}\n");
+    fs::write(bench.work.join("go-on"), "").unwrap();
+    assert_eq!(link.end().exit, ExitCode::SUCCESS, "a word of a newer release is passed over");
+}
+
+#[test]
+fn the_socket_works_below_a_long_path() {
+    let Some(mut bench) = Bench::isolated("true") else { return };
+    let spool = bench.run_dir().join("../..").canonicalize().unwrap();
+    let long = spool.join("x".repeat(120)).join("runs/7-1");
+    fs::create_dir_all(&long).unwrap();
+    for (name, json) in [("order", serde_json::to_vec(&bench.order)), ("setup", serde_json::to_vec(&bench.setup))] {
+        fs::write(long.join(format!("{name}.json")), json.unwrap()).unwrap();
+    }
+    let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_gstepd")).arg("--run-dir").arg(&long).spawn().unwrap();
+    wait_for("ctl.sock", || exists(&long.join("ctl.sock")).then_some(()));
+    let dir = fs::File::open(&long).unwrap();
+    let short = format!("/proc/self/fd/{}/ctl.sock", std::os::fd::AsRawFd::as_raw_fd(&dir));
+    assert!(std::os::unix::net::UnixStream::connect(short).is_ok());
+    assert_eq!(fs::metadata(long.join("ctl.sock")).unwrap().mode() & 0o777, 0o600);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    drop(bench.start_and_go());
+}
+
+#[test]
+fn without_isolation_a_job_and_its_orphans_are_ended_and_measured_too() {
+    let mut bench = Bench::bare("setsid sh -c 'echo $$ > orphan; exec sleep 600' & while [ ! -s orphan ]; do :; done; exit 3");
+    let end = bench.run_to_end();
+    assert_eq!((end.cause, end.exit), (EndCause::Exited, ExitCode::exited(3)));
+    assert!(!is_alive(pid_in(&bench.file("orphan"))));
+    assert!(end.usage.peak_memory_bytes > 0 && end.usage.cpu_user_micros + end.usage.cpu_system_micros > 0, "{:?}", end.usage);
+}
+
+#[test]
+fn without_isolation_a_deaf_job_is_killed_after_the_grace() {
+    let mut bench = Bench::bare("trap '' TERM; setsid sleep 600 & touch deaf; while :; do sleep 600; done");
+    let mut link = bench.start_and_go();
+    bench.file_when("deaf", |_| true);
+    link.stop(1);
+    let end = link.end();
+    assert_eq!((end.cause, end.exit), (EndCause::Stopped, ExitCode::killed(9)));
+}
