@@ -11,6 +11,7 @@ pub mod durable_file;
 pub mod launch;
 pub mod mount;
 pub mod nvml;
+pub mod pam;
 pub mod peer;
 pub mod process;
 pub mod user;

@@ -9,7 +9,7 @@ use gsys::cgroup::{
 };
 use gsys::process::{self, Exit};
 
-use crate::scratch::{Scratch, exists, not_run, start_in, until};
+use crate::scratch::{Scratch, again_argv, exists, not_run, start_in, until};
 
 const MIB: u64 = 1 << 20;
 
@@ -539,4 +539,78 @@ fn the_end_of_the_last_process_wakes_a_poll() {
     );
     assert!(run.wait_empty(PATIENCE).expect("wait"));
     process::reap(child.pid).expect("reap");
+}
+
+#[test]
+fn a_delegated_service_works_in_its_own_cgroup() {
+    let Some(scratch) = Scratch::new() else {
+        return;
+    };
+    if scratch.root.hierarchy() != Hierarchy::V2 {
+        return not_run("needs pure v2").unwrap_or(());
+    }
+    let service = scratch
+        .root
+        .trees()
+        .v2
+        .clone()
+        .expect("pure v2")
+        .join(scratch.root.rel())
+        .join("x.service");
+    fs::create_dir(&service).expect("mkdir");
+    let path = std::ffi::CString::new(service.to_str().expect("text")).expect("no NUL");
+    // SAFETY: strings are NUL-terminated and the value's length is given. systemd marks a delegated cgroup like this.
+    let marked = unsafe {
+        libc::setxattr(
+            path.as_ptr(),
+            c"trusted.delegate".as_ptr(),
+            c"1".as_ptr().cast(),
+            1,
+            0,
+        )
+    };
+    assert_eq!(marked, 0, "setxattr");
+    let mut spec = scratch.shell("");
+    let script = format!("echo 0 > {}/cgroup.procs && exec \"$@\"", service.display());
+    spec.argv = ["/bin/sh", "-c", &script, "sh"]
+        .map(Into::into)
+        .into_iter()
+        .chain(again_argv("cgroup::child_that_is_a_service"))
+        .collect();
+    spec.env
+        .push(("GSYS_TEST_SERVICE".into(), service.clone().into()));
+    let child = gsys::launch::launch(&spec).expect("start");
+    assert_eq!(
+        process::reap(child.pid).expect("reap"),
+        Exit::Code(0),
+        "{}",
+        scratch.read_output()
+    );
+    assert!(
+        service.join("gpupool/run_1_1/job").is_dir(),
+        "runs lie in the service's cgroup"
+    );
+}
+
+/// Not a test by itself: the daemon of `a_delegated_service_works_in_its_own_cgroup`.
+#[test]
+fn child_that_is_a_service() {
+    let Some(service) = std::env::var_os("GSYS_TEST_SERVICE").map(PathBuf::from) else {
+        return;
+    };
+    let root = CgroupRoot::open("gpupool").expect("open in the delegated cgroup");
+    assert!(service.join("gpupool").is_dir());
+    let own = fs::read_to_string("/proc/self/cgroup").expect("own cgroup");
+    assert!(
+        own.trim_end().ends_with("x.service/daemon"),
+        "out of the way of the controllers: {own}"
+    );
+    let limits = Limits {
+        memory_bytes: Some(64 * MIB),
+        pids_max: Some(10),
+        ..Limits::default()
+    };
+    RunCgroup::create(&root, "run_1_1", &limits).expect("limits are delegated");
+    let again = CgroupRoot::open("gpupool").expect("after a restart");
+    assert_eq!(again.rel(), root.rel());
 }

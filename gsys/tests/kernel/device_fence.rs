@@ -13,7 +13,7 @@ use gsys::device_fence::{
 use gsys::device_node::{make_char_device, remove_char_device, unused_major};
 use gsys::process::{self, Exit};
 
-use crate::scratch::{Scratch, not_run, start_in};
+use crate::scratch::{Scratch, again_argv, not_run, start_in};
 
 const PERMITTED: &str = "No such device or address";
 const DENIED: &str = "Operation not permitted";
@@ -336,7 +336,7 @@ fn a_confined_root_job_neither_detaches_its_fence_nor_leaves_its_cgroup() {
     );
     if fence.program_id != 0 {
         let mut spec = scratch.shell("");
-        spec.argv = again_argv("child_that_detaches");
+        spec.argv = again_argv("device_fence::child_that_detaches");
         spec.env.push(("GSYS_TEST_DIR".into(), dir.clone().into()));
         spec.env.push((
             "GSYS_TEST_PROGRAM".into(),
@@ -479,15 +479,9 @@ fn only_device_nodes_are_removed() {
     assert_eq!(fs::read_to_string(&file).expect("still there"), "mine");
 }
 
-fn again_argv(test: &str) -> Vec<std::ffi::OsString> {
-    let program = std::env::current_exe().expect("own path").into_os_string();
-    let name = format!("device_fence::{test}");
-    vec![program, name.into(), "--exact".into(), "--nocapture".into()]
-}
-
 /// Runs one function of this program as a process of its own.
 fn again(test: &str, env: &[(&str, &std::ffi::OsStr)]) -> bool {
-    let argv = again_argv(test);
+    let argv = again_argv(&format!("device_fence::{test}"));
     let output = Command::new(&argv[0])
         .args(&argv[1..])
         .envs(env.iter().copied())

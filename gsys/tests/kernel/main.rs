@@ -4,4 +4,5 @@
 mod cgroup;
 mod device_fence;
 mod launch;
+mod pam;
 mod scratch;

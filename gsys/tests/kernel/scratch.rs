@@ -132,7 +132,13 @@ pub fn not_run<T>(why: &str) -> Option<T> {
     None
 }
 
-/// Every directory at and below `dir`, to look for what a removal has left.
+/// The arguments that run one function of this program as a process of its own.
+pub fn again_argv(test: &str) -> Vec<OsString> {
+    let program = std::env::current_exe().expect("own path").into_os_string();
+    vec![program, test.into(), "--exact".into(), "--nocapture".into()]
+}
+
+/// There is a file of any kind, symbolic links not followed.
 pub fn exists(dir: &Path) -> bool {
     fs::symlink_metadata(dir).is_ok()
 }
