@@ -1,0 +1,311 @@
+//! Bringing a sandbox up: directories, simulated GPUs, configuration, daemons, joins.
+
+use super::daemon;
+use super::down;
+use super::layout::{Record, Sandbox, make_dir, make_open_dir, run_dir, tag_of};
+use anyhow::{Context, bail};
+use clap::ArgMatches;
+use gsys::device_fence::DeviceNumber;
+use gsys::device_node::{make_char_device, unused_major};
+use gwire::api::{NodeRow, TokenReply, TokenRequest};
+use gwire::client::Client;
+use serde::Deserialize;
+use std::fmt::Write as _;
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Minors set aside for each node: unique on the machine under one major.
+const MINORS_PER_NODE: u32 = 64;
+/// Minors of `nvidiactl` and `nvidia-uvm`, above those of all nodes.
+const CONTROL_MINOR: u32 = 64 * MINORS_PER_NODE;
+
+pub fn up(args: &ArgMatches) -> anyhow::Result<()> {
+    let dir = args.get_one::<PathBuf>("dir").expect("required");
+    let count = *args.get_one::<u32>("nodes").expect("has a default");
+    let gpus = gpus_by_node(args.get_one::<String>("gpus").expect("has a default"), count)?;
+    let cpus = *args.get_one::<u32>("cpus").expect("has a default");
+    let mem = args.get_one::<String>("mem").expect("has a default");
+    let mem_bytes = gmodel::size::parse_bytes(mem).context("--mem")?;
+    let programs = programs()?;
+    make_open_dir(dir)?;
+    let dir = fs::canonicalize(dir)?;
+    let sandbox = new_sandbox(&dir, count, programs)?;
+    say(&format!("starting {count} node(s) in {} ...", dir.display()));
+    let built = build(&sandbox, &gpus, cpus, mem_bytes);
+    if let Err(error) = built {
+        say("it failed; cleaning up");
+        let _ = down::down(&sandbox, true);
+        return Err(error);
+    }
+    if sandbox.record.isolated {
+        say("ready. Jobs of root are accepted here, with fewer powers; GPUs are fenced by the kernel.");
+    } else {
+        say("ready. Started without root: GPUs are counted, nothing keeps jobs apart.");
+    }
+    println!("export GPUPOOL_CONFIG={}", shell_word(&sandbox.client_config()));
+    Ok(())
+}
+
+fn say(text: &str) {
+    eprintln!("gadm sandbox: {text}");
+}
+
+/// `h100:8` for all, or `h100:8/l4:4` one for each node in turn (the last for the rest).
+fn gpus_by_node(text: &str, nodes: u32) -> anyhow::Result<Vec<Option<String>>> {
+    let parts: Vec<&str> = text.split('/').collect();
+    if parts.len() > nodes as usize {
+        bail!("--gpus {text}: {} kinds of nodes and {nodes} node(s)", parts.len());
+    }
+    let kind = |at: usize| parts[at.min(parts.len() - 1)];
+    (0..nodes as usize)
+        .map(|at| match kind(at) {
+            "none" | "0" => Ok(None),
+            "" => bail!("--gpus {text}: an empty part; say h100:8 or none"),
+            gpus => Ok(Some(gpus.to_owned())),
+        })
+        .collect()
+}
+
+/// The directory of our programs: beside `gadm`.
+fn programs() -> anyhow::Result<PathBuf> {
+    let own = std::env::current_exe()?;
+    let dir = own.parent().context("gadm has no directory")?.to_owned();
+    for name in ["gpuctld", "gpud", "gstepd", "nvml-sim", LIBRARY] {
+        if !dir.join(name).exists() {
+            bail!("{name} is not beside gadm in {}; build the whole workspace", dir.display());
+        }
+    }
+    Ok(dir)
+}
+
+const LIBRARY: &str = "libnvidia_ml_sim.so";
+
+fn new_sandbox(dir: &Path, count: u32, programs: PathBuf) -> anyhow::Result<Sandbox> {
+    if dir.join("sandbox.json").exists() {
+        let old = Sandbox::find(Some(dir))?;
+        let running: Vec<_> =
+            old.daemons().filter(|name| daemon::alive(&old, name).is_some()).collect();
+        let state = if running.is_empty() { "stopped".into() } else { running.join(", ") };
+        bail!(
+            "{} holds a sandbox already ({state}). `gadm sandbox down --dir {}` ends it.",
+            dir.display(),
+            dir.display()
+        );
+    }
+    let tag = tag_of(dir);
+    let isolated = nix::unistd::geteuid().is_root();
+    let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+    let major = if isolated { Some(unused_major(&majors_of_others()?)?) } else { None };
+    let nodes = (1..=count).map(|n| format!("node{n}")).collect();
+    let record = Record { tag, nodes, port, isolated, programs, major };
+    let sandbox = Sandbox { dir: dir.to_owned(), record };
+    make_open_dir(&sandbox.run_dir())?;
+    if let Some(major) = major {
+        fs::write(sandbox.run_dir().join("major"), major.to_string())?;
+    }
+    sandbox.save()?;
+    Ok(sandbox)
+}
+
+/// Majors that other sandboxes of this machine took.
+fn majors_of_others() -> anyhow::Result<Vec<u32>> {
+    let Some(base) = run_dir("x").parent().map(Path::to_owned) else { return Ok(Vec::new()) };
+    let Ok(entries) = fs::read_dir(base) else { return Ok(Vec::new()) };
+    let read = |dir: PathBuf| fs::read_to_string(dir.join("major")).ok()?.trim().parse().ok();
+    Ok(entries.filter_map(|entry| read(entry.ok()?.path())).collect())
+}
+
+fn build(
+    sandbox: &Sandbox,
+    gpus: &[Option<String>],
+    cpus: u32,
+    mem_bytes: u64,
+) -> anyhow::Result<()> {
+    write_controller(sandbox)?;
+    daemon::spawn(sandbox, "gpuctld")?;
+    daemon::wait_for_controller(sandbox)?;
+    let client_toml = format!("socket = {}\n", toml_text(&sandbox.socket()));
+    fs::write(sandbox.client_config(), client_toml)?;
+    for (at, (name, gpus)) in sandbox.record.nodes.iter().zip(gpus).enumerate() {
+        write_node(sandbox, name, at as u32, gpus.as_deref(), cpus, mem_bytes)?;
+        join(sandbox, name)?;
+        daemon::spawn(sandbox, name)?;
+    }
+    wait_for_nodes(sandbox)
+}
+
+fn write_controller(sandbox: &Sandbox) -> anyhow::Result<()> {
+    let home = sandbox.home("gpuctld");
+    make_open_dir(&home.join("partitions.d"))?;
+    let user = nix::unistd::User::from_uid(nix::unistd::geteuid())?
+        .map_or_else(|| nix::unistd::geteuid().to_string(), |user| user.name);
+    let operators = if sandbox.record.isolated { String::new() } else { format!("operators = [{user:?}]\n") };
+    let text = format!(
+        "# Written by gadm sandbox; edit it and `gadm reload`.\n\
+         cluster = \"sandbox\"\nstate_dir = {state}\nsocket = {socket}\n\
+         listen = \"{address}\"\nadvertise = \"{address}\"\n\
+         allow_root_jobs = {root}\nmin_free = \"64M\"\n{operators}",
+        state = toml_text(&home.join("state")),
+        socket = toml_text(&sandbox.socket()),
+        address = sandbox.controller(),
+        root = sandbox.record.isolated,
+    );
+    fs::write(home.join("gpuctld.toml"), text)?;
+    let main = "[partition.main]\ndefault = true\nnodes = \"ALL\"\n\
+                max_time = \"7-0\"\ndefault_time = \"1:00:00\"\n";
+    fs::write(home.join("partitions.d/main.toml"), main)?;
+    Ok(())
+}
+
+fn write_node(
+    sandbox: &Sandbox,
+    name: &str,
+    at: u32,
+    gpus: Option<&str>,
+    cpus: u32,
+    mem_bytes: u64,
+) -> anyhow::Result<()> {
+    let home = sandbox.home(name);
+    for dir in ["dev", "nvml"] {
+        make_open_dir(&home.join(dir))?;
+    }
+    for dir in ["state", "spool"] {
+        make_dir(&home.join(dir), if dir == "spool" { 0o711 } else { 0o700 })?;
+    }
+    let run = sandbox.run_dir().join(name);
+    make_open_dir(&run)?;
+    let mut text = format!(
+        "# Written by gadm sandbox.\ncontroller = \"{controller}\"\nname = \"{name}\"\n\
+         state_dir = {state}\nspool_dir = {spool}\nrun_dir = {run}\ndev_dir = {dev}\n\
+         cgroup_tag = \"{tag}/{name}\"\nisolation = \"{isolation}\"\n\
+         cpus = {cpus}\nmem_bytes = {mem_bytes}\n",
+        controller = sandbox.controller(),
+        state = toml_text(&home.join("state")),
+        spool = toml_text(&home.join("spool")),
+        run = toml_text(&run),
+        dev = toml_text(&home.join("dev")),
+        tag = sandbox.cgroup_tag(),
+        isolation = if sandbox.record.isolated { "fence" } else { "none" },
+    );
+    match gpus {
+        Some(gpus) => {
+            simulate(sandbox, name, at, gpus)?;
+            let library = home.join("nvml").join(LIBRARY);
+            let _ = writeln!(text, "nvml_lib = {}", toml_text(&library));
+        }
+        None => text.push_str("gpus = \"none\"\n"),
+    }
+    fs::write(home.join("gpud.toml"), text)?;
+    Ok(())
+}
+
+/// Simulated GPUs: a copy of the library beside its state, and device files under our own major.
+fn simulate(sandbox: &Sandbox, name: &str, at: u32, gpus: &str) -> anyhow::Result<()> {
+    let home = sandbox.home(name);
+    let nvml = home.join("nvml");
+    fs::copy(sandbox.record.programs.join(LIBRARY), nvml.join(LIBRARY))?;
+    let seed = format!("{}-{name}", sandbox.record.tag);
+    let base = (at * MINORS_PER_NODE).to_string();
+    daemon::nvml_sim(&sandbox.record.programs, &["init", "--dir"], &nvml, |command| {
+        command.args(["--gpus", gpus, "--seed", &seed, "--minor-base", &base]);
+    })
+    .with_context(|| format!("--gpus {gpus}"))?;
+    let Some(major) = sandbox.record.major else { return Ok(()) };
+    let dev = home.join("dev");
+    for minor in simulated_minors(&nvml)? {
+        make_char_device(&dev.join(format!("nvidia{minor}")), DeviceNumber { major, minor })?;
+    }
+    for (file, offset) in [("nvidiactl", 0), ("nvidia-uvm", 1), ("nvidia-uvm-tools", 2)] {
+        let minor = CONTROL_MINOR + at * 4 + offset;
+        make_char_device(&dev.join(file), DeviceNumber { major, minor })?;
+    }
+    Ok(())
+}
+
+/// Minors of the simulated GPUs, from the state nvml-sim wrote.
+fn simulated_minors(dir: &Path) -> anyhow::Result<Vec<u32>> {
+    #[derive(Deserialize)]
+    struct State {
+        gpus: Vec<Gpu>,
+    }
+    #[derive(Deserialize)]
+    struct Gpu {
+        minor: u32,
+    }
+    let text = fs::read_to_string(dir.join("state.json"))?;
+    let state: State = serde_json::from_str(&text).context("state.json of nvml-sim")?;
+    Ok(state.gpus.into_iter().map(|gpu| gpu.minor).collect())
+}
+
+/// Invites the node and lets it join, as an administrator would.
+fn join(sandbox: &Sandbox, name: &str) -> anyhow::Result<()> {
+    let mut client = Client::new(sandbox.socket());
+    let ask = TokenRequest { name: Some(name.to_owned()), ttl_secs: Some(600), ..Default::default() };
+    let token: TokenReply = client.post("/v1/tokens", &ask)?;
+    let output = Command::new(sandbox.record.programs.join("gpud"))
+        .args(["join", "--controller", &sandbox.controller(), "--token", &token.token])
+        .arg("--state-dir")
+        .arg(sandbox.home(name).join("state"))
+        .stdin(Stdio::null())
+        .output()
+        .context("cannot run gpud join")?;
+    if !output.status.success() {
+        bail!("{name} could not join: {}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(())
+}
+
+fn wait_for_nodes(sandbox: &Sandbox) -> anyhow::Result<()> {
+    #[derive(Deserialize)]
+    struct Nodes {
+        nodes: Vec<NodeRow>,
+    }
+    for name in &sandbox.record.nodes {
+        daemon::wait(sandbox, name, || {
+            let mut client = Client::new(sandbox.socket());
+            let listed: Nodes = client.get("/v1/nodes")?;
+            let Some(node) = listed.nodes.iter().find(|node| node.name == *name) else {
+                return Ok(false);
+            };
+            if !node.unfit.is_empty() {
+                bail!("{name} takes no work: {}", node.unfit);
+            }
+            Ok(node.state.starts_with("IDLE") && !node.state.contains('+'))
+        })?;
+    }
+    Ok(())
+}
+
+/// A path as a TOML basic string.
+fn toml_text(path: &Path) -> String {
+    toml::Value::String(String::from_utf8_lossy(path.as_os_str().as_bytes()).into_owned()).to_string()
+}
+
+/// A path as one word for a shell.
+fn shell_word(path: &Path) -> String {
+    let text = path.display().to_string();
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+".contains(c);
+    if text.chars().all(plain) { text } else { format!("'{}'", text.replace('\'', "'\\''")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_may_differ_in_their_gpus() {
+        let kinds = gpus_by_node("h100:8/l4:4", 3).unwrap();
+        assert_eq!(kinds, [Some("h100:8".into()), Some("l4:4".into()), Some("l4:4".into())]);
+        assert_eq!(gpus_by_node("none", 1).unwrap(), [None]);
+        assert!(gpus_by_node("h100:8/l4:4", 1).is_err());
+    }
+
+    #[test]
+    fn paths_survive_the_shell() {
+        assert_eq!(shell_word(Path::new("/tmp/a b'c")), "'/tmp/a b'\\''c'");
+        assert_eq!(shell_word(Path::new("/tmp/pool")), "/tmp/pool");
+    }
+}
