@@ -10,6 +10,7 @@
 //! SPOOL/marks/17-1/mark.sock  where the job itself may write
 //! ```
 
+use crate::exit_code::ExitCode;
 use crate::run::{NumberedSignal, RunEnd, StopWhy};
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -62,7 +63,7 @@ pub enum ToStep {
     Signal { signal: NumberedSignal },
     /// The time limit changed; seconds from the start, `None` is unlimited.
     Limit { limit_secs: Option<u32> },
-    /// Start tasks of a step; output and end go to the address as `StepOutput` lines.
+    /// Start tasks of a step; output and end go to the address as [`StepOutput`] frames.
     Step { step: StepOrder },
     #[serde(other)]
     Unknown,
@@ -94,7 +95,205 @@ pub struct StepOrder {
     /// Nodes of the step, and the position of this one.
     pub nodes: Vec<String>,
     pub node_index: u32,
-    /// `HOST:PORT` where grun listens, and the secret that opens it.
+    /// Tasks on each of `nodes`; empty when not told.
+    pub node_tasks: Vec<u32>,
+    /// `ADDRESS:PORT` where grun listens, numeric (gstepd has one thread and cannot wait for a name server), and the
+    /// secret that opens it.
     pub connect: String,
     pub key: String,
+}
+
+/// gstepd to grun, over the one TCP connection that gstepd opens per step and node: `Hello`, then what the tasks do.
+/// When grun closes the connection, gstepd ends the step's tasks; when the last task has ended, gstepd closes it.
+///
+/// ```text
+/// frame:  length u32 | kind u8 | body         numbers big-endian; the length counts kind and body
+/// H  step u32, node index u32, key            S  rank u32, pid u32
+/// O  rank u32, bytes of its stdout            E  rank u32, bytes of its stderr
+/// X  rank u32, code u8, signal u8, text       R  text
+/// K  signal u8                                (grun to gstepd)
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StepOutput {
+    /// The first frame. A peer that does not say the key is none of ours.
+    Hello { step: u32, node_index: u32, key: String },
+    Started { rank: u32, pid: u32 },
+    Output { rank: u32, stream: StepStream, bytes: Vec<u8> },
+    /// All output of the task came before. The text says why it could not be started; else it is empty.
+    Ended { rank: u32, exit: ExitCode, text: String },
+    /// No task of the step was started here.
+    Refused { text: String },
+    /// From a newer gstepd.
+    Unknown,
+}
+
+/// grun to gstepd, in frames of the same form.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StepInput {
+    /// To every process of the step's tasks.
+    Signal { signal: u8 },
+    Unknown,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StepStream {
+    Stdout,
+    Stderr,
+}
+
+/// Longest frame either side takes, without its length: output is cut into pieces far below this.
+pub const MAX_STEP_FRAME_BYTES: usize = 256 << 10;
+
+/// Bytes that are no frame: the connection cannot be read on.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a step frame of {length} bytes and kind {kind}: frames are 1 to {MAX_STEP_FRAME_BYTES} bytes of a known form")]
+pub struct BadFrame {
+    pub length: usize,
+    pub kind: u8,
+}
+
+impl StepOutput {
+    pub fn frame(&self) -> Vec<u8> {
+        let number = |n: &u32| n.to_be_bytes();
+        match self {
+            Self::Hello { step, node_index, key } => frame(b'H', &[&number(step), &number(node_index), key.as_bytes()]),
+            Self::Started { rank, pid } => frame(b'S', &[&number(rank), &number(pid)]),
+            Self::Output { rank, stream: StepStream::Stdout, bytes } => frame(b'O', &[&number(rank), bytes]),
+            Self::Output { rank, stream: StepStream::Stderr, bytes } => frame(b'E', &[&number(rank), bytes]),
+            Self::Ended { rank, exit, text } => frame(b'X', &[&number(rank), &[exit.code, exit.signal], text.as_bytes()]),
+            Self::Refused { text } => frame(b'R', &[text.as_bytes()]),
+            Self::Unknown => frame(0, &[]),
+        }
+    }
+
+    /// The first frame of `buffer` and its length with the header; `None` while it is not whole.
+    pub fn read(buffer: &[u8]) -> Result<Option<(Self, usize)>, BadFrame> {
+        let Some((kind, body, used)) = split_frame(buffer)? else { return Ok(None) };
+        let bad = BadFrame { length: body.len() + 1, kind };
+        let output = match kind {
+            b'R' => Self::Refused { text: text_of(body) },
+            b'H' | b'S' | b'O' | b'E' | b'X' => Self::from_body(kind, body).ok_or(bad)?,
+            _ => Self::Unknown,
+        };
+        Ok(Some((output, used)))
+    }
+
+    fn from_body(kind: u8, body: &[u8]) -> Option<Self> {
+        let (first, rest) = split_number(body)?;
+        Some(match kind {
+            b'H' => {
+                let (node_index, key) = split_number(rest)?;
+                Self::Hello { step: first, node_index, key: text_of(key) }
+            }
+            b'S' => Self::Started { rank: first, pid: split_number(rest)?.0 },
+            b'X' => {
+                let ([code, signal], text) = rest.split_first_chunk::<2>()?;
+                Self::Ended { rank: first, exit: ExitCode { code: *code, signal: *signal }, text: text_of(text) }
+            }
+            b'E' => Self::Output { rank: first, stream: StepStream::Stderr, bytes: rest.to_vec() },
+            _ => Self::Output { rank: first, stream: StepStream::Stdout, bytes: rest.to_vec() },
+        })
+    }
+}
+
+impl StepInput {
+    pub fn frame(&self) -> Vec<u8> {
+        match self {
+            Self::Signal { signal } => frame(b'K', &[&[*signal]]),
+            Self::Unknown => frame(0, &[]),
+        }
+    }
+
+    /// As [`StepOutput::read`].
+    pub fn read(buffer: &[u8]) -> Result<Option<(Self, usize)>, BadFrame> {
+        let Some((kind, body, used)) = split_frame(buffer)? else { return Ok(None) };
+        let input = match (kind, body) {
+            (b'K', [signal]) => Self::Signal { signal: *signal },
+            (b'K', _) => return Err(BadFrame { length: body.len() + 1, kind }),
+            _ => Self::Unknown,
+        };
+        Ok(Some((input, used)))
+    }
+}
+
+fn frame(kind: u8, parts: &[&[u8]]) -> Vec<u8> {
+    let length = 1 + parts.iter().map(|part| part.len()).sum::<usize>();
+    let mut bytes = Vec::with_capacity(4 + length);
+    bytes.extend_from_slice(&(length as u32).to_be_bytes());
+    bytes.push(kind);
+    parts.iter().for_each(|part| bytes.extend_from_slice(part));
+    bytes
+}
+
+/// Kind, body and whole length; refused from the header alone, so that nobody waits for what is too long.
+fn split_frame(buffer: &[u8]) -> Result<Option<(u8, &[u8], usize)>, BadFrame> {
+    let Some((length, rest)) = split_number(buffer) else { return Ok(None) };
+    let (length, kind) = (length as usize, rest.first().copied().unwrap_or(0));
+    if length == 0 || length > MAX_STEP_FRAME_BYTES {
+        return Err(BadFrame { length, kind });
+    }
+    Ok(rest.get(1..length).map(|body| (kind, body, 4 + length)))
+}
+
+fn split_number(bytes: &[u8]) -> Option<(u32, &[u8])> {
+    let (number, rest) = bytes.split_first_chunk::<4>()?;
+    Some((u32::from_be_bytes(*number), rest))
+}
+
+fn text_of(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn frames() -> Vec<StepOutput> {
+        vec![
+            StepOutput::Hello { step: 3, node_index: 1, key: "secret".into() },
+            StepOutput::Started { rank: 2, pid: 4_000_000 },
+            StepOutput::Output { rank: 2, stream: StepStream::Stdout, bytes: b"a\n\0\xff".to_vec() },
+            StepOutput::Output { rank: 0, stream: StepStream::Stderr, bytes: Vec::new() },
+            StepOutput::Ended { rank: 2, exit: ExitCode::killed(9), text: String::new() },
+            StepOutput::Ended { rank: 1, exit: ExitCode::exited(127), text: "program x: not found".into() },
+            StepOutput::Refused { text: "ended".into() },
+        ]
+    }
+
+    #[test]
+    fn frames_read_back_from_a_stream_in_any_pieces() {
+        let stream: Vec<u8> = frames().iter().flat_map(StepOutput::frame).collect();
+        let mut read = Vec::new();
+        let mut at = 0;
+        for end in 0..=stream.len() {
+            while let Some((output, used)) = StepOutput::read(&stream[at..end]).unwrap() {
+                read.push(output);
+                at += used;
+            }
+        }
+        assert_eq!(read, frames());
+        assert_eq!(at, stream.len());
+        let signal = StepInput::Signal { signal: 15 };
+        assert_eq!(StepInput::read(&signal.frame()), Ok(Some((signal, 6))));
+    }
+
+    #[test]
+    fn a_length_that_no_frame_has_is_refused_before_it_arrives() {
+        assert_eq!(StepOutput::read(&[0, 0, 0, 0]), Err(BadFrame { length: 0, kind: 0 }));
+        let long = (MAX_STEP_FRAME_BYTES as u32 + 1).to_be_bytes();
+        assert!(StepOutput::read(&long).is_err() && StepInput::read(&long).is_err());
+        assert!(StepOutput::read(&[0, 0, 0, 3, b'X', 0, 0]).is_err(), "too short for its kind");
+        assert_eq!(StepOutput::read(&[0, 0, 0, 2, b'?', 9]), Ok(Some((StepOutput::Unknown, 6))), "newer");
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_refused_or_waited_for(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
+            if let Ok(Some((_, used))) = StepOutput::read(&bytes) {
+                prop_assert!(used <= bytes.len());
+            }
+            let _ = StepInput::read(&bytes);
+        }
+    }
 }
