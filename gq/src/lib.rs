@@ -1,0 +1,18 @@
+//! The commands that look and cancel: `gq`, `gdel`, `gnodes`, `gacct`.
+//!
+//! Each formats what the REST API answers; none of them decides anything about jobs or nodes.
+
+pub mod accounting;
+pub mod cancel;
+mod job_column;
+mod job_filter;
+mod job_record;
+mod node_column;
+mod node_record;
+pub mod nodes;
+mod output_file;
+mod partition_listing;
+pub mod queue;
+mod queue_row;
+mod run_column;
+mod usage_report;

@@ -1,1 +1,5 @@
-fn main() {}
+//! `gdel`: see the module `cancel`.
+
+fn main() {
+    gcli::failure::run("gdel", || gq::cancel::main(std::env::args_os()))
+}

@@ -1,0 +1,154 @@
+//! `gdel`: cancel jobs, or send them a signal. Source: scancel(1).
+//!
+//! Says which jobs are meant; the controller decides what may be done to each and answers for each.
+
+use crate::job_filter::JobFilter;
+use clap::{CommandFactory, FromArgMatches, Parser};
+use gcli::table::stdout;
+use gcli::{Failure, Outcome, command_line};
+use gmodel::signal::{parse_signal, signal_word};
+use gwire::api::{CancelRequest, EachResult, JobQuery, JobRow};
+use gwire::client::{Client, path_with_query};
+use std::ffi::OsString;
+use std::io::{BufRead, Write};
+
+const EXAMPLES: &str = "\
+Examples:
+  gdel 17 98_5          two jobs
+  gdel 98_[1-3]         three tasks of an array
+  gdel --me -t PD       all that you have waiting
+  gdel -s USR1 17       send a signal to a running job";
+
+#[derive(Parser)]
+#[command(name = "gdel", version, about = "Cancel jobs, or send them a signal", after_help = EXAMPLES)]
+struct CancelArgs {
+    /// Jobs: 17, 98 (an array), 98_5, 98_[1-3]
+    #[arg(value_name = "JOB")]
+    jobs: Vec<String>,
+    #[command(flatten)]
+    filter: JobFilter,
+    /// Send this signal instead; only running jobs get it
+    #[arg(short, long, value_name = "SIGNAL", value_parser = |text: &str| parse_signal(text).map_err(|error| error.to_string()))]
+    signal: Option<u8>,
+    /// The signal is for the batch script's own process only
+    #[arg(short, long, requires = "signal")]
+    batch: bool,
+    /// Ask before each job
+    #[arg(short, long)]
+    interactive: bool,
+    /// Say what is done
+    #[arg(short, long)]
+    verbose: bool,
+    /// Print the outcome for each job as one line of JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// The command line as clap knows it.
+pub fn command() -> clap::Command {
+    CancelArgs::command()
+}
+
+/// `gdel` itself.
+///
+/// # Errors
+/// What stood in the way, with the exit code.
+pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
+    let matches = command_line::parse(command(), words)?;
+    let args = CancelArgs::from_arg_matches(&matches).map_err(|error| Failure::usage(error))?;
+    if args.jobs.is_empty() && args.filter.is_empty() {
+        return Err(Failure::usage("which jobs? Name them (gdel 17 98_5), or choose them with -u, --me, -n, -p, -t, -A, -q or -w"));
+    }
+    let mut client = gcli::connect("gdel")?;
+    let mut request = CancelRequest { jobs: args.jobs.clone(), signal: args.signal, batch_only: args.batch, filter: None };
+    if !args.filter.is_empty() {
+        let mut filter = args.filter.query()?;
+        if args.signal.is_some() && filter.state.is_empty() {
+            "RUNNING,SUSPENDED".clone_into(&mut filter.state);
+        }
+        request.filter = Some(filter);
+    }
+    if args.interactive {
+        request.jobs = confirmed(&mut client, &request)?;
+        request.filter = None;
+        if request.jobs.is_empty() {
+            return Ok(0);
+        }
+    }
+    let answer: EachResult = if args.signal.is_some() {
+        // A signal sent twice arrives twice.
+        client.post("/v1/jobs/cancel", &request)?
+    } else {
+        client.post_repeatable("/v1/jobs/cancel", &request)?
+    };
+    report(&answer, &args)
+}
+
+fn report(answer: &EachResult, args: &CancelArgs) -> Outcome {
+    if args.json {
+        let mut out = stdout()?;
+        serde_json::to_writer(&mut out, answer).map_err(Failure::new)?;
+        out.write_all(b"\n")?;
+        out.flush()?;
+    }
+    let mut failed = false;
+    for result in &answer.results {
+        if result.ok {
+            if args.verbose {
+                match args.signal {
+                    Some(signal) => writeln!(std::io::stderr(), "gdel: sent {} to job {}", signal_word(signal), result.job)?,
+                    None => writeln!(std::io::stderr(), "gdel: cancelled job {}", result.job)?,
+                }
+            }
+        } else {
+            failed = true;
+            let text = gcli::printable::printable(&result.error);
+            // The controller's sentence names the job as a rule.
+            match text.contains(&result.job) {
+                true => writeln!(std::io::stderr(), "gdel: {text}")?,
+                false => writeln!(std::io::stderr(), "gdel: job {}: {text}", result.job)?,
+            }
+        }
+    }
+    if args.verbose && answer.results.is_empty() {
+        writeln!(std::io::stderr(), "gdel: no job matches")?;
+    }
+    Ok(u8::from(failed))
+}
+
+/// Asks for each job that is meant; the ids of those that were agreed to.
+fn confirmed(client: &mut Client, request: &CancelRequest) -> Result<Vec<String>, Failure> {
+    let query = JobQuery {
+        job: request.jobs.join(","),
+        columns: "id,shown_id,name,partition".to_owned(),
+        ..request.filter.clone().unwrap_or_default()
+    };
+    let mut rows = client.rows(&path_with_query("/v1/jobs", &query))?;
+    let mut jobs: Vec<JobRow> = Vec::new();
+    while let Some(text) = rows.next_row()? {
+        jobs.push(serde_json::from_slice(text).map_err(Failure::new)?);
+    }
+    if jobs.is_empty() {
+        return Err(Failure::new("no job matches"));
+    }
+    let (mut agreed, mut answers) = (Vec::new(), std::io::stdin().lock().lines());
+    for job in jobs {
+        let show = gcli::printable::printable;
+        write!(std::io::stderr(), "Cancel job {} name={} partition={} [y/n]? ", job.shown_id, show(&job.name), show(&job.partition))?;
+        let answer = answers.next().transpose().map_err(Failure::new)?.unwrap_or_default();
+        if matches!(answer.trim(), "y" | "Y" | "yes") {
+            agreed.push(job.shown_id);
+        }
+    }
+    Ok(agreed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        command().debug_assert();
+    }
+}

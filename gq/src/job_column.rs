@@ -1,0 +1,354 @@
+//! The columns of the queue: squeue's letters and names, the keys each needs, and what it prints.
+//!
+//! One table says all of it; `gq -o`, `-O`, `-S` and the default listing read it. Source: squeue(1).
+
+use crate::queue_row::QueueRow;
+use gcli::column_format::{FormatError, Piece, parse_letters, parse_names};
+use gcli::local_time::TimeFormat;
+use gmodel::duration::squeue_time;
+use gmodel::size::exact_size;
+use gmodel::suggest::did_you_mean;
+use gmodel::{Instant, JobState, hostlist};
+use std::borrow::Cow;
+use std::cmp::Ordering;
+
+/// What a column of the queue shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum JobColumn {
+    ShownId,
+    Id,
+    ArrayId,
+    ArrayIndex,
+    Name,
+    User,
+    Uid,
+    Account,
+    Partition,
+    Qos,
+    State,
+    ShortState,
+    Reason,
+    NodelistOrReason,
+    Nodelist,
+    BatchHost,
+    ReqNodes,
+    ExcludedNodes,
+    Nodes,
+    Cpus,
+    Tasks,
+    Mem,
+    Gpus,
+    GpusPerNode,
+    Tres,
+    Elapsed,
+    TimeLimit,
+    TimeLeft,
+    SubmitTime,
+    StartTime,
+    EndTime,
+    Priority,
+    PriorityShare,
+    Nice,
+    Oversubscribe,
+    Constraint,
+    Comment,
+    Command,
+    WorkDir,
+    Stdout,
+    Stderr,
+    Stdin,
+    ExitCode,
+    Tags,
+}
+
+/// A line of the table: column, letter of `-o` (blank for none), name of `-O`, title, keys of the API.
+type Entry = (JobColumn, char, &'static str, &'static str, &'static str);
+
+#[rustfmt::skip] // read as a table
+const COLUMNS: &[Entry] = &[
+    (JobColumn::ShownId,          'i', "jobarrayid",   "JOBID",            "shown_id"),
+    (JobColumn::Id,               'A', "jobid",        "JOBID",            ""),
+    (JobColumn::ArrayId,          'F', "arrayjobid",   "ARRAY_JOB_ID",     "array_id"),
+    (JobColumn::ArrayIndex,       'K', "arraytaskid",  "ARRAY_TASK_ID",    "array_index,array_tasks"),
+    (JobColumn::Name,             'j', "name",         "NAME",             "name"),
+    (JobColumn::User,             'u', "username",     "USER",             "user"),
+    (JobColumn::Uid,              'U', "userid",       "UID",              "uid"),
+    (JobColumn::Account,          'a', "account",      "ACCOUNT",          "account"),
+    (JobColumn::Partition,        'P', "partition",    "PARTITION",        "partition"),
+    (JobColumn::Qos,              'q', "qos",          "QOS",              "qos"),
+    (JobColumn::State,            'T', "state",        "STATE",            "state"),
+    (JobColumn::ShortState,       't', "statecompact", "ST",               "state"),
+    (JobColumn::Reason,           'r', "reason",       "REASON",           "reason"),
+    (JobColumn::NodelistOrReason, 'R', "reasonlist",   "NODELIST(REASON)", "nodelist,reason,state"),
+    (JobColumn::Nodelist,         'N', "nodelist",     "NODELIST",         "nodelist"),
+    (JobColumn::BatchHost,        'B', "batchhost",    "EXEC_HOST",        "nodelist"),
+    (JobColumn::ReqNodes,         'n', "reqnodes",     "REQ_NODES",        "req_nodelist"),
+    (JobColumn::ExcludedNodes,    'x', "exc_nodes",    "EXC_NODES",        "exclude"),
+    (JobColumn::Nodes,            'D', "numnodes",     "NODES",            "nodes"),
+    (JobColumn::Cpus,             'C', "numcpus",      "CPUS",             "cpus"),
+    (JobColumn::Tasks,            ' ', "numtasks",     "TASKS",            "ntasks"),
+    (JobColumn::Mem,              'm', "minmemory",    "MIN_MEMORY",       "mem"),
+    (JobColumn::Gpus,             'g', "gpus",         "GPUS",             "gpus"),
+    (JobColumn::GpusPerNode,      'b', "tres-per-node","TRES_PER_NODE",    "gpus"),
+    (JobColumn::Tres,             ' ', "tres-alloc",   "TRES_ALLOC",       "cpus,mem_bytes,nodes,gpu_count"),
+    (JobColumn::Elapsed,          'M', "timeused",     "TIME",             "elapsed_secs"),
+    (JobColumn::TimeLimit,        'l', "timelimit",    "TIME_LIMIT",       "time_limit_secs"),
+    (JobColumn::TimeLeft,         'L', "timeleft",     "TIME_LEFT",        "time_limit_secs,elapsed_secs"),
+    (JobColumn::SubmitTime,       'V', "submittime",   "SUBMIT_TIME",      "submit_time"),
+    (JobColumn::StartTime,        'S', "starttime",    "START_TIME",       "start_time"),
+    (JobColumn::EndTime,          'e', "endtime",      "END_TIME",         "end_time"),
+    (JobColumn::Priority,         'Q', "prioritylong", "PRIORITY",         "priority"),
+    (JobColumn::PriorityShare,    'p', "priority",     "PRIORITY",         "priority"),
+    (JobColumn::Nice,             'y', "nice",         "NICE",             "nice"),
+    (JobColumn::Oversubscribe,    'h', "oversubscribe","OVER_SUBSCRIBE",   "exclusive"),
+    (JobColumn::Constraint,       'f', "feature",      "FEATURES",         "constraint"),
+    (JobColumn::Comment,          'k', "comment",      "COMMENT",          "comment"),
+    (JobColumn::Command,          'o', "command",      "COMMAND",          "command"),
+    (JobColumn::WorkDir,          'Z', "workdir",      "WORK_DIR",         "work_dir"),
+    (JobColumn::Stdout,           ' ', "stdout",       "STDOUT",           "stdout"),
+    (JobColumn::Stderr,           ' ', "stderr",       "STDERR",           "stderr"),
+    (JobColumn::Stdin,            ' ', "stdin",        "STDIN",            "stdin"),
+    (JobColumn::ExitCode,         ' ', "exit_code",    "EXIT_CODE",        "exit_code"),
+    (JobColumn::Tags,             ' ', "tags",         "TAGS",             "tags"),
+];
+
+/// A queue's format: columns with widths among literal text.
+pub(crate) type JobFormat = Vec<Piece<JobColumn>>;
+
+/// Reads `-o`.
+pub(crate) fn read_letters(text: &str) -> Result<JobFormat, FormatError> {
+    parse_letters(text, of_letter)
+}
+
+/// Reads `-O`.
+pub(crate) fn read_names(text: &str) -> Result<JobFormat, FormatError> {
+    parse_names(text, |name| {
+        let names = || COLUMNS.iter().map(|entry| entry.2);
+        let lower = name.to_ascii_lowercase();
+        // squeue knows a few columns by two names.
+        let lower = match lower.as_str() {
+            "user" => "username",
+            "jobname" => "name",
+            "tres" => "tres-alloc",
+            "features" => "feature",
+            "nodes" => "numnodes",
+            "excnodes" => "exc_nodes",
+            other => other,
+        };
+        let found = COLUMNS.iter().find(|entry| entry.2 == lower).map(|entry| entry.0);
+        found.ok_or_else(|| format!("there is no column {name:?}.{} --help lists them", did_you_mean(name, names())))
+    })
+}
+
+/// The column of a letter of `-o`.
+pub(crate) fn of_letter(letter: char) -> Option<JobColumn> {
+    COLUMNS.iter().find(|entry| entry.1 == letter && letter != ' ').map(|entry| entry.0)
+}
+
+/// Keys of the API that the columns need, for its `columns`.
+pub(crate) fn keys(columns: impl IntoIterator<Item = JobColumn>) -> String {
+    let mut keys: Vec<&str> = vec!["id"];
+    for key in columns.into_iter().flat_map(|column| column.entry().4.split(',')) {
+        if !key.is_empty() && !keys.contains(&key) {
+            keys.push(key);
+        }
+    }
+    keys.join(",")
+}
+
+/// Letters and names for `--help`.
+pub(crate) fn help() -> String {
+    let lines = COLUMNS.iter().map(|(_, letter, name, title, _)| {
+        let letter = if *letter == ' ' { "  ".to_owned() } else { format!("%{letter}") };
+        format!("  {letter}  {name:<14} {title}")
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+impl JobColumn {
+    fn entry(self) -> &'static Entry {
+        COLUMNS.iter().find(|entry| entry.0 == self).expect("every column is in the table")
+    }
+
+    pub(crate) fn title(self) -> &'static str {
+        self.entry().3
+    }
+
+    /// What the column prints for a job.
+    pub(crate) fn text<'r>(self, row: &'r QueueRow<'_>, times: &TimeFormat) -> Cow<'r, str> {
+        match self {
+            Self::ShownId => Cow::Borrowed(&row.shown_id),
+            Self::Id => row.id.to_string().into(),
+            Self::ArrayId => row.array_id.unwrap_or(row.id).to_string().into(),
+            Self::ArrayIndex => match (&row.array_index, &row.array_tasks) {
+                (Some(index), _) => index.to_string().into(),
+                (None, Some(tasks)) => Cow::Borrowed(tasks),
+                (None, None) => "N/A".into(),
+            },
+            Self::Name => Cow::Borrowed(&row.name),
+            Self::User => Cow::Borrowed(&row.user),
+            Self::Uid => row.uid.to_string().into(),
+            Self::Account => Cow::Borrowed(&row.account),
+            Self::Partition => Cow::Borrowed(&row.partition),
+            Self::Qos => Cow::Borrowed(&row.qos),
+            Self::State => row.state.long().into(),
+            Self::ShortState => row.state.short().into(),
+            Self::Reason => row.reason.to_string().into(),
+            Self::NodelistOrReason if row.state == JobState::Pending => format!("({})", row.reason).into(),
+            Self::NodelistOrReason | Self::Nodelist => Cow::Borrowed(&row.nodelist),
+            Self::BatchHost => batch_host(&row.nodelist),
+            Self::ReqNodes => Cow::Borrowed(&row.req_nodelist),
+            Self::ExcludedNodes => Cow::Borrowed(&row.exclude),
+            Self::Nodes => row.nodes.to_string().into(),
+            Self::Cpus => row.cpus.to_string().into(),
+            Self::Tasks => row.ntasks.to_string().into(),
+            Self::Mem => Cow::Borrowed(&row.mem),
+            Self::Gpus if row.gpus.is_empty() => "0".into(),
+            Self::Gpus => Cow::Borrowed(&row.gpus),
+            Self::GpusPerNode if row.gpus.is_empty() => "N/A".into(),
+            Self::GpusPerNode => format!("gres:gpu:{}", row.gpus).into(),
+            Self::Tres => tres(row.cpus, row.mem_bytes, row.nodes, row.gpu_count).into(),
+            Self::Elapsed => squeue_time(row.elapsed_secs.max(0).cast_unsigned()).into(),
+            Self::TimeLimit => time_limit(row.time_limit_secs).into(),
+            Self::TimeLeft => time_left(row).into(),
+            Self::SubmitTime => instant(row.submit_time, times),
+            Self::StartTime => instant(row.start_time, times),
+            Self::EndTime => instant(row.end_time, times),
+            Self::Priority => row.priority.to_string().into(),
+            Self::PriorityShare => format!("{:.14}", row.priority as f64 / f64::from(u32::MAX)).into(),
+            Self::Nice => row.nice.to_string().into(),
+            Self::Oversubscribe => if row.exclusive { "NO" } else { "OK" }.into(),
+            Self::Constraint => or_null(&row.constraint),
+            Self::Comment => or_null(&row.comment),
+            Self::Command => or_null(&row.command),
+            Self::WorkDir => Cow::Borrowed(&row.work_dir),
+            Self::Stdout => Cow::Borrowed(&row.stdout),
+            Self::Stderr => Cow::Borrowed(if row.stderr.is_empty() { &row.stdout } else { &row.stderr }),
+            Self::Stdin => Cow::Borrowed(&row.stdin),
+            Self::ExitCode => row.exit_code.to_string().into(),
+            Self::Tags => row.tags.join(",").into(),
+        }
+    }
+
+    /// Order of two jobs by this column: numbers and times by value, text by its bytes.
+    pub(crate) fn compare(self, a: &QueueRow<'_>, b: &QueueRow<'_>) -> Ordering {
+        match self {
+            Self::ShownId | Self::Id => a.id.cmp(&b.id),
+            Self::ArrayId => a.array_id.unwrap_or(a.id).cmp(&b.array_id.unwrap_or(b.id)),
+            Self::ArrayIndex => a.array_index.cmp(&b.array_index),
+            Self::Uid => a.uid.cmp(&b.uid),
+            Self::State | Self::ShortState => a.state.cmp(&b.state),
+            Self::Nodes => a.nodes.cmp(&b.nodes),
+            Self::Cpus => a.cpus.cmp(&b.cpus),
+            Self::Tasks => a.ntasks.cmp(&b.ntasks),
+            Self::Elapsed => a.elapsed_secs.cmp(&b.elapsed_secs),
+            Self::TimeLimit => limit(a).cmp(&limit(b)),
+            Self::TimeLeft => (limit(a) - a.elapsed_secs).cmp(&(limit(b) - b.elapsed_secs)),
+            Self::SubmitTime => a.submit_time.cmp(&b.submit_time),
+            Self::StartTime => a.start_time.cmp(&b.start_time),
+            Self::EndTime => a.end_time.cmp(&b.end_time),
+            Self::Priority | Self::PriorityShare => a.priority.cmp(&b.priority),
+            Self::Nice => a.nice.cmp(&b.nice),
+            _ => self.text(a, &TimeFormat::Standard).cmp(&self.text(b, &TimeFormat::Standard)),
+        }
+    }
+}
+
+/// `cpu=2,mem=300M,node=1,billing=2,gres/gpu=1`.
+pub(crate) fn tres(cpus: u32, mem_bytes: u64, nodes: u32, gpus: f64) -> String {
+    let gpus = if gpus > 0.0 { format!(",gres/gpu={gpus}") } else { String::new() };
+    format!("cpu={cpus},mem={},node={nodes},billing={cpus}{gpus}", exact_size(mem_bytes))
+}
+
+/// `1:00:00` or `UNLIMITED`.
+pub(crate) fn time_limit(secs: Option<u32>) -> String {
+    match secs {
+        None | Some(u32::MAX) => "UNLIMITED".to_owned(),
+        Some(secs) => squeue_time(secs.into()),
+    }
+}
+
+/// First node of a host list, `n/a` of none.
+fn batch_host(nodelist: &str) -> Cow<'_, str> {
+    if nodelist.is_empty() {
+        return "n/a".into();
+    }
+    if !nodelist.contains(['[', ',']) {
+        return nodelist.into();
+    }
+    let names = hostlist::expand(nodelist, hostlist::MAX_HOSTS).unwrap_or_default();
+    names.into_iter().next().map_or(nodelist.into(), Cow::Owned)
+}
+
+/// Seconds; the largest number for no limit.
+fn limit(row: &QueueRow<'_>) -> i64 {
+    row.time_limit_secs.unwrap_or(u32::MAX).into()
+}
+
+fn time_left(row: &QueueRow<'_>) -> String {
+    match row.time_limit_secs {
+        None | Some(u32::MAX) => "UNLIMITED".to_owned(),
+        Some(secs) => squeue_time((i64::from(secs) - row.elapsed_secs).max(0).cast_unsigned()),
+    }
+}
+
+fn instant(at: Option<Instant>, times: &TimeFormat) -> Cow<'static, str> {
+    at.map_or("N/A".into(), |at| times.print(at.0).into())
+}
+
+fn or_null(text: &str) -> Cow<'_, str> {
+    if text.is_empty() { "(null)".into() } else { text.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn letters_and_names_are_unique_and_all_columns_are_listed() {
+        let letters: Vec<char> = COLUMNS.iter().map(|entry| entry.1).filter(|letter| *letter != ' ').collect();
+        assert_eq!(letters.iter().collect::<BTreeSet<_>>().len(), letters.len());
+        let names: BTreeSet<_> = COLUMNS.iter().map(|entry| entry.2).collect();
+        assert_eq!(names.len(), COLUMNS.len());
+    }
+
+    #[test]
+    fn keys_exist_in_the_contract() {
+        let some = gwire::api::JobRow {
+            array_id: Some(1),
+            array_index: Some(1),
+            array_tasks: Some(String::new()),
+            time_limit_secs: Some(1),
+            ..Default::default()
+        };
+        let row = serde_json::to_value(some).unwrap();
+        for key in keys(COLUMNS.iter().map(|entry| entry.0)).split(',') {
+            assert!(row.get(key).is_some(), "{key}");
+        }
+    }
+
+    #[test]
+    fn the_first_of_several_nodes_is_the_batch_host() {
+        assert_eq!(batch_host("node[08-10],x"), "node08");
+        assert_eq!(batch_host("node2"), "node2");
+        assert_eq!(batch_host(""), "n/a");
+    }
+
+    #[test]
+    fn unknown_names_are_refused_with_a_guess() {
+        assert_eq!(
+            read_names("jobid,nodelst").unwrap_err().to_string(),
+            r#"there is no column "nodelst". Did you mean "nodelist"? --help lists them"#
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn any_format_is_read_or_refused(text in "\\PC{0,40}|(%[.]?[0-9]{0,3}[a-zA-Z%]){0,8}|([a-z]{1,9}(:[.]?[0-9]{0,3})?,?){0,5}") {
+            let _ = read_letters(&text);
+            let _ = read_names(&text);
+        }
+    }
+}

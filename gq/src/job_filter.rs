@@ -1,0 +1,130 @@
+//! Which jobs are meant: the filters that `gq` and `gdel` share, as squeue and scancel spell them.
+
+use gcli::Failure;
+use gmodel::JobState;
+use gmodel::suggest::did_you_mean;
+use gwire::api::JobQuery;
+use nix::unistd::{Uid, User};
+
+/// Filters; several of them narrow each other, values in one are alternatives.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub(crate) struct JobFilter {
+    /// Jobs of these users
+    #[arg(short, long, value_name = "USERS", alias = "users")]
+    pub user: Option<String>,
+    /// Your own jobs
+    #[arg(long)]
+    pub me: bool,
+    /// Jobs in these partitions
+    #[arg(short, long, value_name = "NAMES")]
+    pub partition: Option<String>,
+    /// Jobs in these states, PENDING or PD; all shows finished ones too
+    #[arg(short = 't', long, value_name = "STATES", alias = "state")]
+    pub states: Option<String>,
+    /// Jobs charged to these accounts
+    #[arg(short = 'A', long, value_name = "NAMES")]
+    pub account: Option<String>,
+    /// Jobs of these qualities of service
+    #[arg(short, long, value_name = "NAMES")]
+    pub qos: Option<String>,
+    /// Jobs with these names
+    #[arg(short, long, value_name = "NAMES", alias = "jobname")]
+    pub name: Option<String>,
+    /// Jobs on these nodes: node[1-3]
+    #[arg(short = 'w', long, value_name = "NODES", alias = "nodes")]
+    pub nodelist: Option<String>,
+}
+
+impl JobFilter {
+    pub(crate) fn is_empty(&self) -> bool {
+        let Self { user, me, partition, states, account, qos, name, nodelist } = self;
+        !me && [user, partition, states, account, qos, name, nodelist].iter().all(|filter| filter.is_none())
+    }
+
+    /// The filters as the API takes them.
+    ///
+    /// # Errors
+    /// States nobody knows, node lists that are none, a user without a name.
+    pub(crate) fn query(&self) -> Result<JobQuery, Failure> {
+        let mut users: Vec<String> = Vec::new();
+        for user in self.user.iter().flat_map(|list| list.split(',')).filter(|user| !user.is_empty()) {
+            users.push(user_name(user)?);
+        }
+        if self.me {
+            users.push(own_name()?);
+        }
+        if let Some(nodes) = &self.nodelist {
+            gmodel::hostlist::Hostlist::parse(nodes).map_err(|error| Failure::usage(format_args!("--nodelist: {error}")))?;
+        }
+        let own = |value: &Option<String>| value.clone().unwrap_or_default();
+        Ok(JobQuery {
+            user: users.join(","),
+            partition: own(&self.partition),
+            account: own(&self.account),
+            qos: own(&self.qos),
+            name: own(&self.name),
+            state: self.states.as_deref().map(states).transpose()?.unwrap_or_default(),
+            nodelist: own(&self.nodelist),
+            ..JobQuery::default()
+        })
+    }
+}
+
+/// States in their long form, comma-separated; `all` stays.
+pub(crate) fn states(list: &str) -> Result<String, Failure> {
+    let mut states = Vec::new();
+    for word in list.split(',').map(str::trim).filter(|word| !word.is_empty()) {
+        if word.eq_ignore_ascii_case("all") {
+            return Ok("all".to_owned());
+        }
+        let state = JobState::parse(word).ok_or_else(|| {
+            let names = JobState::ALL.map(JobState::long);
+            let hint = did_you_mean(word, names);
+            Failure::usage(format_args!("{word:?} is no state of a job.{hint} States are {}, or all", names.join(", ")))
+        })?;
+        states.push(state.long());
+    }
+    Ok(states.join(","))
+}
+
+/// The name of a user given by name or number.
+pub(crate) fn user_name(user: &str) -> Result<String, Failure> {
+    let Ok(uid) = user.parse::<u32>() else { return Ok(user.to_owned()) };
+    name_of(Uid::from_raw(uid))
+}
+
+/// Whose process this is.
+pub(crate) fn own_name() -> Result<String, Failure> {
+    name_of(Uid::current())
+}
+
+fn name_of(uid: Uid) -> Result<String, Failure> {
+    match User::from_uid(uid) {
+        Ok(Some(user)) => Ok(user.name),
+        Ok(None) => Err(Failure::new(format_args!("there is no user with the number {uid} on this machine"))),
+        Err(error) => Err(Failure::new(format_args!("cannot look up user {uid}: {error}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn states_are_read_in_both_forms_and_refused_with_a_guess() {
+        assert_eq!(states("pd,RUNNING").unwrap(), "PENDING,RUNNING");
+        assert_eq!(states("all").unwrap(), "all");
+        let refused = states("RUNING").unwrap_err();
+        assert!(refused.exit == 2 && refused.text.contains(r#"Did you mean "RUNNING"?"#), "{}", refused.text);
+    }
+
+    #[test]
+    fn filters_become_the_query_of_the_api() {
+        let filter = JobFilter { user: Some("0,alice".into()), states: Some("R".into()), ..Default::default() };
+        let query = filter.query().unwrap();
+        assert_eq!((query.user.as_str(), query.state.as_str()), ("root,alice", "RUNNING"));
+        assert!(!filter.is_empty() && JobFilter::default().is_empty());
+        let bad = JobFilter { nodelist: Some("node[1-1000000000]".into()), ..Default::default() };
+        assert_eq!(bad.query().unwrap_err().exit, 2);
+    }
+}

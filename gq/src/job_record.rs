@@ -1,0 +1,165 @@
+//! One job in full, in the layout of `scontrol show job`, and why it waits.
+//!
+//! Scripts read `Key=value` pairs from it: keys that Slurm has keep Slurm's names and values. Ours follow.
+
+use crate::job_column::{time_limit, tres};
+use gcli::local_time::TimeFormat;
+use gcli::printable::printable;
+use gmodel::duration::sacct_time;
+use gmodel::size::exact_size;
+use gmodel::{Instant, JobState, hostlist};
+use gwire::api::JobRow;
+use std::fmt::{Display, Write};
+
+/// The record, several lines and a blank one.
+pub(crate) fn text(job: &JobRow, times: &TimeFormat) -> String {
+    let mut record = Record { text: String::new(), line_empty: true };
+    identity(&mut record, job);
+    state(&mut record, job, times);
+    request(&mut record, job);
+    files(&mut record, job);
+    ours(&mut record, job, times);
+    record.text.push('\n');
+    record.text
+}
+
+/// The state of a job and what stands against its start, a line for each.
+pub(crate) fn why(job: &JobRow, times: &TimeFormat) -> String {
+    let mut text = format!("job {}: {}", printable(&job.shown_id), job.state.long());
+    match job.state {
+        JobState::Pending => {
+            let _ = writeln!(text, " ({})", job.reason);
+            if !job.reason_text.is_empty() {
+                let _ = writeln!(text, "  {}", printable(&job.reason_text));
+            }
+            for hold in &job.holds {
+                let (owner, since) = (printable(&hold.owner), times.print(hold.since.0));
+                let _ = writeln!(text, "  held by {owner} since {since}: {}", printable(&hold.reason));
+            }
+            if let Some(start) = job.start_time {
+                let _ = writeln!(text, "  expected to start at {}", times.print(start.0));
+            }
+        }
+        state if state.is_final() => {
+            let _ = writeln!(text, " with exit code {}", job.exit_code);
+            if !job.end_text.is_empty() {
+                let _ = writeln!(text, "  {}", printable(&job.end_text));
+            }
+        }
+        _ => {
+            let since = job.start_time.map(|at| format!(" since {}", times.print(at.0))).unwrap_or_default();
+            let _ = writeln!(text, " on {}{since}", printable(&job.nodelist));
+        }
+    }
+    text
+}
+
+struct Record {
+    text: String,
+    line_empty: bool,
+}
+
+impl Record {
+    fn put(&mut self, key: &str, value: impl Display) -> &mut Self {
+        if !self.line_empty {
+            self.text.push(' ');
+        }
+        let _ = write!(self.text, "{key}={}", printable(&value.to_string()));
+        self.line_empty = false;
+        self
+    }
+
+    fn end(&mut self) {
+        self.text.push_str("\n   ");
+        self.line_empty = true;
+    }
+
+    fn line(&mut self, key: &str, value: impl Display) {
+        self.put(key, value).end();
+    }
+}
+
+fn identity(record: &mut Record, job: &JobRow) {
+    record.put("JobId", job.id);
+    if let Some(array) = job.array_id {
+        record.put("ArrayJobId", array);
+        match (&job.array_index, &job.array_tasks) {
+            (Some(index), _) => record.put("ArrayTaskId", index),
+            (None, Some(tasks)) => record.put("ArrayTaskId", tasks),
+            (None, None) => record,
+        };
+    }
+    record.line("JobName", &job.name);
+    record.put("UserId", format_args!("{}({})", job.user, job.uid)).end();
+    record.put("Priority", job.priority).put("Nice", job.nice).put("Account", &job.account).put("QOS", &job.qos).end();
+}
+
+fn state(record: &mut Record, job: &JobRow, times: &TimeFormat) {
+    record.put("JobState", job.state).put("Reason", job.reason).put("Dependency", "(null)").end();
+    let restarts = job.attempts.saturating_sub(1);
+    record.put("Requeue", u8::from(job.requeue)).put("Restarts", restarts).put("ExitCode", job.exit_code).end();
+    let limit = match job.time_limit_secs {
+        None | Some(u32::MAX) => time_limit(None),
+        Some(secs) => sacct_time(secs.into()),
+    };
+    record.put("RunTime", sacct_time(job.elapsed_secs.max(0).cast_unsigned())).put("TimeLimit", limit).end();
+    let at = |instant: Option<Instant>| instant.map_or("Unknown".to_owned(), |at| times.print(at.0));
+    record.put("SubmitTime", at(job.submit_time)).put("EligibleTime", at(job.eligible_time)).end();
+    record.put("StartTime", at(job.start_time)).put("EndTime", at(job.end_time)).end();
+}
+
+fn request(record: &mut Record, job: &JobRow) {
+    record.put("Partition", &job.partition).put("AllocNode", &job.submit_host).end();
+    record.put("ReqNodeList", or_null(&job.req_nodelist)).put("ExcNodeList", or_null(&job.exclude)).end();
+    record.line("NodeList", &job.nodelist);
+    if let Some(first) = hostlist::expand(&job.nodelist, hostlist::MAX_HOSTS).ok().and_then(|names| names.into_iter().next()) {
+        record.line("BatchHost", first);
+    }
+    record.put("NumNodes", job.nodes).put("NumCPUs", job.cpus).put("NumTasks", job.ntasks).end();
+    record.line("TRES", tres(job.cpus, job.mem_bytes, job.nodes, job.gpu_count));
+    let mem = if job.mem.is_empty() { exact_size(job.mem_bytes) } else { job.mem.clone() };
+    record.line("MinMemoryNode", mem);
+    record.put("Features", or_null(&job.constraint)).put("OverSubscribe", if job.exclusive { "NO" } else { "OK" }).end();
+    if !job.gpus.is_empty() {
+        record.line("TresPerNode", format_args!("gres:gpu:{}", job.gpus));
+    }
+    for held in &job.gpus_held {
+        record.line("GPUs", held);
+    }
+}
+
+fn files(record: &mut Record, job: &JobRow) {
+    record.line("Command", or_null(&job.command));
+    record.line("WorkDir", &job.work_dir);
+    if !job.comment.is_empty() {
+        record.line("Comment", &job.comment);
+    }
+    record.line("StdErr", if job.stderr.is_empty() { &job.stdout } else { &job.stderr });
+    record.line("StdIn", if job.stdin.is_empty() { "/dev/null" } else { &job.stdin });
+    record.line("StdOut", &job.stdout);
+}
+
+fn ours(record: &mut Record, job: &JobRow, times: &TimeFormat) {
+    if !job.reason_text.is_empty() {
+        record.line("ReasonText", &job.reason_text);
+    }
+    if !job.end_text.is_empty() {
+        record.line("EndText", &job.end_text);
+    }
+    for hold in &job.holds {
+        record.line("Hold", format_args!("{} since {}: {}", hold.owner, times.print(hold.since.0), hold.reason));
+    }
+    if !job.tags.is_empty() {
+        record.line("Tags", job.tags.join(","));
+    }
+    if let Some(kinds) = &job.mail_type {
+        record.put("MailUser", job.mail_user.as_deref().unwrap_or(&job.user)).put("MailType", kinds).end();
+    }
+    for (option, value) in &job.later {
+        record.line("NotActedOn", format_args!("--{option}{}{value}", if value.is_empty() { "" } else { "=" }));
+    }
+}
+
+fn or_null(text: &str) -> &str {
+    if text.is_empty() { "(null)" } else { text }
+}

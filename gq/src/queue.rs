@@ -1,0 +1,488 @@
+//! `gq`: the queue, one job in full, why a job waits, what it prints.
+//!
+//! Listings are formatted row by row while they arrive, and ask only for the columns they show. Source: squeue(1).
+
+use crate::job_column::{self, JobColumn, JobFormat};
+use crate::job_filter::JobFilter;
+use crate::queue_row::QueueRow;
+use crate::{job_record, output_file};
+use clap::{ArgAction, CommandFactory, FromArgMatches, Parser};
+use gcli::column_format::Piece;
+use gcli::local_time::{self, TimeFormat};
+use gcli::table::{Cell, Column, Screen, TableWriter, Tint, stdout};
+use gcli::{Failure, Outcome, command_line};
+use gmodel::JobState;
+use gwire::api::{JobQuery, JobRow, LogText};
+use gwire::client::{Client, escape, path_with_query};
+use std::borrow::Cow;
+use std::cmp::Ordering;
+use std::ffi::OsString;
+use std::io::{IsTerminal, Write};
+use std::time::Duration;
+
+/// Columns of the listing.
+const USUAL: &[JobColumn] = &[
+    JobColumn::ShownId,
+    JobColumn::Partition,
+    JobColumn::Name,
+    JobColumn::User,
+    JobColumn::ShortState,
+    JobColumn::Elapsed,
+    JobColumn::Nodes,
+    JobColumn::Gpus,
+    JobColumn::NodelistOrReason,
+];
+/// Columns of `--long`.
+const LONG: &[JobColumn] = &[
+    JobColumn::ShownId,
+    JobColumn::Partition,
+    JobColumn::Name,
+    JobColumn::User,
+    JobColumn::Account,
+    JobColumn::State,
+    JobColumn::Elapsed,
+    JobColumn::TimeLimit,
+    JobColumn::Nodes,
+    JobColumn::Gpus,
+    JobColumn::NodelistOrReason,
+];
+const WATCH_SECS: u64 = 2;
+
+const EXAMPLES: &str = "\
+Examples:
+  gq                    the queue
+  gq --me -t PD         what you have waiting
+  gq 17                 one job in full
+  gq --why 17           what stands against its start
+  gq --follow 17        its output, as it comes
+  gq -h -o '%i %T'      ids and states, for a script
+
+Columns of -o and -O (-S takes the letters):
+";
+
+#[derive(Parser)]
+#[command(name = "gq", version, about = "Show the queue, or jobs in full", disable_help_flag = true)]
+struct QueueArgs {
+    /// Jobs to show in full: 17, 98_5, 98 (an array)
+    #[arg(value_name = "JOB")]
+    jobs: Vec<String>,
+    #[command(flatten)]
+    filter: JobFilter,
+    /// List only these jobs
+    #[arg(short, long = "jobs", value_name = "JOBS", conflicts_with = "jobs")]
+    job_list: Option<String>,
+    /// No header line
+    #[arg(short = 'h', long)]
+    noheader: bool,
+    /// Account, state in full and time limit too
+    #[arg(short, long)]
+    long: bool,
+    /// A line for each waiting task of an array
+    #[arg(short = 'r', long)]
+    array: bool,
+    /// Columns by letter: '%.18i %T'
+    #[arg(short = 'o', long, value_name = "FORMAT")]
+    format: Option<String>,
+    /// Columns by name: jobid:10,name,state
+    #[arg(short = 'O', long = "Format", value_name = "FORMAT", conflicts_with = "format")]
+    names: Option<String>,
+    /// Order by columns, - for descending: t,-p,i
+    #[arg(short = 'S', long, value_name = "LETTERS", allow_hyphen_values = true)]
+    sort: Option<String>,
+    /// Show the queue again every so many seconds
+    #[arg(short = 'i', long, value_name = "SECS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    iterate: Option<u64>,
+    /// Keep the terminal showing the queue
+    #[arg(long, value_name = "SECS", num_args = 0..=1, require_equals = true, conflicts_with = "iterate",
+          value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    watch: Option<Option<u64>>,
+    /// What stands against a job's start
+    #[arg(long, value_name = "JOB", group = "about_one")]
+    why: Option<String>,
+    /// Print a job's output until it ends
+    #[arg(long, value_name = "JOB", group = "about_one")]
+    follow: Option<String>,
+    /// What the controller and the nodes did for a job
+    #[arg(long, value_name = "JOB", group = "about_one")]
+    log: Option<String>,
+    /// A job's script
+    #[arg(long, value_name = "JOB", group = "about_one")]
+    script: Option<String>,
+    /// One line of JSON with all columns
+    #[arg(long)]
+    json: bool,
+    /// Show this help
+    #[arg(long, action = ArgAction::Help)]
+    help: Option<bool>,
+}
+
+/// The command line as clap knows it, for the man page and completions too.
+pub fn command() -> clap::Command {
+    QueueArgs::command().after_help(format!("{EXAMPLES}{}", job_column::help()))
+}
+
+/// `gq` itself.
+///
+/// # Errors
+/// What stood in the way, with the exit code.
+pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
+    let matches = command_line::parse(command(), words)?;
+    let args = QueueArgs::from_arg_matches(&matches).map_err(|error| Failure::usage(error))?;
+    let mut client = gcli::connect("gq")?;
+    if let Some(job) = &args.why {
+        return why(&mut client, job, args.json);
+    }
+    if let Some(job) = &args.follow {
+        return output_file::follow(&mut client, job);
+    }
+    if let Some(job) = &args.log {
+        return log(&mut client, job, args.json);
+    }
+    if let Some(job) = &args.script {
+        let text = client.get_text(&job_path(job, "/script"))?;
+        stdout()?.write_all(text.as_bytes())?;
+        return Ok(0);
+    }
+    if !args.jobs.is_empty() {
+        if !args.filter.is_empty() {
+            return Err(Failure::usage("a job is shown whatever its state or user is: leave the filters out, or list it with -j"));
+        }
+        return jobs_in_full(&mut client, &args.jobs, args.json);
+    }
+    let listing = Listing::of(&args)?;
+    match (args.iterate, args.watch) {
+        (Some(secs), _) => repeat(&mut client, &listing, secs, false),
+        (None, Some(secs)) => repeat(&mut client, &listing, secs.unwrap_or(WATCH_SECS), std::io::stdout().is_terminal()),
+        (None, None) => listing.print(&mut client),
+    }
+}
+
+/// What is listed and how.
+struct Listing {
+    query: JobQuery,
+    shape: Shape,
+    sort: Vec<(JobColumn, bool)>,
+    header: bool,
+    /// The one job that was asked for: that it is not there is an error.
+    only_job: Option<String>,
+}
+
+enum Shape {
+    Json,
+    Table(&'static [JobColumn]),
+    Format(JobFormat),
+}
+
+impl Listing {
+    fn of(args: &QueueArgs) -> Result<Self, Failure> {
+        let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let letters = args.format.clone().or_else(|| {
+            let free = args.names.is_none() && !args.long;
+            free.then(|| variable("GQ_FORMAT").or_else(|| variable("SQUEUE_FORMAT"))).flatten()
+        });
+        let shape = if args.json {
+            Shape::Json
+        } else if let Some(letters) = &letters {
+            Shape::Format(job_column::read_letters(letters).map_err(Failure::usage)?)
+        } else if let Some(names) = &args.names {
+            Shape::Format(job_column::read_names(names).map_err(Failure::usage)?)
+        } else {
+            Shape::Table(if args.long { LONG } else { USUAL })
+        };
+        let sort = sort_keys(args.sort.as_deref().unwrap_or_default())?;
+        let mut query = args.filter.query()?;
+        query.job = args.job_list.clone().unwrap_or_default();
+        query.expand = args.array;
+        let sorted_by = sort.iter().map(|(column, _)| *column);
+        query.columns = match &shape {
+            Shape::Json => String::new(),
+            // The state decides the colour.
+            Shape::Table(columns) => job_column::keys(columns.iter().copied().chain([JobColumn::State]).chain(sorted_by)),
+            Shape::Format(pieces) => job_column::keys(fields(pieces).chain(sorted_by)),
+        };
+        let only_job = (args.filter.is_empty() && !query.job.is_empty() && !query.job.contains(',')).then(|| query.job.clone());
+        Ok(Self { query, shape, sort, header: !args.noheader, only_job })
+    }
+
+    fn print(&self, client: &mut Client) -> Outcome {
+        let path = path_with_query("/v1/jobs", &self.query);
+        let count = match &self.shape {
+            Shape::Json => {
+                let mut out = stdout()?;
+                copy_json(client, &path, &mut out)?;
+                out.flush()?;
+                return Ok(0);
+            }
+            Shape::Table(columns) => self.print_table(client, &path, columns)?,
+            Shape::Format(pieces) => self.print_lines(client, &path, pieces)?,
+        };
+        match &self.only_job {
+            Some(job) if count == 0 => Err(Failure::new(format_args!(
+                "job {job} is not in the queue. Finished jobs: gq {job}, or gacct -j {job}"
+            ))),
+            _ => Ok(0),
+        }
+    }
+
+    fn print_table(&self, client: &mut Client, path: &str, columns: &[JobColumn]) -> Result<usize, Failure> {
+        let layout = columns.iter().map(|column| table_column(*column)).collect();
+        let mut table = TableWriter::new(stdout()?, layout, Screen::of_stdout(), self.header);
+        let times = TimeFormat::from_env();
+        let count = self.each_row(client, path, &mut |row| {
+            let cell = |column: &JobColumn| match column {
+                JobColumn::State | JobColumn::ShortState => Cell::tinted(column.text(row, &times), tint(row.state)),
+                column => Cell::from(column.text(row, &times).into_owned()),
+            };
+            Ok(table.row(columns.iter().map(cell).collect())?)
+        })?;
+        table.finish()?;
+        Ok(count)
+    }
+
+    fn print_lines(&self, client: &mut Client, path: &str, pieces: &JobFormat) -> Result<usize, Failure> {
+        let times = TimeFormat::from_env();
+        let mut out = stdout()?;
+        let mut line = String::with_capacity(256);
+        if self.header {
+            fill(pieces, &mut line, |column| column.title().into());
+            out.write_all(line.as_bytes())?;
+        }
+        let count = self.each_row(client, path, &mut |row| {
+            line.clear();
+            fill(pieces, &mut line, |column| column.text(row, &times));
+            Ok(out.write_all(line.as_bytes())?)
+        })?;
+        out.flush()?;
+        Ok(count)
+    }
+
+    /// Calls back for each row, in the order asked for; returns how many there were.
+    fn each_row(
+        &self,
+        client: &mut Client,
+        path: &str,
+        each: &mut dyn FnMut(&QueueRow<'_>) -> Result<(), Failure>,
+    ) -> Result<usize, Failure> {
+        let mut rows = client.rows(path)?;
+        let mut count = 0;
+        if self.sort.is_empty() {
+            while let Some(text) = rows.next_row()? {
+                each(&read_row(text)?)?;
+                count += 1;
+            }
+            return Ok(count);
+        }
+        let mut texts = Vec::new();
+        while let Some(text) = rows.next_row()? {
+            texts.push(text.to_vec());
+        }
+        let mut sorted = texts.iter().map(|text| read_row(text)).collect::<Result<Vec<_>, _>>()?;
+        sorted.sort_by(|a, b| {
+            let by_key = self.sort.iter().map(|(column, descending)| {
+                let order = column.compare(a, b);
+                if *descending { order.reverse() } else { order }
+            });
+            by_key.fold(Ordering::Equal, Ordering::then)
+        });
+        sorted.iter().try_for_each(each)?;
+        Ok(sorted.len())
+    }
+}
+
+/// The line of a format, with its end.
+fn fill<'t>(pieces: &JobFormat, line: &mut String, text: impl Fn(JobColumn) -> Cow<'t, str>) {
+    for piece in pieces {
+        match piece {
+            Piece::Text(text) => line.push_str(text),
+            Piece::Field(column, spec) => spec.fill(&text(*column), line),
+        }
+    }
+    line.push('\n');
+}
+
+fn fields(pieces: &JobFormat) -> impl Iterator<Item = JobColumn> {
+    pieces.iter().filter_map(|piece| match piece {
+        Piece::Field(column, _) => Some(*column),
+        Piece::Text(_) => None,
+    })
+}
+
+fn read_row(text: &[u8]) -> Result<QueueRow<'_>, Failure> {
+    serde_json::from_slice(text).map_err(|error| Failure::new(format_args!("a row of the queue cannot be read: {error}")))
+}
+
+/// `t,-p,i` as columns, and whether each descends.
+fn sort_keys(text: &str) -> Result<Vec<(JobColumn, bool)>, Failure> {
+    let key = |word: &str| {
+        let (descending, letter) = match word.strip_prefix('-') {
+            Some(letter) => (true, letter),
+            None => (false, word.strip_prefix('+').unwrap_or(word)),
+        };
+        let mut letters = letter.chars();
+        let column = letters.next().filter(|_| letters.as_str().is_empty()).and_then(job_column::of_letter);
+        column
+            .map(|column| (column, descending))
+            .ok_or_else(|| Failure::usage(format_args!("--sort: {word:?} is no column's letter. Try t,-p,i; --help lists them")))
+    };
+    text.split(',').map(str::trim).filter(|word| !word.is_empty()).map(key).collect()
+}
+
+fn table_column(column: JobColumn) -> Column {
+    let title = match column {
+        JobColumn::TimeLimit => "LIMIT",
+        column => column.title(),
+    };
+    match column {
+        JobColumn::ShownId | JobColumn::Elapsed | JobColumn::TimeLimit | JobColumn::Nodes => Column::number(title),
+        JobColumn::State | JobColumn::ShortState => Column::whole(title),
+        _ => Column::text(title),
+    }
+}
+
+fn tint(state: JobState) -> Tint {
+    match state {
+        JobState::Running | JobState::Completing | JobState::Completed => Tint::Good,
+        JobState::Pending | JobState::Suspended => Tint::Waiting,
+        _ => Tint::Bad,
+    }
+}
+
+/// Prints the listing again and again, until the command is ended.
+fn repeat(client: &mut Client, listing: &Listing, secs: u64, clear: bool) -> Outcome {
+    loop {
+        let mut out = stdout()?;
+        if clear {
+            out.write_all(b"\x1b[H\x1b[2J\x1b[3J")?;
+        }
+        writeln!(out, "{}", local_time::banner(local_time::now()))?;
+        out.flush()?;
+        listing.print(client)?;
+        if !clear {
+            writeln!(out)?;
+            out.flush()?;
+        }
+        std::thread::sleep(Duration::from_secs(secs));
+    }
+}
+
+/// `/v1/jobs/98_5/log`.
+pub(crate) fn job_path(job: &str, what: &str) -> String {
+    format!("/v1/jobs/{}{what}", escape(job))
+}
+
+/// The jobs a name stands for, all columns, finished ones too.
+pub(crate) fn jobs_named(client: &mut Client, job: &str) -> Result<Vec<JobRow>, Failure> {
+    let mut rows = client.rows(&job_path(job, ""))?;
+    let mut jobs = Vec::new();
+    while let Some(text) = rows.next_row()? {
+        let row = serde_json::from_slice(text);
+        jobs.push(row.map_err(|error| Failure::new(format_args!("the record of job {job} cannot be read: {error}")))?);
+    }
+    if jobs.is_empty() {
+        return Err(Failure::new(format_args!("job {job}: there is no such job")));
+    }
+    Ok(jobs)
+}
+
+fn jobs_in_full(client: &mut Client, names: &[String], json: bool) -> Outcome {
+    let mut out = stdout()?;
+    if let ([only], true) = (names, json) {
+        copy_json(client, &job_path(only, ""), &mut out)?;
+        out.flush()?;
+        return Ok(0);
+    }
+    if json {
+        let mut jobs = Vec::new();
+        for name in names {
+            let mut rows = client.rows(&job_path(name, ""))?;
+            while let Some(text) = rows.next_row()? {
+                jobs.push(String::from_utf8_lossy(text).into_owned());
+            }
+        }
+        writeln!(out, "{{\"schema\":{},\"jobs\":[{}]}}", gwire::api::SCHEMA, jobs.join(","))?;
+        out.flush()?;
+        return Ok(0);
+    }
+    let times = TimeFormat::from_env();
+    let mut worst = 0;
+    for name in names {
+        match jobs_named(client, name) {
+            Ok(jobs) => {
+                for job in &jobs {
+                    out.write_all(job_record::text(job, &times).as_bytes())?;
+                }
+            }
+            // The others are shown all the same.
+            Err(failure) if failure.exit == gcli::failure::FAILED && names.len() > 1 => {
+                out.flush()?;
+                writeln!(std::io::stderr(), "gq: {}", failure.text)?;
+                worst = failure.exit;
+            }
+            Err(failure) => return Err(failure),
+        }
+    }
+    out.flush()?;
+    Ok(worst)
+}
+
+/// Passes an answer on as it comes, as one line.
+pub(crate) fn copy_json(client: &mut Client, path: &str, out: &mut impl Write) -> Result<(), Failure> {
+    let mut body = client.open(path)?;
+    std::io::copy(&mut body, out)?;
+    out.write_all(b"\n")?;
+    Ok(())
+}
+
+fn why(client: &mut Client, job: &str, json: bool) -> Outcome {
+    let jobs = jobs_named(client, job)?;
+    let mut out = stdout()?;
+    if json {
+        let reason = |job: &JobRow| {
+            serde_json::json!({"id": job.id, "shown_id": job.shown_id, "state": job.state, "reason": job.reason,
+                "reason_text": job.reason_text, "holds": job.holds, "end_text": job.end_text})
+        };
+        let rows: Vec<_> = jobs.iter().map(reason).collect();
+        writeln!(out, "{}", serde_json::json!({"schema": gwire::api::SCHEMA, "jobs": rows}))?;
+    } else {
+        let times = TimeFormat::from_env();
+        for job in &jobs {
+            out.write_all(job_record::why(job, &times).as_bytes())?;
+        }
+    }
+    out.flush()?;
+    Ok(0)
+}
+
+fn log(client: &mut Client, job: &str, json: bool) -> Outcome {
+    let mut out = stdout()?;
+    if json {
+        copy_json(client, &job_path(job, "/log"), &mut out)?;
+    } else {
+        let log: LogText = client.get(&job_path(job, "/log"))?;
+        for line in &log.lines {
+            writeln!(out, "{}", gcli::printable::printable(line))?;
+        }
+    }
+    out.flush()?;
+    Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        command().debug_assert();
+    }
+
+    #[test]
+    fn sort_keys_are_letters_with_signs() {
+        assert_eq!(sort_keys("t,-p,+i").unwrap(), [
+            (JobColumn::ShortState, false),
+            (JobColumn::PriorityShare, true),
+            (JobColumn::ShownId, false)
+        ]);
+        assert_eq!(sort_keys("xx").unwrap_err().exit, 2);
+    }
+}
