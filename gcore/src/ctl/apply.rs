@@ -421,13 +421,10 @@ fn run_placed(
 
 fn run_reported(state: &mut State, id: RunId, node: NodeId, phase: &RunPhase, at: Timestamp) {
     let run = run_mut(state, id);
-    if matches!(phase, RunPhase::Running { .. }) && run.started.is_none() {
+    // A run that was written off may report long after its job is over and forgotten.
+    if matches!(phase, RunPhase::Running { .. }) && run.started.is_none() && run.outcome.is_none() {
         run.started = Some(at);
-        let live = id;
-        let job = job_mut(state, id.job);
-        if job.live_run() == Some(live) {
-            job.started = Some(at);
-        }
+        job_mut(state, id.job).started = Some(at);
     }
     let clean = matches!(phase, RunPhase::Clean(_));
     member_mut(state, id, node).phase = Some(phase.clone());

@@ -1,25 +1,28 @@
 //! What a node should be running, computed from the state and sent again and again until it is so.
 
-use super::state::{Run, State};
-use gmodel::run::{Desired, DesiredRun, Want};
+use super::state::{Member, Run, State};
+use gmodel::run::{Desired, DesiredRun, StopWhy, Want};
 use gmodel::{Fence, NodeId};
 
-/// Costs what the node holds. Runs that are clean or written off are not named: the node clears them.
+/// Costs what the node holds. A run is named until the node has said that it is clean. One that was
+/// written off is named to be stopped: only so a node that never heard of it says so, and its share
+/// comes back, whatever older orders are still on their way.
 pub fn desired(state: &State, id: NodeId) -> Desired {
     let Some(node) = state.nodes.get(id) else { return Desired::default() };
     let runs = node
         .runs
         .iter()
         .filter_map(|run| state.runs.get(*run))
-        .filter(|run| run.member(id).is_some_and(|member| !member.is_settled()))
-        .map(desired_run)
+        .filter_map(|run| Some((run, run.member(id).filter(|member| !member.is_clean())?)))
+        .map(|(run, member)| desired_run(run, member, state.config.kill_grace_secs))
         .collect();
     let fence = Fence { incarnation: state.incarnation, generation: node.generation };
     Desired { fence, runs }
 }
 
-fn desired_run(run: &Run) -> DesiredRun {
+fn desired_run(run: &Run, member: &Member, grace_secs: u32) -> DesiredRun {
     let want = match (&run.stop, run.go) {
+        _ if member.forfeited => Want::Stop { why: StopWhy::Fenced, grace_secs },
         (Some(stop), _) => Want::Stop { why: stop.why, grace_secs: stop.grace_secs },
         (None, Some(_)) => Want::Run,
         (None, None) => Want::Prepare,

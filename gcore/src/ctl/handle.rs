@@ -73,6 +73,7 @@ fn handle_command(tx: &mut Tx, actor: &Actor, command: Command) -> Result<Reply,
         Command::MintToken { token } => join::mint(tx, actor, token),
         Command::Join { token_hash, name } => join::join(tx, &token_hash, &name),
         Command::Restore => {
+            operator_only(actor, "restoring a backup")?;
             let incarnation = tx.state.incarnation + 1;
             let next_job = tx.state.next_job + RESTORE_GAP;
             tx.emit(Event::Restored { incarnation, next_job, at: tx.now });

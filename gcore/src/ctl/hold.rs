@@ -71,7 +71,7 @@ fn new_mark(
     (!known).then_some(Mark { owner: mine, reason, since: tx.now })
 }
 
-fn mark_owner(actor: &Actor, job_owner: &str) -> String {
+pub(super) fn mark_owner(actor: &Actor, job_owner: &str) -> String {
     if actor.user == job_owner {
         format!("user:{}", actor.user)
     } else {
@@ -89,14 +89,15 @@ pub(super) fn release(tx: &mut Tx, actor: &Actor, targets: &[Target]) -> Reply {
             for owner in to_lift(actor, &held, &owner, target)? {
                 tx.emit(Event::ArrayReleased { array, owner: Some(owner), at: tx.now });
             }
+            let mut refused = Ok(());
             for id in own_tasks(tx.state, array) {
                 let pending =
                     tx.state.jobs.get(id).is_some_and(|job| job.state == JobState::Pending);
                 if pending {
-                    release_job(tx, actor, id, target)?;
+                    refused = refused.and(release_job(tx, actor, id, target));
                 }
             }
-            Ok(())
+            refused
         }
         Found::Untouched { array, position } => {
             let held = tx.state.arrays.get(array).is_some_and(|array| !array.holds.is_empty());

@@ -4,6 +4,7 @@ use super::cancel::stop;
 use super::command::{Actor, Reply, Target};
 use super::event::Event;
 use super::handle::Tx;
+use super::hold::mark_owner;
 use super::targets::{Found, conflict, each, find, own_tasks, shown};
 use gmodel::node::Mark;
 use gmodel::run::StopWhy;
@@ -30,7 +31,8 @@ pub(super) fn handle(tx: &mut Tx, actor: &Actor, targets: &[Target], hold: bool)
         }
         for run in live {
             if hold {
-                let owner = format!("admin:{}", actor.user);
+                let job_owner = tx.state.jobs.get(run.job).map_or("", |job| &job.spec.user.name);
+                let owner = mark_owner(actor, job_owner);
                 let mark = Mark { owner, reason: "requeued and held".into(), since: tx.now };
                 tx.emit(Event::JobHeld { job: run.job, mark });
             }

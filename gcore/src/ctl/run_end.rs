@@ -134,18 +134,23 @@ enum Kind {
 fn verdict(run: &Run) -> Verdict {
     let batch = run.members.first().and_then(Member::end);
     let why = run.stop.as_ref().map(|stop| stop.why);
-    // A batch process that ended by itself counts, whatever was ordered meanwhile.
+    let worst = worst(run);
+    // A batch process that ended by itself counts, whatever was ordered meanwhile; a success counts
+    // even if another node was lost while the run was being ended.
     if let Some(end) = batch
         && end.cause == EndCause::Exited
-        && (why != Some(StopWhy::Member) || worst(run).is_none())
+        && (why != Some(StopWhy::Member)
+            || worst.as_ref().is_none_or(|w| end.exit.is_success() && w.state == JobState::NodeFail))
     {
         return by_exit(end);
     }
-    if let Some(verdict) = worst(run) {
-        return verdict;
-    }
     let exit = batch.map(|end| end.exit).unwrap_or_default();
     let by = run.stop.as_ref().map_or("", |stop| stop.by.as_str());
+    // Who asked for the end gets it, even if a node was lost before it could obey.
+    let asked = matches!(why, Some(StopWhy::Cancelled | StopWhy::Requeued | StopWhy::Preempted));
+    if let Some(verdict) = worst.filter(|worst| !(asked && worst.state == JobState::NodeFail)) {
+        return verdict;
+    }
     let (state, text, kind) = match why {
         Some(StopWhy::Requeued) => {
             (JobState::Cancelled, format!("requeued by {by}"), Kind::AskedBack)

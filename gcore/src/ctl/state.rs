@@ -360,6 +360,8 @@ impl State {
         };
         for mut node in rows.nodes {
             node.generation = rows.seq.0;
+            // Which runs a node holds is in the rows of the runs; placing one does not touch the node's.
+            node.runs = rows.runs.iter().filter(|r| r.member(node.id).is_some()).map(|r| r.id).collect();
             state.node_names.insert(node.name.clone(), node.id);
             state.nodes.insert(node.id, node);
         }
