@@ -60,6 +60,16 @@ impl JobProcesses {
         Ok(())
     }
 
+    /// One signal to the processes of one session: a step's task and what it started, unless that made a session of its own.
+    pub fn signal_session(&self, session: i32, signal: i32) {
+        for pid in self.pids().unwrap_or_default() {
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            if stat_fields(&stat).is_some_and(|fields| fields.session == session) {
+                self.signal_member(pid, signal);
+            }
+        }
+    }
+
     /// SIGTERM to all. What is frozen or stopped could not hear it, so it is woken.
     pub fn terminate(&self) -> anyhow::Result<()> {
         if let JobProcesses::Cgroup(cgroup) = self {
@@ -141,9 +151,9 @@ fn descendants() -> Vec<i32> {
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else { continue };
         let Ok(stat) = fs::read_to_string(entry.path().join("stat")) else { continue };
-        if let Some((state, parent)) = state_and_parent(&stat) {
-            children.entry(parent).or_default().push(pid);
-            live.insert(pid, state != 'Z' && state != 'X');
+        if let Some(fields) = stat_fields(&stat) {
+            children.entry(fields.parent).or_default().push(pid);
+            live.insert(pid, !matches!(fields.state, 'Z' | 'X'));
         }
     }
     let mut found = Vec::new();
@@ -159,11 +169,17 @@ fn descendants() -> Vec<i32> {
     found
 }
 
-/// Third and fourth field of /proc/PID/stat. The second is the program's name in brackets and may hold anything.
-fn state_and_parent(stat: &str) -> Option<(char, i32)> {
-    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
-    let state = fields.next()?.chars().next()?;
-    Some((state, fields.next()?.parse().ok()?))
+struct StatFields {
+    state: char,
+    parent: i32,
+    session: i32,
+}
+
+/// Third, fourth and sixth field of /proc/PID/stat. The second is the program's name in brackets and may hold anything.
+fn stat_fields(stat: &str) -> Option<StatFields> {
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_ascii_whitespace().take(4).collect();
+    let [state, parent, _group, session] = fields[..] else { return None };
+    Some(StatFields { state: state.chars().next()?, parent: parent.parse().ok()?, session: session.parse().ok()? })
 }
 
 #[cfg(test)]
@@ -172,8 +188,8 @@ mod tests {
 
     #[test]
     fn a_program_cannot_hide_behind_its_name() {
-        assert_eq!(state_and_parent("12 (a) R 1 (b) S 34 34 0\n"), Some(('S', 34)));
-        assert_eq!(state_and_parent("12 (x) R 7"), Some(('R', 7)));
-        assert_eq!(state_and_parent("nonsense"), None);
+        let fields = stat_fields("12 (a) R 1 (b) S 34 35 36 0\n").unwrap();
+        assert_eq!((fields.state, fields.parent, fields.session), ('S', 34, 36));
+        assert!(stat_fields("12 (x) R 7").is_none() && stat_fields("nonsense").is_none());
     }
 }

@@ -9,6 +9,8 @@ mod job_processes;
 mod life;
 mod record;
 mod run_dir;
+mod step;
+mod step_link;
 mod supervisor;
 
 use std::fs;

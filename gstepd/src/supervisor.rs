@@ -8,7 +8,7 @@ use anyhow::Context;
 use gmodel::ExitCode;
 use gmodel::launch_order::LaunchOrder;
 use gmodel::run::{EndCause, RunEnd, Usage};
-use gmodel::supervise::{FromStep, Setup, ToStep};
+use gmodel::supervise::{FromStep, Setup, StepOrder, ToStep};
 use gsys::clock::{BootTimer, boottime_millis};
 use gsys::launch::{self, ErrorClass, LaunchError, Launching};
 use gsys::process::{self, Exit};
@@ -22,6 +22,7 @@ use crate::job_processes::JobProcesses;
 use crate::life::{Act, Boot, Life, Terms};
 use crate::record::{Record, shorten};
 use crate::run_dir::{RunDir, wall_clock};
+use crate::step::{Job, Steps};
 
 /// After the end gpud has this long to fetch it from the socket; it is in `exit.json` too.
 const LINGER_MILLIS: u64 = 10_000;
@@ -55,6 +56,7 @@ pub struct Supervisor {
     /// The batch process: from its start until it has been reaped.
     main_pid: Option<i32>,
     started: Option<gmodel::Timestamp>,
+    steps: Steps,
     leave_at: Option<Boot>,
 }
 
@@ -84,12 +86,14 @@ impl Supervisor {
             launching: None,
             main_pid: None,
             started: None,
+            steps: Steps::default(),
             leave_at: None,
         })
     }
 
     /// Runs until the end is recorded and told.
     pub fn run(mut self) -> anyhow::Result<()> {
+        let mut end_is_known = false;
         loop {
             self.wait()?;
             let acknowledged = self.take_orders();
@@ -98,14 +102,19 @@ impl Supervisor {
             let due = self.life.tick(now());
             self.carry_out(due);
             self.look_whether_empty();
-            if self.life.is_recorded() && (acknowledged || self.leave_at.is_some_and(|at| now() >= at)) {
+            let job = Job { order: &self.order, setup: &self.setup, processes: &self.processes };
+            self.steps.service(&job, now());
+            end_is_known |= acknowledged;
+            let told = end_is_known && self.steps.is_quiet();
+            if self.life.is_recorded() && (told || self.leave_at.is_some_and(|at| now() >= at)) {
                 return Ok(());
             }
         }
     }
 
     fn wait(&mut self) -> anyhow::Result<()> {
-        match self.leave_at.into_iter().chain(self.life.next_deadline()).min() {
+        let deadlines = [self.leave_at, self.life.next_deadline(), self.steps.next_deadline()];
+        match deadlines.into_iter().flatten().min() {
             Some(at) => self.timer.set(at.0)?,
             None => self.timer.disarm()?,
         }
@@ -115,6 +124,7 @@ impl Supervisor {
         ];
         fds.extend(self.control.fds().map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
         fds.extend(self.launching.iter().map(|l| PollFd::new(l.status_fd(), PollFlags::POLLIN)));
+        fds.extend(self.steps.poll_fds().into_iter().map(|(fd, flags)| PollFd::new(fd, flags)));
         fds.extend(self.events.iter().map(|file| PollFd::new(file.as_fd(), PollFlags::POLLPRI)));
         match poll(&mut fds, PollTimeout::NONE) {
             Ok(_) | Err(nix::Error::EINTR) => {}
@@ -142,7 +152,11 @@ impl Supervisor {
                     self.life.set_limit(limit_secs);
                     Vec::new()
                 }
-                ToStep::Step { .. } | ToStep::Unknown => {
+                ToStep::Step { step } => {
+                    self.begin_step(step);
+                    Vec::new()
+                }
+                ToStep::Unknown => {
                     self.dir.log("an order that this release does not know was passed over");
                     Vec::new()
                 }
@@ -150,6 +164,15 @@ impl Supervisor {
             self.carry_out(acts);
         }
         acknowledged
+    }
+
+    fn begin_step(&mut self, step: StepOrder) {
+        let number = step.step;
+        let running = self.life.is_running() && !self.life.is_ending();
+        let refusal = (!running).then(|| "the job is not running on this node".to_owned());
+        if let Err(e) = self.steps.begin(step, refusal, now()) {
+            self.dir.log(&format!("step {number} was not started: {e:#}"));
+        }
     }
 
     fn carry_out(&mut self, acts: Vec<Act>) {
@@ -236,7 +259,9 @@ impl Supervisor {
     /// Reaps everything that has ended: the batch process, and orphans that fell to the sub-reaper.
     fn reap(&mut self) {
         for (pid, exit) in process::reap_all() {
+            let job = Job { order: &self.order, setup: &self.setup, processes: &self.processes };
             if self.main_pid != Some(pid) {
+                self.steps.reaped(&job, pid, exit_code(exit));
                 continue;
             }
             if let Some(launching) = self.launching.take() {

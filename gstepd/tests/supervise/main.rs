@@ -2,6 +2,8 @@
 //! and cgroup subtree and takes both away.
 
 mod bench;
+mod grun;
+mod steps;
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};

@@ -1,0 +1,134 @@
+//! Tasks of a step inside a running job, seen from grun.
+
+use std::fs;
+
+use gmodel::ExitCode;
+use gmodel::run::EndCause;
+use gmodel::supervise::{StepOrder, StepOutput, ToStep};
+
+use super::bench::{Bench, Link, UID, exists, is_alive, pid_in, wait_for};
+use super::grun::{Collected, Grun};
+
+/// A job that only waits, with a step in it.
+fn job_with_step(order: impl FnOnce(&Grun) -> StepOrder) -> Option<(Bench, Link, Grun)> {
+    let mut bench = Bench::isolated("exec sleep 600")?;
+    let mut link = bench.start_and_go();
+    let grun = Grun::listen();
+    link.send(&ToStep::Step { step: order(&grun) });
+    Some((bench, link, grun))
+}
+
+#[test]
+fn tasks_run_in_the_job_as_its_user_and_know_their_place() {
+    let script = "echo $SLURM_PROCID/$GSUB_NTASKS $SLURM_STEP_ID $SLURM_JOB_ID; id -u >&2; grep -c /run_7-1/job /proc/self/cgroup; exit $SLURM_LOCALID";
+    let Some((_bench, _link, grun)) = job_with_step(|grun| grun.order(4, 3, script)) else { return };
+    let all: Collected = grun.accept().collect();
+    for rank in 0..3 {
+        let lines: Vec<&str> = all.stdout[&rank].lines().collect();
+        assert_eq!(lines[0], format!("{rank}/3 4 7"));
+        assert!(lines[1].parse::<u32>().unwrap() > 0, "outside the job's cgroup: {all:?}");
+        assert_eq!(all.stderr[&rank], format!("{UID}\n"));
+        assert_eq!(all.ended[&rank], (ExitCode::exited(rank as u8), String::new()));
+    }
+}
+
+#[test]
+fn much_output_arrives_whole_however_slow_grun_reads() {
+    let Some((_bench, _link, grun)) = job_with_step(|grun| grun.order(0, 2, "seq 1 200000")) else { return };
+    let connection = grun.accept();
+    let want: String = (1..=200_000).map(|n| format!("{n}\n")).collect();
+    let all = connection.collect();
+    assert!(all.stdout[&0] == want && all.stdout[&1] == want);
+}
+
+#[test]
+fn a_repeated_order_starts_no_second_step() {
+    let Some((bench, mut link, grun)) = job_with_step(|grun| grun.order(0, 1, "echo once >> runs")) else { return };
+    link.send(&ToStep::Step { step: grun.order(0, 1, "echo twice >> runs") });
+    assert_eq!(grun.accept().collect().ended[&0].0, ExitCode::SUCCESS);
+    link.send(&ToStep::Step { step: grun.order(1, 1, "echo next >> runs") });
+    assert_eq!(grun.accept().collect().ended[&0].0, ExitCode::SUCCESS);
+    assert_eq!(bench.file("runs"), "once\nnext\n");
+}
+
+#[test]
+fn a_task_that_cannot_start_says_why() {
+    let Some((_bench, mut link, grun)) = job_with_step(|grun| StepOrder { argv: vec!["no-such-program".into()], ..grun.order(0, 1, "") }) else { return };
+    let all = grun.accept().collect();
+    let (exit, text) = &all.ended[&0];
+    assert!(*exit == ExitCode::exited(127) && text.contains("no-such-program: not found in PATH"), "{all:?}");
+    link.send(&ToStep::Step { step: StepOrder { work_dir: "/nonexistent".into(), ..grun.order(1, 1, "") } });
+    assert!(grun.accept().collect().ended[&0].1.contains("/nonexistent"));
+}
+
+#[test]
+fn a_signal_from_grun_reaches_the_tasks_and_not_the_job() {
+    let Some((bench, mut link, grun)) = job_with_step(|grun| grun.order(0, 2, "sleep 600 & echo ready; wait")) else { return };
+    let mut connection = grun.accept();
+    let mut ready = 0;
+    while ready < 2 {
+        ready += u32::from(matches!(connection.next(), Some(StepOutput::Output { .. })));
+    }
+    connection.signal(15);
+    let all = connection.collect();
+    assert_eq!((all.ended[&0].0, all.ended[&1].0), (ExitCode::killed(15), ExitCode::killed(15)));
+    assert!(!exists(&bench.run_dir().join("exit.json")), "the job goes on");
+    link.stop(30);
+    assert_eq!(link.end().cause, EndCause::Stopped);
+}
+
+#[test]
+fn tasks_and_what_they_left_end_with_their_grun() {
+    let Some((bench, _link, grun)) = job_with_step(|grun| grun.order(0, 1, "sleep 600 & echo $! > child; wait")) else { return };
+    let connection = grun.accept();
+    let child = pid_in(&bench.file_when("child", |text| text.ends_with('\n')));
+    drop(connection);
+    wait_for("the end of the task's child", || (!is_alive(child)).then_some(()));
+    assert!(!exists(&bench.run_dir().join("exit.json")), "the job goes on");
+}
+
+#[test]
+fn tasks_end_with_the_job_and_grun_is_told() {
+    let Some((_bench, mut link, grun)) = job_with_step(|grun| grun.order(0, 1, "echo up; exec sleep 600")) else { return };
+    let mut connection = grun.accept();
+    while !matches!(connection.next(), Some(StepOutput::Output { .. })) {}
+    link.stop(30);
+    assert_eq!(connection.collect().ended[&0].0, ExitCode::killed(15));
+    assert_eq!(link.end().cause, EndCause::Stopped);
+}
+
+#[test]
+fn a_step_before_the_job_runs_is_refused() {
+    let Some(mut bench) = Bench::isolated("true") else { return };
+    let mut link = bench.start();
+    let grun = Grun::listen();
+    link.send(&ToStep::Step { step: grun.order(0, 1, "touch started") });
+    let all = grun.accept().collect();
+    assert_eq!(all.refused.as_deref(), Some("the job is not running on this node"));
+    assert!(!exists(&bench.work.join("started")));
+}
+
+#[test]
+fn a_grun_that_cannot_be_reached_costs_nothing() {
+    let Some((bench, mut link, _grun)) = job_with_step(|grun| StepOrder { connect: "127.0.0.1:1".into(), ..grun.order(0, 1, "touch started") }) else { return };
+    link.send(&ToStep::Step { step: StepOrder { step: 1, connect: "login:99".into(), ..StepOrder::default() } });
+    wait_for("a line in the log", || {
+        let log = fs::read_to_string(bench.run_dir().join("log")).unwrap();
+        log.contains("\"login:99\" is no numeric ADDRESS:PORT").then_some(())
+    });
+    link.stop(0);
+    assert_eq!(link.end().cause, EndCause::Stopped);
+    assert!(!exists(&bench.work.join("started")));
+}
+
+#[test]
+fn steps_run_on_a_node_that_only_holds_its_share() {
+    let Some(mut bench) = Bench::isolated("exit 1") else { return };
+    bench.order.node_index = 1;
+    let mut link = bench.start_and_go();
+    let grun = Grun::listen();
+    link.send(&ToStep::Step { step: StepOrder { ranks: vec![5], ..grun.order(0, 6, "echo $GSUB_PROCID") } });
+    assert_eq!(grun.accept().collect().stdout[&5], "5\n");
+    link.stop(30);
+    assert_eq!(link.end().cause, EndCause::Stopped);
+}
