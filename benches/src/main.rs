@@ -1,0 +1,303 @@
+//! `make bench`: the promises of the README measured in one run, each beside its floors and beside what
+//! Slurm 22.05.8 did on a machine of the same kind.
+//!
+//! Numbers are as of this minute on this machine: read the multiples and the CPU time, not the clock.
+
+mod floor;
+mod pool;
+
+use floor::{Floor, median};
+use pool::Pool;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How often a row is repeated when the floors moved under it.
+const REPEATS: usize = 2;
+
+/// One measured line.
+struct Row {
+    what: &'static str,
+    slurm: &'static str,
+    ours: String,
+}
+
+fn main() -> anyhow::Result<()> {
+    let only = std::env::args().nth(1);
+    let base = tempfile::Builder::new().prefix("gpupool-bench").tempdir()?;
+    std::fs::set_permissions(base.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
+    println!(
+        "{:<58} {:>24} {:<44} {:>8} {:>8} {:>5}",
+        "measure", "Slurm 22.05.8", "here", "spawn", "fsync", "load"
+    );
+    for (name, scenario) in SCENARIOS {
+        if only.as_deref().is_none_or(|only| only == *name) {
+            scenario(&mut Bench { base: base.path(), count: 0 })?;
+        }
+    }
+    Ok(())
+}
+
+type Scenario = fn(&mut Bench) -> anyhow::Result<()>;
+const SCENARIOS: &[(&str, Scenario)] = &[("latency", latency), ("queue", queue), ("nodes", nodes)];
+
+struct Bench<'a> {
+    base: &'a Path,
+    count: u32,
+}
+
+impl Bench<'_> {
+    fn pool(&mut self, nodes: u32, gpus: &str) -> anyhow::Result<Pool> {
+        self.count += 1;
+        Pool::up(&self.base.join(format!("pool{}", self.count)), nodes, gpus)
+    }
+
+    /// Measures between two readings of the floors; again when they moved, and marked `*` if they
+    /// moved each time.
+    fn row(&self, mut measure: impl FnMut(&Floor) -> anyhow::Result<Row>) -> anyhow::Result<()> {
+        let mut mark = '*';
+        let mut last = None;
+        for _ in 0..=REPEATS {
+            let before = Floor::measure(self.base)?;
+            let row = measure(&before)?;
+            let calm = !before.moved(&Floor::measure(self.base)?);
+            last = Some((before, row));
+            if calm {
+                mark = ' ';
+                break;
+            }
+        }
+        let (floor, row) = last.expect("measured at least once");
+        println!(
+            "{:<58} {:>24} {:<44} {:>8} {:>8} {:>5.1}{mark}",
+            row.what,
+            row.slurm,
+            row.ours,
+            millis(floor.spawn),
+            millis(floor.fsync),
+            floor.load
+        );
+        Ok(())
+    }
+}
+
+fn millis(time: Duration) -> String {
+    format!("{:.2}ms", time.as_secs_f64() * 1e3)
+}
+
+fn per_second(count: usize, time: Duration) -> f64 {
+    count as f64 / time.as_secs_f64()
+}
+
+/// How many floors of `spawns` and `fsyncs` a time is.
+fn floors(time: Duration, floor: &Floor, spawns: f64, fsyncs: f64) -> f64 {
+    let base = floor.spawn.as_secs_f64() * spawns + floor.fsync.as_secs_f64() * fsyncs;
+    time.as_secs_f64() / base
+}
+
+/// From submission to the first line, and whole jobs end to end.
+fn latency(bench: &mut Bench) -> anyhow::Result<()> {
+    let pool = bench.pool(1, "h100:8")?;
+    let fifo = pool.dir.join("started");
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::from_bits_truncate(0o666))?;
+    let script = pool.dir.join("first.sh");
+    std::fs::write(&script, format!("#!/bin/sh\necho > {}\n", fifo.display()))?;
+    let script = script.to_string_lossy().into_owned();
+    bench.row(|floor| {
+        let time = median(20, || {
+            pool.run("gsub", &["-o", "/dev/null", "--gpus", "1", &script])?;
+            File::open(&fifo)?.read_exact(&mut [0u8; 1])?;
+            Ok(())
+        })?;
+        Ok(Row {
+            what: "submit to the script's first line, idle node",
+            slurm: "550 ms (tuned)",
+            ours: format!("{}, {:.1} x (4 spawns + 3 fsyncs)", millis(time), floors(time, floor, 4.0, 3.0)),
+        })
+    })?;
+    pool.drain(Duration::from_secs(60))?;
+    end_to_end(bench, &pool, "/bin/true jobs end to end, one node of 8 GPUs", "3.4 to 12/s", 400)
+}
+
+fn end_to_end(
+    bench: &Bench,
+    pool: &Pool,
+    what: &'static str,
+    slurm: &'static str,
+    count: usize,
+) -> anyhow::Result<()> {
+    let job = pool.job(0, 10);
+    bench.row(|_| {
+        let cpu = pool.cpu_time()?;
+        let start = Instant::now();
+        pool.submit(8, count, &job)?;
+        pool.drain(Duration::from_secs(300))?;
+        let time = start.elapsed();
+        let used = pool.cpu_time()?;
+        let each = |before: Duration, after: Duration| {
+            (after - before).as_secs_f64() * 1e3 / count as f64
+        };
+        let (controller, nodes) =
+            (each(cpu.controller, used.controller), each(cpu.nodes, used.nodes));
+        Ok(Row {
+            what,
+            slurm,
+            ours: format!(
+                "{:.0}/s; CPU a job {controller:.2} ms gpuctld, {nodes:.2} ms gpud",
+                per_second(count, time)
+            ),
+        })
+    })
+}
+
+/// A long queue: submitting to it, listing it, cancelling from it, coming back with it.
+fn queue(bench: &mut Bench) -> anyhow::Result<()> {
+    let pool = bench.pool(1, "h100:8")?;
+    for _ in 0..8 {
+        pool.run("gsub", &["-o", "/dev/null", "--gpus", "1", "-t", "1-0", "--wrap", "sleep 86400"])?;
+    }
+    bench.row(|floor| {
+        let start = Instant::now();
+        for _ in 0..100 {
+            pool.run("gsub", &["-o", "/dev/null", "--gpus", "1", "--wrap", "true"])?;
+        }
+        let time = start.elapsed() / 100;
+        Ok(Row {
+            what: "sequential submit commands",
+            slurm: "126 to 202/s, not durable",
+            ours: format!(
+                "{:.0}/s, {:.1} x (2 spawns + 2 fsyncs)",
+                per_second(1, time),
+                floors(time, floor, 2.0, 2.0)
+            ),
+        })
+    })?;
+    for (tasks, slurm) in [("0-9999", "9 ms"), ("0-999999", "")] {
+        bench.row(|_| {
+            let time = median(5, || {
+                let args = ["-o", "/dev/null", "--gpus", "1", "-a", tasks, "--wrap", "true"];
+                pool.run("gsub", &args).map(drop)
+            })?;
+            let what = if tasks == "0-9999" { "one array of 10,000 tasks" } else { "one array of 1,000,000 tasks" };
+            Ok(Row { what, slurm, ours: millis(time) })
+        })?;
+    }
+    pool.run("gdel", &["-u", "root", "-t", "PENDING"])?;
+    listings(bench, &pool)?;
+    bench.row(|_| {
+        let start = Instant::now();
+        pool.run("gdel", &["-t", "PENDING", "-u", "root"])?;
+        let time = start.elapsed();
+        Ok(Row {
+            what: "cancel 100,000 pending jobs at once",
+            slurm: "8 s (10,000)",
+            ours: format!("{:.2} s", time.as_secs_f64()),
+        })
+    })
+}
+
+fn listings(bench: &Bench, pool: &Pool) -> anyhow::Result<()> {
+    let job = pool.job(2048, 60);
+    let mut pending = 0;
+    for (target, slurm) in
+        [(0, "9 ms"), (10_000, "125 ms"), (50_000, "490 to 680 ms"), (100_000, "1130 ms")]
+    {
+        if target > pending {
+            let count = target - pending;
+            let cpu = pool.cpu_time()?;
+            let start = Instant::now();
+            pool.submit(64, count, &job)?;
+            let time = start.elapsed();
+            let used = pool.cpu_time()?.controller - cpu.controller;
+            let each = used.as_secs_f64() * 1e6 / count as f64;
+            let floor = Floor::measure(bench.base)?;
+            println!(
+                "{:<58} {:>24} {:<44} {:>8} {:>8} {:>5.1}",
+                format!("64 clients, a durable job a request, {pending} queued"),
+                "80 to 127/s",
+                format!("{:.0}/s; {each:.0} us of gpuctld's CPU a job", per_second(count, time)),
+                millis(floor.spawn),
+                millis(floor.fsync),
+                floor.load
+            );
+            pending = target;
+        }
+        bench.row(|_| {
+            let time = median(5, || pool.run("gq", &[]).map(drop))?;
+            let what = match target {
+                0 => "gq with 0 pending",
+                10_000 => "gq with 10,000 pending",
+                50_000 => "gq with 50,000 pending",
+                _ => "gq with 100,000 pending",
+            };
+            Ok(Row { what, slurm, ours: millis(time) })
+        })?;
+        if target == 50_000 {
+            single_jobs(bench, pool)?;
+        }
+    }
+    restart(bench, pool)
+}
+
+fn single_jobs(bench: &Bench, pool: &Pool) -> anyhow::Result<()> {
+    bench.row(|_| {
+        let time = median(3, || pool.run("gq", &["--json"]).map(drop))?;
+        Ok(Row { what: "gq --json with 50,000 pending", slurm: "8.3 s", ours: millis(time) })
+    })?;
+    bench.row(|_| {
+        let time = median(10, || pool.run("gq", &["1"]).map(drop))?;
+        Ok(Row { what: "gq JOB with 50,000 pending", slurm: "9 ms", ours: millis(time) })
+    })?;
+    bench.row(|_| {
+        let mut times = Vec::new();
+        for _ in 0..10 {
+            let output = pool.run("gsub", &["--gpus", "1", "-o", "/dev/null", "--wrap", "true"])?;
+            let id = String::from_utf8(output.stdout)?.trim().to_owned();
+            let start = Instant::now();
+            pool.run("gdel", &[&id])?;
+            times.push(start.elapsed());
+        }
+        times.sort();
+        Ok(Row { what: "gdel JOB with 50,000 pending", slurm: "8 ms", ours: millis(times[5]) })
+    })
+}
+
+fn restart(bench: &Bench, pool: &Pool) -> anyhow::Result<()> {
+    let dir = pool.dir.to_string_lossy().into_owned();
+    let memory = pool.peak_memory()?;
+    bench.row(|_| {
+        pool.run("gadm", &["sandbox", "kill", "gpuctld", "--dir", &dir])?;
+        let start = Instant::now();
+        pool.run("gadm", &["sandbox", "start", "gpuctld", "--dir", &dir])?;
+        let time = start.elapsed();
+        Ok(Row {
+            what: "restart to serving with 100,000 pending, after SIGKILL",
+            slurm: "2.2 s",
+            ours: format!("{:.2} s", time.as_secs_f64()),
+        })
+    })?;
+    bench.row(|_| {
+        let after = pool.peak_memory()?;
+        let mib = |bytes: u64| bytes >> 20;
+        Ok(Row {
+            what: "gpuctld's peak memory, 100,000 jobs (2 KiB, 60 variables)",
+            slurm: "509 MB, 349 restarted",
+            ours: format!("{} MiB, {} MiB restarted", mib(memory), mib(after)),
+        })
+    })
+}
+
+/// Many node daemons at once.
+fn nodes(bench: &mut Bench) -> anyhow::Result<()> {
+    let pool = bench.pool(16, "h100:8")?;
+    end_to_end(bench, &pool, "/bin/true jobs end to end, 16 real node daemons", "57 to 66/s", 1600)?;
+    bench.row(|_| {
+        let time = median(3, || pool.run("gacct", &["-a", "-S", "now-1hour"]).map(drop))?;
+        Ok(Row { what: "gacct listing those jobs", slurm: "955 ms (10,000)", ours: millis(time) })
+    })?;
+    bench.row(|_| {
+        let time = median(10, || pool.run("gacct", &["-j", "1"]).map(drop))?;
+        Ok(Row { what: "gacct of one job", slurm: "99 ms", ours: millis(time) })
+    })
+}

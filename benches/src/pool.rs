@@ -1,0 +1,168 @@
+//! A sandbox under measurement: its daemons' CPU time and memory, and quick ways to fill its queue.
+
+use anyhow::{Context, bail};
+use gmodel::job::{JobSpec, Launch};
+use gwire::api::{SubmitRequest, Submitted};
+use gwire::client::Client;
+use serde::Deserialize;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+pub struct Pool {
+    pub dir: PathBuf,
+    programs: PathBuf,
+    daemons: Vec<String>,
+}
+
+/// CPU time of a daemon and its children that ended.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CpuTime {
+    pub controller: Duration,
+    pub nodes: Duration,
+}
+
+impl Pool {
+    pub fn up(dir: &Path, nodes: u32, gpus: &str) -> anyhow::Result<Self> {
+        let programs = std::env::current_exe()?.parent().context("no directory")?.to_owned();
+        let mut daemons = vec!["gpuctld".to_owned()];
+        daemons.extend((1..=nodes).map(|n| format!("node{n}")));
+        let pool = Self { dir: dir.to_owned(), programs, daemons };
+        let dir = dir.to_str().context("directory is not UTF-8")?;
+        let nodes = nodes.to_string();
+        let args = ["sandbox", "up", "--dir", dir, "--nodes", &nodes, "--gpus", gpus];
+        pool.run("gadm", &[&args[..], &["--cpus", "1024"]].concat())?;
+        Ok(pool)
+    }
+
+    /// Runs one of our commands; its output, or what it complained about.
+    pub fn run(&self, program: &str, args: &[&str]) -> anyhow::Result<Output> {
+        let output = self.command(program).args(args).output()?;
+        if !output.status.success() {
+            let text = String::from_utf8_lossy(&output.stderr);
+            bail!("{program} {}: {}", args.join(" "), text.trim());
+        }
+        Ok(output)
+    }
+
+    pub fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(self.programs.join(program));
+        command
+            .env("GPUPOOL_CONFIG", self.dir.join("client.toml"))
+            .current_dir(&self.dir)
+            .stdin(Stdio::null());
+        command
+    }
+
+    pub fn client(&self) -> anyhow::Result<Client> {
+        let text = std::fs::read_to_string(self.dir.join("client.toml"))?;
+        let socket = text.split('"').nth(1).context("no socket in client.toml")?;
+        Ok(Client::new(socket))
+    }
+
+    /// A job as `gsub --gpus 1 --wrap true` makes it, ready to send.
+    pub fn job(&self, script_bytes: usize, variables: usize) -> SubmitRequest {
+        let mut script = String::from("#!/bin/sh\ntrue\n");
+        while script.len() < script_bytes {
+            script.push_str("# filler that makes the script as long as real ones are\n");
+        }
+        let spec = JobSpec {
+            name: "bench".into(),
+            launch: Launch {
+                work_dir: "/tmp".into(),
+                submit_host: "localhost".into(),
+                stdout: "/dev/null".into(),
+                umask: 0o22,
+                ..Launch::default()
+            },
+            request: gmodel::Request {
+                gpus: Some(gmodel::gpu_request::GpuAsk::whole(1)),
+                ..Default::default()
+            },
+            time_limit_secs: Some(3600),
+            ..JobSpec::default()
+        };
+        let environment = (0..variables).map(|n| format!("VARIABLE_{n}=some value {n}")).collect();
+        SubmitRequest { spec, script, environment, client_key: None }
+    }
+
+    /// Submits `count` jobs over `clients` kept-alive connections.
+    pub fn submit(&self, clients: usize, count: usize, job: &SubmitRequest) -> anyhow::Result<()> {
+        let each = count / clients;
+        std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..clients)
+                .map(|_| {
+                    scope.spawn(move || -> anyhow::Result<()> {
+                        let mut client = self.client()?;
+                        for _ in 0..each {
+                            let _: Submitted = client.post("/v1/jobs", job)?;
+                        }
+                        Ok(())
+                    })
+                })
+                .collect();
+            workers.into_iter().try_for_each(|worker| worker.join().expect("worker"))
+        })
+    }
+
+    /// Waits until no job is pending, running or completing.
+    pub fn drain(&self, patience: Duration) -> anyhow::Result<()> {
+        #[derive(Deserialize)]
+        struct Jobs {
+            jobs: Vec<serde_json::Value>,
+        }
+        let deadline = Instant::now() + patience;
+        let mut client = self.client()?;
+        loop {
+            let left: Jobs = client.get("/v1/jobs?columns=id")?;
+            if left.jobs.is_empty() {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                bail!("{} jobs are left after {} s", left.jobs.len(), patience.as_secs());
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn pid(&self, daemon: &str) -> anyhow::Result<i32> {
+        #[derive(Deserialize)]
+        struct Alive {
+            pid: i32,
+        }
+        let text = std::fs::read_to_string(self.dir.join(daemon).join("pid"))?;
+        Ok(serde_json::from_str::<Alive>(&text)?.pid)
+    }
+
+    pub fn cpu_time(&self) -> anyhow::Result<CpuTime> {
+        let mut sum = CpuTime::default();
+        for daemon in &self.daemons {
+            let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid(daemon)?))?;
+            let fields: Vec<&str> =
+                stat.rsplit_once(") ").context("stat")?.1.split_whitespace().collect();
+            // utime, stime, cutime, cstime in ticks of 10 ms (proc(5)).
+            let ticks: u64 =
+                fields[11..15].iter().filter_map(|field| field.parse::<u64>().ok()).sum();
+            let time = Duration::from_millis(ticks * 10);
+            if daemon == "gpuctld" { sum.controller += time } else { sum.nodes += time }
+        }
+        Ok(sum)
+    }
+
+    /// Peak resident memory of the controller, bytes.
+    pub fn peak_memory(&self) -> anyhow::Result<u64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid("gpuctld")?))?;
+        let line = status.lines().find(|line| line.starts_with("VmHWM:")).context("VmHWM")?;
+        let kib: u64 = line.split_whitespace().nth(1).context("VmHWM")?.parse()?;
+        Ok(kib * 1024)
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        let dir = self.dir.to_string_lossy().into_owned();
+        if let Err(error) = self.run("gadm", &["sandbox", "down", "--dir", &dir]) {
+            eprintln!("bench: {error:#}");
+        }
+    }
+}
