@@ -93,7 +93,7 @@ impl Drop for FakeController {
     }
 }
 
-fn serve(stream: UnixStream, seen: &Mutex<Vec<Request>>, handler: &(dyn Fn(&Request) -> Answer)) {
+fn serve(stream: UnixStream, seen: &Mutex<Vec<Request>>, handler: &dyn Fn(&Request) -> Answer) {
     let mut reader = BufReader::new(stream.try_clone().expect("a second handle"));
     let mut stream = stream;
     while let Some(request) = read_request(&mut reader) {

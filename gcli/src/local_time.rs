@@ -61,6 +61,12 @@ pub fn midnight(now: Timestamp) -> Timestamp {
     instant_of(CivilTime { hour: 0, minute: 0, second: 0, ..civil })
 }
 
+/// The first midnight of the month in local time.
+pub fn month_start(now: Timestamp) -> Timestamp {
+    let civil = civil(now);
+    instant_of(CivilTime { day: 1, hour: 0, minute: 0, second: 0, ..civil })
+}
+
 /// The instant meant by a text such as `now-1hour`, `2026-11-20`, `16:00`.
 ///
 /// # Errors

@@ -1,2 +1,263 @@
-//! x
-pub fn main(_w: impl IntoIterator<Item = std::ffi::OsString>) -> gcli::Outcome { Ok(0) }
+//! `gacct`: what ran and how it ended, line by line as sacct prints it, and what was used. Source: sacct(1).
+
+use crate::job_filter::{own_name, states, user_name};
+use crate::queue::copy_json;
+use crate::run_column::{self, RunColumn};
+use crate::usage_report::{self, ReportArgs};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use gcli::column_format::Spec;
+use gcli::local_time::{self, TimeFormat};
+use gcli::printable::printable;
+use gcli::table::stdout;
+use gcli::{Failure, Outcome, command_line};
+use gmodel::{Instant, Timestamp};
+use gwire::api::{RunQuery, RunRow};
+use gwire::client::path_with_query;
+use nix::unistd::Uid;
+use std::ffi::OsString;
+use std::io::Write;
+
+const EXAMPLES: &str = "\
+Examples:
+  gacct                          your jobs since midnight
+  gacct -j 17                    one job
+  gacct -S now-7days -s FAILED   what failed in a week
+  gacct -n -P -o jobid,state     for a script
+  gacct report --by account,user --from 2026-11-01
+
+Times: now-1hour, 09:00, 2026-11-20, 2026-11-20T09:05. gacct -e lists the columns.";
+
+#[derive(Parser)]
+#[command(name = "gacct", version, about = "Show what ran, and what was used", after_help = EXAMPLES,
+          args_conflicts_with_subcommands = true)]
+struct AccountingArgs {
+    #[command(subcommand)]
+    sub: Option<Sub>,
+    /// These jobs: 17, 98 (an array), 98_5
+    #[arg(short, long, value_name = "JOBS", alias = "job")]
+    jobs: Option<String>,
+    /// Jobs of these users
+    #[arg(short, long, value_name = "USERS", alias = "uid")]
+    user: Option<String>,
+    /// Jobs of all users
+    #[arg(short, long)]
+    allusers: bool,
+    /// Jobs charged to these accounts
+    #[arg(short = 'A', long, value_name = "NAMES", alias = "account")]
+    accounts: Option<String>,
+    /// Jobs in these partitions
+    #[arg(short = 'r', long, value_name = "NAMES")]
+    partition: Option<String>,
+    /// Jobs with these names
+    #[arg(long, value_name = "NAMES")]
+    name: Option<String>,
+    /// Jobs in these states, FAILED or F
+    #[arg(short, long, value_name = "STATES")]
+    state: Option<String>,
+    /// From this time; without it from midnight, or with -j from the beginning
+    #[arg(short = 'S', long, value_name = "TIME")]
+    starttime: Option<String>,
+    /// Up to this time
+    #[arg(short = 'E', long, value_name = "TIME")]
+    endtime: Option<String>,
+    /// Columns, with widths: jobid,state%20
+    #[arg(short = 'o', long, value_name = "COLUMNS")]
+    format: Option<String>,
+    /// Many columns
+    #[arg(short, long, conflicts_with = "format")]
+    long: bool,
+    /// Every attempt of a job, not only its last
+    #[arg(short = 'D', long)]
+    duplicates: bool,
+    /// Jobs without their steps; steps have no lines yet in any case
+    #[arg(short = 'X', long)]
+    allocations: bool,
+    /// No header line
+    #[arg(short, long)]
+    noheader: bool,
+    /// Columns ended by |
+    #[arg(short, long, conflicts_with = "parsable2")]
+    parsable: bool,
+    /// Columns parted by |
+    #[arg(short = 'P', long)]
+    parsable2: bool,
+    /// Another sign than | for -p and -P
+    #[arg(long, value_name = "TEXT")]
+    delimiter: Option<String>,
+    /// The newest so many
+    #[arg(long, value_name = "COUNT")]
+    limit: Option<u32>,
+    /// List the columns
+    #[arg(short = 'e', long)]
+    helpformat: bool,
+    /// One line of JSON with all columns
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Subcommand)]
+enum Sub {
+    /// GPU-hours, CPU-hours and jobs by group
+    Report(ReportArgs),
+}
+
+/// The command line as clap knows it.
+pub fn command() -> clap::Command {
+    AccountingArgs::command()
+}
+
+/// `gacct` itself.
+///
+/// # Errors
+/// What stood in the way, with the exit code.
+pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
+    let matches = command_line::parse(command(), words)?;
+    let args = AccountingArgs::from_arg_matches(&matches).map_err(|error| Failure::usage(error))?;
+    let now = local_time::now();
+    if let Some(Sub::Report(report)) = &args.sub {
+        return usage_report::run(&mut gcli::connect("gacct")?, report, now);
+    }
+    let mut out = stdout()?;
+    if args.helpformat {
+        out.write_all(run_column::names().as_bytes())?;
+        out.flush()?;
+        return Ok(0);
+    }
+    let columns = columns(&args)?;
+    let query = query(&args, now)?;
+    let path = path_with_query("/v1/runs", &query);
+    let mut client = gcli::connect("gacct")?;
+    if args.json {
+        copy_json(&mut client, &path, &mut out)?;
+        out.flush()?;
+        return Ok(0);
+    }
+    let listing = Listing { columns, style: Style::of(&args) };
+    if !args.noheader {
+        out.write_all(listing.header().as_bytes())?;
+    }
+    let times = TimeFormat::from_env();
+    let mut rows = client.rows(&path)?;
+    while let Some(text) = rows.next_row()? {
+        let run: RunRow = serde_json::from_slice(text)
+            .map_err(|error| Failure::new(format_args!("a row of accounting cannot be read: {error}")))?;
+        out.write_all(listing.line(|column| column.text(&run, &times)).as_bytes())?;
+    }
+    out.flush()?;
+    Ok(0)
+}
+
+fn columns(args: &AccountingArgs) -> Result<Vec<(RunColumn, Spec)>, Failure> {
+    let variable = std::env::var("SACCT_FORMAT").ok().filter(|text| !text.is_empty());
+    let text = match &args.format {
+        Some(text) => text.clone(),
+        None if args.long => run_column::LONG.to_owned(),
+        None => variable.unwrap_or_else(|| run_column::USUAL.to_owned()),
+    };
+    run_column::read(&text).map_err(Failure::new)
+}
+
+fn query(args: &AccountingArgs, now: Timestamp) -> Result<RunQuery, Failure> {
+    let time = |option: &str, text: &str| {
+        local_time::read_past(text, now).map(Instant).map_err(|why| Failure::usage(format_args!("--{option}: {why}")))
+    };
+    let own = |value: &Option<String>| value.clone().unwrap_or_default();
+    let user = match &args.user {
+        Some(list) => {
+            let names = list.split(',').filter(|user| !user.is_empty()).map(user_name);
+            names.collect::<Result<Vec<_>, _>>()?.join(",")
+        }
+        // Root looks after everybody's jobs; jobs that are named need no user.
+        None if args.allusers || args.jobs.is_some() || Uid::current().is_root() => String::new(),
+        None => own_name()?,
+    };
+    let from = match (&args.starttime, &args.jobs) {
+        (Some(text), _) => Some(time("starttime", text)?),
+        (None, Some(_)) => None,
+        (None, None) => Some(Instant(local_time::midnight(now))),
+    };
+    let to = args.endtime.as_deref().map(|text| time("endtime", text)).transpose()?;
+    if let (Some(from), Some(to)) = (from, to)
+        && from > to
+    {
+        return Err(Failure::usage(format_args!("-S ({}) is after -E ({}): there is nothing between them", from.0, to.0)));
+    }
+    Ok(RunQuery {
+        job: own(&args.jobs),
+        user,
+        account: own(&args.accounts),
+        partition: own(&args.partition),
+        name: own(&args.name),
+        state: args.state.as_deref().map(states).transpose()?.filter(|states| states != "all").unwrap_or_default(),
+        from,
+        to,
+        attempts: args.duplicates,
+        limit: args.limit,
+    })
+}
+
+struct Listing {
+    columns: Vec<(RunColumn, Spec)>,
+    style: Style,
+}
+
+/// How columns are parted.
+enum Style {
+    /// In their widths.
+    Padded,
+    /// By this text, which also ends a line if `ends`.
+    Parted { by: String, ends: bool },
+}
+
+impl Style {
+    fn of(args: &AccountingArgs) -> Self {
+        let by = args.delimiter.clone().unwrap_or_else(|| "|".to_owned());
+        match (args.parsable, args.parsable2) {
+            (false, false) => Self::Padded,
+            (ends, _) => Self::Parted { by, ends },
+        }
+    }
+}
+
+impl Listing {
+    fn header(&self) -> String {
+        let titles = self.line(|column| column.title().to_owned());
+        match self.style {
+            Style::Parted { .. } => titles,
+            Style::Padded => {
+                let rules = self.columns.iter().map(|(_, spec)| format!("{} ", "-".repeat(spec.width.unwrap_or(10))));
+                format!("{titles}{}\n", rules.collect::<String>())
+            }
+        }
+    }
+
+    fn line(&self, text: impl Fn(RunColumn) -> String) -> String {
+        let mut line = String::new();
+        for (at, (column, spec)) in self.columns.iter().enumerate() {
+            match &self.style {
+                Style::Padded => {
+                    spec.fill(&text(*column), &mut line);
+                    line.push(' ');
+                }
+                Style::Parted { by, ends } => {
+                    line.push_str(&printable(&text(*column)));
+                    if *ends || at + 1 < self.columns.len() {
+                        line.push_str(by);
+                    }
+                }
+            }
+        }
+        line.push('\n');
+        line
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        command().debug_assert();
+    }
+}

@@ -1,0 +1,286 @@
+//! The columns of partition and node listings: sinfo's letters and names. Source: sinfo(1).
+//!
+//! A cell is about a group of nodes of one partition; columns that tell nodes apart decide the groups,
+//! the others add up.
+
+use gcli::column_format::{FormatError, Piece, parse_letters, parse_names};
+use gcli::local_time::TimeFormat;
+use gmodel::duration::squeue_time;
+use gmodel::hostlist;
+use gmodel::suggest::did_you_mean;
+use gwire::api::{NodeRow, PartitionRow};
+
+/// What a column shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NodeColumn {
+    Partition,
+    PartitionName,
+    Available,
+    TimeLimit,
+    Nodes,
+    ShortState,
+    State,
+    Nodelist,
+    NodeHost,
+    Cpus,
+    CpusByState,
+    Memory,
+    MemoryAllocated,
+    MemoryFree,
+    Gres,
+    GresUsed,
+    Features,
+    NodesByState,
+    NodesBusyIdle,
+    Reason,
+    ReasonUser,
+    ReasonTime,
+    Weight,
+    CpuLoad,
+    Sockets,
+}
+
+type Entry = (NodeColumn, char, &'static str, &'static str);
+
+#[rustfmt::skip] // read as a table
+const COLUMNS: &[Entry] = &[
+    (NodeColumn::Partition,       'P', "partition",     "PARTITION"),
+    (NodeColumn::PartitionName,   'R', "partitionname", "PARTITION"),
+    (NodeColumn::Available,       'a', "available",     "AVAIL"),
+    (NodeColumn::TimeLimit,       'l', "time",          "TIMELIMIT"),
+    (NodeColumn::Nodes,           'D', "nodes",         "NODES"),
+    (NodeColumn::ShortState,      't', "statecompact",  "STATE"),
+    (NodeColumn::State,           'T', "statelong",     "STATE"),
+    (NodeColumn::Nodelist,        'N', "nodelist",      "NODELIST"),
+    (NodeColumn::NodeHost,        'n', "nodehost",      "HOSTNAMES"),
+    (NodeColumn::Cpus,            'c', "cpus",          "CPUS"),
+    (NodeColumn::CpusByState,     'C', "cpusstate",     "CPUS(A/I/O/T)"),
+    (NodeColumn::Memory,          'm', "memory",        "MEMORY"),
+    (NodeColumn::MemoryAllocated, ' ', "allocmem",      "ALLOCMEM"),
+    (NodeColumn::MemoryFree,      'e', "freemem",       "FREE_MEM"),
+    (NodeColumn::Gres,            'G', "gres",          "GRES"),
+    (NodeColumn::GresUsed,        ' ', "gresused",      "GRES_USED"),
+    (NodeColumn::Features,        'f', "features",      "AVAIL_FEATURES"),
+    (NodeColumn::NodesByState,    'F', "nodeaiot",      "NODES(A/I/O/T)"),
+    (NodeColumn::NodesBusyIdle,   'A', "nodeai",        "NODES(A/I)"),
+    (NodeColumn::Reason,          'E', "reason",        "REASON"),
+    (NodeColumn::ReasonUser,      'u', "user",          "USER"),
+    (NodeColumn::ReasonTime,      'H', "timestamp",     "TIMESTAMP"),
+    (NodeColumn::Weight,          'w', "weight",        "WEIGHT"),
+    (NodeColumn::CpuLoad,         'O', "cpuload",       "CPU_LOAD"),
+    (NodeColumn::Sockets,         'z', "sct",           "S:C:T"),
+];
+
+/// A listing's format.
+pub(crate) type NodeFormat = Vec<Piece<NodeColumn>>;
+
+/// Reads `-o`.
+pub(crate) fn read_letters(text: &str) -> Result<NodeFormat, FormatError> {
+    parse_letters(text, |letter| COLUMNS.iter().find(|entry| entry.1 == letter && letter != ' ').map(|entry| entry.0))
+}
+
+/// Reads `-O`.
+pub(crate) fn read_names(text: &str) -> Result<NodeFormat, FormatError> {
+    parse_names(text, |name| {
+        let lower = name.to_ascii_lowercase();
+        let found = COLUMNS.iter().find(|entry| entry.2 == lower).map(|entry| entry.0);
+        let hint = || did_you_mean(name, COLUMNS.iter().map(|entry| entry.2));
+        found.ok_or_else(|| format!("there is no column {name:?}.{} --help lists them", hint()))
+    })
+}
+
+/// Letters and names for `--help`.
+pub(crate) fn help() -> String {
+    let lines = COLUMNS.iter().map(|(_, letter, name, title)| {
+        let letter = if *letter == ' ' { "  ".to_owned() } else { format!("%{letter}") };
+        format!("  {letter}  {name:<14} {title}")
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// Nodes of one partition that print alike.
+pub(crate) struct Group<'a> {
+    pub partition: &'a PartitionRow,
+    pub nodes: Vec<&'a NodeRow>,
+}
+
+impl NodeColumn {
+    pub(crate) fn title(self) -> &'static str {
+        COLUMNS.iter().find(|entry| entry.0 == self).expect("every column is in the table").3
+    }
+
+    /// Nodes that differ in this column are listed apart.
+    pub(crate) fn tells_apart(self) -> bool {
+        !matches!(
+            self,
+            Self::Partition
+                | Self::PartitionName
+                | Self::Available
+                | Self::TimeLimit
+                | Self::Nodes
+                | Self::Nodelist
+                | Self::CpusByState
+                | Self::NodesByState
+                | Self::NodesBusyIdle
+        )
+    }
+
+    /// What the column prints for a group.
+    pub(crate) fn text(self, group: &Group<'_>, times: &TimeFormat) -> String {
+        let partition = group.partition;
+        match (self, group.nodes.first()) {
+            (Self::Partition, _) => format!("{}{}", partition.name, if partition.is_default { "*" } else { "" }),
+            (Self::PartitionName, _) => partition.name.clone(),
+            (Self::Available, _) => partition.state.clone(),
+            (Self::TimeLimit, _) => partition.max_time_secs.map_or("infinite".to_owned(), |secs| squeue_time(secs.into())),
+            (Self::Nodes, _) => group.nodes.len().to_string(),
+            (Self::Nodelist, _) => {
+                let mut names: Vec<String> = group.nodes.iter().map(|node| node.name.clone()).collect();
+                hostlist::sort_names(&mut names);
+                hostlist::compress(names)
+            }
+            (Self::CpusByState, _) => {
+                let sum = |cpus: &dyn Fn(&NodeRow) -> u32| group.nodes.iter().map(|node| cpus(node)).sum::<u32>();
+                let idle = |node: &NodeRow| node.cpus.saturating_sub(node.cpus_alloc);
+                let out = |node: &NodeRow| if is_out(node) { idle(node) } else { 0 };
+                let (busy, out, total) = (sum(&|node| node.cpus_alloc), sum(&out), sum(&|node| node.cpus));
+                format!("{busy}/{}/{out}/{total}", total.saturating_sub(busy + out))
+            }
+            (Self::NodesByState | Self::NodesBusyIdle, _) => {
+                let busy = group.nodes.iter().filter(|node| is_busy(node)).count();
+                let out = group.nodes.iter().filter(|node| !is_busy(node) && is_out(node)).count();
+                let total = group.nodes.len();
+                let idle = total - busy - out;
+                if self == Self::NodesBusyIdle { format!("{busy}/{idle}") } else { format!("{busy}/{idle}/{out}/{total}") }
+            }
+            (_, None) => "n/a".to_owned(),
+            (column, Some(node)) => column.of_node(node, times),
+        }
+    }
+
+    /// What a column that tells nodes apart prints for one.
+    pub(crate) fn of_node(self, node: &NodeRow, times: &TimeFormat) -> String {
+        let mib = |bytes: u64| (bytes >> 20).to_string();
+        match self {
+            Self::ShortState => short_state(&node.state),
+            Self::State => long_state(&node.state),
+            Self::NodeHost => node.name.clone(),
+            Self::Cpus => node.cpus.to_string(),
+            Self::Memory => mib(node.mem_bytes),
+            Self::MemoryAllocated => mib(node.mem_alloc_bytes),
+            Self::MemoryFree => mib(node.mem_bytes.saturating_sub(node.mem_alloc_bytes)),
+            Self::Gres => gres(&node.gpu_summary),
+            Self::GresUsed => gres_used(node),
+            Self::Features if node.features.is_empty() => "(null)".to_owned(),
+            Self::Features => node.features.join(","),
+            Self::Reason => reason(node),
+            Self::ReasonUser => node.drains.first().map_or("Unknown".to_owned(), |mark| {
+                mark.owner.split_once(':').map_or(mark.owner.as_str(), |(_, name)| name).to_owned()
+            }),
+            Self::ReasonTime => node.drains.first().map_or("Unknown".to_owned(), |mark| times.print(mark.since.0)),
+            Self::Weight => "1".to_owned(),
+            Self::CpuLoad | Self::Sockets => "N/A".to_owned(),
+            _ => String::new(),
+        }
+    }
+}
+
+/// Why a node takes no work; `none` when it does.
+pub(crate) fn reason(node: &NodeRow) -> String {
+    let mut reasons: Vec<&str> = node.drains.iter().map(|mark| mark.reason.as_str()).collect();
+    if !node.unfit.is_empty() {
+        reasons.push(&node.unfit);
+    }
+    if reasons.is_empty() { "none".to_owned() } else { reasons.join("; ") }
+}
+
+/// `gpu:h100:8` for `h100:8`; `(null)` for none.
+fn gres(summary: &str) -> String {
+    let parts: Vec<String> = summary.split(',').filter(|part| !part.is_empty()).map(|part| format!("gpu:{part}")).collect();
+    if parts.is_empty() { "(null)".to_owned() } else { parts.join(",") }
+}
+
+fn gres_used(node: &NodeRow) -> String {
+    let used: Vec<String> = gpus_by_type(node).iter().map(|(kind, used, _)| format!("gpu:{kind}:{used}")).collect();
+    if used.is_empty() { "gpu:0".to_owned() } else { used.join(",") }
+}
+
+/// Types of a node's GPUs with how many are held and how many there are.
+pub(crate) fn gpus_by_type(node: &NodeRow) -> Vec<(&str, usize, usize)> {
+    let mut types: Vec<(&str, usize, usize)> = Vec::new();
+    for gpu in node.gpus.iter().filter(|gpu| gpu.present) {
+        let at = types.iter().position(|(kind, ..)| *kind == gpu.gpu_type).unwrap_or_else(|| {
+            types.push((&gpu.gpu_type, 0, 0));
+            types.len() - 1
+        });
+        types[at].1 += usize::from(!gpu.jobs.is_empty());
+        types[at].2 += 1;
+    }
+    types
+}
+
+fn base(state: &str) -> &str {
+    state.split('+').next().unwrap_or_default()
+}
+
+fn is_busy(node: &NodeRow) -> bool {
+    matches!(base(&node.state), "MIXED" | "ALLOCATED")
+}
+
+/// Takes no new work: down, never seen, drained.
+fn is_out(node: &NodeRow) -> bool {
+    !matches!(base(&node.state), "IDLE" | "MIXED" | "ALLOCATED") || node.state.contains("+DRAIN")
+}
+
+/// sinfo's word for a state such as `MIXED+DRAIN`: `draining`; `*` for a node that does not answer.
+pub(crate) fn long_state(state: &str) -> String {
+    let drained = state.contains("+DRAIN");
+    let word = match base(state) {
+        "IDLE" if drained => "drained",
+        "MIXED" | "ALLOCATED" if drained => "draining",
+        "IDLE" => "idle",
+        "MIXED" => "mixed",
+        "ALLOCATED" => "allocated",
+        "DOWN" => "down",
+        _ => "unknown",
+    };
+    format!("{word}{}", if state.contains("+NOT_RESPONDING") { "*" } else { "" })
+}
+
+/// The same, short: `drng`.
+pub(crate) fn short_state(state: &str) -> String {
+    let long = long_state(state);
+    let short = [("drained", "drain"), ("draining", "drng"), ("mixed", "mix"), ("allocated", "alloc"), ("unknown", "unk")];
+    short.iter().find(|(word, _)| long.trim_end_matches('*') == *word).map_or(long.clone(), |(word, short)| long.replace(word, short))
+}
+
+/// Order of states in a listing: trouble first.
+pub(crate) fn state_rank(state: &str) -> usize {
+    const ORDER: [&str; 7] = ["unknown", "down", "drained", "draining", "mixed", "allocated", "idle"];
+    let long = long_state(state);
+    ORDER.iter().position(|word| long.trim_end_matches('*') == *word).unwrap_or(ORDER.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn states_are_printed_in_the_words_of_sinfo() {
+        let words = |state| format!("{} {}", long_state(state), short_state(state));
+        assert_eq!(words("IDLE"), "idle idle");
+        assert_eq!(words("IDLE+DRAIN"), "drained drain");
+        assert_eq!(words("MIXED+DRAIN"), "draining drng");
+        assert_eq!(words("ALLOCATED+NOT_RESPONDING"), "allocated* alloc*");
+        assert_eq!(words("DOWN"), "down down");
+        assert_eq!(words("SOMETHING_NEW"), "unknown unk");
+    }
+
+    proptest! {
+        #[test]
+        fn any_format_is_read_or_refused(text in "\\PC{0,40}|(%[.]?[0-9]{0,3}[a-zA-Z%]){0,8}") {
+            let _ = (read_letters(&text), read_names(&text));
+        }
+    }
+}

@@ -1,2 +1,341 @@
-//! x
-pub fn main(_w: impl IntoIterator<Item = std::ffi::OsString>) -> gcli::Outcome { Ok(0) }
+//! `gnodes`: nodes, their GPUs, what holds them and what is wrong; with `-p` partitions as sinfo lists them.
+
+use crate::node_column::{self, NodeFormat, gpus_by_type, long_state, reason, short_state};
+use crate::partition_listing::{self as listing, lines};
+use crate::{node_record, queue};
+use clap::{ArgAction, CommandFactory, FromArgMatches, Parser};
+use gcli::local_time::{self, TimeFormat};
+use gcli::table::{Cell, Column, Screen, TableWriter, Tint, stdout};
+use gcli::{Failure, Outcome, command_line};
+use gmodel::hostlist::Hostlist;
+use gmodel::size::rough_size;
+use gmodel::suggest::did_you_mean;
+use gwire::api::{NodeRow, PartitionRow};
+use gwire::client::Client;
+use serde::de::DeserializeOwned;
+use std::ffi::OsString;
+use std::io::Write;
+
+const EXAMPLES: &str = "\
+Examples:
+  gnodes                nodes with their GPUs
+  gnodes node7          one node in full, each GPU with its job
+  gnodes -p             partitions, as sinfo prints them
+  gnodes -R             nodes that are out, and why
+  gnodes -h -o '%n %G'  names and GPUs, for a script
+
+Columns of -o and -O:
+";
+
+const STATES: [&str; 12] =
+    ["idle", "mixed", "mix", "allocated", "alloc", "drained", "draining", "drng", "drain", "down", "unknown", "unk"];
+
+#[derive(Parser)]
+#[command(name = "gnodes", version, about = "Show nodes, GPUs and partitions", disable_help_flag = true)]
+struct NodeArgs {
+    /// Nodes to show in full: node7, node[1-3]
+    #[arg(value_name = "NODE")]
+    names: Vec<String>,
+    /// Partitions as sinfo lists them, all or these
+    #[arg(short, long, value_name = "NAMES", num_args = 0..=1, default_missing_value = "")]
+    partitions: Option<String>,
+    /// A line for each node of each partition
+    #[arg(short = 'N', long = "Node")]
+    by_node: bool,
+    /// A line for each partition
+    #[arg(short, long, conflicts_with = "by_node")]
+    summarize: bool,
+    /// Nodes that take no work, and why
+    #[arg(short = 'R', long)]
+    list_reasons: bool,
+    /// More columns
+    #[arg(short, long)]
+    long: bool,
+    /// Only nodes in these states: idle,drain
+    #[arg(short = 't', long, value_name = "STATES")]
+    states: Option<String>,
+    /// Only these nodes: node[1-3]
+    #[arg(short, long, value_name = "NODES")]
+    nodes: Option<String>,
+    /// No header line
+    #[arg(short = 'h', long)]
+    noheader: bool,
+    /// Columns by letter: '%P %t %N'
+    #[arg(short = 'o', long, value_name = "FORMAT")]
+    format: Option<String>,
+    /// Columns by name: nodelist,statelong
+    #[arg(short = 'O', long = "Format", value_name = "FORMAT", conflicts_with = "format")]
+    format_names: Option<String>,
+    /// One line of JSON, of nodes or with -p of partitions
+    #[arg(long)]
+    json: bool,
+    /// Show this help
+    #[arg(long, action = ArgAction::Help)]
+    help: Option<bool>,
+}
+
+/// The command line as clap knows it.
+pub fn command() -> clap::Command {
+    NodeArgs::command().after_help(format!("{EXAMPLES}{}", node_column::help()))
+}
+
+/// `gnodes` itself.
+///
+/// # Errors
+/// What stood in the way, with the exit code.
+pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
+    let matches = command_line::parse(command(), words)?;
+    let args = NodeArgs::from_arg_matches(&matches).map_err(|error| Failure::usage(error))?;
+    let choice = Choice::of(&args)?;
+    let format = sinfo_format(&args)?;
+    let mut client = gcli::connect("gnodes")?;
+    if args.json {
+        return json(&mut client, &args, &choice);
+    }
+    let mut nodes: Vec<NodeRow> = list(&mut client, "/v1/nodes")?;
+    if !args.names.is_empty() {
+        return in_full(&nodes, &args.names, &choice);
+    }
+    nodes.retain(|node| choice.takes(node));
+    match format {
+        None => table(&nodes, &args),
+        Some((format, fitted)) => {
+            let mut partitions: Vec<PartitionRow> = list(&mut client, "/v1/partitions")?;
+            if let Some(names) = &choice.partitions {
+                partitions.retain(|partition| names.contains(&partition.name));
+            }
+            partitioned(format, fitted, &partitions, &nodes, &args)
+        }
+    }
+}
+
+/// sinfo's listing, if that is what is wanted, and whether its columns may grow.
+fn sinfo_format(args: &NodeArgs) -> Result<Option<(NodeFormat, bool)>, Failure> {
+    let letters = |text: &str| node_column::read_letters(text).map_err(Failure::usage);
+    if let Some(text) = &args.format {
+        return Ok(Some((letters(text)?, false)));
+    }
+    if let Some(text) = &args.format_names {
+        return Ok(Some((node_column::read_names(text).map_err(Failure::usage)?, false)));
+    }
+    let usual = match (args.list_reasons, args.summarize, args.by_node, args.long) {
+        (true, ..) => listing::REASONS,
+        (_, true, ..) => listing::SUMMARY,
+        (_, _, true, false) => listing::BY_NODE,
+        (_, _, true, true) => listing::BY_NODE_LONG,
+        (_, _, false, true) if args.partitions.is_some() => listing::LONG,
+        _ if args.partitions.is_some() => listing::USUAL,
+        _ => return Ok(None),
+    };
+    match std::env::var("SINFO_FORMAT").ok().filter(|text| !text.is_empty() && usual == listing::USUAL) {
+        Some(text) => Ok(Some((letters(&text)?, false))),
+        None => Ok(Some((letters(usual)?, true))),
+    }
+}
+
+/// Which nodes are meant.
+struct Choice {
+    nodes: Option<Hostlist>,
+    states: Option<Vec<String>>,
+    partitions: Option<Vec<String>>,
+    only_out: bool,
+}
+
+impl Choice {
+    fn of(args: &NodeArgs) -> Result<Self, Failure> {
+        let hosts = |text: &str| Hostlist::parse(text).map_err(|error| Failure::usage(format_args!("--nodes: {error}")));
+        let words = |text: &str| text.split(',').map(|word| word.trim().to_owned()).filter(|word| !word.is_empty()).collect::<Vec<_>>();
+        let states = args.states.as_deref().map(|text| words(&text.to_lowercase()));
+        if let Some(unknown) = states.iter().flatten().find(|state| !STATES.contains(&state.as_str())) {
+            let hint = did_you_mean(unknown, STATES);
+            return Err(Failure::usage(format_args!("{unknown:?} is no state of a node.{hint} States are {}", STATES.join(", "))));
+        }
+        Ok(Self {
+            nodes: args.nodes.as_deref().map(hosts).transpose()?,
+            states,
+            partitions: args.partitions.as_deref().map(words).filter(|names| !names.is_empty()),
+            only_out: args.list_reasons,
+        })
+    }
+
+    fn takes(&self, node: &NodeRow) -> bool {
+        let in_state = |states: &Vec<String>| {
+            let (long, short) = (long_state(&node.state), short_state(&node.state));
+            states.iter().any(|state| {
+                *state == long.trim_end_matches('*')
+                    || *state == short.trim_end_matches('*')
+                    // sinfo's "drain" means both.
+                    || state == "drain" && node.state.contains("+DRAIN")
+            })
+        };
+        self.nodes.as_ref().is_none_or(|nodes| nodes.contains(&node.name))
+            && self.states.as_ref().is_none_or(in_state)
+            && self.partitions.as_ref().is_none_or(|names| node.partitions.iter().any(|name| names.contains(name)))
+            && (!self.only_out || reason(node) != "none" || node.state.starts_with("DOWN"))
+    }
+}
+
+/// All rows of a listing.
+fn list<T: DeserializeOwned>(client: &mut Client, path: &str) -> Result<Vec<T>, Failure> {
+    let mut rows = client.rows(path)?;
+    let mut list = Vec::new();
+    while let Some(text) = rows.next_row()? {
+        list.push(serde_json::from_slice(text).map_err(|error| Failure::new(format_args!("a row of {path} cannot be read: {error}")))?);
+    }
+    Ok(list)
+}
+
+fn json(client: &mut Client, args: &NodeArgs, choice: &Choice) -> Outcome {
+    let mut out = stdout()?;
+    if args.partitions.is_some() && args.names.is_empty() {
+        queue::copy_json(client, "/v1/partitions", &mut out)?;
+    } else {
+        let names = named(&args.names)?;
+        let mut rows = client.rows("/v1/nodes")?;
+        write!(out, "{{\"schema\":{},\"nodes\":[", gwire::api::SCHEMA)?;
+        let mut first = true;
+        while let Some(text) = rows.next_row()? {
+            let node: NodeRow = serde_json::from_slice(text).map_err(Failure::new)?;
+            if choice.takes(&node) && names.as_ref().is_none_or(|names| names.contains(&node.name)) {
+                if !std::mem::take(&mut first) {
+                    out.write_all(b",")?;
+                }
+                out.write_all(text)?;
+            }
+        }
+        out.write_all(b"]}\n")?;
+    }
+    out.flush()?;
+    Ok(0)
+}
+
+/// The nodes named on the command line; None for no names.
+fn named(names: &[String]) -> Result<Option<Hostlist>, Failure> {
+    if names.is_empty() {
+        return Ok(None);
+    }
+    Hostlist::parse(&names.join(",")).map(Some).map_err(|error| Failure::usage(error))
+}
+
+fn in_full(nodes: &[NodeRow], names: &[String], choice: &Choice) -> Outcome {
+    let times = TimeFormat::from_env();
+    let wanted = named(names)?.unwrap_or_default();
+    let mut out = stdout()?;
+    let mut exit = 0;
+    for name in wanted.iter() {
+        match nodes.iter().find(|node| node.name == name) {
+            Some(node) if choice.takes(node) => out.write_all(node_record::text(node, &times).as_bytes())?,
+            Some(_) => {}
+            None => {
+                out.flush()?;
+                let hint = did_you_mean(name, nodes.iter().map(|node| node.name.as_str()));
+                writeln!(std::io::stderr(), "gnodes: there is no node {name:?}.{hint}")?;
+                exit = gcli::failure::FAILED;
+            }
+        }
+    }
+    out.flush()?;
+    Ok(exit)
+}
+
+fn table(nodes: &[NodeRow], args: &NodeArgs) -> Outcome {
+    let mut columns = vec![
+        Column::whole("NODE"),
+        Column::whole("STATE"),
+        Column::text("PARTITIONS"),
+        Column::number("CPUS"),
+        Column::number("MEMORY"),
+        Column::whole("GPUS"),
+    ];
+    if args.long {
+        columns.extend([Column::text("FEATURES"), Column::text("VERSION"), Column::text("RUNS")]);
+    }
+    columns.push(Column::text("NOTES"));
+    let mut table = TableWriter::new(stdout()?, columns, Screen::of_stdout(), !args.noheader);
+    for node in nodes {
+        let mut cells = vec![
+            Cell::from(node.name.as_str()),
+            Cell::tinted(long_state(&node.state), tint(&node.state)),
+            node.partitions.join(",").into(),
+            format!("{}/{}", node.cpus_alloc, node.cpus).into(),
+            format!("{}/{}", rough_size(node.mem_alloc_bytes), rough_size(node.mem_bytes)).into(),
+            gpus(node).into(),
+        ];
+        if args.long {
+            cells.extend([node.features.join(",").into(), node.version.as_str().into(), node.runs.join(",").into()]);
+        }
+        cells.push(notes(node).into());
+        table.row(cells)?;
+    }
+    table.finish()?;
+    Ok(0)
+}
+
+/// `h100:3/8`, held of all; `-` for none.
+fn gpus(node: &NodeRow) -> String {
+    let types: Vec<String> = gpus_by_type(node).iter().map(|(kind, used, all)| format!("{kind}:{used}/{all}")).collect();
+    if types.is_empty() { "-".to_owned() } else { types.join(",") }
+}
+
+/// Everything about a node that an administrator should know at a glance.
+fn notes(node: &NodeRow) -> String {
+    let mut notes = Vec::new();
+    if reason(node) != "none" {
+        notes.push(reason(node));
+    }
+    let faulty: Vec<String> = node
+        .gpus
+        .iter()
+        .filter(|gpu| !gpu.fault.is_empty() || !gpu.present)
+        .map(|gpu| format!("gpu{} {}", gpu.slot, if gpu.present { gpu.fault.as_str() } else { "missing" }))
+        .collect();
+    notes.extend(faulty);
+    if node.isolation == "none" {
+        notes.push("isolation none".to_owned());
+    }
+    if node.declared {
+        notes.push("declared".to_owned());
+    }
+    notes.join("; ")
+}
+
+fn tint(state: &str) -> Tint {
+    match long_state(state).as_str() {
+        "idle" | "mixed" | "allocated" => Tint::Good,
+        "drained" | "draining" => Tint::Waiting,
+        _ => Tint::Bad,
+    }
+}
+
+fn partitioned(format: NodeFormat, fitted: bool, partitions: &[PartitionRow], nodes: &[NodeRow], args: &NodeArgs) -> Outcome {
+    let mut out = stdout()?;
+    let times = TimeFormat::from_env();
+    let format = if fitted { listing::fit(format, partitions, nodes) } else { format };
+    if args.long && !args.noheader {
+        writeln!(out, "{}", local_time::banner(local_time::now()))?;
+    }
+    let narrowed = args.states.is_some() || args.nodes.is_some() || args.list_reasons;
+    let partitions: Vec<PartitionRow> =
+        partitions.iter().filter(|partition| !narrowed || nodes.iter().any(|node| node.partitions.contains(&partition.name))).cloned().collect();
+    let mut shown = lines(&format, &partitions, nodes, args.by_node, !args.noheader, &times);
+    if args.list_reasons {
+        // A node of several partitions has one reason.
+        let mut seen = std::collections::BTreeSet::new();
+        shown.retain(|line| seen.insert(line.clone()));
+    }
+    for line in shown {
+        writeln!(out, "{line}")?;
+    }
+    out.flush()?;
+    Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        command().debug_assert();
+    }
+}

@@ -1,0 +1,100 @@
+//! Partitions and nodes as sinfo lists them: nodes of a partition that print alike share a line.
+
+use crate::node_column::{Group, NodeColumn, NodeFormat, state_rank};
+use gcli::column_format::Piece;
+use gcli::local_time::TimeFormat;
+use gwire::api::{NodeRow, PartitionRow};
+
+/// Default of `sinfo`, `-s` and `-R`; the partition's column grows with its names.
+pub(crate) const USUAL: &str = "%9P %.5a %.10l %.6D %.6t %N";
+pub(crate) const LONG: &str = "%9P %.5a %.10l %.6D %.11T %.5c %.8m %20G %N";
+pub(crate) const SUMMARY: &str = "%9P %.5a %.10l %.16F %N";
+pub(crate) const REASONS: &str = "%20E %9u %19H %N";
+pub(crate) const BY_NODE: &str = "%10N %.6D %9P %6t";
+pub(crate) const BY_NODE_LONG: &str = "%10N %.6D %9P %.11T %.5c %.8m %20G %E";
+
+/// The lines of a listing, header first if wanted.
+pub(crate) fn lines(
+    format: &NodeFormat,
+    partitions: &[PartitionRow],
+    nodes: &[NodeRow],
+    by_node: bool,
+    header: bool,
+    times: &TimeFormat,
+) -> Vec<String> {
+    let mut lines = Vec::new();
+    if header {
+        lines.push(line(format, |column| column.title().to_owned()));
+    }
+    for partition in partitions {
+        for group in groups(format, partition, nodes, by_node, times) {
+            lines.push(line(format, |column| column.text(&group, times)));
+        }
+    }
+    lines
+}
+
+/// Widens columns of node and partition names to what they hold.
+pub(crate) fn fit(mut format: NodeFormat, partitions: &[PartitionRow], nodes: &[NodeRow]) -> NodeFormat {
+    let longest = |names: &mut dyn Iterator<Item = usize>| names.max().unwrap_or(0);
+    let partition = longest(&mut partitions.iter().map(|partition| partition.name.len() + 1));
+    let node = longest(&mut nodes.iter().map(|node| node.name.len()));
+    for piece in &mut format {
+        if let Piece::Field(column, spec) = piece {
+            let least = match column {
+                NodeColumn::Partition => partition,
+                NodeColumn::Nodelist => node,
+                _ => 0,
+            };
+            spec.width = spec.width.map(|width| width.max(least));
+        }
+    }
+    format
+}
+
+fn line(format: &NodeFormat, text: impl Fn(NodeColumn) -> String) -> String {
+    let mut line = String::new();
+    for piece in format {
+        match piece {
+            Piece::Text(text) => line.push_str(text),
+            Piece::Field(column, spec) => spec.fill(&text(*column), &mut line),
+        }
+    }
+    line
+}
+
+/// A partition's nodes, those that print alike together; trouble first. A partition without nodes has one empty group.
+fn groups<'a>(
+    format: &NodeFormat,
+    partition: &'a PartitionRow,
+    nodes: &'a [NodeRow],
+    by_node: bool,
+    times: &TimeFormat,
+) -> Vec<Group<'a>> {
+    let apart: Vec<NodeColumn> = format
+        .iter()
+        .filter_map(|piece| match piece {
+            Piece::Field(column, _) if column.tells_apart() => Some(*column),
+            _ => None,
+        })
+        .collect();
+    let mut groups: Vec<(Vec<String>, Group<'a>)> = Vec::new();
+    for node in nodes.iter().filter(|node| node.partitions.contains(&partition.name)) {
+        let key: Vec<String> = if by_node {
+            vec![node.name.clone()]
+        } else {
+            apart.iter().map(|column| column.of_node(node, times)).collect()
+        };
+        match groups.iter_mut().find(|(known, _)| *known == key) {
+            Some((_, group)) => group.nodes.push(node),
+            None => groups.push((key, Group { partition, nodes: vec![node] })),
+        }
+    }
+    if !by_node {
+        groups.sort_by_key(|(_, group)| state_rank(&group.nodes[0].state));
+    }
+    if groups.is_empty() && !by_node {
+        return vec![Group { partition, nodes: Vec::new() }];
+    }
+    groups.into_iter().map(|(_, group)| group).collect()
+}
