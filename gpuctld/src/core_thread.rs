@@ -7,7 +7,7 @@
 mod batch;
 mod disk;
 
-pub use batch::{Core, CoreParts};
+pub use batch::{Core, CoreParts, now};
 
 use crate::histogram::Histogram;
 use crate::store::Blob;
@@ -286,9 +286,6 @@ struct Published {
 }
 
 impl Published {
-    fn new(state: State) -> Self {
-        Self { version: AtomicU64::new(0), view: Mutex::new((0, Arc::new(state))) }
-    }
     fn current(&self) -> Option<Arc<State>> {
         // Version first: a view published after it can only be newer.
         let version = self.version.load(Ordering::Acquire);

@@ -2,17 +2,28 @@
 //!
 //! Owns a few read-only connections; never writes, never sees the core's state.
 
+mod accounting;
+mod report;
+
+use super::documents::{ArrayDocument, JobDocument};
+use super::open::open_reader;
+use super::sha_of;
 use gcore::ctl::{Array, Job};
 use gmodel::{BlobId, JobId, NodeId, RunId, Timestamp};
 use gwire::api::{ReportRow, RunQuery, RunRow};
-use rusqlite::Connection;
+use rusqlite::{Connection, OptionalExtension, Row};
+use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
+pub use report::GROUPS;
+
 /// Connections kept open for later questions; more are opened while all are busy.
 const KEPT_CONNECTIONS: usize = 4;
+/// Lines of history given out for one job.
+const HISTORY_LINES: u32 = 10_000;
 
-/// Read access to the database. Cheap to clone.
+/// Read access to the database. Cheap to clone. Questions run on blocking threads.
 #[derive(Clone, Debug)]
 pub struct Reader {
     path: Arc<PathBuf>,
@@ -43,11 +54,11 @@ pub enum ReadFailure {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoredJob {
     Job(Box<Job>),
-    /// The id is that of an array and its first task has no record of its own.
+    /// The id is that of an array, or of a task that never had a record of its own.
     Array(Box<Array>),
 }
 
-/// One line of a job's or node's history.
+/// One line of a job's history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HistoryLine {
     pub seq: u64,
@@ -60,18 +71,196 @@ pub struct HistoryLine {
     pub doc: String,
 }
 
+type Answer<T> = Result<T, ReadFailure>;
+
+impl ReadError {
+    /// The text for the one who asked, when the question was wrong.
+    pub fn question(&self) -> Option<&str> {
+        match &self.source {
+            ReadFailure::Question(text) => Some(text),
+            _ => None,
+        }
+    }
+}
+
 impl Reader {
-    /// Accounting, by end and then id; running jobs last, pending ones not at all unless asked by state or id.
-    pub async fn runs(&self, query: RunQuery, now: Timestamp) -> Result<Vec<RunRow>, ReadError>;
-    /// A job, finished or not, by id.
-    pub async fn job(&self, id: JobId) -> Result<Option<StoredJob>, ReadError>;
+    pub fn new(path: &Path) -> Self {
+        Self { path: Arc::new(path.to_owned()), idle: Arc::default() }
+    }
+
+    /// Accounting, by id: one row per job (its last attempt) or per attempt. Jobs that have not run are listed
+    /// when they are over, or when asked for by id or by the state PENDING. With a limit, the newest ones.
+    ///
+    /// # Errors
+    /// The database does not answer, or a filter is not understood ([`ReadError::question`]).
+    pub async fn runs(&self, query: RunQuery, now: Timestamp) -> Result<Vec<RunRow>, ReadError> {
+        self.ask(move |db| accounting::runs(db, &query, now)).await
+    }
+
+    /// A job by id, finished or not; a task without a record of its own as its array.
+    ///
+    /// # Errors
+    /// The database does not answer.
+    pub async fn job(&self, id: JobId) -> Result<Option<StoredJob>, ReadError> {
+        self.ask(move |db| stored_job(db, id)).await
+    }
+
     /// A task with a record of its own, or its array.
-    pub async fn task(&self, array: JobId, index: u32) -> Result<Option<StoredJob>, ReadError>;
+    ///
+    /// # Errors
+    /// The database does not answer.
+    pub async fn task(&self, array: JobId, index: u32) -> Result<Option<StoredJob>, ReadError> {
+        self.ask(move |db| {
+            let Some(found) = stored_array(db, array)? else { return Ok(None) };
+            let Some(position) = found.tasks.position(index) else { return Ok(None) };
+            match stored_job(db, found.task_id(position))? {
+                Some(StoredJob::Job(job)) if job.task.is_some() => Ok(Some(StoredJob::Job(job))),
+                _ => Ok(Some(StoredJob::Array(Box::new(found)))),
+            }
+        })
+        .await
+    }
+
     /// The last attempt of a job, in accounting's words.
-    pub async fn last_run(&self, id: JobId, now: Timestamp) -> Result<Option<RunRow>, ReadError>;
-    pub async fn blob(&self, id: BlobId) -> Result<Option<Vec<u8>>, ReadError>;
-    /// What happened to a job, oldest first.
-    pub async fn history(&self, job: JobId) -> Result<Vec<HistoryLine>, ReadError>;
-    /// `by`: any of account, user, partition, gpu-type, tag.
-    pub async fn report(&self, by: Vec<String>, from: Timestamp, to: Timestamp, now: Timestamp) -> Result<Vec<ReportRow>, ReadError>;
+    ///
+    /// # Errors
+    /// The database does not answer.
+    pub async fn last_run(&self, id: JobId, now: Timestamp) -> Result<Option<RunRow>, ReadError> {
+        let query = RunQuery { job: id.to_string(), limit: Some(1), ..RunQuery::default() };
+        Ok(self.runs(query, now).await?.pop())
+    }
+
+    /// A script or an environment; none when it was never there or its time is over.
+    ///
+    /// # Errors
+    /// The database does not answer.
+    pub async fn blob(&self, id: BlobId) -> Result<Option<Vec<u8>>, ReadError> {
+        self.ask(move |db| blob(db, &id)).await
+    }
+
+    /// Several blobs at one go, in the order asked for.
+    pub(crate) async fn blobs(&self, ids: Vec<BlobId>) -> Result<Vec<Option<Vec<u8>>>, ReadError> {
+        self.ask(move |db| ids.iter().map(|id| blob(db, id)).collect()).await
+    }
+
+    /// What happened to a job, oldest first; of an array also what happened to all of it.
+    ///
+    /// # Errors
+    /// The database does not answer.
+    pub async fn history(&self, job: JobId) -> Result<Vec<HistoryLine>, ReadError> {
+        self.ask(move |db| history(db, job)).await
+    }
+
+    /// GPU-hours, CPU-hours and jobs, of the part of each run between `from` and `to`, by any of [`GROUPS`].
+    ///
+    /// # Errors
+    /// The database does not answer, or a group is unknown ([`ReadError::question`]).
+    pub async fn report(
+        &self,
+        by: Vec<String>,
+        from: Timestamp,
+        to: Timestamp,
+        now: Timestamp,
+    ) -> Result<Vec<ReportRow>, ReadError> {
+        self.ask(move |db| report::report(db, &by, from, to, now)).await
+    }
+
+    async fn ask<T: Send + 'static>(
+        &self,
+        question: impl FnOnce(&Connection) -> Answer<T> + Send + 'static,
+    ) -> Result<T, ReadError> {
+        let reader = self.clone();
+        tokio::task::spawn_blocking(move || reader.ask_blocking(question))
+            .await
+            .expect("questions do not panic")
+    }
+
+    fn ask_blocking<T>(&self, question: impl FnOnce(&Connection) -> Answer<T>) -> Result<T, ReadError> {
+        let answer = self.connection().and_then(|db| {
+            let answer = question(&db);
+            let mut idle = self.idle.lock().expect("no panic while held");
+            if idle.len() < KEPT_CONNECTIONS {
+                idle.push(db);
+            }
+            answer
+        });
+        answer.map_err(|source| ReadError { path: self.path.display().to_string(), source })
+    }
+
+    fn connection(&self) -> Answer<Connection> {
+        let kept = self.idle.lock().expect("no panic while held").pop();
+        kept.map_or_else(|| Ok(open_reader(&self.path)?), Ok)
+    }
+}
+
+fn stored_job(db: &Connection, id: JobId) -> Answer<Option<StoredJob>> {
+    let job = db
+        .prepare_cached(
+            "SELECT jobs.doc, specs.doc FROM jobs JOIN specs ON specs.id = spec WHERE jobs.id = ?1",
+        )?
+        .query_row([id.0], |row| Ok((bytes(row, 0)?, bytes(row, 1)?)))
+        .optional()?;
+    if let Some((doc, spec)) = job {
+        let document: JobDocument = read(&doc)?;
+        return Ok(Some(StoredJob::Job(Box::new(document.with_spec(read(&spec)?)))));
+    }
+    let array: Option<u64> = db
+        .prepare_cached("SELECT id FROM arrays WHERE id <= ?1 ORDER BY id DESC LIMIT 1")?
+        .query_row([id.0], |row| row.get(0))
+        .optional()?;
+    let Some(array) = array.map(JobId).map(|id| stored_array(db, id)).transpose()?.flatten() else {
+        return Ok(None);
+    };
+    let within = id.0 < array.id.0 + u64::from(array.len());
+    Ok(within.then(|| StoredJob::Array(Box::new(array))))
+}
+
+fn stored_array(db: &Connection, id: JobId) -> Answer<Option<Array>> {
+    let found = db
+        .prepare_cached(
+            "SELECT arrays.doc, specs.doc FROM arrays JOIN specs ON specs.id = spec WHERE arrays.id = ?1",
+        )?
+        .query_row([id.0], |row| Ok((bytes(row, 0)?, bytes(row, 1)?)))
+        .optional()?;
+    let Some((doc, spec)) = found else { return Ok(None) };
+    let document: ArrayDocument = read(&doc)?;
+    Ok(Some(document.with_spec(read(&spec)?)))
+}
+
+fn blob(db: &Connection, id: &BlobId) -> Answer<Option<Vec<u8>>> {
+    let Some(sha) = sha_of(id) else { return Ok(None) };
+    Ok(db
+        .prepare_cached("SELECT data FROM blobs WHERE sha = ?1")?
+        .query_row([sha], |row| row.get(0))
+        .optional()?)
+}
+
+fn history(db: &Connection, job: JobId) -> Answer<Vec<HistoryLine>> {
+    // What befell the array before a task had a record of its own befell the task.
+    const SQL: &str = "SELECT seq, at, kind, job, attempt, node, doc FROM events
+        WHERE job IN (?1, (SELECT array_id FROM jobs WHERE id = ?1)) ORDER BY seq LIMIT ?2";
+    let mut statement = db.prepare_cached(SQL)?;
+    let lines = statement.query_map((job.0, HISTORY_LINES), |row| {
+        let attempt: Option<u32> = row.get(4)?;
+        let job = JobId(row.get(3)?);
+        Ok(HistoryLine {
+            seq: row.get(0)?,
+            at: Timestamp(row.get(1)?),
+            kind: row.get(2)?,
+            run: attempt.filter(|attempt| *attempt > 0).map(|attempt| RunId::new(job, attempt)),
+            node: row.get::<_, Option<u32>>(5)?.map(NodeId),
+            doc: String::from_utf8_lossy(&bytes(row, 6)?).into_owned(),
+        })
+    })?;
+    let lines: Vec<HistoryLine> = lines.collect::<rusqlite::Result<_>>()?;
+    // The first task has the array's id: its runs are not another task's.
+    Ok(lines.into_iter().filter(|line| line.run.is_none_or(|run| run.job == job)).collect())
+}
+
+fn bytes(row: &Row<'_>, column: usize) -> rusqlite::Result<Vec<u8>> {
+    row.get(column)
+}
+
+fn read<T: DeserializeOwned>(doc: &[u8]) -> Answer<T> {
+    Ok(serde_json::from_slice(doc)?)
 }

@@ -1,0 +1,120 @@
+//! The planner thread: view -> snapshot -> plan -> input, one pass under way, resting as long as a pass took.
+//!
+//! Channels: owns the receiving end of the wake (one place: wakes coalesce); asks the core by `CoreHandle`.
+//! It decides nothing itself: `gsched` plans, the core checks each start again.
+
+use crate::core_thread::{CoreHandle, now};
+use gcore::ctl::snapshot;
+use gmodel::Timestamp;
+use gsched::{Snapshot, WorkBudget};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::time::{Duration, Instant};
+
+/// Starts of one pass, so that entering a plan does not keep submissions waiting.
+const STARTS_PER_PASS: usize = 400;
+/// After a pass the thread rests as long as the pass took, up to this, unless something became free.
+const LONGEST_REST: Duration = Duration::from_millis(250);
+/// Without any wake, a pass this often.
+const IDLE: Duration = Duration::from_secs(30);
+
+/// The core's end: tells the planner that its last plan may be out of date.
+#[derive(Clone)]
+pub struct PlannerWake {
+    wake: SyncSender<()>,
+    urgent: Arc<AtomicBool>,
+}
+
+/// The planner's end.
+pub struct Planner {
+    wakes: Receiver<()>,
+    urgent: Arc<AtomicBool>,
+}
+
+impl PlannerWake {
+    /// `urgent`: something became free that waiting jobs may take.
+    pub fn wake(&self, urgent: bool) {
+        if urgent {
+            self.urgent.store(true, Ordering::Release);
+        }
+        let _ = self.wake.try_send(()); // full: a wake is waiting already
+    }
+}
+
+/// The two ends of the wake.
+pub fn channel() -> (PlannerWake, Planner) {
+    let (wake, wakes) = sync_channel(1);
+    let urgent = Arc::new(AtomicBool::new(false));
+    (PlannerWake { wake, urgent: urgent.clone() }, Planner { wakes, urgent })
+}
+
+impl Planner {
+    /// Runs until the core is gone.
+    pub fn run(self, core: &CoreHandle) {
+        let mut next_begin = None;
+        loop {
+            match self.wakes.recv_timeout(until(next_begin)) {
+                Ok(()) | Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            self.urgent.store(false, Ordering::Release);
+            let begun = Instant::now();
+            let Some(pass) = pass(core) else { return };
+            next_begin = pass.next_begin;
+            let took = begun.elapsed();
+            core.stats().pass.record_duration(took);
+            if pass.again {
+                // Starts were limited: the rest of the queue is looked at without a wake.
+                next_begin = Some(now());
+            }
+            self.rest(took.min(LONGEST_REST));
+        }
+    }
+
+    /// Leaves the processors to others, unless something becomes free meanwhile.
+    fn rest(&self, longest: Duration) {
+        let begun = Instant::now();
+        while begun.elapsed() < longest && !self.urgent.load(Ordering::Acquire) {
+            std::thread::sleep(Duration::from_millis(1).min(longest));
+        }
+    }
+}
+
+struct Pass {
+    /// More could start at once.
+    again: bool,
+    next_begin: Option<Timestamp>,
+}
+
+/// One pass; `None` when the core is gone.
+fn pass(core: &CoreHandle) -> Option<Pass> {
+    let view = core.view_blocking()?;
+    let now = now();
+    let snapshot = snapshot(&view, now);
+    drop(view); // chunks that are not shared need not be copied
+    let next_begin = next_begin(&snapshot);
+    let plan = gsched::plan(&snapshot, WorkBudget { starts: STARTS_PER_PASS, ..WorkBudget::default() });
+    let again = plan.cut_short && !plan.starts.is_empty();
+    if !plan.starts.is_empty() || !plan.reasons.is_empty() {
+        match core.plan_blocking(plan) {
+            Ok(_) => {}
+            Err(refusal) => {
+                tracing::warn!("a plan was not taken: {refusal}");
+                return Some(Pass { again: false, next_begin });
+            }
+        }
+    }
+    Some(Pass { again, next_begin })
+}
+
+/// When the next job becomes eligible that is not yet.
+fn next_begin(snapshot: &Snapshot) -> Option<Timestamp> {
+    snapshot.pending.iter().map(|job| job.eligible).filter(|at| *at > snapshot.now).min()
+}
+
+fn until(next_begin: Option<Timestamp>) -> Duration {
+    next_begin.map_or(IDLE, |at| {
+        Duration::from_millis(at.since_millis(now()).unsigned_abs()).min(IDLE)
+    })
+}

@@ -1,0 +1,149 @@
+//! Reading the live rows at boot. Finished jobs stay in the file: partial indexes keep them out of the way.
+
+use super::documents::{ArrayDocument, JobDocument};
+use super::open::OpenError;
+use super::spec_ids::SpecIds;
+use gcore::ctl::state::{Array, Job, JoinToken, Node, Rows, Run, State};
+use gmodel::{JobSpec, NodeId, Seq, Timestamp};
+use rusqlite::{Connection, Row};
+use serde::de::DeserializeOwned;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+
+pub struct Loaded {
+    pub state: State,
+    pub specs: SpecIds,
+}
+
+/// A row that cannot be read.
+#[derive(Debug)]
+pub enum LoadError {
+    Sqlite(rusqlite::Error),
+    Record(String),
+}
+
+impl LoadError {
+    pub fn at(self, path: &Path) -> OpenError {
+        match self {
+            Self::Sqlite(e) => OpenError::sqlite(path, e),
+            Self::Record(detail) => OpenError::Damaged { path: path.to_owned(), detail },
+        }
+    }
+}
+
+impl From<rusqlite::Error> for LoadError {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Sqlite(error)
+    }
+}
+
+/// A job whose run still holds something is live although it may be over, and so is the array of a live task.
+const LIVE_JOBS: &str = "SELECT jobs.doc, spec, specs.doc FROM jobs JOIN specs ON specs.id = spec
+    WHERE jobs.id IN (SELECT id FROM jobs WHERE live = 1 UNION SELECT job FROM runs WHERE live = 1)
+    ORDER BY jobs.id";
+const LIVE_ARRAYS: &str = "SELECT arrays.doc, spec, specs.doc FROM arrays JOIN specs ON specs.id = spec
+    WHERE arrays.id IN (SELECT id FROM arrays WHERE live = 1
+        UNION SELECT array_id FROM jobs WHERE live = 1
+        UNION SELECT array_id FROM runs JOIN jobs ON jobs.id = runs.job WHERE runs.live = 1)
+    ORDER BY arrays.id";
+
+pub fn load(db: &Connection) -> Result<Loaded, LoadError> {
+    let (incarnation, seq, next_job, next_node): (u64, u64, u64, u32) =
+        db.query_row("SELECT incarnation, seq, next_job, next_node FROM meta", [], |row| {
+            Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))
+        })?;
+    let last_spec: Option<i64> = db.query_row("SELECT max(id) FROM specs", [], |row| row.get(0))?;
+    let mut requests = Requests {
+        by_id: BTreeMap::new(),
+        ids: SpecIds::starting_after(last_spec.unwrap_or(0)),
+    };
+    let arrays: Vec<Array> = each(db, LIVE_ARRAYS, |row| {
+        let document: ArrayDocument = document(row, 0, "array")?;
+        Ok(document.with_spec(requests.get(row)?))
+    })?;
+    let jobs: Vec<Job> = each(db, LIVE_JOBS, |row| {
+        let document: JobDocument = document(row, 0, "job")?;
+        Ok(document.with_spec(requests.get(row)?))
+    })?;
+    let runs: Vec<Run> =
+        each(db, "SELECT doc FROM runs WHERE live = 1", |row| document(row, 0, "run"))?;
+    let nodes = load_nodes(db, &runs)?;
+    let tokens: Vec<JoinToken> =
+        each(db, "SELECT doc FROM tokens", |row| document(row, 0, "token"))?;
+    let seq = Seq(seq);
+    let mut state =
+        State::from_rows(Rows { incarnation, seq, next_job, next_node, jobs, arrays, runs, nodes, tokens });
+    state.automatic_drains = load_automatic_drains(db)?;
+    Ok(Loaded { state, specs: requests.ids })
+}
+
+fn load_nodes(db: &Connection, runs: &[Run]) -> Result<Vec<Node>, LoadError> {
+    const SQL: &str = "SELECT doc, generation FROM nodes
+        LEFT JOIN generations ON node = id WHERE removed_ms IS NULL ORDER BY id";
+    let mut nodes: BTreeMap<NodeId, Node> = each(db, SQL, |row| {
+        let mut node: Node = document(row, 0, "node")?;
+        node.generation = row.get::<_, Option<u64>>(1)?.unwrap_or(node.generation);
+        node.runs.clear();
+        Ok((node.id, node))
+    })?
+    .into_iter()
+    .collect();
+    for run in runs {
+        for member in &run.members {
+            if let Some(node) = nodes.get_mut(&member.node) {
+                node.runs.insert(run.id);
+            }
+        }
+    }
+    Ok(nodes.into_values().collect())
+}
+
+fn load_automatic_drains(db: &Connection) -> Result<BTreeSet<(Timestamp, NodeId)>, LoadError> {
+    let drains = each(db, "SELECT at, node FROM automatic_drains", |row| {
+        Ok((Timestamp(row.get(0)?), NodeId(row.get(1)?)))
+    })?;
+    Ok(drains.into_iter().collect())
+}
+
+/// Requests by row, shared by those who share it.
+struct Requests {
+    by_id: BTreeMap<i64, Arc<JobSpec>>,
+    ids: SpecIds,
+}
+
+impl Requests {
+    /// From the columns `spec, specs.doc` after the document.
+    fn get(&mut self, row: &Row<'_>) -> Result<Arc<JobSpec>, LoadError> {
+        let id: i64 = row.get(1)?;
+        if let Some(spec) = self.by_id.get(&id) {
+            return Ok(spec.clone());
+        }
+        let spec: Arc<JobSpec> = document(row, 2, "request")?;
+        self.ids.remember(&spec, id);
+        if spec.array.is_some() {
+            self.by_id.insert(id, spec.clone()); // only tasks share
+        }
+        Ok(spec)
+    }
+}
+
+fn each<T>(
+    db: &Connection,
+    sql: &str,
+    mut read: impl FnMut(&Row<'_>) -> Result<T, LoadError>,
+) -> Result<Vec<T>, LoadError> {
+    let mut statement = db.prepare(sql)?;
+    let mut rows = statement.query([])?;
+    let mut all = Vec::new();
+    while let Some(row) = rows.next()? {
+        all.push(read(row)?);
+    }
+    Ok(all)
+}
+
+fn document<T: DeserializeOwned>(row: &Row<'_>, column: usize, what: &str) -> Result<T, LoadError> {
+    let bytes = row.get_ref(column)?.as_blob().map_err(|e| LoadError::Record(format!("{what}: {e}")))?;
+    serde_json::from_slice(bytes)
+        .map_err(|e| LoadError::Record(format!("a stored {what} cannot be read ({e})")))
+}

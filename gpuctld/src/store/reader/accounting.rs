@@ -1,0 +1,253 @@
+//! The accounting listing: a [`RunQuery`] becomes one statement over jobs and runs, as sacct(1) filters them.
+//!
+//! Finished jobs are found by the index over ends (or user and end), live ones by the index over live rows: the
+//! number of jobs that ever were does not matter.
+
+use super::{Answer, ReadFailure};
+use gmodel::array_spec::ArraySpec;
+use gmodel::{Instant, JobState, Timestamp};
+use gwire::api::{RunQuery, RunRow};
+use rusqlite::types::Value;
+use rusqlite::{Connection, Row, params_from_iter};
+use std::collections::BTreeMap;
+
+/// Rows in one answer at most.
+const MAX_ROWS: u32 = 1_000_000;
+/// Jobs or names in one filter at most.
+const MAX_LISTED: usize = 1000;
+
+const COLUMNS: &str = "j.id, r.attempt, j.array_id, j.array_index, j.name, j.user, j.account, j.partition, j.qos,
+    j.state, j.exit, j.end_text, j.submit_ms, j.start_ms, j.end_ms, j.limit_secs, r.nodes, r.nodelist, r.cpus,
+    r.mem_bytes, r.gpus, r.cpu_micros, r.peak_bytes, s.work_dir, s.comment, s.tags,
+    r.state, r.exit, r.end_text, r.start_ms, r.end_ms, j.attempt";
+
+pub fn runs(db: &Connection, query: &RunQuery, now: Timestamp) -> Answer<Vec<RunRow>> {
+    let filter = Filter::of(query)?;
+    let attempt = if query.attempts { "" } else { "AND r.attempt = j.attempt" };
+    let tables = format!("jobs j CROSS JOIN specs s ON s.id = j.spec LEFT JOIN runs r ON r.job = j.id {attempt}");
+    let mut selects = Vec::new();
+    // Two halves, each with an index of its own; SQLite would not use them in one condition.
+    for half in [&filter.live_half, &filter.over_half].into_iter().flatten() {
+        selects.push(format!("SELECT {COLUMNS} FROM {tables} WHERE {half} {}", filter.conditions));
+    }
+    if selects.is_empty() {
+        return Ok(Vec::new());
+    }
+    let limit = query.limit.unwrap_or(MAX_ROWS).min(MAX_ROWS);
+    let sql = format!("{} ORDER BY 1 DESC, 2 DESC LIMIT {limit}", selects.join(" UNION ALL "));
+    let mut statement = db.prepare_cached(&sql)?;
+    let mut rows = statement.query(params_from_iter(&filter.values))?;
+    let mut all = Vec::new();
+    while let Some(row) = rows.next()? {
+        all.push(run_row(row, query.attempts, now)?);
+    }
+    all.reverse(); // the newest were asked for, the oldest come first
+    Ok(all)
+}
+
+/// Conditions with numbered parameters, the same for both halves.
+struct Filter {
+    live_half: Option<String>,
+    over_half: Option<String>,
+    conditions: String,
+    values: Vec<Value>,
+}
+
+impl Filter {
+    fn of(query: &RunQuery) -> Answer<Self> {
+        let mut filter = Self {
+            live_half: Some("j.live = 1".into()),
+            over_half: Some("j.live = 0 AND j.end_ms IS NOT NULL".into()),
+            conditions: String::new(),
+            values: Vec::new(),
+        };
+        let by_id = !query.job.is_empty();
+        if by_id {
+            filter.jobs(&query.job)?;
+            // By id the primary key serves both.
+            (filter.live_half, filter.over_half) = (None, Some("1".into()));
+        }
+        let states = states(&query.state)?;
+        filter.any("j.user", &query.user)?;
+        filter.any("j.account", &query.account)?;
+        filter.any("j.partition", &query.partition)?;
+        filter.any("j.name", &query.name)?;
+        let state = if query.attempts { "coalesce(r.state, j.state)" } else { "j.state" };
+        filter.any(state, &states.join(","))?;
+        if !by_id && !states.contains(&super::super::write::PENDING) {
+            filter.conditions.push_str(" AND (j.attempt > 0 OR j.live = 0)");
+        }
+        if let Some(from) = query.from {
+            let at = filter.value(from.0.0.into());
+            filter.conditions.push_str(&format!(" AND (j.end_ms >= ?{at} OR j.end_ms IS NULL)"));
+            if !by_id {
+                // Stated again for the index: here the end is known.
+                filter.over_half = Some(format!("j.live = 0 AND j.end_ms >= ?{at}"));
+            }
+        }
+        if let Some(to) = query.to {
+            let at = filter.value(to.0.0.into());
+            filter.conditions.push_str(&format!(" AND coalesce(j.start_ms, j.submit_ms) <= ?{at}"));
+        }
+        Ok(filter)
+    }
+
+    fn value(&mut self, value: Value) -> usize {
+        self.values.push(value);
+        self.values.len()
+    }
+
+    fn any(&mut self, column: &str, list: &str) -> Answer<()> {
+        let words: Vec<&str> = list.split(',').map(str::trim).filter(|word| !word.is_empty()).collect();
+        if words.is_empty() {
+            return Ok(());
+        }
+        bounded(words.len())?;
+        let places: Vec<String> =
+            words.iter().map(|word| format!("?{}", self.value(Value::from((*word).to_owned())))).collect();
+        self.conditions.push_str(&format!(" AND {column} IN ({})", places.join(",")));
+        Ok(())
+    }
+
+    /// `17`, `98_5`, `98_[1-3]`, `98` (all its tasks).
+    fn jobs(&mut self, text: &str) -> Answer<()> {
+        let wrong = |word: &str| {
+            ReadFailure::Question(format!("{word:?} is not a job: write 17, 98_5, 98_[1-3] or 98"))
+        };
+        let mut places = Vec::new();
+        for word in split_outside_brackets(text) {
+            let (id, tasks) = word.split_once('_').map_or((word, None), |(id, tasks)| (id, Some(tasks)));
+            let id: u64 = id.parse().map_err(|_| wrong(word))?;
+            let id = self.value(Value::from(i64::try_from(id).map_err(|_| wrong(word))?));
+            let Some(tasks) = tasks else {
+                places.push(format!(
+                    "(j.id = ?{id} OR (j.array_id = ?{id} AND j.id >= ?{id} AND j.id < ?{id} + (SELECT tasks FROM arrays WHERE id = ?{id})))"
+                ));
+                continue;
+            };
+            let tasks = tasks.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(tasks);
+            let tasks = ArraySpec::parse(tasks).map_err(|_| wrong(word))?;
+            for range in tasks.ranges() {
+                let (first, last, step) = (range.start, range.end, range.step);
+                places.push(format!(
+                    "(j.array_id = ?{id} AND j.id >= ?{id} AND j.id < ?{id} + (SELECT tasks FROM arrays WHERE id = ?{id})
+                      AND j.array_index BETWEEN {first} AND {last} AND (j.array_index - {first}) % {step} = 0)"
+                ));
+            }
+            bounded(places.len())?;
+        }
+        if !places.is_empty() {
+            self.conditions.push_str(&format!(" AND ({})", places.join(" OR ")));
+        }
+        Ok(())
+    }
+}
+
+fn bounded(count: usize) -> Answer<()> {
+    if count <= MAX_LISTED {
+        return Ok(());
+    }
+    Err(ReadFailure::Question(format!("{count} values in one filter; {MAX_LISTED} are allowed")))
+}
+
+fn states(text: &str) -> Answer<Vec<&'static str>> {
+    text.split(',')
+        .map(str::trim)
+        .filter(|word| !word.is_empty())
+        .map(|word| {
+            JobState::parse(word).map(JobState::long).ok_or_else(|| {
+                let all: Vec<&str> = JobState::ALL.iter().map(|state| state.long()).collect();
+                ReadFailure::Question(format!("{word:?} is not a job state. States: {}", all.join(" ")))
+            })
+        })
+        .collect()
+}
+
+fn split_outside_brackets(text: &str) -> Vec<&str> {
+    let mut depth = 0;
+    text.split(move |c| {
+        match c {
+            '[' => depth += 1,
+            ']' => depth -= 1,
+            _ => {}
+        }
+        c == ',' && depth == 0
+    })
+    .map(str::trim)
+    .filter(|word| !word.is_empty())
+    .collect()
+}
+
+fn run_row(row: &Row<'_>, attempts: bool, now: Timestamp) -> Answer<RunRow> {
+    let id: u64 = row.get(0)?;
+    let attempt: Option<u32> = row.get(1)?;
+    // A listing of attempts shows each as it ended; of jobs, the job.
+    let (state, exit, end_text, start, end) =
+        if attempts && attempt.is_some() { (26, 27, 28, 29, 30) } else { (9, 10, 11, 13, 14) };
+    let array_id: Option<u64> = row.get(2)?;
+    let array_index: Option<u32> = row.get(3)?;
+    let start_ms: Option<i64> = row.get(start)?;
+    let end_ms: Option<i64> = row.get(end)?;
+    let gpus: BTreeMap<String, u64> = match row.get::<_, Option<String>>(20)? {
+        Some(text) => serde_json::from_str(&text)?,
+        None => BTreeMap::new(),
+    };
+    let instant = |ms: Option<i64>| ms.map(|ms| Instant(Timestamp(ms)));
+    let elapsed = start_ms.map_or(0, |from| Timestamp(end_ms.unwrap_or(now.0)).since_secs(Timestamp(from)));
+    Ok(RunRow {
+        id,
+        shown_id: match (array_id, array_index) {
+            (Some(array), Some(index)) => format!("{array}_{index}"),
+            _ => id.to_string(),
+        },
+        attempt: attempt.map_or_else(|| row.get(31), Ok)?,
+        array_id,
+        array_index,
+        name: row.get(4)?,
+        user: row.get(5)?,
+        account: row.get(6)?,
+        partition: row.get(7)?,
+        qos: row.get(8)?,
+        state: JobState::parse(row.get_ref(state)?.as_str().unwrap_or("")).unwrap_or(JobState::Unknown),
+        exit_code: row.get_ref(exit)?.as_str().unwrap_or("").parse().unwrap_or_default(),
+        end_text: row.get(end_text)?,
+        submit_time: instant(row.get(12)?),
+        start_time: instant(start_ms),
+        end_time: instant(end_ms),
+        elapsed_secs: elapsed,
+        time_limit_secs: row.get(15)?,
+        nodes: row.get::<_, Option<u32>>(16)?.unwrap_or(0),
+        nodelist: row.get::<_, Option<String>>(17)?.unwrap_or_default(),
+        cpus: row.get::<_, Option<u32>>(18)?.unwrap_or(0),
+        mem_bytes: row.get::<_, Option<u64>>(19)?.unwrap_or(0),
+        gpu_count: gpus.values().sum::<u64>() as f64 / 1000.0,
+        gpus: gpus_text(&gpus),
+        cpu_time_secs: row.get::<_, Option<i64>>(21)?.unwrap_or(0) as f64 / 1e6,
+        peak_memory_bytes: row.get::<_, Option<u64>>(22)?.unwrap_or(0),
+        work_dir: row.get(23)?,
+        comment: row.get(24)?,
+        tags: serde_json::from_str(row.get_ref(25)?.as_str().unwrap_or("[]"))?,
+    })
+}
+
+/// `a100:2,h100:0.5`.
+fn gpus_text(gpus: &BTreeMap<String, u64>) -> String {
+    let parts: Vec<String> = gpus
+        .iter()
+        .map(|(gpu_type, milli)| match milli % 1000 {
+            0 => format!("{gpu_type}:{}", milli / 1000),
+            _ => format!("{gpu_type}:{}", *milli as f64 / 1000.0),
+        })
+        .collect();
+    parts.join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn job_lists_are_split_between_jobs_only() {
+        assert_eq!(split_outside_brackets("17, 98_[1,3-5],98_7,"), ["17", "98_[1,3-5]", "98_7"]);
+    }
+}

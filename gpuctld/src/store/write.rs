@@ -1,0 +1,459 @@
+//! One commit: the batch's events, the blobs of its submissions, and each row it touched, once, from the state
+//! after it. Rows of runs that already left the state are closed from the events.
+
+use super::documents::{ArrayDocument, JobDocument};
+use super::{Batch, Blob, Store, WriteFailure, sha_of};
+use gcore::ctl::state::{Array, Job, Outcome, Run};
+use gcore::ctl::{Event, State};
+use gmodel::run::Allocation;
+use gmodel::{BlobId, ExitCode, JobId, JobSpec, JobState, NodeId, RunId, Timestamp};
+use rusqlite::{Connection, params};
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+type Result<T> = std::result::Result<T, WriteFailure>;
+
+const MILLIS_PER_DAY: i64 = 24 * 3600 * 1000;
+/// Blobs whose row is known to be of today; above this the memory starts anew.
+const KNOWN_BLOBS: usize = 4096;
+
+pub fn write(store: &mut Store, state: &State, batch: Batch) -> Result<Vec<NodeId>> {
+    store.db.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
+    for blob in &batch.blobs {
+        store.blobs.put(&store.db, blob, batch.now)?;
+    }
+    let mut touched = TouchedRows::default();
+    // Unstored events have no number, so the stored ones are the last ones of the state's count.
+    let stored = batch.events.iter().filter(|event| event.is_stored()).count() as u64;
+    let mut seq = state.seq.0.checked_sub(stored).expect("the state counts every stored event");
+    for event in &batch.events {
+        touched.add(state, event);
+        if event.is_stored() {
+            seq += 1;
+            write_event(&store.db, seq, event, batch.now)?;
+        }
+    }
+    for id in &touched.arrays {
+        if let Some(array) = state.arrays.get(*id) {
+            write_array(store, array, batch.now)?;
+        }
+    }
+    for id in &touched.jobs {
+        // Gone when its run is closed late: its row is final already.
+        if let Some(job) = state.jobs.get(*id) {
+            write_job(store, job, batch.now)?;
+        }
+    }
+    for (id, change) in &touched.runs {
+        write_run(&store.db, state, *id, change)?;
+    }
+    write_nodes(&store.db, state, &touched, batch.now)?;
+    let changed = write_generations(store, state)?;
+    write_meta(&store.db, state)?;
+    store.db.prepare_cached("COMMIT")?.execute([])?;
+    Ok(changed)
+}
+
+/// Rows to write, each once, and what only the events know.
+#[derive(Default)]
+struct TouchedRows {
+    jobs: BTreeSet<JobId>,
+    arrays: BTreeSet<JobId>,
+    runs: BTreeMap<RunId, RunChange>,
+    nodes: BTreeSet<NodeId>,
+    /// Hash, and whether it is there after the batch.
+    tokens: BTreeMap<String, bool>,
+    automatic_drains: BTreeSet<(Timestamp, NodeId)>,
+}
+
+#[derive(Default)]
+struct RunChange {
+    placed: Option<(Allocation, Timestamp)>,
+    outcome: Option<Outcome>,
+}
+
+impl TouchedRows {
+    fn add(&mut self, state: &State, event: &Event) {
+        let rows = event.touched();
+        self.jobs.extend(rows.job);
+        self.arrays.extend(rows.array);
+        self.nodes.extend(rows.node);
+        if let (Some(job), true) = (rows.job, rows.array_of_job) {
+            self.arrays.extend(state.jobs.get(job).and_then(|job| job.task).map(|task| task.array));
+        }
+        if let Some(run) = rows.run {
+            self.runs.entry(run).or_default();
+        }
+        match event {
+            Event::RunPlaced { run, allocation, at, .. } => {
+                self.runs.entry(*run).or_default().placed = Some((allocation.clone(), *at));
+            }
+            Event::RunEnded { run, outcome, .. } => {
+                self.runs.entry(*run).or_default().outcome = Some(outcome.clone());
+            }
+            // A new time limit is in the run's row too.
+            Event::JobUpdated { job, .. } => {
+                if let Some(run) = state.jobs.get(*job).and_then(Job::live_run) {
+                    self.runs.entry(run).or_default();
+                }
+            }
+            Event::NodeDrained { node, mark, automatic: true } => {
+                self.automatic_drains.insert((mark.since, *node));
+            }
+            Event::TokenMinted { token } => {
+                self.tokens.insert(token.hash.clone(), true);
+            }
+            Event::TokenSpent { hash, .. } => {
+                self.tokens.insert(hash.clone(), false);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The history keeps no request (it has a row of its own) and no configuration (the TOML is its source).
+#[derive(Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+enum ShortEvent<'a> {
+    JobSubmitted { id: JobId, limit_secs: Option<u32>, at: Timestamp, client_key: Option<&'a str> },
+    Configured { at: Timestamp },
+}
+
+fn write_event(db: &Connection, seq: u64, event: &Event, now: Timestamp) -> Result<()> {
+    let doc = match event {
+        Event::JobSubmitted { id, spec: _, limit_secs, at, client_key } => {
+            serde_json::to_vec(&ShortEvent::JobSubmitted {
+                id: *id,
+                limit_secs: *limit_secs,
+                at: *at,
+                client_key: client_key.as_deref(),
+            })?
+        }
+        Event::Configured { at, .. } => serde_json::to_vec(&ShortEvent::Configured { at: *at })?,
+        other => serde_json::to_vec(other)?,
+    };
+    let rows = event.touched();
+    let node = match event {
+        Event::RunReported { node, .. } | Event::RunForfeited { node, .. } => Some(*node),
+        _ => rows.node,
+    };
+    let job = rows.run.map(|run| run.job).or(rows.job).or(rows.array);
+    db.prepare_cached("INSERT INTO events (seq, at, kind, job, attempt, node, doc) VALUES (?1,?2,?3,?4,?5,?6,?7)")?
+        .execute(params![
+            seq,
+            now.0,
+            kind_of(&doc),
+            job.map(|job| job.0),
+            rows.run.map(|run| run.attempt),
+            node.map(|node| node.0),
+            doc,
+        ])?;
+    Ok(())
+}
+
+/// The tag, which serde writes first: `{"event":"job_held",...`.
+fn kind_of(doc: &[u8]) -> &str {
+    doc.strip_prefix(br#"{"event":""#)
+        .and_then(|rest| std::str::from_utf8(&rest[..rest.iter().position(|c| *c == b'"')?]).ok())
+        .unwrap_or("unknown")
+}
+
+fn write_job(store: &mut Store, job: &Job, now: Timestamp) -> Result<()> {
+    let spec_id = write_spec(store, &job.spec)?;
+    let over = job.state.is_final();
+    let doc = serde_json::to_vec(&JobDocument::of(job))?;
+    let spec = &*job.spec;
+    store
+        .db
+        .prepare_cached(
+            "INSERT INTO jobs (id, live, spec, array_id, array_index, user, account, partition, qos, name,
+                state, submit_ms, start_ms, end_ms, attempt, limit_secs, exit, end_text, doc)
+             VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19)
+             ON CONFLICT (id) DO UPDATE SET live=?2, spec=?3, account=?7, partition=?8, qos=?9, name=?10,
+                state=?11, start_ms=?13, end_ms=?14, attempt=?15, limit_secs=?16, exit=?17, end_text=?18, doc=?19",
+        )?
+        .execute(params![
+            job.id.0,
+            !over,
+            spec_id,
+            job.task.map(|task| task.array.0),
+            job.task.map(|task| task.index),
+            spec.user.name,
+            spec.account,
+            spec.partition,
+            spec.qos,
+            spec.name,
+            job.state.long(),
+            job.submitted.0,
+            job.started.map(|at| at.0),
+            job.ended.filter(|_| over).map(|at| at.0),
+            job.attempts,
+            job.limit_secs,
+            exit_text(job.exit),
+            job.end_text,
+            doc,
+        ])?;
+    if over {
+        for blob in [&job.spec.launch.script, &job.spec.launch.environment] {
+            store.blobs.touch(&store.db, blob, now)?;
+        }
+    }
+    Ok(())
+}
+
+fn write_array(store: &mut Store, array: &Array, now: Timestamp) -> Result<()> {
+    let spec_id = write_spec(store, &array.spec)?;
+    let over = array.is_over();
+    let doc = serde_json::to_vec(&ArrayDocument::of(array))?;
+    store
+        .db
+        .prepare_cached(
+            "INSERT INTO arrays (id, live, spec, tasks, user, submit_ms, end_ms, doc)
+             VALUES (?1,?2,?3,?4,?5,?6,?7,?8)
+             ON CONFLICT (id) DO UPDATE SET live=?2, spec=?3, end_ms=?7, doc=?8",
+        )?
+        .execute(params![
+            array.id.0,
+            !over,
+            spec_id,
+            array.len(),
+            array.spec.user.name,
+            array.submitted.0,
+            array.ended.map(|at| at.0),
+            doc,
+        ])?;
+    if over {
+        for blob in [&array.spec.launch.script, &array.spec.launch.environment] {
+            store.blobs.touch(&store.db, blob, now)?;
+        }
+    }
+    Ok(())
+}
+
+fn write_spec(store: &mut Store, spec: &Arc<JobSpec>) -> Result<i64> {
+    let (id, new) = store.specs.number(spec);
+    if new {
+        store
+            .db
+            .prepare_cached(
+                "INSERT INTO specs (id, script, environment, work_dir, comment, tags, doc) VALUES (?1,?2,?3,?4,?5,?6,?7)",
+            )?
+            .execute(params![
+                id,
+                sha_of(&spec.launch.script),
+                sha_of(&spec.launch.environment),
+                spec.launch.work_dir,
+                spec.comment,
+                tags_text(spec)?,
+                serde_json::to_vec(&**spec)?,
+            ])?;
+    }
+    Ok(id)
+}
+
+fn write_run(db: &Connection, state: &State, id: RunId, change: &RunChange) -> Result<()> {
+    if let (Some((allocation, at)), Some(job)) = (&change.placed, state.jobs.get(id.job)) {
+        insert_run(db, state, id, &job.spec, allocation, *at)?;
+    }
+    match state.runs.get(id) {
+        Some(run) => update_run(db, id, run.outcome.as_ref(), Some(run)),
+        None => update_run(db, id, change.outcome.as_ref(), None),
+    }
+}
+
+fn insert_run(
+    db: &Connection,
+    state: &State,
+    id: RunId,
+    spec: &JobSpec,
+    allocation: &Allocation,
+    at: Timestamp,
+) -> Result<()> {
+    let mut gpus = BTreeMap::<&str, u64>::new();
+    let mut names = Vec::with_capacity(allocation.len());
+    for share in allocation {
+        let Some(node) = state.nodes.get(share.node) else { continue }; // removed in this very batch
+        names.push(node.name.as_str());
+        for grant in &share.gpus.0 {
+            let known = node.gpus.get(usize::from(grant.slot.0));
+            let gpu_type = known.map_or("", |gpu| gpu.info.gpu_type.as_str());
+            *gpus.entry(gpu_type).or_default() += u64::from(grant.part.milli());
+        }
+    }
+    let cpus: u64 = allocation.iter().map(|share| u64::from(share.cpus)).sum();
+    let mem_bytes: u64 = allocation.iter().map(|share| share.mem_bytes).sum();
+    db.prepare_cached(
+        "INSERT INTO runs (job, attempt, live, user, account, partition, qos, name, tags, state, placed_ms,
+            cpus, mem_bytes, gpus, nodes, nodelist, exit, end_text, cpu_micros, peak_bytes)
+         VALUES (?1,?2,1,?3,?4,?5,?6,?7,?8,'RUNNING',?9,?10,?11,?12,?13,?14,'0:0','',0,0)",
+    )?
+    .execute(params![
+        id.job.0,
+        id.attempt,
+        spec.user.name,
+        spec.account,
+        spec.partition,
+        spec.qos,
+        spec.name,
+        tags_text(spec)?,
+        at.0,
+        cpus,
+        mem_bytes,
+        serde_json::to_string(&gpus)?,
+        allocation.len(),
+        gmodel::hostlist::compress(names),
+    ])?;
+    Ok(())
+}
+
+/// `run` is the run as the state has it; none when it is closed.
+fn update_run(db: &Connection, id: RunId, outcome: Option<&Outcome>, run: Option<&Run>) -> Result<()> {
+    let doc = run.map(serde_json::to_vec).transpose()?;
+    let Some(outcome) = outcome else {
+        let started = run.and_then(|run| run.started).map(|at| at.0);
+        db.prepare_cached(
+            "UPDATE runs SET live=?3, start_ms=coalesce(?4, start_ms), doc=?5 WHERE job=?1 AND attempt=?2",
+        )?
+        .execute(params![id.job.0, id.attempt, run.is_some(), started, doc])?;
+        return Ok(());
+    };
+    let started = outcome.started.or(run.and_then(|run| run.started)).map(|at| at.0);
+    db.prepare_cached(
+        "UPDATE runs SET live=?3, state=?4, start_ms=coalesce(?5, start_ms), end_ms=?6, exit=?7, end_text=?8,
+            cpu_micros=?9, peak_bytes=?10, doc=?11 WHERE job=?1 AND attempt=?2",
+    )?
+    .execute(params![
+        id.job.0,
+        id.attempt,
+        run.is_some(),
+        outcome.state.long(),
+        started,
+        outcome.ended.0,
+        exit_text(outcome.exit),
+        outcome.text,
+        outcome.usage.cpu_user_micros + outcome.usage.cpu_system_micros,
+        outcome.usage.peak_memory_bytes,
+        doc,
+    ])?;
+    Ok(())
+}
+
+fn write_nodes(db: &Connection, state: &State, touched: &TouchedRows, now: Timestamp) -> Result<()> {
+    for id in &touched.nodes {
+        let Some(node) = state.nodes.get(*id) else {
+            db.prepare_cached("UPDATE nodes SET removed_ms=?2 WHERE id=?1")?.execute((id.0, now.0))?;
+            db.prepare_cached("DELETE FROM generations WHERE node=?1")?.execute([id.0])?;
+            continue;
+        };
+        let mut node = node.clone();
+        node.runs.clear(); // the runs' own rows say so
+        db.prepare_cached(
+            "INSERT INTO nodes (id, name, doc) VALUES (?1,?2,?3)
+             ON CONFLICT (id) DO UPDATE SET name=?2, doc=?3",
+        )?
+        .execute(params![id.0, node.name, serde_json::to_vec(&node)?])?;
+    }
+    for (at, node) in &touched.automatic_drains {
+        db.prepare_cached("INSERT OR IGNORE INTO automatic_drains (at, node) VALUES (?1,?2)")?
+            .execute((at.0, node.0))?;
+        db.prepare_cached("DELETE FROM automatic_drains WHERE at < ?1")?
+            .execute([now.0 - MILLIS_PER_DAY])?;
+    }
+    for (hash, kept) in &touched.tokens {
+        match state.tokens.get(hash).filter(|_| *kept) {
+            Some(token) => db
+                .prepare_cached("INSERT OR REPLACE INTO tokens (hash, doc) VALUES (?1,?2)")?
+                .execute(params![hash, serde_json::to_vec(token)?])?,
+            None => db.prepare_cached("DELETE FROM tokens WHERE hash=?1")?.execute([hash])?,
+        };
+    }
+    Ok(())
+}
+
+/// Every change of what a node should run raises its generation: comparing them all finds each change,
+/// whatever event made it, in microseconds for a thousand nodes.
+fn write_generations(store: &mut Store, state: &State) -> Result<Vec<NodeId>> {
+    let mut changed = Vec::new();
+    for node in state.nodes.values() {
+        if store.generations.get(&node.id) != Some(&node.generation) {
+            store
+                .db
+                .prepare_cached(
+                    "INSERT INTO generations (node, generation) VALUES (?1,?2)
+                     ON CONFLICT (node) DO UPDATE SET generation=?2",
+                )?
+                .execute((node.id.0, node.generation))?;
+            store.generations.insert(node.id, node.generation);
+            changed.push(node.id);
+        }
+    }
+    Ok(changed)
+}
+
+fn write_meta(db: &Connection, state: &State) -> Result<()> {
+    db.prepare_cached("UPDATE meta SET release=?1, incarnation=?2, next_job=?3, next_node=?4, seq=?5")?
+        .execute((
+            env!("CARGO_PKG_VERSION"),
+            state.incarnation,
+            state.next_job,
+            state.next_node,
+            state.seq.0,
+        ))?;
+    Ok(())
+}
+
+/// Blobs written or renewed lately: a user's environment is the same for a thousand jobs.
+#[derive(Debug, Default)]
+pub struct KnownBlobs {
+    /// Day of the row's `last_use`.
+    days: HashMap<[u8; 32], i64>,
+}
+
+impl KnownBlobs {
+    fn put(&mut self, db: &Connection, blob: &Blob, now: Timestamp) -> Result<()> {
+        let day = now.0.div_euclid(MILLIS_PER_DAY);
+        if self.is_known(blob.sha, day) {
+            return Ok(());
+        }
+        db.prepare_cached(
+            "INSERT INTO blobs (sha, last_use, data) VALUES (?1,?2,?3)
+             ON CONFLICT (sha) DO UPDATE SET last_use=?2",
+        )?
+        .execute(params![blob.sha, day, blob.data])?;
+        Ok(())
+    }
+
+    /// A blob is removed some time after its last use; the end of a job is one.
+    fn touch(&mut self, db: &Connection, id: &BlobId, now: Timestamp) -> Result<()> {
+        let day = now.0.div_euclid(MILLIS_PER_DAY);
+        let Some(sha) = sha_of(id) else { return Ok(()) };
+        if !self.is_known(sha, day) {
+            db.prepare_cached("UPDATE blobs SET last_use=?2 WHERE sha=?1 AND last_use<?2")?
+                .execute(params![sha, day])?;
+        }
+        Ok(())
+    }
+
+    fn is_known(&mut self, sha: [u8; 32], day: i64) -> bool {
+        if self.days.get(&sha) == Some(&day) {
+            return true;
+        }
+        if self.days.len() >= KNOWN_BLOBS {
+            self.days.clear();
+        }
+        self.days.insert(sha, day);
+        false
+    }
+}
+
+fn exit_text(exit: ExitCode) -> String {
+    exit.to_string()
+}
+
+fn tags_text(spec: &JobSpec) -> Result<String> {
+    Ok(serde_json::to_string(&spec.tags)?)
+}
+
+/// States in which a job has not run and may never: accounting lists them only when asked.
+pub(super) const PENDING: &str = JobState::Pending.long();

@@ -1,0 +1,55 @@
+//! The optional trace: every input of the core with its time, a JSON line each, for replay by `gsim`.
+//!
+//! Scripts and environments are not in inputs, so they are not in traces. A trace that cannot be written ends
+//! with one line in the log; it never stops the controller.
+
+use gcore::ctl::Input;
+use gmodel::Timestamp;
+use serde::Serialize;
+use std::fs::{File, OpenOptions};
+use std::io::{BufWriter, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+const TRACE: &str = "trace";
+
+pub struct TraceFile {
+    file: Option<BufWriter<File>>,
+}
+
+#[derive(Serialize)]
+struct Line<'a> {
+    now: Timestamp,
+    #[serde(flatten)]
+    input: &'a Input,
+}
+
+impl TraceFile {
+    /// Appends to `state_dir/trace`.
+    ///
+    /// # Errors
+    /// The file cannot be opened.
+    pub fn open(state_dir: &Path) -> std::io::Result<Self> {
+        let file = OpenOptions::new().append(true).create(true).mode(0o600).open(state_dir.join(TRACE))?;
+        Ok(Self { file: Some(BufWriter::new(file)) })
+    }
+
+    pub fn write(&mut self, now: Timestamp, input: &Input) {
+        self.attempt(|file| {
+            serde_json::to_writer(&mut *file, &Line { now, input })?;
+            file.write_all(b"\n")
+        });
+    }
+
+    pub fn flush(&mut self) {
+        self.attempt(BufWriter::flush);
+    }
+
+    fn attempt(&mut self, write: impl FnOnce(&mut BufWriter<File>) -> std::io::Result<()>) {
+        let Some(file) = &mut self.file else { return };
+        if let Err(e) = write(file) {
+            tracing::error!("the trace ends here: {e}");
+            self.file = None;
+        }
+    }
+}
