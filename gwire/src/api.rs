@@ -16,6 +16,7 @@
 //! | `POST /v1/jobs/cancel` | [`CancelRequest`] -> [`EachResult`] |
 //! | `POST /v1/jobs/hold`, `release`, `requeue` | [`TargetsRequest`] -> [`EachResult`] |
 //! | `POST /v1/jobs/update` | [`UpdateRequest`] -> [`Done`] |
+//! | `POST /v1/jobs/{id}/steps` | [`StepRequest`] -> [`StepReply`]; from inside the job |
 //! | `GET /v1/nodes` | -> `{"schema":1,"nodes":[NodeRow...]}` |
 //! | `GET /v1/partitions` | -> `{"schema":1,"partitions":[PartitionRow...]}` |
 //! | `POST /v1/nodes/{name}/drain`, `resume`, `down`, `remove` | [`NodeRequest`] -> [`Done`] |
@@ -312,6 +313,40 @@ pub struct UpdateRequest {
     /// `time_limit_secs`: null is UNLIMITED. Other keys: nice, name, comment, partition, account, qos,
     /// begin (RFC 3339), requeue, max_running.
     pub change: BTreeMap<String, serde_json::Value>,
+}
+
+/// Tasks to start in a running job. The nodes connect to `connect` with `key` and stream what the
+/// tasks write (`gmodel::supervise::StepOutput`).
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StepRequest {
+    pub argv: Vec<String>,
+    /// `NAME=value` of the calling process.
+    pub environment: Vec<String>,
+    pub work_dir: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nodes: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ntasks: Option<u32>,
+    /// `ADDRESS:PORT`, numeric.
+    pub connect: String,
+    pub key: String,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StepReply {
+    pub schema: u32,
+    pub step: u32,
+    /// Nodes of the step in order, with the global ranks on each.
+    pub nodes: Vec<StepNodeRow>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StepNodeRow {
+    pub name: String,
+    pub ranks: Vec<u32>,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]

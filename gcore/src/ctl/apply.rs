@@ -38,13 +38,12 @@ pub fn apply(state: &mut State, event: &Event) {
         Event::TasksCancelled { array, positions, by, at } => {
             tasks_cancelled(state, *array, positions, by, *at);
         }
-        Event::ReasonsGiven { reasons } => {
-            for (id, reason) in reasons {
-                if let Some(array) = state.arrays.get_mut(*id) {
-                    array.reason = reason.clone();
-                } else if let Some(job) = state.jobs.get_mut(*id) {
-                    job.reason = reason.clone();
-                }
+        Event::ReasonsGiven { jobs, arrays } => {
+            for (id, reason) in jobs {
+                job_mut(state, *id).reason = reason.clone();
+            }
+            for (id, reason) in arrays {
+                array_mut(state, *id).reason = reason.clone();
             }
         }
         Event::JobsForgotten { jobs, arrays } => forget(state, jobs, arrays),
@@ -69,6 +68,7 @@ pub fn apply(state: &mut State, event: &Event) {
             run_mut(state, *run).signals.push(*signal);
             raise_generations(state, *run);
         }
+        Event::StepStarted { run, step, .. } => run_mut(state, *run).steps = step + 1,
         Event::RunReported { run, node, phase, at } => {
             run_reported(state, *run, *node, phase, *at);
         }
@@ -77,6 +77,14 @@ pub fn apply(state: &mut State, event: &Event) {
             raise_generation(state, *node);
         }
         Event::RunEnded { run, outcome, settled } => run_ended(state, *run, outcome, *settled),
+        Event::RequeueDropped { run, stop } => {
+            let run = run_mut(state, *run);
+            run.stop = Some(stop.clone());
+            let outcome = run.outcome.as_mut().expect("a run that is to be requeued has ended");
+            outcome.state = JobState::Cancelled;
+            outcome.requeue = None;
+            outcome.hold = None;
+        }
         Event::RunSettled { run, at } => run_settled(state, *run, *at),
         Event::RunClosed { run } => run_closed(state, *run),
         Event::NodeJoined { node, name, role, at } => {
@@ -377,7 +385,7 @@ fn run_placed(
     assert_eq!(allocation.len(), lives.len());
     let job = job_mut(state, id.job);
     assert_eq!(job.state, JobState::Pending, "job {} is placed", id.job);
-    assert_eq!(job.attempts + 1, id.attempt, "attempts of job {} count up", id.job);
+    assert!(job.attempts < id.attempt, "attempts of job {} count up", id.job);
     job.state = JobState::Running;
     job.reason = Reason::default();
     job.attempts = id.attempt;
@@ -408,6 +416,7 @@ fn run_placed(
         stop: None,
         limit_secs,
         signals: Vec::new(),
+        steps: 0,
         started: None,
         outcome: None,
     };
@@ -453,14 +462,12 @@ fn run_ended(state: &mut State, id: RunId, outcome: &Outcome, settled: bool) {
 fn note_node_failures(state: &mut State, id: RunId, outcome: &Outcome) {
     let run = state.runs.get(id).expect("run exists");
     let failed: Vec<NodeFailure> = run
-        .members
-        .iter()
-        .filter(|m| m.forfeited || m.end().is_some_and(|end| end.cause.is_node_failure()))
-        .map(|m| NodeFailure {
-            node: m.node,
+        .failed_nodes()
+        .map(|(node, text)| NodeFailure {
+            node,
             attempt: id.attempt,
             at: outcome.ended,
-            text: m.end().map_or("node failed".into(), |end| end.text.clone()),
+            text: text.to_owned(),
         })
         .collect();
     job_mut(state, id.job).node_failures.extend(failed);

@@ -8,7 +8,7 @@ use super::state::JoinToken;
 use gmodel::config::ClusterConfig;
 use gmodel::node::{Inventory, Role};
 use gmodel::run::RunReport;
-use gmodel::{Fence, JobId, JobSpec, NodeId, NodeLife};
+use gmodel::{Fence, JobId, JobSpec, NodeId, NodeLife, RunId};
 use gsched::Plan;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -52,6 +52,8 @@ pub enum Command {
     Release { targets: Vec<Target> },
     Requeue { targets: Vec<Target>, hold: bool },
     Update { target: Target, change: JobChange },
+    /// Count a step of a running job and lay out its tasks. -> `Reply::Step`
+    StartStep { target: Target, nodes: Option<u32>, ntasks: Option<u32>, name: String },
     NodeDrain { node: NodeId, reason: String },
     NodeResume { node: NodeId },
     /// Declare a silent node dead: its runs end as NODE_FAIL at once.
@@ -110,6 +112,15 @@ pub enum Reply {
     /// Per target, in order.
     Each { results: Vec<TargetResult> },
     Joined { node: NodeId, role: Role, name: String },
+    Step { run: RunId, step: u32, layout: Vec<StepNode> },
+}
+
+/// One node of a step and the global ranks that run on it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StepNode {
+    pub node: NodeId,
+    pub name: String,
+    pub ranks: Vec<u32>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

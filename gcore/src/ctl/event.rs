@@ -36,7 +36,7 @@ pub enum Event {
     /// Untouched tasks of an array, cancelled together.
     TasksCancelled { array: JobId, positions: RangeSet, by: String, at: Timestamp },
     /// From the last plan; not stored.
-    ReasonsGiven { reasons: Vec<(JobId, Reason)> },
+    ReasonsGiven { jobs: Vec<(JobId, Reason)>, arrays: Vec<(JobId, Reason)> },
     JobsForgotten { jobs: Vec<JobId>, arrays: Vec<JobId> },
 
     // runs
@@ -51,10 +51,14 @@ pub enum Event {
     RunStopping { run: RunId, stop: Stop },
     RunSignalled { run: RunId, signal: NumberedSignal },
     RunReported { run: RunId, node: NodeId, phase: RunPhase, at: Timestamp },
+    /// A step was counted; the nodes are told by whoever carries the order.
+    StepStarted { run: RunId, step: u32, name: String, tasks: u32, at: Timestamp },
     /// The node is given up for this run: its part is written off.
     RunForfeited { run: RunId, node: NodeId, text: String, at: Timestamp },
     /// Every member ended; the job's fate is decided. Until it is settled the job is COMPLETING.
     RunEnded { run: RunId, outcome: Outcome, settled: bool },
+    /// Cancelled while COMPLETING: the job does not go back to the queue.
+    RequeueDropped { run: RunId, stop: Stop },
     /// Every member is clean or given up: a COMPLETING job is over.
     RunSettled { run: RunId, at: Timestamp },
     /// Every member is clean: the run holds nothing any more.
@@ -178,10 +182,12 @@ impl Event {
             | Self::TasksCancelled { array, .. } => of_array(*array),
             Self::RunPlaced { run, .. }
             | Self::RunEnded { run, .. }
+            | Self::RequeueDropped { run, .. }
             | Self::RunSettled { run, .. } => of_run(*run),
             Self::RunGo { run, .. }
             | Self::RunStopping { run, .. }
             | Self::RunSignalled { run, .. }
+            | Self::StepStarted { run, .. }
             | Self::RunForfeited { run, .. }
             | Self::RunClosed { run } => Touched { run: Some(*run), ..none },
             Self::RunReported { run, .. } => {

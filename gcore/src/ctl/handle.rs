@@ -4,7 +4,7 @@ use super::apply::apply;
 use super::command::{Actor, Command, Input, Refusal, RefusalCode, Reply};
 use super::event::Event;
 use super::state::State;
-use super::{cancel, hold, join, node_admin, node_report, placement, requeue, submit, update, wake};
+use super::{cancel, hold, join, node_admin, node_report, placement, requeue, step, submit, update, wake};
 use gmodel::Timestamp;
 
 /// The state and the events of one input. Events are applied as they are emitted, so that what comes
@@ -66,6 +66,9 @@ fn handle_command(tx: &mut Tx, actor: &Actor, command: Command) -> Result<Reply,
         Command::Release { targets } => Ok(hold::release(tx, actor, &targets)),
         Command::Requeue { targets, hold } => Ok(requeue::handle(tx, actor, &targets, hold)),
         Command::Update { target, change } => update::handle(tx, actor, target, change),
+        Command::StartStep { target, nodes, ntasks, name } => {
+            step::start(tx, actor, target, nodes, ntasks, name)
+        }
         Command::NodeDrain { node, reason } => node_admin::drain(tx, actor, node, &reason),
         Command::NodeResume { node } => node_admin::resume(tx, actor, node),
         Command::NodeDown { node, reason } => node_admin::down(tx, actor, node, &reason),

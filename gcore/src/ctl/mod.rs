@@ -22,6 +22,7 @@ mod placement;
 mod requeue;
 mod run_end;
 mod snapshot;
+mod step;
 pub mod state;
 mod submit;
 mod targets;
@@ -31,7 +32,7 @@ mod wake;
 pub use apply::apply;
 pub use check::{Violation, check};
 pub use command::{
-    Actor, CancelSignal, Command, Input, NodeReport, Refusal, RefusalCode, Reply, Target,
+    Actor, CancelSignal, Command, Input, NodeReport, Refusal, RefusalCode, Reply, StepNode, Target,
     TargetResult,
 };
 pub use desired::desired;

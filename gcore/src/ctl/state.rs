@@ -165,6 +165,9 @@ pub struct Run {
     pub limit_secs: Option<u32>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub signals: Vec<NumberedSignal>,
+    /// Steps started so far; the next has this number.
+    #[serde(default)]
+    pub steps: u32,
     /// First process started, by the controller's clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started: Option<Timestamp>,
@@ -193,6 +196,9 @@ pub struct Stop {
     pub grace_secs: u32,
     pub at: Timestamp,
     pub by: String,
+    /// Of a run that did not get ready in time: the nodes that were late.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub late: Vec<NodeId>,
 }
 
 /// How a run ended, over all its nodes.
@@ -298,6 +304,21 @@ impl Run {
     pub fn all(&self, test: impl Fn(&Member) -> bool) -> bool {
         self.members.iter().all(test)
     }
+    /// Nodes that have not reported ready.
+    pub fn late_members(&self) -> Vec<NodeId> {
+        self.members.iter().filter(|member| !member.is_ready()).map(|member| member.node).collect()
+    }
+    pub fn is_late(&self, node: NodeId) -> bool {
+        self.stop.as_ref().is_some_and(|stop| stop.late.contains(&node))
+    }
+    /// Nodes this run failed on by the node's fault, with the reason.
+    pub fn failed_nodes(&self) -> impl Iterator<Item = (NodeId, &str)> + '_ {
+        self.members.iter().filter_map(|member| match member.end() {
+            _ if self.is_late(member.node) => Some((member.node, "not ready in time")),
+            Some(end) if end.cause.is_node_failure() => Some((member.node, &*end.text)),
+            _ => member.forfeited.then_some((member.node, "the node was lost")),
+        })
+    }
     /// Every node has reported clean, or was given up.
     pub fn is_settled(&self) -> bool {
         self.all(Member::is_settled)
@@ -311,6 +332,9 @@ impl Run {
 impl Member {
     pub fn end(&self) -> Option<&RunEnd> {
         self.phase.as_ref().and_then(RunPhase::end)
+    }
+    pub fn is_ready(&self) -> bool {
+        self.phase.as_ref().is_some_and(|phase| phase.rank() >= RunPhase::Ready.rank())
     }
     pub fn is_ended(&self) -> bool {
         self.forfeited || self.end().is_some()
@@ -360,8 +384,7 @@ impl State {
         };
         for mut node in rows.nodes {
             node.generation = rows.seq.0;
-            // Which runs a node holds is in the rows of the runs; placing one does not touch the node's.
-            node.runs = rows.runs.iter().filter(|r| r.member(node.id).is_some()).map(|r| r.id).collect();
+            node.runs.clear();
             state.node_names.insert(node.name.clone(), node.id);
             state.nodes.insert(node.id, node);
         }
@@ -376,7 +399,13 @@ impl State {
             state.index_job(&job);
             state.jobs.insert(job.id, job);
         }
+        // Which runs a node holds is in the rows of the runs: placing one does not touch the node's.
         for run in rows.runs {
+            for member in &run.members {
+                if let Some(node) = state.nodes.get_mut(member.node) {
+                    node.runs.insert(run.id);
+                }
+            }
             state.index_run(&run);
             state.runs.insert(run.id, run);
         }
