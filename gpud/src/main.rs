@@ -1,1 +1,211 @@
-fn main() {}
+//! gpud, the node daemon: dials the controller, is told what should run here, and makes it so. Survives its own death:
+//! supervisors keep the jobs, the spool keeps the record. See README.md for the life of a run on a node.
+
+mod audit;
+mod clean;
+mod config;
+mod daemon;
+mod forward;
+mod identity;
+mod inventory;
+mod link;
+mod prepare;
+mod site;
+mod site_program;
+mod spool;
+mod step;
+
+use anyhow::{Context, Result, bail};
+use clap::{Parser, Subcommand, ValueEnum};
+use config::Config;
+use daemon::{Daemon, Happening};
+use gmodel::node::Role;
+use identity::{Identity, JoinOptions};
+use link::Dial;
+use site::Site;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+
+/// How often the room in the spool is looked at.
+const SHORTAGE_EVERY: Duration = Duration::from_secs(10);
+
+#[derive(Parser)]
+#[command(name = "gpud", version, about = "The node daemon of gpupool", long_about = None)]
+struct Options {
+    #[command(subcommand)]
+    command: Action,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    /// Run the daemon. Role and name are the certificate's
+    Run {
+        #[arg(long, value_name = "FILE", default_value = config::DEFAULT_FILE)]
+        config: PathBuf,
+        /// Refuse to start with a certificate for another role
+        #[arg(long)]
+        role: Option<RoleWord>,
+    },
+    /// Join this machine to a cluster with a one-time token from `gadm token node`
+    Join {
+        /// Where gpuctld listens for nodes
+        #[arg(long, value_name = "HOST:PORT")]
+        controller: String,
+        #[arg(long)]
+        token: String,
+        /// The node's name, where the token carries none [default: this host's name]
+        #[arg(long)]
+        name: Option<String>,
+        #[arg(long, value_name = "DIR", default_value = config::DEFAULT_STATE_DIR)]
+        state_dir: PathBuf,
+    },
+    /// Get a new certificate now; the daemon does so by itself when two thirds of the old one's life are over
+    Renew {
+        #[arg(long, value_name = "FILE", default_value = config::DEFAULT_FILE)]
+        config: PathBuf,
+    },
+    /// Read the configuration, say what is wrong with it, and end
+    Check {
+        #[arg(long, value_name = "FILE", default_value = config::DEFAULT_FILE)]
+        config: PathBuf,
+    },
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum RoleWord {
+    Compute,
+    Login,
+}
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .with_target(false)
+        .with_env_filter(
+            tracing_subscriber::EnvFilter::try_from_env("GPUD_LOG").unwrap_or_else(|_| "info".into()),
+        )
+        .init();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let outcome = match runtime {
+        Ok(runtime) => {
+            let outcome = runtime.block_on(carry_out(options.command));
+            // A thread may hang in NVML or on a dead file system: it must not keep us.
+            runtime.shutdown_timeout(Duration::from_millis(200));
+            outcome
+        }
+        Err(e) => Err(e.into()),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            let text = format!("{e:#}");
+            eprintln!("{}{text}", if text.starts_with("gpud: ") { "" } else { "gpud: " });
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn carry_out(action: Action) -> Result<()> {
+    match action {
+        Action::Run { config, role } => {
+            let role = role.map(|word| match word {
+                RoleWord::Compute => Role::Compute,
+                RoleWord::Login => Role::Login,
+            });
+            run(Config::load(&config)?, role).await
+        }
+        Action::Join { controller, token, name, state_dir } => {
+            let name = name.map_or_else(host_name, Ok)?;
+            let reply = identity::join(&JoinOptions { controller, token, name, state_dir }).await?;
+            eprintln!("joined cluster {:?} as {} node {:?}", reply.cluster, reply.role, reply.name);
+            Ok(())
+        }
+        Action::Renew { config } => {
+            let config = Config::load(&config)?;
+            let identity = identity::renew(&config.controller, &config.state_dir).await?;
+            eprintln!("the certificate of {:?} ends at {}", identity.name, gmodel::Timestamp::from_secs(identity.not_after));
+            Ok(())
+        }
+        Action::Check { config } => Config::load(&config).map(|_| ()).map_err(Into::into),
+    }
+}
+
+/// The name until the first dot, as nodes are named in clusters.
+fn host_name() -> Result<String> {
+    let name = nix::unistd::gethostname().context("asking for this host's name")?;
+    let name = name.to_string_lossy();
+    Ok(name.split('.').next().unwrap_or(&name).to_owned())
+}
+
+async fn run(config: Config, role: Option<Role>) -> Result<()> {
+    let (happenings, queue) = mpsc::channel(daemon::QUEUE);
+    let sender = happenings.clone();
+    let (site, daemon) = tokio::task::spawn_blocking(move || begin(config, role, sender)).await??;
+    let to = Dial { controller: site.config.controller.clone(), state_dir: site.config.state_dir.clone() };
+    let listener = forward::listen(&site.config.run_dir)?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+
+    let daemon = tokio::spawn(daemon.run(queue));
+    tokio::spawn(forward::serve(listener, to.clone()));
+    tokio::spawn(link::keep(to.clone(), happenings.clone()));
+    tokio::spawn(identity::keep_fresh(to.controller, to.state_dir));
+    tokio::spawn(audit::keep(site, happenings.clone()));
+    tokio::spawn(look_at_the_spool(happenings));
+    // Without systemd there is nobody to tell.
+    let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
+
+    tokio::select! {
+        ended = daemon => match ended {
+            Ok(()) => bail!("the daemon's loop ended"),
+            Err(e) => bail!("the daemon's loop failed: {e}"),
+        },
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
+    tracing::info!("ending; jobs run on under their supervisors");
+    Ok(())
+}
+
+/// Everything before the first connection. Blocking.
+fn begin(config: Config, role: Option<Role>, happenings: mpsc::Sender<Happening>) -> Result<(Arc<Site>, Daemon)> {
+    let identity = Identity::load(&config.state_dir)?;
+    if let Some(name) = config.name.as_ref().filter(|name| **name != identity.name) {
+        bail!("the configuration says name = {name:?}, the certificate is for {:?}. Join again, or drop the setting", identity.name);
+    }
+    if let Some(role) = role.filter(|role| *role != identity.role) {
+        bail!("--role {role}: the certificate is for a {} node. Join again with a token for {role}", identity.role);
+    }
+    if config.isolation == config::Isolation::Fence && !config.gstepd.exists() && identity.role == Role::Compute {
+        bail!("gstepd is not at {}. Install it, or name it with gstepd = \"PATH\"", config.gstepd.display());
+    }
+    let spool = spool::Spool::open(&config.spool_dir, daemon::wall_clock())?;
+    let gpus = Arc::new(inventory::GpuTable::default());
+    let (cgroups, unfit) = match identity.role {
+        Role::Login => (None, String::new()),
+        Role::Compute => {
+            inventory::watch_gpus(&config, &gpus, happenings.clone())?;
+            site::open_isolation(&config)
+        }
+    };
+    if !unfit.is_empty() {
+        tracing::error!("this node takes no work: {unfit}");
+    }
+    let site = Site { name: identity.name, role: identity.role, config, spool, cgroups, gpus, unfit };
+    let site = Arc::new(site);
+    let daemon = Daemon::begin(Arc::clone(&site), happenings)?;
+    Ok((site, daemon))
+}
+
+async fn look_at_the_spool(happenings: mpsc::Sender<Happening>) {
+    while happenings.send(Happening::InventoryChanged).await.is_ok() {
+        tokio::time::sleep(SHORTAGE_EVERY).await;
+    }
+}

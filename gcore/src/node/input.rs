@@ -119,7 +119,7 @@ fn obeyed(state: &NodeState, now: Timestamp) -> NodeEvent {
                 accepted.push(told.run);
                 continue;
             }
-            _ => (EndCause::LaunchNode, "the node was told to start the run and was given no launch order for it"),
+            _ => (EndCause::LaunchNode, "the node has no launch order for the run: none came, or its spool could not take it"),
         };
         refused.push((told.run, RunEnd { cause, text: text.into(), ended: Some(now), ..RunEnd::default() }));
     }

@@ -1,0 +1,82 @@
+//! Taking a run off this node: its processes, cgroups, mounts and directories; the epilog in between. Nothing here may be
+//! left half done and called done: a run is clean when this returned well, and its share is free only then.
+
+use crate::daemon::wall_clock;
+use crate::site::Site;
+use crate::site_program::{SiteProgram, TIME_LIMIT};
+use crate::spool::{log_line, remove_dir};
+use crate::step;
+use anyhow::{Context, Result, bail};
+use gmodel::RunId;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::Duration;
+
+/// For processes that were killed to be gone; one in an uninterruptible wait can take longer, then we come back.
+const GONE_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Cleans up after a run that ended. Blocking and safe to repeat. `supervisor`: its process, when we know it.
+pub fn clean(site: &Site, run: RunId, supervisor: Option<&OwnedFd>) -> Result<()> {
+    if let Some(supervisor) = supervisor {
+        step::see_off(supervisor);
+    }
+    let cgroup = site.cgroup_of(run)?;
+    if let Some(cgroup) = &cgroup {
+        cgroup.kill()?;
+        if !cgroup.wait_empty(GONE_PATIENCE)? {
+            let pids = cgroup.job_pids()?;
+            bail!("processes {pids:?} of the run do not die; the share stays taken until they do");
+        }
+    }
+    remove_private_dirs(site, run)?;
+    epilog(site, run);
+    if let Some(cgroup) = &cgroup {
+        cgroup.remove().context("removing the run's cgroups")?;
+    }
+    remove_dir(&site.spool.marks_dir(run))?;
+    site.spool.mark_clean(run)
+}
+
+/// Kills what a run without supervisor left, before its end is put on record. Blocking.
+pub fn kill_orphans(site: &Site, run: RunId) -> Result<()> {
+    if let Some(cgroup) = site.cgroup_of(run)? {
+        cgroup.kill()?;
+        cgroup.wait_empty(GONE_PATIENCE)?;
+    }
+    Ok(())
+}
+
+/// Never follows a link a user made: the mount goes as a whole, the rest by `remove_dir_all`, which does not either.
+fn remove_private_dirs(site: &Site, run: RunId) -> Result<()> {
+    let parent = site.spool.private_dir(run);
+    if parent.exists() {
+        gsys::mount::unmount(&parent.join("shm"))?;
+        remove_dir(&parent)?;
+    }
+    Ok(())
+}
+
+/// Only where the run came as far as its prolog. A failing epilog is logged; the share is free all the same.
+fn epilog(site: &Site, run: RunId) {
+    let dir = site.spool.run_dir(run);
+    let (Ok(order), Ok(Some(setup))) = (site.spool.order(run), site.spool.setup(run)) else { return };
+    if order.epilog.is_empty() {
+        return;
+    }
+    let gpu_uuids: Vec<String> = setup.gpus.iter().map(|gpu| gpu.uuid.clone()).collect();
+    let program = SiteProgram {
+        kind: "epilog",
+        path: Path::new(&order.epilog),
+        order: &order,
+        node_name: &site.name,
+        gpu_uuids: &gpu_uuids,
+        run_dir: &dir,
+        cgroups: site.cgroups.as_ref(),
+        time_limit: TIME_LIMIT,
+    };
+    let line = match program.run() {
+        Ok(()) => format!("epilog {}", order.epilog),
+        Err(e) => format!("{e:#}"),
+    };
+    log_line(&dir, wall_clock(), &line);
+}

@@ -1,0 +1,355 @@
+//! gpud.toml: where the controller is, where things lie, what this machine declares of itself.
+//!
+//! Every mistake is shown at once, with file, line and the nearest key that exists. Discovery is the truth: nothing
+//! here can name a GPU into being.
+
+use gmodel::suggest::did_you_mean;
+use gsys::device_fence::DeviceRule;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use toml::{Spanned, Value};
+
+/// Where gpud looks without `--config`.
+pub const DEFAULT_FILE: &str = "/etc/gpupool/gpud.toml";
+pub const DEFAULT_STATE_DIR: &str = "/var/lib/gpupool/gpud";
+
+/// The daemon's configuration, defaults filled in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// `HOST:PORT` of the controller's node port.
+    pub controller: String,
+    /// Key, certificate, CA.
+    pub state_dir: PathBuf,
+    /// Runs, their records and logs: survives reboots.
+    pub spool_dir: PathBuf,
+    /// `gpud.sock` for local users.
+    pub run_dir: PathBuf,
+    /// Must be the certificate's, when given.
+    pub name: Option<String>,
+    pub features: Vec<String>,
+    pub isolation: Isolation,
+    /// Path of this daemon's subtree in the cgroup trees.
+    pub cgroup_tag: String,
+    /// `None`: the driver's.
+    pub nvml_lib: Option<PathBuf>,
+    /// Where the device files of GPUs are.
+    pub dev_dir: PathBuf,
+    pub gpus: GpuDiscovery,
+    /// Declared, not found: counted by the scheduler and enforced as weights only.
+    pub cpus: Option<u32>,
+    pub mem_bytes: Option<u64>,
+    /// Most processes and threads of one run.
+    pub pids_max: u64,
+    pub gstepd: PathBuf,
+    /// `NAME=value` for every job of this node.
+    pub environment: Vec<String>,
+    pub devices: DevicePolicy,
+}
+
+/// How jobs are kept apart.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Isolation {
+    /// Cgroups and the device fence; needs root.
+    #[default]
+    Fence,
+    /// Nothing: one's own workstation. Every listing shows it.
+    None,
+}
+
+impl Isolation {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Fence => "fence",
+            Self::None => "none",
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum GpuDiscovery {
+    #[default]
+    Auto,
+    /// A CPU node whatever is in it.
+    None,
+}
+
+/// `[devices]`: what a site adds to the fence of every run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DevicePolicy {
+    pub default_deny: bool,
+    pub deny_extra: Vec<DeviceRule>,
+}
+
+/// All mistakes of a file, one a line.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct ConfigError(pub String);
+
+const KEYS: [&str; 17] = [
+    "controller", "state_dir", "spool_dir", "run_dir", "name", "features", "isolation", "cgroup_tag", "nvml_lib",
+    "dev_dir", "gpus", "cpus", "mem_bytes", "pids_max", "gstepd", "environment", "devices",
+];
+const DEVICE_KEYS: [&str; 2] = ["default", "deny_extra"];
+
+impl Config {
+    /// Reads and checks a file.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(path).map_err(|e| {
+            ConfigError(format!("gpud: {}: {e}. Name the configuration with --config FILE", path.display()))
+        })?;
+        Self::parse(&text, &path.display().to_string())
+    }
+
+    /// `name` of the file is for messages only.
+    pub fn parse(text: &str, name: &str) -> Result<Self, ConfigError> {
+        let entries: BTreeMap<Spanned<String>, Spanned<Value>> = match toml::from_str(text) {
+            Ok(entries) => entries,
+            Err(e) => {
+                let at = e.span().map_or(0, |span| span.start);
+                return Err(ConfigError(complaint(text, name, at, e.message())));
+            }
+        };
+        let mut file = File { text, name, entries, problems: Vec::new() };
+        file.refuse_unknown(&KEYS);
+        let config = file.config();
+        match file.problems.is_empty() {
+            true => Ok(config),
+            false => Err(ConfigError(file.problems.join("\n"))),
+        }
+    }
+}
+
+/// A file being read: keys are taken out of it, complaints gather.
+struct File<'a> {
+    text: &'a str,
+    name: &'a str,
+    entries: BTreeMap<Spanned<String>, Spanned<Value>>,
+    problems: Vec<String>,
+}
+
+impl File<'_> {
+    fn config(&mut self) -> Config {
+        let controller = self.string("controller").unwrap_or_else(|| {
+            let text = "controller = \"HOST:PORT\" is missing: where gpuctld listens for nodes";
+            self.problems.push(complaint(self.text, self.name, 0, text));
+            String::new()
+        });
+        if !controller.is_empty() && !controller.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok()) {
+            self.complain("controller", &format!("{controller:?} is not HOST:PORT"));
+        }
+        let isolation = match self.word("isolation", &["fence", "none"]) {
+            Some("none") => Isolation::None,
+            _ => Isolation::Fence,
+        };
+        let gpus = match self.word("gpus", &["auto", "none"]) {
+            Some("none") => GpuDiscovery::None,
+            _ => GpuDiscovery::Auto,
+        };
+        Config {
+            controller,
+            state_dir: self.path("state_dir", DEFAULT_STATE_DIR),
+            spool_dir: self.path("spool_dir", "/var/spool/gpupool"),
+            run_dir: self.path("run_dir", "/run/gpupool"),
+            name: self.string("name"),
+            features: self.strings("features"),
+            isolation,
+            cgroup_tag: self.string("cgroup_tag").unwrap_or_else(|| "gpupool".into()),
+            nvml_lib: self.string("nvml_lib").map(PathBuf::from),
+            dev_dir: self.path("dev_dir", "/dev"),
+            gpus,
+            cpus: self.number("cpus", u64::from(u32::MAX)).map(|n| n as u32),
+            mem_bytes: self.number("mem_bytes", i64::MAX as u64),
+            pids_max: self.number("pids_max", 4 << 20).unwrap_or(32_768),
+            gstepd: self.string("gstepd").map_or_else(beside_ourselves, PathBuf::from),
+            environment: self.environment(),
+            devices: self.devices(),
+        }
+    }
+
+    fn refuse_unknown(&mut self, known: &[&str]) {
+        for key in self.entries.keys() {
+            let word = key.get_ref().as_str();
+            if !known.contains(&word) {
+                let hint = did_you_mean(word, known.iter().copied());
+                let text = format!("there is no setting {word:?}.{hint}");
+                self.problems.push(complaint(self.text, self.name, key.span().start, &text));
+            }
+        }
+    }
+
+    fn value(&self, key: &str) -> Option<(Value, usize)> {
+        let (_, value) = self.entries.iter().find(|(name, _)| name.get_ref() == key)?;
+        Some((value.get_ref().clone(), value.span().start))
+    }
+
+    fn complain(&mut self, key: &str, text: &str) {
+        let at = self.value(key).map_or(0, |(_, at)| at);
+        self.problems.push(complaint(self.text, self.name, at, &format!("{key}: {text}")));
+    }
+
+    fn string(&mut self, key: &str) -> Option<String> {
+        match self.value(key)?.0 {
+            Value::String(text) => Some(text),
+            other => {
+                self.complain(key, &format!("a text in quotes is needed, not {other}"));
+                None
+            }
+        }
+    }
+
+    fn path(&mut self, key: &str, default: &str) -> PathBuf {
+        let path = self.string(key).map_or_else(|| PathBuf::from(default), PathBuf::from);
+        if !path.is_absolute() {
+            self.complain(key, &format!("{} is not an absolute path", path.display()));
+        }
+        path
+    }
+
+    fn word(&mut self, key: &str, words: &[&'static str]) -> Option<&'static str> {
+        let text = self.string(key)?;
+        let found = words.iter().copied().find(|word| *word == text);
+        if found.is_none() {
+            let hint = did_you_mean(&text, words.iter().copied());
+            self.complain(key, &format!("{text:?} is none of {}.{hint}", words.join(", ")));
+        }
+        found
+    }
+
+    fn number(&mut self, key: &str, max: u64) -> Option<u64> {
+        let value = self.value(key)?.0;
+        match value.as_integer().and_then(|n| u64::try_from(n).ok()).filter(|n| (1..=max).contains(n)) {
+            Some(n) => Some(n),
+            None => {
+                self.complain(key, &format!("a whole number from 1 to {max} is needed, not {value}"));
+                None
+            }
+        }
+    }
+
+    fn strings(&mut self, key: &str) -> Vec<String> {
+        let Some((value, _)) = self.value(key) else { return Vec::new() };
+        let texts = value.as_array().and_then(|all| all.iter().map(|v| v.as_str().map(str::to_owned)).collect());
+        texts.unwrap_or_else(|| {
+            self.complain(key, &format!("a list of texts is needed, [\"one\", \"two\"], not {value}"));
+            Vec::new()
+        })
+    }
+
+    fn environment(&mut self) -> Vec<String> {
+        let lines = self.strings("environment");
+        if let Some(bad) = lines.iter().find(|line| line.starts_with('=') || !line.contains('=') || line.contains('\0')) {
+            self.complain("environment", &format!("{bad:?} is not NAME=value"));
+        }
+        lines
+    }
+
+    fn devices(&mut self) -> DevicePolicy {
+        let Some((value, at)) = self.value("devices") else { return DevicePolicy::default() };
+        let Value::Table(table) = &value else {
+            self.complain("devices", "a table is needed: [devices]");
+            return DevicePolicy::default();
+        };
+        let mut policy = DevicePolicy::default();
+        for (key, value) in table {
+            let wrong = match (key.as_str(), value) {
+                ("default", Value::String(word)) if word == "deny" || word == "allow" => {
+                    policy.default_deny = word == "deny";
+                    None
+                }
+                ("default", other) => Some(format!("devices.default: \"allow\" or \"deny\" is needed, not {other}")),
+                ("deny_extra", Value::Array(rules)) => {
+                    let parsed = rules.iter().map(|rule| rule.as_str().and_then(device_rule)).collect::<Option<Vec<_>>>();
+                    let wrong = parsed.is_none();
+                    policy.deny_extra = parsed.unwrap_or_default();
+                    wrong.then(|| "devices.deny_extra: each is \"MAJOR:MINOR\" or \"MAJOR:*\"".to_owned())
+                }
+                ("deny_extra", other) => Some(format!("devices.deny_extra: a list is needed, not {other}")),
+                (other, _) => {
+                    Some(format!("there is no setting {other:?} in [devices].{}", did_you_mean(other, DEVICE_KEYS)))
+                }
+            };
+            self.problems.extend(wrong.map(|text| complaint(self.text, self.name, at, &text)));
+        }
+        policy
+    }
+}
+
+/// `195:3`, `231:*`.
+fn device_rule(text: &str) -> Option<DeviceRule> {
+    let (major, minor) = text.split_once(':')?;
+    let minor = match minor {
+        "*" => None,
+        number => Some(number.parse().ok()?),
+    };
+    Some(DeviceRule { major: major.parse().ok()?, minor })
+}
+
+fn beside_ourselves() -> PathBuf {
+    let own = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("/usr/sbin/gpud"));
+    own.with_file_name("gstepd")
+}
+
+/// `FILE:LINE:COLUMN: text`, the line, and a caret under the place.
+fn complaint(text: &str, name: &str, at: usize, message: &str) -> String {
+    let before = text.get(..at).unwrap_or(text);
+    let line_number = before.matches('\n').count() + 1;
+    let column = before.rsplit('\n').next().unwrap_or("").chars().count() + 1;
+    let line = text.lines().nth(line_number - 1).unwrap_or("");
+    let mut out = format!("{name}:{line_number}:{column}: {message}");
+    if !line.trim().is_empty() {
+        let _ = write!(out, "\n  {line}\n  {:>column$}", "^");
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn errors(text: &str) -> String {
+        Config::parse(text, "gpud.toml").unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_controller_is_all_that_must_be_said() {
+        let config = Config::parse("controller = \"ctl:6820\"\n", "gpud.toml").unwrap();
+        assert_eq!(config.controller, "ctl:6820");
+        assert_eq!(config.spool_dir, Path::new("/var/spool/gpupool"));
+        assert_eq!((config.isolation, config.gpus), (Isolation::Fence, GpuDiscovery::Auto));
+    }
+
+    #[test]
+    fn every_mistake_is_shown_at_once_with_its_line_and_a_guess() {
+        let text = "controler = \"ctl:6820\"\ncpus = -3\nisolation = \"fense\"\n";
+        let expected = "\
+gpud.toml:1:1: there is no setting \"controler\". Did you mean \"controller\"?
+  controler = \"ctl:6820\"
+  ^
+gpud.toml:1:1: controller = \"HOST:PORT\" is missing: where gpuctld listens for nodes
+  controler = \"ctl:6820\"
+  ^
+gpud.toml:3:13: isolation: \"fense\" is none of fence, none. Did you mean \"fence\"?
+  isolation = \"fense\"
+              ^
+gpud.toml:2:8: cpus: a whole number from 1 to 4294967295 is needed, not -3
+  cpus = -3
+         ^";
+        assert_eq!(errors(text), expected);
+    }
+
+    #[test]
+    fn broken_toml_names_its_line() {
+        assert!(errors("controller = \"ctl:1\"\nname = \n").starts_with("gpud.toml:2:"));
+    }
+
+    #[test]
+    fn site_devices_are_read() {
+        let text = "controller = \"c:1\"\n[devices]\ndefault = \"deny\"\ndeny_extra = [\"231:*\", \"10:229\"]\n";
+        let devices = Config::parse(text, "f").unwrap().devices;
+        assert!(devices.default_deny);
+        let rules = [DeviceRule { major: 231, minor: None }, DeviceRule { major: 10, minor: Some(229) }];
+        assert_eq!(devices.deny_extra, rules);
+        assert!(errors("controller = \"c:1\"\n[devices]\ndeny_extra = [\"x\"]\n").contains("MAJOR:MINOR"));
+    }
+}

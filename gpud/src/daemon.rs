@@ -1,0 +1,542 @@
+//! The daemon's one loop: what happened goes into the node machine, what its state calls for is carried out.
+//!
+//! Owns the node's state and every conversation; blocking work runs on threads and comes back as a [`Happening`].
+//! Decides nothing itself: `gcore::node` does. Channels: one in, from all tasks; one out per connection.
+
+use crate::site::Site;
+use crate::step::{self, StepLink};
+use crate::{clean, prepare};
+use gcore::node::{Found, NodeAction, NodeEvent, NodeInput, NodeState, actions, apply, check, handle, reports};
+use gmodel::launch_order::LaunchOrder;
+use gmodel::node::{Inventory, Role};
+use gmodel::run::{Desired, EndCause, RunEnd, RunPhase, RunReport, StopWhy};
+use gmodel::supervise::FromStep;
+use gmodel::{Fence, RunId, Timestamp};
+use gwire::node_protocol::{Hello, PROTOCOL, ToController, ToNode};
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::sync::mpsc;
+
+/// Happenings that wait for the loop; senders wait beyond it.
+pub const QUEUE: usize = 256;
+/// Before something that failed on this node is tried again.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// What tasks and threads tell the loop.
+#[derive(Debug)]
+pub enum Happening {
+    LinkUp { connection: u64, sender: mpsc::Sender<ToController> },
+    LinkDown { connection: u64 },
+    Frame { connection: u64, frame: ToNode },
+    Step { run: RunId, connection: u64, words: FromStep },
+    StepGone { run: RunId, connection: u64 },
+    /// The fence is durable; `failed` are runs whose order could not be kept.
+    Recorded { fence: Fence, failed: BTreeSet<RunId>, written: bool },
+    /// A supervisor answers, or the run's end is on record.
+    Supervisor { run: RunId, outcome: Result<UnixStream, RunEnd> },
+    Cleaned { run: RunId, done: bool },
+    Forgotten { run: RunId, done: bool },
+    FencesBroken { runs: Vec<RunId> },
+    /// GPUs or the room in the spool may have changed.
+    InventoryChanged,
+}
+
+/// The node daemon at work.
+pub struct Daemon {
+    site: Arc<Site>,
+    state: NodeState,
+    sender: mpsc::Sender<Happening>,
+    link: Option<Link>,
+    /// Orders of this connection that were not accepted yet.
+    orders: BTreeMap<RunId, Arc<LaunchOrder>>,
+    /// The fence being written.
+    recording: bool,
+    work: BTreeMap<RunId, Work>,
+    steps_opened: u64,
+    inventory: Inventory,
+}
+
+/// The connection to the controller and what was said on it.
+struct Link {
+    connection: u64,
+    sender: mpsc::Sender<ToController>,
+    reported: BTreeMap<RunId, u8>,
+    obeyed: Fence,
+    inventory: Inventory,
+}
+
+/// What is under way for a run.
+#[derive(Default)]
+struct Work {
+    /// A thread is at it; nothing else is begun.
+    busy: bool,
+    step: Option<StepLink>,
+    /// The supervisor's process, kept after the conversation, to see it off.
+    process: Option<OwnedFd>,
+}
+
+impl Daemon {
+    /// Reads the spool, finds the supervisors again, and knows where it stands. Blocking.
+    pub fn begin(site: Arc<Site>, sender: mpsc::Sender<Happening>) -> anyhow::Result<Self> {
+        let mut daemon = Self {
+            state: NodeState::new(),
+            sender,
+            link: None,
+            orders: BTreeMap::new(),
+            recording: false,
+            work: BTreeMap::new(),
+            steps_opened: 0,
+            inventory: inventory(&site),
+            site,
+        };
+        daemon.adopt()?;
+        Ok(daemon)
+    }
+
+    /// Runs until the channel closes.
+    pub async fn run(mut self, mut happenings: mpsc::Receiver<Happening>) {
+        self.act();
+        while let Some(first) = happenings.recv().await {
+            self.take(first);
+            // All that waits is taken before acting: a burst of reports makes one frame.
+            while let Ok(more) = happenings.try_recv() {
+                self.take(more);
+            }
+            self.act();
+            self.report();
+        }
+    }
+
+    fn take(&mut self, happening: Happening) {
+        match happening {
+            Happening::LinkUp { connection, sender } => self.greet(connection, sender),
+            Happening::LinkDown { connection } => {
+                if self.link.as_ref().is_some_and(|link| link.connection == connection) {
+                    self.link = None;
+                }
+            }
+            Happening::Frame { connection, frame } => {
+                if self.link.as_ref().is_some_and(|link| link.connection == connection) {
+                    self.read(frame);
+                }
+            }
+            Happening::Recorded { fence, failed, written } => self.recorded(fence, &failed, written),
+            Happening::Supervisor { run, outcome: Ok(stream) } => {
+                self.idle(run);
+                self.converse(run, stream);
+            }
+            Happening::Supervisor { run, outcome: Err(end) } => {
+                self.idle(run);
+                self.ended(run, end);
+            }
+            Happening::Step { run, connection, words } => {
+                if self.speaks(run, connection) {
+                    self.listen(run, words);
+                }
+            }
+            Happening::StepGone { run, connection } => {
+                if self.speaks(run, connection) {
+                    self.supervisor_fell_silent(run);
+                }
+            }
+            Happening::Cleaned { run, done } => {
+                self.idle(run);
+                if done {
+                    self.site.spool.log(run, wall_clock(), "clean: nothing of the run is left on this node");
+                    self.feed(NodeInput::Cleaned { run });
+                }
+            }
+            Happening::Forgotten { run, done } => {
+                self.idle(run);
+                if done {
+                    self.work.remove(&run);
+                    self.feed(NodeInput::Forgotten { run });
+                }
+            }
+            Happening::FencesBroken { runs } => self.end_unfenced(&runs),
+            Happening::InventoryChanged => self.inventory = inventory(&self.site),
+        }
+    }
+
+    // --- the controller ---
+
+    /// Everything this node knows, before it obeys anything.
+    fn greet(&mut self, connection: u64, sender: mpsc::Sender<ToController>) {
+        let runs = reports(&self.state);
+        let inventory = self.inventory.clone();
+        let hello = Hello {
+            protocol: PROTOCOL,
+            release: env!("CARGO_PKG_VERSION").into(),
+            life: self.state.life.clone(),
+            fence: self.state.fence,
+            inventory: inventory.clone(),
+            runs: runs.clone(),
+        };
+        self.orders.clear();
+        let reported = runs.iter().map(|report| (report.run, report.phase.rank())).collect();
+        if sender.try_send(ToController::Hello(hello)).is_ok() {
+            self.link = Some(Link { connection, sender, reported, obeyed: self.state.fence, inventory });
+        }
+    }
+
+    fn read(&mut self, frame: ToNode) {
+        match frame {
+            ToNode::Welcome { cluster, release, .. } => {
+                tracing::info!("connected to cluster {cluster:?}, gpuctld {release}, as {:?}", self.site.name);
+            }
+            ToNode::Orders { orders, desired } => self.receive(orders, desired),
+            ToNode::ReadLog { question, run } => self.answer_log(question, run),
+            ToNode::Ping | ToNode::Refused { .. } | ToNode::Unknown => {}
+        }
+    }
+
+    fn receive(&mut self, orders: Vec<LaunchOrder>, desired: Desired) {
+        if self.site.role == Role::Compute {
+            let named = orders.into_iter().filter_map(|order| Some((order.run?, Arc::new(order))));
+            self.orders.extend(named);
+        }
+        let orders = self.orders.keys().copied().collect();
+        let events = self.feed(NodeInput::DesiredReceived { desired, orders });
+        if let [NodeEvent::OldTargetRefused { fence, newest }] = events[..] {
+            tracing::warn!("an order with fence {fence:?} was refused: {newest:?} is in force");
+        }
+    }
+
+    fn recorded(&mut self, fence: Fence, failed: &BTreeSet<RunId>, written: bool) {
+        self.recording = false;
+        if !written {
+            return;
+        }
+        if !failed.is_empty()
+            && let Some(pending) = self.state.pending.clone().filter(|pending| pending.desired.fence == fence)
+        {
+            let orders = pending.orders.difference(failed).copied().collect();
+            self.feed(NodeInput::DesiredReceived { desired: pending.desired, orders });
+        }
+        self.feed(NodeInput::Recorded { fence });
+        let held = &self.state.runs;
+        self.orders.retain(|run, _| !held.contains_key(run));
+    }
+
+    fn answer_log(&self, question: u64, run: RunId) {
+        let Some(link) = &self.link else { return };
+        let (site, sender) = (Arc::clone(&self.site), link.sender.clone());
+        tokio::task::spawn_blocking(move || {
+            let (text, error) = match site.spool.read_log(run) {
+                Ok(text) => (text, String::new()),
+                Err(e) => (String::new(), format!("{e:#}")),
+            };
+            let _ = sender.blocking_send(ToController::Log { question, text, error });
+        });
+    }
+
+    /// Says what the controller does not know yet: whole phases, the fence, what the machine has.
+    fn report(&mut self) {
+        let Some(link) = &mut self.link else { return };
+        let mut frames = Vec::new();
+        if link.obeyed != self.state.fence {
+            link.obeyed = self.state.fence;
+            frames.push(ToController::Obeyed { fence: self.state.fence });
+        }
+        let is_news = |report: &RunReport| link.reported.get(&report.run) != Some(&report.phase.rank());
+        let runs: Vec<RunReport> = reports(&self.state).into_iter().filter(is_news).collect();
+        link.reported.retain(|run, _| self.state.runs.contains_key(run));
+        if !runs.is_empty() {
+            link.reported.extend(runs.iter().map(|report| (report.run, report.phase.rank())));
+            frames.push(ToController::Runs { runs });
+        }
+        if link.inventory != self.inventory {
+            link.inventory = self.inventory.clone();
+            frames.push(ToController::Inventory { inventory: self.inventory.clone() });
+        }
+        for frame in frames {
+            if link.sender.try_send(frame).is_err() {
+                // It reads too slowly, or is gone: the next hello says everything.
+                self.link = None;
+                return;
+            }
+        }
+    }
+
+    // --- what the state calls for ---
+
+    fn feed(&mut self, input: NodeInput) -> Vec<NodeEvent> {
+        let events = handle(&self.state, input, wall_clock());
+        for event in &events {
+            apply(&mut self.state, event);
+            self.note(event);
+        }
+        let wrong = check(&self.state);
+        assert!(wrong.is_empty(), "the node's state is wrong, better stop than act on it: {wrong:?} after {events:?}");
+        events
+    }
+
+    /// One line in the run's log for what its owner may ask about.
+    fn note(&self, event: &NodeEvent) {
+        let (spool, now) = (&self.site.spool, wall_clock());
+        match event {
+            NodeEvent::TargetObeyed { accepted, .. } => {
+                accepted.iter().for_each(|run| spool.log(*run, now, "accepted"));
+            }
+            NodeEvent::PhaseReached { run, phase: RunPhase::Ready } => spool.log(*run, now, "ready"),
+            NodeEvent::PhaseReached { run, phase: RunPhase::Running { .. } } => spool.log(*run, now, "running"),
+            NodeEvent::PhaseReached { run, phase: RunPhase::Ended(end) } => {
+                let text = if end.text.is_empty() { String::new() } else { format!(": {}", end.text) };
+                spool.log(*run, now, &format!("ended: {:?}, exit {}{text}", end.cause, end.exit));
+            }
+            _ => {}
+        }
+    }
+
+    fn act(&mut self) {
+        for action in actions(&self.state) {
+            match action {
+                NodeAction::Record { fence, accept } => self.record(fence, &accept),
+                NodeAction::Prepare { run } => self.begin_work(run, |site, run, _| {
+                    let outcome = prepare::prepare(site, run).map_err(|failure| recorded_end(site, run, failure.end()));
+                    Happening::Supervisor { run, outcome }
+                }),
+                NodeAction::Abandon { run } => self.begin_work(run, |site, run, _| {
+                    let end = RunEnd { cause: EndCause::Stopped, text: "stopped before it started".into(), ..RunEnd::default() };
+                    Happening::Supervisor { run, outcome: Err(recorded_end(site, run, end)) }
+                }),
+                NodeAction::Go { run } => self.with_step(run, StepLink::go),
+                NodeAction::Stop { run, why, grace_secs } => self.with_step(run, |step| step.stop(why, grace_secs)),
+                NodeAction::Signal { run, signal } => self.with_step(run, |step| step.signal(signal)),
+                NodeAction::Limit { run, limit_secs } => self.with_step(run, |step| step.limit(limit_secs)),
+                NodeAction::Clean { run } => {
+                    // Closing the conversation tells the supervisor that it may go.
+                    let work = self.work.entry(run).or_default();
+                    if let Some(step) = work.step.take() {
+                        work.process = step.process;
+                    }
+                    self.begin_work(run, |site, run, process| {
+                        let cleaned = clean::clean(site, run, process.as_ref());
+                        Happening::Cleaned { run, done: succeeded(run, cleaned) }
+                    });
+                }
+                NodeAction::Forget { run } => self.begin_work(run, |site, run, _| {
+                    let forgotten = site.spool.forget(run);
+                    Happening::Forgotten { run, done: succeeded(run, forgotten) }
+                }),
+            }
+        }
+    }
+
+    fn record(&mut self, fence: Fence, accept: &[RunId]) {
+        if std::mem::replace(&mut self.recording, true) {
+            return;
+        }
+        let orders: Vec<_> = accept.iter().filter_map(|run| Some((*run, self.orders.get(run)?.clone()))).collect();
+        let (site, sender) = (Arc::clone(&self.site), self.sender.clone());
+        tokio::task::spawn_blocking(move || {
+            let keep = |(run, order): &(RunId, Arc<LaunchOrder>)| site.spool.accept(*run, order).map_err(|e| (*run, e));
+            let mut failed = BTreeSet::new();
+            for (run, e) in orders.iter().filter_map(|order| keep(order).err()) {
+                tracing::error!(%run, "{e:#}");
+                failed.insert(run);
+            }
+            let written = site.spool.write_fence(fence);
+            if let Err(e) = &written {
+                tracing::error!("{e:#}; nothing new is obeyed until it works");
+                std::thread::sleep(RETRY_AFTER);
+            }
+            let _ = sender.blocking_send(Happening::Recorded { fence, failed, written: written.is_ok() });
+        });
+    }
+
+    /// Hands the run to a thread, unless one is at it already: then its outcome is awaited.
+    fn begin_work(&mut self, run: RunId, work: fn(&Site, RunId, Option<OwnedFd>) -> Happening) {
+        let slot = self.work.entry(run).or_default();
+        if std::mem::replace(&mut slot.busy, true) {
+            return;
+        }
+        let process = slot.process.take();
+        let (site, sender) = (Arc::clone(&self.site), self.sender.clone());
+        tokio::task::spawn_blocking(move || {
+            let happening = work(&site, run, process);
+            if matches!(happening, Happening::Cleaned { done: false, .. } | Happening::Forgotten { done: false, .. }) {
+                std::thread::sleep(RETRY_AFTER);
+            }
+            let _ = sender.blocking_send(happening);
+        });
+    }
+
+    fn idle(&mut self, run: RunId) {
+        self.work.entry(run).or_default().busy = false;
+    }
+
+    // --- the supervisors ---
+
+    fn with_step(&mut self, run: RunId, say: impl FnOnce(&mut StepLink)) {
+        if let Some(step) = self.work.get_mut(&run).and_then(|work| work.step.as_mut()) {
+            say(step);
+        }
+    }
+
+    fn speaks(&self, run: RunId, connection: u64) -> bool {
+        let step = self.work.get(&run).and_then(|work| work.step.as_ref());
+        step.is_some_and(|step| step.connection == connection)
+    }
+
+    fn converse(&mut self, run: RunId, stream: UnixStream) {
+        self.steps_opened += 1;
+        match StepLink::open(run, self.steps_opened, stream, self.sender.clone()) {
+            Ok(step) => self.work.entry(run).or_default().step = Some(step),
+            Err(e) => {
+                tracing::error!(%run, "talking to gstepd: {e:#}");
+                self.supervisor_fell_silent(run);
+            }
+        }
+    }
+
+    fn listen(&mut self, run: RunId, words: FromStep) {
+        match words {
+            FromStep::Ready { .. } => match self.site.spool.mark_ready(run) {
+                Ok(()) => {
+                    self.feed(NodeInput::Prepared { run });
+                }
+                // Without the mark a restart would start the run again: it must not be released.
+                Err(e) => tracing::error!(%run, "{e:#}; the run stays unreleased"),
+            },
+            FromStep::Running { started, .. } => {
+                self.feed(NodeInput::Started { run, started });
+            }
+            FromStep::Ended { end } => {
+                let end = self.site.spool.end(run).ok().flatten().unwrap_or(end);
+                self.ended(run, end);
+            }
+            FromStep::Unknown => {}
+        }
+    }
+
+    fn ended(&mut self, run: RunId, end: RunEnd) {
+        self.feed(NodeInput::Ended { run, end });
+    }
+
+    /// Its connection ended without a word of the end: it may only have dropped us; else what it held is killed.
+    fn supervisor_fell_silent(&mut self, run: RunId) {
+        if let Some(step) = self.work.get_mut(&run).and_then(|work| work.step.take()) {
+            self.work.entry(run).or_default().process = step.process;
+        }
+        self.begin_work(run, |site, run, _| Happening::Supervisor { run, outcome: look_after(site, run) });
+    }
+
+    fn end_unfenced(&mut self, runs: &[RunId]) {
+        for run in runs {
+            self.with_step(*run, |step| step.stop(StopWhy::Fenced, 0));
+        }
+    }
+
+    fn adopt(&mut self) -> anyhow::Result<()> {
+        use crate::spool::Record;
+        let site = Arc::clone(&self.site);
+        let mut found = Vec::new();
+        for (run, record) in site.spool.scan()? {
+            let what = match record {
+                Record::Ended { end, clean } => Found::Ended { end, clean },
+                Record::Order => Found::Accepted,
+                Record::Supervised => self.find_supervisor(run)?,
+            };
+            tracing::info!(%run, "found in the spool: {what:?}");
+            found.push((run, what));
+        }
+        remove_unknown_cgroups(&site, &found);
+        let (life, fence) = (site.spool.life().clone(), site.spool.fence());
+        self.feed(NodeInput::Scanned { life, fence, runs: found });
+        Ok(())
+    }
+
+    /// A run whose supervisor was started: how far it is by that one's word, or by the record.
+    fn find_supervisor(&mut self, run: RunId) -> anyhow::Result<Found> {
+        let site = Arc::clone(&self.site);
+        let spool = &site.spool;
+        let Some(stream) = step::find(&spool.run_dir(run)) else {
+            return Ok(match spool.end(run)? {
+                Some(end) => Found::Ended { end, clean: false },
+                // It was about to be started when the daemon died, and was never ready: nothing was released.
+                None if !spool.was_ready(run) => Found::Accepted,
+                None => Found::Ended { end: supervisor_lost(&site, run), clean: false },
+            });
+        };
+        let said = step::first_words(&spool.run_dir(run));
+        self.converse(run, stream);
+        Ok(match said {
+            Some(FromStep::Running { started, .. }) => Found::Running { started },
+            Some(FromStep::Ended { end }) => Found::Ended { end: spool.end(run)?.unwrap_or(end), clean: false },
+            _ => {
+                spool.mark_ready(run)?;
+                Found::Ready
+            }
+        })
+    }
+}
+
+fn inventory(site: &Site) -> Inventory {
+    let gpus = site.gpus.current();
+    let unfit = match site.role {
+        Role::Login => "a login node runs no jobs".to_owned(),
+        Role::Compute if !site.unfit.is_empty() => site.unfit.clone(),
+        Role::Compute if gpus.facts.is_empty() && !gpus.trouble.is_empty() => gpus.trouble.clone(),
+        Role::Compute => site.spool.shortage(),
+    };
+    crate::inventory::inventory(&site.config, &gpus, unfit, wall_clock())
+}
+
+/// The supervisor of a run, or the run's end: its own, or `SupervisorLost` once everything of it is killed.
+fn look_after(site: &Site, run: RunId) -> Result<UnixStream, RunEnd> {
+    step::find(&site.spool.run_dir(run)).ok_or_else(|| supervisor_lost(site, run))
+}
+
+fn supervisor_lost(site: &Site, run: RunId) -> RunEnd {
+    let text = "the run's supervisor (gstepd) died; its processes were killed".to_owned();
+    recorded_end(site, run, RunEnd { cause: EndCause::SupervisorLost, text, ..RunEnd::default() })
+}
+
+/// Puts an end on record that no supervisor will write, after killing what may be left; the supervisor's own counts.
+fn recorded_end(site: &Site, run: RunId, mut end: RunEnd) -> RunEnd {
+    if let Err(e) = clean::kill_orphans(site, run) {
+        tracing::error!(%run, "killing what is left: {e:#}");
+    }
+    end.ended = end.ended.or(Some(wall_clock()));
+    match site.spool.write_end(run, end.clone()) {
+        Ok(counts) => counts,
+        Err(e) => {
+            tracing::error!(%run, "{e:#}");
+            end
+        }
+    }
+}
+
+/// Cgroups of runs that the spool does not know (it was lost), and of site programs that a crash left.
+fn remove_unknown_cgroups(site: &Site, found: &[(RunId, Found)]) {
+    let Some(root) = &site.cgroups else { return };
+    let known: BTreeSet<String> = found.iter().map(|(run, _)| crate::site::cgroup_name(*run)).collect();
+    for name in root.runs().unwrap_or_default().into_iter().filter(|name| !known.contains(name)) {
+        tracing::warn!("cgroup {name} belongs to no run in the spool: its processes are killed");
+        let removed = gsys::cgroup::RunCgroup::open(root, &name).and_then(|cgroup| {
+            cgroup.kill()?;
+            cgroup.wait_empty(Duration::from_secs(5))?;
+            cgroup.remove()
+        });
+        if let Err(e) = removed {
+            tracing::error!("{e:#}");
+        }
+    }
+}
+
+fn succeeded(run: RunId, outcome: anyhow::Result<()>) -> bool {
+    if let Err(e) = &outcome {
+        tracing::error!(%run, "{e:#}; again in {} s", RETRY_AFTER.as_secs());
+    }
+    outcome.is_ok()
+}
+
+/// The node's wall clock; what it stamps is for people, and ages are the controller's affair.
+pub fn wall_clock() -> Timestamp {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timestamp(since.as_millis() as i64)
+}

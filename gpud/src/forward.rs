@@ -1,0 +1,194 @@
+//! `gpud.sock`: where local users' commands speak HTTP, forwarded to the controller as this machine.
+//!
+//! Who asks is the kernel's word (SO_PEERCRED), put into a header that clients cannot set. Knows no endpoint: bodies
+//! stream through in both directions, bounded in size; what a user may do is the controller's affair.
+
+use crate::identity::{CONTROLLER_NAME, Identity, dial};
+use crate::link::Dial;
+use anyhow::{Context, Result};
+use gwire::api::{ErrorBody, FORWARD_HEADER, MAX_BODY_BYTES, SCHEMA};
+use gwire::node_protocol::ALPN_HTTP;
+use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::{Bytes, Incoming};
+use hyper::client::conn::http1::SendRequest;
+use hyper::header::{HOST, HeaderMap, HeaderName, HeaderValue};
+use hyper::{Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::Semaphore;
+
+/// Users' connections at once, and the idle ones to the controller that are kept.
+const MAX_CONNECTIONS: usize = 1024;
+const MAX_IDLE: usize = 16;
+const HEADER_PATIENCE: Duration = Duration::from_secs(10);
+/// Headers that belong to one connection and not to the request (RFC 9110 §7.6.1), and the two we set.
+const NOT_FORWARDED: [&str; 10] = [
+    "connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer",
+    "transfer-encoding", "upgrade", FORWARD_HEADER,
+];
+
+type Body = BoxBody<Bytes, Box<dyn std::error::Error + Send + Sync>>;
+
+/// The listening socket, made before the daemon says it is ready.
+pub fn listen(run_dir: &Path) -> Result<UnixListener> {
+    std::fs::create_dir_all(run_dir).with_context(|| format!("making {}", run_dir.display()))?;
+    std::fs::set_permissions(run_dir, std::fs::Permissions::from_mode(0o755))?;
+    let (path, aside) = (run_dir.join("gpud.sock"), run_dir.join("gpud.sock.new"));
+    let _ = std::fs::remove_file(&aside);
+    let listener = UnixListener::bind(&aside).with_context(|| {
+        let bytes = aside.as_os_str().len();
+        format!("listening on {} ({bytes} bytes; a socket's path has room for 107)", aside.display())
+    })?;
+    std::fs::set_permissions(&aside, std::fs::Permissions::from_mode(0o666))?;
+    std::fs::rename(&aside, &path)?;
+    Ok(listener)
+}
+
+/// Serves local users for ever.
+pub async fn serve(listener: UnixListener, to: Dial) {
+    let upstream = Arc::new(Upstream { to, idle: Mutex::new(Vec::new()) });
+    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    loop {
+        let Ok(place) = places.clone().acquire_owned().await else { return };
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(e) => {
+                tracing::warn!("gpud.sock: {e}");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        let upstream = Arc::clone(&upstream);
+        tokio::spawn(async move {
+            if let Err(e) = serve_user(stream, upstream).await {
+                tracing::debug!("gpud.sock: {e:#}");
+            }
+            drop(place);
+        });
+    }
+}
+
+async fn serve_user(stream: UnixStream, upstream: Arc<Upstream>) -> Result<()> {
+    let peer = gsys::peer::peer_of(&stream)?;
+    let name = tokio::task::spawn_blocking(move || gsys::user::user_name(peer.uid)).await?;
+    let identity = match name {
+        Ok(name) => Ok(format!("{}:{}:{}", peer.uid, peer.gid, name.unwrap_or_default())),
+        Err(e) => Err(format!("{:#}", anyhow::Error::from(e))),
+    };
+    let service = hyper::service::service_fn(move |request| {
+        let (upstream, identity) = (Arc::clone(&upstream), identity.clone());
+        async move {
+            let answer = match identity {
+                Ok(identity) => upstream.forward(request, &identity).await,
+                Err(text) => unavailable(&format!("this node cannot say who you are: {text}")),
+            };
+            Ok::<_, std::convert::Infallible>(answer)
+        }
+    });
+    let mut server = hyper::server::conn::http1::Builder::new();
+    server.timer(TokioTimer::new()).header_read_timeout(HEADER_PATIENCE).max_buf_size(64 << 10);
+    Ok(server.serve_connection(TokioIo::new(stream), service).await?)
+}
+
+/// The way to the controller, with connections kept for the next request.
+struct Upstream {
+    to: Dial,
+    idle: Mutex<Vec<SendRequest<Body>>>,
+}
+
+impl Upstream {
+    async fn forward(self: Arc<Self>, request: Request<Incoming>, identity: &str) -> Response<Body> {
+        let request = match prepared(request, identity) {
+            Ok(request) => request,
+            Err(text) => return refusal(StatusCode::BAD_REQUEST, "invalid", text),
+        };
+        match self.exchange(request).await {
+            Ok(response) => response,
+            Err(e) => unavailable(&format!("the controller at {} cannot be reached from this node: {e:#}", self.to.controller)),
+        }
+    }
+
+    /// A kept connection may have died meanwhile: a request it gave back unsent goes over the next.
+    async fn exchange(self: &Arc<Self>, mut request: Request<Body>) -> Result<Response<Body>> {
+        loop {
+            let kept = self.idle.lock().expect("no holder panics").pop();
+            let is_fresh = kept.is_none();
+            let mut sender = match kept {
+                Some(sender) if sender.is_closed() => continue,
+                Some(sender) => sender,
+                None => self.connect().await?,
+            };
+            match sender.try_send_request(request).await {
+                Ok(response) => return Ok(self.streamed(response, sender)),
+                Err(mut failed) => match failed.take_message() {
+                    Some(unsent) if !is_fresh => request = unsent,
+                    _ => return Err(failed.into_error().into()),
+                },
+            }
+        }
+    }
+
+    async fn connect(&self) -> Result<SendRequest<Body>> {
+        let tls = Identity::load(&self.to.state_dir)?.tls(ALPN_HTTP)?;
+        let stream = dial(&self.to.controller, tls).await?;
+        let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+        tokio::spawn(connection);
+        Ok(sender)
+    }
+
+    /// Passes the answer on; the connection is kept once it can take the next request.
+    fn streamed(self: &Arc<Self>, response: Response<Incoming>, mut sender: SendRequest<Body>) -> Response<Body> {
+        let upstream = Arc::clone(self);
+        tokio::spawn(async move {
+            if sender.ready().await.is_ok() {
+                let mut idle = upstream.idle.lock().expect("no holder panics");
+                if idle.len() < MAX_IDLE {
+                    idle.push(sender);
+                }
+            }
+        });
+        let (mut parts, body) = response.into_parts();
+        strip(&mut parts.headers);
+        Response::from_parts(parts, body.map_err(Into::into).boxed())
+    }
+}
+
+/// The request as it goes on: path and query only, no header of ours but our own.
+fn prepared(request: Request<Incoming>, identity: &str) -> Result<Request<Body>, String> {
+    let (mut parts, body) = request.into_parts();
+    let announced = parts.headers.get(hyper::header::CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse::<usize>().ok());
+    if announced.is_some_and(|bytes| bytes > MAX_BODY_BYTES) {
+        return Err(format!("a request of {} bytes; at most {MAX_BODY_BYTES} are taken", announced.unwrap_or(0)));
+    }
+    let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
+    parts.uri = path.parse().map_err(|_| "the path cannot be read".to_owned())?;
+    strip(&mut parts.headers);
+    let identity = HeaderValue::try_from(identity).map_err(|_| "your user name cannot stand in a header".to_owned())?;
+    parts.headers.insert(HeaderName::from_static(FORWARD_HEADER), identity);
+    parts.headers.insert(HOST, HeaderValue::from_static(CONTROLLER_NAME));
+    Ok(Request::from_parts(parts, Limited::new(body, MAX_BODY_BYTES).boxed()))
+}
+
+fn strip(headers: &mut HeaderMap) {
+    for name in NOT_FORWARDED {
+        headers.remove(name);
+    }
+}
+
+fn unavailable(text: &str) -> Response<Body> {
+    refusal(StatusCode::SERVICE_UNAVAILABLE, "unavailable", text.into())
+}
+
+fn refusal(status: StatusCode, code: &str, error: String) -> Response<Body> {
+    let body = ErrorBody { schema: SCHEMA, code: code.into(), error };
+    let bytes = serde_json::to_vec(&body).unwrap_or_default();
+    let mut response = Response::new(Full::new(Bytes::from(bytes)).map_err(|never| match never {}).boxed());
+    *response.status_mut() = status;
+    response.headers_mut().insert("content-type", HeaderValue::from_static("application/json"));
+    response
+}

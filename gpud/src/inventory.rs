@@ -1,0 +1,184 @@
+//! What this machine has: processors and memory by the kernel's word (or declared), GPUs by NVML's.
+//!
+//! GPUs are read again every ten seconds and after every event, on a thread of their own: a driver that hangs holds
+//! nothing else up. Decides nothing about a sick GPU but to say what is wrong with it.
+
+use crate::config::{Config, GpuDiscovery, Isolation};
+use crate::daemon::Happening;
+use gmodel::Timestamp;
+use gmodel::node::{GpuInfo, Inventory};
+use gsys::device_fence::{DeviceNumber, GpuNode};
+use gsys::device_node::char_device;
+use gsys::nvml::{GpuFacts, NvmlWorker, device_node};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::sync::mpsc;
+
+const REREAD_EVERY: Duration = Duration::from_secs(10);
+const NVML_PATIENCE: Duration = Duration::from_secs(5);
+
+/// The GPUs as last read, for everyone who prepares a run or reports.
+#[derive(Debug, Default)]
+pub struct GpuTable {
+    current: Mutex<Arc<Gpus>>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Gpus {
+    pub driver: String,
+    pub facts: Vec<GpuFacts>,
+    /// Why nothing is known of GPUs that may be there; empty when all is well.
+    pub trouble: String,
+}
+
+impl GpuTable {
+    pub fn current(&self) -> Arc<Gpus> {
+        Arc::clone(&self.current.lock().expect("no holder panics"))
+    }
+
+    /// True when it is news.
+    fn replace(&self, gpus: Gpus) -> bool {
+        let mut current = self.current.lock().expect("no holder panics");
+        let news = **current != gpus;
+        if news {
+            *current = Arc::new(gpus);
+        }
+        news
+    }
+}
+
+/// Reads the GPUs once, then starts the thread that keeps `table` fresh. Blocks for the first reading.
+pub fn watch_gpus(config: &Config, table: &Arc<GpuTable>, daemon: mpsc::Sender<Happening>) -> anyhow::Result<()> {
+    if config.gpus == GpuDiscovery::None {
+        return Ok(());
+    }
+    let worker = NvmlWorker::start(config.nvml_lib.clone())?;
+    let reader = Reader { worker, fenced: config.isolation == Isolation::Fence, dev_dir: config.dev_dir.clone() };
+    table.replace(reader.read(&Gpus::default()));
+    match table.current().as_ref() {
+        gpus if !gpus.trouble.is_empty() => tracing::warn!("{}", gpus.trouble),
+        gpus => tracing::info!("{} GPUs, driver {}", gpus.facts.len(), if gpus.driver.is_empty() { "none" } else { &gpus.driver }),
+    }
+    let table = Arc::clone(table);
+    std::thread::Builder::new().name("gpus".into()).spawn(move || {
+        loop {
+            let events = reader.worker.next_events(REREAD_EVERY);
+            for event in &events {
+                tracing::warn!("GPU {}: {:?} ({} times)", event.uuid, event.kind, event.count);
+            }
+            let news = table.replace(reader.read(&table.current()));
+            if daemon.is_closed() || (news && daemon.blocking_send(Happening::InventoryChanged).is_err()) {
+                return;
+            }
+        }
+    })?;
+    Ok(())
+}
+
+struct Reader {
+    worker: NvmlWorker,
+    fenced: bool,
+    dev_dir: PathBuf,
+}
+
+impl Reader {
+    /// A reading that fails leaves the GPUs known before, each with the reason as its fault.
+    fn read(&self, before: &Gpus) -> Gpus {
+        match self.worker.discover(NVML_PATIENCE) {
+            Ok(found) => {
+                let mut facts = found.gpus;
+                for gpu in &mut facts {
+                    gpu.fault = gpu.fault.take().or_else(|| self.missing_device(gpu));
+                }
+                let dumb = found.unreadable.iter().map(|gpu| format!("GPU {}: {}", gpu.index, gpu.fault));
+                Gpus { driver: found.driver_version, facts, trouble: dumb.collect::<Vec<_>>().join("; ") }
+            }
+            Err(e) if e.means_cpu_node() && before.facts.is_empty() => {
+                tracing::debug!("{e}");
+                Gpus::default()
+            }
+            Err(e) => {
+                let mut gpus = before.clone();
+                gpus.facts.iter_mut().for_each(|gpu| gpu.fault = Some(e.to_string()));
+                gpus.trouble = e.to_string();
+                gpus
+            }
+        }
+    }
+
+    /// A run could be fenced in, and not be given its GPU.
+    fn missing_device(&self, gpu: &GpuFacts) -> Option<String> {
+        let path = device_node(&self.dev_dir, gpu);
+        match self.fenced && gpu_device(&self.dev_dir, gpu).is_none() {
+            true => Some(format!("its device file {} is missing", path.display())),
+            false => None,
+        }
+    }
+}
+
+/// The numbers of a GPU's device file.
+pub fn gpu_device(dev_dir: &Path, gpu: &GpuFacts) -> Option<DeviceNumber> {
+    char_device(&device_node(dev_dir, gpu)).ok().flatten()
+}
+
+/// What the fence has to know of a GPU: its device file and the DRI nodes of the same card.
+pub fn gpu_node(dev_dir: &Path, gpu: &GpuFacts) -> Option<GpuNode> {
+    let device = gpu_device(dev_dir, gpu)?;
+    // NVML writes the domain with eight digits, sysfs and udev with four, in small letters.
+    let pci = gpu.pci_bus_id.to_lowercase();
+    let pci = pci.get(4..).filter(|_| pci.len() == 16).unwrap_or(&pci);
+    let by_path = dev_dir.join("dri/by-path");
+    let node = |ending: &str| {
+        let link = std::fs::canonicalize(by_path.join(format!("pci-{pci}-{ending}"))).ok()?;
+        char_device(&link).ok().flatten()
+    };
+    Some(GpuNode { device, render: ["card", "render"].iter().filter_map(|ending| node(ending)).collect() })
+}
+
+/// The whole report. `unfit` are the standing reasons not to take work.
+pub fn inventory(config: &Config, gpus: &Gpus, unfit: String, now: Timestamp) -> Inventory {
+    let info = |gpu: &GpuFacts| GpuInfo {
+        uuid: gpu.uuid.clone(),
+        gpu_type: gpu.gpu_type.clone(),
+        index: gpu.index,
+        minor: gpu.minor,
+        memory_mib: gpu.nominal_memory_mib,
+        numa: gpu.numa_node,
+        fault: gpu.fault.clone().unwrap_or_default(),
+    };
+    Inventory {
+        cpus: config.cpus.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get() as u32)),
+        mem_bytes: config.mem_bytes.unwrap_or_else(memory_bytes),
+        gpus: gpus.facts.iter().map(info).collect(),
+        features: config.features.clone(),
+        declared: config.cpus.is_some() || config.mem_bytes.is_some(),
+        isolation: config.isolation.name().into(),
+        unfit,
+        os: operating_system(),
+        driver: gpus.driver.clone(),
+        version: env!("CARGO_PKG_VERSION").into(),
+        boot_secs: boot_secs(now),
+    }
+}
+
+fn memory_bytes() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+    line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0) << 10
+}
+
+/// `Debian GNU/Linux 13 (trixie), Linux 6.18.5`.
+fn operating_system() -> String {
+    let text = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
+    let name = text.lines().find_map(|line| line.strip_prefix("PRETTY_NAME="));
+    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    format!("{}, Linux {}", name.unwrap_or("unknown").trim_matches('"'), kernel.trim())
+}
+
+/// Only for display; steps of a second, so that clock noise is no news.
+fn boot_secs(now: Timestamp) -> i64 {
+    let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+    let btime = text.lines().find_map(|line| line.strip_prefix("btime ")?.trim().parse().ok());
+    btime.unwrap_or_else(|| now.secs() - (gsys::clock::boottime_millis() / 1000) as i64)
+}

@@ -1,0 +1,215 @@
+//! Making a run ready on this node: user, cgroups, fence, private directories, prolog, supervisor. In that order, since
+//! each is a reason not to go on. Blocking; whatever fails says whose fault it is. Cleaning up is `clean`'s work.
+
+use crate::config::Isolation;
+use crate::daemon::wall_clock;
+use crate::inventory::gpu_node;
+use crate::site::{Site, cgroup_name};
+use crate::site_program::{SiteProgram, TIME_LIMIT};
+use crate::spool::{log_line, private_dir};
+use crate::step;
+use gmodel::RunId;
+use gmodel::launch_order::LaunchOrder;
+use gmodel::run::{EndCause, RunEnd};
+use gmodel::supervise::{Setup, SetupGpu};
+use gsys::cgroup::{CgroupRoot, Controller, Limits, RunCgroup};
+use gsys::device_fence::{self, DeviceNumber, FenceRules, NodeDevices};
+use gsys::nvml::{GpuFacts, device_node};
+use gsys::user::User;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+/// Why a run cannot start here, and whose fault it is.
+#[derive(Debug)]
+pub struct Failure {
+    pub cause: EndCause,
+    pub text: String,
+}
+
+impl Failure {
+    pub fn node(error: impl Into<anyhow::Error>) -> Self {
+        Self { cause: EndCause::LaunchNode, text: format!("{:#}", error.into()) }
+    }
+    fn node_text(text: String) -> Self {
+        Self { cause: EndCause::LaunchNode, text }
+    }
+    fn user(text: String) -> Self {
+        Self { cause: EndCause::LaunchUser, text }
+    }
+    pub fn end(self) -> RunEnd {
+        RunEnd { cause: self.cause, text: self.text, ended: Some(wall_clock()), ..RunEnd::default() }
+    }
+}
+
+/// Makes everything and returns the connection to a supervisor that waits for `go`.
+pub fn prepare(site: &Site, run: RunId) -> Result<UnixStream, Failure> {
+    let dir = site.spool.run_dir(run);
+    let order = site.spool.order(run).map_err(Failure::node)?;
+    if !site.unfit.is_empty() {
+        return Err(Failure::node_text(site.unfit.clone()));
+    }
+    let shortage = site.spool.shortage();
+    if !shortage.is_empty() {
+        return Err(Failure::node_text(shortage));
+    }
+    let user = resolve_user(&order, site.config.isolation)?;
+    let gpus = own_gpus(site, &order)?;
+    let cgroup = match &site.cgroups {
+        Some(root) => Some(fenced_cgroup(site, root, run, &order, &gpus)?),
+        None => None,
+    };
+    let mut setup = setup(site, run, &user, &gpus);
+    if order.private_tmp {
+        make_private_dirs(site, run, &order, &mut setup)?;
+    }
+    site.spool.write_setup(run, &setup).map_err(Failure::node)?;
+    if !order.prolog.is_empty() {
+        let gpu_uuids: Vec<String> = gpus.iter().map(|gpu| gpu.uuid.clone()).collect();
+        log_line(&dir, wall_clock(), &format!("prolog {}", order.prolog));
+        let prolog = SiteProgram {
+            kind: "prolog",
+            path: Path::new(&order.prolog),
+            order: &order,
+            node_name: &site.name,
+            gpu_uuids: &gpu_uuids,
+            run_dir: &dir,
+            cgroups: site.cgroups.as_ref(),
+            time_limit: TIME_LIMIT,
+        };
+        prolog.run().map_err(|e| Failure { cause: EndCause::PrologFailed, text: format!("{e:#}") })?;
+    }
+    // Left by a supervisor that died before it was ready.
+    let _ = fs::remove_file(dir.join("ctl.sock"));
+    step::start(&site.config.gstepd, &dir, cgroup.as_ref()).map_err(Failure::node)?;
+    step::connect(&dir).map_err(Failure::node)
+}
+
+/// The name counts; the number the controller knows must be the same here.
+fn resolve_user(order: &LaunchOrder, isolation: Isolation) -> Result<User, Failure> {
+    let wanted = &order.user;
+    let user = User::by_name(&wanted.name).map_err(Failure::node)?.ok_or_else(|| {
+        Failure::node_text(format!("user {:?} does not exist on this node (uid {} elsewhere)", wanted.name, wanted.uid))
+    })?;
+    if user.uid != wanted.uid {
+        let text = format!("user {:?} is uid {} on this node and uid {} where the job was submitted", user.name, user.uid, wanted.uid);
+        return Err(Failure::node_text(text));
+    }
+    if user.uid == 0 && !order.allow_root {
+        return Err(Failure::user("jobs of root are refused; set allow_root_jobs in gpuctld.toml to allow them".into()));
+    }
+    let own = nix::unistd::geteuid().as_raw();
+    if own != 0 && own != user.uid {
+        let text = format!(
+            "this node's daemon runs without root (isolation = {:?}) as uid {own}, and cannot start a job of {:?}",
+            isolation.name(),
+            user.name
+        );
+        return Err(Failure::user(text));
+    }
+    Ok(user)
+}
+
+/// The GPUs of the order, by UUID, as this node knows them now.
+fn own_gpus(site: &Site, order: &LaunchOrder) -> Result<Vec<GpuFacts>, Failure> {
+    let here = site.gpus.current();
+    let find = |uuid: &String| {
+        let gpu = here.facts.iter().find(|gpu| gpu.uuid == *uuid);
+        let gpu = gpu.ok_or_else(|| Failure::node_text(format!("GPU {uuid} is not in this node any more")))?;
+        match &gpu.fault {
+            Some(fault) => Err(Failure::node_text(format!("GPU {uuid}: {fault}"))),
+            None => Ok(gpu.clone()),
+        }
+    };
+    order.gpus.iter().map(|gpu| find(&gpu.uuid)).collect()
+}
+
+/// Limits and fence stand before any process is in the cgroup. No fence, no start.
+fn fenced_cgroup(
+    site: &Site,
+    root: &CgroupRoot,
+    run: RunId,
+    order: &LaunchOrder,
+    gpus: &[GpuFacts],
+) -> Result<RunCgroup, Failure> {
+    // What an earlier attempt left holds no process of a user; a fence must not be put beside an older one.
+    if let Some(stale) = site.cgroup_of(run).map_err(Failure::node)? {
+        stale.remove().map_err(Failure::node)?;
+    }
+    let rules = fence_rules(site, gpus)?;
+    let cgroup = RunCgroup::create(root, &cgroup_name(run), &limits(site, root, order)).map_err(Failure::node)?;
+    device_fence::attach_run(&cgroup, &rules).map_err(Failure::node)?;
+    crate::audit::remember(&site.spool.run_dir(run), &rules).map_err(Failure::node)?;
+    Ok(cgroup)
+}
+
+/// Declared CPUs and memory are not really there: they weigh, and limit nothing.
+fn limits(site: &Site, root: &CgroupRoot, order: &LaunchOrder) -> Limits {
+    let declared = site.config.mem_bytes.is_some();
+    Limits {
+        memory_bytes: (!declared && order.mem_bytes > 0).then_some(order.mem_bytes),
+        cpu_set: None,
+        cpu_millis: root.supports(Controller::Cpu).then_some(u64::from(order.cpus.max(1)) * 1000),
+        pids_max: root.supports(Controller::Pids).then_some(site.config.pids_max),
+    }
+}
+
+fn fence_rules(site: &Site, own: &[GpuFacts]) -> Result<FenceRules, Failure> {
+    let dev_dir = &site.config.dev_dir;
+    let all = site.gpus.current();
+    let devices = NodeDevices::detect(all.facts.iter().filter_map(|gpu| gpu_node(dev_dir, gpu)).collect());
+    let devices = devices.map_err(Failure::node)?;
+    let device = |gpu: &GpuFacts| {
+        let path = device_node(dev_dir, gpu);
+        let found = crate::inventory::gpu_device(dev_dir, gpu);
+        found.ok_or_else(|| Failure::node_text(format!("GPU {}: its device file {} is missing", gpu.uuid, path.display())))
+    };
+    let owned: Vec<DeviceNumber> = own.iter().map(device).collect::<Result<_, _>>()?;
+    let policy = &site.config.devices;
+    Ok(devices.rules_for_run(&owned, &[], &policy.deny_extra, policy.default_deny))
+}
+
+fn setup(site: &Site, run: RunId, user: &User, gpus: &[GpuFacts]) -> Setup {
+    let gpu = |gpu: &GpuFacts| SetupGpu {
+        uuid: gpu.uuid.clone(),
+        index: gpu.index,
+        device: device_node(&site.config.dev_dir, gpu).display().to_string(),
+    };
+    Setup {
+        cgroup_tag: site.cgroups.as_ref().map_or_else(String::new, |root| root.rel().display().to_string()),
+        cgroup_name: cgroup_name(run),
+        node_name: site.name.clone(),
+        uid: user.uid,
+        gid: user.gid,
+        groups: user.groups.clone(),
+        home: user.home.display().to_string(),
+        shell: user.shell.display().to_string(),
+        gpus: gpus.iter().map(gpu).collect(),
+        private_tmp: String::new(),
+        private_shm: String::new(),
+        pam_service: String::new(),
+        restrict_root: user.uid == 0 && site.cgroups.is_some(),
+        environment: site.config.environment.clone(),
+    }
+}
+
+/// World-writable with the sticky bit, in a parent that only root can pass.
+fn make_private_dirs(site: &Site, run: RunId, order: &LaunchOrder, setup: &mut Setup) -> Result<(), Failure> {
+    if !gsys::user::is_root() {
+        return Err(Failure::node_text("private_tmp needs a daemon that runs as root".into()));
+    }
+    let parent = site.spool.private_dir(run);
+    private_dir(&parent).map_err(Failure::node)?;
+    let (tmp, shm) = (parent.join("tmp"), parent.join("shm"));
+    for dir in [&tmp, &shm] {
+        private_dir(dir).map_err(Failure::node)?;
+        fs::set_permissions(dir, fs::Permissions::from_mode(0o1777)).map_err(Failure::node)?;
+    }
+    gsys::mount::unmount(&shm).map_err(Failure::node)?;
+    let room = if order.mem_bytes > 0 { order.mem_bytes } else { 1 << 30 };
+    gsys::mount::mount_tmpfs(&shm, room).map_err(Failure::node)?;
+    setup.private_tmp = tmp.display().to_string();
+    setup.private_shm = shm.display().to_string();
+    Ok(())
+}

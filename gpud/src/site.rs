@@ -1,0 +1,57 @@
+//! What every part of the daemon shares and nobody changes: configuration, identity, spool, cgroups, GPUs.
+
+use crate::config::{Config, Isolation};
+use crate::inventory::GpuTable;
+use crate::spool::Spool;
+use gmodel::RunId;
+use gmodel::node::Role;
+use gsys::cgroup::{CgroupError, CgroupRoot, RunCgroup};
+use std::sync::Arc;
+
+/// One node daemon.
+#[derive(Debug)]
+pub struct Site {
+    pub config: Config,
+    pub name: String,
+    pub role: Role,
+    pub spool: Spool,
+    /// `None` without isolation, or when there are no usable cgroups (the node is unfit then).
+    pub cgroups: Option<CgroupRoot>,
+    pub gpus: Arc<GpuTable>,
+    /// Why this node can start nothing: found when the daemon started, stands until it ends. Empty when it can.
+    pub unfit: String,
+}
+
+impl Site {
+    /// The run's cgroups when they exist.
+    pub fn cgroup_of(&self, run: RunId) -> Result<Option<RunCgroup>, CgroupError> {
+        let Some(root) = &self.cgroups else { return Ok(None) };
+        match RunCgroup::open(root, &cgroup_name(run)) {
+            Ok(cgroup) => Ok(Some(cgroup)),
+            Err(e) if e.is_not_found() => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+}
+
+/// Makes our cgroups and proves the fence. Without isolation there is nothing to make.
+pub fn open_isolation(config: &Config) -> (Option<CgroupRoot>, String) {
+    if config.isolation == Isolation::None {
+        return (None, String::new());
+    }
+    if !gsys::user::is_root() {
+        return (None, "isolation = \"fence\" needs root; set isolation = \"none\" for a workstation of one's own".into());
+    }
+    let root = match CgroupRoot::open(&config.cgroup_tag) {
+        Ok(root) => root,
+        Err(e) => return (None, format!("{:#}", anyhow::Error::from(e))),
+    };
+    match gsys::device_fence::self_test(&root) {
+        Ok(()) => (Some(root), String::new()),
+        Err(e) => (Some(root), format!("{:#}", anyhow::Error::from(e))),
+    }
+}
+
+pub fn cgroup_name(run: RunId) -> String {
+    format!("run_{run}")
+}

@@ -1,0 +1,507 @@
+//! The spool: which life this node lives, the fence it obeyed, and a directory per run (gmodel `supervise`).
+//!
+//! The fence survives a power cut: two slots of a preallocated file, written in turn, so that one is always whole and a
+//! full disk does not matter. Files of a run survive the daemon; after a reboot the run is lost whatever they say.
+
+use anyhow::{Context, Result, bail};
+use gmodel::launch_order::LaunchOrder;
+use gmodel::run::{EndCause, RunEnd};
+use gmodel::supervise::Setup;
+use gmodel::{Fence, NodeLife, RunId, Timestamp};
+use gsys::durable_file::{sync_parent, write_atomic};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+/// A sector each, so that a torn write spoils one.
+const SLOT_BYTES: usize = 512;
+const SLOTS: u64 = 2;
+/// Below this the node takes no new run.
+pub const MIN_FREE_BYTES: u64 = 64 << 20;
+/// Most of a run's log that is kept, and most that is read for `gq --log`.
+const LOG_MAX_BYTES: u64 = 1 << 20;
+const LOG_READ_BYTES: u64 = 64 << 10;
+/// A record file is never larger; a larger one is somebody's mistake.
+const RECORD_MAX_BYTES: u64 = 16 << 20;
+
+/// The spool directory of one daemon, locked against a second one.
+#[derive(Debug)]
+pub struct Spool {
+    dir: PathBuf,
+    fence: Mutex<FenceFile>,
+    life: NodeLife,
+    /// Held for the lock.
+    _lock: nix::fcntl::Flock<File>,
+}
+
+/// What a run's directory says, before its supervisor was asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Record {
+    /// Accepted; no process of the user was ever started, and the run was never reported ready.
+    Order,
+    /// Its supervisor was ready once, or is about to be.
+    Supervised,
+    /// It ended; `clean`: its traces are removed, too.
+    Ended { end: RunEnd, clean: bool },
+}
+
+impl Spool {
+    /// Opens or makes the spool. Runs of an earlier boot get their record, `NodeRebooted`, here.
+    pub fn open(dir: &Path, now: Timestamp) -> Result<Self> {
+        private_dir(dir)?;
+        for below in ["runs", "marks", "private"] {
+            private_dir(&dir.join(below))?;
+        }
+        // Jobs reach their mark socket through it; they can list nothing.
+        for passed in [dir.to_owned(), dir.join("marks")] {
+            fs::set_permissions(&passed, fs::Permissions::from_mode(0o711))?;
+        }
+        let lock = lock(&dir.join("lock"))?;
+        let fence = Mutex::new(FenceFile::open(&dir.join("fence"))?);
+        let mut spool = Self { dir: dir.to_owned(), fence, life: NodeLife::default(), _lock: lock };
+        spool.begin_life(now)?;
+        Ok(spool)
+    }
+
+    pub fn life(&self) -> &NodeLife {
+        &self.life
+    }
+
+    pub fn fence(&self) -> Fence {
+        self.fence.lock().expect("no holder panics").newest
+    }
+
+    /// Returns once the fence is on the disk.
+    pub fn write_fence(&self, fence: Fence) -> Result<()> {
+        self.fence.lock().expect("no holder panics").write(fence).context("writing the fence to the spool")
+    }
+
+    /// Makes the run's directory with its order: the run is accepted. Not synced: after a power cut it is lost anyway.
+    pub fn accept(&self, run: RunId, order: &LaunchOrder) -> Result<()> {
+        let dir = self.run_dir(run);
+        make_dir(&dir, 0o700)?;
+        write_aside(&dir.join("order.json"), &serde_json::to_vec(order)?)
+    }
+
+    pub fn order(&self, run: RunId) -> Result<LaunchOrder> {
+        read_json(&self.run_dir(run).join("order.json"))?.with_context(|| format!("run {run} has no launch order"))
+    }
+
+    /// Comes before the supervisor: from now on the run may have processes.
+    pub fn write_setup(&self, run: RunId, setup: &Setup) -> Result<()> {
+        write_aside(&self.run_dir(run).join("setup.json"), &serde_json::to_vec(setup)?)
+    }
+
+    pub fn setup(&self, run: RunId) -> Result<Option<Setup>> {
+        read_json(&self.run_dir(run).join("setup.json"))
+    }
+
+    /// The run's end, as its supervisor wrote it, or as we did for it. A broken fence explains an end.
+    pub fn end(&self, run: RunId) -> Result<Option<RunEnd>> {
+        let Some(mut end) = read_json::<RunEnd>(&self.run_dir(run).join("exit.json"))? else { return Ok(None) };
+        if let Ok(text) = fs::read_to_string(self.run_dir(run).join("fence_broken")) {
+            end.cause = EndCause::FenceBroken;
+            end.text = text;
+        }
+        Ok(Some(end))
+    }
+
+    /// Writes the end of a run that no supervisor will write, unless there is one; returns the one that counts.
+    pub fn write_end(&self, run: RunId, end: RunEnd) -> Result<RunEnd> {
+        if let Some(there) = self.end(run)? {
+            return Ok(there);
+        }
+        write_atomic(&self.run_dir(run).join("exit.json"), &serde_json::to_vec(&end)?)
+            .with_context(|| format!("writing the end of run {run}"))?;
+        Ok(end)
+    }
+
+    /// The supervisor waits: from now on the run may be released, and is lost if the supervisor is.
+    pub fn mark_ready(&self, run: RunId) -> Result<()> {
+        write_aside(&self.run_dir(run).join("ready"), b"")
+    }
+
+    pub fn was_ready(&self, run: RunId) -> bool {
+        self.run_dir(run).join("ready").exists()
+    }
+
+    /// The run is about to be ended because its fence was changed.
+    pub fn mark_fence_broken(&self, run: RunId, text: &str) -> Result<()> {
+        write_aside(&self.run_dir(run).join("fence_broken"), text.as_bytes())
+    }
+
+    pub fn mark_clean(&self, run: RunId) -> Result<()> {
+        write_aside(&self.run_dir(run).join("clean"), b"")
+    }
+
+    /// Removes all files of a clean run.
+    pub fn forget(&self, run: RunId) -> Result<()> {
+        for dir in [self.marks_dir(run), self.private_dir(run)] {
+            remove_dir(&dir)?;
+        }
+        // The directory is renamed first: a half-removed one would look like another state of the run.
+        let (dir, gone) = (self.run_dir(run), self.dir.join("runs").join(format!(".gone-{run}")));
+        match fs::rename(&dir, &gone) {
+            Err(e) if e.kind() != ErrorKind::NotFound => Err(e).with_context(|| format!("renaming {}", dir.display())),
+            _ => remove_dir(&gone),
+        }
+    }
+
+    /// Every run in the spool.
+    pub fn scan(&self) -> Result<BTreeMap<RunId, Record>> {
+        let mut runs = BTreeMap::new();
+        let root = self.dir.join("runs");
+        for entry in fs::read_dir(&root).with_context(|| format!("listing {}", root.display()))? {
+            let entry = entry?;
+            let name = entry.file_name();
+            match name.to_str().map(str::parse::<RunId>) {
+                Some(Ok(run)) if entry.path().join("order.json").exists() => {
+                    runs.insert(run, self.record(run)?);
+                }
+                // A run of which not even the order was written was never accepted; `.gone-` is half removed.
+                _ => remove_dir(&entry.path())?,
+            }
+        }
+        Ok(runs)
+    }
+
+    /// Runs that were ready and have not ended: what the audit looks at. Touches nothing.
+    pub fn live(&self) -> Vec<RunId> {
+        let Ok(entries) = fs::read_dir(self.dir.join("runs")) else { return Vec::new() };
+        let runs = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<RunId>().ok());
+        runs.filter(|run| self.was_ready(*run) && !self.run_dir(*run).join("exit.json").exists()).collect()
+    }
+
+    fn record(&self, run: RunId) -> Result<Record> {
+        let dir = self.run_dir(run);
+        Ok(match self.end(run)? {
+            Some(end) => Record::Ended { end, clean: dir.join("clean").exists() },
+            None if dir.join("setup.json").exists() => Record::Supervised,
+            None => Record::Order,
+        })
+    }
+
+    pub fn run_dir(&self, run: RunId) -> PathBuf {
+        self.dir.join("runs").join(run.to_string())
+    }
+    pub fn marks_dir(&self, run: RunId) -> PathBuf {
+        self.dir.join("marks").join(run.to_string())
+    }
+    /// Parent of the run's private /tmp and /dev/shm.
+    pub fn private_dir(&self, run: RunId) -> PathBuf {
+        self.dir.join("private").join(run.to_string())
+    }
+
+    /// Why the spool can take no new run; empty when it can.
+    pub fn shortage(&self) -> String {
+        match nix::sys::statvfs::statvfs(&self.dir) {
+            Ok(stat) => {
+                let free = stat.blocks_available() as u64 * stat.fragment_size() as u64;
+                if free >= MIN_FREE_BYTES {
+                    return String::new();
+                }
+                format!("spool full: {} MiB free in {}, {} needed", free >> 20, self.dir.display(), MIN_FREE_BYTES >> 20)
+            }
+            Err(e) => format!("spool unreadable: {}: {e}", self.dir.display()),
+        }
+    }
+
+    /// One line for `gq --log`. Losing it must not stop a run, so an error is only traced.
+    pub fn log(&self, run: RunId, now: Timestamp, line: &str) {
+        tracing::info!(%run, "{line}");
+        log_line(&self.run_dir(run), now, line);
+    }
+
+    /// The last lines of the run's log, at most 64 KiB.
+    pub fn read_log(&self, run: RunId) -> Result<String> {
+        let path = self.run_dir(run).join("log");
+        let mut file = match File::open(&path) {
+            Err(e) if e.kind() == ErrorKind::NotFound => bail!("this node has no record of run {run} any more"),
+            opened => opened?,
+        };
+        let length = file.metadata()?.len();
+        file.seek(SeekFrom::Start(length.saturating_sub(LOG_READ_BYTES)))?;
+        let mut bytes = Vec::new();
+        file.take(LOG_READ_BYTES).read_to_end(&mut bytes)?;
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        Ok(match length > LOG_READ_BYTES {
+            true => text.split_once('\n').map_or(String::new(), |(_, rest)| rest.to_owned()),
+            false => text,
+        })
+    }
+
+    /// Reads which life the spool was in, ends the runs of an earlier boot, and begins this one.
+    fn begin_life(&mut self, now: Timestamp) -> Result<()> {
+        let path = self.dir.join("life.json");
+        let boot = gsys::clock::boot_id().context("reading the boot id")?;
+        let before: Option<StoredLife> = read_json(&path)?;
+        let spool = match &before {
+            Some(life) => life.spool.clone(),
+            None => random_id()?,
+        };
+        self.life = NodeLife { boot: boot.clone(), spool: spool.clone() };
+        if before.as_ref().is_some_and(|life| life.boot == boot) {
+            return Ok(());
+        }
+        for (run, record) in self.scan()? {
+            if !matches!(record, Record::Ended { .. }) {
+                let text = "the node was rebooted while it had this run".to_owned();
+                let end = RunEnd { cause: EndCause::NodeRebooted, text, ended: Some(now), ..RunEnd::default() };
+                self.write_end(run, end)?;
+            }
+        }
+        write_atomic(&path, &serde_json::to_vec(&StoredLife { boot, spool })?).context("writing the spool's life")
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct StoredLife {
+    boot: String,
+    spool: String,
+}
+
+/// Two slots: `{"incarnation":1,"generation":7,"turn":12}` and spaces.
+#[derive(Debug)]
+struct FenceFile {
+    file: File,
+    newest: Fence,
+    turn: u64,
+}
+
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct FenceSlot {
+    #[serde(flatten)]
+    fence: Fence,
+    turn: u64,
+    /// So that half of an old and half of a new slot is seen for what it is.
+    sum: u64,
+}
+
+impl FenceFile {
+    fn open(path: &Path) -> Result<Self> {
+        let is_new = !path.exists();
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
+            .with_context(|| format!("opening {}", path.display()))?;
+        if is_new || file.metadata()?.len() < SLOTS * SLOT_BYTES as u64 {
+            file.write_all_at(&[b' '; SLOT_BYTES * SLOTS as usize], 0)?;
+            file.sync_all()?;
+            sync_parent(path)?;
+        }
+        let newest = (0..SLOTS).filter_map(|slot| read_slot(&file, slot)).max_by_key(|slot| slot.turn);
+        let (newest, turn) = newest.map_or((Fence::default(), 0), |slot| (slot.fence, slot.turn));
+        Ok(Self { file, newest, turn })
+    }
+
+    fn write(&mut self, fence: Fence) -> Result<()> {
+        let turn = self.turn + 1;
+        let mut bytes = serde_json::to_vec(&FenceSlot { fence, turn, sum: slot_sum(fence, turn) })?;
+        assert!(bytes.len() < SLOT_BYTES, "a fence fits into a sector");
+        bytes.resize(SLOT_BYTES, b' ');
+        self.file.write_all_at(&bytes, (turn % SLOTS) * SLOT_BYTES as u64)?;
+        self.file.sync_data()?;
+        (self.newest, self.turn) = (fence, turn);
+        Ok(())
+    }
+}
+
+fn read_slot(file: &File, slot: u64) -> Option<FenceSlot> {
+    let mut bytes = [0; SLOT_BYTES];
+    file.read_exact_at(&mut bytes, slot * SLOT_BYTES as u64).ok()?;
+    let slot: FenceSlot = serde_json::from_slice(&bytes).ok()?;
+    (slot.sum == slot_sum(slot.fence, slot.turn)).then_some(slot)
+}
+
+fn slot_sum(fence: Fence, turn: u64) -> u64 {
+    let mix = |sum: u64, n: u64| (sum ^ n).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29);
+    [fence.incarnation, fence.generation, turn].into_iter().fold(0x6770_7570_6F6F_6C31, mix)
+}
+
+/// One line in a run's log: for threads that have the directory and not the spool.
+pub fn log_line(run_dir: &Path, now: Timestamp, line: &str) {
+    let path = run_dir.join("log");
+    let opened = OpenOptions::new().append(true).create(true).mode(0o600).open(&path);
+    let written = opened.and_then(|mut file| {
+        if file.metadata()?.len() > LOG_MAX_BYTES {
+            return Ok(());
+        }
+        file.write_all(format!("{now} {}\n", line.replace('\n', " | ")).as_bytes())
+    });
+    if let Err(e) = written {
+        tracing::debug!("{}: {e}", path.display());
+    }
+}
+
+/// A directory of root's that others cannot look into.
+pub fn private_dir(path: &Path) -> Result<()> {
+    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
+    made.with_context(|| format!("making {}", path.display()))
+}
+
+fn make_dir(path: &Path, mode: u32) -> Result<()> {
+    match fs::DirBuilder::new().mode(mode).create(path) {
+        Err(e) if e.kind() != ErrorKind::AlreadyExists => Err(e).with_context(|| format!("making {}", path.display())),
+        _ => Ok(()),
+    }
+}
+
+/// Removes a directory without following links; what is gone is fine.
+pub fn remove_dir(path: &Path) -> Result<()> {
+    match fs::remove_dir_all(path) {
+        Err(e) if e.kind() != ErrorKind::NotFound => Err(e).with_context(|| format!("removing {}", path.display())),
+        _ => Ok(()),
+    }
+}
+
+/// Whole or not at all for a crash of the daemon; not synced, since these files mean nothing after a reboot.
+fn write_aside(path: &Path, bytes: &[u8]) -> Result<()> {
+    let aside = path.with_extension("new");
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    let written = options.open(&aside).and_then(|mut file| file.write_all(bytes)).and_then(|()| fs::rename(&aside, path));
+    written.with_context(|| format!("writing {}", path.display()))
+}
+
+fn read_json<T: for<'de> Deserialize<'de>>(path: &Path) -> Result<Option<T>> {
+    let file = match File::open(path) {
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+        opened => opened.with_context(|| format!("reading {}", path.display()))?,
+    };
+    let mut text = Vec::new();
+    file.take(RECORD_MAX_BYTES).read_to_end(&mut text)?;
+    serde_json::from_slice(&text).map(Some).with_context(|| format!("{} is not what we wrote", path.display()))
+}
+
+fn lock(path: &Path) -> Result<nix::fcntl::Flock<File>> {
+    let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)?;
+    nix::fcntl::Flock::lock(file, nix::fcntl::FlockArg::LockExclusiveNonblock)
+        .map_err(|(_, e)| anyhow::anyhow!("{}: {e}: another gpud uses this spool", path.display()))
+}
+
+fn random_id() -> Result<String> {
+    let id = fs::read_to_string("/proc/sys/kernel/random/uuid").context("asking the kernel for a random id")?;
+    Ok(id.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Timestamp = Timestamp(1_000);
+
+    struct Scratch(PathBuf);
+    impl Scratch {
+        fn new(name: &str) -> Self {
+            let dir = std::env::temp_dir().join(format!("gpud-spool-{}-{name}", std::process::id()));
+            let _ = fs::remove_dir_all(&dir);
+            Self(dir)
+        }
+    }
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn run(text: &str) -> RunId {
+        text.parse().unwrap()
+    }
+    fn fence(generation: u64) -> Fence {
+        Fence { incarnation: 3, generation }
+    }
+
+    #[test]
+    fn fence_and_spool_id_survive_and_a_second_daemon_is_refused() {
+        let scratch = Scratch::new("fence");
+        let spool = Spool::open(&scratch.0, NOW).unwrap();
+        for generation in 1..6 {
+            spool.write_fence(fence(generation)).unwrap();
+        }
+        let life = spool.life().clone();
+        assert!(Spool::open(&scratch.0, NOW).unwrap_err().to_string().contains("another gpud"));
+        drop(spool);
+        let again = Spool::open(&scratch.0, NOW).unwrap();
+        assert_eq!((again.fence(), again.life()), (fence(5), &life));
+    }
+
+    #[test]
+    fn a_torn_slot_leaves_the_fence_before_it() {
+        let scratch = Scratch::new("torn");
+        let spool = Spool::open(&scratch.0, NOW).unwrap();
+        spool.write_fence(fence(1)).unwrap();
+        spool.write_fence(fence(2)).unwrap();
+        spool.fence.lock().unwrap().file.write_all_at(br#"{"incarnation":9"#, 0).unwrap();
+        drop(spool);
+        assert_eq!(Spool::open(&scratch.0, NOW).unwrap().fence(), fence(1));
+    }
+
+    #[test]
+    fn a_run_directory_says_how_far_the_run_came() {
+        let scratch = Scratch::new("scan");
+        let spool = Spool::open(&scratch.0, NOW).unwrap();
+        for id in ["1-1", "2-1", "3-1", "4-1"] {
+            spool.accept(run(id), &LaunchOrder::default()).unwrap();
+        }
+        fs::create_dir(scratch.0.join("runs/5-1")).unwrap();
+        spool.write_setup(run("2-1"), &Setup::default()).unwrap();
+        for id in ["3-1", "4-1"] {
+            spool.write_end(run(id), RunEnd::default()).unwrap();
+        }
+        spool.mark_clean(run("4-1")).unwrap();
+        let ended = |clean| Record::Ended { end: RunEnd::default(), clean };
+        let expected = [
+            (run("1-1"), Record::Order),
+            (run("2-1"), Record::Supervised),
+            (run("3-1"), ended(false)),
+            (run("4-1"), ended(true)),
+        ];
+        assert_eq!(spool.scan().unwrap(), BTreeMap::from(expected));
+        assert!(!scratch.0.join("runs/5-1").exists(), "never accepted");
+        spool.forget(run("4-1")).unwrap();
+        spool.forget(run("4-1")).unwrap();
+        assert_eq!(spool.scan().unwrap().len(), 3);
+    }
+
+    #[test]
+    fn runs_of_an_earlier_boot_are_ended_when_the_spool_is_opened() {
+        let scratch = Scratch::new("boot");
+        let spool = Spool::open(&scratch.0, NOW).unwrap();
+        spool.accept(run("1-1"), &LaunchOrder::default()).unwrap();
+        let path = scratch.0.join("life.json");
+        let life = StoredLife { boot: "yesterday".into(), spool: spool.life().spool.clone() };
+        fs::write(&path, serde_json::to_vec(&life).unwrap()).unwrap();
+        drop(spool);
+        let spool = Spool::open(&scratch.0, NOW).unwrap();
+        assert_eq!(spool.end(run("1-1")).unwrap().unwrap().cause, EndCause::NodeRebooted);
+        assert_eq!(spool.life().spool, life.spool);
+    }
+
+    #[test]
+    fn the_first_end_counts_and_a_broken_fence_explains_it() {
+        let scratch = Scratch::new("end");
+        let spool = Spool::open(&scratch.0, NOW).unwrap();
+        spool.accept(run("1-1"), &LaunchOrder::default()).unwrap();
+        let lost = RunEnd { cause: EndCause::SupervisorLost, ..RunEnd::default() };
+        spool.write_end(run("1-1"), lost.clone()).unwrap();
+        assert_eq!(spool.write_end(run("1-1"), RunEnd::default()).unwrap(), lost);
+        spool.mark_fence_broken(run("1-1"), "changed").unwrap();
+        assert_eq!(spool.end(run("1-1")).unwrap().unwrap().cause, EndCause::FenceBroken);
+    }
+
+    #[test]
+    fn a_log_is_read_back_bounded() {
+        let scratch = Scratch::new("log");
+        let spool = Spool::open(&scratch.0, NOW).unwrap();
+        assert!(spool.read_log(run("1-1")).unwrap_err().to_string().contains("no record of run 1-1"));
+        spool.accept(run("1-1"), &LaunchOrder::default()).unwrap();
+        for n in 0..5000 {
+            spool.log(run("1-1"), NOW, &format!("line {n} {}", "x".repeat(40)));
+        }
+        let text = spool.read_log(run("1-1")).unwrap();
+        assert!(text.len() <= LOG_READ_BYTES as usize && text.ends_with(&format!("line 4999 {}\n", "x".repeat(40))));
+        assert!(text.starts_with("1970-01-01T00:00:01Z line "));
+    }
+}

@@ -1,0 +1,214 @@
+//! A run's supervisor, gstepd, as the daemon sees it: start it, find it again, talk with it over `ctl.sock`.
+//!
+//! The supervisor survives us and owes us nothing: whatever it says on the socket is in the run's directory, too. A run
+//! directory's lock says whether it lives.
+
+use crate::daemon::Happening;
+use anyhow::{Context, Result, bail};
+use gmodel::RunId;
+use gmodel::run::{NumberedSignal, StopWhy};
+use gmodel::supervise::{FromStep, ToStep};
+use gsys::cgroup::RunCgroup;
+use nix::fcntl::{Flock, FlockArg};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::sync::mpsc;
+
+/// A supervisor that is not ready by then never will be.
+const START_PATIENCE: Duration = Duration::from_secs(20);
+/// Between the end of a run and the end of its supervisor.
+const LEAVE_PATIENCE: Duration = Duration::from_secs(12);
+const FIRST_WORDS_PATIENCE: Duration = Duration::from_secs(5);
+const SOCKET: &str = "ctl.sock";
+
+/// Starts the supervisor of a run and returns when it answers. Blocking; the caller is in a tokio runtime.
+pub fn start(gstepd: &Path, run_dir: &Path, cgroup: Option<&RunCgroup>) -> Result<()> {
+    let watch = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK).context("inotify")?;
+    watch.add_watch(run_dir, AddWatchFlags::IN_MOVED_TO | AddWatchFlags::IN_CREATE).context("watching the run directory")?;
+    let log = OpenOptions::new().append(true).create(true).mode(0o600).open(run_dir.join("log"))?;
+    let mut command = tokio::process::Command::new(gstepd);
+    command.arg("--run-dir").arg(run_dir).env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").current_dir("/");
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).process_group(0);
+    let mut child = command.spawn().with_context(|| format!("starting {}", gstepd.display()))?;
+    let pid = child.id().context("gstepd ended at once")? as i32;
+    let alive = gsys::process::pidfd_open(pid).context("opening a pidfd of gstepd")?;
+    tokio::spawn(async move { child.wait().await });
+    if let Some(cgroup) = cgroup {
+        cgroup.attach_sup(pid).context("moving gstepd into its cgroup")?;
+    }
+    wait_for_socket(run_dir, &watch, &alive)
+}
+
+fn wait_for_socket(run_dir: &Path, watch: &Inotify, alive: &OwnedFd) -> Result<()> {
+    let deadline = Instant::now() + START_PATIENCE;
+    while !run_dir.join(SOCKET).exists() {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            bail!("gstepd was not ready within {} s", START_PATIENCE.as_secs());
+        }
+        let mut fds = [PollFd::new(watch.as_fd(), PollFlags::POLLIN), PollFd::new(alive.as_fd(), PollFlags::POLLIN)];
+        poll(&mut fds, PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)).or_else(interrupted_is_fine)?;
+        let ended = fds[1].any().unwrap_or(false);
+        let _ = watch.read_events();
+        if ended && !run_dir.join(SOCKET).exists() {
+            bail!("gstepd ended before it was ready; its words are in the run's log");
+        }
+    }
+    Ok(())
+}
+
+/// Connects to the run's supervisor. Goes by the directory's descriptor, because a socket's path has room for 107 bytes.
+pub fn connect(run_dir: &Path) -> io::Result<UnixStream> {
+    let dir = File::open(run_dir)?;
+    let stream = UnixStream::connect(format!("/proc/self/fd/{}/{SOCKET}", dir.as_raw_fd()))?;
+    stream.set_nonblocking(true)?;
+    Ok(stream)
+}
+
+/// As [`connect`], with patience for a supervisor that is about to listen or to leave. `None`: there is none.
+pub fn find(run_dir: &Path) -> Option<UnixStream> {
+    let deadline = Instant::now() + START_PATIENCE;
+    loop {
+        match connect(run_dir) {
+            Ok(stream) => return Some(stream),
+            Err(_) if run_dir.join("exit.json").exists() || !is_locked(run_dir) || Instant::now() >= deadline => {
+                // It may have listened between our two looks.
+                return connect(run_dir).ok();
+            }
+            Err(_) => std::thread::sleep(Duration::from_millis(5)),
+        }
+    }
+}
+
+/// What a supervisor says of itself to everyone who connects. Blocking.
+pub fn first_words(run_dir: &Path) -> Option<FromStep> {
+    use std::io::BufRead;
+    let stream = connect(run_dir).ok()?;
+    stream.set_nonblocking(false).ok()?;
+    stream.set_read_timeout(Some(FIRST_WORDS_PATIENCE)).ok()?;
+    let mut line = String::new();
+    io::BufReader::new(stream).read_line(&mut line).ok()?;
+    serde_json::from_str(&line).ok()
+}
+
+/// A supervisor holds the lock of its run directory as long as it lives.
+pub fn is_locked(run_dir: &Path) -> bool {
+    File::open(run_dir).is_ok_and(|dir| Flock::lock(dir, FlockArg::LockSharedNonblock).is_err())
+}
+
+/// Waits for the process behind a connection to leave; one that does not is killed. Blocking.
+pub fn see_off(supervisor: &OwnedFd) {
+    let mut fds = [PollFd::new(supervisor.as_fd(), PollFlags::POLLIN)];
+    let deadline = Instant::now() + LEAVE_PATIENCE;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        match poll(&mut fds, PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)) {
+            Err(nix::Error::EINTR) => {}
+            Ok(0) => break,
+            _ => return,
+        }
+    }
+    tracing::warn!("a supervisor did not leave within {} s; killed", LEAVE_PATIENCE.as_secs());
+    let _ = gsys::process::pidfd_signal(supervisor.as_fd(), nix::libc::SIGKILL);
+    let _ = poll(&mut fds, PollTimeout::from(1000u16));
+}
+
+fn interrupted_is_fine(e: nix::Error) -> Result<i32, nix::Error> {
+    if e == nix::Error::EINTR { Ok(0) } else { Err(e) }
+}
+
+/// The daemon's end of a conversation, with what was said on it: repeating costs nothing and says nothing.
+#[derive(Debug)]
+pub struct StepLink {
+    pub connection: u64,
+    sender: mpsc::UnboundedSender<ToStep>,
+    /// For waiting for its end.
+    pub process: Option<OwnedFd>,
+    went: bool,
+    limit: Option<Option<u32>>,
+    stop: Option<(StopWhy, u32)>,
+    signalled: u32,
+}
+
+impl StepLink {
+    /// Begins to listen; what the supervisor says comes as [`Happening::Step`], its silence as [`Happening::StepGone`].
+    pub fn open(run: RunId, connection: u64, stream: UnixStream, daemon: mpsc::Sender<Happening>) -> Result<Self> {
+        let peer = gsys::peer::peer_of(&stream)?;
+        let process = gsys::process::pidfd_open(peer.pid).ok();
+        let stream = tokio::net::UnixStream::from_std(stream)?;
+        let (sender, queue) = mpsc::unbounded_channel();
+        tokio::spawn(converse(run, connection, stream, queue, daemon));
+        Ok(Self { connection, sender, process, went: false, limit: None, stop: None, signalled: 0 })
+    }
+
+    pub fn go(&mut self) {
+        if !std::mem::replace(&mut self.went, true) {
+            self.say(ToStep::Go);
+        }
+    }
+    pub fn limit(&mut self, limit_secs: Option<u32>) {
+        if self.limit.replace(limit_secs) != Some(limit_secs) {
+            self.say(ToStep::Limit { limit_secs });
+        }
+    }
+    pub fn stop(&mut self, why: StopWhy, grace_secs: u32) {
+        if self.stop.replace((why, grace_secs)) != Some((why, grace_secs)) {
+            self.say(ToStep::Stop { why, grace_secs });
+        }
+    }
+    pub fn signal(&mut self, signal: NumberedSignal) {
+        if signal.number > self.signalled {
+            self.signalled = signal.number;
+            self.say(ToStep::Signal { signal });
+        }
+    }
+
+    /// A supervisor that is gone says so by the end of its connection; nothing is lost with the words.
+    fn say(&self, words: ToStep) {
+        let _ = self.sender.send(words);
+    }
+}
+
+async fn converse(
+    run: RunId,
+    connection: u64,
+    stream: tokio::net::UnixStream,
+    mut queue: mpsc::UnboundedReceiver<ToStep>,
+    daemon: mpsc::Sender<Happening>,
+) {
+    let (read, mut write) = stream.into_split();
+    let mut lines = BufReader::new(read).lines();
+    loop {
+        tokio::select! {
+            line = lines.next_line() => match line {
+                Ok(Some(line)) => {
+                    let Ok(words) = serde_json::from_str::<FromStep>(&line) else { break };
+                    let happening = Happening::Step { run, connection, words };
+                    if daemon.send(happening).await.is_err() {
+                        return;
+                    }
+                }
+                _ => break,
+            },
+            words = queue.recv() => {
+                // The daemon has let go: closing tells the supervisor that its last word was heard.
+                let Some(words) = words else { return };
+                let mut line = serde_json::to_vec(&words).expect("orders are plain data");
+                line.push(b'\n');
+                if write.write_all(&line).await.is_err() {
+                    break;
+                }
+            }
+        }
+    }
+    let _ = daemon.send(Happening::StepGone { run, connection }).await;
+}
