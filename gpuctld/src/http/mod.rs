@@ -30,6 +30,7 @@ pub use error::ApiError;
 use crate::config::Config;
 use crate::core_thread::CoreHandle;
 use crate::histogram::Histogram;
+use crate::pki::Pki;
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State as Shared};
 use axum::middleware::Next;
@@ -60,24 +61,6 @@ pub struct Peer {
     pub local: bool,
 }
 
-/// Signs the certificates of nodes; the cluster's CA.
-pub trait NodeSigner: Send + Sync {
-    /// The CA's certificate, PEM.
-    fn ca_pem(&self) -> String;
-    /// SHA-256 of the CA's certificate (DER), lower-case hex: what a token pins.
-    fn ca_sha256(&self) -> String;
-    /// Whether a signing request is well-formed and signed by its key; asked before a token is spent.
-    ///
-    /// # Errors
-    /// What is wrong with it.
-    fn check_csr(&self, csr_pem: &str) -> Result<(), String>;
-    /// A certificate, PEM, that carries this name, role and id whatever the request says.
-    ///
-    /// # Errors
-    /// What is wrong with the request, or why the CA cannot sign.
-    fn sign(&self, csr_pem: &str, node: NodeId, name: &str, role: Role, days: u32) -> Result<String, String>;
-}
-
 /// An answer that comes later.
 pub type Later<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
@@ -97,7 +80,7 @@ pub trait Backup: Send + Sync {
 pub struct App {
     config_path: PathBuf,
     config: RwLock<Arc<Config>>,
-    signer: Arc<dyn NodeSigner>,
+    pki: Arc<Pki>,
     logs: Arc<dyn NodeLogs>,
     backup: Arc<dyn Backup>,
     hook: hook::HookProcess,
@@ -109,14 +92,14 @@ impl App {
     pub fn new(
         config_path: PathBuf,
         config: Arc<Config>,
-        signer: Arc<dyn NodeSigner>,
+        pki: Arc<Pki>,
         logs: Arc<dyn NodeLogs>,
         backup: Arc<dyn Backup>,
     ) -> Arc<Self> {
         Arc::new(Self {
             config_path,
             config: RwLock::new(config),
-            signer,
+            pki,
             logs,
             backup,
             hook: hook::HookProcess::default(),

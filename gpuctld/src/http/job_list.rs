@@ -1,0 +1,158 @@
+//! `GET /v1/jobs`: the queue, in squeue's order, written piece by piece while the client reads.
+//!
+//! A listing holds the state it was made from and the ids of its rows; 100,000 rows are never JSON all at once, and
+//! a client that stops reading costs no thread. Order: partition, state, priority (squeue's `--sort=P,t,-p`).
+
+use super::Site;
+use super::column::{Column, Json, chosen, write_row};
+use super::error::ApiError;
+use super::filter::{JobFilter, expanded, job_query};
+use super::permission::{Caller, Sight};
+use super::query::{Pairs, words};
+use super::row::{Row, RowKey, View};
+use axum::body::{Body, Bytes};
+use axum::extract::State as Shared;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use gcore::ctl::State;
+use gmodel::{JobState, Timestamp};
+use gwire::api::JobQuery;
+use hyper::body::Frame;
+use std::cmp::Reverse;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+/// One piece of an answer, about.
+const PIECE_BYTES: usize = 64 << 10;
+/// Queues of this length are sorted off the threads that serve sockets.
+const SORTED_INLINE: usize = 4_000;
+
+pub(super) async fn list(caller: Caller, Shared(site): Shared<Site>, pairs: Pairs) -> Result<Response, ApiError> {
+    let query = job_query(pairs)?;
+    let listing = Listing::prepare(&query)?;
+    let state = site.core.view().await;
+    let now = super::now();
+    let rows = if state.jobs.len() + state.arrays.len() <= SORTED_INLINE {
+        listing.rows(&caller, &state, now)?
+    } else {
+        let (state, caller) = (state.clone(), caller.clone());
+        let rows = tokio::task::spawn_blocking(move || listing.rows(&caller, &state, now));
+        rows.await.map_err(|_| ApiError::unavailable("the listing could not be made"))??
+    };
+    let body = ListBody { state, now, rows: rows.keys.into_iter(), columns: rows.columns, begun: false, ended: false };
+    Ok(([(CONTENT_TYPE, "application/json")], Body::new(body)).into_response())
+}
+
+/// A checked question.
+struct Listing {
+    filter: JobFilter,
+    expand: bool,
+    columns: Vec<&'static Column>,
+}
+
+struct Rows {
+    keys: Vec<RowKey>,
+    columns: Vec<&'static Column>,
+}
+
+impl Listing {
+    fn prepare(query: &JobQuery) -> Result<Self, ApiError> {
+        let columns = chosen(&words(&query.columns))?;
+        Ok(Self { filter: JobFilter::new(query)?, expand: query.expand, columns })
+    }
+
+    fn rows(self, caller: &Caller, state: &State, now: Timestamp) -> Result<Rows, ApiError> {
+        let view = View { state, now };
+        let sight = Sight::of(caller, state);
+        let mut found = Vec::new();
+        self.filter.each(view, &sight, |row| found.push(row));
+        if self.expand {
+            found = expanded(found)?;
+        }
+        Ok(Rows { keys: in_order(view, found), columns: self.columns })
+    }
+}
+
+/// The order of squeue: partition by name, state, priority from high to low, then who came first.
+fn in_order(view: View, rows: Vec<Row>) -> Vec<RowKey> {
+    let mut names: Vec<&str> = view.state.config.partitions.iter().map(|p| p.name.as_str()).collect();
+    names.sort_unstable();
+    let place = |row: &Row| names.binary_search(&row.spec().partition.as_str()).unwrap_or(names.len());
+    let mut keyed: Vec<_> = rows
+        .iter()
+        .map(|row| {
+            let order = (place(row), state_order(row.state()), Reverse(row.priority(view)), row.submitted(), row.id());
+            (order, row.key())
+        })
+        .collect();
+    keyed.sort_unstable();
+    keyed.into_iter().map(|(_, key)| key).collect()
+}
+
+/// Waiting, running, ending, over.
+fn state_order(state: JobState) -> u8 {
+    state as u8
+}
+
+/// The body of a listing. Each poll makes one piece.
+struct ListBody {
+    state: Arc<State>,
+    now: Timestamp,
+    rows: std::vec::IntoIter<RowKey>,
+    columns: Vec<&'static Column>,
+    begun: bool,
+    ended: bool,
+}
+
+impl ListBody {
+    fn next_piece(&mut self) -> Bytes {
+        let mut out = Json { bytes: Vec::with_capacity(PIECE_BYTES + 4096) };
+        let view = View { state: &self.state, now: self.now };
+        if !self.begun {
+            out.raw("{\"schema\":1,\"jobs\":[");
+        }
+        while out.bytes.len() < PIECE_BYTES {
+            let Some(key) = self.rows.next() else {
+                out.raw("]}\n");
+                self.ended = true;
+                break;
+            };
+            let Some(row) = key.row(view.state) else { continue };
+            if self.begun {
+                out.raw(",");
+            }
+            self.begun = true;
+            write_row(&row, view, &self.columns, &mut out);
+        }
+        Bytes::from(out.bytes)
+    }
+}
+
+impl hyper::body::Body for ListBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        if self.ended {
+            return Poll::Ready(None);
+        }
+        Poll::Ready(Some(Ok(Frame::data(self.next_piece()))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.ended
+    }
+}
+
+/// Rows as one body, for the answers about a single job.
+pub(super) fn json_rows(view: View, rows: &[Row], columns: &[&Column]) -> Vec<u8> {
+    let mut out = Json::default();
+    for (position, row) in rows.iter().enumerate() {
+        out.raw(if position == 0 { "[" } else { "," });
+        write_row(row, view, columns, &mut out);
+    }
+    out.raw(if rows.is_empty() { "[]" } else { "]" });
+    out.bytes
+}

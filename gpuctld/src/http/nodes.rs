@@ -1,0 +1,200 @@
+//! Nodes and partitions: listings, and what administrators do to nodes.
+//!
+//! Owns the shape of the rows. What runs on a node is shown as far as the reader may see the jobs.
+
+use super::Site;
+use super::error::ApiError;
+use super::permission::{Caller, Sight};
+use super::query::Pairs;
+use axum::Json;
+use axum::extract::rejection::JsonRejection;
+use axum::extract::{Path, State as Shared};
+use gcore::ctl::{Command, Node, State};
+use gmodel::config::{Partition, PartitionState};
+use gmodel::hostlist::sort_names;
+use gmodel::node::{GpuEntry, Link, Mark, Role};
+use gmodel::suggest::did_you_mean;
+use gmodel::{Instant, JobId, RunId, Timestamp};
+use gwire::api::{Done, GpuRow, MarkRow, NodeRequest, NodeRow, PartitionRow, SCHEMA};
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+#[derive(Serialize)]
+pub(super) struct Nodes {
+    schema: u32,
+    nodes: Vec<NodeRow>,
+}
+
+#[derive(Serialize)]
+pub(super) struct Partitions {
+    schema: u32,
+    partitions: Vec<PartitionRow>,
+}
+
+pub(super) async fn list(caller: Caller, Shared(site): Shared<Site>, pairs: Pairs) -> Result<Json<Nodes>, ApiError> {
+    pairs.only(&[])?;
+    let state = site.core.view().await;
+    let sight = Sight::of(&caller, &state);
+    let rows = by_name(&state).into_iter().map(|node| node_row(&state, &sight, node)).collect();
+    Ok(Json(Nodes { schema: SCHEMA, nodes: rows }))
+}
+
+pub(super) async fn partitions(_: Caller, Shared(site): Shared<Site>, pairs: Pairs) -> Result<Json<Partitions>, ApiError> {
+    pairs.only(&[])?;
+    let state = site.core.view().await;
+    let nodes = by_name(&state);
+    let rows = state.config.partitions.iter().map(|partition| partition_row(&state, partition, &nodes)).collect();
+    Ok(Json(Partitions { schema: SCHEMA, partitions: rows }))
+}
+
+/// Nodes in the order of people: `n2` before `n10`.
+fn by_name(state: &State) -> Vec<&Node> {
+    let mut names: Vec<String> = state.node_names.keys().cloned().collect();
+    sort_names(&mut names);
+    names.iter().filter_map(|name| state.node_by_name(name)).collect()
+}
+
+fn partition_row(state: &State, partition: &Partition, nodes: &[&Node]) -> PartitionRow {
+    let default = state.config.default_partition().map(|default| default.name.as_str());
+    let held = nodes.iter().filter(|node| holds(partition, node));
+    PartitionRow {
+        name: partition.name.clone(),
+        is_default: default == Some(partition.name.as_str()),
+        state: match partition.state {
+            PartitionState::Up => "up",
+            PartitionState::Down => "down",
+            PartitionState::Drain => "drain",
+            PartitionState::Inactive => "inact",
+        }
+        .to_owned(),
+        max_time_secs: partition.max_time_secs,
+        default_time_secs: partition.default_time_secs,
+        nodes: held.map(|node| node.name.clone()).collect(),
+        priority_tier: partition.priority_tier,
+    }
+}
+
+fn holds(partition: &Partition, node: &Node) -> bool {
+    node.role == Role::Compute && partition.holds(&node.name, &node.inventory.features)
+}
+
+pub(super) fn node_row(state: &State, sight: &Sight, node: &Node) -> NodeRow {
+    let free = state.free_on(node);
+    let usable: u64 = node.gpus.iter().filter(|gpu| gpu.usable()).count() as u64 * 1000;
+    let free_milli: u64 = free.gpu_milli.iter().map(|milli| u64::from(*milli)).sum();
+    let partitions = state.config.partitions.iter().filter(|partition| holds(partition, node));
+    let inventory = &node.inventory;
+    NodeRow {
+        name: node.name.clone(),
+        state: state.node_view(node).to_string(),
+        role: node.role,
+        partitions: partitions.map(|partition| partition.name.clone()).collect(),
+        features: inventory.features.clone(),
+        cpus: inventory.cpus,
+        cpus_alloc: inventory.cpus.saturating_sub(free.cpus),
+        mem_bytes: inventory.mem_bytes,
+        mem_alloc_bytes: inventory.mem_bytes.saturating_sub(free.mem_bytes),
+        gpus: gpu_rows(state, sight, node),
+        gpu_summary: gpu_summary(&node.gpus),
+        gpus_alloc: usable.saturating_sub(free_milli) as f64 / 1000.0,
+        runs: node.runs.iter().filter(|run| seen(state, sight, run.job)).map(|run| shown(state, *run)).collect(),
+        drains: node.drains.iter().map(mark_row).collect(),
+        unfit: inventory.unfit.clone(),
+        isolation: inventory.isolation.clone(),
+        declared: inventory.declared,
+        version: inventory.version.clone(),
+        os: inventory.os.clone(),
+        driver: inventory.driver.clone(),
+        last_seen: last_seen(node),
+        boot_time: (inventory.boot_secs > 0).then(|| Instant(Timestamp::from_secs(inventory.boot_secs))),
+        strikes: node.strikes.iter().map(|strike| format!("{} {} {}", strike.at, strike.run, strike.text)).collect(),
+    }
+}
+
+/// Now for a connected node, the moment it fell silent for others.
+fn last_seen(node: &Node) -> Option<Instant> {
+    match node.link {
+        Link::Never => None,
+        Link::Up => Some(Instant(super::now())),
+        Link::Silent | Link::Down => Some(Instant(node.link_since)),
+    }
+}
+
+fn seen(state: &State, sight: &Sight, job: JobId) -> bool {
+    sight.sees_all() || state.jobs.get(job).is_some_and(|job| sight.sees(&job.spec))
+}
+
+/// A run by its job's shown id.
+fn shown(state: &State, run: RunId) -> String {
+    state.jobs.get(run.job).map_or_else(|| run.job.to_string(), gcore::ctl::Job::shown_id)
+}
+
+fn gpu_rows(state: &State, sight: &Sight, node: &Node) -> Vec<GpuRow> {
+    let mut holders: BTreeMap<u16, Vec<String>> = BTreeMap::new();
+    for run in node.runs.iter().filter_map(|id| state.runs.get(*id)) {
+        let shares = run.allocation.iter().zip(&run.members);
+        let held = shares.filter(|(share, member)| share.node == node.id && !member.is_clean());
+        for slot in held.flat_map(|(share, _)| share.gpus.slots()) {
+            let name = if seen(state, sight, run.id.job) { shown(state, run.id) } else { "-".to_owned() };
+            holders.entry(slot.0).or_default().push(name);
+        }
+    }
+    node.gpus.iter().map(|gpu| gpu_row(gpu, holders.remove(&gpu.slot.0).unwrap_or_default())).collect()
+}
+
+fn gpu_row(gpu: &GpuEntry, jobs: Vec<String>) -> GpuRow {
+    GpuRow {
+        slot: gpu.slot.0,
+        index: gpu.info.index,
+        minor: gpu.info.minor,
+        uuid: gpu.info.uuid.clone(),
+        gpu_type: gpu.info.gpu_type.clone(),
+        memory_mib: gpu.info.memory_mib,
+        jobs,
+        fault: gpu.info.fault.clone(),
+        present: gpu.present,
+    }
+}
+
+/// `h100:8`, `a100:4,l4:2`: the GPUs that are there, sick ones too.
+fn gpu_summary(gpus: &[GpuEntry]) -> String {
+    let mut counts: BTreeMap<&str, u32> = BTreeMap::new();
+    for gpu in gpus.iter().filter(|gpu| gpu.present) {
+        *counts.entry(&gpu.info.gpu_type).or_default() += 1;
+    }
+    counts.iter().map(|(gpu_type, count)| format!("{gpu_type}:{count}")).collect::<Vec<_>>().join(",")
+}
+
+pub(super) fn mark_row(mark: &Mark) -> MarkRow {
+    MarkRow { owner: mark.owner.clone(), reason: mark.reason.clone(), since: Instant(mark.since) }
+}
+
+const ACTS: [&str; 4] = ["drain", "resume", "down", "remove"];
+
+/// `POST /v1/nodes/{name}/drain`, `resume`, `down`, `remove`.
+pub(super) async fn act(
+    caller: Caller,
+    Shared(site): Shared<Site>,
+    Path((name, act)): Path<(String, String)>,
+    body: Result<Json<NodeRequest>, JsonRejection>,
+) -> Result<Json<Done>, ApiError> {
+    if !ACTS.contains(&act.as_str()) {
+        let guess = did_you_mean(&act, ACTS);
+        return Err(ApiError::not_found(format!("{act:?} is nothing that is done to nodes.{guess} There are: {}", ACTS.join(", "))));
+    }
+    let Json(request) = body?;
+    caller.must_administer(&format!("node {act}"))?;
+    let state = site.core.view().await;
+    let Some(node) = state.node_by_name(&name).map(|node| node.id) else {
+        let guess = did_you_mean(&name, state.node_names.keys().map(String::as_str));
+        return Err(ApiError::not_found(format!("there is no node {name:?}.{guess}")));
+    };
+    let command = match act.as_str() {
+        "drain" => Command::NodeDrain { node, reason: request.reason },
+        "resume" => Command::NodeResume { node },
+        "down" => Command::NodeDown { node, reason: request.reason },
+        _ => Command::NodeRemove { node },
+    };
+    site.core.command(caller.actor, command).await?;
+    Ok(Json(Done { schema: SCHEMA, notes: Vec::new() }))
+}

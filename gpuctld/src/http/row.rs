@@ -1,0 +1,433 @@
+//! One line of the queue: a job, an array's tasks that are alike, or one of these tasks by itself.
+//!
+//! Owns what a listing says of each (counts asked or held, times, files); [`super::column`] writes it as JSON.
+
+use gcore::ctl::{Array, Job, Run, State};
+use gmodel::array_spec::RangeSet;
+use gmodel::config::Partition;
+use gmodel::gpu_request::GpuAmount;
+use gmodel::job::{GpuScope, JobSpec, MemAsk};
+use gmodel::node::Mark;
+use gmodel::pattern::{self, PatternContext};
+use gmodel::{ExitCode, JobId, JobState, Reason, ReasonCode, Timestamp, hostlist};
+use std::fmt::Write;
+
+/// The state and the moment a listing is made from.
+#[derive(Clone, Copy)]
+pub(super) struct View<'a> {
+    pub(super) state: &'a State,
+    pub(super) now: Timestamp,
+}
+
+#[derive(Clone, Copy)]
+pub(super) enum Row<'a> {
+    Job(&'a Job),
+    /// Tasks without a record of their own, all pending or all cancelled.
+    Tasks { array: &'a Array, alike: Alike },
+    Task { array: &'a Array, position: u32, alike: Alike },
+}
+
+/// What tasks without a record of their own can be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Alike {
+    Pending,
+    Cancelled,
+}
+
+/// A row by its ids: what remains of it while an answer is on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum RowKey {
+    Job(JobId),
+    Tasks(JobId, Alike),
+    Task(JobId, u32, Alike),
+}
+
+impl RowKey {
+    pub(super) fn row(self, state: &State) -> Option<Row<'_>> {
+        match self {
+            Self::Job(id) => state.jobs.get(id).map(Row::Job),
+            Self::Tasks(id, alike) => state.arrays.get(id).map(|array| Row::Tasks { array, alike }),
+            Self::Task(id, position, alike) => {
+                state.arrays.get(id).map(|array| Row::Task { array, position, alike })
+            }
+        }
+    }
+}
+
+pub(super) fn positions(array: &Array, alike: Alike) -> &RangeSet {
+    match alike {
+        Alike::Pending => &array.pending,
+        Alike::Cancelled => &array.cancelled,
+    }
+}
+
+impl<'a> Row<'a> {
+    pub(super) fn key(&self) -> RowKey {
+        match *self {
+            Self::Job(job) => RowKey::Job(job.id),
+            Self::Tasks { array, alike } => RowKey::Tasks(array.id, alike),
+            Self::Task { array, position, alike } => RowKey::Task(array.id, position, alike),
+        }
+    }
+
+    pub(super) fn spec(&self) -> &'a JobSpec {
+        match self {
+            Self::Job(job) => &job.spec,
+            Self::Tasks { array, .. } | Self::Task { array, .. } => &array.spec,
+        }
+    }
+
+    fn array(&self) -> Option<&'a Array> {
+        match self {
+            Self::Job(_) => None,
+            Self::Tasks { array, .. } | Self::Task { array, .. } => Some(array),
+        }
+    }
+
+    pub(super) fn id(&self) -> u64 {
+        match self {
+            Self::Job(job) => job.id.0,
+            Self::Tasks { array, .. } => array.id.0,
+            Self::Task { array, position, .. } => array.task_id(*position).0,
+        }
+    }
+
+    pub(super) fn array_id(&self) -> Option<u64> {
+        match self {
+            Self::Job(job) => job.task.map(|task| task.array.0),
+            Self::Tasks { array, .. } | Self::Task { array, .. } => Some(array.id.0),
+        }
+    }
+
+    pub(super) fn array_index(&self) -> Option<u32> {
+        match self {
+            Self::Job(job) => job.task.map(|task| task.index),
+            Self::Task { array, position, .. } => array.tasks.nth(*position),
+            Self::Tasks { array, alike } => {
+                let set = positions(array, *alike);
+                if set.len() == 1 { array.tasks.nth(set.first()?) } else { None }
+            }
+        }
+    }
+
+    /// The indices a row stands for, `7-9,12%2`, when there are several.
+    pub(super) fn array_tasks(&self) -> Option<String> {
+        match self {
+            Self::Tasks { array, alike } if positions(array, *alike).len() > 1 => {
+                Some(array.tasks.text_of(positions(array, *alike)))
+            }
+            _ => None,
+        }
+    }
+
+    /// `17`, `98_5`, `98_[7-9,12%2]`.
+    pub(super) fn shown_id(&self) -> String {
+        let array = self.array_id().unwrap_or_default();
+        match (self.array_index(), self.array_tasks()) {
+            (Some(index), _) => format!("{array}_{index}"),
+            (None, Some(tasks)) => format!("{array}_[{tasks}]"),
+            (None, None) => self.id().to_string(),
+        }
+    }
+
+    pub(super) fn state(&self) -> JobState {
+        match self {
+            Self::Job(job) => job.state,
+            Self::Tasks { alike, .. } | Self::Task { alike, .. } => match alike {
+                Alike::Pending => JobState::Pending,
+                Alike::Cancelled => JobState::Cancelled,
+            },
+        }
+    }
+
+    pub(super) fn is_pending(&self) -> bool {
+        self.state() == JobState::Pending
+    }
+
+    pub(super) fn holds(&self) -> &'a [Mark] {
+        match self {
+            Self::Job(job) => &job.holds,
+            Self::Tasks { array, .. } | Self::Task { array, .. } => &array.holds,
+        }
+    }
+
+    /// The pass's reason; before the first pass, what can be told without one.
+    pub(super) fn reason_code(&self, view: View) -> ReasonCode {
+        if !self.is_pending() {
+            return ReasonCode::None;
+        }
+        match (self.reason().code, self.holds().first()) {
+            (ReasonCode::None, Some(hold)) if hold.owner.starts_with("user:") => ReasonCode::JobHeldUser,
+            (ReasonCode::None, Some(_)) => ReasonCode::JobHeldAdmin,
+            (ReasonCode::None, None) if self.eligible() > view.now => ReasonCode::BeginTime,
+            (code, _) => code,
+        }
+    }
+
+    pub(super) fn reason_text(&self) -> &'a str {
+        if self.is_pending() { &self.reason().text } else { "" }
+    }
+
+    fn reason(&self) -> &'a Reason {
+        match self {
+            Self::Job(job) => &job.reason,
+            Self::Tasks { array, .. } | Self::Task { array, .. } => &array.reason,
+        }
+    }
+
+    pub(super) fn nice(&self) -> i32 {
+        match self {
+            Self::Job(job) => job.nice,
+            Self::Tasks { array, .. } | Self::Task { array, .. } => array.nice,
+        }
+    }
+
+    pub(super) fn limit_secs(&self) -> Option<u32> {
+        match self {
+            Self::Job(job) => job.limit_secs,
+            Self::Tasks { array, .. } | Self::Task { array, .. } => array.limit_secs,
+        }
+    }
+
+    pub(super) fn submitted(&self) -> Timestamp {
+        match self {
+            Self::Job(job) => job.submitted,
+            Self::Tasks { array, .. } | Self::Task { array, .. } => array.submitted,
+        }
+    }
+
+    pub(super) fn eligible(&self) -> Timestamp {
+        match self {
+            Self::Job(job) => job.eligible,
+            Self::Tasks { array, .. } | Self::Task { array, .. } => array.eligible,
+        }
+    }
+
+    pub(super) fn started(&self) -> Option<Timestamp> {
+        match self {
+            Self::Job(job) if !self.is_pending() => job.started,
+            _ => None,
+        }
+    }
+
+    pub(super) fn ended(&self) -> Option<Timestamp> {
+        match self {
+            Self::Job(job) if job.state.is_final() || job.state == JobState::Completing => job.ended,
+            Self::Job(_) => None,
+            Self::Tasks { array, .. } | Self::Task { array, .. } => array.ended.filter(|_| !self.is_pending()),
+        }
+    }
+
+    /// Seconds of the present or last run.
+    pub(super) fn elapsed_secs(&self, view: View) -> i64 {
+        self.started().map_or(0, |started| self.ended().unwrap_or(view.now).since_secs(started))
+    }
+
+    pub(super) fn exit(&self) -> ExitCode {
+        match self {
+            Self::Job(job) => job.exit,
+            _ => ExitCode::SUCCESS,
+        }
+    }
+
+    pub(super) fn end_text(&self) -> &'a str {
+        match self {
+            Self::Job(job) => &job.end_text,
+            _ => "",
+        }
+    }
+
+    pub(super) fn attempts(&self) -> u32 {
+        match self {
+            Self::Job(job) => job.attempts,
+            _ => 0,
+        }
+    }
+
+    /// The live run, when there is one.
+    pub(super) fn run(&self, view: View<'a>) -> Option<&'a Run> {
+        match self {
+            Self::Job(job) => view.state.runs.get(job.live_run()?),
+            _ => None,
+        }
+    }
+
+    fn partition(&self, view: View<'a>) -> Option<&'a Partition> {
+        view.state.config.partition(&self.spec().partition)
+    }
+
+    /// 0 for jobs that are held, as in Slurm.
+    pub(super) fn priority(&self, view: View) -> u64 {
+        if self.is_pending() && !self.holds().is_empty() {
+            return 0;
+        }
+        gsched::first_fit::priority(self.partition(view), self.nice())
+    }
+
+    /// Nodes held, or asked for.
+    pub(super) fn nodes(&self, view: View) -> u32 {
+        match self.run(view) {
+            Some(run) => run.allocation.len() as u32,
+            None => {
+                let request = &self.spec().request;
+                let named = request.nodelist.as_ref().map_or(0, |list| list.len() as u32);
+                request.nodes_min.max(named).max(1)
+            }
+        }
+    }
+
+    fn tasks_asked(&self, view: View) -> u32 {
+        let request = &self.spec().request;
+        let nodes = self.nodes(view);
+        match request.ntasks_per_node {
+            Some(per_node) if request.ntasks <= 1 => per_node.saturating_mul(nodes),
+            _ => request.ntasks.max(nodes),
+        }
+    }
+
+    pub(super) fn ntasks(&self, view: View) -> u32 {
+        match self.run(view) {
+            Some(run) => run.allocation.iter().map(|share| share.tasks).sum(),
+            None => self.tasks_asked(view),
+        }
+    }
+
+    /// CPUs held, or asked for on all nodes.
+    pub(super) fn cpus(&self, view: View) -> u32 {
+        if let Some(run) = self.run(view) {
+            return run.allocation.iter().map(|share| share.cpus).sum();
+        }
+        let request = &self.spec().request;
+        let tasks = self.tasks_asked(view);
+        let by_task = request.cpus_per_task.map(|cpus| cpus.saturating_mul(tasks));
+        let usual = self.partition(view).and_then(|p| p.cpus_per_gpu).filter(|_| by_task.is_none());
+        let gpus = self.gpu_milli(view).div_ceil(1000) as u32;
+        let by_gpu = request.cpus_per_gpu.or(usual).map_or(0, |cpus| cpus.saturating_mul(gpus));
+        by_task.unwrap_or(tasks).max(by_gpu).max(1)
+    }
+
+    /// Thousandths of GPUs held, or asked for on all nodes.
+    pub(super) fn gpu_milli(&self, view: View) -> u64 {
+        if let Some(run) = self.run(view) {
+            return run.allocation.iter().map(|share| share.gpus.milli()).sum();
+        }
+        let request = &self.spec().request;
+        let Some(first) = request.gpus.as_ref().and_then(|ask| ask.first()) else { return 0 };
+        let each = match &first.amount {
+            GpuAmount::Whole(count) | GpuAmount::Mig { count, .. } => u64::from(*count) * 1000,
+            GpuAmount::Share { milli } => u64::from(*milli),
+        };
+        each * match request.gpu_scope {
+            GpuScope::Job => 1,
+            GpuScope::Node => u64::from(self.nodes(view)),
+            GpuScope::Task => u64::from(self.tasks_asked(view)),
+        }
+    }
+
+    /// As `squeue %m`: the request as it was made; of a run without one, what its first node gave. `None` while
+    /// nobody can say.
+    pub(super) fn mem_bytes(&self, view: View) -> Option<u64> {
+        match self.spec().request.mem {
+            MemAsk::PerNode(bytes) | MemAsk::PerCpu(bytes) | MemAsk::PerGpu(bytes) => Some(bytes),
+            MemAsk::Default => match self.run(view).and_then(|run| run.allocation.first()) {
+                Some(share) => Some(share.mem_bytes),
+                None => {
+                    let partition = self.partition(view)?;
+                    let by_gpu = partition.mem_per_gpu_bytes.filter(|_| self.spec().request.gpus.is_some());
+                    by_gpu.or(partition.mem_per_cpu_bytes)
+                }
+            },
+        }
+    }
+
+    /// Host list of the run, in its order.
+    pub(super) fn nodelist(&self, view: View) -> String {
+        let Some(run) = self.run(view) else { return String::new() };
+        let names = run.allocation.iter().filter_map(|share| view.state.nodes.get(share.node));
+        hostlist::compress(names.map(|node| node.name.as_str()))
+    }
+
+    /// Held GPUs by node and type: `node1:h100:0-3`, by the index that nvidia-smi shows.
+    pub(super) fn gpus_held(&self, view: View) -> Vec<String> {
+        let Some(run) = self.run(view) else { return Vec::new() };
+        let mut texts = Vec::new();
+        for share in &run.allocation {
+            let Some(node) = view.state.nodes.get(share.node) else { continue };
+            let mut held: Vec<(&str, u32)> = share
+                .gpus
+                .slots()
+                .filter_map(|slot| node.gpus.iter().find(|gpu| gpu.slot == slot))
+                .map(|gpu| (gpu.info.gpu_type.as_str(), gpu.info.index))
+                .collect();
+            held.sort_unstable();
+            for of_type in held.chunk_by(|a, b| a.0 == b.0) {
+                let indices: RangeSet = of_type.iter().map(|(_, index)| *index).collect();
+                texts.push(format!("{}:{}:{indices}", node.name, of_type[0].0));
+            }
+        }
+        texts
+    }
+
+    /// What the job runs, for display.
+    pub(super) fn command(&self) -> String {
+        let launch = &self.spec().launch;
+        if !launch.command.is_empty() {
+            return launch.command.clone();
+        }
+        let mut text = String::new();
+        for word in &launch.argv {
+            let blank = if text.is_empty() { "" } else { " " };
+            let _ = write!(text, "{blank}{word}"); // to a String: cannot fail
+            if text.len() > 4096 {
+                break;
+            }
+        }
+        text
+    }
+
+    pub(super) fn stdout(&self, view: View) -> String {
+        let launch = &self.spec().launch;
+        match (launch.stdout.as_str(), self.array_id()) {
+            ("", None) => self.file(pattern::DEFAULT_OUTPUT, view),
+            ("", Some(_)) => self.file(pattern::DEFAULT_ARRAY_OUTPUT, view),
+            (pattern, _) => self.file(pattern, view),
+        }
+    }
+
+    pub(super) fn stderr(&self, view: View) -> String {
+        match self.spec().launch.stderr.as_str() {
+            "" => self.stdout(view),
+            pattern => self.file(pattern, view),
+        }
+    }
+
+    pub(super) fn stdin(&self, view: View) -> String {
+        match self.spec().launch.stdin.as_str() {
+            "" => "/dev/null".to_owned(),
+            pattern => self.file(pattern, view),
+        }
+    }
+
+    /// A pattern as a path; left as it is where a row stands for several tasks.
+    fn file(&self, pattern: &str, view: View) -> String {
+        let spec = self.spec();
+        let index = self.array_index();
+        let name = if self.array().is_some() && index.is_none() {
+            pattern.to_owned()
+        } else {
+            let batch_node = self.run(view).and_then(|run| view.state.nodes.get(run.allocation.first()?.node));
+            let context = PatternContext {
+                job_id: self.id(),
+                array: self.array_id().zip(index),
+                job_name: &spec.name,
+                user_name: &spec.user.name,
+                node_name: batch_node.map_or("%N", |node| &node.name),
+                node_index: 0,
+                step: None,
+                task: 0,
+            };
+            pattern::expand(pattern, &context).unwrap_or_else(|_| pattern.to_owned())
+        };
+        if name.starts_with('/') { name } else { format!("{}/{name}", spec.launch.work_dir.trim_end_matches('/')) }
+    }
+}

@@ -1,0 +1,297 @@
+//! One job: in full, its script, its log, and waiting for its end. Finished jobs come from the database.
+//!
+//! Owns how memory and database are joined to one answer; never which of them is right: a job in memory wins.
+
+use super::column::COLUMNS;
+use super::error::ApiError;
+use super::filter::JobFilter;
+use super::job_list::json_rows;
+use super::lookup::{JobName, job_name, one_row};
+use super::permission::{Caller, Sight, must_own};
+use super::query::Pairs;
+use super::row::{Alike, Row, View};
+use super::{Site, now};
+use crate::store::reader::{HistoryLine, StoredJob};
+use axum::extract::{Path, State as Shared};
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use gcore::ctl::State;
+use gmodel::hostlist::Hostlist;
+use gmodel::job::JobSpec;
+use gmodel::{JobId, JobState, RunId};
+use gwire::api::{JobQuery, JobRow, LogText, RunQuery, RunRow, SCHEMA};
+use serde::Serialize;
+use std::time::{Duration, Instant};
+
+/// Tasks of one array in one answer.
+const MAX_ROWS: u32 = 20_000;
+/// Longest that a question may wait.
+const MAX_WAIT_SECS: u32 = 60;
+const DEFAULT_WAIT_SECS: u32 = 30;
+
+#[derive(Serialize)]
+struct Jobs {
+    schema: u32,
+    jobs: Vec<JobRow>,
+}
+
+pub(super) async fn show(
+    caller: Caller,
+    Shared(site): Shared<Site>,
+    Path(id): Path<String>,
+    pairs: Pairs,
+) -> Result<Response, ApiError> {
+    pairs.only(&[])?;
+    answer(&site, &caller, &job_name(&id)?, &id).await
+}
+
+/// Long poll: answers when the job (all of an array) is over, or the time is up.
+pub(super) async fn wait(
+    caller: Caller,
+    Shared(site): Shared<Site>,
+    Path(id): Path<String>,
+    pairs: Pairs,
+) -> Result<Response, ApiError> {
+    let pairs = pairs.only(&["timeout_secs"])?;
+    let wait_secs = pairs.number("timeout_secs")?.unwrap_or(DEFAULT_WAIT_SECS).min(MAX_WAIT_SECS);
+    let name = job_name(&id)?;
+    let until = Instant::now() + Duration::from_secs(u64::from(wait_secs));
+    loop {
+        let seen = site.core.version();
+        let state = site.core.view().await;
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() || is_over(&state, &name) {
+            return answer(&site, &caller, &name, &id).await;
+        }
+        site.core.wait_changed(seen, left).await;
+    }
+}
+
+/// Nothing of it is pending or live in memory.
+fn is_over(state: &State, name: &JobName) -> bool {
+    match name {
+        JobName::Job(id) if state.arrays.contains(*id) => {
+            state.arrays.get(*id).is_none_or(gcore::ctl::Array::is_over)
+        }
+        _ => one_row(state, name).is_none_or(|row| row.state().is_final()),
+    }
+}
+
+async fn answer(site: &Site, caller: &Caller, name: &JobName, shown: &str) -> Result<Response, ApiError> {
+    let jobs = in_full(site, caller, name).await?;
+    if jobs.is_empty() {
+        return Err(unknown(shown));
+    }
+    Ok(axum::Json(Jobs { schema: SCHEMA, jobs }).into_response())
+}
+
+fn unknown(shown: &str) -> ApiError {
+    let shown: String = shown.chars().take(40).collect();
+    ApiError::not_found(format!("there is no job {shown} that you may see. `gq` lists what waits and runs, `gacct` what is over"))
+}
+
+/// All rows of a name. Tasks that have left memory are added from accounting.
+async fn in_full(site: &Site, caller: &Caller, name: &JobName) -> Result<Vec<JobRow>, ApiError> {
+    let state = site.core.view().await;
+    let sight = Sight::of(caller, &state);
+    let mut jobs = rows_in_memory(&state, &sight, name)?;
+    if let [job] = &mut jobs[..]
+        && (job.state.is_final() || job.state == JobState::Completing)
+        && job.nodelist.is_empty()
+        && let Some(run) = site.core.reader().last_run(JobId(job.id), now()).await?
+    {
+        add_run(job, &run);
+    }
+    let whole_array = match name {
+        JobName::Job(id) => state.arrays.contains(*id) || jobs.is_empty(),
+        JobName::Tasks { .. } => jobs.is_empty(),
+    };
+    if whole_array {
+        let known: std::collections::BTreeSet<u64> =
+            jobs.iter().filter(|job| job.array_tasks.is_none()).map(|job| job.id).collect();
+        let stored = from_database(site, &state, &sight, name).await?;
+        jobs.extend(stored.into_iter().filter(|job| !known.contains(&job.id)));
+    }
+    Ok(jobs)
+}
+
+fn rows_in_memory(state: &State, sight: &Sight, name: &JobName) -> Result<Vec<JobRow>, ApiError> {
+    let view = View { state, now: now() };
+    let query = JobQuery { state: "all".to_owned(), ..JobQuery::default() };
+    let filter = JobFilter::new(&query)?.with_ids(vec![name.clone()]);
+    let mut rows = Vec::new();
+    filter.each(view, sight, |row| rows.push(row));
+    // What waits comes first; of the others the ids decide.
+    rows.sort_by_key(|row| (!row.is_pending(), row.id()));
+    rows.truncate(MAX_ROWS as usize);
+    read_back(&json_rows(view, &rows, &COLUMNS.iter().collect::<Vec<_>>()))
+}
+
+fn read_back(json: &[u8]) -> Result<Vec<JobRow>, ApiError> {
+    serde_json::from_slice(json).map_err(|error| ApiError::unavailable(format!("a row cannot be read back: {error}")))
+}
+
+/// What the database knows of a name: the record, and what accounting says of its tasks.
+async fn from_database(site: &Site, state: &State, sight: &Sight, name: &JobName) -> Result<Vec<JobRow>, ApiError> {
+    let reader = site.core.reader();
+    let stored = match name {
+        JobName::Job(id) => reader.job(*id).await?,
+        JobName::Tasks { array, indices } => reader.task(*array, indices.bounds().0).await?,
+    };
+    let view = View { state, now: now() };
+    match stored {
+        None => Ok(Vec::new()),
+        Some(StoredJob::Job(job)) if sight.sees(&job.spec) => {
+            let mut rows = read_back(&json_rows(view, &[Row::Job(&job)], &COLUMNS.iter().collect::<Vec<_>>()))?;
+            if let Some(run) = reader.last_run(job.id, view.now).await? {
+                rows.iter_mut().for_each(|row| add_run(row, &run));
+            }
+            Ok(rows)
+        }
+        Some(StoredJob::Array(array)) if sight.sees(&array.spec) => {
+            let query = RunQuery { job: array.id.to_string(), limit: Some(MAX_ROWS), ..RunQuery::default() };
+            let runs = reader.runs(query, view.now).await?;
+            let template = Row::Tasks { array: &array, alike: Alike::Cancelled };
+            let template = read_back(&json_rows(view, &[template], &COLUMNS.iter().collect::<Vec<_>>()))?;
+            let Some(template) = template.into_iter().next() else { return Ok(Vec::new()) };
+            let mut rows: Vec<JobRow> = runs.iter().map(|run| of_run(&template, run)).collect();
+            if rows.is_empty() && !array.cancelled.is_empty() {
+                rows.push(template);
+            }
+            Ok(rows)
+        }
+        Some(_) => Ok(Vec::new()),
+    }
+}
+
+/// What a run held, on the row of its job that has none any more.
+fn add_run(job: &mut JobRow, run: &RunRow) {
+    job.nodelist.clone_from(&run.nodelist);
+    job.nodes = run.nodes.max(1);
+    job.cpus = run.cpus;
+    job.gpu_count = run.gpu_count;
+    job.start_time = job.start_time.or(run.start_time);
+    job.end_time = job.end_time.or(run.end_time);
+    if job.mem.is_empty() {
+        job.mem_bytes = run.mem_bytes;
+        job.mem = gmodel::size::exact_size(run.mem_bytes);
+    }
+}
+
+/// A task that only accounting knows, with what it has in common with its array.
+fn of_run(template: &JobRow, run: &RunRow) -> JobRow {
+    let mut job = JobRow {
+        id: run.id,
+        shown_id: run.shown_id.clone(),
+        array_id: run.array_id,
+        array_index: run.array_index,
+        array_tasks: None,
+        state: run.state,
+        exit_code: run.exit_code,
+        end_text: run.end_text.clone(),
+        start_time: run.start_time,
+        end_time: run.end_time,
+        elapsed_secs: run.elapsed_secs,
+        attempts: run.attempt,
+        ..template.clone()
+    };
+    add_run(&mut job, run);
+    job
+}
+
+/// The submitted text, for the owner and operators.
+pub(super) async fn script(caller: Caller, Shared(site): Shared<Site>, Path(id): Path<String>) -> Result<Response, ApiError> {
+    let (spec, _) = found(&site, &job_name(&id)?, &id).await?;
+    must_own(&caller, &spec, &id, "script")?;
+    if spec.launch.script.0.is_empty() {
+        let text = format!("job {id} has no script; it runs: {}", spec.launch.argv.join(" "));
+        return Err(ApiError::not_found(text));
+    }
+    match site.core.reader().blob(spec.launch.script.clone()).await? {
+        Some(text) => Ok(([(CONTENT_TYPE, "text/plain; charset=utf-8")], text).into_response()),
+        None => {
+            let days = site.app.config().keep_scripts_days;
+            Err(ApiError::not_found(format!("the script of job {id} was removed: scripts are kept {days} days after the end")))
+        }
+    }
+}
+
+/// The spec of a job and its last attempt; 0 when it never ran.
+async fn found(site: &Site, name: &JobName, shown: &str) -> Result<(JobSpec, RunOf), ApiError> {
+    let state = site.core.view().await;
+    if let Some(row) = one_row(&state, name) {
+        let run = RunOf { job: JobId(row.id()), attempts: row.attempts(), nodes: nodes_of(&state, &row) };
+        return Ok((row.spec().clone(), run));
+    }
+    let reader = site.core.reader();
+    let stored = match name {
+        JobName::Job(id) => reader.job(*id).await?,
+        JobName::Tasks { array, indices } => reader.task(*array, indices.bounds().0).await?,
+    };
+    match stored {
+        None => Err(unknown(shown)),
+        Some(StoredJob::Array(array)) => {
+            Ok(((*array.spec).clone(), RunOf { job: array.id, attempts: 0, nodes: Vec::new() }))
+        }
+        Some(StoredJob::Job(job)) => {
+            let last = reader.last_run(job.id, now()).await?;
+            let list = last.map(|run| run.nodelist).filter(|list| !list.is_empty());
+            let names = list.and_then(|list| Hostlist::parse(&list).ok());
+            let nodes = names.iter().flat_map(Hostlist::iter).map(str::to_owned).collect();
+            Ok(((*job.spec).clone(), RunOf { job: job.id, attempts: job.attempts, nodes }))
+        }
+    }
+}
+
+/// The last attempt of a job and where it was.
+struct RunOf {
+    job: JobId,
+    attempts: u32,
+    nodes: Vec<String>,
+}
+
+fn nodes_of(state: &State, row: &Row) -> Vec<String> {
+    let view = View { state, now: now() };
+    let shares = row.run(view).map(|run| run.allocation.iter()).into_iter().flatten();
+    shares.filter_map(|share| state.nodes.get(share.node)).map(|node| node.name.clone()).collect()
+}
+
+/// What the controller and the nodes did for a job. Nodes that do not answer are said, not waited for.
+pub(super) async fn log(caller: Caller, Shared(site): Shared<Site>, Path(id): Path<String>) -> Result<axum::Json<LogText>, ApiError> {
+    let (spec, run) = found(&site, &job_name(&id)?, &id).await?;
+    must_own(&caller, &spec, &id, "log")?;
+    let history = site.core.reader().history(run.job).await?;
+    let state = site.core.view().await;
+    let mut lines: Vec<String> = history.iter().map(|line| history_line(&state, line)).collect();
+    if run.attempts > 0 {
+        let nodes = match run.nodes.is_empty() {
+            false => run.nodes,
+            true => last_nodes(&site, run.job).await?,
+        };
+        for name in nodes {
+            let Some(node) = state.node_by_name(&name) else { continue };
+            let text = match node.link {
+                gmodel::node::Link::Up => site.app.logs.read_log(node.id, RunId::new(run.job, run.attempts)).await,
+                _ => Err("the node is not connected".to_owned()),
+            };
+            match text {
+                Ok(text) => lines.extend(text.lines().map(|line| format!("{name}: {line}"))),
+                Err(why) => lines.push(format!("{name}: no log: {why}")),
+            }
+        }
+    }
+    Ok(axum::Json(LogText { schema: SCHEMA, lines }))
+}
+
+async fn last_nodes(site: &Site, job: JobId) -> Result<Vec<String>, ApiError> {
+    let run = site.core.reader().last_run(job, now()).await?;
+    let list = run.and_then(|run| Hostlist::parse(&run.nodelist).ok());
+    Ok(list.iter().flat_map(Hostlist::iter).map(str::to_owned).collect())
+}
+
+/// `2026-11-20T09:05:27Z run_placed 17-1 node1 {...}`
+fn history_line(state: &State, line: &HistoryLine) -> String {
+    let run = line.run.map(|run| format!(" {run}")).unwrap_or_default();
+    let node = line.node.map(|id| state.nodes.get(id).map_or_else(|| format!(" node {id}"), |node| format!(" {}", node.name)));
+    format!("{} {}{run}{} {}", line.at, line.kind, node.unwrap_or_default(), line.doc)
+}

@@ -1,0 +1,159 @@
+//! Hold, release, requeue and update: what an owner or operator does to jobs by name.
+//!
+//! Owns reading the request and the shape of the answer; whether it may be done is the core's word.
+
+use super::Site;
+use super::error::{ApiError, refusal_code};
+use super::filter::words_of_ids;
+use super::lookup::{job_name, job_names, target_text, targets as targets_of};
+use super::permission::Caller;
+use axum::Json;
+use axum::extract::State as Shared;
+use axum::extract::rejection::JsonRejection;
+use gcore::ctl::{Command, JobChange, Reply, State, Target, TargetResult};
+use gmodel::JobId;
+use gmodel::suggest::did_you_mean;
+use gmodel::time::parse_rfc3339;
+use gwire::api::{Done, EachResult, OneResult, SCHEMA, TargetsRequest, UpdateRequest};
+use serde_json::Value;
+
+type Body<T> = Result<Json<T>, JsonRejection>;
+
+pub(super) async fn hold(caller: Caller, Shared(site): Shared<Site>, body: Body<TargetsRequest>) -> Result<Json<EachResult>, ApiError> {
+    let Json(request) = body?;
+    let targets = named(&site, &caller, &request.jobs).await?;
+    each(&site, caller, Command::Hold { targets, reason: request.reason }).await
+}
+
+pub(super) async fn release(caller: Caller, Shared(site): Shared<Site>, body: Body<TargetsRequest>) -> Result<Json<EachResult>, ApiError> {
+    let Json(request) = body?;
+    let targets = named(&site, &caller, &request.jobs).await?;
+    each(&site, caller, Command::Release { targets }).await
+}
+
+pub(super) async fn requeue(caller: Caller, Shared(site): Shared<Site>, body: Body<TargetsRequest>) -> Result<Json<EachResult>, ApiError> {
+    let Json(request) = body?;
+    let targets = named(&site, &caller, &request.jobs).await?;
+    each(&site, caller, Command::Requeue { targets, hold: request.hold }).await
+}
+
+pub(super) async fn update(caller: Caller, Shared(site): Shared<Site>, body: Body<UpdateRequest>) -> Result<Json<Done>, ApiError> {
+    let Json(request) = body?;
+    let target = match targets_of(&[job_name(request.job.trim())?])?[..] {
+        [target] => target,
+        _ => return Err(ApiError::invalid(format!("{:?} names several tasks; change one, or the whole array", request.job))),
+    };
+    confine(&site, &caller, &[target]).await?;
+    let change = change(&request)?;
+    site.core.command(caller.actor, Command::Update { target, change }).await?;
+    Ok(Json(Done { schema: SCHEMA, notes: Vec::new() }))
+}
+
+/// The jobs of a request as targets that may be acted on from where it came.
+async fn named(site: &Site, caller: &Caller, jobs: &[String]) -> Result<Vec<Target>, ApiError> {
+    let names: Vec<String> = jobs.iter().flat_map(|text| words_of_ids(text)).collect();
+    if names.is_empty() {
+        return Err(ApiError::invalid("no job is named"));
+    }
+    let targets = targets_of(&job_names(&names)?)?;
+    confine(site, caller, &targets).await?;
+    Ok(targets)
+}
+
+/// From a compute node only the jobs that run there can be acted on.
+pub(super) async fn confine(site: &Site, caller: &Caller, targets: &[Target]) -> Result<(), ApiError> {
+    if caller.confined_to().is_none() {
+        return Ok(());
+    }
+    let state = site.core.view().await;
+    targets.iter().try_for_each(|target| match own_id(&state, *target) {
+        Some(id) => caller.may_act_on(id),
+        None => {
+            let shown = target_text(*target);
+            let text = format!("from a compute node you can act only on your tasks that run there, not on all of array {shown}");
+            Err(ApiError::denied(text))
+        }
+    })
+}
+
+/// The one job that a target means; `None` for a whole array.
+pub(super) fn own_id(state: &State, target: Target) -> Option<JobId> {
+    match target {
+        Target::Job(id) if state.arrays.contains(id) => None,
+        Target::Job(id) => Some(id),
+        Target::Task { array: id, index } => {
+            let Some(array) = state.arrays.get(id) else { return Some(id) };
+            array.tasks.position(index).map(|position| array.task_id(position))
+        }
+    }
+}
+
+/// Sends one command and answers for each target.
+pub(super) async fn each(site: &Site, caller: Caller, command: Command) -> Result<Json<EachResult>, ApiError> {
+    match site.core.command(caller.actor, command).await? {
+        Reply::Each { results } => {
+            Ok(Json(EachResult { schema: SCHEMA, results: results.into_iter().map(one).collect() }))
+        }
+        other => Err(odd(&other)),
+    }
+}
+
+fn one(result: TargetResult) -> OneResult {
+    let job = target_text(result.target);
+    match result.refusal {
+        None => OneResult { job, ok: true, ..OneResult::default() },
+        Some(refusal) => OneResult { job, ok: false, code: refusal_code(refusal.code).to_owned(), error: refusal.text },
+    }
+}
+
+pub(super) fn odd(reply: &Reply) -> ApiError {
+    tracing::error!(?reply, "the core answered something else than was asked");
+    ApiError::unavailable("the controller's core answered something else than was asked; this is a bug")
+}
+
+const CHANGES: [&str; 10] =
+    ["time_limit_secs", "nice", "name", "comment", "partition", "account", "qos", "begin", "requeue", "max_running"];
+
+/// The change as the core takes it. Unknown keys are refused: a change that does nothing would be a lie.
+fn change(request: &UpdateRequest) -> Result<JobChange, ApiError> {
+    if request.change.is_empty() {
+        return Err(ApiError::invalid(format!("nothing to change. Keys: {}", CHANGES.join(", "))));
+    }
+    let mut change = JobChange::default();
+    for (key, value) in &request.change {
+        let text = || value.as_str().map(str::to_owned).ok_or_else(|| wrong(key, value, "text"));
+        match key.as_str() {
+            "time_limit_secs" if value.is_null() => change.limit_secs = Some(None),
+            "time_limit_secs" => change.limit_secs = Some(Some(number(key, value)?)),
+            "nice" => {
+                let nice = value.as_i64().and_then(|nice| i32::try_from(nice).ok());
+                change.nice = Some(nice.ok_or_else(|| wrong(key, value, "a whole number"))?);
+            }
+            "name" => change.name = Some(text()?),
+            "comment" => change.comment = Some(text()?),
+            "partition" => change.partition = Some(text()?),
+            "account" => change.account = Some(text()?),
+            "qos" => change.qos = Some(text()?),
+            "begin" => {
+                let at = value.as_str().and_then(parse_rfc3339);
+                change.eligible = Some(at.ok_or_else(|| wrong(key, value, "an RFC 3339 time in UTC"))?);
+            }
+            "requeue" => change.requeue = Some(value.as_bool().ok_or_else(|| wrong(key, value, "true or false"))?),
+            "max_running" => change.max_running = Some(number(key, value)?),
+            _ => {
+                let guess = did_you_mean(key, CHANGES);
+                return Err(ApiError::invalid(format!("{key:?} of a job cannot be changed.{guess} Keys: {}", CHANGES.join(", "))));
+            }
+        }
+    }
+    Ok(change)
+}
+
+fn number(key: &str, value: &Value) -> Result<u32, ApiError> {
+    let number = value.as_u64().and_then(|number| u32::try_from(number).ok());
+    number.ok_or_else(|| wrong(key, value, "a whole number, not negative"))
+}
+
+fn wrong(key: &str, value: &Value, wanted: &str) -> ApiError {
+    ApiError::invalid(format!("{key} = {value} is not {wanted}"))
+}

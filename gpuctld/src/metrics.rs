@@ -1,0 +1,211 @@
+//! What `/metrics` (Prometheus text) and `gadm diag` say: jobs, nodes and GPUs by state, times of the core.
+//!
+//! Counts come from the published state, times from [`CoreStats`]; nothing here changes anything.
+
+use crate::core_thread::{CoreHandle, CoreStats};
+use crate::histogram::{Histogram, HistogramValues};
+use gcore::ctl::State;
+use gmodel::node::Role;
+use gmodel::{JobState, Timestamp};
+use gwire::api::SCHEMA;
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+/// Routes and the times of their answers.
+pub type RequestTimes = [(String, Arc<Histogram>)];
+
+/// Counts of what there is.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Census {
+    /// Array tasks count one each.
+    jobs: BTreeMap<&'static str, u64>,
+    arrays: u64,
+    runs: u64,
+    nodes: BTreeMap<String, u64>,
+    /// By type and state, in GPUs.
+    gpus: BTreeMap<(String, &'static str), f64>,
+}
+
+fn census(state: &State) -> Census {
+    let mut count = Census { arrays: state.arrays.len() as u64, runs: state.runs.len() as u64, ..Census::default() };
+    count.jobs = JobState::ALL.iter().filter(|job| !job.is_final()).map(|job| (job.long(), 0)).collect();
+    for job in state.jobs.values() {
+        *count.jobs.entry(job.state.long()).or_default() += 1;
+    }
+    for array in state.arrays.values() {
+        *count.jobs.entry(JobState::Pending.long()).or_default() += array.pending.len();
+    }
+    for node in state.nodes.values().filter(|node| node.role == Role::Compute) {
+        *count.nodes.entry(state.node_view(node).to_string()).or_default() += 1;
+        let free = state.free_on(node);
+        for (gpu, free_milli) in node.gpus.iter().zip(&free.gpu_milli) {
+            let gpu_type = gpu.info.gpu_type.clone();
+            if !gpu.usable() {
+                let state = if gpu.present { "sick" } else { "missing" };
+                *count.gpus.entry((gpu_type, state)).or_default() += 1.0;
+                continue;
+            }
+            let idle = f64::from(*free_milli) / 1000.0;
+            let idle_word = if node.is_available() { "idle" } else { "unavailable" };
+            *count.gpus.entry((gpu_type.clone(), "allocated")).or_default() += 1.0 - idle;
+            *count.gpus.entry((gpu_type, idle_word)).or_default() += idle;
+        }
+    }
+    count
+}
+
+/// The histograms of the core: name, meaning, unit is microseconds unless said.
+fn histograms(stats: &CoreStats) -> [(&'static str, &'static str, &Histogram); 5] {
+    [
+        ("commit", "Time of a commit of the core", &stats.commit),
+        ("queue", "Time an input waited for the core", &stats.queue),
+        ("answer", "Time from a command's arrival to its answer", &stats.answer),
+        ("pass", "Time of a pass of the scheduler", &stats.pass),
+        ("checkpoint", "Time of a checkpoint of the write-ahead log", &stats.checkpoint),
+    ]
+}
+
+/// Prometheus text format 0.0.4.
+pub fn prometheus(state: &State, core: &CoreHandle, requests: &RequestTimes, up: Duration) -> String {
+    let count = census(state);
+    let stats = core.stats();
+    let mut out = Exposition::default();
+    out.family("gpupool_jobs", "gauge", "Jobs and array tasks in memory by state");
+    for (state, jobs) in &count.jobs {
+        out.sample("gpupool_jobs", &[("state", state)], *jobs as f64);
+    }
+    out.family("gpupool_nodes", "gauge", "Compute nodes by state");
+    for (state, nodes) in &count.nodes {
+        out.sample("gpupool_nodes", &[("state", state)], *nodes as f64);
+    }
+    out.family("gpupool_gpus", "gauge", "GPUs by type and state");
+    for ((gpu_type, state), gpus) in &count.gpus {
+        out.sample("gpupool_gpus", &[("type", gpu_type), ("state", state)], *gpus);
+    }
+    out.one("gpupool_runs", "gauge", "Runs that hold something", count.runs as f64);
+    out.one("gpupool_arrays", "gauge", "Job arrays in memory", count.arrays as f64);
+    out.one("gpupool_queue_length", "gauge", "Commands waiting for the core", core.queue_len() as f64);
+    out.one("gpupool_uptime_seconds", "gauge", "Seconds since gpuctld started", up.as_secs_f64());
+    let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Relaxed) as f64;
+    out.one("gpupool_commits_total", "counter", "Commits of the core", load(&stats.commits));
+    out.one("gpupool_events_total", "counter", "Events stored", load(&stats.events));
+    out.one("gpupool_refusals_total", "counter", "Commands refused", load(&stats.refusals));
+    out.one("gpupool_starts_total", "counter", "Jobs started by the scheduler", load(&stats.starts));
+    out.one("gpupool_views_total", "counter", "Views of the state made for readers", load(&stats.views));
+    out.one("gpupool_disk_free_bytes", "gauge", "Bytes free where the database is", load(&stats.disk_free_bytes));
+    out.one("gpupool_wal_bytes", "gauge", "Size of the write-ahead log", load(&stats.wal_bytes));
+    for (name, help, histogram) in histograms(stats) {
+        let family = format!("gpupool_{name}_seconds");
+        out.family(&family, "histogram", help);
+        out.histogram(&family, &[], &histogram.values());
+    }
+    out.family("gpupool_request_seconds", "histogram", "Time of answering a request, by route");
+    for (route, times) in requests {
+        out.histogram("gpupool_request_seconds", &[("route", route)], &times.values());
+    }
+    out.text
+}
+
+/// The answer of `GET /v1/diag`.
+pub fn diag(state: &State, core: &CoreHandle, requests: &RequestTimes, up: Duration, now: Timestamp) -> Value {
+    let count = census(state);
+    let stats = core.stats();
+    let times: Map<String, Value> =
+        histograms(stats).iter().map(|(name, _, histogram)| ((*name).to_owned(), summary(&histogram.values()))).collect();
+    let routes: Map<String, Value> =
+        requests.iter().map(|(route, times)| (route.clone(), summary(&times.values()))).collect();
+    let mut gpus: BTreeMap<&str, BTreeMap<&str, f64>> = BTreeMap::new();
+    for ((gpu_type, state), amount) in &count.gpus {
+        gpus.entry(gpu_type).or_default().insert(state, *amount);
+    }
+    let batch = stats.batch_inputs.values();
+    json!({
+        "schema": SCHEMA,
+        "release": env!("CARGO_PKG_VERSION"),
+        "cluster": state.config.name,
+        "time": now.to_string(),
+        "uptime_secs": up.as_secs(),
+        "incarnation": state.incarnation,
+        "seq": state.seq.0,
+        "next_job": state.next_job,
+        "jobs": count.jobs,
+        "arrays": count.arrays,
+        "runs": count.runs,
+        "nodes": count.nodes,
+        "gpus": gpus,
+        "queue_length": core.queue_len(),
+        "commits": stats.commits.load(Relaxed),
+        "events": stats.events.load(Relaxed),
+        "refusals": stats.refusals.load(Relaxed),
+        "starts": stats.starts.load(Relaxed),
+        "views": stats.views.load(Relaxed),
+        "inputs_per_commit": {"mean": batch.mean(), "max": batch.max},
+        "disk_free_bytes": stats.disk_free_bytes.load(Relaxed),
+        "wal_bytes": stats.wal_bytes.load(Relaxed),
+        "times": times,
+        "requests": routes,
+    })
+}
+
+fn summary(values: &HistogramValues) -> Value {
+    json!({
+        "count": values.count,
+        "mean_us": values.mean(),
+        "p50_us": values.percentile(50),
+        "p99_us": values.percentile(99),
+        "max_us": values.max,
+    })
+}
+
+/// Prometheus text being written.
+#[derive(Default)]
+struct Exposition {
+    text: String,
+}
+
+impl Exposition {
+    fn family(&mut self, name: &str, kind: &str, help: &str) {
+        self.line(format_args!("# HELP {name} {help}."));
+        self.line(format_args!("# TYPE {name} {kind}"));
+    }
+
+    fn one(&mut self, name: &str, kind: &str, help: &str, value: f64) {
+        self.family(name, kind, help);
+        self.sample(name, &[], value);
+    }
+
+    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
+        if labels.is_empty() {
+            return self.line(format_args!("{name} {value}"));
+        }
+        let labels: Vec<String> = labels.iter().map(|(key, value)| format!("{key}=\"{}\"", escaped(value))).collect();
+        self.line(format_args!("{name}{{{}}} {value}", labels.join(",")));
+    }
+
+    /// Microseconds to seconds, buckets cumulated. A bucket holds what is below its bound.
+    fn histogram(&mut self, name: &str, labels: &[(&str, &str)], values: &HistogramValues) {
+        let mut below = 0;
+        let last = values.buckets.len().saturating_sub(1);
+        for (position, (bound, count)) in values.buckets.iter().enumerate() {
+            below += count;
+            let bound = if position == last { "+Inf".to_owned() } else { (*bound as f64 / 1e6).to_string() };
+            let with_bound: Vec<(&str, &str)> = labels.iter().copied().chain([("le", bound.as_str())]).collect();
+            self.sample(&format!("{name}_bucket"), &with_bound, below as f64);
+        }
+        self.sample(&format!("{name}_sum"), labels, values.sum as f64 / 1e6);
+        self.sample(&format!("{name}_count"), labels, values.count as f64);
+    }
+
+    fn line(&mut self, line: std::fmt::Arguments) {
+        writeln!(self.text, "{line}").expect("a String takes every write");
+    }
+}
+
+/// Label values: backslash, quote and newline are escaped.
+fn escaped(value: &str) -> String {
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
