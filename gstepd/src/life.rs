@@ -61,8 +61,10 @@ pub struct Life {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Ready,
-    /// The child is on its way to the program: its files may be on a dead server.
-    Starting,
+    /// The child is on its way to the program: its files may be on a dead server, so the limit counts already.
+    Starting {
+        since: Boot,
+    },
     Running {
         started: Boot,
     },
@@ -87,17 +89,17 @@ impl Life {
     }
 
     /// The user's process may start. Repeating it does nothing.
-    pub fn go(&mut self) -> Vec<Act> {
+    pub fn go(&mut self, now: Boot) -> Vec<Act> {
         if self.phase != Phase::Ready {
             return Vec::new();
         }
-        self.phase = Phase::Starting;
+        self.phase = Phase::Starting { since: now };
         vec![Act::Start]
     }
 
     /// The program runs. A run that was stopped while it started stays stopped.
     pub fn started(&mut self, now: Boot) {
-        if self.phase == Phase::Starting {
+        if matches!(self.phase, Phase::Starting { .. }) {
             self.phase = Phase::Running { started: now };
         }
     }
@@ -111,7 +113,7 @@ impl Life {
     /// The controller or the node wants the run gone.
     pub fn stop(&mut self, now: Boot, why: StopWhy, grace_secs: u32) -> Vec<Act> {
         match self.phase {
-            Phase::Ready | Phase::Starting => {
+            Phase::Ready | Phase::Starting { .. } => {
                 let text = format!("stopped before it started: {}", stop_text(why));
                 self.verdict = Some(Verdict { cause: EndCause::Stopped, text, kill_at: now });
                 self.begin_kill(now)
@@ -139,15 +141,14 @@ impl Life {
     pub fn main_ended(&mut self, now: Boot, exit: ExitCode) -> Vec<Act> {
         self.main = Some(exit);
         match (&self.phase, &self.verdict) {
-            (Phase::Running { .. }, None) => self.begin_kill(now),
+            (Phase::Starting { .. } | Phase::Running { .. }, None) => self.begin_kill(now),
             _ => Vec::new(),
         }
     }
 
     /// No process of the job is left. Before the main process has been reaped its exit is not known: then it waits.
     pub fn emptied(&mut self, main_expected: bool) -> Vec<Act> {
-        let ending = matches!(self.phase, Phase::Killing { .. }) || self.verdict.is_some();
-        if !ending || self.phase == Phase::Recorded || (main_expected && self.main.is_none()) {
+        if !self.is_ending() || (main_expected && self.main.is_none()) {
             return Vec::new();
         }
         self.phase = Phase::Recorded;
@@ -169,7 +170,9 @@ impl Life {
         }
         let kill_at = self.verdict.as_ref().map(|v| v.kill_at);
         match self.phase {
-            Phase::Running { .. } if kill_at.is_some_and(|at| now >= at) => acts.extend(self.begin_kill(now)),
+            Phase::Starting { .. } | Phase::Running { .. } if kill_at.is_some_and(|at| now >= at) => {
+                acts.extend(self.begin_kill(now));
+            }
             Phase::Killing { again_at } if now >= again_at => acts.extend(self.begin_kill(now)),
             _ => {}
         }
@@ -178,17 +181,21 @@ impl Life {
 
     /// When [`Life::tick`] has something to do next.
     pub fn next_deadline(&self) -> Option<Boot> {
-        let verdict = self.verdict.as_ref().filter(|_| self.is_running()).map(|v| v.kill_at);
-        let again = match self.phase {
+        let kill_at = match self.phase {
+            Phase::Starting { .. } | Phase::Running { .. } => self.verdict.as_ref().map(|v| v.kill_at),
             Phase::Killing { again_at } => Some(again_at),
-            _ => None,
+            Phase::Ready | Phase::Recorded => None,
         };
-        [self.warn_at(), self.limit_at(), verdict, again].into_iter().flatten().min()
+        [self.warn_at(), self.limit_at(), kill_at].into_iter().flatten().min()
     }
 
     /// The run is ending: whoever watches should look whether processes are left.
     pub fn is_ending(&self) -> bool {
-        matches!(self.phase, Phase::Killing { .. }) || (self.is_running() && self.verdict.is_some())
+        match self.phase {
+            Phase::Killing { .. } => true,
+            Phase::Starting { .. } | Phase::Running { .. } => self.verdict.is_some(),
+            Phase::Ready | Phase::Recorded => false,
+        }
     }
 
     pub fn is_recorded(&self) -> bool {
@@ -230,13 +237,13 @@ impl Life {
 
     fn limit_at(&self) -> Option<Boot> {
         match (self.phase, &self.verdict, self.terms.limit_secs) {
-            (Phase::Running { started }, None, Some(limit)) => Some(started.plus_secs(limit)),
+            (Phase::Starting { since } | Phase::Running { started: since }, None, Some(limit)) => Some(since.plus_secs(limit)),
             _ => None,
         }
     }
 
     fn warn_at(&self) -> Option<Boot> {
-        let limit_at = self.limit_at().filter(|_| !self.warned)?;
+        let limit_at = self.limit_at().filter(|_| self.is_running() && !self.warned)?;
         let lead = self.terms.warning?.lead_secs;
         Some(Boot(limit_at.0.saturating_sub(u64::from(lead) * 1000)))
     }
@@ -264,9 +271,9 @@ mod tests {
 
     fn running(limit_secs: Option<u32>, warning: Option<SigSpec>) -> Life {
         let mut life = Life::new(Terms { limit_secs, kill_grace_secs: 30, warning });
-        assert_eq!(life.go(), [Act::Start]);
+        assert_eq!(life.go(at(0)), [Act::Start]);
         life.started(at(0));
-        assert_eq!(life.go(), [], "go again starts nothing");
+        assert_eq!(life.go(at(9)), [], "go again starts nothing");
         life
     }
 
@@ -329,7 +336,7 @@ mod tests {
     fn a_stop_before_go_ends_at_once() {
         let mut life = Life::new(Terms::default());
         assert_eq!(life.stop(at(1), StopWhy::PrepareTimeout, 30), KILL);
-        assert_eq!(life.go(), [], "too late");
+        assert_eq!(life.go(at(2)), [], "too late");
         assert_eq!(life.emptied(false), RECORD);
         assert_eq!(life.end(0).0, EndCause::Stopped);
     }
@@ -337,13 +344,25 @@ mod tests {
     #[test]
     fn a_start_that_comes_after_the_stop_changes_nothing() {
         let mut life = Life::new(Terms::default());
-        life.go();
+        life.go(at(0));
         assert_eq!(life.stop(at(1), StopWhy::Cancelled, 30), KILL);
         life.started(at(2));
         assert!(!life.is_running());
         assert_eq!(life.launch_failed(at(2), EndCause::LaunchUser, "late".into()), KILL);
         assert_eq!(life.emptied(false), RECORD);
         assert_eq!(life.end(0).0, EndCause::Stopped);
+    }
+
+    #[test]
+    fn a_start_that_hangs_ends_at_the_limit() {
+        let mut life = Life::new(Terms { limit_secs: Some(60), kill_grace_secs: 5, warning: None });
+        life.go(at(0));
+        assert_eq!(life.next_deadline(), Some(at(60)));
+        assert_eq!(life.tick(at(60)), TERM);
+        assert_eq!(life.tick(at(65)), KILL);
+        assert_eq!(life.main_ended(at(65), ExitCode::killed(9)), []);
+        assert_eq!(life.emptied(true), RECORD);
+        assert_eq!(life.end(0).0, EndCause::TimeLimit);
     }
 
     #[test]

@@ -145,7 +145,7 @@ impl Supervisor {
         let (orders, acknowledged) = self.control.receive();
         for order in orders {
             let acts = match order {
-                ToStep::Go => self.life.go(),
+                ToStep::Go => self.life.go(now()),
                 ToStep::Stop { why, grace_secs } => self.life.stop(now(), why, grace_secs),
                 ToStep::Signal { signal } => self.life.signal(signal),
                 ToStep::Limit { limit_secs } => {

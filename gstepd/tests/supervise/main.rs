@@ -225,6 +225,59 @@ fn a_job_that_fills_its_memory_is_out_of_memory() {
 }
 
 #[test]
+fn a_job_that_fills_its_pids_is_gone_with_all_it_forked() {
+    let limits = Limits { pids_max: Some(40), ..Limits::default() };
+    // The shell gives up at the first fork that fails; what it forked before is deaf and in sessions of its own.
+    let script = "for i in $(seq 100); do setsid sh -c 'trap \"\" TERM HUP; exec sleep 600' & done; wait";
+    let Some(mut bench) = Bench::limited(script, &limits) else { return };
+    let mut link = bench.start_and_go();
+    let cgroup = bench.cgroup.clone().unwrap();
+    wait_for("a full cgroup", || (cgroup.usage().unwrap().pids >= 20 || exists(&bench.run_dir().join("exit.json"))).then_some(()));
+    link.stop(0);
+    link.end();
+    assert!(cgroup.is_empty().unwrap());
+}
+
+#[test]
+fn a_full_disk_does_not_lose_the_record() {
+    let Some(mut bench) = Bench::isolated("while [ ! -e go-on ]; do sleep 0.01; done; exit 8") else { return };
+    let _disk = SmallDisk::mount(&bench.run_dir(), "64k");
+    let mut link = bench.start_and_go();
+    let full = fill(&bench.run_dir().join("ballast"));
+    assert_eq!(full.raw_os_error(), Some(nix::libc::ENOSPC));
+    fs::write(bench.work.join("go-on"), "").unwrap();
+    assert_eq!(link.end().exit, ExitCode::exited(8));
+    assert_eq!(bench.record().exit, ExitCode::exited(8));
+}
+
+/// A tmpfs of its own for a test, unmounted with it.
+struct SmallDisk(std::path::PathBuf);
+
+impl SmallDisk {
+    fn mount(dir: &std::path::Path, size: &str) -> SmallDisk {
+        let options = format!("size={size},mode=700");
+        nix::mount::mount(Some("none"), dir, Some("tmpfs"), nix::mount::MsFlags::empty(), Some(options.as_str())).unwrap();
+        SmallDisk(dir.to_owned())
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = nix::mount::umount2(&self.0, nix::mount::MntFlags::MNT_DETACH);
+    }
+}
+
+fn fill(path: &std::path::Path) -> std::io::Error {
+    use std::io::Write;
+    let mut file = fs::File::create(path).unwrap();
+    loop {
+        if let Err(e) = file.write_all(&[1; 512]) {
+            return e;
+        }
+    }
+}
+
+#[test]
 fn a_users_mistake_at_launch_is_told_as_such() {
     type Spoil = fn(&mut Bench);
     let cases: [(&str, Spoil, &str); 5] = [
