@@ -1,7 +1,7 @@
 //! The processes of a job as one thing to signal, kill and measure: the run's cgroup, or without isolation everything that
 //! descends from the supervisor, which is the sub-reaper of all of it. Never decides when.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -13,6 +13,7 @@ use gsys::cgroup::{JoinFds, RunCgroup};
 use gsys::process;
 use nix::libc::{SIGCONT, SIGKILL, SIGTERM};
 use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::wait::{Id, WaitPidFlag, waitid};
 
 /// Without a cgroup a kill is a race with fork: so many rounds are tried at once, and the supervisor comes back each second.
 const KILL_ROUNDS: usize = 50;
@@ -79,27 +80,41 @@ impl JobProcesses {
         self.signal(SIGCONT, None)
     }
 
-    /// SIGKILL to all, however they forked.
+    /// SIGKILL to all, however they forked. Most jobs leave nothing behind, and nothing forks out of nothing.
     pub fn kill(&self) -> anyhow::Result<()> {
-        if let JobProcesses::Cgroup(cgroup) = self {
-            return Ok(cgroup.kill()?);
+        if self.is_empty()? {
+            return Ok(());
         }
-        for _ in 0..KILL_ROUNDS {
-            let pids = descendants();
-            if pids.is_empty() {
-                break;
-            }
-            for pid in pids {
-                self.signal_member(pid, SIGKILL);
+        match self {
+            JobProcesses::Cgroup(cgroup) => Ok(cgroup.kill()?),
+            JobProcesses::Descendants => {
+                self.kill_descendants();
+                Ok(())
             }
         }
-        Ok(())
     }
 
     pub fn is_empty(&self) -> anyhow::Result<bool> {
         match self {
             JobProcesses::Cgroup(cgroup) => Ok(cgroup.is_empty()?),
-            JobProcesses::Descendants => Ok(descendants().is_empty()),
+            // A sub-reaper without a child has no descendant either: orphans would have come to it.
+            JobProcesses::Descendants => {
+                let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+                Ok(waitid(Id::All, look) == Err(nix::Error::ECHILD))
+            }
+        }
+    }
+
+    fn kill_descendants(&self) {
+        let mut killed = BTreeSet::new();
+        for _ in 0..KILL_ROUNDS {
+            let fresh: Vec<i32> = descendants().into_iter().filter(|pid| killed.insert(*pid)).collect();
+            if fresh.is_empty() {
+                break;
+            }
+            for pid in fresh {
+                self.signal_member(pid, SIGKILL);
+            }
         }
     }
 
