@@ -7,7 +7,7 @@ use super::permission::Caller;
 use super::{App, Site, now};
 use crate::config::{Config, ConfigError};
 use crate::core_thread::CoreHandle;
-use crate::metrics;
+use crate::{metrics, store};
 use axum::Json;
 use axum::extract::State as Shared;
 use axum::extract::rejection::JsonRejection;
@@ -78,6 +78,7 @@ pub(super) async fn reload(app: &App, core: &CoreHandle) -> Result<Vec<String>, 
     let restart = Config::restart_needed(&old, &new);
     let merged = Arc::new(Config::reloaded(&old, &new));
     core.reload(Arc::new(merged.cluster.clone())).await?;
+    app.live.set(&merged);
     *app.config.write().expect("no panic while held") = merged;
     tracing::info!(path = %app.config_path.display(), restart = restart.join(","), "configuration reloaded");
     let note = |key: &String| format!("{key} has changed and takes effect when gpuctld is restarted");
@@ -105,6 +106,21 @@ pub(super) async fn backup(
     if path.exists() {
         return Err(ApiError::conflict(format!("{} exists already; name another file", path.display())));
     }
-    site.app.backup.backup(path.clone()).await.map_err(ApiError::unavailable)?;
+    let (database, to) = (site.app.config().state_dir.join(store::DATABASE), path.clone());
+    let written = tokio::task::spawn_blocking(move || store::backup(&database, &to)).await;
+    let written = written.map_err(|_| ApiError::unavailable("the backup failed; this is a bug"))?;
+    written.map_err(|error| ApiError::unavailable(format!("the backup was not written: {}", with_sources(&error))))?;
     Ok(Json(Done { schema: SCHEMA, notes: vec![format!("written to {}", path.display())] }))
+}
+
+/// An error and what caused it, in one line.
+pub(super) fn with_sources(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
 }

@@ -74,9 +74,12 @@ impl From<Refusal> for ApiError {
 
 impl From<ReadError> for ApiError {
     fn from(error: ReadError) -> Self {
-        let source = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
-        tracing::error!(%error, source, "the database did not answer");
-        Self::unavailable(format!("the accounting database did not answer: {source}"))
+        if let Some(text) = error.question() {
+            return Self::invalid(text);
+        }
+        let text = super::admin::with_sources(&error);
+        tracing::error!(error = text, "the database did not answer");
+        Self::unavailable(format!("the accounting database did not answer: {text}"))
     }
 }
 

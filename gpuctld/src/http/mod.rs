@@ -19,6 +19,7 @@ mod permission;
 mod query;
 mod row;
 mod show;
+mod steps;
 mod submit;
 mod targets;
 
@@ -37,12 +38,14 @@ use axum::middleware::Next;
 use axum::response::Response;
 use axum::routing::{get, post};
 use gmodel::node::Role;
+use gmodel::supervise::StepOrder;
 use gmodel::{NodeId, RunId, Timestamp};
 use gwire::api::MAX_BODY_BYTES;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Instant;
 
@@ -64,16 +67,33 @@ pub struct Peer {
 /// An answer that comes later.
 pub type Later<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// Questions to connected nodes.
-pub trait NodeLogs: Send + Sync {
+/// Questions to connected nodes, over the connections that they dialled.
+pub trait NodeLinks: Send + Sync {
     /// What the node did for a run; waits a few seconds at most.
     fn read_log(&self, node: NodeId, run: RunId) -> Later<'_, Result<String, String>>;
+    /// Hands tasks of a step to the supervisor of a run. What becomes of them goes to `order.connect`, not here.
+    fn start_step(&self, node: NodeId, run: RunId, order: StepOrder) -> Later<'_, Result<(), String>>;
 }
 
-/// Writes a consistent copy of the database.
-pub trait Backup: Send + Sync {
-    /// The path is absolute and must not exist.
-    fn backup(&self, path: PathBuf) -> Later<'_, Result<(), String>>;
+/// Settings that other threads read while they may be reloaded.
+#[derive(Clone, Debug)]
+pub struct LiveSettings {
+    pub min_free_bytes: Arc<AtomicU64>,
+    pub keep_scripts_days: Arc<AtomicU64>,
+}
+
+impl LiveSettings {
+    pub fn of(config: &Config) -> Self {
+        Self {
+            min_free_bytes: Arc::new(AtomicU64::new(config.min_free_bytes)),
+            keep_scripts_days: Arc::new(AtomicU64::new(u64::from(config.keep_scripts_days))),
+        }
+    }
+
+    fn set(&self, config: &Config) {
+        self.min_free_bytes.store(config.min_free_bytes, Relaxed);
+        self.keep_scripts_days.store(u64::from(config.keep_scripts_days), Relaxed);
+    }
 }
 
 /// What handlers need besides the core.
@@ -81,8 +101,8 @@ pub struct App {
     config_path: PathBuf,
     config: RwLock<Arc<Config>>,
     pki: Arc<Pki>,
-    logs: Arc<dyn NodeLogs>,
-    backup: Arc<dyn Backup>,
+    links: Arc<dyn NodeLinks>,
+    live: LiveSettings,
     hook: hook::HookProcess,
     requests: Mutex<BTreeMap<String, Arc<Histogram>>>,
     started: Instant,
@@ -93,15 +113,15 @@ impl App {
         config_path: PathBuf,
         config: Arc<Config>,
         pki: Arc<Pki>,
-        logs: Arc<dyn NodeLogs>,
-        backup: Arc<dyn Backup>,
-    ) -> Arc<Self> {
+        links: Arc<dyn NodeLinks>,
+        live: LiveSettings,
+        ) -> Arc<Self> {
         Arc::new(Self {
             config_path,
             config: RwLock::new(config),
             pki,
-            logs,
-            backup,
+            links,
+            live,
             hook: hook::HookProcess::default(),
             requests: Mutex::default(),
             started: Instant::now(),
@@ -163,6 +183,7 @@ pub fn router(core: CoreHandle, app: Arc<App>) -> Router {
         .route("/v1/jobs/{id}/script", get(show::script))
         .route("/v1/jobs/{id}/log", get(show::log))
         .route("/v1/jobs/{id}/wait", get(show::wait))
+        .route("/v1/jobs/{id}/steps", post(steps::start))
         .route("/v1/nodes", get(nodes::list))
         .route("/v1/nodes/{name}/{act}", post(nodes::act))
         .route("/v1/partitions", get(nodes::partitions))

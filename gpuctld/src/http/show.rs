@@ -271,7 +271,7 @@ pub(super) async fn log(caller: Caller, Shared(site): Shared<Site>, Path(id): Pa
         for name in nodes {
             let Some(node) = state.node_by_name(&name) else { continue };
             let text = match node.link {
-                gmodel::node::Link::Up => site.app.logs.read_log(node.id, RunId::new(run.job, run.attempts)).await,
+                gmodel::node::Link::Up => site.app.links.read_log(node.id, RunId::new(run.job, run.attempts)).await,
                 _ => Err("the node is not connected".to_owned()),
             };
             match text {
