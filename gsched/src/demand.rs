@@ -186,6 +186,8 @@ pub enum Lack {
     Memory,
     /// Shares or slices, which this cluster's nodes do not offer.
     Kind,
+    /// One node would do, but fewer have it than are asked for.
+    Nodes,
 }
 
 impl NodeDemand {

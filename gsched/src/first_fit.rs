@@ -22,7 +22,10 @@ pub fn plan(snapshot: &Snapshot, budget: WorkBudget) -> Plan {
             None => Some(no_partition(job)),
         };
         if let Some(reason) = reason {
-            pass.plan.reasons.push((job.id, reason));
+            match &job.positions {
+                None => pass.plan.reasons.push((job.id, reason)),
+                Some(_) => pass.plan.array_reasons.push((job.id, reason)),
+            }
         }
         if pass.is_spent() {
             pass.plan.cut_short = true;
@@ -123,14 +126,14 @@ impl<'a> Pass<'a> {
             return Some(reason.clone());
         }
         let demands = Demand::all(&job.spec.request, &snapshot.config.partitions[partition]);
-        let reason = match &job.array {
+        let reason = match &job.positions {
             None => self.start_one(job, job.id, partition, &demands).err(),
-            Some(array) => {
-                let mut room = array.room.unwrap_or(u32::MAX);
+            Some(positions) => {
+                let mut room = job.room.unwrap_or(u32::MAX);
                 let mut left = None;
-                for position in array.positions.iter() {
+                for position in positions.iter() {
                     if room == 0 {
-                        left = Some(array_limit(job));
+                        left = Some(array_limit());
                         break;
                     }
                     let id = JobId(job.id.0 + u64::from(position));
@@ -383,15 +386,11 @@ fn standing_reason(job: &PendingJob, partition: &Partition, snapshot: &Snapshot)
         let text = format!("asks for {} nodes, the limit is {most}", job.spec.request.nodes_min);
         return Some(Reason::new(ReasonCode::PartitionNodeLimit, text));
     }
-    match &job.array {
-        Some(array) if array.room == Some(0) => Some(array_limit(job)),
-        _ => None,
-    }
+    (job.room == Some(0)).then(|| array_limit())
 }
 
-fn array_limit(job: &PendingJob) -> Reason {
-    let limit = job.spec.array.as_ref().and_then(|array| array.limit()).unwrap_or(0);
-    let text = format!("{limit} tasks of the array may run at once");
+fn array_limit() -> Reason {
+    let text = "as many tasks of the array run as it allows at once";
     Reason::new(ReasonCode::JobArrayTaskLimit, text)
 }
 
@@ -482,6 +481,13 @@ pub fn impossible(
         Lack::Kind => {
             "shares and slices of GPUs are not offered by this cluster; ask for whole GPUs".into()
         }
+        Lack::Nodes => {
+            let fitting = members.iter().filter(|node| wanted.fits_empty(node).is_ok()).count();
+            format!(
+                "{}: partition {name:?} has {fitting} such nodes. Ask for fewer --nodes.",
+                describe(demand)
+            )
+        }
         Lack::Gpus => {
             let of_kind = |n: &&SchedNode| {
                 n.gpus.iter().filter(|gpu| wanted.gpus.matches(&gpu.info)).count()
@@ -529,9 +535,12 @@ fn lack_of(demand: &Demand, members: &[&SchedNode]) -> Option<Lack> {
     if members.is_empty() {
         return None;
     }
-    demand.nodes.iter().find_map(|wanted| {
-        let best = members.iter().map(|node| wanted.fits_empty(node).err());
-        // `None` sorts first: some node fits.
-        best.min_by_key(|lack| lack.map_or(0, |l| 4 - l as u8)).flatten()
+    demand.nodes.iter().enumerate().find_map(|(at, wanted)| {
+        let fitting = members.iter().filter(|node| wanted.fits_empty(node).is_ok()).count();
+        if fitting > 0 {
+            return (fitting <= at).then_some(Lack::Nodes);
+        }
+        // What the node that comes closest lacks.
+        members.iter().filter_map(|node| wanted.fits_empty(node).err()).max()
     })
 }

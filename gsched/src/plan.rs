@@ -9,8 +9,11 @@ use serde::{Deserialize, Serialize};
 pub struct Plan {
     pub made_from: Seq,
     pub starts: Vec<Start>,
-    /// The one reason of each job looked at that does not start. Array tasks share their array's.
+    /// The one reason of each job looked at that does not start.
     pub reasons: Vec<(JobId, Reason)>,
+    /// The same for arrays; their untouched tasks share it.
+    #[serde(default)]
+    pub array_reasons: Vec<(JobId, Reason)>,
     /// The budget ran out: later jobs were not looked at in this pass.
     pub cut_short: bool,
 }

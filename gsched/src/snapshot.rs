@@ -41,7 +41,7 @@ pub struct SchedNode {
 
 #[derive(Clone, Debug)]
 pub struct PendingJob {
-    /// For an array the array's id; its tasks are `array_pending`.
+    /// For an array the id of its first task, which may also be waiting with a record of its own.
     pub id: JobId,
     pub spec: Arc<JobSpec>,
     pub submitted: Timestamp,
@@ -53,13 +53,9 @@ pub struct PendingJob {
     /// Nodes that failed this job before: avoided while others fit.
     pub avoid: Vec<NodeId>,
     /// Positions still to start, and how many more may run at once.
-    pub array: Option<PendingArray>,
-}
-
-#[derive(Clone, Debug)]
-pub struct PendingArray {
-    pub positions: RangeSet,
-    /// `None` is no cap.
+    /// For an array: positions still to start. `None`: a job, or a task with a record of its own.
+    pub positions: Option<RangeSet>,
+    /// How many more tasks of its array may run at once; `None` is no cap.
     pub room: Option<u32>,
 }
 

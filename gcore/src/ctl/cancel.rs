@@ -60,7 +60,10 @@ fn cancel_job(tx: &mut Tx, actor: &Actor, id: JobId) {
             let by = actor.user.clone();
             tx.emit(Event::JobCancelled { job: id, by, text: String::new(), at: tx.now });
         }
-        (_, Some(run)) => stop(tx, run, StopWhy::Cancelled, &actor.user),
+        (_, Some(run)) => {
+            stop(tx, run, StopWhy::Cancelled, &actor.user);
+            drop_requeue(tx, run, &actor.user);
+        }
         _ => {}
     }
 }
@@ -72,10 +75,27 @@ pub(super) fn stop(tx: &mut Tx, run: RunId, why: StopWhy, by: &str) {
     if record.outcome.is_some() || record.stop.as_ref().is_some_and(stands) {
         return;
     }
-    let grace_secs = tx.state.config.kill_grace_secs;
-    let stop = Stop { why, grace_secs, at: tx.now, by: by.to_owned() };
+    let late = match why {
+        StopWhy::PrepareTimeout => record.late_members(),
+        _ => Vec::new(),
+    };
+    let stop = Stop { late, ..new_stop(tx, why, by) };
     tx.emit(Event::RunStopping { run, stop });
     super::run_end::advance(tx, run);
+}
+
+fn new_stop(tx: &Tx, why: StopWhy, by: &str) -> Stop {
+    let grace_secs = tx.state.config.kill_grace_secs;
+    Stop { why, grace_secs, at: tx.now, by: by.to_owned(), late: Vec::new() }
+}
+
+/// A job that is COMPLETING and would go back to the queue is cancelled instead.
+fn drop_requeue(tx: &mut Tx, run: RunId, by: &str) {
+    let outcome = tx.state.runs.get(run).and_then(|run| run.outcome.as_ref());
+    if outcome.is_some_and(|outcome| outcome.requeue.is_some()) {
+        let stop = new_stop(tx, StopWhy::Cancelled, by);
+        tx.emit(Event::RequeueDropped { run, stop });
+    }
 }
 
 fn send(tx: &mut Tx, target: Target, found: Found, signal: CancelSignal) -> Result<(), Refusal> {

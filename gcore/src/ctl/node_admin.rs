@@ -3,11 +3,12 @@
 use super::command::{Actor, Refusal, RefusalCode, Reply};
 use super::event::Event;
 use super::handle::{Tx, operator_only};
-use super::node_report::forfeit_runs;
+use super::node_report::{forfeit_runs, take};
 use super::state::Node;
 use super::targets::conflict;
-use gmodel::NodeId;
 use gmodel::node::{Link, Mark};
+use gmodel::run::{EndCause, RunEnd, RunPhase};
+use gmodel::{NodeId, RunId};
 
 pub(super) fn drain(
     tx: &mut Tx,
@@ -73,17 +74,33 @@ pub(super) fn down(tx: &mut Tx, actor: &Actor, id: NodeId, reason: &str) -> Resu
 pub(super) fn remove(tx: &mut Tx, actor: &Actor, id: NodeId) -> Result<Reply, Refusal> {
     operator_only(actor, "removing a node")?;
     let node = node(tx, id)?;
-    if node.link == Link::Up || !node.runs.is_empty() {
+    let holds = |run: &&RunId| {
+        let member = tx.state.runs.get(**run).and_then(|run| run.member(id));
+        member.is_some_and(|member| !member.is_settled())
+    };
+    let held = node.runs.iter().filter(holds).count();
+    if node.link == Link::Up || held > 0 {
         let text = format!(
-            "{} is {} and holds {} runs. Stop its gpud and declare it down first.",
+            "{} is {} and holds {held} runs. Stop its gpud and declare it down first.",
             node.name,
             if node.link == Link::Up { "connected" } else { "not connected" },
-            node.runs.len()
         );
         return Err(conflict(text));
     }
+    close_runs(tx, id);
     tx.emit(Event::NodeRemoved { node: id, by: actor.user.clone(), at: tx.now });
     Ok(Reply::Done)
+}
+
+/// What was written off on a machine that will not come back is gone with it.
+fn close_runs(tx: &mut Tx, id: NodeId) {
+    let left: Vec<RunId> =
+        tx.state.nodes.get(id).map_or(Vec::new(), |node| node.runs.iter().copied().collect());
+    for run in left {
+        let text = "the node was removed".into();
+        let end = RunEnd { cause: EndCause::SpoolLost, text, ..RunEnd::default() };
+        take(tx, id, run, RunPhase::Clean(end));
+    }
 }
 
 fn node<'a>(tx: &'a Tx, id: NodeId) -> Result<&'a Node, Refusal> {

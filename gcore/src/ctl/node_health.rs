@@ -7,7 +7,7 @@ use super::event::Event;
 use super::handle::Tx;
 use super::state::{Job, Run, Strike};
 use gmodel::node::Mark;
-use gmodel::run::{EndCause, RunPhase, StopWhy};
+use gmodel::run::EndCause;
 use gmodel::{NodeId, Timestamp};
 use std::collections::BTreeSet;
 
@@ -17,7 +17,6 @@ pub const STRIKE_SOURCES: usize = 2;
 
 /// The strikes a run that ended leaves on its nodes; `true` where one is enough.
 pub(super) fn strikes_of(run: &Run, job: &Job, now: Timestamp) -> Vec<(NodeId, Strike, bool)> {
-    let timed_out = run.stop.as_ref().is_some_and(|s| s.why == StopWhy::PrepareTimeout);
     run.members
         .iter()
         .filter_map(|member| {
@@ -34,17 +33,13 @@ pub(super) fn strikes_of(run: &Run, job: &Job, now: Timestamp) -> Vec<(NodeId, S
                 Some(end) if end.cause == EndCause::LaunchNode => {
                     Some((member.node, strike(&end.text), false))
                 }
-                _ if timed_out && !was_ready(&member.phase) => {
+                _ if run.is_late(member.node) => {
                     Some((member.node, strike("not ready in time"), false))
                 }
                 _ => None,
             }
         })
         .collect()
-}
-
-fn was_ready(phase: &Option<RunPhase>) -> bool {
-    matches!(phase, Some(RunPhase::Ready | RunPhase::Running { .. }))
 }
 
 pub(super) fn strike(tx: &mut Tx, id: NodeId, strike: Strike, at_once: bool) {

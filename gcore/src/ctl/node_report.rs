@@ -6,8 +6,8 @@ use super::handle::Tx;
 use super::run_end::advance;
 use super::state::Member;
 use gmodel::node::{Inventory, Link};
-use gmodel::run::{EndCause, RunEnd, RunPhase, RunReport};
-use gmodel::{NodeId, NodeLife, RunId};
+use gmodel::run::{EndCause, RunEnd, RunPhase, RunReport, StopWhy};
+use gmodel::{Fence, NodeId, NodeLife, RunId};
 use std::collections::BTreeMap;
 
 /// GPUs a node may name in its life: slots are for ever.
@@ -18,8 +18,10 @@ pub(super) fn handle(tx: &mut Tx, id: NodeId, report: NodeReport) {
         return;
     }
     match report {
-        NodeReport::Hello { life, fence: _, inventory, runs } => {
+        NodeReport::Hello { life, fence, inventory, runs } => {
+            outgrow(tx, fence);
             hello(tx, id, life, inventory, runs);
+            take_back_unheard(tx, id, fence);
         }
         NodeReport::Runs { runs } => {
             for report in runs {
@@ -62,6 +64,35 @@ fn hello(
         };
         if let Some(phase) = phase {
             take(tx, id, run, phase);
+        }
+    }
+}
+
+/// Incarnations a node may be ahead; more is not believed.
+const MAX_INCARNATIONS_AHEAD: u64 = 1000;
+
+/// A node that obeyed orders this controller does not remember giving: an older state was brought back
+/// (once more). The incarnation goes above the node's, else it would never obey again.
+fn outgrow(tx: &mut Tx, fence: Fence) {
+    let known = Fence { incarnation: tx.state.incarnation, generation: tx.state.seq.0 };
+    if fence > known && fence.incarnation - known.incarnation <= MAX_INCARNATIONS_AHEAD {
+        let next_job = tx.state.next_job + super::handle::RESTORE_GAP;
+        tx.emit(Event::Restored { incarnation: fence.incarnation + 1, next_job, at: tx.now });
+    }
+}
+
+/// Runs placed before a restore that their node does not name: it may have ended and forgotten them
+/// since the backup, so they must not be sent again. They go back to the queue, with a new number.
+fn take_back_unheard(tx: &mut Tx, id: NodeId, fence: Fence) {
+    if fence.incarnation >= tx.state.incarnation || fence == Fence::default() {
+        return;
+    }
+    let held: Vec<RunId> =
+        tx.state.nodes.get(id).map_or(Vec::new(), |node| node.runs.iter().copied().collect());
+    for run in held {
+        let unheard = tx.state.runs.get(run).and_then(|r| r.member(id)).is_some_and(|m| m.phase.is_none());
+        if unheard {
+            super::cancel::stop(tx, run, StopWhy::Requeued, "system");
         }
     }
 }
@@ -118,7 +149,7 @@ fn take_inventory(tx: &mut Tx, id: NodeId, mut inventory: Inventory) {
 }
 
 /// Takes a report if it is news; reports never go back.
-fn take(tx: &mut Tx, node: NodeId, run: RunId, phase: RunPhase) {
+pub(super) fn take(tx: &mut Tx, node: NodeId, run: RunId, phase: RunPhase) {
     let Some(member) = tx.state.runs.get(run).and_then(|r| r.member(node)) else { return };
     if member.phase.as_ref().is_some_and(|known| known.rank() >= phase.rank()) {
         return;

@@ -3,8 +3,9 @@
 use super::event::Event;
 use super::handle::Tx;
 use super::state::Free;
+use gmodel::config::PartitionState;
 use gmodel::run::Allocation;
-use gmodel::{JobId, JobState, NodeId, NodeLife, Reason, RunId};
+use gmodel::{JobId, JobState, NodeId, NodeLife, RunId};
 use gsched::{Plan, Start};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,33 +14,29 @@ pub(super) fn enter(tx: &mut Tx, plan: Plan) {
     for start in plan.starts {
         place(tx, start, &mut free);
     }
-    let reasons: Vec<(JobId, Reason)> = plan
-        .reasons
-        .into_iter()
-        .filter(|(id, reason)| current_reason(tx, *id).is_some_and(|old| old != reason))
-        .collect();
-    if !reasons.is_empty() {
-        tx.emit(Event::ReasonsGiven { reasons });
-    }
-}
-
-fn current_reason<'a>(tx: &'a Tx, id: JobId) -> Option<&'a Reason> {
-    match tx.state.arrays.get(id) {
-        Some(array) => Some(&array.reason),
-        None => {
-            tx.state.jobs.get(id).filter(|job| job.state == JobState::Pending).map(|job| &job.reason)
-        }
+    let mut jobs = plan.reasons;
+    jobs.retain(|(id, reason)| {
+        let job = tx.state.jobs.get(*id).filter(|job| job.state == JobState::Pending);
+        job.is_some_and(|job| job.reason != *reason)
+    });
+    let mut arrays = plan.array_reasons;
+    arrays.retain(|(id, reason)| tx.state.arrays.get(*id).is_some_and(|a| a.reason != *reason));
+    if !(jobs.is_empty() && arrays.is_empty()) {
+        tx.emit(Event::ReasonsGiven { jobs, arrays });
     }
 }
 
 fn place(tx: &mut Tx, start: Start, free: &mut BTreeMap<NodeId, Free>) {
     let Some(task) = startable(tx, start.job) else { return };
+    if !partition_still_holds(tx, &start) {
+        return;
+    }
     let Some(lives) = still_fits(tx, &start.allocation, free) else { return };
     if let Some((array, position)) = task {
         tx.emit(Event::TaskSplit { array, position });
     }
     let job = tx.state.jobs.get(start.job).expect("startable jobs have a record");
-    let run = RunId::new(start.job, job.attempts + 1);
+    let run = RunId::new(start.job, next_attempt(tx.state.incarnation, job.attempts));
     let limit_secs = job.limit_secs;
     let single = start.allocation.len() == 1;
     let at = tx.now;
@@ -47,6 +44,15 @@ fn place(tx: &mut Tx, start: Start, free: &mut BTreeMap<NodeId, Free>) {
     if single {
         tx.emit(Event::RunGo { run, at });
     }
+}
+
+/// Attempts skipped by a restore: nodes may hold runs that the backup does not know.
+const RESTORE_ATTEMPTS: u64 = 1000;
+
+/// The number of a job's next run. No number from before a restore is given again.
+fn next_attempt(incarnation: u64, attempts: u32) -> u32 {
+    let floor = incarnation.saturating_sub(1).saturating_mul(RESTORE_ATTEMPTS);
+    attempts.max(u32::try_from(floor).unwrap_or(0)).saturating_add(1)
 }
 
 /// Whether a job may start now; for an untouched array task its array and position.
@@ -61,6 +67,23 @@ fn startable(tx: &Tx, id: JobId) -> Option<Option<(JobId, u32)>> {
     let free = array.pending.contains(position) && array.holds.is_empty();
     (free && array.eligible <= tx.now && array_has_room(tx, array.id))
         .then_some(Some((array.id, position)))
+}
+
+/// The job may have been moved to another partition since the plan was made.
+fn partition_still_holds(tx: &Tx, start: &Start) -> bool {
+    let spec = match tx.state.jobs.get(start.job) {
+        Some(job) => &job.spec,
+        None => match tx.state.array_of(start.job) {
+            Some((array, _)) => &array.spec,
+            None => return false,
+        },
+    };
+    let Some(partition) = tx.state.config.partition(&spec.partition) else { return false };
+    let open = matches!(partition.state, PartitionState::Up | PartitionState::Drain);
+    open && start.allocation.iter().all(|share| {
+        let node = tx.state.nodes.get(share.node);
+        node.is_some_and(|node| partition.holds(&node.name, &node.inventory.features))
+    })
 }
 
 fn array_has_room(tx: &Tx, id: JobId) -> bool {

@@ -7,10 +7,11 @@ use super::node_health;
 use super::state::{Job, Member, Outcome, Run};
 use gmodel::config::Partition;
 use gmodel::node::Mark;
-use gmodel::run::{EndCause, RunEnd, RunPhase, StopWhy, Usage};
+use gmodel::run::{EndCause, RunEnd, StopWhy, Usage};
 use gmodel::{ExitCode, JobState, RunId, Timestamp};
+use std::collections::BTreeSet;
 
-/// Node failures of one job until it is held.
+/// Runs of one job that may fail with their nodes until it is held.
 pub const MAX_NODE_FAILURES: usize = 3;
 /// Longest wait before a job that failed to start is tried again, seconds.
 const MAX_BACK_OFF_SECS: i64 = 300;
@@ -24,7 +25,7 @@ pub(super) fn advance(tx: &mut Tx, id: RunId) {
         } else if should_stop_rest(run, no_kill(tx, id)) {
             stop(tx, id, StopWhy::Member, "system");
             return;
-        } else if run.go.is_none() && run.stop.is_none() && run.all(is_ready) {
+        } else if run.go.is_none() && run.stop.is_none() && run.all(Member::is_ready) {
             tx.emit(Event::RunGo { run: id, at: tx.now });
             return;
         } else {
@@ -32,10 +33,6 @@ pub(super) fn advance(tx: &mut Tx, id: RunId) {
         }
     }
     settle(tx, id);
-}
-
-fn is_ready(member: &Member) -> bool {
-    member.phase.as_ref().is_some_and(|phase| phase.rank() >= RunPhase::Ready.rank())
 }
 
 fn no_kill(tx: &Tx, id: RunId) -> bool {
@@ -90,16 +87,18 @@ fn decide(run: &Run, job: &Job, partition: &Partition, now: Timestamp) -> Outcom
     }
     let verdict = verdict(run);
     let may_requeue = job.may_requeue(partition.requeue);
-    let failures = job.node_failures.len() + failed_nodes(run);
+    let failures = failed_runs(job) + usize::from(run.failed_nodes().next().is_some());
     let back_off = |n: usize| now.plus_secs((1i64 << n.min(16)).min(MAX_BACK_OFF_SECS));
     let (requeue, hold) = match verdict.kind {
         Kind::Final => (None, None),
         Kind::AskedBack => (Some(now), None),
         Kind::NeverStarted { hold } => {
             let hold = hold.then(|| system_hold(now, verdict.text.clone()));
-            (Some(back_off(failures)), hold.or_else(|| too_many(job, failures, now)))
+            (Some(back_off(failures)), hold.or_else(|| too_many(job, run, failures, now)))
         }
-        Kind::NodeFailure if may_requeue => (Some(back_off(failures)), too_many(job, failures, now)),
+        Kind::NodeFailure if may_requeue => {
+            (Some(back_off(failures)), too_many(job, run, failures, now))
+        }
         Kind::NodeFailure => (None, None),
     };
     Outcome {
@@ -157,8 +156,8 @@ fn verdict(run: &Run) -> Verdict {
         }
         Some(StopWhy::Preempted) => (JobState::Preempted, String::new(), Kind::AskedBack),
         Some(StopWhy::PrepareTimeout) => {
-            let late = run.members.iter().filter(|m| m.end().is_none_or(|e| e.started.is_none()));
-            let text = format!("{} nodes did not get ready in time", late.count());
+            let late = run.stop.as_ref().map_or(0, |stop| stop.late.len());
+            let text = format!("{late} of {} nodes did not get ready in time", run.members.len());
             (JobState::NodeFail, text, Kind::NeverStarted { hold: false })
         }
         _ => (JobState::Cancelled, String::new(), Kind::Final),
@@ -225,20 +224,21 @@ fn node_failure(run: &Run, text: String) -> Verdict {
     Verdict { state: JobState::NodeFail, exit: ExitCode::default(), text, kind }
 }
 
-fn failed_nodes(run: &Run) -> usize {
-    run.members
-        .iter()
-        .filter(|m| m.forfeited || m.end().is_some_and(|end| end.cause.is_node_failure()))
-        .count()
+/// Runs of the job that failed by a node's fault. A run that lost several nodes counts once.
+fn failed_runs(job: &Job) -> usize {
+    job.node_failures.iter().map(|failure| failure.attempt).collect::<BTreeSet<_>>().len()
 }
 
-fn too_many(job: &Job, failures: usize, now: Timestamp) -> Option<Mark> {
+fn too_many(job: &Job, run: &Run, failures: usize, now: Timestamp) -> Option<Mark> {
     if failures < MAX_NODE_FAILURES {
         return None;
     }
-    let known: Vec<String> =
-        job.node_failures.iter().map(|f| format!("node {} ({})", f.node, f.text)).collect();
-    let text = format!("its runs failed with their nodes {failures} times: {}", known.join("; "));
+    let before = job.node_failures.iter().map(|failure| (failure.node, &*failure.text));
+    let known: Vec<String> = before
+        .chain(run.failed_nodes())
+        .map(|(node, text)| format!("node {node} ({text})"))
+        .collect();
+    let text = format!("{failures} of its runs failed with their nodes: {}", known.join("; "));
     Some(system_hold(now, text))
 }
 

@@ -1,8 +1,7 @@
 //! The picture of the state that the planner works from.
 
-use super::state::{Job, Node, State};
+use super::state::{Array, Job, Node, State};
 use gmodel::{JobState, NodeId, Timestamp};
-use gsched::snapshot::PendingArray;
 use gsched::{PendingJob, RunningShare, SchedNode, Snapshot};
 
 /// Everything a pass needs, and nothing that changes under it.
@@ -24,10 +23,8 @@ pub fn snapshot(state: &State, now: Timestamp) -> Snapshot {
         limit_secs: array.limit_secs,
         held_by: array.holds.first().map(|mark| mark.owner.clone()),
         avoid: Vec::new(),
-        array: Some(PendingArray {
-            positions: array.pending.clone(),
-            room: array.tasks.limit().map(|limit| limit.saturating_sub(array.own_live)),
-        }),
+        positions: Some(array.pending.clone()),
+        room: room_of(array),
     }));
     let running = state.runs.values().flat_map(|run| {
         let from = run.started.or(run.go).unwrap_or(now);
@@ -50,10 +47,7 @@ pub fn snapshot(state: &State, now: Timestamp) -> Snapshot {
 
 fn pending_job(state: &State, job: &Job) -> PendingJob {
     // A task with a record of its own counts against its array's cap.
-    let room = job.task.and_then(|task| {
-        let array = state.arrays.get(task.array)?;
-        array.tasks.limit().map(|limit| limit.saturating_sub(array.own_live))
-    });
+    let room = job.task.and_then(|task| room_of(state.arrays.get(task.array)?));
     let mut avoid: Vec<NodeId> = job.node_failures.iter().map(|failure| failure.node).collect();
     avoid.dedup();
     PendingJob {
@@ -65,11 +59,13 @@ fn pending_job(state: &State, job: &Job) -> PendingJob {
         limit_secs: job.limit_secs,
         held_by: job.holds.first().map(|mark| mark.owner.clone()),
         avoid,
-        array: room.map(|room| PendingArray {
-            positions: [0].into_iter().collect(),
-            room: Some(room),
-        }),
+        positions: None,
+        room,
     }
+}
+
+fn room_of(array: &Array) -> Option<u32> {
+    array.tasks.limit().map(|limit| limit.saturating_sub(array.own_live))
 }
 
 /// A node as the scheduler sees it.

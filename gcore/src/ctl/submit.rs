@@ -20,7 +20,7 @@ const DEFAULT_LIMIT_SECS: u32 = 86_400;
 const MAX_FEASIBLE: usize = 1024;
 /// Bounds on the texts of a request, bytes.
 const MAX_NAME_BYTES: usize = 255;
-const MAX_TEXT_BYTES: usize = 4096;
+pub(super) const MAX_TEXT_BYTES: usize = 4096;
 /// Nodes, tasks and CPUs a job may name.
 const MAX_NODES: u32 = 65_536;
 const MAX_TASKS: u32 = 1_000_000;
@@ -208,20 +208,10 @@ fn check_admission(
     if spec.qos.is_empty() {
         spec.qos = "normal".into();
     }
-    let denied = |text| Err(Refusal::new(RefusalCode::Denied, text));
-    if !partition.allow_accounts.is_empty() && !partition.allow_accounts.contains(&spec.account) {
-        let allowed = partition.allow_accounts.join(", ");
-        return denied(format!(
-            "partition {name:?} is for the accounts {allowed}; this job is charged to {}. \
-             Choose with -A.",
-            spec.account
-        ));
-    }
-    if !partition.allow_users.is_empty() && !partition.allow_users.contains(&actor.user) {
-        return denied(format!("partition {name:?} is not open to {}.", actor.user));
-    }
+    may_use(partition, &actor.user, &spec.account)?;
     if spec.nice < 0 && !actor.operator {
-        return denied("only operators may use a negative --nice.".into());
+        let text = "only operators may use a negative --nice.";
+        return Err(Refusal::new(RefusalCode::Denied, text));
     }
     if let Some(most) = partition.max_nodes
         && spec.request.nodes_min > most
@@ -230,6 +220,23 @@ fn check_admission(
             "--nodes {}: partition {name:?} allows {most} a job.",
             spec.request.nodes_min
         )));
+    }
+    Ok(())
+}
+
+/// Whether the partition is open to a user and an account.
+pub(super) fn may_use(partition: &Partition, user: &str, account: &str) -> Result<(), Refusal> {
+    let name = &partition.name;
+    let denied = |text| Err(Refusal::new(RefusalCode::Denied, text));
+    if !partition.allow_accounts.is_empty() && !partition.allow_accounts.iter().any(|a| a == account) {
+        let allowed = partition.allow_accounts.join(", ");
+        return denied(format!(
+            "partition {name:?} is for the accounts {allowed}; this job is charged to {account}. \
+             Choose with -A."
+        ));
+    }
+    if !partition.allow_users.is_empty() && !partition.allow_users.iter().any(|u| u == user) {
+        return denied(format!("partition {name:?} is not open to {user}."));
     }
     Ok(())
 }

@@ -3,9 +3,9 @@
 use super::command::{Actor, Refusal, RefusalCode, Reply, Target};
 use super::event::{Event, JobChange};
 use super::handle::Tx;
-use super::submit::partition_or_refusal;
+use super::submit::{MAX_TEXT_BYTES, may_use, partition_or_refusal};
 use super::targets::{Found, conflict, find, own_tasks, shown, split};
-use gmodel::JobState;
+use gmodel::{JobId, JobState};
 
 pub(super) fn handle(
     tx: &mut Tx,
@@ -42,7 +42,16 @@ pub(super) fn handle(
         &tx.state.config,
         change.partition.as_deref().unwrap_or(&spec.partition),
     )?;
+    let texts = [&change.name, &change.comment, &change.account, &change.qos];
+    if texts.into_iter().flatten().any(|text| text.len() > MAX_TEXT_BYTES || text.contains(['\0', '\n'])) {
+        let text = format!("names and comments have one line of at most {MAX_TEXT_BYTES} bytes.");
+        return Err(Refusal::new(RefusalCode::Invalid, text));
+    }
     if !actor.operator {
+        if change.partition.is_some() || change.account.is_some() {
+            let account = change.account.as_ref().unwrap_or(&spec.account);
+            may_use(partition, &actor.user, account)?;
+        }
         let denied = |text: String| Err(Refusal::new(RefusalCode::Denied, text));
         if let Some(limit) = change.limit_secs {
             let longer = limit.is_none_or(|new| old_limit.is_some_and(|old| new > old));
@@ -81,17 +90,35 @@ pub(super) fn handle(
         }
         Found::Array(array) => {
             tx.emit(Event::ArrayUpdated { array, change: change.clone() });
-            let change = JobChange { max_running: None, ..change };
-            if change != JobChange::default() {
-                for job in own_tasks(tx.state, array) {
-                    let over = tx.state.jobs.get(job).is_none_or(|job| job.state.is_final());
-                    if !over {
-                        tx.emit(Event::JobUpdated { job, change: change.clone() });
-                    }
+            for job in own_tasks(tx.state, array) {
+                let change = task_change(tx, actor, job, &change);
+                if change != JobChange::default() {
+                    tx.emit(Event::JobUpdated { job, change });
                 }
             }
         }
         Found::Over => {}
     }
     Ok(Reply::Done)
+}
+
+/// What of an array's change goes to a task with a record of its own: nothing once it is over; to a
+/// running one neither place nor time, and a longer limit only from an operator.
+fn task_change(tx: &Tx, actor: &Actor, id: JobId, change: &JobChange) -> JobChange {
+    let mut change = JobChange { max_running: None, ..change.clone() };
+    match tx.state.jobs.get(id) {
+        Some(job) if job.state == JobState::Pending => {}
+        Some(job) if job.state == JobState::Running => {
+            change.partition = None;
+            change.eligible = None;
+            let longer = |new: Option<u32>| {
+                new.is_none_or(|new| job.limit_secs.is_some_and(|old| new > old))
+            };
+            if !actor.operator && change.limit_secs.is_some_and(longer) {
+                change.limit_secs = None;
+            }
+        }
+        _ => return JobChange::default(),
+    }
+    change
 }

@@ -26,12 +26,11 @@ pub(super) fn handle(tx: &mut Tx) {
             forfeit_runs(tx, id, &format!("the node was silent for {secs} s"));
         }
     }
-    let late_before = now.plus_secs(-i64::from(tx.state.config.prepare_timeout_secs));
     let late: Vec<RunId> = tx
         .state
         .preparing
         .iter()
-        .take_while(|(placed, _)| *placed <= late_before)
+        .take_while(|(placed, _)| prepare_ends(tx.state, *placed) <= now)
         .map(|(_, run)| *run)
         .collect();
     for run in late {
@@ -78,14 +77,16 @@ fn silence_ends(state: &State, node: &Node) -> Option<Timestamp> {
         .then(|| since.plus_secs(i64::from(state.config.node_timeout_secs)))
 }
 
+/// When a run must be ready. A controller that was away could not hear that it is: its own start counts.
+fn prepare_ends(state: &State, placed: Timestamp) -> Timestamp {
+    placed.max(state.started).plus_secs(i64::from(state.config.prepare_timeout_secs))
+}
+
 /// The next time at which `Input::Wake` would do something; derived, never set.
 pub fn next_deadline(state: &State) -> Option<Timestamp> {
     let config = &state.config;
     let silence = state.nodes.values().filter_map(|node| silence_ends(state, node)).min();
-    let prepare = state
-        .preparing
-        .first()
-        .map(|(placed, _)| placed.plus_secs(i64::from(config.prepare_timeout_secs)));
+    let prepare = state.preparing.first().map(|(placed, _)| prepare_ends(state, *placed));
     let age = i64::from(config.min_job_age_secs);
     let forget = state.finished.first().map(|(ended, _)| ended.plus_secs(age));
     let eligible = state.not_yet.first().map(|(at, _)| *at);
