@@ -34,8 +34,8 @@ pub struct RunCgroup {
 }
 
 impl RunCgroup {
-    /// Makes `run/sup` and `run/job` below `root` with their limits. A directory that is there already (an earlier
-    /// attempt at the same prepare) is taken over; a `job` that holds processes is refused. On an error nothing stays.
+    /// Makes `run/sup` and `run/job` below `root` with their limits. Empty ones of an earlier attempt at the same prepare are
+    /// removed first, with their counters and their fence; ones that hold processes are refused. On an error nothing stays.
     pub fn create(root: &CgroupRoot, run: &str, limits: &Limits) -> Result<RunCgroup, CgroupError> {
         check_name(run)?;
         let cgroup = RunCgroup {
@@ -43,9 +43,8 @@ impl RunCgroup {
             rel: root.rel().join(run),
         };
         cgroup.make(root, limits).inspect_err(|_| {
-            if cgroup.is_empty().unwrap_or(false) {
-                let _ = cgroup.remove();
-            }
+            // Refuses where processes are, so a live run is safe from this.
+            let _ = cgroup.remove();
         })?;
         Ok(cgroup)
     }
@@ -148,9 +147,16 @@ impl RunCgroup {
             .map_err(|e| CgroupError::io("opening", &path, e))
     }
 
-    /// Removes `job` with everything the job nested in it, `sup` and the run's directory. Fails with the number of
-    /// processes when any is left; what is gone already is no error.
+    /// Removes `job` with everything the job nested in it, `sup` and the run's directory. Touches nothing and fails with the
+    /// number of processes when any is left in either; what is gone already is no error.
     pub fn remove(&self) -> Result<(), CgroupError> {
+        for mount in self.trees.mounts() {
+            let path = mount.join(&self.rel);
+            let pids = kill::pids_below(&path)?.len();
+            if pids > 0 {
+                return Err(CgroupError::Occupied { path, pids });
+            }
+        }
         for mount in self.trees.mounts() {
             remove_tree(&mount.join(&self.rel), REMOVE_PATIENCE)?;
         }
@@ -159,16 +165,10 @@ impl RunCgroup {
 
     fn make(&self, root: &CgroupRoot, limits: &Limits) -> Result<(), CgroupError> {
         limits.check(root)?;
+        self.remove()?;
         root.make_dir(&self.rel)?;
         for leaf in ["sup", "job"] {
             root.make_leaf(&self.rel.join(leaf))?;
-        }
-        let pids = self.job_pids()?;
-        if !pids.is_empty() {
-            return Err(CgroupError::Occupied {
-                path: self.main_dir("job"),
-                pids: pids.len(),
-            });
         }
         self.set_limits(limits)
     }

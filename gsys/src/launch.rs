@@ -244,7 +244,8 @@ pub struct Launched {
     pub pidfd: OwnedFd,
 }
 
-/// A forked child on its way to the program.
+/// A forked child on its way to the program. It may not have joined its cgroup yet: to end the run now, signal the pidfd as
+/// well as killing the cgroup.
 #[derive(Debug)]
 pub struct Launching {
     pid: i32,

@@ -112,19 +112,24 @@ impl NodeDevices {
             gpus,
             ..NodeDevices::default()
         };
-        for (name, minors) in [
-            ("nvidia-uvm", &[0, 1][..]),
-            ("nvidia", &[254, 255]),
-            ("nvidia-frontend", &[254, 255]),
-            ("kfd", &[0]),
-        ] {
+        if devices
+            .gpus
+            .iter()
+            .any(|gpu| gpu.device.major == NVIDIA_MAJOR)
+        {
+            // nvidia-modeset and nvidiactl: fixed numbers, under driver names that have changed over the years.
+            let major = NVIDIA_MAJOR;
+            devices
+                .control
+                .extend([254, 255].map(|minor| DeviceNumber { major, minor }));
+        }
+        for (name, minors) in [("nvidia-uvm", &[0, 1][..]), ("kfd", &[0])] {
             if let Some(major) = char_major(name)? {
-                devices
-                    .control
-                    .extend(minors.iter().map(|minor| DeviceNumber {
-                        major,
-                        minor: *minor,
-                    }));
+                let numbers = minors.iter().map(|minor| DeviceNumber {
+                    major,
+                    minor: *minor,
+                });
+                devices.control.extend(numbers);
             }
         }
         for name in [
@@ -152,11 +157,14 @@ impl NodeDevices {
     }
 }
 
+/// The major of /dev/nvidia0 and its like, assigned in Documentation/admin-guide/devices.txt.
+const NVIDIA_MAJOR: u32 = 195;
+
 /// Majors that unrelated drivers share (misc, DRI): of these only named minors are ever denied.
 const SHARED_MAJORS: [u32; 2] = [10, 226];
 
-/// What any program needs under `devices.default = "deny"`: null zero full random urandom kmsg-less mem devices, the
-/// terminals, ptmx and the pts majors. Site devices (InfiniBand, FUSE) are the site's to allow.
+/// What any program needs under `devices.default = "deny"`: null, zero, full, random, urandom, the
+/// controlling terminal, ptmx and the pts majors. Site devices (InfiniBand, FUSE) are the site's to allow.
 const ORDINARY_DEVICES: [DeviceRule; 9] = [
     DeviceRule {
         major: 1,

@@ -9,7 +9,8 @@ use std::ptr;
 
 use super::error::Report;
 use super::{
-    LaunchError, LaunchSpec, OpenMode, Stage, Stdio, c_path, c_string, candidates, private_mounts,
+    Identity, LaunchError, LaunchSpec, OpenMode, Stage, Stdio, c_path, c_string, candidates,
+    private_mounts,
 };
 use crate::caps;
 use crate::cgroup::JoinFds;
@@ -23,7 +24,7 @@ pub(super) struct Plan<'a> {
     env: CStringArray,
     cwd: CString,
     /// `None` when the daemon is not root: it stays who it is.
-    identity: Option<(u32, u32, &'a [u32])>,
+    identity: Option<&'a Identity>,
     umask: u32,
     rlimits: Vec<(libc::__rlimit_resource_t, libc::rlimit)>,
     nice: i32,
@@ -227,14 +228,14 @@ fn set_rlimits(rlimits: &[(libc::__rlimit_resource_t, libc::rlimit)]) {
 
 /// The bare system calls: glibc's wrappers would signal the parent's other threads, which do not exist here.
 fn become_user(plan: &Plan<'_>) -> Result<(), Report> {
-    let Some((uid, gid, groups)) = plan.identity else {
+    let Some(Identity { uid, gid, groups }) = plan.identity else {
         return Ok(());
     };
     // SAFETY: the group list outlives the call; the others take integers.
     let done = unsafe {
         libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) == 0
-            && libc::syscall(libc::SYS_setresgid, gid, gid, gid) == 0
-            && libc::syscall(libc::SYS_setresuid, uid, uid, uid) == 0
+            && libc::syscall(libc::SYS_setresgid, *gid, *gid, *gid) == 0
+            && libc::syscall(libc::SYS_setresuid, *uid, *uid, *uid) == 0
     };
     if done {
         Ok(())
@@ -365,12 +366,12 @@ fn report(stage: Stage, errno: i32) -> Report {
     }
 }
 
-fn identity<'a>(spec: &'a LaunchSpec<'_>) -> Result<Option<(u32, u32, &'a [u32])>, LaunchError> {
+fn identity<'a>(spec: &'a LaunchSpec<'_>) -> Result<Option<&'a Identity>, LaunchError> {
     let id = &spec.identity;
     // SAFETY: geteuid has no arguments and cannot fail.
     let own = unsafe { libc::geteuid() };
     match own {
-        0 => Ok(Some((id.uid, id.gid, &id.groups))),
+        0 => Ok(Some(id)),
         _ if own == id.uid => Ok(None),
         _ => {
             let doing = format!("becoming uid {} from uid {own}, which is not root", id.uid);

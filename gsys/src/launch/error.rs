@@ -92,7 +92,7 @@ pub(super) struct Report {
 }
 
 impl Report {
-    pub const LINE: usize = 128;
+    pub const LINE: usize = 112;
     pub const SIZE: usize = 5 + Report::LINE;
 
     /// Async-signal-safe.
@@ -116,7 +116,7 @@ impl Report {
     }
 
     pub fn explain(&self, words: &Words) -> LaunchError {
-        let class = match self.stage.is_the_users() && !is_the_nodes(self.errno) {
+        let class = match self.stage.is_the_users() && !self.is_the_nodes(words) {
             true => ErrorClass::User,
             false => ErrorClass::Node,
         };
@@ -126,6 +126,23 @@ impl Report {
             errno: self.errno,
             text: self.text(words),
         }
+    }
+
+    /// Errors that say more about the machine than about what the user asked for, even when a user's path met them.
+    fn is_the_nodes(&self, words: &Words) -> bool {
+        use libc::{EAGAIN, EIO, EMFILE, ENFILE, ENOMEM, ENOTCONN, ESTALE, ETIMEDOUT};
+        let file = match self.stage {
+            Stage::Stdin => words.stdin.as_str(),
+            Stage::Stdout => words.stdout.as_str(),
+            Stage::Stderr => words.stderr.as_str(),
+            _ => "",
+        };
+        // Everybody may open /dev/null: a machine on which that fails is broken, or fenced too narrowly.
+        file == "/dev/null"
+            || [
+                EAGAIN, EIO, EMFILE, ENFILE, ENOMEM, ENOTCONN, ESTALE, ETIMEDOUT,
+            ]
+            .contains(&self.errno)
     }
 
     fn text(&self, words: &Words) -> String {
@@ -244,15 +261,6 @@ fn interpreter(first_line: &[u8]) -> Option<String> {
         .split([' ', '\t'])
         .next()?;
     (!word.is_empty()).then(|| word.to_owned())
-}
-
-/// Errors that say more about the machine than about what the user asked for, even when a user's path met them.
-fn is_the_nodes(errno: i32) -> bool {
-    use libc::{EAGAIN, EIO, EMFILE, ENFILE, ENOMEM, ENOTCONN, ESTALE, ETIMEDOUT};
-    [
-        EAGAIN, EIO, EMFILE, ENFILE, ENOMEM, ENOTCONN, ESTALE, ETIMEDOUT,
-    ]
-    .contains(&errno)
 }
 
 fn reason(errno: i32) -> String {

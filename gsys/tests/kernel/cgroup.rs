@@ -1,15 +1,17 @@
 //! Limits, use, killing and removal of the cgroups of a run.
 
 use std::fs;
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use gsys::cgroup::{
     CgroupError, CgroupRoot, Controller, Hierarchy, Limits, RunCgroup, Trees, remove_all,
 };
+use gsys::device_fence::{DeviceRule, FenceRules, attach_run};
 use gsys::process::{self, Exit};
 
-use crate::scratch::{Scratch, again_argv, exists, not_run, start_in, until};
+use crate::scratch::{Scratch, again_argv, end_of, exists, not_run, start_in, until};
 
 const MIB: u64 = 1 << 20;
 
@@ -100,7 +102,53 @@ fn a_job_that_holds_processes_is_not_taken_over() {
     );
     assert!(matches!(run.remove(), Err(CgroupError::Occupied { .. })));
     assert_killed(&run);
-    process::reap(child.pid).expect("reap");
+    end_of(child.pid);
+}
+
+#[test]
+fn a_prepare_that_is_repeated_starts_from_nothing() {
+    let Some(scratch) = Scratch::new() else {
+        return;
+    };
+    let run = scratch.run(&Limits::default());
+    let no_full = DeviceRule {
+        major: 1,
+        minor: Some(7),
+    };
+    let rules = FenceRules {
+        deny: vec![no_full],
+        ..FenceRules::default()
+    };
+    attach_run(&run, &rules).expect("attach");
+    assert_ne!(scratch.run_shell_in(&run, ": < /dev/full"), Exit::Code(0));
+    let again = scratch.run(&Limits::default());
+    assert_eq!(again.usage().expect("usage").cpu_user_micros, 0);
+    assert_eq!(
+        scratch.run_shell_in(&again, ": < /dev/full"),
+        Exit::Code(0),
+        "the old fence is gone"
+    );
+}
+
+#[test]
+fn a_live_supervisor_keeps_its_run_from_being_made_again() {
+    let Some(scratch) = Scratch::new() else {
+        return;
+    };
+    let run = scratch.run(&Limits::default());
+    let supervisor = gsys::launch::launch(&scratch.shell("exec sleep 1000")).expect("start");
+    run.attach_sup(supervisor.pid).expect("attach");
+    let refused = RunCgroup::create(&scratch.root, "run_1_1", &Limits::default());
+    assert!(
+        matches!(refused, Err(CgroupError::Occupied { pids: 1, .. })),
+        "{refused:?}"
+    );
+    assert!(
+        job_dirs(&scratch, &run).iter().all(|dir| dir.is_dir()),
+        "and nothing of it was taken"
+    );
+    process::pidfd_signal(supervisor.pidfd.as_fd(), libc::SIGKILL).expect("signal");
+    end_of(supervisor.pid);
 }
 
 #[test]
@@ -124,10 +172,7 @@ fn supervisor_and_job_sit_in_siblings() {
     run.attach_job(child.pid).expect("attach");
     assert!(!run.is_empty().expect("look"));
     assert_killed(&run);
-    assert_eq!(
-        process::reap(child.pid).expect("reap"),
-        Exit::Signal(9, false)
-    );
+    assert_eq!(end_of(child.pid), Exit::Signal(9, false));
 }
 
 #[test]
@@ -165,7 +210,7 @@ fn kill_a_forking_job(scratch: &Scratch) {
         run.job_pids().expect("list").len() > 20
     });
     assert_killed(&run);
-    process::reap(child.pid).expect("reap");
+    end_of(child.pid);
     run.remove().expect("remove");
 }
 
@@ -189,10 +234,7 @@ fn without_a_v2_tree_a_forking_and_a_frozen_job_are_killed_too() {
         fs::read_to_string(&state).expect("state").trim() == "FROZEN"
     });
     assert_killed(&run);
-    assert_eq!(
-        process::reap(child.pid).expect("reap"),
-        Exit::Signal(9, false)
-    );
+    assert_eq!(end_of(child.pid), Exit::Signal(9, false));
     let usage = run.usage().expect("usage without v2");
     assert!(usage.memory_peak_bytes > 0, "{usage:?}");
 }
@@ -225,10 +267,7 @@ fn a_stopped_and_a_frozen_job_are_killed_and_the_cgroup_works_again() {
     run.freeze(true).expect("freeze");
     until("all frozen", frozen);
     assert_killed(&run);
-    assert_eq!(
-        process::reap(child.pid).expect("reap"),
-        Exit::Signal(9, false)
-    );
+    assert_eq!(end_of(child.pid), Exit::Signal(9, false));
     assert_eq!(
         scratch.run_shell_in(&run, "echo alive"),
         Exit::Code(0),
@@ -264,7 +303,7 @@ fn a_suspended_job_stands_still_and_goes_on() {
     run.freeze(false).expect("thaw");
     until("it computes again", || used() > last);
     assert_killed(&run);
-    process::reap(child.pid).expect("reap");
+    end_of(child.pid);
 }
 
 #[test]
@@ -287,10 +326,7 @@ fn a_process_that_left_one_tree_is_killed_through_the_others() {
     });
     assert!(!run.is_empty().expect("look"), "the v1 trees still know it");
     assert_killed(&run);
-    assert_eq!(
-        process::reap(child.pid).expect("reap"),
-        Exit::Signal(9, false)
-    );
+    assert_eq!(end_of(child.pid), Exit::Signal(9, false));
 }
 
 #[test]
@@ -316,7 +352,7 @@ fn nested_cgroups_of_a_job_are_killed_and_removed() {
     assert_eq!(scratch.read_output().trim(), "nested", "without an error");
     assert!(!run.is_empty().expect("look"));
     assert_killed(&run);
-    process::reap(child.pid).expect("reap");
+    end_of(child.pid);
     run.remove().expect("remove");
     assert!(dirs.iter().all(|dir| !exists(dir)));
 }
@@ -404,7 +440,7 @@ fn the_pids_limit_holds() {
     assert!(run.job_pids().expect("list").len() <= 8);
     assert!((1..=8).contains(&run.usage().expect("usage").pids));
     assert_killed(&run);
-    process::reap(child.pid).expect("reap");
+    end_of(child.pid);
 }
 
 #[test]
@@ -498,10 +534,7 @@ fn removing_a_tag_kills_and_removes_all_its_nodes() {
     }
     remove_all(&tag).expect("remove");
     for child in children {
-        assert_eq!(
-            process::reap(child.pid).expect("reap"),
-            Exit::Signal(9, false)
-        );
+        assert_eq!(end_of(child.pid), Exit::Signal(9, false));
     }
     assert!(
         scratch
@@ -516,7 +549,6 @@ fn removing_a_tag_kills_and_removes_all_its_nodes() {
 #[test]
 fn the_end_of_the_last_process_wakes_a_poll() {
     use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-    use std::os::fd::AsFd;
     let Some(scratch) = Scratch::new() else {
         return;
     };
@@ -538,7 +570,7 @@ fn the_end_of_the_last_process_wakes_a_poll() {
         from.elapsed()
     );
     assert!(run.wait_empty(PATIENCE).expect("wait"));
-    process::reap(child.pid).expect("reap");
+    end_of(child.pid);
 }
 
 #[test]
@@ -581,7 +613,7 @@ fn a_delegated_service_works_in_its_own_cgroup() {
         .push(("GSYS_TEST_SERVICE".into(), service.clone().into()));
     let child = gsys::launch::launch(&spec).expect("start");
     assert_eq!(
-        process::reap(child.pid).expect("reap"),
+        end_of(child.pid),
         Exit::Code(0),
         "{}",
         scratch.read_output()

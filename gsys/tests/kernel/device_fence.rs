@@ -11,9 +11,9 @@ use gsys::device_fence::{
     attach_run, audit, audit_run, char_major, query, replace, self_test,
 };
 use gsys::device_node::{make_char_device, remove_char_device, unused_major};
-use gsys::process::{self, Exit};
+use gsys::process::Exit;
 
-use crate::scratch::{Scratch, again_argv, not_run, start_in};
+use crate::scratch::{Scratch, again_argv, end_of, not_run, passes_after, start_in};
 
 const PERMITTED: &str = "No such device or address";
 const DENIED: &str = "Operation not permitted";
@@ -299,7 +299,7 @@ fn a_confined_root_job_neither_detaches_its_fence_nor_leaves_its_cgroup() {
         let mut spec = scratch.shell(command);
         spec.confine_root = true;
         let child = start_in(&run, spec).expect("start");
-        process::reap(child.pid).expect("reap")
+        end_of(child.pid)
     };
     for mount in scratch.root.trees().mounts() {
         let leave = format!("echo $$ > {}/cgroup.procs", mount.display());
@@ -342,7 +342,7 @@ fn a_confined_root_job_neither_detaches_its_fence_nor_leaves_its_cgroup() {
         spec.confine_root = true;
         let child = start_in(&run, spec).expect("start");
         assert_eq!(
-            process::reap(child.pid).expect("reap"),
+            end_of(child.pid),
             Exit::Code(0),
             "{}",
             scratch.read_output()
@@ -438,6 +438,33 @@ fn the_self_test_passes_here_and_fails_where_fences_do_not_hold() {
             .flatten()
             .all(|e| !e.path().is_dir()),
         "no probe is left"
+    );
+}
+
+#[test]
+fn the_self_test_notices_a_device_that_opens_all_the_same() {
+    let Some(scratch) = Scratch::new() else {
+        return;
+    };
+    let blind = "mount --bind /dev/null /dev/full";
+    assert!(passes_after(
+        &scratch,
+        blind,
+        "device_fence::child_without_a_full_device"
+    ));
+}
+
+/// Not a test by itself: run where /dev/full is another device than the probe's fence denies.
+#[test]
+fn child_without_a_full_device() {
+    if std::env::var_os("GSYS_TEST_AGAIN").is_none() {
+        return;
+    }
+    let scratch = Scratch::new().expect("as the caller");
+    let failed = self_test(&scratch.root).expect_err("it opens");
+    assert!(
+        failed.to_string().contains("could be opened all the same"),
+        "{failed}"
     );
 }
 

@@ -7,6 +7,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
 use gsys::cgroup::Limits;
+use gsys::device_fence::{FenceRules, attach_run};
 use gsys::launch::{
     Bind, ErrorClass, LaunchError, LaunchSpec, OpenMode, Resource, Rlimit, Stage, Stdio, launch,
     spawn,
@@ -14,7 +15,9 @@ use gsys::launch::{
 use gsys::process::{self, Exit};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use crate::scratch::{GROUPS, Scratch, USER, not_run, start_in, user_identity};
+use crate::scratch::{
+    GROUPS, Scratch, USER, end_of, not_run, passes_after, start_in, user_identity,
+};
 
 /// The scratch directory belongs to the user.
 fn give_to_user(dir: &Path) {
@@ -22,7 +25,7 @@ fn give_to_user(dir: &Path) {
 }
 
 fn finish(spec: &LaunchSpec<'_>) -> Exit {
-    process::reap(launch(spec).expect("start").pid).expect("reap")
+    end_of(launch(spec).expect("start").pid)
 }
 
 fn refused(spec: &LaunchSpec<'_>) -> LaunchError {
@@ -43,7 +46,7 @@ fn a_job_runs_as_its_user_and_as_nobody_else() {
     spec.nice = 3;
     spec.env.push(("GREETING".into(), "hello world".into()));
     let child = start_in(&run, spec).expect("start");
-    assert_eq!(process::reap(child.pid).expect("reap"), Exit::Code(0));
+    assert_eq!(end_of(child.pid), Exit::Code(0));
     let text = scratch.read_output();
     let lines: Vec<&str> = text.lines().collect();
     let groups = GROUPS.map(|g| g.to_string()).join(" ");
@@ -271,6 +274,24 @@ fn a_cgroup_that_is_gone_is_the_nodes_mistake() {
 }
 
 #[test]
+fn a_fence_too_narrow_for_dev_null_is_the_nodes_mistake() {
+    let Some(scratch) = Scratch::new() else {
+        return;
+    };
+    let run = scratch.run(&Limits::default());
+    let rules = FenceRules {
+        default_deny: true,
+        ..FenceRules::default()
+    };
+    attach_run(&run, &rules).expect("attach");
+    let error = start_in(&run, scratch.shell("true")).expect_err("no /dev/null");
+    assert_eq!(
+        (error.class, error.stage, error.errno),
+        (ErrorClass::Node, Stage::Stdin, libc::EPERM)
+    );
+}
+
+#[test]
 fn a_failed_mount_is_the_nodes_mistake() {
     let Some(scratch) = Scratch::new() else {
         return;
@@ -410,6 +431,18 @@ fn a_private_tmp_is_the_jobs_alone() {
 }
 
 #[test]
+fn a_private_tmp_stays_private_where_the_nodes_mounts_are_shared() {
+    let Some(scratch) = Scratch::new() else {
+        return;
+    };
+    assert!(passes_after(
+        &scratch,
+        "true",
+        "launch::a_private_tmp_is_the_jobs_alone"
+    ));
+}
+
+#[test]
 fn a_terminal_becomes_the_controlling_one() {
     let Some(scratch) = Scratch::new() else {
         return;
@@ -452,7 +485,7 @@ fn an_output_that_blocks_does_not_block_the_supervisor() {
     let reader = std::thread::spawn(move || fs::read_to_string(fifo));
     assert!(ready(15_000));
     let launched = launching.finish().expect("started");
-    assert_eq!(process::reap(launched.pid).expect("reap"), Exit::Code(0));
+    assert_eq!(end_of(launched.pid), Exit::Code(0));
     assert_eq!(reader.join().expect("thread").expect("read"), "through\n");
 }
 
@@ -470,10 +503,7 @@ fn the_pidfd_says_when_the_process_has_ended() {
     assert_eq!(process::try_reap(launched.pid).expect("wait"), None);
     process::pidfd_signal(launched.pidfd.as_fd(), libc::SIGTERM).expect("signal");
     assert!(ended(15_000));
-    assert_eq!(
-        process::reap(launched.pid).expect("reap"),
-        Exit::Signal(libc::SIGTERM, false)
-    );
+    assert_eq!(end_of(launched.pid), Exit::Signal(libc::SIGTERM, false));
     let late = process::pidfd_signal(launched.pidfd.as_fd(), libc::SIGTERM).expect_err("reaped");
     assert_eq!(late.raw_os_error(), Some(libc::ESRCH));
 }

@@ -78,7 +78,7 @@ impl Scratch {
     /// Starts a script in the job cgroup and waits for its end.
     pub fn run_shell_in(&self, run: &RunCgroup, script: &str) -> Exit {
         let launched = start_in(run, self.shell(script)).expect("start");
-        process::reap(launched.pid).expect("reap")
+        end_of(launched.pid)
     }
 }
 
@@ -116,6 +116,16 @@ pub fn user_identity() -> Identity {
     }
 }
 
+/// Waits for the end of a child, but not for ever: a job that hangs fails its test.
+pub fn end_of(pid: i32) -> Exit {
+    let mut exit = None;
+    until("the end of a child", || {
+        exit = process::try_reap(pid).expect("wait");
+        exit.is_some()
+    });
+    exit.expect("just seen")
+}
+
 /// Waits for a state; the test fails when it does not come.
 pub fn until(what: &str, mut state: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(20);
@@ -130,6 +140,22 @@ pub fn not_run<T>(why: &str) -> Option<T> {
     let name = std::thread::current().name().unwrap_or("?").to_owned();
     let _ = writeln!(std::io::stderr(), "NOT RUN: {name}: {why}");
     None
+}
+
+/// Runs a test of this program once more after a shell has changed the surroundings, in a mount namespace that passes its
+/// mounts on, and says whether it passed. `GSYS_TEST_AGAIN` is set there.
+pub fn passes_after(scratch: &Scratch, change: &str, test: &str) -> bool {
+    let mut spec = scratch.shell("");
+    let script =
+        format!("unshare -m --propagation shared sh -c '{change} && exec \"$@\"' sh \"$@\"");
+    let shell = ["/bin/sh", "-c", &script, "sh"].map(OsString::from);
+    spec.argv = shell.into_iter().chain(again_argv(test)).collect();
+    spec.env.push(("GSYS_TEST_AGAIN".into(), "1".into()));
+    let passed = end_of(launch(&spec).expect("start").pid) == Exit::Code(0);
+    if !passed {
+        eprintln!("{}", scratch.read_output());
+    }
+    passed
 }
 
 /// The arguments that run one function of this program as a process of its own.
