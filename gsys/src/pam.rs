@@ -175,27 +175,33 @@ unsafe extern "C" fn refuse_to_talk(
     CONVERSATION_ERROR
 }
 
+type StartCall = unsafe extern "C" fn(
+    *const c_char,
+    *const c_char,
+    *const Conversation,
+    *mut *mut c_void,
+) -> c_int;
+type SetItemCall = unsafe extern "C" fn(*mut c_void, c_int, *const c_void) -> c_int;
+type EnvironmentCall = unsafe extern "C" fn(*mut c_void) -> *mut *mut c_char;
+type WordsCall = unsafe extern "C" fn(*mut c_void, c_int) -> *const c_char;
+
 /// The functions of libpam.so.0 that we call. The library stays loaded: modules may have left threads or exit handlers.
 #[derive(Clone, Copy, Debug)]
 struct Library {
-    start: unsafe extern "C" fn(
-        *const c_char,
-        *const c_char,
-        *const Conversation,
-        *mut *mut c_void,
-    ) -> c_int,
+    start: StartCall,
     end: PamCall,
-    set_item: unsafe extern "C" fn(*mut c_void, c_int, *const c_void) -> c_int,
+    set_item: SetItemCall,
     acct_mgmt: PamCall,
     setcred: PamCall,
     open_session: PamCall,
     close_session: PamCall,
-    getenvlist: unsafe extern "C" fn(*mut c_void) -> *mut *mut c_char,
-    strerror: unsafe extern "C" fn(*mut c_void, c_int) -> *const c_char,
+    getenvlist: EnvironmentCall,
+    strerror: WordsCall,
 }
 
 impl Library {
     fn load() -> Option<Library> {
+        use std::mem::transmute;
         // SAFETY: static names; each symbol has the type that Linux-PAM declares for it since version 1.0.
         unsafe {
             let library = libc::dlopen(c"libpam.so.0".as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL);
@@ -207,36 +213,15 @@ impl Library {
                 (!address.is_null()).then_some(address)
             };
             Some(Library {
-                start: std::mem::transmute::<
-                    *mut c_void,
-                    unsafe extern "C" fn(
-                        *const c_char,
-                        *const c_char,
-                        *const Conversation,
-                        *mut *mut c_void,
-                    ) -> c_int,
-                >(symbol(c"pam_start")?),
-                end: std::mem::transmute::<*mut c_void, PamCall>(symbol(c"pam_end")?),
-                set_item: std::mem::transmute::<
-                    *mut c_void,
-                    unsafe extern "C" fn(*mut c_void, c_int, *const c_void) -> c_int,
-                >(symbol(c"pam_set_item")?),
-                acct_mgmt: std::mem::transmute::<*mut c_void, PamCall>(symbol(c"pam_acct_mgmt")?),
-                setcred: std::mem::transmute::<*mut c_void, PamCall>(symbol(c"pam_setcred")?),
-                open_session: std::mem::transmute::<*mut c_void, PamCall>(symbol(
-                    c"pam_open_session",
-                )?),
-                close_session: std::mem::transmute::<*mut c_void, PamCall>(symbol(
-                    c"pam_close_session",
-                )?),
-                getenvlist: std::mem::transmute::<
-                    *mut c_void,
-                    unsafe extern "C" fn(*mut c_void) -> *mut *mut c_char,
-                >(symbol(c"pam_getenvlist")?),
-                strerror: std::mem::transmute::<
-                    *mut c_void,
-                    unsafe extern "C" fn(*mut c_void, c_int) -> *const c_char,
-                >(symbol(c"pam_strerror")?),
+                start: transmute::<*mut c_void, StartCall>(symbol(c"pam_start")?),
+                end: transmute::<*mut c_void, PamCall>(symbol(c"pam_end")?),
+                set_item: transmute::<*mut c_void, SetItemCall>(symbol(c"pam_set_item")?),
+                acct_mgmt: transmute::<*mut c_void, PamCall>(symbol(c"pam_acct_mgmt")?),
+                setcred: transmute::<*mut c_void, PamCall>(symbol(c"pam_setcred")?),
+                open_session: transmute::<*mut c_void, PamCall>(symbol(c"pam_open_session")?),
+                close_session: transmute::<*mut c_void, PamCall>(symbol(c"pam_close_session")?),
+                getenvlist: transmute::<*mut c_void, EnvironmentCall>(symbol(c"pam_getenvlist")?),
+                strerror: transmute::<*mut c_void, WordsCall>(symbol(c"pam_strerror")?),
             })
         }
     }

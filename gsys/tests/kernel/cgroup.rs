@@ -646,3 +646,36 @@ fn child_that_is_a_service() {
     let again = CgroupRoot::open("gpupool").expect("after a restart");
     assert_eq!(again.rel(), root.rel());
 }
+
+#[test]
+fn nobody_removes_the_subtree_they_are_in() {
+    let Some(scratch) = Scratch::new() else {
+        return;
+    };
+    let run = scratch.run(&Limits::default());
+    let mut spec = scratch.shell("");
+    spec.argv = again_argv("cgroup::child_inside_a_subtree");
+    let tag = scratch.root.rel().file_name().expect("tag").to_owned();
+    spec.env.push(("GSYS_TEST_TAG".into(), tag));
+    let child = start_in(&run, spec).expect("start");
+    assert_eq!(
+        end_of(child.pid),
+        Exit::Code(0),
+        "{}",
+        scratch.read_output()
+    );
+    assert_eq!(scratch.root.runs().expect("list"), ["run_1_1"]);
+}
+
+/// Not a test by itself: run inside the subtree it tries to remove.
+#[test]
+fn child_inside_a_subtree() {
+    let Ok(tag) = std::env::var("GSYS_TEST_TAG") else {
+        return;
+    };
+    let refused = remove_all(&tag);
+    assert!(
+        matches!(refused, Err(CgroupError::Occupied { .. })),
+        "{refused:?}"
+    );
+}

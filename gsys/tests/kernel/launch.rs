@@ -532,3 +532,38 @@ fn the_capabilities_of_a_confined_root_job_are_gone_for_good() {
         "the rest stays: {text}"
     );
 }
+
+#[test]
+fn inherited_capabilities_do_not_come_back_at_exec() {
+    let Some(scratch) = Scratch::new() else {
+        return;
+    };
+    assert!(passes_after(
+        &scratch,
+        "true",
+        "launch::child_with_inheritable_capabilities"
+    ));
+}
+
+/// Not a test by itself: run as a daemon whose capabilities are inheritable, as some container runtimes make them.
+#[test]
+fn child_with_inheritable_capabilities() {
+    if std::env::var_os("GSYS_TEST_AGAIN").is_none() {
+        return;
+    }
+    // struct __user_cap_header_struct, then effective, permitted and inheritable of capabilities 0-31 and 32-63.
+    let (header, mut sets) = ([0x2008_0522u32, 0], [0u32; 6]);
+    // SAFETY: both arrays have the layout of capability version 3 and outlive the calls.
+    unsafe {
+        assert_eq!(
+            libc::syscall(libc::SYS_capget, header.as_ptr(), sets.as_mut_ptr()),
+            0
+        );
+        (sets[2], sets[5]) = (sets[1], sets[4]);
+        assert_eq!(
+            libc::syscall(libc::SYS_capset, header.as_ptr(), sets.as_ptr()),
+            0
+        );
+    }
+    the_capabilities_of_a_confined_root_job_are_gone_for_good();
+}

@@ -3,6 +3,7 @@
 
 mod cgroup;
 mod device_fence;
+mod full_disk;
 mod launch;
 mod pam;
 mod scratch;
