@@ -1,0 +1,1 @@
+//! Tests of the whole workspace: real daemons, command lines, compatibility, and the tidiness of the tree.

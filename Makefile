@@ -1,0 +1,41 @@
+# gpupool. `make test` and `make demo` do all set-up themselves and say what they install, and how long they take.
+
+CARGO ?= cargo
+PROFILE ?= debug
+
+.PHONY: help setup build test demo lint man-check clean
+
+help:
+	@echo 'make test        everything that is checked: builds, then all tests      (~15 min on 2 cores, first time)'
+	@echo 'make demo        a whole cluster on this machine, with real jobs; root   (~10 min on 2 cores, first time)'
+	@echo 'make build       all programs into target/debug                          (~5 min on 2 cores, first time)'
+	@echo 'make lint        clippy over everything'
+	@echo 'make man-check   the hand-written man pages through mandoc or groff'
+	@echo 'make setup       only look for, and install, what the others need'
+
+setup:
+	@tests/setup.sh build test demo
+
+build:
+	@tests/setup.sh build
+	$(CARGO) build --workspace
+
+test:
+	@tests/setup.sh build test
+	@CARGO='$(CARGO)' tests/run.sh
+
+demo:
+	@tests/setup.sh build demo
+	@echo 'demo: building all programs (5 min on 2 cores the first time, seconds later)'
+	$(CARGO) build --workspace
+	@tests/demo.sh target/debug
+
+lint:
+	@tests/setup.sh build
+	$(CARGO) clippy --workspace --all-targets
+
+man-check:
+	@tests/man-check.sh
+
+clean:
+	$(CARGO) clean

@@ -1,0 +1,64 @@
+#!/bin/bash
+# What building, testing and the demo need of this machine: looks, installs what Debian or Ubuntu packages it can, says
+# what and why. Usage: tests/setup.sh [build] [test] [demo]
+set -eu
+
+rust_wanted=1.95
+missing_packages=()
+
+say() { echo "setup: $*"; }
+fail() { echo "setup: $*" >&2; exit 1; }
+
+# need COMMAND PACKAGE WHY
+need() {
+    command -v "$1" >/dev/null 2>&1 && return
+    say "$1 is missing: $3 (package $2)"
+    missing_packages+=("$2")
+}
+
+for_build() {
+    # rustup, where it is used, fetches the version of rust-toolchain.toml by itself here.
+    local version
+    version=$(cargo --version 2>/dev/null | cut -d' ' -f2) || true
+    [ -n "$version" ] || fail "cargo is missing. Install Rust $rust_wanted or newer, for instance from https://rustup.rs, and come again"
+    printf '%s\n%s\n' "$rust_wanted" "$version" | sort -V -C || fail "cargo is $version, and Rust $rust_wanted or newer is needed: rustup update"
+    need cc gcc "SQLite and the TLS library are C"
+    [ -e /usr/include/stdlib.h ] || { say "C headers are missing (package libc6-dev)"; missing_packages+=(libc6-dev); }
+}
+
+for_test() {
+    command -v cargo-nextest >/dev/null 2>&1 || say "cargo-nextest is not here: plain cargo test is used, which is slower and fine"
+    # Kernel tests on pure cgroup v2: gsys/tests/uml.sh fetches the kernel (40 MB) and unpacks it aside; nothing is installed.
+    if [ "$(id -u)" != 0 ]; then
+        say "not root: tests of cgroups, device fence and other users will say NOT RUN"
+    elif ! command -v linux.uml >/dev/null 2>&1 && [ ! -x "${XDG_CACHE_HOME:-/var/tmp}/gpupool-uml/usr/bin/linux.uml" ]; then
+        say "tests on pure cgroup v2 download Debian's user-mode-linux (40 MB) to ${XDG_CACHE_HOME:-/var/tmp}/gpupool-uml"
+    fi
+}
+
+for_demo() {
+    need useradd passwd "the demo's jobs run as an ordinary user"
+    need runuser util-linux "the demo's commands run as that user"
+    if ! /usr/bin/python3 -c 'import ensurepip, venv' >/dev/null 2>&1; then
+        say "Python's venv is missing: the demo trains models of scikit-learn (package python3-venv)"
+        missing_packages+=(python3-venv)
+    fi
+}
+
+install_missing() {
+    [ ${#missing_packages[@]} -gt 0 ] || return 0
+    command -v apt-get >/dev/null 2>&1 || fail "install ${missing_packages[*]} (their names on Debian) and come again"
+    [ "$(id -u)" = 0 ] || fail "as root: apt-get install ${missing_packages[*]}; then come again"
+    say "installing ${missing_packages[*]} with apt-get (a minute)"
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get install -y -q --no-install-recommends "${missing_packages[@]}" >/dev/null 2>&1 ||
+        { apt-get update -q >/dev/null && apt-get install -y -q --no-install-recommends "${missing_packages[@]}" >/dev/null; }
+}
+
+for what in "$@"; do
+    case $what in
+    build | test | demo) "for_$what" ;;
+    *) fail "nothing is known about '$what'; say build, test or demo" ;;
+    esac
+done
+install_missing
