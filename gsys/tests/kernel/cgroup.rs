@@ -679,3 +679,39 @@ fn child_inside_a_subtree() {
         "{refused:?}"
     );
 }
+
+#[test]
+fn a_signal_reaches_every_process_of_the_job_and_the_supervisor_not() {
+    let Some(scratch) = Scratch::new() else {
+        return;
+    };
+    let run = scratch.run(&Limits::default());
+    let supervisor = gsys::launch::launch(&scratch.shell("exec sleep 1000")).expect("start");
+    run.attach_sup(supervisor.pid).expect("attach");
+    let script = "setsid sh -c 'trap \"echo child warned\" USR1; echo up; while :; do sleep 0.05; done' & \
+                  trap 'echo parent warned' USR1; echo up; while :; do sleep 0.05; done";
+    let mut spec = scratch.shell(script);
+    let mode = gsys::launch::OpenMode::Append;
+    spec.stdout = gsys::launch::Stdio::Open {
+        path: scratch.output(),
+        mode,
+    };
+    let child = start_in(&run, spec).expect("start");
+    until("both are up", || {
+        scratch.read_output().matches("up").count() == 2
+    });
+    run.signal(libc::SIGUSR1).expect("signal");
+    let heard = |who: &str| scratch.read_output().contains(who);
+    until("both were warned", || {
+        heard("child warned") && heard("parent warned")
+    });
+    assert_eq!(
+        process::try_reap(supervisor.pid).expect("wait"),
+        None,
+        "USR1 would have ended it"
+    );
+    assert_killed(&run);
+    end_of(child.pid);
+    process::pidfd_signal(supervisor.pidfd.as_fd(), libc::SIGKILL).expect("signal");
+    end_of(supervisor.pid);
+}
