@@ -1,0 +1,10 @@
+//! `gsub`: from a command line, an environment and a script to one submission.
+//!
+//! The options are those of `gmodel::option_table`: parser, help and man page come from it.
+
+mod choice;
+mod environment;
+mod option_words;
+mod script;
+mod specification;
+pub mod submit;

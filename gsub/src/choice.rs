@@ -1,0 +1,123 @@
+//! Which of several options counts: command line over environment over script, and the last within each.
+//!
+//! Options that say the same thing in different ways rival each other: `--mem` on the command line puts
+//! `--mem-per-cpu` of the script aside.
+
+use crate::option_words::Given;
+use gcli::Failure;
+use gmodel::option_table::OptionStatus;
+use std::collections::BTreeMap;
+
+/// Options of which one counts, and whether two of one origin are an error rather than the last one's win.
+const RIVALS: [(&[&str], bool); 3] = [
+    (&["mem", "mem-per-cpu", "mem-per-gpu"], true),
+    (&["gpus", "gpus-per-node", "gpus-per-task", "gres"], true),
+    (&["requeue", "no-requeue"], false),
+];
+
+/// Options that may be given several times.
+const ADDING_UP: [&str; 1] = ["tag"];
+
+/// The options that count.
+#[derive(Debug, Default)]
+pub(crate) struct Choices(Vec<Given>);
+
+impl Choices {
+    /// Of all that were given, in the order in which they were given.
+    ///
+    /// # Errors
+    /// Two rivals of the same origin.
+    pub(crate) fn of(given: impl IntoIterator<Item = Given>) -> Result<Self, Failure> {
+        let mut topics: BTreeMap<&'static str, Vec<Given>> = BTreeMap::new();
+        for given in given {
+            topics.entry(topic(given.option.name)).or_default().push(given);
+        }
+        let mut chosen = Vec::new();
+        for mut given in topics.into_values() {
+            let rank = given.iter().map(|given| given.origin.rank()).max().unwrap_or_default();
+            given.retain(|given| given.origin.rank() == rank);
+            let last = given.last().map(|given| given.option.name).unwrap_or_default();
+            if let Some(rival) = given.iter().find(|given| given.option.name != last)
+                && RIVALS.iter().any(|(names, exclude)| *exclude && names.contains(&last))
+            {
+                let (one, other) = (rival.option.name, last);
+                return Err(rival.origin.fail(format_args!("--{one} and --{other} say the same thing in two ways. Keep one of them")));
+            }
+            given.retain(|given| given.option.name == last);
+            if !ADDING_UP.contains(&last) {
+                given.drain(..given.len() - 1);
+            }
+            chosen.append(&mut given);
+        }
+        Ok(Self(chosen))
+    }
+
+    /// Takes the last of an option.
+    pub(crate) fn take(&mut self, name: &str) -> Option<Given> {
+        self.take_all(name).pop()
+    }
+
+    /// Takes all of an option, in their order.
+    pub(crate) fn take_all(&mut self, name: &str) -> Vec<Given> {
+        self.0.extract_if(.., |given| given.option.name == name).collect()
+    }
+
+    /// Whether a flag was given.
+    pub(crate) fn take_flag(&mut self, name: &str) -> bool {
+        self.take(name).is_some()
+    }
+
+    /// Takes the options that are stored and not acted on.
+    pub(crate) fn take_later(&mut self) -> Vec<Given> {
+        self.0.extract_if(.., |given| given.option.status == OptionStatus::Later).collect()
+    }
+
+    /// Names of what nobody has taken: none, once all is acted on.
+    pub(crate) fn left(&self) -> Vec<&'static str> {
+        self.0.iter().map(|given| given.option.name).collect()
+    }
+}
+
+fn topic(name: &'static str) -> &'static str {
+    RIVALS.iter().find(|(names, _)| names.contains(&name)).map_or(name, |(names, _)| names[0])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::option_words::{Origin, read};
+
+    fn given(origin: &Origin, text: &str) -> Vec<Given> {
+        let words: Vec<String> = text.split(' ').filter(|word| !word.is_empty()).map(str::to_owned).collect();
+        read(&words, origin).unwrap().0
+    }
+
+    fn chosen(script: &str, environment: &str, command_line: &str) -> Result<String, Failure> {
+        let in_script = Origin::Script { script: "job.sh".into(), line_no: 2 };
+        let variable = Origin::Environment("SBATCH_X".into());
+        let all = [given(&in_script, script), given(&variable, environment), given(&Origin::CommandLine, command_line)];
+        let choices = Choices::of(all.concat())?;
+        let show = |given: &Given| format!("{}={}", given.option.name, given.text());
+        Ok(choices.0.iter().map(show).collect::<Vec<_>>().join(" "))
+    }
+
+    #[test]
+    fn the_command_line_outranks_the_environment_and_that_the_script() {
+        assert_eq!(chosen("-p script -t 1", "-p env -n 2", "-p cli").unwrap(), "ntasks=2 partition=cli time=1");
+        assert_eq!(chosen("-p script", "-p env", "").unwrap(), "partition=env");
+        assert_eq!(chosen("-p a -p b", "", "").unwrap(), "partition=b");
+    }
+
+    #[test]
+    fn rivals_are_put_aside_across_origins_and_refused_within_one() {
+        assert_eq!(chosen("--mem-per-cpu=1G --gres=gpu:1", "", "--mem=2G --gpus=4").unwrap(), "gpus=4 mem=2G");
+        assert_eq!(chosen("--requeue --no-requeue", "", "").unwrap(), "no-requeue=");
+        let refused = chosen("--mem=1G --mem-per-cpu=2G", "", "").unwrap_err();
+        assert_eq!(refused.text, "job.sh: line 2: --mem and --mem-per-cpu say the same thing in two ways. Keep one of them");
+    }
+
+    #[test]
+    fn tags_of_one_origin_add_up() {
+        assert_eq!(chosen("--tag=x", "", "--tag=a --tag=b").unwrap(), "tag=a tag=b");
+    }
+}

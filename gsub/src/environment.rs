@@ -1,0 +1,150 @@
+//! `--export`: which of the submitter's variables the job gets. Source: sbatch(1).
+
+use gwire::api::MAX_ENVIRONMENT_BYTES;
+use std::ffi::OsString;
+
+/// `--export` as read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Export {
+    /// All of the submitter's variables.
+    all: bool,
+    /// These of the submitter's, and these with values.
+    names: Vec<(String, Option<String>)>,
+}
+
+impl Export {
+    /// Everything, as without `--export`.
+    pub(crate) fn all() -> Self {
+        Self { all: true, names: Vec::new() }
+    }
+
+    /// Reads `ALL`, `NONE`, `NIL`, `NAME,NAME=VALUE`; commas in quotes belong to a value.
+    ///
+    /// # Errors
+    /// What cannot be a variable's name.
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        let mut export = Self::default();
+        for part in split(text)? {
+            match part.as_str() {
+                "ALL" => export.all = true,
+                "NONE" | "NIL" => {}
+                part => {
+                    let (name, value) = part.split_once('=').map_or((part, None), |(name, value)| (name, Some(value.to_owned())));
+                    if name.is_empty() || name.contains(|c: char| c.is_whitespace() || c.is_control()) {
+                        return Err(format!("{name:?} is no variable's name. Write ALL, NONE, or NAME,NAME=VALUE"));
+                    }
+                    export.names.push((name.to_owned(), value));
+                }
+            }
+        }
+        Ok(export)
+    }
+
+    /// `NAME=value` for each variable the job gets; what it cannot get because it is no UTF-8 is named in the second.
+    pub(crate) fn select(&self, variables: impl IntoIterator<Item = (OsString, OsString)>) -> (Vec<String>, Vec<String>) {
+        let variables: Vec<_> = variables.into_iter().collect();
+        // A job's own variables describe that job, not the one it submits.
+        let inside_job = variables.iter().any(|(name, _)| name == "GSUB_JOB_ID");
+        let (mut selected, mut unreadable) = (Vec::new(), Vec::new());
+        for (name, value) in variables {
+            let lossy = name.to_string_lossy().into_owned();
+            let asked = self.names.iter().any(|(known, value)| *known == lossy && value.is_none());
+            let set = self.names.iter().any(|(known, value)| *known == lossy && value.is_some());
+            if set || !(asked || self.all && !(inside_job && describes_job(&lossy))) {
+                continue;
+            }
+            match (name.into_string(), value.into_string()) {
+                (Ok(name), Ok(value)) => selected.push(format!("{name}={value}")),
+                _ => unreadable.push(lossy),
+            }
+        }
+        selected.extend(self.names.iter().filter_map(|(name, value)| Some(format!("{name}={}", value.as_ref()?))));
+        (selected, unreadable)
+    }
+}
+
+fn describes_job(name: &str) -> bool {
+    ["SLURM_", "SLURMD_", "GSUB_"].iter().any(|prefix| name.starts_with(prefix))
+        || matches!(name, "CUDA_VISIBLE_DEVICES" | "GPU_DEVICE_ORDINAL" | "ROCR_VISIBLE_DEVICES")
+}
+
+/// Refuses an environment that the controller would refuse.
+pub(crate) fn check_size(environment: &[String]) -> Result<(), String> {
+    let bytes: usize = environment.iter().map(|variable| variable.len() + 1).sum();
+    if bytes <= MAX_ENVIRONMENT_BYTES {
+        return Ok(());
+    }
+    let largest = environment.iter().max_by_key(|variable| variable.len()).and_then(|variable| variable.split_once('='));
+    let largest = largest.map(|(name, value)| format!("; the largest variable is {name} with {} bytes", value.len()));
+    Err(format!(
+        "the environment has {bytes} bytes and {MAX_ENVIRONMENT_BYTES} (1 MiB) are the most{}. Try --export=NONE, or name what the job needs",
+        largest.unwrap_or_default()
+    ))
+}
+
+/// Splits at commas outside of quotes, which go.
+fn split(text: &str) -> Result<Vec<String>, String> {
+    let (mut parts, mut part, mut quote) = (Vec::new(), String::new(), None);
+    for c in text.chars() {
+        match (c, quote) {
+            ('\'' | '"', None) => quote = Some(c),
+            (c, Some(open)) if c == open => quote = None,
+            (',', None) => parts.push(std::mem::take(&mut part)),
+            (c, _) => part.push(c),
+        }
+    }
+    if let Some(quote) = quote {
+        return Err(format!("the quote {quote} is not closed"));
+    }
+    parts.push(part);
+    parts.retain(|part| !part.is_empty());
+    Ok(parts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn select(export: &str, variables: &[(&str, &str)]) -> Vec<String> {
+        let variables = variables.iter().map(|(name, value)| (OsString::from(name), OsString::from(value)));
+        Export::parse(export).unwrap().select(variables).0
+    }
+
+    #[test]
+    fn all_none_and_lists_choose_the_variables() {
+        let here = [("A", "1"), ("B", "2"), ("PATH", "/bin")];
+        assert_eq!(select("ALL", &here), ["A=1", "B=2", "PATH=/bin"]);
+        assert!(select("NONE", &here).is_empty());
+        assert_eq!(select("A,C=x", &here), ["A=1", "C=x"]);
+        assert_eq!(select("ALL,B=9,D='p,q'", &here), ["A=1", "PATH=/bin", "B=9", "D=p,q"]);
+        assert_eq!(select("MISSING", &here), [""; 0]);
+    }
+
+    #[test]
+    fn the_variables_of_an_outer_job_stay_with_it() {
+        let here = [("GSUB_JOB_ID", "1"), ("SLURM_PROCID", "0"), ("CUDA_VISIBLE_DEVICES", "0"), ("HOME", "/h")];
+        assert_eq!(select("ALL", &here), ["HOME=/h"]);
+        assert_eq!(select("ALL", &here[1..]).len(), 3, "outside of a job they are the user's own");
+    }
+
+    #[test]
+    fn a_variable_that_is_no_text_is_named() {
+        use std::os::unix::ffi::OsStringExt;
+        let (selected, unreadable) = Export::all().select([(OsString::from("X"), OsString::from_vec(vec![0xff]))]);
+        assert!(selected.is_empty() && unreadable == ["X"]);
+    }
+
+    #[test]
+    fn an_environment_that_is_too_large_is_refused_with_the_culprit() {
+        let text = check_size(&[format!("BIG={}", "x".repeat(MAX_ENVIRONMENT_BYTES)), "A=1".into()]).unwrap_err();
+        assert!(text.contains("largest variable is BIG with 1048576 bytes"), "{text}");
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_refused(text in "\\PC{0,40}|[A-Z=,'\"]{0,20}") {
+            let _ = Export::parse(&text);
+        }
+    }
+}

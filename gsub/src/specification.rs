@@ -1,0 +1,341 @@
+//! From chosen options to a `JobSpec`: every *done* option of the table is read here, each by its own parser.
+//!
+//! Owns defaults that are the client's to set (name, directories); never the cluster's.
+
+use crate::choice::Choices;
+use crate::environment::Export;
+use crate::option_words::Given;
+use crate::script::Work;
+use gcli::{Failure, local_time};
+use gmodel::array_spec::ArraySpec;
+use gmodel::constraint::Constraint;
+use gmodel::duration::TimeLimit;
+use gmodel::gpu_request::{GpuAsk, parse_gpu_mem};
+use gmodel::hostlist::Hostlist;
+use gmodel::job::{GpuScope, Launch, MemAsk, OpenMode};
+use gmodel::signal::SigSpec;
+use gmodel::{JobSpec, Request, Timestamp, pattern, size};
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::path::Path;
+
+/// Priority that a bare `--nice` gives up, as in Slurm.
+const NICE_DEFAULT: i32 = 100;
+
+/// What the submitting process is and where.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Submitter {
+    pub work_dir: Option<String>,
+    pub host: String,
+    pub umask: u32,
+    pub now: Timestamp,
+}
+
+/// A submission as the options have it, and what the command is to do about it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Submission {
+    pub spec: JobSpec,
+    pub export: Export,
+    pub wait: bool,
+    pub dry_run: bool,
+}
+
+/// Reads all options that are acted on.
+///
+/// # Errors
+/// The first value that cannot be, with where it was given.
+pub(crate) fn build(choices: &mut Choices, work: &Work, submitter: &Submitter) -> Result<Submission, Failure> {
+    let text = |given: Option<Given>| given.map(|given| given.text().to_owned());
+    let mut spec = JobSpec {
+        name: text(choices.take("job-name")).unwrap_or_else(|| work.job_name.clone()),
+        partition: text(choices.take("partition")).unwrap_or_default(),
+        account: text(choices.take("account")).unwrap_or_default(),
+        qos: text(choices.take("qos")).unwrap_or_default(),
+        comment: text(choices.take("comment")).unwrap_or_default(),
+        tags: tags(choices.take_all("tag")),
+        hold: choices.take_flag("hold"),
+        array: parsed(choices.take("array"), ArraySpec::parse)?,
+        time_limit_secs: parsed(choices.take("time"), TimeLimit::parse)?.map(limit_secs),
+        nice: nice(choices.take("nice"))?,
+        requeue: requeue(choices)?,
+        request: request(choices)?,
+        ..JobSpec::default()
+    };
+    spec.begin = parsed(choices.take("begin"), |text| local_time::read(text, submitter.now))?;
+    spec.launch = launch(choices, work, submitter)?;
+    spec.later = choices.take_later().iter().map(|given| (given.option.name.to_owned(), given.text().to_owned())).collect::<BTreeMap<_, _>>();
+    choices.take("parsable");
+    let export = parsed(choices.take("export"), Export::parse)?.unwrap_or_else(Export::all);
+    Ok(Submission { spec, export, wait: choices.take_flag("wait"), dry_run: choices.take_flag("dry-run") })
+}
+
+/// The value of an option by its parser.
+fn parsed<T, E: Display>(given: Option<Given>, parse: impl Fn(&str) -> Result<T, E>) -> Result<Option<T>, Failure> {
+    given.map(|given| parse(given.text()).map_err(|error| given.fail(error))).transpose()
+}
+
+fn count(text: &str) -> Result<u32, String> {
+    match text.parse::<u32>() {
+        Ok(0) => Err("0 is too few: ask for at least 1".to_owned()),
+        Ok(count) if !text.starts_with('+') => Ok(count),
+        _ => Err(format!("{text:?} is not a whole number")),
+    }
+}
+
+fn limit_secs(limit: TimeLimit) -> u32 {
+    limit.secs().map_or(u32::MAX, |secs| u32::try_from(secs).unwrap_or(u32::MAX - 1))
+}
+
+fn tags(given: Vec<Given>) -> Vec<String> {
+    let mut tags = Vec::new();
+    for tag in given.iter().flat_map(|given| given.text().split(',')).map(str::trim).filter(|tag| !tag.is_empty()) {
+        if !tags.iter().any(|known| known == tag) {
+            tags.push(tag.to_owned());
+        }
+    }
+    tags
+}
+
+fn nice(given: Option<Given>) -> Result<i32, Failure> {
+    let Some(given) = given else { return Ok(0) };
+    match &given.value {
+        None => Ok(NICE_DEFAULT),
+        Some(text) => text.parse().map_err(|_| given.fail(format_args!("{text:?} is not a whole number"))),
+    }
+}
+
+fn requeue(choices: &mut Choices) -> Result<Option<bool>, Failure> {
+    if choices.take_flag("no-requeue") {
+        return Ok(Some(false));
+    }
+    match choices.take("requeue") {
+        None => Ok(None),
+        // As a variable it may have any value: that it is set is what counts.
+        Some(given) if given.value.is_none() || given.origin.rank() == 1 => Ok(Some(true)),
+        Some(given) => Err(given.fail(format_args!("there is no mode {:?} here. Write --requeue alone", given.text()))),
+    }
+}
+
+fn request(choices: &mut Choices) -> Result<Request, Failure> {
+    let usual = Request::default();
+    let nodes = parsed(choices.take("nodes"), node_range)?;
+    let ntasks = parsed(choices.take("ntasks"), count)?;
+    let ntasks_per_node = parsed(choices.take("ntasks-per-node"), count)?;
+    let (nodes_min, nodes_max) = nodes.unwrap_or_else(|| {
+        // So many tasks at so many a node say how many nodes.
+        let needed = ntasks.zip(ntasks_per_node).map_or(1, |(tasks, per_node)| tasks.div_ceil(per_node));
+        (needed, needed)
+    });
+    let (gpus, gpu_scope) = gpus(choices)?;
+    Ok(Request {
+        nodes_min,
+        nodes_max,
+        ntasks: ntasks.unwrap_or(usual.ntasks),
+        ntasks_per_node,
+        cpus_per_task: parsed(choices.take("cpus-per-task"), count)?,
+        cpus_per_gpu: parsed(choices.take("cpus-per-gpu"), count)?,
+        mem: memory(choices)?,
+        gpus,
+        gpu_scope,
+        gpu_mem_mib: parsed(choices.take("gpu-mem"), parse_gpu_mem)?.map(|bytes| bytes.div_ceil(1 << 20)),
+        exclusive: exclusive(choices.take("exclusive"))?,
+        nodelist: parsed(choices.take("nodelist"), nodes_named)?,
+        exclude: parsed(choices.take("exclude"), nodes_named)?,
+        constraint: parsed(choices.take("constraint"), |text| Constraint::parse(text).map(|_| text.to_owned()))?,
+    })
+}
+
+/// `2` or `2-4`.
+fn node_range(text: &str) -> Result<(u32, u32), String> {
+    let (least, most) = text.split_once('-').unwrap_or((text, text));
+    let (least, most) = (count(least)?, count(most)?);
+    if least > most {
+        return Err(format!("{text:?} has its larger number first. Write {most}-{least}"));
+    }
+    Ok((least, most))
+}
+
+fn nodes_named(text: &str) -> Result<Hostlist, String> {
+    if text.contains('/') {
+        return Err(format!("{text:?} looks like a file. Write the nodes themselves: node[01-03,7]"));
+    }
+    Hostlist::parse(text).map_err(|error| error.to_string())
+}
+
+fn memory(choices: &mut Choices) -> Result<MemAsk, Failure> {
+    if let Some(bytes) = parsed(choices.take("mem"), size::parse_bytes)? {
+        return Ok(MemAsk::PerNode(bytes));
+    }
+    let some_bytes = |text: &str| match size::parse_bytes(text).map_err(|error| error.to_string())? {
+        0 => Err("0 is too little. For all memory of a node write --mem=0".to_owned()),
+        bytes => Ok(bytes),
+    };
+    if let Some(bytes) = parsed(choices.take("mem-per-cpu"), some_bytes)? {
+        return Ok(MemAsk::PerCpu(bytes));
+    }
+    Ok(parsed(choices.take("mem-per-gpu"), some_bytes)?.map_or(MemAsk::Default, MemAsk::PerGpu))
+}
+
+fn gpus(choices: &mut Choices) -> Result<(Option<GpuAsk>, GpuScope), Failure> {
+    for (name, scope) in [("gpus", GpuScope::Job), ("gpus-per-node", GpuScope::Node), ("gpus-per-task", GpuScope::Task)] {
+        if let Some(ask) = parsed(choices.take(name), GpuAsk::parse)? {
+            return Ok((Some(ask).filter(|ask| !ask.is_none()), scope));
+        }
+    }
+    match parsed(choices.take("gres"), GpuAsk::parse_gres)? {
+        Some(ask) => Ok((Some(ask).filter(|ask| !ask.is_none()), GpuScope::Node)),
+        None => Ok((None, GpuScope::Job)),
+    }
+}
+
+fn exclusive(given: Option<Given>) -> Result<bool, Failure> {
+    match given {
+        None => Ok(false),
+        Some(given) if given.value.is_none() => Ok(true),
+        Some(given) => Err(given.fail(format_args!(
+            "{:?} is not known here: a node is shared with all or with none. Write --exclusive alone",
+            given.text()
+        ))),
+    }
+}
+
+fn launch(choices: &mut Choices, work: &Work, submitter: &Submitter) -> Result<Launch, Failure> {
+    let file = |choices: &mut Choices, name: &str| {
+        let checked = |text: &str| pattern::check(text).map(|()| text.to_owned());
+        parsed(choices.take(name), checked).map(Option::unwrap_or_default)
+    };
+    let text = |given: Option<Given>| given.map(|given| given.text().to_owned());
+    Ok(Launch {
+        argv: work.argv.clone(),
+        command: work.command.clone(),
+        work_dir: work_dir(choices.take("chdir"), submitter)?,
+        submit_host: submitter.host.clone(),
+        stdout: file(choices, "output")?,
+        stderr: file(choices, "error")?,
+        stdin: file(choices, "input")?,
+        open_mode: parsed(choices.take("open-mode"), open_mode)?,
+        umask: submitter.umask,
+        signal: parsed(choices.take("signal"), SigSpec::parse)?,
+        mail_type: text(choices.take("mail-type")),
+        mail_user: text(choices.take("mail-user")),
+        ..Launch::default()
+    })
+}
+
+fn work_dir(chdir: Option<Given>, submitter: &Submitter) -> Result<String, Failure> {
+    let here = submitter.work_dir.as_deref();
+    match (chdir, here) {
+        (Some(given), _) if given.text().is_empty() => Err(given.fail("it names no directory")),
+        (Some(given), _) if given.text().starts_with('/') => Ok(given.text().to_owned()),
+        (Some(given), Some(here)) => Ok(Path::new(here).join(given.text()).to_string_lossy().into_owned()),
+        (None, Some(here)) => Ok(here.to_owned()),
+        (_, None) => Err(Failure::new("the working directory no longer exists. Change to one that does, or use --chdir with an absolute path")),
+    }
+}
+
+fn open_mode(text: &str) -> Result<OpenMode, String> {
+    match text.to_ascii_lowercase().as_str() {
+        "append" | "a" => Ok(OpenMode::Append),
+        "truncate" | "t" => Ok(OpenMode::Truncate),
+        _ => Err(format!("{text:?} is neither append nor truncate")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::option_words::{Origin, read};
+    use expect_test::{Expect, expect};
+    use gmodel::option_table::{OPTIONS, OptionStatus, OptionValue};
+
+    fn submission(words: &[&str]) -> Result<Submission, Failure> {
+        let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+        let mut choices = Choices::of(read(&words, &Origin::CommandLine)?.0)?;
+        let submitter = Submitter { work_dir: Some("/home/me".into()), host: "login1".into(), umask: 0o22, now: Timestamp::from_secs(1_795_165_527) };
+        let submission = build(&mut choices, &Work::wrapped("true"), &submitter)?;
+        assert_eq!(choices.left(), [""; 0]);
+        Ok(submission)
+    }
+
+    fn check(words: &str, want: Expect) {
+        let words: Vec<&str> = words.split(' ').collect();
+        want.assert_eq(&match submission(&words) {
+            Ok(submission) => serde_json::to_string(&submission.spec.request).unwrap(),
+            Err(failure) => format!("{}: {}", failure.exit, failure.text),
+        });
+    }
+
+    /// A value for each option that takes one.
+    fn sample(name: &str) -> &'static str {
+        match name {
+            "array" => "1-3",
+            "begin" => "now+1hour",
+            "export" => "NONE",
+            "gpu-mem" => "40G",
+            "gres" => "gpu:2",
+            "mem" | "mem-per-cpu" | "mem-per-gpu" => "2G",
+            "nodelist" | "exclude" => "n[1-2]",
+            "open-mode" => "append",
+            "signal" => "USR1@60",
+            "chdir" => "/tmp",
+            "job-name" | "account" | "partition" | "qos" | "comment" | "constraint" | "output" | "error" | "input"
+            | "mail-type" | "mail-user" | "tag" => "x",
+            _ => "7",
+        }
+    }
+
+    #[test]
+    fn every_done_option_changes_the_submission() {
+        let show = |submission: &Submission| {
+            let Submission { spec, export, wait, dry_run } = submission;
+            format!("{spec:?} {export:?} {wait} {dry_run}")
+        };
+        let plain = show(&submission(&["--hold"]).unwrap());
+        for option in OPTIONS.iter().filter(|option| option.status == OptionStatus::Done) {
+            // Read before there is a submission, or without effect on it by definition.
+            if ["help", "version", "wrap", "parsable", "hold"].contains(&option.name) {
+                continue;
+            }
+            let word = match option.value {
+                OptionValue::Required(_) => format!("--{}={}", option.name, sample(option.name)),
+                _ => option.flag(),
+            };
+            let changed = show(&submission(&["--hold", &word]).unwrap());
+            assert_ne!(changed, plain, "{word}");
+        }
+        assert!(submission(&["--hold"]).unwrap().spec.hold && !submission(&["--parsable"]).unwrap().spec.hold);
+    }
+
+    #[test]
+    fn requests_are_kept_in_the_users_terms() {
+        check("-N2-4 -n 8 -c 4", expect![[r#"{"nodes_min":2,"nodes_max":4,"ntasks":8,"cpus_per_task":4,"gpu_scope":"job"}"#]]);
+        check("-n 8 --ntasks-per-node=3", expect![[r#"{"nodes_min":3,"nodes_max":3,"ntasks":8,"ntasks_per_node":3,"gpu_scope":"job"}"#]]);
+        check("--gpus-per-task=h100:1 --mem-per-gpu=10G", expect![[r#"{"nodes_min":1,"nodes_max":1,"ntasks":1,"mem":{"per_gpu":10737418240},"gpus":"h100:1","gpu_scope":"task"}"#]]);
+        check("--gres=gpu:a100:2 --mem=0 --exclusive", expect![[r#"{"nodes_min":1,"nodes_max":1,"ntasks":1,"mem":{"per_node":0},"gpus":"a100:2","gpu_scope":"node","exclusive":true}"#]]);
+        check("-G 0", expect![[r#"{"nodes_min":1,"nodes_max":1,"ntasks":1,"gpu_scope":"job"}"#]]);
+        check("-w n[1-2] -x m1 -C a100&ib", expect![[r#"{"nodes_min":1,"nodes_max":1,"ntasks":1,"gpu_scope":"job","nodelist":"n[1-2]","exclude":"m1","constraint":"a100&ib"}"#]]);
+    }
+
+    #[test]
+    fn bad_values_name_their_option_and_what_would_work() {
+        check("-N 4-2", expect![[r#"2: --nodes: "4-2" has its larger number first. Write 2-4"#]]);
+        check("-n 0", expect!["2: --ntasks: 0 is too few: ask for at least 1"]);
+        check("-c x", expect![[r#"2: --cpus-per-task: "x" is not a whole number"#]]);
+        check("--mem 1.5G", expect![[r#"2: --mem: size "1.5G" has a fraction. Use the next smaller unit, as in 1536M for 1.5G"#]]);
+        check("-w ./nodes", expect![[r#"2: --nodelist: "./nodes" looks like a file. Write the nodes themselves: node[01-03,7]"#]]);
+        check("-w node[1-1000000000]", expect!["2: --nodelist: the host list names 1000000000 nodes and 65536 are the most. Use a smaller range"]);
+        check("--exclusive=user", expect![[r#"2: --exclusive: "user" is not known here: a node is shared with all or with none. Write --exclusive alone"#]]);
+        check("--open-mode=w", expect![[r#"2: --open-mode: "w" is neither append nor truncate"#]]);
+        check("-t 1:xx", expect![[r#"2: --time: time limit "1:xx" is in none of the forms minutes, minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes, days-hours:minutes:seconds or UNLIMITED. Try 90 (minutes) or 1:30:00"#]]);
+    }
+
+    #[test]
+    fn times_and_directories_are_resolved_where_they_are_asked_for() {
+        let spec = submission(&["-t", "30", "-b", "now+1hour", "-D", "run", "--nice"]).unwrap().spec;
+        assert_eq!((spec.time_limit_secs, spec.launch.work_dir.as_str(), spec.nice), (Some(1800), "/home/me/run", 100));
+        assert_eq!(spec.begin, Some(Timestamp::from_secs(1_795_165_527 + 3600)));
+        assert_eq!(submission(&["-t", "UNLIMITED"]).unwrap().spec.time_limit_secs, Some(u32::MAX));
+        let lost = work_dir(None, &Submitter::default()).unwrap_err();
+        assert!(lost.text.contains("no longer exists"), "{}", lost.text);
+    }
+}

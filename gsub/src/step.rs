@@ -1,0 +1,435 @@
+//! `grun`: start tasks inside a running job, on its nodes, and bring their output together. Source: srun(1).
+//!
+//! The controller counts the step and tells the nodes; their supervisors connect back here with a secret and
+//! stream output and exits. When grun ends, its tasks end.
+
+use clap::{CommandFactory, FromArgMatches, Parser};
+use gcli::{Failure, Outcome, command_line};
+use gmodel::ExitCode;
+use gmodel::supervise::{StepInput, StepOutput, StepStream};
+use gwire::api::{StepReply, StepRequest};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::SignalFd;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::time::{Duration, Instant};
+
+/// Time the nodes have to call back.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(30);
+/// A caller that says nothing is no supervisor of ours.
+const HELLO_PATIENCE: Duration = Duration::from_secs(5);
+/// Longest line held back for `--label`, bytes.
+const MAX_LINE_BYTES: usize = 64 << 10;
+/// Messages in flight: tasks that write faster than we print wait in their pipes.
+const CHANNEL: usize = 1024;
+
+const EXAMPLES: &str = "\
+Inside a job script:
+  grun hostname                   one task for each task of the job
+  grun -N 2 -n 2 --label ./rank   two tasks on two nodes, output marked with the rank
+
+Tasks read /dev/null. grun returns the highest exit code of its tasks.";
+
+#[derive(Parser)]
+#[command(name = "grun", version, about = "Start tasks on the nodes of a running job", after_help = EXAMPLES)]
+struct StepArgs {
+    /// Nodes of the job to use
+    #[arg(short = 'N', long, value_name = "N")]
+    nodes: Option<u32>,
+    /// Tasks to start
+    #[arg(short = 'n', long, value_name = "N")]
+    ntasks: Option<u32>,
+    /// Put the rank before each line of output
+    #[arg(short, long)]
+    label: bool,
+    /// Directory the tasks start in
+    #[arg(short = 'D', long, value_name = "DIR")]
+    chdir: Option<String>,
+    /// What to start
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+    command: Vec<String>,
+}
+
+/// The command line as clap knows it.
+pub fn command() -> clap::Command {
+    StepArgs::command()
+}
+
+/// `grun` itself.
+///
+/// # Errors
+/// What stood in the way, with the exit code.
+pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
+    let matches = command_line::parse(command(), words)?;
+    let args = StepArgs::from_arg_matches(&matches).map_err(Failure::usage)?;
+    let job = own_job()?;
+    // Blocked before the first thread starts, so that none of them takes a signal.
+    let signals = watched_signals();
+    let failed = |what: &str, error: std::io::Error| Failure::new(format_args!("cannot {what}: {error}"));
+    signals.thread_block().map_err(|errno| failed("block signals", errno.into()))?;
+    let listener = TcpListener::bind(listen_address()).map_err(|e| failed("listen for the nodes", e))?;
+    let key = secret().map_err(|e| failed("read /dev/urandom", e))?;
+    let request = StepRequest {
+        argv: args.command.clone(),
+        environment: environment(),
+        work_dir: work_dir(args.chdir)?,
+        nodes: args.nodes,
+        ntasks: args.ntasks,
+        connect: listener.local_addr().map_err(|e| failed("listen for the nodes", e))?.to_string(),
+        key: key.clone(),
+    };
+    let step: StepReply = gcli::connect("grun")?.post(&format!("/v1/jobs/{job}/steps"), &request)?;
+    let (sender, messages) = mpsc::sync_channel(CHANNEL);
+    let mut peers = accept(&listener, &step, &key, &sender)?;
+    forward_signals(signals, sender);
+    Gathering::new(&step, args.label).run(&messages, &mut peers)
+}
+
+fn own_job() -> Result<String, Failure> {
+    ["SLURM_JOB_ID", "GSUB_JOB_ID"]
+        .iter()
+        .find_map(|name| std::env::var(name).ok())
+        .filter(|id| id.parse::<gmodel::JobId>().is_ok())
+        .ok_or_else(|| {
+            Failure::new(
+                "not inside a job (SLURM_JOB_ID is not set). grun starts tasks in an allocation: call it from a \
+                 script given to gsub.",
+            )
+        })
+}
+
+/// This node's address as its daemon knows it; the other nodes call back there.
+fn listen_address() -> SocketAddr {
+    let told = std::env::var("SLURM_LAUNCH_NODE_IPADDR").ok();
+    let ip = told.and_then(|text| text.parse().ok()).unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
+    SocketAddr::new(ip, 0)
+}
+
+fn secret() -> std::io::Result<String> {
+    let mut bytes = [0u8; 32];
+    std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// `NAME=value` of this process; what is not UTF-8 cannot travel in JSON and stays behind.
+fn environment() -> Vec<String> {
+    std::env::vars_os()
+        .filter_map(|(name, value)| Some(format!("{}={}", name.into_string().ok()?, value.into_string().ok()?)))
+        .collect()
+}
+
+fn work_dir(given: Option<String>) -> Result<String, Failure> {
+    let own = std::env::current_dir().map_err(|e| Failure::new(format_args!("cannot tell the directory: {e}")))?;
+    let dir = given.map_or(own.clone(), |dir| own.join(dir));
+    dir.into_os_string().into_string().map_err(|dir| {
+        Failure::new(format_args!("the directory {} is not UTF-8", std::path::Path::new(&dir).display()))
+    })
+}
+
+fn watched_signals() -> SigSet {
+    [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGUSR1, Signal::SIGUSR2, Signal::SIGQUIT]
+        .into_iter()
+        .collect()
+}
+
+/// What the threads tell the main one.
+enum Message {
+    From(u32, StepOutput),
+    /// The connection of this node of the step is at its end.
+    Gone(u32),
+    Signal(u8),
+}
+
+/// Waits until every node of the step has called back and proved itself.
+fn accept(
+    listener: &TcpListener,
+    step: &StepReply,
+    key: &str,
+    sender: &mpsc::SyncSender<Message>,
+) -> Result<Vec<TcpStream>, Failure> {
+    let mut missing: BTreeSet<u32> =
+        (0..step.nodes.len() as u32).filter(|at| !step.nodes[*at as usize].ranks.is_empty()).collect();
+    let deadline = Instant::now() + CONNECT_PATIENCE;
+    let _ = listener.set_nonblocking(false);
+    let (found, incoming) = mpsc::channel();
+    let listener = listener.try_clone().map_err(|e| Failure::new(format_args!("cannot listen: {e}")))?;
+    let (key, number) = (key.to_owned(), step.step);
+    std::thread::spawn(move || greet(&listener, number, &key, &found));
+    let mut peers = Vec::new();
+    while !missing.is_empty() {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let (at, stream, rest) = incoming.recv_timeout(left).map_err(|_| {
+            let names: Vec<&str> = missing.iter().map(|at| step.nodes[*at as usize].name.as_str()).collect();
+            Failure::new(format_args!(
+                "step {}: no answer from {} in {} s",
+                step.step,
+                names.join(", "),
+                CONNECT_PATIENCE.as_secs()
+            ))
+        })?;
+        if !missing.remove(&at) {
+            continue;
+        }
+        let reader = stream.try_clone().map_err(|e| Failure::new(format_args!("a node's connection: {e}")))?;
+        let sender = sender.clone();
+        std::thread::spawn(move || read_node(at, reader, rest, &sender));
+        peers.push(stream);
+    }
+    Ok(peers)
+}
+
+/// Takes callers one after another; those that do not know the key are dropped.
+fn greet(listener: &TcpListener, step: u32, key: &str, found: &Sender<(u32, TcpStream, Vec<u8>)>) {
+    for stream in listener.incoming() {
+        let Ok(mut stream) = stream else { return };
+        let _ = stream.set_read_timeout(Some(HELLO_PATIENCE));
+        let mut buffer = Vec::new();
+        let Some(StepOutput::Hello { step: told, node_index, key: theirs }) = next_frame(&mut stream, &mut buffer)
+        else {
+            continue;
+        };
+        let _ = stream.set_read_timeout(None);
+        if told == step && same(theirs.as_bytes(), key.as_bytes()) && found.send((node_index, stream, buffer)).is_err()
+        {
+            return;
+        }
+    }
+}
+
+/// Compares without telling by its time where the first difference is.
+fn same(a: &[u8], b: &[u8]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).fold(0, |sum, (x, y)| sum | (x ^ y)) == 0
+}
+
+fn read_node(at: u32, mut stream: TcpStream, mut buffer: Vec<u8>, sender: &mpsc::SyncSender<Message>) {
+    while let Some(output) = next_frame(&mut stream, &mut buffer) {
+        if sender.send(Message::From(at, output)).is_err() {
+            return;
+        }
+    }
+    let _ = sender.send(Message::Gone(at));
+}
+
+/// The next whole frame; `None` at the end and when what comes is no frame.
+fn next_frame(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Option<StepOutput> {
+    let mut chunk = [0u8; 16 << 10];
+    loop {
+        match StepOutput::read(buffer) {
+            Err(_) => return None,
+            Ok(Some((output, used))) => {
+                buffer.drain(..used);
+                return Some(output);
+            }
+            Ok(None) => {}
+        }
+        match stream.read(&mut chunk) {
+            Ok(0) => return None,
+            Ok(count) => buffer.extend_from_slice(&chunk[..count]),
+            Err(e) if e.kind() == ErrorKind::Interrupted => {}
+            Err(_) => return None,
+        }
+    }
+}
+
+fn forward_signals(signals: SigSet, sender: mpsc::SyncSender<Message>) {
+    std::thread::spawn(move || {
+        let Ok(fd) = SignalFd::new(&signals) else { return };
+        while let Ok(Some(info)) = fd.read_signal() {
+            if sender.send(Message::Signal(info.ssi_signo as u8)).is_err() {
+                return;
+            }
+        }
+    });
+}
+
+/// Output and ends of all tasks coming together.
+struct Gathering<'a> {
+    step: &'a StepReply,
+    label: bool,
+    /// Ranks that have not ended, by position of their node.
+    running: BTreeMap<u32, BTreeSet<u32>>,
+    /// Begun lines of `--label`, by rank and stream.
+    lines: BTreeMap<(u32, bool), Vec<u8>>,
+    worst: u8,
+    width: usize,
+}
+
+impl<'a> Gathering<'a> {
+    fn new(step: &'a StepReply, label: bool) -> Self {
+        let running: BTreeMap<u32, BTreeSet<u32>> = step
+            .nodes
+            .iter()
+            .enumerate()
+            .filter(|(_, node)| !node.ranks.is_empty())
+            .map(|(at, node)| (at as u32, node.ranks.iter().copied().collect()))
+            .collect();
+        let last = running.values().flatten().max().copied().unwrap_or(0);
+        Self { step, label, running, lines: BTreeMap::new(), worst: 0, width: last.to_string().len() }
+    }
+
+    fn run(mut self, messages: &Receiver<Message>, peers: &mut [TcpStream]) -> Outcome {
+        while !self.running.is_empty() {
+            match messages.recv_timeout(Duration::from_secs(3600)) {
+                Ok(Message::From(at, output)) => self.take(at, output)?,
+                Ok(Message::Gone(at)) => self.gone(at),
+                Ok(Message::Signal(signal)) => {
+                    for peer in peers.iter_mut() {
+                        // A node that is gone is reported by its reader.
+                        let _ = peer.write_all(&StepInput::Signal { signal }.frame());
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+        }
+        self.flush_lines()?;
+        Ok(self.worst)
+    }
+
+    fn name(&self, at: u32) -> &str {
+        self.step.nodes.get(at as usize).map_or("?", |node| node.name.as_str())
+    }
+
+    fn take(&mut self, at: u32, output: StepOutput) -> Result<(), Failure> {
+        match output {
+            StepOutput::Output { rank, stream, bytes } => self.print(rank, stream == StepStream::Stderr, &bytes),
+            StepOutput::Ended { rank, exit, text } => {
+                if let Some(ranks) = self.running.get_mut(&at) {
+                    ranks.remove(&rank);
+                }
+                self.running.retain(|_, ranks| !ranks.is_empty());
+                self.ended(at, rank, exit, &text);
+                Ok(())
+            }
+            StepOutput::Refused { text } => {
+                eprintln!("grun: {}: {text}", self.name(at));
+                self.worst = self.worst.max(1);
+                self.running.remove(&at);
+                Ok(())
+            }
+            StepOutput::Hello { .. } | StepOutput::Started { .. } | StepOutput::Unknown => Ok(()),
+        }
+    }
+
+    fn ended(&mut self, at: u32, rank: u32, exit: ExitCode, text: &str) {
+        let code = exit.shell_code();
+        self.worst = self.worst.max(code);
+        let name = self.name(at);
+        if !text.is_empty() {
+            eprintln!("grun: error: {name}: task {rank}: {text}");
+        } else if exit.signal != 0 {
+            let signal = gmodel::signal::signal_word(exit.signal);
+            eprintln!("grun: error: {name}: task {rank}: killed by {signal}");
+        } else if code != 0 {
+            eprintln!("grun: error: {name}: task {rank}: Exited with exit code {code}");
+        }
+    }
+
+    fn gone(&mut self, at: u32) {
+        if let Some(ranks) = self.running.remove(&at) {
+            let ranks: Vec<String> = ranks.iter().map(u32::to_string).collect();
+            eprintln!("grun: error: {}: lost, with task {}", self.name(at), ranks.join(", "));
+            self.worst = self.worst.max(1);
+        }
+    }
+
+    fn print(&mut self, rank: u32, stderr: bool, bytes: &[u8]) -> Result<(), Failure> {
+        if !self.label {
+            return write_to(stderr, bytes);
+        }
+        let mut line = self.lines.remove(&(rank, stderr)).unwrap_or_default();
+        let mut text = Vec::new();
+        for byte in bytes {
+            line.push(*byte);
+            if *byte == b'\n' || line.len() >= MAX_LINE_BYTES {
+                self.labelled(rank, &line, &mut text);
+                line.clear();
+            }
+        }
+        if !line.is_empty() {
+            self.lines.insert((rank, stderr), line);
+        }
+        write_to(stderr, &text)
+    }
+
+    fn labelled(&self, rank: u32, line: &[u8], out: &mut Vec<u8>) {
+        out.extend_from_slice(format!("{rank:>width$}: ", width = self.width).as_bytes());
+        out.extend_from_slice(line);
+    }
+
+    /// Last lines without an end.
+    fn flush_lines(&mut self) -> Result<(), Failure> {
+        for ((rank, stderr), mut line) in std::mem::take(&mut self.lines) {
+            line.push(b'\n');
+            let mut text = Vec::new();
+            self.labelled(rank, &line, &mut text);
+            write_to(stderr, &text)?;
+        }
+        Ok(())
+    }
+}
+
+fn write_to(stderr: bool, bytes: &[u8]) -> Result<(), Failure> {
+    if stderr {
+        std::io::stderr().write_all(bytes)?;
+    } else {
+        let mut out = std::io::stdout().lock();
+        out.write_all(bytes)?;
+        out.flush()?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gwire::api::StepNodeRow;
+
+    fn two_nodes() -> StepReply {
+        let node = |name: &str, ranks: &[u32]| StepNodeRow { name: name.into(), ranks: ranks.to_vec() };
+        StepReply { schema: 1, step: 0, nodes: vec![node("n1", &[0, 1]), node("n2", &[2])] }
+    }
+
+    #[test]
+    fn the_highest_exit_code_is_returned_and_all_tasks_are_waited_for() {
+        let step = two_nodes();
+        let (sender, messages) = mpsc::sync_channel(16);
+        let ended = |rank, exit| StepOutput::Ended { rank, exit, text: String::new() };
+        sender.send(Message::From(0, ended(0, ExitCode::exited(3)))).unwrap();
+        sender.send(Message::From(1, ended(2, ExitCode::killed(9)))).unwrap();
+        sender.send(Message::From(0, ended(1, ExitCode::exited(0)))).unwrap();
+        assert_eq!(Gathering::new(&step, false).run(&messages, &mut []), Ok(137));
+    }
+
+    #[test]
+    fn a_node_that_vanishes_fails_the_step() {
+        let step = two_nodes();
+        let (sender, messages) = mpsc::sync_channel(16);
+        let ended = |rank| StepOutput::Ended { rank, exit: ExitCode::exited(0), text: String::new() };
+        sender.send(Message::From(0, ended(0))).unwrap();
+        sender.send(Message::From(0, ended(1))).unwrap();
+        sender.send(Message::Gone(0)).unwrap();
+        sender.send(Message::Gone(1)).unwrap();
+        assert_eq!(Gathering::new(&step, false).run(&messages, &mut []), Ok(1));
+    }
+
+    #[test]
+    fn labels_are_put_before_whole_lines_only() {
+        let step = two_nodes();
+        let mut gathering = Gathering::new(&step, true);
+        let mut out = Vec::new();
+        gathering.labelled(2, b"text\n", &mut out);
+        assert_eq!(out, b"2: text\n");
+        gathering.print(1, false, b"no end yet").unwrap();
+        assert_eq!(gathering.lines[&(1, false)], b"no end yet");
+    }
+
+    #[test]
+    fn secrets_are_compared_whole() {
+        assert!(same(b"abc", b"abc"));
+        assert!(!same(b"abc", b"abd") && !same(b"abc", b"ab"));
+    }
+}

@@ -1,0 +1,332 @@
+//! `gsub`: submit a script or a command. Stdout is the job's id and nothing else.
+//!
+//! Each submission carries a key of its own, so one whose answer was lost is asked again without a second job.
+
+use crate::choice::Choices;
+use crate::environment;
+use crate::option_words::{Given, Origin, Rest, read, read_environment};
+use crate::script::Work;
+use crate::specification::{Submission, Submitter, build};
+use clap::{Arg, ArgAction, Command};
+use gcli::local_time::{self, TimeFormat};
+use gcli::{Failure, Outcome};
+use gmodel::directive::{misplaced_directives, read_directives};
+use gmodel::option_table::{OPTIONS, OptionSpec, OptionStatus, OptionValue};
+use gmodel::{JobId, JobState};
+use gwire::api::{DryRun, JobRow, MAX_ARGUMENT_BYTES, SubmitRequest, Submitted};
+use gwire::client::Client;
+use std::ffi::OsString;
+use std::io::{Read, Write};
+use std::time::Duration;
+
+/// `--wait` outlasts any outage of the controller that an administrator would sleep through.
+const WAIT_PATIENCE: Duration = Duration::from_secs(7 * 86_400);
+/// The longest that one question of `--wait` is held open by the controller.
+const WAIT_SECS: u32 = 30;
+
+const EXAMPLES: &str = "\
+Examples:
+  gsub train.sh                       submit a script; its #GSUB and #SBATCH lines are read
+  gsub --gpus h100:4 -t 2:00:00 train.sh --epochs 10
+  gsub -a 0-99%10 --gpus 1 sweep.sh   an array, ten tasks at once
+  gsub --gpus 1 -- python train.py    a command instead of a script
+  gsub --dry-run -N 2 train.sh        where and when it would start
+
+Options on the command line count before variables (SBATCH_PARTITION, GSUB_PARTITION, ...), and these before
+the script's lines. The man page lists every option of sbatch and what becomes of it.";
+
+/// The command line as clap knows it, made from the table: for help, man page and completions.
+pub fn command() -> Command {
+    let mut command = Command::new("gsub")
+        .version(env!("CARGO_PKG_VERSION"))
+        .about("Submit a job: a script, or a command behind --")
+        .override_usage("gsub [OPTIONS] [SCRIPT [ARGS]...]\n       gsub [OPTIONS] -- COMMAND [ARGS]...")
+        .disable_help_flag(true)
+        .disable_version_flag(true)
+        .after_help(EXAMPLES)
+        .after_long_help(format!("{EXAMPLES}\n\n{}", table_text()));
+    for option in OPTIONS.iter().filter(|option| matches!(option.status, OptionStatus::Done | OptionStatus::SameAs(_))) {
+        command = command.arg(argument(option));
+    }
+    command
+        .arg(Arg::new("SCRIPT").help("Script to run; without it, or -, the script is read from stdin"))
+        .arg(Arg::new("ARGS").num_args(0..).trailing_var_arg(true).help("Its arguments"))
+}
+
+fn argument(option: &'static OptionSpec) -> Arg {
+    let arg = Arg::new(option.name).long(option.name).help(option.help);
+    let arg = match option.short {
+        Some(letter) => arg.short(letter),
+        None => arg,
+    };
+    match option.value {
+        OptionValue::None => arg.action(ArgAction::SetTrue),
+        OptionValue::Required(what) => arg.value_name(what).action(ArgAction::Append),
+        OptionValue::Optional(what) => arg.value_name(what).num_args(0..=1).require_equals(true),
+    }
+}
+
+/// The options that are not acted on, for the man page.
+fn table_text() -> String {
+    let mut later = String::new();
+    let mut never = String::new();
+    for option in OPTIONS {
+        match option.status {
+            OptionStatus::Later => later.push_str(&format!("  --{}  {}\n", option.name, option.help)),
+            OptionStatus::Never(reason) => never.push_str(&format!("  --{}  {reason}\n", option.name)),
+            OptionStatus::Done | OptionStatus::SameAs(_) => {}
+        }
+    }
+    format!(
+        "Options of sbatch that a script's lines may have, which are stored with the job and shown by gq, and not acted on yet; \
+         on the command line they are refused:\n{later}\nOptions of sbatch that are refused, and why:\n{never}"
+    )
+}
+
+/// `gsub` itself.
+///
+/// # Errors
+/// What stood in the way, with the exit code.
+pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
+    let words = words_as_text(words)?;
+    let (mut given, rest) = read(&words, &Origin::CommandLine)?;
+    if has(&given, "help") {
+        let mut help = command();
+        std::io::stdout().write_all(help.render_help().to_string().as_bytes())?;
+        return Ok(0);
+    }
+    if has(&given, "version") {
+        writeln!(std::io::stdout(), "gsub {}", env!("CARGO_PKG_VERSION"))?;
+        return Ok(0);
+    }
+    let work = work(&mut given, rest)?;
+    let variables = read_environment(|name| std::env::var(name).ok())?;
+    let in_script = script_options(&work)?;
+    note_later(variables.iter().chain(&in_script));
+    let mut choices = Choices::of(in_script.into_iter().chain(variables).chain(given))?;
+    let submission = build(&mut choices, &work, &submitter()?)?;
+    assert!(choices.left().is_empty(), "options nobody acts on: {:?}", choices.left());
+    let mut client = gcli::connect("gsub")?;
+    let request = request(&submission, &work)?;
+    if submission.dry_run {
+        return dry_run(&mut client, &request);
+    }
+    let submitted: Submitted = client.post_repeatable("/v1/jobs", &request)?;
+    for note in &submitted.notes {
+        say(note);
+    }
+    let mut out = std::io::stdout();
+    writeln!(out, "{}", submitted.id)?;
+    out.flush()?;
+    if submission.wait {
+        return wait(client.wait_for(WAIT_PATIENCE), submitted.id);
+    }
+    Ok(0)
+}
+
+fn words_as_text(words: impl IntoIterator<Item = OsString>) -> Result<Vec<String>, Failure> {
+    let text = |word: OsString| {
+        word.into_string().map_err(|word| Failure::usage(format_args!("{} is not UTF-8. Pass such names inside of the script", word.to_string_lossy())))
+    };
+    words.into_iter().skip(1).map(text).collect()
+}
+
+fn has(given: &[Given], name: &str) -> bool {
+    given.iter().any(|given| given.option.name == name)
+}
+
+fn say(text: &str) {
+    let _ = writeln!(std::io::stderr(), "gsub: {text}");
+}
+
+/// What is to be run. Takes `--wrap` out of the options.
+fn work(given: &mut Vec<Given>, rest: Rest) -> Result<Work, Failure> {
+    let wraps: Vec<Given> = given.extract_if(.., |given| given.option.name == "wrap").collect();
+    let arguments: usize = rest.words.iter().map(|word| word.len() + 1).sum();
+    if arguments > MAX_ARGUMENT_BYTES {
+        return Err(Failure::new(format_args!(
+            "the arguments have {arguments} bytes and {MAX_ARGUMENT_BYTES} (1 MiB) are the most. Put them into a file that the script reads"
+        )));
+    }
+    let mut words = rest.words.into_iter();
+    match (wraps.last(), rest.after_dashes, words.next()) {
+        (Some(_), _, Some(word)) => Err(Failure::usage(format_args!("--wrap is a script by itself, and {word:?} is another. Keep one of them"))),
+        (Some(wrap), _, None) if wrap.text().trim().is_empty() => Err(wrap.fail("there is no command in it")),
+        (Some(wrap), _, None) => Ok(Work::wrapped(wrap.text())),
+        (None, true, Some(word)) => Ok(Work::from_command(std::iter::once(word).chain(words).collect())),
+        (None, true, None) => Err(Failure::usage("there is no command behind --")),
+        (None, false, Some(path)) if path != "-" => Work::from_file(&path, words.collect()),
+        (None, false, _) => Ok(Work { argv: words.collect(), ..Work::from_stdin()? }),
+    }
+}
+
+/// Options in a script's head.
+fn script_options(work: &Work) -> Result<Vec<Given>, Failure> {
+    // A command has no lines, and those of --wrap are the command's.
+    if work.script.is_empty() || work.shown == "--wrap" {
+        return Ok(Vec::new());
+    }
+    let script = work.script.as_bytes();
+    let lines = read_directives(script).map_err(|error| Failure::new(format_args!("{}: {error}", work.shown)))?;
+    for line_no in misplaced_directives(script) {
+        say(&format!("{}: line {line_no} looks like an option and is none: options begin a line, before the first command", work.shown));
+    }
+    let mut given = Vec::new();
+    for line in lines {
+        let origin = Origin::Script { script: work.shown.clone(), line_no: line.line_no };
+        let (options, rest) = read(&line.words, &origin)?;
+        if let Some(word) = rest.words.first() {
+            return Err(origin.fail(format_args!("{}: {word:?} is no option", line.kind.word())));
+        }
+        let elsewhere = ["help", "version", "wrap", "dry-run"];
+        if let Some(option) = options.iter().find(|given| elsewhere.contains(&given.option.name)) {
+            return Err(option.fail("it is for the command line, not for a script"));
+        }
+        given.extend(options);
+    }
+    Ok(given)
+}
+
+fn note_later<'g>(given: impl Iterator<Item = &'g Given>) {
+    for given in given.filter(|given| given.option.status == OptionStatus::Later) {
+        say(&format!("{}--{} is not acted on yet; it is stored with the job", given.origin, given.option.name));
+    }
+}
+
+fn submitter() -> Result<Submitter, Failure> {
+    let host = nix::unistd::gethostname().map_err(|error| Failure::new(format_args!("cannot read the host's name: {error}")))?;
+    Ok(Submitter {
+        work_dir: work_dir(),
+        host: host.to_string_lossy().into_owned(),
+        umask: umask(),
+        now: local_time::now(),
+    })
+}
+
+/// The working directory by the name the user knows it under, which may lead through links; None if it is gone.
+fn work_dir() -> Option<String> {
+    let real = std::env::current_dir().ok()?;
+    let named = std::env::var_os("PWD").map(std::path::PathBuf::from).filter(|path| {
+        path.is_absolute() && path.canonicalize().is_ok_and(|path| path == real)
+    });
+    named.unwrap_or(real).into_os_string().into_string().ok()
+}
+
+/// The mask can only be read by setting it; the command has one thread.
+fn umask() -> u32 {
+    use nix::sys::stat::{Mode, umask};
+    let mask = umask(Mode::empty());
+    umask(mask);
+    mask.bits()
+}
+
+fn request(submission: &Submission, work: &Work) -> Result<SubmitRequest, Failure> {
+    let (variables, unreadable) = submission.export.select(std::env::vars_os());
+    for name in unreadable {
+        say(&format!("the variable {name} is not UTF-8, so the job does not get it"));
+    }
+    environment::check_size(&variables).map_err(Failure::new)?;
+    Ok(SubmitRequest {
+        spec: submission.spec.clone(),
+        script: work.script.clone(),
+        environment: variables,
+        client_key: Some(client_key()?),
+    })
+}
+
+/// 128 random bits.
+fn client_key() -> Result<String, Failure> {
+    let mut key = [0; 16];
+    let read = std::fs::File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut key));
+    read.map_err(|error| Failure::new(format_args!("cannot read /dev/urandom: {error}")))?;
+    Ok(key.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+fn dry_run(client: &mut Client, request: &SubmitRequest) -> Outcome {
+    let answer: DryRun = client.post_repeatable("/v1/jobs/dry-run", request)?;
+    for note in &answer.notes {
+        say(note);
+    }
+    let what = format!("{} CPUs in partition {}", answer.cpus, answer.partition);
+    let text = match (answer.nodelist.is_empty(), answer.start) {
+        (false, _) => format!("would start now on {} with {what}", answer.nodelist),
+        (true, Some(start)) => format!("would start at {} with {what}", TimeFormat::from_env().print(start.0)),
+        (true, None) => format!("would wait for {what}"),
+    };
+    let reason = if answer.reason.is_empty() { String::new() } else { format!(" ({})", answer.reason) };
+    let mut out = std::io::stdout();
+    writeln!(out, "{text}{reason}")?;
+    if !answer.text.is_empty() {
+        writeln!(out, "  {}", gcli::printable::printable(&answer.text))?;
+    }
+    Ok(0)
+}
+
+/// Waits for the end of a job, or of all tasks of an array; the highest of their exit codes.
+fn wait(mut client: Client, id: JobId) -> Outcome {
+    let path = format!("/v1/jobs/{id}/wait?timeout_secs={WAIT_SECS}");
+    loop {
+        let mut rows = client.rows(&path)?;
+        let (mut over, mut seen, mut worst) = (true, false, 0);
+        while let Some(text) = rows.next_row()? {
+            let job: JobRow = read_row(text)?;
+            seen = true;
+            over &= job.state.is_final();
+            worst = worst.max(exit_code(&job));
+        }
+        if !seen {
+            return Err(Failure::new(format_args!("job {id}: there is no such job any more")));
+        }
+        if over {
+            return Ok(worst);
+        }
+    }
+}
+
+fn read_row(text: &[u8]) -> Result<JobRow, Failure> {
+    serde_json::from_slice(text).map_err(|error| Failure::new(format_args!("the job's record cannot be read: {error}")))
+}
+
+/// The job's code, 128+signal, or 1 if it never ran or was ended from outside.
+fn exit_code(job: &JobRow) -> u8 {
+    match (job.state, job.exit_code.shell_code()) {
+        (JobState::Completed, code) => code,
+        (_, 0) => 1,
+        (_, code) => code,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gmodel::ExitCode;
+
+    #[test]
+    fn help_and_man_page_are_made_from_the_table() {
+        command().debug_assert();
+        let help = command().render_help().to_string();
+        let man = command().render_long_help().to_string();
+        for option in OPTIONS {
+            let flag = option.flag();
+            let done = matches!(option.status, OptionStatus::Done | OptionStatus::SameAs(_));
+            assert!(!done || help.contains(&flag), "{flag} in --help");
+            assert!(man.contains(&flag), "{flag} in the man page");
+        }
+        assert!(!help.contains("--uid"), "what is refused is not offered");
+    }
+
+    #[test]
+    fn the_code_of_wait_is_the_jobs() {
+        let job = |state, exit_code| JobRow { state, exit_code, ..JobRow::default() };
+        assert_eq!(exit_code(&job(JobState::Completed, ExitCode::SUCCESS)), 0);
+        assert_eq!(exit_code(&job(JobState::Failed, ExitCode::exited(5))), 5);
+        assert_eq!(exit_code(&job(JobState::Failed, ExitCode::killed(9))), 137);
+        assert_eq!(exit_code(&job(JobState::Cancelled, ExitCode::SUCCESS)), 1);
+    }
+
+    #[test]
+    fn keys_differ() {
+        let (one, other) = (client_key().unwrap(), client_key().unwrap());
+        assert!(one != other && one.len() == 32, "{one} {other}");
+    }
+}
