@@ -225,8 +225,11 @@ fn frame(kind: u8, parts: &[&[u8]]) -> Vec<u8> {
     bytes
 }
 
-/// Kind, body and whole length; refused from the header alone, so that nobody waits for what is too long.
-fn split_frame(buffer: &[u8]) -> Result<Option<(u8, &[u8], usize)>, BadFrame> {
+/// A frame in a buffer: kind, body, and its length with the header.
+type Frame<'a> = (u8, &'a [u8], usize);
+
+/// The first frame, once it is whole; refused from the header alone, so that nobody waits for what is too long.
+fn split_frame(buffer: &[u8]) -> Result<Option<Frame<'_>>, BadFrame> {
     let Some((length, rest)) = split_number(buffer) else { return Ok(None) };
     let (length, kind) = (length as usize, rest.first().copied().unwrap_or(0));
     if length == 0 || length > MAX_STEP_FRAME_BYTES {

@@ -119,7 +119,10 @@ mod tests {
         order.stdout = "out/%A/%a.%N".into();
         order.stderr = "/dev/null".into();
         let named = files(&order);
-        assert_eq!((named.stdout.to_str(), named.stderr.as_deref()), (Some("out/169/2.n1"), Some(Path::new("/dev/null"))));
+        assert_eq!(
+            (named.stdout.to_str(), named.stderr.as_deref()),
+            (Some("out/169/2.n1"), Some(Path::new("/dev/null")))
+        );
         assert_eq!(named.stdin, None);
     }
 

@@ -377,12 +377,22 @@ mod tests {
         let (mut order, mut setup) = golden_job();
         setup.gpus.clear();
         let outer = [
-            "SLURM_ARRAY_TASK_ID=3", "GSUB_ARRAY_TASK_ID=3", "SLURM_STEP_GPUS=1", "GSUB_ATTEMPT=9", "CUDA_VISIBLE_DEVICES=0",
-            "SLURM_TIME_FORMAT=%s", "HOME=/elsewhere", "OLDPWD=/x", "BROKEN", "=x",
+            "SLURM_ARRAY_TASK_ID=3",
+            "GSUB_ARRAY_TASK_ID=3",
+            "SLURM_STEP_GPUS=1",
+            "GSUB_ATTEMPT=9",
+            "CUDA_VISIBLE_DEVICES=0",
+            "SLURM_TIME_FORMAT=%s",
+            "HOME=/elsewhere",
+            "OLDPWD=/x",
+            "BROKEN",
+            "=x",
         ];
         order.environment = outer.iter().map(|line| line.to_string()).collect();
         let env = batch(&order, &setup);
-        for gone in ["SLURM_ARRAY_TASK_ID", "GSUB_ARRAY_TASK_ID", "SLURM_STEP_GPUS", "SLURM_JOB_GPUS", "OLDPWD", "BROKEN", ""] {
+        for gone in
+            ["SLURM_ARRAY_TASK_ID", "GSUB_ARRAY_TASK_ID", "SLURM_STEP_GPUS", "SLURM_JOB_GPUS", "OLDPWD", "BROKEN", ""]
+        {
             assert_eq!(value(&env, gone), None, "{gone:?}");
         }
         assert_eq!(value(&env, "CUDA_VISIBLE_DEVICES"), Some(""), "a job without GPUs sees none");

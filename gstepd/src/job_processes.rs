@@ -15,8 +15,10 @@ use nix::libc::{SIGCONT, SIGKILL, SIGTERM};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
 
-/// Without a cgroup a kill is a race with fork: so many rounds are tried at once, and the supervisor comes back each second.
+/// Without a cgroup a kill is a race with fork: so many rounds at once, and the supervisor comes back each second.
 const KILL_ROUNDS: usize = 50;
+/// Processes that are held by descriptors at a time.
+const SIGNAL_BATCH: usize = 256;
 
 pub enum JobProcesses {
     Cgroup(RunCgroup),
@@ -53,31 +55,28 @@ impl JobProcesses {
 
     /// One signal to every process but `except`.
     pub fn signal(&self, signal: i32, except: Option<i32>) -> anyhow::Result<()> {
-        for pid in self.pids()? {
-            if Some(pid) != except {
-                self.signal_member(pid, signal);
-            }
-        }
-        Ok(())
+        let pids = self.pids()?.into_iter().filter(|pid| Some(*pid) != except).collect();
+        self.signal_members(pids, signal)
     }
 
-    /// One signal to the processes of one session: a step's task and what it started, unless that made a session of its own.
-    pub fn signal_session(&self, session: i32, signal: i32) {
-        for pid in self.pids().unwrap_or_default() {
+    /// One signal to the processes of one session: a step's task and what it started, unless that made a session of its
+    /// own.
+    pub fn signal_session(&self, session: i32, signal: i32) -> anyhow::Result<()> {
+        let is_in_session = |pid: &i32| {
             let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-            if stat_fields(&stat).is_some_and(|fields| fields.session == session) {
-                self.signal_member(pid, signal);
-            }
-        }
+            stat_fields(&stat).is_some_and(|fields| fields.session == session)
+        };
+        self.signal_members(self.pids()?.into_iter().filter(is_in_session).collect(), signal)
     }
 
     /// SIGTERM to all. What is frozen or stopped could not hear it, so it is woken.
     pub fn terminate(&self) -> anyhow::Result<()> {
-        if let JobProcesses::Cgroup(cgroup) = self {
-            cgroup.freeze(false)?;
-        }
         self.signal(SIGTERM, None)?;
-        self.signal(SIGCONT, None)
+        self.signal(SIGCONT, None)?;
+        match self {
+            JobProcesses::Cgroup(cgroup) => Ok(cgroup.freeze(false)?),
+            JobProcesses::Descendants => Ok(()),
+        }
     }
 
     /// SIGKILL to all, however they forked. Most jobs leave nothing behind, and nothing forks out of nothing.
@@ -87,10 +86,7 @@ impl JobProcesses {
         }
         match self {
             JobProcesses::Cgroup(cgroup) => Ok(cgroup.kill()?),
-            JobProcesses::Descendants => {
-                self.kill_descendants();
-                Ok(())
-            }
+            JobProcesses::Descendants => self.kill_descendants(),
         }
     }
 
@@ -105,17 +101,16 @@ impl JobProcesses {
         }
     }
 
-    fn kill_descendants(&self) {
+    fn kill_descendants(&self) -> anyhow::Result<()> {
         let mut killed = BTreeSet::new();
         for _ in 0..KILL_ROUNDS {
             let fresh: Vec<i32> = descendants().into_iter().filter(|pid| killed.insert(*pid)).collect();
             if fresh.is_empty() {
                 break;
             }
-            for pid in fresh {
-                self.signal_member(pid, SIGKILL);
-            }
+            self.signal_members(fresh, SIGKILL)?;
         }
+        Ok(())
     }
 
     /// What all processes of the job, past and present, have used.
@@ -137,13 +132,19 @@ impl JobProcesses {
         }
     }
 
-    /// Held by a pidfd and looked up again, since the number may have gone to a stranger.
-    fn signal_member(&self, pid: i32, signal: i32) {
-        let Ok(pidfd) = process::pidfd_open(pid) else { return };
-        if self.pids().is_ok_and(|pids| pids.contains(&pid)) {
-            // ESRCH: it ended by itself.
-            let _ = process::pidfd_signal(pidfd.as_fd(), signal);
+    /// Each is held by a pidfd and then looked up again, since a number may have gone to a stranger. In batches, so that
+    /// neither descriptors nor look-ups grow with the square of a job.
+    fn signal_members(&self, pids: Vec<i32>, signal: i32) -> anyhow::Result<()> {
+        for batch in pids.chunks(SIGNAL_BATCH) {
+            let open = |pid: &i32| process::pidfd_open(*pid).ok().map(|pidfd| (*pid, pidfd));
+            let held: Vec<_> = batch.iter().filter_map(open).collect();
+            let members: BTreeSet<i32> = self.pids()?.into_iter().collect();
+            for (_, pidfd) in held.iter().filter(|(pid, _)| members.contains(pid)) {
+                // ESRCH: it ended by itself.
+                let _ = process::pidfd_signal(pidfd.as_fd(), signal);
+            }
         }
+        Ok(())
     }
 }
 

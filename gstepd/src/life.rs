@@ -106,6 +106,9 @@ impl Life {
 
     /// The process could not be started: what was there of it is killed, then the record is written.
     pub fn launch_failed(&mut self, now: Boot, cause: EndCause, text: String) -> Vec<Act> {
+        if !matches!(self.phase, Phase::Starting { .. } | Phase::Killing { .. }) {
+            return Vec::new();
+        }
         self.verdict.get_or_insert(Verdict { cause, text, kill_at: now });
         self.begin_kill(now)
     }
@@ -162,11 +165,9 @@ impl Life {
             self.warned = true;
             acts.extend(self.terms.warning.map(|w| Act::Warn { signal: w.signal, batch_only: w.batch_only }));
         }
-        if let (Some(at), Some(limit)) = (self.limit_at(), self.terms.limit_secs) {
-            if now >= at {
-                let text = format!("the time limit of {limit} s was reached");
-                acts.extend(self.condemn(now, EndCause::TimeLimit, text, self.terms.kill_grace_secs));
-            }
+        if self.limit_at().is_some_and(|at| now >= at) {
+            let text = format!("the time limit of {} s was reached", self.terms.limit_secs.unwrap_or(0));
+            acts.extend(self.condemn(now, EndCause::TimeLimit, text, self.terms.kill_grace_secs));
         }
         let kill_at = self.verdict.as_ref().map(|v| v.kill_at);
         match self.phase {
@@ -237,7 +238,9 @@ impl Life {
 
     fn limit_at(&self) -> Option<Boot> {
         match (self.phase, &self.verdict, self.terms.limit_secs) {
-            (Phase::Starting { since } | Phase::Running { started: since }, None, Some(limit)) => Some(since.plus_secs(limit)),
+            (Phase::Starting { since } | Phase::Running { started: since }, None, Some(limit)) => {
+                Some(since.plus_secs(limit))
+            }
             _ => None,
         }
     }
@@ -264,6 +267,7 @@ fn stop_text(why: StopWhy) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     const TERM: [Act; 1] = [Act::Terminate];
     const KILL: [Act; 1] = [Act::Kill];
@@ -397,5 +401,59 @@ mod tests {
         assert_eq!(life.signal(first), []);
         life.main_ended(at(1), ExitCode::SUCCESS);
         assert_eq!(life.signal(NumberedSignal { number: 3, signal: 10, batch_only: true }), []);
+    }
+
+    #[derive(Clone, Debug)]
+    enum Happening {
+        Go,
+        Started,
+        LaunchFailed,
+        Stop(u32),
+        Limit(Option<u32>),
+        MainEnded,
+        Emptied,
+        Pass(u64),
+    }
+
+    fn happening() -> impl Strategy<Value = Happening> {
+        prop_oneof![
+            Just(Happening::Go),
+            Just(Happening::Started),
+            Just(Happening::LaunchFailed),
+            (0u32..100).prop_map(Happening::Stop),
+            proptest::option::of(0u32..200).prop_map(Happening::Limit),
+            Just(Happening::MainEnded),
+            Just(Happening::Emptied),
+            (0u64..60_000).prop_map(Happening::Pass),
+        ]
+    }
+
+    proptest! {
+        /// Whatever happens in whatever order: one start, one record, nothing after it, and no deadline that is passed over.
+        #[test]
+        fn a_life_starts_once_and_is_recorded_once(happenings in proptest::collection::vec(happening(), 0..40)) {
+            let warning = Some(SigSpec { signal: 10, batch_only: true, lead_secs: 30 });
+            let mut life = Life::new(Terms { limit_secs: Some(100), kill_grace_secs: 20, warning });
+            let (mut now, mut all) = (Boot(1), Vec::new());
+            for happening in happenings {
+                all.extend(match happening {
+                    Happening::Go => life.go(now),
+                    Happening::Started => { life.started(now); Vec::new() }
+                    Happening::LaunchFailed => life.launch_failed(now, EndCause::LaunchUser, String::new()),
+                    Happening::Stop(grace_secs) => life.stop(now, StopWhy::Cancelled, grace_secs),
+                    Happening::Limit(limit_secs) => { life.set_limit(limit_secs); Vec::new() }
+                    Happening::MainEnded => life.main_ended(now, ExitCode::SUCCESS),
+                    Happening::Emptied => life.emptied(false),
+                    Happening::Pass(millis) => { now = Boot(now.0 + millis); Vec::new() }
+                });
+                all.extend(life.tick(now));
+                prop_assert!(life.next_deadline().is_none_or(|at| at > now), "{life:?} at {now:?}");
+            }
+            let count = |act: &Act| all.iter().filter(|other| *other == act).count();
+            prop_assert!(count(&Act::Start) <= 1 && count(&Act::Terminate) <= 1 && count(&Act::Record) <= 1, "{all:?}");
+            if life.is_recorded() {
+                prop_assert_eq!(all.last(), Some(&Act::Record));
+            }
+        }
     }
 }

@@ -55,11 +55,15 @@ impl RunDir {
     }
 
     /// Copies the script to `SPOOL/marks/RUN/script`, where its user, and nobody else, can read and run it.
-    pub fn place_script(&self, text: &str, uid: u32, gid: u32) -> anyhow::Result<PathBuf> {
+    pub fn place_script(&self, text: &str, setup: &Setup) -> anyhow::Result<PathBuf> {
         let path = self.script_path()?;
         let dir = path.parent().unwrap_or(Path::new("/"));
-        DirBuilder::new().recursive(true).mode(0o711).create(dir).with_context(|| format!("making {}", dir.display()))?;
-        check_reachable(dir, uid)?;
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o711)
+            .create(dir)
+            .with_context(|| format!("making {}", dir.display()))?;
+        check_reachable(dir, setup)?;
         let _ = fs::remove_file(&path);
         let write = || -> io::Result<()> {
             let mut file = OpenOptions::new().write(true).create_new(true).mode(0o500).open(&path)?;
@@ -67,7 +71,7 @@ impl RunDir {
             // The supervisor's umask may have taken bits away.
             file.set_permissions(Permissions::from_mode(0o500))?;
             if nix::unistd::geteuid().is_root() {
-                std::os::unix::fs::fchown(&file, Some(uid), Some(gid))?;
+                std::os::unix::fs::fchown(&file, Some(setup.uid), Some(setup.gid))?;
             }
             Ok(())
         };
@@ -101,11 +105,18 @@ pub fn wall_clock() -> Timestamp {
     Timestamp(since.as_millis() as i64)
 }
 
-/// A user cannot pass a directory without the x bit for others; found here, it is the node's error and names the directory.
-fn check_reachable(dir: &Path, uid: u32) -> anyhow::Result<()> {
+/// A user cannot pass a directory without an x bit; found here, it is the node's error and names the directory.
+fn check_reachable(dir: &Path, setup: &Setup) -> anyhow::Result<()> {
+    let uid = setup.uid;
     for part in dir.ancestors() {
         let meta = fs::metadata(part).with_context(|| format!("looking at {}", part.display()))?;
-        if uid != 0 && meta.uid() != uid && meta.mode() & 0o001 == 0 {
+        let needed = match () {
+            () if uid == 0 => 0,
+            () if meta.uid() == uid => 0o100,
+            () if meta.gid() == setup.gid || setup.groups.contains(&meta.gid()) => 0o010,
+            () => 0o001,
+        };
+        if meta.mode() & needed != needed {
             bail!("{} cannot be passed by uid {uid}, so no script below it can run: chmod o+x it", part.display());
         }
     }

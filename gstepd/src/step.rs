@@ -1,5 +1,5 @@
-//! Steps: tasks that grun starts inside a job, in the job's cgroup and as its user, their output sent to grun. A step ends with
-//! its tasks, with its grun or with the job. Each task has a session of its own, which is what dies with it.
+//! Steps: tasks that grun starts inside a job, in the job's cgroup and as its user, their output sent to grun. A step
+//! ends with its tasks, with its grun or with the job. Each task has a session of its own, which is what dies with it.
 //! Source: srun(1) for ranks, environment and what a task's end takes along.
 
 use std::collections::BTreeSet;
@@ -117,15 +117,15 @@ impl Steps {
         self.live.is_empty()
     }
 
-    /// A child was reaped. True if it was a task.
-    pub fn reaped(&mut self, job: &Job<'_>, pid: i32, exit: ExitCode) -> bool {
-        let tasks = self.live.iter_mut().flat_map(|step| step.tasks.iter_mut());
-        let Some(task) = tasks.filter(|task| task.pid == Some(pid)).last() else { return false };
+    /// A child was reaped. If it was a task, what it leaves behind in its session goes with it.
+    pub fn reaped(&mut self, job: &Job<'_>, pid: i32, exit: ExitCode) {
+        let mut tasks = self.live.iter_mut().flat_map(|step| step.tasks.iter_mut());
+        let Some(task) = tasks.find(|task| task.pid == Some(pid)) else { return };
         task.finish_launch_of_the_dead();
         task.pid = None;
         task.exit.get_or_insert((exit, String::new()));
-        job.processes.signal_session(task.session, SIGKILL);
-        true
+        // A cgroup that cannot be listed is found out by the supervisor itself.
+        let _ = job.processes.signal_session(task.session, SIGKILL);
     }
 
     /// Moves every step on: connections, output, deadlines. Never blocks.
@@ -161,8 +161,11 @@ impl Step {
         }
         // What was just queued goes out now, not at the next event.
         self.service_link(job, now);
-        if matches!(self.phase, Phase::Flushing(_)) && self.link.as_ref().is_some_and(|l| l.is_connected() && l.is_flushed()) {
-            self.link.take().map(StepLink::finish);
+        let sent = |link: &mut StepLink| link.is_connected() && link.is_flushed();
+        if matches!(self.phase, Phase::Flushing(_))
+            && let Some(link) = self.link.take_if(sent)
+        {
+            link.finish();
         }
     }
 
@@ -189,7 +192,7 @@ impl Step {
 
     fn signal(&self, job: &Job<'_>, signal: i32) {
         for task in self.tasks.iter().filter(|task| task.pid.is_some()) {
-            job.processes.signal_session(task.session, signal);
+            let _ = job.processes.signal_session(task.session, signal);
         }
     }
 
@@ -215,7 +218,8 @@ impl Task {
     /// A task that cannot be started has ended already, with the text that says why.
     fn start(order: &StepOrder, job: &Job<'_>, local: usize) -> Task {
         let rank = order.ranks[local];
-        let mut task = Task { rank, launching: None, pid: None, session: 0, pipes: [None, None], exit: None, told: false };
+        let mut task =
+            Task { rank, launching: None, pid: None, session: 0, pipes: [None, None], exit: None, told: false };
         match spawn(order, job, local) {
             Ok((launching, pipes)) => {
                 task.pid = Some(launching.pid());
@@ -238,7 +242,9 @@ impl Task {
         match self.launching.take().map(Launching::finish) {
             Some(Ok(launched)) => {
                 let started = StepOutput::Started { rank: self.rank, pid: launched.pid as u32 };
-                link.map(|link| link.send(&started));
+                if let Some(link) = link {
+                    link.send(&started);
+                }
             }
             Some(Err(e)) => {
                 self.pid = None;
@@ -269,7 +275,9 @@ impl Task {
                     Ok(count) if count > 0 => {
                         piece.truncate(count);
                         let output = StepOutput::Output { rank: self.rank, stream, bytes: piece };
-                        link.as_mut().map(|link| link.send(&output));
+                        if let Some(link) = &mut link {
+                            link.send(&output);
+                        }
                     }
                     Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                     // A killed descendant may still hold the pipe for a moment; it has nothing more to say.
@@ -280,7 +288,9 @@ impl Task {
         }
         if let (true, false, Some((exit, text))) = (ended, self.told, &self.exit) {
             let output = StepOutput::Ended { rank: self.rank, exit: *exit, text: text.clone() };
-            link.map(|link| link.send(&output));
+            if let Some(link) = link {
+                link.send(&output);
+            }
             self.told = true;
         }
     }

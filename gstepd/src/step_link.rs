@@ -7,7 +7,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use gmodel::supervise::{StepInput, StepOutput};
 use nix::poll::PollFlags;
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, SockaddrIn6, connect, setsockopt, socket, sockopt};
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockType, SockaddrIn, SockaddrIn6, connect, setsockopt, socket, sockopt,
+};
 
 /// While more than this waits for a slow grun, the tasks' pipes are left full.
 const ROOM_BYTES: usize = 256 << 10;

@@ -64,14 +64,19 @@ impl Supervisor {
     /// Makes everything ready that can fail before the start. Nothing of the user runs yet.
     pub fn prepare(dir: RunDir, order: LaunchOrder, setup: Setup, record: Record) -> anyhow::Result<Supervisor> {
         anyhow::ensure!(order.run.is_some(), "order.json names no run");
-        anyhow::ensure!(setup.pam_service.is_empty(), "a PAM session ({:?}) is asked for, and this release opens none", setup.pam_service);
+        anyhow::ensure!(
+            setup.pam_service.is_empty(),
+            "a PAM session ({:?}) is asked for, and this release opens none",
+            setup.pam_service
+        );
         let root_job = setup.uid == 0 && !setup.cgroup_tag.is_empty();
         anyhow::ensure!(!root_job || order.allow_root, "jobs of uid 0 are refused here: allow_root_jobs is not set");
         let signals = deaf_signals()?;
         process::set_child_subreaper().context("becoming the sub-reaper")?;
         let processes = JobProcesses::open(&setup)?;
         let ready = FromStep::Ready { pid: std::process::id() };
-        let terms = Terms { limit_secs: order.limit_secs, kill_grace_secs: order.kill_grace_secs, warning: order.signal };
+        let terms =
+            Terms { limit_secs: order.limit_secs, kill_grace_secs: order.kill_grace_secs, warning: order.signal };
         Ok(Supervisor {
             life: Life::new(terms),
             events: processes.events_file(),
@@ -210,7 +215,7 @@ impl Supervisor {
     fn spawn_batch(&mut self) -> Result<(), LaunchFailure> {
         let script = match self.order.script.is_empty() {
             true => None,
-            false => Some(self.dir.place_script(&self.order.script, self.setup.uid, self.setup.gid)?),
+            false => Some(self.dir.place_script(&self.order.script, &self.setup)?),
         };
         let join = self.processes.join_fds()?;
         let spec = batch::launch_spec(&self.order, &self.setup, script.as_deref(), join.as_ref())
@@ -235,8 +240,9 @@ impl Supervisor {
     fn look_at_launch(&mut self) {
         let Some(launching) = &self.launching else { return };
         let mut fds = [PollFd::new(launching.status_fd(), PollFlags::POLLIN)];
-        if poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0) {
-            self.launching.take().map(|launching| self.finish_launch(launching));
+        let is_decided = poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0);
+        if let Some(launching) = self.launching.take_if(|_| is_decided) {
+            self.finish_launch(launching);
         }
     }
 

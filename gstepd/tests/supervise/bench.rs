@@ -78,8 +78,7 @@ impl Bench {
             ..LaunchOrder::default()
         };
         let own = (nix::unistd::getuid().as_raw(), nix::unistd::getgid().as_raw());
-        let setup =
-            Setup { node_name: "n1".into(), uid: own.0, gid: own.1, home: "/".into(), ..Setup::default() };
+        let setup = Setup { node_name: "n1".into(), uid: own.0, gid: own.1, home: "/".into(), ..Setup::default() };
         Bench { spool, work, order, setup, cgroup: None, gstepd: None }
     }
 

@@ -20,7 +20,11 @@ use nix::unistd::Pid;
 
 #[test]
 fn a_script_runs_as_its_user_with_its_files_and_environment() {
-    let Some(mut bench) = Bench::isolated("id -u; id -g; umask; pwd; echo to-stderr >&2; env | sort; ls -l /proc/self/fd") else { return };
+    let Some(mut bench) =
+        Bench::isolated("id -u; id -g; umask; pwd; echo to-stderr >&2; env | sort; ls -l /proc/self/fd")
+    else {
+        return;
+    };
     bench.order.umask = 0o027;
     bench.order.environment.push("MINE=1".into());
     bench.setup.gpus = vec![SetupGpu { uuid: "GPU-12".into(), index: 3, device: "/dev/nvidia3".into() }];
@@ -33,7 +37,14 @@ fn a_script_runs_as_its_user_with_its_files_and_environment() {
     let work = bench.work.display().to_string();
     assert!(out.starts_with(&format!("{UID}\n{UID}\n0027\n{work}\nto-stderr\n")), "{out}");
     let lines: Vec<&str> = out.lines().collect();
-    let wanted = ["SLURM_JOB_ID=7", "GSUB_JOB_ID=7", "GSUB_ATTEMPT=1", "CUDA_VISIBLE_DEVICES=GPU-12", "MINE=1", "SLURM_JOB_GPUS=3"];
+    let wanted = [
+        "SLURM_JOB_ID=7",
+        "GSUB_JOB_ID=7",
+        "GSUB_ATTEMPT=1",
+        "CUDA_VISIBLE_DEVICES=GPU-12",
+        "MINE=1",
+        "SLURM_JOB_GPUS=3",
+    ];
     for line in wanted {
         assert!(lines.contains(&line), "{line} is missing in {out}");
     }
@@ -63,7 +74,9 @@ fn a_command_is_found_in_the_path_of_the_job() {
 
 #[test]
 fn the_script_is_its_users_alone_and_goes_with_the_run() {
-    let Some(mut bench) = Bench::isolated("echo $1; ls -ln $0; while [ ! -e go-on ]; do sleep 0.01; done") else { return };
+    let Some(mut bench) = Bench::isolated("echo $1; ls -ln $0; while [ ! -e go-on ]; do sleep 0.01; done") else {
+        return;
+    };
     bench.order.argv = vec!["argument".into()];
     let mut link = bench.start_and_go();
     let out = bench.file_when("out", |text| text.lines().count() == 2);
@@ -86,7 +99,11 @@ fn a_second_attempt_appends_to_its_output() {
 
 #[test]
 fn an_orphan_in_a_session_of_its_own_is_gone_with_the_job() {
-    let Some(mut bench) = Bench::isolated("setsid sh -c 'echo $$ > orphan; exec sleep 600' & while [ ! -s orphan ]; do sleep 0.01; done") else { return };
+    let Some(mut bench) =
+        Bench::isolated("setsid sh -c 'echo $$ > orphan; exec sleep 600' & while [ ! -s orphan ]; do sleep 0.01; done")
+    else {
+        return;
+    };
     let end = bench.run_to_end();
     assert_eq!((end.cause, end.exit), (EndCause::Exited, ExitCode::SUCCESS));
     assert!(!is_alive(pid_in(&bench.file("orphan"))));
@@ -108,7 +125,11 @@ fn a_job_deaf_to_sigterm_is_killed_after_the_grace() {
 
 #[test]
 fn a_child_may_finish_its_work_after_the_shell_has_died_of_the_term() {
-    let Some(mut bench) = Bench::isolated("sh -c 'trap \"echo saved > saved; exit\" TERM; touch trapped; while :; do sleep 0.05; done' & wait") else { return };
+    let Some(mut bench) = Bench::isolated(
+        "sh -c 'trap \"echo saved > saved; exit\" TERM; touch trapped; while :; do sleep 0.05; done' & wait",
+    ) else {
+        return;
+    };
     let mut link = bench.start_and_go();
     bench.file_when("trapped", |_| true);
     link.stop(15);
@@ -171,7 +192,10 @@ fn a_new_limit_holds_at_once() {
 
 #[test]
 fn the_warning_reaches_the_shell_when_it_is_asked_for() {
-    let Some(mut bench) = Bench::isolated("trap 'echo warned; exit 5' USR1; touch ready; while :; do sleep 0.05; done") else { return };
+    let Some(mut bench) = Bench::isolated("trap 'echo warned; exit 5' USR1; touch ready; while :; do sleep 0.05; done")
+    else {
+        return;
+    };
     bench.order.limit_secs = Some(600);
     bench.order.signal = Some(SigSpec { signal: 10, batch_only: true, lead_secs: 60 });
     let mut link = bench.start_and_go();
@@ -198,7 +222,11 @@ fn a_warning_spares_the_shell_and_reaches_what_it_started() {
 #[test]
 fn a_signal_goes_to_the_shell_or_to_all_and_only_once() {
     let child = "sh -c 'trap \"echo child; exit\" USR2; touch ready; while :; do :; done' &";
-    let Some(mut bench) = Bench::isolated(&format!("trap 'echo shell' USR1; trap 'echo shell too' USR2; {child} wait; wait; wait; exit 6")) else { return };
+    let Some(mut bench) = Bench::isolated(&format!(
+        "trap 'echo shell' USR1; trap 'echo shell too' USR2; {child} wait; wait; wait; exit 6"
+    )) else {
+        return;
+    };
     let mut link = bench.start_and_go();
     bench.file_when("ready", |_| true);
     let signal = |number, signal, batch_only| ToStep::Signal { signal: NumberedSignal { number, signal, batch_only } };
@@ -232,7 +260,9 @@ fn a_job_that_fills_its_pids_is_gone_with_all_it_forked() {
     let Some(mut bench) = Bench::limited(script, &limits) else { return };
     let mut link = bench.start_and_go();
     let cgroup = bench.cgroup.clone().unwrap();
-    wait_for("a full cgroup", || (cgroup.usage().unwrap().pids >= 20 || exists(&bench.run_dir().join("exit.json"))).then_some(()));
+    wait_for("a full cgroup", || {
+        (cgroup.usage().unwrap().pids >= 20 || exists(&bench.run_dir().join("exit.json"))).then_some(())
+    });
     link.stop(0);
     link.end();
     assert!(cgroup.is_empty().unwrap());
@@ -256,7 +286,8 @@ struct SmallDisk(std::path::PathBuf);
 impl SmallDisk {
     fn mount(dir: &std::path::Path, size: &str) -> SmallDisk {
         let options = format!("size={size},mode=700");
-        nix::mount::mount(Some("none"), dir, Some("tmpfs"), nix::mount::MsFlags::empty(), Some(options.as_str())).unwrap();
+        nix::mount::mount(Some("none"), dir, Some("tmpfs"), nix::mount::MsFlags::empty(), Some(options.as_str()))
+            .unwrap();
         SmallDisk(dir.to_owned())
     }
 }
@@ -281,7 +312,11 @@ fn fill(path: &std::path::Path) -> std::io::Error {
 fn a_users_mistake_at_launch_is_told_as_such() {
     type Spoil = fn(&mut Bench);
     let cases: [(&str, Spoil, &str); 5] = [
-        ("no directory", |b| b.order.work_dir = "/nonexistent/dir".into(), "working directory /nonexistent/dir: No such file"),
+        (
+            "no directory",
+            |b| b.order.work_dir = "/nonexistent/dir".into(),
+            "working directory /nonexistent/dir: No such file",
+        ),
         ("no output", |b| b.order.stdout = "/out-%j.txt".into(), "output file /out-7.txt: Permission denied"),
         ("no output directory", |b| b.order.stdout = "missing/%j".into(), "output file missing/7: No such file"),
         ("no interpreter", |b| b.order.script = "#!/bin/nosuch\n".into(), "/bin/nosuch"),
@@ -413,11 +448,14 @@ fn a_member_node_holds_its_share_until_it_is_stopped() {
 
 #[test]
 fn a_run_is_never_supervised_twice() {
-    let Some(mut bench) = Bench::isolated("echo once >> runs; while [ ! -e go-on ]; do sleep 0.01; done") else { return };
+    let Some(mut bench) = Bench::isolated("echo once >> runs; while [ ! -e go-on ]; do sleep 0.01; done") else {
+        return;
+    };
     drop(bench.start_and_go());
     bench.file_when("runs", |text| text.ends_with('\n'));
     let second = |run_dir: &std::path::Path| {
-        let output = std::process::Command::new(env!("CARGO_BIN_EXE_gstepd")).arg("--run-dir").arg(run_dir).output().unwrap();
+        let output =
+            std::process::Command::new(env!("CARGO_BIN_EXE_gstepd")).arg("--run-dir").arg(run_dir).output().unwrap();
         (output.status.code(), String::from_utf8(output.stderr).unwrap())
     };
     let (code, text) = second(&bench.run_dir());
@@ -455,7 +493,8 @@ fn the_socket_works_below_a_long_path() {
     for (name, json) in [("order", serde_json::to_vec(&bench.order)), ("setup", serde_json::to_vec(&bench.setup))] {
         fs::write(long.join(format!("{name}.json")), json.unwrap()).unwrap();
     }
-    let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_gstepd")).arg("--run-dir").arg(&long).spawn().unwrap();
+    let mut child =
+        std::process::Command::new(env!("CARGO_BIN_EXE_gstepd")).arg("--run-dir").arg(&long).spawn().unwrap();
     wait_for("ctl.sock", || exists(&long.join("ctl.sock")).then_some(()));
     let dir = fs::File::open(&long).unwrap();
     let short = format!("/proc/self/fd/{}/ctl.sock", std::os::fd::AsRawFd::as_raw_fd(&dir));
@@ -468,11 +507,16 @@ fn the_socket_works_below_a_long_path() {
 
 #[test]
 fn without_isolation_a_job_and_its_orphans_are_ended_and_measured_too() {
-    let mut bench = Bench::bare("setsid sh -c 'echo $$ > orphan; exec sleep 600' & while [ ! -s orphan ]; do :; done; exit 3");
+    let mut bench =
+        Bench::bare("setsid sh -c 'echo $$ > orphan; exec sleep 600' & while [ ! -s orphan ]; do :; done; exit 3");
     let end = bench.run_to_end();
     assert_eq!((end.cause, end.exit), (EndCause::Exited, ExitCode::exited(3)));
     assert!(!is_alive(pid_in(&bench.file("orphan"))));
-    assert!(end.usage.peak_memory_bytes > 0 && end.usage.cpu_user_micros + end.usage.cpu_system_micros > 0, "{:?}", end.usage);
+    assert!(
+        end.usage.peak_memory_bytes > 0 && end.usage.cpu_user_micros + end.usage.cpu_system_micros > 0,
+        "{:?}",
+        end.usage
+    );
 }
 
 #[test]

@@ -34,7 +34,9 @@ fn tasks_run_in_the_job_as_its_user_and_know_their_place() {
 
 #[test]
 fn much_output_arrives_whole_however_slow_grun_reads() {
-    let Some((bench, _link, grun)) = job_with_step(|grun| grun.order(0, 1, "echo $$ > pid; exec seq 1 2000000")) else { return };
+    let Some((bench, _link, grun)) = job_with_step(|grun| grun.order(0, 1, "echo $$ > pid; exec seq 1 2000000")) else {
+        return;
+    };
     let connection = grun.accept();
     let pid = pid_in(&bench.file_when("pid", |text| text.ends_with('\n')));
     // It sleeps when its pipe is full, and that is when gstepd has as much as it takes on.
@@ -46,7 +48,8 @@ fn much_output_arrives_whole_however_slow_grun_reads() {
     let want: String = (1..=2_000_000).map(|n| format!("{n}\n")).collect();
     assert!(all.stdout[&0] == want, "{} bytes of {}", all.stdout[&0].len(), want.len());
     let status = fs::read_to_string(format!("/proc/{}/status", bench.gstepd_pid())).unwrap();
-    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    let peak =
+        status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok());
     assert!(peak.unwrap() < 16 << 10, "gstepd grew to {peak:?} KiB over {} KiB of output", want.len() >> 10);
 }
 
@@ -62,7 +65,11 @@ fn a_repeated_order_starts_no_second_step() {
 
 #[test]
 fn a_task_that_cannot_start_says_why() {
-    let Some((_bench, mut link, grun)) = job_with_step(|grun| StepOrder { argv: vec!["no-such-program".into()], ..grun.order(0, 1, "") }) else { return };
+    let Some((_bench, mut link, grun)) =
+        job_with_step(|grun| StepOrder { argv: vec!["no-such-program".into()], ..grun.order(0, 1, "") })
+    else {
+        return;
+    };
     let all = grun.accept().collect();
     let (exit, text) = &all.ended[&0];
     assert!(*exit == ExitCode::exited(127) && text.contains("no-such-program: not found in PATH"), "{all:?}");
@@ -72,7 +79,9 @@ fn a_task_that_cannot_start_says_why() {
 
 #[test]
 fn a_signal_from_grun_reaches_the_tasks_and_not_the_job() {
-    let Some((bench, mut link, grun)) = job_with_step(|grun| grun.order(0, 2, "sleep 600 & echo ready; wait")) else { return };
+    let Some((bench, mut link, grun)) = job_with_step(|grun| grun.order(0, 2, "sleep 600 & echo ready; wait")) else {
+        return;
+    };
     let mut connection = grun.accept();
     let mut ready = 0;
     while ready < 2 {
@@ -88,7 +97,9 @@ fn a_signal_from_grun_reaches_the_tasks_and_not_the_job() {
 
 #[test]
 fn tasks_and_what_they_left_end_with_their_grun() {
-    let Some((bench, _link, grun)) = job_with_step(|grun| grun.order(0, 1, "sleep 600 & echo $! > child; wait")) else { return };
+    let Some((bench, _link, grun)) = job_with_step(|grun| grun.order(0, 1, "sleep 600 & echo $! > child; wait")) else {
+        return;
+    };
     let connection = grun.accept();
     let child = pid_in(&bench.file_when("child", |text| text.ends_with('\n')));
     drop(connection);
@@ -98,7 +109,9 @@ fn tasks_and_what_they_left_end_with_their_grun() {
 
 #[test]
 fn tasks_end_with_the_job_and_grun_is_told() {
-    let Some((_bench, mut link, grun)) = job_with_step(|grun| grun.order(0, 1, "echo up; exec sleep 600")) else { return };
+    let Some((_bench, mut link, grun)) = job_with_step(|grun| grun.order(0, 1, "echo up; exec sleep 600")) else {
+        return;
+    };
     let mut connection = grun.accept();
     while !matches!(connection.next(), Some(StepOutput::Output { .. })) {}
     link.stop(30);
@@ -119,7 +132,11 @@ fn a_step_before_the_job_runs_is_refused() {
 
 #[test]
 fn a_grun_that_cannot_be_reached_costs_nothing() {
-    let Some((bench, mut link, _grun)) = job_with_step(|grun| StepOrder { connect: "127.0.0.1:1".into(), ..grun.order(0, 1, "touch started") }) else { return };
+    let Some((bench, mut link, _grun)) =
+        job_with_step(|grun| StepOrder { connect: "127.0.0.1:1".into(), ..grun.order(0, 1, "touch started") })
+    else {
+        return;
+    };
     link.send(&ToStep::Step { step: StepOrder { step: 1, connect: "login:99".into(), ..StepOrder::default() } });
     wait_for("a line in the log", || {
         let log = fs::read_to_string(bench.run_dir().join("log")).unwrap();
@@ -140,4 +157,22 @@ fn steps_run_on_a_node_that_only_holds_its_share() {
     assert_eq!(grun.accept().collect().stdout[&5], "5\n");
     link.stop(30);
     assert_eq!(link.end().cause, EndCause::Stopped);
+}
+
+#[test]
+fn an_idle_supervisor_sleeps() {
+    let script = "echo up; exec sleep 600";
+    let Some((bench, _link, grun)) = job_with_step(|grun| grun.order(0, 1, script)) else { return };
+    let mut connection = grun.accept();
+    while !matches!(connection.next(), Some(StepOutput::Output { .. })) {}
+    let wakings = || -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", bench.gstepd_pid())).unwrap();
+        let counts = status.lines().filter_map(|line| line.split_once("ctxt_switches:"));
+        counts.map(|(_, count)| count.trim().parse::<u64>().unwrap()).sum()
+    };
+    // A loop that does not sleep wakes thousands of times in half a second.
+    let before = wakings();
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    let woken = wakings() - before;
+    assert!(woken < 10, "woken {woken} times with nothing to do");
 }
