@@ -78,12 +78,13 @@ pub fn apply(state: &mut State, event: &Event) {
         }
         Event::RunEnded { run, outcome, settled } => run_ended(state, *run, outcome, *settled),
         Event::RequeueDropped { run, stop } => {
-            let run = run_mut(state, *run);
-            run.stop = Some(stop.clone());
-            let outcome = run.outcome.as_mut().expect("a run that is to be requeued has ended");
+            let one = run_mut(state, *run);
+            one.stop = Some(stop.clone());
+            let outcome = one.outcome.as_mut().expect("a run that is to be requeued has ended");
             outcome.state = JobState::Cancelled;
             outcome.requeue = None;
             outcome.hold = None;
+            raise_generations(state, *run);
         }
         Event::RunSettled { run, at } => run_settled(state, *run, *at),
         Event::RunClosed { run } => run_closed(state, *run),

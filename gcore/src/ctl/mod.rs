@@ -43,3 +43,6 @@ pub use wake::next_deadline;
 
 pub use event::{Event, JobChange, Touched};
 pub use state::{Array, Job, Node, Rows, Run, State};
+
+#[cfg(test)]
+mod tests;

@@ -184,9 +184,7 @@ pub(super) fn partition_or_refusal<'a>(
     config.partition(name).ok_or_else(|| {
         let names: Vec<_> = config.partitions.iter().map(|p| p.name.as_str()).collect();
         let hint = gmodel::suggest::did_you_mean(name, names.iter().copied());
-        let text =
-            format!("no partition {name:?}{hint} There are: {}.", names.join(", "));
-        let text = if hint.is_empty() { text.replacen("\" There", "\". There", 1) } else { text };
+        let text = format!("no partition {name:?}.{hint} There are: {}.", names.join(", "));
         Refusal::new(RefusalCode::Invalid, text)
     })
 }
@@ -299,7 +297,7 @@ fn check_nodes(
             let names = nodes.iter().map(|node| node.name.as_str());
             let hint = gmodel::suggest::did_you_mean(name, names);
             return Err(invalid(format!(
-                "--nodelist: {name:?} is not a node of partition {:?}{hint}",
+                "--nodelist: {name:?} is not a node of partition {:?}.{hint}",
                 partition.name
             )));
         }

@@ -1,0 +1,184 @@
+//! Arrays: one record for many tasks, records of their own for those that differ.
+
+use super::world::check;
+use expect_test::expect;
+
+#[test]
+fn no_more_tasks_run_than_the_cap_allows() {
+    check(
+        "node n1 h100:8
+         submit user=alice gpus=1 array=0-9:3%2
+         plan
+         show
+         n1 running 1-1
+         n1 clean 1-1 0
+         plan
+         show
+         update 1 user=alice max=0
+         plan
+         show",
+        expect![[r#"
+            job 1
+              note: no --time given and partition "main" has no default: the limit is 1-00:00:00
+            1_[6,9%2] alice PENDING JobArrayTaskLimit: as many tasks of the array run as it allows at once
+            1_0 alice RUNNING 1-1 on n1[0]
+            1_3 alice RUNNING 2-1 on n1[1]
+            1_[9%2] alice PENDING JobArrayTaskLimit: as many tasks of the array run as it allows at once
+            1_0 alice COMPLETED 0:0
+            1_3 alice RUNNING 2-1 on n1[1]
+            1_6 alice RUNNING 3-1 on n1[0]
+            1_0 alice COMPLETED 0:0
+            1_3 alice RUNNING 2-1 on n1[1]
+            1_6 alice RUNNING 3-1 on n1[0]
+            1_9 alice RUNNING 4-1 on n1[2]
+        "#]],
+    );
+}
+
+#[test]
+fn one_task_is_held_and_the_others_run() {
+    check(
+        "node n1 h100:8
+         submit user=alice gpus=1 array=0-3
+         hold 1_2 user=alice
+         plan
+         show
+         release 1_2 user=alice
+         plan
+         show",
+        expect![[r#"
+            job 1
+              note: no --time given and partition "main" has no default: the limit is 1-00:00:00
+            1_0 alice RUNNING 1-1 on n1[0]
+            1_1 alice RUNNING 2-1 on n1[1]
+            1_2 alice PENDING JobHeldUser: held by user:alice HELD user:alice (because)
+            1_3 alice RUNNING 4-1 on n1[2]
+            1_0 alice RUNNING 1-1 on n1[0]
+            1_1 alice RUNNING 2-1 on n1[1]
+            1_2 alice RUNNING 3-1 on n1[3]
+            1_3 alice RUNNING 4-1 on n1[2]
+        "#]],
+    );
+}
+
+#[test]
+fn a_held_first_task_and_its_waiting_array_have_a_reason_each() {
+    check(
+        "node n1 h100:1
+         submit user=alice gpus=1 array=0-3
+         hold 1_0 user=alice
+         plan
+         show",
+        expect![[r#"
+            job 1
+              note: no --time given and partition "main" has no default: the limit is 1-00:00:00
+            1_[2-3] alice PENDING Resources: needs 1 GPU and 1 CPUs on one node; most is free on n1: 0 GPUs and 63 CPUs; room is expected by 1970-01-13T13:46:40Z
+            1_0 alice PENDING JobHeldUser: held by user:alice HELD user:alice (because)
+            1_1 alice RUNNING 2-1 on n1[0]
+        "#]],
+    );
+}
+
+#[test]
+fn some_tasks_are_cancelled_and_the_rest_go_on() {
+    check(
+        "node n1 h100:1
+         submit user=alice gpus=1 array=0-5
+         plan
+         cancel 1_1 1_3 5 user=alice
+         cancel 1_3 1_9 1_0 user=bob
+         show
+         n1 running 1-1
+         cancel 1 user=alice
+         show
+         n1 stopped 1-1
+         show",
+        expect![[r#"
+            job 1
+              note: no --time given and partition "main" has no default: the limit is 1-00:00:00
+            refused: job 1 has no array task 9; its tasks are 0-5.
+            refused: job 1_0 belongs to alice; you are bob. Ask them or an operator.
+            1_[2,5] alice PENDING Resources: needs 1 GPU and 1 CPUs on one node; most is free on n1: 0 GPUs and 63 CPUs; room is expected by 1970-01-13T13:46:40Z
+            1_0 alice RUNNING 1-1 on n1[0]
+            1_0 alice RUNNING 1-1 on n1[0]
+            1_0 alice CANCELLED 0:0 (alice)
+        "#]],
+    );
+}
+
+#[test]
+fn a_requeued_task_keeps_its_index_and_the_cap_holds() {
+    check(
+        "node n1 h100:8
+         submit user=alice gpus=1 array=5-9%1
+         plan
+         n1 running 1-1
+         requeue 1_5 user=alice
+         n1 stopped 1-1
+         plan
+         wait 1
+         plan
+         show",
+        expect![[r#"
+            job 1
+              note: no --time given and partition "main" has no default: the limit is 1-00:00:00
+            1_[6-9%1] alice PENDING JobArrayTaskLimit: as many tasks of the array run as it allows at once
+            1_5 alice RUNNING 1-2 on n1[0]
+        "#]],
+    );
+}
+
+#[test]
+fn a_held_array_holds_its_requeued_tasks_too() {
+    check(
+        "node n1 h100:8
+         submit user=alice gpus=1 array=0-3%1
+         plan
+         hold 1 user=root reason=quota
+         n1 running 1-1
+         requeue 1_0 user=alice
+         n1 stopped 1-1
+         plan
+         show
+         hold 1 user=root reason=quota
+         release 1 user=alice
+         release 1_3 user=alice
+         release 1 user=root
+         plan
+         show",
+        expect![[r#"
+            job 1
+              note: no --time given and partition "main" has no default: the limit is 1-00:00:00
+            1_[1-3%1] alice PENDING JobHeldAdmin: held by admin:root
+            1_0 alice RUNNING 1-2 on n1[0]
+            refused: job 1 is held by admin:root (quota); only they or an operator can release it.
+            refused: job 1_3 is held by admin:root (quota); only they or an operator can release it.
+            1_[1-3%1] alice PENDING JobArrayTaskLimit: as many tasks of the array run as it allows at once
+            1_0 alice RUNNING 1-2 on n1[0]
+        "#]],
+    );
+}
+
+#[test]
+fn the_next_id_comes_after_the_whole_array() {
+    check(
+        "node n1 h100:8
+         submit user=alice array=0-999999
+         submit user=alice
+         submit user=alice array=1-3
+         submit user=alice
+         config max_array=10
+         submit user=alice array=0-10",
+        expect![[r#"
+            job 1
+              note: no --time given and partition "main" has no default: the limit is 1-00:00:00
+            job 1000001
+              note: no --time given and partition "main" has no default: the limit is 1-00:00:00
+            job 1000002
+              note: no --time given and partition "main" has no default: the limit is 1-00:00:00
+            job 1000005
+              note: no --time given and partition "main" has no default: the limit is 1-00:00:00
+            refused: the array has 11 tasks; this cluster allows 10. Split it.
+        "#]],
+    );
+}

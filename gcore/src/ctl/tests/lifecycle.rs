@@ -1,0 +1,400 @@
+//! A job's life on one node: from the submission to the end, and what people do to it on the way.
+
+use super::world::check;
+use expect_test::expect;
+
+#[test]
+fn a_job_is_placed_runs_and_ends_with_its_exit_code() {
+    check(
+        "node n1 h100:8
+         submit user=alice gpus=h100:4 time=60
+         submit user=bob gpus=h100:4 time=60
+         plan
+         show
+         n1 told
+         n1 running 1-1
+         n1 running 2-1
+         n1 exits 1-1 0
+         show
+         n1 clean 1-1 0
+         n1 clean 2-1 3
+         show
+         nodes
+         n1 told",
+        expect![[r#"
+            job 1
+            job 2
+            1 alice RUNNING 1-1 on n1[0,1,2,3]
+            2 bob RUNNING 2-1 on n1[4,5,6,7]
+            n1 is told: 1-1 Run, 2-1 Run
+            1 alice COMPLETING 1-1 on n1[0,1,2,3]
+            2 bob RUNNING 2-1 on n1[4,5,6,7]
+            1 alice COMPLETED 0:0
+            2 bob FAILED 3:0
+            n1 IDLE 8 GPUs 64 CPUs free
+            n1 is told: 
+        "#]],
+    );
+}
+
+#[test]
+fn every_job_that_waits_has_its_reason() {
+    check(
+        "partition main default max_time=600
+         partition closed state=down
+         node n1 h100:2
+         node n2 h100:2
+         drain n2 fan is broken
+         submit user=alice gpus=2 time=100
+         submit user=alice gpus=2 time=100
+         submit user=alice gpus=1 time=100
+         submit user=alice gpus=1 time=100 held
+         submit user=alice gpus=1 time=100 begin=500
+         submit user=alice partition=closed
+         submit user=alice gpus=2 nodelist=n2
+         plan
+         show",
+        expect![[r#"
+            job 1
+            job 2
+            job 3
+            job 4
+            job 5
+            job 6
+              note: no --time given and partition "closed" has no default: the limit is 1-00:00:00
+            job 7
+            1 alice RUNNING 1-1 on n1[0,1]
+            2 alice PENDING Resources: needs 2 GPU and 1 CPUs on one node; most is free on n1: 0 GPUs and 63 CPUs; room is expected by 1970-01-12T13:48:20Z
+            3 alice PENDING Resources: needs 1 GPU and 1 CPUs on one node; most is free on n1: 0 GPUs and 63 CPUs
+            4 alice PENDING JobHeldUser: held by user:alice HELD user:alice (submitted with --hold)
+            5 alice PENDING BeginTime: not before 1970-01-12T13:55:00Z
+            6 alice PENDING PartitionDown: 
+            7 alice PENDING ReqNodeNotAvail: nodes it needs are not available (n2: drained: fan is broken)
+        "#]],
+    );
+}
+
+#[test]
+fn a_pending_job_is_cancelled_at_once_a_running_one_when_its_node_says_so() {
+    check(
+        "node n1 h100:1
+         submit user=alice gpus=1
+         submit user=alice gpus=1
+         plan
+         n1 running 1-1
+         cancel 1 2 user=alice
+         n1 told
+         show
+         cancel 2 user=alice
+         n1 stops 1-1
+         show
+         n1 clean 1-1
+         show",
+        expect![[r#"
+            job 1
+              note: no --time given and partition "main" has no default: the limit is 1-00:00:00
+            job 2
+              note: no --time given and partition "main" has no default: the limit is 1-00:00:00
+            n1 is told: 1-1 stop (Cancelled)
+            1 alice RUNNING 1-1 on n1[0]
+            2 alice CANCELLED 0:0 (alice)
+            1 alice COMPLETING 1-1 on n1[0]
+            2 alice CANCELLED 0:0 (alice)
+            1 alice CANCELLED 0:15 (alice)
+            2 alice CANCELLED 0:0 (alice)
+        "#]],
+    );
+}
+
+#[test]
+fn a_batch_process_that_ends_by_itself_while_it_is_cancelled_keeps_its_exit_code() {
+    check(
+        "node n1 h100:1
+         submit user=alice gpus=1
+         plan
+         n1 running 1-1
+         cancel 1 user=alice
+         n1 clean 1-1 7
+         show",
+        expect![[r#"
+            job 1
+              note: no --time given and partition "main" has no default: the limit is 1-00:00:00
+            1 alice FAILED 7:0
+        "#]],
+    );
+}
+
+#[test]
+fn a_run_that_never_reached_its_node_is_stopped_by_the_nodes_word() {
+    check(
+        "node n1 h100:1
+         submit user=alice gpus=1
+         plan
+         cancel 1 user=alice
+         n1 told
+         show
+         n1 stopped 1-1
+         show
+         nodes",
+        expect![[r#"
+            job 1
+              note: no --time given and partition "main" has no default: the limit is 1-00:00:00
+            n1 is told: 1-1 stop (Cancelled)
+            1 alice RUNNING 1-1 on n1[0]
+            1 alice CANCELLED 0:0 (alice)
+            n1 IDLE 1 GPUs 64 CPUs free
+        "#]],
+    );
+}
+
+#[test]
+fn signals_are_numbered_and_go_to_running_jobs_only() {
+    check(
+        "node n1 h100:1
+         submit user=alice gpus=1
+         signal 1 user=alice signal=10
+         plan
+         n1 running 1-1
+         signal 1 user=alice signal=10
+         signal 1 user=bob signal=9
+         n1 told",
+        expect![[r#"
+            job 1
+              note: no --time given and partition "main" has no default: the limit is 1-00:00:00
+            refused: job 1 is not running: only running jobs take signals. To cancel it, leave out --signal.
+            refused: job 1 belongs to alice; you are bob. Ask them or an operator.
+            n1 is told: 1-1 Run signal 1: 10
+        "#]],
+    );
+}
+
+#[test]
+fn a_requeued_job_keeps_its_id_and_starts_a_new_attempt() {
+    check(
+        "node n1 h100:1
+         submit user=alice gpus=1
+         requeue 1 user=alice
+         plan
+         n1 running 1-1
+         requeue 1 user=alice held
+         n1 told
+         n1 stopped 1-1
+         plan
+         show
+         release 1 user=alice
+         wait 1
+         plan
+         show",
+        expect![[r#"
+            job 1
+              note: no --time given and partition "main" has no default: the limit is 1-00:00:00
+            refused: job 1 is not running, so there is nothing to take back. A finished job is submitted again with gsub.
+            n1 is told: 1-1 stop (Requeued)
+            1 alice PENDING JobHeldUser: held by user:alice HELD user:alice (requeued and held)
+            1 alice RUNNING 1-2 on n1[0]
+        "#]],
+    );
+}
+
+#[test]
+fn cancelling_a_job_that_is_completing_keeps_it_out_of_the_queue() {
+    check(
+        "node n1 h100:1
+         submit user=alice gpus=1
+         plan
+         n1 running 1-1
+         requeue 1 user=alice
+         n1 stops 1-1
+         show
+         cancel 1 user=alice
+         n1 clean 1-1
+         plan
+         show",
+        expect![[r#"
+            job 1
+              note: no --time given and partition "main" has no default: the limit is 1-00:00:00
+            1 alice COMPLETING 1-1 on n1[0]
+            1 alice CANCELLED 0:15 (alice) (requeued by alice)
+        "#]],
+    );
+}
+
+#[test]
+fn holds_stand_side_by_side_and_each_owner_lifts_their_own() {
+    check(
+        "node n1 h100:1
+         submit user=alice gpus=1
+         hold 1 user=alice reason=mine
+         hold 1 user=root reason=maintenance
+         hold 1 user=alice reason=twice
+         plan
+         show
+         release 1 user=alice
+         show
+         release 1 user=alice
+         release 1 user=root
+         plan
+         show
+         hold 1 user=alice",
+        expect![[r#"
+            job 1
+              note: no --time given and partition "main" has no default: the limit is 1-00:00:00
+            1 alice PENDING JobHeldUser: held by user:alice HELD user:alice (mine) HELD admin:root (maintenance)
+            1 alice PENDING JobHeldUser: held by user:alice HELD admin:root (maintenance)
+            refused: job 1 is held by admin:root (maintenance); only they or an operator can release it.
+            1 alice RUNNING 1-1 on n1[0]
+            refused: job 1 is not pending: only pending jobs can be held.
+        "#]],
+    );
+}
+
+#[test]
+fn a_repeated_client_key_makes_no_second_job() {
+    check(
+        "node n1 h100:1
+         submit user=alice gpus=1 key=k1
+         submit user=alice gpus=1 key=k1
+         submit user=bob gpus=1 key=k1
+         submit user=alice array=0-3 key=k2
+         submit user=alice array=0-3 key=k2
+         restart
+         submit user=alice gpus=1 key=k1",
+        expect![[r#"
+            job 1
+              note: no --time given and partition "main" has no default: the limit is 1-00:00:00
+            job 1 again
+            job 2
+              note: no --time given and partition "main" has no default: the limit is 1-00:00:00
+            job 3
+              note: no --time given and partition "main" has no default: the limit is 1-00:00:00
+            job 3 again
+            job 1 again
+        "#]],
+    );
+}
+
+#[test]
+fn limits_are_changed_by_their_owner_downward_and_by_operators_at_will() {
+    check(
+        "partition main default max_time=600
+         node n1 h100:1
+         submit user=alice gpus=1 time=100
+         update 1 user=alice time=300
+         update 1 user=alice time=900
+         plan
+         n1 running 1-1
+         update 1 user=alice time=400
+         update 1 user=alice time=200
+         update 1 user=root time=900
+         update 1 user=alice partition=main
+         update 1 user=bob nice=5
+         update 1 user=alice nice=-5",
+        expect![[r#"
+            job 1
+            refused: partition "main" allows at most 600 s.
+            refused: a running job's time limit can only be lowered by its owner; job 1 has 300 s. Ask an operator for more.
+            refused: job 1 is running: its partition and begin time can only change while it is pending.
+            refused: job 1 belongs to alice; you are bob. Ask them or an operator.
+            refused: only operators may lower a job's nice value.
+        "#]],
+    );
+}
+
+#[test]
+fn the_owner_of_an_array_cannot_lengthen_its_running_tasks() {
+    check(
+        "node n1 h100:1
+         submit user=alice gpus=1 time=100 array=0-1
+         plan
+         n1 running 1-1
+         update 1 user=alice time=300
+         show
+         n1 told",
+        expect![[r#"
+            job 1
+            1_[1] alice PENDING Resources: needs 1 GPU and 1 CPUs on one node; most is free on n1: 0 GPUs and 63 CPUs; room is expected by 1970-01-12T13:48:20Z
+            1_0 alice RUNNING 1-1 on n1[0]
+            n1 is told: 1-1 Run
+        "#]],
+    );
+}
+
+#[test]
+fn a_job_that_was_moved_since_the_plan_does_not_start_on_the_old_nodes() {
+    use super::world::World;
+    use crate::ctl::{Input, snapshot};
+    let mut world = World::new();
+    for line in [
+        "partition a nodes=n1",
+        "partition b nodes=n2",
+        "node n1 h100:1",
+        "node n2 h100:1",
+        "submit user=alice gpus=1 partition=a",
+    ] {
+        world.line(line);
+    }
+    let plan = gsched::plan(&snapshot(&world.state, world.now), gsched::WorkBudget::default());
+    assert_eq!(plan.starts.len(), 1);
+    world.line("update 1 user=alice partition=b");
+    world.feed(Input::Plan { plan }).unwrap();
+    world.line("show");
+    world.line("plan");
+    world.line("show");
+    expect![[r#"
+        job 1
+          note: no --time given and partition "a" has no default: the limit is 1-00:00:00
+        1 alice PENDING None: 
+        1 alice RUNNING 1-1 on n2[0]
+    "#]].assert_eq(&world.out);
+}
+
+#[test]
+fn a_stale_plan_gives_nothing_out_twice() {
+    use super::world::World;
+    use crate::ctl::{Input, snapshot};
+    let mut world = World::new();
+    for line in ["node n1 h100:1", "submit user=alice gpus=1", "submit user=alice gpus=1"] {
+        world.line(line);
+    }
+    let plan = gsched::plan(&snapshot(&world.state, world.now), gsched::WorkBudget::default());
+    world.line("cancel 1");
+    world.line("plan");
+    world.feed(Input::Plan { plan: plan.clone() }).unwrap();
+    world.feed(Input::Plan { plan }).unwrap();
+    world.line("show");
+    expect![[r#"
+        job 1
+          note: no --time given and partition "main" has no default: the limit is 1-00:00:00
+        job 2
+          note: no --time given and partition "main" has no default: the limit is 1-00:00:00
+        1 alice CANCELLED 0:0 (root)
+        2 alice RUNNING 2-1 on n1[0]
+    "#]].assert_eq(&world.out);
+}
+
+#[test]
+fn finished_jobs_are_forgotten_after_their_age() {
+    check(
+        "config age=100
+         node n1 h100:1
+         submit user=alice gpus=1
+         submit user=alice gpus=1 array=0-1
+         cancel 2
+         plan
+         n1 running 1-1
+         n1 clean 1-1 0
+         wait 99
+         show
+         wait 2
+         show
+         cancel 1 user=alice",
+        expect![[r#"
+            job 1
+              note: no --time given and partition "main" has no default: the limit is 1-00:00:00
+            job 2
+              note: no --time given and partition "main" has no default: the limit is 1-00:00:00
+            1 alice COMPLETED 0:0
+            refused: no job 1 in the queue. If it was there, it is over: see `gacct -j 1`.
+        "#]],
+    );
+}

@@ -1,0 +1,12 @@
+//! The controller's behaviour as stories, and as properties of random ones.
+
+mod arrays;
+mod faults;
+mod health;
+mod lifecycle;
+mod multi_node;
+mod random;
+mod refusals;
+mod world;
+
+pub(super) use super::check as check_state;

@@ -1,0 +1,200 @@
+//! Random stories: whatever people, nodes and the clock do, the invariants hold and no job is lost.
+
+use super::world::{World, actor};
+use crate::ctl::*;
+use gmodel::run::{EndCause, RunEnd, RunPhase, RunReport};
+use gmodel::{ExitCode, Fence, JobId, JobState, NodeId, RunId};
+use proptest::prelude::*;
+
+const USERS: [&str; 4] = ["alice", "bob", "carol", "root"];
+
+/// One step; the numbers are reduced to what there is when it is taken.
+#[derive(Clone, Debug)]
+enum Step {
+    Submit { user: usize, gpus: u32, nodes: u32, array: u32, options: u32 },
+    Cancel { user: usize, job: u64 },
+    Hold { user: usize, job: u64 },
+    Release { user: usize, job: u64 },
+    Requeue { user: usize, job: u64, held: bool },
+    Update { user: usize, job: u64, limit: Option<u32> },
+    Plan,
+    Report { run: usize, member: usize, kind: u8 },
+    Gone { node: u32 },
+    Hello { node: u32, keep: u8, boot: u8 },
+    Drain { node: u32 },
+    Resume { node: u32 },
+    Down { node: u32 },
+    Wait { secs: i64 },
+    Restart,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let user = 0..USERS.len();
+    let job = 1u64..40;
+    let node = 1u32..5;
+    prop_oneof![
+        4 => (0..3usize, 0u32..5, 1u32..3, 0u32..6, any::<u32>())
+            .prop_map(|(user, gpus, nodes, array, options)| Step::Submit { user, gpus, nodes, array, options }),
+        2 => (user.clone(), job.clone()).prop_map(|(user, job)| Step::Cancel { user, job }),
+        1 => (user.clone(), job.clone()).prop_map(|(user, job)| Step::Hold { user, job }),
+        1 => (user.clone(), job.clone()).prop_map(|(user, job)| Step::Release { user, job }),
+        1 => (user.clone(), job.clone(), any::<bool>()).prop_map(|(user, job, held)| Step::Requeue { user, job, held }),
+        1 => (user, job, prop::option::of(1u32..500)).prop_map(|(user, job, limit)| Step::Update { user, job, limit }),
+        6 => Just(Step::Plan),
+        12 => (0usize..20, 0usize..2, any::<u8>()).prop_map(|(run, member, kind)| Step::Report { run, member, kind }),
+        1 => node.clone().prop_map(|node| Step::Gone { node }),
+        2 => (node.clone(), any::<u8>(), 0u8..4).prop_map(|(node, keep, boot)| Step::Hello { node, keep, boot }),
+        1 => node.clone().prop_map(|node| Step::Drain { node }),
+        1 => node.clone().prop_map(|node| Step::Resume { node }),
+        1 => node.prop_map(|node| Step::Down { node }),
+        2 => (1i64..400).prop_map(|secs| Step::Wait { secs }),
+        1 => Just(Step::Restart),
+    ]
+}
+
+fn phase(kind: u8) -> RunPhase {
+    let causes = [
+        EndCause::Exited,
+        EndCause::Stopped,
+        EndCause::TimeLimit,
+        EndCause::OutOfMemory,
+        EndCause::LaunchUser,
+        EndCause::LaunchNode,
+        EndCause::PrologFailed,
+        EndCause::SupervisorLost,
+    ];
+    let cause = causes[usize::from(kind / 8) % causes.len()];
+    let exit = ExitCode::exited(kind % 3);
+    let end = RunEnd { cause, exit, text: "so".into(), ..RunEnd::default() };
+    match kind % 8 {
+        0 => RunPhase::Accepted,
+        1 | 2 => RunPhase::Ready,
+        3 | 4 => RunPhase::Running { started: gmodel::Timestamp::from_secs(5) },
+        5 => RunPhase::Ended(end),
+        _ => RunPhase::Clean(end),
+    }
+}
+
+fn run_at(world: &World, at: usize) -> Option<RunId> {
+    let runs: Vec<RunId> = world.state.runs.keys().collect();
+    (!runs.is_empty()).then(|| runs[at % runs.len()])
+}
+
+fn take(world: &mut World, step: Step, ledger: &mut Vec<(JobId, u32)>) {
+    let targets = |job: u64| vec![Target::Job(JobId(job))];
+    let command = |user: usize, command| Input::Command { actor: actor(USERS[user]), command };
+    let input = match step {
+        Step::Submit { user, gpus, nodes, array, options } => {
+            let mut line = format!("submit user={} nodes={nodes} time=100", USERS[user]);
+            if gpus > 0 {
+                line.push_str(&format!(" gpn={gpus}"));
+            }
+            if array > 0 {
+                line.push_str(&format!(" array=0-{array}%2"));
+            }
+            for (bit, word) in [" held", " no_kill", " exclusive", " begin=50", " requeue=no"].iter().enumerate() {
+                if (options >> (2 * bit)) & 3 == 3 {
+                    line.push_str(word);
+                }
+            }
+            let before = world.state.next_job;
+            world.line(&line);
+            if world.state.next_job > before {
+                ledger.push((JobId(before), (world.state.next_job - before) as u32));
+            }
+            return;
+        }
+        Step::Cancel { user, job } => command(user, Command::Cancel { targets: targets(job), signal: None }),
+        Step::Hold { user, job } => command(user, Command::Hold { targets: targets(job), reason: "r".into() }),
+        Step::Release { user, job } => command(user, Command::Release { targets: targets(job) }),
+        Step::Requeue { user, job, held } => {
+            command(user, Command::Requeue { targets: targets(job), hold: held })
+        }
+        Step::Update { user, job, limit } => {
+            let change = JobChange { limit_secs: Some(limit), nice: Some(3), ..JobChange::default() };
+            command(user, Command::Update { target: Target::Job(JobId(job)), change })
+        }
+        Step::Plan => {
+            world.plan();
+            return;
+        }
+        Step::Report { run, member, kind } => {
+            let Some(run) = run_at(world, run) else { return };
+            let members = &world.state.runs.get(run).unwrap().members;
+            let node = members[member % members.len()].node;
+            Input::Node { node, report: NodeReport::Runs { runs: vec![RunReport { run, phase: phase(kind) }] } }
+        }
+        Step::Gone { node } => Input::Node { node: NodeId(node), report: NodeReport::Gone },
+        Step::Hello { node, keep, boot } => {
+            let held: Vec<RunId> = world.state.nodes.get(NodeId(node)).unwrap().runs.iter().copied().collect();
+            let kept = held.into_iter().enumerate().filter(|(at, _)| (keep >> (at % 8)) & 1 == 1);
+            let runs = kept.map(|(at, run)| RunReport { run, phase: phase(keep.wrapping_mul(at as u8 + 7)) });
+            let runs: Vec<_> = runs.collect();
+            world.line(&format!("n{node} hello boot=b{boot}"));
+            let fence = Fence { incarnation: 1, generation: 1 };
+            world.hello(NodeId(node), fence, runs);
+            return;
+        }
+        Step::Drain { node } => command(3, Command::NodeDrain { node: NodeId(node), reason: "r".into() }),
+        Step::Resume { node } => command(3, Command::NodeResume { node: NodeId(node) }),
+        Step::Down { node } => command(3, Command::NodeDown { node: NodeId(node), reason: "r".into() }),
+        Step::Wait { secs } => {
+            world.wait(secs);
+            return;
+        }
+        Step::Restart => {
+            world.line("restart");
+            return;
+        }
+    };
+    let _ = world.feed(input);
+}
+
+/// Every acknowledged job is there, in one form: waiting, live, over, or forgotten with its whole age gone.
+fn none_is_lost(world: &World, ledger: &[(JobId, u32)]) {
+    for (first, count) in ledger {
+        for id in (first.0..first.0 + u64::from(*count)).map(JobId) {
+            let in_jobs = world.state.jobs.contains(id);
+            let in_array = world
+                .state
+                .array_of(id)
+                .is_some_and(|(array, at)| array.pending.contains(at) || array.cancelled.contains(at));
+            assert!(in_jobs || in_array, "job {id} is lost");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+    #[test]
+    fn whatever_happens_the_invariants_hold_and_no_job_is_lost(steps in prop::collection::vec(step(), 1..60)) {
+        let mut world = World::new();
+        world.line("config age=1000000");
+        for node in ["node n1 h100:4", "node n2 h100:4", "node n3 h100:2 8c", "node n4 absent"] {
+            world.line(node);
+        }
+        let mut ledger = Vec::new();
+        for step in steps {
+            take(&mut world, step, &mut ledger);
+            none_is_lost(&world, &ledger);
+        }
+        calm_ends_everything(&mut world);
+    }
+}
+
+/// All nodes come back with nothing, holds are lifted, everything is cancelled: all is over and free.
+fn calm_ends_everything(world: &mut World) {
+    for node in 1..=4 {
+        world.line(&format!("n{node} hello boot=calm"));
+    }
+    let open: Vec<Target> = world.state.jobs.keys().chain(world.state.arrays.keys()).map(Target::Job).collect();
+    world.feed(Input::Command { actor: actor("root"), command: Command::Cancel { targets: open, signal: None } }).unwrap();
+    assert!(world.state.runs.is_empty(), "runs are left: {:?}", world.state.runs);
+    for job in world.state.jobs.values() {
+        assert!(job.state.is_final(), "job {} is {}", job.id, job.state);
+        assert_ne!(job.state, JobState::Unknown);
+    }
+    for node in world.state.nodes.values() {
+        assert_eq!(world.state.free_on(node).runs, 0, "{} is not free", node.name);
+    }
+}

@@ -1,0 +1,126 @@
+//! What is refused says what was asked, what stands against it, and what would work.
+
+use super::world::check;
+use expect_test::expect;
+
+#[test]
+fn requests_that_can_never_run_are_refused_with_what_would_work() {
+    check(
+        "partition train default max_time=3600
+         partition vip users=bob
+         partition draining state=drain
+         node node1 h100:8 feature=ib
+         node node2 h100:8
+         node node3 a100:4 32c 64G
+         submit user=alice partition=trian
+         submit user=alice partition=zebra
+         submit user=alice partition=vip
+         submit user=alice partition=draining
+         submit user=alice gpus=h100:16
+         submit user=alice gpus=h200:1
+         submit user=alice nodes=3 gpn=h100:8
+         submit user=alice gpus=0.5
+         submit user=alice time=7200
+         submit user=alice cpus=128
+         submit user=alice mem=2T
+         submit user=alice nodes=4
+         submit user=alice nodelist=node9
+         submit user=alice nodelist=nod1
+         submit user=alice constraint=nvswitch
+         submit user=alice constraint=ib&(
+         submit user=alice exclude=node[1-3]
+         submit user=alice nice=-1
+         submit user=root
+         submit user=alice nodes=0
+         submit user=alice ntasks=0
+         show",
+        expect![[r#"
+            refused: no partition "trian". Did you mean "train"? There are: main, train, vip, draining.
+            refused: no partition "zebra". There are: main, train, vip, draining.
+            refused: partition "vip" is not open to alice.
+            refused: partition "draining" takes no submissions now.
+            refused: 16 h100 on one node: the largest node in partition "train" has 8. Try --nodes 2 --gpus-per-node h100:8.
+            refused: 1 h200 on one node: partition "train" has none such (it has a100, h100).
+            refused: 8 h100 and 1 CPUs on each of 3 nodes: partition "train" has 2 such nodes. Ask for fewer --nodes.
+            refused: shares and slices of GPUs are not offered by this cluster; ask for whole GPUs
+            refused: --time 2:00:00: partition "train" allows at most 1:00:00.
+            refused: 128 CPUs on one node: the largest node in partition "train" has 64. Ask for fewer, or for more --nodes.
+            refused: more memory on one node than any has: the largest in partition "train" has 512G.
+            refused: --nodes 4: partition "train" has 3 such nodes.
+            refused: --nodelist: "node9" is not a node of partition "train". Did you mean "node1"?
+            refused: --nodelist: "nod1" is not a node of partition "train". Did you mean "node1"?
+            refused: --constraint nvswitch: no node of partition "train" has the feature "nvswitch" (there are: ib).
+            refused: constraint "ib&(": a feature is missing beside & or |. Try a100&ib or a100|h100
+            refused: no node of partition "train" is left after --constraint, --exclude and --nodelist.
+            refused: only operators may use a negative --nice.
+            refused: jobs of root are not accepted here: submit as an ordinary user. (`allow_root_jobs = true` in gpuctld.toml changes that.)
+            refused: --nodes 0-0: ask for at least one, smaller first
+            refused: tasks and CPUs are counted from 1
+        "#]],
+    );
+}
+
+#[test]
+fn without_a_limit_the_partition_decides_else_a_day_with_a_note() {
+    check(
+        "partition short max_time=600
+         partition usual default_time=300 max_time=600
+         partition open default
+         submit user=alice partition=short
+         submit user=alice partition=usual
+         submit user=alice partition=open",
+        expect![[r#"
+            job 1
+              note: no node has joined yet: the job waits
+            job 2
+              note: no node has joined yet: the job waits
+            job 3
+              note: no --time given and partition "open" has no default: the limit is 1-00:00:00
+              note: no node has joined yet: the job waits
+        "#]],
+    );
+}
+
+#[test]
+fn other_peoples_jobs_and_the_cluster_are_out_of_reach() {
+    check(
+        "node n1 h100:1
+         submit user=alice gpus=1
+         submit user=alice gpus=1 array=0-3
+         cancel 1 2 2_1 user=bob
+         hold 1 user=bob
+         release 1 user=bob
+         requeue 1 user=bob
+         update 1 user=bob nice=5
+         drain n1 user=alice why
+         resume n1 user=alice
+         down n1 user=alice why
+         remove n1 user=alice
+         RESTORE user=alice
+         cancel 99 user=alice
+         cancel 2_9 user=alice
+         show",
+        expect![[r#"
+            job 1
+              note: no --time given and partition "main" has no default: the limit is 1-00:00:00
+            job 2
+              note: no --time given and partition "main" has no default: the limit is 1-00:00:00
+            refused: job 1 belongs to alice; you are bob. Ask them or an operator.
+            refused: job 2 belongs to alice; you are bob. Ask them or an operator.
+            refused: job 2_1 belongs to alice; you are bob. Ask them or an operator.
+            refused: job 1 belongs to alice; you are bob. Ask them or an operator.
+            refused: job 1 belongs to alice; you are bob. Ask them or an operator.
+            refused: job 1 belongs to alice; you are bob. Ask them or an operator.
+            refused: job 1 belongs to alice; you are bob. Ask them or an operator.
+            refused: draining a node is for operators; you are alice. On the controller's host root is one, and the users listed as `operators` in gpuctld.toml.
+            refused: resuming a node is for operators; you are alice. On the controller's host root is one, and the users listed as `operators` in gpuctld.toml.
+            refused: declaring a node down is for operators; you are alice. On the controller's host root is one, and the users listed as `operators` in gpuctld.toml.
+            refused: removing a node is for operators; you are alice. On the controller's host root is one, and the users listed as `operators` in gpuctld.toml.
+            refused: restoring a backup is for operators; you are alice. On the controller's host root is one, and the users listed as `operators` in gpuctld.toml.
+            refused: no job 99 in the queue. If it was there, it is over: see `gacct -j 99`.
+            refused: job 2 has no array task 9; its tasks are 0-3.
+            2_[0-3] alice PENDING None: 
+            1 alice PENDING None: 
+        "#]],
+    );
+}
