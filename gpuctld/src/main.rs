@@ -1,10 +1,97 @@
+//! gpuctld, the controller: keeps the queue and the accounting database, tells nodes what to run.
+//!
+//! This file reads the command line and hands over; what a running controller consists of is in `daemon.rs`.
+
 mod config;
 mod core_thread;
+mod daemon;
 mod histogram;
 mod http;
+mod launch_orders;
+mod listen;
+mod metrics;
 mod node_changes;
+mod node_link;
 mod pki;
 mod planner;
 mod store;
 mod trace_file;
-fn main() {}
+mod user_names;
+
+use clap::{Parser, Subcommand};
+use config::Config;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+const CONFIG: &str = "/etc/gpupool/gpuctld.toml";
+
+/// The controller of a gpupool cluster.
+#[derive(Parser)]
+#[command(version, about)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run the controller in the foreground, as systemd does
+    Run {
+        /// The controller's TOML; partitions.d/*.toml beside it are read too
+        #[arg(long, default_value = CONFIG)]
+        config: PathBuf,
+    },
+    /// Read the configuration and show every mistake in it, with its place
+    Check {
+        /// The controller's TOML
+        #[arg(long, default_value = CONFIG)]
+        config: PathBuf,
+    },
+    /// Put a backup in the place of the database; no controller may run
+    Restore {
+        /// The backup, as `gadm backup` wrote it
+        #[arg(long)]
+        from: PathBuf,
+        /// The controller's TOML, which names the state directory
+        #[arg(long, default_value = CONFIG)]
+        config: PathBuf,
+    },
+}
+
+fn main() -> ExitCode {
+    let command = Arguments::parse().command;
+    let path = match &command {
+        Command::Run { config } | Command::Check { config } | Command::Restore { config, .. } => config,
+    };
+    let config = match Config::load(path) {
+        Ok(config) => config,
+        Err(mistakes) => {
+            for mistake in &mistakes {
+                eprintln!("{mistake}\n");
+            }
+            eprintln!("gpuctld: {} mistakes in {}", mistakes.len(), path.display());
+            return ExitCode::FAILURE;
+        }
+    };
+    match command {
+        Command::Run { config: path } => daemon::run(path, config),
+        Command::Check { config: path } => {
+            println!("{}: {} partitions, no mistakes", path.display(), config.cluster.partitions.len());
+            ExitCode::SUCCESS
+        }
+        Command::Restore { from, .. } => match store::restore(&config.state_dir, &from, &config.cluster.name) {
+            Ok(kept) => {
+                println!("{} is restored into {}", from.display(), config.state_dir.display());
+                if let Some(kept) = kept {
+                    println!("the former database is kept as {}", kept.display());
+                }
+                println!("nodes will report their runs before they obey; runs that the backup does not know go on");
+                ExitCode::SUCCESS
+            }
+            Err(e) => {
+                eprintln!("gpuctld: {:#}", anyhow::Error::from(e));
+                ExitCode::FAILURE
+            }
+        },
+    }
+}

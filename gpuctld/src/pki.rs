@@ -89,11 +89,6 @@ impl Pki {
         &self.ca_sha256
     }
 
-    /// The authority's certificate, PEM.
-    pub fn ca_pem(&self) -> &str {
-        &self.ca_pem
-    }
-
     /// A secret for a token, hex, from the kernel.
     ///
     /// # Errors

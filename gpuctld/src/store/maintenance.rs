@@ -8,7 +8,6 @@ use crate::core_thread::{CoreHandle, now};
 use gmodel::Timestamp;
 use rusqlite::{Connection, OpenFlags};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -28,7 +27,7 @@ const KEEP_EVENTS_DAYS: i64 = 365;
 const MILLIS_PER_DAY: i64 = 24 * 3600 * 1000;
 
 /// Runs until `stop` is dropped. Trouble is logged and tried again: the log only grows meanwhile.
-pub fn run(path: &Path, core: &CoreHandle, keep_scripts_days: &Arc<AtomicU64>, stop: &Receiver<()>) {
+pub fn run(path: &Path, core: &CoreHandle, keep_scripts_days: &AtomicU64, stop: &Receiver<()>) {
     let log = wal_of(path);
     let mut pruned = Instant::now();
     let mut last_size = 0;

@@ -15,7 +15,7 @@ mod write;
 #[cfg(test)]
 mod tests;
 
-pub use backup::{BackupError, backup, restore};
+pub use backup::{backup, restore};
 pub use open::{DATABASE, OpenError};
 
 use gcore::ctl::{Event, State};

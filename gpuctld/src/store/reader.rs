@@ -16,8 +16,6 @@ use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-pub use report::GROUPS;
-
 /// Connections kept open for later questions; more are opened while all are busy.
 const KEPT_CONNECTIONS: usize = 4;
 /// Lines of history given out for one job.
@@ -151,7 +149,7 @@ impl Reader {
         self.ask(move |db| history(db, job)).await
     }
 
-    /// GPU-hours, CPU-hours and jobs, of the part of each run between `from` and `to`, by any of [`GROUPS`].
+    /// GPU-hours, CPU-hours and jobs, of the part of each run between `from` and `to`, by any of [`report::GROUPS`].
     ///
     /// # Errors
     /// The database does not answer, or a group is unknown ([`ReadError::question`]).

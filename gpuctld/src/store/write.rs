@@ -49,7 +49,8 @@ pub fn write(store: &mut Store, state: &State, batch: Batch) -> Result<Vec<NodeI
         write_run(&store.db, state, *id, change)?;
     }
     write_nodes(&store.db, state, &touched, batch.now)?;
-    let changed = write_generations(store, state)?;
+    let mut changed = write_generations(store, state)?;
+    changed.extend(touched.nodes.iter().filter(|node| !state.nodes.contains(**node))); // removed
     write_meta(&store.db, state)?;
     store.db.prepare_cached("COMMIT")?.execute([])?;
     Ok(changed)

@@ -1,0 +1,253 @@
+//! A running controller: what is started in which order, what a signal does, and how it ends.
+//!
+//! Recovery is complete before a socket is bound: nobody is answered from half a state. Long-lived parts: the
+//! core, planner and checkpoint threads (std), the two listeners and this signal loop (tokio). See README.md.
+
+use crate::config::Config;
+use crate::core_thread::{Core, CoreHandle, CoreParts};
+use crate::http::{self, App, LiveSettings};
+use crate::listen::{self, Site};
+use crate::node_changes::NodeChanges;
+use crate::node_link::NodeLinks;
+use crate::pki::Pki;
+use crate::planner;
+use crate::store::{self, Store, WriteError, maintenance};
+use crate::trace_file::TraceFile;
+use crate::user_names::UserNames;
+use anyhow::Context;
+use gcore::ctl::Input;
+use sd_notify::NotifyState;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tokio::net::{TcpListener, UnixListener};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{oneshot, watch};
+
+/// Exit status when the database cannot be used or written: systemd's unit does not restart on it.
+pub const EXIT_DATABASE: u8 = 74;
+/// Exit status of a bug.
+const EXIT_BUG: u8 = 255;
+/// Answers under way have this long when we stop; long polls are cut.
+const GRACE: Duration = Duration::from_secs(3);
+/// Threads for sockets: the work is in the core thread.
+const SOCKET_THREADS: usize = 4;
+
+/// Runs until SIGTERM or SIGINT.
+pub fn run(config_path: PathBuf, config: Config) -> ExitCode {
+    log_to_stderr();
+    match start_and_serve(config_path, config) {
+        Ok(code) => code,
+        Err(e) => {
+            tracing::error!("{e:#}");
+            let database = e.downcast_ref::<store::OpenError>().is_some() || e.downcast_ref::<WriteError>().is_some();
+            if database { ExitCode::from(EXIT_DATABASE) } else { ExitCode::FAILURE }
+        }
+    }
+}
+
+fn start_and_serve(config_path: PathBuf, config: Config) -> anyhow::Result<ExitCode> {
+    let config = Arc::new(config);
+    let threads = Threads::start(&config)?;
+    let pki = Arc::new(Pki::open(&config.state_dir, &config.cluster.name)?);
+    let workers = std::thread::available_parallelism().map_or(2, usize::from).min(SOCKET_THREADS);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(workers).enable_all().build()?;
+    let result = runtime.block_on(serve(config_path, config, pki, threads));
+    runtime.shutdown_timeout(GRACE);
+    result
+}
+
+/// The threads that live as long as the process, and the ways to them.
+struct Threads {
+    core: CoreHandle,
+    node_changes: NodeChanges,
+    live: LiveSettings,
+    database: PathBuf,
+    core_thread: JoinHandle<()>,
+    /// What the core thread ended with; dropped without a word when it panicked.
+    ended: oneshot::Receiver<Result<(), WriteError>>,
+    planner_thread: JoinHandle<()>,
+}
+
+impl Threads {
+    /// Recovers the state and starts the threads.
+    fn start(config: &Config) -> anyhow::Result<Self> {
+        let (store, state) = Store::open(&config.state_dir, &config.cluster.name)?;
+        let database = store.path().to_owned();
+        let node_changes = NodeChanges::default();
+        let (wake, planner) = planner::channel();
+        let live = LiveSettings::of(config);
+        let trace = config.trace.then(|| TraceFile::open(&config.state_dir)).transpose().context("cannot trace")?;
+        let (jobs, runs, nodes) = (state.jobs.len() + state.arrays.len(), state.runs.len(), state.nodes.len());
+        let (core, mut own) = Core::new(CoreParts {
+            state,
+            store,
+            node_changes: node_changes.clone(),
+            planner: wake,
+            min_free_bytes: live.min_free_bytes.clone(),
+            trace,
+        });
+        own.take(vec![Input::Configure { config: Arc::new(config.cluster.clone()) }, Input::Started])?;
+        tracing::info!(jobs, runs, nodes, database = %database.display(), "recovered");
+        let (tell, ended) = oneshot::channel();
+        let core_thread = std::thread::Builder::new().name("core".into()).spawn(move || {
+            let _ = tell.send(own.run());
+        })?;
+        let handle = core.clone();
+        let planner_thread =
+            std::thread::Builder::new().name("planner".into()).spawn(move || planner.run(&handle))?;
+        Ok(Self { core, node_changes, live, database, core_thread, ended, planner_thread })
+    }
+
+    /// The checkpoint thread; it ends when the sender is dropped.
+    fn start_maintenance(&self) -> std::io::Result<(JoinHandle<()>, mpsc::Sender<()>)> {
+        let (stop, stopped) = mpsc::channel();
+        let (database, core) = (self.database.clone(), self.core.clone());
+        let keep_scripts_days = self.live.keep_scripts_days.clone();
+        let thread = std::thread::Builder::new()
+            .name("checkpoint".into())
+            .spawn(move || maintenance::run(&database, &core, &keep_scripts_days, &stopped))?;
+        Ok((thread, stop))
+    }
+}
+
+async fn serve(
+    config_path: PathBuf,
+    config: Arc<Config>,
+    pki: Arc<Pki>,
+    mut threads: Threads,
+) -> anyhow::Result<ExitCode> {
+    let core = threads.core.clone();
+    let links = NodeLinks::new(core.clone(), threads.node_changes.clone());
+    let tls = Arc::new(pki.server_config(&host_names(&config))?);
+    let app = App::new(config_path, config.clone(), pki, Arc::new(links.clone()), threads.live.clone());
+    let maintenance = threads.start_maintenance()?;
+    let (stop, stopping) = watch::channel(false);
+    let router = http::router(core.clone(), app.clone());
+    let site = Site { core: core.clone(), router, links, names: UserNames::default(), stop: stopping };
+    let (unix, tcp) = bind(&config).await?;
+    let listeners = [
+        tokio::spawn(listen::serve_unix(unix, site.clone())),
+        tokio::spawn(listen::serve_tls(tcp, tls, site)),
+    ];
+    notify(&[NotifyState::Ready]);
+    tracing::info!(socket = %config.socket.display(), listen = %config.listen, "ready");
+
+    let ended = until_told_to_stop(&app, &core, &mut threads.ended).await?;
+    notify(&[NotifyState::Stopping]);
+    stop.send_replace(true);
+    let _ = std::fs::remove_file(&config.socket); // gone already, or of no use: the listener is ending
+    for listener in listeners {
+        let _ = tokio::time::timeout(GRACE, listener).await;
+    }
+    drop(maintenance.1);
+    let ended = match ended {
+        Some(ended) => ended,
+        None => {
+            answers_under_way(&core).await;
+            core.stop();
+            (&mut threads.ended).await
+        }
+    };
+    let _ = tokio::task::spawn_blocking(move || {
+        let _ = threads.core_thread.join();
+        let _ = threads.planner_thread.join();
+        maintenance.0.join()
+    })
+    .await;
+    Ok(end_of(ended, &config.state_dir))
+}
+
+/// Waits for SIGTERM or SIGINT (`None`) or the end of the core thread; SIGHUP reads the configuration again.
+async fn until_told_to_stop(
+    app: &Arc<App>,
+    core: &CoreHandle,
+    ended: &mut oneshot::Receiver<Result<(), WriteError>>,
+) -> anyhow::Result<Option<CoreEnd>> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut hangup = signal(SignalKind::hangup())?;
+    loop {
+        tokio::select! {
+            _ = terminate.recv() => return Ok(None),
+            _ = interrupt.recv() => return Ok(None),
+            ended = &mut *ended => return Ok(Some(ended)),
+            _ = hangup.recv() => match app.reload(core).await {
+                Ok(notes) => tracing::info!("configuration read again. {}", notes.join(". ")),
+                Err(e) => tracing::error!("{}", e.text),
+            },
+        }
+    }
+}
+
+type CoreEnd = Result<Result<(), WriteError>, oneshot::error::RecvError>;
+
+/// What the process ends with, said in words.
+fn end_of(ended: CoreEnd, state_dir: &Path) -> ExitCode {
+    match ended {
+        Ok(Ok(())) => {
+            tracing::info!("stopped; the database is in one file");
+            ExitCode::SUCCESS
+        }
+        Ok(Err(e)) => {
+            let e = anyhow::Error::from(e);
+            tracing::error!(
+                "{e:#}. Nothing that was acknowledged is lost; what was not yet written was not acknowledged. Jobs go on. Look at the disk of {} (df, dmesg), then start gpuctld again",
+                state_dir.display()
+            );
+            ExitCode::from(EXIT_DATABASE)
+        }
+        Err(_) => {
+            tracing::error!("the core thread stopped on an assertion; see the lines above. This is a bug: please report it with them");
+            ExitCode::from(EXIT_BUG)
+        }
+    }
+}
+
+/// A moment for what is in the queue to be answered.
+async fn answers_under_way(core: &CoreHandle) {
+    let deadline = tokio::time::Instant::now() + GRACE;
+    while core.queue_len() > 0 && tokio::time::Instant::now() < deadline {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+async fn bind(config: &Config) -> anyhow::Result<(UnixListener, TcpListener)> {
+    let unix = listen::bind_unix(&config.socket)
+        .with_context(|| format!("cannot listen on {}", config.socket.display()))?;
+    let tcp = TcpListener::bind(config.listen)
+        .await
+        .with_context(|| format!("cannot listen on {} (listen)", config.listen))?;
+    Ok((unix, tcp))
+}
+
+/// Names and addresses for the certificate. Nodes check a name that is always in it; these are for other clients.
+fn host_names(config: &Config) -> Vec<String> {
+    let mut names = vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned()];
+    let advertised = config.advertise.rsplit_once(':').map_or(config.advertise.as_str(), |(host, _)| host);
+    names.push(advertised.trim_matches(['[', ']']).to_owned());
+    names.extend(nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()));
+    if !config.listen.ip().is_unspecified() {
+        names.push(config.listen.ip().to_string());
+    }
+    names.retain(|name| !name.is_empty());
+    names.sort();
+    names.dedup();
+    names
+}
+
+/// Tells systemd, where there is one.
+fn notify(state: &[NotifyState<'_>]) {
+    if let Err(e) = sd_notify::notify(state) {
+        tracing::debug!("systemd was not told: {e}");
+    }
+}
+
+fn log_to_stderr() {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("GPUCTLD_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+}

@@ -1,0 +1,135 @@
+//! The launch order of a run for one of its nodes, from the published state and the stored blobs.
+//!
+//! Built on the connection's own task, off the core thread. A run whose order cannot be made is reported as a
+//! failed launch, so that it never waits for an order that does not come.
+
+use crate::store::reader::Reader;
+use gcore::ctl::state::{Node, Run, State};
+use gmodel::launch_order::{ArrayTask, LaunchOrder, OrderGpu, OrderNode};
+use gmodel::run::{EndCause, NodeShare, RunEnd, RunPhase, RunReport};
+use gmodel::{BlobId, JobSpec, NodeId, RunId};
+
+const DEFAULT_OUTPUT: &str = "gsub-%j.out";
+const DEFAULT_ARRAY_OUTPUT: &str = "gsub-%A_%a.out";
+const DEFAULT_INPUT: &str = "/dev/null";
+
+/// An order, or what to report of a run that has none.
+pub type OrderOrEnd = Result<LaunchOrder, RunReport>;
+
+/// Orders for some runs of a node, in the order asked for. Runs that left the state are left out.
+pub async fn build(state: &State, node: NodeId, runs: &[RunId], reader: &Reader) -> Vec<OrderOrEnd> {
+    let mut orders = Vec::with_capacity(runs.len());
+    for run in runs.iter().filter_map(|run| state.runs.get(*run)) {
+        let Some(job) = state.jobs.get(run.id.job) else { continue };
+        let launch = &job.spec.launch;
+        let ids = vec![launch.script.clone(), launch.environment.clone()];
+        let texts = match reader.blobs(ids).await {
+            Ok(blobs) => texts(launch, blobs),
+            Err(e) => Err(format!("{:#}", anyhow::Error::from(e))),
+        };
+        orders.push(match texts {
+            Ok((script, environment)) => {
+                let order = order(state, node, run, &job.spec);
+                Ok(LaunchOrder { script, environment, ..order })
+            }
+            Err(text) => Err(failed(run.id, text)),
+        });
+    }
+    orders
+}
+
+/// The report of a run that cannot be launched for a reason on the controller's side.
+pub fn failed(run: RunId, text: String) -> RunReport {
+    let end = RunEnd { cause: EndCause::LaunchUser, text, ..RunEnd::default() };
+    RunReport { run, phase: RunPhase::Clean(end) }
+}
+
+/// Everything but script and environment.
+fn order(state: &State, node: NodeId, run: &Run, spec: &JobSpec) -> LaunchOrder {
+    let config = &state.config;
+    let partition = config.partition(&spec.partition).cloned().unwrap_or_default();
+    let node_index = run.allocation.iter().position(|share| share.node == node).unwrap_or(0);
+    let share = run.allocation.get(node_index);
+    let launch = &spec.launch;
+    let or = |text: &str, default: &str| if text.is_empty() { default.to_owned() } else { text.to_owned() };
+    let default_output = if spec.array.is_some() { DEFAULT_ARRAY_OUTPUT } else { DEFAULT_OUTPUT };
+    LaunchOrder {
+        run: Some(run.id),
+        job_name: spec.name.clone(),
+        user: spec.user.clone(),
+        account: spec.account.clone(),
+        qos: spec.qos.clone(),
+        partition: spec.partition.clone(),
+        cluster: config.name.clone(),
+        array: array_task(state, run, spec),
+        nodes: run.allocation.iter().map(|share| order_node(state, share)).collect(),
+        node_index: u32::try_from(node_index).unwrap_or(0),
+        ntasks: run.allocation.iter().map(|share| share.tasks).sum(),
+        cpus_per_task: spec.request.cpus_per_task.unwrap_or(1),
+        cpus: share.map_or(0, |share| share.cpus),
+        mem_bytes: share.map_or(0, |share| share.mem_bytes),
+        gpus: share.map_or(Vec::new(), |share| order_gpus(state.nodes.get(node), share)),
+        argv: launch.argv.clone(),
+        work_dir: launch.work_dir.clone(),
+        submit_host: launch.submit_host.clone(),
+        stdout: or(&launch.stdout, default_output),
+        stderr: launch.stderr.clone(),
+        stdin: or(&launch.stdin, DEFAULT_INPUT),
+        open_mode: launch.open_mode,
+        umask: launch.umask,
+        limit_secs: run.limit_secs,
+        kill_grace_secs: config.kill_grace_secs,
+        signal: launch.signal.clone(),
+        private_tmp: partition.private_tmp,
+        prolog: partition.prolog,
+        epilog: partition.epilog,
+        allow_root: config.allow_root_jobs,
+        ..LaunchOrder::default()
+    }
+}
+
+fn array_task(state: &State, run: &Run, spec: &JobSpec) -> Option<ArrayTask> {
+    let task = state.jobs.get(run.id.job)?.task?;
+    let tasks = spec.array.as_ref()?;
+    let (min, max) = tasks.bounds();
+    Some(ArrayTask { array: task.array, index: task.index, count: tasks.len(), min, max, step: tasks.step() })
+}
+
+fn order_node(state: &State, share: &NodeShare) -> OrderNode {
+    OrderNode {
+        name: state.nodes.get(share.node).map_or(String::new(), |node| node.name.clone()),
+        cpus: share.cpus,
+        tasks: share.tasks,
+        gpus: u32::try_from(share.gpus.len()).unwrap_or(u32::MAX),
+    }
+}
+
+fn order_gpus(node: Option<&Node>, share: &NodeShare) -> Vec<OrderGpu> {
+    let known = |slot: gmodel::GpuSlot| node.and_then(|node| node.gpus.get(usize::from(slot.0)));
+    let gpu = |grant: &gmodel::GpuGrant| {
+        known(grant.slot).map(|known| OrderGpu {
+            slot: grant.slot,
+            uuid: known.info.uuid.clone(),
+            gpu_type: known.info.gpu_type.clone(),
+            part: grant.part.clone(),
+        })
+    };
+    share.gpus.0.iter().filter_map(gpu).collect()
+}
+
+/// Script and environment of a launch, from its blobs in that order.
+fn texts(
+    launch: &gmodel::job::Launch,
+    blobs: Vec<Option<Vec<u8>>>,
+) -> Result<(String, Vec<String>), String> {
+    let mut blobs = blobs.into_iter();
+    let mut text = |id: &BlobId, what: &str| match blobs.next().flatten() {
+        Some(bytes) => String::from_utf8(bytes).map_err(|_| format!("the stored {what} is not text")),
+        None if *id == BlobId::default() => Ok(String::new()),
+        None => Err(format!("the stored {what} of the job is gone from the controller's database")),
+    };
+    let script = text(&launch.script, "script")?;
+    let environment = text(&launch.environment, "environment")?;
+    let variables = environment.split('\0').filter(|variable| !variable.is_empty());
+    Ok((script, variables.map(str::to_owned).collect()))
+}

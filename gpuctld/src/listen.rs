@@ -1,0 +1,295 @@
+//! The two sockets: TLS for machines (ALPN says whether it speaks the node protocol or HTTP) and the unix socket.
+//!
+//! Owns accepting, handshakes and who a peer is: the kernel's word on the unix socket, the certificate's on TLS.
+//! A name in a header counts only on a connection whose certificate is a node's. Nothing here reads a body.
+
+use crate::core_thread::CoreHandle;
+use crate::http::Peer;
+use crate::node_link::NodeLinks;
+use crate::pki::NodeIdentity;
+use crate::user_names::UserNames;
+use axum::Router;
+use axum::body::Body;
+use axum::http::{Request, Response, StatusCode};
+use gwire::api::FORWARD_HEADER;
+use gwire::node_protocol::{ALPN_JOIN, ALPN_NODE};
+use hyper::body::Incoming;
+use hyper::service::{Service, service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use rustls::ServerConfig;
+use std::io::ErrorKind;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::sync::{Semaphore, watch};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+
+/// Connections on each of the two sockets; the next waits in the kernel.
+const CONNECTIONS: usize = 8192;
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// For the head of a request, from its first byte or the end of the one before.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
+/// After an error of accept(2), such as too many open files.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Owner of a node daemon's own requests: nobody.
+const NO_USER: u32 = 65_534;
+
+/// What both listeners serve.
+#[derive(Clone)]
+pub struct Site {
+    pub core: CoreHandle,
+    pub router: Router,
+    pub links: NodeLinks,
+    pub names: UserNames,
+    /// True once we are stopping.
+    pub stop: watch::Receiver<bool>,
+}
+
+/// Binds the unix socket, 0666: everyone may ask, the kernel says who they are. A socket left by a controller
+/// that was killed is replaced; one that answers is not.
+///
+/// # Errors
+/// The path cannot be bound.
+pub fn bind_unix(path: &Path) -> std::io::Result<UnixListener> {
+    if let Some(dir) = path.parent() {
+        std::fs::create_dir_all(dir)?;
+    }
+    if std::os::unix::net::UnixStream::connect(path).is_ok() {
+        return Err(std::io::Error::new(ErrorKind::AddrInUse, "another gpuctld answers there"));
+    }
+    match std::fs::remove_file(path) {
+        Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
+        _ => {}
+    }
+    let listener = UnixListener::bind(path)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666))?;
+    Ok(listener)
+}
+
+/// Accepts on the unix socket until we stop.
+pub async fn serve_unix(listener: UnixListener, site: Site) {
+    let room = Arc::new(Semaphore::new(CONNECTIONS));
+    let mut stop = site.stop.clone();
+    loop {
+        let Ok(permit) = room.clone().acquire_owned().await else { return };
+        let stream = tokio::select! {
+            accepted = listener.accept() => accepted.map(|(stream, _)| stream),
+            () = until_stop(&mut stop) => return,
+        };
+        match stream {
+            Ok(stream) => {
+                let site = site.clone();
+                tokio::spawn(async move {
+                    serve_local(stream, site).await;
+                    drop(permit);
+                });
+            }
+            Err(e) => pause_after(&e).await,
+        }
+    }
+}
+
+/// Accepts machines until we stop.
+pub async fn serve_tls(listener: TcpListener, config: Arc<ServerConfig>, site: Site) {
+    let acceptor = TlsAcceptor::from(config);
+    let room = Arc::new(Semaphore::new(CONNECTIONS));
+    let mut stop = site.stop.clone();
+    loop {
+        let Ok(permit) = room.clone().acquire_owned().await else { return };
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = until_stop(&mut stop) => return,
+        };
+        match accepted {
+            Ok((stream, from)) => {
+                let (site, acceptor) = (site.clone(), acceptor.clone());
+                tokio::spawn(async move {
+                    if let Err(e) = serve_machine(stream, acceptor, site).await {
+                        tracing::info!(%from, "connection ended: {e}");
+                    }
+                    drop(permit);
+                });
+            }
+            Err(e) => pause_after(&e).await,
+        }
+    }
+}
+
+async fn until_stop(stop: &mut watch::Receiver<bool>) {
+    let _ = stop.wait_for(|stop| *stop).await; // an error: the sender is gone, so we are stopping
+}
+
+async fn pause_after(error: &std::io::Error) {
+    tracing::warn!("cannot accept a connection: {error}");
+    tokio::time::sleep(ACCEPT_PAUSE).await;
+}
+
+async fn serve_local(stream: UnixStream, site: Site) {
+    let Ok(credentials) = stream.peer_cred() else { return };
+    let (uid, gid) = (credentials.uid(), credentials.gid());
+    let user = site.names.of(uid).await;
+    let peer = Peer { uid, gid, user, via: None, local: true };
+    serve_http(stream, &site, move |mut request: Request<Incoming>| {
+        request.headers_mut().remove(FORWARD_HEADER);
+        request.extensions_mut().insert(peer.clone());
+        Ok(request)
+    })
+    .await;
+}
+
+async fn serve_machine(stream: TcpStream, acceptor: TlsAcceptor, site: Site) -> std::io::Result<()> {
+    stream.set_nodelay(true)?;
+    let stream = tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await??;
+    let alpn = stream.get_ref().1.alpn_protocol().map(<[u8]>::to_vec).unwrap_or_default();
+    let identity = identity_of(&stream);
+    match (alpn.as_slice(), identity) {
+        (ALPN_NODE, Some(identity)) => {
+            let mut stop = site.stop.clone();
+            tokio::select! {
+                () = site.links.serve(stream, identity) => {}
+                () = until_stop(&mut stop) => {}
+            }
+        }
+        (ALPN_NODE, None) => {
+            return Err(std::io::Error::other("the node protocol needs a node's certificate"));
+        }
+        (ALPN_JOIN, _) | (_, None) => serve_http(stream, &site, only_joining).await,
+        (_, Some(identity)) => serve_forwarder(stream, &site, identity).await,
+    }
+    Ok(())
+}
+
+/// Requests of a node daemon: its own, and those of users it saw on its socket.
+async fn serve_forwarder(stream: TlsStream<TcpStream>, site: &Site, identity: NodeIdentity) {
+    let core = site.core.clone();
+    // The node may have been removed since it joined; asked once a connection and at each request.
+    serve_http(stream, site, move |mut request: Request<Incoming>| {
+        let forwarded = forwarded_user(&request).map_err(|text| refusal(StatusCode::BAD_REQUEST, &text))?;
+        let (uid, gid, user) = forwarded.unwrap_or((NO_USER, NO_USER, String::new()));
+        let via = Some((identity.node, identity.role));
+        request.headers_mut().remove(FORWARD_HEADER);
+        request.extensions_mut().insert(Peer { uid, gid, user, via, local: false });
+        request.extensions_mut().insert(StillMember { core: core.clone(), identity: identity.clone() });
+        Ok(request)
+    })
+    .await;
+}
+
+/// A certificate outlives its node's membership: asked before each request over it.
+#[derive(Clone)]
+struct StillMember {
+    core: CoreHandle,
+    identity: NodeIdentity,
+}
+
+/// A machine without a certificate may do one thing.
+fn only_joining(mut request: Request<Incoming>) -> Result<Request<Incoming>, Response<Body>> {
+    request.headers_mut().remove(FORWARD_HEADER);
+    if request.method() == "POST" && request.uri().path() == "/v1/join" {
+        return Ok(request);
+    }
+    let text = "without a node's certificate only POST /v1/join is answered here. Users ask on the unix socket of their machine's gpud";
+    Err(refusal(StatusCode::FORBIDDEN, text))
+}
+
+/// Serves HTTP/1.1 with keep-alive until the peer leaves or we stop. `admit` names the peer or refuses.
+async fn serve_http<S, F>(stream: S, site: &Site, admit: F)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    F: Fn(Request<Incoming>) -> Result<Request<Incoming>, Response<Body>> + Clone + Send + 'static,
+{
+    let api = TowerToHyperService::new(site.router.clone());
+    let service = service_fn(move |request| {
+        let (api, admitted) = (api.clone(), admit(request));
+        async move {
+            let request = match admitted {
+                Ok(request) => request,
+                Err(refusal) => return Ok(refusal),
+            };
+            if let Some(StillMember { core, identity }) = request.extensions().get::<StillMember>().cloned()
+                && let Err(text) = identity.check(&*core.view().await)
+            {
+                return Ok(refusal(StatusCode::FORBIDDEN, &text));
+            }
+            api.call(request).await
+        }
+    });
+    let mut builder = hyper::server::conn::http1::Builder::new();
+    builder.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
+    let connection = builder.serve_connection(TokioIo::new(stream), service);
+    tokio::pin!(connection);
+    let mut stop = site.stop.clone();
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = until_stop(&mut stop) => {
+            connection.as_mut().graceful_shutdown(); // the answer under way is finished
+            connection.await
+        }
+    };
+    if let Err(e) = ended {
+        tracing::debug!("connection ended: {e}");
+    }
+}
+
+/// `uid:gid:name` as a node's daemon saw it.
+fn forwarded_user<B>(request: &Request<B>) -> Result<Option<(u32, u32, String)>, String> {
+    let Some(value) = request.headers().get(FORWARD_HEADER) else { return Ok(None) };
+    let read = || {
+        let mut parts = value.to_str().ok()?.splitn(3, ':');
+        let uid = parts.next()?.parse().ok()?;
+        let gid = parts.next()?.parse().ok()?;
+        Some((uid, gid, parts.next()?.to_owned()))
+    };
+    read().map(Some).ok_or_else(|| format!("{FORWARD_HEADER} is not UID:GID:NAME"))
+}
+
+fn identity_of(stream: &TlsStream<TcpStream>) -> Option<NodeIdentity> {
+    NodeIdentity::read(stream.get_ref().1.peer_certificates()?.first()?)
+}
+
+fn refusal(status: StatusCode, text: &str) -> Response<Body> {
+    let code = if status == StatusCode::FORBIDDEN { "denied" } else { "invalid" };
+    let body = gwire::api::ErrorBody { schema: gwire::api::SCHEMA, code: code.into(), error: text.into() };
+    let body = serde_json::to_vec(&body).expect("strings are JSON");
+    let mut response = Response::new(Body::from(body));
+    *response.status_mut() = status;
+    response
+        .headers_mut()
+        .insert("content-type", axum::http::HeaderValue::from_static("application/json"));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(value: &str) -> Request<()> {
+        Request::builder().header(FORWARD_HEADER, value).body(()).unwrap()
+    }
+
+    #[test]
+    fn a_forwarded_user_is_read_whole_or_refused() {
+        assert_eq!(forwarded_user(&request("1000:100:alice")), Ok(Some((1000, 100, "alice".into()))));
+        assert_eq!(forwarded_user(&Request::new(())), Ok(None));
+        for bad in ["", "alice", "1000:alice", "-1:0:root", "1000:100", "99999999999:1:x"] {
+            assert!(forwarded_user(&request(bad)).is_err(), "{bad:?} was taken");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_socket_that_answers_is_not_taken_over_and_a_dead_one_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("sub/api.sock");
+        let first = bind_unix(&path).unwrap();
+        assert_eq!(bind_unix(&path).unwrap_err().kind(), ErrorKind::AddrInUse);
+        drop(first); // the file stays, as after SIGKILL
+        assert!(path.exists());
+        bind_unix(&path).unwrap();
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o666);
+    }
+}

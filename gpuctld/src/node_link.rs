@@ -1,0 +1,412 @@
+//! The nodes' connections: hello in, orders out, reports in. Two futures per connection, one reading, one writing.
+//!
+//! Channels: each connection owns its mark of `NodeChanges` and the receiving end of its questions. A slow node
+//! blocks nobody: orders are made from the newest state when it can take them. Who a node is says its certificate.
+
+use crate::core_thread::CoreHandle;
+use crate::http::{self, Later};
+use crate::launch_orders;
+use crate::node_changes::NodeChanges;
+use crate::pki::NodeIdentity;
+use gcore::ctl::state::State;
+use gcore::ctl::{NodeReport, desired};
+use gmodel::launch_order::LaunchOrder;
+use gmodel::run::{Desired, Want};
+use gmodel::supervise::StepOrder;
+use gmodel::{Fence, NodeId, NodeLife, RunId};
+use gwire::frame::{self, FrameError, FrameReader};
+use gwire::node_protocol::{HEARTBEAT_SECS, Hello, MAX_FRAME_BYTES, PROTOCOL, ToController, ToNode};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::{Mutex as AsyncMutex, Notify, mpsc, oneshot};
+use tokio::time::timeout;
+
+const HEARTBEAT: Duration = Duration::from_secs(HEARTBEAT_SECS);
+/// Silence that ends a connection.
+const SILENCE: Duration = Duration::from_secs(3 * HEARTBEAT_SECS);
+/// A machine that connects says who it is within this.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
+/// A replaced connection ends within this, or its successor is refused for now.
+const TURN_TIMEOUT: Duration = Duration::from_secs(10);
+/// Launch orders in one frame, bytes; one larger order has a frame of its own.
+const ORDERS_FRAME_BYTES: usize = MAX_FRAME_BYTES as usize / 4;
+/// Open questions for logs to one node.
+const QUESTIONS: usize = 64;
+const LOG_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// All connections of nodes. Cheap to clone.
+#[derive(Clone)]
+pub struct NodeLinks {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    core: CoreHandle,
+    changes: NodeChanges,
+    live: Mutex<BTreeMap<NodeId, Live>>,
+    /// Held by a node's connection from its hello until its end is known to the core: what the core hears of
+    /// two connections of one node is never mixed.
+    turns: Mutex<BTreeMap<NodeId, Arc<AsyncMutex<()>>>>,
+    next_serial: AtomicU64,
+    next_question: AtomicU64,
+}
+
+/// A connection as others see it.
+struct Live {
+    serial: u64,
+    life: NodeLife,
+    heard: Arc<Mutex<Instant>>,
+    /// Told to end: a newer connection of the same life of the node is here.
+    replaced: Arc<Notify>,
+    questions: mpsc::Sender<Question>,
+}
+
+struct Question {
+    run: RunId,
+    answer: oneshot::Sender<Result<String, String>>,
+}
+
+/// Answers that a connection waits for.
+type Waiting = Mutex<BTreeMap<u64, oneshot::Sender<Result<String, String>>>>;
+
+/// Why a connection ended.
+#[derive(Debug, thiserror::Error)]
+enum LinkEnd {
+    #[error("{0}")]
+    Refused(String),
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    #[error("no word for {} s", .0.as_secs())]
+    Silent(Duration),
+    #[error("a newer connection of the node took its place")]
+    Replaced,
+    #[error("the node closed it")]
+    Closed,
+    #[error("the core refused a report: {0}")]
+    Core(#[from] gcore::ctl::Refusal),
+}
+
+impl NodeLinks {
+    pub fn new(core: CoreHandle, changes: NodeChanges) -> Self {
+        Self {
+            inner: Arc::new(Inner {
+                core,
+                changes,
+                live: Mutex::default(),
+                turns: Mutex::default(),
+                next_serial: AtomicU64::new(1),
+                next_question: AtomicU64::new(1),
+            }),
+        }
+    }
+
+    /// Serves a connection until it ends. `identity` is what the verified certificate says.
+    pub async fn serve<S>(&self, stream: S, identity: NodeIdentity)
+    where
+        S: AsyncRead + AsyncWrite + Send + Unpin,
+    {
+        let name = identity.name.clone();
+        let (source, mut sink) = tokio::io::split(stream);
+        let mut frames = FrameReader::new(source);
+        let end = match self.greet(&mut frames, &identity).await {
+            Ok((hello, turn)) => {
+                let end = self.converse(&mut frames, &mut sink, &identity, hello).await;
+                drop(turn);
+                end
+            }
+            Err(end) => end,
+        };
+        if let LinkEnd::Refused(text) = &end {
+            let permanent = identity.check(&*self.inner.core.view().await).is_err();
+            let frame = ToNode::Refused { text: text.clone(), permanent };
+            let _ = timeout(HEARTBEAT, frame::write(&mut sink, &frame)).await; // it may be gone already
+        }
+        tracing::info!(node = name, "connection ended: {end}");
+    }
+
+    /// Reads the hello and waits for the node's turn; nothing reaches the core before.
+    async fn greet<R: AsyncRead + Unpin>(
+        &self,
+        frames: &mut FrameReader<R>,
+        identity: &NodeIdentity,
+    ) -> Result<(Hello, tokio::sync::OwnedMutexGuard<()>), LinkEnd> {
+        let first = timeout(HELLO_TIMEOUT, frames.next()).await.map_err(|_| LinkEnd::Silent(HELLO_TIMEOUT))??;
+        let hello = match first {
+            Some(ToController::Hello(hello)) => hello,
+            Some(_) => return Err(LinkEnd::Refused("the first frame must be a hello".into())),
+            None => return Err(LinkEnd::Closed),
+        };
+        if hello.protocol != PROTOCOL {
+            return Err(LinkEnd::Refused(format!(
+                "gpud {} speaks protocol {}; this gpuctld ({}) speaks {PROTOCOL}. Install gpud of this release or the one before",
+                hello.release,
+                hello.protocol,
+                env!("CARGO_PKG_VERSION")
+            )));
+        }
+        identity.check(&*self.inner.core.view().await).map_err(LinkEnd::Refused)?;
+        self.displace(identity, &hello.life)?;
+        let turn = self.lock_turns().entry(identity.node).or_default().clone();
+        match timeout(TURN_TIMEOUT, turn.lock_owned()).await {
+            Ok(turn) => Ok((hello, turn)),
+            Err(_) => Err(LinkEnd::Refused(format!(
+                "an earlier connection of node {:?} has not ended yet; try again",
+                identity.name
+            ))),
+        }
+    }
+
+    /// A machine that reconnects takes the place of its old connection. Another machine does not, as long as
+    /// the first one answers.
+    fn displace(&self, identity: &NodeIdentity, life: &NodeLife) -> Result<(), LinkEnd> {
+        let live = self.lock_live();
+        let Some(old) = live.get(&identity.node) else { return Ok(()) };
+        let silent = old.heard.lock().expect("no panic while held").elapsed();
+        if old.life != *life && silent < 2 * HEARTBEAT {
+            return Err(LinkEnd::Refused(format!(
+                "two nodes with one name: a machine called {:?} is connected and answered {} s ago; this one has another boot or spool id. If the machine was just rebooted, this passes in {} s. Otherwise join this one under a name of its own",
+                identity.name,
+                silent.as_secs(),
+                SILENCE.as_secs()
+            )));
+        }
+        old.replaced.notify_one();
+        Ok(())
+    }
+
+    async fn converse<R, W>(
+        &self,
+        frames: &mut FrameReader<R>,
+        sink: &mut W,
+        identity: &NodeIdentity,
+        hello: Hello,
+    ) -> LinkEnd
+    where
+        R: AsyncRead + Unpin,
+        W: AsyncWrite + Unpin,
+    {
+        let node = identity.node;
+        let serial = self.inner.next_serial.fetch_add(1, Ordering::Relaxed);
+        let (questions, mut asked) = mpsc::channel(QUESTIONS);
+        let heard = Arc::new(Mutex::new(Instant::now()));
+        let replaced = Arc::new(Notify::new());
+        let mark = self.inner.changes.subscribe(node);
+        self.lock_live().insert(
+            node,
+            Live { serial, life: hello.life.clone(), heard: heard.clone(), replaced: replaced.clone(), questions },
+        );
+        tracing::info!(node = identity.name, release = hello.release, runs = hello.runs.len(), "connected");
+        let waiting = Waiting::default();
+        let Hello { life, fence, inventory, runs, .. } = hello;
+        let end = match self.inner.core.node_input(node, NodeReport::Hello { life, fence, inventory, runs }).await {
+            Ok(_) => {
+                let reading = self.read_frames(frames, node, &heard, &waiting);
+                let mut writer = Writer { links: self, identity, sink, sent: BTreeSet::new(), fence: None };
+                let writing = writer.run(&mark, &mut asked, &waiting);
+                let Err(end) = tokio::select! {
+                    end = reading => end,
+                    end = writing => end,
+                    () = replaced.notified() => Err(LinkEnd::Replaced),
+                };
+                end
+            }
+            Err(refusal) => LinkEnd::Core(refusal),
+        };
+        self.inner.changes.unsubscribe(node, &mark);
+        {
+            let mut live = self.lock_live();
+            if live.get(&node).is_some_and(|newest| newest.serial == serial) {
+                live.remove(&node);
+            }
+        }
+        // Refused only when we are stopping: then the next controller counts the silence.
+        let _ = self.inner.core.node_input(node, NodeReport::Gone).await;
+        end
+    }
+
+    async fn read_frames<R: AsyncRead + Unpin>(
+        &self,
+        frames: &mut FrameReader<R>,
+        node: NodeId,
+        heard: &Mutex<Instant>,
+        waiting: &Waiting,
+    ) -> Result<std::convert::Infallible, LinkEnd> {
+        loop {
+            let frame = timeout(SILENCE, frames.next()).await.map_err(|_| LinkEnd::Silent(SILENCE))??;
+            *heard.lock().expect("no panic while held") = Instant::now();
+            let report = match frame.ok_or(LinkEnd::Closed)? {
+                ToController::Runs { runs } => NodeReport::Runs { runs },
+                ToController::Inventory { inventory } => NodeReport::Inventory { inventory },
+                ToController::Obeyed { fence } => NodeReport::Obeyed { fence },
+                ToController::Log { question, text, error } => {
+                    let asker = waiting.lock().expect("no panic while held").remove(&question);
+                    if let Some(asker) = asker {
+                        let _ = asker.send(if error.is_empty() { Ok(text) } else { Err(error) });
+                    }
+                    continue;
+                }
+                ToController::Hello(_) => {
+                    return Err(LinkEnd::Refused("a second hello on one connection".into()));
+                }
+                ToController::Ping | ToController::Unknown => continue,
+            };
+            self.inner.core.node_input(node, report).await?;
+        }
+    }
+
+    fn lock_live(&self) -> std::sync::MutexGuard<'_, BTreeMap<NodeId, Live>> {
+        self.inner.live.lock().expect("no panic while held")
+    }
+
+    fn lock_turns(&self) -> std::sync::MutexGuard<'_, BTreeMap<NodeId, Arc<AsyncMutex<()>>>> {
+        self.inner.turns.lock().expect("no panic while held")
+    }
+}
+
+impl http::NodeLinks for NodeLinks {
+    fn read_log(&self, node: NodeId, run: RunId) -> Later<'_, Result<String, String>> {
+        Box::pin(async move {
+            let questions = self.lock_live().get(&node).map(|live| live.questions.clone());
+            let Some(questions) = questions else {
+                return Err("the node is not connected; its log is read when it is back".into());
+            };
+            let (answer, answered) = oneshot::channel();
+            if questions.try_send(Question { run, answer }).is_err() {
+                return Err(format!("{QUESTIONS} questions to this node are open already"));
+            }
+            match timeout(LOG_TIMEOUT, answered).await {
+                Ok(Ok(answer)) => answer,
+                Ok(Err(_)) => Err("the node's connection ended before it answered".into()),
+                Err(_) => Err(format!("the node did not answer within {} s", LOG_TIMEOUT.as_secs())),
+            }
+        })
+    }
+
+    fn start_step(&self, _node: NodeId, _run: RunId, _order: StepOrder) -> Later<'_, Result<(), String>> {
+        Box::pin(async { Err("the node protocol has no frame for steps".into()) })
+    }
+}
+
+/// The writing half of a connection.
+struct Writer<'a, W> {
+    links: &'a NodeLinks,
+    identity: &'a NodeIdentity,
+    sink: &'a mut W,
+    /// Runs whose orders went out on this connection.
+    sent: BTreeSet<RunId>,
+    /// Of the last orders sent.
+    fence: Option<Fence>,
+}
+
+impl<W: AsyncWrite + Unpin> Writer<'_, W> {
+    async fn run(
+        &mut self,
+        mark: &Notify,
+        asked: &mut mpsc::Receiver<Question>,
+        waiting: &Waiting,
+    ) -> Result<std::convert::Infallible, LinkEnd> {
+        let cluster = self.links.inner.core.view().await.config.name.clone();
+        let release = env!("CARGO_PKG_VERSION").to_owned();
+        self.write(&ToNode::Welcome { protocol: PROTOCOL, release, cluster, heartbeat_secs: HEARTBEAT_SECS }).await?;
+        self.send_orders().await?;
+        loop {
+            tokio::select! {
+                () = mark.notified() => self.send_orders().await?,
+                Some(question) = asked.recv() => self.ask(question, waiting).await?,
+                () = tokio::time::sleep(HEARTBEAT) => self.write(&ToNode::Ping).await?,
+            }
+        }
+    }
+
+    /// Sends what the node should run, if that changed, after the orders it has not seen.
+    async fn send_orders(&mut self) -> Result<(), LinkEnd> {
+        let core = &self.links.inner.core;
+        let state = core.view().await;
+        self.identity.check(&state).map_err(LinkEnd::Refused)?;
+        let node = self.identity.node;
+        let desired = desired(&state, node);
+        if self.fence == Some(desired.fence) {
+            return Ok(());
+        }
+        let new = self.runs_without_order(&state, &desired);
+        let mut ready = Vec::new();
+        let mut bytes = 0;
+        for order in launch_orders::build(&state, node, &new, core.reader()).await {
+            let (order, size) = match order.and_then(sized) {
+                Ok(sized) => sized,
+                Err(report) => {
+                    // The core decides what becomes of the run; the next orders will say so.
+                    core.node_input(node, NodeReport::Runs { runs: vec![report] }).await?;
+                    continue;
+                }
+            };
+            if bytes + size > ORDERS_FRAME_BYTES && !ready.is_empty() {
+                // Orders ahead of their time: an empty fence is below every other, so nothing is obeyed yet.
+                let orders = std::mem::take(&mut ready);
+                self.write(&ToNode::Orders { orders, desired: Desired::default() }).await?;
+                bytes = 0;
+            }
+            bytes += size;
+            self.sent.extend(order.run);
+            ready.push(order);
+        }
+        self.sent.retain(|sent| desired.runs.iter().any(|one| one.run == *sent));
+        self.fence = Some(desired.fence);
+        self.write(&ToNode::Orders { orders: ready, desired }).await
+    }
+
+    /// Runs that the node must start and has neither been sent here nor reported.
+    fn runs_without_order(&self, state: &State, desired: &Desired) -> Vec<RunId> {
+        let reported = |run: RunId| {
+            let member = state.runs.get(run).and_then(|run| run.member(self.identity.node));
+            member.is_none_or(|member| member.phase.is_some())
+        };
+        desired
+            .runs
+            .iter()
+            .filter(|one| matches!(one.want, Want::Prepare | Want::Run))
+            .map(|one| one.run)
+            .filter(|run| !self.sent.contains(run) && !reported(*run))
+            .collect()
+    }
+
+    async fn ask(&mut self, question: Question, waiting: &Waiting) -> Result<(), LinkEnd> {
+        let number = self.links.inner.next_question.fetch_add(1, Ordering::Relaxed);
+        {
+            let mut waiting = waiting.lock().expect("no panic while held");
+            waiting.retain(|_, asker| !asker.is_closed());
+            waiting.insert(number, question.answer);
+        }
+        self.write(&ToNode::ReadLog { question: number, run: question.run }).await
+    }
+
+    /// A node that takes nothing for too long is as good as silent.
+    async fn write(&mut self, frame: &ToNode) -> Result<(), LinkEnd> {
+        timeout(SILENCE, frame::write(self.sink, frame)).await.map_err(|_| LinkEnd::Silent(SILENCE))??;
+        Ok(())
+    }
+}
+
+/// An order with its size in a frame, or the report of one that no frame can hold.
+fn sized(order: LaunchOrder) -> Result<(LaunchOrder, usize), gmodel::run::RunReport> {
+    let run = order.run.expect("orders are of runs");
+    // Scripts and environments are most of it; JSON escapes make some of them longer.
+    match frame::encode(&order) {
+        Ok(bytes) if bytes.len() < MAX_FRAME_BYTES as usize / 2 => Ok((order, bytes.len())),
+        Ok(bytes) => Err(too_large(run, bytes.len())),
+        Err(_) => Err(too_large(run, MAX_FRAME_BYTES as usize)),
+    }
+}
+
+fn too_large(run: RunId, bytes: usize) -> gmodel::run::RunReport {
+    let most = MAX_FRAME_BYTES as usize / 2;
+    launch_orders::failed(
+        run,
+        format!(
+            "script and environment take {bytes} bytes or more on their way to the node; {most} are possible. Control characters take six each"
+        ),
+    )
+}
