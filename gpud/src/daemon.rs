@@ -294,6 +294,8 @@ impl Daemon {
     fn act(&mut self) {
         for action in actions(&self.state) {
             match action {
+                // The supervisor is there; its first words make the run ready.
+                NodeAction::Prepare { run } | NodeAction::Abandon { run } if self.has_step(run) => {}
                 NodeAction::Record { fence, accept } => self.record(fence, &accept),
                 NodeAction::Prepare { run } => self.begin_work(run, |site, run, _| {
                     let outcome = prepare::prepare(site, run).map_err(|failure| recorded_end(site, run, failure.end()));
@@ -375,6 +377,10 @@ impl Daemon {
         if let Some(step) = self.work.get_mut(&run).and_then(|work| work.step.as_mut()) {
             say(step);
         }
+    }
+
+    fn has_step(&self, run: RunId) -> bool {
+        self.work.get(&run).is_some_and(|work| work.step.is_some())
     }
 
     fn speaks(&self, run: RunId, connection: u64) -> bool {
