@@ -46,11 +46,20 @@ pub fn identity(setup: &Setup) -> Identity {
     Identity { uid: setup.uid, gid: setup.gid, groups: setup.groups.clone() }
 }
 
-/// Private directories of the job, seen in the place of the node's.
+/// Private directories of the job, seen in the place of the node's. They are bound in this order, and one bound over the
+/// place of the sources hides them, so that one comes last.
 pub fn binds(setup: &Setup) -> Vec<Bind> {
-    let pairs = [(&setup.private_tmp, "/tmp"), (&setup.private_shm, "/dev/shm")];
+    let pairs = [(&setup.private_shm, "/dev/shm"), (&setup.private_tmp, "/tmp")];
     let asked = pairs.into_iter().filter(|(source, _)| !source.is_empty());
-    asked.map(|(source, target)| Bind { source: source.into(), target: target.into() }).collect()
+    let mut binds: Vec<Bind> =
+        asked.map(|(source, target)| Bind { source: source.into(), target: target.into() }).collect();
+    let hides_sources = |bind: &Bind| binds_source_below(setup, &bind.target);
+    binds.sort_by_key(hides_sources);
+    binds
+}
+
+fn binds_source_below(setup: &Setup, target: &Path) -> bool {
+    [&setup.private_tmp, &setup.private_shm].iter().any(|source| Path::new(source).starts_with(target))
 }
 
 /// `NAME=value` lines as pairs.

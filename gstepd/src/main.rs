@@ -14,6 +14,7 @@ mod step_link;
 mod supervisor;
 
 use std::fs;
+use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -32,7 +33,8 @@ fn main() -> ExitCode {
         ["--run-dir", dir] => match supervise(Path::new(dir)) {
             Ok(()) => ExitCode::SUCCESS,
             Err(e) => {
-                eprintln!("gstepd: {e:#}");
+                // Whoever started us may be gone, and its pipe with it.
+                let _ = writeln!(std::io::stderr(), "gstepd: {e:#}");
                 ExitCode::FAILURE
             }
         },

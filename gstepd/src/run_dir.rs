@@ -5,13 +5,18 @@ use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, bail};
 use gmodel::Timestamp;
 use gmodel::launch_order::LaunchOrder;
 use gmodel::supervise::Setup;
 use nix::fcntl::{Flock, FlockArg};
+
+use crate::batch;
+
+/// How long a lock may be held before it counts as a supervisor's.
+const LOCK_PATIENCE: Duration = Duration::from_millis(500);
 
 /// An open run directory. While it lives no second supervisor can take the run.
 pub struct RunDir {
@@ -26,8 +31,7 @@ impl RunDir {
     pub fn enter(path: &Path) -> anyhow::Result<RunDir> {
         let path = fs::canonicalize(path).with_context(|| format!("run directory {}", path.display()))?;
         std::env::set_current_dir(&path).with_context(|| format!("entering {}", path.display()))?;
-        let lock = Flock::lock(File::open(".")?, FlockArg::LockExclusiveNonblock).map_err(|(_, e)| e);
-        let lock = lock.with_context(|| format!("{} has a supervisor already", path.display()))?;
+        let lock = lock(Path::new(".")).with_context(|| format!("{} has a supervisor already", path.display()))?;
         if Path::new("exit.json").exists() {
             bail!("{} has ended already: exit.json is there", path.display());
         }
@@ -54,16 +58,18 @@ impl RunDir {
         }
     }
 
-    /// Copies the script to `SPOOL/marks/RUN/script`, where its user, and nobody else, can read and run it.
+    /// Copies the script to where its user, and nobody else, can read and run it. Returns the path that the job sees.
     pub fn place_script(&self, text: &str, setup: &Setup) -> anyhow::Result<PathBuf> {
-        let path = self.script_path()?;
+        let ScriptPlace { path, seen } = self.script_place(setup)?;
         let dir = path.parent().unwrap_or(Path::new("/"));
         DirBuilder::new()
             .recursive(true)
             .mode(0o711)
             .create(dir)
             .with_context(|| format!("making {}", dir.display()))?;
-        check_reachable(dir, setup)?;
+        if path == seen {
+            check_reachable(dir, setup)?;
+        }
         let _ = fs::remove_file(&path);
         let write = || -> io::Result<()> {
             let mut file = OpenOptions::new().write(true).create_new(true).mode(0o500).open(&path)?;
@@ -76,26 +82,54 @@ impl RunDir {
             Ok(())
         };
         write().with_context(|| format!("writing the script to {}", path.display()))?;
-        Ok(path)
+        Ok(seen)
     }
 
     /// The script's copy goes; its directory too, unless gpud's mark socket is still in it.
-    pub fn remove_script(&self) {
-        if let Ok(path) = self.script_path() {
+    pub fn remove_script(&self, setup: &Setup) {
+        if let Ok(ScriptPlace { path, .. }) = self.script_place(setup) {
             let _ = fs::remove_file(&path);
             let _ = path.parent().map(fs::remove_dir);
         }
     }
 
-    fn script_path(&self) -> anyhow::Result<PathBuf> {
-        let name = self.path.file_name().context("the run directory is /")?;
+    /// `SPOOL/marks/RUN/script`. A private directory that is bound over the spool's own place hides it, as in a sandbox
+    /// below /tmp; then the script lies in that private directory.
+    fn script_place(&self, setup: &Setup) -> anyhow::Result<ScriptPlace> {
+        let run = self.path.file_name().context("the run directory is /")?;
         let spool = self.path.parent().and_then(Path::parent).context("the run directory is not in SPOOL/runs")?;
-        Ok(spool.join("marks").join(name).join("script"))
+        let usual = spool.join("marks").join(run).join("script");
+        let hiding = batch::binds(setup).into_iter().find(|bind| usual.starts_with(&bind.target));
+        Ok(match hiding {
+            None => ScriptPlace { seen: usual.clone(), path: usual },
+            Some(bind) => {
+                let below = Path::new(".gpupool").join("script");
+                ScriptPlace { path: bind.source.join(&below), seen: bind.target.join(&below) }
+            }
+        })
     }
 
     fn read_json<T: serde::de::DeserializeOwned>(&self, name: &str) -> anyhow::Result<T> {
         let bytes = fs::read(name).with_context(|| format!("reading {}", self.path.join(name).display()))?;
         serde_json::from_slice(&bytes).with_context(|| format!("{} is no {name}", self.path.join(name).display()))
+    }
+}
+
+/// Where the script's copy is written, and the path under which the job finds it.
+struct ScriptPlace {
+    path: PathBuf,
+    seen: PathBuf,
+}
+
+/// gpud looks at the lock for an instant to see whether a supervisor lives; only one that stays is another supervisor.
+fn lock(dir: &Path) -> anyhow::Result<Flock<File>> {
+    let deadline = Instant::now() + LOCK_PATIENCE;
+    loop {
+        match Flock::lock(File::open(dir)?, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => return Ok(lock),
+            Err((_, e)) if Instant::now() >= deadline => return Err(e.into()),
+            Err(_) => std::thread::sleep(Duration::from_millis(5)),
+        }
     }
 }
 

@@ -320,7 +320,7 @@ impl Supervisor {
         let (cause, exit, text) = self.life.end(usage.oom_kills);
         let text = if cause == EndCause::OutOfMemory { out_of_memory_text(&usage, self.order.mem_bytes) } else { text };
         let end = RunEnd { cause, exit, text: shorten(&text), started: self.started, ended: Some(wall_clock()), usage };
-        self.dir.remove_script();
+        self.dir.remove_script(&self.setup);
         let written = self.record.write(&end).context("writing exit.json");
         self.dir.log(&format!("ended: {cause:?} {exit} {text}"));
         self.control.publish(FromStep::Ended { end });

@@ -369,6 +369,44 @@ fn jobs_of_root_are_refused_unless_allowed() {
 }
 
 #[test]
+fn private_directories_take_the_place_of_the_nodes() {
+    // The test's spool is itself below /tmp, which the private one hides.
+    let Some(mut bench) = Bench::isolated("echo mine > /tmp/a; echo mine > /dev/shm/b; ls -A /tmp; echo $TMPDIR") else {
+        return;
+    };
+    let private = bench.run_dir().join("../../private");
+    for (name, path) in [("tmp", &mut bench.setup.private_tmp), ("shm", &mut bench.setup.private_shm)] {
+        let dir = private.join(name);
+        fs::create_dir_all(&dir).unwrap();
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o1777)).unwrap();
+        *path = dir.canonicalize().unwrap().display().to_string();
+    }
+    bench.order.work_dir = "/".into();
+    bench.order.stdout = "/tmp/out".into();
+    let end = bench.run_to_end();
+    assert_eq!((end.cause, end.exit), (EndCause::Exited, ExitCode::SUCCESS), "{}", end.text);
+    assert_eq!(fs::read_to_string(private.join("tmp/out")).unwrap(), ".gpupool\na\nout\n/tmp\n");
+    assert_eq!(fs::read_to_string(private.join("shm/b")).unwrap(), "mine\n");
+    assert!(!exists(&private.join("tmp/.gpupool")), "the script is gone");
+}
+
+#[test]
+fn a_root_job_cannot_leave_its_cgroup() {
+    let script = "for tree in /sys/fs/cgroup /sys/fs/cgroup/unified; do \
+                  [ -e $tree/cgroup.procs ] && { echo $$ > $tree/cgroup.procs && echo escaped; }; done; cat /proc/self/cgroup";
+    let Some(mut bench) = Bench::isolated(script) else { return };
+    bench.setup.uid = 0;
+    bench.setup.gid = 0;
+    bench.setup.groups = vec![0];
+    bench.setup.restrict_root = true;
+    bench.order.allow_root = true;
+    assert_eq!(bench.run_to_end().exit, ExitCode::SUCCESS);
+    let out = bench.file("out");
+    assert!(!out.contains("escaped") && out.contains("Read-only file system"), "{out}");
+    assert!(out.contains("/run_7-1/job"), "{out}");
+}
+
+#[test]
 fn a_new_gpud_finds_the_run_and_its_end() {
     let Some(mut bench) = Bench::isolated("while [ ! -e go-on ]; do sleep 0.01; done; exit 9") else { return };
     drop(bench.start_and_go());
