@@ -1,4 +1,4 @@
-//! Whether the fences of live runs still are what they were made: looked at every half minute, from the rules kept in
+//! Whether the fences of live runs still are what they were made: looked at twice a minute, from the rules kept in
 //! the run's directory. A changed fence ends its run; nothing is mended, since nobody knows what was opened meanwhile.
 
 use crate::daemon::{Happening, wall_clock};
@@ -13,12 +13,11 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 
-const EVERY: Duration = Duration::from_secs(30);
-
 /// Audits for ever, and tells the daemon which runs have to end.
 pub async fn keep(site: Arc<Site>, daemon: mpsc::Sender<Happening>) {
+    let every = Duration::from_secs(u64::from(site.config.fence_audit_secs));
     while site.cgroups.is_some() && !daemon.is_closed() {
-        tokio::time::sleep(EVERY).await;
+        tokio::time::sleep(every).await;
         let site = Arc::clone(&site);
         let audited = tokio::task::spawn_blocking(move || broken(&site, &site.spool.live())).await;
         let runs = audited.unwrap_or_default();

@@ -42,6 +42,8 @@ pub struct Config {
     /// Most processes and threads of one run.
     pub pids_max: u64,
     pub gstepd: PathBuf,
+    /// Seconds between two looks at the fences of live runs.
+    pub fence_audit_secs: u32,
     /// `NAME=value` for every job of this node.
     pub environment: Vec<String>,
     pub devices: DevicePolicy,
@@ -86,9 +88,10 @@ pub struct DevicePolicy {
 #[error("{0}")]
 pub struct ConfigError(pub String);
 
-const KEYS: [&str; 17] = [
+const KEYS: [&str; 18] = [
     "controller", "state_dir", "spool_dir", "run_dir", "name", "features", "isolation", "cgroup_tag", "nvml_lib",
-    "dev_dir", "gpus", "cpus", "mem_bytes", "pids_max", "gstepd", "environment", "devices",
+    "dev_dir", "gpus", "cpus", "mem_bytes", "pids_max", "gstepd", "fence_audit_secs",
+    "environment", "devices",
 ];
 const DEVICE_KEYS: [&str; 2] = ["default", "deny_extra"];
 
@@ -162,6 +165,7 @@ impl File<'_> {
             mem_bytes: self.number("mem_bytes", i64::MAX as u64),
             pids_max: self.number("pids_max", 4 << 20).unwrap_or(32_768),
             gstepd: self.string("gstepd").map_or_else(beside_ourselves, PathBuf::from),
+            fence_audit_secs: self.number("fence_audit_secs", 86_400).map_or(30, |n| n as u32),
             environment: self.environment(),
             devices: self.devices(),
         }

@@ -517,20 +517,30 @@ fn recorded_end(site: &Site, run: RunId, mut end: RunEnd) -> RunEnd {
     }
 }
 
-/// Cgroups of runs that the spool does not know (it was lost), and of site programs that a crash left.
-fn remove_unknown_cgroups(site: &Site, found: &[(RunId, Found)]) {
+/// Cgroups of runs that the spool does not know (it was lost), and of site programs that a crash left. Their processes are
+/// killed now; a supervisor among them takes some seconds to see that and leave.
+fn remove_unknown_cgroups(site: &Arc<Site>, found: &[(RunId, Found)]) {
     let Some(root) = &site.cgroups else { return };
     let known: BTreeSet<String> = found.iter().map(|(run, _)| crate::site::cgroup_name(*run)).collect();
     for name in root.runs().unwrap_or_default().into_iter().filter(|name| !known.contains(name)) {
         tracing::warn!("cgroup {name} belongs to no run in the spool: its processes are killed");
-        let removed = gsys::cgroup::RunCgroup::open(root, &name).and_then(|cgroup| {
-            cgroup.kill()?;
-            cgroup.wait_empty(Duration::from_secs(5))?;
-            cgroup.remove()
+        let site = Arc::clone(site);
+        tokio::task::spawn_blocking(move || {
+            let Some(root) = &site.cgroups else { return };
+            let remove = || {
+                let cgroup = gsys::cgroup::RunCgroup::open(root, &name)?;
+                cgroup.kill()?;
+                cgroup.wait_empty(Duration::from_secs(5))?;
+                cgroup.remove()
+            };
+            let deadline = std::time::Instant::now() + Duration::from_secs(30);
+            while let Err(e) = remove() {
+                if std::time::Instant::now() > deadline {
+                    return tracing::error!("{:#}", anyhow::Error::from(e));
+                }
+                std::thread::sleep(RETRY_AFTER);
+            }
         });
-        if let Err(e) = removed {
-            tracing::error!("{e:#}");
-        }
     }
 }
 

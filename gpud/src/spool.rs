@@ -102,7 +102,16 @@ impl Spool {
 
     /// The run's end, as its supervisor wrote it, or as we did for it. A broken fence explains an end.
     pub fn end(&self, run: RunId) -> Result<Option<RunEnd>> {
-        let Some(mut end) = read_json::<RunEnd>(&self.run_dir(run).join("exit.json"))? else { return Ok(None) };
+        let mut end = match read_json::<RunEnd>(&self.run_dir(run).join("exit.json")) {
+            Ok(Some(end)) => end,
+            Ok(None) => return Ok(None),
+            // One spoilt record must not keep the node from starting: how that run ended is lost, that it ended is not.
+            Err(e) if e.downcast_ref::<serde_json::Error>().is_some() => {
+                tracing::error!(%run, "{e:#}");
+                RunEnd { cause: EndCause::SpoolLost, text: format!("{e:#}"), ..RunEnd::default() }
+            }
+            Err(e) => return Err(e),
+        };
         if let Ok(text) = fs::read_to_string(self.run_dir(run).join("fence_broken")) {
             end.cause = EndCause::FenceBroken;
             end.text = text;
@@ -487,6 +496,8 @@ mod tests {
         let lost = RunEnd { cause: EndCause::SupervisorLost, ..RunEnd::default() };
         spool.write_end(run("1-1"), lost.clone()).unwrap();
         assert_eq!(spool.write_end(run("1-1"), RunEnd::default()).unwrap(), lost);
+        fs::write(scratch.0.join("runs/1-1/exit.json"), "{").unwrap();
+        assert_eq!(spool.end(run("1-1")).unwrap().unwrap().cause, EndCause::SpoolLost);
         spool.mark_fence_broken(run("1-1"), "changed").unwrap();
         assert_eq!(spool.end(run("1-1")).unwrap().unwrap().cause, EndCause::FenceBroken);
     }

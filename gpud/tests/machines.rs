@@ -1,0 +1,286 @@
+//! What gpud does for a machine: joining, renewing, roles, forwarding its users, GPUs and their fence, kill -9 anywhere.
+
+mod fake;
+
+use fake::{Controller, Node, is_root, run_id, stop, wait_file, want};
+use gmodel::launch_order::OrderGpu;
+use gmodel::run::{EndCause, Want};
+use gmodel::{ExitCode, GpuPart, GpuSlot, RunId};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Bytes;
+use hyper_util::rt::TokioIo;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::Duration;
+
+async fn ask(socket: &Path, request: hyper::Request<Full<Bytes>>) -> (u16, String) {
+    let stream = tokio::net::UnixStream::connect(socket).await.unwrap();
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
+    let driver = tokio::spawn(connection);
+    let answer = sender.send_request(request).await.unwrap();
+    let status = answer.status().as_u16();
+    let body = answer.into_body().collect().await.unwrap().to_bytes();
+    driver.abort();
+    (status, String::from_utf8(body.to_vec()).unwrap())
+}
+
+fn request(method: &str, path: &str, body: Vec<u8>) -> hyper::Request<Full<Bytes>> {
+    let request = hyper::Request::builder().method(method).uri(path).header("host", "x");
+    // A client that says who it is, twice: neither word may arrive.
+    let request = request.header("x-gpupool-peer", "0:0:root").header("X-Gpupool-Peer", "4:4:alice");
+    request.body(Full::new(Bytes::from(body))).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn local_users_are_forwarded_as_the_kernel_sees_them() {
+    let mut ctl = Controller::start().await;
+    let node = Node::start(&ctl, "").await;
+    ctl.wait_hello().await;
+    let socket = node.path("run/gpud.sock");
+    assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o666);
+    let uid = nix::unistd::geteuid();
+    let name = gsys::user::user_name(uid.as_raw()).unwrap().unwrap();
+    let me = format!("{uid}:{}:{name}", nix::unistd::getegid());
+    for body in [0, 3_000_000] {
+        let (status, text) = ask(&socket, request("POST", "/v1/jobs?x=1", vec![b'x'; body])).await;
+        assert_eq!((status, text), (200, format!("POST /v1/jobs peer=[{me:?}] body={body}")));
+    }
+    let (status, text) = ask(&socket, request("POST", "/v1/jobs", vec![b'x'; (8 << 20) + 1])).await;
+    assert_eq!(status, 400);
+    assert!(text.contains("at most 8388608 are taken"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_users_at_once_and_garbage_do_not_disturb_each_other() {
+    let mut ctl = Controller::start().await;
+    let node = Node::start(&ctl, "").await;
+    ctl.wait_hello().await;
+    let socket = node.path("run/gpud.sock");
+    let garbage = tokio::spawn({
+        let socket = socket.clone();
+        async move {
+            use tokio::io::{AsyncReadExt, AsyncWriteExt};
+            for _ in 0..20 {
+                let mut stream = tokio::net::UnixStream::connect(&socket).await.unwrap();
+                let _ = stream.write_all(&[0xff; 100_000]).await;
+                let _ = stream.read_to_end(&mut Vec::new()).await;
+            }
+        }
+    });
+    let asked = (0..40).map(|n| {
+        let socket = socket.clone();
+        tokio::spawn(async move { ask(&socket, request("GET", &format!("/v1/jobs/{n}"), Vec::new())).await })
+    });
+    for (n, answer) in asked.collect::<Vec<_>>().into_iter().enumerate() {
+        let (status, text) = answer.await.unwrap();
+        assert!(status == 200 && text.starts_with(&format!("GET /v1/jobs/{n} ")), "{text}");
+    }
+    garbage.await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_controller_users_are_told_so() {
+    let mut ctl = Controller::start().await;
+    let mut node = Node::start(&ctl, "").await;
+    ctl.wait_hello().await;
+    node.stop_daemon();
+    let config = fs::read_to_string(node.path("gpud.toml")).unwrap();
+    fs::write(node.path("gpud.toml"), config.replace(&ctl.address, "127.0.0.1:1")).unwrap();
+    fs::remove_file(node.path("run/gpud.sock")).unwrap();
+    node.start_daemon();
+    let socket = node.path("run/gpud.sock");
+    let deadline = std::time::Instant::now() + fake::PATIENCE;
+    while !socket.exists() {
+        assert!(std::time::Instant::now() < deadline, "{}", node.log_text());
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let (status, text) = ask(&socket, request("GET", "/v1/jobs", Vec::new())).await;
+    assert_eq!(status, 503);
+    assert!(text.contains("the controller at 127.0.0.1:1 cannot be reached from this node"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_of_another_cluster_is_refused_and_nothing_is_stored() {
+    let mut ctl = Controller::start().await;
+    let other = Controller::start().await;
+    let node = Node::start(&ctl, "").await;
+    ctl.wait_hello().await;
+    let cert = fs::read(node.path("state/node.crt")).unwrap();
+    assert!(!node.join(&other.token).await.success());
+    assert!(node.log_text().contains("not of the cluster that the token names"), "{}", node.log_text());
+    assert!(!node.join("no-token").await.success());
+    assert_eq!(fs::read(node.path("state/node.crt")).unwrap(), cert, "the identity that was there still is");
+    assert_eq!(fs::metadata(node.path("state/node.key")).unwrap().permissions().mode() & 0o777, 0o600);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_certificate_is_renewed_for_the_same_key_and_name() {
+    let mut ctl = Controller::start().await;
+    let node = Node::start(&ctl, "").await;
+    ctl.wait_hello().await;
+    let read = |name: &str| fs::read(node.path("state").join(name)).unwrap();
+    let (key, cert) = (read("node.key"), read("node.crt"));
+    let renewed = std::process::Command::new(env!("CARGO_BIN_EXE_gpud"))
+        .arg("renew")
+        .arg("--config")
+        .arg(node.path("gpud.toml"))
+        .output();
+    let renewed = renewed.unwrap();
+    assert!(renewed.status.success(), "{renewed:?}");
+    assert_eq!(read("node.key"), key);
+    assert_ne!(read("node.crt"), cert);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_login_node_serves_users_and_starts_nothing() {
+    let mut ctl = Controller::with_role("login").await;
+    let node = Node::start(&ctl, "").await;
+    let hello = ctl.wait_hello().await;
+    assert_eq!(hello.inventory.unfit, "a login node runs no jobs");
+    let run = run_id("1-1");
+    ctl.desire(1, vec![node.order(run, "echo ran > ran")], vec![want(run, Want::Run)]);
+    assert_eq!(ctl.wait_clean(run).await.cause, EndCause::LaunchNode);
+    assert!(!node.path("work/ran").exists());
+    let refused = std::process::Command::new(env!("CARGO_BIN_EXE_gpud"))
+        .args(["run", "--role", "compute", "--config"])
+        .arg(node.path("gpud.toml"))
+        .output();
+    let words = String::from_utf8(refused.unwrap().stderr).unwrap();
+    assert!(words.contains("--role compute: the certificate is for a login node"), "{words}");
+}
+
+/// Four simulated GPUs with device files of a major that no driver has.
+fn simulate_gpus(dir: &Path) {
+    let sim = fake::beside("nvml-sim");
+    fs::create_dir_all(dir.join("nvml")).unwrap();
+    let made = std::process::Command::new(sim).args(["init", "--gpus", "h100:4", "--dir"]).arg(dir.join("nvml")).status();
+    assert!(made.unwrap().success());
+    let state: serde_json::Value = serde_json::from_slice(&fs::read(dir.join("nvml/state.json")).unwrap()).unwrap();
+    fs::create_dir_all(dir.join("dev")).unwrap();
+    fs::set_permissions(dir.join("dev"), fs::Permissions::from_mode(0o755)).unwrap();
+    let major = gsys::device_node::unused_major(&[]).unwrap();
+    for gpu in state["gpus"].as_array().unwrap() {
+        let minor = gpu["minor"].as_u64().unwrap() as u32;
+        let device = gsys::device_fence::DeviceNumber { major, minor };
+        gsys::device_node::make_char_device(&dir.join(format!("dev/nvidia{minor}")), device).unwrap();
+    }
+}
+
+/// A node with simulated GPUs: joined without them, then started again with them.
+async fn gpu_node(ctl: &mut Controller, extra: &str) -> Node {
+    let mut node = Node::start(ctl, "gpus = \"none\"").await;
+    ctl.wait_hello().await;
+    node.stop_daemon();
+    simulate_gpus(&node.dir);
+    let config = fs::read_to_string(node.path("gpud.toml")).unwrap();
+    let lib = fake::beside("libnvidia_ml_sim.so");
+    let gpus = format!("gpus = \"auto\"\nnvml_lib = {:?}\ndev_dir = {:?}\n{extra}", lib.display(), node.path("dev").display());
+    fs::write(node.path("gpud.toml"), config.replace("gpus = \"none\"", &gpus)).unwrap();
+    node.start_daemon();
+    node
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_opens_its_gpu_and_no_other_and_a_changed_fence_ends_it() {
+    if !is_root() {
+        return println!("NOT RUN: without root there is no device fence");
+    }
+    let mut ctl = Controller::start().await;
+    let node = gpu_node(&mut ctl, "fence_audit_secs = 1").await;
+    let gpus = ctl.wait_hello().await.inventory.gpus;
+    assert_eq!(gpus.len(), 4);
+    assert!(gpus.iter().all(|gpu| gpu.gpu_type == "h100" && gpu.fault.is_empty()), "{gpus:?}");
+    let run = run_id("1-1");
+    // Opening a device without driver says ENXIO where the fence permits it, EPERM where it denies.
+    let body = format!(
+        "for d in {}/nvidia*; do echo $(basename $d) $( (: < $d) 2>&1 | sed 's/.*: //'); done > opened\n\
+         echo $CUDA_VISIBLE_DEVICES > cuda; mv opened seen; sleep 1000",
+        node.path("dev").display()
+    );
+    let mut order = node.order(run, &body);
+    let mine = &gpus[2];
+    order.gpus =
+        vec![OrderGpu { slot: GpuSlot(2), uuid: mine.uuid.clone(), gpu_type: "h100".into(), part: GpuPart::Whole }];
+    ctl.desire(1, vec![order], vec![want(run, Want::Run)]);
+    let seen = wait_file(&node.path("work/seen")).await;
+    for gpu in &gpus {
+        let expected = if gpu.uuid == mine.uuid { "No such device or address" } else { "Operation not permitted" };
+        assert!(seen.contains(&format!("nvidia{} {expected}\n", gpu.minor)), "{seen}");
+    }
+    assert_eq!(fs::read_to_string(node.path("work/cuda")).unwrap().trim(), mine.uuid);
+
+    // Somebody with root takes the fence away: the audit finds it.
+    let kept = fs::read_to_string(node.run_dir(run).join("fence.json")).unwrap();
+    fs::write(node.run_dir(run).join("fence.json"), kept.replace("\"default_deny\":false", "\"default_deny\":true")).unwrap();
+    let end = ctl.wait_clean(run).await;
+    assert_eq!(end.cause, EndCause::FenceBroken, "{}", end.text);
+    node.assert_no_trace(run);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_gpu_is_reported_with_its_fault_and_no_run_gets_it() {
+    let mut ctl = Controller::start().await;
+    let node = gpu_node(&mut ctl, "").await;
+    let gpus = ctl.wait_hello().await.inventory.gpus;
+    assert_eq!(gpus.len(), 4);
+    let lost = std::process::Command::new(fake::beside("nvml-sim"))
+        .args(["fault", "gpu1", "lost", "--dir"])
+        .arg(node.path("nvml"))
+        .status();
+    assert!(lost.unwrap().success());
+    ctl.wait("a fault", |ctl| ctl.inventories.last().is_some_and(|i| i.gpus.iter().any(|gpu| !gpu.fault.is_empty()))).await;
+    let latest = ctl.inventories.last().unwrap().gpus.clone();
+    let sick: Vec<_> = latest.iter().filter(|gpu| !gpu.fault.is_empty()).collect();
+    assert_eq!((latest.len(), sick.len()), (4, 1), "{latest:?}");
+    let run = run_id("1-1");
+    let mut order = node.order(run, "true");
+    order.gpus =
+        vec![OrderGpu { slot: GpuSlot(1), uuid: sick[0].uuid.clone(), gpu_type: "h100".into(), part: GpuPart::Whole }];
+    ctl.desire(1, vec![order], vec![want(run, Want::Run)]);
+    let end = ctl.wait_clean(run).await;
+    assert!(end.cause == EndCause::LaunchNode && end.text.contains(&sick[0].uuid), "{end:?}");
+}
+
+/// The daemon is killed at moments all over the life of runs; each script must have run once and ended with its code.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_run_is_lost_or_doubled_by_kill_9_at_any_moment() {
+    let mut ctl = Controller::start().await;
+    let mut node = Node::start(&ctl, "").await;
+    ctl.wait_hello().await;
+    let rounds = 24u64;
+    for round in 1..=rounds {
+        let run = RunId::new(gmodel::JobId(round), 1);
+        let order = || vec![node.order(run, &format!("echo once >> ran-{round}; exit 5"))];
+        ctl.desire(round * 2, order(), vec![want(run, Want::Run)]);
+        // From before the order is read to after the run is clean.
+        tokio::time::sleep(Duration::from_micros(round * round * 110)).await;
+        node.kill_daemon();
+        node.start_daemon();
+        ctl.wait_hello().await;
+        let order = vec![node.order(run, &format!("echo once >> ran-{round}; exit 5"))];
+        ctl.desire(round * 2, order, vec![want(run, Want::Run)]);
+        let end = ctl.wait_clean(run).await;
+        assert_eq!((end.cause, end.exit), (EndCause::Exited, ExitCode::exited(5)), "round {round}: {}", end.text);
+        assert_eq!(fs::read_to_string(node.path(&format!("work/ran-{round}"))).unwrap(), "once\n", "round {round}");
+        node.assert_no_trace(run);
+        ctl.desire(round * 2 + 1, Vec::new(), Vec::new());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fifty_short_runs_at_once_all_come_back() {
+    let mut ctl = Controller::start().await;
+    let node = Node::start(&ctl, "").await;
+    ctl.wait_hello().await;
+    let runs: Vec<RunId> = (1..=50).map(|n| RunId::new(gmodel::JobId(n), 1)).collect();
+    let orders = runs.iter().map(|run| node.order(*run, "exit 2")).collect();
+    let began = std::time::Instant::now();
+    ctl.desire(1, orders, runs.iter().map(|run| want(*run, Want::Run)).collect());
+    for run in &runs {
+        assert_eq!(ctl.wait_clean(*run).await.exit, ExitCode::exited(2));
+    }
+    println!("50 runs in {:?}", began.elapsed());
+    ctl.desire(2, Vec::new(), vec![stop(runs[0], 0)]);
+    ctl.wait("generation 2", |ctl| ctl.obeyed.is_some_and(|fence| fence.generation == 2)).await;
+}
