@@ -86,7 +86,7 @@ pub fn apply(state: &mut State, event: &Event) {
             outcome.hold = None;
             raise_generations(state, *run);
         }
-        Event::RunSettled { run, at } => run_settled(state, *run, *at),
+        Event::RunSettled { run, .. } => run_settled(state, *run),
         Event::RunClosed { run } => run_closed(state, *run),
         Event::NodeJoined { node, name, role, at } => {
             let joined = Node {
@@ -432,9 +432,14 @@ fn run_placed(
 fn run_reported(state: &mut State, id: RunId, node: NodeId, phase: &RunPhase, at: Timestamp) {
     let run = run_mut(state, id);
     // A run that was written off may report long after its job is over and forgotten.
-    if matches!(phase, RunPhase::Running { .. }) && run.started.is_none() && run.outcome.is_none() {
-        run.started = Some(at);
-        job_mut(state, id.job).started = Some(at);
+    if let RunPhase::Running { started } = phase
+        && run.started.is_none()
+        && run.outcome.is_none()
+    {
+        // The node's word, which may come late, within what our own clock allows.
+        let started = (*started).clamp(run.placed, at.max(run.placed));
+        run.started = Some(started);
+        job_mut(state, id.job).started = Some(started);
     }
     let clean = matches!(phase, RunPhase::Clean(_));
     member_mut(state, id, node).phase = Some(phase.clone());
@@ -474,9 +479,8 @@ fn note_node_failures(state: &mut State, id: RunId, outcome: &Outcome) {
     job_mut(state, id.job).node_failures.extend(failed);
 }
 
-fn run_settled(state: &mut State, id: RunId, at: Timestamp) {
-    let mut outcome = run_mut(state, id).outcome.clone().expect("a settled run has ended");
-    outcome.ended = outcome.ended.max(at);
+fn run_settled(state: &mut State, id: RunId) {
+    let outcome = run_mut(state, id).outcome.clone().expect("a settled run has ended");
     fate(state, id, &outcome);
 }
 

@@ -101,16 +101,30 @@ fn decide(run: &Run, job: &Job, partition: &Partition, now: Timestamp) -> Outcom
         }
         Kind::NodeFailure => (None, None),
     };
+    let (started, ended) = times(run, now);
     Outcome {
         state: verdict.state,
         exit: verdict.exit,
         text: verdict.text,
-        started: run.started,
-        ended: now,
+        started,
+        ended,
         usage,
         requeue,
         hold,
     }
+}
+
+/// When the run really began and ended: a report may come hours after the fact, so the nodes' words
+/// count, within what our own clock allows.
+fn times(run: &Run, now: Timestamp) -> (Option<Timestamp>, Timestamp) {
+    let latest = now.max(run.placed);
+    let ends = || run.members.iter().filter_map(Member::end);
+    let told = ends().filter_map(|end| end.started).min();
+    let started = run.started.or(told.map(|at| at.clamp(run.placed, latest)));
+    let all_told = ends().count() == run.members.len() && ends().all(|end| end.ended.is_some());
+    let last = ends().filter_map(|end| end.ended).max().filter(|_| all_told);
+    let earliest = started.unwrap_or(run.placed);
+    (started, last.unwrap_or(latest).clamp(earliest.min(latest), latest))
 }
 
 struct Verdict {
