@@ -282,7 +282,7 @@ fn valid_for(days: u64) -> CertificateParams {
 }
 
 /// The key a machine asks a certificate for. Everything else in the request is ignored.
-fn public_key(csr_pem: &str) -> Result<impl PublicKeyData, Refusal> {
+fn public_key(csr_pem: &str) -> Result<impl PublicKeyData + use<>, Refusal> {
     match CertificateSigningRequestParams::from_pem(csr_pem) {
         Ok(request) => Ok(request.public_key),
         Err(e) => Err(Refusal::new(

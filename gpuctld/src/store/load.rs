@@ -68,7 +68,9 @@ pub fn load(db: &Connection) -> Result<Loaded, LoadError> {
     })?;
     let runs: Vec<Run> =
         each(db, "SELECT doc FROM runs WHERE live = 1", |row| document(row, 0, "run"))?;
-    let nodes = load_nodes(db, &runs)?;
+    // Generations and the runs a node holds follow from the rest; `from_rows` knows how.
+    let nodes: Vec<Node> =
+        each(db, "SELECT doc FROM nodes WHERE removed_ms IS NULL ORDER BY id", |row| document(row, 0, "node"))?;
     let tokens: Vec<JoinToken> =
         each(db, "SELECT doc FROM tokens", |row| document(row, 0, "token"))?;
     let seq = Seq(seq);
@@ -76,27 +78,6 @@ pub fn load(db: &Connection) -> Result<Loaded, LoadError> {
         State::from_rows(Rows { incarnation, seq, next_job, next_node, jobs, arrays, runs, nodes, tokens });
     state.automatic_drains = load_automatic_drains(db)?;
     Ok(Loaded { state, specs: requests.ids })
-}
-
-fn load_nodes(db: &Connection, runs: &[Run]) -> Result<Vec<Node>, LoadError> {
-    const SQL: &str = "SELECT doc, generation FROM nodes
-        LEFT JOIN generations ON node = id WHERE removed_ms IS NULL ORDER BY id";
-    let mut nodes: BTreeMap<NodeId, Node> = each(db, SQL, |row| {
-        let mut node: Node = document(row, 0, "node")?;
-        node.generation = row.get::<_, Option<u64>>(1)?.unwrap_or(node.generation);
-        node.runs.clear();
-        Ok((node.id, node))
-    })?
-    .into_iter()
-    .collect();
-    for run in runs {
-        for member in &run.members {
-            if let Some(node) = nodes.get_mut(&member.node) {
-                node.runs.insert(run.id);
-            }
-        }
-    }
-    Ok(nodes.into_values().collect())
 }
 
 fn load_automatic_drains(db: &Connection) -> Result<BTreeSet<(Timestamp, NodeId)>, LoadError> {

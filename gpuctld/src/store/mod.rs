@@ -34,7 +34,7 @@ pub struct Store {
     db: Connection,
     path: PathBuf,
     specs: SpecIds,
-    /// As last written, to see which nodes' orders changed.
+    /// After the last batch, to see which nodes' orders changed.
     generations: BTreeMap<NodeId, u64>,
     blobs: write::KnownBlobs,
     /// Held as long as the store is open.

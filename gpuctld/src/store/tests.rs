@@ -1,0 +1,521 @@
+//! The store against the real core: what is written comes back, whatever happened in between.
+
+use super::backup::BackupError;
+use super::reader::{Reader, StoredJob};
+use super::*;
+use gcore::ctl::state::JoinToken;
+use gcore::ctl::{Actor, Command, Input, NodeReport, Reply, Target, handle, snapshot};
+use gmodel::array_spec::ArraySpec;
+use gmodel::config::{ClusterConfig, Partition};
+use gmodel::gpu_request::GpuAsk;
+use gmodel::job::{JobSpec, JobState};
+use gmodel::node::{GpuInfo, Inventory, Role};
+use gmodel::run::{EndCause, RunEnd, RunPhase, RunReport, Usage};
+use gmodel::{ExitCode, Fence, JobId, NodeLife, RunId};
+use gwire::api::RunQuery;
+use std::sync::Arc;
+
+const START: Timestamp = Timestamp::from_secs(1_800_000_000);
+const HOUR: i64 = 3600;
+
+/// A store, the state above it, and a clock.
+struct World {
+    dir: tempfile::TempDir,
+    store: Store,
+    state: State,
+    now: Timestamp,
+}
+
+impl World {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let (store, state) = Store::open(dir.path(), "test").unwrap();
+        let mut world = Self { dir, store, state, now: START };
+        let partition = Partition { name: "main".into(), is_default: true, ..Partition::default() };
+        let config = ClusterConfig { partitions: vec![partition], ..ClusterConfig::default() };
+        world.input(Input::Configure { config: Arc::new(config) });
+        world.input(Input::Started);
+        world
+    }
+
+    fn input(&mut self, input: Input) -> Reply {
+        self.inputs(vec![input], Vec::new()).pop().unwrap()
+    }
+
+    /// Several inputs in one commit.
+    fn inputs(&mut self, inputs: Vec<Input>, blobs: Vec<Blob>) -> Vec<Reply> {
+        let mut batch = Batch { blobs, now: self.now, ..Batch::default() };
+        let replies = inputs
+            .into_iter()
+            .map(|input| handle(&mut self.state, &mut batch.events, input, self.now).unwrap())
+            .collect();
+        self.store.write(&self.state, batch).unwrap();
+        replies
+    }
+
+    fn command(&mut self, command: Command) -> Reply {
+        self.input(Input::Command { actor: alice(), command })
+    }
+
+    fn submit(&mut self, spec: JobSpec) -> JobId {
+        match self.command(Command::Submit { spec: Box::new(spec), client_key: None }) {
+            Reply::Submitted { id, .. } => id,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn add_node(&mut self, name: &str, gpus: u32) -> NodeId {
+        let hash = format!("hash of {name}");
+        let token = JoinToken {
+            hash: hash.clone(),
+            role: Role::Compute,
+            name: Some(name.into()),
+            expires: self.now.plus_secs(60),
+            minted_by: "root".into(),
+        };
+        let actor = Actor { user: "root".into(), operator: true, ..Actor::default() };
+        self.input(Input::Command { actor, command: Command::MintToken { token } });
+        let reply = self.command(Command::Join { token_hash: hash, name: name.into() });
+        let Reply::Joined { node, .. } = reply else { panic!("{reply:?}") };
+        let gpu = |index| GpuInfo {
+            uuid: format!("GPU-{name}-{index}"),
+            gpu_type: "h100".into(),
+            index,
+            memory_mib: 81_920,
+            ..GpuInfo::default()
+        };
+        let inventory = Inventory {
+            cpus: 64,
+            mem_bytes: 512 << 30,
+            gpus: (0..gpus).map(gpu).collect(),
+            isolation: "fence".into(),
+            ..Inventory::default()
+        };
+        self.report(node, NodeReport::Hello { life: life(), fence: Fence::default(), inventory, runs: Vec::new() });
+        node
+    }
+
+    fn report(&mut self, node: NodeId, report: NodeReport) {
+        self.input(Input::Node { node, report });
+    }
+
+    fn plan(&mut self) {
+        let plan = gsched::plan(&snapshot(&self.state, self.now), gsched::WorkBudget::default());
+        self.input(Input::Plan { plan });
+    }
+
+    fn phase(&mut self, node: NodeId, job: JobId, phase: RunPhase) {
+        let run = self.state.jobs.get(job).and_then(|job| job.live_run()).expect("it runs");
+        self.report(node, NodeReport::Runs { runs: vec![RunReport { run, phase }] });
+    }
+
+    fn start(&mut self, node: NodeId, job: JobId) {
+        self.plan();
+        let started = self.now;
+        self.phase(node, job, RunPhase::Running { started });
+    }
+
+    fn end(&mut self, node: NodeId, job: JobId) {
+        let end = RunEnd {
+            cause: EndCause::Exited,
+            exit: ExitCode::exited(3),
+            started: Some(self.now),
+            ended: Some(self.now),
+            usage: Usage { cpu_user_micros: 7_000_000, peak_memory_bytes: 1 << 30, ..Usage::default() },
+            ..RunEnd::default()
+        };
+        self.phase(node, job, RunPhase::Clean(end));
+    }
+
+    fn reopen(self) -> Self {
+        let Self { dir, store, now, state } = self;
+        store.close().unwrap();
+        let config = state.config.clone();
+        let (store, mut state) = Store::open(dir.path(), "test").unwrap();
+        state.config = config;
+        Self { dir, store, state, now }
+    }
+
+    /// The state as a controller finds it that is started now.
+    fn assert_comes_back(&self) {
+        let copy = tempfile::tempdir().unwrap();
+        backup(self.store.path(), &copy.path().join(DATABASE)).unwrap();
+        let (_store, loaded) = Store::open(copy.path(), "test").unwrap();
+        let state = &self.state;
+        assert_eq!((loaded.seq, loaded.next_job, loaded.next_node), (state.seq, state.next_job, state.next_node));
+        for (id, job) in loaded.jobs.iter() {
+            assert_eq!(Some(job), state.jobs.get(id));
+        }
+        for job in state.jobs.values().filter(|job| !job.state.is_final()) {
+            assert!(loaded.jobs.contains(job.id), "job {} is lost", job.id);
+        }
+        for array in state.arrays.values().filter(|array| !array.is_over()) {
+            assert_eq!(loaded.arrays.get(array.id), Some(array));
+        }
+        assert!(loaded.runs.iter().eq(state.runs.iter()), "runs differ");
+        assert_eq!(loaded.nodes.len(), state.nodes.len());
+        for node in state.nodes.values() {
+            let mut back = loaded.nodes.get(node.id).expect("the node is there").clone();
+            back.obeyed = node.obeyed; // the node says it again
+            assert!(back.generation >= node.generation, "a node would refuse older orders");
+            back.generation = node.generation;
+            assert_eq!(&back, node);
+        }
+        assert_eq!(loaded.tokens, state.tokens);
+        assert_eq!(loaded.automatic_drains, state.automatic_drains);
+        assert_eq!(gcore::ctl::check(&loaded), []);
+    }
+
+    fn reader(&self) -> Reader {
+        Reader::new(self.store.path())
+    }
+
+    fn runs(&self, query: RunQuery) -> Vec<String> {
+        let rows = wait(self.reader().runs(query, self.now)).unwrap();
+        rows.iter().map(|row| format!("{}#{} {}", row.shown_id, row.attempt, row.state)).collect()
+    }
+}
+
+fn wait<F: Future>(future: F) -> F::Output {
+    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
+}
+
+fn alice() -> Actor {
+    Actor { user: "alice".into(), uid: 1000, gid: 1000, ..Actor::default() }
+}
+
+fn life() -> NodeLife {
+    NodeLife { boot: "b1".into(), spool: "s1".into() }
+}
+
+fn spec(gpus: &str) -> JobSpec {
+    let mut spec = JobSpec { name: "train".into(), tags: vec!["paper".into()], ..JobSpec::default() };
+    spec.launch.work_dir = "/home/alice".into();
+    spec.request.gpus = (!gpus.is_empty()).then(|| GpuAsk::parse(gpus).unwrap());
+    spec
+}
+
+fn array(tasks: &str) -> JobSpec {
+    JobSpec { array: Some(ArraySpec::parse(tasks).unwrap()), ..spec("h100:1") }
+}
+
+fn all() -> RunQuery {
+    RunQuery::default()
+}
+
+#[test]
+fn everything_comes_back_at_every_step_of_a_life() {
+    let mut world = World::new();
+    let node = world.add_node("node1", 8);
+    world.assert_comes_back();
+    let job = world.submit(spec("h100:2"));
+    let tasks = world.submit(array("0-9%3"));
+    world.assert_comes_back();
+    world.start(node, job);
+    world.assert_comes_back();
+    let hold = Command::Hold { targets: vec![Target::Job(tasks)], reason: "wait".into() };
+    world.command(hold);
+    world.assert_comes_back();
+    world.report(node, NodeReport::Gone);
+    world.assert_comes_back();
+    world.end(node, job);
+    world.assert_comes_back();
+    let world = world.reopen();
+    assert!(!world.state.jobs.contains(job), "a finished job stays in the file");
+    assert_eq!(world.state.arrays.get(tasks).unwrap().own_live, 3);
+}
+
+#[test]
+fn a_million_tasks_are_one_row() {
+    let mut world = World::new();
+    let id = world.submit(array("0-999999"));
+    let size = world.store.path().with_extension("db-wal").metadata().unwrap().len();
+    assert!(size < 1 << 20, "{size} bytes");
+    let next = world.submit(spec(""));
+    assert_eq!(next.0, id.0 + 1_000_000);
+    world.assert_comes_back();
+}
+
+#[test]
+fn a_run_that_is_placed_and_gone_in_one_commit_is_in_the_accounting() {
+    let mut world = World::new();
+    let node = world.add_node("node1", 8);
+    let job = world.submit(spec("h100:4"));
+    let plan = gsched::plan(&snapshot(&world.state, world.now), gsched::WorkBudget::default());
+    let run = RunId::new(job, 1);
+    let end = RunEnd { exit: ExitCode::exited(9), started: Some(world.now), ended: Some(world.now), ..RunEnd::default() };
+    let clean = NodeReport::Runs { runs: vec![RunReport { run, phase: RunPhase::Clean(end) }] };
+    world.inputs(vec![Input::Plan { plan }, Input::Node { node, report: clean }], Vec::new());
+    assert!(world.state.runs.is_empty());
+    let rows = wait(world.reader().runs(RunQuery { attempts: true, ..all() }, world.now)).unwrap();
+    let row = &rows[0];
+    assert_eq!((row.id, row.exit_code, row.gpus.as_str()), (job.0, ExitCode::exited(9), "h100:4"));
+    assert_eq!((row.nodelist.as_str(), row.nodes), ("node1", 1));
+    world.assert_comes_back();
+}
+
+#[test]
+fn accounting_finds_jobs_by_user_state_id_and_time() {
+    let mut world = World::new();
+    let node = world.add_node("node1", 8);
+    let first = world.submit(spec("h100:1"));
+    world.start(node, first);
+    world.now = world.now.plus_secs(HOUR);
+    world.end(node, first);
+    let tasks = world.submit(array("5-6"));
+    world.plan();
+    let waiting = world.submit(spec("h100:8"));
+    let named = |job: String| RunQuery { job, ..all() };
+    assert_eq!(world.runs(all()), ["1#1 FAILED", "2_5#1 RUNNING", "2_6#1 RUNNING"]);
+    assert_eq!(world.runs(named(waiting.to_string())), [format!("{waiting}#0 PENDING")]);
+    assert_eq!(world.runs(named(tasks.to_string())), ["2_5#1 RUNNING", "2_6#1 RUNNING"]);
+    assert_eq!(world.runs(named("2_[6-7],1".into())), ["1#1 FAILED", "2_6#1 RUNNING"]);
+    assert_eq!(world.runs(RunQuery { state: "f,pd".into(), ..all() }), ["1#1 FAILED", "4#0 PENDING"]);
+    assert_eq!(world.runs(RunQuery { user: "bob".into(), ..all() }), [""; 0]);
+    assert_eq!(world.runs(RunQuery { limit: Some(1), user: "alice".into(), ..all() }), ["2_6#1 RUNNING"]);
+    let from = |at| RunQuery { from: Some(gmodel::Instant(at)), user: "alice".into(), ..all() };
+    assert_eq!(world.runs(from(START.plus_secs(HOUR + 1))), ["2_5#1 RUNNING", "2_6#1 RUNNING"]);
+    assert_eq!(world.runs(from(START)).len(), 3);
+    let to = RunQuery { to: Some(gmodel::Instant(START.plus_secs(1))), ..all() };
+    assert_eq!(world.runs(to), ["1#1 FAILED"]);
+    for (query, word) in [(named("x'; DROP TABLE jobs".into()), "is not a job"), (RunQuery { state: "LOST".into(), ..all() }, "States:")] {
+        let error = wait(world.reader().runs(query, world.now)).unwrap_err();
+        assert!(error.question().unwrap().contains(word), "{error:?}");
+    }
+}
+
+#[test]
+fn a_finished_job_is_found_by_id_with_its_request_and_history() {
+    let mut world = World::new();
+    let node = world.add_node("node1", 8);
+    let job = world.submit(spec("h100:1"));
+    world.start(node, job);
+    world.end(node, job);
+    world.now = world.now.plus_secs(120);
+    world.input(Input::Wake);
+    assert!(!world.state.jobs.contains(job), "forgotten");
+    match wait(world.reader().job(job)).unwrap() {
+        Some(StoredJob::Job(found)) => {
+            assert_eq!((found.state, found.spec.name.as_str()), (JobState::Failed, "train"));
+            assert_eq!(found.spec.user.name, "alice");
+        }
+        other => panic!("{other:?}"),
+    }
+    let history = wait(world.reader().history(job)).unwrap();
+    let kinds: Vec<&str> = history.iter().map(|line| line.kind.as_str()).collect();
+    assert_eq!(kinds[..3], ["job_submitted", "run_placed", "run_go"]);
+    assert!(kinds.contains(&"run_ended") && history.iter().any(|line| line.node == Some(node)), "{kinds:?}");
+    assert_eq!(wait(world.reader().job(JobId(999))).unwrap(), None);
+}
+
+#[test]
+fn tasks_are_found_with_and_without_a_record_of_their_own() {
+    let mut world = World::new();
+    let node = world.add_node("node1", 1);
+    let tasks = world.submit(array("10-12"));
+    world.start(node, tasks);
+    let own = wait(world.reader().task(tasks, 10)).unwrap().unwrap();
+    assert!(matches!(own, StoredJob::Job(job) if job.task.unwrap().index == 10));
+    let shared = wait(world.reader().task(tasks, 12)).unwrap().unwrap();
+    assert!(matches!(shared, StoredJob::Array(array) if array.id == tasks));
+    assert_eq!(wait(world.reader().task(tasks, 13)).unwrap(), None);
+}
+
+#[test]
+fn an_updated_array_leaves_the_requests_of_its_started_tasks() {
+    let mut world = World::new();
+    let node = world.add_node("node1", 1);
+    let tasks = world.submit(array("0-3"));
+    world.start(node, tasks);
+    let change = gcore::ctl::JobChange { name: Some("second".into()), ..Default::default() };
+    world.command(Command::Update { target: Target::Job(tasks), change });
+    world.assert_comes_back();
+    let first = wait(world.reader().task(tasks, 0)).unwrap().unwrap();
+    let name = match first {
+        StoredJob::Job(job) => job.spec.name.clone(),
+        StoredJob::Array(array) => panic!("{array:?}"),
+    };
+    assert_eq!(name, world.state.jobs.get(tasks).unwrap().spec.name);
+}
+
+#[test]
+fn a_report_counts_the_part_of_each_run_in_the_period() {
+    let mut world = World::new();
+    let node = world.add_node("node1", 8);
+    let long = world.submit(spec("h100:4"));
+    world.start(node, long);
+    let short = world.submit(JobSpec { tags: Vec::new(), ..spec("") });
+    world.start(node, short);
+    let cpus = |world: &World, job| f64::from(world.state.runs.get(RunId::new(job, 1)).unwrap().allocation[0].cpus);
+    let (long_cpus, short_cpus) = (cpus(&world, long), cpus(&world, short));
+    world.now = world.now.plus_secs(HOUR);
+    world.end(node, short);
+    world.now = world.now.plus_secs(HOUR);
+    let report = |by: &[&str], from: i64, to: i64| {
+        let by = by.iter().map(|word| (*word).to_owned()).collect();
+        wait(world.reader().report(by, START.plus_secs(from), START.plus_secs(to), world.now)).unwrap()
+    };
+    let rows = report(&["user"], 0, 10 * HOUR);
+    assert_eq!((rows.len(), rows[0].jobs, rows[0].gpu_hours), (1, 2, 8.0));
+    assert_eq!(rows[0].cpu_hours, 2.0 * long_cpus + short_cpus);
+    let rows = report(&["gpu-type"], HOUR / 2, HOUR + HOUR / 2);
+    assert_eq!((rows[1].group[0].as_str(), rows[1].gpu_hours, rows[1].cpu_hours), ("h100", 4.0, long_cpus));
+    assert_eq!((rows[0].group[0].as_str(), rows[0].gpu_hours, rows[0].cpu_hours), ("", 0.0, short_cpus / 2.0));
+    let rows = report(&["account", "tag"], 0, HOUR);
+    assert_eq!(rows[1].group, ["default", "paper"]);
+    assert!(report(&["user"], -2 * HOUR, -HOUR).is_empty());
+    let error = wait(world.reader().report(vec!["colour".into()], START, START, START)).unwrap_err();
+    assert!(error.question().unwrap().contains("account,user,partition,gpu-type,tag"));
+}
+
+#[test]
+fn scripts_go_when_their_time_is_over_and_not_while_a_job_needs_them() {
+    let mut world = World::new();
+    let node = world.add_node("node1", 8);
+    let blob = |text: &str| {
+        use sha2::{Digest, Sha256};
+        Blob { sha: Sha256::digest(text).into(), data: text.into() }
+    };
+    let (of_done, of_waiting) = (blob("#!/bin/sh\n# done"), blob("#!/bin/sh\n# waiting"));
+    let with = |script: &Blob, gpus: &str| {
+        let mut spec = spec(gpus);
+        spec.launch.script = script.id();
+        let command = Command::Submit { spec: Box::new(spec), client_key: None };
+        Input::Command { actor: alice(), command }
+    };
+    world.inputs(
+        vec![with(&of_done, "h100:8"), with(&of_waiting, "h100:8")],
+        vec![of_done.clone(), of_waiting.clone()],
+    );
+    let done = JobId(1);
+    world.start(node, done);
+    let read = |world: &World, blob: &Blob| wait(world.reader().blob(blob.id())).unwrap();
+    assert_eq!(read(&world, &of_done), Some(of_done.data.clone()));
+    world.now = world.now.plus_secs(40 * 24 * HOUR);
+    world.end(node, done);
+    // 40 days after the submission and on the day of the end: kept.
+    maintenance::prune(world.store.path(), world.now, 30).unwrap();
+    assert!(read(&world, &of_done).is_some());
+    maintenance::prune(world.store.path(), world.now.plus_secs(31 * 24 * HOUR), 30).unwrap();
+    assert_eq!(read(&world, &of_done), None);
+    assert!(read(&world, &of_waiting).is_some(), "its job still waits");
+    assert_eq!(read(&world, &Blob { sha: [0; 32], data: Vec::new() }), None);
+}
+
+#[test]
+fn one_state_directory_has_one_controller() {
+    let world = World::new();
+    let error = Store::open(world.dir.path(), "test").unwrap_err().to_string();
+    assert!(error.contains("another gpuctld has"), "{error}");
+    world.reopen();
+}
+
+#[test]
+fn a_newer_database_is_refused_and_not_touched() {
+    let world = World::new();
+    let path = world.store.path().to_owned();
+    world.store.close().unwrap();
+    let db = Connection::open(&path).unwrap();
+    db.pragma_update(None, "user_version", SCHEMA + 1).unwrap();
+    db.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).unwrap();
+    drop(db);
+    let look = || {
+        let mut files: Vec<_> = std::fs::read_dir(world.dir.path())
+            .unwrap()
+            .map(|entry| {
+                let path = entry.unwrap().path();
+                (path.clone(), std::fs::read(path).unwrap())
+            })
+            .collect();
+        files.sort();
+        files
+    };
+    let before = look();
+    let error = Store::open(world.dir.path(), "test").unwrap_err().to_string();
+    assert!(error.contains("from a newer release") && error.contains("Nothing was changed"), "{error}");
+    assert!(before == look(), "a file was changed or made");
+}
+
+#[test]
+fn a_damaged_database_points_to_the_backup() {
+    let mut world = World::new();
+    for _ in 0..300 {
+        world.submit(spec("h100:1"));
+    }
+    let path = world.store.path().to_owned();
+    world.store.close().unwrap();
+    let whole = std::fs::read(&path).unwrap();
+    let mut damages = vec![b"this is no database at all, but it is longer than a header of SQLite would be, which has 100 bytes".to_vec()];
+    let mut torn = whole.clone();
+    torn[4096..].fill(0xa5);
+    damages.push(torn);
+    for bytes in damages {
+        std::fs::write(&path, bytes).unwrap();
+        let error = Store::open(world.dir.path(), "test").unwrap_err().to_string();
+        assert!(error.contains("is damaged") && error.contains("gpuctld restore --from"), "{error}");
+        for end in ["-wal", "-shm"] {
+            let _ = std::fs::remove_file(format!("{}{end}", path.display()));
+        }
+    }
+    std::fs::write(&path, whole).unwrap();
+    Store::open(world.dir.path(), "test").unwrap();
+}
+
+#[test]
+fn another_programs_database_is_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(DATABASE);
+    let db = Connection::open(&path).unwrap();
+    db.execute_batch("CREATE TABLE recipes (name TEXT)").unwrap();
+    drop(db);
+    let before = std::fs::read(&path).unwrap();
+    let error = Store::open(dir.path(), "test").unwrap_err().to_string();
+    assert!(error.contains("another program"), "{error}");
+    assert_eq!(before, std::fs::read(&path).unwrap());
+}
+
+#[test]
+fn a_restored_backup_gives_no_id_and_no_incarnation_twice() {
+    let mut world = World::new();
+    let node = world.add_node("node1", 8);
+    let kept = world.submit(spec("h100:1"));
+    let copies = tempfile::tempdir().unwrap();
+    let file = copies.path().join("backup.db");
+    backup(world.store.path(), &file).unwrap();
+    assert!(matches!(backup(world.store.path(), &file), Err(BackupError::Exists(_))));
+    let later = world.submit(spec("h100:1"));
+    let dir = world.dir.path().to_owned();
+    assert!(restore(&dir, &file, "test").unwrap_err().to_string().contains("another gpuctld has"));
+    world.store.close().unwrap();
+    let mut incarnations = vec![world.state.incarnation];
+    for _ in 0..2 {
+        let former = restore(&dir, &file, "test").unwrap().unwrap();
+        assert!(former.exists());
+        let (store, state) = Store::open(&dir, "test").unwrap();
+        assert!(state.jobs.contains(kept) && !state.jobs.contains(later) && state.nodes.contains(node));
+        assert!(state.next_job > later.0 + 900_000, "next id {}", state.next_job);
+        incarnations.push(state.incarnation);
+        store.close().unwrap();
+    }
+    assert!(incarnations.is_sorted_by(|a, b| a < b), "{incarnations:?}");
+}
+
+#[test]
+fn a_damaged_backup_is_not_restored() {
+    let mut world = World::new();
+    for _ in 0..300 {
+        world.submit(spec(""));
+    }
+    let copies = tempfile::tempdir().unwrap();
+    let file = copies.path().join("backup.db");
+    backup(world.store.path(), &file).unwrap();
+    world.store.close().unwrap();
+    let mut bytes = std::fs::read(&file).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle..].fill(0x5a);
+    std::fs::write(&file, bytes).unwrap();
+    let error = restore(world.dir.path(), &file, "test").unwrap_err().to_string();
+    assert!(error.contains("is damaged"), "{error}");
+    let (_store, state) = Store::open(world.dir.path(), "test").unwrap();
+    assert_eq!(state.jobs.len(), 300, "the database is as it was");
+}

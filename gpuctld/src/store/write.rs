@@ -49,10 +49,10 @@ pub fn write(store: &mut Store, state: &State, batch: Batch) -> Result<Vec<NodeI
         write_run(&store.db, state, *id, change)?;
     }
     write_nodes(&store.db, state, &touched, batch.now)?;
-    let mut changed = write_generations(store, state)?;
-    changed.extend(touched.nodes.iter().filter(|node| !state.nodes.contains(**node))); // removed
     write_meta(&store.db, state)?;
     store.db.prepare_cached("COMMIT")?.execute([])?;
+    let mut changed = changed_nodes(&mut store.generations, state);
+    changed.extend(touched.nodes.iter().filter(|node| !state.nodes.contains(**node))); // removed
     Ok(changed)
 }
 
@@ -344,7 +344,6 @@ fn write_nodes(db: &Connection, state: &State, touched: &TouchedRows, now: Times
     for id in &touched.nodes {
         let Some(node) = state.nodes.get(*id) else {
             db.prepare_cached("UPDATE nodes SET removed_ms=?2 WHERE id=?1")?.execute((id.0, now.0))?;
-            db.prepare_cached("DELETE FROM generations WHERE node=?1")?.execute([id.0])?;
             continue;
         };
         let mut node = node.clone();
@@ -372,24 +371,17 @@ fn write_nodes(db: &Connection, state: &State, touched: &TouchedRows, now: Times
     Ok(())
 }
 
-/// Every change of what a node should run raises its generation: comparing them all finds each change,
-/// whatever event made it, in microseconds for a thousand nodes.
-fn write_generations(store: &mut Store, state: &State) -> Result<Vec<NodeId>> {
+/// Every change of what a node should run raises its generation: comparing them all finds each change, whatever
+/// event made it, in microseconds for a thousand nodes. They are not stored: after a restart they go on from the
+/// number of the last event.
+fn changed_nodes(known: &mut BTreeMap<NodeId, u64>, state: &State) -> Vec<NodeId> {
     let mut changed = Vec::new();
     for node in state.nodes.values() {
-        if store.generations.get(&node.id) != Some(&node.generation) {
-            store
-                .db
-                .prepare_cached(
-                    "INSERT INTO generations (node, generation) VALUES (?1,?2)
-                     ON CONFLICT (node) DO UPDATE SET generation=?2",
-                )?
-                .execute((node.id.0, node.generation))?;
-            store.generations.insert(node.id, node.generation);
+        if known.insert(node.id, node.generation) != Some(node.generation) {
             changed.push(node.id);
         }
     }
-    Ok(changed)
+    changed
 }
 
 fn write_meta(db: &Connection, state: &State) -> Result<()> {

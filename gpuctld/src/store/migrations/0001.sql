@@ -96,11 +96,6 @@ CREATE TABLE nodes (
     removed_ms INTEGER,
     doc BLOB NOT NULL
 );
--- Apart from nodes, since every run changes it.
-CREATE TABLE generations (
-    node INTEGER PRIMARY KEY,
-    generation INTEGER NOT NULL
-);
 CREATE TABLE automatic_drains (
     at INTEGER NOT NULL,
     node INTEGER NOT NULL,
