@@ -25,8 +25,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("gstepd", &["gmodel", "gsys"]),
     ("gsub", &["gmodel", "gwire", "gcli"]),
     ("gq", &["gmodel", "gwire", "gcli"]),
-    // `gadm sandbox` makes device files and removes cgroups.
-    ("gadm", &["gmodel", "gwire", "gcli", "gsys"]),
+    // `gadm sandbox` makes device files and removes cgroups; `gadm man` writes the pages of all commands.
+    ("gadm", &["gmodel", "gwire", "gcli", "gsys", "gq", "gsub"]),
     ("gpupool-tests", &["gmodel", "gwire"]),
     ("gpupool-bench", &["gmodel", "gwire"]),
 ];
