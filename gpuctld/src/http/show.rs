@@ -18,7 +18,7 @@ use axum::response::{IntoResponse, Response};
 use gcore::ctl::State;
 use gmodel::hostlist::Hostlist;
 use gmodel::job::JobSpec;
-use gmodel::{JobId, JobState, RunId};
+use gmodel::{JobId, JobState, RunId, Timestamp};
 use gwire::api::{JobQuery, JobRow, LogText, RunQuery, RunRow, SCHEMA};
 use serde::Serialize;
 use std::time::{Duration, Instant};
@@ -139,22 +139,24 @@ async fn from_database(site: &Site, state: &State, sight: &Sight, name: &JobName
         JobName::Tasks { array, indices } => reader.task(*array, indices.bounds().0).await?,
     };
     let view = View { state, now: now() };
+    let whole_array = match name {
+        JobName::Job(id) => Some(*id),
+        JobName::Tasks { .. } => None,
+    };
     match stored {
         None => Ok(Vec::new()),
+        // An array has the id of its first task.
         Some(StoredJob::Job(job)) if sight.sees(&job.spec) => {
-            let mut rows = read_back(&json_rows(view, &[Row::Job(&job)], &COLUMNS.iter().collect::<Vec<_>>()))?;
-            if let Some(run) = reader.last_run(job.id, view.now).await? {
-                rows.iter_mut().for_each(|row| add_run(row, &run));
+            let template = full_row(view, Row::Job(&job))?;
+            if let Some(array) = job.task.map(|task| task.array).filter(|array| Some(*array) == whole_array) {
+                return tasks_of(site, array, &template, view.now).await;
             }
-            Ok(rows)
+            let run = reader.last_run(job.id, view.now).await?;
+            Ok(vec![run.map_or(template.clone(), |run| with_run(template, &run))])
         }
         Some(StoredJob::Array(array)) if sight.sees(&array.spec) => {
-            let query = RunQuery { job: array.id.to_string(), limit: Some(MAX_ROWS), ..RunQuery::default() };
-            let runs = reader.runs(query, view.now).await?;
-            let template = Row::Tasks { array: &array, alike: Alike::Cancelled };
-            let template = read_back(&json_rows(view, &[template], &COLUMNS.iter().collect::<Vec<_>>()))?;
-            let Some(template) = template.into_iter().next() else { return Ok(Vec::new()) };
-            let mut rows: Vec<JobRow> = runs.iter().map(|run| of_run(&template, run)).collect();
+            let template = full_row(view, Row::Tasks { array: &array, alike: Alike::Cancelled })?;
+            let mut rows = tasks_of(site, array.id, &template, view.now).await?;
             if rows.is_empty() && !array.cancelled.is_empty() {
                 rows.push(template);
             }
@@ -162,6 +164,18 @@ async fn from_database(site: &Site, state: &State, sight: &Sight, name: &JobName
         }
         Some(_) => Ok(Vec::new()),
     }
+}
+
+fn full_row(view: View, row: Row) -> Result<JobRow, ApiError> {
+    let mut rows = read_back(&json_rows(view, &[row], &COLUMNS.iter().collect::<Vec<_>>()))?;
+    rows.pop().ok_or_else(|| ApiError::unavailable("a row cannot be read back"))
+}
+
+/// The tasks of an array that have run, from accounting.
+async fn tasks_of(site: &Site, array: JobId, template: &JobRow, now: Timestamp) -> Result<Vec<JobRow>, ApiError> {
+    let query = RunQuery { job: array.to_string(), limit: Some(MAX_ROWS), ..RunQuery::default() };
+    let runs = site.core.reader().runs(query, now).await?;
+    Ok(runs.iter().map(|run| of_run(template, run)).collect())
 }
 
 /// What a run held, on the row of its job that has none any more.
@@ -178,9 +192,14 @@ fn add_run(job: &mut JobRow, run: &RunRow) {
     }
 }
 
+fn with_run(mut job: JobRow, run: &RunRow) -> JobRow {
+    add_run(&mut job, run);
+    job
+}
+
 /// A task that only accounting knows, with what it has in common with its array.
 fn of_run(template: &JobRow, run: &RunRow) -> JobRow {
-    let mut job = JobRow {
+    let job = JobRow {
         id: run.id,
         shown_id: run.shown_id.clone(),
         array_id: run.array_id,
@@ -193,10 +212,10 @@ fn of_run(template: &JobRow, run: &RunRow) -> JobRow {
         end_time: run.end_time,
         elapsed_secs: run.elapsed_secs,
         attempts: run.attempt,
+        nodelist: String::new(),
         ..template.clone()
     };
-    add_run(&mut job, run);
-    job
+    with_run(job, run)
 }
 
 /// The submitted text, for the owner and operators.

@@ -1,0 +1,185 @@
+//! One job: shown in full, waited for, changed, cancelled; accounting once it is over.
+
+use super::pool::{Pool, column, local, via};
+use crate::http::Peer;
+use gmodel::node::Role;
+use gmodel::{ExitCode, JobId};
+use serde_json::{Value, json};
+use std::time::{Duration, Instant};
+
+fn alice() -> Peer {
+    local(1000, "alice")
+}
+
+#[tokio::test]
+async fn a_job_in_full_keeps_its_nodes_after_the_end() {
+    let pool = Pool::new("");
+    let node = pool.node("node1", Role::Compute, 2).await;
+    let spec = json!({"name": "t", "request": {"gpus": "1"}, "launch": {"work_dir": "/w", "stdout": "%x-%j.out"}});
+    let id = pool.submit(&alice(), spec).await;
+    pool.pass().await;
+    pool.running(node, id).await;
+    let running = pool.get(&alice(), "/v1/jobs/1").await["jobs"][0].clone();
+    assert_eq!((&running["state"], &running["nodelist"], &running["stdout"]), (&json!("RUNNING"), &json!("node1"), &json!("/w/t-1.out")));
+    pool.ended(node, id, ExitCode::exited(3)).await;
+    let over = pool.get(&alice(), "/v1/jobs/1").await["jobs"][0].clone();
+    assert_eq!((&over["state"], &over["nodelist"]), (&json!("FAILED"), &json!("node1")));
+    assert_eq!(over["exit_code"], json!({"code": 3, "signal": 0}));
+    assert_eq!((&over["cpus"], &over["gpu_count"]), (&running["cpus"], &running["gpu_count"]));
+    let runs = pool.get(&alice(), "/v1/runs?job=1").await;
+    assert_eq!(column(&runs, "runs", "state"), ["FAILED"]);
+    let text = pool.refused(&alice(), "GET", "/v1/jobs/99", Value::Null).await;
+    assert!(text.starts_with("404 not_found: there is no job 99"), "{text}");
+}
+
+#[tokio::test]
+async fn jobs_that_left_memory_are_found_in_the_database() {
+    let pool = Pool::new("min_job_age_secs = 0\n");
+    let node = pool.node("node1", Role::Compute, 2).await;
+    let id = pool.submit(&alice(), json!({"name": "gone"})).await;
+    let array = pool.submit(&alice(), json!({"name": "tasks", "array": "5-6"})).await;
+    pool.pass().await;
+    for job in [id, array, array + 1] {
+        pool.running(node, job).await;
+        pool.ended(node, job, ExitCode::SUCCESS).await;
+    }
+    let until = Instant::now() + Duration::from_secs(10);
+    while !pool.core.view().await.jobs.is_empty() {
+        assert!(Instant::now() < until, "finished jobs did not leave memory");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let job = pool.get(&alice(), "/v1/jobs/1").await;
+    assert_eq!((&job["jobs"][0]["name"], &job["jobs"][0]["nodelist"]), (&json!("gone"), &json!("node1")));
+    let tasks = pool.get(&alice(), &format!("/v1/jobs/{array}")).await;
+    assert_eq!(column(&tasks, "jobs", "shown_id"), ["2_5", "2_6"]);
+    assert_eq!(column(&tasks, "jobs", "state"), ["COMPLETED", "COMPLETED"]);
+    let task = pool.get(&alice(), "/v1/jobs/2_6").await;
+    assert_eq!(column(&task, "jobs", "id"), ["3"]);
+    assert_eq!(pool.get(&alice(), "/v1/jobs/1/script").await, "#!/bin/sh\necho hello\n");
+    let log = pool.get(&alice(), "/v1/jobs/1/log").await;
+    let lines = log["lines"].as_array().unwrap();
+    assert!(lines.iter().any(|line| line.as_str().unwrap() == "node1: started 1-1"), "{log}");
+    assert!(lines[0].as_str().unwrap().contains("job_submitted"), "{log}");
+}
+
+#[tokio::test]
+async fn waiting_ends_with_the_job_or_the_time() {
+    let pool = std::sync::Arc::new(Pool::new(""));
+    let node = pool.node("node1", Role::Compute, 2).await;
+    let id = pool.submit(&alice(), json!({})).await;
+    let waiting = pool.get(&alice(), "/v1/jobs/1/wait?timeout_secs=0").await;
+    assert_eq!(waiting["jobs"][0]["state"], "PENDING");
+    let asked = tokio::spawn({
+        let pool = pool.clone();
+        async move { pool.get(&alice(), "/v1/jobs/1/wait?timeout_secs=60").await }
+    });
+    pool.pass().await;
+    pool.running(node, id).await;
+    assert!(!asked.is_finished());
+    pool.ended(node, id, ExitCode::exited(7)).await;
+    let answer = tokio::time::timeout(Duration::from_secs(20), asked).await.expect("the wait did not end").unwrap();
+    assert_eq!(answer["jobs"][0]["exit_code"]["code"], 7);
+}
+
+#[tokio::test]
+async fn ten_thousand_are_cancelled_by_one_filter() {
+    let pool = Pool::new("");
+    pool.submit(&local(1001, "bob"), json!({"name": "stays"})).await;
+    for _ in 0..50 {
+        pool.submit(&alice(), json!({"name": "sweep", "array": "1-200"})).await;
+    }
+    let commits = pool.core.stats().commits.load(std::sync::atomic::Ordering::Relaxed);
+    let done = pool.post(&alice(), "/v1/jobs/cancel", json!({"filter": {"name": "sweep"}})).await;
+    assert_eq!(done["results"].as_array().unwrap().len(), 50);
+    assert!(done["results"].as_array().unwrap().iter().all(|result| result["ok"] == true));
+    assert_eq!(pool.core.stats().commits.load(std::sync::atomic::Ordering::Relaxed), commits + 1);
+    let left = pool.get(&alice(), "/v1/jobs?columns=name").await;
+    assert_eq!(column(&left, "jobs", "name"), ["stays"]);
+}
+
+#[tokio::test]
+async fn a_filter_on_waiting_tasks_leaves_the_running_ones() {
+    let pool = Pool::new("");
+    let node = pool.node("node1", Role::Compute, 2).await;
+    let id = pool.submit(&alice(), json!({"array": "1-5%1"})).await;
+    pool.pass().await;
+    pool.running(node, id).await;
+    pool.post(&alice(), "/v1/jobs/cancel", json!({"filter": {"state": "PENDING"}})).await;
+    let list = pool.get(&alice(), "/v1/jobs?columns=shown_id,state").await;
+    assert_eq!(list["jobs"], json!([{"id": 1, "shown_id": "1_1", "state": "RUNNING"}]));
+    let text = pool.refused(&alice(), "POST", "/v1/jobs/cancel", json!({})).await;
+    assert!(text.contains("no job is named and no filter"), "{text}");
+    let text = pool.refused(&alice(), "POST", "/v1/jobs/cancel", json!({"filter": {}})).await;
+    assert!(text.contains("would mean every job"), "{text}");
+    let text = pool.refused(&alice(), "POST", "/v1/jobs/cancel", json!({"jobs": ["1"], "signal": 99})).await;
+    assert!(text.contains("signal 99 is none"), "{text}");
+    pool.post(&alice(), "/v1/jobs/cancel", json!({"jobs": ["1_1"], "signal": 10})).await;
+    let view = pool.core.view().await;
+    assert_eq!(view.runs.values().next().unwrap().signals.len(), 1);
+}
+
+#[tokio::test]
+async fn owners_hold_release_update_and_requeue() {
+    let pool = Pool::new("");
+    pool.submit(&alice(), json!({"time_limit_secs": 600})).await;
+    pool.post(&alice(), "/v1/jobs/hold", json!({"jobs": ["1"], "reason": "not yet"})).await;
+    let job = pool.get(&alice(), "/v1/jobs/1").await["jobs"][0].clone();
+    assert_eq!((&job["reason"], &job["holds"][0]["reason"]), (&json!("JobHeldUser"), &json!("not yet")));
+    pool.post(&alice(), "/v1/jobs/release", json!({"jobs": ["1"]})).await;
+    pool.post(&alice(), "/v1/jobs/update", json!({"job": "1", "change": {"name": "new", "nice": 5, "time_limit_secs": 60}})).await;
+    let job = pool.get(&alice(), "/v1/jobs/1").await["jobs"][0].clone();
+    assert_eq!((&job["name"], &job["nice"], &job["time_limit_secs"]), (&json!("new"), &json!(5), &json!(60)));
+    assert!(job.get("holds").is_none());
+    for (change, want) in [
+        (json!({"time_limt_secs": 60}), "Did you mean \"time_limit_secs\"?"),
+        (json!({"nice": "low"}), "nice = \"low\" is not a whole number"),
+        (json!({"begin": "tomorrow"}), "RFC 3339"),
+        (json!({}), "nothing to change"),
+    ] {
+        let text = pool.refused(&alice(), "POST", "/v1/jobs/update", json!({"job": "1", "change": change})).await;
+        assert!(text.starts_with("400 invalid") && text.contains(want), "{text}");
+    }
+    let done = pool.post(&alice(), "/v1/jobs/requeue", json!({"jobs": ["1"]})).await;
+    assert_eq!(done["results"][0]["ok"], false, "it does not run");
+}
+
+#[tokio::test]
+async fn a_step_goes_to_the_nodes_of_its_job() {
+    let pool = Pool::new("");
+    let node = pool.node("node1", Role::Compute, 2).await;
+    let id = pool.submit(&alice(), json!({"request": {"ntasks": 2}})).await;
+    pool.pass().await;
+    let here = via(node, Role::Compute, 1000, "alice");
+    let step = json!({"argv": ["/bin/hostname"], "connect": "127.0.0.1:4000", "key": "k", "work_dir": "/"});
+    assert!(pool.refused(&here, "POST", "/v1/jobs/1/steps", step.clone()).await.starts_with("409 conflict"));
+    pool.running(node, id).await;
+    let reply = pool.post(&here, "/v1/jobs/1/steps", step.clone()).await;
+    assert_eq!(reply["nodes"], json!([{"name": "node1", "ranks": [0, 1]}]));
+    let (to, run, order) = pool.steps.lock().unwrap()[0].clone();
+    assert_eq!((to, run.job, order.ntasks, order.node_tasks), (node, JobId(id), 2, vec![2]));
+    let mut bad = step;
+    bad["connect"] = json!("localhost:4000");
+    assert!(pool.refused(&here, "POST", "/v1/jobs/1/steps", bad).await.contains("is not ADDRESS:PORT, numeric"));
+}
+
+#[tokio::test]
+async fn usage_is_reported_in_groups() {
+    let pool = Pool::new("privacy = \"own\"\n");
+    let node = pool.node("node1", Role::Compute, 2).await;
+    for user in [alice(), local(1001, "bob")] {
+        let id = pool.submit(&user, json!({"account": "phys", "request": {"gpus": "1"}})).await;
+        pool.pass().await;
+        pool.running(node, id).await;
+        pool.ended(node, id, ExitCode::SUCCESS).await;
+    }
+    let all = pool.get(&local(0, "root"), "/v1/report?by=account,user").await;
+    assert_eq!(column(&all, "rows", "group"), ["[\"phys\",\"alice\"]", "[\"phys\",\"bob\"]"]);
+    let own = pool.get(&alice(), "/v1/report?by=account").await;
+    assert_eq!((&own["rows"][0]["group"], &own["rows"][0]["jobs"]), (&json!(["phys"]), &json!(1)), "{own}");
+    let text = pool.refused(&alice(), "GET", "/v1/report?by=acount", Value::Null).await;
+    assert!(text.contains("Did you mean \"account\"?"), "{text}");
+    let text = pool.refused(&alice(), "GET", "/v1/report?from=yesterday", Value::Null).await;
+    assert!(text.contains("no RFC 3339 time"), "{text}");
+    let text = pool.refused(&alice(), "GET", "/v1/runs?user=bob", Value::Null).await;
+    assert!(text.contains("what bob ran is private here"), "{text}");
+}

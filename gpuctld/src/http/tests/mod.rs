@@ -1,0 +1,8 @@
+//! The API asked as commands ask it, over a real core with a database in a temporary directory.
+
+mod admin;
+mod jobs;
+mod listing;
+mod permission;
+mod pool;
+mod submission;

@@ -1,0 +1,224 @@
+//! A controller without sockets: core thread, database, router, and nodes that report what a test says.
+
+use crate::config::Config;
+use crate::core_thread::{Core, CoreHandle, CoreParts};
+use crate::http::{App, Later, LiveSettings, NodeLinks, Peer, now, router};
+use crate::node_changes::NodeChanges;
+use crate::pki::Pki;
+use crate::planner;
+use crate::store::Store;
+use axum::Router;
+use axum::body::Body;
+use axum::http::{Request, StatusCode};
+use gcore::ctl::state::JoinToken;
+use gcore::ctl::{Actor, Command, Input, NodeReport, Reply, snapshot};
+use gmodel::node::{GpuInfo, Inventory, Role};
+use gmodel::run::{RunEnd, RunPhase, RunReport};
+use gmodel::supervise::StepOrder;
+use gmodel::{ExitCode, Fence, JobId, NodeId, NodeLife, RunId};
+use gsched::WorkBudget;
+use http_body_util::BodyExt;
+use hyper::service::Service;
+use hyper_util::service::TowerToHyperService;
+use serde_json::{Value, json};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+pub(super) struct Pool {
+    pub(super) core: CoreHandle,
+    pub(super) app: Arc<App>,
+    pub(super) dir: tempfile::TempDir,
+    pub(super) steps: Arc<Mutex<Vec<(NodeId, RunId, StepOrder)>>>,
+    router: Router,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Every node answers at once.
+struct Links {
+    steps: Arc<Mutex<Vec<(NodeId, RunId, StepOrder)>>>,
+}
+
+impl NodeLinks for Links {
+    fn read_log(&self, _: NodeId, run: RunId) -> Later<'_, Result<String, String>> {
+        Box::pin(async move { Ok(format!("prepared {run}\nstarted {run}")) })
+    }
+    fn start_step(&self, node: NodeId, run: RunId, order: StepOrder) -> Later<'_, Result<(), String>> {
+        self.steps.lock().unwrap().push((node, run, order));
+        Box::pin(async { Ok(()) })
+    }
+}
+
+impl Pool {
+    /// With these lines of TOML besides the paths.
+    pub(super) fn new(toml: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        write_config(dir.path(), toml);
+        let path = dir.path().join("gpuctld.toml");
+        let config = Config::load(&path).unwrap_or_else(|errors| panic!("{}", errors[0]));
+        let config = Arc::new(config);
+        let (store, state) = Store::open(dir.path(), &config.cluster.name).unwrap();
+        let live = LiveSettings::of(&config);
+        let parts = CoreParts {
+            state,
+            store,
+            node_changes: NodeChanges::default(),
+            planner: planner::channel().0,
+            min_free_bytes: live.min_free_bytes.clone(),
+            trace: None,
+        };
+        let (core, mut thread) = Core::new(parts);
+        let cluster = Arc::new(config.cluster.clone());
+        thread.take(vec![Input::Configure { config: cluster }, Input::Started]).unwrap();
+        let pki = Arc::new(Pki::open(dir.path(), &config.cluster.name).unwrap());
+        let steps = Arc::new(Mutex::new(Vec::new()));
+        let app = App::new(path, config, pki, Arc::new(Links { steps: steps.clone() }), live);
+        let router = router(core.clone(), app.clone());
+        let thread = Some(std::thread::spawn(move || thread.run().unwrap()));
+        Self { core, app, dir, steps, router, thread }
+    }
+
+    /// One request; the status and the body as JSON (as a text where it is none).
+    pub(super) async fn ask(&self, peer: &Peer, method: &str, path: &str, body: Value) -> (StatusCode, Value) {
+        let text = if body.is_null() { String::new() } else { body.to_string() };
+        self.ask_text(Some(peer), method, path, text).await
+    }
+
+    pub(super) async fn ask_text(&self, peer: Option<&Peer>, method: &str, path: &str, body: String) -> (StatusCode, Value) {
+        let mut request = Request::builder().method(method).uri(path).header("content-type", "application/json");
+        if let Some(peer) = peer {
+            request = request.extension(peer.clone());
+        }
+        let request = request.body(Body::from(body)).unwrap();
+        let answer = TowerToHyperService::new(self.router.clone()).call(request).await.unwrap();
+        let status = answer.status();
+        let bytes = answer.into_body().collect().await.unwrap().to_bytes();
+        let value = serde_json::from_slice(&bytes)
+            .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(&bytes).into_owned()));
+        (status, value)
+    }
+
+    pub(super) async fn get(&self, peer: &Peer, path: &str) -> Value {
+        let (status, value) = self.ask(peer, "GET", path, Value::Null).await;
+        assert_eq!(status, StatusCode::OK, "GET {path}: {value}");
+        value
+    }
+
+    pub(super) async fn post(&self, peer: &Peer, path: &str, body: Value) -> Value {
+        let (status, value) = self.ask(peer, "POST", path, body).await;
+        assert_eq!(status, StatusCode::OK, "POST {path}: {value}");
+        value
+    }
+
+    /// Status and text of a request that is refused.
+    pub(super) async fn refused(&self, peer: &Peer, method: &str, path: &str, body: Value) -> String {
+        let (status, value) = self.ask(peer, method, path, body).await;
+        assert!(!status.is_success(), "{method} {path} was done: {value}");
+        assert_eq!(value["schema"], 1);
+        format!("{} {}: {}", status.as_u16(), value["code"].as_str().unwrap(), value["error"].as_str().unwrap())
+    }
+
+    /// Submits `spec` over a small script; the id.
+    pub(super) async fn submit(&self, peer: &Peer, spec: Value) -> u64 {
+        self.post(peer, "/v1/jobs", request(spec)).await["id"].as_u64().unwrap()
+    }
+
+    /// A node that joined and said hello.
+    pub(super) async fn node(&self, name: &str, role: Role, gpus: u32) -> NodeId {
+        let hash = Pki::token_hash(name);
+        let token = JoinToken {
+            hash: hash.clone(),
+            role,
+            name: Some(name.to_owned()),
+            expires: now().plus_secs(60),
+            minted_by: "root".into(),
+        };
+        let actor = Actor { user: "root".into(), operator: true, ..Actor::default() };
+        self.core.command(actor, Command::MintToken { token }).await.unwrap();
+        let join = Command::Join { token_hash: hash, name: name.to_owned() };
+        let Reply::Joined { node, .. } = self.core.command(Actor::default(), join).await.unwrap() else {
+            panic!("{name} did not join")
+        };
+        let gpu = |index: u32| GpuInfo {
+            uuid: format!("GPU-{name}-{index}"),
+            gpu_type: "h100".into(),
+            index,
+            minor: 7 - index,
+            memory_mib: 81_920,
+            ..GpuInfo::default()
+        };
+        let inventory = Inventory {
+            cpus: 16,
+            mem_bytes: 64 << 30,
+            gpus: (0..gpus).map(gpu).collect(),
+            isolation: "fence".into(),
+            ..Inventory::default()
+        };
+        let life = NodeLife { boot: "boot".into(), spool: name.to_owned() };
+        let hello = NodeReport::Hello { life, fence: Fence::default(), inventory, runs: Vec::new() };
+        self.core.node_input(node, hello).await.unwrap();
+        node
+    }
+
+    /// One pass of the scheduler.
+    pub(super) async fn pass(&self) {
+        let plan = gsched::plan(&snapshot(&*self.core.view().await, now()), WorkBudget::default());
+        let core = self.core.clone();
+        tokio::task::spawn_blocking(move || core.plan_blocking(plan)).await.unwrap().unwrap();
+    }
+
+    pub(super) async fn report(&self, node: NodeId, job: u64, phase: RunPhase) {
+        let runs = vec![RunReport { run: RunId::new(JobId(job), 1), phase }];
+        self.core.node_input(node, NodeReport::Runs { runs }).await.unwrap();
+    }
+
+    pub(super) async fn running(&self, node: NodeId, job: u64) {
+        self.report(node, job, RunPhase::Running { started: now() }).await;
+    }
+
+    pub(super) async fn ended(&self, node: NodeId, job: u64, exit: ExitCode) {
+        let end = RunEnd { exit, started: Some(now()), ended: Some(now()), ..RunEnd::default() };
+        self.report(node, job, RunPhase::Clean(end)).await;
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.core.stop();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join(); // a panic there was printed
+        }
+    }
+}
+
+pub(super) fn write_config(dir: &Path, toml: &str) {
+    let at = |name: &str| dir.join(name).display().to_string();
+    let paths = format!("state_dir = {:?}\nsocket = {:?}\nlisten = \"127.0.0.1:7000\"\n", at(""), at("s"));
+    let paths = paths.replace("/\"", "\"");
+    std::fs::write(dir.join("gpuctld.toml"), format!("{paths}{toml}")).unwrap();
+}
+
+/// A submission of `spec` with a script.
+pub(super) fn request(mut spec: Value) -> Value {
+    if spec["launch"]["work_dir"].is_null() {
+        spec["launch"]["work_dir"] = json!("/home/me");
+    }
+    json!({"spec": spec, "script": "#!/bin/sh\necho hello\n", "environment": ["PATH=/bin"]})
+}
+
+pub(super) fn local(uid: u32, user: &str) -> Peer {
+    Peer { uid, gid: uid, user: user.to_owned(), via: None, local: true }
+}
+
+pub(super) fn via(node: NodeId, role: Role, uid: u32, user: &str) -> Peer {
+    Peer { via: Some((node, role)), local: false, ..local(uid, user) }
+}
+
+/// Values of one column, in order.
+pub(super) fn column(answer: &Value, list: &str, key: &str) -> Vec<String> {
+    let text = |row: &Value| match &row[key] {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    answer[list].as_array().unwrap().iter().map(text).collect()
+}
