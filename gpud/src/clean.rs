@@ -17,8 +17,9 @@ const GONE_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Cleans up after a run that ended. Blocking and safe to repeat. `supervisor`: its process, when we know it.
 pub fn clean(site: &Site, run: RunId, supervisor: Option<&OwnedFd>) -> Result<()> {
-    if let Some(supervisor) = supervisor {
-        step::see_off(supervisor);
+    match supervisor {
+        Some(supervisor) => step::see_off(supervisor),
+        None => step::dismiss(&site.spool.run_dir(run)),
     }
     let cgroup = site.cgroup_of(run)?;
     if let Some(cgroup) = &cgroup {

@@ -25,6 +25,7 @@ use tokio::sync::Semaphore;
 /// Users' connections at once, and the idle ones to the controller that are kept.
 const MAX_CONNECTIONS: usize = 1024;
 const MAX_IDLE: usize = 16;
+const MAX_DRAINED_BYTES: usize = 64 << 20;
 const HEADER_PATIENCE: Duration = Duration::from_secs(10);
 /// Headers that belong to one connection and not to the request (RFC 9110 §7.6.1), and the two we set.
 const NOT_FORWARDED: [&str; 10] = [
@@ -105,29 +106,40 @@ impl Upstream {
     async fn forward(self: Arc<Self>, request: Request<Incoming>, identity: &str) -> Response<Body> {
         let request = match prepared(request, identity) {
             Ok(request) => request,
-            Err(text) => return refusal(StatusCode::BAD_REQUEST, "invalid", text),
+            Err((text, body)) => {
+                drain(body).await;
+                return refusal(StatusCode::BAD_REQUEST, "invalid", text);
+            }
         };
         match self.exchange(request).await {
             Ok(response) => response,
-            Err(e) => unavailable(&format!("the controller at {} cannot be reached from this node: {e:#}", self.to.controller)),
+            Err((e, unsent)) => {
+                if let Some(request) = unsent {
+                    drain(request.into_body()).await;
+                }
+                unavailable(&format!("the controller at {} cannot be reached from this node: {e:#}", self.to.controller))
+            }
         }
     }
 
     /// A kept connection may have died meanwhile: a request it gave back unsent goes over the next.
-    async fn exchange(self: &Arc<Self>, mut request: Request<Body>) -> Result<Response<Body>> {
+    async fn exchange(self: &Arc<Self>, mut request: Request<Body>) -> Result<Response<Body>, (anyhow::Error, Option<Request<Body>>)> {
         loop {
             let kept = self.idle.lock().expect("no holder panics").pop();
             let is_fresh = kept.is_none();
             let mut sender = match kept {
                 Some(sender) if sender.is_closed() => continue,
                 Some(sender) => sender,
-                None => self.connect().await?,
+                None => match self.connect().await {
+                    Ok(sender) => sender,
+                    Err(e) => return Err((e, Some(request))),
+                },
             };
             match sender.try_send_request(request).await {
                 Ok(response) => return Ok(self.streamed(response, sender)),
                 Err(mut failed) => match failed.take_message() {
                     Some(unsent) if !is_fresh => request = unsent,
-                    _ => return Err(failed.into_error().into()),
+                    unsent => return Err((failed.into_error().into(), unsent)),
                 },
             }
         }
@@ -159,8 +171,15 @@ impl Upstream {
 }
 
 /// The request as it goes on: path and query only, no header of ours but our own.
-fn prepared(request: Request<Incoming>, identity: &str) -> Result<Request<Body>, String> {
+fn prepared(request: Request<Incoming>, identity: &str) -> Result<Request<Body>, (String, Incoming)> {
     let (mut parts, body) = request.into_parts();
+    match rewritten(&mut parts, identity) {
+        Ok(()) => Ok(Request::from_parts(parts, Limited::new(body, MAX_BODY_BYTES).boxed())),
+        Err(text) => Err((text, body)),
+    }
+}
+
+fn rewritten(parts: &mut hyper::http::request::Parts, identity: &str) -> Result<(), String> {
     let announced = parts.headers.get(hyper::header::CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse::<usize>().ok());
     if announced.is_some_and(|bytes| bytes > MAX_BODY_BYTES) {
         return Err(format!("a request of {} bytes; at most {MAX_BODY_BYTES} are taken", announced.unwrap_or(0)));
@@ -171,7 +190,19 @@ fn prepared(request: Request<Incoming>, identity: &str) -> Result<Request<Body>,
     let identity = HeaderValue::try_from(identity).map_err(|_| "your user name cannot stand in a header".to_owned())?;
     parts.headers.insert(HeaderName::from_static(FORWARD_HEADER), identity);
     parts.headers.insert(HOST, HeaderValue::from_static(CONTROLLER_NAME));
-    Ok(Request::from_parts(parts, Limited::new(body, MAX_BODY_BYTES).boxed()))
+    Ok(())
+}
+
+/// Reads what nobody wants: a client that still writes when its connection closes never sees the answer.
+async fn drain<B: hyper::body::Body + Unpin>(mut body: B) {
+    let mut left = MAX_DRAINED_BYTES;
+    while let Some(Ok(frame)) = body.frame().await {
+        let bytes = frame.data_ref().map_or(0, hyper::body::Buf::remaining);
+        left = left.saturating_sub(bytes);
+        if left == 0 {
+            return;
+        }
+    }
 }
 
 fn strip(headers: &mut HeaderMap) {

@@ -16,6 +16,7 @@ use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 /// A sector each, so that a torn write spoils one.
 const SLOT_BYTES: usize = 512;
@@ -25,6 +26,7 @@ pub const MIN_FREE_BYTES: u64 = 64 << 20;
 /// Most of a run's log that is kept, and most that is read for `gq --log`.
 const LOG_MAX_BYTES: u64 = 1 << 20;
 const LOG_READ_BYTES: u64 = 64 << 10;
+const LOCK_PATIENCE: Duration = Duration::from_secs(2);
 /// A record file is never larger; a larger one is somebody's mistake.
 const RECORD_MAX_BYTES: u64 = 16 << 20;
 
@@ -384,10 +386,18 @@ fn read_json<T: for<'de> Deserialize<'de>>(path: &Path) -> Result<Option<T>> {
     serde_json::from_slice(&text).map(Some).with_context(|| format!("{} is not what we wrote", path.display()))
 }
 
+/// A daemon killed between fork and exec leaves a child that holds its lock for another moment: hence the patience.
 fn lock(path: &Path) -> Result<nix::fcntl::Flock<File>> {
-    let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)?;
-    nix::fcntl::Flock::lock(file, nix::fcntl::FlockArg::LockExclusiveNonblock)
-        .map_err(|(_, e)| anyhow::anyhow!("{}: {e}: another gpud uses this spool", path.display()))
+    let mut file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)?;
+    let deadline = Instant::now() + LOCK_PATIENCE;
+    loop {
+        match nix::fcntl::Flock::lock(file, nix::fcntl::FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => return Ok(lock),
+            Err((_, e)) if Instant::now() > deadline => bail!("{}: {e}: another gpud uses this spool", path.display()),
+            Err((back, _)) => file = back,
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 fn random_id() -> Result<String> {

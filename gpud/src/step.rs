@@ -91,8 +91,11 @@ pub fn find(run_dir: &Path) -> Option<UnixStream> {
 
 /// What a supervisor says of itself to everyone who connects. Blocking.
 pub fn first_words(run_dir: &Path) -> Option<FromStep> {
+    first_words_of(connect(run_dir).ok()?)
+}
+
+fn first_words_of(stream: UnixStream) -> Option<FromStep> {
     use std::io::BufRead;
-    let stream = connect(run_dir).ok()?;
     stream.set_nonblocking(false).ok()?;
     stream.set_read_timeout(Some(FIRST_WORDS_PATIENCE)).ok()?;
     let mut line = String::new();
@@ -103,6 +106,18 @@ pub fn first_words(run_dir: &Path) -> Option<FromStep> {
 /// A supervisor holds the lock of its run directory as long as it lives.
 pub fn is_locked(run_dir: &Path) -> bool {
     File::open(run_dir).is_ok_and(|dir| Flock::lock(dir, FlockArg::LockSharedNonblock).is_err())
+}
+
+/// Sees off a supervisor that has ended its run and lingers, because whoever was to hear of the end is gone. Blocking.
+pub fn dismiss(run_dir: &Path) {
+    let Ok(stream) = connect(run_dir) else { return };
+    let process = gsys::process::pidfd_open(gsys::peer::peer_of(&stream).map_or(0, |peer| peer.pid));
+    // Whoever was told the end and hangs up lets it go.
+    if first_words_of(stream).is_some()
+        && let Ok(process) = process
+    {
+        see_off(&process);
+    }
 }
 
 /// Waits for the process behind a connection to leave; one that does not is killed. Blocking.
