@@ -1,1 +1,15 @@
-fn main() {}
+//! `gadm`: administration, and what owners may do to their own jobs.
+
+use std::process::ExitCode;
+
+mod admin;
+mod controller;
+mod job;
+mod node;
+mod pages;
+mod sandbox;
+mod token;
+
+fn main() -> ExitCode {
+    gcli::failure::run("gadm", || admin::main(std::env::args_os()))
+}

@@ -6,6 +6,7 @@
 use gwire::client::ClientError;
 use std::fmt::Display;
 use std::io::{self, ErrorKind, Write};
+use std::process::ExitCode;
 
 /// Refused or failed.
 pub const FAILED: u8 = 1;
@@ -66,25 +67,25 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// Runs a command's main function and ends the process. A panic is said in one line and exits with 255.
-pub fn run(program: &'static str, main: impl FnOnce() -> Outcome) -> ! {
+/// Runs a command's main function; what it returns is for the process's own `main` to return. A panic is said in
+/// one line and exits with 255.
+pub fn run<E: Into<ExitCode>>(program: &'static str, main: impl FnOnce() -> Result<E, Failure>) -> ExitCode {
     std::panic::set_hook(Box::new(move |info| {
         let text = info.payload_as_str().unwrap_or("no message");
         let place = info.location().map(|at| format!(" at {}:{}", at.file(), at.line())).unwrap_or_default();
         let _ = writeln!(io::stderr(), "{program}: this is a bug{place}: {text}");
         std::process::exit(i32::from(BUG));
     }));
-    let exit = match main() {
-        Ok(exit) => exit,
+    match main() {
+        Ok(exit) => exit.into(),
         Err(failure) => {
             if !failure.text.is_empty() {
                 // Where even stderr is gone there is nobody left to tell.
                 let _ = writeln!(io::stderr(), "{program}: {}", failure.text);
             }
-            failure.exit
+            ExitCode::from(failure.exit)
         }
-    };
-    std::process::exit(i32::from(exit))
+    }
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -34,6 +35,29 @@ impl Answer {
     pub fn refuse(status: u16, code: &str, text: &str) -> Self {
         let body = serde_json::json!({"schema": 1, "code": code, "error": text});
         Self::Json(status, body.to_string())
+    }
+}
+
+/// What a command did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ran {
+    pub stdout: String,
+    pub stderr: String,
+    /// None when a signal ended it.
+    pub exit: Option<i32>,
+}
+
+impl Ran {
+    /// All of it as one text: stdout, then stderr marked, then the exit code unless it is 0.
+    pub fn text(&self) -> String {
+        let mut text = self.stdout.clone();
+        for line in self.stderr.lines() {
+            text.push_str(&format!("stderr: {line}\n"));
+        }
+        if self.exit != Some(0) {
+            text.push_str(&format!("exit: {:?}\n", self.exit));
+        }
+        text
     }
 }
 
@@ -76,6 +100,33 @@ impl FakeController {
     /// A directory of the test's own.
     pub fn dir(&self) -> &Path {
         &self.dir
+    }
+
+    /// Runs a command against this controller, in UTC and with nothing else in its environment.
+    ///
+    /// # Panics
+    /// When the program cannot be started.
+    pub fn run(&self, program: &str, words: &[&str]) -> Ran {
+        self.run_with(program, words, &[], "")
+    }
+
+    /// As [`FakeController::run`], in the test's directory, with variables and a text on stdin.
+    ///
+    /// # Panics
+    /// When the program cannot be started.
+    pub fn run_with(&self, program: &str, words: &[&str], variables: &[(&str, &str)], stdin: &str) -> Ran {
+        let mut command = Command::new(program);
+        command.args(words).current_dir(&self.dir).env_clear().env("TZ", "UTC").env("GPUPOOL_CONFIG", self.config());
+        command.envs(variables.iter().copied()).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("the program is built");
+        // A command that does not read its stdin may be gone already.
+        let _ = child.stdin.take().expect("piped").write_all(stdin.as_bytes());
+        let output = child.wait_with_output().expect("its output can be read");
+        Ran {
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+            exit: output.status.code(),
+        }
     }
 
     /// All requests so far, in order.

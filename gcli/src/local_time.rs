@@ -83,7 +83,7 @@ pub fn read(text: &str, now: Timestamp) -> Result<Timestamp, String> {
 pub fn read_past(text: &str, now: Timestamp) -> Result<Timestamp, String> {
     match BeginTime::parse(text) {
         Ok(BeginTime::TimeOfDay { clock }) => Ok(instant_of(civil(now).at(clock))),
-        _ => read(text, now),
+        _ => read(text, now).map_err(|why| why.replacen("begin time", "time", 1)),
     }
 }
 

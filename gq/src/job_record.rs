@@ -19,8 +19,10 @@ pub(crate) fn text(job: &JobRow, times: &TimeFormat) -> String {
     request(&mut record, job);
     files(&mut record, job);
     ours(&mut record, job, times);
-    record.text.push('\n');
-    record.text
+    let mut text = record.text;
+    text.truncate(text.trim_end().len());
+    text.push_str("\n\n");
+    text
 }
 
 /// The state of a job and what stands against its start, a line for each.

@@ -191,6 +191,9 @@ pub(crate) fn reason(node: &NodeRow) -> String {
     if !node.unfit.is_empty() {
         reasons.push(&node.unfit);
     }
+    if reasons.is_empty() && base(&node.state) == "DOWN" {
+        reasons.push("Not responding");
+    }
     if reasons.is_empty() { "none".to_owned() } else { reasons.join("; ") }
 }
 

@@ -171,7 +171,7 @@ impl Choice {
         self.nodes.as_ref().is_none_or(|nodes| nodes.contains(&node.name))
             && self.states.as_ref().is_none_or(in_state)
             && self.partitions.as_ref().is_none_or(|names| node.partitions.iter().any(|name| names.contains(name)))
-            && (!self.only_out || reason(node) != "none" || node.state.starts_with("DOWN"))
+            && (!self.only_out || reason(node) != "none")
     }
 }
 

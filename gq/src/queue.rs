@@ -235,7 +235,9 @@ impl Listing {
             };
             Ok(table.row(columns.iter().map(cell).collect())?)
         })?;
-        table.finish()?;
+        if count > 0 || self.only_job.is_none() {
+            table.finish()?;
+        }
         Ok(count)
     }
 
@@ -245,13 +247,17 @@ impl Listing {
         let mut line = String::with_capacity(256);
         if self.header {
             fill(pieces, &mut line, |column| column.title().into());
-            out.write_all(line.as_bytes())?;
         }
         let count = self.each_row(client, path, &mut |row| {
-            line.clear();
+            // The header goes out with the first row: an error comes without it.
             fill(pieces, &mut line, |column| column.text(row, &times));
-            Ok(out.write_all(line.as_bytes())?)
+            out.write_all(line.as_bytes())?;
+            line.clear();
+            Ok(())
         })?;
+        if self.only_job.is_none() {
+            out.write_all(line.as_bytes())?;
+        }
         out.flush()?;
         Ok(count)
     }

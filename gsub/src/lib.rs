@@ -1,5 +1,7 @@
 //! `gsub`: from a command line, an environment and a script to one submission.
 //!
+//! And `grun` (`step`): tasks inside a running job.
+//!
 //! The options are those of `gmodel::option_table`: parser, help and man page come from it.
 
 mod choice;
@@ -7,4 +9,5 @@ mod environment;
 mod option_words;
 mod script;
 mod specification;
+pub mod step;
 pub mod submit;

@@ -49,7 +49,7 @@ struct StepArgs {
     #[arg(short = 'D', long, value_name = "DIR")]
     chdir: Option<String>,
     /// What to start
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<String>,
 }
 
@@ -425,6 +425,16 @@ mod tests {
         assert_eq!(out, b"2: text\n");
         gathering.print(1, false, b"no end yet").unwrap();
         assert_eq!(gathering.lines[&(1, false)], b"no end yet");
+    }
+
+    #[test]
+    fn options_end_where_the_command_begins() {
+        let read = |words: &[&str]| StepArgs::try_parse_from([&["grun"], words].concat()).unwrap();
+        let args = read(&["-n1", "-N", "2", "-l", "bash", "-c", "exit 1", "-n5"]);
+        assert_eq!((args.ntasks, args.nodes, args.label), (Some(1), Some(2), true));
+        assert_eq!(args.command, ["bash", "-c", "exit 1", "-n5"]);
+        assert_eq!(read(&["--", "-x"]).command, ["-x"]);
+        assert!(StepArgs::try_parse_from(["grun", "--nosuch", "true"]).is_err());
     }
 
     #[test]

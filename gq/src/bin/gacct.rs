@@ -1,5 +1,7 @@
 //! `gacct`: see the module `accounting`.
 
-fn main() {
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
     gcli::failure::run("gacct", || gq::accounting::main(std::env::args_os()))
 }

@@ -1,5 +1,7 @@
 //! `gdel`: see the module `cancel`.
 
-fn main() {
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
     gcli::failure::run("gdel", || gq::cancel::main(std::env::args_os()))
 }

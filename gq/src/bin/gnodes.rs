@@ -1,5 +1,7 @@
 //! `gnodes`: see the module `nodes`.
 
-fn main() {
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
     gcli::failure::run("gnodes", || gq::nodes::main(std::env::args_os()))
 }

@@ -1,5 +1,7 @@
 //! `gq`: see the module `queue`.
 
-fn main() {
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
     gcli::failure::run("gq", || gq::queue::main(std::env::args_os()))
 }

@@ -1,5 +1,7 @@
 //! `gsub`: see the module `submit`.
 
-fn main() {
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
     gcli::failure::run("gsub", || gsub::submit::main(std::env::args_os()))
 }

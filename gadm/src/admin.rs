@@ -1,0 +1,101 @@
+//! The subcommands of `gadm` and where each is carried out.
+
+use crate::{controller, job, node, pages, sandbox, token};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use gcli::{Failure, Outcome, command_line};
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+const EXAMPLES: &str = "\
+Examples:
+  gadm node drain node7 --reason 'fan replaced on Monday'
+  gadm node resume node7
+  gadm job update 17 TimeLimit=4:00:00
+  gadm job hold 17 98_5
+  gadm token node --role compute
+  gadm reload
+  gadm backup /var/backups/gpupool.db
+
+Owners may hold, release, requeue and update their own jobs; the rest is for operators on the controller's host.";
+
+#[derive(Parser)]
+#[command(name = "gadm", version, about = "Administer the pool", after_help = EXAMPLES, subcommand_required = true,
+          arg_required_else_help = true)]
+struct AdminArgs {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand)]
+enum What {
+    /// Nodes: drain, resume, down, remove
+    #[command(subcommand)]
+    Node(node::NodeAct),
+    /// Jobs: update, hold, release, requeue
+    #[command(subcommand)]
+    Job(job::JobAct),
+    /// Tokens with which machines join
+    #[command(subcommand)]
+    Token(token::TokenAct),
+    /// Read the controller's configuration again; a bad one is refused as a whole
+    Reload,
+    /// Write a copy of the controller's database
+    Backup(controller::BackupArgs),
+    /// Put a copy of the database in place of the lost one; the controller must be stopped
+    Restore(controller::RestoreArgs),
+    /// How the controller is doing
+    Diag(controller::JsonArgs),
+    /// Check the controller's state for contradictions
+    Check(controller::JsonArgs),
+    /// The configuration in force, as one line of JSON
+    Config,
+    /// Write the manual pages of all commands
+    Man(pages::ManArgs),
+    /// Print a shell's completions for all commands
+    Completions(pages::CompletionArgs),
+}
+
+/// The command line as clap knows it.
+pub fn command() -> clap::Command {
+    AdminArgs::command().subcommand(sandbox::command())
+}
+
+/// `gadm` itself.
+///
+/// # Errors
+/// What stood in the way, with the exit code.
+pub fn main(words: impl IntoIterator<Item = OsString>) -> Result<ExitCode, Failure> {
+    let matches = command_line::parse(command(), words)?;
+    if let Some(("sandbox", matches)) = matches.subcommand() {
+        return sandbox::run(matches).map_err(|error| Failure::new(format_args!("{error:#}")));
+    }
+    let args = AdminArgs::from_arg_matches(&matches).map_err(Failure::usage)?;
+    carry_out(args.what).map(ExitCode::from)
+}
+
+fn carry_out(what: What) -> Outcome {
+    let client = || gcli::connect("gadm");
+    match what {
+        What::Node(act) => node::run(&mut client()?, act),
+        What::Job(act) => job::run(&mut client()?, act),
+        What::Token(act) => token::run(&mut client()?, act),
+        What::Reload => controller::reload(&mut client()?),
+        What::Backup(args) => controller::backup(&mut client()?, &args),
+        What::Restore(args) => controller::restore(&args),
+        What::Diag(args) => controller::diag(&mut client()?, &args),
+        What::Check(args) => controller::check(&mut client()?, &args),
+        What::Config => controller::config(&mut client()?),
+        What::Man(args) => pages::man(&args, &command()),
+        What::Completions(args) => pages::completions(&args, command()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        command().debug_assert();
+    }
+}

@@ -1,0 +1,73 @@
+//! `gadm node`: take nodes out of the pool and back in.
+
+use gcli::{Failure, Outcome};
+use gmodel::hostlist::Hostlist;
+use gwire::api::{Done, NodeRequest};
+use gwire::client::{Client, escape};
+use std::io::Write;
+
+/// What to do to nodes.
+#[derive(clap::Subcommand)]
+pub(crate) enum NodeAct {
+    /// Start nothing new on nodes; what runs there goes on
+    Drain {
+        #[command(flatten)]
+        nodes: Nodes,
+        /// Why, for all who will ask
+        #[arg(long, short, value_name = "TEXT", required = true)]
+        reason: String,
+    },
+    /// Lift a drain, and take back nodes that were declared down
+    Resume {
+        #[command(flatten)]
+        nodes: Nodes,
+    },
+    /// Declare silent nodes dead: their jobs are requeued or fail now
+    Down {
+        #[command(flatten)]
+        nodes: Nodes,
+        /// Why
+        #[arg(long, short, value_name = "TEXT", default_value = "")]
+        reason: String,
+    },
+    /// Forget nodes that left the pool for good
+    Remove {
+        #[command(flatten)]
+        nodes: Nodes,
+    },
+}
+
+/// Which nodes.
+#[derive(clap::Args)]
+pub(crate) struct Nodes {
+    /// Nodes: node7, node[1-3]
+    #[arg(required = true, value_name = "NODE")]
+    names: Vec<String>,
+}
+
+pub(crate) fn run(client: &mut Client, act: NodeAct) -> Outcome {
+    let (word, nodes, reason) = match act {
+        NodeAct::Drain { reason, .. } if reason.trim().is_empty() => {
+            return Err(Failure::usage("--reason is empty. Say why, for all who will ask"));
+        }
+        NodeAct::Drain { nodes, reason } => ("drain", nodes, reason),
+        NodeAct::Resume { nodes } => ("resume", nodes, String::new()),
+        NodeAct::Down { nodes, reason } => ("down", nodes, reason),
+        NodeAct::Remove { nodes } => ("remove", nodes, String::new()),
+    };
+    let names = Hostlist::parse(&nodes.names.join(",")).map_err(Failure::usage)?;
+    let request = NodeRequest { reason };
+    let mut worst = 0;
+    for name in names.iter() {
+        let answer = client.post_repeatable::<_, Done>(&format!("/v1/nodes/{}/{word}", escape(name)), &request);
+        match answer.map_err(Failure::from) {
+            Ok(done) => crate::controller::say_notes(&done),
+            Err(failure) if failure.exit == gcli::failure::FAILED && names.len() > 1 => {
+                writeln!(std::io::stderr(), "gadm: {}", failure.text)?;
+                worst = failure.exit;
+            }
+            Err(failure) => return Err(failure),
+        }
+    }
+    Ok(worst)
+}

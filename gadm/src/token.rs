@@ -1,0 +1,73 @@
+//! `gadm token`: one-time secrets with which machines join the pool.
+
+use gcli::local_time::TimeFormat;
+use gcli::table::stdout;
+use gcli::{Failure, Outcome};
+use gmodel::duration::TimeLimit;
+use gmodel::node::Role;
+use gwire::api::{TokenReply, TokenRequest};
+use gwire::client::Client;
+use std::io::Write;
+
+/// What a token is for.
+#[derive(clap::Subcommand)]
+pub(crate) enum TokenAct {
+    /// For a machine: it joins with `gpud join`
+    Node {
+        /// What the machine does: compute, or login for one that runs no jobs
+        #[arg(long, value_name = "ROLE", default_value = "compute", value_parser = role)]
+        role: Role,
+        /// Only for a machine of this name
+        #[arg(long, value_name = "NODE")]
+        name: Option<String>,
+        /// How long it is good, in the forms of a time limit; the controller's default otherwise
+        #[arg(long, value_name = "TIME", value_parser = ttl_secs)]
+        ttl: Option<u32>,
+        /// One line of JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+fn role(text: &str) -> Result<Role, String> {
+    match text {
+        "compute" => Ok(Role::Compute),
+        "login" => Ok(Role::Login),
+        _ => Err("roles are compute and login".to_owned()),
+    }
+}
+
+fn ttl_secs(text: &str) -> Result<u32, String> {
+    let limit = TimeLimit::parse(text).map_err(|error| error.to_string())?;
+    let secs = limit.secs().and_then(|secs| u32::try_from(secs).ok());
+    secs.ok_or_else(|| "a token expires: 60 is an hour, 1-0 a day, and a week is the most".to_owned())
+}
+
+pub(crate) fn run(client: &mut Client, act: TokenAct) -> Outcome {
+    let TokenAct::Node { role, name, ttl, json } = act;
+    // Asked twice it would be two tokens.
+    let reply: TokenReply = client.post("/v1/tokens", &TokenRequest { role, name, ttl_secs: ttl })?;
+    let mut out = stdout()?;
+    if json {
+        serde_json::to_writer(&mut out, &reply).map_err(Failure::new)?;
+        writeln!(out)?;
+        out.flush()?;
+        return Ok(0);
+    }
+    writeln!(out, "{}", reply.token)?;
+    out.flush()?;
+    let until = TimeFormat::from_env().print(reply.expires.0);
+    writeln!(std::io::stderr(), "gadm: good once, until {until}: gpud join --controller {} --token TOKEN", reply.controller)?;
+    Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_has_an_end() {
+        assert_eq!(ttl_secs("60"), Ok(3600));
+        assert!(ttl_secs("UNLIMITED").is_err() && role("gpu").is_err());
+    }
+}

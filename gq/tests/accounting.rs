@@ -1,0 +1,166 @@
+//! `gacct` as a process, against canned answers. The wanted lines are those of sacct 22.05.8 for the same jobs.
+
+use expect_test::{Expect, expect};
+use gcli::fake_controller::{Answer, FakeController, Request};
+use serde_json::{Value, json};
+
+const GACCT: &str = env!("CARGO_BIN_EXE_gacct");
+
+fn answer(request: &Request) -> Answer {
+    let run = |id: u64, name: &str, state: &str, exit: (u8, u8), more: Value| {
+        let mut run = json!({
+            "id": id, "shown_id": id.to_string(), "attempt": 1, "name": name, "user": "root", "account": "root",
+            "partition": "main", "qos": "normal", "state": state, "exit_code": {"code": exit.0, "signal": exit.1},
+            "end_text": "", "submit_time": "2026-11-20T09:05:27Z", "start_time": "2026-11-20T09:05:27Z",
+            "end_time": "2026-11-20T09:05:27Z", "elapsed_secs": 0, "time_limit_secs": 600, "nodes": 1,
+            "nodelist": "node2", "cpus": 1, "mem_bytes": 100 << 20, "gpus": "", "gpu_count": 0.0,
+            "cpu_time_secs": 0.0, "peak_memory_bytes": 0, "work_dir": "/home/me/w", "comment": "", "tags": []
+        });
+        run.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        run
+    };
+    match request.path.split('?').next().unwrap() {
+        "/v1/runs" => Answer::ok(
+            json!({"schema": 1, "runs": [
+                run(95, "run", "RUNNING", (0, 0), json!({"cpus": 2, "elapsed_secs": 14, "time_limit_secs": 3600, "end_time": null,
+                    "mem_bytes": 300 << 20, "gpus": "1", "gpu_count": 1.0})),
+                run(99, "fail", "FAILED", (3, 0), json!({"cpu_time_secs": 62.3456, "peak_memory_bytes": 1234567, "tags": ["a", "b"]})),
+                run(101, "sig", "FAILED", (0, 9), json!({})),
+                run(102, "can", "CANCELLED", (0, 0), json!({"elapsed_secs": 3})),
+                run(104, "arr", "RUNNING", (0, 0), json!({"shown_id": "98_1", "array_id": 98, "array_index": 1})),
+                run(100, "big", "PENDING", (0, 0), json!({"nodelist": "", "nodes": 2, "cpus": 4, "mem_bytes": 400 << 20,
+                    "gpus": "4", "gpu_count": 4.0, "start_time": null, "end_time": null})),
+            ]})
+            .to_string(),
+        ),
+        "/v1/report" => Answer::ok(
+            r#"{"schema":1,"rows":[{"group":["lab","h100"],"jobs":3,"gpu_hours":12.25,"cpu_hours":100.0},{"group":["other",""],"jobs":1,"gpu_hours":0.0,"cpu_hours":2.5}]}"#,
+        ),
+        _ => Answer::refuse(404, "not_found", "no such path"),
+    }
+}
+
+fn check(words: &[&str], want: Expect) {
+    want.assert_eq(&FakeController::start(answer).run(GACCT, words).text());
+}
+
+#[test]
+fn the_listing_is_that_of_sacct() {
+    check(&["-X", "-j", "95,99,102,101,100,98"], expect![[r#"
+        JobID           JobName  Partition    Account  AllocCPUS      State ExitCode 
+        ------------ ---------- ---------- ---------- ---------- ---------- -------- 
+        95                  run       main       root          2    RUNNING      0:0 
+        99                 fail       main       root          1     FAILED      3:0 
+        101                 sig       main       root          1     FAILED      0:9 
+        102                 can       main       root          1  CANCELLED      0:0 
+        98_1                arr       main       root          1    RUNNING      0:0 
+        100                 big       main       root          4    PENDING      0:0 
+    "#]]);
+}
+
+#[test]
+fn parsable_fields_are_those_of_sacct() {
+    check(&["-n", "-X", "-P", "-o", "JobIDRaw,JobID,JobName,State,ExitCode,Elapsed,ElapsedRaw,Timelimit,TimelimitRaw,NNodes,NCPUS,AllocTRES,ReqTRES,ReqMem,NodeList,Account,User,Partition,QOS,Comment", "-j", "95"], expect![[r#"
+        95|95|run|RUNNING|0:0|00:00:14|14|01:00:00|60|1|2|billing=2,cpu=2,gres/gpu=1,mem=300M,node=1|billing=2,cpu=2,gres/gpu=1,mem=300M,node=1|300M|node2|root|root|main|normal|
+        99|99|fail|FAILED|3:0|00:00:00|0|00:10:00|10|1|1|billing=1,cpu=1,mem=100M,node=1|billing=1,cpu=1,mem=100M,node=1|100M|node2|root|root|main|normal|
+        101|101|sig|FAILED|0:9|00:00:00|0|00:10:00|10|1|1|billing=1,cpu=1,mem=100M,node=1|billing=1,cpu=1,mem=100M,node=1|100M|node2|root|root|main|normal|
+        102|102|can|CANCELLED|0:0|00:00:03|3|00:10:00|10|1|1|billing=1,cpu=1,mem=100M,node=1|billing=1,cpu=1,mem=100M,node=1|100M|node2|root|root|main|normal|
+        104|98_1|arr|RUNNING|0:0|00:00:00|0|00:10:00|10|1|1|billing=1,cpu=1,mem=100M,node=1|billing=1,cpu=1,mem=100M,node=1|100M|node2|root|root|main|normal|
+        100|100|big|PENDING|0:0|00:00:00|0|00:10:00|10|2|4||billing=4,cpu=4,gres/gpu=4,mem=400M,node=2|400M|None assigned|root|root|main|normal|
+    "#]]);
+    check(&["--parsable", "-X", "-o", "jobid,state"], expect![[r#"
+        JobID|State|
+        95|RUNNING|
+        99|FAILED|
+        101|FAILED|
+        102|CANCELLED|
+        98_1|RUNNING|
+        100|PENDING|
+    "#]]);
+    check(&["-P", "--delimiter", ";", "-o", "jobid,maxrss,totalcpu,tags,gpus"], expect![[r#"
+        JobID;MaxRSS;TotalCPU;Tags;GPUs
+        95;;00:00.000;;1
+        99;1206K;01:02.346;a,b;0
+        101;;00:00.000;;0
+        102;;00:00.000;;0
+        98_1;;00:00.000;;0
+        100;;00:00.000;;4
+    "#]]);
+    check(&["-X", "--noheader", "--format=jobid,state%20,jobname%-3"], expect![[r#"
+        95                        RUNNING run 
+        99                         FAILED fa+ 
+        101                        FAILED sig 
+        102                     CANCELLED can 
+        98_1                      RUNNING arr 
+        100                       PENDING big 
+    "#]]);
+}
+
+#[test]
+fn the_query_carries_times_and_filters() {
+    let controller = FakeController::start(answer);
+    controller.run(GACCT, &["-j", "98_5,17", "-s", "F,CA", "-D"]);
+    controller.run(GACCT, &["-u", "0", "-A", "lab", "-r", "main", "--name", "x", "-S", "2026-11-20", "-E", "2026-11-20T09:05"]);
+    let paths: Vec<String> = controller.requests().iter().map(|request| request.path.clone()).collect();
+    expect![[r#"
+        /v1/runs?attempts=true&job=98_5,17&state=FAILED,CANCELLED
+        /v1/runs?account=lab&from=2026-11-20T00%3A00%3A00Z&name=x&partition=main&to=2026-11-20T09%3A05%3A00Z&user=root"#]].assert_eq(&paths.join("\n"));
+}
+
+#[test]
+fn without_times_and_jobs_it_is_since_midnight() {
+    let controller = FakeController::start(answer);
+    controller.run(GACCT, &[]);
+    let path = &controller.requests()[0].path;
+    assert!(path.starts_with("/v1/runs?from=20") && path.ends_with("T00%3A00%3A00Z") | path.contains("T00%3A00%3A00Z&user="), "{path}");
+}
+
+#[test]
+fn reports_add_up() {
+    check(&["report", "--by", "account,gpu-type", "--from", "2026-11-01"], expect![[r#"
+        ACCOUNT GPU_TYPE JOBS GPU_HOURS CPU_HOURS
+        lab     h100        3      12.2     100.0
+        other               1       0.0       2.5
+        TOTAL               4      12.2     102.5
+    "#]]);
+    check(&["report", "--by", "account,gpu-type", "-P", "-n"], expect![[r#"
+        lab|h100|3|12.2|100.0
+        other||1|0.0|2.5
+    "#]]);
+    check(&["report", "--by", "acount"], expect![[r#"
+        stderr: gacct: --by: there is no group "acount". Did you mean "account"? Groups are account, user, partition, gpu-type, tag
+        exit: Some(2)
+    "#]]);
+    check(&["report", "--from", "2026-11-02", "--to", "2026-11-01"], expect![[r#"
+        stderr: gacct: --from (2026-11-02T00:00:00Z) is not before --to (2026-11-01T00:00:00Z): there is nothing between them
+        exit: Some(2)
+    "#]]);
+    let controller = FakeController::start(answer);
+    controller.run(GACCT, &["report", "--by", "account", "--from", "2026-11-01", "--to", "2026-11-20"]);
+    expect!["/v1/report?by=account&from=2026-11-01T00%3A00%3A00Z&to=2026-11-20T00%3A00%3A00Z"].assert_eq(&controller.requests()[0].path);
+}
+
+#[test]
+fn mistakes_are_refused() {
+    check(&["-o", "nosuchfield"], expect![[r#"
+        stderr: gacct: Invalid field requested: "nosuchfield". gacct -e lists them
+        exit: Some(1)
+    "#]]);
+    check(&["-S", "soon"], expect![[r#"
+        stderr: gacct: --starttime: time "soon" is no time that can be read. Try now+1hour, 16:00, tomorrow, 2027-01-09 or 2027-01-09T06:00
+        exit: Some(2)
+    "#]]);
+    check(&["-s", "BROKEN"], expect![[r#"
+        stderr: gacct: "BROKEN" is no state of a job. States are PENDING, RUNNING, SUSPENDED, COMPLETING, COMPLETED, FAILED, CANCELLED, TIMEOUT, NODE_FAIL, OUT_OF_MEMORY, PREEMPTED, or all
+        exit: Some(2)
+    "#]]);
+}
+
+#[test]
+fn fields_and_json_are_listed() {
+    let controller = FakeController::start(answer);
+    assert!(controller.run(GACCT, &["-e"]).stdout.starts_with("Account             AllocCPUS "));
+    let ran = controller.run(GACCT, &["--json"]);
+    assert_eq!(ran.stdout.lines().count(), 1);
+    assert_eq!(serde_json::from_str::<Value>(&ran.stdout).unwrap()["runs"].as_array().map(Vec::len), Some(6));
+}

@@ -1,0 +1,185 @@
+//! `gnodes` as a process, against canned answers. The lines of `-p` are those that sinfo 22.05.8 prints.
+
+use expect_test::{Expect, expect};
+use gcli::fake_controller::{Answer, FakeController, Request};
+use serde_json::{Value, json};
+
+const GNODES: &str = env!("CARGO_BIN_EXE_gnodes");
+
+fn node(name: &str, state: &str, more: Value) -> Value {
+    let gpu = |slot: u16, job: &[&str], fault: &str| {
+        json!({"slot": slot, "index": slot, "minor": slot + 2, "uuid": format!("GPU-{name}-{slot}"), "type": "h100",
+               "memory_mib": 81559, "jobs": job, "fault": fault, "present": true})
+    };
+    let held: &[&str] = if state.starts_with("MIXED") { &["95"] } else { &[] };
+    let mut node = json!({
+        "name": name, "state": state, "role": "compute", "partitions": ["main"], "features": ["a100"],
+        "cpus": 16, "cpus_alloc": 0, "mem_bytes": 8000u64 << 20, "mem_alloc_bytes": 0, "gpu_summary": "h100:2",
+        "gpus": [gpu(0, held, ""), gpu(1, &[], if name == "n3" { "XID 79" } else { "" })], "gpus_alloc": 0.0,
+        "runs": [], "drains": [], "unfit": "", "isolation": "fence", "declared": false, "version": "0.1.0",
+        "os": "Linux 6.18", "driver": "550.1", "last_seen": "2026-11-20T09:05:40Z", "boot_time": "2026-11-20T08:12:53Z",
+        "strikes": []
+    });
+    node.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    node
+}
+
+fn answer(request: &Request) -> Answer {
+    let drain = json!([{"owner": "admin:root", "reason": "fan replaced on Monday", "since": "2026-11-20T09:00:00Z"}]);
+    match request.path.as_str() {
+        "/v1/nodes" => Answer::ok(
+            json!({"schema": 1, "nodes": [
+                node("n1", "IDLE", json!({})),
+                node("node2", "MIXED", json!({"cpus_alloc": 4, "mem_alloc_bytes": 500u64 << 20, "runs": ["95-1"]})),
+                node("n3", "IDLE+DRAIN", json!({"partitions": ["main", "long"], "drains": drain, "declared": true})),
+                node("n10", "DOWN", json!({"isolation": "none"})),
+                node("n4", "IDLE", json!({})),
+            ]})
+            .to_string(),
+        ),
+        "/v1/partitions" => Answer::ok(
+            json!({"schema": 1, "partitions": [
+                {"name": "main", "is_default": true, "state": "up", "max_time_secs": 86400, "nodes": ["n1"], "priority_tier": 1},
+                {"name": "long", "is_default": false, "state": "down", "nodes": [], "priority_tier": 1},
+            ]})
+            .to_string(),
+        ),
+        _ => Answer::refuse(404, "not_found", "no such path"),
+    }
+}
+
+fn check(words: &[&str], want: Expect) {
+    want.assert_eq(&FakeController::start(answer).run(GNODES, words).text());
+}
+
+#[test]
+fn nodes_are_listed_with_their_gpus_and_what_is_wrong() {
+    check(&[], expect![[r#"
+        NODE  STATE   PARTITIONS CPUS    MEMORY GPUS     NOTES
+        n1    idle    main       0/16    0/7.8G h100:0/2
+        node2 mixed   main       4/16 500M/7.8G h100:1/2
+        n3    drained main,long  0/16    0/7.8G h100:0/2 fan replaced on Monday; gpu1 XID 79; declared
+        n10   down    main       0/16    0/7.8G h100:0/2 Not responding; isolation none
+        n4    idle    main       0/16    0/7.8G h100:0/2
+    "#]]);
+    check(&["-h", "-t", "drain,down"], expect![[r#"
+        n3  drained main,long 0/16 0/7.8G h100:0/2 fan replaced on Monday; gpu1 XID 79; declared
+        n10 down    main      0/16 0/7.8G h100:0/2 Not responding; isolation none
+    "#]]);
+    check(&["-h", "-n", "n[1-4]", "--long"], expect![[r#"
+        n1 idle    main      0/16 0/7.8G h100:0/2 a100 0.1.0
+        n3 drained main,long 0/16 0/7.8G h100:0/2 a100 0.1.0     fan replaced on Monday; gpu1 XID 79; declared
+        n4 idle    main      0/16 0/7.8G h100:0/2 a100 0.1.0
+    "#]]);
+}
+
+#[test]
+fn partitions_are_listed_as_sinfo_lists_them() {
+    check(&["-p"], expect![[r#"
+        PARTITION AVAIL  TIMELIMIT  NODES  STATE NODELIST
+        main*        up 1-00:00:00      1   down n10
+        main*        up 1-00:00:00      1  drain n3
+        main*        up 1-00:00:00      1    mix node2
+        main*        up 1-00:00:00      2   idle n[1,4]
+        long       down   infinite      1  drain n3
+    "#]]);
+    check(&["-p", "main", "-n", "n1,node2"], expect![[r#"
+        PARTITION AVAIL  TIMELIMIT  NODES  STATE NODELIST
+        main*        up 1-00:00:00      1    mix node2
+        main*        up 1-00:00:00      1   idle n1
+    "#]]);
+    check(&["-s", "-p", "main", "-n", "n1,node2"], expect![[r#"
+        PARTITION AVAIL  TIMELIMIT   NODES(A/I/O/T) NODELIST
+        main*        up 1-00:00:00          1/1/0/2 n1,node2
+    "#]]);
+    check(&["-R"], expect![[r#"
+        REASON               USER      TIMESTAMP           NODELIST
+        Not responding       Unknown   Unknown             n10
+        fan replaced on Mond root      2026-11-20T09:00:00 n3
+    "#]]);
+    check(&["-p", "nosuch", "-h"], expect![[""]]);
+}
+
+#[test]
+fn formats_print_what_sinfo_printed() {
+    check(&["-h", "-n", "node2", "-o", "%P|%a|%l|%D|%t|%T|%N|%c|%m|%C|%f|%F|%w|%R|%n"], expect![[r#"
+        main*|up|1-00:00:00|1|mix|mixed|node2|16|8000|4/12/0/16|a100|1/0/0/1|1|main|node2
+    "#]]);
+    check(&["-h", "-N", "-n", "n1,node2", "-O", "NodeList,AllocMem,Memory,CPUsState,StateLong"], expect![[r#"
+        n1                  0                   8000                0/16/0/16           idle                
+        node2               500                 8000                4/12/0/16           mixed               
+    "#]]);
+    check(&["-h", "-N", "-n", "node2", "-O", "nodehost:30,gres:30,gresused:40,statelong"], expect![[r#"
+        node2                         gpu:h100:2                    gpu:h100:1                              mixed               
+    "#]]);
+    check(&["-h", "-o", "%P,%m", "-n", "n1"], expect!["main*,8000\n"]);
+    check(&["-h", "-N", "-l", "-p", "long"], expect![[r#"
+        n3              1 long          drained    16     8000 gpu:h100:2           fan replaced on Monday
+    "#]]);
+}
+
+#[test]
+fn one_node_in_full_names_each_gpu() {
+    check(&["n3"], expect![[r#"
+        NodeName=n3 State=IDLE+DRAIN Role=compute
+           Partitions=main,long
+           CPUAlloc=0 CPUTot=16
+           RealMemory=8000 AllocMem=0
+           AvailableFeatures=a100
+           Gres=gpu:h100:2 GresUsed=gpu:h100:0
+           OS=Linux 6.18 Driver=550.1 Version=0.1.0
+           Isolation=fence Resources=declared
+           BootTime=2026-11-20T08:12:53 LastSeen=2026-11-20T09:05:40
+           Reason=fan replaced on Monday
+           Drain=admin:root since 2026-11-20T09:00:00: fan replaced on Monday
+           GPU=0 Type=h100 Index=0 Minor=2 UUID=GPU-n3-0 Memory=81559M Jobs=none
+           GPU=1 Type=h100 Index=1 Minor=3 UUID=GPU-n3-1 Memory=81559M Jobs=none Fault=XID 79
+
+    "#]]);
+    check(&["n1", "nod2"], expect![[r#"
+        NodeName=n1 State=IDLE Role=compute
+           Partitions=main
+           CPUAlloc=0 CPUTot=16
+           RealMemory=8000 AllocMem=0
+           AvailableFeatures=a100
+           Gres=gpu:h100:2 GresUsed=gpu:h100:0
+           OS=Linux 6.18 Driver=550.1 Version=0.1.0
+           Isolation=fence Resources=found
+           BootTime=2026-11-20T08:12:53 LastSeen=2026-11-20T09:05:40
+           GPU=0 Type=h100 Index=0 Minor=2 UUID=GPU-n1-0 Memory=81559M Jobs=none
+           GPU=1 Type=h100 Index=1 Minor=3 UUID=GPU-n1-1 Memory=81559M Jobs=none
+
+        stderr: gnodes: there is no node "nod2". Did you mean "node2"?
+        exit: Some(1)
+    "#]]);
+}
+
+#[test]
+fn mistakes_are_refused_with_a_guess() {
+    check(&["-t", "drian"], expect![[r#"
+        stderr: gnodes: "drian" is no state of a node. Did you mean "drain"? States are idle, mixed, mix, allocated, alloc, drained, draining, drng, drain, down, unknown, unk
+        exit: Some(2)
+    "#]]);
+    check(&["-n", "node[1-1000000000]"], expect![[r#"
+        stderr: gnodes: --nodes: the host list names 1000000000 nodes and 65536 are the most. Use a smaller range
+        exit: Some(2)
+    "#]]);
+    check(&["-o", "%Y"], expect![[r#"
+        stderr: gnodes: format "%Y": there is no column %Y. --help lists them
+        exit: Some(2)
+    "#]]);
+}
+
+#[test]
+fn json_is_one_line_and_follows_the_filters() {
+    let controller = FakeController::start(answer);
+    let count = |words: &[&str], key: &str| {
+        let ran = controller.run(GNODES, words);
+        assert_eq!(ran.stdout.lines().count(), 1);
+        serde_json::from_str::<Value>(&ran.stdout).unwrap()[key].as_array().map(Vec::len)
+    };
+    assert_eq!(count(&["--json"], "nodes"), Some(5));
+    assert_eq!(count(&["--json", "-t", "idle"], "nodes"), Some(2));
+    assert_eq!(count(&["--json", "n3", "n4"], "nodes"), Some(2));
+    assert_eq!(count(&["--json", "-p"], "partitions"), Some(2));
+}

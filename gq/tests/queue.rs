@@ -1,0 +1,339 @@
+//! `gq` and `gdel` as processes, against canned answers of the API. Where Slurm's format is meant, the wanted
+//! lines are those that Slurm 22.05.8 printed for the same jobs.
+
+use expect_test::{Expect, expect};
+use gcli::fake_controller::{Answer, FakeController, Request};
+use serde_json::{Value, json};
+
+const GQ: &str = env!("CARGO_BIN_EXE_gq");
+const GDEL: &str = env!("CARGO_BIN_EXE_gdel");
+
+/// The queue that the recorded session of Slurm had.
+fn queue() -> Vec<Value> {
+    let job = |id: u64, name: &str, more: Value| {
+        let mut job = json!({
+            "id": id, "shown_id": id.to_string(), "name": name, "user": "root", "uid": 0, "account": "root",
+            "partition": "main", "qos": "normal", "state": "PENDING", "reason": "None", "priority": 4294901682u64,
+            "nodes": 1, "nodelist": "", "cpus": 1, "ntasks": 1, "mem": "100M", "mem_bytes": 104857600, "gpus": "",
+            "gpu_count": 0.0, "time_limit_secs": 600, "elapsed_secs": 0, "submit_time": "2026-11-20T09:05:27Z",
+            "exit_code": {"code": 0, "signal": 0}, "attempts": 0, "work_dir": "/home/me/w", "command": "",
+            "stdout": format!("/home/me/w/slurm-{id}.out"), "stderr": "", "stdin": "/dev/null", "comment": "",
+            "constraint": "", "req_nodelist": "", "exclude": "", "exclusive": false, "requeue": true,
+            "submit_host": "login1", "tags": []
+        });
+        job.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        job
+    };
+    let running = |elapsed: i64, end: &str| {
+        json!({"state": "RUNNING", "nodelist": "node2", "elapsed_secs": elapsed, "attempts": 1,
+               "start_time": "2026-11-20T09:05:27Z", "end_time": end})
+    };
+    let with = |mut one: Value, more: Value| {
+        one.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        one
+    };
+    vec![
+        job(97, "dep", json!({"reason": "Dependency", "priority": 4294901682u64})),
+        job(98, "arr", json!({"shown_id": "98_5", "array_id": 98, "array_index": 5, "reason": "JobArrayTaskLimit",
+            "priority": 4294901681u64, "stdout": "/dev/null"})),
+        job(119, "wrap", json!({"reason": "PartitionTimeLimit", "reason_text": "asks for 99 days, the partition gives 1",
+            "priority": 4294901664u64, "time_limit_secs": 8553600})),
+        job(95, "run", with(running(14, "2026-11-20T10:05:27Z"), json!({"priority": 4294901683u64, "cpus": 2, "mem": "300M",
+            "mem_bytes": 314572800, "gpus": "1", "gpu_count": 1.0, "time_limit_secs": 3600, "comment": "a b",
+            "gpus_held": ["node2:h100:0"], "tags": ["sweep", "x"], "later": {"dependency": "afterok:1"},
+            "stdout": "/home/me/w/run-95.out"}))),
+        job(104, "arr", with(running(14, "2026-11-20T09:15:27Z"), json!({"shown_id": "98_1", "array_id": 98, "array_index": 1,
+            "priority": 4294901681u64, "stdout": "/dev/null"}))),
+    ]
+}
+
+/// Serves the queue as the controller does: filters by `job` only, which is what the tests need.
+fn answer(request: &Request) -> Answer {
+    let listing = |jobs: Vec<Value>| Answer::ok(json!({"schema": 1, "jobs": jobs}).to_string());
+    let (path, query) = request.path.split_once('?').unwrap_or((&request.path, ""));
+    let job = query.split('&').find_map(|pair| pair.strip_prefix("job="));
+    let one = |id: &str| queue().into_iter().filter(|job| job["shown_id"] == id).collect::<Vec<_>>();
+    match path {
+        "/v1/jobs" => match job {
+            Some(ids) => listing(ids.split(',').flat_map(one).collect()),
+            None => listing(queue()),
+        },
+        "/v1/jobs/95/log" => Answer::ok(r#"{"schema":1,"lines":["09:05:27 submitted by root","09:05:27 run 1 prepared on node2\u001b[2J"]}"#),
+        "/v1/jobs/95/script" => Answer::Json(200, "#!/bin/sh\nhostname\n".into()),
+        "/v1/jobs/cancel" => Answer::ok(match serde_json::from_str::<Value>(&request.body).unwrap()["jobs"][0].as_str() {
+            Some("999999") => r#"{"schema":1,"results":[{"job":"999999","ok":false,"code":"not_found","error":"there is no job 999999"}]}"#,
+            Some(_) => r#"{"schema":1,"results":[{"job":"95","ok":true},{"job":"98_5","ok":true}]}"#,
+            None => r#"{"schema":1,"results":[]}"#,
+        }),
+        path => match path.strip_prefix("/v1/jobs/").map(one) {
+            Some(jobs) if !jobs.is_empty() => listing(jobs),
+            _ => Answer::refuse(404, "not_found", "job 999999: there is no such job"),
+        },
+    }
+}
+
+fn check(program: &str, words: &[&str], want: Expect) {
+    want.assert_eq(&FakeController::start(answer).run(program, words).text());
+}
+
+#[test]
+fn the_listing_has_squeues_columns_and_the_gpus() {
+    check(GQ, &[], expect![[r#"
+        JOBID PARTITION NAME USER ST TIME NODES GPUS NODELIST(REASON)
+           97 main      dep  root PD 0:00     1 0    (Dependency)
+         98_5 main      arr  root PD 0:00     1 0    (JobArrayTaskLimit)
+          119 main      wrap root PD 0:00     1 0    (PartitionTimeLimit)
+           95 main      run  root R  0:14     1 1    node2
+         98_1 main      arr  root R  0:14     1 0    node2
+    "#]]);
+    check(GQ, &["--long", "-h"], expect![[r#"
+          97 main dep  root root PENDING 0:00       10:00 1 0   (Dependency)
+        98_5 main arr  root root PENDING 0:00       10:00 1 0   (JobArrayTaskLimit)
+         119 main wrap root root PENDING 0:00 99-00:00:00 1 0   (PartitionTimeLimit)
+          95 main run  root root RUNNING 0:14     1:00:00 1 1   node2
+        98_1 main arr  root root RUNNING 0:14       10:00 1 0   node2
+    "#]]);
+}
+
+#[test]
+fn formats_print_what_squeue_printed() {
+    // As recorded, but for the priorities' last digits of rounding, which are the same too.
+    check(GQ, &["-h", "-o", "%i|%j|%u|%P|%T|%t|%M|%l|%L|%D|%C|%m|%b|%R|%r|%N|%B|%p|%Q|%a|%q|%S|%V|%e|%Z|%o|%k|%f|%A|%F|%K"], expect![[r#"
+        97|dep|root|main|PENDING|PD|0:00|10:00|10:00|1|1|100M|N/A|(Dependency)|Dependency||n/a|0.99998472328297|4294901682|root|normal|N/A|2026-11-20T09:05:27|N/A|/home/me/w|(null)|(null)|(null)|97|97|N/A
+        98_5|arr|root|main|PENDING|PD|0:00|10:00|10:00|1|1|100M|N/A|(JobArrayTaskLimit)|JobArrayTaskLimit||n/a|0.99998472305014|4294901681|root|normal|N/A|2026-11-20T09:05:27|N/A|/home/me/w|(null)|(null)|(null)|98|98|5
+        119|wrap|root|main|PENDING|PD|0:00|99-00:00:00|99-00:00:00|1|1|100M|N/A|(PartitionTimeLimit)|PartitionTimeLimit||n/a|0.99998471909202|4294901664|root|normal|N/A|2026-11-20T09:05:27|N/A|/home/me/w|(null)|(null)|(null)|119|119|N/A
+        95|run|root|main|RUNNING|R|0:14|1:00:00|59:46|1|2|300M|gres:gpu:1|node2|None|node2|node2|0.99998472351581|4294901683|root|normal|2026-11-20T09:05:27|2026-11-20T09:05:27|2026-11-20T10:05:27|/home/me/w|(null)|a b|(null)|95|95|N/A
+        98_1|arr|root|main|RUNNING|R|0:14|10:00|9:46|1|1|100M|N/A|node2|None|node2|node2|0.99998472305014|4294901681|root|normal|2026-11-20T09:05:27|2026-11-20T09:05:27|2026-11-20T09:15:27|/home/me/w|(null)|(null)|(null)|104|98|1
+    "#]]);
+    check(GQ, &["-j", "95", "-o", r#""%i","%j","%t","%M","%L","%D","%C","%m","%b","%R""#], expect![[r#"
+        "JOBID","NAME","ST","TIME","TIME_LEFT","NODES","CPUS","MIN_MEMORY","TRES_PER_NODE","NODELIST(REASON)"
+        "95","run","R","0:14","59:46","1","2","300M","gres:gpu:1","node2"
+    "#]]);
+    check(GQ, &["-j", "95", "-O", "jobid,name,state"], expect![[r#"
+        JOBID               NAME                STATE               
+        95                  run                 RUNNING             
+    "#]]);
+    check(
+        GQ,
+        &["-h", "--array", "-j", "95", "--Format", "jobid:#,name:#,state:#,username:#,timeused:#,timelimit:#,StartTime:#,tres-alloc:#,partition:#,nodelist:#,stdout:#,command:#,statecompact:#,reason:#,ArrayJobID:#,ArrayTaskID:#"],
+        expect![[r#"
+            95#run#RUNNING#root#0:14#1:00:00#2026-11-20T09:05:27#cpu=2,mem=300M,node=1,billing=2,gres/gpu=1#main#node2#/home/me/w/run-95.out#(null)#R#None#95#N/A#
+        "#]],
+    );
+    let default = "%.18i %.9P %.8j %.8u %.2t %.10M %.6D %R";
+    check(GQ, &["-j", "98_5,98_1", "-o", default], expect![[r#"
+                     JOBID PARTITION     NAME     USER ST       TIME  NODES NODELIST(REASON)
+                      98_5      main      arr     root PD       0:00      1 (JobArrayTaskLimit)
+                      98_1      main      arr     root  R       0:14      1 node2
+    "#]]);
+}
+
+#[test]
+fn variables_of_squeue_are_honoured() {
+    let controller = FakeController::start(answer);
+    let run = |words: &[&str], variable| controller.run_with(GQ, words, &[variable], "").text();
+    assert_eq!(run(&["-h", "-j", "95"], ("SQUEUE_FORMAT", "%i %T")), "95 RUNNING\n");
+    assert_eq!(run(&["-h", "-j", "95", "-o", "%S"], ("SLURM_TIME_FORMAT", "%s")), "1795165527\n");
+}
+
+#[test]
+fn sorting_is_by_value_and_stable() {
+    check(GQ, &["-h", "-S", "-t,-i", "-o", "%i %t"], expect![[r#"
+        98_1 R
+        95 R
+        119 PD
+        98_5 PD
+        97 PD
+    "#]]);
+}
+
+#[test]
+fn only_the_columns_that_are_shown_are_asked_for() {
+    let controller = FakeController::start(answer);
+    controller.run(GQ, &["-h", "-u", "root", "-t", "pd", "-p", "main", "-r", "-S", "p", "-o", "%i %T"]);
+    expect![[r#"/v1/jobs?columns=id,shown_id,state,priority&expand=true&partition=main&state=PENDING&user=root"#]].assert_eq(&controller.requests()[0].path);
+}
+
+#[test]
+fn a_job_in_full_reads_like_scontrol() {
+    check(GQ, &["95"], expect![[r#"
+        JobId=95 JobName=run
+           UserId=root(0)
+           Priority=4294901683 Nice=0 Account=root QOS=normal
+           JobState=RUNNING Reason=None Dependency=(null)
+           Requeue=1 Restarts=0 ExitCode=0:0
+           RunTime=00:00:14 TimeLimit=01:00:00
+           SubmitTime=2026-11-20T09:05:27 EligibleTime=Unknown
+           StartTime=2026-11-20T09:05:27 EndTime=2026-11-20T10:05:27
+           Partition=main AllocNode=login1
+           ReqNodeList=(null) ExcNodeList=(null)
+           NodeList=node2
+           BatchHost=node2
+           NumNodes=1 NumCPUs=2 NumTasks=1
+           TRES=cpu=2,mem=300M,node=1,billing=2,gres/gpu=1
+           MinMemoryNode=300M
+           Features=(null) OverSubscribe=OK
+           TresPerNode=gres:gpu:1
+           GPUs=node2:h100:0
+           Command=(null)
+           WorkDir=/home/me/w
+           Comment=a b
+           StdErr=/home/me/w/run-95.out
+           StdIn=/dev/null
+           StdOut=/home/me/w/run-95.out
+           Tags=sweep,x
+           NotActedOn=--dependency=afterok:1
+   
+    "#]]);
+}
+
+#[test]
+fn why_says_what_stands_against_the_start() {
+    check(GQ, &["--why", "119"], expect![[r#"
+        job 119: PENDING (PartitionTimeLimit)
+          asks for 99 days, the partition gives 1
+    "#]]);
+    check(GQ, &["--why", "95"], expect![[r#"
+        job 95: RUNNING on node2 since 2026-11-20T09:05:27
+    "#]]);
+    check(GQ, &["--why", "119", "--json"], expect![[r#"
+        {"jobs":[{"end_text":"","holds":[],"id":119,"reason":"PartitionTimeLimit","reason_text":"asks for 99 days, the partition gives 1","shown_id":"119","state":"PENDING"}],"schema":1}
+    "#]]);
+}
+
+#[test]
+fn log_and_script_are_passed_on_without_escape_codes() {
+    check(GQ, &["--log", "95"], expect![[r#"
+        09:05:27 submitted by root
+        09:05:27 run 1 prepared on node2?[2J
+    "#]]);
+    check(GQ, &["--script", "95"], expect![[r#"
+        #!/bin/sh
+        hostname
+    "#]]);
+}
+
+#[test]
+fn jobs_that_are_not_there_are_errors_where_one_is_named() {
+    check(GQ, &["-j", "999999"], expect![[r#"
+        stderr: gq: job 999999 is not in the queue. Finished jobs: gq 999999, or gacct -j 999999
+        exit: Some(1)
+    "#]]);
+    check(GQ, &["-h", "-j", "999999,999998"], expect![[""]]);
+    check(GQ, &["999999"], expect![[r#"
+        stderr: gq: job 999999: there is no such job
+        exit: Some(1)
+    "#]]);
+    check(GQ, &["--why", "999999"], expect![[r#"
+        stderr: gq: job 999999: there is no such job
+        exit: Some(1)
+    "#]]);
+    check(GQ, &["-t", "RUNING"], expect![[r#"
+        stderr: gq: "RUNING" is no state of a job. Did you mean "RUNNING"? States are PENDING, RUNNING, SUSPENDED, COMPLETING, COMPLETED, FAILED, CANCELLED, TIMEOUT, NODE_FAIL, OUT_OF_MEMORY, PREEMPTED, or all
+        exit: Some(2)
+    "#]]);
+    check(GQ, &["-o", "%Y"], expect![[r#"
+        stderr: gq: format "%Y": there is no column %Y. --help lists them
+        exit: Some(2)
+    "#]]);
+}
+
+#[test]
+fn json_is_one_line_of_the_contract() {
+    let ran = FakeController::start(answer).run(GQ, &["--json"]);
+    assert_eq!(ran.stdout.lines().count(), 1);
+    let value: Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!((value["schema"].as_u64(), value["jobs"].as_array().map(Vec::len)), (Some(1), Some(5)));
+    let ran = FakeController::start(answer).run(GQ, &["95", "98_1", "--json"]);
+    assert_eq!(serde_json::from_str::<Value>(&ran.stdout).unwrap()["jobs"].as_array().map(Vec::len), Some(2));
+}
+
+#[test]
+fn output_is_followed_to_its_end() {
+    let dir = std::env::temp_dir().join(format!("gq-follow-{}", std::process::id()));
+    std::fs::create_dir(&dir).unwrap();
+    let (file, asked) = (dir.join("out"), std::sync::atomic::AtomicU32::new(0));
+    std::fs::write(&file, "first\n").unwrap();
+    let path = file.clone();
+    let controller = FakeController::start(move |_| {
+        let state = match asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
+            0 => "RUNNING",
+            // What the job writes last is there before the controller knows that it is over.
+            _ => {
+                std::fs::write(&path, "first\nlast\n").unwrap();
+                "COMPLETED"
+            }
+        };
+        Answer::ok(json!({"schema": 1, "jobs": [{"id": 7, "shown_id": "7", "state": state, "work_dir": "/", "stdout": path}]}).to_string())
+    });
+    assert_eq!(controller.run(GQ, &["--follow", "7"]).text(), "first\nlast\n");
+    std::fs::remove_dir_all(dir).unwrap();
+    check(GQ, &["--follow", "98_1"], expect![[r#"
+        stderr: gq: job 98_1 writes to no file, so there is nothing to follow
+        exit: Some(1)
+    "#]]);
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let rows: Vec<Value> = (1..20_000).map(|id| json!({"id": id, "shown_id": id.to_string()})).collect();
+    let body = json!({"schema": 1, "jobs": rows}).to_string();
+    let controller = FakeController::start(move |_| Answer::ok(body.clone()));
+    let script = format!("{{ {GQ} -h -o %i; echo $? >&2; }} | head -1");
+    let ran = controller.run_with("/bin/sh", &["-c", &script], &[("PATH", "/usr/bin:/bin")], "");
+    assert_eq!((ran.stdout.as_str(), ran.stderr.as_str()), ("1\n", "0\n"));
+}
+
+#[test]
+fn no_controller_is_exit_code_3() {
+    let controller = FakeController::start(answer);
+    std::fs::write(controller.config(), "socket = \"/nonexistent/gpuctld.sock\"\n").unwrap();
+    let ran = controller.run(GQ, &[]);
+    assert_eq!(ran.exit, Some(3));
+    assert!(ran.stderr.starts_with("gq: no controller answers at /nonexistent/gpuctld.sock"), "{}", ran.stderr);
+    std::fs::write(controller.config(), "sockett = 1\n").unwrap();
+    let ran = controller.run(GQ, &[]);
+    assert!(ran.exit == Some(1) && ran.stderr.contains(r#"unknown key "sockett". Did you mean "socket"?"#), "{}", ran.stderr);
+}
+
+#[test]
+fn cancelling_says_what_was_done() {
+    check(GDEL, &["-v", "95", "98_5"], expect![[r#"
+        stderr: gdel: cancelled job 95
+        stderr: gdel: cancelled job 98_5
+    "#]]);
+    check(GDEL, &["999999"], expect![[r#"
+        stderr: gdel: there is no job 999999
+        exit: Some(1)
+    "#]]);
+    check(GDEL, &[], expect![[r#"
+        stderr: gdel: which jobs? Name them (gdel 17 98_5), or choose them with -u, --me, -n, -p, -t, -A, -q or -w
+        exit: Some(2)
+    "#]]);
+    check(GDEL, &["-s", "TREM", "95"], expect![[r#"
+        stderr: gdel: invalid value 'TREM' for '--signal <SIGNAL>': signal "TREM" is not known. Did you mean "TERM"? Try USR1, TERM, or a number from 1 to 64
+        stderr: 
+        stderr: For more information, try '--help'.
+        exit: Some(2)
+    "#]]);
+    check(GDEL, &["--name=nosuch"], expect![[""]]);
+}
+
+#[test]
+fn filters_and_signals_reach_the_controller() {
+    let controller = FakeController::start(answer);
+    controller.run(GDEL, &["-s", "usr1", "-b", "-u", "root"]);
+    controller.run(GDEL, &["-n", "x", "-t", "PD", "98_[1-3]"]);
+    let bodies: Vec<String> = controller.requests().iter().map(|request| request.body.clone()).collect();
+    expect![[r#"
+        {"jobs":[],"filter":{"user":"root","state":"RUNNING,SUSPENDED"},"signal":10,"batch_only":true}
+        {"jobs":["98_[1-3]"],"filter":{"name":"x","state":"PENDING"},"batch_only":false}"#]].assert_eq(&bodies.join("\n"));
+}
+
+#[test]
+fn interactive_cancelling_asks_for_each() {
+    let controller = FakeController::start(answer);
+    let ran = controller.run_with(GDEL, &["-i", "-p", "main"], &[], "n\ny\nn\n");
+    assert!(ran.stderr.starts_with("Cancel job 97 name=dep partition=main [y/n]? "), "{}", ran.stderr);
+    assert_eq!(controller.requests()[1].body, r#"{"jobs":["98_5"],"batch_only":false}"#);
+}

@@ -1,0 +1,265 @@
+//! `gsub` as a process, against a controller that takes everything: what is sent, what is said, how it exits.
+
+use expect_test::{Expect, expect};
+use gcli::fake_controller::{Answer, FakeController, Request};
+use serde_json::Value;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+const GSUB: &str = env!("CARGO_BIN_EXE_gsub");
+
+fn answer(request: &Request) -> Answer {
+    match request.path.as_str() {
+        "/v1/jobs" => Answer::ok(r#"{"schema":1,"id":17,"notes":["no time limit was asked for; it is 1-00:00:00"]}"#),
+        "/v1/jobs/dry-run" => Answer::ok(r#"{"schema":1,"nodelist":"","cpus":2,"partition":"main","reason":"Resources","text":"needs 2 h100 on a node; node1 has 1 free of 8"}"#),
+        path if path.starts_with("/v1/jobs/17/wait") => {
+            Answer::ok(r#"{"schema":1,"jobs":[{"id":17,"state":"COMPLETED"},{"id":18,"state":"FAILED","exit_code":{"code":0,"signal":9}}]}"#)
+        }
+        _ => Answer::refuse(404, "not_found", "no such path"),
+    }
+}
+
+/// Runs gsub beside a script `job.sh` with this head.
+fn submit(head: &str, words: &[&str], variables: &[(&str, &str)]) -> (FakeController, String) {
+    let controller = FakeController::start(answer);
+    std::fs::write(controller.dir().join("job.sh"), format!("#!/bin/sh\n{head}\nhostname\n")).unwrap();
+    let ran = controller.run_with(GSUB, words, variables, "");
+    let text = ran.text().replace(&controller.dir().display().to_string(), "DIR");
+    (controller, text)
+}
+
+fn check(head: &str, words: &[&str], variables: &[(&str, &str)], want: Expect) {
+    want.assert_eq(&submit(head, words, variables).1);
+}
+
+fn sent(controller: &FakeController) -> Value {
+    let requests = controller.requests();
+    serde_json::from_str(&requests.first().expect("something was sent").body).unwrap()
+}
+
+#[test]
+fn stdout_is_the_id_and_nothing_else() {
+    let (controller, text) = submit("#SBATCH -J fit -n2", &["-t", "30", "job.sh", "--epochs", "10"], &[]);
+    expect![[r#"
+        17
+        stderr: gsub: no time limit was asked for; it is 1-00:00:00
+    "#]]
+    .assert_eq(&text);
+    let sent = sent(&controller);
+    let (spec, launch) = (&sent["spec"], &sent["spec"]["launch"]);
+    assert_eq!((spec["name"].as_str(), spec["time_limit_secs"].as_u64(), spec["request"]["ntasks"].as_u64()), (Some("fit"), Some(1800), Some(2)));
+    assert_eq!(launch["argv"].as_array().map(Vec::len), Some(2));
+    assert_eq!(launch["work_dir"].as_str(), controller.dir().to_str());
+    assert_eq!(launch["command"].as_str(), controller.dir().join("job.sh").to_str());
+    assert!(launch["submit_host"].as_str().is_some_and(|host| !host.is_empty()) && launch["umask"].is_u64());
+    assert!(sent["script"].as_str().unwrap().ends_with("\nhostname\n"));
+    assert_eq!(sent["client_key"].as_str().map(str::len), Some(32));
+}
+
+#[test]
+fn the_command_line_outranks_variables_and_these_the_script() {
+    let head = "#SBATCH -p script -A script -q script --mem-per-cpu=1G\n#GSUB --gres=gpu:1";
+    let variables = [("SBATCH_PARTITION", "slurm"), ("GSUB_PARTITION", "ours"), ("SBATCH_ACCOUNT", "slurm")];
+    let (controller, _) = submit(head, &["-p", "cli", "--gpus", "h100:2", "--mem=2G", "job.sh"], &variables);
+    let spec = &sent(&controller)["spec"];
+    let text = |key: &str| spec[key].as_str().unwrap().to_owned();
+    assert_eq!([text("partition"), text("account"), text("qos")], ["cli", "slurm", "script"]);
+    assert_eq!((spec["request"]["gpus"].as_str(), spec["request"]["gpu_scope"].as_str()), (Some("h100:2"), Some("job")));
+    assert_eq!(spec["request"]["mem"]["per_node"].as_u64(), Some(2 << 30));
+    let (controller, _) = submit(head, &["job.sh"], &variables);
+    assert_eq!(sent(&controller)["spec"]["partition"].as_str(), Some("ours"));
+}
+
+#[test]
+fn scripts_come_from_stdin_from_wrap_and_commands_from_behind_dashes() {
+    let controller = FakeController::start(answer);
+    let ran = controller.run_with(GSUB, &["--tag=a", "--tag=b"], &[], "#!/bin/sh\n#SBATCH -J piped\ntrue\n");
+    assert_eq!(ran.stdout, "17\n");
+    controller.run(GSUB, &["--wrap", "echo $HOME"]);
+    controller.run(GSUB, &["-n2", "--", "/usr/bin/python3", "train.py", "--lr=1"]);
+    let bodies: Vec<Value> = controller.requests().iter().map(|request| serde_json::from_str(&request.body).unwrap()).collect();
+    let name = |at: usize| bodies[at]["spec"]["name"].as_str().unwrap();
+    assert_eq!((name(0), name(1), name(2)), ("piped", "wrap", "python3"));
+    assert_eq!(bodies[0]["spec"]["tags"], serde_json::json!(["a", "b"]));
+    assert!(bodies[1]["script"].as_str().unwrap().ends_with("\necho $HOME\n"));
+    assert_eq!(bodies[2]["script"].as_str(), Some(""));
+    assert_eq!(bodies[2]["spec"]["launch"]["argv"], serde_json::json!(["/usr/bin/python3", "train.py", "--lr=1"]));
+}
+
+#[test]
+fn the_environment_goes_as_export_says() {
+    let variables = [("A", "1"), ("B", "2")];
+    let environment = |words: &[&str]| {
+        let (controller, _) = submit("", words, &variables);
+        sent(&controller)["environment"].as_array().unwrap().iter().map(|word| word.as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert!(environment(&["job.sh"]).contains(&"A=1".to_owned()));
+    assert!(environment(&["--export=NONE", "job.sh"]).is_empty());
+    assert_eq!(environment(&["--export=B,C=x", "job.sh"]), ["B=2", "C=x"]);
+}
+
+#[test]
+fn options_of_later_releases_are_stored_from_a_script_and_refused_on_the_command_line() {
+    let (controller, text) = submit("#SBATCH --dependency=afterok:1 --quiet", &["job.sh"], &[]);
+    expect![[r#"
+        17
+        stderr: gsub: job.sh: line 2: --dependency is not acted on yet; it is stored with the job
+        stderr: gsub: job.sh: line 2: --quiet is not acted on yet; it is stored with the job
+        stderr: gsub: no time limit was asked for; it is 1-00:00:00
+    "#]].assert_eq(&text);
+    assert_eq!(sent(&controller)["spec"]["later"], serde_json::json!({"dependency": "afterok:1", "quiet": ""}));
+    check("", &["--dependency=afterok:1", "job.sh"], &[], expect![[r#"
+        stderr: gsub: --dependency is not acted on yet. In a #SBATCH line it is stored with the job; on the command line leave it out
+        exit: Some(2)
+    "#]]);
+    check("#SBATCH --uid=bob", &["job.sh"], &[], expect![[r#"
+        stderr: gsub: job.sh: line 2: --uid has no meaning here: a job belongs to the user whom the kernel names. Submit as that user, for instance with runuser -u NAME
+        exit: Some(1)
+    "#]]);
+    check("", &["job.sh"], &[("SBATCH_CLUSTERS", "a")], expect![[r#"
+        stderr: gsub: SBATCH_CLUSTERS: --clusters has no meaning here: a controller has one cluster. Set GPUPOOL_CONFIG to talk to another
+        exit: Some(2)
+    "#]]);
+}
+
+#[test]
+fn mistakes_say_where_and_what_would_work() {
+    check("#SBATCH --partiton=x", &["job.sh"], &[], expect![[r#"
+        stderr: gsub: job.sh: line 2: unknown option --partiton. Did you mean --partition? gsub --help lists them all.
+        exit: Some(1)
+    "#]]);
+    check("#SBATCH -t 1:xx", &["job.sh"], &[], expect![[r#"
+        stderr: gsub: job.sh: line 2: --time: time limit "1:xx" is in none of the forms minutes, minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes, days-hours:minutes:seconds or UNLIMITED. Try 90 (minutes) or 1:30:00
+        exit: Some(1)
+    "#]]);
+    check("#SBATCH main", &["job.sh"], &[], expect![[r#"
+        stderr: gsub: job.sh: line 2: #SBATCH: "main" is no option
+        exit: Some(1)
+    "#]]);
+    check("", &["job.sh"], &[("SBATCH_TIMELIMIT", "soon")], expect![[r#"
+        stderr: gsub: SBATCH_TIMELIMIT: --time: time limit "soon" is in none of the forms minutes, minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes, days-hours:minutes:seconds or UNLIMITED. Try 90 (minutes) or 1:30:00
+        exit: Some(2)
+    "#]]);
+    check("", &["--nosuchflag"], &[], expect![[r#"
+        stderr: gsub: unknown option --nosuchflag. gsub --help lists them all.
+        exit: Some(2)
+    "#]]);
+    check("", &["jb.sh"], &[], expect![[r#"
+        stderr: gsub: cannot open jb.sh: there is no such file. Did you mean "job.sh"?
+        exit: Some(1)
+    "#]]);
+    check("", &["."], &[], expect![[r#"
+        stderr: gsub: . is a directory. Name the script in it
+        exit: Some(1)
+    "#]]);
+    check("", &["/bin/true"], &[], expect![[r#"
+        stderr: gsub: /bin/true: the batch script has a NUL byte at offset 7: it is a binary file. Run a program with gsub -- PROGRAM, or from a script that begins with #!/bin/sh
+        exit: Some(1)
+    "#]]);
+    check("", &["--wrap", "true", "job.sh"], &[], expect![[r#"
+        stderr: gsub: --wrap is a script by itself, and "job.sh" is another. Keep one of them
+        exit: Some(2)
+    "#]]);
+    check("", &["--"], &[], expect![[r#"
+        stderr: gsub: there is no command behind --
+        exit: Some(2)
+    "#]]);
+    check("hostname\n#SBATCH -n4", &["job.sh"], &[], expect![[r#"
+        17
+        stderr: gsub: job.sh: line 3 looks like an option and is none: options begin a line, before the first command
+        stderr: gsub: no time limit was asked for; it is 1-00:00:00
+    "#]]);
+    check("#SBATCH --wrap=x", &["job.sh"], &[], expect![[r#"
+        stderr: gsub: job.sh: line 2: --wrap: it is for the command line, not for a script
+        exit: Some(1)
+    "#]]);
+}
+
+#[test]
+fn texts_that_are_no_scripts_are_refused_before_anything_is_sent() {
+    let controller = FakeController::start(answer);
+    let refuse = |stdin: &str, want: Expect| {
+        want.assert_eq(&controller.run_with(GSUB, &[], &[], stdin).text());
+    };
+    refuse("echo hi\n", expect![[r#"
+        stderr: gsub: stdin: This does not look like a batch script. The first line must start with #! followed by the path to an interpreter. For instance: #!/bin/sh
+        exit: Some(1)
+    "#]]);
+    refuse("", expect![[r#"
+        stderr: gsub: stdin: Batch script is empty. Write #!/bin/sh and the commands to run
+        exit: Some(1)
+    "#]]);
+    refuse("#!/bin/sh\r\ntrue\r\n", expect![[r#"
+        stderr: gsub: stdin: Batch script contains DOS line breaks (\r\n), the first in line 1, instead of expected UNIX line breaks (\n). Convert it, for instance with: sed -i 's/\r$//' SCRIPT
+        exit: Some(1)
+    "#]]);
+    std::fs::write(controller.dir().join("big.sh"), vec![b'x'; 20 << 20]).unwrap();
+    std::fs::write(controller.dir().join("latin.sh"), b"#!/bin/sh\n# gr\xfc\xdfe\n").unwrap();
+    let run = |word: &str| controller.run(GSUB, &[word]).text();
+    expect![[r#"
+        stderr: gsub: big.sh: the batch script has 20971520 bytes and 4194304 (4 MiB) are the most. Keep data in files and let the script read them
+        exit: Some(1)
+    "#]].assert_eq(&run("big.sh"));
+    expect![[r#"
+        stderr: gsub: latin.sh: line 2 is not UTF-8. Convert it, for instance with: iconv -f latin1 -t utf8 SCRIPT
+        exit: Some(1)
+    "#]].assert_eq(&run("latin.sh"));
+    assert!(controller.requests().is_empty());
+}
+
+#[test]
+fn a_directory_that_vanished_is_said() {
+    let controller = FakeController::start(answer);
+    let gone = controller.dir().join("gone");
+    let script = format!("mkdir {0} && cd {0} && rmdir {0} && exec {GSUB} --wrap true", gone.display());
+    let ran = controller.run_with("/bin/sh", &["-c", &script], &[("PATH", "/usr/bin:/bin")], "");
+    expect![[r#"
+        stderr: gsub: the working directory no longer exists. Change to one that does, or use --chdir with an absolute path
+        exit: Some(1)
+    "#]].assert_eq(&ran.text());
+}
+
+#[test]
+fn waiting_ends_with_the_highest_code_of_the_tasks() {
+    let controller = FakeController::start(answer);
+    let ran = controller.run(GSUB, &["-W", "--wrap", "true"]);
+    assert_eq!((ran.stdout.as_str(), ran.exit), ("17\n", Some(137)));
+}
+
+#[test]
+fn a_dry_run_says_what_it_would_wait_for_and_submits_nothing() {
+    let controller = FakeController::start(answer);
+    let ran = controller.run(GSUB, &["--test-only", "--wrap", "true"]);
+    expect![[r#"
+        would wait for 2 CPUs in partition main (Resources)
+          needs 2 h100 on a node; node1 has 1 free of 8
+    "#]].assert_eq(&ran.text());
+    assert!(controller.requests().iter().all(|request| request.path == "/v1/jobs/dry-run"));
+}
+
+#[test]
+fn a_lost_answer_is_asked_again_with_the_same_key() {
+    let asked = AtomicU32::new(0);
+    let controller = FakeController::start(move |request| match asked.fetch_add(1, Ordering::Relaxed) {
+        0 => Answer::HangUp,
+        _ => answer(request),
+    });
+    assert_eq!(controller.run(GSUB, &["--wrap", "true"]).stdout, "17\n");
+    let keys: Vec<Value> = controller.requests().iter().map(|request| serde_json::from_str::<Value>(&request.body).unwrap()["client_key"].clone()).collect();
+    assert!(keys.len() == 2 && keys[0] == keys[1] && keys[0].is_string(), "{keys:?}");
+}
+
+#[test]
+fn refusals_of_the_controller_are_passed_on() {
+    let text = "--gpus h100:16 on one node: the largest node in partition \"train\" has 8. Try --nodes 2 --gpus-per-node h100:8.";
+    let controller = FakeController::start(move |_| Answer::refuse(400, "invalid", text));
+    assert_eq!(controller.run(GSUB, &["--wrap", "true"]).text(), format!("stderr: gsub: {text}\nexit: Some(1)\n"));
+}
+
+#[test]
+fn help_is_short_and_version_is_told() {
+    let controller = FakeController::start(answer);
+    let help = controller.run(GSUB, &["--help"]);
+    assert!(help.exit == Some(0) && help.stdout.contains("-t, --time <TIME>") && help.stdout.contains("Examples:"), "{}", help.stdout);
+    assert!(!help.stdout.contains("--dependency"), "what is not acted on is not offered");
+    assert_eq!(controller.run(GSUB, &["-V"]).stdout, format!("gsub {}\n", env!("CARGO_PKG_VERSION")));
+}
