@@ -66,7 +66,16 @@ struct Live {
 
 struct Question {
     run: RunId,
+    about: About,
     answer: oneshot::Sender<Result<String, String>>,
+}
+
+/// What is asked of a node beside its orders.
+enum About {
+    /// Answered with the log's text.
+    Log,
+    /// Answered, with nothing, as soon as the order is sent.
+    Step(Box<StepOrder>),
 }
 
 /// Answers that a connection waits for.
@@ -268,25 +277,27 @@ impl NodeLinks {
 
 impl http::NodeLinks for NodeLinks {
     fn read_log(&self, node: NodeId, run: RunId) -> Later<'_, Result<String, String>> {
-        Box::pin(async move {
-            let questions = self.lock_live().get(&node).map(|live| live.questions.clone());
-            let Some(questions) = questions else {
-                return Err("the node is not connected; its log is read when it is back".into());
-            };
-            let (answer, answered) = oneshot::channel();
-            if questions.try_send(Question { run, answer }).is_err() {
-                return Err(format!("{QUESTIONS} questions to this node are open already"));
-            }
-            match timeout(LOG_TIMEOUT, answered).await {
-                Ok(Ok(answer)) => answer,
-                Ok(Err(_)) => Err("the node's connection ended before it answered".into()),
-                Err(_) => Err(format!("the node did not answer within {} s", LOG_TIMEOUT.as_secs())),
-            }
-        })
+        Box::pin(self.ask_node(node, run, About::Log))
     }
 
-    fn start_step(&self, _node: NodeId, _run: RunId, _order: StepOrder) -> Later<'_, Result<(), String>> {
-        Box::pin(async { Err("the node protocol has no frame for steps".into()) })
+    fn start_step(&self, node: NodeId, run: RunId, order: StepOrder) -> Later<'_, Result<(), String>> {
+        Box::pin(async move { self.ask_node(node, run, About::Step(Box::new(order))).await.map(drop) })
+    }
+}
+
+impl NodeLinks {
+    async fn ask_node(&self, node: NodeId, run: RunId, about: About) -> Result<String, String> {
+        let questions = self.lock_live().get(&node).map(|live| live.questions.clone());
+        let Some(questions) = questions else { return Err("the node is not connected; try again when it is back".into()) };
+        let (answer, answered) = oneshot::channel();
+        if questions.try_send(Question { run, about, answer }).is_err() {
+            return Err(format!("{QUESTIONS} questions to this node are open already"));
+        }
+        match timeout(LOG_TIMEOUT, answered).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(_)) => Err("the node's connection ended before it answered".into()),
+            Err(_) => Err(format!("the node did not answer within {} s", LOG_TIMEOUT.as_secs())),
+        }
     }
 }
 
@@ -374,13 +385,19 @@ impl<W: AsyncWrite + Unpin> Writer<'_, W> {
     }
 
     async fn ask(&mut self, question: Question, waiting: &Waiting) -> Result<(), LinkEnd> {
+        let Question { run, about, answer } = question;
+        if let About::Step(step) = about {
+            self.write(&ToNode::Step { run, step: *step }).await?;
+            let _ = answer.send(Ok(String::new()));
+            return Ok(());
+        }
         let number = self.links.inner.next_question.fetch_add(1, Ordering::Relaxed);
         {
             let mut waiting = waiting.lock().expect("no panic while held");
             waiting.retain(|_, asker| !asker.is_closed());
-            waiting.insert(number, question.answer);
+            waiting.insert(number, answer);
         }
-        self.write(&ToNode::ReadLog { question: number, run: question.run }).await
+        self.write(&ToNode::ReadLog { question: number, run }).await
     }
 
     /// A node that takes nothing for too long is as good as silent.

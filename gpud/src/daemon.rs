@@ -10,7 +10,7 @@ use gcore::node::{Found, NodeAction, NodeEvent, NodeInput, NodeState, actions, a
 use gmodel::launch_order::LaunchOrder;
 use gmodel::node::{Inventory, Role};
 use gmodel::run::{Desired, EndCause, RunEnd, RunPhase, RunReport, StopWhy};
-use gmodel::supervise::FromStep;
+use gmodel::supervise::{FromStep, StepOrder};
 use gmodel::{Fence, RunId, Timestamp};
 use gwire::node_protocol::{Hello, PROTOCOL, ToController, ToNode};
 use std::collections::{BTreeMap, BTreeSet};
@@ -189,7 +189,18 @@ impl Daemon {
             }
             ToNode::Orders { orders, desired } => self.receive(orders, desired),
             ToNode::ReadLog { question, run } => self.answer_log(question, run),
+            ToNode::Step { run, step } => self.start_step(run, step),
             ToNode::Ping | ToNode::Refused { .. } | ToNode::Unknown => {}
+        }
+    }
+
+    /// Hands a step to the run's supervisor. Without one grun is told so, where it waits.
+    fn start_step(&mut self, run: RunId, order: StepOrder) {
+        match self.work.get_mut(&run).and_then(|work| work.step.as_mut()) {
+            Some(link) => link.step(order),
+            None => {
+                tokio::spawn(step::refuse_step(order, format!("run {run} has no supervisor here")));
+            }
         }
     }
 

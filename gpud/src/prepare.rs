@@ -16,6 +16,7 @@ use gsys::cgroup::{CgroupRoot, Controller, Limits, RunCgroup};
 use gsys::device_fence::{self, DeviceNumber, FenceRules, NodeDevices};
 use gsys::nvml::{GpuFacts, device_node};
 use gsys::user::User;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, ToSocketAddrs, UdpSocket};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
@@ -190,8 +191,23 @@ fn setup(site: &Site, run: RunId, user: &User, gpus: &[GpuFacts]) -> Setup {
         private_shm: String::new(),
         pam_service: String::new(),
         restrict_root: user.uid == 0 && site.cgroups.is_some(),
-        environment: site.config.environment.clone(),
+        environment: node_environment(site),
     }
+}
+
+/// The site's lines, after the address at which other nodes reach this one: `grun` listens there.
+fn node_environment(site: &Site) -> Vec<String> {
+    let address = own_address(&site.config.controller).map(|ip| format!("SLURM_LAUNCH_NODE_IPADDR={ip}"));
+    address.into_iter().chain(site.config.environment.iter().cloned()).collect()
+}
+
+/// Our address on the way to the controller. Connecting a datagram socket asks the routing table and sends nothing.
+fn own_address(controller: &str) -> Option<IpAddr> {
+    let to = controller.to_socket_addrs().ok()?.next()?;
+    let from: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let socket = UdpSocket::bind((from, 0)).ok()?;
+    socket.connect(to).ok()?;
+    Some(socket.local_addr().ok()?.ip())
 }
 
 /// World-writable with the sticky bit, in a parent that only root can pass.

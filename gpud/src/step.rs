@@ -7,7 +7,7 @@ use crate::daemon::Happening;
 use anyhow::{Context, Result, bail};
 use gmodel::RunId;
 use gmodel::run::{NumberedSignal, StopWhy};
-use gmodel::supervise::{FromStep, ToStep};
+use gmodel::supervise::{FromStep, StepOrder, StepOutput, ToStep};
 use gsys::cgroup::RunCgroup;
 use nix::fcntl::{Flock, FlockArg};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -180,6 +180,9 @@ impl StepLink {
             self.say(ToStep::Stop { why, grace_secs });
         }
     }
+    pub fn step(&mut self, step: StepOrder) {
+        self.say(ToStep::Step { step });
+    }
     pub fn signal(&mut self, signal: NumberedSignal) {
         if signal.number > self.signalled {
             self.signalled = signal.number;
@@ -191,6 +194,19 @@ impl StepLink {
     fn say(&self, words: ToStep) {
         let _ = self.sender.send(words);
     }
+}
+
+/// Tells a waiting grun that none of its tasks starts here.
+pub async fn refuse_step(order: StepOrder, text: String) {
+    let Ok(address) = order.connect.parse::<std::net::SocketAddr>() else { return };
+    let hello = StepOutput::Hello { step: order.step, node_index: order.node_index, key: order.key };
+    let words = [hello.frame(), StepOutput::Refused { text }.frame()].concat();
+    let say = async {
+        let mut stream = tokio::net::TcpStream::connect(address).await?;
+        stream.write_all(&words).await
+    };
+    // If it is gone there is nobody to tell.
+    let _ = tokio::time::timeout(std::time::Duration::from_secs(5), say).await;
 }
 
 async fn converse(

@@ -67,6 +67,9 @@ pub enum ToNode {
     Ping,
     /// `gq --log`: what the node did for a run.
     ReadLog { question: u64, run: gmodel::RunId },
+    /// Start tasks of a step in a run. Not durable and not repeated: whoever asked waits at
+    /// `step.connect` and hears from the node there.
+    Step { run: gmodel::RunId, step: gmodel::supervise::StepOrder },
     /// The connection ends; `text` says why, for the node's log and `gpud status`.
     Refused { text: String, permanent: bool },
     #[serde(other)]
