@@ -1,0 +1,16 @@
+//! A whole simulated cluster over the real state machines and the real scheduler, in virtual time.
+//!
+//! Everything that can go wrong goes wrong by a seed; then it is calm and all must come to rest (after
+//! TigerBeetle's simulator and FoundationDB's). Pure: no clock, no I/O, no threads.
+
+pub mod act;
+pub mod bench;
+pub mod cluster;
+pub mod controller;
+mod daemon;
+pub mod fuzz;
+pub mod machine;
+pub mod prng;
+pub mod scenario;
+pub mod store;
+pub mod truth;

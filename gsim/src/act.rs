@@ -1,0 +1,242 @@
+//! People and misfortune at work on the cluster, and the caretaker of the calm at the end.
+
+use crate::cluster::{Cluster, Happening, root};
+use crate::scenario::What;
+use gcore::ctl::{Actor, Command, JobChange, Target};
+use gmodel::array_spec::ArraySpec;
+use gmodel::gpu_request::GpuAsk;
+use gmodel::job::{GpuScope, JobSpec};
+use gmodel::NodeId;
+
+/// Pause of the caretaker, milliseconds.
+const CARE_MILLIS: i64 = 30_000;
+
+impl Cluster {
+    pub fn act(&mut self, what: What) {
+        match what {
+            What::CrashAtCommit { .. } => {}
+            What::ResetConnection { machine } => self.cut_machine(machine),
+            What::Partition { machine, millis } => {
+                self.machines[machine].partitioned_until = self.now + millis;
+                self.cut_machine(machine);
+            }
+            What::CrashDaemon { machine, millis } => {
+                self.daemon_crashes(machine);
+                self.after(millis, Happening::DaemonStarts { machine });
+            }
+            What::LoseSpool { machine, millis } => {
+                self.daemon_crashes(machine);
+                self.lose_spool(machine);
+                self.after(millis, Happening::DaemonStarts { machine });
+            }
+            What::Reboot { machine, millis, new_disk } => {
+                self.daemon_crashes(machine);
+                self.machines[machine].power_off();
+                if new_disk {
+                    self.lose_spool(machine);
+                }
+                self.after(millis, Happening::PowerOn { machine });
+            }
+            What::KillSupervisor { machine, pick } => self.kill_supervisor(machine, pick),
+            What::LoseGpu { machine, millis } => {
+                self.set_lost_gpus(machine, 1);
+                self.after(millis, Happening::GpuReturns { machine });
+            }
+            What::BreakStarts { machine, millis, prolog } => {
+                self.machines[machine].broken_until = (self.now + millis, prolog);
+            }
+            What::JumpClock { millis } => self.controller.clock_off += millis,
+            What::CrashController { millis } => self.controller_crashes(millis, false),
+            What::Backup => {
+                if self.controller.up {
+                    self.controller.backup = Some(self.controller.store.clone());
+                }
+            }
+            What::Restore { millis } => self.controller_crashes(millis, true),
+            person => self.person(person),
+        }
+    }
+
+    fn cut_machine(&mut self, machine: usize) {
+        let daemon = self.machines[machine].daemon.as_ref();
+        if let Some(connection) = daemon.and_then(|daemon| daemon.connection) {
+            self.cut(connection, false);
+        }
+    }
+
+    fn lose_spool(&mut self, machine: usize) {
+        let one = &mut self.machines[machine];
+        one.spool = crate::machine::Spool::default();
+        one.spool_number += 1;
+    }
+
+    fn person(&mut self, what: What) {
+        let target = |cluster: &Self, pick: usize| {
+            let known = cluster.truth.submissions();
+            (!known.is_empty()).then(|| (known[pick % known.len()], cluster.owner_of(pick)))
+        };
+        let by = |operator: bool, owner: Actor| if operator { root() } else { owner };
+        match what {
+            What::Submit { user, gpus, nodes, tasks, cap, limit_secs, option } => {
+                let spec = self.spec(gpus, nodes, tasks, cap, limit_secs, option);
+                let client_key = Some(format!("key-{}", self.requests.len()));
+                self.ask(actor(user), Command::Submit { spec: Box::new(spec), client_key });
+            }
+            What::Cancel { pick } => {
+                if let Some((id, _)) = target(self, pick) {
+                    self.ask(root(), Command::Cancel { targets: vec![Target::Job(id)], signal: None });
+                }
+            }
+            What::Hold { pick, operator } => {
+                if let Some((id, owner)) = target(self, pick) {
+                    let reason = "because".into();
+                    self.ask(by(operator, owner), Command::Hold { targets: vec![Target::Job(id)], reason });
+                }
+            }
+            What::Release { pick, operator } => {
+                if let Some((id, owner)) = target(self, pick) {
+                    self.ask(by(operator, owner), Command::Release { targets: vec![Target::Job(id)] });
+                }
+            }
+            What::Requeue { pick } => {
+                if let Some((id, _)) = target(self, pick) {
+                    let hold = pick.is_multiple_of(5);
+                    self.ask(root(), Command::Requeue { targets: vec![Target::Job(id)], hold });
+                }
+            }
+            What::ChangeLimit { pick, limit_secs } => {
+                if let Some((id, _)) = target(self, pick) {
+                    let change = JobChange { limit_secs: Some(Some(limit_secs)), ..JobChange::default() };
+                    self.ask(root(), Command::Update { target: Target::Job(id), change });
+                }
+            }
+            What::Drain { machine } => {
+                let node = NodeId(machine as u32 + 1);
+                self.ask(root(), Command::NodeDrain { node, reason: "a fan".into() });
+            }
+            What::Resume { machine } => {
+                self.ask(root(), Command::NodeResume { node: NodeId(machine as u32 + 1) });
+            }
+            misfortune => unreachable!("{misfortune:?} is no person's act"),
+        }
+    }
+
+    fn owner_of(&self, pick: usize) -> Actor {
+        let known = self.truth.submissions();
+        let job = known.get(pick % known.len().max(1)).and_then(|id| self.controller.store.job(*id));
+        job.map_or(actor(0), |job| Actor {
+            user: job.spec.user.name.clone(),
+            uid: job.spec.user.uid,
+            gid: job.spec.user.gid,
+            ..Actor::default()
+        })
+    }
+
+    fn spec(&self, gpus: u32, nodes: u32, tasks: u32, cap: u32, limit_secs: u32, option: u8) -> JobSpec {
+        let mut spec = JobSpec { name: "job".into(), ..JobSpec::default() };
+        spec.launch.work_dir = "/".into();
+        spec.time_limit_secs = Some(limit_secs);
+        if tasks > 0 {
+            let cap = if cap > 0 { format!("%{cap}") } else { String::new() };
+            spec.array = ArraySpec::parse(&format!("0-{}{cap}", tasks - 1)).ok();
+        }
+        let request = &mut spec.request;
+        request.nodes_min = nodes.min(u32::from(self.scenario.machines));
+        request.nodes_max = request.nodes_min;
+        request.gpu_scope = GpuScope::Node;
+        request.gpus = Some(GpuAsk::whole(gpus.min(u32::from(self.scenario.gpus))));
+        match option {
+            0 => spec.hold = true,
+            1 => spec.no_kill = true,
+            2 => spec.request.exclusive = true,
+            3 => spec.begin = Some(self.controller.now(self.now).plus_secs(60)),
+            4 | 5 => spec.partition = "once".into(),
+            6 => spec.requeue = Some(false),
+            _ => {}
+        }
+        spec
+    }
+
+    /// Misfortune is over: everything is switched on, and somebody looks after the cluster.
+    pub fn calm(&mut self) {
+        self.note(|| "-- calm".into());
+        self.controller.crashes.clear();
+        self.after(0, Happening::ControllerStarts { restore: false });
+        for machine in 0..self.machines.len() {
+            self.machines[machine].partitioned_until = 0;
+            self.machines[machine].broken_until = (0, false);
+            self.set_lost_gpus(machine, 0);
+            self.after(1, Happening::PowerOn { machine });
+            self.after(2, Happening::DaemonStarts { machine });
+        }
+        self.after(10, Happening::Caretaker);
+    }
+
+    /// Resumes nodes and lifts the holds of the system and of operators, until nothing is left to do.
+    pub fn caretake(&mut self) {
+        self.after(CARE_MILLIS, Happening::Caretaker);
+        let drained: Vec<NodeId> = self
+            .controller
+            .state
+            .nodes
+            .values()
+            .filter(|node| !node.drains.is_empty())
+            .map(|node| node.id)
+            .collect();
+        for node in drained {
+            self.ask(root(), Command::NodeResume { node });
+        }
+        let held = |owners: &[gmodel::node::Mark]| owners.iter().any(|mark| !mark.owner.starts_with("user:"));
+        let state = &self.controller.state;
+        let jobs = state.jobs.values().filter(|job| held(&job.holds)).map(|job| match job.task {
+            Some(task) => Target::Task { array: task.array, index: task.index },
+            None => Target::Job(job.id),
+        });
+        let arrays = state.arrays.values().filter(|array| held(&array.holds)).map(|a| Target::Job(a.id));
+        let targets: Vec<Target> = jobs.chain(arrays).collect();
+        if !targets.is_empty() {
+            self.ask(root(), Command::Release { targets });
+        }
+    }
+
+    /// What has not come to rest: empty when all is well.
+    pub fn unrest(&self) -> Vec<String> {
+        let mut left: Vec<String> = Vec::new();
+        let state = &self.controller.state;
+        if !self.controller.up {
+            return vec!["the controller is down".into()];
+        }
+        for job in state.jobs.values().filter(|job| !job.state.is_final()) {
+            let waits = job.state == gmodel::JobState::Pending && !job.holds.is_empty();
+            if !waits || job.reason.code == gmodel::ReasonCode::None {
+                left.push(format!("job {} is {} ({})", job.shown_id(), job.state, job.reason.code));
+            }
+        }
+        for array in state.arrays.values().filter(|array| !array.pending.is_empty()) {
+            if array.holds.is_empty() || array.reason.code == gmodel::ReasonCode::None {
+                left.push(format!("array {} has {} tasks waiting", array.id, array.pending.len()));
+            }
+        }
+        left.extend(state.runs.keys().map(|run| format!("run {run} is left")));
+        for machine in &self.machines {
+            left.extend(machine.leftovers());
+            let Some(node) = state.nodes.get(machine.id) else { continue };
+            if !node.is_available() || !node.runs.is_empty() {
+                left.push(format!("{} is {:?} and lists {} runs", node.name, node.link, node.runs.len()));
+            }
+            let fence = gcore::ctl::desired(state, machine.id).fence;
+            let obeys = machine.daemon.as_ref().map(|daemon| daemon.state.fence);
+            if obeys.is_none_or(|obeys| obeys > fence) {
+                left.push(format!("{} obeys {obeys:?}, it is told {fence:?}", node.name));
+            }
+        }
+        left.extend(self.requests.iter().filter(|r| !r.answered).map(|r| format!("unanswered: {:?}", r.command)));
+        left
+    }
+}
+
+pub fn actor(user: u8) -> Actor {
+    let uid = 1000 + u32::from(user);
+    Actor { user: format!("user{user}"), uid, gid: uid, ..Actor::default() }
+}
+

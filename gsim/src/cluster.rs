@@ -1,0 +1,546 @@
+//! A whole cluster in virtual time: the controller, the network, the machines, and the people who use it.
+//!
+//! One queue of happenings, ordered by time and then by when they were put there: a run is the same every time.
+
+use crate::controller::{Controller, Handled, nodes_of};
+use crate::machine::{Machine, Order, Work};
+use crate::prng::Prng;
+use crate::scenario::{Act, Scenario};
+use crate::truth::Truth;
+use gcore::ctl::state::JoinToken;
+use gcore::ctl::{Actor, Command, Event, Input, NodeReport, Reply, next_deadline, snapshot};
+use gmodel::node::Role;
+use gmodel::run::{Desired, RunEnd};
+use gmodel::{NodeId, RunId};
+use gsched::{Plan, WorkBudget};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+
+/// What a frame carries.
+#[derive(Clone, Debug)]
+pub enum Frame {
+    Report(NodeReport),
+    Orders { desired: Desired, orders: Vec<Order> },
+}
+
+/// Something that will happen.
+#[derive(Debug)]
+pub enum Happening {
+    Act(usize),
+    ControllerStarts { restore: bool },
+    Tick,
+    PlanMade { epoch: u64 },
+    PlanEnters { epoch: u64, plan: Plan },
+    Asked { request: usize },
+    Answered { request: usize, answer: Result<Reply, ()> },
+    Dial { machine: usize, epoch: u64 },
+    /// `stray`: a copy, or a frame of an older connection, that arrives all the same.
+    FrameToController { connection: u64, epoch: u64, frame: Frame, stray: bool },
+    FrameToNode { connection: u64, epoch: u64, frame: Frame, stray: bool },
+    ControllerSeesEnd { connection: u64, epoch: u64 },
+    NodeSeesEnd { connection: u64 },
+    WorkDone { machine: usize, epoch: u64, work: Work },
+    RunEnds { machine: usize, boot: u32, run: RunId, timer: u64, end: RunEnd },
+    DaemonMissesSupervisor { machine: usize, epoch: u64, run: RunId },
+    PowerOn { machine: usize },
+    DaemonStarts { machine: usize },
+    GpuReturns { machine: usize },
+    /// People who look after the cluster once it is calm.
+    Caretaker,
+}
+
+struct Entry {
+    at: i64,
+    number: u64,
+    what: Happening,
+}
+
+impl PartialEq for Entry {
+    fn eq(&self, other: &Self) -> bool {
+        (self.at, self.number) == (other.at, other.number)
+    }
+}
+impl Eq for Entry {}
+impl PartialOrd for Entry {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Entry {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.at, self.number).cmp(&(other.at, other.number))
+    }
+}
+
+pub struct Connection {
+    pub machine: usize,
+    /// Nothing sent from now on arrives.
+    pub cut: bool,
+    /// Nor what was under way when it was cut.
+    pub lost: bool,
+    last_to_controller: i64,
+    last_to_node: i64,
+}
+
+/// A command of a person, asked until it is answered.
+pub struct Request {
+    pub actor: Actor,
+    pub command: Command,
+    pub answered: bool,
+}
+
+pub struct Cluster {
+    pub now: i64,
+    queue: BinaryHeap<Reverse<Entry>>,
+    number: u64,
+    pub chance: Prng,
+    pub scenario: Scenario,
+    pub controller: Controller,
+    pub machines: Vec<Machine>,
+    pub connections: BTreeMap<u64, Connection>,
+    next_connection: u64,
+    pub number_of_daemons: u64,
+    pub requests: Vec<Request>,
+    pub truth: Truth,
+    /// Lines of what happened, when asked for.
+    pub trace: Option<Vec<String>>,
+    pub violation: Option<String>,
+    pub happenings: u64,
+}
+
+impl Cluster {
+    pub fn new(scenario: Scenario) -> Self {
+        let Scenario { seed, machines, gpus, wait_for_lost, .. } = scenario;
+        let mut controller = Controller::new(seed, machines, wait_for_lost);
+        for act in &scenario.acts {
+            if let crate::scenario::What::CrashAtCommit { commit, before, millis } = act.what {
+                // The first commits make the cluster: machines join.
+                controller.crashes.insert(commit + 2 * u64::from(machines) + 2, (before, millis));
+            }
+        }
+        let mut cluster = Self {
+            now: 0,
+            queue: BinaryHeap::new(),
+            number: 0,
+            chance: Prng::new(seed, 2),
+            controller,
+            machines: (1..=u32::from(machines)).map(|id| Machine::new(NodeId(id), gpus)).collect(),
+            connections: BTreeMap::new(),
+            next_connection: 1,
+            number_of_daemons: 0,
+            requests: Vec::new(),
+            truth: Truth::default(),
+            trace: None,
+            violation: None,
+            happenings: 0,
+            scenario,
+        };
+        cluster.set_up();
+        cluster
+    }
+
+    fn set_up(&mut self) {
+        for input in self.controller.start() {
+            self.feed(input);
+        }
+        for at in 0..self.machines.len() {
+            let name = self.machines[at].name.clone();
+            let expires = self.controller.now(3_600_000);
+            let hash = format!("invitation of {name}");
+            let token = JoinToken {
+                hash: hash.clone(),
+                role: Role::Compute,
+                name: Some(name.clone()),
+                expires,
+                minted_by: "root".into(),
+            };
+            self.feed(Input::Command { actor: root(), command: Command::MintToken { token } });
+            self.feed(Input::Command { actor: root(), command: Command::Join { token_hash: hash, name } });
+            let at_once = self.chance.range(0, 1000);
+            self.after(at_once, Happening::DaemonStarts { machine: at });
+        }
+        for (index, act) in self.scenario.acts.clone().iter().enumerate() {
+            self.after(act.at, Happening::Act(index));
+        }
+        self.after(1000, Happening::Tick);
+    }
+
+    pub fn after(&mut self, millis: i64, what: Happening) {
+        self.number += 1;
+        self.queue.push(Reverse(Entry { at: self.now + millis.max(0), number: self.number, what }));
+    }
+
+    /// Lets everything happen up to a time, or the first violation.
+    pub fn run_until(&mut self, until: i64) {
+        while self.violation.is_none() {
+            if self.queue.peek().is_none_or(|Reverse(entry)| entry.at > until) {
+                self.now = until;
+                return;
+            }
+            let Some(Reverse(entry)) = self.queue.pop() else { return };
+            self.now = entry.at;
+            self.happenings += 1;
+            self.happens(entry.what);
+        }
+    }
+
+    pub fn note(&mut self, text: impl FnOnce() -> String) {
+        if let Some(trace) = &mut self.trace {
+            trace.push(format!("{:>10.3} {}", self.now as f64 / 1000.0, text()));
+        }
+    }
+
+    pub fn violated(&mut self, text: String) {
+        self.note(|| format!("VIOLATION {text}"));
+        self.violation.get_or_insert(text);
+    }
+
+    fn happens(&mut self, what: Happening) {
+        match what {
+            Happening::Act(index) => {
+                let act: Act = self.scenario.acts[index].clone();
+                self.note(|| format!("-- {:?}", act.what));
+                self.act(act.what);
+            }
+            Happening::ControllerStarts { restore } => self.controller_starts(restore),
+            Happening::Tick => self.tick(),
+            Happening::PlanMade { epoch } => self.make_plan(epoch),
+            Happening::PlanEnters { epoch, plan } => {
+                if self.controller.up && self.controller.epoch == epoch {
+                    self.controller.planning = false;
+                    self.feed(Input::Plan { plan });
+                }
+            }
+            Happening::Asked { request } => self.asked(request),
+            Happening::Answered { request, answer } => self.answered(request, answer),
+            Happening::Dial { machine, epoch } => self.dial(machine, epoch),
+            Happening::FrameToController { connection, epoch, frame, stray } => {
+                self.frame_to_controller(connection, epoch, frame, stray);
+            }
+            Happening::FrameToNode { connection, epoch, frame, stray } => {
+                self.frame_to_node(connection, epoch, frame, stray);
+            }
+            Happening::ControllerSeesEnd { connection, epoch } => {
+                self.controller_sees_end(connection, epoch);
+            }
+            Happening::NodeSeesEnd { connection } => self.node_sees_end(connection),
+            Happening::WorkDone { machine, epoch, work } => self.work_done(machine, epoch, work),
+            Happening::RunEnds { machine, boot, run, timer, end } => {
+                self.run_ends(machine, boot, run, timer, end);
+            }
+            Happening::DaemonMissesSupervisor { machine, epoch, run } => {
+                self.supervisor_missed(machine, epoch, run);
+            }
+            Happening::PowerOn { machine } => self.power_on(machine),
+            Happening::DaemonStarts { machine } => self.daemon_starts(machine),
+            Happening::GpuReturns { machine } => self.set_lost_gpus(machine, 0),
+            Happening::Caretaker => self.caretake(),
+        }
+    }
+
+    // The controller.
+
+    /// Gives the controller an input and carries out what follows. `None`: it is down, or crashed.
+    pub fn feed(&mut self, input: Input) -> Option<Result<Reply, ()>> {
+        if !self.controller.up {
+            return None;
+        }
+        if self.trace.is_some() {
+            let text = format!("{input:?}");
+            self.note(|| format!("controller takes {}", text.chars().take(400).collect::<String>()));
+        }
+        match self.controller.take(input, self.now) {
+            Err(violation) => {
+                self.violated(violation);
+                None
+            }
+            Ok(Handled::Crashed { millis, events }) => {
+                self.observe(&events);
+                self.note(|| format!("controller CRASHES at a commit, {} events durable", events.len()));
+                self.controller_crashes(millis, false);
+                None
+            }
+            Ok(Handled::Done { reply, events }) => {
+                self.observe(&events);
+                self.tell_nodes(&events);
+                self.want_plan();
+                Some(reply.map_err(|refusal| self.note(|| format!("refused: {refusal}"))))
+            }
+        }
+    }
+
+    fn observe(&mut self, events: &[Event]) {
+        if self.trace.is_some() {
+            for event in events {
+                let text = format!("{event:?}");
+                self.note(|| format!("    {}", text.chars().take(400).collect::<String>()));
+            }
+        }
+        if let Err(violation) = self.truth.observe(events) {
+            self.violated(violation);
+        }
+    }
+
+    fn tell_nodes(&mut self, events: &[Event]) {
+        let mut nodes: Vec<NodeId> =
+            events.iter().flat_map(|event| nodes_of(&self.controller.state, event)).collect();
+        nodes.sort_unstable();
+        nodes.dedup();
+        for node in nodes {
+            if let Some((connection, desired, orders)) = self.controller.news_for(node) {
+                self.send_to_node(connection, Frame::Orders { desired, orders });
+            }
+        }
+    }
+
+    fn want_plan(&mut self) {
+        if self.controller.plan_wanted && !self.controller.planning {
+            self.controller.planning = true;
+            let pause = self.chance.range(5, 100);
+            let epoch = self.controller.epoch;
+            self.after(pause, Happening::PlanMade { epoch });
+        }
+    }
+
+    fn make_plan(&mut self, epoch: u64) {
+        if !self.controller.up || self.controller.epoch != epoch {
+            return;
+        }
+        self.controller.plan_wanted = false;
+        let now = self.controller.now(self.now);
+        let plan = gsched::plan(&snapshot(&self.controller.state, now), WorkBudget::default());
+        let pause = self.chance.range(1, 60);
+        self.after(pause, Happening::PlanEnters { epoch, plan });
+    }
+
+    fn tick(&mut self) {
+        self.after(1000, Happening::Tick);
+        if !self.controller.up {
+            return;
+        }
+        let now = self.controller.now(self.now);
+        if next_deadline(&self.controller.state).is_some_and(|at| at <= now) {
+            self.feed(Input::Wake);
+        }
+        // As the daemon does: a look now and then, whatever it was told.
+        if self.now % 30_000 == 0 {
+            self.controller.plan_wanted = true;
+            self.want_plan();
+        }
+    }
+
+    pub fn controller_crashes(&mut self, millis: i64, restore: bool) {
+        if !self.controller.up {
+            return;
+        }
+        self.controller.stop();
+        let open: Vec<u64> = self.connections.keys().copied().collect();
+        for connection in open {
+            self.cut(connection, true);
+        }
+        self.after(millis, Happening::ControllerStarts { restore });
+    }
+
+    fn controller_starts(&mut self, restore: bool) {
+        if self.controller.up {
+            return;
+        }
+        self.note(|| "controller STARTS".into());
+        if restore && let Some(backup) = self.controller.backup.clone() {
+            self.controller.store = backup;
+            self.truth.restored();
+        }
+        for input in self.controller.start() {
+            self.feed(input);
+        }
+        if restore && self.controller.backup.is_some() {
+            self.feed(Input::Command { actor: root(), command: Command::Restore });
+        }
+        let lost = self.truth.lost(&self.controller.store);
+        if let Some(job) = lost {
+            self.violated(format!("job {job} was acknowledged and is lost after a start"));
+        }
+        self.want_plan();
+    }
+
+    // The people.
+
+    /// Asks, and asks again until there is an answer.
+    pub fn ask(&mut self, actor: Actor, command: Command) {
+        self.requests.push(Request { actor, command, answered: false });
+        let request = self.requests.len() - 1;
+        let delay = self.chance.range(1, 50);
+        self.after(delay, Happening::Asked { request });
+    }
+
+    fn asked(&mut self, request: usize) {
+        if self.requests[request].answered {
+            return;
+        }
+        let Request { actor, command, .. } = &self.requests[request];
+        let input = Input::Command { actor: actor.clone(), command: command.clone() };
+        if let Some(answer) = self.feed(input) {
+            let delay = self.chance.range(1, 50);
+            // The answer may get lost on its way; the question is then asked again.
+            if !self.chance.one_in(50) {
+                self.after(delay, Happening::Answered { request, answer });
+            }
+        }
+        self.after(5000, Happening::Asked { request });
+    }
+
+    fn answered(&mut self, request: usize, answer: Result<Reply, ()>) {
+        if std::mem::replace(&mut self.requests[request].answered, true) {
+            return;
+        }
+        let Ok(reply) = answer else { return };
+        let command = self.requests[request].command.clone();
+        if let Err(violation) = self.truth.acknowledged(request, &command, &reply, &self.controller.store) {
+            self.violated(violation);
+        }
+    }
+
+    // The network.
+
+    fn dial(&mut self, machine: usize, epoch: u64) {
+        let Some(daemon) = &self.machines[machine].daemon else { return };
+        if daemon.epoch != epoch || daemon.connection.is_some() {
+            return;
+        }
+        if !self.controller.up || self.machines[machine].partitioned_until > self.now {
+            let pause = self.chance.range(200, 3000);
+            self.after(pause, Happening::Dial { machine, epoch });
+            return;
+        }
+        let connection = self.next_connection;
+        self.next_connection += 1;
+        let fresh = Connection {
+            machine,
+            cut: false,
+            lost: false,
+            last_to_controller: self.now,
+            last_to_node: self.now,
+        };
+        self.connections.insert(connection, fresh);
+        self.say_hello(machine, connection);
+    }
+
+    pub fn send_to_controller(&mut self, connection: u64, report: NodeReport) {
+        let delay = self.delay();
+        let now = self.now;
+        let Some(line) = self.connections.get_mut(&connection).filter(|line| !line.cut) else { return };
+        let at = line.last_to_controller.max(now + delay);
+        line.last_to_controller = at;
+        let epoch = self.controller.epoch;
+        let repeat = matches!(report, NodeReport::Runs { .. } | NodeReport::Obeyed { .. });
+        if repeat && self.chance.one_in(30) {
+            let frame = Frame::Report(report.clone());
+            let later = self.chance.range(0, 20_000);
+            self.after(
+                at - now + later,
+                Happening::FrameToController { connection, epoch, frame, stray: true },
+            );
+        }
+        let frame = Frame::Report(report);
+        self.after(at - now, Happening::FrameToController { connection, epoch, frame, stray: false });
+    }
+
+    fn send_to_node(&mut self, connection: u64, frame: Frame) {
+        let delay = self.delay();
+        let now = self.now;
+        let Some(line) = self.connections.get_mut(&connection).filter(|line| !line.cut) else { return };
+        let at = line.last_to_node.max(now + delay);
+        line.last_to_node = at;
+        let machine = line.machine;
+        let epoch = self.machines[machine].daemon.as_ref().map_or(0, |daemon| daemon.epoch);
+        if self.chance.one_in(30) {
+            let later = self.chance.range(0, 20_000);
+            let copy = frame.clone();
+            self.after(
+                at - now + later,
+                Happening::FrameToNode { connection, epoch, frame: copy, stray: true },
+            );
+        }
+        self.after(at - now, Happening::FrameToNode { connection, epoch, frame, stray: false });
+    }
+
+    fn delay(&mut self) -> i64 {
+        if self.chance.one_in(40) { self.chance.range(100, 3000) } else { self.chance.range(0, 5) }
+    }
+
+    fn frame_to_controller(&mut self, connection: u64, epoch: u64, frame: Frame, stray: bool) {
+        let Some(line) = self.connections.get(&connection) else { return };
+        if !self.controller.up || self.controller.epoch != epoch || (line.lost && !stray) {
+            return;
+        }
+        let node = self.machines[line.machine].id;
+        let Frame::Report(report) = frame else { return };
+        let current = self.controller.told.get(&node).map(|told| told.connection);
+        match &report {
+            NodeReport::Hello { .. } if current.is_some_and(|current| current > connection) => return,
+            NodeReport::Hello { .. } => self.controller.connected(node, connection),
+            // What came by an older connection harms nobody, except that its inventory may be old.
+            NodeReport::Inventory { .. } if current != Some(connection) => return,
+            _ => {}
+        }
+        self.feed(Input::Node { node, report });
+    }
+
+    fn frame_to_node(&mut self, connection: u64, epoch: u64, frame: Frame, stray: bool) {
+        let Some(line) = self.connections.get(&connection) else { return };
+        let machine = line.machine;
+        let lost = line.lost && !stray;
+        let Some(daemon) = &self.machines[machine].daemon else { return };
+        if daemon.epoch != epoch || lost {
+            return;
+        }
+        if let Frame::Orders { desired, orders } = frame {
+            self.orders_come(machine, desired, orders);
+        }
+    }
+
+    /// The connection is dead: both ends learn it, sooner or later.
+    pub fn cut(&mut self, connection: u64, controller_knows: bool) {
+        let lost = self.chance.one_in(2);
+        let Some(line) = self.connections.get_mut(&connection).filter(|line| !line.cut) else { return };
+        line.cut = true;
+        line.lost = lost;
+        let late = |chance: &mut Prng, most| {
+            if chance.one_in(4) { chance.range(0, most) } else { chance.range(0, 200) }
+        };
+        let node = late(&mut self.chance, 20_000);
+        self.after(node, Happening::NodeSeesEnd { connection });
+        if !controller_knows {
+            let controller = late(&mut self.chance, 30_000);
+            let epoch = self.controller.epoch;
+            self.after(controller, Happening::ControllerSeesEnd { connection, epoch });
+        }
+    }
+
+    fn controller_sees_end(&mut self, connection: u64, epoch: u64) {
+        let Some(line) = self.connections.get(&connection) else { return };
+        let node = self.machines[line.machine].id;
+        let current = self.controller.told.get(&node).map(|told| told.connection);
+        if self.controller.up && self.controller.epoch == epoch && current == Some(connection) {
+            self.controller.told.remove(&node);
+            self.feed(Input::Node { node, report: NodeReport::Gone });
+        }
+    }
+
+    fn node_sees_end(&mut self, connection: u64) {
+        let Some(line) = self.connections.get(&connection) else { return };
+        let machine = line.machine;
+        if let Some(daemon) = &mut self.machines[machine].daemon
+            && daemon.connection == Some(connection)
+        {
+            daemon.connection = None;
+            let epoch = daemon.epoch;
+            let pause = self.chance.range(10, 2000);
+            self.after(pause, Happening::Dial { machine, epoch });
+        }
+    }
+}
+
+pub fn root() -> Actor {
+    Actor { user: "root".into(), operator: true, ..Actor::default() }
+}

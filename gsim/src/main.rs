@@ -1,0 +1,162 @@
+//! `gsim`: looks for seeds that break a promise, shows one in full, measures a large cluster.
+//!
+//! Exit 0 when every seed came to rest, 1 when one did not, 2 for wrong usage.
+
+use clap::{Parser, Subcommand};
+use gsim::fuzz::{Failure, run, shrink};
+use gsim::scenario::Scenario;
+use std::process::ExitCode;
+use std::time::Duration;
+
+#[derive(Parser)]
+#[command(name = "gsim", version, about = "Simulates a whole cluster with faults, in virtual time")]
+struct Cli {
+    #[command(subcommand)]
+    command: What,
+}
+
+#[derive(Subcommand)]
+enum What {
+    /// Run many seeds; print the first that fails, cut down to what matters
+    Fuzz {
+        /// How many seeds to run
+        #[arg(long, default_value_t = 200)]
+        seeds: u64,
+        /// The first seed
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+        /// Machines in the cluster [default: 2 to 8, by the seed]
+        #[arg(long)]
+        nodes: Option<u16>,
+        /// Print a failing scenario as it is, without cutting it down
+        #[arg(long)]
+        no_shrink: bool,
+    },
+    /// Run one seed and print everything that happens
+    ReplaySeed {
+        seed: u64,
+        #[arg(long)]
+        nodes: Option<u16>,
+        /// Cut the scenario down first, if it fails
+        #[arg(long)]
+        shrink: bool,
+    },
+    /// Ten minutes of a large busy cluster: CPU time per run
+    Bench {
+        #[arg(long, default_value_t = 5000)]
+        agents: u16,
+        #[arg(long, default_value_t = 100_000)]
+        tasks: u32,
+        /// Simulated seconds
+        #[arg(long, default_value_t = 600)]
+        secs: i64,
+    },
+}
+
+fn main() -> ExitCode {
+    match Cli::parse().command {
+        What::Fuzz { seeds, seed, nodes, no_shrink } => fuzz(seed, seeds, nodes, !no_shrink),
+        What::ReplaySeed { seed, nodes, shrink } => replay(seed, nodes, shrink),
+        What::Bench { agents, tasks, secs } => bench(agents, tasks, secs),
+    }
+}
+
+fn fuzz(first: u64, seeds: u64, nodes: Option<u16>, cut_down: bool) -> ExitCode {
+    let before = cpu_time();
+    let mut total = gsim::fuzz::Summary::default();
+    for seed in first..first.saturating_add(seeds) {
+        // A build that aborts on panic still says which seed it was.
+        std::panic::set_hook(Box::new(move |panic| eprintln!("gsim: seed {seed}: {panic}")));
+        match run(&Scenario::from_seed(seed, nodes), false) {
+            Ok(one) => {
+                total.happenings += one.happenings;
+                total.commits += one.commits;
+                total.runs_placed += one.runs_placed;
+                total.jobs += one.jobs;
+                total.simulated_secs += one.simulated_secs;
+            }
+            Err(failure) => {
+                std::panic::set_hook(Box::new(|_| {}));
+                let failure = if cut_down { shrink(failure) } else { failure };
+                report(&failure, nodes);
+                return ExitCode::FAILURE;
+            }
+        }
+    }
+    println!(
+        "{seeds} seeds came to rest: {} jobs, {} runs, {} commits, {} happenings, {} h simulated, {:.2} s of CPU",
+        total.jobs,
+        total.runs_placed,
+        total.commits,
+        total.happenings,
+        total.simulated_secs / 3600,
+        (cpu_time() - before).as_secs_f64(),
+    );
+    ExitCode::SUCCESS
+}
+
+fn replay(seed: u64, nodes: Option<u16>, cut_down: bool) -> ExitCode {
+    let scenario = Scenario::from_seed(seed, nodes);
+    let mut result = run(&scenario, true);
+    if cut_down {
+        std::panic::set_hook(Box::new(|_| {}));
+        result = result.map_err(shrink);
+    }
+    match result {
+        Ok(summary) => {
+            scenario.acts.iter().for_each(|act| println!("{act}"));
+            println!("seed {seed} came to rest: {summary:?}");
+            ExitCode::SUCCESS
+        }
+        Err(failure) => {
+            failure.trace.iter().for_each(|line| println!("{line}"));
+            report(&failure, nodes);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn report(failure: &Failure, nodes: Option<u16>) {
+    let Scenario { seed, machines, gpus, acts, .. } = &failure.scenario;
+    let nodes = nodes.map_or(String::new(), |nodes| format!(" --nodes {nodes}"));
+    eprintln!("gsim: seed {seed} fails: {}", failure.violation);
+    eprintln!("{machines} machines with {gpus} GPUs; the acts that matter:");
+    acts.iter().for_each(|act| eprintln!("{act}"));
+    let from = failure.trace.len().saturating_sub(60);
+    eprintln!("the last of {} lines:", failure.trace.len());
+    failure.trace[from..].iter().for_each(|line| eprintln!("{line}"));
+    eprintln!("again, in full: gsim replay-seed {seed}{nodes} --shrink");
+}
+
+fn bench(agents: u16, tasks: u32, secs: i64) -> ExitCode {
+    let before = cpu_time();
+    match gsim::bench::busy_day(agents, tasks, secs) {
+        Ok(summary) => {
+            let cpu = cpu_time() - before;
+            let each = cpu.as_secs_f64() * 1e6 / summary.runs_placed.max(1) as f64;
+            println!(
+                "{agents} agents, {secs} simulated s: {:.2} s of CPU, {} runs ({each:.0} us each), {} commits, {} happenings",
+                cpu.as_secs_f64(),
+                summary.runs_placed,
+                summary.commits,
+                summary.happenings,
+            );
+            ExitCode::SUCCESS
+        }
+        Err(violation) => {
+            eprintln!("gsim: {violation}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// CPU time of this process so far, user and system, from /proc/self/stat in hundredths of a second.
+#[allow(clippy::disallowed_methods)] // The library does no I/O; its program may.
+fn cpu_time() -> Duration {
+    let stat = std::fs::read("/proc/self/stat").unwrap_or_default();
+    let text = String::from_utf8_lossy(&stat);
+    let after_name = text.rsplit(')').next().unwrap_or("");
+    let fields: Vec<&str> = after_name.split_whitespace().collect();
+    let ticks = |at: usize| fields.get(at).and_then(|field| field.parse::<u64>().ok()).unwrap_or(0);
+    Duration::from_millis(10 * (ticks(11) + ticks(12)))
+}

@@ -1,0 +1,163 @@
+//! What people and misfortune do to a simulated cluster: a list made from a seed, from which single
+//! entries can be left out.
+
+use crate::prng::Prng;
+use std::fmt;
+
+/// A cluster and everything that happens to it from outside.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    pub seed: u64,
+    pub machines: u16,
+    pub gpus: u16,
+    /// Silent nodes keep their jobs (`lost_node = "wait"`).
+    pub wait_for_lost: bool,
+    pub acts: Vec<Act>,
+    /// When misfortune ends, milliseconds. Afterwards everything must come to rest.
+    pub calm_from: i64,
+}
+
+#[derive(Clone, Debug)]
+pub struct Act {
+    pub at: i64,
+    pub what: What,
+}
+
+/// `pick` chooses among the jobs acknowledged so far; times are milliseconds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum What {
+    Submit { user: u8, gpus: u32, nodes: u32, tasks: u32, cap: u32, limit_secs: u32, option: u8 },
+    Cancel { pick: usize },
+    Hold { pick: usize, operator: bool },
+    Release { pick: usize, operator: bool },
+    Requeue { pick: usize },
+    ChangeLimit { pick: usize, limit_secs: u32 },
+    Drain { machine: usize },
+    Resume { machine: usize },
+
+    ResetConnection { machine: usize },
+    Partition { machine: usize, millis: i64 },
+    CrashDaemon { machine: usize, millis: i64 },
+    LoseSpool { machine: usize, millis: i64 },
+    Reboot { machine: usize, millis: i64, new_disk: bool },
+    KillSupervisor { machine: usize, pick: usize },
+    LoseGpu { machine: usize, millis: i64 },
+    BreakStarts { machine: usize, millis: i64, prolog: bool },
+    JumpClock { millis: i64 },
+    CrashController { millis: i64 },
+    /// At a commit, counted from the start: before it is durable, or after and before anyone hears.
+    CrashAtCommit { commit: u64, before: bool, millis: i64 },
+    Backup,
+    /// The controller comes back with the backup.
+    Restore { millis: i64 },
+}
+
+impl What {
+    pub fn is_fault(&self) -> bool {
+        !matches!(
+            self,
+            Self::Submit { .. }
+                | Self::Cancel { .. }
+                | Self::Hold { .. }
+                | Self::Release { .. }
+                | Self::Requeue { .. }
+                | Self::ChangeLimit { .. }
+                | Self::Drain { .. }
+                | Self::Resume { .. }
+        )
+    }
+}
+
+impl fmt::Display for Act {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.what {
+            What::CrashAtCommit { .. } => write!(f, "          {:?}", self.what),
+            what => write!(f, "{:>8.1} s {what:?}", self.at as f64 / 1000.0),
+        }
+    }
+}
+
+impl Scenario {
+    pub fn from_seed(seed: u64, machines: Option<u16>) -> Self {
+        let mut prng = Prng::new(seed, 1);
+        let machines = machines.unwrap_or_else(|| prng.range(2, 8) as u16);
+        let calm_from = prng.range(200, 1500) * 1000;
+        let scale = usize::from(machines / 50).max(1);
+        let mut acts = Vec::new();
+        for _ in 0..scale * prng.range(5, 40) as usize {
+            acts.push(Act { at: prng.range(0, calm_from), what: submission(&mut prng) });
+        }
+        for _ in 0..scale * prng.range(0, 25) as usize {
+            let what = person(&mut prng, usize::from(machines));
+            acts.push(Act { at: prng.range(0, calm_from), what });
+        }
+        for _ in 0..scale * prng.range(0, 25) as usize {
+            let what = misfortune(&mut prng, usize::from(machines));
+            acts.push(Act { at: prng.range(0, calm_from), what });
+        }
+        if prng.one_in(4) {
+            let at = prng.range(0, calm_from);
+            acts.push(Act { at, what: What::Backup });
+            for _ in 0..prng.range(1, 2) {
+                let what = What::Restore { millis: prng.range(0, 20_000) };
+                acts.push(Act { at: prng.range(at, calm_from), what });
+            }
+        }
+        acts.sort_by_key(|act| act.at);
+        let wait_for_lost = prng.one_in(3);
+        Self { seed, machines, gpus: prng.range(1, 8) as u16, wait_for_lost, acts, calm_from }
+    }
+}
+
+fn submission(prng: &mut Prng) -> What {
+    let several = prng.one_in(4);
+    let array = prng.one_in(4);
+    What::Submit {
+        user: prng.below(3) as u8,
+        gpus: prng.range(0, 4) as u32,
+        nodes: if several { prng.range(2, 3) as u32 } else { 1 },
+        tasks: if array { prng.range(2, 12) as u32 } else { 0 },
+        cap: prng.range(0, 3) as u32,
+        limit_secs: prng.range(5, 300) as u32,
+        option: prng.below(12) as u8,
+    }
+}
+
+fn person(prng: &mut Prng, machines: usize) -> What {
+    let pick = prng.below(1 << 20);
+    let operator = prng.one_in(2);
+    let machine = prng.below(machines);
+    match prng.below(12) {
+        0..=3 => What::Cancel { pick },
+        4 => What::Hold { pick, operator },
+        5 => What::Release { pick, operator },
+        6..=8 => What::Requeue { pick },
+        9 => What::ChangeLimit { pick, limit_secs: prng.range(1, 400) as u32 },
+        10 => What::Drain { machine },
+        _ => What::Resume { machine },
+    }
+}
+
+fn misfortune(prng: &mut Prng, machines: usize) -> What {
+    let machine = prng.below(machines);
+    let short = prng.range(0, 5_000);
+    // Around the node timeout of 60 s, on both sides.
+    let long = prng.range(1_000, 150_000);
+    let millis = if prng.one_in(2) { short } else { long };
+    match prng.below(20) {
+        0..=2 => What::ResetConnection { machine },
+        3 | 4 => What::Partition { machine, millis },
+        5..=7 => What::CrashDaemon { machine, millis },
+        8 => What::LoseSpool { machine, millis },
+        9 | 10 => What::Reboot { machine, millis, new_disk: prng.one_in(3) },
+        11 | 12 => What::KillSupervisor { machine, pick: prng.below(16) },
+        13 => What::LoseGpu { machine, millis: long },
+        14 => What::BreakStarts { machine, millis: long, prolog: prng.one_in(3) },
+        15 => What::JumpClock { millis: prng.range(-120_000, 600_000) },
+        16 => What::CrashController { millis },
+        _ => {
+            let commit = prng.range(1, 600) as u64;
+            What::CrashAtCommit { commit, before: prng.one_in(2), millis }
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! The controller's disk: documents of exactly those records that events say they touched.
+//!
+//! A record that changed without being named is old after the next crash, as it would be in the real
+//! store (gpuctld's `store`, whose rules on what is live are repeated here).
+
+use gcore::ctl::state::{Array, Job, JoinToken, Node, Rows, Run, State};
+use gcore::ctl::Event;
+use gmodel::{JobId, NodeId, RunId, Seq, Timestamp};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::collections::{BTreeMap, BTreeSet};
+
+type Document = Vec<u8>;
+
+/// What is durable. A clone is a backup.
+#[derive(Clone, Debug, Default)]
+pub struct Store {
+    jobs: BTreeMap<JobId, Document>,
+    arrays: BTreeMap<JobId, Document>,
+    runs: BTreeMap<RunId, Document>,
+    nodes: BTreeMap<NodeId, Document>,
+    tokens: BTreeMap<String, Document>,
+    automatic_drains: BTreeSet<(Timestamp, NodeId)>,
+    /// Jobs and arrays that are over: kept, and not read at boot.
+    over: BTreeSet<JobId>,
+    incarnation: u64,
+    seq: Seq,
+    next_job: u64,
+    next_node: u32,
+}
+
+impl Store {
+    /// One commit: every record the events touched, as it is in `state` now.
+    pub fn commit(&mut self, state: &State, events: &[Event]) {
+        let (mut jobs, mut arrays) = (BTreeSet::new(), BTreeSet::new());
+        let (mut runs, mut nodes, mut tokens) = (BTreeSet::new(), BTreeSet::new(), false);
+        for event in events {
+            let rows = event.touched();
+            jobs.extend(rows.job);
+            arrays.extend(rows.array);
+            runs.extend(rows.run);
+            nodes.extend(rows.node);
+            tokens |= rows.tokens;
+            if rows.array_of_job {
+                let job = rows.job.and_then(|job| state.jobs.get(job));
+                arrays.extend(job.and_then(|job| job.task).map(|task| task.array));
+            }
+            match event {
+                Event::JobUpdated { job, .. } => runs.extend(state.jobs.get(*job).and_then(Job::live_run)),
+                Event::NodeDrained { node, mark, automatic: true } => {
+                    self.automatic_drains.insert((mark.since, *node));
+                }
+                _ => {}
+            }
+        }
+        for id in arrays {
+            if let Some(array) = state.arrays.get(id) {
+                self.arrays.insert(id, document(array));
+            }
+        }
+        for id in jobs {
+            if let Some(job) = state.jobs.get(id) {
+                self.jobs.insert(id, document(job));
+                if job.state.is_final() {
+                    self.over.insert(id);
+                }
+            }
+        }
+        for id in runs {
+            put_or_remove(&mut self.runs, id, state.runs.get(id));
+        }
+        for id in nodes {
+            put_or_remove(&mut self.nodes, id, state.nodes.get(id));
+        }
+        if tokens {
+            self.tokens = state.tokens.iter().map(|(hash, token)| (hash.clone(), document(token))).collect();
+        }
+        self.incarnation = state.incarnation;
+        self.seq = state.seq;
+        self.next_job = state.next_job;
+        self.next_node = state.next_node;
+    }
+
+    /// The state as a controller that starts now reads it.
+    pub fn load(&self) -> State {
+        let runs: Vec<Run> = self.runs.values().map(read).collect();
+        let held: BTreeSet<JobId> = runs.iter().map(|run| run.id.job).collect();
+        let is_live = |id: &JobId| !self.over.contains(id) || held.contains(id);
+        let jobs: Vec<Job> =
+            self.jobs.iter().filter(|(id, _)| is_live(id)).map(|(_, document)| read(document)).collect();
+        let of_tasks: BTreeSet<JobId> = jobs.iter().filter_map(|job| Some(job.task?.array)).collect();
+        let arrays = self.arrays.values().map(read::<Array>);
+        let arrays = arrays.filter(|array| !array.is_over() || of_tasks.contains(&array.id)).collect();
+        let rows = Rows {
+            incarnation: self.incarnation,
+            seq: self.seq,
+            next_job: self.next_job,
+            next_node: self.next_node,
+            jobs,
+            arrays,
+            runs,
+            nodes: self.nodes.values().map(read::<Node>).collect(),
+            tokens: self.tokens.values().map(read::<JoinToken>).collect(),
+        };
+        let mut state = State::from_rows(rows);
+        state.automatic_drains.clone_from(&self.automatic_drains);
+        state
+    }
+
+    /// A job's record, wherever it went: its own, or `None` with whether an array has it as a task.
+    pub fn job(&self, id: JobId) -> Option<Job> {
+        self.jobs.get(&id).map(read)
+    }
+
+    /// Whether an array has the task without a record: waiting, or cancelled with others.
+    pub fn is_array_task(&self, id: JobId) -> bool {
+        self.arrays.range(..=id).next_back().is_some_and(|(_, document)| {
+            let array: Array = read(document);
+            let position = u32::try_from(id.0 - array.id.0).unwrap_or(u32::MAX);
+            array.pending.contains(position) || array.cancelled.contains(position)
+        })
+    }
+}
+
+
+fn put_or_remove<K: Ord, V: Serialize>(rows: &mut BTreeMap<K, Document>, key: K, value: Option<&V>) {
+    match value {
+        Some(value) => {
+            rows.insert(key, document(value));
+        }
+        None => {
+            rows.remove(&key);
+        }
+    }
+}
+
+fn document(value: &impl Serialize) -> Document {
+    serde_json::to_vec(value).expect("records are JSON")
+}
+
+fn read<T: DeserializeOwned>(document: &Document) -> T {
+    serde_json::from_slice(document).expect("a document reads back")
+}

@@ -1,0 +1,141 @@
+//! What really happened, kept beside the system: what users were told, and which processes ran.
+
+use crate::store::Store;
+use gcore::ctl::state::Outcome;
+use gcore::ctl::{Command, Event, Reply, Target};
+use gmodel::run::{EndCause, RunEnd};
+use gmodel::{ExitCode, JobId, JobState, NodeId, RunId};
+use std::collections::{BTreeMap, BTreeSet};
+
+#[derive(Debug, Default)]
+pub struct Truth {
+    /// First id and number of ids of each acknowledged submission that must be there, and who asked.
+    submitted: BTreeMap<JobId, (u64, usize)>,
+    /// Acknowledged before a backup was brought back that does not know them: allowed to be gone.
+    forgiven: BTreeSet<JobId>,
+    /// Processes started: run and node.
+    starts: BTreeMap<(RunId, NodeId), i64>,
+    /// How the batch process of each run ended.
+    ends: BTreeMap<RunId, RunEnd>,
+    cancelled: BTreeSet<JobId>,
+    pub jobs_over: u64,
+    pub runs_placed: u64,
+}
+
+impl Truth {
+    pub fn acknowledged(
+        &mut self,
+        request: usize,
+        command: &Command,
+        reply: &Reply,
+        store: &Store,
+    ) -> Result<(), String> {
+        match (command, reply) {
+            (Command::Submit { spec, .. }, Reply::Submitted { id, .. }) => {
+                let count = spec.array.as_ref().map_or(1, |array| u64::from(array.len()));
+                for (first, (many, other)) in &self.submitted {
+                    if *other != request && first.0 < id.0 + count && id.0 < first.0 + many {
+                        return Err(format!("job id {id} was given to two submissions"));
+                    }
+                }
+                let knows = store.job(*id).is_some() || store.is_array_task(*id);
+                if !knows {
+                    // The controller went back to a backup between its answer and now.
+                    self.forgiven.insert(*id);
+                }
+                self.submitted.insert(*id, (count, request));
+            }
+            (Command::Cancel { targets, signal: None }, Reply::Each { results }) => {
+                for (target, result) in targets.iter().zip(results) {
+                    if let (Target::Job(id), None) = (target, &result.refusal) {
+                        self.cancelled.insert(*id);
+                    }
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    pub fn acknowledged_jobs(&self) -> impl Iterator<Item = JobId> + '_ {
+        self.submitted.iter().flat_map(|(first, (count, _))| (first.0..first.0 + count).map(JobId))
+    }
+
+    pub fn submissions(&self) -> Vec<JobId> {
+        self.submitted.keys().copied().collect()
+    }
+
+    /// A backup came back: what it does not know is forgiven, and nothing cancelled since must stay so.
+    pub fn restored(&mut self) {
+        self.cancelled.clear();
+        self.forgiven.extend(self.submitted.keys());
+    }
+
+    /// An acknowledged job that is neither a record nor part of an array.
+    pub fn lost(&self, store: &Store) -> Option<JobId> {
+        let owed = self.submitted.iter().filter(|(first, _)| !self.forgiven.contains(first));
+        owed.flat_map(|(first, (count, _))| (first.0..first.0 + count).map(JobId))
+            .find(|id| store.job(*id).is_none() && !store.is_array_task(*id))
+    }
+
+    /// The user's process starts on a machine.
+    pub fn started(&mut self, run: RunId, node: NodeId, now: i64) -> Result<(), String> {
+        match self.starts.insert((run, node), now) {
+            None => Ok(()),
+            Some(before) => Err(format!("run {run} was started twice on node {node}, first at {before} ms")),
+        }
+    }
+
+    pub fn ended(&mut self, run: RunId, end: &RunEnd) {
+        self.ends.entry(run).or_insert_with(|| end.clone());
+    }
+
+    /// Facts the controller asserts are compared with what happened.
+    pub fn observe(&mut self, events: &[Event]) -> Result<(), String> {
+        for event in events {
+            match event {
+                Event::RunPlaced { run, .. } => {
+                    self.runs_placed += 1;
+                    if self.cancelled.contains(&run.job) {
+                        return Err(format!("{run} was placed although its job was cancelled"));
+                    }
+                }
+                Event::RunEnded { run, outcome, .. } => {
+                    self.jobs_over += u64::from(outcome.requeue.is_none());
+                    self.judge(*run, outcome)?;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn judge(&self, run: RunId, outcome: &Outcome) -> Result<(), String> {
+        let end = self.ends.get(&run);
+        let cause = end.map(|end| end.cause);
+        let exit = end.map_or(ExitCode::default(), |end| end.exit);
+        let fits = match outcome.state {
+            JobState::Completed => cause == Some(EndCause::Exited) && exit.is_success(),
+            JobState::Failed => match cause {
+                Some(EndCause::Exited) => !exit.is_success(),
+                Some(EndCause::LaunchUser) => return Ok(()),
+                _ => false,
+            },
+            JobState::Timeout => cause == Some(EndCause::TimeLimit) || run_is_wide(cause),
+            JobState::OutOfMemory => cause == Some(EndCause::OutOfMemory),
+            _ => return Ok(()),
+        };
+        if !fits || (outcome.state != JobState::Timeout && outcome.exit != exit) {
+            return Err(format!(
+                "{run} is {} with {}, its batch process ended {cause:?} with {exit}",
+                outcome.state, outcome.exit
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// On several nodes another node's limit may have ended the run.
+fn run_is_wide(cause: Option<EndCause>) -> bool {
+    cause == Some(EndCause::Stopped)
+}
