@@ -17,6 +17,7 @@ use crate::user_names::UserNames;
 use anyhow::Context;
 use gcore::ctl::Input;
 use sd_notify::NotifyState;
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -24,7 +25,7 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::net::{TcpListener, UnixListener};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{oneshot, watch};
 
 /// Exit status when the database cannot be used or written: systemd's unit does not restart on it.
@@ -128,6 +129,7 @@ async fn serve(
     let (stop, stopping) = watch::channel(false);
     let router = http::router(core.clone(), app.clone());
     let site = Site { core: core.clone(), router, links, names: UserNames::default(), stop: stopping };
+    let mut signals = Signals::catch()?; // before anyone can see us and stop us
     let (unix, tcp) = bind(&config).await?;
     let listeners = [
         tokio::spawn(listen::serve_unix(unix, site.clone())),
@@ -136,7 +138,7 @@ async fn serve(
     notify(&[NotifyState::Ready]);
     tracing::info!(socket = %config.socket.display(), listen = %config.listen, "ready");
 
-    let ended = until_told_to_stop(&app, &core, &mut threads.ended).await?;
+    let ended = until_told_to_stop(&mut signals, &app, &core, &mut threads.ended).await;
     notify(&[NotifyState::Stopping]);
     stop.send_replace(true);
     let _ = std::fs::remove_file(&config.socket); // gone already, or of no use: the listener is ending
@@ -161,21 +163,35 @@ async fn serve(
     Ok(end_of(ended, &config.state_dir))
 }
 
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+}
+
+impl Signals {
+    fn catch() -> std::io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
+    }
+}
+
 /// Waits for SIGTERM or SIGINT (`None`) or the end of the core thread; SIGHUP reads the configuration again.
 async fn until_told_to_stop(
+    signals: &mut Signals,
     app: &Arc<App>,
     core: &CoreHandle,
     ended: &mut oneshot::Receiver<Result<(), WriteError>>,
-) -> anyhow::Result<Option<CoreEnd>> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut hangup = signal(SignalKind::hangup())?;
+) -> Option<CoreEnd> {
     loop {
         tokio::select! {
-            _ = terminate.recv() => return Ok(None),
-            _ = interrupt.recv() => return Ok(None),
-            ended = &mut *ended => return Ok(Some(ended)),
-            _ = hangup.recv() => match app.reload(core).await {
+            _ = signals.terminate.recv() => return None,
+            _ = signals.interrupt.recv() => return None,
+            ended = &mut *ended => return Some(ended),
+            _ = signals.hangup.recv() => match app.reload(core).await {
                 Ok(notes) => tracing::info!("configuration read again. {}", notes.join(". ")),
                 Err(e) => tracing::error!("{}", e.text),
             },
@@ -249,5 +265,6 @@ fn notify(state: &[NotifyState<'_>]) {
 fn log_to_stderr() {
     let filter = tracing_subscriber::EnvFilter::try_from_env("GPUCTLD_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let colour = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colour).with_writer(std::io::stderr).init();
 }

@@ -33,6 +33,8 @@ const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 const TURN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Launch orders in one frame, bytes; one larger order has a frame of its own.
 const ORDERS_FRAME_BYTES: usize = MAX_FRAME_BYTES as usize / 4;
+/// Largest single order: what a submission may have at most, and room for the names of its nodes.
+const ORDER_BYTES: usize = MAX_FRAME_BYTES as usize / 4 * 3;
 /// Open questions for logs to one node.
 const QUESTIONS: usize = 64;
 const LOG_TIMEOUT: Duration = Duration::from_secs(10);
@@ -412,18 +414,17 @@ fn sized(order: LaunchOrder) -> Result<(LaunchOrder, usize), gmodel::run::RunRep
     let run = order.run.expect("orders are of runs");
     // Scripts and environments are most of it; JSON escapes make some of them longer.
     match frame::encode(&order) {
-        Ok(bytes) if bytes.len() < MAX_FRAME_BYTES as usize / 2 => Ok((order, bytes.len())),
+        Ok(bytes) if bytes.len() <= ORDER_BYTES => Ok((order, bytes.len())),
         Ok(bytes) => Err(too_large(run, bytes.len())),
         Err(_) => Err(too_large(run, MAX_FRAME_BYTES as usize)),
     }
 }
 
 fn too_large(run: RunId, bytes: usize) -> gmodel::run::RunReport {
-    let most = MAX_FRAME_BYTES as usize / 2;
     launch_orders::failed(
         run,
         format!(
-            "script and environment take {bytes} bytes or more on their way to the node; {most} are possible. Control characters take six each"
+            "script and environment take {bytes} bytes or more on their way to the node; {ORDER_BYTES} are possible. Control characters take six each"
         ),
     )
 }

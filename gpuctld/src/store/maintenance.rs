@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 /// How often the log's size is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// A checkpoint is made above this, or when the log has been still for a while.
+/// A checkpoint is made above this; reading a log of this size at boot takes no time.
 const CHECKPOINT_ABOVE: u64 = 16 << 20;
 /// Above this the core thread is asked for the rest, so that the log can start anew.
 const FINISH_ABOVE: u64 = 64 << 20;

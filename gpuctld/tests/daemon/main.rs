@@ -1,0 +1,8 @@
+//! The real gpuctld on a directory of its own: killed, full, misconfigured, and spoken to by real and forged nodes.
+
+mod controller;
+mod crash;
+mod disk;
+mod link;
+mod node;
+mod operation;

@@ -1,0 +1,119 @@
+//! What an administrator meets: start, stop, reload, a second controller, the wrong database.
+
+use crate::controller::{Site, job, wait_until};
+use nix::sys::signal::Signal;
+use std::os::unix::fs::PermissionsExt;
+
+/// Exit status when the database cannot be used: systemd is told not to restart on it.
+const EXIT_DATABASE: i32 = 74;
+
+#[test]
+fn a_clean_stop_leaves_one_file_and_no_socket() {
+    let site = Site::new();
+    let controller = site.start();
+    let id = controller.client().submit(&job("x"));
+    assert_eq!(controller.stop(), 0, "{}", site.log());
+    assert!(!site.socket().exists());
+    assert!(!site.database().with_extension("db-wal").exists());
+    assert_eq!(site.start().client().job_ids(), [id]);
+}
+
+#[test]
+fn the_state_is_for_the_controller_only_and_the_socket_for_everyone() {
+    let site = Site::new();
+    let _controller = site.start();
+    let mode = |path: &str| site.dir.path().join(path).metadata().unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode("state"), mode("state/gpupool.db"), mode("state/pki")), (0o700, 0o600, 0o700));
+    assert_eq!(mode("api.sock"), 0o666);
+}
+
+#[test]
+fn a_second_controller_on_the_same_state_is_refused() {
+    let site = Site::new();
+    let controller = site.start();
+    let (status, said) = site.run_to_end(&["run"]);
+    assert_eq!(status, EXIT_DATABASE, "{said}");
+    assert!(said.contains("another gpuctld has"), "{said}");
+    controller.client().submit(&job("the first goes on"));
+}
+
+#[test]
+fn a_database_of_a_newer_release_is_refused_and_not_changed() {
+    let site = Site::new();
+    assert_eq!(site.start().stop(), 0);
+    let mut bytes = std::fs::read(site.database()).unwrap();
+    bytes[60..64].copy_from_slice(&999u32.to_be_bytes()); // user_version
+    std::fs::write(site.database(), &bytes).unwrap();
+    let (status, said) = site.run_to_end(&["run"]);
+    assert_eq!(status, EXIT_DATABASE, "{said}");
+    assert!(said.contains("has schema 999, from a newer release"), "{said}");
+    assert!(std::fs::read(site.database()).unwrap() == bytes, "the file was changed");
+    assert!(!site.database().with_extension("db-wal").exists() && !site.socket().exists());
+}
+
+#[test]
+fn a_damaged_database_points_to_backup_and_restore_and_a_restore_helps() {
+    let site = Site::new();
+    let controller = site.start();
+    let mut client = controller.client();
+    let ids: Vec<u64> = (0..300).map(|_| client.submit(&job("x"))).collect();
+    let backup = site.dir.path().join("backup.db");
+    client.post("/v1/backup", &serde_json::json!({"path": backup}));
+    let lost = client.submit(&job("after the backup"));
+    assert_eq!(controller.stop(), 0);
+    let mut bytes = std::fs::read(site.database()).unwrap();
+    bytes[4096..].fill(0xee);
+    std::fs::write(site.database(), bytes).unwrap();
+    let (status, said) = site.run_to_end(&["run"]);
+    assert_eq!(status, EXIT_DATABASE, "{said}");
+    assert!(said.contains("is damaged") && said.contains("gpuctld restore --from"), "{said}");
+    let (status, said) = site.run_to_end(&["restore", "--from", backup.to_str().unwrap()]);
+    assert_eq!(status, 0, "{said}");
+    let controller = site.start();
+    assert_eq!(controller.client().job_ids(), ids);
+    let next = controller.client().submit(&job("x"));
+    assert!(next > lost + 900_000, "id {next} may have been given out before");
+}
+
+#[test]
+fn sighup_reads_the_configuration_and_keeps_the_old_one_when_it_is_wrong() {
+    let site = Site::new();
+    let controller = site.start();
+    let partitions = || controller.client().get("/v1/partitions")["partitions"].as_array().unwrap().len();
+    let good = std::fs::read_to_string(site.config()).unwrap();
+    std::fs::write(site.config(), format!("{good}\n[partition.second]\nmax_tiem = \"1\"\n")).unwrap();
+    controller.signal(Signal::SIGHUP);
+    site.wait_for_log("did you mean");
+    assert_eq!(partitions(), 1);
+    std::fs::write(site.config(), format!("{good}\n[partition.second]\n")).unwrap();
+    controller.signal(Signal::SIGHUP);
+    wait_until(|| partitions() == 2, || "the second partition".into());
+}
+
+#[test]
+fn a_wrong_configuration_starts_nothing() {
+    let site = Site::new();
+    site.configure("lost_node = \"forget\"\n");
+    let (status, said) = site.run_to_end(&["run"]);
+    assert_eq!(status, 1);
+    assert!(said.contains("gpuctld.toml:6:"), "{said}");
+    assert!(!site.database().exists());
+    let (status, said) = site.run_to_end(&["check"]);
+    assert_eq!((status, said.contains("lost_node")), (1, true), "{said}");
+}
+
+#[test]
+fn systemd_is_told_when_recovery_is_complete() {
+    let site = Site::new();
+    let path = site.dir.path().join("notify");
+    let socket = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+    socket.set_read_timeout(Some(crate::controller::PATIENCE)).unwrap();
+    let mut process =
+        site.command(&["run"]).env("NOTIFY_SOCKET", &path).stderr(std::process::Stdio::null()).spawn().unwrap();
+    let mut text = [0; 256];
+    let length = socket.recv(&mut text).unwrap();
+    assert_eq!(&text[..length], b"READY=1\n");
+    assert!(std::os::unix::net::UnixStream::connect(site.socket()).is_ok(), "ready, and does not answer");
+    process.kill().unwrap();
+    process.wait().unwrap();
+}
