@@ -96,7 +96,7 @@ const COLUMNS: &[Entry] = &[
     (JobColumn::TimeLeft,         'L', "timeleft",     "TIME_LEFT",        "time_limit_secs,elapsed_secs"),
     (JobColumn::SubmitTime,       'V', "submittime",   "SUBMIT_TIME",      "submit_time"),
     (JobColumn::StartTime,        'S', "starttime",    "START_TIME",       "start_time"),
-    (JobColumn::EndTime,          'e', "endtime",      "END_TIME",         "end_time"),
+    (JobColumn::EndTime,          'e', "endtime",      "END_TIME",         "end_time,start_time,time_limit_secs"),
     (JobColumn::Priority,         'Q', "prioritylong", "PRIORITY",         "priority"),
     (JobColumn::PriorityShare,    'p', "priority",     "PRIORITY",         "priority"),
     (JobColumn::Nice,             'y', "nice",         "NICE",             "nice"),
@@ -213,7 +213,7 @@ impl JobColumn {
             Self::TimeLeft => time_left(row).into(),
             Self::SubmitTime => instant(row.submit_time, times),
             Self::StartTime => instant(row.start_time, times),
-            Self::EndTime => instant(row.end_time, times),
+            Self::EndTime => instant(row.end_time.or_else(|| end_by_limit(row.start_time, row.time_limit_secs)), times),
             Self::Priority => row.priority.to_string().into(),
             Self::PriorityShare => format!("{:.14}", row.priority as f64 / f64::from(u32::MAX)).into(),
             Self::Nice => row.nice.to_string().into(),
@@ -266,6 +266,12 @@ pub(crate) fn time_limit(secs: Option<u32>) -> String {
         None | Some(u32::MAX) => "UNLIMITED".to_owned(),
         Some(secs) => squeue_time(secs.into()),
     }
+}
+
+/// When a running job ends at the latest, which is what squeue calls its end; None without a limit.
+pub(crate) fn end_by_limit(start: Option<Instant>, limit_secs: Option<u32>) -> Option<Instant> {
+    let secs = limit_secs.filter(|&secs| secs != u32::MAX)?;
+    start.map(|start| Instant(start.0.plus_secs(secs.into())))
 }
 
 /// First node of a host list, `n/a` of none.

@@ -2,7 +2,7 @@
 //!
 //! Scripts read `Key=value` pairs from it: keys that Slurm has keep Slurm's names and values. Ours follow.
 
-use crate::job_column::{time_limit, tres};
+use crate::job_column::{end_by_limit, time_limit, tres};
 use gcli::local_time::TimeFormat;
 use gcli::printable::printable;
 use gmodel::duration::sacct_time;
@@ -36,7 +36,8 @@ pub(crate) fn why(job: &JobRow, times: &TimeFormat) -> String {
             }
             for hold in &job.holds {
                 let (owner, since) = (printable(&hold.owner), times.print(hold.since.0));
-                let _ = writeln!(text, "  held by {owner} since {since}: {}", printable(&hold.reason));
+                let why = if hold.reason.is_empty() { String::new() } else { format!(": {}", printable(&hold.reason)) };
+                let _ = writeln!(text, "  held by {owner} since {since}{why}");
             }
             if let Some(start) = job.start_time {
                 let _ = writeln!(text, "  expected to start at {}", times.print(start.0));
@@ -107,7 +108,8 @@ fn state(record: &mut Record, job: &JobRow, times: &TimeFormat) {
     record.put("RunTime", sacct_time(job.elapsed_secs.max(0).cast_unsigned())).put("TimeLimit", limit).end();
     let at = |instant: Option<Instant>| instant.map_or("Unknown".to_owned(), |at| times.print(at.0));
     record.put("SubmitTime", at(job.submit_time)).put("EligibleTime", at(job.eligible_time)).end();
-    record.put("StartTime", at(job.start_time)).put("EndTime", at(job.end_time)).end();
+    let end = job.end_time.or_else(|| end_by_limit(job.start_time, job.time_limit_secs));
+    record.put("StartTime", at(job.start_time)).put("EndTime", at(end)).end();
 }
 
 fn request(record: &mut Record, job: &JobRow) {

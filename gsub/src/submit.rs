@@ -247,18 +247,13 @@ fn dry_run(client: &mut Client, request: &SubmitRequest) -> Outcome {
     for note in &answer.notes {
         say(note);
     }
-    let what = format!("{} CPUs in partition {}", answer.cpus, answer.partition);
-    let text = match (answer.nodelist.is_empty(), answer.start) {
-        (false, _) => format!("would start now on {} with {what}", answer.nodelist),
-        (true, Some(start)) => format!("would start at {} with {what}", TimeFormat::from_env().print(start.0)),
-        (true, None) => format!("would wait for {what}"),
+    let text = match (&answer.text, answer.nodelist.is_empty(), answer.start) {
+        (text, ..) if !text.is_empty() => text.clone(),
+        (_, false, _) => format!("would start at once on {} in partition {}", answer.nodelist, answer.partition),
+        (_, true, Some(start)) => format!("would start at {} in partition {}", TimeFormat::from_env().print(start.0), answer.partition),
+        (_, true, None) => format!("would wait in partition {} ({})", answer.partition, answer.reason),
     };
-    let reason = if answer.reason.is_empty() { String::new() } else { format!(" ({})", answer.reason) };
-    let mut out = std::io::stdout();
-    writeln!(out, "{text}{reason}")?;
-    if !answer.text.is_empty() {
-        writeln!(out, "  {}", gcli::printable::printable(&answer.text))?;
-    }
+    writeln!(std::io::stdout(), "{}", gcli::printable::printable(&text))?;
     Ok(0)
 }
 

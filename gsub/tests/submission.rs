@@ -10,7 +10,7 @@ const GSUB: &str = env!("CARGO_BIN_EXE_gsub");
 fn answer(request: &Request) -> Answer {
     match request.path.as_str() {
         "/v1/jobs" => Answer::ok(r#"{"schema":1,"id":17,"notes":["no time limit was asked for; it is 1-00:00:00"]}"#),
-        "/v1/jobs/dry-run" => Answer::ok(r#"{"schema":1,"nodelist":"","cpus":2,"partition":"main","reason":"Resources","text":"needs 2 h100 on a node; node1 has 1 free of 8"}"#),
+        "/v1/jobs/dry-run" => Answer::ok(r#"{"schema":1,"nodelist":"","cpus":2,"partition":"main","reason":"Resources","text":"would wait in partition main (Resources): needs 2 h100 on a node; node1 has 1 free of 8"}"#),
         path if path.starts_with("/v1/jobs/17/wait") => {
             Answer::ok(r#"{"schema":1,"jobs":[{"id":17,"state":"COMPLETED"},{"id":18,"state":"FAILED","exit_code":{"code":0,"signal":9}}]}"#)
         }
@@ -230,8 +230,7 @@ fn a_dry_run_says_what_it_would_wait_for_and_submits_nothing() {
     let controller = FakeController::start(answer);
     let ran = controller.run(GSUB, &["--test-only", "--wrap", "true"]);
     expect![[r#"
-        would wait for 2 CPUs in partition main (Resources)
-          needs 2 h100 on a node; node1 has 1 free of 8
+        would wait in partition main (Resources): needs 2 h100 on a node; node1 has 1 free of 8
     "#]].assert_eq(&ran.text());
     assert!(controller.requests().iter().all(|request| request.path == "/v1/jobs/dry-run"));
 }
