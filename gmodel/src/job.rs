@@ -167,6 +167,9 @@ pub struct Launch {
     #[serde(skip_serializing_if = "String::is_empty")]
     pub command: String,
     pub work_dir: String,
+    /// Where the submission was made; empty: in `work_dir`.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub submit_dir: String,
     pub submit_host: String,
     /// Patterns; empty means the default of DESIGN §8.
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -180,6 +183,9 @@ pub struct Launch {
     pub open_mode: Option<OpenMode>,
     /// File mode mask of the submitting process.
     pub umask: u32,
+    /// Soft limits of the submitting process, which go with the job as sbatch's `--propagate` has it by default.
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "few_limits")]
+    pub rlimits: Vec<SoftLimit>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub signal: Option<SigSpec>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -194,6 +200,46 @@ pub struct Launch {
 pub enum OpenMode {
     Append,
     Truncate,
+}
+
+/// A soft resource limit. Bytes, seconds, or a count, as setrlimit(2) has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SoftLimit {
+    pub name: LimitName,
+    /// `None` is unlimited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub soft: Option<u64>,
+}
+
+/// A resource limit by sbatch's word: `NOFILE` is `RLIMIT_NOFILE`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum LimitName {
+    As,
+    Core,
+    Cpu,
+    Data,
+    Fsize,
+    Memlock,
+    Nofile,
+    Nproc,
+    Rss,
+    Stack,
+    /// From a newer gsub: passed over.
+    #[serde(other)]
+    Unknown,
+}
+
+/// More than any system has.
+pub const MAX_RLIMITS: usize = 16;
+
+/// A list that any client may send is bounded where it is read.
+pub(crate) fn few_limits<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Vec<SoftLimit>, D::Error> {
+    let limits = Vec::<SoftLimit>::deserialize(from)?;
+    match limits.len() {
+        0..=MAX_RLIMITS => Ok(limits),
+        many => Err(serde::de::Error::custom(format_args!("{many} resource limits, and {MAX_RLIMITS} are the most"))),
+    }
 }
 
 fn is_false(value: &bool) -> bool {
@@ -301,6 +347,23 @@ impl fmt::Display for JobState {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn limits_are_few_short_and_left_out_when_there_are_none() {
+        let plain = serde_json::to_string(&Launch::default()).unwrap();
+        assert!(!plain.contains("rlimits") && !plain.contains("submit_dir"), "{plain}");
+        let limits = |text: &str| serde_json::from_str::<Launch>(&format!(r#"{{"rlimits":{text}}}"#)).map(|l| l.rlimits);
+        let some = r#"[{"name":"NOFILE","soft":1024},{"name":"CORE"}]"#;
+        let read = limits(some).unwrap();
+        let expected = [(LimitName::Nofile, Some(1024)), (LimitName::Core, None)];
+        assert_eq!(read, expected.map(|(name, soft)| SoftLimit { name, soft }));
+        assert_eq!(serde_json::to_string(&read).unwrap(), some);
+        assert_eq!(limits(r#"[{"name":"NEWER","soft":1}]"#).unwrap()[0].name, LimitName::Unknown);
+        let list = |count| format!("[{}]", vec![r#"{"name":"CORE"}"#; count].join(","));
+        assert_eq!(limits(&list(MAX_RLIMITS)).unwrap().len(), MAX_RLIMITS);
+        let refused = limits(&list(MAX_RLIMITS + 1)).unwrap_err().to_string();
+        assert!(refused.contains("17 resource limits, and 16 are the most"), "{refused}");
+    }
 
     #[test]
     fn states_are_read_in_both_forms() {

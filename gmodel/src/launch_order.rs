@@ -5,7 +5,7 @@
 
 use crate::gpu_set::{GpuPart, GpuSlot};
 use crate::ids::{JobId, RunId};
-use crate::job::{OpenMode, UserRef};
+use crate::job::{OpenMode, SoftLimit, UserRef, few_limits};
 use crate::signal::SigSpec;
 use serde::{Deserialize, Serialize};
 
@@ -37,6 +37,9 @@ pub struct LaunchOrder {
     /// `NAME=value` of the submission, already filtered by `--export`.
     pub environment: Vec<String>,
     pub work_dir: String,
+    /// Empty: `work_dir`.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub submit_dir: String,
     pub submit_host: String,
     /// Patterns, defaults filled in.
     pub stdout: String,
@@ -45,6 +48,9 @@ pub struct LaunchOrder {
     pub stdin: String,
     pub open_mode: Option<OpenMode>,
     pub umask: u32,
+    /// Soft limits for the job's processes; above the node's hard ones they are cut.
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "few_limits")]
+    pub rlimits: Vec<SoftLimit>,
     /// Seconds; `None` is unlimited. A newer limit comes with `Desired`.
     pub limit_secs: Option<u32>,
     pub kill_grace_secs: u32,

@@ -7,6 +7,7 @@
 mod choice;
 mod environment;
 mod option_words;
+mod resource_limits;
 mod script;
 mod specification;
 pub mod step;

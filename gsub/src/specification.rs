@@ -12,7 +12,7 @@ use gmodel::constraint::Constraint;
 use gmodel::duration::TimeLimit;
 use gmodel::gpu_request::{GpuAsk, parse_gpu_mem};
 use gmodel::hostlist::Hostlist;
-use gmodel::job::{GpuScope, Launch, MemAsk, OpenMode};
+use gmodel::job::{GpuScope, Launch, MemAsk, OpenMode, SoftLimit};
 use gmodel::signal::SigSpec;
 use gmodel::{JobSpec, Request, Timestamp, pattern, size};
 use std::collections::BTreeMap;
@@ -28,6 +28,7 @@ pub(crate) struct Submitter {
     pub work_dir: Option<String>,
     pub host: String,
     pub umask: u32,
+    pub limits: Vec<SoftLimit>,
     pub now: Timestamp,
 }
 
@@ -205,16 +206,20 @@ fn launch(choices: &mut Choices, work: &Work, submitter: &Submitter) -> Result<L
         parsed(choices.take(name), checked).map(Option::unwrap_or_default)
     };
     let text = |given: Option<Given>| given.map(|given| given.text().to_owned());
+    let work_dir = work_dir(choices.take("chdir"), submitter)?;
+    let submit_dir = submitter.work_dir.clone().filter(|dir| *dir != work_dir).unwrap_or_default();
     Ok(Launch {
         argv: work.argv.clone(),
         command: work.command.clone(),
-        work_dir: work_dir(choices.take("chdir"), submitter)?,
+        work_dir,
+        submit_dir,
         submit_host: submitter.host.clone(),
         stdout: file(choices, "output")?,
         stderr: file(choices, "error")?,
         stdin: file(choices, "input")?,
         open_mode: parsed(choices.take("open-mode"), open_mode)?,
         umask: submitter.umask,
+        rlimits: submitter.limits.clone(),
         signal: parsed(choices.take("signal"), SigSpec::parse)?,
         mail_type: text(choices.take("mail-type")),
         mail_user: text(choices.take("mail-user")),
@@ -251,7 +256,7 @@ mod tests {
     fn submission(words: &[&str]) -> Result<Submission, Failure> {
         let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
         let mut choices = Choices::of(read(&words, &Origin::CommandLine)?.0)?;
-        let submitter = Submitter { work_dir: Some("/home/me".into()), host: "login1".into(), umask: 0o22, now: Timestamp::from_secs(1_795_165_527) };
+        let submitter = Submitter { work_dir: Some("/home/me".into()), host: "login1".into(), umask: 0o22, limits: Vec::new(), now: Timestamp::from_secs(1_795_165_527) };
         let submission = build(&mut choices, &Work::wrapped("true"), &submitter)?;
         assert_eq!(choices.left(), [""; 0]);
         Ok(submission)
@@ -334,6 +339,8 @@ mod tests {
         let spec = submission(&["-t", "30", "-b", "now+1hour", "-D", "run", "--nice"]).unwrap().spec;
         assert_eq!((spec.time_limit_secs, spec.launch.work_dir.as_str(), spec.nice), (Some(1800), "/home/me/run", 100));
         assert_eq!(spec.begin, Some(Timestamp::from_secs(1_795_165_527 + 3600)));
+        assert_eq!(spec.launch.submit_dir, "/home/me", "where gsub was called, which --chdir does not change");
+        assert_eq!(submission(&["-D", "/home/me"]).unwrap().spec.launch.submit_dir, "", "said once");
         assert_eq!(submission(&["-t", "UNLIMITED"]).unwrap().spec.time_limit_secs, Some(u32::MAX));
         let lost = work_dir(None, &Submitter::default()).unwrap_err();
         assert!(lost.text.contains("no longer exists"), "{}", lost.text);

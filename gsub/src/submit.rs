@@ -5,6 +5,7 @@
 use crate::choice::Choices;
 use crate::environment;
 use crate::option_words::{Given, Origin, Rest, read, read_environment};
+use crate::resource_limits;
 use crate::script::Work;
 use crate::specification::{Submission, Submitter, build};
 use clap::{Arg, ArgAction, Command};
@@ -199,6 +200,7 @@ fn submitter() -> Result<Submitter, Failure> {
         work_dir: work_dir(),
         host: host.to_string_lossy().into_owned(),
         umask: umask(),
+        limits: resource_limits::own(),
         now: local_time::now(),
     })
 }
