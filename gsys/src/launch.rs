@@ -67,6 +67,11 @@ pub struct LaunchSpec<'a> {
     pub umask: u32,
     /// Applied before the change of user; raising one is best effort, as far as the daemon's own hard limits go.
     pub rlimits: Vec<Rlimit>,
+    /// Soft limits set last of all, as the user, and cut to the hard ones then in force. Nothing on the way to the program
+    /// runs under them, so that a tight one is never taken for a sick node.
+    pub soft_limits: Vec<(Resource, u64)>,
+    /// Names of variables that get the process's own number as value. None of them may be in `env`.
+    pub pid_variables: Vec<OsString>,
     /// Added to the daemon's own niceness.
     pub nice: i32,
     pub stdin: Stdio<'a>,
@@ -93,6 +98,8 @@ impl LaunchSpec<'_> {
             identity,
             umask: 0o022,
             rlimits: Vec::new(),
+            soft_limits: Vec::new(),
+            pid_variables: Vec::new(),
             nice: 0,
             stdin: Stdio::Null,
             stdout: Stdio::Null,
@@ -231,6 +238,21 @@ impl Resource {
                 soft: limit.rlim_cur,
                 hard: limit.rlim_max,
             }),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+impl Rlimit {
+    /// Makes it the caller's own limit.
+    pub fn set(&self) -> io::Result<()> {
+        let limit = libc::rlimit {
+            rlim_cur: self.soft.min(self.hard),
+            rlim_max: self.hard,
+        };
+        // SAFETY: limit outlives the call.
+        match unsafe { libc::setrlimit(self.resource.number(), &limit) } {
+            0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
         }
     }

@@ -1,6 +1,7 @@
 //! What happens between fork and exec. Only system calls on memory that was prepared before the fork: no allocation, no
 //! lock, no destructor, because the daemon's other threads are not there to release anything.
 
+use std::cell::Cell;
 use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
@@ -22,11 +23,13 @@ pub(super) struct Plan<'a> {
     programs: Vec<CString>,
     argv: CStringArray,
     env: CStringArray,
+    pid_slots: Vec<PidSlot>,
     cwd: CString,
     /// `None` when the daemon is not root: it stays who it is.
     identity: Option<&'a Identity>,
     umask: u32,
     rlimits: Vec<(libc::__rlimit_resource_t, libc::rlimit)>,
+    soft_limits: Vec<(libc::__rlimit_resource_t, u64)>,
     nice: i32,
     files: [(Stage, FileAt<'a>); 3],
     controlling_terminal: bool,
@@ -68,10 +71,19 @@ impl<'a> Plan<'a> {
             .iter()
             .map(|(name, value)| variable(name, value))
             .collect::<io::Result<_>>();
+        let pid_slots = spec
+            .pid_variables
+            .iter()
+            .map(|name| PidSlot::new(name))
+            .collect::<io::Result<Vec<_>>>()
+            .map_err(users(Stage::Exec, "the environment"))?;
+        let mut env = CStringArray::new(env.map_err(users(Stage::Exec, "the environment"))?);
+        env.append(pid_slots.iter().map(PidSlot::text));
         Ok(Plan {
             programs: programs.map_err(users(Stage::Exec, "the program's path"))?,
             argv: CStringArray::new(argv.map_err(users(Stage::Exec, "an argument"))?),
-            env: CStringArray::new(env.map_err(users(Stage::Exec, "the environment"))?),
+            env,
+            pid_slots,
             cwd: c_path(&spec.cwd)
                 .map_err(users(Stage::Directory, "the working directory's path"))?,
             identity: identity(spec)?,
@@ -80,6 +92,11 @@ impl<'a> Plan<'a> {
                 .rlimits
                 .iter()
                 .map(|l| (l.resource.number(), raw_rlimit(l.soft, l.hard)))
+                .collect(),
+            soft_limits: spec
+                .soft_limits
+                .iter()
+                .map(|(resource, soft)| (resource.number(), *soft))
                 .collect(),
             nice: spec.nice,
             files: [
@@ -155,6 +172,10 @@ fn prepare(plan: &Plan<'_>) -> Result<(), Report> {
         return Err(report(Stage::Terminal, errno()));
     }
     close_others();
+    // SAFETY: getpid has no arguments and cannot fail.
+    let pid = unsafe { libc::getpid() };
+    plan.pid_slots.iter().for_each(|slot| slot.fill(pid as u32));
+    set_soft_limits(&plan.soft_limits);
     unblock_signals();
     Ok(())
 }
@@ -221,6 +242,23 @@ fn set_rlimits(rlimits: &[(libc::__rlimit_resource_t, libc::rlimit)]) {
                     rlim_max: hard,
                 };
                 libc::setrlimit(*resource, &cut);
+            }
+        }
+    }
+}
+
+/// A user may always lower a soft limit, and raise it as far as the hard one.
+fn set_soft_limits(limits: &[(libc::__rlimit_resource_t, u64)]) {
+    for (resource, soft) in limits {
+        let mut own = libc::rlimit {
+            rlim_cur: 0,
+            rlim_max: 0,
+        };
+        // SAFETY: the struct outlives the calls.
+        unsafe {
+            if libc::getrlimit(*resource, &mut own) == 0 {
+                own.rlim_cur = (*soft).min(own.rlim_max);
+                libc::setrlimit(*resource, &own);
             }
         }
     }
@@ -431,5 +469,72 @@ impl CStringArray {
             pointers,
             _strings: strings,
         }
+    }
+
+    /// Adds strings that somebody else owns, and who keeps them for as long as this array is used.
+    fn append(&mut self, strings: impl Iterator<Item = *const libc::c_char>) {
+        self.pointers.pop();
+        self.pointers.extend(strings.chain([ptr::null()]));
+    }
+}
+
+/// `NAME=` and room for a process's number, which is not known before the fork.
+struct PidSlot {
+    /// Zeros from `digits_at` on.
+    bytes: Box<[Cell<u8>]>,
+    digits_at: usize,
+}
+
+impl PidSlot {
+    /// Digits of the largest u32, and the NUL.
+    const ROOM: usize = 11;
+
+    fn new(name: &std::ffi::OsStr) -> io::Result<PidSlot> {
+        let mut bytes = variable(name, std::ffi::OsStr::new(""))?.into_bytes();
+        let digits_at = bytes.len();
+        bytes.resize(digits_at + PidSlot::ROOM, 0);
+        Ok(PidSlot {
+            bytes: bytes.into_iter().map(Cell::new).collect(),
+            digits_at,
+        })
+    }
+
+    fn text(&self) -> *const libc::c_char {
+        self.bytes.as_ptr().cast()
+    }
+
+    /// Async-signal-safe; for the child's own copy.
+    fn fill(&self, pid: u32) {
+        let mut digits = [0u8; PidSlot::ROOM - 1];
+        let mut left = pid;
+        let mut first = digits.len();
+        loop {
+            first -= 1;
+            digits[first] = b'0' + (left % 10) as u8;
+            left /= 10;
+            if left == 0 {
+                break;
+            }
+        }
+        for (cell, digit) in self.bytes[self.digits_at..].iter().zip(&digits[first..]) {
+            cell.set(*digit);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_is_written_behind_its_name() {
+        for pid in [0, 7, 4_194_304, u32::MAX] {
+            let slot = PidSlot::new("GSUB_TASK_PID".as_ref()).expect("a name");
+            slot.fill(pid);
+            // SAFETY: the slot ends with a NUL and outlives the text.
+            let text = unsafe { CStr::from_ptr(slot.text()) };
+            assert_eq!(text.to_str().expect("text"), format!("GSUB_TASK_PID={pid}"));
+        }
+        assert!(PidSlot::new("A\0B".as_ref()).is_err());
     }
 }

@@ -393,6 +393,55 @@ fn limits_are_set_and_raising_is_best_effort() {
 }
 
 #[test]
+fn soft_limits_hold_in_the_program_and_not_on_the_way_to_it() {
+    let Some(scratch) = Scratch::new() else {
+        return;
+    };
+    give_to_user(&scratch.dir);
+    let hard = Resource::Nofile.current().expect("own limit").hard;
+    let mut spec = scratch.shell("ulimit -Sn; ulimit -Hn; ulimit -Sp; ulimit -Sc");
+    spec.identity = user_identity();
+    spec.soft_limits = vec![
+        (Resource::Nofile, u64::MAX),
+        (Resource::Nproc, 77),
+        (Resource::Core, 0),
+    ];
+    assert_eq!(finish(&spec), Exit::Code(0));
+    let cut = format!("{hard}\n{hard}\n77\n0\n");
+    assert_eq!(scratch.read_output(), cut, "never above the hard one");
+    // With these in force before, no file could be opened and the user could have no process at all.
+    spec.argv = ["/bin/sh", "-c", "ulimit -Sn; ulimit -Sp"]
+        .map(OsString::from)
+        .to_vec();
+    spec.soft_limits = vec![(Resource::Nofile, 4), (Resource::Nproc, 1)];
+    assert_eq!(finish(&spec), Exit::Code(0));
+    assert_eq!(scratch.read_output(), "4\n1\n");
+    // No room for any program: its end, or the user's mistake, and never the node's.
+    spec.soft_limits = vec![
+        (Resource::As, 4096),
+        (Resource::Stack, 4096),
+        (Resource::Data, 0),
+    ];
+    match launch(&spec) {
+        Ok(child) => assert!(matches!(end_of(child.pid), Exit::Signal(..) | Exit::Code(127))),
+        Err(error) => assert_eq!(error.class, ErrorClass::User, "{error}"),
+    }
+}
+
+#[test]
+fn a_program_finds_its_own_number_in_its_environment() {
+    let Some(scratch) = Scratch::new() else {
+        return;
+    };
+    let mut spec = scratch.shell("echo $$ $MY_PID $MY_OTHER_PID $LC_ALL");
+    spec.pid_variables = vec!["MY_PID".into(), "MY_OTHER_PID".into()];
+    let child = launch(&spec).expect("start");
+    let pid = child.pid;
+    assert_eq!(end_of(pid), Exit::Code(0));
+    assert_eq!(scratch.read_output(), format!("{pid} {pid} {pid} C\n"));
+}
+
+#[test]
 fn a_private_tmp_is_the_jobs_alone() {
     let Some(scratch) = Scratch::new() else {
         return;
