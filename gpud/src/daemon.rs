@@ -3,16 +3,17 @@
 //! Owns the node's state and every conversation; blocking work runs on threads and comes back as a [`Happening`].
 //! Decides nothing itself: `gcore::node` does. Channels: one in, from all tasks; one out per connection.
 
+use crate::report::Told;
 use crate::site::Site;
 use crate::step::{self, StepLink};
 use crate::{clean, prepare};
-use gcore::node::{Found, NodeAction, NodeEvent, NodeInput, NodeState, actions, apply, check, handle, reports};
+use gcore::node::{Found, NodeAction, NodeEvent, NodeInput, NodeState, actions, apply, check, handle};
 use gmodel::launch_order::LaunchOrder;
 use gmodel::node::{Inventory, Role};
-use gmodel::run::{Desired, EndCause, RunEnd, RunPhase, RunReport, StopWhy};
+use gmodel::run::{Desired, EndCause, RunEnd, RunPhase, StopWhy};
 use gmodel::supervise::{FromStep, StepOrder};
 use gmodel::{Fence, RunId, Timestamp};
-use gwire::node_protocol::{Hello, PROTOCOL, ToController, ToNode};
+use gwire::node_protocol::{ToController, ToNode};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -49,22 +50,13 @@ pub struct Daemon {
     site: Arc<Site>,
     state: NodeState,
     sender: mpsc::Sender<Happening>,
-    link: Option<Link>,
+    told: Option<Told>,
     /// Orders of this connection that were not accepted yet.
     orders: BTreeMap<RunId, Arc<LaunchOrder>>,
     /// The fence being written.
     recording: bool,
     work: BTreeMap<RunId, Work>,
     steps_opened: u64,
-    inventory: Inventory,
-}
-
-/// The connection to the controller and what was said on it.
-struct Link {
-    connection: u64,
-    sender: mpsc::Sender<ToController>,
-    reported: BTreeMap<RunId, u8>,
-    obeyed: Fence,
     inventory: Inventory,
 }
 
@@ -84,7 +76,7 @@ impl Daemon {
         let mut daemon = Self {
             state: NodeState::new(),
             sender,
-            link: None,
+            told: None,
             orders: BTreeMap::new(),
             recording: false,
             work: BTreeMap::new(),
@@ -114,12 +106,12 @@ impl Daemon {
         match happening {
             Happening::LinkUp { connection, sender } => self.greet(connection, sender),
             Happening::LinkDown { connection } => {
-                if self.link.as_ref().is_some_and(|link| link.connection == connection) {
-                    self.link = None;
+                if self.told.as_ref().is_some_and(|told| told.connection == connection) {
+                    self.told = None;
                 }
             }
             Happening::Frame { connection, frame } => {
-                if self.link.as_ref().is_some_and(|link| link.connection == connection) {
+                if self.told.as_ref().is_some_and(|told| told.connection == connection) {
                     self.read(frame);
                 }
             }
@@ -165,21 +157,8 @@ impl Daemon {
 
     /// Everything this node knows, before it obeys anything.
     fn greet(&mut self, connection: u64, sender: mpsc::Sender<ToController>) {
-        let runs = reports(&self.state);
-        let inventory = self.inventory.clone();
-        let hello = Hello {
-            protocol: PROTOCOL,
-            release: env!("CARGO_PKG_VERSION").into(),
-            life: self.state.life.clone(),
-            fence: self.state.fence,
-            inventory: inventory.clone(),
-            runs: runs.clone(),
-        };
         self.orders.clear();
-        let reported = runs.iter().map(|report| (report.run, report.phase.rank())).collect();
-        if sender.try_send(ToController::Hello(hello)).is_ok() {
-            self.link = Some(Link { connection, sender, reported, obeyed: self.state.fence, inventory });
-        }
+        self.told = Told::greet(connection, sender, &self.state, &self.inventory);
     }
 
     fn read(&mut self, frame: ToNode) {
@@ -233,8 +212,8 @@ impl Daemon {
     }
 
     fn answer_log(&self, question: u64, run: RunId) {
-        let Some(link) = &self.link else { return };
-        let (site, sender) = (Arc::clone(&self.site), link.sender.clone());
+        let Some(told) = &self.told else { return };
+        let (site, sender) = (Arc::clone(&self.site), told.sender.clone());
         tokio::task::spawn_blocking(move || {
             let (text, error) = match site.spool.read_log(run) {
                 Ok(text) => (text, String::new()),
@@ -244,31 +223,12 @@ impl Daemon {
         });
     }
 
-    /// Says what the controller does not know yet: whole phases, the fence, what the machine has.
+    /// Says what the controller does not know yet.
     fn report(&mut self) {
-        let Some(link) = &mut self.link else { return };
-        let mut frames = Vec::new();
-        if link.obeyed != self.state.fence {
-            link.obeyed = self.state.fence;
-            frames.push(ToController::Obeyed { fence: self.state.fence });
-        }
-        let is_news = |report: &RunReport| link.reported.get(&report.run) != Some(&report.phase.rank());
-        let runs: Vec<RunReport> = reports(&self.state).into_iter().filter(is_news).collect();
-        link.reported.retain(|run, _| self.state.runs.contains_key(run));
-        if !runs.is_empty() {
-            link.reported.extend(runs.iter().map(|report| (report.run, report.phase.rank())));
-            frames.push(ToController::Runs { runs });
-        }
-        if link.inventory != self.inventory {
-            link.inventory = self.inventory.clone();
-            frames.push(ToController::Inventory { inventory: self.inventory.clone() });
-        }
-        for frame in frames {
-            if link.sender.try_send(frame).is_err() {
-                // It reads too slowly, or is gone: the next hello says everything.
-                self.link = None;
-                return;
-            }
+        if let Some(told) = &mut self.told
+            && !told.send_news(&self.state, &self.inventory)
+        {
+            self.told = None;
         }
     }
 

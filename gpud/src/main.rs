@@ -6,10 +6,12 @@ mod clean;
 mod config;
 mod daemon;
 mod forward;
+mod hollow;
 mod identity;
 mod inventory;
 mod link;
 mod prepare;
+mod report;
 mod site;
 mod site_program;
 mod spool;
@@ -20,6 +22,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 use config::Config;
 use daemon::{Daemon, Happening};
 use gmodel::node::Role;
+use hollow::HollowOptions;
 use identity::{Identity, JoinOptions};
 use link::Dial;
 use site::Site;
@@ -49,6 +52,18 @@ enum Action {
         /// Refuse to start with a certificate for another role
         #[arg(long)]
         role: Option<RoleWord>,
+        /// Play N nodes that speak the real protocol and only pretend to run, for scale tests
+        #[arg(long, value_name = "N", conflicts_with = "role")]
+        hollow: Option<u32>,
+        /// Their state directories are STATE_DIR/PREFIX1 and on
+        #[arg(long, value_name = "PREFIX", default_value = "h", requires = "hollow")]
+        hollow_prefix: String,
+        /// One-time tokens, one a line, for those that have not joined yet
+        #[arg(long, value_name = "FILE", requires = "hollow")]
+        hollow_tokens: Option<PathBuf>,
+        /// What each pretends to have, as h100:8
+        #[arg(long, value_name = "TYPE:COUNT", requires = "hollow")]
+        hollow_gpus: Option<String>,
     },
     /// Join this machine to a cluster with a one-time token from `gadm token node`
     Join {
@@ -113,7 +128,12 @@ fn main() -> ExitCode {
 
 async fn carry_out(action: Action) -> Result<()> {
     match action {
-        Action::Run { config, role } => {
+        Action::Run { config, hollow: Some(count), hollow_prefix, hollow_tokens, hollow_gpus, .. } => {
+            let options =
+                HollowOptions { count, prefix: hollow_prefix, tokens: hollow_tokens, gpus: hollow_gpus };
+            play_until_told(Config::load(&config)?, options).await
+        }
+        Action::Run { config, role, .. } => {
             let role = role.map(|word| match word {
                 RoleWord::Compute => Role::Compute,
                 RoleWord::Login => Role::Login,
@@ -133,6 +153,16 @@ async fn carry_out(action: Action) -> Result<()> {
             Ok(())
         }
         Action::Check { config } => Config::load(&config).map(|_| ()).map_err(Into::into),
+    }
+}
+
+async fn play_until_told(config: Config, options: HollowOptions) -> Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    tokio::select! {
+        played = hollow::play(config, options) => played,
+        _ = terminate.recv() => Ok(()),
+        _ = interrupt.recv() => Ok(()),
     }
 }
 

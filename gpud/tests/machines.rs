@@ -284,3 +284,36 @@ async fn fifty_short_runs_at_once_all_come_back() {
     ctl.desire(2, Vec::new(), vec![stop(runs[0], 0)]);
     ctl.wait("generation 2", |ctl| ctl.obeyed.is_some_and(|fence| fence.generation == 2)).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hollow_nodes_speak_the_protocol_and_start_nothing() {
+    let mut ctl = Controller::start().await;
+    let mut node = Node::start(&ctl, "").await;
+    ctl.wait_hello().await;
+    node.stop_daemon();
+    fs::write(node.path("tokens"), format!("{0}\n{0}\n", ctl.token)).unwrap();
+    let mut hollow = std::process::Command::new(env!("CARGO_BIN_EXE_gpud"))
+        .args(["run", "--hollow", "2", "--hollow-prefix", "h", "--hollow-gpus", "h100:8", "--config"])
+        .arg(node.path("gpud.toml"))
+        .arg("--hollow-tokens")
+        .arg(node.path("tokens"))
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    for _ in 0..2 {
+        let hello = ctl.wait_hello().await;
+        assert_eq!((hello.inventory.isolation.as_str(), hello.inventory.gpus.len()), ("hollow", 8));
+    }
+    let (short, long) = (run_id("1-1"), run_id("2-1"));
+    let mut order = node.order(long, "");
+    (order.script, order.argv) = (String::new(), vec!["hollow-1000".into()]);
+    let orders = vec![node.order(short, "echo ran > ran"), order];
+    ctl.desire(1, orders, [short, long].map(|run| want(run, Want::Run)).to_vec());
+    assert_eq!(ctl.wait_clean(short).await.exit, ExitCode::SUCCESS);
+    assert_eq!(ctl.phases[&long].rank(), 2);
+    ctl.desire(2, Vec::new(), vec![stop(long, 0)]);
+    assert_eq!(ctl.wait_clean(long).await.cause, EndCause::Stopped);
+    assert!(!node.path("work/ran").exists());
+    hollow.kill().unwrap();
+    hollow.wait().unwrap();
+}
