@@ -147,7 +147,7 @@ impl Spec {
             line.push_str(&text);
             return;
         };
-        let has = text.width();
+        let has = columns_of(&text);
         if has > width {
             cut(&text, width, self.cut_mark, line);
             return;
@@ -161,6 +161,11 @@ impl Spec {
             line.extend(blanks);
         }
     }
+}
+
+/// Columns of the terminal that a text takes.
+pub(crate) fn columns_of(text: &str) -> usize {
+    if text.is_ascii() { text.len() } else { text.width() }
 }
 
 /// Adds as much of the text as fits `width` together with `mark`, and blanks where a wide character leaves one.

@@ -4,7 +4,8 @@ use std::borrow::Cow;
 
 /// The text with control characters (escape, newline, and those that turn the direction of writing) as `?`.
 pub fn printable(text: &str) -> Cow<'_, str> {
-    if text.chars().any(is_unsafe) {
+    let plain = text.bytes().all(|byte| matches!(byte, b' '..=b'~'));
+    if !plain && text.chars().any(is_unsafe) {
         Cow::Owned(text.chars().map(|c| if is_unsafe(c) { '?' } else { c }).collect())
     } else {
         Cow::Borrowed(text)

@@ -3,17 +3,19 @@
 //! Up to [`FITTED_ROWS`] rows are laid out by comfy-table; a longer listing takes its widths from these and
 //! streams on, so that a queue of any length costs the memory of a short one.
 
+use crate::column_format::{Spec, columns_of};
 use crate::printable::printable;
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Color, ColumnConstraint, ContentArrangement, Row, Table, Width};
+use std::borrow::Cow;
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::os::fd::AsFd;
-use unicode_width::UnicodeWidthStr;
 
 /// Rows that are looked at before widths are fixed.
 pub const FITTED_ROWS: usize = 2_000;
-/// Blanks between columns.
-const GAP: usize = 1;
+/// Between columns.
+const BLANK: &str = " ";
+const GAP: usize = BLANK.len();
 const CUT_MARK: &str = "…";
 
 /// Where the table goes.
@@ -85,18 +87,25 @@ pub struct Cell {
 }
 
 impl Cell {
-    pub fn tinted(text: impl Into<String>, tint: Tint) -> Self {
-        Self { tint, ..Self::from(text.into()) }
+    /// A text with what it says.
+    pub fn tinted(text: impl Into<Self>, tint: Tint) -> Self {
+        Self { tint, ..text.into() }
     }
 }
 
 impl From<String> for Cell {
     fn from(text: String) -> Self {
         let text = match printable(&text) {
-            std::borrow::Cow::Borrowed(_) => text,
-            std::borrow::Cow::Owned(text) => text,
+            Cow::Borrowed(_) => text,
+            Cow::Owned(text) => text,
         };
         Self { text, tint: Tint::Plain }
+    }
+}
+
+impl From<Cow<'_, str>> for Cell {
+    fn from(text: Cow<'_, str>) -> Self {
+        Self::from(text.into_owned())
     }
 }
 
@@ -115,11 +124,13 @@ pub struct TableWriter<W: Write> {
     fitted: Vec<Vec<Cell>>,
     /// Set once there are too many rows to fit them all.
     widths: Option<Vec<usize>>,
+    /// The line under way, kept for its room.
+    line: String,
 }
 
 impl<W: Write> TableWriter<W> {
     pub fn new(out: W, columns: Vec<Column>, screen: Screen, header: bool) -> Self {
-        Self { out, columns, screen, header, fitted: Vec::new(), widths: None }
+        Self { out, columns, screen, header, fitted: Vec::new(), widths: None, line: String::new() }
     }
 
     /// Adds a row of as many cells as there are columns.
@@ -128,14 +139,22 @@ impl<W: Write> TableWriter<W> {
     /// Of writing.
     pub fn row(&mut self, cells: Vec<Cell>) -> io::Result<()> {
         debug_assert_eq!(cells.len(), self.columns.len(), "a cell for each column");
-        if self.widths.is_none() {
-            self.fitted.push(cells);
-            if self.fitted.len() > FITTED_ROWS {
-                self.start_stream()?;
-            }
-            return Ok(());
+        if self.widths.is_some() {
+            return self.stream_row(cells.iter().map(|cell| Cow::Borrowed(cell.text.as_str())));
         }
-        self.stream_row(&cells)
+        self.fitted.push(cells);
+        if self.fitted.len() > FITTED_ROWS { self.start_stream() } else { Ok(()) }
+    }
+
+    /// Adds a row whose texts are borrowed: a long table copies them straight into the output.
+    ///
+    /// # Errors
+    /// Of writing.
+    pub fn row_of<'t>(&mut self, cells: impl Iterator<Item = (Cow<'t, str>, Tint)>) -> io::Result<()> {
+        if self.widths.is_some() {
+            return self.stream_row(cells.map(|(text, _)| text));
+        }
+        self.row(cells.map(|(text, tint)| Cell::tinted(text, tint)).collect())
     }
 
     /// Writes what is left and gives the output back.
@@ -191,10 +210,10 @@ impl<W: Write> TableWriter<W> {
     }
 
     fn start_stream(&mut self) -> io::Result<()> {
-        let mut widths: Vec<usize> = self.columns.iter().map(|column| column.title.width()).collect();
+        let mut widths: Vec<usize> = self.columns.iter().map(|column| columns_of(column.title)).collect();
         for row in &self.fitted {
             for (width, cell) in widths.iter_mut().zip(row) {
-                *width = (*width).max(cell.text.width());
+                *width = (*width).max(columns_of(&cell.text));
             }
         }
         if let Some(screen) = self.screen.width {
@@ -202,29 +221,26 @@ impl<W: Write> TableWriter<W> {
         }
         self.widths = Some(widths);
         if self.header {
-            let titles: Vec<Cell> = self.columns.iter().map(|column| Cell::from(column.title)).collect();
-            self.stream_row(&titles)?;
+            let titles: Vec<&'static str> = self.columns.iter().map(|column| column.title).collect();
+            self.stream_row(titles.into_iter().map(Cow::Borrowed))?;
         }
         for row in std::mem::take(&mut self.fitted) {
-            self.stream_row(&row)?;
+            self.stream_row(row.iter().map(|cell| Cow::Borrowed(cell.text.as_str())))?;
         }
         Ok(())
     }
 
-    fn stream_row(&mut self, cells: &[Cell]) -> io::Result<()> {
+    fn stream_row<'t>(&mut self, texts: impl Iterator<Item = Cow<'t, str>>) -> io::Result<()> {
         let widths = self.widths.as_ref().expect("set when streaming began");
-        let mut line = String::with_capacity(128);
-        for (at, ((cell, column), &width)) in cells.iter().zip(&self.columns).zip(widths).enumerate() {
+        let line = &mut self.line;
+        line.clear();
+        for (at, ((text, column), &width)) in texts.zip(&self.columns).zip(widths).enumerate() {
             if at > 0 {
-                line.extend(std::iter::repeat_n(' ', GAP));
+                line.push_str(BLANK);
             }
             let cut = self.screen.width.is_some() && !column.whole;
-            let spec = crate::column_format::Spec {
-                width: Some(if cut { width } else { width.max(cell.text.width()) }),
-                right: column.right,
-                cut_mark: CUT_MARK,
-            };
-            spec.fill(&cell.text, &mut line);
+            let width = if cut { width } else { width.max(columns_of(&text)) };
+            Spec { width: Some(width), right: column.right, cut_mark: CUT_MARK }.fill(&text, line);
         }
         line.truncate(line.trim_end().len());
         line.push('\n');
@@ -258,6 +274,7 @@ fn shrink(widths: &mut [usize], columns: &[Column], screen: usize) {
 mod tests {
     use super::*;
     use expect_test::expect;
+    use unicode_width::UnicodeWidthStr;
 
     const COLUMNS: [Column; 3] = [Column::number("JOBID"), Column::text("NAME"), Column::text("NODELIST(REASON)")];
 

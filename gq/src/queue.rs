@@ -9,7 +9,7 @@ use crate::{job_record, output_file};
 use clap::{ArgAction, CommandFactory, FromArgMatches, Parser};
 use gcli::column_format::Piece;
 use gcli::local_time::{self, TimeFormat};
-use gcli::table::{Cell, Column, Screen, TableWriter, Tint, stdout};
+use gcli::table::{Column, Screen, TableWriter, Tint, stdout};
 use gcli::{Failure, Outcome, command_line};
 use gmodel::JobState;
 use gwire::api::{JobQuery, JobRow, LogText};
@@ -229,11 +229,11 @@ impl Listing {
         let mut table = TableWriter::new(stdout()?, layout, Screen::of_stdout(), self.header);
         let times = TimeFormat::from_env();
         let count = self.each_row(client, path, &mut |row| {
-            let cell = |column: &JobColumn| match column {
-                JobColumn::State | JobColumn::ShortState => Cell::tinted(column.text(row, &times), tint(row.state)),
-                column => Cell::from(column.text(row, &times).into_owned()),
+            let cell = |column: &JobColumn| {
+                let coloured = matches!(column, JobColumn::State | JobColumn::ShortState);
+                (column.text(row, &times), if coloured { tint(row.state) } else { Tint::Plain })
             };
-            Ok(table.row(columns.iter().map(cell).collect())?)
+            Ok(table.row_of(columns.iter().map(cell))?)
         })?;
         if count > 0 || self.only_job.is_none() {
             table.finish()?;

@@ -11,6 +11,18 @@ use std::path::PathBuf;
 const MAX_ROW_BYTES: usize = 16 << 20;
 const READ_BYTES: usize = 64 << 10;
 
+/// Bytes that begin or end something in JSON.
+const MEANS: [bool; 256] = {
+    let mut means = [false; 256];
+    let signs = b"\"\\{}[]";
+    let mut at = 0;
+    while at < signs.len() {
+        means[signs[at] as usize] = true;
+        at += 1;
+    }
+    means
+};
+
 /// Rows of an answer, in its order.
 pub struct RowStream<'a> {
     source: Box<dyn Read + 'a>,
@@ -54,9 +66,8 @@ impl<'a> RowStream<'a> {
     /// [`ClientError::Lost`] when the answer ends in the middle, [`ClientError::Unreadable`] when it is no listing.
     pub fn next_row(&mut self) -> Result<Option<&[u8]>, ClientError> {
         loop {
-            while self.scanned < self.buffer.len() {
-                let byte = self.buffer[self.scanned];
-                self.scanned += 1;
+            // Most bytes mean nothing to the scan; only a byte behind a backslash must be seen whatever it is.
+            while let Some(byte) = self.next_byte() {
                 match self.scan.step(byte) {
                     None => {}
                     Some(Found::RowStart) => self.row_start = self.scanned - 1,
@@ -71,6 +82,15 @@ impl<'a> RowStream<'a> {
                 return Ok(None);
             }
         }
+    }
+
+    /// The next byte that the scan must see, or None when all that has been read is looked at.
+    fn next_byte(&mut self) -> Option<u8> {
+        let rest = &self.buffer[self.scanned..];
+        let skip = if self.scan.escaped { 0 } else { rest.iter().position(|&byte| MEANS[usize::from(byte)]).unwrap_or(rest.len()) };
+        let byte = rest.get(skip).copied();
+        self.scanned += skip + usize::from(byte.is_some());
+        byte
     }
 
     /// False at the end of a complete answer.
