@@ -235,7 +235,7 @@ impl Cluster {
             return;
         }
         let order = supervisor.order.clone();
-        if order.behaviour.cause == EndCause::LaunchUser {
+        if order.index == 0 && order.behaviour.cause == EndCause::LaunchUser {
             let end = RunEnd { cause: EndCause::LaunchUser, text: "no such directory".into(), ..RunEnd::default() };
             return self.ended(machine, run, end);
         }

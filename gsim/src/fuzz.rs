@@ -59,6 +59,9 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
 fn drive(cluster: &mut Cluster) {
     let calm_from = cluster.scenario.calm_from;
     cluster.run_until(calm_from);
+    if cluster.violation.is_some() {
+        return;
+    }
     cluster.calm();
     let latest = calm_from + MAX_CALM_MILLIS;
     while cluster.violation.is_none() {
@@ -70,6 +73,9 @@ fn drive(cluster: &mut Cluster) {
         if cluster.now >= latest {
             cluster.violated(format!("does not come to rest: {}", unrest.join("; ")));
         }
+    }
+    if cluster.violation.is_some() {
+        return;
     }
     rest(cluster);
     if let Some(job) = cluster.truth.lost(&cluster.controller.store) {

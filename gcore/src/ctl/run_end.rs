@@ -148,12 +148,15 @@ fn verdict(run: &Run) -> Verdict {
     let batch = run.members.first().and_then(Member::end);
     let why = run.stop.as_ref().map(|stop| stop.why);
     let worst = worst(run);
-    // A batch process that ended by itself counts, whatever was ordered meanwhile; a success counts
-    // even if another node was lost while the run was being ended.
+    // A batch process that ended by itself counts, whatever was ordered meanwhile. Its success counts
+    // whatever befell the other nodes; its failure, unless theirs explains it: a limit that they met
+    // while they were being ended does not.
+    let explains = |w: &Verdict| w.state != JobState::Timeout;
     if let Some(end) = batch
         && end.cause == EndCause::Exited
         && (why != Some(StopWhy::Member)
-            || worst.as_ref().is_none_or(|w| end.exit.is_success() && w.state == JobState::NodeFail))
+            || end.exit.is_success()
+            || !worst.as_ref().is_some_and(explains))
     {
         return by_exit(end);
     }

@@ -36,15 +36,20 @@ pub fn actions(state: &NodeState) -> Vec<NodeAction> {
         let accept = told.map(|told| told.run).filter(is_new).collect();
         todo.push(NodeAction::Record { fence: pending.desired.fence, accept });
     }
+    // What nobody names any more may still use what new runs were given: after a restore the controller
+    // does not know of it. Nothing is made ready before it is gone.
+    let in_the_way =
+        state.runs.values().any(|known| !known.named && !matches!(known.phase, RunPhase::Clean(_)));
     for (&run, known) in &state.runs {
-        of_run(run, known, &mut todo);
+        of_run(run, known, in_the_way, &mut todo);
     }
     todo
 }
 
-fn of_run(run: RunId, known: &NodeRun, todo: &mut Vec<NodeAction>) {
+fn of_run(run: RunId, known: &NodeRun, in_the_way: bool, todo: &mut Vec<NodeAction>) {
     match (&known.phase, &known.want) {
         (RunPhase::Accepted, Want::Stop { .. }) => todo.push(NodeAction::Abandon { run }),
+        (RunPhase::Accepted, _) if in_the_way => {}
         (RunPhase::Accepted, _) => todo.push(NodeAction::Prepare { run }),
         (RunPhase::Ready | RunPhase::Running { .. }, Want::Stop { why, grace_secs }) => {
             todo.push(NodeAction::Stop { run, why: *why, grace_secs: *grace_secs });
