@@ -122,6 +122,12 @@ pub fn gpu_device(dev_dir: &Path, gpu: &GpuFacts) -> Option<DeviceNumber> {
     char_device(&device_node(dev_dir, gpu)).ok().flatten()
 }
 
+/// Device files that any run with a GPU needs, as far as they are there: a simulated driver is not in /proc/devices.
+pub fn control_nodes(dev_dir: &Path) -> Vec<DeviceNumber> {
+    let names = ["nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset"];
+    names.iter().filter_map(|name| char_device(&dev_dir.join(name)).ok().flatten()).collect()
+}
+
 /// What the fence has to know of a GPU: its device file and the DRI nodes of the same card.
 pub fn gpu_node(dev_dir: &Path, gpu: &GpuFacts) -> Option<GpuNode> {
     let device = gpu_device(dev_dir, gpu)?;

@@ -3,7 +3,7 @@
 
 use crate::config::Isolation;
 use crate::daemon::wall_clock;
-use crate::inventory::gpu_node;
+use crate::inventory::{control_nodes, gpu_node};
 use crate::site::{Site, cgroup_name};
 use crate::site_program::{SiteProgram, TIME_LIMIT};
 use crate::spool::{log_line, private_dir};
@@ -160,7 +160,12 @@ fn fence_rules(site: &Site, own: &[GpuFacts]) -> Result<FenceRules, Failure> {
     let dev_dir = &site.config.dev_dir;
     let all = site.gpus.current();
     let devices = NodeDevices::detect(all.facts.iter().filter_map(|gpu| gpu_node(dev_dir, gpu)).collect());
-    let devices = devices.map_err(Failure::node)?;
+    let mut devices = devices.map_err(Failure::node)?;
+    for control in control_nodes(dev_dir) {
+        if !devices.control.contains(&control) {
+            devices.control.push(control);
+        }
+    }
     let device = |gpu: &GpuFacts| {
         let path = device_node(dev_dir, gpu);
         let found = crate::inventory::gpu_device(dev_dir, gpu);

@@ -165,6 +165,8 @@ fn simulate_gpus(dir: &Path) {
         let device = gsys::device_fence::DeviceNumber { major, minor };
         gsys::device_node::make_char_device(&dir.join(format!("dev/nvidia{minor}")), device).unwrap();
     }
+    let device = gsys::device_fence::DeviceNumber { major, minor: 4000 };
+    gsys::device_node::make_char_device(&dir.join("dev/nvidiactl"), device).unwrap();
 }
 
 /// A node with simulated GPUs: joined without them, then started again with them.
@@ -208,6 +210,7 @@ async fn a_run_opens_its_gpu_and_no_other_and_a_changed_fence_ends_it() {
         let expected = if gpu.uuid == mine.uuid { "No such device or address" } else { "Operation not permitted" };
         assert!(seen.contains(&format!("nvidia{} {expected}\n", gpu.minor)), "{seen}");
     }
+    assert!(seen.contains("nvidiactl No such device or address\n"), "{seen}");
     assert_eq!(fs::read_to_string(node.path("work/cuda")).unwrap().trim(), mine.uuid);
 
     // Somebody with root takes the fence away: the audit finds it.

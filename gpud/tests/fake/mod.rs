@@ -469,12 +469,26 @@ pub fn beside(name: &str) -> PathBuf {
     Path::new(env!("CARGO_BIN_EXE_gpud")).with_file_name(name)
 }
 
-/// gstepd and the simulated NVML are other packages: built once, so that a test never runs an old one.
+/// gstepd and the simulated NVML are other packages: built when older than their sources, so that a test never runs an
+/// old one, and does not wait for cargo's lock either.
 fn build_tools() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
+        let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let newest = ["gstepd/src", "nvml-sim/src", "gsys/src", "gmodel/src"].map(|dir| newest_below(&workspace.join(dir)));
+        let newest = newest.into_iter().max().unwrap();
+        let built = |name: &str| fs::metadata(beside(name)).and_then(|meta| meta.modified()).is_ok_and(|at| at > newest);
+        if ["gstepd", "nvml-sim", "libnvidia_ml_sim.so"].into_iter().all(built) {
+            return;
+        }
         let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
         let built = Command::new(cargo).args(["build", "--quiet", "-p", "gstepd", "-p", "nvml-sim"]).status().unwrap();
         assert!(built.success(), "gstepd does not build");
     });
+}
+
+fn newest_below(dir: &Path) -> std::time::SystemTime {
+    let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    let newest = |path: PathBuf| if path.is_dir() { newest_below(&path) } else { fs::metadata(path).unwrap().modified().unwrap() };
+    entries.map(newest).max().unwrap_or(std::time::UNIX_EPOCH)
 }
