@@ -34,6 +34,8 @@ const CONNECTIONS: usize = 8192;
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// For the head of a request, from its first byte or the end of the one before.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
+/// Answers under way are finished within this when we stop; long polls are cut.
+const FINISH: Duration = Duration::from_millis(500);
 /// After an error of accept(2), such as too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Owner of a node daemon's own requests: nobody.
@@ -79,7 +81,7 @@ pub async fn serve_unix(listener: UnixListener, site: Site) {
         let Ok(permit) = room.clone().acquire_owned().await else { return };
         let stream = tokio::select! {
             accepted = listener.accept() => accepted.map(|(stream, _)| stream),
-            () = until_stop(&mut stop) => return,
+            () = until_stop(&mut stop) => break,
         };
         match stream {
             Ok(stream) => {
@@ -92,6 +94,8 @@ pub async fn serve_unix(listener: UnixListener, site: Site) {
             Err(e) => pause_after(&e).await,
         }
     }
+    drop(listener);
+    finish(&room).await;
 }
 
 /// Accepts machines until we stop.
@@ -103,7 +107,7 @@ pub async fn serve_tls(listener: TcpListener, config: Arc<ServerConfig>, site: S
         let Ok(permit) = room.clone().acquire_owned().await else { return };
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            () = until_stop(&mut stop) => return,
+            () = until_stop(&mut stop) => break,
         };
         match accepted {
             Ok((stream, from)) => {
@@ -118,10 +122,18 @@ pub async fn serve_tls(listener: TcpListener, config: Arc<ServerConfig>, site: S
             Err(e) => pause_after(&e).await,
         }
     }
+    drop(listener);
+    finish(&room).await;
 }
 
 async fn until_stop(stop: &mut watch::Receiver<bool>) {
     let _ = stop.wait_for(|stop| *stop).await; // an error: the sender is gone, so we are stopping
+}
+
+/// Waits for the connections that are left.
+async fn finish(room: &Semaphore) {
+    let all = u32::try_from(CONNECTIONS - 1).expect("fits"); // one permit is the listener's own
+    let _ = tokio::time::timeout(FINISH, room.acquire_many(all)).await;
 }
 
 async fn pause_after(error: &std::io::Error) {

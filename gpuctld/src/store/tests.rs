@@ -519,3 +519,47 @@ fn a_damaged_backup_is_not_restored() {
     let (_store, state) = Store::open(world.dir.path(), "test").unwrap();
     assert_eq!(state.jobs.len(), 300, "the database is as it was");
 }
+
+/// Where the databases of released schemas are kept, one each: `schema-N.db`.
+const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures");
+
+/// A database with one of everything.
+fn write_fixture(path: &Path) {
+    let mut world = World::new();
+    let node = world.add_node("node1", 8);
+    let done = world.submit(spec("h100:1"));
+    world.start(node, done);
+    world.end(node, done);
+    let running = world.submit(spec("h100:2"));
+    world.start(node, running);
+    world.submit(array("0-99%5"));
+    world.command(Command::Hold { targets: vec![Target::Job(JobId(3))], reason: "wait".into() });
+    world.plan();
+    let db = Connection::open(world.store.path()).unwrap();
+    db.execute("VACUUM INTO ?1", [path.to_str().unwrap()]).unwrap();
+}
+
+#[test]
+fn databases_of_every_released_schema_are_read() {
+    let newest = Path::new(FIXTURES).join(format!("schema-{SCHEMA}.db"));
+    if !newest.exists() {
+        write_fixture(&newest);
+        panic!("{} was not there and has been written: commit it", newest.display());
+    }
+    for schema in 1..=SCHEMA {
+        let dir = tempfile::tempdir().unwrap();
+        let fixture = Path::new(FIXTURES).join(format!("schema-{schema}.db"));
+        std::fs::copy(&fixture, dir.path().join(DATABASE)).unwrap();
+        let (store, state) = Store::open(dir.path(), "test").unwrap();
+        assert_eq!(gcore::ctl::check(&state), [], "{}", fixture.display());
+        assert_eq!(state.jobs.get(JobId(2)).unwrap().state, JobState::Running);
+        assert_eq!(state.jobs.get(JobId(2)).unwrap().spec.user.name, "alice");
+        assert_eq!(state.arrays.get(JobId(3)).unwrap().holds.len(), 1);
+        assert_eq!((state.runs.len(), state.nodes.len(), state.next_job), (1, 1, 103));
+        assert_eq!(state.nodes.values().next().unwrap().gpus.len(), 8);
+        let reader = Reader::new(store.path());
+        let rows = wait(reader.runs(all(), START)).unwrap();
+        assert_eq!((rows[0].id, rows[0].state, rows[0].exit_code), (1, JobState::Failed, ExitCode::exited(3)));
+        assert_eq!((rows[0].gpus.as_str(), rows[0].nodelist.as_str()), ("h100:1", "node1"));
+    }
+}
