@@ -12,11 +12,13 @@ use gsys::cgroup::JoinFds;
 use gsys::launch::{Bind, Identity, LaunchSpec, OpenMode, Stdio};
 
 use crate::environment;
+use crate::resource_limits::JobLimits;
 
 /// The launch of the batch process. `script` is the script's copy, if there is a script.
 pub fn launch_spec<'a>(
     order: &LaunchOrder,
     setup: &Setup,
+    limits: &JobLimits,
     script: Option<&Path>,
     join: Option<&'a JoinFds>,
 ) -> Result<LaunchSpec<'a>, PatternError> {
@@ -24,6 +26,8 @@ pub fn launch_spec<'a>(
     argv.extend(order.argv.iter().map(OsString::from));
     let mut spec = LaunchSpec::new(argv, identity(setup));
     spec.env = split_variables(environment::batch(order, setup));
+    spec.pid_variables = environment::PID_NAMES.map(OsString::from).to_vec();
+    set_limits(&mut spec, limits);
     spec.cwd = PathBuf::from(&order.work_dir);
     spec.umask = order.umask;
     spec.join = join;
@@ -40,6 +44,11 @@ pub fn launch_spec<'a>(
     };
     spec.stdout = Stdio::Open { path: files.stdout, mode };
     Ok(spec)
+}
+
+pub fn set_limits(spec: &mut LaunchSpec<'_>, limits: &JobLimits) {
+    spec.rlimits.clone_from(&limits.session);
+    spec.soft_limits.clone_from(&limits.soft);
 }
 
 pub fn identity(setup: &Setup) -> Identity {

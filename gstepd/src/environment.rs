@@ -11,6 +11,9 @@ use gmodel::supervise::{Setup, StepOrder};
 /// What a job without a PATH of its own gets.
 pub const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin";
 
+/// The process's own number: only the process itself can have it.
+pub const PID_NAMES: [&str; 2] = ["GSUB_TASK_PID", "SLURM_TASK_PID"];
+
 /// Set by an enclosing job when a submission comes from inside one; none of them may shine through.
 const OWN_PREFIXES: [&str; 5] = ["SLURM_JOB", "SLURM_STEP", "SLURM_ARRAY_", "SLURM_TASK", "SLURM_GPUS"];
 const OWN_NAMES: [&str; 21] = [
@@ -152,7 +155,7 @@ fn job_variables(env: &mut Variables, order: &LaunchOrder, setup: &Setup) {
     env.slurm("JOB_UID", setup.uid);
     env.slurm("JOB_GID", setup.gid);
     env.slurm("CLUSTER_NAME", &order.cluster);
-    env.slurm("SUBMIT_DIR", &order.work_dir);
+    env.slurm("SUBMIT_DIR", if order.submit_dir.is_empty() { &order.work_dir } else { &order.submit_dir });
     env.slurm("SUBMIT_HOST", &order.submit_host);
     env.slurm("NODE_ALIASES", "(null)");
     env.slurm("PRIO_PROCESS", 0);
@@ -307,7 +310,7 @@ mod tests {
             "SLURM_CONF" | "SLURM_WORKING_CLUSTER" | "SLURM_LAUNCH_NODE_IPADDR" | "SRUN_DEBUG" => true,
             "SLURM_SRUN_COMM_HOST" | "SLURM_SRUN_COMM_PORT" | "SLURM_STEP_LAUNCHER_PORT" => true,
             "SLURM_DISTRIBUTION" | "SLURM_JOB_CPUS_PER_NODE_PACK_GROUP_0" => true,
-            // Known only in the process itself.
+            // Set between fork and exec.
             "SLURM_TASK_PID" => true,
             _ => false,
         }
@@ -338,6 +341,11 @@ mod tests {
         assert_eq!(value(&env, "CUDA_VISIBLE_DEVICES"), Some("GPU-aa"));
         assert_eq!(value(&env, "GSUB_ATTEMPT"), Some("1"));
         assert_eq!(value(&env, "SLURM_RESTART_COUNT"), None);
+        assert_eq!(value(&env, "SLURM_TASK_PID"), None);
+        let elsewhere = LaunchOrder { submit_dir: "/home/me".into(), ..order };
+        let env = batch(&elsewhere, &setup);
+        assert_eq!((value(&env, "SLURM_SUBMIT_DIR"), value(&env, "GSUB_SUBMIT_DIR")), (Some("/home/me"), Some("/home/me")));
+        assert_eq!(value(&env, "PWD"), Some("/home/me/w"), "where the job is");
         assert_eq!((value(&env, "HOME"), value(&env, "USER")), (Some("/root"), Some("root")));
     }
 
@@ -380,6 +388,7 @@ mod tests {
             "SLURM_ARRAY_TASK_ID=3",
             "GSUB_ARRAY_TASK_ID=3",
             "SLURM_STEP_GPUS=1",
+            "GSUB_TASK_PID=1",
             "GSUB_ATTEMPT=9",
             "CUDA_VISIBLE_DEVICES=0",
             "SLURM_TIME_FORMAT=%s",
@@ -391,7 +400,7 @@ mod tests {
         order.environment = outer.iter().map(|line| line.to_string()).collect();
         let env = batch(&order, &setup);
         for gone in
-            ["SLURM_ARRAY_TASK_ID", "GSUB_ARRAY_TASK_ID", "SLURM_STEP_GPUS", "SLURM_JOB_GPUS", "OLDPWD", "BROKEN", ""]
+            ["SLURM_ARRAY_TASK_ID", "GSUB_ARRAY_TASK_ID", "SLURM_STEP_GPUS", "SLURM_JOB_GPUS", "GSUB_TASK_PID", "OLDPWD", "BROKEN", ""]
         {
             assert_eq!(value(&env, gone), None, "{gone:?}");
         }

@@ -101,6 +101,11 @@ impl JobProcesses {
         }
     }
 
+    /// The process is the only one of the job.
+    pub fn is_alone(&self, pid: i32) -> anyhow::Result<bool> {
+        Ok(self.pids()?.iter().all(|other| *other == pid))
+    }
+
     fn kill_descendants(&self) -> anyhow::Result<()> {
         let mut killed = BTreeSet::new();
         for _ in 0..KILL_ROUNDS {

@@ -18,10 +18,11 @@ use nix::libc::{ENOENT, SIGCONT, SIGKILL, SIGTERM};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::pipe2;
 
-use crate::batch::{binds, identity, split_variables};
+use crate::batch::{binds, identity, set_limits, split_variables};
 use crate::environment;
 use crate::job_processes::JobProcesses;
 use crate::life::Boot;
+use crate::resource_limits::JobLimits;
 use crate::step_link::StepLink;
 
 /// Each task holds two pipes and, while it starts, two descriptors more.
@@ -35,6 +36,7 @@ pub struct Job<'a> {
     pub order: &'a LaunchOrder,
     pub setup: &'a Setup,
     pub processes: &'a JobProcesses,
+    pub limits: &'a JobLimits,
 }
 
 /// All steps of the run on this node.
@@ -305,6 +307,8 @@ fn spawn(order: &StepOrder, job: &Job<'_>, local: usize) -> Result<(Launching, [
     let (err, err_writer) = output_pipe().map_err(|e| node_failure(&e))?;
     let mut spec = LaunchSpec::new(order.argv.iter().map(OsString::from).collect(), identity(job.setup));
     spec.env = split_variables(environment::task(job.order, job.setup, order, local));
+    spec.pid_variables = environment::PID_NAMES.map(OsString::from).to_vec();
+    set_limits(&mut spec, job.limits);
     spec.cwd = PathBuf::from(if order.work_dir.is_empty() { &job.order.work_dir } else { &order.work_dir });
     spec.umask = job.order.umask;
     spec.join = join.as_ref();

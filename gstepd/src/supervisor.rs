@@ -12,6 +12,7 @@ use gmodel::supervise::{FromStep, Setup, StepOrder, ToStep};
 use gsys::clock::{BootTimer, boottime_millis};
 use gsys::launch::{self, ErrorClass, LaunchError, Launching};
 use gsys::process::{self, Exit};
+use nix::libc::SIGKILL;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
@@ -20,7 +21,9 @@ use crate::batch;
 use crate::control::Control;
 use crate::job_processes::JobProcesses;
 use crate::life::{Act, Boot, Life, Terms};
+use crate::pam_session::PamSession;
 use crate::record::{Record, shorten};
+use crate::resource_limits::JobLimits;
 use crate::run_dir::{RunDir, wall_clock};
 use crate::step::{Job, Steps};
 
@@ -46,6 +49,9 @@ pub struct Supervisor {
     setup: Setup,
     life: Life,
     processes: JobProcesses,
+    limits: JobLimits,
+    /// Where the site has one for jobs.
+    session: Option<PamSession>,
     /// Turns ready when the job's cgroup empties.
     events: Option<File>,
     control: Control,
@@ -62,23 +68,26 @@ pub struct Supervisor {
 
 impl Supervisor {
     /// Makes everything ready that can fail before the start. Nothing of the user runs yet.
-    pub fn prepare(dir: RunDir, order: LaunchOrder, setup: Setup, record: Record) -> anyhow::Result<Supervisor> {
+    pub fn prepare(dir: RunDir, order: LaunchOrder, mut setup: Setup, record: Record) -> anyhow::Result<Supervisor> {
         anyhow::ensure!(order.run.is_some(), "order.json names no run");
-        anyhow::ensure!(
-            setup.pam_service.is_empty(),
-            "a PAM session ({:?}) is asked for, and this release opens none",
-            setup.pam_service
-        );
         let root_job = setup.uid == 0 && !setup.cgroup_tag.is_empty();
         anyhow::ensure!(!root_job || order.allow_root, "jobs of uid 0 are refused here: allow_root_jobs is not set");
         let signals = deaf_signals()?;
         process::set_child_subreaper().context("becoming the sub-reaper")?;
         let processes = JobProcesses::open(&setup)?;
+        let session = match setup.pam_service.as_str() {
+            "" => None,
+            service => Some(PamSession::open(service, &order.user.name)?),
+        };
+        setup.environment.extend(session.iter().flat_map(|session| session.environment(&order.environment)));
+        let of_session = session.as_ref().map_or(Vec::new(), |session| session.limits().to_vec());
         let ready = FromStep::Ready { pid: std::process::id() };
         let terms =
             Terms { limit_secs: order.limit_secs, kill_grace_secs: order.kill_grace_secs, warning: order.signal };
         Ok(Supervisor {
             life: Life::new(terms),
+            limits: JobLimits::new(of_session, &order.rlimits),
+            session,
             events: processes.events_file(),
             control: Control::listen(ready).context("making ctl.sock")?,
             timer: BootTimer::new().context("making a timer")?,
@@ -107,7 +116,7 @@ impl Supervisor {
             let due = self.life.tick(now());
             self.carry_out(due);
             self.look_whether_empty();
-            let job = Job { order: &self.order, setup: &self.setup, processes: &self.processes };
+            let job = Job { order: &self.order, setup: &self.setup, processes: &self.processes, limits: &self.limits };
             self.steps.service(&job, now());
             end_is_known |= acknowledged;
             let told = end_is_known && self.steps.is_quiet();
@@ -184,7 +193,7 @@ impl Supervisor {
         for act in acts {
             let done = match act {
                 Act::Start => self.start(),
-                Act::Signal { signal, batch_only: false } => self.processes.signal(i32::from(signal), None),
+                Act::Signal { signal, batch_only: false } => self.signal_job(signal),
                 Act::Signal { signal, batch_only: true } => self.signal_main(signal),
                 Act::Warn { signal, batch_only } => self.warn(signal, batch_only),
                 Act::Terminate => {
@@ -217,8 +226,11 @@ impl Supervisor {
             true => None,
             false => Some(self.dir.place_script(&self.order.script, &self.setup)?),
         };
+        if let Some(text) = self.limits.shortfall() {
+            self.dir.log(&text);
+        }
         let join = self.processes.join_fds()?;
-        let spec = batch::launch_spec(&self.order, &self.setup, script.as_deref(), join.as_ref())
+        let spec = batch::launch_spec(&self.order, &self.setup, &self.limits, script.as_deref(), join.as_ref())
             .map_err(|e| LaunchFailure { cause: EndCause::LaunchUser, text: e.to_string() })?;
         let launching = launch::spawn(&spec)?;
         self.main_pid = Some(launching.pid());
@@ -265,7 +277,7 @@ impl Supervisor {
     /// Reaps everything that has ended: the batch process, and orphans that fell to the sub-reaper.
     fn reap(&mut self) {
         for (pid, exit) in process::reap_all() {
-            let job = Job { order: &self.order, setup: &self.setup, processes: &self.processes };
+            let job = Job { order: &self.order, setup: &self.setup, processes: &self.processes, limits: &self.limits };
             if self.main_pid != Some(pid) {
                 self.steps.reaped(&job, pid, exit_code(exit));
                 continue;
@@ -303,6 +315,15 @@ impl Supervisor {
         Ok(process::pidfd_signal(pidfd.as_fd(), i32::from(signal))?)
     }
 
+    /// The shell that runs a script is spared, as in Slurm, unless it is all there is. SIGKILL spares nobody.
+    fn signal_job(&self, signal: u8) -> anyhow::Result<()> {
+        let shell = self.main_pid.filter(|_| !self.order.script.is_empty() && i32::from(signal) != SIGKILL);
+        match shell {
+            Some(shell) if self.processes.is_alone(shell)? => self.signal_main(signal),
+            shell => self.processes.signal(i32::from(signal), shell),
+        }
+    }
+
     /// Without `B:` the shell that runs a script is spared, as in Slurm: a warning that it does not trap would end the job.
     fn warn(&mut self, signal: u8, batch_only: bool) -> anyhow::Result<()> {
         self.dir.log(&format!("warning before the time limit: signal {signal}"));
@@ -324,8 +345,16 @@ impl Supervisor {
         let written = self.record.write(&end).context("writing exit.json");
         self.dir.log(&format!("ended: {cause:?} {exit} {text}"));
         self.control.publish(FromStep::Ended { end });
+        self.close_session();
         self.leave_at = Some(Boot(now().0 + LINGER_MILLIS));
         written
+    }
+
+    /// After the end is on record and told, since a module may block. A session that cannot be closed ends with us.
+    fn close_session(&mut self) {
+        if let Some(Err(e)) = self.session.as_mut().map(PamSession::close) {
+            self.dir.log(&format!("{e:#}"));
+        }
     }
 }
 

@@ -3,6 +3,8 @@
 
 mod bench;
 mod grun;
+mod limits;
+mod pam;
 mod steps;
 
 use std::fs;
@@ -220,11 +222,9 @@ fn a_warning_spares_the_shell_and_reaches_what_it_started() {
 }
 
 #[test]
-fn a_signal_goes_to_the_shell_or_to_all_and_only_once() {
+fn a_signal_goes_to_the_shell_or_to_what_it_started_and_only_once() {
     let child = "sh -c 'trap \"echo child; exit\" USR2; touch ready; while :; do :; done' &";
-    let Some(mut bench) = Bench::isolated(&format!(
-        "trap 'echo shell' USR1; trap 'echo shell too' USR2; {child} wait; wait; wait; exit 6"
-    )) else {
+    let Some(mut bench) = Bench::isolated(&format!("trap 'echo shell' USR1; {child} wait; wait; exit 6")) else {
         return;
     };
     let mut link = bench.start_and_go();
@@ -234,11 +234,52 @@ fn a_signal_goes_to_the_shell_or_to_all_and_only_once() {
     bench.file_when("out", |text| text == "shell\n");
     link.send(&signal(2, 9, false));
     link.send(&signal(1, 9, false));
+    // The shell has no trap for it, and lives.
     link.send(&signal(3, 12, false));
     assert_eq!(link.end().exit, ExitCode::exited(6), "an older number and the same number are passed over");
-    let mut lines: Vec<String> = bench.file("out").lines().map(str::to_owned).collect();
-    lines.sort();
-    assert_eq!(lines, ["child", "shell", "shell too"]);
+    assert_eq!(bench.file("out"), "shell\nchild\n");
+}
+
+#[test]
+fn a_signal_reaches_a_shell_that_is_alone_and_sigkill_spares_nobody() {
+    let Some(mut bench) = Bench::isolated("trap 'echo alone; exit 4' USR2; touch ready; while :; do :; done") else {
+        return;
+    };
+    let signal = |signal| ToStep::Signal { signal: NumberedSignal { number: 1, signal, batch_only: false } };
+    let mut link = bench.start_and_go();
+    bench.file_when("ready", |_| true);
+    link.send(&signal(12));
+    assert_eq!(link.end().exit, ExitCode::exited(4));
+    assert_eq!(bench.file("out"), "alone\n");
+
+    let Some(mut bench) = Bench::isolated("sleep 600 & touch ready; wait; exit 5") else { return };
+    let mut link = bench.start_and_go();
+    bench.file_when("ready", |_| true);
+    link.send(&signal(9));
+    assert_eq!(link.end().exit, ExitCode::killed(9));
+}
+
+#[test]
+fn a_program_without_a_script_gets_the_signal_itself() {
+    let Some(mut bench) = Bench::isolated("") else { return };
+    bench.order.script.clear();
+    let program = "trap 'echo heard; exit 7' USR2; sleep 600 & touch ready; wait";
+    bench.order.argv = vec!["sh".into(), "-c".into(), program.into()];
+    let mut link = bench.start_and_go();
+    bench.file_when("ready", |_| true);
+    link.send(&ToStep::Signal { signal: NumberedSignal { number: 1, signal: 12, batch_only: false } });
+    assert_eq!(link.end().exit, ExitCode::exited(7));
+    assert!(bench.file("out").contains("heard"));
+}
+
+#[test]
+fn a_task_finds_its_own_number_in_its_environment() {
+    let Some(mut bench) = Bench::isolated("echo $$ $SLURM_TASK_PID $GSUB_TASK_PID") else { return };
+    bench.order.environment.push("SLURM_TASK_PID=1".into());
+    bench.run_to_end();
+    let out = bench.file("out");
+    let numbers: Vec<&str> = out.split_whitespace().collect();
+    assert!(numbers.len() == 3 && numbers.iter().all(|number| *number == numbers[0]), "{out}");
 }
 
 #[test]

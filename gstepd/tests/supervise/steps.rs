@@ -20,12 +20,12 @@ fn job_with_step(order: impl FnOnce(&Grun) -> StepOrder) -> Option<(Bench, Link,
 
 #[test]
 fn tasks_run_in_the_job_as_its_user_and_know_their_place() {
-    let script = "echo $SLURM_PROCID/$GSUB_NTASKS $SLURM_STEP_ID $SLURM_JOB_ID; id -u >&2; grep -c /run_7-1/job /proc/self/cgroup; exit $SLURM_LOCALID";
+    let script = "echo $SLURM_PROCID/$GSUB_NTASKS $SLURM_STEP_ID $SLURM_JOB_ID $((SLURM_TASK_PID - $$)); id -u >&2; grep -c /run_7-1/job /proc/self/cgroup; exit $SLURM_LOCALID";
     let Some((_bench, _link, grun)) = job_with_step(|grun| grun.order(4, 3, script)) else { return };
     let all: Collected = grun.accept().collect();
     for rank in 0..3 {
         let lines: Vec<&str> = all.stdout[&rank].lines().collect();
-        assert_eq!(lines[0], format!("{rank}/3 4 7"));
+        assert_eq!(lines[0], format!("{rank}/3 4 7 0"));
         assert!(lines[1].parse::<u32>().unwrap() > 0, "outside the job's cgroup: {all:?}");
         assert_eq!(all.stderr[&rank], format!("{UID}\n"));
         assert_eq!(all.ended[&rank], (ExitCode::exited(rank as u8), String::new()));
