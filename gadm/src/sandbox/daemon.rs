@@ -135,9 +135,12 @@ pub fn alive(sandbox: &Sandbox, name: &str) -> Option<Pid> {
     same.then(|| Pid::from_raw(noted.pid))
 }
 
-/// Exists and is no zombie.
+/// Exists and holds something: a zombie is gone only when its other threads are, which hold its locks until then.
 fn is_running(pid: i32) -> bool {
-    stat_fields(pid).is_some_and(|fields| fields.first().is_some_and(|state| state != "Z"))
+    let Some(fields) = stat_fields(pid) else { return false };
+    let zombie = fields.first().is_some_and(|state| state == "Z");
+    let threads = || fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
+    !zombie || threads() > 1
 }
 
 fn start_time(pid: i32) -> Option<u64> {
