@@ -1,1 +1,4 @@
 //! Tests of the whole workspace: real daemons, command lines, compatibility, and the tidiness of the tree.
+
+pub mod person;
+pub mod pool;

@@ -9,7 +9,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// File name of the database in the state directory.
 pub const DATABASE: &str = "gpupool.db";
@@ -19,6 +19,8 @@ pub(super) const APPLICATION_ID: u32 = 0x6750_554c;
 const MIGRATIONS: [&str; SCHEMA as usize] = [include_str!("migrations/0001.sql")];
 /// Another connection (pruning, a checkpoint) holds the write lock for milliseconds at most.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(20);
+/// A controller that was killed holds its lock until the last of its threads is gone, a moment after it looks dead.
+const LOCK_PATIENCE: Duration = Duration::from_secs(2);
 /// Page cache of the writer, KiB.
 const WRITER_CACHE_KIB: i64 = 16 << 10;
 /// More than the statements of one commit.
@@ -90,10 +92,16 @@ impl StateLock {
             .mode(0o600)
             .open(&path)
             .map_err(|e| OpenError::io(&path, e))?;
-        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-            Ok(file) => Ok(Self { _file: file }),
-            Err((_, nix::errno::Errno::EWOULDBLOCK)) => Err(OpenError::Locked(state_dir.to_owned())),
-            Err((_, e)) => Err(OpenError::io(&path, e.into())),
+        let deadline = Instant::now() + LOCK_PATIENCE;
+        let mut file = file;
+        loop {
+            match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+                Ok(file) => return Ok(Self { _file: file }),
+                Err((back, nix::errno::Errno::EWOULDBLOCK)) if Instant::now() < deadline => file = back,
+                Err((_, nix::errno::Errno::EWOULDBLOCK)) => return Err(OpenError::Locked(state_dir.to_owned())),
+                Err((_, e)) => return Err(OpenError::io(&path, e.into())),
+            }
+            std::thread::sleep(Duration::from_millis(5));
         }
     }
 }
