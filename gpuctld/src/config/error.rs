@@ -135,7 +135,7 @@ impl Errors {
     }
 
     pub(super) fn into_sorted(mut self) -> Vec<ConfigError> {
-        self.list.sort_by(|a, b| (a.file, a.span.start).cmp(&(b.file, b.span.start)));
+        self.list.sort_by_key(|error| (error.file, error.span.start));
         self.list
     }
 }

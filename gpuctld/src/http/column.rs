@@ -14,75 +14,79 @@ use std::io::Write;
 /// One key of `JobRow`. `write` puts the value, or nothing and answers false.
 pub(super) struct Column {
     pub(super) key: &'static str,
+    /// `,"key":`
+    prefix: &'static str,
     write: fn(&Row, View, &mut Json) -> bool,
+}
+
+macro_rules! column {
+    ($key:literal, $write:expr) => {
+        Column { key: $key, prefix: concat!(",\"", $key, "\":"), write: $write }
+    };
 }
 
 /// `id` is always sent and comes first.
 pub(super) const COLUMNS: &[Column] = &[
-    column("shown_id", |row, _, out| out.text(&row.shown_id())),
-    column("array_id", |row, _, out| out.some(row.array_id())),
-    column("array_index", |row, _, out| out.some(row.array_index())),
-    column("array_tasks", |row, _, out| out.some(row.array_tasks())),
-    column("name", |row, _, out| out.text(&row.spec().name)),
-    column("user", |row, _, out| out.text(&row.spec().user.name)),
-    column("uid", |row, _, out| out.number(row.spec().user.uid)),
-    column("account", |row, _, out| out.text(&row.spec().account)),
-    column("partition", |row, _, out| out.text(&row.spec().partition)),
-    column("qos", |row, _, out| out.text(&row.spec().qos)),
-    column("state", |row, _, out| out.text(row.state().long())),
-    column("reason", |row, view, out| out.quoted(row.reason_code(view))),
-    column("reason_text", |row, _, out| out.text_unless_empty(row.reason_text())),
-    column("priority", |row, view, out| out.number(row.priority(view))),
-    column("nice", |row, _, out| out.number(row.nice())),
-    column("nodes", |row, view, out| out.number(row.nodes(view))),
-    column("nodelist", |row, view, out| out.text(&row.nodelist(view))),
-    column("cpus", |row, view, out| out.number(row.cpus(view))),
-    column("ntasks", |row, view, out| out.number(row.ntasks(view))),
-    column("mem", |row, view, out| out.text(&row.mem_bytes(view).map(exact_size).unwrap_or_default())),
-    column("mem_bytes", |row, view, out| out.number(row.mem_bytes(view).unwrap_or(0))),
-    column("gpus", |row, _, out| match &row.spec().request.gpus {
+    column!("shown_id", |row, _, out| out.shown_id(row)),
+    column!("array_id", |row, _, out| out.some(row.array_id())),
+    column!("array_index", |row, _, out| out.some(row.array_index())),
+    column!("array_tasks", |row, _, out| out.some(row.array_tasks())),
+    column!("name", |row, _, out| out.text(&row.spec().name)),
+    column!("user", |row, _, out| out.text(&row.spec().user.name)),
+    column!("uid", |row, _, out| out.number(row.spec().user.uid)),
+    column!("account", |row, _, out| out.text(&row.spec().account)),
+    column!("partition", |row, _, out| out.text(&row.spec().partition)),
+    column!("qos", |row, _, out| out.text(&row.spec().qos)),
+    column!("state", |row, _, out| out.text(row.state().long())),
+    column!("reason", |row, view, out| out.quoted(row.reason_code(view))),
+    column!("reason_text", |row, _, out| out.text_unless_empty(row.reason_text())),
+    column!("priority", |row, view, out| out.number(row.priority(view))),
+    column!("nice", |row, _, out| out.number(row.nice())),
+    column!("nodes", |row, view, out| out.number(row.nodes(view))),
+    column!("nodelist", |row, view, out| out.text(&row.nodelist(view))),
+    column!("cpus", |row, view, out| out.number(row.cpus(view))),
+    column!("ntasks", |row, view, out| out.number(row.ntasks(view))),
+    column!("mem", |row, view, out| out.text(&row.mem_bytes(view).map(exact_size).unwrap_or_default())),
+    column!("mem_bytes", |row, view, out| out.number(row.mem_bytes(view).unwrap_or(0))),
+    column!("gpus", |row, _, out| match &row.spec().request.gpus {
         Some(ask) if !ask.is_none() => out.value(&ask.to_string()),
         _ => out.text(""),
     }),
-    column("gpu_count", |row, view, out| out.value(&(row.gpu_milli(view) as f64 / 1000.0))),
-    column("gpus_held", |row, view, out| out.list_unless_empty(&row.gpus_held(view))),
-    column("time_limit_secs", |row, _, out| out.some(row.limit_secs())),
-    column("elapsed_secs", |row, view, out| out.number(row.elapsed_secs(view))),
-    column("submit_time", |row, _, out| out.instant(Some(row.submitted()))),
-    column("eligible_time", |row, _, out| out.instant(Some(row.eligible()))),
-    column("start_time", |row, _, out| out.instant(row.started())),
-    column("end_time", |row, _, out| out.instant(row.ended())),
-    column("exit_code", |row, _, out| out.value(&row.exit())),
-    column("end_text", |row, _, out| out.text_unless_empty(row.end_text())),
-    column("attempts", |row, _, out| out.number(row.attempts())),
-    column("work_dir", |row, _, out| out.text(&row.spec().launch.work_dir)),
-    column("command", |row, _, out| out.text(&row.command())),
-    column("stdout", |row, view, out| out.text(&row.stdout(view))),
-    column("stderr", |row, view, out| out.text(&row.stderr(view))),
-    column("stdin", |row, view, out| out.text(&row.stdin(view))),
-    column("comment", |row, _, out| out.text(&row.spec().comment)),
-    column("constraint", |row, _, out| out.text(row.spec().request.constraint.as_deref().unwrap_or_default())),
-    column("req_nodelist", |row, _, out| out.hostlist(&row.spec().request.nodelist)),
-    column("exclude", |row, _, out| out.hostlist(&row.spec().request.exclude)),
-    column("exclusive", |row, _, out| out.value(&row.spec().request.exclusive)),
-    column("requeue", |row, view, out| {
+    column!("gpu_count", |row, view, out| out.value(&(row.gpu_milli(view) as f64 / 1000.0))),
+    column!("gpus_held", |row, view, out| out.list_unless_empty(&row.gpus_held(view))),
+    column!("time_limit_secs", |row, _, out| out.some(row.limit_secs())),
+    column!("elapsed_secs", |row, view, out| out.number(row.elapsed_secs(view))),
+    column!("submit_time", |row, _, out| out.instant(Some(row.submitted()))),
+    column!("eligible_time", |row, _, out| out.instant(Some(row.eligible()))),
+    column!("start_time", |row, _, out| out.instant(row.started())),
+    column!("end_time", |row, _, out| out.instant(row.ended())),
+    column!("exit_code", |row, _, out| out.value(&row.exit())),
+    column!("end_text", |row, _, out| out.text_unless_empty(row.end_text())),
+    column!("attempts", |row, _, out| out.number(row.attempts())),
+    column!("work_dir", |row, _, out| out.text(&row.spec().launch.work_dir)),
+    column!("command", |row, _, out| out.text(&row.command())),
+    column!("stdout", |row, view, out| out.text(&row.stdout(view))),
+    column!("stderr", |row, view, out| out.text(&row.stderr(view))),
+    column!("stdin", |row, view, out| out.text(&row.stdin(view))),
+    column!("comment", |row, _, out| out.text(&row.spec().comment)),
+    column!("constraint", |row, _, out| out.text(row.spec().request.constraint.as_deref().unwrap_or_default())),
+    column!("req_nodelist", |row, _, out| out.hostlist(&row.spec().request.nodelist)),
+    column!("exclude", |row, _, out| out.hostlist(&row.spec().request.exclude)),
+    column!("exclusive", |row, _, out| out.value(&row.spec().request.exclusive)),
+    column!("requeue", |row, view, out| {
         let usual = view.state.config.partition(&row.spec().partition).is_none_or(|partition| partition.requeue);
         out.value(&row.spec().requeue.unwrap_or(usual))
     }),
-    column("submit_host", |row, _, out| out.text(&row.spec().launch.submit_host)),
-    column("tags", |row, _, out| out.value(&row.spec().tags)),
-    column("holds", |row, _, out| {
+    column!("submit_host", |row, _, out| out.text(&row.spec().launch.submit_host)),
+    column!("tags", |row, _, out| out.value(&row.spec().tags)),
+    column!("holds", |row, _, out| {
         let mark = |mark: &gmodel::node::Mark| super::nodes::mark_row(mark);
         out.list_unless_empty(&row.holds().iter().map(mark).collect::<Vec<_>>())
     }),
-    column("later", |row, _, out| !row.spec().later.is_empty() && out.value(&row.spec().later)),
-    column("mail_type", |row, _, out| out.some(row.spec().launch.mail_type.as_ref())),
-    column("mail_user", |row, _, out| out.some(row.spec().launch.mail_user.as_ref())),
+    column!("later", |row, _, out| !row.spec().later.is_empty() && out.value(&row.spec().later)),
+    column!("mail_type", |row, _, out| out.some(row.spec().launch.mail_type.as_ref())),
+    column!("mail_user", |row, _, out| out.some(row.spec().launch.mail_user.as_ref())),
 ];
-
-const fn column(key: &'static str, write: fn(&Row, View, &mut Json) -> bool) -> Column {
-    Column { key, write }
-}
 
 /// The columns asked for, in their order; all for none.
 ///
@@ -108,9 +112,7 @@ pub(super) fn write_row(row: &Row, view: View, columns: &[&Column], out: &mut Js
     out.number(row.id());
     for column in columns {
         let before = out.bytes.len();
-        out.raw(",\"");
-        out.raw(column.key);
-        out.raw("\":");
+        out.raw(column.prefix);
         if !(column.write)(row, view, out) {
             out.bytes.truncate(before);
         }
@@ -130,8 +132,9 @@ impl Json {
     }
 
     fn text(&mut self, text: &str) -> bool {
-        let plain = text.bytes().all(|b| b >= 0x20 && b != b'"' && b != b'\\');
-        if !plain {
+        // Without an early end the loop is done many bytes at a time.
+        let odd = |b: u8| b < 0x20 || b == b'"' || b == b'\\';
+        if text.bytes().fold(false, |found, b| found | odd(b)) {
             return self.value(text);
         }
         self.bytes.push(b'"');
@@ -144,8 +147,45 @@ impl Json {
         !text.is_empty() && self.text(text)
     }
 
-    fn number(&mut self, number: impl std::fmt::Display) -> bool {
-        write!(self.bytes, "{number}").expect("a Vec takes every write");
+    /// Nearly all rows are jobs of their own or tasks: these are written without a text in between.
+    fn shown_id(&mut self, row: &Row) -> bool {
+        let alone = row.array_id().is_none();
+        if !alone && row.array_index().is_none() {
+            return self.text(&row.shown_id());
+        }
+        self.bytes.push(b'"');
+        match (row.array_id(), row.array_index()) {
+            (Some(array), Some(index)) => {
+                self.number(array);
+                self.bytes.push(b'_');
+                self.number(index);
+            }
+            _ => {
+                self.number(row.id());
+            }
+        }
+        self.bytes.push(b'"');
+        true
+    }
+
+    /// Digits by hand: most of a listing is numbers.
+    fn number(&mut self, number: impl Into<i128>) -> bool {
+        let number: i128 = number.into();
+        if number < 0 {
+            self.bytes.push(b'-');
+        }
+        let mut left = u64::try_from(number.unsigned_abs()).unwrap_or(u64::MAX);
+        let mut digits = [0_u8; 20];
+        let mut at = digits.len();
+        loop {
+            at -= 1;
+            digits[at] = b'0' + (left % 10) as u8;
+            left /= 10;
+            if left == 0 {
+                break;
+            }
+        }
+        self.bytes.extend_from_slice(&digits[at..]);
         true
     }
 

@@ -87,8 +87,8 @@ impl From<JsonRejection> for ApiError {
     fn from(rejection: JsonRejection) -> Self {
         match rejection.status() {
             StatusCode::PAYLOAD_TOO_LARGE => {
-                let mib = gwire::api::MAX_BODY_BYTES >> 20;
-                Self::too_large(format!("the request is larger than {mib} MiB. A script may have 4 MiB, its environment 1 MiB"))
+                let text = "the request is too large. A script may have 4 MiB, its environment and its arguments 1 MiB each";
+                Self::too_large(text)
             }
             _ => Self::invalid(format!("the request's body cannot be read: {}", rejection.body_text())),
         }

@@ -49,6 +49,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Instant;
 
+/// Largest body of a machine that has shown nothing but a connection.
+const MAX_JOIN_BYTES: usize = 64 << 10;
+
 /// Who is at the other end, inserted by the listener as an extension of every request. Requests without one
 /// can only join.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -190,8 +193,8 @@ pub fn router(core: CoreHandle, app: Arc<App>) -> Router {
         .route("/v1/runs", get(accounting::runs))
         .route("/v1/report", get(accounting::report))
         .route("/v1/tokens", post(join::token))
-        .route("/v1/join", post(join::join))
-        .route("/v1/renew", post(join::renew))
+        .route("/v1/join", post(join::join).layer(DefaultBodyLimit::max(MAX_JOIN_BYTES)))
+        .route("/v1/renew", post(join::renew).layer(DefaultBodyLimit::max(MAX_JOIN_BYTES)))
         .route("/v1/diag", get(admin::diag))
         .route("/v1/check", get(admin::check))
         .route("/v1/config", get(admin::config))

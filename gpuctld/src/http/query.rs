@@ -45,11 +45,6 @@ impl Pairs {
         self.0.iter().find(|(k, _)| k == key).map_or("", |(_, value)| value)
     }
 
-    /// Comma-separated words; none for an empty value.
-    pub(super) fn words(&self, key: &str) -> Vec<String> {
-        words(self.text(key))
-    }
-
     pub(super) fn flag(&self, key: &str) -> Result<bool, ApiError> {
         match self.text(key) {
             "" | "false" | "0" => Ok(false),

@@ -28,6 +28,8 @@ const MAX_ROWS: u32 = 20_000;
 /// Longest that a question may wait.
 const MAX_WAIT_SECS: u32 = 60;
 const DEFAULT_WAIT_SECS: u32 = 30;
+/// Between two looks of one waiter.
+const WAIT_PAUSE: Duration = Duration::from_millis(10);
 
 #[derive(Serialize)]
 struct Jobs {
@@ -64,6 +66,8 @@ pub(super) async fn wait(
             return answer(&site, &caller, &name, &id).await;
         }
         site.core.wait_changed(seen, left).await;
+        // Thousands may wait while thousands of commits a second go by.
+        tokio::time::sleep(WAIT_PAUSE).await;
     }
 }
 
