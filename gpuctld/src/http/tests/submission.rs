@@ -159,6 +159,30 @@ async fn a_hook_that_dies_refuses_or_accepts_as_configured() {
 }
 
 #[tokio::test]
+async fn a_hook_that_is_late_is_ended_and_started_again() {
+    // The first life never answers, the second does.
+    let pool = with_hook(
+        &format!("[ -e \"$0.second\" ] && {{ {LOOP}echo '{{\"question\":'$((n+1))',\"accept\":true}}'; done; }}\nread -r line\nexec sleep 600\n"),
+        "refuse",
+    );
+    let toml = std::fs::read_to_string(pool.app.config_path()).unwrap();
+    std::fs::write(pool.app.config_path(), toml.replace("timeout_ms = 2000", "timeout_ms = 300")).unwrap();
+    pool.post(&local(0, "root"), "/v1/reload", Value::Null).await;
+    let text = pool.refused(&alice(), "POST", "/v1/jobs", request(json!({}))).await;
+    assert!(text.contains("did not answer within 300 ms"), "{text}");
+    std::fs::write(pool.dir.path().join("hook.second"), "").unwrap();
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    loop {
+        let (status, answer) = pool.ask(&alice(), "POST", "/v1/jobs", request(json!({}))).await;
+        if status.is_success() {
+            break;
+        }
+        assert!(std::time::Instant::now() < until, "the hook did not come back: {answer}");
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test]
 async fn a_hook_that_others_can_write_to_is_not_run() {
     let pool = with_hook(&format!("{LOOP}echo '{{\"question\":'$n',\"accept\":true}}'; done\n"), "refuse");
     pool.post(&local(0, "root"), "/v1/reload", Value::Null).await;
