@@ -208,6 +208,21 @@ impl NodeDemand {
         Ok(NodeShare { node: node.id, cpus, mem_bytes, gpus, tasks: self.tasks })
     }
 
+    /// Whether `share_on` would succeed, without making the share: a pass asks this of every node.
+    pub fn may_fit(&self, node: &SchedNode) -> bool {
+        let GpuAmount::Whole(count) = self.gpus.amount else { return false };
+        let cpus = if self.exclusive { node.cpus } else { self.cpus };
+        if cpus > node.free_cpus || self.cpus > cpus || (self.exclusive && node.runs > 0) {
+            return false;
+        }
+        let open = |gpu: &gmodel::node::GpuEntry| {
+            if self.exclusive { gpu.usable() } else { is_free(node, gpu.slot) }
+        };
+        let free = || node.gpus.iter().filter(|gpu| open(gpu) && self.gpus.matches(&gpu.info));
+        (count == 0 || free().nth(count as usize - 1).is_some())
+            && self.mem_on(node) <= node.free_mem_bytes
+    }
+
     /// Could the node serve it with nothing else running?
     pub fn fits_empty(&self, node: &SchedNode) -> Result<(), Lack> {
         match &self.gpus.amount {

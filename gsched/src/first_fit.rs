@@ -10,7 +10,7 @@ use crate::snapshot::{PendingJob, RunningShare, SchedNode, Snapshot};
 use gmodel::config::{Partition, PartitionState};
 use gmodel::constraint::Constraint;
 use gmodel::run::Allocation;
-use gmodel::{JobId, NodeId, Reason, ReasonCode, Request, Timestamp};
+use gmodel::{JobId, NodeId, Reason, ReasonCode, Request, RunId, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Decides which pending jobs start now, and why the others wait.
@@ -74,6 +74,8 @@ struct Pass<'a> {
     /// Earliest start of the first job that waits for resources, by partition.
     reserved: Vec<Option<Reservation>>,
     refused: BTreeMap<ShapeKey<'a>, Reason>,
+    /// What was started in this pass, with its end: who waits may be waiting for one of these.
+    started: Vec<RunningShare>,
     probes_left: u64,
     starts_left: usize,
     plan: Plan,
@@ -102,6 +104,7 @@ impl<'a> Pass<'a> {
             members,
             reserved: snapshot.config.partitions.iter().map(|_| None).collect(),
             refused: BTreeMap::new(),
+            started: Vec::new(),
             probes_left: budget.node_probes,
             starts_left: budget.starts,
             plan: Plan { made_from: snapshot.seq, ..Plan::default() },
@@ -126,8 +129,12 @@ impl<'a> Pass<'a> {
             return Some(reason.clone());
         }
         let demands = Demand::all(&job.spec.request, &snapshot.config.partitions[partition]);
+        let candidates = match self.candidates(job, partition) {
+            Ok(candidates) => candidates,
+            Err(reason) => return Some(reason),
+        };
         let reason = match &job.positions {
-            None => self.start_one(job, job.id, partition, &demands).err(),
+            None => self.start_one(job, job.id, partition, &candidates, &demands).err(),
             Some(positions) => {
                 let mut room = job.room.unwrap_or(u32::MAX);
                 let mut left = None;
@@ -137,7 +144,7 @@ impl<'a> Pass<'a> {
                         break;
                     }
                     let id = JobId(job.id.0 + u64::from(position));
-                    if let Err(reason) = self.start_one(job, id, partition, &demands) {
+                    if let Err(reason) = self.start_one(job, id, partition, &candidates, &demands) {
                         left = Some(reason);
                         break;
                     }
@@ -163,30 +170,34 @@ impl<'a> Pass<'a> {
         job: &PendingJob,
         id: JobId,
         partition: usize,
+        candidates: &[usize],
         demands: &[Demand],
     ) -> Result<(), Reason> {
-        let candidates = self.candidates(job, partition)?;
         let ends = job.limit_secs.map(|secs| self.snapshot.now.plus_secs(i64::from(secs)));
         let open = |node: &SchedNode, reserved: &Option<Reservation>| match reserved {
             Some(r) if r.nodes.contains(&node.id) => ends.is_some_and(|end| end <= r.at),
             _ => true,
         };
         for demand in demands {
-            let fit = fit(&self.nodes, &candidates, demand, job, &mut self.probes_left, |node| {
+            let fit = fit(&self.nodes, candidates, demand, job, &mut self.probes_left, |node| {
                 node.unavailable.is_none() && self.reserved.iter().all(|r| open(node, r))
             });
             if let Some(allocation) = fit {
                 for share in &allocation {
-                    if let Some(node) = self.nodes.iter_mut().find(|n| n.id == share.node) {
-                        node.take(share);
+                    // Snapshots list their nodes by id.
+                    if let Ok(at) = self.nodes.binary_search_by_key(&share.node, |node| node.id) {
+                        self.nodes[at].take(share);
                     }
+                    // Its number does not matter here: the run does not exist yet.
+                    let run = RunId { job: id, attempt: 0 };
+                    self.started.push(RunningShare { run, share: share.clone(), ends_by: ends });
                 }
                 self.plan.starts.push(Start { job: id, allocation });
                 self.starts_left = self.starts_left.saturating_sub(1);
                 return Ok(());
             }
         }
-        Err(self.why_not(job, id, partition, &candidates, demands))
+        Err(self.why_not(job, id, partition, candidates, demands))
     }
 
     /// Nodes of the partition that the request allows, or the reason why there are none.
@@ -254,6 +265,13 @@ impl<'a> Pass<'a> {
         candidates: &[usize],
         demands: &[Demand],
     ) -> Option<Reason> {
+        if let Some(list) = &job.spec.request.nodelist {
+            let known = |name: &&str| candidates.iter().any(|&at| self.nodes[at].name == **name);
+            if let Some(missing) = list.iter().find(|name| !known(name)) {
+                let text = format!("node {missing:?} is none that partition {partition:?} can give it");
+                return Some(Reason::new(ReasonCode::BadConstraints, text));
+            }
+        }
         let fits_empty = |up_only: bool| {
             demands.iter().any(|demand| {
                 let usable = |at: &&usize| !up_only || self.nodes[**at].unavailable.is_none();
@@ -319,7 +337,7 @@ impl<'a> Pass<'a> {
         demands: &[Demand],
     ) -> Option<(Timestamp, BTreeSet<NodeId>)> {
         let demand = demands.first()?;
-        let mut ends: Vec<&RunningShare> = self.snapshot.running.iter().collect();
+        let mut ends: Vec<&RunningShare> = self.snapshot.running.iter().chain(&self.started).collect();
         ends.retain(|share| share.ends_by.is_some());
         ends.sort_by_key(|share| (share.ends_by, share.run));
         let at_of: BTreeMap<NodeId, usize> =
@@ -419,12 +437,11 @@ fn fit(
             .filter(|at| !taken.contains(at) && open(&nodes[**at]))
             .filter_map(|&at| {
                 *probes_left = probes_left.saturating_sub(1);
-                let share = wanted.share_on(&nodes[at]).ok()?;
-                Some((badness(&nodes[at], wanted, job), at, share))
+                wanted.may_fit(&nodes[at]).then(|| (badness(&nodes[at], wanted, job), at))
             })
-            .min_by_key(|(badness, at, _)| (*badness, *at))?;
+            .min()?;
         taken.insert(best.1);
-        allocation.push(best.2);
+        allocation.push(wanted.share_on(&nodes[best.1]).ok()?);
     }
     Some(allocation)
 }
@@ -443,17 +460,19 @@ fn badness(node: &SchedNode, wanted: &NodeDemand, job: &PendingJob) -> (bool, us
 
 fn describe(demand: &Demand) -> String {
     let Some(first) = demand.nodes.first() else { return "nothing".into() };
-    let mut text = String::new();
-    if first.gpus.count() > 0 {
-        let kind = first.gpus.gpu_type.as_deref().unwrap_or("GPU");
-        text.push_str(&format!("{} {kind} and ", first.gpus.count()));
-    }
-    text.push_str(&format!("{} CPUs", first.cpus));
-    match demand.nodes.len() {
-        1 => text.push_str(" on one node"),
-        n => text.push_str(&format!(" on each of {n} nodes")),
-    }
-    text
+    let plural = |count: u32| if count == 1 { "" } else { "s" };
+    let (gpus, cpus) = (first.gpus.count(), first.cpus);
+    let gpus = match &first.gpus.gpu_type {
+        _ if gpus == 0 => String::new(),
+        None => format!("{gpus} GPU{} and ", plural(gpus)),
+        Some(kind) => format!("{gpus} {kind} and "),
+    };
+    let whole = if first.exclusive { " with nothing else on it" } else { "" };
+    let nodes = match demand.nodes.len() {
+        1 => "one node".into(),
+        n => format!("each of {n} nodes"),
+    };
+    format!("{gpus}{cpus} CPU{} on {nodes}{whole}", plural(cpus))
 }
 
 fn first(mut texts: impl Iterator<Item = String>) -> String {

@@ -11,3 +11,6 @@ pub use demand::{Demand, NodeDemand};
 pub use first_fit::{impossible, plan, priority};
 pub use plan::{Plan, Start, WorkBudget};
 pub use snapshot::{PendingJob, RunningShare, SchedNode, Snapshot};
+
+#[cfg(test)]
+mod tests;

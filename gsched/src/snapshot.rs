@@ -13,6 +13,7 @@ pub struct Snapshot {
     pub seq: Seq,
     pub now: Timestamp,
     pub config: Arc<ClusterConfig>,
+    /// In the order of their ids.
     pub nodes: Vec<SchedNode>,
     /// In no particular order; jobs that are held or not yet eligible are included and get a reason.
     pub pending: Vec<PendingJob>,

@@ -347,7 +347,7 @@ impl Cluster {
         }
         self.note(|| "controller STARTS".into());
         if restore && let Some(backup) = self.controller.backup.clone() {
-            self.controller.store = backup;
+            self.controller.store = self.controller.store.replaced_by(&backup);
             self.truth.restored();
         }
         for input in self.controller.start() {

@@ -81,6 +81,16 @@ impl Store {
         self.next_node = state.next_node;
     }
 
+    /// A backup takes the place of this store. As in gpuctld's restore, what the replaced one still says of
+    /// the counters is kept.
+    pub fn replaced_by(&self, backup: &Self) -> Self {
+        Self {
+            incarnation: self.incarnation.max(backup.incarnation),
+            next_job: self.next_job.max(backup.next_job),
+            ..backup.clone()
+        }
+    }
+
     /// The state as a controller that starts now reads it.
     pub fn load(&self) -> State {
         let runs: Vec<Run> = self.runs.values().map(read).collect();

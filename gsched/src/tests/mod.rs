@@ -1,0 +1,445 @@
+//! The scheduler on clusters written as text: who starts where, and why the others wait; and its promises as
+//! properties of random clusters.
+
+mod promises;
+
+use crate::{PendingJob, Plan, RunningShare, SchedNode, Snapshot, WorkBudget, plan};
+use expect_test::{Expect, expect};
+use gmodel::array_spec::RangeSet;
+use gmodel::config::{ClusterConfig, NodeSelection, Partition};
+use gmodel::gpu_request::GpuAsk;
+use gmodel::hostlist::Hostlist;
+use gmodel::job::{GpuScope, MemAsk};
+use gmodel::node::{GpuEntry, GpuInfo};
+use gmodel::run::NodeShare;
+use gmodel::{GpuSet, GpuSlot, JobId, JobSpec, NodeId, Request, RunId, Timestamp};
+use std::fmt::Write;
+use std::sync::Arc;
+
+const NOW: Timestamp = Timestamp::from_secs(1000);
+
+/// `node n1 h100:8 64c 512G feature=ib down`, `running 1 n1 gpus=0-3 cpus=4 left=60`,
+/// `job gpus=h100:4 nodes=2 time=60 ...`, `partition a nodes=n1 tier=2`.
+fn picture(text: &str) -> Snapshot {
+    let mut config = ClusterConfig::default();
+    let mut snapshot = Snapshot { now: NOW, ..Snapshot::default() };
+    for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        let (verb, rest) = line.split_once(' ').unwrap_or((line, ""));
+        let words: Vec<&str> = rest.split_whitespace().collect();
+        match verb {
+            "partition" => config.partitions.push(partition(&words)),
+            "node" => {
+                let id = NodeId(snapshot.nodes.len() as u32 + 1);
+                snapshot.nodes.push(node(id, &words));
+            }
+            "running" => run(&mut snapshot, &words),
+            "job" => {
+                let id = JobId(10 + snapshot.pending.len() as u64 * 10);
+                snapshot.pending.push(job(id, &words));
+            }
+            _ => panic!("{line}"),
+        }
+    }
+    if config.partitions.is_empty() {
+        config.partitions.push(Partition { name: "main".into(), is_default: true, ..Partition::default() });
+    }
+    snapshot.config = Arc::new(config);
+    snapshot
+}
+
+fn get<'a>(words: &[&'a str], key: &str) -> Option<&'a str> {
+    words.iter().find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
+}
+
+fn number<T: std::str::FromStr>(words: &[&str], key: &str) -> Option<T> {
+    get(words, key).map(|text| text.parse().unwrap_or_else(|_| panic!("{key}={text}")))
+}
+
+fn partition(words: &[&str]) -> Partition {
+    Partition {
+        name: words[0].into(),
+        nodes: get(words, "nodes").map_or(NodeSelection::All, |l| NodeSelection::Names(Hostlist::parse(l).unwrap())),
+        priority_tier: number(words, "tier").unwrap_or(1),
+        max_time_secs: number(words, "max_time"),
+        cpus_per_gpu: number(words, "cpus_per_gpu"),
+        ..Partition::default()
+    }
+}
+
+fn node(id: NodeId, words: &[&str]) -> SchedNode {
+    let mut gpus = Vec::new();
+    let (mut cpus, mut mem_bytes) = (64, 512 << 30);
+    for word in &words[1..] {
+        if let Some(text) = word.strip_suffix('c') {
+            cpus = text.parse().unwrap();
+        } else if let Some(text) = word.strip_suffix('G') {
+            mem_bytes = text.parse::<u64>().unwrap() << 30;
+        } else if let Some((gpu_type, count)) = word.split_once(':') {
+            for _ in 0..count.parse::<u32>().unwrap() {
+                let slot = GpuSlot(gpus.len() as u16);
+                let info = GpuInfo {
+                    uuid: format!("{}-{}", words[0], slot.0),
+                    gpu_type: gpu_type.into(),
+                    memory_mib: if gpu_type == "h100" { 81_920 } else { 40_960 },
+                    ..GpuInfo::default()
+                };
+                gpus.push(GpuEntry { slot, info, present: true });
+            }
+        }
+    }
+    SchedNode {
+        id,
+        name: words[0].into(),
+        unavailable: words.contains(&"down").then(|| "down".into()),
+        features: get(words, "feature").map_or(Vec::new(), |f| f.split(',').map(str::to_owned).collect()),
+        cpus,
+        mem_bytes,
+        free_gpu_milli: vec![1000; gpus.len()],
+        gpus,
+        free_cpus: cpus,
+        free_mem_bytes: mem_bytes,
+        runs: 0,
+        exclusive: false,
+    }
+}
+
+fn run(snapshot: &mut Snapshot, words: &[&str]) {
+    let slots: RangeSet = get(words, "gpus").map_or(RangeSet::new(), |text| text.parse().unwrap());
+    let node = snapshot.nodes.iter_mut().find(|node| node.name == words[1]).unwrap();
+    let share = NodeShare {
+        node: node.id,
+        cpus: number(words, "cpus").unwrap_or(1),
+        mem_bytes: 1 << 30,
+        gpus: GpuSet::whole(slots.iter().map(|slot| GpuSlot(slot as u16))),
+        tasks: 1,
+    };
+    node.take(&share);
+    let run = RunId::new(JobId(words[0].parse().unwrap()), 1);
+    let ends_by = number::<i64>(words, "left").map(|secs| NOW.plus_secs(secs));
+    snapshot.running.push(RunningShare { run, share, ends_by });
+}
+
+fn job(id: JobId, words: &[&str]) -> PendingJob {
+    let per_node = get(words, "gpn");
+    let request = Request {
+        nodes_min: number(words, "nodes").unwrap_or(1),
+        nodes_max: number(words, "most").or(number(words, "nodes")).unwrap_or(1),
+        ntasks: number(words, "ntasks").unwrap_or(1),
+        cpus_per_task: number(words, "cpus"),
+        mem: number::<u64>(words, "mem").map_or(MemAsk::PerNode(1 << 30), |gib| MemAsk::PerNode(gib << 30)),
+        gpus: get(words, "gpus").or(per_node).map(|text| GpuAsk::parse(text).unwrap()),
+        gpu_scope: if per_node.is_some() { GpuScope::Node } else { GpuScope::Job },
+        gpu_mem_mib: number(words, "gpu_mem"),
+        exclusive: words.contains(&"exclusive"),
+        nodelist: get(words, "nodelist").map(|text| Hostlist::parse(text).unwrap()),
+        exclude: get(words, "exclude").map(|text| Hostlist::parse(text).unwrap()),
+        constraint: get(words, "constraint").map(str::to_owned),
+        ..Request::default()
+    };
+    let partition = get(words, "partition").unwrap_or("main").into();
+    PendingJob {
+        id,
+        spec: Arc::new(JobSpec { partition, request, ..JobSpec::default() }),
+        submitted: Timestamp(id.0 as i64),
+        eligible: NOW.plus_secs(number(words, "begin").unwrap_or(0)),
+        nice: number(words, "nice").unwrap_or(0),
+        limit_secs: number(words, "time"),
+        held_by: get(words, "held").map(str::to_owned),
+        avoid: number::<u32>(words, "avoid").map(NodeId).into_iter().collect(),
+        positions: number::<u32>(words, "array").map(RangeSet::first_n),
+        room: number(words, "room"),
+    }
+}
+
+fn story(snapshot: &Snapshot, plan: &Plan) -> String {
+    let mut out = String::new();
+    for start in &plan.starts {
+        write!(out, "{} starts on", start.job).unwrap();
+        for share in &start.allocation {
+            let name = &snapshot.nodes.iter().find(|node| node.id == share.node).unwrap().name;
+            let slots: Vec<String> = share.gpus.slots().map(|slot| slot.0.to_string()).collect();
+            write!(out, " {name}[{}]x{}", slots.join(","), share.cpus).unwrap();
+        }
+        out.push('\n');
+    }
+    for (id, reason) in &plan.reasons {
+        writeln!(out, "{id} waits: {}: {}", reason.code, reason.text).unwrap();
+    }
+    for (id, reason) in &plan.array_reasons {
+        writeln!(out, "{id}_* waits: {}: {}", reason.code, reason.text).unwrap();
+    }
+    if plan.cut_short {
+        out.push_str("cut short\n");
+    }
+    out
+}
+
+fn check(text: &str, expect: Expect) {
+    let snapshot = picture(text);
+    expect.assert_eq(&story(&snapshot, &plan(&snapshot, WorkBudget::default())));
+}
+
+#[test]
+fn higher_tier_then_lower_nice_then_older_goes_first() {
+    check(
+        "partition main tier=1
+         partition urgent tier=2
+         node n1 h100:1
+         job gpus=1
+         job gpus=1 nice=-5
+         job gpus=1 partition=urgent",
+        expect![[r#"
+            30 starts on n1[0]x1
+            20 waits: Resources: needs 1 GPU and 1 CPU on one node; most is free on n1: 0 GPUs and 63 CPUs
+            10 waits: Resources: needs 1 GPU and 1 CPU on one node; most is free on n1: 0 GPUs and 63 CPUs
+        "#]],
+    );
+}
+
+#[test]
+fn gpus_come_from_the_node_that_is_fullest() {
+    check(
+        "node n1 h100:8
+         node n2 h100:8
+         node n3 h100:8
+         running 1 n2 gpus=0-4 left=60
+         running 2 n3 gpus=0-5 left=60
+         job gpus=2
+         job gpus=2
+         job gpus=8",
+        expect![[r#"
+            10 starts on n3[6,7]x1
+            20 starts on n2[5,6]x1
+            30 starts on n1[0,1,2,3,4,5,6,7]x1
+        "#]],
+    );
+}
+
+#[test]
+fn all_nodes_of_a_job_or_none() {
+    check(
+        "node n1 h100:8
+         node n2 h100:8
+         running 1 n2 gpus=0 left=60
+         job nodes=2 gpn=8
+         job nodes=2 gpn=7 time=100",
+        expect![[r#"
+            10 waits: Resources: needs 8 GPUs and 1 CPU on each of 2 nodes; most is free on n1: 8 GPUs and 64 CPUs; room is expected by 1970-01-01T00:17:40Z
+            20 waits: Priority: what it needs is kept for job 10
+        "#]],
+    );
+}
+
+#[test]
+fn gpus_of_a_job_are_spread_over_its_nodes() {
+    check(
+        "node n1 h100:8
+         node n2 h100:8
+         job nodes=2 gpus=7 ntasks=3 cpus=2",
+        expect![[r#"
+            10 starts on n1[0,1,2,3]x4 n2[0,1,2]x2
+        "#]],
+    );
+}
+
+#[test]
+fn more_nodes_are_taken_where_there_are_some() {
+    check(
+        "node n1 h100:8
+         node n2 h100:8
+         node n3 h100:8
+         job nodes=1 most=2 gpn=4
+         job nodes=1 most=8 gpn=8",
+        expect![[r#"
+            10 starts on n1[0,1,2,3]x1 n2[0,1,2,3]x1
+            20 starts on n3[0,1,2,3,4,5,6,7]x1
+        "#]],
+    );
+}
+
+#[test]
+fn the_second_choice_of_gpu_is_taken_when_the_first_is_not_free() {
+    check(
+        "node n1 h100:4
+         node n2 a100:8
+         running 1 n1 gpus=0 left=60
+         job gpus=h100:4|a100:8
+         job gpus=h100:4|a100:8
+         job gpus=h100:1|a100:1
+         job gpus=1 gpu_mem=60000
+         job gpus=a100:1 gpu_mem=60000",
+        expect![[r#"
+            10 starts on n2[0,1,2,3,4,5,6,7]x1
+            20 waits: Resources: needs 4 h100 and 1 CPU on one node; most is free on n1: 3 GPUs and 63 CPUs; room is expected by 1970-01-01T00:17:40Z
+            30 waits: Priority: what it needs is kept for job 20
+            40 waits: Priority: what it needs is kept for job 20
+            50 waits: PartitionConfig: needs 1 a100 and 1 CPU on one node; partition "main" has no such nodes
+        "#]],
+    );
+}
+
+#[test]
+fn an_exclusive_job_takes_an_empty_node_whole_and_leaves_it_to_nobody() {
+    check(
+        "node n1 h100:4
+         node n2 h100:4
+         running 1 n1 cpus=1 left=60
+         job exclusive
+         job gpus=1
+         job exclusive time=10",
+        expect![[r#"
+            10 starts on n2[0,1,2,3]x64
+            20 starts on n1[0]x1
+            30 waits: Resources: needs 1 CPU on one node with nothing else on it; most is free on n1: 3 GPUs and 62 CPUs
+        "#]],
+    );
+}
+
+#[test]
+fn named_nodes_are_taken_all_and_excluded_ones_never() {
+    check(
+        "node n1 h100:4
+         node n2 h100:4 feature=ib
+         node n3 h100:4
+         job nodelist=n[1,3] gpn=1
+         job exclude=n[1-2] gpus=1
+         job constraint=ib gpus=1
+         job nodelist=n2 constraint=!ib
+         job nodelist=n9",
+        expect![[r#"
+            10 starts on n1[0]x1 n3[0]x1
+            20 starts on n3[1]x1
+            30 starts on n2[0]x1
+            40 waits: BadConstraints: constraint "!ib": '!' cannot be part of a feature's name. Features join with & and |, as in a100&ib
+            50 waits: BadConstraints: node "n9" is none that partition "main" can give it
+        "#]],
+    );
+}
+
+#[test]
+fn cpus_and_memory_count_too() {
+    check(
+        "partition main cpus_per_gpu=8
+         node n1 h100:4 32c 64G
+         job gpus=2
+         job cpus=20 time=50
+         job cpus=10 mem=62
+         job cpus=10 mem=60",
+        expect![[r#"
+            10 starts on n1[0,1]x16
+            30 starts on n1[]x10
+            20 waits: Resources: needs 20 CPUs on one node; most is free on n1: 2 GPUs and 16 CPUs
+            40 waits: Resources: needs 10 CPUs on one node; most is free on n1: 2 GPUs and 6 CPUs
+        "#]],
+    );
+}
+
+#[test]
+fn short_jobs_pass_a_waiting_one_where_they_do_not_delay_it() {
+    check(
+        "node n1 h100:8
+         running 1 n1 gpus=0-3 left=600
+         job gpus=8 time=1000
+         job gpus=4 time=601
+         job gpus=2 time=600
+         job gpus=1",
+        expect![[r#"
+            30 starts on n1[4,5]x1
+            10 waits: Resources: needs 8 GPUs and 1 CPU on one node; most is free on n1: 4 GPUs and 63 CPUs; room is expected by 1970-01-01T00:26:40Z
+            20 waits: Priority: what it needs is kept for job 10
+            40 waits: Priority: what it needs is kept for job 10
+        "#]],
+    );
+}
+
+#[test]
+fn a_reservation_is_kept_against_jobs_of_other_partitions_too() {
+    check(
+        "partition main
+         partition small nodes=n1
+         node n1 h100:4
+         running 1 n1 gpus=0 left=100
+         job gpus=4
+         job gpus=1 partition=small time=1000
+         job gpus=1 partition=small time=100",
+        expect![[r#"
+            30 starts on n1[1]x1
+            10 waits: Resources: needs 4 GPUs and 1 CPU on one node; most is free on n1: 3 GPUs and 63 CPUs; room is expected by 1970-01-01T00:18:20Z
+            20 waits: Priority: what it needs is kept for job 10
+        "#]],
+    );
+}
+
+#[test]
+fn a_job_avoids_nodes_it_failed_on_while_others_fit() {
+    check(
+        "node n1 h100:1
+         node n2 h100:1
+         job gpus=1 avoid=1
+         job gpus=1 avoid=2",
+        expect![[r#"
+            10 starts on n2[0]x1
+            20 starts on n1[0]x1
+        "#]],
+    );
+}
+
+#[test]
+fn arrays_start_as_many_tasks_as_fit_and_their_cap_allows() {
+    check(
+        "node n1 h100:4
+         job gpus=1 array=3 room=2
+         job gpus=1 array=5
+         job gpus=1 room=0",
+        expect![[r#"
+            10 starts on n1[0]x1
+            11 starts on n1[1]x1
+            20 starts on n1[2]x1
+            21 starts on n1[3]x1
+            30 waits: JobArrayTaskLimit: as many tasks of the array run as it allows at once
+            10_* waits: JobArrayTaskLimit: as many tasks of the array run as it allows at once
+            20_* waits: Resources: needs 1 GPU and 1 CPU on one node; most is free on n1: 0 GPUs and 60 CPUs
+        "#]],
+    );
+}
+
+#[test]
+fn who_cannot_run_at_all_is_told_why() {
+    check(
+        "partition main max_time=100
+         node n1 h100:4
+         node n2 h100:8 down
+         job gpus=8
+         job gpus=16
+         job gpus=1 time=200
+         job gpus=1 begin=60
+         job gpus=1 held=user:alice
+         job gpus=1 held=admin:root
+         job gpus=1 held=system
+         job gpus=1 partition=gone
+         job gpus=1 constraint=ib",
+        expect![[r#"
+            10 waits: ReqNodeNotAvail: nodes it needs are not available (n2: down)
+            20 waits: PartitionConfig: needs 16 GPUs and 1 CPU on one node; partition "main" has no such nodes
+            30 waits: PartitionTimeLimit: asks for 200 s, partition "main" allows 100 s
+            40 waits: BeginTime: not before 1970-01-01T00:17:40Z
+            50 waits: JobHeldUser: held by user:alice
+            60 waits: JobHeldAdmin: held by admin:root
+            70 waits: JobHoldMaxRequeue: held by system
+            90 waits: BadConstraints: needs 1 GPU and 1 CPU on one node; partition "main" has no such nodes
+            80 waits: PartitionConfig: partition "gone" is not in the configuration
+        "#]],
+    );
+}
+
+#[test]
+fn a_pass_ends_with_its_budget_and_says_so() {
+    let snapshot = picture("node n1 h100:8\njob gpus=1 array=8\njob gpus=1");
+    let cut = plan(&snapshot, WorkBudget { node_probes: 1_000_000, starts: 3 });
+    expect![[r#"
+        10 starts on n1[0]x1
+        11 starts on n1[1]x1
+        12 starts on n1[2]x1
+        cut short
+    "#]].assert_eq(&story(&snapshot, &cut));
+}
