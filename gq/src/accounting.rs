@@ -112,7 +112,7 @@ pub fn command() -> clap::Command {
 /// What stood in the way, with the exit code.
 pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     let matches = command_line::parse(command(), words)?;
-    let args = AccountingArgs::from_arg_matches(&matches).map_err(|error| Failure::usage(error))?;
+    let args = AccountingArgs::from_arg_matches(&matches).map_err(Failure::usage)?;
     let now = local_time::now();
     if let Some(Sub::Report(report)) = &args.sub {
         return usage_report::run(&mut gcli::connect("gacct")?, report, now);

@@ -55,7 +55,7 @@ pub fn command() -> clap::Command {
 /// What stood in the way, with the exit code.
 pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     let matches = command_line::parse(command(), words)?;
-    let args = CancelArgs::from_arg_matches(&matches).map_err(|error| Failure::usage(error))?;
+    let args = CancelArgs::from_arg_matches(&matches).map_err(Failure::usage)?;
     if args.jobs.is_empty() && args.filter.is_empty() {
         return Err(Failure::usage("which jobs? Name them (gdel 17 98_5), or choose them with -u, --me, -n, -p, -t, -A, -q or -w"));
     }

@@ -85,7 +85,7 @@ pub fn command() -> clap::Command {
 /// What stood in the way, with the exit code.
 pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     let matches = command_line::parse(command(), words)?;
-    let args = NodeArgs::from_arg_matches(&matches).map_err(|error| Failure::usage(error))?;
+    let args = NodeArgs::from_arg_matches(&matches).map_err(Failure::usage)?;
     let choice = Choice::of(&args)?;
     let format = sinfo_format(&args)?;
     let mut client = gcli::connect("gnodes")?;
@@ -214,7 +214,7 @@ fn named(names: &[String]) -> Result<Option<Hostlist>, Failure> {
     if names.is_empty() {
         return Ok(None);
     }
-    Hostlist::parse(&names.join(",")).map(Some).map_err(|error| Failure::usage(error))
+    Hostlist::parse(&names.join(",")).map(Some).map_err(Failure::usage)
 }
 
 fn in_full(nodes: &[NodeRow], names: &[String], choice: &Choice) -> Outcome {

@@ -127,7 +127,7 @@ pub fn command() -> clap::Command {
 /// What stood in the way, with the exit code.
 pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     let matches = command_line::parse(command(), words)?;
-    let args = QueueArgs::from_arg_matches(&matches).map_err(|error| Failure::usage(error))?;
+    let args = QueueArgs::from_arg_matches(&matches).map_err(Failure::usage)?;
     let mut client = gcli::connect("gq")?;
     if let Some(job) = &args.why {
         return why(&mut client, job, args.json);

@@ -288,6 +288,24 @@ fn a_reader_that_goes_away_is_no_error() {
 }
 
 #[test]
+fn iterating_shows_the_queue_again_with_the_time() {
+    use std::io::{BufRead, BufReader};
+    let controller = FakeController::start(answer);
+    let mut child = std::process::Command::new(GQ)
+        .args(["-h", "-j", "95", "-i", "1", "-o", "%i"])
+        .env_clear()
+        .env("GPUPOOL_CONFIG", controller.config())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let rounds: Vec<String> = lines.filter(|line| line == "95").take(2).collect();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(rounds.len(), 2);
+}
+
+#[test]
 fn no_controller_is_exit_code_3() {
     let controller = FakeController::start(answer);
     std::fs::write(controller.config(), "socket = \"/nonexistent/gpuctld.sock\"\n").unwrap();

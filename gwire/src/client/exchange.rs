@@ -266,6 +266,49 @@ fn invalid(why: &str) -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    /// All of an answer's body, from a peer that sends these bytes and closes.
+    fn answer(bytes: &[u8]) -> io::Result<Vec<u8>> {
+        let (ours, mut theirs) = UnixStream::pair()?;
+        let bytes = bytes.to_vec();
+        let peer = std::thread::spawn(move || {
+            let _ = theirs.write_all(&bytes);
+        });
+        let mut connection = Connection::new(ours, Duration::from_secs(20))?;
+        let mut body = Vec::new();
+        let read = connection.read_head().and_then(|head| Body::new(&mut connection, head).read_to_end(&mut body));
+        peer.join().expect("the peer only writes");
+        read.map(|_| body)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn any_answer_is_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            let _ = answer(&bytes);
+            let _ = answer(&[b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n".as_slice(), &bytes].concat());
+        }
+
+        #[test]
+        fn chunks_are_joined(chunks in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..80), 0..8)) {
+            let mut text = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n".to_vec();
+            for chunk in &chunks {
+                text.extend_from_slice(format!("{:x}\r\n", chunk.len()).as_bytes());
+                text.extend_from_slice(chunk);
+                text.extend_from_slice(b"\r\n");
+            }
+            text.extend_from_slice(b"0\r\n\r\n");
+            prop_assert_eq!(answer(&text).unwrap(), chunks.concat());
+        }
+    }
+
+    #[test]
+    fn a_head_without_end_is_bounded() {
+        let endless = [b"HTTP/1.1 200 OK\r\n".to_vec(), vec![b'x'; 2 * MAX_HEAD_BYTES]].concat();
+        assert_eq!(answer(&endless).unwrap_err().kind(), ErrorKind::InvalidData);
+    }
 
     #[test]
     fn heads_are_read_and_bad_ones_refused() {

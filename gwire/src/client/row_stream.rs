@@ -172,6 +172,23 @@ impl Scan {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        // Each byte of a trickle costs a read of full size.
+        #![proptest_config(ProptestConfig::with_cases(48))]
+
+        #[test]
+        fn any_bytes_are_rows_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = rows_of(&bytes[..]);
+        }
+
+        #[test]
+        fn any_json_is_cut_alike_however_it_arrives(text in "[{}\\[\\]\"\\\\,:a1 ]{0,60}") {
+            let (at_once, in_bytes) = (rows_of(text.as_bytes()), rows_of(Trickle(text.as_bytes())));
+            prop_assert_eq!(at_once.ok(), in_bytes.ok());
+        }
+    }
 
     /// Gives one byte a read, so that every boundary is met.
     struct Trickle<'a>(&'a [u8]);
@@ -188,7 +205,7 @@ mod tests {
         let mut stream = RowStream::from_reader(source, PathBuf::from("/s"));
         let mut rows = Vec::new();
         while let Some(row) = stream.next_row()? {
-            rows.push(String::from_utf8(row.to_vec()).unwrap());
+            rows.push(String::from_utf8_lossy(row).into_owned());
         }
         Ok(rows)
     }
