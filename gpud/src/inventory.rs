@@ -10,6 +10,7 @@ use gmodel::node::{GpuInfo, Inventory};
 use gsys::device_fence::{DeviceNumber, GpuNode};
 use gsys::device_node::char_device;
 use gsys::nvml::{GpuFacts, NvmlWorker, device_node};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -28,6 +29,9 @@ pub struct GpuTable {
 pub struct Gpus {
     pub driver: String,
     pub facts: Vec<GpuFacts>,
+    /// Device files by UUID, of those GPUs that have one, and those that any run with a GPU needs.
+    pub nodes: BTreeMap<String, GpuNode>,
+    pub control: Vec<DeviceNumber>,
     /// Why nothing is known of GPUs that may be there; empty when all is well.
     pub trouble: String,
 }
@@ -88,11 +92,17 @@ impl Reader {
         match self.worker.discover(NVML_PATIENCE) {
             Ok(found) => {
                 let mut facts = found.gpus;
-                for gpu in &mut facts {
-                    gpu.fault = gpu.fault.take().or_else(|| self.missing_device(gpu));
+                let node = |gpu: &GpuFacts| Some((gpu.uuid.clone(), gpu_node(&self.dev_dir, gpu)?));
+                let nodes: BTreeMap<String, GpuNode> = facts.iter().filter_map(node).collect();
+                for gpu in facts.iter_mut().filter(|gpu| self.fenced && !nodes.contains_key(&gpu.uuid)) {
+                    // A run could be fenced in, and not be given its GPU.
+                    let path = device_node(&self.dev_dir, gpu);
+                    gpu.fault.get_or_insert_with(|| format!("its device file {} is missing", path.display()));
                 }
+                let control = control_nodes(&self.dev_dir);
                 let dumb = found.unreadable.iter().map(|gpu| format!("GPU {}: {}", gpu.index, gpu.fault));
-                Gpus { driver: found.driver_version, facts, trouble: dumb.collect::<Vec<_>>().join("; ") }
+                let trouble = dumb.collect::<Vec<_>>().join("; ");
+                Gpus { driver: found.driver_version, facts, nodes, control, trouble }
             }
             Err(e) if e.means_cpu_node() && before.facts.is_empty() => {
                 tracing::debug!("{e}");
@@ -106,30 +116,21 @@ impl Reader {
             }
         }
     }
-
-    /// A run could be fenced in, and not be given its GPU.
-    fn missing_device(&self, gpu: &GpuFacts) -> Option<String> {
-        let path = device_node(&self.dev_dir, gpu);
-        match self.fenced && gpu_device(&self.dev_dir, gpu).is_none() {
-            true => Some(format!("its device file {} is missing", path.display())),
-            false => None,
-        }
-    }
 }
 
 /// The numbers of a GPU's device file.
-pub fn gpu_device(dev_dir: &Path, gpu: &GpuFacts) -> Option<DeviceNumber> {
+fn gpu_device(dev_dir: &Path, gpu: &GpuFacts) -> Option<DeviceNumber> {
     char_device(&device_node(dev_dir, gpu)).ok().flatten()
 }
 
 /// Device files that any run with a GPU needs, as far as they are there: a simulated driver is not in /proc/devices.
-pub fn control_nodes(dev_dir: &Path) -> Vec<DeviceNumber> {
+fn control_nodes(dev_dir: &Path) -> Vec<DeviceNumber> {
     let names = ["nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset"];
     names.iter().filter_map(|name| char_device(&dev_dir.join(name)).ok().flatten()).collect()
 }
 
 /// What the fence has to know of a GPU: its device file and the DRI nodes of the same card.
-pub fn gpu_node(dev_dir: &Path, gpu: &GpuFacts) -> Option<GpuNode> {
+fn gpu_node(dev_dir: &Path, gpu: &GpuFacts) -> Option<GpuNode> {
     let device = gpu_device(dev_dir, gpu)?;
     // NVML writes the domain with eight digits, sysfs and udev with four, in small letters.
     let pci = gpu.pci_bus_id.to_lowercase();

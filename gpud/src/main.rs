@@ -28,7 +28,7 @@ use link::Dial;
 use site::Site;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
@@ -126,11 +126,20 @@ fn main() -> ExitCode {
     }
 }
 
+/// Each hollow node is a connection. Not for real nodes: jobs would inherit it.
+fn raise_open_files() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
+    }
+}
+
 async fn carry_out(action: Action) -> Result<()> {
     match action {
         Action::Run { config, hollow: Some(count), hollow_prefix, hollow_tokens, hollow_gpus, .. } => {
             let options =
                 HollowOptions { count, prefix: hollow_prefix, tokens: hollow_tokens, gpus: hollow_gpus };
+            raise_open_files();
             play_until_told(Config::load(&config)?, options).await
         }
         Action::Run { config, role, .. } => {
@@ -228,7 +237,7 @@ fn begin(config: Config, role: Option<Role>, happenings: mpsc::Sender<Happening>
     if !unfit.is_empty() {
         tracing::error!("this node takes no work: {unfit}");
     }
-    let site = Site { name: identity.name, role: identity.role, config, spool, cgroups, gpus, unfit };
+    let site = Site { name: identity.name, role: identity.role, config, spool, cgroups, gpus, unfit, address: OnceLock::new() };
     let site = Arc::new(site);
     let daemon = Daemon::begin(Arc::clone(&site), happenings)?;
     Ok((site, daemon))

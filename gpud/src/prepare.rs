@@ -3,7 +3,6 @@
 
 use crate::config::Isolation;
 use crate::daemon::wall_clock;
-use crate::inventory::{control_nodes, gpu_node};
 use crate::site::{Site, cgroup_name};
 use crate::site_program::{SiteProgram, TIME_LIMIT};
 use crate::spool::{log_line, private_dir};
@@ -135,13 +134,16 @@ fn fenced_cgroup(
     gpus: &[GpuFacts],
 ) -> Result<RunCgroup, Failure> {
     // What an earlier attempt left holds no process of a user; a fence must not be put beside an older one.
-    if let Some(stale) = site.cgroup_of(run).map_err(Failure::node)? {
+    if site.spool.run_dir(run).join("fence.json").exists()
+        && let Some(stale) = site.cgroup_of(run).map_err(Failure::node)?
+    {
         stale.remove().map_err(Failure::node)?;
     }
     let rules = fence_rules(site, gpus)?;
+    // Kept before the cgroup is made: its file says that there may be one.
+    crate::audit::remember(&site.spool.run_dir(run), &rules).map_err(Failure::node)?;
     let cgroup = RunCgroup::create(root, &cgroup_name(run), &limits(site, root, order)).map_err(Failure::node)?;
     device_fence::attach_run(&cgroup, &rules).map_err(Failure::node)?;
-    crate::audit::remember(&site.spool.run_dir(run), &rules).map_err(Failure::node)?;
     Ok(cgroup)
 }
 
@@ -157,18 +159,12 @@ fn limits(site: &Site, root: &CgroupRoot, order: &LaunchOrder) -> Limits {
 }
 
 fn fence_rules(site: &Site, own: &[GpuFacts]) -> Result<FenceRules, Failure> {
-    let dev_dir = &site.config.dev_dir;
-    let all = site.gpus.current();
-    let devices = NodeDevices::detect(all.facts.iter().filter_map(|gpu| gpu_node(dev_dir, gpu)).collect());
-    let mut devices = devices.map_err(Failure::node)?;
-    for control in control_nodes(dev_dir) {
-        if !devices.control.contains(&control) {
-            devices.control.push(control);
-        }
-    }
+    let here = site.gpus.current();
+    let mut devices = NodeDevices::detect(here.nodes.values().cloned().collect()).map_err(Failure::node)?;
+    devices.control.extend(here.control.iter().filter(|control| !devices.control.contains(control)).copied().collect::<Vec<_>>());
     let device = |gpu: &GpuFacts| {
-        let path = device_node(dev_dir, gpu);
-        let found = crate::inventory::gpu_device(dev_dir, gpu);
+        let path = device_node(&site.config.dev_dir, gpu);
+        let found = here.nodes.get(&gpu.uuid).map(|node| node.device);
         found.ok_or_else(|| Failure::node_text(format!("GPU {}: its device file {} is missing", gpu.uuid, path.display())))
     };
     let owned: Vec<DeviceNumber> = own.iter().map(device).collect::<Result<_, _>>()?;
@@ -202,7 +198,9 @@ fn setup(site: &Site, run: RunId, user: &User, gpus: &[GpuFacts]) -> Setup {
 
 /// The site's lines, after the address at which other nodes reach this one: `grun` listens there.
 fn node_environment(site: &Site) -> Vec<String> {
-    let address = own_address(&site.config.controller).map(|ip| format!("SLURM_LAUNCH_NODE_IPADDR={ip}"));
+    // Asked once: a name server is no part of starting a job.
+    let address = site.address.get_or_init(|| own_address(&site.config.controller));
+    let address = address.map(|ip| format!("SLURM_LAUNCH_NODE_IPADDR={ip}"));
     address.into_iter().chain(site.config.environment.iter().cloned()).collect()
 }
 

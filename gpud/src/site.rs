@@ -6,7 +6,8 @@ use crate::spool::Spool;
 use gmodel::RunId;
 use gmodel::node::Role;
 use gsys::cgroup::{CgroupError, CgroupRoot, RunCgroup};
-use std::sync::Arc;
+use std::net::IpAddr;
+use std::sync::{Arc, OnceLock};
 
 /// One node daemon.
 #[derive(Debug)]
@@ -20,6 +21,8 @@ pub struct Site {
     pub gpus: Arc<GpuTable>,
     /// Why this node can start nothing: found when the daemon started, stands until it ends. Empty when it can.
     pub unfit: String,
+    /// Where other nodes reach this one, as soon as that was asked; see `prepare`.
+    pub address: OnceLock<Option<IpAddr>>,
 }
 
 impl Site {

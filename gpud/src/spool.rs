@@ -16,6 +16,7 @@ use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// A sector each, so that a torn write spoils one.
@@ -27,6 +28,9 @@ pub const MIN_FREE_BYTES: u64 = 64 << 20;
 const LOG_MAX_BYTES: u64 = 1 << 20;
 const LOG_READ_BYTES: u64 = 64 << 10;
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
+/// Logs of forgotten runs that are kept, and how often the older ones are removed, in runs.
+const OLD_LOGS: usize = 2000;
+const PRUNE_EVERY: u64 = 256;
 /// A record file is never larger; a larger one is somebody's mistake.
 const RECORD_MAX_BYTES: u64 = 16 << 20;
 
@@ -36,6 +40,8 @@ pub struct Spool {
     dir: PathBuf,
     fence: Mutex<FenceFile>,
     life: NodeLife,
+    /// Runs forgotten since the start, for pruning their logs now and then.
+    forgotten: AtomicU64,
     /// Held for the lock.
     _lock: nix::fcntl::Flock<File>,
 }
@@ -55,7 +61,7 @@ impl Spool {
     /// Opens or makes the spool. Runs of an earlier boot get their record, `NodeRebooted`, here.
     pub fn open(dir: &Path, now: Timestamp) -> Result<Self> {
         private_dir(dir)?;
-        for below in ["runs", "marks", "private"] {
+        for below in ["runs", "marks", "private", "logs"] {
             private_dir(&dir.join(below))?;
         }
         // Jobs reach their mark socket through it; they can list nothing.
@@ -64,8 +70,10 @@ impl Spool {
         }
         let lock = lock(&dir.join("lock"))?;
         let fence = Mutex::new(FenceFile::open(&dir.join("fence"))?);
-        let mut spool = Self { dir: dir.to_owned(), fence, life: NodeLife::default(), _lock: lock };
+        let forgotten = AtomicU64::new(0);
+        let mut spool = Self { dir: dir.to_owned(), fence, life: NodeLife::default(), forgotten, _lock: lock };
         spool.begin_life(now)?;
+        spool.prune_logs();
         Ok(spool)
     }
 
@@ -133,7 +141,7 @@ impl Spool {
 
     /// The supervisor waits: from now on the run may be released, and is lost if the supervisor is.
     pub fn mark_ready(&self, run: RunId) -> Result<()> {
-        write_aside(&self.run_dir(run).join("ready"), b"")
+        mark(&self.run_dir(run).join("ready"))
     }
 
     pub fn was_ready(&self, run: RunId) -> bool {
@@ -146,11 +154,18 @@ impl Spool {
     }
 
     pub fn mark_clean(&self, run: RunId) -> Result<()> {
-        write_aside(&self.run_dir(run).join("clean"), b"")
+        mark(&self.run_dir(run).join("clean"))
     }
 
-    /// Removes all files of a clean run.
+    /// Removes all files of a clean run but its log, which stays for `gq --log` among the newest [`OLD_LOGS`].
     pub fn forget(&self, run: RunId) -> Result<()> {
+        match fs::rename(self.run_dir(run).join("log"), self.old_log(run)) {
+            Err(e) if e.kind() != ErrorKind::NotFound => tracing::warn!(%run, "keeping the log: {e}"),
+            _ => {}
+        }
+        if self.forgotten.fetch_add(1, Ordering::Relaxed) % PRUNE_EVERY == PRUNE_EVERY - 1 {
+            self.prune_logs();
+        }
         for dir in [self.marks_dir(run), self.private_dir(run)] {
             remove_dir(&dir)?;
         }
@@ -229,8 +244,8 @@ impl Spool {
 
     /// The last lines of the run's log, at most 64 KiB.
     pub fn read_log(&self, run: RunId) -> Result<String> {
-        let path = self.run_dir(run).join("log");
-        let mut file = match File::open(&path) {
+        let opened = File::open(self.run_dir(run).join("log")).or_else(|_| File::open(self.old_log(run)));
+        let mut file = match opened {
             Err(e) if e.kind() == ErrorKind::NotFound => bail!("this node has no record of run {run} any more"),
             opened => opened?,
         };
@@ -243,6 +258,22 @@ impl Spool {
             true => text.split_once('\n').map_or(String::new(), |(_, rest)| rest.to_owned()),
             false => text,
         })
+    }
+
+    fn old_log(&self, run: RunId) -> PathBuf {
+        self.dir.join("logs").join(run.to_string())
+    }
+
+    /// Leaves the newest logs of forgotten runs. What cannot be removed stays; it is looked at again.
+    fn prune_logs(&self) {
+        let Ok(entries) = fs::read_dir(self.dir.join("logs")) else { return };
+        let dated = entries.flatten().filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path())));
+        let mut logs: Vec<_> = dated.collect();
+        logs.sort();
+        let surplus = logs.len().saturating_sub(OLD_LOGS);
+        for (_, path) in logs.into_iter().take(surplus) {
+            let _ = fs::remove_file(path);
+        }
     }
 
     /// Reads which life the spool was in, ends the runs of an earlier boot, and begins this one.
@@ -374,6 +405,12 @@ fn write_aside(path: &Path, bytes: &[u8]) -> Result<()> {
     options.write(true).create(true).truncate(true).mode(0o600);
     let written = options.open(&aside).and_then(|mut file| file.write_all(bytes)).and_then(|()| fs::rename(&aside, path));
     written.with_context(|| format!("writing {}", path.display()))
+}
+
+/// An empty file says it by being there.
+fn mark(path: &Path) -> Result<()> {
+    let made = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path);
+    made.map(drop).with_context(|| format!("making {}", path.display()))
 }
 
 fn read_json<T: for<'de> Deserialize<'de>>(path: &Path) -> Result<Option<T>> {
@@ -524,5 +561,21 @@ mod tests {
         let text = spool.read_log(run("1-1")).unwrap();
         assert!(text.len() <= LOG_READ_BYTES as usize && text.ends_with(&format!("line 4999 {}\n", "x".repeat(40))));
         assert!(text.starts_with("1970-01-01T00:00:01Z line "));
+    }
+
+    #[test]
+    fn the_newest_logs_outlive_their_runs() {
+        let scratch = Scratch::new("old-logs");
+        let spool = Spool::open(&scratch.0, NOW).unwrap();
+        spool.accept(run("1-1"), &LaunchOrder::default()).unwrap();
+        spool.log(run("1-1"), NOW, "accepted");
+        spool.forget(run("1-1")).unwrap();
+        assert_eq!(spool.read_log(run("1-1")).unwrap(), "1970-01-01T00:00:01Z accepted\n");
+        for n in 0..OLD_LOGS {
+            fs::write(scratch.0.join(format!("logs/{}-1", n + 2)), "x").unwrap();
+        }
+        spool.prune_logs();
+        assert!(spool.read_log(run("1-1")).is_err());
+        assert_eq!(fs::read_dir(scratch.0.join("logs")).unwrap().count(), OLD_LOGS);
     }
 }

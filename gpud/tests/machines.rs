@@ -320,3 +320,29 @@ async fn hollow_nodes_speak_the_protocol_and_start_nothing() {
     hollow.kill().unwrap();
     hollow.wait().unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_spool_is_said_and_takes_no_new_run() {
+    if !is_root() {
+        return println!("NOT RUN: without root there is no small file system to fill");
+    }
+    let mut ctl = Controller::start().await;
+    let mut node = Node::start(&ctl, "").await;
+    ctl.wait_hello().await;
+    node.stop_daemon();
+    let spool = node.path("spool");
+    gsys::mount::mount_tmpfs(&spool, 8 << 20).unwrap();
+    node.start_daemon();
+    let unfit = ctl.wait_hello().await.inventory.unfit;
+    assert!(unfit.starts_with("spool full: 7 MiB free") || unfit.starts_with("spool full: 8 MiB free"), "{unfit}");
+    // Not a byte is left: the fence can be written all the same, and a run that was on its way ends.
+    let fill = std::io::copy(&mut std::io::repeat(0), &mut fs::File::create(spool.join("fill")).unwrap());
+    assert!(fill.is_err(), "the file system is full");
+    let run = run_id("1-1");
+    ctl.desire(1, vec![node.order(run, "echo ran > ran")], vec![want(run, Want::Run)]);
+    assert_eq!(ctl.wait_clean(run).await.cause, EndCause::LaunchNode);
+    assert_eq!(ctl.obeyed.map(|fence| fence.generation), Some(1));
+    assert!(!node.path("work/ran").exists());
+    node.stop_daemon();
+    gsys::mount::unmount(&spool).unwrap();
+}

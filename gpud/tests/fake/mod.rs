@@ -428,6 +428,8 @@ impl Drop for Node {
                 eprintln!("--- {}\n{log}", run.path().display());
             }
         }
+        // A test may have put a small file system there.
+        let _ = gsys::mount::unmount(&self.path("spool"));
         let _ = fs::remove_dir_all(&self.dir);
     }
 }
