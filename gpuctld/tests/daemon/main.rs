@@ -6,3 +6,4 @@ mod disk;
 mod link;
 mod node;
 mod operation;
+mod random_kills;
