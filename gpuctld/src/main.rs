@@ -69,12 +69,16 @@ fn main() -> ExitCode {
             for mistake in &mistakes {
                 eprintln!("{mistake}\n");
             }
-            eprintln!("gpuctld: {} mistakes in {}", mistakes.len(), path.display());
+            let plural = if mistakes.len() == 1 { "" } else { "s" };
+            eprintln!("gpuctld: {} mistake{plural} in {}", mistakes.len(), path.display());
             return ExitCode::FAILURE;
         }
     };
     match command {
-        Command::Run { config: path } => daemon::run(path, config),
+        Command::Run { config: path } => {
+            raise_open_files();
+            daemon::run(path, config)
+        }
         Command::Check { config: path } => {
             println!("{}: {} partitions, no mistakes", path.display(), config.cluster.partitions.len());
             ExitCode::SUCCESS
@@ -93,5 +97,13 @@ fn main() -> ExitCode {
                 ExitCode::FAILURE
             }
         },
+    }
+}
+
+/// Each node and client is an open file; shells and service managers often give 1,024. Best effort.
+fn raise_open_files() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
     }
 }

@@ -1,7 +1,7 @@
 //! The daemons of a sandbox: start, find, kill. A process is known by pid and start time, so that a
 //! number given to somebody else is never killed.
 
-use super::layout::Sandbox;
+use super::layout::{HOLLOW, Sandbox};
 use anyhow::{Context, bail};
 use nix::sys::signal::{Signal, kill as send};
 use nix::unistd::Pid;
@@ -44,9 +44,14 @@ pub fn spawn(sandbox: &Sandbox, name: &str) -> anyhow::Result<()> {
         _ => ("gpud", home.join("gpud.toml")),
     };
     let log = OpenOptions::new().create(true).append(true).mode(0o644).open(home.join("log"))?;
-    let child = Command::new(sandbox.record.programs.join(program))
-        .args(["run", "--config"])
-        .arg(config)
+    let mut command = Command::new(sandbox.record.programs.join(program));
+    command.args(["run", "--config"]).arg(config);
+    if name == HOLLOW {
+        let count = sandbox.record.hollow_nodes.to_string();
+        command.args(["--hollow", &count, "--hollow-tokens"]).arg(home.join("tokens"));
+        command.args(sandbox.record.hollow_gpus.iter().flat_map(|gpus| ["--hollow-gpus", gpus]));
+    }
+    let child = command
         .current_dir("/")
         .stdin(Stdio::null())
         .stdout(log.try_clone()?)

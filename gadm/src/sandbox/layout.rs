@@ -4,6 +4,7 @@
 //! DIR/sandbox.json  client.toml
 //! DIR/gpuctld/      gpuctld.toml partitions.d/ state/ log pid
 //! DIR/node1/        gpud.toml state/ spool/ dev/ nvml/ log pid
+//! DIR/hollow/       gpud.toml state/h1/ ... log pid
 //! /run/gpupool/HEX/ gpuctld.sock node1/gpud.sock major      (short: socket paths end at 107 bytes)
 //! ```
 
@@ -35,7 +36,16 @@ pub struct Record {
     pub programs: PathBuf,
     /// Major of the simulated device files.
     pub major: Option<u32>,
+    /// Nodes of the one process that only pretends; named `h1` and on.
+    #[serde(default)]
+    pub hollow_nodes: u32,
+    /// GPUs each of them pretends to have.
+    #[serde(default)]
+    pub hollow_gpus: Option<String>,
 }
+
+/// The daemon that plays all hollow nodes.
+pub const HOLLOW: &str = "hollow";
 
 impl Sandbox {
     /// The sandbox in `given`, else the one GPUPOOL_CONFIG points into.
@@ -90,7 +100,8 @@ impl Sandbox {
         format!("gpupool-{}", self.record.tag)
     }
     pub fn daemons(&self) -> impl Iterator<Item = &str> {
-        std::iter::once("gpuctld").chain(self.record.nodes.iter().map(String::as_str))
+        let hollow = (self.record.hollow_nodes > 0).then_some(HOLLOW);
+        std::iter::once("gpuctld").chain(self.record.nodes.iter().map(String::as_str)).chain(hollow)
     }
 
     /// A daemon's name, or what there is instead.

@@ -88,6 +88,14 @@ fn up_command(dir: Arg) -> Command {
                 .help("GPUs of each node: h100:8, l4:4, h100:4,a100-80:4, none; or one such for each node, separated by /"),
         )
         .arg(
+            Arg::new("hollow-nodes")
+                .long("hollow-nodes")
+                .value_name("M")
+                .value_parser(value_parser!(u32).range(0..=10_000))
+                .default_value("0")
+                .help("Nodes more that speak the real protocol and only pretend to run, for scale tests"),
+        )
+        .arg(
             Arg::new("cpus")
                 .long("cpus")
                 .value_name("N")

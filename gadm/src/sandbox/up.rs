@@ -2,7 +2,7 @@
 
 use super::daemon;
 use super::down;
-use super::layout::{Record, Sandbox, make_dir, make_open_dir, run_dir, tag_of};
+use super::layout::{HOLLOW, Record, Sandbox, make_dir, make_open_dir, run_dir, tag_of};
 use anyhow::{Context, bail};
 use clap::ArgMatches;
 use gsys::device_fence::DeviceNumber;
@@ -32,8 +32,11 @@ pub fn up(args: &ArgMatches) -> anyhow::Result<()> {
     let programs = programs()?;
     make_open_dir(dir)?;
     let dir = fs::canonicalize(dir)?;
-    let sandbox = new_sandbox(&dir, count, programs)?;
-    say(&format!("starting {count} node(s) in {} ...", dir.display()));
+    let hollow = *args.get_one::<u32>("hollow-nodes").expect("has a default");
+    let kinds = args.get_one::<String>("gpus").expect("has a default");
+    let sandbox = new_sandbox(&dir, count, programs, hollow, kinds)?;
+    let and = if hollow > 0 { format!(" and {hollow} hollow ones") } else { String::new() };
+    say(&format!("starting {count} node(s){and} in {} ...", dir.display()));
     let built = build(&sandbox, &gpus, cpus, mem_bytes);
     if let Err(error) = built {
         say("it failed; cleaning up");
@@ -83,7 +86,13 @@ fn programs() -> anyhow::Result<PathBuf> {
 
 const LIBRARY: &str = "libnvidia_ml_sim.so";
 
-fn new_sandbox(dir: &Path, count: u32, programs: PathBuf) -> anyhow::Result<Sandbox> {
+fn new_sandbox(
+    dir: &Path,
+    count: u32,
+    programs: PathBuf,
+    hollow_nodes: u32,
+    gpus: &str,
+) -> anyhow::Result<Sandbox> {
     if dir.join("sandbox.json").exists() {
         let old = Sandbox::find(Some(dir))?;
         let running: Vec<_> =
@@ -100,7 +109,11 @@ fn new_sandbox(dir: &Path, count: u32, programs: PathBuf) -> anyhow::Result<Sand
     let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
     let major = if isolated { Some(unused_major(&majors_of_others()?)?) } else { None };
     let nodes = (1..=count).map(|n| format!("node{n}")).collect();
-    let record = Record { tag, nodes, port, isolated, programs, major };
+    // The first kind of `--gpus`, if hollow nodes can pretend to it: one type, not a mixed board.
+    let first = gpus.split('/').next().filter(|kind| kind.contains(':') && !kind.contains(','));
+    let hollow_gpus = first.map(str::to_owned);
+    let record =
+        Record { tag, nodes, port, isolated, programs, major, hollow_nodes, hollow_gpus };
     let sandbox = Sandbox { dir: dir.to_owned(), record };
     make_open_dir(&sandbox.run_dir())?;
     if let Some(major) = major {
@@ -134,7 +147,42 @@ fn build(
         join(sandbox, name)?;
         daemon::spawn(sandbox, name)?;
     }
+    if sandbox.record.hollow_nodes > 0 {
+        write_hollow(sandbox, cpus, mem_bytes)?;
+        daemon::spawn(sandbox, HOLLOW)?;
+    }
     wait_for_nodes(sandbox)
+}
+
+/// One process that plays many nodes; it joins each with a token of its own.
+fn write_hollow(sandbox: &Sandbox, cpus: u32, mem_bytes: u64) -> anyhow::Result<()> {
+    let home = sandbox.home(HOLLOW);
+    make_open_dir(&home)?;
+    make_dir(&home.join("state"), 0o700)?;
+    let text = format!(
+        "# Written by gadm sandbox.\ncontroller = \"{}\"\nstate_dir = {}\nspool_dir = {}\n\
+         run_dir = {}\nisolation = \"none\"\ngpus = \"none\"\ncpus = {cpus}\nmem_bytes = {mem_bytes}\n",
+        sandbox.controller(),
+        toml_text(&home.join("state")),
+        toml_text(&home.join("spool")),
+        toml_text(&sandbox.run_dir().join(HOLLOW)),
+    );
+    fs::write(home.join("gpud.toml"), text)?;
+    let mut client = Client::new(sandbox.socket());
+    let mut tokens = String::new();
+    for n in 1..=sandbox.record.hollow_nodes {
+        let name = Some(format!("h{n}"));
+        let ask = TokenRequest { name, ttl_secs: Some(3600), ..Default::default() };
+        let token: TokenReply = client.post("/v1/tokens", &ask)?;
+        tokens.push_str(&token.token);
+        tokens.push('\n');
+    }
+    use std::os::unix::fs::OpenOptionsExt;
+    let file = home.join("tokens");
+    let mut open = fs::OpenOptions::new();
+    let mut file = open.write(true).create(true).truncate(true).mode(0o600).open(file)?;
+    std::io::Write::write_all(&mut file, tokens.as_bytes())?;
+    Ok(())
 }
 
 fn write_controller(sandbox: &Sandbox) -> anyhow::Result<()> {
@@ -263,18 +311,24 @@ fn wait_for_nodes(sandbox: &Sandbox) -> anyhow::Result<()> {
     struct Nodes {
         nodes: Vec<NodeRow>,
     }
+    let listed = || -> anyhow::Result<Vec<NodeRow>> {
+        let nodes: Nodes = Client::new(sandbox.socket()).get("/v1/nodes")?;
+        Ok(nodes.nodes)
+    };
+    let idle = |node: &&NodeRow| node.state.starts_with("IDLE") && !node.state.contains('+');
     for name in &sandbox.record.nodes {
         daemon::wait(sandbox, name, || {
-            let mut client = Client::new(sandbox.socket());
-            let listed: Nodes = client.get("/v1/nodes")?;
-            let Some(node) = listed.nodes.iter().find(|node| node.name == *name) else {
-                return Ok(false);
-            };
-            if !node.unfit.is_empty() {
+            let nodes = listed()?;
+            let node = nodes.iter().find(|node| node.name == *name);
+            if let Some(node) = node.filter(|node| !node.unfit.is_empty()) {
                 bail!("{name} takes no work: {}", node.unfit);
             }
-            Ok(node.state.starts_with("IDLE") && !node.state.contains('+'))
+            Ok(node.as_ref().is_some_and(idle))
         })?;
+    }
+    if sandbox.record.hollow_nodes > 0 {
+        let all = sandbox.record.nodes.len() + sandbox.record.hollow_nodes as usize;
+        daemon::wait(sandbox, HOLLOW, || Ok(listed()?.iter().filter(idle).count() == all))?;
     }
     Ok(())
 }
