@@ -197,8 +197,7 @@ fn check_program(hook: &Hook) -> Result<(), String> {
     Ok(())
 }
 
-/// The changed spec and notes, or the refusal's text.
-#[expect(clippy::type_complexity, reason = "a refusal is an answer, a failure is none")]
+/// The changed spec and notes, or the refusal's text: a refusal is an answer, not a failure.
 fn decided(answer: Answer, request: &SubmitRequest) -> Result<Result<(JobSpec, Vec<String>), String>, String> {
     if !answer.accept {
         let text = if answer.error.is_empty() { "the site's submission hook refused the job" } else { &answer.error };
