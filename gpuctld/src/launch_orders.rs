@@ -135,3 +135,37 @@ fn texts(
     let variables = environment.split('\0').filter(|variable| !variable.is_empty());
     Ok((script, variables.map(str::to_owned).collect()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gmodel::job::{Launch, LimitName, SoftLimit};
+    use gmodel::{JobId, Timestamp};
+
+    #[test]
+    fn limits_and_directories_of_the_submission_reach_the_node() {
+        let rlimits = vec![SoftLimit { name: LimitName::Nofile, soft: Some(1024) }];
+        let launch = Launch {
+            work_dir: "/home/me/run".into(),
+            submit_dir: "/home/me".into(),
+            rlimits: rlimits.clone(),
+            ..Launch::default()
+        };
+        let run = Run {
+            id: RunId::new(JobId(7), 1),
+            allocation: Vec::new(),
+            members: Vec::new(),
+            placed: Timestamp(0),
+            go: None,
+            stop: None,
+            limit_secs: None,
+            signals: Vec::new(),
+            steps: 0,
+            started: None,
+            outcome: None,
+        };
+        let made = order(&State::default(), NodeId(1), &run, &JobSpec { launch, ..JobSpec::default() });
+        assert_eq!((made.work_dir.as_str(), made.submit_dir.as_str()), ("/home/me/run", "/home/me"));
+        assert_eq!(made.rlimits, rlimits);
+    }
+}
