@@ -378,4 +378,39 @@ mod tests {
         assert_eq!(Pki::token_hash(&a).len(), 64);
         assert_ne!(Pki::token_hash(&a), a);
     }
+
+    /// The server's word on a handshake with a certificate of so many days.
+    async fn handshake(pki: &Pki, days: u32) -> std::io::Result<()> {
+        let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).unwrap();
+        let identity = NodeIdentity { node: NodeId(1), name: "n1".into(), role: Role::Compute };
+        let cert = pem_to_der(&pki.sign_node(&key, &identity, days).unwrap()).unwrap();
+        let (_, read) = x509_parser::parse_x509_certificate(&cert).unwrap();
+        let last_second = read.validity().not_after.timestamp();
+        let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs().cast_signed();
+        while days == 0 && now() <= last_second {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let mut roots = RootCertStore::empty();
+        roots.add(pki.ca_der.clone()).unwrap();
+        let client = rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_client_auth_cert(vec![cert.clone()], PrivatePkcs8KeyDer::from(key.serialize_der()).into())
+            .unwrap();
+        let server = Arc::new(pki.server_config(&["localhost".into()]).unwrap());
+        let (near, far) = tokio::io::duplex(1 << 16);
+        let name = rustls::pki_types::ServerName::try_from(SERVER_NAME).unwrap();
+        let dial = tokio_rustls::TlsConnector::from(Arc::new(client)).connect(name, near);
+        let (accepted, _) = tokio::join!(tokio_rustls::TlsAcceptor::from(server).accept(far), dial);
+        accepted.map(drop)
+    }
+
+    #[tokio::test]
+    async fn a_certificate_past_its_time_opens_nothing() {
+        let (_dir, pki) = authority();
+        handshake(&pki, 1).await.unwrap();
+        let error = handshake(&pki, 0).await.unwrap_err().to_string();
+        assert!(error.contains("xpired"), "{error}");
+    }
 }

@@ -53,3 +53,28 @@ impl TraceFile {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gcore::ctl::{Actor, Command};
+    use gmodel::JobSpec;
+
+    #[test]
+    fn a_trace_reads_back_as_the_inputs_that_were_written() {
+        let spec = JobSpec { name: "train".into(), ..JobSpec::default() };
+        let actor = Actor { user: "alice".into(), uid: 1000, ..Actor::default() };
+        let command = Command::Submit { spec: Box::new(spec), client_key: Some("k".into()) };
+        let inputs = [Input::Started, Input::Command { actor, command }, Input::Plan { plan: gsched::Plan::default() }];
+        let dir = tempfile::tempdir().unwrap();
+        let mut trace = TraceFile::open(dir.path()).unwrap();
+        for input in &inputs {
+            trace.write(Timestamp(17), input);
+        }
+        trace.flush();
+        let text = std::fs::read_to_string(dir.path().join(TRACE)).unwrap();
+        let read: Vec<Input> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(read, inputs);
+        assert!(text.lines().all(|line| line.starts_with(r#"{"now":17,"#)), "{text}");
+    }
+}
