@@ -138,7 +138,7 @@ impl File<'_> {
             self.problems.push(complaint(self.text, self.name, 0, text));
             String::new()
         });
-        if !controller.is_empty() && !controller.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok()) {
+        if !controller.is_empty() && controller.rsplit_once(':').is_none_or(|(_, port)| port.parse::<u16>().is_err()) {
             self.complain("controller", &format!("{controller:?} is not HOST:PORT"));
         }
         let isolation = match self.word("isolation", &["fence", "none"]) {

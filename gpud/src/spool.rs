@@ -226,7 +226,7 @@ impl Spool {
     pub fn shortage(&self) -> String {
         match nix::sys::statvfs::statvfs(&self.dir) {
             Ok(stat) => {
-                let free = stat.blocks_available() as u64 * stat.fragment_size() as u64;
+                let free = stat.blocks_available() * stat.fragment_size();
                 if free >= MIN_FREE_BYTES {
                     return String::new();
                 }

@@ -346,3 +346,37 @@ async fn a_full_spool_is_said_and_takes_no_new_run() {
     node.stop_daemon();
     gsys::mount::unmount(&spool).unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_root_a_workstation_runs_its_users_jobs_and_says_that_nothing_is_fenced() {
+    if !is_root() {
+        return println!("NOT RUN: all other tests run without root already");
+    }
+    let mut ctl = Controller::start().await;
+    let mut node = Node::start(&ctl, "").await;
+    ctl.wait_hello().await;
+    node.stop_daemon();
+    let nobody = gsys::user::User::by_name("nobody").unwrap().unwrap();
+    let may_run = std::process::Command::new("setpriv")
+        .args(["--reuid", "65534", "--regid", "65534", "--clear-groups", env!("CARGO_BIN_EXE_gpud"), "--version"])
+        .status();
+    if nobody.uid != 65534 || !may_run.is_ok_and(|status| status.success()) {
+        return println!("NOT RUN: nobody may not run {}", env!("CARGO_BIN_EXE_gpud"));
+    }
+    let config = fs::read_to_string(node.path("gpud.toml")).unwrap();
+    fs::write(node.path("gpud.toml"), config.replace("isolation = \"fence\"", "isolation = \"none\"")).unwrap();
+    let given = std::process::Command::new("chown").args(["-R", "65534:65534"]).arg(&node.dir).status();
+    assert!(given.unwrap().success());
+    node.daemon_uid = Some(65534);
+    node.start_daemon();
+    assert_eq!(ctl.wait_hello().await.inventory.isolation, "none");
+    let (own, other) = (run_id("1-1"), run_id("2-1"));
+    let mut order = node.order(other, "true");
+    (order.user.name, order.user.uid, order.user.gid, order.allow_root) = ("root".into(), 0, 0, true);
+    let orders = vec![node.order(own, "sleep 1000 & id -u > id; exit 4"), order];
+    ctl.desire(1, orders, [own, other].map(|run| want(run, Want::Run)).to_vec());
+    assert_eq!(ctl.wait_clean(own).await.exit, ExitCode::exited(4));
+    assert_eq!(fs::read_to_string(node.path("work/id")).unwrap(), "65534\n");
+    let end = ctl.wait_clean(other).await;
+    assert!(end.cause == EndCause::LaunchUser && end.text.contains("runs without root"), "{end:?}");
+}

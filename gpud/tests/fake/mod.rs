@@ -40,7 +40,7 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What happened on the controller's side.
 pub enum Event {
-    Frame(ToController),
+    Frame(Box<ToController>),
     Gone,
 }
 
@@ -170,22 +170,25 @@ impl Controller {
     }
 
     fn hear(&mut self, event: Event) {
-        match event {
-            Event::Frame(ToController::Hello(hello)) => {
+        let frame = match event {
+            Event::Frame(frame) => *frame,
+            Event::Gone => return self.gone += 1,
+        };
+        match frame {
+            ToController::Hello(hello) => {
                 for report in &hello.runs {
                     self.phase(report.run, report.phase.clone());
                 }
                 self.inventories.push(hello.inventory.clone());
                 self.hello = Some(hello);
             }
-            Event::Frame(ToController::Runs { runs }) => {
+            ToController::Runs { runs } => {
                 runs.into_iter().for_each(|report| self.phase(report.run, report.phase));
             }
-            Event::Frame(ToController::Obeyed { fence }) => self.obeyed = Some(fence),
-            Event::Frame(ToController::Inventory { inventory }) => self.inventories.push(inventory),
-            Event::Frame(ToController::Log { question, text, error }) => drop(self.logs.insert(question, (text, error))),
-            Event::Frame(_) => {}
-            Event::Gone => self.gone += 1,
+            ToController::Obeyed { fence } => self.obeyed = Some(fence),
+            ToController::Inventory { inventory } => self.inventories.push(inventory),
+            ToController::Log { question, text, error } => drop(self.logs.insert(question, (text, error))),
+            _ => {}
         }
     }
 
@@ -247,7 +250,7 @@ async fn serve_node(stream: TlsStream<TcpStream>, mut queue: mpsc::UnboundedRece
     loop {
         tokio::select! {
             frame = frames.next::<ToController>() => match frame {
-                Ok(Some(frame)) => drop(events.send(Event::Frame(frame))),
+                Ok(Some(frame)) => drop(events.send(Event::Frame(Box::new(frame)))),
                 _ => return,
             },
             bytes = queue.recv() => match bytes {
@@ -290,6 +293,8 @@ pub struct Node {
     controller: String,
     extra: String,
     pub daemon: Option<Child>,
+    /// Whom the daemon runs as, when not as us.
+    pub daemon_uid: Option<u32>,
 }
 
 impl Node {
@@ -305,7 +310,7 @@ impl Node {
         for open in [dir.clone(), dir.join("work")] {
             fs::set_permissions(&open, fs::Permissions::from_mode(0o777)).unwrap();
         }
-        let mut node = Self { dir, cgroup_tag: tag, controller: controller.address.clone(), extra: extra.into(), daemon: None };
+        let mut node = Self { dir, cgroup_tag: tag, controller: controller.address.clone(), extra: extra.into(), daemon: None, daemon_uid: None };
         node.write_config();
         assert!(node.join(&controller.token).await.success());
         node.start_daemon();
@@ -341,6 +346,10 @@ impl Node {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(self.log()).env("GPUD_LOG", "debug");
         if self.dir.join("nvml").exists() {
             command.env("NVML_SIM_STATE", self.dir.join("nvml"));
+        }
+        if let Some(uid) = self.daemon_uid {
+            use std::os::unix::process::CommandExt;
+            command.uid(uid).gid(uid);
         }
         self.daemon = Some(command.spawn().unwrap());
     }
