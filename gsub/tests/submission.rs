@@ -50,6 +50,8 @@ fn stdout_is_the_id_and_nothing_else() {
     assert_eq!(launch["argv"].as_array().map(Vec::len), Some(2));
     assert_eq!(launch["work_dir"].as_str(), controller.dir().to_str());
     assert_eq!(launch["command"].as_str(), controller.dir().join("job.sh").to_str());
+    let limits = launch["rlimits"].as_array().expect("the limits of this process");
+    assert!(limits.iter().any(|limit| limit["name"] == "NOFILE" && limit["soft"].is_u64()), "{limits:?}");
     assert!(launch["submit_host"].as_str().is_some_and(|host| !host.is_empty()) && launch["umask"].is_u64());
     assert!(sent["script"].as_str().unwrap().ends_with("\nhostname\n"));
     assert_eq!(sent["client_key"].as_str().map(str::len), Some(32));

@@ -137,6 +137,10 @@ impl Report {
             Stage::Stderr => words.stderr.as_str(),
             _ => "",
         };
+        // The one EAGAIN of execve(2): the user is over a limit on processes, which PAM or the node sets for users.
+        if (self.stage, self.errno) == (Stage::Exec, EAGAIN) {
+            return false;
+        }
         // Everybody may open /dev/null: a machine on which that fails is broken, or fenced too narrowly.
         file == "/dev/null"
             || [
@@ -200,6 +204,10 @@ impl Report {
                     words.uid
                 )
             }
+            (libc::EAGAIN, _) => format!(
+                "program {program}: uid {} has more processes on this node than its limit NPROC allows",
+                words.uid
+            ),
             (libc::ENOEXEC, _) => format!(
                 "program {program}: neither a binary for this machine nor a script with an interpreter. \
                  Begin a script with a line such as #!/bin/bash"

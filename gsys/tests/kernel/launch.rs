@@ -9,7 +9,7 @@ use std::path::Path;
 use gsys::cgroup::Limits;
 use gsys::device_fence::{FenceRules, attach_run};
 use gsys::launch::{
-    Bind, ErrorClass, LaunchError, LaunchSpec, OpenMode, Resource, Rlimit, Stage, Stdio, launch,
+    Bind, ErrorClass, Identity, LaunchError, LaunchSpec, OpenMode, Resource, Rlimit, Stage, Stdio, launch,
     spawn,
 };
 use gsys::process::{self, Exit};
@@ -426,6 +426,39 @@ fn soft_limits_hold_in_the_program_and_not_on_the_way_to_it() {
         Ok(child) => assert!(matches!(end_of(child.pid), Exit::Signal(..) | Exit::Code(127))),
         Err(error) => assert_eq!(error.class, ErrorClass::User, "{error}"),
     }
+}
+
+#[test]
+fn a_user_over_a_limit_on_processes_is_no_sick_node() {
+    let Some(scratch) = Scratch::new() else {
+        return;
+    };
+    give_to_user(&scratch.dir);
+    let mut spec = scratch.shell("exec sleep 600");
+    // Somebody of its own: other tests start processes of the usual user.
+    spec.identity = Identity {
+        uid: 31_444,
+        gid: USER,
+        groups: vec![USER],
+    };
+    spec.stdout = Stdio::Null;
+    // The kernel looks when the user is changed, and does not count the newcomer yet.
+    let others = [(); 2].map(|()| launch(&spec).expect("start"));
+    spec.rlimits = vec![Rlimit {
+        resource: Resource::Nproc,
+        soft: 1,
+        hard: 1,
+    }];
+    let error = refused(&spec);
+    for other in others {
+        process::pidfd_signal(other.pidfd.as_fd(), libc::SIGKILL).expect("kill");
+        end_of(other.pid);
+    }
+    assert_eq!(
+        (error.class, error.stage, error.errno),
+        (ErrorClass::User, Stage::Exec, libc::EAGAIN)
+    );
+    assert!(error.text.contains("limit NPROC"), "{error}");
 }
 
 #[test]
