@@ -133,6 +133,22 @@ async fn a_certificate_is_renewed_for_the_same_key_and_name() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_daemon_renews_its_certificate_by_itself() {
+    let mut ctl = Controller::short_lived().await;
+    let mut node = Node::start(&ctl, "").await;
+    ctl.wait_hello().await;
+    node.stop_daemon();
+    let cert = fs::read(node.path("state/node.crt")).unwrap();
+    node.start_daemon();
+    let deadline = std::time::Instant::now() + fake::PATIENCE;
+    while fs::read(node.path("state/node.crt")).unwrap() == cert {
+        assert!(std::time::Instant::now() < deadline, "{}", node.log_text());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(node.log_text().contains("the certificate was renewed"), "{}", node.log_text());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_login_node_serves_users_and_starts_nothing() {
     let mut ctl = Controller::with_role("login").await;
     let node = Node::start(&ctl, "").await;
@@ -213,9 +229,11 @@ async fn a_run_opens_its_gpu_and_no_other_and_a_changed_fence_ends_it() {
     assert!(seen.contains("nvidiactl No such device or address\n"), "{seen}");
     assert_eq!(fs::read_to_string(node.path("work/cuda")).unwrap().trim(), mine.uuid);
 
-    // Somebody with root takes the fence away: the audit finds it.
-    let kept = fs::read_to_string(node.run_dir(run).join("fence.json")).unwrap();
-    fs::write(node.run_dir(run).join("fence.json"), kept.replace("\"default_deny\":false", "\"default_deny\":true")).unwrap();
+    // Somebody with root opens the fence: the audit finds it.
+    let root = gsys::cgroup::CgroupRoot::open(&node.cgroup_tag).unwrap();
+    let fence_dir = gsys::cgroup::RunCgroup::open(&root, "run_1-1").unwrap().fence_dir().unwrap();
+    let fence = gsys::device_fence::query(&fence_dir).unwrap()[0];
+    gsys::device_fence::replace(&fence_dir, &fence, &gsys::device_fence::FenceRules::default()).unwrap();
     let end = ctl.wait_clean(run).await;
     assert_eq!(end.cause, EndCause::FenceBroken, "{}", end.text);
     node.assert_no_trace(run);

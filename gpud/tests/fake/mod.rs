@@ -36,6 +36,7 @@ use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
+const DAY: Duration = Duration::from_secs(86_400);
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What happened on the controller's side.
@@ -63,16 +64,18 @@ struct Authority {
     issuer: Issuer<'static, KeyPair>,
     der: CertificateDer<'static>,
     pem: String,
+    /// Nodes get certificates of which three quarters of the life are over.
+    short_lived: bool,
 }
 
 impl Authority {
-    fn new() -> Self {
+    fn new(short_lived: bool) -> Self {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.distinguished_name.push(DnType::CommonName, "test cluster");
         let cert = params.self_signed(&key).unwrap();
-        Self { der: cert.der().clone(), pem: cert.pem(), issuer: Issuer::new(params, key) }
+        Self { der: cert.der().clone(), pem: cert.pem(), issuer: Issuer::new(params, key), short_lived }
     }
 
     /// Name and role as gpuctld writes them into a certificate.
@@ -84,6 +87,11 @@ impl Authority {
         let uri = format!("gpupool:role:{role}");
         params.subject_alt_names.push(SanType::URI(uri.try_into().unwrap()));
         params.extended_key_usages.push(ExtendedKeyUsagePurpose::ClientAuth);
+        if self.short_lived {
+            let now = std::time::UNIX_EPOCH.elapsed().unwrap();
+            let epoch = rcgen::date_time_ymd(1970, 1, 1);
+            (params.not_before, params.not_after) = (epoch + now - 3 * DAY, epoch + now + DAY);
+        }
         let cert = params.signed_by(&csr.public_key, &self.issuer).unwrap();
         let role = serde_json::from_value(role.into()).unwrap();
         JoinReply { schema: 1, name: name.into(), role, cert_pem: cert.pem(), ca_pem: self.pem.clone(), cluster: "test".into() }
@@ -120,7 +128,16 @@ impl Controller {
 
     /// Every machine that joins gets this role.
     pub async fn with_role(role: &'static str) -> Self {
-        let authority = Arc::new(Authority::new());
+        Self::with(role, false).await
+    }
+
+    /// Its certificates want to be renewed at once.
+    pub async fn short_lived() -> Self {
+        Self::with("compute", true).await
+    }
+
+    async fn with(role: &'static str, short_lived: bool) -> Self {
+        let authority = Arc::new(Authority::new(short_lived));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let pin: String = Sha256::digest(&authority.der).iter().map(|byte| format!("{byte:02x}")).collect();
