@@ -23,18 +23,8 @@ const COLUMNS: &str = "j.id, r.attempt, j.array_id, j.array_index, j.name, j.use
 
 pub fn runs(db: &Connection, query: &RunQuery, now: Timestamp) -> Answer<Vec<RunRow>> {
     let filter = Filter::of(query)?;
-    let attempt = if query.attempts { "" } else { "AND r.attempt = j.attempt" };
-    let tables = format!("jobs j CROSS JOIN specs s ON s.id = j.spec LEFT JOIN runs r ON r.job = j.id {attempt}");
-    let mut selects = Vec::new();
-    // Two halves, each with an index of its own; SQLite would not use them in one condition.
-    for half in [&filter.live_half, &filter.over_half].into_iter().flatten() {
-        selects.push(format!("SELECT {COLUMNS} FROM {tables} WHERE {half} {}", filter.conditions));
-    }
-    if selects.is_empty() {
-        return Ok(Vec::new());
-    }
     let limit = query.limit.unwrap_or(MAX_ROWS).min(MAX_ROWS);
-    let sql = format!("{} ORDER BY 1 DESC, 2 DESC LIMIT {limit}", selects.join(" UNION ALL "));
+    let sql = if query.attempts { attempts_sql(&filter, limit) } else { jobs_sql(&filter, limit) };
     let mut statement = db.prepare_cached(&sql)?;
     let mut rows = statement.query(params_from_iter(&filter.values))?;
     let mut all = Vec::new();
@@ -45,10 +35,27 @@ pub fn runs(db: &Connection, query: &RunQuery, now: Timestamp) -> Answer<Vec<Run
     Ok(all)
 }
 
+/// The ids first, from the indexes alone; only then the rows behind the newest of them.
+fn jobs_sql(filter: &Filter, limit: u32) -> String {
+    let ids = filter.union("SELECT j.id AS id FROM jobs j");
+    format!(
+        "SELECT {COLUMNS} FROM ({ids} ORDER BY 1 DESC LIMIT {limit}) k CROSS JOIN jobs j ON j.id = k.id
+         CROSS JOIN specs s ON s.id = j.spec LEFT JOIN runs r ON r.job = j.id AND r.attempt = j.attempt
+         ORDER BY 1 DESC"
+    )
+}
+
+fn attempts_sql(filter: &Filter, limit: u32) -> String {
+    let rows = filter.union(&format!(
+        "SELECT {COLUMNS} FROM jobs j CROSS JOIN specs s ON s.id = j.spec LEFT JOIN runs r ON r.job = j.id"
+    ));
+    format!("{rows} ORDER BY 1 DESC, 2 DESC LIMIT {limit}")
+}
+
 /// Conditions with numbered parameters, the same for both halves.
 struct Filter {
-    live_half: Option<String>,
-    over_half: Option<String>,
+    /// Two halves, each with an index of its own; SQLite would not use them in one condition.
+    halves: Vec<String>,
     conditions: String,
     values: Vec<Value>,
 }
@@ -56,16 +63,13 @@ struct Filter {
 impl Filter {
     fn of(query: &RunQuery) -> Answer<Self> {
         let mut filter = Self {
-            live_half: Some("j.live = 1".into()),
-            over_half: Some("j.live = 0 AND j.end_ms IS NOT NULL".into()),
+            halves: Vec::new(),
             conditions: String::new(),
             values: Vec::new(),
         };
         let by_id = !query.job.is_empty();
         if by_id {
             filter.jobs(&query.job)?;
-            // By id the primary key serves both.
-            (filter.live_half, filter.over_half) = (None, Some("1".into()));
         }
         let states = states(&query.state)?;
         filter.any("j.user", &query.user)?;
@@ -74,22 +78,28 @@ impl Filter {
         filter.any("j.name", &query.name)?;
         let state = if query.attempts { "coalesce(r.state, j.state)" } else { "j.state" };
         filter.any(state, &states.join(","))?;
-        if !by_id && !states.contains(&super::super::write::PENDING) {
-            filter.conditions.push_str(" AND (j.attempt > 0 OR j.live = 0)");
-        }
+        // A job has an end exactly when it is over.
+        let mut over = "j.end_ms IS NOT NULL".to_owned();
         if let Some(from) = query.from {
             let at = filter.value(from.0.0.into());
             filter.conditions.push_str(&format!(" AND (j.end_ms >= ?{at} OR j.end_ms IS NULL)"));
-            if !by_id {
-                // Stated again for the index: here the end is known.
-                filter.over_half = Some(format!("j.live = 0 AND j.end_ms >= ?{at}"));
-            }
+            over = format!("j.end_ms >= ?{at}");
         }
         if let Some(to) = query.to {
             let at = filter.value(to.0.0.into());
             filter.conditions.push_str(&format!(" AND coalesce(j.start_ms, j.submit_ms) <= ?{at}"));
         }
+        let waiting_too = states.contains(&super::super::write::PENDING);
+        let live = if waiting_too { "j.live = 1" } else { "j.live = 1 AND j.attempt > 0" };
+        // By id the primary key serves both.
+        filter.halves = if by_id { vec!["1".into()] } else { vec![live.into(), over] };
         Ok(filter)
+    }
+
+    /// `select` over both halves.
+    fn union(&self, select: &str) -> String {
+        let half = |half: &String| format!("{select} WHERE {half} {}", self.conditions);
+        self.halves.iter().map(half).collect::<Vec<_>>().join(" UNION ALL ")
     }
 
     fn value(&mut self, value: Value) -> usize {
