@@ -296,7 +296,8 @@ impl Cluster {
     fn want_plan(&mut self) {
         if self.controller.plan_wanted && !self.controller.planning {
             self.controller.planning = true;
-            let pause = self.chance.range(5, 100);
+            // A pass over a large cluster costs more, and the planner rests in proportion.
+            let pause = self.chance.range(5, 100) + self.machines.len() as i64 / 2;
             let epoch = self.controller.epoch;
             self.after(pause, Happening::PlanMade { epoch });
         }

@@ -8,6 +8,7 @@ use gmodel::array_spec::RangeSet;
 use gmodel::node::{GpuEntry, Inventory, Link, Mark};
 use gmodel::run::{Allocation, RunPhase};
 use gmodel::{GpuSlot, JobId, JobSpec, JobState, NodeId, NodeLife, Reason, RunId, Timestamp};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Makes an event true.
@@ -76,7 +77,9 @@ pub fn apply(state: &mut State, event: &Event) {
             member_mut(state, *run, *node).forfeited = true;
             raise_generation(state, *node);
         }
-        Event::RunEnded { run, outcome, settled } => run_ended(state, *run, outcome, *settled),
+        Event::RunEnded { run, outcome, settled, at } => {
+            run_ended(state, *run, outcome, settled.then_some(*at));
+        }
         Event::RequeueDropped { run, stop } => {
             let one = run_mut(state, *run);
             one.stop = Some(stop.clone());
@@ -86,7 +89,7 @@ pub fn apply(state: &mut State, event: &Event) {
             outcome.hold = None;
             raise_generations(state, *run);
         }
-        Event::RunSettled { run, .. } => run_settled(state, *run),
+        Event::RunSettled { run, at } => run_settled(state, *run, *at),
         Event::RunClosed { run } => run_closed(state, *run),
         Event::NodeJoined { node, name, role, at } => {
             let joined = Node {
@@ -356,9 +359,14 @@ fn close_array(array: &mut Array, at: Timestamp) {
 }
 
 fn forget(state: &mut State, jobs: &[JobId], arrays: &[JobId]) {
+    let gone: BTreeSet<JobId> = jobs.iter().copied().collect();
+    // They are the oldest, so this looks at hardly any other.
+    let oldest = state.finished.iter().filter(|(_, id)| gone.contains(id)).take(gone.len());
+    for key in oldest.copied().collect::<Vec<_>>() {
+        state.finished.remove(&key);
+    }
     for id in jobs {
         if let Some(job) = state.jobs.remove(*id) {
-            state.finished.remove(&(job.ended.unwrap_or_default(), *id));
             forget_key(state, job.spec.user.uid, job.client_key);
         }
     }
@@ -448,7 +456,7 @@ fn run_reported(state: &mut State, id: RunId, node: NodeId, phase: &RunPhase, at
     }
 }
 
-fn run_ended(state: &mut State, id: RunId, outcome: &Outcome, settled: bool) {
+fn run_ended(state: &mut State, id: RunId, outcome: &Outcome, settled: Option<Timestamp>) {
     let run = run_mut(state, id);
     run.outcome = Some(outcome.clone());
     let placed = run.placed;
@@ -458,8 +466,8 @@ fn run_ended(state: &mut State, id: RunId, outcome: &Outcome, settled: bool) {
     job.exit = outcome.exit;
     job.end_text.clone_from(&outcome.text);
     note_node_failures(state, id, outcome);
-    if settled {
-        fate(state, id, outcome);
+    if let Some(at) = settled {
+        fate(state, id, outcome, at);
     } else {
         job_mut(state, id.job).state = JobState::Completing;
     }
@@ -479,13 +487,14 @@ fn note_node_failures(state: &mut State, id: RunId, outcome: &Outcome) {
     job_mut(state, id.job).node_failures.extend(failed);
 }
 
-fn run_settled(state: &mut State, id: RunId) {
+fn run_settled(state: &mut State, id: RunId, at: Timestamp) {
     let outcome = run_mut(state, id).outcome.clone().expect("a settled run has ended");
-    fate(state, id, &outcome);
+    fate(state, id, &outcome, at);
 }
 
-/// The run is over: the job goes back to the queue or is finished.
-fn fate(state: &mut State, id: RunId, outcome: &Outcome) {
+/// The run is over: the job goes back to the queue or is finished. Its age in memory counts from when we
+/// heard: it may have ended long before, and must not be forgotten before it is written.
+fn fate(state: &mut State, id: RunId, outcome: &Outcome, at: Timestamp) {
     let job = job_mut(state, id.job);
     job.live = None;
     let task = job.task;
@@ -501,13 +510,13 @@ fn fate(state: &mut State, id: RunId, outcome: &Outcome) {
         let by = state.runs.get(id).and_then(|run| run.stop.as_ref()).map(|stop| stop.by.clone());
         let job = job_mut(state, id.job);
         job.cancelled_by = by.filter(|_| outcome.state == JobState::Cancelled);
-        state.finished.insert((outcome.ended, id.job));
+        state.finished.insert((at, id.job));
     }
     if let Some(task) = task {
         let array = array_mut(state, task.array);
         array.own_live -= 1;
         array.own_pending += u32::from(outcome.requeue.is_some());
-        close_array(array, outcome.ended);
+        close_array(array, at);
     }
 }
 

@@ -56,7 +56,7 @@ pub enum Event {
     /// The node is given up for this run: its part is written off.
     RunForfeited { run: RunId, node: NodeId, text: String, at: Timestamp },
     /// Every member ended; the job's fate is decided. Until it is settled the job is COMPLETING.
-    RunEnded { run: RunId, outcome: Outcome, settled: bool },
+    RunEnded { run: RunId, outcome: Outcome, settled: bool, at: Timestamp },
     /// Cancelled while COMPLETING: the job does not go back to the queue.
     RequeueDropped { run: RunId, stop: Stop },
     /// Every member is clean or given up: a COMPLETING job is over.

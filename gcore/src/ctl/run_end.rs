@@ -73,7 +73,7 @@ fn end(tx: &mut Tx, id: RunId) {
     let outcome = decide(run, job, &partition, tx.now);
     let settled = run.is_settled();
     let strikes = node_health::strikes_of(run, job, tx.now);
-    tx.emit(Event::RunEnded { run: id, outcome, settled });
+    tx.emit(Event::RunEnded { run: id, outcome, settled, at: tx.now });
     for (node, strike, at_once) in strikes {
         node_health::strike(tx, node, strike, at_once);
     }

@@ -38,7 +38,7 @@ pub struct State {
     pub tokens: BTreeMap<String, JoinToken>,
     /// Submissions by client key, so that a repeated question makes no second job.
     pub client_keys: BTreeMap<ClientKey, JobId>,
-    /// Jobs that are over but still in memory, by end; for forgetting them in order.
+    /// Jobs that are over but still in memory, by when we heard; for forgetting them in order.
     pub finished: BTreeSet<(Timestamp, JobId)>,
     /// Automatic drains of the last hour: the one breaker counts them.
     pub automatic_drains: BTreeSet<(Timestamp, NodeId)>,

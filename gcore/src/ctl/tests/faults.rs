@@ -261,7 +261,7 @@ fn a_lost_gpu_costs_one_gpu() {
             job 2
               note: no --time given and partition "main" has no default: the limit is 1-00:00:00
             1 alice RUNNING 1-1 on n1[0,1,2,3,4,5,6]
-            2 alice PENDING Resources: needs 8 GPU and 1 CPUs on one node; most is free on n1: 0 GPUs and 63 CPUs
+            2 alice PENDING Resources: needs 8 GPUs and 1 CPU on one node; most is free on n1: 0 GPUs and 63 CPUs
         "#]],
     );
 }
@@ -287,10 +287,10 @@ fn a_restart_loses_nothing_and_counts_silence_from_its_own_start() {
               note: no --time given and partition "main" has no default: the limit is 1-00:00:00
             job 2
               note: no --time given and partition "main" has no default: the limit is 1-00:00:00
-            2_[1-3] alice PENDING Resources: needs 1 GPU and 1 CPUs on one node; most is free on n1: 0 GPUs and 62 CPUs; room is expected by 1970-01-13T13:46:40Z
+            2_[1-3] alice PENDING Resources: needs 1 GPU and 1 CPU on one node; most is free on n1: 0 GPUs and 62 CPUs; room is expected by 1970-01-13T13:46:40Z
             1 alice RUNNING 1-1 on n1[0]
             2_0 alice RUNNING 2-1 on n1[1]
-            2_[1-3] alice PENDING Resources: needs 1 GPU and 1 CPUs on one node; most is free on n1: 0 GPUs and 62 CPUs; room is expected by 1970-01-13T13:46:40Z
+            2_[1-3] alice PENDING Resources: needs 1 GPU and 1 CPU on one node; most is free on n1: 0 GPUs and 62 CPUs; room is expected by 1970-01-13T13:46:40Z
             1 alice RUNNING 1-1 on n1[0]
             2_0 alice RUNNING 2-1 on n1[1]
         "#]],
@@ -336,8 +336,8 @@ fn after_a_restore_no_old_run_is_sent_or_numbered_again() {
             n2 is told: 2-1 stop (Requeued)
             1 alice RUNNING 1-1 on n1[0]
             2 alice RUNNING 2-1001 on n2[0]
-            3 alice PENDING Resources: needs 1 GPU and 1 CPUs on one node; most is free on n2: 0 GPUs and 63 CPUs; room is expected by 1970-01-13T13:46:40Z
-            1000004 alice PENDING Resources: needs 1 CPUs on one node; most is free on n2: 0 GPUs and 63 CPUs
+            3 alice PENDING Resources: needs 1 GPU and 1 CPU on one node; most is free on n2: 0 GPUs and 63 CPUs; room is expected by 1970-01-13T13:46:40Z
+            1000004 alice PENDING Resources: needs 1 CPU on one node; most is free on n2: 0 GPUs and 63 CPUs
         "#]],
     );
 }
@@ -384,6 +384,31 @@ fn a_dead_machine_is_removed_with_what_was_written_off() {
             refused: n1 is not connected and holds 1 runs. Stop its gpud and declare it down first.
             1 alice PENDING None: 
             refused: no node number 99
+        "#]],
+    );
+}
+
+#[test]
+fn a_job_that_ended_long_ago_is_not_forgotten_before_it_is_written() {
+    check(
+        "config age=30
+         node n1 h100:1
+         submit user=alice gpus=1 requeue=no
+         plan
+         n1 running 1-1
+         n1 stops 1-1
+         n1 gone
+         # The share is written off in the very input that meets the deadline for forgetting.
+         wait 300
+         show
+         wait 31
+         show
+         nodes",
+        expect![[r#"
+            job 1
+              note: no --time given and partition "main" has no default: the limit is 1-00:00:00
+            1 alice CANCELLED 0:15
+            n1 DOWN 0 GPUs 63 CPUs free
         "#]],
     );
 }

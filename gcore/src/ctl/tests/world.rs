@@ -88,6 +88,7 @@ impl World {
         assert!(same(&self.replayed, &self.state), "the events do not give the state after {shown}");
         touched_covers_changes(&before, &self.state, &events, &shown);
         new_orders_have_a_new_number(&before, &self.state, &shown);
+        none_is_forgotten_unwritten(&before, &events, &shown);
         self.rows_give_the_state_back(&shown);
         reply
     }
@@ -104,7 +105,8 @@ impl World {
         }
         assert_eq!(loaded.node_names, state.node_names, "names after {shown}");
         assert_eq!(loaded.client_keys, state.client_keys, "client keys after {shown}");
-        assert_eq!(loaded.finished, state.finished, "finished after {shown}");
+        let finished = |state: &State| state.finished.iter().map(|(_, id)| *id).collect::<BTreeSet<_>>();
+        assert_eq!(finished(&loaded), finished(state), "finished after {shown}");
         assert_eq!(loaded.preparing, state.preparing, "preparing after {shown}");
         assert_eq!(loaded.tokens, state.tokens, "tokens after {shown}");
         let open = |state: &State| {
@@ -615,6 +617,22 @@ fn same(one: &State, other: &State) -> bool {
         format!("{state:?}")
     };
     blind(one) == blind(other)
+}
+
+/// What ends and is forgotten in one commit would never be written.
+fn none_is_forgotten_unwritten(before: &State, events: &[Event], shown: &str) {
+    for event in events {
+        if let Event::JobsForgotten { jobs, arrays } = event {
+            for id in jobs {
+                let over = before.jobs.get(*id).is_some_and(|job| job.state.is_final());
+                assert!(over, "job {id} is forgotten by what ended it: {shown}");
+            }
+            for id in arrays {
+                let over = before.arrays.get(*id).is_some_and(Array::is_over);
+                assert!(over, "array {id} is forgotten by what ended it: {shown}");
+            }
+        }
+    }
 }
 
 /// A node takes the same number twice for the same orders.
