@@ -125,13 +125,13 @@ impl CoreHandle {
             return Err(stopping());
         };
         let (reply, answer) = oneshot::channel();
-        self.send(Message::Input(Queued {
+        self.send(Message::Input(Box::new(Queued {
             input: Input::Node { node, report },
             blobs: Vec::new(),
             reply: Some(reply),
             since: Instant::now(),
             _permit: Some(permit),
-        }));
+        })));
         answer.await.unwrap_or_else(|_| Err(stopping()))
     }
 
@@ -205,13 +205,13 @@ impl CoreHandle {
     /// `Unavailable` when we are stopping.
     pub(crate) fn plan_blocking(&self, plan: Plan) -> Result<Reply, Refusal> {
         let (reply, answer) = oneshot::channel();
-        self.send(Message::Input(Queued {
+        self.send(Message::Input(Box::new(Queued {
             input: Input::Plan { plan },
             blobs: Vec::new(),
             reply: Some(reply),
             since: Instant::now(),
             _permit: None, // one pass under way: bounded by itself
-        }));
+        })));
         answer.blocking_recv().unwrap_or_else(|_| Err(stopping()))
     }
 
@@ -244,13 +244,13 @@ impl CoreHandle {
             ));
         };
         let (reply, answer) = oneshot::channel();
-        self.send(Message::Input(Queued {
+        self.send(Message::Input(Box::new(Queued {
             input,
             blobs,
             reply: Some(reply),
             since: Instant::now(),
             _permit: Some(permit),
-        }));
+        })));
         answer.await.unwrap_or_else(|_| Err(stopping()))
     }
 
@@ -262,7 +262,7 @@ impl CoreHandle {
 
 /// What reaches the core thread.
 enum Message {
-    Input(Queued),
+    Input(Box<Queued>),
     View(oneshot::Sender<Arc<State>>),
     FullState(oneshot::Sender<Box<State>>),
     FinishCheckpoint,

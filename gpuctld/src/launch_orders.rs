@@ -81,7 +81,7 @@ fn order(state: &State, node: NodeId, run: &Run, spec: &JobSpec) -> LaunchOrder 
         rlimits: launch.rlimits.clone(),
         limit_secs: run.limit_secs,
         kill_grace_secs: config.kill_grace_secs,
-        signal: launch.signal.clone(),
+        signal: launch.signal,
         private_tmp: partition.private_tmp,
         prolog: partition.prolog,
         epilog: partition.epilog,

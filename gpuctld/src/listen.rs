@@ -41,6 +41,9 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Owner of a node daemon's own requests: nobody.
 const NO_USER: u32 = 65_534;
 
+/// A request with its peer in it, or the answer of one that is not let in.
+type Admission = Result<Request<Incoming>, Box<Response<Body>>>;
+
 /// What both listeners serve.
 #[derive(Clone)]
 pub struct Site {
@@ -181,7 +184,7 @@ async fn serve_forwarder(stream: TlsStream<TcpStream>, site: &Site, identity: No
     let core = site.core.clone();
     // The node may have been removed since it joined; asked once a connection and at each request.
     serve_http(stream, site, move |mut request: Request<Incoming>| {
-        let forwarded = forwarded_user(&request).map_err(|text| refusal(StatusCode::BAD_REQUEST, &text))?;
+        let forwarded = forwarded_user(&request).map_err(|text| Box::new(refusal(StatusCode::BAD_REQUEST, &text)))?;
         let (uid, gid, user) = forwarded.unwrap_or((NO_USER, NO_USER, String::new()));
         let via = Some((identity.node, identity.role));
         request.headers_mut().remove(FORWARD_HEADER);
@@ -200,20 +203,20 @@ struct StillMember {
 }
 
 /// A machine without a certificate may do one thing.
-fn only_joining(mut request: Request<Incoming>) -> Result<Request<Incoming>, Response<Body>> {
+fn only_joining(mut request: Request<Incoming>) -> Admission {
     request.headers_mut().remove(FORWARD_HEADER);
     if request.method() == "POST" && request.uri().path() == "/v1/join" {
         return Ok(request);
     }
     let text = "without a node's certificate only POST /v1/join is answered here. Users ask on the unix socket of their machine's gpud";
-    Err(refusal(StatusCode::FORBIDDEN, text))
+    Err(Box::new(refusal(StatusCode::FORBIDDEN, text)))
 }
 
 /// Serves HTTP/1.1 with keep-alive until the peer leaves or we stop. `admit` names the peer or refuses.
 async fn serve_http<S, F>(stream: S, site: &Site, admit: F)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    F: Fn(Request<Incoming>) -> Result<Request<Incoming>, Response<Body>> + Clone + Send + 'static,
+    F: Fn(Request<Incoming>) -> Admission + Clone + Send + 'static,
 {
     let api = TowerToHyperService::new(site.router.clone());
     let service = service_fn(move |request| {
@@ -221,7 +224,7 @@ where
         async move {
             let request = match admitted {
                 Ok(request) => request,
-                Err(refusal) => return Ok(refusal),
+                Err(refusal) => return Ok(*refusal),
             };
             if let Some(StillMember { core, identity }) = request.extensions().get::<StillMember>().cloned()
                 && let Err(text) = identity.check(&*core.view().await)

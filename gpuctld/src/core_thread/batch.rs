@@ -62,10 +62,17 @@ struct Deadline {
     woken: Instant,
 }
 
+/// An answer that waits for its commit.
+struct Answer {
+    reply: oneshot::Sender<Result<Reply, Refusal>>,
+    result: Result<Reply, Refusal>,
+    since: Instant,
+}
+
 /// What one batch owes its askers once it is committed.
 #[derive(Default)]
 struct Owed {
-    answers: Vec<(oneshot::Sender<Result<Reply, Refusal>>, Result<Reply, Refusal>, Instant)>,
+    answers: Vec<Answer>,
     views: Vec<oneshot::Sender<Arc<State>>>,
     full_states: Vec<oneshot::Sender<Box<State>>>,
     finish_checkpoint: bool,
@@ -141,7 +148,7 @@ impl Core {
         let mut message = first;
         for taken in 1.. {
             match message {
-                Message::Input(queued) => self.take_input(queued, &mut batch, &mut owed),
+                Message::Input(queued) => self.take_input(*queued, &mut batch, &mut owed),
                 Message::View(reply) => owed.views.push(reply),
                 Message::FullState(reply) => owed.full_states.push(reply),
                 Message::FinishCheckpoint => owed.finish_checkpoint = true,
@@ -184,7 +191,7 @@ impl Core {
             }
         }
         if let Some(reply) = reply {
-            owed.answers.push((reply, result, since));
+            owed.answers.push(Answer { reply, result, since });
         }
     }
 
@@ -232,7 +239,7 @@ impl Core {
     }
 
     fn release(&mut self, owed: Owed) {
-        for (reply, result, since) in owed.answers {
+        for Answer { reply, result, since } in owed.answers {
             self.shared.stats.answer.record_duration(since.elapsed());
             let _ = reply.send(result); // the asker may have gone
         }
