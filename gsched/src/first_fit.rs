@@ -74,6 +74,8 @@ struct Pass<'a> {
     /// Earliest start of the first job that waits for resources, by partition.
     reserved: Vec<Option<Reservation>>,
     refused: BTreeMap<ShapeKey<'a>, Reason>,
+    /// A job of the partition waits for resources already: those after it wait for their turn too.
+    has_first: Vec<bool>,
     /// What was started in this pass, with its end: who waits may be waiting for one of these.
     started: Vec<RunningShare>,
     probes_left: u64,
@@ -104,6 +106,7 @@ impl<'a> Pass<'a> {
             members,
             reserved: snapshot.config.partitions.iter().map(|_| None).collect(),
             refused: BTreeMap::new(),
+            has_first: vec![false; snapshot.config.partitions.len()],
             started: Vec::new(),
             probes_left: budget.node_probes,
             starts_left: budget.starts,
@@ -160,7 +163,12 @@ impl<'a> Pass<'a> {
             && job.avoid.is_empty()
             && reason.code != ReasonCode::JobArrayTaskLimit
         {
-            self.refused.insert(key, reason.clone());
+            // The next of this shape lack the same, and wait behind this one.
+            let next = match reason.code {
+                ReasonCode::Resources => behind_others(&demands.first().map_or(String::new(), describe)),
+                _ => reason.clone(),
+            };
+            self.refused.insert(key, next);
         }
         reason
     }
@@ -247,10 +255,11 @@ impl<'a> Pass<'a> {
             return Reason::new(ReasonCode::Priority, text);
         }
         let needs = demands.first().map_or(String::new(), describe);
+        if std::mem::replace(&mut self.has_first[partition], true) {
+            return behind_others(&needs);
+        }
         let mut text = format!("needs {needs}; {}", self.what_is_free(candidates));
-        if self.reserved[partition].is_none()
-            && let Some((at, nodes)) = self.earliest(job, candidates, demands)
-        {
+        if let Some((at, nodes)) = self.earliest(job, candidates, demands) {
             text.push_str(&format!("; room is expected by {at}"));
             self.reserved[partition] = Some(Reservation { job: id, at, nodes });
         }
@@ -456,6 +465,12 @@ fn named_nodes(job: &PendingJob, nodes: &[SchedNode], candidates: &[usize]) -> V
 fn badness(node: &SchedNode, wanted: &NodeDemand, job: &PendingJob) -> (bool, usize) {
     let free = node.free_gpu_milli.iter().filter(|milli| **milli > 0).count();
     (job.avoid.contains(&node.id), free.saturating_sub(wanted.gpus.count() as usize))
+}
+
+/// The same words in every pass, so that a long queue does not change with each job that starts.
+fn behind_others(needs: &str) -> Reason {
+    let text = format!("needs {needs}; jobs of higher priority wait for such resources too");
+    Reason::new(ReasonCode::Priority, text)
 }
 
 fn describe(demand: &Demand) -> String {

@@ -29,7 +29,8 @@ pub struct SchedNode {
     pub features: Vec<String>,
     pub cpus: u32,
     pub mem_bytes: u64,
-    pub gpus: Vec<GpuEntry>,
+    /// Shared: a pass copies its nodes many times, and these never change in it.
+    pub gpus: Arc<Vec<GpuEntry>>,
     pub free_cpus: u32,
     pub free_mem_bytes: u64,
     /// By slot, thousandths; 0 for a GPU that is missing or sick.

@@ -3,6 +3,7 @@
 use super::state::{Array, Job, Node, State};
 use gmodel::{JobState, NodeId, Timestamp};
 use gsched::{PendingJob, RunningShare, SchedNode, Snapshot};
+use std::sync::Arc;
 
 /// Everything a pass needs, and nothing that changes under it.
 pub fn snapshot(state: &State, now: Timestamp) -> Snapshot {
@@ -78,7 +79,7 @@ pub fn sched_node(state: &State, node: &Node) -> SchedNode {
         features: node.inventory.features.clone(),
         cpus: node.inventory.cpus,
         mem_bytes: node.inventory.mem_bytes,
-        gpus: node.gpus.clone(),
+        gpus: Arc::new(node.gpus.clone()),
         free_cpus: free.cpus,
         free_mem_bytes: free.mem_bytes,
         free_gpu_milli: free.gpu_milli,

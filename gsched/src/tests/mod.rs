@@ -95,7 +95,7 @@ fn node(id: NodeId, words: &[&str]) -> SchedNode {
         cpus,
         mem_bytes,
         free_gpu_milli: vec![1000; gpus.len()],
-        gpus,
+        gpus: Arc::new(gpus),
         free_cpus: cpus,
         free_mem_bytes: mem_bytes,
         runs: 0,
@@ -191,7 +191,7 @@ fn higher_tier_then_lower_nice_then_older_goes_first() {
         expect![[r#"
             30 starts on n1[0]x1
             20 waits: Resources: needs 1 GPU and 1 CPU on one node; most is free on n1: 0 GPUs and 63 CPUs
-            10 waits: Resources: needs 1 GPU and 1 CPU on one node; most is free on n1: 0 GPUs and 63 CPUs
+            10 waits: Priority: needs 1 GPU and 1 CPU on one node; jobs of higher priority wait for such resources too
         "#]],
     );
 }
@@ -329,7 +329,7 @@ fn cpus_and_memory_count_too() {
             10 starts on n1[0,1]x16
             30 starts on n1[]x10
             20 waits: Resources: needs 20 CPUs on one node; most is free on n1: 2 GPUs and 16 CPUs
-            40 waits: Resources: needs 10 CPUs on one node; most is free on n1: 2 GPUs and 6 CPUs
+            40 waits: Priority: needs 10 CPUs on one node; jobs of higher priority wait for such resources too
         "#]],
     );
 }
