@@ -27,6 +27,7 @@ impl Pool {
         let programs = std::env::current_exe()?.parent().context("no directory")?.to_owned();
         let mut daemons = vec!["gpuctld".to_owned()];
         daemons.extend((1..=nodes).map(|n| format!("node{n}")));
+        std::fs::create_dir_all(dir)?;
         let pool = Self { dir: dir.to_owned(), programs, daemons };
         let dir = dir.to_str().context("directory is not UTF-8")?;
         let nodes = nodes.to_string();
@@ -49,7 +50,7 @@ impl Pool {
         let mut command = Command::new(self.programs.join(program));
         command
             .env("GPUPOOL_CONFIG", self.dir.join("client.toml"))
-            .current_dir(&self.dir)
+            .current_dir("/tmp")
             .stdin(Stdio::null());
         command
     }

@@ -281,17 +281,22 @@ fn check_nodes(
     notes: &mut Vec<String>,
 ) -> Result<(), Refusal> {
     let request = &spec.request;
+    let members = || {
+        state
+            .nodes
+            .values()
+            .filter(|node| node.role == gmodel::node::Role::Compute)
+            .filter(|node| partition.holds(&node.name, &node.inventory.features))
+    };
+    // What a node has is known from its first hello on.
+    if members().all(|node| node.link == gmodel::node::Link::Never) {
+        notes.push(format!("no node of partition {:?} has reported yet: the job waits", partition.name));
+        return Ok(());
+    }
     if state.feasible.contains(&(spec.partition.clone(), request.clone())) {
         return Ok(());
     }
-    let features = |node: &super::state::Node| node.inventory.features.clone();
-    let nodes: Vec<_> = state
-        .nodes
-        .values()
-        .filter(|node| node.role == gmodel::node::Role::Compute)
-        .filter(|node| partition.holds(&node.name, &features(node)))
-        .map(|node| sched_node(state, node))
-        .collect();
+    let nodes: Vec<_> = members().map(|node| sched_node(state, node)).collect();
     for name in request.nodelist.iter().flat_map(|list| list.iter()) {
         if !nodes.iter().any(|node| node.name == name) {
             let names = nodes.iter().map(|node| node.name.as_str());
@@ -321,10 +326,6 @@ fn check_nodes(
     }
     if let Some(exclude) = &request.exclude {
         allowed.retain(|node| !exclude.contains(&node.name));
-    }
-    if state.nodes.is_empty() {
-        notes.push("no node has joined yet: the job waits".into());
-        return Ok(());
     }
     if allowed.is_empty() {
         return Err(invalid(format!(

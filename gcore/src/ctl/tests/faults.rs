@@ -337,7 +337,7 @@ fn after_a_restore_no_old_run_is_sent_or_numbered_again() {
             1 alice RUNNING 1-1 on n1[0]
             2 alice RUNNING 2-1001 on n2[0]
             3 alice PENDING Resources: needs 1 GPU and 1 CPU on one node; most is free on n2: 0 GPUs and 63 CPUs; room is expected by 1970-01-13T13:46:40Z
-            1000004 alice PENDING Resources: needs 1 CPU on one node; most is free on n2: 0 GPUs and 63 CPUs
+            1000004 alice PENDING Priority: needs 1 CPU on one node; jobs of higher priority wait for such resources too
         "#]],
     );
 }

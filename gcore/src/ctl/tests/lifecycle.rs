@@ -65,7 +65,7 @@ fn every_job_that_waits_has_its_reason() {
             job 7
             1 alice RUNNING 1-1 on n1[0,1]
             2 alice PENDING Resources: needs 2 GPUs and 1 CPU on one node; most is free on n1: 0 GPUs and 63 CPUs; room is expected by 1970-01-12T13:48:20Z
-            3 alice PENDING Resources: needs 1 GPU and 1 CPU on one node; most is free on n1: 0 GPUs and 63 CPUs
+            3 alice PENDING Priority: needs 1 GPU and 1 CPU on one node; jobs of higher priority wait for such resources too
             4 alice PENDING JobHeldUser: held by user:alice HELD user:alice (submitted with --hold)
             5 alice PENDING BeginTime: not before 1970-01-12T13:55:00Z
             6 alice PENDING PartitionDown: 

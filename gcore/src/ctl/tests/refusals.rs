@@ -71,12 +71,12 @@ fn without_a_limit_the_partition_decides_else_a_day_with_a_note() {
          submit user=alice partition=open",
         expect![[r#"
             job 1
-              note: no node has joined yet: the job waits
+              note: no node of partition "short" has reported yet: the job waits
             job 2
-              note: no node has joined yet: the job waits
+              note: no node of partition "usual" has reported yet: the job waits
             job 3
               note: no --time given and partition "open" has no default: the limit is 1-00:00:00
-              note: no node has joined yet: the job waits
+              note: no node of partition "open" has reported yet: the job waits
         "#]],
     );
 }
