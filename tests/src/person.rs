@@ -24,7 +24,7 @@ pub struct Person {
 
 impl Person {
     /// The user, who stays until the last borrower is gone.
-    pub(crate) fn borrow() -> Self {
+    pub fn borrow() -> Self {
         loop {
             let lock = Flock::lock(lock_file(), FlockArg::LockExclusive).map_err(|(_, error)| error).unwrap();
             if find().is_none() {

@@ -8,6 +8,7 @@ use gmodel::JobState;
 use gwire::api::{JobRow, NodeRow, RunRow, SubmitRequest};
 use gwire::client::{Client, ClientError};
 use serde::Deserialize;
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -32,7 +33,7 @@ pub struct Pool {
     tag: String,
     person: OnceLock<Person>,
     is_down: bool,
-    _temp: TempDir,
+    temp: TempDir,
 }
 
 /// What a command said.
@@ -76,7 +77,7 @@ impl Pool {
         let work = temp.path().join("work");
         fs::create_dir_all(&work).unwrap();
         fs::set_permissions(&work, fs::Permissions::from_mode(0o1777)).unwrap();
-        let mut pool = Self { dir, work, programs, tag: String::new(), person: OnceLock::new(), is_down: false, _temp: temp };
+        let mut pool = Self { dir, work, programs, tag: String::new(), person: OnceLock::new(), is_down: false, temp };
         let said = pool.sandbox(&["up", "--nodes", &nodes.to_string(), "--gpus", gpus]);
         assert_eq!(said.code, 0, "{said:?}\n{}", pool.logs());
         assert!(said.out.starts_with("export GPUPOOL_CONFIG="), "{said:?}");
@@ -88,7 +89,11 @@ impl Pool {
 
     /// A program of the workspace, aimed at this pool, with a small environment.
     pub fn command(&self, program: &str) -> Command {
-        let mut command = Command::new(self.programs.join(program));
+        self.command_in(&self.programs, program)
+    }
+
+    fn command_in(&self, programs: &Path, program: &str) -> Command {
+        let mut command = Command::new(programs.join(program));
         command
             .env_clear()
             .env("PATH", "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin")
@@ -112,20 +117,7 @@ impl Pool {
     /// A program that runs as an ordinary user.
     pub fn user_command(&self, program: &str) -> Command {
         let person = self.person();
-        let mut command = self.command(program);
-        if !person.may_execute(&self.programs.join(program)) {
-            let copies = self.dir.parent().expect("below the temporary directory").join("bin");
-            let copy = copies.join(program);
-            if !copy.exists() {
-                fs::create_dir_all(&copies).unwrap();
-                fs::copy(self.programs.join(program), &copy).unwrap();
-                fs::set_permissions(&copy, fs::Permissions::from_mode(0o755)).unwrap();
-            }
-            let old = command;
-            command = Command::new(copy);
-            command.env_clear().current_dir(&self.work).stdin(Stdio::null());
-            command.envs(old.get_envs().filter_map(|(name, value)| Some((name, value?))));
-        }
+        let mut command = self.command_in(&programs_for(person, self.temp.path()), program);
         command.env("USER", &person.name).uid(person.uid).gid(person.gid);
         command
     }
@@ -260,6 +252,20 @@ impl Pool {
             jobs: Vec<JobRow>,
         }
         self.client().get::<Jobs>("/v1/jobs?state=all&expand=true").unwrap().jobs
+    }
+
+    /// Ids of all jobs in memory, each array task by its own.
+    pub fn ids(&self) -> BTreeSet<u64> {
+        #[derive(Deserialize)]
+        struct Jobs {
+            jobs: Vec<Row>,
+        }
+        #[derive(Deserialize)]
+        struct Row {
+            id: u64,
+        }
+        let listed: Jobs = self.client().get("/v1/jobs?state=all&expand=true&columns=id").unwrap();
+        listed.jobs.into_iter().map(|row| row.id).collect()
     }
 
     /// Every attempt of a job, from accounting.
@@ -478,6 +484,28 @@ pub fn programs() -> PathBuf {
         assert!(dir.join(program).exists(), "{program} is not in {}: run `cargo build --workspace` first", dir.display());
     }
     dir
+}
+
+/// A directory with the programs that this person may run: where they are, or copies below `temp`.
+pub fn programs_for(person: &Person, temp: &Path) -> PathBuf {
+    let here = programs();
+    if person.may_execute(&here.join("gsub")) {
+        return here;
+    }
+    let copies = temp.join("bin");
+    if !copies.exists() {
+        fs::create_dir(&copies).unwrap();
+        for program in PROGRAMS.into_iter().chain(["libnvidia_ml_sim.so"]) {
+            fs::copy(here.join(program), copies.join(program)).unwrap();
+            fs::set_permissions(copies.join(program), fs::Permissions::from_mode(0o755)).unwrap();
+        }
+    }
+    copies
+}
+
+/// Command lines of all processes that have these words in theirs.
+pub fn processes_with(words: &str) -> Vec<String> {
+    pids().filter(|pid| is_alive(*pid)).map(|pid| command_line(pid).join(" ")).filter(|line| line.contains(words)).collect()
 }
 
 /// Runs a command to its end.

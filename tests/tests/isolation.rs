@@ -1,0 +1,238 @@
+//! Jobs that will not end, will not stay, or take what they were not given: the kernel's word counts, on real cgroups
+//! and real device files.
+
+use gmodel::JobState::{Cancelled, Completed, Failed, OutOfMemory, Running, Timeout};
+use gpupool_tests::pool::{Pool, is_alive};
+use std::fs;
+
+/// Tries to open each GPU device file of a node: a line `nvidia3 ok` or with what the kernel says. There is no driver,
+/// so a device that may be opened answers ENXIO, and one that may not EPERM.
+fn try_devices(pool: &Pool) -> String {
+    format!(
+        "for d in {}/node1/dev/nvidia*; do echo \"$(basename $d) $( (: < $d) 2>&1 | sed 's/.*: //')\"; done",
+        pool.dir.display()
+    )
+}
+
+/// Names of the device files that could be opened, and of those that were denied.
+fn sort_devices(text: &str) -> (Vec<&str>, Vec<&str>) {
+    let with = |words: &str| text.lines().filter_map(|line| line.split_once(' ').filter(|(_, said)| *said == words)).map(|(name, _)| name).collect();
+    (with("No such device or address"), with("Operation not permitted"))
+}
+
+#[test]
+fn a_job_opens_its_own_gpus_and_no_others_whoever_it_is() {
+    let Some(pool) = Pool::up(1, "h100:4") else { return };
+    let script = format!("{}; touch read.$GSUB_JOB_ID; while [ ! -e go ]; do sleep 0.02; done", try_devices(&pool));
+    let args = ["--gpus", "1", "-o", "%j.txt", "--wrap", &script];
+    let of_root = pool.gsub(&args);
+    let of_user = pool.run_as_user("gsub", &args).id();
+    for id in [of_root, of_user] {
+        pool.wait_until("the devices were tried", || pool.work.join(format!("read.{id}")).exists());
+    }
+    let gpus = pool.node("node1").gpus;
+    let mut owned = Vec::new();
+    for id in [of_root, of_user] {
+        let mine: Vec<_> = gpus.iter().filter(|gpu| gpu.jobs == [id.to_string()]).map(|gpu| format!("nvidia{}", gpu.minor)).collect();
+        assert_eq!(mine.len(), 1, "{gpus:?}");
+        let text = pool.file(&format!("{id}.txt"));
+        let (open, denied) = sort_devices(&text);
+        // The shell lists them in this order.
+        assert_eq!(open, ["nvidia-uvm", "nvidia-uvm-tools", &mine[0], "nvidiactl"], "{text}");
+        assert_eq!(denied.len(), 3, "{text}");
+        owned.push(mine[0].clone());
+    }
+    assert_ne!(owned[0], owned[1]);
+    pool.write("go", "");
+    pool.wait_state(of_root, Completed);
+    // A job without GPUs opens none of all these.
+    let id = pool.run_as_user("gsub", &["-o", "none.txt", "--wrap", &try_devices(&pool)]).id();
+    pool.wait_state(id, Completed);
+    let text = pool.file("none.txt");
+    assert_eq!(sort_devices(&text).0, Vec::<&str>::new(), "{text}");
+    assert_eq!(sort_devices(&text).1.len(), 7, "{text}");
+}
+
+#[test]
+fn a_root_job_cannot_lift_its_fence_or_leave_its_cgroup() {
+    let Some(pool) = Pool::up(1, "h100:2") else { return };
+    let other = pool.gsub(&["--gpus", "1", "--wrap", "sleep 1000"]);
+    pool.wait_state(other, Running);
+    let script = format!(
+        "cat /proc/self/cgroup > before\n\
+         for dir in $(awk '$3 ~ /^cgroup/ {{ print $2 }}' /proc/mounts | sort -u); do\n\
+           (echo $$ > $dir/cgroup.procs) 2>/dev/null && echo \"moved to $dir\"\n\
+           (echo $$ > $dir/tasks) 2>/dev/null && echo \"moved to $dir\"\n\
+           mkdir $dir/mine 2>/dev/null && echo \"made $dir/mine\"\n\
+           mount -o remount,rw $dir 2>/dev/null && echo \"remounted $dir\"\n\
+           umount -l $dir 2>/dev/null && echo \"unmounted $dir\"\n\
+         done\n\
+         mkdir cg; mount -t cgroup2 none cg 2>/dev/null && echo 'mounted cgroup2'\n\
+         unshare -m true 2>/dev/null && echo 'unshared'\n\
+         nsenter -t 1 -m true 2>/dev/null && echo 'entered init'\n\
+         ls /proc/{gpud}/root/ >/dev/null 2>&1 && echo 'looked into gpud'\n\
+         mknod gpu c $(stat -c '0x%t 0x%T' {dir}/node1/dev/nvidia0) 2>/dev/null && echo 'made a device'\n\
+         [ -n \"$dir\" ] || echo 'moved: no tree was tried'\n\
+         cat /proc/self/cgroup > after\n\
+         grep CapBnd /proc/self/status | tr -d '\\t' > caps; grep NoNewPrivs /proc/self/status\n\
+         {devices}",
+        gpud = pool.daemon_pid("node1"),
+        dir = pool.dir.display(),
+        devices = try_devices(&pool),
+    );
+    let id = pool.gsub(&["--gpus", "1", "-o", "out", "--wrap", &script]);
+    pool.wait_state(id, Completed);
+    let out = pool.file("out");
+    for broken in ["moved", "made", "mounted", "unshared", "entered", "looked"] {
+        assert!(!out.contains(broken), "{out}");
+    }
+    assert_eq!(pool.file("before"), pool.file("after"));
+    assert!(pool.file("after").contains(&format!("/gpupool-{}/node1/run_{id}-1/job", pool.tag())));
+    // Two open control files, its own GPU; the other one is denied.
+    assert_eq!(sort_devices(&out).1.len(), 1, "{out}");
+    let caps = pool.file("caps");
+    let caps = u64::from_str_radix(caps.trim().trim_start_matches("CapBnd:"), 16).unwrap();
+    let dropped = [(12, "NET_ADMIN"), (16, "SYS_MODULE"), (17, "SYS_RAWIO"), (19, "SYS_PTRACE"), (21, "SYS_ADMIN"), (22, "SYS_BOOT"), (27, "MKNOD"), (38, "PERFMON"), (39, "BPF")];
+    for (bit, name) in dropped {
+        assert_eq!(caps >> bit & 1, 0, "CAP_{name} is in the bounding set {caps:x}");
+    }
+}
+
+#[test]
+fn a_cancelled_job_that_ignores_sigterm_and_forked_away_is_gone_with_all_it_started() {
+    let Some(pool) = Pool::up(1, "h100:1") else { return };
+    pool.reconfigure("gpuctld", "kill_grace_secs = 1");
+    let script = "trap '' TERM HUP INT\n\
+                  setsid sh -c 'trap \"\" TERM; echo $$ >> pids; sleep 1000; sleep 1000' &\n\
+                  ( ( setsid sh -c 'echo $$ >> pids; exec sleep 1000' & ) & )\n\
+                  echo $$ >> pids; touch up; while :; do sleep 0.1; done";
+    let id = pool.run_as_user("gsub", &["--gpus", "1", "--wrap", script]).id();
+    pool.wait_until("all three have begun", || pool.file("pids").lines().count() == 3 && pool.work.join("up").exists());
+    let pids: Vec<i32> = pool.file("pids").lines().map(|line| line.parse().unwrap()).collect();
+    assert!(pids.iter().all(|pid| is_alive(*pid)));
+    assert_eq!(pool.run_as_user("gdel", &[&id.to_string()]).code, 0);
+    pool.wait_state(id, Cancelled);
+    pool.wait_idle("node1");
+    assert!(!pids.iter().any(|pid| is_alive(*pid)), "{pids:?}");
+    let next = pool.run_as_user("gsub", &["--gpus", "1", "--wrap", "true"]).id();
+    pool.wait_state(next, Completed);
+}
+
+#[test]
+fn orphans_do_not_outlive_a_job_that_ends_by_itself() {
+    let Some(pool) = Pool::up(1, "none") else { return };
+    let script = "( setsid sh -c 'echo $$ > orphan; exec sleep 1000' & ) ; while [ ! -s orphan ]; do sleep 0.01; done; exit 3";
+    let id = pool.run_as_user("gsub", &["--wrap", script]).id();
+    assert_eq!(pool.wait_state(id, Failed).exit_code.code, 3);
+    pool.wait_idle("node1");
+    assert!(!is_alive(pool.file("orphan").trim().parse().unwrap()));
+}
+
+#[test]
+fn a_job_that_stops_itself_still_ends_at_its_cancel() {
+    let Some(pool) = Pool::up(1, "none") else { return };
+    pool.reconfigure("gpuctld", "kill_grace_secs = 1");
+    let script = "setsid sleep 1000 & echo $! > pids; kill -STOP $!; echo $$ >> pids; touch up; kill -STOP $$";
+    let id = pool.run_as_user("gsub", &["--wrap", script]).id();
+    pool.wait_until("it stopped", || pool.work.join("up").exists());
+    assert_eq!(pool.run_as_user("gdel", &[&id.to_string()]).code, 0);
+    pool.wait_state(id, Cancelled);
+    pool.wait_idle("node1");
+    assert!(pool.file("pids").lines().all(|line| !is_alive(line.parse().unwrap())));
+}
+
+#[test]
+fn a_job_that_starts_processes_without_end_meets_its_limit_and_leaves_a_usable_node() {
+    let Some(pool) = Pool::up(1, "none") else { return };
+    pool.reconfigure("node1", "pids_max = 60");
+    pool.wait_until("the node is back", || pool.node("node1").state == "IDLE");
+    let id = pool.run_as_user("gsub", &["-o", "bomb", "--wrap", "for i in $(seq 300); do sleep 1000 & echo $i > count; done; wait"]).id();
+    pool.wait_state(id, Failed);
+    let started: u32 = pool.file("count").trim().parse().unwrap();
+    assert!(started < 60, "{started} processes with a limit of 60");
+    pool.wait_idle("node1");
+    assert!(pool.processes_of("node1", &format!("{id}-1")).is_empty());
+    let next = pool.run_as_user("gsub", &["--wrap", "true"]).id();
+    pool.wait_state(next, Completed);
+}
+
+#[test]
+fn a_job_over_its_memory_is_out_of_memory_and_a_neighbour_goes_on() {
+    let Some(pool) = Pool::up(1, "none") else { return };
+    // Memory that is found, not declared, is enforced.
+    let path = pool.config("node1");
+    let text: String = fs::read_to_string(&path).unwrap().lines().filter(|line| !line.starts_with("mem_bytes")).map(|line| format!("{line}\n")).collect();
+    fs::write(&path, text).unwrap();
+    pool.reconfigure("node1", "");
+    pool.wait_until("the node says what it has", || pool.node("node1").mem_bytes != 512 << 30);
+    let neighbour = pool.gsub(&["--mem", "64M", "--wrap", "while [ ! -e go ]; do sleep 0.02; done"]);
+    let id = pool.run_as_user("gsub", &["--mem", "40M", "-o", "/dev/null", "--wrap", "head -c 300000000 /dev/zero | tail -n 1 | wc -c"]).id();
+    let job = pool.wait_state(id, OutOfMemory);
+    assert!(!job.end_text.is_empty(), "{job:?}");
+    let run = &pool.attempts(id)[0];
+    assert!(run.peak_memory_bytes <= 40 << 20 && run.peak_memory_bytes > 20 << 20, "{run:?}");
+    assert_eq!(pool.job(neighbour).state, Running);
+    pool.write("go", "");
+    pool.wait_state(neighbour, Completed);
+    pool.wait_idle("node1");
+}
+
+#[test]
+fn a_time_limit_ends_a_job_that_ignores_it_also_without_any_daemon() {
+    let Some(pool) = Pool::up(1, "none") else { return };
+    pool.reconfigure("gpuctld", "kill_grace_secs = 1");
+    let id = pool.run_as_user("gsub", &["-t", "0:02", "--wrap", "trap 'echo term >> said' TERM; echo $$ > pid; while :; do sleep 0.05; done"]).id();
+    let pid: i32 = pool.wait_file("pid").trim().parse().unwrap();
+    pool.kill("gpuctld");
+    pool.kill("node1");
+    pool.wait_until("the supervisor ended it alone", || !is_alive(pid));
+    assert_eq!(pool.file("said"), "term\n", "SIGTERM comes first");
+    pool.start("gpuctld");
+    pool.start("node1");
+    pool.wait_state(id, Timeout);
+    pool.wait_idle("node1");
+}
+
+#[test]
+fn jobs_cancelled_while_they_start_leave_nothing() {
+    let Some(pool) = Pool::up(1, "h100:8") else { return };
+    let mut ids = Vec::new();
+    for n in 0..12u64 {
+        let id = pool.run_as_user("gsub", &["--gpus", "1", "--wrap", "sleep 1000"]).id();
+        std::thread::sleep(std::time::Duration::from_millis(n * 5));
+        assert_eq!(pool.run_as_user("gdel", &[&id.to_string()]).code, 0);
+        ids.push(id);
+    }
+    for id in ids {
+        pool.wait_state(id, Cancelled);
+        assert!(pool.processes_of("node1", &format!("{id}-1")).is_empty());
+    }
+    pool.wait_idle("node1");
+    assert!(pool.node("node1").gpus.iter().all(|gpu| gpu.jobs.is_empty()));
+    pool.check();
+}
+
+#[test]
+fn a_private_tmp_is_the_jobs_own_and_removed_with_it() {
+    let Some(pool) = Pool::up(1, "none") else { return };
+    let file = pool.dir.join("gpuctld/partitions.d/main.toml");
+    let text = fs::read_to_string(&file).unwrap();
+    fs::write(&file, format!("{text}private_tmp = true\n")).unwrap();
+    let said = pool.run("gadm", &["reload"]);
+    assert_eq!(said.code, 0, "{said:?}");
+    let secret = format!("/var/tmp/gpupool-test-{}", pool.tag());
+    fs::create_dir(&secret).unwrap();
+    std::os::unix::fs::chown(&secret, Some(pool.person().uid), None).unwrap();
+    let hosts = tempfile::Builder::new().prefix("gpupool-test-host-").tempfile().unwrap();
+    let script = "ls -A /tmp | grep -c gpupool-test-host; echo mine > /tmp/mine; echo shm > /dev/shm/mine; ls -ld /tmp | cut -c1-10; ls /tmp/mine";
+    let id = pool.run_as_user("gsub", &["-D", &secret, "-o", "out", "--wrap", script]).id();
+    pool.wait_state(id, Completed);
+    let out = fs::read_to_string(format!("{secret}/out")).unwrap();
+    fs::remove_dir_all(&secret).unwrap();
+    assert_eq!(out, "0\ndrwxrwxrwt\n/tmp/mine\n");
+    drop(hosts);
+    assert!(!std::path::Path::new("/tmp/mine").exists() && !std::path::Path::new("/dev/shm/mine").exists());
+    pool.wait_idle("node1");
+    let private = fs::read_dir(pool.dir.join("node1/spool/private")).unwrap().count();
+    assert_eq!(private, 0, "the directory is still there");
+}

@@ -1,0 +1,334 @@
+//! What jobs are promised, end to end: times, holds, arrays, several nodes, signals, exit codes, output, environment.
+
+use gmodel::JobState::{Cancelled, Completed, Failed, Pending, Running, Timeout};
+use gmodel::ReasonCode;
+use gpupool_tests::pool::{Pool, Said, kill_process};
+use std::io::Write;
+use std::process::Stdio;
+
+/// `gsub` with a script on stdin.
+fn gsub_stdin(pool: &Pool, args: &[&str], script: &str) -> Said {
+    let mut child = pool.command("gsub").args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(script.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+    Said { code: output.status.code().unwrap(), out: text(&output.stdout), err: text(&output.stderr) }
+}
+
+#[test]
+fn wait_exits_as_the_job_did() {
+    let Some(pool) = Pool::up(1, "none") else { return };
+    for (script, code) in [("exit 0", 0), ("exit 3", 3), ("kill -9 $$", 137), ("kill -TERM $$", 143)] {
+        let said = pool.run("gsub", &["--wait", "--wrap", script]);
+        assert_eq!(said.code, code, "{script}: {said:?}");
+        assert!(said.out.trim().parse::<u64>().is_ok(), "{said:?}");
+    }
+    // An array waits for all its tasks and takes the highest code.
+    assert_eq!(pool.run("gsub", &["--wait", "-a", "0-3", "--wrap", "exit $GSUB_ARRAY_TASK_ID"]).code, 3);
+    // One that never ran.
+    let said = std::thread::scope(|threads| {
+        let waiting = threads.spawn(|| pool.run("gsub", &["--wait", "--hold", "-J", "never", "--wrap", "true"]));
+        pool.wait_until("it is queued", || pool.jobs().iter().any(|job| job.name == "never"));
+        assert_eq!(pool.run("gdel", &["-n", "never"]).code, 0);
+        waiting.join().unwrap()
+    });
+    assert_eq!(said.code, 1, "{said:?}");
+}
+
+#[test]
+fn a_begin_time_is_waited_for_with_its_own_reason() {
+    let Some(pool) = Pool::up(1, "none") else { return };
+    let id = pool.gsub(&["--begin", "now+2", "--wrap", "true"]);
+    let job = pool.job(id);
+    assert_eq!((job.state, job.reason), (Pending, ReasonCode::BeginTime));
+    let job = pool.wait_state(id, Completed);
+    assert!(job.start_time >= job.eligible_time && job.eligible_time > job.submit_time, "{job:?}");
+}
+
+#[test]
+fn a_held_job_starts_when_it_is_released() {
+    let Some(pool) = Pool::up(1, "none") else { return };
+    let id = pool.gsub(&["--hold", "--wrap", "true"]);
+    assert_eq!((pool.job(id).state, pool.job(id).reason), (Pending, ReasonCode::JobHeldUser));
+    let other = pool.gsub(&["--wrap", "true"]);
+    pool.wait_state(other, Completed);
+    assert_eq!(pool.job(id).state, Pending);
+    assert_eq!(pool.run("gadm", &["job", "release", &id.to_string()]).code, 0);
+    pool.wait_state(id, Completed);
+}
+
+#[test]
+fn an_array_runs_no_more_tasks_at_once_than_its_cap() {
+    let Some(pool) = Pool::up(1, "none") else { return };
+    let script = "echo + >> log; sleep 0.15; echo - >> log; echo $GSUB_ARRAY_JOB_ID $GSUB_ARRAY_TASK_ID $SLURM_ARRAY_TASK_ID; exit $GSUB_ARRAY_TASK_ID";
+    let id = pool.gsub(&["-a", "1-9:2%2", "-o", "%A.%a.txt", "--wrap", script]);
+    for (at, index) in [1u64, 3, 5, 7, 9].into_iter().enumerate() {
+        let task = format!("{id}_{index}");
+        pool.wait_until(&format!("{task} has failed"), || pool.find_job(&task).unwrap().state == Failed);
+        let job = pool.find_job(&task).unwrap();
+        assert_eq!((job.exit_code.code as u64, job.shown_id, job.id), (index, task, id + at as u64));
+        assert_eq!(pool.file(&format!("{id}.{index}.txt")), format!("{id} {index} {index}\n"));
+    }
+    let mut running = 0;
+    let mut most = 0;
+    for line in pool.file("log").lines() {
+        running += if line == "+" { 1 } else { -1 };
+        most = most.max(running);
+    }
+    assert_eq!((most, running), (2, 0));
+}
+
+#[test]
+fn single_tasks_of_an_array_are_cancelled_and_the_rest_goes_on() {
+    let Some(pool) = Pool::up(1, "none") else { return };
+    let id = pool.gsub(&["--hold", "-a", "0-9", "-o", "/dev/null", "--wrap", "true"]);
+    assert_eq!(pool.run("gdel", &[&format!("{id}_3"), &format!("{id}_[5-7]")]).code, 0);
+    assert_eq!(pool.run("gadm", &["job", "release", &id.to_string()]).code, 0);
+    for task in 0..10 {
+        let state = if [3, 5, 6, 7].contains(&task) { Cancelled } else { Completed };
+        let task = format!("{id}_{task}");
+        pool.wait_until(&format!("{task} is {state:?}"), || pool.find_job(&task).unwrap().state == state);
+    }
+    assert_eq!(pool.find_job(&format!("{id}_5")).unwrap().id, id + 5);
+}
+
+#[test]
+fn a_job_on_two_nodes_starts_and_ends_as_one() {
+    let Some(pool) = Pool::up(2, "h100:2") else { return };
+    let script = "echo $GSUB_JOB_NODELIST $GSUB_NNODES $GSUB_NTASKS >> seen\n\
+                  grun -n 4 --label sh -c 'echo $SLURM_PROCID $SLURM_LOCALID $SLURMD_NODENAME $CUDA_VISIBLE_DEVICES' | sort > ranks\n\
+                  grun sh -c 'exit $((SLURM_PROCID + 4))'; echo $? > highest; touch up; while [ ! -e go ]; do sleep 0.02; done; exit 2";
+    let path = format!("export PATH={}:$PATH\n{script}", gpupool_tests::pool::programs().display());
+    let id = pool.gsub(&["-N", "2", "-n", "4", "--gpus-per-node", "1", "--mem", "1G", "--wrap", &path]);
+    pool.wait_until("its steps ran", || pool.work.join("up").exists());
+    assert_eq!(pool.file("seen"), "node[1-2] 2 4\n");
+    let ranks = pool.file("ranks");
+    assert!(!ranks.is_empty(), "{}", pool.file(&format!("gsub-{id}.out")));
+    let words: Vec<Vec<&str>> = ranks.lines().map(|line| line.split_whitespace().collect()).collect();
+    let placed: Vec<_> = words.iter().map(|words| (words[0], words[1], words[2], words[3])).collect();
+    assert_eq!(placed, [("0:", "0", "0", "node1"), ("1:", "1", "1", "node1"), ("2:", "2", "0", "node2"), ("3:", "3", "1", "node2")], "{ranks}");
+    assert!(words[0][4] == words[1][4] && words[0][4] != words[2][4] && words[0][4].starts_with("GPU-"), "{ranks}");
+    assert_eq!(pool.file("highest"), "7\n");
+    for node in ["node1", "node2"] {
+        assert_eq!(pool.node(node).gpus_alloc, 1.0);
+    }
+    pool.write("go", "");
+    assert_eq!(pool.wait_state(id, Failed).exit_code.code, 2);
+    pool.wait_idle("node1");
+    pool.wait_idle("node2");
+    pool.check();
+}
+
+#[test]
+fn a_job_on_two_nodes_ends_on_both_when_one_is_lost() {
+    let Some(pool) = Pool::up(2, "none") else { return };
+    let path = format!("export PATH={}:$PATH\n", gpupool_tests::pool::programs().display());
+    let script = "grun -N 2 -n 2 sh -c 'echo $$ > pid.$SLURM_PROCID.$GSUB_ATTEMPT; [ $GSUB_ATTEMPT = 2 ] || sleep 1000'; exit 5";
+    let id = pool.gsub(&["-N", "2", "-n", "2", "--wrap", &format!("{path}{script}")]);
+    let pids = ["pid.0.1", "pid.1.1"].map(|name| pool.wait_file(name).trim().parse::<i32>().unwrap());
+    kill_process(pool.supervisor("node2", &format!("{id}-1")));
+    let job = pool.wait_state_through(id, Failed);
+    assert_eq!((job.exit_code.code, job.attempts), (5, 2));
+    assert!(!pids.iter().any(|pid| gpupool_tests::pool::is_alive(*pid)));
+    assert!(!pool.file("pid.0.2").is_empty() && !pool.file("pid.1.2").is_empty());
+    pool.wait_idle("node1");
+    pool.wait_idle("node2");
+}
+
+#[test]
+fn a_warning_comes_before_the_time_limit_and_term_before_kill() {
+    let Some(pool) = Pool::up(1, "none") else { return };
+    pool.reconfigure("gpuctld", "kill_grace_secs = 1");
+    let script = "trap 'echo warned' USR1; trap 'echo term' TERM; while :; do sleep 0.05; done";
+    let id = pool.gsub(&["-t", "0:03", "--signal", "B:USR1@2", "-o", "out", "--wrap", script]);
+    let job = pool.wait_state(id, Timeout);
+    let out = pool.file("out");
+    let said: Vec<_> = out.lines().filter(|line| *line != "Terminated").collect();
+    assert_eq!(said, ["warned", "term"]);
+    assert_eq!(pool.attempts(id)[0].state, Timeout, "{job:?}");
+    // A job that heeds SIGTERM at its limit is TIMEOUT too, as in Slurm.
+    let polite = pool.gsub(&["-t", "0:01", "--wrap", "trap 'exit 0' TERM; while :; do sleep 0.05; done"]);
+    pool.wait_state(polite, Timeout);
+}
+
+#[test]
+fn a_signal_goes_to_the_script_alone_or_to_what_it_started() {
+    let Some(pool) = Pool::up(1, "none") else { return };
+    let child = "sh -c 'trap \"echo child >> got\" USR1; touch child; while :; do sleep 0.05; done' &";
+    let script = format!("trap 'echo script >> got' USR1; {child} touch up; while [ ! -e go ]; do sleep 0.05; done");
+    let id = pool.gsub(&["--wrap", &script]);
+    pool.wait_until("both run", || pool.work.join("up").exists() && pool.work.join("child").exists());
+    assert_eq!(pool.run("gdel", &["-b", "-s", "USR1", &id.to_string()]).code, 0);
+    pool.wait_until("the script got it", || pool.file("got") == "script\n");
+    assert_eq!(pool.run("gdel", &["-s", "USR1", &id.to_string()]).code, 0);
+    // As with scancel: without --batch the script's own shell is spared.
+    pool.wait_until("the child got it", || pool.file("got") == "script\nchild\n");
+    pool.write("go", "");
+    pool.wait_state(id, Completed);
+}
+
+#[test]
+fn a_requeued_job_keeps_its_id_and_appends_to_its_output() {
+    let Some(pool) = Pool::up(1, "none") else { return };
+    pool.write("out", "old\n");
+    let script = "echo attempt $GSUB_ATTEMPT of $GSUB_JOB_ID; [ $GSUB_ATTEMPT = 1 ] && { touch up; sleep 1000; }; exit 0";
+    let id = pool.gsub(&["-o", "out", "--wrap", script]);
+    pool.wait_until("it runs", || pool.work.join("up").exists());
+    let said = pool.run("gadm", &["job", "requeue", &id.to_string()]);
+    assert_eq!(said.code, 0, "{said:?}");
+    let job = pool.wait_state_through(id, Completed);
+    assert_eq!(job.attempts, 2);
+    // The first run truncates, the next appends.
+    assert_eq!(pool.file("out"), format!("attempt 1 of {id}\nattempt 2 of {id}\n"));
+    assert_eq!(pool.attempts(id).len(), 2);
+    let appended = pool.gsub(&["--open-mode", "append", "-o", "out", "--wrap", "echo third"]);
+    pool.wait_state(appended, Completed);
+    assert_eq!(pool.file("out").lines().count(), 3);
+}
+
+#[test]
+fn a_job_whose_runs_take_their_node_down_is_held_after_three_with_the_list() {
+    let Some(pool) = Pool::up(1, "none") else { return };
+    let id = pool.gsub(&["--wrap", "echo x > up.$GSUB_ATTEMPT; sleep 1000"]);
+    for attempt in 1..=3 {
+        pool.wait_file(&format!("up.{attempt}"));
+        kill_process(pool.supervisor("node1", &format!("{id}-{attempt}")));
+    }
+    pool.wait_until("it is held", || !pool.job(id).holds.is_empty());
+    let job = pool.job(id);
+    assert_eq!((job.state, job.attempts), (Pending, 3));
+    assert!(job.holds[0].reason.matches("node1").count() >= 1, "{:?}", job.holds);
+    assert_eq!(pool.run("gadm", &["job", "release", &id.to_string()]).code, 0);
+    pool.wait_file("up.4");
+}
+
+#[test]
+fn the_environment_is_what_export_says() {
+    let Some(pool) = Pool::up(1, "none") else { return };
+    let run = |options: &[&str]| {
+        let mut command = pool.command("gsub");
+        command.env("ONE", "1 2").env("TWO", "b,c").env("SECRET", "s").args(options);
+        let id = gpupool_tests::pool::say(command.args(["-o", "env", "--wait", "--wrap", "env | grep -E '^(ONE|TWO|SECRET|NEW|HOME|GSUB_JOB_ID)=' | sort"]));
+        assert_eq!(id.code, 0, "{id:?}");
+        pool.file("env").lines().filter(|line| !line.starts_with("GSUB_JOB_ID") && !line.starts_with("HOME")).map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(run(&[]), ["ONE=1 2", "SECRET=s", "TWO=b,c"]);
+    assert_eq!(run(&["--export", "ALL,NEW=x"]), ["NEW=x", "ONE=1 2", "SECRET=s", "TWO=b,c"]);
+    assert_eq!(run(&["--export", "ONE,NEW=y"]), ["NEW=y", "ONE=1 2"]);
+    assert_eq!(run(&["--export", "NONE"]), Vec::<String>::new());
+    assert!(pool.file("env").contains("GSUB_JOB_ID="), "even then a job knows its id");
+}
+
+#[test]
+fn a_script_may_come_from_stdin_with_options_in_it_and_arguments_behind() {
+    let Some(pool) = Pool::up(1, "none") else { return };
+    let script = "#!/bin/bash\n#SBATCH -J from_stdin --comment='two words'\n#GSUB -o out.%x.%u.%N.%j\n\necho \"$1\" $# ${BASH_VERSION:+bash}\n";
+    let id = gsub_stdin(&pool, &["-", "a b", "c"], script).id();
+    let job = pool.wait_state(id, Completed);
+    assert_eq!((job.name.as_str(), job.comment.as_str()), ("from_stdin", "two words"));
+    assert_eq!(pool.file(&format!("out.from_stdin.root.node1.{id}")), "a b 2 bash\n");
+    // The command line is stronger than the script, and a variable stands between.
+    let id = gsub_stdin(&pool, &["-J", "stronger"], script).id();
+    assert_eq!(pool.wait_state(id, Completed).name, "stronger");
+    assert_eq!(pool.run("gq", &["--script", &id.to_string()]).out, script);
+}
+
+#[test]
+fn input_output_and_error_go_where_they_are_sent() {
+    let Some(pool) = Pool::up(1, "none") else { return };
+    pool.write("in", "given\n");
+    let id = pool.gsub(&["-i", "in", "-o", "sub-%j/o", "-e", "%x.err", "-J", "n", "--hold", "--wrap", "cat; echo bad >&2"]);
+    std::fs::create_dir(pool.work.join(format!("sub-{id}"))).unwrap();
+    assert_eq!(pool.run("gadm", &["job", "release", &id.to_string()]).code, 0);
+    let job = pool.wait_state(id, Completed);
+    assert_eq!((pool.file(&format!("sub-{id}/o")), pool.file("n.err")), ("given\n".into(), "bad\n".into()));
+    assert_eq!(job.stdout, pool.work.join(format!("sub-{id}/o")).to_str().unwrap());
+    assert_eq!(pool.run("gq", &["--follow", &id.to_string()]).out, "given\n");
+}
+
+#[test]
+fn nodes_are_named_excluded_and_chosen_by_feature() {
+    let Some(pool) = Pool::up(3, "none") else { return };
+    pool.reconfigure("node3", "features = [\"ib\", \"big\"]");
+    pool.wait_until("the feature is known", || pool.node("node3").features == ["big", "ib"] || pool.node("node3").features == ["ib", "big"]);
+    pool.wait_idle("node3");
+    for (options, node) in [
+        (&["-w", "node2"][..], "node2"),
+        (&["-x", "node[1-2]"], "node3"),
+        (&["-x", "node1,node3"], "node2"),
+        (&["-C", "ib"], "node3"),
+        (&["-C", "ib&big"], "node3"),
+    ] {
+        let id = pool.gsub(&[options, &["-o", "/dev/null", "--wrap", "true"]].concat());
+        pool.wait_state(id, Completed);
+        assert_eq!(pool.attempts(id)[0].nodelist, node, "{options:?}");
+    }
+}
+
+#[test]
+fn an_exclusive_job_has_its_node_alone() {
+    let Some(pool) = Pool::up(1, "h100:4") else { return };
+    let waits = "while [ ! -e $GSUB_JOB_NAME ]; do sleep 0.02; done";
+    let small = pool.gsub(&["-J", "go1", "--mem", "1G", "--wrap", waits]);
+    pool.wait_state(small, Running);
+    let alone = pool.gsub(&["-J", "go2", "--exclusive", "--mem", "1G", "--wrap", waits]);
+    pool.wait_until("it waits for the node", || pool.job(alone).reason == ReasonCode::Resources);
+    pool.write("go1", "");
+    pool.wait_state(alone, Running);
+    let after = pool.gsub(&["-J", "go3", "--mem", "1G", "--wrap", "true"]);
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    assert_eq!(pool.job(after).state, Pending, "two on an exclusive node");
+    pool.write("go2", "");
+    pool.wait_state(after, Completed);
+}
+
+#[test]
+fn a_waiting_job_says_why_and_starts_when_the_gpus_are_free() {
+    let Some(pool) = Pool::up(1, "h100:2") else { return };
+    let first = pool.gsub(&["--gpus", "2", "--wrap", "while [ ! -e go ]; do sleep 0.02; done"]);
+    pool.wait_state(first, Running);
+    let second = pool.gsub(&["--gpus", "1", "--wrap", "true"]);
+    pool.wait_until("the planner has seen it", || pool.job(second).reason == ReasonCode::Resources);
+    let why = pool.run("gq", &["--why", &second.to_string()]);
+    assert!(why.code == 0 && why.out.contains("GPU"), "{why:?}");
+    let line = pool.run("gq", &["-h", "-o", "%i %t %R", "-t", "PD"]);
+    assert_eq!(line.out.trim(), format!("{second} PD (Resources)"));
+    pool.write("go", "");
+    pool.wait_state(second, Completed);
+}
+
+#[test]
+fn a_failing_prolog_drains_the_node_and_holds_the_job() {
+    let Some(pool) = Pool::up(2, "none") else { return };
+    let file = pool.dir.join("gpuctld/partitions.d/main.toml");
+    let good = std::fs::read_to_string(&file).unwrap();
+    let prolog = pool.dir.join("prolog");
+    std::fs::write(&prolog, "#!/bin/sh\necho no licence >&2\nexit 1\n").unwrap();
+    std::fs::set_permissions(&prolog, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    std::fs::write(&file, format!("{good}prolog = \"{}\"\n", prolog.display())).unwrap();
+    assert_eq!(pool.run("gadm", &["reload"]).code, 0);
+    let id = pool.gsub(&["--wrap", "echo ran > ran"]);
+    pool.wait_until("the job is held", || !pool.job(id).holds.is_empty());
+    let node = pool.attempts(id)[0].nodelist.clone();
+    pool.wait_until("the node is drained", || !pool.node(&node).drains.is_empty());
+    assert!(pool.node(&node).drains[0].reason.contains("prolog"), "{:?}", pool.node(&node).drains);
+    assert!(!pool.work.join("ran").exists());
+    std::fs::remove_file(&prolog).unwrap();
+}
+
+#[test]
+fn accounting_adds_up() {
+    let Some(pool) = Pool::up(1, "h100:4") else { return };
+    for gpus in ["1", "2"] {
+        assert_eq!(pool.run_as_user("gsub", &["--gpus", gpus, "--mem", "1G", "-J", "acct", "--wait", "--wrap", "sleep 1.2"]).code, 0);
+    }
+    let listed = pool.run_as_user("gacct", &["-n", "-P", "-o", "jobname,state,exitcode,gpus,user"]);
+    let name = &pool.person().name;
+    assert_eq!(listed.out, format!("acct|COMPLETED|0:0|h100:1|{name}\nacct|COMPLETED|0:0|h100:2|{name}\n"), "{listed:?}");
+    let report = pool.run("gacct", &["report", "--by", "user,gpu-type", "--json"]);
+    let rows: serde_json::Value = serde_json::from_str(&report.out).unwrap();
+    let row = rows["rows"].as_array().unwrap().iter().find(|row| row["group"][0] == *name.as_str()).unwrap_or_else(|| panic!("{report:?}"));
+    let hours = row["gpu_hours"].as_f64().unwrap() * 3600.0;
+    assert_eq!((row["jobs"].as_u64(), row["group"][1].as_str()), (Some(2), Some("h100")));
+    assert!((3.3..8.0).contains(&hours), "{hours} GPU-seconds for 3.6 and the overhead");
+}

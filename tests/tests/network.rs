@@ -1,0 +1,206 @@
+//! Bad bytes, silent machines, machines that come back, and two of one name: every socket, with the real daemons.
+
+use gmodel::JobState::{Completed, Failed, Pending, Running};
+use gpupool_tests::pool::{Pool, is_alive, say};
+use nix::sys::signal::Signal;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+/// Bytes that are no request of anybody: noise, heads without an end, lengths that lie.
+fn garbage() -> Vec<Vec<u8>> {
+    let noise: Vec<u8> = (0..100_000u64).map(|n| (n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect();
+    vec![
+        noise,
+        vec![0xff; 64],
+        vec![0; 1 << 20],
+        b"GET / HTTP/1.1\r\n".repeat(5_000),
+        [b"GET /v1/jobs HTTP/1.1\r\nX: ".as_slice(), &[b'a'; 2 << 20]].concat(),
+        b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n{}".to_vec(),
+        b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nfffffffffffffff\r\n".to_vec(),
+        b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{\"spec\":7".to_vec(),
+        // A frame of the node protocol that says it has 4 GiB, and a TLS record that says 64 KiB.
+        vec![0xff, 0xff, 0xff, 0xff, b'{'],
+        vec![0x16, 0x03, 0x01, 0xff, 0xff, 0x01],
+        [b"{".repeat(200_000), b"[".repeat(200_000)].concat(),
+    ]
+}
+
+/// Sends everything and reads what comes, for a moment; the other side may hang up at any time.
+fn throw(mut stream: impl Read + Write, bytes: &[u8]) {
+    let _ = stream.write_all(bytes);
+    let mut answer = [0; 4096];
+    while stream.read(&mut answer).is_ok_and(|count| count > 0) {}
+}
+
+fn resident_mib(pid: i32) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a live process");
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() >> 10
+}
+
+#[test]
+fn garbage_on_every_socket_ends_its_connection_only() {
+    let Some(pool) = Pool::up(1, "h100:1") else { return };
+    let waits = "touch up; while [ ! -e go ]; do sleep 0.02; done; exit 0";
+    let id = pool.run_as_user("gsub", &["--gpus", "1", "--wrap", waits]).id();
+    pool.wait_until("it runs", || pool.work.join("up").exists());
+    let pids = ["gpuctld", "node1"].map(|daemon| pool.daemon_pid(daemon));
+    let before = pids.map(resident_mib);
+    let node_socket = pool.socket().parent().unwrap().join("node1/gpud.sock");
+    let run_dir = pool.dir.join(format!("node1/spool/runs/{id}-1"));
+    let patience = Some(Duration::from_millis(300));
+    for bytes in garbage() {
+        for socket in [pool.socket(), node_socket.clone(), run_dir.join("ctl.sock")] {
+            let Ok(stream) = UnixStream::connect(&socket) else { panic!("{} takes no connection", socket.display()) };
+            stream.set_read_timeout(patience).unwrap();
+            stream.set_write_timeout(patience).unwrap();
+            throw(stream, &bytes);
+        }
+        let stream = TcpStream::connect(pool.controller()).unwrap();
+        stream.set_read_timeout(patience).unwrap();
+        stream.set_write_timeout(patience).unwrap();
+        throw(stream, &bytes);
+    }
+    assert_eq!(pids, ["gpuctld", "node1"].map(|daemon| pool.daemon_pid(daemon)));
+    assert!(pids.iter().all(|pid| is_alive(*pid)));
+    for (pid, before) in pids.into_iter().zip(before) {
+        let now = resident_mib(pid);
+        assert!(now < before + 64, "process {pid} grew from {before} to {now} MiB");
+    }
+    assert_eq!(pool.job(id).state, Running);
+    // The node's own socket still serves the user who has a job there, and nobody else.
+    let through_node = format!("socket = {:?}\n", node_socket.display().to_string());
+    let config = pool.write("client-of-node.toml", through_node);
+    let said = say(pool.user_command("gq").env("GPUPOOL_CONFIG", config).args(["-h", "-o", "%i"]));
+    assert_eq!((said.code, said.out.trim()), (0, id.to_string().as_str()), "{said:?}");
+    pool.write("go", "");
+    assert_eq!(pool.wait_state(id, Completed).attempts, 1);
+    pool.wait_idle("node1");
+    let config = pool.work.join("client-of-node.toml");
+    let said = say(pool.user_command("gq").env("GPUPOOL_CONFIG", config).arg("-h"));
+    said.fails_with(1, "has no running job on this compute node");
+}
+
+#[test]
+fn connections_that_say_nothing_keep_nobody_else_out() {
+    let Some(pool) = Pool::up(1, "none") else { return };
+    let silent: Vec<UnixStream> = (0..300).filter_map(|_| UnixStream::connect(pool.socket()).ok()).collect();
+    let also: Vec<TcpStream> = (0..100).filter_map(|_| TcpStream::connect(pool.controller()).ok()).collect();
+    assert!(silent.len() > 200 && also.len() > 50);
+    let asked = Instant::now();
+    let id = pool.gsub(&["--wrap", "true"]);
+    pool.wait_state(id, Completed);
+    assert!(asked.elapsed() < Duration::from_secs(5), "{:?}", asked.elapsed());
+    drop((silent, also));
+}
+
+#[test]
+fn a_second_machine_with_a_nodes_certificate_is_refused_while_the_first_lives() {
+    let Some(pool) = Pool::up(1, "none") else { return };
+    let id = pool.gsub(&["--wrap", "touch up; while [ ! -e go ]; do sleep 0.02; done; exit 0"]);
+    pool.wait_until("it runs", || pool.work.join("up").exists());
+    // A stolen certificate, on another "machine": its own spool and sockets.
+    let twin = pool.dir.parent().unwrap().join("twin");
+    for dir in ["state", "spool", "run"] {
+        std::fs::create_dir_all(twin.join(dir)).unwrap();
+    }
+    for file in ["node.crt", "node.key", "ca.crt"] {
+        std::fs::copy(pool.dir.join("node1/state").join(file), twin.join("state").join(file)).unwrap();
+    }
+    let text = std::fs::read_to_string(pool.config("node1")).unwrap();
+    let (home, run) = (pool.dir.join("node1").display().to_string(), pool.socket().parent().unwrap().join("node1").display().to_string());
+    let text = text.replace(&home, &twin.display().to_string()).replace(&run, &twin.join("run").display().to_string());
+    let text = text.replace(&format!("gpupool-{}/node1", pool.tag()), &format!("gpupool-{}/twin", pool.tag()));
+    std::fs::write(twin.join("gpud.toml"), text).unwrap();
+    let log = std::fs::File::create(twin.join("log")).unwrap();
+    let mut second = pool.command("gpud");
+    second.args(["run", "--config"]).arg(twin.join("gpud.toml")).stdout(log.try_clone().unwrap()).stderr(log);
+    let mut second = second.spawn().unwrap();
+    let read = || std::fs::read_to_string(twin.join("log")).unwrap();
+    let told = std::panic::catch_unwind(|| pool.wait_until("the second one is told no", || read().contains("two nodes with one name")));
+    second.kill().unwrap();
+    second.wait().unwrap();
+    assert!(told.is_ok(), "{}", read());
+    assert_eq!(pool.job(id).state, Running);
+    assert_eq!(pool.node("node1").state, "MIXED");
+    pool.write("go", "");
+    let job = pool.wait_state(id, Completed);
+    assert_eq!(job.attempts, 1);
+    pool.wait_idle("node1");
+}
+
+#[test]
+fn a_node_that_falls_silent_is_said_so_and_its_job_goes_on_when_it_comes_back() {
+    let Some(pool) = Pool::up(1, "h100:1") else { return };
+    let id = pool.gsub(&["--gpus", "1", "--mem", "1G", "--wrap", "touch up; while [ ! -e go ]; do sleep 0.02; done; exit 4"]);
+    pool.wait_until("it runs", || pool.work.join("up").exists());
+    // Stopped, not dead: the connection stays open and nothing comes over it.
+    pool.signal("node1", Signal::SIGSTOP);
+    pool.wait_until("the silence is seen", || pool.node("node1").state.contains("NOT_RESPONDING") || pool.node("node1").state.contains('*'));
+    assert_eq!(pool.job(id).state, Running);
+    let waiting = pool.gsub(&["--wrap", "true"]);
+    std::thread::sleep(Duration::from_millis(200));
+    assert_eq!(pool.job(waiting).state, Pending, "a silent node got a job");
+    pool.signal("node1", Signal::SIGCONT);
+    pool.wait_state(waiting, Completed);
+    pool.write("go", "");
+    let job = pool.wait_state(id, Failed);
+    assert_eq!((job.exit_code.code, job.attempts), (4, 1));
+    pool.wait_idle("node1");
+}
+
+#[test]
+fn a_lost_nodes_jobs_run_elsewhere_once_and_its_old_runs_die_before_its_gpus_are_given_on() {
+    let Some(pool) = Pool::up(2, "h100:2") else { return };
+    pool.reconfigure("gpuctld", "node_timeout_secs = 1\nkill_grace_secs = 1");
+    pool.wait_idle("node1");
+    pool.wait_idle("node2");
+    let script = |name: &str| format!("echo $$ > {name}.$GSUB_ATTEMPT; echo \"$GSUB_ATTEMPT $GSUB_NODELIST\" >> {name}; trap '' TERM; [ $GSUB_ATTEMPT = 2 ] || sleep 1000; exit 8");
+    let pinned = pool.gsub(&["--gpus", "1", "-w", "node1", "--wrap", &script("pinned")]);
+    let moving = pool.gsub(&["--gpus", "1", "--wrap", &script("moving")]);
+    let old: Vec<i32> = ["pinned.1", "moving.1"].iter().map(|name| pool.wait_file(name).trim().parse().unwrap()).collect();
+    assert_eq!(pool.job(moving).nodelist, "node1");
+    // Stopped, not dead: the connection stays open and nothing comes over it.
+    pool.signal("node1", Signal::SIGSTOP);
+    let job = pool.wait_state_through(moving, Failed);
+    assert_eq!((job.exit_code.code, job.attempts), (8, 2));
+    assert_eq!(pool.file("moving"), "1 node1\n2 node2\n");
+    assert!(old.iter().all(|pid| is_alive(*pid)), "nobody can have ended them");
+    // The GPUs are held by nobody the controller knows of, and still not given to anybody.
+    let seen = "for pid in $(cat pinned.1 moving.1); do kill -0 $pid 2>/dev/null && echo alive >> next; done; echo done >> next";
+    let next = pool.gsub(&["--gpus", "2", "-w", "node1", "--wrap", seen]);
+    let watched = Instant::now();
+    while watched.elapsed() < Duration::from_millis(500) {
+        assert_eq!((pool.job(next).state, pool.job(pinned).state), (Pending, Pending));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    pool.signal("node1", Signal::SIGCONT);
+    pool.wait_state(next, Completed);
+    assert_eq!(pool.file("next"), "done\n");
+    assert!(!old.iter().any(|pid| is_alive(*pid)));
+    assert_eq!(pool.wait_state_through(pinned, Failed).exit_code.code, 8);
+    assert_eq!(pool.file("pinned"), "1 node1\n2 node1\n");
+    assert_eq!(pool.job(moving).exit_code.code, 8, "the old run's end changed the record");
+    pool.check();
+}
+
+#[test]
+fn a_node_daemon_without_its_certificate_is_not_let_in() {
+    let Some(pool) = Pool::up(1, "none") else { return };
+    pool.kill("node1");
+    // A certificate of another cluster: same name, other CA.
+    let Some(other) = Pool::up(1, "none") else { return };
+    for file in ["node.crt", "node.key"] {
+        std::fs::copy(other.dir.join("node1/state").join(file), pool.dir.join("node1/state").join(file)).unwrap();
+    }
+    pool.start("node1");
+    let told = |text: &str| text.contains("no connection to the controller") || text.contains("refuses this node");
+    pool.wait_until("it is told", || pool.log("node1").lines().rev().take(2).any(told));
+    assert_ne!(pool.node("node1").state, "IDLE");
+    assert_eq!(pool.run("gsub", &["--dry-run", "--wrap", "true"]).code, 0);
+    let id = pool.gsub(&["--wrap", "true"]);
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(pool.job(id).state, Pending, "a node nobody knows got a job");
+}
