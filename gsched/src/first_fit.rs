@@ -4,7 +4,7 @@
 //! start; later jobs may pass it only where they do not delay it (EASY backfill, Lifka 1995). Jobs of one
 //! shape are tried once a pass.
 
-use crate::demand::{Demand, Lack, NodeDemand};
+use crate::demand::{Demand, Lack, MemDemand, NodeDemand};
 use crate::plan::{Plan, Start, WorkBudget};
 use crate::snapshot::{PendingJob, RunningShare, SchedNode, Snapshot};
 use gmodel::config::{Partition, PartitionState};
@@ -327,12 +327,13 @@ impl<'a> Pass<'a> {
             .filter(|node| node.unavailable.is_none())
             .map(|node| {
                 let gpus = node.free_gpu_milli.iter().filter(|free| **free == 1000).count();
-                (gpus, node.free_cpus, &node.name)
+                (gpus, node.free_cpus, node.free_mem_bytes, &node.name)
             })
             .max();
         match most {
-            Some((gpus, cpus, name)) => {
-                format!("most is free on {name}: {gpus} GPUs and {cpus} CPUs")
+            Some((gpus, cpus, mem, name)) => {
+                let mem = gmodel::size::rough_size(mem);
+                format!("most is free on {name}: {gpus} GPUs, {cpus} CPUs and {mem} of memory")
             }
             None => "no node is available".into(),
         }
@@ -482,12 +483,16 @@ fn describe(demand: &Demand) -> String {
         None => format!("{gpus} GPU{} and ", plural(gpus)),
         Some(kind) => format!("{gpus} {kind} and "),
     };
+    let mem = match first.mem {
+        MemDemand::Bytes(bytes) if bytes > 0 => format!(" and {} of memory", gmodel::size::rough_size(bytes)),
+        _ => String::new(),
+    };
     let whole = if first.exclusive { " with nothing else on it" } else { "" };
     let nodes = match demand.nodes.len() {
         1 => "one node".into(),
         n => format!("each of {n} nodes"),
     };
-    format!("{gpus}{cpus} CPU{} on {nodes}{whole}", plural(cpus))
+    format!("{gpus}{cpus} CPU{}{mem} on {nodes}{whole}", plural(cpus))
 }
 
 fn first(mut texts: impl Iterator<Item = String>) -> String {

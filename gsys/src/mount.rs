@@ -29,7 +29,10 @@ impl PrivateMounts {
     pub fn new(binds: &[Bind], cgroups_read_only: bool) -> io::Result<PrivateMounts> {
         let pair = |bind: &Bind| Ok((c_path(&bind.source)?, c_path(&bind.target)?));
         let trees = if cgroups_read_only {
-            cgroup_mount_points()?
+            // And the tmpfs that holds the trees' directories on v1 and hybrid.
+            let trees = cgroup_mount_points()?;
+            let holders = tmpfs_above(&trees)?;
+            trees.into_iter().chain(holders).collect()
         } else {
             Vec::new()
         };
@@ -81,11 +84,24 @@ fn mount(
 
 /// Every cgroup file system in the caller's mount namespace, the named ones included.
 pub fn cgroup_mount_points() -> io::Result<Vec<PathBuf>> {
+    mount_points(&["cgroup", "cgroup2"])
+}
+
+/// The tmpfs below /sys in which cgroup trees are mounted, if there is one.
+fn tmpfs_above(trees: &[PathBuf]) -> io::Result<Vec<PathBuf>> {
+    let mut points = mount_points(&["tmpfs"])?;
+    points.retain(|point| {
+        point.starts_with("/sys") && trees.iter().any(|tree| tree.parent() == Some(point))
+    });
+    Ok(points)
+}
+
+fn mount_points(types: &[&str]) -> io::Result<Vec<PathBuf>> {
     let text = fs::read_to_string("/proc/self/mountinfo")?;
     let line = |line: &str| {
         let (left, right) = line.split_once(" - ")?;
-        let is_cgroup = matches!(right.split(' ').next(), Some("cgroup" | "cgroup2"));
-        is_cgroup.then(|| crate::cgroup::unescape_mount(left.split(' ').nth(4).unwrap_or("")))
+        let wanted = types.contains(&right.split(' ').next()?);
+        wanted.then(|| crate::cgroup::unescape_mount(left.split(' ').nth(4).unwrap_or("")))
     };
     Ok(text.lines().filter_map(line).collect())
 }

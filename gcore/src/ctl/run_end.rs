@@ -8,7 +8,7 @@ use super::state::{Job, Member, Outcome, Run};
 use gmodel::config::Partition;
 use gmodel::node::Mark;
 use gmodel::run::{EndCause, RunEnd, StopWhy, Usage};
-use gmodel::{ExitCode, JobState, RunId, Timestamp};
+use gmodel::{ExitCode, JobState, NodeId, RunId, Timestamp};
 use std::collections::BTreeSet;
 
 /// Runs of one job that may fail with their nodes until it is held.
@@ -70,7 +70,8 @@ fn end(tx: &mut Tx, id: RunId) {
     let run = tx.state.runs.get(id).expect("advance found it");
     let job = tx.state.jobs.get(id.job).expect("a run without outcome has its job");
     let partition = tx.state.config.partition(&job.spec.partition).cloned().unwrap_or_default();
-    let outcome = decide(run, job, &partition, tx.now);
+    let name = |id: NodeId| tx.state.nodes.get(id).map_or(id.to_string(), |node| node.name.clone());
+    let outcome = decide(run, job, &partition, &name, tx.now);
     let settled = run.is_settled();
     let strikes = node_health::strikes_of(run, job, tx.now);
     tx.emit(Event::RunEnded { run: id, outcome, settled, at: tx.now });
@@ -79,13 +80,22 @@ fn end(tx: &mut Tx, id: RunId) {
     }
 }
 
+/// From a node's number to the name that people know.
+type NodeName<'a> = &'a dyn Fn(NodeId) -> String;
+
 /// How a run ended, and what becomes of its job.
-fn decide(run: &Run, job: &Job, partition: &Partition, now: Timestamp) -> Outcome {
+fn decide(
+    run: &Run,
+    job: &Job,
+    partition: &Partition,
+    name: NodeName,
+    now: Timestamp,
+) -> Outcome {
     let mut usage = Usage::default();
     for end in run.members.iter().filter_map(Member::end) {
         usage.add(&end.usage);
     }
-    let verdict = verdict(run);
+    let verdict = verdict(run, name);
     let may_requeue = job.may_requeue(partition.requeue);
     let failures = failed_runs(job) + usize::from(run.failed_nodes().next().is_some());
     let back_off = |n: usize| now.plus_secs((1i64 << n.min(16)).min(MAX_BACK_OFF_SECS));
@@ -94,10 +104,10 @@ fn decide(run: &Run, job: &Job, partition: &Partition, now: Timestamp) -> Outcom
         Kind::AskedBack => (Some(now), None),
         Kind::NeverStarted { hold } => {
             let hold = hold.then(|| system_hold(now, verdict.text.clone()));
-            (Some(back_off(failures)), hold.or_else(|| too_many(job, run, failures, now)))
+            (Some(back_off(failures)), hold.or_else(|| too_many(job, run, failures, name, now)))
         }
         Kind::NodeFailure if may_requeue => {
-            (Some(back_off(failures)), too_many(job, run, failures, now))
+            (Some(back_off(failures)), too_many(job, run, failures, name, now))
         }
         Kind::NodeFailure => (None, None),
     };
@@ -144,10 +154,10 @@ enum Kind {
     NodeFailure,
 }
 
-fn verdict(run: &Run) -> Verdict {
+fn verdict(run: &Run, name: NodeName) -> Verdict {
     let batch = run.members.first().and_then(Member::end);
     let why = run.stop.as_ref().map(|stop| stop.why);
-    let worst = worst(run);
+    let worst = worst(run, name);
     // A batch process that ended by itself counts, whatever was ordered meanwhile. Its success counts
     // whatever befell the other nodes; its failure, unless theirs explains it: a limit that they met
     // while they were being ended does not.
@@ -189,9 +199,9 @@ fn by_exit(end: &RunEnd) -> Verdict {
 }
 
 /// The gravest end among the members, if one is more than a plain exit or an obeyed stop.
-fn worst(run: &Run) -> Option<Verdict> {
+fn worst(run: &Run, name: NodeName) -> Option<Verdict> {
     if let Some(member) = run.members.iter().find(|member| member.forfeited) {
-        let text = format!("node {} was lost", member.node);
+        let text = format!("{} was lost", name(member.node));
         return Some(node_failure(run, text));
     }
     let ends = || run.members.iter().filter_map(Member::end);
@@ -246,14 +256,20 @@ fn failed_runs(job: &Job) -> usize {
     job.node_failures.iter().map(|failure| failure.attempt).collect::<BTreeSet<_>>().len()
 }
 
-fn too_many(job: &Job, run: &Run, failures: usize, now: Timestamp) -> Option<Mark> {
+fn too_many(
+    job: &Job,
+    run: &Run,
+    failures: usize,
+    name: NodeName,
+    now: Timestamp,
+) -> Option<Mark> {
     if failures < MAX_NODE_FAILURES {
         return None;
     }
     let before = job.node_failures.iter().map(|failure| (failure.node, &*failure.text));
     let known: Vec<String> = before
         .chain(run.failed_nodes())
-        .map(|(node, text)| format!("node {node} ({text})"))
+        .map(|(node, text)| format!("{} ({text})", name(node)))
         .collect();
     let text = format!("{failures} of its runs failed with their nodes: {}", known.join("; "));
     Some(system_hold(now, text))

@@ -211,6 +211,7 @@ fn check_admission(
         let text = "only operators may use a negative --nice.";
         return Err(Refusal::new(RefusalCode::Denied, text));
     }
+    check_private_tmp(partition, spec)?;
     if let Some(most) = partition.max_nodes
         && spec.request.nodes_min > most
     {
@@ -237,6 +238,32 @@ pub(super) fn may_use(partition: &Partition, user: &str, account: &str) -> Resul
         return denied(format!("partition {name:?} is not open to {user}."));
     }
     Ok(())
+}
+
+/// Where each job has a /tmp of its own, nothing of the shared one is seen by it.
+fn check_private_tmp(partition: &Partition, spec: &JobSpec) -> Result<(), Refusal> {
+    let launch = &spec.launch;
+    let paths = [
+        ("working directory", &launch.work_dir),
+        ("output file", &launch.stdout),
+        ("error file", &launch.stderr),
+        ("input file", &launch.stdin),
+    ];
+    let below = |path: &str, dir: &str| {
+        path.strip_prefix(dir).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    };
+    let hidden = |path: &str| ["/tmp", "/dev/shm"].into_iter().find(|dir| below(path, dir));
+    if !partition.private_tmp {
+        return Ok(());
+    }
+    match paths.iter().find_map(|(what, path)| Some((what, path, hidden(path)?))) {
+        Some((what, path, dir)) => Err(invalid(format!(
+            "the {what} {path} lies under {dir}, and jobs of partition {:?} have a {dir} of their \
+             own that is gone with them. Submit from another directory.",
+            partition.name
+        ))),
+        None => Ok(()),
+    }
 }
 
 fn time_limit(
@@ -349,4 +376,27 @@ fn check_nodes(
 
 fn invalid(text: impl Into<String>) -> Refusal {
     Refusal::new(RefusalCode::Invalid, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn with_a_private_tmp_nothing_of_the_job_may_lie_in_the_shared_one() {
+        let partition = Partition { name: "p".into(), private_tmp: true, ..Partition::default() };
+        let refused = |work_dir: &str, stdout: &str| {
+            let mut spec = JobSpec::default();
+            spec.launch.work_dir = work_dir.into();
+            spec.launch.stdout = stdout.into();
+            check_private_tmp(&partition, &spec).err().map(|refusal| refusal.text)
+        };
+        assert!(refused("/tmp", "").unwrap().starts_with("the working directory /tmp lies under /tmp"));
+        assert!(refused("/home/a", "/dev/shm/x").unwrap().contains("output file /dev/shm/x"));
+        assert_eq!(refused("/home/a", "/tmpfs/x"), None);
+        let shared = Partition { private_tmp: false, ..partition.clone() };
+        let mut spec = JobSpec::default();
+        spec.launch.work_dir = "/tmp/w".into();
+        assert!(check_private_tmp(&shared, &spec).is_ok());
+    }
 }

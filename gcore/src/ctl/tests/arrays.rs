@@ -72,7 +72,7 @@ fn a_held_first_task_and_its_waiting_array_have_a_reason_each() {
         expect![[r#"
             job 1
               note: no --time given and partition "main" has no default: the limit is 1-00:00:00
-            1_[2-3] alice PENDING Resources: needs 1 GPU and 1 CPU on one node; most is free on n1: 0 GPUs and 63 CPUs; room is expected by 1970-01-13T13:46:40Z
+            1_[2-3] alice PENDING Resources: needs 1 GPU and 1 CPU on one node; most is free on n1: 0 GPUs, 63 CPUs and 0 of memory; room is expected by 1970-01-13T13:46:40Z
             1_0 alice PENDING JobHeldUser: held by user:alice HELD user:alice (because)
             1_1 alice RUNNING 2-1 on n1[0]
         "#]],
@@ -98,7 +98,7 @@ fn some_tasks_are_cancelled_and_the_rest_go_on() {
               note: no --time given and partition "main" has no default: the limit is 1-00:00:00
             refused: job 1 has no array task 9; its tasks are 0-5.
             refused: job 1_0 belongs to alice; you are bob. Ask them or an operator.
-            1_[2,5] alice PENDING Resources: needs 1 GPU and 1 CPU on one node; most is free on n1: 0 GPUs and 63 CPUs; room is expected by 1970-01-13T13:46:40Z
+            1_[2,5] alice PENDING Resources: needs 1 GPU and 1 CPU on one node; most is free on n1: 0 GPUs, 63 CPUs and 0 of memory; room is expected by 1970-01-13T13:46:40Z
             1_0 alice RUNNING 1-1 on n1[0]
             1_0 alice RUNNING 1-1 on n1[0]
             1_0 alice CANCELLED 0:0 (alice)

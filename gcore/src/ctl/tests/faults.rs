@@ -261,7 +261,7 @@ fn a_lost_gpu_costs_one_gpu() {
             job 2
               note: no --time given and partition "main" has no default: the limit is 1-00:00:00
             1 alice RUNNING 1-1 on n1[0,1,2,3,4,5,6]
-            2 alice PENDING Resources: needs 8 GPUs and 1 CPU on one node; most is free on n1: 0 GPUs and 63 CPUs
+            2 alice PENDING Resources: needs 8 GPUs and 1 CPU on one node; most is free on n1: 0 GPUs, 63 CPUs and 64G of memory
         "#]],
     );
 }
@@ -287,10 +287,10 @@ fn a_restart_loses_nothing_and_counts_silence_from_its_own_start() {
               note: no --time given and partition "main" has no default: the limit is 1-00:00:00
             job 2
               note: no --time given and partition "main" has no default: the limit is 1-00:00:00
-            2_[1-3] alice PENDING Resources: needs 1 GPU and 1 CPU on one node; most is free on n1: 0 GPUs and 62 CPUs; room is expected by 1970-01-13T13:46:40Z
+            2_[1-3] alice PENDING Resources: needs 1 GPU and 1 CPU on one node; most is free on n1: 0 GPUs, 62 CPUs and 0 of memory; room is expected by 1970-01-13T13:46:40Z
             1 alice RUNNING 1-1 on n1[0]
             2_0 alice RUNNING 2-1 on n1[1]
-            2_[1-3] alice PENDING Resources: needs 1 GPU and 1 CPU on one node; most is free on n1: 0 GPUs and 62 CPUs; room is expected by 1970-01-13T13:46:40Z
+            2_[1-3] alice PENDING Resources: needs 1 GPU and 1 CPU on one node; most is free on n1: 0 GPUs, 62 CPUs and 0 of memory; room is expected by 1970-01-13T13:46:40Z
             1 alice RUNNING 1-1 on n1[0]
             2_0 alice RUNNING 2-1 on n1[1]
         "#]],
@@ -336,7 +336,7 @@ fn after_a_restore_no_old_run_is_sent_or_numbered_again() {
             n2 is told: 2-1 stop (Requeued)
             1 alice RUNNING 1-1 on n1[0]
             2 alice RUNNING 2-1001 on n2[0]
-            3 alice PENDING Resources: needs 1 GPU and 1 CPU on one node; most is free on n2: 0 GPUs and 63 CPUs; room is expected by 1970-01-13T13:46:40Z
+            3 alice PENDING Resources: needs 1 GPU and 1 CPU on one node; most is free on n2: 0 GPUs, 63 CPUs and 0 of memory; room is expected by 1970-01-13T13:46:40Z
             1000004 alice PENDING Priority: needs 1 CPU on one node; jobs of higher priority wait for such resources too
         "#]],
     );

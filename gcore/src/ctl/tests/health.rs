@@ -29,7 +29,7 @@ fn three_failing_runs_hold_the_job_with_the_list() {
         expect![[r#"
             job 1
               note: no --time given and partition "main" has no default: the limit is 1-00:00:00
-            1 alice PENDING JobHoldMaxRequeue: held by system HELD system (3 of its runs failed with their nodes: node 1 (the node was rebooted); node 2 (gstepd died); node 3 (the node was lost))
+            1 alice PENDING JobHoldMaxRequeue: held by system HELD system (3 of its runs failed with their nodes: n1 (the node was rebooted); n2 (gstepd died); n3 (the node was lost))
         "#]],
     );
 }

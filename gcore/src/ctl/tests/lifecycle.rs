@@ -64,7 +64,7 @@ fn every_job_that_waits_has_its_reason() {
               note: no --time given and partition "closed" has no default: the limit is 1-00:00:00
             job 7
             1 alice RUNNING 1-1 on n1[0,1]
-            2 alice PENDING Resources: needs 2 GPUs and 1 CPU on one node; most is free on n1: 0 GPUs and 63 CPUs; room is expected by 1970-01-12T13:48:20Z
+            2 alice PENDING Resources: needs 2 GPUs and 1 CPU on one node; most is free on n1: 0 GPUs, 63 CPUs and 0 of memory; room is expected by 1970-01-12T13:48:20Z
             3 alice PENDING Priority: needs 1 GPU and 1 CPU on one node; jobs of higher priority wait for such resources too
             4 alice PENDING JobHeldUser: held by user:alice HELD user:alice (submitted with --hold)
             5 alice PENDING BeginTime: not before 1970-01-12T13:55:00Z
@@ -312,7 +312,7 @@ fn the_owner_of_an_array_cannot_lengthen_its_running_tasks() {
          n1 told",
         expect![[r#"
             job 1
-            1_[1] alice PENDING Resources: needs 1 GPU and 1 CPU on one node; most is free on n1: 0 GPUs and 63 CPUs; room is expected by 1970-01-12T13:48:20Z
+            1_[1] alice PENDING Resources: needs 1 GPU and 1 CPU on one node; most is free on n1: 0 GPUs, 63 CPUs and 0 of memory; room is expected by 1970-01-12T13:48:20Z
             1_0 alice RUNNING 1-1 on n1[0]
             n1 is told: 1-1 Run
         "#]],
