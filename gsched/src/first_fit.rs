@@ -414,7 +414,7 @@ fn standing_reason(job: &PendingJob, partition: &Partition, snapshot: &Snapshot)
         let text = format!("asks for {} nodes, the limit is {most}", job.spec.request.nodes_min);
         return Some(Reason::new(ReasonCode::PartitionNodeLimit, text));
     }
-    (job.room == Some(0)).then(|| array_limit())
+    (job.room == Some(0)).then(array_limit)
 }
 
 fn array_limit() -> Reason {

@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 /// What a frame carries.
 #[derive(Clone, Debug)]
 pub enum Frame {
-    Report(NodeReport),
+    Report(Box<NodeReport>),
     Orders { desired: Desired, orders: Vec<Order> },
 }
 
@@ -435,14 +435,14 @@ impl Cluster {
         let epoch = self.controller.epoch;
         let repeat = matches!(report, NodeReport::Runs { .. } | NodeReport::Obeyed { .. });
         if repeat && self.chance.one_in(30) {
-            let frame = Frame::Report(report.clone());
+            let frame = Frame::Report(Box::new(report.clone()));
             let later = self.chance.range(0, 20_000);
             self.after(
                 at - now + later,
                 Happening::FrameToController { connection, epoch, frame, stray: true },
             );
         }
-        let frame = Frame::Report(report);
+        let frame = Frame::Report(Box::new(report));
         self.after(at - now, Happening::FrameToController { connection, epoch, frame, stray: false });
     }
 
@@ -477,14 +477,14 @@ impl Cluster {
         let node = self.machines[line.machine].id;
         let Frame::Report(report) = frame else { return };
         let current = self.controller.told.get(&node).map(|told| told.connection);
-        match &report {
+        match &*report {
             NodeReport::Hello { .. } if current.is_some_and(|current| current > connection) => return,
             NodeReport::Hello { .. } => self.controller.connected(node, connection),
             // What came by an older connection harms nobody, except that its inventory may be old.
             NodeReport::Inventory { .. } if current != Some(connection) => return,
             _ => {}
         }
-        self.feed(Input::Node { node, report });
+        self.feed(Input::Node { node, report: *report });
     }
 
     fn frame_to_node(&mut self, connection: u64, epoch: u64, frame: Frame, stray: bool) {

@@ -118,10 +118,10 @@ impl Controller {
         }
         self.store.commit(&self.state, &events);
         self.plan_wanted |= events.iter().any(wakes_planner);
-        if self.commits.is_multiple_of(self.check_every) {
-            if let Some(violation) = check(&self.state).first() {
-                return Err(format!("controller: {violation}, after {:?}", events.last()));
-            }
+        if self.commits.is_multiple_of(self.check_every)
+            && let Some(violation) = check(&self.state).first()
+        {
+            return Err(format!("controller: {violation}, after {:?}", events.last()));
         }
         match crash {
             Some((_, millis)) => Ok(Handled::Crashed { millis, events }),

@@ -45,7 +45,7 @@ enum What {
     Bench {
         #[arg(long, default_value_t = 5000)]
         agents: u16,
-        #[arg(long, default_value_t = 100_000)]
+        #[arg(long, default_value_t = 10_000)]
         tasks: u32,
         /// Simulated seconds
         #[arg(long, default_value_t = 600)]

@@ -22,7 +22,7 @@ impl Prng {
         Self { words: [next(), next(), next(), next()] }
     }
 
-    pub fn next(&mut self) -> u64 {
+    pub fn draw(&mut self) -> u64 {
         let [a, b, c, d] = &mut self.words;
         let result = b.wrapping_mul(5).rotate_left(7).wrapping_mul(9);
         let shifted = *b << 17;
@@ -39,16 +39,16 @@ impl Prng {
     pub fn range(&mut self, low: i64, high: i64) -> i64 {
         debug_assert!(low <= high);
         let span = high.abs_diff(low).saturating_add(1);
-        low.saturating_add_unsigned(self.next() % span)
+        low.saturating_add_unsigned(self.draw() % span)
     }
 
     pub fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound.max(1) as u64) as usize
+        (self.draw() % bound.max(1) as u64) as usize
     }
 
     /// True once in `times`.
     pub fn one_in(&mut self, times: u64) -> bool {
-        self.next().is_multiple_of(times)
+        self.draw().is_multiple_of(times)
     }
 }
 
@@ -60,7 +60,7 @@ mod tests {
     fn a_seed_gives_the_same_numbers_and_streams_differ() {
         let take = |seed, stream| {
             let mut prng = Prng::new(seed, stream);
-            (0..4).map(|_| prng.next()).collect::<Vec<_>>()
+            (0..4).map(|_| prng.draw()).collect::<Vec<_>>()
         };
         assert_eq!(take(7, 1), take(7, 1));
         assert_ne!(take(7, 1), take(7, 2));
