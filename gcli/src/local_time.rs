@@ -39,6 +39,22 @@ impl TimeFormat {
             Self::Custom(format) => local.format(format).to_string(),
         }
     }
+
+    /// A sentence with its RFC 3339 instants in this format; all else stays.
+    pub fn in_text(&self, text: &str) -> String {
+        let mut told = String::with_capacity(text.len());
+        for word in text.split_inclusive(' ') {
+            let end = word.find('Z').map_or(0, |at| at + 1);
+            match gmodel::time::parse_rfc3339(&word[..end]) {
+                Some(at) => {
+                    told.push_str(&self.print(at));
+                    told.push_str(&word[end..]);
+                }
+                None => told.push_str(word),
+            }
+        }
+        told
+    }
 }
 
 fn local(at: Timestamp) -> Option<DateTime<Local>> {
@@ -124,6 +140,15 @@ mod tests {
         assert_eq!(TimeFormat::parse("%Q%"), TimeFormat::Standard);
         assert_eq!(TimeFormat::parse("standard"), TimeFormat::Standard);
         assert_eq!(TimeFormat::parse("%s").print(Timestamp::from_secs(1_795_165_527)), "1795165527");
+    }
+
+    #[test]
+    fn instants_within_a_sentence_are_printed_and_the_rest_stays() {
+        let at = Timestamp::from_secs(1_795_165_527);
+        let local = TimeFormat::Standard.print(at);
+        let told = |text: &str| TimeFormat::Standard.in_text(text);
+        assert_eq!(told(&format!("not before {at}: Zoe's node  Z")), format!("not before {local}: Zoe's node  Z"));
+        assert_eq!(told("2026-11-20T99:05:27Z ärZ"), "2026-11-20T99:05:27Z ärZ");
     }
 
     #[test]

@@ -465,8 +465,13 @@ fn log(client: &mut Client, job: &str, json: bool) -> Outcome {
         copy_json(client, &job_path(job, "/log"), &mut out)?;
     } else {
         let log: LogText = client.get(&job_path(job, "/log"))?;
+        let times = TimeFormat::from_env();
+        for event in &log.events {
+            let text = times.in_text(&event.text);
+            writeln!(out, "{} {}", times.print(event.at.0), gcli::printable::printable(&text))?;
+        }
         for line in &log.lines {
-            writeln!(out, "{}", gcli::printable::printable(line))?;
+            writeln!(out, "{}", gcli::printable::printable(&times.in_text(line)))?;
         }
     }
     out.flush()?;

@@ -59,7 +59,9 @@ fn answer(request: &Request) -> Answer {
             Some(ids) => listing(ids.split(',').flat_map(one).collect()),
             None => listing(queue()),
         },
-        "/v1/jobs/95/log" => Answer::ok(r#"{"schema":1,"lines":["09:05:27 submitted by root","09:05:27 run 1 prepared on node2\u001b[2J"]}"#),
+        "/v1/jobs/95/log" => Answer::ok(concat!(r#"{"schema":1,"events":[{"at":"2026-11-20T09:05:20Z","text":"submitted by root to partition main","event":{}},"#,
+            r#"{"at":"2026-11-20T09:05:27Z","text":"requeued, not before 2026-11-20T09:05:31Z: node2 was\u001b[2J lost","event":{}}],"#,
+            r#""lines":["node2: 2026-11-20T09:05:27Z run 1 prepared\u001b[2J"]}"#)),
         "/v1/jobs/95/script" => Answer::Json(200, "#!/bin/sh\nhostname\n".into()),
         "/v1/jobs/cancel" => Answer::ok(match serde_json::from_str::<Value>(&request.body).unwrap()["jobs"][0].as_str() {
             Some("999999") => r#"{"schema":1,"results":[{"job":"999999","ok":false,"code":"not_found","error":"there is no job 999999"}]}"#,
@@ -207,8 +209,9 @@ fn why_says_what_stands_against_the_start() {
 #[test]
 fn log_and_script_are_passed_on_without_escape_codes() {
     check(GQ, &["--log", "95"], expect![[r#"
-        09:05:27 submitted by root
-        09:05:27 run 1 prepared on node2?[2J
+        2026-11-20T09:05:20 submitted by root to partition main
+        2026-11-20T09:05:27 requeued, not before 2026-11-20T09:05:31: node2 was?[2J lost
+        node2: 2026-11-20T09:05:27 run 1 prepared?[2J
     "#]]);
     check(GQ, &["--script", "95"], expect![[r#"
         #!/bin/sh

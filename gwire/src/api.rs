@@ -439,10 +439,23 @@ pub struct ReportRow {
     pub cpu_hours: f64,
 }
 
+/// What happened to a job, and what its last run's nodes wrote of it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LogText {
     pub schema: u32,
+    #[serde(default)]
+    pub events: Vec<LogEvent>,
+    /// `node1: 2026-11-20T09:05:27Z prolog took 3 ms`.
     pub lines: Vec<String>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct LogEvent {
+    pub at: Instant,
+    /// The fact in words; instants in it are RFC 3339 UTC.
+    pub text: String,
+    /// The fact as the controller stored it: for looking closer. Its keys are the release's own.
+    pub event: serde_json::Value,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]

@@ -12,6 +12,7 @@ mod error;
 mod filter;
 mod hook;
 mod job_list;
+mod job_log;
 mod join;
 mod lookup;
 mod nodes;
@@ -184,7 +185,7 @@ pub fn router(core: CoreHandle, app: Arc<App>) -> Router {
         .route("/v1/jobs/update", post(targets::update))
         .route("/v1/jobs/{id}", get(show::show))
         .route("/v1/jobs/{id}/script", get(show::script))
-        .route("/v1/jobs/{id}/log", get(show::log))
+        .route("/v1/jobs/{id}/log", get(job_log::log))
         .route("/v1/jobs/{id}/wait", get(show::wait))
         .route("/v1/jobs/{id}/steps", post(steps::start))
         .route("/v1/nodes", get(nodes::list))

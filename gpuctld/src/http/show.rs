@@ -1,4 +1,4 @@
-//! One job: in full, its script, its log, and waiting for its end. Finished jobs come from the database.
+//! One job: in full, its script, and waiting for its end. Finished jobs come from the database.
 //!
 //! Owns how memory and database are joined to one answer; never which of them is right: a job in memory wins.
 
@@ -11,15 +11,15 @@ use super::permission::{Caller, Sight, must_own};
 use super::query::Pairs;
 use super::row::{Alike, Row, View};
 use super::{Site, now};
-use crate::store::reader::{HistoryLine, StoredJob};
+use crate::store::reader::StoredJob;
 use axum::extract::{Path, State as Shared};
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use gcore::ctl::State;
 use gmodel::hostlist::Hostlist;
 use gmodel::job::JobSpec;
-use gmodel::{JobId, JobState, RunId, Timestamp};
-use gwire::api::{JobQuery, JobRow, LogText, RunQuery, RunRow, SCHEMA};
+use gmodel::{JobId, JobState, Timestamp};
+use gwire::api::{JobQuery, JobRow, RunQuery, RunRow, SCHEMA};
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
@@ -240,7 +240,7 @@ pub(super) async fn script(caller: Caller, Shared(site): Shared<Site>, Path(id):
 }
 
 /// The spec of a job and its last attempt; 0 when it never ran.
-async fn found(site: &Site, name: &JobName, shown: &str) -> Result<(JobSpec, RunOf), ApiError> {
+pub(super) async fn found(site: &Site, name: &JobName, shown: &str) -> Result<(JobSpec, RunOf), ApiError> {
     let state = site.core.view().await;
     if let Some(row) = one_row(&state, name) {
         let run = RunOf { job: JobId(row.id()), attempts: row.attempts(), nodes: nodes_of(&state, &row) };
@@ -267,54 +267,14 @@ async fn found(site: &Site, name: &JobName, shown: &str) -> Result<(JobSpec, Run
 }
 
 /// The last attempt of a job and where it was.
-struct RunOf {
-    job: JobId,
-    attempts: u32,
-    nodes: Vec<String>,
+pub(super) struct RunOf {
+    pub(super) job: JobId,
+    pub(super) attempts: u32,
+    pub(super) nodes: Vec<String>,
 }
 
 fn nodes_of(state: &State, row: &Row) -> Vec<String> {
     let view = View { state, now: now() };
     let shares = row.run(view).map(|run| run.allocation.iter()).into_iter().flatten();
     shares.filter_map(|share| state.nodes.get(share.node)).map(|node| node.name.clone()).collect()
-}
-
-/// What the controller and the nodes did for a job. Nodes that do not answer are said, not waited for.
-pub(super) async fn log(caller: Caller, Shared(site): Shared<Site>, Path(id): Path<String>) -> Result<axum::Json<LogText>, ApiError> {
-    let (spec, run) = found(&site, &job_name(&id)?, &id).await?;
-    must_own(&caller, &spec, &id, "log")?;
-    let history = site.core.reader().history(run.job).await?;
-    let state = site.core.view().await;
-    let mut lines: Vec<String> = history.iter().map(|line| history_line(&state, line)).collect();
-    if run.attempts > 0 {
-        let nodes = match run.nodes.is_empty() {
-            false => run.nodes,
-            true => last_nodes(&site, run.job).await?,
-        };
-        for name in nodes {
-            let Some(node) = state.node_by_name(&name) else { continue };
-            let text = match node.link {
-                gmodel::node::Link::Up => site.app.links.read_log(node.id, RunId::new(run.job, run.attempts)).await,
-                _ => Err("the node is not connected".to_owned()),
-            };
-            match text {
-                Ok(text) => lines.extend(text.lines().map(|line| format!("{name}: {line}"))),
-                Err(why) => lines.push(format!("{name}: no log: {why}")),
-            }
-        }
-    }
-    Ok(axum::Json(LogText { schema: SCHEMA, lines }))
-}
-
-async fn last_nodes(site: &Site, job: JobId) -> Result<Vec<String>, ApiError> {
-    let run = site.core.reader().last_run(job, now()).await?;
-    let list = run.and_then(|run| Hostlist::parse(&run.nodelist).ok());
-    Ok(list.iter().flat_map(Hostlist::iter).map(str::to_owned).collect())
-}
-
-/// `2026-11-20T09:05:27Z run_placed 17-1 node1 {...}`
-fn history_line(state: &State, line: &HistoryLine) -> String {
-    let run = line.run.map(|run| format!(" {run}")).unwrap_or_default();
-    let node = line.node.map(|id| state.nodes.get(id).map_or_else(|| format!(" node {id}"), |node| format!(" {}", node.name)));
-    format!("{} {}{run}{} {}", line.at, line.kind, node.unwrap_or_default(), line.doc)
 }

@@ -1,0 +1,294 @@
+//! `GET /v1/jobs/{id}/log`: what the controller and the nodes did for a job, a sentence for each fact.
+//!
+//! Owns the sentences; never the facts: these are the stored events. Instants in a sentence are RFC 3339 UTC, which
+//! the commands print in local time.
+
+use super::error::ApiError;
+use super::lookup::job_name;
+use super::permission::{Caller, must_own};
+use super::show::found;
+use super::{Site, now};
+use crate::store::reader::HistoryLine;
+use axum::extract::{Path, State as Shared};
+use gcore::ctl::event::{Event, JobChange};
+use gcore::ctl::state::{Outcome, Stop};
+use gmodel::array_spec::RangeSet;
+use gmodel::duration::squeue_time;
+use gmodel::hostlist::{self, Hostlist};
+use gmodel::node::Mark;
+use gmodel::run::{Allocation, EndCause, NumberedSignal, RunEnd, RunPhase, StopWhy};
+use gmodel::signal::signal_name;
+use gmodel::{Instant, JobId, JobSpec, NodeId, RunId};
+use gwire::api::{LogEvent, LogText, SCHEMA};
+use serde_json::Value;
+use std::sync::Arc;
+
+/// What the controller and the nodes did for a job. Nodes that do not answer are said, not waited for.
+pub(super) async fn log(
+    caller: Caller,
+    Shared(site): Shared<Site>,
+    Path(id): Path<String>,
+) -> Result<axum::Json<LogText>, ApiError> {
+    let (spec, run) = found(&site, &job_name(&id)?, &id).await?;
+    must_own(&caller, &spec, &id, "log")?;
+    let history = site.core.reader().history(run.job).await?;
+    let state = site.core.view().await;
+    let node_name = |id: NodeId| state.nodes.get(id).map_or_else(|| format!("node {id}"), |node| node.name.clone());
+    let events = events(&history, &spec, &node_name);
+    let mut lines = Vec::new();
+    if run.attempts > 0 {
+        let nodes = match run.nodes.is_empty() {
+            false => run.nodes,
+            true => last_nodes(&site, run.job).await?,
+        };
+        for name in nodes {
+            let Some(node) = state.node_by_name(&name) else { continue };
+            let text = match node.link {
+                gmodel::node::Link::Up => site.app.links.read_log(node.id, RunId::new(run.job, run.attempts)).await,
+                _ => Err("the node is not connected".to_owned()),
+            };
+            match text {
+                Ok(text) => lines.extend(text.lines().map(|line| format!("{name}: {line}"))),
+                Err(why) => lines.push(format!("{name}: no log: {why}")),
+            }
+        }
+    }
+    Ok(axum::Json(LogText { schema: SCHEMA, events, lines }))
+}
+
+async fn last_nodes(site: &Site, job: JobId) -> Result<Vec<String>, ApiError> {
+    let run = site.core.reader().last_run(job, now()).await?;
+    let list = run.and_then(|run| Hostlist::parse(&run.nodelist).ok());
+    Ok(list.iter().flat_map(Hostlist::iter).map(str::to_owned).collect())
+}
+
+type NodeName<'a> = &'a dyn Fn(NodeId) -> String;
+
+fn events(history: &[HistoryLine], spec: &JobSpec, node_name: NodeName) -> Vec<LogEvent> {
+    let spec = Arc::new(spec.clone());
+    let read: Vec<(&HistoryLine, Value, Option<Event>)> = history
+        .iter()
+        .map(|line| {
+            let mut doc: Value = serde_json::from_str(&line.doc).unwrap_or_default();
+            let event = stored_event(&doc, &spec);
+            // How one client's repetitions are told apart: nobody else's affair.
+            doc.as_object_mut().map(|doc| doc.remove("client_key"));
+            (line, doc, event)
+        })
+        .collect();
+    let moved = read.iter().any(|(_, _, event)| event.as_ref().is_some_and(changes_partition));
+    let teller = Teller { node_name, spec: &spec, moved };
+    read.into_iter()
+        .map(|(line, event, known)| LogEvent {
+            at: Instant(line.at),
+            // What another release wrote is told by its name.
+            text: known.and_then(|event| teller.sentence(&event)).unwrap_or_else(|| line.kind.replace('_', " ")),
+            event,
+        })
+        .collect()
+}
+
+fn changes_partition(event: &Event) -> bool {
+    matches!(event, Event::JobUpdated { change, .. } | Event::ArrayUpdated { change, .. } if change.partition.is_some())
+}
+
+/// The event as it was; the history keeps no request, so the job's own is put in its place.
+fn stored_event(doc: &Value, spec: &Arc<JobSpec>) -> Option<Event> {
+    if doc["event"] != "job_submitted" {
+        return serde_json::from_value(doc.clone()).ok();
+    }
+    let field = |key: &str| doc.get(key).cloned().unwrap_or_default();
+    Some(Event::JobSubmitted {
+        id: serde_json::from_value(field("id")).ok()?,
+        spec: spec.clone(),
+        limit_secs: serde_json::from_value(field("limit_secs")).ok()?,
+        at: serde_json::from_value(field("at")).ok()?,
+        client_key: None,
+    })
+}
+
+/// Puts events of one job into words.
+struct Teller<'a> {
+    node_name: NodeName<'a>,
+    /// The job's request as it is now.
+    spec: &'a Arc<JobSpec>,
+    /// It went to another partition since it was submitted: to which it was first is not known any more.
+    moved: bool,
+}
+
+impl Teller<'_> {
+    /// None for what never befalls a job. Every event is named here: a new one must get its sentence.
+    fn sentence(&self, event: &Event) -> Option<String> {
+        let node = |id: &NodeId| (self.node_name)(*id);
+        Some(match event {
+            Event::JobSubmitted { spec, .. } => self.submitted(spec),
+            Event::TaskSplit { array, position } => {
+                format!("task {} of array {array} has a record of its own", self.tasks(&std::iter::once(*position).collect()))
+            }
+            Event::JobHeld { mark, .. } | Event::ArrayHeld { mark, .. } => held(mark),
+            Event::JobReleased { owner, .. } | Event::ArrayReleased { owner, .. } => match owner {
+                Some(owner) => format!("hold of {owner} taken off"),
+                None => "released".to_owned(),
+            },
+            Event::JobUpdated { change, .. } | Event::ArrayUpdated { change, .. } => changed(change),
+            Event::JobCancelled { by, text, .. } => with(format!("cancelled by {by}"), text),
+            Event::TasksCancelled { positions, by, .. } => format!("tasks {} cancelled by {by}", self.tasks(positions)),
+            Event::RunPlaced { run, allocation, .. } => self.placed(*run, allocation),
+            Event::RunGo { .. } => "ready on all nodes: told to start".to_owned(),
+            Event::RunStopping { stop, .. } => self.stopping(stop),
+            Event::RunSignalled { signal, .. } => signalled(*signal),
+            Event::RunReported { node: id, phase, .. } => reported(&node(id), phase),
+            Event::StepStarted { step, name, tasks, .. } => format!("step {step}: {name}, {}", count(*tasks, "task")),
+            Event::RunForfeited { node: id, text, .. } => with(format!("{} was given up for this run", node(id)), text),
+            Event::RunEnded { outcome, .. } => ended(outcome),
+            Event::RequeueDropped { stop, .. } => format!("does not go back to the queue: {}", self.stopping(stop)),
+            Event::RunSettled { .. } => "over on all its nodes".to_owned(),
+            Event::RunClosed { .. } => "holds nothing any more".to_owned(),
+            Event::ReasonsGiven { .. }
+            | Event::JobsForgotten { .. }
+            | Event::NodeJoined { .. }
+            | Event::NodeHello { .. }
+            | Event::NodeInventory { .. }
+            | Event::NodeLinkChanged { .. }
+            | Event::NodeObeyed { .. }
+            | Event::NodeDrained { .. }
+            | Event::NodeResumed { .. }
+            | Event::NodeStruck { .. }
+            | Event::NodeStrikesCleared { .. }
+            | Event::NodeRemoved { .. }
+            | Event::TokenMinted { .. }
+            | Event::TokenSpent { .. }
+            | Event::Configured { .. }
+            | Event::Restored { .. }
+            | Event::ControllerStarted { .. }
+            | Event::TimeReached { .. } => return None,
+        })
+    }
+
+    fn submitted(&self, spec: &JobSpec) -> String {
+        let partition = if self.moved { String::new() } else { format!(" to partition {}", spec.partition) };
+        let tasks = spec.array.as_ref().map(|array| format!(" as an array of {}", count(array.len(), "task")));
+        format!("submitted by {}{partition}{}", spec.user.name, tasks.unwrap_or_default())
+    }
+
+    /// Positions in the array as the indices that people know.
+    fn tasks(&self, positions: &RangeSet) -> String {
+        self.spec.array.as_ref().map_or_else(|| positions.to_string(), |array| array.text_of(positions))
+    }
+
+    fn placed(&self, run: RunId, allocation: &Allocation) -> String {
+        let names: Vec<String> = allocation.iter().map(|share| (self.node_name)(share.node)).collect();
+        let milli: u64 = allocation.iter().map(|share| share.gpus.milli()).sum();
+        let cpus: u32 = allocation.iter().map(|share| share.cpus).sum();
+        let mem_bytes: u64 = allocation.iter().map(|share| share.mem_bytes).sum();
+        let mut parts = Vec::new();
+        if milli > 0 {
+            let plural = if milli == 1000 { "" } else { "s" };
+            parts.push(format!("{} GPU{plural}", milli as f64 / 1000.0));
+        }
+        parts.push(count(cpus, "CPU"));
+        if mem_bytes > 0 {
+            parts.push(gmodel::size::exact_size(mem_bytes));
+        }
+        format!("placed on {} ({}), attempt {}", hostlist::compress(names), parts.join(", "), run.attempt)
+    }
+
+    fn stopping(&self, stop: &Stop) -> String {
+        match stop.why {
+            StopWhy::Cancelled => format!("cancelled by {}", stop.by),
+            StopWhy::Requeued => format!("taken back to the queue by {}", stop.by),
+            StopWhy::Preempted => "stopped to make room for another job".to_owned(),
+            StopWhy::Member => "stopped on the other nodes".to_owned(),
+            StopWhy::PrepareTimeout if stop.late.is_empty() => "stopped: not ready in time".to_owned(),
+            StopWhy::PrepareTimeout => {
+                let late = stop.late.iter().map(|id| (self.node_name)(*id));
+                format!("stopped: {} did not get ready in time", hostlist::compress(late))
+            }
+            StopWhy::Fenced => "stopped where it was: its node had been given up".to_owned(),
+            StopWhy::Unknown => format!("stopped by {}", stop.by),
+        }
+    }
+}
+
+fn held(mark: &Mark) -> String {
+    with(format!("held by {}", mark.owner), &mark.reason)
+}
+
+fn changed(change: &JobChange) -> String {
+    let JobChange { limit_secs, nice, name, comment, partition, account, qos, eligible, requeue, max_running } = change;
+    let mut parts = Vec::new();
+    let mut part = |what: &str, value: Option<String>| {
+        if let Some(value) = value {
+            parts.push(format!("{what} changed to {value}"));
+        }
+    };
+    let limit = |secs: Option<u32>| secs.map_or("UNLIMITED".to_owned(), |secs| squeue_time(u64::from(secs)));
+    part("time limit", limit_secs.map(limit));
+    part("nice", nice.map(|nice| nice.to_string()));
+    part("name", name.clone());
+    part("comment", comment.clone());
+    part("partition", partition.clone());
+    part("account", account.clone());
+    part("QOS", qos.clone());
+    part("begin time", eligible.map(|at| at.to_string()));
+    part("requeue", requeue.map(|yes| if yes { "yes" } else { "no" }.to_owned()));
+    part("tasks at once", max_running.map(|most| if most == 0 { "any number".to_owned() } else { most.to_string() }));
+    parts.join(", ")
+}
+
+fn signalled(signal: NumberedSignal) -> String {
+    let name = signal_name(signal.signal).map_or_else(|| signal.signal.to_string(), |name| format!("SIG{name}"));
+    let whom = if signal.batch_only { " to the batch script only" } else { "" };
+    format!("signal {name}{whom}")
+}
+
+fn reported(node: &str, phase: &RunPhase) -> String {
+    match phase {
+        RunPhase::Accepted => format!("{node}: accepted"),
+        RunPhase::Ready => format!("{node}: ready"),
+        RunPhase::Running { .. } => format!("running on {node}"),
+        RunPhase::Ended(end) => with(format!("ended on {node}: {}", end_words(end)), &end.text),
+        // The only word of the end where that was not reported by itself.
+        RunPhase::Clean(end) => format!("{node}: cleaned up ({})", end_words(end)),
+    }
+}
+
+fn end_words(end: &RunEnd) -> String {
+    let cause = match end.cause {
+        EndCause::Exited => return format!("exit {}", end.exit),
+        EndCause::LaunchUser | EndCause::LaunchNode => return "could not be started".to_owned(),
+        EndCause::PrologFailed => return "the prolog failed".to_owned(),
+        EndCause::SupervisorLost => return "its supervisor was lost".to_owned(),
+        EndCause::NodeRebooted => return "the node was rebooted".to_owned(),
+        EndCause::SpoolLost => return "the node knows nothing of it any more".to_owned(),
+        EndCause::TimeLimit => "time limit",
+        EndCause::OutOfMemory => "out of memory",
+        EndCause::Stopped => "stopped",
+        EndCause::FenceBroken => "its device fence was changed",
+        EndCause::Unknown => "a cause that this release does not know",
+    };
+    format!("{cause}, exit {}", end.exit)
+}
+
+fn ended(outcome: &Outcome) -> String {
+    let text = match outcome.requeue {
+        None => with(format!("{}, exit {}", outcome.state, outcome.exit), &outcome.text),
+        Some(at) if outcome.text.is_empty() => format!("requeued, not before {at}: {}", outcome.state),
+        Some(at) => format!("requeued, not before {at}: {}", outcome.text),
+    };
+    let hold = outcome.hold.as_ref().map(|hold| format!("; {}", held(hold)));
+    text + &hold.unwrap_or_default()
+}
+
+fn with(head: String, text: &str) -> String {
+    if text.is_empty() { head } else { format!("{head}: {text}") }
+}
+
+/// `1 task`, `4 tasks`.
+fn count(number: u32, noun: &str) -> String {
+    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+#[path = "job_log_tests.rs"]
+mod tests;
