@@ -26,15 +26,15 @@ impl Person {
     /// The user, who stays until the last borrower is gone.
     pub fn borrow() -> Self {
         loop {
-            let lock = Flock::lock(lock_file(), FlockArg::LockExclusive).map_err(|(_, error)| error).unwrap();
-            if find().is_none() {
-                make();
-            }
-            drop(lock);
+            // While it is held nobody removes them.
             let lock = Flock::lock(lock_file(), FlockArg::LockShared).map_err(|(_, error)| error).unwrap();
-            // Between the two somebody may have removed them.
             if let Some(user) = find() {
                 return Self { name: user.name, uid: user.uid.as_raw(), gid: user.gid.as_raw(), lock: Some(lock) };
+            }
+            drop(lock);
+            let _alone = Flock::lock(lock_file(), FlockArg::LockExclusive).map_err(|(_, error)| error).unwrap();
+            if find().is_none() {
+                make();
             }
         }
     }

@@ -364,19 +364,24 @@ impl Pool {
 
     // ---- ground truth ----
 
-    /// Process id of the supervisor of a run.
+    /// Process id of the supervisor of a run, once it is there.
     #[track_caller]
     pub fn supervisor(&self, node: &str, run: &str) -> i32 {
-        let marker = format!("{}/{node}/spool/runs/{run}", self.dir.display());
         let mut found = None;
         self.wait_until(&format!("gstepd of {run} on {node}"), || {
-            found = pids().find(|pid| {
-                let line = command_line(*pid);
-                line.first().is_some_and(|word| word.ends_with("gstepd")) && line.contains(&marker)
-            });
+            found = self.find_supervisor(node, run);
             found.is_some()
         });
         found.expect("just found")
+    }
+
+    /// Process id of the supervisor of a run, if it lives.
+    pub fn find_supervisor(&self, node: &str, run: &str) -> Option<i32> {
+        let directory = format!("{}/{node}/spool/runs/{run}", self.dir.display());
+        pids().find(|pid| {
+            let line = command_line(*pid);
+            line.first().is_some_and(|word| word.ends_with("gstepd")) && line.contains(&directory)
+        })
     }
 
     /// All processes in cgroups of a run, its supervisor not counted.

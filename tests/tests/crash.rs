@@ -37,6 +37,14 @@ fn dice() -> Dice {
     Dice(seed)
 }
 
+/// How often a test of random moments kills: `GPUPOOL_TEST_ROUNDS`, else so often.
+fn rounds(usual: usize) -> usize {
+    std::env::var("GPUPOOL_TEST_ROUNDS").map_or(usual, |text| text.parse().expect("GPUPOOL_TEST_ROUNDS is a number"))
+}
+
+/// Shell words that note a GPU held by another run's process: the lock lives as long as any process of this one.
+const ONE_OWNER: &str = "exec 9>lock.$CUDA_VISIBLE_DEVICES; flock -n 9 || echo $GSUB_JOB_ID $CUDA_VISIBLE_DEVICES >> owners;";
+
 #[test]
 fn five_hundred_acknowledged_jobs_survive_a_kill_and_running_ones_go_on() {
     let Some(pool) = Pool::up(2, "h100:4") else { return };
@@ -92,9 +100,9 @@ fn five_hundred_acknowledged_jobs_survive_a_kill_and_running_ones_go_on() {
 
 #[test]
 fn nothing_acknowledged_is_missing_after_kills_at_random_moments() {
-    const ROUNDS: usize = 20;
     let Some(pool) = Pool::up(2, "h100:4") else { return };
     let mut dice = dice();
+    let rounds = rounds(20);
     // key -> id acknowledged for it, and how many jobs stand for it.
     let acknowledged: Mutex<BTreeMap<String, (u64, u64)>> = Mutex::default();
     let done = AtomicBool::new(false);
@@ -105,7 +113,7 @@ fn nothing_acknowledged_is_missing_after_kills_at_random_moments() {
         }
         // Also when an assertion fails: or the submitters would go on for ever.
         let _ends = Ends(&done);
-        for round in 0..ROUNDS {
+        for round in 0..rounds {
             std::thread::sleep(Duration::from_millis(5 + dice.roll(150)));
             pool.kill("gpuctld");
             let before = acknowledged.lock().unwrap().clone();
@@ -124,8 +132,8 @@ fn nothing_acknowledged_is_missing_after_kills_at_random_moments() {
         }
     });
     let acknowledged = acknowledged.into_inner().unwrap();
-    println!("{} submissions were acknowledged over {ROUNDS} kills", acknowledged.len());
-    assert!(acknowledged.len() > ROUNDS, "too few submissions to mean anything");
+    println!("{} submissions were acknowledged over {rounds} kills", acknowledged.len());
+    assert!(acknowledged.len() > rounds, "too few submissions to mean anything");
     let mut given = BTreeSet::new();
     for (id, count) in acknowledged.values() {
         for id in *id..id + count {
@@ -253,7 +261,7 @@ fn kill_in_order(order: [&str; 3]) {
     // Each attempt says that it began, looks whether the one before it lives, and ends with the job's own code.
     let script = |body: &str, code: u64| {
         format!(
-            "me=$GSUB_JOB_ID; [ ! -e pid.$me ] || ! kill -0 $(cat pid.$me) 2>/dev/null || echo $me >> overlap\n\
+            "{ONE_OWNER} me=$GSUB_JOB_ID; [ ! -e pid.$me ] || ! kill -0 $(cat pid.$me) 2>/dev/null || echo $me >> overlap\n\
              echo $$ > pid.$me; echo $me-$GSUB_ATTEMPT >> began; {body}; exit {code}"
         )
     };
@@ -299,6 +307,7 @@ fn kill_in_order(order: [&str; 3]) {
     assert_eq!(lines.len(), want.len(), "lost or twice: {lines:?}");
     assert_eq!(lines.into_iter().map(str::to_owned).collect::<BTreeSet<_>>(), want);
     assert_eq!(pool.file("overlap"), "", "two attempts at once");
+    assert_eq!(pool.file("owners"), "", "a GPU with two owners");
     pool.wait_idle("node1");
     pool.check();
 }
@@ -337,7 +346,7 @@ fn kills_of_supervisor_node_controller() {
 fn short_jobs_run_once_each_while_their_node_daemon_is_killed_again_and_again() {
     let Some(pool) = Pool::up(1, "h100:4") else { return };
     let mut dice = dice();
-    let mut request = pool.request("echo $GSUB_JOB_ID-$GSUB_ATTEMPT >> ran; exit 3", None);
+    let mut request = pool.request(&format!("{ONE_OWNER} echo $GSUB_JOB_ID-$GSUB_ATTEMPT >> ran; exit 3"), None);
     request.spec.array = Some("0-39".parse().unwrap());
     request.spec.request.gpus = Some("1".parse().unwrap());
     let first = pool.client().post::<_, Submitted>("/v1/jobs", &request).unwrap().id.0;
@@ -355,7 +364,81 @@ fn short_jobs_run_once_each_while_their_node_daemon_is_killed_again_and_again() 
     let want: BTreeSet<String> = (first..first + 40).map(|id| format!("{id}-1")).collect();
     assert_eq!(ran.lines().count(), 40, "lost or twice: {ran}");
     assert_eq!(ran.lines().map(str::to_owned).collect::<BTreeSet<_>>(), want);
+    assert_eq!(pool.file("owners"), "", "a GPU with two owners");
     pool.wait_idle("node1");
+    pool.check();
+}
+
+#[test]
+fn everything_is_killed_at_random_moments_and_every_job_still_ends_as_it_should() {
+    let Some(pool) = Pool::up(2, "h100:4") else { return };
+    let mut dice = dice();
+    let rounds = rounds(15);
+    pool.reconfigure("gpuctld", "kill_grace_secs = 1");
+    let mut codes = BTreeMap::new();
+    let mut cancelled = BTreeSet::new();
+    let mut bereaved = BTreeSet::new();
+    for round in 0..rounds {
+        for _ in 0..3 {
+            let code = 1 + dice.roll(100);
+            let body = format!(
+                "{ONE_OWNER} echo $GSUB_JOB_ID-$GSUB_ATTEMPT >> began; (setsid sleep 0.{} &); sleep 0.{}; exit {code}",
+                dice.roll(9),
+                dice.roll(9)
+            );
+            let mut request = pool.request(&body, None);
+            request.spec.request.gpus = Some("1".parse().unwrap());
+            let answer: Submitted = pool.client().post("/v1/jobs", &request).unwrap();
+            codes.insert(answer.id.0, code);
+        }
+        if dice.roll(3) == 0 {
+            let ids: Vec<u64> = codes.keys().copied().collect();
+            let id = ids[dice.roll(ids.len() as u64) as usize];
+            // Refused where it is over already.
+            if pool.run("gdel", &[&id.to_string()]).code == 0 {
+                cancelled.insert(id);
+            }
+        }
+        std::thread::sleep(Duration::from_millis(dice.roll(100)));
+        match dice.roll(4) {
+            // A job whose node fails three times is held, so each loses its supervisor once at most.
+            0 => {
+                let running = pool.jobs().into_iter().filter(|job| job.state == Running && !bereaved.contains(&job.id));
+                for job in running.collect::<Vec<_>>() {
+                    if let Some(pid) = pool.find_supervisor(&job.nodelist, &format!("{}-{}", job.id, job.attempts)) {
+                        println!("round {round}: the supervisor of {}-{}", job.id, job.attempts);
+                        bereaved.insert(job.id);
+                        // It may end by itself in this very moment.
+                        let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), Signal::SIGKILL);
+                        break;
+                    }
+                }
+            }
+            n => {
+                let daemon = ["gpuctld", "node1", "node2"][n as usize - 1];
+                println!("round {round}: {daemon}");
+                pool.kill(daemon);
+                std::thread::sleep(Duration::from_millis(dice.roll(100)));
+                pool.start(daemon);
+            }
+        }
+    }
+    pool.wait_until("all are over", || codes.keys().all(|id| pool.job(*id).state.is_final()));
+    for (id, code) in &codes {
+        let job = pool.job(*id);
+        let most = if bereaved.contains(id) { 2 } else { 1 };
+        if cancelled.contains(id) && job.state == Cancelled {
+            continue;
+        }
+        assert_eq!((job.state, job.exit_code.code as u64), (Failed, *code), "{job:?}\n{}", pool.logs());
+        assert!((1..=most).contains(&job.attempts), "{job:?}\n{}", pool.logs());
+        assert!(pool.file("began").lines().any(|line| line == format!("{id}-{}", job.attempts)), "{id} ended and never began");
+    }
+    let began = pool.file("began");
+    assert_eq!(began.lines().collect::<BTreeSet<_>>().len(), began.lines().count(), "something ran twice: {began}");
+    assert_eq!(pool.file("owners"), "", "a GPU with two owners");
+    pool.wait_idle("node1");
+    pool.wait_idle("node2");
     pool.check();
 }
 
@@ -363,13 +446,13 @@ fn short_jobs_run_once_each_while_their_node_daemon_is_killed_again_and_again() 
 fn a_submission_whose_answer_was_lost_makes_one_job_when_asked_again() {
     let Some(pool) = Pool::up(1, "none") else { return };
     let request = pool.request("true", Some("k-1".into()));
-    // The client goes away before it reads.
+    // The client goes away before it has read the answer.
     let body = serde_json::to_vec(&request).unwrap();
     let mut stream = UnixStream::connect(pool.socket()).unwrap();
     write!(stream, "POST /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n", body.len()).unwrap();
     stream.write_all(&body).unwrap();
-    drop(stream);
     pool.wait_until("the first asking has made a job", || pool.jobs().len() == 1);
+    drop(stream);
     let again: Submitted = pool.client().post("/v1/jobs", &request).unwrap();
     assert!(again.repeated);
     assert_eq!(pool.jobs().len(), 1);

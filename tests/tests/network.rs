@@ -4,8 +4,10 @@ use gmodel::JobState::{Completed, Failed, Pending, Running};
 use gpupool_tests::pool::{Pool, is_alive, say};
 use nix::sys::signal::Signal;
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Bytes that are no request of anybody: noise, heads without an end, lengths that lie.
@@ -183,6 +185,83 @@ fn a_lost_nodes_jobs_run_elsewhere_once_and_its_old_runs_die_before_its_gpus_are
     assert_eq!(pool.wait_state_through(pinned, Failed).exit_code.code, 8);
     assert_eq!(pool.file("pinned"), "1 node1\n2 node1\n");
     assert_eq!(pool.job(moving).exit_code.code, 8, "the old run's end changed the record");
+    pool.check();
+}
+
+/// A wire between a node and the controller that can be cut: what is sent then arrives nowhere, and nobody is told.
+struct Wire {
+    address: String,
+    cut: Arc<AtomicBool>,
+}
+
+impl Wire {
+    fn to(controller: String) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let cut = Arc::new(AtomicBool::new(false));
+        let seen = cut.clone();
+        std::thread::spawn(move || {
+            for near in listener.incoming().flatten() {
+                let Ok(far) = TcpStream::connect(&controller) else { continue };
+                for (from, to) in [(near.try_clone().unwrap(), far.try_clone().unwrap()), (far, near)] {
+                    let seen = seen.clone();
+                    std::thread::spawn(move || carry(from, to, &seen));
+                }
+            }
+        });
+        Self { address, cut }
+    }
+
+    fn cut(&self, cut: bool) {
+        self.cut.store(cut, Ordering::SeqCst);
+    }
+}
+
+/// Bytes that were under way when the wire was cut are lost, and so is their connection: no byte may be missing in it.
+fn carry(mut from: TcpStream, mut to: TcpStream, cut: &AtomicBool) {
+    let mut bytes = [0; 16 << 10];
+    while let Ok(count @ 1..) = from.read(&mut bytes) {
+        while cut.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        if to.write_all(&bytes[..count]).is_err() {
+            break;
+        }
+    }
+    let _ = to.shutdown(std::net::Shutdown::Both);
+    let _ = from.shutdown(std::net::Shutdown::Both);
+}
+
+#[test]
+fn behind_a_cut_wire_a_node_goes_on_and_gives_up_its_run_when_it_was_moved() {
+    let Some(pool) = Pool::up(2, "h100:1") else { return };
+    pool.reconfigure("gpuctld", "node_timeout_secs = 1\nkill_grace_secs = 1");
+    let wire = Wire::to(pool.controller());
+    let config = std::fs::read_to_string(pool.config("node1")).unwrap();
+    std::fs::write(pool.config("node1"), config.replace(&pool.controller(), &wire.address)).unwrap();
+    pool.kill("node1");
+    pool.start("node1");
+    pool.wait_idle("node1");
+    pool.wait_idle("node2");
+    let script = "echo $$ > pid.$GSUB_ATTEMPT; echo \"$GSUB_ATTEMPT $GSUB_NODELIST\" >> runs; while [ ! -e go ]; do sleep 0.05; done; exit 8";
+    let id = pool.gsub(&["--gpus", "1", "--wrap", script]);
+    let old: i32 = pool.wait_file("pid.1").trim().parse().unwrap();
+    assert_eq!(pool.job(id).nodelist, "node1");
+    wire.cut(true);
+    // Both daemons live, both see silence; the job is started again elsewhere.
+    pool.wait_file("pid.2");
+    assert_eq!(pool.file("runs"), "1 node1\n2 node2\n");
+    assert!(is_alive(old), "the node ended its job because of a silent controller");
+    let waits = pool.gsub(&["--gpus", "1", "--wrap", "kill -0 $(cat pid.1) 2>/dev/null && echo alive > next || echo gone > next"]);
+    assert_eq!(pool.job(waits).state, Pending);
+    wire.cut(false);
+    pool.wait_state(waits, Completed);
+    assert_eq!(pool.file("next"), "gone\n");
+    assert!(!is_alive(old));
+    pool.write("go", "");
+    let job = pool.wait_state(id, Failed);
+    assert_eq!((job.exit_code.code, job.attempts), (8, 2));
+    pool.wait_idle("node1");
     pool.check();
 }
 
