@@ -76,6 +76,9 @@ struct Pass<'a> {
     refused: BTreeMap<ShapeKey<'a>, Reason>,
     /// A job of the partition waits for resources already: those after it wait for their turn too.
     has_first: Vec<bool>,
+    /// Way of serving and node of the array task just started: the node it filled further is the best for
+    /// the next task too, as long as that fits.
+    again: Option<(usize, usize)>,
     /// What was started in this pass, with its end: who waits may be waiting for one of these.
     started: Vec<RunningShare>,
     probes_left: u64,
@@ -107,6 +110,7 @@ impl<'a> Pass<'a> {
             reserved: snapshot.config.partitions.iter().map(|_| None).collect(),
             refused: BTreeMap::new(),
             has_first: vec![false; snapshot.config.partitions.len()],
+            again: None,
             started: Vec::new(),
             probes_left: budget.node_probes,
             starts_left: budget.starts,
@@ -136,6 +140,7 @@ impl<'a> Pass<'a> {
             Ok(candidates) => candidates,
             Err(reason) => return Some(reason),
         };
+        self.again = None;
         let reason = match &job.positions {
             None => self.start_one(job, job.id, partition, &candidates, &demands).err(),
             Some(positions) => {
@@ -186,8 +191,15 @@ impl<'a> Pass<'a> {
             Some(r) if r.nodes.contains(&node.id) => ends.is_some_and(|end| end <= r.at),
             _ => true,
         };
-        for demand in demands {
-            let fit = fit(&self.nodes, candidates, demand, job, &mut self.probes_left, |node| {
+        let again = self.again.take();
+        let from = again.map_or(0, |(way, _)| way);
+        for (way, demand) in demands.iter().enumerate().skip(from) {
+            let same = again.filter(|(before, at)| {
+                *before == way && demand.nodes.len() == 1 && demand.nodes[0].may_fit(&self.nodes[*at])
+            });
+            let near = same.map(|(_, at)| [at]);
+            let pool = near.as_ref().map_or(candidates, |at| &at[..]);
+            let fit = fit(&self.nodes, pool, demand, job, &mut self.probes_left, |node| {
                 node.unavailable.is_none() && self.reserved.iter().all(|r| open(node, r))
             });
             if let Some(allocation) = fit {
@@ -195,6 +207,7 @@ impl<'a> Pass<'a> {
                     // Snapshots list their nodes by id.
                     if let Ok(at) = self.nodes.binary_search_by_key(&share.node, |node| node.id) {
                         self.nodes[at].take(share);
+                        self.again = Some((way, at));
                     }
                     // Its number does not matter here: the run does not exist yet.
                     let run = RunId { job: id, attempt: 0 };

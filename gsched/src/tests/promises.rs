@@ -186,6 +186,19 @@ proptest! {
     }
 
     #[test]
+    fn an_array_is_placed_as_separate_jobs_would_be(snapshot in cluster(), tasks in 1u32..12) {
+        let mut array = Snapshot { pending: snapshot.pending[..1].to_vec(), ..snapshot };
+        let mut jobs = array.clone();
+        let one = array.pending[0].clone();
+        array.pending[0].positions = Some(gmodel::array_spec::RangeSet::first_n(tasks));
+        jobs.pending = (0..u64::from(tasks))
+            .map(|at| crate::PendingJob { id: JobId(one.id.0 + at), positions: None, ..one.clone() })
+            .collect();
+        let budget = WorkBudget::default();
+        prop_assert_eq!(plan(&array, budget).starts, plan(&jobs, budget).starts);
+    }
+
+    #[test]
     fn nothing_waits_that_fits_when_nothing_is_ahead(snapshot in cluster()) {
         let alone = Snapshot { pending: snapshot.pending[..1].to_vec(), ..snapshot };
         let planned = plan(&alone, WorkBudget::default());
