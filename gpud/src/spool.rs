@@ -16,8 +16,7 @@ use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// A sector each, so that a torn write spoils one.
 const SLOT_BYTES: usize = 512;
@@ -28,9 +27,13 @@ pub const MIN_FREE_BYTES: u64 = 64 << 20;
 const LOG_MAX_BYTES: u64 = 1 << 20;
 const LOG_READ_BYTES: u64 = 64 << 10;
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
-/// Logs of forgotten runs that are kept, and how often the older ones are removed, in runs.
-const OLD_LOGS: usize = 2000;
-const PRUNE_EVERY: u64 = 256;
+/// Logs of forgotten runs that are kept: so many, so much, so long.
+const OLD_LOGS: usize = 10_000;
+const OLD_LOGS_BYTES: u64 = 256 << 20;
+const OLD_LOG_AGE: Duration = Duration::from_secs(14 * 86_400);
+/// The others are removed after so many runs, or when one ends so long after the last time.
+const PRUNE_RUNS: u32 = 1000;
+const PRUNE_AFTER: Duration = Duration::from_secs(3600);
 /// A record file is never larger; a larger one is somebody's mistake.
 const RECORD_MAX_BYTES: u64 = 16 << 20;
 
@@ -40,8 +43,8 @@ pub struct Spool {
     dir: PathBuf,
     fence: Mutex<FenceFile>,
     life: NodeLife,
-    /// Runs forgotten since the start, for pruning their logs now and then.
-    forgotten: AtomicU64,
+    /// Runs forgotten since old logs were last removed, and when that was.
+    forgotten: Mutex<(u32, Instant)>,
     /// Held for the lock.
     _lock: nix::fcntl::Flock<File>,
 }
@@ -70,10 +73,10 @@ impl Spool {
         }
         let lock = lock(&dir.join("lock"))?;
         let fence = Mutex::new(FenceFile::open(&dir.join("fence"))?);
-        let forgotten = AtomicU64::new(0);
+        let forgotten = Mutex::new((0, Instant::now()));
         let mut spool = Self { dir: dir.to_owned(), fence, life: NodeLife::default(), forgotten, _lock: lock };
         spool.begin_life(now)?;
-        spool.prune_logs();
+        spool.prune_logs(OLD_LOGS, OLD_LOGS_BYTES);
         Ok(spool)
     }
 
@@ -157,14 +160,14 @@ impl Spool {
         mark(&self.run_dir(run).join("clean"))
     }
 
-    /// Removes all files of a clean run but its log, which stays for `gq --log` among the newest [`OLD_LOGS`].
+    /// Removes all files of a clean run but its log, which stays for `gq --log` among the newest.
     pub fn forget(&self, run: RunId) -> Result<()> {
         match fs::rename(self.run_dir(run).join("log"), self.old_log(run)) {
             Err(e) if e.kind() != ErrorKind::NotFound => tracing::warn!(%run, "keeping the log: {e}"),
             _ => {}
         }
-        if self.forgotten.fetch_add(1, Ordering::Relaxed) % PRUNE_EVERY == PRUNE_EVERY - 1 {
-            self.prune_logs();
+        if self.old_logs_are_due() {
+            self.prune_logs(OLD_LOGS, OLD_LOGS_BYTES);
         }
         for dir in [self.marks_dir(run), self.private_dir(run)] {
             remove_dir(&dir)?;
@@ -264,15 +267,34 @@ impl Spool {
         self.dir.join("logs").join(run.to_string())
     }
 
-    /// Leaves the newest logs of forgotten runs. What cannot be removed stays; it is looked at again.
-    fn prune_logs(&self) {
+    /// Counts a forgotten run.
+    fn old_logs_are_due(&self) -> bool {
+        let mut since = self.forgotten.lock().expect("no holder panics");
+        since.0 += 1;
+        let due = since.0 >= PRUNE_RUNS || since.1.elapsed() >= PRUNE_AFTER;
+        if due {
+            *since = (0, Instant::now());
+        }
+        due
+    }
+
+    /// Leaves the newest logs of forgotten runs, none of them too old. What cannot be removed is looked at again.
+    fn prune_logs(&self, most: usize, most_bytes: u64) {
         let Ok(entries) = fs::read_dir(self.dir.join("logs")) else { return };
-        let dated = entries.flatten().filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path())));
+        let dated = entries.flatten().filter_map(|entry| {
+            let meta = entry.metadata().ok()?;
+            Some((meta.modified().ok()?, meta.len(), entry.path()))
+        });
         let mut logs: Vec<_> = dated.collect();
-        logs.sort();
-        let surplus = logs.len().saturating_sub(OLD_LOGS);
-        for (_, path) in logs.into_iter().take(surplus) {
-            let _ = fs::remove_file(path);
+        logs.sort_by(|a, b| b.cmp(a)); // the newest first
+        let now = SystemTime::now();
+        let mut bytes = 0;
+        for (at, (written, size, path)) in logs.into_iter().enumerate() {
+            bytes += size;
+            let old = now.duration_since(written).is_ok_and(|age| age > OLD_LOG_AGE);
+            if old || at >= most || bytes > most_bytes {
+                let _ = fs::remove_file(path);
+            }
         }
     }
 
@@ -571,11 +593,37 @@ mod tests {
         spool.log(run("1-1"), NOW, "accepted");
         spool.forget(run("1-1")).unwrap();
         assert_eq!(spool.read_log(run("1-1")).unwrap(), "1970-01-01T00:00:01Z accepted\n");
-        for n in 0..OLD_LOGS {
-            fs::write(scratch.0.join(format!("logs/{}-1", n + 2)), "x").unwrap();
+        spool.prune_logs(OLD_LOGS, OLD_LOGS_BYTES);
+        assert!(spool.read_log(run("1-1")).is_ok());
+        let written = |id: &str, days_ago: u64| {
+            let file = File::create(scratch.0.join("logs").join(id)).unwrap();
+            (&file).write_all(&[b'x'; 100]).unwrap();
+            file.set_modified(SystemTime::now() - Duration::from_secs(days_ago * 86_400)).unwrap();
+        };
+        let left = || {
+            let names = fs::read_dir(scratch.0.join("logs")).unwrap();
+            let mut names: Vec<_> = names.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+            names.sort();
+            names
+        };
+        for (id, days_ago) in [("1-1", 15), ("2-1", 13), ("3-1", 3), ("4-1", 2), ("5-1", 1)] {
+            written(id, days_ago);
         }
-        spool.prune_logs();
-        assert!(spool.read_log(run("1-1")).is_err());
-        assert_eq!(fs::read_dir(scratch.0.join("logs")).unwrap().count(), OLD_LOGS);
+        spool.prune_logs(OLD_LOGS, OLD_LOGS_BYTES);
+        assert_eq!(left(), ["2-1", "3-1", "4-1", "5-1"], "too old");
+        spool.prune_logs(3, OLD_LOGS_BYTES);
+        assert_eq!(left(), ["3-1", "4-1", "5-1"], "too many");
+        spool.prune_logs(3, 250);
+        assert_eq!(left(), ["4-1", "5-1"], "too much");
+    }
+
+    #[test]
+    fn old_logs_are_looked_at_now_and_then() {
+        let scratch = Scratch::new("due");
+        let spool = Spool::open(&scratch.0, NOW).unwrap();
+        let due = (0..2 * PRUNE_RUNS).filter(|_| spool.old_logs_are_due()).count();
+        assert_eq!(due, 2);
+        spool.forgotten.lock().unwrap().1 = Instant::now().checked_sub(PRUNE_AFTER).unwrap();
+        assert!(spool.old_logs_are_due() && !spool.old_logs_are_due());
     }
 }
