@@ -46,6 +46,8 @@ pub struct Config {
     pub fence_audit_secs: u32,
     /// `NAME=value` for every job of this node.
     pub environment: Vec<String>,
+    /// PAM service whose session each run opens; empty for none.
+    pub pam_service: String,
     pub devices: DevicePolicy,
 }
 
@@ -88,10 +90,10 @@ pub struct DevicePolicy {
 #[error("{0}")]
 pub struct ConfigError(pub String);
 
-const KEYS: [&str; 18] = [
+const KEYS: [&str; 19] = [
     "controller", "state_dir", "spool_dir", "run_dir", "name", "features", "isolation", "cgroup_tag", "nvml_lib",
     "dev_dir", "gpus", "cpus", "mem_bytes", "pids_max", "gstepd", "fence_audit_secs",
-    "environment", "devices",
+    "environment", "pam_service", "devices",
 ];
 const DEVICE_KEYS: [&str; 2] = ["default", "deny_extra"];
 
@@ -167,6 +169,7 @@ impl File<'_> {
             gstepd: self.string("gstepd").map_or_else(beside_ourselves, PathBuf::from),
             fence_audit_secs: self.number("fence_audit_secs", 86_400).map_or(30, |n| n as u32),
             environment: self.environment(),
+            pam_service: self.pam_service(),
             devices: self.devices(),
         }
     }
@@ -246,6 +249,16 @@ impl File<'_> {
             self.complain("environment", &format!("{bad:?} is not NAME=value"));
         }
         lines
+    }
+
+    /// It becomes the name of a file in /etc/pam.d.
+    fn pam_service(&mut self) -> String {
+        let name = self.string("pam_service").unwrap_or_default();
+        if !name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-')) {
+            let text = format!("{name:?} is not the name of a PAM service: letters, digits, - and _, as in /etc/pam.d");
+            self.complain("pam_service", &text);
+        }
+        name
     }
 
     fn devices(&mut self) -> DevicePolicy {
@@ -345,6 +358,17 @@ gpud.toml:2:8: cpus: a whole number from 1 to 4294967295 is needed, not -3
     #[test]
     fn broken_toml_names_its_line() {
         assert!(errors("controller = \"ctl:1\"\nname = \n").starts_with("gpud.toml:2:"));
+    }
+
+    #[test]
+    fn a_pam_service_is_a_name_and_no_path() {
+        let config = |line: &str| Config::parse(&format!("controller = \"c:1\"\n{line}"), "f");
+        assert_eq!(config("").unwrap().pam_service, "");
+        assert_eq!(config("pam_service = \"gpupool-job_1\"\n").unwrap().pam_service, "gpupool-job_1");
+        for bad in ["../su", "a b", "x\\u0000"] {
+            let text = config(&format!("pam_service = \"{bad}\"\n")).unwrap_err().to_string();
+            assert!(text.contains("f:2:15: pam_service: ") && text.contains("/etc/pam.d"), "{text}");
+        }
     }
 
     #[test]

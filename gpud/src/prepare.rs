@@ -190,7 +190,7 @@ fn setup(site: &Site, run: RunId, user: &User, gpus: &[GpuFacts]) -> Setup {
         gpus: gpus.iter().map(gpu).collect(),
         private_tmp: String::new(),
         private_shm: String::new(),
-        pam_service: String::new(),
+        pam_service: site.config.pam_service.clone(),
         restrict_root: user.uid == 0 && site.cgroups.is_some(),
         environment: node_environment(site),
     }

@@ -273,3 +273,16 @@ async fn the_controller_may_read_what_the_node_did() {
     }
     assert!(ctl.logs[&10].1.contains("no record of run 99-1"));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_supervisor_is_told_the_pam_service() {
+    let mut ctl = Controller::start().await;
+    let node = Node::start(&ctl, "pam_service = \"gpupool-is-not-there\"").await;
+    ctl.wait_hello().await;
+    let run = run_id("17-1");
+    ctl.desire(1, vec![node.order(run, "true")], vec![want(run, Want::Run)]);
+    ctl.wait_clean(run).await; // started or refused by the machine's own "other" service
+    let setup = fs::read(node.run_dir(run).join("setup.json")).unwrap();
+    let setup: gmodel::supervise::Setup = serde_json::from_slice(&setup).unwrap();
+    assert_eq!(setup.pam_service, "gpupool-is-not-there");
+}
