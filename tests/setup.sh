@@ -47,7 +47,7 @@ for_demo() {
 }
 
 install_missing() {
-    [ ${#missing_packages[@]} -gt 0 ] || return 0
+    [ ${#missing_packages[@]} -gt 0 ] || { say "nothing to install"; return 0; }
     command -v apt-get >/dev/null 2>&1 || fail "install ${missing_packages[*]} (their names on Debian) and come again"
     [ "$(id -u)" = 0 ] || fail "as root: apt-get install ${missing_packages[*]}; then come again"
     say "installing ${missing_packages[*]} with apt-get (a minute)"
