@@ -206,7 +206,7 @@ pub const OPTIONS: &[OptionSpec] = &[
     option("mincpus", Required("COUNT"), Later, "CPUs a node must give at least"),
     option("network", Required("SPEC"), Never("no switch is configured for a job. Leave it out"), "Settings of the interconnect").env("SBATCH_NETWORK"),
     option("nice", Optional("NUMBER"), Done, "Lower the job's priority by this much, 100 without a number"),
-    option("no-kill", Optional("off"), Later, "Go on when a node of the job fails").short('k').env("SBATCH_NO_KILL"),
+    option("no-kill", Optional("off"), Done, "Go on when a node of the job fails").short('k').env("SBATCH_NO_KILL"),
     option("no-requeue", Flag, Done, "Never start the job a second time").env("SBATCH_NO_REQUEUE"),
     option("nodefile", Required("FILE"), Later, "Nodes to run on, from a file").short('F'),
     option("nodelist", Required("NODES"), Done, "Nodes the job must have: node[01-03,7]").short('w'),
@@ -228,7 +228,7 @@ pub const OPTIONS: &[OptionSpec] = &[
     option("profile", Required("LIST"), Later, "Record the job's use of resources over time").env("SBATCH_PROFILE"),
     option("propagate", Optional("LIST"), Later, "Resource limits that go with the job"),
     option("qos", Required("NAME"), Done, "Quality of service").short('q').env("SBATCH_QOS"),
-    option("quiet", Flag, Later, "Print errors only").short('Q'),
+    option("quiet", Flag, Done, "Print no notes, only errors").short('Q'),
     option("reboot", Flag, Never("gpud never restarts a machine for a job. Ask an administrator"), "Restart the nodes before the job"),
     option("requeue", Optional("MODE"), Done, "Start the job again after a node failed, with the same id").env("SBATCH_REQUEUE"),
     option("reservation", Required("NAME"), Later, "Run inside a reservation").env("SBATCH_RESERVATION"),
@@ -254,7 +254,7 @@ pub const OPTIONS: &[OptionSpec] = &[
     option("uid", Required("USER"), Never(OWN_UID), "User the job belongs to"),
     option("usage", Flag, SameAs("help"), "As --help"),
     option("use-min-nodes", Flag, Later, "Prefer the least number of nodes").env("SBATCH_USE_MIN_NODES"),
-    option("verbose", Flag, Later, "Say more").short('v').env("SBATCH_DEBUG"),
+    option("verbose", Flag, Done, "Say on stderr where each option was taken from").short('v').env("SBATCH_DEBUG"),
     option("version", Flag, Done, "Show the version").short('V'),
     option("wait", Flag, Done, "Wait for the job's end and exit with its code").short('W').env("SBATCH_WAIT"),
     option("wait-all-nodes", Required("0|1"), Never("a job always begins when all its nodes are ready. Leave it out"), "Begin when all nodes are ready").env("SBATCH_WAIT_ALL_NODES"),
@@ -400,7 +400,7 @@ mod tests {
             .filter(|o| o.status == OptionStatus::Done)
             .map(|o| o.name)
             .collect();
-        expect!["account array begin chdir comment constraint cpus-per-gpu cpus-per-task dry-run error exclude exclusive export gpu-mem gpus gpus-per-node gpus-per-task gres help hold input job-name mail-type mail-user mem mem-per-cpu mem-per-gpu nice no-requeue nodelist nodes ntasks ntasks-per-node open-mode output parsable partition qos requeue signal tag time version wait wrap"].assert_eq(&done.join(" "));
+        expect!["account array begin chdir comment constraint cpus-per-gpu cpus-per-task dry-run error exclude exclusive export gpu-mem gpus gpus-per-node gpus-per-task gres help hold input job-name mail-type mail-user mem mem-per-cpu mem-per-gpu nice no-kill no-requeue nodelist nodes ntasks ntasks-per-node open-mode output parsable partition qos quiet requeue signal tag time verbose version wait wrap"].assert_eq(&done.join(" "));
     }
 
     #[test]

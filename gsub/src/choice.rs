@@ -3,16 +3,17 @@
 //! Options that say the same thing in different ways rival each other: `--mem` on the command line puts
 //! `--mem-per-cpu` of the script aside.
 
-use crate::option_words::Given;
+use crate::option_words::{Given, Origin};
 use gcli::Failure;
 use gmodel::option_table::OptionStatus;
 use std::collections::BTreeMap;
 
 /// Options of which one counts, and whether two of one origin are an error rather than the last one's win.
-const RIVALS: [(&[&str], bool); 3] = [
+const RIVALS: [(&[&str], bool); 4] = [
     (&["mem", "mem-per-cpu", "mem-per-gpu"], true),
     (&["gpus", "gpus-per-node", "gpus-per-task", "gres"], true),
     (&["requeue", "no-requeue"], false),
+    (&["quiet", "verbose"], false),
 ];
 
 /// Options that may be given several times.
@@ -52,6 +53,25 @@ impl Choices {
         Ok(Self(chosen))
     }
 
+    /// What counts, by where it was given: the command line first, then variables, then the script's lines.
+    pub(crate) fn by_origin(&self) -> Vec<(&Origin, Vec<&Given>)> {
+        let mut origins: Vec<(&Origin, Vec<&Given>)> = Vec::new();
+        let mut sorted: Vec<&Given> = self.0.iter().collect();
+        sorted.sort_by_key(|given| (std::cmp::Reverse(given.origin.rank()), &given.origin));
+        for given in sorted {
+            match origins.iter_mut().find(|(origin, _)| **origin == given.origin) {
+                Some((_, all)) => all.push(given),
+                None => origins.push((&given.origin, vec![given])),
+            }
+        }
+        origins
+    }
+
+    /// Whether a flag counts, without taking it.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.0.iter().any(|given| given.option.name == name)
+    }
+
     /// Takes the last of an option.
     pub(crate) fn take(&mut self, name: &str) -> Option<Given> {
         self.take_all(name).pop()
@@ -85,7 +105,7 @@ fn topic(name: &'static str) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::option_words::{Origin, read};
+    use crate::option_words::read;
 
     fn given(origin: &Origin, text: &str) -> Vec<Given> {
         let words: Vec<String> = text.split(' ').filter(|word| !word.is_empty()).map(str::to_owned).collect();

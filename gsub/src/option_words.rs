@@ -235,7 +235,7 @@ mod tests {
     #[test]
     fn a_script_may_ask_for_what_comes_later() {
         let origin = Origin::Script { script: "job.sh".into(), line_no: 3 };
-        let (given, _) = read(&words("--dependency=afterok:1 --quiet"), &origin).unwrap();
+        let (given, _) = read(&words("--dependency=afterok:1 --contiguous"), &origin).unwrap();
         assert_eq!(given.len(), 2);
         let refused = read(&words("--uid bob"), &origin).unwrap_err();
         assert!(refused.exit == FAILED && refused.text.starts_with("job.sh: line 3: --uid has no meaning"), "{}", refused.text);

@@ -59,13 +59,16 @@ pub(crate) fn build(choices: &mut Choices, work: &Work, submitter: &Submitter) -
         time_limit_secs: parsed(choices.take("time"), TimeLimit::parse)?.map(limit_secs),
         nice: nice(choices.take("nice"))?,
         requeue: requeue(choices)?,
+        no_kill: no_kill(choices.take("no-kill"))?,
         request: request(choices)?,
         ..JobSpec::default()
     };
     spec.begin = parsed(choices.take("begin"), |text| local_time::read(text, submitter.now))?;
     spec.launch = launch(choices, work, submitter)?;
     spec.later = choices.take_later().iter().map(|given| (given.option.name.to_owned(), given.text().to_owned())).collect::<BTreeMap<_, _>>();
-    choices.take("parsable");
+    for of_the_command in ["parsable", "quiet", "verbose"] {
+        choices.take(of_the_command);
+    }
     let export = parsed(choices.take("export"), Export::parse)?.unwrap_or_else(Export::all);
     Ok(Submission { spec, export, wait: choices.take_flag("wait"), dry_run: choices.take_flag("dry-run") })
 }
@@ -114,6 +117,16 @@ fn requeue(choices: &mut Choices) -> Result<Option<bool>, Failure> {
         // As a variable it may have any value: that it is set is what counts.
         Some(given) if given.value.is_none() || given.origin.rank() == 1 => Ok(Some(true)),
         Some(given) => Err(given.fail(format_args!("there is no mode {:?} here. Write --requeue alone", given.text()))),
+    }
+}
+
+fn no_kill(given: Option<Given>) -> Result<bool, Failure> {
+    match given {
+        None => Ok(false),
+        Some(given) if given.text() == "off" => Ok(false),
+        // As a variable it may have any other value: that it is set is what counts.
+        Some(given) if given.value.is_none() || given.origin.rank() == 1 => Ok(true),
+        Some(given) => Err(given.fail(format_args!("{:?} is not known here. Write --no-kill, or --no-kill=off", given.text()))),
     }
 }
 
@@ -298,7 +311,7 @@ mod tests {
         let plain = show(&submission(&["--hold"]).unwrap());
         for option in OPTIONS.iter().filter(|option| option.status == OptionStatus::Done) {
             // Read before there is a submission, or without effect on it by definition.
-            if ["help", "version", "wrap", "parsable", "hold"].contains(&option.name) {
+            if ["help", "version", "wrap", "parsable", "quiet", "verbose", "hold"].contains(&option.name) {
                 continue;
             }
             let word = match option.value {

@@ -4,6 +4,7 @@
 
 use crate::choice::Choices;
 use crate::environment;
+use crate::notes::Notes;
 use crate::option_words::{Given, Origin, Rest, read, read_environment};
 use crate::resource_limits;
 use crate::script::Work;
@@ -102,19 +103,21 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     }
     let work = work(&mut given, rest)?;
     let variables = read_environment(|name| std::env::var(name).ok())?;
-    let in_script = script_options(&work)?;
-    note_later(variables.iter().chain(&in_script));
+    let mut notes = Notes::new(has(&given, "quiet"));
+    let in_script = script_options(&work, &mut notes)?;
+    note_later(variables.iter().chain(&in_script), &mut notes);
     let mut choices = Choices::of(in_script.into_iter().chain(variables).chain(given))?;
+    notes.decide(&choices);
     let submission = build(&mut choices, &work, &submitter()?)?;
     assert!(choices.left().is_empty(), "options nobody acts on: {:?}", choices.left());
     let mut client = gcli::connect("gsub")?;
-    let request = request(&submission, &work)?;
+    let request = request(&submission, &work, &mut notes)?;
     if submission.dry_run {
-        return dry_run(&mut client, &request);
+        return dry_run(&mut client, &request, &mut notes);
     }
     let submitted: Submitted = client.post_repeatable("/v1/jobs", &request)?;
     for note in &submitted.notes {
-        say(note);
+        notes.say(note);
     }
     let mut out = std::io::stdout();
     writeln!(out, "{}", submitted.id)?;
@@ -134,10 +137,6 @@ fn words_as_text(words: impl IntoIterator<Item = OsString>) -> Result<Vec<String
 
 fn has(given: &[Given], name: &str) -> bool {
     given.iter().any(|given| given.option.name == name)
-}
-
-fn say(text: &str) {
-    let _ = writeln!(std::io::stderr(), "gsub: {text}");
 }
 
 /// What is to be run. Takes `--wrap` out of the options.
@@ -162,7 +161,7 @@ fn work(given: &mut Vec<Given>, rest: Rest) -> Result<Work, Failure> {
 }
 
 /// Options in a script's head.
-fn script_options(work: &Work) -> Result<Vec<Given>, Failure> {
+fn script_options(work: &Work, notes: &mut Notes) -> Result<Vec<Given>, Failure> {
     // A command has no lines, and those of --wrap are the command's.
     if work.script.is_empty() || work.shown == "--wrap" {
         return Ok(Vec::new());
@@ -170,7 +169,7 @@ fn script_options(work: &Work) -> Result<Vec<Given>, Failure> {
     let script = work.script.as_bytes();
     let lines = read_directives(script).map_err(|error| Failure::new(format_args!("{}: {error}", work.shown)))?;
     for line_no in misplaced_directives(script) {
-        say(&format!("{}: line {line_no} looks like an option and is none: options begin a line, before the first command", work.shown));
+        notes.say(&format!("{}: line {line_no} looks like an option and is none: options begin a line, before the first command", work.shown));
     }
     let mut given = Vec::new();
     for line in lines {
@@ -188,9 +187,9 @@ fn script_options(work: &Work) -> Result<Vec<Given>, Failure> {
     Ok(given)
 }
 
-fn note_later<'g>(given: impl Iterator<Item = &'g Given>) {
+fn note_later<'g>(given: impl Iterator<Item = &'g Given>, notes: &mut Notes) {
     for given in given.filter(|given| given.option.status == OptionStatus::Later) {
-        say(&format!("{}--{} is not acted on yet; it is stored with the job", given.origin, given.option.name));
+        notes.say(&format!("{}--{} is not acted on yet; it is stored with the job", given.origin, given.option.name));
     }
 }
 
@@ -222,10 +221,10 @@ fn umask() -> u32 {
     mask.bits()
 }
 
-fn request(submission: &Submission, work: &Work) -> Result<SubmitRequest, Failure> {
+fn request(submission: &Submission, work: &Work, notes: &mut Notes) -> Result<SubmitRequest, Failure> {
     let (variables, unreadable) = submission.export.select(std::env::vars_os());
     for name in unreadable {
-        say(&format!("the variable {name} is not UTF-8, so the job does not get it"));
+        notes.say(&format!("the variable {name} is not UTF-8, so the job does not get it"));
     }
     environment::check_size(&variables).map_err(Failure::new)?;
     Ok(SubmitRequest {
@@ -244,10 +243,10 @@ fn client_key() -> Result<String, Failure> {
     Ok(key.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-fn dry_run(client: &mut Client, request: &SubmitRequest) -> Outcome {
+fn dry_run(client: &mut Client, request: &SubmitRequest, notes: &mut Notes) -> Outcome {
     let answer: DryRun = client.post_repeatable("/v1/jobs/dry-run", request)?;
     for note in &answer.notes {
-        say(note);
+        notes.say(note);
     }
     let text = match (&answer.text, answer.nodelist.is_empty(), answer.start) {
         (text, ..) if !text.is_empty() => text.clone(),

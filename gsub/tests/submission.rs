@@ -101,14 +101,14 @@ fn the_environment_goes_as_export_says() {
 
 #[test]
 fn options_of_later_releases_are_stored_from_a_script_and_refused_on_the_command_line() {
-    let (controller, text) = submit("#SBATCH --dependency=afterok:1 --quiet", &["job.sh"], &[]);
+    let (controller, text) = submit("#SBATCH --dependency=afterok:1 --contiguous", &["job.sh"], &[]);
     expect![[r#"
         17
         stderr: gsub: job.sh: line 2: --dependency is not acted on yet; it is stored with the job
-        stderr: gsub: job.sh: line 2: --quiet is not acted on yet; it is stored with the job
+        stderr: gsub: job.sh: line 2: --contiguous is not acted on yet; it is stored with the job
         stderr: gsub: no time limit was asked for; it is 1-00:00:00
     "#]].assert_eq(&text);
-    assert_eq!(sent(&controller)["spec"]["later"], serde_json::json!({"dependency": "afterok:1", "quiet": ""}));
+    assert_eq!(sent(&controller)["spec"]["later"], serde_json::json!({"dependency": "afterok:1", "contiguous": ""}));
     check("", &["--dependency=afterok:1", "job.sh"], &[], expect![[r#"
         stderr: gsub: --dependency is not acted on yet. In a #SBATCH line it is stored with the job; on the command line leave it out
         exit: Some(2)
@@ -119,6 +119,58 @@ fn options_of_later_releases_are_stored_from_a_script_and_refused_on_the_command
     "#]]);
     check("", &["job.sh"], &[("SBATCH_CLUSTERS", "a")], expect![[r#"
         stderr: gsub: SBATCH_CLUSTERS: --clusters has no meaning here: a controller has one cluster. Set GPUPOOL_CONFIG to talk to another
+        exit: Some(2)
+    "#]]);
+}
+
+#[test]
+fn quiet_leaves_the_id_and_errors() {
+    let notes_of_all_kinds = "#SBATCH --contiguous\nhostname\n#SBATCH -p late";
+    assert_eq!(submit(notes_of_all_kinds, &["-Q", "job.sh"], &[]).1, "17\n");
+    assert_eq!(submit("#SBATCH --quiet --contiguous", &["job.sh"], &[]).1, "17\n");
+    check(notes_of_all_kinds, &["job.sh"], &[], expect![[r#"
+        17
+        stderr: gsub: job.sh: line 4 looks like an option and is none: options begin a line, before the first command
+        stderr: gsub: job.sh: line 2: --contiguous is not acted on yet; it is stored with the job
+        stderr: gsub: no time limit was asked for; it is 1-00:00:00
+    "#]]);
+    // The command line outranks the script, here too.
+    check("#SBATCH --quiet", &["-v", "job.sh"], &[], expect![[r#"
+        17
+        stderr: gsub: from the command line: --verbose
+        stderr: gsub: no time limit was asked for; it is 1-00:00:00
+    "#]]);
+    check("#SBATCH --contiguous -t x", &["-Q", "job.sh"], &[], expect![[r#"
+        stderr: gsub: job.sh: line 2: --time: time limit "x" is in none of the forms minutes, minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes, days-hours:minutes:seconds or UNLIMITED. Try 90 (minutes) or 1:30:00
+        exit: Some(1)
+    "#]]);
+}
+
+#[test]
+fn verbose_says_where_options_were_taken_from() {
+    let head = "#SBATCH -J fit -n2\n#SBATCH --comment 'a b' -p script";
+    check(head, &["-v", "-t", "30", "-H", "job.sh"], &[("SBATCH_PARTITION", "var")], expect![[r#"
+        17
+        stderr: gsub: from the command line: --hold --verbose --time=30
+        stderr: gsub: from the variable SBATCH_PARTITION: --partition=var
+        stderr: gsub: from job.sh, line 2: --job-name=fit --ntasks=2
+        stderr: gsub: from job.sh, line 3: --comment="a b"
+        stderr: gsub: no time limit was asked for; it is 1-00:00:00
+    "#]]);
+}
+
+#[test]
+fn no_kill_is_sent() {
+    let no_kill = |head: &str, words: &[&str], variables: &[(&str, &str)]| {
+        sent(&submit(head, words, variables).0)["spec"]["no_kill"] == true
+    };
+    assert!(no_kill("#SBATCH -k", &["job.sh"], &[]));
+    assert!(no_kill("", &["--no-kill", "job.sh"], &[]));
+    assert!(no_kill("", &["job.sh"], &[("SBATCH_NO_KILL", "1")]));
+    assert!(!no_kill("#SBATCH -k", &["--no-kill=off", "job.sh"], &[]));
+    assert!(!no_kill("", &["job.sh"], &[]));
+    check("", &["--no-kill=on", "job.sh"], &[], expect![[r#"
+        stderr: gsub: --no-kill: "on" is not known here. Write --no-kill, or --no-kill=off
         exit: Some(2)
     "#]]);
 }
