@@ -221,7 +221,12 @@ where
 
 /// Sorts names as people count: `n2` before `n10`, equal numbers by width.
 pub fn sort_names(names: &mut [String]) {
-    names.sort_by(|a, b| sort_key(a).cmp(&sort_key(b)).then_with(|| a.cmp(b)));
+    names.sort_by(|a, b| natural_order(a, b));
+}
+
+/// The order of [`sort_names`].
+pub fn natural_order(a: &str, b: &str) -> std::cmp::Ordering {
+    sort_key(a).cmp(&sort_key(b)).then_with(|| a.cmp(b))
 }
 
 fn sort_key(name: &str) -> (&str, Option<u64>, usize) {

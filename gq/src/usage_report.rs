@@ -40,7 +40,9 @@ pub(crate) struct ReportArgs {
 struct ReportQuery {
     by: String,
     from: Instant,
-    to: Instant,
+    /// Left out, the controller's own now holds: the running second counts too.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    to: Option<Instant>,
 }
 
 pub(crate) fn run(client: &mut Client, args: &ReportArgs, now: Timestamp) -> Outcome {
@@ -116,12 +118,13 @@ fn query(args: &ReportArgs, groups: &[(&str, &str)], now: Timestamp) -> Result<R
         Some(text) => read("from", text)?,
         None => local_time::month_start(now),
     };
-    let to = args.to.as_deref().map_or(Ok(now), |text| read("to", text))?;
-    if from >= to {
-        return Err(Failure::usage(format_args!("--from ({from}) is not before --to ({to}): there is nothing between them")));
+    let to = args.to.as_deref().map(|text| read("to", text)).transpose()?;
+    let end = to.unwrap_or(now);
+    if from >= end {
+        return Err(Failure::usage(format_args!("--from ({from}) is not before --to ({end}): there is nothing between them")));
     }
     let by: Vec<&str> = groups.iter().map(|(name, _)| *name).collect();
-    Ok(ReportQuery { by: by.join(","), from: Instant(from), to: Instant(to) })
+    Ok(ReportQuery { by: by.join(","), from: Instant(from), to: to.map(Instant) })
 }
 
 #[cfg(test)]

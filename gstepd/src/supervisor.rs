@@ -27,6 +27,8 @@ use crate::resource_limits::JobLimits;
 use crate::run_dir::{RunDir, wall_clock};
 use crate::step::{Job, Steps};
 
+/// Steps that may wait for this node's start; grun is told of more at once.
+const MAX_EARLY_STEPS: usize = 64;
 /// After the end gpud has this long to fetch it from the socket; it is in `exit.json` too.
 const LINGER_MILLIS: u64 = 10_000;
 /// Signals that would end or stop the supervisor. Only an order ends a job.
@@ -63,6 +65,7 @@ pub struct Supervisor {
     main_pid: Option<i32>,
     started: Option<gmodel::Timestamp>,
     steps: Steps,
+    early_steps: Vec<StepOrder>,
     leave_at: Option<Boot>,
 }
 
@@ -101,6 +104,7 @@ impl Supervisor {
             main_pid: None,
             started: None,
             steps: Steps::default(),
+            early_steps: Vec::new(),
             leave_at: None,
         })
     }
@@ -115,6 +119,7 @@ impl Supervisor {
             self.look_at_launch();
             let due = self.life.tick(now());
             self.carry_out(due);
+            self.begin_early_steps();
             self.look_whether_empty();
             let job = Job { order: &self.order, setup: &self.setup, processes: &self.processes, limits: &self.limits };
             self.steps.service(&job, now());
@@ -180,7 +185,21 @@ impl Supervisor {
         acknowledged
     }
 
+    /// Steps that came before this node was told to go: the batch script of another node was quicker.
+    fn begin_early_steps(&mut self) {
+        if self.life.is_running() || self.life.is_ending() {
+            for step in std::mem::take(&mut self.early_steps) {
+                self.begin_step(step);
+            }
+        }
+    }
+
     fn begin_step(&mut self, step: StepOrder) {
+        let waits = !self.life.is_running() && !self.life.is_ending();
+        if waits && self.early_steps.len() < MAX_EARLY_STEPS {
+            self.early_steps.push(step);
+            return;
+        }
         let number = step.step;
         let running = self.life.is_running() && !self.life.is_ending();
         let refusal = (!running).then(|| "the job is not running on this node".to_owned());

@@ -120,14 +120,26 @@ fn tasks_end_with_the_job_and_grun_is_told() {
 }
 
 #[test]
-fn a_step_before_the_job_runs_is_refused() {
-    let Some(mut bench) = Bench::isolated("true") else { return };
+fn a_step_before_the_go_waits_for_it() {
+    let Some(mut bench) = Bench::isolated("exec sleep 600") else { return };
     let mut link = bench.start();
     let grun = Grun::listen();
-    link.send(&ToStep::Step { step: grun.order(0, 1, "touch started") });
+    link.send(&ToStep::Step { step: grun.order(0, 1, "echo then") });
+    link.send(&ToStep::Go);
     let all = grun.accept().collect();
-    assert_eq!(all.refused.as_deref(), Some("the job is not running on this node"));
-    assert!(!exists(&bench.work.join("started")));
+    assert_eq!(all.ended[&0].0, ExitCode::SUCCESS, "{all:?}");
+    assert_eq!(all.stdout[&0], "then\n");
+}
+
+#[test]
+fn a_step_of_a_job_that_is_stopped_before_its_go_is_refused() {
+    let Some(mut bench) = Bench::isolated("exec sleep 600") else { return };
+    let mut link = bench.start();
+    let grun = Grun::listen();
+    link.send(&ToStep::Step { step: grun.order(0, 1, "true") });
+    link.send(&ToStep::Stop { why: gmodel::run::StopWhy::Cancelled, grace_secs: 0 });
+    let all = grun.accept().collect();
+    assert!(all.refused.as_deref().is_some_and(|text| text.contains("not running")), "{all:?}");
 }
 
 #[test]
