@@ -3,11 +3,12 @@
 CARGO ?= cargo
 PROFILE ?= debug
 
-.PHONY: help setup build test demo lint man-check clean
+.PHONY: help setup build test demo bench lint man-check clean
 
 help:
 	@echo 'make test        everything that is checked: builds, then all tests      (~15 min on 2 cores, first time)'
 	@echo 'make demo        a whole cluster on this machine, with real jobs; root   (~10 min on 2 cores, first time)'
+	@echo 'make bench       the promises measured, each beside its floors and beside Slurm  (~15 min on 2 cores, first time); root'
 	@echo 'make build       all programs into target/debug                          (~5 min on 2 cores, first time)'
 	@echo 'make lint        clippy over everything'
 	@echo 'make man-check   the hand-written man pages through mandoc or groff'
@@ -29,6 +30,13 @@ demo:
 	@echo 'demo: building all programs (5 min on 2 cores the first time, seconds later)'
 	$(CARGO) build --workspace
 	@tests/demo.sh target/debug
+
+# One of `latency`, `queue`, `nodes` in SCENARIO measures only that.
+bench:
+	@tests/setup.sh build
+	@echo 'bench: building with optimisation (8 min on 2 cores the first time), then 5 min of measuring'
+	$(CARGO) build --workspace --release
+	target/release/gpupool-bench $(SCENARIO)
 
 lint:
 	@tests/setup.sh build
