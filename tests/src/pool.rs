@@ -268,6 +268,20 @@ impl Pool {
         listed.jobs.into_iter().map(|row| row.id).collect()
     }
 
+    /// Ids of all jobs that ever had a run, from accounting.
+    pub fn accounted_ids(&self) -> BTreeSet<u64> {
+        #[derive(Deserialize)]
+        struct Runs {
+            runs: Vec<Row>,
+        }
+        #[derive(Deserialize)]
+        struct Row {
+            id: u64,
+        }
+        let listed: Runs = self.client().get("/v1/runs").unwrap();
+        listed.runs.into_iter().map(|row| row.id).collect()
+    }
+
     /// Every attempt of a job, from accounting.
     pub fn attempts(&self, id: u64) -> Vec<RunRow> {
         #[derive(Deserialize)]

@@ -125,9 +125,10 @@ fn nothing_acknowledged_is_missing_after_kills_at_random_moments() {
             pool.start("gpuctld");
             let highest = before.values().map(|(id, count)| id + count - 1).max().unwrap_or(0);
             assert!(first.join().unwrap() > highest, "round {round}: answered before recovery was complete");
-            let there = pool.ids();
+            // Those that are over may have left memory, never the database.
+            let (there, over) = (pool.ids(), pool.accounted_ids());
             let all = before.values().flat_map(|(id, count)| *id..id + count);
-            let missing: Vec<_> = all.filter(|id| !there.contains(id) && pool.find_job(&id.to_string()).is_none()).collect();
+            let missing: Vec<_> = all.filter(|id| !there.contains(id) && !over.contains(id)).collect();
             assert!(missing.is_empty(), "round {round}: acknowledged and gone: {missing:?}");
         }
     });
@@ -251,6 +252,49 @@ fn a_job_that_may_not_be_requeued_ends_with_its_supervisor() {
     assert!(!job.end_text.is_empty(), "the record does not say what happened: {job:?}");
     assert_eq!(pool.file("runs"), "1\n");
     pool.wait_idle("node1");
+}
+
+/// The moments that matter most, hit exactly: the job itself (of root) kills, in its first line or in its last.
+#[test]
+fn a_job_that_kills_the_daemons_in_its_first_or_last_line_runs_once_and_its_exit_code_is_known() {
+    let Some(pool) = Pool::up(1, "h100:1") else { return };
+    for victims in [&["gpuctld"][..], &["node1"], &["gpuctld", "node1"], &["node1", "gpuctld"]] {
+        for first_line in [true, false] {
+            let pids: Vec<String> = victims.iter().map(|name| pool.daemon_pid(name).to_string()).collect();
+            let kill = format!("kill -9 {}", pids.join(" "));
+            let body = if first_line { format!("{kill}; sleep 0.1") } else { format!("sleep 0.1; {kill}") };
+            let id = pool.gsub(&["--gpus", "1", "--wrap", &format!("echo $GSUB_JOB_ID-$GSUB_ATTEMPT >> runs; {body}; exit 7")]);
+            pool.wait_until("they are dead", || pids.iter().all(|pid| !is_alive(pid.parse().unwrap())));
+            victims.iter().for_each(|name| pool.start(name));
+            let job = pool.wait_state(id, Failed);
+            let case = format!("{victims:?}, first line: {first_line}");
+            assert_eq!((job.exit_code.code, job.attempts), (7, 1), "{case}: {job:?}\n{}", pool.logs());
+            assert!(pool.file("runs").ends_with(&format!("{id}-1\n")), "{case}");
+            pool.wait_idle("node1");
+        }
+    }
+    assert_eq!(pool.file("runs").lines().count(), 8);
+    pool.check();
+}
+
+#[test]
+fn a_run_that_lost_its_supervisor_in_its_first_line_counts_as_started() {
+    let Some(pool) = Pool::up(1, "none") else { return };
+    for with_node_daemon in [false, true] {
+        let also = if with_node_daemon { pool.daemon_pid("node1").to_string() } else { String::new() };
+        // The parent of a batch script is its supervisor.
+        let script = format!("echo $GSUB_JOB_ID-$GSUB_ATTEMPT >> runs; kill -9 {also} $PPID; sleep 1000");
+        let id = pool.gsub(&["--no-requeue", "--wrap", &script]);
+        if with_node_daemon {
+            pool.wait_until("it is dead", || !is_alive(also.parse().unwrap()));
+            pool.start("node1");
+        }
+        let job = pool.wait_state_through(id, gmodel::JobState::NodeFail);
+        assert_eq!(job.attempts, 1, "it was run again against its will: {job:?}");
+        assert!(pool.file("runs").ends_with(&format!("{id}-1\n")), "{}", pool.file("runs"));
+        pool.wait_idle("node1");
+    }
+    assert_eq!(pool.file("runs").lines().count(), 2);
 }
 
 /// Kills all three kinds of daemons in one order while jobs start, run and end; then everything must come right.
@@ -500,4 +544,33 @@ fn holds_and_cancels_that_were_acknowledged_survive_a_kill() {
     assert_eq!(pool.job(kept).state, Pending);
     assert!(pool.job(kept).holds.iter().any(|hold| hold.reason == "later"), "{:?}", pool.job(kept).holds);
     assert_eq!(pool.node("node1").drains[0].reason, "a fan");
+}
+
+#[test]
+fn a_dead_node_keeps_its_job_until_somebody_says_it_is_down_where_the_site_wants_to_wait() {
+    let Some(pool) = Pool::up(2, "h100:1") else { return };
+    pool.reconfigure("gpuctld", "lost_node = \"wait\"\nnode_timeout_secs = 1\nkill_grace_secs = 1");
+    pool.wait_idle("node1");
+    pool.wait_idle("node2");
+    let script = "echo $$ > pid.$GSUB_ATTEMPT; while [ ! -e go ]; do sleep 0.02; done; exit 5";
+    let id = pool.gsub(&["--gpus", "1", "--wrap", script]);
+    let old: i32 = pool.wait_file("pid.1").trim().parse().unwrap();
+    assert_eq!(pool.job(id).nodelist, "node1");
+    pool.kill("node1");
+    // Well over the time limit for silence: the job may still be running there, and it is.
+    let watched = Instant::now();
+    while watched.elapsed() < Duration::from_secs(3) {
+        assert!(is_alive(old) && !pool.work.join("pid.2").exists(), "it was started twice");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let said = pool.run("gadm", &["node", "down", "node1", "--reason", "its power is off"]);
+    assert_eq!(said.code, 0, "{said:?}");
+    pool.wait_file("pid.2");
+    // It was not: when the node comes back its old run is killed, before it takes anything new.
+    pool.start("node1");
+    pool.wait_until("the old run is dead", || !is_alive(old));
+    pool.write("go", "");
+    let job = pool.wait_state_through(id, Failed);
+    assert_eq!((job.exit_code.code, job.attempts), (5, 2));
+    pool.check();
 }

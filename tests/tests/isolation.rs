@@ -220,6 +220,8 @@ fn a_private_tmp_is_the_jobs_own_and_removed_with_it() {
     fs::write(&file, format!("{text}private_tmp = true\n")).unwrap();
     let said = pool.run("gadm", &["reload"]);
     assert_eq!(said.code, 0, "{said:?}");
+    // The pool lies in /tmp itself, so a job that works there is told so.
+    pool.run_as_user("gsub", &["--wrap", "true"]).fails_with(1, "/tmp");
     let secret = format!("/var/tmp/gpupool-test-{}", pool.tag());
     fs::create_dir(&secret).unwrap();
     std::os::unix::fs::chown(&secret, Some(pool.person().uid), None).unwrap();

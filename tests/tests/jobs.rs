@@ -337,3 +337,46 @@ fn accounting_adds_up() {
     });
     assert!(used < 8.0, "{used} GPU-seconds for 3.6 and the overhead");
 }
+
+#[test]
+fn an_array_of_a_million_tasks_is_one_record_for_everybody() {
+    let Some(pool) = Pool::up(1, "none") else { return };
+    let id = pool.gsub(&["--hold", "-a", "0-999999", "--wrap", "true"]);
+    let asked = std::time::Instant::now();
+    let listed = pool.run("gq", &["-h", "-o", "%i"]);
+    assert_eq!(listed.out.trim(), format!("{id}_[0-999999]"));
+    assert_eq!(pool.find_job(&format!("{id}_765432")).unwrap().id, id + 765_432);
+    assert_eq!(pool.run("gdel", &[&format!("{id}_500000")]).code, 0);
+    let next = pool.gsub(&["--wrap", "true"]);
+    assert_eq!(next, id + 1_000_000, "the ids of its tasks are taken in one go");
+    pool.wait_state(next, Completed);
+    pool.kill("gpuctld");
+    pool.start("gpuctld");
+    assert_eq!(pool.run("gq", &["-h", "-o", "%i"]).out.trim(), format!("{id}_[0-499999,500001-999999]"));
+    assert_eq!(pool.run("gdel", &[&id.to_string()]).code, 0);
+    assert_eq!(pool.run("gq", &["-h"]).out, "");
+    assert!(asked.elapsed().as_secs() < 10, "{:?}", asked.elapsed());
+    pool.check();
+}
+
+#[test]
+fn daemons_that_are_stopped_and_started_in_order_leave_jobs_alone() {
+    let Some(pool) = Pool::up(1, "h100:1") else { return };
+    let id = pool.gsub(&["--gpus", "1", "--wrap", "touch up; while [ ! -e go ]; do sleep 0.02; done; exit 9"]);
+    pool.wait_until("it runs", || pool.work.join("up").exists());
+    let supervisor = pool.supervisor("node1", &format!("{id}-1"));
+    // As an upgrade does it: SIGTERM, the new one, the controller last.
+    for daemon in ["node1", "gpuctld"] {
+        let pid = pool.daemon_pid(daemon);
+        pool.signal(daemon, nix::sys::signal::Signal::SIGTERM);
+        pool.wait_until(&format!("{daemon} ends"), || !gpupool_tests::pool::is_alive(pid));
+        pool.start(daemon);
+    }
+    assert!(gpupool_tests::pool::is_alive(supervisor));
+    pool.wait_until("the node is back", || pool.node("node1").state == "ALLOCATED");
+    assert_eq!(pool.job(id).state, Running);
+    pool.write("go", "");
+    let job = pool.wait_state(id, Failed);
+    assert_eq!((job.exit_code.code, job.attempts), (9, 1));
+    pool.wait_idle("node1");
+}

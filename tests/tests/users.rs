@@ -271,3 +271,37 @@ fn without_a_controller_commands_exit_with_3_and_say_where_they_looked() {
         said.fails_with(3, &format!("no controller answers at {}", socket.display()));
     }
 }
+
+#[test]
+fn holds_and_drains_of_several_stand_side_by_side() {
+    let Some(pool) = Pool::up(1, "none") else { return };
+    let id = gsub(&pool, &["--hold", "--wrap", "true"]).id();
+    let text = id.to_string();
+    assert_eq!(pool.run("gadm", &["job", "hold", &text]).code, 0);
+    assert_eq!(pool.job(id).holds.len(), 2, "{:?}", pool.job(id).holds);
+    // The owner lifts their own, and only that.
+    assert_eq!(pool.run_as_user("gadm", &["job", "release", &text]).code, 0);
+    let job = pool.job(id);
+    assert_eq!((job.holds.len(), job.state, job.reason), (1, Pending, gmodel::ReasonCode::JobHeldAdmin), "{job:?}");
+
+    let name = pool.person().name.clone();
+    pool.reconfigure("gpuctld", &format!("operators = [\"{name}\"]"));
+    pool.wait_idle("node1");
+    assert_eq!(pool.run("gadm", &["node", "drain", "node1", "--reason", "a fan"]).code, 0);
+    assert_eq!(pool.run_as_user("gadm", &["node", "drain", "node1", "--reason", "a disk"]).code, 0);
+    let reasons: Vec<_> = pool.node("node1").drains.into_iter().map(|drain| drain.reason).collect();
+    assert_eq!(reasons.len(), 2, "{reasons:?}");
+    let shown = pool.run("gnodes", &["-R"]);
+    assert!(shown.out.contains("a fan") && shown.out.contains("a disk"), "{shown:?}");
+    // An operator's release is not bound to owners.
+    assert_eq!(pool.run("gadm", &["job", "release", &text]).code, 0);
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    assert_eq!(pool.job(id).state, Pending, "a drained node got a job");
+    while !pool.node("node1").drains.is_empty() {
+        let said = pool.run("gadm", &["node", "resume", "node1"]);
+        assert_eq!(said.code, 0, "{said:?}");
+        let said = pool.run_as_user("gadm", &["node", "resume", "node1"]);
+        assert!(said.code == 0 || pool.node("node1").drains.is_empty(), "{said:?}");
+    }
+    pool.wait_state(id, Completed);
+}
