@@ -1,7 +1,6 @@
 //! An ordered map in chunks behind `Arc`: a clone shares everything, a change copies one chunk.
 //!
-//! The controller publishes a view and a snapshot after each commit; with this they cost what
-//! changed, not what exists.
+//! The controller publishes a view after each commit; with this it costs what changed, not what exists.
 
 use gmodel::{JobId, NodeId, RunId};
 use std::collections::BTreeMap;
@@ -33,9 +32,13 @@ impl ChunkKey for RunId {
 /// Sorted map with cheap clones.
 #[derive(Clone, Debug)]
 pub struct ChunkMap<K, V> {
-    chunks: BTreeMap<u64, Arc<BTreeMap<K, V>>>,
+    chunks: BTreeMap<u64, Arc<Chunk<K, V>>>,
     len: usize,
 }
+
+/// Neighbours in the order of their keys. Each value is shared by itself: a change copies it and the list, and not
+/// its neighbours.
+type Chunk<K, V> = Vec<(K, Arc<V>)>;
 
 impl<K, V> Default for ChunkMap<K, V> {
     fn default() -> Self {
@@ -51,39 +54,42 @@ impl<K: ChunkKey, V: Clone> ChunkMap<K, V> {
         self.len == 0
     }
     pub fn get(&self, key: K) -> Option<&V> {
-        self.chunks.get(&(key.number() / CHUNK_IDS))?.get(&key)
+        let chunk = self.chunks.get(&(key.number() / CHUNK_IDS))?;
+        let at = place(chunk, key).ok()?;
+        Some(&chunk[at].1)
     }
     pub fn contains(&self, key: K) -> bool {
         self.get(key).is_some()
     }
     pub fn get_mut(&mut self, key: K) -> Option<&mut V> {
         let chunk = self.chunks.get_mut(&(key.number() / CHUNK_IDS))?;
-        if !chunk.contains_key(&key) {
-            return None;
-        }
-        Arc::make_mut(chunk).get_mut(&key)
+        let at = place(chunk, key).ok()?;
+        Some(Arc::make_mut(&mut Arc::make_mut(chunk)[at].1))
     }
     pub fn insert(&mut self, key: K, value: V) -> Option<V> {
-        let chunk = self.chunks.entry(key.number() / CHUNK_IDS).or_default();
-        let old = Arc::make_mut(chunk).insert(key, value);
-        self.len += usize::from(old.is_none());
-        old
+        let chunk = Arc::make_mut(self.chunks.entry(key.number() / CHUNK_IDS).or_default());
+        match place(chunk, key) {
+            Ok(at) => Some(Arc::unwrap_or_clone(std::mem::replace(&mut chunk[at].1, Arc::new(value)))),
+            Err(at) => {
+                chunk.insert(at, (key, Arc::new(value)));
+                self.len += 1;
+                None
+            }
+        }
     }
     pub fn remove(&mut self, key: K) -> Option<V> {
         let number = key.number() / CHUNK_IDS;
         let chunk = self.chunks.get_mut(&number)?;
-        if !chunk.contains_key(&key) {
-            return None;
-        }
-        let old = Arc::make_mut(chunk).remove(&key);
+        let at = place(chunk, key).ok()?;
+        let (_, old) = Arc::make_mut(chunk).remove(at);
         if chunk.is_empty() {
             self.chunks.remove(&number);
         }
         self.len -= 1;
-        old
+        Some(Arc::unwrap_or_clone(old))
     }
     pub fn iter(&self) -> impl Iterator<Item = (K, &V)> + '_ {
-        self.chunks.values().flat_map(|chunk| chunk.iter().map(|(k, v)| (*k, v)))
+        self.chunks.values().flat_map(|chunk| chunk.iter().map(|(k, v)| (*k, &**v)))
     }
     pub fn values(&self) -> impl Iterator<Item = &V> + '_ {
         self.iter().map(|(_, v)| v)
@@ -96,8 +102,17 @@ impl<K: ChunkKey, V: Clone> ChunkMap<K, V> {
         let chunks = if from >= to { 0..0 } else { from / CHUNK_IDS..(to - 1) / CHUNK_IDS + 1 };
         self.chunks
             .range(chunks)
-            .flat_map(|(_, chunk)| chunk.iter().map(|(k, v)| (*k, v)))
+            .flat_map(|(_, chunk)| chunk.iter().map(|(k, v)| (*k, &**v)))
             .filter(move |(k, _)| (from..to).contains(&k.number()))
+    }
+}
+
+/// Where a key is in a chunk, or belongs.
+fn place<K: ChunkKey, V>(chunk: &Chunk<K, V>, key: K) -> Result<usize, usize> {
+    // Ids are given out in order: mostly the next one goes to the end.
+    match chunk.last() {
+        Some((last, _)) if *last < key => Err(chunk.len()),
+        _ => chunk.binary_search_by(|(k, _)| k.cmp(&key)),
     }
 }
 

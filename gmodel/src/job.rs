@@ -26,7 +26,7 @@ pub struct UserRef {
 }
 
 /// A submission, complete: defaults of the partition are filled in by the controller.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(default)]
 pub struct JobSpec {
     pub name: String,
@@ -153,7 +153,7 @@ impl MemAsk {
 }
 
 /// How to start the processes of a job.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Launch {
     /// The script's text. Empty id when `argv` is a command (`gsub -- cmd args`).
@@ -195,7 +195,7 @@ pub struct Launch {
 }
 
 /// `--open-mode`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OpenMode {
     Append,
@@ -203,7 +203,7 @@ pub enum OpenMode {
 }
 
 /// A soft resource limit. Bytes, seconds, or a count, as setrlimit(2) has it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct SoftLimit {
     pub name: LimitName,
     /// `None` is unlimited.

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::sync::Arc;
 
 /// The primary reason of a pending job, as `squeue %r` prints it.
 #[derive(
@@ -37,20 +38,24 @@ pub enum ReasonCode {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reason {
     pub code: ReasonCode,
-    /// For people: the numbers behind the code. May be empty.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub text: String,
+    /// For people: the numbers behind the code. May be empty. Shared: a hundred thousand jobs wait for the same.
+    #[serde(default, skip_serializing_if = "is_empty")]
+    pub text: Arc<str>,
 }
 
 impl Reason {
-    pub fn new(code: ReasonCode, text: impl Into<String>) -> Self {
+    pub fn new(code: ReasonCode, text: impl Into<Arc<str>>) -> Self {
         Self { code, text: text.into() }
     }
 }
 
+fn is_empty(text: &Arc<str>) -> bool {
+    text.is_empty()
+}
+
 impl From<ReasonCode> for Reason {
     fn from(code: ReasonCode) -> Self {
-        Self { code, text: String::new() }
+        Self { code, text: Arc::default() }
     }
 }
 

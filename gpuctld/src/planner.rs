@@ -1,4 +1,4 @@
-//! The planner thread: view -> snapshot -> plan -> input, one pass under way, resting as long as a pass took.
+//! The planner thread: view -> snapshot -> plan -> input, one pass under way, then a rest.
 //!
 //! Channels: owns the receiving end of the wake (one place: wakes coalesce); asks the core by `CoreHandle`.
 //! It decides nothing itself: `gsched` plans, the core checks each start again.
@@ -14,8 +14,10 @@ use std::time::{Duration, Instant};
 
 /// Starts of one pass, so that entering a plan does not keep submissions waiting.
 const STARTS_PER_PASS: usize = 400;
-/// After a pass the thread rests as long as the pass took, up to this, unless something became free.
-const LONGEST_REST: Duration = Duration::from_millis(250);
+/// After a pass the thread rests so many times as long as the pass took, unless something became free.
+const REST_FACTOR: u32 = 3;
+/// And no longer than this.
+const LONGEST_REST: Duration = Duration::from_millis(400);
 /// Without any wake, a pass this often.
 const IDLE: Duration = Duration::from_secs(30);
 
@@ -68,7 +70,7 @@ impl Planner {
                 // Starts were limited: the rest of the queue is looked at without a wake.
                 next_begin = Some(now());
             }
-            self.rest(took.min(LONGEST_REST));
+            self.rest((took * REST_FACTOR).min(LONGEST_REST));
         }
     }
 
@@ -96,7 +98,7 @@ fn pass(core: &CoreHandle) -> Option<Pass> {
     let next_begin = next_begin(&snapshot);
     let plan = gsched::plan(&snapshot, WorkBudget { starts: STARTS_PER_PASS, ..WorkBudget::default() });
     let again = plan.cut_short && !plan.starts.is_empty();
-    if !plan.starts.is_empty() || !plan.reasons.is_empty() {
+    if !(plan.starts.is_empty() && plan.reasons.is_empty() && plan.array_reasons.is_empty()) {
         match core.plan_blocking(plan) {
             Ok(_) => {}
             Err(refusal) => {

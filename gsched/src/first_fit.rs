@@ -9,6 +9,7 @@ use crate::plan::{Plan, Start, WorkBudget};
 use crate::snapshot::{PendingJob, RunningShare, SchedNode, Snapshot};
 use gmodel::config::{Partition, PartitionState};
 use gmodel::constraint::Constraint;
+use gmodel::hostlist::natural_order;
 use gmodel::run::Allocation;
 use gmodel::{JobId, NodeId, Reason, ReasonCode, Request, RunId, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,7 +22,7 @@ pub fn plan(snapshot: &Snapshot, budget: WorkBudget) -> Plan {
             Some(at) => pass.consider(job, at),
             None => Some(no_partition(job)),
         };
-        if let Some(reason) = reason {
+        if let Some(reason) = reason.filter(|reason| *reason != job.reason) {
             match &job.positions {
                 None => pass.plan.reasons.push((job.id, reason)),
                 Some(_) => pass.plan.array_reasons.push((job.id, reason)),
@@ -396,7 +397,7 @@ impl<'a> Pass<'a> {
 
 /// Reasons that do not depend on what is free.
 fn standing_reason(job: &PendingJob, partition: &Partition, snapshot: &Snapshot) -> Option<Reason> {
-    if let Some(owner) = &job.held_by {
+    if let Some(owner) = job.held_by.as_deref() {
         let code = if owner.starts_with("user:") {
             ReasonCode::JobHeldUser
         } else if owner == "system" {
@@ -452,7 +453,7 @@ fn fit(
         return None;
     }
     let mut taken: BTreeSet<usize> = BTreeSet::new();
-    let mut allocation = Allocation::new();
+    let mut allocation = Vec::with_capacity(demand.nodes.len());
     for (at, wanted) in demand.nodes.iter().enumerate() {
         let pool: &[usize] = if at < named.len() { &named[at..=at] } else { candidates };
         let best = pool
@@ -464,9 +465,11 @@ fn fit(
             })
             .min()?;
         taken.insert(best.1);
-        allocation.push(wanted.share_on(&nodes[best.1]).ok()?);
+        allocation.push((best.1, wanted.share_on(&nodes[best.1]).ok()?));
     }
-    Some(allocation)
+    // Ranks follow the nodes' names, as every script that takes the first host for its master expects.
+    allocation.sort_by(|(a, _), (b, _)| natural_order(&nodes[*a].name, &nodes[*b].name));
+    Some(allocation.into_iter().map(|(_, share)| share).collect())
 }
 
 fn named_nodes(job: &PendingJob, nodes: &[SchedNode], candidates: &[usize]) -> Vec<usize> {

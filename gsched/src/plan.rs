@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 pub struct Plan {
     pub made_from: Seq,
     pub starts: Vec<Start>,
-    /// The one reason of each job looked at that does not start.
+    /// The one reason of each job looked at that does not start, where it is another than the job has.
     pub reasons: Vec<(JobId, Reason)>,
     /// The same for arrays; their untouched tasks share it.
     #[serde(default)]

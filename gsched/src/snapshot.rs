@@ -4,7 +4,7 @@ use gmodel::array_spec::RangeSet;
 use gmodel::config::ClusterConfig;
 use gmodel::node::GpuEntry;
 use gmodel::run::NodeShare;
-use gmodel::{JobId, JobSpec, NodeId, RunId, Seq, Timestamp};
+use gmodel::{JobId, JobSpec, NodeId, Reason, RunId, Seq, Timestamp};
 use std::sync::Arc;
 
 /// An immutable picture of the cluster.
@@ -50,11 +50,12 @@ pub struct PendingJob {
     pub eligible: Timestamp,
     pub nice: i32,
     pub limit_secs: Option<u32>,
+    /// The reason it has: a plan names only reasons that are new.
+    pub reason: Reason,
     /// Owner of the first hold: `user:...` or otherwise an administrator's or the system's.
-    pub held_by: Option<String>,
+    pub held_by: Option<Box<str>>,
     /// Nodes that failed this job before: avoided while others fit.
     pub avoid: Vec<NodeId>,
-    /// Positions still to start, and how many more may run at once.
     /// For an array: positions still to start. `None`: a job, or a task with a record of its own.
     pub positions: Option<RangeSet>,
     /// How many more tasks of its array may run at once; `None` is no cap.

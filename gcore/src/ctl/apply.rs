@@ -190,7 +190,7 @@ fn submitted(
     let owner = format!("user:{}", spec.user.name);
     let hold = Mark { owner, reason: "submitted with --hold".into(), since: at };
     let holds = if spec.hold { vec![hold] } else { Vec::new() };
-    let client_key = client_key.map(str::to_owned);
+    let client_key = client_key.map(Arc::from);
     if let Some(tasks) = &spec.array {
         let array = Array {
             id,
@@ -377,7 +377,7 @@ fn forget(state: &mut State, jobs: &[JobId], arrays: &[JobId]) {
     }
 }
 
-fn forget_key(state: &mut State, uid: u32, key: Option<String>) {
+fn forget_key(state: &mut State, uid: u32, key: Option<Arc<str>>) {
     if let Some(key) = key {
         state.client_keys.remove(&super::state::ClientKey { uid, key });
     }

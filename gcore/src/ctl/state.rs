@@ -48,13 +48,17 @@ pub struct State {
     pub preparing: BTreeSet<(Timestamp, RunId)>,
     /// Requests known to fit the nodes there are: a memo for submission, cleared when nodes change.
     pub feasible: Arc<BTreeSet<(String, Request)>>,
+    /// Requests of late, so that the thousand equal ones of a sweep are one in memory and one row. A memo of
+    /// submission: no reader needs it.
+    pub late_specs: BTreeSet<Arc<JobSpec>>,
 }
 
 /// Made by a client for each submission; unique per user.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ClientKey {
     pub uid: u32,
-    pub key: String,
+    /// The same text as in the job's record.
+    pub key: Arc<str>,
 }
 
 /// A job, or one array task with a record of its own.
@@ -98,7 +102,7 @@ pub struct Job {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub node_failures: Vec<NodeFailure>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub client_key: Option<String>,
+    pub client_key: Option<Arc<str>>,
 }
 
 /// Which task of which array a job is.
@@ -144,7 +148,7 @@ pub struct Array {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub client_key: Option<String>,
+    pub client_key: Option<Arc<str>>,
 }
 
 /// One attempt of a job, from the placement until every node reported clean.

@@ -18,6 +18,8 @@ use std::sync::Arc;
 const DEFAULT_LIMIT_SECS: u32 = 86_400;
 /// Requests known to fit; more than this are asked again.
 const MAX_FEASIBLE: usize = 1024;
+/// Requests that later equal ones may share.
+const MAX_LATE_SPECS: usize = 1024;
 /// Bounds on the texts of a request, bytes.
 const MAX_NAME_BYTES: usize = 255;
 pub(super) const MAX_TEXT_BYTES: usize = 4096;
@@ -37,13 +39,26 @@ pub(super) fn handle(
     let mut notes = Vec::new();
     let (spec, limit_secs) = complete(tx.state, actor, spec, &mut notes)?;
     let shape = (spec.partition.clone(), spec.request.clone());
-    if tx.state.feasible.len() < MAX_FEASIBLE {
+    if tx.state.feasible.len() < MAX_FEASIBLE && !tx.state.feasible.contains(&shape) {
         Arc::make_mut(&mut tx.state.feasible).insert(shape);
     }
     let id = JobId(tx.state.next_job);
-    let spec = Arc::new(spec);
+    let spec = shared(&mut tx.state.late_specs, spec);
     tx.emit(Event::JobSubmitted { id, spec, limit_secs, at: tx.now, client_key });
     Ok(Reply::Submitted { id, notes, repeated: false })
+}
+
+/// The request as others have it already, or as the first of its kind.
+fn shared(late: &mut BTreeSet<Arc<JobSpec>>, spec: JobSpec) -> Arc<JobSpec> {
+    let spec = Arc::new(spec);
+    if let Some(known) = late.get(&spec) {
+        return known.clone();
+    }
+    if late.len() >= MAX_LATE_SPECS {
+        late.clear();
+    }
+    late.insert(spec.clone());
+    spec
 }
 
 /// A submission with its defaults, checked as far as it can be without making it.
@@ -78,7 +93,7 @@ fn known_key(
     if key.is_empty() || key.len() > 128 {
         return Err(invalid("a client key has 1 to 128 characters"));
     }
-    let key = ClientKey { uid: actor.uid, key: key.to_owned() };
+    let key = ClientKey { uid: actor.uid, key: key.into() };
     Ok(state.client_keys.get(&key).copied())
 }
 

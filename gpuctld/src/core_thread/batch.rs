@@ -287,11 +287,14 @@ impl Deadline {
     }
 }
 
-/// The state for readers: everything but the clients' keys, which nobody reads and which are many.
+/// The state for readers: everything but the clients' keys and the requests of late, which nobody reads and
+/// which are many.
 fn view_of(state: &mut State) -> State {
     let keys = std::mem::take(&mut state.client_keys);
+    let specs = std::mem::take(&mut state.late_specs);
     let view = state.clone();
     state.client_keys = keys;
+    state.late_specs = specs;
     view
 }
 

@@ -42,7 +42,7 @@ pub struct JobDocument {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     node_failures: Vec<NodeFailure>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    client_key: Option<String>,
+    client_key: Option<Arc<str>>,
 }
 
 impl JobDocument {
@@ -93,7 +93,7 @@ pub struct ArrayDocument {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     ended: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    client_key: Option<String>,
+    client_key: Option<Arc<str>>,
 }
 
 impl ArrayDocument {

@@ -5,9 +5,9 @@ use super::open::OpenError;
 use super::spec_ids::SpecIds;
 use gcore::ctl::state::{Array, Job, JoinToken, Node, Rows, Run, State};
 use gmodel::{JobSpec, NodeId, Seq, Timestamp};
-use rusqlite::{Connection, Row};
+use rusqlite::{Connection, Row, Statement};
 use serde::de::DeserializeOwned;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -39,14 +39,13 @@ impl From<rusqlite::Error> for LoadError {
 }
 
 /// A job whose run still holds something is live although it may be over, and so is the array of a live task.
-const LIVE_JOBS: &str = "SELECT jobs.doc, spec, specs.doc FROM jobs JOIN specs ON specs.id = spec
-    WHERE jobs.id IN (SELECT id FROM jobs WHERE live = 1 UNION SELECT job FROM runs WHERE live = 1)
-    ORDER BY jobs.id";
-const LIVE_ARRAYS: &str = "SELECT arrays.doc, spec, specs.doc FROM arrays JOIN specs ON specs.id = spec
-    WHERE arrays.id IN (SELECT id FROM arrays WHERE live = 1
+const LIVE_JOBS: &str = "SELECT doc, spec FROM jobs WHERE live = 1
+    UNION ALL
+    SELECT doc, spec FROM jobs WHERE live = 0 AND id IN (SELECT job FROM runs WHERE live = 1)";
+const LIVE_ARRAYS: &str = "SELECT doc, spec FROM arrays WHERE id IN (SELECT id FROM arrays WHERE live = 1
         UNION SELECT array_id FROM jobs WHERE live = 1
-        UNION SELECT array_id FROM runs JOIN jobs ON jobs.id = runs.job WHERE runs.live = 1)
-    ORDER BY arrays.id";
+        UNION SELECT array_id FROM runs JOIN jobs ON jobs.id = runs.job WHERE runs.live = 1)";
+const REQUEST: &str = "SELECT doc FROM specs WHERE id = ?1";
 
 pub fn load(db: &Connection) -> Result<Loaded, LoadError> {
     let (incarnation, seq, next_job, next_node): (u64, u64, u64, u32) =
@@ -55,7 +54,8 @@ pub fn load(db: &Connection) -> Result<Loaded, LoadError> {
         })?;
     let last_spec: Option<i64> = db.query_row("SELECT max(id) FROM specs", [], |row| row.get(0))?;
     let mut requests = Requests {
-        by_id: BTreeMap::new(),
+        by_id: HashMap::new(),
+        read: db.prepare(REQUEST)?,
         ids: SpecIds::starting_after(last_spec.unwrap_or(0)),
     };
     let arrays: Vec<Array> = each(db, LIVE_ARRAYS, |row| {
@@ -88,23 +88,24 @@ fn load_automatic_drains(db: &Connection) -> Result<BTreeSet<(Timestamp, NodeId)
 }
 
 /// Requests by row, shared by those who share it.
-struct Requests {
-    by_id: BTreeMap<i64, Arc<JobSpec>>,
+struct Requests<'a> {
+    by_id: HashMap<i64, Arc<JobSpec>>,
+    read: Statement<'a>,
     ids: SpecIds,
 }
 
-impl Requests {
-    /// From the columns `spec, specs.doc` after the document.
+impl Requests<'_> {
+    /// From the column `spec` after the document.
     fn get(&mut self, row: &Row<'_>) -> Result<Arc<JobSpec>, LoadError> {
         let id: i64 = row.get(1)?;
         if let Some(spec) = self.by_id.get(&id) {
             return Ok(spec.clone());
         }
-        let spec: Arc<JobSpec> = document(row, 2, "request")?;
+        let mut rows = self.read.query([id])?;
+        let found = rows.next()?.ok_or_else(|| LoadError::Record(format!("the request {id} of a job is missing")))?;
+        let spec: Arc<JobSpec> = document(found, 0, "request")?;
         self.ids.remember(&spec, id);
-        if spec.array.is_some() {
-            self.by_id.insert(id, spec.clone()); // only tasks share
-        }
+        self.by_id.insert(id, spec.clone());
         Ok(spec)
     }
 }
