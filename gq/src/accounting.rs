@@ -48,9 +48,15 @@ struct AccountingArgs {
     /// Jobs in these partitions
     #[arg(short = 'r', long, value_name = "NAMES")]
     partition: Option<String>,
+    /// Jobs of these qualities of service
+    #[arg(short, long, value_name = "NAMES")]
+    qos: Option<String>,
     /// Jobs with these names
     #[arg(long, value_name = "NAMES")]
     name: Option<String>,
+    /// Jobs that ran on one of these nodes
+    #[arg(short = 'N', long, value_name = "NODES")]
+    nodelist: Option<String>,
     /// Jobs in these states, FAILED or F
     #[arg(short, long, value_name = "STATES")]
     state: Option<String>,
@@ -187,7 +193,9 @@ fn query(args: &AccountingArgs, now: Timestamp) -> Result<RunQuery, Failure> {
         user,
         account: own(&args.accounts),
         partition: own(&args.partition),
+        qos: own(&args.qos),
         name: own(&args.name),
+        nodelist: own(&args.nodelist),
         state: args.state.as_deref().map(states).transpose()?.filter(|states| states != "all").unwrap_or_default(),
         from,
         to,

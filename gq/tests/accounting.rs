@@ -100,11 +100,11 @@ fn parsable_fields_are_those_of_sacct() {
 fn the_query_carries_times_and_filters() {
     let controller = FakeController::start(answer);
     controller.run(GACCT, &["-j", "98_5,17", "-s", "F,CA", "-D"]);
-    controller.run(GACCT, &["-u", "0", "-A", "lab", "-r", "main", "--name", "x", "-S", "2026-11-20", "-E", "2026-11-20T09:05"]);
+    controller.run(GACCT, &["-u", "0", "-A", "lab", "-r", "main", "-q", "high", "-N", "node[1-2]", "--name", "x", "-S", "2026-11-20", "-E", "2026-11-20T09:05"]);
     let paths: Vec<String> = controller.requests().iter().map(|request| request.path.clone()).collect();
     expect![[r#"
         /v1/runs?attempts=true&job=98_5,17&state=FAILED,CANCELLED
-        /v1/runs?account=lab&from=2026-11-20T00%3A00%3A00Z&name=x&partition=main&to=2026-11-20T09%3A05%3A00Z&user=root"#]].assert_eq(&paths.join("\n"));
+        /v1/runs?account=lab&from=2026-11-20T00%3A00%3A00Z&name=x&nodelist=node%5B1-2%5D&partition=main&qos=high&to=2026-11-20T09%3A05%3A00Z&user=root"#]].assert_eq(&paths.join("\n"));
 }
 
 #[test]

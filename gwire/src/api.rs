@@ -375,9 +375,14 @@ pub struct RunQuery {
     #[serde(skip_serializing_if = "String::is_empty")]
     pub partition: String,
     #[serde(skip_serializing_if = "String::is_empty")]
+    pub qos: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub name: String,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub state: String,
+    /// Hostlist: jobs that ran on a node in it.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub nodelist: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from: Option<Instant>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -400,6 +405,9 @@ pub struct RunRow {
     pub array_id: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub array_index: Option<u32>,
+    /// Tasks this row stands for, `7-9`: those that were cancelled before they began.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub array_tasks: Option<String>,
     pub name: String,
     pub user: String,
     pub account: String,

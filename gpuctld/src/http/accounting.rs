@@ -15,8 +15,8 @@ use gmodel::{Instant, Timestamp};
 use gwire::api::{ReportRow, RunQuery, RunRow, SCHEMA};
 use serde::Serialize;
 
-const KEYS: [&str; 10] =
-    ["job", "user", "account", "partition", "name", "state", "from", "to", "attempts", "limit"];
+const KEYS: [&str; 12] =
+    ["job", "user", "account", "partition", "qos", "name", "state", "nodelist", "from", "to", "attempts", "limit"];
 const GROUPS: [&str; 5] = ["account", "user", "partition", "gpu-type", "tag"];
 /// Rows of one answer, unless fewer are asked for.
 const MAX_ROWS: u32 = 1_000_000;
@@ -59,8 +59,10 @@ fn run_query(pairs: &Pairs) -> Result<RunQuery, ApiError> {
         user: text("user"),
         account: text("account"),
         partition: text("partition"),
+        qos: text("qos"),
         name: text("name"),
         state: text("state"),
+        nodelist: text("nodelist"),
         from: from.map(Instant),
         to: to.map(Instant),
         attempts: pairs.flag("attempts")?,

@@ -111,10 +111,9 @@ async fn in_full(site: &Site, caller: &Caller, name: &JobName) -> Result<Vec<Job
         JobName::Tasks { .. } => jobs.is_empty(),
     };
     if whole_array {
-        let known: std::collections::BTreeSet<u64> =
-            jobs.iter().filter(|job| job.array_tasks.is_none()).map(|job| job.id).collect();
+        let known: std::collections::BTreeSet<String> = jobs.iter().map(|job| job.shown_id.clone()).collect();
         let stored = from_database(site, &state, &sight, name).await?;
-        jobs.extend(stored.into_iter().filter(|job| !known.contains(&job.id)));
+        jobs.extend(stored.into_iter().filter(|job| !known.contains(&job.shown_id)));
     }
     Ok(jobs)
 }
@@ -160,11 +159,7 @@ async fn from_database(site: &Site, state: &State, sight: &Sight, name: &JobName
         }
         Some(StoredJob::Array(array)) if sight.sees(&array.spec) => {
             let template = full_row(view, Row::Tasks { array: &array, alike: Alike::Cancelled })?;
-            let mut rows = tasks_of(site, array.id, &template, view.now).await?;
-            if rows.is_empty() && !array.cancelled.is_empty() {
-                rows.push(template);
-            }
-            Ok(rows)
+            tasks_of(site, array.id, &template, view.now).await
         }
         Some(_) => Ok(Vec::new()),
     }
@@ -175,7 +170,7 @@ fn full_row(view: View, row: Row) -> Result<JobRow, ApiError> {
     rows.pop().ok_or_else(|| ApiError::unavailable("a row cannot be read back"))
 }
 
-/// The tasks of an array that have run, from accounting.
+/// The tasks of an array that have run or were cancelled, from accounting.
 async fn tasks_of(site: &Site, array: JobId, template: &JobRow, now: Timestamp) -> Result<Vec<JobRow>, ApiError> {
     let query = RunQuery { job: array.to_string(), limit: Some(MAX_ROWS), ..RunQuery::default() };
     let runs = site.core.reader().runs(query, now).await?;
@@ -208,7 +203,7 @@ fn of_run(template: &JobRow, run: &RunRow) -> JobRow {
         shown_id: run.shown_id.clone(),
         array_id: run.array_id,
         array_index: run.array_index,
-        array_tasks: None,
+        array_tasks: run.array_tasks.clone(),
         state: run.state,
         exit_code: run.exit_code,
         end_text: run.end_text.clone(),

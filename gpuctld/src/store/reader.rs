@@ -3,6 +3,7 @@
 //! Owns a few read-only connections; never writes, never sees the core's state.
 
 mod accounting;
+mod cancelled_tasks;
 mod report;
 
 use super::documents::{ArrayDocument, JobDocument};
@@ -124,8 +125,15 @@ impl Reader {
     /// # Errors
     /// The database does not answer.
     pub async fn last_run(&self, id: JobId, now: Timestamp) -> Result<Option<RunRow>, ReadError> {
-        let query = RunQuery { job: id.to_string(), limit: Some(1), ..RunQuery::default() };
-        Ok(self.runs(query, now).await?.pop())
+        Ok(self.last_runs(vec![id], now).await?.pop())
+    }
+
+    /// The last attempts of several jobs, in their order; jobs that are not there are left out.
+    ///
+    /// # Errors
+    /// The database does not answer.
+    pub async fn last_runs(&self, ids: Vec<JobId>, now: Timestamp) -> Result<Vec<RunRow>, ReadError> {
+        self.ask(move |db| accounting::last_runs(db, &ids, now)).await
     }
 
     /// A script or an environment; none when it was never there or its time is over.

@@ -285,6 +285,90 @@ fn accounting_finds_jobs_by_user_state_id_and_time() {
 }
 
 #[test]
+fn tasks_cancelled_untouched_are_one_line_of_accounting() {
+    let mut world = World::new();
+    let node = world.add_node("node1", 1);
+    let tasks = world.submit(array("5-9"));
+    world.submit(array("0-3"));
+    world.start(node, tasks);
+    world.now = world.now.plus_secs(HOUR);
+    let shown = |world: &World, query: RunQuery| world.runs(query);
+    let cancel = |world: &mut World, indices: &[u32]| {
+        let targets = indices.iter().map(|index| Target::Task { array: tasks, index: *index }).collect();
+        world.command(Command::Cancel { targets, signal: None });
+    };
+    cancel(&mut world, &[7, 8]);
+    let lines = ["1_5#1 RUNNING", "1_[7-8]#0 CANCELLED"];
+    assert_eq!(shown(&world, all()), lines);
+    assert_eq!(shown(&world, RunQuery { job: "1".into(), ..all() }), lines);
+    for (job, want) in [("1_[6-7]", "1_7#0 CANCELLED"), ("4", "1_8#0 CANCELLED"), ("1_9", ""), ("1_7,4", lines[1])] {
+        let want: Vec<&str> = Some(want).filter(|want| !want.is_empty()).into_iter().collect();
+        assert_eq!(shown(&world, RunQuery { job: job.into(), ..all() }), want, "{job}");
+    }
+    assert_eq!(shown(&world, RunQuery { state: "CA".into(), ..all() }), lines[1..]);
+    assert_eq!(shown(&world, RunQuery { state: "R".into(), ..all() }), lines[..1]);
+    assert_eq!(shown(&world, RunQuery { limit: Some(1), ..all() }), lines[1..]);
+    let at = |secs| Some(gmodel::Instant(START.plus_secs(secs)));
+    assert_eq!(shown(&world, RunQuery { from: at(HOUR + 1), ..all() }), lines[..1]);
+    assert_eq!(shown(&world, RunQuery { from: at(HOUR), user: "alice,bob".into(), name: "train".into(), ..all() }), lines);
+    for query in [
+        RunQuery { user: "bob".into(), ..all() },
+        RunQuery { partition: "night".into(), ..all() },
+        RunQuery { qos: "high".into(), ..all() },
+        RunQuery { to: at(-1), ..all() },
+    ] {
+        assert_eq!(shown(&world, query), [""; 0]);
+    }
+    let row = wait(world.reader().runs(RunQuery { state: "CA".into(), ..all() }, world.now)).unwrap().remove(0);
+    assert_eq!((row.id, row.array_id, row.array_tasks.as_deref()), (3, Some(1), Some("7-8")));
+    assert_eq!((row.start_time, row.end_time), (None, at(HOUR)));
+    // A database of schema 1 had it in its history only.
+    let mut world = world;
+    let db = Connection::open(world.store.path()).unwrap();
+    db.execute_batch("DROP INDEX arrays_cancelled; ALTER TABLE arrays DROP COLUMN cancelled_ms; PRAGMA user_version = 1").unwrap();
+    drop(db);
+    world = world.reopen();
+    assert_eq!(shown(&world, RunQuery { from: at(HOUR), ..all() }), lines);
+    // More of them, later.
+    world.now = world.now.plus_secs(60);
+    cancel(&mut world, &[9]);
+    let world = world.reopen();
+    assert_eq!(shown(&world, RunQuery { from: at(HOUR + 60), state: "CA".into(), ..all() }), ["1_[7-9]#0 CANCELLED"]);
+}
+
+#[test]
+fn accounting_finds_jobs_by_node_and_quality_of_service() {
+    let mut world = World::new();
+    let nodes = [world.add_node("node1", 1), world.add_node("node2", 1)];
+    let first = world.submit(JobSpec { qos: "high".into(), ..spec("h100:1") });
+    let second = world.submit(spec("h100:1"));
+    world.plan();
+    let on = |job| world.state.runs.get(RunId::new(job, 1)).unwrap().allocation[0].node;
+    let name = |job| if on(job) == nodes[0] { "node1" } else { "node2" };
+    let (one, other) = (name(first).to_owned(), name(second).to_owned());
+    assert_ne!(one, other);
+    let by_node = |nodelist: &str| world.runs(RunQuery { nodelist: nodelist.into(), ..all() });
+    assert_eq!(by_node(&one), ["1#1 RUNNING"]);
+    assert_eq!(by_node("node[1-9]"), ["1#1 RUNNING", "2#1 RUNNING"]);
+    assert_eq!(by_node("node3"), [""; 0]);
+    let limited = RunQuery { nodelist: one.clone(), limit: Some(1), attempts: true, ..all() };
+    assert_eq!(world.runs(limited), ["1#1 RUNNING"], "the limit counts what is on the node");
+    assert_eq!(world.runs(RunQuery { qos: "high,low".into(), ..all() }), ["1#1 RUNNING"]);
+    let error = wait(world.reader().runs(RunQuery { nodelist: "node[".into(), ..all() }, world.now)).unwrap_err();
+    assert!(error.question().is_some(), "{error:?}");
+}
+
+#[test]
+fn the_last_run_of_an_arrays_first_task_is_its_own() {
+    let mut world = World::new();
+    let node = world.add_node("node1", 8);
+    let tasks = world.submit(array("0-1"));
+    world.start(node, tasks);
+    let run = wait(world.reader().last_run(tasks, world.now)).unwrap().unwrap();
+    assert_eq!(run.shown_id, "1_0");
+}
+
+#[test]
 fn a_finished_job_is_found_by_id_with_its_request_and_history() {
     let mut world = World::new();
     let node = world.add_node("node1", 8);

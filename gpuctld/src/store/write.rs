@@ -36,7 +36,7 @@ pub fn write(store: &mut Store, state: &State, batch: Batch) -> Result<Vec<NodeI
     }
     for id in &touched.arrays {
         if let Some(array) = state.arrays.get(*id) {
-            write_array(store, array, batch.now)?;
+            write_array(store, array, touched.cancelled.get(id).copied(), batch.now)?;
         }
     }
     for id in &touched.jobs {
@@ -66,6 +66,8 @@ struct TouchedRows {
     /// Hash, and whether it is there after the batch.
     tokens: BTreeMap<String, bool>,
     automatic_drains: BTreeSet<(Timestamp, NodeId)>,
+    /// Arrays of which untouched tasks were cancelled, and when.
+    cancelled: BTreeMap<JobId, Timestamp>,
 }
 
 #[derive(Default)]
@@ -98,6 +100,9 @@ impl TouchedRows {
                 if let Some(run) = state.jobs.get(*job).and_then(Job::live_run) {
                     self.runs.entry(run).or_default();
                 }
+            }
+            Event::TasksCancelled { array, at, .. } => {
+                self.cancelled.insert(*array, *at);
             }
             Event::NodeDrained { node, mark, automatic: true } => {
                 self.automatic_drains.insert((mark.since, *node));
@@ -203,16 +208,16 @@ fn write_job(store: &mut Store, job: &Job, now: Timestamp) -> Result<()> {
     Ok(())
 }
 
-fn write_array(store: &mut Store, array: &Array, now: Timestamp) -> Result<()> {
+fn write_array(store: &mut Store, array: &Array, cancelled: Option<Timestamp>, now: Timestamp) -> Result<()> {
     let spec_id = write_spec(store, &array.spec)?;
     let over = array.is_over();
     let doc = serde_json::to_vec(&ArrayDocument::of(array))?;
     store
         .db
         .prepare_cached(
-            "INSERT INTO arrays (id, live, spec, tasks, user, submit_ms, end_ms, doc)
-             VALUES (?1,?2,?3,?4,?5,?6,?7,?8)
-             ON CONFLICT (id) DO UPDATE SET live=?2, spec=?3, end_ms=?7, doc=?8",
+            "INSERT INTO arrays (id, live, spec, tasks, user, submit_ms, end_ms, doc, cancelled_ms)
+             VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9)
+             ON CONFLICT (id) DO UPDATE SET live=?2, spec=?3, end_ms=?7, doc=?8, cancelled_ms=coalesce(?9, cancelled_ms)",
         )?
         .execute(params![
             array.id.0,
@@ -223,6 +228,7 @@ fn write_array(store: &mut Store, array: &Array, now: Timestamp) -> Result<()> {
             array.submitted.0,
             array.ended.map(|at| at.0),
             doc,
+            cancelled.map(|at| at.0),
         ])?;
     if over {
         for blob in [&array.spec.launch.script, &array.spec.launch.environment] {

@@ -73,6 +73,30 @@ async fn jobs_that_left_memory_are_found_in_the_database() {
 }
 
 #[tokio::test]
+async fn tasks_cancelled_untouched_are_shown_in_memory_and_after() {
+    let pool = Pool::new("min_job_age_secs = 1\n");
+    let node = pool.node("node1", Role::Compute, 1).await;
+    let array = pool.submit(&alice(), json!({"name": "tasks", "array": "5-9", "request": {"gpus": "1"}})).await;
+    pool.pass().await;
+    pool.running(node, array).await;
+    pool.post(&alice(), "/v1/jobs/cancel", json!({"jobs": ["1_[6-9]"]})).await;
+    let shown = async |path: &str, list: &str| column(&pool.get(&alice(), path).await, list, "shown_id").join(" ");
+    assert_eq!(shown("/v1/jobs/1", "jobs").await, "1_5 1_[6-9]");
+    assert_eq!(shown("/v1/runs?state=CANCELLED&qos=&user=alice", "runs").await, "1_[6-9]");
+    assert_eq!(shown("/v1/runs?nodelist=node1", "runs").await, "1_5");
+    pool.ended(node, array, ExitCode::SUCCESS).await;
+    let until = Instant::now() + Duration::from_secs(10);
+    while !pool.core.view().await.arrays.is_empty() {
+        assert!(Instant::now() < until, "the array did not leave memory");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(shown("/v1/jobs/1", "jobs").await, "1_5 1_[6-9]");
+    assert_eq!(shown("/v1/runs", "runs").await, "1_5 1_[6-9]");
+    let bob = pool.get(&local(1001, "bob"), "/v1/runs?user=bob").await;
+    assert_eq!(bob["runs"], json!([]));
+}
+
+#[tokio::test]
 async fn waiting_ends_with_the_job_or_the_time() {
     let pool = std::sync::Arc::new(Pool::new(""));
     let node = pool.node("node1", Role::Compute, 2).await;
@@ -158,10 +182,10 @@ async fn a_step_goes_to_the_nodes_of_its_job() {
     let pool = Pool::new("");
     let node = pool.node("node1", Role::Compute, 2).await;
     let id = pool.submit(&alice(), json!({"request": {"ntasks": 2}})).await;
-    pool.pass().await;
     let here = via(node, Role::Compute, 1000, "alice");
     let step = json!({"argv": ["/bin/hostname"], "connect": "127.0.0.1:4000", "key": "k", "work_dir": "/"});
-    assert!(pool.refused(&here, "POST", "/v1/jobs/1/steps", step.clone()).await.starts_with("409 conflict"));
+    assert!(pool.refused(&alice(), "POST", "/v1/jobs/1/steps", step.clone()).await.starts_with("409 conflict"));
+    pool.pass().await;
     pool.running(node, id).await;
     let reply = pool.post(&here, "/v1/jobs/1/steps", step.clone()).await;
     assert_eq!(reply["nodes"], json!([{"name": "node1", "ranks": [0, 1]}]));

@@ -3,9 +3,10 @@
 //! Finished jobs are found by the index over ends (or user and end), live ones by the index over live rows: the
 //! number of jobs that ever were does not matter.
 
-use super::{Answer, ReadFailure};
+use super::{Answer, ReadFailure, cancelled_tasks};
 use gmodel::array_spec::ArraySpec;
-use gmodel::{Instant, JobState, Timestamp};
+use gmodel::hostlist::Hostlist;
+use gmodel::{Instant, JobId, JobState, Timestamp};
 use gwire::api::{RunQuery, RunRow};
 use rusqlite::types::Value;
 use rusqlite::{Connection, Row, params_from_iter};
@@ -24,19 +25,49 @@ const COLUMNS: &str = "j.id, r.attempt, j.array_id, j.array_index, j.name, j.use
 pub fn runs(db: &Connection, query: &RunQuery, now: Timestamp) -> Answer<Vec<RunRow>> {
     let filter = Filter::of(query)?;
     let limit = query.limit.unwrap_or(MAX_ROWS).min(MAX_ROWS);
-    let sql = if query.attempts { attempts_sql(&filter, limit) } else { jobs_sql(&filter, limit) };
+    let mut on_nodes = OnNodes::of(&query.nodelist)?;
+    // Host lists are read here, not by SQLite: rows come until there are enough.
+    let sql_limit = if query.nodelist.is_empty() { i64::from(limit) } else { -1 };
+    let sql = if query.attempts { attempts_sql(&filter, sql_limit) } else { jobs_sql(&filter, sql_limit) };
     let mut statement = db.prepare_cached(&sql)?;
     let mut rows = statement.query(params_from_iter(&filter.values))?;
     let mut all = Vec::new();
-    while let Some(row) = rows.next()? {
-        all.push(run_row(row, query.attempts, now)?);
+    while let Some(row) = rows.next()?
+        && all.len() < limit as usize
+    {
+        if on_nodes.has(row)? {
+            all.push(run_row(row, query.attempts, now)?);
+        }
     }
     all.reverse(); // the newest were asked for, the oldest come first
+    let cancelled = cancelled_tasks::lines(db, query, limit)?;
+    if !cancelled.is_empty() {
+        all.extend(cancelled);
+        all.sort_by_key(|row| (row.id, row.attempt));
+        all.drain(..all.len().saturating_sub(limit as usize));
+    }
+    Ok(all)
+}
+
+/// The last attempts of some jobs, those that there are.
+pub fn last_runs(db: &Connection, ids: &[JobId], now: Timestamp) -> Answer<Vec<RunRow>> {
+    let sql = format!(
+        "SELECT {COLUMNS} FROM jobs j CROSS JOIN specs s ON s.id = j.spec
+         LEFT JOIN runs r ON r.job = j.id AND r.attempt = j.attempt WHERE j.id = ?1"
+    );
+    let mut statement = db.prepare_cached(&sql)?;
+    let mut all = Vec::new();
+    for id in ids {
+        let mut rows = statement.query([id.0])?;
+        if let Some(row) = rows.next()? {
+            all.push(run_row(row, false, now)?);
+        }
+    }
     Ok(all)
 }
 
 /// The ids first, from the indexes alone; only then the rows behind the newest of them.
-fn jobs_sql(filter: &Filter, limit: u32) -> String {
+fn jobs_sql(filter: &Filter, limit: i64) -> String {
     let ids = filter.union("SELECT j.id AS id FROM jobs j");
     format!(
         "SELECT {COLUMNS} FROM ({ids} ORDER BY 1 DESC LIMIT {limit}) k CROSS JOIN jobs j ON j.id = k.id
@@ -45,11 +76,33 @@ fn jobs_sql(filter: &Filter, limit: u32) -> String {
     )
 }
 
-fn attempts_sql(filter: &Filter, limit: u32) -> String {
+fn attempts_sql(filter: &Filter, limit: i64) -> String {
     let rows = filter.union(&format!(
         "SELECT {COLUMNS} FROM jobs j CROSS JOIN specs s ON s.id = j.spec LEFT JOIN runs r ON r.job = j.id"
     ));
     format!("{rows} ORDER BY 1 DESC, 2 DESC LIMIT {limit}")
+}
+
+/// Whether a run was on one of the nodes asked for.
+struct OnNodes {
+    asked: Option<Hostlist>,
+    /// Runs are on the same few sets of nodes again and again.
+    known: BTreeMap<String, bool>,
+}
+
+impl OnNodes {
+    fn of(text: &str) -> Answer<Self> {
+        let asked = (!text.is_empty()).then(|| Hostlist::parse(text)).transpose();
+        let asked = asked.map_err(|error| ReadFailure::Question(error.to_string()))?;
+        Ok(Self { asked, known: BTreeMap::new() })
+    }
+
+    fn has(&mut self, row: &Row<'_>) -> Answer<bool> {
+        let Some(asked) = &self.asked else { return Ok(true) };
+        let nodelist = row.get::<_, Option<String>>(17)?.unwrap_or_default();
+        let has = |list: &str| Hostlist::parse(list).is_ok_and(|nodes| nodes.iter().any(|node| asked.contains(node)));
+        Ok(*self.known.entry(nodelist).or_insert_with_key(|list| has(list)))
+    }
 }
 
 /// Conditions with numbered parameters, the same for both halves.
@@ -75,6 +128,7 @@ impl Filter {
         filter.any("j.user", &query.user)?;
         filter.any("j.account", &query.account)?;
         filter.any("j.partition", &query.partition)?;
+        filter.any("j.qos", &query.qos)?;
         filter.any("j.name", &query.name)?;
         let state = if query.attempts { "coalesce(r.state, j.state)" } else { "j.state" };
         filter.any(state, &states.join(","))?;
@@ -121,22 +175,15 @@ impl Filter {
 
     /// `17`, `98_5`, `98_[1-3]`, `98` (all its tasks).
     fn jobs(&mut self, text: &str) -> Answer<()> {
-        let wrong = |word: &str| {
-            ReadFailure::Question(format!("{word:?} is not a job: write 17, 98_5, 98_[1-3] or 98"))
-        };
         let mut places = Vec::new();
-        for word in split_outside_brackets(text) {
-            let (id, tasks) = word.split_once('_').map_or((word, None), |(id, tasks)| (id, Some(tasks)));
-            let id: u64 = id.parse().map_err(|_| wrong(word))?;
-            let id = self.value(Value::from(i64::try_from(id).map_err(|_| wrong(word))?));
+        for (id, tasks) in named_jobs(text)? {
+            let id = self.value(Value::from(id.cast_signed()));
             let Some(tasks) = tasks else {
                 places.push(format!(
                     "(j.id = ?{id} OR (j.array_id = ?{id} AND j.id >= ?{id} AND j.id < ?{id} + (SELECT tasks FROM arrays WHERE id = ?{id})))"
                 ));
                 continue;
             };
-            let tasks = tasks.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(tasks);
-            let tasks = ArraySpec::parse(tasks).map_err(|_| wrong(word))?;
             for range in tasks.ranges() {
                 let (first, last, step) = (range.start, range.end, range.step);
                 places.push(format!(
@@ -153,6 +200,20 @@ impl Filter {
     }
 }
 
+/// `17`, `98_5`, `98_[1-3]`: ids that fit the database, with the indices asked for.
+pub fn named_jobs(text: &str) -> Answer<Vec<(u64, Option<ArraySpec>)>> {
+    let wrong = |word: &str| ReadFailure::Question(format!("{word:?} is not a job: write 17, 98_5, 98_[1-3] or 98"));
+    let words = split_outside_brackets(text);
+    bounded(words.len())?;
+    let read = |word: &str| -> Option<(u64, Option<ArraySpec>)> {
+        let (id, tasks) = word.split_once('_').map_or((word, None), |(id, tasks)| (id, Some(tasks)));
+        let id: i64 = id.parse().ok().filter(|id| *id >= 0)?;
+        let tasks = tasks.map(|tasks| tasks.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(tasks));
+        Some((id.cast_unsigned(), tasks.map(ArraySpec::parse).transpose().ok()?))
+    };
+    words.into_iter().map(|word| read(word).ok_or_else(|| wrong(word))).collect()
+}
+
 fn bounded(count: usize) -> Answer<()> {
     if count <= MAX_LISTED {
         return Ok(());
@@ -160,7 +221,7 @@ fn bounded(count: usize) -> Answer<()> {
     Err(ReadFailure::Question(format!("{count} values in one filter; {MAX_LISTED} are allowed")))
 }
 
-fn states(text: &str) -> Answer<Vec<&'static str>> {
+pub fn states(text: &str) -> Answer<Vec<&'static str>> {
     text.split(',')
         .map(str::trim)
         .filter(|word| !word.is_empty())
@@ -213,6 +274,7 @@ fn run_row(row: &Row<'_>, attempts: bool, now: Timestamp) -> Answer<RunRow> {
         attempt: attempt.map_or_else(|| row.get(31), Ok)?,
         array_id,
         array_index,
+        array_tasks: None,
         name: row.get(4)?,
         user: row.get(5)?,
         account: row.get(6)?,
