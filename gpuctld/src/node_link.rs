@@ -9,9 +9,9 @@ use crate::launch_orders;
 use crate::node_changes::NodeChanges;
 use crate::pki::NodeIdentity;
 use gcore::ctl::state::State;
-use gcore::ctl::{NodeReport, desired};
+use gcore::ctl::{MAX_ADOPTED, NodeReport, desired};
 use gmodel::launch_order::LaunchOrder;
-use gmodel::run::{Desired, Want};
+use gmodel::run::{Desired, RunReport, Want};
 use gmodel::supervise::StepOrder;
 use gmodel::{Fence, NodeId, NodeLife, RunId};
 use gwire::frame::{self, FrameError, FrameReader};
@@ -211,9 +211,8 @@ impl NodeLinks {
         );
         tracing::info!(node = identity.name, release = hello.release, runs = hello.runs.len(), "connected");
         let waiting = Waiting::default();
-        let Hello { life, fence, inventory, runs, .. } = hello;
-        let end = match self.inner.core.node_input(node, NodeReport::Hello { life, fence, inventory, runs }).await {
-            Ok(_) => {
+        let end = match self.take_hello(frames, sink, node, hello).await {
+            Ok(()) => {
                 let reading = self.read_frames(frames, node, &heard, &waiting);
                 let mut writer = Writer { links: self, identity, sink, sent: BTreeSet::new(), fence: None };
                 let writing = writer.run(&mark, &mut asked, &waiting);
@@ -224,7 +223,7 @@ impl NodeLinks {
                 };
                 end
             }
-            Err(refusal) => LinkEnd::Core(refusal),
+            Err(end) => end,
         };
         self.inner.changes.unsubscribe(node, &mark);
         {
@@ -236,6 +235,37 @@ impl NodeLinks {
         // Refused only when we are stopping: then the next controller counts the silence.
         let _ = self.inner.core.node_input(node, NodeReport::Gone).await;
         end
+    }
+
+    /// Hands in the hello; before it, after a restore, the runs that only the node remembers.
+    async fn take_hello<R, W>(
+        &self,
+        frames: &mut FrameReader<R>,
+        sink: &mut W,
+        node: NodeId,
+        hello: Hello,
+    ) -> Result<(), LinkEnd>
+    where
+        R: AsyncRead + Unpin,
+        W: AsyncWrite + Unpin,
+    {
+        let Hello { life, fence, inventory, runs, .. } = hello;
+        let unknown = unknown_runs(&*self.inner.core.view().await, fence, &runs);
+        let mut later = Vec::new();
+        if !unknown.is_empty() {
+            tracing::warn!(%node, runs = unknown.len(), "the node brings runs from before the restore");
+            let asked = timeout(SILENCE, ask_orders(frames, sink, unknown)).await;
+            let (orders, reports) = asked.map_err(|_| LinkEnd::Silent(SILENCE))??;
+            later = reports;
+            let (life, inventory, runs) = (life.clone(), inventory.clone(), runs.clone());
+            let report = NodeReport::Adopt { life, inventory, runs, orders };
+            self.inner.core.node_input(node, report).await?;
+        }
+        self.inner.core.node_input(node, NodeReport::Hello { life, fence, inventory, runs }).await?;
+        if !later.is_empty() {
+            self.inner.core.node_input(node, NodeReport::Runs { runs: later }).await?;
+        }
+        Ok(())
     }
 
     async fn read_frames<R: AsyncRead + Unpin>(
@@ -262,7 +292,7 @@ impl NodeLinks {
                 ToController::Hello(_) => {
                     return Err(LinkEnd::Refused("a second hello on one connection".into()));
                 }
-                ToController::Ping | ToController::Unknown => continue,
+                ToController::Ping | ToController::Orders { .. } | ToController::Unknown => continue,
             };
             self.inner.core.node_input(node, report).await?;
         }
@@ -299,6 +329,42 @@ impl NodeLinks {
             Ok(Ok(answer)) => answer,
             Ok(Err(_)) => Err("the node's connection ended before it answered".into()),
             Err(_) => Err(format!("the node did not answer within {} s", LOG_TIMEOUT.as_secs())),
+        }
+    }
+}
+
+/// Runs that a node from before a restore holds and the state does not know.
+fn unknown_runs(state: &State, fence: Fence, runs: &[RunReport]) -> Vec<RunId> {
+    let ours = Fence { incarnation: state.incarnation, generation: state.seq.0 };
+    let from_before = fence != Fence::default() && (fence.incarnation < ours.incarnation || fence > ours);
+    let unknown = runs.iter().map(|report| report.run).filter(|run| !state.runs.contains(*run));
+    if from_before { unknown.take(MAX_ADOPTED).collect() } else { Vec::new() }
+}
+
+/// Asks for the orders of runs; what the node reports meanwhile is returned beside them.
+async fn ask_orders<R, W>(
+    frames: &mut FrameReader<R>,
+    sink: &mut W,
+    runs: Vec<RunId>,
+) -> Result<(Vec<LaunchOrder>, Vec<RunReport>), LinkEnd>
+where
+    R: AsyncRead + Unpin,
+    W: AsyncWrite + Unpin,
+{
+    let asked = runs.len();
+    frame::write(sink, &ToNode::TellOrders { runs }).await?;
+    let (mut told, mut reports) = (Vec::new(), Vec::new());
+    loop {
+        match frames.next().await?.ok_or(LinkEnd::Closed)? {
+            ToController::Orders { orders, done } => {
+                told.extend(orders);
+                if done || told.len() > asked {
+                    told.truncate(asked);
+                    return Ok((told, reports));
+                }
+            }
+            ToController::Runs { runs } if reports.len() < MAX_ADOPTED => reports.extend(runs),
+            _ => {}
         }
     }
 }

@@ -168,6 +168,7 @@ impl Daemon {
             }
             ToNode::Orders { orders, desired } => self.receive(orders, desired),
             ToNode::ReadLog { question, run } => self.answer_log(question, run),
+            ToNode::TellOrders { runs } => self.tell_orders(runs),
             ToNode::Step { run, step } => self.start_step(run, step),
             ToNode::Ping | ToNode::Refused { .. } | ToNode::Unknown => {}
         }
@@ -209,6 +210,26 @@ impl Daemon {
         self.feed(NodeInput::Recorded { fence });
         let held = &self.state.runs;
         self.orders.retain(|run, _| !held.contains_key(run));
+    }
+
+    /// What the spool holds of the orders asked for: one frame each, for scripts may be long.
+    fn tell_orders(&self, runs: Vec<RunId>) {
+        let Some(told) = &self.told else { return };
+        let (site, sender) = (Arc::clone(&self.site), told.sender.clone());
+        tokio::task::spawn_blocking(move || {
+            for run in runs {
+                match site.spool.order(run) {
+                    // The script and its variables stay here: the run has them, and it is not started again.
+                    Ok(mut order) => {
+                        order.script.clear();
+                        order.environment.clear();
+                        let _ = sender.blocking_send(ToController::Orders { orders: vec![order], done: false });
+                    }
+                    Err(e) => tracing::warn!(%run, "{e:#}"),
+                }
+            }
+            let _ = sender.blocking_send(ToController::Orders { orders: Vec::new(), done: true });
+        });
     }
 
     fn answer_log(&self, question: u64, run: RunId) {

@@ -6,6 +6,8 @@
 //! ```text
 //! node                     controller
 //!  | Hello (all runs) ------> |   committed, then
+//!  | <---------- (TellOrders) |   after a restore: unknown runs are adopted, not killed
+//!  | (Orders) --------------> |
 //!  | <------------- Welcome   |
 //!  | <------------- Orders    |   launch orders not yet sent on this connection, then Desired
 //!  | Obeyed(fence) ---------> |   after the fence is durable on the node
@@ -39,6 +41,8 @@ pub enum ToController {
     Inventory { inventory: Inventory },
     Obeyed { fence: Fence },
     Ping,
+    /// Answer to `TellOrders`, in several frames where needed; `done` marks the last.
+    Orders { orders: Vec<LaunchOrder>, done: bool },
     /// Answer to `ReadLog`.
     Log { question: u64, text: String, error: String },
     /// From a newer node: ignored.
@@ -65,6 +69,9 @@ pub enum ToNode {
     /// Orders come before the first `desired` that names their runs; each is sent once a connection.
     Orders { orders: Vec<LaunchOrder>, desired: Desired },
     Ping,
+    /// First of all to a node that obeyed another incarnation: the orders of runs the controller does not
+    /// know, so that they can be adopted.
+    TellOrders { runs: Vec<gmodel::RunId> },
     /// `gq --log`: what the node did for a run.
     ReadLog { question: u64, run: gmodel::RunId },
     /// Start tasks of a step in a run. Not durable and not repeated: whoever asked waits at

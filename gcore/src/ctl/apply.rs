@@ -51,6 +51,17 @@ pub fn apply(state: &mut State, event: &Event) {
         Event::RunPlaced { run, allocation, lives, limit_secs, at } => {
             run_placed(state, *run, allocation, lives, *limit_secs, *at);
         }
+        Event::RunAdopted { run, spec, share, life, batch, limit_secs, at } => {
+            let member =
+                Member { node: share.node, life: life.clone(), phase: None, forfeited: false };
+            run_adopted(state, *run, spec, *limit_secs, *at);
+            let held = run_mut(state, *run);
+            let place = if *batch { 0 } else { held.members.len() };
+            held.allocation.insert(place, share.clone());
+            held.members.insert(place, member);
+            node_mut(state, share.node).runs.insert(*run);
+            raise_generations(state, *run);
+        }
         Event::RunGo { run, at } => {
             let one = run_mut(state, *run);
             one.go = Some(*at);
@@ -435,6 +446,29 @@ fn run_placed(
     state.index_run(&run);
     state.runs.insert(id, run);
     raise_generations(state, id);
+}
+
+/// Makes what is missing of a job and its run, as if it had been placed and let go just now.
+fn run_adopted(
+    state: &mut State,
+    id: RunId,
+    spec: &Arc<JobSpec>,
+    limit_secs: Option<u32>,
+    at: Timestamp,
+) {
+    if state.runs.contains(id) {
+        return;
+    }
+    if !state.jobs.contains(id.job) {
+        submitted(state, id.job, spec, limit_secs, at, None);
+    }
+    let job = job_mut(state, id.job);
+    job.attempts = id.attempt - 1;
+    run_placed(state, id, &Allocation::new(), &[], limit_secs, at);
+    let run = run_mut(state, id);
+    run.go = Some(at);
+    let placed = run.placed;
+    state.preparing.remove(&(placed, id));
 }
 
 fn run_reported(state: &mut State, id: RunId, node: NodeId, phase: &RunPhase, at: Timestamp) {

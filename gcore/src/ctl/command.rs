@@ -6,6 +6,7 @@
 use super::event::JobChange;
 use super::state::JoinToken;
 use gmodel::config::ClusterConfig;
+use gmodel::launch_order::LaunchOrder;
 use gmodel::node::{Inventory, Role};
 use gmodel::run::RunReport;
 use gmodel::{Fence, JobId, JobSpec, NodeId, NodeLife, RunId};
@@ -90,6 +91,8 @@ pub struct CancelSignal {
 pub enum NodeReport {
     /// First on every connection: all runs the node knows, before it obeys anything.
     Hello { life: NodeLife, fence: Fence, inventory: Inventory, runs: Vec<RunReport> },
+    /// Before the hello of a node that obeyed another incarnation: runs we do not know, with their orders.
+    Adopt { life: NodeLife, inventory: Inventory, runs: Vec<RunReport>, orders: Vec<LaunchOrder> },
     Runs { runs: Vec<RunReport> },
     Inventory { inventory: Inventory },
     /// The node made this fence durable and is working on it.

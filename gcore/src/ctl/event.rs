@@ -6,7 +6,7 @@ use super::state::{JoinToken, Outcome, Stop, Strike};
 use gmodel::array_spec::RangeSet;
 use gmodel::config::ClusterConfig;
 use gmodel::node::{Inventory, Link, Mark, Role};
-use gmodel::run::{Allocation, NumberedSignal, RunPhase};
+use gmodel::run::{Allocation, NodeShare, NumberedSignal, RunPhase};
 use gmodel::{JobId, JobSpec, NodeId, NodeLife, Reason, RunId, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -44,6 +44,17 @@ pub enum Event {
         run: RunId,
         allocation: Allocation,
         lives: Vec<NodeLife>,
+        limit_secs: Option<u32>,
+        at: Timestamp,
+    },
+    /// A run that a node brought along after a restore; its job's record is made if there is none.
+    RunAdopted {
+        run: RunId,
+        spec: Arc<JobSpec>,
+        share: NodeShare,
+        life: NodeLife,
+        /// The share is the batch node's.
+        batch: bool,
         limit_secs: Option<u32>,
         at: Timestamp,
     },
@@ -181,6 +192,7 @@ impl Event {
             | Self::ArrayUpdated { array, .. }
             | Self::TasksCancelled { array, .. } => of_array(*array),
             Self::RunPlaced { run, .. }
+            | Self::RunAdopted { run, .. }
             | Self::RunEnded { run, .. }
             | Self::RequeueDropped { run, .. }
             | Self::RunSettled { run, .. } => of_run(*run),

@@ -6,6 +6,7 @@
 //!    +----------- requeue ------------+
 //! ```
 
+mod adopt;
 mod apply;
 mod cancel;
 mod check;
@@ -29,6 +30,7 @@ mod targets;
 mod update;
 mod wake;
 
+pub use adopt::MAX_ADOPTED;
 pub use apply::apply;
 pub use check::{Violation, check};
 pub use command::{

@@ -23,6 +23,10 @@ pub(super) fn handle(tx: &mut Tx, id: NodeId, report: NodeReport) {
             hello(tx, id, life, inventory, runs);
             take_back_unheard(tx, id, fence);
         }
+        NodeReport::Adopt { life, inventory, runs, orders } => {
+            skip_ids_in_use(tx, &runs);
+            super::adopt::handle(tx, id, &life, inventory, runs, orders);
+        }
         NodeReport::Runs { runs } => {
             for report in runs {
                 take(tx, id, report.run, report.phase);
@@ -127,7 +131,7 @@ fn lost(member: &Member, life: &NodeLife) -> Option<RunPhase> {
     Some(RunPhase::Clean(end))
 }
 
-fn take_inventory(tx: &mut Tx, id: NodeId, mut inventory: Inventory) {
+pub(super) fn take_inventory(tx: &mut Tx, id: NodeId, mut inventory: Inventory) {
     let Some(node) = tx.state.nodes.get(id) else { return };
     let known = |uuid: &str| node.gpus.iter().any(|gpu| gpu.info.uuid == uuid);
     let mut room = MAX_GPU_SLOTS.saturating_sub(node.gpus.len());

@@ -242,8 +242,8 @@ fn worst(run: &Run, name: NodeName) -> Option<Verdict> {
 }
 
 fn node_failure(run: &Run, text: String) -> Verdict {
-    // Nothing of the user ran: it is as if it had never been placed.
-    let kind = if run.started.is_none() {
+    // Before the go nothing of the user ran: it is as if it had never been placed. After it, it may have.
+    let kind = if run.go.is_none() {
         Kind::NeverStarted { hold: false }
     } else {
         Kind::NodeFailure

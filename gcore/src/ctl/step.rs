@@ -5,7 +5,7 @@ use super::command::{Actor, Refusal, RefusalCode, Reply, StepNode, Target};
 use super::event::Event;
 use super::handle::Tx;
 use super::targets::{Found, conflict, find, shown};
-use gmodel::run::{NodeShare, RunPhase};
+use gmodel::run::NodeShare;
 
 /// Tasks one step may have.
 pub const MAX_STEP_TASKS: u32 = 65_536;
@@ -24,8 +24,8 @@ pub(super) fn start(
     let Found::Job(id) = find(tx.state, actor, target)? else { return Err(not_running()) };
     let live = tx.state.jobs.get(id).and_then(|job| job.live_run());
     let run = live.and_then(|run| tx.state.runs.get(run)).ok_or_else(not_running)?;
-    let running = run.all(|m| matches!(m.phase, Some(RunPhase::Running { .. })));
-    if run.stop.is_some() || run.outcome.is_some() || !running {
+    // A script may be quicker than the reports of its nodes: they hold the step until they have started.
+    if run.stop.is_some() || run.outcome.is_some() || run.go.is_none() {
         return Err(not_running());
     }
     let tasks = layout(&run.allocation, nodes, ntasks)?;

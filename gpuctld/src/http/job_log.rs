@@ -134,6 +134,9 @@ impl Teller<'_> {
             Event::JobCancelled { by, text, .. } => with(format!("cancelled by {by}"), text),
             Event::TasksCancelled { positions, by, .. } => format!("tasks {} cancelled by {by}", self.tasks(positions)),
             Event::RunPlaced { run, allocation, .. } => self.placed(*run, allocation),
+            Event::RunAdopted { share, .. } => {
+                format!("{} brought it along after a restore: it runs on", node(&share.node))
+            }
             Event::RunGo { .. } => "ready on all nodes: told to start".to_owned(),
             Event::RunStopping { stop, .. } => self.stopping(stop),
             Event::RunSignalled { signal, .. } => signalled(*signal),
