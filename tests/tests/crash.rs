@@ -142,7 +142,9 @@ fn nothing_acknowledged_is_missing_after_kills_at_random_moments() {
         }
     }
     pool.wait_until("all that was not held has run", || pool.jobs().iter().all(|job| job.state == Pending || job.state == Completed));
-    pool.wait_until("held jobs are all that is left", || pool.jobs().iter().filter(|job| job.state == Pending).all(|job| !job.holds.is_empty()));
+    pool.wait_until("held jobs are all that is left", || {
+        pool.jobs().iter().filter(|job| job.state == Pending).all(|job| !job.holds.is_empty())
+    });
     // Each task of each array, and each single job, ran once: one line each, none twice.
     let lines = pool.file("ran");
     let ran: BTreeSet<&str> = lines.lines().collect();
@@ -311,11 +313,13 @@ fn kill_in_order(order: [&str; 3]) {
     };
     let mut submit = |body: &str, code: u64| {
         let mut client = pool.client();
-        let answer: Submitted = client.post("/v1/jobs", &{
-            let mut request = pool.request(&script(body, code), None);
-            request.spec.request.gpus = Some("1".parse().unwrap());
-            request
-        }).unwrap();
+        let answer: Submitted = client
+            .post("/v1/jobs", &{
+                let mut request = pool.request(&script(body, code), None);
+                request.spec.request.gpus = Some("1".parse().unwrap());
+                request
+            })
+            .unwrap();
         codes.insert(answer.id.0, code);
         answer.id.0
     };
@@ -340,7 +344,7 @@ fn kill_in_order(order: [&str; 3]) {
     pool.write("go", "");
     for (id, code) in &codes {
         let job = pool.wait_state_through(*id, Failed);
-        assert_eq!(u64::try_from(job.exit_code.code).unwrap(), *code, "exit code of {id}: {job:?}\n{}", pool.logs());
+        assert_eq!(u64::try_from(job.exit_code.code), Ok(*code), "exit code of {id}: {job:?}\n{}", pool.logs());
         let attempts = if *id == victim { 2 } else { 1 };
         assert_eq!(job.attempts, attempts, "attempts of {id} (the long one is {long}, the victim {victim})\n{}", pool.logs());
     }
@@ -493,7 +497,8 @@ fn a_submission_whose_answer_was_lost_makes_one_job_when_asked_again() {
     // The client goes away before it has read the answer.
     let body = serde_json::to_vec(&request).unwrap();
     let mut stream = UnixStream::connect(pool.socket()).unwrap();
-    write!(stream, "POST /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n", body.len()).unwrap();
+    write!(stream, "POST /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n", body.len())
+        .unwrap();
     stream.write_all(&body).unwrap();
     pool.wait_until("the first asking has made a job", || pool.jobs().len() == 1);
     drop(stream);
@@ -535,8 +540,7 @@ fn holds_and_cancels_that_were_acknowledged_survive_a_kill() {
     let holder = TargetsRequest { jobs: vec![kept.to_string()], reason: "later".into(), hold: false };
     let _: EachResult = pool.client().post("/v1/jobs/hold", &holder).unwrap();
     assert_eq!(pool.run("gdel", &[&gone.to_string()]).code, 0);
-    let drained: serde_json::Value =
-        pool.client().post("/v1/nodes/node1/drain", &serde_json::json!({"reason": "a fan"})).unwrap();
+    let drained: serde_json::Value = pool.client().post("/v1/nodes/node1/drain", &serde_json::json!({"reason": "a fan"})).unwrap();
     assert_eq!(drained["schema"], 1);
     pool.kill("gpuctld");
     pool.start("gpuctld");

@@ -15,7 +15,8 @@ fn database(pool: &Pool) -> PathBuf {
 
 /// The name and content of every file in the state directory.
 fn state_files(pool: &Pool) -> Vec<(PathBuf, Vec<u8>)> {
-    let mut files: Vec<_> = fs::read_dir(pool.dir.join("gpuctld/state")).unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.is_file()).collect();
+    let mut files: Vec<_> =
+        fs::read_dir(pool.dir.join("gpuctld/state")).unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.is_file()).collect();
     files.sort();
     files.into_iter().map(|path| (path.clone(), fs::read(&path).unwrap())).collect()
 }
@@ -166,7 +167,9 @@ fn after_a_restore_no_id_is_given_again_and_runs_the_backup_does_not_know_go_on(
     let next = pool.gsub(&["--hold", "--wrap", "true"]);
     // What nodes report is known to have been given; a million above it is what nobody can have seen.
     assert!(next > last && next > unknown + 999_999, "{next} after {last}");
-    pool.wait_until("the run that the backup does not know is adopted", || pool.find_job(&unknown.to_string()).is_some_and(|job| job.state == Running));
+    pool.wait_until("the run that the backup does not know is adopted", || {
+        pool.find_job(&unknown.to_string()).is_some_and(|job| job.state == Running)
+    });
     assert!(pids.iter().all(|pid| is_alive(*pid)), "a restore ended a job");
     pool.write("go", "");
     assert_eq!(pool.wait_state(known, Failed).exit_code.code, 5);

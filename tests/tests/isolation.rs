@@ -8,15 +8,14 @@ use std::fs;
 /// Tries to open each GPU device file of a node: a line `nvidia3 ok` or with what the kernel says. There is no driver,
 /// so a device that may be opened answers ENXIO, and one that may not EPERM.
 fn try_devices(pool: &Pool) -> String {
-    format!(
-        "for d in {}/node1/dev/nvidia*; do echo \"$(basename $d) $( (: < $d) 2>&1 | sed 's/.*: //')\"; done",
-        pool.dir.display()
-    )
+    format!("for d in {}/node1/dev/nvidia*; do echo \"$(basename $d) $( (: < $d) 2>&1 | sed 's/.*: //')\"; done", pool.dir.display())
 }
 
 /// Names of the device files that could be opened, and of those that were denied.
 fn sort_devices(text: &str) -> (Vec<&str>, Vec<&str>) {
-    let with = |words: &str| text.lines().filter_map(|line| line.split_once(' ').filter(|(_, said)| *said == words)).map(|(name, _)| name).collect();
+    let with = |words: &str| {
+        text.lines().filter_map(|line| line.split_once(' ').filter(|(_, said)| *said == words)).map(|(name, _)| name).collect()
+    };
     (with("No such device or address"), with("Operation not permitted"))
 }
 
@@ -92,7 +91,17 @@ fn a_root_job_cannot_lift_its_fence_or_leave_its_cgroup() {
     assert_eq!(sort_devices(&out).1.len(), 1, "{out}");
     let caps = pool.file("caps");
     let caps = u64::from_str_radix(caps.trim().trim_start_matches("CapBnd:"), 16).unwrap();
-    let dropped = [(12, "NET_ADMIN"), (16, "SYS_MODULE"), (17, "SYS_RAWIO"), (19, "SYS_PTRACE"), (21, "SYS_ADMIN"), (22, "SYS_BOOT"), (27, "MKNOD"), (38, "PERFMON"), (39, "BPF")];
+    let dropped = [
+        (12, "NET_ADMIN"),
+        (16, "SYS_MODULE"),
+        (17, "SYS_RAWIO"),
+        (19, "SYS_PTRACE"),
+        (21, "SYS_ADMIN"),
+        (22, "SYS_BOOT"),
+        (27, "MKNOD"),
+        (38, "PERFMON"),
+        (39, "BPF"),
+    ];
     for (bit, name) in dropped {
         assert_eq!(caps >> bit & 1, 0, "CAP_{name} is in the bounding set {caps:x}");
     }
@@ -161,12 +170,14 @@ fn a_job_over_its_memory_is_out_of_memory_and_a_neighbour_goes_on() {
     let Some(pool) = Pool::up(1, "none") else { return };
     // Memory that is found, not declared, is enforced.
     let path = pool.config("node1");
-    let text: String = fs::read_to_string(&path).unwrap().lines().filter(|line| !line.starts_with("mem_bytes")).map(|line| format!("{line}\n")).collect();
+    let text: String =
+        fs::read_to_string(&path).unwrap().lines().filter(|line| !line.starts_with("mem_bytes")).map(|line| format!("{line}\n")).collect();
     fs::write(&path, text).unwrap();
     pool.reconfigure("node1", "");
     pool.wait_until("the node says what it has", || pool.node("node1").mem_bytes != 512 << 30);
     let neighbour = pool.gsub(&["--mem", "64M", "--wrap", "while [ ! -e go ]; do sleep 0.02; done"]);
-    let id = pool.run_as_user("gsub", &["--mem", "40M", "-o", "/dev/null", "--wrap", "head -c 300000000 /dev/zero | tail -n 1 | wc -c"]).id();
+    let id =
+        pool.run_as_user("gsub", &["--mem", "40M", "-o", "/dev/null", "--wrap", "head -c 300000000 /dev/zero | tail -n 1 | wc -c"]).id();
     let job = pool.wait_state(id, OutOfMemory);
     assert!(!job.end_text.is_empty(), "{job:?}");
     let run = &pool.attempts(id)[0];
@@ -181,7 +192,9 @@ fn a_job_over_its_memory_is_out_of_memory_and_a_neighbour_goes_on() {
 fn a_time_limit_ends_a_job_that_ignores_it_also_without_any_daemon() {
     let Some(pool) = Pool::up(1, "none") else { return };
     pool.reconfigure("gpuctld", "kill_grace_secs = 1");
-    let id = pool.run_as_user("gsub", &["-t", "0:02", "--wrap", "trap 'echo term >> said' TERM; echo $$ > pid; while :; do sleep 0.05; done"]).id();
+    let id = pool
+        .run_as_user("gsub", &["-t", "0:02", "--wrap", "trap 'echo term >> said' TERM; echo $$ > pid; while :; do sleep 0.05; done"])
+        .id();
     let pid: i32 = pool.wait_file("pid").trim().parse().unwrap();
     pool.kill("gpuctld");
     pool.kill("node1");
@@ -226,7 +239,8 @@ fn a_private_tmp_is_the_jobs_own_and_removed_with_it() {
     fs::create_dir(&secret).unwrap();
     std::os::unix::fs::chown(&secret, Some(pool.person().uid), None).unwrap();
     let hosts = tempfile::Builder::new().prefix("gpupool-test-host-").tempfile().unwrap();
-    let script = "ls -A /tmp | grep -c gpupool-test-host; echo mine > /tmp/mine; echo shm > /dev/shm/mine; ls -ld /tmp | cut -c1-10; ls /tmp/mine";
+    let script =
+        "ls -A /tmp | grep -c gpupool-test-host; echo mine > /tmp/mine; echo shm > /dev/shm/mine; ls -ld /tmp | cut -c1-10; ls /tmp/mine";
     let id = pool.run_as_user("gsub", &["-D", &secret, "-o", "out", "--wrap", script]).id();
     pool.wait_state(id, Completed);
     let out = fs::read_to_string(format!("{secret}/out")).unwrap();

@@ -106,7 +106,11 @@ fn a_job_on_two_nodes_starts_and_ends_as_one() {
     assert!(!ranks.is_empty(), "{}", pool.file(&format!("gsub-{id}.out")));
     let words: Vec<Vec<&str>> = ranks.lines().map(|line| line.split_whitespace().collect()).collect();
     let placed: Vec<_> = words.iter().map(|words| (words[0], words[1], words[2], words[3])).collect();
-    assert_eq!(placed, [("0:", "0", "0", "node1"), ("1:", "1", "1", "node1"), ("2:", "2", "0", "node2"), ("3:", "3", "1", "node2")], "{ranks}");
+    assert_eq!(
+        placed,
+        [("0:", "0", "0", "node1"), ("1:", "1", "1", "node1"), ("2:", "2", "0", "node2"), ("3:", "3", "1", "node2")],
+        "{ranks}"
+    );
     assert!(words[0][4] == words[1][4] && words[0][4] != words[2][4] && words[0][4].starts_with("GPU-"), "{ranks}");
     assert_eq!(pool.file("highest"), "7\n");
     for node in ["node1", "node2"] {
@@ -208,9 +212,19 @@ fn the_environment_is_what_export_says() {
     let run = |options: &[&str]| {
         let mut command = pool.command("gsub");
         command.env("ONE", "1 2").env("TWO", "b,c").env("SECRET", "s").args(options);
-        let id = gpupool_tests::pool::say(command.args(["-o", "env", "--wait", "--wrap", "env | grep -E '^(ONE|TWO|SECRET|NEW|HOME|GSUB_JOB_ID)=' | sort"]));
+        let id = gpupool_tests::pool::say(command.args([
+            "-o",
+            "env",
+            "--wait",
+            "--wrap",
+            "env | grep -E '^(ONE|TWO|SECRET|NEW|HOME|GSUB_JOB_ID)=' | sort",
+        ]));
         assert_eq!(id.code, 0, "{id:?}");
-        pool.file("env").lines().filter(|line| !line.starts_with("GSUB_JOB_ID") && !line.starts_with("HOME")).map(str::to_owned).collect::<Vec<_>>()
+        pool.file("env")
+            .lines()
+            .filter(|line| !line.starts_with("GSUB_JOB_ID") && !line.starts_with("HOME"))
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
     };
     assert_eq!(run(&[]), ["ONE=1 2", "SECRET=s", "TWO=b,c"]);
     assert_eq!(run(&["--export", "ALL,NEW=x"]), ["NEW=x", "ONE=1 2", "SECRET=s", "TWO=b,c"]);
@@ -222,7 +236,8 @@ fn the_environment_is_what_export_says() {
 #[test]
 fn a_script_may_come_from_stdin_with_options_in_it_and_arguments_behind() {
     let Some(pool) = Pool::up(1, "none") else { return };
-    let script = "#!/bin/bash\n#SBATCH -J from_stdin --comment='two words'\n#GSUB -o out.%x.%u.%N.%j\n\necho \"$1\" $# ${BASH_VERSION:+bash}\n";
+    let script =
+        "#!/bin/bash\n#SBATCH -J from_stdin --comment='two words'\n#GSUB -o out.%x.%u.%N.%j\n\necho \"$1\" $# ${BASH_VERSION:+bash}\n";
     let id = gsub_stdin(&pool, &["-", "a b", "c"], script).id();
     let job = pool.wait_state(id, Completed);
     assert_eq!((job.name.as_str(), job.comment.as_str()), ("from_stdin", "two words"));
@@ -250,7 +265,9 @@ fn input_output_and_error_go_where_they_are_sent() {
 fn nodes_are_named_excluded_and_chosen_by_feature() {
     let Some(pool) = Pool::up(3, "none") else { return };
     pool.reconfigure("node3", "features = [\"ib\", \"big\"]");
-    pool.wait_until("the feature is known", || pool.node("node3").features == ["big", "ib"] || pool.node("node3").features == ["ib", "big"]);
+    pool.wait_until("the feature is known", || {
+        pool.node("node3").features == ["big", "ib"] || pool.node("node3").features == ["ib", "big"]
+    });
     pool.wait_idle("node3");
     for (options, node) in [
         (&["-w", "node2"][..], "node2"),

@@ -140,7 +140,9 @@ fn a_node_that_falls_silent_is_said_so_and_its_job_goes_on_when_it_comes_back() 
     pool.wait_until("it runs", || pool.work.join("up").exists());
     // Stopped, not dead: the connection stays open and nothing comes over it.
     pool.signal("node1", Signal::SIGSTOP);
-    pool.wait_until("the silence is seen", || pool.node("node1").state.contains("NOT_RESPONDING") || pool.node("node1").state.contains('*'));
+    pool.wait_until("the silence is seen", || {
+        pool.node("node1").state.contains("NOT_RESPONDING") || pool.node("node1").state.contains('*')
+    });
     assert_eq!(pool.job(id).state, Running);
     let waiting = pool.gsub(&["--wrap", "true"]);
     std::thread::sleep(Duration::from_millis(200));
@@ -159,7 +161,11 @@ fn a_lost_nodes_jobs_run_elsewhere_once_and_its_old_runs_die_before_its_gpus_are
     pool.reconfigure("gpuctld", "node_timeout_secs = 1\nkill_grace_secs = 1");
     pool.wait_idle("node1");
     pool.wait_idle("node2");
-    let script = |name: &str| format!("echo $$ > {name}.$GSUB_ATTEMPT; echo \"$GSUB_ATTEMPT $GSUB_NODELIST\" >> {name}; trap '' TERM; [ $GSUB_ATTEMPT = 2 ] || sleep 1000; exit 8");
+    let script = |name: &str| {
+        format!(
+            "echo $$ > {name}.$GSUB_ATTEMPT; echo \"$GSUB_ATTEMPT $GSUB_NODELIST\" >> {name}; trap '' TERM; [ $GSUB_ATTEMPT = 2 ] || sleep 1000; exit 8"
+        )
+    };
     let pinned = pool.gsub(&["--gpus", "1", "-w", "node1", "--wrap", &script("pinned")]);
     let moving = pool.gsub(&["--gpus", "1", "--wrap", &script("moving")]);
     let old: Vec<i32> = ["pinned.1", "moving.1"].iter().map(|name| pool.wait_file(name).trim().parse().unwrap()).collect();
@@ -243,7 +249,8 @@ fn behind_a_cut_wire_a_node_goes_on_and_gives_up_its_run_when_it_was_moved() {
     pool.start("node1");
     pool.wait_idle("node1");
     pool.wait_idle("node2");
-    let script = "echo $$ > pid.$GSUB_ATTEMPT; echo \"$GSUB_ATTEMPT $GSUB_NODELIST\" >> runs; while [ ! -e go ]; do sleep 0.05; done; exit 8";
+    let script =
+        "echo $$ > pid.$GSUB_ATTEMPT; echo \"$GSUB_ATTEMPT $GSUB_NODELIST\" >> runs; while [ ! -e go ]; do sleep 0.05; done; exit 8";
     let id = pool.gsub(&["--gpus", "1", "--wrap", script]);
     let old: i32 = pool.wait_file("pid.1").trim().parse().unwrap();
     assert_eq!(pool.job(id).nodelist, "node1");

@@ -1,7 +1,7 @@
 //! `gadm sandbox`: several side by side, long paths, ordinary users, and configurations that are wrong.
 
 use gmodel::JobState::{Completed, Running};
-use gpupool_tests::pool::{Pool, PATIENCE, say, temp_dir};
+use gpupool_tests::pool::{PATIENCE, Pool, say, temp_dir};
 use std::fs;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -167,13 +167,16 @@ fn a_bad_reload_changes_nothing_and_a_bad_file_starts_nothing() {
 #[test]
 fn a_lost_gpu_costs_one_gpu() {
     let Some(pool) = Pool::up(1, "h100:4") else { return };
-    let ids: Vec<u64> = (0..2).map(|_| pool.gsub(&["--gpus", "1", "--mem", "1G", "--wrap", "while [ ! -e go ]; do sleep 0.02; done"])).collect();
+    let ids: Vec<u64> =
+        (0..2).map(|_| pool.gsub(&["--gpus", "1", "--mem", "1G", "--wrap", "while [ ! -e go ]; do sleep 0.02; done"])).collect();
     for id in &ids {
         pool.wait_state(*id, Running);
     }
     let said = pool.sandbox(&["fault", "node1", "gpu3", "lost"]);
     assert_eq!(said.code, 0, "{said:?}");
-    pool.wait_until("the fault is seen", || pool.node("node1").gpus.iter().filter(|gpu| !gpu.fault.is_empty() || !gpu.present).count() == 1);
+    pool.wait_until("the fault is seen", || {
+        pool.node("node1").gpus.iter().filter(|gpu| !gpu.fault.is_empty() || !gpu.present).count() == 1
+    });
     // Two are taken and one is broken: one is left.
     let fits = pool.gsub(&["--gpus", "1", "--mem", "1G", "--wrap", "true"]);
     pool.wait_state(fits, Completed);

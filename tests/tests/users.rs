@@ -243,7 +243,8 @@ fn owners_hold_release_update_requeue_and_cancel_their_own() {
 #[test]
 fn a_job_is_its_users_own_with_their_groups_umask_and_directory() {
     let Some(pool) = Pool::up(1, "none") else { return };
-    let id = gsub(&pool, &["--wrap", "id -un; id -G; umask; pwd; cat /proc/self/status | grep -i CapEff; ls -l /proc/self/fd | wc -l"]).id();
+    let id =
+        gsub(&pool, &["--wrap", "id -un; id -G; umask; pwd; cat /proc/self/status | grep -i CapEff; ls -l /proc/self/fd | wc -l"]).id();
     pool.wait_state(id, Completed);
     let person = pool.person();
     let out = pool.file(&format!("gsub-{id}.out"));
@@ -266,7 +267,9 @@ fn without_a_controller_commands_exit_with_3_and_say_where_they_looked() {
     let config = fs::read_to_string(pool.dir.join("client.toml")).unwrap();
     fs::write(pool.dir.join("client.toml"), format!("wait_secs = 0\n{config}")).unwrap();
     pool.kill("gpuctld");
-    for (program, args) in [("gsub", &["--wrap", "true"][..]), ("gq", &[]), ("gdel", &["1"]), ("gnodes", &[]), ("gacct", &[]), ("gadm", &["diag"])] {
+    for (program, args) in
+        [("gsub", &["--wrap", "true"][..]), ("gq", &[]), ("gdel", &["1"]), ("gnodes", &[]), ("gacct", &[]), ("gadm", &["diag"])]
+    {
         let said = pool.run_as_user(program, args);
         said.fails_with(3, &format!("no controller answers at {}", socket.display()));
     }
