@@ -88,7 +88,7 @@ const COLUMNS: &[Entry] = &[
     (JobColumn::Cpus,             'C', "numcpus",      "CPUS",             "cpus"),
     (JobColumn::Tasks,            ' ', "numtasks",     "TASKS",            "ntasks"),
     (JobColumn::Mem,              'm', "minmemory",    "MIN_MEMORY",       "mem"),
-    (JobColumn::Gpus,             'g', "gpus",         "GPUS",             "gpus"),
+    (JobColumn::Gpus,             'g', "gpus",         "GPUS",             "gpus,gpu_count"),
     (JobColumn::GpusPerNode,      'b', "tres-per-node","TRES_PER_NODE",    "gpus"),
     (JobColumn::Tres,             ' ', "tres-alloc",   "TRES_ALLOC",       "cpus,mem_bytes,nodes,gpu_count"),
     (JobColumn::Elapsed,          'M', "timeused",     "TIME",             "elapsed_secs"),
@@ -204,7 +204,7 @@ impl JobColumn {
             Self::Tasks => row.ntasks.to_string().into(),
             Self::Mem => Cow::Borrowed(&row.mem),
             Self::Gpus if row.gpus.is_empty() => "0".into(),
-            Self::Gpus => Cow::Borrowed(&row.gpus),
+            Self::Gpus => all_gpus(&row.gpus, row.gpu_count),
             Self::GpusPerNode if row.gpus.is_empty() => "N/A".into(),
             Self::GpusPerNode => format!("gres:gpu:{}", row.gpus).into(),
             Self::Tres => tres(row.cpus, row.mem_bytes, row.nodes, row.gpu_count).into(),
@@ -306,9 +306,34 @@ fn or_null(text: &str) -> Cow<'_, str> {
     if text.is_empty() { "(null)".into() } else { text.into() }
 }
 
+/// GPUs on all nodes, with the type: `--gpus-per-node h100:8` on two nodes is `h100:16`. Ranked alternatives, shares
+/// and slices stay as they were asked for.
+fn all_gpus(asked: &str, count: f64) -> Cow<'_, str> {
+    let (kind, number) = asked.rsplit_once(':').unwrap_or(("", asked));
+    let Ok(number) = number.parse::<u64>() else { return Cow::Borrowed(asked) };
+    if asked.contains('|') || kind.contains('.') || number as f64 == count {
+        Cow::Borrowed(asked)
+    } else if kind.is_empty() {
+        format!("{count}").into()
+    } else {
+        format!("{kind}:{count}").into()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn gpus_are_counted_over_all_nodes() {
+        assert_eq!(all_gpus("h100:8", 16.0), "h100:16");
+        assert_eq!(all_gpus("8", 16.0), "16");
+        assert_eq!(all_gpus("h100:4", 4.0), "h100:4");
+        assert_eq!(all_gpus("h100:4|a100:8", 4.0), "h100:4|a100:8");
+        assert_eq!(all_gpus("0.5", 0.5), "0.5");
+        assert_eq!(all_gpus("1g.10gb:2", 0.5), "1g.10gb:2");
+    }
+
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
