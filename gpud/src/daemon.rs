@@ -91,8 +91,13 @@ impl Daemon {
     /// Runs until the channel closes.
     pub async fn run(mut self, mut happenings: mpsc::Receiver<Happening>) {
         self.act();
-        while let Some(first) = happenings.recv().await {
-            self.take(first);
+        loop {
+            let due = self.told.as_ref().and_then(Told::due);
+            match first_or_due(&mut happenings, due).await {
+                Some(Some(first)) => self.take(first),
+                Some(None) => return,
+                None => {}
+            }
             // All that waits is taken before acting: a burst of reports makes one frame.
             while let Ok(more) = happenings.try_recv() {
                 self.take(more);
@@ -247,7 +252,7 @@ impl Daemon {
     /// Says what the controller does not know yet.
     fn report(&mut self) {
         if let Some(told) = &mut self.told
-            && !told.send_news(&self.state, &self.inventory)
+            && !told.send_news(&self.state, &self.inventory, std::time::Instant::now())
         {
             self.told = None;
         }
@@ -470,6 +475,17 @@ impl Daemon {
                 Found::Ready
             }
         })
+    }
+}
+
+/// What happens next (`Some(None)`: nothing will any more), or none when a report is due before it.
+async fn first_or_due(
+    happenings: &mut mpsc::Receiver<Happening>,
+    due: Option<std::time::Instant>,
+) -> Option<Option<Happening>> {
+    match due {
+        None => Some(happenings.recv().await),
+        Some(due) => tokio::time::timeout_at(due.into(), happenings.recv()).await.ok(),
     }
 }
 

@@ -122,17 +122,18 @@ impl HollowNode {
     async fn run(mut self, mut happenings: mpsc::Receiver<Happening>) {
         loop {
             let next_end = self.running.values().map(|running| running.ends).min();
+            let due = self.told.as_ref().and_then(Told::due).map(Instant::from);
             let idle = Instant::now() + Duration::from_secs(3600);
             tokio::select! {
                 happening = happenings.recv() => match happening {
                     Some(happening) => self.take(happening),
                     None => return,
                 },
-                () = sleep_until(next_end.unwrap_or(idle)) => self.end_due(),
+                () = sleep_until([next_end, due].into_iter().flatten().min().unwrap_or(idle)) => self.end_due(),
             }
             self.act();
             if let Some(told) = &mut self.told
-                && !told.send_news(&self.state, &self.inventory)
+                && !told.send_news(&self.state, &self.inventory, std::time::Instant::now())
             {
                 self.told = None;
             }

@@ -4,11 +4,15 @@
 
 use gcore::node::{NodeState, reports};
 use gmodel::node::Inventory;
-use gmodel::run::RunReport;
+use gmodel::run::{RunPhase, RunReport};
 use gmodel::{Fence, RunId};
 use gwire::node_protocol::{Hello, PROTOCOL, ToController};
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
+
+/// A run that is ready so soon is reported as that and no more: each report is a commit of the controller.
+const ACCEPTED_WAITS: Duration = Duration::from_millis(50);
 
 /// One connection and what the controller heard on it.
 pub struct Told {
@@ -16,6 +20,8 @@ pub struct Told {
     pub sender: mpsc::Sender<ToController>,
     /// How far each run was.
     reported: BTreeMap<RunId, u8>,
+    /// Runs of which only the acceptance is news, since when.
+    accepted: BTreeMap<RunId, Instant>,
     obeyed: Fence,
     inventory: Inventory,
 }
@@ -39,20 +45,23 @@ impl Told {
             runs,
         };
         sender.try_send(ToController::Hello(hello)).ok()?;
-        Some(Self { connection, sender, reported, obeyed: state.fence, inventory: inventory.clone() })
+        let (accepted, inventory) = (BTreeMap::new(), inventory.clone());
+        Some(Self { connection, sender, reported, accepted, obeyed: state.fence, inventory })
     }
 
     /// Sends what changed. False when the controller reads too slowly or is gone: let go, the next hello says everything.
     #[must_use]
-    pub fn send_news(&mut self, state: &NodeState, inventory: &Inventory) -> bool {
+    pub fn send_news(&mut self, state: &NodeState, inventory: &Inventory, now: Instant) -> bool {
         let mut frames = Vec::new();
         if self.obeyed != state.fence {
             self.obeyed = state.fence;
             frames.push(ToController::Obeyed { fence: state.fence });
         }
         let is_news = |report: &RunReport| self.reported.get(&report.run) != Some(&report.phase.rank());
-        let runs: Vec<RunReport> = reports(state).into_iter().filter(is_news).collect();
+        let mut runs: Vec<RunReport> = reports(state).into_iter().filter(is_news).collect();
+        runs.retain(|report| !self.may_wait(report, now));
         self.reported.retain(|run, _| state.runs.contains_key(run));
+        self.accepted.retain(|run, _| state.runs.contains_key(run) && runs.iter().all(|report| report.run != *run));
         if !runs.is_empty() {
             self.reported.extend(runs.iter().map(|report| (report.run, report.phase.rank())));
             frames.push(ToController::Runs { runs });
@@ -62,5 +71,88 @@ impl Told {
             frames.push(ToController::Inventory { inventory: inventory.clone() });
         }
         frames.into_iter().all(|frame| self.sender.try_send(frame).is_ok())
+    }
+
+    /// When the oldest acceptance held back must be told.
+    pub fn due(&self) -> Option<Instant> {
+        self.accepted.values().min().map(|since| *since + ACCEPTED_WAITS)
+    }
+
+    fn may_wait(&mut self, report: &RunReport, now: Instant) -> bool {
+        report.phase == RunPhase::Accepted
+            && now.duration_since(*self.accepted.entry(report.run).or_insert(now)) < ACCEPTED_WAITS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gcore::node::{Found, NodeEvent, NodeInput, apply, handle};
+    use gmodel::{NodeLife, Timestamp};
+
+    fn run() -> RunId {
+        "7-1".parse().unwrap()
+    }
+
+    fn feed(state: &mut NodeState, input: NodeInput) {
+        let events: Vec<NodeEvent> = handle(state, input, Timestamp(0));
+        events.iter().for_each(|event| apply(state, event));
+    }
+
+    /// A node that knows nothing of a run, a connection on which that was said, and what comes out of it.
+    fn told() -> (NodeState, Told, mpsc::Receiver<ToController>) {
+        let mut state = NodeState::new();
+        let life = NodeLife::default();
+        feed(&mut state, NodeInput::Scanned { life, fence: Fence::default(), runs: Vec::new() });
+        let (sender, mut frames) = mpsc::channel(8);
+        let told = Told::greet(1, sender, &state, &Inventory::default()).unwrap();
+        assert!(matches!(frames.try_recv(), Ok(ToController::Hello(_))));
+        (state, told, frames)
+    }
+
+    fn phases(frames: &mut mpsc::Receiver<ToController>) -> Vec<u8> {
+        let frames = std::iter::from_fn(|| frames.try_recv().ok());
+        let runs = frames.flat_map(|frame| match frame {
+            ToController::Runs { runs } => runs,
+            other => panic!("{other:?}"),
+        });
+        runs.map(|report| report.phase.rank()).collect()
+    }
+
+    fn with_run(state: &NodeState, found: Found) -> NodeState {
+        let mut with = NodeState::new();
+        let runs = vec![(run(), found)];
+        feed(&mut with, NodeInput::Scanned { life: state.life.clone(), fence: state.fence, runs });
+        with
+    }
+
+    #[test]
+    fn what_is_ready_at_once_is_reported_as_ready_only() {
+        let (state, mut told, mut frames) = told();
+        let now = Instant::now();
+        let accepted = with_run(&state, Found::Accepted);
+        assert!(told.send_news(&accepted, &Inventory::default(), now));
+        assert_eq!(phases(&mut frames), [0; 0]);
+        assert_eq!(told.due(), Some(now + ACCEPTED_WAITS));
+        assert!(told.send_news(&with_run(&state, Found::Ready), &Inventory::default(), now));
+        assert_eq!((phases(&mut frames), told.due()), (vec![1], None));
+    }
+
+    #[test]
+    fn a_long_prolog_leaves_the_acceptance_reported_in_time() {
+        let (state, mut told, mut frames) = told();
+        let now = Instant::now();
+        let accepted = with_run(&state, Found::Accepted);
+        assert!(told.send_news(&accepted, &Inventory::default(), now));
+        assert!(told.send_news(&accepted, &Inventory::default(), now + ACCEPTED_WAITS / 2));
+        assert_eq!(phases(&mut frames), [0; 0]);
+        assert!(told.send_news(&accepted, &Inventory::default(), now + ACCEPTED_WAITS));
+        assert_eq!((phases(&mut frames), told.due()), (vec![0], None));
+        assert!(told.send_news(&accepted, &Inventory::default(), now + ACCEPTED_WAITS * 2));
+        assert_eq!((phases(&mut frames), told.due()), (vec![], None), "said once");
+        assert!(told.send_news(&state, &Inventory::default(), now));
+        assert!(told.send_news(&accepted, &Inventory::default(), now));
+        assert!(told.send_news(&state, &Inventory::default(), now));
+        assert_eq!((phases(&mut frames), told.due()), (vec![], None), "nothing is due of a run that is gone");
     }
 }

@@ -219,6 +219,24 @@ async fn prolog_and_epilog_run_and_a_failing_prolog_starts_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_run_in_a_long_prolog_is_reported_as_accepted() {
+    let mut ctl = Controller::start().await;
+    let node = Node::start(&ctl, "").await;
+    ctl.wait_hello().await;
+    let prolog = node.path("prolog");
+    let go = node.path("work/go");
+    fs::write(&prolog, format!("#!/bin/sh\nwhile [ ! -e {} ]; do sleep 0.02; done\n", go.display())).unwrap();
+    fs::set_permissions(&prolog, fs::Permissions::from_mode(0o755)).unwrap();
+    let run = run_id("18-1");
+    let order = gmodel::launch_order::LaunchOrder { prolog: prolog.display().to_string(), ..node.order(run, "true") };
+    ctl.desire(1, vec![order], vec![want(run, Want::Run)]);
+    ctl.wait_phase(run, 0).await;
+    assert_eq!(ctl.phases[&run], RunPhase::Accepted);
+    fs::write(go, "").unwrap();
+    assert_eq!(ctl.wait_clean(run).await.exit, ExitCode::SUCCESS);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_member_waits_for_go_and_a_stop_before_it_starts_nothing() {
     let mut ctl = Controller::start().await;
     let node = Node::start(&ctl, "").await;
