@@ -223,7 +223,8 @@ async fn a_run_in_a_long_prolog_is_reported_as_accepted() {
     let mut ctl = Controller::start().await;
     let node = Node::start(&ctl, "").await;
     ctl.wait_hello().await;
-    let prolog = node.path("prolog");
+    fs::create_dir(node.path("site")).unwrap();
+    let prolog = node.path("site/prolog");
     let go = node.path("work/go");
     fs::write(&prolog, format!("#!/bin/sh\nwhile [ ! -e {} ]; do sleep 0.02; done\n", go.display())).unwrap();
     fs::set_permissions(&prolog, fs::Permissions::from_mode(0o755)).unwrap();
