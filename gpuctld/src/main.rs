@@ -25,6 +25,10 @@ use std::process::ExitCode;
 
 const CONFIG: &str = "/etc/gpupool/gpuctld.toml";
 
+/// Requests are made on the threads of the sockets and freed on the core's.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// The controller of a gpupool cluster.
 #[derive(Parser)]
 #[command(version, about)]
@@ -80,7 +84,8 @@ fn main() -> ExitCode {
             daemon::run(path, config)
         }
         Command::Check { config: path } => {
-            println!("{}: {} partitions, no mistakes", path.display(), config.cluster.partitions.len());
+            let count = config.cluster.partitions.len();
+            println!("{}: {count} partition{}, no mistakes", path.display(), if count == 1 { "" } else { "s" });
             ExitCode::SUCCESS
         }
         Command::Restore { from, .. } => match store::restore(&config.state_dir, &from, &config.cluster.name) {

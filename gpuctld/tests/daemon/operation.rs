@@ -103,6 +103,22 @@ fn a_wrong_configuration_starts_nothing() {
 }
 
 #[test]
+fn a_right_configuration_is_counted_in_proper_words() {
+    let site = Site::new();
+    for (extra, words) in [("", ": 1 partition, no mistakes\n"), ("[partition.second]\n", ": 2 partitions, no mistakes\n")] {
+        site.configure(extra);
+        let (status, said) = site.run_to_end(&["check"]);
+        assert!(status == 0 && said.ends_with(words), "{status} {said}");
+    }
+}
+
+#[test]
+fn systemd_does_not_start_again_what_cannot_use_its_database() {
+    let unit = include_str!("../../../packaging/systemd/gpupool-gpuctld.service");
+    assert!(unit.lines().any(|line| line == format!("RestartPreventExitStatus={EXIT_DATABASE}")), "{unit}");
+}
+
+#[test]
 fn systemd_is_told_when_recovery_is_complete() {
     let site = Site::new();
     let path = site.dir.path().join("notify");
