@@ -17,7 +17,8 @@ Examples:
   gdel 17 98_5          two jobs
   gdel 98_[1-3]         three tasks of an array
   gdel --me -t PD       all that you have waiting
-  gdel -s USR1 17       send a signal to a running job";
+  gdel -s USR1 17       send a signal to what a job's script has started
+  gdel -b -s USR1 17    send it to the script's own shell only, as for a trap";
 
 #[derive(Parser)]
 #[command(name = "gdel", version, about = "Cancel jobs, or send them a signal", after_help = EXAMPLES)]
@@ -27,10 +28,10 @@ struct CancelArgs {
     jobs: Vec<String>,
     #[command(flatten)]
     filter: JobFilter,
-    /// Send this signal instead; only running jobs get it
+    /// Send running jobs this signal instead. Their script's shell is spared unless it is alone, or the signal is KILL
     #[arg(short, long, value_name = "SIGNAL", value_parser = |text: &str| parse_signal(text).map_err(|error| error.to_string()))]
     signal: Option<u8>,
-    /// The signal is for the batch script's own process only
+    /// The signal is for the script's shell only
     #[arg(short, long, requires = "signal")]
     batch: bool,
     /// Ask before each job
