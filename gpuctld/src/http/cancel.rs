@@ -66,7 +66,7 @@ fn filter_of(query: &JobQuery, names: &[String]) -> Result<JobFilter, ApiError> 
 
 /// What a filter means that the caller may cancel; others' jobs are left out, as scancel does.
 fn matching(caller: &Caller, state: &State, filter: &JobFilter) -> Result<Vec<Target>, ApiError> {
-    let view = View { state, now: super::now() };
+    let view = View::new(state, super::now());
     let sight = Sight::of(caller, state);
     let (mut found, mut others) = (Vec::new(), 0_u64);
     filter.each(view, &sight, |row| {

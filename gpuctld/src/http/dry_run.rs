@@ -69,5 +69,5 @@ fn would_start(state: &State, allocation: &Allocation, partition: String, notes:
 /// CPUs and partition, with defaults filled in.
 fn asked(state: &State, id: JobId, now: Timestamp) -> (u32, String) {
     let row = super::lookup::one_row(state, &super::lookup::JobName::Job(id));
-    row.map_or((0, String::new()), |row: Row| (row.cpus(View { state, now }), row.spec().partition.clone()))
+    row.map_or((0, String::new()), |row: Row| (row.cpus(View::new(state, now)), row.spec().partition.clone()))
 }

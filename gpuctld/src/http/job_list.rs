@@ -15,10 +15,11 @@ use axum::extract::State as Shared;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use gcore::ctl::State;
-use gmodel::{JobState, Timestamp};
+use gmodel::{JobId, JobState, Timestamp};
 use gwire::api::JobQuery;
 use hyper::body::Frame;
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -28,6 +29,8 @@ use std::task::{Context, Poll};
 const PIECE_BYTES: usize = 64 << 10;
 /// Queues of this length are sorted off the threads that serve sockets.
 const SORTED_INLINE: usize = 4_000;
+/// Finished jobs of a listing, the newest, whose nodes are looked up.
+const MAX_PAST_ROWS: usize = 5_000;
 
 pub(super) async fn list(caller: Caller, Shared(site): Shared<Site>, pairs: Pairs) -> Result<Response, ApiError> {
     let query = job_query(pairs)?;
@@ -41,8 +44,31 @@ pub(super) async fn list(caller: Caller, Shared(site): Shared<Site>, pairs: Pair
         let rows = tokio::task::spawn_blocking(move || listing.rows(&caller, &state, now));
         rows.await.map_err(|_| ApiError::unavailable("the listing could not be made"))??
     };
-    let body = ListBody { state, now, rows: rows.keys.into_iter(), columns: rows.columns, begun: false, ended: false };
+    let past_nodes = past_nodes(&site, &rows, &state, now).await?;
+    let (columns, rows) = (rows.columns, rows.keys.into_iter());
+    let body = ListBody { state, now, rows, columns, past_nodes, begun: false, ended: false };
     Ok(([(CONTENT_TYPE, "application/json")], Body::new(body)).into_response())
+}
+
+/// Where jobs were that hold nothing any more: their last runs are in the database only.
+async fn past_nodes(site: &Site, rows: &Rows, state: &State, now: Timestamp) -> Result<BTreeMap<JobId, String>, ApiError> {
+    if !rows.columns.iter().any(|column| column.key == "nodelist") {
+        return Ok(BTreeMap::new());
+    }
+    let view = View::new(state, now);
+    let is_past = |key: &RowKey| key.row(state).is_some_and(|row| row.is_past(view));
+    let past = rows.keys.iter().filter(|key| is_past(key)).filter_map(|key| match key {
+        RowKey::Job(id) => Some(*id),
+        _ => None,
+    });
+    let mut ids: Vec<JobId> = past.collect();
+    if ids.is_empty() {
+        return Ok(BTreeMap::new());
+    }
+    ids.sort_unstable_by_key(|id| Reverse(*id));
+    ids.truncate(MAX_PAST_ROWS);
+    let runs = site.core.reader().last_runs(ids, now).await?;
+    Ok(runs.into_iter().map(|run| (JobId(run.id), run.nodelist)).collect())
 }
 
 /// A checked question.
@@ -64,7 +90,7 @@ impl Listing {
     }
 
     fn rows(self, caller: &Caller, state: &State, now: Timestamp) -> Result<Rows, ApiError> {
-        let view = View { state, now };
+        let view = View::new(state, now);
         let sight = Sight::of(caller, state);
         let mut found = Vec::new();
         self.filter.each(view, &sight, |row| found.push(row));
@@ -102,6 +128,7 @@ struct ListBody {
     now: Timestamp,
     rows: std::vec::IntoIter<RowKey>,
     columns: Vec<&'static Column>,
+    past_nodes: BTreeMap<JobId, String>,
     begun: bool,
     ended: bool,
 }
@@ -109,7 +136,7 @@ struct ListBody {
 impl ListBody {
     fn next_piece(&mut self) -> Bytes {
         let mut out = Json { bytes: Vec::with_capacity(PIECE_BYTES + 4096) };
-        let view = View { state: &self.state, now: self.now };
+        let view = View { past_nodes: Some(&self.past_nodes), ..View::new(&self.state, self.now) };
         if !self.begun {
             out.raw("{\"schema\":1,\"jobs\":[");
         }

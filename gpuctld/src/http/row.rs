@@ -10,6 +10,7 @@ use gmodel::job::{GpuScope, JobSpec, MemAsk};
 use gmodel::node::Mark;
 use gmodel::pattern::{self, PatternContext};
 use gmodel::{ExitCode, JobId, JobState, Reason, ReasonCode, Timestamp, hostlist};
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 /// The state and the moment a listing is made from.
@@ -17,6 +18,14 @@ use std::fmt::Write;
 pub(super) struct View<'a> {
     pub(super) state: &'a State,
     pub(super) now: Timestamp,
+    /// Host lists of jobs that hold nothing any more, as far as they were looked up.
+    pub(super) past_nodes: Option<&'a BTreeMap<JobId, String>>,
+}
+
+impl<'a> View<'a> {
+    pub(super) fn new(state: &'a State, now: Timestamp) -> Self {
+        Self { state, now, past_nodes: None }
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -340,9 +349,17 @@ impl<'a> Row<'a> {
         }
     }
 
+    /// Where it was, once it holds nothing any more; while it does, its run says so.
+    pub(super) fn is_past(&self, view: View) -> bool {
+        !self.is_pending() && self.attempts() > 0 && self.run(view).is_none()
+    }
+
     /// Host list of the run, in its order.
     pub(super) fn nodelist(&self, view: View) -> String {
-        let Some(run) = self.run(view) else { return String::new() };
+        let Some(run) = self.run(view) else {
+            let past = view.past_nodes.filter(|_| self.is_past(view));
+            return past.and_then(|nodes| nodes.get(&JobId(self.id()))).cloned().unwrap_or_default();
+        };
         let names = run.allocation.iter().filter_map(|share| view.state.nodes.get(share.node));
         hostlist::compress(names.map(|node| node.name.as_str()))
     }

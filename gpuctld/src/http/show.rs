@@ -119,7 +119,7 @@ async fn in_full(site: &Site, caller: &Caller, name: &JobName) -> Result<Vec<Job
 }
 
 fn rows_in_memory(state: &State, sight: &Sight, name: &JobName) -> Result<Vec<JobRow>, ApiError> {
-    let view = View { state, now: now() };
+    let view = View::new(state, now());
     let query = JobQuery { state: "all".to_owned(), ..JobQuery::default() };
     let filter = JobFilter::new(&query)?.with_ids(vec![name.clone()]);
     let mut rows = Vec::new();
@@ -141,7 +141,7 @@ async fn from_database(site: &Site, state: &State, sight: &Sight, name: &JobName
         JobName::Job(id) => reader.job(*id).await?,
         JobName::Tasks { array, indices } => reader.task(*array, indices.bounds().0).await?,
     };
-    let view = View { state, now: now() };
+    let view = View::new(state, now());
     let whole_array = match name {
         JobName::Job(id) => Some(*id),
         JobName::Tasks { .. } => None,
@@ -269,7 +269,7 @@ pub(super) struct RunOf {
 }
 
 fn nodes_of(state: &State, row: &Row) -> Vec<String> {
-    let view = View { state, now: now() };
+    let view = View::new(state, now());
     let shares = row.run(view).map(|run| run.allocation.iter()).into_iter().flatten();
     shares.filter_map(|share| state.nodes.get(share.node)).map(|node| node.name.clone()).collect()
 }

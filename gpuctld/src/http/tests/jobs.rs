@@ -26,6 +26,8 @@ async fn a_job_in_full_keeps_its_nodes_after_the_end() {
     assert_eq!((&over["state"], &over["nodelist"]), (&json!("FAILED"), &json!("node1")));
     assert_eq!(over["exit_code"], json!({"code": 3, "signal": 0}));
     assert_eq!((&over["cpus"], &over["gpu_count"]), (&running["cpus"], &running["gpu_count"]));
+    let listed = pool.get(&alice(), "/v1/jobs?state=all&columns=nodelist").await;
+    assert_eq!(listed["jobs"], json!([{"id": 1, "nodelist": "node1"}]));
     let runs = pool.get(&alice(), "/v1/runs?job=1").await;
     assert_eq!(column(&runs, "runs", "state"), ["FAILED"]);
     let text = pool.refused(&alice(), "GET", "/v1/jobs/99", Value::Null).await;
