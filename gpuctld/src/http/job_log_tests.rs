@@ -1,3 +1,5 @@
+//! The sentences of `gq --log`: one for every kind of event, as people read them.
+
 use super::*;
 use gmodel::array_spec::ArraySpec;
 use gmodel::gpu_set::{GpuSet, GpuSlot};
