@@ -18,6 +18,8 @@ const STARTS_PER_PASS: usize = 400;
 const REST_FACTOR: u32 = 3;
 /// And no longer than this.
 const LONGEST_REST: Duration = Duration::from_millis(400);
+/// How much nicer the thread is than the daemon's others.
+const NICER: i32 = 5;
 /// Without any wake, a pass this often.
 const IDLE: Duration = Duration::from_secs(30);
 
@@ -54,6 +56,7 @@ pub fn channel() -> (PlannerWake, Planner) {
 impl Planner {
     /// Runs until the core is gone.
     pub fn run(self, core: &CoreHandle) {
+        step_back();
         let mut next_begin = None;
         loop {
             match self.wakes.recv_timeout(until(next_begin)) {
@@ -115,8 +118,41 @@ fn next_begin(snapshot: &Snapshot) -> Option<Timestamp> {
     snapshot.pending.iter().map(|job| job.eligible).filter(|at| *at > snapshot.now).min()
 }
 
+/// Lowers the calling thread's priority: who waits for an answer goes before who plans. Linux has a nice value for each
+/// thread. Best effort.
+fn step_back() {
+    let lowered = rustix::process::getpriority_process(None)
+        .and_then(|nice| rustix::process::setpriority_process(None, nice + NICER));
+    if let Err(e) = lowered {
+        tracing::debug!("the planner thread keeps its priority: {e}");
+    }
+}
+
 fn until(next_begin: Option<Timestamp>) -> Duration {
     next_begin.map_or(IDLE, |at| {
         Duration::from_millis(at.since_millis(now()).unsigned_abs()).min(IDLE)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Field 19 of stat(5): the nice value.
+    fn nice() -> i32 {
+        let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
+        let fields = stat.rsplit_once(") ").unwrap().1;
+        fields.split(' ').nth(16).unwrap().parse().unwrap()
+    }
+
+    #[test]
+    fn only_the_planner_steps_back() {
+        let before = nice();
+        let planner = std::thread::spawn(|| {
+            step_back();
+            nice()
+        });
+        assert_eq!(planner.join().unwrap(), (before + NICER).min(19));
+        assert_eq!(nice(), before);
+    }
 }
