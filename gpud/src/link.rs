@@ -99,12 +99,23 @@ where
     ended
 }
 
+/// A TLS alert comes after the handshake seemed done: the controller looked at our certificate and hung up.
+fn explained(text: String) -> String {
+    if !text.contains("received fatal alert") {
+        return text;
+    }
+    format!(
+        "{text}. The controller does not accept this node's certificate: another cluster's CA made it, or it has expired. \
+         `gpud join` with a new token from `gadm token node` mends that"
+    )
+}
+
 async fn read_frames<R: AsyncRead + Unpin>(read: R, connection: u64, daemon: &mpsc::Sender<Happening>) -> Ended {
     let mut frames = FrameReader::new(read);
     loop {
         let frame = match timeout(SILENCE, frames.next::<ToNode>()).await {
             Err(_) => return Ended::Lost(format!("the controller was silent for {} s", SILENCE.as_secs())),
-            Ok(Err(e)) => return Ended::Lost(format!("{:#}", anyhow::Error::from(e))),
+            Ok(Err(e)) => return Ended::Lost(explained(format!("{:#}", anyhow::Error::from(e)))),
             Ok(Ok(None)) => return Ended::Lost("the controller closed the connection".into()),
             Ok(Ok(Some(frame))) => frame,
         };
@@ -157,4 +168,16 @@ fn with_jitter(pause: Duration) -> Duration {
     let nanos = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.subsec_nanos());
     let mix = (now as u64 ^ u64::from(nanos) ^ u64::from(std::process::id())).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 33;
     pause / 2 + pause.mul_f64((mix % 1000) as f64 / 2000.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_that_is_not_accepted_is_said_in_words() {
+        let text = explained("the connection failed: received fatal alert: DecryptError".into());
+        assert!(text.contains("DecryptError. The controller does not accept") && text.contains("gpud join"), "{text}");
+        assert_eq!(explained("connecting to ctl:7117".into()), "connecting to ctl:7117");
+    }
 }
