@@ -4,6 +4,7 @@
 //! their SHA-256 and never appear here.
 
 use crate::array_spec::ArraySpec;
+use crate::blob_id::BlobId;
 use crate::gpu_request::GpuAsk;
 use crate::hostlist::Hostlist;
 use crate::signal::SigSpec;
@@ -12,10 +13,6 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// SHA-256 of a stored blob, lower-case hex.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct BlobId(pub String);
 
 /// The user a job runs as. Names are the identity; the numbers are checked on the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -3,6 +3,7 @@
 //! Pure data and parsers: no I/O, no clock, no hash order. Every other crate speaks in these words.
 
 pub mod array_spec;
+pub mod blob_id;
 pub mod config;
 pub mod constraint;
 pub mod directive;
@@ -25,9 +26,10 @@ pub mod suggest;
 pub mod supervise;
 pub mod time;
 
+pub use blob_id::BlobId;
 pub use exit_code::ExitCode;
 pub use gpu_set::{GpuGrant, GpuPart, GpuSet, GpuSlot};
 pub use ids::{Fence, JobId, NodeId, NodeLife, RunId, Seq};
-pub use job::{BlobId, JobSpec, JobState, Request, UserRef};
+pub use job::{JobSpec, JobState, Request, UserRef};
 pub use reason::{Reason, ReasonCode};
 pub use time::{Instant, Timestamp};

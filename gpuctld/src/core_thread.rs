@@ -153,7 +153,7 @@ impl CoreHandle {
         self.send(Message::View(reply));
         match answer.await {
             Ok(view) => view,
-            Err(_) => self.shared.published.last(), // stopping: the newest there will be
+            Err(_) => self.shared.published.last().await, // stopping: the newest there will be
         }
     }
 
@@ -282,7 +282,7 @@ struct Queued {
 struct Published {
     /// Version of the newest committed change.
     version: AtomicU64,
-    view: Mutex<(u64, Arc<State>)>,
+    view: Mutex<Option<(u64, Arc<State>)>>,
 }
 
 impl Published {
@@ -290,14 +290,23 @@ impl Published {
         // Version first: a view published after it can only be newer.
         let version = self.version.load(Ordering::Acquire);
         let view = self.view.lock().expect("no panic while held");
-        (view.0 >= version).then(|| view.1.clone())
+        view.as_ref().filter(|(of, _)| *of >= version).map(|(_, state)| state.clone())
     }
-    fn last(&self) -> Arc<State> {
-        self.view.lock().expect("no panic while held").1.clone()
+    /// Of a core thread that has ended. Without a view it failed, and so the process ends without an answer.
+    async fn last(&self) -> Arc<State> {
+        let view = self.view.lock().expect("no panic while held").as_ref().map(|(_, state)| state.clone());
+        match view {
+            Some(state) => state,
+            None => std::future::pending().await,
+        }
+    }
+    /// Gives the view up, so that a change of every record need not copy those it shares.
+    fn retire(&self) {
+        *self.view.lock().expect("no panic while held") = None;
     }
     fn publish(&self, version: u64, state: State) -> Arc<State> {
         let state = Arc::new(state);
-        *self.view.lock().expect("no panic while held") = (version, state.clone());
+        *self.view.lock().expect("no panic while held") = Some((version, state.clone()));
         state
     }
 }

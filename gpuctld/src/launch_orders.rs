@@ -22,7 +22,7 @@ pub async fn build(state: &State, node: NodeId, runs: &[RunId], reader: &Reader)
     for run in runs.iter().filter_map(|run| state.runs.get(*run)) {
         let Some(job) = state.jobs.get(run.id.job) else { continue };
         let launch = &job.spec.launch;
-        let ids = vec![launch.script.clone(), launch.environment.clone()];
+        let ids = vec![launch.script, launch.environment];
         let texts = match reader.blobs(ids).await {
             Ok(blobs) => texts(launch, blobs),
             Err(e) => Err(format!("{:#}", anyhow::Error::from(e))),

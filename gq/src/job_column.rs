@@ -8,7 +8,7 @@ use gcli::local_time::TimeFormat;
 use gmodel::duration::squeue_time;
 use gmodel::size::exact_size;
 use gmodel::suggest::did_you_mean;
-use gmodel::{Instant, JobState, hostlist};
+use gmodel::{Instant, JobState, ReasonCode, hostlist};
 use std::borrow::Cow;
 use std::cmp::Ordering;
 
@@ -165,6 +165,15 @@ pub(crate) fn help() -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
+/// `(Priority)`; what nearly all of a long queue waits for needs no text of its own.
+fn in_brackets(reason: ReasonCode) -> Cow<'static, str> {
+    match reason {
+        ReasonCode::Priority => "(Priority)".into(),
+        ReasonCode::Resources => "(Resources)".into(),
+        other => format!("({other})").into(),
+    }
+}
+
 impl JobColumn {
     fn entry(self) -> &'static Entry {
         COLUMNS.iter().find(|entry| entry.0 == self).expect("every column is in the table")
@@ -194,11 +203,12 @@ impl JobColumn {
             Self::State => row.state.long().into(),
             Self::ShortState => row.state.short().into(),
             Self::Reason => row.reason.to_string().into(),
-            Self::NodelistOrReason if row.state == JobState::Pending => format!("({})", row.reason).into(),
+            Self::NodelistOrReason if row.state == JobState::Pending => in_brackets(row.reason),
             Self::NodelistOrReason | Self::Nodelist => Cow::Borrowed(&row.nodelist),
             Self::BatchHost => batch_host(&row.nodelist),
             Self::ReqNodes => Cow::Borrowed(&row.req_nodelist),
             Self::ExcludedNodes => Cow::Borrowed(&row.exclude),
+            Self::Nodes if row.nodes == 1 => "1".into(),
             Self::Nodes => row.nodes.to_string().into(),
             Self::Cpus => row.cpus.to_string().into(),
             Self::Tasks => row.ntasks.to_string().into(),
@@ -208,6 +218,7 @@ impl JobColumn {
             Self::GpusPerNode if row.gpus.is_empty() => "N/A".into(),
             Self::GpusPerNode => format!("gres:gpu:{}", row.gpus).into(),
             Self::Tres => tres(row.cpus, row.mem_bytes, row.nodes, row.gpu_count).into(),
+            Self::Elapsed if row.elapsed_secs <= 0 => "0:00".into(),
             Self::Elapsed => squeue_time(row.elapsed_secs.max(0).cast_unsigned()).into(),
             Self::TimeLimit => time_limit(row.time_limit_secs).into(),
             Self::TimeLeft => time_left(row).into(),

@@ -272,10 +272,16 @@ impl Listing {
         let mut rows = client.rows(path)?;
         let mut count = 0;
         if self.sort.is_empty() {
-            while let Some(text) = rows.next_row()? {
-                each(&read_row(text)?)?;
+            rows.each_row(|text| {
+                let mut values = serde_json::Deserializer::from_slice(text).into_iter::<QueueRow>();
+                match values.next() {
+                    Some(Ok(row)) => each(&row)?,
+                    Some(Err(error)) if !error.is_eof() => return Err(unreadable(&error)),
+                    _ => return Ok(None),
+                }
                 count += 1;
-            }
+                Ok(Some(values.byte_offset()))
+            })?;
             return Ok(count);
         }
         let mut texts = Vec::new();
@@ -314,7 +320,11 @@ fn fields(pieces: &JobFormat) -> impl Iterator<Item = JobColumn> {
 }
 
 fn read_row(text: &[u8]) -> Result<QueueRow<'_>, Failure> {
-    serde_json::from_slice(text).map_err(|error| Failure::new(format_args!("a row of the queue cannot be read: {error}")))
+    serde_json::from_slice(text).map_err(|error| unreadable(&error))
+}
+
+fn unreadable(error: &serde_json::Error) -> Failure {
+    Failure::new(format_args!("a row of the queue cannot be read: {error}"))
 }
 
 /// `t,-p,i` as columns, and whether each descends.

@@ -11,8 +11,9 @@ use gmodel::config::{Partition, PartitionState};
 use gmodel::constraint::Constraint;
 use gmodel::hostlist::natural_order;
 use gmodel::run::Allocation;
-use gmodel::{JobId, NodeId, Reason, ReasonCode, Request, RunId, Timestamp};
+use gmodel::{JobId, JobSpec, NodeId, Reason, ReasonCode, Request, RunId, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// Decides which pending jobs start now, and why the others wait.
 pub fn plan(snapshot: &Snapshot, budget: WorkBudget) -> Plan {
@@ -75,6 +76,8 @@ struct Pass<'a> {
     /// Earliest start of the first job that waits for resources, by partition.
     reserved: Vec<Option<Reservation>>,
     refused: BTreeMap<ShapeKey<'a>, Reason>,
+    /// The one of `refused` that was asked for last.
+    last_refused: Option<(&'a Arc<JobSpec>, Option<u32>, Reason)>,
     /// A job of the partition waits for resources already: those after it wait for their turn too.
     has_first: Vec<bool>,
     /// Way of serving and node of the array task just started: the node it filled further is the best for
@@ -110,6 +113,7 @@ impl<'a> Pass<'a> {
             members,
             reserved: snapshot.config.partitions.iter().map(|_| None).collect(),
             refused: BTreeMap::new(),
+            last_refused: None,
             has_first: vec![false; snapshot.config.partitions.len()],
             again: None,
             started: Vec::new(),
@@ -131,10 +135,18 @@ impl<'a> Pass<'a> {
             return Some(reason);
         }
         let key: ShapeKey = (partition, &job.spec.request, job.limit_secs);
-        if job.avoid.is_empty()
-            && let Some(reason) = self.refused.get(&key)
-        {
-            return Some(reason.clone());
+        if job.avoid.is_empty() {
+            // Equal jobs often share their request and stand behind each other.
+            if let Some((spec, limit_secs, reason)) = &self.last_refused
+                && Arc::ptr_eq(spec, &job.spec)
+                && *limit_secs == job.limit_secs
+            {
+                return Some(reason.clone());
+            }
+            if let Some(reason) = self.refused.get(&key) {
+                self.last_refused = Some((&job.spec, job.limit_secs, reason.clone()));
+                return Some(reason.clone());
+            }
         }
         let demands = Demand::all(&job.spec.request, &snapshot.config.partitions[partition]);
         let candidates = match self.candidates(job, partition) {

@@ -15,7 +15,10 @@ pub fn snapshot(state: &State, now: Timestamp) -> Snapshot {
         .collect();
     let jobs = state.jobs.values().filter(|job| job.state == JobState::Pending);
     let arrays = state.arrays.values().filter(|array| !array.pending.is_empty());
-    let pending = jobs.map(|job| pending_job(state, job)).chain(arrays.map(|array| PendingJob {
+    // Of the size of the queue at once: it is large, and made again in every pass.
+    let mut pending = Vec::with_capacity(state.jobs.len() + state.arrays.len());
+    pending.extend(jobs.map(|job| pending_job(state, job)));
+    pending.extend(arrays.map(|array| PendingJob {
         id: array.id,
         spec: array.spec.clone(),
         submitted: array.submitted,
@@ -42,7 +45,7 @@ pub fn snapshot(state: &State, now: Timestamp) -> Snapshot {
         now,
         config: state.config.clone(),
         nodes,
-        pending: pending.collect(),
+        pending,
         running: running.collect(),
     }
 }

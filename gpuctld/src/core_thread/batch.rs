@@ -21,6 +21,8 @@ use tokio::sync::{Semaphore, oneshot, watch};
 
 /// Inputs in one commit at most: bounds the wait of the first of them.
 const BATCH_INPUTS: usize = 512;
+/// So many records are not copied because a view shares them: it is made anew for the next who asks.
+const MANY_REASONS: usize = 4_000;
 /// The deadline is derived from the whole state; after changes it is looked at this often at most.
 const DEADLINE_PAUSE: Duration = Duration::from_millis(20);
 /// Between two wakes at least, should a deadline stay due.
@@ -139,6 +141,8 @@ impl Core {
                 break;
             }
         }
+        let version = self.shared.published.version.load(Relaxed);
+        self.shared.published.publish(version, view_of(&mut self.state));
         self.store.close()
     }
 
@@ -179,6 +183,9 @@ impl Core {
             Input::Plan { .. } => self.disk.refusal().filter(|_| self.disk.reserve_is_given_up()),
             _ => None,
         };
+        if matches!(&input, Input::Plan { plan } if plan.reasons.len() >= MANY_REASONS) {
+            self.shared.published.retire();
+        }
         let result = match refused {
             Some(refusal) => Err(refusal),
             None => self.handle(input, batch),
@@ -338,6 +345,6 @@ pub fn now() -> Timestamp {
 
 impl Published {
     pub(super) fn new(state: State) -> Self {
-        Self { version: AtomicU64::new(0), view: Mutex::new((0, Arc::new(state))) }
+        Self { version: AtomicU64::new(0), view: Mutex::new(Some((0, Arc::new(state)))) }
     }
 }

@@ -221,11 +221,11 @@ fn of_run(template: &JobRow, run: &RunRow) -> JobRow {
 pub(super) async fn script(caller: Caller, Shared(site): Shared<Site>, Path(id): Path<String>) -> Result<Response, ApiError> {
     let (spec, _) = found(&site, &job_name(&id)?, &id).await?;
     must_own(&caller, &spec, &id, "script")?;
-    if spec.launch.script.0.is_empty() {
+    if spec.launch.script.is_empty() {
         let text = format!("job {id} has no script; it runs: {}", spec.launch.argv.join(" "));
         return Err(ApiError::not_found(text));
     }
-    match site.core.reader().blob(spec.launch.script.clone()).await? {
+    match site.core.reader().blob(spec.launch.script).await? {
         Some(text) => Ok(([(CONTENT_TYPE, "text/plain; charset=utf-8")], text).into_response()),
         None => {
             let days = site.app.config().keep_scripts_days;

@@ -8,8 +8,10 @@ use super::error::ApiError;
 use super::permission::Caller;
 use crate::core_thread::Submission;
 use axum::Json;
-use axum::extract::State as Shared;
+use axum::body::Bytes;
 use axum::extract::rejection::JsonRejection;
+use axum::extract::{FromRequest, Request, State as Shared};
+use axum::http::header::CONTENT_TYPE;
 use gcore::ctl::Reply;
 use gwire::api::{MAX_ARGUMENT_BYTES, MAX_ENVIRONMENT_BYTES, MAX_SCRIPT_BYTES, SCHEMA, SubmitRequest, Submitted};
 
@@ -19,9 +21,9 @@ const MAX_KEY_BYTES: usize = 128;
 pub(super) async fn submit(
     caller: Caller,
     Shared(site): Shared<Site>,
-    body: Result<Json<SubmitRequest>, JsonRejection>,
+    body: Result<Body, JsonRejection>,
 ) -> Result<Json<Submitted>, ApiError> {
-    let Json(request) = body?;
+    let Body(request) = body?;
     caller.may_submit()?;
     check(&request)?;
     let (request, mut notes) = site.app.hook.ask(&site.app.config(), &caller.actor, request).await?;
@@ -33,6 +35,26 @@ pub(super) async fn submit(
             Ok(Json(Submitted { schema: SCHEMA, id, notes, repeated }))
         }
         other => Err(super::targets::odd(&other)),
+    }
+}
+
+/// The request as `Json` reads it. `Json` keeps the way to each value for its errors; a body is read without
+/// that first, and once more only to say what is wrong with it.
+pub(super) struct Body(SubmitRequest);
+
+impl<S: Send + Sync> FromRequest<S> for Body {
+    type Rejection = JsonRejection;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, JsonRejection> {
+        let plain = request.headers().get(CONTENT_TYPE).is_some_and(|kind| kind == "application/json");
+        if !plain {
+            return Json::from_request(request, state).await.map(|Json(request)| Self(request));
+        }
+        let body = Bytes::from_request(request, state).await?;
+        match serde_json::from_slice(&body) {
+            Ok(request) => Ok(Self(request)),
+            Err(_) => Json::from_bytes(&body).map(|Json(request)| Self(request)),
+        }
     }
 }
 

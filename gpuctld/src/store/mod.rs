@@ -135,20 +135,6 @@ impl Store {
 
 impl Blob {
     pub fn id(&self) -> BlobId {
-        BlobId(crate::pki::hex(&self.sha))
+        BlobId::of_sha(self.sha)
     }
-}
-
-/// The 32 bytes of a blob's id; `None` for the empty id and for what is no SHA-256.
-fn sha_of(id: &BlobId) -> Option<[u8; 32]> {
-    let text = id.0.as_bytes();
-    if text.len() != 64 {
-        return None;
-    }
-    let digit = |c: u8| (c as char).to_digit(16).map(|d| d as u8);
-    let mut sha = [0; 32];
-    for (byte, pair) in sha.iter_mut().zip(text.chunks(2)) {
-        *byte = digit(pair[0])? << 4 | digit(pair[1])?;
-    }
-    Some(sha)
 }

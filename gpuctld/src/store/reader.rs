@@ -8,7 +8,6 @@ mod report;
 
 use super::documents::{ArrayDocument, JobDocument};
 use super::open::open_reader;
-use super::sha_of;
 use gcore::ctl::{Array, Job};
 use gmodel::{BlobId, JobId, NodeId, RunId, Timestamp};
 use gwire::api::{ReportRow, RunQuery, RunRow};
@@ -234,7 +233,7 @@ fn stored_array(db: &Connection, id: JobId) -> Answer<Option<Array>> {
 }
 
 fn blob(db: &Connection, id: &BlobId) -> Answer<Option<Vec<u8>>> {
-    let Some(sha) = sha_of(id) else { return Ok(None) };
+    let Some(sha) = id.sha() else { return Ok(None) };
     Ok(db
         .prepare_cached("SELECT data FROM blobs WHERE sha = ?1")?
         .query_row([sha], |row| row.get(0))

@@ -2,7 +2,7 @@
 //! after it. Rows of runs that already left the state are closed from the events.
 
 use super::documents::{ArrayDocument, JobDocument};
-use super::{Batch, Blob, Store, WriteFailure, sha_of};
+use super::{Batch, Blob, Store, WriteFailure};
 use gcore::ctl::state::{Array, Job, Outcome, Run};
 use gcore::ctl::{Event, State};
 use gmodel::run::Allocation;
@@ -248,8 +248,8 @@ fn write_spec(store: &mut Store, spec: &Arc<JobSpec>) -> Result<i64> {
             )?
             .execute(params![
                 id,
-                sha_of(&spec.launch.script),
-                sha_of(&spec.launch.environment),
+                spec.launch.script.sha(),
+                spec.launch.environment.sha(),
                 spec.launch.work_dir,
                 spec.comment,
                 tags_text(spec)?,
@@ -426,7 +426,7 @@ impl KnownBlobs {
     /// A blob is removed some time after its last use; the end of a job is one.
     fn touch(&mut self, db: &Connection, id: &BlobId, now: Timestamp) -> Result<()> {
         let day = now.0.div_euclid(MILLIS_PER_DAY);
-        let Some(sha) = sha_of(id) else { return Ok(()) };
+        let Some(sha) = id.sha() else { return Ok(()) };
         if !self.is_known(sha, day) {
             db.prepare_cached("UPDATE blobs SET last_use=?2 WHERE sha=?1 AND last_use<?2")?
                 .execute(params![sha, day])?;
