@@ -507,20 +507,25 @@ fn describe(demand: &Demand) -> String {
     let plural = |count: u32| if count == 1 { "" } else { "s" };
     let (gpus, cpus) = (first.gpus.count(), first.cpus);
     let gpus = match &first.gpus.gpu_type {
-        _ if gpus == 0 => String::new(),
-        None => format!("{gpus} GPU{} and ", plural(gpus)),
-        Some(kind) => format!("{gpus} {kind} and "),
+        _ if gpus == 0 => None,
+        None => Some(format!("{gpus} GPU{}", plural(gpus))),
+        Some(kind) => Some(format!("{gpus} {kind}")),
     };
     let mem = match first.mem {
-        MemDemand::Bytes(bytes) if bytes > 0 => format!(" and {} of memory", gmodel::size::rough_size(bytes)),
-        _ => String::new(),
+        MemDemand::Bytes(bytes) if bytes > 0 => {
+            Some(format!("{} of memory", gmodel::size::rough_size(bytes)))
+        }
+        _ => None,
     };
+    let mut parts: Vec<String> =
+        gpus.into_iter().chain([format!("{cpus} CPU{}", plural(cpus))]).chain(mem).collect();
+    let last = parts.pop().expect("CPUs are always named");
+    let all = if parts.is_empty() { last } else { format!("{} and {last}", parts.join(", ")) };
     let whole = if first.exclusive { " with nothing else on it" } else { "" };
-    let nodes = match demand.nodes.len() {
-        1 => "one node".into(),
-        n => format!("each of {n} nodes"),
-    };
-    format!("{gpus}{cpus} CPU{}{mem} on {nodes}{whole}", plural(cpus))
+    match demand.nodes.len() {
+        1 => format!("{all} on one node{whole}"),
+        n => format!("{all} on each of {n} nodes{whole}"),
+    }
 }
 
 fn first(mut texts: impl Iterator<Item = String>) -> String {

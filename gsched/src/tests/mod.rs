@@ -191,8 +191,8 @@ fn higher_tier_then_lower_nice_then_older_goes_first() {
          job gpus=1 partition=urgent",
         expect![[r#"
             30 starts on n1[0]x1
-            20 waits: Resources: needs 1 GPU and 1 CPU and 1G of memory on one node; most is free on n1: 0 GPUs, 63 CPUs and 511G of memory
-            10 waits: Priority: needs 1 GPU and 1 CPU and 1G of memory on one node; jobs of higher priority wait for such resources too
+            20 waits: Resources: needs 1 GPU, 1 CPU and 1G of memory on one node; most is free on n1: 0 GPUs, 63 CPUs and 511G of memory
+            10 waits: Priority: needs 1 GPU, 1 CPU and 1G of memory on one node; jobs of higher priority wait for such resources too
         "#]],
     );
 }
@@ -225,7 +225,7 @@ fn all_nodes_of_a_job_or_none() {
          job nodes=2 gpn=8
          job nodes=2 gpn=7 time=100",
         expect![[r#"
-            10 waits: Resources: needs 8 GPUs and 1 CPU and 1G of memory on each of 2 nodes; most is free on n1: 8 GPUs, 64 CPUs and 512G of memory; room is expected by 1970-01-01T00:17:40Z
+            10 waits: Resources: needs 8 GPUs, 1 CPU and 1G of memory on each of 2 nodes; most is free on n1: 8 GPUs, 64 CPUs and 512G of memory; room is expected by 1970-01-01T00:17:40Z
             20 waits: Priority: what it needs is kept for job 10
         "#]],
     );
@@ -271,10 +271,10 @@ fn the_second_choice_of_gpu_is_taken_when_the_first_is_not_free() {
          job gpus=a100:1 gpu_mem=60000",
         expect![[r#"
             10 starts on n2[0,1,2,3,4,5,6,7]x1
-            20 waits: Resources: needs 4 h100 and 1 CPU and 1G of memory on one node; most is free on n1: 3 GPUs, 63 CPUs and 511G of memory; room is expected by 1970-01-01T00:17:40Z
+            20 waits: Resources: needs 4 h100, 1 CPU and 1G of memory on one node; most is free on n1: 3 GPUs, 63 CPUs and 511G of memory; room is expected by 1970-01-01T00:17:40Z
             30 waits: Priority: what it needs is kept for job 20
             40 waits: Priority: what it needs is kept for job 20
-            50 waits: PartitionConfig: needs 1 a100 and 1 CPU and 1G of memory on one node; partition "main" has no such nodes
+            50 waits: PartitionConfig: needs 1 a100, 1 CPU and 1G of memory on one node; partition "main" has no such nodes
         "#]],
     );
 }
@@ -346,7 +346,7 @@ fn short_jobs_pass_a_waiting_one_where_they_do_not_delay_it() {
          job gpus=1",
         expect![[r#"
             30 starts on n1[4,5]x1
-            10 waits: Resources: needs 8 GPUs and 1 CPU and 1G of memory on one node; most is free on n1: 4 GPUs, 63 CPUs and 511G of memory; room is expected by 1970-01-01T00:26:40Z
+            10 waits: Resources: needs 8 GPUs, 1 CPU and 1G of memory on one node; most is free on n1: 4 GPUs, 63 CPUs and 511G of memory; room is expected by 1970-01-01T00:26:40Z
             20 waits: Priority: what it needs is kept for job 10
             40 waits: Priority: what it needs is kept for job 10
         "#]],
@@ -365,7 +365,7 @@ fn a_reservation_is_kept_against_jobs_of_other_partitions_too() {
          job gpus=1 partition=small time=100",
         expect![[r#"
             30 starts on n1[1]x1
-            10 waits: Resources: needs 4 GPUs and 1 CPU and 1G of memory on one node; most is free on n1: 3 GPUs, 63 CPUs and 511G of memory; room is expected by 1970-01-01T00:18:20Z
+            10 waits: Resources: needs 4 GPUs, 1 CPU and 1G of memory on one node; most is free on n1: 3 GPUs, 63 CPUs and 511G of memory; room is expected by 1970-01-01T00:18:20Z
             20 waits: Priority: what it needs is kept for job 10
         "#]],
     );
@@ -399,7 +399,7 @@ fn arrays_start_as_many_tasks_as_fit_and_their_cap_allows() {
             21 starts on n1[3]x1
             30 waits: JobArrayTaskLimit: as many tasks of the array run as it allows at once
             10_* waits: JobArrayTaskLimit: as many tasks of the array run as it allows at once
-            20_* waits: Resources: needs 1 GPU and 1 CPU and 1G of memory on one node; most is free on n1: 0 GPUs, 60 CPUs and 508G of memory
+            20_* waits: Resources: needs 1 GPU, 1 CPU and 1G of memory on one node; most is free on n1: 0 GPUs, 60 CPUs and 508G of memory
         "#]],
     );
 }
@@ -421,13 +421,13 @@ fn who_cannot_run_at_all_is_told_why() {
          job gpus=1 constraint=ib",
         expect![[r#"
             10 waits: ReqNodeNotAvail: nodes it needs are not available (n2: down)
-            20 waits: PartitionConfig: needs 16 GPUs and 1 CPU and 1G of memory on one node; partition "main" has no such nodes
+            20 waits: PartitionConfig: needs 16 GPUs, 1 CPU and 1G of memory on one node; partition "main" has no such nodes
             30 waits: PartitionTimeLimit: asks for 200 s, partition "main" allows 100 s
             40 waits: BeginTime: not before 1970-01-01T00:17:40Z
             50 waits: JobHeldUser: held by user:alice
             60 waits: JobHeldAdmin: held by admin:root
             70 waits: JobHoldMaxRequeue: held by system
-            90 waits: BadConstraints: needs 1 GPU and 1 CPU and 1G of memory on one node; partition "main" has no such nodes
+            90 waits: BadConstraints: needs 1 GPU, 1 CPU and 1G of memory on one node; partition "main" has no such nodes
             80 waits: PartitionConfig: partition "gone" is not in the configuration
         "#]],
     );
