@@ -109,9 +109,14 @@ impl<K: ChunkKey, V: Clone> ChunkMap<K, V> {
 
 /// Where a key is in a chunk, or belongs.
 fn place<K: ChunkKey, V>(chunk: &Chunk<K, V>, key: K) -> Result<usize, usize> {
-    // Ids are given out in order: mostly the next one goes to the end.
-    match chunk.last() {
-        Some((last, _)) if *last < key => Err(chunk.len()),
+    // Ids are given out in order: mostly the next one goes to the end, and none is missing before one that is there.
+    let (Some((first, _)), Some((last, _))) = (chunk.first(), chunk.last()) else { return Err(0) };
+    if *last < key {
+        return Err(chunk.len());
+    }
+    let near = key.number().saturating_sub(first.number()) as usize;
+    match chunk.get(near) {
+        Some((k, _)) if *k == key => Ok(near),
         _ => chunk.binary_search_by(|(k, _)| k.cmp(&key)),
     }
 }

@@ -54,8 +54,8 @@ pub struct Submission {
     pub client_key: Option<String>,
     /// Text of the script; empty when `spec.launch.argv` is the command.
     pub script: String,
-    /// `NAME=value` each.
-    pub environment: Vec<String>,
+    /// `NAME=value` each, separated by NUL bytes, as it is stored.
+    pub environment: String,
 }
 
 /// Times and counts of the core thread, for `gadm diag` and `/metrics`. Durations in microseconds.
@@ -109,7 +109,7 @@ impl CoreHandle {
             spec.launch.script = blob.id();
             blobs.push(blob);
         }
-        let blob = make_blob(environment.join("\0").into_bytes()).await;
+        let blob = make_blob(environment.into_bytes()).await;
         spec.launch.environment = blob.id();
         blobs.push(blob);
         let command = Command::Submit { spec: Box::new(spec), client_key };

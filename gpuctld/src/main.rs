@@ -25,10 +25,6 @@ use std::process::ExitCode;
 
 const CONFIG: &str = "/etc/gpupool/gpuctld.toml";
 
-/// Requests are made on the threads of the sockets and freed on the core's.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 /// The controller of a gpupool cluster.
 #[derive(Parser)]
 #[command(version, about)]

@@ -44,25 +44,16 @@ pub(super) async fn list(caller: Caller, Shared(site): Shared<Site>, pairs: Pair
         let rows = tokio::task::spawn_blocking(move || listing.rows(&caller, &state, now));
         rows.await.map_err(|_| ApiError::unavailable("the listing could not be made"))??
     };
-    let past_nodes = past_nodes(&site, &rows, &state, now).await?;
+    let past_nodes = past_nodes(&site, &rows, now).await?;
     let (columns, rows) = (rows.columns, rows.keys.into_iter());
     let body = ListBody { state, now, rows, columns, past_nodes, begun: false, ended: false };
     Ok(([(CONTENT_TYPE, "application/json")], Body::new(body)).into_response())
 }
 
 /// Where jobs were that hold nothing any more: their last runs are in the database only.
-async fn past_nodes(site: &Site, rows: &Rows, state: &State, now: Timestamp) -> Result<BTreeMap<JobId, String>, ApiError> {
-    if !rows.columns.iter().any(|column| column.key == "nodelist") {
-        return Ok(BTreeMap::new());
-    }
-    let view = View::new(state, now);
-    let is_past = |key: &RowKey| key.row(state).is_some_and(|row| row.is_past(view));
-    let past = rows.keys.iter().filter(|key| is_past(key)).filter_map(|key| match key {
-        RowKey::Job(id) => Some(*id),
-        _ => None,
-    });
-    let mut ids: Vec<JobId> = past.collect();
-    if ids.is_empty() {
+async fn past_nodes(site: &Site, rows: &Rows, now: Timestamp) -> Result<BTreeMap<JobId, String>, ApiError> {
+    let mut ids = rows.past.clone();
+    if ids.is_empty() || !rows.columns.iter().any(|column| column.key == "nodelist") {
         return Ok(BTreeMap::new());
     }
     ids.sort_unstable_by_key(|id| Reverse(*id));
@@ -80,6 +71,8 @@ struct Listing {
 
 struct Rows {
     keys: Vec<RowKey>,
+    /// Jobs among them that hold nothing any more.
+    past: Vec<JobId>,
     columns: Vec<&'static Column>,
 }
 
@@ -97,7 +90,12 @@ impl Listing {
         if self.expand {
             found = expanded(found)?;
         }
-        Ok(Rows { keys: in_order(view, found), columns: self.columns })
+        let past = found.iter().filter(|row| row.is_past(view)).filter_map(|row| match row {
+            Row::Job(job) => Some(job.id),
+            _ => None,
+        });
+        let past = past.collect();
+        Ok(Rows { keys: in_order(view, found), past, columns: self.columns })
     }
 }
 
@@ -113,7 +111,7 @@ fn in_order(view: View, rows: Vec<Row>) -> Vec<RowKey> {
             (order, row.key())
         })
         .collect();
-    keyed.sort_unstable();
+    keyed.sort(); // made of a few runs that are in order: the stable sort finds them
     keyed.into_iter().map(|(_, key)| key).collect()
 }
 

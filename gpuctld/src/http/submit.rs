@@ -13,7 +13,11 @@ use axum::extract::rejection::JsonRejection;
 use axum::extract::{FromRequest, Request, State as Shared};
 use axum::http::header::CONTENT_TYPE;
 use gcore::ctl::Reply;
+use gmodel::JobSpec;
 use gwire::api::{MAX_ARGUMENT_BYTES, MAX_ENVIRONMENT_BYTES, MAX_SCRIPT_BYTES, SCHEMA, SubmitRequest, Submitted};
+use serde::de::{DeserializeSeed, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use std::fmt;
 
 /// Longest key of a client, bytes.
 const MAX_KEY_BYTES: usize = 128;
@@ -25,10 +29,8 @@ pub(super) async fn submit(
 ) -> Result<Json<Submitted>, ApiError> {
     let Body(request) = body?;
     caller.may_submit()?;
-    check(&request)?;
-    let (request, mut notes) = site.app.hook.ask(&site.app.config(), &caller.actor, request).await?;
-    let SubmitRequest { spec, script, environment, client_key } = request;
-    let submission = Submission { spec, client_key, script, environment };
+    request.check()?;
+    let (submission, mut notes) = with_hook(&site, &caller, request).await?;
     match site.core.submit(caller.actor, submission).await? {
         Reply::Submitted { id, notes: of_core, repeated } => {
             notes.extend(of_core);
@@ -38,9 +40,42 @@ pub(super) async fn submit(
     }
 }
 
-/// The request as `Json` reads it. `Json` keeps the way to each value for its errors; a body is read without
-/// that first, and once more only to say what is wrong with it.
-pub(super) struct Body(SubmitRequest);
+/// What the site's hook makes of a submission.
+async fn with_hook(site: &Site, caller: &Caller, request: Posted) -> Result<(Submission, Vec<String>), ApiError> {
+    let config = site.app.config();
+    let Posted { spec, script, environment, client_key } = request;
+    if config.submit_hook.is_none() {
+        return Ok((Submission { spec, client_key, script, environment: environment.joined }, Vec::new()));
+    }
+    let variables = environment.joined.split('\0').filter(|variable| !variable.is_empty());
+    let environment = variables.map(str::to_owned).collect();
+    let request = SubmitRequest { spec, script, environment, client_key };
+    let (request, notes) = site.app.hook.ask(&config, &caller.actor, request).await?;
+    let SubmitRequest { spec, script, environment, client_key } = request;
+    Ok((Submission { spec, client_key, script, environment: environment.join("\0") }, notes))
+}
+
+/// `SubmitRequest` with the environment as it is stored: one text, not sixty.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Posted {
+    spec: JobSpec,
+    script: String,
+    environment: Variables,
+    client_key: Option<String>,
+}
+
+/// `NAME=value` each, separated by NUL bytes.
+#[derive(Default)]
+struct Variables {
+    joined: String,
+    /// The first that is no `NAME=value`.
+    odd: Option<String>,
+}
+
+/// The body of a submission. `Json` keeps the way to each value for its errors; a body is read without that first,
+/// and once more only to say what is wrong with it.
+pub(super) struct Body(Posted);
 
 impl<S: Send + Sync> FromRequest<S> for Body {
     type Rejection = JsonRejection;
@@ -58,23 +93,86 @@ impl<S: Send + Sync> FromRequest<S> for Body {
     }
 }
 
+impl Posted {
+    fn check(&self) -> Result<(), ApiError> {
+        let bytes = self.environment.joined.len() + 1;
+        check_parts(&self.spec, &self.script, bytes, self.environment.odd.as_deref(), self.client_key.as_deref())
+    }
+}
+
+impl<'de> Deserialize<'de> for Variables {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        d.deserialize_seq(VariablesVisitor)
+    }
+}
+
+struct VariablesVisitor;
+
+impl<'de> Visitor<'de> for VariablesVisitor {
+    type Value = Variables;
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list of NAME=value")
+    }
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Variables, A::Error> {
+        let mut variables = Variables::default();
+        while list.next_element_seed(&mut variables)?.is_some() {}
+        Ok(variables)
+    }
+}
+
+/// One more variable.
+impl<'de> DeserializeSeed<'de> for &mut Variables {
+    type Value = ();
+    fn deserialize<D: Deserializer<'de>>(self, d: D) -> Result<(), D::Error> {
+        d.deserialize_str(self)
+    }
+}
+
+impl Visitor<'_> for &mut Variables {
+    type Value = ();
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("NAME=value")
+    }
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<(), E> {
+        if self.odd.is_none() && !is_variable(text) {
+            self.odd = Some(text.to_owned());
+        }
+        if !self.joined.is_empty() {
+            self.joined.push('\0');
+        }
+        self.joined.push_str(text);
+        Ok(())
+    }
+}
+
 /// What can be refused without knowing the cluster.
 ///
 /// # Errors
 /// The first thing that stands against it, with numbers.
 pub(super) fn check(request: &SubmitRequest) -> Result<(), ApiError> {
     let SubmitRequest { spec, script, environment, client_key } = request;
+    let bytes = environment.iter().map(|variable| variable.len() + 1).sum();
+    let odd = environment.iter().find(|variable| !is_variable(variable));
+    check_parts(spec, script, bytes, odd.map(String::as_str), client_key.as_deref())
+}
+
+fn check_parts(
+    spec: &JobSpec,
+    script: &str,
+    environment_bytes: usize,
+    odd_variable: Option<&str>,
+    client_key: Option<&str>,
+) -> Result<(), ApiError> {
     within("the script", script.len(), MAX_SCRIPT_BYTES, "Keep data in files beside it")?;
-    let environment_bytes = environment.iter().map(|variable| variable.len() + 1).sum();
     within("the environment", environment_bytes, MAX_ENVIRONMENT_BYTES, "Pass less of it with --export")?;
     let argument_bytes = spec.launch.argv.iter().map(|word| word.len() + 1).sum();
     within("the arguments", argument_bytes, MAX_ARGUMENT_BYTES, "Pass them in a file")?;
     check_program(script, &spec.launch.argv)?;
-    if let Some(odd) = environment.iter().find(|variable| !is_variable(variable)) {
+    if let Some(odd) = odd_variable {
         let name: String = odd.chars().take(40).collect();
         return Err(ApiError::invalid(format!("the environment has {name:?}, which is not NAME=value")));
     }
-    if client_key.as_ref().is_some_and(|key| key.is_empty() || key.len() > MAX_KEY_BYTES) {
+    if client_key.is_some_and(|key| key.is_empty() || key.len() > MAX_KEY_BYTES) {
         return Err(ApiError::invalid(format!("client_key has to have 1 to {MAX_KEY_BYTES} bytes")));
     }
     Ok(())
@@ -115,4 +213,29 @@ fn no_nul(what: &str, has_nul: bool) -> Result<(), ApiError> {
 
 fn is_variable(text: &str) -> bool {
     !text.contains('\0') && text.split_once('=').is_some_and(|(name, _)| !name.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Posted {
+        serde_json::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn an_environment_is_joined_as_it_is_read() {
+        let variables = read(r#"{"environment":["A=1","B=x\ny","C="],"newer":1}"#).environment;
+        assert_eq!((variables.joined.as_str(), variables.odd), ("A=1\0B=x\ny\0C=", None));
+        assert_eq!(read("{}").environment.joined, "");
+    }
+
+    #[test]
+    fn what_is_no_variable_is_named() {
+        for (list, odd) in [(r#"["A=1","B"]"#, "B"), (r#"["=1"]"#, "=1"), (r#"[""]"#, ""), (r#"["A=1\u0000B=2"]"#, "A=1\0B=2")] {
+            assert_eq!(read(&format!(r#"{{"environment":{list}}}"#)).environment.odd.as_deref(), Some(odd), "{list}");
+        }
+        assert!(serde_json::from_str::<Posted>(r#"{"environment":"A=1"}"#).is_err());
+        assert!(serde_json::from_str::<Posted>(r#"{"environment":[1]}"#).is_err());
+    }
 }

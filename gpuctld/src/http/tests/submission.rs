@@ -59,7 +59,7 @@ async fn what_cannot_be_taken_is_refused_with_what_would_work() {
     check(&pool, with("script", json!("")), expect!["400 invalid: there is neither a script nor a command to run"]).await;
     check(&pool, with("environment", json!(["A"])), expect![[r#"400 invalid: the environment has "A", which is not NAME=value"#]]).await;
     check(&pool, with("environment", json!([format!("A={}", "x".repeat(1 << 20))])), expect!["429 limit: the environment has 1048579 bytes; 1048576 (1 MiB) are the most. Pass less of it with --export"]).await;
-    check(&pool, with("environment", json!(7)), expect!["400 invalid: the request's body cannot be read: Failed to deserialize the JSON body into the target type: environment: invalid type: integer `7`, expected a sequence at line 1 column 16"]).await;
+    check(&pool, with("environment", json!(7)), expect!["400 invalid: the request's body cannot be read: Failed to deserialize the JSON body into the target type: environment: invalid type: integer `7`, expected a list of NAME=value at line 1 column 16"]).await;
     check(&pool, request(json!({"partition": "trian"})), expect![[r#"400 invalid: no partition "trian". Did you mean "train"? There are: train."#]]).await;
     check(&pool, request(json!({"time_limit_secs": 7200})), expect![[r#"400 invalid: --time 2:00:00: partition "train" allows at most 1:00:00."#]]).await;
     check(&pool, request(json!({"request": {"gpus": "h100:16"}})), expect![[r#"400 invalid: 16 h100 on one node: the largest node in partition "train" has 4. Try --nodes 4 --gpus-per-node h100:4."#]]).await;
