@@ -73,6 +73,7 @@ pub fn complete(
     check_user(config, actor)?;
     check_texts(&spec)?;
     check_numbers(state, &spec)?;
+    spread(&mut spec.request);
     if spec.partition.is_empty() {
         let default = config.default_partition().ok_or_else(|| no_default(config))?;
         spec.partition = default.name.clone();
@@ -180,6 +181,14 @@ fn check_numbers(state: &State, spec: &JobSpec) -> Result<(), Refusal> {
         ));
     }
     Ok(())
+}
+
+/// `--ntasks 8 --ntasks-per-node 4` needs two nodes, whether they were asked for or not (sbatch(1)).
+fn spread(request: &mut gmodel::Request) {
+    if let Some(per_node) = request.ntasks_per_node.filter(|_| request.ntasks > 1) {
+        request.nodes_min = request.nodes_min.max(request.ntasks.div_ceil(per_node));
+        request.nodes_max = request.nodes_max.max(request.nodes_min);
+    }
 }
 
 fn no_default(config: &ClusterConfig) -> Refusal {
@@ -396,6 +405,26 @@ fn invalid(text: impl Into<String>) -> Refusal {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tasks_per_node_decide_how_many_nodes_it_takes() {
+        let nodes = |ntasks, per_node, asked| {
+            let mut request = gmodel::Request {
+                ntasks,
+                ntasks_per_node: per_node,
+                nodes_min: asked,
+                nodes_max: asked,
+                ..gmodel::Request::default()
+            };
+            spread(&mut request);
+            (request.nodes_min, request.nodes_max)
+        };
+        assert_eq!(nodes(8, Some(4), 1), (2, 2));
+        assert_eq!(nodes(9, Some(4), 1), (3, 3));
+        assert_eq!(nodes(8, Some(4), 4), (4, 4));
+        assert_eq!(nodes(8, None, 1), (1, 1));
+        assert_eq!(nodes(1, Some(4), 2), (2, 2));
+    }
 
     #[test]
     fn with_a_private_tmp_nothing_of_the_job_may_lie_in_the_shared_one() {
