@@ -55,10 +55,23 @@ impl Bench<'_> {
 
     /// Measures between two readings of the floors; again when they moved, and marked `*` if they
     /// moved each time.
-    fn row(&self, mut measure: impl FnMut(&Floor) -> anyhow::Result<Row>) -> anyhow::Result<()> {
+    fn row(&self, measure: impl FnMut(&Floor) -> anyhow::Result<Row>) -> anyhow::Result<()> {
+        self.row_repeated(REPEATS, measure)
+    }
+
+    /// What can be done only once, since there is nothing left to do it with.
+    fn row_once(&self, measure: impl FnMut(&Floor) -> anyhow::Result<Row>) -> anyhow::Result<()> {
+        self.row_repeated(0, measure)
+    }
+
+    fn row_repeated(
+        &self,
+        repeats: usize,
+        mut measure: impl FnMut(&Floor) -> anyhow::Result<Row>,
+    ) -> anyhow::Result<()> {
         let mut mark = '*';
         let mut last = None;
-        for _ in 0..=REPEATS {
+        for _ in 0..=repeats {
             let before = Floor::measure(self.base)?;
             let row = measure(&before)?;
             let calm = !before.moved(&Floor::measure(self.base)?);
@@ -185,7 +198,7 @@ fn queue(bench: &mut Bench) -> anyhow::Result<()> {
     }
     pool.run("gdel", &["-u", "root", "-t", "PENDING"])?;
     listings(bench, &pool)?;
-    bench.row(|_| {
+    bench.row_once(|_| {
         let start = Instant::now();
         pool.run("gdel", &["-t", "PENDING", "-u", "root"])?;
         let time = start.elapsed();
