@@ -375,14 +375,19 @@ async fn without_root_a_workstation_runs_its_users_jobs_and_says_that_nothing_is
     ctl.wait_hello().await;
     node.stop_daemon();
     let nobody = gsys::user::User::by_name("nobody").unwrap().unwrap();
-    let may_run = std::process::Command::new("setpriv")
-        .args(["--reuid", "65534", "--regid", "65534", "--clear-groups", env!("CARGO_BIN_EXE_gpud"), "--version"])
-        .status();
-    if nobody.uid != 65534 || !may_run.is_ok_and(|status| status.success()) {
-        return println!("NOT RUN: nobody may not run {}", env!("CARGO_BIN_EXE_gpud"));
+    if nobody.uid != 65534 {
+        return println!("NOT RUN: nobody is {} here", nobody.uid);
     }
+    // The checkout may lie where nobody else can go, below /root for one.
+    for program in ["gpud", "gstepd"] {
+        fs::copy(fake::beside(program), node.path(program)).unwrap();
+    }
+    node.program = Some(node.path("gpud"));
     let config = fs::read_to_string(node.path("gpud.toml")).unwrap();
-    fs::write(node.path("gpud.toml"), config.replace("isolation = \"fence\"", "isolation = \"none\"")).unwrap();
+    let config = config
+        .replace("isolation = \"fence\"", "isolation = \"none\"")
+        .replace(&fake::beside("gstepd").display().to_string(), &node.path("gstepd").display().to_string());
+    fs::write(node.path("gpud.toml"), config).unwrap();
     let given = std::process::Command::new("chown").args(["-R", "65534:65534"]).arg(&node.dir).status();
     assert!(given.unwrap().success());
     node.daemon_uid = Some(65534);

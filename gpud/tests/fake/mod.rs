@@ -312,6 +312,8 @@ pub struct Node {
     pub daemon: Option<Child>,
     /// Whom the daemon runs as, when not as us.
     pub daemon_uid: Option<u32>,
+    /// A copy of gpud that another user can reach; else the one that was built.
+    pub program: Option<PathBuf>,
 }
 
 impl Node {
@@ -327,7 +329,7 @@ impl Node {
         for open in [dir.clone(), dir.join("work")] {
             fs::set_permissions(&open, fs::Permissions::from_mode(0o777)).unwrap();
         }
-        let mut node = Self { dir, cgroup_tag: tag, controller: controller.address.clone(), extra: extra.into(), daemon: None, daemon_uid: None };
+        let mut node = Self { dir, cgroup_tag: tag, controller: controller.address.clone(), extra: extra.into(), daemon: None, daemon_uid: None, program: None };
         node.write_config();
         assert!(node.join(&controller.token).await.success());
         node.start_daemon();
@@ -358,7 +360,7 @@ impl Node {
 
     pub fn start_daemon(&mut self) {
         assert!(self.daemon.is_none());
-        let mut command = Command::new(env!("CARGO_BIN_EXE_gpud"));
+        let mut command = Command::new(self.program.as_deref().unwrap_or(Path::new(env!("CARGO_BIN_EXE_gpud"))));
         command.arg("run").arg("--config").arg(self.dir.join("gpud.toml"));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(self.log()).env("GPUD_LOG", "debug");
         if self.dir.join("nvml").exists() {
