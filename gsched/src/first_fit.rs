@@ -407,17 +407,22 @@ impl<'a> Pass<'a> {
     }
 }
 
+/// The reason of a job with this owner's hold on it.
+pub fn held_by(owner: &str) -> Reason {
+    let code = if owner.starts_with("user:") {
+        ReasonCode::JobHeldUser
+    } else if owner == "system" {
+        ReasonCode::JobHoldMaxRequeue
+    } else {
+        ReasonCode::JobHeldAdmin
+    };
+    Reason::new(code, format!("held by {owner}"))
+}
+
 /// Reasons that do not depend on what is free.
 fn standing_reason(job: &PendingJob, partition: &Partition, snapshot: &Snapshot) -> Option<Reason> {
     if let Some(owner) = job.held_by.as_deref() {
-        let code = if owner.starts_with("user:") {
-            ReasonCode::JobHeldUser
-        } else if owner == "system" {
-            ReasonCode::JobHoldMaxRequeue
-        } else {
-            ReasonCode::JobHeldAdmin
-        };
-        return Some(Reason::new(code, format!("held by {owner}")));
+        return Some(held_by(owner));
     }
     if job.eligible > snapshot.now {
         let text = format!("not before {}", job.eligible);

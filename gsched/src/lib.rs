@@ -8,7 +8,7 @@ pub mod plan;
 pub mod snapshot;
 
 pub use demand::{Demand, NodeDemand};
-pub use first_fit::{impossible, plan, priority};
+pub use first_fit::{held_by, impossible, plan, priority};
 pub use plan::{Plan, Start, WorkBudget};
 pub use snapshot::{PendingJob, RunningShare, SchedNode, Snapshot};
 

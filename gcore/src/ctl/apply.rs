@@ -21,16 +21,30 @@ pub fn apply(state: &mut State, event: &Event) {
             submitted(state, *id, spec, *limit_secs, *at, client_key.as_deref());
         }
         Event::TaskSplit { array, position } => split(state, *array, *position),
-        Event::JobHeld { job, mark } => job_mut(state, *job).holds.push(mark.clone()),
+        Event::JobHeld { job, mark } => {
+            let job = job_mut(state, *job);
+            job.holds.push(mark.clone());
+            if job.state == JobState::Pending {
+                job.reason = reason_of(&job.holds);
+            }
+        }
         Event::JobReleased { job, owner, at } => {
             let job = job_mut(state, *job);
             lift(&mut job.holds, owner.as_deref());
+            if job.state == JobState::Pending {
+                job.reason = reason_of(&job.holds);
+            }
             job.eligible = job.eligible.max(*at);
         }
-        Event::ArrayHeld { array, mark } => array_mut(state, *array).holds.push(mark.clone()),
+        Event::ArrayHeld { array, mark } => {
+            let array = array_mut(state, *array);
+            array.holds.push(mark.clone());
+            array.reason = reason_of(&array.holds);
+        }
         Event::ArrayReleased { array, owner, at } => {
             let array = array_mut(state, *array);
             lift(&mut array.holds, owner.as_deref());
+            array.reason = reason_of(&array.holds);
             array.eligible = array.eligible.max(*at);
         }
         Event::JobUpdated { job, change } => job_updated(state, *job, change),
@@ -201,6 +215,7 @@ fn submitted(
     let owner = format!("user:{}", spec.user.name);
     let hold = Mark { owner, reason: "submitted with --hold".into(), since: at };
     let holds = if spec.hold { vec![hold] } else { Vec::new() };
+    let reason = reason_of(&holds);
     let client_key = client_key.map(Arc::from);
     if let Some(tasks) = &spec.array {
         let array = Array {
@@ -211,7 +226,7 @@ fn submitted(
             cancelled: RangeSet::new(),
             own_pending: 0,
             own_live: 0,
-            reason: Reason::default(),
+            reason,
             submitted: at,
             eligible,
             holds,
@@ -230,7 +245,7 @@ fn submitted(
             spec: spec.clone(),
             task: None,
             state: JobState::Pending,
-            reason: Reason::default(),
+            reason,
             submitted: at,
             eligible,
             holds,
@@ -280,6 +295,11 @@ fn split(state: &mut State, array: JobId, position: u32) {
     };
     state.index_job(&job);
     state.jobs.insert(job.id, job);
+}
+
+/// What a waiting job waits for as far as its holds go; the next pass says more.
+fn reason_of(holds: &[Mark]) -> Reason {
+    holds.first().map_or_else(Reason::default, |mark| gsched::held_by(&mark.owner))
 }
 
 fn lift(marks: &mut Vec<Mark>, owner: Option<&str>) {

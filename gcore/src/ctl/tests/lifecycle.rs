@@ -240,7 +240,7 @@ fn holds_stand_side_by_side_and_each_owner_lifts_their_own() {
             job 1
               note: no --time given and partition "main" has no default: the limit is 1-00:00:00
             1 alice PENDING JobHeldUser: held by user:alice HELD user:alice (mine) HELD admin:root (maintenance)
-            1 alice PENDING JobHeldUser: held by user:alice HELD admin:root (maintenance)
+            1 alice PENDING JobHeldAdmin: held by admin:root HELD admin:root (maintenance)
             refused: job 1 is held by admin:root (maintenance); only they or an operator can release it.
             1 alice RUNNING 1-1 on n1[0]
             refused: job 1 is not pending: only pending jobs can be held.
