@@ -506,7 +506,8 @@ fn a_submission_whose_answer_was_lost_makes_one_job_when_asked_again() {
     assert!(again.repeated);
     assert_eq!(pool.jobs().len(), 1);
     assert_eq!(pool.jobs()[0].id, again.id.0);
-    // The key outlives a crash, and is its user's own.
+    // The key outlives a crash, though the job is over by then, and is its user's own.
+    pool.wait_state(again.id.0, Completed);
     pool.kill("gpuctld");
     pool.start("gpuctld");
     let third: Submitted = pool.client().post("/v1/jobs", &request).unwrap();

@@ -46,6 +46,10 @@ pub(super) fn handle(tx: &mut Tx) {
 
 fn forget_finished(tx: &mut Tx) {
     let before = tx.now.plus_secs(-i64::from(tx.state.config.min_job_age_secs));
+    if tx.state.started > before {
+        // Clients that lost their answer with the old process ask again: their keys must be known.
+        return;
+    }
     let jobs: Vec<JobId> = tx
         .state
         .finished
@@ -97,5 +101,7 @@ pub fn next_deadline(state: &State) -> Option<Timestamp> {
         .filter_map(|array| array.ended)
         .min()
         .map(|ended| ended.plus_secs(age));
+    let settled = state.started.plus_secs(age);
+    let (forget, arrays) = (forget.map(|at| at.max(settled)), arrays.map(|at| at.max(settled)));
     [silence, prepare, forget, eligible, arrays].into_iter().flatten().min()
 }

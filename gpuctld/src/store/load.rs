@@ -38,13 +38,37 @@ impl From<rusqlite::Error> for LoadError {
     }
 }
 
+/// Jobs that ended so long before the last event are back in memory after a start: listings show them, and a client
+/// whose answer was lost with the old process finds its job by its key.
+const RECENT_MILLIS: i64 = 120_000;
+/// The newest of them; a pool that ends more in two minutes forgets the others early.
+const MAX_RECENT: u32 = 100_000;
+
 /// A job whose run still holds something is live although it may be over, and so is the array of a live task.
 const LIVE_JOBS: &str = "SELECT doc, spec FROM jobs WHERE live = 1
     UNION ALL
     SELECT doc, spec FROM jobs WHERE live = 0 AND id IN (SELECT job FROM runs WHERE live = 1)";
-const LIVE_ARRAYS: &str = "SELECT doc, spec FROM arrays WHERE id IN (SELECT id FROM arrays WHERE live = 1
+const LIVE_ARRAYS: &str = "SELECT id FROM arrays WHERE live = 1
         UNION SELECT array_id FROM jobs WHERE live = 1
-        UNION SELECT array_id FROM runs JOIN jobs ON jobs.id = runs.job WHERE runs.live = 1)";
+        UNION SELECT array_id FROM runs JOIN jobs ON jobs.id = runs.job WHERE runs.live = 1";
+
+/// As [`LIVE_JOBS`], with those that ended since.
+fn jobs_since(since: i64) -> String {
+    format!(
+        "{LIVE_JOBS} UNION ALL
+         SELECT doc, spec FROM (SELECT doc, spec FROM jobs WHERE end_ms >= {since} AND live = 0
+             AND id NOT IN (SELECT job FROM runs WHERE live = 1) ORDER BY end_ms DESC LIMIT {MAX_RECENT})"
+    )
+}
+
+fn arrays_since(since: i64) -> String {
+    format!(
+        "SELECT doc, spec FROM arrays WHERE id IN ({LIVE_ARRAYS}
+             UNION SELECT array_id FROM jobs WHERE end_ms >= {since}
+             UNION SELECT id FROM arrays WHERE cancelled_ms >= {since})"
+    )
+}
+
 const REQUEST: &str = "SELECT doc FROM specs WHERE id = ?1";
 
 pub fn load(db: &Connection) -> Result<Loaded, LoadError> {
@@ -58,11 +82,14 @@ pub fn load(db: &Connection) -> Result<Loaded, LoadError> {
         read: db.prepare(REQUEST)?,
         ids: SpecIds::starting_after(last_spec.unwrap_or(0)),
     };
-    let arrays: Vec<Array> = each(db, LIVE_ARRAYS, |row| {
+    let last_event: Option<i64> =
+        db.query_row("SELECT (SELECT at FROM events ORDER BY seq DESC LIMIT 1)", [], |row| row.get(0))?;
+    let since = last_event.unwrap_or(0) - RECENT_MILLIS;
+    let arrays: Vec<Array> = each(db, &arrays_since(since), |row| {
         let document: ArrayDocument = document(row, 0, "array")?;
         Ok(document.with_spec(requests.get(row)?))
     })?;
-    let jobs: Vec<Job> = each(db, LIVE_JOBS, |row| {
+    let jobs: Vec<Job> = each(db, &jobs_since(since), |row| {
         let document: JobDocument = document(row, 0, "job")?;
         Ok(document.with_spec(requests.get(row)?))
     })?;

@@ -220,9 +220,31 @@ fn everything_comes_back_at_every_step_of_a_life() {
     world.assert_comes_back();
     world.end(node, job);
     world.assert_comes_back();
-    let world = world.reopen();
-    assert!(!world.state.jobs.contains(job), "a finished job stays in the file");
+    let mut world = world.reopen();
+    assert!(world.state.jobs.contains(job), "it ended just before: its client may ask again");
     assert_eq!(world.state.arrays.get(tasks).unwrap().own_live, 3);
+    world.now = world.now.plus_secs(HOUR);
+    world.submit(spec(""));
+    let world = world.reopen();
+    assert!(!world.state.jobs.contains(job), "a job that ended long ago stays in the file");
+}
+
+#[test]
+fn a_client_key_outlives_a_restart_though_its_job_is_over() {
+    let mut world = World::new();
+    let node = world.add_node("node1", 8);
+    let actor = Actor { user: "alice".into(), uid: 1001, gid: 1001, ..Actor::default() };
+    let ask = || Input::Command {
+        actor: actor.clone(),
+        command: Command::Submit { spec: Box::new(spec("h100:1")), client_key: Some("k".into()) },
+    };
+    world.inputs(vec![ask()], Vec::new());
+    let job = world.state.jobs.keys().next().unwrap();
+    world.start(node, job);
+    world.end(node, job);
+    let mut world = world.reopen();
+    world.inputs(vec![ask()], Vec::new());
+    assert_eq!(world.state.jobs.len(), 1, "the same question made a second job");
 }
 
 #[test]
