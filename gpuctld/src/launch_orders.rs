@@ -79,7 +79,7 @@ fn order(state: &State, node: NodeId, run: &Run, spec: &JobSpec) -> LaunchOrder 
         open_mode: launch.open_mode,
         umask: launch.umask,
         rlimits: launch.rlimits.clone(),
-        limit_secs: run.limit_secs,
+        limit_secs: state.enforced_limit_secs(run),
         kill_grace_secs: config.kill_grace_secs,
         signal: launch.signal,
         private_tmp: partition.private_tmp,

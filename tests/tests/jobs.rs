@@ -156,6 +156,19 @@ fn a_warning_comes_before_the_time_limit_and_term_before_kill() {
 }
 
 #[test]
+fn a_partition_may_let_runs_go_over_their_limit_for_so_long() {
+    let Some(pool) = Pool::up(1, "none") else { return };
+    pool.reconfigure("gpuctld", "kill_grace_secs = 1\npartition.lax.over_time = \"0:02\"");
+    pool.wait_idle("node1");
+    let within = pool.gsub(&["-p", "lax", "-t", "0:01", "--wrap", "sleep 1.5; exit 4"]);
+    let beyond = pool.gsub(&["-p", "lax", "-t", "0:01", "--wrap", "sleep 60"]);
+    let strict = pool.gsub(&["-t", "0:01", "--wrap", "sleep 1.5; exit 4"]);
+    assert_eq!(pool.wait_state(within, Failed).exit_code.code, 4);
+    pool.wait_state(strict, Timeout);
+    pool.wait_state(beyond, Timeout);
+}
+
+#[test]
 fn a_signal_goes_to_the_script_alone_or_to_what_it_started() {
     let Some(pool) = Pool::up(1, "none") else { return };
     let child = "sh -c 'trap \"echo child >> got\" USR1; touch child; while :; do sleep 0.05; done' &";
@@ -293,7 +306,7 @@ fn an_exclusive_job_has_its_node_alone() {
     pool.write("go1", "");
     pool.wait_state(alone, Running);
     let after = pool.gsub(&["-J", "go3", "--mem", "1G", "--wrap", "true"]);
-    std::thread::sleep(std::time::Duration::from_millis(200));
+    pool.wait_until("a pass has looked at it", || pool.job(after).reason != ReasonCode::None);
     assert_eq!(pool.job(after).state, Pending, "two on an exclusive node");
     pool.write("go2", "");
     pool.wait_state(after, Completed);

@@ -145,7 +145,7 @@ fn a_node_that_falls_silent_is_said_so_and_its_job_goes_on_when_it_comes_back() 
     });
     assert_eq!(pool.job(id).state, Running);
     let waiting = pool.gsub(&["--wrap", "true"]);
-    std::thread::sleep(Duration::from_millis(200));
+    pool.wait_until("a pass has looked at it", || pool.job(waiting).reason != gmodel::ReasonCode::None);
     assert_eq!(pool.job(waiting).state, Pending, "a silent node got a job");
     pool.signal("node1", Signal::SIGCONT);
     pool.wait_state(waiting, Completed);
@@ -287,6 +287,6 @@ fn a_node_daemon_without_its_certificate_is_not_let_in() {
     assert_ne!(pool.node("node1").state, "IDLE");
     assert_eq!(pool.run("gsub", &["--dry-run", "--wrap", "true"]).code, 0);
     let id = pool.gsub(&["--wrap", "true"]);
-    std::thread::sleep(Duration::from_millis(300));
+    pool.wait_until("a pass has looked at it", || pool.job(id).reason != gmodel::ReasonCode::None);
     assert_eq!(pool.job(id).state, Pending, "a node nobody knows got a job");
 }

@@ -298,7 +298,8 @@ fn holds_and_drains_of_several_stand_side_by_side() {
     assert!(shown.out.contains("a fan") && shown.out.contains("a disk"), "{shown:?}");
     // An operator's release is not bound to owners.
     assert_eq!(pool.run("gadm", &["job", "release", &text]).code, 0);
-    std::thread::sleep(std::time::Duration::from_millis(200));
+    let unavailable = gmodel::ReasonCode::ReqNodeNotAvail;
+    pool.wait_until("it waits for the drained node", || pool.job(id).reason == unavailable);
     assert_eq!(pool.job(id).state, Pending, "a drained node got a job");
     while !pool.node("node1").drains.is_empty() {
         let said = pool.run("gadm", &["node", "resume", "node1"]);

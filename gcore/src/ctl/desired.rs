@@ -14,18 +14,19 @@ pub fn desired(state: &State, id: NodeId) -> Desired {
         .iter()
         .filter_map(|run| state.runs.get(*run))
         .filter_map(|run| Some((run, run.member(id).filter(|member| !member.is_clean())?)))
-        .map(|(run, member)| desired_run(run, member, state.config.kill_grace_secs))
+        .map(|(run, member)| desired_run(state, run, member))
         .collect();
     let fence = Fence { incarnation: state.incarnation, generation: node.generation };
     Desired { fence, runs }
 }
 
-fn desired_run(run: &Run, member: &Member, grace_secs: u32) -> DesiredRun {
+fn desired_run(state: &State, run: &Run, member: &Member) -> DesiredRun {
+    let grace_secs = state.config.kill_grace_secs;
     let want = match (&run.stop, run.go) {
         _ if member.forfeited => Want::Stop { why: StopWhy::Fenced, grace_secs },
         (Some(stop), _) => Want::Stop { why: stop.why, grace_secs: stop.grace_secs },
         (None, Some(_)) => Want::Run,
         (None, None) => Want::Prepare,
     };
-    DesiredRun { run: run.id, want, signals: run.signals.clone(), limit_secs: run.limit_secs }
+    DesiredRun { run: run.id, want, signals: run.signals.clone(), limit_secs: state.enforced_limit_secs(run) }
 }

@@ -33,7 +33,7 @@ pub fn snapshot(state: &State, now: Timestamp) -> Snapshot {
     }));
     let running = state.runs.values().flat_map(|run| {
         let from = run.started.or(run.go).unwrap_or(now);
-        let ends_by = run.limit_secs.map(|secs| from.plus_secs(i64::from(secs)));
+        let ends_by = state.enforced_limit_secs(run).map(|secs| from.plus_secs(i64::from(secs)));
         run.allocation
             .iter()
             .zip(&run.members)

@@ -456,6 +456,14 @@ impl State {
         (position < array.len()).then_some((array, position))
     }
 
+    /// When a run is ended: its limit with what its partition lets runs go over it.
+    pub fn enforced_limit_secs(&self, run: &Run) -> Option<u32> {
+        let job = self.jobs.get(run.id.job);
+        let partition = job.and_then(|job| self.config.partition(&job.spec.partition));
+        let over = partition.map_or(0, |partition| partition.over_time_secs);
+        run.limit_secs.map(|limit| limit.saturating_add(over))
+    }
+
     /// What of a node is free: CPUs, bytes, and per slot thousandths of a GPU.
     pub fn free_on(&self, node: &Node) -> Free {
         let mut free = Free {
