@@ -260,7 +260,7 @@ fn stop_text(why: StopWhy) -> &'static str {
         StopWhy::Member => "another node of the run ended",
         StopWhy::PrepareTimeout => "the run did not get ready in time",
         StopWhy::Fenced => "the controller no longer counts this run as its own",
-        StopWhy::Unknown => "for a reason this release does not know",
+        _ => "for a reason this release does not know",
     }
 }
 
