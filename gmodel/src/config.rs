@@ -1,6 +1,7 @@
 //! The cluster's policy as the core needs it. Files, carets and defaults are the daemon's affair.
 
 use crate::hostlist::Hostlist;
+use crate::policy::{GpuAmounts, Limits, Placement, Policy, PreemptMode, SchedulerConfig};
 use serde::{Deserialize, Serialize};
 
 /// Everything of the controller's TOML that decisions depend on.
@@ -29,6 +30,10 @@ pub struct ClusterConfig {
     pub min_job_age_secs: u32,
     /// What of others' jobs listings show.
     pub privacy: Privacy,
+    /// Order, backfill, placement, weights, licences, prices, topology.
+    pub scheduler: SchedulerConfig,
+    /// Accounts, QOS and reservations that are written in files. What `gadm` makes is in the state; files win.
+    pub policy: Policy,
 }
 
 impl Default for ClusterConfig {
@@ -47,6 +52,8 @@ impl Default for ClusterConfig {
             operators: Vec::new(),
             min_job_age_secs: 60,
             privacy: Privacy::Open,
+            scheduler: SchedulerConfig::default(),
+            policy: Policy::default(),
         }
     }
 }
@@ -101,6 +108,22 @@ pub struct Partition {
     pub submit_from_jobs: bool,
     /// Seconds a run may go over its limit.
     pub over_time_secs: u32,
+    /// PriorityJobFactor: the partition's part of the multifactor priority.
+    pub priority_factor: u32,
+    /// How runs here are preempted; `Off`: never.
+    pub preempt_mode: PreemptMode,
+    /// Where it differs from the cluster's.
+    pub placement: Option<Placement>,
+    /// Of all jobs of the partition together, and of each user and account in it.
+    pub group: Limits,
+    pub per_user: Limits,
+    pub per_account: Limits,
+    /// Idle GPUs kept for jobs of QOS that may use headroom, and for guaranteed demand.
+    pub headroom: Option<GpuAmounts>,
+    /// Empty allows all.
+    pub allow_qos: Vec<String>,
+    /// QOS of jobs that name none.
+    pub default_qos: Option<String>,
 }
 
 impl Default for Partition {
@@ -125,6 +148,15 @@ impl Default for Partition {
             requeue: true,
             submit_from_jobs: true,
             over_time_secs: 0,
+            priority_factor: 0,
+            preempt_mode: PreemptMode::Requeue,
+            placement: None,
+            group: Limits::default(),
+            per_user: Limits::default(),
+            per_account: Limits::default(),
+            headroom: None,
+            allow_qos: Vec::new(),
+            default_qos: None,
         }
     }
 }

@@ -5,6 +5,8 @@
 
 use crate::array_spec::ArraySpec;
 use crate::blob_id::BlobId;
+use crate::checkpoint::CheckpointSpec;
+use crate::dependency::Dependency;
 use crate::gpu_request::GpuAsk;
 use crate::hostlist::Hostlist;
 use crate::signal::SigSpec;
@@ -51,6 +53,31 @@ pub struct JobSpec {
     /// Keep a multi-node run alive when a member is lost.
     #[serde(skip_serializing_if = "is_false")]
     pub no_kill: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dependency: Option<Dependency>,
+    /// Cancel the job when its dependency can never be met; `None`: it stays, shown as such.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kill_on_invalid_dep: Option<bool>,
+    /// Licences held while it runs, by name.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub licences: BTreeMap<String, u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reservation: Option<String>,
+    /// How it is told to write a checkpoint before it must go.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<CheckpointSpec>,
+    /// May it start on GPUs lent by others? `None`: if it may be requeued.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub borrow: Option<bool>,
+    /// Set by an operator in place of the computed priority.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub priority: Option<u32>,
+    /// `--time-min`: backfill may shorten the limit down to this to start the job earlier, seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub time_min_secs: Option<u32>,
+    /// `--deadline`: dropped when it cannot end by then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<Timestamp>,
     pub launch: Launch,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub comment: String,
@@ -92,6 +119,23 @@ pub struct Request {
     /// Expression over node features, as `--constraint` takes it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub constraint: Option<String>,
+    /// Features to have if they can be had.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prefer: Option<String>,
+    /// All GPUs of a node within one NVLink island.
+    #[serde(skip_serializing_if = "is_false")]
+    pub nvlink: bool,
+    /// `--switches`: leaf switches at most, and the seconds to wait for that (`None`: as long as it takes).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub switches: Option<Switches>,
+}
+
+/// `--switches COUNT[@TIME]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Switches {
+    pub most: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wait_secs: Option<u32>,
 }
 
 impl Default for Request {
@@ -111,6 +155,9 @@ impl Default for Request {
             nodelist: None,
             exclude: None,
             constraint: None,
+            prefer: None,
+            nvlink: false,
+            switches: None,
         }
     }
 }

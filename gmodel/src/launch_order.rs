@@ -3,6 +3,7 @@
 //! Made by the controller from the job, the allocation and the stored blobs; sent once per
 //! connection, before the first `Desired` that names the run.
 
+use crate::checkpoint::CheckpointSpec;
 use crate::gpu_set::{GpuPart, GpuSlot};
 use crate::ids::{JobId, RunId};
 use crate::job::{OpenMode, SoftLimit, UserRef, few_limits};
@@ -55,6 +56,11 @@ pub struct LaunchOrder {
     pub limit_secs: Option<u32>,
     pub kill_grace_secs: u32,
     pub signal: Option<SigSpec>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<CheckpointSpec>,
+    /// Number and note of the last mark of the attempts before: `3 epoch 40`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_mark: Option<String>,
     pub private_tmp: bool,
     pub prolog: String,
     pub epilog: String,

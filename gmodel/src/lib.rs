@@ -4,8 +4,10 @@
 
 pub mod array_spec;
 pub mod blob_id;
+pub mod checkpoint;
 pub mod config;
 pub mod constraint;
+pub mod dependency;
 pub mod directive;
 pub mod duration;
 pub mod exit_code;
@@ -15,9 +17,11 @@ pub mod hostlist;
 pub mod ids;
 pub mod job;
 pub mod launch_order;
+pub mod licence;
 pub mod node;
 pub mod option_table;
 pub mod pattern;
+pub mod policy;
 pub mod reason;
 pub mod run;
 pub mod signal;
@@ -27,9 +31,13 @@ pub mod supervise;
 pub mod time;
 
 pub use blob_id::BlobId;
+pub use checkpoint::CheckpointSpec;
+pub use dependency::Dependency;
 pub use exit_code::ExitCode;
 pub use gpu_set::{GpuGrant, GpuPart, GpuSet, GpuSlot};
 pub use ids::{Fence, JobId, NodeId, NodeLife, RunId, Seq};
 pub use job::{JobSpec, JobState, Request, UserRef};
+pub use policy::Policy;
 pub use reason::{Reason, ReasonCode};
+pub use run::RunClass;
 pub use time::{Instant, Timestamp};

@@ -28,6 +28,49 @@ pub enum ReasonCode {
     BadConstraints,
     /// The job's runs took nodes down, or a prolog failed: it waits for a person.
     JobHoldMaxRequeue,
+    /// A dependency that can never be met.
+    DependencyNeverSatisfied,
+    Reservation,
+    ReservationDeleted,
+    Licenses,
+    /// Hard limits, in Slurm's spelling.
+    AssocGrpJobsLimit,
+    AssocGrpSubmitJobsLimit,
+    AssocGrpGRES,
+    AssocGrpCpuLimit,
+    AssocGrpNodeLimit,
+    AssocGrpGRESRunMinutes,
+    AssocMaxJobsLimit,
+    AssocMaxGRESPerUser,
+    AssocMaxCpuPerUser,
+    AssocMaxNodePerUser,
+    AssocGrpBilling,
+    QOSGrpJobsLimit,
+    QOSGrpGRES,
+    QOSGrpCpuLimit,
+    QOSGrpNodeLimit,
+    QOSGrpGRESRunMinutes,
+    QOSMaxJobsPerUserLimit,
+    QOSMaxGRESPerUser,
+    QOSMaxCpuPerUserLimit,
+    QOSMaxNodePerUserLimit,
+    MaxJobsPerAccount,
+    MaxGRESPerAccount,
+    QOSMaxGRESPerJob,
+    QOSMinGRES,
+    QOSMaxWallDurationPerJobLimit,
+    QOSNotAllowed,
+    AccountNotAllowed,
+    InvalidAccount,
+    InvalidQOS,
+    /// Waits for its account's guarantee and may not borrow.
+    Quota,
+    /// Idle GPUs that are kept for others: headroom, or a lending limit.
+    Headroom,
+    /// Runs are being ended to make room for it.
+    Preempting,
+    /// It could not end by its deadline.
+    DeadLine,
     /// Started a moment ago and taken back; waits before it tries again.
     Cleaning,
     #[serde(other)]

@@ -3,6 +3,7 @@
 //! A run goes `prepare -> ready -> go -> running -> ended -> clean` on each of its nodes
 //! (DESIGN §4). Reports carry the whole phase, so repeating or reordering them does no harm.
 
+use crate::checkpoint::Mark;
 use crate::exit_code::ExitCode;
 use crate::gpu_set::GpuSet;
 use crate::ids::{Fence, NodeId, RunId};
@@ -73,7 +74,10 @@ pub enum Want {
 pub enum StopWhy {
     Cancelled,
     Requeued,
+    /// Its resources are owed to somebody else. The job is told to write a checkpoint first.
     Preempted,
+    /// Its node is drained with a deadline, or maintenance begins. As preempted.
+    Drained,
     /// Another node of the run failed or ended.
     Member,
     /// It did not get ready in time.
@@ -215,4 +219,25 @@ pub struct RunReport {
     pub run: RunId,
     #[serde(flatten)]
     pub phase: RunPhase,
+    /// The newest checkpoint mark of the run on this node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mark: Option<Mark>,
+}
+
+impl RunReport {
+    /// A report without a mark.
+    pub const fn new(run: RunId, phase: RunPhase) -> Self {
+        Self { run, phase, mark: None }
+    }
+}
+
+/// Whether a run stands within its account's guarantee or on what others leave idle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RunClass {
+    Guaranteed,
+    /// Goes when the owner comes back.
+    Borrowed,
+    #[serde(other)]
+    Unknown,
 }

@@ -41,7 +41,7 @@ pub async fn build(state: &State, node: NodeId, runs: &[RunId], reader: &Reader)
 /// The report of a run that cannot be launched for a reason on the controller's side.
 pub fn failed(run: RunId, text: String) -> RunReport {
     let end = RunEnd { cause: EndCause::LaunchUser, text, ..RunEnd::default() };
-    RunReport { run, phase: RunPhase::Clean(end) }
+    RunReport::new(run, RunPhase::Clean(end))
 }
 
 /// Everything but script and environment.
@@ -82,6 +82,7 @@ fn order(state: &State, node: NodeId, run: &Run, spec: &JobSpec) -> LaunchOrder 
         limit_secs: state.enforced_limit_secs(run),
         kill_grace_secs: config.kill_grace_secs,
         signal: launch.signal,
+        checkpoint: spec.checkpoint.clone(),
         private_tmp: partition.private_tmp,
         prolog: partition.prolog,
         epilog: partition.epilog,
@@ -157,6 +158,8 @@ mod tests {
             members: Vec::new(),
             placed: Timestamp(0),
             go: None,
+            class: None,
+            mark: None,
             stop: None,
             limit_secs: None,
             signals: Vec::new(),

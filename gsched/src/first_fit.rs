@@ -6,12 +6,12 @@
 
 use crate::demand::{Demand, Lack, MemDemand, NodeDemand};
 use crate::plan::{Plan, Start, WorkBudget};
-use crate::snapshot::{PendingJob, RunningShare, SchedNode, Snapshot};
+use crate::snapshot::{PendingJob, SchedNode, Snapshot};
 use gmodel::config::{Partition, PartitionState};
 use gmodel::constraint::Constraint;
 use gmodel::hostlist::natural_order;
-use gmodel::run::Allocation;
-use gmodel::{JobId, JobSpec, NodeId, Reason, ReasonCode, Request, RunId, Timestamp};
+use gmodel::run::{Allocation, NodeShare};
+use gmodel::{JobId, JobSpec, NodeId, Reason, ReasonCode, Request, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -84,11 +84,14 @@ struct Pass<'a> {
     /// the next task too, as long as that fits.
     again: Option<(usize, usize)>,
     /// What was started in this pass, with its end: who waits may be waiting for one of these.
-    started: Vec<RunningShare>,
+    started: Vec<Ending>,
     probes_left: u64,
     starts_left: usize,
     plan: Plan,
 }
+
+/// When a share must be free, and which.
+type Ending = (Timestamp, NodeShare);
 
 struct Reservation {
     job: JobId,
@@ -222,11 +225,11 @@ impl<'a> Pass<'a> {
                         self.nodes[at].take(share);
                         self.again = Some((way, at));
                     }
-                    // Its number does not matter here: the run does not exist yet.
-                    let run = RunId { job: id, attempt: 0 };
-                    self.started.push(RunningShare { run, share: share.clone(), ends_by: ends });
+                    if let Some(end) = ends {
+                        self.started.push((end, share.clone()));
+                    }
                 }
-                self.plan.starts.push(Start { job: id, allocation });
+                self.plan.starts.push(Start { job: id, allocation, class: None, limit_secs: None });
                 self.starts_left = self.starts_left.saturating_sub(1);
                 return Ok(());
             }
@@ -373,16 +376,18 @@ impl<'a> Pass<'a> {
         demands: &[Demand],
     ) -> Option<(Timestamp, BTreeSet<NodeId>)> {
         let demand = demands.first()?;
-        let mut ends: Vec<&RunningShare> = self.snapshot.running.iter().chain(&self.started).collect();
-        ends.retain(|share| share.ends_by.is_some());
-        ends.sort_by_key(|share| (share.ends_by, share.run));
+        let running = self.snapshot.running.iter().filter_map(|run| Some((run.ends_by?, run)));
+        let mut ends: Vec<(Timestamp, &NodeShare)> =
+            running.flat_map(|(end, run)| run.shares.iter().map(move |share| (end, share))).collect();
+        ends.extend(self.started.iter().map(|(end, share)| (*end, share)));
+        ends.sort_by_key(|(end, _)| *end);
         let at_of: BTreeMap<NodeId, usize> =
             self.nodes.iter().enumerate().map(|(at, node)| (node.id, at)).collect();
         let mut after = |count: usize| {
             let mut nodes = self.nodes.clone();
-            for share in &ends[..count] {
-                if let Some(at) = at_of.get(&share.share.node) {
-                    nodes[*at].give(&share.share);
+            for (_, share) in &ends[..count] {
+                if let Some(at) = at_of.get(&share.node) {
+                    nodes[*at].give(share);
                 }
             }
             fit(&nodes, candidates, demand, job, &mut self.probes_left, |node| {
@@ -402,7 +407,7 @@ impl<'a> Pass<'a> {
                 None => low = middle + 1,
             }
         }
-        let at = ends.get(high.checked_sub(1)?)?.ends_by?.max(self.snapshot.now);
+        let at = ends.get(high.checked_sub(1)?)?.0.max(self.snapshot.now);
         Some((at, fits.iter().map(|share| share.node).collect()))
     }
 }

@@ -9,8 +9,8 @@ pub mod snapshot;
 
 pub use demand::{Demand, NodeDemand};
 pub use first_fit::{held_by, impossible, plan, priority};
-pub use plan::{Plan, Start, WorkBudget};
-pub use snapshot::{PendingJob, RunningShare, SchedNode, Snapshot};
+pub use plan::{Plan, Preempt, Start, WorkBudget};
+pub use snapshot::{PendingJob, RunningRun, SchedNode, Snapshot};
 
 #[cfg(test)]
 mod tests;

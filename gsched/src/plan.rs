@@ -1,7 +1,8 @@
 //! What the scheduler proposes. The core checks each part again before it becomes a fact.
 
 use gmodel::run::Allocation;
-use gmodel::{JobId, Reason, Seq};
+use gmodel::policy::PreemptMode;
+use gmodel::{JobId, Reason, RunClass, RunId, Seq};
 use serde::{Deserialize, Serialize};
 
 /// A proposal made from the state at `made_from`.
@@ -9,6 +10,12 @@ use serde::{Deserialize, Serialize};
 pub struct Plan {
     pub made_from: Seq,
     pub starts: Vec<Start>,
+    /// Runs to end, with the proof that a waiting job can start for it.
+    #[serde(default)]
+    pub preempts: Vec<Preempt>,
+    /// Runs whose class changed.
+    #[serde(default)]
+    pub classes: Vec<(RunId, RunClass)>,
     /// The one reason of each job looked at that does not start, where it is another than the job has.
     pub reasons: Vec<(JobId, Reason)>,
     /// The same for arrays; their untouched tasks share it.
@@ -23,6 +30,25 @@ pub struct Start {
     /// The job, or the array task by its own id.
     pub job: JobId,
     pub allocation: Allocation,
+    /// `None` where there are no quotas.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class: Option<RunClass>,
+    /// A limit shortened down to `--time-min` so that it fits; `None`: as asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit_secs: Option<u32>,
+}
+
+/// One run that gives way.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Preempt {
+    pub run: RunId,
+    /// The job that starts when all runs preempted for it are gone.
+    pub for_job: JobId,
+    pub mode: PreemptMode,
+    /// Work that is lost if the checkpoint signal is not answered: GPU-seconds since the last mark.
+    pub lost_gpu_secs: u64,
+    /// For people: whose claim, on which ground.
+    pub why: String,
 }
 
 /// Bound of one pass, in node probes: a result never depends on the machine's speed.

@@ -4,7 +4,7 @@ use gmodel::array_spec::RangeSet;
 use gmodel::config::ClusterConfig;
 use gmodel::node::GpuEntry;
 use gmodel::run::NodeShare;
-use gmodel::{JobId, JobSpec, NodeId, Reason, RunId, Seq, Timestamp};
+use gmodel::{JobId, JobSpec, NodeId, Policy, Reason, RunClass, RunId, Seq, Timestamp};
 use std::sync::Arc;
 
 /// An immutable picture of the cluster.
@@ -13,11 +13,14 @@ pub struct Snapshot {
     pub seq: Seq,
     pub now: Timestamp,
     pub config: Arc<ClusterConfig>,
+    /// Accounts, QOS and reservations in force: from files and from the database.
+    pub policy: Arc<Policy>,
     /// In the order of their ids.
     pub nodes: Vec<SchedNode>,
     /// In no particular order; jobs that are held or not yet eligible are included and get a reason.
     pub pending: Vec<PendingJob>,
-    pub running: Vec<RunningShare>,
+    /// Live runs in the order of their ids.
+    pub running: Vec<RunningRun>,
 }
 
 #[derive(Clone, Debug)]
@@ -60,13 +63,54 @@ pub struct PendingJob {
     pub positions: Option<RangeSet>,
     /// How many more tasks of its array may run at once; `None` is no cap.
     pub room: Option<u32>,
+    /// What its dependency says; `None`: met, or there is none.
+    pub dependency: Option<Reason>,
+    /// When its last run was preempted: it comes back, and is not preempted again at once.
+    pub preempted: Option<Timestamp>,
 }
 
-/// What a live run holds on one node and when it must be over.
+/// A live run: what it still holds, until when, and on whose account.
 #[derive(Clone, Debug)]
-pub struct RunningShare {
+pub struct RunningRun {
     pub run: RunId,
-    pub share: NodeShare,
+    pub spec: Arc<JobSpec>,
+    /// Shares of nodes that have not reported clean.
+    pub shares: Vec<NodeShare>,
+    pub placed: Timestamp,
+    /// First process of the user; `None`: getting ready.
+    pub started: Option<Timestamp>,
     /// Start plus limit; `None` for unlimited.
     pub ends_by: Option<Timestamp>,
+    /// `None` where there are no quotas.
+    pub class: Option<RunClass>,
+    /// When its last checkpoint was safe.
+    pub marked: Option<Timestamp>,
+    /// It is being ended, for whatever reason, and its resources are expected back by then.
+    pub leaves_by: Option<Timestamp>,
+    /// The job that it was preempted for.
+    pub leaves_for: Option<JobId>,
+    /// May be started again after a preemption.
+    pub may_requeue: bool,
+    /// When an earlier run of the job was preempted.
+    pub preempted: Option<Timestamp>,
+}
+
+impl RunningRun {
+    /// A run of long ago that nothing special is known of.
+    pub fn new(run: RunId, spec: Arc<JobSpec>, shares: Vec<NodeShare>, ends_by: Option<Timestamp>) -> Self {
+        Self {
+            run,
+            spec,
+            shares,
+            placed: Timestamp::default(),
+            started: Some(Timestamp::default()),
+            ends_by,
+            class: None,
+            marked: None,
+            leaves_by: None,
+            leaves_for: None,
+            may_requeue: true,
+            preempted: None,
+        }
+    }
 }

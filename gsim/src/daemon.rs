@@ -91,13 +91,13 @@ impl Cluster {
             apply(&mut daemon.state, event);
             match event {
                 NodeEvent::PhaseReached { run, phase } => {
-                    news.push(RunReport { run: *run, phase: phase.clone() });
+                    news.push(RunReport::new(*run, phase.clone()));
                 }
                 NodeEvent::TargetObeyed { desired, accepted, refused } => {
                     let touched = accepted.iter().chain(refused.iter().map(|(run, _)| run));
                     news.extend(touched.filter_map(|run| {
                         let phase = daemon.state.runs.get(run)?.phase.clone();
-                        Some(RunReport { run: *run, phase })
+                        Some(RunReport::new(*run, phase))
                     }));
                     obeyed = Some(desired.fence);
                 }

@@ -5,7 +5,7 @@
 
 use gcore::ctl::state::{Array, Job, JoinToken, Node, Rows, Run, State};
 use gcore::ctl::Event;
-use gmodel::{JobId, NodeId, RunId, Seq, Timestamp};
+use gmodel::{JobId, NodeId, Policy, RunId, Seq, Timestamp};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,6 +20,7 @@ pub struct Store {
     runs: BTreeMap<RunId, Document>,
     nodes: BTreeMap<NodeId, Document>,
     tokens: BTreeMap<String, Document>,
+    policy: Document,
     automatic_drains: BTreeSet<(Timestamp, NodeId)>,
     /// Jobs and arrays that are over: kept, and not read at boot.
     over: BTreeSet<JobId>,
@@ -34,6 +35,7 @@ impl Store {
     pub fn commit(&mut self, state: &State, events: &[Event]) {
         let (mut jobs, mut arrays) = (BTreeSet::new(), BTreeSet::new());
         let (mut runs, mut nodes, mut tokens) = (BTreeSet::new(), BTreeSet::new(), false);
+        let mut policy = false;
         for event in events {
             let rows = event.touched();
             jobs.extend(rows.job);
@@ -41,6 +43,7 @@ impl Store {
             runs.extend(rows.run);
             nodes.extend(rows.node);
             tokens |= rows.tokens;
+            policy |= rows.policy;
             if rows.array_of_job {
                 let job = rows.job.and_then(|job| state.jobs.get(job));
                 arrays.extend(job.and_then(|job| job.task).map(|task| task.array));
@@ -71,6 +74,9 @@ impl Store {
         }
         for id in nodes {
             put_or_remove(&mut self.nodes, id, state.nodes.get(id));
+        }
+        if policy {
+            self.policy = document(&state.own_policy);
         }
         if tokens {
             self.tokens = state.tokens.iter().map(|(hash, token)| (hash.clone(), document(token))).collect();
@@ -111,6 +117,7 @@ impl Store {
             runs,
             nodes: self.nodes.values().map(read::<Node>).collect(),
             tokens: self.tokens.values().map(read::<JoinToken>).collect(),
+            policy: if self.policy.is_empty() { Policy::default() } else { read(&self.policy) },
         };
         let mut state = State::from_rows(rows);
         state.automatic_drains.clone_from(&self.automatic_drains);

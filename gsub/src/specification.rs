@@ -156,6 +156,7 @@ fn request(choices: &mut Choices) -> Result<Request, Failure> {
         nodelist: parsed(choices.take("nodelist"), nodes_named)?,
         exclude: parsed(choices.take("exclude"), nodes_named)?,
         constraint: parsed(choices.take("constraint"), |text| Constraint::parse(text).map(|_| text.to_owned()))?,
+        ..usual
     })
 }
 

@@ -217,7 +217,7 @@ mod tests {
     }
 
     fn bring(state: &mut State, run: RunId, phase: RunPhase) {
-        let runs = vec![RunReport { run, phase }];
+        let runs = vec![RunReport::new(run, phase)];
         let (life, inventory) = (life(), inventory());
         let orders = vec![order(run)];
         let report = NodeReport::Adopt {
@@ -245,7 +245,7 @@ mod tests {
         assert!(state.next_job > 17);
 
         let end = RunEnd { ended: Some(Timestamp::from_secs(999)), ..RunEnd::default() };
-        let runs = vec![RunReport { run, phase: RunPhase::Clean(end) }];
+        let runs = vec![RunReport::new(run, RunPhase::Clean(end))];
         give(&mut state, Input::Node { node: NODE, report: NodeReport::Runs { runs } });
         assert_eq!(state.jobs.get(run.job).unwrap().state, JobState::Completed);
         assert!(state.runs.is_empty());

@@ -3,6 +3,7 @@
 //! An event that names something unknown is a bug of `handle`, not bad input: it stops the process.
 
 use super::event::{Event, JobChange};
+use super::policy;
 use super::state::{Array, Job, Member, Node, NodeFailure, Outcome, Run, State, TaskOf};
 use gmodel::array_spec::RangeSet;
 use gmodel::node::{GpuEntry, Inventory, Link, Mark};
@@ -62,8 +63,13 @@ pub fn apply(state: &mut State, event: &Event) {
             }
         }
         Event::JobsForgotten { jobs, arrays } => forget(state, jobs, arrays),
-        Event::RunPlaced { run, allocation, lives, limit_secs, at } => {
+        Event::RunPlaced { run, allocation, lives, limit_secs, class, at } => {
             run_placed(state, *run, allocation, lives, *limit_secs, *at);
+            run_mut(state, *run).class = *class;
+        }
+        Event::RunClassed { run, class } => run_mut(state, *run).class = Some(*class),
+        Event::RunMarked { run, mark, at, .. } => {
+            run_mut(state, *run).mark = Some(gmodel::checkpoint::Mark { at: *at, ..mark.clone() });
         }
         Event::RunAdopted { run, spec, share, life, batch, limit_secs, at } => {
             let member =
@@ -176,9 +182,11 @@ pub fn apply(state: &mut State, event: &Event) {
         Event::TokenSpent { hash, .. } => {
             state.tokens.remove(hash);
         }
+        Event::PolicyChanged { change, .. } => policy::apply(state, change),
         Event::Configured { config, .. } => {
             state.config = config.clone();
             state.feasible = Arc::default();
+            state.merge_policy();
         }
         Event::Restored { incarnation, next_job, .. } => {
             state.incarnation = *incarnation;
@@ -453,6 +461,8 @@ fn run_placed(
         members,
         placed: at,
         go: None,
+        class: None,
+        mark: None,
         stop: None,
         limit_secs,
         signals: Vec::new(),

@@ -3,7 +3,7 @@
 //!
 //! A refusal is made before the first event of its command: nothing half done.
 
-use super::event::JobChange;
+use super::event::{JobChange, PolicyChange};
 use super::state::JoinToken;
 use gmodel::config::ClusterConfig;
 use gmodel::launch_order::LaunchOrder;
@@ -63,6 +63,8 @@ pub enum Command {
     MintToken { token: JoinToken },
     /// A machine presents a token's hash and the name it wants. -> `Reply::Joined`
     Join { token_hash: String, name: String },
+    /// Operators; coordinators within their accounts.
+    Policy { change: PolicyChange },
     /// After a restore: incarnation above every fence, ids above everything seen.
     Restore,
 }

@@ -7,7 +7,8 @@ use gmodel::array_spec::RangeSet;
 use gmodel::config::ClusterConfig;
 use gmodel::node::{Inventory, Link, Mark, Role};
 use gmodel::run::{Allocation, NodeShare, NumberedSignal, RunPhase};
-use gmodel::{JobId, JobSpec, NodeId, NodeLife, Reason, RunId, Timestamp};
+use gmodel::policy::{Account, AccountUser, Qos, Reservation};
+use gmodel::{JobId, JobSpec, NodeId, NodeLife, Policy, Reason, RunClass, RunId, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -45,8 +46,15 @@ pub enum Event {
         allocation: Allocation,
         lives: Vec<NodeLife>,
         limit_secs: Option<u32>,
+        /// `None` where there are no quotas.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        class: Option<RunClass>,
         at: Timestamp,
     },
+    /// A run became guaranteed, or its account's guarantee shrank.
+    RunClassed { run: RunId, class: RunClass },
+    /// The job said that its checkpoint is safe.
+    RunMarked { run: RunId, node: NodeId, mark: gmodel::checkpoint::Mark, at: Timestamp },
     /// A run that a node brought along after a restore; its job's record is made if there is none.
     RunAdopted {
         run: RunId,
@@ -93,6 +101,8 @@ pub enum Event {
     // the cluster
     /// The TOML is its source; the store keeps only the note that it changed.
     Configured { config: Arc<ClusterConfig>, at: Timestamp },
+    /// Accounts, users, QOS or reservations were edited.
+    PolicyChanged { change: PolicyChange, by: String, at: Timestamp },
     /// A backup was restored: all fences are raised, ids start above everything known.
     Restored { incarnation: u64, next_job: u64, at: Timestamp },
     /// The controller came up. Not stored.
@@ -129,6 +139,24 @@ pub struct JobChange {
     pub max_running: Option<u32>,
 }
 
+/// One edit of the accounts, QOS and reservations that the database keeps. Whole records: the same edit twice is one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "change", rename_all = "snake_case")]
+pub enum PolicyChange {
+    /// Made, or replaced.
+    Account { account: Box<Account> },
+    /// Only one that was never charged; others are closed.
+    AccountRemoved { name: String },
+    User { account: String, user: String, entry: AccountUser },
+    UserRemoved { account: String, user: String },
+    Qos { qos: Box<Qos> },
+    QosRemoved { name: String },
+    Reservation { reservation: Box<Reservation> },
+    ReservationRemoved { name: String },
+    /// Everything replaced, as `gadm policy import` does.
+    All { policy: Box<Policy> },
+}
+
 /// JSON keeps `Some(None)` apart from `None`: absent, null, value.
 mod double_option {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -148,6 +176,8 @@ pub struct Touched {
     pub run: Option<RunId>,
     pub node: Option<NodeId>,
     pub tokens: bool,
+    /// Accounts, QOS and reservations.
+    pub policy: bool,
     /// If the job is a task, its array's counters changed too.
     pub array_of_job: bool,
 }
@@ -200,6 +230,8 @@ impl Event {
             | Self::RunStopping { run, .. }
             | Self::RunSignalled { run, .. }
             | Self::StepStarted { run, .. }
+            | Self::RunClassed { run, .. }
+            | Self::RunMarked { run, .. }
             | Self::RunForfeited { run, .. }
             | Self::RunClosed { run } => Touched { run: Some(*run), ..none },
             Self::RunReported { run, .. } => {
@@ -215,6 +247,7 @@ impl Event {
             | Self::NodeStrikesCleared { node: id }
             | Self::NodeRemoved { node: id, .. } => node(*id),
             Self::TokenMinted { .. } | Self::TokenSpent { .. } => Touched { tokens: true, ..none },
+            Self::PolicyChanged { .. } => Touched { policy: true, ..none },
             Self::ReasonsGiven { .. }
             | Self::JobsForgotten { .. }
             | Self::NodeObeyed { .. }

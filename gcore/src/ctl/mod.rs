@@ -20,6 +20,7 @@ mod node_admin;
 mod node_health;
 mod node_report;
 mod placement;
+mod policy;
 mod requeue;
 mod run_end;
 mod snapshot;
@@ -43,7 +44,7 @@ pub use snapshot::{sched_node, snapshot};
 pub use submit::complete;
 pub use wake::next_deadline;
 
-pub use event::{Event, JobChange, Touched};
+pub use event::{Event, JobChange, PolicyChange, Touched};
 pub use state::{Array, Job, Node, Rows, Run, State};
 
 #[cfg(test)]

@@ -37,10 +37,11 @@ fn place(tx: &mut Tx, start: Start, free: &mut BTreeMap<NodeId, Free>) {
     }
     let job = tx.state.jobs.get(start.job).expect("startable jobs have a record");
     let run = RunId::new(start.job, next_attempt(tx.state.incarnation, job.attempts));
-    let limit_secs = job.limit_secs;
+    let limit_secs = start.limit_secs.or(job.limit_secs);
+    let class = start.class;
     let single = start.allocation.len() == 1;
     let at = tx.now;
-    tx.emit(Event::RunPlaced { run, allocation: start.allocation, lives, limit_secs, at });
+    tx.emit(Event::RunPlaced { run, allocation: start.allocation, lives, limit_secs, class, at });
     if single {
         tx.emit(Event::RunGo { run, at });
     }

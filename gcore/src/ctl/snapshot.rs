@@ -1,8 +1,8 @@
 //! The picture of the state that the planner works from.
 
-use super::state::{Array, Job, Node, State};
+use super::state::{Array, Job, Node, Run, State};
 use gmodel::{JobState, NodeId, Timestamp};
-use gsched::{PendingJob, RunningShare, SchedNode, Snapshot};
+use gsched::{PendingJob, RunningRun, SchedNode, Snapshot};
 use std::sync::Arc;
 
 /// Everything a pass needs, and nothing that changes under it.
@@ -30,20 +30,15 @@ pub fn snapshot(state: &State, now: Timestamp) -> Snapshot {
         avoid: Vec::new(),
         positions: Some(array.pending.clone()),
         room: room_of(array),
+        dependency: None,
+        preempted: None,
     }));
-    let running = state.runs.values().flat_map(|run| {
-        let from = run.started.or(run.go).unwrap_or(now);
-        let ends_by = state.enforced_limit_secs(run).map(|secs| from.plus_secs(i64::from(secs)));
-        run.allocation
-            .iter()
-            .zip(&run.members)
-            .filter(|(_, member)| !member.is_clean())
-            .map(move |(share, _)| RunningShare { run: run.id, share: share.clone(), ends_by })
-    });
+    let running = state.runs.values().filter_map(|run| running_run(state, run, now));
     Snapshot {
         seq: state.seq,
         now,
         config: state.config.clone(),
+        policy: state.policy.clone(),
         nodes,
         pending,
         running: running.collect(),
@@ -67,7 +62,36 @@ fn pending_job(state: &State, job: &Job) -> PendingJob {
         avoid,
         positions: None,
         room,
+        dependency: None,
+        preempted: None,
     }
+}
+
+/// A run that still holds something.
+fn running_run(state: &State, run: &Run, now: Timestamp) -> Option<RunningRun> {
+    let shares = run.allocation.iter().zip(&run.members).filter(|(_, member)| !member.is_clean());
+    let shares: Vec<_> = shares.map(|(share, _)| share.clone()).collect();
+    if shares.is_empty() {
+        return None;
+    }
+    let job = state.jobs.get(run.id.job)?;
+    let from = run.started.or(run.go).unwrap_or(now);
+    let partition = state.config.partition(&job.spec.partition);
+    let plus = |at: Timestamp, secs: u32| at.plus_secs(i64::from(secs));
+    Some(RunningRun {
+        run: run.id,
+        spec: job.spec.clone(),
+        shares,
+        placed: run.placed,
+        started: run.started,
+        ends_by: state.enforced_limit_secs(run).map(|secs| plus(from, secs)),
+        class: run.class,
+        marked: run.mark.as_ref().map(|mark| mark.at),
+        leaves_by: run.stop.as_ref().map(|stop| plus(stop.at, stop.grace_secs)),
+        leaves_for: None,
+        may_requeue: job.may_requeue(partition.is_none_or(|partition| partition.requeue)),
+        preempted: None,
+    })
 }
 
 fn room_of(array: &Array) -> Option<u32> {

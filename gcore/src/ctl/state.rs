@@ -9,7 +9,8 @@ use gmodel::config::ClusterConfig;
 use gmodel::node::{GpuEntry, Inventory, Link, Mark, NodeStateView, Role};
 use gmodel::run::{Allocation, NumberedSignal, RunEnd, RunPhase, StopWhy, Usage};
 use gmodel::{
-    ExitCode, JobId, JobSpec, JobState, NodeId, NodeLife, Reason, Request, RunId, Seq, Timestamp,
+    ExitCode, JobId, JobSpec, JobState, NodeId, NodeLife, Policy, Reason, Request, RunClass, RunId,
+    Seq, Timestamp,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,6 +27,10 @@ pub struct State {
     pub next_job: u64,
     pub next_node: u32,
     pub config: Arc<ClusterConfig>,
+    /// Accounts, QOS and reservations made by `gadm`.
+    pub own_policy: Policy,
+    /// Those in force: `own_policy` with what the configuration says over it.
+    pub policy: Arc<Policy>,
     /// When this controller began: silence of nodes counts from here at the earliest.
     pub started: Timestamp,
     /// Jobs, and those array tasks that differ from their array.
@@ -163,6 +168,9 @@ pub struct Run {
     /// All members were ready (or there is only one).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub go: Option<Timestamp>,
+    /// `None` where there are no quotas.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class: Option<RunClass>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop: Option<Stop>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -178,6 +186,9 @@ pub struct Run {
     /// Outcome, once every member ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<Outcome>,
+    /// Its newest checkpoint mark, by the controller's clock, with the node's number and note.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mark: Option<gmodel::checkpoint::Mark>,
 }
 
 /// One node of a run, under the life of the node it was placed in.
@@ -374,6 +385,7 @@ pub struct Rows {
     pub runs: Vec<Run>,
     pub nodes: Vec<Node>,
     pub tokens: Vec<JoinToken>,
+    pub policy: Policy,
 }
 
 impl State {
@@ -384,6 +396,8 @@ impl State {
             seq: rows.seq,
             next_job: rows.next_job.max(1),
             next_node: rows.next_node.max(1),
+            policy: Arc::new(rows.policy.clone()),
+            own_policy: rows.policy,
             ..Self::default()
         };
         for mut node in rows.nodes {
@@ -414,6 +428,11 @@ impl State {
             state.runs.insert(run.id, run);
         }
         state
+    }
+
+    /// After either part changed.
+    pub(super) fn merge_policy(&mut self) {
+        self.policy = super::policy::merged(&self.own_policy, &self.config.policy);
     }
 
     pub(super) fn index_job(&mut self, job: &Job) {

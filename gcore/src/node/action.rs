@@ -78,5 +78,5 @@ fn limit(run: RunId, known: &NodeRun, todo: &mut Vec<NodeAction>) {
 
 /// Every run with its whole phase: the hello, and what the daemon compares with what it said last.
 pub fn reports(state: &NodeState) -> Vec<RunReport> {
-    state.runs.iter().map(|(&run, known)| RunReport { run, phase: known.phase.clone() }).collect()
+    state.runs.iter().map(|(&run, known)| RunReport::new(run, known.phase.clone())).collect()
 }

@@ -87,6 +87,7 @@ fn policy(section: &Section, errors: &mut Errors) -> ClusterConfig {
         operators: section.texts("operators", errors).unwrap_or_default(),
         min_job_age_secs,
         privacy: section.word("privacy", &privacy, errors).unwrap_or_default(),
+        ..default
     }
 }
 

@@ -152,6 +152,7 @@ fn partition(name: &str, section: &Section, errors: &mut Errors) -> Partition {
         requeue: section.boolean("requeue", errors).unwrap_or(default.requeue),
         submit_from_jobs: section.boolean("submit_from_jobs", errors).unwrap_or(default.submit_from_jobs),
         over_time_secs: over_time(section, errors),
+        ..default
     }
 }
 

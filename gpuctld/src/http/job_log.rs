@@ -18,7 +18,7 @@ use gmodel::hostlist::{self, Hostlist};
 use gmodel::node::Mark;
 use gmodel::run::{Allocation, EndCause, NumberedSignal, RunEnd, RunPhase, StopWhy};
 use gmodel::signal::signal_name;
-use gmodel::{Instant, JobId, JobSpec, NodeId, RunId};
+use gmodel::{Instant, JobId, JobSpec, NodeId, RunClass, RunId};
 use gwire::api::{LogEvent, LogText, SCHEMA};
 use serde_json::Value;
 use std::sync::Arc;
@@ -137,6 +137,11 @@ impl Teller<'_> {
             Event::RunAdopted { share, .. } => {
                 format!("{} brought it along after a restore: it runs on", node(&share.node))
             }
+            Event::RunClassed { class: RunClass::Guaranteed, .. } => "runs within its account's guarantee now".to_owned(),
+            Event::RunClassed { .. } => "runs on borrowed GPUs now: its account's guarantee shrank".to_owned(),
+            Event::RunMarked { node: id, mark, .. } => {
+                with(format!("checkpoint {} is safe on {}", mark.number, node(id)), &mark.note)
+            }
             Event::RunGo { .. } => "ready on all nodes: told to start".to_owned(),
             Event::RunStopping { stop, .. } => self.stopping(stop),
             Event::RunSignalled { signal, .. } => signalled(*signal),
@@ -161,6 +166,7 @@ impl Teller<'_> {
             | Event::NodeRemoved { .. }
             | Event::TokenMinted { .. }
             | Event::TokenSpent { .. }
+            | Event::PolicyChanged { .. }
             | Event::Configured { .. }
             | Event::Restored { .. }
             | Event::ControllerStarted { .. }
@@ -201,6 +207,7 @@ impl Teller<'_> {
             StopWhy::Cancelled => format!("cancelled by {}", stop.by),
             StopWhy::Requeued => format!("taken back to the queue by {}", stop.by),
             StopWhy::Preempted => "stopped to make room for another job".to_owned(),
+            StopWhy::Drained => "stopped: its node is drained".to_owned(),
             StopWhy::Member => "stopped on the other nodes".to_owned(),
             StopWhy::PrepareTimeout if stop.late.is_empty() => "stopped: not ready in time".to_owned(),
             StopWhy::PrepareTimeout => {

@@ -4,7 +4,7 @@ use super::documents::{ArrayDocument, JobDocument};
 use super::open::OpenError;
 use super::spec_ids::SpecIds;
 use gcore::ctl::state::{Array, Job, JoinToken, Node, Rows, Run, State};
-use gmodel::{JobSpec, NodeId, Seq, Timestamp};
+use gmodel::{JobSpec, NodeId, Policy, Seq, Timestamp};
 use rusqlite::{Connection, Row, Statement};
 use serde::de::DeserializeOwned;
 use std::collections::{BTreeSet, HashMap};
@@ -100,9 +100,11 @@ pub fn load(db: &Connection) -> Result<Loaded, LoadError> {
         each(db, "SELECT doc FROM nodes WHERE removed_ms IS NULL ORDER BY id", |row| document(row, 0, "node"))?;
     let tokens: Vec<JoinToken> =
         each(db, "SELECT doc FROM tokens", |row| document(row, 0, "token"))?;
+    let policy: Vec<Policy> = each(db, "SELECT doc FROM policy", |row| document(row, 0, "policy"))?;
+    let policy = policy.into_iter().next().unwrap_or_default();
     let seq = Seq(seq);
     let mut state =
-        State::from_rows(Rows { incarnation, seq, next_job, next_node, jobs, arrays, runs, nodes, tokens });
+        State::from_rows(Rows { incarnation, seq, next_job, next_node, jobs, arrays, runs, nodes, tokens, policy });
     state.automatic_drains = load_automatic_drains(db)?;
     Ok(Loaded { state, specs: requests.ids })
 }

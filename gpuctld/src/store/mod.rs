@@ -26,7 +26,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// Schema this release writes; migrations lead to it from every older one.
-pub const SCHEMA: u32 = 2;
+pub const SCHEMA: u32 = 3;
 
 /// The writing side of the database. One per state directory: it holds the lock.
 #[derive(Debug)]

@@ -17,7 +17,11 @@ const LOCK: &str = "lock";
 /// "gPUL": marks our files for file(1) and for us.
 pub(super) const APPLICATION_ID: u32 = 0x6750_554c;
 const MIGRATIONS: [&str; SCHEMA as usize] =
-    [include_str!("migrations/0001.sql"), include_str!("migrations/0002.sql")];
+    [
+    include_str!("migrations/0001.sql"),
+    include_str!("migrations/0002.sql"),
+    include_str!("migrations/0003.sql"),
+];
 /// Another connection (pruning, a checkpoint) holds the write lock for milliseconds at most.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(20);
 /// A controller that was killed holds its lock until the last of its threads is gone, a moment after it looks dead.

@@ -49,6 +49,10 @@ pub fn write(store: &mut Store, state: &State, batch: Batch) -> Result<Vec<NodeI
         write_run(&store.db, state, *id, change)?;
     }
     write_nodes(&store.db, state, &touched, batch.now)?;
+    if touched.policy {
+        let doc = serde_json::to_vec(&state.own_policy)?;
+        store.db.prepare_cached("INSERT OR REPLACE INTO policy (one, doc) VALUES (1, ?1)")?.execute([doc])?;
+    }
     write_meta(&store.db, state)?;
     store.db.prepare_cached("COMMIT")?.execute([])?;
     let mut changed = changed_nodes(&mut store.generations, state);
@@ -66,6 +70,8 @@ struct TouchedRows {
     /// Hash, and whether it is there after the batch.
     tokens: BTreeMap<String, bool>,
     automatic_drains: BTreeSet<(Timestamp, NodeId)>,
+    /// Accounts, QOS and reservations.
+    policy: bool,
     /// Arrays of which untouched tasks were cancelled, and when.
     cancelled: BTreeMap<JobId, Timestamp>,
 }
@@ -82,6 +88,7 @@ impl TouchedRows {
         self.jobs.extend(rows.job);
         self.arrays.extend(rows.array);
         self.nodes.extend(rows.node);
+        self.policy |= rows.policy;
         if let (Some(job), true) = (rows.job, rows.array_of_job) {
             self.arrays.extend(state.jobs.get(job).and_then(|job| job.task).map(|task| task.array));
         }

@@ -77,7 +77,7 @@ async fn a_job_that_ended_while_the_controller_was_down_is_known_as_ended() {
     let controller = site.start();
     assert_eq!(job_row(&controller, id)["state"], "RUNNING");
     assert_eq!(node_state(&controller, "n1"), "MIXED+NOT_RESPONDING");
-    let report = RunReport { run, phase: RunPhase::Clean(RunEnd::default()) };
+    let report = RunReport::new(run, RunPhase::Clean(RunEnd::default()));
     let (_link, orders) = machine.connect("boot", vec![report]).await;
     wait_for_job(&controller, id, "COMPLETED");
     let ToNode::Orders { orders, desired } = orders else { panic!("{orders:?}") };
@@ -96,7 +96,7 @@ async fn an_order_is_sent_again_after_a_reconnect_and_not_after_it_was_accepted(
     let (link, again) = machine.connect("boot", Vec::new()).await;
     assert!(matches!(again, ToNode::Orders { orders, .. } if orders.len() == 1), "it never reached the spool");
     drop(link);
-    let accepted = RunReport { run: RunId::new(JobId(id), 1), phase: RunPhase::Accepted };
+    let accepted = RunReport::new(RunId::new(JobId(id), 1), RunPhase::Accepted);
     let (_link, known) = machine.connect("boot", vec![accepted]).await;
     let ToNode::Orders { orders, desired } = known else { panic!("{known:?}") };
     assert_eq!((orders.len(), desired.runs.len()), (0, 1));

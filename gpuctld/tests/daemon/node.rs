@@ -163,7 +163,7 @@ impl Link {
     }
 
     pub async fn report(&mut self, run: RunId, phase: RunPhase) {
-        self.say(&ToController::Runs { runs: vec![RunReport { run, phase }] }).await;
+        self.say(&ToController::Runs { runs: vec![RunReport::new(run, phase)] }).await;
     }
 }
 

@@ -162,7 +162,7 @@ impl HollowNode {
                 if phases.insert(*run, clean.clone()).is_some() {
                     self.twice.lock().unwrap().get_or_insert(*run);
                 }
-                RunReport { run: *run, phase: clean }
+                RunReport::new(*run, clean)
             })
             .collect()
     }
@@ -170,7 +170,7 @@ impl HollowNode {
     /// Everything it knows: an order for any of these would be a second start.
     fn reports(&self) -> Vec<RunReport> {
         let phases = self.phases.lock().unwrap();
-        phases.iter().map(|(run, phase)| RunReport { run: *run, phase: phase.clone() }).collect()
+        phases.iter().map(|(run, phase)| RunReport::new(*run, phase.clone())).collect()
     }
 
     fn told_twice(&self) -> Option<RunId> {

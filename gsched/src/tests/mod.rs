@@ -3,7 +3,7 @@
 
 mod promises;
 
-use crate::{PendingJob, Plan, RunningShare, SchedNode, Snapshot, WorkBudget, plan};
+use crate::{PendingJob, Plan, RunningRun, SchedNode, Snapshot, WorkBudget, plan};
 use expect_test::{Expect, expect};
 use gmodel::array_spec::RangeSet;
 use gmodel::config::{ClusterConfig, NodeSelection, Partition};
@@ -116,7 +116,7 @@ fn run(snapshot: &mut Snapshot, words: &[&str]) {
     node.take(&share);
     let run = RunId::new(JobId(words[0].parse().unwrap()), 1);
     let ends_by = number::<i64>(words, "left").map(|secs| NOW.plus_secs(secs));
-    snapshot.running.push(RunningShare { run, share, ends_by });
+    snapshot.running.push(RunningRun::new(run, Arc::default(), vec![share], ends_by));
 }
 
 fn job(id: JobId, words: &[&str]) -> PendingJob {
@@ -149,6 +149,8 @@ fn job(id: JobId, words: &[&str]) -> PendingJob {
         avoid: number::<u32>(words, "avoid").map(NodeId).into_iter().collect(),
         positions: number::<u32>(words, "array").map(RangeSet::first_n),
         room: number(words, "room"),
+        dependency: None,
+        preempted: None,
     }
 }
 

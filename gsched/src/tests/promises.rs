@@ -3,7 +3,7 @@
 
 use super::{NOW, job, node, picture};
 use crate::demand::Demand;
-use crate::{Plan, RunningShare, Snapshot, WorkBudget, plan};
+use crate::{Plan, RunningRun, Snapshot, WorkBudget, plan};
 use gmodel::config::{ClusterConfig, Partition};
 use gmodel::run::NodeShare;
 use gmodel::{GpuSet, GpuSlot, JobId, NodeId, ReasonCode, RunId, Timestamp};
@@ -53,7 +53,7 @@ fn cluster() -> impl Strategy<Value = Snapshot> {
                     one.take(&share);
                     let run = RunId::new(JobId(1000 + u64::from(slot) + 10 * at as u64), 1);
                     let ends_by = Some(NOW.plus_secs(left));
-                    snapshot.running.push(RunningShare { run, share, ends_by });
+                    snapshot.running.push(RunningRun::new(run, Arc::default(), vec![share], ends_by));
                 }
             }
             snapshot.nodes.push(one);
@@ -119,7 +119,7 @@ fn all_others_have_a_reason(snapshot: &Snapshot, plan: &Plan) {
 }
 
 /// The earliest instant at which a demand fits, if everything runs to its limit and nothing else starts.
-fn earliest(snapshot: &Snapshot, runs: &[RunningShare], job: &crate::PendingJob) -> Option<Timestamp> {
+fn earliest(snapshot: &Snapshot, runs: &[RunningRun], job: &crate::PendingJob) -> Option<Timestamp> {
     let demands = Demand::all(&job.spec.request, &snapshot.config.partitions[0]);
     let mut instants: BTreeSet<Timestamp> = runs.iter().filter_map(|run| run.ends_by).collect();
     instants.insert(snapshot.now);
@@ -132,9 +132,9 @@ fn earliest(snapshot: &Snapshot, runs: &[RunningShare], job: &crate::PendingJob)
             node.free_gpu_milli = vec![1000; node.gpus.len()];
             node.runs = 0;
             let id = node.id;
-            let runs_then = |run: &&RunningShare| run.ends_by.is_none_or(|end| end > *at);
-            for run in runs.iter().filter(|run| run.share.node == id).filter(runs_then) {
-                node.take(&run.share);
+            let runs_then = |run: &&RunningRun| run.ends_by.is_none_or(|end| end > *at);
+            for run in runs.iter().filter(runs_then) {
+                run.shares.iter().filter(|share| share.node == id).for_each(|share| node.take(share));
             }
         }
         demands.iter().any(|demand| {
@@ -160,13 +160,13 @@ fn the_first_waiting_job_is_not_delayed(snapshot: &Snapshot, plan: &Plan) {
         let asked = snapshot.pending.iter().rfind(|job| job.id <= start.job).unwrap();
         let ends_by = asked.limit_secs.map(|secs| snapshot.now.plus_secs(i64::from(secs)));
         let run = RunId::new(start.job, 1);
-        start.allocation.iter().map(|share| RunningShare { run, share: share.clone(), ends_by }).collect::<Vec<_>>()
+        RunningRun::new(run, Arc::default(), start.allocation.clone(), ends_by)
     };
     // Those ahead of it in the queue, its own tasks among them, are owed nothing.
     let own = job.positions.as_ref().map_or(1, |positions| positions.len());
     let ahead = plan.starts.iter().filter(|start| start.job.0 < first.0 + own);
-    let before: Vec<_> = snapshot.running.iter().cloned().chain(ahead.flat_map(run_of)).collect();
-    let after: Vec<_> = snapshot.running.iter().cloned().chain(plan.starts.iter().flat_map(run_of)).collect();
+    let before: Vec<_> = snapshot.running.iter().cloned().chain(ahead.map(run_of)).collect();
+    let after: Vec<_> = snapshot.running.iter().cloned().chain(plan.starts.iter().map(run_of)).collect();
     let promised = earliest(snapshot, &before, job);
     if let Some(promised) = promised {
         let kept = earliest(snapshot, &after, job);

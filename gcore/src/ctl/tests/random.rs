@@ -122,13 +122,13 @@ fn take(world: &mut World, step: Step, ledger: &mut Vec<(JobId, u32)>) {
             let Some(run) = run_at(world, run) else { return };
             let members = &world.state.runs.get(run).unwrap().members;
             let node = members[member % members.len()].node;
-            Input::Node { node, report: NodeReport::Runs { runs: vec![RunReport { run, phase: phase(kind) }] } }
+            Input::Node { node, report: NodeReport::Runs { runs: vec![RunReport::new(run, phase(kind))] } }
         }
         Step::Gone { node } => Input::Node { node: NodeId(node), report: NodeReport::Gone },
         Step::Hello { node, keep, boot } => {
             let held: Vec<RunId> = world.state.nodes.get(NodeId(node)).unwrap().runs.iter().copied().collect();
             let kept = held.into_iter().enumerate().filter(|(at, _)| (keep >> (at % 8)) & 1 == 1);
-            let runs = kept.map(|(at, run)| RunReport { run, phase: phase(keep.wrapping_mul(at as u8 + 7)) });
+            let runs = kept.map(|(at, run)| RunReport::new(run, phase(keep.wrapping_mul(at as u8 + 7))));
             let runs: Vec<_> = runs.collect();
             world.line(&format!("n{node} hello boot=b{boot}"));
             let fence = Fence { incarnation: 1, generation: 1 };

@@ -341,7 +341,7 @@ impl World {
                     Fence { incarnation: number(incarnation), generation: number(generation) }
                 });
                 let known = words.options.iter().filter_map(|(key, value)| {
-                    Some(RunReport { run: key.parse().ok()?, phase: phase(value, "", self.now) })
+                    Some(RunReport::new(key.parse().ok()?, phase(value, "", self.now)))
                 });
                 let runs = known.collect();
                 self.hello(node, fence, runs);
@@ -355,7 +355,7 @@ impl World {
             verb => {
                 let run: RunId = args[0].parse().unwrap();
                 let phase = phase(verb, args.get(1).copied().unwrap_or(""), self.now);
-                let runs = vec![RunReport { run, phase }];
+                let runs = vec![RunReport::new(run, phase)];
                 self.feed(Input::Node { node, report: NodeReport::Runs { runs } }).unwrap();
             }
         }
@@ -587,6 +587,7 @@ pub fn rows_of(state: &State) -> Rows {
         runs: state.runs.values().cloned().collect(),
         nodes: state.nodes.values().cloned().collect(),
         tokens: state.tokens.values().cloned().collect(),
+        policy: state.own_policy.clone(),
     }
 }
 
@@ -596,7 +597,7 @@ fn through_json(rows: Rows) -> Rows {
         let json = serde_json::to_vec(&rows).unwrap();
         serde_json::from_slice(&json).unwrap()
     }
-    let Rows { incarnation, seq, next_job, next_node, jobs, arrays, runs, nodes, tokens } = rows;
+    let Rows { incarnation, seq, next_job, next_node, jobs, arrays, runs, nodes, tokens, policy } = rows;
     Rows {
         incarnation,
         seq,
@@ -607,6 +608,7 @@ fn through_json(rows: Rows) -> Rows {
         runs: each(runs),
         nodes: each(nodes),
         tokens: each(tokens),
+        policy,
     }
 }
 

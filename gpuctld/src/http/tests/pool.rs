@@ -168,7 +168,7 @@ impl Pool {
     }
 
     pub(super) async fn report(&self, node: NodeId, job: u64, phase: RunPhase) {
-        let runs = vec![RunReport { run: RunId::new(JobId(job), 1), phase }];
+        let runs = vec![RunReport::new(RunId::new(JobId(job), 1), phase)];
         self.core.node_input(node, NodeReport::Runs { runs }).await.unwrap();
     }
 

@@ -1,0 +1,504 @@
+//! The site's scheduling policy: accounts, QOS, limits, quotas, reservations, weights, prices.
+//!
+//! Plain data with defaults that leave everything off: a cluster without any of it runs jobs by age.
+//! Where each comes from (TOML, or `gadm` and the database) is the daemon's affair. Words of slurm.conf(5), sacctmgr(1).
+
+use crate::checkpoint::CheckpointSpec;
+use crate::hostlist::Hostlist;
+use crate::time::Timestamp;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The key of [`GpuAmounts`] that stands for GPUs of all types together.
+pub const ALL_GPUS: &str = "gpu";
+/// The account above all others. It has no record; its children have no parent.
+pub const ROOT_ACCOUNT: &str = "root";
+
+/// What accounts, users, QOS and reservations are there: edited at run time or read from files.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Policy {
+    pub accounts: BTreeMap<String, Account>,
+    pub qos: BTreeMap<String, Qos>,
+    pub reservations: BTreeMap<String, Reservation>,
+}
+
+/// Thousandths of GPUs by type, lower case; `"gpu"` counts all types together. A type that is not named
+/// is bounded only by `"gpu"`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct GpuAmounts(pub BTreeMap<String, u64>);
+
+/// A group that jobs are charged to. Accounts form a tree.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Account {
+    pub name: String,
+    /// `None`: directly below the root.
+    pub parent: Option<String>,
+    pub description: String,
+    /// Part among its siblings for fair share; 0 gets what nobody else wants.
+    pub shares: u32,
+    /// GPUs that are given back to the account when it wants them. `None` in none of the tree: no quotas.
+    pub guaranteed: Option<GpuAmounts>,
+    /// GPUs the account and those below it may hold at once, guaranteed or borrowed.
+    pub limit: Option<GpuAmounts>,
+    /// Of its idle guaranteed GPUs, at most so many are lent to others at once.
+    pub lend_limit: Option<GpuAmounts>,
+    pub budgets: Vec<Budget>,
+    /// Of the account and those below it together.
+    pub group: Limits,
+    /// Of each user of the account.
+    pub per_user: Limits,
+    /// Empty allows all.
+    pub allow_qos: Vec<String>,
+    pub default_qos: Option<String>,
+    /// Users who may edit this account and its jobs, and those below it.
+    pub coordinators: BTreeSet<String>,
+    /// Empty and not `closed`: everybody may use it. Otherwise only these and coordinators.
+    pub users: BTreeMap<String, AccountUser>,
+    /// Takes no new jobs. Accounts that were charged are closed, never deleted.
+    pub closed: bool,
+}
+
+impl Default for Account {
+    fn default() -> Self {
+        Self {
+            name: String::new(),
+            parent: None,
+            description: String::new(),
+            shares: 1,
+            guaranteed: None,
+            limit: None,
+            lend_limit: None,
+            budgets: Vec::new(),
+            group: Limits::default(),
+            per_user: Limits::default(),
+            allow_qos: Vec::new(),
+            default_qos: None,
+            coordinators: BTreeSet::new(),
+            users: BTreeMap::new(),
+            closed: false,
+        }
+    }
+}
+
+/// A user in an account.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct AccountUser {
+    pub shares: u32,
+    pub limits: Limits,
+    /// The account used when the user names none.
+    pub is_default: bool,
+}
+
+impl Default for AccountUser {
+    fn default() -> Self {
+        Self { shares: 1, limits: Limits::default(), is_default: false }
+    }
+}
+
+/// GPU-hours of an account in a period.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Budget {
+    pub kind: BudgetKind,
+    pub gpu_hours: u64,
+    pub period: Period,
+    /// `None`: all types together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu_type: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BudgetKind {
+    /// Runs beyond it are borrowed, even within the guaranteed GPUs.
+    Guaranteed,
+    /// Nothing starts beyond it.
+    Cap,
+}
+
+/// Calendar periods, UTC; weeks begin on Monday.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Period {
+    Day,
+    Week,
+    Month,
+    Quarter,
+    Year,
+}
+
+/// Bounds on what somebody may have or ask at once; `None` is no bound.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Limits {
+    /// Jobs (array tasks count each) that run at once: MaxJobs, GrpJobs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub running_jobs: Option<u32>,
+    /// Jobs in the queue and running together: MaxSubmitJobs, GrpSubmitJobs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub submitted_jobs: Option<u32>,
+    /// GPUs held at once: MaxTRESPerUser, GrpTRES.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpus: Option<GpuAmounts>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpus: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nodes: Option<u32>,
+    /// GPU-hours that the time limits of the running jobs add up to: GrpTRESRunMins.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub running_gpu_hours: Option<u64>,
+    /// Tasks of one array: checked when it is submitted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub array_tasks: Option<u32>,
+    /// Submissions (an array is one) in any 60 s.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub submits_per_minute: Option<u32>,
+}
+
+/// Bounds on one job; `None` is no bound.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct JobLimits {
+    /// MaxWall, seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub time_secs: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nodes: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpus: Option<u32>,
+    /// MaxTRES.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpus: Option<GpuAmounts>,
+    /// MinTRES.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min_gpus: Option<GpuAmounts>,
+}
+
+/// A quality of service.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Qos {
+    pub name: String,
+    pub description: String,
+    pub priority: u32,
+    /// Usage is charged times this, in thousandths.
+    pub usage_factor_milli: u32,
+    /// QOS whose runs jobs of this one may preempt.
+    pub preempt: BTreeSet<String>,
+    /// How its own runs are preempted; `None`: as the partition says.
+    pub preempt_mode: Option<PreemptMode>,
+    /// A run is not preempted before it ran so long.
+    pub min_run_secs: u32,
+    /// Of all jobs of the QOS together.
+    pub group: Limits,
+    pub per_user: Limits,
+    pub per_account: Limits,
+    pub per_job: JobLimits,
+    /// GPUs of this cluster that only jobs of this QOS may take when they are idle.
+    pub headroom: Option<GpuAmounts>,
+    /// Jobs of it neither count against guarantees nor borrow: they run outside of quotas.
+    pub outside_quota: bool,
+}
+
+impl Default for Qos {
+    fn default() -> Self {
+        Self {
+            name: String::new(),
+            description: String::new(),
+            priority: 0,
+            usage_factor_milli: 1000,
+            preempt: BTreeSet::new(),
+            preempt_mode: None,
+            min_run_secs: 0,
+            group: Limits::default(),
+            per_user: Limits::default(),
+            per_account: Limits::default(),
+            per_job: JobLimits::default(),
+            headroom: None,
+            outside_quota: false,
+        }
+    }
+}
+
+/// What happens to a run whose resources somebody else is owed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PreemptMode {
+    Off,
+    /// Checkpointed, ended, back to the queue.
+    #[default]
+    Requeue,
+    /// Checkpointed, ended.
+    Cancel,
+    /// Frozen where it is; only where its GPUs are not what is needed.
+    Suspend,
+}
+
+/// Resources set apart for some, for a time.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Reservation {
+    pub name: String,
+    pub start: Timestamp,
+    /// Seconds of each window.
+    pub duration_secs: u32,
+    pub repeat: Repeat,
+    pub what: ReservedPart,
+    /// Who may use it. All empty: nobody (maintenance).
+    pub users: BTreeSet<String>,
+    pub accounts: BTreeSet<String>,
+    pub partition: Option<String>,
+    /// MAINT: shown as such; its nodes are not counted as available.
+    pub maintenance: bool,
+    /// FLEX: its jobs may begin before it and end after it.
+    pub flex: bool,
+    /// IGNORE_JOBS: it may be made over jobs that run into it.
+    pub ignore_running: bool,
+    pub created_by: String,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Repeat {
+    #[default]
+    Once,
+    Hourly,
+    Daily,
+    /// Monday to Friday.
+    Weekday,
+    Weekly,
+}
+
+/// What a reservation sets apart.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ReservedPart {
+    AllNodes,
+    /// These, whole.
+    Nodes(Hostlist),
+    /// So many whole nodes of the partition (or of all), chosen when it is made and written as `Nodes`.
+    NodeCount(u32),
+    /// So many GPUs, thousandths by type, wherever they are.
+    Gpus(GpuAmounts),
+}
+
+impl Default for ReservedPart {
+    fn default() -> Self {
+        Self::NodeCount(0)
+    }
+}
+
+/// How the scheduler works: order, backfill, placement, preemption. `[scheduler]` and its neighbours in TOML.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SchedulerConfig {
+    pub order: JobOrder,
+    pub backfill: Backfill,
+    pub placement: Placement,
+    pub priority: PriorityWeights,
+    pub fair_share: FairShare,
+    pub preempt: PreemptConfig,
+    /// Licences of the cluster by name, and how many there are.
+    pub licences: BTreeMap<String, u32>,
+    /// By GPU type, each list by date.
+    pub prices: BTreeMap<String, Vec<Price>>,
+    pub topology: Topology,
+    /// Jobs may be started again to open room for larger ones.
+    pub consolidate: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum JobOrder {
+    /// Tier, guaranteed before borrowed, multifactor priority, submission, id.
+    #[default]
+    Multifactor,
+    /// Submission, id.
+    Fifo,
+    /// Shortest time limit first, then submission, id.
+    Sjf,
+}
+
+/// How many of the first waiting jobs get a start that later ones may not delay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Backfill {
+    /// Nobody passes a job that waits for resources in the same partition.
+    Off,
+    /// The first so many; 1 is EASY.
+    First(u32),
+    /// All: conservative.
+    All,
+}
+
+impl Default for Backfill {
+    fn default() -> Self {
+        Self::First(100)
+    }
+}
+
+impl Backfill {
+    pub const EASY: Self = Self::First(1);
+}
+
+/// Which of the nodes that fit is taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Placement {
+    /// What leaves the most for the jobs there usually are: whole nodes and islands stay open.
+    #[default]
+    Pack,
+    /// The emptiest node first.
+    Spread,
+    /// The node with the fewest free GPUs that has enough; for more than one node whole empty ones and the
+    /// rest on the one with the most free.
+    BestFit,
+    /// In the order of the nodes.
+    FirstFit,
+}
+
+/// `[priority]`: each factor is 0 to 1, times its weight.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PriorityWeights {
+    pub age: u32,
+    pub fair_share: u32,
+    pub qos: u32,
+    pub partition: u32,
+    pub size: u32,
+    pub site: u32,
+    /// Age counts fully after so long.
+    pub max_age_secs: u32,
+    /// Small jobs get the size factor instead of large ones.
+    pub favor_small: bool,
+}
+
+impl Default for PriorityWeights {
+    fn default() -> Self {
+        Self {
+            age: 1_000,
+            fair_share: 10_000,
+            qos: 10_000,
+            partition: 1_000,
+            size: 0,
+            site: 1_000,
+            max_age_secs: 7 * 86_400,
+            favor_small: false,
+        }
+    }
+}
+
+/// `[fair_share]`: how usage is charged and forgotten.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct FairShare {
+    pub half_life_secs: u32,
+    /// Thousandths by GPU type; one that is not named weighs 1000.
+    pub gpu_weights_milli: BTreeMap<String, u32>,
+    /// What a CPU and a GiB of memory are charged, in thousandths of a GPU of weight 1000.
+    pub cpu_weight_milli: u32,
+    pub mem_gib_weight_milli: u32,
+}
+
+impl Default for FairShare {
+    fn default() -> Self {
+        Self {
+            half_life_secs: 7 * 86_400,
+            gpu_weights_milli: BTreeMap::new(),
+            cpu_weight_milli: 10,
+            mem_gib_weight_milli: 1,
+        }
+    }
+}
+
+/// `[preempt]`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PreemptConfig {
+    /// Work since the last mark protects a run up to this: never marking gains nothing.
+    pub max_protected_loss_secs: u32,
+    /// A run that was preempted is not preempted again before it ran so long.
+    pub min_run_secs: u32,
+    /// Jobs that do not say `--checkpoint`.
+    pub default_checkpoint: Option<CheckpointSpec>,
+    /// `--checkpoint` may ask for so much grace at most.
+    pub max_grace_secs: u32,
+}
+
+impl Default for PreemptConfig {
+    fn default() -> Self {
+        Self { max_protected_loss_secs: 3_600, min_run_secs: 300, default_checkpoint: None, max_grace_secs: 1_800 }
+    }
+}
+
+/// Price of a GPU-hour from a day on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Price {
+    pub from: Timestamp,
+    /// Thousandths of the site's currency.
+    pub per_gpu_hour_milli: u64,
+}
+
+/// Switches and racks: which nodes are near each other. Leaves first is not required.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Topology {
+    pub switches: Vec<Switch>,
+}
+
+/// As a line of Slurm's topology.conf.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Switch {
+    pub name: String,
+    pub nodes: Option<Hostlist>,
+    /// Switches below it.
+    pub switches: Vec<String>,
+}
+
+impl GpuAmounts {
+    /// So many whole GPUs of all types together.
+    pub fn all(gpus: u64) -> Self {
+        Self(BTreeMap::from([(ALL_GPUS.to_owned(), gpus.saturating_mul(1000))]))
+    }
+    /// Thousandths of a type, if it is named.
+    pub fn of(&self, gpu_type: &str) -> Option<u64> {
+        self.0.get(gpu_type).copied()
+    }
+    pub fn total(&self) -> Option<u64> {
+        self.of(ALL_GPUS)
+    }
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl Policy {
+    /// An account and those above it, itself first. Ends at the root, or where the chain would come back.
+    pub fn lineage<'a>(&'a self, name: &str) -> Vec<&'a Account> {
+        let mut line: Vec<&Account> = Vec::new();
+        let mut next = self.accounts.get(name);
+        while let Some(account) = next {
+            if line.iter().any(|seen| seen.name == account.name) {
+                break;
+            }
+            line.push(account);
+            next = account.parent.as_deref().and_then(|parent| self.accounts.get(parent));
+        }
+        line
+    }
+    /// Whether any account has a guarantee: only then are runs guaranteed or borrowed.
+    pub fn has_quotas(&self) -> bool {
+        self.accounts.values().any(|account| {
+            account.guaranteed.is_some()
+                || account.budgets.iter().any(|budget| budget.kind == BudgetKind::Guaranteed)
+        })
+    }
+    /// Whether a user may coordinate an account, there or above it.
+    pub fn coordinates(&self, user: &str, account: &str) -> bool {
+        self.lineage(account).iter().any(|account| account.coordinators.contains(user))
+    }
+}

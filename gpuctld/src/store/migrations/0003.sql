@@ -1,0 +1,13 @@
+-- Schema 3. Accounts, QOS and reservations that were made at run time, as one JSON document; and what accounts and
+-- users have used, exact: what fair share and budgets are computed from.
+
+CREATE TABLE policy (
+    one INTEGER PRIMARY KEY CHECK (one = 1),
+    doc BLOB NOT NULL
+);
+CREATE TABLE usage (
+    account TEXT NOT NULL,
+    user TEXT NOT NULL,
+    doc BLOB NOT NULL,
+    PRIMARY KEY (account, user)
+) WITHOUT ROWID;
