@@ -9,9 +9,8 @@ use gmodel::RunId;
 use gmodel::run::{NumberedSignal, StopWhy};
 use gmodel::supervise::{FromStep, StepOrder, StepOutput, ToStep};
 use gsys::cgroup::RunCgroup;
-use nix::fcntl::{Flock, FlockArg};
+use nix::fcntl::{Flock, FlockArg, OFlag};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -32,38 +31,39 @@ const SOCKET: &str = "ctl.sock";
 
 /// Starts the supervisor of a run and returns when it answers. Blocking; the caller is in a tokio runtime.
 pub fn start(gstepd: &Path, run_dir: &Path, cgroup: Option<&RunCgroup>) -> Result<()> {
-    let watch = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK).context("inotify")?;
-    watch.add_watch(run_dir, AddWatchFlags::IN_MOVED_TO | AddWatchFlags::IN_CREATE).context("watching the run directory")?;
     let log = OpenOptions::new().append(true).create(true).mode(0o600).open(run_dir.join("log"))?;
+    // It says a word on its stdout when it listens. (An inotify would do, but closing one takes a grace period of the kernel.)
+    let (word, stdout) = nix::unistd::pipe2(OFlag::O_CLOEXEC).context("a pipe from gstepd")?;
     let mut command = tokio::process::Command::new(gstepd);
     command.arg("--run-dir").arg(run_dir).env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").current_dir("/");
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).process_group(0);
+    command.stdin(Stdio::null()).stdout(stdout).stderr(log).process_group(0);
     let mut child = command.spawn().with_context(|| format!("starting {}", gstepd.display()))?;
+    // Our copy of the pipe's other end is in it: without that, its end is seen.
+    drop(command);
     let pid = child.id().context("gstepd ended at once")? as i32;
-    let alive = gsys::process::pidfd_open(pid).context("opening a pidfd of gstepd")?;
     tokio::spawn(async move { child.wait().await });
     if let Some(cgroup) = cgroup {
         cgroup.attach_sup(pid).context("moving gstepd into its cgroup")?;
     }
-    wait_for_socket(run_dir, &watch, &alive)
+    wait_for_socket(run_dir, &word)
 }
 
-fn wait_for_socket(run_dir: &Path, watch: &Inotify, alive: &OwnedFd) -> Result<()> {
+fn wait_for_socket(run_dir: &Path, word: &OwnedFd) -> Result<()> {
     let deadline = Instant::now() + START_PATIENCE;
-    while !run_dir.join(SOCKET).exists() {
+    let mut fds = [PollFd::new(word.as_fd(), PollFlags::POLLIN)];
+    loop {
         let left = deadline.saturating_duration_since(Instant::now());
+        poll(&mut fds, PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)).or_else(interrupted_is_fine)?;
+        if run_dir.join(SOCKET).exists() {
+            return Ok(());
+        }
+        if fds[0].any().unwrap_or(false) {
+            bail!("gstepd ended before it was ready; its words are in the run's log");
+        }
         if left.is_zero() {
             bail!("gstepd was not ready within {} s", START_PATIENCE.as_secs());
         }
-        let mut fds = [PollFd::new(watch.as_fd(), PollFlags::POLLIN), PollFd::new(alive.as_fd(), PollFlags::POLLIN)];
-        poll(&mut fds, PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)).or_else(interrupted_is_fine)?;
-        let ended = fds[1].any().unwrap_or(false);
-        let _ = watch.read_events();
-        if ended && !run_dir.join(SOCKET).exists() {
-            bail!("gstepd ended before it was ready; its words are in the run's log");
-        }
     }
-    Ok(())
 }
 
 /// Connects to the run's supervisor. Goes by the directory's descriptor, because a socket's path has room for 107 bytes.

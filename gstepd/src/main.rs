@@ -77,5 +77,8 @@ fn supervise(dir: &Path) -> anyhow::Result<()> {
 fn prepare(dir: RunDir) -> anyhow::Result<Supervisor> {
     let record = Record::reserve().context("taking room for exit.json")?;
     let (order, setup) = (dir.order()?, dir.setup()?);
-    Supervisor::prepare(dir, order, setup, record)
+    let supervisor = Supervisor::prepare(dir, order, setup, record)?;
+    // For whoever started us to know that ctl.sock is there; nobody has to listen.
+    let _ = writeln!(std::io::stdout(), "ready");
+    Ok(supervisor)
 }

@@ -1,5 +1,5 @@
-//! The cgroups of runs: `<root>/<prefix>/run_N/{sup,job}` in every tree the machine has. `sup` holds the supervisor and
-//! has no limits; `job` holds the job, and limits, fence, freeze, kill and OOM act there only. Never decides a limit.
+//! The cgroups of runs: `<root>/<prefix>/run_N/job` in every tree that the run needs, `run_N/sup` in the main one. `sup` holds
+//! the supervisor and has no limits; limits, fence, freeze, kill and OOM act on `job` only. Never decides a limit.
 //! Source: the kernel's Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/.
 
 mod hierarchy;
@@ -10,9 +10,10 @@ mod usage;
 
 use std::ffi::CString;
 use std::fs;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -38,11 +39,22 @@ impl RunCgroup {
     /// removed first, with their counters and their fence; ones that hold processes are refused. On an error nothing stays.
     pub fn create(root: &CgroupRoot, run: &str, limits: &Limits) -> Result<RunCgroup, CgroupError> {
         check_name(run)?;
+        limits.check(root)?;
         let cgroup = RunCgroup {
-            trees: root.trees().clone(),
+            trees: root.trees().for_run(limits),
             rel: root.rel().join(run),
         };
-        cgroup.make(root, limits).inspect_err(|_| {
+        let made = match cgroup.make(root, limits) {
+            Err(e) if e.errno() == Some(libc::EEXIST) => {
+                let stale = RunCgroup {
+                    trees: root.trees().clone(),
+                    rel: cgroup.rel.clone(),
+                };
+                stale.remove().and_then(|()| cgroup.make(root, limits))
+            }
+            made => made,
+        };
+        made.inspect_err(|_| {
             // Refuses where processes are, so a live run is safe from this.
             let _ = cgroup.remove();
         })?;
@@ -52,13 +64,17 @@ impl RunCgroup {
     /// The run's cgroups made earlier, by this process or by another before a restart. `NotFound` when they are gone.
     pub fn open(root: &CgroupRoot, run: &str) -> Result<RunCgroup, CgroupError> {
         check_name(run)?;
-        RunCgroup::open_rel(&root.rel().join(run))
+        RunCgroup::open_in(root.trees(), &root.rel().join(run))
     }
 
     /// As [`RunCgroup::open`], from the path another process got from [`RunCgroup::rel`].
     pub fn open_rel(rel: &Path) -> Result<RunCgroup, CgroupError> {
+        RunCgroup::open_in(&Trees::detect()?, rel)
+    }
+
+    fn open_in(trees: &Trees, rel: &Path) -> Result<RunCgroup, CgroupError> {
         let cgroup = RunCgroup {
-            trees: Trees::detect()?,
+            trees: trees.holding(rel),
             rel: rel.to_owned(),
         };
         let dir = cgroup.main_dir("job");
@@ -78,15 +94,20 @@ impl RunCgroup {
         fence_dir(&self.trees, &self.rel.join("job"))
     }
 
-    /// Moves a process (all its threads) into `sup`. 0 means the caller.
+    /// Moves a process (all its threads) into `sup`. 0 means the caller. In trees that have no `sup` it stays where it is.
     pub fn attach_sup(&self, pid: i32) -> Result<(), CgroupError> {
-        self.attach("sup", pid)
+        let procs = self.main_dir("sup").join("cgroup.procs");
+        write_file(&procs, &pid.to_string())
     }
 
     /// Moves a process into `job`. To start a job use [`RunCgroup::join_fds`]: a process moved from outside has run
     /// outside for a moment.
     pub fn attach_job(&self, pid: i32) -> Result<(), CgroupError> {
-        self.attach("job", pid)
+        for mount in self.trees.mounts() {
+            let procs = mount.join(&self.rel).join("job/cgroup.procs");
+            write_file(&procs, &pid.to_string())?;
+        }
+        Ok(())
     }
 
     /// Open `cgroup.procs` of `job` in every tree, for the forked child of `launch` to join by itself.
@@ -150,6 +171,23 @@ impl RunCgroup {
     /// Removes `job` with everything the job nested in it, `sup` and the run's directory. Touches nothing and fails with the
     /// number of processes when any is left in either; what is gone already is no error.
     pub fn remove(&self) -> Result<(), CgroupError> {
+        let (job, sup) = (self.rel.join("job"), self.main_dir("sup"));
+        if !kill::is_empty(&self.trees, &job)? || !kill::pids_below(&sup)?.is_empty() {
+            self.refuse_occupied()?;
+        }
+        for mount in self.trees.mounts() {
+            let run = mount.join(&self.rel);
+            // Nearly always nothing is nested and nothing is left: then this is all.
+            let plain = ["job", "sup", ""].map(|leaf| fs::remove_dir(run.join(leaf)));
+            if !plain.into_iter().all(is_gone_now) {
+                remove_tree(&run, REMOVE_PATIENCE)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The error that names the first tree with processes in it; none when they have just gone.
+    fn refuse_occupied(&self) -> Result<(), CgroupError> {
         for mount in self.trees.mounts() {
             let path = mount.join(&self.rel);
             let pids = kill::pids_below(&path)?.len();
@@ -157,30 +195,18 @@ impl RunCgroup {
                 return Err(CgroupError::Occupied { path, pids });
             }
         }
-        for mount in self.trees.mounts() {
-            remove_tree(&mount.join(&self.rel), REMOVE_PATIENCE)?;
-        }
         Ok(())
     }
 
+    /// EEXIST when something of an earlier attempt is there.
     fn make(&self, root: &CgroupRoot, limits: &Limits) -> Result<(), CgroupError> {
-        limits.check(root)?;
-        self.remove()?;
-        root.make_dir(&self.rel)?;
-        for leaf in ["sup", "job"] {
-            root.make_leaf(&self.rel.join(leaf))?;
-        }
+        root.make_new(&self.trees, &self.rel)?;
+        root.hand_down_controllers(&self.rel)?;
+        root.make_new(&self.trees, &self.rel.join("job"))?;
+        let sup = self.main_dir("sup");
+        fs::create_dir(&sup).map_err(|e| CgroupError::io("making", &sup, e))?;
+        root.fill_lists(&self.trees, &self.rel.join("sup"))?;
         self.set_limits(limits)
-    }
-
-    fn attach(&self, leaf: &str, pid: i32) -> Result<(), CgroupError> {
-        for mount in self.trees.mounts() {
-            write_file(
-                &mount.join(&self.rel).join(leaf).join("cgroup.procs"),
-                &pid.to_string(),
-            )?;
-        }
-        Ok(())
     }
 
     fn main_dir(&self, leaf: &str) -> PathBuf {
@@ -279,17 +305,11 @@ impl CgroupError {
     }
 }
 
-/// The tree in which processes are counted: v2 where there is one, else the first v1 tree.
+/// The directory in the tree in which processes are counted.
 fn main_dir(trees: &Trees, rel: &Path) -> PathBuf {
-    match (
-        &trees.v2,
-        trees
-            .v1_mount(Controller::Freezer)
-            .or(trees.v1.first().map(|t| t.mount.as_path())),
-    ) {
-        (Some(mount), _) => mount.join(rel),
-        (None, Some(mount)) => mount.join(rel),
-        (None, None) => rel.to_owned(),
+    match trees.main_mount() {
+        Some(mount) => mount.join(rel),
+        None => rel.to_owned(),
     }
 }
 
@@ -315,8 +335,19 @@ fn check_name(name: &str) -> Result<(), CgroupError> {
     }
 }
 
+/// Files of cgroups and of /proc have no length to go by: with this much room most are read at once.
+const READ_AT_ONCE: usize = 4096;
+
 fn read_file(path: &Path) -> Result<String, CgroupError> {
-    fs::read_to_string(path).map_err(|e| CgroupError::io("reading", path, e))
+    let read = || {
+        let mut text = String::with_capacity(READ_AT_ONCE);
+        // Through `take`, because a `File` would ask for its length first.
+        fs::File::open(path)?
+            .take(u64::MAX)
+            .read_to_string(&mut text)?;
+        Ok(text)
+    };
+    read().map_err(|e| CgroupError::io("reading", path, e))
 }
 
 /// One write(2): cgroup files take a value whole or not at all.
@@ -330,11 +361,19 @@ fn write_file(path: &Path, value: &str) -> Result<(), CgroupError> {
 
 /// Directories directly below, empty when `dir` is gone.
 fn child_dirs(dir: &Path) -> Vec<PathBuf> {
+    // A cgroup's link count is two and one for each cgroup below it: listing its files is spared.
+    if fs::metadata(dir).is_ok_and(|meta| meta.nlink() == 2) {
+        return Vec::new();
+    }
     let Ok(entries) = fs::read_dir(dir) else {
         return Vec::new();
     };
     let is_dir = |e: &fs::DirEntry| e.file_type().is_ok_and(|t| t.is_dir());
     entries.flatten().filter(is_dir).map(|e| e.path()).collect()
+}
+
+fn is_gone_now(removed: io::Result<()>) -> bool {
+    removed.map_or_else(|e| e.kind() == io::ErrorKind::NotFound, |()| true)
 }
 
 /// rmdir from the leaves up. The kernel answers EBUSY for a moment after the last process died, so it is repeated.

@@ -2,10 +2,10 @@
 //! v2 tree that carries no controller and still gives `cgroup.kill`, `cgroup.events`, `cpu.stat` and device programs.
 //! Never guesses from one well-known path: a hybrid node mounts the v2 tree anywhere.
 
-use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
-use super::CgroupError;
+use super::{CgroupError, Limits, read_file};
 
 /// The four shapes a Linux machine comes in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,14 +89,20 @@ pub struct Trees {
 }
 
 impl Trees {
-    /// Reads /proc/self/mountinfo.
+    /// Reads /proc/self/mountinfo, once in a process: a node's cgroup trees are mounted when it boots.
     pub fn detect() -> Result<Trees, CgroupError> {
+        static DETECTED: OnceLock<Trees> = OnceLock::new();
+        if let Some(trees) = DETECTED.get() {
+            return Ok(trees.clone());
+        }
         let trees = Trees::mounted()?;
         // On hybrid the v2 tree does killing, freezing and devices; the v1 trees for those are left alone.
-        Ok(match trees.hierarchy() {
+        let trees = match trees.hierarchy() {
+            Hierarchy::None => return Ok(trees),
             Hierarchy::Hybrid => trees.without(&[Controller::Freezer, Controller::Devices]),
-            _ => trees,
-        })
+            Hierarchy::V1 | Hierarchy::V2 => trees,
+        };
+        Ok(DETECTED.get_or_init(|| trees).clone())
     }
 
     /// The v1 trees alone, as if no v2 tree were mounted: how a hybrid machine tests the code of pure v1.
@@ -133,10 +139,38 @@ impl Trees {
             .chain(self.v2.as_deref())
     }
 
+    /// The trees in which a run with these limits needs cgroups: each costs some tens of microseconds to make and to remove.
+    /// CPU time is read from the v2 tree where there is one.
+    pub(super) fn for_run(&self, limits: &Limits) -> Trees {
+        let needed = |controller: &Controller| match controller {
+            Controller::Cpuset => limits.cpu_set.is_some(),
+            Controller::Cpuacct => self.v2.is_none(),
+            _ => true,
+        };
+        self.keeping(|tree| tree.controllers.iter().any(needed))
+    }
+
+    /// The trees in which the directory exists, and the v2 tree.
+    pub(super) fn holding(&self, rel: &Path) -> Trees {
+        self.keeping(|tree| tree.mount.join(rel).is_dir())
+    }
+
+    /// Where processes are counted and supervisors sit: v2 where there is one, else the freezer's v1 tree or the first.
+    pub(super) fn main_mount(&self) -> Option<&Path> {
+        let v1 = || self.v1_mount(Controller::Freezer).or(self.v1.first().map(|tree| tree.mount.as_path()));
+        self.v2.as_deref().or_else(v1)
+    }
+
+    fn keeping(&self, keep: impl Fn(&V1Tree) -> bool) -> Trees {
+        Trees {
+            v1: self.v1.iter().filter(|tree| keep(tree)).cloned().collect(),
+            v2: self.v2.clone(),
+        }
+    }
+
     fn mounted() -> Result<Trees, CgroupError> {
         let path = Path::new("/proc/self/mountinfo");
-        let text = fs::read_to_string(path).map_err(|e| CgroupError::io("reading", path, e))?;
-        Ok(Trees::parse(&text))
+        Ok(Trees::parse(&read_file(path)?))
     }
 
     fn parse(mountinfo: &str) -> Trees {

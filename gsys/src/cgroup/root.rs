@@ -139,20 +139,41 @@ impl CgroupRoot {
                 _ => {}
             }
         }
-        if let Some(mount) = self.trees.v1_mount(Controller::Cpuset) {
-            fill_cpuset(&mount.join(rel))?;
-        }
         if let Some(mount) = self.trees.v1_mount(Controller::Memory) {
-            // Kernels before 5.11 account children separately unless told; later ones know only this mode.
+            // Kernels before 5.11 account children separately unless told; later ones know only this mode. Runs inherit it.
             let _ = write_file(&mount.join(rel).join("memory.use_hierarchy"), "1");
+        }
+        self.fill_lists(&self.trees, rel)
+    }
+
+    /// As [`CgroupRoot::make_leaf`] in some of the trees; EEXIST where it is there already.
+    pub(super) fn make_new(&self, trees: &Trees, rel: &Path) -> Result<(), CgroupError> {
+        for mount in trees.mounts() {
+            let dir = mount.join(rel);
+            fs::create_dir(&dir).map_err(|e| CgroupError::io("making", &dir, e))?;
+        }
+        self.fill_lists(trees, rel)
+    }
+
+    /// What a new v1 cgroup needs before it may hold processes or children.
+    pub(super) fn fill_lists(&self, trees: &Trees, rel: &Path) -> Result<(), CgroupError> {
+        if let Some(mount) = trees.v1_mount(Controller::Cpuset) {
+            let dir = mount.join(rel);
+            if dir.is_dir() {
+                fill_cpuset(&dir)?;
+            }
         }
         Ok(())
     }
 
-    fn hand_down_controllers(&self, rel: &Path) -> Result<(), CgroupError> {
+    pub(super) fn hand_down_controllers(&self, rel: &Path) -> Result<(), CgroupError> {
         let Some(mount) = &self.trees.v2 else {
             return Ok(());
         };
+        // On hybrid the controllers are in the v1 trees.
+        if self.trees.hierarchy() == Hierarchy::Hybrid {
+            return Ok(());
+        }
         let dir = mount.join(rel);
         let available = read_file(&dir.join("cgroup.controllers"))?;
         let enabled = read_file(&dir.join("cgroup.subtree_control"))?;

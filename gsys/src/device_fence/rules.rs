@@ -108,6 +108,7 @@ impl NodeDevices {
     /// Finds the majors of the control and capability nodes that this machine's drivers have registered; `gpus` come
     /// from the caller. A driver that is not loaded has no nodes to deny.
     pub fn detect(gpus: Vec<GpuNode>) -> Result<NodeDevices, FenceError> {
+        let registered = read_proc_devices()?;
         let mut devices = NodeDevices {
             gpus,
             ..NodeDevices::default()
@@ -124,7 +125,7 @@ impl NodeDevices {
                 .extend([254, 255].map(|minor| DeviceNumber { major, minor }));
         }
         for (name, minors) in [("nvidia-uvm", &[0, 1][..]), ("kfd", &[0])] {
-            if let Some(major) = char_major(name)? {
+            if let Some(major) = major_in(&registered, name) {
                 let numbers = minors.iter().map(|minor| DeviceNumber {
                     major,
                     minor: *minor,
@@ -137,7 +138,9 @@ impl NodeDevices {
             "nvidia-caps-imex-channels",
             "nvidia-nvswitch",
         ] {
-            devices.capability_majors.extend(char_major(name)?);
+            devices
+                .capability_majors
+                .extend(major_in(&registered, name));
         }
         Ok(devices)
     }
@@ -233,11 +236,18 @@ impl From<DeviceNumber> for DeviceRule {
 
 /// The major that a character driver has registered in /proc/devices under exactly this name.
 pub fn char_major(name: &str) -> Result<Option<u32>, FenceError> {
+    Ok(major_in(&read_proc_devices()?, name))
+}
+
+fn read_proc_devices() -> Result<String, FenceError> {
     let path = Path::new("/proc/devices");
-    let text = fs::read_to_string(path).map_err(|e| FenceError::at("reading", path, e))?;
-    Ok(char_majors(&text)
+    fs::read_to_string(path).map_err(|e| FenceError::at("reading", path, e))
+}
+
+fn major_in(proc_devices: &str, name: &str) -> Option<u32> {
+    char_majors(proc_devices)
         .find(|(_, driver)| *driver == name)
-        .map(|(major, _)| major))
+        .map(|(major, _)| major)
 }
 
 /// The character section of /proc/devices, which the block section follows.
