@@ -1,0 +1,332 @@
+//! The machines of a simulated cluster: from a CSV of nodes, from TOML, or sized to what a trace asks for.
+//!
+//! Owns what the nodes have and which partitions there are; never what runs on them, and never reads a file.
+
+use crate::csv;
+use crate::trace::{Trace, TraceJob};
+use gmodel::config::Partition;
+use gmodel::node::{GpuInfo, Inventory};
+use gmodel::size::rough_size;
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// Nodes of one cluster at most.
+pub const MAX_NODES: usize = 100_000;
+/// GPUs of one node at most.
+pub const MAX_GPUS: u32 = 1024;
+/// GPUs of a node where nothing says how many.
+pub const GPUS_PER_NODE: u32 = 8;
+/// Part of the time that a sized cluster would be busy.
+pub const LOAD: f64 = 0.9;
+/// Memory of nodes where nothing asks for any.
+const MEM_BYTES: u64 = 512 << 30;
+
+/// Nodes and partitions.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Hardware {
+    pub nodes: Vec<HollowNode>,
+    pub partitions: Vec<Partition>,
+    /// What was assumed, for the reader of the results.
+    pub notes: Vec<String>,
+}
+
+/// What a sized cluster is to be like.
+#[derive(Clone, Debug)]
+pub struct Wish {
+    /// Part of the time that it would be busy.
+    pub load: f64,
+    /// The time over which the work comes in.
+    pub span_ms: i64,
+    /// `None`: [`GPUS_PER_NODE`], or more where a job needs them.
+    pub gpus_per_node: Option<u32>,
+    pub cpus_per_node: Option<u32>,
+}
+
+impl Wish {
+    /// A cluster for this trace, busy for [`LOAD`] of the time.
+    pub fn of(trace: &Trace) -> Self {
+        let longest = trace.jobs.iter().filter_map(|job| job.run_ms).max().unwrap_or(0);
+        let span_ms = if trace.span_ms() > 0 { trace.span_ms() } else { longest };
+        Self { load: LOAD, span_ms, gpus_per_node: None, cpus_per_node: None }
+    }
+}
+
+/// A machine that only says that it runs something.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HollowNode {
+    pub name: String,
+    pub shape: NodeShape,
+}
+
+/// What a node has.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct NodeShape {
+    pub gpus: u32,
+    /// Lower case; empty: `gpu`.
+    pub gpu_type: String,
+    pub gpu_mem_mib: u64,
+    pub cpus: u32,
+    pub mem_bytes: u64,
+    pub features: Vec<String>,
+}
+
+impl NodeShape {
+    /// What the node's daemon would report.
+    pub fn inventory(&self, name: &str) -> Inventory {
+        let kind = if self.gpu_type.is_empty() { "gpu" } else { &self.gpu_type };
+        let gpu = |index: u32| GpuInfo {
+            uuid: format!("GPU-{name}-{index}"),
+            gpu_type: kind.to_owned(),
+            index,
+            minor: index,
+            memory_mib: if self.gpu_mem_mib > 0 { self.gpu_mem_mib } else { 80 << 10 },
+            ..GpuInfo::default()
+        };
+        Inventory {
+            cpus: self.cpus,
+            mem_bytes: self.mem_bytes,
+            gpus: (0..self.gpus).map(gpu).collect(),
+            features: self.features.clone(),
+            declared: true,
+            ..Inventory::default()
+        }
+    }
+}
+
+impl fmt::Display for NodeShape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.gpus > 0 {
+            let kind = if self.gpu_type.is_empty() { "GPUs" } else { &self.gpu_type };
+            write!(f, "{} {kind}, ", self.gpus)?;
+        }
+        write!(f, "{} CPUs, {}", self.cpus, rough_size(self.mem_bytes))
+    }
+}
+
+impl Hardware {
+    pub fn gpus(&self) -> u64 {
+        self.nodes.iter().map(|node| u64::from(node.shape.gpus)).sum()
+    }
+    pub fn cpus(&self) -> u64 {
+        self.nodes.iter().map(|node| u64::from(node.shape.cpus)).sum()
+    }
+
+    /// One line: how many nodes of which shapes.
+    pub fn describe(&self) -> String {
+        let mut shapes: BTreeMap<&NodeShape, usize> = BTreeMap::new();
+        for node in &self.nodes {
+            *shapes.entry(&node.shape).or_default() += 1;
+        }
+        let mut list: Vec<_> = shapes.into_iter().collect();
+        list.sort_by_key(|(shape, count)| (std::cmp::Reverse(*count), (*shape).clone()));
+        let mut parts: Vec<String> =
+            list.iter().take(4).map(|(shape, count)| format!("{count} of {shape}")).collect();
+        if list.len() > 4 {
+            parts.push(format!("{} other shapes", list.len() - 4));
+        }
+        let (nodes, gpus) = (self.nodes.len(), self.gpus());
+        format!("{nodes} nodes, {gpus} GPUs, {} CPUs ({})", self.cpus(), parts.join("; "))
+    }
+
+    /// So many equal nodes, and one partition over them.
+    pub fn uniform(count: u32, shape: &NodeShape) -> Self {
+        let width = count.to_string().len();
+        let nodes = (1..=count)
+            .map(|at| HollowNode { name: format!("n{at:0width$}"), shape: shape.clone() })
+            .collect();
+        Self { nodes, partitions: vec![main_partition()], notes: Vec::new() }
+    }
+
+    /// A cluster on which the trace would keep the GPUs (of jobs without GPUs: the CPUs) busy for `load` of the time
+    /// between its first and last submission, and on which its largest job fits.
+    pub fn sized(jobs: &[&TraceJob], wish: &Wish) -> Self {
+        let &Wish { load, span_ms, gpus_per_node, cpus_per_node } = wish;
+        let (on_gpus, on_cpus): (Vec<_>, Vec<_>) =
+            jobs.iter().filter(|job| job.run_ms.is_some()).partition(|job| job.gpu_milli > 0);
+        let capacity = load * span_ms.max(1) as f64;
+        let mut nodes = Vec::new();
+        if !on_gpus.is_empty() {
+            let asked = most(&on_gpus, |job| job.gpus().div_ceil(u64::from(job.nodes)));
+            let gpus = u64::from(gpus_per_node.unwrap_or(GPUS_PER_NODE)).max(asked) as u32;
+            let needed = work(&on_gpus, |job| job.gpu_milli as f64 / 1000.0) / capacity;
+            let count = ((needed / f64::from(gpus)).ceil() as u64).max(most(&on_gpus, nodes_of)).max(1) as u32;
+            let shape = NodeShape { gpus, ..shape(&on_gpus, count, capacity, u64::from(gpus), cpus_per_node) };
+            nodes.extend(named("g", count, &shape));
+        }
+        if !on_cpus.is_empty() {
+            let cpus = u64::from(cpus_per_node.unwrap_or(1)).max(most(&on_cpus, cpus_each)) as u32;
+            let needed = work(&on_cpus, |job| job.cpus().max(u64::from(job.nodes)) as f64) / capacity;
+            let count = ((needed / f64::from(cpus)).ceil() as u64).max(most(&on_cpus, nodes_of)).max(1) as u32;
+            let shape = NodeShape { cpus, ..shape(&on_cpus, count, capacity, u64::from(cpus), None) };
+            nodes.extend(named("c", count, &shape));
+        }
+        let mut notes = vec![format!("no --cluster: sized so that the trace would keep it busy for {load} of its time")];
+        if jobs.iter().any(|job| !job.gpu_types.is_empty()) {
+            notes.push("the sized cluster has one type of GPU: gpu_type of the trace is taken as any".into());
+        }
+        Self { nodes, partitions: vec![main_partition()], notes }
+    }
+
+    /// The nodes of a CSV with the columns node, cpus, mem_mb, gpus, gpu_type.
+    ///
+    /// # Errors
+    /// The first row that cannot be used, with its line.
+    pub fn from_csv(text: &str) -> Result<Self, String> {
+        let mut lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+        let (_, header) = lines.next().ok_or("line 1: the file is empty")?;
+        let header = csv::fields(header)?;
+        let at = ["node", "cpus", "mem_mb", "gpus", "gpu_type"]
+            .map(|name| header.iter().position(|field| field.trim() == name));
+        if let [None, ..] = at {
+            return Err("line 1: no column \"node\"; a list of nodes has the columns node,cpus,mem_mb,gpus,gpu_type".into());
+        }
+        let mut nodes: Vec<HollowNode> = Vec::new();
+        let mut seen = std::collections::BTreeSet::new();
+        for (line, row) in lines {
+            let node = csv_node(row, header.len(), &at).map_err(|text| format!("line {}: {text}", line + 1))?;
+            if !seen.insert(node.name.clone()) {
+                return Err(format!("line {}: node {:?} is there twice", line + 1, node.name));
+            }
+            if nodes.len() >= MAX_NODES {
+                return Err(format!("line {}: more than {MAX_NODES} nodes", line + 1));
+            }
+            nodes.push(node);
+        }
+        if nodes.is_empty() {
+            return Err("the file has a header and no nodes".into());
+        }
+        Ok(Self { nodes, partitions: vec![main_partition()], notes: Vec::new() })
+    }
+}
+
+/// Whether a text is a CSV of nodes.
+pub fn is_node_csv(text: &str) -> bool {
+    let header = text.lines().next().unwrap_or("");
+    header.split(',').any(|field| field.trim() == "node") && header.contains(',')
+}
+
+fn csv_node(row: &str, count: usize, at: &[Option<usize>; 5]) -> Result<HollowNode, String> {
+    let fields = csv::fields(row)?;
+    if fields.len() != count {
+        return Err(format!("{} fields, and the header has {count}", fields.len()));
+    }
+    let field = |column: usize| at[column].map_or("", |at| fields[at].trim());
+    let number = |column: usize, name: &str, most: u64| -> Result<u64, String> {
+        let text = field(column);
+        if text.is_empty() {
+            return Ok(0);
+        }
+        let number: f64 = text.parse().map_err(|_| format!("{name} is {text:?}, which is no number"))?;
+        if !(0.0..=most as f64).contains(&number) {
+            return Err(format!("{name} is {text:?}; 0 to {most} is allowed"));
+        }
+        Ok(number as u64)
+    };
+    let name = field(0);
+    if name.is_empty() || name.len() > 200 {
+        return Err("a node has a name of up to 200 bytes".into());
+    }
+    let shape = NodeShape {
+        cpus: number(1, "cpus", 1_000_000)? as u32,
+        mem_bytes: number(2, "mem_mb", 1 << 40)? << 20,
+        gpus: number(3, "gpus", u64::from(MAX_GPUS))? as u32,
+        gpu_type: field(4).to_ascii_lowercase(),
+        ..NodeShape::default()
+    };
+    Ok(HollowNode { name: name.to_owned(), shape })
+}
+
+pub(crate) fn main_partition() -> Partition {
+    Partition { name: "main".into(), is_default: true, ..Partition::default() }
+}
+
+fn named(prefix: &str, count: u32, shape: &NodeShape) -> impl Iterator<Item = HollowNode> {
+    let width = count.to_string().len();
+    (1..=count).map(move |at| HollowNode { name: format!("{prefix}{at:0width$}"), shape: shape.clone() })
+}
+
+/// CPUs and memory with which they do not stand in the way of the rest.
+fn shape(jobs: &[&TraceJob], count: u32, capacity: f64, least_cpus: u64, cpus: Option<u32>) -> NodeShape {
+    let each = |needed: f64| (needed / capacity / f64::from(count)).ceil() as u64;
+    let by_load = each(work(jobs, |job| job.cpus() as f64));
+    let cpus = cpus.map_or(by_load, u64::from).max(most(jobs, cpus_each)).max(least_cpus);
+    let mem_mib = each(work(jobs, |job| (job.mem_mib * u64::from(job.nodes)) as f64)).max(most(jobs, |job| job.mem_mib));
+    NodeShape {
+        cpus: cpus.min(1_000_000) as u32,
+        mem_bytes: (mem_mib << 20).max(MEM_BYTES),
+        ..NodeShape::default()
+    }
+}
+
+fn nodes_of(job: &TraceJob) -> u64 {
+    u64::from(job.nodes)
+}
+
+fn cpus_each(job: &TraceJob) -> u64 {
+    job.cpus().div_ceil(u64::from(job.nodes)).max(1)
+}
+
+fn most(jobs: &[&TraceJob], of: impl Fn(&TraceJob) -> u64) -> u64 {
+    jobs.iter().map(|job| of(job)).max().unwrap_or(0)
+}
+
+/// What the jobs hold, times milliseconds.
+fn work(jobs: &[&TraceJob], of: impl Fn(&TraceJob) -> f64) -> f64 {
+    jobs.iter().map(|job| of(job) * job.run_ms.unwrap_or(0) as f64).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cluster_is_sized_to_the_load_of_the_trace() {
+        let row = |submit: u32, gpus: u32, nodes: u32| format!("{submit},3600,{nodes},{gpus}\n");
+        // 60 GPUs for an hour each over 5 hours are 12 GPUs at all times.
+        let mut text = "submit_s,run_s,nodes,gpus\n".to_owned();
+        (0..59).for_each(|_| text.push_str(&row(0, 1, 1)));
+        text.push_str(&row(18_000, 1, 1));
+        let sized = |text: &str, gpus_per_node| {
+            let trace = Trace::parse(text).unwrap();
+            let wish = Wish { gpus_per_node, ..Wish::of(&trace) };
+            Hardware::sized(&trace.jobs.iter().collect::<Vec<_>>(), &wish)
+        };
+        assert_eq!((sized(&text, None).nodes.len(), sized(&text, None).gpus()), (2, 16));
+        assert_eq!(sized(&text, Some(1)).gpus(), 14);
+        // The largest job fits whatever the load is.
+        text.push_str(&row(18_000, 48, 3));
+        let sized = sized(&text, None);
+        assert_eq!((sized.nodes.len(), sized.gpus()), (3, 48));
+        assert!(sized.describe().starts_with("3 nodes, 48 GPUs, 48 CPUs (3 of 16 GPUs, 16 CPUs, 512"), "{}", sized.describe());
+    }
+
+    #[test]
+    fn jobs_without_gpus_get_nodes_of_their_own() {
+        let text = "submit_s,run_s,nodes,gpus,cpus,mem_mb\n0,100,1,0,32,600000\n0,100,2,0,24,1000\n100,100,1,1,4,1000\n";
+        let trace = Trace::parse(text).unwrap();
+        let sized = Hardware::sized(&trace.jobs.iter().collect::<Vec<_>>(), &Wish::of(&trace));
+        let cpu_nodes: Vec<_> = sized.nodes.iter().filter(|node| node.shape.gpus == 0).collect();
+        assert_eq!((cpu_nodes.len(), cpu_nodes[0].shape.cpus), (2, 32));
+        assert!(cpu_nodes[0].shape.mem_bytes >= 600_000 << 20);
+        assert_eq!((sized.gpus(), sized.nodes.len()), (8, 3));
+    }
+
+    #[test]
+    fn nodes_are_read_from_csv() {
+        let text = "node,cpus,mem_mb,gpus,gpu_type\na,96,393216,8,G2\nb,32,262144,0,\n";
+        assert!(is_node_csv(text) && !is_node_csv("[[node]]\nnames = \"a,b\"") && !is_node_csv("submit_s,run_s"));
+        let hardware = Hardware::from_csv(text).unwrap();
+        assert_eq!((hardware.nodes.len(), hardware.gpus(), hardware.cpus()), (2, 8, 128));
+        let inventory = hardware.nodes[0].shape.inventory("a");
+        assert_eq!((inventory.gpus.len(), &*inventory.gpus[7].uuid, &*inventory.gpus[0].gpu_type), (8, "GPU-a-7", "g2"));
+        for (bad, expected) in [
+            ("node,cpus\na,many\n", "line 2: cpus is \"many\", which is no number"),
+            ("node,cpus\na,1\na,1\n", "line 3: node \"a\" is there twice"),
+            ("node,cpus\na\n", "line 2: 1 fields, and the header has 2"),
+            ("node,gpus\na,2000\n", "line 2: gpus is \"2000\"; 0 to 1024 is allowed"),
+            ("node,cpus\n", "the file has a header and no nodes"),
+        ] {
+            assert_eq!(Hardware::from_csv(bad).unwrap_err(), expected);
+        }
+    }
+}

@@ -1,0 +1,313 @@
+//! Traces of real jobs as CSV: who asked for what when, and how long it ran. The columns are those of
+//! `shared/data/README.md` and of `gadm export-trace`.
+//!
+//! Owns names, units and bounds of the columns; every bad row is reported with its line. It never decides where a job
+//! runs, and never reads a file.
+
+use crate::csv;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+/// Rows that are read at most.
+pub const MAX_ROWS: usize = 5_000_000;
+/// Bytes that a packed file may unpack to.
+pub const MAX_TEXT_BYTES: usize = 1 << 30;
+/// Mistakes that are listed; the others are counted.
+const MAX_ERRORS: usize = 20;
+
+/// The jobs of a trace in the order of the file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Trace {
+    pub jobs: Vec<TraceJob>,
+}
+
+/// One row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TraceJob {
+    /// Id in the source, or the row's number.
+    pub id: Arc<str>,
+    /// Empty where the source has none, as the other names.
+    pub user: Arc<str>,
+    pub account: Arc<str>,
+    pub partition: Arc<str>,
+    pub qos: Arc<str>,
+    /// Milliseconds since the begin of the trace.
+    pub submit_ms: i64,
+    /// How long it ran; `None` where the source does not say (it never ran).
+    pub run_ms: Option<i64>,
+    /// The limit its user asked for.
+    pub limit_ms: Option<i64>,
+    pub nodes: u32,
+    /// Thousandths of GPUs of the whole job: whole ones, or a share of one.
+    pub gpu_milli: u64,
+    /// Any of these types will do; empty: any type.
+    pub gpu_types: Vec<Arc<str>>,
+    /// Thousandths of CPUs of the whole job; 0 where the source has none.
+    pub cpu_milli: u64,
+    /// MiB on each node; 0 where the source has none.
+    pub mem_mib: u64,
+}
+
+/// What is wrong with a trace: all of it, by line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TraceErrors {
+    /// Line, counted from 1, and what is wrong with it.
+    pub errors: Vec<(usize, String)>,
+    /// How many more there are.
+    pub more: usize,
+}
+
+impl fmt::Display for TraceErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, (line, text)) in self.errors.iter().enumerate() {
+            let end = if at > 0 { "\n" } else { "" };
+            write!(f, "{end}line {line}: {text}")?;
+        }
+        if self.more > 0 {
+            write!(f, "\nand {} more", self.more)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for TraceErrors {}
+
+impl Trace {
+    /// Reads the text of a trace.
+    ///
+    /// # Errors
+    /// All rows that cannot be used, with the reasons.
+    pub fn parse(text: &str) -> Result<Self, TraceErrors> {
+        let mut lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+        let Some((at, header)) = lines.next() else { return Err(one(1, "the file is empty".into())) };
+        let columns = Columns::read(header).map_err(|text| one(at + 1, text))?;
+        let mut names = Names::default();
+        let mut jobs = Vec::new();
+        let mut errors = TraceErrors { errors: Vec::new(), more: 0 };
+        for (at, line) in lines {
+            if jobs.len() >= MAX_ROWS {
+                return Err(one(at + 1, format!("more than {MAX_ROWS} rows, which is the most that is read")));
+            }
+            match columns.row(line, jobs.len() + 1, &mut names) {
+                Ok(job) => jobs.push(job),
+                Err(text) if errors.errors.len() < MAX_ERRORS => errors.errors.push((at + 1, text)),
+                Err(_) => errors.more += 1,
+            }
+        }
+        if !errors.errors.is_empty() {
+            return Err(errors);
+        }
+        if jobs.is_empty() {
+            return Err(one(at + 1, "the file has a header and no rows".into()));
+        }
+        Ok(Self { jobs })
+    }
+
+    /// Milliseconds from the first to the last submission.
+    pub fn span_ms(&self) -> i64 {
+        let first = self.jobs.iter().map(|job| job.submit_ms).min().unwrap_or(0);
+        let last = self.jobs.iter().map(|job| job.submit_ms).max().unwrap_or(0);
+        last - first
+    }
+
+    pub fn has_gpus(&self) -> bool {
+        self.jobs.iter().any(|job| job.gpu_milli > 0)
+    }
+}
+
+impl TraceJob {
+    /// GPUs of the whole job, a share counted as one.
+    pub fn gpus(&self) -> u64 {
+        self.gpu_milli.div_ceil(1000)
+    }
+    /// CPUs of the whole job, whole ones.
+    pub fn cpus(&self) -> u64 {
+        self.cpu_milli.div_ceil(1000)
+    }
+}
+
+fn one(line: usize, text: String) -> TraceErrors {
+    TraceErrors { errors: vec![(line, text)], more: 0 }
+}
+
+const COLUMNS: [&str; 15] = [
+    "job_id", "user", "account", "submit_s", "run_s", "time_limit_s", "nodes", "gpus", "gpu_type", "cpus", "mem_mb",
+    "state", "partition", "qos", "wait_s",
+];
+
+/// Longest time that is believed, seconds: three hundred years.
+const MAX_SECS: f64 = 1e10;
+
+/// Where each column is, by its place in [`COLUMNS`].
+struct Columns {
+    at: [Option<usize>; 15],
+    count: usize,
+}
+
+impl Columns {
+    /// Columns that are not ours are passed over.
+    fn read(header: &str) -> Result<Self, String> {
+        let fields = csv::fields(header.trim_start_matches('\u{feff}'))?;
+        let at = COLUMNS.map(|name| fields.iter().position(|field| field.trim() == name));
+        for needed in ["submit_s", "run_s"] {
+            if !fields.iter().any(|field| field.trim() == needed) {
+                return Err(format!("no column {needed:?}; a trace has the columns {}", COLUMNS.join(",")));
+            }
+        }
+        Ok(Self { at, count: fields.len() })
+    }
+
+    fn row(&self, line: &str, number: usize, names: &mut Names) -> Result<TraceJob, String> {
+        let fields = csv::fields(line)?;
+        if fields.len() != self.count {
+            return Err(format!("{} fields, and the header has {}", fields.len(), self.count));
+        }
+        let field = |name: &'static str| -> (&'static str, &str) {
+            let column = COLUMNS.iter().position(|known| *known == name).and_then(|at| self.at[at]);
+            (name, column.map_or("", |at| fields[at].trim()))
+        };
+        let mut name = |of: &'static str| names.get(field(of));
+        let (id, user, account) = (name("job_id")?, name("user")?, name("account")?);
+        let (partition, qos) = (name("partition")?, name("qos")?);
+        let mut gpu_types = Vec::new();
+        for kind in field("gpu_type").1.split('|').filter(|kind| !kind.is_empty()) {
+            gpu_types.push(names.get(("gpu_type", &kind.to_ascii_lowercase()))?);
+        }
+        let job = TraceJob {
+            id: if id.is_empty() { names.get(("job_id", &number.to_string()))? } else { id },
+            user,
+            account,
+            partition,
+            qos,
+            submit_ms: thousandths(field("submit_s"), MAX_SECS)?.ok_or("submit_s is empty")? as i64,
+            run_ms: thousandths(field("run_s"), MAX_SECS)?.map(|ms| ms as i64),
+            limit_ms: thousandths(field("time_limit_s"), MAX_SECS)?.map(|ms| ms as i64),
+            nodes: whole(field("nodes"), 65_536)?.unwrap_or(1),
+            gpu_milli: thousandths(field("gpus"), 1e5)?.unwrap_or(0),
+            gpu_types,
+            cpu_milli: thousandths(field("cpus"), 1e7)?.unwrap_or(0),
+            mem_mib: thousandths(field("mem_mb"), 1e9)?.unwrap_or(0).div_ceil(1000),
+        };
+        check(&job)?;
+        Ok(job)
+    }
+}
+
+fn check(job: &TraceJob) -> Result<(), String> {
+    if job.nodes == 0 {
+        return Err("nodes is 0; a job has one at least".into());
+    }
+    if job.gpu_milli > 1000 && !job.gpu_milli.is_multiple_of(1000) {
+        return Err(format!("gpus is {}: whole GPUs, or a part of one", job.gpu_milli as f64 / 1000.0));
+    }
+    if job.gpu_milli % 1000 != 0 && job.nodes > 1 {
+        return Err(format!("a part of a GPU on {} nodes", job.nodes));
+    }
+    Ok(())
+}
+
+/// A number in thousandths; `None` for an empty field.
+fn thousandths((name, text): (&str, &str), most: f64) -> Result<Option<u64>, String> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let number: f64 = text.parse().map_err(|_| format!("{name} is {}, which is no number", quoted(text)))?;
+    if !(0.0..=most).contains(&number) {
+        return Err(format!("{name} is {}; 0 to {most} is allowed", quoted(text)));
+    }
+    Ok(Some((number * 1000.0).round() as u64))
+}
+
+fn whole((name, text): (&str, &str), most: u32) -> Result<Option<u32>, String> {
+    match thousandths((name, text), f64::from(most))? {
+        Some(milli) if !milli.is_multiple_of(1000) => Err(format!("{name} is {}, which is no whole number", quoted(text))),
+        milli => Ok(milli.map(|milli| (milli / 1000) as u32)),
+    }
+}
+
+fn quoted(text: &str) -> String {
+    format!("{:?}", text.chars().take(40).collect::<String>())
+}
+
+/// Each name once: a trace repeats few of them many times.
+#[derive(Default)]
+struct Names(BTreeMap<String, Arc<str>>);
+
+impl Names {
+    fn get(&mut self, (column, text): (&str, &str)) -> Result<Arc<str>, String> {
+        if let Some(known) = self.0.get(text) {
+            return Ok(known.clone());
+        }
+        if text.len() > 200 || text.chars().any(char::is_control) {
+            return Err(format!("{column} has {} bytes; up to 200 printable ones are allowed", text.len()));
+        }
+        let name: Arc<str> = text.into();
+        // Ids are all different: no use in keeping them.
+        if column != "job_id" {
+            self.0.insert(text.to_owned(), name.clone());
+        }
+        Ok(name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEADER: &str = "job_id,user,account,submit_s,run_s,time_limit_s,nodes,gpus,gpu_type,cpus,mem_mb,state,partition,qos,wait_s";
+
+    #[test]
+    fn a_row_is_read_with_its_units() {
+        let text = format!("{HEADER}\n9,ada,vision,0.25,60,3600,2,16,A100|h100,64,512000,,train,high,\n,,,7,,,,0.5,,3.152,,,,,\n");
+        let trace = Trace::parse(&text).unwrap();
+        let job = &trace.jobs[0];
+        assert_eq!((&*job.id, &*job.user, &*job.account, &*job.partition, &*job.qos), ("9", "ada", "vision", "train", "high"));
+        assert_eq!((job.submit_ms, job.run_ms, job.limit_ms), (250, Some(60_000), Some(3_600_000)));
+        assert_eq!((job.nodes, job.gpu_milli, job.cpu_milli, job.mem_mib), (2, 16_000, 64_000, 512_000));
+        assert_eq!(job.gpu_types.iter().map(|t| &**t).collect::<Vec<_>>(), ["a100", "h100"]);
+        let second = &trace.jobs[1];
+        assert_eq!((&*second.id, second.nodes, second.run_ms, second.gpu_milli), ("2", 1, None, 500));
+        assert_eq!((second.gpus(), second.cpus()), (1, 4));
+        assert_eq!(trace.span_ms(), 6750);
+    }
+
+    #[test]
+    fn columns_may_stand_in_any_order_and_others_are_passed_over() {
+        let trace = Trace::parse("note,run_s,submit_s\n\"a, b\",5,1\n").unwrap();
+        assert_eq!((trace.jobs[0].submit_ms, trace.jobs[0].run_ms), (1000, Some(5000)));
+    }
+
+    #[test]
+    fn every_bad_row_is_named_with_its_line() {
+        let rows = [
+            ("x,,,soon,1,,,,,,,,,,", "line 2: submit_s is \"soon\", which is no number"),
+            ("x,,,-1,1,,,,,,,,,,", "line 2: submit_s is \"-1\"; 0 to 10000000000 is allowed"),
+            ("x,,,,1,,,,,,,,,,", "line 2: submit_s is empty"),
+            ("x,,,1,NaN,,,,,,,,,,", "line 2: run_s is \"NaN\"; 0 to 10000000000 is allowed"),
+            ("x,,,1,1,,0,,,,,,,,", "line 2: nodes is 0; a job has one at least"),
+            ("x,,,1,1,,1.5,,,,,,,,", "line 2: nodes is \"1.5\", which is no whole number"),
+            ("x,,,1,1,,1,1.5,,,,,,,", "line 2: gpus is 1.5: whole GPUs, or a part of one"),
+            ("x,,,1,1,,2,0.5,,,,,,,", "line 2: a part of a GPU on 2 nodes"),
+            ("x,,,1,1", "line 2: 5 fields, and the header has 15"),
+            ("x,\"y,,1,1,,,,,,,,,,", "line 2: a quotation mark is not closed"),
+        ];
+        for (row, expected) in rows {
+            let error = Trace::parse(&format!("{HEADER}\n{row}\n")).unwrap_err();
+            assert_eq!(error.to_string(), expected);
+        }
+        let many = format!("{HEADER}\n{}", "x,,,soon,1,,,,,,,,,,\n".repeat(25));
+        let error = Trace::parse(&many).unwrap_err();
+        assert_eq!((error.errors.len(), error.more), (20, 5));
+        assert!(error.to_string().ends_with("line 21: submit_s is \"soon\", which is no number\nand 5 more"));
+    }
+
+    #[test]
+    fn a_file_that_is_no_trace_is_refused() {
+        assert_eq!(Trace::parse("").unwrap_err().to_string(), "line 1: the file is empty");
+        assert!(Trace::parse("node,cpus\na,1\n").unwrap_err().to_string().starts_with("line 1: no column \"submit_s\""));
+        assert!(Trace::parse(HEADER).unwrap_err().to_string().contains("no rows"));
+        let long = format!("{HEADER}\n1,{},,1,1,,,,,,,,,,", "u".repeat(201));
+        assert!(Trace::parse(&long).unwrap_err().to_string().contains("user has 201 bytes"));
+    }
+}

@@ -1,0 +1,495 @@
+//! A trace driven through the real `gcore` and `gsched` in virtual time, over nodes that only say that they run things.
+//!
+//! Order of one instant: first the ends, then the arrivals in the order of the file, then one pass. Owns the hollow
+//! nodes and the queue of what happens next; every decision is the scheduler's. It has no clock: the program hands one in.
+
+use crate::hardware::Hardware;
+use crate::ledger::Ledger;
+use crate::trace::TraceJob;
+use gcore::ctl::{Actor, Command, Event, Input, NodeReport, Refusal, Reply, State, apply, handle, snapshot};
+use gmodel::config::ClusterConfig;
+use gmodel::gpu_request::{GpuAlternative, GpuAmount, GpuAsk, GpuKind};
+use gmodel::job::MemAsk;
+use gmodel::node::Role;
+use gmodel::run::{Allocation, EndCause, RunEnd, RunPhase, RunReport, StopWhy};
+use gmodel::{ExitCode, Fence, JobId, JobSpec, NodeId, NodeLife, RunId, Timestamp};
+use gsched::WorkBudget;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::sync::Arc;
+
+/// The first submission is here on the simulated clock.
+pub const BASE: Timestamp = Timestamp::from_secs(1_700_000_000);
+/// Ends between two looks for finished jobs to forget.
+const FORGET_EVERY: u32 = 256;
+/// Passes without a start that may follow each other at one instant.
+const MAX_IDLE_PASSES: u32 = 3;
+
+/// How a trace is run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    pub runtime: Runtime,
+    /// A run that reaches its limit is ended there, as a real node would. Otherwise it runs as long as it did.
+    pub kill_at_limit: bool,
+    /// Work is safe at every multiple of this since a run's start; `None`: a run that is preempted begins again.
+    pub marks_every_ms: Option<i64>,
+    pub budget: WorkBudget,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            runtime: Runtime::Limit,
+            kill_at_limit: false,
+            marks_every_ms: None,
+            budget: WorkBudget { node_probes: u64::MAX, starts: usize::MAX },
+        }
+    }
+}
+
+/// What the scheduler believes of how long a job will run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Runtime {
+    /// Its time limit. Of a job without one the scheduler is told how long it runs.
+    #[default]
+    Limit,
+    /// Exactly how long it runs.
+    Actual,
+}
+
+/// What became of everything.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// In the order of the jobs given.
+    pub jobs: Vec<JobOutcome>,
+    pub ledger: Ledger,
+    pub passes: u64,
+    /// Nanoseconds of each pass, snapshot and plan, by the program's clock.
+    pub pass_nanos: Vec<u64>,
+    /// First and last moment, milliseconds of the trace.
+    pub begin_ms: i64,
+    pub end_ms: i64,
+    /// FNV-1a over every start: run, time, nodes and GPUs.
+    pub hash: u64,
+}
+
+/// One job's way. Times are milliseconds of the trace.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct JobOutcome {
+    pub fate: Fate,
+    pub submit_ms: i64,
+    /// First start.
+    pub start_ms: i64,
+    /// Start of the last run.
+    pub last_start_ms: i64,
+    pub end_ms: i64,
+    /// Places in the hardware of the nodes of the last run, in the order of their names.
+    pub nodes: Vec<u32>,
+    pub preemptions: u32,
+    /// Thousandths of GPUs times milliseconds that preemptions threw away.
+    pub lost: u128,
+    /// Thousandths of GPUs held, and CPUs.
+    pub gpu_milli: u64,
+    pub cpus: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Fate {
+    /// The source does not say how long it ran.
+    #[default]
+    Skipped,
+    /// With the words of the controller.
+    Refused(String),
+    /// Waited to the end, with its last reason.
+    NeverStarted(String),
+    Finished,
+    /// Ended at its limit.
+    TimedOut,
+}
+
+impl Fate {
+    pub fn ran(&self) -> bool {
+        matches!(self, Self::Finished | Self::TimedOut)
+    }
+}
+
+/// Runs jobs on a cluster. `clock` gives nanoseconds and is asked around each pass only.
+///
+/// # Errors
+/// A GPU or CPU was given twice, or a start makes no sense: a bug of the scheduler or the core.
+pub fn run(
+    jobs: &[&TraceJob],
+    hardware: &Hardware,
+    config: &ClusterConfig,
+    settings: &Settings,
+    clock: &mut dyn FnMut() -> u64,
+) -> Result<Outcome, String> {
+    let mut sim = TraceRun::new(jobs, hardware, config, settings);
+    while let Some(at) = sim.next_instant() {
+        sim.instant(at, clock);
+        if let Some(violation) = &sim.out.ledger.violation {
+            return Err(format!("at {} s: {violation}", at / 1000));
+        }
+    }
+    sim.finish()
+}
+
+struct TraceRun<'a> {
+    jobs: &'a [&'a TraceJob],
+    settings: &'a Settings,
+    state: State,
+    events: Vec<Event>,
+    /// Places in `jobs` by submission, and how many have come.
+    arrivals: Vec<u32>,
+    arrived: usize,
+    /// What ends when, which run of which job.
+    ends: BinaryHeap<Reverse<(i64, u32, u32)>>,
+    live: BTreeMap<RunId, Live>,
+    /// Place in `jobs` of the job with each id, beginning at the first.
+    job_of: Vec<u32>,
+    first_id: u64,
+    /// Id by place in `jobs`; 0 before its submission.
+    ids: Vec<JobId>,
+    /// Work done and safe, by place in `jobs`; only of those that were preempted.
+    saved_ms: BTreeMap<u32, i64>,
+    waiting: usize,
+    ended_since_forget: u32,
+    now_ms: i64,
+    out: Outcome,
+}
+
+/// A run that the hollow nodes pretend to do.
+#[derive(Debug)]
+struct Live {
+    job: u32,
+    allocation: Allocation,
+    start_ms: i64,
+    stop: Option<StopWhy>,
+}
+
+impl<'a> TraceRun<'a> {
+    fn new(jobs: &'a [&'a TraceJob], hardware: &'a Hardware, config: &ClusterConfig, settings: &'a Settings) -> Self {
+        let mut arrivals: Vec<u32> = (0..jobs.len() as u32).filter(|at| jobs[*at as usize].run_ms.is_some()).collect();
+        arrivals.sort_by_key(|at| jobs[*at as usize].submit_ms);
+        let begin_ms = arrivals.first().map_or(0, |at| jobs[*at as usize].submit_ms);
+        let outcome = |job: &&TraceJob| JobOutcome { submit_ms: job.submit_ms, ..JobOutcome::default() };
+        let mut sim = Self {
+            jobs,
+            settings,
+            state: State::default(),
+            events: Vec::new(),
+            arrivals,
+            arrived: 0,
+            ends: BinaryHeap::new(),
+            live: BTreeMap::new(),
+            job_of: Vec::with_capacity(jobs.len()),
+            first_id: 0,
+            ids: vec![JobId(0); jobs.len()],
+            saved_ms: BTreeMap::new(),
+            waiting: 0,
+            ended_since_forget: 0,
+            now_ms: begin_ms,
+            out: Outcome {
+                jobs: jobs.iter().map(outcome).collect(),
+                ledger: Ledger::new(hardware, begin_ms),
+                begin_ms,
+                end_ms: begin_ms,
+                hash: 0xcbf2_9ce4_8422_2325,
+                ..Outcome::default()
+            },
+        };
+        sim.state = started_state(hardware, config, sim.now());
+        sim.first_id = sim.state.next_job;
+        sim
+    }
+
+    fn now(&self) -> Timestamp {
+        BASE.plus_millis(self.now_ms)
+    }
+
+    fn next_instant(&self) -> Option<i64> {
+        let end = self.ends.peek().map(|Reverse((at, ..))| *at);
+        let arrival = self.arrivals.get(self.arrived).map(|at| self.jobs[*at as usize].submit_ms);
+        let later = self.state.not_yet.first().map(|(at, _)| at.since_millis(BASE));
+        let later = later.filter(|_| self.waiting > 0).map(|at| at.max(self.now_ms));
+        [end, arrival, later].into_iter().flatten().min()
+    }
+
+    fn instant(&mut self, at: i64, clock: &mut dyn FnMut() -> u64) {
+        self.out.ledger.pass_to(at);
+        self.now_ms = at;
+        while let Some(Reverse((_, job, attempt))) = self.ends.peek().copied().filter(|Reverse((end, ..))| *end <= at) {
+            self.ends.pop();
+            self.end_of_run(job, attempt);
+        }
+        while let Some(job) = self.arrivals.get(self.arrived).copied() {
+            if self.jobs[job as usize].submit_ms > at {
+                break;
+            }
+            self.arrived += 1;
+            self.arrival(job);
+        }
+        let now = self.now();
+        let due = self.state.not_yet.first().is_some_and(|(at, _)| *at <= now);
+        if due || self.ended_since_forget >= FORGET_EVERY {
+            self.ended_since_forget = 0;
+            self.tell(Input::Wake);
+        }
+        let mut idle = 0;
+        while self.waiting > 0 && self.pass(clock) && idle < MAX_IDLE_PASSES {
+            idle += 1;
+        }
+        self.out.ledger.sample(self.waiting);
+    }
+
+    /// One pass. Whether another at the same instant may do more: this one was cut short.
+    fn pass(&mut self, clock: &mut dyn FnMut() -> u64) -> bool {
+        let begun = clock();
+        let plan = gsched::plan(&snapshot(&self.state, self.now()), self.settings.budget);
+        self.out.pass_nanos.push(clock().saturating_sub(begun));
+        self.out.passes += 1;
+        let again = plan.cut_short;
+        self.tell(Input::Plan { plan });
+        again
+    }
+
+    fn arrival(&mut self, at: u32) {
+        let job = self.jobs[at as usize];
+        let spec = Box::new(spec_of(job, &self.state.config, self.settings));
+        let actor = actor_of(job);
+        match self.give(Input::Command { actor, command: Command::Submit { spec, client_key: None } }) {
+            Ok(Reply::Submitted { id, .. }) => {
+                assert_eq!(id.0, self.first_id + self.job_of.len() as u64, "ids follow each other");
+                self.job_of.push(at);
+                self.ids[at as usize] = id;
+                self.waiting += 1;
+            }
+            Ok(_) => unreachable!("a submission is answered with its id"),
+            Err(refusal) => self.out.jobs[at as usize].fate = Fate::Refused(refusal.text),
+        }
+    }
+
+    fn end_of_run(&mut self, job: u32, attempt: u32) {
+        let run = RunId::new(self.ids[job as usize], attempt);
+        let Some(live) = self.live.remove(&run) else { return };
+        let trace_job = self.jobs[job as usize];
+        let ran_ms = self.now_ms - live.start_ms;
+        let left_ms = self.left_ms(job);
+        let (cause, exit) = match live.stop {
+            // It ended by itself at this very moment, or before.
+            Some(_) if ran_ms >= left_ms => (EndCause::Exited, ExitCode::default()),
+            Some(_) => (EndCause::Stopped, ExitCode { code: 0, signal: 15 }),
+            None if ran_ms < left_ms => (EndCause::TimeLimit, ExitCode { code: 0, signal: 9 }),
+            None => (EndCause::Exited, ExitCode::default()),
+        };
+        let out = &mut self.out.jobs[job as usize];
+        out.end_ms = self.now_ms;
+        match cause {
+            EndCause::Stopped => {
+                let saved = self.settings.marks_every_ms.map_or(0, |every| ran_ms / every.max(1) * every);
+                out.preemptions += 1;
+                out.lost += u128::from(trace_job.gpu_milli) * (ran_ms - saved).max(0) as u128;
+                *self.saved_ms.entry(job).or_default() += saved;
+            }
+            EndCause::TimeLimit => out.fate = Fate::TimedOut,
+            _ => out.fate = Fate::Finished,
+        }
+        let started = Some(BASE.plus_millis(live.start_ms));
+        let end = RunEnd { cause, exit, started, ended: Some(self.now()), ..RunEnd::default() };
+        for share in &live.allocation {
+            let place = place_of(share.node);
+            self.out.ledger.give(place, share);
+            self.report(share.node, run, RunPhase::Clean(end.clone()));
+        }
+        self.ended_since_forget += 1;
+    }
+
+    fn report(&mut self, node: NodeId, run: RunId, phase: RunPhase) {
+        let report = NodeReport::Runs { runs: vec![RunReport { run, phase, mark: None }] };
+        self.tell(Input::Node { node, report });
+    }
+
+    /// An input that the core cannot refuse.
+    fn tell(&mut self, input: Input) {
+        self.give(input).expect("only commands are refused");
+    }
+
+    /// Hands an input to the core and lets the nodes react to what follows from it.
+    fn give(&mut self, input: Input) -> Result<Reply, Refusal> {
+        let mut events = std::mem::take(&mut self.events);
+        events.clear();
+        let now = self.now();
+        let reply = handle(&mut self.state, &mut events, input, now);
+        let mut ready = Vec::new();
+        for event in &events {
+            match event {
+                Event::RunPlaced { run, allocation, .. } => {
+                    self.placed(*run, allocation);
+                    if allocation.len() > 1 {
+                        ready.push(*run);
+                    }
+                }
+                Event::RunGo { run, .. } => self.started(*run),
+                Event::RunStopping { run, stop } => self.stopping(*run, stop.why),
+                Event::RunEnded { outcome, .. } if outcome.requeue.is_some() => self.waiting += 1,
+                _ => {}
+            }
+        }
+        self.events = events;
+        for run in ready {
+            let nodes: Vec<NodeId> = self.live[&run].allocation.iter().map(|share| share.node).collect();
+            for node in nodes {
+                self.report(node, run, RunPhase::Ready);
+            }
+        }
+        reply
+    }
+
+    fn placed(&mut self, run: RunId, allocation: &Allocation) {
+        let job = self.job_of[(run.job.0 - self.first_id) as usize];
+        self.waiting -= 1;
+        for share in allocation {
+            self.out.ledger.take(place_of(share.node), share);
+        }
+        self.note_start(run, allocation);
+        let out = &mut self.out.jobs[job as usize];
+        out.nodes = allocation.iter().map(|share| place_of(share.node) as u32).collect();
+        out.gpu_milli = allocation.iter().map(|share| share.gpus.milli()).sum();
+        out.cpus = allocation.iter().map(|share| u64::from(share.cpus)).sum();
+        if out.preemptions == 0 {
+            out.start_ms = self.now_ms;
+        }
+        out.last_start_ms = self.now_ms;
+        self.live.insert(run, Live { job, allocation: allocation.clone(), start_ms: self.now_ms, stop: None });
+    }
+
+    /// The go: hollow nodes run at once, for as long as the job did.
+    fn started(&mut self, run: RunId) {
+        let Some(live) = self.live.get_mut(&run) else { return };
+        live.start_ms = self.now_ms;
+        let job = live.job;
+        let left_ms = self.left_ms(job);
+        let limit_ms = self.jobs[job as usize].limit_ms.filter(|_| self.settings.kill_at_limit);
+        let secs = left_ms.min(limit_ms.unwrap_or(i64::MAX));
+        self.ends.push(Reverse((self.now_ms + secs, job, run.attempt)));
+    }
+
+    fn stopping(&mut self, run: RunId, why: StopWhy) {
+        let Some(live) = self.live.get_mut(&run) else { return };
+        live.stop = Some(why);
+        self.ends.push(Reverse((self.now_ms, live.job, run.attempt)));
+    }
+
+    /// What is left to do of a job.
+    fn left_ms(&self, job: u32) -> i64 {
+        let whole = self.jobs[job as usize].run_ms.unwrap_or(0);
+        whole - self.saved_ms.get(&job).copied().unwrap_or(0)
+    }
+
+    fn note_start(&mut self, run: RunId, allocation: &Allocation) {
+        let mut hash = self.out.hash;
+        let mut mix = |word: u64| {
+            for byte in word.to_le_bytes() {
+                hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+            }
+        };
+        mix(run.job.0);
+        mix(u64::from(run.attempt));
+        mix(self.now_ms as u64);
+        for share in allocation {
+            mix(u64::from(share.node.0));
+            share.gpus.slots().for_each(|slot| mix(u64::from(slot.0)));
+        }
+        self.out.hash = hash;
+    }
+
+    fn finish(mut self) -> Result<Outcome, String> {
+        self.out.end_ms = self.now_ms;
+        for (at, job) in self.job_of.iter().enumerate() {
+            let out = &mut self.out.jobs[*job as usize];
+            if out.fate == Fate::Skipped {
+                let id = JobId(self.first_id + at as u64);
+                let reason = self.state.jobs.get(id).map(|job| job.reason.clone()).unwrap_or_default();
+                out.fate = Fate::NeverStarted(format!("{}: {}", reason.code, reason.text));
+            }
+        }
+        match gcore::ctl::check(&self.state).first() {
+            Some(violation) => Err(violation.to_string()),
+            None => Ok(self.out),
+        }
+    }
+}
+
+/// Node ids count from 1 in the order of the hardware.
+fn place_of(node: NodeId) -> usize {
+    node.0 as usize - 1
+}
+
+/// A controller that knows its nodes and has no jobs yet.
+fn started_state(hardware: &Hardware, config: &ClusterConfig, now: Timestamp) -> State {
+    let mut state = State::from_rows(gcore::ctl::Rows::default());
+    let mut events = Vec::new();
+    let config = Arc::new(ClusterConfig { partitions: hardware.partitions.clone(), ..config.clone() });
+    let mut inputs = vec![Input::Configure { config }];
+    for (at, node) in hardware.nodes.iter().enumerate() {
+        let id = NodeId(at as u32 + 1);
+        apply(&mut state, &Event::NodeJoined { node: id, name: node.name.clone(), role: Role::Compute, at: now });
+        let life = NodeLife { boot: "hollow".into(), spool: "hollow".into() };
+        let inventory = node.shape.inventory(&node.name);
+        let report = NodeReport::Hello { life, fence: Fence::default(), inventory, runs: Vec::new() };
+        inputs.push(Input::Node { node: id, report });
+    }
+    for input in inputs {
+        handle(&mut state, &mut events, input, now).expect("a simulated node is taken");
+        events.clear();
+    }
+    state
+}
+
+fn actor_of(job: &TraceJob) -> Actor {
+    let user = if job.user.is_empty() { "user" } else { &job.user };
+    Actor { user: user.to_owned(), uid: 1000, gid: 1000, operator: false, via: None }
+}
+
+/// A row as the submission it was.
+fn spec_of(job: &TraceJob, config: &ClusterConfig, settings: &Settings) -> JobSpec {
+    let mut spec = JobSpec { account: job.account.to_string(), qos: job.qos.to_string(), ..JobSpec::default() };
+    if config.partition(&job.partition).is_some() {
+        spec.partition = job.partition.to_string();
+    }
+    spec.launch.work_dir = "/".into();
+    spec.requeue = Some(true);
+    let believed_ms = match settings.runtime {
+        Runtime::Limit => job.limit_ms.or(job.run_ms),
+        Runtime::Actual => job.run_ms,
+    };
+    spec.time_limit_secs = believed_ms.map(|ms| u32::try_from((ms + 999) / 1000).unwrap_or(u32::MAX - 1));
+    let request = &mut spec.request;
+    (request.nodes_min, request.nodes_max) = (job.nodes, job.nodes);
+    let cpus = job.cpus().max(u64::from(job.nodes)) as u32;
+    if cpus.is_multiple_of(job.nodes) {
+        request.ntasks = job.nodes;
+        request.cpus_per_task = Some(cpus / job.nodes);
+    } else {
+        request.ntasks = cpus;
+    }
+    // What the trace does not say stands in nobody's way.
+    request.mem = MemAsk::PerNode(if job.mem_mib > 0 { job.mem_mib << 20 } else { 1 });
+    let amount = if job.gpu_milli.is_multiple_of(1000) {
+        GpuAmount::Whole((job.gpu_milli / 1000) as u32)
+    } else {
+        GpuAmount::Share { milli: job.gpu_milli as u32 }
+    };
+    if job.gpu_milli > 0 {
+        let mut alternatives: Vec<GpuAlternative> = job
+            .gpu_types
+            .iter()
+            .map(|kind| GpuAlternative { kind: GpuKind::Type(kind.to_string()), amount: amount.clone() })
+            .collect();
+        if alternatives.is_empty() {
+            alternatives.push(GpuAlternative { kind: GpuKind::Any, amount });
+        }
+        request.gpus = Some(GpuAsk { alternatives });
+    }
+    spec
+}
