@@ -384,6 +384,10 @@ fn every_configuration_key_is_in_its_man_page() {
     for (source, page) in [
         ("gpuctld/src/config/cluster.rs", "gpuctld.toml.5"),
         ("gpuctld/src/config/partition.rs", "gpuctld.toml.5"),
+        ("gpuctld/src/config/scheduling.rs", "gpuctld.toml.5"),
+        ("gpuctld/src/config/policy.rs", "gpuctld.toml.5"),
+        ("gpuctld/src/config/limits.rs", "gpuctld.toml.5"),
+        ("gpuctld/src/config/topology.rs", "gpuctld.toml.5"),
         ("gpud/src/config.rs", "gpud.toml.5"),
         ("gcli/src/client_config.rs", "gpupool.toml.5"),
     ] {

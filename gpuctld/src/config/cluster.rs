@@ -17,7 +17,7 @@ pub(super) const DEFAULT_PORT: u16 = 7117;
 /// A unix socket's path ends here (unix(7)).
 const MAX_SOCKET_PATH_BYTES: usize = 107;
 
-const KEYS: [&str; 22] = [
+const KEYS: [&str; 31] = [
     "cluster",
     "state_dir",
     "socket",
@@ -40,6 +40,15 @@ const KEYS: [&str; 22] = [
     "max_pending_jobs",
     "submit_hook",
     "partition",
+    "scheduler",
+    "priority",
+    "fair_share",
+    "preempt",
+    "licences",
+    "price",
+    "account",
+    "qos",
+    "reservation",
 ];
 
 const HOOK_KEYS: [&str; 4] = ["program", "user", "timeout_ms", "on_failure"];
@@ -59,6 +68,7 @@ pub(super) fn read(source: &Source, table: &DeTable<'_>, errors: &mut Errors) ->
         keep_scripts_days: section.number("keep_scripts_days", 0..=3650, errors).unwrap_or(30),
         submit_hook: hook(&section, errors),
         trace: section.boolean("trace", errors).unwrap_or(false),
+        places: std::collections::BTreeMap::new(),
     }
 }
 
@@ -87,6 +97,7 @@ fn policy(section: &Section, errors: &mut Errors) -> ClusterConfig {
         operators: section.texts("operators", errors).unwrap_or_default(),
         min_job_age_secs,
         privacy: section.word("privacy", &privacy, errors).unwrap_or_default(),
+        scheduler: super::scheduling::read(section, errors),
         ..default
     }
 }

@@ -72,6 +72,12 @@ impl Source {
         }
     }
 
+    /// `path:line` of a byte of the text.
+    pub(super) fn place(&self, at: usize) -> String {
+        let line = self.text[..at.min(self.text.len())].matches('\n').count() + 1;
+        format!("{}:{line}", self.path.display())
+    }
+
     /// The file as a table in which every key and value knows its place. Broken lines are reported and left out.
     pub(super) fn parse(&self, errors: &mut Errors) -> DeTable<'_> {
         let (table, broken) = DeTable::parse_recoverable(&self.text);

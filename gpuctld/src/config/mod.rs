@@ -1,20 +1,34 @@
-//! The controller's TOML: `gpuctld.toml` and the `partitions.d/*.toml` beside it, read as a whole or refused as a whole.
+//! The controller's TOML: `gpuctld.toml` with `topology.toml`, `partitions.d/*.toml` and `policy.d/*.toml` beside it, read as a
+//! whole or refused as a whole.
 //!
 //! Owns keys, defaults and bounds; every mistake is reported at once with its place. It never decides what a
 //! setting does: the policy goes to the core as a [`ClusterConfig`]. Words are slurm.conf(5)'s where it has one.
 
 mod cluster;
 mod error;
+mod limits;
 mod partition;
+mod policy;
+mod policy_check;
+mod policy_text;
+mod scheduling;
 mod section;
+mod topology;
 
 #[cfg(test)]
 mod tests;
 
 pub use error::ConfigError;
+pub use policy::{RecordKind, is_user};
+pub use policy_check::overdrawn;
+pub use policy_text::policy_text;
+pub use section::{gpu_text, read_milli};
 
 use error::{Errors, Source};
-use gmodel::config::ClusterConfig;
+use gmodel::config::{ClusterConfig, Partition};
+use gmodel::policy::Policy;
+use policy::Records;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -41,6 +55,8 @@ pub struct Config {
     pub submit_hook: Option<Hook>,
     /// Keep every input of the core in `state_dir/trace` for replay.
     pub trace: bool,
+    /// Where each account, QOS and reservation of the files is written: `path:line`.
+    pub places: BTreeMap<(RecordKind, String), String>,
 }
 
 /// A long-lived program of the site that reads and writes JSON lines.
@@ -61,36 +77,53 @@ pub enum OnFailure {
 }
 
 impl Config {
-    /// Reads the main file and `partitions.d/*.toml` in its directory.
+    /// Reads the main file and, in its directory, `topology.toml`, `partitions.d/*.toml` and `policy.d/*.toml`.
     ///
     /// # Errors
     /// All mistakes of all files, in the order of the files and of the text.
     pub fn load(path: &Path) -> Result<Self, Vec<ConfigError>> {
         let mut errors = Errors::default();
         let Some(main) = Source::read(path, &mut errors) else { return Err(errors.into_sorted()) };
-        let mut sources = vec![main];
-        let dir = path.parent().unwrap_or(Path::new(".")).join("partitions.d");
-        sources.extend(partition_files(&dir, &mut errors));
+        let mut sources = vec![(Part::Main, main)];
+        let dir = path.parent().unwrap_or(Path::new("."));
+        for (part, name) in [(Part::Partitions, "partitions.d"), (Part::Policy, "policy.d")] {
+            sources.extend(files_of(&dir.join(name), &mut errors).into_iter().map(|source| (part, source)));
+        }
+        let topology = dir.join("topology.toml");
+        if topology.exists() {
+            sources.extend(Source::read(&topology, &mut errors).map(|source| (Part::Topology, source)));
+        }
         Self::read(&sources, errors)
     }
 
-    /// The first source is the main file, the others are files of `partitions.d`.
-    fn read(sources: &[Source], mut errors: Errors) -> Result<Self, Vec<ConfigError>> {
+    fn read(sources: &[(Part, Source)], mut errors: Errors) -> Result<Self, Vec<ConfigError>> {
         let mut partitions = partition::Partitions::default();
+        let mut records = Records::default();
         let mut config = None;
-        for (position, source) in sources.iter().enumerate() {
+        let mut topology = None;
+        for (part, source) in sources {
             let table = source.parse(&mut errors);
-            if position == 0 {
-                config = Some(cluster::read(source, &table, &mut errors));
-            } else {
-                partition::refuse_other_keys(source, &table, &mut errors);
+            match part {
+                Part::Main => config = Some(cluster::read(source, &table, &mut errors)),
+                Part::Partitions => partition::refuse_other_keys(source, &table, &mut errors),
+                Part::Policy => policy::refuse_other_keys(source, &table, "files of policy.d", &mut errors),
+                Part::Topology => topology = Some(topology::read(source, &table, &mut errors)),
             }
-            partitions.read(source, &table, &mut errors);
+            if matches!(part, Part::Main | Part::Partitions) {
+                partitions.read(source, &table, &mut records, &mut errors);
+            }
+            if matches!(part, Part::Main | Part::Policy) {
+                records.read(source, &table, &mut errors);
+            }
         }
         let partitions = partitions.finish();
+        policy_check::check(&records, &partitions, &Policy::default(), &mut errors);
         match config {
             Some(mut config) if errors.is_empty() => {
                 config.cluster.partitions = partitions;
+                config.cluster.scheduler.topology = topology.unwrap_or_default();
+                config.cluster.policy = records.policy;
+                config.places = records.places;
                 Ok(config)
             }
             _ => Err(errors.into_sorted()),
@@ -126,8 +159,32 @@ impl Config {
     }
 }
 
+/// What a file is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    Main,
+    Partitions,
+    Policy,
+    Topology,
+}
+
+/// Accounts, QOS and reservations of a text in the form of `policy.d`. Names of `base` may be mentioned.
+///
+/// # Errors
+/// All mistakes, each with its place in the text.
+pub fn read_policy(name: &str, text: &str, partitions: &[Partition], base: &Policy) -> Result<Policy, Vec<ConfigError>> {
+    let mut errors = Errors::default();
+    let source = Source::new(Path::new(name), text, &mut errors);
+    let table = source.parse(&mut errors);
+    policy::refuse_other_keys(&source, &table, "policies", &mut errors);
+    let mut records = Records::default();
+    records.read(&source, &table, &mut errors);
+    policy_check::check(&records, partitions, base, &mut errors);
+    if errors.is_empty() { Ok(records.policy) } else { Err(errors.into_sorted()) }
+}
+
 /// The `*.toml` of a directory by name. A directory that is missing is an empty one.
-fn partition_files(dir: &Path, errors: &mut Errors) -> Vec<Source> {
+fn files_of(dir: &Path, errors: &mut Errors) -> Vec<Source> {
     let entries = match std::fs::read_dir(dir) {
         Ok(entries) => entries,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Vec::new(),

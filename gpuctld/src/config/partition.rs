@@ -4,6 +4,9 @@
 
 use super::cluster::is_name;
 use super::error::{Errors, Source};
+use super::limits::limits;
+use super::policy::{PREEMPT_MODES, RecordKind, Records, default_among_allowed};
+use super::scheduling::PLACEMENTS;
 use super::section::Section;
 use gmodel::config::{NodeSelection, Partition, PartitionState};
 use gmodel::hostlist::Hostlist;
@@ -11,7 +14,7 @@ use std::collections::BTreeMap;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-const KEYS: [&str; 19] = [
+const KEYS: [&str; 28] = [
     "nodes",
     "features",
     "default",
@@ -31,6 +34,15 @@ const KEYS: [&str; 19] = [
     "epilog",
     "requeue",
     "submit_from_jobs",
+    "priority_factor",
+    "preempt_mode",
+    "placement",
+    "group",
+    "per_user",
+    "per_account",
+    "headroom",
+    "allow_qos",
+    "default_qos",
 ];
 
 const STATES: [(&str, PartitionState); 4] = [
@@ -50,7 +62,7 @@ pub(super) struct Partitions {
 }
 
 impl Partitions {
-    pub(super) fn read(&mut self, source: &Source, file: &DeTable<'_>, errors: &mut Errors) {
+    pub(super) fn read<'s>(&mut self, source: &'s Source, file: &DeTable<'_>, records: &mut Records<'s>, errors: &mut Errors) {
         let Some(value) = file.get("partition") else { return };
         let Some(tables) = value.get_ref().as_table() else {
             errors.add(source, value.span(), "partition is not a table", "write [partition.NAME]");
@@ -59,18 +71,24 @@ impl Partitions {
         let mut in_order: Vec<_> = tables.iter().collect();
         in_order.sort_by_key(|(name, _)| name.span().start);
         for (name, value) in in_order {
-            self.read_one(source, name, value, errors);
+            self.read_one(source, name, value, records, errors);
         }
     }
 
-    fn read_one(&mut self, source: &Source, key: &Spanned<std::borrow::Cow<str>>, value: &Spanned<DeValue>, errors: &mut Errors) {
+    fn read_one<'s>(
+        &mut self,
+        source: &'s Source,
+        key: &Spanned<std::borrow::Cow<str>>,
+        value: &Spanned<DeValue>,
+        records: &mut Records<'s>,
+        errors: &mut Errors,
+    ) {
         let name: &str = key.get_ref();
         if !is_name(name) {
             let hint = "use up to 64 letters, digits, '_', '-' and '.'";
             errors.add(source, key.span(), format!("partition {name:?} has no valid name"), hint);
         }
-        let line = source.text[..key.span().start].matches('\n').count() + 1;
-        let place = format!("{}:{line}", source.path.display());
+        let place = source.place(key.span().start);
         if let Some(first) = self.places.get(name) {
             let message = format!("partition {name:?} is there twice");
             errors.add(source, key.span(), message, format!("first in {first}"));
@@ -82,7 +100,10 @@ impl Partitions {
             return;
         };
         let section = Section::open(source, table, &KEYS, &format!("[partition.{name}]"), errors);
-        let partition = partition(name, &section, errors);
+        let mut partition = partition(name, &section, errors);
+        partition.allow_qos = records.mentioned(source, &section, "allow_qos", RecordKind::Qos, errors);
+        partition.default_qos = records.mentioned_one(source, &section, "default_qos", RecordKind::Qos, errors);
+        default_among_allowed(&section, &partition.allow_qos, partition.default_qos.as_deref(), errors);
         if partition.is_default {
             match &self.default {
                 Some(first) if first != name => {
@@ -120,6 +141,7 @@ pub(super) fn refuse_other_keys(source: &Source, file: &DeTable<'_>, errors: &mu
 
 fn partition(name: &str, section: &Section, errors: &mut Errors) -> Partition {
     let default = Partition::default();
+    let holder = format!("partition.{name}");
     let max_time_secs = section.limit("max_time", errors).flatten();
     let default_time_secs = section.limit("default_time", errors).flatten();
     if let (Some(max), Some(usual)) = (max_time_secs, default_time_secs)
@@ -152,6 +174,13 @@ fn partition(name: &str, section: &Section, errors: &mut Errors) -> Partition {
         requeue: section.boolean("requeue", errors).unwrap_or(default.requeue),
         submit_from_jobs: section.boolean("submit_from_jobs", errors).unwrap_or(default.submit_from_jobs),
         over_time_secs: over_time(section, errors),
+        priority_factor: section.number("priority_factor", 0..=65_533, errors).unwrap_or(default.priority_factor),
+        preempt_mode: section.word("preempt_mode", &PREEMPT_MODES, errors).unwrap_or(default.preempt_mode),
+        placement: section.word("placement", &PLACEMENTS, errors),
+        group: limits(section, &holder, "group", errors),
+        per_user: limits(section, &holder, "per_user", errors),
+        per_account: limits(section, &holder, "per_account", errors),
+        headroom: section.amounts("headroom", errors),
         ..default
     }
 }

@@ -3,13 +3,28 @@
 //! Owns types, bounds and "did you mean"; never which keys there are.
 
 use super::error::{Errors, Source};
+use chrono::{DateTime, Local, NaiveDate, NaiveDateTime, NaiveTime, TimeDelta, TimeZone};
+use gmodel::Timestamp;
 use gmodel::duration::TimeLimit;
+use gmodel::hostlist::Hostlist;
+use gmodel::policy::{ALL_GPUS, GpuAmounts};
 use gmodel::size::parse_bytes;
 use gmodel::suggest::closest;
+use std::collections::BTreeMap;
 use std::ops::{Range, RangeInclusive};
 use std::path::PathBuf;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
+
+/// Most GPUs that an amount may name, in thousandths.
+const MAX_GPUS_MILLI: u64 = 1_000_000_000;
+
+/// A table under a name of the administrator's choice.
+pub(super) struct NamedTable<'a> {
+    pub(super) name: &'a str,
+    pub(super) span: Range<usize>,
+    pub(super) table: &'a DeTable<'a>,
+}
 
 pub(super) struct Section<'a> {
     pub(super) source: &'a Source,
@@ -40,6 +55,10 @@ impl<'a> Section<'a> {
 
     pub(super) fn has(&self, key: &str) -> bool {
         self.value(key).is_some()
+    }
+
+    pub(super) fn is_number(&self, key: &str) -> bool {
+        self.value(key).is_some_and(|value| value.get_ref().is_integer() || value.get_ref().is_float())
     }
 
     /// Place of the value of a key; of the file's begin when it is not there.
@@ -108,11 +127,156 @@ impl<'a> Section<'a> {
         Some(limit.secs().map(|secs| u32::try_from(secs).unwrap_or(u32::MAX - 1)))
     }
 
+    /// A length of time in Slurm's forms, within bounds of seconds; 0 is none at all.
+    pub(super) fn secs(&self, key: &str, bounds: RangeInclusive<u32>, errors: &mut Errors) -> Option<u32> {
+        let value = self.value(key)?;
+        let text = self.text_or_number(value, key, "a time as \"30:00\" or 90 (minutes)", errors)?;
+        let secs = match self.parsed(value, TimeLimit::parse(&text), key, errors)?.secs() {
+            Some(secs) => u32::try_from(secs).unwrap_or(u32::MAX),
+            None if text.trim() == "0" => 0,
+            None => {
+                errors.add(self.source, value.span(), format!("{key} cannot be unlimited"), "write a time");
+                return None;
+            }
+        };
+        if bounds.contains(&secs) {
+            return Some(secs);
+        }
+        let hint = format!("{} s to {} s is allowed", bounds.start(), bounds.end());
+        errors.add(self.source, value.span(), format!("{key} is {secs} s, which is out of bounds"), hint);
+        None
+    }
+
+    /// A number with up to three decimals, in thousandths.
+    pub(super) fn milli(&self, key: &str, bounds: RangeInclusive<u64>, errors: &mut Errors) -> Option<u64> {
+        self.milli_of(key, self.value(key)?, bounds, errors)
+    }
+
+    fn milli_of(&self, key: &str, value: &Spanned<DeValue>, bounds: RangeInclusive<u64>, errors: &mut Errors) -> Option<u64> {
+        let inner = value.get_ref();
+        let text = match (inner.as_integer(), inner.as_float()) {
+            (Some(integer), _) if integer.radix() == 10 => integer.as_str().replace('_', ""),
+            (_, Some(float)) => float.as_str().replace('_', ""),
+            _ => {
+                self.wrong_type(value, key, "a number without quotes", errors);
+                return None;
+            }
+        };
+        let Some(milli) = read_milli(&text) else {
+            let hint = "write digits with at most three behind the point, as 16 or 0.125";
+            errors.add(self.source, value.span(), format!("{key} = {text} is no such number"), hint);
+            return None;
+        };
+        if bounds.contains(&milli) {
+            return Some(milli);
+        }
+        let show = |milli: u64| gpu_text(milli);
+        let hint = format!("{} to {} is allowed", show(*bounds.start()), show(*bounds.end()));
+        errors.add(self.source, value.span(), format!("{key} = {text} is out of bounds"), hint);
+        None
+    }
+
+    /// GPUs: a number for all types together, or a table of numbers by type, in which `gpu` is all types.
+    pub(super) fn amounts(&self, key: &str, errors: &mut Errors) -> Option<GpuAmounts> {
+        let value = self.value(key)?;
+        let Some(table) = value.get_ref().as_table() else {
+            if value.get_ref().as_integer().is_none() && value.get_ref().as_float().is_none() {
+                self.wrong_type(value, key, "32, or { h100 = 16, gpu = 32 }", errors);
+                return None;
+            }
+            let milli = self.milli_of(key, value, 0..=MAX_GPUS_MILLI, errors)?;
+            return Some(GpuAmounts(BTreeMap::from([(ALL_GPUS.to_owned(), milli)])));
+        };
+        let mut amounts = BTreeMap::new();
+        for (name, value) in table.iter() {
+            let gpu_type = name.get_ref().to_ascii_lowercase();
+            if !super::cluster::is_name(&gpu_type) {
+                errors.add(self.source, name.span(), format!("{:?} is no type of GPU", name.get_ref()), "as h100, or gpu for all types");
+            } else if let Some(milli) = self.milli_of(key, value, 0..=MAX_GPUS_MILLI, errors)
+                && amounts.insert(gpu_type, milli).is_some()
+            {
+                errors.add(self.source, name.span(), format!("{:?} is there twice", name.get_ref()), "letter case does not count");
+            }
+        }
+        Some(GpuAmounts(amounts))
+    }
+
+    /// A host list, written as one text or as a list of them.
+    pub(super) fn hosts(&self, key: &str, errors: &mut Errors) -> Option<Hostlist> {
+        let text = self.texts(key, errors)?.join(",");
+        match Hostlist::parse(&text) {
+            Ok(hosts) => Some(hosts),
+            Err(error) => {
+                errors.add(self.source, self.span(key), format!("{key}: {error}"), "as \"node[01-16]\"");
+                None
+            }
+        }
+    }
+
+    /// The tables `[key.NAME]` in the order of the text, as pairs of name and value.
+    pub(super) fn named_tables(&self, key: &str, errors: &mut Errors) -> Vec<NamedTable<'a>> {
+        let Some(table) = self.table(key, errors) else { return Vec::new() };
+        let mut named = Vec::new();
+        for (name, value) in table.iter() {
+            match value.get_ref().as_table() {
+                Some(table) => named.push(NamedTable { name: name.get_ref(), span: name.span(), table }),
+                None => {
+                    let name: &str = name.get_ref();
+                    let text = format!("{key}.{name} is of type {}", value.get_ref().type_str());
+                    errors.add(self.source, value.span(), text, format!("write a table [{key}.{name}]"));
+                }
+            }
+        }
+        named.sort_by_key(|named| named.span.start);
+        named
+    }
+
+    /// The tables of a list `[[key]]`, or of a list of inline tables.
+    pub(super) fn listed_tables(&self, key: &str, errors: &mut Errors) -> Vec<(&'a DeTable<'a>, Range<usize>)> {
+        let Some(value) = self.value(key) else { return Vec::new() };
+        let Some(array) = value.get_ref().as_array() else {
+            self.wrong_type(value, key, &format!("tables [[{key}]], or a list of tables"), errors);
+            return Vec::new();
+        };
+        let mut tables = Vec::new();
+        for item in array.iter() {
+            match item.get_ref().as_table() {
+                Some(table) => tables.push((table, item.span())),
+                None => self.wrong_type(item, key, &format!("a table [[{key}]]"), errors),
+            }
+        }
+        tables
+    }
+
+    /// A moment: TOML's date or date and time, or the same as text. Without an offset it is this host's local time.
+    pub(super) fn moment(&self, key: &str, errors: &mut Errors) -> Option<Timestamp> {
+        let value = self.value(key)?;
+        let text = match (value.get_ref().as_datetime(), value.get_ref().as_str()) {
+            (Some(datetime), _) => datetime.to_string(),
+            (_, Some(text)) => text.to_owned(),
+            _ => {
+                self.wrong_type(value, key, "a time as 2026-12-01T06:00:00", errors);
+                return None;
+            }
+        };
+        let moment = read_moment(&text);
+        if moment.is_none() {
+            let hint = "as 2026-12-01, 2026-12-01T06:00:00 or 2026-12-01T06:00:00Z";
+            errors.add(self.source, value.span(), format!("{key} = {text:?} is no date or time"), hint);
+        }
+        moment
+    }
+
     /// A list of texts; one text alone is a list of one.
     pub(super) fn texts(&self, key: &str, errors: &mut Errors) -> Option<Vec<String>> {
+        Some(self.names(key, errors)?.into_iter().map(|(text, _)| text).collect())
+    }
+
+    /// A list of texts, each with its place.
+    pub(super) fn names(&self, key: &str, errors: &mut Errors) -> Option<Vec<(String, Range<usize>)>> {
         let value = self.value(key)?;
         if let Some(text) = value.get_ref().as_str() {
-            return Some(vec![text.to_owned()]);
+            return Some(vec![(text.to_owned(), value.span())]);
         }
         let Some(array) = value.get_ref().as_array() else {
             self.wrong_type(value, key, "a list as [\"a\", \"b\"]", errors);
@@ -121,7 +285,7 @@ impl<'a> Section<'a> {
         let mut texts = Vec::new();
         for item in array.iter() {
             match item.get_ref().as_str() {
-                Some(text) if !text.is_empty() => texts.push(text.to_owned()),
+                Some(text) if !text.is_empty() => texts.push((text.to_owned(), item.span())),
                 Some(_) => errors.add(self.source, item.span(), format!("{key} has an empty name"), "leave it out"),
                 None => self.wrong_type(item, key, "text in quotes", errors),
             }
@@ -191,4 +355,34 @@ impl<'a> Section<'a> {
             }
         }
     }
+}
+
+/// Thousandths of a decimal number that is not negative and has at most three digits behind its point.
+pub fn read_milli(text: &str) -> Option<u64> {
+    let (whole, part) = text.split_once('.').unwrap_or((text, ""));
+    let digits = |text: &str| text.bytes().all(|b| b.is_ascii_digit());
+    if whole.is_empty() || !digits(whole) || !digits(part) || part.trim_end_matches('0').len() > 3 {
+        return None;
+    }
+    let part: u64 = format!("{:0<3}", part.trim_end_matches('0')).parse().ok()?;
+    whole.parse::<u64>().ok()?.checked_mul(1000)?.checked_add(part)
+}
+
+/// Thousandths as people write them: `16`, `0.5`.
+pub fn gpu_text(milli: u64) -> String {
+    let text = format!("{}.{:03}", milli / 1000, milli % 1000);
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+fn read_moment(text: &str) -> Option<Timestamp> {
+    let text = text.trim().replace(' ', "T");
+    if let Ok(exact) = DateTime::parse_from_rfc3339(&text) {
+        return Some(Timestamp(exact.timestamp_millis()));
+    }
+    let with_time = ["%Y-%m-%dT%H:%M:%S%.f", "%Y-%m-%dT%H:%M"];
+    let civil = with_time.iter().find_map(|form| NaiveDateTime::parse_from_str(&text, form).ok());
+    let civil = civil.or_else(|| Some(NaiveDate::parse_from_str(&text, "%Y-%m-%d").ok()?.and_time(NaiveTime::MIN)))?;
+    // A local time that is skipped begins at the next that is there; one that comes twice, at the first.
+    let later = |mins: i64| Local.from_local_datetime(&(civil + TimeDelta::minutes(mins))).earliest();
+    (0..=180).find_map(later).map(|at| Timestamp(at.timestamp_millis()))
 }

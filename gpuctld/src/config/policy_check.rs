@@ -1,0 +1,133 @@
+//! What holds between records of the files: names that exist, a tree without circles, guarantees that fit into each other.
+//!
+//! Each mistake is shown at the place that mentions the other. What `gadm` made may refer to the files, never the other way
+//! round, so a file can be checked without the database.
+
+use super::error::Errors;
+use super::policy::{RecordKind, Records};
+use super::section::gpu_text;
+use gmodel::config::Partition;
+use gmodel::policy::{ALL_GPUS, Account, GpuAmounts, Policy};
+use gmodel::suggest::closest;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Checks all that was read. Names of `base` exist too: an import may refer to what is there.
+pub(super) fn check(records: &Records, partitions: &[Partition], base: &Policy, errors: &mut Errors) {
+    mentions(records, partitions, base, errors);
+    let mut all = base.clone();
+    all.accounts.extend(records.policy.accounts.clone());
+    circles(records, &all, errors);
+    guarantees(records, &all, errors);
+    for (account, user, first) in second_defaults(&records.policy) {
+        let Some((source, span)) = records.account_spans.get(&(account.clone(), "parent")) else { continue };
+        let text = format!("user {user:?} has a second default account, {account:?}");
+        errors.add(source, span.clone(), text, format!("the first is {first:?}; one can be the default"));
+    }
+}
+
+fn mentions(records: &Records, partitions: &[Partition], base: &Policy, errors: &mut Errors) {
+    for mention in &records.mentions {
+        let names: Vec<&str> = match mention.kind {
+            RecordKind::Account => records.policy.accounts.keys().chain(base.accounts.keys()).map(|name| &**name).collect(),
+            RecordKind::Qos => records.policy.qos.keys().chain(base.qos.keys()).map(|name| &**name).collect(),
+            RecordKind::Partition => partitions.iter().map(|partition| &*partition.name).collect(),
+            RecordKind::Reservation => continue,
+        };
+        if names.contains(&&*mention.name) {
+            continue;
+        }
+        let (word, name) = (mention.kind.word(), &mention.name);
+        let hint = match closest(name, names.iter().copied()) {
+            Some(near) => format!("did you mean {near:?}?"),
+            None if mention.kind == RecordKind::Partition => format!("partitions are {}", names.join(", ")),
+            None => format!("add [{word}.{name}]; what only gadm made cannot be named in files"),
+        };
+        errors.add(mention.source, mention.span.clone(), format!("there is no {word} {name:?} in the files"), hint);
+    }
+}
+
+fn circles(records: &Records, all: &Policy, errors: &mut Errors) {
+    let mut seen: BTreeSet<&str> = BTreeSet::new();
+    for name in records.policy.accounts.keys() {
+        let line = all.lineage(name);
+        let top = line.last().and_then(|top| top.parent.as_deref());
+        // The lineage stops where it would come back: then its last parent is one of the line.
+        let comes_back = top.is_some_and(|top| line.iter().any(|account| account.name == top));
+        if comes_back && !line.iter().any(|account| seen.contains(&*account.name)) {
+            seen.extend(line.iter().map(|account| &*account.name));
+            if let Some((source, span)) = records.account_spans.get(&(name.clone(), "parent")) {
+                errors.add(source, span.clone(), format!("account {name:?} is below itself"), "break the circle of parents");
+            }
+        }
+    }
+}
+
+/// What the children of an account are guaranteed must fit into what it is guaranteed itself.
+fn guarantees(records: &Records, all: &Policy, errors: &mut Errors) {
+    for (parent, gpu_type, children, own) in overdrawn(all) {
+        let sum: u64 = children.iter().map(|(_, milli)| milli).sum();
+        let list: Vec<String> = children.iter().map(|(name, milli)| format!("{name} {}", gpu_text(*milli))).collect();
+        let text = format!(
+            "the accounts below {parent:?} are guaranteed {} {} together ({}) and it has {}",
+            gpu_text(sum), gpu_word(&gpu_type), list.join(", "), gpu_text(own)
+        );
+        let places = std::iter::once(parent.as_str()).chain(children.iter().map(|(name, _)| name.as_str()));
+        let place = places.filter_map(|name| records.account_spans.get(&(name.to_owned(), "guaranteed"))).next();
+        if let Some((source, span)) = place {
+            errors.add(source, span.clone(), text, format!("guarantee {parent:?} {} or more, or its children less", gpu_text(sum)));
+        }
+    }
+}
+
+/// Children by name with their thousandths of a type of GPU.
+type Parts = Vec<(String, u64)>;
+
+/// Accounts whose children are guaranteed more than they are: account, type, children with their parts, its own.
+pub fn overdrawn(policy: &Policy) -> Vec<(String, String, Parts, u64)> {
+    let mut below: BTreeMap<&str, Vec<&Account>> = BTreeMap::new();
+    for account in policy.accounts.values() {
+        if let Some(parent) = &account.parent {
+            below.entry(parent).or_default().push(account);
+        }
+    }
+    let mut found = Vec::new();
+    for (parent, children) in below {
+        let Some(own) = policy.accounts.get(parent).and_then(|parent| parent.guaranteed.as_ref()) else { continue };
+        for (gpu_type, most) in &own.0 {
+            let part = |child: &&Account| Some((child.name.clone(), amount(child.guaranteed.as_ref()?, gpu_type)));
+            let parts: Parts = children.iter().filter_map(part).filter(|(_, milli)| *milli > 0).collect();
+            if parts.iter().map(|(_, milli)| milli).sum::<u64>() > *most {
+                found.push((parent.to_owned(), gpu_type.clone(), parts, *most));
+                break;
+            }
+        }
+    }
+    found
+}
+
+/// Of all types together: what is said of them, else the sum of the types.
+fn amount(amounts: &GpuAmounts, gpu_type: &str) -> u64 {
+    match amounts.of(gpu_type) {
+        Some(milli) => milli,
+        None if gpu_type == ALL_GPUS => amounts.0.values().sum(),
+        None => 0,
+    }
+}
+
+fn gpu_word(gpu_type: &str) -> String {
+    if gpu_type == ALL_GPUS { "GPUs".into() } else { gpu_type.to_owned() }
+}
+
+/// Users with two default accounts: the second account, the user, the first.
+fn second_defaults(policy: &Policy) -> Vec<(String, String, String)> {
+    let mut first: BTreeMap<&str, &str> = BTreeMap::new();
+    let mut second = Vec::new();
+    for account in policy.accounts.values() {
+        for (user, _) in account.users.iter().filter(|(_, entry)| entry.is_default) {
+            if let Some(other) = first.insert(user, &account.name) {
+                second.push((account.name.clone(), user.clone(), other.to_owned()));
+            }
+        }
+    }
+    second
+}
