@@ -6,6 +6,7 @@ pub mod demand;
 pub mod first_fit;
 pub mod plan;
 pub mod snapshot;
+pub mod usage;
 
 pub use demand::{Demand, NodeDemand};
 pub use first_fit::{held_by, impossible, plan, priority};

@@ -1,5 +1,6 @@
 //! What a pass looks at: nodes with what is free, jobs that wait, runs with their latest end.
 
+use crate::usage::UsageBook;
 use gmodel::array_spec::RangeSet;
 use gmodel::config::ClusterConfig;
 use gmodel::node::GpuEntry;
@@ -21,6 +22,8 @@ pub struct Snapshot {
     pub pending: Vec<PendingJob>,
     /// Live runs in the order of their ids.
     pub running: Vec<RunningRun>,
+    /// What runs that are over have used.
+    pub usage: Arc<UsageBook>,
 }
 
 #[derive(Clone, Debug)]
@@ -93,6 +96,8 @@ pub struct RunningRun {
     pub may_requeue: bool,
     /// When an earlier run of the job was preempted.
     pub preempted: Option<Timestamp>,
+    /// It is over and its use is in the book, though a node has not reported clean.
+    pub charged: bool,
 }
 
 impl RunningRun {
@@ -111,6 +116,7 @@ impl RunningRun {
             leaves_for: None,
             may_requeue: true,
             preempted: None,
+            charged: false,
         }
     }
 }

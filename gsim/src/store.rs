@@ -6,9 +6,11 @@
 use gcore::ctl::state::{Array, Job, JoinToken, Node, Rows, Run, State};
 use gcore::ctl::Event;
 use gmodel::{JobId, NodeId, Policy, RunId, Seq, Timestamp};
+use gsched::usage::UsageBook;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 type Document = Vec<u8>;
 
@@ -21,6 +23,9 @@ pub struct Store {
     nodes: BTreeMap<NodeId, Document>,
     tokens: BTreeMap<String, Document>,
     policy: Document,
+    /// By account and user.
+    usage: BTreeMap<(String, String), Document>,
+    written_usage: Arc<UsageBook>,
     automatic_drains: BTreeSet<(Timestamp, NodeId)>,
     /// Jobs and arrays that are over: kept, and not read at boot.
     over: BTreeSet<JobId>,
@@ -75,6 +80,10 @@ impl Store {
         for id in nodes {
             put_or_remove(&mut self.nodes, id, state.nodes.get(id));
         }
+        for (account, user, entry) in state.usage.changed_since(&self.written_usage) {
+            self.usage.insert((account.to_owned(), user.to_owned()), document(entry));
+        }
+        self.written_usage = state.usage.clone();
         if policy {
             self.policy = document(&state.own_policy);
         }
@@ -107,6 +116,10 @@ impl Store {
         let of_tasks: BTreeSet<JobId> = jobs.iter().filter_map(|job| Some(job.task?.array)).collect();
         let arrays = self.arrays.values().map(read::<Array>);
         let arrays = arrays.filter(|array| !array.is_over() || of_tasks.contains(&array.id)).collect();
+        let mut usage = UsageBook::default();
+        for ((account, user), entry) in &self.usage {
+            usage.insert(account, user, read(entry));
+        }
         let rows = Rows {
             incarnation: self.incarnation,
             seq: self.seq,
@@ -118,6 +131,7 @@ impl Store {
             nodes: self.nodes.values().map(read::<Node>).collect(),
             tokens: self.tokens.values().map(read::<JoinToken>).collect(),
             policy: if self.policy.is_empty() { Policy::default() } else { read(&self.policy) },
+            usage,
         };
         let mut state = State::from_rows(rows);
         state.automatic_drains.clone_from(&self.automatic_drains);

@@ -4,6 +4,7 @@
 
 use super::event::{Event, JobChange};
 use super::policy;
+use super::usage;
 use super::state::{Array, Job, Member, Node, NodeFailure, Outcome, Run, State, TaskOf};
 use gmodel::array_spec::RangeSet;
 use gmodel::node::{GpuEntry, Inventory, Link, Mark};
@@ -530,6 +531,7 @@ fn run_ended(state: &mut State, id: RunId, outcome: &Outcome, settled: Option<Ti
     job.exit = outcome.exit;
     job.end_text.clone_from(&outcome.text);
     note_node_failures(state, id, outcome);
+    usage::charge(state, id, outcome);
     if let Some(at) = settled {
         fate(state, id, outcome, at);
     } else {

@@ -29,6 +29,7 @@ pub mod state;
 mod submit;
 mod targets;
 mod update;
+mod usage;
 mod wake;
 
 pub use adopt::MAX_ADOPTED;

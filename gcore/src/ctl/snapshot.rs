@@ -42,6 +42,7 @@ pub fn snapshot(state: &State, now: Timestamp) -> Snapshot {
         nodes,
         pending,
         running: running.collect(),
+        usage: state.usage.clone(),
     }
 }
 
@@ -91,6 +92,7 @@ fn running_run(state: &State, run: &Run, now: Timestamp) -> Option<RunningRun> {
         leaves_for: None,
         may_requeue: job.may_requeue(partition.is_none_or(|partition| partition.requeue)),
         preempted: None,
+        charged: run.outcome.is_some(),
     })
 }
 

@@ -12,6 +12,7 @@ use gmodel::{
     ExitCode, JobId, JobSpec, JobState, NodeId, NodeLife, Policy, Reason, Request, RunClass, RunId,
     Seq, Timestamp,
 };
+use gsched::usage::UsageBook;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -31,6 +32,8 @@ pub struct State {
     pub own_policy: Policy,
     /// Those in force: `own_policy` with what the configuration says over it.
     pub policy: Arc<Policy>,
+    /// What accounts and users have used.
+    pub usage: Arc<UsageBook>,
     /// When this controller began: silence of nodes counts from here at the earliest.
     pub started: Timestamp,
     /// Jobs, and those array tasks that differ from their array.
@@ -386,6 +389,7 @@ pub struct Rows {
     pub nodes: Vec<Node>,
     pub tokens: Vec<JoinToken>,
     pub policy: Policy,
+    pub usage: UsageBook,
 }
 
 impl State {
@@ -398,6 +402,7 @@ impl State {
             next_node: rows.next_node.max(1),
             policy: Arc::new(rows.policy.clone()),
             own_policy: rows.policy,
+            usage: Arc::new(rows.usage),
             ..Self::default()
         };
         for mut node in rows.nodes {

@@ -5,6 +5,7 @@ use super::open::OpenError;
 use super::spec_ids::SpecIds;
 use gcore::ctl::state::{Array, Job, JoinToken, Node, Rows, Run, State};
 use gmodel::{JobSpec, NodeId, Policy, Seq, Timestamp};
+use gsched::usage::{UsageBook, UsageEntry};
 use rusqlite::{Connection, Row, Statement};
 use serde::de::DeserializeOwned;
 use std::collections::{BTreeSet, HashMap};
@@ -102,11 +103,19 @@ pub fn load(db: &Connection) -> Result<Loaded, LoadError> {
         each(db, "SELECT doc FROM tokens", |row| document(row, 0, "token"))?;
     let policy: Vec<Policy> = each(db, "SELECT doc FROM policy", |row| document(row, 0, "policy"))?;
     let policy = policy.into_iter().next().unwrap_or_default();
+    let mut usage = UsageBook::default();
+    for (account, user, entry) in each(db, "SELECT doc, account, user FROM usage", usage_row)? {
+        usage.insert(&account, &user, entry);
+    }
     let seq = Seq(seq);
     let mut state =
-        State::from_rows(Rows { incarnation, seq, next_job, next_node, jobs, arrays, runs, nodes, tokens, policy });
+        State::from_rows(Rows { incarnation, seq, next_job, next_node, jobs, arrays, runs, nodes, tokens, policy, usage });
     state.automatic_drains = load_automatic_drains(db)?;
     Ok(Loaded { state, specs: requests.ids })
+}
+
+fn usage_row(row: &Row<'_>) -> Result<(String, String, UsageEntry), LoadError> {
+    Ok((row.get(1)?, row.get(2)?, document(row, 0, "usage")?))
 }
 
 fn load_automatic_drains(db: &Connection) -> Result<BTreeSet<(Timestamp, NodeId)>, LoadError> {

@@ -20,10 +20,12 @@ pub use open::{DATABASE, OpenError};
 
 use gcore::ctl::{Event, State};
 use gmodel::{BlobId, NodeId, Timestamp};
+use gsched::usage::UsageBook;
 use rusqlite::Connection;
 use spec_ids::SpecIds;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Schema this release writes; migrations lead to it from every older one.
 pub const SCHEMA: u32 = 3;
@@ -37,6 +39,8 @@ pub struct Store {
     /// After the last batch, to see which nodes' orders changed.
     generations: BTreeMap<NodeId, u64>,
     blobs: write::KnownBlobs,
+    /// As of the last commit, to see which rows changed.
+    usage: Arc<UsageBook>,
     /// Held as long as the store is open.
     _lock: open::StateLock,
 }
@@ -89,6 +93,7 @@ impl Store {
             specs: loaded.specs,
             generations,
             blobs: write::KnownBlobs::default(),
+            usage: loaded.state.usage.clone(),
             db,
             path,
             _lock: lock,

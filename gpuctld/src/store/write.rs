@@ -53,6 +53,7 @@ pub fn write(store: &mut Store, state: &State, batch: Batch) -> Result<Vec<NodeI
         let doc = serde_json::to_vec(&state.own_policy)?;
         store.db.prepare_cached("INSERT OR REPLACE INTO policy (one, doc) VALUES (1, ?1)")?.execute([doc])?;
     }
+    write_usage(store, state)?;
     write_meta(&store.db, state)?;
     store.db.prepare_cached("COMMIT")?.execute([])?;
     let mut changed = changed_nodes(&mut store.generations, state);
@@ -381,6 +382,21 @@ fn write_nodes(db: &Connection, state: &State, touched: &TouchedRows, now: Times
             None => db.prepare_cached("DELETE FROM tokens WHERE hash=?1")?.execute([hash])?,
         };
     }
+    Ok(())
+}
+
+/// The rows that differ from those of the last commit.
+fn write_usage(store: &mut Store, state: &State) -> Result<()> {
+    if Arc::ptr_eq(&store.usage, &state.usage) {
+        return Ok(());
+    }
+    for (account, user, entry) in state.usage.changed_since(&store.usage) {
+        store
+            .db
+            .prepare_cached("INSERT OR REPLACE INTO usage (account, user, doc) VALUES (?1,?2,?3)")?
+            .execute(params![account, user, serde_json::to_vec(entry)?])?;
+    }
+    store.usage = state.usage.clone();
     Ok(())
 }
 

@@ -14,6 +14,7 @@ use gmodel::job::{GpuScope, JobSpec, MemAsk};
 use gmodel::node::{GpuInfo, Inventory, Role};
 use gmodel::run::{EndCause, RunEnd, RunPhase, RunReport, Want};
 use gmodel::{ExitCode, Fence, JobId, NodeId, NodeLife, RunId, Timestamp};
+use gsched::usage::UsageBook;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::sync::Arc;
@@ -588,6 +589,7 @@ pub fn rows_of(state: &State) -> Rows {
         nodes: state.nodes.values().cloned().collect(),
         tokens: state.tokens.values().cloned().collect(),
         policy: state.own_policy.clone(),
+        usage: (*state.usage).clone(),
     }
 }
 
@@ -597,7 +599,7 @@ fn through_json(rows: Rows) -> Rows {
         let json = serde_json::to_vec(&rows).unwrap();
         serde_json::from_slice(&json).unwrap()
     }
-    let Rows { incarnation, seq, next_job, next_node, jobs, arrays, runs, nodes, tokens, policy } = rows;
+    let Rows { incarnation, seq, next_job, next_node, jobs, arrays, runs, nodes, tokens, policy, usage } = rows;
     Rows {
         incarnation,
         seq,
@@ -609,7 +611,17 @@ fn through_json(rows: Rows) -> Rows {
         nodes: each(nodes),
         tokens: each(tokens),
         policy,
+        usage: usage_through_json(&usage),
     }
+}
+
+fn usage_through_json(usage: &UsageBook) -> UsageBook {
+    let mut read = UsageBook::default();
+    for (account, user, entry) in usage.rows() {
+        let json = serde_json::to_vec(entry).unwrap();
+        read.insert(account, user, serde_json::from_slice(&json).unwrap());
+    }
+    read
 }
 
 /// Everything but the memos of submission.

@@ -1,0 +1,328 @@
+//! What accounts and users have used: decayed for fair share, plain by calendar period for budgets. Exact in integers,
+//! and a function of the runs alone: not of when it is computed, how often, or in which order runs are charged.
+//!
+//! Use is kept by half-life ("epoch"), each charge times 2^(part of the half-life that had gone by), and halved once for
+//! each epoch when it is read. Never knows who may run. Words of slurm.conf(5): PriorityDecayHalfLife, raw usage.
+
+use gmodel::policy::{FairShare, Period};
+use gmodel::run::NodeShare;
+use gmodel::time::{civil_from_days, days_from_civil};
+use gmodel::{GpuSlot, NodeId, Timestamp};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Steps of a half-life: within one, all use weighs the same. A step is as many milliseconds as the half-life has seconds.
+pub const STEPS: usize = 1000;
+/// Use of so many half-lives ago counts nothing any more.
+const KEPT_EPOCHS: i64 = 32;
+/// Periods of each kind that are kept: the present one and the one before.
+const KEPT_PERIODS: usize = 2;
+/// Binary places of the weights.
+const PLACES: u32 = 30;
+const DAY_MILLIS: i64 = 86_400_000;
+/// Thousandths of thousandths of GPUs times milliseconds in a thousandth of a GPU for a second.
+const MICRO_MILLIS: u128 = 1_000_000;
+
+const WEIGHTS: [u64; STEPS + 1] = weights();
+const SUMS: [u64; STEPS + 1] = sums();
+
+/// 2^(step/1000), by multiplying up the thousandth root of two.
+const fn weights() -> [u64; STEPS + 1] {
+    /// 2^(1/1000) with 62 binary places.
+    const ROOT: u128 = 4_614_883_703_693_923_851;
+    let mut all = [0; STEPS + 1];
+    let mut power: u128 = 1 << 62;
+    let mut step = 0;
+    while step <= STEPS {
+        let half = 1u128 << (61 - PLACES);
+        all[step] = ((power + half) >> (62 - PLACES)) as u64;
+        power = (power * ROOT + (1 << 61)) >> 62;
+        step += 1;
+    }
+    all
+}
+
+const fn sums() -> [u64; STEPS + 1] {
+    let mut all = [0; STEPS + 1];
+    let mut step = 0;
+    while step < STEPS {
+        all[step + 1] = all[step] + WEIGHTS[step];
+        step += 1;
+    }
+    all
+}
+
+/// What everybody has used. Rows of the store are its entries.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UsageBook {
+    /// By account and user; the entry of the empty user is the account's own.
+    entries: BTreeMap<(Arc<str>, Arc<str>), Arc<UsageEntry>>,
+}
+
+/// One row: of a user in an account, or (with the empty user) of the account without those below it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct UsageEntry {
+    /// Of a user: weighted, decaying.
+    #[serde(skip_serializing_if = "Decayed::is_empty")]
+    pub decayed: Decayed,
+    /// Of an account: plain, by kind of period, first day (days since 1970) and GPU type; thousandths of a GPU times
+    /// milliseconds.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub periods: BTreeMap<Period, BTreeMap<i64, BTreeMap<String, u128>>>,
+}
+
+/// Use that is forgotten with a half-life.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Decayed {
+    /// That it was recorded with; 0 forgets nothing.
+    half_life_secs: u32,
+    /// By number of the half-life since 1970: weighted millionths of a GPU times milliseconds times weights.
+    epochs: BTreeMap<i64, u128>,
+}
+
+/// What a run uses in each moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rate {
+    /// Millionths of a GPU of weight 1: GPUs, CPUs and memory, times the QOS's factor.
+    pub weighted_micro: u64,
+    /// Thousandths of GPUs by type.
+    pub gpus: BTreeMap<String, u64>,
+}
+
+impl Rate {
+    /// Of a run with these shares. `gpu_type` knows the type of a node's GPU.
+    pub fn of<'a>(
+        shares: &[NodeShare],
+        gpu_type: impl Fn(NodeId, GpuSlot) -> Option<&'a str>,
+        config: &FairShare,
+        usage_factor_milli: u32,
+    ) -> Self {
+        let mut rate = Self::default();
+        let (mut micro, mut mem_bytes) = (0u128, 0u128);
+        for share in shares {
+            micro += u128::from(share.cpus) * u128::from(config.cpu_weight_milli) * 1000;
+            mem_bytes += u128::from(share.mem_bytes);
+            for grant in &share.gpus.0 {
+                let milli = u64::from(grant.part.milli());
+                let name = gpu_type(share.node, grant.slot).unwrap_or("").to_ascii_lowercase();
+                let weight = config.gpu_weights_milli.get(&name).copied().unwrap_or(1000);
+                micro += u128::from(milli) * u128::from(weight);
+                *rate.gpus.entry(name).or_default() += milli;
+            }
+        }
+        micro += mem_bytes * u128::from(config.mem_gib_weight_milli) * 1000 / (1 << 30);
+        rate.weighted_micro = u64::try_from(micro * u128::from(usage_factor_milli) / 1000).unwrap_or(u64::MAX);
+        rate
+    }
+}
+
+impl UsageBook {
+    /// Charges a run, or a part of one. Parts that follow each other charge exactly as the whole.
+    pub fn charge(&mut self, account: &str, user: &str, rate: &Rate, from: Timestamp, to: Timestamp, half_life_secs: u32) {
+        if to <= from {
+            return;
+        }
+        let key = (Arc::from(account), Arc::from(user));
+        let entry = Arc::make_mut(self.entries.entry(key).or_default());
+        entry.decayed.charge(rate.weighted_micro, from, to, half_life_secs);
+        if rate.gpus.is_empty() {
+            return;
+        }
+        let entry = self.entries.entry((Arc::from(account), Arc::from(""))).or_default();
+        Arc::make_mut(entry).charge_periods(&rate.gpus, from, to);
+    }
+
+    /// A row from the store.
+    pub fn insert(&mut self, account: &str, user: &str, entry: UsageEntry) {
+        self.entries.insert((Arc::from(account), Arc::from(user)), Arc::new(entry));
+    }
+
+    /// All rows, by account and user.
+    pub fn rows(&self) -> impl Iterator<Item = (&str, &str, &UsageEntry)> {
+        self.entries.iter().map(|((account, user), entry)| (&**account, &**user, &**entry))
+    }
+
+    /// The rows that are not as they were in `before`, by account and user.
+    pub fn changed_since<'a>(&'a self, before: &'a Self) -> impl Iterator<Item = (&'a str, &'a str, &'a UsageEntry)> {
+        let mut old = before.entries.iter().peekable();
+        self.entries.iter().filter_map(move |(key, entry)| {
+            while old.next_if(|(other, _)| *other < key).is_some() {}
+            let same = old.peek().is_some_and(|(other, was)| *other == key && Arc::ptr_eq(was, entry));
+            (!same).then_some((&*key.0, &*key.1, &**entry))
+        })
+    }
+
+    /// Of those who used anything: account, user, and what is left of it.
+    pub fn users(&self) -> impl Iterator<Item = (&str, &str, &Decayed)> {
+        self.rows().filter(|(_, user, _)| !user.is_empty()).map(|(account, user, entry)| (account, user, &entry.decayed))
+    }
+
+    /// Whether anything was ever charged to an account: then it is closed, not deleted.
+    pub fn knows_account(&self, account: &str) -> bool {
+        self.entries.range((Arc::from(account), Arc::from(""))..).next().is_some_and(|((name, _), _)| &**name == account)
+    }
+
+    /// GPU use charged to an account itself in the period that holds `now`, thousandths of a GPU times milliseconds;
+    /// of one type (lower case) or of all.
+    pub fn in_period(&self, account: &str, period: Period, now: Timestamp, gpu_type: Option<&str>) -> u128 {
+        let Some(entry) = self.entries.get(&(Arc::from(account), Arc::from(""))) else { return 0 };
+        let day = period_days(period, now).0;
+        let Some(types) = entry.periods.get(&period).and_then(|all| all.get(&day)) else { return 0 };
+        match gpu_type {
+            Some(name) => types.get(name).copied().unwrap_or(0),
+            None => types.values().sum(),
+        }
+    }
+}
+
+impl UsageEntry {
+    fn charge_periods(&mut self, gpus: &BTreeMap<String, u64>, from: Timestamp, to: Timestamp) {
+        for period in [Period::Day, Period::Week, Period::Month, Period::Quarter, Period::Year] {
+            let kept = self.periods.entry(period).or_default();
+            let mut at = from;
+            while at < to {
+                let (day, next) = period_days(period, at);
+                let end = to.min(Timestamp(next.saturating_mul(DAY_MILLIS)));
+                let types = kept.entry(day).or_default();
+                for (name, milli) in gpus {
+                    *types.entry(name.clone()).or_default() += u128::from(*milli) * end.since_millis(at) as u128;
+                }
+                at = end;
+            }
+            while kept.len() > KEPT_PERIODS {
+                kept.pop_first();
+            }
+        }
+    }
+}
+
+impl Decayed {
+    pub fn is_empty(&self) -> bool {
+        self.epochs.is_empty()
+    }
+
+    /// Adds `micro` millionths of a GPU from one time to another. With another half-life than before, what there is
+    /// is first carried over.
+    pub fn charge(&mut self, micro: u64, from: Timestamp, to: Timestamp, half_life_secs: u32) {
+        if self.half_life_secs != half_life_secs {
+            self.carry_over(to, half_life_secs);
+        }
+        let mut at = from.0;
+        while at < to.0 {
+            let (epoch, start) = epoch_of(at, half_life_secs);
+            let end = match half_life_secs {
+                0 => to.0,
+                secs => to.0.min(start + i64::from(secs) * STEPS as i64),
+            };
+            let weighted = weighted_millis(end - start, half_life_secs) - weighted_millis(at - start, half_life_secs);
+            *self.epochs.entry(epoch).or_default() += u128::from(micro) * weighted;
+            at = end;
+        }
+        if let Some(last) = self.epochs.last_key_value().map(|(epoch, _)| *epoch) {
+            self.epochs = self.epochs.split_off(&(last - KEPT_EPOCHS));
+        }
+    }
+
+    /// What is left of it at a time: thousandths of a GPU of weight 1 times seconds.
+    pub fn at(&self, now: Timestamp, half_life_secs: u32) -> u64 {
+        u64::try_from(self.micro_millis_at(now, half_life_secs) / MICRO_MILLIS).unwrap_or(u64::MAX)
+    }
+
+    fn micro_millis_at(&self, now: Timestamp, half_life_secs: u32) -> u128 {
+        if self.half_life_secs != half_life_secs {
+            let mut carried = self.clone();
+            carried.carry_over(self.latest(now), half_life_secs);
+            return carried.micro_millis_at(now, half_life_secs);
+        }
+        let (epoch, start) = epoch_of(now.0, half_life_secs);
+        let halved = |(from, use_of): (&i64, &u128)| match u32::try_from(epoch - from) {
+            Ok(times) => use_of.checked_shr(times).unwrap_or(0),
+            // Charged by a clock that has been set back since.
+            Err(_) => use_of.saturating_mul(1 << (from - epoch).min(20)),
+        };
+        let total: u128 = self.epochs.iter().map(halved).sum();
+        total / u128::from(weight(now.0 - start, half_life_secs))
+    }
+
+    /// The end of the newest half-life it was charged in, or `now` if that is earlier.
+    fn latest(&self, now: Timestamp) -> Timestamp {
+        let Some((epoch, _)) = self.epochs.last_key_value() else { return now };
+        let length = i64::from(self.half_life_secs).saturating_mul(STEPS as i64);
+        if length == 0 { now } else { now.min(Timestamp((epoch + 1).saturating_mul(length))) }
+    }
+
+    /// What is left at `at` by the old half-life becomes a charge of that moment under the new one.
+    fn carry_over(&mut self, at: Timestamp, half_life_secs: u32) {
+        let at = self.latest(at);
+        let left = self.micro_millis_at(at, self.half_life_secs);
+        self.half_life_secs = half_life_secs;
+        self.epochs.clear();
+        if left > 0 {
+            let (epoch, start) = epoch_of(at.0, half_life_secs);
+            self.epochs.insert(epoch, left * u128::from(weight(at.0 - start, half_life_secs)));
+        }
+    }
+}
+
+/// Number of the half-life that holds a time, and when it began.
+fn epoch_of(millis: i64, half_life_secs: u32) -> (i64, i64) {
+    if half_life_secs == 0 {
+        return (0, 0);
+    }
+    let length = i64::from(half_life_secs) * STEPS as i64;
+    let epoch = millis.div_euclid(length);
+    (epoch, epoch * length)
+}
+
+/// Of use so long after the beginning of a half-life.
+fn weight(offset_millis: i64, half_life_secs: u32) -> u64 {
+    if half_life_secs == 0 {
+        return WEIGHTS[0];
+    }
+    WEIGHTS[(offset_millis / i64::from(half_life_secs)).clamp(0, STEPS as i64) as usize]
+}
+
+/// The first milliseconds of a half-life, each times its weight.
+fn weighted_millis(offset_millis: i64, half_life_secs: u32) -> u128 {
+    if half_life_secs == 0 {
+        // Of all time: offsets are since 1970.
+        return u128::try_from(offset_millis).unwrap_or(0) * u128::from(WEIGHTS[0]);
+    }
+    let step_millis = i64::from(half_life_secs);
+    let step = (offset_millis / step_millis) as usize;
+    let rest = (offset_millis % step_millis) as u128;
+    u128::from(SUMS[step]) * step_millis as u128 + rest * u128::from(WEIGHTS[step])
+}
+
+/// First day of the period that holds a time, and first day of the next, in days since 1970, UTC.
+pub fn period_days(period: Period, at: Timestamp) -> (i64, i64) {
+    let day = at.0.div_euclid(DAY_MILLIS);
+    let (year, month, _) = civil_from_days(day);
+    let month_after = |first: u32, months: u32| {
+        let month = first + months;
+        if month > 12 { days_from_civil(year + 1, month - 12, 1) } else { days_from_civil(year, month, 1) }
+    };
+    match period {
+        Period::Day => (day, day + 1),
+        Period::Week => {
+            // 1970-01-01 was a Thursday.
+            let monday = day - (day + 3).rem_euclid(7);
+            (monday, monday + 7)
+        }
+        Period::Month => (days_from_civil(year, month, 1), month_after(month, 1)),
+        Period::Quarter => {
+            let first = (month - 1) / 3 * 3 + 1;
+            (days_from_civil(year, first, 1), month_after(first, 3))
+        }
+        Period::Year => (days_from_civil(year, 1, 1), days_from_civil(year + 1, 1, 1)),
+    }
+}
+
+/// Beginning and end of the period that holds a time.
+pub fn period_bounds(period: Period, at: Timestamp) -> (Timestamp, Timestamp) {
+    let (first, next) = period_days(period, at);
+    (Timestamp(first.saturating_mul(DAY_MILLIS)), Timestamp(next.saturating_mul(DAY_MILLIS)))
+}
