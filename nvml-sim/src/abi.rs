@@ -21,16 +21,24 @@ macro_rules! nvml_functions {
         // SAFETY: the names are NVML's and this library stands in for NVML; nothing else in a process defines them.
         #[unsafe(no_mangle)]
         pub extern "C" fn $name($($argument: $kind),*) -> $crate::library::Code {
-            $crate::abi::answer(move || $body)
+            $crate::abi::answer(move || {
+                $crate::library::admit(stringify!($name))?;
+                $body
+            })
         }
     )* };
 }
 
 mod device;
 mod events;
+mod field;
+mod gpm;
 mod health;
 mod links;
+mod mig;
 mod readings;
+mod topology;
+mod usage;
 
 /// An out pointer of a C caller, or a pointer to an array of them.
 #[repr(transparent)]
@@ -72,6 +80,16 @@ impl<T: Copy> Out<T> {
         Ok(unsafe { std::slice::from_raw_parts(self.0, count) }.to_vec())
     }
 
+    /// The version in the first field of a versioned structure, before its size is known.
+    pub fn version(&self) -> Result<c_uint, Code> {
+        Out::<c_uint>(self.0.cast()).get()
+    }
+
+    /// The same pointer as one to the structure that the version named.
+    pub fn cast<U: Copy>(&self) -> Out<U> {
+        Out(self.0.cast())
+    }
+
     /// True where the caller wants only the count, not the array.
     pub fn is_null(&self) -> bool {
         self.0.is_null()
@@ -92,6 +110,11 @@ impl<T: Copy> Out<T> {
         unsafe { std::ptr::copy_nonoverlapping(values.as_ptr(), self.0, values.len()) };
         Ok(())
     }
+}
+
+/// The version that NVML's structures carry in their first field: `NVML_STRUCT_VERSION`.
+pub const fn struct_version<T>(number: u32) -> c_uint {
+    size_of::<T>() as c_uint | (number << 24)
 }
 
 impl Out<c_char> {
@@ -170,6 +193,13 @@ nvml_functions! {
     }
 }
 
+/// Calls answered so far: no function of NVML, for measuring what a sweep costs.
+// SAFETY: as for the functions above; the name is ours.
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmlSimCalls() -> u64 {
+    library::calls()
+}
+
 // SAFETY: as for the functions above.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlErrorString(code: Code) -> *const c_char {
@@ -180,9 +210,15 @@ pub extern "C" fn nvmlErrorString(code: Code) -> *const c_char {
         NOT_SUPPORTED => c"Not Supported",
         NOT_FOUND => c"Not Found",
         INSUFFICIENT_SIZE => c"Insufficient Size",
+        4 => c"Insufficient Permissions",
         9 => c"Driver Not Loaded",
         10 => c"Timeout",
+        13 => c"Function Not Found",
         15 => c"GPU is lost",
+        19 => c"In use by another client",
+        21 => c"No data",
+        23 => c"Insufficient Resources",
+        25 => c"Argument version mismatch",
         18 => c"RM has detected an NVML/RM version mismatch.",
         _ => c"Unknown Error",
     };

@@ -5,14 +5,21 @@
 mod abi;
 mod board;
 mod fault;
+mod host_seed;
 mod library;
+mod mig;
+mod reading;
+mod reset;
 mod state;
 
 pub use board::{PROFILES, Profile, board, host, profile};
 pub use fault::{Fault, apply_fault, find_gpu};
+pub use mig::{MigProfile, cut, mig_minors, mig_profiles};
+pub use reset::{reboot, reset};
 pub use state::{
-    ComputeMode, Driver, DriverState, Ecc, Event, EventKind, Faults, Gpu, MAX_EVENTS, Process,
-    ProcessKind, Readings, RowRemap, STATE_FILE, State, StateError,
+    ComputeInstance, ComputeMode, Counters, Driver, DriverState, Ecc, Event, EventKind, Fabric,
+    FabricState, Faults, Gpu, GpuInstance, MAX_EVENTS, MIG_MINORS_FILE, Process, ProcessKind,
+    Readings, RetiredPages, RowRemap, STATE_FILE, State, StateError, Thresholds, Traffic,
 };
 
 /// The environment variable that names the state file, or the directory that holds [`STATE_FILE`]. Without it the library

@@ -8,22 +8,28 @@ use std::io::Write as _;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use nvml_wrapper_sys::bindings::{
     nvmlReturn_enum_NVML_ERROR_DRIVER_NOT_LOADED as DRIVER_NOT_LOADED,
+    nvmlReturn_enum_NVML_ERROR_FUNCTION_NOT_FOUND as FUNCTION_NOT_FOUND,
     nvmlReturn_enum_NVML_ERROR_GPU_IS_LOST as GPU_IS_LOST,
     nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID_ARGUMENT,
     nvmlReturn_enum_NVML_ERROR_LIB_RM_VERSION_MISMATCH as LIB_RM_VERSION_MISMATCH,
+    nvmlReturn_enum_NVML_ERROR_NOT_FOUND as NOT_FOUND,
+    nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED as NOT_SUPPORTED,
     nvmlReturn_enum_NVML_ERROR_TIMEOUT as TIMEOUT,
     nvmlReturn_enum_NVML_ERROR_UNINITIALIZED as UNINITIALIZED,
     nvmlReturn_enum_NVML_ERROR_UNKNOWN as UNKNOWN, nvmlReturn_t,
 };
 
 use crate::STATE_VARIABLE;
-use crate::state::{DriverState, Event, EventKind, Gpu, State, state_file};
+use crate::state::{
+    ComputeInstance, Counters, DriverState, Event, EventKind, Gpu, GpuInstance, State, state_file,
+};
 
 /// An `nvmlReturn_t`; as an error never `NVML_SUCCESS`.
 pub type Code = nvmlReturn_t;
@@ -39,10 +45,41 @@ struct Library {
     path: PathBuf,
     seen: Option<FileMark>,
     state: Result<Arc<State>, Code>,
-    /// The UUID behind each handle ever given out: a handle stays with its GPU when indices move.
-    handles: Vec<String>,
+    /// What is behind each handle ever given out: a handle stays with its GPU when indices move.
+    handles: Vec<Named>,
     event_sets: BTreeMap<usize, EventSet>,
     next_event_set: usize,
+    gpm_samples: BTreeMap<usize, Option<GpmReading>>,
+    next_gpm_sample: usize,
+}
+
+/// What a handle means.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Named {
+    /// By UUID.
+    Gpu(String),
+    /// A MIG device, by its UUID.
+    MigDevice(String),
+    /// By the GPU's UUID and the instance's id.
+    GpuInstance(String, u32),
+    ComputeInstance(String, u32, u32),
+}
+
+/// A MIG device in its GPU.
+#[derive(Clone, Copy)]
+pub struct Part<'a> {
+    pub instance: &'a GpuInstance,
+    pub compute: &'a ComputeInstance,
+}
+
+/// One look at the counters that GPM compares two of.
+#[derive(Clone, Debug)]
+pub struct GpmReading {
+    pub unix_ms: u64,
+    pub counters: Counters,
+    /// Of the GPU or the GPU instance that was asked.
+    pub sm_percent: u32,
+    pub memory_percent: u32,
 }
 
 struct EventSet {
@@ -68,7 +105,32 @@ static LIBRARY: Mutex<Library> = Mutex::new(Library {
     handles: Vec::new(),
     event_sets: BTreeMap::new(),
     next_event_set: FIRST_HANDLE,
+    gpm_samples: BTreeMap::new(),
+    next_gpm_sample: FIRST_HANDLE,
 });
+
+static CALLS: AtomicU64 = AtomicU64::new(0);
+
+/// Calls into this library so far.
+pub fn calls() -> u64 {
+    CALLS.load(Ordering::Relaxed)
+}
+
+/// To be called first by every function: counts it, and refuses those that the simulated driver does not know.
+pub fn admit(function: &str) -> Result<(), Code> {
+    CALLS.fetch_add(1, Ordering::Relaxed);
+    let library = library();
+    match &library.state {
+        Ok(state) if !state.driver.withheld_functions.is_empty() => {
+            let mut withheld = state.driver.withheld_functions.iter();
+            if withheld.any(|name| name == function) {
+                return Err(FUNCTION_NOT_FOUND);
+            }
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}
 
 /// One user more, if the driver answers.
 pub fn initialise() -> Result<(), Code> {
@@ -90,6 +152,7 @@ pub fn shut_down() -> Result<(), Code> {
     library.users = library.users.checked_sub(1).ok_or(UNINITIALIZED)?;
     if library.users == 0 {
         library.event_sets.clear();
+        library.gpm_samples.clear();
     }
     Ok(())
 }
@@ -107,25 +170,96 @@ pub fn enumerated(state: &State) -> impl Iterator<Item = &Gpu> {
     state.gpus.iter().filter(|gpu| !gpu.faults.missing)
 }
 
-/// Answers a question about the GPU behind `handle`, or says that it is lost, or does not return.
+/// Answers a question about the GPU behind `handle`, or says that it is lost, or does not return. MIG devices have no answer.
 pub fn ask<T>(
     handle: usize,
     question: impl FnOnce(&State, &Gpu) -> Result<T, Code>,
 ) -> Result<T, Code> {
-    let uuid = uuid_of(handle)?;
+    match named(handle)? {
+        Named::Gpu(uuid) => answerable(|gpu| gpu.uuid == uuid, question),
+        _ => Err(NOT_SUPPORTED),
+    }
+}
+
+/// The same for questions that a MIG device answers for itself.
+pub fn ask_device<T>(
+    handle: usize,
+    question: impl FnOnce(&State, &Gpu, Option<Part<'_>>) -> Result<T, Code>,
+) -> Result<T, Code> {
+    match named(handle)? {
+        Named::Gpu(uuid) => answerable(
+            |gpu| gpu.uuid == uuid,
+            |state, gpu| question(state, gpu, None),
+        ),
+        Named::MigDevice(uuid) => answerable(
+            |gpu| part_of(gpu, &uuid).is_some(),
+            |state, gpu| question(state, gpu, part_of(gpu, &uuid)),
+        )
+        .map_err(|code| if code == GPU_IS_LOST { NOT_FOUND } else { code }),
+        Named::GpuInstance(..) | Named::ComputeInstance(..) => Err(INVALID_ARGUMENT),
+    }
+}
+
+/// The same for a GPU instance, while it exists.
+pub fn ask_instance<T>(
+    handle: usize,
+    question: impl FnOnce(&Gpu, &GpuInstance) -> Result<T, Code>,
+) -> Result<T, Code> {
+    let Named::GpuInstance(uuid, id) = named(handle)? else {
+        return Err(INVALID_ARGUMENT);
+    };
+    answerable(
+        |gpu| gpu.uuid == uuid,
+        |_, gpu| {
+            let mut instances = gpu.mig_instances.iter();
+            let instance = instances.find(|instance| instance.id == id);
+            question(gpu, instance.ok_or(NOT_FOUND)?)
+        },
+    )
+}
+
+/// The MIG device with this UUID, where it is one of this GPU.
+pub fn part_of<'a>(gpu: &'a Gpu, mig_uuid: &str) -> Option<Part<'a>> {
+    parts(gpu).find(|part| part.compute.uuid == mig_uuid)
+}
+
+/// The MIG devices of a GPU, in the order of their indices.
+pub fn parts(gpu: &Gpu) -> impl Iterator<Item = Part<'_>> {
+    let enabled = gpu.mig_instances.iter().filter(|_| gpu.mig_enabled);
+    enabled.flat_map(|instance| {
+        instance
+            .compute
+            .iter()
+            .map(move |compute| Part { instance, compute })
+    })
+}
+
+fn answerable<T>(
+    is_it: impl Fn(&Gpu) -> bool,
+    question: impl FnOnce(&State, &Gpu) -> Result<T, Code>,
+) -> Result<T, Code> {
+    let mut slept = false;
     loop {
         let state = state()?;
         let gpu = state
             .gpus
             .iter()
-            .find(|gpu| gpu.uuid == uuid)
+            .find(|gpu| is_it(gpu))
             .ok_or(GPU_IS_LOST)?;
         if gpu.faults.hang {
             thread::sleep(LOOK_AGAIN);
             continue;
         }
+        if gpu.faults.slow_ms > 0 && !slept {
+            thread::sleep(Duration::from_millis(gpu.faults.slow_ms));
+            slept = true;
+            continue;
+        }
         if gpu.faults.lost || gpu.faults.missing {
             return Err(GPU_IS_LOST);
+        }
+        if gpu.faults.error_code != 0 {
+            return Err(gpu.faults.error_code);
         }
         return question(&state, gpu);
     }
@@ -133,20 +267,25 @@ pub fn ask<T>(
 
 /// The handle of the GPU with this UUID: always the same one.
 pub fn handle_of(uuid: &str) -> usize {
+    handle_for(Named::Gpu(uuid.to_owned()))
+}
+
+/// The handle for anything that can have one: always the same one.
+pub fn handle_for(named: Named) -> usize {
     let mut library = library();
     let position = library
         .handles
         .iter()
-        .position(|known| known == uuid)
+        .position(|known| *known == named)
         .unwrap_or_else(|| {
-            library.handles.push(uuid.to_owned());
+            library.handles.push(named);
             library.handles.len() - 1
         });
     FIRST_HANDLE + position
 }
 
-/// The GPU behind a handle, whatever its condition.
-pub fn uuid_of(handle: usize) -> Result<String, Code> {
+/// What is behind a handle, whatever its condition.
+pub fn named(handle: usize) -> Result<Named, Code> {
     let position = handle.checked_sub(FIRST_HANDLE).ok_or(INVALID_ARGUMENT)?;
     library()
         .handles
@@ -155,23 +294,65 @@ pub fn uuid_of(handle: usize) -> Result<String, Code> {
         .ok_or(INVALID_ARGUMENT)
 }
 
-/// Changes the state file from inside the library, for the few calls that set something.
-pub fn change(handle: usize, change: impl FnOnce(&mut Gpu)) -> Result<(), Code> {
+/// Changes one GPU in the state file from inside the library, for the calls that set something.
+pub fn change<T>(
+    handle: usize,
+    change: impl FnOnce(&mut Gpu) -> Result<T, Code>,
+) -> Result<T, Code> {
     let uuid = ask(handle, |_, gpu| Ok(gpu.uuid.clone()))?;
+    change_gpu(&uuid, None, change)
+}
+
+/// The same by UUID; `event` is what the driver tells when it worked.
+pub fn change_gpu<T>(
+    uuid: &str,
+    event: Option<EventKind>,
+    change: impl FnOnce(&mut Gpu) -> Result<T, Code>,
+) -> Result<T, Code> {
     let file = state_file(&library().path);
     let dir = file.parent().ok_or(UNKNOWN)?;
-    let found = State::edit(dir, |state| {
-        state
-            .gpus
-            .iter_mut()
-            .find(|gpu| gpu.uuid == uuid)
-            .map(change)
+    let outcome = State::edit(dir, |state| {
+        let mut gpus = state.gpus.iter_mut();
+        let gpu = gpus.find(|gpu| gpu.uuid == uuid).ok_or(GPU_IS_LOST)?;
+        if gpu.faults.lost || gpu.faults.missing {
+            return Err(GPU_IS_LOST);
+        }
+        let answer = change(gpu)?;
+        if let Some(event) = event {
+            state.push_event(uuid, event);
+        }
+        Ok(answer)
     });
-    match found {
-        Ok(Some(())) => Ok(()),
-        Ok(None) => Err(GPU_IS_LOST),
-        Err(error) => Err(complain(&error)),
-    }
+    outcome.unwrap_or_else(|error| Err(complain(&error)))
+}
+
+/// Room for one GPM reading.
+pub fn allocate_gpm_sample() -> Result<usize, Code> {
+    state()?;
+    let mut library = library();
+    let handle = library.next_gpm_sample;
+    library.next_gpm_sample += 1;
+    library.gpm_samples.insert(handle, None);
+    Ok(handle)
+}
+
+pub fn free_gpm_sample(sample: usize) -> Result<(), Code> {
+    let freed = library().gpm_samples.remove(&sample);
+    freed.map(|_| ()).ok_or(INVALID_ARGUMENT)
+}
+
+pub fn keep_gpm_reading(sample: usize, reading: GpmReading) -> Result<(), Code> {
+    let mut library = library();
+    let kept = library.gpm_samples.get_mut(&sample);
+    *kept.ok_or(INVALID_ARGUMENT)? = Some(reading);
+    Ok(())
+}
+
+/// What was kept in a sample; none was read into it yet: the caller's error.
+pub fn gpm_reading(sample: usize) -> Result<GpmReading, Code> {
+    let library = library();
+    let kept = library.gpm_samples.get(&sample).ok_or(INVALID_ARGUMENT)?;
+    kept.clone().ok_or(INVALID_ARGUMENT)
 }
 
 /// A new event set, for events from now on.
@@ -226,13 +407,14 @@ pub fn wait_for_event(set: usize, timeout: Duration) -> Result<Event, Code> {
 /// The `nvmlEventType*` bit of an event.
 pub fn event_type(kind: EventKind) -> u64 {
     use nvml_wrapper_sys::bindings::{
-        nvmlEventTypeDoubleBitEccError, nvmlEventTypeSingleBitEccError,
+        nvmlEventMigConfigChange, nvmlEventTypeDoubleBitEccError, nvmlEventTypeSingleBitEccError,
         nvmlEventTypeXidCriticalError,
     };
     u64::from(match kind {
         EventKind::Xid(_) => nvmlEventTypeXidCriticalError,
         EventKind::SingleBitEcc => nvmlEventTypeSingleBitEccError,
         EventKind::DoubleBitEcc => nvmlEventTypeDoubleBitEccError,
+        EventKind::MigConfigChange => nvmlEventMigConfigChange,
     })
 }
 

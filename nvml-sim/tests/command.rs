@@ -58,7 +58,7 @@ fn init_fault_set_and_show_work_on_one_directory() {
         (true, 500_000, 20)
     );
     assert!(
-        state.gpus[0].readings.energy_as_of_unix_ms > 0,
+        state.gpus[0].readings.counted_to_unix_ms > 0,
         "energy runs on"
     );
     let shown = worked(&dir, "show");
@@ -88,7 +88,7 @@ fn mistakes_are_refused_with_what_would_work_and_change_nothing() {
         refused(dir.path(), "init --gpus h300:8"),
         (
             1,
-            "nvml-sim: no GPU profile \"h300\"; there are l4, a100-40, a100-80, h100, h200, b200\n"
+            "nvml-sim: no GPU profile \"h300\"; there are l4, v100, a100-40, a100-80, h100, h200, b200\n"
                 .to_owned()
         )
     );
@@ -137,6 +137,36 @@ fn a_drill_plays_its_steps_in_time_and_is_read_whole_first() {
         "{error}"
     );
     assert_eq!(State::read(dir.path()).unwrap(), state);
+}
+
+#[test]
+fn a_drill_sets_readings_and_cuts_gpus_and_a_new_host_tells_its_capability_minors() {
+    let dir = tempfile::tempdir().unwrap();
+    worked(dir.path(), "init --gpus h100:2 --seed s --minor-base 3");
+    let minors = std::fs::read_to_string(dir.path().join(nvidia_ml_sim::MIG_MINORS_FILE)).unwrap();
+    assert!(minors.contains("gpu4/gi1/ci0/access 553\n") && !minors.contains("gpu0/"));
+    let drill = dir.path().join("drill");
+    std::fs::write(&drill, "0 gpu1 mig 3g.40gb,3g.40gb\n0.1 gpu0 set util=80 power=500 nvlink-tx=900\n0.1 gpu1 process 7 10 1 0\n").unwrap();
+    worked(dir.path(), &format!("play {}", drill.display()));
+    let state = State::read(dir.path()).unwrap();
+    assert_eq!(
+        (
+            state.gpus[0].readings.gpu_percent,
+            state.gpus[1].mig_instances.len()
+        ),
+        (80, 2)
+    );
+    let (code, error) = refused(dir.path(), "fault gpu1 mig 7g.80gb");
+    assert!(
+        code == 1 && error.contains("1 processes are on it"),
+        "{error}"
+    );
+    let (code, error) = refused(dir.path(), "fault gpu0 mig 5g.50gb");
+    assert!(
+        code == 1 && error.contains("there are 1g.10gb, 1g.10gb+me"),
+        "{error}"
+    );
+    assert!(worked(dir.path(), "show").contains("mig (2 instances)"));
 }
 
 #[test]

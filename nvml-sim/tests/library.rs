@@ -29,6 +29,7 @@ fn open(host: &SimulatedHost) -> Nvml {
 fn every_profile_reports_its_board() {
     let kinds = [
         ("l4", 1),
+        ("v100", 2),
         ("a100-40", 1),
         ("a100-80", 1),
         ("h100", 1),
@@ -37,16 +38,18 @@ fn every_profile_reports_its_board() {
     ];
     let host = SimulatedHost::with(&kinds);
     let nvml = open(&host);
-    assert_eq!(nvml.device_count().unwrap(), 6);
+    assert_eq!(nvml.device_count().unwrap(), 8);
     assert_eq!(nvml.sys_driver_version().unwrap(), "580.95.05");
     assert_eq!(nvml.sys_cuda_driver_version().unwrap(), 13_000);
-    let seen: Vec<String> = (0..6)
+    let seen: Vec<String> = (0..8)
         .map(|index| describe(&nvml.device_by_index(index).unwrap()))
         .collect();
     assert_eq!(
         seen,
         [
             "NVIDIA L4 23034 MiB 8.9 72 W, 0 links",
+            "Tesla V100-SXM2-32GB 32768 MiB 7.0 300 W, 6 links",
+            "Tesla V100-SXM2-32GB 32768 MiB 7.0 300 W, 6 links",
             "NVIDIA A100-SXM4-40GB 40960 MiB 8.0 400 W, 12 links",
             "NVIDIA A100-SXM4-80GB 81920 MiB 8.0 400 W, 12 links",
             "NVIDIA H100 80GB HBM3 81559 MiB 9.0 700 W, 18 links",
@@ -114,12 +117,12 @@ fn a_readable_gpu_answers_all_that_health_asks() {
     host.edit(|state| {
         let gpu = &mut state.gpus[1];
         gpu.set_power(512_000, 0);
-        gpu.readings.energy_mj = 77;
+        gpu.readings.counted.energy_mj = 77;
         gpu.readings.gpu_percent = 93;
         gpu.processes = vec![nvidia_ml_sim::Process {
             pid: 4242,
             memory_bytes: 3 << 30,
-            kind: nvidia_ml_sim::ProcessKind::Compute,
+            ..Default::default()
         }];
         gpu.ecc.volatile_uncorrected = 2;
         gpu.row_remap.pending = true;
@@ -240,7 +243,7 @@ fn xid_comes_through_the_event_set_once_and_only_from_registered_gpus() {
     assert!(
         nvml.device_by_index(0)
             .unwrap()
-            .register_events(EventTypes::MIG_CONFIG_CHANGE, set)
+            .register_events(EventTypes::POWER_SOURCE_CHANGE, set)
             .is_err()
     );
 }

@@ -172,7 +172,7 @@ fn health_reads_what_the_state_says() {
         state.gpus[1].processes.push(nvidia_ml_sim::Process {
             pid: 77,
             memory_bytes: 1 << 30,
-            kind: Default::default(),
+            ..Default::default()
         });
     });
     let health = start(&host).read_health(SOON).unwrap();

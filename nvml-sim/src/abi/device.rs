@@ -1,6 +1,6 @@
-//! Which GPUs there are and what they are: handles, names, numbers, memory, MIG mode, compute mode.
+//! Which GPUs there are and what they are: handles, names, numbers, memory, compute mode.
 
-use std::ffi::{c_char, c_int, c_uint, c_ulong};
+use std::ffi::{c_char, c_int, c_uint};
 
 use nvml_wrapper_sys::bindings::{
     nvmlBAR1Memory_t, nvmlBrandType_enum_NVML_BRAND_NVIDIA as BRAND_NVIDIA,
@@ -17,9 +17,10 @@ use nvml_wrapper_sys::bindings::{
     nvmlReturn_enum_NVML_ERROR_UNKNOWN as UNKNOWN,
 };
 
-use super::{Handle, Out, Text, fixed_text};
-use crate::library::{self, Code, ask, enumerated};
-use crate::state::{ComputeMode, Gpu};
+use super::{Handle, Out, Text, fixed_text, struct_version};
+use crate::library::{self, Code, Named, Part, ask, ask_device, enumerated, part_of};
+use crate::mig::{mig_device_name, mig_profile};
+use crate::state::{ComputeMode, Gpu, Process};
 
 nvml_functions! {
     fn nvmlDeviceGetCount_v2(count: Out<c_uint>) { count.put(enumerated(&*library::state()?).count() as c_uint) }
@@ -31,7 +32,23 @@ nvml_functions! {
         give(enumerated(&state).nth(index as usize).ok_or(INVALID_ARGUMENT)?, device)
     }
 
-    fn nvmlDeviceGetHandleByUUID(uuid: Text, device: Out<Handle>) { find(device, uuid.read()?, |gpu, wanted| gpu.uuid == wanted) }
+    fn nvmlDeviceGetHandleByIndex(index: c_uint, device: Out<Handle>) {
+        let state = library::state()?;
+        give(enumerated(&state).nth(index as usize).ok_or(INVALID_ARGUMENT)?, device)
+    }
+
+    fn nvmlDeviceGetHandleByUUID(uuid: Text, device: Out<Handle>) {
+        let uuid = uuid.read()?;
+        if !uuid.starts_with("MIG-") {
+            return find(device, uuid, |gpu, wanted| gpu.uuid == wanted);
+        }
+        let state = library::state()?;
+        let parent = enumerated(&state).find(|gpu| part_of(gpu, &uuid).is_some()).ok_or(NOT_FOUND)?;
+        if parent.faults.lost {
+            return Err(GPU_IS_LOST);
+        }
+        device.put(library::handle_for(Named::MigDevice(uuid)))
+    }
 
     fn nvmlDeviceGetHandleBySerial(serial: Text, device: Out<Handle>) { find(device, serial.read()?, |gpu, wanted| gpu.serial == wanted) }
 
@@ -39,9 +56,32 @@ nvml_functions! {
         find(device, bus_id.read()?, |gpu, wanted| pci_address(&gpu.pci_bus_id).is_some_and(|place| pci_address(wanted) == Some(place)))
     }
 
-    fn nvmlDeviceGetName(device: Handle, name: Out<c_char>, length: c_uint) { ask(device, |_, gpu| name.put_text(length, &gpu.name)) }
+    fn nvmlDeviceGetName(device: Handle, name: Out<c_char>, length: c_uint) {
+        ask_device(device, |_, gpu, part| match part {
+            None => name.put_text(length, &gpu.name),
+            Some(part) => name.put_text(length, &format!("{} MIG {}", gpu.name, part_name(gpu, part)?)),
+        })
+    }
 
-    fn nvmlDeviceGetUUID(device: Handle, uuid: Out<c_char>, length: c_uint) { ask(device, |_, gpu| uuid.put_text(length, &gpu.uuid)) }
+    fn nvmlDeviceGetUUID(device: Handle, uuid: Out<c_char>, length: c_uint) {
+        ask_device(device, |_, gpu, part| uuid.put_text(length, part.map_or(&gpu.uuid, |part| &part.compute.uuid)))
+    }
+
+    fn nvmlDeviceGetVbiosVersion(device: Handle, version: Out<c_char>, length: c_uint) {
+        ask(device, |_, gpu| version.put_text(length, &format!("{:02X}.00.7C.00.01", 0x90 + gpu.architecture)))
+    }
+
+    fn nvmlDeviceGetInforomImageVersion(device: Handle, version: Out<c_char>, length: c_uint) {
+        ask(device, |_, gpu| version.put_text(length, &format!("G{:03}.0200.00.04", 500 + gpu.architecture)))
+    }
+
+    fn nvmlDeviceGetBoardPartNumber(device: Handle, number: Out<c_char>, length: c_uint) {
+        ask(device, |_, gpu| number.put_text(length, &format!("900-2G{:03X}-0000-000", gpu.pci_device_id >> 20)))
+    }
+
+    fn nvmlDeviceGetNumGpuCores(device: Handle, cores: Out<c_uint>) {
+        ask(device, |_, gpu| cores.put(gpu.multiprocessors * if gpu.compute_capability == [8, 0] || gpu.architecture < 7 { 64 } else { 128 }))
+    }
 
     fn nvmlDeviceGetSerial(device: Handle, serial: Out<c_char>, length: c_uint) { ask(device, |_, gpu| serial.put_text(length, &gpu.serial)) }
 
@@ -74,23 +114,24 @@ nvml_functions! {
     fn nvmlDeviceGetPciInfo_v3(device: Handle, pci: Out<nvmlPciInfo_t>) { ask(device, |_, gpu| pci.put(pci_info(gpu)?)) }
 
     fn nvmlDeviceGetMemoryInfo(device: Handle, memory: Out<nvmlMemory_t>) {
-        ask(device, |_, gpu| {
+        ask_device(device, |_, gpu, part| {
             // The old call counts what the driver reserves as used.
-            let used = memory_used(gpu).saturating_add(gpu.memory_reserved_bytes).min(gpu.memory_total_bytes);
-            memory.put(nvmlMemory_t { total: gpu.memory_total_bytes, free: gpu.memory_total_bytes - used, used })
+            let room = memory_room(gpu, part)?;
+            let used = room.used.saturating_add(room.reserved).min(room.total);
+            memory.put(nvmlMemory_t { total: room.total, free: room.total - used, used })
         })
     }
 
     fn nvmlDeviceGetMemoryInfo_v2(device: Handle, memory: Out<nvmlMemory_v2_t>) {
-        ask(device, |_, gpu| {
-            let version = (size_of::<nvmlMemory_v2_t>() | (2 << 24)) as c_uint;
+        ask_device(device, |_, gpu, part| {
+            let version = struct_version::<nvmlMemory_v2_t>(2);
             if memory.get()?.version != version {
                 return Err(ARGUMENT_VERSION_MISMATCH);
             }
-            let used = memory_used(gpu);
-            let reserved = gpu.memory_reserved_bytes.min(gpu.memory_total_bytes);
-            let free = gpu.memory_total_bytes.saturating_sub(reserved).saturating_sub(used);
-            memory.put(nvmlMemory_v2_t { version, total: gpu.memory_total_bytes, reserved, free, used })
+            let room = memory_room(gpu, part)?;
+            let reserved = room.reserved.min(room.total);
+            let free = room.total.saturating_sub(reserved).saturating_sub(room.used);
+            memory.put(nvmlMemory_v2_t { version, total: room.total, reserved, free, used: room.used })
         })
     }
 
@@ -103,15 +144,6 @@ nvml_functions! {
 
     // Only where the GPU's own memory is a node of the host (Grace): not on these boards.
     fn nvmlDeviceGetNumaNodeId(device: Handle, _node: Out<c_uint>) { ask(device, |_, _| Err(NOT_SUPPORTED)) }
-
-    fn nvmlDeviceGetMemoryAffinity(device: Handle, words: c_uint, nodes: Out<c_ulong>, _scope: c_uint) {
-        ask(device, |_, gpu| {
-            let node = gpu.numa_node.ok_or(NOT_SUPPORTED)? as usize;
-            let mut mask = vec![0; words as usize];
-            *mask.get_mut(node / c_ulong::BITS as usize).ok_or(super::INSUFFICIENT_SIZE)? = 1 << (node % c_ulong::BITS as usize);
-            nodes.put_all(words as usize, &mask)
-        })
-    }
 
     fn nvmlDeviceGetPersistenceMode(device: Handle, mode: Out<c_uint>) { ask(device, |_, _| mode.put(ENABLED)) }
 
@@ -130,26 +162,11 @@ nvml_functions! {
             MODE_PROHIBITED => ComputeMode::Prohibited,
             _ => return Err(INVALID_ARGUMENT),
         };
-        library::change(device, |gpu| gpu.compute_mode = mode)
-    }
-
-    fn nvmlDeviceGetMigMode(device: Handle, current: Out<c_uint>, pending: Out<c_uint>) {
-        ask(device, |_, gpu| {
-            if !gpu.mig_capable {
-                return Err(NOT_SUPPORTED);
-            }
-            current.put(gpu.mig_enabled.into())?;
-            pending.put(gpu.mig_enabled.into())
+        library::change(device, |gpu| {
+            gpu.compute_mode = mode;
+            Ok(())
         })
     }
-
-    fn nvmlDeviceGetMaxMigDeviceCount(device: Handle, count: Out<c_uint>) { ask(device, |_, gpu| count.put(if gpu.mig_enabled { 7 } else { 0 })) }
-
-    fn nvmlDeviceGetMigDeviceHandleByIndex(device: Handle, _index: c_uint, _mig: Out<Handle>) {
-        ask(device, |_, gpu| Err(if gpu.mig_capable { NOT_FOUND } else { NOT_SUPPORTED }))
-    }
-
-    fn nvmlDeviceIsMigDeviceHandle(device: Handle, is_mig: Out<c_uint>) { ask(device, |_, _| is_mig.put(0)) }
 }
 
 /// Gives out the handle of an enumerated GPU, as NVML does unless the GPU is lost.
@@ -174,16 +191,47 @@ fn find(
     )
 }
 
-fn memory_used(gpu: &Gpu) -> u64 {
+struct MemoryRoom {
+    total: u64,
+    reserved: u64,
+    used: u64,
+}
+
+/// The memory of a GPU, or of the MIG device that was asked.
+fn memory_room(gpu: &Gpu, part: Option<Part<'_>>) -> Result<MemoryRoom, Code> {
+    let inside = |process: &&Process| match part {
+        None => true,
+        Some(part) => process.instance.is_some_and(|at| at[0] == part.instance.id),
+    };
     let processes: u64 = gpu
         .processes
         .iter()
+        .filter(inside)
         .map(|process| process.memory_bytes)
         .sum();
-    gpu.readings.memory_used_bytes.max(processes).min(
-        gpu.memory_total_bytes
-            .saturating_sub(gpu.memory_reserved_bytes),
-    )
+    let Some(part) = part else {
+        let room = gpu
+            .memory_total_bytes
+            .saturating_sub(gpu.memory_reserved_bytes);
+        return Ok(MemoryRoom {
+            total: gpu.memory_total_bytes,
+            reserved: gpu.memory_reserved_bytes,
+            used: gpu.readings.memory_used_bytes.max(processes).min(room),
+        });
+    };
+    let profile = mig_profile(gpu, part.instance.profile_id).map_err(|_| UNKNOWN)?;
+    let total = profile.memory_mib << 20;
+    Ok(MemoryRoom {
+        total,
+        reserved: 0,
+        used: processes.min(total),
+    })
+}
+
+/// `1g.10gb`, or `1c.3g.40gb`.
+fn part_name(gpu: &Gpu, part: Part<'_>) -> Result<String, Code> {
+    let profile = mig_profile(gpu, part.instance.profile_id).map_err(|_| UNKNOWN)?;
+    Ok(mig_device_name(&profile, part.compute))
 }
 
 /// Fills NVML's structure from `pci_bus_id`; an address that is none is a fault of the state.

@@ -4,9 +4,9 @@ use std::ffi::{c_uint, c_ulonglong};
 use std::time::Duration;
 
 use nvml_wrapper_sys::bindings::{
-    nvmlDevice_t, nvmlEventData_t, nvmlEventTypeClock, nvmlEventTypeDoubleBitEccError,
-    nvmlEventTypePState, nvmlEventTypeSingleBitEccError, nvmlEventTypeXidCriticalError,
-    nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED as NOT_SUPPORTED,
+    nvmlDevice_t, nvmlEventData_t, nvmlEventMigConfigChange, nvmlEventTypeClock,
+    nvmlEventTypeDoubleBitEccError, nvmlEventTypePState, nvmlEventTypeSingleBitEccError,
+    nvmlEventTypeXidCriticalError, nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED as NOT_SUPPORTED,
 };
 
 use super::{Handle, Out};
@@ -17,7 +17,8 @@ const SUPPORTED: c_ulonglong = (nvmlEventTypeXidCriticalError
     | nvmlEventTypeSingleBitEccError
     | nvmlEventTypeDoubleBitEccError
     | nvmlEventTypePState
-    | nvmlEventTypeClock) as c_ulonglong;
+    | nvmlEventTypeClock
+    | nvmlEventMigConfigChange) as c_ulonglong;
 
 nvml_functions! {
     fn nvmlDeviceGetSupportedEventTypes(device: Handle, types: Out<c_ulonglong>) { ask(device, |_, _| types.put(SUPPORTED)) }
@@ -38,10 +39,10 @@ nvml_functions! {
             eventType: library::event_type(event.kind),
             eventData: match event.kind {
                 EventKind::Xid(number) => number,
-                EventKind::SingleBitEcc | EventKind::DoubleBitEcc => 0,
+                EventKind::SingleBitEcc | EventKind::DoubleBitEcc | EventKind::MigConfigChange => 0,
             },
-            gpuInstanceId: c_uint::MAX,
-            computeInstanceId: c_uint::MAX,
+            gpuInstanceId: event.instance.map_or(c_uint::MAX, |at| at[0]),
+            computeInstanceId: event.instance.map_or(c_uint::MAX, |at| at[1]),
         })
     }
 

@@ -13,11 +13,17 @@ use nvidia_ml_sim::{Fault, State, apply_fault, find_gpu, host};
 
 const USAGE: &str = "\
 nvml-sim init  --dir D --gpus h100:8[,l4:2] [--seed S] [--minor-base M]   make D/state.json
-nvml-sim fault --dir D gpu3 xid 79 | lost | missing | hang | ecc [N] | ecc-corrected [N]
-                            | remap-pending | remap-failed | nvlink-down L | hot CELSIUS | clear
-nvml-sim fault --dir D driver hang | not-loaded | mismatch | clear
-nvml-sim set   --dir D gpu3 util=90 mem-util=40 temp=70 power=500 mem=60000
-nvml-sim play  --dir D FILE     lines `SECONDS gpu3 FAULT...`, seconds since the start of the drill
+nvml-sim fault --dir D gpu3 FAULT
+    xid N [TIMES]; lost; missing; hang; slow MILLIS; error NVML-CODE; clear
+    ecc [N]; ecc-sram [N]; ecc-corrected [N]; sram-threshold; remap-pending; remap-failed; retired [PAGES]
+    nvlink-down LINK; nvlink-up LINK; nvlink-errors N; pcie LANES [GENERATION]
+    hot CELSIUS; throttle none|power-cap|power-brake|hardware|thermal|software-thermal
+    fabric not-started|in-progress|completed|failed|unhealthy; recovery none|reset|reboot|drain-p2p|drain-and-reset
+    process PID MIB [INSTANCE COMPUTE]; no-process [PID]; mig on|off|PROFILE,PROFILE,...; reset; reset-fails
+nvml-sim fault --dir D driver hang | not-loaded | mismatch | version V | withhold FUNCTION | reboot | clear
+nvml-sim set   --dir D gpu3 util=90 mem-util=40 temp=70 mem-temp=80 power=500 mem=60000 pcie-tx=900 pcie-rx=900
+                            nvlink-tx=9000 nvlink-rx=9000 pcie-replays=3 sm.PID=80
+nvml-sim play  --dir D FILE     lines `SECONDS gpu3 FAULT...` or `SECONDS gpu3 set util=90 ...`, seconds since the start
 nvml-sim show  --dir D [--json]
 GPUs are named gpuN by slot, or by UUID. See README.md for the state file.
 ";
@@ -139,7 +145,7 @@ fn init(mut arguments: Arguments) -> Result<String, Failure> {
         .duration_since(UNIX_EPOCH)
         .map_or(0, |since| since.as_millis() as u64);
     for gpu in &mut state.gpus {
-        gpu.readings.energy_as_of_unix_ms = now_unix_ms;
+        gpu.readings.counted_to_unix_ms = now_unix_ms;
     }
     state.write(&dir).map_err(refused)?;
     Ok(String::new())
@@ -173,17 +179,50 @@ fn fault(mut arguments: Arguments) -> Result<String, Failure> {
     Ok(String::new())
 }
 
-/// One fault into one GPU or, where `target` is `driver`, into the driver.
+/// What happens to one GPU or, where `target` is `driver`, to the driver.
+enum Happening {
+    Driver(String),
+    Fault(Fault),
+    Readings(Vec<String>),
+}
+
+impl Happening {
+    fn parse(target: &str, text: &str) -> Result<Happening, String> {
+        if target == "driver" {
+            return Ok(Happening::Driver(text.to_owned()));
+        }
+        match text.split_once(' ') {
+            Some(("set", settings)) => Ok(Happening::Readings(
+                settings.split_whitespace().map(str::to_owned).collect(),
+            )),
+            _ => text.parse().map(Happening::Fault),
+        }
+    }
+
+    /// All of it or, with an error, nothing.
+    fn befall(self, state: &mut State, target: &str) -> Result<(), String> {
+        let mut changed = state.clone();
+        match self {
+            Happening::Driver(text) => changed.apply_driver_fault(&text)?,
+            Happening::Fault(fault) => {
+                let slot = find_gpu(&changed, target)?;
+                apply_fault(&mut changed, slot, fault)?;
+            }
+            Happening::Readings(settings) => {
+                let slot = find_gpu(&changed, target)?;
+                settings
+                    .iter()
+                    .try_for_each(|setting| changed.set_reading(slot, setting))?;
+            }
+        }
+        *state = changed;
+        Ok(())
+    }
+}
+
 fn inject(dir: &Path, target: &str, text: &str) -> Result<(), Failure> {
-    let fault = match target {
-        "driver" => None,
-        _ => Some(text.parse::<Fault>().map_err(Failure::Usage)?),
-    };
-    let change = |state: &mut State| match fault {
-        None => state.apply_driver_fault(text),
-        Some(fault) => find_gpu(state, target).and_then(|slot| apply_fault(state, slot, fault)),
-    };
-    State::edit(dir, change)
+    let happening = Happening::parse(target, text).map_err(Failure::Usage)?;
+    State::edit(dir, |state| happening.befall(state, target))
         .map_err(refused)?
         .map_err(Failure::Refused)
 }
@@ -196,16 +235,8 @@ fn set(mut arguments: Arguments) -> Result<String, Failure> {
             "which GPU? nvml-sim set --dir D gpu3 util=90".to_owned(),
         ));
     };
-    let change = |state: &mut State| {
-        let mut changed = state.clone();
-        let slot = find_gpu(&changed, target)?;
-        settings
-            .iter()
-            .try_for_each(|setting| changed.set_reading(slot, setting))?;
-        *state = changed;
-        Ok::<(), String>(())
-    };
-    State::edit(&dir, change)
+    let happening = Happening::Readings(settings.to_vec());
+    State::edit(&dir, |state| happening.befall(state, target))
         .map_err(refused)?
         .map_err(Failure::Refused)?;
     Ok(String::new())
@@ -271,11 +302,7 @@ fn parse_drill(text: &str) -> Result<Vec<Step>, String> {
         let after = after
             .ok_or_else(|| format!("{}: {seconds:?} is not a number of seconds", number + 1))?;
         let fault = fault.join(" ");
-        if *target != "driver" {
-            fault
-                .parse::<Fault>()
-                .map_err(|error| format!("{}: {error}", number + 1))?;
-        }
+        Happening::parse(target, &fault).map_err(|error| format!("{}: {error}", number + 1))?;
         steps.push(Step {
             after,
             target: (*target).to_owned(),
@@ -309,11 +336,19 @@ fn show(mut arguments: Arguments) -> Result<String, Failure> {
             (gpu.faults.missing, "missing"),
             (gpu.faults.hang, "hang"),
         ];
-        let faults: Vec<&str> = faults
+        let mut faults: Vec<String> = faults
             .iter()
             .filter(|(is, _)| *is)
-            .map(|(_, word)| *word)
+            .map(|(_, word)| (*word).to_owned())
             .collect();
+        faults.extend(
+            gpu.nvlinks_down
+                .iter()
+                .map(|link| format!("nvlink-down {link}")),
+        );
+        if gpu.mig_enabled {
+            faults.push(format!("mig ({} instances)", gpu.mig_instances.len()));
+        }
         text += &format!(
             "{:<6} {:>5}  {:<8} {}  {:>3}C  {:>4}W  {:>3}%  {:>3}  {}\n",
             format!("gpu{slot}"),
