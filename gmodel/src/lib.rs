@@ -11,6 +11,7 @@ pub mod dependency;
 pub mod directive;
 pub mod duration;
 pub mod exit_code;
+pub mod gpu_health;
 pub mod gpu_request;
 pub mod gpu_set;
 pub mod hostlist;

@@ -1,0 +1,130 @@
+//! What can be seen of one GPU's condition: a reading of its counters and states, and events that befell it. Says what was
+//! seen, never what it means; that is the catalogue's. Source: NVIDIA's NVML API reference, whose terms the names follow.
+
+use serde::{Deserialize, Serialize};
+
+/// One look at one GPU. What the board or the driver does not offer is `None`, which is never a sign of anything.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Reading {
+    /// Why there is no reading: the GPU is lost, or holds its calls. Then nothing else is set.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fault: Option<Silence>,
+    pub temperature_c: Option<u32>,
+    /// Where the board begins to slow down for heat.
+    pub slowdown_c: Option<u32>,
+    pub memory_temperature_c: Option<u32>,
+    pub memory_max_c: Option<u32>,
+    pub power_mw: Option<u32>,
+    /// Share of the time in which any kernel ran; `None` in MIG mode.
+    pub busy_percent: Option<u32>,
+    /// `nvmlClocksEventReason*` bits.
+    pub slow_reasons: Option<u64>,
+    /// Time slowed down for lack of power and for heat since the driver was loaded.
+    pub power_slowed_ms: Option<u64>,
+    pub heat_slowed_ms: Option<u64>,
+    /// Since the driver was loaded or the GPU was reset.
+    pub ecc_corrected: Option<u64>,
+    pub ecc_uncorrected: Option<u64>,
+    /// Over the life of the board.
+    pub ecc_uncorrected_ever: Option<u64>,
+    /// Of the uncorrected ones over the life of the board, those in SRAM.
+    pub sram_uncorrected_ever: Option<u64>,
+    /// The driver's own word that SRAM has had too many.
+    pub sram_worn: Option<bool>,
+    /// Rows replaced for uncorrected errors.
+    pub rows_remapped: Option<u64>,
+    pub remap_pending: Option<bool>,
+    pub remap_failed: Option<bool>,
+    /// Boards before Ampere retire pages instead.
+    pub pages_retired: Option<u64>,
+    pub retirement_pending: Option<bool>,
+    /// Links the board has; 0: none.
+    pub nvlink_count: u32,
+    pub nvlinks_down: Vec<u32>,
+    /// CRC, replay and recovery errors of all links together, since they came up.
+    pub nvlink_errors: Option<u64>,
+    pub pcie_gen: Option<u32>,
+    pub pcie_gen_max: Option<u32>,
+    pub pcie_width: Option<u32>,
+    pub pcie_width_max: Option<u32>,
+    pub pcie_replays: Option<u64>,
+    pub fabric: Option<FabricHealth>,
+    pub recovery: Option<RecoveryAdvice>,
+}
+
+/// Why a GPU gives no reading.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Silence {
+    pub kind: SilenceKind,
+    /// In the words of the driver or of the thread that waited.
+    pub text: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SilenceKind {
+    /// Off the bus: the driver says that it is lost.
+    Lost,
+    /// A call about it has not returned.
+    Hangs,
+    /// It was in the inventory and is not enumerated any more.
+    Missing,
+    /// The driver answers with an error.
+    Error,
+    /// A kind that this release does not know.
+    #[serde(other)]
+    Unknown,
+}
+
+/// How the GPU's registration with the fabric manager stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FabricHealth {
+    Ready,
+    NotStarted,
+    InProgress,
+    /// Registration ended with an error.
+    Failed,
+    /// Registered, with degraded bandwidth, an unhealthy route or too few links.
+    Unhealthy,
+    #[serde(other)]
+    Unknown,
+}
+
+/// What the driver itself advises: `NVML_FI_DEV_GET_GPU_RECOVERY_ACTION`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RecoveryAdvice {
+    None,
+    Reset,
+    Reboot,
+    DrainP2p,
+    DrainAndReset,
+    #[serde(other)]
+    Unknown,
+}
+
+/// Something that befell a GPU at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum GpuEventKind {
+    /// The driver's error number, as in the kernel log.
+    Xid(u64),
+    EccCorrected,
+    EccUncorrected,
+    /// It answers no more.
+    Lost,
+    /// Its MIG instances changed.
+    MigConfigChange,
+}
+
+/// Bits of [`Reading::slow_reasons`] that matter here: `nvmlClocksEventReason*`.
+pub mod slow_reason {
+    pub const IDLE: u64 = 0x1;
+    pub const POWER_CAP: u64 = 0x4;
+    pub const HARDWARE: u64 = 0x8;
+    pub const SOFTWARE_THERMAL: u64 = 0x20;
+    pub const HARDWARE_THERMAL: u64 = 0x40;
+    pub const POWER_BRAKE: u64 = 0x80;
+}
