@@ -17,6 +17,7 @@ pub mod hardware;
 pub mod ledger;
 pub mod machine;
 pub mod measures;
+pub mod plot;
 pub mod policy_file;
 pub mod prng;
 pub mod scenario;

@@ -1,15 +1,20 @@
-//! `gsim`: looks for seeds that break a promise, shows one in full, measures a large cluster.
+//! `gsim`: traces of real jobs under policies of your own; seeds that break a promise; measurements of the scheduler.
 //!
-//! Exit 0 when every seed came to rest, 1 when one did not, 2 for wrong usage.
+//! Exit 0 when all went well, 1 when a file could not be used or a seed did not come to rest, 2 for wrong usage.
+
+mod files;
+mod run_command;
 
 use clap::{Parser, Subcommand};
 use gsim::fuzz::{Failure, run, shrink};
 use gsim::scenario::Scenario;
+use run_command::{How, Where};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 #[derive(Parser)]
-#[command(name = "gsim", version, about = "Simulates a whole cluster with faults, in virtual time")]
+#[command(name = "gsim", version, about = "Simulates a whole cluster in virtual time: real traces, or faults by a seed")]
 struct Cli {
     #[command(subcommand)]
     command: What,
@@ -17,6 +22,32 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum What {
+    /// Run a trace of jobs and print waits, use, fragmentation, losses and fairness
+    Run {
+        #[command(flatten)]
+        place: Where,
+        /// default, fifo, sjf, easy, conservative, sjf-easy, or a TOML file with [scheduler], [simulation], [account.NAME], ...
+        #[arg(long, value_name = "NAME|FILE")]
+        policy: Option<String>,
+        /// Every job with its start, end and nodes, as CSV
+        #[arg(long, value_name = "FILE")]
+        starts: Option<PathBuf>,
+        #[command(flatten)]
+        how: How,
+    },
+    /// Run a trace under several policies, side by side
+    Compare {
+        #[command(flatten)]
+        place: Where,
+        /// A policy, as for `gsim run`; once for each column
+        #[arg(long, value_name = "NAME|FILE", required = true)]
+        policy: Vec<String>,
+        /// Every job with its start, end and nodes, as a CSV for each policy in this directory
+        #[arg(long, value_name = "DIR")]
+        starts: Option<PathBuf>,
+        #[command(flatten)]
+        how: How,
+    },
     /// Run many seeds; print the first that fails, cut down to what matters
     Fuzz {
         /// How many seeds to run
@@ -55,9 +86,25 @@ enum What {
 
 fn main() -> ExitCode {
     match Cli::parse().command {
+        What::Run { place, policy, starts, how } => {
+            said(run_command::run(&place, policy.as_deref(), starts.as_deref(), &how))
+        }
+        What::Compare { place, policy, starts, how } => {
+            said(run_command::compare(&place, &policy, starts.as_deref(), &how))
+        }
         What::Fuzz { seeds, seed, nodes, no_shrink } => fuzz(seed, seeds, nodes, !no_shrink),
         What::ReplaySeed { seed, nodes, shrink } => replay(seed, nodes, shrink),
         What::Bench { agents, tasks, secs } => bench(agents, tasks, secs),
+    }
+}
+
+fn said(result: Result<(), String>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            error.lines().for_each(|line| eprintln!("gsim: {line}"));
+            ExitCode::FAILURE
+        }
     }
 }
 
