@@ -2,9 +2,14 @@
 //!
 //! Pure: no clock, no I/O; its budget is work units, so a plan never depends on the machine.
 
+pub mod account_tree;
 pub mod demand;
 pub mod first_fit;
+pub mod headroom;
+pub mod ledger;
+pub mod limits;
 pub mod plan;
+pub mod quota;
 pub mod snapshot;
 pub mod usage;
 

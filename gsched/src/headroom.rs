@@ -1,0 +1,147 @@
+//! Idle GPUs, and those of them that are kept ready for urgent work: headroom of partitions and of QOS.
+//!
+//! Counts by type, not by node. A partition that only shares some nodes with one that keeps headroom is held back as
+//! far as it could not do without those nodes. Never knows guarantees: lending limits are the quota's.
+
+use crate::limits::{ALL, GpuTypes, Holding, milli_text};
+use crate::snapshot::Snapshot;
+use gmodel::config::ClusterConfig;
+use gmodel::policy::GpuAmounts;
+use gmodel::{Policy, Reason, ReasonCode};
+
+#[derive(Clone, Debug, Default)]
+pub struct IdleGpus {
+    /// Thousandths by type, of nodes that take work.
+    all: Vec<u64>,
+    /// Of each partition, where any keeps headroom; else empty.
+    partitions: Vec<Vec<u64>>,
+    /// Idle at the beginning on nodes of the first and not of the second partition.
+    outside: Vec<Vec<Vec<u64>>>,
+}
+
+impl IdleGpus {
+    pub fn new(snapshot: &Snapshot, types: &GpuTypes) -> Self {
+        let config = &snapshot.config;
+        let keepers: Vec<bool> = config.partitions.iter().map(|one| one.headroom.is_some()).collect();
+        let any = keepers.contains(&true);
+        let count = if any { keepers.len() } else { 0 };
+        let none = vec![0; types.len()];
+        let mut idle = Self {
+            all: none.clone(),
+            partitions: vec![none.clone(); count],
+            outside: keepers[..count].iter().map(|keeps| vec![none.clone(); if *keeps { count } else { 0 }]).collect(),
+        };
+        let mut last = ("", ALL);
+        for node in snapshot.nodes.iter().filter(|node| node.unavailable.is_none()) {
+            let holds: Vec<bool> = config.partitions[..count].iter().map(|one| one.holds(&node.name, &node.features)).collect();
+            for gpu in node.gpus.iter() {
+                let milli = node.free_gpu_milli.get(usize::from(gpu.slot.0)).copied().map_or(0, u64::from);
+                if milli == 0 {
+                    continue;
+                }
+                let name = gpu.info.gpu_type.as_str();
+                if last.0 != name {
+                    last = (name, types.number(name));
+                }
+                for gpu_type in [ALL, last.1] {
+                    idle.all[gpu_type] += milli;
+                    for at in (0..count).filter(|at| holds[*at]) {
+                        idle.partitions[at][gpu_type] += milli;
+                        for keeper in (0..count).filter(|keeper| keepers[*keeper] && !holds[*keeper]) {
+                            idle.outside[keeper][at][gpu_type] += milli;
+                        }
+                    }
+                }
+            }
+        }
+        idle
+    }
+
+    /// Thousandths of a type that nobody holds.
+    pub fn of(&self, gpu_type: usize) -> u64 {
+        self.all[gpu_type]
+    }
+
+    pub fn take(&mut self, held: &Holding, partition: Option<usize>) {
+        self.change(held, partition, u64::saturating_sub);
+    }
+
+    pub fn give(&mut self, held: &Holding, partition: Option<usize>) {
+        self.change(held, partition, u64::saturating_add);
+    }
+
+    /// A start counts where it certainly is: outside of what others keep as long as there is room.
+    fn change(&mut self, held: &Holding, partition: Option<usize>, change: impl Fn(u64, u64) -> u64) {
+        for (gpu_type, milli) in held.each() {
+            self.all[gpu_type] = change(self.all[gpu_type], milli);
+            let Some(own) = partition.filter(|own| *own < self.partitions.len()) else { continue };
+            for keeper in 0..self.partitions.len() {
+                let within = if keeper == own {
+                    milli
+                } else if let Some(outside) = self.outside[keeper].get_mut(own) {
+                    let before = outside[gpu_type];
+                    outside[gpu_type] = change(before, milli);
+                    milli.saturating_sub(before.abs_diff(outside[gpu_type]))
+                } else {
+                    continue;
+                };
+                self.partitions[keeper][gpu_type] = change(self.partitions[keeper][gpu_type], within);
+            }
+        }
+    }
+
+    /// Why a job may not take so much of what is idle. `spare_none`: the partitions' headroom is kept from it, too.
+    #[expect(clippy::too_many_arguments, reason = "each says one thing of the job or the policy")]
+    pub fn kept(
+        &self,
+        held: &Holding,
+        partition: Option<usize>,
+        spare_none: bool,
+        qos: &str,
+        types: &GpuTypes,
+        config: &ClusterConfig,
+        policy: &Policy,
+    ) -> Option<Reason> {
+        let own = partition.filter(|own| spare_none && *own < self.partitions.len());
+        for (keeper, name, headroom) in own.iter().flat_map(|_| keeping(config)) {
+            let own = own?;
+            for (gpu_type, kept) in amounts(headroom, types) {
+                let wants = held.of(gpu_type);
+                let elsewhere = if keeper == own { 0 } else { self.outside[keeper][own][gpu_type] };
+                let within = wants.saturating_sub(elsewhere);
+                let idle = self.partitions[keeper][gpu_type];
+                if within > 0 && idle < kept + within {
+                    return Some(reason(&format!("partition {name}"), gpu_type, kept, idle, wants, types));
+                }
+            }
+        }
+        for (name, other) in policy.qos.iter().filter(|(name, _)| *name != qos) {
+            for (gpu_type, kept) in other.headroom.iter().flat_map(|headroom| amounts(headroom, types)) {
+                let (wants, idle) = (held.of(gpu_type), self.all[gpu_type]);
+                if wants > 0 && idle < kept + wants {
+                    return Some(reason(&format!("QOS {name}"), gpu_type, kept, idle, wants, types));
+                }
+            }
+        }
+        None
+    }
+}
+
+fn keeping(config: &ClusterConfig) -> impl Iterator<Item = (usize, &str, &GpuAmounts)> {
+    let partitions = config.partitions.iter().enumerate();
+    partitions.filter_map(|(at, one)| Some((at, one.name.as_str(), one.headroom.as_ref()?)))
+}
+
+fn amounts<'a>(headroom: &'a GpuAmounts, types: &'a GpuTypes) -> impl Iterator<Item = (usize, u64)> + 'a {
+    headroom.0.iter().map(|(name, milli)| (types.number(name), *milli))
+}
+
+fn reason(keeper: &str, gpu_type: usize, kept: u64, idle: u64, wants: u64, types: &GpuTypes) -> Reason {
+    let text = format!(
+        "{keeper} keeps {} idle for urgent work: {} are idle and this job needs {}",
+        types.text(gpu_type, kept),
+        milli_text(idle),
+        milli_text(wants)
+    );
+    Reason::new(ReasonCode::Headroom, text)
+}

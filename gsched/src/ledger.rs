@@ -1,0 +1,716 @@
+//! Who holds how much, and what a job may still take: hard limits, licences, caps, lending, headroom, and its class.
+//!
+//! Built once a pass from the runs; a check costs the depth of the tree and allocates only to say no. Never looks at
+//! nodes one by one: whether there is room is for the timeline. Words of sacctmgr(1).
+
+use crate::account_tree::AccountTree;
+use crate::headroom::IdleGpus;
+use crate::limits::{ALL, Bound, GPU_HOUR, GpuTypes, Holding, Meter, Scope, hours_text, job_exceeds, milli_text};
+use crate::quota::{BudgetUse, Guarantees, Standing};
+use crate::snapshot::{PendingJob, RunningRun, Snapshot};
+use crate::usage::UsageBook;
+use gmodel::config::ClusterConfig;
+use gmodel::policy::{Budget, BudgetKind, GpuAmounts, Limits, Period};
+use gmodel::run::NodeShare;
+use gmodel::{JobSpec, NodeId, Policy, Reason, ReasonCode, RunClass, RunId, Timestamp};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// What a job would take.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Take {
+    /// Thousandths of GPUs by type; `"gpu"` or an unknown name is a type that is not known yet.
+    pub gpus: BTreeMap<String, u64>,
+    pub cpus: u32,
+    pub nodes: u32,
+}
+
+/// What everybody holds, against what everybody may hold.
+#[derive(Clone, Debug)]
+pub struct Ledger {
+    now: Timestamp,
+    config: Arc<ClusterConfig>,
+    policy: Arc<Policy>,
+    types: GpuTypes,
+    tree: AccountTree,
+    users: BTreeMap<String, u32>,
+    accounts: Vec<AccountPage>,
+    /// Of users in accounts whose limits say more than the account's.
+    user_bounds: BTreeMap<(u32, u32), Bound>,
+    qos: Vec<Page>,
+    partitions: Vec<Page>,
+    /// What users, and accounts in QOS and partitions, hold: only where somebody bounds it.
+    pairs: BTreeMap<(Pair, u32, u32), Meter>,
+    /// `None` where there are no quotas.
+    guarantees: Option<Guarantees>,
+    licences: BTreeMap<String, Licence>,
+    idle: IdleGpus,
+    gpu_types: GpuTypesOfNodes,
+    /// In the order of the snapshot's runs, which is that of their ids.
+    runs: Vec<Entry>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct AccountPage {
+    group: Option<Bound>,
+    per_user: Option<Bound>,
+    has_user_bounds: bool,
+    held: Meter,
+    /// In their present periods.
+    budgets: Vec<(Budget, BudgetUse)>,
+}
+
+/// Of a QOS or a partition.
+#[derive(Clone, Debug, Default)]
+struct Page {
+    group: Option<Bound>,
+    per_user: Option<Bound>,
+    per_account: Option<Bound>,
+    held: Meter,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Pair {
+    UserInAccount,
+    UserInQos,
+    AccountInQos,
+    UserInPartition,
+    AccountInPartition,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Licence {
+    all: u32,
+    used: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    run: RunId,
+    held: Holding,
+    before: Option<RunClass>,
+    class: Option<RunClass>,
+}
+
+/// Whom a job is counted for. What is not known yet holds nothing.
+#[derive(Clone, Copy, Debug)]
+pub struct Who {
+    pub account: Option<u32>,
+    user: Option<u32>,
+    qos: Option<usize>,
+    partition: Option<usize>,
+}
+
+impl Ledger {
+    /// Counts what runs.
+    pub fn new(snapshot: &Snapshot) -> Self {
+        let (config, policy) = (snapshot.config.clone(), snapshot.policy.clone());
+        let types = gpu_types(snapshot);
+        let mut ledger = Self {
+            now: snapshot.now,
+            tree: AccountTree::new(&policy),
+            users: BTreeMap::new(),
+            accounts: Vec::new(),
+            user_bounds: BTreeMap::new(),
+            qos: policy.qos.values().map(|qos| Page::new([&qos.group, &qos.per_user, &qos.per_account], &types)).collect(),
+            partitions: config
+                .partitions
+                .iter()
+                .map(|one| Page::new([&one.group, &one.per_user, &one.per_account], &types))
+                .collect(),
+            pairs: BTreeMap::new(),
+            guarantees: None,
+            licences: config.scheduler.licences.iter().map(|(name, all)| (name.clone(), Licence { all: *all, used: 0 })).collect(),
+            idle: IdleGpus::new(snapshot, &types),
+            gpu_types: GpuTypesOfNodes::new(snapshot, &types),
+            runs: Vec::with_capacity(snapshot.running.len()),
+            types,
+            config,
+            policy,
+        };
+        ledger.open_accounts(snapshot);
+        ledger.enter_runs(snapshot);
+        ledger
+    }
+
+    /// Whether a job may take so much now, and in which class it would run (`None` where there are no quotas).
+    ///
+    /// # Errors
+    /// The first limit that stands against it, with its value and the use.
+    pub fn check(&self, job: &PendingJob, take: &Take) -> Result<Option<RunClass>, Reason> {
+        let mut first = None;
+        let class = self.examine(job, take, &mut |reason| {
+            first = Some(reason);
+            false
+        });
+        match first {
+            Some(reason) => Err(reason),
+            None => Ok(class),
+        }
+    }
+
+    /// Everything that stands against a job taking so much now.
+    pub fn blockers(&self, job: &PendingJob, take: &Take) -> Vec<Reason> {
+        let mut all = Vec::new();
+        self.examine(job, take, &mut |reason| {
+            all.push(reason);
+            true
+        });
+        all
+    }
+
+    /// Counts a start. `class` is what [`Ledger::check`] said.
+    pub fn take(&mut self, job: &PendingJob, take: &Take, class: Option<RunClass>) {
+        let held = self.holding_of(job, take);
+        let who = self.who_or_new(&job.spec);
+        self.count(&job.spec, who, &held, true);
+        self.idle.take(&held, who.partition);
+        if let (Some(guarantees), Some(RunClass::Guaranteed), Some(account)) = (&mut self.guarantees, class, who.account) {
+            guarantees.add(&self.tree, account, &held);
+        }
+    }
+
+    /// Takes back what a run holds, as if it had ended.
+    pub fn give(&mut self, run: &RunningRun) {
+        let held = self.holding_of_run(run);
+        let who = self.who_or_new(&run.spec);
+        self.count(&run.spec, who, &held, false);
+        self.idle.give(&held, who.partition);
+        let class = self.class_of(run.run);
+        if let (Some(guarantees), Some(RunClass::Guaranteed), Some(account)) = (&mut self.guarantees, class, who.account) {
+            guarantees.remove(&self.tree, account, &held);
+        }
+    }
+
+    /// Runs whose class is not what it was.
+    pub fn classes(&self) -> Vec<(RunId, RunClass)> {
+        let changed = self.runs.iter().filter(|entry| entry.class != entry.before);
+        changed.filter_map(|entry| Some((entry.run, entry.class?))).collect()
+    }
+
+    /// The class of a run as it is now; `None` where there are no quotas, and outside of them.
+    pub fn class_of(&self, run: RunId) -> Option<RunClass> {
+        let at = self.runs.binary_search_by_key(&run, |entry| entry.run).ok()?;
+        self.runs[at].class
+    }
+
+    /// Whether any account is guaranteed anything.
+    pub fn has_quotas(&self) -> bool {
+        self.guarantees.is_some()
+    }
+
+    pub fn tree(&self) -> &AccountTree {
+        &self.tree
+    }
+
+    pub fn guarantees(&self) -> Option<&Guarantees> {
+        self.guarantees.as_ref()
+    }
+
+    pub fn types(&self) -> &GpuTypes {
+        &self.types
+    }
+
+    /// Thousandths of GPUs that an account and those below it hold, of all types.
+    pub fn held_by(&self, account: u32) -> u64 {
+        self.accounts.get(account as usize).map_or(0, |page| page.held.gpus_of(ALL))
+    }
+
+    /// What a run holds.
+    pub fn holding_of_run(&self, run: &RunningRun) -> Holding {
+        if let Ok(at) = self.runs.binary_search_by_key(&run.run, |entry| entry.run) {
+            return self.runs[at].held.clone();
+        }
+        self.gpu_types.holding(run)
+    }
+
+    fn holding_of(&self, job: &PendingJob, take: &Take) -> Holding {
+        let until = job.limit_secs.map(|secs| self.now.plus_secs(i64::from(secs)));
+        let mut held = Holding::new(u64::from(take.cpus), u64::from(take.nodes), self.now, until);
+        for (name, milli) in &take.gpus {
+            held.add_gpus(self.types.number(name), *milli);
+        }
+        held
+    }
+}
+
+/// Says whether to go on looking.
+type Found<'a> = &'a mut dyn FnMut(Reason) -> bool;
+
+impl Ledger {
+    fn examine(&self, job: &PendingJob, take: &Take, found: Found) -> Option<RunClass> {
+        let held = self.holding_of(job, take);
+        let who = self.who(&job.spec);
+        let class = self.class_for(&job.spec, who, &held);
+        let _ = self.limits_hold(job, who, &held, found)
+            && self.caps_hold(who, &held, found)
+            && self.licences_hold(&job.spec, found)
+            && self.class_is_allowed(&job.spec, who, class, &held, found)
+            && self.idle_is_not_kept(&job.spec, who, class, &held, found);
+        class
+    }
+
+    fn limits_hold(&self, job: &PendingJob, who: Who, held: &Holding, found: Found) -> bool {
+        let spec = &*job.spec;
+        if let Some(qos) = self.policy.qos.get(&spec.qos)
+            && let Some(reason) = job_exceeds(&qos.per_job, &spec.qos, held, job.limit_secs, &self.types)
+            && !found(reason)
+        {
+            return false;
+        }
+        let mut look = |bound: Option<&Bound>, scope: Scope, account: Option<u32>, meter: Option<&Meter>| {
+            let Some(bound) = bound else { return true };
+            let account = account.map_or(&*spec.account, |number| self.tree.name(number));
+            let subject = || scope.subject(account, &spec.user.name, &spec.qos, &spec.partition);
+            let reason = bound.exceeded(scope, &subject, meter, held, self.now, &self.types);
+            reason.is_none_or(&mut *found)
+        };
+        for number in who.account.iter().flat_map(|account| self.tree.line(*account)) {
+            let page = &self.accounts[number as usize];
+            if !look(page.group.as_ref(), Scope::Account, Some(number), Some(&page.held)) {
+                return false;
+            }
+            let of_user = self.user_bound(page, number, who.user);
+            let meter = who.user.and_then(|user| self.pairs.get(&(Pair::UserInAccount, number, user)));
+            if of_user.is_some() && !look(of_user, Scope::UserInAccount, Some(number), meter) {
+                return false;
+            }
+        }
+        let pages = [
+            (who.qos.map(|at| (at, &self.qos[at])), QOS_SCOPES),
+            (who.partition.map(|at| (at, &self.partitions[at])), PARTITION_SCOPES),
+        ];
+        for (page, scopes) in pages {
+            let Some((at, page)) = page else { continue };
+            let pair = |pair: Pair, other: Option<u32>| self.pairs.get(&(pair, at as u32, other?));
+            if !look(page.group.as_ref(), scopes.group, None, Some(&page.held))
+                || !(page.per_user.is_none() || look(page.per_user.as_ref(), scopes.user.0, None, pair(scopes.user.1, who.user)))
+                || !(page.per_account.is_none()
+                    || look(page.per_account.as_ref(), scopes.account.0, None, pair(scopes.account.1, who.account)))
+            {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// The user's own limits in an account, else those of each user of it.
+    fn user_bound<'a>(&'a self, page: &'a AccountPage, account: u32, user: Option<u32>) -> Option<&'a Bound> {
+        let own = user.filter(|_| page.has_user_bounds).and_then(|user| self.user_bounds.get(&(account, user)));
+        own.or(page.per_user.as_ref())
+    }
+
+    fn caps_hold(&self, who: Who, held: &Holding, found: Found) -> bool {
+        for number in who.account.iter().flat_map(|account| self.tree.line(*account)) {
+            let budgets = self.accounts[number as usize].budgets.iter();
+            for (budget, cap) in budgets.filter(|(budget, _)| budget.kind == BudgetKind::Cap) {
+                let ahead = cap.ahead(held, self.now);
+                if ahead == 0 || cap.used + cap.promised + ahead <= cap.most {
+                    continue;
+                }
+                let text = format!(
+                    "account {} may use {} GPU-hours{} {}: {} are used, running jobs may use {} more by their time \
+                     limits, and this job {}",
+                    self.tree.name(number),
+                    budget.gpu_hours,
+                    budget.gpu_type.as_ref().map_or(String::new(), |name| format!(" of {name}")),
+                    period_text(budget.period),
+                    hours_text(cap.used),
+                    hours_text(cap.promised),
+                    hours_text(ahead),
+                );
+                if !found(Reason::new(ReasonCode::AssocGrpBilling, text)) {
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    fn licences_hold(&self, spec: &JobSpec, found: Found) -> bool {
+        spec.licences.iter().all(|(name, wants)| {
+            let text = match self.licences.get(name) {
+                Some(licence) if licence.used + u64::from(*wants) <= u64::from(licence.all) => return true,
+                Some(licence) => {
+                    format!("licence {name}: there are {}, {} are in use, this job needs {wants}", licence.all, licence.used)
+                }
+                None => format!("licence {name} is not in the configuration"),
+            };
+            found(Reason::new(ReasonCode::Licenses, text))
+        })
+    }
+
+    /// In which class a job would run.
+    fn class_for(&self, spec: &JobSpec, who: Who, held: &Holding) -> Option<RunClass> {
+        let guarantees = self.guarantees.as_ref()?;
+        if self.is_outside(spec) {
+            return None;
+        }
+        let fits = match who.account {
+            Some(account) => guarantees.fits(&self.tree, account, held),
+            None => held.gpus == 0,
+        };
+        Some(if fits { RunClass::Guaranteed } else { RunClass::Borrowed })
+    }
+
+    /// Borrowing is for jobs that can be sent back, or that say they may be ended.
+    fn class_is_allowed(&self, spec: &JobSpec, who: Who, class: Option<RunClass>, held: &Holding, found: Found) -> bool {
+        if class != Some(RunClass::Borrowed) {
+            return true;
+        }
+        let partition = who.partition.map(|at| &self.config.partitions[at]);
+        let may_requeue = spec.requeue.unwrap_or(partition.is_none_or(|partition| partition.requeue));
+        let because = match spec.borrow {
+            Some(true) => return true,
+            Some(false) => "--no-borrow",
+            None if may_requeue => return true,
+            None => "a job that may not be requeued does not borrow unless it says --borrow",
+        };
+        let text = format!("{}, and this job needs {} ({because})", self.guarantee_text(spec, who), milli_text(held.gpus));
+        found(Reason::new(ReasonCode::Quota, text))
+    }
+
+    fn guarantee_text(&self, spec: &JobSpec, who: Who) -> String {
+        let (Some(guarantees), Some(account)) = (&self.guarantees, who.account) else {
+            return format!("account {} is guaranteed no GPUs", spec.account);
+        };
+        let Some(granting) = guarantees.granting(&self.tree, account) else {
+            return format!("account {} is guaranteed no GPUs", spec.account);
+        };
+        let name = self.tree.name(granting);
+        let held = milli_text(guarantees.used(granting, ALL));
+        match guarantees.guaranteed(granting) {
+            Some(most) => format!("account {name} is guaranteed {} and uses {held} of them", self.types.text(ALL, most)),
+            None => format!("account {name} has a guaranteed budget of GPU-hours and holds {held} GPUs on it"),
+        }
+    }
+
+    /// What is idle may be kept: by lenders from borrowers, as headroom for urgent work.
+    fn idle_is_not_kept(&self, spec: &JobSpec, who: Who, class: Option<RunClass>, held: &Holding, found: Found) -> bool {
+        if held.gpus == 0 {
+            return true;
+        }
+        if class == Some(RunClass::Borrowed)
+            && let Some(guarantees) = &self.guarantees
+        {
+            for (gpu_type, milli) in held.each() {
+                let kept = guarantees.kept_back(&self.tree, who.account.unwrap_or_default(), gpu_type);
+                let idle = self.idle.of(gpu_type);
+                if kept > 0 && idle < kept + milli {
+                    let text = format!(
+                        "{} are idle and accounts keep {} of them by their lending limits; this job would borrow {}",
+                        self.types.text(gpu_type, idle),
+                        milli_text(kept),
+                        milli_text(milli)
+                    );
+                    if !found(Reason::new(ReasonCode::Headroom, text)) {
+                        return false;
+                    }
+                }
+            }
+        }
+        let is_urgent = self.policy.qos.get(&spec.qos).is_some_and(|qos| qos.headroom.is_some());
+        let spared = is_urgent || class == Some(RunClass::Guaranteed);
+        let reason = self.idle.kept(held, who.partition, !spared, &spec.qos, &self.types, &self.config, &self.policy);
+        reason.is_none_or(found)
+    }
+
+    fn is_outside(&self, spec: &JobSpec) -> bool {
+        self.policy.qos.get(&spec.qos).is_some_and(|qos| qos.outside_quota)
+    }
+}
+
+struct Scopes {
+    group: Scope,
+    user: (Scope, Pair),
+    account: (Scope, Pair),
+}
+
+const QOS_SCOPES: &Scopes = &Scopes {
+    group: Scope::Qos,
+    user: (Scope::UserInQos, Pair::UserInQos),
+    account: (Scope::AccountInQos, Pair::AccountInQos),
+};
+const PARTITION_SCOPES: &Scopes = &Scopes {
+    group: Scope::Partition,
+    user: (Scope::UserInPartition, Pair::UserInPartition),
+    account: (Scope::AccountInPartition, Pair::AccountInPartition),
+};
+
+impl Ledger {
+    fn who(&self, spec: &JobSpec) -> Who {
+        let partition = self.config.partitions.iter().position(|one| one.name == spec.partition);
+        Who {
+            account: self.tree.number(&spec.account),
+            user: self.users.get(&spec.user.name).copied(),
+            qos: self.policy.qos.keys().position(|name| *name == spec.qos),
+            partition,
+        }
+    }
+
+    fn who_or_new(&mut self, spec: &JobSpec) -> Who {
+        let who = self.who(spec);
+        let account = who.account.unwrap_or_else(|| self.account_or_new(&spec.account));
+        let user = who.user.unwrap_or_else(|| self.user_or_new(&spec.user.name));
+        Who { account: Some(account), user: Some(user), ..who }
+    }
+
+    fn user_or_new(&mut self, name: &str) -> u32 {
+        let next = self.users.len() as u32;
+        *self.users.entry(name.to_owned()).or_insert(next)
+    }
+
+    fn account_or_new(&mut self, name: &str) -> u32 {
+        let number = self.tree.number_or_new(name);
+        self.accounts.resize_with(self.tree.len(), AccountPage::default);
+        if let Some(guarantees) = &mut self.guarantees {
+            guarantees.grow(self.tree.len());
+        }
+        number
+    }
+
+    /// Adds what a run holds to everybody it counts for, or takes it off.
+    fn count(&mut self, spec: &JobSpec, who: Who, held: &Holding, add: bool) {
+        let (now, types) = (self.now, self.types.len());
+        let change = |meter: &mut Meter| if add { meter.add(held, now, types) } else { meter.remove(held, now) };
+        let (Some(account), Some(user)) = (who.account, who.user) else { return };
+        for number in self.tree.line(account) {
+            let page = &mut self.accounts[number as usize];
+            change(&mut page.held);
+            for (_, budget) in &mut page.budgets {
+                let ahead = budget.ahead(held, now);
+                budget.promised = if add { budget.promised + ahead } else { budget.promised - ahead };
+            }
+            if page.per_user.is_some() || page.has_user_bounds {
+                change(self.pairs.entry((Pair::UserInAccount, number, user)).or_default());
+            }
+        }
+        let pages = [
+            (who.qos.map(|at| (at, &mut self.qos[at])), QOS_SCOPES),
+            (who.partition.map(|at| (at, &mut self.partitions[at])), PARTITION_SCOPES),
+        ];
+        for (page, scopes) in pages {
+            let Some((at, page)) = page else { continue };
+            change(&mut page.held);
+            if page.per_user.is_some() {
+                change(self.pairs.entry((scopes.user.1, at as u32, user)).or_default());
+            }
+            if page.per_account.is_some() {
+                change(self.pairs.entry((scopes.account.1, at as u32, account)).or_default());
+            }
+        }
+        for (name, count) in &spec.licences {
+            if let Some(licence) = self.licences.get_mut(name) {
+                let count = u64::from(*count);
+                licence.used = if add { licence.used + count } else { licence.used.saturating_sub(count) };
+            }
+        }
+    }
+
+    fn open_accounts(&mut self, snapshot: &Snapshot) {
+        let policy = self.policy.clone();
+        self.accounts.resize_with(self.tree.len(), AccountPage::default);
+        for account in policy.accounts.values() {
+            let Some(number) = self.tree.number(&account.name) else { continue };
+            let with_limits = account.users.iter().filter(|(_, user)| user.limits != Default::default());
+            for (name, user) in with_limits {
+                let limits = stricter(&user.limits, &account.per_user);
+                if let Some(bound) = Bound::new(&limits, &self.types) {
+                    let user = self.user_or_new(name);
+                    self.user_bounds.insert((number, user), bound);
+                    self.accounts[number as usize].has_user_bounds = true;
+                }
+            }
+            let budgets = account.budgets.iter().map(|budget| {
+                let used = self.used_in_period(&snapshot.usage, number, budget);
+                let gpu_type = budget.gpu_type.as_ref().map_or(ALL, |name| self.types.number(name));
+                let most = u128::from(budget.gpu_hours) * GPU_HOUR;
+                (budget.clone(), BudgetUse::new(gpu_type, most, used, budget.period, self.now))
+            });
+            let budgets = budgets.collect();
+            let page = &mut self.accounts[number as usize];
+            page.budgets = budgets;
+            page.group = Bound::with_gpus(&account.group, account.limit.as_ref(), &self.types);
+            page.per_user = Bound::new(&account.per_user, &self.types);
+        }
+    }
+
+    /// What was charged to an account and those below it.
+    fn used_in_period(&self, book: &UsageBook, number: u32, budget: &Budget) -> u128 {
+        let gpu_type = budget.gpu_type.as_ref().map(|name| name.to_ascii_lowercase());
+        let below = (1..self.tree.len() as u32).filter(|one| self.tree.is_within(*one, number));
+        below.map(|one| book.in_period(self.tree.name(one), budget.period, self.now, gpu_type.as_deref())).sum()
+    }
+
+    fn enter_runs(&mut self, snapshot: &Snapshot) {
+        let mut whose = Vec::with_capacity(snapshot.running.len());
+        for run in &snapshot.running {
+            let held = self.gpu_types.holding(run);
+            let who = self.who_or_new(&run.spec);
+            self.count(&run.spec, who, &held, true);
+            if run.charged {
+                // Over: its licences are free, though a node is not.
+                self.free_licences(&run.spec);
+            } else {
+                self.use_so_far(run, who, &held);
+            }
+            whose.push(who);
+            self.runs.push(Entry { run: run.run, held, before: run.class, class: None });
+        }
+        let budget_of = |account: u32, wanted: &Budget| {
+            let budgets = &self.accounts[account as usize].budgets;
+            let found = budgets.iter().find(|(budget, _)| budget == wanted);
+            found.map(|(_, used)| used.without_promises()).expect("every budget has its page")
+        };
+        self.guarantees = Guarantees::new(&self.policy, &self.tree, &self.types, self.now, &budget_of);
+        self.class_runs(snapshot, &whose);
+    }
+
+    fn class_runs(&mut self, snapshot: &Snapshot, whose: &[Who]) {
+        let Some(mut guarantees) = self.guarantees.take() else { return };
+        let inside: Vec<usize> =
+            (0..self.runs.len()).filter(|at| !self.is_outside(&snapshot.running[*at].spec)).collect();
+        let standing: Vec<Standing> = inside
+            .iter()
+            .map(|&at| Standing {
+                account: whose[at].account.unwrap_or_default(),
+                held: &self.runs[at].held,
+                class: self.runs[at].before,
+                leaving: snapshot.running[at].leaves_by.is_some() || snapshot.running[at].charged,
+            })
+            .collect();
+        let classes = guarantees.walk(&self.tree, &standing);
+        for (at, class) in inside.into_iter().zip(classes) {
+            self.runs[at].class = Some(class);
+        }
+        self.guarantees = Some(guarantees);
+    }
+
+    fn free_licences(&mut self, spec: &JobSpec) {
+        for (name, count) in &spec.licences {
+            if let Some(licence) = self.licences.get_mut(name) {
+                licence.used -= u64::from(*count);
+            }
+        }
+    }
+
+    /// What a run used before now counts in its account's budgets, charged or not.
+    fn use_so_far(&mut self, run: &RunningRun, who: Who, held: &Holding) {
+        let (Some(started), Some(account)) = (run.started, who.account) else { return };
+        for number in self.tree.line(account) {
+            for (_, budget) in &mut self.accounts[number as usize].budgets {
+                let millis = self.now.since_millis(started.max(budget.start)) as u128;
+                budget.used += u128::from(held.of(budget.gpu_type)) * millis;
+            }
+        }
+    }
+}
+
+impl Page {
+    fn new([group, per_user, per_account]: [&Limits; 3], types: &GpuTypes) -> Self {
+        Self {
+            group: Bound::new(group, types),
+            per_user: Bound::new(per_user, types),
+            per_account: Bound::new(per_account, types),
+            held: Meter::default(),
+        }
+    }
+}
+
+/// A user's own limits; where they say nothing, those of each user.
+fn stricter(own: &Limits, each: &Limits) -> Limits {
+    let own = own.clone();
+    Limits {
+        running_jobs: own.running_jobs.or(each.running_jobs),
+        submitted_jobs: own.submitted_jobs.or(each.submitted_jobs),
+        gpus: own.gpus.or_else(|| each.gpus.clone()),
+        cpus: own.cpus.or(each.cpus),
+        nodes: own.nodes.or(each.nodes),
+        running_gpu_hours: own.running_gpu_hours.or(each.running_gpu_hours),
+        array_tasks: own.array_tasks.or(each.array_tasks),
+        submits_per_minute: own.submits_per_minute.or(each.submits_per_minute),
+    }
+}
+
+fn period_text(period: Period) -> &'static str {
+    match period {
+        Period::Day => "a day",
+        Period::Week => "a week",
+        Period::Month => "a month",
+        Period::Quarter => "a quarter",
+        Period::Year => "a year",
+    }
+}
+
+/// Those that nodes have and policies name.
+fn gpu_types(snapshot: &Snapshot) -> GpuTypes {
+    let policy = &snapshot.policy;
+    let of_accounts = policy.accounts.values().flat_map(|account| {
+        let limits = [&account.group, &account.per_user].into_iter().chain(account.users.values().map(|user| &user.limits));
+        let amounts = [&account.guaranteed, &account.limit, &account.lend_limit].into_iter().flatten();
+        let budgets = account.budgets.iter().filter_map(|budget| budget.gpu_type.as_deref());
+        names(amounts.chain(limits.filter_map(|limits| limits.gpus.as_ref()))).chain(budgets)
+    });
+    let of_qos = policy.qos.values().flat_map(|qos| {
+        let limits = [&qos.group, &qos.per_user, &qos.per_account].into_iter().filter_map(|limits| limits.gpus.as_ref());
+        let others = [&qos.per_job.gpus, &qos.per_job.min_gpus, &qos.headroom].into_iter().flatten();
+        names(limits.chain(others))
+    });
+    let of_partitions = snapshot.config.partitions.iter().flat_map(|one| {
+        let limits = [&one.group, &one.per_user, &one.per_account].into_iter().filter_map(|limits| limits.gpus.as_ref());
+        names(limits.chain(&one.headroom))
+    });
+    let of_nodes = snapshot.nodes.iter().flat_map(|node| node.gpus.iter().map(|gpu| &*gpu.info.gpu_type));
+    GpuTypes::new(of_accounts.chain(of_qos).chain(of_partitions).chain(of_nodes))
+}
+
+fn names<'a>(amounts: impl Iterator<Item = &'a GpuAmounts>) -> impl Iterator<Item = &'a str> {
+    amounts.flat_map(|amounts| amounts.0.keys().map(String::as_str))
+}
+
+/// The type of each node's GPUs, by slot.
+#[derive(Clone, Debug, Default)]
+struct GpuTypesOfNodes {
+    /// In the order of the ids, with the place of its first GPU in `types`.
+    nodes: Vec<(NodeId, usize)>,
+    types: Vec<usize>,
+}
+
+impl GpuTypesOfNodes {
+    fn new(snapshot: &Snapshot, types: &GpuTypes) -> Self {
+        let mut all = Self::default();
+        let mut last = ("", ALL);
+        for node in &snapshot.nodes {
+            all.nodes.push((node.id, all.types.len()));
+            for gpu in node.gpus.iter() {
+                let name = gpu.info.gpu_type.as_str();
+                if last.0 != name {
+                    last = (name, types.number(name));
+                }
+                all.types.push(last.1);
+            }
+        }
+        all
+    }
+
+    fn number(&self, node: NodeId, slot: usize) -> usize {
+        let Ok(at) = self.nodes.binary_search_by_key(&node, |(id, _)| *id) else { return ALL };
+        let end = self.nodes.get(at + 1).map_or(self.types.len(), |(_, next)| *next);
+        self.types[..end].get(self.nodes[at].1 + slot).copied().unwrap_or(ALL)
+    }
+
+    fn holding(&self, run: &RunningRun) -> Holding {
+        let mut held = Holding::new(0, run.shares.len() as u64, run.placed, run.ends_by);
+        for share in &run.shares {
+            self.add_share(&mut held, share);
+        }
+        held
+    }
+
+    fn add_share(&self, held: &mut Holding, share: &NodeShare) {
+        held.cpus += u64::from(share.cpus);
+        for grant in &share.gpus.0 {
+            held.add_gpus(self.number(share.node, usize::from(grant.slot.0)), u64::from(grant.part.milli()));
+        }
+    }
+}

@@ -1,0 +1,374 @@
+//! Hard limits in numbers: what a run holds, what somebody holds already, and the sentence when both are too much.
+//!
+//! Owns the comparison and the words of each reason (Slurm's spelling). Never knows who is under which limit: that is
+//! the ledger's. Source: sacctmgr(1), "resource limits".
+
+use gmodel::policy::{ALL_GPUS, GpuAmounts, JobLimits, Limits};
+use gmodel::{Reason, ReasonCode, Timestamp};
+
+/// Place of all GPUs together among the types.
+pub const ALL: usize = 0;
+/// More types than this in one run are kept on the heap.
+const FEW_TYPES: usize = 4;
+
+/// GPU types by number. 0 is all types together; the last one stands for types nobody named.
+#[derive(Clone, Debug)]
+pub struct GpuTypes {
+    names: Vec<String>,
+}
+
+impl GpuTypes {
+    pub fn new<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
+        let mut types = Self { names: vec![ALL_GPUS.to_owned()] };
+        for name in names {
+            if !types.names.iter().any(|known| known.eq_ignore_ascii_case(name)) {
+                types.names.push(name.to_ascii_lowercase());
+            }
+        }
+        types.names.push(String::new());
+        types
+    }
+    pub fn len(&self) -> usize {
+        self.names.len()
+    }
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+    /// Of a type that is not known the last number.
+    pub fn number(&self, name: &str) -> usize {
+        self.names.iter().position(|known| known.eq_ignore_ascii_case(name)).unwrap_or(self.names.len() - 1)
+    }
+    /// `32 GPUs`, `0.5 GPUs`, `4 h100`.
+    pub fn text(&self, number: usize, milli: u64) -> String {
+        let count = milli_text(milli);
+        match self.names[number].as_str() {
+            ALL_GPUS | "" if milli == 1000 => format!("{count} GPU"),
+            ALL_GPUS | "" => format!("{count} GPUs"),
+            name => format!("{count} {name}"),
+        }
+    }
+}
+
+/// Thousandths as people write them.
+pub fn milli_text(milli: u64) -> String {
+    let (whole, rest) = (milli / 1000, milli % 1000);
+    if rest == 0 {
+        return whole.to_string();
+    }
+    format!("{whole}.{rest:03}").trim_end_matches('0').to_owned()
+}
+
+/// What one run holds, or one job would.
+#[derive(Clone, Debug, Default)]
+pub struct Holding {
+    pub cpus: u64,
+    pub nodes: u64,
+    /// Thousandths of GPUs of all types.
+    pub gpus: u64,
+    few: [(usize, u64); FEW_TYPES],
+    few_len: usize,
+    more: Vec<(usize, u64)>,
+    /// When it was placed.
+    pub since: Timestamp,
+    /// When it ends at the latest; `None`: no limit.
+    pub until: Option<Timestamp>,
+}
+
+impl Holding {
+    /// Without GPUs as yet.
+    pub fn new(cpus: u64, nodes: u64, since: Timestamp, until: Option<Timestamp>) -> Self {
+        Self { cpus, nodes, since, until, ..Self::default() }
+    }
+
+    /// Adds GPUs of a type, thousandths. [`ALL`] is a type that is not known.
+    pub fn add_gpus(&mut self, number: usize, milli: u64) {
+        self.gpus += milli;
+        if number == ALL || milli == 0 {
+            return;
+        }
+        let known = self.few[..self.few_len].iter_mut().chain(&mut self.more).find(|(known, _)| *known == number);
+        if let Some((_, held)) = known {
+            *held += milli;
+        } else if self.few_len < FEW_TYPES {
+            self.few[self.few_len] = (number, milli);
+            self.few_len += 1;
+        } else {
+            self.more.push((number, milli));
+        }
+    }
+
+    /// Thousandths by type, for each type it has any of.
+    pub fn by_type(&self) -> impl Iterator<Item = (usize, u64)> + '_ {
+        self.few[..self.few_len].iter().chain(&self.more).copied()
+    }
+
+    /// All types together first, then each.
+    pub fn each(&self) -> impl Iterator<Item = (usize, u64)> + '_ {
+        std::iter::once((ALL, self.gpus)).chain(self.by_type())
+    }
+
+    pub fn of(&self, number: usize) -> u64 {
+        self.each().find(|(known, _)| *known == number).map_or(0, |(_, milli)| milli)
+    }
+
+    /// Milliseconds of its life that lie between two times.
+    pub fn millis_within(&self, from: Timestamp, to: Timestamp) -> u64 {
+        let end = self.until.unwrap_or(to).min(to);
+        end.since_millis(from) as u64
+    }
+}
+
+/// What somebody holds.
+#[derive(Clone, Debug, Default)]
+pub struct Meter {
+    pub jobs: u64,
+    pub cpus: u64,
+    pub nodes: u64,
+    /// Thousandths, by number of the type.
+    pub gpus: Vec<u64>,
+    /// Thousandths of a GPU times milliseconds that the runs may still use by their limits.
+    pub promised: u128,
+    /// Runs with GPUs that have no limit.
+    pub endless: u64,
+}
+
+impl Meter {
+    pub fn add(&mut self, held: &Holding, now: Timestamp, types: usize) {
+        self.gpus.resize(types, 0);
+        self.jobs += 1;
+        self.cpus += held.cpus;
+        self.nodes += held.nodes;
+        for (number, milli) in held.each() {
+            self.gpus[number] += milli;
+        }
+        match promise(held, now) {
+            Some(promised) => self.promised += promised,
+            None => self.endless += 1,
+        }
+    }
+
+    pub fn remove(&mut self, held: &Holding, now: Timestamp) {
+        self.jobs -= 1;
+        self.cpus -= held.cpus;
+        self.nodes -= held.nodes;
+        for (number, milli) in held.each() {
+            self.gpus[number] -= milli;
+        }
+        match promise(held, now) {
+            Some(promised) => self.promised -= promised,
+            None => self.endless -= 1,
+        }
+    }
+
+    pub fn gpus_of(&self, number: usize) -> u64 {
+        self.gpus.get(number).copied().unwrap_or(0)
+    }
+}
+
+/// GPU time that a run may still use by its limit; `None` is without end.
+fn promise(held: &Holding, now: Timestamp) -> Option<u128> {
+    if held.gpus == 0 {
+        return Some(0);
+    }
+    held.until.map(|until| u128::from(held.gpus) * until.since_millis(now) as u128)
+}
+
+/// Thousandths of a GPU times milliseconds in a GPU-hour.
+pub const GPU_HOUR: u128 = 1000 * 3_600_000;
+
+/// Limits with types as numbers.
+#[derive(Clone, Debug, Default)]
+pub struct Bound {
+    jobs: Option<u32>,
+    cpus: Option<u32>,
+    nodes: Option<u32>,
+    gpu_hours: Option<u64>,
+    gpus: Vec<(usize, u64)>,
+}
+
+/// Whose limit it is: which code says so, and how the sentence begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    Account,
+    UserInAccount,
+    Qos,
+    UserInQos,
+    AccountInQos,
+    Partition,
+    UserInPartition,
+    AccountInPartition,
+}
+
+#[derive(Clone, Copy)]
+enum What {
+    Jobs,
+    Gpus,
+    Cpus,
+    Nodes,
+    GpuHours,
+}
+
+impl Bound {
+    /// `None` when nothing is bounded.
+    pub fn new(limits: &Limits, types: &GpuTypes) -> Option<Self> {
+        Self::with_gpus(limits, None, types)
+    }
+
+    /// Two bounds on GPUs of one owner, of which both hold.
+    pub fn with_gpus(limits: &Limits, also: Option<&GpuAmounts>, types: &GpuTypes) -> Option<Self> {
+        let amounts = limits.gpus.iter().chain(also).flat_map(|amounts| &amounts.0);
+        let bound = Self {
+            jobs: limits.running_jobs,
+            cpus: limits.cpus,
+            nodes: limits.nodes,
+            gpu_hours: limits.running_gpu_hours,
+            gpus: amounts.map(|(name, milli)| (types.number(name), *milli)).collect(),
+        };
+        let none = bound.jobs.is_none() && bound.cpus.is_none() && bound.nodes.is_none() && bound.gpu_hours.is_none();
+        (!none || !bound.gpus.is_empty()).then_some(bound)
+    }
+
+    /// The first limit that `wanted` more would exceed.
+    pub fn exceeded(
+        &self,
+        scope: Scope,
+        subject: &dyn Fn() -> String,
+        meter: Option<&Meter>,
+        wanted: &Holding,
+        now: Timestamp,
+        types: &GpuTypes,
+    ) -> Option<Reason> {
+        let none = Meter::default();
+        let held = meter.unwrap_or(&none);
+        let reason = |what, text: String| Some(Reason::new(scope.code(what), format!("{} {text}", subject())));
+        if let Some(most) = self.jobs.filter(|most| held.jobs >= u64::from(*most)) {
+            return reason(What::Jobs, format!("may run {} at once and runs {}", count(u64::from(most), "job"), held.jobs));
+        }
+        for &(number, most) in &self.gpus {
+            let (has, wants) = (held.gpus_of(number), wanted.of(number));
+            if wants > 0 && has + wants > most {
+                let text = holds(&types.text(number, most), &milli_text(has), &milli_text(wants));
+                return reason(What::Gpus, text);
+            }
+        }
+        let counted = [
+            (What::Cpus, self.cpus, held.cpus, wanted.cpus, "CPU"),
+            (What::Nodes, self.nodes, held.nodes, wanted.nodes, "node"),
+        ];
+        for (what, most, has, wants, name) in counted {
+            if let Some(most) = most.map(u64::from).filter(|most| has + wants > *most) {
+                return reason(what, holds(&count(most, name), &has.to_string(), &wants.to_string()));
+            }
+        }
+        let most = self.gpu_hours.filter(|_| wanted.gpus > 0)?;
+        let adds = promise(wanted, now);
+        let within = held.endless == 0 && adds.is_some_and(|adds| held.promised + adds <= u128::from(most) * GPU_HOUR);
+        if within {
+            return None;
+        }
+        let has = if held.endless > 0 { "are without end".into() } else { format!("add up to {}", hours_text(held.promised)) };
+        let adds = adds.map_or("has no time limit".into(), |adds| format!("adds {}", hours_text(adds)));
+        let text = format!("may run jobs whose time limits add up to {most} GPU-hours; they {has} and this job {adds}");
+        reason(What::GpuHours, text)
+    }
+}
+
+impl Scope {
+    const fn code(self, what: What) -> ReasonCode {
+        use ReasonCode as R;
+        match (self, what) {
+            (Self::Account, What::Jobs) => R::AssocGrpJobsLimit,
+            (Self::Account, What::Gpus) => R::AssocGrpGRES,
+            (Self::Account, What::Cpus) => R::AssocGrpCpuLimit,
+            (Self::Account, What::Nodes) => R::AssocGrpNodeLimit,
+            (Self::Account | Self::UserInAccount, What::GpuHours) => R::AssocGrpGRESRunMinutes,
+            (Self::UserInAccount, What::Jobs) => R::AssocMaxJobsLimit,
+            (Self::UserInAccount, What::Gpus) => R::AssocMaxGRESPerUser,
+            (Self::UserInAccount, What::Cpus) => R::AssocMaxCpuPerUser,
+            (Self::UserInAccount, What::Nodes) => R::AssocMaxNodePerUser,
+            // A partition's limits are those of its own QOS in Slurm.
+            (Self::Qos | Self::Partition, What::Jobs) => R::QOSGrpJobsLimit,
+            (Self::Qos | Self::Partition, What::Gpus) => R::QOSGrpGRES,
+            (Self::Qos | Self::Partition, What::Cpus) => R::QOSGrpCpuLimit,
+            (Self::Qos | Self::Partition, What::Nodes) => R::QOSGrpNodeLimit,
+            (Self::UserInQos | Self::UserInPartition, What::Jobs) => R::QOSMaxJobsPerUserLimit,
+            (Self::UserInQos | Self::UserInPartition, What::Gpus) => R::QOSMaxGRESPerUser,
+            (Self::UserInQos | Self::UserInPartition, What::Cpus) => R::QOSMaxCpuPerUserLimit,
+            (Self::UserInQos | Self::UserInPartition, What::Nodes) => R::QOSMaxNodePerUserLimit,
+            (Self::AccountInQos | Self::AccountInPartition, What::Jobs) => R::MaxJobsPerAccount,
+            (Self::AccountInQos | Self::AccountInPartition, What::Gpus | What::Cpus | What::Nodes) => R::MaxGRESPerAccount,
+            (_, What::GpuHours) => R::QOSGrpGRESRunMinutes,
+        }
+    }
+
+    /// How the sentence begins.
+    pub fn subject(self, account: &str, user: &str, qos: &str, partition: &str) -> String {
+        match self {
+            Self::Account => format!("account {account}"),
+            Self::UserInAccount => format!("user {user} in account {account}"),
+            Self::Qos => format!("QOS {qos}"),
+            Self::UserInQos => format!("user {user} in QOS {qos}"),
+            Self::AccountInQos => format!("account {account} in QOS {qos}"),
+            Self::Partition => format!("partition {partition}"),
+            Self::UserInPartition => format!("user {user} in partition {partition}"),
+            Self::AccountInPartition => format!("account {account} in partition {partition}"),
+        }
+    }
+}
+
+/// What a QOS allows one job.
+pub fn job_exceeds(limits: &JobLimits, qos: &str, wanted: &Holding, limit_secs: Option<u32>, types: &GpuTypes) -> Option<Reason> {
+    let reason = |code, text: String| Some(Reason::new(code, format!("QOS {qos} allows {text}")));
+    if let Some(most) = limits.time_secs.filter(|most| limit_secs.is_none_or(|secs| secs > *most)) {
+        let asked = limit_secs.map_or("has no time limit".into(), |secs| format!("asks for {}", secs_text(secs)));
+        let text = format!("{} a job; this job {asked}. A shorter --time would do", secs_text(most));
+        return reason(ReasonCode::QOSMaxWallDurationPerJobLimit, text);
+    }
+    for (name, most) in limits.gpus.iter().flat_map(|amounts| &amounts.0) {
+        let number = types.number(name);
+        if wanted.of(number) > *most {
+            let needs = milli_text(wanted.of(number));
+            return reason(ReasonCode::QOSMaxGRESPerJob, format!("{} a job; this job needs {needs}", types.text(number, *most)));
+        }
+    }
+    for (name, least) in limits.min_gpus.iter().flat_map(|amounts| &amounts.0) {
+        let number = types.number(name);
+        if wanted.of(number) < *least {
+            let asks = milli_text(wanted.of(number));
+            let text = format!("jobs of {} at least; this job asks for {asks}", types.text(number, *least));
+            return reason(ReasonCode::QOSMinGRES, text);
+        }
+    }
+    for (most, wants, name) in [(limits.nodes, wanted.nodes, "node"), (limits.cpus, wanted.cpus, "CPU")] {
+        if let Some(most) = most.map(u64::from).filter(|most| wants > *most) {
+            return reason(ReasonCode::QOSMaxGRESPerJob, format!("{} a job; this job needs {wants}", count(most, name)));
+        }
+    }
+    None
+}
+
+fn holds(most: &str, has: &str, wants: &str) -> String {
+    format!("may hold {most} and holds {has}; this job needs {wants}")
+}
+
+fn count(number: u64, name: &str) -> String {
+    format!("{number} {name}{}", if number == 1 { "" } else { "s" })
+}
+
+/// GPU time in hours with one decimal.
+pub fn hours_text(gpu_time: u128) -> String {
+    let tenths = gpu_time * 10 / GPU_HOUR;
+    match tenths % 10 {
+        0 => (tenths / 10).to_string(),
+        rest => format!("{}.{rest}", tenths / 10),
+    }
+}
+
+/// A duration as people say it: `90 s`, `30 min`, `24 h`.
+pub fn secs_text(secs: u32) -> String {
+    match secs {
+        secs if secs >= 3600 && secs % 3600 == 0 => format!("{} h", secs / 3600),
+        secs if secs >= 60 && secs % 60 == 0 => format!("{} min", secs / 60),
+        secs => format!("{secs} s"),
+    }
+}
