@@ -4,11 +4,11 @@
 //! here.
 
 use crate::hardware::{Hardware, HollowNode, MAX_GPUS, MAX_NODES, NodeShape, main_partition};
-use crate::policy_file::{PLACEMENTS, gpu_amounts, skip_policy, skip_rest_of_daemon};
+use crate::policy_file::{PLACEMENTS, skip_policy, skip_rest_of_daemon};
+use crate::policy_words::{PREEMPT_MODES, limits};
 use crate::toml_table::{Reader, read};
 use gmodel::config::{NodeSelection, Partition, PartitionState};
 use gmodel::gpu_request::{GpuAmount, GpuAsk, GpuKind};
-use gmodel::policy::PreemptMode;
 use std::collections::BTreeMap;
 
 impl Hardware {
@@ -134,12 +134,6 @@ fn partition(name: &str, table: &Reader) -> Partition {
         ("DRAIN", PartitionState::Drain),
         ("INACTIVE", PartitionState::Inactive),
     ];
-    const MODES: [(&str, PreemptMode); 4] = [
-        ("off", PreemptMode::Off),
-        ("requeue", PreemptMode::Requeue),
-        ("cancel", PreemptMode::Cancel),
-        ("suspend", PreemptMode::Suspend),
-    ];
     for key in ["private_tmp", "prolog", "epilog", "submit_from_jobs"] {
         table.skip(key);
     }
@@ -155,9 +149,12 @@ fn partition(name: &str, table: &Reader) -> Partition {
         max_nodes: table.number("max_nodes", 1_000_000),
         priority_tier: table.number("priority_tier", 65_533).unwrap_or(default.priority_tier),
         priority_factor: table.number("priority_factor", 65_533).unwrap_or(default.priority_factor),
-        preempt_mode: table.word("preempt_mode", &MODES).unwrap_or(default.preempt_mode),
+        preempt_mode: table.word("preempt_mode", &PREEMPT_MODES).unwrap_or(default.preempt_mode),
         placement: table.word("placement", &PLACEMENTS),
-        headroom: gpu_amounts(table, "headroom"),
+        headroom: table.gpu_amounts("headroom"),
+        group: limits(&table.table("group")),
+        per_user: limits(&table.table("per_user")),
+        per_account: limits(&table.table("per_account")),
         allow_accounts: table.texts("allow_accounts").unwrap_or_default(),
         allow_users: table.texts("allow_users").unwrap_or_default(),
         allow_qos: table.texts("allow_qos").unwrap_or_default(),

@@ -19,6 +19,7 @@ pub mod machine;
 pub mod measures;
 pub mod plot;
 pub mod policy_file;
+mod policy_words;
 pub mod prng;
 pub mod scenario;
 pub mod store;

@@ -3,14 +3,11 @@
 //! Owns keys and bounds; never what a setting does, and never reads a file.
 
 use crate::hardware::Hardware;
+use crate::policy_words::{account, qos, read_fair_share, read_preempt, read_weights, replace};
 use crate::toml_table::{Reader, read};
 use crate::trace_run::{Runtime, Settings};
 use gmodel::config::ClusterConfig;
-use gmodel::policy::{
-    Account, Backfill, FairShare, GpuAmounts, JobOrder, Placement, Policy, PreemptConfig, PriorityWeights, Qos,
-    SchedulerConfig,
-};
-use std::collections::BTreeMap;
+use gmodel::policy::{Backfill, JobOrder, Placement, Policy, SchedulerConfig};
 
 /// A policy to try.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -46,10 +43,12 @@ const BACKFILLS: [(&str, Backfill); 3] =
 const RUNTIMES: [(&str, Runtime); 2] = [("limit", Runtime::Limit), ("actual", Runtime::Actual)];
 
 /// Keys of gpuctld.toml that a simulation has no use for.
-const DAEMON_KEYS: [&str; 21] = [
+const DAEMON_KEYS: [&str; 25] = [
     "cluster", "state_dir", "socket", "listen", "advertise", "min_free", "node_cert_days", "keep_scripts_days", "trace",
     "operators", "privacy", "default_account", "allow_root_jobs", "node_timeout_secs", "lost_node",
     "prepare_timeout_secs", "kill_grace_secs", "min_job_age_secs", "max_array_tasks", "max_pending_jobs", "submit_hook",
+    // Traces name no licences and no topology; reservations are for days that are not the trace's.
+    "licences", "price", "reservation", "switch",
 ];
 /// Tables and keys of a policy, which stand in the same file as the partitions where a site likes.
 const POLICY_KEYS: [&str; 15] = [
@@ -168,78 +167,10 @@ fn word<T: PartialEq>(words: &[(&'static str, T)], value: T) -> &'static str {
     words.iter().find(|(_, known)| *known == value).map_or("?", |(word, _)| word)
 }
 
-fn replace<T>(place: &mut T, value: Option<T>) {
-    if let Some(value) = value {
-        *place = value;
-    }
-}
-
-fn read_weights(table: &Reader, weights: &mut PriorityWeights) {
-    let PriorityWeights { age, fair_share, qos, partition, size, site, max_age_secs, favor_small } = weights;
-    let all = [
-        ("age", age), ("fair_share", fair_share), ("qos", qos), ("partition", partition), ("size", size), ("site", site),
-    ];
-    for (key, weight) in all {
-        replace(weight, table.number(key, 1_000_000_000));
-    }
-    replace(max_age_secs, table.time_secs("max_age").flatten());
-    replace(favor_small, table.boolean("favor_small"));
-}
-
-fn read_fair_share(table: &Reader, fair: &mut FairShare) {
-    replace(&mut fair.half_life_secs, table.time_secs("half_life").flatten());
-    if let Some(weights) = table.amounts("gpu_weights_milli") {
-        fair.gpu_weights_milli = weights.into_iter().map(|(name, milli)| (name, milli as u32)).collect();
-    }
-    replace(&mut fair.cpu_weight_milli, table.number("cpu_weight_milli", 1_000_000));
-    replace(&mut fair.mem_gib_weight_milli, table.number("mem_gib_weight_milli", 1_000_000));
-}
-
-fn read_preempt(table: &Reader, preempt: &mut PreemptConfig) {
-    replace(&mut preempt.max_protected_loss_secs, table.time_secs("max_protected_loss").flatten());
-    replace(&mut preempt.min_run_secs, table.time_secs("min_run").flatten());
-    replace(&mut preempt.max_grace_secs, table.time_secs("max_grace").flatten());
-}
-
-/// GPUs as `guaranteed = 64`, or by type: `{ h100 = 8, gpu = 64 }`.
-pub(crate) fn gpu_amounts(table: &Reader, key: &str) -> Option<GpuAmounts> {
-    if table.as_integer(key).is_some() {
-        return table.number(key, 1_000_000).map(|gpus| GpuAmounts::all(u64::from(gpus)));
-    }
-    let amounts = table.amounts(key)?;
-    let milli = |(name, gpus): (String, i64)| (name.to_ascii_lowercase(), gpus as u64 * 1000);
-    Some(GpuAmounts(amounts.into_iter().map(milli).collect::<BTreeMap<_, _>>()))
-}
-
-fn account(name: &str, table: &Reader) -> Account {
-    let default = Account::default();
-    Account {
-        name: name.to_owned(),
-        parent: table.text("parent"),
-        shares: table.number("shares", 1_000_000).unwrap_or(default.shares),
-        guaranteed: gpu_amounts(table, "guaranteed"),
-        limit: gpu_amounts(table, "limit"),
-        lend_limit: gpu_amounts(table, "lend_limit"),
-        ..default
-    }
-}
-
-fn qos(name: &str, table: &Reader) -> Qos {
-    let default = Qos::default();
-    Qos {
-        name: name.to_owned(),
-        priority: table.number("priority", 1_000_000_000).unwrap_or(default.priority),
-        preempt: table.texts("preempt").unwrap_or_default().into_iter().collect(),
-        min_run_secs: table.time_secs("min_run").flatten().unwrap_or(default.min_run_secs),
-        headroom: gpu_amounts(table, "headroom"),
-        outside_quota: table.boolean("outside_quota").unwrap_or(default.outside_quota),
-        ..default
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gmodel::policy::GpuAmounts;
 
     #[test]
     fn a_policy_is_read_with_its_tables_or_flat() {
@@ -271,7 +202,15 @@ mod tests {
 
     #[test]
     fn the_sample_configuration_of_the_daemon_is_a_policy() {
-        PolicyFile::parse("gpuctld.toml", include_str!("../../etc/gpuctld.toml")).unwrap();
+        let daemon = PolicyFile::parse("gpuctld.toml", include_str!("../../etc/gpuctld.toml")).unwrap();
+        assert_eq!(daemon.scheduler, SchedulerConfig::default());
+        let accounts = PolicyFile::parse("x", include_str!("../../etc/policy.d/accounts.toml")).unwrap().accounts.accounts;
+        assert_eq!(accounts["physics"].guaranteed.as_ref().unwrap().of("h100"), Some(16_000));
+        assert_eq!((accounts["physics"].budgets.len(), accounts["physics"].budgets[0].gpu_hours), (1, 10_000));
+        assert_eq!((accounts["chemistry"].per_user.running_jobs, accounts["chemistry"].users["lise"].shares), (Some(20), 2));
+        let qos = PolicyFile::parse("x", include_str!("../../etc/policy.d/qos.toml")).unwrap().accounts.qos;
+        assert_eq!((qos["urgent"].usage_factor_milli, qos["urgent"].per_job.time_secs), (2000, Some(14_400)));
+        assert_eq!((qos["scavenger"].min_run_secs, qos["scavenger"].outside_quota), (600, true));
     }
 
     #[test]

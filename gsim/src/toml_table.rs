@@ -3,6 +3,7 @@
 
 use gmodel::duration::TimeLimit;
 use gmodel::hostlist::Hostlist;
+use gmodel::policy::{ALL_GPUS, GpuAmounts};
 use gmodel::size::parse_bytes;
 use gmodel::suggest::did_you_mean;
 use std::cell::RefCell;
@@ -134,11 +135,27 @@ impl<'a> Reader<'a> {
         self
     }
 
-    /// Names with whole numbers: `{ h100 = 8 }`.
-    pub fn amounts(&self, key: &str) -> Option<Vec<(String, i64)>> {
+    /// GPUs by type, in thousandths: `{ h100 = 8, gpu = 12.5 }`, or a number for all types together.
+    pub fn gpu_amounts(&self, key: &str) -> Option<GpuAmounts> {
+        if self.value(key)?.get_ref().as_table().is_none() {
+            return self.milli(key, 1_000_000).map(|milli| GpuAmounts([(ALL_GPUS.to_owned(), milli)].into()));
+        }
         let table = self.table(key).close();
         let names = table.table?.keys().map(|name| name.get_ref().to_string());
-        Some(names.filter_map(|name| Some((name.clone(), table.integer(&name, 0, 1_000_000)?))).collect())
+        let amounts = names.filter_map(|name| Some((name.to_ascii_lowercase(), table.milli(&name, 1_000_000)?)));
+        Some(GpuAmounts(amounts.collect()))
+    }
+
+    /// A number with decimals, in thousandths.
+    pub fn milli(&self, key: &str, most: u32) -> Option<u64> {
+        let value = self.value(key)?.get_ref();
+        let float = value.as_float().and_then(|float| float.as_str().replace('_', "").parse::<f64>().ok());
+        match self.as_integer(key).map(|number| number as f64).or(float) {
+            Some(number) if (0.0..=f64::from(most)).contains(&number) => return Some((number * 1000.0).round() as u64),
+            Some(number) => self.fail(key, format!("{key} = {number}: 0 to {most} is allowed")),
+            None => self.of_type(key, "a number without quotes"),
+        }
+        None
     }
 
     pub fn text(&self, key: &str) -> Option<String> {
@@ -270,6 +287,8 @@ mod tests {
     #[test]
     fn what_is_no_toml_says_where() {
         assert!(read("a = ", |_| ()).unwrap_err().contains("line 1"));
-        assert_eq!(read("m = { h100 = 8, gpu = 9 }", |top| top.amounts("m")).unwrap().unwrap().len(), 2);
+        let amounts = read("m = { H100 = 8, gpu = 9.5 }\nn = 3", |top| (top.gpu_amounts("m"), top.gpu_amounts("n")));
+        let (m, n) = amounts.unwrap();
+        assert_eq!((m.as_ref().unwrap().of("h100"), m.unwrap().total(), n.unwrap().total()), (Some(8000), Some(9500), Some(3000)));
     }
 }
