@@ -27,7 +27,22 @@
 //! | `POST /v1/renew` | [`JoinRequest`] -> [`JoinReply`]; TLS with a node's certificate |
 //! | `GET /v1/diag`, `/v1/check`, `/v1/config` | -> [`serde_json::Value`] |
 //! | `POST /v1/reload`, `POST /v1/backup` | [`BackupRequest`] -> [`Done`] |
+//! | `POST /v1/reload/dry-run` | -> [`Done`]; what the changed files would do to which jobs |
+//! | `GET /v1/accounts`, `/v1/accounts/{name}` | -> `{"schema":1,"accounts":[AccountRow...]}` |
+//! | `POST /v1/accounts/{name}`, `/v1/accounts/{name}/remove` | [`PolicyEdit`] -> [`Done`] |
+//! | `POST /v1/accounts/{name}/users/{user}`, `.../remove` | [`PolicyEdit`] with keys of [`UserRow`] -> [`Done`] |
+//! | `GET /v1/qos`, `/v1/qos/{name}` | -> `{"schema":1,"qos":[QosRow...]}` |
+//! | `POST /v1/qos/{name}`, `/v1/qos/{name}/remove` | [`PolicyEdit`] -> [`Done`] |
+//! | `GET /v1/reservations`, `/v1/reservations/{name}` | -> `{"schema":1,"reservations":[ReservationRow...]}` |
+//! | `POST /v1/reservations/{name}`, `/v1/reservations/{name}/remove` | [`PolicyEdit`] -> [`Done`] |
+//! | `GET /v1/licences` | -> `{"schema":1,"licences":[LicenceRow...]}` |
+//! | `GET /v1/policy` | -> [`PolicyText`], what `gadm` made; `?all=true` with what is in files |
+//! | `POST /v1/policy` | [`PolicyText`] -> [`Done`]; replaces what `gadm` made |
 //! | `GET /metrics` | -> Prometheus text |
+
+mod policy;
+
+pub use policy::*;
 
 use gmodel::job::JobSpec;
 use gmodel::node::Role;
@@ -264,6 +279,27 @@ pub struct PartitionRow {
     pub default_time_secs: Option<u32>,
     pub nodes: Vec<String>,
     pub priority_tier: u32,
+    pub priority_factor: u32,
+    /// `off`, `requeue`, `cancel`, `suspend`.
+    pub preempt_mode: String,
+    /// `pack`, `spread`, `best-fit`, `first-fit`.
+    pub placement: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_nodes: Option<u32>,
+    pub over_time_secs: u32,
+    /// Idle GPUs kept for urgent work.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub headroom: Option<Gpus>,
+    /// Of all its jobs together, of each user and account in it.
+    pub group: LimitsRow,
+    pub per_user: LimitsRow,
+    pub per_account: LimitsRow,
+    /// Empty allows all.
+    pub allow_accounts: Vec<String>,
+    pub allow_users: Vec<String>,
+    pub allow_qos: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub default_qos: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]

@@ -22,7 +22,7 @@ pub use error::ConfigError;
 pub use policy::{RecordKind, is_user};
 pub use policy_check::overdrawn;
 pub use policy_text::policy_text;
-pub use section::{gpu_text, read_milli};
+pub use section::gpu_text;
 
 use error::{Errors, Source};
 use gmodel::config::{ClusterConfig, Partition};

@@ -358,7 +358,7 @@ impl<'a> Section<'a> {
 }
 
 /// Thousandths of a decimal number that is not negative and has at most three digits behind its point.
-pub fn read_milli(text: &str) -> Option<u64> {
+fn read_milli(text: &str) -> Option<u64> {
     let (whole, part) = text.split_once('.').unwrap_or((text, ""));
     let digits = |text: &str| text.bytes().all(|b| b.is_ascii_digit());
     if whole.is_empty() || !digits(whole) || !digits(part) || part.trim_end_matches('0').len() > 3 {

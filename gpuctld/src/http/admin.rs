@@ -70,10 +70,7 @@ pub(super) async fn reload_request(caller: Caller, Shared(site): Shared<Site>) -
 
 /// See [`App::reload`].
 pub(super) async fn reload(app: &App, core: &CoreHandle) -> Result<Vec<String>, ApiError> {
-    let path = app.config_path.clone();
-    let read = tokio::task::spawn_blocking(move || Config::load(&path)).await;
-    let read = read.map_err(|_| ApiError::unavailable("reading the configuration failed; this is a bug"))?;
-    let new = read.map_err(|errors| ApiError::invalid(refused(&errors)))?;
+    let new = read_config(app).await?;
     let old = app.config();
     let restart = Config::restart_needed(&old, &new);
     let merged = Arc::new(Config::reloaded(&old, &new));
@@ -81,8 +78,19 @@ pub(super) async fn reload(app: &App, core: &CoreHandle) -> Result<Vec<String>, 
     app.live.set(&merged);
     *app.config.write().expect("no panic while held") = merged;
     tracing::info!(path = %app.config_path.display(), restart = restart.join(","), "configuration reloaded");
-    let note = |key: &String| format!("{key} has changed and takes effect when gpuctld is restarted");
-    Ok(restart.iter().map(note).collect())
+    Ok(restart.iter().map(|key| restart_note(key)).collect())
+}
+
+/// The files as they are now.
+pub(super) async fn read_config(app: &App) -> Result<Config, ApiError> {
+    let path = app.config_path.clone();
+    let read = tokio::task::spawn_blocking(move || Config::load(&path)).await;
+    let read = read.map_err(|_| ApiError::unavailable("reading the configuration failed; this is a bug"))?;
+    read.map_err(|errors| ApiError::invalid(refused(&errors)))
+}
+
+pub(super) fn restart_note(key: &str) -> String {
+    format!("{key} has changed and takes effect when gpuctld is restarted")
 }
 
 fn refused(errors: &[ConfigError]) -> String {

@@ -17,7 +17,9 @@ mod join;
 mod lookup;
 mod nodes;
 mod permission;
+mod policy;
 mod query;
+mod reload_dry_run;
 mod row;
 mod show;
 mod steps;
@@ -108,6 +110,8 @@ pub struct App {
     links: Arc<dyn NodeLinks>,
     live: LiveSettings,
     hook: hook::HookProcess,
+    /// Edits of the policy are read, changed and written one at a time.
+    policy_turn: tokio::sync::Mutex<()>,
     requests: Mutex<BTreeMap<String, Arc<Histogram>>>,
     started: Instant,
 }
@@ -127,6 +131,7 @@ impl App {
             links,
             live,
             hook: hook::HookProcess::default(),
+            policy_turn: tokio::sync::Mutex::default(),
             requests: Mutex::default(),
             started: Instant::now(),
         })
@@ -148,6 +153,11 @@ impl App {
     /// All mistakes of the files as text, or the core's refusal.
     pub async fn reload(&self, core: &CoreHandle) -> Result<Vec<String>, ApiError> {
         admin::reload(self, core).await
+    }
+
+    /// Held while a record of the policy is read, changed and written.
+    async fn policy_turn(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        self.policy_turn.lock().await
     }
 
     fn request_times(&self, path: &str) -> Arc<Histogram> {
@@ -200,7 +210,21 @@ pub fn router(core: CoreHandle, app: Arc<App>) -> Router {
         .route("/v1/check", get(admin::check))
         .route("/v1/config", get(admin::config))
         .route("/v1/reload", post(admin::reload_request))
+        .route("/v1/reload/dry-run", post(reload_dry_run::reload_dry_run))
         .route("/v1/backup", post(admin::backup))
+        .route("/v1/accounts", get(policy::accounts))
+        .route("/v1/accounts/{name}", get(policy::account).post(policy::edit_account))
+        .route("/v1/accounts/{name}/remove", post(policy::remove_account))
+        .route("/v1/accounts/{name}/users/{user}", post(policy::edit_user))
+        .route("/v1/accounts/{name}/users/{user}/remove", post(policy::remove_user))
+        .route("/v1/qos", get(policy::qos_list))
+        .route("/v1/qos/{name}", get(policy::qos).post(policy::edit_qos))
+        .route("/v1/qos/{name}/remove", post(policy::remove_qos))
+        .route("/v1/reservations", get(policy::reservations))
+        .route("/v1/reservations/{name}", get(policy::reservation).post(policy::edit_reservation))
+        .route("/v1/reservations/{name}/remove", post(policy::remove_reservation))
+        .route("/v1/licences", get(policy::licences))
+        .route("/v1/policy", get(policy::export).post(policy::import))
         .route("/metrics", get(admin::metrics))
         .fallback(no_such_endpoint)
         .method_not_allowed_fallback(wrong_method)

@@ -5,6 +5,7 @@
 use super::Site;
 use super::error::ApiError;
 use super::permission::{Caller, Sight};
+use super::policy::{gpus, limits_row, placement_word, preempt_mode_word};
 use super::query::Pairs;
 use axum::Json;
 use axum::extract::rejection::JsonRejection;
@@ -71,6 +72,19 @@ fn partition_row(state: &State, partition: &Partition, nodes: &[&Node]) -> Parti
         default_time_secs: partition.default_time_secs,
         nodes: held.map(|node| node.name.clone()).collect(),
         priority_tier: partition.priority_tier,
+        priority_factor: partition.priority_factor,
+        preempt_mode: preempt_mode_word(partition.preempt_mode).to_owned(),
+        placement: placement_word(partition.placement.unwrap_or(state.config.scheduler.placement)).to_owned(),
+        max_nodes: partition.max_nodes,
+        over_time_secs: partition.over_time_secs,
+        headroom: partition.headroom.as_ref().map(gpus),
+        group: limits_row(&partition.group),
+        per_user: limits_row(&partition.per_user),
+        per_account: limits_row(&partition.per_account),
+        allow_accounts: partition.allow_accounts.clone(),
+        allow_users: partition.allow_users.clone(),
+        allow_qos: partition.allow_qos.clone(),
+        default_qos: partition.default_qos.clone(),
     }
 }
 

@@ -4,5 +4,6 @@ mod admin;
 mod jobs;
 mod listing;
 mod permission;
+mod policy;
 mod pool;
 mod submission;

@@ -1,0 +1,284 @@
+//! Records of the policy as the API shows them, and what accounts hold now.
+//!
+//! Owns the way from a record to its row; the way back is [`super::record`]'s.
+
+use crate::config::{Config, RecordKind};
+use gcore::ctl::State;
+use gmodel::gpu_set::GpuSet;
+use gmodel::policy::{
+    ALL_GPUS, Account, AccountUser, BudgetKind, GpuAmounts, JobLimits, Limits, Period, Placement, PreemptMode, Qos, Repeat, Reservation,
+    ReservedPart,
+};
+use gmodel::{Instant, NodeId, RunClass, Timestamp, hostlist};
+use gwire::api::{
+    AccountRow, BudgetRow, Gpus, JobLimitsRow, LicenceRow, LimitsRow, QosRow, ReservationRow, UserRow,
+};
+use std::collections::BTreeMap;
+
+pub(super) const PERIODS: [(&str, Period); 5] = [
+    ("day", Period::Day),
+    ("week", Period::Week),
+    ("month", Period::Month),
+    ("quarter", Period::Quarter),
+    ("year", Period::Year),
+];
+pub(super) const BUDGET_KINDS: [(&str, BudgetKind); 2] = [("guaranteed", BudgetKind::Guaranteed), ("cap", BudgetKind::Cap)];
+pub(super) const PREEMPT_MODES: [(&str, PreemptMode); 4] = [
+    ("off", PreemptMode::Off),
+    ("requeue", PreemptMode::Requeue),
+    ("cancel", PreemptMode::Cancel),
+    ("suspend", PreemptMode::Suspend),
+];
+pub(super) const REPEATS: [(&str, Repeat); 5] = [
+    ("once", Repeat::Once),
+    ("hourly", Repeat::Hourly),
+    ("daily", Repeat::Daily),
+    ("weekday", Repeat::Weekday),
+    ("weekly", Repeat::Weekly),
+];
+
+/// The word of a value, from a table of both.
+pub(super) fn word_of<T: PartialEq>(words: &[(&'static str, T)], value: &T) -> &'static str {
+    words.iter().find(|(_, known)| known == value).map_or("unknown", |(word, _)| word)
+}
+
+/// As `off`, `requeue`, ...
+pub(in crate::http) fn preempt_mode_word(mode: PreemptMode) -> &'static str {
+    word_of(&PREEMPT_MODES, &mode)
+}
+
+/// As `pack`, `spread`, ...
+pub(in crate::http) const fn placement_word(placement: Placement) -> &'static str {
+    match placement {
+        Placement::Pack => "pack",
+        Placement::Spread => "spread",
+        Placement::BestFit => "best-fit",
+        Placement::FirstFit => "first-fit",
+    }
+}
+
+/// Thousandths as the API shows them.
+pub(in crate::http) fn gpus(amounts: &GpuAmounts) -> Gpus {
+    amounts.0.iter().map(|(gpu_type, milli)| (gpu_type.clone(), *milli as f64 / 1000.0)).collect()
+}
+
+pub(in crate::http) fn account_row(account: &Account, held: Option<&Held>, config: &Config) -> AccountRow {
+    let budget = |budget: &gmodel::policy::Budget| BudgetRow {
+        kind: word_of(&BUDGET_KINDS, &budget.kind).to_owned(),
+        gpu_hours: budget.gpu_hours,
+        period: word_of(&PERIODS, &budget.period).to_owned(),
+        gpu_type: budget.gpu_type.clone(),
+    };
+    AccountRow {
+        name: account.name.clone(),
+        parent: account.parent.clone(),
+        description: account.description.clone(),
+        shares: account.shares,
+        guaranteed: account.guaranteed.as_ref().map(gpus),
+        limit: account.limit.as_ref().map(gpus),
+        lend_limit: account.lend_limit.as_ref().map(gpus),
+        budgets: account.budgets.iter().map(budget).collect(),
+        group: limits_row(&account.group),
+        per_user: limits_row(&account.per_user),
+        allow_qos: account.allow_qos.clone(),
+        default_qos: account.default_qos.clone(),
+        coordinators: account.coordinators.clone(),
+        users: account.users.iter().map(|(name, user)| (name.clone(), user_row(user))).collect(),
+        closed: account.closed,
+        guaranteed_held: held.map(|held| gpus(&held.guaranteed)).unwrap_or_default(),
+        borrowed_held: held.map(|held| gpus(&held.borrowed)).unwrap_or_default(),
+        file: place(config, RecordKind::Account, &account.name),
+    }
+}
+
+pub(super) fn user_row(user: &AccountUser) -> UserRow {
+    UserRow { shares: user.shares, default: user.is_default, limits: limits_row(&user.limits) }
+}
+
+pub(in crate::http) fn limits_row(limits: &Limits) -> LimitsRow {
+    LimitsRow {
+        running_jobs: limits.running_jobs,
+        submitted_jobs: limits.submitted_jobs,
+        gpus: limits.gpus.as_ref().map(gpus),
+        cpus: limits.cpus,
+        nodes: limits.nodes,
+        running_gpu_hours: limits.running_gpu_hours,
+        array_tasks: limits.array_tasks,
+        submits_per_minute: limits.submits_per_minute,
+    }
+}
+
+fn job_limits_row(limits: &JobLimits) -> JobLimitsRow {
+    JobLimitsRow {
+        max_time_secs: limits.time_secs,
+        nodes: limits.nodes,
+        cpus: limits.cpus,
+        gpus: limits.gpus.as_ref().map(gpus),
+        min_gpus: limits.min_gpus.as_ref().map(gpus),
+    }
+}
+
+pub(super) fn qos_row(qos: &Qos, config: &Config) -> QosRow {
+    QosRow {
+        name: qos.name.clone(),
+        description: qos.description.clone(),
+        priority: qos.priority,
+        usage_factor: f64::from(qos.usage_factor_milli) / 1000.0,
+        preempt: qos.preempt.clone(),
+        preempt_mode: qos.preempt_mode.map(|mode| preempt_mode_word(mode).to_owned()),
+        min_run_secs: qos.min_run_secs,
+        group: limits_row(&qos.group),
+        per_user: limits_row(&qos.per_user),
+        per_account: limits_row(&qos.per_account),
+        per_job: job_limits_row(&qos.per_job),
+        headroom: qos.headroom.as_ref().map(gpus),
+        outside_quota: qos.outside_quota,
+        file: place(config, RecordKind::Qos, &qos.name),
+    }
+}
+
+pub(super) fn reservation_row(reservation: &Reservation, config: &Config, now: Timestamp) -> ReservationRow {
+    let (nodes, node_count, amounts) = match &reservation.what {
+        ReservedPart::AllNodes => (Some("ALL".to_owned()), None, None),
+        ReservedPart::Nodes(hosts) => (Some(hostlist::compress(hosts.iter())), None, None),
+        ReservedPart::NodeCount(count) => (None, Some(*count), None),
+        ReservedPart::Gpus(amounts) => (None, None, Some(gpus(amounts))),
+    };
+    let window = window(reservation, now);
+    let state = match window {
+        Some((start, _)) if start <= now => "ACTIVE",
+        Some(_) => "INACTIVE",
+        None => "OVER",
+    };
+    ReservationRow {
+        name: reservation.name.clone(),
+        start: Some(Instant(reservation.start)),
+        duration_secs: reservation.duration_secs,
+        repeat: word_of(&REPEATS, &reservation.repeat).to_owned(),
+        nodes,
+        node_count,
+        gpus: amounts,
+        users: reservation.users.clone(),
+        accounts: reservation.accounts.clone(),
+        partition: reservation.partition.clone(),
+        maintenance: reservation.maintenance,
+        flex: reservation.flex,
+        ignore_running: reservation.ignore_running,
+        created_by: reservation.created_by.clone(),
+        state: state.to_owned(),
+        window_start: window.map(|(start, _)| Instant(start)),
+        window_end: window.map(|(_, end)| Instant(end)),
+        file: place(config, RecordKind::Reservation, &reservation.name),
+    }
+}
+
+/// The window that holds at an instant, or the next one; none when the last is over.
+pub(in crate::http) fn window(reservation: &Reservation, now: Timestamp) -> Option<(Timestamp, Timestamp)> {
+    const DAY: i64 = 86_400;
+    let step = match reservation.repeat {
+        Repeat::Once => 0,
+        Repeat::Hourly => 3_600,
+        Repeat::Daily | Repeat::Weekday => DAY,
+        Repeat::Weekly => 7 * DAY,
+    };
+    let length = i64::from(reservation.duration_secs);
+    let past = now.since_secs(reservation.start.plus_secs(length));
+    let skipped = if step > 0 && now > reservation.start.plus_secs(length) { past / step * step } else { 0 };
+    // A weekday is at most two steps away.
+    (0..5).map(|n| reservation.start.plus_secs(skipped + n * step)).map(|start| (start, start.plus_secs(length))).find(|(start, end)| {
+        // 1970-01-01 was a Thursday: Monday is 0.
+        let day_of_week = (start.secs().div_euclid(DAY) + 3).rem_euclid(7);
+        *end > now && (reservation.repeat != Repeat::Weekday || day_of_week < 5)
+    })
+}
+
+fn place(config: &Config, kind: RecordKind, name: &str) -> Option<String> {
+    config.places.get(&(kind, name.to_owned())).cloned()
+}
+
+/// GPUs that an account and those below it hold.
+#[derive(Clone, Debug, Default)]
+pub(in crate::http) struct Held {
+    pub(in crate::http) guaranteed: GpuAmounts,
+    pub(in crate::http) borrowed: GpuAmounts,
+}
+
+/// What every account holds now, with those below it. Without quotas all of it counts as guaranteed.
+pub(in crate::http) fn held_by_account(state: &State) -> BTreeMap<String, Held> {
+    let mut all: BTreeMap<String, Held> = BTreeMap::new();
+    for run in state.runs.values() {
+        let Some(job) = state.jobs.get(run.id.job) else { continue };
+        let mut amounts = GpuAmounts::default();
+        for (share, member) in run.allocation.iter().zip(&run.members) {
+            if !member.is_clean() {
+                add_share(state, share.node, &share.gpus, &mut amounts);
+            }
+        }
+        if amounts.is_empty() {
+            continue;
+        }
+        let line = state.policy.lineage(&job.spec.account);
+        let mut names: Vec<&str> = line.iter().map(|account| &*account.name).collect();
+        if names.is_empty() {
+            names.push(&job.spec.account);
+        }
+        for name in names {
+            let held = all.entry(name.to_owned()).or_default();
+            let sum = if run.class == Some(RunClass::Borrowed) { &mut held.borrowed } else { &mut held.guaranteed };
+            for (gpu_type, milli) in &amounts.0 {
+                *sum.0.entry(gpu_type.clone()).or_default() += milli;
+            }
+        }
+    }
+    all
+}
+
+fn add_share(state: &State, node: NodeId, set: &GpuSet, amounts: &mut GpuAmounts) {
+    let Some(node) = state.nodes.get(node) else { return };
+    for grant in &set.0 {
+        let gpu_type = node.gpus.get(usize::from(grant.slot.0)).map(|gpu| gpu.info.gpu_type.clone());
+        let milli = u64::from(grant.part.milli());
+        for key in gpu_type.into_iter().chain([ALL_GPUS.to_owned()]) {
+            *amounts.0.entry(key).or_default() += milli;
+        }
+    }
+}
+
+/// Licences by name, with what running jobs hold.
+pub(super) fn licence_rows(state: &State) -> Vec<LicenceRow> {
+    let mut used: BTreeMap<&str, u32> = BTreeMap::new();
+    for run in state.runs.values().filter(|run| !run.is_clean()) {
+        let Some(job) = state.jobs.get(run.id.job) else { continue };
+        for (name, count) in &job.spec.licences {
+            *used.entry(name).or_default() += count;
+        }
+    }
+    let row = |(name, total): (&String, &u32)| {
+        let used = used.get(name.as_str()).copied().unwrap_or(0);
+        LicenceRow { name: name.clone(), total: *total, used, free: total.saturating_sub(used) }
+    };
+    state.config.scheduler.licences.iter().map(row).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_come_again_and_weekends_are_left_out() {
+        let at = |text: &str| gmodel::time::parse_rfc3339(text).unwrap();
+        // A Friday.
+        let mut reservation = Reservation { start: at("2026-11-20T09:00:00Z"), duration_secs: 7200, ..Reservation::default() };
+        let mut next = |repeat, now: &str| {
+            reservation.repeat = repeat;
+            window(&reservation, at(now)).map_or("over".to_owned(), |(start, _)| start.to_string())
+        };
+        assert_eq!(next(Repeat::Once, "2026-11-20T10:00:00Z"), "2026-11-20T09:00:00Z");
+        assert_eq!(next(Repeat::Once, "2026-11-20T11:00:00Z"), "over");
+        assert_eq!(next(Repeat::Daily, "2026-11-20T11:00:00Z"), "2026-11-21T09:00:00Z");
+        assert_eq!(next(Repeat::Weekday, "2026-11-20T11:00:00Z"), "2026-11-23T09:00:00Z");
+        assert_eq!(next(Repeat::Weekly, "2027-11-20T11:00:00Z"), "2027-11-26T09:00:00Z");
+        assert_eq!(next(Repeat::Hourly, "2026-11-21T00:30:00Z"), "2026-11-20T23:00:00Z");
+        assert_eq!(next(Repeat::Daily, "2026-01-01T00:00:00Z"), "2026-11-20T09:00:00Z");
+    }
+}

@@ -1,0 +1,164 @@
+//! `POST /v1/reload/dry-run`: what the changed files would do, and to which jobs, asked of the real core and scheduler.
+//!
+//! Nothing is kept: two copies of the state, one with the new configuration, are planned and compared.
+
+use super::error::ApiError;
+use super::permission::Caller;
+use super::policy::changes;
+use super::{Site, admin, now};
+use crate::config::Config;
+use axum::Json;
+use axum::extract::State as Shared;
+use gcore::ctl::{Input, State, handle, snapshot};
+use gmodel::config::ClusterConfig;
+use gmodel::{JobId, Reason, RunClass, RunId, Timestamp};
+use gsched::{Plan, WorkBudget};
+use gwire::api::{Done, SCHEMA};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Jobs that are named; of the rest there is a count.
+const MAX_NAMED: usize = 50;
+
+pub(super) async fn reload_dry_run(caller: Caller, Shared(site): Shared<Site>) -> Result<Json<Done>, ApiError> {
+    caller.must_administer("reload")?;
+    let new = admin::read_config(&site.app).await?;
+    let old = site.app.config();
+    let mut notes: Vec<String> = Config::restart_needed(&old, &new).iter().map(|key| admin::restart_note(key)).collect();
+    let merged = Config::reloaded(&old, &new);
+    let state = site.core.view().await;
+    let task = tokio::task::spawn_blocking(move || compare(&state, merged.cluster, now()));
+    notes.extend(task.await.map_err(|_| ApiError::unavailable("the dry run failed; this is a bug"))??);
+    if notes.is_empty() {
+        notes.push("nothing would change".to_owned());
+    }
+    Ok(Json(Done { schema: SCHEMA, notes }))
+}
+
+fn compare(state: &State, config: ClusterConfig, now: Timestamp) -> Result<Vec<String>, ApiError> {
+    let mut notes = settings(&state.config, &config);
+    notes.extend(changes(&state.config.policy, &config.policy));
+    let before = Outlook::of(state.clone(), now);
+    let mut copy = state.clone();
+    handle(&mut copy, &mut Vec::new(), Input::Configure { config: Arc::new(config) }, now)?;
+    notes.extend(stranded(state, &copy));
+    let after = Outlook::of(copy, now);
+    let mut jobs = before.differences(&after, state);
+    let more = jobs.len().saturating_sub(MAX_NAMED);
+    jobs.truncate(MAX_NAMED);
+    notes.extend(jobs);
+    if more > 0 {
+        notes.push(format!("and {more} more jobs"));
+    }
+    Ok(notes)
+}
+
+/// Partitions, and settings by their names in TOML.
+fn settings(old: &ClusterConfig, new: &ClusterConfig) -> Vec<String> {
+    let mut notes = Vec::new();
+    let named = |config: &ClusterConfig| -> BTreeMap<String, _> {
+        config.partitions.iter().map(|partition| (partition.name.clone(), partition.clone())).collect()
+    };
+    let (before, after) = (named(old), named(new));
+    for (name, partition) in &after {
+        match before.get(name) {
+            None => notes.push(format!("partition {name} is added")),
+            Some(other) if other != partition => notes.push(format!("partition {name} is changed")),
+            Some(_) => {}
+        }
+    }
+    notes.extend(before.keys().filter(|name| !after.contains_key(*name)).map(|name| format!("partition {name} is removed")));
+    let (was, is) = (&old.scheduler, &new.scheduler);
+    let tables = [
+        ("[scheduler]", (was.order, was.backfill, was.placement, was.consolidate) != (is.order, is.backfill, is.placement, is.consolidate)),
+        ("[priority]", was.priority != is.priority),
+        ("[fair_share]", was.fair_share != is.fair_share),
+        ("[preempt]", was.preempt != is.preempt),
+        ("[licences]", was.licences != is.licences),
+        ("[[price]]", was.prices != is.prices),
+        ("topology.toml", was.topology != is.topology),
+    ];
+    notes.extend(tables.iter().filter(|(_, differs)| *differs).map(|(name, _)| format!("{name} is changed")));
+    notes
+}
+
+/// Jobs whose partition would be gone.
+fn stranded(old: &State, new: &State) -> Vec<String> {
+    let mut counts: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
+    for job in old.jobs.values().filter(|job| !job.state.is_final()) {
+        let count = counts.entry(&job.spec.partition).or_default();
+        if job.live.is_some() { count.1 += 1 } else { count.0 += 1 }
+    }
+    for array in old.arrays.values() {
+        counts.entry(&array.spec.partition).or_default().0 += array.pending.len();
+    }
+    let gone = counts.iter().filter(|(name, (waiting, running))| waiting + running > 0 && new.config.partition(name).is_none());
+    gone.map(|(name, (waiting, running))| {
+        format!("partition {name} would be gone: its {waiting} waiting jobs would not start, its {running} running jobs go on")
+    })
+    .collect()
+}
+
+/// What a pass would make of the queue.
+struct Outlook {
+    state: State,
+    plan: Plan,
+    reasons: BTreeMap<JobId, Reason>,
+    starts: BTreeMap<JobId, ()>,
+}
+
+impl Outlook {
+    fn of(state: State, now: Timestamp) -> Self {
+        let plan = gsched::plan(&snapshot(&state, now), WorkBudget::default());
+        let reasons = plan.reasons.iter().chain(&plan.array_reasons).cloned().collect();
+        let starts = plan.starts.iter().map(|start| (start.job, ())).collect();
+        Self { state, plan, reasons, starts }
+    }
+
+    /// A waiting job's fate in words. A plan names only reasons that are new.
+    fn fate(&self, job: JobId, reason: &Reason) -> String {
+        if self.starts.contains_key(&job) {
+            return "starts at once".to_owned();
+        }
+        let reason = self.reasons.get(&job).unwrap_or(reason);
+        if reason.text.is_empty() { format!("waits ({})", reason.code) } else { format!("waits ({}: {})", reason.code, reason.text) }
+    }
+
+    fn class(&self, run: RunId) -> Option<RunClass> {
+        let planned = self.plan.classes.iter().find(|(id, _)| *id == run).map(|(_, class)| *class);
+        planned.or_else(|| self.state.runs.get(run)?.class)
+    }
+
+    fn differences(&self, after: &Self, state: &State) -> Vec<String> {
+        let mut lines = Vec::new();
+        for job in state.jobs.values().filter(|job| job.state == gmodel::JobState::Pending) {
+            let (was, is) = (self.fate(job.id, &job.reason), after.fate(job.id, &job.reason));
+            if was != is {
+                lines.push(format!("job {} of {}: {is}; now it {was}", job.shown_id(), job.spec.user.name));
+            }
+        }
+        for array in state.arrays.values().filter(|array| !array.pending.is_empty()) {
+            let (was, is) = (self.fate(array.id, &array.reason), after.fate(array.id, &array.reason));
+            if was != is {
+                lines.push(format!("array {} of {}: {is}; now it {was}", array.id, array.spec.user.name));
+            }
+        }
+        for run in state.runs.values() {
+            let Some(job) = state.jobs.get(run.id.job) else { continue };
+            let (was, is) = (self.class(run.id), after.class(run.id));
+            if was != is && run.outcome.is_none() {
+                let word = match is {
+                    Some(RunClass::Guaranteed) => "becomes guaranteed",
+                    Some(RunClass::Borrowed) => "becomes borrowed",
+                    _ => "has no class any more",
+                };
+                lines.push(format!("job {} of {} {word}", job.shown_id(), job.spec.user.name));
+            }
+            let ended = |plan: &Plan| plan.preempts.iter().find(|preempt| preempt.run == run.id).map(|preempt| preempt.why.clone());
+            if let (None, Some(why)) = (ended(&self.plan), ended(&after.plan)) {
+                lines.push(format!("job {} of {} would be preempted: {why}", job.shown_id(), job.spec.user.name));
+            }
+        }
+        lines
+    }
+}

@@ -1,0 +1,188 @@
+//! Accounts, users, QOS and reservations: who may edit them, what an edit does, what is refused and why.
+
+use super::pool::{Pool, column, local, request, via, write_config};
+use crate::http::Peer;
+use expect_test::{Expect, expect};
+use gmodel::node::Role;
+use serde_json::{Value, json};
+
+fn root() -> Peer {
+    local(0, "root")
+}
+fn alice() -> Peer {
+    local(1000, "alice")
+}
+
+const FILE: &str = "operators = [\"ada\"]\n[account.vision]\ncoordinators = [\"alice\"]\nguaranteed = 8\n[qos.normal]\n";
+
+async fn refuses(pool: &Pool, path: &str, body: Value, want: Expect) {
+    want.assert_eq(&pool.refused(&root(), "POST", path, body).await);
+}
+
+#[tokio::test]
+async fn accounts_are_made_changed_and_removed() {
+    let pool = Pool::new("");
+    let make = json!({"create": true, "change": {"guaranteed": {"H100": 16, "gpu": 32}, "shares": 10}});
+    pool.post(&root(), "/v1/accounts/research", make.clone()).await;
+    refuses(&pool, "/v1/accounts/research", make, expect!["409 conflict: account research exists. Change it with gadm account set"]).await;
+    let change = json!({"change": {"limit": {"gpu": 64}, "+coordinators": ["ada", "bob"], "group": {"running_jobs": 5}}});
+    pool.post(&root(), "/v1/accounts/research", change).await;
+    let change = json!({"change": {"-coordinators": ["bob"], "group": {"cpus": 4}, "budgets": [{"kind": "cap", "gpu_hours": 9, "period": "week"}]}});
+    pool.post(&root(), "/v1/accounts/research", change).await;
+    pool.post(&root(), "/v1/accounts/vision", json!({"create": true, "change": {"parent": "research"}})).await;
+    pool.post(&root(), "/v1/accounts/vision/users/eve", json!({"create": true, "change": {"shares": 3, "running_jobs": 2}})).await;
+    let list = pool.get(&alice(), "/v1/accounts").await;
+    assert_eq!(column(&list, "accounts", "name"), ["research", "vision"]);
+    let row = &list["accounts"][0];
+    assert_eq!((&row["guaranteed"], &row["limit"], &row["shares"]), (&json!({"gpu": 32.0, "h100": 16.0}), &json!({"gpu": 64.0}), &json!(10)));
+    assert_eq!((&row["coordinators"], &row["group"]), (&json!(["ada"]), &json!({"running_jobs": 5, "cpus": 4})));
+    assert_eq!(row["budgets"], json!([{"kind": "cap", "gpu_hours": 9, "period": "week"}]));
+    assert_eq!(list["accounts"][1]["users"], json!({"eve": {"shares": 3, "default": false, "running_jobs": 2}}));
+    refuses(&pool, "/v1/accounts/research/remove", json!({}), expect!["409 conflict: account research has accounts below it (vision). Remove these first, or give them another parent"]).await;
+    pool.post(&root(), "/v1/accounts/vision", json!({"change": {"guaranteed": null, "parent": null}})).await;
+    pool.post(&root(), "/v1/accounts/research/remove", json!({})).await;
+    assert_eq!(column(&pool.get(&root(), "/v1/accounts").await, "accounts", "name"), ["vision"]);
+}
+
+#[tokio::test]
+async fn impossible_edits_say_what_stands_against_them() {
+    let pool = Pool::new("[qos.normal]\n");
+    pool.node("n1", Role::Compute, 4).await;
+    for (name, change) in [("top", json!({"guaranteed": {"h100": 16}})), ("a", json!({"parent": "top", "guaranteed": {"h100": 12}}))] {
+        pool.post(&root(), &format!("/v1/accounts/{name}"), json!({"create": true, "change": change})).await;
+    }
+    let set = |change: Value| json!({"change": change});
+    let new = |change: Value| json!({"create": true, "change": change});
+    refuses(&pool, "/v1/accounts/b", new(json!({"parent": "tap"})), expect![[r#"404 not_found: there is no account "tap". Did you mean "top"?"#]]).await;
+    refuses(&pool, "/v1/accounts/b", new(json!({"parent": "top", "guaranteed": {"h100": 8}})), expect!["409 conflict: the accounts below top would be guaranteed 20 h100 together (a 12, b 8) and it has 16. Raise its guarantee first, or lower theirs"]).await;
+    refuses(&pool, "/v1/accounts/top", set(json!({"parent": "a"})), expect!["409 conflict: account top cannot be below a: a is below it"]).await;
+    refuses(&pool, "/v1/accounts/top", set(json!({"limit": {"h100": 8}})), expect!["409 conflict: account top cannot be guaranteed 16 h100 with a limit of 8. Raise the limit too"]).await;
+    refuses(&pool, "/v1/accounts/top", set(json!({"guarantee": 8})), expect![[r#"400 invalid: "guarantee" cannot be set. Did you mean "guaranteed"? Keys: parent, description, shares, guaranteed, limit, lend_limit, budgets, group, per_user, allow_qos, default_qos, coordinators, closed"#]]).await;
+    refuses(&pool, "/v1/accounts/top", set(json!({"group": {"gpu": 8}})), expect![[r#"400 invalid: group has no "gpu". Did you mean "gpus"? Keys: running_jobs, submitted_jobs, gpus, cpus, nodes, running_gpu_hours, array_tasks, submits_per_minute"#]]).await;
+    refuses(&pool, "/v1/accounts/top", set(json!({"shares": "many"})), expect![[r#"400 invalid: the change cannot be read: invalid type: string "many", expected u32"#]]).await;
+    refuses(&pool, "/v1/accounts/root", new(json!({})), expect![[r#"400 invalid: "root" cannot be the name of a new account: use up to 64 letters, digits, '_', '-' and '.', not root"#]]).await;
+    refuses(&pool, "/v1/accounts/tip", set(json!({})), expect![[r#"404 not_found: there is no account "tip". Did you mean "top"?"#]]).await;
+    refuses(&pool, "/v1/qos/urgent", new(json!({"preempt": ["nomal"]})), expect![[r#"404 not_found: there is no qos "nomal". Did you mean "normal"?"#]]).await;
+    refuses(&pool, "/v1/qos/urgent", new(json!({"preempt_mode": "requee"})), expect![[r#"400 invalid: "requee" is no preempt_mode. Did you mean "requeue"? There are: off, requeue, cancel, suspend"#]]).await;
+    let window = json!({"start": "2027-01-01T00:00:00Z", "duration_secs": 3600, "nodes": "n1", "gpus": {"gpu": 1}});
+    refuses(&pool, "/v1/reservations/r", new(window), expect![[r#"400 invalid: reservation "r": nodes, node_count and gpus exclude each other. Keep one of them"#]]).await;
+    refuses(&pool, "/v1/reservations/r", new(json!({"start": "2027-01-01T00:00:00Z", "duration_secs": 3600, "nodes": "n[1-2]"})), expect![[r#"404 not_found: there is no node "n2". Did you mean "n1"?"#]]).await;
+}
+
+#[tokio::test]
+async fn users_coordinators_and_operators_edit_what_is_theirs() {
+    let pool = Pool::new("operators = [\"ada\"]\n");
+    let node = pool.node("n1", Role::Compute, 4).await;
+    let login = pool.node("l1", Role::Login, 0).await;
+    let ada = local(900, "ada");
+    pool.post(&ada, "/v1/accounts/vision", json!({"create": true, "change": {"coordinators": ["alice"]}})).await;
+    let user = json!({"create": true, "change": {}});
+    let text = pool.refused(&local(1002, "mallory"), "POST", "/v1/accounts/vision/users/mallory", user.clone()).await;
+    assert!(text.starts_with("403 denied") && text.contains("nor is mallory a coordinator"), "{text}");
+    for path in ["/v1/qos/x", "/v1/reservations/x", "/v1/accounts/x"] {
+        let text = pool.refused(&alice(), "POST", path, user.clone()).await;
+        assert!(text.starts_with("403 denied"), "{path}: {text}");
+    }
+    for (method, path) in [("GET", "/v1/policy"), ("POST", "/v1/policy"), ("POST", "/v1/reload/dry-run")] {
+        let text = pool.refused(&alice(), method, path, json!({"toml": ""})).await;
+        assert!(text.starts_with("403 denied"), "{path}: {text}");
+    }
+    // An operator is one on the controller's host only.
+    let text = pool.refused(&via(login, Role::Login, 900, "ada"), "POST", "/v1/qos/x", user.clone()).await;
+    assert!(text.starts_with("403 denied"), "{text}");
+    // From inside a job nobody edits.
+    let job = pool.submit(&alice(), json!({"request": {"gpus": "1"}})).await;
+    pool.pass().await;
+    pool.running(node, job).await;
+    let inside = via(node, Role::Compute, 1000, "alice");
+    let text = pool.refused(&inside, "POST", "/v1/accounts/vision/users/bob", user).await;
+    assert!(text.contains("not edited from compute nodes"), "{text}");
+    assert_eq!(column(&pool.get(&inside, "/v1/accounts").await, "accounts", "name"), ["vision"]);
+}
+
+#[tokio::test]
+async fn what_a_file_says_is_changed_in_the_file() {
+    let pool = Pool::new(FILE);
+    let text = pool.refused(&root(), "POST", "/v1/accounts/vision", json!({"change": {"shares": 2}})).await;
+    assert!(text.contains("account vision is written in ") && text.contains("gpuctld.toml:5. Change it there"), "{text}");
+    let text = pool.refused(&root(), "POST", "/v1/qos/normal/remove", json!({})).await;
+    assert!(text.contains("qos normal is written in "), "{text}");
+    pool.post(&root(), "/v1/accounts/beside", json!({"create": true, "change": {"parent": "vision", "default_qos": "normal"}})).await;
+    let list = pool.get(&root(), "/v1/accounts").await;
+    assert!(list["accounts"][0]["file"].is_null() && list["accounts"][1]["file"].is_string(), "{list}");
+}
+
+#[tokio::test]
+async fn a_policy_goes_out_and_comes_in_as_toml() {
+    let pool = Pool::new(FILE);
+    pool.post(&root(), "/v1/accounts/sub", json!({"create": true, "change": {"parent": "vision", "guaranteed": {"gpu": 4}}})).await;
+    let own = pool.get(&root(), "/v1/policy").await;
+    expect![[r#"
+        [account.sub]
+        parent = "vision"
+        guaranteed = 4
+    "#]].assert_eq(own["toml"].as_str().unwrap());
+    let all = pool.get(&root(), "/v1/policy?all=true").await;
+    assert!(all["toml"].as_str().unwrap().contains("[account.vision]"));
+    // What the files say may be repeated, not changed.
+    let done = pool.post(&root(), "/v1/policy", json!({"toml": all["toml"]})).await;
+    assert_eq!(done["notes"], json!(["nothing would change"]));
+    let new = "[account.sub]\nparent = \"vision\"\nguaranteed = 6\n[qos.fast]\npriority = 9\n";
+    let done = pool.post(&root(), "/v1/policy", json!({"toml": new, "dry_run": true})).await;
+    assert_eq!(done["notes"], json!(["account sub is changed", "qos fast is added"]));
+    assert!(pool.core.view().await.own_policy.qos.is_empty(), "a dry run changes nothing");
+    pool.post(&root(), "/v1/policy", json!({"toml": new})).await;
+    assert_eq!(pool.core.view().await.policy.qos["fast"].priority, 9);
+    let text = pool.refused(&root(), "POST", "/v1/policy", json!({"name": "p.toml", "toml": "[account.sub]\nparent = \"visio\"\nguaranteed = 60\n"})).await;
+    assert!(text.contains("--> p.toml:2:10") && text.contains("did you mean \"vision\"?"), "{text}");
+    let text = pool.refused(&root(), "POST", "/v1/policy", json!({"toml": "[account.vision]\n"})).await;
+    assert!(text.contains("account vision is written in ") && text.contains("otherwise"), "{text}");
+}
+
+#[tokio::test]
+async fn the_private_see_their_own_accounts_and_those_above() {
+    let pool = Pool::new("privacy = \"own\"\n[account.top]\n[account.a]\nparent = \"top\"\nusers = [\"alice\", \"bob\"]\n[account.b]\nusers = [\"bob\"]\n");
+    let list = pool.get(&alice(), "/v1/accounts").await;
+    assert_eq!(column(&list, "accounts", "name"), ["a", "top"]);
+    assert_eq!(list["accounts"][0]["users"], json!({"alice": {"shares": 1, "default": false}}), "others are not named");
+    assert_eq!(column(&pool.get(&root(), "/v1/accounts").await, "accounts", "name"), ["a", "b", "top"]);
+}
+
+#[tokio::test]
+async fn licences_and_reservations_are_listed() {
+    let pool = Pool::new("[licences]\nmatlab = 20\n[reservation.past]\nstart = 2020-01-01T00:00:00Z\nduration = 60\nnodes = \"ALL\"\n");
+    let list = pool.get(&alice(), "/v1/licences").await;
+    assert_eq!(list["licences"], json!([{"name": "matlab", "total": 20, "used": 0, "free": 20}]));
+    let window = json!({"start": "2020-01-01T00:00:00Z", "duration_secs": 3600, "repeat": "hourly", "node_count": 1, "users": ["alice"]});
+    pool.post(&root(), "/v1/reservations/always", json!({"create": true, "change": window})).await;
+    let list = pool.get(&alice(), "/v1/reservations").await;
+    assert_eq!(column(&list, "reservations", "name"), ["always", "past"]);
+    assert_eq!(column(&list, "reservations", "state"), ["ACTIVE", "OVER"]);
+    assert_eq!(column(&list, "reservations", "created_by")[0], "root");
+    pool.post(&root(), "/v1/reservations/always/remove", json!({})).await;
+    assert_eq!(column(&pool.get(&root(), "/v1/reservations").await, "reservations", "name"), ["past"]);
+}
+
+#[tokio::test]
+async fn a_dry_reload_names_what_would_become_of_jobs() {
+    let pool = Pool::new("[partition.a]\ndefault = true\n[partition.b]\n");
+    pool.node("n1", Role::Compute, 4).await;
+    let job = pool.submit(&alice(), json!({"request": {"gpus": "1"}, "time_limit_secs": 7200})).await;
+    pool.submit(&alice(), json!({"partition": "b", "request": {"gpus": "1"}, "hold": true})).await;
+    let (status, answer) = pool.ask(&root(), "POST", "/v1/reload/dry-run", Value::Null).await;
+    assert_eq!((status.as_u16(), &answer["notes"]), (200, &json!(["nothing would change"])));
+    write_config(pool.dir.path(), "cluster = \"other\"\n[partition.a]\ndefault = true\nstate = \"DOWN\"\n[account.new]\n");
+    let answer = pool.post(&root(), "/v1/reload/dry-run", Value::Null).await;
+    let notes = answer["notes"].as_array().unwrap().iter().map(|note| note.as_str().unwrap().to_owned() + "\n").collect::<String>();
+    expect![[r#"
+        cluster has changed and takes effect when gpuctld is restarted
+        partition a is changed
+        partition b is removed
+        account new is added
+        partition b would be gone: its 1 waiting jobs would not start, its 0 running jobs go on
+        job J of alice: waits (PartitionDown); now it starts at once
+        job 2 of alice: waits (PartitionConfig: partition "b" is not in the configuration); now it waits (JobHeldUser: held by user:alice)
+    "#]].assert_eq(&notes.replace(&format!("job {job} "), "job J "));
+    assert_eq!(pool.core.view().await.config.partitions.len(), 2, "nothing changed");
+    let _ = request(json!({}));
+}
