@@ -343,7 +343,7 @@ impl Ledger {
     /// In which class a job would run.
     fn class_for(&self, spec: &JobSpec, who: Who, held: &Holding) -> Option<RunClass> {
         let guarantees = self.guarantees.as_ref()?;
-        if self.is_outside(spec) {
+        if self.is_outside_quota(spec) {
             return None;
         }
         let fits = match who.account {
@@ -415,7 +415,8 @@ impl Ledger {
         reason.is_none_or(found)
     }
 
-    fn is_outside(&self, spec: &JobSpec) -> bool {
+    /// Whether a job's QOS has it run outside of quotas.
+    pub fn is_outside_quota(&self, spec: &JobSpec) -> bool {
         self.policy.qos.get(&spec.qos).is_some_and(|qos| qos.outside_quota)
     }
 }
@@ -569,7 +570,7 @@ impl Ledger {
     fn class_runs(&mut self, snapshot: &Snapshot, whose: &[Who]) {
         let Some(mut guarantees) = self.guarantees.take() else { return };
         let inside: Vec<usize> =
-            (0..self.runs.len()).filter(|at| !self.is_outside(&snapshot.running[*at].spec)).collect();
+            (0..self.runs.len()).filter(|at| !self.is_outside_quota(&snapshot.running[*at].spec)).collect();
         let standing: Vec<Standing> = inside
             .iter()
             .map(|&at| Standing {

@@ -5,11 +5,13 @@
 pub mod account_tree;
 pub mod demand;
 pub mod first_fit;
+pub mod fair_tree;
 pub mod headroom;
 pub mod ledger;
 pub mod limits;
-pub mod plan;
+pub mod priority;
 pub mod quota;
+pub mod plan;
 pub mod snapshot;
 pub mod usage;
 

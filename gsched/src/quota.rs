@@ -312,7 +312,9 @@ impl Level {
         }
         match self.own.get(gpu_type).copied().flatten() {
             Some(most) => Granted::Up(most),
-            None if gpu_type == ALL || self.own[ALL].is_some() => Granted::Any,
+            // GPUs whose type is not known yet are within what is named in all.
+            None if gpu_type == ALL => Granted::Up(self.sum),
+            None if self.own[ALL].is_some() => Granted::Any,
             None => Granted::Nothing,
         }
     }

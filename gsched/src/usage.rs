@@ -100,23 +100,50 @@ impl Rate {
         config: &FairShare,
         usage_factor_milli: u32,
     ) -> Self {
-        let mut rate = Self::default();
-        let (mut micro, mut mem_bytes) = (0u128, 0u128);
+        let type_of = |node, slot| gpu_type(node, slot).unwrap_or("");
+        let weight = |node, slot| weight_of_type(config, type_of(node, slot));
+        let mut rate =
+            Self { weighted_micro: weighted_micro(shares, weight, config, usage_factor_milli), gpus: BTreeMap::new() };
         for share in shares {
-            micro += u128::from(share.cpus) * u128::from(config.cpu_weight_milli) * 1000;
-            mem_bytes += u128::from(share.mem_bytes);
             for grant in &share.gpus.0 {
-                let milli = u64::from(grant.part.milli());
-                let name = gpu_type(share.node, grant.slot).unwrap_or("").to_ascii_lowercase();
-                let weight = config.gpu_weights_milli.get(&name).copied().unwrap_or(1000);
-                micro += u128::from(milli) * u128::from(weight);
-                *rate.gpus.entry(name).or_default() += milli;
+                let name = type_of(share.node, grant.slot).to_ascii_lowercase();
+                *rate.gpus.entry(name).or_default() += u64::from(grant.part.milli());
             }
         }
-        micro += mem_bytes * u128::from(config.mem_gib_weight_milli) * 1000 / (1 << 30);
-        rate.weighted_micro = u64::try_from(micro * u128::from(usage_factor_milli) / 1000).unwrap_or(u64::MAX);
         rate
     }
+}
+
+/// Millionths of a GPU of weight 1 that a run with these shares uses; `weight` knows a GPU's, in thousandths.
+pub fn weighted_micro(
+    shares: &[NodeShare],
+    weight: impl Fn(NodeId, GpuSlot) -> u32,
+    config: &FairShare,
+    usage_factor_milli: u32,
+) -> u64 {
+    let (mut micro, mut mem_bytes) = (0u128, 0u128);
+    for share in shares {
+        micro += u128::from(share.cpus) * u128::from(config.cpu_weight_milli) * 1000;
+        mem_bytes += u128::from(share.mem_bytes);
+        for grant in &share.gpus.0 {
+            micro += u128::from(grant.part.milli()) * u128::from(weight(share.node, grant.slot));
+        }
+    }
+    micro += mem_bytes * u128::from(config.mem_gib_weight_milli) * 1000 / (1 << 30);
+    u64::try_from(micro * u128::from(usage_factor_milli) / 1000).unwrap_or(u64::MAX)
+}
+
+/// Weight of a GPU type for fair share, thousandths.
+pub fn weight_of_type(config: &FairShare, gpu_type: &str) -> u32 {
+    let weights = &config.gpu_weights_milli;
+    weights.iter().find(|(name, _)| name.eq_ignore_ascii_case(gpu_type)).map_or(1000, |(_, weight)| *weight)
+}
+
+/// What is left of a use after so many thousandths of a half-life.
+pub fn left_after(used: u64, thousandths: u32) -> u64 {
+    let (halvings, step) = (thousandths / STEPS as u32, thousandths as usize % STEPS);
+    let left = (u128::from(used) << PLACES) / u128::from(WEIGHTS[step]);
+    left.checked_shr(halvings).unwrap_or(0) as u64
 }
 
 impl UsageBook {
@@ -229,6 +256,18 @@ impl Decayed {
     /// What is left of it at a time: thousandths of a GPU of weight 1 times seconds.
     pub fn at(&self, now: Timestamp, half_life_secs: u32) -> u64 {
         u64::try_from(self.micro_millis_at(now, half_life_secs) / MICRO_MILLIS).unwrap_or(u64::MAX)
+    }
+
+    /// What is left at a time of this and of what runs have used since they began.
+    pub fn with(&self, running: &Self, now: Timestamp, half_life_secs: u32) -> u64 {
+        let mut both = self.clone();
+        if both.half_life_secs != half_life_secs {
+            both.carry_over(now, half_life_secs);
+        }
+        for (epoch, used) in &running.epochs {
+            *both.epochs.entry(*epoch).or_default() += used;
+        }
+        both.at(now, half_life_secs)
     }
 
     fn micro_millis_at(&self, now: Timestamp, half_life_secs: u32) -> u128 {

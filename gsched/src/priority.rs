@@ -1,0 +1,261 @@
+//! The order of the queue: tier, guaranteed before borrowed, multifactor priority, submission, id.
+//!
+//! Each factor is 0 to 1 in millionths, times its weight; nice is taken off, and what an operator set replaces the sum.
+//! Never says whether a job may start. Source: Slurm's page "Multifactor Priority Plugin", sprio(1).
+
+use crate::fair_tree::{FairTree, PPM};
+use crate::ledger::Ledger;
+use crate::limits::{ALL, Holding};
+use crate::snapshot::{PendingJob, Snapshot};
+use gmodel::config::Partition;
+use gmodel::gpu_request::{GpuAmount, GpuKind};
+use gmodel::job::{GpuScope, Request};
+use gmodel::policy::{JobOrder, PriorityWeights};
+use gmodel::{JobId, JobSpec, RunClass, Timestamp};
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// A waiting job in its place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ordered {
+    /// Place in the snapshot's `pending`.
+    pub at: usize,
+    /// As what it would start, with all before it that could stand on the same guarantee counted; `None` where there are
+    /// no quotas. Of an array: its next task.
+    pub class: Option<RunClass>,
+    pub factors: Factors,
+}
+
+/// What a priority is made of. Factors are in millionths.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Factors {
+    pub age: u32,
+    pub fair_share: u32,
+    pub qos: u32,
+    pub partition: u32,
+    pub size: u32,
+    pub nice: i32,
+    /// Set by an operator in place of the sum.
+    pub set: Option<u32>,
+    /// Larger goes first.
+    pub priority: i64,
+}
+
+/// The factors times their weights, as sprio(1) lists them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WeightedFactors {
+    pub age: i64,
+    pub fair_share: i64,
+    pub qos: i64,
+    pub partition: i64,
+    pub size: i64,
+    /// Taken off.
+    pub nice: i64,
+}
+
+impl Factors {
+    pub fn weighted(&self, weights: &PriorityWeights) -> WeightedFactors {
+        let times = |factor: u32, weight: u32| i64::from(factor) * i64::from(weight) / PPM as i64;
+        WeightedFactors {
+            age: times(self.age, weights.age),
+            fair_share: times(self.fair_share, weights.fair_share),
+            qos: times(self.qos, weights.qos),
+            partition: times(self.partition, weights.partition),
+            size: times(self.size, weights.size),
+            nice: i64::from(self.nice),
+        }
+    }
+
+    fn with_priority(mut self, weights: &PriorityWeights) -> Self {
+        let parts = self.weighted(weights);
+        let sum = parts.age + parts.fair_share + parts.qos + parts.partition + parts.size - parts.nice;
+        self.priority = self.set.map_or(sum, i64::from);
+        self
+    }
+}
+
+/// All waiting jobs, first the one whose turn it is.
+pub fn in_order(snapshot: &Snapshot, ledger: &Ledger) -> Vec<Ordered> {
+    match snapshot.config.scheduler.order {
+        JobOrder::Multifactor => by_priority(snapshot, ledger),
+        JobOrder::Fifo => by_key(snapshot, |job| (0, job.submitted, job.id)),
+        JobOrder::Sjf => by_key(snapshot, |job| (job.limit_secs.unwrap_or(u32::MAX), job.submitted, job.id)),
+    }
+}
+
+fn by_key<K: Ord>(snapshot: &Snapshot, key: impl Fn(&PendingJob) -> K) -> Vec<Ordered> {
+    let mut order: Vec<usize> = (0..snapshot.pending.len()).collect();
+    order.sort_by_cached_key(|at| key(&snapshot.pending[*at]));
+    order.into_iter().map(|at| Ordered { at, class: None, factors: Factors::default() }).collect()
+}
+
+/// Larger tier, larger priority, older, smaller id.
+type Key = (Reverse<u32>, Reverse<i64>, Timestamp, JobId);
+
+fn by_priority(snapshot: &Snapshot, ledger: &Ledger) -> Vec<Ordered> {
+    let mut looked_up = LookUp::new(snapshot);
+    let mut jobs: Vec<(Key, Ordered)> = Vec::with_capacity(snapshot.pending.len());
+    for (at, job) in snapshot.pending.iter().enumerate() {
+        let (tier, factors) = looked_up.factors(job);
+        let key = (Reverse(tier), Reverse(factors.priority), job.submitted, job.id);
+        jobs.push((key, Ordered { at, class: None, factors }));
+    }
+    jobs.sort_unstable_by_key(|(key, _)| *key);
+    if ledger.has_quotas() {
+        give_classes(snapshot, ledger, &mut jobs);
+        jobs.sort_by_key(|(key, job)| (key.0, job.class == Some(RunClass::Borrowed)));
+    }
+    jobs.into_iter().map(|(_, job)| job).collect()
+}
+
+/// Walks the queue into the guarantees that are left.
+fn give_classes(snapshot: &Snapshot, ledger: &Ledger, jobs: &mut [(Key, Ordered)]) {
+    let Some(guarantees) = ledger.guarantees() else { return };
+    let mut guarantees = guarantees.clone();
+    let tree = ledger.tree();
+    for (_, ordered) in jobs {
+        let job = &snapshot.pending[ordered.at];
+        if ledger.is_outside_quota(&job.spec) {
+            continue;
+        }
+        ordered.class = Some(RunClass::Borrowed);
+        let Some(account) = tree.number(&job.spec.account).filter(|_| may_start(job, snapshot.now)) else { continue };
+        let held = asked(job, ledger, snapshot.now);
+        let room = job.room.map_or(u64::MAX, u64::from);
+        let most = job.positions.as_ref().map_or(1, |positions| positions.len()).min(room);
+        for task in 0..most {
+            if !guarantees.fits(tree, account, &held) {
+                break;
+            }
+            if task == 0 {
+                ordered.class = Some(RunClass::Guaranteed);
+            }
+            if held.gpus == 0 {
+                break;
+            }
+            guarantees.add(tree, account, &held);
+        }
+    }
+}
+
+/// Whether anything but resources and limits holds it back.
+fn may_start(job: &PendingJob, now: Timestamp) -> bool {
+    job.held_by.is_none() && job.eligible <= now && job.dependency.is_none() && job.room != Some(0)
+}
+
+/// What a job, or the next task of an array, would hold by its first choice.
+fn asked(job: &PendingJob, ledger: &Ledger, now: Timestamp) -> Holding {
+    let until = job.limit_secs.map(|secs| now.plus_secs(i64::from(secs)));
+    let request = &job.spec.request;
+    let mut held = Holding::new(u64::from(request.ntasks), u64::from(request.nodes_min), now, until);
+    let (gpu_type, milli) = gpus_asked(request);
+    held.add_gpus(gpu_type.map_or(ALL, |name| ledger.types().number(name)), milli);
+    held
+}
+
+/// Thousandths of GPUs by the first choice, with their type if one is named.
+pub fn gpus_asked(request: &Request) -> (Option<&str>, u64) {
+    let Some(first) = request.gpus.as_ref().and_then(|ask| ask.alternatives.first()) else { return (None, 0) };
+    let times = match request.gpu_scope {
+        GpuScope::Job => 1,
+        GpuScope::Node => u64::from(request.nodes_min.max(1)),
+        GpuScope::Task => u64::from(request.ntasks.max(request.nodes_min).max(1)),
+    };
+    let milli = match &first.amount {
+        GpuAmount::Whole(count) => u64::from(*count) * 1000,
+        GpuAmount::Share { milli } => u64::from(*milli),
+        GpuAmount::Mig { profile, count } => u64::from(*count) * mig_milli(profile),
+    };
+    let gpu_type = match &first.kind {
+        GpuKind::Any => None,
+        GpuKind::Type(name) => Some(name.as_str()),
+    };
+    (gpu_type, milli * times)
+}
+
+/// By its compute slices, of which a GPU has seven: `1g.10gb`.
+fn mig_milli(profile: &str) -> u64 {
+    let slices = profile.split('g').next().and_then(|slices| slices.parse::<u64>().ok());
+    slices.unwrap_or(1).min(7) * 1000 / 7
+}
+
+/// What jobs of one request share, looked up once.
+struct LookUp<'a> {
+    snapshot: &'a Snapshot,
+    tree: FairTree<'a>,
+    partitions: BTreeMap<&'a str, &'a Partition>,
+    most_qos: u32,
+    most_partition: u32,
+    gpus: u64,
+    cpus: u64,
+    last: Option<(&'a Arc<JobSpec>, u32, Factors)>,
+}
+
+impl<'a> LookUp<'a> {
+    fn new(snapshot: &'a Snapshot) -> Self {
+        let partitions = &snapshot.config.partitions;
+        Self {
+            snapshot,
+            tree: FairTree::of(snapshot),
+            partitions: partitions.iter().map(|one| (one.name.as_str(), one)).collect(),
+            most_qos: snapshot.policy.qos.values().map(|qos| qos.priority).max().unwrap_or(0),
+            most_partition: partitions.iter().map(|one| one.priority_factor).max().unwrap_or(0),
+            gpus: snapshot.nodes.iter().map(|node| node.gpus.len() as u64 * 1000).sum(),
+            cpus: snapshot.nodes.iter().map(|node| u64::from(node.cpus)).sum(),
+            last: None,
+        }
+    }
+
+    /// Tier and factors of a job.
+    fn factors(&mut self, job: &'a PendingJob) -> (u32, Factors) {
+        let known = self.last.filter(|(spec, ..)| Arc::ptr_eq(spec, &job.spec));
+        let (tier, shared) = match known {
+            Some((_, tier, factors)) => (tier, factors),
+            None => {
+                let (tier, factors) = self.of_spec(&job.spec);
+                self.last = Some((&job.spec, tier, factors));
+                (tier, factors)
+            }
+        };
+        let weights = &self.snapshot.config.scheduler.priority;
+        let waited = self.snapshot.now.since_secs(job.eligible) as u64;
+        let age = part(waited.min(u64::from(weights.max_age_secs)), u64::from(weights.max_age_secs));
+        (tier, Factors { age, nice: job.nice, ..shared }.with_priority(weights))
+    }
+
+    fn of_spec(&self, spec: &'a JobSpec) -> (u32, Factors) {
+        let partition = self.partitions.get(spec.partition.as_str());
+        let qos = self.snapshot.policy.qos.get(&spec.qos).map_or(0, |qos| qos.priority);
+        let large = self.size(&spec.request);
+        let favor_small = self.snapshot.config.scheduler.priority.favor_small;
+        let factors = Factors {
+            fair_share: self.tree.factor(&spec.account, &spec.user.name),
+            qos: part(u64::from(qos), u64::from(self.most_qos)),
+            partition: part(partition.map_or(0, |one| u64::from(one.priority_factor)), u64::from(self.most_partition)),
+            size: if favor_small { PPM as u32 - large } else { large },
+            set: spec.priority,
+            ..Factors::default()
+        };
+        (partition.map_or(0, |one| one.priority_tier), factors)
+    }
+
+    /// Part of the cluster: of its GPUs, or of its CPUs for a job without GPUs.
+    fn size(&self, request: &Request) -> u32 {
+        match gpus_asked(request).1 {
+            0 => {
+                let tasks = u64::from(request.ntasks.max(request.nodes_min).max(1));
+                part(tasks * u64::from(request.cpus_per_task.unwrap_or(1)), self.cpus)
+            }
+            milli => part(milli, self.gpus),
+        }
+    }
+}
+
+/// Millionths, at most all.
+fn part(one: u64, all: u64) -> u32 {
+    if all == 0 {
+        return 0;
+    }
+    (u128::from(one.min(all)) * u128::from(PPM) / u128::from(all)) as u32
+}
