@@ -8,7 +8,7 @@ use gmodel::config::Partition;
 use gmodel::gpu_request::{GpuAlternative, GpuAmount, GpuKind};
 use gmodel::job::{GpuScope, MemAsk};
 use gmodel::run::NodeShare;
-use gmodel::{GpuGrant, GpuPart, GpuSet, GpuSlot, Request};
+use gmodel::Request;
 
 /// One way to serve a job: a demand for each node of a run, the largest first.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,6 +25,8 @@ pub struct NodeDemand {
     pub gpus: GpuDemand,
     /// The whole node, whatever it has.
     pub exclusive: bool,
+    /// All its GPUs within one NVLink island.
+    pub nvlink: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +50,16 @@ impl Demand {
     /// All ways to serve a request, best first: more nodes before fewer, then the user's ranking of
     /// GPU alternatives.
     pub fn all(request: &Request, partition: &Partition) -> Vec<Self> {
+        Self::dealt(request, partition, |_| None)
+    }
+
+    /// As `all`, with the GPUs of a job dealt by filling nodes one after the other where `fill` says how many a node
+    /// has: whole nodes first, the rest on the last. Elsewhere they are spread evenly.
+    pub fn dealt(
+        request: &Request,
+        partition: &Partition,
+        fill: impl Fn(&GpuAlternative) -> Option<u32>,
+    ) -> Vec<Self> {
         let named = request.nodelist.as_ref().map_or(0, |list| list.len() as u32);
         let least = request.nodes_min.max(named).max(1);
         let most = request.nodes_max.max(least).min(least.saturating_add(64));
@@ -59,8 +71,9 @@ impl Demand {
         (least..=most)
             .rev()
             .flat_map(|nodes| {
-                alternatives.iter().map(move |gpus| Self::for_nodes(request, partition, nodes, gpus))
+                alternatives.iter().map(move |gpus| (nodes, gpus))
             })
+            .map(|(nodes, gpus)| Self::for_nodes(request, partition, nodes, gpus, fill(gpus)))
             .collect()
     }
 
@@ -69,12 +82,14 @@ impl Demand {
         partition: &Partition,
         nodes: u32,
         gpus: &GpuAlternative,
+        fill: Option<u32>,
     ) -> Self {
         let tasks = tasks_by_node(request, nodes);
+        let fill = fill.filter(|_| request.gpu_scope == GpuScope::Job);
         let demands = tasks
             .iter()
             .enumerate()
-            .map(|(at, &tasks)| node_demand(request, partition, nodes, at as u32, tasks, gpus))
+            .map(|(at, &tasks)| node_demand(request, partition, (nodes, at as u32), tasks, (gpus, fill)))
             .collect();
         Self { nodes: demands }
     }
@@ -94,12 +109,16 @@ pub fn tasks_by_node(request: &Request, nodes: u32) -> Vec<u32> {
 fn node_demand(
     request: &Request,
     partition: &Partition,
-    nodes: u32,
-    at: u32,
+    (nodes, at): (u32, u32),
     tasks: u32,
-    gpus: &GpuAlternative,
+    (gpus, fill): (&GpuAlternative, Option<u32>),
 ) -> NodeDemand {
-    let amount = amount_on_node(&gpus.amount, request.gpu_scope, nodes, at, tasks);
+    let amount = match (&gpus.amount, fill) {
+        (GpuAmount::Whole(total), Some(most)) if total.div_ceil(most.max(1)) == nodes => {
+            GpuAmount::Whole((total - (at * most).min(*total)).min(most))
+        }
+        (amount, _) => amount_on_node(amount, request.gpu_scope, nodes, at, tasks),
+    };
     let count = gpu_count(&amount);
     let by_task = request.cpus_per_task.map(|cpus| cpus.saturating_mul(tasks));
     let by_gpu = (count > 0)
@@ -120,6 +139,7 @@ fn node_demand(
             amount,
         },
         exclusive: request.exclusive,
+        nvlink: request.nvlink,
     }
 }
 
@@ -191,97 +211,25 @@ pub enum Lack {
 }
 
 impl NodeDemand {
-    /// The share this demand takes of a node as it is, or what is missing.
-    pub fn share_on(&self, node: &SchedNode) -> Result<NodeShare, Lack> {
-        if self.exclusive && node.runs > 0 {
-            return Err(Lack::Cpus);
-        }
-        let gpus = self.pick_gpus(node)?;
-        let cpus = if self.exclusive { node.cpus } else { self.cpus };
-        if cpus > node.free_cpus || self.cpus > cpus {
-            return Err(Lack::Cpus);
-        }
-        let mem_bytes = self.mem_on(node);
-        if mem_bytes > node.free_mem_bytes {
-            return Err(Lack::Memory);
-        }
-        Ok(NodeShare { node: node.id, cpus, mem_bytes, gpus, tasks: self.tasks })
-    }
-
-    /// Whether `share_on` would succeed, without making the share: a pass asks this of every node.
-    pub fn may_fit(&self, node: &SchedNode) -> bool {
-        let GpuAmount::Whole(count) = self.gpus.amount else { return false };
-        let cpus = if self.exclusive { node.cpus } else { self.cpus };
-        if cpus > node.free_cpus || self.cpus > cpus || (self.exclusive && node.runs > 0) {
-            return false;
-        }
-        let open = |gpu: &gmodel::node::GpuEntry| {
-            if self.exclusive { gpu.usable() } else { is_free(node, gpu.slot) }
-        };
-        let free = || node.gpus.iter().filter(|gpu| open(gpu) && self.gpus.matches(&gpu.info));
-        (count == 0 || free().nth(count as usize - 1).is_some())
-            && self.mem_on(node) <= node.free_mem_bytes
-    }
-
-    /// Could the node serve it with nothing else running?
+    /// Could the node serve it with nothing else running? GPUs that are sick or missing count: they come back.
     pub fn fits_empty(&self, node: &SchedNode) -> Result<(), Lack> {
-        match &self.gpus.amount {
-            GpuAmount::Whole(count) => {
-                let matching = node.gpus.iter().filter(|gpu| self.gpus.matches(&gpu.info)).count();
-                if (matching as u64) < u64::from(*count) {
-                    return Err(Lack::Gpus);
-                }
-            }
+        let wanted = match &self.gpus.amount {
+            GpuAmount::Whole(count) => *count,
+            GpuAmount::Share { .. } if self.gpus.count() == 1 => 1,
             _ => return Err(Lack::Kind),
+        };
+        let matching = node.gpus.iter().filter(|gpu| self.gpus.matches(&gpu.info)).count();
+        if (matching as u64) < u64::from(wanted) {
+            return Err(Lack::Gpus);
         }
         if self.cpus > node.cpus {
             return Err(Lack::Cpus);
         }
-        if self.mem_on(node) > node.mem_bytes {
+        if self.mem_of(node.cpus, node.mem_bytes, node.gpus.len()) > node.mem_bytes {
             return Err(Lack::Memory);
         }
         Ok(())
     }
-
-    fn mem_on(&self, node: &SchedNode) -> u64 {
-        if self.exclusive && !matches!(self.mem, MemDemand::Bytes(_)) {
-            return node.mem_bytes;
-        }
-        match self.mem {
-            MemDemand::Bytes(bytes) => bytes,
-            MemDemand::All => node.mem_bytes,
-            MemDemand::Share => {
-                let part = |wanted: u32, all: usize| {
-                    let whole = u128::from(node.mem_bytes) * u128::from(wanted);
-                    (whole / (all.max(1) as u128)) as u64
-                };
-                let by_cpu = part(self.cpus, node.cpus as usize);
-                let by_gpu = part(self.gpus.count(), node.gpus.len());
-                by_cpu.max(by_gpu).min(node.mem_bytes)
-            }
-        }
-    }
-
-    fn pick_gpus(&self, node: &SchedNode) -> Result<GpuSet, Lack> {
-        let GpuAmount::Whole(count) = self.gpus.amount else { return Err(Lack::Kind) };
-        if self.exclusive {
-            let all = node.gpus.iter().filter(|gpu| gpu.usable()).map(|gpu| gpu.slot);
-            let set = GpuSet::whole(all);
-            let matching = node.gpus.iter().filter(|g| g.usable() && self.gpus.matches(&g.info));
-            return if matching.count() < count as usize { Err(Lack::Gpus) } else { Ok(set) };
-        }
-        let free = node.gpus.iter().filter(|gpu| is_free(node, gpu.slot));
-        let grants: Vec<_> = free
-            .filter(|gpu| self.gpus.matches(&gpu.info))
-            .take(count as usize)
-            .map(|gpu| GpuGrant { slot: gpu.slot, part: GpuPart::Whole })
-            .collect();
-        if grants.len() < count as usize { Err(Lack::Gpus) } else { Ok(GpuSet(grants)) }
-    }
-}
-
-fn is_free(node: &SchedNode, slot: GpuSlot) -> bool {
-    node.free_gpu_milli.get(usize::from(slot.0)) == Some(&gmodel::gpu_set::WHOLE_GPU_MILLI)
 }
 
 impl SchedNode {

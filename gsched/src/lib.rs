@@ -3,8 +3,19 @@
 //! Pure: no clock, no I/O; its budget is work units, so a plan never depends on the machine.
 
 pub mod account_tree;
+pub mod cluster;
+mod counted;
 pub mod demand;
-pub mod first_fit;
+pub mod impossible;
+pub mod make;
+pub mod pass;
+pub mod placement;
+pub mod reason;
+pub mod room;
+pub mod score;
+pub mod shape;
+pub mod timeline;
+pub mod window;
 pub mod fair_tree;
 pub mod headroom;
 pub mod ledger;
@@ -16,7 +27,9 @@ pub mod snapshot;
 pub mod usage;
 
 pub use demand::{Demand, NodeDemand};
-pub use first_fit::{held_by, impossible, plan, priority};
+pub use impossible::impossible;
+pub use pass::{Engine, plan, priority};
+pub use reason::held_by;
 pub use plan::{Plan, Preempt, Start, WorkBudget};
 pub use snapshot::{PendingJob, RunningRun, SchedNode, Snapshot};
 

@@ -270,7 +270,7 @@ impl<'a> Row<'a> {
         if self.is_pending() && !self.holds().is_empty() {
             return 0;
         }
-        gsched::first_fit::priority(self.partition(view), self.nice())
+        gsched::priority(self.partition(view), self.nice())
     }
 
     /// Nodes held, or asked for.

@@ -139,7 +139,7 @@ fn earliest(snapshot: &Snapshot, runs: &[RunningRun], job: &crate::PendingJob) -
         }
         demands.iter().any(|demand| {
             let fitting: usize =
-                nodes.iter().filter(|node| demand.nodes[0].share_on(node).is_ok()).count();
+                nodes.iter().filter(|node| has_room(&demand.nodes[0], node)).count();
             fitting >= demand.nodes.len()
         })
     })
@@ -219,4 +219,19 @@ fn a_plan_does_not_depend_on_the_order_of_the_queue_in_the_snapshot() {
     let one = plan(&snapshot, WorkBudget::default());
     snapshot.pending.reverse();
     assert_eq!(plan(&snapshot, WorkBudget::default()), one);
+}
+
+/// By hand what the scheduler works out with profiles: whether a node serves a demand as it is.
+fn has_room(demand: &crate::NodeDemand, node: &crate::SchedNode) -> bool {
+    let free = |slot: usize| node.free_gpu_milli[slot] == 1000;
+    let matching = |slot: &usize| demand.gpus.matches(&node.gpus[*slot].info);
+    let gpus = (0..node.gpus.len()).filter(|slot| free(*slot)).filter(matching).count();
+    let mem = match demand.mem {
+        crate::demand::MemDemand::Bytes(bytes) => bytes,
+        _ => unreachable!("these clusters ask for bytes"),
+    };
+    if demand.exclusive {
+        return node.runs == 0 && demand.fits_empty(node).is_ok();
+    }
+    gpus >= demand.gpus.count() as usize && demand.cpus <= node.free_cpus && mem <= node.free_mem_bytes
 }

@@ -1,0 +1,271 @@
+//! The nodes of a pass, kept from pass to pass: each with its make, its room, and who is on it.
+//!
+//! `sync` compares with a new snapshot and works out anew only nodes that changed; what a pass takes is undone at the
+//! next from a copy. Nodes stand in bit sets by how many whole GPUs are free, so a search passes over full ones.
+
+use crate::make::{MakeId, Makes};
+use crate::room::Room;
+use crate::snapshot::{RunningRun, SchedNode, Snapshot};
+use crate::timeline::{Need, UNLIMITED_SECS};
+use fixedbitset::FixedBitSet;
+use gmodel::run::NodeShare;
+use gmodel::{NodeId, RunId, Timestamp};
+use std::sync::Arc;
+
+/// All nodes of a cluster, in the order of the snapshot.
+#[derive(Debug, Default)]
+pub struct Cluster {
+    pub now: Timestamp,
+    pub makes: Makes,
+    pub nodes: Vec<Track>,
+    /// By the number of whole GPUs that are free: the nodes with so many.
+    pub by_free: Vec<FixedBitSet>,
+    /// Nodes that this pass took something of.
+    touched: Vec<usize>,
+    runs: Vec<Known>,
+    /// Grows when nodes come, go, or change in what they have.
+    pub generation: u64,
+    /// Nodes whose room was worked out anew by the last `sync`.
+    pub changed: Vec<usize>,
+}
+
+/// One node.
+#[derive(Debug)]
+pub struct Track {
+    pub id: NodeId,
+    pub make: MakeId,
+    /// Takes new work.
+    pub up: bool,
+    /// In this pass.
+    pub room: Room,
+    /// Before this pass.
+    base: Room,
+    touched: bool,
+    bucket: usize,
+    held: Vec<Held>,
+    /// As the snapshot had it, to see what changes.
+    seen: Seen,
+}
+
+#[derive(Debug)]
+struct Held {
+    run: RunId,
+    end: Timestamp,
+    share: NodeShare,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Seen {
+    name: String,
+    features: Vec<String>,
+    free_cpus: u32,
+    free_mem_bytes: u64,
+    free_gpu_milli: Vec<u32>,
+    gpus: Arc<Vec<gmodel::node::GpuEntry>>,
+}
+
+#[derive(Debug)]
+struct Known {
+    run: RunId,
+    end: Timestamp,
+    nodes: Vec<NodeId>,
+}
+
+/// When what a run holds is expected back.
+pub fn end_of(run: &RunningRun) -> Timestamp {
+    let from = run.started.unwrap_or(run.placed);
+    let end = run.ends_by.unwrap_or_else(|| from.plus_secs(i64::from(UNLIMITED_SECS)));
+    run.leaves_by.map_or(end, |leaves| leaves.min(end))
+}
+
+/// When a run that starts at a time with this limit ends at the latest.
+pub fn end_after(from: Timestamp, limit_secs: Option<u32>) -> Timestamp {
+    from.plus_secs(i64::from(limit_secs.unwrap_or(UNLIMITED_SECS)))
+}
+
+impl Cluster {
+    /// Undoes what the last pass took, and brings in what changed since. `true` where nodes are other than before in
+    /// what they have, so that nothing worked out for them holds.
+    pub fn sync(&mut self, snapshot: &Snapshot) {
+        self.now = snapshot.now;
+        for at in std::mem::take(&mut self.touched) {
+            let track = &mut self.nodes[at];
+            track.room.copy_from(&track.base);
+            track.touched = false;
+            self.file(at);
+        }
+        let same = self.nodes.len() == snapshot.nodes.len()
+            && self.nodes.iter().zip(&snapshot.nodes).all(|(track, node)| track.id == node.id);
+        let mut dirty = FixedBitSet::with_capacity(snapshot.nodes.len());
+        if !same {
+            self.nodes = snapshot.nodes.iter().map(|node| Track::new(node, &mut self.makes)).collect();
+            self.runs.clear();
+            self.by_free.clear();
+            self.generation += 1;
+            dirty.insert_range(..);
+        }
+        for (at, node) in snapshot.nodes.iter().enumerate() {
+            let track = &mut self.nodes[at];
+            let up = node.unavailable.is_none();
+            if track.up != up || !track.is_as(node) {
+                let make = self.makes.of(node);
+                if track.up != up || track.make != make || track.seen.name != node.name || track.seen.features != node.features {
+                    self.generation += 1;
+                }
+                (track.make, track.up, track.seen) = (make, up, Seen::of(node));
+                dirty.insert(at);
+            } else if track.base.profile.steps().get(1).is_some_and(|step| step.at <= self.now) {
+                dirty.insert(at);
+            }
+        }
+        self.sync_runs(snapshot, &mut dirty);
+        self.changed.clear();
+        for at in dirty.ones() {
+            let track = &mut self.nodes[at];
+            let runs = track.held.iter().map(|held| (held.end, &held.share));
+            let make = &self.makes.list[track.make as usize];
+            track.base = Room::new(make, &snapshot.nodes[at], self.now, runs);
+            track.room.copy_from(&track.base);
+            self.file(at);
+            self.changed.push(at);
+        }
+    }
+
+    /// Both lists are in the order of the runs.
+    fn sync_runs(&mut self, snapshot: &Snapshot, dirty: &mut FixedBitSet) {
+        let mut live: Vec<&RunningRun> = snapshot.running.iter().collect();
+        if !live.is_sorted_by_key(|run| run.run) {
+            live.sort_by_key(|run| run.run);
+        }
+        let same = self.runs.len() == live.len()
+            && self.runs.iter().zip(&live).all(|(known, run)| known.is(run));
+        if same {
+            return;
+        }
+        let mut before = std::mem::take(&mut self.runs).into_iter().peekable();
+        let mut runs = Vec::with_capacity(live.len());
+        for run in live {
+            while let Some(gone) = before.next_if(|known| known.run < run.run) {
+                self.forget(&gone, dirty);
+            }
+            match before.next_if(|known| known.run == run.run) {
+                Some(known) if known.is(run) => runs.push(known),
+                known => {
+                    if let Some(known) = known {
+                        self.forget(&known, dirty);
+                    }
+                    runs.push(self.learn(run, dirty));
+                }
+            }
+        }
+        before.for_each(|gone| self.forget(&gone, dirty));
+        self.runs = runs;
+    }
+
+    fn forget(&mut self, known: &Known, dirty: &mut FixedBitSet) {
+        for node in &known.nodes {
+            if let Some(at) = self.place(*node) {
+                self.nodes[at].held.retain(|held| held.run != known.run);
+                dirty.insert(at);
+            }
+        }
+    }
+
+    fn learn(&mut self, run: &RunningRun, dirty: &mut FixedBitSet) -> Known {
+        let end = end_of(run);
+        for share in &run.shares {
+            if let Some(at) = self.place(share.node) {
+                self.nodes[at].held.push(Held { run: run.run, end, share: share.clone() });
+                dirty.insert(at);
+            }
+        }
+        Known { run: run.run, end, nodes: run.shares.iter().map(|share| share.node).collect() }
+    }
+
+    /// Where a node stands: they are in the order of their ids.
+    pub fn place(&self, node: NodeId) -> Option<usize> {
+        self.nodes.binary_search_by_key(&node, |track| track.id).ok()
+    }
+
+    /// The room of a node, to take something of it in this pass. Call `file` when done.
+    pub fn touch(&mut self, at: usize) -> &mut Room {
+        let track = &mut self.nodes[at];
+        if !track.touched {
+            track.touched = true;
+            self.touched.push(at);
+        }
+        &mut track.room
+    }
+
+    /// Puts a node into the set for what is free on it now.
+    pub fn file(&mut self, at: usize) {
+        let nodes = self.nodes.len();
+        let track = &mut self.nodes[at];
+        let bucket = track.room.free_gpus();
+        while self.by_free.len() <= bucket {
+            self.by_free.push(FixedBitSet::with_capacity(nodes));
+        }
+        self.by_free[track.bucket].set(at, false);
+        self.by_free[bucket].insert(at);
+        track.bucket = bucket;
+    }
+
+    pub fn fits(&self, at: usize, need: &Need, from: Timestamp, to: Timestamp) -> bool {
+        self.nodes[at].room.fits(need, from, to)
+    }
+
+    /// Runs with a share on a node, and when they end.
+    pub fn held_on(&self, at: usize) -> impl Iterator<Item = (RunId, Timestamp, &NodeShare)> + '_ {
+        self.nodes[at].held.iter().map(|held| (held.run, held.end, &held.share))
+    }
+}
+
+impl Known {
+    fn is(&self, run: &RunningRun) -> bool {
+        self.run == run.run
+            && self.end == end_of(run)
+            && self.nodes.len() == run.shares.len()
+            && self.nodes.iter().zip(&run.shares).all(|(node, share)| *node == share.node)
+    }
+}
+
+impl Track {
+    fn new(node: &SchedNode, makes: &mut Makes) -> Self {
+        let make = makes.of(node);
+        let room = Room::new(&makes.list[make as usize], node, Timestamp::default(), std::iter::empty());
+        Self {
+            id: node.id,
+            make,
+            up: node.unavailable.is_none(),
+            base: room.clone(),
+            room,
+            touched: false,
+            bucket: 0,
+            held: Vec::new(),
+            seen: Seen::of(node),
+        }
+    }
+
+    fn is_as(&self, node: &SchedNode) -> bool {
+        let seen = &self.seen;
+        seen.free_cpus == node.free_cpus
+            && seen.free_mem_bytes == node.free_mem_bytes
+            && seen.free_gpu_milli == node.free_gpu_milli
+            && (Arc::ptr_eq(&seen.gpus, &node.gpus) || seen.gpus == node.gpus)
+            && seen.name == node.name
+            && seen.features == node.features
+    }
+}
+
+impl Seen {
+    fn of(node: &SchedNode) -> Self {
+        Self {
+            name: node.name.clone(),
+            features: node.features.clone(),
+            free_cpus: node.free_cpus,
+            free_mem_bytes: node.free_mem_bytes,
+            free_gpu_milli: node.free_gpu_milli.clone(),
+            gpus: node.gpus.clone(),
+        }
+    }
+}

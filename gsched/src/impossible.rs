@@ -1,0 +1,93 @@
+//! What no node of a partition can ever give, said at submission with the nearest thing that would work.
+
+use crate::demand::{Demand, Lack};
+use crate::reason::describe;
+use crate::snapshot::SchedNode;
+use gmodel::Request;
+use gmodel::config::Partition;
+use std::collections::BTreeSet;
+
+/// Why a request can never run in a partition as its nodes are now, with what would work; `None`
+/// when it can. Used at submission (nodes that are down count: they come back).
+pub fn impossible(
+    request: &Request,
+    partition: &Partition,
+    nodes: &[SchedNode],
+) -> Option<String> {
+    let members: Vec<_> =
+        nodes.iter().filter(|n| partition.holds(&n.name, &n.features)).collect();
+    let demands = Demand::all(request, partition);
+    let lacks: Vec<Lack> = demands.iter().filter_map(|d| lack_of(d, &members)).collect();
+    if lacks.len() < demands.len() {
+        return None;
+    }
+    let demand = demands.first()?;
+    let wanted = demand.nodes.first()?;
+    let name = &partition.name;
+    let text = match lacks.into_iter().min()? {
+        Lack::Kind => {
+            "slices of GPUs are not offered by this cluster; ask for whole GPUs or a share, as in --gpus 0.5".into()
+        }
+        Lack::Nodes => {
+            let fitting = members.iter().filter(|node| wanted.fits_empty(node).is_ok()).count();
+            format!(
+                "{}: partition {name:?} has {fitting} such nodes. Ask for fewer --nodes.",
+                describe(demand)
+            )
+        }
+        Lack::Gpus => {
+            let of_kind = |n: &&SchedNode| {
+                n.gpus.iter().filter(|gpu| wanted.gpus.matches(&gpu.info)).count()
+            };
+            let most = members.iter().map(of_kind).max().unwrap_or(0);
+            let kind = wanted.gpus.gpu_type.as_deref().unwrap_or("GPUs");
+            let count = wanted.gpus.count();
+            let ask = format!("{count} {kind} on one node");
+            if most == 0 {
+                let mut types: BTreeSet<&str> = BTreeSet::new();
+                types.extend(members.iter().flat_map(|n| n.gpus.iter().map(|g| &*g.info.gpu_type)));
+                let types: Vec<_> = types.into_iter().collect();
+                let has = if types.is_empty() { "no GPUs".into() } else { types.join(", ") };
+                format!("{ask}: partition {name:?} has none such (it has {has}).")
+            } else {
+                let nodes = (count as usize).div_ceil(most);
+                let each = (count as usize).div_ceil(nodes);
+                let of_type = wanted.gpus.gpu_type.as_ref().map_or(String::new(), |t| format!("{t}:"));
+                format!(
+                    "{ask}: the largest node in partition {name:?} has {most}. \
+                     Try --nodes {nodes} --gpus-per-node {of_type}{each}."
+                )
+            }
+        }
+        Lack::Cpus => {
+            let most = members.iter().map(|n| n.cpus).max().unwrap_or(0);
+            format!(
+                "{} CPUs on one node: the largest node in partition {name:?} has {most}. \
+                 Ask for fewer, or for more --nodes.",
+                wanted.cpus
+            )
+        }
+        Lack::Memory => {
+            let most = members.iter().map(|n| n.mem_bytes).max().unwrap_or(0);
+            format!(
+                "more memory on one node than any has: the largest in partition {name:?} has {}.",
+                gmodel::size::rough_size(most)
+            )
+        }
+    };
+    Some(text)
+}
+
+fn lack_of(demand: &Demand, members: &[&SchedNode]) -> Option<Lack> {
+    if members.is_empty() {
+        return None;
+    }
+    demand.nodes.iter().enumerate().find_map(|(at, wanted)| {
+        let fitting = members.iter().filter(|node| wanted.fits_empty(node).is_ok()).count();
+        if fitting > 0 {
+            return (fitting <= at).then_some(Lack::Nodes);
+        }
+        // What the node that comes closest lacks.
+        members.iter().filter_map(|node| wanted.fits_empty(node).err()).max()
+    })
+}

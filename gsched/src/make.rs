@@ -1,0 +1,194 @@
+//! The makes of nodes: nodes with the same CPUs, memory and GPUs are told apart only by what is free on them.
+//!
+//! A request is worked out once for each make, so that looking at a node compares a few integers.
+
+use crate::demand::{GpuDemand, Lack, MemDemand, NodeDemand};
+use crate::snapshot::SchedNode;
+use crate::timeline::{Amount, GROUPS, Need};
+use gmodel::gpu_request::GpuAmount;
+use gmodel::node::{GpuEntry, GpuInfo};
+use std::collections::BTreeMap;
+
+/// Place of a make in [`Makes`].
+pub type MakeId = u32;
+/// A slot whose GPU is not offered: missing, sick, or of a kind too many.
+pub const NO_GROUP: u8 = u8::MAX;
+
+/// What a node would have with nothing on it.
+#[derive(Clone, Debug)]
+pub struct Make {
+    pub cpus: u32,
+    pub mem_bytes: u64,
+    pub groups: Vec<Group>,
+    /// Group of each slot, or [`NO_GROUP`].
+    pub slots: Vec<u8>,
+    /// NUMA node of each slot, where it is known.
+    pub numa: Vec<Option<u32>>,
+    /// Everything usable.
+    pub all: Amount,
+}
+
+/// GPUs of a node that are as good as each other.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Group {
+    pub gpu_type: String,
+    pub memory_mib: u64,
+    pub island: u32,
+}
+
+/// All makes there are, by number.
+#[derive(Clone, Debug, Default)]
+pub struct Makes {
+    pub list: Vec<Make>,
+    by_key: BTreeMap<Key, MakeId>,
+    last: Option<(MakeId, u32, u64, std::sync::Arc<Vec<GpuEntry>>)>,
+}
+
+type Key = (u32, u64, Vec<(Option<Group>, Option<u32>)>);
+
+/// NVLink island of a GPU within its node. Nodes do not report theirs yet: a node counts as one.
+fn island_of(_gpu: &GpuInfo) -> u32 {
+    0
+}
+
+impl Makes {
+    /// The make of a node, which may be new.
+    pub fn of(&mut self, node: &SchedNode) -> MakeId {
+        // Neighbours are mostly alike.
+        if let Some((make, cpus, mem_bytes, gpus)) = &self.last
+            && *cpus == node.cpus
+            && *mem_bytes == node.mem_bytes
+            && same_gpus(gpus, &node.gpus)
+        {
+            return *make;
+        }
+        let kind = |gpu: &GpuEntry| Group {
+            gpu_type: gpu.info.gpu_type.to_ascii_lowercase(),
+            memory_mib: gpu.info.memory_mib,
+            island: island_of(&gpu.info),
+        };
+        let gpus = node.gpus.iter().map(|gpu| (gpu.usable().then(|| kind(gpu)), gpu.info.numa)).collect();
+        let key = (node.cpus, node.mem_bytes, gpus);
+        let list = &mut self.list;
+        let make = match self.by_key.get(&key) {
+            Some(make) => *make,
+            None => {
+                list.push(Make::new(&key));
+                let make = list.len() as MakeId - 1;
+                self.by_key.insert(key, make);
+                make
+            }
+        };
+        self.last = Some((make, node.cpus, node.mem_bytes, node.gpus.clone()));
+        make
+    }
+}
+
+fn same_gpus(one: &std::sync::Arc<Vec<GpuEntry>>, other: &std::sync::Arc<Vec<GpuEntry>>) -> bool {
+    let same = |a: &GpuEntry, b: &GpuEntry| {
+        a.usable() == b.usable()
+            && a.info.memory_mib == b.info.memory_mib
+            && a.info.numa == b.info.numa
+            && a.info.gpu_type == b.info.gpu_type
+    };
+    std::sync::Arc::ptr_eq(one, other)
+        || (one.len() == other.len() && one.iter().zip(&**other).all(|(a, b)| same(a, b)))
+}
+
+impl Make {
+    fn new((cpus, mem_bytes, gpus): &Key) -> Self {
+        let mut groups: Vec<Group> = Vec::new();
+        let mut all = Amount { cpus: *cpus, mem_bytes: *mem_bytes, gpus: [0; GROUPS] };
+        let slots = gpus.iter().map(|(kind, _)| {
+            let Some(kind) = kind else { return NO_GROUP };
+            let at = groups.iter().position(|group| group == kind).unwrap_or_else(|| {
+                groups.push(kind.clone());
+                groups.len() - 1
+            });
+            if at >= GROUPS || all.gpus[at] == u8::MAX {
+                return NO_GROUP;
+            }
+            all.gpus[at] += 1;
+            at as u8
+        });
+        let slots = slots.collect();
+        groups.truncate(GROUPS);
+        let numa = gpus.iter().map(|(_, numa)| *numa).collect();
+        Self { cpus: *cpus, mem_bytes: *mem_bytes, groups, slots, numa, all }
+    }
+
+    /// Kinds of GPUs that serve a demand, a bit each.
+    fn groups_for(&self, wanted: &GpuDemand) -> u8 {
+        let fits = |group: &Group| {
+            wanted.gpu_type.as_deref().is_none_or(|kind| kind.eq_ignore_ascii_case(&group.gpu_type))
+                && group.memory_mib >= wanted.min_memory_mib
+        };
+        self.groups.iter().enumerate().filter(|(_, group)| fits(group)).fold(0, |bits, (at, _)| bits | 1 << at)
+    }
+
+    /// What a demand comes to on a node of this make, or what such a node lacks even with nothing on it.
+    pub fn need(&self, demand: &NodeDemand) -> Result<Need, Lack> {
+        let groups = self.groups_for(&demand.gpus);
+        let (gpus, milli) = match demand.gpus.amount {
+            GpuAmount::Whole(count) => (count, 0),
+            GpuAmount::Share { milli } if demand.gpus.count() == 1 => (0, milli.min(1000) as u16),
+            GpuAmount::Share { .. } | GpuAmount::Mig { .. } => return Err(Lack::Kind),
+        };
+        let have = self.all.gpus_in(groups);
+        let most = match demand.nvlink {
+            true => (0..GROUPS).filter(|at| groups & (1 << at) != 0).map(|at| u32::from(self.all.gpus[at])).max(),
+            false => Some(have),
+        };
+        if gpus.max(u32::from(milli > 0)) > most.unwrap_or(0) {
+            return Err(Lack::Gpus);
+        }
+        if demand.cpus > self.cpus {
+            return Err(Lack::Cpus);
+        }
+        let mem_bytes = demand.mem_of(self.cpus, self.mem_bytes, self.slots.len());
+        if mem_bytes > self.mem_bytes {
+            return Err(Lack::Memory);
+        }
+        let mut need = Need {
+            cpus: demand.cpus,
+            mem_bytes,
+            gpus: gpus as u8,
+            groups: if gpus == 0 && milli == 0 { 0 } else { groups },
+            milli,
+            one_group: demand.nvlink,
+            exclusive: demand.exclusive,
+        };
+        if demand.exclusive {
+            let bits = ((1u16 << self.groups.len()) - 1) as u8;
+            let gpus = self.all.all_gpus().min(u32::from(u8::MAX)) as u8;
+            need = Need { cpus: self.cpus, gpus, groups: bits, milli: 0, one_group: false, ..need };
+        }
+        Ok(need)
+    }
+}
+
+impl NodeDemand {
+    /// Bytes of memory on a node with so much, so many CPUs and GPUs.
+    pub(crate) fn mem_of(&self, cpus: u32, mem_bytes: u64, gpus: usize) -> u64 {
+        if self.exclusive && !matches!(self.mem, MemDemand::Bytes(_)) {
+            return mem_bytes;
+        }
+        match self.mem {
+            MemDemand::Bytes(bytes) => bytes,
+            MemDemand::All => mem_bytes,
+            MemDemand::Share => {
+                let part = |wanted: u64, all: u64| {
+                    let whole = u128::from(mem_bytes) * u128::from(wanted);
+                    (whole / u128::from(all.max(1))) as u64
+                };
+                let milli = match self.gpus.amount {
+                    GpuAmount::Share { milli } => u64::from(milli),
+                    _ => u64::from(self.gpus.count()) * 1000,
+                };
+                let by_cpu = part(u64::from(self.cpus), u64::from(cpus));
+                let by_gpu = part(milli, gpus as u64 * 1000);
+                by_cpu.max(by_gpu).min(mem_bytes)
+            }
+        }
+    }
+}

@@ -1,0 +1,371 @@
+//! Which of the nodes that fit a job gets, now or at a later time.
+//!
+//! Nodes are looked at in the order in which the policy likes them, so that mostly the first that fits is taken. Jobs
+//! of several nodes stay below as few leaf switches as can be.
+
+use crate::cluster::Cluster;
+use crate::score::Scores;
+use crate::shape::Shape;
+use crate::timeline::{Need, UNLIMITED_SECS};
+use crate::window::Windows;
+use fixedbitset::FixedBitSet;
+use gmodel::Timestamp;
+use gmodel::policy::{Placement, Topology};
+
+/// Nodes by their place, each with the part of the way that it serves.
+pub type Picked = Vec<(usize, usize)>;
+
+/// Times that are tried for a job of several nodes before it is left without an expected start.
+const MOST_TIMES: usize = 300;
+
+/// Where nodes are looked for, and how much looking is left.
+pub struct Search<'a> {
+    pub cluster: &'a Cluster,
+    pub windows: &'a Windows,
+    pub leaves: &'a Leaves,
+    pub scores: &'a mut Scores,
+    pub probes_left: &'a mut u64,
+}
+
+/// Leaf switches: the nodes directly below each.
+#[derive(Clone, Debug, Default)]
+pub struct Leaves(Vec<FixedBitSet>);
+
+/// Whom nodes are looked for.
+#[derive(Clone, Copy)]
+pub struct Ask<'a> {
+    pub shape: &'a Shape,
+    /// Nodes to take last.
+    pub avoid: &'a [usize],
+    /// No others than these.
+    pub only: Option<&'a FixedBitSet>,
+    /// Leaf switches at most.
+    pub most_leaves: Option<u32>,
+}
+
+impl Leaves {
+    pub fn new(topology: &Topology, names: &[&str]) -> Self {
+        let mut leaves = Vec::new();
+        let mut rest = FixedBitSet::with_capacity(names.len());
+        rest.insert_range(..);
+        for list in topology.switches.iter().filter_map(|switch| switch.nodes.as_ref()) {
+            let mut leaf = FixedBitSet::with_capacity(names.len());
+            leaf.extend((0..names.len()).filter(|at| rest.contains(*at) && list.contains(names[*at])));
+            rest.difference_with(&leaf);
+            leaves.push(leaf);
+        }
+        if !leaves.is_empty() && !rest.is_clear() {
+            leaves.push(rest);
+        }
+        Self(leaves)
+    }
+    fn used(&self, picked: &Picked) -> u32 {
+        self.0.iter().filter(|leaf| picked.iter().any(|(at, _)| leaf.contains(*at))).count() as u32
+    }
+}
+
+impl Search<'_> {
+    /// Whether a node serves a need for a time.
+    #[inline]
+    fn fits(&mut self, ask: &Ask, at: usize, need: &Need, from: Timestamp, to: Timestamp) -> bool {
+        *self.probes_left = self.probes_left.saturating_sub(1);
+        self.cluster.fits(at, need, from, to) && self.windows.open(at, ask.shape.own, from, to)
+    }
+
+    /// Nodes for all parts of a way from `from` until `to`, or none.
+    pub fn pick(&mut self, ask: &Ask, way: usize, from: Timestamp, to: Timestamp) -> Option<Picked> {
+        let shape = ask.shape;
+        if shape.ways[way].nodes == 1 && shape.named.is_empty() {
+            return self.best(ask, way, from, to).map(|at| vec![(at, 0)]);
+        }
+        if self.leaves.0.is_empty() || shape.ways[way].nodes == 1 {
+            return self.pick_many(ask, way, from, to);
+        }
+        self.pick_near(ask, way, from, to)
+    }
+
+    /// Below as few leaf switches as can be.
+    fn pick_near(&mut self, ask: &Ask, way: usize, from: Timestamp, to: Timestamp) -> Option<Picked> {
+        let count = ask.shape.ways[way].nodes as usize;
+        let fitting = self.fitting(ask, way, ask.shape.ways[way].last(), from, to);
+        let mut set = FixedBitSet::with_capacity(self.cluster.nodes.len());
+        set.extend(fitting);
+        let mut sizes: Vec<(usize, usize)> =
+            self.leaves.0.iter().enumerate().map(|(leaf, nodes)| (nodes.intersection_count(&set), leaf)).collect();
+        sizes.sort();
+        let leaves = self.leaves;
+        let within = |search: &mut Self, nodes: &FixedBitSet| {
+            let mut only = set.clone();
+            only.intersect_with(nodes);
+            search.pick_many(&Ask { only: Some(&only), ..*ask }, way, from, to)
+        };
+        for (_, leaf) in sizes.iter().filter(|(size, _)| *size >= count) {
+            if let Some(picked) = within(self, &leaves.0[*leaf]) {
+                return Some(picked);
+            }
+        }
+        if ask.most_leaves == Some(1) {
+            return None;
+        }
+        let mut union = FixedBitSet::with_capacity(self.cluster.nodes.len());
+        let mut have = 0;
+        for (used, (size, leaf)) in sizes.iter().rev().enumerate() {
+            union.union_with(&leaves.0[*leaf]);
+            have += size;
+            if ask.most_leaves.is_some_and(|most| used as u32 >= most) {
+                return None;
+            }
+            if have >= count
+                && let Some(picked) = within(self, &union)
+            {
+                return ask.most_leaves.is_none_or(|most| leaves.used(&picked) <= most).then_some(picked);
+            }
+        }
+        None
+    }
+
+    fn pick_many(&mut self, ask: &Ask, way: usize, from: Timestamp, to: Timestamp) -> Option<Picked> {
+        let shape = ask.shape;
+        let way_of = &shape.ways[way];
+        let mut picked: Picked = Vec::with_capacity(way_of.nodes as usize);
+        let mut named = shape.named.iter().copied();
+        if shape.spec.request.nodelist.as_ref().is_some_and(|list| shape.named.len() < list.len()) {
+            return None;
+        }
+        for (part, of) in way_of.parts.iter().enumerate() {
+            let mut left = of.count as usize;
+            while left > 0 {
+                let Some(at) = named.next() else { break };
+                let need = shape.need(way, part, self.cluster.nodes[at].make)?;
+                if !shape.candidates.up.contains(at) || !self.fits(ask, at, need, from, to) {
+                    return None;
+                }
+                picked.push((at, part));
+                left -= 1;
+            }
+            if left == 0 {
+                continue;
+            }
+            let found = self.ranked(ask, way, part, (from, to), left + picked.len());
+            let before = picked.len();
+            for at in found {
+                if picked.len() - before < left && picked.iter().all(|(taken, _)| *taken != at) {
+                    picked.push((at, part));
+                }
+            }
+            if picked.len() - before < left {
+                return None;
+            }
+        }
+        Some(picked)
+    }
+
+    /// All nodes that serve a part, in their order.
+    fn fitting(&mut self, ask: &Ask, way: usize, part: usize, from: Timestamp, to: Timestamp) -> Vec<usize> {
+        let up = &ask.shape.candidates.up;
+        let mut found = Vec::new();
+        for at in up.ones().filter(|at| ask.only.is_none_or(|only| only.contains(*at))) {
+            if let Some(need) = ask.shape.need(way, part, self.cluster.nodes[at].make)
+                && self.fits(ask, at, need, from, to)
+            {
+                found.push(at);
+            }
+        }
+        found
+    }
+
+    /// The first `enough` nodes that serve a part, those liked best first.
+    fn ranked(&mut self, ask: &Ask, way: usize, part: usize, (from, to): (Timestamp, Timestamp), enough: usize) -> Vec<usize> {
+        let placement = ask.shape.placement;
+        let picky = !ask.avoid.is_empty() || ask.shape.preferred.is_some();
+        // What is left of a job that fills nodes goes where most is free.
+        let emptiest = placement == Placement::Spread || (placement == Placement::BestFit && part > 0);
+        let mut found = if from > self.cluster.now || placement == Placement::FirstFit || picky {
+            let mut found = self.fitting(ask, way, part, from, to);
+            let free = |at: &usize| self.cluster.nodes[*at].room.profile.free_at(from).all_gpus();
+            match (placement, emptiest) {
+                (Placement::FirstFit, _) => {}
+                (_, true) => found.sort_by_key(|at| std::cmp::Reverse(free(at))),
+                (_, false) => found.sort_by_key(free),
+            }
+            found
+        } else {
+            self.by_bucket(ask, way, part, (from, to), emptiest, enough)
+        };
+        if picky {
+            found.sort_by_key(|at| self.dislike(ask, *at));
+        }
+        found.truncate(enough);
+        found
+    }
+
+    fn dislike(&self, ask: &Ask, at: usize) -> (bool, bool) {
+        let preferred = ask.shape.preferred.as_ref().is_none_or(|nodes| nodes.contains(at));
+        (ask.avoid.contains(&at), !preferred)
+    }
+
+    fn by_bucket(
+        &mut self,
+        ask: &Ask,
+        way: usize,
+        part: usize,
+        (from, to): (Timestamp, Timestamp),
+        emptiest: bool,
+        enough: usize,
+    ) -> Vec<usize> {
+        let cluster = self.cluster;
+        let least = least_bucket(ask.shape, way, part);
+        let buckets = cluster.by_free.len();
+        let mut found = Vec::with_capacity(enough);
+        for step in 0..buckets.saturating_sub(least) {
+            let bucket = if emptiest { buckets - 1 - step } else { least + step };
+            for at in cluster.by_free[bucket].intersection(&ask.shape.candidates.up) {
+                if ask.only.is_some_and(|only| !only.contains(at)) {
+                    continue;
+                }
+                let Some(need) = ask.shape.need(way, part, cluster.nodes[at].make) else { continue };
+                if self.fits(ask, at, need, from, to) {
+                    found.push(at);
+                    if found.len() == enough {
+                        return found;
+                    }
+                }
+            }
+        }
+        found
+    }
+
+    /// The one node liked best.
+    fn best(&mut self, ask: &Ask, way: usize, from: Timestamp, to: Timestamp) -> Option<usize> {
+        let picky = !ask.avoid.is_empty() || ask.shape.preferred.is_some();
+        if picky || from > self.cluster.now || ask.shape.placement != Placement::Pack {
+            return self.ranked(ask, way, 0, (from, to), 1).first().copied();
+        }
+        let cluster = self.cluster;
+        let mut best: Option<(crate::score::Score, usize)> = None;
+        for bucket in &cluster.by_free[least_bucket(ask.shape, way, 0).min(cluster.by_free.len())..] {
+            for at in bucket.intersection(&ask.shape.candidates.up) {
+                if ask.only.is_some_and(|only| !only.contains(at)) {
+                    continue;
+                }
+                let track = &cluster.nodes[at];
+                let Some(need) = ask.shape.need(way, 0, track.make) else { continue };
+                // Cheaper than the score, and mostly says no on a full cluster.
+                if !self.fits(ask, at, need, from, to) {
+                    continue;
+                }
+                let score = self.scores.of(&cluster.makes, track.make, &track.room, need, from);
+                if best.as_ref().is_none_or(|(least, other)| (&score, at) < (least, *other)) {
+                    best = Some((score, at));
+                }
+            }
+        }
+        best.map(|(_, at)| at)
+    }
+
+    /// The first time at which a way can be served for `secs`, before `until`, and by which nodes.
+    pub fn earliest(
+        &mut self,
+        ask: &Ask,
+        way: usize,
+        (from, secs): (Timestamp, u32),
+        until: Timestamp,
+    ) -> Option<(Timestamp, Picked)> {
+        let shape = ask.shape;
+        let of = &shape.ways[way];
+        let count = of.nodes as usize;
+        let all_named = shape.named.len() >= count;
+        let nodes: Vec<usize> = match all_named {
+            true => shape.named.clone(),
+            false => {
+                let serves = |at: &usize| shape.need(way, of.last(), self.cluster.nodes[*at].make).is_some();
+                let allowed = |at: &usize| ask.only.is_none_or(|only| only.contains(*at));
+                shape.candidates.up.ones().filter(|at| allowed(at) && serves(at)).collect()
+            }
+        };
+        if nodes.len() < count {
+            return None;
+        }
+        let mut next = vec![(from, false); nodes.len()];
+        let mut time = from;
+        for _ in 0..MOST_TIMES {
+            let nth = self.nth_start(ask, way, &nodes, &mut next, (time, secs), count, until)?;
+            if nth > time {
+                time = nth;
+                if count > 1 {
+                    continue;
+                }
+            }
+            if let Some(picked) = self.pick(ask, way, time, time.plus_secs(i64::from(secs))) {
+                return Some((time, picked));
+            }
+            // Enough nodes, but not the right ones: the next time that anything changes on one of them.
+            time = nodes.iter().filter_map(|at| self.cluster.nodes[*at].room.next_change(time)).min()?;
+            if time >= until {
+                return None;
+            }
+        }
+        None
+    }
+
+    /// When the last of the first `count` nodes has room, from `time` on; a bound from below where nodes lose it again.
+    #[allow(clippy::too_many_arguments)]
+    fn nth_start(
+        &mut self,
+        ask: &Ask,
+        way: usize,
+        nodes: &[usize],
+        next: &mut [(Timestamp, bool)],
+        (time, secs): (Timestamp, u32),
+        count: usize,
+        until: Timestamp,
+    ) -> Option<Timestamp> {
+        let part = ask.shape.ways[way].last();
+        let mut soonest = std::collections::BinaryHeap::with_capacity(count + 1);
+        for (at, start) in nodes.iter().zip(next) {
+            if start.0 < time || !start.1 {
+                let limit = if soonest.len() < count { until } else { *soonest.peek()? };
+                if start.0 >= limit {
+                    continue;
+                }
+                *self.probes_left = self.probes_left.saturating_sub(1);
+                let Some(need) = ask.shape.need(way, part, self.cluster.nodes[*at].make) else { continue };
+                let room = &self.cluster.nodes[*at].room;
+                let first = |from, until| room.first(need, from, secs, until);
+                let span = (start.0.max(time), secs, limit);
+                *start = match self.windows.first_beside(*at, ask.shape.own, span, first) {
+                    Some(found) => (found, true),
+                    None => (limit, false),
+                };
+            }
+            if start.1 && start.0 < until {
+                soonest.push(start.0);
+                if soonest.len() > count {
+                    soonest.pop();
+                }
+            }
+        }
+        (soonest.len() == count).then(|| *soonest.peek().expect("count is at least one"))
+    }
+
+    /// The longest time from now on for which a way can be served, at most `most` and at least `least` seconds.
+    pub fn longest(&mut self, ask: &Ask, way: usize, now: Timestamp, (least, most): (u32, u32)) -> Option<(u32, Picked)> {
+        let end = |secs: u32| now.plus_secs(i64::from(secs));
+        self.pick(ask, way, now, end(least))?;
+        let (mut low, mut high) = (least, most.min(UNLIMITED_SECS));
+        while low < high {
+            let middle = low + (high - low).div_ceil(2);
+            match self.pick(ask, way, now, end(middle)) {
+                Some(_) => low = middle,
+                None => high = middle - 1,
+            }
+        }
+        self.pick(ask, way, now, end(low)).map(|picked| (low, picked))
+    }
+}
+
+/// Whole GPUs that a node must have free now to be worth looking at.
+fn least_bucket(shape: &Shape, way: usize, part: usize) -> usize {
+    let needs = shape.ways[way].parts[part].needs.iter().flatten();
+    needs.map(|need| usize::from(need.gpus)).min().unwrap_or(0)
+}

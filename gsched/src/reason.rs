@@ -1,0 +1,178 @@
+//! Why a job waits, in words: what stands whatever is free, and what is not free now.
+//!
+//! Texts that a long queue shares are the same in every pass, so that it does not change with each job that starts.
+
+use crate::cluster::Cluster;
+use crate::demand::{Demand, Lack, MemDemand};
+use crate::shape::{self, Shape};
+use crate::snapshot::{PendingJob, Snapshot};
+use crate::timeline::UNLIMITED_SECS;
+use fixedbitset::FixedBitSet;
+use gmodel::config::{Partition, PartitionState};
+use gmodel::gpu_request::GpuAmount;
+use gmodel::{Reason, ReasonCode};
+
+/// The reason of a job with this owner's hold on it.
+pub fn held_by(owner: &str) -> Reason {
+    let code = if owner.starts_with("user:") {
+        ReasonCode::JobHeldUser
+    } else if owner == "system" {
+        ReasonCode::JobHoldMaxRequeue
+    } else {
+        ReasonCode::JobHeldAdmin
+    };
+    Reason::new(code, format!("held by {owner}"))
+}
+
+pub fn no_partition(job: &PendingJob) -> Reason {
+    let text = format!("partition {:?} is not in the configuration", job.spec.partition);
+    Reason::new(ReasonCode::PartitionConfig, text)
+}
+
+/// Reasons that do not depend on what is free.
+pub fn standing(job: &PendingJob, partition: &Partition, snapshot: &Snapshot) -> Option<Reason> {
+    if let Some(owner) = job.held_by.as_deref() {
+        return Some(held_by(owner));
+    }
+    if let Some(reason) = &job.dependency {
+        return Some(reason.clone());
+    }
+    if job.eligible > snapshot.now {
+        let text = format!("not before {}", job.eligible);
+        return Some(Reason::new(ReasonCode::BeginTime, text));
+    }
+    match partition.state {
+        PartitionState::Down => return Some(ReasonCode::PartitionDown.into()),
+        PartitionState::Inactive => return Some(ReasonCode::PartitionInactive.into()),
+        PartitionState::Up | PartitionState::Drain => {}
+    }
+    if let (Some(most), Some(limit)) = (partition.max_time_secs, job.limit_secs)
+        && limit > most
+    {
+        let text = format!("asks for {limit} s, partition {:?} allows {most} s", partition.name);
+        return Some(Reason::new(ReasonCode::PartitionTimeLimit, text));
+    }
+    if let Some(most) = partition.max_nodes
+        && job.spec.request.nodes_min > most
+    {
+        let text = format!("asks for {} nodes, the limit is {most}", job.spec.request.nodes_min);
+        return Some(Reason::new(ReasonCode::PartitionNodeLimit, text));
+    }
+    if let Some(deadline) = job.spec.deadline {
+        let secs = job.spec.time_min_secs.or(job.limit_secs).unwrap_or(UNLIMITED_SECS);
+        if snapshot.now.plus_secs(i64::from(secs)) > deadline {
+            let text = format!("needs {secs} s and was to end by {deadline}");
+            return Some(Reason::new(ReasonCode::DeadLine, text));
+        }
+    }
+    (job.room == Some(0)).then(array_limit)
+}
+
+pub fn array_limit() -> Reason {
+    let text = "as many tasks of the array run as it allows at once";
+    Reason::new(ReasonCode::JobArrayTaskLimit, text)
+}
+
+/// The reason of a job that would not fit even if nothing else ran.
+pub fn never(shape: &Shape, demands: &[Demand], snapshot: &Snapshot, cluster: &Cluster) -> Option<Reason> {
+    let partition = &snapshot.config.partitions[shape.partition].name;
+    let candidates = &shape.candidates;
+    if let Some(list) = &shape.spec.request.nodelist {
+        let known = |name: &&str| candidates.all.ones().any(|at| snapshot.nodes[at].name == **name);
+        if let Some(missing) = list.iter().find(|name| !known(name)) {
+            let text = format!("node {missing:?} is none that partition {partition:?} can give it");
+            return Some(Reason::new(ReasonCode::BadConstraints, text));
+        }
+    }
+    let lacks = |nodes: &FixedBitSet| {
+        let named_fit = shape.named.iter().all(|at| nodes.contains(*at));
+        shape.ways.iter().all(|way| !named_fit || shape::lack(way, nodes, cluster).is_some())
+    };
+    if !lacks(&candidates.up) {
+        return None;
+    }
+    let needs = demands.first().map_or(String::new(), describe);
+    // GPUs that are out of order count as nodes that are not available: they are expected back.
+    let whole: Vec<_> = candidates.all.ones().map(|at| &snapshot.nodes[at]).collect();
+    let would = |demand: &Demand| {
+        let fitting = |at: usize| whole.iter().filter(|node| demand.nodes[at].fits_empty(node).is_ok()).count();
+        (0..demand.nodes.len()).all(|at| fitting(at) > at)
+    };
+    if demands.iter().any(would) {
+        let down = whole.iter().filter_map(|node| {
+            let sick = || node.gpus.iter().any(|gpu| !gpu.usable()).then(|| "a GPU is out of order".to_owned());
+            node.unavailable.clone().or_else(sick).map(|why| format!("{}: {why}", node.name))
+        });
+        let down: Vec<String> = down.take(4).collect();
+        let text = format!("nodes it needs are not available ({})", down.join(", "));
+        return Some(Reason::new(ReasonCode::ReqNodeNotAvail, text));
+    }
+    let text = format!("needs {needs}; partition {partition:?} has no such nodes");
+    let code = if shape.spec.request.constraint.is_some() && candidates.all.is_clear() {
+        ReasonCode::BadConstraints
+    } else {
+        ReasonCode::PartitionConfig
+    };
+    let mig = demands.iter().all(|demand| demand.nodes.iter().any(|node| matches!(node.gpus.amount, GpuAmount::Mig { .. })));
+    if mig {
+        let text = format!("needs {needs}; slices of GPUs are not offered by this cluster");
+        return Some(Reason::new(ReasonCode::PartitionConfig, text));
+    }
+    Some(Reason::new(code, text))
+}
+
+/// Where most is free now, in words.
+pub fn what_is_free(candidates: &FixedBitSet, snapshot: &Snapshot, cluster: &Cluster) -> String {
+    let of = |at: usize| {
+        let free = cluster.nodes[at].room.profile.free_at(cluster.now);
+        (free.all_gpus(), free.cpus, free.mem_bytes, &snapshot.nodes[at].name)
+    };
+    match candidates.ones().map(of).max() {
+        Some((gpus, cpus, mem, name)) => {
+            let mem = gmodel::size::rough_size(mem);
+            format!("most is free on {name}: {gpus} GPUs, {cpus} CPUs and {mem} of memory")
+        }
+        None => "no node is available".into(),
+    }
+}
+
+/// What is lacked even by the node that comes nearest; for `--why`.
+pub fn nearest_lack(shape: &Shape, way: usize, cluster: &Cluster) -> Option<Lack> {
+    shape::lack(&shape.ways[way], &shape.candidates.all, cluster)
+}
+
+/// What those say who wait behind others for the same.
+pub const BEHIND: &str = "; jobs of higher priority wait for such resources too";
+
+/// The same words in every pass, so that a long queue does not change with each job that starts.
+pub fn behind_others(needs: &str) -> Reason {
+    let text = format!("needs {needs}{BEHIND}");
+    Reason::new(ReasonCode::Priority, text)
+}
+
+pub fn describe(demand: &Demand) -> String {
+    let Some(first) = demand.nodes.first() else { return "nothing".into() };
+    let plural = |count: u32| if count == 1 { "" } else { "s" };
+    let (gpus, cpus) = (first.gpus.count(), first.cpus);
+    let gpus = match &first.gpus.gpu_type {
+        _ if gpus == 0 => None,
+        None => Some(format!("{gpus} GPU{}", plural(gpus))),
+        Some(kind) => Some(format!("{gpus} {kind}")),
+    };
+    let mem = match first.mem {
+        MemDemand::Bytes(bytes) if bytes > 0 => {
+            Some(format!("{} of memory", gmodel::size::rough_size(bytes)))
+        }
+        _ => None,
+    };
+    let mut parts: Vec<String> =
+        gpus.into_iter().chain([format!("{cpus} CPU{}", plural(cpus))]).chain(mem).collect();
+    let last = parts.pop().expect("CPUs are always named");
+    let all = if parts.is_empty() { last } else { format!("{} and {last}", parts.join(", ")) };
+    let whole = if first.exclusive { " with nothing else on it" } else { "" };
+    match demand.nodes.len() {
+        1 => format!("{all} on one node{whole}"),
+        n => format!("{all} on each of {n} nodes{whole}"),
+    }
+}
+

@@ -1,0 +1,300 @@
+//! One node in a pass: what is free on it now by slot, and over time by count; what runs take and give there.
+//!
+//! Whole GPUs are dealt by slot only to jobs that start now. A share goes on a GPU that is shared already where that
+//! has room for as long as it takes, else it opens one.
+
+use crate::make::{Make, NO_GROUP};
+use crate::snapshot::SchedNode;
+use crate::timeline::{Amount, Count, Need, Profile};
+use gmodel::gpu_set::WHOLE_GPU_MILLI;
+use gmodel::run::NodeShare;
+use gmodel::{GpuGrant, GpuPart, GpuSet, GpuSlot, NodeId, Timestamp};
+
+/// What is free on a node.
+#[derive(Clone, Debug)]
+pub struct Room {
+    /// Thousandths by slot, now.
+    pub slots: Vec<u16>,
+    pub profile: Profile,
+    /// GPUs that are held in part.
+    shared: Vec<SharedGpu>,
+}
+
+/// A GPU that is held in part, now or later.
+#[derive(Clone, Debug)]
+struct SharedGpu {
+    slot: u16,
+    group: u8,
+    /// Thousandths that are free.
+    milli: Count,
+    /// Whole again from then on.
+    until: Timestamp,
+}
+
+/// What was taken of a node for a time that is to come, and can be given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hold {
+    pub from: Timestamp,
+    pub to: Timestamp,
+    pub amount: Amount,
+    /// Of a share on a GPU that is shared already: its slot, thousandths, and how long that was shared before.
+    shared: Option<(u16, u32, Timestamp)>,
+}
+
+const WHOLE: u16 = WHOLE_GPU_MILLI as u16;
+const EVER: Timestamp = Timestamp(i64::MAX);
+
+impl Room {
+    /// From what is free now and what comes back when the runs there end.
+    pub fn new<'a>(
+        make: &Make,
+        node: &SchedNode,
+        now: Timestamp,
+        runs: impl Iterator<Item = (Timestamp, &'a NodeShare)>,
+    ) -> Self {
+        let offered = |at: usize| make.slots.get(at).copied().unwrap_or(NO_GROUP);
+        let slots: Vec<u16> = (0..make.slots.len())
+            .map(|at| match offered(at) {
+                NO_GROUP => 0,
+                _ => node.free_gpu_milli.get(at).map_or(0, |milli| (*milli).min(WHOLE_GPU_MILLI) as u16),
+            })
+            .collect();
+        let mut free = Amount { cpus: node.free_cpus, mem_bytes: node.free_mem_bytes, gpus: Default::default() };
+        for (at, _) in slots.iter().enumerate().filter(|(_, milli)| **milli == WHOLE) {
+            free.gpus[usize::from(offered(at))] += 1;
+        }
+        let mut room = Self { slots, profile: Profile::new(now, free, &[], &make.all), shared: Vec::new() };
+        let mut ends: Vec<(Timestamp, Amount)> = Vec::new();
+        for (end, share) in runs {
+            let end = end.max(now.plus_secs(1));
+            let mut amount = Amount { cpus: share.cpus, mem_bytes: share.mem_bytes, gpus: Default::default() };
+            for grant in &share.gpus.0 {
+                let at = usize::from(grant.slot.0);
+                match offered(at) {
+                    NO_GROUP => {}
+                    group if grant.part.milli() >= WHOLE_GPU_MILLI => amount.gpus[usize::from(group)] += 1,
+                    group => room.shared_gpu(at as u16, group, now).occupy(end, grant.part.milli()),
+                }
+            }
+            ends.push((end, amount));
+        }
+        for gpu in &room.shared {
+            let mut amount = Amount::default();
+            amount.gpus[usize::from(gpu.group)] = 1;
+            ends.push((gpu.until, amount));
+        }
+        ends.sort_by_key(|(end, _)| *end);
+        room.profile = Profile::new(now, free, &ends, &make.all);
+        room
+    }
+
+    fn shared_gpu(&mut self, slot: u16, group: u8, now: Timestamp) -> &mut SharedGpu {
+        let at = self.shared.iter().position(|gpu| gpu.slot == slot).unwrap_or_else(|| {
+            let milli = Count::new(now, u32::from(self.slots[usize::from(slot)]));
+            self.shared.push(SharedGpu { slot, group, milli, until: now });
+            self.shared.len() - 1
+        });
+        &mut self.shared[at]
+    }
+
+    pub fn copy_from(&mut self, other: &Self) {
+        self.slots.clone_from(&other.slots);
+        self.profile.copy_from(&other.profile);
+        self.shared.clone_from(&other.shared);
+    }
+
+    /// Whole GPUs that are free now.
+    pub fn free_gpus(&self) -> usize {
+        self.slots.iter().filter(|milli| **milli == WHOLE).count()
+    }
+
+    pub fn fits(&self, need: &Need, from: Timestamp, to: Timestamp) -> bool {
+        self.profile.fits(need, from, to) || (need.milli > 0 && self.shared_for(need, from, to).is_some())
+    }
+
+    /// The fullest shared GPU that has room for a share, for all that time.
+    fn shared_for(&self, need: &Need, from: Timestamp, to: Timestamp) -> Option<usize> {
+        let milli = u32::from(need.milli);
+        let fits = |gpu: &SharedGpu| {
+            need.groups & (1 << gpu.group) != 0
+                && gpu.milli.least(from, to.min(gpu.until)) >= milli
+                && from < gpu.until
+                && (to <= gpu.until || self.profile.least(gpu.until, to).gpus[usize::from(gpu.group)] > 0)
+        };
+        let least = self.profile.least(from, to);
+        if !need.fits_beside_gpus(&least) {
+            return None;
+        }
+        let fitting = self.shared.iter().enumerate().filter(|(_, gpu)| fits(gpu));
+        fitting.min_by_key(|(at, gpu)| (gpu.milli.least(from, to.min(gpu.until)), *at)).map(|(at, _)| at)
+    }
+
+    /// The first time from `from` on, before `until`, at which the need is met for `secs`.
+    pub fn first(&self, need: &Need, from: Timestamp, secs: u32, until: Timestamp) -> Option<Timestamp> {
+        let whole = self.profile.first(need, from, secs, until);
+        if need.milli == 0 || self.shared.is_empty() {
+            return whole;
+        }
+        let before = whole.unwrap_or(until);
+        let mut times: Vec<Timestamp> = self.profile.steps().iter().map(|step| step.at).collect();
+        times.extend(self.shared.iter().flat_map(|gpu| gpu.milli.times()));
+        times.retain(|at| *at > from && *at < before);
+        times.push(from);
+        times.sort();
+        let fits = |at: &Timestamp| self.shared_for(need, *at, at.plus_secs(i64::from(secs))).is_some();
+        times.into_iter().filter(|at| *at < before).find(fits).or(whole)
+    }
+
+    /// The next time at which more or less is free.
+    pub fn next_change(&self, after: Timestamp) -> Option<Timestamp> {
+        let steps = self.profile.steps();
+        let at = steps.partition_point(|step| step.at <= after);
+        let shared = self.shared.iter().flat_map(|gpu| gpu.milli.times()).filter(|at| *at > after).min();
+        steps.get(at).map(|step| step.at).into_iter().chain(shared).min()
+    }
+
+    /// How long a need is met from now on; `None`: for ever.
+    pub fn until(&self, need: &Need, from: Timestamp) -> Option<Timestamp> {
+        self.profile.until(need, from)
+    }
+
+    /// Takes what is needed for a time; `None` when it is not there.
+    pub fn hold(&mut self, need: &Need, from: Timestamp, to: Timestamp) -> Option<Hold> {
+        if need.milli > 0
+            && let Some(at) = self.shared_for(need, from, to)
+        {
+            return Some(self.hold_share(at, need, from, to));
+        }
+        let amount = need.amount_from(&self.profile.least(from, to))?;
+        self.profile.take(from, to, &amount);
+        Some(Hold { from, to, amount, shared: None })
+    }
+
+    fn hold_share(&mut self, at: usize, need: &Need, from: Timestamp, to: Timestamp) -> Hold {
+        let amount = Amount { cpus: need.cpus, mem_bytes: need.mem_bytes, gpus: Default::default() };
+        let gpu = &mut self.shared[at];
+        let shared = Some((gpu.slot, u32::from(need.milli), gpu.until));
+        gpu.milli.take(from, to, u32::from(need.milli));
+        let before = gpu.until;
+        gpu.until = before.max(to);
+        let mut longer = Amount::default();
+        longer.gpus[usize::from(gpu.group)] = 1;
+        self.profile.take(from, to, &amount);
+        self.profile.take(before, to, &longer);
+        Hold { from, to, amount, shared }
+    }
+
+    /// Gives back what was taken last: holds of one node are given back in the opposite order.
+    pub fn release(&mut self, hold: &Hold) {
+        self.profile.give(hold.from, hold.to, &hold.amount);
+        if let Some((slot, milli, before)) = hold.shared
+            && let Some(gpu) = self.shared.iter_mut().find(|gpu| gpu.slot == slot)
+        {
+            gpu.milli.give(hold.from, hold.to, milli);
+            let mut longer = Amount::default();
+            longer.gpus[usize::from(gpu.group)] = 1;
+            self.profile.give(before, hold.to, &longer);
+            gpu.until = before;
+        }
+    }
+
+    /// Starts a run here: takes the need from now until `to`, and says which slots it holds.
+    pub fn start(
+        &mut self,
+        make: &Make,
+        node: NodeId,
+        need: &Need,
+        tasks: u32,
+        (now, to): (Timestamp, Timestamp),
+    ) -> Option<NodeShare> {
+        let gpus = match need.milli {
+            0 => {
+                let hold = self.hold(need, now, to)?;
+                let slots = self.pick(make, &hold.amount);
+                slots.iter().for_each(|slot| self.slots[usize::from(slot.0)] = 0);
+                GpuSet::whole(slots)
+            }
+            milli => self.start_share(make, need, u32::from(milli), now, to)?,
+        };
+        Some(NodeShare { node, cpus: need.cpus, mem_bytes: need.mem_bytes, gpus, tasks })
+    }
+
+    fn start_share(&mut self, make: &Make, need: &Need, milli: u32, now: Timestamp, to: Timestamp) -> Option<GpuSet> {
+        let slot = match self.shared_for(need, now, to) {
+            Some(at) => {
+                self.hold_share(at, need, now, to);
+                self.shared[at].slot
+            }
+            None => {
+                let hold = self.hold(need, now, to)?;
+                let slot = self.pick(make, &hold.amount).first()?.0;
+                let group = make.slots[usize::from(slot)];
+                self.shared_gpu(slot, group, now).take_for(now, to, milli);
+                slot
+            }
+        };
+        self.slots[usize::from(slot)] -= milli as u16;
+        let group = usize::from(make.slots[usize::from(slot)]);
+        let memory_mib = make.groups.get(group).map_or(0, |g| g.memory_mib * u64::from(milli) / 1000);
+        Some(GpuSet(vec![GpuGrant { slot: GpuSlot(slot), part: GpuPart::Share { milli, memory_mib } }]))
+    }
+
+    /// Free slots for these counts: all on one NUMA node where one has enough, the fullest such; then the lowest.
+    fn pick(&self, make: &Make, amount: &Amount) -> Vec<GpuSlot> {
+        let mut picked = Vec::new();
+        for (group, count) in amount.gpus.iter().enumerate().filter(|(_, count)| **count > 0) {
+            let count = usize::from(*count);
+            let free = |numa: Option<u32>| {
+                let of_group = move |at: &usize| usize::from(make.slots[*at]) == group && self.slots[*at] == WHOLE;
+                (0..self.slots.len()).filter(of_group).filter(move |at| numa.is_none() || make.numa[*at] == numa)
+            };
+            let mut numas: Vec<u32> = free(None).filter_map(|at| make.numa[at]).collect();
+            numas.sort_unstable();
+            numas.dedup();
+            let sizes = numas.iter().map(|numa| (free(Some(*numa)).count(), *numa));
+            let near = sizes.filter(|(size, _)| *size >= count).min().map(|(_, numa)| numa);
+            picked.extend(free(near).take(count).map(|at| GpuSlot(at as u16)));
+        }
+        picked.sort();
+        picked
+    }
+
+    /// Gives back a share that a run holds until `end`: as if it ended now.
+    pub fn leave(&mut self, make: &Make, share: &NodeShare, now: Timestamp, end: Timestamp) {
+        let end = end.max(now.plus_secs(1));
+        let mut amount = Amount { cpus: share.cpus, mem_bytes: share.mem_bytes, gpus: Default::default() };
+        for grant in &share.gpus.0 {
+            let at = usize::from(grant.slot.0);
+            let group = make.slots.get(at).copied().unwrap_or(NO_GROUP);
+            if group == NO_GROUP {
+                continue;
+            }
+            let milli = grant.part.milli().min(WHOLE_GPU_MILLI) as u16;
+            self.slots[at] = (self.slots[at] + milli).min(WHOLE);
+            if milli == WHOLE {
+                amount.gpus[usize::from(group)] += 1;
+            } else if let Some(place) = self.shared.iter().position(|gpu| usize::from(gpu.slot) == at) {
+                self.shared[place].milli.give(now, end, u32::from(milli));
+                if self.slots[at] == WHOLE && self.shared[place].milli.least(now, EVER) == WHOLE_GPU_MILLI {
+                    let gpu = self.shared.remove(place);
+                    let mut whole = Amount::default();
+                    whole.gpus[usize::from(group)] = 1;
+                    self.profile.give(now, gpu.until, &whole);
+                }
+            }
+        }
+        self.profile.give(now, end, &amount);
+    }
+}
+
+impl SharedGpu {
+    /// Part of what is held now; it comes back at `end`.
+    fn occupy(&mut self, end: Timestamp, milli: u32) {
+        self.milli.give(end, EVER, milli);
+        self.until = self.until.max(end);
+    }
+    fn take_for(&mut self, now: Timestamp, to: Timestamp, milli: u32) {
+        self.milli.take(now, to, milli);
+        self.until = self.until.max(to);
+    }
+}

@@ -1,0 +1,352 @@
+//! Jobs that ask for the same on the same terms: what one cannot get now, the others cannot either.
+//!
+//! A shape is worked out once: the ways to serve it, what each comes to on each make of node, and which nodes may.
+//! Time limits are not part of it: of two, the shorter is refused last.
+
+use crate::cluster::Cluster;
+use crate::demand::{Demand, Lack, NodeDemand};
+use crate::ledger::Take;
+use crate::reason;
+use crate::snapshot::{PendingJob, Snapshot};
+use crate::timeline::Need;
+use crate::window::{self, Windows};
+use fixedbitset::FixedBitSet;
+use gmodel::constraint::Constraint;
+use gmodel::gpu_request::{GpuAlternative, GpuAmount, GpuKind};
+use gmodel::policy::{ALL_GPUS, Placement};
+use gmodel::{JobSpec, Reason, ReasonCode, Timestamp};
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+pub type ShapeId = u32;
+
+/// All shapes seen, by number.
+#[derive(Debug, Default)]
+pub struct Shapes {
+    pub list: Vec<Shape>,
+    by_key: BTreeMap<Key, ShapeId>,
+    /// By the address of the request, which is kept so that no other gets that address.
+    by_spec: BTreeMap<usize, (Arc<JobSpec>, ShapeId)>,
+    last: Option<(Arc<JobSpec>, ShapeId)>,
+    candidates: BTreeMap<CandidateKey, Result<Arc<Candidates>, Reason>>,
+}
+
+/// What is common to all jobs of a shape.
+#[derive(Debug)]
+pub struct Shape {
+    pub partition: usize,
+    pub spec: Arc<JobSpec>,
+    /// The reservation its jobs ask for.
+    pub own: Option<usize>,
+    /// Ways to serve it, best first.
+    pub ways: Vec<Way>,
+    pub candidates: Arc<Candidates>,
+    /// Nodes it names, in its order; it takes all of them.
+    pub named: Vec<usize>,
+    pub preferred: Option<FixedBitSet>,
+    pub placement: Placement,
+    /// Why none of its jobs can run as the nodes are, if so.
+    pub never: Option<Reason>,
+    /// What those say who wait behind others for the same.
+    pub behind: Reason,
+    pub pass: OfPass,
+}
+
+/// What the pass under way found out about a shape.
+#[derive(Clone, Debug, Default)]
+pub struct OfPass {
+    /// The shortest limit, in seconds, that found no room now.
+    pub refused_secs: Option<u32>,
+    /// The shortest `--time-min` that found none.
+    pub refused_min_secs: Option<u32>,
+    /// For each way: with so long a limit there is no room before.
+    pub not_before: Vec<(u32, Timestamp)>,
+    /// It would have room but for what is kept for others.
+    pub kept: Option<Reason>,
+}
+
+/// One way to serve a job.
+#[derive(Debug)]
+pub struct Way {
+    /// Nodes that must give the same, the largest part first.
+    pub parts: Vec<Part>,
+    pub nodes: u32,
+    /// What it comes to, for limits; before nodes are known.
+    pub take: Take,
+}
+
+#[derive(Debug)]
+pub struct Part {
+    pub demand: NodeDemand,
+    pub count: u32,
+    /// By make; `None` where a node of the make could not serve it with nothing else on it.
+    pub needs: Vec<Option<Need>>,
+}
+
+/// Nodes that a request may run on.
+#[derive(Debug)]
+pub struct Candidates {
+    /// Those that take work.
+    pub up: FixedBitSet,
+    /// And those that do not at present.
+    pub all: FixedBitSet,
+}
+
+#[derive(Debug)]
+struct Key {
+    partition: usize,
+    spec: Arc<JobSpec>,
+}
+
+impl Key {
+    fn parts(&self) -> impl Ord + '_ {
+        let spec = &self.spec;
+        (self.partition, &spec.request, &spec.licences, &spec.reservation)
+    }
+}
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+impl Eq for Key {}
+impl PartialOrd for Key {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Key {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.parts().cmp(&other.parts())
+    }
+}
+
+type CandidateKey = (usize, Option<String>, Option<gmodel::hostlist::Hostlist>, Option<usize>);
+
+impl Shapes {
+    /// Forgets everything: nodes, configuration or policy are others.
+    pub fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Forgets what the last pass found out.
+    pub fn begin_pass(&mut self, waiting: usize) {
+        if self.by_spec.len() > 2 * waiting + 1000 || self.list.len() > 2 * waiting + 1000 {
+            self.clear();
+        }
+        self.list.iter_mut().for_each(|shape| shape.pass = OfPass::default());
+    }
+
+    pub fn of(&mut self, job: &PendingJob, partition: usize, snapshot: &Snapshot, cluster: &Cluster, windows: &Windows) -> ShapeId {
+        if let Some((spec, shape)) = &self.last
+            && Arc::ptr_eq(spec, &job.spec)
+        {
+            return *shape;
+        }
+        let address = Arc::as_ptr(&job.spec) as usize;
+        let shape = match self.by_spec.get(&address) {
+            Some((_, shape)) => *shape,
+            None => {
+                let shape = self.intern(&job.spec, partition, snapshot, cluster, windows);
+                self.by_spec.insert(address, (job.spec.clone(), shape));
+                shape
+            }
+        };
+        self.last = Some((job.spec.clone(), shape));
+        shape
+    }
+
+    fn intern(
+        &mut self,
+        spec: &Arc<JobSpec>,
+        partition: usize,
+        snapshot: &Snapshot,
+        cluster: &Cluster,
+        windows: &Windows,
+    ) -> ShapeId {
+        let key = Key { partition, spec: spec.clone() };
+        if let Some(shape) = self.by_key.get(&key) {
+            return *shape;
+        }
+        let shape = self.work_out(spec, partition, snapshot, cluster, windows);
+        self.list.push(shape);
+        let id = self.list.len() as ShapeId - 1;
+        self.by_key.insert(key, id);
+        id
+    }
+
+    /// Everything about a request that no queue changes.
+    pub fn work_out(
+        &mut self,
+        spec: &Arc<JobSpec>,
+        partition: usize,
+        snapshot: &Snapshot,
+        cluster: &Cluster,
+        windows: &Windows,
+    ) -> Shape {
+        let request = &spec.request;
+        let own = window::asked(spec).map(|name| windows.find(name));
+        let policy = &snapshot.config.partitions[partition];
+        let placement = policy.placement.unwrap_or(snapshot.config.scheduler.placement);
+        let key = (partition, request.constraint.clone(), request.exclude.clone(), own.flatten());
+        let found = self.candidates.entry(key).or_insert_with(|| {
+            candidates(spec, partition, snapshot, own.flatten().map(|own| &windows.list[own]))
+        });
+        let (candidates, mut never) = match found.clone() {
+            Ok(candidates) => (candidates, None),
+            Err(reason) => (Arc::new(Candidates::none(snapshot.nodes.len())), Some(reason)),
+        };
+        if own == Some(None) {
+            let text = format!("there is no reservation {:?}", spec.reservation.as_deref().unwrap_or(""));
+            never = Some(Reason::new(ReasonCode::ReservationDeleted, text));
+        }
+        let fill = |gpus: &GpuAlternative| {
+            (placement == Placement::BestFit).then(|| most_gpus(gpus, &candidates, cluster)).flatten()
+        };
+        let demands = Demand::dealt(request, policy, fill);
+        let named = named(spec, snapshot, &candidates);
+        let shape = Shape {
+            partition,
+            spec: spec.clone(),
+            own: own.flatten(),
+            behind: reason::behind_others(&demands.first().map_or(String::new(), reason::describe)),
+            ways: demands.iter().map(|demand| Way::new(demand, cluster)).collect(),
+            named,
+            preferred: preferred(spec, snapshot),
+            placement,
+            never: None,
+            pass: OfPass::default(),
+            candidates,
+        };
+        let never = never.or_else(|| reason::never(&shape, &demands, snapshot, cluster));
+        Shape { never, ..shape }
+    }
+}
+
+impl Candidates {
+    fn none(nodes: usize) -> Self {
+        let none = FixedBitSet::with_capacity(nodes);
+        Self { up: none.clone(), all: none }
+    }
+}
+
+impl Shape {
+    /// The need of a part of a way on a node.
+    #[inline]
+    pub fn need(&self, way: usize, part: usize, make: u32) -> Option<&Need> {
+        self.ways[way].parts[part].needs[make as usize].as_ref()
+    }
+}
+
+impl Way {
+    fn new(demand: &Demand, cluster: &Cluster) -> Self {
+        let mut parts: Vec<Part> = Vec::new();
+        for wanted in &demand.nodes {
+            match parts.last_mut() {
+                Some(part) if part.demand == *wanted => part.count += 1,
+                _ => {
+                    let needs = cluster.makes.list.iter().map(|make| make.need(wanted).ok()).collect();
+                    parts.push(Part { demand: wanted.clone(), count: 1, needs });
+                }
+            }
+        }
+        Self { parts, nodes: demand.nodes.len() as u32, take: take_of(demand) }
+    }
+
+    /// The part that asks for the least.
+    pub fn last(&self) -> usize {
+        self.parts.len() - 1
+    }
+}
+
+fn take_of(demand: &Demand) -> Take {
+    let mut take = Take { nodes: demand.nodes.len() as u32, ..Take::default() };
+    for node in &demand.nodes {
+        take.cpus = take.cpus.saturating_add(node.cpus);
+        let milli = match node.gpus.amount {
+            GpuAmount::Share { milli } => u64::from(milli),
+            GpuAmount::Whole(count) | GpuAmount::Mig { count, .. } => u64::from(count) * 1000,
+        };
+        if milli > 0 {
+            let kind = node.gpus.gpu_type.as_deref().unwrap_or(ALL_GPUS).to_ascii_lowercase();
+            *take.gpus.entry(kind).or_default() += milli;
+        }
+    }
+    take
+}
+
+/// Nodes of the partition that constraint, exclusion and reservation leave.
+fn candidates(
+    spec: &JobSpec,
+    partition: usize,
+    snapshot: &Snapshot,
+    own: Option<&window::Reserved>,
+) -> Result<Arc<Candidates>, Reason> {
+    let request = &spec.request;
+    let constraint = request.constraint.as_deref().map(Constraint::parse).transpose();
+    let constraint = constraint.map_err(|error| Reason::new(ReasonCode::BadConstraints, error.to_string()))?;
+    let partition = &snapshot.config.partitions[partition];
+    let mut found = Candidates::none(snapshot.nodes.len());
+    for (at, node) in snapshot.nodes.iter().enumerate() {
+        let allowed = partition.holds(&node.name, &node.features)
+            && request.exclude.as_ref().is_none_or(|list| !list.contains(&node.name))
+            && constraint.as_ref().is_none_or(|wanted| wanted.eval(&features(&node.features)))
+            && own.is_none_or(|own| own.nodes.is_clear() || own.reservation.flex || own.nodes.contains(at));
+        if allowed {
+            found.all.insert(at);
+            found.up.set(at, node.unavailable.is_none());
+        }
+    }
+    Ok(Arc::new(found))
+}
+
+fn features(list: &[String]) -> BTreeSet<&str> {
+    list.iter().map(String::as_str).collect()
+}
+
+fn preferred(spec: &JobSpec, snapshot: &Snapshot) -> Option<FixedBitSet> {
+    // What cannot be read prefers nothing: the submission was refused, or the text is older than the grammar.
+    let wanted = Constraint::parse(spec.request.prefer.as_deref()?).ok()?;
+    let likes = |at: &usize| wanted.eval(&features(&snapshot.nodes[*at].features));
+    let mut nodes = FixedBitSet::with_capacity(snapshot.nodes.len());
+    nodes.extend((0..snapshot.nodes.len()).filter(likes));
+    Some(nodes)
+}
+
+fn named(spec: &JobSpec, snapshot: &Snapshot, candidates: &Candidates) -> Vec<usize> {
+    let Some(list) = &spec.request.nodelist else { return Vec::new() };
+    list.iter().filter_map(|name| candidates.all.ones().find(|at| snapshot.nodes[*at].name == name)).collect()
+}
+
+/// The most GPUs of a kind on one candidate.
+fn most_gpus(gpus: &GpuAlternative, candidates: &Candidates, cluster: &Cluster) -> Option<u32> {
+    let of_make = |make: &crate::make::Make| {
+        let wanted = |kind: &str| match &gpus.kind {
+            GpuKind::Any => true,
+            GpuKind::Type(name) => name.eq_ignore_ascii_case(kind),
+        };
+        let groups = make.groups.iter().enumerate().filter(|(_, group)| wanted(&group.gpu_type));
+        groups.map(|(at, _)| u32::from(make.all.gpus[at])).sum::<u32>()
+    };
+    let by_make: Vec<u32> = cluster.makes.list.iter().map(of_make).collect();
+    candidates.all.ones().map(|at| by_make[cluster.nodes[at].make as usize]).max().filter(|most| *most > 0)
+}
+
+/// What every candidate lacks, even with nothing on it; the nearest miss.
+pub fn lack(way: &Way, candidates: &FixedBitSet, cluster: &Cluster) -> Option<Lack> {
+    let makes: BTreeSet<u32> = candidates.ones().map(|at| cluster.nodes[at].make).collect();
+    let mut before = 0;
+    for part in &way.parts {
+        before += part.count as usize;
+        let fitting = candidates.ones().filter(|at| part.needs[cluster.nodes[*at].make as usize].is_some()).count();
+        if fitting == 0 {
+            let of = |make: &u32| cluster.makes.list[*make as usize].need(&part.demand).err();
+            return makes.iter().filter_map(of).max().or(Some(Lack::Nodes));
+        }
+        if fitting < before {
+            return Some(Lack::Nodes);
+        }
+    }
+    None
+}

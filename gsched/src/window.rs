@@ -1,0 +1,233 @@
+//! When reservations of the policy hold: single windows and recurring ones, over which nodes, for whom.
+//!
+//! Windows are arithmetic, not a list: one that comes hourly for ever costs no more than one that comes once.
+//! Source: Slurm's reservations, without its clock of the site: recurring times are UTC.
+
+use crate::snapshot::{PendingJob, Snapshot};
+use fixedbitset::FixedBitSet;
+use gmodel::policy::{Repeat, Reservation, ReservedPart};
+use gmodel::{JobSpec, Timestamp};
+
+/// From, and until just before.
+pub type Window = (Timestamp, Timestamp);
+
+/// Windows that are looked at in a row before a job is said to fit in none.
+const MOST_WINDOWS: usize = 64;
+
+/// The reservations of a snapshot, by number.
+#[derive(Clone, Debug, Default)]
+pub struct Windows {
+    pub list: Vec<Reserved>,
+    /// Nodes that any of them covers.
+    covered: FixedBitSet,
+}
+
+#[derive(Clone, Debug)]
+pub struct Reserved {
+    pub reservation: Reservation,
+    /// Nodes it covers whole; empty for one that counts GPUs.
+    pub nodes: FixedBitSet,
+}
+
+impl Windows {
+    pub fn new(snapshot: &Snapshot) -> Self {
+        let list: Vec<Reserved> = snapshot.policy.reservations.values().map(|one| Reserved::new(one, snapshot)).collect();
+        let mut covered = FixedBitSet::with_capacity(snapshot.nodes.len());
+        list.iter().for_each(|one| covered.union_with(&one.nodes));
+        Self { list, covered }
+    }
+
+    pub fn find(&self, name: &str) -> Option<usize> {
+        self.list.iter().position(|one| one.reservation.name == name)
+    }
+
+    /// The first window on a node, of reservations other than `own`, that meets a time.
+    pub fn blocking(&self, node: usize, own: Option<usize>, from: Timestamp, to: Timestamp) -> Option<(usize, Window)> {
+        if !self.covered.contains(node) {
+            return None;
+        }
+        let others = self.list.iter().enumerate().filter(|(at, one)| Some(*at) != own && one.nodes.contains(node));
+        others
+            .filter_map(|(at, one)| Some((at, next(&one.reservation, from)?)))
+            .filter(|(_, window)| window.0 < to)
+            .min_by_key(|(_, window)| *window)
+    }
+
+    /// Whether a job may be on a node for that time: in its own reservation, and in no other's way.
+    #[inline]
+    pub fn open(&self, node: usize, own: Option<usize>, from: Timestamp, to: Timestamp) -> bool {
+        if own.is_none() && !self.covered.contains(node) {
+            return true;
+        }
+        let inside = own.is_none_or(|own| {
+            let reservation = &self.list[own].reservation;
+            reservation.flex || next(reservation, from).is_some_and(|window| window.0 <= from && to <= window.1)
+        });
+        inside && self.blocking(node, own, from, to).is_none()
+    }
+
+    /// The windows of a reservation that end after a time, in order; no more than are worth looking at.
+    pub fn of(&self, own: usize, from: Timestamp) -> impl Iterator<Item = Window> + '_ {
+        let reservation = &self.list[own].reservation;
+        let mut from = from;
+        (0..MOST_WINDOWS).map_while(move |_| {
+            let window = next(reservation, from)?;
+            from = window.0.plus_millis(period_millis(reservation.repeat).unwrap_or(i64::MAX)).max(window.1);
+            Some(window)
+        })
+    }
+
+    /// The first time from `from` on, before `until`, at which `first` finds room on a node that no window takes.
+    pub fn first_beside(
+        &self,
+        node: usize,
+        own: Option<usize>,
+        (from, secs, until): (Timestamp, u32, Timestamp),
+        first: impl Fn(Timestamp, Timestamp) -> Option<Timestamp>,
+    ) -> Option<Timestamp> {
+        if own.is_none() && !self.covered.contains(node) {
+            return first(from, until);
+        }
+        let secs = i64::from(secs);
+        let inside = own.filter(|own| !self.list[*own].reservation.flex);
+        let mut from = from;
+        for _ in 0..MOST_WINDOWS {
+            if let Some(own) = inside {
+                let long_enough = |window: &Window| from.max(window.0).plus_secs(secs) <= window.1;
+                let window = self.of(own, from).find(long_enough)?;
+                from = from.max(window.0);
+            }
+            let start = first(from, until)?;
+            let end = start.plus_secs(secs);
+            let out = inside.is_some_and(|own| {
+                next(&self.list[own].reservation, start).is_none_or(|window| start < window.0 || end > window.1)
+            });
+            match self.blocking(node, own, start, end) {
+                Some((_, window)) => from = window.1,
+                None if out => from = next(&self.list[own?].reservation, start)?.1.max(start),
+                None => return Some(start),
+            }
+            if from >= until {
+                return None;
+            }
+        }
+        None
+    }
+}
+
+impl Reserved {
+    fn new(reservation: &Reservation, snapshot: &Snapshot) -> Self {
+        let partition = reservation.partition.as_deref().and_then(|name| snapshot.config.partition(name));
+        let mut nodes = FixedBitSet::with_capacity(snapshot.nodes.len());
+        let mut left = match reservation.what {
+            ReservedPart::NodeCount(count) => count as usize,
+            _ => usize::MAX,
+        };
+        for (at, node) in snapshot.nodes.iter().enumerate() {
+            let in_partition = partition.is_none_or(|partition| partition.holds(&node.name, &node.features));
+            let covers = match &reservation.what {
+                ReservedPart::AllNodes | ReservedPart::NodeCount(_) => in_partition,
+                ReservedPart::Nodes(list) => list.contains(&node.name),
+                ReservedPart::Gpus(_) => false,
+            };
+            if covers && left > 0 {
+                left -= 1;
+                nodes.insert(at);
+            }
+        }
+        Self { reservation: reservation.clone(), nodes }
+    }
+
+    /// Whether a job may use it.
+    pub fn admits(&self, job: &PendingJob) -> bool {
+        let one = &self.reservation;
+        one.users.contains(&job.spec.user.name) || one.accounts.contains(&job.spec.account)
+    }
+}
+
+/// The first window that ends after a time.
+pub fn next(reservation: &Reservation, after: Timestamp) -> Option<Window> {
+    let millis = i64::from(reservation.duration_secs) * 1000;
+    let window = |start: Timestamp| (start, start.plus_millis(millis));
+    if millis == 0 {
+        return None;
+    }
+    let Some(period) = period_millis(reservation.repeat) else {
+        return Some(window(reservation.start)).filter(|window| window.1 > after);
+    };
+    let ended = after.0.saturating_sub(reservation.start.0).saturating_sub(millis);
+    let mut count = if ended < 0 { 0 } else { ended / period + 1 };
+    loop {
+        let start = reservation.start.plus_millis(period.checked_mul(count)?);
+        if reservation.repeat != Repeat::Weekday || is_weekday(start) {
+            return Some(window(start));
+        }
+        count += 1;
+    }
+}
+
+fn period_millis(repeat: Repeat) -> Option<i64> {
+    match repeat {
+        Repeat::Once => None,
+        Repeat::Hourly => Some(3_600_000),
+        Repeat::Daily | Repeat::Weekday => Some(86_400_000),
+        Repeat::Weekly => Some(7 * 86_400_000),
+    }
+}
+
+/// Monday to Friday. The epoch was a Thursday.
+fn is_weekday(at: Timestamp) -> bool {
+    (1..=5).contains(&(at.secs().div_euclid(86_400) + 4).rem_euclid(7))
+}
+
+/// Which reservation a job asks for, by name.
+pub fn asked(spec: &JobSpec) -> Option<&str> {
+    spec.reservation.as_deref().filter(|name| !name.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reservation(start: i64, duration_secs: u32, repeat: Repeat) -> Reservation {
+        Reservation { start: Timestamp::from_secs(start), duration_secs, repeat, ..Reservation::default() }
+    }
+    fn at(reservation: &Reservation, secs: i64) -> Option<(i64, i64)> {
+        next(reservation, Timestamp::from_secs(secs)).map(|(from, to)| (from.secs(), to.secs()))
+    }
+
+    #[test]
+    fn windows_come_once_or_again() {
+        let once = reservation(100, 50, Repeat::Once);
+        assert_eq!((at(&once, 0), at(&once, 149), at(&once, 150)), (Some((100, 150)), Some((100, 150)), None));
+        let hourly = reservation(100, 50, Repeat::Hourly);
+        assert_eq!((at(&hourly, 150), at(&hourly, 3749), at(&hourly, 3750)), (Some((3700, 3750)), Some((3700, 3750)), Some((7300, 7350))));
+    }
+
+    #[test]
+    fn weekdays_leave_out_the_weekend() {
+        // Thursday the first of January 1970, noon.
+        let noon = reservation(43_200, 3600, Repeat::Weekday);
+        let day = 86_400;
+        assert_eq!(at(&noon, 50_000), Some((43_200 + day, 46_800 + day)), "Friday");
+        assert_eq!(at(&noon, 50_000 + day), Some((43_200 + 4 * day, 46_800 + 4 * day)), "Monday");
+    }
+
+    #[test]
+    fn an_hour_between_two_windows_is_found() {
+        let mut nodes = FixedBitSet::with_capacity(1);
+        nodes.insert(0);
+        let daily = Reserved { reservation: reservation(7200, 75_600, Repeat::Daily), nodes: nodes.clone() };
+        let windows = Windows { list: vec![daily], covered: nodes };
+        let first = |from: i64, secs: u32| {
+            let any = |from: Timestamp, _| Some(from);
+            let span = (Timestamp::from_secs(from), secs, Timestamp(i64::MAX));
+            windows.first_beside(0, None, span, any).map(Timestamp::secs)
+        };
+        assert_eq!(first(0, 7200), Some(0));
+        assert_eq!(first(1, 7200), Some(82_800));
+        assert_eq!(first(0, 10_801), None, "the gap of three hours never comes");
+        let inside = windows.first_beside(0, Some(0), (Timestamp::from_secs(0), 3600, Timestamp(i64::MAX)), |from, _| Some(from));
+        assert_eq!(inside.map(Timestamp::secs), Some(7200));
+    }
+}
