@@ -426,7 +426,7 @@ fn place_of(node: NodeId) -> usize {
 }
 
 /// A controller that knows its nodes and has no jobs yet.
-fn started_state(hardware: &Hardware, config: &ClusterConfig, now: Timestamp) -> State {
+pub(crate) fn started_state(hardware: &Hardware, config: &ClusterConfig, now: Timestamp) -> State {
     let mut state = State::from_rows(gcore::ctl::Rows::default());
     let mut events = Vec::new();
     let config = Arc::new(ClusterConfig { partitions: hardware.partitions.clone(), ..config.clone() });
@@ -452,7 +452,7 @@ fn actor_of(job: &TraceJob) -> Actor {
 }
 
 /// A row as the submission it was.
-fn spec_of(job: &TraceJob, config: &ClusterConfig, settings: &Settings) -> JobSpec {
+pub(crate) fn spec_of(job: &TraceJob, config: &ClusterConfig, settings: &Settings) -> JobSpec {
     let mut spec = JobSpec { account: job.account.to_string(), qos: job.qos.to_string(), ..JobSpec::default() };
     if config.partition(&job.partition).is_some() {
         spec.partition = job.partition.to_string();

@@ -2,9 +2,11 @@
 //!
 //! Exit 0 when all went well, 1 when a file could not be used or a seed did not come to rest, 2 for wrong usage.
 
+mod bench_command;
 mod files;
 mod run_command;
 
+use bench_command::{BenchArgs, FragArgs};
 use clap::{Parser, Subcommand};
 use gsim::fuzz::{Failure, run, shrink};
 use gsim::scenario::Scenario;
@@ -72,8 +74,12 @@ enum What {
         #[arg(long)]
         shrink: bool,
     },
-    /// Ten minutes of a large busy cluster: CPU time per run
-    Bench {
+    /// Measure the scheduler: passes over long queues, filling idle nodes, arrays, verdicts
+    Bench(BenchArgs),
+    /// Fill nodes with pods in random orders: how much of the GPUs can be given out
+    Frag(FragArgs),
+    /// Ten minutes of a large busy cluster with its daemons: CPU time per run
+    BusyDay {
         #[arg(long, default_value_t = 5000)]
         agents: u16,
         #[arg(long, default_value_t = 10_000)]
@@ -94,7 +100,9 @@ fn main() -> ExitCode {
         }
         What::Fuzz { seeds, seed, nodes, no_shrink } => fuzz(seed, seeds, nodes, !no_shrink),
         What::ReplaySeed { seed, nodes, shrink } => replay(seed, nodes, shrink),
-        What::Bench { agents, tasks, secs } => bench(agents, tasks, secs),
+        What::Bench(args) => said(bench_command::bench(&args)),
+        What::Frag(args) => said(bench_command::frag(&args)),
+        What::BusyDay { agents, tasks, secs } => busy_day(agents, tasks, secs),
     }
 }
 
@@ -175,7 +183,7 @@ fn report(failure: &Failure, nodes: Option<u16>) {
     eprintln!("again, in full: gsim replay-seed {seed}{nodes} --shrink");
 }
 
-fn bench(agents: u16, tasks: u32, secs: i64) -> ExitCode {
+fn busy_day(agents: u16, tasks: u32, secs: i64) -> ExitCode {
     let before = cpu_time();
     match gsim::bench::busy_day(agents, tasks, secs) {
         Ok(summary) => {

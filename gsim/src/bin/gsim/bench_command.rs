@@ -1,0 +1,137 @@
+//! `gsim bench` and `gsim frag`: how long the scheduler takes, and how much of the GPUs it can give out.
+
+use crate::files::{clock, in_file, read_text};
+use clap::Args;
+use gsim::frag::{By, Filled, PLACEMENTS, fill};
+use gsim::hardware::{Hardware, NodeShape, is_node_csv};
+use gsim::measures::aligned;
+use gsim::pass_bench::{BENCHES, Bench, table};
+use gsim::trace::Trace;
+use std::path::PathBuf;
+
+#[derive(Args)]
+pub struct BenchArgs {
+    /// Rows to measure [default: all]; --list names them
+    #[arg(value_name = "ROW")]
+    rows: Vec<String>,
+    /// Name the rows and measure nothing
+    #[arg(long)]
+    list: bool,
+    /// One JSON document as the last line
+    #[arg(long)]
+    json: bool,
+}
+
+/// `gsim bench`.
+pub fn bench(args: &BenchArgs) -> Result<(), String> {
+    if args.list {
+        BENCHES.iter().for_each(|bench| println!("{:<12}  {}", bench.name, bench.what));
+        return Ok(());
+    }
+    let mut chosen: Vec<&Bench> = Vec::new();
+    for name in &args.rows {
+        let names = || BENCHES.iter().map(|bench| bench.name);
+        let known = BENCHES.iter().find(|bench| bench.name == name).ok_or_else(|| {
+            format!("no row {name:?}.{} There are: {}.", gmodel::suggest::did_you_mean(name, names()), names().collect::<Vec<_>>().join(", "))
+        })?;
+        chosen.push(known);
+    }
+    if chosen.is_empty() {
+        chosen.extend(&BENCHES);
+    }
+    if cfg!(debug_assertions) {
+        eprintln!("gsim: a debug build: the numbers are those of --release times a factor");
+    }
+    let mut clock = clock();
+    let rows: Vec<_> = chosen.iter().map(|bench| bench.measure(&mut clock)).collect();
+    print!("{}", table(&rows));
+    if args.json {
+        println!("{}", serde_json::json!({ "schema": 1, "command": "bench", "rows": rows }));
+    }
+    Ok(())
+}
+
+#[derive(Args)]
+pub struct FragArgs {
+    /// Pods as a trace; only what they ask for matters
+    #[arg(long, value_name = "FILE")]
+    trace: PathBuf,
+    /// Nodes, as for gsim run
+    #[arg(long, value_name = "FILE")]
+    cluster: PathBuf,
+    /// random, best-fit, first-fit, spread, pack; once for each
+    #[arg(long, value_name = "NAME", value_delimiter = ',', default_values_t = ["random", "best-fit", "pack"].map(str::to_owned))]
+    placement: Vec<String>,
+    /// Requests in percent of all GPUs
+    #[arg(long, value_name = "PERCENT", value_delimiter = ',', default_values_t = [100, 130], value_parser = clap::value_parser!(u32).range(1..=1000))]
+    until: Vec<u32>,
+    /// How many random orders
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    seeds: u64,
+    /// The first of them
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// One JSON document as the last line
+    #[arg(long)]
+    json: bool,
+}
+
+/// `gsim frag`.
+pub fn frag(args: &FragArgs) -> Result<(), String> {
+    let pods = Trace::parse(&read_text(&args.trace)?).map_err(|errors| in_file(&args.trace, &errors))?;
+    if !pods.has_gpus() {
+        return Err(format!("{}: no row asks for GPUs", args.trace.display()));
+    }
+    let text = read_text(&args.cluster)?;
+    let read = if is_node_csv(&text) { Hardware::from_csv(&text) } else { Hardware::from_toml(&text, &NodeShape::default()) };
+    let hardware = read.map_err(|errors| in_file(&args.cluster, &errors))?;
+    if hardware.gpus() == 0 {
+        return Err(format!("{}: the nodes have no GPUs", args.cluster.display()));
+    }
+    let mut placements = Vec::new();
+    for name in &args.placement {
+        let names = || PLACEMENTS.iter().map(|(name, _)| *name);
+        let known = PLACEMENTS.iter().find(|(known, _)| known == name).ok_or_else(|| {
+            format!("no placement {name:?}.{} There are: {}.", gmodel::suggest::did_you_mean(name, names()), names().collect::<Vec<_>>().join(", "))
+        })?;
+        placements.push(*known);
+    }
+    println!("cluster  {}", hardware.describe());
+    let mut lines = vec![["placement", "requests", "allocated, mean", "least", "most", "pods", "dropped, mean"].map(str::to_owned).to_vec()];
+    let mut results = Vec::new();
+    for until in &args.until {
+        for (name, by) in &placements {
+            let filled = seeds(args, &pods, &hardware, *by, *until);
+            let parts: Vec<f64> = filled.iter().map(Filled::part).collect();
+            let mean = parts.iter().sum::<f64>() / parts.len() as f64;
+            let least = parts.iter().copied().fold(f64::INFINITY, f64::min);
+            let most = parts.iter().copied().fold(0.0, f64::max);
+            let dropped = filled.iter().map(|one| one.dropped).sum::<u64>() as f64 / filled.len() as f64;
+            let percent = |part: f64| format!("{:.2} %", 100.0 * part);
+            lines.push(vec![
+                (*name).to_owned(),
+                format!("{until} %"),
+                percent(mean),
+                percent(least),
+                percent(most),
+                filled[0].pods.to_string(),
+                format!("{dropped:.1}"),
+            ]);
+            results.push(serde_json::json!({
+                "placement": name, "until": f64::from(*until) / 100.0, "allocated": mean, "least": least, "most": most,
+                "seeds": filled,
+            }));
+        }
+    }
+    print!("{}", aligned(&lines));
+    println!("{} orders by seeds from {}; allocated: of all {} GPUs; what does not fit is dropped", args.seeds, args.seed, hardware.gpus());
+    if args.json {
+        println!("{}", serde_json::json!({ "schema": 1, "command": "frag", "results": results }));
+    }
+    Ok(())
+}
+
+fn seeds(args: &FragArgs, pods: &Trace, hardware: &Hardware, by: By, until: u32) -> Vec<Filled> {
+    let one = |seed| fill(pods, hardware, by, seed, f64::from(until) / 100.0);
+    (args.seed..args.seed.saturating_add(args.seeds)).map(one).collect()
+}

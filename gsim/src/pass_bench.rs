@@ -1,0 +1,448 @@
+//! How long the scheduler takes for what the Speed table promises: passes over long queues, filling idle nodes, arrays of
+//! a million tasks, verdicts. Each row stands beside a naive pass over the same cluster and queue, and beside fixed work
+//! of the same minute; it has no clock of its own.
+
+use crate::hardware::{Hardware, NodeShape};
+use crate::prng::Prng;
+use crate::trace_run::{BASE, started_state};
+use gcore::ctl::{Actor, Command, Event, Input, NodeReport, Reply, State, handle, snapshot};
+use gmodel::array_spec::ArraySpec;
+use gmodel::config::ClusterConfig;
+use gmodel::gpu_request::GpuAsk;
+use gmodel::job::MemAsk;
+use gmodel::policy::{Account, Backfill, GpuAmounts, SchedulerConfig};
+use gmodel::run::{RunEnd, RunPhase, RunReport};
+use gmodel::{JobId, JobSpec, RunId, Timestamp};
+use gsched::{Plan, Snapshot, WorkBudget};
+use serde::Serialize;
+
+/// Nanoseconds since some moment.
+pub type Clock<'a> = &'a mut dyn FnMut() -> u64;
+
+/// One measured row.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    pub name: String,
+    pub what: String,
+    /// What the table promises; `None` where it promises nothing.
+    pub promised_ms: Option<f64>,
+    /// Median of the rounds: snapshot and plan together, and the snapshot alone.
+    pub median_ms: f64,
+    pub snapshot_ms: f64,
+    pub least_ms: f64,
+    pub most_ms: f64,
+    pub rounds: usize,
+    /// The naive pass over the same; `None` where it means nothing.
+    pub naive_ms: Option<f64>,
+    /// The fixed work just before and just after.
+    pub floor_ms: (f64, f64),
+    /// What the pass decided, to see that it was not idle.
+    pub decided: String,
+}
+
+impl Row {
+    pub fn kept(&self) -> Option<bool> {
+        self.promised_ms.map(|promised| self.median_ms <= promised)
+    }
+    /// The machine did not do the same work in the same time before and after.
+    pub fn noisy(&self) -> bool {
+        let (before, after) = self.floor_ms;
+        before.max(after) > 1.5 * before.min(after)
+    }
+}
+
+/// A row to measure.
+#[derive(Clone, Copy, Debug)]
+pub struct Bench {
+    pub name: &'static str,
+    pub what: &'static str,
+    pub promised_ms: Option<f64>,
+    rounds: usize,
+    run: fn() -> Bed,
+    /// How the next round differs, before it is timed.
+    between: fn(&mut Bed),
+}
+
+const BUSY: &str = "10,000 pending (1-8 GPUs, 1-4 nodes, 10 min to 24 h), 1,024 nodes of 8 GPUs all busy";
+
+/// All rows, in the order of the table.
+pub const BENCHES: [Bench; 11] = [
+    row("pass-k1", BUSY, Some(50.0), 9, || busy(1024, 10_000, Backfill::EASY), nothing),
+    row("pass-k100", BUSY, Some(150.0), 9, || busy(1024, 10_000, Backfill::First(100)), nothing),
+    row("pass-all", BUSY, Some(5000.0), 3, || busy(1024, 10_000, Backfill::All), nothing),
+    row("fill", "filling 1,024 idle nodes with 1,024 jobs of 8 GPUs", Some(50.0), 9, fill, nothing),
+    row(
+        "long-queue",
+        "100,000 pending of 2,000 shapes, 10,000 nodes of 8 GPUs all busy: all considered",
+        Some(1000.0),
+        5,
+        || busy(10_000, 100_000, Backfill::First(100)),
+        nothing,
+    ),
+    row(
+        "next-start",
+        "the same, after one job ends: the next start is decided",
+        Some(5.0),
+        9,
+        || busy(10_000, 100_000, Backfill::First(100)),
+        Bed::end_one,
+    ),
+    row("arrays", "1,000,000 array tasks in 100 arrays, 1,024 nodes all busy", None, 9, || queue_of_100(10_000), nothing),
+    row("jobs-100", "the same with 100 jobs instead of arrays", None, 9, || queue_of_100(0), nothing),
+    row("gang", "a gang of 512 nodes where 511 are free: the verdict", Some(100.0), 9, gang, nothing),
+    row("gang-never", "a gang of 512 nodes on 511: refused when it is submitted", Some(100.0), 9, gang_never, nothing),
+    row("reclaim", "one GPU reclaimed on a full cluster of 500 nodes of 8 GPUs", Some(50.0), 9, reclaim, nothing),
+];
+
+const fn row(
+    name: &'static str,
+    what: &'static str,
+    promised_ms: Option<f64>,
+    rounds: usize,
+    run: fn() -> Bed,
+    between: fn(&mut Bed),
+) -> Bench {
+    Bench { name, what, promised_ms, rounds, run, between }
+}
+
+fn nothing(_: &mut Bed) {}
+
+impl Bench {
+    /// Measures it. The clock is asked around passes and the fixed work only.
+    pub fn measure(&self, clock: Clock) -> Row {
+        let mut bed = (self.run)();
+        let mut times = Vec::new();
+        let mut snapshots = Vec::new();
+        let mut decided = String::new();
+        let floor_before = floor(clock);
+        for _ in 0..self.rounds {
+            (self.between)(&mut bed);
+            let (whole, picture, words) = bed.round(clock);
+            times.push(whole);
+            snapshots.push(picture);
+            decided = words;
+        }
+        let naive_ms = bed.naive.then(|| {
+            let picture = snapshot(&bed.state, bed.now);
+            let begun = clock();
+            std::hint::black_box(naive_pass(&picture));
+            millis(clock() - begun)
+        });
+        let floor_after = floor(clock);
+        times.sort_unstable();
+        snapshots.sort_unstable();
+        Row {
+            name: self.name.into(),
+            what: self.what.into(),
+            promised_ms: self.promised_ms,
+            median_ms: millis(times[times.len() / 2]),
+            snapshot_ms: millis(snapshots[snapshots.len() / 2]),
+            least_ms: millis(times[0]),
+            most_ms: millis(times[times.len() - 1]),
+            rounds: self.rounds,
+            naive_ms,
+            floor_ms: (floor_before, floor_after),
+            decided,
+        }
+    }
+}
+
+fn millis(nanos: u64) -> f64 {
+    (nanos as f64 / 1e3).round() / 1e3
+}
+
+/// Fixed work: 64 MiB copied and a million numbers sorted, milliseconds.
+fn floor(clock: Clock) -> f64 {
+    let mut prng = Prng::new(1, 1);
+    let mut numbers: Vec<u64> = (0..1_000_000).map(|_| prng.draw()).collect();
+    let bytes = vec![7u8; 64 << 20];
+    let begun = clock();
+    std::hint::black_box(bytes.clone());
+    numbers.sort_unstable();
+    std::hint::black_box(&numbers);
+    millis(clock() - begun)
+}
+
+/// A controller in memory with a cluster and a queue.
+struct Bed {
+    state: State,
+    now: Timestamp,
+    /// What is submitted and refused in each round, instead of a pass.
+    submit: Option<JobSpec>,
+    naive: bool,
+    ended: u64,
+}
+
+impl Bed {
+    fn new(nodes: u32, backfill: Backfill, accounts: Vec<Account>) -> Self {
+        let shape = NodeShape { gpus: 8, cpus: 64, mem_bytes: 1 << 40, ..NodeShape::default() };
+        let hardware = Hardware::uniform(nodes, &shape);
+        let mut config = ClusterConfig {
+            partitions: hardware.partitions.clone(),
+            max_pending_jobs: 10_000_000,
+            scheduler: SchedulerConfig { backfill, ..SchedulerConfig::default() },
+            ..ClusterConfig::default()
+        };
+        config.policy.accounts = accounts.into_iter().map(|account| (account.name.clone(), account)).collect();
+        let state = started_state(&hardware, &config, BASE);
+        Self { state, now: BASE, submit: None, naive: true, ended: 0 }
+    }
+
+    fn submit(&mut self, spec: JobSpec) -> Result<JobId, String> {
+        let actor = Actor { user: "user".into(), uid: 1000, gid: 1000, operator: false, via: None };
+        let command = Command::Submit { spec: Box::new(spec), client_key: None };
+        match handle(&mut self.state, &mut Vec::new(), Input::Command { actor, command }, self.now) {
+            Ok(Reply::Submitted { id, .. }) => Ok(id),
+            Ok(_) => unreachable!("a submission is answered with its id"),
+            Err(refusal) => Err(refusal.text),
+        }
+    }
+
+    /// Passes until all was looked at; what they start runs.
+    fn settle(&mut self) {
+        loop {
+            let plan = gsched::plan(&snapshot(&self.state, self.now), unbounded());
+            let again = plan.cut_short && !plan.starts.is_empty();
+            self.enter(plan);
+            if !again {
+                return;
+            }
+        }
+    }
+
+    fn enter(&mut self, plan: Plan) -> Vec<Event> {
+        let mut events = Vec::new();
+        handle(&mut self.state, &mut events, Input::Plan { plan }, self.now).expect("plans are not refused");
+        events
+    }
+
+    fn round(&mut self, clock: Clock) -> (u64, u64, String) {
+        if let Some(spec) = &self.submit {
+            let spec = spec.clone();
+            let begun = clock();
+            let refused = self.submit(spec);
+            let took = clock() - begun;
+            return (took, 0, refused.map_or_else(|text| format!("refused: {text}"), |id| format!("queued as {id}")));
+        }
+        let begun = clock();
+        let picture = snapshot(&self.state, self.now);
+        let seen = clock();
+        let (mut starts, mut preempts, mut passes) = (0, 0, 0);
+        let plan = gsched::plan(&picture, unbounded());
+        let done = clock();
+        passes += 1;
+        starts += plan.starts.len();
+        preempts += plan.preempts.len();
+        let cut = if plan.cut_short { ", cut short" } else { "" };
+        let words = format!(
+            "{} pending: {starts} starts, {preempts} preemptions in {passes} pass{cut}",
+            picture.pending.len(),
+        );
+        (done - begun, seen - begun, words)
+    }
+
+    /// The oldest run ends, and what starts for it is entered in the next round's time.
+    fn end_one(&mut self) {
+        let plan = gsched::plan(&snapshot(&self.state, self.now), unbounded());
+        self.enter(plan);
+        self.now = self.now.plus_secs(1);
+        self.ended += 1;
+        let Some(run) = self.state.runs.values().find(|run| run.outcome.is_none()).map(|run| run.id) else { return };
+        self.end(run);
+    }
+
+    fn end(&mut self, run: RunId) {
+        let nodes: Vec<_> = self.state.runs.get(run).map_or(Vec::new(), |run| run.members.iter().map(|m| m.node).collect());
+        for node in nodes {
+            let phase = RunPhase::Clean(RunEnd { ended: Some(self.now), ..RunEnd::default() });
+            let report = NodeReport::Runs { runs: vec![RunReport { run, phase, mark: None }] };
+            handle(&mut self.state, &mut Vec::new(), Input::Node { node, report }, self.now).expect("reports are taken");
+        }
+    }
+}
+
+fn unbounded() -> WorkBudget {
+    WorkBudget { node_probes: u64::MAX, starts: usize::MAX }
+}
+
+fn spec(gpus: u32, nodes: u32, limit_secs: u32) -> JobSpec {
+    let mut spec = JobSpec { time_limit_secs: Some(limit_secs), ..JobSpec::default() };
+    spec.launch.work_dir = "/".into();
+    spec.request.gpus = Some(GpuAsk::whole(gpus));
+    spec.request.gpu_scope = gmodel::job::GpuScope::Node;
+    (spec.request.nodes_min, spec.request.nodes_max, spec.request.ntasks) = (nodes, nodes, nodes);
+    spec.request.mem = MemAsk::PerNode(1 << 30);
+    spec
+}
+
+/// Every node is held by one job for 10 minutes to 24 hours.
+fn full(nodes: u32, backfill: Backfill) -> Bed {
+    let mut bed = Bed::new(nodes, backfill, Vec::new());
+    let mut prng = Prng::new(7, 1);
+    for _ in 0..nodes {
+        bed.submit(spec(8, 1, prng.range(600, 86_400) as u32)).expect("it fits");
+    }
+    bed.settle();
+    assert_eq!(bed.state.runs.len(), nodes as usize, "every node is busy");
+    bed.now = bed.now.plus_secs(300);
+    bed
+}
+
+/// And a queue: 8 sizes, 4 counts of nodes, 70 limits are 2,240 shapes.
+fn busy(nodes: u32, pending: u32, backfill: Backfill) -> Bed {
+    let mut bed = full(nodes, backfill);
+    let mut prng = Prng::new(8, 1);
+    for _ in 0..pending {
+        let limit = 600 + prng.range(0, 69) as u32 * (86_400 - 600) / 69;
+        let spec = spec(prng.range(1, 8) as u32, prng.range(1, 4) as u32, limit);
+        bed.submit(spec).expect("it fits when it is idle");
+    }
+    bed
+}
+
+fn fill() -> Bed {
+    let mut bed = Bed::new(1024, Backfill::default(), Vec::new());
+    for _ in 0..1024 {
+        bed.submit(spec(8, 1, 3600)).expect("it fits");
+    }
+    bed
+}
+
+/// 100 arrays of so many tasks each, or 100 jobs.
+fn queue_of_100(tasks: u32) -> Bed {
+    let mut bed = full(1024, Backfill::default());
+    for at in 0..100 {
+        let mut spec = spec(1, 1, 3600 + at);
+        if tasks > 0 {
+            spec.array = Some(ArraySpec::parse(&format!("0-{}", tasks - 1)).expect("an array"));
+        }
+        bed.submit(spec).expect("it fits when it is idle");
+    }
+    bed
+}
+
+fn gang() -> Bed {
+    let mut bed = Bed::new(1024, Backfill::default(), Vec::new());
+    // One GPU on each of 513 nodes.
+    bed.submit(spec(1, 513, 86_400)).expect("it fits");
+    bed.settle();
+    bed.submit(spec(8, 512, 3600)).expect("it fits when it is idle");
+    bed
+}
+
+fn gang_never() -> Bed {
+    let mut bed = Bed::new(511, Backfill::default(), Vec::new());
+    bed.submit = Some(spec(8, 512, 3600));
+    bed.naive = false;
+    bed
+}
+
+/// One account holds all 4,000 GPUs with one-GPU jobs, beyond its guarantee; the other is owed some and asks for one.
+fn reclaim() -> Bed {
+    let account = |name: &str, guaranteed: u64| Account {
+        name: name.into(),
+        guaranteed: Some(GpuAmounts::all(guaranteed)),
+        ..Account::default()
+    };
+    let mut bed = Bed::new(500, Backfill::default(), vec![account("borrower", 1000), account("owner", 3000)]);
+    let of = |account: &str, limit| JobSpec { account: account.into(), requeue: Some(true), ..spec(1, 1, limit) };
+    for at in 0..4000 {
+        bed.submit(of("borrower", 43_200 + at)).expect("it fits");
+    }
+    bed.settle();
+    bed.now = bed.now.plus_secs(7200);
+    bed.submit(of("owner", 3600)).expect("it fits when it is idle");
+    bed.naive = false;
+    bed
+}
+
+/// What a scheduler without any idea does: each job in the order of submission looks at every node until it has enough.
+fn naive_pass(picture: &Snapshot) -> usize {
+    let mut nodes = picture.nodes.clone();
+    let mut starts = 0;
+    let partition = &picture.config.partitions[0];
+    for job in &picture.pending {
+        for demand in gsched::Demand::all(&job.spec.request, partition) {
+            let mut chosen = Vec::new();
+            for wanted in &demand.nodes {
+                let fits = |at: &usize| !chosen.iter().any(|(taken, _)| taken == at);
+                let found = (0..nodes.len()).filter(fits).find_map(|at| Some((at, wanted.share_on(&nodes[at]).ok()?)));
+                chosen.extend(found);
+            }
+            if chosen.len() == demand.nodes.len() {
+                chosen.iter().for_each(|(at, share)| nodes[*at].take(share));
+                starts += 1;
+                break;
+            }
+        }
+    }
+    starts
+}
+
+/// The rows as a table.
+pub fn table(rows: &[Row]) -> String {
+    let mut lines: Vec<Vec<String>> = vec![
+        ["row", "promised ms", "median ms", "least", "most", "snapshot", "naive ms", "floor ms", "kept", ""]
+            .map(str::to_owned)
+            .to_vec(),
+    ];
+    for row in rows {
+        let optional = |value: Option<f64>| value.map_or_else(|| "-".into(), |ms| format!("{ms}"));
+        let kept = row.kept().map_or("-", |kept| if kept { "yes" } else { "NO" });
+        lines.push(vec![
+            row.name.clone(),
+            optional(row.promised_ms),
+            format!("{:.3}", row.median_ms),
+            format!("{:.3}", row.least_ms),
+            format!("{:.3}", row.most_ms),
+            format!("{:.3}", row.snapshot_ms),
+            row.naive_ms.map_or_else(|| "-".into(), |ms| format!("{ms:.1}")),
+            format!("{:.1}/{:.1}", row.floor_ms.0, row.floor_ms.1),
+            kept.into(),
+            if row.noisy() { "noisy".into() } else { String::new() },
+        ]);
+    }
+    let mut text = crate::measures::aligned(&lines);
+    text.push('\n');
+    for row in rows {
+        text.push_str(&format!("{}: {}; {}\n", row.name, row.what, row.decided));
+    }
+    text.push_str(
+        "median: snapshot and plan of one pass over everything; naive: the same queue, each job looking at every node;\n\
+         floor: 64 MiB copied and 1,000,000 numbers sorted, just before and after; noisy: these differ by more than 1.5\n",
+    );
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_beds_are_what_their_names_say() {
+        let bed = busy(16, 50, Backfill::EASY);
+        assert_eq!((bed.state.runs.len(), snapshot(&bed.state, bed.now).pending.len()), (16, 50));
+        let mut bed = queue_of_100(1000);
+        assert!(bed.round(&mut || 0).2.starts_with("100 pending: 0 starts"));
+        bed.end_one();
+        assert_eq!(bed.state.runs.len(), 1023);
+    }
+
+    #[test]
+    fn a_gang_that_never_fits_is_refused_at_once() {
+        let words = gang_never().round(&mut || 0).2;
+        assert!(words.starts_with("refused: --nodes 512"), "{words}");
+    }
+
+    #[test]
+    fn a_promise_that_is_not_kept_is_shown() {
+        let mut time = 0;
+        let mut clock = || {
+            time += 60_000_000;
+            time
+        };
+        let row = row("x", "y", Some(50.0), 1, gang_never, nothing).measure(&mut clock);
+        assert_eq!((row.kept(), row.median_ms, row.noisy()), (Some(false), 60.0, false));
+        assert!(table(&[row]).contains("NO"));
+    }
+}
