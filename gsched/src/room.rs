@@ -298,3 +298,28 @@ impl SharedGpu {
         self.until = self.until.max(to);
     }
 }
+
+impl crate::NodeDemand {
+    /// The share this demand takes of a node as it is, or what is missing.
+    pub fn share_on(&self, node: &SchedNode) -> Result<NodeShare, crate::demand::Lack> {
+        use crate::demand::Lack;
+        let mut makes = crate::make::Makes::default();
+        let make = makes.of(node);
+        let make = &makes.list[make as usize];
+        let need = make.need(self)?;
+        let now = Timestamp::default();
+        let mut room = Room::new(make, node, now, std::iter::empty());
+        for (at, milli) in room.slots.clone().into_iter().enumerate().filter(|(_, milli)| (1..WHOLE).contains(milli)) {
+            // Held in part by runs that are not named here: they stay.
+            debug_assert!(milli < WHOLE);
+            room.shared_gpu(at as u16, make.slots[at], now).until = EVER;
+        }
+        let free = room.profile.free_at(now);
+        let lack = match () {
+            () if need.cpus > free.cpus => Lack::Cpus,
+            () if need.mem_bytes > free.mem_bytes => Lack::Memory,
+            () => Lack::Gpus,
+        };
+        room.start(make, node.id, &need, self.tasks, (now, now.plus_secs(1))).ok_or(lack)
+    }
+}
