@@ -1,6 +1,7 @@
 //! The subcommands of `gadm` and where each is carried out.
 
-use crate::{controller, job, node, pages, sandbox, token};
+use crate::policy::{account, document, qos, quota, reservation, user};
+use crate::{controller, job, node, pages, sandbox, token, topology};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use gcli::{Failure, Outcome, command_line};
 use std::ffi::OsString;
@@ -13,10 +14,16 @@ Examples:
   gadm job update 17 TimeLimit=4:00:00
   gadm job hold 17 98_5
   gadm token node --role compute
-  gadm reload
+  gadm account add vision parent=research shares=10 guaranteed=h100:16,gpu:32 limit=64
+  gadm user add ada account=vision default=yes
+  gadm quota list
+  gadm qos add urgent priority=100 preempt=scavenger maxjobspu=2
+  gadm reservation add cooling start=2027-03-01T06:00 duration=8:00:00 nodes=ALL flags=MAINT
+  gadm reload --dry-run
   gadm backup /var/backups/gpupool.db
 
-Owners may hold, release, requeue and update their own jobs; the rest is for operators on the controller's host.";
+Owners may hold, release, requeue and update their own jobs, coordinators edit their accounts; the rest is for operators on the
+controller's host.";
 
 #[derive(Parser)]
 #[command(name = "gadm", version, about = "Administer the pool", after_help = EXAMPLES, subcommand_required = true,
@@ -37,8 +44,32 @@ enum What {
     /// Tokens with which machines join
     #[command(subcommand)]
     Token(token::TokenAct),
+    /// Accounts that jobs are charged to: add, set, del, list, show
+    #[command(subcommand)]
+    Account(account::AccountAct),
+    /// Users of accounts: add, set, del, list
+    #[command(subcommand)]
+    User(user::UserAct),
+    /// What accounts are guaranteed, may hold and lend: set, list, show
+    #[command(subcommand)]
+    Quota(quota::QuotaAct),
+    /// Qualities of service: add, set, del, list, show
+    #[command(subcommand)]
+    Qos(qos::QosAct),
+    /// Reservations and maintenance windows: add, set, del, list, show
+    #[command(subcommand)]
+    Reservation(reservation::ReservationAct),
+    /// The whole policy as TOML: export, import
+    #[command(subcommand)]
+    Policy(document::PolicyAct),
+    /// Licences of the cluster: list
+    #[command(subcommand)]
+    Licence(document::LicenceAct),
+    /// Switches: import, show
+    #[command(subcommand)]
+    Topology(topology::TopologyAct),
     /// Read the controller's configuration again; a bad one is refused as a whole
-    Reload,
+    Reload(controller::ReloadArgs),
     /// Write a copy of the controller's database
     Backup(controller::BackupArgs),
     /// Put a copy of the database in place of the lost one; the controller must be stopped
@@ -79,7 +110,15 @@ fn carry_out(what: What) -> Outcome {
         What::Node(act) => node::run(&mut client()?, act),
         What::Job(act) => job::run(&mut client()?, act),
         What::Token(act) => token::run(&mut client()?, act),
-        What::Reload => controller::reload(&mut client()?),
+        What::Account(act) => account::run(&mut client()?, act),
+        What::User(act) => user::run(&mut client()?, act),
+        What::Quota(act) => quota::run(&mut client()?, act),
+        What::Qos(act) => qos::run(&mut client()?, act),
+        What::Reservation(act) => reservation::run(&mut client()?, act),
+        What::Policy(act) => document::run(&mut client()?, act),
+        What::Licence(act) => document::licences(&mut client()?, act),
+        What::Topology(act) => topology::run(act, client),
+        What::Reload(args) => controller::reload(&mut client()?, &args),
         What::Backup(args) => controller::backup(&mut client()?, &args),
         What::Restore(args) => controller::restore(&args),
         What::Diag(args) => controller::diag(&mut client()?, &args),

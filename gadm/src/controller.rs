@@ -19,6 +19,14 @@ pub(crate) struct JsonArgs {
     json: bool,
 }
 
+/// Options of `gadm reload`.
+#[derive(clap::Args)]
+pub(crate) struct ReloadArgs {
+    /// Say what the changed files would do to which jobs, and change nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
 /// Options of `gadm backup`.
 #[derive(clap::Args)]
 pub(crate) struct BackupArgs {
@@ -45,7 +53,16 @@ pub(crate) fn say_notes(done: &Done) {
     }
 }
 
-pub(crate) fn reload(client: &mut Client) -> Outcome {
+pub(crate) fn reload(client: &mut Client, args: &ReloadArgs) -> Outcome {
+    if args.dry_run {
+        let done: Done = client.post_repeatable("/v1/reload/dry-run", &BackupRequest::default())?;
+        let mut out = stdout()?;
+        for note in &done.notes {
+            writeln!(out, "{}", printable(note))?;
+        }
+        out.flush()?;
+        return Ok(0);
+    }
     say_notes(&client.post_repeatable("/v1/reload", &BackupRequest::default())?);
     Ok(0)
 }

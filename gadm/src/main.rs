@@ -7,8 +7,10 @@ mod controller;
 mod job;
 mod node;
 mod pages;
+mod policy;
 mod sandbox;
 mod token;
+mod topology;
 
 fn main() -> ExitCode {
     gcli::failure::run("gadm", || admin::main(std::env::args_os()))

@@ -1,0 +1,185 @@
+//! Words `key=value` as sacctmgr and scontrol take them, as changes for the API.
+//!
+//! Owns the spellings and the forms of values; one table for each kind of record.
+
+use gcli::{Failure, local_time};
+use gmodel::Instant;
+use gmodel::duration::TimeLimit;
+use gmodel::suggest::did_you_mean;
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+
+/// How a value is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    Text,
+    /// A name; `none` is none.
+    Name,
+    Count,
+    /// A number with decimals.
+    Decimal,
+    /// `32`, `h100:16,gpu:32`.
+    Gpus,
+    /// Names with commas between.
+    Names,
+    Flag,
+    /// A length of time in Slurm's forms, in seconds.
+    Secs,
+    /// A moment in local time.
+    Moment,
+}
+
+/// A word, the key of the API it sets (`table.key` for one of a table), and its form.
+pub(super) type Key = (&'static str, &'static str, Form);
+
+/// Reads changes. A later word of the same key wins.
+///
+/// # Errors
+/// The first word that is no change, with a guess.
+pub(super) fn read(words: &[String], keys: &[Key], what: &str) -> Result<BTreeMap<String, Value>, Failure> {
+    let mut change = BTreeMap::new();
+    for word in words {
+        let Some((name, value)) = word.split_once('=') else {
+            return Err(Failure::usage(format_args!("{word:?} is no KEY=VALUE. Keys of {what}: {}", known(keys))));
+        };
+        let (name, sign) = match name.strip_suffix(['+', '-']) {
+            Some(bare) => (bare, name.chars().last()),
+            None => (name, None),
+        };
+        let (_, api, form) = find(name, keys, what)?;
+        let mut value = read_value(word, name, value, *form)?;
+        if form == &Form::Names && value.is_null() {
+            value = json!([]);
+        }
+        let key = match sign {
+            Some(_) if *form != Form::Names => {
+                return Err(Failure::usage(format_args!("{word}: only lists of names take += and -=")));
+            }
+            Some(sign) => format!("{sign}{api}"),
+            None => (*api).to_owned(),
+        };
+        put(&mut change, &key, value);
+    }
+    Ok(change)
+}
+
+/// A key by any of its spellings: letter case, `_` and `-` do not count.
+fn find<'k>(name: &str, keys: &'k [Key], what: &str) -> Result<&'k Key, Failure> {
+    let plain = |text: &str| text.to_ascii_lowercase().replace(['_', '-'], "");
+    let wanted = plain(name);
+    keys.iter().find(|(word, ..)| plain(word) == wanted).ok_or_else(|| {
+        let guess = did_you_mean(&name.to_ascii_lowercase(), keys.iter().map(|(word, ..)| *word));
+        Failure::usage(format_args!("{name}= cannot be set for {what}.{guess} Keys: {}", known(keys)))
+    })
+}
+
+fn known(keys: &[Key]) -> String {
+    let mut apis: Vec<&str> = Vec::new();
+    let first = keys.iter().filter(|(_, api, _)| {
+        let new = !apis.contains(api);
+        apis.push(api);
+        new
+    });
+    first.map(|(word, ..)| *word).collect::<Vec<_>>().join(", ")
+}
+
+fn put(change: &mut BTreeMap<String, Value>, key: &str, value: Value) {
+    match key.split_once('.') {
+        Some((table, key)) => {
+            let entry = change.entry(table.to_owned()).or_insert_with(|| Value::Object(Map::new()));
+            entry[key] = value;
+        }
+        None => {
+            change.insert(key.to_owned(), value);
+        }
+    }
+}
+
+fn read_value(word: &str, name: &str, value: &str, form: Form) -> Result<Value, Failure> {
+    let wrong = |why: &str| Failure::usage(format_args!("{word}: {why}"));
+    let clear = value.is_empty() || value == "-1" || value.eq_ignore_ascii_case("none");
+    if clear && !matches!(form, Form::Text | Form::Flag) {
+        return Ok(Value::Null);
+    }
+    Ok(match form {
+        Form::Text => json!(value),
+        Form::Name => json!(value),
+        Form::Count => value.parse::<u32>().map(Value::from).map_err(|_| wrong("it is not a whole number, not negative"))?,
+        Form::Decimal => {
+            let number = value.parse::<f64>().ok().filter(|number| number.is_finite() && *number >= 0.0);
+            json!(number.ok_or_else(|| wrong("it is not a number, not negative"))?)
+        }
+        Form::Gpus => gpus(value).map_err(|why| wrong(&why))?,
+        Form::Names => json!(value.split(',').map(str::trim).filter(|name| !name.is_empty()).collect::<Vec<_>>()),
+        Form::Flag => match value.to_ascii_lowercase().as_str() {
+            "1" | "yes" | "true" | "on" => json!(true),
+            "0" | "no" | "false" | "off" => json!(false),
+            _ => return Err(wrong("it is neither yes nor no")),
+        },
+        Form::Secs => {
+            let limit = TimeLimit::parse(value).map_err(|error| Failure::usage(format_args!("{name}: {error}")))?;
+            json!(limit.secs().ok_or_else(|| wrong("it cannot be unlimited"))?)
+        }
+        Form::Moment => {
+            let at = local_time::read(value, local_time::now()).map_err(|why| Failure::usage(format_args!("{name}: {why}")))?;
+            serde_json::to_value(Instant(at)).map_err(Failure::new)?
+        }
+    })
+}
+
+/// GPUs by type. sacctmgr's `gres/gpu=8` and `gres/gpu:h100=4` are understood.
+///
+/// # Errors
+/// What cannot be read.
+pub(super) fn gpus(text: &str) -> Result<Value, String> {
+    let mut amounts = Map::new();
+    for part in text.split(',').map(str::trim) {
+        let part = part.strip_prefix("gres/").unwrap_or(part);
+        let (name, count) = match part.rsplit_once(['=', ':']) {
+            Some((name, count)) => (name.strip_prefix("gpu:").unwrap_or(name), count),
+            None => ("gpu", part),
+        };
+        let count = count.parse::<f64>().ok().filter(|count| count.is_finite() && *count >= 0.0);
+        let Some(count) = count.filter(|_| !name.is_empty()) else {
+            return Err(format!("{part:?} is no number of GPUs. Write 32, or h100:16,gpu:32 by type, where gpu is all types"));
+        };
+        amounts.insert(name.to_ascii_lowercase(), json!(count));
+    }
+    Ok(Value::Object(amounts))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEYS: [Key; 5] = [
+        ("shares", "shares", Form::Count),
+        ("fairshare", "shares", Form::Count),
+        ("grp_jobs", "group.running_jobs", Form::Count),
+        ("guaranteed", "guaranteed", Form::Gpus),
+        ("qos", "allow_qos", Form::Names),
+    ];
+
+    fn change(words: &str) -> Result<String, String> {
+        let words: Vec<String> = words.split(' ').map(str::to_owned).collect();
+        let read = read(&words, &KEYS, "accounts").map_err(|failure| failure.text)?;
+        Ok(serde_json::to_string(&read).unwrap())
+    }
+
+    #[test]
+    fn spellings_of_sacctmgr_become_keys_of_the_api() {
+        assert_eq!(change("Fairshare=10 GrpJobs=5 qos+=fast,slow").unwrap(), r#"{"+allow_qos":["fast","slow"],"group":{"running_jobs":5},"shares":10}"#);
+        assert_eq!(change("guaranteed=h100:16,gpu:32").unwrap(), r#"{"guaranteed":{"gpu":32.0,"h100":16.0}}"#);
+        assert_eq!(change("guaranteed=gres/gpu=8,gres/gpu:A100=4").unwrap(), r#"{"guaranteed":{"a100":4.0,"gpu":8.0}}"#);
+        assert_eq!(change("guaranteed=none GrpJobs=-1 qos=").unwrap(), r#"{"allow_qos":[],"group":{"running_jobs":null},"guaranteed":null}"#);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_said_with_what_can() {
+        assert_eq!(change("share=3").unwrap_err(), r#"share= cannot be set for accounts. Did you mean "shares"? Keys: shares, grp_jobs, guaranteed, qos"#);
+        assert_eq!(change("shares=-2").unwrap_err(), "shares=-2: it is not a whole number, not negative");
+        assert_eq!(change("guaranteed=h100").unwrap_err(), r#"guaranteed=h100: "h100" is no number of GPUs. Write 32, or h100:16,gpu:32 by type, where gpu is all types"#);
+        assert_eq!(change("shares+=3").unwrap_err(), "shares+=3: only lists of names take += and -=");
+        assert_eq!(change("vision").unwrap_err(), r#""vision" is no KEY=VALUE. Keys of accounts: shares, grp_jobs, guaranteed, qos"#);
+    }
+}

@@ -1,0 +1,96 @@
+//! Records as people read them: GPUs by type in a word, limits in a word, a record as lines of keys.
+
+use gcli::printable::printable;
+use gwire::api::{BudgetRow, Gpus, LimitsRow};
+use serde_json::Value;
+
+/// `h100:16,gpu:32`; `-` for none.
+pub(super) fn gpus_text(gpus: Option<&Gpus>) -> String {
+    match gpus {
+        None => "-".to_owned(),
+        Some(gpus) if gpus.is_empty() => "0".to_owned(),
+        Some(gpus) if gpus.len() == 1 && gpus.contains_key("gpu") => gpus["gpu"].to_string(),
+        Some(gpus) => gpus.iter().map(|(gpu_type, count)| format!("{gpu_type}:{count}")).collect::<Vec<_>>().join(","),
+    }
+}
+
+/// Held GPUs of all types.
+pub(super) fn held_text(gpus: &Gpus) -> String {
+    gpus.get("gpu").copied().unwrap_or(0.0).to_string()
+}
+
+/// `guaranteed:10000/month`.
+pub(super) fn budget_text(budget: &BudgetRow) -> String {
+    let of_type = budget.gpu_type.as_ref().map(|gpu_type| format!("{gpu_type}:")).unwrap_or_default();
+    format!("{}:{of_type}{}/{}", budget.kind, budget.gpu_hours, budget.period)
+}
+
+/// `running_jobs=5,gpus=h100:8`; empty for no bounds.
+pub(super) fn limits_text(limits: &LimitsRow) -> String {
+    let count = |key: &str, count: Option<u64>| count.map(|count| format!("{key}={count}"));
+    let parts = [
+        count("running_jobs", limits.running_jobs.map(u64::from)),
+        count("submitted_jobs", limits.submitted_jobs.map(u64::from)),
+        limits.gpus.as_ref().map(|gpus| format!("gpus={}", gpus_text(Some(gpus)))),
+        count("cpus", limits.cpus.map(u64::from)),
+        count("nodes", limits.nodes.map(u64::from)),
+        count("running_gpu_hours", limits.running_gpu_hours),
+        count("array_tasks", limits.array_tasks.map(u64::from)),
+        count("submits_per_minute", limits.submits_per_minute.map(u64::from)),
+    ];
+    parts.into_iter().flatten().collect::<Vec<_>>().join(",")
+}
+
+/// A record, a line for each key that says something.
+pub(super) fn record_text(value: &Value) -> String {
+    let mut text = String::new();
+    for (key, value) in value.as_object().into_iter().flatten() {
+        let shown = match value {
+            Value::Null => continue,
+            Value::Bool(false) => continue,
+            Value::Bool(true) => "yes".to_owned(),
+            Value::String(text) if text.is_empty() => continue,
+            Value::Array(list) if list.is_empty() => continue,
+            Value::Object(table) if table.is_empty() => continue,
+            other => word(key, other),
+        };
+        text.push_str(&format!("{key}={}\n", printable(&shown)));
+    }
+    text
+}
+
+fn word(key: &str, value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Array(list) if key == "budgets" => {
+            let read = |value: &Value| serde_json::from_value(value.clone()).map(|budget| budget_text(&budget)).unwrap_or_default();
+            list.iter().map(read).collect::<Vec<_>>().join(",")
+        }
+        Value::Array(list) => list.iter().map(|value| word("", value)).collect::<Vec<_>>().join(","),
+        Value::Object(table) if key == "users" => table.iter().map(|(name, user)| user_word(name, user)).collect::<Vec<_>>().join(" "),
+        Value::Object(table) => {
+            let mut parts = table.iter().map(|(key, value)| match value {
+                Value::Object(_) => format!("{key}={}", word("", value)),
+                value => format!("{key}:{}", word("", value)),
+            });
+            let parts: Vec<String> = parts.by_ref().collect();
+            parts.join(",")
+        }
+        Value::Number(number) => number.as_f64().map_or_else(|| number.to_string(), |number| number.to_string()),
+        other => other.to_string(),
+    }
+}
+
+/// `ada`, `eve(shares=3,running_jobs=2)`.
+fn user_word(name: &str, user: &Value) -> String {
+    let row: gwire::api::UserRow = serde_json::from_value(user.clone()).unwrap_or_default();
+    let mut parts: Vec<String> = Vec::new();
+    if row.shares != 1 {
+        parts.push(format!("shares={}", row.shares));
+    }
+    if row.default {
+        parts.push("default".to_owned());
+    }
+    parts.extend(Some(limits_text(&row.limits)).filter(|text| !text.is_empty()));
+    if parts.is_empty() { name.to_owned() } else { format!("{name}({})", parts.join(",")) }
+}
