@@ -6,6 +6,7 @@
 
 use crate::cluster::{Cluster, end_after, end_of};
 use crate::ledger::{Ledger, Take};
+use crate::priority::in_order;
 use crate::placement::{Ask, Leaves, Picked, Search};
 use crate::plan::{Plan, Start, WorkBudget};
 use crate::reason::{self, array_limit, standing};
@@ -32,7 +33,7 @@ pub fn plan(snapshot: &Snapshot, budget: WorkBudget) -> Plan {
     Engine::default().plan(snapshot, budget)
 }
 
-/// Priority as listings show it: larger goes first. Tier, then nice.
+/// Priority as listings show it where there is no snapshot at hand: larger goes first. Tier, then nice.
 pub fn priority(partition: Option<&Partition>, nice: i32) -> u64 {
     let tier = u64::from(partition.map_or(0, |p| p.priority_tier));
     let nice = (i64::from(i32::MAX) - i64::from(nice)) as u64;
@@ -56,18 +57,25 @@ impl Engine {
     pub fn plan(&mut self, snapshot: &Snapshot, budget: WorkBudget) -> Plan {
         self.sync(snapshot);
         let mut pass = Pass::new(self, snapshot, budget);
-        for (at, partition) in in_order(snapshot) {
-            let job = &snapshot.pending[at];
-            let reason = match partition {
-                Some(partition) => pass.consider(job, partition),
-                None => Some(reason::no_partition(job)),
-            };
-            pass.tell(job, reason);
+        let order = in_order(snapshot, &pass.ledger);
+        let partitions = partitions(snapshot);
+        // Arrays whose guarantee is used up: what is left of them comes with the borrowers of their tier.
+        let mut later: Vec<usize> = Vec::new();
+        for one in &order {
+            let borrows = one.class != Some(RunClass::Guaranteed);
+            if borrows && !later.is_empty() {
+                later.drain(..).for_each(|at| pass.consider_in(at, &partitions, false));
+            }
             if pass.is_spent() {
-                pass.plan.cut_short = true;
                 break;
             }
+            pass.consider_in(one.at, &partitions, !borrows);
+            later.extend(pass.later.take());
         }
+        if !pass.is_spent() {
+            later.drain(..).for_each(|at| pass.consider_in(at, &partitions, false));
+        }
+        pass.plan.cut_short = pass.is_spent();
         pass.plan.classes = pass.ledger.classes();
         pass.plan
     }
@@ -93,22 +101,9 @@ impl Engine {
     }
 }
 
-fn in_order(snapshot: &Snapshot) -> Vec<(usize, Option<usize>)> {
-    let config = &snapshot.config;
-    let by_name: BTreeMap<&str, usize> =
-        config.partitions.iter().enumerate().map(|(at, p)| (p.name.as_str(), at)).collect();
-    let mut jobs: Vec<_> = snapshot
-        .pending
-        .iter()
-        .enumerate()
-        .map(|(at, job)| (at, by_name.get(job.spec.partition.as_str()).copied()))
-        .collect();
-    jobs.sort_by_cached_key(|(at, partition)| {
-        let job = &snapshot.pending[*at];
-        let priority = priority(partition.map(|at| &config.partitions[at]), job.nice);
-        (std::cmp::Reverse(priority), job.submitted, job.id, job.positions.is_some())
-    });
-    jobs
+/// Places of the partitions by name.
+fn partitions(snapshot: &Snapshot) -> BTreeMap<&str, usize> {
+    snapshot.config.partitions.iter().enumerate().map(|(at, one)| (one.name.as_str(), at)).collect()
 }
 
 /// A start in the future that others may not delay.
@@ -145,6 +140,10 @@ pub(crate) struct Pass<'a> {
     limited: BTreeMap<Claim, Reason>,
     /// What reservations of GPUs by count hold, for jobs that are not in them.
     counted: Vec<Counted>,
+    /// Tasks of the array at hand start only within its guarantee.
+    guaranteed_only: bool,
+    /// The array whose guarantee was used up just now.
+    later: Option<usize>,
     probes_left: u64,
     starts_left: usize,
     pub plan: Plan,
@@ -178,6 +177,8 @@ impl<'a> Pass<'a> {
             unlimited: is_unlimited(snapshot),
             limited: BTreeMap::new(),
             counted: Vec::new(),
+            guaranteed_only: false,
+            later: None,
             probes_left: budget.node_probes,
             starts_left: budget.starts,
             plan: Plan { made_from: snapshot.seq, ..Plan::default() },
@@ -210,6 +211,21 @@ impl<'a> Pass<'a> {
 
     fn of_pass(&mut self, shape: ShapeId) -> &mut OfPass {
         &mut self.engine.shapes.list[shape as usize].pass
+    }
+
+    /// Decides about a job by its place among the pending.
+    fn consider_in(&mut self, at: usize, partitions: &BTreeMap<&str, usize>, guaranteed: bool) {
+        let job = &self.snapshot.pending[at];
+        self.guaranteed_only = guaranteed && job.positions.is_some();
+        let reason = match partitions.get(job.spec.partition.as_str()) {
+            Some(partition) => self.consider(job, *partition),
+            None => Some(reason::no_partition(job)),
+        };
+        if self.guaranteed_only && matches!(&reason, Some(reason) if reason.code == ReasonCode::None) {
+            self.later = Some(at);
+            return;
+        }
+        self.tell(job, reason);
     }
 
     /// Starts what can start of a job; the reason of what is left waiting.
@@ -379,6 +395,9 @@ impl<'a> Pass<'a> {
             let mut limit = None;
             for way in ways.iter().copied() {
                 match self.find(job, shape, way, secs) {
+                    Ok(Some((_, _, Some(RunClass::Borrowed)))) if self.guaranteed_only => {
+                        return Err(Wait::Limit(Reason::default()));
+                    }
                     Ok(Some((picked, take, class))) => {
                         self.commit(job, id, shape, way, &picked, (&take, class), None);
                         return Ok(());
