@@ -1,6 +1,6 @@
-//! NVIDIA GPUs through NVML: which there are, how they are, and what befalls them. Every call runs on a thread of its own under
-//! a deadline, because a call into NVML may never return; a GPU that holds a call is left out until it lets go. Changes nothing
-//! on a GPU and decides nothing about one. Source: NVIDIA's NVML API reference.
+//! NVIDIA GPUs through NVML: which there are, how they are, how much they are used, how they are cut and joined, and what
+//! befalls them. Every call runs on a thread of its own under a deadline, because a call into NVML may never return; a GPU that
+//! holds a call is left out until it lets go. Decides nothing about a GPU. Source: NVIDIA's NVML API reference.
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -8,10 +8,24 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+mod change;
+mod fields;
+mod health;
+mod kernel_log;
 mod library;
+mod mig;
+mod topology;
+mod usage;
 mod worker;
 
+pub use change::{Change, ComputeMode, Refusal};
+pub use gmodel::gpu_health::{GpuEventKind, Reading};
+pub use health::GpuHealth;
+pub use kernel_log::{KernelLog, KernelXid, kernel_xid};
 pub use library::Nvml;
+pub use mig::{CapMinors, MigDevice, MigInstance, MigLayout, MigProfile};
+pub use topology::{NvlinkPeer, PcieDistance, islands};
+pub use usage::{GpuProcess, GpuUse, InstanceUse, ProcessKind};
 pub use worker::{MAX_ABANDONED_THREADS, MAX_WAITING_EVENTS, NvmlWorker, Progress, WorkerState};
 
 /// The name under which the driver installs NVML.
@@ -21,8 +35,17 @@ pub const DEFAULT_LIBRARY: &str = "libnvidia-ml.so.1";
 pub trait GpuSource {
     /// All GPUs, and in their places those that did not answer.
     fn discover(&mut self, progress: &Progress) -> Result<Inventory, NvmlError>;
-    /// How each GPU is at this moment.
+    /// The condition of each GPU at this moment.
     fn read_health(&mut self, progress: &Progress) -> Result<Vec<GpuHealth>, NvmlError>;
+    /// How much each GPU is used, and by whom.
+    fn sample_use(&mut self, progress: &Progress) -> Result<Vec<GpuUse>, NvmlError>;
+    /// Changes one GPU: MIG, compute mode. What was made is told by its id.
+    fn change(
+        &mut self,
+        progress: &Progress,
+        uuid: &str,
+        change: &Change,
+    ) -> Result<Option<u32>, NvmlError>;
     /// Hands over events of these GPUs as they come, and `None` at least every second, until `each` breaks.
     fn watch(
         &mut self,
@@ -35,14 +58,17 @@ pub trait GpuSource {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Inventory {
     pub driver_version: String,
+    /// Major times 1000 plus minor times 10.
+    pub cuda_version: Option<u32>,
     /// In the order of the driver's indices.
     pub gpus: Vec<GpuFacts>,
     /// GPUs that do not answer and never did, so that nothing but their index is known.
     pub unreadable: Vec<UnreadableGpu>,
 }
 
-/// What a GPU is; nothing here changes while the driver is loaded, except `index`, `mig_enabled` and `fault`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// What a GPU is. Nothing here changes while the driver is loaded but `index`, `minor`, `mig`, the links and `fault`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct GpuFacts {
     /// The identity.
     pub uuid: String,
@@ -60,13 +86,30 @@ pub struct GpuFacts {
     pub nominal_memory_mib: u64,
     /// `00000000:1B:00.0`.
     pub pci_bus_id: String,
+    /// On the board's label; none where the board does not tell.
+    pub serial: Option<String>,
     /// The host memory node nearest to it.
     pub numa_node: Option<u32>,
+    /// Ranges of the host's processors nearest to it; empty: not told.
+    pub near_cpus: Vec<(u32, u32)>,
     /// Major and minor.
     pub compute_capability: (u32, u32),
+    pub pcie_gen_max: Option<u32>,
+    pub pcie_width_max: Option<u32>,
+    /// Temperatures in Celsius at which the board slows down, and at which its memory does.
+    pub slowdown_c: Option<u32>,
+    pub memory_max_c: Option<u32>,
+    /// Links the board has, up or down.
+    pub nvlink_count: u32,
+    /// What it can be cut into, and how it is cut now; none where the board has no MIG.
+    pub mig: Option<MigLayout>,
     pub mig_enabled: bool,
     /// UUIDs of the GPUs it reaches by NVLink, directly or through switches; sorted.
     pub nvlink_peers: Vec<String>,
+    /// The same with the number of links that lead there (through switches: as many as both have up).
+    pub nvlinks: Vec<NvlinkPeer>,
+    /// The way to each other GPU over PCIe, by UUID, sorted.
+    pub pcie_distances: Vec<(String, PcieDistance)>,
     /// Why it cannot be used now: the facts are then from before.
     pub fault: Option<String>,
 }
@@ -77,59 +120,12 @@ pub struct UnreadableGpu {
     pub fault: String,
 }
 
-/// One reading of one GPU; what the board does not offer is `None`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct GpuHealth {
-    pub index: u32,
-    /// Unknown where the GPU does not answer and was never discovered.
-    pub uuid: Option<String>,
-    /// Why there is no reading.
-    pub fault: Option<String>,
-    pub temperature_c: Option<u32>,
-    pub power_mw: Option<u32>,
-    /// Since the driver was loaded.
-    pub energy_mj: Option<u64>,
-    pub gpu_percent: Option<u32>,
-    pub memory_percent: Option<u32>,
-    pub memory_used_bytes: Option<u64>,
-    pub sm_clock_mhz: Option<u32>,
-    /// `nvmlClocksThrottleReason*` bits.
-    pub throttle_reasons: Option<u64>,
-    /// Since the driver was loaded.
-    pub ecc_corrected: Option<u64>,
-    pub ecc_uncorrected: Option<u64>,
-    pub row_remap_pending: Option<bool>,
-    pub row_remap_failed: Option<bool>,
-    pub nvlinks_down: Vec<u32>,
-    pub pcie_width: Option<u32>,
-    pub processes: Vec<GpuProcess>,
-}
-
-/// A process with a compute context.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GpuProcess {
-    pub pid: u32,
-    /// `None` where the driver will not say.
-    pub memory_bytes: Option<u64>,
-}
-
 /// Something that befell a GPU, `count` times since events were last fetched.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuEvent {
     pub uuid: String,
     pub kind: GpuEventKind,
     pub count: u64,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum GpuEventKind {
-    /// The driver's error number, as in the kernel log.
-    Xid(u64),
-    EccCorrected,
-    EccUncorrected,
-    /// It answers no more.
-    Lost,
 }
 
 /// Why there is no answer about GPUs.
@@ -157,6 +153,12 @@ pub enum NvmlError {
     },
     #[error("{doing}: {reason}")]
     Failed { doing: &'static str, reason: String },
+    #[error("{doing} of {uuid}: {refusal}")]
+    Refused {
+        doing: &'static str,
+        uuid: String,
+        refusal: Refusal,
+    },
     #[error("the thread for NVML cannot run: {0}")]
     Thread(String),
 }

@@ -5,8 +5,10 @@ mod simulated;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use gmodel::gpu_health::{FabricHealth, RecoveryAdvice, SilenceKind};
 use gsys::nvml::{
-    GpuEvent, GpuEventKind, Inventory, NvmlError, NvmlWorker, WorkerState, device_node,
+    CapMinors, Change, ComputeMode, GpuEvent, GpuEventKind, Inventory, NvmlError, NvmlWorker,
+    PcieDistance, ProcessKind, Refusal, WorkerState, device_node, islands,
 };
 use simulated::{SimulatedHost, eventually};
 
@@ -115,11 +117,15 @@ fn lost_gpu_keeps_its_name_and_leaves_the_other_seven_working() {
     assert_eq!(
         health
             .iter()
-            .filter(|gpu| gpu.temperature_c.is_some())
+            .filter(|gpu| gpu.reading.temperature_c.is_some())
             .count(),
         7
     );
     assert_eq!(health[3].uuid, Some(host.uuid(3)));
+    assert_eq!(
+        health[3].reading.fault.as_ref().unwrap().kind,
+        SilenceKind::Lost
+    );
     host.inject(3, "clear");
     assert_eq!(usable(&worker.discover(SOON).unwrap()).len(), 8);
     assert!(
@@ -161,61 +167,534 @@ fn missing_gpu_is_simply_not_there() {
 
 #[test]
 fn health_reads_what_the_state_says() {
-    let host = SimulatedHost::with(&[("h100", 2)]);
-    host.inject(1, "ecc 3");
-    host.inject(1, "remap-failed");
-    host.inject(1, "nvlink-down 7");
-    host.inject(1, "hot 90");
-    host.edit(|state| {
-        state.set_reading(1, "util=88").unwrap();
-        state.set_reading(1, "mem=2048").unwrap();
-        state.gpus[1].processes.push(nvidia_ml_sim::Process {
-            pid: 77,
-            memory_bytes: 1 << 30,
-            ..Default::default()
-        });
-    });
+    let host = SimulatedHost::with(&[("h100", 2), ("v100", 2)]);
+    for fault in [
+        "ecc 3",
+        "ecc-sram 2",
+        "sram-threshold",
+        "remap-failed",
+        "nvlink-down 7",
+        "nvlink-errors 40",
+        "hot 90",
+        "pcie 8 3",
+        "fabric unhealthy",
+        "recovery reset",
+    ] {
+        host.inject(1, fault);
+    }
+    host.inject(2, "retired 2");
+    host.edit(|state| state.set_reading(1, "util=88").unwrap());
     let health = start(&host).read_health(SOON).unwrap();
-    let (well, sick) = (&health[0], &health[1]);
+    let sick = &health[1].reading;
+    assert_eq!(health[1].uuid, Some(host.uuid(1)));
     assert_eq!(
         (
             sick.ecc_uncorrected,
-            sick.row_remap_failed,
-            sick.row_remap_pending
+            sick.ecc_uncorrected_ever,
+            sick.sram_uncorrected_ever,
+            sick.sram_worn
         ),
-        (Some(3), Some(true), Some(false))
+        (Some(5), Some(5), Some(2), Some(true))
+    );
+    assert_eq!(
+        (sick.remap_failed, sick.remap_pending, sick.pages_retired),
+        (Some(true), Some(false), None)
     );
     assert_eq!(
         (
+            sick.nvlink_count,
             sick.nvlinks_down.as_slice(),
-            sick.temperature_c,
-            sick.throttle_reasons
+            sick.nvlink_errors
         ),
-        (&[7][..], Some(90), Some(0x40))
+        (18, &[7][..], Some(41))
     );
     assert_eq!(
-        (sick.gpu_percent, sick.memory_used_bytes, sick.sm_clock_mhz),
-        (Some(88), Some(2 << 30), Some(1980))
+        (sick.temperature_c, sick.slowdown_c, sick.slow_reasons),
+        (Some(90), Some(87), Some(0x40))
     );
     assert_eq!(
-        sick.processes
-            .iter()
-            .map(|process| (process.pid, process.memory_bytes))
-            .collect::<Vec<_>>(),
-        [(77, Some(1 << 30))]
+        (
+            sick.pcie_width,
+            sick.pcie_width_max,
+            sick.pcie_gen,
+            sick.pcie_gen_max
+        ),
+        (Some(8), Some(16), Some(3), Some(5))
     );
+    assert_eq!(
+        (sick.fabric, sick.recovery, sick.busy_percent),
+        (
+            Some(FabricHealth::Unhealthy),
+            Some(RecoveryAdvice::Reset),
+            Some(88)
+        )
+    );
+    let well = &health[0].reading;
     assert_eq!(
         (
             well.ecc_uncorrected,
-            well.row_remap_failed,
-            well.nvlinks_down.len()
+            well.remap_failed,
+            well.nvlinks_down.len(),
+            well.fabric
         ),
-        (Some(0), Some(false), 0)
+        (Some(0), Some(false), 0, Some(FabricHealth::Ready))
     );
     assert_eq!(
-        (well.power_mw, well.throttle_reasons),
-        (Some(70_000), Some(1))
+        (well.power_mw, well.slow_reasons, well.recovery),
+        (Some(70_000), Some(1), Some(RecoveryAdvice::None))
     );
+    let old = &health[2].reading;
+    assert_eq!(
+        (
+            old.pages_retired,
+            old.retirement_pending,
+            old.remap_pending,
+            old.fabric
+        ),
+        (Some(2), Some(true), None, None)
+    );
+}
+
+#[test]
+fn health_is_read_from_a_driver_that_knows_no_field_values() {
+    let host = SimulatedHost::with(&[("h100", 1)]);
+    for fault in ["ecc 3", "remap-pending", "nvlink-down 2"] {
+        host.inject(0, fault);
+    }
+    host.edit(|state| {
+        for function in [
+            "nvmlDeviceGetFieldValues",
+            "nvmlDeviceGetSramEccErrorStatus",
+            "nvmlDeviceGetGpuFabricInfoV",
+        ] {
+            state
+                .apply_driver_fault(&format!("withhold {function}"))
+                .unwrap();
+        }
+    });
+    let worker = start(&host);
+    let reading = worker.read_health(SOON).unwrap().remove(0).reading;
+    assert_eq!(
+        (
+            reading.ecc_uncorrected,
+            reading.remap_pending,
+            reading.sram_worn
+        ),
+        (Some(3), Some(true), None)
+    );
+    assert_eq!(
+        (
+            reading.nvlink_count,
+            reading.nvlinks_down.as_slice(),
+            reading.fabric
+        ),
+        (18, &[2][..], Some(FabricHealth::Ready))
+    );
+    let used = worker.sample_use(SOON).unwrap().remove(0);
+    assert_eq!(
+        (
+            used.power_mw,
+            used.energy_mj.is_some(),
+            used.nvlink_sent_kib
+        ),
+        (Some(70_000), true, None)
+    );
+}
+
+#[test]
+fn use_tells_load_traffic_and_whose_processes_run() {
+    let host = SimulatedHost::with(&[("h100", 2), ("a100", 1)]);
+    host.edit(|state| {
+        for slot in [0, 2] {
+            state.gpus[slot].readings.counted_to_unix_ms = 1_700_000_000_000;
+            for setting in [
+                "util=90",
+                "mem-util=30",
+                "power=500",
+                "mem=4096",
+                "nvlink-tx=1000",
+                "pcie-rx=10",
+            ] {
+                state.set_reading(slot, setting).unwrap();
+            }
+        }
+    });
+    host.inject(0, "process 77 1024");
+    host.inject(0, "process 78 2048");
+    host.edit(|state| state.gpus[0].processes[1].kind = nvidia_ml_sim::ProcessKind::Mps);
+    let worker = start(&host);
+    let first = worker.sample_use(SOON).unwrap();
+    assert_eq!(
+        (
+            first[0].gpu_percent,
+            first[0].memory_percent,
+            first[0].memory_used_bytes
+        ),
+        (Some(90), Some(30), Some(4 << 30))
+    );
+    assert_eq!(
+        (
+            first[0].power_mw,
+            first[0].temperature_c,
+            first[0].sm_clock_mhz
+        ),
+        (Some(500_000), Some(30), Some(1980))
+    );
+    assert_eq!(
+        first[0].sm_percent, None,
+        "multiprocessors are seen between two looks"
+    );
+    let seen: Vec<_> = first[0]
+        .processes
+        .iter()
+        .map(|process| (process.pid, process.kind, process.memory_bytes))
+        .collect();
+    assert_eq!(
+        seen,
+        [
+            (77, ProcessKind::Compute, Some(1 << 30)),
+            (78, ProcessKind::Mps, Some(2 << 30))
+        ]
+    );
+    let mut second = Vec::new();
+    eventually("joules and traffic add up", || {
+        second = worker.sample_use(SOON).unwrap();
+        second[0].energy_mj > first[0].energy_mj
+            && second[0].nvlink_sent_kib > first[0].nvlink_sent_kib
+            && second[0].pcie_received_bytes > first[0].pcie_received_bytes
+    });
+    assert_eq!(
+        (
+            second[0].sm_percent,
+            second[1].sm_percent,
+            second[2].sm_percent
+        ),
+        (Some(90), Some(0), None)
+    );
+    host.inject(1, "lost");
+    let third = worker.sample_use(SOON).unwrap();
+    assert!(third[1].fault.is_some() && third[0].fault.is_none());
+}
+
+#[test]
+fn more_processes_than_there_is_room_for_are_all_listed() {
+    let host = SimulatedHost::with(&[("l4", 1)]);
+    host.edit(|state| {
+        state.gpus[0].processes = (1..=150)
+            .map(|pid| nvidia_ml_sim::Process {
+                pid,
+                ..Default::default()
+            })
+            .collect();
+    });
+    let sample = start(&host).sample_use(SOON).unwrap();
+    assert_eq!(sample[0].processes.len(), 150);
+}
+
+#[test]
+fn the_cut_of_a_gpu_is_discovered_with_what_opens_each_part() {
+    let host = SimulatedHost::with(&[("h100", 2)]);
+    host.inject(0, "mig 3g.40gb,1g.10gb");
+    let worker = start(&host);
+    let inventory = worker.discover(SOON).unwrap();
+    let gpu = &inventory.gpus[0];
+    let mig = gpu.mig.as_ref().unwrap();
+    assert!(mig.enabled && gpu.mig_enabled && !inventory.gpus[1].mig_enabled);
+    let names: Vec<&str> = mig
+        .profiles
+        .iter()
+        .map(|profile| profile.name.as_str())
+        .collect();
+    assert_eq!(
+        names,
+        [
+            "1g.10gb",
+            "1g.10gb+me",
+            "1g.20gb",
+            "2g.20gb",
+            "3g.40gb",
+            "4g.40gb",
+            "7g.80gb"
+        ]
+    );
+    let half = mig.profile("3g.40gb").unwrap();
+    assert_eq!(
+        (
+            half.id,
+            half.compute_slices,
+            half.memory_slices,
+            half.starts.as_slice(),
+            half.max_count
+        ),
+        (9, 3, 4, &[0, 4][..], 2)
+    );
+    let cut: Vec<_> = mig
+        .instances
+        .iter()
+        .map(|part| {
+            (
+                part.id,
+                part.profile.as_str(),
+                part.start,
+                part.memory_slices,
+                part.compute_slices,
+                part.memory_mib,
+            )
+        })
+        .collect();
+    assert_eq!(
+        cut,
+        [
+            (7, "1g.10gb", 0, 1, 1, 9_984),
+            (2, "3g.40gb", 4, 4, 3, 40_448)
+        ]
+    );
+    let device = &mig.instances[1].devices[0];
+    assert!(device.uuid.starts_with("MIG-") && device.compute_slices == 3);
+    let minors = CapMinors::read(&host.dir.path().join(nvidia_ml_sim::MIG_MINORS_FILE));
+    let base = 3 + (gpu.minor * 15 + 2) * 9;
+    assert_eq!(
+        minors.of_device(gpu.minor, 2, device.compute_instance_id),
+        Some([base, base + 1])
+    );
+    // A cut that was interrupted shows: an instance without devices.
+    host.edit(|state| state.gpus[0].mig_instances[0].compute.clear());
+    let again = worker.discover(SOON).unwrap();
+    assert_eq!(
+        again.gpus[0]
+            .mig
+            .as_ref()
+            .unwrap()
+            .instances
+            .iter()
+            .map(|part| part.devices.len())
+            .collect::<Vec<_>>(),
+        [1, 0]
+    );
+    assert_eq!(inventory.gpus[1].mig.as_ref().unwrap().instances, []);
+}
+
+#[test]
+fn a_gpu_is_cut_and_made_whole_step_by_step_and_what_is_in_use_stays() {
+    let host = SimulatedHost::with(&[("h100", 1)]);
+    let worker = watching(&host);
+    let uuid = host.uuid(0);
+    let change = |change| worker.change(&uuid, change, SOON);
+    let make = |profile_id, start| Change::MakeInstance { profile_id, start };
+    let refused = |outcome: Result<Option<u32>, NvmlError>| match outcome {
+        Err(NvmlError::Refused { refusal, .. }) => refusal,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(
+        refused(change(make(9, None))),
+        Refusal::NotSupported,
+        "MIG is off"
+    );
+    assert_eq!(change(Change::MigMode(true)), Ok(None));
+    assert_eq!(change(make(9, Some(0))), Ok(Some(1)));
+    assert_eq!(refused(change(make(5, None))), Refusal::NoRoom);
+    assert_eq!(
+        change(Change::MakeDevice {
+            gpu_instance_id: 1,
+            compute_slices: 3
+        }),
+        Ok(Some(0))
+    );
+    host.inject(0, "process 99 100 1 0");
+    let device = Change::DestroyDevice {
+        gpu_instance_id: 1,
+        compute_instance_id: 0,
+    };
+    assert_eq!(refused(change(device.clone())), Refusal::InUse);
+    assert_eq!(
+        refused(change(Change::DestroyInstance { gpu_instance_id: 1 })),
+        Refusal::InUse
+    );
+    assert_eq!(refused(change(Change::MigMode(false))), Refusal::InUse);
+    assert_eq!(
+        host.state().gpus[0].mig_pending,
+        None,
+        "nothing waits for the next reset"
+    );
+    assert_eq!(
+        refused(change(Change::DestroyInstance { gpu_instance_id: 5 })),
+        Refusal::NotThere
+    );
+    host.inject(0, "no-process");
+    assert_eq!(change(device), Ok(None));
+    assert_eq!(
+        change(Change::DestroyInstance { gpu_instance_id: 1 }),
+        Ok(None)
+    );
+    assert_eq!(change(Change::MigMode(false)), Ok(None));
+    assert_eq!(
+        change(Change::ComputeMode(ComputeMode::ExclusiveProcess)),
+        Ok(None)
+    );
+    assert_eq!(
+        host.state().gpus[0].compute_mode,
+        nvidia_ml_sim::ComputeMode::ExclusiveProcess
+    );
+    assert!(
+        worker
+            .next_events(SOON)
+            .iter()
+            .any(|event| event.kind == GpuEventKind::MigConfigChange)
+    );
+    assert_eq!(
+        refused(worker.change("GPU-nowhere", Change::MigMode(true), SOON)),
+        Refusal::NotThere
+    );
+}
+
+#[test]
+fn use_of_mig_instances_is_told_by_performance_monitoring() {
+    let host = SimulatedHost::with(&[("h100", 1), ("a100", 1)]);
+    for slot in [0, 1] {
+        host.inject(slot, "mig 3g.40gb,3g.40gb");
+        host.inject(slot, "process 71 500 2 0");
+    }
+    host.edit(|state| state.set_reading(0, "sm.71=64").unwrap());
+    let worker = start(&host);
+    worker.discover(SOON).unwrap();
+    worker.sample_use(SOON).unwrap();
+    let sample = worker.sample_use(SOON).unwrap();
+    let parts: Vec<_> = sample[0]
+        .instances
+        .iter()
+        .map(|part| {
+            (
+                part.gpu_instance_id,
+                part.sm_percent,
+                part.memory_used_bytes >> 20,
+            )
+        })
+        .collect();
+    assert_eq!(parts, [(1, Some(0), 0), (2, Some(64), 500)]);
+    assert_eq!(
+        (
+            sample[0].gpu_percent,
+            sample[0].processes[0].gpu_instance_id
+        ),
+        (None, Some(2))
+    );
+    assert_eq!(
+        sample[1].instances[1].sm_percent, None,
+        "Ampere has no such monitoring"
+    );
+    // An instance that is gone is left out without harm.
+    host.inject(0, "no-process");
+    host.inject(0, "mig 7g.80gb");
+    assert_eq!(
+        worker.sample_use(SOON).unwrap()[0]
+            .instances
+            .iter()
+            .map(|part| part.sm_percent)
+            .collect::<Vec<_>>(),
+        [None, None]
+    );
+    worker.discover(SOON).unwrap();
+    assert_eq!(worker.sample_use(SOON).unwrap()[0].instances.len(), 1);
+}
+
+#[test]
+fn topology_counts_links_and_follows_what_breaks() {
+    let host = SimulatedHost::with(&[("v100", 8)]);
+    let worker = start(&host);
+    let gpus = worker.discover(SOON).unwrap().gpus;
+    let links = |from: &gsys::nvml::GpuFacts, to: usize| {
+        from.nvlinks
+            .iter()
+            .find(|peer| peer.uuid == host.uuid(to))
+            .map(|peer| peer.links)
+    };
+    assert_eq!(
+        [1, 2, 3, 4, 5].map(|peer| links(&gpus[0], peer)),
+        [Some(1), Some(1), Some(2), Some(2), None]
+    );
+    assert_eq!(
+        islands(&gpus).len(),
+        1,
+        "a cube mesh is one island, though not all reach all directly"
+    );
+    let distance = |from: &gsys::nvml::GpuFacts, to: usize| {
+        from.pcie_distances
+            .iter()
+            .find(|(uuid, _)| *uuid == host.uuid(to))
+            .unwrap()
+            .1
+    };
+    assert_eq!(
+        [1, 2, 7].map(|other| distance(&gpus[0], other)),
+        [
+            PcieDistance::Switches,
+            PcieDistance::Node,
+            PcieDistance::System
+        ]
+    );
+    assert_eq!(
+        (gpus[0].near_cpus.as_slice(), gpus[7].near_cpus.as_slice()),
+        (&[(0, 31)][..], &[(32, 63)][..])
+    );
+    host.inject(0, "nvlink-down 0");
+    let after = worker.discover(SOON).unwrap().gpus;
+    assert_eq!([1, 3].map(|peer| links(&after[0], peer)), [None, Some(2)]);
+
+    let host = SimulatedHost::with(&[("h100", 4)]);
+    let worker = start(&host);
+    let whole = worker.discover(SOON).unwrap().gpus;
+    assert_eq!(
+        whole[0]
+            .nvlinks
+            .iter()
+            .map(|peer| peer.links)
+            .collect::<Vec<_>>(),
+        [18; 3]
+    );
+    host.inject(1, "nvlink-down 3");
+    host.inject(3, "fabric not-started");
+    let after = worker.discover(SOON).unwrap().gpus;
+    let to_second = after[0]
+        .nvlinks
+        .iter()
+        .find(|peer| peer.uuid == host.uuid(1))
+        .unwrap();
+    assert_eq!(
+        (
+            to_second.links,
+            after[0].nvlinks.len(),
+            after[3].nvlinks.len()
+        ),
+        (17, 2, 0)
+    );
+    assert_eq!(
+        islands(&after).iter().map(Vec::len).collect::<Vec<_>>(),
+        [3, 1]
+    );
+}
+
+#[test]
+fn a_change_that_hangs_costs_its_deadline_and_not_the_daemon() {
+    let host = SimulatedHost::with(&[("h100", 2)]);
+    let worker = start(&host);
+    worker.discover(SOON).unwrap();
+    host.inject(0, "hang");
+    let begun = Instant::now();
+    let outcome = worker.change(&host.uuid(0), Change::MigMode(true), SHORT);
+    assert!(
+        matches!(outcome, Err(NvmlError::Timeout { index: Some(0), .. })),
+        "{outcome:?}"
+    );
+    assert!(begun.elapsed() < Duration::from_secs(5));
+    assert_eq!(
+        worker.change(&host.uuid(1), Change::MigMode(true), SOON),
+        Ok(None),
+        "the other GPU can be changed"
+    );
+    host.inject(0, "clear");
+    eventually("it can be changed", || {
+        worker.change(&host.uuid(0), Change::MigMode(true), SOON) == Ok(None)
+    });
 }
 
 #[test]

@@ -10,26 +10,65 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nvml_wrapper::bitmasks::event::EventTypes;
-use nvml_wrapper::enum_wrappers::device::{
-    Clock, EccCounter, MemoryError, P2pCapabilitiesIndex, P2pStatus, TemperatureSensor,
-};
-use nvml_wrapper::enums::device::UsedGpuMemory;
+use nvml_wrapper::enum_wrappers::device::TemperatureThreshold;
 use nvml_wrapper::enums::event::XidError;
-use nvml_wrapper::error::NvmlError as Answer;
+use nvml_wrapper::error::{NvmlError as Answer, nvml_try};
 use nvml_wrapper::struct_wrappers::event::EventData;
 use nvml_wrapper::{Device, Nvml as Library};
+use nvml_wrapper_sys::bindings::{
+    nvmlReturn_enum_NVML_ERROR_ARGUMENT_VERSION_MISMATCH as VERSION_MISMATCH,
+    nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_RESOURCES as NO_RESOURCES, nvmlReturn_t,
+};
 
+use gmodel::gpu_health::{Silence, SilenceKind};
+
+use super::change::{apply, refusal};
+use super::health::{count_links, fabric, link_states};
+use super::mig::{MigProfile, read_layout, read_profiles};
+use super::topology::{Connected, Connections, Wiring, read_connections};
+use super::usage::{GpmLooks, sample_one};
 use super::{
-    GpuEvent, GpuEventKind, GpuFacts, GpuHealth, GpuProcess, GpuSource, Inventory, NvmlError,
-    Progress, UnreadableGpu, gpu_type_of, nominal_memory_mib,
+    Change, GpuEvent, GpuEventKind, GpuFacts, GpuHealth, GpuSource, GpuUse, Inventory, NvmlError,
+    Progress, UnreadableGpu, gpu_type_of, health, nominal_memory_mib,
 };
 
 /// For each index what was read there, or why nothing could be.
-type Answers<T> = Vec<(u32, Result<T, String>)>;
+type Answers<T> = Vec<(u32, Result<T, Silence>)>;
 
-/// NVML itself. Opened by [`NvmlWorker`]; for direct use where a call that hangs may hang the caller.
+/// NVML itself. Opened by [`super::NvmlWorker`]; for direct use where a call that hangs may hang the caller.
 pub struct Nvml {
     library: Library,
+    memory: Memory,
+}
+
+/// What was read before and need not be asked again.
+#[derive(Default)]
+struct Memory {
+    /// By handle, which stays with its GPU while the library is initialised.
+    fixed: BTreeMap<usize, Fixed>,
+    wiring: Wiring,
+    connections: BTreeMap<String, Connections>,
+    gpm: GpmLooks,
+}
+
+/// Facts of one GPU that do not change while the driver is loaded, and the GPU instances that discovery last saw.
+#[derive(Clone)]
+pub struct Fixed {
+    pub uuid: String,
+    pub nvlink_count: u32,
+    pub pcie_gen_max: Option<u32>,
+    pub pcie_width_max: Option<u32>,
+    pub slowdown_c: Option<u32>,
+    pub memory_max_c: Option<u32>,
+    pub has_sram_status: bool,
+    pub has_fabric: bool,
+    pub has_gpm: bool,
+    /// Where discovery last saw it.
+    index: u32,
+    /// Empty where the GPU is not cut.
+    pub gpu_instances: Vec<u32>,
+    facts: GpuFacts,
+    mig_profiles: Vec<MigProfile>,
 }
 
 impl Nvml {
@@ -50,68 +89,139 @@ impl Nvml {
                 },
                 other => NvmlError::Init(other.to_string()),
             })?;
-        Ok(Nvml { library })
+        Ok(Nvml {
+            library,
+            memory: Memory::default(),
+        })
     }
+}
 
-    /// Calls `read` for each index in turn; what it says of one GPU does not keep it from the next.
-    fn each_gpu<T>(
-        &self,
-        doing: &'static str,
-        progress: &Progress,
-        mut read: impl FnMut(u32, &Device<'_>) -> Result<T, Answer>,
-    ) -> Result<Answers<T>, NvmlError> {
-        let count = self
-            .library
-            .device_count()
-            .map_err(|error| whole_failure(doing, error))?;
-        let mut answers = Vec::new();
-        for index in 0..count {
-            let answer = match progress.begin(index) {
-                Err(fault) => Err(fault),
-                Ok(()) => match self
-                    .library
-                    .device_by_index(index)
-                    .and_then(|device| read(index, &device))
-                {
-                    Err(error) if concerns_driver(&error) => {
-                        return Err(whole_failure(doing, error));
-                    }
-                    answer => answer.map_err(|error| error.to_string()),
-                },
-            };
-            answers.push((index, answer));
+impl Drop for Nvml {
+    fn drop(&mut self) {
+        self.memory.gpm.free(self.library.lib());
+    }
+}
+
+/// Calls `read` for each index in turn; what it says of one GPU does not keep it from the next.
+fn each_gpu<T>(
+    library: &Library,
+    doing: &'static str,
+    progress: &Progress,
+    mut read: impl FnMut(u32, &Device<'_>) -> Result<T, Answer>,
+) -> Result<Answers<T>, NvmlError> {
+    let count = library
+        .device_count()
+        .map_err(|error| whole_failure(doing, error))?;
+    let mut answers = Vec::new();
+    for index in 0..count {
+        let answer = match progress.begin(index) {
+            Err(text) => Err(Silence {
+                kind: SilenceKind::Hangs,
+                text,
+            }),
+            Ok(()) => match library
+                .device_by_index(index)
+                .and_then(|device| read(index, &device))
+            {
+                Err(error) if concerns_driver(&error) => {
+                    return Err(whole_failure(doing, error));
+                }
+                answer => answer.map_err(|error| Silence {
+                    kind: match error {
+                        Answer::GpuLost => SilenceKind::Lost,
+                        _ => SilenceKind::Error,
+                    },
+                    text: error.to_string(),
+                }),
+            },
+        };
+        answers.push((index, answer));
+    }
+    progress.end();
+    Ok(answers)
+}
+
+impl Memory {
+    /// What does not change, read once for each GPU.
+    fn fixed(&mut self, device: &Device<'_>) -> Result<&mut Fixed, Answer> {
+        let handle = handle_number(device);
+        match self.fixed.entry(handle) {
+            std::collections::btree_map::Entry::Occupied(known) => Ok(known.into_mut()),
+            std::collections::btree_map::Entry::Vacant(place) => {
+                Ok(place.insert(read_fixed(device)?))
+            }
         }
-        progress.end();
-        Ok(answers)
     }
 
-    /// Of those in `gpus`, which reach each other by NVLink. One that does not answer has no peers.
-    fn join_by_nvlink(&self, gpus: &mut [GpuFacts], progress: &Progress) {
+    /// All facts of one GPU: the fixed ones, and those that may have changed.
+    fn facts(&mut self, index: u32, device: &Device<'_>) -> Result<GpuFacts, Answer> {
+        // A GPU that fell off the bus must say so here: the fixed facts are asked no more.
+        let uuid = device.uuid()?;
+        let fixed = self.fixed(device)?;
+        fixed.index = index;
+        let mig = read_layout(device, &fixed.mig_profiles)?;
+        fixed.gpu_instances = mig
+            .iter()
+            .flat_map(|mig| &mig.instances)
+            .map(|instance| instance.id)
+            .collect();
+        Ok(GpuFacts {
+            uuid,
+            index,
+            // Switching MIG on or off may change it.
+            minor: device.minor_number()?,
+            mig_enabled: mig.as_ref().is_some_and(|mig| mig.enabled),
+            mig,
+            ..fixed.facts.clone()
+        })
+    }
+
+    /// Of those in `gpus`, how they reach each other. One that does not answer has no connections.
+    fn connect(&mut self, library: &Library, gpus: &mut [GpuFacts], progress: &Progress) {
+        let mut wiring = Wiring::default();
         let mut devices = Vec::new();
         for gpu in gpus.iter() {
             let device = progress
                 .begin(gpu.index)
                 .ok()
-                .and_then(|()| self.library.device_by_index(gpu.index).ok());
-            devices.push((gpu.index, gpu.uuid.clone(), device));
+                .and_then(|()| library.device_by_index(gpu.index).ok());
+            let state = device.as_ref().and_then(|device| {
+                let down = link_states(device, gpu.nvlink_count).ok()?;
+                let ready = match self.fixed(device).ok()?.has_fabric {
+                    true => fabric(device).ok()? == Some(gmodel::gpu_health::FabricHealth::Ready),
+                    false => true,
+                };
+                Some((down, ready))
+            });
+            let answers = state.is_some();
+            let (nvlinks_down, fabric_ready) = state.unwrap_or_default();
+            wiring.0.push(Connected {
+                uuid: gpu.uuid.clone(),
+                answers,
+                mig_enabled: gpu.mig_enabled,
+                nvlinks_down,
+                fabric_ready,
+            });
+            devices.push(
+                device
+                    .filter(|_| answers)
+                    .map(|device| (device, gpu.nvlink_count, gpu.pci_bus_id.to_uppercase())),
+            );
         }
-        for (gpu, (_, _, device)) in gpus.iter_mut().zip(&devices) {
-            let Some(device) = device else { continue };
-            let joined = |other: &Device<'_>| {
-                matches!(
-                    device.p2p_status(other, P2pCapabilitiesIndex::NvLink),
-                    Ok(P2pStatus::Ok)
-                )
-            };
-            for (index, uuid, other) in &devices {
-                if *uuid != gpu.uuid
-                    && progress.begin(*index).is_ok()
-                    && other.as_ref().is_some_and(&joined)
-                {
-                    gpu.nvlink_peers.push(uuid.clone());
-                }
-            }
-            gpu.nvlink_peers.sort();
+        if wiring != self.wiring {
+            let indices: Vec<u32> = gpus.iter().map(|gpu| gpu.index).collect();
+            self.connections =
+                read_connections(&wiring, &devices, |at| progress.begin(indices[at]).is_ok());
+            self.wiring = wiring;
+        }
+        for gpu in gpus {
+            let Connections {
+                nvlinks,
+                pcie_distances,
+            } = self.connections.get(&gpu.uuid).cloned().unwrap_or_default();
+            gpu.nvlink_peers = nvlinks.iter().map(|peer| peer.uuid.clone()).collect();
+            gpu.nvlinks = nvlinks;
+            gpu.pcie_distances = pcie_distances;
         }
         progress.end();
     }
@@ -120,34 +230,99 @@ impl Nvml {
 impl GpuSource for Nvml {
     fn discover(&mut self, progress: &Progress) -> Result<Inventory, NvmlError> {
         let doing = "discovery of GPUs";
-        let driver_version = self
-            .library
+        let (library, memory) = (&self.library, &mut self.memory);
+        let driver_version = library
             .sys_driver_version()
             .map_err(|error| whole_failure(doing, error))?;
         let mut inventory = Inventory {
             driver_version,
+            cuda_version: library
+                .sys_cuda_driver_version()
+                .ok()
+                .and_then(|version| version.try_into().ok()),
             ..Inventory::default()
         };
-        for (index, answer) in self.each_gpu(doing, progress, read_facts)? {
+        let answers = each_gpu(library, doing, progress, |index, device| {
+            memory.facts(index, device)
+        })?;
+        for (index, answer) in answers {
             match answer {
                 Ok(facts) => inventory.gpus.push(facts),
-                Err(fault) => inventory.unreadable.push(UnreadableGpu { index, fault }),
+                Err(silence) => inventory.unreadable.push(UnreadableGpu {
+                    index,
+                    fault: silence.text,
+                }),
             }
         }
-        self.join_by_nvlink(&mut inventory.gpus, progress);
+        memory.connect(library, &mut inventory.gpus, progress);
         Ok(inventory)
     }
 
     fn read_health(&mut self, progress: &Progress) -> Result<Vec<GpuHealth>, NvmlError> {
-        let answers = self.each_gpu("reading the health of GPUs", progress, read_one_health)?;
-        let or_fault = |(index, answer): (u32, Result<GpuHealth, String>)| {
-            answer.unwrap_or_else(|fault| GpuHealth {
+        let (library, memory) = (&self.library, &mut self.memory);
+        let answers = each_gpu(
+            library,
+            "reading the health of GPUs",
+            progress,
+            |index, device| {
+                let fixed = memory.fixed(device)?;
+                health::read_one(index, device, fixed)
+            },
+        )?;
+        let or_silent = |(index, answer): (u32, Result<GpuHealth, Silence>)| {
+            answer.unwrap_or_else(|silence| GpuHealth::silent(index, silence))
+        };
+        Ok(answers.into_iter().map(or_silent).collect())
+    }
+
+    fn sample_use(&mut self, progress: &Progress) -> Result<Vec<GpuUse>, NvmlError> {
+        let (library, memory) = (&self.library, &mut self.memory);
+        let answers = each_gpu(
+            library,
+            "sampling the use of GPUs",
+            progress,
+            |index, device| {
+                let fixed = memory.fixed(device)?.clone();
+                sample_one(index, device, &fixed, &mut memory.gpm)
+            },
+        )?;
+        let or_fault = |(index, answer): (u32, Result<GpuUse, Silence>)| {
+            answer.unwrap_or_else(|silence| GpuUse {
                 index,
-                fault: Some(fault),
-                ..GpuHealth::default()
+                fault: Some(silence.text),
+                ..GpuUse::default()
             })
         };
         Ok(answers.into_iter().map(or_fault).collect())
+    }
+
+    fn change(
+        &mut self,
+        progress: &Progress,
+        uuid: &str,
+        change: &Change,
+    ) -> Result<Option<u32>, NvmlError> {
+        let doing = change.doing();
+        let refused = |refusal| NvmlError::Refused {
+            doing,
+            uuid: uuid.to_owned(),
+            refusal,
+        };
+        let failure = |error: Answer| match refusal(&error) {
+            Some(refusal) => refused(refusal),
+            None => whole_failure(doing, error),
+        };
+        // Said before the first call: it may be this very GPU that hangs.
+        let known = self.memory.fixed.values().find(|fixed| fixed.uuid == uuid);
+        if let Some(fixed) = known {
+            progress
+                .begin(fixed.index)
+                .map_err(|reason| NvmlError::Failed { doing, reason })?;
+        }
+        let device = self.library.device_by_uuid(uuid).map_err(failure)?;
+        let outcome = apply(&device, change);
+        progress.end();
+        outcome.map_err(failure)
     }
 
     fn watch(
@@ -178,7 +353,8 @@ impl GpuSource for Nvml {
                 let wanted = supported
                     & (EventTypes::CRITICAL_XID_ERROR
                         | EventTypes::SINGLE_BIT_ECC_ERROR
-                        | EventTypes::DOUBLE_BIT_ECC_ERROR);
+                        | EventTypes::DOUBLE_BIT_ECC_ERROR
+                        | EventTypes::MIG_CONFIG_CHANGE);
                 match device.register_events(wanted, set) {
                     Ok(kept) => set = kept,
                     // The set is gone with the refusal: begin again without this GPU.
@@ -220,6 +396,9 @@ fn event_of(event: &EventData<'_>, by_handle: &BTreeMap<usize, String>) -> Optio
         None if event.event_type.contains(EventTypes::SINGLE_BIT_ECC_ERROR) => {
             GpuEventKind::EccCorrected
         }
+        None if event.event_type.contains(EventTypes::MIG_CONFIG_CHANGE) => {
+            GpuEventKind::MigConfigChange
+        }
         None => return None,
     };
     Some(GpuEvent {
@@ -234,26 +413,65 @@ fn handle_number(device: &Device<'_>) -> usize {
     unsafe { device.handle() as usize }
 }
 
-fn read_facts(index: u32, device: &Device<'_>) -> Result<GpuFacts, Answer> {
+fn read_fixed(device: &Device<'_>) -> Result<Fixed, Answer> {
     let name = device.name()?;
     let memory_bytes = device.memory_info()?.total;
     let pci_bus_id = device.pci_info()?.bus_id;
     let capability = device.cuda_compute_capability()?;
-    Ok(GpuFacts {
+    let threshold = |kind| if_offered(device.temperature_threshold(kind));
+    let facts = GpuFacts {
         uuid: device.uuid()?,
-        index,
-        minor: device.minor_number()?,
         gpu_type: gpu_type_of(&name),
         name,
         memory_bytes,
         nominal_memory_mib: nominal_memory_mib(memory_bytes),
+        serial: if_offered(device.serial())?,
         numa_node: numa_node(device, &pci_bus_id)?,
+        near_cpus: near_cpus(device)?,
         pci_bus_id,
         compute_capability: (capability.major as u32, capability.minor as u32),
-        mig_enabled: if_offered(device.mig_mode())?.is_some_and(|mode| mode.current != 0),
-        nvlink_peers: Vec::new(),
-        fault: None,
+        pcie_gen_max: if_offered(device.max_pcie_link_gen())?,
+        pcie_width_max: if_offered(device.max_pcie_link_width())?,
+        slowdown_c: threshold(TemperatureThreshold::Slowdown)?,
+        memory_max_c: threshold(TemperatureThreshold::MemoryMax)?,
+        nvlink_count: count_links(device)?,
+        ..GpuFacts::default()
+    };
+    Ok(Fixed {
+        uuid: facts.uuid.clone(),
+        nvlink_count: facts.nvlink_count,
+        pcie_gen_max: facts.pcie_gen_max,
+        pcie_width_max: facts.pcie_width_max,
+        slowdown_c: facts.slowdown_c,
+        memory_max_c: facts.memory_max_c,
+        has_sram_status: health::has_sram_status(device)?,
+        has_fabric: fabric(device)?.is_some(),
+        has_gpm: if_offered(device.gpm_support())?.unwrap_or(false),
+        index: 0,
+        gpu_instances: Vec::new(),
+        mig_profiles: read_profiles(device)?,
+        facts,
     })
+}
+
+/// Ranges of processors.
+fn near_cpus(device: &Device<'_>) -> Result<Vec<(u32, u32)>, Answer> {
+    /// Room for 4,096 processors.
+    const WORDS: usize = 64;
+    let words = if_offered(device.cpu_affinity(WORDS))?.unwrap_or_default();
+    let bits = words.iter().zip(0u32..).flat_map(|(&word, at)| {
+        (0..u64::BITS)
+            .filter(move |bit| word & (1 << bit) != 0)
+            .map(move |bit| at * u64::BITS + bit)
+    });
+    let mut ranges: Vec<(u32, u32)> = Vec::new();
+    for cpu in bits {
+        match ranges.last_mut() {
+            Some((_, last)) if *last + 1 == cpu => *last = cpu,
+            _ => ranges.push((cpu, cpu)),
+        }
+    }
+    Ok(ranges)
 }
 
 /// The host's node, not NVML's `NumaNodeId`: that one is the GPU's own memory and exists on Grace only.
@@ -280,84 +498,8 @@ fn numa_node_in_sysfs(pci_bus_id: &str) -> Option<u32> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
-fn read_one_health(index: u32, device: &Device<'_>) -> Result<GpuHealth, Answer> {
-    let load = if_offered(device.utilization_rates())?;
-    let rows = remapped_rows(device)?;
-    let processes = if_offered(device.running_compute_processes())?.unwrap_or_default();
-    let process = |process: nvml_wrapper::struct_wrappers::device::ProcessInfo| GpuProcess {
-        pid: process.pid,
-        memory_bytes: match process.used_gpu_memory {
-            UsedGpuMemory::Used(bytes) => Some(bytes),
-            UsedGpuMemory::Unavailable => None,
-        },
-    };
-    Ok(GpuHealth {
-        index,
-        uuid: Some(device.uuid()?),
-        fault: None,
-        temperature_c: if_offered(device.temperature(TemperatureSensor::Gpu))?,
-        power_mw: if_offered(device.power_usage())?,
-        energy_mj: if_offered(device.total_energy_consumption())?,
-        gpu_percent: load.as_ref().map(|load| load.gpu),
-        memory_percent: load.as_ref().map(|load| load.memory),
-        memory_used_bytes: if_offered(device.memory_info())?.map(|memory| memory.used),
-        sm_clock_mhz: if_offered(device.clock_info(Clock::SM))?,
-        throttle_reasons: if_offered(device.current_throttle_reasons())?
-            .map(|reasons| reasons.bits()),
-        ecc_corrected: if_offered(
-            device.total_ecc_errors(MemoryError::Corrected, EccCounter::Volatile),
-        )?,
-        ecc_uncorrected: if_offered(
-            device.total_ecc_errors(MemoryError::Uncorrected, EccCounter::Volatile),
-        )?,
-        row_remap_pending: rows.map(|(pending, _)| pending),
-        row_remap_failed: rows.map(|(_, failed)| failed),
-        nvlinks_down: nvlinks_down(device)?,
-        pcie_width: if_offered(device.current_pcie_link_width())?,
-        processes: processes.into_iter().map(process).collect(),
-    })
-}
-
-/// Whether a row remap waits for a reset, and whether one failed. The wrapper does not have this call.
-fn remapped_rows(device: &Device<'_>) -> Result<Option<(bool, bool)>, Answer> {
-    const SUCCESS: c_uint = 0;
-    const GPU_IS_LOST: c_uint = 15;
-    let Ok(ask) = &device.nvml().lib().nvmlDeviceGetRemappedRows else {
-        return Ok(None);
-    };
-    let (mut corrected, mut uncorrected, mut pending, mut failed) = (0, 0, 0, 0);
-    // SAFETY: the handle is of the library the function comes from, and all four pointers are to live integers of NVML's type.
-    let code = unsafe {
-        ask(
-            device.handle(),
-            &mut corrected,
-            &mut uncorrected,
-            &mut pending,
-            &mut failed,
-        )
-    };
-    match code {
-        SUCCESS => Ok(Some((pending != 0, failed != 0))),
-        GPU_IS_LOST => Err(Answer::GpuLost),
-        _ => Ok(None),
-    }
-}
-
-/// NVML has links 0 to 17 at most, and refuses the number behind a board's last.
-fn nvlinks_down(device: &Device<'_>) -> Result<Vec<u32>, Answer> {
-    let mut down = Vec::new();
-    for link in 0..18 {
-        match if_offered(device.link_wrapper_for(link).is_active())? {
-            Some(true) => {}
-            Some(false) => down.push(link),
-            None => break,
-        }
-    }
-    Ok(down)
-}
-
 /// `None` where the board, the driver or the library does not know the question.
-fn if_offered<T>(answer: Result<T, Answer>) -> Result<Option<T>, Answer> {
+pub fn if_offered<T>(answer: Result<T, Answer>) -> Result<Option<T>, Answer> {
     match answer {
         Ok(value) => Ok(Some(value)),
         Err(
@@ -391,4 +533,20 @@ fn whole_failure(doing: &'static str, error: Answer) -> NvmlError {
             reason: error.to_string(),
         }
     }
+}
+
+/// An `nvmlReturn_t` as the wrapper's error, for functions that it does not wrap.
+pub fn check(code: nvmlReturn_t) -> Result<(), Answer> {
+    match code {
+        // The wrapper has no word of its own for it.
+        NO_RESOURCES => Err(Answer::InsufficientMemory),
+        // A structure of a version that this driver does not know is a function that it does not know.
+        VERSION_MISMATCH => Err(Answer::FunctionNotFound),
+        code => nvml_try(code),
+    }
+}
+
+/// The version that NVML's structures carry in their first field: `NVML_STRUCT_VERSION`.
+pub const fn struct_version<T>(number: u32) -> u32 {
+    size_of::<T>() as u32 | (number << 24)
 }

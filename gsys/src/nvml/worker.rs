@@ -11,8 +11,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::{
-    DEFAULT_LIBRARY, GpuEvent, GpuEventKind, GpuFacts, GpuHealth, GpuSource, Inventory, Nvml,
-    NvmlError,
+    Change, DEFAULT_LIBRARY, GpuEvent, GpuEventKind, GpuFacts, GpuHealth, GpuSource, GpuUse,
+    Inventory, Nvml, NvmlError,
 };
 
 /// Distinct events kept for a caller that does not fetch them; repetitions of one only raise its count.
@@ -72,9 +72,28 @@ impl NvmlWorker {
         self.call("discovery of GPUs", timeout, Request::Discover)
     }
 
-    /// One reading of every GPU.
+    /// The condition of every GPU.
     pub fn read_health(&self, timeout: Duration) -> Result<Vec<GpuHealth>, NvmlError> {
         self.call("reading the health of GPUs", timeout, Request::Health)
+    }
+
+    /// How much every GPU is used. MIG instances are those that discovery last saw.
+    pub fn sample_use(&self, timeout: Duration) -> Result<Vec<GpuUse>, NvmlError> {
+        self.call("sampling the use of GPUs", timeout, Request::Use)
+    }
+
+    /// Changes one GPU; the id of what was made, where something was. A change whose time is up may still happen: discover.
+    pub fn change(
+        &self,
+        uuid: &str,
+        change: Change,
+        timeout: Duration,
+    ) -> Result<Option<u32>, NvmlError> {
+        let uuid = uuid.to_owned();
+        let doing = change.doing();
+        self.call(doing, timeout, |answer| {
+            Request::Change(uuid, change, answer)
+        })
     }
 
     /// Events since the last call, waiting for the first up to `timeout`.
@@ -220,6 +239,8 @@ struct Line {
 enum Request {
     Discover(SyncSender<Result<Inventory, NvmlError>>),
     Health(SyncSender<Result<Vec<GpuHealth>, NvmlError>>),
+    Use(SyncSender<Result<Vec<GpuUse>, NvmlError>>),
+    Change(String, Change, SyncSender<Result<Option<u32>, NvmlError>>),
 }
 
 impl Line {
@@ -423,18 +444,20 @@ impl Shared {
         *known = inventory.gpus.clone();
     }
 
-    fn name_silent(&self, readings: &mut [GpuHealth]) {
+    /// The UUID that was last seen at an index which gives no answer now, for each such index. Tells of each GPU that just
+    /// fell silent.
+    fn name_silent<'a>(
+        &self,
+        silent: impl Iterator<Item = (u32, &'a str, &'a mut Option<String>)>,
+    ) {
         let mut known = lock(&self.known);
-        for reading in readings {
-            let Some(fault) = &reading.fault else {
+        for (index, fault, uuid) in silent {
+            let Some(old) = known.iter_mut().find(|old| old.index == index) else {
                 continue;
             };
-            let Some(old) = known.iter_mut().find(|old| old.index == reading.index) else {
-                continue;
-            };
-            reading.uuid = Some(old.uuid.clone());
+            *uuid = Some(old.uuid.clone());
             if old.fault.is_none() {
-                old.fault = Some(fault.clone());
+                old.fault = Some(fault.to_owned());
                 self.push_event(GpuEvent {
                     uuid: old.uuid.clone(),
                     kind: GpuEventKind::Lost,
@@ -480,8 +503,31 @@ fn serve(requests: &Receiver<Request>, shared: &Shared, open: &Opener, job: Arc<
                 if job.finish(shared)
                     && let Ok(readings) = &mut result
                 {
-                    shared.name_silent(readings);
+                    shared.name_silent(readings.iter_mut().filter_map(|health| {
+                        let silence = health.reading.fault.as_ref()?;
+                        Some((health.index, silence.text.as_str(), &mut health.uuid))
+                    }));
                 }
+                let _ = answer.send(result);
+            }
+            Request::Use(answer) => {
+                let mut result = with_source(&mut source, shared, open, |source| {
+                    source.sample_use(&progress)
+                });
+                if job.finish(shared)
+                    && let Ok(samples) = &mut result
+                {
+                    shared.name_silent(samples.iter_mut().filter_map(|sample| {
+                        Some((sample.index, sample.fault.as_deref()?, &mut sample.uuid))
+                    }));
+                }
+                let _ = answer.send(result);
+            }
+            Request::Change(uuid, change, answer) => {
+                let result = with_source(&mut source, shared, open, |source| {
+                    source.change(&progress, &uuid, &change)
+                });
+                job.finish(shared);
                 let _ = answer.send(result);
             }
         }
@@ -616,6 +662,22 @@ mod tests {
 
         fn read_health(&mut self, _progress: &Progress) -> Result<Vec<GpuHealth>, NvmlError> {
             panic!("a fault of our own");
+        }
+
+        fn sample_use(&mut self, _progress: &Progress) -> Result<Vec<GpuUse>, NvmlError> {
+            Ok(Vec::new())
+        }
+
+        fn change(
+            &mut self,
+            progress: &Progress,
+            _uuid: &str,
+            _change: &Change,
+        ) -> Result<Option<u32>, NvmlError> {
+            let _ = progress.begin(3);
+            self.0.ask(3);
+            progress.end();
+            Ok(Some(3))
         }
 
         fn watch(

@@ -77,8 +77,9 @@ nvml_functions! {
         placements: Out<nvmlGpuInstancePlacement_t>,
         count: Out<c_uint>,
     ) {
+        // Whether the mode is on or not.
         ask(device, |_, gpu| {
-            require_enabled(gpu)?;
+            require_capable(gpu)?;
             let profile = mig_profile(gpu, profile_id).map_err(code_of)?;
             let place = |&start: &u32| nvmlGpuInstancePlacement_t { start, size: profile.memory_slices };
             give_all(profile.starts().iter().map(place).collect(), &count, &placements)

@@ -1,0 +1,362 @@
+//! MIG as the driver tells it: what a GPU can be cut into, how it is cut, and the capability minors that open each part.
+//! Reads only; `change` cuts. Source: NVIDIA's MIG user guide and NVML API reference.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::ptr::null_mut;
+
+use nvml_wrapper::Device;
+use nvml_wrapper::error::NvmlError as Answer;
+use nvml_wrapper_sys::bindings::{
+    NVML_COMPUTE_INSTANCE_PROFILE_COUNT, NVML_GPU_INSTANCE_PROFILE_COUNT, nvmlGpuInstance_t,
+    nvmlGpuInstanceInfo_t, nvmlGpuInstancePlacement_t, nvmlGpuInstanceProfileInfo_v2_t,
+};
+use serde::{Deserialize, Serialize};
+
+use super::library::{check, if_offered, struct_version};
+
+/// What one GPU can be cut into, and how it is cut.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MigLayout {
+    /// Whether instances can be made now.
+    pub enabled: bool,
+    /// The mode after the next reset, where it is another.
+    pub pending: Option<bool>,
+    /// Smallest first.
+    pub profiles: Vec<MigProfile>,
+    /// In the order of their first memory slice.
+    pub instances: Vec<MigInstance>,
+}
+
+/// A kind of GPU instance.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MigProfile {
+    /// As in requests: `1g.10gb`, `1g.10gb+me`.
+    pub name: String,
+    /// The driver's number: 19 for one slice, 0 for the whole GPU.
+    pub id: u32,
+    pub compute_slices: u32,
+    pub memory_slices: u32,
+    pub memory_mib: u64,
+    /// First memory slices where it may be.
+    pub starts: Vec<u32>,
+    /// Most of this kind at once.
+    pub max_count: u32,
+}
+
+/// A GPU instance. Without devices it is an unfinished cut: nobody can use it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MigInstance {
+    pub id: u32,
+    pub profile_id: u32,
+    /// Name of its profile.
+    pub profile: String,
+    pub start: u32,
+    pub memory_slices: u32,
+    pub compute_slices: u32,
+    pub memory_mib: u64,
+    /// One for each compute instance, in the order of their ids.
+    pub devices: Vec<MigDevice>,
+}
+
+/// What a job is given of a GPU instance.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MigDevice {
+    /// `MIG-...`, for `CUDA_VISIBLE_DEVICES`.
+    pub uuid: String,
+    pub compute_instance_id: u32,
+    pub compute_slices: u32,
+}
+
+impl MigLayout {
+    /// The profile of this name.
+    pub fn profile(&self, name: &str) -> Option<&MigProfile> {
+        self.profiles.iter().find(|profile| profile.name == name)
+    }
+}
+
+/// Which minors of nvidia-caps open what, from `/proc/driver/nvidia-caps/mig-minors`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CapMinors(BTreeMap<String, u32>);
+
+impl CapMinors {
+    /// Where the driver tells it.
+    pub const PATH: &str = "/proc/driver/nvidia-caps/mig-minors";
+
+    /// Reads the table; a driver without MIG has none, which is an empty one.
+    pub fn read(path: &Path) -> CapMinors {
+        CapMinors::parse(&fs::read_to_string(path).unwrap_or_default())
+    }
+
+    fn parse(text: &str) -> CapMinors {
+        let row = |line: &str| {
+            let (name, minor) = line.split_once(' ')?;
+            Some((name.to_owned(), minor.trim().parse().ok()?))
+        };
+        CapMinors(text.lines().filter_map(row).collect())
+    }
+
+    /// Minors of `/dev/nvidia-caps/nvidia-capN` that a process in this compute instance has to open: of the GPU instance and of
+    /// the compute instance. `gpu_minor` is the N of `/dev/nvidiaN`.
+    pub fn of_device(
+        &self,
+        gpu_minor: u32,
+        gpu_instance_id: u32,
+        compute_instance_id: u32,
+    ) -> Option<[u32; 2]> {
+        let instance = format!("gpu{gpu_minor}/gi{gpu_instance_id}");
+        let minor = |name: String| self.0.get(&name).copied();
+        Some([
+            minor(format!("{instance}/access"))?,
+            minor(format!("{instance}/ci{compute_instance_id}/access"))?,
+        ])
+    }
+
+    /// Minors that let a process change the layout and watch all instances: nobody's but the administrator's.
+    pub fn administrative(&self) -> impl Iterator<Item = u32> + '_ {
+        ["config", "monitor"]
+            .into_iter()
+            .filter_map(|name| self.0.get(name).copied())
+    }
+}
+
+/// The layout now; `profiles` are those read before, which never change. `None` where the board has no MIG.
+pub fn read_layout(
+    device: &Device<'_>,
+    profiles: &[MigProfile],
+) -> Result<Option<MigLayout>, Answer> {
+    let Some(mode) = if_offered(device.mig_mode())? else {
+        return Ok(None);
+    };
+    let enabled = mode.current != 0;
+    let mut layout = MigLayout {
+        enabled,
+        pending: (mode.pending != mode.current).then_some(mode.pending != 0),
+        profiles: profiles.to_vec(),
+        instances: Vec::new(),
+    };
+    if enabled {
+        for profile in profiles {
+            for handle in instance_handles(device, profile)? {
+                // One that was destroyed between the two calls is simply not there.
+                if let Some(info) = if_offered(instance_info(device, handle))? {
+                    layout.instances.push(instance(profile, &info));
+                }
+            }
+        }
+        add_devices(device, &mut layout.instances)?;
+    }
+    layout
+        .instances
+        .sort_by_key(|instance| (instance.start, instance.id));
+    Ok(Some(layout))
+}
+
+/// The kinds a GPU can be cut into, smallest first; none where the board has no MIG.
+pub fn read_profiles(device: &Device<'_>) -> Result<Vec<MigProfile>, Answer> {
+    let Ok(ask) = &device.nvml().lib().nvmlDeviceGetGpuInstanceProfileInfoV else {
+        return Ok(Vec::new());
+    };
+    let mut profiles = Vec::new();
+    for kind in 0..NVML_GPU_INSTANCE_PROFILE_COUNT {
+        // SAFETY: all zero is a value of this structure of numbers and letters.
+        let mut info: nvmlGpuInstanceProfileInfo_v2_t = unsafe { std::mem::zeroed() };
+        info.version = struct_version::<nvmlGpuInstanceProfileInfo_v2_t>(2);
+        // SAFETY: the handle is of the library the function comes from; the version tells the size of the structure.
+        let code = unsafe { ask(device.handle(), kind, &mut info) };
+        if if_offered(check(code))?.is_none() {
+            continue;
+        }
+        let places = placements(device, info.id)?;
+        profiles.push(MigProfile {
+            name: profile_name(&info.name),
+            id: info.id,
+            compute_slices: info.sliceCount,
+            memory_slices: places.first().map_or(0, |place| place.size),
+            memory_mib: info.memorySizeMB,
+            starts: places.iter().map(|place| place.start).collect(),
+            max_count: info.instanceCount,
+        });
+    }
+    profiles.sort_by_key(|profile| {
+        (
+            profile.compute_slices,
+            profile.memory_slices,
+            profile.name.len(),
+        )
+    });
+    Ok(profiles)
+}
+
+/// `MIG 1g.10gb+me` without the first word. Some drivers write attributes with dots.
+fn profile_name(name: &[std::ffi::c_char]) -> String {
+    let bytes = name.iter().take_while(|&&letter| letter != 0);
+    let text: String = bytes.map(|&letter| char::from(letter as u8)).collect();
+    text.trim_start_matches("MIG ").to_lowercase()
+}
+
+/// The wrapper's own call (0.13) never tells any.
+fn placements(
+    device: &Device<'_>,
+    profile_id: u32,
+) -> Result<Vec<nvmlGpuInstancePlacement_t>, Answer> {
+    let Ok(ask) = &device
+        .nvml()
+        .lib()
+        .nvmlDeviceGetGpuInstancePossiblePlacements_v2
+    else {
+        return Ok(Vec::new());
+    };
+    let mut count = 0;
+    // SAFETY: the handle is of the library the function comes from; a null array asks for the count.
+    let code = unsafe { ask(device.handle(), profile_id, null_mut(), &mut count) };
+    if if_offered(check(code))?.is_none() {
+        return Ok(Vec::new());
+    }
+    let mut places = vec![nvmlGpuInstancePlacement_t { start: 0, size: 0 }; count as usize];
+    // SAFETY: as above, with an array of the length that is told.
+    let code = unsafe { ask(device.handle(), profile_id, places.as_mut_ptr(), &mut count) };
+    check(code)?;
+    places.truncate(count as usize);
+    Ok(places)
+}
+
+fn instance_handles(
+    device: &Device<'_>,
+    profile: &MigProfile,
+) -> Result<Vec<nvmlGpuInstance_t>, Answer> {
+    let Ok(ask) = &device.nvml().lib().nvmlDeviceGetGpuInstances else {
+        return Ok(Vec::new());
+    };
+    let mut count = profile.max_count;
+    let mut handles = vec![null_mut(); profile.max_count as usize];
+    // SAFETY: the handle is of the library the function comes from, and by NVML's contract the array has room for as many
+    // instances as the profile allows.
+    let code = unsafe {
+        ask(
+            device.handle(),
+            profile.id,
+            handles.as_mut_ptr(),
+            &mut count,
+        )
+    };
+    if if_offered(check(code))?.is_none() {
+        return Ok(Vec::new());
+    }
+    handles.truncate(count as usize);
+    Ok(handles)
+}
+
+pub fn instance_info(
+    device: &Device<'_>,
+    instance: nvmlGpuInstance_t,
+) -> Result<nvmlGpuInstanceInfo_t, Answer> {
+    let Ok(ask) = &device.nvml().lib().nvmlGpuInstanceGetInfo else {
+        return Err(Answer::FunctionNotFound);
+    };
+    // SAFETY: all zero is a value of this structure of numbers and a pointer; the instance's handle is of this library.
+    let (code, info) = unsafe {
+        let mut info = std::mem::zeroed();
+        (ask(instance, &mut info), info)
+    };
+    check(code).map(|()| info)
+}
+
+fn instance(profile: &MigProfile, info: &nvmlGpuInstanceInfo_t) -> MigInstance {
+    MigInstance {
+        id: info.id,
+        profile_id: info.profileId,
+        profile: profile.name.clone(),
+        start: info.placement.start,
+        memory_slices: info.placement.size,
+        compute_slices: profile.compute_slices,
+        memory_mib: profile.memory_mib,
+        devices: Vec::new(),
+    }
+}
+
+/// Each MIG device into its GPU instance.
+fn add_devices(device: &Device<'_>, instances: &mut [MigInstance]) -> Result<(), Answer> {
+    let most = if_offered(device.mig_device_count())?.unwrap_or(0);
+    for index in 0..most {
+        let Some(part) = if_offered(device.mig_device_by_index(index))? else {
+            continue;
+        };
+        let told = part_ids(&part).and_then(|ids| Ok((ids, part.uuid()?, part.attributes()?)));
+        let Some(([instance_id, compute_id], uuid, attributes)) = if_offered(told)? else {
+            continue;
+        };
+        let mut instances = instances.iter_mut();
+        if let Some(instance) = instances.find(|instance| instance.id == instance_id) {
+            instance.devices.push(MigDevice {
+                uuid,
+                compute_instance_id: compute_id,
+                compute_slices: attributes.compute_instance_slice_count,
+            });
+        }
+    }
+    for instance in instances {
+        instance
+            .devices
+            .sort_by_key(|device| device.compute_instance_id);
+    }
+    Ok(())
+}
+
+/// GPU instance and compute instance of a MIG device.
+fn part_ids(part: &Device<'_>) -> Result<[u32; 2], Answer> {
+    let lib = part.nvml().lib();
+    let (Ok(instance), Ok(compute)) = (
+        &lib.nvmlDeviceGetGpuInstanceId,
+        &lib.nvmlDeviceGetComputeInstanceId,
+    ) else {
+        return Err(Answer::FunctionNotFound);
+    };
+    let mut ids = [0; 2];
+    // SAFETY: the handle is of the library the functions come from, and the pointers are to live integers of NVML's type.
+    unsafe {
+        check(instance(part.handle(), &mut ids[0]))?;
+        check(compute(part.handle(), &mut ids[1]))?;
+    }
+    Ok(ids)
+}
+
+/// Compute instance profiles are numbered by their sizes; the one with so many slices.
+pub fn compute_profile(slices: u32) -> Option<u32> {
+    const SLICES: [u32; 7] = [1, 2, 3, 4, 7, 8, 6];
+    let position = SLICES.iter().position(|&size| size == slices)?;
+    u32::try_from(position)
+        .ok()
+        .filter(|&id| id < NVML_COMPUTE_INSTANCE_PROFILE_COUNT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn capability_minors_are_found_by_the_gpus_minor_and_the_instances_ids() {
+        let text = "config 1\nmonitor 2\ngpu4/gi1/access 552\ngpu4/gi1/ci0/access 553\nnonsense\n";
+        let minors = CapMinors::parse(text);
+        assert_eq!(minors.of_device(4, 1, 0), Some([552, 553]));
+        assert_eq!(minors.of_device(4, 1, 1), None);
+        assert_eq!(minors.administrative().collect::<Vec<_>>(), [1, 2]);
+        assert_eq!(
+            CapMinors::read(Path::new("/nonexistent")),
+            CapMinors::default()
+        );
+    }
+
+    #[test]
+    fn profile_names_are_as_requests_write_them() {
+        let letters = |text: &str| {
+            text.bytes()
+                .chain([0])
+                .map(|byte| byte as std::ffi::c_char)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(profile_name(&letters("MIG 1g.10gb+me")), "1g.10gb+me");
+        assert_eq!(profile_name(&letters("7g.80gb")), "7g.80gb");
+    }
+}
