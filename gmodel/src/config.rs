@@ -24,6 +24,8 @@ pub struct ClusterConfig {
     pub max_pending_jobs: u32,
     /// Jobs of uid 0.
     pub allow_root_jobs: bool,
+    /// A job whose dependency can never be met is cancelled, unless it says `--kill-on-invalid-dep=no`.
+    pub kill_invalid_depend: bool,
     /// Users who may administer besides root on the controller's host.
     pub operators: Vec<String>,
     /// Finished jobs stay in memory this long, for `gq` without the database.
@@ -49,6 +51,7 @@ impl Default for ClusterConfig {
             max_array_tasks: 1_000_000,
             max_pending_jobs: 1_000_000,
             allow_root_jobs: false,
+            kill_invalid_depend: false,
             operators: Vec::new(),
             min_job_age_secs: 60,
             privacy: Privacy::Open,

@@ -2,6 +2,7 @@
 //!
 //! An event that names something unknown is a bug of `handle`, not bad input: it stops the process.
 
+use super::dependency::{self, Dependent};
 use super::event::{Event, JobChange};
 use super::policy;
 use super::usage;
@@ -9,7 +10,7 @@ use super::state::{Array, Job, Member, Node, NodeFailure, Outcome, Run, State, T
 use gmodel::array_spec::RangeSet;
 use gmodel::node::{GpuEntry, Inventory, Link, Mark};
 use gmodel::run::{Allocation, RunPhase};
-use gmodel::{GpuSlot, JobId, JobSpec, JobState, NodeId, NodeLife, Reason, RunId, Timestamp};
+use gmodel::{GpuSlot, JobId, JobSpec, JobState, NodeId, NodeLife, Reason, ReasonCode, RunId, Timestamp};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -51,7 +52,30 @@ pub fn apply(state: &mut State, event: &Event) {
         }
         Event::JobUpdated { job, change } => job_updated(state, *job, change),
         Event::ArrayUpdated { array, change } => array_updated(state, *array, change),
-        Event::JobCancelled { job, by, text, at } => job_cancelled(state, *job, by, text, *at),
+        Event::JobCancelled { job, by, text, reason, at } => {
+            job_cancelled(state, *job, by, text, *at);
+            job_mut(state, *job).reason = (*reason).into();
+        }
+        Event::WaitsChanged { who, waits, at } => {
+            state.set_waits(*who, waits.clone());
+            if waits.is_none() {
+                // It counts as waiting in line from here on, as in Slurm.
+                let (eligible, reason) = match who {
+                    Dependent::Job(id) => {
+                        let job = job_mut(state, *id);
+                        (&mut job.eligible, &mut job.reason)
+                    }
+                    Dependent::Array(id) => {
+                        let array = array_mut(state, *id);
+                        (&mut array.eligible, &mut array.reason)
+                    }
+                };
+                *eligible = (*eligible).max(*at);
+                if matches!(reason.code, ReasonCode::Dependency | ReasonCode::DependencyNeverSatisfied) {
+                    *reason = Reason::default();
+                }
+            }
+        }
         Event::TasksCancelled { array, positions, by, at } => {
             tasks_cancelled(state, *array, positions, by, *at);
         }
@@ -70,7 +94,9 @@ pub fn apply(state: &mut State, event: &Event) {
         }
         Event::RunClassed { run, class } => run_mut(state, *run).class = Some(*class),
         Event::RunMarked { run, mark, at, .. } => {
-            run_mut(state, *run).mark = Some(gmodel::checkpoint::Mark { at: *at, ..mark.clone() });
+            let mark = gmodel::checkpoint::Mark { at: *at, ..mark.clone() };
+            run_mut(state, *run).mark = Some(mark.clone());
+            job_mut(state, run.job).last_mark = Some(Box::new(mark));
         }
         Event::RunAdopted { run, spec, share, life, batch, limit_secs, at } => {
             let member =
@@ -204,8 +230,9 @@ pub fn apply(state: &mut State, event: &Event) {
             }
         }
         Event::TimeReached { until } => {
-            let later = state.not_yet.split_off(&(until.plus_millis(1), JobId(0)));
-            state.not_yet = later;
+            let after = (until.plus_millis(1), JobId(0));
+            state.not_yet = state.not_yet.split_off(&after);
+            state.due = state.due.split_off(&after);
             let hour_ago = until.plus_secs(-3600);
             state.automatic_drains.retain(|(at, _)| *at > hour_ago);
         }
@@ -244,6 +271,8 @@ fn submitted(
             cancelled_by: None,
             ended: None,
             client_key,
+            waits: None,
+            unsuccessful: 0,
         };
         state.next_job = state.next_job.max(id.0 + u64::from(tasks.len()));
         state.index_array(&array);
@@ -269,6 +298,9 @@ fn submitted(
             cancelled_by: None,
             node_failures: Vec::new(),
             client_key,
+            waits: None,
+            preempted: None,
+            last_mark: None,
         };
         state.next_job = state.next_job.max(id.0 + 1);
         state.index_job(&job);
@@ -277,6 +309,7 @@ fn submitted(
 }
 
 fn split(state: &mut State, array: JobId, position: u32) {
+    let waits = state.arrays.get(array).and_then(|array| dependency::of_task(state, array, position));
     let array = array_mut(state, array);
     assert!(array.pending.remove(position), "task {position} of {} is not pending", array.id);
     array.own_pending += 1;
@@ -301,9 +334,16 @@ fn split(state: &mut State, array: JobId, position: u32) {
         cancelled_by: None,
         node_failures: Vec::new(),
         client_key: None,
+        waits,
+        preempted: None,
+        last_mark: None,
     };
+    let (id, none_left) = (array.id, array.pending.is_empty());
     state.index_job(&job);
     state.jobs.insert(job.id, job);
+    if none_left {
+        state.set_waits(Dependent::Array(id), None);
+    }
 }
 
 /// What a waiting job waits for as far as its holds go; the next pass says more.
@@ -316,12 +356,40 @@ fn lift(marks: &mut Vec<Mark>, owner: Option<&str>) {
 }
 
 fn changed_spec(spec: &mut Arc<JobSpec>, change: &JobChange) {
-    let JobChange { name, comment, partition, account, qos, requeue, .. } = change;
+    let JobChange {
+        limit_secs: _,
+        nice: _,
+        eligible: _,
+        max_running: _,
+        name,
+        comment,
+        partition,
+        account,
+        qos,
+        requeue,
+        dependency,
+        licences,
+        reservation,
+        priority,
+        borrow,
+        deadline,
+        time_min_secs,
+        checkpoint,
+    } = change;
     let texts = [name, comment, partition, account, qos];
-    if texts.iter().all(|text| text.is_none()) && requeue.is_none() {
+    let own = JobChange { limit_secs: None, nice: None, eligible: None, max_running: None, ..change.clone() };
+    if own == JobChange::default() {
         return;
     }
     let spec = Arc::make_mut(spec);
+    dependency.iter().for_each(|new| spec.dependency.clone_from(new));
+    licences.iter().for_each(|new| spec.licences.clone_from(new));
+    reservation.iter().for_each(|new| spec.reservation = Some(new.clone()).filter(|name| !name.is_empty()));
+    priority.iter().for_each(|new| spec.priority = *new);
+    deadline.iter().for_each(|new| spec.deadline = *new);
+    time_min_secs.iter().for_each(|new| spec.time_min_secs = *new);
+    checkpoint.iter().for_each(|new| spec.checkpoint.clone_from(new));
+    spec.borrow = borrow.or(spec.borrow);
     let fields = [
         &mut spec.name,
         &mut spec.comment,
@@ -352,6 +420,10 @@ fn job_updated(state: &mut State, id: JobId, change: &JobChange) {
         }
     }
     state.not_yet.insert((eligible, id));
+    let job = state.jobs.get(id).filter(|job| job.state == JobState::Pending);
+    if let Some((spec, limit_secs)) = job.map(|job| (job.spec.clone(), job.limit_secs)) {
+        state.index_deadline(id, &spec, limit_secs);
+    }
 }
 
 fn array_updated(state: &mut State, id: JobId, change: &JobChange) {
@@ -363,8 +435,9 @@ fn array_updated(state: &mut State, id: JobId, change: &JobChange) {
     if let Some(most) = change.max_running {
         array.tasks = array.tasks.clone().with_limit((most > 0).then_some(most));
     }
-    let eligible = array.eligible;
+    let (eligible, spec, limit_secs) = (array.eligible, array.spec.clone(), array.limit_secs);
     state.not_yet.insert((eligible, id));
+    state.index_deadline(id, &spec, limit_secs);
 }
 
 fn job_cancelled(state: &mut State, id: JobId, by: &str, text: &str, at: Timestamp) {
@@ -377,9 +450,11 @@ fn job_cancelled(state: &mut State, id: JobId, by: &str, text: &str, at: Timesta
     job.end_text = text.to_owned();
     let task = job.task;
     state.finished.insert((at, id));
+    state.set_waits(Dependent::Job(id), None);
     if let Some(task) = task {
         let array = array_mut(state, task.array);
         array.own_pending -= 1;
+        array.unsuccessful += 1;
         close_array(array, at);
     }
 }
@@ -392,6 +467,9 @@ fn tasks_cancelled(state: &mut State, id: JobId, positions: &RangeSet, by: &str,
     }
     array.cancelled_by = Some(by.to_owned());
     close_array(array, at);
+    if array.pending.is_empty() {
+        state.set_waits(Dependent::Array(id), None);
+    }
 }
 
 fn close_array(array: &mut Array, at: Timestamp) {
@@ -441,10 +519,15 @@ fn run_placed(
     job.live = Some(id.attempt);
     job.started = Some(at);
     job.ended = None;
-    if let Some(task) = job.task {
+    let (task, waited) = (job.task, job.waits.is_some());
+    if let Some(task) = task {
         let array = array_mut(state, task.array);
         array.own_pending -= 1;
         array.own_live += 1;
+    }
+    if waited {
+        // Only what a node brought along after a restore: it runs, whatever it waited for.
+        state.set_waits(Dependent::Job(id.job), None);
     }
     let members = allocation
         .iter()
@@ -569,7 +652,9 @@ fn fate(state: &mut State, id: RunId, outcome: &Outcome, at: Timestamp) {
         job.eligible = eligible;
         job.reason = Reason::default();
         job.holds.extend(outcome.hold.clone());
+        let (spec, limit_secs) = (job.spec.clone(), job.limit_secs);
         state.not_yet.insert((eligible, id.job));
+        state.index_deadline(id.job, &spec, limit_secs);
     } else {
         job.state = outcome.state;
         job.ended = Some(outcome.ended);
@@ -582,6 +667,7 @@ fn fate(state: &mut State, id: RunId, outcome: &Outcome, at: Timestamp) {
         let array = array_mut(state, task.array);
         array.own_live -= 1;
         array.own_pending += u32::from(outcome.requeue.is_some());
+        array.unsuccessful += u32::from(outcome.requeue.is_none() && outcome.state != JobState::Completed);
         close_array(array, at);
     }
 }

@@ -8,7 +8,7 @@ use super::state::{Run, Stop};
 use super::targets::{Found, conflict, each, find, own_tasks, shown};
 use gmodel::array_spec::RangeSet;
 use gmodel::run::{NumberedSignal, StopWhy};
-use gmodel::{JobId, JobState, RunId};
+use gmodel::{JobId, JobState, ReasonCode, RunId};
 
 /// Signals a run keeps in its record; the oldest delivered ones matter to nobody.
 const MAX_SIGNALS: usize = 256;
@@ -40,16 +40,20 @@ fn cancel(tx: &mut Tx, actor: &Actor, found: Found) {
             tx.emit(Event::TasksCancelled { array, positions, by, at: tx.now });
         }
         Found::Array(array) => {
-            let pending = tx.state.arrays.get(array).map(|array| array.pending.clone());
             for id in own_tasks(tx.state, array) {
                 cancel_job(tx, actor, id);
             }
-            if let Some(positions) = pending.filter(|set| !set.is_empty()) {
-                let by = actor.user.clone();
-                tx.emit(Event::TasksCancelled { array, positions, by, at: tx.now });
-            }
+            cancel_untouched(tx, array, &actor.user);
         }
         Found::Over => {}
+    }
+}
+
+/// Every task of an array that is still like it.
+pub(super) fn cancel_untouched(tx: &mut Tx, array: JobId, by: &str) {
+    let positions = tx.state.arrays.get(array).map_or(RangeSet::new(), |array| array.pending.clone());
+    if !positions.is_empty() {
+        tx.emit(Event::TasksCancelled { array, positions, by: by.to_owned(), at: tx.now });
     }
 }
 
@@ -58,7 +62,8 @@ fn cancel_job(tx: &mut Tx, actor: &Actor, id: JobId) {
     match (job.state, job.live_run()) {
         (JobState::Pending, _) => {
             let by = actor.user.clone();
-            tx.emit(Event::JobCancelled { job: id, by, text: String::new(), at: tx.now });
+            let reason = ReasonCode::None;
+            tx.emit(Event::JobCancelled { job: id, by, text: String::new(), reason, at: tx.now });
         }
         (_, Some(run)) => {
             stop(tx, run, StopWhy::Cancelled, &actor.user);
@@ -85,8 +90,7 @@ pub(super) fn stop(tx: &mut Tx, run: RunId, why: StopWhy, by: &str) {
 }
 
 fn new_stop(tx: &Tx, why: StopWhy, by: &str) -> Stop {
-    let grace_secs = tx.state.config.kill_grace_secs;
-    Stop { why, grace_secs, at: tx.now, by: by.to_owned(), late: Vec::new() }
+    Stop::new(why, tx.state.config.kill_grace_secs, tx.now, by)
 }
 
 /// A job that is COMPLETING and would go back to the queue is cancelled instead.

@@ -22,6 +22,7 @@ pub fn check(state: &State) -> Vec<Violation> {
     jobs_and_runs_agree(state, &mut found);
     arrays_add_up(state, &mut found);
     ids_are_below_the_counter(state, &mut found);
+    super::dependency::check(state, &mut found);
     found.into_iter().map(Violation).collect()
 }
 

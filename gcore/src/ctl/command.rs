@@ -3,6 +3,7 @@
 //!
 //! A refusal is made before the first event of its command: nothing half done.
 
+use super::dependency::PastJob;
 use super::event::{JobChange, PolicyChange};
 use super::state::JoinToken;
 use gmodel::config::ClusterConfig;
@@ -65,6 +66,8 @@ pub enum Command {
     Join { token_hash: String, name: String },
     /// Operators; coordinators within their accounts.
     Policy { change: PolicyChange },
+    /// A command with what the store knows of jobs it names in dependencies and that are no longer in memory.
+    Knowing { past: Vec<PastJob>, asked: Box<Command> },
     /// After a restore: incarnation above every fence, ids above everything seen.
     Restore,
 }

@@ -2,14 +2,18 @@
 //!
 //! An event carries its own time and ids, so that `apply` needs neither clock nor chance.
 
+use super::dependency::{Dependent, Waits};
 use super::state::{JoinToken, Outcome, Stop, Strike};
 use gmodel::array_spec::RangeSet;
 use gmodel::config::ClusterConfig;
 use gmodel::node::{Inventory, Link, Mark, Role};
 use gmodel::run::{Allocation, NodeShare, NumberedSignal, RunPhase};
 use gmodel::policy::{Account, AccountUser, Qos, Reservation};
-use gmodel::{JobId, JobSpec, NodeId, NodeLife, Policy, Reason, RunClass, RunId, Timestamp};
+use gmodel::checkpoint::CheckpointSpec;
+use gmodel::dependency::Dependency;
+use gmodel::{JobId, JobSpec, NodeId, NodeLife, Policy, Reason, ReasonCode, RunClass, RunId, Timestamp};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,7 +37,17 @@ pub enum Event {
     JobUpdated { job: JobId, change: JobChange },
     ArrayUpdated { array: JobId, change: JobChange },
     /// Cancelled while pending: over.
-    JobCancelled { job: JobId, by: String, text: String, at: Timestamp },
+    JobCancelled {
+        job: JobId,
+        by: String,
+        text: String,
+        /// Why it could not run: a deadline, an impossible dependency.
+        #[serde(default, skip_serializing_if = "is_none")]
+        reason: ReasonCode,
+        at: Timestamp,
+    },
+    /// What of a dependency is not met; `None`: all of it is.
+    WaitsChanged { who: Dependent, waits: Option<Box<Waits>>, at: Timestamp },
     /// Untouched tasks of an array, cancelled together.
     TasksCancelled { array: JobId, positions: RangeSet, by: String, at: Timestamp },
     /// From the last plan; not stored.
@@ -137,6 +151,25 @@ pub struct JobChange {
     /// Tasks of an array that may run at once; 0 is no cap.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_running: Option<u32>,
+    /// `Some(None)`: it depends on nothing any more.
+    #[serde(skip_serializing_if = "Option::is_none", with = "double_option")]
+    pub dependency: Option<Option<Dependency>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub licences: Option<BTreeMap<String, u32>>,
+    /// Empty: outside of reservations.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reservation: Option<String>,
+    /// Operators only. `Some(None)`: computed again.
+    #[serde(skip_serializing_if = "Option::is_none", with = "double_option")]
+    pub priority: Option<Option<u32>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub borrow: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none", with = "double_option")]
+    pub deadline: Option<Option<Timestamp>>,
+    #[serde(skip_serializing_if = "Option::is_none", with = "double_option")]
+    pub time_min_secs: Option<Option<u32>>,
+    #[serde(skip_serializing_if = "Option::is_none", with = "double_option")]
+    pub checkpoint: Option<Option<CheckpointSpec>>,
 }
 
 /// One edit of the accounts, QOS and reservations that the database keeps. Whole records: the same edit twice is one.
@@ -160,12 +193,16 @@ pub enum PolicyChange {
 /// JSON keeps `Some(None)` apart from `None`: absent, null, value.
 mod double_option {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
-    pub fn serialize<S: Serializer>(value: &Option<Option<u32>>, s: S) -> Result<S::Ok, S::Error> {
-        value.flatten().serialize(s)
+    pub fn serialize<T: Serialize, S: Serializer>(value: &Option<Option<T>>, s: S) -> Result<S::Ok, S::Error> {
+        value.as_ref().and_then(Option::as_ref).serialize(s)
     }
-    pub fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Option<u32>>, D::Error> {
-        Option::<u32>::deserialize(d).map(Some)
+    pub fn deserialize<'de, T: Deserialize<'de>, D: Deserializer<'de>>(d: D) -> Result<Option<Option<T>>, D::Error> {
+        Option::<T>::deserialize(d).map(Some)
     }
+}
+
+fn is_none(code: &ReasonCode) -> bool {
+    *code == ReasonCode::None
 }
 
 /// The rows an event changes: the store rewrites exactly these from the state.
@@ -217,6 +254,8 @@ impl Event {
             Self::JobCancelled { job: id, .. } => {
                 Touched { job: Some(*id), array_of_job: true, ..none }
             }
+            Self::WaitsChanged { who: Dependent::Job(id), .. } => job(*id),
+            Self::WaitsChanged { who: Dependent::Array(id), .. } => of_array(*id),
             Self::ArrayHeld { array, .. }
             | Self::ArrayReleased { array, .. }
             | Self::ArrayUpdated { array, .. }
@@ -231,10 +270,9 @@ impl Event {
             | Self::RunSignalled { run, .. }
             | Self::StepStarted { run, .. }
             | Self::RunClassed { run, .. }
-            | Self::RunMarked { run, .. }
             | Self::RunForfeited { run, .. }
             | Self::RunClosed { run } => Touched { run: Some(*run), ..none },
-            Self::RunReported { run, .. } => {
+            Self::RunReported { run, .. } | Self::RunMarked { run, .. } => {
                 Touched { job: Some(run.job), run: Some(*run), ..none }
             }
             Self::NodeJoined { node: id, .. }

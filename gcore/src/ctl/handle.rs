@@ -4,6 +4,7 @@ use super::apply::apply;
 use super::command::{Actor, Command, Input, Refusal, RefusalCode, Reply};
 use super::event::Event;
 use super::state::State;
+use super::dependency::{self, PastJob};
 use super::{cancel, hold, join, node_admin, node_report, placement, policy, requeue, step, submit, update, wake};
 use gmodel::Timestamp;
 
@@ -11,8 +12,10 @@ use gmodel::Timestamp;
 /// later in the same input sees them.
 pub(super) struct Tx<'a> {
     pub state: &'a mut State,
-    events: &'a mut Vec<Event>,
+    pub events: &'a mut Vec<Event>,
     pub now: Timestamp,
+    /// Of the jobs that a command names and that are no longer in memory.
+    pub past: Vec<PastJob>,
 }
 
 impl Tx<'_> {
@@ -30,7 +33,7 @@ pub fn handle(
     now: Timestamp,
 ) -> Result<Reply, Refusal> {
     let before = events.len();
-    let mut tx = Tx { state, events, now };
+    let mut tx = Tx { state, events, now, past: Vec::new() };
     let reply = match input {
         Input::Command { actor, command } => handle_command(&mut tx, &actor, command),
         Input::Node { node, report } => {
@@ -54,12 +57,20 @@ pub fn handle(
             Ok(Reply::Done)
         }
     };
+    dependency::settle(&mut tx, before);
     assert!(reply.is_ok() || events.len() == before, "a refused input left events behind");
     reply
 }
 
 fn handle_command(tx: &mut Tx, actor: &Actor, command: Command) -> Result<Reply, Refusal> {
     match command {
+        Command::Knowing { past, asked } => {
+            if matches!(*asked, Command::Knowing { .. }) || past.len() > MAX_PAST {
+                return Err(Refusal::new(RefusalCode::Invalid, "a command knows too much of the past"));
+            }
+            tx.past = past;
+            handle_command(tx, actor, *asked)
+        }
         Command::Submit { spec, client_key } => submit::handle(tx, actor, *spec, client_key),
         Command::Cancel { targets, signal } => Ok(cancel::handle(tx, actor, &targets, signal)),
         Command::Hold { targets, reason } => Ok(hold::hold(tx, actor, &targets, &reason)),
@@ -85,6 +96,9 @@ fn handle_command(tx: &mut Tx, actor: &Actor, command: Command) -> Result<Reply,
         }
     }
 }
+
+/// Jobs of the past that a command may bring along: as many as one may depend on.
+const MAX_PAST: usize = gmodel::dependency::MAX_CONDITIONS;
 
 /// Ids skipped after a restore, so that none given out since the backup is given again.
 pub const RESTORE_GAP: u64 = 1_000_000;

@@ -11,6 +11,8 @@ mod apply;
 mod cancel;
 mod check;
 pub mod command;
+mod deadline;
+mod dependency;
 mod desired;
 pub mod event;
 mod handle;
@@ -39,6 +41,7 @@ pub use command::{
     Actor, CancelSignal, Command, Input, NodeReport, Refusal, RefusalCode, Reply, StepNode, Target,
     TargetResult,
 };
+pub use dependency::{Dependent, PastJob, Wait, Waits};
 pub use desired::desired;
 pub use handle::{RESTORE_GAP, handle};
 pub use snapshot::{sched_node, snapshot};

@@ -1,5 +1,7 @@
 //! A plan enters: each start is checked against the state as it is now; what no longer fits is dropped.
 
+use super::deadline;
+use super::dependency;
 use super::event::Event;
 use super::handle::Tx;
 use super::state::Free;
@@ -31,13 +33,20 @@ fn place(tx: &mut Tx, start: Start, free: &mut BTreeMap<NodeId, Free>) {
     if !partition_still_holds(tx, &start) {
         return;
     }
+    let (spec, limit_secs) = match tx.state.jobs.get(start.job) {
+        Some(job) => (&job.spec, job.limit_secs),
+        None => match tx.state.array_of(start.job) {
+            Some((array, _)) => (&array.spec, array.limit_secs),
+            None => return,
+        },
+    };
+    let Some(limit_secs) = deadline::run_limit(spec, limit_secs, start.limit_secs, tx.now) else { return };
     let Some(lives) = still_fits(tx, &start.allocation, free) else { return };
     if let Some((array, position)) = task {
         tx.emit(Event::TaskSplit { array, position });
     }
     let job = tx.state.jobs.get(start.job).expect("startable jobs have a record");
     let run = RunId::new(start.job, next_attempt(tx.state.incarnation, job.attempts));
-    let limit_secs = start.limit_secs.or(job.limit_secs);
     let class = start.class;
     let single = start.allocation.len() == 1;
     let at = tx.now;
@@ -60,12 +69,14 @@ fn next_attempt(incarnation: u64, attempts: u32) -> u32 {
 #[allow(clippy::option_option)]
 fn startable(tx: &Tx, id: JobId) -> Option<Option<(JobId, u32)>> {
     if let Some(job) = tx.state.jobs.get(id) {
-        let free = job.state == JobState::Pending && job.holds.is_empty() && job.live.is_none();
+        let waits = !job.holds.is_empty() || job.waits.is_some();
+        let free = job.state == JobState::Pending && !waits && job.live.is_none();
         let room = job.task.is_none_or(|task| array_has_room(tx, task.array));
         return (free && job.eligible <= tx.now && room).then_some(None);
     }
     let (array, position) = tx.state.array_of(id)?;
-    let free = array.pending.contains(position) && array.holds.is_empty();
+    let waits = !array.holds.is_empty() || !dependency::is_ready(array, position);
+    let free = array.pending.contains(position) && !waits;
     (free && array.eligible <= tx.now && array_has_room(tx, array.id))
         .then_some(Some((array.id, position)))
 }

@@ -121,6 +121,7 @@ fn decide(
         usage,
         requeue,
         hold,
+        lost_gpu_secs: 0,
     }
 }
 

@@ -1,5 +1,6 @@
 //! The picture of the state that the planner works from.
 
+use super::dependency;
 use super::state::{Array, Job, Node, Run, State};
 use gmodel::{JobState, NodeId, Timestamp};
 use gsched::{PendingJob, RunningRun, SchedNode, Snapshot};
@@ -18,7 +19,7 @@ pub fn snapshot(state: &State, now: Timestamp) -> Snapshot {
     // Of the size of the queue at once: it is large, and made again in every pass.
     let mut pending = Vec::with_capacity(state.jobs.len() + state.arrays.len());
     pending.extend(jobs.map(|job| pending_job(state, job)));
-    pending.extend(arrays.map(|array| PendingJob {
+    pending.extend(arrays.map(|array| (array, dependency::of_array(state, array))).map(|(array, (ready, waits))| PendingJob {
         id: array.id,
         spec: array.spec.clone(),
         submitted: array.submitted,
@@ -28,9 +29,9 @@ pub fn snapshot(state: &State, now: Timestamp) -> Snapshot {
         reason: array.reason.clone(),
         held_by: array.holds.first().map(|mark| mark.owner.as_str().into()),
         avoid: Vec::new(),
-        positions: Some(array.pending.clone()),
+        positions: Some(ready),
         room: room_of(array),
-        dependency: None,
+        dependency: waits,
         preempted: None,
     }));
     let running = state.runs.values().filter_map(|run| running_run(state, run, now));
@@ -63,8 +64,8 @@ fn pending_job(state: &State, job: &Job) -> PendingJob {
         avoid,
         positions: None,
         room,
-        dependency: None,
-        preempted: None,
+        dependency: dependency::reason(state, job.waits.as_deref()),
+        preempted: job.preempted,
     }
 }
 
@@ -88,10 +89,10 @@ fn running_run(state: &State, run: &Run, now: Timestamp) -> Option<RunningRun> {
         ends_by: state.enforced_limit_secs(run).map(|secs| plus(from, secs)),
         class: run.class,
         marked: run.mark.as_ref().map(|mark| mark.at),
-        leaves_by: run.stop.as_ref().map(|stop| plus(stop.at, stop.grace_secs)),
-        leaves_for: None,
+        leaves_by: run.stop.as_ref().map(|stop| stop.leaves_by()),
+        leaves_for: run.stop.as_ref().and_then(|stop| stop.for_job),
         may_requeue: job.may_requeue(partition.is_none_or(|partition| partition.requeue)),
-        preempted: None,
+        preempted: job.preempted,
         charged: run.outcome.is_some(),
     })
 }

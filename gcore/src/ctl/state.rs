@@ -3,10 +3,12 @@
 //! Changed only by `apply`. Everything here can be rebuilt from the rows the store keeps; finished
 //! jobs leave it after `min_job_age`.
 
+use super::dependency::{Dependent, Waits};
 use crate::chunk_map::ChunkMap;
 use gmodel::array_spec::{ArraySpec, RangeSet};
 use gmodel::config::ClusterConfig;
 use gmodel::node::{GpuEntry, Inventory, Link, Mark, NodeStateView, Role};
+use gmodel::policy::PreemptMode;
 use gmodel::run::{Allocation, NumberedSignal, RunEnd, RunPhase, StopWhy, Usage};
 use gmodel::{
     ExitCode, JobId, JobSpec, JobState, NodeId, NodeLife, Policy, Reason, Request, RunClass, RunId,
@@ -52,6 +54,10 @@ pub struct State {
     pub automatic_drains: BTreeSet<(Timestamp, NodeId)>,
     /// Jobs and arrays that become eligible later, by time.
     pub not_yet: BTreeSet<(Timestamp, JobId)>,
+    /// Who waits for whom: by the id of the job, task or array that decides. An end costs only its dependants.
+    pub dependents: BTreeSet<(JobId, Dependent)>,
+    /// Pending jobs and arrays with something to look at then: a deadline, or minutes after another's start.
+    pub due: BTreeSet<(Timestamp, JobId)>,
     /// Runs whose nodes are not all ready, by placement.
     pub preparing: BTreeSet<(Timestamp, RunId)>,
     /// Requests known to fit the nodes there are: a memo for submission, cleared when nodes change.
@@ -111,6 +117,15 @@ pub struct Job {
     pub node_failures: Vec<NodeFailure>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_key: Option<Arc<str>>,
+    /// What of its dependency is not met; only while it is pending.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waits: Option<Box<Waits>>,
+    /// When its last run that was preempted ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preempted: Option<Timestamp>,
+    /// Newest checkpoint mark of all its runs, by the controller's clock.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_mark: Option<Box<gmodel::checkpoint::Mark>>,
 }
 
 /// Which task of which array a job is.
@@ -157,6 +172,12 @@ pub struct Array {
     pub ended: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_key: Option<Arc<str>>,
+    /// What of its dependency is not met, for the tasks without records of their own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waits: Option<Box<Waits>>,
+    /// Tasks with records of their own that are over and did not end well. They may be forgotten before the array.
+    #[serde(default)]
+    pub unsuccessful: u32,
 }
 
 /// One attempt of a job, from the placement until every node reported clean.
@@ -217,6 +238,20 @@ pub struct Stop {
     /// Of a run that did not get ready in time: the nodes that were late.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub late: Vec<NodeId>,
+    /// Seconds the job has for its checkpoint before `grace_secs` begin; 0: it is not told.
+    #[serde(default)]
+    pub checkpoint_secs: u32,
+    /// Of a preemption: the job that starts in its place, and how.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub for_job: Option<JobId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<PreemptMode>,
+    /// GPU-seconds since the last mark when it was told to stop: lost if the signal is not answered.
+    #[serde(default)]
+    pub lost_gpu_secs: u64,
+    /// For people: whose claim, on which ground.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub text: String,
 }
 
 /// How a run ended, over all its nodes.
@@ -235,6 +270,9 @@ pub struct Outcome {
     /// And is held there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold: Option<Mark>,
+    /// GPU-seconds of work since the last mark that a preemption, requeue or drain threw away.
+    #[serde(default)]
+    pub lost_gpu_secs: u64,
 }
 
 /// A node of the cluster.
@@ -260,6 +298,9 @@ pub struct Node {
     /// Launch failures that were the node's fault since the last success.
     pub strikes: Vec<Strike>,
     pub joined: Timestamp,
+    /// Drained with a deadline: runs that are still here then are told to checkpoint and stop.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub empty_by: Option<Timestamp>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -281,6 +322,28 @@ pub struct JoinToken {
     pub name: Option<String>,
     pub expires: Timestamp,
     pub minted_by: String,
+}
+
+impl Stop {
+    /// With the site's grace and nothing else said.
+    pub fn new(why: StopWhy, grace_secs: u32, at: Timestamp, by: impl Into<String>) -> Self {
+        Self {
+            why,
+            grace_secs,
+            at,
+            by: by.into(),
+            late: Vec::new(),
+            checkpoint_secs: 0,
+            for_job: None,
+            mode: None,
+            lost_gpu_secs: 0,
+            text: String::new(),
+        }
+    }
+    /// When what the run holds is expected back.
+    pub fn leaves_by(&self) -> Timestamp {
+        self.at.plus_secs(i64::from(self.checkpoint_secs) + i64::from(self.grace_secs))
+    }
 }
 
 impl Job {
@@ -451,6 +514,10 @@ impl State {
         if let (true, Some(ended)) = (job.state.is_final(), job.ended) {
             self.finished.insert((ended, job.id));
         }
+        if job.state == JobState::Pending {
+            self.index_waits(Dependent::Job(job.id), job.waits.as_deref());
+            self.index_deadline(job.id, &job.spec, job.limit_secs);
+        }
     }
 
     pub(super) fn index_array(&mut self, array: &Array) {
@@ -461,6 +528,35 @@ impl State {
         if array.eligible > array.submitted {
             self.not_yet.insert((array.eligible, array.id));
         }
+        self.index_waits(Dependent::Array(array.id), array.waits.as_deref());
+        if !array.pending.is_empty() {
+            self.index_deadline(array.id, &array.spec, array.limit_secs);
+        }
+    }
+
+    fn index_waits(&mut self, who: Dependent, waits: Option<&Waits>) {
+        for wait in waits.into_iter().flat_map(|waits| &waits.on) {
+            self.dependents.insert((wait.of, who));
+            self.due.extend(wait.until.map(|at| (at, who.id())));
+        }
+    }
+
+    /// The latest time at which the job could begin and still end by its deadline.
+    pub(super) fn index_deadline(&mut self, id: JobId, spec: &JobSpec, limit_secs: Option<u32>) {
+        self.due.extend(super::deadline::last_start(spec, limit_secs).map(|at| (at, id)));
+    }
+
+    /// What of a job's or an array's dependency is not met, with the index that follows from it.
+    pub(super) fn set_waits(&mut self, who: Dependent, waits: Option<Box<Waits>>) {
+        let slot = match who {
+            Dependent::Job(id) => &mut self.jobs.get_mut(id).expect("a dependant has its record").waits,
+            Dependent::Array(id) => &mut self.arrays.get_mut(id).expect("a dependant has its record").waits,
+        };
+        let before = std::mem::replace(slot, waits.clone());
+        for wait in before.iter().flat_map(|waits| &waits.on) {
+            self.dependents.remove(&(wait.of, who));
+        }
+        self.index_waits(who, waits.as_deref());
     }
 
     pub(super) fn index_run(&mut self, run: &Run) {

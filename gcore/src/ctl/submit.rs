@@ -3,6 +3,8 @@
 //! What can never run is refused here with what would work; what must wait is queued.
 
 use super::command::{Actor, Refusal, RefusalCode, Reply};
+use super::deadline;
+use super::dependency::{Asker, Dependent, Waits, cancel_hopeless, kills, never, resolve};
 use super::event::Event;
 use super::handle::Tx;
 use super::snapshot::sched_node;
@@ -10,7 +12,7 @@ use super::state::{ClientKey, State};
 use gmodel::config::{ClusterConfig, Partition, PartitionState};
 use gmodel::constraint::Constraint;
 use gmodel::duration::squeue_time;
-use gmodel::{JobId, JobSpec, UserRef};
+use gmodel::{JobId, JobSpec, Timestamp, UserRef};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -37,15 +39,34 @@ pub(super) fn handle(
         return Ok(Reply::Submitted { id, notes: Vec::new(), repeated: true });
     }
     let mut notes = Vec::new();
-    let (spec, limit_secs) = complete(tx.state, actor, spec, &mut notes)?;
+    let (spec, limit_secs) = complete(tx.state, actor, spec, &mut notes, tx.now)?;
     let shape = (spec.partition.clone(), spec.request.clone());
     if tx.state.feasible.len() < MAX_FEASIBLE && !tx.state.feasible.contains(&shape) {
         Arc::make_mut(&mut tx.state.feasible).insert(shape);
     }
     let id = JobId(tx.state.next_job);
+    let waits = open_dependency(tx, id, &spec)?;
+    let who = if spec.array.is_some() { Dependent::Array(id) } else { Dependent::Job(id) };
     let spec = shared(&mut tx.state.late_specs, spec);
     tx.emit(Event::JobSubmitted { id, spec, limit_secs, at: tx.now, client_key });
+    if waits.is_some() {
+        tx.emit(Event::WaitsChanged { who, waits, at: tx.now });
+        cancel_hopeless(tx, who);
+    }
     Ok(Reply::Submitted { id, notes, repeated: false })
+}
+
+/// What of a submission's dependency is not met. One that can never be met is refused where it would be cancelled.
+fn open_dependency(tx: &Tx, id: JobId, spec: &JobSpec) -> Result<Option<Box<Waits>>, Refusal> {
+    let Some(dependency) = &spec.dependency else { return Ok(None) };
+    let asker = Asker { id, spec, task: None };
+    let waits = resolve(tx.state, &tx.past, tx.now, dependency, asker)?;
+    match waits.as_deref().and_then(never) {
+        Some(why) if kills(tx.state, spec) => {
+            Err(invalid(format!("--dependency {dependency}: {why}, so it can never be met.")))
+        }
+        _ => Ok(waits),
+    }
 }
 
 /// The request as others have it already, or as the first of its kind.
@@ -67,6 +88,7 @@ pub fn complete(
     actor: &Actor,
     mut spec: JobSpec,
     notes: &mut Vec<String>,
+    now: Timestamp,
 ) -> Result<(JobSpec, Option<u32>), Refusal> {
     let config = &state.config;
     spec.user = UserRef { name: actor.user.clone(), uid: actor.uid, gid: actor.gid };
@@ -81,6 +103,7 @@ pub fn complete(
     let partition = partition_or_refusal(config, &spec.partition)?;
     check_admission(partition, actor, &mut spec, config)?;
     let limit_secs = time_limit(&spec, partition, notes)?;
+    deadline::check(&spec, limit_secs, now)?;
     check_nodes(state, partition, &spec, notes)?;
     Ok((spec, limit_secs))
 }

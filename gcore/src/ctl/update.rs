@@ -1,11 +1,14 @@
 //! Changing a job's request: what its owner may, what only an operator may.
 
 use super::command::{Actor, Refusal, RefusalCode, Reply, Target};
+use super::dependency::{Asker, Dependent, Waits, cancel_hopeless, closes_circle, resolve};
 use super::event::{Event, JobChange};
 use super::handle::Tx;
+use super::state::TaskOf;
 use super::submit::{MAX_TEXT_BYTES, may_use, partition_or_refusal};
 use super::targets::{Found, conflict, find, own_tasks, shown, split};
-use gmodel::{JobId, JobState};
+use gmodel::{JobId, JobSpec, JobState};
+use std::sync::Arc;
 
 pub(super) fn handle(
     tx: &mut Tx,
@@ -30,10 +33,10 @@ pub(super) fn handle(
         return Err(conflict(text));
     }
     if state != JobState::Pending
-        && (change.partition.is_some() || change.eligible.is_some())
+        && (change.partition.is_some() || change.eligible.is_some() || change.dependency.is_some())
     {
         let text = format!(
-            "job {} is running: its partition and begin time can only change while it is pending.",
+            "job {} is running: its partition, begin time and dependency can only change while it is pending.",
             shown(target)
         );
         return Err(conflict(text));
@@ -82,6 +85,7 @@ pub(super) fn handle(
             "ArrayTaskThrottle is for a whole array: name it by its id alone.",
         ));
     }
+    let new_waits = depend_anew(tx, found, &change)?;
     match found {
         Found::Job(job) => tx.emit(Event::JobUpdated { job, change }),
         Found::Untouched { array, position } => {
@@ -99,7 +103,61 @@ pub(super) fn handle(
         }
         Found::Over => {}
     }
+    for (who, waits) in new_waits {
+        let is_there = match who {
+            Dependent::Job(id) => tx.state.jobs.contains(id),
+            Dependent::Array(id) => tx.state.arrays.get(id).is_some_and(|array| !array.pending.is_empty()),
+        };
+        if is_there {
+            tx.emit(Event::WaitsChanged { who, waits, at: tx.now });
+            cancel_hopeless(tx, who);
+        }
+    }
     Ok(Reply::Done)
+}
+
+type NewWaits = Vec<(Dependent, Option<Box<Waits>>)>;
+
+/// What each of the records meant waits for by a new dependency: nothing yet, if the change has none.
+fn depend_anew(tx: &Tx, found: Found, change: &JobChange) -> Result<NewWaits, Refusal> {
+    let Some(new) = &change.dependency else { return Ok(Vec::new()) };
+    let state = &*tx.state;
+    let mut records: Vec<(Dependent, JobId, Arc<JobSpec>, Option<TaskOf>)> = Vec::new();
+    let own = |id: JobId| {
+        let job = state.jobs.get(id).filter(|job| job.state == JobState::Pending)?;
+        Some((Dependent::Job(id), id, job.spec.clone(), job.task))
+    };
+    match found {
+        Found::Job(id) => records.extend(own(id)),
+        Found::Untouched { array, position } => {
+            let array = state.arrays.get(array).expect("found");
+            let id = array.task_id(position);
+            let index = array.tasks.nth(position).unwrap_or_default();
+            let task = TaskOf { array: array.id, position, index };
+            records.push((Dependent::Job(id), id, array.spec.clone(), Some(task)));
+        }
+        Found::Array(id) => {
+            let array = state.arrays.get(id).expect("found");
+            records.push((Dependent::Array(id), id, array.spec.clone(), None));
+            records.extend(own_tasks(state, id).into_iter().filter_map(own));
+        }
+        Found::Over => {}
+    }
+    let mut all = Vec::with_capacity(records.len());
+    for (who, id, spec, task) in records {
+        let waits = match new {
+            None => None,
+            Some(dependency) => {
+                resolve(state, &tx.past, tx.now, dependency, Asker { id, spec: &spec, task })?
+            }
+        };
+        if let (Some(text), true) = (new, waits.as_deref().is_some_and(|waits| closes_circle(state, who, waits))) {
+            let text = format!("--dependency {text}: in the end that waits for job {id} itself, so neither could ever start.");
+            return Err(Refusal::new(RefusalCode::Invalid, text));
+        }
+        all.push((who, waits));
+    }
+    Ok(all)
 }
 
 /// What of an array's change goes to a task with a record of its own: nothing once it is over; to a
@@ -111,6 +169,7 @@ fn task_change(tx: &Tx, actor: &Actor, id: JobId, change: &JobChange) -> JobChan
         Some(job) if job.state == JobState::Running => {
             change.partition = None;
             change.eligible = None;
+            change.dependency = None;
             let longer = |new: Option<u32>| {
                 new.is_none_or(|new| job.limit_secs.is_some_and(|old| new > old))
             };

@@ -1,6 +1,8 @@
 //! Time passing: silent nodes, runs that do not get ready, finished jobs to forget.
 
 use super::cancel::stop;
+use super::deadline::drop_late;
+use super::dependency::{Dependent, look_again};
 use super::event::Event;
 use super::handle::Tx;
 use super::node_report::forfeit_runs;
@@ -36,8 +38,15 @@ pub(super) fn handle(tx: &mut Tx) {
     for run in late {
         stop(tx, run, StopWhy::PrepareTimeout, "system");
     }
+    let due: Vec<JobId> = tx.state.due.iter().take_while(|(at, _)| *at <= now).map(|(_, id)| *id).collect();
+    for id in &due {
+        look_again(tx, Dependent::Job(*id), None);
+        look_again(tx, Dependent::Array(*id), None);
+        drop_late(tx, *id);
+    }
     forget_finished(tx);
-    if tx.state.not_yet.first().is_some_and(|(at, _)| *at <= now)
+    if !due.is_empty()
+        || tx.state.not_yet.first().is_some_and(|(at, _)| *at <= now)
         || tx.state.automatic_drains.first().is_some_and(|(at, _)| at.plus_secs(3600) <= now)
     {
         tx.emit(Event::TimeReached { until: now });
@@ -94,6 +103,7 @@ pub fn next_deadline(state: &State) -> Option<Timestamp> {
     let age = i64::from(config.min_job_age_secs);
     let forget = state.finished.first().map(|(ended, _)| ended.plus_secs(age));
     let eligible = state.not_yet.first().map(|(at, _)| *at);
+    let due = state.due.first().map(|(at, _)| *at);
     let arrays = state
         .arrays
         .values()
@@ -103,5 +113,5 @@ pub fn next_deadline(state: &State) -> Option<Timestamp> {
         .map(|ended| ended.plus_secs(age));
     let settled = state.started.plus_secs(age);
     let (forget, arrays) = (forget.map(|at| at.max(settled)), arrays.map(|at| at.max(settled)));
-    [silence, prepare, forget, eligible, arrays].into_iter().flatten().min()
+    [silence, prepare, forget, eligible, due, arrays].into_iter().flatten().min()
 }

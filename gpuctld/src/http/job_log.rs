@@ -10,6 +10,7 @@ use super::show::found;
 use super::{Site, now};
 use crate::store::reader::HistoryLine;
 use axum::extract::{Path, State as Shared};
+use gcore::ctl::Waits;
 use gcore::ctl::event::{Event, JobChange};
 use gcore::ctl::state::{Outcome, Stop};
 use gmodel::array_spec::RangeSet;
@@ -132,6 +133,7 @@ impl Teller<'_> {
             },
             Event::JobUpdated { change, .. } | Event::ArrayUpdated { change, .. } => changed(change),
             Event::JobCancelled { by, text, .. } => with(format!("cancelled by {by}"), text),
+            Event::WaitsChanged { waits, .. } => waiting(waits.as_deref()),
             Event::TasksCancelled { positions, by, .. } => format!("tasks {} cancelled by {by}", self.tasks(positions)),
             Event::RunPlaced { run, allocation, .. } => self.placed(*run, allocation),
             Event::RunAdopted { share, .. } => {
@@ -220,12 +222,40 @@ impl Teller<'_> {
     }
 }
 
+fn waiting(waits: Option<&Waits>) -> String {
+    let Some(waits) = waits else { return "its dependency is met".to_owned() };
+    let open = waits.on.iter().filter(|wait| wait.never.is_none()).map(|wait| wait.condition.to_string());
+    let never = waits.on.iter().filter_map(|wait| Some(format!("{} can never be met: {}", wait.condition, wait.never.as_ref()?)));
+    let open: Vec<String> = open.collect();
+    let open = (!open.is_empty()).then(|| format!("waits for {}", open.join(if waits.any { "?" } else { "," })));
+    open.into_iter().chain(never).collect::<Vec<_>>().join("; ")
+}
+
 fn held(mark: &Mark) -> String {
     with(format!("held by {}", mark.owner), &mark.reason)
 }
 
 fn changed(change: &JobChange) -> String {
-    let JobChange { limit_secs, nice, name, comment, partition, account, qos, eligible, requeue, max_running } = change;
+    let JobChange {
+        limit_secs,
+        nice,
+        name,
+        comment,
+        partition,
+        account,
+        qos,
+        eligible,
+        requeue,
+        max_running,
+        dependency,
+        licences,
+        reservation,
+        priority,
+        borrow,
+        deadline,
+        time_min_secs,
+        checkpoint,
+    } = change;
     let mut parts = Vec::new();
     let mut part = |what: &str, value: Option<String>| {
         if let Some(value) = value {
@@ -243,6 +273,19 @@ fn changed(change: &JobChange) -> String {
     part("begin time", eligible.map(|at| at.to_string()));
     part("requeue", requeue.map(|yes| if yes { "yes" } else { "no" }.to_owned()));
     part("tasks at once", max_running.map(|most| if most == 0 { "any number".to_owned() } else { most.to_string() }));
+    let or_none = |text: Option<String>| text.unwrap_or_else(|| "none".to_owned());
+    let yes_no = |yes: bool| if yes { "yes" } else { "no" }.to_owned();
+    part("dependency", dependency.as_ref().map(|new| or_none(new.as_ref().map(ToString::to_string))));
+    let counts = |all: &std::collections::BTreeMap<String, u32>| {
+        all.iter().map(|(name, count)| format!("{name}:{count}")).collect::<Vec<_>>().join(",")
+    };
+    part("licences", licences.as_ref().map(|all| or_none(Some(counts(all)).filter(|text| !text.is_empty()))));
+    part("reservation", reservation.as_ref().map(|name| or_none(Some(name.clone()).filter(|name| !name.is_empty()))));
+    part("priority", priority.map(|new| new.map_or("computed".to_owned(), |priority| priority.to_string())));
+    part("borrowing", borrow.map(yes_no));
+    part("deadline", deadline.map(|new| or_none(new.map(|at| at.to_string()))));
+    part("least time", time_min_secs.map(|new| or_none(new.map(|secs| squeue_time(u64::from(secs))))));
+    part("checkpoint", checkpoint.as_ref().map(|new| or_none(new.as_ref().map(ToString::to_string))));
     parts.join(", ")
 }
 

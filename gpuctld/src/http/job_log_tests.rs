@@ -35,7 +35,7 @@ fn run() -> RunId {
 fn ends(state: JobState, exit: ExitCode, text: &str) -> Outcome {
     let ended = Timestamp::from_secs(60);
     let text = text.to_owned();
-    Outcome { state, exit, text, started: None, ended, usage: Default::default(), requeue: None, hold: None }
+    Outcome { state, exit, text, started: None, ended, usage: Default::default(), requeue: None, hold: None, lost_gpu_secs: 0 }
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn what_people_do_is_told_with_their_names() {
     assert_eq!(one(&Event::JobUpdated { job: JobId(17), change }), "time limit changed to 1:00:00, nice changed to 5");
     let change = JobChange { limit_secs: Some(None), ..JobChange::default() };
     assert_eq!(one(&Event::JobUpdated { job: JobId(17), change }), "time limit changed to UNLIMITED");
-    let stop = Stop { why: StopWhy::Cancelled, grace_secs: 30, at, by: "root".into(), late: Vec::new() };
+    let stop = Stop::new(StopWhy::Cancelled, 30, at, "root");
     assert_eq!(one(&Event::RunStopping { run: run(), stop: stop.clone() }), "cancelled by root");
     let late = Stop { why: StopWhy::PrepareTimeout, late: vec![NodeId(2)], ..stop };
     assert_eq!(one(&Event::RunStopping { run: run(), stop: late }), "stopped: node2 did not get ready in time");

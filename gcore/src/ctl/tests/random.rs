@@ -11,12 +11,13 @@ const USERS: [&str; 4] = ["alice", "bob", "carol", "root"];
 /// One step; the numbers are reduced to what there is when it is taken.
 #[derive(Clone, Debug)]
 enum Step {
-    Submit { user: usize, gpus: u32, nodes: u32, array: u32, options: u32 },
+    Submit { user: usize, gpus: u32, nodes: u32, array: u32, options: u32, on: Option<String> },
     Cancel { user: usize, job: u64 },
     Hold { user: usize, job: u64 },
     Release { user: usize, job: u64 },
     Requeue { user: usize, job: u64, held: bool },
     Update { user: usize, job: u64, limit: Option<u32> },
+    Depend { user: usize, job: u64, on: String },
     Plan,
     Report { run: usize, member: usize, kind: u8 },
     Gone { node: u32 },
@@ -33,13 +34,14 @@ fn step() -> impl Strategy<Value = Step> {
     let job = 1u64..40;
     let node = 1u32..5;
     prop_oneof![
-        4 => (0..3usize, 0u32..5, 1u32..3, 0u32..6, any::<u32>())
-            .prop_map(|(user, gpus, nodes, array, options)| Step::Submit { user, gpus, nodes, array, options }),
+        4 => (0..3usize, 0u32..5, 1u32..3, 0u32..6, any::<u32>(), prop::option::weighted(0.4, dependency()))
+            .prop_map(|(user, gpus, nodes, array, options, on)| Step::Submit { user, gpus, nodes, array, options, on }),
         2 => (user.clone(), job.clone()).prop_map(|(user, job)| Step::Cancel { user, job }),
         1 => (user.clone(), job.clone()).prop_map(|(user, job)| Step::Hold { user, job }),
         1 => (user.clone(), job.clone()).prop_map(|(user, job)| Step::Release { user, job }),
         1 => (user.clone(), job.clone(), any::<bool>()).prop_map(|(user, job, held)| Step::Requeue { user, job, held }),
-        1 => (user, job, prop::option::of(1u32..500)).prop_map(|(user, job, limit)| Step::Update { user, job, limit }),
+        1 => (user.clone(), job.clone(), prop::option::of(1u32..500)).prop_map(|(user, job, limit)| Step::Update { user, job, limit }),
+        2 => (user, job, dependency()).prop_map(|(user, job, on)| Step::Depend { user, job, on }),
         6 => Just(Step::Plan),
         12 => (0usize..20, 0usize..2, any::<u8>()).prop_map(|(run, member, kind)| Step::Report { run, member, kind }),
         1 => node.clone().prop_map(|node| Step::Gone { node }),
@@ -50,6 +52,18 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (1i64..400).prop_map(|secs| Step::Wait { secs }),
         1 => Just(Step::Restart),
     ]
+}
+
+fn dependency() -> impl Strategy<Value = String> {
+    let kind = prop::sample::select(vec!["after", "afterany", "afterok", "afternotok", "aftercorr"]);
+    let one = prop_oneof![
+        6 => (kind, 1u64..30).prop_map(|(kind, job)| format!("{kind}:{job}")),
+        2 => (1u64..30, 0u32..3).prop_map(|(job, index)| format!("afterok:{job}_{index}")),
+        1 => (1u64..30, 1u32..4).prop_map(|(job, mins)| format!("after:{job}+{mins}")),
+        1 => Just("singleton".to_owned()),
+    ];
+    (prop::collection::vec(one, 1..3), any::<bool>())
+        .prop_map(|(all, any)| all.join(if any { "?" } else { "," }))
 }
 
 fn phase(kind: u8) -> RunPhase {
@@ -84,7 +98,7 @@ fn take(world: &mut World, step: Step, ledger: &mut Vec<(JobId, u32)>) {
     let targets = |job: u64| vec![Target::Job(JobId(job))];
     let command = |user: usize, command| Input::Command { actor: actor(USERS[user]), command };
     let input = match step {
-        Step::Submit { user, gpus, nodes, array, options } => {
+        Step::Submit { user, gpus, nodes, array, options, on } => {
             let mut line = format!("submit user={} nodes={nodes} time=100", USERS[user]);
             if gpus > 0 {
                 line.push_str(&format!(" gpn={gpus}"));
@@ -92,10 +106,13 @@ fn take(world: &mut World, step: Step, ledger: &mut Vec<(JobId, u32)>) {
             if array > 0 {
                 line.push_str(&format!(" array=0-{array}%2"));
             }
-            for (bit, word) in [" held", " no_kill", " exclusive", " begin=50", " requeue=no"].iter().enumerate() {
+            for (bit, word) in [" held", " no_kill", " exclusive", " begin=50", " requeue=no", " kill=yes", " deadline=400", " time_min=30"].iter().enumerate() {
                 if (options >> (2 * bit)) & 3 == 3 {
                     line.push_str(word);
                 }
+            }
+            if let Some(on) = on {
+                line.push_str(&format!(" dep={on}"));
             }
             let before = world.state.next_job;
             world.line(&line);
@@ -112,6 +129,10 @@ fn take(world: &mut World, step: Step, ledger: &mut Vec<(JobId, u32)>) {
         }
         Step::Update { user, job, limit } => {
             let change = JobChange { limit_secs: Some(limit), nice: Some(3), ..JobChange::default() };
+            command(user, Command::Update { target: Target::Job(JobId(job)), change })
+        }
+        Step::Depend { user, job, on } => {
+            let change = JobChange { dependency: Some(Some(on.parse().unwrap())), ..JobChange::default() };
             command(user, Command::Update { target: Target::Job(JobId(job)), change })
         }
         Step::Plan => {

@@ -37,6 +37,8 @@ pub struct World {
     lives: BTreeMap<NodeId, NodeLife>,
     inventories: BTreeMap<NodeId, Inventory>,
     backup: Option<Rows>,
+    /// What the store says of forgotten jobs; handed in with each submission and update.
+    past: Vec<PastJob>,
     pub out: String,
 }
 
@@ -58,6 +60,7 @@ impl World {
             lives: BTreeMap::new(),
             inventories: BTreeMap::new(),
             backup: None,
+            past: Vec::new(),
             out: String::new(),
         };
         world.configure();
@@ -109,6 +112,9 @@ impl World {
         let finished = |state: &State| state.finished.iter().map(|(_, id)| *id).collect::<BTreeSet<_>>();
         assert_eq!(finished(&loaded), finished(state), "finished after {shown}");
         assert_eq!(loaded.preparing, state.preparing, "preparing after {shown}");
+        assert_eq!(loaded.dependents, state.dependents, "dependants after {shown}");
+        let due = |state: &State| state.due.iter().filter(|(at, _)| *at > self.now).copied().collect::<BTreeSet<_>>();
+        assert!(due(&loaded).is_subset(&due(state)), "due after {shown}: {:?} {:?}", loaded.due, state.due);
         assert_eq!(loaded.tokens, state.tokens, "tokens after {shown}");
         let open = |state: &State| {
             let later = state.not_yet.iter().filter(|(at, id)| {
@@ -200,7 +206,7 @@ impl World {
             "submit" => {
                 let spec = Box::new(spec(&words, self.now));
                 let client_key = words.get("key").map(str::to_owned);
-                self.command(&words, Command::Submit { spec, client_key });
+                self.command(&words, self.knowing(Command::Submit { spec, client_key }));
             }
             "plan" => {
                 self.plan();
@@ -214,6 +220,13 @@ impl World {
                 let text = self.node_table();
                 self.out.push_str(&text);
             }
+            "past" => {
+                let id = JobId(words.args[0].parse().unwrap());
+                let state = words.args.get(1).and_then(|text| gmodel::JobState::parse(text)).unwrap();
+                let tasks = words.get("tasks").map(|text| ArraySpec::parse(text).unwrap());
+                let well = words.get("well").map_or_else(Default::default, |text| text.parse().unwrap());
+                self.past.push(PastJob { id, state, began: self.now, tasks, well });
+            }
             "restart" => self.restart(rows_of(&self.state)),
             "backup" => self.backup = Some(rows_of(&self.state)),
             "restore" => {
@@ -223,6 +236,13 @@ impl World {
             }
             verb if self.state.node_by_name(verb).is_some() => self.node_line(verb, &words),
             _ => self.job_line(&words),
+        }
+    }
+
+    fn knowing(&self, command: Command) -> Command {
+        match &self.past[..] {
+            [] => command,
+            past => Command::Knowing { past: past.to_vec(), asked: Box::new(command) },
         }
     }
 
@@ -246,9 +266,19 @@ impl World {
                     nice: words.get("nice").map(|n| n.parse().unwrap()),
                     partition: words.get("partition").map(str::to_owned),
                     max_running: number("max"),
+                    dependency: words.get("dep").map(|text| (text != "none").then(|| text.parse().unwrap())),
+                    name: words.get("name").map(str::to_owned),
+                    account: words.get("account").map(str::to_owned),
+                    qos: words.get("qos").map(str::to_owned),
+                    reservation: words.get("reservation").map(|name| if name == "none" { "" } else { name }.into()),
+                    licences: words.get("licences").map(|text| gmodel::licence::parse(text).unwrap()),
+                    priority: words.parse("priority").map(Some),
+                    borrow: words.get("borrow").map(|word| word == "yes"),
+                    deadline: words.parse::<i64>("deadline").map(|secs| Some(self.now.plus_secs(secs))),
+                    time_min_secs: words.parse("time_min").map(Some),
                     ..JobChange::default()
                 };
-                Command::Update { target: targets[0], change }
+                self.knowing(Command::Update { target: targets[0], change })
             }
             "drain" => Command::NodeDrain { node: node(), reason: reason() },
             "resume" => Command::NodeResume { node: node() },
@@ -470,6 +500,7 @@ fn set_config(config: &mut ClusterConfig, words: &Words) {
     if let Some(lost) = words.get("lost_node") {
         config.lost_node = if lost == "wait" { LostNode::Wait } else { LostNode::Requeue };
     }
+    config.kill_invalid_depend = words.get("kill").map_or(config.kill_invalid_depend, |word| word == "yes");
     config.max_array_tasks = words.parse("max_array").unwrap_or(config.max_array_tasks);
     config.min_job_age_secs = words.parse("age").unwrap_or(config.min_job_age_secs);
 }
@@ -538,6 +569,18 @@ pub fn spec(words: &Words, now: Timestamp) -> JobSpec {
     spec.no_kill = words.has("no_kill");
     spec.requeue = words.get("requeue").map(|word| word == "yes");
     spec.nice = words.parse("nice").unwrap_or(0);
+    spec.name = words.get("name").unwrap_or("job").into();
+    spec.dependency = words.get("dep").map(|text| text.parse().unwrap());
+    spec.kill_on_invalid_dep = words.get("kill").map(|word| word == "yes");
+    spec.deadline = words.parse::<i64>("deadline").map(|secs| now.plus_secs(secs));
+    spec.time_min_secs = words.parse("time_min");
+    spec.account = words.get("account").unwrap_or("").into();
+    spec.qos = words.get("qos").unwrap_or("").into();
+    spec.reservation = words.get("reservation").map(str::to_owned);
+    spec.licences = words.get("licences").map_or_else(Default::default, |text| gmodel::licence::parse(text).unwrap());
+    spec.checkpoint = words.get("checkpoint").map(|text| text.parse().unwrap());
+    spec.priority = words.parse("priority");
+    spec.borrow = words.get("borrow").map(|word| word == "yes");
     let request = &mut spec.request;
     request.nodes_min = words.parse("nodes").unwrap_or(1);
     request.nodes_max = request.nodes_min;

@@ -1,0 +1,79 @@
+//! `--deadline` and `--time-min`: a job is dropped once it could not end in time, and a run gets no more time than
+//! there is until then.
+
+use super::cancel::cancel_untouched;
+use super::command::{Refusal, RefusalCode};
+use super::event::Event;
+use super::handle::Tx;
+use gmodel::duration::squeue_time;
+use gmodel::{JobId, JobSpec, JobState, ReasonCode, Timestamp};
+
+/// Seconds a run of the job must have at least.
+fn least_secs(spec: &JobSpec, limit_secs: Option<u32>) -> u32 {
+    spec.time_min_secs.or(limit_secs).unwrap_or(1)
+}
+
+/// The first moment at which it is too late to start; `None` without a deadline.
+pub(super) fn last_start(spec: &JobSpec, limit_secs: Option<u32>) -> Option<Timestamp> {
+    let least = i64::from(least_secs(spec, limit_secs));
+    Some(spec.deadline?.plus_secs(-least).plus_millis(1))
+}
+
+/// The limit of a run that starts now: as asked, as the plan shortened it, and no longer than the deadline.
+/// `None`: it cannot start, too little time is left.
+#[allow(clippy::option_option)]
+pub(super) fn run_limit(
+    spec: &JobSpec,
+    limit_secs: Option<u32>,
+    planned: Option<u32>,
+    now: Timestamp,
+) -> Option<Option<u32>> {
+    let least = least_secs(spec, limit_secs);
+    let longest = limit_secs.unwrap_or(u32::MAX);
+    let limit = planned.map_or(limit_secs, |planned| Some(planned.clamp(least.min(longest), longest)));
+    let Some(deadline) = spec.deadline else { return Some(limit) };
+    let left = u32::try_from(deadline.since_secs(now)).unwrap_or(u32::MAX);
+    (least <= left).then(|| Some(limit.unwrap_or(u32::MAX).min(left)))
+}
+
+/// Refuses what could not end in time even if it started at once.
+pub(super) fn check(spec: &JobSpec, limit_secs: Option<u32>, now: Timestamp) -> Result<(), Refusal> {
+    let invalid = |text: String| Err(Refusal::new(RefusalCode::Invalid, text));
+    if let (Some(least), Some(limit)) = (spec.time_min_secs, limit_secs)
+        && least > limit
+    {
+        let shown = |secs: u32| squeue_time(u64::from(secs));
+        return invalid(format!("--time-min {} is longer than the time limit, {}.", shown(least), shown(limit)));
+    }
+    let begin = spec.begin.unwrap_or(now).max(now);
+    match last_start(spec, limit_secs) {
+        Some(late) if late <= begin => {
+            invalid(format!("{}. Ask for less --time, or allow less with --time-min.", words(spec, limit_secs)))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Cancels what has become too late.
+pub(super) fn drop_late(tx: &mut Tx, id: JobId) {
+    let now = tx.now;
+    let late = |spec: &JobSpec, limit| last_start(spec, limit).is_some_and(|at| at <= now);
+    if let Some(job) = tx.state.jobs.get(id)
+        && job.state == JobState::Pending
+        && late(&job.spec, job.limit_secs)
+    {
+        let text = words(&job.spec, job.limit_secs);
+        let reason = ReasonCode::DeadLine;
+        tx.emit(Event::JobCancelled { job: id, by: "system".into(), text, reason, at: tx.now });
+    }
+    if tx.state.arrays.get(id).is_some_and(|array| late(&array.spec, array.limit_secs)) {
+        cancel_untouched(tx, id, "system");
+    }
+}
+
+/// `it cannot end by its deadline 2026-11-20T12:00:00Z any more: it needs 1:00:00`.
+pub(super) fn words(spec: &JobSpec, limit_secs: Option<u32>) -> String {
+    let needs = squeue_time(u64::from(least_secs(spec, limit_secs)));
+    let deadline = spec.deadline.unwrap_or_default();
+    format!("it cannot end by its deadline {deadline} any more: it needs {needs}")
+}
