@@ -172,11 +172,15 @@ impl Ledger {
 
     /// Takes back what a run holds, as if it had ended.
     pub fn give(&mut self, run: &RunningRun) {
+        self.give_as(run, self.class_of(run.run));
+    }
+
+    /// The same for a run that was started in this pass, with the class it was given.
+    pub fn give_as(&mut self, run: &RunningRun, class: Option<RunClass>) {
         let held = self.holding_of_run(run);
         let who = self.who_or_new(&run.spec);
         self.count(&run.spec, who, &held, false);
         self.idle.give(&held, who.partition);
-        let class = self.class_of(run.run);
         if let (Some(guarantees), Some(RunClass::Guaranteed), Some(account)) = (&mut self.guarantees, class, who.account) {
             guarantees.remove(&self.tree, account, &held);
         }
@@ -214,6 +218,17 @@ impl Ledger {
     /// Thousandths of GPUs that an account and those below it hold, of all types.
     pub fn held_by(&self, account: u32) -> u64 {
         self.accounts.get(account as usize).map_or(0, |page| page.held.gpus_of(ALL))
+    }
+
+    /// Shares of an account, and of it with its siblings.
+    pub fn shares_among_siblings(&self, account: u32) -> (u64, u64) {
+        let shares = |number: u32| {
+            let known = self.policy.accounts.get(self.tree.name(number));
+            known.map_or(1, |account| u64::from(account.shares))
+        };
+        let parent = self.tree.parent(account);
+        let siblings = (1..self.tree.len() as u32).filter(|one| self.tree.parent(*one) == parent);
+        (shares(account), siblings.map(shares).sum())
     }
 
     /// What a run holds.
@@ -715,3 +730,6 @@ impl GpuTypesOfNodes {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -20,6 +20,8 @@ pub mod fair_tree;
 pub mod headroom;
 pub mod ledger;
 pub mod limits;
+pub mod preempt;
+mod preempt_room;
 pub mod priority;
 pub mod quota;
 pub mod plan;
@@ -35,3 +37,5 @@ pub use snapshot::{PendingJob, RunningRun, SchedNode, Snapshot};
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod world;

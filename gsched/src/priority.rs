@@ -145,7 +145,7 @@ fn may_start(job: &PendingJob, now: Timestamp) -> bool {
 }
 
 /// What a job, or the next task of an array, would hold by its first choice.
-fn asked(job: &PendingJob, ledger: &Ledger, now: Timestamp) -> Holding {
+pub(crate) fn asked(job: &PendingJob, ledger: &Ledger, now: Timestamp) -> Holding {
     let until = job.limit_secs.map(|secs| now.plus_secs(i64::from(secs)));
     let request = &job.spec.request;
     let mut held = Holding::new(u64::from(request.ntasks), u64::from(request.nodes_min), now, until);
@@ -175,7 +175,7 @@ pub fn gpus_asked(request: &Request) -> (Option<&str>, u64) {
 }
 
 /// By its compute slices, of which a GPU has seven: `1g.10gb`.
-fn mig_milli(profile: &str) -> u64 {
+pub(crate) fn mig_milli(profile: &str) -> u64 {
     let slices = profile.split('g').next().and_then(|slices| slices.parse::<u64>().ok());
     slices.unwrap_or(1).min(7) * 1000 / 7
 }

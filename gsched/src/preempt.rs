@@ -1,0 +1,384 @@
+//! Who gives way: which runs may be ended for a waiting job, in which order, and the fewest of them that make room.
+//!
+//! Guaranteed demand reclaims from borrowers, a QOS from those it preempts, and among borrowers an account below its fair
+//! part from one above. Every set is proved by the caller's `fits`. Ends nothing itself.
+
+use crate::account_tree::ROOT;
+use crate::ledger::Ledger;
+use crate::limits::{ALL, milli_text};
+use crate::plan::Preempt;
+use crate::preempt_room::{Holder, Need, NodeSet, cheapest_nodes};
+use crate::priority::{asked, gpus_asked};
+use crate::snapshot::{PendingJob, RunningRun, Snapshot};
+use gmodel::policy::PreemptMode;
+use gmodel::{RunClass, RunId};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Sets on single nodes that are held against `fits` before the search goes over all nodes at once.
+const TRIES: usize = 24;
+
+/// The runs to end so that a job starts, or `None` when no runs that may be ended make room for it. `fits` says whether
+/// the job could start with these runs gone; runs that leave already count as gone.
+pub fn victims(
+    snapshot: &Snapshot,
+    ledger: &Ledger,
+    job: &PendingJob,
+    fits: &mut dyn FnMut(&BTreeSet<RunId>) -> bool,
+) -> Option<Vec<Preempt>> {
+    Candidates::new(snapshot, ledger).victims(job, fits)
+}
+
+/// Runs that somebody may preempt, looked up once for all jobs of a pass.
+pub struct Candidates<'a> {
+    snapshot: &'a Snapshot,
+    ledger: &'a Ledger,
+    runs: Vec<Candidate<'a>>,
+    /// Places in `runs`, by node.
+    on_node: Vec<Vec<usize>>,
+}
+
+struct Candidate<'a> {
+    run: &'a RunningRun,
+    account: u32,
+    class: Option<RunClass>,
+    mode: PreemptMode,
+    /// Thousandths.
+    gpus: u64,
+    /// GPU-seconds since the last mark.
+    lost: u64,
+    /// Of these, what protects it: at most so much of every run.
+    protected: u64,
+    /// Already to be ended for another job of this pass.
+    taken: bool,
+}
+
+/// On which ground a run gives way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ground {
+    Reclaim,
+    Qos,
+    FairShare,
+}
+
+/// A run that may be ended for one job.
+struct Eligible {
+    at: usize,
+    ground: Ground,
+    /// Thousandths of GPUs that its account has borrowed: who is furthest above the guarantee goes first.
+    excess: u64,
+}
+
+impl<'a> Candidates<'a> {
+    pub fn new(snapshot: &'a Snapshot, ledger: &'a Ledger) -> Self {
+        let runs: Vec<Candidate> = snapshot.running.iter().filter_map(|run| candidate(snapshot, ledger, run)).collect();
+        let mut on_node = vec![Vec::new(); snapshot.nodes.len()];
+        for (at, candidate) in runs.iter().enumerate() {
+            for share in &candidate.run.shares {
+                if let Ok(node) = snapshot.nodes.binary_search_by_key(&share.node, |node| node.id) {
+                    on_node[node].push(at);
+                }
+            }
+        }
+        Self { snapshot, ledger, runs, on_node }
+    }
+
+    /// As [`victims`]. Runs that it names are not named again for other jobs.
+    pub fn victims(&mut self, job: &PendingJob, fits: &mut dyn FnMut(&BTreeSet<RunId>) -> bool) -> Option<Vec<Preempt>> {
+        let eligible = self.eligible(job);
+        let ids = |set: &[usize]| -> BTreeSet<RunId> { set.iter().map(|at| self.runs[*at].run.run).collect() };
+        let all: Vec<usize> = eligible.iter().map(|one| one.at).collect();
+        if all.is_empty() || !fits(&ids(&all)) {
+            return None;
+        }
+        let mut proof = |set: &[usize]| fits(&ids(set));
+        let set = self.on_few_nodes(job, &eligible, &mut proof).unwrap_or_else(|| fewest(all, &mut proof));
+        for at in &set {
+            self.runs[*at].taken = true;
+        }
+        let grounds: BTreeMap<usize, &Eligible> = eligible.iter().map(|one| (one.at, one)).collect();
+        Some(set.into_iter().map(|at| self.preempt(job, grounds[&at])).collect())
+    }
+
+    /// Who may be ended for a job, in the order of the policy.
+    fn eligible(&self, job: &PendingJob) -> Vec<Eligible> {
+        let class = self.class_of(job);
+        let pairs = self.snapshot.policy.qos.get(&job.spec.qos).map(|qos| &qos.preempt);
+        let needs_gpus = gpus_asked(&job.spec.request).1 > 0;
+        let mut borrowed: BTreeMap<u32, u64> = BTreeMap::new();
+        for candidate in self.runs.iter().filter(|one| one.class == Some(RunClass::Borrowed)) {
+            *borrowed.entry(self.lender_of(candidate.account)).or_default() += candidate.gpus;
+        }
+        let mut swap = FairSwap::new(self, job, class);
+        let mut all: Vec<Eligible> = Vec::new();
+        for (at, run) in self.runs.iter().enumerate() {
+            // A frozen run keeps its GPUs.
+            if run.taken || (run.mode == PreemptMode::Suspend && needs_gpus) {
+                continue;
+            }
+            let is_borrowed = run.class == Some(RunClass::Borrowed);
+            let in_pair = pairs.is_some_and(|pairs| pairs.contains(&run.run.spec.qos));
+            let ground = match class {
+                Some(RunClass::Guaranteed) if is_borrowed && needs_gpus => Ground::Reclaim,
+                Some(RunClass::Borrowed) if in_pair && is_borrowed => Ground::Qos,
+                Some(RunClass::Borrowed) if is_borrowed && swap.is_for(run) => Ground::FairShare,
+                Some(RunClass::Guaranteed) | None if in_pair => Ground::Qos,
+                _ => continue,
+            };
+            let excess = borrowed.get(&self.lender_of(run.account)).copied().filter(|_| is_borrowed);
+            all.push(Eligible { at, ground, excess: excess.unwrap_or(0) });
+        }
+        all.sort_by_key(|one| {
+            let run = &self.runs[one.at];
+            (Reverse(one.excess), run.protected, run.gpus, Reverse(run.run.placed), run.run.run)
+        });
+        all.retain(|one| one.ground != Ground::FairShare || swap.gives(&self.runs[one.at]));
+        all
+    }
+
+    /// As what the job would start: with the guarantee that is left now.
+    fn class_of(&self, job: &PendingJob) -> Option<RunClass> {
+        let guarantees = self.ledger.guarantees()?;
+        if self.ledger.is_outside_quota(&job.spec) {
+            return None;
+        }
+        let held = asked(job, self.ledger, self.snapshot.now);
+        let account = self.ledger.tree().number(&job.spec.account);
+        let fits = account.is_some_and(|account| guarantees.fits(self.ledger.tree(), account, &held));
+        Some(if fits { RunClass::Guaranteed } else { RunClass::Borrowed })
+    }
+
+    /// The account whose guarantee a run goes beyond: that nearest above, or its own where there is none.
+    fn lender_of(&self, account: u32) -> u32 {
+        let granting = self.ledger.guarantees().and_then(|one| one.granting(self.ledger.tree(), account));
+        granting.unwrap_or(account)
+    }
+
+    /// Room on as many nodes as the job needs, with the fewest runs, and of such sets the one the policy likes best.
+    fn on_few_nodes(&self, job: &PendingJob, eligible: &[Eligible], proof: &mut dyn FnMut(&[usize]) -> bool) -> Option<Vec<usize>> {
+        let mut place = vec![usize::MAX; self.runs.len()];
+        for (order, one) in eligible.iter().enumerate() {
+            place[one.at] = order;
+        }
+        let holder = |at: usize| {
+            let order = place[at];
+            (order != usize::MAX).then(|| Holder {
+                order,
+                excess: eligible[order].excess,
+                protected: self.runs[at].protected,
+                run: self.runs[at].run,
+            })
+        };
+        let needs = Need::all(job, self.snapshot);
+        let sets: Vec<NodeSet> = cheapest_nodes(self.snapshot, job, &needs, &|node| {
+            self.on_node[node].iter().filter_map(|at| holder(*at)).collect()
+        });
+        let nodes = needs.first()?.nodes;
+        let found = if nodes == 1 { one_node(&sets, proof) } else { several_nodes(&sets, nodes, proof) };
+        let of_order = |set: Vec<usize>| set.into_iter().map(|order| eligible[order].at).collect::<Vec<_>>();
+        let mut found = found.map(of_order)?;
+        if nodes > 1 && self.runs.iter().any(|one| one.run.shares.len() > 1) {
+            // Gangs free several nodes at once: largest first may need fewer.
+            let mut by_size: Vec<usize> = eligible.iter().map(|one| one.at).collect();
+            by_size.sort_by_key(|at| Reverse(self.runs[*at].gpus));
+            let other = fewest(by_size, proof);
+            if other.len() + 1 < found.len() {
+                found = other;
+            }
+        }
+        Some(found)
+    }
+
+    fn preempt(&self, job: &PendingJob, eligible: &Eligible) -> Preempt {
+        let victim = &self.runs[eligible.at];
+        let mode = match victim.mode {
+            // It would not come back to the queue.
+            PreemptMode::Requeue if !victim.run.may_requeue => PreemptMode::Cancel,
+            mode => mode,
+        };
+        let (whose, from) = (&job.spec.account, &victim.run.spec.account);
+        let borrowed = milli_text(eligible.excess);
+        let why = match eligible.ground {
+            Ground::Reclaim => {
+                let lender = self.ledger.tree().number(whose).map_or(ROOT, |account| self.lender_of(account));
+                let guarantees = self.ledger.guarantees();
+                let most = guarantees.and_then(|one| one.guaranteed(lender)).unwrap_or(0);
+                let used = guarantees.map_or(0, |one| one.used(lender, ALL));
+                format!(
+                    "account {} takes back GPUs of its guarantee for job {} (uses {} of {}); account {from} borrows {borrowed}",
+                    self.ledger.tree().name(lender),
+                    job.id,
+                    milli_text(used),
+                    milli_text(most)
+                )
+            }
+            Ground::Qos => format!("QOS {} of job {} may preempt QOS {}", job.spec.qos, job.id, victim.run.spec.qos),
+            Ground::FairShare => format!(
+                "account {whose} is below its fair part of the GPUs, for job {}; account {from} is above its own and borrows {borrowed}",
+                job.id
+            ),
+        };
+        Preempt { run: victim.run.run, for_job: job.id, mode, lost_gpu_secs: victim.lost, why }
+    }
+}
+
+fn candidate<'a>(snapshot: &'a Snapshot, ledger: &Ledger, run: &'a RunningRun) -> Option<Candidate<'a>> {
+    if run.leaves_by.is_some() || run.charged {
+        return None;
+    }
+    let qos = snapshot.policy.qos.get(&run.spec.qos);
+    let partition = snapshot.config.partition(&run.spec.partition);
+    let of_partition = partition.map_or(PreemptMode::default(), |partition| partition.preempt_mode);
+    let mode = qos.and_then(|qos| qos.preempt_mode).unwrap_or(of_partition);
+    if mode == PreemptMode::Off {
+        return None;
+    }
+    let config = &snapshot.config.scheduler.preempt;
+    let ran_secs = snapshot.now.since_secs(run.started.unwrap_or(snapshot.now));
+    let came_back_secs = if run.preempted.is_some() { config.min_run_secs } else { 0 };
+    let least_secs = qos.map_or(0, |qos| qos.min_run_secs).max(came_back_secs);
+    if ran_secs < i64::from(least_secs) {
+        return None;
+    }
+    let since = run.started.map(|started| run.marked.unwrap_or(started).max(started));
+    let unsaved_secs = snapshot.now.since_secs(since.unwrap_or(snapshot.now)) as u64;
+    let gpus = ledger.holding_of_run(run).gpus;
+    let gpu_secs = |secs: u64| gpus.saturating_mul(secs) / 1000;
+    Some(Candidate {
+        run,
+        account: ledger.tree().number(&run.spec.account).unwrap_or(ROOT),
+        class: ledger.class_of(run.run),
+        mode,
+        gpus,
+        lost: gpu_secs(unsaved_secs),
+        protected: gpu_secs(unsaved_secs.min(u64::from(config.max_protected_loss_secs))),
+        taken: false,
+    })
+}
+
+/// Between two borrowers: an account that stays within its fair part takes from one that stays above its own, so that
+/// the same swap the other way round is not one.
+struct FairSwap<'a> {
+    ledger: &'a Ledger,
+    taker: Option<u32>,
+    wants: u64,
+    cluster: u64,
+    /// By the account of a run: the side that gives, if the other may take.
+    giver: BTreeMap<u32, Option<u32>>,
+    /// What each account that gives has left to give, by the account below the common one.
+    left: BTreeMap<u32, u64>,
+}
+
+impl<'a> FairSwap<'a> {
+    fn new(candidates: &Candidates<'a>, job: &PendingJob, class: Option<RunClass>) -> Self {
+        let ledger = candidates.ledger;
+        let taker = ledger.tree().number(&job.spec.account).filter(|_| class == Some(RunClass::Borrowed));
+        let gpus = candidates.snapshot.nodes.iter().flat_map(|node| node.gpus.iter());
+        Self {
+            ledger,
+            taker,
+            wants: gpus_asked(&job.spec.request).1,
+            cluster: gpus.filter(|gpu| gpu.usable()).count() as u64 * 1000,
+            giver: BTreeMap::new(),
+            left: BTreeMap::new(),
+        }
+    }
+
+    fn is_for(&mut self, run: &Candidate) -> bool {
+        if !self.giver.contains_key(&run.account) {
+            let may_take = |taker: u32| self.wants > 0 && self.ledger.held_by(taker) + self.wants <= self.fair_part(taker);
+            let giver = self.sides(run).filter(|(taker, _)| may_take(*taker)).map(|(_, giver)| giver);
+            self.giver.insert(run.account, giver);
+        }
+        self.giver[&run.account].is_some()
+    }
+
+    /// Whether its account can give the run and stays above its fair part; then it is given.
+    fn gives(&mut self, run: &Candidate) -> bool {
+        let Some(giver) = self.giver.get(&run.account).copied().flatten() else { return false };
+        let above = self.ledger.held_by(giver).saturating_sub(self.fair_part(giver));
+        let left = self.left.entry(giver).or_insert(above);
+        let gives = *left >= run.gpus;
+        if gives {
+            *left -= run.gpus;
+        }
+        gives
+    }
+
+    /// The two accounts just below the one that both belong to.
+    fn sides(&self, run: &Candidate) -> Option<(u32, u32)> {
+        let tree = self.ledger.tree();
+        let taker = self.taker?;
+        let below = |account: u32, other: u32| tree.line(account).take_while(|one| !tree.is_within(other, *one)).last();
+        Some((below(taker, run.account)?, below(run.account, taker)?))
+    }
+
+    /// Thousandths of the cluster's GPUs by shares, over all levels.
+    fn fair_part(&self, account: u32) -> u64 {
+        let tree = self.ledger.tree();
+        let line: Vec<u32> = tree.line(account).collect();
+        line.into_iter().rev().fold(self.cluster, |whole, one| {
+            let (own, all) = self.ledger.shares_among_siblings(one);
+            if all == 0 { 0 } else { (u128::from(whole) * u128::from(own) / u128::from(all)) as u64 }
+        })
+    }
+}
+
+/// The best of the sets that need at most one run more than the smallest.
+fn one_node(sets: &[NodeSet], proof: &mut dyn FnMut(&[usize]) -> bool) -> Option<Vec<usize>> {
+    // A node that seems to have room anyway lacks something that this sketch does not see.
+    let counts = sets.iter().map(|set| set.orders.len()).filter(|count| *count > 0);
+    let least = counts.min()?;
+    let mut near: Vec<&NodeSet> = sets.iter().filter(|set| (1..=least + 1).contains(&set.orders.len())).collect();
+    near.sort_by_key(|set| (Reverse(set.least_excess), set.protected, set.orders.len(), set.node));
+    near.into_iter().take(TRIES).find(|set| proof(&set.orders)).map(|set| set.orders.clone())
+}
+
+/// The nodes that need the fewest runs, more of them until the proof holds, less those that it does not need.
+fn several_nodes(sets: &[NodeSet], nodes: usize, proof: &mut dyn FnMut(&[usize]) -> bool) -> Option<Vec<usize>> {
+    let mut best: BTreeMap<usize, &NodeSet> = BTreeMap::new();
+    let key = |set: &NodeSet| (set.orders.len(), Reverse(set.least_excess), set.protected, set.node);
+    for set in sets {
+        best.entry(set.node).and_modify(|known| if key(set) < key(known) { *known = set }).or_insert(set);
+    }
+    let mut sets: Vec<&NodeSet> = best.into_values().collect();
+    sets.sort_by_key(|set| key(set));
+    let mut take = nodes;
+    loop {
+        let union: BTreeSet<usize> = sets.iter().take(take).flat_map(|set| set.orders.iter().copied()).collect();
+        let union: Vec<usize> = union.into_iter().collect();
+        if proof(&union) {
+            return Some(fewest(union, proof));
+        }
+        if take >= sets.len() {
+            return None;
+        }
+        take += (take / 2).max(1);
+    }
+}
+
+/// Of runs that make room together, in the order in which they should go: the shortest beginning that does, less those
+/// that turn out not to be needed, large groups first.
+fn fewest(mut set: Vec<usize>, proof: &mut dyn FnMut(&[usize]) -> bool) -> Vec<usize> {
+    let (mut too_few, mut enough) = (0, set.len());
+    while too_few + 1 < enough {
+        let middle = usize::midpoint(too_few, enough);
+        if proof(&set[..middle]) { enough = middle } else { too_few = middle }
+    }
+    set.truncate(enough);
+    let mut group = set.len() / 2;
+    while group > 0 {
+        // The last ones are those that should rather stay; the very last is needed.
+        let mut end = set.len();
+        while end > 0 {
+            let start = end.saturating_sub(group);
+            let without: Vec<usize> = set[..start].iter().chain(&set[end..]).copied().collect();
+            if !without.is_empty() && proof(&without) {
+                set = without;
+            }
+            end = start;
+        }
+        group /= 2;
+    }
+    set
+}
