@@ -5,11 +5,14 @@
 //!   order.json              LaunchOrder, as the controller sent it
 //!   setup.json              Setup, what gpud prepared for the run
 //!   ctl.sock                messages below, one JSON object a line, root only
+//!   mark.json               Mark, the newest of the run (fsync, rename), there before it is acknowledged
 //!   exit.json               RunEnd, written once (fsync, rename): the truth about the end
 //!   log                     what the node did for the run, for `gq --log`
-//! SPOOL/marks/17-1/mark.sock  where the job itself may write
+//! SPOOL/marks/17-1/mark.sock  where the job itself may write, a stream: a line is a mark with that note, the answer is a line
+//!                             `ok NUMBER` or `error WHY`; GSUB_MARK_SOCKET names it
 //! ```
 
+use crate::checkpoint::Mark;
 use crate::exit_code::ExitCode;
 use crate::run::{NumberedSignal, RunEnd, StopWhy};
 use crate::time::Timestamp;
@@ -57,7 +60,8 @@ pub struct SetupGpu {
 pub enum ToStep {
     /// Start the user's process. Repeating it does nothing.
     Go,
-    /// SIGTERM, and SIGKILL to all after the grace. A second stop may only shorten the grace.
+    /// SIGTERM, and SIGKILL to all after the grace. A second stop may only shorten the grace. A job that is preempted or
+    /// drained and has a checkpoint is asked for it first, for as long as its order says.
     Stop { why: StopWhy, grace_secs: u32 },
     /// Deliver, unless a signal with this number or a higher one was delivered.
     Signal { signal: NumberedSignal },
@@ -75,6 +79,8 @@ pub enum ToStep {
 pub enum FromStep {
     Ready { pid: u32 },
     Running { pid: u32, started: Timestamp },
+    /// A mark was accepted and is durable. On connection the newest follows the state.
+    Mark { mark: Mark },
     /// `exit.json` is durable; no process of the job is left. gstepd ends after this.
     Ended { end: RunEnd },
     #[serde(other)]

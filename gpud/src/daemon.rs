@@ -280,6 +280,7 @@ impl Daemon {
             }
             NodeEvent::PhaseReached { run, phase: RunPhase::Ready } => spool.log(*run, now, "ready"),
             NodeEvent::PhaseReached { run, phase: RunPhase::Running { .. } } => spool.log(*run, now, "running"),
+            NodeEvent::MarkSet { run, mark } => tracing::info!(%run, "checkpoint mark {}", mark.number),
             NodeEvent::PhaseReached { run, phase: RunPhase::Ended(end) } => {
                 let text = if end.text.is_empty() { String::new() } else { format!(": {}", end.text) };
                 spool.log(*run, now, &format!("ended: {:?}, exit {}{text}", end.cause, end.exit));
@@ -408,6 +409,9 @@ impl Daemon {
             FromStep::Running { started, .. } => {
                 self.feed(NodeInput::Started { run, started });
             }
+            FromStep::Mark { mark } => {
+                self.feed(NodeInput::Marked { run, mark });
+            }
             FromStep::Ended { end } => {
                 let end = self.site.spool.end(run).ok().flatten().unwrap_or(end);
                 self.ended(run, end);
@@ -417,7 +421,15 @@ impl Daemon {
     }
 
     fn ended(&mut self, run: RunId, end: RunEnd) {
+        // A supervisor that was killed may have acknowledged a mark and not told us.
+        self.read_mark(run);
         self.feed(NodeInput::Ended { run, end });
+    }
+
+    fn read_mark(&mut self, run: RunId) {
+        if let Some(mark) = self.site.spool.mark(run) {
+            self.feed(NodeInput::Marked { run, mark });
+        }
     }
 
     /// Its connection ended without a word of the end: it may only have dropped us; else what it held is killed.
@@ -449,7 +461,9 @@ impl Daemon {
         }
         remove_unknown_cgroups(&site, &found);
         let (life, fence) = (site.spool.life().clone(), site.spool.fence());
+        let runs: Vec<RunId> = found.iter().map(|(run, _)| *run).collect();
         self.feed(NodeInput::Scanned { life, fence, runs: found });
+        runs.into_iter().for_each(|run| self.read_mark(run));
         Ok(())
     }
 

@@ -18,8 +18,8 @@ const ACCEPTED_WAITS: Duration = Duration::from_millis(50);
 pub struct Told {
     pub connection: u64,
     pub sender: mpsc::Sender<ToController>,
-    /// How far each run was.
-    reported: BTreeMap<RunId, u8>,
+    /// How far each run was, and the number of its newest mark.
+    reported: BTreeMap<RunId, (u8, u32)>,
     /// Runs of which only the acceptance is news, since when.
     accepted: BTreeMap<RunId, Instant>,
     obeyed: Fence,
@@ -35,7 +35,7 @@ impl Told {
         inventory: &Inventory,
     ) -> Option<Self> {
         let runs = reports(state);
-        let reported = runs.iter().map(|report| (report.run, report.phase.rank())).collect();
+        let reported = runs.iter().map(|report| (report.run, progress(report))).collect();
         let hello = Hello {
             protocol: PROTOCOL,
             release: env!("CARGO_PKG_VERSION").into(),
@@ -57,13 +57,13 @@ impl Told {
             self.obeyed = state.fence;
             frames.push(ToController::Obeyed { fence: state.fence });
         }
-        let is_news = |report: &RunReport| self.reported.get(&report.run) != Some(&report.phase.rank());
+        let is_news = |report: &RunReport| self.reported.get(&report.run) != Some(&progress(report));
         let mut runs: Vec<RunReport> = reports(state).into_iter().filter(is_news).collect();
         runs.retain(|report| !self.may_wait(report, now));
         self.reported.retain(|run, _| state.runs.contains_key(run));
         self.accepted.retain(|run, _| state.runs.contains_key(run) && runs.iter().all(|report| report.run != *run));
         if !runs.is_empty() {
-            self.reported.extend(runs.iter().map(|report| (report.run, report.phase.rank())));
+            self.reported.extend(runs.iter().map(|report| (report.run, progress(report))));
             frames.push(ToController::Runs { runs });
         }
         if self.inventory != *inventory {
@@ -82,6 +82,11 @@ impl Told {
         report.phase == RunPhase::Accepted
             && now.duration_since(*self.accepted.entry(report.run).or_insert(now)) < ACCEPTED_WAITS
     }
+}
+
+/// What of a report can be news.
+fn progress(report: &RunReport) -> (u8, u32) {
+    (report.phase.rank(), report.mark.as_ref().map_or(0, |mark| mark.number))
 }
 
 #[cfg(test)]
@@ -136,6 +141,20 @@ mod tests {
         assert_eq!(told.due(), Some(now + ACCEPTED_WAITS));
         assert!(told.send_news(&with_run(&state, Found::Ready), &Inventory::default(), now));
         assert_eq!((phases(&mut frames), told.due()), (vec![1], None));
+    }
+
+    #[test]
+    fn a_new_mark_is_news() {
+        let (state, mut told, mut frames) = told();
+        let mut running = with_run(&state, Found::Running { started: Timestamp(1) });
+        let now = Instant::now();
+        assert!(told.send_news(&running, &Inventory::default(), now));
+        for _ in 0..2 {
+            let mark = gmodel::checkpoint::Mark { number: 1, ..Default::default() };
+            feed(&mut running, NodeInput::Marked { run: run(), mark });
+            assert!(told.send_news(&running, &Inventory::default(), now));
+        }
+        assert_eq!(phases(&mut frames), [2, 2], "once for the phase, once for the mark");
     }
 
     #[test]

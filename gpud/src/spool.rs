@@ -4,6 +4,7 @@
 //! full disk does not matter. Files of a run survive the daemon; after a reboot the run is lost whatever they say.
 
 use anyhow::{Context, Result, bail};
+use gmodel::checkpoint::Mark;
 use gmodel::launch_order::LaunchOrder;
 use gmodel::run::{EndCause, RunEnd};
 use gmodel::supervise::Setup;
@@ -140,6 +141,14 @@ impl Spool {
         write_atomic(&self.run_dir(run).join("exit.json"), &serde_json::to_vec(&end)?)
             .with_context(|| format!("writing the end of run {run}"))?;
         Ok(end)
+    }
+
+    /// The run's newest checkpoint mark. One that cannot be read is lost, and said so in our log.
+    pub fn mark(&self, run: RunId) -> Option<Mark> {
+        read_json(&self.run_dir(run).join("mark.json")).unwrap_or_else(|e| {
+            tracing::error!(%run, "{e:#}");
+            None
+        })
     }
 
     /// The supervisor waits: from now on the run may be released, and is lost if the supervisor is.

@@ -363,6 +363,7 @@ fn brief(event: &NodeEvent) -> String {
             format!("obeys {}: accepts {accepted:?}, refuses {refused:?}", shown(desired.fence))
         }
         NodeEvent::PhaseReached { run, phase } => format!("{run} reaches {phase:?}"),
+        NodeEvent::MarkSet { run, mark } => format!("{run} has mark {}", mark.number),
         NodeEvent::RunForgotten { run } => format!("forgets {run}"),
     }
 }

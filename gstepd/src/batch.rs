@@ -46,6 +46,25 @@ pub fn launch_spec<'a>(
     Ok(spec)
 }
 
+/// The launch of a `--checkpoint` command: as the batch process, with its output behind that one's.
+pub fn checkpoint_spec<'a>(
+    command: &str,
+    order: &LaunchOrder,
+    setup: &Setup,
+    limits: &JobLimits,
+    join: Option<&'a JoinFds>,
+) -> Result<LaunchSpec<'a>, PatternError> {
+    let mut spec = launch_spec(order, setup, limits, None, join)?;
+    spec.argv = ["/bin/sh", "-c", command].map(OsString::from).to_vec();
+    spec.stdin = Stdio::Null;
+    for file in [&mut spec.stdout, &mut spec.stderr] {
+        if let Stdio::Open { mode, .. } = file {
+            *mode = OpenMode::Append;
+        }
+    }
+    Ok(spec)
+}
+
 pub fn set_limits(spec: &mut LaunchSpec<'_>, limits: &JobLimits) {
     spec.rlimits.clone_from(&limits.session);
     spec.soft_limits.clone_from(&limits.soft);

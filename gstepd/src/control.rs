@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 
+use gmodel::checkpoint::Mark;
 use gmodel::supervise::{FromStep, ToStep};
 use gsys::peer::peer_of;
 
@@ -21,6 +22,8 @@ pub struct Control {
     listener: UnixListener,
     connections: Vec<Connection>,
     state: FromStep,
+    /// The newest checkpoint mark: told after the state.
+    mark: Option<Mark>,
 }
 
 struct Connection {
@@ -40,7 +43,7 @@ impl Control {
         fs::set_permissions(aside, fs::Permissions::from_mode(0o600))?;
         listener.set_nonblocking(true)?;
         fs::rename(aside, SOCKET)?;
-        Ok(Control { listener, connections: Vec::new(), state })
+        Ok(Control { listener, connections: Vec::new(), state, mark: None })
     }
 
     /// Everyone is told, now and on connection.
@@ -50,6 +53,15 @@ impl Control {
             connection.send(&self.state);
         }
         self.connections.retain(|connection| !connection.closed);
+    }
+
+    /// As [`Control::publish`], beside the state.
+    pub fn publish_mark(&mut self, mark: Mark) {
+        for connection in &mut self.connections {
+            connection.send(&FromStep::Mark { mark: mark.clone() });
+        }
+        self.connections.retain(|connection| !connection.closed);
+        self.mark = Some(mark);
     }
 
     /// What to poll for POLLIN: the listener first, then the connections.
@@ -79,6 +91,9 @@ impl Control {
         }
         let mut connection = Connection { stream, received: Vec::new(), told_end: false, closed: false };
         connection.send(&self.state);
+        if let Some(mark) = self.mark.clone().filter(|_| !connection.closed) {
+            connection.send(&FromStep::Mark { mark });
+        }
         if !connection.closed {
             self.connections.push(connection);
         }
@@ -97,7 +112,7 @@ impl Connection {
         let Ok(mut line) = serde_json::to_vec(state) else { return };
         line.push(b'\n');
         match self.stream.write(&line) {
-            Ok(written) if written == line.len() => self.told_end = matches!(state, FromStep::Ended { .. }),
+            Ok(written) if written == line.len() => self.told_end |= matches!(state, FromStep::Ended { .. }),
             _ => self.closed = true,
         }
     }

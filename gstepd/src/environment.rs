@@ -116,7 +116,7 @@ impl Variables {
 
 fn is_own(name: &str) -> bool {
     let slurm = match name.strip_prefix("GSUB_") {
-        Some("ATTEMPT" | "NODENAME") => return true,
+        Some("ATTEMPT" | "NODENAME" | "LAST_MARK" | "MARK_SOCKET") => return true,
         Some(word) => format!("SLURM_{word}"),
         None => name.to_owned(),
     };
@@ -146,6 +146,9 @@ fn job_variables(env: &mut Variables, order: &LaunchOrder, setup: &Setup) {
         if run.attempt > 1 {
             env.slurm("RESTART_COUNT", run.attempt - 1);
         }
+    }
+    if let Some(mark) = &order.last_mark {
+        env.set("GSUB_LAST_MARK", mark);
     }
     env.slurm("JOB_NAME", &order.job_name);
     env.slurm("JOB_PARTITION", &order.partition);

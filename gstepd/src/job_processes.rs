@@ -59,6 +59,17 @@ impl JobProcesses {
         self.signal_members(pids, signal)
     }
 
+    /// A request by signal: to the processes that catch it, or hold it back to read it. Where none does it goes to all but
+    /// `spare`, the shell of a script, which would die of it.
+    pub fn ask(&self, signal: i32, spare: Option<i32>) -> anyhow::Result<()> {
+        let pids = self.pids()?;
+        let ready: Vec<i32> = pids.iter().copied().filter(|pid| minds(*pid, signal)).collect();
+        match ready.is_empty() {
+            true => self.signal_members(pids.into_iter().filter(|pid| Some(*pid) != spare).collect(), signal),
+            false => self.signal_members(ready, signal),
+        }
+    }
+
     /// One signal to the processes of one session: a step's task and what it started, unless that made a session of its
     /// own.
     pub fn signal_session(&self, session: i32, signal: i32) -> anyhow::Result<()> {
@@ -190,6 +201,19 @@ fn descendants() -> Vec<i32> {
     found
 }
 
+/// The process has a handler for the signal, or blocks it for a signalfd or a sigwait.
+fn minds(pid: i32, signal: i32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    catches(&status, signal)
+}
+
+fn catches(status: &str, signal: i32) -> bool {
+    let bit = 1u64 << (signal - 1).clamp(0, 63);
+    let mask = |line: &str| u64::from_str_radix(line.trim(), 16).unwrap_or(0);
+    let masks = ["SigCgt:", "SigBlk:"].map(|name| status.lines().find_map(|line| line.strip_prefix(name)).map_or(0, mask));
+    masks.iter().any(|mask| mask & bit != 0)
+}
+
 struct StatFields {
     state: char,
     parent: i32,
@@ -206,6 +230,13 @@ fn stat_fields(stat: &str) -> Option<StatFields> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_that_handles_a_signal_is_known_by_its_masks() {
+        let status = "Name:\tx\nSigBlk:\t0000000000000800\nSigIgn:\t0000000000001000\nSigCgt:\t0000000000000200\n";
+        assert!(catches(status, 10) && catches(status, 12));
+        assert!(!catches(status, 13) && !catches(status, 11) && !catches("", 10));
+    }
 
     #[test]
     fn a_program_cannot_hide_behind_its_name() {

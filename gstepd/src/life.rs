@@ -1,6 +1,6 @@
 //! The life of a run under its supervisor, as a state machine without a clock or a process: what is fed in is what
-//! happened, what comes out is what to do. Owns limit, warning, grace and the cause of the end; sends no signal itself.
-//! Source: DESIGN §4, and sbatch(1) for `--signal` and the kill after the limit.
+//! happened, what comes out is what to do. Owns limit, warning, the wait for a checkpoint, grace and the cause of the end;
+//! sends no signal itself. Source: DESIGN §4, and sbatch(1) for `--signal` and the kill after the limit.
 
 use gmodel::ExitCode;
 use gmodel::run::{EndCause, NumberedSignal, StopWhy};
@@ -28,6 +28,8 @@ pub enum Act {
     Signal { signal: u8, batch_only: bool },
     /// The warning of `--signal`.
     Warn { signal: u8, batch_only: bool },
+    /// Tell the job to write its checkpoint: the signal or the command of `--checkpoint`.
+    Checkpoint,
     /// SIGTERM to all, and SIGCONT so that a stopped process hears it.
     Terminate,
     /// SIGKILL to all that is left.
@@ -44,6 +46,8 @@ pub struct Terms {
     /// Between SIGTERM and SIGKILL when the limit is reached.
     pub kill_grace_secs: u32,
     pub warning: Option<SigSpec>,
+    /// How long a job that has a checkpoint may take to write it, before it is terminated.
+    pub checkpoint_secs: Option<u32>,
 }
 
 /// One run, from ready to recorded.
@@ -54,6 +58,8 @@ pub struct Life {
     warned: bool,
     /// Highest number of a signal delivered.
     signalled: u32,
+    /// The job has been asked for its checkpoint and is not terminated yet.
+    wait: Option<Wait>,
     verdict: Option<Verdict>,
     main: Option<ExitCode>,
 }
@@ -75,6 +81,16 @@ enum Phase {
     Recorded,
 }
 
+/// A job that is to end has the time to write its checkpoint. A mark that is accepted meanwhile ends the wait, and so do the
+/// end of the main process, the end of the time, the time limit, and a stop that knows no checkpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wait {
+    /// Until the time limit. A limit that is moved out of sight ends the wait, and nothing has happened.
+    Limit,
+    /// Between SIGTERM and SIGKILL, then, the grace of the order to stop.
+    Stop { why: StopWhy, until: Boot, kill_grace_secs: u32 },
+}
+
 /// Why the run is being ended from outside. The first reason stays; a later one may only bring the kill forward.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Verdict {
@@ -85,7 +101,7 @@ struct Verdict {
 
 impl Life {
     pub fn new(terms: Terms) -> Life {
-        Life { terms, phase: Phase::Ready, warned: false, signalled: 0, verdict: None, main: None }
+        Life { terms, phase: Phase::Ready, warned: false, signalled: 0, wait: None, verdict: None, main: None }
     }
 
     /// The user's process may start. Repeating it does nothing.
@@ -121,7 +137,10 @@ impl Life {
                 self.verdict = Some(Verdict { cause: EndCause::Stopped, text, kill_at: now });
                 self.begin_kill(now)
             }
-            Phase::Running { .. } => self.condemn(now, EndCause::Stopped, stop_text(why).into(), grace_secs),
+            Phase::Running { .. } if self.verdict.is_none() && gives_time(why) && self.terms.checkpoint_secs.is_some() => {
+                self.ask_before_stop(now, why, grace_secs)
+            }
+            Phase::Running { .. } => self.condemn(now, EndCause::Stopped, self.stopped_text(why, None), grace_secs),
             Phase::Killing { .. } | Phase::Recorded => Vec::new(),
         }
     }
@@ -136,15 +155,33 @@ impl Life {
     }
 
     /// The time limit now in force. [`Life::tick`] acts on it.
-    pub fn set_limit(&mut self, limit_secs: Option<u32>) {
+    pub fn set_limit(&mut self, limit_secs: Option<u32>, now: Boot) {
         self.terms.limit_secs = limit_secs;
+        if self.wait == Some(Wait::Limit) {
+            self.wait = None;
+            // Still near: it was asked already.
+            if self.checkpoint_at().is_some_and(|at| now >= at) {
+                self.wait = Some(Wait::Limit);
+            }
+        }
+    }
+
+    /// A checkpoint mark was accepted. One that came before the job was asked is only a mark.
+    pub fn marked(&mut self, now: Boot, number: u32) -> Vec<Act> {
+        self.end_wait(now, &format!("checkpoint mark {number}"))
     }
 
     /// The main process has ended. What it left behind dies at once, or at the end of a grace that is under way.
     pub fn main_ended(&mut self, now: Boot, exit: ExitCode) -> Vec<Act> {
         self.main = Some(exit);
-        match (&self.phase, &self.verdict) {
-            (Phase::Starting { .. } | Phase::Running { .. }, None) => self.begin_kill(now),
+        match (&self.phase, &self.verdict, self.wait) {
+            // What it left behind may still be at the checkpoint.
+            (_, _, Some(Wait::Stop { .. })) => self.end_wait(now, "the end of the batch process"),
+            (Phase::Starting { .. } | Phase::Running { .. }, None, _) => {
+                // The limit was not reached: its own end counts.
+                self.wait = None;
+                self.begin_kill(now)
+            }
             _ => Vec::new(),
         }
     }
@@ -165,9 +202,20 @@ impl Life {
             self.warned = true;
             acts.extend(self.terms.warning.map(|w| Act::Warn { signal: w.signal, batch_only: w.batch_only }));
         }
+        if self.checkpoint_at().is_some_and(|at| now >= at) {
+            self.wait = Some(Wait::Limit);
+            acts.push(Act::Checkpoint);
+        }
         if self.limit_at().is_some_and(|at| now >= at) {
-            let text = format!("the time limit of {} s was reached", self.terms.limit_secs.unwrap_or(0));
-            acts.extend(self.condemn(now, EndCause::TimeLimit, text, self.terms.kill_grace_secs));
+            acts.extend(match self.wait {
+                Some(Wait::Stop { .. }) => self.end_wait(now, "the time limit"),
+                _ => self.condemn(now, EndCause::TimeLimit, self.limit_text(None), self.terms.kill_grace_secs),
+            });
+        }
+        if let Some(Wait::Stop { until, .. }) = self.wait
+            && now >= until
+        {
+            acts.extend(self.end_wait(now, "the end of its time"));
         }
         let kill_at = self.verdict.as_ref().map(|v| v.kill_at);
         match self.phase {
@@ -187,7 +235,11 @@ impl Life {
             Phase::Killing { again_at } => Some(again_at),
             Phase::Ready | Phase::Recorded => None,
         };
-        [self.warn_at(), self.limit_at(), kill_at].into_iter().flatten().min()
+        let given_up_at = match self.wait {
+            Some(Wait::Stop { until, .. }) => Some(until),
+            _ => None,
+        };
+        [self.warn_at(), self.checkpoint_at(), self.limit_at(), given_up_at, kill_at].into_iter().flatten().min()
     }
 
     /// The run is ending: whoever watches should look whether processes are left.
@@ -217,7 +269,53 @@ impl Life {
         }
     }
 
+    /// Asks for the checkpoint, once. A job that was asked because its limit is near has that long and no longer.
+    fn ask_before_stop(&mut self, now: Boot, why: StopWhy, grace_secs: u32) -> Vec<Act> {
+        let given = now.plus_secs(self.terms.checkpoint_secs.unwrap_or(0));
+        let (wait, acts) = match self.wait {
+            None => (Wait::Stop { why, until: given, kill_grace_secs: grace_secs }, vec![Act::Checkpoint]),
+            Some(Wait::Limit) => {
+                let until = self.limit_at().map_or(given, |limit| limit.min(given));
+                (Wait::Stop { why, until, kill_grace_secs: grace_secs }, Vec::new())
+            }
+            Some(Wait::Stop { why, until, kill_grace_secs }) => {
+                (Wait::Stop { why, until, kill_grace_secs: kill_grace_secs.min(grace_secs) }, Vec::new())
+            }
+        };
+        self.wait = Some(wait);
+        acts
+    }
+
+    /// The job has had its time, or needs no more.
+    fn end_wait(&mut self, now: Boot, by: &str) -> Vec<Act> {
+        match self.wait {
+            None => Vec::new(),
+            Some(Wait::Limit) => self.condemn(now, EndCause::TimeLimit, self.limit_text(Some(by)), self.terms.kill_grace_secs),
+            Some(Wait::Stop { why, kill_grace_secs, .. }) => {
+                self.condemn(now, EndCause::Stopped, self.stopped_text(why, Some(by)), kill_grace_secs)
+            }
+        }
+    }
+
+    fn stopped_text(&self, why: StopWhy, by: Option<&str>) -> String {
+        // The first reason counts.
+        let why = match self.wait {
+            Some(Wait::Stop { why, .. }) => why,
+            _ => why,
+        };
+        by.map_or_else(|| stop_text(why).to_owned(), |by| format!("{}; asked for a checkpoint, terminated after {by}", stop_text(why)))
+    }
+
+    fn limit_text(&self, by: Option<&str>) -> String {
+        let limit = self.terms.limit_secs.unwrap_or(0);
+        match by {
+            None => format!("the time limit of {limit} s was reached"),
+            Some(by) => format!("the time limit of {limit} s was near; asked for a checkpoint, terminated after {by}"),
+        }
+    }
+
     fn condemn(&mut self, now: Boot, cause: EndCause, text: String, grace_secs: u32) -> Vec<Act> {
+        self.wait = None;
         let kill_at = now.plus_secs(grace_secs);
         match &mut self.verdict {
             Some(verdict) => {
@@ -232,6 +330,7 @@ impl Life {
     }
 
     fn begin_kill(&mut self, now: Boot) -> Vec<Act> {
+        self.wait = None;
         self.phase = Phase::Killing { again_at: Boot(now.0 + KILL_AGAIN_MILLIS) };
         vec![Act::Kill]
     }
@@ -250,6 +349,20 @@ impl Life {
         let lead = self.terms.warning?.lead_secs;
         Some(Boot(limit_at.0.saturating_sub(u64::from(lead) * 1000)))
     }
+
+    /// The job's time for its checkpoint ends at its limit, and takes no more than half of that. A job that has ordered a
+    /// warning of its own with `--signal` is not asked twice.
+    fn checkpoint_at(&self) -> Option<Boot> {
+        let limit_at = self.limit_at().filter(|_| self.is_running() && self.wait.is_none() && self.terms.warning.is_none())?;
+        let limit_millis = u64::from(self.terms.limit_secs?) * 1000;
+        let lead_millis = (u64::from(self.terms.checkpoint_secs?) * 1000).min(limit_millis / 2);
+        Some(Boot(limit_at.0.saturating_sub(lead_millis)))
+    }
+}
+
+/// These ends are not the job's wish, and can wait a little.
+fn gives_time(why: StopWhy) -> bool {
+    matches!(why, StopWhy::Preempted | StopWhy::Drained)
 }
 
 fn stop_text(why: StopWhy) -> &'static str {
@@ -257,10 +370,11 @@ fn stop_text(why: StopWhy) -> &'static str {
         StopWhy::Cancelled => "cancelled",
         StopWhy::Requeued => "requeued",
         StopWhy::Preempted => "preempted",
+        StopWhy::Drained => "the node is needed for something else",
         StopWhy::Member => "another node of the run ended",
         StopWhy::PrepareTimeout => "the run did not get ready in time",
         StopWhy::Fenced => "the controller no longer counts this run as its own",
-        _ => "for a reason this release does not know",
+        StopWhy::Unknown => "for a reason this release does not know",
     }
 }
 
@@ -274,7 +388,7 @@ mod tests {
     const RECORD: [Act; 1] = [Act::Record];
 
     fn running(limit_secs: Option<u32>, warning: Option<SigSpec>) -> Life {
-        let mut life = Life::new(Terms { limit_secs, kill_grace_secs: 30, warning });
+        let mut life = Life::new(Terms { limit_secs, kill_grace_secs: 30, warning, checkpoint_secs: None });
         assert_eq!(life.go(at(0)), [Act::Start]);
         life.started(at(0));
         assert_eq!(life.go(at(9)), [], "go again starts nothing");
@@ -336,6 +450,53 @@ mod tests {
         assert_eq!(life.end(0).2, "preempted");
     }
 
+    fn with_checkpoint(limit_secs: Option<u32>, warning: Option<SigSpec>) -> Life {
+        let mut life = Life::new(Terms { limit_secs, kill_grace_secs: 30, warning, checkpoint_secs: Some(60) });
+        life.go(at(0));
+        life.started(at(0));
+        life
+    }
+
+    #[test]
+    fn a_job_is_asked_for_its_checkpoint_before_it_is_terminated() {
+        let mut life = with_checkpoint(None, None);
+        assert_eq!(life.marked(at(1), 1), [], "nobody asked");
+        assert_eq!(life.stop(at(2), StopWhy::Preempted, 10), [Act::Checkpoint]);
+        assert_eq!(life.stop(at(3), StopWhy::Preempted, 10), [], "said again");
+        assert_eq!(life.emptied(false), [], "a node that only holds steps is not over because none runs");
+        assert_eq!(life.next_deadline(), Some(at(62)));
+        assert_eq!(life.marked(at(9), 2), TERM);
+        assert_eq!(life.marked(at(10), 3), []);
+        assert_eq!(life.next_deadline(), Some(at(19)), "the grace of the order");
+        assert_eq!(life.tick(at(19)), KILL);
+        let mut life = with_checkpoint(None, None);
+        assert_eq!(life.stop(at(2), StopWhy::Drained, 10), [Act::Checkpoint]);
+        assert_eq!(life.tick(at(61)), []);
+        assert_eq!(life.tick(at(62)), TERM, "no mark came");
+        let mut life = with_checkpoint(None, None);
+        assert_eq!(life.stop(at(2), StopWhy::Requeued, 10), TERM, "its owner did not ask for time");
+    }
+
+    #[test]
+    fn the_wait_before_the_limit_ends_at_it_and_is_at_most_half_of_it() {
+        let mut life = with_checkpoint(Some(600), None);
+        assert_eq!(life.next_deadline(), Some(at(540)));
+        assert_eq!(life.tick(at(540)), [Act::Checkpoint]);
+        assert_eq!(life.stop(at(550), StopWhy::Preempted, 5), [], "asked already; and has no longer than the limit");
+        assert_eq!(life.next_deadline(), Some(at(600)));
+        assert_eq!(life.tick(at(600)), TERM);
+        assert_eq!(life.end(0).0, EndCause::Stopped);
+        assert_eq!(with_checkpoint(Some(80), None).next_deadline(), Some(at(40)));
+        let warning = Some(SigSpec { signal: 10, batch_only: true, lead_secs: 100 });
+        let mut life = with_checkpoint(Some(600), warning);
+        assert!(matches!(life.tick(at(500))[..], [Act::Warn { .. }]));
+        assert_eq!(life.tick(at(599)), [], "it had the warning it ordered");
+        let mut life = with_checkpoint(Some(600), None);
+        life.tick(at(540));
+        assert_eq!(life.main_ended(at(560), ExitCode::SUCCESS), KILL);
+        assert_eq!(life.end(0).0, EndCause::Exited, "it was over before the limit");
+    }
+
     #[test]
     fn a_stop_before_go_ends_at_once() {
         let mut life = Life::new(Terms::default());
@@ -359,7 +520,7 @@ mod tests {
 
     #[test]
     fn a_start_that_hangs_ends_at_the_limit() {
-        let mut life = Life::new(Terms { limit_secs: Some(60), kill_grace_secs: 5, warning: None });
+        let mut life = Life::new(Terms { limit_secs: Some(60), kill_grace_secs: 5, warning: None, checkpoint_secs: None });
         life.go(at(0));
         assert_eq!(life.next_deadline(), Some(at(60)));
         assert_eq!(life.tick(at(60)), TERM);
@@ -373,14 +534,14 @@ mod tests {
     fn a_limit_that_moves_takes_its_warning_along() {
         let warning = SigSpec { signal: 10, batch_only: true, lead_secs: 20 };
         let mut life = running(Some(100), Some(warning));
-        life.set_limit(Some(200));
+        life.set_limit(Some(200), at(9));
         assert_eq!(life.tick(at(100)), []);
         assert_eq!(life.next_deadline(), Some(at(180)));
         assert_eq!(life.tick(at(180)), [Act::Warn { signal: 10, batch_only: true }]);
         assert_eq!(life.tick(at(181)), [], "one warning");
-        life.set_limit(Some(150));
+        life.set_limit(Some(150), at(9));
         assert_eq!(life.tick(at(182)), TERM);
-        life.set_limit(None);
+        life.set_limit(None, at(9));
         assert_eq!(life.tick(at(212)), KILL, "a sentence passed is carried out");
     }
 
@@ -409,6 +570,8 @@ mod tests {
         Started,
         LaunchFailed,
         Stop(u32),
+        Preempt(u32),
+        Marked,
         Limit(Option<u32>),
         MainEnded,
         Emptied,
@@ -421,6 +584,8 @@ mod tests {
             Just(Happening::Started),
             Just(Happening::LaunchFailed),
             (0u32..100).prop_map(Happening::Stop),
+            (0u32..100).prop_map(Happening::Preempt),
+            Just(Happening::Marked),
             proptest::option::of(0u32..200).prop_map(Happening::Limit),
             Just(Happening::MainEnded),
             Just(Happening::Emptied),
@@ -431,9 +596,14 @@ mod tests {
     proptest! {
         /// Whatever happens in whatever order: one start, one record, nothing after it, and no deadline that is passed over.
         #[test]
-        fn a_life_starts_once_and_is_recorded_once(happenings in proptest::collection::vec(happening(), 0..40)) {
-            let warning = Some(SigSpec { signal: 10, batch_only: true, lead_secs: 30 });
-            let mut life = Life::new(Terms { limit_secs: Some(100), kill_grace_secs: 20, warning });
+        fn a_life_starts_once_and_is_recorded_once(
+            happenings in proptest::collection::vec(happening(), 0..40),
+            warns in any::<bool>(),
+            asks in any::<bool>(),
+        ) {
+            let warning = warns.then_some(SigSpec { signal: 10, batch_only: true, lead_secs: 30 });
+            let checkpoint_secs = asks.then_some(40);
+            let mut life = Life::new(Terms { limit_secs: Some(100), kill_grace_secs: 20, warning, checkpoint_secs });
             let (mut now, mut all) = (Boot(1), Vec::new());
             for happening in happenings {
                 all.extend(match happening {
@@ -441,7 +611,9 @@ mod tests {
                     Happening::Started => { life.started(now); Vec::new() }
                     Happening::LaunchFailed => life.launch_failed(now, EndCause::LaunchUser, String::new()),
                     Happening::Stop(grace_secs) => life.stop(now, StopWhy::Cancelled, grace_secs),
-                    Happening::Limit(limit_secs) => { life.set_limit(limit_secs); Vec::new() }
+                    Happening::Preempt(grace_secs) => life.stop(now, StopWhy::Preempted, grace_secs),
+                    Happening::Marked => life.marked(now, 1),
+                    Happening::Limit(limit_secs) => { life.set_limit(limit_secs, now); Vec::new() }
                     Happening::MainEnded => life.main_ended(now, ExitCode::SUCCESS),
                     Happening::Emptied => life.emptied(false),
                     Happening::Pass(millis) => { now = Boot(now.0 + millis); Vec::new() }
@@ -451,6 +623,10 @@ mod tests {
             }
             let count = |act: &Act| all.iter().filter(|other| *other == act).count();
             prop_assert!(count(&Act::Start) <= 1 && count(&Act::Terminate) <= 1 && count(&Act::Record) <= 1, "{all:?}");
+            // Asked, then terminated: never the other way round.
+            let last = |act: &Act| all.iter().rposition(|other| other == act);
+            prop_assert!(last(&Act::Terminate).is_none_or(|term| last(&Act::Checkpoint).is_none_or(|asked| asked < term)), "{all:?}");
+            prop_assert!(asks || count(&Act::Checkpoint) == 0);
             if life.is_recorded() {
                 prop_assert_eq!(all.last(), Some(&Act::Record));
             }

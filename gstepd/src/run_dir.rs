@@ -3,7 +3,9 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -15,6 +17,9 @@ use nix::fcntl::{Flock, FlockArg};
 
 use crate::batch;
 
+/// Files for the user, in a directory of the run's.
+const SCRIPT: &str = "script";
+const MARK_SOCKET: &str = "mark.sock";
 /// How long a lock may be held before it counts as a supervisor's.
 const LOCK_PATIENCE: Duration = Duration::from_millis(500);
 
@@ -60,13 +65,8 @@ impl RunDir {
 
     /// Copies the script to where its user, and nobody else, can read and run it. Returns the path that the job sees.
     pub fn place_script(&self, text: &str, setup: &Setup) -> anyhow::Result<PathBuf> {
-        let ScriptPlace { path, seen } = self.script_place(setup)?;
-        let dir = path.parent().unwrap_or(Path::new("/"));
-        DirBuilder::new()
-            .recursive(true)
-            .mode(0o711)
-            .create(dir)
-            .with_context(|| format!("making {}", dir.display()))?;
+        let UserPlace { path, seen } = self.user_place(setup, SCRIPT)?;
+        let dir = make_user_dir(&path)?;
         if path == seen {
             check_reachable(dir, setup)?;
         }
@@ -85,26 +85,43 @@ impl RunDir {
         Ok(seen)
     }
 
-    /// The script's copy goes; its directory too, unless gpud's mark socket is still in it.
-    pub fn remove_script(&self, setup: &Setup) {
-        if let Ok(ScriptPlace { path, .. }) = self.script_place(setup) {
-            let _ = fs::remove_file(&path);
-            let _ = path.parent().map(fs::remove_dir);
+    /// The socket that the job's user writes marks to, and the path that the job sees.
+    pub fn listen_for_marks(&self, setup: &Setup) -> anyhow::Result<(UnixListener, PathBuf)> {
+        let UserPlace { path, seen } = self.user_place(setup, MARK_SOCKET)?;
+        let dir = File::open(make_user_dir(&path)?)?;
+        let _ = fs::remove_file(&path);
+        // By the directory's descriptor: a socket's path has room for 107 bytes only.
+        let short = PathBuf::from(format!("/proc/self/fd/{}/{MARK_SOCKET}", dir.as_raw_fd()));
+        let listener = UnixListener::bind(&short).with_context(|| format!("making {}", path.display()))?;
+        fs::set_permissions(&path, Permissions::from_mode(0o600))?;
+        if nix::unistd::geteuid().is_root() {
+            std::os::unix::fs::chown(&path, Some(setup.uid), Some(setup.gid))?;
+        }
+        Ok((listener, seen))
+    }
+
+    /// What was made for the user goes, and its directory.
+    pub fn remove_user_files(&self, setup: &Setup) {
+        for name in [MARK_SOCKET, SCRIPT] {
+            if let Ok(UserPlace { path, .. }) = self.user_place(setup, name) {
+                let _ = fs::remove_file(&path);
+                let _ = path.parent().map(fs::remove_dir);
+            }
         }
     }
 
-    /// `SPOOL/marks/RUN/script`. A private directory that is bound over the spool's own place hides it, as in a sandbox
-    /// below /tmp; then the script lies in that private directory.
-    fn script_place(&self, setup: &Setup) -> anyhow::Result<ScriptPlace> {
+    /// `SPOOL/marks/RUN/NAME`. A private directory that is bound over the spool's own place hides it, as in a sandbox
+    /// below /tmp; then it lies in that private directory.
+    fn user_place(&self, setup: &Setup, name: &str) -> anyhow::Result<UserPlace> {
         let run = self.path.file_name().context("the run directory is /")?;
         let spool = self.path.parent().and_then(Path::parent).context("the run directory is not in SPOOL/runs")?;
-        let usual = spool.join("marks").join(run).join("script");
+        let usual = spool.join("marks").join(run).join(name);
         let hiding = batch::binds(setup).into_iter().find(|bind| usual.starts_with(&bind.target));
         Ok(match hiding {
-            None => ScriptPlace { seen: usual.clone(), path: usual },
+            None => UserPlace { seen: usual.clone(), path: usual },
             Some(bind) => {
-                let below = Path::new(".gpupool").join("script");
-                ScriptPlace { path: bind.source.join(&below), seen: bind.target.join(&below) }
+                let below = Path::new(".gpupool").join(name);
+                UserPlace { path: bind.source.join(&below), seen: bind.target.join(&below) }
             }
         })
     }
@@ -115,10 +132,18 @@ impl RunDir {
     }
 }
 
-/// Where the script's copy is written, and the path under which the job finds it.
-struct ScriptPlace {
+/// Where a file for the user is, and the path under which the job finds it.
+struct UserPlace {
     path: PathBuf,
     seen: PathBuf,
+}
+
+/// The directory of a file for the user, made: it can be passed, and not listed.
+fn make_user_dir(path: &Path) -> anyhow::Result<&Path> {
+    let dir = path.parent().unwrap_or(Path::new("/"));
+    let made = DirBuilder::new().recursive(true).mode(0o711).create(dir);
+    made.with_context(|| format!("making {}", dir.display()))?;
+    Ok(dir)
 }
 
 /// gpud looks at the lock for an instant to see whether a supervisor lives; only one that stays is another supervisor.

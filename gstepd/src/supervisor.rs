@@ -6,6 +6,7 @@ use std::os::fd::AsFd;
 
 use anyhow::Context;
 use gmodel::ExitCode;
+use gmodel::checkpoint::CheckpointHow;
 use gmodel::launch_order::LaunchOrder;
 use gmodel::run::{EndCause, RunEnd, Usage};
 use gmodel::supervise::{FromStep, Setup, StepOrder, ToStep};
@@ -21,6 +22,7 @@ use crate::batch;
 use crate::control::Control;
 use crate::job_processes::JobProcesses;
 use crate::life::{Act, Boot, Life, Terms};
+use crate::mark_socket::MarkSocket;
 use crate::pam_session::PamSession;
 use crate::record::{Record, shorten};
 use crate::resource_limits::JobLimits;
@@ -57,12 +59,17 @@ pub struct Supervisor {
     /// Turns ready when the job's cgroup empties.
     events: Option<File>,
     control: Control,
+    /// Until the end is on record; none where it could not be made.
+    marks: Option<MarkSocket>,
     signals: SignalFd,
     timer: BootTimer,
     record: Record,
     launching: Option<Launching>,
     /// The batch process: from its start until it has been reaped.
     main_pid: Option<i32>,
+    /// The command of `--checkpoint`, on its way, and its process.
+    checkpoint: Option<Launching>,
+    checkpoint_pid: Option<i32>,
     started: Option<gmodel::Timestamp>,
     steps: Steps,
     early_steps: Vec<StepOrder>,
@@ -71,7 +78,7 @@ pub struct Supervisor {
 
 impl Supervisor {
     /// Makes everything ready that can fail before the start. Nothing of the user runs yet.
-    pub fn prepare(dir: RunDir, order: LaunchOrder, mut setup: Setup, record: Record) -> anyhow::Result<Supervisor> {
+    pub fn prepare(mut dir: RunDir, order: LaunchOrder, mut setup: Setup, record: Record) -> anyhow::Result<Supervisor> {
         anyhow::ensure!(order.run.is_some(), "order.json names no run");
         let root_job = setup.uid == 0 && !setup.cgroup_tag.is_empty();
         anyhow::ensure!(!root_job || order.allow_root, "jobs of uid 0 are refused here: allow_root_jobs is not set");
@@ -84,15 +91,21 @@ impl Supervisor {
         };
         setup.environment.extend(session.iter().flat_map(|session| session.environment(&order.environment)));
         let of_session = session.as_ref().map_or(Vec::new(), |session| session.limits().to_vec());
+        let marks = mark_socket(&mut dir, &mut setup);
         let ready = FromStep::Ready { pid: std::process::id() };
-        let terms =
-            Terms { limit_secs: order.limit_secs, kill_grace_secs: order.kill_grace_secs, warning: order.signal };
+        let terms = Terms {
+            limit_secs: order.limit_secs,
+            kill_grace_secs: order.kill_grace_secs,
+            warning: order.signal,
+            checkpoint_secs: order.checkpoint.as_ref().map(|checkpoint| checkpoint.grace_secs),
+        };
         Ok(Supervisor {
             life: Life::new(terms),
             limits: JobLimits::new(of_session, &order.rlimits),
             session,
             events: processes.events_file(),
             control: Control::listen(ready).context("making ctl.sock")?,
+            marks,
             timer: BootTimer::new().context("making a timer")?,
             dir,
             order,
@@ -102,6 +115,8 @@ impl Supervisor {
             record,
             launching: None,
             main_pid: None,
+            checkpoint: None,
+            checkpoint_pid: None,
             started: None,
             steps: Steps::default(),
             early_steps: Vec::new(),
@@ -114,6 +129,8 @@ impl Supervisor {
         let mut end_is_known = false;
         loop {
             self.wait()?;
+            // Before the orders: a mark that was sent before the job was asked for it is only a mark.
+            self.take_marks();
             let acknowledged = self.take_orders();
             self.reap();
             self.look_at_launch();
@@ -132,7 +149,9 @@ impl Supervisor {
     }
 
     fn wait(&mut self) -> anyhow::Result<()> {
-        let deadlines = [self.leave_at, self.life.next_deadline(), self.steps.next_deadline()];
+        let marks = self.marks.as_ref().filter(|_| self.life.is_running());
+        let rested = marks.and_then(|marks| marks.next_deadline(now()));
+        let deadlines = [self.leave_at, self.life.next_deadline(), self.steps.next_deadline(), rested];
         match deadlines.into_iter().flatten().min() {
             Some(at) => self.timer.set(at.0)?,
             None => self.timer.disarm()?,
@@ -142,7 +161,9 @@ impl Supervisor {
             PollFd::new(self.timer.as_fd(), PollFlags::POLLIN),
         ];
         fds.extend(self.control.fds().map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
-        fds.extend(self.launching.iter().map(|l| PollFd::new(l.status_fd(), PollFlags::POLLIN)));
+        fds.extend(marks.iter().flat_map(|marks| marks.fds(now())).map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
+        let launching = self.launching.iter().chain(&self.checkpoint);
+        fds.extend(launching.map(|l| PollFd::new(l.status_fd(), PollFlags::POLLIN)));
         fds.extend(self.steps.poll_fds().into_iter().map(|(fd, flags)| PollFd::new(fd, flags)));
         fds.extend(self.events.iter().map(|file| PollFd::new(file.as_fd(), PollFlags::POLLPRI)));
         match poll(&mut fds, PollTimeout::NONE) {
@@ -159,6 +180,18 @@ impl Supervisor {
         Ok(())
     }
 
+    /// Only while the program runs: before that nobody in the job can have written.
+    fn take_marks(&mut self) {
+        let Some(marks) = self.marks.as_mut().filter(|_| self.life.is_running()) else { return };
+        for mark in marks.receive(now(), wall_clock()) {
+            self.dir.log(&format!("checkpoint mark {} {}", mark.number, mark.note));
+            let number = mark.number;
+            self.control.publish_mark(mark);
+            let acts = self.life.marked(now(), number);
+            self.carry_out(acts);
+        }
+    }
+
     /// True when a peer that knows the end has gone.
     fn take_orders(&mut self) -> bool {
         let (orders, acknowledged) = self.control.receive();
@@ -168,7 +201,7 @@ impl Supervisor {
                 ToStep::Stop { why, grace_secs } => self.life.stop(now(), why, grace_secs),
                 ToStep::Signal { signal } => self.life.signal(signal),
                 ToStep::Limit { limit_secs } => {
-                    self.life.set_limit(limit_secs);
+                    self.life.set_limit(limit_secs, now());
                     Vec::new()
                 }
                 ToStep::Step { step } => {
@@ -215,11 +248,18 @@ impl Supervisor {
                 Act::Signal { signal, batch_only: false } => self.signal_job(signal),
                 Act::Signal { signal, batch_only: true } => self.signal_main(signal),
                 Act::Warn { signal, batch_only } => self.warn(signal, batch_only),
+                Act::Checkpoint => self.ask_for_checkpoint(),
                 Act::Terminate => {
                     self.dir.log("SIGTERM to the job");
                     self.processes.terminate()
                 }
-                Act::Kill => self.processes.kill(),
+                Act::Kill => {
+                    // It may not have come as far as its cgroup.
+                    for on_its_way in self.checkpoint.iter() {
+                        let _ = process::pidfd_signal(on_its_way.pidfd(), SIGKILL);
+                    }
+                    self.processes.kill()
+                }
                 Act::Record => self.record_end(),
             };
             if let Err(e) = done {
@@ -269,11 +309,26 @@ impl Supervisor {
     }
 
     fn look_at_launch(&mut self) {
+        self.look_at_checkpoint(false);
         let Some(launching) = &self.launching else { return };
         let mut fds = [PollFd::new(launching.status_fd(), PollFlags::POLLIN)];
         let is_decided = poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0);
         if let Some(launching) = self.launching.take_if(|_| is_decided) {
             self.finish_launch(launching);
+        }
+    }
+
+    /// Known to be decided when its status can be read, or when it has been reaped.
+    fn look_at_checkpoint(&mut self, is_reaped: bool) {
+        let is_decided = |launching: &mut Launching| {
+            let mut fds = [PollFd::new(launching.status_fd(), PollFlags::POLLIN)];
+            is_reaped || poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
+        };
+        if let Some(launching) = self.checkpoint.take_if(is_decided)
+            && let Err(e) = launching.finish()
+        {
+            self.checkpoint_pid = None;
+            self.dir.log(&format!("the checkpoint command was not started: {}", e.text));
         }
     }
 
@@ -297,6 +352,13 @@ impl Supervisor {
     fn reap(&mut self) {
         for (pid, exit) in process::reap_all() {
             let job = Job { order: &self.order, setup: &self.setup, processes: &self.processes, limits: &self.limits };
+            if self.checkpoint_pid == Some(pid) {
+                self.look_at_checkpoint(true);
+                if self.checkpoint_pid.take().is_some() {
+                    self.dir.log(&format!("the checkpoint command ended, {}", exit_code(exit)));
+                }
+                continue;
+            }
             if self.main_pid != Some(pid) {
                 self.steps.reaped(&job, pid, exit_code(exit));
                 continue;
@@ -352,6 +414,26 @@ impl Supervisor {
         }
     }
 
+    /// By signal on every node of the run, by its command on the first.
+    fn ask_for_checkpoint(&mut self) -> anyhow::Result<()> {
+        let Some(checkpoint) = self.order.checkpoint.clone() else { return Ok(()) };
+        self.dir.log(&format!("asked for a checkpoint: {checkpoint}"));
+        match checkpoint.how {
+            CheckpointHow::Signal(signal) => {
+                self.processes.ask(i32::from(signal), self.main_pid.filter(|_| !self.order.script.is_empty()))
+            }
+            CheckpointHow::Command(_) if self.order.node_index != 0 => Ok(()),
+            CheckpointHow::Command(command) => {
+                let join = self.processes.join_fds()?;
+                let spec = batch::checkpoint_spec(&command, &self.order, &self.setup, &self.limits, join.as_ref())?;
+                let launching = launch::spawn(&spec).map_err(|e| anyhow::anyhow!(e.text))?;
+                self.checkpoint_pid = Some(launching.pid());
+                self.checkpoint = Some(launching);
+                Ok(())
+            }
+        }
+    }
+
     fn record_end(&mut self) -> anyhow::Result<()> {
         let usage = self.processes.usage().unwrap_or_else(|e| {
             self.dir.log(&format!("usage is lost: {e:#}"));
@@ -360,7 +442,8 @@ impl Supervisor {
         let (cause, exit, text) = self.life.end(usage.oom_kills);
         let text = if cause == EndCause::OutOfMemory { out_of_memory_text(&usage, self.order.mem_bytes) } else { text };
         let end = RunEnd { cause, exit, text: shorten(&text), started: self.started, ended: Some(wall_clock()), usage };
-        self.dir.remove_script(&self.setup);
+        self.marks = None;
+        self.dir.remove_user_files(&self.setup);
         let written = self.record.write(&end).context("writing exit.json");
         self.dir.log(&format!("ended: {cause:?} {exit} {text}"));
         self.control.publish(FromStep::Ended { end });
@@ -375,6 +458,15 @@ impl Supervisor {
             self.dir.log(&format!("{e:#}"));
         }
     }
+}
+
+/// A job without it still has its grace when it must go.
+fn mark_socket(dir: &mut RunDir, setup: &mut Setup) -> Option<MarkSocket> {
+    let listening = dir.listen_for_marks(setup).and_then(|(listener, seen)| {
+        setup.environment.push(format!("GSUB_MARK_SOCKET={}", seen.display()));
+        Ok(MarkSocket::new(listener, setup.uid)?)
+    });
+    listening.map_err(|e| dir.log(&format!("no mark of a checkpoint can be taken: {e:#}"))).ok()
 }
 
 /// Why the batch process does not run, and whose fault that is.

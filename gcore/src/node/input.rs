@@ -3,6 +3,7 @@
 //! A target is obeyed only after `Recorded` says that its fence is durable; a phase never goes back.
 
 use super::state::NodeState;
+use gmodel::checkpoint::Mark;
 use gmodel::run::{Desired, EndCause, RunEnd, RunPhase, Want};
 use gmodel::{Fence, NodeLife, RunId, Timestamp};
 use std::collections::BTreeSet;
@@ -20,6 +21,8 @@ pub enum NodeInput {
     Prepared { run: RunId },
     /// The supervisor started the user's process.
     Started { run: RunId, started: Timestamp },
+    /// The run has a newer checkpoint mark, durable in its spool.
+    Marked { run: RunId, mark: Mark },
     /// `exit.json` is durable: by the supervisor, or by the daemon for a run that has none (prepare failed, abandoned,
     /// supervisor lost, node rebooted).
     Ended { run: RunId, end: RunEnd },
@@ -51,6 +54,7 @@ pub enum NodeEvent {
     /// `accepted` are new runs; `refused` are runs that can not be started here, with the end to report.
     TargetObeyed { desired: Desired, accepted: Vec<RunId>, refused: Vec<(RunId, RunEnd)> },
     PhaseReached { run: RunId, phase: RunPhase },
+    MarkSet { run: RunId, mark: Mark },
     RunForgotten { run: RunId },
 }
 
@@ -66,6 +70,12 @@ pub fn handle(state: &NodeState, input: NodeInput, now: Timestamp) -> Vec<NodeEv
         },
         NodeInput::Prepared { run } => reach(state, run, RunPhase::Ready),
         NodeInput::Started { run, started } => reach(state, run, RunPhase::Running { started }),
+        NodeInput::Marked { run, mark } => match state.runs.get(&run) {
+            Some(known) if known.mark.as_ref().is_none_or(|newest| newest.number < mark.number) => {
+                vec![NodeEvent::MarkSet { run, mark }]
+            }
+            _ => Vec::new(),
+        },
         NodeInput::Ended { run, end } => reach(state, run, RunPhase::Ended(end)),
         NodeInput::Cleaned { run } => match state.runs.get(&run).map(|known| &known.phase) {
             Some(RunPhase::Ended(end)) => reach(state, run, RunPhase::Clean(end.clone())),

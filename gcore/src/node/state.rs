@@ -3,6 +3,7 @@
 //! `apply` is the only mutation, infallible, without clock or randomness; `check` lists what can never be.
 
 use super::input::{Found, NodeEvent};
+use gmodel::checkpoint::Mark;
 use gmodel::run::{Desired, DesiredRun, NumberedSignal, RunEnd, RunPhase, StopWhy, Want};
 use gmodel::{Fence, NodeLife, RunId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -44,12 +45,14 @@ pub struct NodeRun {
     pub limit_secs: Option<u32>,
     /// `limit_secs` came from a target: before that the launch order's limit holds.
     pub limit_told: bool,
+    /// The newest checkpoint mark, as the run's spool has it.
+    pub mark: Option<Mark>,
 }
 
 impl NodeRun {
     /// A run just accepted.
     fn new(phase: RunPhase, want: Want) -> Self {
-        Self { phase, want, named: true, signals: Vec::new(), limit_secs: None, limit_told: false }
+        Self { phase, want, named: true, signals: Vec::new(), limit_secs: None, limit_told: false, mark: None }
     }
 
     fn obey(&mut self, told: &DesiredRun) {
@@ -106,6 +109,11 @@ pub fn apply(state: &mut NodeState, event: &NodeEvent) {
         NodeEvent::PhaseReached { run, phase } => {
             if let Some(known) = state.runs.get_mut(run) {
                 known.phase = phase.clone();
+            }
+        }
+        NodeEvent::MarkSet { run, mark } => {
+            if let Some(known) = state.runs.get_mut(run) {
+                known.mark = Some(mark.clone());
             }
         }
         NodeEvent::RunForgotten { run } => {

@@ -2,6 +2,7 @@
 
 use super::*;
 use expect_test::{Expect, expect};
+use gmodel::checkpoint::Mark;
 use gmodel::run::{Desired, DesiredRun, EndCause, NumberedSignal, RunEnd, RunPhase, StopWhy, Want};
 use gmodel::{Fence, NodeLife, RunId, Timestamp};
 use proptest::prelude::*;
@@ -272,6 +273,23 @@ fn an_unknown_wish_changes_nothing() {
             prepared 10-1 => 9-1 running, 10-1 ready | limit 9-1 60; limit 10-1 60
         "#]],
     );
+}
+
+#[test]
+fn marks_only_grow_and_are_on_every_report() {
+    let mut state = NodeState::new();
+    feed(&mut state, input(&NodeState::new(), "scanned 9-1"));
+    let mark = |number| Mark { number, at: NOW, note: format!("epoch {number}") };
+    let newest = |state: &NodeState| reports(state)[0].mark.clone();
+    assert_eq!(newest(&state), None);
+    feed(&mut state, NodeInput::Marked { run: run("9-1"), mark: mark(2) });
+    assert_eq!(feed(&mut state, NodeInput::Marked { run: run("9-1"), mark: mark(2) }), [], "said again");
+    assert_eq!(feed(&mut state, NodeInput::Marked { run: run("9-1"), mark: mark(1) }), [], "late");
+    assert_eq!(feed(&mut state, NodeInput::Marked { run: run("8-1"), mark: mark(1) }), [], "of a run that is not here");
+    feed(&mut state, NodeInput::Ended { run: run("9-1"), end: RunEnd::default() });
+    feed(&mut state, NodeInput::Marked { run: run("9-1"), mark: mark(3) });
+    feed(&mut state, NodeInput::Cleaned { run: run("9-1") });
+    assert_eq!(newest(&state), Some(mark(3)), "the spool was read once more at the end");
 }
 
 // --- the property ---

@@ -5,8 +5,9 @@
 
 #![allow(dead_code)] // each test file uses its part
 
+use gmodel::checkpoint::Mark;
 use gmodel::launch_order::{LaunchOrder, OrderNode};
-use gmodel::run::{Desired, DesiredRun, RunEnd, RunPhase, StopWhy, Want};
+use gmodel::run::{Desired, DesiredRun, RunEnd, RunPhase, RunReport, StopWhy, Want};
 use gmodel::{Fence, RunId, UserRef};
 use gwire::api::{FORWARD_HEADER, JoinReply, JoinRequest};
 use gwire::frame::{self, FrameReader};
@@ -52,6 +53,8 @@ pub struct Controller {
     /// To the connection that said hello last.
     to_node: Arc<std::sync::Mutex<Option<mpsc::UnboundedSender<Vec<u8>>>>>,
     pub phases: BTreeMap<RunId, RunPhase>,
+    /// The newest checkpoint mark of each run.
+    pub marks: BTreeMap<RunId, Mark>,
     pub obeyed: Option<Fence>,
     pub hello: Option<Hello>,
     pub inventories: Vec<gmodel::node::Inventory>,
@@ -150,6 +153,7 @@ impl Controller {
             events,
             to_node,
             phases: BTreeMap::new(),
+            marks: BTreeMap::new(),
             obeyed: None,
             hello: None,
             inventories: Vec::new(),
@@ -193,20 +197,26 @@ impl Controller {
         };
         match frame {
             ToController::Hello(hello) => {
-                for report in &hello.runs {
-                    self.phase(report.run, report.phase.clone());
-                }
+                hello.runs.iter().for_each(|report| self.heard_of(report));
                 self.inventories.push(hello.inventory.clone());
                 self.hello = Some(hello);
             }
             ToController::Runs { runs } => {
-                runs.into_iter().for_each(|report| self.phase(report.run, report.phase));
+                runs.iter().for_each(|report| self.heard_of(report));
             }
             ToController::Obeyed { fence } => self.obeyed = Some(fence),
             ToController::Inventory { inventory } => self.inventories.push(inventory),
             ToController::Log { question, text, error } => drop(self.logs.insert(question, (text, error))),
             _ => {}
         }
+    }
+
+    fn heard_of(&mut self, report: &RunReport) {
+        self.phase(report.run, report.phase.clone());
+        let before = self.marks.get(&report.run).map_or(0, |mark| mark.number);
+        let now = report.mark.as_ref().map_or(0, |mark| mark.number);
+        assert!(before <= now, "a mark of {} is forgotten: {before}, then {now}", report.run);
+        self.marks.extend(report.mark.clone().map(|mark| (report.run, mark)));
     }
 
     fn phase(&mut self, run: RunId, phase: RunPhase) {

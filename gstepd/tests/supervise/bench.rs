@@ -95,7 +95,7 @@ impl Bench {
 
     pub fn spawn(&mut self) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_gstepd"));
-        command.arg("--run-dir").arg(self.run_dir()).stdin(Stdio::null());
+        command.arg("--run-dir").arg(self.run_dir()).stdin(Stdio::null()).stdout(Stdio::null());
         let child = command.spawn().unwrap();
         if let Some(cgroup) = &self.cgroup {
             cgroup.attach_sup(child.id() as i32).unwrap();
@@ -123,6 +123,13 @@ impl Bench {
         let stream = wait_for("ctl.sock", || UnixStream::connect(&path).ok());
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         Link { reader: BufReader::new(stream) }
+    }
+
+    /// What a connection says after the state.
+    pub fn connect_and_skip_state(&self) -> FromStep {
+        let mut link = self.connect();
+        link.next();
+        link.next()
     }
 
     pub fn run_dir(&self) -> PathBuf {

@@ -4,6 +4,7 @@
 mod bench;
 mod grun;
 mod limits;
+mod marks;
 mod pam;
 mod steps;
 

@@ -1,0 +1,190 @@
+//! The job's own socket: a line is a checkpoint mark with that note, answered `ok NUMBER` or `error WHY`. Owns the numbers,
+//! their bounds, and `mark.json`, which is durable before the answer. What a mark means for the run is `life`'s.
+
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+
+use gmodel::Timestamp;
+use gmodel::checkpoint::{MAX_NOTE_BYTES, Mark};
+use gsys::durable_file::write_atomic;
+use gsys::peer::peer_of;
+
+use crate::life::Boot;
+
+const RECORD: &str = "mark.json";
+/// Longest line that is read; whoever sends more is answered and dropped.
+const MAX_LINE_BYTES: usize = 4096;
+/// When one more comes, the oldest connection goes.
+const MAX_PEERS: usize = 16;
+/// Between two marks that are accepted.
+const MARK_EVERY_MILLIS: u64 = 1000;
+/// A job may send as fast as it can: after so many answers in a second nothing is read until the second is over.
+const MAX_ANSWERS: u32 = 20;
+const ANSWERS_EVERY_MILLIS: u64 = 1000;
+
+pub struct MarkSocket {
+    listener: UnixListener,
+    /// Who may mark, beside root.
+    uid: u32,
+    peers: Vec<Peer>,
+    newest: Option<Mark>,
+    accepted_at: Option<Boot>,
+    /// Begin of a second, and answers given in it.
+    answered: (Boot, u32),
+}
+
+struct Peer {
+    stream: UnixStream,
+    received: Vec<u8>,
+    closed: bool,
+}
+
+impl MarkSocket {
+    /// Marks from this listener, by this user.
+    pub fn new(listener: UnixListener, uid: u32) -> io::Result<MarkSocket> {
+        listener.set_nonblocking(true)?;
+        Ok(MarkSocket { listener, uid, peers: Vec::new(), newest: None, accepted_at: None, answered: (Boot(0), 0) })
+    }
+
+    /// What to poll for POLLIN; nothing while it rests.
+    pub fn fds(&self, now: Boot) -> Vec<BorrowedFd<'_>> {
+        match self.rests(now) {
+            true => Vec::new(),
+            false => std::iter::once(self.listener.as_fd()).chain(self.peers.iter().map(|p| p.stream.as_fd())).collect(),
+        }
+    }
+
+    /// When it has rested.
+    pub fn next_deadline(&self, now: Boot) -> Option<Boot> {
+        self.rests(now).then(|| Boot(self.answered.0.0 + ANSWERS_EVERY_MILLIS))
+    }
+
+    /// Reads what has come, answers it, and returns the marks that were accepted. Never blocks, but for the disk.
+    pub fn receive(&mut self, now: Boot, at: Timestamp) -> Vec<Mark> {
+        while let Ok((stream, _)) = self.listener.accept() {
+            self.admit(stream);
+        }
+        let mut accepted = Vec::new();
+        for index in 0..self.peers.len() {
+            if self.rests(now) {
+                break;
+            }
+            for line in self.peers[index].read() {
+                let answer = line.and_then(|line| self.mark(&line, now, at));
+                self.peers[index].answer(&answer);
+                self.count_answer(now);
+                accepted.extend(answer.ok());
+            }
+        }
+        self.peers.retain(|peer| !peer.closed);
+        accepted
+    }
+
+    fn admit(&mut self, stream: UnixStream) {
+        if stream.set_nonblocking(true).is_err() {
+            return;
+        }
+        let mut peer = Peer { stream, received: Vec::new(), closed: false };
+        if !peer_of(&peer.stream).is_ok_and(|peer| peer.uid == 0 || peer.uid == self.uid) {
+            peer.answer(&Err(format!("only the job's user (uid {}) marks its checkpoints", self.uid)));
+            return;
+        }
+        if self.peers.len() >= MAX_PEERS {
+            self.peers.remove(0);
+        }
+        self.peers.push(peer);
+    }
+
+    fn mark(&mut self, line: &[u8], now: Boot, at: Timestamp) -> Result<Mark, String> {
+        let note = note(line)?;
+        if let Some(last) = self.accepted_at
+            && now.0 < last.0 + MARK_EVERY_MILLIS
+        {
+            let left = last.0 + MARK_EVERY_MILLIS - now.0;
+            return Err(format!("too soon: one mark a second is taken; again in {left} ms"));
+        }
+        let mark = Mark { number: self.newest.as_ref().map_or(0, |mark| mark.number) + 1, at, note };
+        let bytes = serde_json::to_vec(&mark).map_err(|e| e.to_string())?;
+        write_atomic(Path::new(RECORD), &bytes).map_err(|e| format!("the node could not write the mark down: {e}"))?;
+        self.newest = Some(mark.clone());
+        self.accepted_at = Some(now);
+        Ok(mark)
+    }
+
+    fn rests(&self, now: Boot) -> bool {
+        let (since, count) = self.answered;
+        count >= MAX_ANSWERS && now.0 < since.0 + ANSWERS_EVERY_MILLIS
+    }
+
+    fn count_answer(&mut self, now: Boot) {
+        match now.0 < self.answered.0.0 + ANSWERS_EVERY_MILLIS {
+            true => self.answered.1 += 1,
+            false => self.answered = (now, 1),
+        }
+    }
+}
+
+/// The note on a line; it may be empty.
+fn note(line: &[u8]) -> Result<String, String> {
+    let text = str::from_utf8(line).map_err(|_| "a note is one line of UTF-8 text".to_owned())?.trim();
+    if text.len() > MAX_NOTE_BYTES {
+        return Err(format!("a note of {} bytes: {MAX_NOTE_BYTES} are taken", text.len()));
+    }
+    match text.chars().any(char::is_control) {
+        true => Err("a note is one line of printable text; this one has control characters".into()),
+        false => Ok(text.to_owned()),
+    }
+}
+
+impl Peer {
+    /// Lines that are whole. The last one may end with the stream.
+    fn read(&mut self) -> Vec<Result<Vec<u8>, String>> {
+        let mut buffer = [0; MAX_LINE_BYTES];
+        match self.stream.read(&mut buffer) {
+            Ok(0) => {
+                self.closed = true;
+                let rest = std::mem::take(&mut self.received);
+                return if rest.is_empty() { Vec::new() } else { vec![Ok(rest)] };
+            }
+            Ok(count) => self.received.extend_from_slice(&buffer[..count]),
+            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+            Err(_) => self.closed = true,
+        }
+        let mut lines: Vec<Result<Vec<u8>, String>> = Vec::new();
+        while let Some(length) = self.received.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = self.received.drain(..=length).collect();
+            lines.push(Ok(line[..length].to_vec()));
+        }
+        if self.received.len() >= MAX_LINE_BYTES {
+            lines.push(Err(format!("a line of more than {MAX_LINE_BYTES} bytes")));
+        }
+        lines
+    }
+
+    /// Nobody has to read the answer. After an error the connection ends: what else is in it is not looked at.
+    fn answer(&mut self, answer: &Result<Mark, String>) {
+        let line = match answer {
+            Ok(mark) => format!("ok {}\n", mark.number),
+            Err(why) => format!("error {why}\n"),
+        };
+        let sent = self.stream.write_all(line.as_bytes());
+        self.closed |= answer.is_err() || sent.is_err();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_note_is_a_line_of_text() {
+        assert_eq!(note(b" epoch 7 \r").unwrap(), "epoch 7");
+        assert_eq!(note(b"").unwrap(), "");
+        assert_eq!(note("f\u{fc}nf".as_bytes()).unwrap(), "f\u{fc}nf");
+        assert!(note(b"\xff\xfe").is_err() && note(b"a\0b").is_err() && note(b"\x1b[31m").is_err());
+        assert!(note(&[b'x'; MAX_NOTE_BYTES]).is_ok());
+        assert_eq!(note(&[b'x'; MAX_NOTE_BYTES + 1]).unwrap_err(), "a note of 257 bytes: 256 are taken");
+    }
+}
