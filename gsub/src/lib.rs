@@ -6,6 +6,7 @@
 
 mod choice;
 mod environment;
+mod mark;
 mod notes;
 mod option_words;
 mod resource_limits;

@@ -4,6 +4,7 @@
 
 use crate::choice::Choices;
 use crate::environment;
+use crate::mark;
 use crate::notes::Notes;
 use crate::option_words::{Given, Origin, Rest, read, read_environment};
 use crate::resource_limits;
@@ -42,7 +43,7 @@ pub fn command() -> Command {
     let mut command = Command::new("gsub")
         .version(env!("CARGO_PKG_VERSION"))
         .about("Submit a job: a script, or a command behind --")
-        .override_usage("gsub [OPTIONS] [SCRIPT [ARGS]...]\n       gsub [OPTIONS] -- COMMAND [ARGS]...")
+        .override_usage("gsub [OPTIONS] [SCRIPT [ARGS]...]\n       gsub [OPTIONS] -- COMMAND [ARGS]...\n       gsub --mark [NOTE]")
         .disable_help_flag(true)
         .disable_version_flag(true)
         .after_help(EXAMPLES)
@@ -51,6 +52,13 @@ pub fn command() -> Command {
         command = command.arg(argument(option));
     }
     command
+        .arg(
+            Arg::new("mark")
+                .long("mark")
+                .value_name("NOTE")
+                .num_args(0..=1)
+                .help("From inside a job, as the first word: its checkpoint is safe; the note goes to the next attempt as GSUB_LAST_MARK"),
+        )
         .arg(Arg::new("SCRIPT").help("Script to run; without it, or -, the script is read from stdin"))
         .arg(Arg::new("ARGS").num_args(0..).trailing_var_arg(true).help("Its arguments"))
 }
@@ -91,6 +99,9 @@ fn table_text() -> String {
 /// What stood in the way, with the exit code.
 pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     let words = words_as_text(words)?;
+    if let Some(note) = mark::asked(&words) {
+        return mark::main(&note);
+    }
     let (mut given, rest) = read(&words, &Origin::CommandLine)?;
     if has(&given, "help") {
         let mut help = command();
