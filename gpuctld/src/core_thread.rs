@@ -14,6 +14,7 @@ use crate::store::Blob;
 use crate::store::reader::Reader;
 use gcore::ctl::{Actor, Command, Input, NodeReport, Refusal, RefusalCode, Reply, State};
 use gmodel::config::ClusterConfig;
+use gmodel::dependency::{Condition, JobRef, Kind};
 use gmodel::{BlobId, JobSpec, NodeId};
 use gsched::Plan;
 use sha2::{Digest, Sha256};
@@ -92,6 +93,7 @@ impl CoreHandle {
     /// # Errors
     /// The core's refusal, or `Unavailable` when the queue is full, the disk is short or we are stopping.
     pub async fn command(&self, actor: Actor, command: Command) -> Result<Reply, Refusal> {
+        let command = self.knowing_the_past(command).await?;
         self.ask(Input::Command { actor, command }, Vec::new()).await
     }
 
@@ -112,8 +114,28 @@ impl CoreHandle {
         let blob = make_blob(environment.into_bytes()).await;
         spec.launch.environment = blob.id();
         blobs.push(blob);
-        let command = Command::Submit { spec: Box::new(spec), client_key };
+        let command = self.knowing_the_past(Command::Submit { spec: Box::new(spec), client_key }).await?;
         self.ask(Input::Command { actor, command }, blobs).await
+    }
+
+    /// With what the database knows of the jobs that the command depends on and that may have left the memory.
+    async fn knowing_the_past(&self, command: Command) -> Result<Command, Refusal> {
+        let dependency = match &command {
+            Command::Submit { spec, .. } => spec.dependency.as_ref(),
+            Command::Update { change, .. } => change.dependency.as_ref().and_then(Option::as_ref),
+            _ => None,
+        };
+        let Some(dependency) = dependency else { return Ok(command) };
+        let view = self.view().await;
+        let names: Vec<JobRef> = dependency.conditions.iter().filter_map(|one| forgotten(&view, one)).collect();
+        if names.is_empty() {
+            return Ok(command);
+        }
+        let past = self.reader().past_jobs(names).await.map_err(|error| {
+            let text = format!("the jobs it depends on cannot be looked up: {:#}", anyhow::Error::from(error));
+            Refusal::new(RefusalCode::Unavailable, text)
+        })?;
+        Ok(Command::Knowing { past, asked: Box::new(command) })
     }
 
     /// Hands in a node's report. Waits for room in the queue, so a flood slows only its own connection.
@@ -309,6 +331,17 @@ impl Published {
         *self.view.lock().expect("no panic while held") = Some((version, state.clone()));
         state
     }
+}
+
+/// The job of a condition, unless it is there and not over: then it stays in memory until it has been over for a while.
+fn forgotten(state: &State, condition: &Condition) -> Option<JobRef> {
+    let Condition::On { kind, job, .. } = condition else { return None };
+    let live = match state.arrays.get(job.id) {
+        // Of an array that is not over, single tasks may be forgotten.
+        Some(array) => job.index.is_none() && *kind != Kind::AfterCorr && !array.is_over(),
+        None => state.jobs.get(job.id).is_some_and(|job| !job.state.is_final()),
+    };
+    (!live).then_some(*job)
 }
 
 fn stopping() -> Refusal {

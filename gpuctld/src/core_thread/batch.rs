@@ -294,12 +294,14 @@ impl Deadline {
     }
 }
 
-/// The state for readers: everything but the clients' keys and the requests of late, which nobody reads and
-/// which are many.
+/// The state for readers: everything but the clients' keys, the requests of late and who waits for whom, which nobody
+/// reads and which are many.
 fn view_of(state: &mut State) -> State {
     let keys = std::mem::take(&mut state.client_keys);
     let specs = std::mem::take(&mut state.late_specs);
+    let dependents = std::mem::take(&mut state.dependents);
     let view = state.clone();
+    state.dependents = dependents;
     state.client_keys = keys;
     state.late_specs = specs;
     view

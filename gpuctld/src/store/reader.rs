@@ -4,11 +4,13 @@
 
 mod accounting;
 mod cancelled_tasks;
+mod past;
 mod report;
 
 use super::documents::{ArrayDocument, JobDocument};
 use super::open::open_reader;
-use gcore::ctl::{Array, Job};
+use gcore::ctl::{Array, Job, PastJob};
+use gmodel::dependency::JobRef;
 use gmodel::{BlobId, JobId, NodeId, RunId, Timestamp};
 use gwire::api::{ReportRow, RunQuery, RunRow};
 use rusqlite::{Connection, OptionalExtension, Row};
@@ -146,6 +148,14 @@ impl Reader {
     /// Several blobs at one go, in the order asked for.
     pub(crate) async fn blobs(&self, ids: Vec<BlobId>) -> Result<Vec<Option<Vec<u8>>>, ReadError> {
         self.ask(move |db| ids.iter().map(|id| blob(db, id)).collect()).await
+    }
+
+    /// How jobs ended that a dependency names; those that are not over are left out.
+    ///
+    /// # Errors
+    /// The database does not answer.
+    pub async fn past_jobs(&self, names: Vec<JobRef>) -> Result<Vec<PastJob>, ReadError> {
+        self.ask(move |db| past::past_jobs(db, &names)).await
     }
 
     /// What happened to a job, oldest first; of an array also what happened to all of it.

@@ -1,9 +1,11 @@
 //! The API asked as commands ask it, over a real core with a database in a temporary directory.
 
 mod admin;
+mod dependency;
 mod jobs;
 mod listing;
 mod permission;
 mod policy;
 mod pool;
+mod standing;
 mod submission;
