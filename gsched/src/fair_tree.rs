@@ -81,7 +81,8 @@ impl LevelFs {
             return None;
         }
         let whole = (self.0 >> PLACES).saturating_mul(u128::from(PPM));
-        let rest = ((self.0 & ((1 << PLACES) - 1)) * u128::from(PPM)) >> PLACES;
+        let half = 1 << (PLACES - 1);
+        let rest = ((self.0 & ((1 << PLACES) - 1)) * u128::from(PPM) + half) >> PLACES;
         Some(u64::try_from(whole + rest).unwrap_or(u64::MAX))
     }
 }
@@ -232,22 +233,28 @@ impl<'a> FairTree<'a> {
         usage
     }
 
-    /// Ranks the users of siblings and of those below them. `tied`: the first of them shares the last rank given.
-    fn visit(&mut self, mut siblings: Vec<usize>, mut tied: bool, ranks: &mut Ranks) {
+    /// Ranks the users of siblings and of those below them; says whether there were any. `tied`: the first of them
+    /// shares the last rank given.
+    fn visit(&mut self, mut siblings: Vec<usize>, mut tied: bool, ranks: &mut Ranks) -> bool {
         siblings.sort_by_key(|at| (Reverse(self.nodes[*at].level_fs), self.nodes[*at].user.is_none(), *at));
-        for equal in siblings.chunk_by(|a, b| self.nodes[*a].level_fs == self.nodes[*b].level_fs).map(<[usize]>::to_vec).collect::<Vec<_>>() {
-            let first_account = equal.partition_point(|at| self.nodes[*at].user.is_some());
-            let (users, accounts) = equal.split_at(first_account);
-            let below: Vec<usize> = accounts.iter().flat_map(|at| self.children[*at].iter().copied()).collect();
+        let mut any = false;
+        let mut rest = &siblings[..];
+        while let Some(first) = rest.first() {
+            let level_fs = self.nodes[*first].level_fs;
+            let (equal, others) = rest.split_at(rest.partition_point(|at| self.nodes[*at].level_fs == level_fs));
+            let (users, accounts) = equal.split_at(equal.partition_point(|at| self.nodes[*at].user.is_some()));
+            rest = others;
             for &at in users {
                 self.rank(at, tied, ranks);
                 tied = true;
             }
-            if !below.is_empty() {
-                self.visit(below, tied, ranks);
+            let below: Vec<usize> = accounts.iter().flat_map(|at| self.children[*at].iter().copied()).collect();
+            let ranked = !below.is_empty() && self.visit(below, tied, ranks);
+            if ranked || !users.is_empty() {
+                (any, tied) = (true, false);
             }
-            tied = false;
         }
+        any
     }
 
     fn rank(&mut self, at: usize, tied: bool, ranks: &mut Ranks) {
@@ -331,3 +338,6 @@ impl GpuWeights {
         weighted_micro(&run.shares, weight, &snapshot.config.scheduler.fair_share, factor)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -259,3 +259,6 @@ fn part(one: u64, all: u64) -> u32 {
     }
     (u128::from(one.min(all)) * u128::from(PPM) / u128::from(all)) as u32
 }
+
+#[cfg(test)]
+mod tests;

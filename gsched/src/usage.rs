@@ -365,3 +365,6 @@ pub fn period_bounds(period: Period, at: Timestamp) -> (Timestamp, Timestamp) {
     let (first, next) = period_days(period, at);
     (Timestamp(first.saturating_mul(DAY_MILLIS)), Timestamp(next.saturating_mul(DAY_MILLIS)))
 }
+
+#[cfg(test)]
+mod tests;
