@@ -23,6 +23,7 @@ pub mod plot;
 pub mod policy_file;
 mod policy_words;
 pub mod prng;
+pub mod replay;
 pub mod scenario;
 pub mod store;
 pub mod toml_table;

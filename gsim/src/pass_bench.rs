@@ -13,7 +13,7 @@ use gmodel::job::MemAsk;
 use gmodel::policy::{Account, Backfill, GpuAmounts, SchedulerConfig};
 use gmodel::run::{RunEnd, RunPhase, RunReport};
 use gmodel::{JobId, JobSpec, RunId, Timestamp};
-use gsched::{Plan, Snapshot, WorkBudget};
+use gsched::{Engine, Plan, Snapshot, WorkBudget};
 use serde::Serialize;
 
 /// Nanoseconds since some moment.
@@ -166,6 +166,8 @@ fn floor(clock: Clock) -> f64 {
 /// A controller in memory with a cluster and a queue.
 struct Bed {
     state: State,
+    /// Kept from pass to pass, as the daemon's planner does.
+    engine: Engine,
     now: Timestamp,
     /// What is submitted and refused in each round, instead of a pass.
     submit: Option<JobSpec>,
@@ -185,7 +187,7 @@ impl Bed {
         };
         config.policy.accounts = accounts.into_iter().map(|account| (account.name.clone(), account)).collect();
         let state = started_state(&hardware, &config, BASE);
-        Self { state, now: BASE, submit: None, naive: true, ended: 0 }
+        Self { state, engine: Engine::default(), now: BASE, submit: None, naive: true, ended: 0 }
     }
 
     fn submit(&mut self, spec: JobSpec) -> Result<JobId, String> {
@@ -201,7 +203,7 @@ impl Bed {
     /// Passes until all was looked at; what they start runs.
     fn settle(&mut self) {
         loop {
-            let plan = gsched::plan(&snapshot(&self.state, self.now), unbounded());
+            let plan = self.engine.plan(&snapshot(&self.state, self.now), unbounded());
             let again = plan.cut_short && !plan.starts.is_empty();
             self.enter(plan);
             if !again {
@@ -228,7 +230,7 @@ impl Bed {
         let picture = snapshot(&self.state, self.now);
         let seen = clock();
         let (mut starts, mut preempts, mut passes) = (0, 0, 0);
-        let plan = gsched::plan(&picture, unbounded());
+        let plan = self.engine.plan(&picture, unbounded());
         let done = clock();
         passes += 1;
         starts += plan.starts.len();
@@ -243,7 +245,7 @@ impl Bed {
 
     /// The oldest run ends, and what starts for it is entered in the next round's time.
     fn end_one(&mut self) {
-        let plan = gsched::plan(&snapshot(&self.state, self.now), unbounded());
+        let plan = self.engine.plan(&snapshot(&self.state, self.now), unbounded());
         self.enter(plan);
         self.now = self.now.plus_secs(1);
         self.ended += 1;

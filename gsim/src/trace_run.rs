@@ -13,7 +13,7 @@ use gmodel::job::MemAsk;
 use gmodel::node::Role;
 use gmodel::run::{Allocation, EndCause, RunEnd, RunPhase, RunReport, StopWhy};
 use gmodel::{ExitCode, Fence, JobId, JobSpec, NodeId, NodeLife, RunId, Timestamp};
-use gsched::WorkBudget;
+use gsched::{Engine, WorkBudget};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
@@ -138,6 +138,8 @@ struct TraceRun<'a> {
     jobs: &'a [&'a TraceJob],
     settings: &'a Settings,
     state: State,
+    /// Kept from pass to pass, as the daemon's planner does.
+    engine: Engine,
     events: Vec<Event>,
     /// Places in `jobs` by submission, and how many have come.
     arrivals: Vec<u32>,
@@ -177,6 +179,7 @@ impl<'a> TraceRun<'a> {
             jobs,
             settings,
             state: State::default(),
+            engine: Engine::default(),
             events: Vec::new(),
             arrivals,
             arrived: 0,
@@ -245,7 +248,7 @@ impl<'a> TraceRun<'a> {
     /// One pass. Whether another at the same instant may do more: this one was cut short.
     fn pass(&mut self, clock: &mut dyn FnMut() -> u64) -> bool {
         let begun = clock();
-        let plan = gsched::plan(&snapshot(&self.state, self.now()), self.settings.budget);
+        let plan = self.engine.plan(&snapshot(&self.state, self.now()), self.settings.budget);
         self.out.pass_nanos.push(clock().saturating_sub(begun));
         self.out.passes += 1;
         let again = plan.cut_short;
@@ -463,7 +466,8 @@ pub(crate) fn spec_of(job: &TraceJob, config: &ClusterConfig, settings: &Setting
         Runtime::Limit => job.limit_ms.or(job.run_ms),
         Runtime::Actual => job.run_ms,
     };
-    spec.time_limit_secs = believed_ms.map(|ms| u32::try_from((ms + 999) / 1000).unwrap_or(u32::MAX - 1));
+    // A job of no length takes its place for a second: a reservation of nothing would hold nothing.
+    spec.time_limit_secs = believed_ms.map(|ms| u32::try_from((ms + 999) / 1000).unwrap_or(u32::MAX - 1).max(1));
     let request = &mut spec.request;
     (request.nodes_min, request.nodes_max) = (job.nodes, job.nodes);
     let cpus = job.cpus().max(u64::from(job.nodes)) as u32;

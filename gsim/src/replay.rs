@@ -1,0 +1,304 @@
+//! A controller's own trace (`trace = true` in gpuctld.toml) once more through the core: the same inputs at the same times
+//! give the same facts, and the scheduler, asked again at each plan, the same decisions.
+//!
+//! Owns the reading of the lines and the comparison. It changes nothing of what happened.
+
+use gcore::ctl::{Input, Rows, State, check, handle, snapshot};
+use gmodel::{Seq, Timestamp};
+use gsched::{Plan, WorkBudget};
+use serde::Serialize;
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Differences that are told in words; the others are counted.
+const MAX_TOLD: usize = 20;
+/// Starts that gpuctld's planner allows one pass, where the trace does not say.
+pub const STARTS_PER_PASS: usize = 400;
+
+/// One line: what happened when.
+#[derive(Clone, Debug)]
+pub struct Line {
+    /// Counted from 1.
+    pub number: usize,
+    pub now: Timestamp,
+    /// When a plan was made; `None`: the trace does not say, or it is no plan.
+    pub planned_at: Option<Timestamp>,
+    pub input: Input,
+}
+
+/// The inputs of a controller in order.
+#[derive(Clone, Debug, Default)]
+pub struct Recorded {
+    pub lines: Vec<Line>,
+    /// The last line is cut off, as a crash leaves it.
+    pub cut_off: bool,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Replayed {
+    pub inputs: u64,
+    pub events: u64,
+    pub refused: u64,
+    pub plans: u64,
+    /// Plans that were made again with the same starts, preemptions and classes.
+    pub plans_equal: u64,
+    /// Of these, also with the same reasons.
+    pub reasons_equal: u64,
+    /// Plans made from a state that the trace does not hold.
+    pub plans_unknown: u64,
+    pub starts: u64,
+    /// FNV-1a over every event, as JSON.
+    pub hash: String,
+    /// FNV-1a over every start, preemption and class that was decided, as the trace has them.
+    pub decisions_hash: String,
+    /// The first differences, in words.
+    pub differences: Vec<String>,
+    pub notes: Vec<String>,
+}
+
+impl Recorded {
+    /// Reads the lines of a trace.
+    ///
+    /// # Errors
+    /// The first line that is no input, unless it is the last.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let mut recorded = Self::default();
+        let count = text.lines().count();
+        for (at, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+            match read_line(at + 1, line) {
+                Ok(line) => recorded.lines.push(line),
+                Err(_) if at + 1 == count && !text.ends_with('\n') => recorded.cut_off = true,
+                Err(error) => return Err(format!("line {}: {error}", at + 1)),
+            }
+        }
+        match recorded.lines.first() {
+            None => Err("the file holds no inputs; gpuctld writes them with trace = true".into()),
+            Some(_) => Ok(recorded),
+        }
+    }
+}
+
+fn read_line(number: usize, line: &str) -> Result<Line, String> {
+    let value: Value = serde_json::from_str(line).map_err(|error| format!("no JSON: {error}"))?;
+    let now = value.get("now").and_then(Value::as_i64).ok_or("no \"now\"; this is no trace of gpuctld")?;
+    let made = ["now", "planned_at"].iter().find_map(|key| value.get("plan")?.get(key)?.as_i64());
+    let planned_at = made.or_else(|| value.get("planned_at")?.as_i64()).map(Timestamp);
+    let input = serde_json::from_value(value).map_err(|error| format!("no input that this release knows: {error}"))?;
+    Ok(Line { number, now: Timestamp(now), planned_at, input })
+}
+
+/// Feeds every line to a core that begins empty, and asks the scheduler again for each plan.
+pub fn replay(recorded: &Recorded) -> Result<Replayed, String> {
+    let mut state = State::from_rows(Rows::default());
+    let wanted: BTreeSet<Seq> = recorded.lines.iter().filter_map(|line| Some(plan_of(line)?.made_from)).collect();
+    let mut known: BTreeMap<Seq, State> = BTreeMap::new();
+    let mut out = Replayed::default();
+    let (mut hash, mut decisions) = (Fnv::default(), Fnv::default());
+    let mut unknown_nodes = BTreeSet::new();
+    let mut events = Vec::new();
+    if recorded.cut_off {
+        out.notes.push("the last line is cut off and left out".into());
+    }
+    for line in &recorded.lines {
+        if let Input::Node { node, .. } = &line.input
+            && !state.nodes.contains(*node)
+        {
+            unknown_nodes.insert(*node);
+        }
+        if let Some(plan) = plan_of(line) {
+            decisions.json(&(&plan.starts, &plan.preempts, &plan.classes));
+            compare(line, plan, known.get(&plan.made_from), &mut out);
+            known.retain(|seq, _| *seq >= plan.made_from);
+        }
+        events.clear();
+        out.inputs += 1;
+        out.refused += u64::from(handle(&mut state, &mut events, line.input.clone(), line.now).is_err());
+        out.events += events.len() as u64;
+        events.iter().for_each(|event| hash.json(event));
+        if wanted.contains(&state.seq) {
+            known.insert(state.seq, state.clone());
+        }
+    }
+    if !unknown_nodes.is_empty() {
+        out.notes.push(format!(
+            "{} nodes report that the trace does not introduce: it was begun when the database was not empty, and what \
+             was there before is not replayed",
+            unknown_nodes.len()
+        ));
+    }
+    out.hash = hash.hex();
+    out.decisions_hash = decisions.hex();
+    match check(&state).first() {
+        Some(violation) => Err(format!("after the last line: {violation}")),
+        None => Ok(out),
+    }
+}
+
+fn plan_of(line: &Line) -> Option<&Plan> {
+    match &line.input {
+        Input::Plan { plan } => Some(plan),
+        _ => None,
+    }
+}
+
+fn compare(line: &Line, plan: &Plan, state: Option<&State>, out: &mut Replayed) {
+    out.plans += 1;
+    out.starts += plan.starts.len() as u64;
+    let Some(state) = state else {
+        out.plans_unknown += 1;
+        return;
+    };
+    let budget = WorkBudget { starts: STARTS_PER_PASS, ..WorkBudget::default() };
+    let again = gsched::plan(&snapshot(state, line.planned_at.unwrap_or(line.now)), budget);
+    let same = again.starts == plan.starts && again.preempts == plan.preempts && again.classes == plan.classes;
+    if same {
+        out.plans_equal += 1;
+        out.reasons_equal += u64::from(again.reasons == plan.reasons && again.array_reasons == plan.array_reasons);
+        return;
+    }
+    let starts = |plan: &Plan| -> Vec<String> {
+        let one = |start: &gsched::Start| {
+            let nodes: Vec<String> = start.allocation.iter().map(|share| share.node.to_string()).collect();
+            format!("{} on {}", start.job, nodes.join("+"))
+        };
+        plan.starts.iter().map(one).collect()
+    };
+    let (then, now) = (starts(plan), starts(&again));
+    let missing: Vec<&String> = then.iter().filter(|start| !now.contains(start)).take(3).collect();
+    let new: Vec<&String> = now.iter().filter(|start| !then.contains(start)).take(3).collect();
+    if out.differences.len() < MAX_TOLD {
+        out.differences.push(format!(
+            "line {}: {} starts then, {} now; only then: {missing:?}; only now: {new:?}; preemptions {} then, {} now",
+            line.number,
+            then.len(),
+            now.len(),
+            plan.preempts.len(),
+            again.preempts.len()
+        ));
+    }
+}
+
+struct Fnv(u64);
+
+impl Default for Fnv {
+    fn default() -> Self {
+        Self(0xcbf2_9ce4_8422_2325)
+    }
+}
+
+impl Fnv {
+    fn json(&mut self, value: &impl Serialize) {
+        let text = serde_json::to_vec(value).expect("facts are JSON");
+        for byte in text.iter().chain(b"\n") {
+            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+    fn hex(&self) -> String {
+        format!("{:016x}", self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gcore::ctl::{Actor, Command, NodeReport};
+    use gmodel::config::{ClusterConfig, Partition};
+    use gmodel::gpu_request::GpuAsk;
+    use gmodel::run::{RunEnd, RunPhase, RunReport};
+    use gmodel::{Fence, JobSpec, NodeLife, RunId};
+
+    /// A short life of a controller as gpuctld would have written it: one node of 4 GPUs, six jobs of 2.
+    fn written() -> Vec<String> {
+        let mut state = State::from_rows(Rows::default());
+        let mut lines = Vec::new();
+        let mut now = Timestamp::from_secs(1000);
+        let mut give = |state: &mut State, input: Input, now: Timestamp| {
+            let mut line = serde_json::to_value(&input).unwrap();
+            line["now"] = serde_json::json!(now);
+            lines.push(line.to_string());
+            handle(state, &mut Vec::new(), input, now).unwrap()
+        };
+        let partition = Partition { name: "main".into(), is_default: true, ..Partition::default() };
+        let config = ClusterConfig { partitions: vec![partition], ..ClusterConfig::default() };
+        give(&mut state, Input::Configure { config: config.into() }, now);
+        give(&mut state, Input::Started, now);
+        let root = Actor { user: "root".into(), operator: true, ..Actor::default() };
+        let token = gcore::ctl::state::JoinToken {
+            hash: "t".into(),
+            role: gmodel::node::Role::Compute,
+            name: None,
+            expires: Timestamp::from_secs(9999),
+            minted_by: "root".into(),
+        };
+        let command = Command::MintToken { token };
+        give(&mut state, Input::Command { actor: root.clone(), command }, now);
+        let command = Command::Join { token_hash: "t".into(), name: "n1".into() };
+        give(&mut state, Input::Command { actor: root, command }, now);
+        let node = state.nodes.keys().next().unwrap();
+        let shape = crate::hardware::NodeShape { gpus: 4, cpus: 8, mem_bytes: 1 << 40, ..Default::default() };
+        let life = NodeLife { boot: "b".into(), spool: "s".into() };
+        let report = NodeReport::Hello { life, fence: Fence::default(), inventory: shape.inventory("n1"), runs: vec![] };
+        give(&mut state, Input::Node { node, report }, now);
+        for _ in 0..6 {
+            let mut spec = JobSpec { time_limit_secs: Some(100), ..JobSpec::default() };
+            spec.launch.work_dir = "/".into();
+            spec.request.gpus = Some(GpuAsk::whole(2));
+            let actor = Actor { user: "ada".into(), uid: 1000, ..Actor::default() };
+            let command = Command::Submit { spec: Box::new(spec), client_key: None };
+            give(&mut state, Input::Command { actor, command }, now);
+        }
+        for _ in 0..4 {
+            now = now.plus_secs(10);
+            let plan = gsched::plan(&snapshot(&state, now), WorkBudget { starts: STARTS_PER_PASS, ..WorkBudget::default() });
+            give(&mut state, Input::Plan { plan }, now);
+            let live: Vec<RunId> = state.runs.values().map(|run| run.id).collect();
+            for run in live {
+                let phase = RunPhase::Clean(RunEnd::default());
+                let report = NodeReport::Runs { runs: vec![RunReport { run, phase, mark: None }] };
+                give(&mut state, Input::Node { node, report }, now);
+            }
+        }
+        lines
+    }
+
+    #[test]
+    fn a_trace_gives_the_same_decisions_bit_for_bit() {
+        let text = written().join("\n") + "\n";
+        let done = replay(&Recorded::parse(&text).unwrap()).unwrap();
+        assert_eq!((done.plans, done.plans_equal, done.starts, done.refused), (4, 4, 6, 0), "{done:?}");
+        assert_eq!((done.plans_unknown, done.notes.len(), done.differences.len()), (0, 0, 0), "{done:?}");
+        let again = replay(&Recorded::parse(&text).unwrap()).unwrap();
+        assert_eq!((again.hash, again.decisions_hash), (done.hash, done.decisions_hash));
+    }
+
+    #[test]
+    fn a_decision_that_was_another_is_found() {
+        let mut lines = written();
+        let at = lines.iter().position(|line| line.contains("\"input\":\"plan\"")).unwrap();
+        let mut line: Value = serde_json::from_str(&lines[at]).unwrap();
+        line["plan"]["starts"].as_array_mut().unwrap().pop();
+        lines[at] = line.to_string();
+        let done = replay(&Recorded::parse(&lines.join("\n")).unwrap()).unwrap();
+        assert!(done.plans_equal < done.plans, "{done:?}");
+        assert!(done.differences[0].contains("1 starts then, 2 now"), "{:?}", done.differences);
+    }
+
+    #[test]
+    fn a_file_that_is_no_trace_is_refused_with_its_line() {
+        let wrong = |text: &str| Recorded::parse(text).unwrap_err();
+        assert_eq!(wrong(""), "the file holds no inputs; gpuctld writes them with trace = true");
+        assert!(wrong("{\"now\":1,\"input\":\"started\"}\nrubbish\n").starts_with("line 2: no JSON"));
+        assert!(wrong("{\"input\":\"started\"}\n").contains("no \"now\""));
+        assert!(wrong("{\"now\":1,\"input\":\"dance\"}\n").contains("no input that this release knows"));
+        let cut = Recorded::parse("{\"now\":1,\"input\":\"started\"}\n{\"now\":1,\"inp").unwrap();
+        assert!(cut.cut_off && cut.lines.len() == 1);
+    }
+
+    #[test]
+    fn a_trace_that_does_not_begin_empty_says_so() {
+        let report = r#"{"now":1,"input":"node","node":7,"report":{"report":"gone"}}"#;
+        let done = replay(&Recorded::parse(&format!("{{\"now\":1,\"input\":\"started\"}}\n{report}\n")).unwrap()).unwrap();
+        assert!(done.notes[0].starts_with("1 nodes report that the trace does not introduce"), "{:?}", done.notes);
+    }
+}
