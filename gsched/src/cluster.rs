@@ -210,6 +210,11 @@ impl Cluster {
         track.bucket = bucket;
     }
 
+    /// Nodes of a set with at least so many whole GPUs free, the fullest first.
+    pub fn with_gpus<'a>(&'a self, least: usize, of: &'a FixedBitSet) -> impl Iterator<Item = usize> + 'a {
+        self.by_free.iter().skip(least).flat_map(|bucket| bucket.intersection(of))
+    }
+
     pub fn fits(&self, at: usize, need: &Need, from: Timestamp, to: Timestamp) -> bool {
         self.nodes[at].room.fits(need, from, to)
     }

@@ -3,6 +3,9 @@
 //! Pure: no clock, no I/O; its budget is work units, so a plan never depends on the machine.
 
 pub mod account_tree;
+mod what_if;
+mod waiting;
+mod claims;
 pub mod cluster;
 mod counted;
 pub mod demand;

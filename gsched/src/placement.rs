@@ -214,7 +214,7 @@ impl Search<'_> {
         enough: usize,
     ) -> Vec<usize> {
         let cluster = self.cluster;
-        let least = least_bucket(ask.shape, way, part);
+        let least = ask.shape.least_gpus(way, part);
         let buckets = cluster.by_free.len();
         let mut found = Vec::with_capacity(enough);
         for step in 0..buckets.saturating_sub(least) {
@@ -243,21 +243,19 @@ impl Search<'_> {
         }
         let cluster = self.cluster;
         let mut best: Option<(crate::score::Score, usize)> = None;
-        for bucket in &cluster.by_free[least_bucket(ask.shape, way, 0).min(cluster.by_free.len())..] {
-            for at in bucket.intersection(&ask.shape.candidates.up) {
-                if ask.only.is_some_and(|only| !only.contains(at)) {
-                    continue;
-                }
-                let track = &cluster.nodes[at];
-                let Some(need) = ask.shape.need(way, 0, track.make) else { continue };
-                // Cheaper than the score, and mostly says no on a full cluster.
-                if !self.fits(ask, at, need, from, to) {
-                    continue;
-                }
-                let score = self.scores.of(&cluster.makes, track.make, &track.room, need, from);
-                if best.as_ref().is_none_or(|(least, other)| (&score, at) < (least, *other)) {
-                    best = Some((score, at));
-                }
+        for at in cluster.with_gpus(ask.shape.least_gpus(way, 0), &ask.shape.candidates.up) {
+            if ask.only.is_some_and(|only| !only.contains(at)) {
+                continue;
+            }
+            let track = &cluster.nodes[at];
+            let Some(need) = ask.shape.need(way, 0, track.make) else { continue };
+            // Cheaper than the score, and mostly says no on a full cluster.
+            if !self.fits(ask, at, need, from, to) {
+                continue;
+            }
+            let score = self.scores.of(&cluster.makes, track.make, &track.room, need, from);
+            if best.as_ref().is_none_or(|(least, other)| (&score, at) < (least, *other)) {
+                best = Some((score, at));
             }
         }
         best.map(|(_, at)| at)
@@ -362,10 +360,4 @@ impl Search<'_> {
         }
         self.pick(ask, way, now, end(low)).map(|picked| (low, picked))
     }
-}
-
-/// Whole GPUs that a node must have free now to be worth looking at.
-fn least_bucket(shape: &Shape, way: usize, part: usize) -> usize {
-    let needs = shape.ways[way].parts[part].needs.iter().flatten();
-    needs.map(|need| usize::from(need.gpus)).min().unwrap_or(0)
 }

@@ -84,11 +84,8 @@ pub fn never(shape: &Shape, demands: &[Demand], snapshot: &Snapshot, cluster: &C
             return Some(Reason::new(ReasonCode::BadConstraints, text));
         }
     }
-    let lacks = |nodes: &FixedBitSet| {
-        let named_fit = shape.named.iter().all(|at| nodes.contains(*at));
-        shape.ways.iter().all(|way| !named_fit || shape::lack(way, nodes, cluster).is_some())
-    };
-    if !lacks(&candidates.up) {
+    let named_up = shape.named.iter().all(|at| candidates.up.contains(*at));
+    if named_up && shape.ways.iter().any(|way| shape::lack(way, candidates, true, cluster).is_none()) {
         return None;
     }
     let needs = demands.first().map_or(String::new(), describe);
@@ -138,7 +135,7 @@ pub fn what_is_free(candidates: &FixedBitSet, snapshot: &Snapshot, cluster: &Clu
 
 /// What is lacked even by the node that comes nearest; for `--why`.
 pub fn nearest_lack(shape: &Shape, way: usize, cluster: &Cluster) -> Option<Lack> {
-    shape::lack(&shape.ways[way], &shape.candidates.all, cluster)
+    shape::lack(&shape.ways[way], &shape.candidates, false, cluster)
 }
 
 /// What those say who wait behind others for the same.

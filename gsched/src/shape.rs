@@ -91,6 +91,9 @@ pub struct Candidates {
     pub up: FixedBitSet,
     /// And those that do not at present.
     pub all: FixedBitSet,
+    /// How many of `up` and of `all` are of each make.
+    up_by_make: Vec<u32>,
+    all_by_make: Vec<u32>,
 }
 
 #[derive(Debug)]
@@ -191,7 +194,7 @@ impl Shapes {
         let placement = policy.placement.unwrap_or(snapshot.config.scheduler.placement);
         let key = (partition, request.constraint.clone(), request.exclude.clone(), own.flatten());
         let found = self.candidates.entry(key).or_insert_with(|| {
-            candidates(spec, partition, snapshot, own.flatten().map(|own| &windows.list[own]))
+            candidates(spec, partition, (snapshot, cluster), own.flatten().map(|own| &windows.list[own]))
         });
         let (candidates, mut never) = match found.clone() {
             Ok(candidates) => (candidates, None),
@@ -227,7 +230,7 @@ impl Shapes {
 impl Candidates {
     fn none(nodes: usize) -> Self {
         let none = FixedBitSet::with_capacity(nodes);
-        Self { up: none.clone(), all: none }
+        Self { up: none.clone(), all: none, up_by_make: Vec::new(), all_by_make: Vec::new() }
     }
 }
 
@@ -236,6 +239,12 @@ impl Shape {
     #[inline]
     pub fn need(&self, way: usize, part: usize, make: u32) -> Option<&Need> {
         self.ways[way].parts[part].needs[make as usize].as_ref()
+    }
+
+    /// Whole GPUs that a node must have free now to be worth looking at.
+    pub fn least_gpus(&self, way: usize, part: usize) -> usize {
+        let needs = self.ways[way].parts[part].needs.iter().flatten();
+        needs.map(|need| usize::from(need.gpus)).min().unwrap_or(0)
     }
 }
 
@@ -280,7 +289,7 @@ fn take_of(demand: &Demand) -> Take {
 fn candidates(
     spec: &JobSpec,
     partition: usize,
-    snapshot: &Snapshot,
+    (snapshot, cluster): (&Snapshot, &Cluster),
     own: Option<&window::Reserved>,
 ) -> Result<Arc<Candidates>, Reason> {
     let request = &spec.request;
@@ -288,6 +297,8 @@ fn candidates(
     let constraint = constraint.map_err(|error| Reason::new(ReasonCode::BadConstraints, error.to_string()))?;
     let partition = &snapshot.config.partitions[partition];
     let mut found = Candidates::none(snapshot.nodes.len());
+    found.up_by_make = vec![0; cluster.makes.list.len()];
+    found.all_by_make = found.up_by_make.clone();
     for (at, node) in snapshot.nodes.iter().enumerate() {
         let allowed = partition.holds(&node.name, &node.features)
             && request.exclude.as_ref().is_none_or(|list| !list.contains(&node.name))
@@ -296,6 +307,9 @@ fn candidates(
         if allowed {
             found.all.insert(at);
             found.up.set(at, node.unavailable.is_none());
+            let make = cluster.nodes[at].make as usize;
+            found.all_by_make[make] += 1;
+            found.up_by_make[make] += u32::from(node.unavailable.is_none());
         }
     }
     Ok(Arc::new(found))
@@ -333,16 +347,16 @@ fn most_gpus(gpus: &GpuAlternative, candidates: &Candidates, cluster: &Cluster) 
     candidates.all.ones().map(|at| by_make[cluster.nodes[at].make as usize]).max().filter(|most| *most > 0)
 }
 
-/// What every candidate lacks, even with nothing on it; the nearest miss.
-pub fn lack(way: &Way, candidates: &FixedBitSet, cluster: &Cluster) -> Option<Lack> {
-    let makes: BTreeSet<u32> = candidates.ones().map(|at| cluster.nodes[at].make).collect();
+/// What every candidate lacks, even with nothing on it; the nearest miss. Of those that are up, or of all.
+pub fn lack(way: &Way, candidates: &Candidates, up: bool, cluster: &Cluster) -> Option<Lack> {
+    let by_make = if up { &candidates.up_by_make } else { &candidates.all_by_make };
     let mut before = 0;
     for part in &way.parts {
-        before += part.count as usize;
-        let fitting = candidates.ones().filter(|at| part.needs[cluster.nodes[*at].make as usize].is_some()).count();
+        before += part.count;
+        let fitting: u32 = by_make.iter().zip(&part.needs).filter(|(_, need)| need.is_some()).map(|(count, _)| count).sum();
         if fitting == 0 {
-            let of = |make: &u32| cluster.makes.list[*make as usize].need(&part.demand).err();
-            return makes.iter().filter_map(of).max().or(Some(Lack::Nodes));
+            let makes = cluster.makes.list.iter().zip(by_make).filter(|(_, count)| **count > 0);
+            return makes.filter_map(|(make, _)| make.need(&part.demand).err()).max().or(Some(Lack::Nodes));
         }
         if fitting < before {
             return Some(Lack::Nodes);

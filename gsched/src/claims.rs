@@ -1,0 +1,185 @@
+//! What limits leave a job in a pass: which ways to serve it, which types of GPUs, in which class; and licences.
+//!
+//! The ledger says what stands against it; here is what follows for the search. Limits only fill within a pass.
+
+use crate::cluster::{end_after, end_of};
+use crate::ledger::Take;
+use crate::pass::{Pass, Wait};
+use crate::placement::{Ask, Picked};
+use crate::shape::ShapeId;
+use crate::snapshot::{PendingJob, Snapshot};
+use crate::timeline::Count;
+use fixedbitset::FixedBitSet;
+use gmodel::config::Partition;
+use gmodel::policy::Limits;
+use gmodel::{Reason, ReasonCode, RunClass};
+use std::collections::{BTreeMap, BTreeSet};
+
+impl Pass<'_> {
+    /// Ways that no limit stands against, as far as can be said before nodes are known.
+    pub(crate) fn allowed_ways(&mut self, job: &PendingJob, shape: ShapeId, secs: u32) -> Result<Vec<usize>, Wait> {
+        let ways = 0..self.shape(shape).ways.len();
+        if self.unlimited {
+            return Ok(ways.collect());
+        }
+        let spec = &job.spec;
+        let claim = || {
+            let (account, user, qos) = (spec.account.clone(), spec.user.name.clone(), spec.qos.clone());
+            (shape, account, user, qos, spec.borrow, spec.requeue, secs)
+        };
+        if !self.limited.is_empty()
+            && let Some(reason) = self.limited.get(&claim())
+        {
+            return Err(Wait::Limit(reason.clone()));
+        }
+        let mut allowed = Vec::new();
+        let mut no = None;
+        for way in ways {
+            match self.check(job, &self.shape(shape).ways[way].take) {
+                Ok(_) => allowed.push(way),
+                Err(reason) => no = no.or(Some(reason)),
+            }
+        }
+        match no {
+            Some(reason) if allowed.is_empty() => {
+                self.limited.insert(claim(), reason.clone());
+                Err(Wait::Limit(reason))
+            }
+            _ => Ok(allowed),
+        }
+    }
+
+    /// What limits say, and the class. Licences are for the timeline to judge.
+    pub(crate) fn check(&self, job: &PendingJob, take: &Take) -> Result<Option<RunClass>, Reason> {
+        if self.unlimited {
+            return Ok(None);
+        }
+        match self.ledger.check(job, take) {
+            Err(reason) if reason.code == ReasonCode::Licenses => {
+                let others = self.ledger.blockers(job, take).into_iter().find(|other| other.code != ReasonCode::Licenses);
+                others.map_or(Ok(None), Err)
+            }
+            said => said,
+        }
+    }
+
+    /// Nodes for a way, now: those liked best; of another type where a limit says no to theirs.
+    #[allow(clippy::type_complexity)]
+    pub(crate) fn find(
+        &mut self,
+        job: &PendingJob,
+        shape: ShapeId,
+        way: usize,
+        secs: u32,
+    ) -> Result<Option<(Picked, Take, Option<RunClass>)>, Reason> {
+        let now = self.snapshot.now;
+        let end = end_after(now, Some(secs));
+        let Some(picked) = self.search(job, shape, |search, ask| search.pick(ask, way, now, end)) else {
+            return Ok(None);
+        };
+        let take = self.take_of(shape, way, &picked, secs);
+        let no = match self.check(job, &take) {
+            Ok(class) => return Ok(Some((picked, take, class))),
+            Err(reason) => reason,
+        };
+        for kind in self.gpu_types(shape) {
+            let only = self.nodes_of_type(shape, &kind);
+            let found = self.search(job, shape, |search, ask| search.pick(&Ask { only: Some(&only), ..*ask }, way, now, end));
+            let Some(picked) = found else { continue };
+            let take = self.take_of(shape, way, &picked, secs);
+            if let Ok(class) = self.check(job, &take) {
+                return Ok(Some((picked, take, class)));
+            }
+        }
+        Err(no)
+    }
+
+    /// What a job would take of these nodes.
+    pub fn take_of(&self, shape: ShapeId, way: usize, picked: &Picked, secs: u32) -> Take {
+        let of = self.shape(shape);
+        let now = self.snapshot.now;
+        if self.unlimited {
+            return Take::default();
+        }
+        let mut take = Take { nodes: picked.len() as u32, ..Take::default() };
+        for (at, part) in picked {
+            let track = &self.engine.cluster.nodes[*at];
+            let make = &self.engine.cluster.makes.list[track.make as usize];
+            let Some(need) = of.need(way, *part, track.make) else { continue };
+            take.cpus = take.cpus.saturating_add(need.cpus);
+            let least = track.room.profile.least(now, end_after(now, Some(secs)));
+            let mut add = |group: usize, milli: u64| {
+                if let Some(group) = make.groups.get(group).filter(|_| milli > 0) {
+                    *take.gpus.entry(group.gpu_type.clone()).or_default() += milli;
+                }
+            };
+            if need.milli > 0 {
+                add(need.groups.trailing_zeros() as usize, u64::from(need.milli));
+            } else if let Some(amount) = need.amount_from(&least) {
+                amount.gpus.iter().enumerate().for_each(|(group, count)| add(group, u64::from(*count) * 1000));
+            }
+        }
+        take
+    }
+
+    /// Types of GPUs on the nodes that may run a shape.
+    pub(crate) fn gpu_types(&self, shape: ShapeId) -> BTreeSet<String> {
+        let cluster = &self.engine.cluster;
+        let makes: BTreeSet<u32> = self.shape(shape).candidates.up.ones().map(|at| cluster.nodes[at].make).collect();
+        let groups = makes.iter().flat_map(|make| &cluster.makes.list[*make as usize].groups);
+        groups.map(|group| group.gpu_type.clone()).collect()
+    }
+
+    /// Nodes that have no GPUs but of one type.
+    pub(crate) fn nodes_of_type(&self, shape: ShapeId, kind: &str) -> FixedBitSet {
+        let cluster = &self.engine.cluster;
+        let mut nodes = self.shape(shape).candidates.up.clone();
+        let of_type = |make: &u32| cluster.makes.list[*make as usize].groups.iter().all(|group| group.gpu_type == kind);
+        let others: Vec<usize> = nodes.ones().filter(|at| !of_type(&cluster.nodes[*at].make)).collect();
+        others.into_iter().for_each(|at| nodes.set(at, false));
+        nodes
+    }
+
+    pub(crate) fn licences_now(&self, job: &PendingJob, secs: u32) -> Result<(), Wait> {
+        let now = self.snapshot.now;
+        for (name, count) in &job.spec.licences {
+            let free = self.licences.get(name).map_or(0, |free| free.least(now, end_after(now, Some(secs))));
+            if free < *count {
+                let all = self.snapshot.config.scheduler.licences.get(name).copied().unwrap_or(0);
+                let text = format!("needs {count} of licence {name:?}; {free} of {all} are free for as long");
+                let reason = Reason::new(ReasonCode::Licenses, text);
+                return Err(if *count > all { Wait::Limit(reason) } else { Wait::Licences(reason) });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether nothing in the policy limits anybody.
+pub(crate) fn is_unlimited(snapshot: &Snapshot) -> bool {
+    let free = |limits: &Limits| *limits == Limits::default();
+    let open = |one: &Partition| {
+        free(&one.group) && free(&one.per_user) && free(&one.per_account) && one.headroom.is_none()
+    };
+    snapshot.policy.accounts.is_empty()
+        && snapshot.policy.qos.is_empty()
+        && snapshot.config.partitions.iter().all(open)
+}
+
+/// What is free of each licence over time.
+pub(crate) fn licences(snapshot: &Snapshot) -> BTreeMap<String, Count> {
+    let all = &snapshot.config.scheduler.licences;
+    let now = snapshot.now;
+    let mut free: BTreeMap<String, Count> = all.iter().map(|(name, all)| (name.clone(), Count::new(now, *all))).collect();
+    if all.is_empty() {
+        return free;
+    }
+    for run in &snapshot.running {
+        for (name, count) in &run.spec.licences {
+            if let Some(free) = free.get_mut(name) {
+                free.take(now, end_of(run).max(now.plus_secs(1)), *count);
+            }
+        }
+    }
+    free
+}

@@ -1,0 +1,247 @@
+//! Those who wait in a pass: their reservations, the reasons they are given, and what is kept for whom.
+//!
+//! A reservation is on concrete nodes for the whole limit; those after it see only what is left beside it.
+
+use crate::cluster::end_after;
+use crate::pass::{Counted, Pass, Reserved, Wait};
+use crate::placement::Picked;
+use crate::reason;
+use crate::shape::{Shape, ShapeId};
+use crate::snapshot::PendingJob;
+use crate::timeline::UNLIMITED_SECS;
+use gmodel::{Reason, ReasonCode, Timestamp};
+
+/// Tasks of one array that get reservations where all jobs do.
+const MOST_RESERVED_TASKS: u32 = 128;
+
+impl Pass<'_> {
+    /// A job that waits for resources gets a start if it is among the first, and a reason.
+    pub(crate) fn wait(&mut self, job: &PendingJob, shape: ShapeId, wait: Wait, tasks: u32) -> Reason {
+        let (code, text) = match wait {
+            Wait::Limit(reason) => return reason,
+            Wait::Licences(reason) => (ReasonCode::Licenses, Some(reason.text)),
+            Wait::Room => (ReasonCode::Resources, None),
+        };
+        let partition = self.shape(shape).partition;
+        let first = !std::mem::replace(&mut self.waiting[partition], true);
+        let kept = if first || code == ReasonCode::Licenses { None } else { self.kept(shape) };
+        let first_kept = if first { self.kept(shape) } else { None };
+        let free = first.then(|| reason::what_is_free(&self.shape(shape).candidates.up, self.snapshot, &self.engine.cluster));
+        let preempting = if code == ReasonCode::Resources { self.preempt_for(job, shape) } else { None };
+        if preempting.is_some() {
+            // What is made free for it is its own, however many wait before it.
+            self.reserve_left[partition] = self.reserve_left[partition].max(1);
+        }
+        let mut start = None;
+        for task in 0..tasks.min(MOST_RESERVED_TASKS) {
+            if self.reserve_left[partition] == 0 {
+                break;
+            }
+            self.reserve_left[partition] -= 1;
+            let Some(at) = self.reserve(job, shape) else { break };
+            start = start.or(Some(at));
+            if task > 0 && self.is_spent() {
+                break;
+            }
+        }
+        if let Some(reason) = preempting.or(kept).or(first_kept) {
+            return reason;
+        }
+        if let Some(text) = text {
+            return Reason::new(code, text);
+        }
+        let behind = &self.shape(shape).behind;
+        let Some(free) = free else { return behind.clone() };
+        let needs = behind.text.strip_suffix(reason::BEHIND).unwrap_or(&behind.text);
+        // A run without a limit is no promise of an end.
+        let some_day = self.snapshot.now.plus_secs(i64::from(UNLIMITED_SECS) - 86_400);
+        let expected = start.filter(|at| *at < some_day).map_or(String::new(), |at| format!("; room is expected by {at}"));
+        Reason::new(code, format!("{needs}; {free}{expected}"))
+    }
+
+    /// Where a shape would have room now but for what is kept for others: for whom.
+    pub(crate) fn kept(&mut self, shape: ShapeId) -> Option<Reason> {
+        if let Some(kept) = &self.shape(shape).pass.kept {
+            return (kept.code != ReasonCode::None).then(|| kept.clone());
+        }
+        let engine = &*self.engine;
+        let of = &engine.shapes.list[shape as usize];
+        let now = self.snapshot.now;
+        let free_now = |way: usize| {
+            let last = of.ways[way].last();
+            let serves = |part: usize, at: usize| {
+                let track = &engine.cluster.nodes[at];
+                of.need(way, part, track.make).is_some_and(|need| track.room.fits(need, now, now.plus_millis(1)))
+            };
+            let mut free: Vec<usize> = engine.cluster.with_gpus(of.least_gpus(way, last), &of.candidates.up).collect();
+            free.retain(|at| serves(last, *at));
+            free.len() >= of.ways[way].nodes as usize
+                && of.ways[way].parts.iter().enumerate().all(|(part, wanted)| {
+                    let mut missing = wanted.count;
+                    free.retain(|at| {
+                        let fits = missing > 0 && serves(part, *at);
+                        missing -= u32::from(fits);
+                        !fits
+                    });
+                    missing == 0
+                })
+        };
+        let kept = (0..of.ways.len()).any(free_now).then(|| self.kept_for(of));
+        self.of_pass(shape).kept = Some(kept.clone().unwrap_or_default());
+        kept
+    }
+
+    pub(crate) fn kept_for(&self, shape: &Shape) -> Reason {
+        let windows = &self.engine.windows;
+        let now = self.snapshot.now;
+        let end = end_after(now, shape.pass.refused_secs);
+        let blocking = shape.candidates.up.ones().find_map(|at| windows.blocking(at, shape.own, now, end));
+        if let Some((at, (from, to))) = blocking {
+            let reservation = &windows.list[at].reservation;
+            let what = if reservation.maintenance { "maintenance" } else { "reservation" };
+            let text = format!("nodes it needs are kept for {what} {:?} from {from} to {to}", reservation.name);
+            return Reason::new(ReasonCode::ReqNodeNotAvail, text);
+        }
+        match self.reserved.iter().find(|reserved| reserved.nodes.iter().any(|at| shape.candidates.up.contains(*at))) {
+            Some(first) => {
+                let text = format!("what it needs is kept for job {}", first.job);
+                Reason::new(ReasonCode::Priority, text)
+            }
+            None => shape.behind.clone(),
+        }
+    }
+
+    pub(crate) fn not_admitted(&self, job: &PendingJob, shape: ShapeId) -> Option<Reason> {
+        let reserved = &self.engine.windows.list[self.shape(shape).own?];
+        let name = &reserved.reservation.name;
+        let wait = |text: String| Some(Reason::new(ReasonCode::Reservation, text));
+        if !reserved.admits(job) {
+            let (user, account) = (&job.spec.user.name, &job.spec.account);
+            return wait(format!("reservation {name:?} is neither for user {user:?} nor for account {account:?}"));
+        }
+        let secs = job.spec.time_min_secs.or(job.limit_secs).unwrap_or(UNLIMITED_SECS);
+        let one = &reserved.reservation;
+        if !one.flex && secs > one.duration_secs {
+            return wait(format!("asks for {secs} s, and reservation {name:?} lasts {} s", one.duration_secs));
+        }
+        match crate::window::next(one, self.snapshot.now) {
+            None => wait(format!("reservation {name:?} is over")),
+            Some((from, _)) if from > self.snapshot.now && !one.flex => {
+                wait(format!("reservation {name:?} begins at {from}"))
+            }
+            Some((_, to)) if !one.flex && self.snapshot.now.plus_secs(i64::from(secs)) > to => {
+                wait(format!("needs {secs} s, and reservation {name:?} ends at {to}"))
+            }
+            Some(_) => None,
+        }
+    }
+
+    /// Gives a job the earliest start that delays none before it.
+    pub(crate) fn reserve(&mut self, job: &PendingJob, shape: ShapeId) -> Option<Timestamp> {
+        let (at, way, picked) = self.earliest(job, shape)?;
+        let secs = job.limit_secs.unwrap_or(UNLIMITED_SECS);
+        let to = end_after(at, Some(secs));
+        let engine = &mut *self.engine;
+        let of = &engine.shapes.list[shape as usize];
+        for (node, part) in &picked {
+            let need = *of.need(way, *part, engine.cluster.nodes[*node].make)?;
+            engine.cluster.touch(*node).hold(&need, at, to);
+        }
+        for (name, count) in &job.spec.licences {
+            if let Some(free) = self.licences.get_mut(name) {
+                free.take(at, to, *count);
+            }
+        }
+        let nodes = picked.into_iter().map(|(node, _)| node).collect();
+        self.reserved.push(Reserved { job: job.id, at, nodes });
+        Some(at)
+    }
+
+    /// The earliest start of a job, beside what is reserved already: when, which way, on which nodes.
+    pub fn earliest(&mut self, job: &PendingJob, shape: ShapeId) -> Option<(Timestamp, usize, Picked)> {
+        let secs = job.limit_secs.unwrap_or(UNLIMITED_SECS);
+        let horizon = self.snapshot.now.plus_secs(3 * i64::from(UNLIMITED_SECS));
+        let mut from = self.snapshot.now;
+        let ways = self.shape(shape).ways.len();
+        for _ in 0..16 {
+            let mut best: Option<(Timestamp, usize, Picked)> = None;
+            for way in 0..ways {
+                let until = best.as_ref().map_or(horizon, |(at, ..)| *at);
+                let from = from.max(self.not_before(job, shape, way, secs));
+                if from >= until {
+                    continue;
+                }
+                let found = self.search(job, shape, |search, ask| search.earliest(ask, way, (from, secs), until));
+                if let Some((at, picked)) = found {
+                    self.remember_not_before(job, shape, way, secs, at);
+                    best = Some((at, way, picked));
+                }
+            }
+            let (at, way, picked) = best?;
+            let mut free = at;
+            for (name, count) in &job.spec.licences {
+                free = free.max(self.licences.get(name)?.first(*count, at, secs)?);
+            }
+            if free == at {
+                return Some((at, way, picked));
+            }
+            from = free;
+        }
+        None
+    }
+
+    /// What jobs of the shape before it found out: within a pass room only shrinks.
+    pub(crate) fn not_before(&self, job: &PendingJob, shape: ShapeId, way: usize, secs: u32) -> Timestamp {
+        let of = self.shape(shape);
+        match of.pass.not_before.get(way) {
+            Some((shorter, at)) if *shorter <= secs && plain(job, of) => *at,
+            _ => self.snapshot.now,
+        }
+    }
+
+    pub(crate) fn remember_not_before(&mut self, job: &PendingJob, shape: ShapeId, way: usize, secs: u32, at: Timestamp) {
+        let of = &mut self.engine.shapes.list[shape as usize];
+        if !plain(job, of) {
+            return;
+        }
+        let now = self.snapshot.now;
+        of.pass.not_before.resize(of.ways.len(), (u32::MAX, now));
+        let known = &mut of.pass.not_before[way];
+        // A longer one that came later says more about the time, a shorter one about more jobs.
+        if secs <= known.0 || at > known.1 {
+            *known = (secs, at);
+        }
+    }
+
+    /// Sets GPUs apart that are reserved by their number.
+    pub(crate) fn hold_counted(&mut self) {
+        for at in 0..self.engine.windows.list.len() {
+            let holds = crate::counted::hold(self.engine, self.snapshot, at);
+            if !holds.is_empty() {
+                self.counted.push(Counted { reservation: at, holds });
+            }
+        }
+    }
+
+    /// Gives a job the GPUs back that its own reservation holds, while nodes are looked for.
+    pub(crate) fn lift_counted(&mut self, shape: ShapeId) -> Option<usize> {
+        let own = self.shape(shape).own?;
+        let at = self.counted.iter().position(|counted| counted.reservation == own)?;
+        for (node, hold) in self.counted[at].holds.drain(..).rev() {
+            self.engine.cluster.touch(node).release(&hold);
+        }
+        Some(at)
+    }
+
+    pub(crate) fn hold_again(&mut self, lifted: Option<usize>) {
+        if let Some(at) = lifted {
+            let reservation = self.counted[at].reservation;
+            self.counted[at].holds = crate::counted::hold_beside(self.engine, self.snapshot, reservation, &self.plan.starts);
+        }
+    }
+}
+
+/// Nothing about the job but its shape and limit decides when it can start.
+fn plain(job: &PendingJob, shape: &Shape) -> bool {
+    shape.own.is_none() && job.spec.licences.is_empty() && job.spec.request.switches.is_none()
+}

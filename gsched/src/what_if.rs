@@ -1,0 +1,112 @@
+//! What would be if some runs were gone: the proof before anybody is made to give way, and for `--why`.
+//!
+//! Only the nodes of those runs are changed, and put back; the pass goes on as if nothing had been asked.
+
+use crate::claims;
+use crate::cluster::end_after;
+use crate::pass::Pass;
+use crate::plan::Preempt;
+use crate::room::Room;
+use crate::shape::ShapeId;
+use crate::snapshot::{PendingJob, Snapshot};
+use crate::timeline::UNLIMITED_SECS;
+use gmodel::{Reason, ReasonCode, RunId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Runs that leave already, and for whom.
+#[derive(Debug, Default)]
+pub(crate) struct Leaving {
+    pub runs: BTreeSet<RunId>,
+    /// How many leave for a job.
+    pub for_job: BTreeMap<gmodel::JobId, usize>,
+}
+
+impl Leaving {
+    pub fn new(snapshot: &Snapshot) -> Self {
+        let mut leaving = Self::default();
+        for run in snapshot.running.iter().filter(|run| run.leaves_by.is_some()) {
+            leaving.runs.insert(run.run);
+            if let Some(job) = run.leaves_for {
+                *leaving.for_job.entry(job).or_default() += 1;
+            }
+        }
+        leaving
+    }
+}
+
+/// Whether anybody may preempt anybody.
+pub(crate) fn may_preempt(snapshot: &Snapshot) -> bool {
+    let pairs = snapshot.policy.qos.values().any(|qos| !qos.preempt.is_empty());
+    !claims::is_unlimited(snapshot) && !snapshot.running.is_empty() && (pairs || snapshot.policy.has_quotas())
+}
+
+impl Pass<'_> {
+    /// Whether a job could start now if these runs, and those that leave already, were gone.
+    pub(crate) fn fits_without(&mut self, job: &PendingJob, shape: ShapeId, gone: &BTreeSet<RunId>) -> bool {
+        let now = self.snapshot.now;
+        let end = end_after(now, Some(job.limit_secs.unwrap_or(UNLIMITED_SECS)));
+        let saved = self.without(gone);
+        let ways = self.shape(shape).ways.len();
+        let fits = (0..ways).any(|way| self.search(job, shape, |search, ask| search.pick(ask, way, now, end)).is_some());
+        self.put_back(saved);
+        fits
+    }
+
+    /// Takes runs off their nodes; what those had before.
+    fn without(&mut self, gone: &BTreeSet<RunId>) -> Vec<(usize, Room)> {
+        let now = self.snapshot.now;
+        let runs: BTreeSet<RunId> = gone.iter().chain(&self.leaving.runs).copied().collect();
+        let running = &self.snapshot.running;
+        let of_run = |run: &RunId| running.binary_search_by_key(run, |one| one.run).ok().map(|at| &running[at]);
+        let cluster = &mut self.engine.cluster;
+        let shares = runs.iter().filter_map(of_run).flat_map(|run| &run.shares);
+        let nodes: BTreeSet<usize> = shares.filter_map(|share| cluster.place(share.node)).collect();
+        let mut saved = Vec::with_capacity(nodes.len());
+        for at in nodes {
+            let mut room = cluster.nodes[at].room.clone();
+            let make = &cluster.makes.list[cluster.nodes[at].make as usize];
+            for (_, end, share) in cluster.held_on(at).filter(|(run, ..)| runs.contains(run)) {
+                room.leave(make, share, now, end);
+            }
+            saved.push((at, std::mem::replace(cluster.touch(at), room)));
+            cluster.file(at);
+        }
+        saved
+    }
+
+    fn put_back(&mut self, saved: Vec<(usize, Room)>) {
+        for (at, room) in saved {
+            *self.engine.cluster.touch(at) = room;
+            self.engine.cluster.file(at);
+        }
+    }
+
+    /// Makes others give way to a job that waits for room, where somebody owes it that.
+    pub(crate) fn preempt_for(&mut self, job: &PendingJob, shape: ShapeId) -> Option<Reason> {
+        if let Some(runs) = self.leaving.for_job.get(&job.id) {
+            return Some(preempting(*runs));
+        }
+        let frozen = self.frozen?;
+        // What was started in this pass may have used up what the job is owed.
+        let way = &self.shape(shape).ways.first()?.take;
+        if frozen.check(job, way).ok()? != self.ledger.check(job, way).ok()? {
+            return None;
+        }
+        let mut candidates = self.candidates.take()?;
+        let mut fits = |gone: &BTreeSet<RunId>| self.fits_without(job, shape, gone);
+        let victims = candidates.victims(job, &mut fits);
+        self.candidates = Some(candidates);
+        let victims: Vec<Preempt> = victims.filter(|victims| !victims.is_empty())?;
+        let reason = preempting(victims.len());
+        self.plan.preempts.extend(victims);
+        Some(reason)
+    }
+}
+
+fn preempting(runs: usize) -> Reason {
+    let text = match runs {
+        1 => "a run is ended to make room for it".into(),
+        runs => format!("{runs} runs are ended to make room for it"),
+    };
+    Reason::new(ReasonCode::Preempting, text)
+}
