@@ -42,6 +42,8 @@ pub struct Reading {
     /// Links the board has; 0: none.
     pub nvlink_count: u32,
     pub nvlinks_down: Vec<u32>,
+    /// Links that GPUs of the same type on the same node have up; `None` where there is none to compare with.
+    pub nvlinks_up_expected: Option<u32>,
     /// CRC, replay and recovery errors of all links together, since they came up.
     pub nvlink_errors: Option<u64>,
     pub pcie_gen: Option<u32>,
@@ -51,6 +53,29 @@ pub struct Reading {
     pub pcie_replays: Option<u64>,
     pub fabric: Option<FabricHealth>,
     pub recovery: Option<RecoveryAdvice>,
+}
+
+impl Reading {
+    /// Links that are up.
+    pub fn nvlinks_up(&self) -> u32 {
+        self.nvlink_count
+            .saturating_sub(self.nvlinks_down.len() as u32)
+    }
+}
+
+/// Says in each reading how many links the best of its type on this node has up, so that a link which was down from the first
+/// look is seen too. Takes the GPU's type beside each reading.
+pub fn compare_siblings(readings: &mut [(&str, &mut Reading)]) {
+    for at in 0..readings.len() {
+        let gpu_type = readings[at].0;
+        let siblings = || {
+            let others = readings.iter().enumerate();
+            others.filter(move |(other, (kind, _))| *other != at && *kind == gpu_type)
+        };
+        let spoken = siblings().filter(|(_, (_, reading))| reading.fault.is_none());
+        let most = spoken.map(|(_, (_, reading))| reading.nvlinks_up()).max();
+        readings[at].1.nvlinks_up_expected = most;
+    }
 }
 
 /// Why a GPU gives no reading.
@@ -117,6 +142,9 @@ pub enum GpuEventKind {
     Lost,
     /// Its MIG instances changed.
     MigConfigChange,
+    /// A kind that this release does not know.
+    #[serde(other)]
+    Unknown,
 }
 
 /// Bits of [`Reading::slow_reasons`] that matter here: `nvmlClocksEventReason*`.
@@ -127,4 +155,44 @@ pub mod slow_reason {
     pub const SOFTWARE_THERMAL: u64 = 0x20;
     pub const HARDWARE_THERMAL: u64 = 0x40;
     pub const POWER_BRAKE: u64 = 0x80;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn siblings_of_one_type_are_compared_and_silent_ones_left_out() {
+        let with = |count, down: &[u32]| Reading {
+            nvlink_count: count,
+            nvlinks_down: down.to_vec(),
+            ..Reading::default()
+        };
+        let (mut one, mut two, mut other) = (with(18, &[3, 4]), with(18, &[]), with(12, &[]));
+        let mut lost = Reading {
+            fault: Some(Silence {
+                kind: SilenceKind::Lost,
+                text: String::new(),
+            }),
+            ..Reading::default()
+        };
+        compare_siblings(&mut [
+            ("h100", &mut one),
+            ("h100", &mut two),
+            ("a100", &mut other),
+            ("h100", &mut lost),
+        ]);
+        let expected = [&one, &two, &other, &lost].map(|reading| reading.nvlinks_up_expected);
+        assert_eq!(expected, [Some(18), Some(16), None, Some(18)]);
+    }
+
+    #[test]
+    fn words_of_a_later_release_are_read_as_unknown() {
+        let kind: GpuEventKind = serde_json::from_str("\"fan-stopped\"").unwrap();
+        assert_eq!(kind, GpuEventKind::Unknown);
+        let xid: GpuEventKind = serde_json::from_str("{\"xid\":79}").unwrap();
+        assert_eq!(xid, GpuEventKind::Xid(79));
+        let fabric: FabricHealth = serde_json::from_str("\"melted\"").unwrap();
+        assert_eq!(fabric, FabricHealth::Unknown);
+    }
 }

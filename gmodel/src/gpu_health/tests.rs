@@ -1,0 +1,464 @@
+//! Signs as they come and go: each raised by its evidence once, none by a healthy GPU, none without bound.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::time::Timestamp;
+
+fn at(secs: i64) -> Timestamp {
+    Timestamp::from_secs(1_700_000_000 + secs)
+}
+
+/// A GPU in full health under load.
+fn healthy() -> Reading {
+    Reading {
+        temperature_c: Some(60),
+        slowdown_c: Some(87),
+        memory_temperature_c: Some(70),
+        memory_max_c: Some(95),
+        power_mw: Some(600_000),
+        busy_percent: Some(90),
+        slow_reasons: Some(slow_reason::POWER_CAP),
+        power_slowed_ms: Some(0),
+        heat_slowed_ms: Some(0),
+        ecc_corrected: Some(2),
+        ecc_uncorrected: Some(0),
+        ecc_uncorrected_ever: Some(3),
+        sram_uncorrected_ever: Some(0),
+        sram_worn: Some(false),
+        rows_remapped: Some(1),
+        remap_pending: Some(false),
+        remap_failed: Some(false),
+        nvlink_count: 18,
+        nvlink_errors: Some(40),
+        nvlinks_up_expected: Some(18),
+        pcie_gen: Some(5),
+        pcie_gen_max: Some(5),
+        pcie_width: Some(16),
+        pcie_width_max: Some(16),
+        pcie_replays: Some(5),
+        fabric: Some(FabricHealth::Ready),
+        recovery: Some(RecoveryAdvice::None),
+        ..Reading::default()
+    }
+}
+
+fn silent(kind: SilenceKind) -> Reading {
+    Reading {
+        fault: Some(Silence {
+            kind,
+            text: "no answer".to_owned(),
+        }),
+        ..Reading::default()
+    }
+}
+
+fn raised(changes: &[Change]) -> Vec<&str> {
+    let names = changes.iter().filter_map(|change| match change {
+        Change::Raised(sign) => Some(sign.name.as_str()),
+        _ => None,
+    });
+    names.collect()
+}
+
+/// A reading that shows this state and nothing else.
+fn shows(state: StateSeen) -> Option<Reading> {
+    let mut reading = healthy();
+    match state {
+        StateSeen::Lost => return Some(silent(SilenceKind::Lost)),
+        StateSeen::Hangs => return Some(silent(SilenceKind::Hangs)),
+        StateSeen::Missing => return Some(silent(SilenceKind::Missing)),
+        StateSeen::Error => return Some(silent(SilenceKind::Error)),
+        StateSeen::SramWorn => reading.sram_worn = Some(true),
+        StateSeen::RemapPending => reading.remap_pending = Some(true),
+        StateSeen::RemapFailed => reading.remap_failed = Some(true),
+        StateSeen::RetirementPending => reading.retirement_pending = Some(true),
+        StateSeen::PagesRetired => reading.pages_retired = Some(60),
+        StateSeen::NvlinkDown => reading.nvlinks_down = vec![4, 7],
+        StateSeen::PcieWidth => reading.pcie_width = Some(8),
+        StateSeen::PcieGeneration => reading.pcie_gen = Some(3),
+        StateSeen::Hot => reading.temperature_c = Some(88),
+        StateSeen::MemoryHot => reading.memory_temperature_c = Some(95),
+        StateSeen::PowerBrake => reading.slow_reasons = Some(slow_reason::POWER_BRAKE | slow_reason::HARDWARE),
+        StateSeen::FabricNotReady => reading.fabric = Some(FabricHealth::InProgress),
+        StateSeen::FabricFailed => reading.fabric = Some(FabricHealth::Failed),
+        StateSeen::FabricUnhealthy => reading.fabric = Some(FabricHealth::Unhealthy),
+        StateSeen::AdviceReset => reading.recovery = Some(RecoveryAdvice::Reset),
+        StateSeen::AdviceReboot => reading.recovery = Some(RecoveryAdvice::Reboot),
+        StateSeen::AdviceDrain => reading.recovery = Some(RecoveryAdvice::DrainP2p),
+        StateSeen::AdviceDrainAndReset => reading.recovery = Some(RecoveryAdvice::DrainAndReset),
+        StateSeen::CountMismatch | StateSeen::DriverMismatch => return None,
+    }
+    Some(reading)
+}
+
+/// The healthy reading with this counter so much higher.
+fn risen(counted: Counted, by: u64) -> Reading {
+    let mut reading = healthy();
+    let counter = match counted {
+        Counted::EccUncorrected => &mut reading.ecc_uncorrected,
+        Counted::EccCorrected => &mut reading.ecc_corrected,
+        Counted::NvlinkErrors => &mut reading.nvlink_errors,
+        Counted::PcieReplays => &mut reading.pcie_replays,
+        Counted::HeatSlowed => &mut reading.heat_slowed_ms,
+        Counted::PowerSlowed => &mut reading.power_slowed_ms,
+        Counted::RowsRemapped => &mut reading.rows_remapped,
+    };
+    *counter = counter.map(|value| value + by);
+    reading
+}
+
+#[test]
+fn each_sign_is_raised_by_its_evidence_once_and_by_nothing_else() {
+    let catalogue = Catalogue::built_in();
+    for (name, kind) in &catalogue.signs {
+        let mut watch = GpuWatch::default();
+        assert_eq!(watch.read(&catalogue, &healthy(), at(0)), []);
+        let mut seen = Vec::new();
+        let mut now = 10;
+        let show = |watch: &mut GpuWatch, now: i64| match &kind.evidence {
+            Evidence::Xid(numbers) => watch.event(&catalogue, GpuEventKind::Xid(numbers[0]), 1, EventSource::EventSet, at(now)),
+            Evidence::OtherXid => watch.event(&catalogue, GpuEventKind::Xid(9999), 1, EventSource::EventSet, at(now)),
+            Evidence::Counted(counted) => watch.read(&catalogue, &risen(*counted, kind.threshold), at(now)),
+            Evidence::State(state) => match shows(*state) {
+                Some(reading) => watch.read(&catalogue, &reading, at(now)),
+                None => watch.state(&catalogue, *state, Some("as told".to_owned()), at(now)),
+            },
+        };
+        for _ in 0..(kind.holds_secs / 20 + 2) {
+            seen.extend(show(&mut watch, now));
+            now += 20;
+        }
+        assert_eq!(raised(&seen), [name.as_str()], "{name}");
+        let Change::Raised(sign) = &seen[0] else { panic!("{seen:?}") };
+        assert_eq!((sign.severity, sign.action, sign.catalogue_version), (kind.severity, kind.action, CATALOGUE_VERSION));
+        assert!(!sign.evidence.is_empty() && sign.count >= 1, "{sign:?}");
+        assert_eq!(watch.standing().count(), 1, "{name}");
+    }
+}
+
+#[test]
+fn a_state_must_last_and_begins_again_after_a_gap() {
+    let catalogue = Catalogue::built_in();
+    let mut watch = GpuWatch::default();
+    let narrow = shows(StateSeen::PcieWidth).unwrap();
+    assert_eq!(watch.read(&catalogue, &narrow, at(0)), []);
+    assert_eq!(watch.read(&catalogue, &narrow, at(299)), []);
+    assert_eq!(watch.read(&catalogue, &healthy(), at(300)), []);
+    assert_eq!(watch.read(&catalogue, &narrow, at(310)), []);
+    assert_eq!(watch.read(&catalogue, &narrow, at(600)), []);
+    let changes = watch.read(&catalogue, &narrow, at(610));
+    assert_eq!(raised(&changes), ["pcie-width"]);
+    assert!(matches!(&changes[0], Change::Raised(sign) if sign.first == at(310) && sign.evidence == "8 of 16 PCIe lanes"));
+}
+
+#[test]
+fn a_sign_that_clears_is_over_and_one_that_does_not_stands_until_the_gpu_is_accepted() {
+    let catalogue = Catalogue::built_in();
+    let mut watch = GpuWatch::default();
+    watch.read(&catalogue, &shows(StateSeen::RemapPending).unwrap(), at(0));
+    watch.read(&catalogue, &shows(StateSeen::SramWorn).unwrap(), at(10));
+    assert_eq!(watch.standing().count(), 2);
+    assert_eq!(watch.read(&catalogue, &healthy(), at(299)), []);
+    let changes = watch.read(&catalogue, &healthy(), at(310));
+    assert!(matches!(&changes[..], [Change::Over(sign)] if sign.name == "remap-pending"), "{changes:?}");
+    watch.read(&catalogue, &healthy(), at(1_000_000));
+    assert_eq!(watch.standing().map(|sign| sign.name.as_str()).collect::<Vec<_>>(), ["sram-worn"]);
+    watch = GpuWatch::accepting(&healthy());
+    assert_eq!(watch.read(&catalogue, &healthy(), at(1_000_010)), []);
+    assert_eq!(watch.standing().count(), 0);
+}
+
+#[test]
+fn a_silent_gpu_shows_its_silence_only_and_nothing_is_over_meanwhile() {
+    let catalogue = Catalogue::built_in();
+    let mut watch = GpuWatch::default();
+    watch.read(&catalogue, &shows(StateSeen::Hot).unwrap(), at(0));
+    watch.read(&catalogue, &shows(StateSeen::Hot).unwrap(), at(120));
+    assert_eq!(raised(&watch.read(&catalogue, &silent(SilenceKind::Lost), at(130))), ["lost"]);
+    assert_eq!(watch.read(&catalogue, &silent(SilenceKind::Lost), at(90_000)), []);
+    assert_eq!(watch.standing().map(|sign| sign.name.as_str()).collect::<Vec<_>>(), ["hot", "lost"]);
+}
+
+#[test]
+fn the_same_event_from_the_event_set_and_the_kernel_log_counts_once() {
+    let catalogue = Catalogue::built_in();
+    let mut watch = GpuWatch::default();
+    let xid = GpuEventKind::Xid(48);
+    assert_eq!(raised(&watch.event(&catalogue, xid, 1, EventSource::EventSet, at(0))), ["xid-48"]);
+    assert_eq!(watch.event(&catalogue, xid, 1, EventSource::KernelLog, at(1)), []);
+    assert_eq!(watch.standing().next().unwrap().count, 1);
+    watch.event(&catalogue, xid, 1, EventSource::KernelLog, at(2));
+    assert_eq!(watch.standing().next().unwrap().count, 2, "the log tells of one more");
+    // Long after, either source alone is believed.
+    watch.event(&catalogue, xid, 1, EventSource::EventSet, at(5000));
+    assert_eq!(watch.standing().next().unwrap().count, 3);
+    // The ECC counter that rises with the event is the same error.
+    watch.read(&catalogue, &healthy(), at(6000));
+    watch.event(&catalogue, GpuEventKind::EccUncorrected, 2, EventSource::EventSet, at(6001));
+    watch.read(&catalogue, &risen(Counted::EccUncorrected, 2), at(6010));
+    let ecc = watch.standing().find(|sign| sign.name == "ecc-uncorrected").unwrap();
+    assert_eq!(ecc.count, 2);
+}
+
+#[test]
+fn counters_that_begin_anew_are_not_taken_for_a_rise_of_what_is_gone() {
+    let catalogue = Catalogue::built_in();
+    let mut watch = GpuWatch::default();
+    let mut reading = healthy();
+    reading.nvlink_errors = Some(9_999_999);
+    assert_eq!(watch.read(&catalogue, &reading, at(0)), [], "what was before the first look is not news");
+    reading.nvlink_errors = Some(3);
+    assert_eq!(watch.read(&catalogue, &reading, at(10)), [], "a reset");
+    // But uncorrected errors since the driver was loaded are news to one who never looked.
+    let mut sick = healthy();
+    sick.ecc_uncorrected = Some(2);
+    let mut fresh = GpuWatch::default();
+    assert_eq!(raised(&fresh.read(&catalogue, &sick, at(0))), ["ecc-uncorrected"]);
+    assert_eq!(GpuWatch::accepting(&sick).read(&catalogue, &sick, at(0)), []);
+}
+
+#[test]
+fn links_without_a_cable_are_no_sign_and_a_link_that_siblings_have_is() {
+    let catalogue = Catalogue::built_in();
+    let mut alone = healthy();
+    (alone.nvlinks_up_expected, alone.nvlinks_down) = (None, vec![12, 13, 14, 15, 16, 17]);
+    let mut watch = GpuWatch::default();
+    for secs in [0, 60, 120] {
+        assert_eq!(watch.read(&catalogue, &alone, at(secs)), [], "six places without a cable");
+    }
+    alone.nvlinks_down.push(3);
+    watch.read(&catalogue, &alone, at(180));
+    let changes = watch.read(&catalogue, &alone, at(240));
+    assert!(matches!(&changes[..], [Change::Raised(sign)] if sign.evidence == "NVLink 3 is down"), "{changes:?}");
+    // One whose siblings have more links up was not wired that way.
+    let mut odd = healthy();
+    odd.nvlinks_down = vec![5];
+    let mut watch = GpuWatch::default();
+    watch.read(&catalogue, &odd, at(0));
+    assert_eq!(raised(&watch.read(&catalogue, &odd, at(60))), ["nvlink-down"]);
+}
+
+#[test]
+fn a_resting_pcie_link_is_no_sign() {
+    let catalogue = Catalogue::built_in();
+    let mut watch = GpuWatch::default();
+    let mut idle = healthy();
+    (idle.busy_percent, idle.pcie_gen) = (Some(0), Some(1));
+    for secs in 0..100 {
+        assert_eq!(watch.read(&catalogue, &idle, at(secs * 60)), []);
+    }
+    idle.busy_percent = None; // MIG mode
+    assert_eq!(watch.read(&catalogue, &idle, at(60_000)), []);
+}
+
+#[test]
+fn two_faults_on_one_gpu_call_for_the_harsher() {
+    let catalogue = Catalogue::built_in();
+    let mut watch = GpuWatch::default();
+    assert!(verdict(watch.standing()).is_none());
+    watch.event(&catalogue, GpuEventKind::Xid(13), 5, EventSource::EventSet, at(0));
+    assert!(verdict(watch.standing()).is_none(), "a note takes nothing out of service");
+    watch.event(&catalogue, GpuEventKind::Xid(94), 1, EventSource::EventSet, at(1));
+    let first = verdict(watch.standing()).unwrap();
+    assert_eq!((first.action, first.let_finish, first.sign.name.as_str()), (Action::Reset, true, "xid-94"));
+    watch.read(&catalogue, &shows(StateSeen::RemapFailed).unwrap(), at(2));
+    watch.event(&catalogue, GpuEventKind::Xid(95), 1, EventSource::EventSet, at(3));
+    let both = verdict(watch.standing()).unwrap();
+    assert_eq!((both.action, both.let_finish, both.sign.name.as_str()), (Action::Replace, false, "remap-failed"));
+}
+
+#[test]
+fn a_watch_and_its_signs_survive_being_written_down() {
+    let catalogue = Catalogue::built_in();
+    let mut watch = GpuWatch::default();
+    watch.read(&catalogue, &healthy(), at(0));
+    watch.event(&catalogue, GpuEventKind::Xid(79), 3, EventSource::EventSet, at(1));
+    watch.read(&catalogue, &shows(StateSeen::NvlinkDown).unwrap(), at(2));
+    let text = serde_json::to_string(&watch).unwrap();
+    assert_eq!(serde_json::from_str::<GpuWatch>(&text).unwrap(), watch);
+    assert_eq!(serde_json::from_str::<GpuWatch>("{}").unwrap(), GpuWatch::default());
+}
+
+#[test]
+fn the_catalogue_names_sources_and_each_xid_once() {
+    let catalogue = Catalogue::built_in();
+    assert_eq!(Catalogue::with(&CatalogueOverrides::default()), Ok(catalogue.clone()));
+    for (name, kind) in &catalogue.signs {
+        assert!(!kind.source.is_empty() && !kind.meaning.is_empty(), "{name}");
+        assert_eq!(kind.evidence.to_string().parse(), Ok(kind.evidence.clone()), "{name}");
+        assert!(kind.action > Action::Note || kind.clears_secs > 0, "{name}: a note must end by itself");
+    }
+    let (name, kind) = catalogue.by_xid(79).unwrap();
+    assert_eq!((name, kind.action), ("xid-79", Action::Reboot));
+    assert_eq!(catalogue.by_xid(120).unwrap().0, "xid-119");
+    assert_eq!(catalogue.by_xid(4711).unwrap().0, "xid-other");
+    for (state, word) in StateSeen::ALL {
+        let named = catalogue.signs.values().any(|kind| kind.evidence == Evidence::State(*state));
+        assert!(named, "no sign has {word} as evidence");
+    }
+}
+
+const SITE: &str = r#"
+[sign.xid-63]
+severity = "warning"
+
+[sign.xid-79]
+action = "replace"
+let_finish = true
+
+[sign.pcie-width]
+off = true
+
+[sign.our-page-faults]
+evidence = "xid 31"
+action = "quarantine"
+threshold = 50
+window_secs = 600
+meaning = "so many page faults are no single program's"
+
+[sign.xid-application]
+evidence = "xid 8,13,43,45"
+"#;
+
+#[test]
+fn a_site_changes_adds_and_switches_off_signs_in_toml() {
+    let overrides: CatalogueOverrides = toml::from_str(SITE).unwrap();
+    let catalogue = Catalogue::with(&overrides).unwrap();
+    assert_eq!(catalogue.signs["xid-63"].severity, Severity::Warning);
+    assert_eq!(catalogue.signs["xid-63"].action, Action::Note, "what is not named stays");
+    assert_eq!((catalogue.signs["xid-79"].action, catalogue.signs["xid-79"].let_finish), (Action::Replace, true));
+    assert!(!catalogue.signs.contains_key("pcie-width"));
+    let mut watch = GpuWatch::default();
+    for count in 0..49 {
+        assert_eq!(watch.event(&catalogue, GpuEventKind::Xid(31), 1, EventSource::EventSet, at(count * 10)), []);
+    }
+    assert_eq!(raised(&watch.event(&catalogue, GpuEventKind::Xid(31), 1, EventSource::EventSet, at(490))), ["our-page-faults"]);
+}
+
+#[test]
+fn mistakes_in_the_overrides_are_all_told_with_sign_and_key() {
+    let wrong = r#"
+[sign.xid-97]
+action = "reset"
+
+[sign.hot]
+threshold = 0
+holds_secs = 99999999
+
+[sign.mine]
+evidence = "xid 48"
+action = "note"
+"#;
+    let errors = Catalogue::with(&toml::from_str(wrong).unwrap()).unwrap_err();
+    let told: Vec<(&str, &str)> = errors.iter().map(|error| (error.sign.as_str(), error.key)).collect();
+    assert_eq!(told, [("hot", "holds_secs"), ("hot", "threshold"), ("xid-97", "evidence"), ("xid-48", "evidence")]);
+    assert!(errors[2].to_string().contains("did you mean \"xid-79\"?"), "{}", errors[2]);
+    assert!(errors[3].problem.contains("\"mine\""), "{}", errors[3]);
+    let unknown = |text: &str| toml::from_str::<CatalogueOverrides>(text).unwrap_err().to_string();
+    assert!(unknown("[sign.hot]\nevidence = \"hoot\"").contains("did you mean \"hot\"?"));
+    assert!(unknown("[sign.hot]\nacton = \"note\"").contains("unknown field `acton`"));
+    assert!(unknown("[sign.hot]\naction = \"explode\"").contains("unknown variant `explode`"));
+}
+
+prop_compose! {
+    /// What a GPU in health may show from one look to the next.
+    fn step()(secs in 1i64..120, celsius in 25u32..87, memory in 25u32..95, busy in 0u32..=100, corrected in 0u64..3, replays in 0u64..20,
+              errors in 0u64..50, power_ms in 0u64..60_000, resting in any::<bool>(), capped in any::<bool>(), misses in any::<bool>()) -> Step {
+        Step { secs, celsius, memory, busy, corrected, replays, errors, power_ms, resting, capped, misses }
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Step {
+    secs: i64,
+    celsius: u32,
+    memory: u32,
+    busy: u32,
+    corrected: u64,
+    replays: u64,
+    errors: u64,
+    power_ms: u64,
+    resting: bool,
+    capped: bool,
+    misses: bool,
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn a_healthy_gpu_raises_no_sign(steps in proptest::collection::vec(step(), 1..200)) {
+        let catalogue = Catalogue::built_in();
+        let mut watch = GpuWatch::default();
+        let (mut now, mut reading) = (0, healthy());
+        for step in steps {
+            now += step.secs;
+            reading.temperature_c = Some(step.celsius);
+            reading.memory_temperature_c = if step.misses { None } else { Some(step.memory) };
+            reading.busy_percent = Some(step.busy);
+            reading.pcie_gen = Some(if step.resting && step.busy < 30 { 1 } else { 5 });
+            reading.slow_reasons = Some(if step.capped { slow_reason::POWER_CAP } else { 0 } | u64::from(step.busy == 0));
+            reading.ecc_corrected = reading.ecc_corrected.map(|count| count + step.corrected);
+            reading.pcie_replays = reading.pcie_replays.map(|count| count + step.replays);
+            reading.nvlink_errors = reading.nvlink_errors.map(|count| count + step.errors);
+            reading.power_slowed_ms = reading.power_slowed_ms.map(|count| count + step.power_ms);
+            prop_assert_eq!(watch.read(&catalogue, &reading, at(now)), vec![]);
+        }
+    }
+
+    #[test]
+    fn a_storm_is_bounded_in_words_and_in_memory(
+        bursts in proptest::collection::vec((0u64..200, 1u64..20_000, 0i64..5, any::<bool>()), 1..400),
+    ) {
+        let catalogue = Catalogue::built_in();
+        let mut watch = GpuWatch::default();
+        let mut now = 0;
+        let mut words: BTreeMap<String, Vec<i64>> = BTreeMap::new();
+        for (number, count, secs, from_log) in bursts {
+            now += secs;
+            let source = if from_log { EventSource::KernelLog } else { EventSource::EventSet };
+            for change in watch.event(&catalogue, GpuEventKind::Xid(number), count, source, at(now)) {
+                let (Change::Raised(sign) | Change::Again(sign) | Change::Over(sign)) = change;
+                words.entry(sign.name).or_default().push(now);
+            }
+        }
+        for (name, times) in words {
+            // One when it is raised, then after 1, 2, 4 ... minutes.
+            let span_minutes = (now / 60) as u64;
+            let most = 2 + (span_minutes + 1).ilog2() as usize + (span_minutes / 60) as usize;
+            prop_assert!(times.len() <= most, "{}: told {} times in {} s", name, times.len(), now);
+        }
+        let size = serde_json::to_string(&watch).unwrap().len();
+        prop_assert!(size < 200_000, "{} bytes", size);
+    }
+
+    #[test]
+    fn whatever_comes_a_sign_is_raised_once_until_it_is_over(
+        steps in proptest::collection::vec((0usize..40, 1i64..400), 1..150),
+    ) {
+        let catalogue = Catalogue::built_in();
+        let mut watch = GpuWatch::default();
+        let mut standing: BTreeMap<String, u64> = BTreeMap::new();
+        let mut now = 0;
+        for (what, secs) in steps {
+            now += secs;
+            let changes = match StateSeen::ALL.get(what).and_then(|(state, _)| shows(*state)) {
+                Some(reading) => watch.read(&catalogue, &reading, at(now)),
+                None if what % 2 == 0 => watch.read(&catalogue, &healthy(), at(now)),
+                None => watch.event(&catalogue, GpuEventKind::Xid(what as u64 * 4), 1, EventSource::EventSet, at(now)),
+            };
+            for change in changes {
+                match change {
+                    Change::Raised(sign) => prop_assert!(standing.insert(sign.name.clone(), sign.count).is_none(), "{} raised twice", sign.name),
+                    Change::Again(sign) => prop_assert!(standing.contains_key(&sign.name)),
+                    Change::Over(sign) => prop_assert!(standing.remove(&sign.name).is_some(), "{} was not raised", sign.name),
+                }
+            }
+            let names: Vec<&str> = watch.standing().map(|sign| sign.name.as_str()).collect();
+            prop_assert_eq!(names, standing.keys().map(String::as_str).collect::<Vec<_>>());
+        }
+    }
+}

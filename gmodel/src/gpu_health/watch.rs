@@ -1,0 +1,505 @@
+//! From what is seen of one GPU to signs: thresholds, how long a state must last, when a sign is over, and how often a sign that
+//! goes on is told again. Bounded whatever comes: a storm of events raises a count, never a queue. Knows no clock.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use serde::{Deserialize, Serialize};
+
+use super::catalogue::{Action, Catalogue, Counted, Evidence, Severity, SignKind, StateSeen};
+use super::reading::{
+    FabricHealth, GpuEventKind, Reading, RecoveryAdvice, SilenceKind, slow_reason,
+};
+use crate::time::Timestamp;
+
+/// What one GPU showed so far. Keep it over restarts: without it, uncorrected errors since the driver was loaded count as new.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct GpuWatch {
+    before: Option<Baseline>,
+    tallies: BTreeMap<String, Tally>,
+}
+
+/// A sign that stands.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sign {
+    /// Its name in the catalogue.
+    pub name: String,
+    pub severity: Severity,
+    pub action: Action,
+    pub let_finish: bool,
+    /// Of the catalogue that raised it.
+    pub catalogue_version: u32,
+    /// What was seen, with its numbers: `Xid 79`, `links 4 and 7 are down`.
+    pub evidence: String,
+    /// How often, since `first`; at least 1.
+    pub count: u64,
+    pub first: Timestamp,
+    pub last: Timestamp,
+}
+
+/// What became of a sign.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Change {
+    Raised(Sign),
+    /// It stands already and came again; told after a minute, then two, four, up to an hour.
+    Again(Sign),
+    Over(Sign),
+}
+
+/// Who saw an event. The same Xid comes by the event set and in the kernel log, and is counted once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EventSource {
+    EventSet,
+    KernelLog,
+    /// A counter that was read.
+    Reading,
+}
+
+/// What all standing signs of a GPU call for together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Verdict<'a> {
+    /// The harshest.
+    pub action: Action,
+    /// False as soon as one sign that takes the GPU out of service says so.
+    pub let_finish: bool,
+    /// The sign to name as the reason.
+    pub sign: &'a Sign,
+}
+
+/// What standing signs call for; `None` where there is none, or none that asks for more than a note.
+pub fn verdict<'a>(signs: impl IntoIterator<Item = &'a Sign>) -> Option<Verdict<'a>> {
+    let serious: Vec<&Sign> = signs
+        .into_iter()
+        .filter(|sign| sign.action > Action::Note)
+        .collect();
+    let rank = |sign: &&&Sign| (sign.action, !sign.let_finish, sign.severity, std::cmp::Reverse(sign.first));
+    let sign = *serious.iter().max_by_key(rank)?;
+    Some(Verdict {
+        action: sign.action,
+        let_finish: serious.iter().all(|sign| sign.let_finish),
+        sign,
+    })
+}
+
+/// Counters at the reading before.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+struct Baseline {
+    counters: BTreeMap<String, u64>,
+    ecc_uncorrected_ever: Option<u64>,
+    /// Links that were down when the GPU was accepted, and have not been up since: no cable leads there.
+    links_never_up: Vec<u32>,
+}
+
+/// What is known of one sign that was seen.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Tally {
+    /// Counts in parts of the window: number of the part, and how many in it.
+    parts: VecDeque<(i64, u64)>,
+    /// What each source has counted since it was quiet.
+    by_source: BTreeMap<EventSource, u64>,
+    /// Since when the state lasts.
+    since: Option<Timestamp>,
+    last_seen: Timestamp,
+    standing: Option<Standing>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Standing {
+    sign: Sign,
+    told_at: Timestamp,
+    patience_secs: i64,
+}
+
+/// Evidence that comes in numbers.
+struct Seen {
+    source: EventSource,
+    count: u64,
+    text: String,
+}
+
+/// A window is counted in so many parts: the sum is right to a part's length.
+const PARTS: i64 = 12;
+/// Two sources tell of one event within this time.
+const SOURCES_APART_SECS: i64 = 90;
+const FIRST_PATIENCE_SECS: i64 = 60;
+const MOST_PATIENCE_SECS: i64 = 3600;
+/// Under less load than this a PCIe link may rest.
+const BUSY_PERCENT: u32 = 30;
+
+impl GpuWatch {
+    /// A watch that takes the GPU as it is: nothing that `reading` shows counts as new, no sign stands. For a GPU that is put
+    /// into service, after its burn-in.
+    pub fn accepting(reading: &Reading) -> GpuWatch {
+        GpuWatch {
+            before: Some(Baseline::of(reading, reading.nvlinks_down.clone())),
+            tallies: BTreeMap::new(),
+        }
+    }
+
+    /// Takes one reading. A GPU that is silent shows nothing but its silence, and no sign is over meanwhile.
+    pub fn read(&mut self, catalogue: &Catalogue, reading: &Reading, now: Timestamp) -> Vec<Change> {
+        let mut changes = Vec::new();
+        let silent = reading.fault.as_ref().map(|fault| fault.kind);
+        let never_up = match &self.before {
+            Some(before) => before.links_never_up.clone(),
+            None => first_links_down(reading),
+        };
+        for (name, kind) in &catalogue.signs {
+            match &kind.evidence {
+                Evidence::State(state) => {
+                    if silent.is_some() && !tells_silence(*state) {
+                        continue;
+                    }
+                    let seen = state_seen(*state, reading, kind, &never_up);
+                    changes.extend(self.state_of(catalogue, name, kind, seen, now));
+                }
+                Evidence::Counted(counted) if silent.is_none() => {
+                    let rise = self.rise(*counted, reading);
+                    if rise > 0 {
+                        let seen = Seen { source: EventSource::Reading, count: rise, text: counted_text(*counted, rise) };
+                        changes.extend(self.count(catalogue, name, kind, seen, now));
+                    }
+                }
+                Evidence::Counted(_) | Evidence::Xid(_) | Evidence::OtherXid => {}
+            }
+        }
+        if silent.is_none() {
+            let still_never_up = |link: &u32| reading.nvlinks_down.contains(link);
+            self.before = Some(Baseline::of(reading, never_up.into_iter().filter(still_never_up).collect()));
+            changes.extend(self.over(catalogue, now));
+        }
+        changes
+    }
+
+    /// Takes events of one kind, `count` of them.
+    pub fn event(
+        &mut self,
+        catalogue: &Catalogue,
+        kind: GpuEventKind,
+        count: u64,
+        source: EventSource,
+        now: Timestamp,
+    ) -> Vec<Change> {
+        let counted = |wanted: Counted| {
+            let mut signs = catalogue.signs.iter();
+            signs.find(|(_, kind)| kind.evidence == Evidence::Counted(wanted)).map(|(name, kind)| (name.as_str(), kind))
+        };
+        let (found, text) = match kind {
+            GpuEventKind::Xid(number) => (catalogue.by_xid(number), format!("Xid {number}")),
+            GpuEventKind::EccUncorrected => (counted(Counted::EccUncorrected), counted_text(Counted::EccUncorrected, count)),
+            GpuEventKind::EccCorrected => (counted(Counted::EccCorrected), counted_text(Counted::EccCorrected, count)),
+            GpuEventKind::Lost => {
+                let text = "the driver says that it is lost".to_owned();
+                return self.state(catalogue, StateSeen::Lost, Some(text), now);
+            }
+            GpuEventKind::MigConfigChange | GpuEventKind::Unknown => return Vec::new(),
+        };
+        let Some((name, sign)) = found else {
+            return Vec::new();
+        };
+        self.count(catalogue, name, sign, Seen { source, count, text }, now).into_iter().collect()
+    }
+
+    /// Says that a state is seen, with what was seen of it, or that it is not. For states of the node, which no reading tells.
+    pub fn state(
+        &mut self,
+        catalogue: &Catalogue,
+        state: StateSeen,
+        seen: Option<String>,
+        now: Timestamp,
+    ) -> Vec<Change> {
+        let signs = catalogue.signs.iter();
+        let wanted: Vec<_> = signs.filter(|(_, kind)| kind.evidence == Evidence::State(state)).collect();
+        let mut changes = Vec::new();
+        for (name, kind) in wanted {
+            changes.extend(self.state_of(catalogue, name, kind, seen.clone(), now));
+        }
+        if seen.is_none() {
+            changes.extend(self.over(catalogue, now));
+        }
+        changes
+    }
+
+    /// Signs that stand, in the order of their names.
+    pub fn standing(&self) -> impl Iterator<Item = &Sign> {
+        self.tallies.values().filter_map(|tally| Some(&tally.standing.as_ref()?.sign))
+    }
+
+    fn tally(&mut self, name: &str, now: Timestamp) -> &mut Tally {
+        self.tallies.entry(name.to_owned()).or_insert_with(|| Tally {
+            parts: VecDeque::new(),
+            by_source: BTreeMap::new(),
+            since: None,
+            last_seen: now,
+            standing: None,
+        })
+    }
+
+    fn count(
+        &mut self,
+        catalogue: &Catalogue,
+        name: &str,
+        kind: &SignKind,
+        seen: Seen,
+        now: Timestamp,
+    ) -> Option<Change> {
+        let tally = self.tally(name, now);
+        let fresh = tally.fresh(seen.source, seen.count, now);
+        tally.last_seen = now;
+        if fresh == 0 {
+            return None;
+        }
+        let part_millis = (kind.window_secs as i64).saturating_mul(1000) / PARTS;
+        let part = now.0.div_euclid(part_millis.max(1));
+        match tally.parts.back_mut() {
+            // A clock that went back counts into the newest part.
+            Some((newest, sum)) if *newest >= part => *sum = sum.saturating_add(fresh),
+            _ => tally.parts.push_back((part, fresh)),
+        }
+        while tally.parts.front().is_some_and(|(oldest, _)| *oldest <= part - PARTS) {
+            tally.parts.pop_front();
+        }
+        let sum = tally.parts.iter().fold(0u64, |sum, (_, count)| sum.saturating_add(*count));
+        if tally.standing.is_some() {
+            return tally.again(fresh, now);
+        }
+        (sum >= kind.threshold).then(|| tally.raise(catalogue, name, kind, seen.text, sum, now))
+    }
+
+    fn state_of(
+        &mut self,
+        catalogue: &Catalogue,
+        name: &str,
+        kind: &SignKind,
+        seen: Option<String>,
+        now: Timestamp,
+    ) -> Option<Change> {
+        let Some(text) = seen else {
+            // What did not last long enough has to begin again.
+            if let Some(tally) = self.tallies.get_mut(name) {
+                tally.since = None;
+                if tally.standing.is_none() && tally.parts.is_empty() {
+                    self.tallies.remove(name);
+                }
+            }
+            return None;
+        };
+        let tally = self.tally(name, now);
+        tally.last_seen = now;
+        let since = *tally.since.get_or_insert(now);
+        if let Some(standing) = &mut tally.standing {
+            standing.sign.last = now;
+            standing.sign.evidence = text;
+            return None;
+        }
+        let lasted = now.since_secs(since) >= kind.holds_secs as i64;
+        lasted.then(|| tally.raise(catalogue, name, kind, text, 1, now))
+    }
+
+    /// Signs without evidence for long enough, and those that the catalogue has no more.
+    fn over(&mut self, catalogue: &Catalogue, now: Timestamp) -> Vec<Change> {
+        let mut changes = Vec::new();
+        self.tallies.retain(|name, tally| {
+            let quiet_secs = now.since_secs(tally.last_seen);
+            let kind = catalogue.signs.get(name);
+            let ended = match kind {
+                None => true,
+                Some(kind) if tally.standing.is_some() => kind.clears_secs > 0 && quiet_secs >= kind.clears_secs as i64,
+                Some(kind) => tally.since.is_none() && quiet_secs >= kind.window_secs as i64,
+            };
+            if ended && let Some(standing) = &tally.standing {
+                changes.push(Change::Over(standing.sign.clone()));
+            }
+            !ended
+        });
+        changes
+    }
+
+    /// By how much a counter rose since the reading before. One that fell began anew, and all it shows is new.
+    fn rise(&self, counted: Counted, reading: &Reading) -> u64 {
+        let rise = |old: Option<u64>, new: Option<u64>| match (old, new) {
+            (Some(old), Some(new)) if new >= old => new - old,
+            (Some(_), Some(new)) => new,
+            _ => 0,
+        };
+        let new = counter(counted, reading);
+        let Some(before) = &self.before else {
+            // Errors since the driver was loaded are news to somebody who never looked; other counters may be years old.
+            return if counted == Counted::EccUncorrected { new.unwrap_or(0) } else { 0 };
+        };
+        let old = before.counters.get(counted.word()).copied();
+        let risen = rise(old, new);
+        if counted == Counted::EccUncorrected {
+            return risen.max(rise(before.ecc_uncorrected_ever, reading.ecc_uncorrected_ever));
+        }
+        risen
+    }
+}
+
+impl Baseline {
+    fn of(reading: &Reading, links_never_up: Vec<u32>) -> Baseline {
+        let counters = Counted::ALL.iter();
+        Baseline {
+            counters: counters
+                .filter_map(|(counted, word)| Some(((*word).to_owned(), counter(*counted, reading)?)))
+                .collect(),
+            ecc_uncorrected_ever: reading.ecc_uncorrected_ever,
+            links_never_up,
+        }
+    }
+}
+
+impl Tally {
+    /// How many of `count` no other source has told of.
+    fn fresh(&mut self, source: EventSource, count: u64, now: Timestamp) -> u64 {
+        if now.since_secs(self.last_seen) > SOURCES_APART_SECS {
+            self.by_source.clear();
+        }
+        let most = self.by_source.values().copied().max().unwrap_or(0);
+        let own = self.by_source.entry(source).or_insert(0);
+        *own = own.saturating_add(count);
+        own.saturating_sub(most)
+    }
+
+    fn raise(&mut self, catalogue: &Catalogue, name: &str, kind: &SignKind, evidence: String, count: u64, now: Timestamp) -> Change {
+        let sign = Sign {
+            name: name.to_owned(),
+            severity: kind.severity,
+            action: kind.action,
+            let_finish: kind.let_finish,
+            catalogue_version: catalogue.version,
+            evidence,
+            count,
+            first: self.since.unwrap_or(now),
+            last: now,
+        };
+        self.standing = Some(Standing {
+            sign: sign.clone(),
+            told_at: now,
+            patience_secs: FIRST_PATIENCE_SECS,
+        });
+        Change::Raised(sign)
+    }
+
+    fn again(&mut self, fresh: u64, now: Timestamp) -> Option<Change> {
+        let standing = self.standing.as_mut()?;
+        standing.sign.count = standing.sign.count.saturating_add(fresh);
+        standing.sign.last = now;
+        if now.since_secs(standing.told_at) < standing.patience_secs {
+            return None;
+        }
+        standing.told_at = now;
+        standing.patience_secs = (standing.patience_secs * 2).min(MOST_PATIENCE_SECS);
+        Some(Change::Again(standing.sign.clone()))
+    }
+}
+
+/// Links that are down at the first look, as far as no sibling says that they should be up.
+fn first_links_down(reading: &Reading) -> Vec<u32> {
+    let missing = reading.nvlinks_up_expected.is_some_and(|expected| reading.nvlinks_up() < expected);
+    if missing { Vec::new() } else { reading.nvlinks_down.clone() }
+}
+
+fn counter(counted: Counted, reading: &Reading) -> Option<u64> {
+    match counted {
+        Counted::EccUncorrected => reading.ecc_uncorrected,
+        Counted::EccCorrected => reading.ecc_corrected,
+        Counted::NvlinkErrors => reading.nvlink_errors,
+        Counted::PcieReplays => reading.pcie_replays,
+        Counted::HeatSlowed => reading.heat_slowed_ms,
+        Counted::PowerSlowed => reading.power_slowed_ms,
+        Counted::RowsRemapped => reading.rows_remapped,
+    }
+}
+
+fn counted_text(counted: Counted, rise: u64) -> String {
+    match counted {
+        Counted::EccUncorrected => format!("{rise} uncorrected ECC errors"),
+        Counted::EccCorrected => format!("{rise} corrected ECC errors"),
+        Counted::NvlinkErrors => format!("{rise} errors on its NVLinks"),
+        Counted::PcieReplays => format!("{rise} replays on its PCIe link"),
+        Counted::HeatSlowed => format!("slowed down for heat for {} s", rise / 1000),
+        Counted::PowerSlowed => format!("slowed down for lack of power for {} s", rise / 1000),
+        Counted::RowsRemapped => format!("{rise} rows of memory replaced"),
+    }
+}
+
+fn tells_silence(state: StateSeen) -> bool {
+    matches!(state, StateSeen::Lost | StateSeen::Hangs | StateSeen::Missing | StateSeen::Error)
+}
+
+/// What is seen of a state, where it is so.
+fn state_seen(state: StateSeen, reading: &Reading, kind: &SignKind, links_never_up: &[u32]) -> Option<String> {
+    let silence = |wanted: SilenceKind| reading.fault.as_ref().filter(|fault| fault.kind == wanted).map(|fault| fault.text.clone());
+    let when = |is_so: bool, text: &str| is_so.then(|| text.to_owned());
+    let flag = |flag: Option<bool>, text: &str| when(flag == Some(true), text);
+    let advice = |wanted: RecoveryAdvice| when(reading.recovery == Some(wanted), "the driver's own advice");
+    let slow = |bit: u64| reading.slow_reasons.is_some_and(|reasons| reasons & bit != 0);
+    match state {
+        StateSeen::Lost => silence(SilenceKind::Lost),
+        StateSeen::Hangs => silence(SilenceKind::Hangs),
+        StateSeen::Missing => silence(SilenceKind::Missing),
+        StateSeen::Error => silence(SilenceKind::Error),
+        StateSeen::SramWorn => flag(reading.sram_worn, "the SRAM error threshold is exceeded"),
+        StateSeen::RemapPending => flag(reading.remap_pending, "a row remap is pending"),
+        StateSeen::RemapFailed => flag(reading.remap_failed, "a row remap failed"),
+        StateSeen::RetirementPending => flag(reading.retirement_pending, "a page retirement is pending"),
+        StateSeen::PagesRetired => {
+            let pages = reading.pages_retired.filter(|&pages| pages >= kind.threshold)?;
+            Some(format!("{pages} pages are retired"))
+        }
+        StateSeen::NvlinkDown => links_seen_down(reading, links_never_up),
+        StateSeen::PcieWidth => {
+            let (now, most) = (reading.pcie_width?, reading.pcie_width_max?);
+            (now > 0 && now < most).then(|| format!("{now} of {most} PCIe lanes"))
+        }
+        StateSeen::PcieGeneration => {
+            let (now, most) = (reading.pcie_gen?, reading.pcie_gen_max?);
+            let busy = reading.busy_percent? >= BUSY_PERCENT;
+            (busy && now > 0 && now < most).then(|| format!("PCIe generation {now} of {most} under load"))
+        }
+        StateSeen::Hot => {
+            let limit = reading.slowdown_c.filter(|&limit| reading.temperature_c >= Some(limit));
+            let celsius = reading.temperature_c.unwrap_or_default();
+            match limit {
+                Some(limit) => Some(format!("{celsius} C, slows down from {limit} C on")),
+                None => when(slow(slow_reason::HARDWARE_THERMAL), &format!("{celsius} C, slowed down by its hardware")),
+            }
+        }
+        StateSeen::MemoryHot => {
+            let (now, most) = (reading.memory_temperature_c?, reading.memory_max_c?);
+            (now >= most).then(|| format!("memory at {now} C, at most {most} C"))
+        }
+        StateSeen::PowerBrake => when(slow(slow_reason::POWER_BRAKE), "slowed down by the power supply"),
+        StateSeen::FabricNotReady => match reading.fabric? {
+            FabricHealth::NotStarted => Some("its registration with the fabric has not begun".to_owned()),
+            FabricHealth::InProgress => Some("its registration with the fabric goes on".to_owned()),
+            _ => None,
+        },
+        StateSeen::FabricFailed => when(reading.fabric == Some(FabricHealth::Failed), "its registration with the fabric failed"),
+        StateSeen::FabricUnhealthy => when(reading.fabric == Some(FabricHealth::Unhealthy), "its fabric is degraded"),
+        StateSeen::AdviceReset => advice(RecoveryAdvice::Reset),
+        StateSeen::AdviceReboot => advice(RecoveryAdvice::Reboot),
+        StateSeen::AdviceDrain => advice(RecoveryAdvice::DrainP2p),
+        StateSeen::AdviceDrainAndReset => advice(RecoveryAdvice::DrainAndReset),
+        // Of the node: `GpuWatch::state` is told of them.
+        StateSeen::CountMismatch | StateSeen::DriverMismatch => None,
+    }
+}
+
+fn links_seen_down(reading: &Reading, links_never_up: &[u32]) -> Option<String> {
+    let down: Vec<String> = reading
+        .nvlinks_down
+        .iter()
+        .filter(|link| !links_never_up.contains(link))
+        .map(u32::to_string)
+        .collect();
+    match down.len() {
+        0 => None,
+        1 => Some(format!("NVLink {} is down", down[0])),
+        _ => Some(format!("NVLinks {} are down", down.join(", "))),
+    }
+}
