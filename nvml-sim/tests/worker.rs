@@ -163,6 +163,22 @@ fn missing_gpu_is_simply_not_there() {
         (1..8).map(|slot| host.uuid(slot)).collect::<Vec<_>>()
     );
     assert_eq!(inventory.gpus[0].index, 0);
+    let health = worker.read_health(SOON).unwrap();
+    let missing: Vec<_> = health
+        .iter()
+        .filter(|gpu| gpu.reading.fault.is_some())
+        .collect();
+    assert_eq!((health.len(), missing.len()), (8, 1));
+    assert_eq!(
+        (
+            &missing[0].uuid,
+            missing[0].reading.fault.as_ref().unwrap().kind
+        ),
+        (&Some(host.uuid(0)), SilenceKind::Missing)
+    );
+    host.inject(0, "clear");
+    let health = worker.read_health(SOON).unwrap();
+    assert!(health.iter().all(|gpu| gpu.reading.fault.is_none()));
 }
 
 #[test]

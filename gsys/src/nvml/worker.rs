@@ -10,6 +10,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, TryLockError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use gmodel::gpu_health::{Silence, SilenceKind};
+
 use super::{
     Change, DEFAULT_LIBRARY, GpuEvent, GpuEventKind, GpuFacts, GpuHealth, GpuSource, GpuUse,
     Inventory, Nvml, NvmlError,
@@ -72,7 +74,7 @@ impl NvmlWorker {
         self.call("discovery of GPUs", timeout, Request::Discover)
     }
 
-    /// The condition of every GPU.
+    /// The condition of every GPU, those included that were discovered once and are not enumerated any more.
     pub fn read_health(&self, timeout: Duration) -> Result<Vec<GpuHealth>, NvmlError> {
         self.call("reading the health of GPUs", timeout, Request::Health)
     }
@@ -385,6 +387,8 @@ impl Progress {
 struct Shared {
     /// GPUs as last read, faulty ones as last read well.
     known: Mutex<Vec<GpuFacts>>,
+    /// Every GPU ever discovered, with the index it was last seen at.
+    ever_seen: Mutex<BTreeMap<String, u32>>,
     /// Indices whose calls do not return, and since when we know.
     held: Mutex<BTreeMap<u32, Instant>>,
     abandoned: AtomicU64,
@@ -442,6 +446,11 @@ impl Shared {
         }
         inventory.gpus.sort_by_key(|gpu| gpu.index);
         *known = inventory.gpus.clone();
+        let seen = inventory
+            .gpus
+            .iter()
+            .map(|gpu| (gpu.uuid.clone(), gpu.index));
+        lock(&self.ever_seen).extend(seen);
     }
 
     /// The UUID that was last seen at an index which gives no answer now, for each such index. Tells of each GPU that just
@@ -462,6 +471,26 @@ impl Shared {
                     uuid: old.uuid.clone(),
                     kind: GpuEventKind::Lost,
                     count: 1,
+                });
+            }
+        }
+    }
+
+    /// A reading for each GPU that was discovered once and is not enumerated any more.
+    fn add_missing(&self, readings: &mut Vec<GpuHealth>) {
+        let present: BTreeSet<String> = readings
+            .iter()
+            .filter_map(|health| health.uuid.clone())
+            .collect();
+        for (uuid, &index) in lock(&self.ever_seen).iter() {
+            if !present.contains(uuid) {
+                let silence = Silence {
+                    kind: SilenceKind::Missing,
+                    text: "the driver does not list it any more".to_owned(),
+                };
+                readings.push(GpuHealth {
+                    uuid: Some(uuid.clone()),
+                    ..GpuHealth::silent(index, silence)
                 });
             }
         }
@@ -507,6 +536,7 @@ fn serve(requests: &Receiver<Request>, shared: &Shared, open: &Opener, job: Arc<
                         let silence = health.reading.fault.as_ref()?;
                         Some((health.index, silence.text.as_str(), &mut health.uuid))
                     }));
+                    shared.add_missing(readings);
                 }
                 let _ = answer.send(result);
             }
