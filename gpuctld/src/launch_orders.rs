@@ -4,7 +4,9 @@
 //! failed launch, so that it never waits for an order that does not come.
 
 use crate::store::reader::Reader;
+use gcore::ctl::checkpoint_of;
 use gcore::ctl::state::{Node, Run, State};
+use gmodel::checkpoint::Mark;
 use gmodel::launch_order::{ArrayTask, LaunchOrder, OrderGpu, OrderNode};
 use gmodel::run::{EndCause, NodeShare, RunEnd, RunPhase, RunReport};
 use gmodel::{BlobId, JobSpec, NodeId, RunId};
@@ -82,13 +84,19 @@ fn order(state: &State, node: NodeId, run: &Run, spec: &JobSpec) -> LaunchOrder 
         limit_secs: state.enforced_limit_secs(run),
         kill_grace_secs: config.kill_grace_secs,
         signal: launch.signal,
-        checkpoint: spec.checkpoint.clone(),
+        checkpoint: checkpoint_of(state, spec).cloned(),
+        last_mark: state.jobs.get(run.id.job).and_then(|job| job.last_mark.as_deref()).map(mark_text),
         private_tmp: partition.private_tmp,
         prolog: partition.prolog,
         epilog: partition.epilog,
         allow_root: config.allow_root_jobs,
         ..LaunchOrder::default()
     }
+}
+
+/// `3 epoch 40`, as the next attempt sees it.
+fn mark_text(mark: &Mark) -> String {
+    format!("{} {}", mark.number, mark.note).trim_end().to_owned()
 }
 
 fn array_task(state: &State, run: &Run, spec: &JobSpec) -> Option<ArrayTask> {

@@ -188,10 +188,12 @@ pub fn apply(state: &mut State, event: &Event) {
             }
             node_mut(state, *node).drains.push(mark.clone());
         }
+        Event::NodeDrainDue { node, due } => node_mut(state, *node).empty_by = Some(*due),
         Event::NodeResumed { node, owner, .. } => {
             let node = node_mut(state, *node);
             lift(&mut node.drains, owner.as_deref());
             if node.drains.is_empty() {
+                node.empty_by = None;
                 node.strikes.clear();
             }
         }
@@ -209,9 +211,13 @@ pub fn apply(state: &mut State, event: &Event) {
         Event::TokenSpent { hash, .. } => {
             state.tokens.remove(hash);
         }
-        Event::PolicyChanged { change, .. } => policy::apply(state, change),
-        Event::Configured { config, .. } => {
+        Event::PolicyChanged { change, at, .. } => {
+            policy::apply(state, change);
+            state.policy_since = (state.seq, *at);
+        }
+        Event::Configured { config, at } => {
             state.config = config.clone();
+            state.policy_since = (state.seq, *at);
             state.feasible = Arc::default();
             state.merge_policy();
         }
@@ -613,6 +619,9 @@ fn run_ended(state: &mut State, id: RunId, outcome: &Outcome, settled: Option<Ti
     job.started = outcome.started.or(job.started);
     job.exit = outcome.exit;
     job.end_text.clone_from(&outcome.text);
+    if outcome.state == JobState::Preempted {
+        job.preempted = Some(outcome.ended);
+    }
     note_node_failures(state, id, outcome);
     usage::charge(state, id, outcome);
     if let Some(at) = settled {

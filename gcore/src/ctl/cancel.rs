@@ -4,6 +4,7 @@
 use super::command::{Actor, CancelSignal, Refusal, Reply, Target};
 use super::event::Event;
 use super::handle::Tx;
+use super::preempt::order;
 use super::state::{Run, Stop};
 use super::targets::{Found, conflict, each, find, own_tasks, shown};
 use gmodel::array_spec::RangeSet;
@@ -84,20 +85,18 @@ pub(super) fn stop(tx: &mut Tx, run: RunId, why: StopWhy, by: &str) {
         StopWhy::PrepareTimeout => record.late_members(),
         _ => Vec::new(),
     };
-    let stop = Stop { late, ..new_stop(tx, why, by) };
+    // Who was asked to make room still does.
+    let for_job = record.stop.as_ref().and_then(|stop| stop.for_job);
+    let stop = Stop { late, for_job, ..order(tx, run, why, by) };
     tx.emit(Event::RunStopping { run, stop });
     super::run_end::advance(tx, run);
-}
-
-fn new_stop(tx: &Tx, why: StopWhy, by: &str) -> Stop {
-    Stop::new(why, tx.state.config.kill_grace_secs, tx.now, by)
 }
 
 /// A job that is COMPLETING and would go back to the queue is cancelled instead.
 fn drop_requeue(tx: &mut Tx, run: RunId, by: &str) {
     let outcome = tx.state.runs.get(run).and_then(|run| run.outcome.as_ref());
     if outcome.is_some_and(|outcome| outcome.requeue.is_some()) {
-        let stop = new_stop(tx, StopWhy::Cancelled, by);
+        let stop = order(tx, run, StopWhy::Cancelled, by);
         tx.emit(Event::RequeueDropped { run, stop });
     }
 }

@@ -23,6 +23,7 @@ pub fn check(state: &State) -> Vec<Violation> {
     arrays_add_up(state, &mut found);
     ids_are_below_the_counter(state, &mut found);
     super::dependency::check(state, &mut found);
+    super::preempt::check(state, &mut found);
     found.into_iter().map(Violation).collect()
 }
 

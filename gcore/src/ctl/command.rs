@@ -10,7 +10,7 @@ use gmodel::config::ClusterConfig;
 use gmodel::launch_order::LaunchOrder;
 use gmodel::node::{Inventory, Role};
 use gmodel::run::RunReport;
-use gmodel::{Fence, JobId, JobSpec, NodeId, NodeLife, RunId};
+use gmodel::{Fence, JobId, JobSpec, NodeId, NodeLife, RunId, Timestamp};
 use gsched::Plan;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -57,6 +57,8 @@ pub enum Command {
     /// Count a step of a running job and lay out its tasks. -> `Reply::Step`
     StartStep { target: Target, nodes: Option<u32>, ntasks: Option<u32>, name: String },
     NodeDrain { node: NodeId, reason: String },
+    /// As `NodeDrain`; what still runs there at the deadline is told to checkpoint and goes back to the queue.
+    NodeDrainBy { node: NodeId, reason: String, deadline: Timestamp },
     NodeResume { node: NodeId },
     /// Declare a silent node dead: its runs end as NODE_FAIL at once.
     NodeDown { node: NodeId, reason: String },

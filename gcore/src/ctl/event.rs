@@ -105,6 +105,8 @@ pub enum Event {
     /// Not stored: the node repeats it.
     NodeObeyed { node: NodeId, generation: u64 },
     NodeDrained { node: NodeId, mark: Mark, automatic: bool },
+    /// A drained node is to be empty by then: what still runs is told to checkpoint and stop.
+    NodeDrainDue { node: NodeId, due: Timestamp },
     NodeResumed { node: NodeId, owner: Option<String>, by: String, at: Timestamp },
     NodeStruck { node: NodeId, strike: Strike },
     NodeStrikesCleared { node: NodeId },
@@ -280,6 +282,7 @@ impl Event {
             | Self::NodeInventory { node: id, .. }
             | Self::NodeLinkChanged { node: id, .. }
             | Self::NodeDrained { node: id, .. }
+            | Self::NodeDrainDue { node: id, .. }
             | Self::NodeResumed { node: id, .. }
             | Self::NodeStruck { node: id, .. }
             | Self::NodeStrikesCleared { node: id }

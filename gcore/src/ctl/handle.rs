@@ -81,6 +81,11 @@ fn handle_command(tx: &mut Tx, actor: &Actor, command: Command) -> Result<Reply,
             step::start(tx, actor, target, nodes, ntasks, name)
         }
         Command::NodeDrain { node, reason } => node_admin::drain(tx, actor, node, &reason),
+        Command::NodeDrainBy { node, reason, deadline } => {
+            node_admin::drain(tx, actor, node, &reason)?;
+            tx.emit(Event::NodeDrainDue { node, due: deadline });
+            Ok(Reply::Done)
+        }
         Command::NodeResume { node } => node_admin::resume(tx, actor, node),
         Command::NodeDown { node, reason } => node_admin::down(tx, actor, node, &reason),
         Command::NodeRemove { node } => node_admin::remove(tx, actor, node),

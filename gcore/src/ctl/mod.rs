@@ -23,6 +23,7 @@ mod node_health;
 mod node_report;
 mod placement;
 mod policy;
+mod preempt;
 mod requeue;
 mod run_end;
 mod snapshot;
@@ -44,6 +45,7 @@ pub use command::{
 pub use dependency::{Dependent, PastJob, Wait, Waits};
 pub use desired::desired;
 pub use handle::{RESTORE_GAP, handle};
+pub use preempt::checkpoint_of;
 pub use snapshot::{sched_node, snapshot};
 pub use submit::complete;
 pub use wake::next_deadline;

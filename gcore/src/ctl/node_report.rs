@@ -5,6 +5,7 @@ use super::event::Event;
 use super::handle::Tx;
 use super::run_end::advance;
 use super::state::Member;
+use gmodel::checkpoint::{MAX_NOTE_BYTES, Mark};
 use gmodel::node::{Inventory, Link};
 use gmodel::run::{EndCause, RunEnd, RunPhase, RunReport, StopWhy};
 use gmodel::{Fence, NodeId, NodeLife, RunId};
@@ -29,6 +30,7 @@ pub(super) fn handle(tx: &mut Tx, id: NodeId, report: NodeReport) {
         }
         NodeReport::Runs { runs } => {
             for report in runs {
+                take_mark(tx, id, report.run, report.mark);
                 take(tx, id, report.run, report.phase);
             }
         }
@@ -56,6 +58,9 @@ fn hello(
     skip_ids_in_use(tx, &runs);
     tx.emit(Event::NodeHello { node: id, life: life.clone(), at: tx.now });
     take_inventory(tx, id, inventory);
+    for report in &runs {
+        take_mark(tx, id, report.run, report.mark.clone());
+    }
     let mut reported: BTreeMap<RunId, RunPhase> =
         runs.into_iter().map(|report| (report.run, report.phase)).collect();
     let held: Vec<RunId> =
@@ -149,6 +154,18 @@ pub(super) fn take_inventory(tx: &mut Tx, id: NodeId, mut inventory: Inventory) 
     let rest = Inventory { gpus: Vec::new(), ..inventory.clone() };
     if !same_gpus || node.inventory != rest {
         tx.emit(Event::NodeInventory { node: id, inventory, at: tx.now });
+    }
+}
+
+/// Takes a checkpoint mark if it is newer than what is known of the run.
+fn take_mark(tx: &mut Tx, node: NodeId, run: RunId, mark: Option<Mark>) {
+    let (Some(mut mark), Some(record)) = (mark, tx.state.runs.get(run)) else { return };
+    let newer = record.mark.as_ref().is_none_or(|known| known.number < mark.number);
+    if newer && record.outcome.is_none() && record.member(node).is_some() {
+        if mark.note.len() > MAX_NOTE_BYTES {
+            mark.note = mark.note.chars().take(MAX_NOTE_BYTES / 4).collect();
+        }
+        tx.emit(Event::RunMarked { run, node, mark, at: tx.now });
     }
 }
 

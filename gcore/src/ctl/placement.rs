@@ -4,17 +4,26 @@ use super::deadline;
 use super::dependency;
 use super::event::Event;
 use super::handle::Tx;
-use super::state::Free;
+use super::preempt;
+use super::state::{Free, State};
 use gmodel::config::PartitionState;
 use gmodel::run::Allocation;
-use gmodel::{JobId, JobState, NodeId, NodeLife, RunId};
+use gmodel::{JobId, JobSpec, JobState, NodeId, NodeLife, RunClass, RunId, Seq};
 use gsched::{Plan, Start};
 use std::collections::{BTreeMap, BTreeSet};
 
 pub(super) fn enter(tx: &mut Tx, plan: Plan) {
     let mut free: BTreeMap<NodeId, Free> = BTreeMap::new();
-    for start in plan.starts {
-        place(tx, start, &mut free);
+    let (as_of, _) = tx.state.policy_since;
+    if plan.made_from >= as_of {
+        for start in plan.starts {
+            if !is_respecified(tx.state, start.job, plan.made_from) {
+                place(tx, start, &mut free);
+            }
+        }
+        preempt::enter(tx, plan.preempts);
+        preempt::classify(tx, plan.classes);
+        tx.state.respecified.retain(|_, at| *at > plan.made_from);
     }
     let mut jobs = plan.reasons;
     jobs.retain(|(id, reason)| {
@@ -26,6 +35,12 @@ pub(super) fn enter(tx: &mut Tx, plan: Plan) {
     if !(jobs.is_empty() && arrays.is_empty()) {
         tx.emit(Event::ReasonsGiven { jobs, arrays });
     }
+}
+
+/// Whether the request of a job (or of its array) changed since.
+fn is_respecified(state: &State, id: JobId, since: Seq) -> bool {
+    let changed = |id: JobId| state.respecified.get(&id).is_some_and(|at| *at > since);
+    changed(id) || state.array_of(id).is_some_and(|(array, _)| changed(array.id))
 }
 
 fn place(tx: &mut Tx, start: Start, free: &mut BTreeMap<NodeId, Free>) {
@@ -47,13 +62,19 @@ fn place(tx: &mut Tx, start: Start, free: &mut BTreeMap<NodeId, Free>) {
     }
     let job = tx.state.jobs.get(start.job).expect("startable jobs have a record");
     let run = RunId::new(start.job, next_attempt(tx.state.incarnation, job.attempts));
-    let class = start.class;
+    let class = class_of(tx.state, &job.spec, start.class);
     let single = start.allocation.len() == 1;
     let at = tx.now;
     tx.emit(Event::RunPlaced { run, allocation: start.allocation, lives, limit_secs, class, at });
     if single {
         tx.emit(Event::RunGo { run, at });
     }
+}
+
+/// Only where there are quotas, and not outside of them. What a plan does not say is borrowed: it may be more.
+fn class_of(state: &State, spec: &JobSpec, planned: Option<RunClass>) -> Option<RunClass> {
+    let outside = state.policy.qos.get(&spec.qos).is_some_and(|qos| qos.outside_quota);
+    (state.policy.has_quotas() && !outside).then(|| planned.unwrap_or(RunClass::Borrowed))
 }
 
 /// Attempts skipped by a restore: nodes may hold runs that the backup does not know.

@@ -4,9 +4,11 @@ use super::cancel::stop;
 use super::event::Event;
 use super::handle::Tx;
 use super::node_health;
+use super::preempt::lost_gpu_secs;
 use super::state::{Job, Member, Outcome, Run};
 use gmodel::config::Partition;
 use gmodel::node::Mark;
+use gmodel::policy::PreemptMode;
 use gmodel::run::{EndCause, RunEnd, StopWhy, Usage};
 use gmodel::{ExitCode, JobState, NodeId, RunId, Timestamp};
 use std::collections::BTreeSet;
@@ -102,6 +104,9 @@ fn decide(
     let (requeue, hold) = match verdict.kind {
         Kind::Final => (None, None),
         Kind::AskedBack => (Some(now), None),
+        // It keeps its place in line.
+        Kind::GaveWay if may_requeue => (Some(job.eligible.min(now)), None),
+        Kind::GaveWay => (None, None),
         Kind::NeverStarted { hold } => {
             let hold = hold.then(|| system_hold(now, verdict.text.clone()));
             (Some(back_off(failures)), hold.or_else(|| too_many(job, run, failures, name, now)))
@@ -112,16 +117,22 @@ fn decide(
         Kind::NodeFailure => (None, None),
     };
     let (started, ended) = times(run, now);
+    let gave_way = matches!(verdict.kind, Kind::AskedBack | Kind::GaveWay) || verdict.state == JobState::Preempted;
+    let lost_gpu_secs = if gave_way { lost_gpu_secs(run, started, ended) } else { 0 };
+    let text = match lost_gpu_secs {
+        lost if lost > 0 => format!("{}; {lost} GPU-seconds since its last mark are lost", verdict.text),
+        _ => verdict.text,
+    };
     Outcome {
         state: verdict.state,
         exit: verdict.exit,
-        text: verdict.text,
+        text,
         started,
         ended,
         usage,
         requeue,
         hold,
-        lost_gpu_secs: 0,
+        lost_gpu_secs,
     }
 }
 
@@ -147,8 +158,10 @@ struct Verdict {
 
 enum Kind {
     Final,
-    /// Somebody asked for it: requeue, preemption.
+    /// Somebody asked for it.
     AskedBack,
+    /// Preempted, or its node was drained: back to the queue if it may.
+    GaveWay,
     /// No process of the user was started; it is not charged and always goes back.
     NeverStarted { hold: bool },
     /// It ran and lost its node.
@@ -174,7 +187,7 @@ fn verdict(run: &Run, name: NodeName) -> Verdict {
     let exit = batch.map(|end| end.exit).unwrap_or_default();
     let by = run.stop.as_ref().map_or("", |stop| stop.by.as_str());
     // Who asked for the end gets it, even if a node was lost before it could obey.
-    let asked = matches!(why, Some(StopWhy::Cancelled | StopWhy::Requeued | StopWhy::Preempted));
+    let asked = matches!(why, Some(StopWhy::Cancelled | StopWhy::Requeued | StopWhy::Preempted | StopWhy::Drained));
     if let Some(verdict) = worst.filter(|worst| !(asked && worst.state == JobState::NodeFail)) {
         return verdict;
     }
@@ -182,7 +195,15 @@ fn verdict(run: &Run, name: NodeName) -> Verdict {
         Some(StopWhy::Requeued) => {
             (JobState::Cancelled, format!("requeued by {by}"), Kind::AskedBack)
         }
-        Some(StopWhy::Preempted) => (JobState::Preempted, String::new(), Kind::AskedBack),
+        Some(StopWhy::Preempted) => {
+            let stop = run.stop.as_ref();
+            let text = stop.map_or(String::new(), |stop| format!("preempted {}", stop.text));
+            let cancel = stop.is_some_and(|stop| stop.mode == Some(PreemptMode::Cancel));
+            (JobState::Preempted, text, if cancel { Kind::Final } else { Kind::GaveWay })
+        }
+        Some(StopWhy::Drained) => {
+            (JobState::Cancelled, format!("its node was drained by {by} and had to be empty"), Kind::GaveWay)
+        }
         Some(StopWhy::PrepareTimeout) => {
             let late = run.stop.as_ref().map_or(0, |stop| stop.late.len());
             let text = format!("{late} of {} nodes did not get ready in time", run.members.len());

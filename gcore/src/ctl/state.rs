@@ -36,6 +36,8 @@ pub struct State {
     pub policy: Arc<Policy>,
     /// What accounts and users have used.
     pub usage: Arc<UsageBook>,
+    /// When the policy or the configuration last changed: plans made before are not entered.
+    pub policy_since: (Seq, Timestamp),
     /// When this controller began: silence of nodes counts from here at the earliest.
     pub started: Timestamp,
     /// Jobs, and those array tasks that differ from their array.
@@ -62,6 +64,9 @@ pub struct State {
     pub preparing: BTreeSet<(Timestamp, RunId)>,
     /// Requests known to fit the nodes there are: a memo for submission, cleared when nodes change.
     pub feasible: Arc<BTreeSet<(String, Request)>>,
+    /// Pending jobs whose request changed since the last plan was entered: a plan made before does not start them. A
+    /// memo of the controller that runs.
+    pub respecified: BTreeMap<JobId, Seq>,
     /// Requests of late, so that the thousand equal ones of a sweep are one in memory and one row. A memo of
     /// submission: no reader needs it.
     pub late_specs: BTreeSet<Arc<JobSpec>>,

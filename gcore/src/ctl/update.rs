@@ -86,6 +86,12 @@ pub(super) fn handle(
         ));
     }
     let new_waits = depend_anew(tx, found, &change)?;
+    let respecified = match found {
+        Found::Job(id) => vec![id],
+        Found::Untouched { array, position } => vec![JobId(array.0 + u64::from(position))],
+        Found::Array(array) => own_tasks(tx.state, array).into_iter().chain([array]).collect(),
+        Found::Over => Vec::new(),
+    };
     match found {
         Found::Job(job) => tx.emit(Event::JobUpdated { job, change }),
         Found::Untouched { array, position } => {
@@ -102,6 +108,9 @@ pub(super) fn handle(
             }
         }
         Found::Over => {}
+    }
+    for id in respecified {
+        tx.state.respecified.insert(id, tx.state.seq);
     }
     for (who, waits) in new_waits {
         let is_there = match who {

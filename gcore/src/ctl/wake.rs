@@ -6,6 +6,7 @@ use super::dependency::{Dependent, look_again};
 use super::event::Event;
 use super::handle::Tx;
 use super::node_report::forfeit_runs;
+use super::preempt::{empty_nodes, next_emptying};
 use super::state::{Node, State};
 use gmodel::config::LostNode;
 use gmodel::node::Link;
@@ -38,6 +39,7 @@ pub(super) fn handle(tx: &mut Tx) {
     for run in late {
         stop(tx, run, StopWhy::PrepareTimeout, "system");
     }
+    empty_nodes(tx);
     let due: Vec<JobId> = tx.state.due.iter().take_while(|(at, _)| *at <= now).map(|(_, id)| *id).collect();
     for id in &due {
         look_again(tx, Dependent::Job(*id), None);
@@ -113,5 +115,5 @@ pub fn next_deadline(state: &State) -> Option<Timestamp> {
         .map(|ended| ended.plus_secs(age));
     let settled = state.started.plus_secs(age);
     let (forget, arrays) = (forget.map(|at| at.max(settled)), arrays.map(|at| at.max(settled)));
-    [silence, prepare, forget, eligible, due, arrays].into_iter().flatten().min()
+    [silence, prepare, forget, eligible, due, arrays, next_emptying(state)].into_iter().flatten().min()
 }

@@ -135,6 +135,9 @@ impl Teller<'_> {
             Event::JobCancelled { by, text, .. } => with(format!("cancelled by {by}"), text),
             Event::WaitsChanged { waits, .. } => waiting(waits.as_deref()),
             Event::TasksCancelled { positions, by, .. } => format!("tasks {} cancelled by {by}", self.tasks(positions)),
+            Event::RunPlaced { run, allocation, class: Some(RunClass::Borrowed), .. } => {
+                format!("{}, on borrowed GPUs: it goes when their owners want them back", self.placed(*run, allocation))
+            }
             Event::RunPlaced { run, allocation, .. } => self.placed(*run, allocation),
             Event::RunAdopted { share, .. } => {
                 format!("{} brought it along after a restore: it runs on", node(&share.node))
@@ -162,6 +165,7 @@ impl Teller<'_> {
             | Event::NodeLinkChanged { .. }
             | Event::NodeObeyed { .. }
             | Event::NodeDrained { .. }
+            | Event::NodeDrainDue { .. }
             | Event::NodeResumed { .. }
             | Event::NodeStruck { .. }
             | Event::NodeStrikesCleared { .. }
@@ -208,8 +212,9 @@ impl Teller<'_> {
         match stop.why {
             StopWhy::Cancelled => format!("cancelled by {}", stop.by),
             StopWhy::Requeued => format!("taken back to the queue by {}", stop.by),
-            StopWhy::Preempted => "stopped to make room for another job".to_owned(),
-            StopWhy::Drained => "stopped: its node is drained".to_owned(),
+            StopWhy::Preempted if stop.text.is_empty() => "stopped to make room for another job".to_owned(),
+            StopWhy::Preempted => format!("told to make room {}; {} GPU-seconds since its last mark", stop.text, stop.lost_gpu_secs),
+            StopWhy::Drained => "stopped: its node is drained and has to be empty".to_owned(),
             StopWhy::Member => "stopped on the other nodes".to_owned(),
             StopWhy::PrepareTimeout if stop.late.is_empty() => "stopped: not ready in time".to_owned(),
             StopWhy::PrepareTimeout => {

@@ -6,6 +6,7 @@ mod faults;
 mod health;
 mod lifecycle;
 mod multi_node;
+mod preemption;
 mod random;
 mod refusals;
 mod world;

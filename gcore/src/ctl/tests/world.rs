@@ -12,8 +12,11 @@ use gmodel::gpu_request::GpuAsk;
 use gmodel::hostlist::Hostlist;
 use gmodel::job::{GpuScope, JobSpec, MemAsk};
 use gmodel::node::{GpuInfo, Inventory, Role};
-use gmodel::run::{EndCause, RunEnd, RunPhase, RunReport, Want};
-use gmodel::{ExitCode, Fence, JobId, NodeId, NodeLife, RunId, Timestamp};
+use gmodel::checkpoint::Mark;
+use gmodel::policy::PreemptMode;
+use gmodel::run::{EndCause, RunEnd, RunPhase, RunReport, StopWhy, Want};
+use gmodel::{ExitCode, Fence, JobId, NodeId, NodeLife, RunId, Seq, Timestamp};
+use gsched::{Plan, Preempt};
 use gsched::usage::UsageBook;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -227,6 +230,24 @@ impl World {
                 let well = words.get("well").map_or_else(Default::default, |text| text.parse().unwrap());
                 self.past.push(PastJob { id, state, began: self.now, tasks, well });
             }
+            "preempt" => {
+                let for_job = JobId(words.parse("for").unwrap());
+                let mode = match words.get("mode") {
+                    Some("cancel") => PreemptMode::Cancel,
+                    Some("suspend") => PreemptMode::Suspend,
+                    _ => PreemptMode::Requeue,
+                };
+                let preempts = words.args.iter().map(|run| Preempt {
+                    run: run.parse().unwrap(),
+                    for_job,
+                    mode,
+                    lost_gpu_secs: 60,
+                    why: "its guarantee".into(),
+                });
+                let made_from = words.parse("from").map_or(self.state.seq, Seq);
+                let plan = Plan { made_from, preempts: preempts.collect(), ..Plan::default() };
+                self.feed(Input::Plan { plan }).unwrap();
+            }
             "restart" => self.restart(rows_of(&self.state)),
             "backup" => self.backup = Some(rows_of(&self.state)),
             "restore" => {
@@ -280,7 +301,13 @@ impl World {
                 };
                 self.knowing(Command::Update { target: targets[0], change })
             }
-            "drain" => Command::NodeDrain { node: node(), reason: reason() },
+            "drain" => match words.parse::<i64>("by") {
+                Some(secs) => {
+                    let deadline = self.now.plus_secs(secs);
+                    Command::NodeDrainBy { node: node(), reason: reason(), deadline }
+                }
+                None => Command::NodeDrain { node: node(), reason: reason() },
+            },
             "resume" => Command::NodeResume { node: node() },
             "down" => Command::NodeDown { node: node(), reason: reason() },
             "remove" => Command::NodeRemove { node: node() },
@@ -349,7 +376,12 @@ impl World {
                     .runs
                     .iter()
                     .map(|told| match &told.want {
-                        Want::Stop { why, .. } => format!("{} stop ({why:?})", told.run),
+                        Want::Stop { why, .. } => {
+                            let stop = self.state.runs.get(told.run).and_then(|run| run.stop.as_ref());
+                            let leaves = stop.map_or(0, |stop| stop.leaves_by().since_secs(self.now));
+                            let leaves = if *why == StopWhy::Preempted || *why == StopWhy::Drained { format!(", gone in {leaves} s") } else { String::new() };
+                            format!("{} stop ({why:?}{leaves})", told.run)
+                        }
                         want => {
                             let sent = told.signals.iter().map(|s| format!(" signal {}: {}", s.number, s.signal));
                             format!("{} {want:?}{}", told.run, sent.collect::<String>())
@@ -376,6 +408,14 @@ impl World {
                 });
                 let runs = known.collect();
                 self.hello(node, fence, runs);
+            }
+            "mark" => {
+                let run: RunId = args[0].parse().unwrap();
+                let number = args[1].parse().unwrap();
+                let mark = Some(Mark { number, at: self.now, note: args[2..].join(" ") });
+                let phase = RunPhase::Running { started: self.now };
+                let runs = vec![RunReport { run, phase, mark }];
+                self.feed(Input::Node { node, report: NodeReport::Runs { runs } }).unwrap();
             }
             "gpus" => {
                 let left: usize = args[0].parse().unwrap();
@@ -416,6 +456,9 @@ impl World {
                     format!("{}[{}]", self.name(share.node), slots.join(","))
                 });
                 write!(out, " {} on {}", run.id, places.collect::<Vec<_>>().join(" ")).unwrap();
+            }
+            if let Some(mark) = &job.last_mark {
+                write!(out, " MARK {} {}", mark.number, mark.note).unwrap();
             }
             for mark in &job.holds {
                 write!(out, " HELD {} ({})", mark.owner, mark.reason).unwrap();
@@ -670,7 +713,12 @@ fn usage_through_json(usage: &UsageBook) -> UsageBook {
 /// Everything but the memos of submission.
 fn same(one: &State, other: &State) -> bool {
     let blind = |state: &State| {
-        let state = State { feasible: Arc::default(), late_specs: BTreeSet::new(), ..state.clone() };
+        let state = State {
+            feasible: Arc::default(),
+            late_specs: BTreeSet::new(),
+            respecified: BTreeMap::new(),
+            ..state.clone()
+        };
         format!("{state:?}")
     };
     blind(one) == blind(other)

@@ -1,0 +1,173 @@
+//! Runs that give way: for a job that is owed their resources, for a drain with a deadline.
+//!
+//! The plan brings the proof; here it is checked once more that the victims still run and that the job still waits. A
+//! victim is asked for its checkpoint first. What was asked once is not called back, and for one job nobody else is
+//! asked until those are gone.
+
+use super::dependency;
+use super::event::Event;
+use super::handle::Tx;
+use super::run_end::advance;
+use super::state::{Run, State, Stop};
+use gmodel::checkpoint::CheckpointSpec;
+use gmodel::policy::PreemptMode;
+use gmodel::run::StopWhy;
+use gmodel::{JobId, JobSpec, JobState, NodeId, RunClass, RunId, Timestamp};
+use gsched::Preempt;
+use std::collections::BTreeSet;
+
+/// Longest reason that is kept of a plan.
+const MAX_WHY_BYTES: usize = 1000;
+
+/// Tells the victims of a plan to stop.
+pub(super) fn enter(tx: &mut Tx, preempts: Vec<Preempt>) {
+    if preempts.is_empty() {
+        return;
+    }
+    let being_served = served(tx.state);
+    for preempt in preempts {
+        if being_served.contains(&preempt.for_job) || !is_waiting(tx.state, preempt.for_job, tx.now) {
+            continue;
+        }
+        let Some(mode) = mode_of(tx.state, &preempt) else { continue };
+        let text = words(tx.state, &preempt);
+        let Preempt { run, for_job, lost_gpu_secs, .. } = preempt;
+        let stop = Stop { for_job: Some(for_job), mode: Some(mode), lost_gpu_secs, text, ..order(tx, run, StopWhy::Preempted, "scheduler") };
+        tx.emit(Event::RunStopping { run, stop });
+        advance(tx, run);
+    }
+}
+
+/// Jobs for which runs are being ended already.
+fn served(state: &State) -> BTreeSet<JobId> {
+    let leaving = state.runs.values().filter(|run| !run.is_clean());
+    leaving.filter_map(|run| run.stop.as_ref()?.for_job).collect()
+}
+
+/// Whether a job waits for nothing but resources.
+fn is_waiting(state: &State, id: JobId, now: Timestamp) -> bool {
+    if let Some(job) = state.jobs.get(id) {
+        return job.state == JobState::Pending && job.holds.is_empty() && job.waits.is_none() && job.eligible <= now;
+    }
+    state.array_of(id).is_some_and(|(array, position)| {
+        let open = array.pending.contains(position) && dependency::is_ready(array, position);
+        open && array.holds.is_empty() && array.eligible <= now
+    })
+}
+
+/// How the run goes, if it may be preempted: it runs, and nobody has told it to stop.
+fn mode_of(state: &State, preempt: &Preempt) -> Option<PreemptMode> {
+    let run = state.runs.get(preempt.run).filter(|run| run.stop.is_none() && run.outcome.is_none())?;
+    let job = state.jobs.get(run.id.job)?;
+    let partition = state.config.partition(&job.spec.partition);
+    let may_requeue = job.may_requeue(partition.is_none_or(|partition| partition.requeue));
+    match preempt.mode {
+        PreemptMode::Requeue if may_requeue => Some(PreemptMode::Requeue),
+        // As in Slurm: what cannot go back to the queue is ended.
+        PreemptMode::Requeue | PreemptMode::Cancel => Some(PreemptMode::Cancel),
+        PreemptMode::Off | PreemptMode::Suspend => None,
+    }
+}
+
+/// `for job 42 of bob (account vision): 8 of its 16 guaranteed GPUs`.
+fn words(state: &State, preempt: &Preempt) -> String {
+    let spec = match state.jobs.get(preempt.for_job) {
+        Some(job) => Some((job.shown_id(), &job.spec)),
+        None => state.array_of(preempt.for_job).map(|(array, position)| {
+            (format!("{}_{}", array.id, array.tasks.nth(position).unwrap_or(position)), &array.spec)
+        }),
+    };
+    let whom = spec.map_or(String::new(), |(shown, spec)| {
+        format!("for job {shown} of {} (account {})", spec.user.name, spec.account)
+    });
+    let why: String = preempt.why.chars().take(MAX_WHY_BYTES).collect();
+    if why.is_empty() { whom } else { format!("{whom}: {why}") }
+}
+
+/// An order to stop, with the time the job has for its checkpoint where the reason leaves it that.
+pub(super) fn order(tx: &Tx, run: RunId, why: StopWhy, by: &str) -> Stop {
+    let asked = matches!(why, StopWhy::Preempted | StopWhy::Requeued | StopWhy::Drained);
+    let started = tx.state.runs.get(run).is_some_and(|run| run.go.is_some());
+    let job = tx.state.jobs.get(run.job).filter(|_| asked && started);
+    let checkpoint = job.and_then(|job| checkpoint_of(tx.state, &job.spec));
+    Stop {
+        checkpoint_secs: checkpoint.map_or(0, |checkpoint| checkpoint.grace_secs),
+        ..Stop::new(why, tx.state.config.kill_grace_secs, tx.now, by)
+    }
+}
+
+/// How a job is told to write a checkpoint: as it says, or as the site has it for those that do not.
+pub fn checkpoint_of<'a>(state: &'a State, spec: &'a JobSpec) -> Option<&'a CheckpointSpec> {
+    spec.checkpoint.as_ref().or(state.config.scheduler.preempt.default_checkpoint.as_ref())
+}
+
+/// GPU-seconds of work between the last mark (or the start) and the end.
+pub(super) fn lost_gpu_secs(run: &Run, started: Option<Timestamp>, ended: Timestamp) -> u64 {
+    let marked = run.mark.as_ref().map(|mark| mark.at);
+    let Some(since) = marked.or(started) else { return 0 };
+    let milli: u64 = run.allocation.iter().map(|share| share.gpus.milli()).sum();
+    let millis = u64::try_from(ended.since_millis(since)).unwrap_or(0);
+    milli.saturating_mul(millis) / 1_000_000
+}
+
+/// The newer classes of a plan. Without quotas there are none.
+pub(super) fn classify(tx: &mut Tx, classes: Vec<(RunId, RunClass)>) {
+    if !tx.state.policy.has_quotas() {
+        return;
+    }
+    for (run, class) in classes {
+        let differs = |run: &Run| run.outcome.is_none() && run.class != Some(class);
+        if tx.state.runs.get(run).is_some_and(differs) {
+            tx.emit(Event::RunClassed { run, class });
+        }
+    }
+}
+
+/// Ends what still runs on nodes that were to be empty by now.
+pub(super) fn empty_nodes(tx: &mut Tx) {
+    let due = tx.state.nodes.values().filter(|node| node.empty_by.is_some_and(|at| at <= tx.now));
+    let due: Vec<(NodeId, String)> = due
+        .map(|node| (node.id, node.drains.first().map_or(String::new(), |mark| mark.owner.clone())))
+        .collect();
+    for (node, by) in due {
+        for run in staying(tx.state, node) {
+            let stop = order(tx, run, StopWhy::Drained, &by);
+            tx.emit(Event::RunStopping { run, stop });
+            advance(tx, run);
+        }
+    }
+}
+
+/// When that is to be done next.
+pub(super) fn next_emptying(state: &State) -> Option<Timestamp> {
+    let nodes = state.nodes.values().filter_map(|node| Some((node.empty_by?, node.id)));
+    nodes.filter(|(_, node)| !staying(state, *node).is_empty()).map(|(at, _)| at).min()
+}
+
+/// Runs on a node that have not been told to stop.
+fn staying(state: &State, node: NodeId) -> Vec<RunId> {
+    let held = state.nodes.get(node).into_iter().flat_map(|node| &node.runs).copied();
+    held.filter(|run| state.runs.get(*run).is_some_and(|run| run.stop.is_none() && run.outcome.is_none())).collect()
+}
+
+/// What must never be.
+pub(super) fn check(state: &State, found: &mut Vec<String>) {
+    let since = state.policy_since.1;
+    let quotas = state.policy.has_quotas();
+    for run in state.runs.values() {
+        if let Some(stop) = &run.stop
+            && stop.why == StopWhy::Preempted
+            && (stop.for_job.is_none() || stop.mode.is_none())
+        {
+            found.push(format!("run {} is preempted for nobody", run.id));
+        }
+        let Some(job) = state.jobs.get(run.id.job).filter(|_| run.placed > since && run.outcome.is_none()) else { continue };
+        let outside = state.policy.qos.get(&job.spec.qos).is_some_and(|qos| qos.outside_quota);
+        if run.class.is_some() && !quotas {
+            found.push(format!("run {} is {:?} and there are no quotas", run.id, run.class));
+        }
+        if run.class.is_none() && quotas && !outside {
+            found.push(format!("run {} has no class and there are quotas", run.id));
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! Preemption, marks, and drains with a deadline: who is told to go, what becomes of it, what the record says.
+
+use super::world::check;
+use expect_test::expect;
+
+#[test]
+fn a_victim_gets_its_time_for_a_checkpoint_and_goes_back_to_its_place_in_line() {
+    check(
+        "node n1 h100:2
+         submit user=alice gpus=1 time=6000 checkpoint=USR1@120
+         submit user=alice gpus=1 time=6000
+         submit user=bob gpus=1 time=60
+         plan
+         n1 running 1-1
+         n1 running 2-1
+         wait 100
+         n1 mark 1-1 1 epoch 3
+         wait 50
+         preempt 1-1 for=3
+         n1 told
+         wait 10
+         n1 mark 1-1 2 epoch 4
+         wait 20
+         n1 stopped 1-1
+         show
+         plan
+         show
+         n1 clean 3-1 0
+         plan
+         show",
+        expect![[r#"
+            job 1
+            job 2
+            job 3
+            n1 is told: 1-1 stop (Preempted, gone in 150 s), 2-1 Run
+            1 alice PENDING None:  MARK 2 epoch 4
+            2 alice RUNNING 2-1 on n1[1]
+            3 bob PENDING Resources: needs 1 GPU and 1 CPU on one node; most is free on n1: 0 GPUs, 62 CPUs and 0 of memory; room is expected by 1970-01-12T15:26:40Z
+            1 alice PENDING Resources: needs 1 GPU and 1 CPU on one node; most is free on n1: 0 GPUs, 62 CPUs and 0 of memory; room is expected by 1970-01-12T13:50:40Z MARK 2 epoch 4
+            2 alice RUNNING 2-1 on n1[1]
+            3 bob RUNNING 3-1 on n1[0]
+            1 alice RUNNING 1-2 on n1[0] MARK 2 epoch 4
+            2 alice RUNNING 2-1 on n1[1]
+            3 bob COMPLETED 0:0
+        "#]],
+    );
+}
+
+#[test]
+fn only_what_runs_gives_way_and_only_once_for_one_job() {
+    check(
+        "node n1 h100:4
+         submit user=alice gpus=1 time=600
+         submit user=alice gpus=1 time=600
+         submit user=alice gpus=1 time=600
+         submit user=alice gpus=1 time=600
+         submit user=bob gpus=1 time=60
+         submit user=bob gpus=1 time=60 held
+         plan
+         n1 running 1-1
+         n1 running 2-1
+         n1 running 3-1
+         preempt 1-1 for=6
+         preempt 1-1 for=2
+         preempt 1-1 for=99
+         preempt 9-1 for=5
+         preempt 1-1 for=5 mode=suspend
+         n1 told
+         preempt 1-1 for=5
+         preempt 2-1 for=5
+         n1 told
+         release 6 user=bob
+         preempt 1-1 2-1 for=6
+         n1 told
+         n1 stopped 1-1
+         n1 stopped 2-1
+         plan
+         show",
+        expect![[r#"
+            job 1
+            job 2
+            job 3
+            job 4
+            job 5
+            job 6
+            n1 is told: 1-1 Run, 2-1 Run, 3-1 Run, 4-1 Run
+            n1 is told: 1-1 stop (Preempted, gone in 30 s), 2-1 Run, 3-1 Run, 4-1 Run
+            n1 is told: 1-1 stop (Preempted, gone in 30 s), 2-1 stop (Preempted, gone in 30 s), 3-1 Run, 4-1 Run
+            1 alice RUNNING 1-2 on n1[0]
+            2 alice RUNNING 2-2 on n1[1]
+            3 alice RUNNING 3-1 on n1[2]
+            4 alice RUNNING 4-1 on n1[3]
+            5 bob PENDING Resources: needs 1 GPU and 1 CPU on one node; most is free on n1: 0 GPUs, 60 CPUs and 0 of memory; room is expected by 1970-01-12T13:56:40Z
+            6 bob PENDING Priority: needs 1 GPU and 1 CPU on one node; jobs of higher priority wait for such resources too
+        "#]],
+    );
+}
+
+#[test]
+fn a_plan_from_before_the_policy_changed_preempts_and_starts_nobody() {
+    check(
+        "node n1 h100:1
+         submit user=alice gpus=1 time=600
+         plan
+         n1 running 1-1
+         submit user=bob gpus=1 time=60
+         config age=50
+         preempt 1-1 for=2 from=3
+         n1 told
+         preempt 1-1 for=2
+         n1 told",
+        expect![[r#"
+            job 1
+            job 2
+            n1 is told: 1-1 Run
+            n1 is told: 1-1 stop (Preempted, gone in 30 s)
+        "#]],
+    );
+}
+
+#[test]
+fn what_ends_by_itself_counts_as_it_ended_and_cancel_mode_ends_for_good() {
+    check(
+        "node n1 h100:4
+         submit user=alice gpus=1 time=600
+         submit user=alice gpus=1 time=600
+         submit user=alice gpus=1 time=600 requeue=no
+         submit user=alice gpus=1 time=600
+         submit user=bob gpus=4 time=60
+         plan
+         n1 running 1-1
+         n1 running 2-1
+         n1 running 3-1
+         n1 running 4-1
+         wait 30
+         preempt 1-1 3-1 4-1 for=5
+         preempt 2-1 for=5 mode=cancel
+         n1 clean 1-1 0
+         n1 stopped 3-1
+         cancel 4 user=alice
+         n1 stopped 4-1
+         preempt 2-1 for=5 mode=cancel
+         n1 stopped 2-1
+         plan
+         show",
+        expect![[r#"
+            job 1
+            job 2
+            job 3
+            job 4
+            job 5
+            1 alice COMPLETED 0:0
+            2 alice PREEMPTED 0:0 (preempted for job 5 of bob (account default): its guarantee; 30 GPU-seconds since its last mark are lost)
+            3 alice PREEMPTED 0:0 (preempted for job 5 of bob (account default): its guarantee; 30 GPU-seconds since its last mark are lost)
+            4 alice CANCELLED 0:0 (alice)
+            5 bob RUNNING 5-1 on n1[0,1,2,3]
+        "#]],
+    );
+}
+
+#[test]
+fn a_lost_node_while_giving_way_is_still_a_preemption() {
+    check(
+        "node n1 h100:1
+         node n2 h100:1
+         submit user=alice gpus=1 time=600
+         plan
+         n1 running 1-1
+         submit user=bob gpus=1 time=60 nodelist=n1
+         preempt 1-1 for=2
+         n1 gone
+         down n1 it burns
+         plan
+         show
+         restart
+         plan
+         show",
+        expect![[r#"
+            job 1
+            job 2
+            1 alice RUNNING 1-2 on n2[0]
+            2 bob PENDING ReqNodeNotAvail: nodes it needs are not available (n1: down)
+            1 alice RUNNING 1-2 on n2[0]
+            2 bob PENDING ReqNodeNotAvail: nodes it needs are not available (n1: down, n2: not responding)
+        "#]],
+    );
+}
+
+#[test]
+fn marks_are_numbered_and_old_ones_are_no_news() {
+    check(
+        "node n1 h100:1
+         submit user=alice gpus=1 time=600
+         plan
+         n1 running 1-1
+         n1 mark 1-1 3 three
+         n1 mark 1-1 2 two
+         n1 mark 1-1 3 again
+         show
+         restart
+         n1 hello 1-1=running
+         n1 mark 1-1 4 four
+         requeue 1 user=alice
+         n1 stopped 1-1
+         plan
+         n1 mark 1-1 5 late
+         n1 running 1-2
+         n1 mark 1-2 1 one
+         show",
+        expect![[r#"
+            job 1
+            1 alice RUNNING 1-1 on n1[0] MARK 3 three
+            1 alice RUNNING 1-2 on n1[0] MARK 1 one
+        "#]],
+    );
+}
+
+#[test]
+fn a_task_of_an_array_that_gave_way_keeps_its_index() {
+    check(
+        "node n1 h100:2
+         submit user=alice gpus=1 time=600 array=3-6%2
+         plan
+         n1 running 1-1
+         n1 running 2-1
+         submit user=bob gpus=1 time=60 nice=0
+         preempt 2-1 for=5
+         n1 stopped 2-1
+         show
+         submit user=bob gpus=1 time=600 array=0-1
+         preempt 1-1 for=7
+         n1 told",
+        expect![[r#"
+            job 1
+            job 5
+            1_[5-6%2] alice PENDING JobArrayTaskLimit: as many tasks of the array run as it allows at once
+            1_3 alice RUNNING 1-1 on n1[0]
+            1_4 alice PENDING None: 
+            5 bob PENDING None: 
+            job 6
+            n1 is told: 1-1 stop (Preempted, gone in 30 s)
+        "#]],
+    );
+}
+
+#[test]
+fn a_drained_node_is_empty_by_its_deadline() {
+    check(
+        "node n1 h100:2
+         submit user=alice gpus=1 time=6000 checkpoint=USR1@60
+         submit user=alice gpus=1 time=6000 requeue=no
+         plan
+         n1 running 1-1
+         n1 running 2-1
+         drain n1 by=100 new fans
+         wait 99
+         n1 told
+         wait 1
+         n1 told
+         restart
+         n1 hello 1-1=running 2-1=running
+         n1 told
+         n1 stopped 1-1
+         n1 stopped 2-1
+         show
+         nodes
+         resume n1
+         plan
+         wait 1000
+         show
+         nodes",
+        expect![[r#"
+            job 1
+            job 2
+            n1 is told: 1-1 Run, 2-1 Run
+            n1 is told: 1-1 stop (Drained, gone in 90 s), 2-1 stop (Drained, gone in 30 s)
+            n1 is told: 1-1 stop (Drained, gone in 90 s), 2-1 stop (Drained, gone in 30 s)
+            1 alice PENDING None: 
+            2 alice CANCELLED 0:0 (admin:root) (its node was drained by admin:root and had to be empty; 100 GPU-seconds since its last mark are lost)
+            n1 IDLE+DRAIN 2 GPUs 64 CPUs free DRAINED admin:root (new fans)
+            1 alice RUNNING 1-2 on n1[0]
+            n1 MIXED 1 GPUs 63 CPUs free
+        "#]],
+    );
+}
