@@ -146,7 +146,11 @@ impl Pass<'_> {
             let free = self.licences.get(name).map_or(0, |free| free.least(now, end_after(now, Some(secs))));
             if free < *count {
                 let all = self.snapshot.config.scheduler.licences.get(name).copied().unwrap_or(0);
-                let text = format!("needs {count} of licence {name:?}; {free} of {all} are free for as long");
+                let text = match self.snapshot.config.scheduler.licences.get(name) {
+                    None => format!("licence {name:?} is not in the configuration"),
+                    Some(all) if count > all => format!("needs {count} of licence {name:?}, and there are {all}"),
+                    Some(all) => format!("needs {count} of licence {name:?}; {free} of {all} are free for as long"),
+                };
                 let reason = Reason::new(ReasonCode::Licenses, text);
                 return Err(if *count > all { Wait::Limit(reason) } else { Wait::Licences(reason) });
             }

@@ -153,6 +153,10 @@ pub fn describe(demand: &Demand) -> String {
     let (gpus, cpus) = (first.gpus.count(), first.cpus);
     let gpus = match &first.gpus.gpu_type {
         _ if gpus == 0 => None,
+        kind if let GpuAmount::Share { milli } = first.gpus.amount => {
+            let kind = kind.as_deref().unwrap_or("GPU");
+            Some(format!("{} of one {kind}", crate::limits::milli_text(u64::from(milli))))
+        }
         None => Some(format!("{gpus} GPU{}", plural(gpus))),
         Some(kind) => Some(format!("{gpus} {kind}")),
     };

@@ -213,7 +213,7 @@ impl Shapes {
             partition,
             spec: spec.clone(),
             own: own.flatten(),
-            behind: reason::behind_others(&demands.first().map_or(String::new(), reason::describe)),
+            behind: reason::behind_others(&needs(request, &demands)),
             ways: demands.iter().map(|demand| Way::new(demand, cluster)).collect(),
             named,
             preferred: preferred(spec, snapshot),
@@ -267,6 +267,16 @@ impl Way {
     pub fn last(&self) -> usize {
         self.parts.len() - 1
     }
+}
+
+/// In words.
+fn needs(request: &gmodel::Request, demands: &[Demand]) -> String {
+    let mut needs = demands.first().map_or(String::new(), reason::describe);
+    if let Some(switches) = request.switches {
+        let plural = if switches.most == 1 { "" } else { "es" };
+        needs.push_str(&format!(" below {} leaf switch{plural}", switches.most));
+    }
+    needs
 }
 
 fn take_of(demand: &Demand) -> Take {

@@ -24,8 +24,7 @@ impl Pass<'_> {
         };
         let partition = self.shape(shape).partition;
         let first = !std::mem::replace(&mut self.waiting[partition], true);
-        let kept = if first || code == ReasonCode::Licenses { None } else { self.kept(shape) };
-        let first_kept = if first { self.kept(shape) } else { None };
+        let kept = if code == ReasonCode::Licenses { None } else { self.kept(shape) };
         let free = first.then(|| reason::what_is_free(&self.shape(shape).candidates.up, self.snapshot, &self.engine.cluster));
         let preempting = if code == ReasonCode::Resources { self.preempt_for(job, shape) } else { None };
         if preempting.is_some() {
@@ -44,7 +43,7 @@ impl Pass<'_> {
                 break;
             }
         }
-        if let Some(reason) = preempting.or(kept).or(first_kept) {
+        if let Some(reason) = preempting.or(kept) {
             return reason;
         }
         if let Some(text) = text {
@@ -86,29 +85,29 @@ impl Pass<'_> {
                     missing == 0
                 })
         };
-        let kept = (0..of.ways.len()).any(free_now).then(|| self.kept_for(of));
+        let kept = (0..of.ways.len()).any(free_now).then(|| self.kept_for(of)).flatten();
         self.of_pass(shape).kept = Some(kept.clone().unwrap_or_default());
         kept
     }
 
-    pub(crate) fn kept_for(&self, shape: &Shape) -> Reason {
+    fn kept_for(&self, shape: &Shape) -> Option<Reason> {
         let windows = &self.engine.windows;
+        let cluster = &self.engine.cluster;
         let now = self.snapshot.now;
         let end = end_after(now, shape.pass.refused_secs);
-        let blocking = shape.candidates.up.ones().find_map(|at| windows.blocking(at, shape.own, now, end));
-        if let Some((at, (from, to))) = blocking {
+        let last = shape.ways.first()?.last();
+        let least = shape.least_gpus(0, last);
+        let free: Vec<usize> = cluster.with_gpus(least, &shape.candidates.up).collect();
+        if let Some((at, (from, to))) = free.iter().find_map(|at| windows.blocking(*at, shape.own, now, end)) {
             let reservation = &windows.list[at].reservation;
             let what = if reservation.maintenance { "maintenance" } else { "reservation" };
             let text = format!("nodes it needs are kept for {what} {:?} from {from} to {to}", reservation.name);
-            return Reason::new(ReasonCode::ReqNodeNotAvail, text);
+            return Some(Reason::new(ReasonCode::ReqNodeNotAvail, text));
         }
-        match self.reserved.iter().find(|reserved| reserved.nodes.iter().any(|at| shape.candidates.up.contains(*at))) {
-            Some(first) => {
-                let text = format!("what it needs is kept for job {}", first.job);
-                Reason::new(ReasonCode::Priority, text)
-            }
-            None => shape.behind.clone(),
-        }
+        let in_the_way = |reserved: &&Reserved| reserved.at < end && reserved.nodes.iter().any(|at| free.contains(at));
+        let first = self.reserved.iter().find(in_the_way)?;
+        let text = format!("what it needs is kept for job {}", first.job);
+        Some(Reason::new(ReasonCode::Priority, text))
     }
 
     pub(crate) fn not_admitted(&self, job: &PendingJob, shape: ShapeId) -> Option<Reason> {

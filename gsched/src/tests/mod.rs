@@ -1,7 +1,10 @@
 //! The scheduler on clusters written as text: who starts where, and why the others wait; and its promises as
 //! properties of random clusters.
 
+mod backfill;
 mod promises;
+mod terms;
+mod textbook;
 
 use crate::{PendingJob, Plan, RunningRun, SchedNode, Snapshot, WorkBudget, plan};
 use expect_test::{Expect, expect};
@@ -9,10 +12,12 @@ use gmodel::array_spec::RangeSet;
 use gmodel::config::{ClusterConfig, NodeSelection, Partition};
 use gmodel::gpu_request::GpuAsk;
 use gmodel::hostlist::Hostlist;
-use gmodel::job::{GpuScope, MemAsk};
+use gmodel::job::{GpuScope, MemAsk, Switches};
 use gmodel::node::{GpuEntry, GpuInfo};
+use gmodel::policy::{Backfill, GpuAmounts, Repeat, Reservation, ReservedPart, Switch};
 use gmodel::run::NodeShare;
-use gmodel::{GpuSet, GpuSlot, JobId, JobSpec, NodeId, Request, RunId, Timestamp};
+use gmodel::{GpuGrant, GpuSet, GpuSlot, JobId, JobSpec, NodeId, Request, RunId, Timestamp};
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::Arc;
 
@@ -33,6 +38,20 @@ fn picture(text: &str) -> Snapshot {
                 snapshot.nodes.push(node(id, &words));
             }
             "running" => run(&mut snapshot, &words),
+            "backfill" => config.scheduler.backfill = backfill(rest),
+            "placement" => config.scheduler.placement = serde_json::from_str(&format!("{rest:?}")).unwrap(),
+            "order" => config.scheduler.order = serde_json::from_str(&format!("{rest:?}")).unwrap(),
+            "licence" => {
+                config.scheduler.licences.insert(words[0].into(), words[1].parse().unwrap());
+            }
+            "switch" => {
+                let nodes = Some(Hostlist::parse(words[1]).unwrap());
+                config.scheduler.topology.switches.push(Switch { name: words[0].into(), nodes, ..Switch::default() });
+            }
+            "reservation" => {
+                let one = reservation(&words);
+                Arc::make_mut(&mut snapshot.policy).reservations.insert(one.name.clone(), one);
+            }
             "job" => {
                 let id = JobId(10 + snapshot.pending.len() as u64 * 10);
                 snapshot.pending.push(job(id, &words));
@@ -45,6 +64,34 @@ fn picture(text: &str) -> Snapshot {
     }
     snapshot.config = Arc::new(config);
     snapshot
+}
+
+fn backfill(text: &str) -> Backfill {
+    match text {
+        "off" => Backfill::Off,
+        "easy" => Backfill::EASY,
+        "all" => Backfill::All,
+        count => Backfill::First(count.parse().unwrap()),
+    }
+}
+
+/// `reservation r nodes=n1 from=100 secs=50 user=alice daily flex maint`; without nodes all, `gpus=4` so many.
+fn reservation(words: &[&str]) -> Reservation {
+    Reservation {
+        name: words[0].into(),
+        start: NOW.plus_secs(number(words, "from").unwrap_or(0)),
+        duration_secs: number(words, "secs").unwrap(),
+        repeat: if words.contains(&"daily") { Repeat::Daily } else { Repeat::Once },
+        what: match (get(words, "nodes"), number(words, "gpus")) {
+            (Some(list), _) => ReservedPart::Nodes(Hostlist::parse(list).unwrap()),
+            (None, Some(count)) => ReservedPart::Gpus(GpuAmounts::all(count)),
+            (None, None) => ReservedPart::AllNodes,
+        },
+        users: get(words, "user").map(str::to_owned).into_iter().collect(),
+        maintenance: words.contains(&"maint"),
+        flex: words.contains(&"flex"),
+        ..Reservation::default()
+    }
 }
 
 fn get<'a>(words: &[&'a str], key: &str) -> Option<&'a str> {
@@ -134,12 +181,25 @@ fn job(id: JobId, words: &[&str]) -> PendingJob {
         nodelist: get(words, "nodelist").map(|text| Hostlist::parse(text).unwrap()),
         exclude: get(words, "exclude").map(|text| Hostlist::parse(text).unwrap()),
         constraint: get(words, "constraint").map(str::to_owned),
+        prefer: get(words, "prefer").map(str::to_owned),
+        switches: get(words, "switches").map(|text| {
+            let (most, wait) = text.split_once('@').map_or((text, None), |(most, wait)| (most, wait.parse().ok()));
+            Switches { most: most.parse().unwrap(), wait_secs: wait }
+        }),
         ..Request::default()
     };
     let partition = get(words, "partition").unwrap_or("main").into();
     PendingJob {
         id,
-        spec: Arc::new(JobSpec { partition, request, ..JobSpec::default() }),
+        spec: Arc::new(JobSpec {
+            partition,
+            request,
+            user: gmodel::job::UserRef { name: get(words, "user").unwrap_or("bob").into(), uid: 1000, gid: 1000 },
+            reservation: get(words, "reservation").map(str::to_owned),
+            time_min_secs: number(words, "time_min"),
+            licences: get(words, "licences").map_or_else(BTreeMap::new, |text| gmodel::licence::parse(text).unwrap()),
+            ..JobSpec::default()
+        }),
         submitted: Timestamp(id.0 as i64),
         eligible: NOW.plus_secs(number(words, "begin").unwrap_or(0)),
         nice: number(words, "nice").unwrap_or(0),
@@ -160,9 +220,14 @@ fn story(snapshot: &Snapshot, plan: &Plan) -> String {
         write!(out, "{} starts on", start.job).unwrap();
         for share in &start.allocation {
             let name = &snapshot.nodes.iter().find(|node| node.id == share.node).unwrap().name;
-            let slots: Vec<String> = share.gpus.slots().map(|slot| slot.0.to_string()).collect();
+            let slot = |grant: &GpuGrant| match grant.part.milli() {
+                1000 => grant.slot.0.to_string(),
+                milli => format!("{}:{milli}", grant.slot.0),
+            };
+            let slots: Vec<String> = share.gpus.0.iter().map(slot).collect();
             write!(out, " {name}[{}]x{}", slots.join(","), share.cpus).unwrap();
         }
+        start.limit_secs.iter().for_each(|secs| write!(out, " for {secs} s").unwrap());
         out.push('\n');
     }
     for (id, reason) in &plan.reasons {

@@ -1,0 +1,208 @@
+//! What a job may ask for beside amounts: reservations, licences, switches, shares, a shorter time.
+
+use super::{check, picture, story};
+use crate::{WorkBudget, plan};
+use expect_test::expect;
+
+#[test]
+fn nobody_runs_into_a_maintenance() {
+    check(
+        "reservation patch maint from=100 secs=50
+         node n1 h100:1
+         node n2 h100:1
+         job gpus=1 time=100
+         job gpus=1 time=101
+         job gpus=1 time=60",
+        expect![[r#"
+            10 starts on n1[0]x1
+            30 starts on n2[0]x1
+            20 waits: ReqNodeNotAvail: nodes it needs are kept for maintenance "patch" from 1970-01-01T00:18:20Z to 1970-01-01T00:19:10Z
+        "#]],
+    );
+}
+
+#[test]
+fn a_daily_window_is_kept_clear_each_day() {
+    check(
+        "reservation night nodes=n1 maint daily from=3600 secs=3600
+         node n1 h100:8
+         job gpus=1 time=82800
+         job gpus=1 time=3600",
+        expect![[r#"
+            20 starts on n1[0]x1
+            10 waits: ReqNodeNotAvail: nodes it needs are kept for maintenance "night" from 1970-01-01T01:16:40Z to 1970-01-01T02:16:40Z
+        "#]],
+    );
+}
+
+#[test]
+fn a_reservation_is_for_its_users_and_for_its_time() {
+    check(
+        "reservation course nodes=n1 user=alice from=-10 secs=110
+         reservation later nodes=n2 user=alice from=50 secs=100
+         node n1 h100:2
+         node n2 h100:2
+         job gpus=2 user=alice reservation=course time=100
+         job gpus=1 user=bob reservation=course time=10
+         job gpus=1 user=alice reservation=course time=101
+         job gpus=1 user=alice reservation=later time=60
+         job gpus=1 user=alice reservation=none time=60
+         job gpus=1 user=bob time=51
+         job gpus=1 user=bob time=50",
+        expect![[r#"
+            10 starts on n1[0,1]x1
+            70 starts on n2[0]x1
+            20 waits: Reservation: reservation "course" is neither for user "bob" nor for account ""
+            30 waits: Reservation: needs 101 s, and reservation "course" ends at 1970-01-01T00:18:20Z
+            40 waits: Reservation: reservation "later" begins at 1970-01-01T00:17:30Z
+            50 waits: ReservationDeleted: there is no reservation "none"
+            60 waits: ReqNodeNotAvail: nodes it needs are kept for reservation "later" from 1970-01-01T00:17:30Z to 1970-01-01T00:19:10Z
+        "#]],
+    );
+}
+
+#[test]
+fn gpus_reserved_by_number_are_kept_wherever_they_are() {
+    check(
+        "reservation demo gpus=3 user=alice secs=1000
+         node n1 h100:4
+         node n2 h100:2
+         job gpus=3 user=alice reservation=demo time=100
+         job gpus=1 user=alice reservation=demo time=100
+         job gpus=1 user=bob time=100
+         job gpus=2 user=bob time=100",
+        expect![[r#"
+            10 starts on n1[0,1,2]x1
+            20 starts on n1[3]x1
+            30 starts on n2[0]x1
+            40 waits: Resources: needs 2 GPUs, 1 CPU and 1G of memory on one node; most is free on n2: 1 GPUs, 63 CPUs and 511G of memory; room is expected by 1970-01-01T00:18:20Z
+        "#]],
+    );
+    check(
+        "reservation demo gpus=3 user=alice secs=1000
+         node n1 h100:4
+         node n2 h100:2
+         job gpus=2 user=bob time=100
+         job gpus=2 user=bob time=100
+         job gpus=3 user=alice reservation=demo time=100",
+        expect![[r#"
+            10 starts on n2[0,1]x1
+            30 starts on n1[0,1,2]x1
+            20 waits: Resources: needs 2 GPUs, 1 CPU and 1G of memory on one node; most is free on n1: 1 GPUs, 64 CPUs and 512G of memory; room is expected by 1970-01-01T00:18:20Z
+        "#]],
+    );
+}
+
+#[test]
+fn licences_are_kept_for_who_waits_longest() {
+    check(
+        "backfill easy
+         licence matlab 3
+         node n1 h100:8
+         job gpus=1 licences=matlab:2 time=100
+         job gpus=1 licences=matlab:2 time=100
+         job gpus=1 licences=matlab:1 time=100
+         job gpus=1 licences=matlab:1 time=101
+         job gpus=1 licences=matlab:4
+         job gpus=1 licences=ansys",
+        expect![[r#"
+            10 starts on n1[0]x1
+            30 starts on n1[1]x1
+            20 waits: Licenses: needs 2 of licence "matlab"; 1 of 3 are free for as long
+            40 waits: Licenses: needs 1 of licence "matlab"; 0 of 3 are free for as long
+            50 waits: Licenses: needs 4 of licence "matlab", and there are 3
+            60 waits: Licenses: licence "ansys" is not in the configuration
+        "#]],
+    );
+}
+
+#[test]
+fn a_job_of_several_nodes_stays_below_one_switch_if_it_can() {
+    let nodes = "switch s1 n[1-3]
+         switch s2 n[4-6]
+         node n1 h100:8
+         node n2 h100:8
+         node n3 h100:8
+         node n4 h100:8
+         node n5 h100:8
+         node n6 h100:8
+         running 1 n1 gpus=0 left=500
+         running 2 n2 gpus=0 left=100";
+    check(&format!("{nodes}\njob nodes=2 gpn=8 time=60"), expect![[r#"
+        10 starts on n4[0,1,2,3,4,5,6,7]x1 n5[0,1,2,3,4,5,6,7]x1
+    "#]]);
+    check(&format!("{nodes}\njob nodes=4 gpn=8 time=60\njob nodes=1 gpn=7 time=60"), expect![[r#"
+        10 starts on n3[0,1,2,3,4,5,6,7]x1 n4[0,1,2,3,4,5,6,7]x1 n5[0,1,2,3,4,5,6,7]x1 n6[0,1,2,3,4,5,6,7]x1
+        20 starts on n1[1,2,3,4,5,6,7]x1
+    "#]]);
+    check(&format!("{nodes}\nrunning 3 n4 gpus=1 left=50\nrunning 4 n5 gpus=1 left=70\njob nodes=2 gpn=8 time=60 switches=1"), expect![[r#"
+        10 waits: Resources: needs 8 GPUs, 1 CPU and 1G of memory on each of 2 nodes below 1 leaf switch; most is free on n6: 8 GPUs, 64 CPUs and 512G of memory; room is expected by 1970-01-01T00:17:30Z
+    "#]]);
+    // It waited its 900 seconds since it came at zero.
+    check(&format!("{nodes}\nrunning 3 n4 gpus=1 left=50\nrunning 4 n5 gpus=1 left=70\njob nodes=2 gpn=8 time=60 switches=1@900 begin=-900"), expect![[r#"
+        10 starts on n3[0,1,2,3,4,5,6,7]x1 n6[0,1,2,3,4,5,6,7]x1
+    "#]]);
+}
+
+#[test]
+fn shares_fill_one_gpu_before_they_open_another_and_never_span_two() {
+    check(
+        "node n1 h100:2
+         job gpus=0.5
+         job gpus=0.3
+         job gpus=0.4
+         job gpus=0.2
+         job gpus=0.6
+         job gpus=0.7
+         job gpus=1",
+        expect![[r#"
+            10 starts on n1[0:500]x1
+            20 starts on n1[0:300]x1
+            30 starts on n1[1:400]x1
+            40 starts on n1[0:200]x1
+            50 starts on n1[1:600]x1
+            60 waits: Resources: needs 0.7 of one GPU, 1 CPU and 1G of memory on one node; most is free on n1: 0 GPUs, 59 CPUs and 507G of memory
+            70 waits: Priority: needs 1 GPU, 1 CPU and 1G of memory on one node; jobs of higher priority wait for such resources too
+        "#]],
+    );
+}
+
+#[test]
+fn a_shared_gpu_is_whole_again_when_the_last_has_left() {
+    let first = picture("node n1 h100:1\njob gpus=0.5 time=100\njob gpus=0.4 time=300\njob gpus=1 time=10");
+    expect![[r#"
+        10 starts on n1[0:500]x1
+        20 starts on n1[0:400]x1
+        30 waits: Resources: needs 1 GPU, 1 CPU and 1G of memory on one node; most is free on n1: 0 GPUs, 62 CPUs and 510G of memory; room is expected by 1970-01-01T00:21:40Z
+    "#]].assert_eq(&story(&first, &plan(&first, WorkBudget::default())));
+}
+
+#[test]
+fn a_limit_is_shortened_to_fit_before_a_reservation() {
+    check(
+        "node n1 h100:8
+         running 1 n1 gpus=0-3 left=600
+         job gpus=8 time=1000
+         job gpus=4 time=6000 time_min=601
+         job gpus=4 time=6000 time_min=300",
+        expect![[r#"
+            30 starts on n1[4,5,6,7]x1 for 600 s
+            10 waits: Resources: needs 8 GPUs, 1 CPU and 1G of memory on one node; most is free on n1: 4 GPUs, 63 CPUs and 511G of memory; room is expected by 1970-01-01T00:26:40Z
+            20 waits: Priority: what it needs is kept for job 10
+        "#]],
+    );
+}
+
+#[test]
+fn preferred_features_are_taken_while_there_are_some() {
+    check(
+        "node n1 h100:2
+         node n2 h100:2 feature=ib
+         job gpus=2 prefer=ib
+         job gpus=2 prefer=ib",
+        expect![[r#"
+            10 starts on n2[0,1]x1
+            20 starts on n1[0,1]x1
+        "#]],
+    );
+}
