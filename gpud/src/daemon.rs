@@ -280,7 +280,7 @@ impl Daemon {
             }
             NodeEvent::PhaseReached { run, phase: RunPhase::Ready } => spool.log(*run, now, "ready"),
             NodeEvent::PhaseReached { run, phase: RunPhase::Running { .. } } => spool.log(*run, now, "running"),
-            NodeEvent::MarkSet { run, mark } => tracing::info!(%run, "checkpoint mark {}", mark.number),
+            NodeEvent::MarkSet { run, mark } => tracing::debug!(%run, "checkpoint mark {}", mark.number),
             NodeEvent::PhaseReached { run, phase: RunPhase::Ended(end) } => {
                 let text = if end.text.is_empty() { String::new() } else { format!(": {}", end.text) };
                 spool.log(*run, now, &format!("ended: {:?}, exit {}{text}", end.cause, end.exit));

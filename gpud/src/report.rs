@@ -14,6 +14,9 @@ use tokio::sync::mpsc;
 /// A run that is ready so soon is reported as that and no more: each report is a commit of the controller.
 const ACCEPTED_WAITS: Duration = Duration::from_millis(50);
 
+/// Marks of runs that say nothing else new go up together, so seldom: a thousand jobs that mark every second are no flood.
+const MARKS_EVERY: Duration = Duration::from_secs(1);
+
 /// One connection and what the controller heard on it.
 pub struct Told {
     pub connection: u64,
@@ -22,6 +25,9 @@ pub struct Told {
     reported: BTreeMap<RunId, (u8, u32)>,
     /// Runs of which only the acceptance is news, since when.
     accepted: BTreeMap<RunId, Instant>,
+    /// When marks alone were last told, and whether newer ones wait for the next time.
+    marks_told: Option<Instant>,
+    marks_wait: bool,
     obeyed: Fence,
     inventory: Inventory,
 }
@@ -45,8 +51,8 @@ impl Told {
             runs,
         };
         sender.try_send(ToController::Hello(hello)).ok()?;
-        let (accepted, inventory) = (BTreeMap::new(), inventory.clone());
-        Some(Self { connection, sender, reported, accepted, obeyed: state.fence, inventory })
+        let (accepted, inventory, obeyed) = (BTreeMap::new(), inventory.clone(), state.fence);
+        Some(Self { connection, sender, reported, accepted, marks_told: None, marks_wait: false, obeyed, inventory })
     }
 
     /// Sends what changed. False when the controller reads too slowly or is gone: let go, the next hello says everything.
@@ -60,6 +66,7 @@ impl Told {
         let is_news = |report: &RunReport| self.reported.get(&report.run) != Some(&progress(report));
         let mut runs: Vec<RunReport> = reports(state).into_iter().filter(is_news).collect();
         runs.retain(|report| !self.may_wait(report, now));
+        self.hold_marks(&mut runs, now);
         self.reported.retain(|run, _| state.runs.contains_key(run));
         self.accepted.retain(|run, _| state.runs.contains_key(run) && runs.iter().all(|report| report.run != *run));
         if !runs.is_empty() {
@@ -73,9 +80,25 @@ impl Told {
         frames.into_iter().all(|frame| self.sender.try_send(frame).is_ok())
     }
 
-    /// When the oldest acceptance held back must be told.
+    /// When something held back must be told.
     pub fn due(&self) -> Option<Instant> {
-        self.accepted.values().min().map(|since| *since + ACCEPTED_WAITS)
+        let accepted = self.accepted.values().min().map(|since| *since + ACCEPTED_WAITS);
+        let marks = self.marks_told.filter(|_| self.marks_wait).map(|told| told + MARKS_EVERY);
+        [accepted, marks].into_iter().flatten().min()
+    }
+
+    /// Leaves out what has only a newer mark, unless its time has come.
+    fn hold_marks(&mut self, runs: &mut Vec<RunReport>, now: Instant) {
+        let is_mark_only =
+            |report: &RunReport| self.reported.get(&report.run).is_some_and(|(rank, _)| *rank == report.phase.rank());
+        let is_early = self.marks_told.is_some_and(|told| now < told + MARKS_EVERY);
+        let waiting = runs.iter().filter(|report| is_mark_only(report)).count();
+        if is_early {
+            runs.retain(|report| !is_mark_only(report));
+        } else if waiting > 0 {
+            self.marks_told = Some(now);
+        }
+        self.marks_wait = is_early && waiting > 0;
     }
 
     fn may_wait(&mut self, report: &RunReport, now: Instant) -> bool {
@@ -155,6 +178,15 @@ mod tests {
             assert!(told.send_news(&running, &Inventory::default(), now));
         }
         assert_eq!(phases(&mut frames), [2, 2], "once for the phase, once for the mark");
+        assert_eq!(told.due(), None);
+        let mark = gmodel::checkpoint::Mark { number: 2, ..Default::default() };
+        feed(&mut running, NodeInput::Marked { run: run(), mark });
+        let half = now + MARKS_EVERY / 2;
+        assert!(told.send_news(&running, &Inventory::default(), half));
+        assert_eq!((phases(&mut frames), told.due()), (vec![], Some(now + MARKS_EVERY)), "the next one waits its turn");
+        feed(&mut running, NodeInput::Ended { run: run(), end: gmodel::run::RunEnd::default() });
+        assert!(told.send_news(&running, &Inventory::default(), half));
+        assert_eq!((phases(&mut frames), told.due()), (vec![3], None), "unless the run has more to say");
     }
 
     #[test]
