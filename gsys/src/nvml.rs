@@ -19,7 +19,7 @@ mod usage;
 mod worker;
 
 pub use change::{Change, ComputeMode, Refusal};
-pub use gmodel::gpu_health::{GpuEventKind, Reading};
+pub use gmodel::gpu_health::{GpuEventKind, Reading, Silence, SilenceKind};
 pub use health::GpuHealth;
 pub use kernel_log::{KernelLog, KernelXid, kernel_xid};
 pub use library::Nvml;
@@ -117,6 +117,7 @@ pub struct GpuFacts {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnreadableGpu {
     pub index: u32,
+    pub kind: SilenceKind,
     pub fault: String,
 }
 

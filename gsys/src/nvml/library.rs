@@ -250,6 +250,7 @@ impl GpuSource for Nvml {
                 Ok(facts) => inventory.gpus.push(facts),
                 Err(silence) => inventory.unreadable.push(UnreadableGpu {
                     index,
+                    kind: silence.kind,
                     fault: silence.text,
                 }),
             }
@@ -289,7 +290,7 @@ impl GpuSource for Nvml {
         let or_fault = |(index, answer): (u32, Result<GpuUse, Silence>)| {
             answer.unwrap_or_else(|silence| GpuUse {
                 index,
-                fault: Some(silence.text),
+                fault: Some(silence),
                 ..GpuUse::default()
             })
         };

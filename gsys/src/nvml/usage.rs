@@ -15,6 +15,8 @@ use nvml_wrapper_sys::bindings::{
 };
 use serde::{Deserialize, Serialize};
 
+use gmodel::gpu_health::Silence;
+
 use super::fields::{ALL_LINKS, NO_SCOPE, read_fields};
 use super::health::link_traffic;
 use super::library::{Fixed, check, if_offered};
@@ -28,7 +30,7 @@ pub struct GpuUse {
     /// Unknown where the GPU does not answer and was never discovered.
     pub uuid: Option<String>,
     /// Why there is no sample.
-    pub fault: Option<String>,
+    pub fault: Option<Silence>,
     /// Share of the time in which any kernel ran; `None` in MIG mode.
     pub gpu_percent: Option<u32>,
     /// Share of the multiprocessors' time, since the sample before; Hopper and later.

@@ -429,7 +429,7 @@ impl Shared {
                 .find(|old| old.index == gpu.index && !present.contains(&old.uuid))
             {
                 Some(old) => {
-                    if old.fault.is_none() {
+                    if old.fault.is_none() && gpu.kind == SilenceKind::Lost {
                         self.push_event(GpuEvent {
                             uuid: old.uuid.clone(),
                             kind: GpuEventKind::Lost,
@@ -457,21 +457,23 @@ impl Shared {
     /// fell silent.
     fn name_silent<'a>(
         &self,
-        silent: impl Iterator<Item = (u32, &'a str, &'a mut Option<String>)>,
+        silent: impl Iterator<Item = (u32, &'a Silence, &'a mut Option<String>)>,
     ) {
         let mut known = lock(&self.known);
-        for (index, fault, uuid) in silent {
+        for (index, silence, uuid) in silent {
             let Some(old) = known.iter_mut().find(|old| old.index == index) else {
                 continue;
             };
             *uuid = Some(old.uuid.clone());
             if old.fault.is_none() {
-                old.fault = Some(fault.to_owned());
-                self.push_event(GpuEvent {
-                    uuid: old.uuid.clone(),
-                    kind: GpuEventKind::Lost,
-                    count: 1,
-                });
+                old.fault = Some(silence.text.clone());
+                if silence.kind == SilenceKind::Lost {
+                    self.push_event(GpuEvent {
+                        uuid: old.uuid.clone(),
+                        kind: GpuEventKind::Lost,
+                        count: 1,
+                    });
+                }
             }
         }
     }
@@ -534,7 +536,7 @@ fn serve(requests: &Receiver<Request>, shared: &Shared, open: &Opener, job: Arc<
                 {
                     shared.name_silent(readings.iter_mut().filter_map(|health| {
                         let silence = health.reading.fault.as_ref()?;
-                        Some((health.index, silence.text.as_str(), &mut health.uuid))
+                        Some((health.index, silence, &mut health.uuid))
                     }));
                     shared.add_missing(readings);
                 }
@@ -548,7 +550,7 @@ fn serve(requests: &Receiver<Request>, shared: &Shared, open: &Opener, job: Arc<
                     && let Ok(samples) = &mut result
                 {
                     shared.name_silent(samples.iter_mut().filter_map(|sample| {
-                        Some((sample.index, sample.fault.as_deref()?, &mut sample.uuid))
+                        Some((sample.index, sample.fault.as_ref()?, &mut sample.uuid))
                     }));
                 }
                 let _ = answer.send(result);
@@ -683,7 +685,11 @@ mod tests {
             for index in 0..10 {
                 match progress.begin(index) {
                     Ok(()) => self.0.ask(index),
-                    Err(fault) => inventory.unreadable.push(UnreadableGpu { index, fault }),
+                    Err(fault) => inventory.unreadable.push(UnreadableGpu {
+                        index,
+                        kind: SilenceKind::Hangs,
+                        fault,
+                    }),
                 }
             }
             progress.end();
