@@ -15,7 +15,8 @@ use std::io::Write;
 #[derive(clap::Subcommand)]
 pub(crate) enum JobAct {
     /// Change a job: TimeLimit=, Nice=, JobName=, Comment=, Partition=, Account=, QOS=, StartTime=, Requeue=,
-    /// ArrayTaskThrottle=
+    /// ArrayTaskThrottle=, Dependency=, Licenses=, ReservationName=, Priority= (operators; none computes it again),
+    /// Borrow=, Deadline=, TimeMin=, Checkpoint=
     Update {
         /// Jobs, then changes: 17 TimeLimit=4:00:00
         #[arg(required = true, value_name = "JOB|KEY=VALUE")]
@@ -126,7 +127,7 @@ fn update(client: &mut Client, words: &[String], time: Option<&str>) -> Outcome 
 }
 
 /// scontrol's keys, and ours.
-const KEYS: [(&str, &str); 13] = [
+const KEYS: [(&str, &str); 23] = [
     ("timelimit", "time_limit_secs"),
     ("time", "time_limit_secs"),
     ("nice", "nice"),
@@ -140,6 +141,16 @@ const KEYS: [(&str, &str); 13] = [
     ("begin", "begin"),
     ("requeue", "requeue"),
     ("arraytaskthrottle", "max_running"),
+    ("dependency", "dependency"),
+    ("licenses", "licences"),
+    ("licences", "licences"),
+    ("reservationname", "reservation"),
+    ("reservation", "reservation"),
+    ("priority", "priority"),
+    ("borrow", "borrow"),
+    ("deadline", "deadline"),
+    ("timemin", "time_min_secs"),
+    ("checkpoint", "checkpoint"),
 ];
 
 /// A change as the API takes it.
@@ -152,20 +163,28 @@ fn read_change(key: &str, value: &str) -> Result<(&'static str, Value), Failure>
     let number = |what: &str| Failure::usage(format_args!("{key}={value}: {what}"));
     let value = match *api {
         "time_limit_secs" => time_limit(key, value)?,
+        "dependency" | "licences" | "reservation" | "priority" | "deadline" | "time_min_secs" | "checkpoint" if is_none(value) => Value::Null,
+        "time_min_secs" => time_limit(key, value)?,
+        "priority" => value.parse::<u32>().map(Value::from).map_err(|_| number("it is not a whole number, not negative"))?,
         "nice" => value.parse::<i32>().map(Value::from).map_err(|_| number("it is not a whole number"))?,
         "max_running" => value.parse::<u32>().map(Value::from).map_err(|_| number("it is not a whole number, not negative"))?,
-        "requeue" => match value.to_ascii_lowercase().as_str() {
+        "requeue" | "borrow" => match value.to_ascii_lowercase().as_str() {
             "1" | "yes" | "true" => true.into(),
             "0" | "no" | "false" => false.into(),
             _ => return Err(number("it is neither yes nor no")),
         },
-        "begin" => {
+        "begin" | "deadline" => {
             let at = local_time::read(value, local_time::now()).map_err(|why| Failure::usage(format_args!("{key}: {why}")))?;
             serde_json::to_value(Instant(at)).map_err(Failure::new)?
         }
         _ => value.into(),
     };
     Ok((api, value))
+}
+
+/// How scontrol's users take something away: `Dependency=`, `Priority=-1`.
+fn is_none(value: &str) -> bool {
+    value.is_empty() || value == "-1" || value.eq_ignore_ascii_case("none") || value == "(null)"
 }
 
 /// Seconds, or null for UNLIMITED.
@@ -188,5 +207,9 @@ mod tests {
         assert!(refused.exit == 2 && refused.text.contains(r#"Did you mean "timelimit"?"#), "{}", refused.text);
         assert!(read_change("TimeLimit", "junk").unwrap_err().text.starts_with("TimeLimit: time limit \"junk\""));
         assert!(read_change("nice", "x").is_err());
+        assert_eq!(read_change("Dependency", "afterok:17").unwrap(), ("dependency", Value::from("afterok:17")));
+        assert_eq!(read_change("Priority", "-1").unwrap(), ("priority", Value::Null));
+        assert_eq!(read_change("Licenses", "none").unwrap(), ("licences", Value::Null));
+        assert_eq!(read_change("TimeMin", "10").unwrap(), ("time_min_secs", Value::from(600)));
     }
 }

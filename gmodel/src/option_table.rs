@@ -150,7 +150,9 @@ pub const OPTIONS: &[OptionSpec] = &[
     option("bb", Required("SPEC"), Never(BURST_BUFFER), "Burst buffer"),
     option("bbf", Required("FILE"), Never(BURST_BUFFER), "Burst buffer, from a file"),
     option("begin", Required("TIME"), Done, "Start no earlier: now+1hour, 16:00, tomorrow, 2027-01-09T06:00").short('b'),
+    option("borrow", Flag, Done, "Start also on GPUs lent by others, though it may not be requeued").ours(),
     option("chdir", Required("DIR"), Done, "Working directory of the job").short('D'),
+    option("checkpoint", Required("SIG[@TIME]"), Done, "How it is told to write a checkpoint before it must go: USR1@120, ./save.sh@5:00").env("GSUB_CHECKPOINT").ours(),
     option("cluster-constraint", Required("LIST"), Never(ONE_CLUSTER), "Features of clusters"),
     option("clusters", Required("LIST"), Never(ONE_CLUSTER), "Clusters to submit to").short('M').env("SBATCH_CLUSTERS"),
     option("comment", Required("TEXT"), Done, "Remark that listings show"),
@@ -164,9 +166,9 @@ pub const OPTIONS: &[OptionSpec] = &[
     option("cpu-freq", Required("SPEC"), Later, "Frequency of the CPUs"),
     option("cpus-per-gpu", Required("COUNT"), Done, "CPUs for each GPU").env("SBATCH_CPUS_PER_GPU"),
     option("cpus-per-task", Required("COUNT"), Done, "CPUs for each task").short('c'),
-    option("deadline", Required("TIME"), Later, "Drop the job if it cannot end by then"),
+    option("deadline", Required("TIME"), Done, "Drop the job if it cannot end by then"),
     option("delay-boot", Required("MINUTES"), Never("nodes are not started for a job. Leave it out"), "Wait for running nodes before others are started").env("SBATCH_DELAY_BOOT"),
-    option("dependency", Required("LIST"), Later, "Start after other jobs: afterok:17:18, singleton").short('d'),
+    option("dependency", Required("LIST"), Done, "Start after other jobs: afterok:17:18, singleton").short('d'),
     option("distribution", Required("SPEC"), Later, "How tasks are laid over nodes").short('m').env("SBATCH_DISTRIBUTION"),
     option("dry-run", Flag, Done, "Say where and when the job would start, and submit nothing").ours(),
     option("error", Required("FILE"), Done, "File for stderr; without it stderr goes where stdout goes").short('e').env("SBATCH_ERROR"),
@@ -193,8 +195,8 @@ pub const OPTIONS: &[OptionSpec] = &[
     option("ignore-pbs", Flag, Never("#PBS lines are never read. Leave it out"), "Ignore #PBS lines").env("SBATCH_IGNORE_PBS"),
     option("input", Required("FILE"), Done, "File for stdin; without it /dev/null").short('i').env("SBATCH_INPUT"),
     option("job-name", Required("NAME"), Done, "Name of the job; without it that of the script").short('J').env("SBATCH_JOB_NAME"),
-    option("kill-on-invalid-dep", Required("YES|NO"), Later, "Cancel a job whose dependency can never be met"),
-    option("licenses", Required("LIST"), Later, "Licences the job holds").short('L'),
+    option("kill-on-invalid-dep", Required("YES|NO"), Done, "Cancel a job whose dependency can never be met"),
+    option("licenses", Required("LIST"), Done, "Licences the job holds").short('L'),
     option("mail-type", Required("LIST"), Done, "When to send mail: BEGIN, END, FAIL, ALL, NONE (stored with the job)"),
     option("mail-user", Required("ADDRESS"), Done, "To whom mail goes (stored with the job)"),
     option("mcs-label", Required("LABEL"), Never("there are no security labels between jobs; who sees what is the site's privacy setting. Leave it out"), "Security label"),
@@ -206,6 +208,7 @@ pub const OPTIONS: &[OptionSpec] = &[
     option("mincpus", Required("COUNT"), Later, "CPUs a node must give at least"),
     option("network", Required("SPEC"), Never("no switch is configured for a job. Leave it out"), "Settings of the interconnect").env("SBATCH_NETWORK"),
     option("nice", Optional("NUMBER"), Done, "Lower the job's priority by this much, 100 without a number"),
+    option("no-borrow", Flag, Done, "Wait for GPUs that the account is guaranteed, and start on no others").ours(),
     option("no-kill", Optional("off"), Done, "Go on when a node of the job fails").short('k').env("SBATCH_NO_KILL"),
     option("no-requeue", Flag, Done, "Never start the job a second time").env("SBATCH_NO_REQUEUE"),
     option("nodefile", Required("FILE"), Later, "Nodes to run on, from a file").short('F'),
@@ -216,6 +219,7 @@ pub const OPTIONS: &[OptionSpec] = &[
     option("ntasks-per-gpu", Required("COUNT"), Later, "Tasks for each GPU"),
     option("ntasks-per-node", Required("COUNT"), Done, "Tasks on each node"),
     option("ntasks-per-socket", Required("COUNT"), Later, "Tasks on each socket, at most"),
+    option("nvlink", Flag, Done, "All GPUs of a node on one NVLink island").ours(),
     option("oom-kill-step", Optional("0|1"), Later, "End all of a step when one of its tasks runs out of memory"),
     option("open-mode", Required("append|truncate"), Done, "How output files are opened").env("SBATCH_OPEN_MODE"),
     option("output", Required("FILE"), Done, "File for stdout: %j id, %A_%a array and index, %x name, %u user, %N node").short('o').env("SBATCH_OUTPUT"),
@@ -223,15 +227,15 @@ pub const OPTIONS: &[OptionSpec] = &[
     option("oversubscribe", Flag, Later, "Let other jobs use the same CPUs").short('s'),
     option("parsable", Flag, Done, "Print the job id alone, as gsub always does"),
     option("partition", Required("NAME"), Done, "Partition to submit to").short('p').env("SBATCH_PARTITION"),
-    option("prefer", Required("FEATURES"), Later, "Features to have if they can be had"),
-    option("priority", Required("NUMBER"), Later, "Set the job's priority (operators)"),
+    option("prefer", Required("FEATURES"), Done, "Features to have if they can be had"),
+    option("priority", Required("NUMBER"), Done, "Set the job's priority (operators)"),
     option("profile", Required("LIST"), Later, "Record the job's use of resources over time").env("SBATCH_PROFILE"),
     option("propagate", Optional("LIST"), Later, "Resource limits that go with the job"),
     option("qos", Required("NAME"), Done, "Quality of service").short('q').env("SBATCH_QOS"),
     option("quiet", Flag, Done, "Print no notes, only errors").short('Q'),
     option("reboot", Flag, Never("gpud never restarts a machine for a job. Ask an administrator"), "Restart the nodes before the job"),
     option("requeue", Optional("MODE"), Done, "Start the job again after a node failed, with the same id").env("SBATCH_REQUEUE"),
-    option("reservation", Required("NAME"), Later, "Run inside a reservation").env("SBATCH_RESERVATION"),
+    option("reservation", Required("NAME"), Done, "Run inside a reservation").env("SBATCH_RESERVATION"),
     option("resources", Required("SPEC"), Later, "Further resources, in the form of Slurm 26.11"),
     option("resv-ports", Optional("COUNT"), Later, "Reserve ports on the nodes"),
     option("runtime", Required("SPEC"), Later, "As in Slurm 26.11"),
@@ -241,13 +245,13 @@ pub const OPTIONS: &[OptionSpec] = &[
     option("spread-job", Flag, Later, "Over as many nodes as possible").env("SBATCH_SPREAD_JOB"),
     option("spread-segments", Flag, Later, "Put segments of nodes apart"),
     option("stepmgr", Flag, Never("steps are managed by the job's own supervisor. Leave it out"), "Manage steps on the node"),
-    option("switches", Required("COUNT[@TIME]"), Later, "Nodes under this many switches at most").env("SBATCH_REQ_SWITCH"),
+    option("switches", Required("COUNT[@TIME]"), Done, "Nodes under this many switches at most").env("SBATCH_REQ_SWITCH"),
     option("tag", Required("WORD"), Done, "Word for reports, as in gacct report --by tag; may be given several times").env("GSUB_TAG").ours(),
     option("test-only", Flag, SameAs("dry-run"), "As --dry-run"),
     option("thread-spec", Required("COUNT"), Never(SYSTEM_CORES), "Threads that the system keeps").env("SBATCH_THREAD_SPEC"),
     option("threads-per-core", Required("COUNT"), Later, "Nodes whose cores have so many threads").env("SBATCH_THREADS_PER_CORE"),
     option("time", Required("TIME"), Done, "Time limit: 90 (minutes), 1:30:00, 2-12 (days-hours), UNLIMITED").short('t').env("SBATCH_TIMELIMIT"),
-    option("time-min", Required("TIME"), Later, "Least time limit the job will do with"),
+    option("time-min", Required("TIME"), Done, "Least time limit the job will do with"),
     option("tmp", Required("SIZE"), Later, "Room that a node's /tmp must have"),
     option("tres-bind", Required("SPEC"), Later, "Which resources a task sees").env("SBATCH_TRES_BIND"),
     option("tres-per-task", Required("LIST"), Later, "Resources for each task").env("SBATCH_TRES_PER_TASK"),
@@ -400,7 +404,7 @@ mod tests {
             .filter(|o| o.status == OptionStatus::Done)
             .map(|o| o.name)
             .collect();
-        expect!["account array begin chdir comment constraint cpus-per-gpu cpus-per-task dry-run error exclude exclusive export gpu-mem gpus gpus-per-node gpus-per-task gres help hold input job-name mail-type mail-user mem mem-per-cpu mem-per-gpu nice no-kill no-requeue nodelist nodes ntasks ntasks-per-node open-mode output parsable partition qos quiet requeue signal tag time verbose version wait wrap"].assert_eq(&done.join(" "));
+        expect!["account array begin borrow chdir checkpoint comment constraint cpus-per-gpu cpus-per-task deadline dependency dry-run error exclude exclusive export gpu-mem gpus gpus-per-node gpus-per-task gres help hold input job-name kill-on-invalid-dep licenses mail-type mail-user mem mem-per-cpu mem-per-gpu nice no-borrow no-kill no-requeue nodelist nodes ntasks ntasks-per-node nvlink open-mode output parsable partition prefer priority qos quiet requeue reservation signal switches tag time time-min verbose version wait wrap"].assert_eq(&done.join(" "));
     }
 
     #[test]
@@ -411,7 +415,7 @@ mod tests {
                 .unwrap_or_default()
         };
         expect!["--uid has no meaning here: a job belongs to the user whom the kernel names. Submit as that user, for instance with runuser -u NAME"].assert_eq(&refusal("uid"));
-        expect!["--licenses is not acted on yet. In a #SBATCH line it is stored with the job; on the command line leave it out"].assert_eq(&refusal("licenses"));
+        expect!["--contiguous is not acted on yet. In a #SBATCH line it is stored with the job; on the command line leave it out"].assert_eq(&refusal("contiguous"));
         assert_eq!(refusal("time"), "");
         expect!["unknown option --partiton. Did you mean --partition? gsub --help lists them all."]
             .assert_eq(&unknown_option("partiton"));

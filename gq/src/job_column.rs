@@ -59,6 +59,14 @@ pub(crate) enum JobColumn {
     Stdin,
     ExitCode,
     Tags,
+    Dependency,
+    Licences,
+    Reservation,
+    Class,
+    Position,
+    Deadline,
+    Checkpoint,
+    LastMark,
 }
 
 /// A line of the table: column, letter of `-o` (blank for none), name of `-O`, title, keys of the API.
@@ -110,6 +118,14 @@ const COLUMNS: &[Entry] = &[
     (JobColumn::Stdin,            ' ', "stdin",        "STDIN",            "stdin"),
     (JobColumn::ExitCode,         ' ', "exit_code",    "EXIT_CODE",        "exit_code"),
     (JobColumn::Tags,             ' ', "tags",         "TAGS",             "tags"),
+    (JobColumn::Dependency,       'E', "dependency",   "DEPENDENCY",       "dependency"),
+    (JobColumn::Licences,         'W', "licenses",     "LICENSES",         "licences"),
+    (JobColumn::Reservation,      'v', "reservation",  "RESERVATION",      "reservation"),
+    (JobColumn::Class,            ' ', "class",        "CLASS",            "class"),
+    (JobColumn::Position,         ' ', "position",     "POSITION",         "position"),
+    (JobColumn::Deadline,         ' ', "deadline",     "DEADLINE",         "deadline"),
+    (JobColumn::Checkpoint,       ' ', "checkpoint",   "CHECKPOINT",       "checkpoint"),
+    (JobColumn::LastMark,         ' ', "lastmark",     "LAST_MARK",        "last_mark"),
 ];
 
 /// A queue's format: columns with widths among literal text.
@@ -238,6 +254,14 @@ impl JobColumn {
             Self::Stdin => Cow::Borrowed(&row.stdin),
             Self::ExitCode => row.exit_code.to_string().into(),
             Self::Tags => row.tags.join(",").into(),
+            Self::Dependency => or_null(&row.dependency),
+            Self::Licences => or_null(&row.licences),
+            Self::Reservation => or_null(row.reservation.as_deref().unwrap_or_default()),
+            Self::Class => row.class.as_deref().unwrap_or_default().into(),
+            Self::Position => row.position.map_or("N/A".into(), |position| position.to_string().into()),
+            Self::Deadline => instant(row.deadline, times),
+            Self::Checkpoint => or_null(row.checkpoint.as_deref().unwrap_or_default()),
+            Self::LastMark => instant(row.last_mark.as_ref().and_then(|mark| mark.at), times),
         }
     }
 
@@ -260,6 +284,8 @@ impl JobColumn {
             Self::EndTime => a.end_time.cmp(&b.end_time),
             Self::Priority | Self::PriorityShare => a.priority.cmp(&b.priority),
             Self::Nice => a.nice.cmp(&b.nice),
+            Self::Position => a.position.unwrap_or(u32::MAX).cmp(&b.position.unwrap_or(u32::MAX)),
+            Self::Deadline => a.deadline.cmp(&b.deadline),
             _ => self.text(a, &TimeFormat::Standard).cmp(&self.text(b, &TimeFormat::Standard)),
         }
     }
@@ -363,6 +389,14 @@ mod tests {
             array_index: Some(1),
             array_tasks: Some(String::new()),
             time_limit_secs: Some(1),
+            dependency: "afterok:1(unfulfilled)".into(),
+            licences: "a:1".into(),
+            reservation: Some(String::new()),
+            class: Some(String::new()),
+            position: Some(1),
+            deadline: Some(Instant(gmodel::Timestamp(1))),
+            checkpoint: Some(String::new()),
+            last_mark: Some(Default::default()),
             ..Default::default()
         };
         let row = serde_json::to_value(some).unwrap();

@@ -98,18 +98,20 @@ fn identity(record: &mut Record, job: &JobRow) {
 }
 
 fn state(record: &mut Record, job: &JobRow, times: &TimeFormat) {
-    record.put("JobState", job.state).put("Reason", job.reason).put("Dependency", "(null)").end();
+    record.put("JobState", job.state).put("Reason", job.reason).put("Dependency", or_null(&job.dependency)).end();
     let restarts = job.attempts.saturating_sub(1);
     record.put("Requeue", u8::from(job.requeue)).put("Restarts", restarts).put("ExitCode", job.exit_code).end();
     let limit = match job.time_limit_secs {
         None | Some(u32::MAX) => time_limit(None),
         Some(secs) => sacct_time(secs.into()),
     };
-    record.put("RunTime", sacct_time(job.elapsed_secs.max(0).cast_unsigned())).put("TimeLimit", limit).end();
+    record.put("RunTime", sacct_time(job.elapsed_secs.max(0).cast_unsigned())).put("TimeLimit", limit);
+    record.put("TimeMin", job.time_min_secs.map_or("N/A".to_owned(), |secs| sacct_time(secs.into()))).end();
     let at = |instant: Option<Instant>| instant.map_or("Unknown".to_owned(), |at| times.print(at.0));
     record.put("SubmitTime", at(job.submit_time)).put("EligibleTime", at(job.eligible_time)).end();
     let end = job.end_time.or_else(|| end_by_limit(job.start_time, job.time_limit_secs));
-    record.put("StartTime", at(job.start_time)).put("EndTime", at(end)).end();
+    record.put("StartTime", at(job.start_time)).put("EndTime", at(end));
+    record.put("Deadline", job.deadline.map_or("N/A".to_owned(), |at| times.print(at.0))).end();
 }
 
 fn request(record: &mut Record, job: &JobRow) {
@@ -126,6 +128,14 @@ fn request(record: &mut Record, job: &JobRow) {
     record.put("Features", or_null(&job.constraint)).put("OverSubscribe", if job.exclusive { "NO" } else { "OK" }).end();
     if !job.gpus.is_empty() {
         record.line("TresPerNode", format_args!("gres:gpu:{}", job.gpus));
+    }
+    record.line("Licenses", or_null(&job.licences));
+    let places = [("Reservation", &job.reservation), ("Switches", &job.switches), ("PreferredFeatures", &job.prefer)];
+    for (key, value) in places.iter().filter_map(|(key, value)| Some((key, value.as_ref()?))) {
+        record.line(key, value);
+    }
+    if job.nvlink {
+        record.line("NVLink", "YES");
     }
     for held in &job.gpus_held {
         record.line("GPUs", held);
@@ -153,6 +163,10 @@ fn ours(record: &mut Record, job: &JobRow, times: &TimeFormat) {
     for hold in &job.holds {
         record.line("Hold", format_args!("{} since {}: {}", hold.owner, times.print(hold.since.0), hold.reason));
     }
+    if let Some(position) = job.position {
+        record.line("QueuePosition", position);
+    }
+    standing(record, job, times);
     if !job.tags.is_empty() {
         record.line("Tags", job.tags.join(","));
     }
@@ -161,6 +175,34 @@ fn ours(record: &mut Record, job: &JobRow, times: &TimeFormat) {
     }
     for (option, value) in &job.later {
         record.line("NotActedOn", format_args!("--{option}{}{value}", if value.is_empty() { "" } else { "=" }));
+    }
+}
+
+/// On whose GPUs it runs, and how it gives way.
+fn standing(record: &mut Record, job: &JobRow, times: &TimeFormat) {
+    if let Some(class) = &job.class {
+        record.line("Class", class);
+    }
+    if let Some(borrow) = job.borrow {
+        record.line("Borrow", if borrow { "YES" } else { "NO" });
+    }
+    if let Some(checkpoint) = &job.checkpoint {
+        record.line("Checkpoint", checkpoint);
+    }
+    if let Some(mark) = &job.last_mark {
+        let at = mark.at.map(|at| times.print(at.0)).unwrap_or_default();
+        let note = if mark.note.is_empty() { String::new() } else { format!(": {}", mark.note) };
+        record.line("LastMark", format_args!("{} at {at}{note}", mark.number));
+    }
+    if let Some(at) = job.preempted_time {
+        record.put("PreemptTime", times.print(at.0));
+        if let Some(count) = job.preemptions {
+            record.put("Preemptions", count);
+        }
+        record.end();
+    }
+    if let Some(other) = &job.preempted_for {
+        record.line("GivesWayTo", other);
     }
 }
 

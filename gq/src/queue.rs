@@ -5,7 +5,7 @@
 use crate::job_column::{self, JobColumn, JobFormat};
 use crate::job_filter::JobFilter;
 use crate::queue_row::QueueRow;
-use crate::{job_record, output_file};
+use crate::{job_record, output_file, priority_listing};
 use clap::{ArgAction, CommandFactory, FromArgMatches, Parser};
 use gcli::column_format::Piece;
 use gcli::local_time::{self, TimeFormat};
@@ -44,6 +44,7 @@ const LONG: &[JobColumn] = &[
     JobColumn::TimeLimit,
     JobColumn::Nodes,
     JobColumn::Gpus,
+    JobColumn::Class,
     JobColumn::NodelistOrReason,
 ];
 const WATCH_SECS: u64 = 2;
@@ -54,6 +55,7 @@ Examples:
   gq --me -t PD         what you have waiting
   gq 17                 one job in full
   gq --why 17           what stands against its start
+  gq --prio --me        the priorities of yours, and what they are made of
   gq --follow 17        its output, as it comes
   gq -h -o '%i %T'      ids and states, for a script
 
@@ -96,6 +98,13 @@ struct QueueArgs {
     #[arg(long, value_name = "SECS", num_args = 0..=1, require_equals = true, conflicts_with = "iterate",
           value_parser = clap::value_parser!(u64).range(1..=86_400))]
     watch: Option<Option<u64>>,
+    /// The waiting jobs in their order, with what their priorities are made of; with --long more, with --normalized
+    /// the factors from 0 to 1
+    #[arg(long, conflicts_with_all = ["jobs", "about_one", "iterate", "watch", "format", "names", "sort", "array"])]
+    prio: bool,
+    /// With --prio: factors from 0 to 1 instead of times their weights
+    #[arg(long, requires = "prio")]
+    normalized: bool,
     /// What stands against a job's start
     #[arg(long, value_name = "JOB", group = "about_one")]
     why: Option<String>,
@@ -142,6 +151,12 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
         let text = client.get_text(&job_path(job, "/script"))?;
         stdout()?.write_all(text.as_bytes())?;
         return Ok(0);
+    }
+    if args.prio {
+        let mut query = args.filter.query()?;
+        query.job = args.job_list.clone().unwrap_or_default();
+        let shape = priority_listing::Shape { long: args.long, normalized: args.normalized, header: !args.noheader, json: args.json };
+        return priority_listing::print(&mut client, &query, shape);
     }
     if !args.jobs.is_empty() {
         if !args.filter.is_empty() {

@@ -3,6 +3,7 @@
 //! A queue of 100,000 jobs is formatted while it is read, so a row costs no allocation where none is needed.
 
 use gmodel::{ExitCode, Instant, JobState, ReasonCode};
+use gwire::api::CheckpointMarkRow;
 use serde::Deserialize;
 use std::borrow::Cow;
 
@@ -71,6 +72,19 @@ pub(crate) struct QueueRow<'a> {
     pub exclude: Cow<'a, str>,
     pub exclusive: bool,
     pub tags: Vec<String>,
+    #[serde(borrow)]
+    pub dependency: Cow<'a, str>,
+    #[serde(borrow)]
+    pub licences: Cow<'a, str>,
+    #[serde(borrow)]
+    pub reservation: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    pub class: Option<Cow<'a, str>>,
+    pub position: Option<u32>,
+    pub deadline: Option<Instant>,
+    #[serde(borrow)]
+    pub checkpoint: Option<Cow<'a, str>>,
+    pub last_mark: Option<CheckpointMarkRow>,
 }
 
 #[cfg(test)]

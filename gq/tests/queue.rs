@@ -90,11 +90,11 @@ fn the_listing_has_squeues_columns_and_the_gpus() {
          98_1 main      arr  root R  0:14     1 0    node2
     "#]]);
     check(GQ, &["--long", "-h"], expect![[r#"
-          97 main dep  root root PENDING 0:00       10:00 1 0   (Dependency)
-        98_5 main arr  root root PENDING 0:00       10:00 1 0   (JobArrayTaskLimit)
-         119 main wrap root root PENDING 0:00 99-00:00:00 1 0   (PartitionTimeLimit)
-          95 main run  root root RUNNING 0:14     1:00:00 1 1   node2
-        98_1 main arr  root root RUNNING 0:14       10:00 1 0   node2
+          97 main dep  root root PENDING 0:00       10:00 1 0       (Dependency)
+        98_5 main arr  root root PENDING 0:00       10:00 1 0       (JobArrayTaskLimit)
+         119 main wrap root root PENDING 0:00 99-00:00:00 1 0       (PartitionTimeLimit)
+          95 main run  root root RUNNING 0:14     1:00:00 1 1       node2
+        98_1 main arr  root root RUNNING 0:14       10:00 1 0       node2
     "#]]);
 }
 
@@ -167,9 +167,9 @@ fn a_job_in_full_reads_like_scontrol() {
            Priority=4294901683 Nice=0 Account=root QOS=normal
            JobState=RUNNING Reason=None Dependency=(null)
            Requeue=1 Restarts=0 ExitCode=0:0
-           RunTime=00:00:14 TimeLimit=01:00:00
+           RunTime=00:00:14 TimeLimit=01:00:00 TimeMin=N/A
            SubmitTime=2026-11-20T09:05:27 EligibleTime=Unknown
-           StartTime=2026-11-20T09:05:27 EndTime=2026-11-20T10:05:27
+           StartTime=2026-11-20T09:05:27 EndTime=2026-11-20T10:05:27 Deadline=N/A
            Partition=main AllocNode=login1
            ReqNodeList=(null) ExcNodeList=(null)
            NodeList=node2
@@ -179,6 +179,7 @@ fn a_job_in_full_reads_like_scontrol() {
            MinMemoryNode=300M
            Features=(null) OverSubscribe=OK
            TresPerNode=gres:gpu:1
+           Licenses=(null)
            GPUs=node2:h100:0
            Command=(null)
            WorkDir=/home/me/w
@@ -188,7 +189,7 @@ fn a_job_in_full_reads_like_scontrol() {
            StdOut=/home/me/w/run-95.out
            Tags=sweep,x
            NotActedOn=--dependency=afterok:1
-   
+
     "#]]);
 }
 
@@ -360,4 +361,37 @@ fn interactive_cancelling_asks_for_each() {
     let ran = controller.run_with(GDEL, &["-i", "-p", "main"], &[], "n\ny\nn\n");
     assert!(ran.stderr.starts_with("Cancel job 97 name=dep partition=main [y/n]? "), "{}", ran.stderr);
     assert_eq!(controller.requests()[1].body, r#"{"jobs":["98_5"],"batch_only":false}"#);
+}
+
+fn priorities(_: &Request) -> Answer {
+    let job = |id: u64, position: u32, class: &str| {
+        let factors = |age: f64, share: f64| serde_json::json!({"age": age, "fair_share": share, "size": 0.0, "partition": 0.0, "qos": 5000.0, "nice": 10});
+        serde_json::json!({"id": id, "shown_id": id.to_string(), "user": "ada", "account": "vision", "partition": "train", "qos": "normal", "position": position,
+            "class": class, "priority": 9000 + id, "is_set": id == 18, "weighted": factors(12.0, 4321.0), "normalized": factors(0.012, 0.4321)})
+    };
+    let weights = serde_json::json!({"age": 1000, "fair_share": 10000, "size": 0, "partition": 1000, "qos": 10000});
+    Answer::ok(serde_json::json!({"schema": 1, "weights": weights, "jobs": [job(18, 1, "guaranteed"), job(17, 2, "borrowed")]}).to_string())
+}
+
+#[test]
+fn priorities_are_listed_with_their_factors() {
+    let controller = FakeController::start(priorities);
+    expect![[r#"
+        JOBID PARTITION USER CLASS      POS PRIORITY AGE FAIRSHARE JOBSIZE PARTITION  QOS NICE
+           18 train     ada  guaranteed   1    9018!  12      4321       0         0 5000   10
+           17 train     ada  borrowed     2     9017  12      4321       0         0 5000   10
+    "#]].assert_eq(&controller.run(GQ, &["--prio", "--me"]).text());
+    expect![[r#"
+          JOBID PARTITION USER ACCOUNT QOSNAME CLASS      POS PRIORITY  AGE FAIRSHARE JOBSIZE PARTITION   QOS NICE
+        Weights                                                        1000     10000       0      1000 10000
+             18 train     ada  vision  normal  guaranteed   1    9018!   12      4321       0         0  5000   10
+             17 train     ada  vision  normal  borrowed     2     9017   12      4321       0         0  5000   10
+    "#]].assert_eq(&controller.run(GQ, &["--prio", "-l", "-p", "train"]).text());
+    expect![[r#"
+        18 train ada guaranteed 1 9018! 0.0120000 0.4321000 0.0000000 0.0000000 5000.0000000 10
+        17 train ada borrowed   2  9017 0.0120000 0.4321000 0.0000000 0.0000000 5000.0000000 10
+    "#]].assert_eq(&controller.run(GQ, &["--prio", "--normalized", "-h"]).text());
+    let paths: Vec<String> = controller.requests().into_iter().map(|request| request.path).collect();
+    assert!(paths[0].starts_with("/v1/priorities?user=") && paths[1] == "/v1/priorities?partition=train", "{paths:?}");
+    assert_eq!(controller.run(GQ, &["--normalized"]).exit, Some(2));
 }

@@ -9,10 +9,11 @@ use gmodel::option_table::OptionStatus;
 use std::collections::BTreeMap;
 
 /// Options of which one counts, and whether two of one origin are an error rather than the last one's win.
-const RIVALS: [(&[&str], bool); 4] = [
+const RIVALS: [(&[&str], bool); 5] = [
     (&["mem", "mem-per-cpu", "mem-per-gpu"], true),
     (&["gpus", "gpus-per-node", "gpus-per-task", "gres"], true),
     (&["requeue", "no-requeue"], false),
+    (&["borrow", "no-borrow"], false),
     (&["quiet", "verbose"], false),
 ];
 

@@ -228,14 +228,14 @@ mod tests {
         check("--time", expect!["2: --time needs a value, TIME"]);
         check("--hold=1", expect![[r#"2: --hold takes no value, and was given "1""#]]);
         check("-n=4", expect!["2: -n=4: write -n 4 or --ntasks=4"]);
-        check("--dependency=afterok:1", expect!["2: --dependency is not acted on yet. In a #SBATCH line it is stored with the job; on the command line leave it out"]);
+        check("--contiguous", expect!["2: --contiguous is not acted on yet. In a #SBATCH line it is stored with the job; on the command line leave it out"]);
         check("--uid bob", expect!["2: --uid has no meaning here: a job belongs to the user whom the kernel names. Submit as that user, for instance with runuser -u NAME"]);
     }
 
     #[test]
     fn a_script_may_ask_for_what_comes_later() {
         let origin = Origin::Script { script: "job.sh".into(), line_no: 3 };
-        let (given, _) = read(&words("--dependency=afterok:1 --contiguous"), &origin).unwrap();
+        let (given, _) = read(&words("--overcommit --contiguous"), &origin).unwrap();
         assert_eq!(given.len(), 2);
         let refused = read(&words("--uid bob"), &origin).unwrap_err();
         assert!(refused.exit == FAILED && refused.text.starts_with("job.sh: line 3: --uid has no meaning"), "{}", refused.text);

@@ -8,11 +8,14 @@ use crate::option_words::Given;
 use crate::script::Work;
 use gcli::{Failure, local_time};
 use gmodel::array_spec::ArraySpec;
+use gmodel::checkpoint::CheckpointSpec;
 use gmodel::constraint::Constraint;
-use gmodel::duration::TimeLimit;
+use gmodel::dependency::Dependency;
+use gmodel::duration::{TimeLimit, squeue_time};
 use gmodel::gpu_request::{GpuAsk, parse_gpu_mem};
 use gmodel::hostlist::Hostlist;
-use gmodel::job::{GpuScope, Launch, MemAsk, OpenMode, SoftLimit};
+use gmodel::job::{GpuScope, Launch, MemAsk, OpenMode, SoftLimit, Switches};
+use gmodel::licence;
 use gmodel::signal::SigSpec;
 use gmodel::{JobSpec, Request, Timestamp, pattern, size};
 use std::collections::BTreeMap;
@@ -61,8 +64,17 @@ pub(crate) fn build(choices: &mut Choices, work: &Work, submitter: &Submitter) -
         requeue: requeue(choices)?,
         no_kill: no_kill(choices.take("no-kill"))?,
         request: request(choices)?,
+        dependency: parsed(choices.take("dependency"), |text| unnamed("--dependency", Dependency::parse(text)))?,
+        kill_on_invalid_dep: parsed(choices.take("kill-on-invalid-dep"), yes_or_no)?,
+        licences: parsed(choices.take("licenses"), |text| unnamed("--licenses", licence::parse(text)))?.unwrap_or_default(),
+        reservation: parsed(choices.take("reservation"), one_reservation)?,
+        borrow: borrow(choices),
+        checkpoint: parsed(choices.take("checkpoint"), |text| unnamed("--checkpoint", CheckpointSpec::parse(text)))?,
+        priority: parsed(choices.take("priority"), priority)?,
         ..JobSpec::default()
     };
+    spec.time_min_secs = time_min(choices.take("time-min"), spec.time_limit_secs)?;
+    spec.deadline = deadline(choices.take("deadline"), submitter.now)?;
     spec.begin = parsed(choices.take("begin"), |text| local_time::read(text, submitter.now))?;
     spec.launch = launch(choices, work, submitter)?;
     spec.later = choices.take_later().iter().map(|given| (given.option.name.to_owned(), given.text().to_owned())).collect::<BTreeMap<_, _>>();
@@ -71,6 +83,80 @@ pub(crate) fn build(choices: &mut Choices, work: &Work, submitter: &Submitter) -
     }
     let export = parsed(choices.take("export"), Export::parse)?.unwrap_or_else(Export::all);
     Ok(Submission { spec, export, wait: choices.take_flag("wait"), dry_run: choices.take_flag("dry-run") })
+}
+
+/// An error that names its option itself, without the name: where the option was given says it.
+fn unnamed<T, E: Display>(flag: &str, read: Result<T, E>) -> Result<T, String> {
+    read.map_err(|error| {
+        let text = error.to_string();
+        text.strip_prefix(flag).map(|rest| rest.trim_start().to_owned()).unwrap_or(text)
+    })
+}
+
+fn yes_or_no(text: &str) -> Result<bool, String> {
+    match text.to_ascii_lowercase().as_str() {
+        "yes" | "y" => Ok(true),
+        "no" | "n" => Ok(false),
+        _ => Err(format!("{text:?} is neither yes nor no")),
+    }
+}
+
+fn one_reservation(text: &str) -> Result<String, String> {
+    match text.trim() {
+        "" => Err("it names no reservation".to_owned()),
+        name if name.contains(',') => Err(format!("{name:?} names several; a job runs in one. gadm reservation list shows them")),
+        name => Ok(name.to_owned()),
+    }
+}
+
+fn borrow(choices: &mut Choices) -> Option<bool> {
+    if choices.take_flag("no-borrow") {
+        return Some(false);
+    }
+    choices.take_flag("borrow").then_some(true)
+}
+
+fn priority(text: &str) -> Result<u32, String> {
+    if text.eq_ignore_ascii_case("TOP") {
+        return Err("TOP is not offered. Write a number above what gq --prio shows".to_owned());
+    }
+    text.parse().map_err(|_| format!("{text:?} is not a whole number from 0 to {}", u32::MAX))
+}
+
+/// Seconds; no more than the limit that it may be shortened from.
+fn time_min(given: Option<Given>, limit: Option<u32>) -> Result<Option<u32>, Failure> {
+    let Some(given) = given else { return Ok(None) };
+    let least = TimeLimit::parse(given.text()).map_err(|error| given.fail(error))?;
+    let Some(secs) = least.secs().and_then(|secs| u32::try_from(secs).ok()) else {
+        return Err(given.fail("the least limit cannot be unlimited"));
+    };
+    if let Some(limit) = limit.filter(|limit| *limit < secs) {
+        let (least, most) = (squeue_time(secs.into()), squeue_time(limit.into()));
+        return Err(given.fail(format_args!("{least} is more than the time limit {most}. Make it less")));
+    }
+    Ok(Some(secs))
+}
+
+fn deadline(given: Option<Given>, now: Timestamp) -> Result<Option<Timestamp>, Failure> {
+    let Some(given) = given else { return Ok(None) };
+    let at = local_time::read(given.text(), now).map_err(|why| given.fail(why.replacen("begin time", "time", 1)))?;
+    if at <= now {
+        return Err(given.fail(format_args!("{} has passed", given.text())));
+    }
+    Ok(Some(at))
+}
+
+/// `1` or `1@30:00`.
+fn switches(text: &str) -> Result<Switches, String> {
+    let (most, wait) = text.split_once('@').map_or((text, None), |(most, wait)| (most, Some(wait)));
+    let wait_secs = match wait {
+        None => None,
+        Some(wait) => {
+            let limit = TimeLimit::parse(wait).map_err(|error| error.to_string())?;
+            limit.secs().map(|secs| u32::try_from(secs).unwrap_or(u32::MAX))
+        }
+    };
+    Ok(Switches { most: count(most)?, wait_secs })
 }
 
 /// The value of an option by its parser.
@@ -156,6 +242,9 @@ fn request(choices: &mut Choices) -> Result<Request, Failure> {
         nodelist: parsed(choices.take("nodelist"), nodes_named)?,
         exclude: parsed(choices.take("exclude"), nodes_named)?,
         constraint: parsed(choices.take("constraint"), |text| Constraint::parse(text).map(|_| text.to_owned()))?,
+        prefer: parsed(choices.take("prefer"), |text| Constraint::parse(text).map(|_| text.to_owned()))?,
+        nvlink: choices.take_flag("nvlink"),
+        switches: parsed(choices.take("switches"), switches)?,
         ..usual
     })
 }
@@ -288,7 +377,12 @@ mod tests {
     fn sample(name: &str) -> &'static str {
         match name {
             "array" => "1-3",
-            "begin" => "now+1hour",
+            "begin" | "deadline" => "now+1hour",
+            "checkpoint" => "USR1@120",
+            "dependency" => "afterok:17",
+            "kill-on-invalid-dep" => "yes",
+            "licenses" => "matlab:2",
+            "switches" => "1@30:00",
             "export" => "NONE",
             "gpu-mem" => "40G",
             "gres" => "gpu:2",
@@ -297,7 +391,7 @@ mod tests {
             "open-mode" => "append",
             "signal" => "USR1@60",
             "chdir" => "/tmp",
-            "job-name" | "account" | "partition" | "qos" | "comment" | "constraint" | "output" | "error" | "input"
+            "job-name" | "account" | "partition" | "qos" | "comment" | "constraint" | "prefer" | "reservation" | "output" | "error" | "input"
             | "mail-type" | "mail-user" | "tag" => "x",
             _ => "7",
         }
@@ -346,6 +440,27 @@ mod tests {
         check("--exclusive=user", expect![[r#"2: --exclusive: "user" is not known here: a node is shared with all or with none. Write --exclusive alone"#]]);
         check("--open-mode=w", expect![[r#"2: --open-mode: "w" is neither append nor truncate"#]]);
         check("-t 1:xx", expect![[r#"2: --time: time limit "1:xx" is in none of the forms minutes, minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes, days-hours:minutes:seconds or UNLIMITED. Try 90 (minutes) or 1:30:00"#]]);
+    }
+
+    #[test]
+    fn options_of_the_scheduler_are_read_early() {
+        let spec = submission(&["-d", "afterok:17?afterany:98_5", "-L", "matlab:2,ansys", "--time=60", "--time-min=10", "--switches=2", "--no-borrow"]).unwrap().spec;
+        assert_eq!(spec.dependency.unwrap().to_string(), "afterok:17?afterany:98_5");
+        assert_eq!((spec.licences["matlab"], spec.licences["ansys"], spec.time_min_secs, spec.borrow), (2, 1, Some(600), Some(false)));
+        assert_eq!(spec.request.switches, Some(Switches { most: 2, wait_secs: None }));
+        check("-d afterok", expect![[r#"2: --dependency: "afterok": afterok names no job; write afterok:17:18, after:17+10, aftercorr:98, singleton; `,` between conditions for all of them, `?` for any"#]]);
+        check("-d afterok:1,after:2?afterany:3", expect![[r#"2: --dependency: "afterok:1,after:2?afterany:3": `,` and `?` cannot be mixed: all of the conditions, or any of them"#]]);
+        check("-d aftrok:1", expect![[r#"2: --dependency: "aftrok:1": "aftrok" is no kind of dependency. Did you mean "afterok"? write afterok:17:18, after:17+10, aftercorr:98, singleton; `,` between conditions for all of them, `?` for any"#]]);
+        check("-L matlab:0", expect![[r#"2: --licenses: "matlab:0": counts go from 1 to 1000000. Write name:count with commas between, as in matlab:2,ansys"#]]);
+        check("--time=10 --time-min=60", expect!["2: --time-min: 1:00:00 is more than the time limit 10:00. Make it less"]);
+        check("--deadline=2020-01-01", expect!["2: --deadline: 2020-01-01 has passed"]);
+        check("--deadline=someday", expect![[r#"2: --deadline: time "someday" is no time that can be read. Try now+1hour, 16:00, tomorrow, 2027-01-09 or 2027-01-09T06:00"#]]);
+        check("--switches=1@x", expect![[r#"2: --switches: time limit "x" is in none of the forms minutes, minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes, days-hours:minutes:seconds or UNLIMITED. Try 90 (minutes) or 1:30:00"#]]);
+        check("--reservation=a,b", expect![[r#"2: --reservation: "a,b" names several; a job runs in one. gadm reservation list shows them"#]]);
+        check("--priority=TOP", expect!["2: --priority: TOP is not offered. Write a number above what gq --prio shows"]);
+        check("--kill-on-invalid-dep=maybe", expect![[r#"2: --kill-on-invalid-dep: "maybe" is neither yes nor no"#]]);
+        check("--checkpoint=KILL@10", expect![[r#"2: --checkpoint: "KILL@10": KILL and STOP cannot be answered. Write SIGNAL@GRACE, as in USR1@120 (seconds) or USR1@10:00, or a command as in './save.sh@120'"#]]);
+        check("--prefer=a&&b", expect![[r#"2: --prefer: constraint "a&&b": a feature is missing beside & or |. Try a100&ib or a100|h100"#]]);
     }
 
     #[test]

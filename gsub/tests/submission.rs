@@ -101,16 +101,16 @@ fn the_environment_goes_as_export_says() {
 
 #[test]
 fn options_of_later_releases_are_stored_from_a_script_and_refused_on_the_command_line() {
-    let (controller, text) = submit("#SBATCH --dependency=afterok:1 --contiguous", &["job.sh"], &[]);
+    let (controller, text) = submit("#SBATCH --overcommit --contiguous", &["job.sh"], &[]);
     expect![[r#"
         17
-        stderr: gsub: job.sh: line 2: --dependency is not acted on yet; it is stored with the job
+        stderr: gsub: job.sh: line 2: --overcommit is not acted on yet; it is stored with the job
         stderr: gsub: job.sh: line 2: --contiguous is not acted on yet; it is stored with the job
         stderr: gsub: no time limit was asked for; it is 1-00:00:00
     "#]].assert_eq(&text);
-    assert_eq!(sent(&controller)["spec"]["later"], serde_json::json!({"dependency": "afterok:1", "contiguous": ""}));
-    check("", &["--dependency=afterok:1", "job.sh"], &[], expect![[r#"
-        stderr: gsub: --dependency is not acted on yet. In a #SBATCH line it is stored with the job; on the command line leave it out
+    assert_eq!(sent(&controller)["spec"]["later"], serde_json::json!({"overcommit": "", "contiguous": ""}));
+    check("", &["--contiguous", "job.sh"], &[], expect![[r#"
+        stderr: gsub: --contiguous is not acted on yet. In a #SBATCH line it is stored with the job; on the command line leave it out
         exit: Some(2)
     "#]]);
     check("#SBATCH --uid=bob", &["job.sh"], &[], expect![[r#"
@@ -313,6 +313,6 @@ fn help_is_short_and_version_is_told() {
     let controller = FakeController::start(answer);
     let help = controller.run(GSUB, &["--help"]);
     assert!(help.exit == Some(0) && help.stdout.contains("-t, --time <TIME>") && help.stdout.contains("Examples:"), "{}", help.stdout);
-    assert!(!help.stdout.contains("--dependency"), "what is not acted on is not offered");
+    assert!(!help.stdout.contains("--contiguous"), "what is not acted on is not offered");
     assert_eq!(controller.run(GSUB, &["-V"]).stdout, format!("gsub {}\n", env!("CARGO_PKG_VERSION")));
 }

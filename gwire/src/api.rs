@@ -38,11 +38,15 @@
 //! | `GET /v1/licences` | -> `{"schema":1,"licences":[LicenceRow...]}` |
 //! | `GET /v1/policy` | -> [`PolicyText`], what `gadm` made; `?all=true` with what is in files |
 //! | `POST /v1/policy` | [`PolicyText`] -> [`Done`]; replaces what `gadm` made |
+//! | `GET /v1/priorities?QUERY` | [`JobQuery`] -> `{"schema":1,"weights":PriorityWeightsRow,"jobs":[PriorityRow...]}`, the waiting jobs in their order |
+//! | `GET /v1/shares?user=U&account=A&outlook=true` | -> `{"schema":1,"half_life_secs":604800,"shares":[ShareRow...]}` |
 //! | `GET /metrics` | -> Prometheus text |
 
 mod policy;
+mod schedule;
 
 pub use policy::*;
+pub use schedule::*;
 
 use gmodel::job::JobSpec;
 use gmodel::node::Role;
@@ -162,6 +166,12 @@ pub struct JobRow {
     #[serde(skip_serializing_if = "String::is_empty")]
     pub reason_text: String,
     pub priority: u64,
+    /// Place among all waiting jobs; 1 is next. Absent before a long queue was ranked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub position: Option<u32>,
+    /// `guaranteed` or `borrowed`; of a waiting job as what it would start. Absent where there are no quotas.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub class: Option<String>,
     pub nice: i32,
     pub nodes: u32,
     /// Hostlist of a run; empty while pending.
@@ -200,6 +210,43 @@ pub struct JobRow {
     pub exclude: String,
     pub exclusive: bool,
     pub requeue: bool,
+    /// What of it is not met: `afterok:17(unfulfilled)`.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub dependency: String,
+    /// `matlab:2,ansys:1`.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub licences: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reservation: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prefer: Option<String>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub nvlink: bool,
+    /// `1@00:30:00`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub switches: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub time_min_secs: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<Instant>,
+    /// Whether it may start on GPUs lent by others, as it said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub borrow: Option<bool>,
+    /// `USR1@120`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<String>,
+    /// The newest checkpoint that was marked safe.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_mark: Option<CheckpointMarkRow>,
+    /// When its last run that was preempted ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub preempted_time: Option<Instant>,
+    /// Of its runs, how many were preempted; only where one job is asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub preemptions: Option<u32>,
+    /// The job that its run gives way to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub preempted_for: Option<String>,
     pub submit_host: String,
     pub tags: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -210,6 +257,16 @@ pub struct JobRow {
     pub mail_type: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mail_user: Option<String>,
+}
+
+/// A checkpoint that its job marked as safe.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CheckpointMarkRow {
+    pub number: u32,
+    pub at: Option<Instant>,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub note: String,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -347,7 +404,8 @@ pub struct OneResult {
 pub struct UpdateRequest {
     pub job: String,
     /// `time_limit_secs`: null is UNLIMITED. Other keys: nice, name, comment, partition, account, qos,
-    /// begin (RFC 3339), requeue, max_running.
+    /// begin (RFC 3339), requeue, max_running, borrow; and with null for none: dependency, licences, reservation,
+    /// priority (operators), deadline (RFC 3339), time_min_secs, checkpoint.
     pub change: BTreeMap<String, serde_json::Value>,
 }
 

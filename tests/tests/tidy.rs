@@ -409,10 +409,11 @@ fn listed_keys(source: &str) -> Vec<String> {
 fn every_key_of_the_json_is_in_its_man_page() {
     let page = man_page("gpupool-json.5");
     let read = |path: &str| fs::read_to_string(root().join(path)).expect("the API");
-    let api = read("gwire/src/api.rs") + &read("gwire/src/api/policy.rs");
+    let api = read("gwire/src/api.rs") + &read("gwire/src/api/policy.rs") + &read("gwire/src/api/schedule.rs");
     let mut missing: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-    for shape in ["JobRow", "MarkRow", "NodeRow", "GpuRow", "PartitionRow", "RunRow", "ReportRow", "DryRun", "Submitted", "ErrorBody",
-        "AccountRow", "BudgetRow", "UserRow", "LimitsRow", "JobLimitsRow", "QosRow", "ReservationRow", "LicenceRow"] {
+    for shape in ["JobRow", "MarkRow", "CheckpointMarkRow", "NodeRow", "GpuRow", "PartitionRow", "RunRow", "ReportRow", "DryRun", "Submitted", "ErrorBody",
+        "AccountRow", "BudgetRow", "UserRow", "LimitsRow", "JobLimitsRow", "QosRow", "ReservationRow", "LicenceRow",
+        "PriorityRow", "FactorsRow", "ShareRow", "OutlookRow"] {
         let body = api.split_once(&format!("pub struct {shape} {{")).and_then(|(_, rest)| rest.split_once("\n}")).expect(shape).0;
         let fields = body.lines().filter_map(|line| line.trim().strip_prefix("pub ")?.split_once(':')).map(|(name, _)| name);
         for field in fields.filter(|field| *field != "gpu_type" && !has_word(&page, field)) {

@@ -41,6 +41,8 @@ pub(super) const COLUMNS: &[Column] = &[
     column!("reason", |row, view, out| out.quoted(row.reason_code(view))),
     column!("reason_text", |row, _, out| out.text_unless_empty(row.reason_text())),
     column!("priority", |row, view, out| out.number(row.priority(view))),
+    column!("position", |row, view, out| out.some(row.rank(view).map(|rank| rank.position))),
+    column!("class", |row, view, out| out.some(row.class(view))),
     column!("nice", |row, _, out| out.number(row.nice())),
     column!("nodes", |row, view, out| out.number(row.nodes(view))),
     column!("nodelist", |row, view, out| out.text(&row.nodelist(view))),
@@ -85,6 +87,19 @@ pub(super) const COLUMNS: &[Column] = &[
         let usual = view.state.config.partition(&row.spec().partition).is_none_or(|partition| partition.requeue);
         out.value(&row.spec().requeue.unwrap_or(usual))
     }),
+    column!("dependency", |row, _, out| out.text_unless_empty(&row.dependency())),
+    column!("licences", |row, _, out| out.text_unless_empty(&row.licences())),
+    column!("reservation", |row, _, out| out.some(row.spec().reservation.as_ref())),
+    column!("prefer", |row, _, out| out.some(row.spec().request.prefer.as_ref())),
+    column!("nvlink", |row, _, out| row.spec().request.nvlink && out.value(&true)),
+    column!("switches", |row, _, out| out.some(row.switches())),
+    column!("time_min_secs", |row, _, out| out.some(row.spec().time_min_secs)),
+    column!("deadline", |row, _, out| out.some(row.spec().deadline.map(Instant))),
+    column!("borrow", |row, _, out| out.some(row.spec().borrow)),
+    column!("checkpoint", |row, _, out| out.some(row.spec().checkpoint.as_ref().map(ToString::to_string))),
+    column!("last_mark", |row, _, out| out.some(row.last_mark())),
+    column!("preempted_time", |row, _, out| out.some(row.preempted().map(Instant))),
+    column!("preempted_for", |row, view, out| out.some(row.preempted_for(view))),
     column!("submit_host", |row, _, out| out.text(&row.spec().launch.submit_host)),
     column!("tags", |row, _, out| out.value(&row.spec().tags)),
     column!("holds", |row, _, out| {

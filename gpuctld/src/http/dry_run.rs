@@ -6,7 +6,7 @@ use super::Site;
 use super::error::ApiError;
 use super::permission::Caller;
 use super::row::{Row, View};
-use super::submit::check;
+use super::submit::{check, may_ask};
 use axum::Json;
 use axum::extract::State as Shared;
 use axum::extract::rejection::JsonRejection;
@@ -25,6 +25,7 @@ pub(super) async fn dry_run(
     let Json(request) = body?;
     caller.may_submit()?;
     check(&request)?;
+    may_ask(&caller, &request.spec)?;
     let (request, mut notes) = site.app.hook.ask(&site.app.config(), &caller.actor, request).await?;
     let state = site.core.view().await;
     let now = super::now();

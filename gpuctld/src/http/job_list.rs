@@ -9,6 +9,7 @@ use super::error::ApiError;
 use super::filter::{JobFilter, expanded, job_query};
 use super::permission::{Caller, Sight};
 use super::query::{Pairs, words};
+use super::ranks::Ranks;
 use super::row::{Row, RowKey, View};
 use axum::body::{Body, Bytes};
 use axum::extract::State as Shared;
@@ -37,16 +38,17 @@ pub(super) async fn list(caller: Caller, Shared(site): Shared<Site>, pairs: Pair
     let listing = Listing::prepare(&query)?;
     let state = site.core.view().await;
     let now = super::now();
+    let ranks = site.app.ranks(&state, now);
     let rows = if state.jobs.len() + state.arrays.len() <= SORTED_INLINE {
-        listing.rows(&caller, &state, now)?
+        listing.rows(&caller, &state, ranks.as_deref(), now)?
     } else {
-        let (state, caller) = (state.clone(), caller.clone());
-        let rows = tokio::task::spawn_blocking(move || listing.rows(&caller, &state, now));
+        let (state, caller, ranks) = (state.clone(), caller.clone(), ranks.clone());
+        let rows = tokio::task::spawn_blocking(move || listing.rows(&caller, &state, ranks.as_deref(), now));
         rows.await.map_err(|_| ApiError::unavailable("the listing could not be made"))??
     };
     let past_nodes = past_nodes(&site, &rows, now).await?;
     let (columns, rows) = (rows.columns, rows.keys.into_iter());
-    let body = ListBody { state, now, rows, columns, past_nodes, begun: false, ended: false };
+    let body = ListBody { state, now, ranks, rows, columns, past_nodes, begun: false, ended: false };
     Ok(([(CONTENT_TYPE, "application/json")], Body::new(body)).into_response())
 }
 
@@ -82,8 +84,8 @@ impl Listing {
         Ok(Self { filter: JobFilter::new(query)?, expand: query.expand, columns })
     }
 
-    fn rows(self, caller: &Caller, state: &State, now: Timestamp) -> Result<Rows, ApiError> {
-        let view = View::new(state, now);
+    fn rows(self, caller: &Caller, state: &State, ranks: Option<&Ranks>, now: Timestamp) -> Result<Rows, ApiError> {
+        let view = View { ranks, ..View::new(state, now) };
         let sight = Sight::of(caller, state);
         let mut found = Vec::new();
         self.filter.each(view, &sight, |row| found.push(row));
@@ -124,6 +126,7 @@ fn state_order(state: JobState) -> u8 {
 struct ListBody {
     state: Arc<State>,
     now: Timestamp,
+    ranks: Option<Arc<Ranks>>,
     rows: std::vec::IntoIter<RowKey>,
     columns: Vec<&'static Column>,
     past_nodes: BTreeMap<JobId, String>,
@@ -134,7 +137,7 @@ struct ListBody {
 impl ListBody {
     fn next_piece(&mut self) -> Bytes {
         let mut out = Json { bytes: Vec::with_capacity(PIECE_BYTES + 4096) };
-        let view = View { past_nodes: Some(&self.past_nodes), ..View::new(&self.state, self.now) };
+        let view = View { past_nodes: Some(&self.past_nodes), ranks: self.ranks.as_deref(), ..View::new(&self.state, self.now) };
         if !self.begun {
             out.raw("{\"schema\":1,\"jobs\":[");
         }

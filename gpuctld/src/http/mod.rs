@@ -19,9 +19,11 @@ mod nodes;
 mod permission;
 mod policy;
 mod query;
+mod ranks;
 mod reload_dry_run;
 mod row;
 mod show;
+mod standing;
 mod steps;
 mod submit;
 mod targets;
@@ -112,6 +114,7 @@ pub struct App {
     hook: hook::HookProcess,
     /// Edits of the policy are read, changed and written one at a time.
     policy_turn: tokio::sync::Mutex<()>,
+    rank_cache: ranks::RankCache,
     requests: Mutex<BTreeMap<String, Arc<Histogram>>>,
     started: Instant,
 }
@@ -132,6 +135,7 @@ impl App {
             live,
             hook: hook::HookProcess::default(),
             policy_turn: tokio::sync::Mutex::default(),
+            rank_cache: ranks::RankCache::default(),
             requests: Mutex::default(),
             started: Instant::now(),
         })
@@ -223,6 +227,8 @@ pub fn router(core: CoreHandle, app: Arc<App>) -> Router {
         .route("/v1/reservations", get(policy::reservations))
         .route("/v1/reservations/{name}", get(policy::reservation).post(policy::edit_reservation))
         .route("/v1/reservations/{name}/remove", post(policy::remove_reservation))
+        .route("/v1/priorities", get(standing::priorities))
+        .route("/v1/shares", get(standing::shares))
         .route("/v1/licences", get(policy::licences))
         .route("/v1/policy", get(policy::export).post(policy::import))
         .route("/metrics", get(admin::metrics))

@@ -2,6 +2,8 @@
 //!
 //! Owns what a listing says of each (counts asked or held, times, files); [`super::column`] writes it as JSON.
 
+use super::ranks::{Rank, Ranks};
+use super::standing::class_word;
 use gcore::ctl::{Array, Job, Run, State};
 use gmodel::array_spec::RangeSet;
 use gmodel::config::Partition;
@@ -9,7 +11,9 @@ use gmodel::gpu_request::GpuAmount;
 use gmodel::job::{GpuScope, JobSpec, MemAsk};
 use gmodel::node::Mark;
 use gmodel::pattern::{self, PatternContext};
-use gmodel::{ExitCode, JobId, JobState, Reason, ReasonCode, Timestamp, hostlist};
+use gmodel::duration::sacct_time;
+use gmodel::{ExitCode, Instant, JobId, JobState, Reason, ReasonCode, Timestamp, hostlist};
+use gwire::api::CheckpointMarkRow;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -20,11 +24,13 @@ pub(super) struct View<'a> {
     pub(super) now: Timestamp,
     /// Host lists of jobs that hold nothing any more, as far as they were looked up.
     pub(super) past_nodes: Option<&'a BTreeMap<JobId, String>>,
+    /// Priorities and places of waiting jobs, as far as they were computed.
+    pub(super) ranks: Option<&'a Ranks>,
 }
 
 impl<'a> View<'a> {
     pub(super) fn new(state: &'a State, now: Timestamp) -> Self {
-        Self { state, now, past_nodes: None }
+        Self { state, now, past_nodes: None, ranks: None }
     }
 }
 
@@ -265,10 +271,76 @@ impl<'a> Row<'a> {
         view.state.config.partition(&self.spec().partition)
     }
 
+    /// Place and priority of a waiting job. Tasks of an array have their array's.
+    pub(super) fn rank(&self, view: View) -> Option<Rank> {
+        let ranks = view.ranks.filter(|_| self.is_pending())?;
+        ranks.get(JobId(self.id())).or_else(|| ranks.get(self.array()?.id))
+    }
+
+    /// Of a live run; of a waiting job as what it would start. None where there are no quotas.
+    pub(super) fn class(&self, view: View) -> Option<&'static str> {
+        let class = match self.run(view) {
+            Some(run) => run.class,
+            None => self.rank(view).and_then(|rank| rank.class),
+        };
+        class.and_then(class_word)
+    }
+
+    /// What of the dependency is not met, as squeue has it: `afterok:17(unfulfilled)`.
+    pub(super) fn dependency(&self) -> String {
+        let waits = match self {
+            Self::Job(job) => job.waits.as_deref(),
+            Self::Tasks { array, .. } | Self::Task { array, .. } => array.waits.as_deref(),
+        };
+        let Some(waits) = waits.filter(|_| self.is_pending()) else { return String::new() };
+        let one = |wait: &gcore::ctl::Wait| {
+            let fate = if wait.never.is_some() { "failed" } else { "unfulfilled" };
+            format!("{}({fate})", wait.condition)
+        };
+        waits.on.iter().map(one).collect::<Vec<_>>().join(if waits.any { "?" } else { "," })
+    }
+
+    /// `matlab:2,ansys:1`.
+    pub(super) fn licences(&self) -> String {
+        let parts = self.spec().licences.iter().map(|(name, count)| format!("{name}:{count}"));
+        parts.collect::<Vec<_>>().join(",")
+    }
+
+    /// `1@00:30:00`.
+    pub(super) fn switches(&self) -> Option<String> {
+        let switches = self.spec().request.switches?;
+        let wait = switches.wait_secs.map(|secs| format!("@{}", sacct_time(u64::from(secs)))).unwrap_or_default();
+        Some(format!("{}{wait}", switches.most))
+    }
+
+    /// The newest checkpoint mark of all its runs.
+    pub(super) fn last_mark(&self) -> Option<CheckpointMarkRow> {
+        let Self::Job(job) = self else { return None };
+        let mark = job.last_mark.as_deref()?;
+        Some(CheckpointMarkRow { number: mark.number, at: Some(Instant(mark.at)), note: mark.note.clone() })
+    }
+
+    /// When its last run that was preempted ended.
+    pub(super) fn preempted(&self) -> Option<Timestamp> {
+        match self {
+            Self::Job(job) => job.preempted,
+            _ => None,
+        }
+    }
+
+    /// The job that its run gives way to.
+    pub(super) fn preempted_for(&self, view: View) -> Option<String> {
+        let job = self.run(view)?.stop.as_ref()?.for_job?;
+        Some(view.state.jobs.get(job).map_or_else(|| job.to_string(), Job::shown_id))
+    }
+
     /// 0 for jobs that are held, as in Slurm.
     pub(super) fn priority(&self, view: View) -> u64 {
         if self.is_pending() && !self.holds().is_empty() {
             return 0;
+        }
+        if let Some(rank) = self.rank(view) {
+            return u64::try_from(rank.priority).unwrap_or(0);
         }
         gsched::priority(self.partition(view), self.nice())
     }

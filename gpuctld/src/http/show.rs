@@ -9,6 +9,7 @@ use super::job_list::json_rows;
 use super::lookup::{JobName, job_name, one_row};
 use super::permission::{Caller, Sight, must_own};
 use super::query::Pairs;
+use super::ranks::Ranks;
 use super::row::{Alike, Row, View};
 use super::{Site, now};
 use crate::store::reader::StoredJob;
@@ -98,13 +99,21 @@ fn unknown(shown: &str) -> ApiError {
 async fn in_full(site: &Site, caller: &Caller, name: &JobName) -> Result<Vec<JobRow>, ApiError> {
     let state = site.core.view().await;
     let sight = Sight::of(caller, &state);
-    let mut jobs = rows_in_memory(&state, &sight, name)?;
+    let ranks = site.app.ranks(&state, now());
+    let mut jobs = rows_in_memory(&state, ranks.as_deref(), &sight, name)?;
     if let [job] = &mut jobs[..]
         && (job.state.is_final() || job.state == JobState::Completing)
         && job.nodelist.is_empty()
         && let Some(run) = site.core.reader().last_run(JobId(job.id), now()).await?
     {
         add_run(job, &run);
+    }
+    if let [job] = &mut jobs[..]
+        && job.preempted_time.is_some()
+    {
+        let query = RunQuery { job: job.shown_id.clone(), attempts: true, state: "PREEMPTED".into(), ..RunQuery::default() };
+        let runs = site.core.reader().runs(query, now()).await?;
+        job.preemptions = u32::try_from(runs.len()).ok();
     }
     let whole_array = match name {
         JobName::Job(id) => state.arrays.contains(*id) || jobs.is_empty(),
@@ -118,8 +127,8 @@ async fn in_full(site: &Site, caller: &Caller, name: &JobName) -> Result<Vec<Job
     Ok(jobs)
 }
 
-fn rows_in_memory(state: &State, sight: &Sight, name: &JobName) -> Result<Vec<JobRow>, ApiError> {
-    let view = View::new(state, now());
+fn rows_in_memory(state: &State, ranks: Option<&Ranks>, sight: &Sight, name: &JobName) -> Result<Vec<JobRow>, ApiError> {
+    let view = View { ranks, ..View::new(state, now()) };
     let query = JobQuery { state: "all".to_owned(), ..JobQuery::default() };
     let filter = JobFilter::new(&query)?.with_ids(vec![name.clone()]);
     let mut rows = Vec::new();

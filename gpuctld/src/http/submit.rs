@@ -29,6 +29,7 @@ pub(super) async fn submit(
 ) -> Result<Json<Submitted>, ApiError> {
     let Body(request) = body?;
     caller.may_submit()?;
+    may_ask(&caller, &request.spec)?;
     request.check()?;
     let (submission, mut notes) = with_hook(&site, &caller, request).await?;
     match site.core.submit(caller.actor, submission).await? {
@@ -37,6 +38,19 @@ pub(super) async fn submit(
             Ok(Json(Submitted { schema: SCHEMA, id, notes, repeated }))
         }
         other => Err(super::targets::odd(&other)),
+    }
+}
+
+/// What only some may ask for. The site's hook may, for everybody.
+///
+/// # Errors
+/// For everybody else.
+pub(super) fn may_ask(caller: &Caller, spec: &JobSpec) -> Result<(), ApiError> {
+    match spec.priority {
+        Some(priority) if !caller.actor.operator => Err(ApiError::denied(format!(
+            "--priority {priority}: only operators set a job's priority. With --nice you may lower it"
+        ))),
+        _ => Ok(()),
     }
 }
 

@@ -11,7 +11,9 @@ use axum::Json;
 use axum::extract::State as Shared;
 use axum::extract::rejection::JsonRejection;
 use gcore::ctl::{Command, JobChange, Reply, State, Target, TargetResult};
-use gmodel::JobId;
+use gmodel::checkpoint::CheckpointSpec;
+use gmodel::dependency::Dependency;
+use gmodel::{JobId, licence};
 use gmodel::suggest::did_you_mean;
 use gmodel::time::parse_rfc3339;
 use gwire::api::{Done, EachResult, OneResult, SCHEMA, TargetsRequest, UpdateRequest};
@@ -111,8 +113,26 @@ pub(super) fn odd(reply: &Reply) -> ApiError {
     ApiError::unavailable("the controller's core answered something else than was asked; this is a bug")
 }
 
-const CHANGES: [&str; 10] =
-    ["time_limit_secs", "nice", "name", "comment", "partition", "account", "qos", "begin", "requeue", "max_running"];
+const CHANGES: [&str; 18] = [
+    "time_limit_secs",
+    "nice",
+    "name",
+    "comment",
+    "partition",
+    "account",
+    "qos",
+    "begin",
+    "requeue",
+    "max_running",
+    "dependency",
+    "licences",
+    "reservation",
+    "priority",
+    "borrow",
+    "deadline",
+    "time_min_secs",
+    "checkpoint",
+];
 
 /// The change as the core takes it. Unknown keys are refused: a change that does nothing would be a lie.
 fn change(request: &UpdateRequest) -> Result<JobChange, ApiError> {
@@ -140,6 +160,19 @@ fn change(request: &UpdateRequest) -> Result<JobChange, ApiError> {
             }
             "requeue" => change.requeue = Some(value.as_bool().ok_or_else(|| wrong(key, value, "true or false"))?),
             "max_running" => change.max_running = Some(number(key, value)?),
+            "dependency" => change.dependency = Some(parsed(key, value, Dependency::parse)?),
+            "licences" => change.licences = Some(parsed(key, value, licence::parse)?.unwrap_or_default()),
+            "reservation" if value.is_null() => change.reservation = Some(String::new()),
+            "reservation" => change.reservation = Some(text()?),
+            "priority" => change.priority = Some(if value.is_null() { None } else { Some(number(key, value)?) }),
+            "borrow" => change.borrow = Some(value.as_bool().ok_or_else(|| wrong(key, value, "true or false"))?),
+            "deadline" if value.is_null() => change.deadline = Some(None),
+            "deadline" => {
+                let at = value.as_str().and_then(parse_rfc3339);
+                change.deadline = Some(Some(at.ok_or_else(|| wrong(key, value, "an RFC 3339 time in UTC"))?));
+            }
+            "time_min_secs" => change.time_min_secs = Some(if value.is_null() { None } else { Some(number(key, value)?) }),
+            "checkpoint" => change.checkpoint = Some(parsed(key, value, CheckpointSpec::parse)?),
             _ => {
                 let guess = did_you_mean(key, CHANGES);
                 return Err(ApiError::invalid(format!("{key:?} of a job cannot be changed.{guess} Keys: {}", CHANGES.join(", "))));
@@ -147,6 +180,16 @@ fn change(request: &UpdateRequest) -> Result<JobChange, ApiError> {
         }
     }
     Ok(change)
+}
+
+/// A text in a grammar of its own; null or an empty text is none.
+fn parsed<T, E: std::fmt::Display>(key: &str, value: &Value, parse: impl Fn(&str) -> Result<T, E>) -> Result<Option<T>, ApiError> {
+    match value {
+        Value::Null => Ok(None),
+        Value::String(text) if text.is_empty() => Ok(None),
+        Value::String(text) => parse(text).map(Some).map_err(|error| ApiError::invalid(error.to_string())),
+        other => Err(wrong(key, other, "text")),
+    }
 }
 
 fn number(key: &str, value: &Value) -> Result<u32, ApiError> {

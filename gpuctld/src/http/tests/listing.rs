@@ -70,6 +70,23 @@ async fn every_key_of_a_row_is_a_column_and_reads_back() {
         later: [("a".to_owned(), "b".to_owned())].into(),
         mail_type: Some("x".into()),
         mail_user: Some("x".into()),
+        position: Some(1),
+        class: Some("x".into()),
+        dependency: "x".into(),
+        licences: "x".into(),
+        reservation: Some("x".into()),
+        prefer: Some("x".into()),
+        nvlink: true,
+        switches: Some("x".into()),
+        time_min_secs: Some(1),
+        deadline: Some(gmodel::Instant(gmodel::Timestamp(0))),
+        borrow: Some(true),
+        checkpoint: Some("x".into()),
+        last_mark: Some(gwire::api::CheckpointMarkRow::default()),
+        preempted_time: Some(gmodel::Instant(gmodel::Timestamp(0))),
+        preempted_for: Some("x".into()),
+        // Only where one job is asked for: from the database.
+        preemptions: None,
         ..JobRow::default()
     };
     let full = serde_json::to_value(&full).unwrap();
@@ -84,6 +101,30 @@ async fn every_key_of_a_row_is_a_column_and_reads_back() {
     let row: JobRow = serde_json::from_value(list["jobs"][0].clone()).unwrap();
     assert_eq!((row.id, row.shown_id.as_str(), row.name.as_str(), row.comment.as_str()), (id, "1_[0-3%2]", "a \"b\"", "ä\\"));
     assert_eq!((row.mem.as_str(), row.gpu_count, row.stdout.as_str()), ("1M", 2.0, "/w/gsub-%A_%a.out"));
+}
+
+#[tokio::test]
+async fn what_the_scheduler_was_asked_for_is_shown() {
+    let pool = Pool::new("[licences]\nmatlab = 4\n[[account.a.budget]]\nkind = \"guaranteed\"\ngpu_hours = 1\nperiod = \"day\"\n");
+    pool.node("n1", Role::Compute, 1).await;
+    let first = pool.submit(&alice(), json!({"request": {"gpus": "1"}})).await;
+    let spec = json!({"dependency": format!("afterok:{first}"), "licences": {"matlab": 2}, "time_min_secs": 60, "borrow": true,
+        "checkpoint": {"how": {"signal": 10}, "grace_secs": 120}, "deadline": 4_000_000_000_000_i64,
+        "request": {"gpus": "1", "nvlink": true, "switches": {"most": 1, "wait_secs": 1800}, "prefer": "ib"}});
+    let id = pool.submit(&alice(), spec).await;
+    let row = pool.get(&alice(), &format!("/v1/jobs/{id}")).await["jobs"][0].clone();
+    let shown = |key: &str| row[key].to_string();
+    assert_eq!(shown("dependency"), format!("\"afterok:{first}(unfulfilled)\""));
+    assert_eq!((shown("licences"), shown("switches"), shown("checkpoint")), ("\"matlab:2\"".into(), "\"1@00:30:00\"".into(), "\"USR1@120\"".into()));
+    assert_eq!((shown("nvlink"), shown("borrow"), shown("time_min_secs"), shown("prefer")), ("true".into(), "true".into(), "60".into(), "\"ib\"".into()));
+    assert_eq!((shown("position"), shown("deadline")), ("2".into(), "\"2096-10-02T07:06:40Z\"".into()));
+    assert_eq!(shown("class"), "\"borrowed\"");
+    let refused = pool.refused(&alice(), "POST", "/v1/jobs", super::pool::request(json!({"priority": 5}))).await;
+    assert_eq!(refused, "403 denied: --priority 5: only operators set a job's priority. With --nice you may lower it");
+    let change = json!({"job": id.to_string(), "change": {"dependency": null, "licences": "matlab:1", "checkpoint": "TERM@60"}});
+    pool.post(&alice(), "/v1/jobs/update", change).await;
+    let row = pool.get(&alice(), &format!("/v1/jobs/{id}")).await["jobs"][0].clone();
+    assert_eq!((&row["licences"], &row["checkpoint"], &row["dependency"]), (&json!("matlab:1"), &json!("TERM@60"), &Value::Null));
 }
 
 #[tokio::test]

@@ -1,0 +1,95 @@
+//! Priorities and places of waiting jobs as listings show them: computed when somebody looks, and kept for a moment.
+//!
+//! A short queue is ranked anew for each state; a long one in the background, so that no listing waits for it. The planner
+//! never reads this: it ranks for itself.
+
+use super::App;
+use gcore::ctl::{State, snapshot};
+use gmodel::{JobId, RunClass, Seq, Timestamp};
+use gsched::ledger::Ledger;
+use gsched::priority::in_order;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Queues of this length are ranked while a listing waits.
+const RANKED_INLINE: usize = 1_000;
+/// How old the ranks of a longer queue may be before they are made anew.
+const FRESH: Duration = Duration::from_secs(2);
+/// Age grows with time: the ranks of an unchanged short queue are made anew after so long.
+const UNCHANGED: Duration = Duration::from_secs(10);
+
+/// The order of the waiting jobs at one moment.
+pub(super) struct Ranks {
+    seq: Seq,
+    made: Instant,
+    by_id: HashMap<JobId, Rank>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rank {
+    /// 1 is next.
+    pub(super) position: u32,
+    pub(super) priority: i64,
+    pub(super) class: Option<RunClass>,
+}
+
+impl Ranks {
+    pub(super) fn of(state: &State, now: Timestamp) -> Self {
+        let snapshot = snapshot(state, now);
+        let order = in_order(&snapshot, &Ledger::new(&snapshot));
+        let rank = |(place, ordered): (usize, &gsched::priority::Ordered)| {
+            let position = u32::try_from(place + 1).unwrap_or(u32::MAX);
+            let rank = Rank { position, priority: ordered.factors.priority, class: ordered.class };
+            (snapshot.pending[ordered.at].id, rank)
+        };
+        let by_id = order.iter().enumerate().map(rank).collect();
+        Self { seq: state.seq, made: Instant::now(), by_id }
+    }
+
+    pub(super) fn get(&self, job: JobId) -> Option<Rank> {
+        self.by_id.get(&job).copied()
+    }
+}
+
+/// The last ranks.
+#[derive(Default)]
+pub(super) struct RankCache {
+    last: Mutex<Option<Arc<Ranks>>>,
+    under_way: AtomicBool,
+}
+
+impl RankCache {
+    fn last(&self) -> Option<Arc<Ranks>> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn put(&self, ranks: Arc<Ranks>) {
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(ranks);
+    }
+}
+
+impl App {
+    /// Ranks for a listing of this state; none before a long queue was ranked for the first time.
+    pub(super) fn ranks(self: &Arc<Self>, state: &Arc<State>, now: Timestamp) -> Option<Arc<Ranks>> {
+        let last = self.rank_cache.last();
+        let age = last.as_ref().map_or(Duration::MAX, |last| last.made.elapsed());
+        if state.jobs.len() + state.arrays.len() <= RANKED_INLINE {
+            if let Some(last) = last.filter(|last| last.seq == state.seq && age < UNCHANGED) {
+                return Some(last);
+            }
+            let ranks = Arc::new(Ranks::of(state, now));
+            self.rank_cache.put(ranks.clone());
+            return Some(ranks);
+        }
+        if age > FRESH && !self.rank_cache.under_way.swap(true, Ordering::AcqRel) {
+            let (app, state) = (self.clone(), state.clone());
+            tokio::task::spawn_blocking(move || {
+                app.rank_cache.put(Arc::new(Ranks::of(&state, now)));
+                app.rank_cache.under_way.store(false, Ordering::Release);
+            });
+        }
+        last
+    }
+}
