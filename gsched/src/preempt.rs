@@ -36,6 +36,8 @@ pub struct Candidates<'a> {
     runs: Vec<Candidate<'a>>,
     /// Places in `runs`, by node.
     on_node: Vec<Vec<usize>>,
+    /// Thousandths of GPUs that are borrowed, by the account whose guarantee they go beyond.
+    borrowed: BTreeMap<u32, u64>,
 }
 
 struct Candidate<'a> {
@@ -80,7 +82,13 @@ impl<'a> Candidates<'a> {
                 }
             }
         }
-        Self { snapshot, ledger, runs, on_node }
+        let mut borrowed = BTreeMap::new();
+        let stays = |run: &&RunningRun| run.leaves_by.is_none() && ledger.class_of(run.run) == Some(RunClass::Borrowed);
+        for run in snapshot.running.iter().filter(stays) {
+            let account = ledger.tree().number(&run.spec.account).unwrap_or(ROOT);
+            *borrowed.entry(lender_of(ledger, account)).or_default() += ledger.holding_of_run(run).gpus;
+        }
+        Self { snapshot, ledger, runs, on_node, borrowed }
     }
 
     /// As [`victims`]. Runs that it names are not named again for other jobs.
@@ -105,10 +113,6 @@ impl<'a> Candidates<'a> {
         let class = self.class_of(job);
         let pairs = self.snapshot.policy.qos.get(&job.spec.qos).map(|qos| &qos.preempt);
         let needs_gpus = gpus_asked(&job.spec.request).1 > 0;
-        let mut borrowed: BTreeMap<u32, u64> = BTreeMap::new();
-        for candidate in self.runs.iter().filter(|one| one.class == Some(RunClass::Borrowed)) {
-            *borrowed.entry(self.lender_of(candidate.account)).or_default() += candidate.gpus;
-        }
         let mut swap = FairSwap::new(self, job, class);
         let mut all: Vec<Eligible> = Vec::new();
         for (at, run) in self.runs.iter().enumerate() {
@@ -121,11 +125,14 @@ impl<'a> Candidates<'a> {
             let ground = match class {
                 Some(RunClass::Guaranteed) if is_borrowed && needs_gpus => Ground::Reclaim,
                 Some(RunClass::Borrowed) if in_pair && is_borrowed => Ground::Qos,
-                Some(RunClass::Borrowed) if is_borrowed && swap.is_for(run) => Ground::FairShare,
+                // What one ground takes the other must not give back.
+                Some(RunClass::Borrowed) if is_borrowed && !self.preempts(&run.run.spec.qos, &job.spec.qos) && swap.is_for(run) => {
+                    Ground::FairShare
+                }
                 Some(RunClass::Guaranteed) | None if in_pair => Ground::Qos,
                 _ => continue,
             };
-            let excess = borrowed.get(&self.lender_of(run.account)).copied().filter(|_| is_borrowed);
+            let excess = self.borrowed.get(&lender_of(self.ledger, run.account)).copied().filter(|_| is_borrowed);
             all.push(Eligible { at, ground, excess: excess.unwrap_or(0) });
         }
         all.sort_by_key(|one| {
@@ -148,10 +155,8 @@ impl<'a> Candidates<'a> {
         Some(if fits { RunClass::Guaranteed } else { RunClass::Borrowed })
     }
 
-    /// The account whose guarantee a run goes beyond: that nearest above, or its own where there is none.
-    fn lender_of(&self, account: u32) -> u32 {
-        let granting = self.ledger.guarantees().and_then(|one| one.granting(self.ledger.tree(), account));
-        granting.unwrap_or(account)
+    fn preempts(&self, one: &str, other: &str) -> bool {
+        self.snapshot.policy.qos.get(one).is_some_and(|qos| qos.preempt.contains(other))
     }
 
     /// Room on as many nodes as the job needs, with the fewest runs, and of such sets the one the policy likes best.
@@ -174,15 +179,20 @@ impl<'a> Candidates<'a> {
             self.on_node[node].iter().filter_map(|at| holder(*at)).collect()
         });
         let nodes = needs.first()?.nodes;
-        let found = if nodes == 1 { one_node(&sets, proof) } else { several_nodes(&sets, nodes, proof) };
-        let of_order = |set: Vec<usize>| set.into_iter().map(|order| eligible[order].at).collect::<Vec<_>>();
-        let mut found = found.map(of_order)?;
+        let runs_of = |orders: &[usize]| orders.iter().map(|order| eligible[*order].at).collect::<Vec<_>>();
+        let mut by_order = |orders: &[usize]| proof(&runs_of(orders));
+        let found = match nodes {
+            1 => one_node(&sets, &mut by_order),
+            _ => several_nodes(&sets, nodes, &mut by_order),
+        };
+        let mut found = runs_of(&found?);
         if nodes > 1 && self.runs.iter().any(|one| one.run.shares.len() > 1) {
-            // Gangs free several nodes at once: largest first may need fewer.
+            // Gangs free several nodes at once: largest first may need fewer, or lose less.
             let mut by_size: Vec<usize> = eligible.iter().map(|one| one.at).collect();
             by_size.sort_by_key(|at| Reverse(self.runs[*at].gpus));
             let other = fewest(by_size, proof);
-            if other.len() + 1 < found.len() {
+            let loss = |set: &[usize]| set.iter().map(|at| self.runs[*at].protected).sum::<u64>();
+            if other.len() + 1 < found.len() || (other.len() <= found.len() && loss(&other) < loss(&found)) {
                 found = other;
             }
         }
@@ -200,7 +210,7 @@ impl<'a> Candidates<'a> {
         let borrowed = milli_text(eligible.excess);
         let why = match eligible.ground {
             Ground::Reclaim => {
-                let lender = self.ledger.tree().number(whose).map_or(ROOT, |account| self.lender_of(account));
+                let lender = self.ledger.tree().number(whose).map_or(ROOT, |account| lender_of(self.ledger, account));
                 let guarantees = self.ledger.guarantees();
                 let most = guarantees.and_then(|one| one.guaranteed(lender)).unwrap_or(0);
                 let used = guarantees.map_or(0, |one| one.used(lender, ALL));
@@ -254,6 +264,12 @@ fn candidate<'a>(snapshot: &'a Snapshot, ledger: &Ledger, run: &'a RunningRun) -
         protected: gpu_secs(unsaved_secs.min(u64::from(config.max_protected_loss_secs))),
         taken: false,
     })
+}
+
+/// The account whose guarantee a run goes beyond: that nearest above, or its own where there is none.
+fn lender_of(ledger: &Ledger, account: u32) -> u32 {
+    let granting = ledger.guarantees().and_then(|one| one.granting(ledger.tree(), account));
+    granting.unwrap_or(account)
 }
 
 /// Between two borrowers: an account that stays within its fair part takes from one that stays above its own, so that
@@ -382,3 +398,6 @@ fn fewest(mut set: Vec<usize>, proof: &mut dyn FnMut(&[usize]) -> bool) -> Vec<u
     }
     set
 }
+
+#[cfg(test)]
+mod tests;

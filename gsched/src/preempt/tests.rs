@@ -1,0 +1,431 @@
+use super::*;
+use crate::snapshot::SchedNode;
+use crate::world::{NOW, world};
+use expect_test::{Expect, expect};
+use gmodel::{JobId, Timestamp};
+use std::sync::Arc;
+
+/// Whether so many GPUs on each of so many nodes are free with these runs gone: what the engine proves, for whole GPUs.
+fn has_room(snapshot: &Snapshot, job: &PendingJob, gone: &BTreeSet<RunId>) -> bool {
+    let (gpu_type, milli) = gpus_asked(&job.spec.request);
+    let nodes = job.spec.request.nodes_min as usize;
+    let each = (milli / 1000) as usize / nodes;
+    let mut free: Vec<SchedNode> = snapshot.nodes.clone();
+    for run in snapshot.running.iter().filter(|run| gone.contains(&run.run) || run.leaves_by.is_some()) {
+        for share in &run.shares {
+            free.iter_mut().find(|node| node.id == share.node).unwrap().give(share);
+        }
+    }
+    let fits = |node: &&SchedNode| {
+        let of_type = |at: &usize| gpu_type.is_none_or(|name| node.gpus[*at].info.gpu_type == name);
+        (0..node.gpus.len()).filter(of_type).filter(|at| node.free_gpu_milli[*at] == 1000).count() >= each
+    };
+    free.iter().filter(fits).count() >= nodes
+}
+
+fn chosen(snapshot: &Snapshot, job: &PendingJob) -> Option<Vec<Preempt>> {
+    let ledger = Ledger::new(snapshot);
+    victims(snapshot, &ledger, job, &mut |gone| has_room(snapshot, job, gone))
+}
+
+/// For each job: whom it preempts, if anybody.
+fn check(text: &str, want: Expect) {
+    let snapshot = world(text);
+    let mut shown = String::new();
+    for job in &snapshot.pending {
+        let set = chosen(&snapshot, job).map_or("nobody".into(), |set| {
+            let one = |one: &Preempt| format!("{} {:?} loses {}: {}", one.run, one.mode, one.lost_gpu_secs, one.why);
+            set.iter().map(one).collect::<Vec<_>>().join("\n   ")
+        });
+        shown += &format!("{}: {set}\n", job.id);
+    }
+    want.assert_eq(&shown);
+}
+
+#[test]
+fn guaranteed_demand_takes_back_what_others_borrow() {
+    check(
+        "node n1 h100:4
+         account a g=4
+         account b
+         run 1 b bob 2 on=n1 ago=900 marked=600 class=b
+         run 2 b bob 2 on=n1 ago=900 marked=300 class=b
+         job 10 a ann 2
+         job 11 b bob 2
+         job 12 a ann 5
+         job 13 a ann 0",
+        expect![[r#"
+            10: 2-1 Requeue loses 600: account a takes back GPUs of its guarantee for job 10 (uses 0 of 4); account b borrows 4
+            11: nobody
+            12: nobody
+            13: nobody
+        "#]],
+    );
+}
+
+#[test]
+fn the_account_furthest_above_its_guarantee_comes_first_then_the_least_loss() {
+    check(
+        "node n1 h100:8
+         account a g=8
+         account b g=1
+         account c
+         run 1 b bob 1 on=n1 ago=900 class=g
+         run 2 b bob 2 on=n1 ago=10 class=b
+         run 3 c eve 1 on=n1 ago=900 class=b
+         run 4 c eve 1 on=n1 ago=800 class=b
+         run 5 c eve 1 on=n1 ago=7200 marked=100 class=b
+         run 6 c eve 1 on=n1 ago=900 marked=5 leaving class=b
+         job 10 a ann 2",
+        expect![[r#"
+            10: 5-1 Requeue loses 100: account a takes back GPUs of its guarantee for job 10 (uses 0 of 8); account c borrows 3
+        "#]],
+    );
+}
+
+#[test]
+fn work_protects_a_run_only_up_to_the_bound() {
+    // Two and five hours without a mark protect alike: the younger goes, and never marking gains nothing.
+    check(
+        "node n1 h100:2
+         account a g=2
+         run 1 b bob 1 on=n1 ago=18000 class=b
+         run 2 b bob 1 on=n1 ago=7200 class=b
+         job 10 a ann 1",
+        expect![[r#"
+            10: 2-1 Requeue loses 7200: account a takes back GPUs of its guarantee for job 10 (uses 0 of 2); account b borrows 2
+        "#]],
+    );
+}
+
+#[test]
+fn a_gang_counts_whole() {
+    check(
+        "node n1 h100:2
+         node n2 h100:2
+         account a g=2
+         run 1 b bob 1 on=n1,n2 ago=600 class=b
+         run 2 b bob 1 on=n1 ago=900 class=b
+         run 3 b bob 1 on=n2 ago=1000 class=b
+         job 10 a ann 1
+         job 11 a ann 2 nodes=2",
+        expect![[r#"
+            10: 2-1 Requeue loses 900: account a takes back GPUs of its guarantee for job 10 (uses 0 of 2); account b borrows 4
+            11: 1-1 Requeue loses 1200: account a takes back GPUs of its guarantee for job 11 (uses 0 of 2); account b borrows 4
+        "#]],
+    );
+}
+
+#[test]
+fn off_young_and_just_returned_runs_are_left_alone() {
+    check(
+        "node n1 h100:6
+         account a g=6
+         partition safe mode=off
+         qos keep mode=off
+         qos slow min=1000
+         qos swift mode=cancel
+         run 1 b bob 1 on=n1 ago=90 partition=safe class=b
+         run 2 b bob 1 on=n1 ago=90 qos=keep class=b
+         run 3 b bob 1 on=n1 ago=90 qos=slow class=b
+         run 4 b bob 1 on=n1 ago=200 back class=b
+         run 5 b bob 1 on=n1 ago=500 norequeue class=b
+         run 6 b bob 1 on=n1 ago=900 back qos=swift partition=safe class=b
+         job 10 a ann 1
+         job 11 a ann 2
+         job 12 a ann 3",
+        expect![[r#"
+            10: 5-1 Cancel loses 500: account a takes back GPUs of its guarantee for job 10 (uses 0 of 6); account b borrows 6
+            11: 5-1 Cancel loses 500: account a takes back GPUs of its guarantee for job 11 (uses 0 of 6); account b borrows 6
+               6-1 Cancel loses 900: account a takes back GPUs of its guarantee for job 11 (uses 0 of 6); account b borrows 6
+            12: nobody
+        "#]],
+    );
+}
+
+#[test]
+fn a_qos_preempts_those_it_names_and_no_others() {
+    check(
+        "node n1 h100:2
+         qos high preempts=low
+         qos low
+         run 1 b bob 1 on=n1 ago=90 qos=low
+         run 2 b bob 1 on=n1 ago=20
+         job 10 a ann 1 qos=high
+         job 11 a ann 2 qos=high
+         job 12 a ann 1",
+        expect![[r#"
+            10: 1-1 Requeue loses 90: QOS high of job 10 may preempt QOS low
+            11: nobody
+            12: nobody
+        "#]],
+    );
+}
+
+#[test]
+fn a_frozen_run_would_keep_its_gpus() {
+    check(
+        "node n1 h100:1
+         qos high preempts=low
+         qos low mode=suspend
+         run 1 b bob 1 on=n1 ago=90 qos=low
+         job 10 a ann 1 qos=high",
+        expect![[r#"
+            10: nobody
+        "#]],
+    );
+}
+
+#[test]
+fn among_borrowers_who_is_below_the_fair_part_takes_from_who_is_above() {
+    check(
+        "node n1 h100:8
+         account none g=0
+         account a
+         account b
+         account c
+         run 1 b bob 2 on=n1 ago=900 class=b
+         run 2 b bob 2 on=n1 ago=800 class=b
+         run 3 b bob 1 on=n1 ago=700 class=b
+         run 4 c eve 2 on=n1 ago=10 class=b
+         run 5 c eve 1 on=n1 ago=10 class=b
+         job 10 a ann 1
+         job 11 a ann 2
+         job 12 a ann 3
+         job 13 c eve 1",
+        expect![[r#"
+            10: 3-1 Requeue loses 700: account a is below its fair part of the GPUs, for job 10; account b is above its own and borrows 5
+            11: 2-1 Requeue loses 1600: account a is below its fair part of the GPUs, for job 11; account b is above its own and borrows 5
+            12: nobody
+            13: nobody
+        "#]],
+    );
+}
+
+#[test]
+fn no_run_is_named_for_two_jobs() {
+    let snapshot = world(
+        "node n1 h100:2
+         account a g=2
+         run 1 b bob 1 on=n1 ago=900 class=b
+         run 2 b bob 1 on=n1 ago=950 class=b
+         job 10 a ann 1
+         job 11 a ann 1
+         job 12 a ann 1",
+    );
+    let ledger = Ledger::new(&snapshot);
+    let mut candidates = Candidates::new(&snapshot, &ledger);
+    let mut named = |at: usize| {
+        let job = &snapshot.pending[at];
+        let set = candidates.victims(job, &mut |gone| has_room(&snapshot, job, gone));
+        set.map(|set| set.iter().map(|one| one.run.job.0).collect::<Vec<_>>())
+    };
+    assert_eq!(named(0), Some(vec![1]));
+    assert_eq!(named(1), Some(vec![2]));
+    assert_eq!(named(2), None);
+}
+
+#[test]
+fn a_reclaim_on_a_full_cluster_asks_for_few_proofs() {
+    let mut text = String::from("account a g=8\n");
+    for node in 0..500 {
+        text += &format!("node n{node} h100:8\n");
+        for gpu in 0..8 {
+            let id = 1 + node * 8 + gpu;
+            text += &format!("run {id} b bob 1 on=n{node} ago={} class=b\n", 100 + (id * 37) % 3000);
+        }
+    }
+    let mut snapshot = world(&text);
+    snapshot.pending = world("job 9000 a ann 1\njob 9001 a ann 8").pending;
+    for (at, few) in [(0, 3), (1, 12)] {
+        let ledger = Ledger::new(&snapshot);
+        let job = &snapshot.pending[at];
+        let mut asked = 0;
+        let set = victims(&snapshot, &ledger, job, &mut |gone| {
+            asked += 1;
+            has_room(&snapshot, job, gone)
+        });
+        assert_eq!(set.unwrap().len(), if at == 0 { 1 } else { 8 });
+        assert!(asked <= few, "{asked} proofs");
+    }
+}
+
+mod properties {
+    use super::*;
+    use proptest::prelude::*;
+    use std::fmt::Write;
+
+    /// Full or half-full nodes of 4 GPUs, runs of 1 to 4 GPUs on one or two of them, one job of the owner.
+    fn clusters() -> impl Strategy<Value = String> {
+        let run = (1..4u32, 0..4usize, 0..4usize, prop::bool::weighted(0.25), 1..5000u32, 0..3usize);
+        let job = prop::sample::select(vec!["1", "2", "3", "4", "2 nodes=2", "4 nodes=2", "6 nodes=2", "3 nodes=3", "6 nodes=3"]);
+        (2..5usize, prop::collection::vec(run, 1..10), job).prop_map(|(nodes, runs, job)| {
+            let mut text = String::from("account a g=16\naccount c g=1\n");
+            let mut free = vec![4u32; nodes];
+            for node in 0..nodes {
+                writeln!(text, "node n{node} h100:4").unwrap();
+            }
+            for (id, (gpus, one, two, gang, ago, account)) in (1..).zip(runs) {
+                let (one, two) = (one % nodes, two % nodes);
+                let mut on = vec![one];
+                if gang && two != one {
+                    on.push(two);
+                }
+                if on.iter().any(|node| free[*node] < gpus) {
+                    continue;
+                }
+                on.iter().for_each(|node| free[*node] -= gpus);
+                let on: Vec<String> = on.iter().map(|node| format!("n{node}")).collect();
+                let account = ["b", "c", "d"][account];
+                writeln!(text, "run {id} {account} bob {gpus} on={} ago={ago} class=b", on.join(",")).unwrap();
+            }
+            writeln!(text, "job 99 a ann {job}").unwrap();
+            text
+        })
+    }
+
+    /// The fewest runs that make room, by trying all sets.
+    fn optimum(snapshot: &Snapshot, job: &PendingJob, eligible: &[RunId]) -> Option<usize> {
+        let sets = 0..1u32 << eligible.len();
+        let set = |bits: u32| (0..eligible.len()).filter(|at| bits & (1 << at) != 0).map(|at| eligible[at]).collect();
+        sets.filter(|bits| has_room(snapshot, job, &set(*bits))).map(u32::count_ones).min().map(|count| count as usize)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(400))]
+        #[test]
+        fn the_set_makes_room_needs_each_member_and_is_near_the_smallest(text in clusters()) {
+            let snapshot = world(&text);
+            let job = &snapshot.pending[0];
+            let ledger = Ledger::new(&snapshot);
+            let borrowed: Vec<RunId> = snapshot.running.iter()
+                .filter(|run| ledger.class_of(run.run) == Some(RunClass::Borrowed)).map(|run| run.run).collect();
+            prop_assume!(!has_room(&snapshot, job, &BTreeSet::new()));
+            let least = optimum(&snapshot, job, &borrowed);
+            let set = chosen(&snapshot, job);
+            prop_assert_eq!(set.is_some(), least.is_some(), "{}", text);
+            let Some(set) = set else { return Ok(()) };
+            let ids: BTreeSet<RunId> = set.iter().map(|one| one.run).collect();
+            prop_assert_eq!(ids.len(), set.len());
+            prop_assert!(ids.iter().all(|id| borrowed.contains(id)), "only who may be preempted");
+            prop_assert!(has_room(&snapshot, job, &ids), "the set makes room\n{}", text);
+            for id in &ids {
+                let without: BTreeSet<RunId> = ids.iter().copied().filter(|other| other != id).collect();
+                prop_assert!(!has_room(&snapshot, job, &without), "{} is not needed\n{}", id, text);
+            }
+            prop_assert!(ids.len() <= least.unwrap() + 1, "{} instead of {}\n{}", ids.len(), least.unwrap(), text);
+        }
+    }
+
+    /// A small cluster in rounds: everybody wants more than there is, starts and ends follow the policy.
+    struct Rounds {
+        snapshot: Snapshot,
+        now: Timestamp,
+        preemptions: Vec<(i64, JobId)>,
+    }
+
+    impl Rounds {
+        fn place(&mut self, at: usize) -> bool {
+            let job = self.snapshot.pending[at].clone();
+            let count = (gpus_asked(&job.spec.request).1 / 1000) as usize;
+            let ledger = Ledger::new(&self.snapshot);
+            let Ok(class) = ledger.check(&job, &crate::world::take("h100", count as u64)) else { return false };
+            let free = |node: &SchedNode| node.free_gpu_milli.iter().filter(|milli| **milli == 1000).count();
+            let Some(node) = self.snapshot.nodes.iter_mut().find(|node| free(node) >= count) else { return false };
+            let slots: Vec<usize> = (0..node.gpus.len()).filter(|at| node.free_gpu_milli[*at] == 1000).take(count).collect();
+            let gpus = gmodel::GpuSet::whole(slots.iter().map(|slot| gmodel::GpuSlot(*slot as u16)));
+            let share = gmodel::run::NodeShare { node: node.id, cpus: 1, mem_bytes: 0, gpus, tasks: 1 };
+            node.take(&share);
+            let attempt = 1 + self.preemptions.iter().filter(|(_, id)| *id == job.id).count() as u32;
+            let mut run = RunningRun::new(RunId::new(job.id, attempt), job.spec.clone(), vec![share], None);
+            (run.placed, run.started, run.class, run.preempted) = (self.now, Some(self.now), class, job.preempted);
+            self.snapshot.running.push(run);
+            self.snapshot.running.sort_by_key(|run| run.run);
+            self.snapshot.pending.remove(at);
+            true
+        }
+
+        fn end(&mut self, id: RunId, preempted: bool) {
+            let at = self.snapshot.running.iter().position(|run| run.run == id).unwrap();
+            let run = self.snapshot.running.remove(at);
+            for share in &run.shares {
+                self.snapshot.nodes.iter_mut().find(|node| node.id == share.node).unwrap().give(share);
+            }
+            if preempted {
+                self.preemptions.push((self.now.secs(), id.job));
+                let mut back = world("job 1 a ann 1").pending.remove(0);
+                (back.id, back.spec) = (id.job, run.spec.clone());
+                (back.submitted, back.eligible, back.preempted) = (NOW, self.now, Some(self.now));
+                self.snapshot.pending.push(back);
+            }
+        }
+
+        fn round(&mut self, secs: i64) {
+            self.now = self.now.plus_secs(secs);
+            self.snapshot.now = self.now;
+            for (id, class) in Ledger::new(&self.snapshot).classes() {
+                self.snapshot.running.iter_mut().find(|run| run.run == id).unwrap().class = Some(class);
+            }
+            let order = in_order_of(&self.snapshot);
+            for id in order {
+                let at = self.snapshot.pending.iter().position(|job| job.id == id).unwrap();
+                if self.place(at) {
+                    continue;
+                }
+                let job = self.snapshot.pending[at].clone();
+                if let Some(set) = chosen(&self.snapshot, &job) {
+                    set.iter().for_each(|one| self.end(one.run, true));
+                    let at = self.snapshot.pending.iter().position(|job| job.id == id).unwrap();
+                    assert!(self.place(at), "what was preempted for job {id} starts it");
+                }
+            }
+        }
+    }
+
+    fn in_order_of(snapshot: &Snapshot) -> Vec<JobId> {
+        let order = crate::priority::in_order(snapshot, &Ledger::new(snapshot));
+        order.iter().map(|one| snapshot.pending[one.at].id).collect()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(24))]
+        /// Demand that does not change comes to rest: after some rounds nobody is preempted any more.
+        #[test]
+        fn preemptors_and_victims_do_not_alternate(
+            jobs in prop::collection::vec((0..4usize, 1..5u64), 4..16), guarantees in prop::collection::vec(0..5u64, 3), pairs in any::<bool>(),
+        ) {
+            let mut text = String::from("node n1 h100:4\nnode n2 h100:4\nnode n3 h100:4\nqos low\n");
+            text += if pairs { "qos high preempts=low\n" } else { "qos high\n" };
+            for (name, g) in ["a", "b", "c"].iter().zip(&guarantees) {
+                writeln!(text, "account {name} g={g} shares={}", 1 + g % 3).unwrap();
+            }
+            for (id, (account, gpus)) in (1..).zip(&jobs) {
+                let qos = if id % 3 == 0 { "high" } else { "low" };
+                writeln!(text, "job {id} {} bob {gpus} qos={qos}", ["a", "b", "c", "d"][*account]).unwrap();
+            }
+            let mut rounds = Rounds { snapshot: world(&text), now: NOW, preemptions: Vec::new() };
+            for _ in 0..60 {
+                rounds.round(400);
+            }
+            let settled = rounds.preemptions.len();
+            for _ in 0..60 {
+                rounds.round(400);
+            }
+            prop_assert_eq!(rounds.preemptions.len(), settled, "it goes on: {:?}", &rounds.preemptions[settled..]);
+            prop_assert!(settled <= jobs.len() * 3, "{} preemptions for {} jobs", settled, jobs.len());
+        }
+    }
+
+    #[test]
+    fn a_run_that_came_back_is_spared_for_a_while() {
+        let text = "node n1 h100:1\nnode n2 h100:1\naccount a g=1\nrun 1 b bob 1 on=n1 ago=1 class=b back\nrun 2 b bob 1 on=n2 ago=9000 class=b\njob 3 a ann 1";
+        let mut snapshot = world(text);
+        let run = |snapshot: &Snapshot| chosen(snapshot, &snapshot.pending[0]).map(|set| set[0].run.job.0);
+        assert_eq!(run(&snapshot), Some(2));
+        snapshot.now = NOW.plus_secs(300);
+        assert_eq!(run(&snapshot), Some(1), "it has less to lose, and ran long enough");
+        let config = Arc::make_mut(&mut snapshot.config);
+        config.scheduler.preempt.min_run_secs = 1000;
+        assert_eq!(run(&snapshot), Some(2));
+    }
+}
