@@ -210,6 +210,8 @@ impl Catalogue {
                 Err(found) => errors.extend(found),
             }
         }
+        let own = |name: &str| overrides.sign.get(name).is_some_and(|wanted| wanted.evidence.is_some());
+        give_way(&mut catalogue.signs, own);
         errors.extend(doubled_xids(&catalogue.signs));
         if errors.is_empty() {
             Ok(catalogue)
@@ -319,6 +321,24 @@ fn overridden(
     }))
 }
 
+/// An Xid that a site's entry names is not evidence of the built-in one any more; one that names none then is gone.
+fn give_way(signs: &mut BTreeMap<String, SignKind>, is_own: impl Fn(&str) -> bool) {
+    let own = signs.iter().filter(|(name, _)| is_own(name));
+    let taken: Vec<u64> = own
+        .flat_map(|(_, kind)| match &kind.evidence {
+            Evidence::Xid(numbers) => numbers.clone(),
+            _ => Vec::new(),
+        })
+        .collect();
+    signs.retain(|name, kind| match &mut kind.evidence {
+        Evidence::Xid(numbers) if !is_own(name) => {
+            numbers.retain(|number| !taken.contains(number));
+            !numbers.is_empty()
+        }
+        _ => true,
+    });
+}
+
 /// An Xid in two entries would raise one of them by chance.
 fn doubled_xids(signs: &BTreeMap<String, SignKind>) -> Vec<CatalogueError> {
     let mut owners: BTreeMap<u64, &str> = BTreeMap::new();
@@ -332,7 +352,7 @@ fn doubled_xids(signs: &BTreeMap<String, SignKind>) -> Vec<CatalogueError> {
                 errors.push(CatalogueError {
                     sign: name.clone(),
                     key: "evidence",
-                    problem: format!("Xid {number} is evidence of {owner:?} already; take it out there"),
+                    problem: format!("Xid {number} is evidence of {owner:?} too; leave it in one of them"),
                 });
             }
         }

@@ -301,6 +301,75 @@ fn the_catalogue_names_sources_and_each_xid_once() {
     }
 }
 
+/// The page for administrators is written from the data: `UPDATE_EXPECT=1 cargo test -p gmodel the_page` writes it anew.
+#[test]
+fn the_page_of_signs_is_the_catalogue() {
+    let catalogue = Catalogue::built_in();
+    let mut page = format!("{HEAD}\nCatalogue version {CATALOGUE_VERSION}, {} signs.\n\n", catalogue.signs.len());
+    page += "| sign | raised by | severity | action | meaning | source |\n|---|---|---|---|---|---|\n";
+    for (name, kind) in &catalogue.signs {
+        page += &format!(
+            "| `{name}` | {} | {} | {} | {} | {} |\n",
+            raised_by(kind),
+            kind.severity,
+            action_text(kind),
+            kind.meaning,
+            kind.source
+        );
+    }
+    expect_test::expect_file!["../../../docs/gpu-health.md"].assert_eq(&page);
+}
+
+fn raised_by(kind: &SignKind) -> String {
+    let lasting = if kind.holds_secs > 0 { format!(" for {} s", kind.holds_secs) } else { String::new() };
+    match &kind.evidence {
+        Evidence::Counted(Counted::HeatSlowed | Counted::PowerSlowed) => {
+            format!("{}, {} s within {} s", kind.evidence, kind.threshold / 1000, kind.window_secs)
+        }
+        Evidence::Counted(_) => format!("{}, {} within {} s", kind.evidence, kind.threshold, kind.window_secs),
+        Evidence::State(StateSeen::PagesRetired) => format!("{}, {} or more", kind.evidence, kind.threshold),
+        evidence => format!("{}{lasting}", evidence.to_string().replace(',', ", ")),
+    }
+}
+
+fn action_text(kind: &SignKind) -> String {
+    match kind.action {
+        Action::Note => "note".to_owned(),
+        action if kind.let_finish => format!("{action}; its job may finish"),
+        action => format!("{action}; its job is ended"),
+    }
+}
+
+const HEAD: &str = "# Signs of sick GPUs
+
+What gpupool looks for, and what it does about one GPU that shows it; the others on the node go on working. Signs come from NVML's event set, from
+readings of every GPU, and from the kernel log. The pool's one breaker stops automatic action when too many would go at once.
+
+Actions, mildest first: `note` into the GPU's history; `quarantine`: no new job gets it; `end_job`: and the job that holds it is ended and requeued
+elsewhere; `reset`: and the GPU is reset when nothing runs on it; `reboot`: and it stays out until the node has booted, which is done when nothing
+runs there; `replace`: it is marked, and no reset brings it back. A GPU comes back into service only after a burn-in.
+
+A site changes an entry, adds one, or switches one off in TOML; what is not named stays:
+
+    [sign.xid-63]
+    action = \"quarantine\"        # note quarantine end_job reset reboot replace
+    let_finish = true            # its job may finish first
+
+    [sign.our-page-faults]       # a new one needs evidence and action
+    evidence = \"xid 31\"
+    action = \"quarantine\"
+    threshold = 50               # so many
+    window_secs = 600            # within this time
+    # states: holds_secs = how long it must last, clears_secs = over after so long without it (0: stands until returned)
+
+    [sign.pcie-width]
+    off = true
+
+An Xid that an entry of the site's own names is evidence of that one only.
+An Xid that comes by the event set and in the kernel log counts once. A storm raises a count: a sign that stands is told again after 1, 2, 4
+and so on up to 60 minutes.
+";
+
 const SITE: &str = r#"
 [sign.xid-63]
 severity = "warning"
@@ -318,9 +387,6 @@ action = "quarantine"
 threshold = 50
 window_secs = 600
 meaning = "so many page faults are no single program's"
-
-[sign.xid-application]
-evidence = "xid 8,13,43,45"
 "#;
 
 #[test]
@@ -331,6 +397,7 @@ fn a_site_changes_adds_and_switches_off_signs_in_toml() {
     assert_eq!(catalogue.signs["xid-63"].action, Action::Note, "what is not named stays");
     assert_eq!((catalogue.signs["xid-79"].action, catalogue.signs["xid-79"].let_finish), (Action::Replace, true));
     assert!(!catalogue.signs.contains_key("pcie-width"));
+    assert_eq!((catalogue.by_xid(31).unwrap().0, catalogue.by_xid(13).unwrap().0), ("our-page-faults", "xid-application"));
     let mut watch = GpuWatch::default();
     for count in 0..49 {
         assert_eq!(watch.event(&catalogue, GpuEventKind::Xid(31), 1, EventSource::EventSet, at(count * 10)), []);
@@ -351,10 +418,14 @@ holds_secs = 99999999
 [sign.mine]
 evidence = "xid 48"
 action = "note"
+
+[sign.mine-too]
+evidence = "xid 48"
+action = "reset"
 "#;
     let errors = Catalogue::with(&toml::from_str(wrong).unwrap()).unwrap_err();
     let told: Vec<(&str, &str)> = errors.iter().map(|error| (error.sign.as_str(), error.key)).collect();
-    assert_eq!(told, [("hot", "holds_secs"), ("hot", "threshold"), ("xid-97", "evidence"), ("xid-48", "evidence")]);
+    assert_eq!(told, [("hot", "holds_secs"), ("hot", "threshold"), ("xid-97", "evidence"), ("mine-too", "evidence")]);
     assert!(errors[2].to_string().contains("did you mean \"xid-79\"?"), "{}", errors[2]);
     assert!(errors[3].problem.contains("\"mine\""), "{}", errors[3]);
     let unknown = |text: &str| toml::from_str::<CatalogueOverrides>(text).unwrap_err().to_string();

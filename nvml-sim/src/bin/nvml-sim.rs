@@ -20,6 +20,7 @@ nvml-sim fault --dir D gpu3 FAULT
     hot CELSIUS; throttle none|power-cap|power-brake|hardware|thermal|software-thermal
     fabric not-started|in-progress|completed|failed|unhealthy; recovery none|reset|reboot|drain-p2p|drain-and-reset
     process PID MIB [INSTANCE COMPUTE]; no-process [PID]; mig on|off|PROFILE,PROFILE,...; reset; reset-fails
+    set util=90 ... as below
 nvml-sim fault --dir D driver hang | not-loaded | mismatch | version V | withhold FUNCTION | reboot | clear
 nvml-sim set   --dir D gpu3 util=90 mem-util=40 temp=70 mem-temp=80 power=500 mem=60000 pcie-tx=900 pcie-rx=900
                             nvlink-tx=9000 nvlink-rx=9000 pcie-replays=3 sm.PID=80
