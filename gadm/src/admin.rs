@@ -1,7 +1,7 @@
 //! The subcommands of `gadm` and where each is carried out.
 
 use crate::policy::{account, document, qos, quota, reservation, user};
-use crate::{controller, job, node, pages, sandbox, token, topology};
+use crate::{controller, job, node, pages, sandbox, share, token, topology};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use gcli::{Failure, Outcome, command_line};
 use std::ffi::OsString;
@@ -17,6 +17,7 @@ Examples:
   gadm account add vision parent=research shares=10 guaranteed=h100:16,gpu:32 limit=64
   gadm user add ada account=vision default=yes
   gadm quota list
+  gadm share -u ada
   gadm qos add urgent priority=100 preempt=scavenger maxjobspu=2
   gadm reservation add cooling start=2027-03-01T06:00 duration=8:00:00 nodes=ALL flags=MAINT
   gadm reload --dry-run
@@ -62,6 +63,8 @@ enum What {
     /// The whole policy as TOML: export, import
     #[command(subcommand)]
     Policy(document::PolicyAct),
+    /// Where accounts and users stand in the fair tree, and why
+    Share(share::ShareArgs),
     /// Licences of the cluster: list
     #[command(subcommand)]
     Licence(document::LicenceAct),
@@ -116,6 +119,7 @@ fn carry_out(what: What) -> Outcome {
         What::Qos(act) => qos::run(&mut client()?, act),
         What::Reservation(act) => reservation::run(&mut client()?, act),
         What::Policy(act) => document::run(&mut client()?, act),
+        What::Share(args) => share::run(&mut client()?, &args),
         What::Licence(act) => document::licences(&mut client()?, act),
         What::Topology(act) => topology::run(act, client),
         What::Reload(args) => controller::reload(&mut client()?, &args),

@@ -9,6 +9,7 @@ mod node;
 mod pages;
 mod policy;
 mod sandbox;
+mod share;
 mod token;
 mod topology;
 
