@@ -14,6 +14,7 @@ pub mod exit_code;
 pub mod gpu_health;
 pub mod gpu_request;
 pub mod gpu_set;
+pub mod gpu_use;
 pub mod hostlist;
 pub mod ids;
 pub mod job;

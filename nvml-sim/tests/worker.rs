@@ -393,6 +393,63 @@ fn use_tells_load_traffic_and_whose_processes_run() {
 }
 
 #[test]
+fn between_tenants_a_gpu_is_clean_when_nobody_and_nothing_is_left_on_it() {
+    const SLACK: u64 = 64 << 20;
+    let host = SimulatedHost::with(&[("h100", 2)]);
+    host.inject(1, "mig 3g.40gb,3g.40gb");
+    let worker = start(&host);
+    worker.discover(SOON).unwrap();
+    let left =
+        |slot: usize, instance| worker.sample_use(SOON).unwrap()[slot].leftovers(instance, SLACK);
+    assert_eq!(left(0, None), None);
+    host.inject(0, "process 4242 9000");
+    assert_eq!(left(0, None).unwrap(), "processes 4242 are still on it");
+    host.inject(0, "no-process");
+    host.edit(|state| state.set_reading(0, "mem=900").unwrap());
+    assert_eq!(
+        left(0, None).unwrap(),
+        "900 MiB of its memory are still in use and 64 MiB are expected at most"
+    );
+    host.inject(0, "lost");
+    assert!(left(0, None).unwrap().starts_with("it does not answer"));
+    host.inject(1, "process 99 100 1 0");
+    assert_eq!((left(1, Some(1)).is_some(), left(1, Some(2))), (true, None));
+}
+
+#[test]
+fn what_a_run_used_is_added_up_from_samples() {
+    let host = SimulatedHost::with(&[("h100", 1)]);
+    host.edit(|state| {
+        state.gpus[0].readings.counted_to_unix_ms = 1_700_000_000_000;
+        state.set_reading(0, "util=80").unwrap();
+        state.set_reading(0, "power=500").unwrap();
+    });
+    let worker = start(&host);
+    let at = gmodel::Timestamp::from_secs;
+    let mut before = worker.sample_use(SOON).unwrap()[0].sample(at(0));
+    let mut totals = gmodel::gpu_use::GpuUseTotals::default();
+    eventually("joules are used", || {
+        let after = worker.sample_use(SOON).unwrap()[0].sample(before.at.plus_secs(10));
+        totals.add(&before, &after, 1000);
+        before = after;
+        totals.joules() > 10
+    });
+    assert_eq!(
+        (
+            totals.busy_mean_permille(),
+            totals.idle_secs(),
+            totals.power_peak_mw
+        ),
+        (Some(800), 0, 500_000)
+    );
+    host.edit(|state| state.set_reading(0, "util=0").unwrap());
+    worker.sample_use(SOON).unwrap();
+    let idle = worker.sample_use(SOON).unwrap()[0].sample(before.at.plus_secs(30));
+    totals.add(&before, &idle, 1000);
+    assert_eq!((totals.idle_secs(), totals.idle_now_ms), (30, 30_000));
+}
+
+#[test]
 fn more_processes_than_there_is_room_for_are_all_listed() {
     let host = SimulatedHost::with(&[("l4", 1)]);
     host.edit(|state| {

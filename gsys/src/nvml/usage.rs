@@ -15,7 +15,9 @@ use nvml_wrapper_sys::bindings::{
 };
 use serde::{Deserialize, Serialize};
 
+use gmodel::Timestamp;
 use gmodel::gpu_health::Silence;
+use gmodel::gpu_use::UseSample;
 
 use super::fields::{ALL_LINKS, NO_SCOPE, read_fields};
 use super::health::link_traffic;
@@ -55,6 +57,68 @@ pub struct GpuUse {
     pub processes: Vec<GpuProcess>,
     /// In MIG mode, each GPU instance.
     pub instances: Vec<InstanceUse>,
+}
+
+impl GpuUse {
+    /// What adds up in a run's record, of the whole GPU.
+    pub fn sample(&self, at: Timestamp) -> UseSample {
+        let sum = |one: Option<u64>, other: Option<u64>| Some(one? + other?);
+        UseSample {
+            at,
+            busy_percent: self.sm_percent.or(self.gpu_percent),
+            memory_percent: self.memory_percent,
+            memory_used_bytes: self.memory_used_bytes,
+            power_mw: self.power_mw,
+            temperature_c: self.temperature_c,
+            energy_mj: self.energy_mj,
+            nvlink_kib: sum(self.nvlink_sent_kib, self.nvlink_received_kib),
+            pcie_kib: sum(self.pcie_sent_bytes, self.pcie_received_bytes).map(|bytes| bytes >> 10),
+            slowed_ms: sum(self.power_slowed_ms, self.heat_slowed_ms),
+        }
+    }
+
+    /// The same of one MIG instance: its own use and memory, the whole GPU's energy and traffic, to be charged in its part.
+    pub fn instance_sample(&self, gpu_instance_id: u32, at: Timestamp) -> Option<UseSample> {
+        let mut instances = self.instances.iter();
+        let instance = instances.find(|instance| instance.gpu_instance_id == gpu_instance_id)?;
+        Some(UseSample {
+            busy_percent: instance.sm_percent,
+            memory_percent: instance.memory_percent,
+            memory_used_bytes: Some(instance.memory_used_bytes),
+            ..self.sample(at)
+        })
+    }
+
+    /// Why the GPU is not clean for the next tenant: processes, or more memory in use than `slack_bytes` (a driver keeps a few
+    /// MiB). `None`: it is clean. A GPU that gave no sample is not. For one MIG instance, name it.
+    pub fn leftovers(&self, gpu_instance_id: Option<u32>, slack_bytes: u64) -> Option<String> {
+        if let Some(silence) = &self.fault {
+            return Some(format!("it does not answer: {}", silence.text));
+        }
+        let mine = |process: &&GpuProcess| {
+            gpu_instance_id.is_none() || process.gpu_instance_id == gpu_instance_id
+        };
+        let pids: Vec<String> = self
+            .processes
+            .iter()
+            .filter(mine)
+            .map(|process| process.pid.to_string())
+            .collect();
+        if !pids.is_empty() {
+            return Some(format!("processes {} are still on it", pids.join(", ")));
+        }
+        // What an instance holds beyond its processes is not told.
+        let used = self
+            .memory_used_bytes
+            .filter(|_| gpu_instance_id.is_none())?;
+        (used > slack_bytes).then(|| {
+            format!(
+                "{} MiB of its memory are still in use and {} MiB are expected at most",
+                used >> 20,
+                slack_bytes >> 20
+            )
+        })
+    }
 }
 
 /// One GPU instance; its processes are those of the GPU with its id.
