@@ -239,6 +239,7 @@ pub fn apply(state: &mut State, event: &Event) {
             let after = (until.plus_millis(1), JobId(0));
             state.not_yet = state.not_yet.split_off(&after);
             state.due = state.due.split_off(&after);
+            state.time_reached = state.time_reached.max(*until);
             let hour_ago = until.plus_secs(-3600);
             state.automatic_drains.retain(|(at, _)| *at > hour_ago);
         }
@@ -346,6 +347,8 @@ fn split(state: &mut State, array: JobId, position: u32) {
     };
     let (id, none_left) = (array.id, array.pending.is_empty());
     state.index_job(&job);
+    // It was counted with its array.
+    state.tally.remove(&job.spec, 1);
     state.jobs.insert(job.id, job);
     if none_left {
         state.set_waits(Dependent::Array(id), None);
@@ -361,7 +364,7 @@ fn lift(marks: &mut Vec<Mark>, owner: Option<&str>) {
     marks.retain(|mark| owner.is_some_and(|owner| mark.owner != owner));
 }
 
-fn changed_spec(spec: &mut Arc<JobSpec>, change: &JobChange) {
+pub(super) fn changed_spec(spec: &mut Arc<JobSpec>, change: &JobChange) {
     let JobChange {
         limit_secs: _,
         nice: _,
@@ -413,6 +416,7 @@ fn changed_spec(spec: &mut Arc<JobSpec>, change: &JobChange) {
 
 fn job_updated(state: &mut State, id: JobId, change: &JobChange) {
     let job = job_mut(state, id);
+    let before = job.spec.clone();
     changed_spec(&mut job.spec, change);
     job.nice = change.nice.unwrap_or(job.nice);
     let eligible = change.eligible.unwrap_or(job.eligible);
@@ -426,6 +430,11 @@ fn job_updated(state: &mut State, id: JobId, change: &JobChange) {
         }
     }
     state.not_yet.insert((eligible, id));
+    let (over, after) = (job_mut(state, id).state.is_final(), job_mut(state, id).spec.clone());
+    if !over {
+        state.tally.remove(&before, 1);
+        state.tally.add(&after, 1);
+    }
     let job = state.jobs.get(id).filter(|job| job.state == JobState::Pending);
     if let Some((spec, limit_secs)) = job.map(|job| (job.spec.clone(), job.limit_secs)) {
         state.index_deadline(id, &spec, limit_secs);
@@ -434,6 +443,7 @@ fn job_updated(state: &mut State, id: JobId, change: &JobChange) {
 
 fn array_updated(state: &mut State, id: JobId, change: &JobChange) {
     let array = array_mut(state, id);
+    let before = array.spec.clone();
     changed_spec(&mut array.spec, change);
     array.nice = change.nice.unwrap_or(array.nice);
     array.limit_secs = change.limit_secs.unwrap_or(array.limit_secs);
@@ -442,6 +452,9 @@ fn array_updated(state: &mut State, id: JobId, change: &JobChange) {
         array.tasks = array.tasks.clone().with_limit((most > 0).then_some(most));
     }
     let (eligible, spec, limit_secs) = (array.eligible, array.spec.clone(), array.limit_secs);
+    let untouched = array.pending.len();
+    state.tally.remove(&before, untouched);
+    state.tally.add(&spec, untouched);
     state.not_yet.insert((eligible, id));
     state.index_deadline(id, &spec, limit_secs);
 }
@@ -454,7 +467,8 @@ fn job_cancelled(state: &mut State, id: JobId, by: &str, text: &str, at: Timesta
     job.reason = Reason::default();
     job.cancelled_by = Some(by.to_owned());
     job.end_text = text.to_owned();
-    let task = job.task;
+    let (task, spec) = (job.task, job.spec.clone());
+    state.tally.remove(&spec, 1);
     state.finished.insert((at, id));
     state.set_waits(Dependent::Job(id), None);
     if let Some(task) = task {
@@ -473,7 +487,9 @@ fn tasks_cancelled(state: &mut State, id: JobId, positions: &RangeSet, by: &str,
     }
     array.cancelled_by = Some(by.to_owned());
     close_array(array, at);
-    if array.pending.is_empty() {
+    let (none_left, spec) = (array.pending.is_empty(), array.spec.clone());
+    state.tally.remove(&spec, positions.len());
+    if none_left {
         state.set_waits(Dependent::Array(id), None);
     }
 }
@@ -670,6 +686,8 @@ fn fate(state: &mut State, id: RunId, outcome: &Outcome, at: Timestamp) {
         let by = state.runs.get(id).and_then(|run| run.stop.as_ref()).map(|stop| stop.by.clone());
         let job = job_mut(state, id.job);
         job.cancelled_by = by.filter(|_| outcome.state == JobState::Cancelled);
+        let spec = job.spec.clone();
+        state.tally.remove(&spec, 1);
         state.finished.insert((at, id.job));
     }
     if let Some(task) = task {

@@ -24,6 +24,7 @@ pub fn check(state: &State) -> Vec<Violation> {
     ids_are_below_the_counter(state, &mut found);
     super::dependency::check(state, &mut found);
     super::preempt::check(state, &mut found);
+    super::limits::check(state, &mut found);
     found.into_iter().map(Violation).collect()
 }
 

@@ -6,6 +6,7 @@
 //!    +----------- requeue ------------+
 //! ```
 
+mod admission;
 mod adopt;
 mod apply;
 mod cancel;
@@ -18,13 +19,16 @@ pub mod event;
 mod handle;
 mod hold;
 mod join;
+mod limits;
 mod node_admin;
 mod node_health;
 mod node_report;
 mod placement;
 mod policy;
+mod policy_check;
 mod preempt;
 mod requeue;
+mod reservation;
 mod run_end;
 mod snapshot;
 mod step;
@@ -45,6 +49,7 @@ pub use command::{
 pub use dependency::{Dependent, PastJob, Wait, Waits};
 pub use desired::desired;
 pub use handle::{RESTORE_GAP, handle};
+pub use limits::{Minutes, Tally};
 pub use preempt::checkpoint_of;
 pub use snapshot::{sched_node, snapshot};
 pub use submit::complete;

@@ -5,6 +5,7 @@ use super::dependency;
 use super::event::Event;
 use super::handle::Tx;
 use super::preempt;
+use super::reservation;
 use super::state::{Free, State};
 use gmodel::config::PartitionState;
 use gmodel::run::Allocation;
@@ -113,6 +114,7 @@ fn partition_still_holds(tx: &Tx, start: &Start) -> bool {
     };
     let Some(partition) = tx.state.config.partition(&spec.partition) else { return false };
     let open = matches!(partition.state, PartitionState::Up | PartitionState::Drain);
+    let open = open && reservation::admits(tx.state, spec);
     open && start.allocation.iter().all(|share| {
         let node = tx.state.nodes.get(share.node);
         node.is_some_and(|node| partition.holds(&node.name, &node.inventory.features))

@@ -1,31 +1,188 @@
 //! Accounts, users, QOS and reservations: who may edit them, and what stands after an edit.
 //!
-//! What the configuration's files say wins over what `gadm` made; the state in force is both together.
+//! What the configuration's files say wins over what `gadm` made; the state in force is both together. Whether the whole
+//! makes sense is `policy_check`'s.
 
-use super::command::{Actor, Refusal, Reply};
+use super::command::{Actor, Refusal, RefusalCode, Reply};
 use super::event::{Event, PolicyChange};
 use super::handle::{Tx, operator_only};
+use super::policy_check::new_faults;
+use super::reservation;
 use super::state::State;
 use gmodel::Policy;
+use gmodel::policy::{Account, AccountUser};
 use std::sync::Arc;
 
 pub(super) fn change(tx: &mut Tx, actor: &Actor, change: PolicyChange) -> Result<Reply, Refusal> {
-    operator_only(actor, "editing accounts, QOS and reservations")?;
-    tx.emit(Event::PolicyChanged { change, by: actor.user.clone(), at: tx.now });
+    may_edit(tx.state, actor, &change)?;
+    is_not_in_files(tx.state, &change)?;
+    is_not_in_use(tx.state, &change)?;
+    let change = match change {
+        PolicyChange::Reservation { reservation } => {
+            let reservation = Box::new(reservation::made(tx, actor, *reservation)?);
+            PolicyChange::Reservation { reservation }
+        }
+        other => other,
+    };
+    let mut after = tx.state.own_policy.clone();
+    edit(&mut after, &change);
+    if let Some(fault) = new_faults(tx.state, &merged(&after, &tx.state.config.policy)).into_iter().next() {
+        return Err(Refusal::new(RefusalCode::Invalid, fault));
+    }
+    make(tx, change, actor.user.clone());
     Ok(Reply::Done)
+}
+
+/// The change becomes a fact, with what follows from it.
+pub(super) fn make(tx: &mut Tx, change: PolicyChange, by: String) {
+    tx.emit(Event::PolicyChanged { change, by, at: tx.now });
+    reservation::note_deleted(tx);
+}
+
+/// Operators edit all of it. Coordinators edit users and what each of them may use, and the accounts below theirs.
+/// Everybody may choose among their accounts the one that is their default.
+fn may_edit(state: &State, actor: &Actor, change: &PolicyChange) -> Result<(), Refusal> {
+    if actor.operator {
+        return Ok(());
+    }
+    let policy = &state.policy;
+    let coordinates = |account: &str| policy.coordinates(&actor.user, account);
+    let above = |parent: &Option<String>| parent.as_deref().is_some_and(coordinates);
+    let allowed = match change {
+        PolicyChange::User { account, user, entry } => {
+            coordinates(account) || *user == actor.user && only_default(policy, account, user, entry)
+        }
+        PolicyChange::UserRemoved { account, .. } => coordinates(account),
+        PolicyChange::Account { account } => match policy.accounts.get(&account.name) {
+            None => above(&account.parent),
+            Some(known) if above(&known.parent) && above(&account.parent) => true,
+            Some(known) => coordinates(&known.name) && only_users(known, account),
+        },
+        PolicyChange::AccountRemoved { name } => {
+            policy.accounts.get(name).is_some_and(|account| above(&account.parent))
+        }
+        _ => false,
+    };
+    if allowed {
+        return Ok(());
+    }
+    let theirs: Vec<&str> =
+        policy.accounts.values().filter(|one| one.coordinators.contains(&actor.user)).map(|one| &*one.name).collect();
+    if theirs.is_empty() {
+        return operator_only(actor, "editing accounts, QOS and reservations");
+    }
+    let text = format!(
+        "{} coordinates {}: that is for its users and their limits, and for accounts below it. The rest is for operators.",
+        actor.user,
+        theirs.join(", ")
+    );
+    Err(Refusal::new(RefusalCode::Denied, text))
+}
+
+/// The user makes the account their default, and nothing else.
+fn only_default(policy: &Policy, account: &str, user: &str, entry: &AccountUser) -> bool {
+    let known = policy.accounts.get(account).and_then(|account| account.users.get(user));
+    known.is_some_and(|known| entry.is_default && AccountUser { is_default: true, ..known.clone() } == *entry)
+}
+
+/// Nothing differs but the users, what each of them may use, and the words.
+fn only_users(known: &Account, account: &Account) -> bool {
+    let Account { users, per_user, description, .. } = account.clone();
+    Account { users, per_user, description, ..known.clone() } == *account
+}
+
+/// What a file says is changed in that file.
+fn is_not_in_files(state: &State, change: &PolicyChange) -> Result<(), Refusal> {
+    let files = &state.config.policy;
+    let written = |what: &str, name: &str, there: bool| match there {
+        true => Err(Refusal::new(
+            RefusalCode::Conflict,
+            format!("{what} {name} is written in the controller's configuration: change it there, and run `gadm reload`."),
+        )),
+        false => Ok(()),
+    };
+    let account = |name: &String| written("account", name, files.accounts.contains_key(name));
+    let qos = |name: &String| written("QOS", name, files.qos.contains_key(name));
+    let reservation = |name: &String| written("reservation", name, files.reservations.contains_key(name));
+    match change {
+        PolicyChange::Account { account: one } => account(&one.name),
+        PolicyChange::AccountRemoved { name } => account(name),
+        PolicyChange::User { account: name, .. } | PolicyChange::UserRemoved { account: name, .. } => account(name),
+        PolicyChange::Qos { qos: one } => qos(&one.name),
+        PolicyChange::QosRemoved { name } => qos(name),
+        PolicyChange::Reservation { reservation: one } => reservation(&one.name),
+        PolicyChange::ReservationRemoved { name } => reservation(name),
+        PolicyChange::All { policy } => {
+            policy.accounts.keys().try_for_each(account)?;
+            policy.qos.keys().try_for_each(qos)?;
+            policy.reservations.keys().try_for_each(reservation)
+        }
+    }
+}
+
+/// What is taken away must be there, and nobody may need it.
+fn is_not_in_use(state: &State, change: &PolicyChange) -> Result<(), Refusal> {
+    let conflict = |text: String| Err(Refusal::new(RefusalCode::Conflict, text));
+    let unknown = |what: &str, name: &str| {
+        Err(Refusal::new(RefusalCode::NotFound, format!("there is no {what} {name:?}.")))
+    };
+    let own = &state.own_policy;
+    match change {
+        PolicyChange::AccountRemoved { name } if !own.accounts.contains_key(name) => unknown("account", name),
+        PolicyChange::AccountRemoved { name } => account_is_free(state, name),
+        PolicyChange::User { account, .. } if !own.accounts.contains_key(account) => unknown("account", account),
+        PolicyChange::UserRemoved { account, user } => {
+            let known = own.accounts.get(account).is_some_and(|account| account.users.contains_key(user));
+            if known { Ok(()) } else { unknown("user of that account", user) }
+        }
+        PolicyChange::QosRemoved { name } if !own.qos.contains_key(name) => unknown("QOS", name),
+        PolicyChange::QosRemoved { name } => {
+            match state.tally.count(|[_, _, qos, _]| qos == name) {
+                0 => Ok(()),
+                jobs => conflict(format!("QOS {name} has {jobs} jobs that are not over. Change theirs first.")),
+            }
+        }
+        PolicyChange::ReservationRemoved { name } if !own.reservations.contains_key(name) => unknown("reservation", name),
+        PolicyChange::All { policy } => {
+            let gone = own.accounts.keys().filter(|name| !policy.accounts.contains_key(*name));
+            gone.into_iter().try_for_each(|name| account_is_free(state, name))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn account_is_free(state: &State, name: &str) -> Result<(), Refusal> {
+    let jobs = state.tally.count(|[account, ..]| account == name);
+    let why = match jobs {
+        0 if !state.usage.knows_account(name) => return Ok(()),
+        0 => "its use is in the books".to_owned(),
+        jobs => format!("it has {jobs} jobs that are not over"),
+    };
+    let text = format!("account {name} cannot be removed: {why}. Close it instead: it takes no new jobs then.");
+    Err(Refusal::new(RefusalCode::Conflict, text))
 }
 
 /// Carries out an edit.
 pub(super) fn apply(state: &mut State, change: &PolicyChange) {
-    let own = &mut state.own_policy;
+    edit(&mut state.own_policy, change);
+    state.merge_policy();
+}
+
+fn edit(own: &mut Policy, change: &PolicyChange) {
     match change.clone() {
         PolicyChange::Account { account } => {
+            for (user, _) in account.users.iter().filter(|(_, entry)| entry.is_default) {
+                no_other_default(own, &account.name, user);
+            }
             own.accounts.insert(account.name.clone(), *account);
         }
         PolicyChange::AccountRemoved { name } => {
             own.accounts.remove(&name);
         }
         PolicyChange::User { account, user, entry } => {
+            if entry.is_default {
+                no_other_default(own, &account, &user);
+            }
             if let Some(account) = own.accounts.get_mut(&account) {
                 account.users.insert(user, entry);
             }
@@ -49,7 +206,15 @@ pub(super) fn apply(state: &mut State, change: &PolicyChange) {
         }
         PolicyChange::All { policy } => *own = *policy,
     }
-    state.merge_policy();
+}
+
+/// One account is a user's default; a newer choice takes the place of an older one.
+fn no_other_default(own: &mut Policy, account: &str, user: &str) {
+    for (_, other) in own.accounts.iter_mut().filter(|(name, _)| *name != account) {
+        if let Some(entry) = other.users.get_mut(user) {
+            entry.is_default = false;
+        }
+    }
 }
 
 /// What is in force: the files' records over the database's of the same name.

@@ -4,6 +4,7 @@
 //! jobs leave it after `min_job_age`.
 
 use super::dependency::{Dependent, Waits};
+use super::limits::{Minutes, Tally};
 use crate::chunk_map::ChunkMap;
 use gmodel::array_spec::{ArraySpec, RangeSet};
 use gmodel::config::ClusterConfig;
@@ -38,6 +39,8 @@ pub struct State {
     pub usage: Arc<UsageBook>,
     /// When the policy or the configuration last changed: plans made before are not entered.
     pub policy_since: (Seq, Timestamp),
+    /// Times up to here have come: reservations that begin or end by then were seen.
+    pub time_reached: Timestamp,
     /// When this controller began: silence of nodes counts from here at the earliest.
     pub started: Timestamp,
     /// Jobs, and those array tasks that differ from their array.
@@ -60,6 +63,8 @@ pub struct State {
     pub dependents: BTreeSet<(JobId, Dependent)>,
     /// Pending jobs and arrays with something to look at then: a deadline, or minutes after another's start.
     pub due: BTreeSet<(Timestamp, JobId)>,
+    /// Jobs that are not over, by whom they count for.
+    pub tally: Tally,
     /// Runs whose nodes are not all ready, by placement.
     pub preparing: BTreeSet<(Timestamp, RunId)>,
     /// Requests known to fit the nodes there are: a memo for submission, cleared when nodes change.
@@ -67,6 +72,8 @@ pub struct State {
     /// Pending jobs whose request changed since the last plan was entered: a plan made before does not start them. A
     /// memo of the controller that runs.
     pub respecified: BTreeMap<JobId, Seq>,
+    /// Submissions of the last minute where they are limited. A memo, as `respecified`.
+    pub minutes: Minutes,
     /// Requests of late, so that the thousand equal ones of a sweep are one in memory and one row. A memo of
     /// submission: no reader needs it.
     pub late_specs: BTreeSet<Arc<JobSpec>>,
@@ -519,6 +526,9 @@ impl State {
         if let (true, Some(ended)) = (job.state.is_final(), job.ended) {
             self.finished.insert((ended, job.id));
         }
+        if !job.state.is_final() {
+            self.tally.add(&job.spec, 1);
+        }
         if job.state == JobState::Pending {
             self.index_waits(Dependent::Job(job.id), job.waits.as_deref());
             self.index_deadline(job.id, &job.spec, job.limit_secs);
@@ -534,6 +544,7 @@ impl State {
             self.not_yet.insert((array.eligible, array.id));
         }
         self.index_waits(Dependent::Array(array.id), array.waits.as_deref());
+        self.tally.add(&array.spec, array.pending.len());
         if !array.pending.is_empty() {
             self.index_deadline(array.id, &array.spec, array.limit_secs);
         }

@@ -2,11 +2,13 @@
 //!
 //! What can never run is refused here with what would work; what must wait is queued.
 
+use super::admission;
 use super::command::{Actor, Refusal, RefusalCode, Reply};
 use super::deadline;
 use super::dependency::{Asker, Dependent, Waits, cancel_hopeless, kills, never, resolve};
 use super::event::Event;
 use super::handle::Tx;
+use super::limits;
 use super::snapshot::sched_node;
 use super::state::{ClientKey, State};
 use gmodel::config::{ClusterConfig, Partition, PartitionState};
@@ -48,7 +50,9 @@ pub(super) fn handle(
     let waits = open_dependency(tx, id, &spec)?;
     let who = if spec.array.is_some() { Dependent::Array(id) } else { Dependent::Job(id) };
     let spec = shared(&mut tx.state.late_specs, spec);
+    let noted = spec.clone();
     tx.emit(Event::JobSubmitted { id, spec, limit_secs, at: tx.now, client_key });
+    limits::note_submission(tx.state, &noted, tx.now);
     if waits.is_some() {
         tx.emit(Event::WaitsChanged { who, waits, at: tx.now });
         cancel_hopeless(tx, who);
@@ -101,8 +105,11 @@ pub fn complete(
         spec.partition = default.name.clone();
     }
     let partition = partition_or_refusal(config, &spec.partition)?;
-    check_admission(partition, actor, &mut spec, config)?;
-    let limit_secs = time_limit(&spec, partition, notes)?;
+    admission::admit(state, actor, &mut spec, partition, notes)?;
+    check_admission(partition, actor, &spec)?;
+    let limit_secs = time_limit(&spec, partition, qos_limit_secs(state, &spec), notes)?;
+    limits::check_request(state, &spec, partition, limit_secs, now)?;
+    limits::check_queue(state, &spec, partition, now)?;
     deadline::check(&spec, limit_secs, now)?;
     check_nodes(state, partition, &spec, notes)?;
     Ok((spec, limit_secs))
@@ -239,19 +246,12 @@ pub(super) fn partition_or_refusal<'a>(
 fn check_admission(
     partition: &Partition,
     actor: &Actor,
-    spec: &mut JobSpec,
-    config: &ClusterConfig,
+    spec: &JobSpec,
 ) -> Result<(), Refusal> {
     let name = &partition.name;
     if matches!(partition.state, PartitionState::Drain | PartitionState::Inactive) {
         let text = format!("partition {name:?} takes no submissions now.");
         return Err(Refusal::new(RefusalCode::Unavailable, text));
-    }
-    if spec.account.is_empty() {
-        spec.account.clone_from(&config.default_account);
-    }
-    if spec.qos.is_empty() {
-        spec.qos = "normal".into();
     }
     may_use(partition, &actor.user, &spec.account)?;
     if spec.nice < 0 && !actor.operator {
@@ -313,9 +313,15 @@ fn check_private_tmp(partition: &Partition, spec: &JobSpec) -> Result<(), Refusa
     }
 }
 
+/// The longest a job of its QOS may ask for.
+fn qos_limit_secs(state: &State, spec: &JobSpec) -> Option<u32> {
+    state.policy.qos.get(&spec.qos)?.per_job.time_secs
+}
+
 fn time_limit(
     spec: &JobSpec,
     partition: &Partition,
+    qos_most: Option<u32>,
     notes: &mut Vec<String>,
 ) -> Result<Option<u32>, Refusal> {
     let most = partition.max_time_secs;
@@ -342,7 +348,8 @@ fn time_limit(
                     shown(DEFAULT_LIMIT_SECS)
                 ));
             }
-            Ok(Some(chosen.unwrap_or(DEFAULT_LIMIT_SECS)))
+            let chosen = chosen.unwrap_or(DEFAULT_LIMIT_SECS);
+            Ok(Some(qos_most.map_or(chosen, |most| most.min(chosen))))
         }
     }
 }

@@ -1,12 +1,17 @@
 //! Changing a job's request: what its owner may, what only an operator may.
 
+use super::admission;
+use super::apply::changed_spec;
 use super::command::{Actor, Refusal, RefusalCode, Reply, Target};
+use super::deadline;
 use super::dependency::{Asker, Dependent, Waits, cancel_hopeless, closes_circle, resolve};
 use super::event::{Event, JobChange};
 use super::handle::Tx;
+use super::limits;
 use super::state::TaskOf;
 use super::submit::{MAX_TEXT_BYTES, may_use, partition_or_refusal};
 use super::targets::{Found, conflict, find, own_tasks, shown, split};
+use gmodel::config::Partition;
 use gmodel::{JobId, JobSpec, JobState};
 use std::sync::Arc;
 
@@ -32,14 +37,12 @@ pub(super) fn handle(
         let text = format!("job {} is {state}; nothing of it can change any more.", shown(target));
         return Err(conflict(text));
     }
-    if state != JobState::Pending
-        && (change.partition.is_some() || change.eligible.is_some() || change.dependency.is_some())
-    {
-        let text = format!(
-            "job {} is running: its partition, begin time and dependency can only change while it is pending.",
-            shown(target)
-        );
+    if let Some(what) = waiting_only(&change).filter(|_| state != JobState::Pending) {
+        let text = format!("job {} is running: its {what} can only change while it is pending.", shown(target));
         return Err(conflict(text));
+    }
+    if change.priority.is_some() && !actor.operator {
+        return Err(Refusal::new(RefusalCode::Denied, "only operators may set a priority."));
     }
     let partition = partition_or_refusal(
         &tx.state.config,
@@ -53,7 +56,7 @@ pub(super) fn handle(
     if !actor.operator {
         if change.partition.is_some() || change.account.is_some() {
             let account = change.account.as_ref().unwrap_or(&spec.account);
-            may_use(partition, &actor.user, account)?;
+            may_use(partition, &spec.user.name, account)?;
         }
         let denied = |text: String| Err(Refusal::new(RefusalCode::Denied, text));
         if let Some(limit) = change.limit_secs {
@@ -79,6 +82,11 @@ pub(super) fn handle(
             return denied("only operators may lower a job's nice value.".into());
         }
     }
+    let tasks = match found {
+        Found::Array(id) => tx.state.arrays.get(id).map_or(0, |array| array.pending.len()),
+        _ => 1,
+    };
+    let change = admitted(tx, actor, spec, old_limit, partition, tasks, change)?;
     if change.max_running.is_some() && !matches!(found, Found::Array(_)) {
         return Err(Refusal::new(
             RefusalCode::Invalid,
@@ -123,6 +131,55 @@ pub(super) fn handle(
         }
     }
     Ok(Reply::Done)
+}
+
+/// What of a change is only for jobs that wait.
+fn waiting_only(change: &JobChange) -> Option<&'static str> {
+    let fields = [
+        (change.partition.is_some(), "partition"),
+        (change.eligible.is_some(), "begin time"),
+        (change.dependency.is_some(), "dependency"),
+        (change.account.is_some(), "account"),
+        (change.qos.is_some(), "QOS"),
+        (change.licences.is_some(), "licences"),
+        (change.reservation.is_some(), "reservation"),
+        (change.deadline.is_some(), "deadline"),
+        (change.time_min_secs.is_some(), "least time"),
+    ];
+    fields.into_iter().find(|(is_there, _)| *is_there).map(|(_, what)| what)
+}
+
+/// The change with its names filled in, if the request as it would be were accepted from its owner now.
+fn admitted(
+    tx: &Tx,
+    actor: &Actor,
+    spec: &JobSpec,
+    old_limit: Option<u32>,
+    partition: &Partition,
+    tasks: u64,
+    mut change: JobChange,
+) -> Result<JobChange, Refusal> {
+    let asks = change.account.is_some() || change.qos.is_some() || change.partition.is_some();
+    let asks = asks || change.licences.is_some() || change.reservation.is_some() || change.checkpoint.is_some();
+    let limit = change.limit_secs.unwrap_or(old_limit);
+    let mut wanted = Arc::new(spec.clone());
+    changed_spec(&mut wanted, &change);
+    let mut wanted = Arc::unwrap_or_clone(wanted);
+    if asks {
+        // An operator may give a job a priority that its owner could not ask for.
+        let operator = Actor { operator: true, ..actor.clone() };
+        admission::admit(tx.state, &operator, &mut wanted, partition, &mut Vec::new())?;
+        change.account = change.account.map(|_| wanted.account.clone());
+        change.qos = change.qos.map(|_| wanted.qos.clone());
+        if !actor.operator {
+            limits::check_request(tx.state, &wanted, partition, limit, tx.now)?;
+            limits::check_move(tx.state, spec, &wanted, partition, tasks)?;
+        }
+    }
+    if change.deadline.is_some() || change.time_min_secs.is_some() {
+        deadline::check(&wanted, limit, tx.now)?;
+    }
+    Ok(change)
 }
 
 type NewWaits = Vec<(Dependent, Option<Box<Waits>>)>;
@@ -179,6 +236,12 @@ fn task_change(tx: &Tx, actor: &Actor, id: JobId, change: &JobChange) -> JobChan
             change.partition = None;
             change.eligible = None;
             change.dependency = None;
+            change.account = None;
+            change.qos = None;
+            change.licences = None;
+            change.reservation = None;
+            change.deadline = None;
+            change.time_min_secs = None;
             let longer = |new: Option<u32>| {
                 new.is_none_or(|new| job.limit_secs.is_some_and(|old| new > old))
             };

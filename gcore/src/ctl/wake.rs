@@ -7,6 +7,7 @@ use super::event::Event;
 use super::handle::Tx;
 use super::node_report::forfeit_runs;
 use super::preempt::{empty_nodes, next_emptying};
+use super::reservation::{self, next_edge};
 use super::state::{Node, State};
 use gmodel::config::LostNode;
 use gmodel::node::Link;
@@ -46,8 +47,13 @@ pub(super) fn handle(tx: &mut Tx) {
         look_again(tx, Dependent::Array(*id), None);
         drop_late(tx, *id);
     }
+    let edge = next_edge(tx.state).is_some_and(|at| at <= now);
+    if edge {
+        reservation::pass(tx);
+    }
     forget_finished(tx);
-    if !due.is_empty()
+    if edge
+        || !due.is_empty()
         || tx.state.not_yet.first().is_some_and(|(at, _)| *at <= now)
         || tx.state.automatic_drains.first().is_some_and(|(at, _)| at.plus_secs(3600) <= now)
     {
@@ -115,5 +121,5 @@ pub fn next_deadline(state: &State) -> Option<Timestamp> {
         .map(|ended| ended.plus_secs(age));
     let settled = state.started.plus_secs(age);
     let (forget, arrays) = (forget.map(|at| at.max(settled)), arrays.map(|at| at.max(settled)));
-    [silence, prepare, forget, eligible, due, arrays, next_emptying(state)].into_iter().flatten().min()
+    [silence, prepare, forget, eligible, due, arrays, next_emptying(state), next_edge(state)].into_iter().flatten().min()
 }

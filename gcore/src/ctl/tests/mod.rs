@@ -1,14 +1,17 @@
 //! The controller's behaviour as stories, and as properties of random ones.
 
+mod admission;
 mod arrays;
 mod dependencies;
 mod faults;
 mod health;
 mod lifecycle;
 mod multi_node;
+mod policy;
 mod preemption;
 mod random;
 mod refusals;
+mod reservations;
 mod world;
 
 pub(super) use super::check as check_state;

@@ -13,7 +13,9 @@ use gmodel::hostlist::Hostlist;
 use gmodel::job::{GpuScope, JobSpec, MemAsk};
 use gmodel::node::{GpuInfo, Inventory, Role};
 use gmodel::checkpoint::Mark;
-use gmodel::policy::PreemptMode;
+use gmodel::policy::{
+    Account, AccountUser, GpuAmounts, JobLimits, Limits, PreemptMode, Qos, Repeat, Reservation, ReservedPart,
+};
 use gmodel::run::{EndCause, RunEnd, RunPhase, RunReport, StopWhy, Want};
 use gmodel::{ExitCode, Fence, JobId, NodeId, NodeLife, RunId, Seq, Timestamp};
 use gsched::{Plan, Preempt};
@@ -115,6 +117,7 @@ impl World {
         let finished = |state: &State| state.finished.iter().map(|(_, id)| *id).collect::<BTreeSet<_>>();
         assert_eq!(finished(&loaded), finished(state), "finished after {shown}");
         assert_eq!(loaded.preparing, state.preparing, "preparing after {shown}");
+        assert_eq!(loaded.tally, state.tally, "tally after {shown}");
         assert_eq!(loaded.dependents, state.dependents, "dependants after {shown}");
         let due = |state: &State| state.due.iter().filter(|(at, _)| *at > self.now).copied().collect::<BTreeSet<_>>();
         assert!(due(&loaded).is_subset(&due(state)), "due after {shown}: {:?} {:?}", loaded.due, state.due);
@@ -178,7 +181,11 @@ impl World {
     }
 
     fn command(&mut self, words: &Words, command: Command) {
-        match self.feed(Input::Command { actor: actor(words.get("user").unwrap_or("root")), command }) {
+        self.command_by(words.get("user").unwrap_or("root"), command);
+    }
+
+    fn command_by(&mut self, user: &str, command: Command) {
+        match self.feed(Input::Command { actor: actor(user), command }) {
             Ok(Reply::Submitted { id, notes, repeated }) => {
                 let repeated = if repeated { " again" } else { "" };
                 self.say(format_args!("job {id}{repeated}"));
@@ -204,6 +211,24 @@ impl World {
             "partition" => {
                 set_partition(&mut self.config, &words);
                 self.configure();
+            }
+            "licence" => {
+                let licences = words.options.iter().map(|(name, count)| (name.to_string(), count.parse().unwrap()));
+                self.config.scheduler.licences = licences.collect();
+                self.configure();
+            }
+            "account" | "qos" | "user" | "reservation" => {
+                let change = policy_change(&words, self.now);
+                self.command_by(words.get("by").unwrap_or("root"), Command::Policy { change });
+            }
+            "file" => {
+                let account = Account { name: words.args[0].into(), ..Account::default() };
+                self.config.policy.accounts.insert(account.name.clone(), account);
+                self.configure();
+            }
+            "policy" => {
+                let text = self.policy_table();
+                self.out.push_str(&text);
             }
             "node" => self.new_node(&words),
             "submit" => {
@@ -486,6 +511,29 @@ impl World {
         out
     }
 
+    fn policy_table(&self) -> String {
+        let mut out = String::new();
+        let policy = &self.state.policy;
+        for account in policy.accounts.values() {
+            let users: Vec<String> = account
+                .users
+                .iter()
+                .map(|(name, user)| format!("{name}{}", if user.is_default { "*" } else { "" }))
+                .collect();
+            let parent = account.parent.as_deref().unwrap_or("root");
+            let closed = if account.closed { " closed" } else { "" };
+            writeln!(out, "account {} below {parent}: {}{closed}", account.name, users.join(",")).unwrap();
+        }
+        for qos in policy.qos.keys() {
+            writeln!(out, "qos {qos}").unwrap();
+        }
+        for one in policy.reservations.values() {
+            let what = serde_json::to_string(&one.what).unwrap();
+            writeln!(out, "reservation {} by {} at {}: {what}", one.name, one.created_by, one.start).unwrap();
+        }
+        out
+    }
+
     fn name(&self, id: NodeId) -> &str {
         self.state.nodes.get(id).map_or("?", |node| &node.name)
     }
@@ -513,6 +561,105 @@ impl<'a> Words<'a> {
     }
     fn parse<T: std::str::FromStr>(&self, key: &str) -> Option<T> {
         self.get(key).map(|text| text.parse().unwrap_or_else(|_| panic!("{key}={text}")))
+    }
+}
+
+/// `8`, or `h100:4,gpu:6`: whole GPUs.
+fn amounts(text: &str) -> GpuAmounts {
+    let each = text.split(',').map(|part| {
+        let (kind, count) = part.split_once(':').unwrap_or(("gpu", part));
+        (kind.to_owned(), count.parse::<u64>().unwrap() * 1000)
+    });
+    GpuAmounts(each.collect())
+}
+
+fn names<T: FromIterator<String>>(text: Option<&str>) -> T {
+    text.into_iter().flat_map(|text| text.split(',')).map(str::to_owned).collect()
+}
+
+/// `jobs= queue= gpus= tasks= minute=`, each with the prefix.
+fn limits(words: &Words, prefix: &str) -> Limits {
+    let get = |key: &str| words.get(&format!("{prefix}{key}"));
+    let number = |key: &str| get(key).map(|text| text.parse().unwrap());
+    Limits {
+        running_jobs: number("jobs"),
+        submitted_jobs: number("queue"),
+        gpus: get("gpus").map(amounts),
+        array_tasks: number("tasks"),
+        submits_per_minute: number("minute"),
+        ..Limits::default()
+    }
+}
+
+/// `account vision parent=lab users=alice,bob guaranteed=8 ...`, `user vision alice default queue=4`,
+/// `qos high gpus=4 ...`, `reservation r nodes=n1 at=60 for=600 ...`; `gone` removes.
+fn policy_change(words: &Words, now: Timestamp) -> PolicyChange {
+    let name = words.args[0].to_owned();
+    match (words.verb, words.has("gone")) {
+        ("account", true) => PolicyChange::AccountRemoved { name },
+        ("account", false) => {
+            let users: Vec<String> = names(words.get("users"));
+            let account = Account {
+                parent: words.get("parent").map(str::to_owned),
+                users: users.into_iter().map(|user| (user, AccountUser::default())).collect(),
+                coordinators: names(words.get("coordinators")),
+                guaranteed: words.get("guaranteed").map(amounts),
+                limit: words.get("limit").map(amounts),
+                allow_qos: names(words.get("allow_qos")),
+                default_qos: words.get("default_qos").map(str::to_owned),
+                group: limits(words, ""),
+                per_user: limits(words, "user_"),
+                closed: words.has("closed"),
+                name,
+                ..Account::default()
+            };
+            PolicyChange::Account { account: Box::new(account) }
+        }
+        ("user", true) => PolicyChange::UserRemoved { account: name, user: words.args[1].into() },
+        ("user", false) => {
+            let is_default = words.has("default");
+            let entry = AccountUser { shares: 1, limits: limits(words, ""), is_default };
+            PolicyChange::User { account: name, user: words.args[1].into(), entry }
+        }
+        ("qos", true) => PolicyChange::QosRemoved { name },
+        ("qos", false) => {
+            let qos = Qos {
+                per_user: limits(words, "user_"),
+                group: limits(words, ""),
+                per_job: JobLimits {
+                    time_secs: words.parse("max_time"),
+                    gpus: words.get("max_gpus").map(amounts),
+                    ..JobLimits::default()
+                },
+                preempt: names(words.get("preempt")),
+                preempt_mode: words.has("suspend").then_some(PreemptMode::Suspend),
+                name,
+                ..Qos::default()
+            };
+            PolicyChange::Qos { qos: Box::new(qos) }
+        }
+        (_, true) => PolicyChange::ReservationRemoved { name },
+        (_, false) => {
+            let what = match (words.get("nodes"), words.parse("count"), words.get("gpus")) {
+                (Some(list), ..) => ReservedPart::Nodes(Hostlist::parse(list).unwrap()),
+                (_, Some(count), _) => ReservedPart::NodeCount(count),
+                (_, _, Some(text)) => ReservedPart::Gpus(amounts(text)),
+                _ => ReservedPart::AllNodes,
+            };
+            let reservation = Reservation {
+                start: now.plus_secs(words.parse("at").unwrap_or(0)),
+                duration_secs: words.parse("for").unwrap_or(600),
+                repeat: if words.has("daily") { Repeat::Daily } else { Repeat::Once },
+                what,
+                users: names(words.get("users")),
+                accounts: names(words.get("accounts")),
+                ignore_running: words.has("ignore_running"),
+                maintenance: words.has("maintenance"),
+                name,
+                ..Reservation::default()
+            };
+            PolicyChange::Reservation { reservation: Box::new(reservation) }
+        }
     }
 }
 
@@ -717,6 +864,7 @@ fn same(one: &State, other: &State) -> bool {
             feasible: Arc::default(),
             late_specs: BTreeSet::new(),
             respecified: BTreeMap::new(),
+            minutes: Minutes::default(),
             ..state.clone()
         };
         format!("{state:?}")

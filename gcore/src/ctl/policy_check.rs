@@ -1,0 +1,207 @@
+//! Whether a policy makes sense as a whole: names that exist, a tree without circles, guarantees that fit into each
+//! other, bounds on everything that is counted.
+//!
+//! An edit is judged by what it makes worse: what was wrong before (a file may be) stands in nobody's way.
+
+use super::state::State;
+use gmodel::Policy;
+use gmodel::config::ClusterConfig;
+use gmodel::policy::{ALL_GPUS, Account, GpuAmounts, PreemptMode, Qos, ROOT_ACCOUNT, Repeat, Reservation};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Accounts below each other at most.
+pub const MAX_DEPTH: usize = 32;
+const MAX_ACCOUNTS: usize = 10_000;
+const MAX_USERS: usize = 10_000;
+const MAX_QOS: usize = 1_000;
+const MAX_RESERVATIONS: usize = 1_000;
+const MAX_BUDGETS: usize = 16;
+const MAX_TEXT_BYTES: usize = 1_000;
+
+/// What would be wrong after an edit and is not now.
+pub(super) fn new_faults(state: &State, after: &Policy) -> Vec<String> {
+    let now = faults(after, &state.config);
+    if now.is_empty() {
+        return now;
+    }
+    let before: BTreeSet<String> = faults(&state.policy, &state.config).into_iter().collect();
+    now.into_iter().filter(|fault| !before.contains(fault)).collect()
+}
+
+fn faults(policy: &Policy, config: &ClusterConfig) -> Vec<String> {
+    let mut found = Vec::new();
+    let counts = [
+        ("accounts", policy.accounts.len(), MAX_ACCOUNTS),
+        ("QOS", policy.qos.len(), MAX_QOS),
+        ("reservations", policy.reservations.len(), MAX_RESERVATIONS),
+    ];
+    for (what, count, most) in counts {
+        if count > most {
+            found.push(format!("there would be {count} {what}, and {most} are the most."));
+        }
+    }
+    for (name, account) in &policy.accounts {
+        named("account", name, &account.name, &mut found);
+        account_faults(policy, account, &mut found);
+    }
+    guarantees(policy, &mut found);
+    defaults(policy, &mut found);
+    for (name, qos) in &policy.qos {
+        named("QOS", name, &qos.name, &mut found);
+        qos_faults(policy, qos, &mut found);
+    }
+    for (name, reservation) in &policy.reservations {
+        named("reservation", name, &reservation.name, &mut found);
+        reservation_faults(policy, config, reservation, &mut found);
+    }
+    found
+}
+
+fn named(what: &str, key: &str, name: &str, found: &mut Vec<String>) {
+    let good = |b: u8| b.is_ascii_alphanumeric() || b"_-.".contains(&b);
+    if key != name || !(1..=64).contains(&name.len()) || !name.bytes().all(good) {
+        found.push(format!("{name:?} is no name of a {what}: use up to 64 letters, digits, '_', '-' and '.'."));
+    }
+}
+
+fn account_faults(policy: &Policy, account: &Account, found: &mut Vec<String>) {
+    let name = &account.name;
+    if name == ROOT_ACCOUNT {
+        found.push(format!("{ROOT_ACCOUNT} stands above all accounts and cannot be one."));
+    }
+    if let Some(parent) = account.parent.as_deref().filter(|parent| *parent != ROOT_ACCOUNT) {
+        let line = policy.lineage(name);
+        let top = line.last().and_then(|top| top.parent.as_deref());
+        if !policy.accounts.contains_key(parent) {
+            found.push(format!("account {name}: its parent {parent:?} does not exist."));
+        } else if top.is_some_and(|top| line.iter().any(|one| one.name == top)) {
+            found.push(format!("account {name} would be below itself."));
+        } else if line.len() > MAX_DEPTH {
+            found.push(format!("account {name} would be {} deep, and {MAX_DEPTH} is the most.", line.len()));
+        }
+    }
+    let lists = [("users", account.users.len(), MAX_USERS), ("budgets", account.budgets.len(), MAX_BUDGETS)];
+    for (what, count, most) in lists {
+        if count > most {
+            found.push(format!("account {name} would have {count} {what}, and {most} are the most."));
+        }
+    }
+    if account.description.len() > MAX_TEXT_BYTES {
+        found.push(format!("account {name}: its description is longer than {MAX_TEXT_BYTES} bytes."));
+    }
+    for qos in account.allow_qos.iter().chain(&account.default_qos) {
+        known_qos(policy, &format!("account {name}"), qos, found);
+    }
+    if let Some(default) = &account.default_qos
+        && !account.allow_qos.is_empty()
+        && !account.allow_qos.contains(default)
+    {
+        found.push(format!("account {name}: its default QOS {default} is none of those it allows."));
+    }
+    for (kind, least) in account.guaranteed.iter().flat_map(|amounts| &amounts.0) {
+        let most = account.limit.as_ref().and_then(|limit| limit.of(kind));
+        if let Some(most) = most.filter(|most| most < least) {
+            let (least, most) = (gpus(*least), gpus(most));
+            found.push(format!("account {name} would be guaranteed {least} {kind} and limited to {most}."));
+        }
+    }
+}
+
+/// What the children of an account are guaranteed fits into what it is guaranteed itself.
+fn guarantees(policy: &Policy, found: &mut Vec<String>) {
+    let mut below: BTreeMap<&str, Vec<&Account>> = BTreeMap::new();
+    for account in policy.accounts.values() {
+        if let Some(parent) = &account.parent {
+            below.entry(parent).or_default().push(account);
+        }
+    }
+    for (parent, children) in below {
+        let Some(own) = policy.accounts.get(parent).and_then(|parent| parent.guaranteed.as_ref()) else { continue };
+        for (kind, most) in &own.0 {
+            let part = |child: &&Account| Some((child.name.clone(), part_of(child.guaranteed.as_ref()?, kind)));
+            let parts: Vec<(String, u64)> = children.iter().filter_map(part).filter(|(_, milli)| *milli > 0).collect();
+            let sum: u64 = parts.iter().map(|(_, milli)| milli).sum();
+            if sum > *most {
+                let list: Vec<String> = parts.iter().map(|(name, milli)| format!("{name} {}", gpus(*milli))).collect();
+                found.push(format!(
+                    "the accounts below {parent} would be guaranteed {} {kind} together ({}), and it has {}. Raise its \
+                     guarantee first.",
+                    gpus(sum),
+                    list.join(", "),
+                    gpus(*most)
+                ));
+            }
+        }
+    }
+}
+
+/// Of all types together: what is said of them, else the sum of the types.
+fn part_of(amounts: &GpuAmounts, kind: &str) -> u64 {
+    match amounts.of(kind) {
+        Some(milli) => milli,
+        None if kind == ALL_GPUS => amounts.0.values().sum(),
+        None => 0,
+    }
+}
+
+fn gpus(milli: u64) -> String {
+    gsched::limits::milli_text(milli)
+}
+
+fn defaults(policy: &Policy, found: &mut Vec<String>) {
+    let mut first: BTreeMap<&str, &str> = BTreeMap::new();
+    for account in policy.accounts.values() {
+        for (user, _) in account.users.iter().filter(|(_, entry)| entry.is_default) {
+            if let Some(other) = first.insert(user, &account.name) {
+                found.push(format!("{user} would have two default accounts, {other} and {}.", account.name));
+            }
+        }
+    }
+}
+
+fn known_qos(policy: &Policy, who: &str, qos: &str, found: &mut Vec<String>) {
+    if !policy.qos.contains_key(qos) && qos != super::admission::NORMAL_QOS {
+        found.push(format!("{who}: QOS {qos:?} does not exist."));
+    }
+}
+
+fn qos_faults(policy: &Policy, qos: &Qos, found: &mut Vec<String>) {
+    let name = &qos.name;
+    for other in &qos.preempt {
+        known_qos(policy, &format!("QOS {name}"), other, found);
+    }
+    if qos.preempt.contains(name) {
+        found.push(format!("QOS {name} cannot preempt itself."));
+    }
+    if qos.preempt_mode == Some(PreemptMode::Suspend) {
+        found.push(format!("QOS {name}: suspending is not offered; runs are requeued or cancelled."));
+    }
+    if qos.description.len() > MAX_TEXT_BYTES {
+        found.push(format!("QOS {name}: its description is longer than {MAX_TEXT_BYTES} bytes."));
+    }
+}
+
+fn reservation_faults(policy: &Policy, config: &ClusterConfig, one: &Reservation, found: &mut Vec<String>) {
+    let name = &one.name;
+    if one.duration_secs == 0 {
+        found.push(format!("reservation {name} would last no time."));
+    }
+    let every_secs = match one.repeat {
+        Repeat::Once => u32::MAX,
+        Repeat::Hourly => 3_600,
+        Repeat::Daily | Repeat::Weekday => 86_400,
+        Repeat::Weekly => 7 * 86_400,
+    };
+    if one.duration_secs > every_secs {
+        found.push(format!("reservation {name} would last longer than until it comes again."));
+    }
+    if let Some(partition) = one.partition.as_deref().filter(|partition| config.partition(partition).is_none()) {
+        found.push(format!("reservation {name}: partition {partition:?} does not exist."));
+    }
+    if !policy.accounts.is_empty() {
+        let unknown = |account: &&String| !policy.accounts.contains_key(*account) && **account != config.default_account;
+        for account in one.accounts.iter().filter(unknown) {
+            found.push(format!("reservation {name}: account {account:?} does not exist."));
+        }
+    }
+}

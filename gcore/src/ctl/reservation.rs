@@ -1,0 +1,278 @@
+//! Reservations: which nodes they get when they are made, what stands in their way, how they come and go.
+//!
+//! A count of nodes becomes nodes once, so that everybody can see which. When a window holds is `gsched::window`'s.
+
+use super::command::{Actor, Refusal, RefusalCode};
+use super::event::{Event, PolicyChange};
+use super::handle::Tx;
+use super::policy;
+use super::state::{Node, Run, State};
+use gmodel::hostlist::{Hostlist, natural_order};
+use gmodel::node::Role;
+use gmodel::policy::{ALL_GPUS, GpuAmounts, Repeat, Reservation, ReservedPart};
+use gmodel::{JobSpec, JobState, NodeId, Reason, ReasonCode, Timestamp};
+use gsched::window::{Window, next};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A reservation as it will stand: its nodes chosen, its maker named.
+///
+/// # Errors
+/// Jobs would run into it, other reservations have its nodes, or there are too few.
+pub(super) fn made(tx: &Tx, actor: &Actor, mut one: Reservation) -> Result<Reservation, Refusal> {
+    let state = &*tx.state;
+    let known = state.own_policy.reservations.get(&one.name);
+    one.created_by = known.map_or_else(|| actor.user.clone(), |known| known.created_by.clone());
+    let Some(window) = next(&one, tx.now) else {
+        let text = format!("reservation {} would be over already: it began at {}.", one.name, one.start);
+        return Err(Refusal::new(RefusalCode::Invalid, text));
+    };
+    let nodes = candidates(state, &one)?;
+    match one.what.clone() {
+        ReservedPart::NodeCount(count) => {
+            let chosen = choose(state, &one, nodes, count as usize, window)?;
+            let list = Hostlist::parse(&gmodel::hostlist::compress(chosen)).map_err(|e| invalid(e.to_string()))?;
+            one.what = ReservedPart::Nodes(list);
+        }
+        ReservedPart::Nodes(_) | ReservedPart::AllNodes => {
+            let mut way = InTheWay::default();
+            nodes.iter().for_each(|node| way.look(state, &one, node, window));
+            way.refuse(&one)?;
+        }
+        ReservedPart::Gpus(amounts) => gpus_are_free(state, &one, &nodes, &amounts, window)?,
+    }
+    Ok(one)
+}
+
+/// The nodes it may be about.
+fn candidates<'a>(state: &'a State, one: &Reservation) -> Result<Vec<&'a Node>, Refusal> {
+    if let ReservedPart::Nodes(list) = &one.what {
+        let find = |name: &str| {
+            state.node_by_name(name).ok_or_else(|| invalid(format!("reservation {}: there is no node {name:?}.", one.name)))
+        };
+        return list.iter().map(find).collect();
+    }
+    let partition = one.partition.as_deref().and_then(|name| state.config.partition(name));
+    let inside = |node: &&Node| partition.is_none_or(|part| part.holds(&node.name, &node.inventory.features));
+    Ok(state.nodes.values().filter(|node| node.role == Role::Compute).filter(inside).collect())
+}
+
+/// Nodes that are up and nobody's first.
+fn choose(
+    state: &State,
+    one: &Reservation,
+    nodes: Vec<&Node>,
+    count: usize,
+    window: Window,
+) -> Result<Vec<String>, Refusal> {
+    if count == 0 || count > nodes.len() {
+        return Err(invalid(format!("reservation {} asks for {count} nodes of {}.", one.name, nodes.len())));
+    }
+    let mut ranked: Vec<(usize, bool, &Node, InTheWay)> = nodes
+        .into_iter()
+        .map(|node| {
+            let mut way = InTheWay::default();
+            way.look(state, one, node, window);
+            (way.weight(one), !node.is_available(), node, way)
+        })
+        .collect();
+    ranked.sort_by(|a, b| (a.0, a.1).cmp(&(b.0, b.1)).then_with(|| natural_order(&a.2.name, &b.2.name)));
+    ranked.truncate(count);
+    let mut all = InTheWay::default();
+    for (_, _, _, way) in &ranked {
+        all.jobs.extend(way.jobs.iter().cloned());
+        all.nodes.extend(way.nodes.iter().cloned());
+        all.others.extend(way.others.iter().cloned());
+    }
+    all.refuse(one)?;
+    let mut names: Vec<String> = ranked.into_iter().map(|(_, _, node, _)| node.name.clone()).collect();
+    names.sort_by(|a, b| natural_order(a, b));
+    Ok(names)
+}
+
+/// What keeps a reservation from having its nodes.
+#[derive(Default)]
+struct InTheWay {
+    jobs: BTreeSet<String>,
+    nodes: BTreeSet<String>,
+    /// Other reservations.
+    others: BTreeSet<String>,
+}
+
+impl InTheWay {
+    fn look(&mut self, state: &State, one: &Reservation, node: &Node, window: Window) {
+        for run in node.runs.iter().filter_map(|run| state.runs.get(*run)) {
+            if runs_into(state, run, node.id, one, window) {
+                let shown = state.jobs.get(run.id.job).map_or_else(|| run.id.job.to_string(), |job| job.shown_id());
+                self.jobs.insert(shown);
+                self.nodes.insert(node.name.clone());
+            }
+        }
+        for other in state.policy.reservations.values().filter(|other| other.name != one.name) {
+            let meets = next(other, window.0).is_some_and(|theirs| theirs.0 < window.1);
+            if meets && !one.maintenance && !other.maintenance && covers(state, other, node) {
+                self.others.insert(other.name.clone());
+            }
+        }
+    }
+
+    /// How little a node suits, for choosing.
+    fn weight(&self, one: &Reservation) -> usize {
+        let jobs = if one.ignore_running { 0 } else { self.jobs.len() };
+        jobs + 1000 * self.others.len()
+    }
+
+    fn refuse(self, one: &Reservation) -> Result<(), Refusal> {
+        let conflict = |text: String| Err(Refusal::new(RefusalCode::Conflict, text));
+        if let Some(other) = self.others.iter().next() {
+            return conflict(format!("reservation {}: reservation {other} has nodes of it at that time.", one.name));
+        }
+        if self.jobs.is_empty() || one.ignore_running {
+            return Ok(());
+        }
+        let more = self.jobs.len().saturating_sub(10);
+        let named: Vec<String> = self.jobs.into_iter().take(10).collect();
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        conflict(format!(
+            "reservation {}: jobs {}{more} may still run on {} then, by their time limits. Begin later, choose other \
+             nodes, or make it over running jobs (ignore_running).",
+            one.name,
+            named.join(", "),
+            gmodel::hostlist::compress(self.nodes)
+        ))
+    }
+}
+
+/// Whether a run may still hold part of a node when a window begins. Jobs of the reservation itself do not count.
+fn runs_into(state: &State, run: &Run, node: NodeId, one: &Reservation, window: Window) -> bool {
+    let Some(job) = state.jobs.get(run.id.job) else { return false };
+    let holds = run.member(node).is_some_and(|member| !member.is_clean());
+    holds && asked(&job.spec) != Some(&one.name) && ends_by(state, run).is_none_or(|end| end > window.0)
+}
+
+fn ends_by(state: &State, run: &Run) -> Option<Timestamp> {
+    let from = run.started.or(run.go).unwrap_or(run.placed);
+    state.enforced_limit_secs(run).map(|secs| from.plus_secs(i64::from(secs)))
+}
+
+fn covers(state: &State, one: &Reservation, node: &Node) -> bool {
+    let partition = one.partition.as_deref().and_then(|name| state.config.partition(name));
+    match &one.what {
+        ReservedPart::AllNodes => partition.is_none_or(|part| part.holds(&node.name, &node.inventory.features)),
+        ReservedPart::Nodes(list) => list.contains(&node.name),
+        ReservedPart::NodeCount(_) | ReservedPart::Gpus(_) => false,
+    }
+}
+
+/// So many GPUs must be there, and not all with jobs that run into it.
+fn gpus_are_free(
+    state: &State,
+    one: &Reservation,
+    nodes: &[&Node],
+    amounts: &GpuAmounts,
+    window: Window,
+) -> Result<(), Refusal> {
+    let mut there: BTreeMap<String, u64> = BTreeMap::new();
+    let mut free: BTreeMap<String, u64> = BTreeMap::new();
+    let mut jobs = BTreeSet::new();
+    for node in nodes {
+        let mut held: BTreeMap<u16, u64> = BTreeMap::new();
+        for run in node.runs.iter().filter_map(|run| state.runs.get(*run)) {
+            if !runs_into(state, run, node.id, one, window) {
+                continue;
+            }
+            let shares = run.allocation.iter().filter(|share| share.node == node.id);
+            for grant in shares.flat_map(|share| &share.gpus.0) {
+                *held.entry(grant.slot.0).or_default() += u64::from(grant.part.milli());
+                jobs.insert(state.jobs.get(run.id.job).map_or_else(String::new, |job| job.shown_id()));
+            }
+        }
+        for gpu in node.gpus.iter().filter(|gpu| gpu.usable()) {
+            let open = 1000 - held.get(&gpu.slot.0).copied().unwrap_or(0).min(1000);
+            for kind in [gpu.info.gpu_type.to_ascii_lowercase(), ALL_GPUS.to_owned()] {
+                *there.entry(kind.clone()).or_default() += 1000;
+                *free.entry(kind).or_default() += open;
+            }
+        }
+    }
+    let text = gsched::limits::milli_text;
+    for (kind, wanted) in &amounts.0 {
+        let (all, open) = (there.get(kind).copied().unwrap_or(0), free.get(kind).copied().unwrap_or(0));
+        if *wanted > all {
+            return Err(invalid(format!("reservation {} asks for {} {kind}; there are {}.", one.name, text(*wanted), text(all))));
+        }
+        if *wanted > open && !one.ignore_running {
+            let named: Vec<String> = jobs.iter().take(10).cloned().collect();
+            let text = format!(
+                "reservation {} asks for {} {kind}; {} are free of jobs then ({} may still run). Begin later, or make it \
+                 over running jobs (ignore_running).",
+                one.name,
+                text(*wanted),
+                text(open),
+                named.join(", ")
+            );
+            return Err(Refusal::new(RefusalCode::Conflict, text));
+        }
+    }
+    Ok(())
+}
+
+fn asked(spec: &JobSpec) -> Option<&str> {
+    gsched::window::asked(spec)
+}
+
+/// Whether a job may start as far as its reservation goes: it is there, and open to it.
+pub(super) fn admits(state: &State, spec: &JobSpec) -> bool {
+    let Some(name) = asked(spec) else { return true };
+    let one = state.policy.reservations.get(name);
+    one.is_some_and(|one| one.users.contains(&spec.user.name) || one.accounts.contains(&spec.account))
+}
+
+/// Pending jobs of reservations that are gone stay in the queue and are told why they wait.
+pub(super) fn note_deleted(tx: &mut Tx) {
+    let state = &*tx.state;
+    let gone = |spec: &JobSpec, reason: &Reason| {
+        let name = asked(spec).filter(|name| !state.policy.reservations.contains_key(*name))?;
+        let text = format!("there is no reservation {name:?} any more; choose another, or none");
+        (reason.code != ReasonCode::ReservationDeleted).then(|| Reason::new(ReasonCode::ReservationDeleted, text))
+    };
+    let pending = state.jobs.values().filter(|job| job.state == JobState::Pending);
+    let jobs: Vec<_> = pending.filter_map(|job| Some((job.id, gone(&job.spec, &job.reason)?))).collect();
+    let waiting = state.arrays.values().filter(|array| !array.pending.is_empty());
+    let arrays: Vec<_> = waiting.filter_map(|array| Some((array.id, gone(&array.spec, &array.reason)?))).collect();
+    if !(jobs.is_empty() && arrays.is_empty()) {
+        tx.emit(Event::ReasonsGiven { jobs, arrays });
+    }
+}
+
+/// Time passed: single reservations that are over go, recurring ones stand for their next window.
+pub(super) fn pass(tx: &mut Tx) {
+    let over: Vec<Reservation> = tx
+        .state
+        .own_policy
+        .reservations
+        .values()
+        .filter(|one| next(one, tx.now).is_none_or(|window| window.0 > one.start && one.repeat != Repeat::Once))
+        .cloned()
+        .collect();
+    for one in over {
+        let change = match next(&one, tx.now) {
+            Some(window) => PolicyChange::Reservation { reservation: Box::new(Reservation { start: window.0, ..one }) },
+            None => PolicyChange::ReservationRemoved { name: one.name },
+        };
+        policy::make(tx, change, "system".into());
+    }
+}
+
+/// When the next window of any reservation begins or ends: the planner looks again then.
+pub(super) fn next_edge(state: &State) -> Option<Timestamp> {
+    let after = state.time_reached;
+    let edge = |one: &Reservation| {
+        let window = next(one, after)?;
+        Some(if window.0 > after { window.0 } else { window.1 })
+    };
+    state.policy.reservations.values().filter_map(edge).min()
+}
+
+fn invalid(text: String) -> Refusal {
+    Refusal::new(RefusalCode::Invalid, text)
+}

@@ -1,0 +1,125 @@
+//! Reservations: their nodes, what stands in their way, how they come and go.
+
+use super::world::check;
+use expect_test::expect;
+
+#[test]
+fn a_count_of_nodes_becomes_nodes_that_nobody_is_on() {
+    check(
+        "node n1 h100:1
+         node n2 h100:1
+         node n3 h100:1
+         submit user=alice gpus=1 time=6000 nodelist=n2
+         submit user=alice gpus=1 time=60 nodelist=n1
+         plan
+         n1 running 2-1
+         n2 running 1-1
+         reservation two count=2 at=600 for=60 users=bob
+         reservation three count=3 at=600 for=60 users=bob
+         reservation late count=3 at=7000 for=60 users=bob
+         reservation four count=4 at=9000 users=bob
+         reservation all count=3 at=60 for=9 ignore_running users=bob
+         reservation maint nodes=n2 at=100 maintenance
+         reservation maint nodes=n2 at=100 maintenance ignore_running
+         reservation past nodes=n2 at=-700
+         reservation what nodes=n9 at=7
+         reservation gpus gpus=h100:4 at=7
+         reservation gpus gpus=h100:3 at=10
+         reservation gpus gpus=h100:2 at=600
+         reservation none nodes=n1 for=0
+         policy",
+        expect![[r#"
+            job 1
+            job 2
+            refused: reservation three: reservation two has nodes of it at that time.
+            refused: reservation four asks for 4 nodes of 3.
+            refused: reservation maint: jobs 1 may still run on n2 then, by their time limits. Begin later, choose other nodes, or make it over running jobs (ignore_running).
+            refused: reservation past would be over already: it began at 1970-01-12T13:35:00Z.
+            refused: reservation what: there is no node "n9".
+            refused: reservation gpus asks for 4 h100; there are 3.
+            refused: reservation gpus asks for 3 h100; 1 are free of jobs then (1, 2 may still run). Begin later, or make it over running jobs (ignore_running).
+            refused: reservation none would be over already: it began at 1970-01-12T13:46:40Z.
+            reservation all by root at 1970-01-12T13:47:40Z: {"nodes":"n[1-3]"}
+            reservation gpus by root at 1970-01-12T13:56:40Z: {"gpus":{"h100":2000}}
+            reservation late by root at 1970-01-12T15:43:20Z: {"nodes":"n[1-3]"}
+            reservation maint by root at 1970-01-12T13:48:20Z: {"nodes":"n2"}
+            reservation two by root at 1970-01-12T13:56:40Z: {"nodes":"n[1,3]"}
+        "#]],
+    );
+}
+
+#[test]
+fn what_is_over_goes_and_what_recurs_rolls() {
+    check(
+        "node n1 h100:1
+         reservation once nodes=n1 at=100 for=50 users=alice
+         reservation daily nodes=n1 at=1000 for=50 users=alice daily
+         submit user=alice time=20 gpus=1 reservation=once
+         submit user=alice time=20 gpus=1 reservation=once array=0-1 held
+         plan
+         show
+         wait 100
+         plan
+         show
+         n1 running 1-1
+         n1 clean 1-1 0
+         wait 50
+         show
+         policy
+         wait 899
+         policy
+         wait 1
+         policy
+         wait 864000
+         policy
+         release 2 user=alice
+         plan
+         show
+         update 2 user=alice reservation=none
+         plan
+         show",
+        expect![[r#"
+            job 1
+            job 2
+            2_[0-1] alice PENDING JobHeldUser: held by user:alice
+            1 alice PENDING Reservation: reservation "once" begins at 1970-01-12T13:48:20Z
+            2_[0-1] alice PENDING JobHeldUser: held by user:alice
+            1 alice RUNNING 1-1 on n1[0]
+            2_[0-1] alice PENDING ReservationDeleted: there is no reservation "once" any more; choose another, or none
+            1 alice COMPLETED 0:0
+            reservation daily by root at 1970-01-12T14:03:20Z: {"nodes":"n1"}
+            reservation daily by root at 1970-01-12T14:03:20Z: {"nodes":"n1"}
+            reservation daily by root at 1970-01-13T14:03:20Z: {"nodes":"n1"}
+            reservation daily by root at 1970-01-23T14:03:20Z: {"nodes":"n1"}
+            2_[0-1] alice PENDING ReservationDeleted: there is no reservation "once"
+            2_[1] alice PENDING Resources: needs 1 GPU and 1 CPU on one node; most is free on n1: 0 GPUs, 63 CPUs and 0 of memory; room is expected by 1970-01-22T14:04:30Z
+            2_0 alice RUNNING 2-1 on n1[0]
+        "#]],
+    );
+}
+
+#[test]
+fn deleting_one_leaves_its_jobs_waiting_with_the_reason() {
+    check(
+        "node n1 h100:1
+         reservation r nodes=n1 at=5 for=5000 users=alice,bob
+         submit user=alice time=20 gpus=1 reservation=r
+         submit user=bob time=20 gpus=1 reservation=r
+         plan
+         wait 5
+         reservation r gone by=alice
+         reservation r gone
+         show
+         plan
+         show",
+        expect![[r#"
+            job 1
+            job 2
+            refused: editing accounts, QOS and reservations is for operators; you are alice. On the controller's host root is one, and the users listed as `operators` in gpuctld.toml.
+            1 alice PENDING ReservationDeleted: there is no reservation "r" any more; choose another, or none
+            2 bob PENDING ReservationDeleted: there is no reservation "r" any more; choose another, or none
+            1 alice PENDING ReservationDeleted: there is no reservation "r"
+            2 bob PENDING ReservationDeleted: there is no reservation "r"
+        "#]],
+    );
+}
