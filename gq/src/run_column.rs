@@ -15,6 +15,7 @@ pub(crate) enum RunColumn {
     AllocCpus,
     AllocTres,
     Attempt,
+    Class,
     Comment,
     CpuTime,
     CpuTimeRaw,
@@ -26,6 +27,7 @@ pub(crate) enum RunColumn {
     JobId,
     JobIdRaw,
     JobName,
+    LostGpuSecs,
     MaxRss,
     NCpus,
     NNodes,
@@ -54,6 +56,7 @@ const COLUMNS: &[Entry] = &[
     (RunColumn::AllocCpus,    "AllocCPUS",    10),
     (RunColumn::AllocTres,    "AllocTRES",    10),
     (RunColumn::Attempt,      "Attempt",       7),
+    (RunColumn::Class,        "Class",        10),
     (RunColumn::Comment,      "Comment",      14),
     (RunColumn::CpuTime,      "CPUTime",      10),
     (RunColumn::CpuTimeRaw,   "CPUTimeRAW",   10),
@@ -65,6 +68,7 @@ const COLUMNS: &[Entry] = &[
     (RunColumn::JobId,        "JobID",        12),
     (RunColumn::JobIdRaw,     "JobIDRaw",     12),
     (RunColumn::JobName,      "JobName",      10),
+    (RunColumn::LostGpuSecs,  "LostGPUSecs",  11),
     (RunColumn::MaxRss,       "MaxRSS",       10),
     (RunColumn::NCpus,        "NCPUS",        10),
     (RunColumn::NNodes,       "NNodes",        8),
@@ -88,7 +92,7 @@ const COLUMNS: &[Entry] = &[
 /// Columns when none are named, and of `--long`.
 pub(crate) const USUAL: &str = "JobID,JobName,Partition,Account,AllocCPUS,State,ExitCode";
 pub(crate) const LONG: &str = "JobID,JobName,User,Account,Partition,QOS,State,ExitCode,Submit,Start,End,Elapsed,Timelimit,\
-                               NNodes,NCPUS,GPUs,ReqMem,MaxRSS,TotalCPU,NodeList";
+                               NNodes,NCPUS,GPUs,Class,ReqMem,MaxRSS,TotalCPU,NodeList";
 
 /// Reads `-o`: `jobid,state%20`.
 pub(crate) fn read(text: &str) -> Result<Vec<(RunColumn, Spec)>, FormatError> {
@@ -131,6 +135,7 @@ impl RunColumn {
             Self::AllocTres if run.state == JobState::Pending => String::new(),
             Self::AllocTres | Self::ReqTres => tres(run),
             Self::Attempt => run.attempt.to_string(),
+            Self::Class => run.class.clone().unwrap_or_default(),
             Self::Comment => run.comment.clone(),
             Self::CpuTime => sacct_time(secs * u64::from(run.cpus)),
             Self::CpuTimeRaw => (secs * u64::from(run.cpus)).to_string(),
@@ -143,6 +148,7 @@ impl RunColumn {
             Self::JobId => run.shown_id.clone(),
             Self::JobIdRaw => run.id.to_string(),
             Self::JobName => run.name.clone(),
+            Self::LostGpuSecs => run.lost_gpu_secs.to_string(),
             Self::MaxRss if run.peak_memory_bytes == 0 => String::new(),
             Self::MaxRss => format!("{}K", run.peak_memory_bytes.div_ceil(1024)),
             Self::NNodes => run.nodes.to_string(),

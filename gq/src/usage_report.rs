@@ -1,4 +1,4 @@
-//! `gacct report`: GPU-hours, CPU-hours and jobs by account, user, partition, GPU type or tag.
+//! `gacct report`: GPU-hours, CPU-hours, cost and jobs by account, user, partition, GPU type, tag or class.
 
 use gcli::local_time;
 use gcli::table::{Column, Screen, TableWriter, stdout};
@@ -10,13 +10,19 @@ use gwire::client::{Client, path_with_query};
 use serde::Serialize;
 use std::io::Write;
 
-const GROUPS: [(&str, &str); 5] =
-    [("account", "ACCOUNT"), ("user", "USER"), ("partition", "PARTITION"), ("gpu-type", "GPU_TYPE"), ("tag", "TAG")];
+const GROUPS: [(&str, &str); 6] = [
+    ("account", "ACCOUNT"),
+    ("user", "USER"),
+    ("partition", "PARTITION"),
+    ("gpu-type", "GPU_TYPE"),
+    ("tag", "TAG"),
+    ("class", "CLASS"),
+];
 
 /// Options of `gacct report`.
 #[derive(clap::Args)]
 pub(crate) struct ReportArgs {
-    /// Groups: account, user, partition, gpu-type, tag
+    /// Groups: account, user, partition, gpu-type, tag, class (guaranteed or borrowed)
     #[arg(long, value_name = "LIST", default_value = "account")]
     pub by: String,
     /// From this time; without it from the first of the month
@@ -61,21 +67,27 @@ pub(crate) fn run(client: &mut Client, args: &ReportArgs, now: Timestamp) -> Out
         list.push(serde_json::from_slice(text).map_err(Failure::new)?);
     }
     let titles = groups.iter().map(|(_, title)| *title);
+    let mut numbers = vec!["JOBS", "GPU_HOURS", "CPU_HOURS"];
+    // A site without prices has no column of them.
+    let priced = list.iter().any(|row| row.cost.is_some());
+    if priced {
+        numbers.push("COST");
+    }
     if args.parsable2 {
         if !args.noheader {
-            let titles: Vec<_> = titles.chain(["JOBS", "GPU_HOURS", "CPU_HOURS"]).collect();
+            let titles: Vec<_> = titles.chain(numbers).collect();
             writeln!(out, "{}", titles.join("|"))?;
         }
         for row in &list {
-            writeln!(out, "{}", cells(row, groups.len()).join("|"))?;
+            writeln!(out, "{}", cells(row, groups.len(), priced).join("|"))?;
         }
         out.flush()?;
         return Ok(0);
     }
-    let columns = titles.map(Column::text).chain(["JOBS", "GPU_HOURS", "CPU_HOURS"].map(Column::number)).collect();
+    let columns = titles.map(Column::text).chain(numbers.into_iter().map(Column::number)).collect();
     let mut table = TableWriter::new(out, columns, Screen::of_stdout(), !args.noheader);
     for row in &list {
-        table.row(cells(row, groups.len()).into_iter().map(Into::into).collect())?;
+        table.row(cells(row, groups.len(), priced).into_iter().map(Into::into).collect())?;
     }
     // A job with two tags is in two groups, so groups of tags have no sum.
     if list.len() > 1 && !groups.iter().any(|(name, _)| *name == "tag") {
@@ -84,17 +96,21 @@ pub(crate) fn run(client: &mut Client, args: &ReportArgs, now: Timestamp) -> Out
             jobs: list.iter().map(|row| row.jobs).sum(),
             gpu_hours: list.iter().map(|row| row.gpu_hours).sum(),
             cpu_hours: list.iter().map(|row| row.cpu_hours).sum(),
+            cost: priced.then(|| list.iter().filter_map(|row| row.cost).sum()),
         };
-        table.row(cells(&sum, groups.len()).into_iter().map(Into::into).collect())?;
+        table.row(cells(&sum, groups.len(), priced).into_iter().map(Into::into).collect())?;
     }
     table.finish()?;
     Ok(0)
 }
 
-fn cells(row: &ReportRow, groups: usize) -> Vec<String> {
+fn cells(row: &ReportRow, groups: usize, priced: bool) -> Vec<String> {
     let mut cells = row.group.clone();
     cells.resize(groups, String::new());
     cells.extend([row.jobs.to_string(), format!("{:.1}", row.gpu_hours), format!("{:.1}", row.cpu_hours)]);
+    if priced {
+        cells.push(format!("{:.2}", row.cost.unwrap_or(0.0)));
+    }
     cells
 }
 

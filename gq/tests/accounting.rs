@@ -128,7 +128,7 @@ fn reports_add_up() {
         other||1|0.0|2.5
     "#]]);
     check(&["report", "--by", "acount"], expect![[r#"
-        stderr: gacct: --by: there is no group "acount". Did you mean "account"? Groups are account, user, partition, gpu-type, tag
+        stderr: gacct: --by: there is no group "acount". Did you mean "account"? Groups are account, user, partition, gpu-type, tag, class
         exit: Some(2)
     "#]]);
     check(&["report", "--from", "2026-11-02", "--to", "2026-11-01"], expect![[r#"
@@ -163,4 +163,30 @@ fn fields_and_json_are_listed() {
     let ran = controller.run(GACCT, &["--json"]);
     assert_eq!(ran.stdout.lines().count(), 1);
     assert_eq!(serde_json::from_str::<Value>(&ran.stdout).unwrap()["runs"].as_array().map(Vec::len), Some(6));
+}
+
+#[test]
+fn a_report_has_costs_where_there_are_prices_and_a_listing_its_class() {
+    let answer = |request: &Request| {
+        if request.path.starts_with("/v1/report") {
+            return Answer::ok(r#"{"schema":1,"rows":[{"group":["borrowed"],"jobs":2,"gpu_hours":4.0,"cpu_hours":8.0,"cost":10.5},{"group":["guaranteed"],"jobs":1,"gpu_hours":1.0,"cpu_hours":1.0,"cost":2.25}]}"#);
+        }
+        Answer::ok(r#"{"schema":1,"runs":[{"id":7,"shown_id":"7","attempt":2,"name":"fit","user":"ada","state":"PREEMPTED","exit_code":{"code":0,"signal":15},"class":"borrowed","lost_gpu_secs":1800}]}"#)
+    };
+    let controller = FakeController::start(answer);
+    expect![[r#"
+        CLASS      JOBS GPU_HOURS CPU_HOURS  COST
+        borrowed      2       4.0       8.0 10.50
+        guaranteed    1       1.0       1.0  2.25
+        TOTAL         3       5.0       9.0 12.75
+    "#]].assert_eq(&controller.run(GACCT, &["report", "--by", "class"]).text());
+    expect![[r#"
+        CLASS|JOBS|GPU_HOURS|CPU_HOURS|COST
+        borrowed|2|4.0|8.0|10.50
+        guaranteed|1|1.0|1.0|2.25
+    "#]].assert_eq(&controller.run(GACCT, &["report", "--by", "class", "-P"]).text());
+    expect![[r#"
+        JobID|Attempt|State|Class|LostGPUSecs
+        7|2|PREEMPTED|borrowed|1800
+    "#]].assert_eq(&controller.run(GACCT, &["-j", "7", "-D", "-X", "-P", "-o", "JobID,Attempt,State,Class,LostGPUSecs"]).text());
 }

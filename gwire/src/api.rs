@@ -528,17 +528,25 @@ pub struct RunRow {
     pub work_dir: String,
     pub comment: String,
     pub tags: Vec<String>,
+    /// `guaranteed` or `borrowed`, as the run last stood; absent where there were no quotas.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub class: Option<String>,
+    /// GPU-seconds of work since the last checkpoint mark that a preemption, requeue or drain threw away.
+    pub lost_gpu_secs: u64,
 }
 
 /// One group of a usage report.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ReportRow {
-    /// Values of the `by` columns, in order: account, user, partition, gpu-type, tag.
+    /// Values of the `by` columns, in order: account, user, partition, gpu-type, tag, class.
     pub group: Vec<String>,
     pub jobs: u64,
     pub gpu_hours: f64,
     pub cpu_hours: f64,
+    /// By the prices of the TOML, as they were at the time of use; absent where there are none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cost: Option<f64>,
 }
 
 /// What happened to a job, and what its last run's nodes wrote of it.

@@ -17,7 +17,7 @@ use serde::Serialize;
 
 const KEYS: [&str; 12] =
     ["job", "user", "account", "partition", "qos", "name", "state", "nodelist", "from", "to", "attempts", "limit"];
-const GROUPS: [&str; 5] = ["account", "user", "partition", "gpu-type", "tag"];
+const GROUPS: [&str; 6] = ["account", "user", "partition", "gpu-type", "tag", "class"];
 /// Rows of one answer, unless fewer are asked for.
 const MAX_ROWS: u32 = 1_000_000;
 
@@ -105,7 +105,7 @@ pub(super) async fn report(caller: Caller, Shared(site): Shared<Site>, pairs: Pa
             }
         }
     }
-    let rows = site.core.reader().report(asked.clone(), from, to, now).await?;
+    let rows = site.core.reader().report(asked.clone(), from, to, now, state.config.scheduler.prices.clone()).await?;
     let rows = if sight.sees_all() { rows } else { seen(&sight, &asked, by.len(), rows) };
     Ok(Json(Report { schema: SCHEMA, rows }))
 }
@@ -142,6 +142,7 @@ fn seen(sight: &Sight, asked: &[String], groups: usize, rows: Vec<ReportRow>) ->
                 sum.jobs += row.jobs;
                 sum.gpu_hours += row.gpu_hours;
                 sum.cpu_hours += row.cpu_hours;
+                sum.cost = sum.cost.zip(row.cost).map(|(one, other)| one + other);
             }
         }
     }

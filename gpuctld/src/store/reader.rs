@@ -176,8 +176,9 @@ impl Reader {
         from: Timestamp,
         to: Timestamp,
         now: Timestamp,
+        prices: report::Prices,
     ) -> Result<Vec<ReportRow>, ReadError> {
-        self.ask(move |db| report::report(db, &by, from, to, now)).await
+        self.ask(move |db| report::report(db, &by, from, to, now, &prices)).await
     }
 
     async fn ask<T: Send + 'static>(

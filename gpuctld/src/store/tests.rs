@@ -347,7 +347,11 @@ fn tasks_cancelled_untouched_are_one_line_of_accounting() {
     // A database of schema 1 had it in its history only.
     let mut world = world;
     let db = Connection::open(world.store.path()).unwrap();
-    db.execute_batch("DROP INDEX arrays_cancelled; ALTER TABLE arrays DROP COLUMN cancelled_ms; PRAGMA user_version = 1").unwrap();
+    db.execute_batch(
+        "DROP TABLE policy; DROP TABLE usage; ALTER TABLE runs DROP COLUMN class; ALTER TABLE runs DROP COLUMN lost_gpu_secs;
+         DROP INDEX arrays_cancelled; ALTER TABLE arrays DROP COLUMN cancelled_ms; PRAGMA user_version = 1",
+    )
+    .unwrap();
     drop(db);
     world = world.reopen();
     assert_eq!(shown(&world, RunQuery { from: at(HOUR), ..all() }), lines);
@@ -459,7 +463,8 @@ fn a_report_counts_the_part_of_each_run_in_the_period() {
     world.now = world.now.plus_secs(HOUR);
     let report = |by: &[&str], from: i64, to: i64| {
         let by = by.iter().map(|word| (*word).to_owned()).collect();
-        wait(world.reader().report(by, START.plus_secs(from), START.plus_secs(to), world.now)).unwrap()
+        let none = BTreeMap::new();
+        wait(world.reader().report(by, START.plus_secs(from), START.plus_secs(to), world.now, none)).unwrap()
     };
     let rows = report(&["user"], 0, 10 * HOUR);
     assert_eq!((rows.len(), rows[0].jobs, rows[0].gpu_hours), (1, 2, 8.0));
@@ -470,8 +475,20 @@ fn a_report_counts_the_part_of_each_run_in_the_period() {
     let rows = report(&["account", "tag"], 0, HOUR);
     assert_eq!(rows[1].group, ["default", "paper"]);
     assert!(report(&["user"], -2 * HOUR, -HOUR).is_empty());
-    let error = wait(world.reader().report(vec!["colour".into()], START, START, START)).unwrap_err();
+    assert_eq!(report(&["class"], 0, HOUR)[0].group, [""], "there are no quotas");
+    let error = wait(world.reader().report(vec!["colour".into()], START, START, START, BTreeMap::new())).unwrap_err();
     assert!(error.question().unwrap().contains("account,user,partition,gpu-type,tag"));
+
+    // Nothing before the first price; 2.00 in the second half hour, 3.00 from then on.
+    let price = |secs: i64, per_gpu_hour_milli: u64| gmodel::policy::Price { from: START.plus_secs(secs), per_gpu_hour_milli };
+    let prices = BTreeMap::from([("h100".to_owned(), vec![price(HOUR / 2, 2000), price(HOUR, 3000)])]);
+    let priced = |by: &str| {
+        let reader = world.reader();
+        let rows = reader.report(vec![by.into()], START, START.plus_secs(2 * HOUR), world.now, prices.clone());
+        wait(rows).unwrap().iter().map(|row| row.cost.unwrap()).collect::<Vec<_>>()
+    };
+    assert_eq!(priced("user"), [4.0 * (0.5 * 2.0 + 3.0)]);
+    assert_eq!(priced("gpu-type"), [0.0, 16.0]);
 }
 
 #[test]

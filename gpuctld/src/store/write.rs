@@ -6,7 +6,7 @@ use super::{Batch, Blob, Store, WriteFailure};
 use gcore::ctl::state::{Array, Job, Outcome, Run};
 use gcore::ctl::{Event, State};
 use gmodel::run::Allocation;
-use gmodel::{BlobId, ExitCode, JobId, JobSpec, JobState, NodeId, RunId, Timestamp};
+use gmodel::{BlobId, ExitCode, JobId, JobSpec, JobState, NodeId, RunClass, RunId, Timestamp};
 use rusqlite::{Connection, params};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -325,18 +325,21 @@ fn insert_run(
 /// `run` is the run as the state has it; none when it is closed.
 fn update_run(db: &Connection, id: RunId, outcome: Option<&Outcome>, run: Option<&Run>) -> Result<()> {
     let doc = run.map(serde_json::to_vec).transpose()?;
+    let class = run.and_then(|run| run.class).and_then(class_word);
     let Some(outcome) = outcome else {
         let started = run.and_then(|run| run.started).map(|at| at.0);
         db.prepare_cached(
-            "UPDATE runs SET live=?3, start_ms=coalesce(?4, start_ms), doc=?5 WHERE job=?1 AND attempt=?2",
+            "UPDATE runs SET live=?3, start_ms=coalesce(?4, start_ms), doc=?5, class=coalesce(?6, class)
+             WHERE job=?1 AND attempt=?2",
         )?
-        .execute(params![id.job.0, id.attempt, run.is_some(), started, doc])?;
+        .execute(params![id.job.0, id.attempt, run.is_some(), started, doc, class])?;
         return Ok(());
     };
     let started = outcome.started.or(run.and_then(|run| run.started)).map(|at| at.0);
     db.prepare_cached(
         "UPDATE runs SET live=?3, state=?4, start_ms=coalesce(?5, start_ms), end_ms=?6, exit=?7, end_text=?8,
-            cpu_micros=?9, peak_bytes=?10, doc=?11 WHERE job=?1 AND attempt=?2",
+            cpu_micros=?9, peak_bytes=?10, doc=?11, class=coalesce(?12, class), lost_gpu_secs=?13
+         WHERE job=?1 AND attempt=?2",
     )?
     .execute(params![
         id.job.0,
@@ -350,8 +353,19 @@ fn update_run(db: &Connection, id: RunId, outcome: Option<&Outcome>, run: Option
         outcome.usage.cpu_user_micros + outcome.usage.cpu_system_micros,
         outcome.usage.peak_memory_bytes,
         doc,
+        class,
+        outcome.lost_gpu_secs,
     ])?;
     Ok(())
+}
+
+/// As the API and reports have it.
+const fn class_word(class: RunClass) -> Option<&'static str> {
+    match class {
+        RunClass::Guaranteed => Some("guaranteed"),
+        RunClass::Borrowed => Some("borrowed"),
+        RunClass::Unknown => None,
+    }
 }
 
 fn write_nodes(db: &Connection, state: &State, touched: &TouchedRows, now: Timestamp) -> Result<()> {

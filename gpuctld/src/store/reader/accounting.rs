@@ -20,7 +20,7 @@ const MAX_LISTED: usize = 1000;
 const COLUMNS: &str = "j.id, r.attempt, j.array_id, j.array_index, j.name, j.user, j.account, j.partition, j.qos,
     j.state, j.exit, j.end_text, j.submit_ms, j.start_ms, j.end_ms, j.limit_secs, r.nodes, r.nodelist, r.cpus,
     r.mem_bytes, r.gpus, r.cpu_micros, r.peak_bytes, s.work_dir, s.comment, s.tags,
-    r.state, r.exit, r.end_text, r.start_ms, r.end_ms, j.attempt";
+    r.state, r.exit, r.end_text, r.start_ms, r.end_ms, j.attempt, r.class, r.lost_gpu_secs";
 
 pub fn runs(db: &Connection, query: &RunQuery, now: Timestamp) -> Answer<Vec<RunRow>> {
     let filter = Filter::of(query)?;
@@ -299,6 +299,8 @@ fn run_row(row: &Row<'_>, attempts: bool, now: Timestamp) -> Answer<RunRow> {
         work_dir: row.get(23)?,
         comment: row.get(24)?,
         tags: serde_json::from_str(row.get_ref(25)?.as_str().unwrap_or("[]"))?,
+        class: row.get(32)?,
+        lost_gpu_secs: row.get::<_, Option<u64>>(33)?.unwrap_or(0),
     })
 }
 

@@ -4,13 +4,14 @@
 //! thousandths of a GPU, as its run row says. Runs that never started are not charged.
 
 use super::{Answer, ReadFailure};
+use gmodel::policy::Price;
 use gmodel::{JobId, Timestamp};
 use gwire::api::ReportRow;
 use rusqlite::{Connection, Row};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What a report can be grouped by.
-pub const GROUPS: [&str; 5] = ["account", "user", "partition", "gpu-type", "tag"];
+pub const GROUPS: [&str; 6] = ["account", "user", "partition", "gpu-type", "tag", "class"];
 const MILLI_HOURS: f64 = 3_600_000.0;
 
 #[derive(Default)]
@@ -20,11 +21,17 @@ struct Sum {
     /// CPUs times milliseconds.
     cpu: u128,
     jobs: BTreeSet<JobId>,
+    /// Thousandths of the currency.
+    cost_milli: f64,
 }
+
+/// Prices by type, each list by date.
+pub type Prices = BTreeMap<String, Vec<Price>>;
 
 /// A run's part in the period.
 struct Part {
     job: JobId,
+    from: Timestamp,
     millis: u64,
     cpus: u64,
     gpus: BTreeMap<String, u64>,
@@ -37,6 +44,7 @@ pub fn report(
     from: Timestamp,
     to: Timestamp,
     now: Timestamp,
+    prices: &Prices,
 ) -> Answer<Vec<ReportRow>> {
     if let Some(unknown) = by.iter().find(|group| !GROUPS.contains(&group.as_str())) {
         return Err(ReadFailure::Question(format!(
@@ -44,7 +52,7 @@ pub fn report(
             GROUPS.join(",")
         )));
     }
-    const COLUMNS: &str = "job, account, user, partition, gpus, tags, cpus, start_ms, end_ms";
+    const COLUMNS: &str = "job, account, user, partition, gpus, tags, cpus, start_ms, end_ms, class";
     // Each half by its own index.
     let sql = format!(
         "SELECT {COLUMNS} FROM runs WHERE end_ms >= ?1 AND start_ms < ?2
@@ -55,6 +63,7 @@ pub fn report(
     let mut sums = BTreeMap::<Vec<String>, Sum>::new();
     while let Some(row) = rows.next()? {
         let part = part(row, from, to, now)?;
+        let costs = costs(&part, prices);
         for (group, share_milli) in groups(row, by, &part)? {
             let sum = sums.entry(group).or_default();
             let millis = u128::from(part.millis);
@@ -62,6 +71,10 @@ pub fn report(
             sum.gpu += gpus * millis;
             sum.cpu += u128::from(part.cpus) * millis * u128::from(share_milli.cpu) / 1000;
             sum.jobs.insert(part.job);
+            sum.cost_milli += match share_milli.gpu_type {
+                Some(gpu_type) => costs.get(gpu_type).copied().unwrap_or(0.0),
+                None => costs.values().sum(),
+            };
         }
     }
     let rows = sums.into_iter().map(|(group, sum)| ReportRow {
@@ -69,6 +82,7 @@ pub fn report(
         jobs: sum.jobs.len() as u64,
         gpu_hours: sum.gpu as f64 / 1000.0 / MILLI_HOURS,
         cpu_hours: sum.cpu as f64 / MILLI_HOURS,
+        cost: (!prices.is_empty()).then_some(sum.cost_milli / 1000.0),
     });
     Ok(rows.collect())
 }
@@ -78,6 +92,7 @@ fn part(row: &Row<'_>, from: Timestamp, to: Timestamp, now: Timestamp) -> Answer
     let end = Timestamp(row.get::<_, Option<i64>>(8)?.unwrap_or(now.0)).min(to);
     Ok(Part {
         job: JobId(row.get(0)?),
+        from: start,
         millis: end.since_millis(start).unsigned_abs(),
         cpus: row.get(6)?,
         gpus: serde_json::from_str(row.get_ref(4)?.as_str().unwrap_or("{}"))?,
@@ -85,22 +100,40 @@ fn part(row: &Row<'_>, from: Timestamp, to: Timestamp, now: Timestamp) -> Answer
     })
 }
 
-/// What of a run falls into one group: thousandths of GPUs, and thousandths of its CPUs.
+/// What a run's part costs by type, thousandths of the currency: cut where a price changes, nothing before the first.
+fn costs<'p>(part: &'p Part, prices: &Prices) -> BTreeMap<&'p str, f64> {
+    let to = part.from.plus_millis(i64::try_from(part.millis).unwrap_or(i64::MAX));
+    let cost = |(gpu_type, milli): (&'p String, &u64)| {
+        let list = prices.get(gpu_type)?;
+        let mut sum = 0.0;
+        for (at, price) in list.iter().enumerate() {
+            let until = list.get(at + 1).map_or(to, |next| next.from.min(to));
+            let millis = until.since_millis(price.from.max(part.from));
+            sum += millis as f64 / MILLI_HOURS * (*milli as f64 / 1000.0) * price.per_gpu_hour_milli as f64;
+        }
+        Some((gpu_type.as_str(), sum))
+    };
+    part.gpus.iter().filter_map(cost).collect()
+}
+
+/// What of a run falls into one group: thousandths of GPUs (of one type, if they are parted), and thousandths of its CPUs.
 #[derive(Clone, Copy)]
-struct Falls {
+struct Falls<'p> {
     gpu: u64,
     cpu: u64,
+    gpu_type: Option<&'p str>,
 }
 
 /// A run falls into one group, into one per GPU type (its CPUs in proportion), and into one per tag in full.
-fn groups(row: &Row<'_>, by: &[String], part: &Part) -> Answer<Vec<(Vec<String>, Falls)>> {
-    let whole = Falls { gpu: part.gpus.values().sum(), cpu: 1000 };
+fn groups<'p>(row: &Row<'_>, by: &[String], part: &'p Part) -> Answer<Vec<(Vec<String>, Falls<'p>)>> {
+    let whole = Falls { gpu: part.gpus.values().sum(), cpu: 1000, gpu_type: None };
     let mut groups = vec![(Vec::with_capacity(by.len()), whole)];
     for word in by {
         let column = match word.as_str() {
             "account" => 1,
             "user" => 2,
             "partition" => 3,
+            "class" => 9,
             "gpu-type" => {
                 groups = fan_out(groups, &by_type(part, whole.gpu));
                 continue;
@@ -111,7 +144,7 @@ fn groups(row: &Row<'_>, by: &[String], part: &Part) -> Answer<Vec<(Vec<String>,
                 continue;
             }
         };
-        let value: String = row.get(column)?;
+        let value = row.get::<_, Option<String>>(column)?.unwrap_or_default();
         for (group, _) in &mut groups {
             group.push(value.clone());
         }
@@ -119,15 +152,15 @@ fn groups(row: &Row<'_>, by: &[String], part: &Part) -> Answer<Vec<(Vec<String>,
     Ok(groups)
 }
 
-fn by_type(part: &Part, all: u64) -> Vec<(&str, Option<Falls>)> {
+fn by_type(part: &Part, all: u64) -> Vec<(&str, Option<Falls<'_>>)> {
     if all == 0 {
         return vec![("", None)];
     }
-    let share = |milli: u64| Some(Falls { gpu: milli, cpu: milli * 1000 / all });
-    part.gpus.iter().map(|(gpu_type, milli)| (gpu_type.as_str(), share(*milli))).collect()
+    let share = |gpu_type, milli: u64| Some(Falls { gpu: milli, cpu: milli * 1000 / all, gpu_type: Some(gpu_type) });
+    part.gpus.iter().map(|(gpu_type, milli)| (gpu_type.as_str(), share(gpu_type.as_str(), *milli))).collect()
 }
 
-fn fan_out(groups: Vec<(Vec<String>, Falls)>, values: &[(&str, Option<Falls>)]) -> Vec<(Vec<String>, Falls)> {
+fn fan_out<'p>(groups: Vec<(Vec<String>, Falls<'p>)>, values: &[(&str, Option<Falls<'p>>)]) -> Vec<(Vec<String>, Falls<'p>)> {
     let mut all = Vec::with_capacity(groups.len() * values.len());
     for (group, falls) in &groups {
         for (value, share) in values {
