@@ -8,6 +8,8 @@ use gmodel::signal::SigSpec;
 
 /// A processor may hold a dying process for a while (NFS, a driver): SIGKILL is repeated this often.
 const KILL_AGAIN_MILLIS: u64 = 1000;
+/// Between a mark that ends the wait and SIGTERM: whoever set it reads the answer, and may leave by itself.
+const AFTER_MARK_MILLIS: u64 = 500;
 
 /// Milliseconds of CLOCK_BOOTTIME: it goes on while the machine sleeps and is never set back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -60,6 +62,8 @@ pub struct Life {
     signalled: u32,
     /// The job has been asked for its checkpoint and is not terminated yet.
     wait: Option<Wait>,
+    /// Number of the mark that ended the wait, and when SIGTERM follows.
+    answer: Option<(u32, Boot)>,
     verdict: Option<Verdict>,
     main: Option<ExitCode>,
 }
@@ -101,7 +105,7 @@ struct Verdict {
 
 impl Life {
     pub fn new(terms: Terms) -> Life {
-        Life { terms, phase: Phase::Ready, warned: false, signalled: 0, wait: None, verdict: None, main: None }
+        Life { terms, phase: Phase::Ready, warned: false, signalled: 0, wait: None, answer: None, verdict: None, main: None }
     }
 
     /// The user's process may start. Repeating it does nothing.
@@ -159,16 +163,22 @@ impl Life {
         self.terms.limit_secs = limit_secs;
         if self.wait == Some(Wait::Limit) {
             self.wait = None;
-            // Still near: it was asked already.
-            if self.checkpoint_at().is_some_and(|at| now >= at) {
-                self.wait = Some(Wait::Limit);
+            match self.checkpoint_at().is_some_and(|at| now >= at) {
+                // Still near: it was asked already.
+                true => self.wait = Some(Wait::Limit),
+                false => self.answer = None,
             }
         }
     }
 
-    /// A checkpoint mark was accepted. One that came before the job was asked is only a mark.
-    pub fn marked(&mut self, now: Boot, number: u32) -> Vec<Act> {
-        self.end_wait(now, &format!("checkpoint mark {number}"))
+    /// A checkpoint mark was accepted: true when it is the one that was waited for. One that came before the job was asked is
+    /// only a mark. [`Life::tick`] does the rest.
+    pub fn marked(&mut self, now: Boot, number: u32) -> bool {
+        let is_answer = self.wait.is_some() && self.answer.is_none();
+        if is_answer {
+            self.answer = Some((number, Boot(now.0 + AFTER_MARK_MILLIS)));
+        }
+        is_answer
     }
 
     /// The main process has ended. What it left behind dies at once, or at the end of a grace that is under way.
@@ -179,7 +189,6 @@ impl Life {
             (_, _, Some(Wait::Stop { .. })) => self.end_wait(now, "the end of the batch process"),
             (Phase::Starting { .. } | Phase::Running { .. }, None, _) => {
                 // The limit was not reached: its own end counts.
-                self.wait = None;
                 self.begin_kill(now)
             }
             _ => Vec::new(),
@@ -212,9 +221,7 @@ impl Life {
                 _ => self.condemn(now, EndCause::TimeLimit, self.limit_text(None), self.terms.kill_grace_secs),
             });
         }
-        if let Some(Wait::Stop { until, .. }) = self.wait
-            && now >= until
-        {
+        if self.answer.is_some_and(|(_, at)| now >= at) || matches!(self.wait, Some(Wait::Stop { until, .. }) if now >= until) {
             acts.extend(self.end_wait(now, "the end of its time"));
         }
         let kill_at = self.verdict.as_ref().map(|v| v.kill_at);
@@ -239,7 +246,8 @@ impl Life {
             Some(Wait::Stop { until, .. }) => Some(until),
             _ => None,
         };
-        [self.warn_at(), self.checkpoint_at(), self.limit_at(), given_up_at, kill_at].into_iter().flatten().min()
+        let answered_at = self.answer.map(|(_, at)| at);
+        [self.warn_at(), self.checkpoint_at(), self.limit_at(), answered_at, given_up_at, kill_at].into_iter().flatten().min()
     }
 
     /// The run is ending: whoever watches should look whether processes are left.
@@ -288,6 +296,8 @@ impl Life {
 
     /// The job has had its time, or needs no more.
     fn end_wait(&mut self, now: Boot, by: &str) -> Vec<Act> {
+        let mark = self.answer.map(|(number, _)| format!("checkpoint mark {number}"));
+        let by = mark.as_deref().unwrap_or(by);
         match self.wait {
             None => Vec::new(),
             Some(Wait::Limit) => self.condemn(now, EndCause::TimeLimit, self.limit_text(Some(by)), self.terms.kill_grace_secs),
@@ -303,19 +313,19 @@ impl Life {
             Some(Wait::Stop { why, .. }) => why,
             _ => why,
         };
-        by.map_or_else(|| stop_text(why).to_owned(), |by| format!("{}; asked for a checkpoint, terminated after {by}", stop_text(why)))
+        by.map_or_else(|| stop_text(why).to_owned(), |by| format!("{}; asked for a checkpoint, ended after {by}", stop_text(why)))
     }
 
     fn limit_text(&self, by: Option<&str>) -> String {
         let limit = self.terms.limit_secs.unwrap_or(0);
         match by {
             None => format!("the time limit of {limit} s was reached"),
-            Some(by) => format!("the time limit of {limit} s was near; asked for a checkpoint, terminated after {by}"),
+            Some(by) => format!("the time limit of {limit} s was near; asked for a checkpoint, ended after {by}"),
         }
     }
 
     fn condemn(&mut self, now: Boot, cause: EndCause, text: String, grace_secs: u32) -> Vec<Act> {
-        self.wait = None;
+        (self.wait, self.answer) = (None, None);
         let kill_at = now.plus_secs(grace_secs);
         match &mut self.verdict {
             Some(verdict) => {
@@ -330,7 +340,7 @@ impl Life {
     }
 
     fn begin_kill(&mut self, now: Boot) -> Vec<Act> {
-        self.wait = None;
+        (self.wait, self.answer) = (None, None);
         self.phase = Phase::Killing { again_at: Boot(now.0 + KILL_AGAIN_MILLIS) };
         vec![Act::Kill]
     }
@@ -460,15 +470,18 @@ mod tests {
     #[test]
     fn a_job_is_asked_for_its_checkpoint_before_it_is_terminated() {
         let mut life = with_checkpoint(None, None);
-        assert_eq!(life.marked(at(1), 1), [], "nobody asked");
+        assert!(!life.marked(at(1), 1), "nobody asked");
         assert_eq!(life.stop(at(2), StopWhy::Preempted, 10), [Act::Checkpoint]);
         assert_eq!(life.stop(at(3), StopWhy::Preempted, 10), [], "said again");
         assert_eq!(life.emptied(false), [], "a node that only holds steps is not over because none runs");
         assert_eq!(life.next_deadline(), Some(at(62)));
-        assert_eq!(life.marked(at(9), 2), TERM);
-        assert_eq!(life.marked(at(10), 3), []);
-        assert_eq!(life.next_deadline(), Some(at(19)), "the grace of the order");
-        assert_eq!(life.tick(at(19)), KILL);
+        assert!(life.marked(at(9), 2));
+        assert!(!life.marked(Boot(9400), 3), "one is enough");
+        assert_eq!(life.next_deadline(), Some(Boot(9500)), "it may leave by itself");
+        assert_eq!(life.tick(Boot(9500)), TERM);
+        assert_eq!(life.next_deadline(), Some(Boot(19_500)), "the grace of the order");
+        assert_eq!(life.tick(Boot(19_500)), KILL);
+        assert_eq!(life.end(0).2, "preempted; asked for a checkpoint, ended after checkpoint mark 2");
         let mut life = with_checkpoint(None, None);
         assert_eq!(life.stop(at(2), StopWhy::Drained, 10), [Act::Checkpoint]);
         assert_eq!(life.tick(at(61)), []);
@@ -612,7 +625,7 @@ mod tests {
                     Happening::LaunchFailed => life.launch_failed(now, EndCause::LaunchUser, String::new()),
                     Happening::Stop(grace_secs) => life.stop(now, StopWhy::Cancelled, grace_secs),
                     Happening::Preempt(grace_secs) => life.stop(now, StopWhy::Preempted, grace_secs),
-                    Happening::Marked => life.marked(now, 1),
+                    Happening::Marked => { life.marked(now, 1); Vec::new() }
                     Happening::Limit(limit_secs) => { life.set_limit(limit_secs, now); Vec::new() }
                     Happening::MainEnded => life.main_ended(now, ExitCode::SUCCESS),
                     Happening::Emptied => life.emptied(false),

@@ -76,6 +76,9 @@ impl MarkSocket {
                 self.peers[index].answer(&answer);
                 self.count_answer(now);
                 accepted.extend(answer.ok());
+                if self.peers[index].closed {
+                    break;
+                }
             }
         }
         self.peers.retain(|peer| !peer.closed);

@@ -92,7 +92,7 @@ fn a_mark_after_the_signal_ends_the_wait_and_one_before_it_does_not() {
     assert_eq!(number, "2\n");
     let end = link.end();
     assert_eq!((end.cause, end.exit), (EndCause::Stopped, ExitCode::exited(9)), "{}", end.text);
-    assert_eq!(end.text, "preempted; asked for a checkpoint, terminated after checkpoint mark 2");
+    assert_eq!(end.text, "preempted; asked for a checkpoint, ended after checkpoint mark 2");
     assert_eq!((bench.file("asked"), bench.file("term")), ("asked\n".into(), "term\n".into()), "each once, in order");
     assert_eq!(on_disk(&bench).unwrap().note, "saved", "gpud finds it after the end");
 }
@@ -108,7 +108,7 @@ fn the_end_of_the_grace_ends_the_wait_of_a_job_that_ignores_the_signal() {
     let end = link.end();
     assert_eq!((end.cause, end.exit), (EndCause::Stopped, ExitCode::killed(15)));
     assert!(asked.elapsed() >= Duration::from_secs(1), "it had its time");
-    assert!(end.text.ends_with("terminated after the end of its time"), "{}", end.text);
+    assert!(end.text.ends_with("ended after the end of its time"), "{}", end.text);
 }
 
 #[test]
@@ -165,6 +165,21 @@ fn a_command_that_cannot_be_started_costs_the_grace_and_nothing_else() {
 }
 
 #[test]
+fn a_job_that_has_marked_may_leave_by_itself() {
+    let Some(mut bench) = worker("USR1@3600") else { return };
+    bench.order.script = format!("#!/bin/sh\n{WORKER}\n").replace("while :; do sleep 0.02; done", "while [ ! -e leave ]; do sleep 0.02; done; exit 4");
+    let mut link = bench.start_and_go();
+    bench.file_when("ready", |_| true);
+    preempt(&mut link);
+    bench.file_when("asked", |_| true);
+    assert_eq!(mark(&bench, b"saved\n"), "ok 1\n");
+    fs::write(bench.work.join("leave"), "").unwrap();
+    let end = link.end();
+    assert_eq!((end.cause, end.exit), (EndCause::Stopped, ExitCode::exited(4)), "{}", end.text);
+    assert_eq!(end.text, "preempted; asked for a checkpoint, ended after checkpoint mark 1");
+}
+
+#[test]
 fn a_cancel_does_not_wait_for_a_checkpoint() {
     let Some(mut bench) = worker("USR1@3600") else { return };
     let mut link = bench.start_and_go();
@@ -212,7 +227,7 @@ fn a_time_limit_during_the_grace_ends_it() {
     link.send(&ToStep::Limit { limit_secs: Some(0) });
     let end = link.end();
     assert_eq!(end.cause, EndCause::Stopped, "the first reason counts");
-    assert_eq!(end.text, "preempted; asked for a checkpoint, terminated after the time limit");
+    assert_eq!(end.text, "preempted; asked for a checkpoint, ended after the time limit");
 }
 
 #[test]
@@ -242,7 +257,8 @@ fn what_is_no_mark_is_refused_and_leaves_the_supervisor_as_it_was() {
     ] {
         assert_eq!(mark(&bench, &sent), want);
     }
-    assert_eq!(on_disk(&bench), None);
+    assert_eq!(mark(&bench, b"bell\x07\ngood\n"), "error a note is one line of printable text; this one has control characters\n");
+    assert_eq!(on_disk(&bench), None, "and nothing behind it is looked at");
     // Connections that say nothing push out each other, not the one that comes.
     let idle: Vec<UnixStream> = (0..40).map(|_| UnixStream::connect(socket(&bench)).unwrap()).collect();
     assert_eq!(mark(&bench, b"after all\n"), "ok 1\n");
