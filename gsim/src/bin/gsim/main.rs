@@ -4,6 +4,7 @@
 
 mod bench_command;
 mod files;
+mod replay_command;
 mod run_command;
 
 use bench_command::{BenchArgs, FragArgs};
@@ -65,6 +66,8 @@ enum What {
         #[arg(long)]
         no_shrink: bool,
     },
+    /// Feed a controller's own trace through core and scheduler again and compare every decision
+    Replay(replay_command::ReplayArgs),
     /// Run one seed and print everything that happens
     ReplaySeed {
         seed: u64,
@@ -99,7 +102,12 @@ fn main() -> ExitCode {
             said(run_command::compare(&place, &policy, starts.as_deref(), &how))
         }
         What::Fuzz { seeds, seed, nodes, no_shrink } => fuzz(seed, seeds, nodes, !no_shrink),
-        What::ReplaySeed { seed, nodes, shrink } => replay(seed, nodes, shrink),
+        What::ReplaySeed { seed, nodes, shrink } => replay_seed(seed, nodes, shrink),
+        What::Replay(args) => match replay_command::run(&args) {
+            Ok(true) => ExitCode::SUCCESS,
+            Ok(false) => ExitCode::FAILURE,
+            Err(error) => said(Err(error)),
+        },
         What::Bench(args) => said(bench_command::bench(&args)),
         What::Frag(args) => said(bench_command::frag(&args)),
         What::BusyDay { agents, tasks, secs } => busy_day(agents, tasks, secs),
@@ -150,7 +158,7 @@ fn fuzz(first: u64, seeds: u64, nodes: Option<u16>, cut_down: bool) -> ExitCode 
     ExitCode::SUCCESS
 }
 
-fn replay(seed: u64, nodes: Option<u16>, cut_down: bool) -> ExitCode {
+fn replay_seed(seed: u64, nodes: Option<u16>, cut_down: bool) -> ExitCode {
     let scenario = Scenario::from_seed(seed, nodes);
     let mut result = run(&scenario, true);
     if cut_down {
