@@ -41,6 +41,8 @@ pub struct Track {
     /// Before this pass.
     base: Room,
     touched: bool,
+    /// Grows whenever anything is taken or given.
+    pub version: u64,
     bucket: usize,
     held: Vec<Held>,
     /// As the snapshot had it, to see what changes.
@@ -201,6 +203,7 @@ impl Cluster {
     pub fn file(&mut self, at: usize) {
         let nodes = self.nodes.len();
         let track = &mut self.nodes[at];
+        track.version += 1;
         let bucket = track.room.free_gpus();
         while self.by_free.len() <= bucket {
             self.by_free.push(FixedBitSet::with_capacity(nodes));
@@ -245,6 +248,7 @@ impl Track {
             base: room.clone(),
             room,
             touched: false,
+            version: 0,
             bucket: 0,
             held: Vec::new(),
             seen: Seen::of(node),

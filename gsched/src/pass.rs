@@ -21,7 +21,7 @@ use crate::what_if::{self, Leaving};
 use crate::window::Windows;
 use gmodel::config::{ClusterConfig, Partition};
 use gmodel::hostlist::natural_order;
-use gmodel::policy::{Backfill, Policy};
+use gmodel::policy::{Backfill, Placement, Policy};
 use gmodel::run::Allocation;
 use gmodel::{JobId, NodeId, Reason, ReasonCode, RunClass, Timestamp};
 use std::collections::BTreeMap;
@@ -100,7 +100,7 @@ impl Engine {
         }
         self.seen = Some((snapshot.config.clone(), snapshot.policy.clone()));
         self.shapes.begin_pass(snapshot.pending.len());
-        self.scores.begin_pass(snapshot);
+        self.scores.begin_pass();
     }
 }
 
@@ -340,6 +340,7 @@ impl<'a> Pass<'a> {
             windows: &engine.windows,
             leaves: &engine.leaves,
             scores: &mut engine.scores,
+            snapshot: self.snapshot,
             probes_left: &mut self.probes_left,
         };
         look(&mut search, &ask)
@@ -356,10 +357,19 @@ impl<'a> Pass<'a> {
             let (make, node) = (engine.cluster.nodes[*at].make, engine.cluster.nodes[*at].id);
             let need = *of.need(way, *part, make).expect("picked nodes serve their part");
             let tasks = of.ways[way].parts[*part].demand.tasks;
+            let slot = match (need.milli, of.placement) {
+                (0, _) => None,
+                (_, Placement::Pack) => {
+                    let track = &engine.cluster.nodes[*at];
+                    let fitting = track.room.slots_for(&engine.cluster.makes.list[make as usize], &need, now, end);
+                    engine.scores.slot(&engine.cluster, *at, &need, &fitting, self.snapshot)
+                }
+                _ => None,
+            };
             engine.cluster.touch(*at);
             let make = &engine.cluster.makes.list[make as usize];
             let room = &mut engine.cluster.nodes[*at].room;
-            let share = room.start(make, node, &need, tasks, (now, end)).expect("picked nodes have room");
+            let share = room.start(make, node, (&need, slot), tasks, (now, end)).expect("picked nodes have room");
             engine.cluster.file(*at);
             allocation.push((*at, share));
         }

@@ -6,6 +6,7 @@
 use crate::cluster::Cluster;
 use crate::score::Scores;
 use crate::shape::Shape;
+use crate::snapshot::Snapshot;
 use crate::timeline::{Need, UNLIMITED_SECS};
 use crate::window::Windows;
 use fixedbitset::FixedBitSet;
@@ -24,6 +25,7 @@ pub struct Search<'a> {
     pub windows: &'a Windows,
     pub leaves: &'a Leaves,
     pub scores: &'a mut Scores,
+    pub snapshot: &'a Snapshot,
     pub probes_left: &'a mut u64,
 }
 
@@ -253,7 +255,7 @@ impl Search<'_> {
             if !self.fits(ask, at, need, from, to) {
                 continue;
             }
-            let score = self.scores.of(&cluster.makes, track.make, &track.room, need, from);
+            let score = self.scores.of(cluster, at, need, self.snapshot);
             if best.as_ref().is_none_or(|(least, other)| (&score, at) < (least, *other)) {
                 best = Some((score, at));
             }

@@ -112,21 +112,32 @@ impl Room {
         self.profile.fits(need, from, to) || (need.milli > 0 && self.shared_for(need, from, to).is_some())
     }
 
+    /// Slots that have room for a share from now until a time: shared ones, and one of those that are whole.
+    pub fn slots_for(&self, make: &Make, need: &Need, now: Timestamp, to: Timestamp) -> Vec<u16> {
+        let mut slots: Vec<u16> = self.all_shared_for(need, now, to).map(|at| self.shared[at].slot).collect();
+        let amount = need.amount_from(&self.profile.least(now, to));
+        slots.extend(amount.and_then(|amount| self.pick(make, &amount).first().map(|slot| slot.0)));
+        slots
+    }
+
     /// The fullest shared GPU that has room for a share, for all that time.
     fn shared_for(&self, need: &Need, from: Timestamp, to: Timestamp) -> Option<usize> {
+        let milli = |at: &usize| self.shared[*at].milli.least(from, to.min(self.shared[*at].until));
+        self.all_shared_for(need, from, to).min_by_key(|at| (milli(at), *at))
+    }
+
+    fn all_shared_for(&self, need: &Need, from: Timestamp, to: Timestamp) -> impl Iterator<Item = usize> + '_ {
+        let need = *need;
         let milli = u32::from(need.milli);
-        let fits = |gpu: &SharedGpu| {
+        let fits = move |gpu: &SharedGpu| {
             need.groups & (1 << gpu.group) != 0
                 && gpu.milli.least(from, to.min(gpu.until)) >= milli
                 && from < gpu.until
                 && (to <= gpu.until || self.profile.least(gpu.until, to).gpus[usize::from(gpu.group)] > 0)
         };
-        let least = self.profile.least(from, to);
-        if !need.fits_beside_gpus(&least) {
-            return None;
-        }
-        let fitting = self.shared.iter().enumerate().filter(|(_, gpu)| fits(gpu));
-        fitting.min_by_key(|(at, gpu)| (gpu.milli.least(from, to.min(gpu.until)), *at)).map(|(at, _)| at)
+        let beside = !self.shared.is_empty() && need.fits_beside_gpus(&self.profile.least(from, to));
+        let shared = if beside { &self.shared[..] } else { &[] };
+        shared.iter().enumerate().filter(move |(_, gpu)| fits(gpu)).map(|(at, _)| at)
     }
 
     /// The first time from `from` on, before `until`, at which the need is met for `secs`.
@@ -198,12 +209,13 @@ impl Room {
         }
     }
 
-    /// Starts a run here: takes the need from now until `to`, and says which slots it holds.
+    /// Starts a run here: takes the need from now until `to`, and says which slots it holds. A share goes on the slot
+    /// named, where one is.
     pub fn start(
         &mut self,
         make: &Make,
         node: NodeId,
-        need: &Need,
+        (need, slot): (&Need, Option<u16>),
         tasks: u32,
         (now, to): (Timestamp, Timestamp),
     ) -> Option<NodeShare> {
@@ -214,20 +226,32 @@ impl Room {
                 slots.iter().for_each(|slot| self.slots[usize::from(slot.0)] = 0);
                 GpuSet::whole(slots)
             }
-            milli => self.start_share(make, need, u32::from(milli), now, to)?,
+            milli => self.start_share(make, (need, slot), u32::from(milli), now, to)?,
         };
         Some(NodeShare { node, cpus: need.cpus, mem_bytes: need.mem_bytes, gpus, tasks })
     }
 
-    fn start_share(&mut self, make: &Make, need: &Need, milli: u32, now: Timestamp, to: Timestamp) -> Option<GpuSet> {
-        let slot = match self.shared_for(need, now, to) {
+    fn start_share(
+        &mut self,
+        make: &Make,
+        (need, liked): (&Need, Option<u16>),
+        milli: u32,
+        now: Timestamp,
+        to: Timestamp,
+    ) -> Option<GpuSet> {
+        let shared = match liked {
+            Some(slot) => self.all_shared_for(need, now, to).find(|at| self.shared[*at].slot == slot),
+            None => self.shared_for(need, now, to),
+        };
+        let slot = match shared {
             Some(at) => {
                 self.hold_share(at, need, now, to);
                 self.shared[at].slot
             }
             None => {
-                let hold = self.hold(need, now, to)?;
-                let slot = self.pick(make, &hold.amount).first()?.0;
+                let amount = need.amount_from(&self.profile.least(now, to))?;
+                self.profile.take(now, to, &amount);
+                let slot = self.pick(make, &amount).first()?.0;
                 let group = make.slots[usize::from(slot)];
                 self.shared_gpu(slot, group, now).take_for(now, to, milli);
                 slot
@@ -320,6 +344,6 @@ impl crate::NodeDemand {
             () if need.mem_bytes > free.mem_bytes => Lack::Memory,
             () => Lack::Gpus,
         };
-        room.start(make, node.id, &need, self.tasks, (now, now.plus_secs(1))).ok_or(lack)
+        room.start(make, node.id, (&need, None), self.tasks, (now, now.plus_secs(1))).ok_or(lack)
     }
 }
