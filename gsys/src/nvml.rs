@@ -19,7 +19,7 @@ mod usage;
 mod worker;
 
 pub use change::{Change, ComputeMode, Refusal};
-pub use gmodel::gpu_health::{GpuEventKind, Reading, Silence, SilenceKind};
+pub use gmodel::gpu_health::{EventSource, GpuEventKind, Reading, Silence, SilenceKind};
 pub use health::GpuHealth;
 pub use kernel_log::{KernelLog, KernelXid, kernel_xid};
 pub use library::Nvml;
@@ -127,6 +127,8 @@ pub struct GpuEvent {
     pub uuid: String,
     pub kind: GpuEventKind,
     pub count: u64,
+    /// An Xid may come from the event set and from the kernel log: two events then.
+    pub source: EventSource,
 }
 
 /// Why there is no answer about GPUs.

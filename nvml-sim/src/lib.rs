@@ -6,6 +6,7 @@ mod abi;
 mod board;
 mod fault;
 mod host_seed;
+mod kernel_log;
 mod library;
 mod mig;
 mod reading;
@@ -14,6 +15,7 @@ mod state;
 
 pub use board::{PROFILES, Profile, board, host, profile};
 pub use fault::{Fault, apply_fault, find_gpu};
+pub use kernel_log::{KERNEL_LOG_FILE, log_xid};
 pub use mig::{MigProfile, cut, mig_minors, mig_profiles};
 pub use reset::{reboot, reset};
 pub use state::{

@@ -470,17 +470,21 @@ impl State {
             source,
         })?;
         let _lock = lock(dir)?;
-        self.write_mig_minors(dir)?;
+        self.write_beside(dir)?;
         self.replace(dir)
     }
 
-    /// Beside the state, what the driver tells in /proc: it depends on the GPUs alone.
-    fn write_mig_minors(&self, dir: &Path) -> Result<(), StateError> {
+    /// Beside the state, what the driver tells in /proc, which depends on the GPUs alone, and an empty kernel log.
+    fn write_beside(&self, dir: &Path) -> Result<(), StateError> {
         let path = dir.join(MIG_MINORS_FILE);
         let parent = path.parent().unwrap_or(dir);
         let written = fs::create_dir_all(parent)
-            .and_then(|()| fs::write(&path, crate::mig::mig_minors(self)));
-        written.map_err(|source| StateError::Io {
+            .and_then(|()| fs::write(&path, crate::mig::mig_minors(self)))
+            .and_then(|()| {
+                let log = dir.join(crate::kernel_log::KERNEL_LOG_FILE);
+                File::options().create(true).append(true).open(log)
+            });
+        written.map(drop).map_err(|source| StateError::Io {
             doing: "writing",
             path,
             source,

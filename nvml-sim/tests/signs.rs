@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use gmodel::Timestamp;
 use gmodel::gpu_health::{
-    Action, Catalogue, Change, EventSource, GpuWatch, StateSeen, compare_siblings, verdict,
+    Action, Catalogue, Change, GpuWatch, StateSeen, compare_siblings, verdict,
 };
 use gsys::nvml::{GpuHealth, NvmlWorker};
 use simulated::{SimulatedHost, eventually};
@@ -68,13 +68,7 @@ impl Watches {
         let mut raised = Vec::new();
         for event in self.worker.next_events(Duration::from_millis(50)) {
             let watch = self.watches.entry(event.uuid.clone()).or_default();
-            let changes = watch.event(
-                &self.catalogue,
-                event.kind,
-                event.count,
-                EventSource::EventSet,
-                now,
-            );
+            let changes = watch.event(&self.catalogue, event.kind, event.count, event.source, now);
             raised.extend(names(&event.uuid, changes));
         }
         raised

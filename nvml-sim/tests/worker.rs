@@ -5,7 +5,7 @@ mod simulated;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use gmodel::gpu_health::{FabricHealth, RecoveryAdvice, SilenceKind};
+use gmodel::gpu_health::{EventSource, FabricHealth, RecoveryAdvice, SilenceKind};
 use gsys::nvml::{
     CapMinors, Change, ComputeMode, GpuEvent, GpuEventKind, Inventory, NvmlError, NvmlWorker,
     PcieDistance, ProcessKind, Refusal, WorkerState, device_node, islands,
@@ -110,7 +110,8 @@ fn lost_gpu_keeps_its_name_and_leaves_the_other_seven_working() {
         [GpuEvent {
             uuid: host.uuid(3),
             kind: GpuEventKind::Lost,
-            count: 1
+            count: 1,
+            source: EventSource::Reading,
         }]
     );
     let health = worker.read_health(SOON).unwrap();
@@ -783,9 +784,33 @@ fn xid_is_delivered_even_when_its_gpu_is_lost_with_it() {
         [GpuEvent {
             uuid: host.uuid(3),
             kind: GpuEventKind::Xid(79),
-            count: 1
+            count: 1,
+            source: EventSource::EventSet,
         }]
     );
+}
+
+#[test]
+fn xids_of_the_kernel_log_come_even_while_the_library_hangs() {
+    let host = SimulatedHost::with(&[("h100", 8)]);
+    let log = host.dir.path().join(nvidia_ml_sim::KERNEL_LOG_FILE);
+    nvidia_ml_sim::log_xid(host.dir.path(), &host.state().gpus[3], 13, 1).unwrap();
+    let worker = watching(&host);
+    assert!(worker.watch_kernel_log(Path::new("/nonexistent")).is_err());
+    worker.watch_kernel_log(&log).unwrap();
+    host.edit(|state| state.hang = true);
+    nvidia_ml_sim::log_xid(host.dir.path(), &host.state().gpus[3], 79, 2).unwrap();
+    assert_eq!(
+        worker.next_events(SOON),
+        [GpuEvent {
+            uuid: host.uuid(3),
+            kind: GpuEventKind::Xid(79),
+            count: 2,
+            source: EventSource::KernelLog,
+        }],
+        "and what was logged before is not told"
+    );
+    host.edit(|state| state.hang = false);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! hangs. Reads `/dev/kmsg` from its end on, without waiting. Source: kernel documentation, `dev-kmsg`; NVIDIA's Xid document.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read, Seek};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
@@ -27,7 +27,6 @@ pub struct KernelLog {
 impl KernelLog {
     /// Opens `/dev/kmsg` (or a file that stands for it) at its end.
     pub fn open(path: &Path) -> io::Result<KernelLog> {
-        use std::io::Seek;
         let mut options = File::options();
         let mut file = options
             .read(true)
@@ -45,6 +44,8 @@ impl KernelLog {
         let mut found = Vec::new();
         for _ in 0..most {
             match self.file.read(&mut record) {
+                // A file that stands for the log may have begun anew.
+                Ok(0) if self.is_shorter()? => self.file.rewind()?,
                 Ok(0) => break,
                 Ok(length) => {
                     let text = String::from_utf8_lossy(&record[..length]);
@@ -58,6 +59,11 @@ impl KernelLog {
             }
         }
         Ok(found)
+    }
+
+    fn is_shorter(&mut self) -> io::Result<bool> {
+        Ok(self.file.metadata()?.is_file()
+            && self.file.metadata()?.len() < self.file.stream_position()?)
     }
 }
 
@@ -141,6 +147,8 @@ mod tests {
         let found = watched.new_xids(10).unwrap();
         assert_eq!(found.iter().map(|xid| xid.xid).collect::<Vec<_>>(), [79]);
         assert!(watched.new_xids(10).unwrap().is_empty());
+        std::fs::write(&path, "NVRM: Xid (PCI:0000:1b:00): 95, anew\n").unwrap();
+        assert_eq!(watched.new_xids(10).unwrap()[0].xid, 95);
         std::fs::remove_file(&path).unwrap();
     }
 

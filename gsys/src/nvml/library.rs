@@ -20,7 +20,7 @@ use nvml_wrapper_sys::bindings::{
     nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_RESOURCES as NO_RESOURCES, nvmlReturn_t,
 };
 
-use gmodel::gpu_health::{Silence, SilenceKind};
+use gmodel::gpu_health::{EventSource, Silence, SilenceKind};
 
 use super::change::{apply, refusal};
 use super::health::{count_links, fabric, link_states};
@@ -406,6 +406,7 @@ fn event_of(event: &EventData<'_>, by_handle: &BTreeMap<usize, String>) -> Optio
         uuid,
         kind,
         count: 1,
+        source: EventSource::EventSet,
     })
 }
 

@@ -2,19 +2,20 @@
 //! fetched. A caller waits up to the time it names; a thread whose call does not return is given up. Calls no NVML itself.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io;
 use std::ops::ControlFlow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, TryLockError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use gmodel::gpu_health::{Silence, SilenceKind};
+use gmodel::gpu_health::{EventSource, Silence, SilenceKind};
 
 use super::{
     Change, DEFAULT_LIBRARY, GpuEvent, GpuEventKind, GpuFacts, GpuHealth, GpuSource, GpuUse,
-    Inventory, Nvml, NvmlError,
+    Inventory, KernelLog, Nvml, NvmlError,
 };
 
 /// Distinct events kept for a caller that does not fetch them; repetitions of one only raise its count.
@@ -67,6 +68,13 @@ impl NvmlWorker {
             shared,
             open,
         })
+    }
+
+    /// Takes Xids from the kernel log too (`/dev/kmsg`), from now on: they come there even when NVML hangs or nobody watched.
+    pub fn watch_kernel_log(&self, path: &Path) -> io::Result<()> {
+        let log = KernelLog::open(path)?;
+        let shared = Arc::downgrade(&self.shared);
+        spawn("nvml-kernel-log", move || follow_log(&shared, log)).map_err(io::Error::other)
     }
 
     /// All GPUs. One that is lost or holds its calls comes with the facts from before and a `fault`.
@@ -404,10 +412,9 @@ impl Shared {
     fn push_event(&self, event: GpuEvent) {
         let mut events = lock(&self.events);
         let full = events.len() >= MAX_WAITING_EVENTS;
-        match events
-            .iter_mut()
-            .find(|waiting| waiting.uuid == event.uuid && waiting.kind == event.kind)
-        {
+        match events.iter_mut().find(|waiting| {
+            (&waiting.uuid, waiting.kind, waiting.source) == (&event.uuid, event.kind, event.source)
+        }) {
             Some(waiting) => waiting.count += event.count,
             None if full => {
                 self.dropped_events
@@ -434,6 +441,7 @@ impl Shared {
                             uuid: old.uuid.clone(),
                             kind: GpuEventKind::Lost,
                             count: 1,
+                            source: EventSource::Reading,
                         });
                     }
                     inventory.gpus.push(GpuFacts {
@@ -472,6 +480,7 @@ impl Shared {
                         uuid: old.uuid.clone(),
                         kind: GpuEventKind::Lost,
                         count: 1,
+                        source: EventSource::Reading,
                     });
                 }
             }
@@ -603,6 +612,35 @@ fn watch_events(worker: &Weak<Shared>, open: &Opener) {
             }
         }
         thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// The life of the thread "nvml-kernel-log": until the worker is dropped, or the log cannot be read any more.
+fn follow_log(worker: &Weak<Shared>, mut log: KernelLog) {
+    /// Lines between two looks; the kernel keeps the rest.
+    const MOST_LINES: usize = 10_000;
+    while let Some(shared) = worker.upgrade() {
+        let Ok(xids) = log.new_xids(MOST_LINES) else {
+            return;
+        };
+        for xid in xids {
+            let known = lock(&shared.known);
+            let gpu = known
+                .iter()
+                .find(|gpu| gpu.pci_bus_id.eq_ignore_ascii_case(&xid.pci_bus_id));
+            let uuid = gpu.map(|gpu| gpu.uuid.clone());
+            drop(known);
+            if let Some(uuid) = uuid {
+                shared.push_event(GpuEvent {
+                    uuid,
+                    kind: GpuEventKind::Xid(xid.xid),
+                    count: 1,
+                    source: EventSource::KernelLog,
+                });
+            }
+        }
+        drop(shared);
+        thread::sleep(Duration::from_millis(250));
     }
 }
 
@@ -883,6 +921,7 @@ mod tests {
                 uuid: "GPU-x".to_owned(),
                 kind: GpuEventKind::Xid(number),
                 count: 2,
+                source: EventSource::EventSet,
             });
         }
         assert_eq!(lock(&shared.events).len(), MAX_WAITING_EVENTS);

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use nvidia_ml_sim::{Fault, State, apply_fault, find_gpu, host};
+use nvidia_ml_sim::{Fault, State, apply_fault, find_gpu, host, log_xid};
 
 const USAGE: &str = "\
 nvml-sim init  --dir D --gpus h100:8[,l4:2] [--seed S] [--minor-base M]   make D/state.json
@@ -223,9 +223,25 @@ impl Happening {
 
 fn inject(dir: &Path, target: &str, text: &str) -> Result<(), Failure> {
     let happening = Happening::parse(target, text).map_err(Failure::Usage)?;
-    State::edit(dir, |state| happening.befall(state, target))
+    let xid = match &happening {
+        Happening::Fault(Fault::Xid { number, times }) => Some((*number, *times)),
+        _ => None,
+    };
+    let befallen = |state: &mut State| {
+        happening.befall(state, target)?;
+        Ok::<_, String>(
+            xid.and_then(|xid| Some((state.gpus.get(find_gpu(state, target).ok()?)?.clone(), xid))),
+        )
+    };
+    let logged = State::edit(dir, befallen)
         .map_err(refused)?
-        .map_err(Failure::Refused)
+        .map_err(Failure::Refused)?;
+    // As the driver would, before or after its event.
+    match logged {
+        Some((gpu, (number, times))) => log_xid(dir, &gpu, number, times)
+            .map_err(|error| Failure::Refused(format!("writing the kernel log: {error}"))),
+        None => Ok(()),
+    }
 }
 
 fn set(mut arguments: Arguments) -> Result<String, Failure> {
