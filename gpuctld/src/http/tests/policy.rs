@@ -151,6 +151,7 @@ async fn the_private_see_their_own_accounts_and_those_above() {
 #[tokio::test]
 async fn licences_and_reservations_are_listed() {
     let pool = Pool::new("[licences]\nmatlab = 20\n[reservation.past]\nstart = 2020-01-01T00:00:00Z\nduration = 60\nnodes = \"ALL\"\n");
+    pool.node("n1", Role::Compute, 1).await;
     let list = pool.get(&alice(), "/v1/licences").await;
     assert_eq!(list["licences"], json!([{"name": "matlab", "total": 20, "used": 0, "free": 20}]));
     let window = json!({"start": "2020-01-01T00:00:00Z", "duration_secs": 3600, "repeat": "hourly", "node_count": 1, "users": ["alice"]});
