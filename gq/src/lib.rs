@@ -12,6 +12,7 @@ mod node_record;
 pub mod nodes;
 mod output_file;
 mod partition_listing;
+mod partition_record;
 mod priority_listing;
 pub mod queue;
 mod queue_row;

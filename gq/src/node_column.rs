@@ -38,6 +38,11 @@ pub(crate) enum NodeColumn {
     Weight,
     CpuLoad,
     Sockets,
+    PriorityTier,
+    PriorityFactor,
+    PreemptMode,
+    Placement,
+    DefaultQos,
 }
 
 type Entry = (NodeColumn, char, &'static str, &'static str);
@@ -69,6 +74,11 @@ const COLUMNS: &[Entry] = &[
     (NodeColumn::Weight,          'w', "weight",        "WEIGHT"),
     (NodeColumn::CpuLoad,         'O', "cpuload",       "CPU_LOAD"),
     (NodeColumn::Sockets,         'z', "sct",           "S:C:T"),
+    (NodeColumn::PriorityTier,    'p', "prioritytier",  "PRIO_TIER"),
+    (NodeColumn::PriorityFactor,  'I', "priorityjobfactor", "PRIO_JOB_FACTOR"),
+    (NodeColumn::PreemptMode,     'M', "preemptmode",   "PREEMPT_MODE"),
+    (NodeColumn::Placement,       ' ', "placement",     "PLACEMENT"),
+    (NodeColumn::DefaultQos,      ' ', "defaultqos",    "DEFAULT_QOS"),
 ];
 
 /// A listing's format.
@@ -122,6 +132,11 @@ impl NodeColumn {
                 | Self::CpusByState
                 | Self::NodesByState
                 | Self::NodesBusyIdle
+                | Self::PriorityTier
+                | Self::PriorityFactor
+                | Self::PreemptMode
+                | Self::Placement
+                | Self::DefaultQos
         )
     }
 
@@ -134,6 +149,11 @@ impl NodeColumn {
             (Self::Available, _) => partition.state.clone(),
             (Self::TimeLimit, _) => partition.max_time_secs.map_or("infinite".to_owned(), |secs| squeue_time(secs.into())),
             (Self::Nodes, _) => group.nodes.len().to_string(),
+            (Self::PriorityTier, _) => partition.priority_tier.to_string(),
+            (Self::PriorityFactor, _) => partition.priority_factor.to_string(),
+            (Self::PreemptMode, _) => partition.preempt_mode.to_uppercase(),
+            (Self::Placement, _) => partition.placement.clone(),
+            (Self::DefaultQos, _) => partition.default_qos.clone().unwrap_or_else(|| "(null)".to_owned()),
             (Self::Nodelist, _) => {
                 let mut names: Vec<String> = group.nodes.iter().map(|node| node.name.clone()).collect();
                 hostlist::sort_names(&mut names);

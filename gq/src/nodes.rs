@@ -2,6 +2,7 @@
 
 use crate::node_column::{self, NodeFormat, gpus_by_type, long_state, reason, short_state};
 use crate::partition_listing::{self as listing, lines};
+use crate::partition_record;
 use crate::{node_record, queue};
 use clap::{ArgAction, CommandFactory, FromArgMatches, Parser};
 use gcli::local_time::{self, TimeFormat};
@@ -21,6 +22,7 @@ Examples:
   gnodes                nodes with their GPUs
   gnodes node7          one node in full, each GPU with its job
   gnodes -p             partitions, as sinfo prints them
+  gnodes -p --full      partitions with their limits and how they preempt
   gnodes -R             nodes that are out, and why
   gnodes -h -o '%n %G'  names and GPUs, for a script
 
@@ -39,6 +41,9 @@ struct NodeArgs {
     /// Partitions as sinfo lists them, all or these
     #[arg(short, long, value_name = "NAMES", num_args = 0..=1, default_missing_value = "")]
     partitions: Option<String>,
+    /// With -p: each partition in full, as scontrol shows it
+    #[arg(long, requires = "partitions", conflicts_with_all = ["by_node", "summarize", "list_reasons", "long", "format", "format_names"])]
+    full: bool,
     /// A line for each node of each partition
     #[arg(short = 'N', long = "Node")]
     by_node: bool,
@@ -95,6 +100,15 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     let mut nodes: Vec<NodeRow> = list(&mut client, "/v1/nodes")?;
     if !args.names.is_empty() {
         return in_full(&nodes, &args.names, &choice);
+    }
+    if args.full {
+        let partitions: Vec<PartitionRow> = list(&mut client, "/v1/partitions")?;
+        let mut out = stdout()?;
+        for partition in partitions.iter().filter(|one| choice.partitions.as_ref().is_none_or(|names| names.contains(&one.name))) {
+            out.write_all(partition_record::text(partition, &nodes).as_bytes())?;
+        }
+        out.flush()?;
+        return Ok(0);
     }
     nodes.retain(|node| choice.takes(node));
     match format {

@@ -39,7 +39,9 @@ fn answer(request: &Request) -> Answer {
         ),
         "/v1/partitions" => Answer::ok(
             json!({"schema": 1, "partitions": [
-                {"name": "main", "is_default": true, "state": "up", "max_time_secs": 86400, "nodes": ["n1"], "priority_tier": 1},
+                {"name": "main", "is_default": true, "state": "up", "max_time_secs": 86400, "nodes": ["n1"], "priority_tier": 1, "priority_factor": 7,
+                 "preempt_mode": "requeue", "placement": "pack", "headroom": {"gpu": 2}, "per_user": {"running_jobs": 2, "gpus": {"h100": 4}},
+                 "allow_qos": ["normal", "urgent"], "default_qos": "normal"},
                 {"name": "long", "is_default": false, "state": "down", "nodes": [], "priority_tier": 1},
             ]})
             .to_string(),
@@ -182,4 +184,35 @@ fn json_is_one_line_and_follows_the_filters() {
     assert_eq!(count(&["--json", "-t", "idle"], "nodes"), Some(2));
     assert_eq!(count(&["--json", "n3", "n4"], "nodes"), Some(2));
     assert_eq!(count(&["--json", "-p"], "partitions"), Some(2));
+}
+
+#[test]
+fn partitions_are_shown_with_their_limits_and_how_they_preempt() {
+    check(&["-p", "main", "--full"], expect![[r#"
+        PartitionName=main
+           AllowAccounts=ALL AllowUsers=ALL AllowQos=normal,urgent
+           Default=YES QoS=normal
+           DefaultTime=NONE MaxTime=1-00:00:00 OverTimeLimit=NONE
+           MaxNodes=UNLIMITED
+           Nodes=n1
+           PriorityJobFactor=7 PriorityTier=1
+           PreemptMode=REQUEUE Placement=pack
+           State=UP TotalCPUs=80 TotalNodes=5 GPUs=10
+           Headroom=gpu:2
+           PerUserLimits=running_jobs:2,gpus[h100:4]
+
+    "#]]);
+    check(&["-p", "-h", "-O", "partition,prioritytier,priorityjobfactor,preemptmode,placement,defaultqos"], expect![[r#"
+        main*               1                   7                   REQUEUE             pack                normal              
+        long                1                   0                                                           (null)              
+    "#]]);
+    check(&["--full"], expect![[r#"
+        stderr: gnodes: the following required arguments were not provided:
+        stderr:   --partitions [<NAMES>]
+        stderr: 
+        stderr: Usage: gnodes --partitions [<NAMES>] --full [NODE]...
+        stderr: 
+        stderr: For more information, try '--help'.
+        exit: Some(2)
+    "#]]);
 }

@@ -1,0 +1,75 @@
+//! A partition in full, in the words of `scontrol show partition` and our own.
+
+use gcli::printable::printable;
+use gmodel::duration::sacct_time;
+use gmodel::hostlist;
+use gwire::api::{Gpus, LimitsRow, NodeRow, PartitionRow};
+
+/// The record, with an empty line behind it.
+pub(crate) fn text(partition: &PartitionRow, nodes: &[NodeRow]) -> String {
+    let held: Vec<&NodeRow> = nodes.iter().filter(|node| node.partitions.contains(&partition.name)).collect();
+    let time = |secs: Option<u32>, none: &str| secs.map_or(none.to_owned(), |secs| sacct_time(secs.into()));
+    let all = |names: &[String]| if names.is_empty() { "ALL".to_owned() } else { names.join(",") };
+    let over = if partition.over_time_secs == 0 { "NONE".to_owned() } else { sacct_time(partition.over_time_secs.into()) };
+    let mut names: Vec<String> = partition.nodes.clone();
+    hostlist::sort_names(&mut names);
+    let mut lines = vec![
+        format!("PartitionName={}", partition.name),
+        format!("AllowAccounts={} AllowUsers={} AllowQos={}", all(&partition.allow_accounts), all(&partition.allow_users), all(&partition.allow_qos)),
+        format!(
+            "Default={} QoS={}",
+            if partition.is_default { "YES" } else { "NO" },
+            partition.default_qos.as_deref().unwrap_or("N/A")
+        ),
+        format!("DefaultTime={} MaxTime={} OverTimeLimit={over}", time(partition.default_time_secs, "NONE"), time(partition.max_time_secs, "UNLIMITED")),
+        format!("MaxNodes={}", partition.max_nodes.map_or("UNLIMITED".to_owned(), |nodes| nodes.to_string())),
+        format!("Nodes={}", hostlist::compress(names)),
+        format!("PriorityJobFactor={} PriorityTier={}", partition.priority_factor, partition.priority_tier),
+        format!("PreemptMode={} Placement={}", partition.preempt_mode.to_uppercase(), partition.placement),
+        format!(
+            "State={} TotalCPUs={} TotalNodes={} GPUs={}",
+            state_word(&partition.state),
+            held.iter().map(|node| node.cpus).sum::<u32>(),
+            held.len(),
+            held.iter().map(|node| node.gpus.iter().filter(|gpu| gpu.present).count()).sum::<usize>()
+        ),
+    ];
+    if let Some(headroom) = &partition.headroom {
+        lines.push(format!("Headroom={}", gpus_text(headroom)));
+    }
+    for (key, limits) in [("GroupLimits", &partition.group), ("PerUserLimits", &partition.per_user), ("PerAccountLimits", &partition.per_account)] {
+        let text = limits_text(limits);
+        if !text.is_empty() {
+            lines.push(format!("{key}={text}"));
+        }
+    }
+    printable_lines(&lines)
+}
+
+fn printable_lines(lines: &[String]) -> String {
+    let safe: Vec<_> = lines.iter().map(|line| printable(line)).collect();
+    format!("{}\n\n", safe.join("\n   "))
+}
+
+fn state_word(state: &str) -> String {
+    if state == "inact" { "INACTIVE".to_owned() } else { state.to_uppercase() }
+}
+
+fn gpus_text(gpus: &Gpus) -> String {
+    gpus.iter().map(|(gpu_type, count)| format!("{gpu_type}:{count}")).collect::<Vec<_>>().join(",")
+}
+
+fn limits_text(limits: &LimitsRow) -> String {
+    let count = |key: &str, count: Option<u64>| count.map(|count| format!("{key}:{count}"));
+    let parts = [
+        count("running_jobs", limits.running_jobs.map(u64::from)),
+        count("submitted_jobs", limits.submitted_jobs.map(u64::from)),
+        limits.gpus.as_ref().map(|gpus| format!("gpus[{}]", gpus_text(gpus))),
+        count("cpus", limits.cpus.map(u64::from)),
+        count("nodes", limits.nodes.map(u64::from)),
+        count("running_gpu_hours", limits.running_gpu_hours),
+        count("array_tasks", limits.array_tasks.map(u64::from)),
+        count("submits_per_minute", limits.submits_per_minute.map(u64::from)),
+    ];
+    parts.into_iter().flatten().collect::<Vec<_>>().join(",")
+}
