@@ -2,17 +2,16 @@
 //!
 //! Accounts that jobs name and the policy does not know stand directly below the root. Never knows limits or use.
 
+use crate::names::Names;
 use gmodel::Policy;
 use gmodel::policy::ROOT_ACCOUNT;
-use std::collections::BTreeMap;
 
 /// Number of the root.
 pub const ROOT: u32 = 0;
 
 #[derive(Clone, Debug)]
 pub struct AccountTree {
-    names: Vec<String>,
-    numbers: BTreeMap<String, u32>,
+    names: Names,
     /// Above each, nearest first, without the root.
     above: Vec<Vec<u32>>,
 }
@@ -21,8 +20,7 @@ impl AccountTree {
     /// The policy's accounts, in the order of their names.
     pub fn new(policy: &Policy) -> Self {
         let mut tree = Self {
-            names: vec![ROOT_ACCOUNT.to_owned()],
-            numbers: BTreeMap::from([(ROOT_ACCOUNT.to_owned(), ROOT)]),
+            names: [ROOT_ACCOUNT].into_iter().collect(),
             above: vec![Vec::new()],
         };
         for name in policy.accounts.keys() {
@@ -31,30 +29,25 @@ impl AccountTree {
         for name in policy.accounts.keys() {
             let line = policy.lineage(name);
             let above: Vec<u32> = line.iter().skip(1).filter_map(|account| tree.number(&account.name)).collect();
-            let at = tree.numbers[name] as usize;
-            tree.above[at] = above;
+            let at = tree.number_or_new(name);
+            tree.above[at as usize] = above;
         }
         tree
     }
 
     pub fn number(&self, name: &str) -> Option<u32> {
-        self.numbers.get(name).copied()
+        self.names.number(name)
     }
 
     /// The number of an account; one that is not known yet comes directly below the root.
     pub fn number_or_new(&mut self, name: &str) -> u32 {
-        if let Some(number) = self.number(name) {
-            return number;
-        }
-        let number = self.names.len() as u32;
-        self.names.push(name.to_owned());
-        self.numbers.insert(name.to_owned(), number);
-        self.above.push(Vec::new());
+        let number = self.names.number_or_new(name);
+        self.above.resize_with(self.names.len(), Vec::new);
         number
     }
 
     pub fn name(&self, number: u32) -> &str {
-        &self.names[number as usize]
+        self.names.name(number)
     }
 
     /// Accounts and the root.

@@ -3,12 +3,14 @@
 //! Ties are as Slurm's page "Fair Tree Fairshare Algorithm" has them (Cox and Morrison, BYU): tied users share a rank, a
 //! user tied with an account has that of its best user, tied accounts are one. Never stores anything.
 
+use crate::names::Names;
 use crate::snapshot::{RunningRun, Snapshot};
 use crate::usage::{Decayed, left_after, weight_of_type, weighted_micro};
-use gmodel::policy::ROOT_ACCOUNT;
-use gmodel::{NodeId, Policy};
+use gmodel::policy::{Account, ROOT_ACCOUNT};
+use gmodel::{JobSpec, NodeId, Policy};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Factors and parts of a whole are in millionths.
 pub const PPM: u64 = 1_000_000;
@@ -23,7 +25,14 @@ pub struct FairTree<'a> {
     /// The root first, then accounts, then users.
     nodes: Vec<ShareNode<'a>>,
     children: Vec<Vec<usize>>,
-    users: BTreeMap<(&'a str, &'a str), usize>,
+    account_names: Names,
+    /// Places of accounts, by number.
+    accounts: Vec<usize>,
+    user_names: Names,
+    /// Places of users in accounts, by their numbers.
+    users: BTreeMap<(u32, u32), usize>,
+    /// Places of the users of the snapshot's waiting jobs.
+    pending: Vec<usize>,
 }
 
 /// A line of sshare(1): an account, or a user in one.
@@ -90,52 +99,131 @@ impl LevelFs {
 impl<'a> FairTree<'a> {
     /// Of everybody the policy names, who used anything, or whose jobs run or wait.
     pub fn of(snapshot: &'a Snapshot) -> Self {
-        let mut used = use_of_all(snapshot);
+        let mut tree = Self::of_policy(&snapshot.policy);
+        tree.enter_use(snapshot);
+        let mut last: Option<(&Arc<JobSpec>, usize)> = None;
+        tree.pending.reserve(snapshot.pending.len());
         for job in &snapshot.pending {
-            used.entry((&job.spec.account, &job.spec.user.name)).or_default();
+            let at = match last.filter(|(spec, _)| Arc::ptr_eq(spec, &job.spec)) {
+                Some((_, at)) => at,
+                None => tree.user_or_new(&job.spec.account, &job.spec.user.name, 1),
+            };
+            last = Some((&job.spec, at));
+            tree.pending.push(at);
         }
-        Self::new(&snapshot.policy, used.into_iter().map(|((account, user), usage)| (account, user, usage)))
+        tree.finish()
     }
 
     /// From what each user has used in each account.
     pub fn new(policy: &'a Policy, used: impl IntoIterator<Item = (&'a str, &'a str, u64)>) -> Self {
-        let mut tree = Self { nodes: Vec::new(), children: Vec::new(), users: BTreeMap::new() };
-        let mut accounts = BTreeMap::from([(ROOT_ACCOUNT, tree.push(ROOT_ACCOUNT, None, 0, 1))]);
+        let mut tree = Self::of_policy(policy);
+        for (account, user, usage) in used {
+            let at = tree.user_or_new(account, user, 1);
+            tree.nodes[at].usage = usage;
+        }
+        tree.finish()
+    }
+
+    fn of_policy(policy: &'a Policy) -> Self {
+        let mut tree = Self {
+            nodes: Vec::new(),
+            children: Vec::new(),
+            account_names: Names::default(),
+            accounts: Vec::new(),
+            user_names: Names::default(),
+            users: BTreeMap::new(),
+            pending: Vec::new(),
+        };
+        tree.account_or_new(ROOT_ACCOUNT, 1);
         for (name, account) in &policy.accounts {
-            accounts.entry(name).or_insert_with(|| tree.push(name, None, 0, account.shares));
+            tree.account_or_new(name, account.shares);
         }
         for name in policy.accounts.keys() {
             // A chain that would come back to itself ends at the root.
             let line = policy.lineage(name);
-            let broken = line.last().is_none_or(|last| last.parent.as_ref().is_some_and(|up| policy.accounts.contains_key(up)));
-            let parent = line.get(1).filter(|_| !broken).map(|account| accounts[account.name.as_str()]);
-            tree.nodes[accounts[name.as_str()]].parent = parent.unwrap_or(0);
+            let goes_on = |last: &&Account| last.parent.as_ref().is_some_and(|up| policy.accounts.contains_key(up));
+            let parent = line.get(1).filter(|_| !line.last().is_some_and(goes_on));
+            let parent = parent.map_or(0, |account| tree.account_or_new(&account.name, 1));
+            let at = tree.account_or_new(name, 1);
+            tree.nodes[at].parent = parent;
         }
-        let known = policy.accounts.iter().flat_map(|(name, account)| {
-            account.users.iter().map(move |(user, entry)| (name.as_str(), user.as_str(), entry.shares))
-        });
-        for (account, user, shares) in known {
-            tree.user(accounts[account], account, user, shares);
+        for (name, account) in &policy.accounts {
+            for (user, entry) in &account.users {
+                tree.user_or_new(name, user, entry.shares);
+            }
         }
-        for (account, user, usage) in used {
-            let parent = match accounts.get(account) {
-                Some(at) => *at,
-                None => *accounts.entry(account).or_insert(tree.push(account, None, 0, 1)),
-            };
-            let at = tree.user(parent, account, user, 1);
-            tree.nodes[at].usage = usage;
-        }
-        tree.children = vec![Vec::new(); tree.nodes.len()];
-        for at in 1..tree.nodes.len() {
-            tree.children[tree.nodes[at].parent].push(at);
-        }
-        tree.compute();
         tree
+    }
+
+    fn account_or_new(&mut self, name: &'a str, shares: u32) -> usize {
+        let number = self.account_names.number_or_new(name) as usize;
+        if number == self.accounts.len() {
+            let at = self.push(name, None, 0, shares);
+            self.accounts.push(at);
+        }
+        self.accounts[number]
+    }
+
+    fn user_or_new(&mut self, account: &'a str, user: &'a str, shares: u32) -> usize {
+        let parent = self.account_or_new(account, 1);
+        let key = (self.account_names.number_or_new(account), self.user_names.number_or_new(user));
+        if let Some(at) = self.users.get(&key) {
+            return *at;
+        }
+        let at = self.push(account, Some(user), parent, shares);
+        self.users.insert(key, at);
+        at
+    }
+
+    fn place(&self, account: &str, user: &str) -> Option<usize> {
+        self.users.get(&(self.account_names.number(account)?, self.user_names.number(user)?)).copied()
+    }
+
+    /// What everybody has used by now, weighted and decayed, with what runs.
+    fn enter_use(&mut self, snapshot: &'a Snapshot) {
+        let half_life = snapshot.config.scheduler.fair_share.half_life_secs;
+        let mut running: BTreeMap<usize, Decayed> = BTreeMap::new();
+        let weights = GpuWeights::new(snapshot);
+        let mut last: Option<(&Arc<JobSpec>, usize)> = None;
+        for run in snapshot.running.iter().filter(|run| !run.charged) {
+            let at = match last.filter(|(spec, _)| Arc::ptr_eq(spec, &run.spec)) {
+                Some((_, at)) => at,
+                None => self.user_or_new(&run.spec.account, &run.spec.user.name, 1),
+            };
+            last = Some((&run.spec, at));
+            let Some(started) = run.started else { continue };
+            let used = running.entry(at).or_default();
+            used.charge(weights.rate(snapshot, run), started, snapshot.now, half_life);
+        }
+        for (account, user, decayed) in snapshot.usage.users() {
+            let at = self.user_or_new(account, user, 1);
+            self.nodes[at].usage = match running.remove(&at) {
+                None => decayed.at(snapshot.now, half_life),
+                Some(more) => decayed.with(&more, snapshot.now, half_life),
+            };
+        }
+        for (at, decayed) in running {
+            self.nodes[at].usage = decayed.at(snapshot.now, half_life);
+        }
+    }
+
+    fn finish(mut self) -> Self {
+        self.children = vec![Vec::new(); self.nodes.len()];
+        for at in 1..self.nodes.len() {
+            self.children[self.nodes[at].parent].push(at);
+        }
+        self.compute();
+        self
     }
 
     /// A user's factor, millionths; nobody is without use or job and asked for.
     pub fn factor(&self, account: &str, user: &str) -> u32 {
-        self.users.get(&(account, user)).map_or(PPM as u32, |at| self.nodes[*at].factor)
+        self.place(account, user).map_or(PPM as u32, |at| self.nodes[at].factor)
+    }
+
+    /// The factor of a waiting job's user, by its place in the snapshot, millionths.
+    pub fn factor_of_pending(&self, at: usize) -> u32 {
+        self.nodes[self.pending[at]].factor
     }
 
     /// The tree as sshare(1) lists it: each account, then its users, then the accounts below it, by name.
@@ -148,7 +236,7 @@ impl<'a> FairTree<'a> {
     /// How a user's standing develops if they run nothing and everybody else goes on as of late, which keeps the use of
     /// the others where it is.
     pub fn outlook(&self, account: &str, user: &str) -> Vec<Outlook> {
-        let Some(&at) = self.users.get(&(account, user)) else { return Vec::new() };
+        let Some(at) = self.place(account, user) else { return Vec::new() };
         let later = |thousandths: u32| {
             let mut tree = self.clone();
             tree.nodes[at].usage = left_after(self.nodes[at].usage, thousandths);
@@ -162,18 +250,6 @@ impl<'a> FairTree<'a> {
     /// The line of an account.
     pub fn account(&self, name: &str) -> Option<&ShareNode<'a>> {
         self.nodes.iter().find(|node| node.user.is_none() && node.account == name)
-    }
-
-    /// How many times its fair part an account uses, as level fair share, with that of each account above it: nearest last.
-    pub fn level_line(&self, name: &str) -> Vec<LevelFs> {
-        let mut line = Vec::new();
-        let mut at = self.nodes.iter().position(|node| node.user.is_none() && node.account == name);
-        while let Some(place) = at.filter(|place| *place != 0) {
-            line.push(self.nodes[place].level_fs);
-            at = Some(self.nodes[place].parent);
-        }
-        line.reverse();
-        line
     }
 
     fn push(&mut self, account: &'a str, user: Option<&'a str>, parent: usize, shares: u32) -> usize {
@@ -191,15 +267,6 @@ impl<'a> FairTree<'a> {
             factor: 0,
         });
         self.nodes.len() - 1
-    }
-
-    fn user(&mut self, parent: usize, account: &'a str, user: &'a str, shares: u32) -> usize {
-        if let Some(at) = self.users.get(&(account, user)) {
-            return *at;
-        }
-        let at = self.push(account, Some(user), parent, shares);
-        self.users.insert((account, user), at);
-        at
     }
 
     fn compute(&mut self) {
@@ -285,28 +352,6 @@ struct Ranks {
 
 fn part(one: u128, all: u128) -> u64 {
     if all == 0 { 0 } else { (one * u128::from(PPM) / all) as u64 }
-}
-
-/// What everybody has used by now, weighted and decayed, with what runs.
-pub fn use_of_all(snapshot: &Snapshot) -> BTreeMap<(&str, &str), u64> {
-    let half_life = snapshot.config.scheduler.fair_share.half_life_secs;
-    let mut running: BTreeMap<(&str, &str), Decayed> = BTreeMap::new();
-    let weights = GpuWeights::new(snapshot);
-    for run in snapshot.running.iter().filter(|run| !run.charged) {
-        let Some(started) = run.started else { continue };
-        let used = running.entry((&run.spec.account, &run.spec.user.name)).or_default();
-        used.charge(weights.rate(snapshot, run), started, snapshot.now, half_life);
-    }
-    let mut all = BTreeMap::new();
-    for (account, user, decayed) in snapshot.usage.users() {
-        let used = match running.remove(&(account, user)) {
-            None => decayed.at(snapshot.now, half_life),
-            Some(more) => decayed.with(&more, snapshot.now, half_life),
-        };
-        all.insert((account, user), used);
-    }
-    all.extend(running.into_iter().map(|(who, decayed)| (who, decayed.at(snapshot.now, half_life))));
-    all
 }
 
 /// Weights of the GPUs of each node, by slot.

@@ -6,6 +6,7 @@
 use crate::account_tree::AccountTree;
 use crate::headroom::IdleGpus;
 use crate::limits::{ALL, Bound, GPU_HOUR, GpuTypes, Holding, Meter, Scope, hours_text, job_exceeds, milli_text};
+use crate::names::Names;
 use crate::quota::{BudgetUse, Guarantees, Standing};
 use crate::snapshot::{PendingJob, RunningRun, Snapshot};
 use crate::usage::UsageBook;
@@ -33,7 +34,9 @@ pub struct Ledger {
     policy: Arc<Policy>,
     types: GpuTypes,
     tree: AccountTree,
-    users: BTreeMap<String, u32>,
+    users: Names,
+    qos_names: Names,
+    partition_names: Names,
     accounts: Vec<AccountPage>,
     /// Of users in accounts whose limits say more than the account's.
     user_bounds: BTreeMap<(u32, u32), Bound>,
@@ -109,7 +112,9 @@ impl Ledger {
         let mut ledger = Self {
             now: snapshot.now,
             tree: AccountTree::new(&policy),
-            users: BTreeMap::new(),
+            users: Names::default(),
+            qos_names: policy.qos.keys().map(String::as_str).collect(),
+            partition_names: config.partitions.iter().map(|one| one.name.as_str()).collect(),
             accounts: Vec::new(),
             user_bounds: BTreeMap::new(),
             qos: policy.qos.values().map(|qos| Page::new([&qos.group, &qos.per_user, &qos.per_account], &types)).collect(),
@@ -198,6 +203,12 @@ impl Ledger {
         self.runs[at].class
     }
 
+    /// Class and thousandths of GPUs of a run that was there when the ledger was made.
+    pub fn standing_of(&self, run: RunId) -> Option<(Option<RunClass>, u64)> {
+        let at = self.runs.binary_search_by_key(&run, |entry| entry.run).ok()?;
+        Some((self.runs[at].class, self.runs[at].held.gpus))
+    }
+
     /// Whether any account is guaranteed anything.
     pub fn has_quotas(&self) -> bool {
         self.guarantees.is_some()
@@ -267,7 +278,8 @@ impl Ledger {
 
     fn limits_hold(&self, job: &PendingJob, who: Who, held: &Holding, found: Found) -> bool {
         let spec = &*job.spec;
-        if let Some(qos) = self.policy.qos.get(&spec.qos)
+        if who.qos.is_some()
+            && let Some(qos) = self.policy.qos.get(&spec.qos)
             && let Some(reason) = job_exceeds(&qos.per_job, &spec.qos, held, job.limit_secs, &self.types)
             && !found(reason)
         {
@@ -455,25 +467,19 @@ const PARTITION_SCOPES: &Scopes = &Scopes {
 
 impl Ledger {
     fn who(&self, spec: &JobSpec) -> Who {
-        let partition = self.config.partitions.iter().position(|one| one.name == spec.partition);
         Who {
             account: self.tree.number(&spec.account),
-            user: self.users.get(&spec.user.name).copied(),
-            qos: self.policy.qos.keys().position(|name| *name == spec.qos),
-            partition,
+            user: self.users.number(&spec.user.name),
+            qos: self.qos_names.number(&spec.qos).map(|at| at as usize),
+            partition: self.partition_names.number(&spec.partition).map(|at| at as usize),
         }
     }
 
     fn who_or_new(&mut self, spec: &JobSpec) -> Who {
         let who = self.who(spec);
         let account = who.account.unwrap_or_else(|| self.account_or_new(&spec.account));
-        let user = who.user.unwrap_or_else(|| self.user_or_new(&spec.user.name));
+        let user = who.user.unwrap_or_else(|| self.users.number_or_new(&spec.user.name));
         Who { account: Some(account), user: Some(user), ..who }
-    }
-
-    fn user_or_new(&mut self, name: &str) -> u32 {
-        let next = self.users.len() as u32;
-        *self.users.entry(name.to_owned()).or_insert(next)
     }
 
     fn account_or_new(&mut self, name: &str) -> u32 {
@@ -532,7 +538,7 @@ impl Ledger {
             for (name, user) in with_limits {
                 let limits = stricter(&user.limits, &account.per_user);
                 if let Some(bound) = Bound::new(&limits, &self.types) {
-                    let user = self.user_or_new(name);
+                    let user = self.users.number_or_new(name);
                     self.user_bounds.insert((number, user), bound);
                     self.accounts[number as usize].has_user_bounds = true;
                 }
@@ -559,10 +565,11 @@ impl Ledger {
     }
 
     fn enter_runs(&mut self, snapshot: &Snapshot) {
-        let mut whose = Vec::with_capacity(snapshot.running.len());
-        for run in &snapshot.running {
+        let mut whose: Vec<Who> = Vec::with_capacity(snapshot.running.len());
+        for (at, run) in snapshot.running.iter().enumerate() {
             let held = self.gpu_types.holding(run);
-            let who = self.who_or_new(&run.spec);
+            let like_last = at > 0 && Arc::ptr_eq(&snapshot.running[at - 1].spec, &run.spec);
+            let who = if like_last { whose[at - 1] } else { self.who_or_new(&run.spec) };
             self.count(&run.spec, who, &held, true);
             if run.charged {
                 // Over: its licences are free, though a node is not.

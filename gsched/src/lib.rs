@@ -27,6 +27,7 @@ pub mod preempt;
 mod preempt_room;
 pub mod priority;
 pub mod quota;
+mod names;
 pub mod plan;
 pub mod snapshot;
 pub mod usage;

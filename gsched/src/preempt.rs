@@ -29,8 +29,26 @@ pub fn victims(
     Candidates::new(snapshot, ledger).victims(job, fits)
 }
 
-/// Runs that somebody may preempt, looked up once for all jobs of a pass.
+/// Runs that somebody may preempt, looked up once for all jobs of a pass, when the first job asks.
 pub struct Candidates<'a> {
+    snapshot: &'a Snapshot,
+    ledger: &'a Ledger,
+    known: Option<Known<'a>>,
+}
+
+impl<'a> Candidates<'a> {
+    pub fn new(snapshot: &'a Snapshot, ledger: &'a Ledger) -> Self {
+        Self { snapshot, ledger, known: None }
+    }
+
+    /// As [`victims`]. Runs that it names are not named again for other jobs.
+    pub fn victims(&mut self, job: &PendingJob, fits: &mut dyn FnMut(&BTreeSet<RunId>) -> bool) -> Option<Vec<Preempt>> {
+        let (snapshot, ledger) = (self.snapshot, self.ledger);
+        self.known.get_or_insert_with(|| Known::new(snapshot, ledger)).victims(job, fits)
+    }
+}
+
+struct Known<'a> {
     snapshot: &'a Snapshot,
     ledger: &'a Ledger,
     runs: Vec<Candidate<'a>>,
@@ -71,28 +89,27 @@ struct Eligible {
     excess: u64,
 }
 
-impl<'a> Candidates<'a> {
-    pub fn new(snapshot: &'a Snapshot, ledger: &'a Ledger) -> Self {
-        let runs: Vec<Candidate> = snapshot.running.iter().filter_map(|run| candidate(snapshot, ledger, run)).collect();
-        let mut on_node = vec![Vec::new(); snapshot.nodes.len()];
-        for (at, candidate) in runs.iter().enumerate() {
-            for share in &candidate.run.shares {
+impl<'a> Known<'a> {
+    fn new(snapshot: &'a Snapshot, ledger: &'a Ledger) -> Self {
+        let mut known = Self { snapshot, ledger, runs: Vec::new(), on_node: vec![Vec::new(); snapshot.nodes.len()], borrowed: BTreeMap::new() };
+        for run in snapshot.running.iter().filter(|run| run.leaves_by.is_none() && !run.charged) {
+            let Some((class, gpus)) = ledger.standing_of(run.run) else { continue };
+            let account = ledger.tree().number(&run.spec.account).unwrap_or(ROOT);
+            if class == Some(RunClass::Borrowed) {
+                *known.borrowed.entry(lender_of(ledger, account)).or_default() += gpus;
+            }
+            let Some(mode) = preemptible(snapshot, run) else { continue };
+            for share in &run.shares {
                 if let Ok(node) = snapshot.nodes.binary_search_by_key(&share.node, |node| node.id) {
-                    on_node[node].push(at);
+                    known.on_node[node].push(known.runs.len());
                 }
             }
+            known.runs.push(candidate(snapshot, run, account, class, mode, gpus));
         }
-        let mut borrowed = BTreeMap::new();
-        let stays = |run: &&RunningRun| run.leaves_by.is_none() && ledger.class_of(run.run) == Some(RunClass::Borrowed);
-        for run in snapshot.running.iter().filter(stays) {
-            let account = ledger.tree().number(&run.spec.account).unwrap_or(ROOT);
-            *borrowed.entry(lender_of(ledger, account)).or_default() += ledger.holding_of_run(run).gpus;
-        }
-        Self { snapshot, ledger, runs, on_node, borrowed }
+        known
     }
 
-    /// As [`victims`]. Runs that it names are not named again for other jobs.
-    pub fn victims(&mut self, job: &PendingJob, fits: &mut dyn FnMut(&BTreeSet<RunId>) -> bool) -> Option<Vec<Preempt>> {
+    fn victims(&mut self, job: &PendingJob, fits: &mut dyn FnMut(&BTreeSet<RunId>) -> bool) -> Option<Vec<Preempt>> {
         let eligible = self.eligible(job);
         let ids = |set: &[usize]| -> BTreeSet<RunId> { set.iter().map(|at| self.runs[*at].run.run).collect() };
         let all: Vec<usize> = eligible.iter().map(|one| one.at).collect();
@@ -232,38 +249,41 @@ impl<'a> Candidates<'a> {
     }
 }
 
-fn candidate<'a>(snapshot: &'a Snapshot, ledger: &Ledger, run: &'a RunningRun) -> Option<Candidate<'a>> {
-    if run.leaves_by.is_some() || run.charged {
-        return None;
-    }
+/// How a run may be ended, if it may: not where it is switched off, nor before it ran long enough.
+fn preemptible(snapshot: &Snapshot, run: &RunningRun) -> Option<PreemptMode> {
     let qos = snapshot.policy.qos.get(&run.spec.qos);
-    let partition = snapshot.config.partition(&run.spec.partition);
-    let of_partition = partition.map_or(PreemptMode::default(), |partition| partition.preempt_mode);
-    let mode = qos.and_then(|qos| qos.preempt_mode).unwrap_or(of_partition);
-    if mode == PreemptMode::Off {
-        return None;
-    }
-    let config = &snapshot.config.scheduler.preempt;
-    let ran_secs = snapshot.now.since_secs(run.started.unwrap_or(snapshot.now));
-    let came_back_secs = if run.preempted.is_some() { config.min_run_secs } else { 0 };
+    let mode = match qos.and_then(|qos| qos.preempt_mode) {
+        Some(mode) => mode,
+        None => snapshot.config.partition(&run.spec.partition).map_or(PreemptMode::default(), |one| one.preempt_mode),
+    };
+    let came_back_secs = if run.preempted.is_some() { snapshot.config.scheduler.preempt.min_run_secs } else { 0 };
     let least_secs = qos.map_or(0, |qos| qos.min_run_secs).max(came_back_secs);
-    if ran_secs < i64::from(least_secs) {
-        return None;
-    }
+    let ran_secs = snapshot.now.since_secs(run.started.unwrap_or(snapshot.now));
+    (mode != PreemptMode::Off && ran_secs >= i64::from(least_secs)).then_some(mode)
+}
+
+fn candidate<'a>(
+    snapshot: &Snapshot,
+    run: &'a RunningRun,
+    account: u32,
+    class: Option<RunClass>,
+    mode: PreemptMode,
+    gpus: u64,
+) -> Candidate<'a> {
     let since = run.started.map(|started| run.marked.unwrap_or(started).max(started));
     let unsaved_secs = snapshot.now.since_secs(since.unwrap_or(snapshot.now)) as u64;
-    let gpus = ledger.holding_of_run(run).gpus;
+    let most_secs = u64::from(snapshot.config.scheduler.preempt.max_protected_loss_secs);
     let gpu_secs = |secs: u64| gpus.saturating_mul(secs) / 1000;
-    Some(Candidate {
+    Candidate {
         run,
-        account: ledger.tree().number(&run.spec.account).unwrap_or(ROOT),
-        class: ledger.class_of(run.run),
+        account,
+        class,
         mode,
         gpus,
         lost: gpu_secs(unsaved_secs),
-        protected: gpu_secs(unsaved_secs.min(u64::from(config.max_protected_loss_secs))),
+        protected: gpu_secs(unsaved_secs.min(most_secs)),
         taken: false,
-    })
+    }
 }
 
 /// The account whose guarantee a run goes beyond: that nearest above, or its own where there is none.
@@ -286,7 +306,7 @@ struct FairSwap<'a> {
 }
 
 impl<'a> FairSwap<'a> {
-    fn new(candidates: &Candidates<'a>, job: &PendingJob, class: Option<RunClass>) -> Self {
+    fn new(candidates: &Known<'a>, job: &PendingJob, class: Option<RunClass>) -> Self {
         let ledger = candidates.ledger;
         let taker = ledger.tree().number(&job.spec.account).filter(|_| class == Some(RunClass::Borrowed));
         let gpus = candidates.snapshot.nodes.iter().flat_map(|node| node.gpus.iter());

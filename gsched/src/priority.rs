@@ -6,14 +6,13 @@
 use crate::fair_tree::{FairTree, PPM};
 use crate::ledger::Ledger;
 use crate::limits::{ALL, Holding};
+use crate::names::Names;
 use crate::snapshot::{PendingJob, Snapshot};
-use gmodel::config::Partition;
 use gmodel::gpu_request::{GpuAmount, GpuKind};
 use gmodel::job::{GpuScope, Request};
 use gmodel::policy::{JobOrder, PriorityWeights};
 use gmodel::{JobId, JobSpec, RunClass, Timestamp};
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// A waiting job in its place.
@@ -95,22 +94,25 @@ type Key = (Reverse<u32>, Reverse<i64>, Timestamp, JobId);
 
 fn by_priority(snapshot: &Snapshot, ledger: &Ledger) -> Vec<Ordered> {
     let mut looked_up = LookUp::new(snapshot);
-    let mut jobs: Vec<(Key, Ordered)> = Vec::with_capacity(snapshot.pending.len());
+    let mut keys: Vec<(Key, usize)> = Vec::with_capacity(snapshot.pending.len());
+    let mut factors: Vec<Factors> = Vec::with_capacity(snapshot.pending.len());
     for (at, job) in snapshot.pending.iter().enumerate() {
-        let (tier, factors) = looked_up.factors(job);
-        let key = (Reverse(tier), Reverse(factors.priority), job.submitted, job.id);
-        jobs.push((key, Ordered { at, class: None, factors }));
+        let (tier, of_job) = looked_up.factors(at, job);
+        keys.push(((Reverse(tier), Reverse(of_job.priority), job.submitted, job.id), at));
+        factors.push(of_job);
     }
-    jobs.sort_unstable_by_key(|(key, _)| *key);
+    keys.sort_unstable();
+    let mut jobs: Vec<(Reverse<u32>, Ordered)> =
+        keys.into_iter().map(|(key, at)| (key.0, Ordered { at, class: None, factors: factors[at] })).collect();
     if ledger.has_quotas() {
         give_classes(snapshot, ledger, &mut jobs);
-        jobs.sort_by_key(|(key, job)| (key.0, job.class == Some(RunClass::Borrowed)));
+        jobs.sort_by_key(|(tier, job)| (*tier, job.class == Some(RunClass::Borrowed)));
     }
     jobs.into_iter().map(|(_, job)| job).collect()
 }
 
 /// Walks the queue into the guarantees that are left.
-fn give_classes(snapshot: &Snapshot, ledger: &Ledger, jobs: &mut [(Key, Ordered)]) {
+fn give_classes(snapshot: &Snapshot, ledger: &Ledger, jobs: &mut [(Reverse<u32>, Ordered)]) {
     let Some(guarantees) = ledger.guarantees() else { return };
     let mut guarantees = guarantees.clone();
     let tree = ledger.tree();
@@ -184,7 +186,7 @@ pub(crate) fn mig_milli(profile: &str) -> u64 {
 struct LookUp<'a> {
     snapshot: &'a Snapshot,
     tree: FairTree<'a>,
-    partitions: BTreeMap<&'a str, &'a Partition>,
+    partitions: Names,
     most_qos: u32,
     most_partition: u32,
     gpus: u64,
@@ -198,7 +200,7 @@ impl<'a> LookUp<'a> {
         Self {
             snapshot,
             tree: FairTree::of(snapshot),
-            partitions: partitions.iter().map(|one| (one.name.as_str(), one)).collect(),
+            partitions: partitions.iter().map(|one| one.name.as_str()).collect(),
             most_qos: snapshot.policy.qos.values().map(|qos| qos.priority).max().unwrap_or(0),
             most_partition: partitions.iter().map(|one| one.priority_factor).max().unwrap_or(0),
             gpus: snapshot.nodes.iter().map(|node| node.gpus.len() as u64 * 1000).sum(),
@@ -208,12 +210,12 @@ impl<'a> LookUp<'a> {
     }
 
     /// Tier and factors of a job.
-    fn factors(&mut self, job: &'a PendingJob) -> (u32, Factors) {
+    fn factors(&mut self, at: usize, job: &'a PendingJob) -> (u32, Factors) {
         let known = self.last.filter(|(spec, ..)| Arc::ptr_eq(spec, &job.spec));
         let (tier, shared) = match known {
             Some((_, tier, factors)) => (tier, factors),
             None => {
-                let (tier, factors) = self.of_spec(&job.spec);
+                let (tier, factors) = self.of_spec(at, &job.spec);
                 self.last = Some((&job.spec, tier, factors));
                 (tier, factors)
             }
@@ -224,13 +226,14 @@ impl<'a> LookUp<'a> {
         (tier, Factors { age, nice: job.nice, ..shared }.with_priority(weights))
     }
 
-    fn of_spec(&self, spec: &'a JobSpec) -> (u32, Factors) {
-        let partition = self.partitions.get(spec.partition.as_str());
+    fn of_spec(&self, at: usize, spec: &'a JobSpec) -> (u32, Factors) {
+        let partition = self.partitions.number(&spec.partition);
+        let partition = partition.and_then(|at| self.snapshot.config.partitions.get(at as usize));
         let qos = self.snapshot.policy.qos.get(&spec.qos).map_or(0, |qos| qos.priority);
         let large = self.size(&spec.request);
         let favor_small = self.snapshot.config.scheduler.priority.favor_small;
         let factors = Factors {
-            fair_share: self.tree.factor(&spec.account, &spec.user.name),
+            fair_share: self.tree.factor_of_pending(at),
             qos: part(u64::from(qos), u64::from(self.most_qos)),
             partition: part(partition.map_or(0, |one| u64::from(one.priority_factor)), u64::from(self.most_partition)),
             size: if favor_small { PPM as u32 - large } else { large },

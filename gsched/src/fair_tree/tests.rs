@@ -164,12 +164,15 @@ fn running_work_counts_and_a_run_in_the_book_counts_once() {
          run 1 a ann 4 on=n1 ago=3600
          run 2 a bob 2 on=n1 ago=3600",
     );
-    let used = use_of_all(&snapshot);
-    let (ann, bob) = (used[&("a", "ann")], used[&("a", "bob")]);
+    let used = |snapshot: &Snapshot, user: &str| {
+        let tree = FairTree::of(snapshot);
+        tree.lines().iter().find(|(_, node)| node.user == Some(user)).map(|(_, node)| node.usage)
+    };
+    let (ann, bob) = (used(&snapshot, "ann").unwrap(), used(&snapshot, "bob").unwrap());
     assert!((14_400_000..14_600_000).contains(&ann), "4 GPUs and 4 CPUs for an hour: {ann}");
     assert!(ann > bob && bob > ann / 2 - 100_000);
     snapshot.running[0].charged = true;
-    assert_eq!(use_of_all(&snapshot).get(&("a", "ann")), None);
+    assert_eq!(used(&snapshot, "ann"), None);
 }
 
 /// The same by the page's recipe, as plainly as can be: exact fractions, a list of groups, no ranks kept in passing.
