@@ -64,7 +64,8 @@ impl Reading {
 }
 
 /// Says in each reading how many links the best of its type on this node has up, so that a link which was down from the first
-/// look is seen too. Takes the GPU's type beside each reading.
+/// look is seen too. Takes the GPU's type beside each reading. One without any link up may have no bridge where its siblings
+/// have one: it is compared with nobody.
 pub fn compare_siblings(readings: &mut [(&str, &mut Reading)]) {
     for at in 0..readings.len() {
         let gpu_type = readings[at].0;
@@ -74,7 +75,7 @@ pub fn compare_siblings(readings: &mut [(&str, &mut Reading)]) {
         };
         let spoken = siblings().filter(|(_, (_, reading))| reading.fault.is_none());
         let most = spoken.map(|(_, (_, reading))| reading.nvlinks_up()).max();
-        readings[at].1.nvlinks_up_expected = most;
+        readings[at].1.nvlinks_up_expected = most.filter(|_| readings[at].1.nvlinks_up() > 0);
     }
 }
 
@@ -176,14 +177,17 @@ mod tests {
             }),
             ..Reading::default()
         };
+        let mut unbridged = with(2, &[0, 1]);
         compare_siblings(&mut [
             ("h100", &mut one),
             ("h100", &mut two),
             ("a100", &mut other),
             ("h100", &mut lost),
+            ("h100", &mut unbridged),
         ]);
-        let expected = [&one, &two, &other, &lost].map(|reading| reading.nvlinks_up_expected);
-        assert_eq!(expected, [Some(18), Some(16), None, Some(18)]);
+        let expected = [&one, &two, &other, &lost, &unbridged];
+        let expected = expected.map(|reading| reading.nvlinks_up_expected);
+        assert_eq!(expected, [Some(18), Some(16), None, None, None]);
     }
 
     #[test]

@@ -242,6 +242,21 @@ fn links_without_a_cable_are_no_sign_and_a_link_that_siblings_have_is() {
 }
 
 #[test]
+fn a_gpu_without_a_bridge_beside_two_that_have_one_is_no_sign() {
+    let catalogue = Catalogue::built_in();
+    let board = |down: &[u32]| Reading { nvlink_count: 4, nvlinks_down: down.to_vec(), nvlinks_up_expected: None, ..healthy() };
+    let mut readings = [board(&[]), board(&[]), board(&[0, 1, 2, 3])];
+    let mut watches = [GpuWatch::default(), GpuWatch::default(), GpuWatch::default()];
+    for secs in [0, 100, 200] {
+        let [one, two, three] = &mut readings;
+        compare_siblings(&mut [("a100", one), ("a100", two), ("a100", three)]);
+        for (watch, reading) in watches.iter_mut().zip(&readings) {
+            assert_eq!(watch.read(&catalogue, reading, at(secs)), []);
+        }
+    }
+}
+
+#[test]
 fn a_resting_pcie_link_is_no_sign() {
     let catalogue = Catalogue::built_in();
     let mut watch = GpuWatch::default();
