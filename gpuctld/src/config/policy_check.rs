@@ -83,7 +83,7 @@ fn guarantees(records: &Records, all: &Policy, errors: &mut Errors) {
 type Parts = Vec<(String, u64)>;
 
 /// Accounts whose children are guaranteed more than they are: account, type, children with their parts, its own.
-pub fn overdrawn(policy: &Policy) -> Vec<(String, String, Parts, u64)> {
+fn overdrawn(policy: &Policy) -> Vec<(String, String, Parts, u64)> {
     let mut below: BTreeMap<&str, Vec<&Account>> = BTreeMap::new();
     for account in policy.accounts.values() {
         if let Some(parent) = &account.parent {

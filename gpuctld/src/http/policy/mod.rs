@@ -145,7 +145,7 @@ pub(super) async fn remove_account(caller: Caller, Shared(site): Shared<Site>, P
     may_coordinate(&caller, &state, &name)?;
     may_edit(&site, &caller, RecordKind::Account, &name)?;
     sense::exists("account", &name, state.policy.accounts.keys())?;
-    sense::account_is_free(&state, &name)?;
+    sense::nothing_is_below(&state, &name)?;
     send(&site, caller, PolicyChange::AccountRemoved { name }).await
 }
 
@@ -158,7 +158,10 @@ pub(super) async fn edit_user(
     let Json(edit) = body?;
     let _turn = site.app.policy_turn().await;
     let state = site.core.view().await;
-    may_coordinate(&caller, &state, &name)?;
+    // Users may choose their default account themselves: the core knows what of an edit is only that.
+    if user != caller.actor.user {
+        may_coordinate(&caller, &state, &name)?;
+    }
     sense::exists("account", &name, state.policy.accounts.keys())?;
     may_edit(&site, &caller, RecordKind::Account, &name)?;
     let old = state.policy.accounts.get(&name).and_then(|account| account.users.get(&user));
@@ -173,11 +176,6 @@ pub(super) async fn edit_user(
     let user = record::user_name(&user)?;
     let row: UserRow = old.map(user_row).unwrap_or_default();
     let entry = record::user_entry(record::edited_user(&row, &edit)?)?;
-    let other = state.policy.accounts.values().find(|account| account.name != name && account.users.get(&user).is_some_and(|entry| entry.is_default));
-    if let Some(other) = other.filter(|_| entry.is_default) {
-        let text = format!("the default account of {user} is {}. gadm user set {user} account={} default=no first", other.name, other.name);
-        return Err(ApiError::conflict(text));
-    }
     send(&site, caller, PolicyChange::User { account: name, user, entry }).await
 }
 
@@ -234,7 +232,6 @@ pub(super) async fn remove_qos(caller: Caller, Shared(site): Shared<Site>, Path(
     let _turn = site.app.policy_turn().await;
     let state = site.core.view().await;
     sense::exists("qos", &name, state.policy.qos.keys())?;
-    sense::qos_is_free(&state, &name)?;
     send(&site, caller, PolicyChange::QosRemoved { name }).await
 }
 

@@ -54,16 +54,16 @@ async fn impossible_edits_say_what_stands_against_them() {
     let set = |change: Value| json!({"change": change});
     let new = |change: Value| json!({"create": true, "change": change});
     refuses(&pool, "/v1/accounts/b", new(json!({"parent": "tap"})), expect![[r#"404 not_found: there is no account "tap". Did you mean "top"?"#]]).await;
-    refuses(&pool, "/v1/accounts/b", new(json!({"parent": "top", "guaranteed": {"h100": 8}})), expect!["409 conflict: the accounts below top would be guaranteed 20 h100 together (a 12, b 8) and it has 16. Raise its guarantee first, or lower theirs"]).await;
-    refuses(&pool, "/v1/accounts/top", set(json!({"parent": "a"})), expect!["409 conflict: account top cannot be below a: a is below it"]).await;
-    refuses(&pool, "/v1/accounts/top", set(json!({"limit": {"h100": 8}})), expect!["409 conflict: account top cannot be guaranteed 16 h100 with a limit of 8. Raise the limit too"]).await;
+    refuses(&pool, "/v1/accounts/b", new(json!({"parent": "top", "guaranteed": {"h100": 8}})), expect!["400 invalid: the accounts below top would be guaranteed 20 h100 together (a 12, b 8), and it has 16. Raise its guarantee first."]).await;
+    refuses(&pool, "/v1/accounts/top", set(json!({"parent": "a"})), expect!["400 invalid: account a would be below itself."]).await;
+    refuses(&pool, "/v1/accounts/top", set(json!({"limit": {"h100": 8}})), expect!["400 invalid: account top would be guaranteed 16 h100 and limited to 8."]).await;
     refuses(&pool, "/v1/accounts/top", set(json!({"guarantee": 8})), expect![[r#"400 invalid: "guarantee" cannot be set. Did you mean "guaranteed"? Keys: parent, description, shares, guaranteed, limit, lend_limit, budgets, group, per_user, allow_qos, default_qos, coordinators, closed"#]]).await;
     refuses(&pool, "/v1/accounts/top", set(json!({"group": {"gpu": 8}})), expect![[r#"400 invalid: group has no "gpu". Did you mean "gpus"? Keys: running_jobs, submitted_jobs, gpus, cpus, nodes, running_gpu_hours, array_tasks, submits_per_minute"#]]).await;
     refuses(&pool, "/v1/accounts/top", set(json!({"shares": "many"})), expect![[r#"400 invalid: the change cannot be read: invalid type: string "many", expected u32"#]]).await;
     refuses(&pool, "/v1/accounts/root", new(json!({})), expect![[r#"400 invalid: "root" cannot be the name of a new account: use up to 64 letters, digits, '_', '-' and '.', not root"#]]).await;
     refuses(&pool, "/v1/accounts/tip", set(json!({})), expect![[r#"404 not_found: there is no account "tip". Did you mean "top"?"#]]).await;
     refuses(&pool, "/v1/qos/urgent", new(json!({"preempt": ["nomal"]})), expect![[r#"404 not_found: there is no qos "nomal". Did you mean "normal"?"#]]).await;
-    refuses(&pool, "/v1/qos/urgent", new(json!({"preempt_mode": "requee"})), expect![[r#"400 invalid: "requee" is no preempt_mode. Did you mean "requeue"? There are: off, requeue, cancel, suspend"#]]).await;
+    refuses(&pool, "/v1/qos/urgent", new(json!({"preempt_mode": "requee"})), expect![[r#"400 invalid: "requee" is no preempt_mode. Did you mean "requeue"? There are: off, requeue, cancel"#]]).await;
     let window = json!({"start": "2027-01-01T00:00:00Z", "duration_secs": 3600, "nodes": "n1", "gpus": {"gpu": 1}});
     refuses(&pool, "/v1/reservations/r", new(window), expect![[r#"400 invalid: reservation "r": nodes, node_count and gpus exclude each other. Keep one of them"#]]).await;
     refuses(&pool, "/v1/reservations/r", new(json!({"start": "2027-01-01T00:00:00Z", "duration_secs": 3600, "nodes": "n[1-2]"})), expect![[r#"404 not_found: there is no node "n2". Did you mean "n1"?"#]]).await;
@@ -77,7 +77,7 @@ async fn users_coordinators_and_operators_edit_what_is_theirs() {
     let ada = local(900, "ada");
     pool.post(&ada, "/v1/accounts/vision", json!({"create": true, "change": {"coordinators": ["alice"]}})).await;
     let user = json!({"create": true, "change": {}});
-    let text = pool.refused(&local(1002, "mallory"), "POST", "/v1/accounts/vision/users/mallory", user.clone()).await;
+    let text = pool.refused(&local(1002, "mallory"), "POST", "/v1/accounts/vision/users/bob", user.clone()).await;
     assert!(text.starts_with("403 denied") && text.contains("nor is mallory a coordinator"), "{text}");
     for path in ["/v1/qos/x", "/v1/reservations/x", "/v1/accounts/x"] {
         let text = pool.refused(&alice(), "POST", path, user.clone()).await;
