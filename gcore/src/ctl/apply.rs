@@ -107,6 +107,7 @@ pub fn apply(state: &mut State, event: &Event) {
             held.allocation.insert(place, share.clone());
             held.members.insert(place, member);
             node_mut(state, share.node).runs.insert(*run);
+            state.policy_since.1 = *at;
             raise_generations(state, *run);
         }
         Event::RunGo { run, at } => {

@@ -276,6 +276,65 @@ pub(super) fn note_submission(state: &mut State, spec: &JobSpec, now: Timestamp)
     }
 }
 
+/// What a limit bounds of what runs.
+#[derive(Default)]
+struct Running {
+    jobs: u32,
+    cpus: u32,
+    nodes: u32,
+    /// Thousandths by type, and of all.
+    gpus: BTreeMap<String, u64>,
+    newest: Timestamp,
+}
+
+/// What must never be: a limit that the newest run under it exceeds, unless the limit is newer.
+fn check_running(state: &State, found: &mut Vec<String>) {
+    let mut running: BTreeMap<String, (Limits, GpuAmounts, Running)> = BTreeMap::new();
+    for run in state.runs.values().filter(|run| run.outcome.is_none()) {
+        let Some(job) = state.jobs.get(run.id.job) else { continue };
+        let Some(partition) = state.config.partition(&job.spec.partition) else { continue };
+        for held in held(state, &job.spec, partition) {
+            let also = held.also.cloned().unwrap_or_default();
+            let entry = running.entry(held.subject(&job.spec));
+            let (_, _, sum) = entry.or_insert_with(|| (held.limits.clone(), also, Running::default()));
+            sum.jobs += 1;
+            sum.newest = sum.newest.max(run.placed);
+            for (share, _) in run.allocation.iter().zip(&run.members).filter(|(_, member)| !member.is_settled()) {
+                sum.cpus += share.cpus;
+                sum.nodes += 1;
+                for grant in &share.gpus.0 {
+                    let gpu = state.nodes.get(share.node).and_then(|node| node.gpus.get(usize::from(grant.slot.0)));
+                    let kind = gpu.map_or(String::new(), |gpu| gpu.info.gpu_type.to_ascii_lowercase());
+                    for kind in [kind, gmodel::policy::ALL_GPUS.to_owned()] {
+                        *sum.gpus.entry(kind).or_default() += u64::from(grant.part.milli());
+                    }
+                }
+            }
+        }
+    }
+    for (subject, (limits, also, sum)) in running {
+        if sum.newest <= state.policy_since.1 {
+            continue;
+        }
+        let counts = [
+            ("jobs", limits.running_jobs, sum.jobs),
+            ("CPUs", limits.cpus, sum.cpus),
+            ("nodes", limits.nodes, sum.nodes),
+        ];
+        for (what, most, has) in counts {
+            if most.is_some_and(|most| has > most) {
+                found.push(format!("{subject} may have {most:?} {what} and has {has}"));
+            }
+        }
+        for (kind, most) in limits.gpus.iter().chain([&also]).flat_map(|amounts| &amounts.0) {
+            let has = sum.gpus.get(kind).copied().unwrap_or(0);
+            if has > *most {
+                found.push(format!("{subject} may hold {most} thousandths of {kind} and holds {has}"));
+            }
+        }
+    }
+}
+
 /// What must never be: counts that are not those of the records.
 pub(super) fn check(state: &State, found: &mut Vec<String>) {
     let mut counted = Tally::default();
@@ -285,6 +344,7 @@ pub(super) fn check(state: &State, found: &mut Vec<String>) {
     for array in state.arrays.values() {
         counted.add(&array.spec, array.pending.len());
     }
+    check_running(state, found);
     if counted != state.tally {
         found.push(format!("jobs are counted as {:?} and there are {counted:?}", state.tally));
     }

@@ -37,7 +37,8 @@ pub struct State {
     pub policy: Arc<Policy>,
     /// What accounts and users have used.
     pub usage: Arc<UsageBook>,
-    /// When the policy or the configuration last changed: plans made before are not entered.
+    /// When the policy or the configuration last changed (or a run came that no plan had placed): plans made before are
+    /// not entered, and runs placed before may be beyond limits.
     pub policy_since: (Seq, Timestamp),
     /// Times up to here have come: reservations that begin or end by then were seen.
     pub time_reached: Timestamp,

@@ -12,6 +12,7 @@ mod preemption;
 mod random;
 mod refusals;
 mod reservations;
+mod usage;
 mod world;
 
 pub(super) use super::check as check_state;

@@ -2,11 +2,46 @@
 
 use super::world::{World, actor};
 use crate::ctl::*;
+use gmodel::checkpoint::Mark;
+use gmodel::policy::PreemptMode;
 use gmodel::run::{EndCause, RunEnd, RunPhase, RunReport};
 use gmodel::{ExitCode, Fence, JobId, JobState, NodeId, RunId};
+use gsched::{Plan, Preempt};
 use proptest::prelude::*;
 
 const USERS: [&str; 4] = ["alice", "bob", "carol", "root"];
+
+const ACCOUNTS: [&str; 4] = ["", "lab", "vision", "nlp"];
+
+/// Edits of the policy, which may or may not make sense when they are made.
+const EDITS: [&str; 22] = [
+    "account lab guaranteed=4 coordinators=bob",
+    "account lab limit=3 queue=9",
+    "account lab closed",
+    "account lab gone",
+    "account vision parent=lab guaranteed=2 users=alice,bob",
+    "account vision parent=lab user_jobs=1 user_minute=3",
+    "account vision guaranteed=h100:3 jobs=2",
+    "account vision gone",
+    "account nlp users=carol gpus=h100:2",
+    "account nlp parent=vision default_qos=high",
+    "user vision alice default jobs=1",
+    "user vision alice gone",
+    "qos high user_gpus=2 preempt=low max_time=90",
+    "qos high gone",
+    "qos low jobs=2",
+    "qos normal user_queue=6 user_tasks=3",
+    "qos normal",
+    "reservation r nodes=n1 at=50 for=100 users=alice",
+    "reservation r count=2 at=10 for=40 accounts=lab ignore_running",
+    "reservation r gone",
+    "reservation d gpus=4 at=5 for=30 users=bob daily",
+    "licence matlab=2",
+];
+
+fn user_of() -> std::ops::Range<usize> {
+    0..USERS.len()
+}
 
 /// One step; the numbers are reduced to what there is when it is taken.
 #[derive(Clone, Debug)]
@@ -18,6 +53,11 @@ enum Step {
     Requeue { user: usize, job: u64, held: bool },
     Update { user: usize, job: u64, limit: Option<u32> },
     Depend { user: usize, job: u64, on: String },
+    Move { user: usize, job: u64, account: usize },
+    Preempt { run: usize, job: u64, cancel: bool },
+    Mark { run: usize, number: u32 },
+    Policy { by: usize, line: usize },
+    DrainBy { node: u32, secs: i64 },
     Plan,
     Report { run: usize, member: usize, kind: u8 },
     Gone { node: u32 },
@@ -31,10 +71,10 @@ enum Step {
 
 fn step() -> impl Strategy<Value = Step> {
     let user = 0..USERS.len();
-    let job = 1u64..40;
+    let job = 1u64..14;
     let node = 1u32..5;
     prop_oneof![
-        4 => (0..3usize, 0u32..5, 1u32..3, 0u32..6, any::<u32>(), prop::option::weighted(0.4, dependency()))
+        12 => (0..3usize, 0u32..5, 1u32..3, 0u32..6, any::<u32>(), prop::option::weighted(0.4, dependency()))
             .prop_map(|(user, gpus, nodes, array, options, on)| Step::Submit { user, gpus, nodes, array, options, on }),
         2 => (user.clone(), job.clone()).prop_map(|(user, job)| Step::Cancel { user, job }),
         1 => (user.clone(), job.clone()).prop_map(|(user, job)| Step::Hold { user, job }),
@@ -42,8 +82,13 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (user.clone(), job.clone(), any::<bool>()).prop_map(|(user, job, held)| Step::Requeue { user, job, held }),
         1 => (user.clone(), job.clone(), prop::option::of(1u32..500)).prop_map(|(user, job, limit)| Step::Update { user, job, limit }),
         2 => (user, job, dependency()).prop_map(|(user, job, on)| Step::Depend { user, job, on }),
-        6 => Just(Step::Plan),
-        12 => (0usize..20, 0usize..2, any::<u8>()).prop_map(|(run, member, kind)| Step::Report { run, member, kind }),
+        1 => (user_of(), 1u64..14, 0..ACCOUNTS.len()).prop_map(|(user, job, account)| Step::Move { user, job, account }),
+        3 => (0usize..20, 1u64..14, any::<bool>()).prop_map(|(run, job, cancel)| Step::Preempt { run, job, cancel }),
+        1 => (0usize..20, 1u32..6).prop_map(|(run, number)| Step::Mark { run, number }),
+        3 => (prop_oneof![1 => user_of(), 3 => Just(3usize)], 0..EDITS.len()).prop_map(|(by, line)| Step::Policy { by, line }),
+        1 => (1u32..5, 0i64..100).prop_map(|(node, secs)| Step::DrainBy { node, secs }),
+        10 => Just(Step::Plan),
+        16 => (0usize..20, 0usize..2, any::<u8>()).prop_map(|(run, member, kind)| Step::Report { run, member, kind }),
         1 => node.clone().prop_map(|node| Step::Gone { node }),
         2 => (node.clone(), any::<u8>(), 0u8..4).prop_map(|(node, keep, boot)| Step::Hello { node, keep, boot }),
         1 => node.clone().prop_map(|node| Step::Drain { node }),
@@ -57,9 +102,9 @@ fn step() -> impl Strategy<Value = Step> {
 fn dependency() -> impl Strategy<Value = String> {
     let kind = prop::sample::select(vec!["after", "afterany", "afterok", "afternotok", "aftercorr"]);
     let one = prop_oneof![
-        6 => (kind, 1u64..30).prop_map(|(kind, job)| format!("{kind}:{job}")),
-        2 => (1u64..30, 0u32..3).prop_map(|(job, index)| format!("afterok:{job}_{index}")),
-        1 => (1u64..30, 1u32..4).prop_map(|(job, mins)| format!("after:{job}+{mins}")),
+        6 => (kind, 1u64..10).prop_map(|(kind, job)| format!("{kind}:{job}")),
+        2 => (1u64..10, 0u32..3).prop_map(|(job, index)| format!("afterok:{job}_{index}")),
+        1 => (1u64..10, 1u32..4).prop_map(|(job, mins)| format!("after:{job}+{mins}")),
         1 => Just("singleton".to_owned()),
     ];
     (prop::collection::vec(one, 1..3), any::<bool>())
@@ -111,6 +156,10 @@ fn take(world: &mut World, step: Step, ledger: &mut Vec<(JobId, u32)>) {
                     line.push_str(word);
                 }
             }
+            let extra = [" account=vision", " account=lab", " qos=high", " reservation=r", " licences=matlab", " checkpoint=USR1@20", " borrow=no"];
+            if let Some(word) = extra.get((options >> 20) as usize % 14) {
+                line.push_str(word);
+            }
             if let Some(on) = on {
                 line.push_str(&format!(" dep={on}"));
             }
@@ -134,6 +183,32 @@ fn take(world: &mut World, step: Step, ledger: &mut Vec<(JobId, u32)>) {
         Step::Depend { user, job, on } => {
             let change = JobChange { dependency: Some(Some(on.parse().unwrap())), ..JobChange::default() };
             command(user, Command::Update { target: Target::Job(JobId(job)), change })
+        }
+        Step::Move { user, job, account } => {
+            let change = JobChange { account: Some(ACCOUNTS[account].into()), ..JobChange::default() };
+            command(user, Command::Update { target: Target::Job(JobId(job)), change })
+        }
+        Step::Preempt { run, job, cancel } => {
+            let Some(run) = run_at(world, run) else { return };
+            let mode = if cancel { PreemptMode::Cancel } else { PreemptMode::Requeue };
+            let preempt = Preempt { run, for_job: JobId(job), mode, lost_gpu_secs: 7, why: "because".into() };
+            let plan = Plan { made_from: world.state.seq, preempts: vec![preempt], ..Plan::default() };
+            Input::Plan { plan }
+        }
+        Step::Mark { run, number } => {
+            let Some(run) = run_at(world, run) else { return };
+            let node = world.state.runs.get(run).unwrap().members[0].node;
+            let mark = Some(Mark { number, at: world.now, note: "n".into() });
+            let runs = vec![RunReport { run, phase: RunPhase::Accepted, mark }];
+            Input::Node { node, report: NodeReport::Runs { runs } }
+        }
+        Step::Policy { by, line } => {
+            world.line(&format!("{} by={}", EDITS[line], USERS[by]));
+            return;
+        }
+        Step::DrainBy { node, secs } => {
+            let deadline = world.now.plus_secs(secs);
+            command(3, Command::NodeDrainBy { node: NodeId(node), reason: "r".into(), deadline })
         }
         Step::Plan => {
             world.plan();
@@ -186,9 +261,9 @@ fn none_is_lost(world: &World, ledger: &[(JobId, u32)]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
     #[test]
-    fn whatever_happens_the_invariants_hold_and_no_job_is_lost(steps in prop::collection::vec(step(), 1..60)) {
+    fn whatever_happens_the_invariants_hold_and_no_job_is_lost(steps in prop::collection::vec(step(), 1..100)) {
         let mut world = World::new();
         world.line("config age=1000000");
         for node in ["node n1 h100:4", "node n2 h100:4", "node n3 h100:2 8c", "node n4 absent"] {

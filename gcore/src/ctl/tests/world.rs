@@ -213,7 +213,7 @@ impl World {
                 self.configure();
             }
             "licence" => {
-                let licences = words.options.iter().map(|(name, count)| (name.to_string(), count.parse().unwrap()));
+                let licences = words.options.iter().filter_map(|(name, count)| Some((name.to_string(), count.parse().ok()?)));
                 self.config.scheduler.licences = licences.collect();
                 self.configure();
             }
@@ -632,6 +632,7 @@ fn policy_change(words: &Words, now: Timestamp) -> PolicyChange {
                     ..JobLimits::default()
                 },
                 preempt: names(words.get("preempt")),
+                usage_factor_milli: words.parse("usage_factor").unwrap_or(1000),
                 preempt_mode: words.has("suspend").then_some(PreemptMode::Suspend),
                 name,
                 ..Qos::default()

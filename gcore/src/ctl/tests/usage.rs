@@ -1,0 +1,100 @@
+//! Who is charged for which runs, and when.
+
+use super::world::World;
+use gmodel::Timestamp;
+use gmodel::policy::Period;
+
+fn after(story: &str) -> World {
+    let mut world = World::new();
+    for line in story.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        world.line(line);
+    }
+    world
+}
+
+/// GPU-seconds charged to an account today.
+fn gpu_secs(world: &World, account: &str) -> u128 {
+    world.state.usage.in_period(account, Period::Day, world.now, Some("h100")) / 1_000_000
+}
+
+/// Weighted use of each user, thousandths of a GPU times seconds.
+fn used(world: &World, at: Timestamp) -> Vec<(String, u64)> {
+    let half_life = world.state.config.scheduler.fair_share.half_life_secs;
+    let users = world.state.usage.users().map(|(account, user, used)| (format!("{account}/{user}"), used.at(at, half_life)));
+    users.collect()
+}
+
+#[test]
+fn a_run_is_charged_once_from_its_first_process_to_its_last() {
+    let begun = "node n1 h100:4
+         account lab
+         submit user=alice account=lab gpus=2 time=60
+         plan
+         wait 10
+         n1 running 1-1
+         wait 100
+         n1 exits 1-1 0";
+    let mut world = after(begun);
+    assert_eq!(gpu_secs(&world, "lab"), 200, "not before the end, and not the time of getting ready");
+    let charged = used(&world, world.now);
+    assert_eq!(charged.len(), 1);
+    // GPUs, and what CPUs and memory weigh.
+    assert!(charged[0].0 == "lab/alice" && (200_000..240_000).contains(&charged[0].1), "{charged:?}");
+    world.line("wait 50");
+    world.line("n1 clean 1-1 0");
+    assert_eq!(gpu_secs(&world, "lab"), 200, "what the node does afterwards is not the user's");
+    let before = world.state.usage.clone();
+    world.line("restart");
+    assert_eq!(world.state.usage, before);
+}
+
+#[test]
+fn nothing_is_charged_while_a_run_goes_on_or_when_it_never_began() {
+    let world = after(
+        "node n1 h100:4
+         submit user=alice gpus=1 time=60
+         submit user=bob gpus=1 time=60
+         plan
+         n1 running 1-1
+         wait 100
+         cancel 2
+         n1 stopped 2-1",
+    );
+    assert_eq!(used(&world, world.now), []);
+}
+
+#[test]
+fn each_attempt_is_charged() {
+    let world = after(
+        "node n1 h100:4
+         submit user=alice gpus=4 time=60
+         plan
+         n1 running 1-1
+         wait 100
+         requeue 1
+         n1 stops 1-1
+         n1 clean 1-1 0
+         plan
+         n1 running 1-2
+         wait 30
+         n1 clean 1-2 0",
+    );
+    let account = world.state.jobs.get(gmodel::JobId(1)).unwrap().spec.account.clone();
+    assert_eq!(gpu_secs(&world, &account), 400 + 120);
+}
+
+#[test]
+fn a_qos_makes_use_dearer_for_fair_share_but_not_for_budgets() {
+    let world = after(
+        "node n1 h100:4
+         qos fast usage_factor=3000
+         submit user=alice gpus=1 time=60 qos=fast
+         plan
+         n1 running 1-1
+         wait 100
+         n1 clean 1-1 0",
+    );
+    let (who, used) = used(&world, world.now).remove(0);
+    assert!((300_000..360_000).contains(&used), "{used}");
+    assert_eq!(gpu_secs(&world, who.split('/').next().unwrap()), 100);
+}
