@@ -3,6 +3,9 @@
 //! Pure: no clock, no I/O; its budget is work units, so a plan never depends on the machine.
 
 pub mod account_tree;
+pub mod why;
+pub mod forecast;
+pub mod change;
 mod what_if;
 mod waiting;
 mod claims;
@@ -36,6 +39,9 @@ pub use demand::{Demand, NodeDemand};
 pub use impossible::impossible;
 pub use pass::{Engine, plan, priority};
 pub use reason::held_by;
+pub use change::{Change, Edit};
+pub use forecast::{Forecast, forecast};
+pub use why::{Blocker, Why, why};
 pub use plan::{Plan, Preempt, Start, WorkBudget};
 pub use snapshot::{PendingJob, RunningRun, SchedNode, Snapshot};
 

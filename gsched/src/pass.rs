@@ -54,12 +54,21 @@ pub struct Engine {
 
 impl Engine {
     pub fn plan(&mut self, snapshot: &Snapshot, budget: WorkBudget) -> Plan {
+        self.walk(snapshot, budget, None, &mut |_, _, _| true).0
+    }
+
+    /// One pass. `look` sees each job before its turn and may end the pass. `reserve`: how many waiting jobs of each
+    /// partition get a reservation, where it is not for the policy to say.
+    pub(crate) fn walk(&mut self, snapshot: &Snapshot, budget: WorkBudget, reserve: Option<u32>, look: Look) -> (Plan, Vec<Reserved>) {
         self.sync(snapshot);
         let ledger = Ledger::new(snapshot);
         let frozen = what_if::may_preempt(snapshot).then(|| ledger.clone());
         let mut pass = Pass::new(self, snapshot, budget, ledger);
         pass.frozen = frozen.as_ref();
         pass.candidates = pass.frozen.map(|frozen| Candidates::new(snapshot, frozen));
+        if let Some(reserve) = reserve {
+            pass.reserve_left.fill(reserve);
+        }
         let order = in_order(snapshot, &pass.ledger);
         let partitions = partitions(snapshot);
         // Arrays whose guarantee is used up: what is left of them comes with the borrowers of their tier.
@@ -69,7 +78,8 @@ impl Engine {
             if borrows && !later.is_empty() {
                 later.drain(..).for_each(|at| pass.consider_in(at, &partitions, false));
             }
-            if pass.is_spent() {
+            let job = &snapshot.pending[one.at];
+            if pass.is_spent() || !look(&mut pass, job, partitions.get(job.spec.partition.as_str()).copied()) {
                 break;
             }
             pass.consider_in(one.at, &partitions, !borrows);
@@ -80,7 +90,7 @@ impl Engine {
         }
         pass.plan.cut_short = pass.is_spent();
         pass.plan.classes = pass.ledger.classes();
-        pass.plan
+        (pass.plan, pass.reserved)
     }
 
     /// Brings everything up to a snapshot, with nothing taken by a pass.
@@ -103,6 +113,9 @@ impl Engine {
         self.scores.begin_pass();
     }
 }
+
+/// Sees a job, and the place of its partition, before its turn; `false` ends the pass.
+pub(crate) type Look<'l> = &'l mut dyn FnMut(&mut Pass, &PendingJob, Option<usize>) -> bool;
 
 /// Places of the partitions by name.
 fn partitions(snapshot: &Snapshot) -> BTreeMap<&str, usize> {
@@ -251,7 +264,7 @@ impl<'a> Pass<'a> {
         if let Some(reason) = self.not_admitted(job, shape) {
             return Some(reason);
         }
-        if self.waiting[partition] && self.snapshot.config.scheduler.backfill == Backfill::Off {
+        if self.must_not_pass(partition) {
             return Some(self.shape(shape).behind.clone());
         }
         let lifted = self.lift_counted(shape);

@@ -29,43 +29,58 @@ pub fn no_partition(job: &PendingJob) -> Reason {
     Reason::new(ReasonCode::PartitionConfig, text)
 }
 
-/// Reasons that do not depend on what is free.
+/// The first reason that does not depend on what is free.
 pub fn standing(job: &PendingJob, partition: &Partition, snapshot: &Snapshot) -> Option<Reason> {
-    if let Some(owner) = job.held_by.as_deref() {
-        return Some(held_by(owner));
-    }
-    if let Some(reason) = &job.dependency {
-        return Some(reason.clone());
-    }
-    if job.eligible > snapshot.now {
-        let text = format!("not before {}", job.eligible);
-        return Some(Reason::new(ReasonCode::BeginTime, text));
-    }
-    match partition.state {
-        PartitionState::Down => return Some(ReasonCode::PartitionDown.into()),
-        PartitionState::Inactive => return Some(ReasonCode::PartitionInactive.into()),
-        PartitionState::Up | PartitionState::Drain => {}
-    }
-    if let (Some(most), Some(limit)) = (partition.max_time_secs, job.limit_secs)
-        && limit > most
-    {
+    let mut first = None;
+    each_standing(job, partition, snapshot, &mut |reason| {
+        first = Some(reason);
+        false
+    });
+    first
+}
+
+/// All of them.
+pub fn all_standing(job: &PendingJob, partition: &Partition, snapshot: &Snapshot) -> Vec<Reason> {
+    let mut all = Vec::new();
+    each_standing(job, partition, snapshot, &mut |reason| {
+        all.push(reason);
+        true
+    });
+    all
+}
+
+/// `found` says whether to go on.
+fn each_standing(
+    job: &PendingJob,
+    partition: &Partition,
+    snapshot: &Snapshot,
+    found: &mut dyn FnMut(Reason) -> bool,
+) -> Option<()> {
+    let mut tell = |reason: Option<Reason>| reason.is_none_or(&mut *found).then_some(());
+    tell(job.held_by.as_deref().map(held_by))?;
+    tell(job.dependency.clone())?;
+    let early = job.eligible > snapshot.now;
+    tell(early.then(|| Reason::new(ReasonCode::BeginTime, format!("not before {}", job.eligible))))?;
+    tell(match partition.state {
+        PartitionState::Down => Some(ReasonCode::PartitionDown.into()),
+        PartitionState::Inactive => Some(ReasonCode::PartitionInactive.into()),
+        PartitionState::Up | PartitionState::Drain => None,
+    })?;
+    let over = partition.max_time_secs.zip(job.limit_secs).filter(|(most, limit)| limit > most);
+    tell(over.map(|(most, limit)| {
         let text = format!("asks for {limit} s, partition {:?} allows {most} s", partition.name);
-        return Some(Reason::new(ReasonCode::PartitionTimeLimit, text));
-    }
-    if let Some(most) = partition.max_nodes
-        && job.spec.request.nodes_min > most
-    {
-        let text = format!("asks for {} nodes, the limit is {most}", job.spec.request.nodes_min);
-        return Some(Reason::new(ReasonCode::PartitionNodeLimit, text));
-    }
-    if let Some(deadline) = job.spec.deadline {
-        let secs = job.spec.time_min_secs.or(job.limit_secs).unwrap_or(UNLIMITED_SECS);
-        if snapshot.now.plus_secs(i64::from(secs)) > deadline {
-            let text = format!("needs {secs} s and was to end by {deadline}");
-            return Some(Reason::new(ReasonCode::DeadLine, text));
-        }
-    }
-    (job.room == Some(0)).then(array_limit)
+        Reason::new(ReasonCode::PartitionTimeLimit, text)
+    }))?;
+    let nodes = job.spec.request.nodes_min;
+    tell(partition.max_nodes.filter(|most| nodes > *most).map(|most| {
+        Reason::new(ReasonCode::PartitionNodeLimit, format!("asks for {nodes} nodes, the limit is {most}"))
+    }))?;
+    let secs = job.spec.time_min_secs.or(job.limit_secs).unwrap_or(UNLIMITED_SECS);
+    let end = snapshot.now.plus_secs(i64::from(secs));
+    tell(job.spec.deadline.filter(|deadline| end > *deadline).map(|deadline| {
+        Reason::new(ReasonCode::DeadLine, format!("needs {secs} s and was to end by {deadline}"))
+    }))?;
+    tell((job.room == Some(0)).then(array_limit))
 }
 
 pub fn array_limit() -> Reason {

@@ -9,6 +9,7 @@ use crate::reason;
 use crate::shape::{Shape, ShapeId};
 use crate::snapshot::PendingJob;
 use crate::timeline::UNLIMITED_SECS;
+use gmodel::policy::Backfill;
 use gmodel::{Reason, ReasonCode, Timestamp};
 
 /// Tasks of one array that get reservations where all jobs do.
@@ -56,6 +57,11 @@ impl Pass<'_> {
         let some_day = self.snapshot.now.plus_secs(i64::from(UNLIMITED_SECS) - 86_400);
         let expected = start.filter(|at| *at < some_day).map_or(String::new(), |at| format!("; room is expected by {at}"));
         Reason::new(code, format!("{needs}; {free}{expected}"))
+    }
+
+    /// Whether somebody before it waits whom nobody may pass.
+    pub(crate) fn must_not_pass(&self, partition: usize) -> bool {
+        self.waiting[partition] && self.snapshot.config.scheduler.backfill == Backfill::Off
     }
 
     /// Where a shape would have room now but for what is kept for others: for whom.

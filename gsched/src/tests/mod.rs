@@ -5,6 +5,7 @@ mod backfill;
 mod promises;
 mod terms;
 mod textbook;
+mod why;
 
 use crate::{PendingJob, Plan, RunningRun, SchedNode, Snapshot, WorkBudget, plan};
 use expect_test::{Expect, expect};

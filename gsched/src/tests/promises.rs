@@ -35,7 +35,7 @@ fn ask() -> impl Strategy<Value = Ask> {
 }
 
 /// Nodes with some GPUs taken by runs with an end, and a queue.
-fn cluster() -> impl Strategy<Value = Snapshot> {
+pub(super) fn cluster() -> impl Strategy<Value = Snapshot> {
     let nodes = prop::collection::vec((1u32..9, prop::collection::vec((0u16..8, 1i64..3000), 0..4)), 1..5);
     (nodes, prop::collection::vec(ask(), 1..12)).prop_map(|(nodes, asks)| {
         let main = Partition { name: "main".into(), is_default: true, ..Partition::default() };

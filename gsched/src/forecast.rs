@@ -1,0 +1,64 @@
+//! When waiting jobs would start if everything ran to its limit and nobody else came.
+//!
+//! A conservative pass over the whole queue: each job in order gets the earliest start that delays none before it. The
+//! real start is mostly sooner, as runs end before their limits.
+
+use crate::pass::Engine;
+use crate::plan::WorkBudget;
+use crate::snapshot::Snapshot;
+use gmodel::{JobId, NodeId, Timestamp};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// When and where a job is expected to start.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Forecast {
+    pub job: JobId,
+    /// `None`: not by what is known now (a limit, a hold, nodes that are down).
+    pub start: Option<Timestamp>,
+    pub nodes: Vec<NodeId>,
+    /// Waiting jobs of its partition whose turn is before its own.
+    pub ahead: u32,
+}
+
+/// The expected starts of these jobs (an array by its own id: its next task), in the order of the queue.
+pub fn forecast(snapshot: &Snapshot, jobs: &BTreeSet<JobId>) -> Vec<Forecast> {
+    Engine::default().forecast(snapshot, jobs, WorkBudget { node_probes: u64::MAX, starts: usize::MAX })
+}
+
+impl Engine {
+    /// As [`forecast`], with a bound.
+    pub fn forecast(&mut self, snapshot: &Snapshot, jobs: &BTreeSet<JobId>, budget: WorkBudget) -> Vec<Forecast> {
+        let mut found: Vec<Forecast> = Vec::new();
+        let mut left = snapshot.pending.iter().filter(|job| jobs.contains(&job.id)).count();
+        let mut ahead: BTreeMap<Option<usize>, u32> = BTreeMap::new();
+        let (plan, reserved) = self.walk(snapshot, budget, Some(u32::MAX), &mut |_, job, partition| {
+            if left == 0 {
+                return false;
+            }
+            let before = ahead.entry(partition).or_default();
+            if jobs.contains(&job.id) {
+                left -= 1;
+                found.push(Forecast { job: job.id, start: None, nodes: Vec::new(), ahead: *before });
+            }
+            *before += 1;
+            true
+        });
+        for one in reserved {
+            if let Some(told) = found.iter_mut().find(|told| told.job == one.job && told.start.is_none()) {
+                told.start = Some(one.at);
+                told.nodes = one.nodes.into_iter().map(|at| snapshot.nodes[at].id).collect();
+            }
+        }
+        for start in &plan.starts {
+            // Tasks of an array start under their own ids.
+            let array = snapshot.pending.iter().filter(|job| job.id <= start.job).map(|job| job.id).max();
+            let told = |one: &&mut Forecast| one.job == start.job || array == Some(one.job);
+            if let Some(one) = found.iter_mut().find(told).filter(|one| one.start != Some(snapshot.now)) {
+                one.start = Some(snapshot.now);
+                one.nodes = start.allocation.iter().map(|share| share.node).collect();
+            }
+        }
+        found
+    }
+}

@@ -1,0 +1,190 @@
+//! `--why` as text and as properties: what it proposes starts the job, and each blocker alone is not the whole of it.
+
+use super::promises::cluster;
+use super::{NOW, picture};
+use crate::{Snapshot, WorkBudget, forecast, plan, why};
+use expect_test::{Expect, expect};
+use gmodel::policy::{Account, GpuAmounts, JobOrder, Limits};
+use gmodel::{JobId, NodeId, Reason, ReasonCode};
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+use std::fmt::Write;
+use std::sync::Arc;
+
+fn check(text: &str, job: u64, expect: Expect) {
+    let snapshot = picture(text);
+    let why = why(&snapshot, JobId(job)).unwrap();
+    let mut out = format!("{} ahead\n", why.ahead);
+    for blocker in &why.blockers {
+        let until = blocker.until.map_or(String::new(), |at| format!(" (until {at})"));
+        writeln!(out, "{}: {}{until}", blocker.code, blocker.text).unwrap();
+    }
+    if let Some(told) = &why.forecast {
+        let start = told.start.map_or("never by what is known".into(), |at| at.to_string());
+        writeln!(out, "expected {start} on {:?}", told.nodes.iter().map(|node| node.0).collect::<Vec<_>>()).unwrap();
+    }
+    for change in &why.changes {
+        writeln!(out, "{}: {}", change.option, change.starts).unwrap();
+    }
+    expect.assert_eq(&out);
+}
+
+#[test]
+fn the_numbers_of_the_nearest_node_and_the_smallest_change() {
+    check(
+        "node n1 h100:8
+         node n2 h100:8
+         running 1 n1 gpus=0 left=600
+         running 2 n2 gpus=0-3 left=60
+         job gpus=8 time=1000
+         job gpus=8 time=1000
+         job gpus=2 time=9000",
+        20,
+        expect![[r#"
+            1 ahead
+            Resources: needs 8 GPUs, 1 CPU and 1G of memory on one node; n1 comes nearest and has 7 of 8 GPUs free, more becomes free there at 1970-01-01T00:26:40Z (until 1970-01-01T00:26:40Z)
+            expected 1970-01-01T00:26:40Z on [1]
+            --gpus 7: 1970-01-01T00:16:40Z
+        "#]],
+    );
+}
+
+#[test]
+fn a_shorter_limit_fits_before_a_reservation() {
+    check(
+        "node n1 h100:8
+         running 1 n1 gpus=0-3 left=600
+         job gpus=8 time=1000
+         job gpus=4 time=6000",
+        20,
+        expect![[r#"
+            1 ahead
+            Priority: what it needs is kept for job 10 (until 1970-01-01T00:43:20Z)
+            expected 1970-01-01T00:43:20Z on [1]
+            --time 10: 1970-01-01T00:16:40Z
+        "#]],
+    );
+}
+
+#[test]
+fn all_that_stands_in_the_way_is_told() {
+    check(
+        "licence matlab 1
+         node n1 h100:8
+         running 1 n1 gpus=0-3 left=600
+         job gpus=8 time=1000 begin=60 held=user:bob licences=matlab:2",
+        10,
+        expect![[r#"
+            0 ahead
+            JobHeldUser: held by user:bob
+            BeginTime: not before 1970-01-01T00:17:40Z (until 1970-01-01T00:17:40Z)
+            Licenses: needs 2 of licence "matlab", and there are 1
+            Resources: needs 8 GPUs, 1 CPU and 1G of memory on one node; n1 comes nearest and has 4 of 8 GPUs free, more becomes free there at 1970-01-01T00:26:40Z
+            expected never by what is known on []
+        "#]],
+    );
+}
+
+#[test]
+fn another_type_or_partition_is_proposed() {
+    check(
+        "partition main nodes=n1
+         partition other nodes=n2
+         node n1 h100:4 a100:4
+         node n2 h100:4
+         running 1 n1 gpus=0-3 left=600
+         job gpus=h100:4 time=1000",
+        10,
+        expect![[r#"
+            0 ahead
+            Resources: needs 4 h100, 1 CPU and 1G of memory on one node; n1 comes nearest and has 0 of 4 GPUs free, more becomes free there at 1970-01-01T00:26:40Z (until 1970-01-01T00:26:40Z)
+            expected 1970-01-01T00:26:40Z on [1]
+            --gpus a100:4: 1970-01-01T00:16:40Z
+            --partition other: 1970-01-01T00:16:40Z
+        "#]],
+    );
+}
+
+#[test]
+fn forecasts_follow_the_queue() {
+    let snapshot = picture(
+        "node n1 h100:8
+         running 1 n1 gpus=0-7 left=100
+         job gpus=8 time=50
+         job gpus=4 time=50
+         job gpus=5 time=50
+         job gpus=4 time=50 held=user:bob",
+    );
+    let told = forecast(&snapshot, &BTreeSet::from([20, 30, 40].map(JobId)));
+    let starts: Vec<_> = told.iter().map(|one| (one.job.0, one.start.map(|at| at.since_secs(NOW)), one.ahead)).collect();
+    assert_eq!(starts, [(20, Some(150), 1), (30, Some(200), 2), (40, None, 3)]);
+    assert_eq!(told[0].nodes, [NodeId(1)]);
+}
+
+/// A snapshot in which more stands in the way of some jobs.
+fn hindered(mut snapshot: Snapshot, held: u8, late: u8, limit: u64) -> Snapshot {
+    for (at, job) in snapshot.pending.iter_mut().enumerate() {
+        if held & (1 << (at % 8)) != 0 {
+            job.held_by = Some("user:bob".into());
+        }
+        if late & (1 << (at % 8)) != 0 {
+            job.eligible = NOW.plus_secs(60);
+        }
+        Arc::make_mut(&mut job.spec).account = "a".into();
+    }
+    Arc::make_mut(&mut snapshot.config).scheduler.order = JobOrder::Fifo;
+    let group = Limits { gpus: Some(GpuAmounts::all(limit)), ..Limits::default() };
+    let account = Account { name: "a".into(), group, ..Account::default() };
+    Arc::make_mut(&mut snapshot.policy).accounts.insert("a".into(), account);
+    snapshot
+}
+
+/// Takes one thing out of the way; `None` where that is not a matter of the job or the policy.
+fn without(snapshot: &Snapshot, job: JobId, code: ReasonCode) -> Option<Snapshot> {
+    let mut changed = snapshot.clone();
+    let at = changed.pending.iter().position(|one| one.id == job)?;
+    match code {
+        ReasonCode::JobHeldUser => changed.pending[at].held_by = None,
+        ReasonCode::BeginTime => changed.pending[at].eligible = NOW,
+        // For the others it holds on.
+        ReasonCode::AssocGrpGRES => Arc::make_mut(&mut changed.pending[at].spec).account = "free".into(),
+        _ => return None,
+    }
+    Some(changed)
+}
+
+fn starts(snapshot: &Snapshot, job: JobId) -> bool {
+    plan(snapshot, WorkBudget::default()).starts.iter().any(|start| start.job == job)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+    #[test]
+    fn what_is_proposed_starts_the_job_and_no_blocker_is_for_show(
+        snapshot in cluster(), held in any::<u8>(), late in any::<u8>(), limit in 1u64..20,
+    ) {
+        let snapshot = hindered(snapshot, held & 0x11, late & 0x12, limit);
+        for job in &snapshot.pending {
+            let why = why(&snapshot, job.id).unwrap();
+            prop_assert_eq!(why.starts_now, starts(&snapshot, job.id), "job {}: {:?}", job.id, why);
+            for change in why.changes.iter().filter(|change| change.starts == NOW) {
+                let mut changed = snapshot.clone();
+                let at = changed.pending.iter().position(|one| one.id == job.id).unwrap();
+                changed.pending[at] = change.edit.apply(job).unwrap();
+                prop_assert!(starts(&changed, job.id), "job {}: {:?}", job.id, change);
+            }
+            for blocker in &why.blockers {
+                if let Some(changed) = without(&snapshot, job.id, blocker.code) {
+                    let alone = why.blockers.len() == 1;
+                    prop_assert_eq!(starts(&changed, job.id), alone, "job {} without {:?}: {:?}", job.id, blocker, why);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn who_is_not_waiting_has_no_why() {
+    assert_eq!(why(&picture("node n1 h100:8"), JobId(10)), None);
+    assert_eq!(Reason::default().code, ReasonCode::None);
+}

@@ -1,0 +1,262 @@
+//! Why a job waits, as data: everything that stands in its way with the numbers, and the smallest change of its request
+//! that would start it now, or else soonest.
+//!
+//! Looked at when its turn comes in a pass, beside what those before it were given. Decides nothing.
+
+use crate::change::{self, Change};
+use crate::forecast::Forecast;
+use crate::pass::{Engine, Pass, Wait};
+use crate::plan::WorkBudget;
+use crate::reason;
+use crate::shape::ShapeId;
+use crate::snapshot::{PendingJob, Snapshot};
+use crate::timeline::UNLIMITED_SECS;
+use gmodel::{JobId, Reason, ReasonCode, Timestamp};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+
+/// The whole answer to `gq --why`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Why {
+    pub job: JobId,
+    /// It would start in the next pass; then there are no blockers.
+    pub starts_now: bool,
+    /// Jobs of its partition whose turn is before its own.
+    pub ahead: u32,
+    /// All that stands in its way; each must go before it starts.
+    pub blockers: Vec<Blocker>,
+    /// When it would start as it is.
+    pub forecast: Option<Forecast>,
+    /// Changes of the request that would start it now, the smallest first; where there are none, the one that would
+    /// start it soonest.
+    pub changes: Vec<Change>,
+}
+
+/// One thing in the way.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Blocker {
+    pub code: ReasonCode,
+    /// For people, with the numbers.
+    pub text: String,
+    /// Of what is short on the node that comes nearest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nearest: Option<Nearest>,
+    /// When it goes away by itself, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<Timestamp>,
+}
+
+/// The node that comes nearest to what a job needs of one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Nearest {
+    pub node: String,
+    /// Nodes that have room for a part now, and how many parts there are.
+    pub nodes_free: u32,
+    pub nodes_needed: u32,
+    /// Of the kinds that would do, whole ones.
+    pub gpus_free: u32,
+    pub gpus_needed: u32,
+    pub cpus_free: u32,
+    pub cpus_needed: u32,
+    pub mem_free_bytes: u64,
+    pub mem_needed_bytes: u64,
+    /// When more becomes free there, by the time limits of what runs.
+    pub next_change: Option<Timestamp>,
+}
+
+/// Changes that are told.
+const MOST_CHANGES: usize = 6;
+
+/// Why a job waits; `None` when it is not among the pending. An array by its own id: its next task.
+pub fn why(snapshot: &Snapshot, job: JobId) -> Option<Why> {
+    Engine::default().why(snapshot, job, WorkBudget { node_probes: u64::MAX, starts: usize::MAX })
+}
+
+impl Engine {
+    /// As [`why`], with a bound.
+    pub fn why(&mut self, snapshot: &Snapshot, job: JobId, budget: WorkBudget) -> Option<Why> {
+        let mut found = None;
+        let mut ahead = 0;
+        let partition = &snapshot.pending.iter().find(|one| one.id == job)?.spec.partition;
+        self.walk(snapshot, budget, None, &mut |pass, one, place| {
+            if one.id == job {
+                found = Some(pass.explain(one, place, ahead));
+                return false;
+            }
+            ahead += u32::from(one.spec.partition == *partition);
+            true
+        });
+        let mut found: Why = found?;
+        // What jobs there are has a say in where the others go: a change counts when the pass with it starts the job.
+        found.changes.truncate(MOST_CHANGES);
+        found.changes.retain(|change| {
+            change.starts > snapshot.now || self.starts_with(snapshot, &change.edit, job, budget)
+        });
+        if !found.starts_now {
+            found.forecast = self.forecast(snapshot, &BTreeSet::from([job]), budget).pop();
+        }
+        Some(found)
+    }
+}
+
+impl Pass<'_> {
+    fn explain(&mut self, job: &PendingJob, partition: Option<usize>, ahead: u32) -> Why {
+        let blockers = self.blockers(job, partition);
+        let changes = match (blockers.is_empty(), partition) {
+            (false, Some(partition)) => change::find(self, job, partition),
+            _ => Vec::new(),
+        };
+        Why { job: job.id, starts_now: blockers.is_empty(), ahead, blockers, forecast: None, changes }
+    }
+
+    /// Everything that must go before a job starts, at this point of a pass.
+    pub(crate) fn blockers(&mut self, job: &PendingJob, partition: Option<usize>) -> Vec<Blocker> {
+        let Some(partition) = partition else { return vec![Blocker::of(reason::no_partition(job))] };
+        let policy = &self.snapshot.config.partitions[partition];
+        let mut found: Vec<Blocker> =
+            reason::all_standing(job, policy, self.snapshot).into_iter().map(Blocker::of).collect();
+        for blocker in &mut found {
+            blocker.until = (blocker.code == ReasonCode::BeginTime).then_some(job.eligible);
+        }
+        let shape = self.shape_of(job, partition);
+        if let Some(never) = &self.shape(shape).never {
+            found.push(Blocker::of(never.clone()));
+            return found;
+        }
+        found.extend(self.not_admitted(job, shape).map(Blocker::of));
+        let secs = job.limit_secs.unwrap_or(UNLIMITED_SECS);
+        let limits = self.limit_blockers(job, shape);
+        let unlimited = limits.is_empty();
+        found.extend(limits);
+        match self.licences_now(job, secs) {
+            Err(Wait::Licences(reason) | Wait::Limit(reason)) => found.push(Blocker::of(reason)),
+            Err(Wait::Room) | Ok(()) => {}
+        }
+        let lifted = self.lift_counted(shape);
+        let has_room = self.has_room(job, shape);
+        if !has_room {
+            found.push(self.room_blocker(job, shape));
+        } else if found.is_empty() && self.must_not_pass(partition) {
+            let text = "jobs before it in the partition wait, and none may pass them (backfill is off)";
+            found.push(Blocker::of(Reason::new(ReasonCode::Priority, text)));
+        }
+        if has_room && unlimited {
+            // A limit on what it would get, where that is more than the request says: types left open, whole nodes.
+            let ways = 0..self.shape(shape).ways.len();
+            let tried: Vec<_> = ways.map(|way| self.find(job, shape, way, secs)).collect();
+            if !tried.iter().any(|one| matches!(one, Ok(Some(_)))) {
+                found.extend(tried.into_iter().find_map(Result::err).map(Blocker::of));
+            }
+        }
+        self.hold_again(lifted);
+        found
+    }
+
+    /// Limits that stand against the way with the fewest of them.
+    fn limit_blockers(&self, job: &PendingJob, shape: ShapeId) -> Vec<Blocker> {
+        let of_way = |way: &crate::shape::Way| {
+            let reasons = self.ledger.blockers(job, &way.take).into_iter();
+            reasons.filter(|reason| reason.code != ReasonCode::Licenses).collect::<Vec<_>>()
+        };
+        if self.unlimited {
+            return Vec::new();
+        }
+        let fewest = self.shape(shape).ways.iter().map(of_way).min_by_key(Vec::len).unwrap_or_default();
+        fewest.into_iter().map(Blocker::of).collect()
+    }
+
+    /// Whether nodes have room for a job now; limits and licences left aside.
+    pub(crate) fn has_room(&mut self, job: &PendingJob, shape: ShapeId) -> bool {
+        let now = self.snapshot.now;
+        let end = crate::cluster::end_after(now, Some(job.limit_secs.unwrap_or(UNLIMITED_SECS)));
+        let shortest = job.spec.time_min_secs.map(|secs| crate::cluster::end_after(now, Some(secs)));
+        let ways = self.shape(shape).ways.len();
+        (0..ways).any(|way| self.search(job, shape, |search, ask| search.pick(ask, way, now, shortest.unwrap_or(end))).is_some())
+    }
+
+    /// What is short, or for whom it is kept.
+    fn room_blocker(&mut self, job: &PendingJob, shape: ShapeId) -> Blocker {
+        let limit = job.limit_secs.unwrap_or(UNLIMITED_SECS);
+        let refused = &mut self.of_pass(shape).refused_secs;
+        *refused = Some(refused.map_or(limit, |secs| secs.min(limit)));
+        let nearest = self.nearest(shape);
+        let earliest = self.earliest(job, shape).map(|(at, ..)| at);
+        if let Some(kept) = self.kept(shape) {
+            return Blocker { until: earliest, nearest, ..Blocker::of(kept) };
+        }
+        let behind = self.shape(shape).behind.text.clone();
+        let needs = behind.strip_suffix(reason::BEHIND).unwrap_or(&behind);
+        let text = match &nearest {
+            Some(near) => format!("{needs}; {}", near.text()),
+            None => format!("{needs}; no node is available"),
+        };
+        Blocker { nearest, until: earliest, ..Blocker::of(Reason::new(ReasonCode::Resources, text)) }
+    }
+
+    fn nearest(&self, shape: ShapeId) -> Option<Nearest> {
+        let of = self.shape(shape);
+        let cluster = &self.engine.cluster;
+        let now = self.snapshot.now;
+        let way = of.ways.first()?;
+        let soon = now.plus_millis(1);
+        let near = |at: usize| {
+            let track = &cluster.nodes[at];
+            let need = of.need(0, 0, track.make)?;
+            let free = track.room.profile.free_at(now);
+            // How far it is from having enough, in thousandths of each need.
+            let part = |has: u64, wants: u64| (u128::from(has.min(wants)) * 1000).checked_div(u128::from(wants)).unwrap_or(1000);
+            let whole = u64::from(need.whole());
+            let gpus = u64::from(free.gpus_in(need.groups));
+            let parts = [part(gpus, whole), part(u64::from(free.cpus), u64::from(need.cpus)), part(free.mem_bytes, need.mem_bytes)];
+            let lack = parts.into_iter().min().unwrap_or(0);
+            Some((lack, gpus, std::cmp::Reverse(at)))
+        };
+        let (_, _, std::cmp::Reverse(at)) = of.candidates.up.ones().filter_map(near).max()?;
+        let track = &cluster.nodes[at];
+        let need = of.need(0, 0, track.make)?;
+        let free = track.room.profile.free_at(now);
+        let fits = |at: &usize| of.need(0, 0, cluster.nodes[*at].make).is_some_and(|need| cluster.fits(*at, need, now, soon));
+        Some(Nearest {
+            node: self.snapshot.nodes[at].name.clone(),
+            nodes_free: of.candidates.up.ones().filter(fits).count() as u32,
+            nodes_needed: way.nodes,
+            gpus_free: free.gpus_in(need.groups),
+            gpus_needed: u32::from(need.whole()),
+            cpus_free: free.cpus,
+            cpus_needed: need.cpus,
+            mem_free_bytes: free.mem_bytes,
+            mem_needed_bytes: need.mem_bytes,
+            next_change: track.room.next_change(now),
+        })
+    }
+}
+
+impl Blocker {
+    fn of(reason: Reason) -> Self {
+        Self { code: reason.code, text: reason.text.to_string(), nearest: None, until: None }
+    }
+}
+
+impl Nearest {
+    fn text(&self) -> String {
+        let mut short = Vec::new();
+        if self.gpus_free < self.gpus_needed {
+            short.push(format!("{} of {} GPUs", self.gpus_free, self.gpus_needed));
+        }
+        if self.cpus_free < self.cpus_needed {
+            short.push(format!("{} of {} CPUs", self.cpus_free, self.cpus_needed));
+        }
+        if self.mem_free_bytes < self.mem_needed_bytes {
+            let size = gmodel::size::rough_size;
+            short.push(format!("{} of {} of memory", size(self.mem_free_bytes), size(self.mem_needed_bytes)));
+        }
+        let mut text = match short.is_empty() {
+            true => format!("{} of {} such nodes have room", self.nodes_free, self.nodes_needed),
+            false => format!("{} comes nearest and has {} free", self.node, short.join(" and ")),
+        };
+        if let Some(at) = self.next_change {
+            text.push_str(&format!(", more becomes free there at {at}"));
+        }
+        text
+    }
+}
