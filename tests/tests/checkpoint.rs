@@ -2,25 +2,33 @@
 
 use gmodel::JobState::{Completed, Pending, Running};
 use gpupool_tests::pool::{Pool, programs};
-use gwire::api::{SubmitRequest, Submitted};
 
-/// Works until it is asked; marks then, with `gsub` as its user would; the attempt that finds a mark is the last.
-fn worker(pool: &Pool) -> SubmitRequest {
-    let gsub = programs().join("gsub").display().to_string();
-    let script = format!(
-        "echo \"attempt $GSUB_ATTEMPT from ${{GSUB_LAST_MARK:-nothing}}\"\n\
-         [ -n \"$GSUB_LAST_MARK\" ] && exit 0\n\
-         trap '{gsub} --mark epoch 40; echo \"marked: $?\"' USR1\n\
-         trap 'echo terminated; exit 1' TERM\n\
-         echo begun > begun\n\
-         while :; do sleep 0.05; done"
-    );
-    let mut request = pool.request(&script, None);
-    request.spec.launch.stdout = "out".into();
-    request.spec.account = "guests".into();
-    request.spec.request.gpus = Some(gmodel::gpu_request::GpuAsk::whole(1));
-    request.spec.checkpoint = Some("USR1@600".parse().unwrap());
-    request
+/// Works until it is asked; marks when the file `may-mark` is there, with `gsub` as its user would; the attempt that finds
+/// a mark is the last.
+const WORKER: &str = "echo \"attempt $GSUB_ATTEMPT from ${GSUB_LAST_MARK:-nothing}\"\n\
+     [ -n \"$GSUB_LAST_MARK\" ] && exit 0\n\
+     trap 'echo asked; echo asked > asked' USR1\n\
+     trap 'echo ended; exit 1' TERM\n\
+     echo begun > begun\n\
+     while :; do\n\
+       if [ -e asked ] && [ -e may-mark ]; then rm asked; ./gsub --mark epoch 40; echo \"marked: $?\"; fi\n\
+       sleep 0.05\n\
+     done\n";
+
+/// One GPU that is guaranteed to `owners`; both accounts are everybody's.
+fn pool() -> Option<Pool> {
+    let pool = Pool::up(1, "h100:1")?;
+    for words in ["account add owners guaranteed=gpu:1", "account add guests"] {
+        gadm(&pool, words);
+    }
+    for user in ["root", &pool.person().name] {
+        gadm(&pool, &format!("user add {user} account=guests"));
+        gadm(&pool, &format!("user add {user} account=owners"));
+    }
+    // Where its user may run it.
+    pool.write("gsub", std::fs::read(programs().join("gsub")).unwrap());
+    pool.write("worker.sh", format!("#!/bin/sh\n{WORKER}"));
+    Some(pool)
 }
 
 fn gadm(pool: &Pool, words: &str) {
@@ -28,20 +36,19 @@ fn gadm(pool: &Pool, words: &str) {
     assert_eq!(said.code, 0, "gadm {words}: {said:?}");
 }
 
+const GUEST: [&str; 9] = ["-A", "guests", "--gpus", "1", "-o", "out", "--checkpoint", "USR1@600", "worker.sh"];
+const OWNER: [&str; 6] = ["-A", "owners", "--gpus", "1", "--wrap", "while [ ! -e over ]; do sleep 0.05; done"];
+
 #[test]
 fn a_job_on_borrowed_gpus_marks_its_checkpoint_gives_way_and_goes_on_from_it() {
-    let Some(pool) = Pool::up(1, "h100:1") else { return };
-    gadm(&pool, "account add owners guaranteed=gpu:1");
-    gadm(&pool, "account add guests");
-    gadm(&pool, "user add root account=guests");
-    gadm(&pool, "user add root account=owners");
-    let submitted: Submitted = pool.client().post("/v1/jobs", &worker(&pool)).unwrap();
-    let guest = submitted.id.0;
+    let Some(pool) = pool() else { return };
+    pool.write("may-mark", "");
+    let guest = pool.run_as_user("gsub", &GUEST).id();
     pool.wait_file("begun");
-    let owner = pool.gsub(&["-A", "owners", "--gpus", "1", "--wrap", "while [ ! -e over ]; do sleep 0.05; done"]);
+    let owner = pool.gsub(&OWNER);
     pool.wait_state(owner, Running);
-    let out = pool.file("out");
-    assert!(out.starts_with("attempt 1 from nothing\nmarked: 0\n") && out.ends_with("terminated\n"), "{out}");
+    let lines = |text: &str| text.lines().filter(|line| *line != "Terminated").map(str::to_owned).collect::<Vec<_>>();
+    assert_eq!(lines(&pool.file("out")), ["attempt 1 from nothing", "asked", "marked: 0", "ended"]);
     assert_eq!(pool.job(guest).state, Pending, "it waits for its turn again");
     pool.write("over", "");
     pool.wait_state(owner, Completed);
@@ -49,5 +56,36 @@ fn a_job_on_borrowed_gpus_marks_its_checkpoint_gives_way_and_goes_on_from_it() {
     let out = pool.file("out");
     assert!(out.ends_with("attempt 2 from 1 epoch 40\n") && out.starts_with("attempt 1"), "{out}");
     pool.check();
+    pool.down();
+}
+
+#[test]
+fn daemons_that_are_killed_in_the_grace_forget_neither_that_it_was_asked_nor_the_mark() {
+    let Some(pool) = pool() else { return };
+    let guest = pool.run_as_user("gsub", &GUEST).id();
+    pool.wait_file("begun");
+    let owner = pool.gsub(&OWNER);
+    pool.wait_file("asked");
+    // It marks while nobody but its supervisor is there.
+    pool.kill("gpuctld");
+    pool.kill("node1");
+    pool.write("may-mark", "");
+    pool.wait_until("it has marked and is over", || pool.file("out").ends_with("ended\n"));
+    pool.start("gpuctld");
+    pool.start("node1");
+    pool.wait_state(owner, Running);
+    pool.write("over", "");
+    pool.wait_state(guest, Completed);
+    let out = pool.file("out");
+    assert_eq!(out.matches("asked\n").count(), 1, "{out}");
+    assert!(out.contains("marked: 0\n") && out.ends_with("attempt 2 from 1 epoch 40\n"), "{out}");
+    pool.check();
+    pool.down();
+}
+
+#[test]
+fn a_mark_outside_a_job_is_refused_with_what_to_do() {
+    let Some(pool) = Pool::up(1, "none") else { return };
+    pool.run("gsub", &["--mark", "epoch 1"]).fails_with(1, "--mark works inside a job: GSUB_MARK_SOCKET is not set here");
     pool.down();
 }
