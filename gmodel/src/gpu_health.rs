@@ -4,6 +4,7 @@
 mod built_in;
 pub mod catalogue;
 pub mod reading;
+pub mod repair;
 #[cfg(test)]
 mod tests;
 pub mod watch;
@@ -16,4 +17,5 @@ pub use reading::{
     FabricHealth, GpuEventKind, Reading, RecoveryAdvice, Silence, SilenceKind, compare_siblings,
     slow_reason,
 };
+pub use repair::{Attempt, Ended, Repair, RepairPolicy, Stage, Step, Surroundings};
 pub use watch::{Change, EventSource, GpuWatch, Sign, Verdict, verdict};

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use super::catalogue::{Action, Counted, Evidence, Severity, SignKind, StateSeen};
 
-use Action::{Note, Quarantine, Reboot, Replace, Reset};
+use Action::{EndJob, Note, Quarantine, Reboot, Replace, Reset};
 use Severity::{Critical, Fatal, Info, Warning};
 
 const HOUR: u64 = 3600;
@@ -41,7 +41,7 @@ const XIDS: &[XidRow] = &[
     ),
     ("xid-46", &[46], Critical, Reset, END, "the GPU stopped processing", "RESET_GPU"),
     ("xid-48", &[48], Critical, Reset, END, "an ECC error that could not be corrected; results may be wrong", "WORKFLOW_XID_48"),
-    ("xid-54", &[54], Fatal, Quarantine, END, "the board's auxiliary power is not connected", "CHECK_MECHANICALS"),
+    ("xid-54", &[54], Fatal, EndJob, END, "the board's auxiliary power is not connected", "CHECK_MECHANICALS"),
     ("xid-62", &[62], Critical, Reset, END, "a micro-controller of the GPU halted", "RESET_GPU"),
     ("xid-63", &[63], Info, Note, FINISH, "a row of memory was replaced, or a page retired, as it should be", "IGNORE"),
     ("xid-64", &[64], Critical, Reset, END, "a row of memory could not be replaced, or a page not retired", "RESET_GPU"),

@@ -305,6 +305,8 @@ fn the_catalogue_names_sources_and_each_xid_once() {
         assert!(!kind.source.is_empty() && !kind.meaning.is_empty(), "{name}");
         assert_eq!(kind.evidence.to_string().parse(), Ok(kind.evidence.clone()), "{name}");
         assert!(kind.action > Action::Note || kind.clears_secs > 0, "{name}: a note must end by itself");
+        let ends = !kind.let_finish && kind.action > Action::Note;
+        assert!(!ends || kind.action >= Action::EndJob, "{name}: its job is to end and its action does not say so");
     }
     let (name, kind) = catalogue.by_xid(79).unwrap();
     assert_eq!((name, kind.action), ("xid-79", Action::Reboot));
@@ -362,7 +364,8 @@ readings of every GPU, and from the kernel log. The pool's one breaker stops aut
 
 Actions, mildest first: `note` into the GPU's history; `quarantine`: no new job gets it; `end_job`: and the job that holds it is ended and requeued
 elsewhere; `reset`: and the GPU is reset when nothing runs on it; `reboot`: and it stays out until the node has booted, which is done when nothing
-runs there; `replace`: it is marked, and no reset brings it back. A GPU comes back into service only after a burn-in.
+runs there; `replace`: it is marked, and no reset brings it back. A GPU comes back into service only after a burn-in. Steps are taken one at a time
+on a node, each pause twice as long as the one before; what two resets in a day (or a boot, where the site allows boots) do not mend is marked.
 
 A site changes an entry, adds one, or switches one off in TOML; what is not named stays:
 

@@ -1,0 +1,406 @@
+//! One GPU's way out of service and back: quarantine, end of its job, reset, boot, burn-in, or the mark for replacement; one step
+//! at a time, each further apart than the one before. Says the next step and never takes it; asking twice answers the same.
+
+use serde::{Deserialize, Serialize};
+
+use super::catalogue::Action;
+use super::watch::Verdict;
+use crate::time::Timestamp;
+
+/// Where a GPU stands. Kept over restarts: a step is written down as begun before it is taken.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Repair {
+    pub stage: Stage,
+    /// Since when.
+    pub since: Timestamp,
+    /// Steps begun, oldest first; those older than the policy's window are forgotten.
+    pub attempts: Vec<(Attempt, Timestamp)>,
+    /// The last burn-in did not pass: another would not either without more.
+    pub burn_in_failed: bool,
+    /// Why an administrator keeps it out of service, until he returns it.
+    pub held_by_admin: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stage {
+    #[default]
+    InService,
+    /// No new job gets it; nothing is under way.
+    Out,
+    Resetting,
+    Booting,
+    BurningIn,
+    /// Marked for replacement: only an administrator brings it back.
+    Marked,
+}
+
+/// What was tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Attempt {
+    Reset,
+    Boot,
+    BurnIn,
+}
+
+/// What has to be known to decide.
+#[derive(Clone, Copy, Debug)]
+pub struct Surroundings<'a> {
+    /// What the standing signs call for.
+    pub verdict: Option<Verdict<'a>>,
+    /// A run holds the GPU, or a part of it.
+    pub held: bool,
+    /// No run is on the node.
+    pub node_empty: bool,
+    /// A step is under way on another GPU of the node.
+    pub other_under_way: bool,
+    /// The pool's breaker lets one more GPU go out of service.
+    pub breaker_allows: bool,
+}
+
+/// How far automatic repair goes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RepairPolicy {
+    /// 0: never by itself; a GPU that calls for it then waits for an administrator.
+    pub max_resets: u32,
+    pub max_boots: u32,
+    /// So many within this time.
+    pub window_secs: u64,
+    /// Between a first and a second step; doubled each time.
+    pub first_pause_secs: u64,
+    /// A step that has not ended by then has failed.
+    pub patience_secs: u64,
+}
+
+impl Default for RepairPolicy {
+    fn default() -> RepairPolicy {
+        RepairPolicy {
+            max_resets: 2,
+            max_boots: 0,
+            window_secs: 86_400,
+            first_pause_secs: 60,
+            patience_secs: 3600,
+        }
+    }
+}
+
+/// What to do now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Step {
+    Nothing,
+    Quarantine,
+    /// It should be quarantined, and the breaker does not allow it: to be said loudly.
+    StoppedByBreaker,
+    EndJob,
+    Reset,
+    Boot,
+    BurnIn,
+    MarkForReplacement,
+    /// A step did not end in time: it has failed.
+    GiveUp,
+    /// Nothing more by itself: an administrator has to look.
+    WaitForAdmin,
+}
+
+/// How a step ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ended {
+    /// The reset or the boot was done; whether it helped, signs and burn-in tell. Take the GPU's next reading as the new
+    /// beginning: [`super::GpuWatch::accepting`].
+    Done,
+    Failed,
+    BurnInPassed,
+    BurnInFailed,
+}
+
+impl Repair {
+    /// The next step.
+    pub fn next(&self, around: &Surroundings<'_>, policy: &RepairPolicy, now: Timestamp) -> Step {
+        match self.stage {
+            Stage::InService if self.held_by_admin.is_some() => Step::Quarantine,
+            Stage::InService => match around.verdict {
+                None => Step::Nothing,
+                Some(_) if around.breaker_allows => Step::Quarantine,
+                Some(_) => Step::StoppedByBreaker,
+            },
+            Stage::Out => self.next_out_of_service(around, policy, now),
+            Stage::Resetting | Stage::Booting | Stage::BurningIn => {
+                let overdue = now.since_secs(self.since) >= policy.patience_secs as i64;
+                if overdue { Step::GiveUp } else { Step::Nothing }
+            }
+            Stage::Marked => Step::Nothing,
+        }
+    }
+
+    fn next_out_of_service(&self, around: &Surroundings<'_>, policy: &RepairPolicy, now: Timestamp) -> Step {
+        if around.held {
+            let ends = around.verdict.is_some_and(|verdict| !verdict.let_finish && verdict.action >= Action::EndJob);
+            return if ends { Step::EndJob } else { Step::Nothing };
+        }
+        if self.held_by_admin.is_some() {
+            return Step::Nothing;
+        }
+        let action = match around.verdict {
+            Some(verdict) => verdict.action,
+            None if self.burn_in_failed => Action::Reset,
+            None => return self.when_rested(Step::BurnIn, around, policy, now),
+        };
+        match action {
+            Action::Note | Action::Quarantine | Action::EndJob => Step::WaitForAdmin,
+            Action::Replace => Step::MarkForReplacement,
+            Action::Reset if self.left(Attempt::Reset, policy.max_resets, policy, now) => self.when_rested(Step::Reset, around, policy, now),
+            // What resets do not mend, a boot may; and what that does not, nothing here does.
+            Action::Reset | Action::Reboot if self.left(Attempt::Boot, policy.max_boots, policy, now) => match around.node_empty {
+                true => self.when_rested(Step::Boot, around, policy, now),
+                false => Step::Nothing,
+            },
+            Action::Reset if policy.max_resets > 0 => Step::MarkForReplacement,
+            Action::Reboot if policy.max_boots > 0 => Step::MarkForReplacement,
+            Action::Reset | Action::Reboot => Step::WaitForAdmin,
+        }
+    }
+
+    /// A step is begun: to be written down before it is taken.
+    pub fn begin(&mut self, step: Step, policy: &RepairPolicy, now: Timestamp) {
+        let attempt = match step {
+            Step::Reset => Some((Attempt::Reset, Stage::Resetting)),
+            Step::Boot => Some((Attempt::Boot, Stage::Booting)),
+            Step::BurnIn => Some((Attempt::BurnIn, Stage::BurningIn)),
+            _ => None,
+        };
+        let stage = match (step, attempt) {
+            (_, Some((_, stage))) => stage,
+            (Step::Quarantine | Step::GiveUp, None) => Stage::Out,
+            (Step::MarkForReplacement, None) => Stage::Marked,
+            _ => return,
+        };
+        if let Some((attempt, _)) = attempt {
+            self.attempts.retain(|(_, at)| now.since_secs(*at) < policy.window_secs as i64);
+            self.attempts.push((attempt, now));
+        }
+        if step == Step::GiveUp && self.stage == Stage::BurningIn {
+            self.burn_in_failed = true;
+        }
+        self.stage = stage;
+        self.since = now;
+    }
+
+    /// The step that was under way has ended. One that nobody waits for any more changes nothing.
+    pub fn end(&mut self, ended: Ended, now: Timestamp) {
+        let (stage, burn_in_failed) = match (self.stage, ended) {
+            (Stage::Resetting | Stage::Booting, Ended::Done) => (Stage::Out, false),
+            (Stage::Resetting | Stage::Booting, Ended::Failed) => (Stage::Out, self.burn_in_failed),
+            (Stage::BurningIn, Ended::BurnInPassed) => (Stage::InService, false),
+            (Stage::BurningIn, Ended::BurnInFailed | Ended::Failed) => (Stage::Out, true),
+            _ => return,
+        };
+        self.stage = stage;
+        self.burn_in_failed = burn_in_failed;
+        self.since = now;
+    }
+
+    /// An administrator takes the GPU out of service, for this reason.
+    pub fn hold(&mut self, reason: String) {
+        self.held_by_admin = Some(reason);
+    }
+
+    /// An administrator returns it: what was tried is forgotten, and a burn-in decides. The caller also forgets its signs.
+    pub fn release(&mut self, now: Timestamp) {
+        if self.stage == Stage::Marked || self.stage == Stage::Out {
+            self.stage = Stage::Out;
+            self.since = now;
+        }
+        self.attempts.clear();
+        self.burn_in_failed = false;
+        self.held_by_admin = None;
+    }
+
+    /// True while jobs may get it.
+    pub fn in_service(&self) -> bool {
+        self.stage == Stage::InService && self.held_by_admin.is_none()
+    }
+
+    fn left(&self, attempt: Attempt, most: u32, policy: &RepairPolicy, now: Timestamp) -> bool {
+        let recent = self.attempts.iter().filter(|(kind, at)| *kind == attempt && now.since_secs(*at) < policy.window_secs as i64);
+        recent.count() < most as usize
+    }
+
+    /// The step, when nothing else is under way on the node and the pause after the step before is over.
+    fn when_rested(&self, step: Step, around: &Surroundings<'_>, policy: &RepairPolicy, now: Timestamp) -> Step {
+        // A burn-in after a reset or a boot belongs to it and waits for nobody; a second one waits as everything else.
+        let last = self.attempts.last();
+        let follows = step == Step::BurnIn && last.is_none_or(|(last, _)| *last != Attempt::BurnIn);
+        let doubled = policy.first_pause_secs.saturating_mul(1 << self.attempts.len().min(10));
+        let rested = last.is_none_or(|(_, at)| now.since_secs(*at) >= doubled.min(policy.window_secs) as i64);
+        let free = !around.other_under_way || step == Step::BurnIn;
+        if free && (rested || follows) { step } else { Step::Nothing }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gpu_health::{Catalogue, EventSource, GpuEventKind, GpuWatch, verdict};
+    use proptest::prelude::*;
+
+    fn at(secs: i64) -> Timestamp {
+        Timestamp::from_secs(1_700_000_000 + secs)
+    }
+
+    fn with_xids(numbers: &[u64]) -> GpuWatch {
+        let mut watch = GpuWatch::default();
+        for &number in numbers {
+            watch.event(&Catalogue::built_in(), GpuEventKind::Xid(number), 1, EventSource::EventSet, at(0));
+        }
+        watch
+    }
+
+    fn around(watch: &GpuWatch) -> Surroundings<'_> {
+        Surroundings {
+            verdict: verdict(watch.standing()),
+            held: false,
+            node_empty: true,
+            other_under_way: false,
+            breaker_allows: true,
+        }
+    }
+
+    /// Takes the step that comes next, and says which.
+    fn step(repair: &mut Repair, around: &Surroundings<'_>, policy: &RepairPolicy, now: Timestamp) -> Step {
+        let step = repair.next(around, policy, now);
+        assert_eq!(repair.next(around, policy, now), step, "asking changes nothing");
+        repair.begin(step, policy, now);
+        step
+    }
+
+    #[test]
+    fn a_sick_gpu_goes_out_its_job_ends_it_is_reset_tried_and_returned() {
+        let (policy, mut repair, sick) = (RepairPolicy::default(), Repair::default(), with_xids(&[48]));
+        let held = Surroundings { held: true, ..around(&sick) };
+        assert_eq!(step(&mut repair, &held, &policy, at(0)), Step::Quarantine);
+        assert!(!repair.in_service());
+        assert_eq!(step(&mut repair, &held, &policy, at(1)), Step::EndJob);
+        assert_eq!(step(&mut repair, &around(&sick), &policy, at(2)), Step::Reset);
+        assert_eq!(step(&mut repair, &around(&sick), &policy, at(3)), Step::Nothing, "under way");
+        repair.end(Ended::Done, at(10));
+        let well = GpuWatch::default();
+        assert_eq!(step(&mut repair, &around(&well), &policy, at(11)), Step::BurnIn);
+        repair.end(Ended::BurnInPassed, at(100));
+        assert!(repair.in_service());
+        assert_eq!(repair.next(&around(&well), &policy, at(101)), Step::Nothing);
+    }
+
+    #[test]
+    fn a_job_that_may_finish_is_waited_for() {
+        let (policy, mut repair, sick) = (RepairPolicy::default(), Repair::default(), with_xids(&[94]));
+        let held = Surroundings { held: true, ..around(&sick) };
+        assert_eq!(step(&mut repair, &held, &policy, at(0)), Step::Quarantine);
+        assert_eq!(step(&mut repair, &held, &policy, at(100_000)), Step::Nothing);
+        assert_eq!(step(&mut repair, &around(&sick), &policy, at(100_001)), Step::Reset);
+    }
+
+    #[test]
+    fn what_resets_do_not_mend_is_booted_and_then_marked_each_step_later_than_the_last() {
+        let policy = RepairPolicy { max_boots: 1, ..RepairPolicy::default() };
+        let (mut repair, sick) = (Repair::default(), with_xids(&[119]));
+        let mut taken = Vec::new();
+        for secs in 0..2000 {
+            let next = step(&mut repair, &around(&sick), &policy, at(secs));
+            if next != Step::Nothing {
+                taken.push((next, secs));
+            }
+            repair.end(Ended::Failed, at(secs));
+        }
+        assert_eq!(
+            taken,
+            [(Step::Quarantine, 0), (Step::Reset, 1), (Step::Reset, 121), (Step::Boot, 361), (Step::MarkForReplacement, 362)]
+        );
+        assert_eq!(repair.stage, Stage::Marked);
+        repair.release(at(3000));
+        assert_eq!(repair.next(&around(&GpuWatch::default()), &policy, at(3001)), Step::BurnIn, "returned by an administrator");
+    }
+
+    #[test]
+    fn a_burn_in_that_fails_is_answered_by_a_reset_and_not_by_another_burn_in() {
+        let (policy, mut repair, well) = (RepairPolicy::default(), Repair::default(), GpuWatch::default());
+        repair.hold("fan noise".to_owned());
+        assert_eq!(step(&mut repair, &around(&well), &policy, at(0)), Step::Quarantine);
+        assert_eq!(step(&mut repair, &around(&well), &policy, at(1)), Step::Nothing, "an administrator keeps it");
+        repair.release(at(2));
+        assert_eq!(step(&mut repair, &around(&well), &policy, at(3)), Step::BurnIn);
+        repair.end(Ended::BurnInFailed, at(60));
+        assert_eq!(step(&mut repair, &around(&well), &policy, at(61)), Step::Nothing, "not so soon");
+        assert_eq!(step(&mut repair, &around(&well), &policy, at(130)), Step::Reset);
+    }
+
+    #[test]
+    fn the_breaker_and_a_step_elsewhere_on_the_node_hold_it_back() {
+        let (policy, mut repair, sick) = (RepairPolicy::default(), Repair::default(), with_xids(&[79]));
+        let stopped = Surroundings { breaker_allows: false, ..around(&sick) };
+        assert_eq!(step(&mut repair, &stopped, &policy, at(0)), Step::StoppedByBreaker);
+        assert!(repair.in_service(), "said, not done");
+        assert_eq!(step(&mut repair, &around(&sick), &policy, at(1)), Step::Quarantine);
+        assert_eq!(repair.next(&around(&sick), &policy, at(2)), Step::WaitForAdmin, "no boot by itself");
+        let booting = RepairPolicy { max_boots: 1, ..policy };
+        let busy = Surroundings { node_empty: false, ..around(&sick) };
+        assert_eq!(repair.next(&busy, &booting, at(2)), Step::Nothing, "the other seven work on");
+        let elsewhere = Surroundings { other_under_way: true, ..around(&sick) };
+        assert_eq!(repair.next(&elsewhere, &booting, at(2)), Step::Nothing);
+        assert_eq!(repair.next(&around(&sick), &booting, at(2)), Step::Boot);
+    }
+
+    #[test]
+    fn a_step_that_does_not_end_is_given_up() {
+        let (policy, mut repair, sick) = (RepairPolicy::default(), Repair::default(), with_xids(&[62]));
+        step(&mut repair, &around(&sick), &policy, at(0));
+        assert_eq!(step(&mut repair, &around(&sick), &policy, at(1)), Step::Reset);
+        assert_eq!(step(&mut repair, &around(&sick), &policy, at(3600)), Step::Nothing);
+        assert_eq!(step(&mut repair, &around(&sick), &policy, at(3601)), Step::GiveUp);
+        assert_eq!(repair.stage, Stage::Out);
+        repair.end(Ended::BurnInPassed, at(3602));
+        assert_eq!(repair.stage, Stage::Out, "an answer that comes too late returns nothing to service");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(128))]
+
+        #[test]
+        fn whatever_happens_no_step_touches_a_held_or_healthy_gpu_and_only_a_burn_in_returns_one(
+            days in proptest::collection::vec((any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), 0usize..6, 1i64..4000), 1..200),
+        ) {
+            let policy = RepairPolicy { max_boots: 1, ..RepairPolicy::default() };
+            let (well, sick) = (GpuWatch::default(), with_xids(&[48]));
+            let (mut repair, mut now, mut is_sick) = (Repair::default(), 0, false);
+            for (falls_sick, held, breaker_allows, node_empty, ending, secs) in days {
+                now += secs;
+                is_sick |= falls_sick && repair.stage == Stage::InService;
+                let watch = if is_sick { &sick } else { &well };
+                let around = Surroundings { held, breaker_allows, node_empty, ..around(watch) };
+                let before = repair.clone();
+                let step = step(&mut repair, &around, &policy, at(now));
+                prop_assert!(!(held && matches!(step, Step::Reset | Step::Boot | Step::BurnIn)), "{step:?} under a job");
+                prop_assert!(!(step == Step::Boot && !node_empty), "a boot under other jobs");
+                prop_assert!(!(before.stage == Stage::InService && !is_sick && step != Step::Nothing), "{step:?} of a healthy GPU");
+                if ending > 0 {
+                    let endings = [Ended::Done, Ended::Done, Ended::Failed, Ended::BurnInPassed, Ended::BurnInFailed];
+                    let ended = endings[ending - 1];
+                    let under_way = repair.stage;
+                    repair.end(ended, at(now));
+                    if ended == Ended::Done && matches!(under_way, Stage::Resetting | Stage::Booting) {
+                        is_sick = false;
+                    }
+                    let returned = under_way != Stage::InService && repair.stage == Stage::InService;
+                    prop_assert!(!returned || (under_way == Stage::BurningIn && ended == Ended::BurnInPassed));
+                }
+                let resets = repair.attempts.iter().filter(|(kind, at_)| *kind == Attempt::Reset && at(now).since_secs(*at_) < 86_400);
+                prop_assert!(resets.count() <= policy.max_resets as usize);
+                prop_assert!(repair.attempts.len() < 200);
+            }
+        }
+    }
+}
