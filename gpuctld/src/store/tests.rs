@@ -161,6 +161,7 @@ impl World {
             back.generation = node.generation;
             assert_eq!(&back, node);
         }
+        assert_eq!(loaded.usage, state.usage, "what was used is exact");
         assert_eq!(loaded.tokens, state.tokens);
         assert_eq!(loaded.automatic_drains, state.automatic_drains);
         assert_eq!(gcore::ctl::check(&loaded), []);
@@ -218,8 +219,11 @@ fn everything_comes_back_at_every_step_of_a_life() {
     world.assert_comes_back();
     world.report(node, NodeReport::Gone);
     world.assert_comes_back();
+    world.now = world.now.plus_secs(60);
     world.end(node, job);
     world.assert_comes_back();
+    let used: Vec<_> = world.state.usage.rows().map(|(account, user, _)| format!("{account}/{user}")).collect();
+    assert_eq!(used, ["default/", "default/alice"]);
     let mut world = world.reopen();
     assert!(world.state.jobs.contains(job), "it ended just before: its client may ask again");
     assert_eq!(world.state.arrays.get(tasks).unwrap().own_live, 3);
