@@ -2,11 +2,14 @@
 
 use crate::cluster::{Cluster, Happening, root};
 use crate::scenario::What;
-use gcore::ctl::{Actor, Command, JobChange, Target};
+use gcore::ctl::{Actor, Command, JobChange, PolicyChange, Target};
 use gmodel::array_spec::ArraySpec;
 use gmodel::gpu_request::GpuAsk;
 use gmodel::job::{GpuScope, JobSpec};
-use gmodel::NodeId;
+use gmodel::dependency::Dependency;
+use gmodel::policy::{Account, GpuAmounts, Limits, Policy, Qos, Reservation, ReservedPart};
+use gmodel::{NodeId, ReasonCode};
+use std::collections::BTreeSet;
 
 /// Pause of the caretaker, milliseconds.
 const CARE_MILLIS: i64 = 30_000;
@@ -110,6 +113,22 @@ impl Cluster {
                     self.ask(root(), Command::Update { target: Target::Job(id), change });
                 }
             }
+            What::Edit { edit } => {
+                let change = self.edit(edit);
+                self.ask(root(), Command::Policy { change });
+            }
+            What::Depend { pick, on } => {
+                if let (Some((id, _)), Some((on, _))) = (target(self, pick), target(self, on)) {
+                    let dependency = Dependency::parse(&format!("afterany:{on}")).ok();
+                    let change = JobChange { dependency: Some(dependency), ..JobChange::default() };
+                    self.ask(root(), Command::Update { target: Target::Job(id), change });
+                }
+            }
+            What::DrainBy { machine, millis } => {
+                let node = NodeId(machine as u32 + 1);
+                let deadline = self.controller.now(self.now + millis);
+                self.ask(root(), Command::NodeDrainBy { node, reason: "a fan".into(), deadline });
+            }
             What::Drain { machine } => {
                 let node = NodeId(machine as u32 + 1);
                 self.ask(root(), Command::NodeDrain { node, reason: "a fan".into() });
@@ -152,9 +171,73 @@ impl Cluster {
             3 => spec.begin = Some(self.controller.now(self.now).plus_secs(60)),
             4 | 5 => spec.partition = "once".into(),
             6 => spec.requeue = Some(false),
+            7 | 8 => spec.dependency = self.dependency("afterok", limit_secs),
+            9 => spec.dependency = self.dependency("afternotok", limit_secs),
+            10 => spec.dependency = self.dependency("aftercorr", limit_secs),
+            11 => spec.dependency = self.dependency("after", limit_secs),
+            12 => spec.dependency = Dependency::parse("singleton").ok(),
+            13..=15 => spec.account = "lab".into(),
+            16 | 17 => spec.account = "vision".into(),
+            18 => spec.deadline = Some(self.controller.now(self.now).plus_secs(i64::from(limit_secs) + 100)),
+            19 => spec.checkpoint = "USR1@20".parse().ok(),
+            20 => spec.reservation = Some("course".into()),
             _ => {}
         }
         spec
+    }
+
+    /// On one of the jobs there are. One that nobody will ever meet is cancelled half of the time.
+    fn dependency(&self, kind: &str, pick: u32) -> Option<Dependency> {
+        let known = self.truth.submissions();
+        let id = known.get(pick as usize % known.len().max(1))?;
+        Dependency::parse(&format!("{kind}:{id}")).ok()
+    }
+
+    /// Accounts with guarantees that come and go, limits, a reservation.
+    fn edit(&self, edit: u8) -> PolicyChange {
+        let all = u64::from(self.scenario.machines) * u64::from(self.scenario.gpus);
+        let account = |name: &str, guaranteed: Option<u64>, limit: Option<u64>| {
+            let amounts = |gpus: Option<u64>| gpus.map(GpuAmounts::all);
+            let (guaranteed, limit) = (amounts(guaranteed), amounts(limit));
+            let account = Account { name: name.into(), guaranteed, limit, ..Account::default() };
+            PolicyChange::Account { account: Box::new(account) }
+        };
+        let normal = |per_user: Limits| {
+            PolicyChange::Qos { qos: Box::new(Qos { name: "normal".into(), per_user, ..Qos::default() }) }
+        };
+        match edit {
+            0 | 1 => account("lab", Some(all.div_ceil(2)), None),
+            2 => account("lab", None, None),
+            3 => account("vision", Some(1), None),
+            4 => account("vision", None, Some(2)),
+            5 => normal(Limits { running_jobs: Some(2), ..Limits::default() }),
+            6 => normal(Limits { submitted_jobs: Some(20), ..Limits::default() }),
+            7 => {
+                let reservation = Reservation {
+                    name: "course".into(),
+                    start: self.controller.now(self.now).plus_secs(20),
+                    duration_secs: 60,
+                    what: ReservedPart::NodeCount(1),
+                    users: BTreeSet::from(["user0".to_owned()]),
+                    ignore_running: true,
+                    ..Reservation::default()
+                };
+                PolicyChange::Reservation { reservation: Box::new(reservation) }
+            }
+            _ => PolicyChange::ReservationRemoved { name: "course".into() },
+        }
+    }
+
+    /// The policy as it is, without anything that could keep a job waiting.
+    fn calm_policy(&self) -> Option<Policy> {
+        let own = &self.controller.state.own_policy;
+        let mut calm = own.clone();
+        for account in calm.accounts.values_mut() {
+            (account.guaranteed, account.limit) = (None, None);
+        }
+        calm.qos.values_mut().for_each(|qos| qos.per_user = Limits::default());
+        calm.reservations.clear();
+        (calm != *own).then_some(calm)
     }
 
     /// Misfortune is over: everything is switched on, and somebody looks after the cluster.
@@ -186,6 +269,20 @@ impl Cluster {
         for node in drained {
             self.ask(root(), Command::NodeResume { node });
         }
+        if let Some(policy) = self.calm_policy() {
+            self.ask(root(), Command::Policy { change: PolicyChange::All { policy: Box::new(policy) } });
+        }
+        let never = [ReasonCode::DependencyNeverSatisfied, ReasonCode::ReservationDeleted];
+        let state = &self.controller.state;
+        let jobs = state.jobs.values().filter(|job| never.contains(&job.reason.code)).map(|job| match job.task {
+            Some(task) => Target::Task { array: task.array, index: task.index },
+            None => Target::Job(job.id),
+        });
+        let arrays = state.arrays.values().filter(|array| never.contains(&array.reason.code));
+        let hopeless: Vec<Target> = jobs.chain(arrays.map(|array| Target::Job(array.id))).collect();
+        if !hopeless.is_empty() {
+            self.ask(root(), Command::Cancel { targets: hopeless, signal: None });
+        }
         let held = |owners: &[gmodel::node::Mark]| owners.iter().any(|mark| !mark.owner.starts_with("user:"));
         let state = &self.controller.state;
         let jobs = state.jobs.values().filter(|job| held(&job.holds)).map(|job| match job.task {
@@ -207,13 +304,14 @@ impl Cluster {
             return vec!["the controller is down".into()];
         }
         for job in state.jobs.values().filter(|job| !job.state.is_final()) {
-            let waits = job.state == gmodel::JobState::Pending && !job.holds.is_empty();
+            // Who waits for a job rests while that is held; circles are refused.
+            let waits = job.state == gmodel::JobState::Pending && (!job.holds.is_empty() || job.waits.is_some());
             if !waits || job.reason.code == gmodel::ReasonCode::None {
                 left.push(format!("job {} is {} ({})", job.shown_id(), job.state, job.reason.code));
             }
         }
         for array in state.arrays.values().filter(|array| !array.pending.is_empty()) {
-            if array.holds.is_empty() || array.reason.code == gmodel::ReasonCode::None {
+            if array.holds.is_empty() && array.waits.is_none() || array.reason.code == gmodel::ReasonCode::None {
                 left.push(format!("array {} has {} tasks waiting", array.id, array.pending.len()));
             }
         }

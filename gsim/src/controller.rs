@@ -52,7 +52,7 @@ pub enum Handled {
 
 impl Controller {
     pub fn new(seed: u64, machines: u16, wait_for_lost: bool) -> Self {
-        let config = ClusterConfig {
+        let mut config = ClusterConfig {
             partitions: vec![
                 Partition { name: "main".into(), is_default: true, ..Partition::default() },
                 Partition { name: "once".into(), requeue: false, ..Partition::default() },
@@ -63,6 +63,8 @@ impl Controller {
             kill_grace_secs: 10,
             ..ClusterConfig::default()
         };
+        // Runs here live for a minute.
+        config.scheduler.preempt.min_run_secs = 5;
         Self {
             up: false,
             epoch: 0,

@@ -82,6 +82,7 @@ impl<'a> Experiment<'a> {
                     Fate::TimedOut => "timeout",
                     Fate::Refused(_) => "refused",
                     Fate::NeverStarted(_) => "pending",
+                    Fate::Cancelled => "preempted",
                     Fate::Skipped => "skipped",
                 };
                 let mut row = String::new();
@@ -219,6 +220,22 @@ mod tests {
         assert!(text.contains("\nb,10.500,10.500,60.500,y/g1,2,finished,0\n"), "{text}");
         let error = starts(&uniform(1, 2), "per_account_clusters = true").unwrap_err();
         assert!(error.contains("no partition \"x\" for the jobs of that account (it has main)"), "{error}");
+    }
+
+    /// One account holds both GPUs beyond its guarantee until the other asks for what is its own.
+    #[test]
+    fn a_preempted_job_goes_on_from_its_last_mark() {
+        let trace = Trace::parse("job_id,account,submit_s,run_s,gpus\na,x,0,10000,2\nb,y,4000,1000,2\n").unwrap();
+        let run = |marks: &str| {
+            let policy = format!("{marks}\n[account.x]\n[account.y]\nguaranteed = 2\n");
+            let policy = PolicyFile::parse("test", &policy).unwrap();
+            let done = Experiment::run(&trace, &uniform(1, 2), &policy, &mut || 0).unwrap();
+            (done.measures.preemptions, done.measures.gpu_hours_lost, done.parts[0].outcome.jobs[0].end_ms / 1000)
+        };
+        // All of 4,000 s on two GPUs is done again, or what came after the mark at 3,600 s, or nothing.
+        assert_eq!(run(""), (1, 2.2222, 15_000));
+        assert_eq!(run("marks_every = \"1:00:00\""), (1, 0.2222, 11_400));
+        assert_eq!(run("[preempt]\ndefault_checkpoint = \"USR1@60\""), (1, 0.0, 11_000));
     }
 
     #[test]

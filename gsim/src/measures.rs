@@ -20,6 +20,8 @@ pub struct Measures {
     pub timed_out: u64,
     pub refused: u64,
     pub never_started: u64,
+    /// Preempted, and not to be started again.
+    pub cancelled: u64,
     /// Rows whose source does not say how long they ran.
     pub skipped: u64,
     pub makespan_secs: f64,
@@ -124,6 +126,7 @@ impl Measures {
             timed_out: count(&|fate| *fate == Fate::TimedOut),
             refused: count(&|fate| matches!(fate, Fate::Refused(_))),
             never_started: count(&|fate| matches!(fate, Fate::NeverStarted(_))),
+            cancelled: count(&|fate| *fate == Fate::Cancelled),
             skipped: count(&|fate| *fate == Fate::Skipped),
             makespan_secs: secs(end - begin),
             wait_secs: Spread::of(ran.iter().map(|(_, out)| secs(wait_ms(out))).collect()),

@@ -32,7 +32,12 @@ pub enum What {
     Release { pick: usize, operator: bool },
     Requeue { pick: usize },
     ChangeLimit { pick: usize, limit_secs: u32 },
+    /// Of the policy: which of a few edits.
+    Edit { edit: u8 },
+    /// One job waits for another from now on.
+    Depend { pick: usize, on: usize },
     Drain { machine: usize },
+    DrainBy { machine: usize, millis: i64 },
     Resume { machine: usize },
 
     ResetConnection { machine: usize },
@@ -62,7 +67,10 @@ impl What {
                 | Self::Release { .. }
                 | Self::Requeue { .. }
                 | Self::ChangeLimit { .. }
+                | Self::Edit { .. }
+                | Self::Depend { .. }
                 | Self::Drain { .. }
+                | Self::DrainBy { .. }
                 | Self::Resume { .. }
         )
     }
@@ -119,7 +127,7 @@ fn submission(prng: &mut Prng) -> What {
         tasks: if array { prng.range(2, 12) as u32 } else { 0 },
         cap: prng.range(0, 3) as u32,
         limit_secs: prng.range(5, 300) as u32,
-        option: prng.below(12) as u8,
+        option: prng.below(24) as u8,
     }
 }
 
@@ -127,7 +135,10 @@ fn person(prng: &mut Prng, machines: usize) -> What {
     let pick = prng.below(1 << 20);
     let operator = prng.one_in(2);
     let machine = prng.below(machines);
-    match prng.below(12) {
+    match prng.below(20) {
+        12..=15 => What::Edit { edit: prng.below(9) as u8 },
+        16 | 17 => What::Depend { pick, on: prng.below(1 << 20) },
+        18 => What::DrainBy { machine, millis: prng.range(0, 60_000) },
         0..=3 => What::Cancel { pick },
         4 => What::Hold { pick, operator },
         5 => What::Release { pick, operator },

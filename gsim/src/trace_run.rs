@@ -7,11 +7,12 @@ use crate::hardware::Hardware;
 use crate::ledger::Ledger;
 use crate::trace::TraceJob;
 use gcore::ctl::{Actor, Command, Event, Input, NodeReport, Refusal, Reply, State, apply, handle, snapshot};
+use gmodel::checkpoint::Mark;
 use gmodel::config::ClusterConfig;
 use gmodel::gpu_request::{GpuAlternative, GpuAmount, GpuAsk, GpuKind};
 use gmodel::job::MemAsk;
 use gmodel::node::Role;
-use gmodel::run::{Allocation, EndCause, RunEnd, RunPhase, RunReport, StopWhy};
+use gmodel::run::{Allocation, EndCause, RunEnd, RunPhase, RunReport};
 use gmodel::{ExitCode, Fence, JobId, JobSpec, NodeId, NodeLife, RunId, Timestamp};
 use gsched::{Engine, WorkBudget};
 use std::cmp::Reverse;
@@ -105,6 +106,8 @@ pub enum Fate {
     Finished,
     /// Ended at its limit.
     TimedOut,
+    /// Preempted and not to be started again.
+    Cancelled,
 }
 
 impl Fate {
@@ -156,6 +159,8 @@ struct TraceRun<'a> {
     saved_ms: BTreeMap<u32, i64>,
     waiting: usize,
     ended_since_forget: u32,
+    /// The policy may end runs for others.
+    preempts: bool,
     now_ms: i64,
     out: Outcome,
 }
@@ -166,7 +171,16 @@ struct Live {
     job: u32,
     allocation: Allocation,
     start_ms: i64,
-    stop: Option<StopWhy>,
+    stop: Option<Stopping>,
+    /// Multiples of `marks_every` that were reported.
+    marks: u32,
+}
+
+/// A run that the controller wants to end.
+#[derive(Clone, Copy, Debug)]
+struct Stopping {
+    /// It was told to write its checkpoint, and did at once.
+    told: bool,
 }
 
 impl<'a> TraceRun<'a> {
@@ -191,6 +205,7 @@ impl<'a> TraceRun<'a> {
             saved_ms: BTreeMap::new(),
             waiting: 0,
             ended_since_forget: 0,
+            preempts: config.policy.has_quotas() || config.policy.qos.values().any(|qos| !qos.preempt.is_empty()),
             now_ms: begin_ms,
             out: Outcome {
                 jobs: jobs.iter().map(outcome).collect(),
@@ -237,6 +252,9 @@ impl<'a> TraceRun<'a> {
         if due || self.ended_since_forget >= FORGET_EVERY {
             self.ended_since_forget = 0;
             self.tell(Input::Wake);
+        }
+        if let Some(every_ms) = self.settings.marks_every_ms.filter(|_| self.preempts && self.waiting > 0) {
+            self.tell_marks(every_ms);
         }
         let mut idle = 0;
         while self.waiting > 0 && self.pass(clock) && idle < MAX_IDLE_PASSES {
@@ -285,11 +303,17 @@ impl<'a> TraceRun<'a> {
             None if ran_ms < left_ms => (EndCause::TimeLimit, ExitCode { code: 0, signal: 9 }),
             None => (EndCause::Exited, ExitCode::default()),
         };
+        let told = live.stop.is_some_and(|stop| stop.told);
+        if told {
+            self.mark(run, &live, live.marks + 1, self.now_ms);
+        }
         let out = &mut self.out.jobs[job as usize];
         out.end_ms = self.now_ms;
         match cause {
             EndCause::Stopped => {
-                let saved = self.settings.marks_every_ms.map_or(0, |every| ran_ms / every.max(1) * every);
+                let marked = self.settings.marks_every_ms.map_or(0, |every| ran_ms / every.max(1) * every);
+                let saved = if told { ran_ms } else { marked };
+                out.fate = Fate::Cancelled;
                 out.preemptions += 1;
                 out.lost += u128::from(trace_job.gpu_milli) * (ran_ms - saved).max(0) as u128;
                 *self.saved_ms.entry(job).or_default() += saved;
@@ -305,6 +329,27 @@ impl<'a> TraceRun<'a> {
             self.report(share.node, run, RunPhase::Clean(end.clone()));
         }
         self.ended_since_forget += 1;
+    }
+
+    /// Tells of the marks that running jobs made since the last time: only preemption asks for them.
+    fn tell_marks(&mut self, every_ms: i64) {
+        let number = |live: &Live| u32::try_from((self.now_ms - live.start_ms) / every_ms.max(1)).unwrap_or(u32::MAX);
+        let new: Vec<(RunId, u32)> =
+            self.live.iter().filter(|(_, live)| live.marks < number(live)).map(|(run, live)| (*run, number(live))).collect();
+        for (run, number) in new {
+            let Some(mut live) = self.live.remove(&run) else { continue };
+            self.mark(run, &live, number, live.start_ms + i64::from(number) * every_ms);
+            live.marks = number;
+            self.live.insert(run, live);
+        }
+    }
+
+    fn mark(&mut self, run: RunId, live: &Live, number: u32, at_ms: i64) {
+        let Some(share) = live.allocation.first() else { return };
+        let mark = Some(Mark { number, at: BASE.plus_millis(at_ms), note: String::new() });
+        let phase = RunPhase::Running { started: BASE.plus_millis(live.start_ms) };
+        let report = NodeReport::Runs { runs: vec![RunReport { run, phase, mark }] };
+        self.tell(Input::Node { node: share.node, report });
     }
 
     fn report(&mut self, node: NodeId, run: RunId, phase: RunPhase) {
@@ -333,8 +378,12 @@ impl<'a> TraceRun<'a> {
                     }
                 }
                 Event::RunGo { run, .. } => self.started(*run),
-                Event::RunStopping { run, stop } => self.stopping(*run, stop.why),
-                Event::RunEnded { outcome, .. } if outcome.requeue.is_some() => self.waiting += 1,
+                Event::RunStopping { run, stop } => self.stopping(*run, Stopping { told: stop.checkpoint_secs > 0 }),
+                Event::RunEnded { run, outcome, .. } if outcome.requeue.is_some() => {
+                    self.waiting += 1;
+                    let job = self.job_of[(run.job.0 - self.first_id) as usize];
+                    self.out.jobs[job as usize].fate = Fate::Skipped;
+                }
                 _ => {}
             }
         }
@@ -363,7 +412,7 @@ impl<'a> TraceRun<'a> {
             out.start_ms = self.now_ms;
         }
         out.last_start_ms = self.now_ms;
-        self.live.insert(run, Live { job, allocation: allocation.clone(), start_ms: self.now_ms, stop: None });
+        self.live.insert(run, Live { job, allocation: allocation.clone(), start_ms: self.now_ms, stop: None, marks: 0 });
     }
 
     /// The go: hollow nodes run at once, for as long as the job did.
@@ -377,9 +426,9 @@ impl<'a> TraceRun<'a> {
         self.ends.push(Reverse((self.now_ms + secs, job, run.attempt)));
     }
 
-    fn stopping(&mut self, run: RunId, why: StopWhy) {
+    fn stopping(&mut self, run: RunId, stop: Stopping) {
         let Some(live) = self.live.get_mut(&run) else { return };
-        live.stop = Some(why);
+        live.stop = Some(stop);
         self.ends.push(Reverse((self.now_ms, live.job, run.attempt)));
     }
 

@@ -84,6 +84,18 @@ fn assert_equal(jobs: &[Job], nodes: u32, size: u32, runtime: &str, what: &str) 
     }
 }
 
+/// Real jobs of 1 to 16 GPUs, on a cluster on which a fifth of them wait.
+#[test]
+fn a_sample_of_philly_gives_the_starts_of_the_book() {
+    let trace = Trace::parse(include_str!("data/philly-sample.csv")).unwrap();
+    let job = |job: &gsim::trace::TraceJob| {
+        let run = job.run_ms.unwrap() / 1000;
+        Job { submit: job.submit_ms / 1000, run, believed: run, gpus: job.gpus() as u32 }
+    };
+    let jobs: Vec<Job> = trace.jobs.iter().map(job).collect();
+    assert_equal(&jobs, 14, 8, "actual", "philly");
+}
+
 #[test]
 fn one_machine_gives_the_starts_of_the_book() {
     for seed in 0..12 {
