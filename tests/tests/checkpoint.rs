@@ -1,7 +1,7 @@
 //! The checkpoint contract end to end: a job that gives way is asked, marks, goes, and comes back to its mark.
 
 use gmodel::JobState::{Completed, Pending, Running};
-use gpupool_tests::pool::{Pool, programs};
+use gpupool_tests::pool::{Pool, programs, say};
 
 /// Works until it is asked; marks when the file `may-mark` is there, with `gsub` as its user would; the attempt that finds
 /// a mark is the last.
@@ -56,6 +56,26 @@ fn a_job_on_borrowed_gpus_marks_its_checkpoint_gives_way_and_goes_on_from_it() {
     let out = pool.file("out");
     assert!(out.ends_with("attempt 2 from 1 epoch 40\n") && out.starts_with("attempt 1"), "{out}");
     pool.check();
+    pool.down();
+}
+
+#[test]
+fn the_example_loses_nothing() {
+    let Some(pool) = pool() else { return };
+    let example = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../etc/examples/counting.sh");
+    pool.write("counting.sh", std::fs::read(example).unwrap());
+    let mut gsub = pool.user_command("gsub");
+    let path = format!("{}:/usr/bin:/bin", pool.work.display());
+    let guest = say(gsub.args(["-A", "guests", "counting.sh"]).env("PATH", path).env("COUNT_TO", "40")).id();
+    assert_eq!(pool.wait_file("counting.out"), "counts from 0\n");
+    let owner = pool.gsub(&OWNER);
+    pool.wait_state(owner, Running);
+    let saved: u32 = pool.file(&format!("counting-{guest}.state")).trim().parse().expect("a number was saved");
+    pool.write("over", "");
+    pool.wait_state(guest, Completed);
+    let out = pool.file("counting.out");
+    let rest = format!("attempt 2 goes on from {saved}, after mark 1 at {saved}\ncounts from {saved}\ncounted to 40\n");
+    assert!(out.ends_with(&rest), "{out}");
     pool.down();
 }
 
