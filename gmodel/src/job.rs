@@ -72,6 +72,9 @@ pub struct JobSpec {
     /// Set by an operator in place of the computed priority.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<u32>,
+    /// The site's own factor of the priority, thousandths up to 1000. Set by the submission hook or an operator.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub site_factor_milli: Option<u32>,
     /// `--time-min`: backfill may shorten the limit down to this to start the job earlier, seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub time_min_secs: Option<u32>,

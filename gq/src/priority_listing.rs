@@ -33,6 +33,7 @@ pub(crate) fn print(client: &mut Client, query: &JobQuery, shape: Shape) -> Outc
     }
     let Answer { weights, jobs } = client.get(&path)?;
     let classes = jobs.iter().any(|job| job.class.is_some());
+    let sites = jobs.iter().any(|job| job.normalized.site > 0.0);
     let mut columns = vec![Column::number("JOBID"), Column::text("PARTITION"), Column::text("USER")];
     if shape.long {
         columns.extend([Column::text("ACCOUNT"), Column::text("QOSNAME")]);
@@ -40,13 +41,17 @@ pub(crate) fn print(client: &mut Client, query: &JobQuery, shape: Shape) -> Outc
     if classes {
         columns.push(Column::whole("CLASS"));
     }
-    columns.extend(["POS", "PRIORITY", "AGE", "FAIRSHARE", "JOBSIZE", "PARTITION", "QOS", "NICE"].map(Column::number));
+    columns.extend(["POS", "PRIORITY"].map(Column::number));
+    if sites {
+        columns.push(Column::number("SITE"));
+    }
+    columns.extend(["AGE", "FAIRSHARE", "JOBSIZE", "PARTITION", "QOS", "NICE"].map(Column::number));
     let mut table = TableWriter::new(stdout()?, columns, Screen::of_stdout(), shape.header);
     if shape.long && !shape.normalized {
-        table.row(weights_line(&weights, classes))?;
+        table.row(weights_line(&weights, classes, sites))?;
     }
     for job in &jobs {
-        table.row(line(job, shape, classes))?;
+        table.row(line(job, shape, classes, sites))?;
     }
     table.finish()?;
     if jobs.is_empty() {
@@ -56,15 +61,16 @@ pub(crate) fn print(client: &mut Client, query: &JobQuery, shape: Shape) -> Outc
 }
 
 /// The row of weights that sprio -w prints.
-fn weights_line(weights: &PriorityWeightsRow, classes: bool) -> Vec<Cell> {
+fn weights_line(weights: &PriorityWeightsRow, classes: bool, sites: bool) -> Vec<Cell> {
     let mut cells: Vec<Cell> = vec!["Weights".into()];
     cells.extend((0..4 + usize::from(classes) + 2).map(|_| Cell::from("")));
+    cells.extend(sites.then(|| weights.site.to_string().into()));
     cells.extend([weights.age, weights.fair_share, weights.size, weights.partition, weights.qos].map(|weight| weight.to_string().into()));
     cells.push("".into());
     cells
 }
 
-fn line(job: &PriorityRow, shape: Shape, classes: bool) -> Vec<Cell> {
+fn line(job: &PriorityRow, shape: Shape, classes: bool, sites: bool) -> Vec<Cell> {
     let mut cells: Vec<Cell> = vec![job.shown_id.as_str().into(), job.partition.as_str().into(), job.user.as_str().into()];
     if shape.long {
         cells.extend([Cell::from(job.account.as_str()), job.qos.as_str().into()]);
@@ -75,8 +81,9 @@ fn line(job: &PriorityRow, shape: Shape, classes: bool) -> Vec<Cell> {
     cells.push(job.position.to_string().into());
     let set = if job.is_set { "!" } else { "" };
     cells.push(format!("{}{set}", job.priority).into());
-    let FactorsRow { age, fair_share, size, partition, qos, .. } = if shape.normalized { &job.normalized } else { &job.weighted };
+    let FactorsRow { site, age, fair_share, size, partition, qos, .. } = if shape.normalized { &job.normalized } else { &job.weighted };
     let digits = if shape.normalized { 7 } else { 0 };
+    cells.extend(sites.then(|| format!("{site:.digits$}").into()));
     cells.extend([age, fair_share, size, partition, qos].map(|factor| format!("{factor:.digits$}").into()));
     cells.push(job.weighted.nice.to_string().into());
     cells

@@ -34,6 +34,8 @@ pub struct Factors {
     pub qos: u32,
     pub partition: u32,
     pub size: u32,
+    /// As the site's submission hook has it.
+    pub site: u32,
     pub nice: i32,
     /// Set by an operator in place of the sum.
     pub set: Option<u32>,
@@ -49,6 +51,7 @@ pub struct WeightedFactors {
     pub qos: i64,
     pub partition: i64,
     pub size: i64,
+    pub site: i64,
     /// Taken off.
     pub nice: i64,
 }
@@ -62,13 +65,14 @@ impl Factors {
             qos: times(self.qos, weights.qos),
             partition: times(self.partition, weights.partition),
             size: times(self.size, weights.size),
+            site: times(self.site, weights.site),
             nice: i64::from(self.nice),
         }
     }
 
     fn with_priority(mut self, weights: &PriorityWeights) -> Self {
         let parts = self.weighted(weights);
-        let sum = parts.age + parts.fair_share + parts.qos + parts.partition + parts.size - parts.nice;
+        let sum = parts.age + parts.fair_share + parts.qos + parts.partition + parts.size + parts.site - parts.nice;
         self.priority = self.set.map_or(sum, i64::from);
         self
     }
@@ -237,6 +241,7 @@ impl<'a> LookUp<'a> {
             qos: part(u64::from(qos), u64::from(self.most_qos)),
             partition: part(partition.map_or(0, |one| u64::from(one.priority_factor)), u64::from(self.most_partition)),
             size: if favor_small { PPM as u32 - large } else { large },
+            site: part(u64::from(spec.site_factor_milli.unwrap_or(0)), 1000),
             set: spec.priority,
             ..Factors::default()
         };

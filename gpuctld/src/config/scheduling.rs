@@ -12,7 +12,7 @@ use gmodel::policy::{
 use std::collections::BTreeMap;
 
 const SCHEDULER_KEYS: [&str; 4] = ["order", "backfill", "placement", "consolidate"];
-const PRIORITY_KEYS: [&str; 7] = ["age", "fair_share", "qos", "partition", "size", "max_age", "favor_small"];
+const PRIORITY_KEYS: [&str; 8] = ["age", "fair_share", "qos", "partition", "size", "site", "max_age", "favor_small"];
 const FAIR_SHARE_KEYS: [&str; 4] = ["half_life", "gpu_weights", "cpu_weight", "mem_gib_weight"];
 const PREEMPT_KEYS: [&str; 4] = ["max_protected_loss", "min_run", "default_checkpoint", "max_grace"];
 const PRICE_KEYS: [&str; 3] = ["gpu_type", "from", "per_gpu_hour"];
@@ -69,10 +69,9 @@ fn priority(main: &Section, errors: &mut Errors) -> PriorityWeights {
         qos: weight("qos", default.qos),
         partition: weight("partition", default.partition),
         size: weight("size", default.size),
+        site: weight("site", default.site),
         max_age_secs: section.secs("max_age", 60..=YEAR_SECS, errors).unwrap_or(default.max_age_secs),
         favor_small: section.boolean("favor_small", errors).unwrap_or(default.favor_small),
-        // Nothing gives jobs a site factor yet, so its weight is no key.
-        site: default.site,
     }
 }
 

@@ -49,7 +49,7 @@ fn priority_rows(state: &State, sight: &Sight, filter: &JobFilter, now: Timestam
 
 fn priority_row(row: &Row, place: usize, ordered: &Ordered, weights: &PriorityWeights) -> PriorityRow {
     let spec = row.spec();
-    let Factors { age, fair_share, qos, partition, size, nice, set, priority } = ordered.factors;
+    let Factors { age, fair_share, qos, partition, size, site, nice, set, priority } = ordered.factors;
     let part = |ppm: u32| f64::from(ppm) / PPM as f64;
     let weighted = ordered.factors.weighted(weights);
     PriorityRow {
@@ -64,7 +64,7 @@ fn priority_row(row: &Row, place: usize, ordered: &Ordered, weights: &PriorityWe
         priority,
         is_set: set.is_some(),
         weighted: FactorsRow {
-            site: 0.0,
+            site: weighted.site as f64,
             age: weighted.age as f64,
             fair_share: weighted.fair_share as f64,
             size: weighted.size as f64,
@@ -73,7 +73,7 @@ fn priority_row(row: &Row, place: usize, ordered: &Ordered, weights: &PriorityWe
             nice: weighted.nice,
         },
         normalized: FactorsRow {
-            site: 0.0,
+            site: part(site),
             age: part(age),
             fair_share: part(fair_share),
             size: part(size),

@@ -50,6 +50,9 @@ pub(super) fn may_ask(caller: &Caller, spec: &JobSpec) -> Result<(), ApiError> {
         Some(priority) if !caller.actor.operator => Err(ApiError::denied(format!(
             "--priority {priority}: only operators set a job's priority. With --nice you may lower it"
         ))),
+        _ if spec.site_factor_milli.is_some() && !caller.actor.operator => {
+            Err(ApiError::denied("site_factor_milli: only operators and the submission hook set a job's site factor"))
+        }
         _ => Ok(()),
     }
 }

@@ -126,6 +126,20 @@ fn an_operators_priority_replaces_the_sum() {
 }
 
 #[test]
+fn the_sites_own_factor_counts_up_to_its_weight() {
+    let mut snapshot = world("node n1 h100:8\n job 1 a ann 1\n job 2 a ann 1\n job 3 a ann 1");
+    for (at, milli) in [(1, 500), (2, 7000)] {
+        Arc::make_mut(&mut snapshot.pending[at].spec).site_factor_milli = Some(milli);
+    }
+    expect![[r#"
+        3 11000
+        2 10500
+        1 10000
+    "#]]
+    .assert_eq(&shown(&snapshot));
+}
+
+#[test]
 fn size_and_partition_have_their_factors() {
     let mut snapshot = world("node n1 h100:8\n node n2 h100:8\n job 1 a ann 4 nodes=2\n job 2 a ann h100:4\n job 3 a ann 0");
     let config = Arc::make_mut(&mut snapshot.config);

@@ -128,7 +128,7 @@ async fn the_sites_hook_may_change_and_refuse() {
     let pool = with_hook(
         &format!(
             "{LOOP}case \"$line\" in *bad*) echo '{{\"question\":'$n',\"accept\":false,\"error\":\"no bad jobs here\"}}';;\n\
-             *) echo '{{\"question\":'$n',\"accept\":true,\"change\":{{\"comment\":\"by '$(id -un)'\"}},\"notes\":[\"changed\"]}}';;\nesac\ndone\n"
+             *) echo '{{\"question\":'$n',\"accept\":true,\"change\":{{\"site_factor_milli\":250,\"comment\":\"by '$(id -un)'\"}},\"notes\":[\"changed\"]}}';;\nesac\ndone\n"
         ),
         "refuse",
     );
@@ -138,6 +138,12 @@ async fn the_sites_hook_may_change_and_refuse() {
     let job = pool.get(&alice(), "/v1/jobs/1").await;
     let comment = job["jobs"][0]["comment"].as_str().unwrap();
     assert!(comment.starts_with("by ") && comment != "by root", "{comment}");
+    let order = pool.get(&alice(), "/v1/priorities").await;
+    assert_eq!((&order["jobs"][0]["normalized"]["site"], &order["jobs"][0]["weighted"]["site"]), (&json!(0.25), &json!(250.0)));
+    assert_eq!(
+        pool.refused(&alice(), "POST", "/v1/jobs", request(json!({"site_factor_milli": 9}))).await,
+        "403 denied: site_factor_milli: only operators and the submission hook set a job's site factor"
+    );
     assert_eq!(
         pool.refused(&alice(), "POST", "/v1/jobs", request(json!({"name": "bad"}))).await,
         "403 denied: no bad jobs here"
