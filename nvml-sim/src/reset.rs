@@ -55,7 +55,9 @@ fn begin_anew(gpu: &mut Gpu) {
     gpu.retired_pages.pending = false;
     mig::activate_pending_mode(gpu);
     if gpu.fabric.state != FabricState::NotSupported {
+        // The GPU registers with the fabric manager anew.
         gpu.fabric.state = FabricState::Completed;
+        gpu.fabric.status = 0;
     }
     gpu.nvlink_errors = 0;
     gpu.processes = Vec::<Process>::new();

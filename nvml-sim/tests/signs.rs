@@ -7,9 +7,11 @@ use std::time::Duration;
 
 use gmodel::Timestamp;
 use gmodel::gpu_health::{
-    Action, Catalogue, Change, GpuWatch, StateSeen, compare_siblings, verdict,
+    Action, Catalogue, Change, Ended, GpuWatch, Repair, RepairPolicy, Stage, StateSeen, Step,
+    Surroundings, compare_siblings, verdict,
 };
 use gsys::nvml::{GpuHealth, NvmlWorker};
+use nvidia_ml_sim::State;
 use simulated::{SimulatedHost, eventually};
 
 const SOON: Duration = Duration::from_secs(20);
@@ -66,7 +68,7 @@ impl Watches {
     fn listen(&mut self) -> Vec<(String, String)> {
         let now = self.now();
         let mut raised = Vec::new();
-        for event in self.worker.next_events(Duration::from_millis(50)) {
+        for event in self.worker.next_events(Duration::from_millis(15)) {
             let watch = self.watches.entry(event.uuid.clone()).or_default();
             let changes = watch.event(&self.catalogue, event.kind, event.count, event.source, now);
             raised.extend(names(&event.uuid, changes));
@@ -235,6 +237,111 @@ fn faults_at_random_for_a_day_leave_signs_on_exactly_the_sick_and_none_after_the
         );
     }
     assert!(sick.len() < GPUS);
+}
+
+#[test]
+fn after_faults_at_random_repair_converges_to_exactly_the_healthy_gpus() {
+    let host = SimulatedHost::with(&[("h100", GPUS)]);
+    let mut watches = Watches::over(&host);
+    // Generous, so that only a GPU whose resets fail is given up.
+    let policy = RepairPolicy {
+        max_resets: 6,
+        window_secs: 600,
+        first_pause_secs: 1,
+        ..RepairPolicy::default()
+    };
+    let mut repairs: Vec<Repair> = vec![Repair::default(); GPUS];
+    // What a reset mends, and what it does not.
+    let mended = [
+        "ecc 1",
+        "recovery reset",
+        "fabric failed",
+        "remap-pending",
+        "lost",
+    ];
+    let lasting = ["remap-failed", "sram-threshold", "reset-fails"];
+    let mut dice = 0x9E37_79B9_7F4A_7C15u64;
+    let mut roll = |sides: usize| {
+        dice ^= dice << 13;
+        dice ^= dice >> 7;
+        dice ^= dice << 17;
+        dice as usize % sides
+    };
+    for round in 0..260 {
+        // First an hour of faults, then calm.
+        if round < 60 && roll(4) == 0 {
+            let kind = if roll(6) == 0 {
+                &lasting[..]
+            } else {
+                &mended[..]
+            };
+            host.inject(roll(GPUS), kind[roll(kind.len())]);
+        }
+        watches.look(60);
+        watches.listen();
+        let now = watches.now();
+        for slot in 0..GPUS {
+            let uuid = host.uuid(slot);
+            let other_under_way = (0..GPUS).any(|other| {
+                other != slot && matches!(repairs[other].stage, Stage::Resetting | Stage::Booting)
+            });
+            let watch = &watches.watches[&uuid];
+            let around = Surroundings {
+                verdict: verdict(watch.standing()),
+                held: false,
+                node_empty: false,
+                other_under_way,
+                breaker_allows: true,
+            };
+            let step = repairs[slot].next(&around, &policy, now);
+            repairs[slot].begin(step, &policy, now);
+            match step {
+                Step::Reset => {
+                    let done =
+                        State::edit(host.dir.path(), |state| nvidia_ml_sim::reset(state, slot))
+                            .unwrap()
+                            .is_ok();
+                    if done {
+                        let health = watches.worker.read_health(SOON).unwrap();
+                        let gpu = health
+                            .into_iter()
+                            .find(|gpu| gpu.uuid.as_ref() == Some(&uuid))
+                            .unwrap();
+                        watches.listen();
+                        watches
+                            .watches
+                            .insert(uuid, GpuWatch::accepting(&gpu.reading));
+                    }
+                    repairs[slot].end(if done { Ended::Done } else { Ended::Failed }, now);
+                }
+                Step::BurnIn => repairs[slot].end(Ended::BurnInPassed, now),
+                _ => {}
+            }
+        }
+    }
+    let state = host.state();
+    for (slot, repair) in repairs.iter().enumerate() {
+        let gpu = &state.gpus[slot];
+        let sick = gpu.row_remap.failed
+            || gpu.row_remap.pending
+            || gpu.ecc.sram_threshold_exceeded
+            || gpu.ecc.volatile_uncorrected > 0
+            || gpu.fabric.status != 0
+            || gpu.faults.lost
+            || gpu.recovery_action != 0;
+        assert_eq!(
+            repair.in_service(),
+            !sick,
+            "gpu{slot}: {repair:?} {:?} {:?}",
+            gpu.faults,
+            watches.standing(&gpu.uuid)
+        );
+    }
+    assert!(
+        repairs.iter().any(Repair::in_service)
+            && repairs.iter().any(|repair| repair.stage == Stage::Marked),
+        "both kinds were met"
+    );
 }
 
 #[test]
