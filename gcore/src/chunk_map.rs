@@ -97,6 +97,41 @@ impl<K: ChunkKey, V: Clone> ChunkMap<K, V> {
     pub fn keys(&self) -> impl Iterator<Item = K> + '_ {
         self.iter().map(|(k, _)| k)
     }
+    /// Tells what differs from an earlier state of the map: key, before, now. Costs the number of chunks, and the
+    /// entries of those that are not shared.
+    pub fn each_change<'a>(&'a self, before: &'a Self, mut tell: impl FnMut(K, Option<&'a V>, Option<&'a V>)) {
+        let empty: &'a [(K, Arc<V>)] = &[];
+        let mut old = before.chunks.iter().peekable();
+        let mut new = self.chunks.iter().peekable();
+        loop {
+            let number = match (old.peek(), new.peek()) {
+                (Some((a, _)), Some((b, _))) => *(*a).min(*b),
+                (Some((a, _)), None) => **a,
+                (None, Some((b, _))) => **b,
+                (None, None) => return,
+            };
+            let was = old.next_if(|(at, _)| **at == number).map(|(_, chunk)| chunk);
+            let is = new.next_if(|(at, _)| **at == number).map(|(_, chunk)| chunk);
+            if was.zip(is).is_some_and(|(was, is)| Arc::ptr_eq(was, is)) {
+                continue;
+            }
+            let mut was = was.map_or(empty, |chunk| &chunk[..]).iter().peekable();
+            let mut is = is.map_or(empty, |chunk| &chunk[..]).iter().peekable();
+            loop {
+                let key = match (was.peek(), is.peek()) {
+                    (Some((a, _)), Some((b, _))) => *a.min(b),
+                    (Some((a, _)), None) => *a,
+                    (None, Some((b, _))) => *b,
+                    (None, None) => break,
+                };
+                let a = was.next_if(|(k, _)| *k == key).map(|(_, value)| value);
+                let b = is.next_if(|(k, _)| *k == key).map(|(_, value)| value);
+                if !a.zip(b).is_some_and(|(a, b)| Arc::ptr_eq(a, b)) {
+                    tell(key, a.map(|value| &**value), b.map(|value| &**value));
+                }
+            }
+        }
+    }
     /// Entries whose key is in the half-open range of numbers.
     pub fn range(&self, from: u64, to: u64) -> impl Iterator<Item = (K, &V)> + '_ {
         let chunks = if from >= to { 0..0 } else { from / CHUNK_IDS..(to - 1) / CHUNK_IDS + 1 };
@@ -146,6 +181,18 @@ mod tests {
             let in_range: Vec<_> = ours.range(60, 130).map(|(k, _)| k.0).collect();
             let expected: Vec<_> = model.range(JobId(60)..JobId(130)).map(|(k, _)| k.0).collect();
             prop_assert_eq!(in_range, expected);
+            if let Some((ours_before, model_before)) = &before {
+                let mut replayed = model_before.clone();
+                ours.each_change(ours_before, |key, was, is| {
+                    assert_eq!(was, model_before.get(&key));
+                    assert_eq!(is, model.get(&key));
+                    match is {
+                        Some(value) => replayed.insert(key, *value),
+                        None => replayed.remove(&key),
+                    };
+                });
+                prop_assert_eq!(&replayed, &model, "a change was not told");
+            }
             if let Some((ours, model)) = before {
                 prop_assert!(ours.iter().eq(model.iter().map(|(k, v)| (*k, v))), "a clone changed");
             }

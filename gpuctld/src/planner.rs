@@ -4,9 +4,9 @@
 //! It decides nothing itself: `gsched` plans, the core checks each start again.
 
 use crate::core_thread::{CoreHandle, now};
-use gcore::ctl::snapshot;
+use gcore::ctl::{Mirror, State};
 use gmodel::Timestamp;
-use gsched::{Snapshot, WorkBudget};
+use gsched::{Engine, WorkBudget};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -58,6 +58,7 @@ impl Planner {
     pub fn run(self, core: &CoreHandle) {
         step_back();
         let mut next_begin = None;
+        let mut kept = Kept::default();
         loop {
             match self.wakes.recv_timeout(until(next_begin)) {
                 Ok(()) | Err(RecvTimeoutError::Timeout) => {}
@@ -65,7 +66,7 @@ impl Planner {
             }
             self.urgent.store(false, Ordering::Release);
             let begun = Instant::now();
-            let Some(pass) = pass(core) else { return };
+            let Some(pass) = pass(core, &mut kept) else { return };
             next_begin = pass.next_begin;
             let took = begun.elapsed();
             core.stats().pass.record_duration(took);
@@ -92,16 +93,25 @@ struct Pass {
     next_begin: Option<Timestamp>,
 }
 
+/// What is kept from pass to pass, so that one costs what changed where it can.
+#[derive(Default)]
+struct Kept {
+    mirror: Mirror,
+    engine: Engine,
+}
+
 /// One pass; `None` when the core is gone.
-fn pass(core: &CoreHandle) -> Option<Pass> {
+fn pass(core: &CoreHandle, kept: &mut Kept) -> Option<Pass> {
     let view = core.view_blocking()?;
     let now = now();
-    let snapshot = snapshot(&view, now);
+    let snapshot = kept.mirror.update(&view, now);
+    let next_begin = next_begin(&view, now);
     drop(view); // chunks that are not shared need not be copied
-    let next_begin = next_begin(&snapshot);
-    let plan = gsched::plan(&snapshot, WorkBudget { starts: STARTS_PER_PASS, ..WorkBudget::default() });
+    let budget = WorkBudget { starts: STARTS_PER_PASS, ..WorkBudget::default() };
+    let plan = kept.engine.plan(snapshot, budget);
     let again = plan.cut_short && !plan.starts.is_empty();
-    if !(plan.starts.is_empty() && plan.reasons.is_empty() && plan.array_reasons.is_empty()) {
+    let idle = plan.starts.is_empty() && plan.preempts.is_empty() && plan.classes.is_empty();
+    if !(idle && plan.reasons.is_empty() && plan.array_reasons.is_empty()) {
         match core.plan_blocking(plan) {
             Ok(_) => {}
             Err(refusal) => {
@@ -114,8 +124,8 @@ fn pass(core: &CoreHandle) -> Option<Pass> {
 }
 
 /// When the next job becomes eligible that is not yet.
-fn next_begin(snapshot: &Snapshot) -> Option<Timestamp> {
-    snapshot.pending.iter().map(|job| job.eligible).filter(|at| *at > snapshot.now).min()
+fn next_begin(state: &State, now: Timestamp) -> Option<Timestamp> {
+    state.not_yet.iter().map(|(at, _)| *at).find(|at| *at > now)
 }
 
 /// Lowers the calling thread's priority: who waits for an answer goes before who plans. Linux has a nice value for each

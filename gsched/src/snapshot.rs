@@ -26,7 +26,7 @@ pub struct Snapshot {
     pub usage: Arc<UsageBook>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SchedNode {
     pub id: NodeId,
     pub name: String,
@@ -47,7 +47,7 @@ pub struct SchedNode {
     pub exclusive: bool,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PendingJob {
     /// For an array the id of its first task, which may also be waiting with a record of its own.
     pub id: JobId,
@@ -73,7 +73,7 @@ pub struct PendingJob {
 }
 
 /// A live run: what it still holds, until when, and on whose account.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunningRun {
     pub run: RunId,
     pub spec: Arc<JobSpec>,

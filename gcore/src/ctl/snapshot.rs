@@ -19,21 +19,7 @@ pub fn snapshot(state: &State, now: Timestamp) -> Snapshot {
     // Of the size of the queue at once: it is large, and made again in every pass.
     let mut pending = Vec::with_capacity(state.jobs.len() + state.arrays.len());
     pending.extend(jobs.map(|job| pending_job(state, job)));
-    pending.extend(arrays.map(|array| (array, dependency::of_array(state, array))).map(|(array, (ready, waits))| PendingJob {
-        id: array.id,
-        spec: array.spec.clone(),
-        submitted: array.submitted,
-        eligible: array.eligible,
-        nice: array.nice,
-        limit_secs: array.limit_secs,
-        reason: array.reason.clone(),
-        held_by: array.holds.first().map(|mark| mark.owner.as_str().into()),
-        avoid: Vec::new(),
-        positions: Some(ready),
-        room: room_of(array),
-        dependency: waits,
-        preempted: None,
-    }));
+    pending.extend(arrays.map(|array| pending_array(state, array)));
     let running = state.runs.values().filter_map(|run| running_run(state, run, now));
     Snapshot {
         seq: state.seq,
@@ -47,7 +33,26 @@ pub fn snapshot(state: &State, now: Timestamp) -> Snapshot {
     }
 }
 
-fn pending_job(state: &State, job: &Job) -> PendingJob {
+pub(super) fn pending_array(state: &State, array: &Array) -> PendingJob {
+    let (ready, waits) = dependency::of_array(state, array);
+    PendingJob {
+        id: array.id,
+        spec: array.spec.clone(),
+        submitted: array.submitted,
+        eligible: array.eligible,
+        nice: array.nice,
+        limit_secs: array.limit_secs,
+        reason: array.reason.clone(),
+        held_by: array.holds.first().map(|mark| mark.owner.as_str().into()),
+        avoid: Vec::new(),
+        positions: Some(ready),
+        room: room_of(array),
+        dependency: waits,
+        preempted: None,
+    }
+}
+
+pub(super) fn pending_job(state: &State, job: &Job) -> PendingJob {
     // A task with a record of its own counts against its array's cap.
     let room = job.task.and_then(|task| room_of(state.arrays.get(task.array)?));
     let mut avoid: Vec<NodeId> = job.node_failures.iter().map(|failure| failure.node).collect();
@@ -70,7 +75,7 @@ fn pending_job(state: &State, job: &Job) -> PendingJob {
 }
 
 /// A run that still holds something.
-fn running_run(state: &State, run: &Run, now: Timestamp) -> Option<RunningRun> {
+pub(super) fn running_run(state: &State, run: &Run, now: Timestamp) -> Option<RunningRun> {
     let shares = run.allocation.iter().zip(&run.members).filter(|(_, member)| !member.is_clean());
     let shares: Vec<_> = shares.map(|(share, _)| share.clone()).collect();
     if shares.is_empty() {

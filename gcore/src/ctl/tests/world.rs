@@ -42,6 +42,8 @@ pub struct World {
     lives: BTreeMap<NodeId, NodeLife>,
     inventories: BTreeMap<NodeId, Inventory>,
     backup: Option<Rows>,
+    /// Brought up to date after every input.
+    mirror: Mirror,
     /// What the store says of forgotten jobs; handed in with each submission and update.
     past: Vec<PastJob>,
     pub out: String,
@@ -65,6 +67,7 @@ impl World {
             lives: BTreeMap::new(),
             inventories: BTreeMap::new(),
             backup: None,
+            mirror: Mirror::default(),
             past: Vec::new(),
             out: String::new(),
         };
@@ -99,7 +102,21 @@ impl World {
         new_orders_have_a_new_number(&before, &self.state, &shown);
         none_is_forgotten_unwritten(&before, &events, &shown);
         self.rows_give_the_state_back(&shown);
+        self.mirror_is_the_snapshot(&shown);
         reply
+    }
+
+    fn mirror_is_the_snapshot(&mut self, shown: &str) {
+        let fresh = snapshot(&self.state, self.now);
+        let kept = self.mirror.update(&self.state, self.now);
+        assert_eq!(kept.nodes, fresh.nodes, "nodes of the mirror after {shown}");
+        assert_eq!(kept.running, fresh.running, "runs of the mirror after {shown}");
+        let sorted = |mut jobs: Vec<gsched::PendingJob>| {
+            jobs.sort_by_key(|job| (job.id, job.positions.is_some()));
+            jobs
+        };
+        assert_eq!(sorted(kept.pending.clone()), sorted(fresh.pending.clone()), "pending of the mirror after {shown}");
+        assert!((kept.seq, kept.now) == (fresh.seq, fresh.now) && kept.policy == fresh.policy && kept.config == fresh.config);
     }
 
     fn rows_give_the_state_back(&self, shown: &str) {

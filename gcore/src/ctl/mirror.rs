@@ -1,0 +1,171 @@
+//! A snapshot that is kept and brought up to date: it costs what changed since, not the length of the queue.
+//!
+//! Compares shared chunks of two states; what is derived from more than its own record (dependencies, caps of arrays,
+//! runs that are getting ready) is derived anew each time. Equal to `snapshot` but for the order of `pending`.
+
+use super::snapshot::{pending_array, pending_job, running_run, sched_node, snapshot};
+use super::state::{Job, Node, Run, State};
+use crate::chunk_map::ChunkMap;
+use gmodel::node::Role;
+use gmodel::{JobId, JobState, NodeId, RunId, Timestamp};
+use gsched::{PendingJob, Snapshot};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// More changed runs than this are merged in one go.
+const FEW_RUNS: usize = 32;
+
+/// What the planner keeps between its passes.
+#[derive(Debug, Default)]
+pub struct Mirror {
+    jobs: ChunkMap<JobId, Job>,
+    runs: ChunkMap<RunId, Run>,
+    nodes: ChunkMap<NodeId, Node>,
+    snapshot: Option<Snapshot>,
+    /// Where jobs (`false`) and arrays (`true`) stand in `pending`.
+    places: BTreeMap<(JobId, bool), usize>,
+    /// Jobs whose entry depends on other records too.
+    fickle: BTreeSet<JobId>,
+    /// Runs that are getting ready: their latest end moves with the clock.
+    preparing: BTreeSet<RunId>,
+}
+
+impl Mirror {
+    /// The picture of a state, which is later than that of the last call.
+    pub fn update(&mut self, state: &State, now: Timestamp) -> &Snapshot {
+        let same_config = self.snapshot.as_ref().is_some_and(|before| Arc::ptr_eq(&before.config, &state.config));
+        match self.snapshot.take() {
+            Some(before) if same_config => self.bring_up(before, state, now),
+            _ => self.begin(state, now),
+        }
+        self.jobs = state.jobs.clone();
+        self.runs = state.runs.clone();
+        self.nodes = state.nodes.clone();
+        self.snapshot.as_ref().expect("set by both ways")
+    }
+
+    fn begin(&mut self, state: &State, now: Timestamp) {
+        let fresh = snapshot(state, now);
+        let key = |job: &PendingJob| (job.id, job.positions.is_some());
+        self.places = fresh.pending.iter().enumerate().map(|(at, job)| (key(job), at)).collect();
+        self.fickle = state.jobs.values().filter(|job| is_fickle(job)).map(|job| job.id).collect();
+        self.preparing = state.runs.values().filter(|run| is_preparing(run)).map(|run| run.id).collect();
+        self.snapshot = Some(fresh);
+    }
+
+    fn bring_up(&mut self, mut picture: Snapshot, state: &State, now: Timestamp) {
+        picture.seq = state.seq;
+        picture.now = now;
+        picture.policy = state.policy.clone();
+        picture.usage = state.usage.clone();
+        let mut runs: BTreeSet<RunId> = std::mem::take(&mut self.preparing);
+        self.pending(&mut picture, state, &mut runs);
+        let mut nodes: BTreeSet<NodeId> = BTreeSet::new();
+        state.runs.each_change(&self.runs, |id, before, is| {
+            runs.insert(id);
+            nodes.extend(before.into_iter().chain(is).flat_map(|run| &run.allocation).map(|share| share.node));
+        });
+        self.running(&mut picture, state, &runs, now);
+        self.nodes_of(&mut picture, state, nodes);
+        self.snapshot = Some(picture);
+    }
+
+    fn pending(&mut self, picture: &mut Snapshot, state: &State, runs: &mut BTreeSet<RunId>) {
+        let mut changed: BTreeSet<JobId> = self.fickle.clone();
+        let fickle = &mut self.fickle;
+        state.jobs.each_change(&self.jobs, |id, _, is| {
+            changed.insert(id);
+            // What a run is, its job says in part.
+            runs.extend(state.runs.range(id.0, id.0 + 1).map(|(run, _)| run));
+            match is.is_some_and(is_fickle) {
+                true => fickle.insert(id),
+                false => fickle.remove(&id),
+            };
+        });
+        for id in changed {
+            let job = state.jobs.get(id).filter(|job| job.state == JobState::Pending);
+            self.put(picture, (id, false), job.map(|job| pending_job(state, job)));
+        }
+        // Arrays are few, and depend on their tasks.
+        let old: Vec<JobId> = self.places.keys().filter(|(_, is_array)| *is_array).map(|(id, _)| *id).collect();
+        for id in old.into_iter().filter(|id| state.arrays.get(*id).is_none_or(|array| array.pending.is_empty())) {
+            self.put(picture, (id, true), None);
+        }
+        for array in state.arrays.values().filter(|array| !array.pending.is_empty()) {
+            self.put(picture, (array.id, true), Some(pending_array(state, array)));
+        }
+    }
+
+    /// Sets or removes one entry; the last one takes the place of one that goes.
+    fn put(&mut self, picture: &mut Snapshot, key: (JobId, bool), entry: Option<PendingJob>) {
+        match (self.places.get(&key).copied(), entry) {
+            (Some(at), Some(entry)) => picture.pending[at] = entry,
+            (None, Some(entry)) => {
+                self.places.insert(key, picture.pending.len());
+                picture.pending.push(entry);
+            }
+            (Some(at), None) => {
+                self.places.remove(&key);
+                picture.pending.swap_remove(at);
+                if let Some(moved) = picture.pending.get(at) {
+                    self.places.insert((moved.id, moved.positions.is_some()), at);
+                }
+            }
+            (None, None) => {}
+        }
+    }
+
+    /// They stay in the order of their ids.
+    fn running(&mut self, picture: &mut Snapshot, state: &State, changed: &BTreeSet<RunId>, now: Timestamp) {
+        self.preparing.extend(changed.iter().filter(|id| state.runs.get(**id).is_some_and(is_preparing)));
+        let entry = |id: &RunId| state.runs.get(*id).and_then(|run| running_run(state, run, now));
+        if changed.len() <= FEW_RUNS {
+            for id in changed {
+                match (picture.running.binary_search_by_key(id, |run| run.run), entry(id)) {
+                    (Ok(at), Some(run)) => picture.running[at] = run,
+                    (Ok(at), None) => drop(picture.running.remove(at)),
+                    (Err(at), Some(run)) => picture.running.insert(at, run),
+                    (Err(_), None) => {}
+                }
+            }
+            return;
+        }
+        let mut kept = std::mem::take(&mut picture.running);
+        kept.retain(|run| !changed.contains(&run.run));
+        kept.extend(changed.iter().filter_map(entry));
+        // Two runs of the sort: it costs little more than a merge.
+        kept.sort_by_key(|run| run.run);
+        picture.running = kept;
+    }
+
+    fn nodes_of(&self, picture: &mut Snapshot, state: &State, mut changed: BTreeSet<NodeId>) {
+        let mut others = false;
+        let compute = |node: Option<&Node>| node.is_some_and(|node| node.role == Role::Compute);
+        state.nodes.each_change(&self.nodes, |id, before, is| {
+            others |= compute(before) != compute(is);
+            changed.insert(id);
+        });
+        if others {
+            let nodes = state.nodes.values().filter(|node| node.role == Role::Compute);
+            picture.nodes = nodes.map(|node| sched_node(state, node)).collect();
+            return;
+        }
+        for id in changed {
+            if let (Ok(at), Some(node)) = (picture.nodes.binary_search_by_key(&id, |node| node.id), state.nodes.get(id)) {
+                let fresh = sched_node(state, node);
+                // The list of GPUs is shared as long as it says the same: who compares looks at the address first.
+                let gpus = if *fresh.gpus == *picture.nodes[at].gpus { picture.nodes[at].gpus.clone() } else { fresh.gpus.clone() };
+                picture.nodes[at] = gsched::SchedNode { gpus, ..fresh };
+            }
+        }
+    }
+}
+
+/// Its entry says something of other records: its array's cap, or whom it waits for.
+fn is_fickle(job: &Job) -> bool {
+    job.state == JobState::Pending && (job.waits.is_some() || job.task.is_some())
+}
+
+fn is_preparing(run: &Run) -> bool {
+    run.started.is_none() && run.go.is_none()
+}
