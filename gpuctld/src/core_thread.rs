@@ -119,7 +119,10 @@ impl CoreHandle {
     }
 
     /// With what the database knows of the jobs that the command depends on and that may have left the memory.
-    async fn knowing_the_past(&self, command: Command) -> Result<Command, Refusal> {
+    ///
+    /// # Errors
+    /// The database does not answer.
+    pub async fn knowing_the_past(&self, command: Command) -> Result<Command, Refusal> {
         let dependency = match &command {
             Command::Submit { spec, .. } => spec.dependency.as_ref(),
             Command::Update { change, .. } => change.dependency.as_ref().and_then(Option::as_ref),

@@ -7,7 +7,7 @@ use gcli::local_time::TimeFormat;
 use gcli::printable::printable;
 use gmodel::duration::sacct_time;
 use gmodel::size::exact_size;
-use gmodel::{Instant, JobState, hostlist};
+use gmodel::{Instant, hostlist};
 use gwire::api::JobRow;
 use std::fmt::{Display, Write};
 
@@ -25,34 +25,20 @@ pub(crate) fn text(job: &JobRow, times: &TimeFormat) -> String {
     text
 }
 
-/// The state of a job and what stands against its start, a line for each.
-pub(crate) fn why(job: &JobRow, times: &TimeFormat) -> String {
+/// What a job that does not wait has to say: where it runs, or how it ended.
+pub(crate) fn ended(job: &JobRow, times: &TimeFormat) -> String {
     let mut text = format!("job {}: {}", printable(&job.shown_id), job.state.long());
-    match job.state {
-        JobState::Pending => {
-            let _ = writeln!(text, " ({})", job.reason);
-            if !job.reason_text.is_empty() {
-                let _ = writeln!(text, "  {}", printable(&job.reason_text));
-            }
-            for hold in &job.holds {
-                let (owner, since) = (printable(&hold.owner), times.print(hold.since.0));
-                let why = if hold.reason.is_empty() { String::new() } else { format!(": {}", printable(&hold.reason)) };
-                let _ = writeln!(text, "  held by {owner} since {since}{why}");
-            }
-            if let Some(start) = job.start_time {
-                let _ = writeln!(text, "  expected to start at {}", times.print(start.0));
-            }
+    if job.state.is_final() {
+        let _ = writeln!(text, " with exit code {}", job.exit_code);
+        if !job.end_text.is_empty() {
+            let _ = writeln!(text, "  {}", printable(&job.end_text));
         }
-        state if state.is_final() => {
-            let _ = writeln!(text, " with exit code {}", job.exit_code);
-            if !job.end_text.is_empty() {
-                let _ = writeln!(text, "  {}", printable(&job.end_text));
-            }
-        }
-        _ => {
-            let since = job.start_time.map(|at| format!(" since {}", times.print(at.0))).unwrap_or_default();
-            let _ = writeln!(text, " on {}{since}", printable(&job.nodelist));
-        }
+        return text;
+    }
+    let since = job.start_time.map(|at| format!(" since {}", times.print(at.0))).unwrap_or_default();
+    let _ = writeln!(text, " on {}{since}", printable(&job.nodelist));
+    if let Some(other) = &job.preempted_for {
+        let _ = writeln!(text, "  gives way to job {}", printable(other));
     }
     text
 }

@@ -17,4 +17,6 @@ mod priority_listing;
 pub mod queue;
 mod queue_row;
 mod run_column;
+mod start_listing;
 mod usage_report;
+mod why_text;

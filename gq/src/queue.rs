@@ -5,15 +5,16 @@
 use crate::job_column::{self, JobColumn, JobFormat};
 use crate::job_filter::JobFilter;
 use crate::queue_row::QueueRow;
-use crate::{job_record, output_file, priority_listing};
+use crate::{job_record, output_file, priority_listing, start_listing, why_text};
 use clap::{ArgAction, CommandFactory, FromArgMatches, Parser};
 use gcli::column_format::Piece;
 use gcli::local_time::{self, TimeFormat};
 use gcli::table::{Column, Screen, TableWriter, Tint, stdout};
 use gcli::{Failure, Outcome, command_line};
 use gmodel::JobState;
-use gwire::api::{JobQuery, JobRow, LogText};
+use gwire::api::{JobQuery, JobRow, LogText, WhyRow};
 use gwire::client::{Client, escape, path_with_query};
+use serde::Deserialize;
 use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::ffi::OsString;
@@ -55,6 +56,7 @@ Examples:
   gq --me -t PD         what you have waiting
   gq 17                 one job in full
   gq --why 17           what stands against its start
+  gq --start --me       when yours are expected to start
   gq --prio --me        the priorities of yours, and what they are made of
   gq --follow 17        its output, as it comes
   gq -h -o '%i %T'      ids and states, for a script
@@ -102,6 +104,9 @@ struct QueueArgs {
     /// the factors from 0 to 1
     #[arg(long, conflicts_with_all = ["jobs", "about_one", "iterate", "watch", "format", "names", "sort", "array"])]
     prio: bool,
+    /// When waiting jobs are expected to start, as squeue --start lists them
+    #[arg(long, conflicts_with_all = ["jobs", "about_one", "iterate", "watch", "format", "names", "sort", "array", "prio", "long"])]
+    start: bool,
     /// With --prio: factors from 0 to 1 instead of times their weights
     #[arg(long, requires = "prio")]
     normalized: bool,
@@ -151,6 +156,11 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
         let text = client.get_text(&job_path(job, "/script"))?;
         stdout()?.write_all(text.as_bytes())?;
         return Ok(0);
+    }
+    if args.start {
+        let mut query = args.filter.query()?;
+        query.job = args.job_list.clone().unwrap_or_default();
+        return start_listing::print(&mut client, &query, !args.noheader, args.json);
     }
     if args.prio {
         let mut query = args.filter.query()?;
@@ -464,20 +474,33 @@ pub(crate) fn copy_json(client: &mut Client, path: &str, out: &mut impl Write) -
     Ok(())
 }
 
+#[derive(Deserialize)]
+struct WhyAnswer {
+    jobs: Vec<WhyRow>,
+}
+
 fn why(client: &mut Client, job: &str, json: bool) -> Outcome {
-    let jobs = jobs_named(client, job)?;
     let mut out = stdout()?;
     if json {
-        let reason = |job: &JobRow| {
-            serde_json::json!({"id": job.id, "shown_id": job.shown_id, "state": job.state, "reason": job.reason,
-                "reason_text": job.reason_text, "holds": job.holds, "end_text": job.end_text})
-        };
-        let rows: Vec<_> = jobs.iter().map(reason).collect();
-        writeln!(out, "{}", serde_json::json!({"schema": gwire::api::SCHEMA, "jobs": rows}))?;
-    } else {
-        let times = TimeFormat::from_env();
-        for job in &jobs {
-            out.write_all(job_record::why(job, &times).as_bytes())?;
+        copy_json(client, &job_path(job, "/why"), &mut out)?;
+        out.flush()?;
+        return Ok(0);
+    }
+    // A job that has left the queue says how it ended.
+    let told = match client.get::<WhyAnswer>(&job_path(job, "/why")) {
+        Ok(answer) => answer.jobs,
+        Err(error) if error.code() == "not_found" => vec![WhyRow { shown_id: job.to_owned(), state: JobState::Unknown, ..WhyRow::default() }],
+        Err(error) => return Err(error.into()),
+    };
+    let times = TimeFormat::from_env();
+    for row in &told {
+        // What a job that runs or is over has to say is in its record.
+        if row.state == JobState::Pending {
+            out.write_all(why_text::text(row, &times).as_bytes())?;
+        } else {
+            for job in &jobs_named(client, &row.shown_id)? {
+                out.write_all(job_record::ended(job, &times).as_bytes())?;
+            }
         }
     }
     out.flush()?;

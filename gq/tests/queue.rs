@@ -59,6 +59,21 @@ fn answer(request: &Request) -> Answer {
             Some(ids) => listing(ids.split(',').flat_map(one).collect()),
             None => listing(queue()),
         },
+        "/v1/jobs/119/why" => Answer::ok(json!({"schema": 1, "jobs": [{
+            "id": 119, "shown_id": "119", "state": "PENDING", "reason": "Resources", "ahead": 12,
+            "blockers": [
+                {"code": "Resources", "text": "needs 8 h100 on one node; node07 comes nearest and has 7 of 8 GPUs free, more becomes free there at 2026-11-20T14:20:00Z", "until": "2026-11-20T15:00:00Z"},
+                {"code": "AssocGrpGRES", "text": "account vision holds 30 of its 32 GPUs"}
+            ],
+            "expected_start": "2026-11-20T15:00:00Z", "expected_nodes": "node07",
+            "changes": [{"option": "--gpus h100:7", "now": true, "start": "2026-11-20T09:00:00Z", "loss": 0.125}, {"option": "--time 30:00", "now": false, "start": "2026-11-20T12:00:00Z", "loss": 0.5}]
+        }]}).to_string()),
+        "/v1/jobs/95/why" => Answer::ok(r#"{"schema":1,"jobs":[{"id":95,"shown_id":"95","state":"RUNNING","reason":"None"}]}"#),
+        "/v1/starts" => Answer::ok(json!({"schema": 1, "jobs": [
+            {"id": 119, "shown_id": "119", "name": "wrap", "user": "root", "partition": "main", "nodes": 1, "reason": "Resources", "ahead": 0,
+             "earliest": "2026-11-20T11:00:00Z", "latest": "2026-11-20T15:00:00Z", "nodelist": "node07"},
+            {"id": 97, "shown_id": "97", "name": "dep", "user": "root", "partition": "main", "nodes": 1, "reason": "Dependency", "ahead": 1}
+        ]}).to_string()),
         "/v1/jobs/95/log" => Answer::ok(concat!(r#"{"schema":1,"events":[{"at":"2026-11-20T09:05:20Z","text":"submitted by root to partition main","event":{}},"#,
             r#"{"at":"2026-11-20T09:05:27Z","text":"requeued, not before 2026-11-20T09:05:31Z: node2 was\u001b[2J lost","event":{}}],"#,
             r#""lines":["node2: 2026-11-20T09:05:27Z run 1 prepared\u001b[2J"]}"#)),
@@ -196,14 +211,19 @@ fn a_job_in_full_reads_like_scontrol() {
 #[test]
 fn why_says_what_stands_against_the_start() {
     check(GQ, &["--why", "119"], expect![[r#"
-        job 119: PENDING (PartitionTimeLimit)
-          asks for 99 days, the partition gives 1
+        job 119: PENDING (Resources)
+          Resources: needs 8 h100 on one node; node07 comes nearest and has 7 of 8 GPUs free, more becomes free there at 2026-11-20T14:20:00; until 2026-11-20T15:00:00 at the latest
+          AssocGrpGRES: account vision holds 30 of its 32 GPUs
+          12 jobs of its partition are ahead
+          starts by 2026-11-20T15:00:00 on node07, if nobody more urgent comes
+          it would start at once with --gpus h100:7
+          or by 2026-11-20T12:00:00 with --time 30:00
     "#]]);
     check(GQ, &["--why", "95"], expect![[r#"
         job 95: RUNNING on node2 since 2026-11-20T09:05:27
     "#]]);
     check(GQ, &["--why", "119", "--json"], expect![[r#"
-        {"jobs":[{"end_text":"","holds":[],"id":119,"reason":"PartitionTimeLimit","reason_text":"asks for 99 days, the partition gives 1","shown_id":"119","state":"PENDING"}],"schema":1}
+        {"jobs":[{"ahead":12,"blockers":[{"code":"Resources","text":"needs 8 h100 on one node; node07 comes nearest and has 7 of 8 GPUs free, more becomes free there at 2026-11-20T14:20:00Z","until":"2026-11-20T15:00:00Z"},{"code":"AssocGrpGRES","text":"account vision holds 30 of its 32 GPUs"}],"changes":[{"loss":0.125,"now":true,"option":"--gpus h100:7","start":"2026-11-20T09:00:00Z"},{"loss":0.5,"now":false,"option":"--time 30:00","start":"2026-11-20T12:00:00Z"}],"expected_nodes":"node07","expected_start":"2026-11-20T15:00:00Z","id":119,"reason":"Resources","shown_id":"119","state":"PENDING"}],"schema":1}
     "#]]);
 }
 
@@ -394,4 +414,16 @@ fn priorities_are_listed_with_their_factors() {
     let paths: Vec<String> = controller.requests().into_iter().map(|request| request.path).collect();
     assert!(paths[0].starts_with("/v1/priorities?user=") && paths[1] == "/v1/priorities?partition=train", "{paths:?}");
     assert_eq!(controller.run(GQ, &["--normalized"]).exit, Some(2));
+}
+
+#[test]
+fn starts_are_listed_as_intervals() {
+    check(GQ, &["--start"], expect![[r#"
+        JOBID PARTITION NAME USER ST EARLIEST            START_TIME          NODES SCHEDNODES AHEAD (REASON)
+          119 main      wrap root PD 2026-11-20T11:00:00 2026-11-20T15:00:00     1 node07         0 (Resources)
+           97 main      dep  root PD N/A                 N/A                     1 (null)         1 (Dependency)
+    "#]]);
+    let controller = FakeController::start(answer);
+    controller.run(GQ, &["--start", "-u", "ada", "--json"]);
+    assert_eq!(controller.requests()[0].path, "/v1/starts?user=ada");
 }

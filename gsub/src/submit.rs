@@ -265,7 +265,8 @@ fn dry_run(client: &mut Client, request: &SubmitRequest, notes: &mut Notes) -> O
         (_, true, Some(start)) => format!("would start at {} in partition {}", TimeFormat::from_env().print(start.0), answer.partition),
         (_, true, None) => format!("would wait in partition {} ({})", answer.partition, answer.reason),
     };
-    writeln!(std::io::stdout(), "{}", gcli::printable::printable(&text))?;
+    let text = TimeFormat::from_env().in_text(&gcli::printable::printable(&text));
+    writeln!(std::io::stdout(), "{text}")?;
     Ok(0)
 }
 

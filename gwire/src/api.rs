@@ -38,6 +38,8 @@
 //! | `GET /v1/licences` | -> `{"schema":1,"licences":[LicenceRow...]}` |
 //! | `GET /v1/policy` | -> [`PolicyText`], what `gadm` made; `?all=true` with what is in files |
 //! | `POST /v1/policy` | [`PolicyText`] -> [`Done`]; replaces what `gadm` made |
+//! | `GET /v1/jobs/{id}/why` | -> `{"schema":1,"jobs":[WhyRow...]}` |
+//! | `GET /v1/starts?QUERY` | [`JobQuery`] -> `{"schema":1,"jobs":[StartRow...]}`, the waiting jobs in their order |
 //! | `GET /v1/priorities?QUERY` | [`JobQuery`] -> `{"schema":1,"weights":PriorityWeightsRow,"jobs":[PriorityRow...]}`, the waiting jobs in their order |
 //! | `GET /v1/shares?user=U&account=A&outlook=true` | -> `{"schema":1,"half_life_secs":604800,"shares":[ShareRow...]}` |
 //! | `GET /metrics` | -> Prometheus text |
@@ -101,11 +103,22 @@ pub struct DryRun {
     pub nodelist: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start: Option<Instant>,
+    /// When it would start at the latest if nobody more urgent comes, and where; absent where nobody can say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected_start: Option<Instant>,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub expected_nodes: String,
     pub cpus: u32,
     pub partition: String,
     /// Why it would wait; empty when it would start at once.
     pub reason: String,
+    /// All of it in words; instants in it are RFC 3339 UTC.
     pub text: String,
+    /// What stands in its way, and changes that would start it now or soonest.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub blockers: Vec<BlockerRow>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub changes: Vec<ChangeRow>,
     #[serde(default)]
     pub notes: Vec<String>,
 }
@@ -269,7 +282,7 @@ pub struct CheckpointMarkRow {
     pub note: String,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MarkRow {
     pub owner: String,
     pub reason: String,

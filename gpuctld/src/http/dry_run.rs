@@ -4,6 +4,7 @@
 
 use super::Site;
 use super::error::ApiError;
+use super::outlook::{blocker_rows, change_row, names};
 use super::permission::Caller;
 use super::row::{Row, View};
 use super::submit::{check, may_ask};
@@ -12,9 +13,9 @@ use axum::extract::State as Shared;
 use axum::extract::rejection::JsonRejection;
 use gcore::ctl::{Actor, Command, Input, Reply, State, handle, snapshot};
 use gmodel::run::Allocation;
-use gmodel::{Instant, JobId, Timestamp, hostlist};
-use gsched::WorkBudget;
-use gwire::api::{DryRun, SCHEMA, SubmitRequest};
+use gmodel::{Instant, JobId, Timestamp};
+use gsched::{Engine, WorkBudget};
+use gwire::api::{ChangeRow, DryRun, SCHEMA, SubmitRequest};
 use std::sync::Arc;
 
 pub(super) async fn dry_run(
@@ -27,44 +28,83 @@ pub(super) async fn dry_run(
     check(&request)?;
     may_ask(&caller, &request.spec)?;
     let (request, mut notes) = site.app.hook.ask(&site.app.config(), &caller.actor, request).await?;
+    let command = Command::Submit { spec: Box::new(request.spec), client_key: None };
+    let command = site.core.knowing_the_past(command).await?;
     let state = site.core.view().await;
     let now = super::now();
-    let task = tokio::task::spawn_blocking(move || consider(state, caller.actor, request, now));
+    let _turn = site.app.outlook_turn().await;
+    let task = tokio::task::spawn_blocking(move || consider(state, caller.actor, command, now));
     let mut answer = task.await.map_err(|_| ApiError::unavailable("the dry run failed; this is a bug"))??;
     notes.append(&mut answer.notes);
     Ok(Json(DryRun { notes, ..answer }))
 }
 
-fn consider(state: Arc<State>, actor: Actor, request: SubmitRequest, now: Timestamp) -> Result<DryRun, ApiError> {
+fn consider(state: Arc<State>, actor: Actor, command: Command, now: Timestamp) -> Result<DryRun, ApiError> {
     let mut copy = (*state).clone();
     drop(state);
-    let command = Command::Submit { spec: Box::new(request.spec), client_key: None };
     let reply = handle(&mut copy, &mut Vec::new(), Input::Command { actor, command }, now)?;
     let Reply::Submitted { id, notes, .. } = reply else { return Err(super::targets::odd(&reply)) };
-    let plan = gsched::plan(&snapshot(&copy, now), WorkBudget::default());
+    let picture = snapshot(&copy, now);
+    let plan = gsched::plan(&picture, WorkBudget::default());
     let count = copy.arrays.get(id).map_or(1, |array| u64::from(array.len()));
     let tasks = id.0..id.0 + count;
-    let start = plan.starts.iter().find(|start| tasks.contains(&start.job.0));
-    let reason = plan.reasons.iter().find(|(job, _)| *job == id).map(|(_, reason)| reason.clone());
     let (cpus, partition) = asked(&copy, id, now);
-    Ok(match start {
-        Some(start) => would_start(&copy, &start.allocation, partition, notes, now),
-        None => {
-            let reason = reason.unwrap_or_default();
-            let why = if reason.text.is_empty() { String::new() } else { format!(": {}", reason.text) };
-            let text = format!("would wait in partition {partition} ({}){why}", reason.code);
-            let reason = reason.code.to_string();
-            DryRun { schema: SCHEMA, nodelist: String::new(), start: None, cpus, partition, reason, text, notes }
-        }
+    if let Some(start) = plan.starts.iter().find(|start| tasks.contains(&start.job.0)) {
+        return Ok(would_start(&copy, &start.allocation, partition, notes, now));
+    }
+    let reason = plan.reasons.iter().chain(&plan.array_reasons).find(|(job, _)| *job == id).map(|(_, reason)| reason.clone());
+    let reason = reason.unwrap_or_default();
+    let why = Engine::default().why(&picture, id, WorkBudget { starts: usize::MAX, ..WorkBudget::default() });
+    let mut text = format!("would wait in partition {partition} ({})", reason.code);
+    if !reason.text.is_empty() {
+        text.push_str(&format!(": {}", reason.text));
+    }
+    let forecast = why.as_ref().and_then(|why| why.forecast.as_ref()).filter(|told| told.start.is_some());
+    let nodelist = forecast.map(|told| names(&copy, &told.nodes)).unwrap_or_default();
+    let start = forecast.and_then(|told| told.start);
+    if let Some(start) = start {
+        text.push_str(&format!("; would start by {start} on {nodelist}"));
+    }
+    let changes: Vec<ChangeRow> = why.iter().flat_map(|why| &why.changes).map(|change| change_row(change, now)).collect();
+    if let Some(change) = changes.first() {
+        let when = if change.now { "at once".to_owned() } else { change.start.map(|at| format!("by {}", at.0)).unwrap_or_default() };
+        text.push_str(&format!("; with {} it would start {when}", change.option));
+    }
+    Ok(DryRun {
+        schema: SCHEMA,
+        nodelist: String::new(),
+        start: None,
+        expected_start: start.map(Instant),
+        expected_nodes: nodelist,
+        cpus,
+        partition,
+        reason: reason.code.to_string(),
+        text,
+        blockers: why.iter().flat_map(blocker_rows).collect(),
+        changes,
+        notes,
     })
 }
 
 fn would_start(state: &State, allocation: &Allocation, partition: String, notes: Vec<String>, now: Timestamp) -> DryRun {
-    let names = allocation.iter().filter_map(|share| state.nodes.get(share.node));
-    let nodelist = hostlist::compress(names.map(|node| node.name.as_str()));
+    let nodes: Vec<_> = allocation.iter().map(|share| share.node).collect();
+    let nodelist = names(state, &nodes);
     let cpus = allocation.iter().map(|share| share.cpus).sum();
     let text = format!("would start at once, using {cpus} CPUs on nodes {nodelist} in partition {partition}");
-    DryRun { schema: SCHEMA, nodelist, start: Some(Instant(now)), cpus, partition, reason: String::new(), text, notes }
+    DryRun {
+        schema: SCHEMA,
+        nodelist,
+        start: Some(Instant(now)),
+        expected_start: None,
+        expected_nodes: String::new(),
+        cpus,
+        partition,
+        reason: String::new(),
+        text,
+        blockers: Vec::new(),
+        changes: Vec::new(),
+        notes,
+    }
 }
 
 /// CPUs and partition, with defaults filled in.

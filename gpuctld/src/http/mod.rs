@@ -16,6 +16,7 @@ mod job_log;
 mod join;
 mod lookup;
 mod nodes;
+mod outlook;
 mod permission;
 mod policy;
 mod query;
@@ -114,6 +115,8 @@ pub struct App {
     hook: hook::HookProcess,
     /// Edits of the policy are read, changed and written one at a time.
     policy_turn: tokio::sync::Mutex<()>,
+    /// Questions about the future are worked out one at a time.
+    outlook_turn: tokio::sync::Mutex<()>,
     rank_cache: ranks::RankCache,
     requests: Mutex<BTreeMap<String, Arc<Histogram>>>,
     started: Instant,
@@ -135,6 +138,7 @@ impl App {
             live,
             hook: hook::HookProcess::default(),
             policy_turn: tokio::sync::Mutex::default(),
+            outlook_turn: tokio::sync::Mutex::default(),
             rank_cache: ranks::RankCache::default(),
             requests: Mutex::default(),
             started: Instant::now(),
@@ -162,6 +166,11 @@ impl App {
     /// Held while a record of the policy is read, changed and written.
     async fn policy_turn(&self) -> tokio::sync::MutexGuard<'_, ()> {
         self.policy_turn.lock().await
+    }
+
+    /// Held while a question about the future is worked out.
+    async fn outlook_turn(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        self.outlook_turn.lock().await
     }
 
     fn request_times(&self, path: &str) -> Arc<Histogram> {
@@ -200,6 +209,8 @@ pub fn router(core: CoreHandle, app: Arc<App>) -> Router {
         .route("/v1/jobs/{id}", get(show::show))
         .route("/v1/jobs/{id}/script", get(show::script))
         .route("/v1/jobs/{id}/log", get(job_log::log))
+        .route("/v1/jobs/{id}/why", get(outlook::why))
+        .route("/v1/starts", get(outlook::starts))
         .route("/v1/jobs/{id}/wait", get(show::wait))
         .route("/v1/jobs/{id}/steps", post(steps::start))
         .route("/v1/nodes", get(nodes::list))

@@ -4,6 +4,7 @@ mod admin;
 mod dependency;
 mod jobs;
 mod listing;
+mod outlook;
 mod permission;
 mod policy;
 mod pool;

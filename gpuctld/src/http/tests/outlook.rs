@@ -1,0 +1,59 @@
+//! Why a job waits and when it starts, over a real core and scheduler.
+
+use super::pool::{Pool, column, local, request};
+use gmodel::node::Role;
+use serde_json::{Value, json};
+
+#[tokio::test]
+async fn why_names_what_is_in_the_way_and_what_would_start_it() {
+    let pool = Pool::new("[partition.main]\nmax_time = \"4:00:00\"\n");
+    let node = pool.node("n1", Role::Compute, 4).await;
+    let alice = local(1000, "alice");
+    let first = pool.submit(&alice, json!({"request": {"gpus": "3"}, "time_limit_secs": 3600})).await;
+    pool.pass().await;
+    pool.running(node, first).await;
+    let big = pool.submit(&alice, json!({"request": {"gpus": "4"}, "time_limit_secs": 7200})).await;
+    let small = pool.submit(&alice, json!({"request": {"gpus": "2"}, "time_limit_secs": 600, "hold": true})).await;
+    pool.pass().await;
+    let why = pool.get(&alice, &format!("/v1/jobs/{big}/why")).await["jobs"][0].clone();
+    assert_eq!((&why["state"], &why["reason"], &why["ahead"], &why["starts_now"]), (&json!("PENDING"), &json!("Resources"), &json!(0), &json!(false)));
+    let blockers = why["blockers"].as_array().unwrap();
+    assert_eq!((blockers.len(), &blockers[0]["nearest"]["gpus_free"], &blockers[0]["nearest"]["gpus_needed"]), (1, &json!(1), &json!(4)), "{why}");
+    assert_eq!(why["expected_nodes"], "n1");
+    let changes = why["changes"].as_array().unwrap();
+    assert!(changes.iter().any(|change| change["option"] == "--gpus 1" && change["now"] == true), "{why}");
+    // Without the change it waits, with it it starts.
+    let dry = pool.post(&alice, "/v1/jobs/dry-run", request(json!({"request": {"gpus": "1"}, "time_limit_secs": 1800}))).await;
+    assert!(dry["text"].as_str().unwrap().starts_with("would start at once"), "{dry}");
+
+    let held = pool.get(&alice, &format!("/v1/jobs/{small}/why")).await["jobs"][0].clone();
+    assert_eq!(column(&held, "blockers", "code")[0], "JobHeldUser");
+    let running = pool.get(&alice, &format!("/v1/jobs/{first}/why")).await;
+    assert_eq!((&running["jobs"][0]["state"], &running["jobs"][0]["blockers"]), (&json!("RUNNING"), &json!([])));
+    let text = pool.refused(&alice, "GET", "/v1/jobs/99/why", Value::Null).await;
+    assert!(text.starts_with("404 not_found: there is no job 99 in the queue"), "{text}");
+}
+
+#[tokio::test]
+async fn starts_and_dry_runs_say_when_and_where() {
+    let pool = Pool::new("");
+    let node = pool.node("n1", Role::Compute, 4).await;
+    let alice = local(1000, "alice");
+    let first = pool.submit(&alice, json!({"request": {"gpus": "4"}, "time_limit_secs": 3600})).await;
+    pool.pass().await;
+    pool.running(node, first).await;
+    let second = pool.submit(&alice, json!({"request": {"gpus": "4"}, "time_limit_secs": 3600})).await;
+    pool.submit(&local(1001, "bob"), json!({"request": {"gpus": "4"}, "time_limit_secs": 3600})).await;
+    let answer = pool.get(&alice, "/v1/starts").await;
+    assert_eq!(column(&answer, "jobs", "ahead"), ["0", "1"]);
+    assert_eq!(column(&answer, "jobs", "nodelist"), ["n1", "n1"]);
+    let at = |row: usize| gmodel::time::parse_rfc3339(answer["jobs"][row]["latest"].as_str().unwrap()).unwrap();
+    let gap = at(1).since_secs(at(0));
+    assert!((3590..3700).contains(&gap), "the third waits for the second: {answer}");
+    assert!(answer["jobs"][0]["earliest"].is_null(), "nothing ran yet that would tell");
+    assert_eq!(column(&pool.get(&alice, "/v1/starts?user=alice").await, "jobs", "id"), [second.to_string()]);
+    let dry = pool.post(&alice, "/v1/jobs/dry-run", request(json!({"request": {"gpus": "2"}, "time_limit_secs": 600}))).await;
+    assert!(dry["text"].as_str().unwrap().contains("; would start by ") && dry["expected_nodes"] == "n1", "{dry}");
+    assert!(!dry["blockers"].as_array().unwrap().is_empty(), "{dry}");
+    assert_eq!(pool.core.view().await.jobs.len(), 3, "nothing was kept");
+}

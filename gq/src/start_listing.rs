@@ -1,0 +1,60 @@
+//! `gq --start`: when waiting jobs are expected to start, and where. Source: `squeue --start`.
+
+use crate::queue::copy_json;
+use gcli::Outcome;
+use gcli::local_time::TimeFormat;
+use gcli::table::{Column, Screen, TableWriter, stdout};
+use gmodel::Instant;
+use gwire::api::{JobQuery, StartRow};
+use gwire::client::{Client, path_with_query};
+use serde::Deserialize;
+use std::io::Write;
+
+#[derive(Deserialize)]
+struct Answer {
+    jobs: Vec<StartRow>,
+}
+
+pub(crate) fn print(client: &mut Client, query: &JobQuery, header: bool, json: bool) -> Outcome {
+    let path = path_with_query("/v1/starts", query);
+    if json {
+        let mut out = stdout()?;
+        copy_json(client, &path, &mut out)?;
+        out.flush()?;
+        return Ok(0);
+    }
+    let Answer { jobs } = client.get(&path)?;
+    let columns = vec![
+        Column::number("JOBID"),
+        Column::text("PARTITION"),
+        Column::text("NAME"),
+        Column::text("USER"),
+        Column::whole("ST"),
+        Column::whole("EARLIEST"),
+        Column::whole("START_TIME"),
+        Column::number("NODES"),
+        Column::text("SCHEDNODES"),
+        Column::number("AHEAD"),
+        Column::text("(REASON)"),
+    ];
+    let times = TimeFormat::from_env();
+    let at = |instant: Option<Instant>| instant.map_or_else(|| "N/A".to_owned(), |at| times.print(at.0));
+    let mut table = TableWriter::new(stdout()?, columns, Screen::of_stdout(), header);
+    for job in jobs {
+        table.row(vec![
+            job.shown_id.into(),
+            job.partition.into(),
+            job.name.into(),
+            job.user.into(),
+            "PD".into(),
+            at(job.earliest).into(),
+            at(job.latest).into(),
+            job.nodes.to_string().into(),
+            if job.nodelist.is_empty() { "(null)".into() } else { job.nodelist.into() },
+            job.ahead.to_string().into(),
+            format!("({})", job.reason).into(),
+        ])?;
+    }
+    table.finish()?;
+    Ok(0)
+}
