@@ -9,9 +9,10 @@ use crate::limits::{ALL, milli_text};
 use crate::plan::Preempt;
 use crate::preempt_room::{Holder, Need, NodeSet, cheapest_nodes};
 use crate::priority::{asked, gpus_asked};
+use crate::quota::Guarantees;
 use crate::snapshot::{PendingJob, RunningRun, Snapshot};
 use gmodel::policy::PreemptMode;
-use gmodel::{RunClass, RunId};
+use gmodel::{JobId, RunClass, RunId, Timestamp};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -56,6 +57,49 @@ struct Known<'a> {
     on_node: Vec<Vec<usize>>,
     /// Thousandths of GPUs that are borrowed, by the account whose guarantee they go beyond.
     borrowed: BTreeMap<u32, u64>,
+    claims: Claims,
+}
+
+/// What is on its way from one account to another: room is made for jobs that do not hold it yet, by runs that still do.
+struct Claims {
+    /// The ledger's, with the jobs that room is being made for.
+    guarantees: Option<Guarantees>,
+    /// Thousandths of GPUs, by account with those below it.
+    coming: Vec<u64>,
+    going: Vec<u64>,
+}
+
+impl Claims {
+    fn new(snapshot: &Snapshot, ledger: &Ledger) -> Self {
+        let none = vec![0; ledger.tree().len()];
+        let mut claims = Self { guarantees: ledger.guarantees().cloned(), coming: none.clone(), going: none };
+        let leaving = || snapshot.running.iter().filter(|run| run.leaves_by.is_some());
+        for run in leaving() {
+            let gpus = ledger.standing_of(run.run).map_or(0, |(_, gpus)| gpus);
+            claims.goes(ledger, &run.spec.account, gpus);
+        }
+        let waiting: BTreeSet<JobId> = leaving().filter_map(|run| run.leaves_for).collect();
+        if !waiting.is_empty() {
+            let jobs = snapshot.pending.iter().filter(|job| waiting.contains(&job.id));
+            jobs.for_each(|job| claims.comes(ledger, job, snapshot.now));
+        }
+        claims
+    }
+
+    fn comes(&mut self, ledger: &Ledger, job: &PendingJob, now: Timestamp) {
+        let tree = ledger.tree();
+        let Some(account) = tree.number(&job.spec.account) else { return };
+        let held = asked(job, ledger, now);
+        tree.line(account).for_each(|above| self.coming[above as usize] += held.gpus);
+        if let Some(guarantees) = self.guarantees.as_mut().filter(|one| one.fits(tree, account, &held)) {
+            guarantees.add(tree, account, &held);
+        }
+    }
+
+    fn goes(&mut self, ledger: &Ledger, account: &str, gpus: u64) {
+        let account = ledger.tree().number(account).unwrap_or(ROOT);
+        ledger.tree().line(account).for_each(|above| self.going[above as usize] += gpus);
+    }
 }
 
 struct Candidate<'a> {
@@ -91,7 +135,14 @@ struct Eligible {
 
 impl<'a> Known<'a> {
     fn new(snapshot: &'a Snapshot, ledger: &'a Ledger) -> Self {
-        let mut known = Self { snapshot, ledger, runs: Vec::new(), on_node: vec![Vec::new(); snapshot.nodes.len()], borrowed: BTreeMap::new() };
+        let mut known = Self {
+            snapshot,
+            ledger,
+            runs: Vec::new(),
+            on_node: vec![Vec::new(); snapshot.nodes.len()],
+            borrowed: BTreeMap::new(),
+            claims: Claims::new(snapshot, ledger),
+        };
         for run in snapshot.running.iter().filter(|run| run.leaves_by.is_none() && !run.charged) {
             let Some((class, gpus)) = ledger.standing_of(run.run) else { continue };
             let account = ledger.tree().number(&run.spec.account).unwrap_or(ROOT);
@@ -120,9 +171,15 @@ impl<'a> Known<'a> {
         let set = self.on_few_nodes(job, &eligible, &mut proof).unwrap_or_else(|| fewest(all, &mut proof));
         for at in &set {
             self.runs[*at].taken = true;
+            self.claims.goes(self.ledger, &self.runs[*at].run.spec.account, self.runs[*at].gpus);
         }
+        self.claims.comes(self.ledger, job, self.snapshot.now);
         let grounds: BTreeMap<usize, &Eligible> = eligible.iter().map(|one| (one.at, one)).collect();
-        Some(set.into_iter().map(|at| self.preempt(job, grounds[&at])).collect())
+        let preempts = set.iter().map(|at| self.preempt(job, grounds[at])).collect();
+        for run in set.iter().map(|at| &self.runs[*at]).filter(|run| run.class == Some(RunClass::Borrowed)) {
+            *self.borrowed.entry(lender_of(self.ledger, run.account)).or_default() -= run.gpus;
+        }
+        Some(preempts)
     }
 
     /// Who may be ended for a job, in the order of the policy.
@@ -160,9 +217,9 @@ impl<'a> Known<'a> {
         all
     }
 
-    /// As what the job would start: with the guarantee that is left now.
+    /// As what the job would start: with the guarantee that is left, and not claimed by others.
     fn class_of(&self, job: &PendingJob) -> Option<RunClass> {
-        let guarantees = self.ledger.guarantees()?;
+        let guarantees = self.claims.guarantees.as_ref()?;
         if self.ledger.is_outside_quota(&job.spec) {
             return None;
         }
@@ -296,6 +353,7 @@ fn lender_of(ledger: &Ledger, account: u32) -> u32 {
 /// the same swap the other way round is not one.
 struct FairSwap<'a> {
     ledger: &'a Ledger,
+    claims: &'a Claims,
     taker: Option<u32>,
     wants: u64,
     cluster: u64,
@@ -306,12 +364,13 @@ struct FairSwap<'a> {
 }
 
 impl<'a> FairSwap<'a> {
-    fn new(candidates: &Known<'a>, job: &PendingJob, class: Option<RunClass>) -> Self {
+    fn new(candidates: &'a Known<'a>, job: &PendingJob, class: Option<RunClass>) -> Self {
         let ledger = candidates.ledger;
         let taker = ledger.tree().number(&job.spec.account).filter(|_| class == Some(RunClass::Borrowed));
         let gpus = candidates.snapshot.nodes.iter().flat_map(|node| node.gpus.iter());
         Self {
             ledger,
+            claims: &candidates.claims,
             taker,
             wants: gpus_asked(&job.spec.request).1,
             cluster: gpus.filter(|gpu| gpu.usable()).count() as u64 * 1000,
@@ -322,7 +381,8 @@ impl<'a> FairSwap<'a> {
 
     fn is_for(&mut self, run: &Candidate) -> bool {
         if !self.giver.contains_key(&run.account) {
-            let may_take = |taker: u32| self.wants > 0 && self.ledger.held_by(taker) + self.wants <= self.fair_part(taker);
+            let held = |taker: u32| self.ledger.held_by(taker) + self.claims.coming[taker as usize];
+            let may_take = |taker: u32| self.wants > 0 && held(taker) + self.wants <= self.fair_part(taker);
             let giver = self.sides(run).filter(|(taker, _)| may_take(*taker)).map(|(_, giver)| giver);
             self.giver.insert(run.account, giver);
         }
@@ -332,7 +392,8 @@ impl<'a> FairSwap<'a> {
     /// Whether its account can give the run and stays above its fair part; then it is given.
     fn gives(&mut self, run: &Candidate) -> bool {
         let Some(giver) = self.giver.get(&run.account).copied().flatten() else { return false };
-        let above = self.ledger.held_by(giver).saturating_sub(self.fair_part(giver));
+        let stays = self.ledger.held_by(giver).saturating_sub(self.claims.going[giver as usize]);
+        let above = stays.saturating_sub(self.fair_part(giver));
         let left = self.left.entry(giver).or_insert(above);
         let gives = *left >= run.gpus;
         if gives {

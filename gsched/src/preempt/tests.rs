@@ -225,6 +225,66 @@ fn no_run_is_named_for_two_jobs() {
     assert_eq!(named(2), None);
 }
 
+/// One job after the other in a pass: whom each preempts.
+fn in_one_pass(snapshot: &Snapshot) -> Vec<Vec<u64>> {
+    let ledger = Ledger::new(snapshot);
+    let mut candidates = Candidates::new(snapshot, &ledger);
+    let mut named = BTreeSet::new();
+    let set_for = |job: &PendingJob| {
+        let set = candidates.victims(job, &mut |gone| {
+            // What others wait for is not there for this one.
+            let gone: BTreeSet<RunId> = gone.difference(&named).copied().collect();
+            has_room(snapshot, job, &gone)
+        });
+        let set = set.unwrap_or_default();
+        named.extend(set.iter().map(|one| one.run));
+        set.iter().map(|one| one.run.job.0).collect()
+    };
+    snapshot.pending.iter().map(set_for).collect()
+}
+
+#[test]
+fn a_guarantee_is_claimed_once_while_room_is_made() {
+    let text = "node n1 h100:4
+         account a g=2
+         run 1 b bob 2 on=n1 ago=900 class=b
+         run 2 b bob 2 on=n1 ago=950 class=b
+         job 10 a ann 2
+         job 11 a ann 2";
+    let mut snapshot = world(text);
+    assert_eq!(in_one_pass(&snapshot), [vec![1], vec![]]);
+    // In a later pass, with the run still on its way out.
+    snapshot.running[0].leaves_by = Some(NOW.plus_secs(60));
+    snapshot.running[0].leaves_for = Some(JobId(10));
+    let ledger = Ledger::new(&snapshot);
+    let job = &snapshot.pending[1];
+    assert_eq!(victims(&snapshot, &ledger, job, &mut |_| true), None);
+}
+
+#[test]
+fn a_fair_part_is_claimed_once_and_given_once() {
+    let snapshot = world(
+        "node n1 h100:8
+         account none g=0
+         account a
+         account b
+         account c
+         run 1 b bob 1 on=n1 ago=900 class=b
+         run 2 b bob 1 on=n1 ago=800 class=b
+         run 3 b bob 2 on=n1 ago=700 class=b
+         run 4 c eve 1 on=n1 ago=600 class=b
+         run 5 c eve 3 on=n1 ago=500 class=b
+         job 10 a ann 1
+         job 11 a ann 1
+         job 12 a ann 1
+         job 13 none pat 1
+         job 14 none pat 1
+         job 15 none pat 1",
+    );
+    // Two GPUs each are fair: a takes two, and none only what the others have above their parts in whole runs.
+    assert_eq!(in_one_pass(&snapshot), [vec![4], vec![2], vec![], vec![1], vec![], vec![]]);
+}
+
 #[test]
 fn a_reclaim_on_a_full_cluster_asks_for_few_proofs() {
     let mut text = String::from("account a g=8\n");
