@@ -21,6 +21,7 @@ mod tests;
 pub use error::ConfigError;
 pub use policy::{RecordKind, is_user};
 pub use policy_text::policy_text;
+pub use section::gpu_text;
 
 use error::{Errors, Source};
 use gmodel::config::{ClusterConfig, Partition};

@@ -369,7 +369,7 @@ fn read_milli(text: &str) -> Option<u64> {
 }
 
 /// Thousandths as people write them: `16`, `0.5`.
-pub(super) fn gpu_text(milli: u64) -> String {
+pub fn gpu_text(milli: u64) -> String {
     let text = format!("{}.{:03}", milli / 1000, milli % 1000);
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }

@@ -76,6 +76,7 @@ pub(super) async fn reload(app: &App, core: &CoreHandle) -> Result<Vec<String>, 
     let merged = Arc::new(Config::reloaded(&old, &new));
     core.reload(Arc::new(merged.cluster.clone())).await?;
     app.live.set(&merged);
+    app.may_have_quotas.store(true, std::sync::atomic::Ordering::Relaxed);
     *app.config.write().expect("no panic while held") = merged;
     tracing::info!(path = %app.config_path.display(), restart = restart.join(","), "configuration reloaded");
     Ok(restart.iter().map(|key| restart_note(key)).collect())

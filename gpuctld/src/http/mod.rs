@@ -51,7 +51,7 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Instant;
 
@@ -115,6 +115,8 @@ pub struct App {
     hook: hook::HookProcess,
     /// Edits of the policy are read, changed and written one at a time.
     policy_turn: tokio::sync::Mutex<()>,
+    /// False once a look showed that there are none, until the policy changes.
+    may_have_quotas: AtomicBool,
     /// Questions about the future are worked out one at a time.
     outlook_turn: tokio::sync::Mutex<()>,
     rank_cache: ranks::RankCache,
@@ -138,6 +140,7 @@ impl App {
             live,
             hook: hook::HookProcess::default(),
             policy_turn: tokio::sync::Mutex::default(),
+            may_have_quotas: AtomicBool::new(true),
             outlook_turn: tokio::sync::Mutex::default(),
             rank_cache: ranks::RankCache::default(),
             requests: Mutex::default(),

@@ -18,6 +18,7 @@ use gwire::api::{MAX_ARGUMENT_BYTES, MAX_ENVIRONMENT_BYTES, MAX_SCRIPT_BYTES, SC
 use serde::de::{DeserializeSeed, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use std::fmt;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Longest key of a client, bytes.
 const MAX_KEY_BYTES: usize = 128;
@@ -32,9 +33,16 @@ pub(super) async fn submit(
     may_ask(&caller, &request.spec)?;
     request.check()?;
     let (submission, mut notes) = with_hook(&site, &caller, request).await?;
+    let has_gpus = submission.spec.request.gpus.is_some();
     match site.core.submit(caller.actor, submission).await? {
         Reply::Submitted { id, notes: of_core, repeated } => {
             notes.extend(of_core);
+            // The path asks for a view only where there may be quotas.
+            if has_gpus && site.app.may_have_quotas.load(Relaxed) {
+                let state = site.core.view().await;
+                site.app.may_have_quotas.store(state.policy.has_quotas(), Relaxed);
+                notes.extend(super::policy::borrow_note(&state, id));
+            }
             Ok(Json(Submitted { schema: SCHEMA, id, notes, repeated }))
         }
         other => Err(super::targets::odd(&other)),

@@ -3,10 +3,12 @@
 //! Owns reading edits and the shape of answers. What is written in files is not edited here; who may edit the rest is the
 //! core's word, which gets whole records.
 
+mod borrow;
 mod record;
 mod row;
 mod sense;
 
+pub(super) use borrow::borrow_note;
 pub(super) use row::{gpus, limits_row, placement_word, preempt_mode_word};
 
 use super::error::ApiError;
@@ -24,6 +26,7 @@ use gwire::api::{AccountRow, Done, LicenceRow, PolicyEdit, PolicyText, QosRow, R
 use row::{Held, account_row, held_by_account, licence_rows, qos_row, reservation_row, user_row};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering::Relaxed;
 
 type Body = Result<Json<PolicyEdit>, JsonRejection>;
 type Answer = Result<Json<Done>, ApiError>;
@@ -76,6 +79,7 @@ fn check_presence(what: &str, name: &str, create: bool, present: bool, known: im
 
 async fn send(site: &Site, caller: Caller, change: PolicyChange) -> Answer {
     site.core.command(caller.actor, Command::Policy { change }).await?;
+    site.app.may_have_quotas.store(true, Relaxed);
     Ok(Json(Done { schema: SCHEMA, notes: Vec::new() }))
 }
 
@@ -326,6 +330,7 @@ pub(super) async fn import(
     } else if !request.dry_run {
         notes.clear();
         site.core.command(caller.actor, Command::Policy { change: PolicyChange::All { policy: Box::new(new) } }).await?;
+        site.app.may_have_quotas.store(true, Relaxed);
     }
     Ok(Json(Done { schema: SCHEMA, notes }))
 }

@@ -149,6 +149,29 @@ async fn the_private_see_their_own_accounts_and_those_above() {
 }
 
 #[tokio::test]
+async fn who_will_borrow_hears_it_at_once() {
+    let pool = Pool::new("[account.vision]\nguaranteed = 2\n[account.guest]\n");
+    pool.node("n1", Role::Compute, 4).await;
+    let mut told = String::new();
+    for (account, gpus, more) in [("vision", 2, json!({})), ("vision", 1, json!({})), ("vision", 1, json!({"borrow": false})),
+        ("vision", 1, json!({"requeue": false})), ("guest", 1, json!({})), ("guest", 0, json!({}))] {
+        let mut spec = json!({"account": account, "time_limit_secs": 60, "request": {"gpus": gpus.to_string()}});
+        spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let answer = pool.post(&alice(), "/v1/jobs", request(spec)).await;
+        pool.pass().await;
+        told.push_str(&format!("{account} {gpus} {more}: {}\n", answer["notes"]));
+    }
+    expect![[r#"
+        vision 2 {}: []
+        vision 1 {}: ["would start on borrowed GPUs: account vision holds 2 of its 2 guaranteed GPUs. Their owners may take them back; with --no-borrow it waits for its own"]
+        vision 1 {"borrow":false}: []
+        vision 1 {"requeue":false}: ["waits for guaranteed GPUs: account vision holds 2 of its 2 guaranteed GPUs, and a job that may not be requeued borrows only with --borrow"]
+        guest 1 {}: ["account guest is guaranteed no GPUs: this job runs on what others leave idle, and gives way when they want it back"]
+        guest 0 {}: []
+    "#]].assert_eq(&told);
+}
+
+#[tokio::test]
 async fn licences_and_reservations_are_listed() {
     let pool = Pool::new("[licences]\nmatlab = 20\n[reservation.past]\nstart = 2020-01-01T00:00:00Z\nduration = 60\nnodes = \"ALL\"\n");
     pool.node("n1", Role::Compute, 1).await;

@@ -1,0 +1,54 @@
+//! What a user hears at once when a job will not stand on GPUs that its account is guaranteed.
+//!
+//! An estimate from what runs now; which class a run has is the scheduler's word.
+
+use super::row::held_by_account;
+use crate::config::gpu_text;
+use crate::http::lookup::{JobName, one_row};
+use crate::http::row::View;
+use gcore::ctl::State;
+use gmodel::gpu_request::GpuKind;
+use gmodel::policy::ALL_GPUS;
+use gmodel::{JobId, Timestamp};
+
+/// One line for the submitter; none where there are no quotas, or the guarantee has room.
+pub(in crate::http) fn borrow_note(state: &State, id: JobId) -> Option<String> {
+    if !state.policy.has_quotas() {
+        return None;
+    }
+    let row = one_row(state, &JobName::Job(id))?;
+    let spec = row.spec();
+    let outside = state.policy.qos.get(&spec.qos).is_some_and(|qos| qos.outside_quota);
+    let asked = row.gpu_milli(View::new(state, Timestamp::default()));
+    if outside || asked == 0 || spec.borrow == Some(false) {
+        return None;
+    }
+    let short = shortage(state, &spec.account, asked, spec.request.gpus.as_ref()?.first().map(|one| &one.kind))?;
+    let usual = state.config.partition(&spec.partition).is_none_or(|partition| partition.requeue);
+    if spec.borrow.is_none() && !spec.requeue.unwrap_or(usual) {
+        return Some(format!("waits for guaranteed GPUs: {short}, and a job that may not be requeued borrows only with --borrow"));
+    }
+    Some(format!("would start on borrowed GPUs: {short}. Their owners may take them back; with --no-borrow it waits for its own"))
+}
+
+/// Which guarantee has no room for so many GPUs more; none if all have.
+fn shortage(state: &State, account: &str, asked: u64, kind: Option<&GpuKind>) -> Option<String> {
+    let held = held_by_account(state);
+    let line = state.policy.lineage(account);
+    if !line.iter().any(|account| account.guaranteed.is_some()) {
+        return None; // the core has said so
+    }
+    let gpu_type = match kind {
+        Some(GpuKind::Type(name)) => name.to_ascii_lowercase(),
+        _ => ALL_GPUS.to_owned(),
+    };
+    line.iter().find_map(|account| {
+        let guaranteed = account.guaranteed.as_ref()?;
+        let of = |key: &str| held.get(&account.name).and_then(|held| held.guaranteed.of(key)).unwrap_or(0);
+        let full = |key: &&str| guaranteed.of(key).is_some_and(|most| of(key) + asked > most);
+        let key = [gpu_type.as_str(), ALL_GPUS].into_iter().find(full)?;
+        let (name, what) = (&account.name, if key == ALL_GPUS { "GPUs" } else { key });
+        let (have, most) = (gpu_text(of(key)), gpu_text(guaranteed.of(key)?));
+        Some(format!("account {name} holds {have} of its {most} guaranteed {what}"))
+    })
+}
