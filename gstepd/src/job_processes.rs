@@ -59,15 +59,19 @@ impl JobProcesses {
         self.signal_members(pids, signal)
     }
 
-    /// A request by signal: to the processes that catch it, or hold it back to read it. Where none does it goes to all but
-    /// `spare`, the shell of a script, which would die of it.
+    /// A request by signal: to the processes that have a handler for it. Where none has, to those that block it, to read it
+    /// from a signalfd; where none does, to all. `spare`, the shell of a script, gets it only if it has a handler: it would
+    /// die of it. (Shells block signals for moments, so that alone says little.)
     pub fn ask(&self, signal: i32, spare: Option<i32>) -> anyhow::Result<()> {
-        let pids = self.pids()?;
-        let ready: Vec<i32> = pids.iter().copied().filter(|pid| minds(*pid, signal)).collect();
-        match ready.is_empty() {
-            true => self.signal_members(pids.into_iter().filter(|pid| Some(*pid) != spare).collect(), signal),
-            false => self.signal_members(ready, signal),
-        }
+        let looked: Vec<(i32, String)> = self.pids()?.into_iter().map(|pid| (pid, status_of(pid))).collect();
+        let having = |mask: &str| -> Vec<i32> {
+            looked.iter().filter(|(_, status)| has_signal(status, mask, signal)).map(|(pid, _)| *pid).collect()
+        };
+        let unspared = |pids: Vec<i32>| -> Vec<i32> { pids.into_iter().filter(|pid| Some(*pid) != spare).collect() };
+        let all = looked.iter().map(|(pid, _)| *pid).collect();
+        let tiers = [having("SigCgt:"), unspared(having("SigBlk:")), unspared(all)];
+        let asked = tiers.into_iter().find(|pids| !pids.is_empty()).unwrap_or_default();
+        self.signal_members(asked, signal)
     }
 
     /// One signal to the processes of one session: a step's task and what it started, unless that made a session of its
@@ -138,6 +142,7 @@ impl JobProcesses {
             cpu_system_micros: usage.cpu_system_micros,
             peak_memory_bytes: usage.memory_peak_bytes,
             oom_kills: usage.oom_kills,
+            ..Usage::default()
         })
     }
 
@@ -173,6 +178,7 @@ fn reaped_usage() -> anyhow::Result<Usage> {
         cpu_system_micros: micros(used.system_time().tv_sec(), used.system_time().tv_usec()),
         peak_memory_bytes: used.max_rss().max(0) as u64 * 1024,
         oom_kills: 0,
+        ..Usage::default()
     })
 }
 
@@ -201,17 +207,15 @@ fn descendants() -> Vec<i32> {
     found
 }
 
-/// The process has a handler for the signal, or blocks it for a signalfd or a sigwait.
-fn minds(pid: i32, signal: i32) -> bool {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    catches(&status, signal)
+fn status_of(pid: i32) -> String {
+    fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default()
 }
 
-fn catches(status: &str, signal: i32) -> bool {
-    let bit = 1u64 << (signal - 1).clamp(0, 63);
-    let mask = |line: &str| u64::from_str_radix(line.trim(), 16).unwrap_or(0);
-    let masks = ["SigCgt:", "SigBlk:"].map(|name| status.lines().find_map(|line| line.strip_prefix(name)).map_or(0, mask));
-    masks.iter().any(|mask| mask & bit != 0)
+/// Whether a mask of /proc/PID/status (`SigCgt:`, `SigBlk:`) has the signal.
+fn has_signal(status: &str, mask: &str, signal: i32) -> bool {
+    let line = status.lines().find_map(|line| line.strip_prefix(mask)).unwrap_or_default();
+    let bits = u64::from_str_radix(line.trim(), 16).unwrap_or(0);
+    bits & (1 << (signal - 1).clamp(0, 63)) != 0
 }
 
 struct StatFields {
@@ -234,8 +238,8 @@ mod tests {
     #[test]
     fn a_process_that_handles_a_signal_is_known_by_its_masks() {
         let status = "Name:\tx\nSigBlk:\t0000000000000800\nSigIgn:\t0000000000001000\nSigCgt:\t0000000000000200\n";
-        assert!(catches(status, 10) && catches(status, 12));
-        assert!(!catches(status, 13) && !catches(status, 11) && !catches("", 10));
+        assert!(has_signal(status, "SigCgt:", 10) && has_signal(status, "SigBlk:", 12));
+        assert!(!has_signal(status, "SigCgt:", 12) && !has_signal(status, "SigCgt:", 13) && !has_signal("", "SigCgt:", 10));
     }
 
     #[test]

@@ -195,6 +195,19 @@ impl Life {
         }
     }
 
+    /// A node other than the first holds no process any more: it has nothing to wait for when the run is to stop.
+    pub fn deserted(&mut self, now: Boot) -> Vec<Act> {
+        match self.wait {
+            Some(Wait::Stop { .. }) => self.end_wait(now, "the end of its last process"),
+            _ => Vec::new(),
+        }
+    }
+
+    /// It was told to stop and has time for its checkpoint.
+    pub fn waits_to_stop(&self) -> bool {
+        matches!(self.wait, Some(Wait::Stop { .. }))
+    }
+
     /// No process of the job is left. Before the main process has been reaped its exit is not known: then it waits.
     pub fn emptied(&mut self, main_expected: bool) -> Vec<Act> {
         if !self.is_ending() || (main_expected && self.main.is_none()) {
@@ -473,7 +486,7 @@ mod tests {
         assert!(!life.marked(at(1), 1), "nobody asked");
         assert_eq!(life.stop(at(2), StopWhy::Preempted, 10), [Act::Checkpoint]);
         assert_eq!(life.stop(at(3), StopWhy::Preempted, 10), [], "said again");
-        assert_eq!(life.emptied(false), [], "a node that only holds steps is not over because none runs");
+        assert_eq!(life.emptied(false), [], "only an end makes an empty cgroup the end");
         assert_eq!(life.next_deadline(), Some(at(62)));
         assert!(life.marked(at(9), 2));
         assert!(!life.marked(Boot(9400), 3), "one is enough");
@@ -486,6 +499,12 @@ mod tests {
         assert_eq!(life.stop(at(2), StopWhy::Drained, 10), [Act::Checkpoint]);
         assert_eq!(life.tick(at(61)), []);
         assert_eq!(life.tick(at(62)), TERM, "no mark came");
+        let mut life = with_checkpoint(Some(600), None);
+        life.tick(at(540));
+        assert_eq!(life.deserted(at(541)), [], "a place for steps is held until the limit");
+        life.stop(at(542), StopWhy::Preempted, 10);
+        assert_eq!(life.deserted(at(543)), TERM);
+        assert_eq!(life.emptied(false), RECORD);
         let mut life = with_checkpoint(None, None);
         assert_eq!(life.stop(at(2), StopWhy::Requeued, 10), TERM, "its owner did not ask for time");
     }

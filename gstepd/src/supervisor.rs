@@ -377,11 +377,16 @@ impl Supervisor {
     }
 
     fn look_whether_empty(&mut self) {
-        if !self.life.is_ending() {
+        let holds_steps_only = self.order.node_index != 0;
+        if !self.life.is_ending() && !(holds_steps_only && self.life.waits_to_stop()) {
             return;
         }
         match self.processes.is_empty() {
             Ok(true) => {
+                if holds_steps_only {
+                    let acts = self.life.deserted(now());
+                    self.carry_out(acts);
+                }
                 let acts = self.life.emptied(self.main_pid.is_some());
                 self.carry_out(acts);
             }

@@ -15,12 +15,11 @@ const WORKER: &str = "echo \"attempt $GSUB_ATTEMPT from ${GSUB_LAST_MARK:-nothin
        sleep 0.05\n\
      done\n";
 
-/// One GPU that is guaranteed to `owners`; both accounts are everybody's.
-fn pool() -> Option<Pool> {
-    let pool = Pool::up(1, "h100:1")?;
-    for words in ["account add owners guaranteed=gpu:1", "account add guests"] {
-        gadm(&pool, words);
-    }
+/// Nodes of one GPU, all guaranteed to `owners`; both accounts are everybody's.
+fn pool(nodes: u32) -> Option<Pool> {
+    let pool = Pool::up(nodes, "h100:1")?;
+    gadm(&pool, &format!("account add owners guaranteed=gpu:{nodes}"));
+    gadm(&pool, "account add guests");
     for user in ["root", &pool.person().name] {
         gadm(&pool, &format!("user add {user} account=guests"));
         gadm(&pool, &format!("user add {user} account=owners"));
@@ -41,7 +40,7 @@ const OWNER: [&str; 6] = ["-A", "owners", "--gpus", "1", "--wrap", "while [ ! -e
 
 #[test]
 fn a_job_on_borrowed_gpus_marks_its_checkpoint_gives_way_and_goes_on_from_it() {
-    let Some(pool) = pool() else { return };
+    let Some(pool) = pool(1) else { return };
     pool.write("may-mark", "");
     let guest = pool.run_as_user("gsub", &GUEST).id();
     pool.wait_file("begun");
@@ -60,8 +59,29 @@ fn a_job_on_borrowed_gpus_marks_its_checkpoint_gives_way_and_goes_on_from_it() {
 }
 
 #[test]
+fn a_node_that_holds_no_process_takes_the_first_no_time_for_its_checkpoint() {
+    let Some(pool) = pool(2) else { return };
+    let guest = pool.run_as_user("gsub", &[&["-N", "2", "--gpus-per-node", "1"], &GUEST[..2], &GUEST[4..]].concat()).id();
+    pool.wait_file("begun");
+    let owner = pool.gsub(&[&["-N", "2", "--gpus-per-node", "1"], &OWNER[..2], &OWNER[4..]].concat());
+    let log = || pool.run("gq", &["--log", &guest.to_string()]).out;
+    pool.wait_until("both nodes were told", || log().matches("asked for a checkpoint: ").count() == 2);
+    pool.wait_until("the second has nothing to wait for", || log().contains("the end of its last process"));
+    pool.wait_file("asked");
+    let on_first = |line: &&str| line.starts_with("node1: ") && line.contains("SIGTERM");
+    assert_eq!(log().lines().filter(on_first).count(), 0, "{}", log());
+    pool.write("may-mark", "");
+    pool.wait_state(owner, Running);
+    assert!(pool.file("out").contains("marked: 0\n"), "{}", pool.file("out"));
+    pool.write("over", "");
+    pool.wait_state(guest, Completed);
+    pool.check();
+    pool.down();
+}
+
+#[test]
 fn the_example_loses_nothing() {
-    let Some(pool) = pool() else { return };
+    let Some(pool) = pool(1) else { return };
     let example = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../etc/examples/counting.sh");
     pool.write("counting.sh", std::fs::read(example).unwrap());
     let mut gsub = pool.user_command("gsub");
@@ -81,7 +101,7 @@ fn the_example_loses_nothing() {
 
 #[test]
 fn daemons_that_are_killed_in_the_grace_forget_neither_that_it_was_asked_nor_the_mark() {
-    let Some(pool) = pool() else { return };
+    let Some(pool) = pool(1) else { return };
     let guest = pool.run_as_user("gsub", &GUEST).id();
     pool.wait_file("begun");
     let owner = pool.gsub(&OWNER);

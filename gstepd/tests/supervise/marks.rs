@@ -327,6 +327,17 @@ fn a_supervisor_killed_between_signal_and_mark_leaves_the_last_mark_and_no_socke
 }
 
 #[test]
+fn a_node_other_than_the_first_is_done_when_it_holds_no_process() {
+    let Some(mut bench) = worker("USR1@3600") else { return };
+    bench.order.node_index = 1;
+    let mut link = bench.start_and_go();
+    preempt(&mut link);
+    let end = link.end();
+    assert_eq!((end.cause, end.exit), (EndCause::Stopped, ExitCode::SUCCESS));
+    assert!(end.text.ends_with("ended after the end of its last process"), "{}", end.text);
+}
+
+#[test]
 fn a_requeued_run_is_told_its_last_mark() {
     let Some(mut bench) = Bench::isolated("echo \"$GSUB_ATTEMPT|$GSUB_LAST_MARK\"") else { return };
     bench.order.run = Some(gmodel::RunId::new(gmodel::JobId(7), 2));
