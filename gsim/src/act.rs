@@ -305,13 +305,15 @@ impl Cluster {
         }
         for job in state.jobs.values().filter(|job| !job.state.is_final()) {
             // Who waits for a job rests while that is held; circles are refused.
-            let waits = job.state == gmodel::JobState::Pending && (!job.holds.is_empty() || job.waits.is_some());
+            let depends = job.waits.is_some() && job.reason.code == ReasonCode::Dependency;
+            let waits = job.state == gmodel::JobState::Pending && (!job.holds.is_empty() || depends);
             if !waits || job.reason.code == gmodel::ReasonCode::None {
                 left.push(format!("job {} is {} ({})", job.shown_id(), job.state, job.reason.code));
             }
         }
         for array in state.arrays.values().filter(|array| !array.pending.is_empty()) {
-            if array.holds.is_empty() && array.waits.is_none() || array.reason.code == gmodel::ReasonCode::None {
+            let depends = array.waits.is_some() && array.reason.code == ReasonCode::Dependency;
+            if array.holds.is_empty() && !depends || array.reason.code == gmodel::ReasonCode::None {
                 left.push(format!("array {} has {} tasks waiting", array.id, array.pending.len()));
             }
         }
