@@ -26,7 +26,7 @@ pub struct UseSample {
 }
 
 /// Sums over the samples of one run; of several GPUs by [`GpuUseTotals::merge`].
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GpuUseTotals {
     /// GPU time between samples that were near enough to each other; of two GPUs it is twice as long.
@@ -94,10 +94,10 @@ impl GpuUseTotals {
     /// The two together: the GPUs of a run, or the nodes of a run.
     pub fn merge(&self, other: &GpuUseTotals) -> GpuUseTotals {
         if self.is_empty() {
-            return other.clone();
+            return *other;
         }
         if other.is_empty() {
-            return self.clone();
+            return *self;
         }
         GpuUseTotals {
             sampled_ms: self.sampled_ms + other.sampled_ms,

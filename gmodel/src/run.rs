@@ -6,6 +6,7 @@
 use crate::checkpoint::Mark;
 use crate::exit_code::ExitCode;
 use crate::gpu_set::GpuSet;
+use crate::gpu_use::GpuUseTotals;
 use crate::ids::{Fence, NodeId, RunId};
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -175,6 +176,8 @@ pub enum EndCause {
     SpoolLost,
     /// The device fence was found changed.
     FenceBroken,
+    /// A GPU of the run failed, so that its results could not be trusted or it could not go on.
+    GpuFailed,
     #[serde(other)]
     Unknown,
 }
@@ -189,11 +192,12 @@ impl EndCause {
                 | Self::SupervisorLost
                 | Self::NodeRebooted
                 | Self::SpoolLost
+                | Self::GpuFailed
         )
     }
 }
 
-/// What a run used on one node, from its cgroup after the end.
+/// What a run used on one node: from its cgroup after the end, of its GPUs by samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Usage {
@@ -201,6 +205,9 @@ pub struct Usage {
     pub cpu_system_micros: u64,
     pub peak_memory_bytes: u64,
     pub oom_kills: u64,
+    /// What the run made of its GPUs; empty where nobody sampled.
+    #[serde(skip_serializing_if = "GpuUseTotals::is_empty")]
+    pub gpu: GpuUseTotals,
 }
 
 impl Usage {
@@ -210,6 +217,7 @@ impl Usage {
         self.cpu_system_micros += other.cpu_system_micros;
         self.peak_memory_bytes = self.peak_memory_bytes.max(other.peak_memory_bytes);
         self.oom_kills += other.oom_kills;
+        self.gpu = self.gpu.merge(&other.gpu);
     }
 }
 

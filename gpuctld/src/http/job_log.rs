@@ -323,6 +323,7 @@ fn end_words(end: &RunEnd) -> String {
         EndCause::OutOfMemory => "out of memory",
         EndCause::Stopped => "stopped",
         EndCause::FenceBroken => "its device fence was changed",
+        EndCause::GpuFailed => "a GPU of it failed",
         EndCause::Unknown => "a cause that this release does not know",
     };
     format!("{cause}, exit {}", end.exit)
