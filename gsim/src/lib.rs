@@ -15,6 +15,7 @@ pub mod frag;
 pub mod fuzz;
 pub mod gunzip;
 pub mod hardware;
+pub mod history;
 pub mod ledger;
 pub mod machine;
 pub mod measures;

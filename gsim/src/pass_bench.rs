@@ -5,7 +5,7 @@
 use crate::hardware::{Hardware, NodeShape};
 use crate::prng::Prng;
 use crate::trace_run::{BASE, started_state};
-use gcore::ctl::{Actor, Command, Event, Input, NodeReport, Reply, State, handle, snapshot};
+use gcore::ctl::{Actor, Command, Event, Input, Mirror, NodeReport, Reply, State, handle, snapshot};
 use gmodel::array_spec::ArraySpec;
 use gmodel::config::ClusterConfig;
 use gmodel::gpu_request::GpuAsk;
@@ -126,6 +126,7 @@ impl Bench {
             (self.between)(&mut bed);
             if !self.warm {
                 bed.engine = Engine::default();
+                bed.mirror = Mirror::default();
             }
             let (whole, picture, words) = bed.round(clock);
             times.push(whole);
@@ -181,6 +182,7 @@ struct Bed {
     state: State,
     /// Kept from pass to pass, as the daemon's planner does.
     engine: Engine,
+    mirror: Mirror,
     now: Timestamp,
     /// What is submitted and refused in each round, instead of a pass.
     submit: Option<JobSpec>,
@@ -200,7 +202,7 @@ impl Bed {
         };
         config.policy.accounts = accounts.into_iter().map(|account| (account.name.clone(), account)).collect();
         let state = started_state(&hardware, &config, BASE);
-        Self { state, engine: Engine::default(), now: BASE, submit: None, naive: true, ended: 0 }
+        Self { state, engine: Engine::default(), mirror: Mirror::default(), now: BASE, submit: None, naive: true, ended: 0 }
     }
 
     fn submit(&mut self, spec: JobSpec) -> Result<JobId, String> {
@@ -216,7 +218,7 @@ impl Bed {
     /// Passes until all was looked at; what they start runs.
     fn settle(&mut self) {
         loop {
-            let plan = self.engine.plan(&snapshot(&self.state, self.now), unbounded());
+            let plan = self.engine.plan(self.mirror.update(&self.state, self.now), unbounded());
             let again = plan.cut_short && !plan.starts.is_empty();
             self.enter(plan);
             if !again {
@@ -240,10 +242,10 @@ impl Bed {
             return (took, 0, refused.map_or_else(|text| format!("refused: {text}"), |id| format!("queued as {id}")));
         }
         let begun = clock();
-        let picture = snapshot(&self.state, self.now);
+        let picture = self.mirror.update(&self.state, self.now);
         let seen = clock();
         let (mut starts, mut preempts, mut passes) = (0, 0, 0);
-        let plan = self.engine.plan(&picture, unbounded());
+        let plan = self.engine.plan(picture, unbounded());
         let done = clock();
         passes += 1;
         starts += plan.starts.len();
@@ -258,7 +260,7 @@ impl Bed {
 
     /// The oldest run ends, and what starts for it is entered in the next round's time.
     fn end_one(&mut self) {
-        let plan = self.engine.plan(&snapshot(&self.state, self.now), unbounded());
+        let plan = self.engine.plan(self.mirror.update(&self.state, self.now), unbounded());
         self.enter(plan);
         self.now = self.now.plus_secs(1);
         self.ended += 1;

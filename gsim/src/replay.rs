@@ -3,6 +3,7 @@
 //!
 //! Owns the reading of the lines and the comparison. It changes nothing of what happened.
 
+use crate::history::History;
 use gcore::ctl::{Input, Rows, State, check, handle, snapshot};
 use gmodel::{Seq, Timestamp};
 use gsched::{Plan, WorkBudget};
@@ -89,7 +90,19 @@ fn read_line(number: usize, line: &str) -> Result<Line, String> {
 }
 
 /// Feeds every line to a core that begins empty, and asks the scheduler again for each plan.
+///
+/// # Errors
+/// A broken invariant of the core.
 pub fn replay(recorded: &Recorded) -> Result<Replayed, String> {
+    replay_with_history(recorded).map(|(replayed, ..)| replayed)
+}
+
+/// The same, with the state at the end and what became of every job, for trying another policy.
+///
+/// # Errors
+/// A broken invariant of the core.
+pub fn replay_with_history(recorded: &Recorded) -> Result<(Replayed, History, State), String> {
+    let mut history = History::default();
     let mut state = State::from_rows(Rows::default());
     let wanted: BTreeSet<Seq> = recorded.lines.iter().filter_map(|line| Some(plan_of(line)?.made_from)).collect();
     let mut known: BTreeMap<Seq, State> = BTreeMap::new();
@@ -115,7 +128,10 @@ pub fn replay(recorded: &Recorded) -> Result<Replayed, String> {
         out.inputs += 1;
         out.refused += u64::from(handle(&mut state, &mut events, line.input.clone(), line.now).is_err());
         out.events += events.len() as u64;
-        events.iter().for_each(|event| hash.json(event));
+        for event in &events {
+            hash.json(event);
+            history.note(event);
+        }
         if wanted.contains(&state.seq) {
             known.insert(state.seq, state.clone());
         }
@@ -131,7 +147,7 @@ pub fn replay(recorded: &Recorded) -> Result<Replayed, String> {
     out.decisions_hash = decisions.hex();
     match check(&state).first() {
         Some(violation) => Err(format!("after the last line: {violation}")),
-        None => Ok(out),
+        None => Ok((out, history, state)),
     }
 }
 
@@ -270,6 +286,24 @@ mod tests {
         assert_eq!((done.plans_unknown, done.notes.len(), done.differences.len()), (0, 0, 0), "{done:?}");
         let again = replay(&Recorded::parse(&text).unwrap()).unwrap();
         assert_eq!((again.hash, again.decisions_hash), (done.hash, done.decisions_hash));
+    }
+
+    #[test]
+    fn another_policy_is_tried_on_the_same_history() {
+        let recorded = Recorded::parse(&written().join("\n")).unwrap();
+        let (_, history, state) = replay_with_history(&recorded).unwrap();
+        let told = history.told(&state).unwrap();
+        assert_eq!((told.trace.jobs.len(), told.hardware.gpus(), told.measures.finished), (6, 4, 6));
+        let job = &told.trace.jobs[0];
+        assert_eq!((&*job.id, &*job.user, job.gpu_milli, job.limit_ms), ("1", "ada", 2000, Some(100_000)));
+        // The planner of the test waited 10 s before each pass; a simulation does not.
+        let place = crate::experiment::Place::Given(told.hardware.clone());
+        let policy = crate::policy_file::PolicyFile::named("fifo").unwrap();
+        let done = crate::experiment::Experiment::run(&told.trace, &place, &policy, &mut || 0).unwrap();
+        assert!(done.measures.wait_secs.mean < told.measures.wait_secs.mean);
+        let moved = told.moved(&done.parts[0].outcome);
+        assert_eq!(moved.len(), 6, "{moved:?}");
+        assert!(History::default().told(&state).unwrap_err().starts_with("no job of the trace ended"));
     }
 
     #[test]

@@ -6,7 +6,7 @@
 use crate::hardware::Hardware;
 use crate::ledger::Ledger;
 use crate::trace::TraceJob;
-use gcore::ctl::{Actor, Command, Event, Input, NodeReport, Refusal, Reply, State, apply, handle, snapshot};
+use gcore::ctl::{Actor, Command, Event, Input, Mirror, NodeReport, Refusal, Reply, State, apply, handle};
 use gmodel::checkpoint::Mark;
 use gmodel::config::ClusterConfig;
 use gmodel::gpu_request::{GpuAlternative, GpuAmount, GpuAsk, GpuKind};
@@ -143,6 +143,7 @@ struct TraceRun<'a> {
     state: State,
     /// Kept from pass to pass, as the daemon's planner does.
     engine: Engine,
+    mirror: Mirror,
     events: Vec<Event>,
     /// Places in `jobs` by submission, and how many have come.
     arrivals: Vec<u32>,
@@ -194,6 +195,7 @@ impl<'a> TraceRun<'a> {
             settings,
             state: State::default(),
             engine: Engine::default(),
+            mirror: Mirror::default(),
             events: Vec::new(),
             arrivals,
             arrived: 0,
@@ -266,7 +268,8 @@ impl<'a> TraceRun<'a> {
     /// One pass. Whether another at the same instant may do more: this one was cut short.
     fn pass(&mut self, clock: &mut dyn FnMut() -> u64) -> bool {
         let begun = clock();
-        let plan = self.engine.plan(&snapshot(&self.state, self.now()), self.settings.budget);
+        let now = self.now();
+        let plan = self.engine.plan(self.mirror.update(&self.state, now), self.settings.budget);
         self.out.pass_nanos.push(clock().saturating_sub(begun));
         self.out.passes += 1;
         let again = plan.cut_short;

@@ -1,14 +1,21 @@
 //! `gsim replay`: a controller's own trace once more, bit for bit.
 
-use crate::files::{in_file, read_text};
+use crate::files::{clock, in_file, read_text};
+use crate::run_command::read_policy;
 use clap::Args;
-use gsim::replay::{Recorded, replay};
+use gsim::experiment::{Experiment, Place};
+use gsim::history::Told;
+use gsim::measures::table;
+use gsim::replay::{Recorded, replay_with_history};
 use std::path::PathBuf;
 
 #[derive(Args)]
 pub struct ReplayArgs {
     /// The file `trace` of a state directory whose gpuctld.toml says trace = true; plain or gzip
     trace: PathBuf,
+    /// Say what would have been different under this policy: a name or a TOML file, as for gsim run
+    #[arg(long, value_name = "NAME|FILE")]
+    policy: Option<String>,
     /// One JSON document as the last line
     #[arg(long)]
     json: bool,
@@ -18,7 +25,7 @@ pub struct ReplayArgs {
 pub fn run(args: &ReplayArgs) -> Result<bool, String> {
     let text = read_text(&args.trace)?;
     let recorded = Recorded::parse(&text).map_err(|error| in_file(&args.trace, &error))?;
-    let done = replay(&recorded).map_err(|error| in_file(&args.trace, &error))?;
+    let (done, history, state) = replay_with_history(&recorded).map_err(|error| in_file(&args.trace, &error))?;
     println!("inputs      {} ({} refused then and now)", done.inputs, done.refused);
     println!("events      {}, hash {}", done.events, done.hash);
     println!("decisions   {} starts in {} plans, hash {}", done.starts, done.plans, done.decisions_hash);
@@ -30,8 +37,30 @@ pub fn run(args: &ReplayArgs) -> Result<bool, String> {
     done.differences.iter().for_each(|difference| println!("other       {difference}"));
     let same = done.plans_equal + done.plans_unknown == done.plans;
     println!("{}", if same { "the same decisions, bit for bit" } else { "some decisions are others" });
+    let mut document = serde_json::json!({ "schema": 1, "command": "replay", "same": same, "result": done });
+    if let Some(policy) = &args.policy {
+        let told = history.told(&state).map_err(|error| in_file(&args.trace, &error))?;
+        document["under"] = under(&told, policy)?;
+    }
     if args.json {
-        println!("{}", serde_json::json!({ "schema": 1, "command": "replay", "same": same, "result": done }));
+        println!("{document}");
     }
     Ok(same)
+}
+
+/// The same jobs at the same times under another policy, beside what really was.
+fn under(told: &Told, policy: &str) -> Result<serde_json::Value, String> {
+    let policy = read_policy(policy)?;
+    let place = Place::Given(told.hardware.clone());
+    let other = Experiment::run(&told.trace, &place, &policy, &mut clock())?;
+    let columns = [told.measures.clone(), other.measures.clone()];
+    println!("\n{}", table(&columns));
+    println!("use and fragmentation are of the simulation only; its nodes run a job at once and no node fails");
+    let moved = other.parts.first().map_or(Vec::new(), |part| told.moved(&part.outcome));
+    let earlier = moved.iter().filter(|(_, then, now)| now < then).count();
+    println!("{} of {} jobs start at another time: {earlier} earlier, {} later", moved.len(), told.trace.jobs.len(), moved.len() - earlier);
+    for (id, then, now) in moved.iter().take(10) {
+        println!("  job {id}: {now:.0} s after the begin instead of {then:.0}");
+    }
+    Ok(serde_json::json!({ "as_it_was": columns[0], "would_be": columns[1], "earlier": earlier, "later": moved.len() - earlier }))
 }

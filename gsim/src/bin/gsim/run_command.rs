@@ -66,7 +66,7 @@ enum RuntimeWord {
 /// `gsim run`.
 pub fn run(place: &Where, policy: Option<&str>, starts: Option<&Path>, how: &How) -> Result<(), String> {
     let trace = read_trace(place)?;
-    let policies = [read_policy(policy.unwrap_or("default"), how)?];
+    let policies = [policy_with(policy.unwrap_or("default"), how)?];
     let done = experiments(&trace, place, &policies)?;
     if let Some(path) = starts {
         write_text(path, &done[0].starts_csv())?;
@@ -77,7 +77,7 @@ pub fn run(place: &Where, policy: Option<&str>, starts: Option<&Path>, how: &How
 /// `gsim compare`.
 pub fn compare(place: &Where, policies: &[String], starts: Option<&Path>, how: &How) -> Result<(), String> {
     let trace = read_trace(place)?;
-    let mut read = policies.iter().map(|policy| read_policy(policy, how)).collect::<Result<Vec<_>, _>>()?;
+    let mut read = policies.iter().map(|policy| policy_with(policy, how)).collect::<Result<Vec<_>, _>>()?;
     distinct(&mut read);
     let done = experiments(&trace, place, &read)?;
     if let Some(dir) = starts {
@@ -108,19 +108,22 @@ fn read_trace(place: &Where) -> Result<Trace, String> {
     Ok(trace)
 }
 
-fn read_policy(policy: &str, how: &How) -> Result<PolicyFile, String> {
+/// A policy by its name, or from its file.
+pub fn read_policy(policy: &str) -> Result<PolicyFile, String> {
+    if let Some(named) = PolicyFile::named(policy) {
+        return Ok(named);
+    }
     let path = Path::new(policy);
-    let mut read = match PolicyFile::named(policy) {
-        Some(named) => named,
-        None => {
-            let text = read_text(path).map_err(|error| {
-                let names: Vec<&str> = NAMED.iter().map(|(name, _)| *name).collect();
-                format!("--policy: {error}. Without a file there are: {}.", names.join(", "))
-            })?;
-            let name = path.file_stem().map_or(policy.to_owned(), |stem| stem.to_string_lossy().into_owned());
-            PolicyFile::parse(&name, &text).map_err(|errors| in_file(path, &errors))?
-        }
-    };
+    let text = read_text(path).map_err(|error| {
+        let names: Vec<&str> = NAMED.iter().map(|(name, _)| *name).collect();
+        format!("--policy: {error}. Without a file there are: {}.", names.join(", "))
+    })?;
+    let name = path.file_stem().map_or(policy.to_owned(), |stem| stem.to_string_lossy().into_owned());
+    PolicyFile::parse(&name, &text).map_err(|errors| in_file(path, &errors))
+}
+
+fn policy_with(policy: &str, how: &How) -> Result<PolicyFile, String> {
+    let mut read = read_policy(policy)?;
     if let Some(runtime) = how.runtime {
         read.settings.runtime = match runtime {
             RuntimeWord::Limit => Runtime::Limit,
