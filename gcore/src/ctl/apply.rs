@@ -165,19 +165,21 @@ pub fn apply(state: &mut State, event: &Event) {
             state.feasible = Arc::default();
         }
         Event::NodeHello { node, life, at } => {
-            let node = node_mut(state, *node);
-            node.life = life.clone();
-            node.link = Link::Up;
-            node.link_since = *at;
+            let one = node_mut(state, *node);
+            one.life = life.clone();
+            one.link = Link::Up;
+            one.link_since = *at;
+            state.watch(*node);
         }
         Event::NodeInventory { node, inventory, .. } => {
             take_inventory(node_mut(state, *node), inventory);
             state.feasible = Arc::default();
         }
         Event::NodeLinkChanged { node, link, at } => {
-            let node = node_mut(state, *node);
-            node.link = *link;
-            node.link_since = *at;
+            let one = node_mut(state, *node);
+            one.link = *link;
+            one.link_since = *at;
+            state.watch(*node);
         }
         Event::NodeObeyed { node, generation } => {
             let node = node_mut(state, *node);
@@ -189,20 +191,25 @@ pub fn apply(state: &mut State, event: &Event) {
             }
             node_mut(state, *node).drains.push(mark.clone());
         }
-        Event::NodeDrainDue { node, due } => node_mut(state, *node).empty_by = Some(*due),
+        Event::NodeDrainDue { node, due } => {
+            node_mut(state, *node).empty_by = Some(*due);
+            state.watch(*node);
+        }
         Event::NodeResumed { node, owner, .. } => {
-            let node = node_mut(state, *node);
-            lift(&mut node.drains, owner.as_deref());
-            if node.drains.is_empty() {
-                node.empty_by = None;
-                node.strikes.clear();
+            let one = node_mut(state, *node);
+            lift(&mut one.drains, owner.as_deref());
+            if one.drains.is_empty() {
+                one.empty_by = None;
+                one.strikes.clear();
             }
+            state.watch(*node);
         }
         Event::NodeStruck { node, strike } => node_mut(state, *node).strikes.push(strike.clone()),
         Event::NodeStrikesCleared { node } => node_mut(state, *node).strikes.clear(),
         Event::NodeRemoved { node, .. } => {
             if let Some(node) = state.nodes.remove(*node) {
                 state.node_names.remove(&node.name);
+                state.watched.remove(&node.id);
             }
             state.feasible = Arc::default();
         }
@@ -234,6 +241,7 @@ pub fn apply(state: &mut State, event: &Event) {
                 let node = node_mut(state, id);
                 node.link = Link::Silent;
                 node.link_since = *at;
+                state.watched.insert(id);
             }
         }
         Event::TimeReached { until } => {

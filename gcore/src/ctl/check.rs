@@ -22,6 +22,7 @@ pub fn check(state: &State) -> Vec<Violation> {
     jobs_and_runs_agree(state, &mut found);
     arrays_add_up(state, &mut found);
     ids_are_below_the_counter(state, &mut found);
+    watched_are_those_with_deadlines(state, &mut found);
     super::dependency::check(state, &mut found);
     super::preempt::check(state, &mut found);
     super::limits::check(state, &mut found);
@@ -122,6 +123,13 @@ fn arrays_add_up(state: &State, found: &mut Vec<String>) {
                 array.id, array.own_pending, array.own_live
             ));
         }
+    }
+}
+
+fn watched_are_those_with_deadlines(state: &State, found: &mut Vec<String>) {
+    let silent = |node: &&super::state::Node| node.link == gmodel::node::Link::Silent || node.empty_by.is_some();
+    if !state.nodes.values().filter(silent).map(|node| node.id).eq(state.watched.iter().copied()) {
+        found.push(format!("nodes {:?} are watched, which are not those with a deadline", state.watched));
     }
 }
 

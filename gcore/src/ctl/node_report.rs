@@ -3,7 +3,7 @@
 use super::command::NodeReport;
 use super::event::Event;
 use super::handle::Tx;
-use super::run_end::advance;
+use super::run_end::{advance, advance_after};
 use super::state::Member;
 use gmodel::checkpoint::{MAX_NOTE_BYTES, Mark};
 use gmodel::node::{Inventory, Link};
@@ -185,7 +185,7 @@ pub(super) fn take(tx: &mut Tx, node: NodeId, run: RunId, phase: RunPhase) {
     if started && tx.state.nodes.get(node).is_some_and(|node| !node.strikes.is_empty()) {
         tx.emit(Event::NodeStrikesCleared { node });
     }
-    advance(tx, run);
+    advance_after(tx, run, node);
 }
 
 /// Writes off every run on a node that is held for lost.

@@ -125,7 +125,7 @@ pub(super) fn classify(tx: &mut Tx, classes: Vec<(RunId, RunClass)>) {
 
 /// Ends what still runs on nodes that were to be empty by now.
 pub(super) fn empty_nodes(tx: &mut Tx) {
-    let due = tx.state.nodes.values().filter(|node| node.empty_by.is_some_and(|at| at <= tx.now));
+    let due = tx.state.watched_nodes().filter(|node| node.empty_by.is_some_and(|at| at <= tx.now));
     let due: Vec<(NodeId, String)> = due
         .map(|node| (node.id, node.drains.first().map_or(String::new(), |mark| mark.owner.clone())))
         .collect();
@@ -140,7 +140,7 @@ pub(super) fn empty_nodes(tx: &mut Tx) {
 
 /// When that is to be done next.
 pub(super) fn next_emptying(state: &State) -> Option<Timestamp> {
-    let nodes = state.nodes.values().filter_map(|node| Some((node.empty_by?, node.id)));
+    let nodes = state.watched_nodes().filter_map(|node| Some((node.empty_by?, node.id)));
     nodes.filter(|(_, node)| !staying(state, *node).is_empty()).map(|(at, _)| at).min()
 }
 

@@ -20,11 +20,20 @@ const MAX_BACK_OFF_SECS: i64 = 300;
 
 /// Emits what follows from the reports of a run so far. Safe to call at any time.
 pub(super) fn advance(tx: &mut Tx, id: RunId) {
+    move_on(tx, id, None);
+}
+
+/// As [`advance`], when all that is new is what one node said: large runs have many nodes that say much.
+pub(super) fn advance_after(tx: &mut Tx, id: RunId, node: NodeId) {
+    move_on(tx, id, Some(node));
+}
+
+fn move_on(tx: &mut Tx, id: RunId, news: Option<NodeId>) {
     let Some(run) = tx.state.runs.get(id) else { return };
     if run.outcome.is_none() {
         if run.all(Member::is_ended) {
             end(tx, id);
-        } else if should_stop_rest(run, no_kill(tx, id)) {
+        } else if should_stop_rest(run, no_kill(tx, id), news) {
             stop(tx, id, StopWhy::Member, "system");
             return;
         } else if run.go.is_none() && run.stop.is_none() && run.all(Member::is_ready) {
@@ -42,9 +51,10 @@ fn no_kill(tx: &Tx, id: RunId) -> bool {
 }
 
 /// The batch node's end is the run's; another member's failure is too, unless `--no-kill`.
-fn should_stop_rest(run: &Run, no_kill: bool) -> bool {
+fn should_stop_rest(run: &Run, no_kill: bool, news: Option<NodeId>) -> bool {
+    let said = |member: &Member| news.is_none_or(|node| member.node == node);
     run.stop.is_none()
-        && run.members.iter().enumerate().any(|(at, member)| match member.end() {
+        && run.members.iter().enumerate().filter(|(_, member)| said(member)).any(|(at, member)| match member.end() {
             _ if member.forfeited => at == 0 || !no_kill,
             Some(_) if at == 0 => true,
             Some(end) => !no_kill && (end.cause != EndCause::Exited || !end.exit.is_success()),

@@ -66,6 +66,8 @@ pub struct State {
     pub due: BTreeSet<(Timestamp, JobId)>,
     /// Jobs that are not over, by whom they count for.
     pub tally: Tally,
+    /// Nodes with a deadline: silent ones, and those that are to be empty by some time.
+    pub watched: BTreeSet<NodeId>,
     /// Runs whose nodes are not all ready, by placement.
     pub preparing: BTreeSet<(Timestamp, RunId)>,
     /// Requests known to fit the nodes there are: a memo for submission, cleared when nodes change.
@@ -485,7 +487,9 @@ impl State {
             node.generation = rows.seq.0;
             node.runs.clear();
             state.node_names.insert(node.name.clone(), node.id);
-            state.nodes.insert(node.id, node);
+            let id = node.id;
+            state.nodes.insert(id, node);
+            state.watch(id);
         }
         for token in rows.tokens {
             state.tokens.insert(token.hash.clone(), token);
@@ -514,6 +518,21 @@ impl State {
     /// After either part changed.
     pub(super) fn merge_policy(&mut self) {
         self.policy = super::policy::merged(&self.own_policy, &self.config.policy);
+    }
+
+    /// After a node's link or deadline changed.
+    pub(super) fn watch(&mut self, id: NodeId) {
+        let node = self.nodes.get(id);
+        if node.is_some_and(|node| node.link == Link::Silent || node.empty_by.is_some()) {
+            self.watched.insert(id);
+        } else {
+            self.watched.remove(&id);
+        }
+    }
+
+    /// Nodes with a deadline.
+    pub(super) fn watched_nodes(&self) -> impl Iterator<Item = &Node> {
+        self.watched.iter().filter_map(|id| self.nodes.get(*id))
     }
 
     pub(super) fn index_job(&mut self, job: &Job) {

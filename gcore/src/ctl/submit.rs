@@ -43,7 +43,10 @@ pub(super) fn handle(
     let mut notes = Vec::new();
     let (spec, limit_secs) = complete(tx.state, actor, spec, &mut notes, tx.now)?;
     let shape = (spec.partition.clone(), spec.request.clone());
-    if tx.state.feasible.len() < MAX_FEASIBLE && !tx.state.feasible.contains(&shape) {
+    if !tx.state.feasible.contains(&shape) {
+        if tx.state.feasible.len() >= MAX_FEASIBLE {
+            tx.state.feasible = Arc::default();
+        }
         Arc::make_mut(&mut tx.state.feasible).insert(shape);
     }
     let id = JobId(tx.state.next_job);

@@ -18,8 +18,7 @@ pub(super) fn handle(tx: &mut Tx) {
     let now = tx.now;
     let silent: Vec<NodeId> = tx
         .state
-        .nodes
-        .values()
+        .watched_nodes()
         .filter(|node| silence_ends(tx.state, node).is_some_and(|at| at <= now))
         .map(|node| node.id)
         .collect();
@@ -106,7 +105,7 @@ fn prepare_ends(state: &State, placed: Timestamp) -> Timestamp {
 /// The next time at which `Input::Wake` would do something; derived, never set.
 pub fn next_deadline(state: &State) -> Option<Timestamp> {
     let config = &state.config;
-    let silence = state.nodes.values().filter_map(|node| silence_ends(state, node)).min();
+    let silence = state.watched_nodes().filter_map(|node| silence_ends(state, node)).min();
     let prepare = state.preparing.first().map(|(placed, _)| prepare_ends(state, *placed));
     let age = i64::from(config.min_job_age_secs);
     let forget = state.finished.first().map(|(ended, _)| ended.plus_secs(age));
