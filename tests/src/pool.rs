@@ -536,10 +536,11 @@ pub fn say(command: &mut Command) -> Said {
     }
 }
 
-/// The process exists and is no zombie.
+/// The process exists and is no zombie; a zombie of which threads are left still is.
 pub fn is_alive(pid: i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
+    let threads = || fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z') || threads() > 1)
 }
 
 /// SIGKILL for a process of this test's own pool.
