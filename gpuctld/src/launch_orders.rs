@@ -152,6 +152,13 @@ mod tests {
     use gmodel::{JobId, Timestamp};
 
     #[test]
+    fn the_next_attempt_sees_the_last_mark_as_its_number_and_note() {
+        let mark = |note: &str| Mark { number: 3, at: Timestamp(0), note: note.into() };
+        assert_eq!(mark_text(&mark("epoch 40")), "3 epoch 40");
+        assert_eq!(mark_text(&mark("")), "3");
+    }
+
+    #[test]
     fn limits_and_directories_of_the_submission_reach_the_node() {
         let rlimits = vec![SoftLimit { name: LimitName::Nofile, soft: Some(1024) }];
         let launch = Launch {

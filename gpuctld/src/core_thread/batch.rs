@@ -319,6 +319,9 @@ fn wakes_planner(event: &Event) -> bool {
             | Event::TaskSplit { .. }
             | Event::RunStopping { .. }
             | Event::RunSignalled { .. }
+            | Event::RunMarked { .. }
+            | Event::RunClassed { .. }
+            | Event::NodeDrainDue { .. }
             | Event::RunReported { .. }
             | Event::TokenMinted { .. }
             | Event::TokenSpent { .. }
