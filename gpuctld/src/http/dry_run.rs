@@ -54,19 +54,23 @@ fn consider(state: Arc<State>, actor: Actor, command: Command, now: Timestamp) -
     }
     let reason = plan.reasons.iter().chain(&plan.array_reasons).find(|(job, _)| *job == id).map(|(_, reason)| reason.clone());
     let reason = reason.unwrap_or_default();
+    // Whom others make room for starts when they are gone: what it would do without that is no answer.
+    let gives_way = plan.preempts.iter().any(|preempt| tasks.contains(&preempt.for_job.0));
     let why = Engine::default().why(&picture, id, WorkBudget { starts: usize::MAX, ..WorkBudget::default() });
     let mut text = format!("would wait in partition {partition} ({})", reason.code);
     if !reason.text.is_empty() {
         text.push_str(&format!(": {}", reason.text));
     }
-    let forecast = why.as_ref().and_then(|why| why.forecast.as_ref()).filter(|told| told.start.is_some());
+    let forecast = why.as_ref().and_then(|why| why.forecast.as_ref()).filter(|told| told.start.is_some() && !gives_way);
     let nodelist = forecast.map(|told| names(&copy, &told.nodes)).unwrap_or_default();
     let start = forecast.and_then(|told| told.start);
     if let Some(start) = start {
         text.push_str(&format!("; would start by {start} on {nodelist}"));
     }
     let changes: Vec<ChangeRow> = why.iter().flat_map(|why| &why.changes).map(|change| change_row(change, now)).collect();
-    if let Some(change) = changes.first() {
+    if gives_way {
+        text.push_str("; it starts when they are gone");
+    } else if let Some(change) = changes.first() {
         let when = if change.now { "at once".to_owned() } else { change.start.map(|at| format!("by {}", at.0)).unwrap_or_default() };
         text.push_str(&format!("; with {} it would start {when}", change.option));
     }

@@ -14,7 +14,7 @@ use super::{Site, now};
 use axum::Json;
 use axum::extract::{Path, State as Shared};
 use gcore::ctl::{State, snapshot};
-use gmodel::{Instant, JobId, JobState, NodeId, Timestamp, hostlist};
+use gmodel::{Instant, JobId, JobState, NodeId, ReasonCode, Timestamp, hostlist};
 use gsched::{Change, Engine, Forecast, Snapshot, Why, WorkBudget};
 use gwire::api::{BlockerRow, ChangeRow, JobQuery, NearestRow, RunQuery, RunRow, SCHEMA, StartRow, WhyRow};
 use serde_json::{Value, json};
@@ -74,7 +74,9 @@ fn why_row(state: &State, view: View, row: &Row, why: Option<Why>, now: Timestam
         told.ahead = why.ahead;
         told.blockers = blocker_rows(&why);
         told.changes = why.changes.iter().map(|change| change_row(change, now)).collect();
-        if let Some(Forecast { start: Some(start), nodes, .. }) = &why.forecast {
+        // Whom others make room for starts when they are gone.
+        let forecast = why.forecast.filter(|_| told.reason != ReasonCode::Preempting);
+        if let Some(Forecast { start: Some(start), nodes, .. }) = &forecast {
             told.expected_start = Some(Instant(*start));
             told.expected_nodes = names(state, nodes);
         }

@@ -5,11 +5,14 @@
 use super::row::held_by_account;
 use crate::config::gpu_text;
 use crate::http::lookup::{JobName, one_row};
-use crate::http::row::View;
-use gcore::ctl::State;
+use crate::http::row::{Row, View};
+use gcore::ctl::{Job, State};
 use gmodel::gpu_request::GpuKind;
 use gmodel::policy::ALL_GPUS;
-use gmodel::{JobId, Timestamp};
+use gmodel::{JobId, JobState, Timestamp};
+
+/// Queues of this length are looked through for an estimate.
+const FEW_JOBS: usize = 2_000;
 
 /// One line for the submitter; none where there are no quotas, or the guarantee has room.
 pub(in crate::http) fn borrow_note(state: &State, id: JobId) -> Option<String> {
@@ -23,7 +26,7 @@ pub(in crate::http) fn borrow_note(state: &State, id: JobId) -> Option<String> {
     if outside || asked == 0 || spec.borrow == Some(false) {
         return None;
     }
-    let short = shortage(state, &spec.account, asked, spec.request.gpus.as_ref()?.first().map(|one| &one.kind))?;
+    let short = shortage(state, id, &spec.account, asked, spec.request.gpus.as_ref()?.first().map(|one| &one.kind))?;
     let usual = state.config.partition(&spec.partition).is_none_or(|partition| partition.requeue);
     if spec.borrow.is_none() && !spec.requeue.unwrap_or(usual) {
         return Some(format!("waits for guaranteed GPUs: {short}, and a job that may not be requeued borrows only with --borrow"));
@@ -32,7 +35,7 @@ pub(in crate::http) fn borrow_note(state: &State, id: JobId) -> Option<String> {
 }
 
 /// Which guarantee has no room for so many GPUs more; none if all have.
-fn shortage(state: &State, account: &str, asked: u64, kind: Option<&GpuKind>) -> Option<String> {
+fn shortage(state: &State, id: JobId, account: &str, asked: u64, kind: Option<&GpuKind>) -> Option<String> {
     let held = held_by_account(state);
     let line = state.policy.lineage(account);
     if !line.iter().any(|account| account.guaranteed.is_some()) {
@@ -42,13 +45,30 @@ fn shortage(state: &State, account: &str, asked: u64, kind: Option<&GpuKind>) ->
         Some(GpuKind::Type(name)) => name.to_ascii_lowercase(),
         _ => ALL_GPUS.to_owned(),
     };
+    let waiting = waiting_before(state, id);
     line.iter().find_map(|account| {
         let guaranteed = account.guaranteed.as_ref()?;
         let of = |key: &str| held.get(&account.name).and_then(|held| held.guaranteed.of(key)).unwrap_or(0);
-        let full = |key: &&str| guaranteed.of(key).is_some_and(|most| of(key) + asked > most);
+        let queued: u64 = waiting.iter().filter(|(line, _)| line.contains(&account.name)).map(|(_, milli)| milli).sum();
+        let full = |key: &&str| guaranteed.of(key).is_some_and(|most| of(key) + queued + asked > most);
         let key = [gpu_type.as_str(), ALL_GPUS].into_iter().find(full)?;
         let (name, what) = (&account.name, if key == ALL_GPUS { "GPUs" } else { key });
         let (have, most) = (gpu_text(of(key)), gpu_text(guaranteed.of(key)?));
-        Some(format!("account {name} holds {have} of its {most} guaranteed {what}"))
+        let queue = if queued > 0 { format!(" and waits for {} more", gpu_text(queued)) } else { String::new() };
+        Some(format!("account {name} holds {have} of its {most} guaranteed {what}{queue}"))
     })
+}
+
+/// Accounts, with those above, and thousandths of GPUs of the jobs that wait already; a long queue is left aside.
+fn waiting_before(state: &State, id: JobId) -> Vec<(Vec<String>, u64)> {
+    if state.jobs.len() > FEW_JOBS {
+        return Vec::new();
+    }
+    let view = View::new(state, Timestamp::default());
+    let earlier = state.jobs.values().filter(|job| job.state == JobState::Pending && job.id < id && job.holds.is_empty());
+    let part = |job: &Job| {
+        let line = state.policy.lineage(&job.spec.account);
+        (line.iter().map(|account| account.name.clone()).collect(), Row::Job(job).gpu_milli(view))
+    };
+    earlier.map(part).collect()
 }

@@ -165,7 +165,7 @@ async fn who_will_borrow_hears_it_at_once() {
         vision 2 {}: []
         vision 1 {}: ["would start on borrowed GPUs: account vision holds 2 of its 2 guaranteed GPUs. Their owners may take them back; with --no-borrow it waits for its own"]
         vision 1 {"borrow":false}: []
-        vision 1 {"requeue":false}: ["waits for guaranteed GPUs: account vision holds 2 of its 2 guaranteed GPUs, and a job that may not be requeued borrows only with --borrow"]
+        vision 1 {"requeue":false}: ["waits for guaranteed GPUs: account vision holds 2 of its 2 guaranteed GPUs and waits for 1 more, and a job that may not be requeued borrows only with --borrow"]
         guest 1 {}: ["account guest is guaranteed no GPUs: this job runs on what others leave idle, and gives way when they want it back"]
         guest 0 {}: []
     "#]].assert_eq(&told);
