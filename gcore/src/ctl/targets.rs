@@ -30,7 +30,7 @@ pub(super) fn find(state: &State, actor: &Actor, target: Target) -> Result<Found
         Found::Over => None,
     };
     match owner {
-        Some(spec) if !may_change(actor, spec) => Err(Refusal::new(
+        Some(spec) if !may_change(state, actor, spec) => Err(Refusal::new(
             RefusalCode::Denied,
             format!(
                 "job {} belongs to {}; you are {}. Ask them or an operator.",
@@ -43,8 +43,9 @@ pub(super) fn find(state: &State, actor: &Actor, target: Target) -> Result<Found
     }
 }
 
-fn may_change(actor: &Actor, spec: &JobSpec) -> bool {
-    actor.operator || actor.user == spec.user.name
+/// Its owner, operators, and coordinators of its account.
+fn may_change(state: &State, actor: &Actor, spec: &JobSpec) -> bool {
+    actor.operator || actor.user == spec.user.name || state.policy.coordinates(&actor.user, &spec.account)
 }
 
 fn locate(state: &State, target: Target) -> Result<Found, Refusal> {

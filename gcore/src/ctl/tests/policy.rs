@@ -120,6 +120,37 @@ fn operators_edit_all_coordinators_below_them_users_their_default() {
 }
 
 #[test]
+fn coordinators_look_after_the_jobs_of_their_accounts() {
+    check(
+        "account lab coordinators=carol
+         account vision parent=lab
+         account nlp
+         submit user=alice account=vision time=60
+         submit user=alice account=nlp time=60
+         hold 1 2 user=carol
+         release 1 user=alice
+         update 1 user=carol nice=-5
+         update 1 user=carol time=30
+         cancel 1 2 user=carol
+         cancel 2 user=bob
+         show",
+        expect![[r#"
+            job 1
+              note: no node of partition "main" has reported yet: the job waits
+            job 2
+              note: no node of partition "main" has reported yet: the job waits
+            refused: job 2 belongs to alice; you are carol. Ask them or an operator.
+            refused: job 1 is held by admin:carol (because); only they or an operator can release it.
+            refused: only operators may lower a job's nice value.
+            refused: job 2 belongs to alice; you are carol. Ask them or an operator.
+            refused: job 2 belongs to alice; you are bob. Ask them or an operator.
+            1 alice CANCELLED 0:0 (carol) HELD admin:carol (because)
+            2 alice PENDING None: 
+        "#]],
+    );
+}
+
+#[test]
 fn what_a_file_says_is_changed_in_the_file() {
     check(
         "account old
