@@ -30,6 +30,7 @@ pub fn clean(site: &Site, run: RunId, supervisor: Option<&OwnedFd>) -> Result<()
         }
     }
     remove_private_dirs(site, run)?;
+    leave_gpus_clean(site, run);
     epilog(site, run);
     if let Some(cgroup) = &cgroup {
         cgroup.remove().context("removing the run's cgroups")?;
@@ -55,6 +56,16 @@ fn remove_private_dirs(site: &Site, run: RunId) -> Result<()> {
         remove_dir(&parent)?;
     }
     Ok(())
+}
+
+/// Only a GPU that is clean is given out again; the others stay out by themselves, and the run's share is free all the same.
+fn leave_gpus_clean(site: &Site, run: RunId) {
+    let (Some(watch), Ok(Some(setup))) = (&site.gpu_watch, site.spool.setup(run)) else { return };
+    let gpus: Vec<String> = setup.gpus.into_iter().map(|gpu| gpu.uuid).collect();
+    if !gpus.is_empty() {
+        let seen = watch.leave_clean(run, &gpus, &site.gpus);
+        site.spool.log(run, wall_clock(), &seen);
+    }
 }
 
 /// Only where the run came as far as its prolog. A failing epilog is logged; the share is free all the same.

@@ -36,6 +36,12 @@ pub struct Config {
     /// Where the device files of GPUs are.
     pub dev_dir: PathBuf,
     pub gpus: GpuDiscovery,
+    /// Changes of the catalogue of signs of sick GPUs; `None`: gpupool's own.
+    pub gpu_signs: Option<PathBuf>,
+    /// Seconds between two looks at all GPUs.
+    pub gpu_watch_secs: u32,
+    /// Where Xids are looked for besides NVML; `None` with a library of one's own.
+    pub kernel_log: Option<PathBuf>,
     /// Declared, not found: counted by the scheduler and enforced as weights only.
     pub cpus: Option<u32>,
     pub mem_bytes: Option<u64>,
@@ -90,10 +96,10 @@ pub struct DevicePolicy {
 #[error("{0}")]
 pub struct ConfigError(pub String);
 
-const KEYS: [&str; 19] = [
+const KEYS: [&str; 22] = [
     "controller", "state_dir", "spool_dir", "run_dir", "name", "features", "isolation", "cgroup_tag", "nvml_lib",
     "dev_dir", "gpus", "cpus", "mem_bytes", "pids_max", "gstepd", "fence_audit_secs",
-    "environment", "pam_service", "devices",
+    "environment", "pam_service", "devices", "gpu_signs", "gpu_watch_secs", "kernel_log",
 ];
 const DEVICE_KEYS: [&str; 2] = ["default", "deny_extra"];
 
@@ -151,6 +157,9 @@ impl File<'_> {
             Some("none") => GpuDiscovery::None,
             _ => GpuDiscovery::Auto,
         };
+        // A library of one's own is a simulated driver, which writes nothing to the machine's log.
+        let machines = self.value("nvml_lib").is_none().then(|| PathBuf::from("/dev/kmsg"));
+        let kernel_log = self.string("kernel_log").map(PathBuf::from).or(machines);
         Config {
             controller,
             state_dir: self.path("state_dir", DEFAULT_STATE_DIR),
@@ -163,6 +172,9 @@ impl File<'_> {
             nvml_lib: self.string("nvml_lib").map(PathBuf::from),
             dev_dir: self.path("dev_dir", "/dev"),
             gpus,
+            gpu_signs: self.string("gpu_signs").map(PathBuf::from),
+            gpu_watch_secs: self.number("gpu_watch_secs", 60).map_or(10, |n| n as u32),
+            kernel_log,
             cpus: self.number("cpus", u64::from(u32::MAX)).map(|n| n as u32),
             mem_bytes: self.number("mem_bytes", i64::MAX as u64),
             pids_max: self.number("pids_max", 4 << 20).unwrap_or(32_768),
@@ -308,7 +320,7 @@ fn beside_ourselves() -> PathBuf {
 }
 
 /// `FILE:LINE:COLUMN: text`, the line, and a caret under the place.
-fn complaint(text: &str, name: &str, at: usize, message: &str) -> String {
+pub fn complaint(text: &str, name: &str, at: usize, message: &str) -> String {
     let before = text.get(..at).unwrap_or(text);
     let line_number = before.matches('\n').count() + 1;
     let column = before.rsplit('\n').next().unwrap_or("").chars().count() + 1;

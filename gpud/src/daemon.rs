@@ -3,6 +3,7 @@
 //! Owns the node's state and every conversation; blocking work runs on threads and comes back as a [`Happening`].
 //! Decides nothing itself: `gcore::node` does. Channels: one in, from all tasks; one out per connection.
 
+use crate::inventory::Gpus;
 use crate::report::Told;
 use crate::site::Site;
 use crate::step::{self, StepLink};
@@ -25,6 +26,8 @@ use tokio::sync::mpsc;
 pub const QUEUE: usize = 256;
 /// Before something that failed on this node is tried again.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// For a run whose GPU is sick: what it still writes may be wrong.
+const GPU_GRACE_SECS: u32 = 5;
 
 /// What tasks and threads tell the loop.
 #[derive(Debug)]
@@ -41,6 +44,10 @@ pub enum Happening {
     Cleaned { run: RunId, done: bool },
     Forgotten { run: RunId, done: bool },
     FencesBroken { runs: Vec<RunId> },
+    /// A GPU of each is sick, as its spool says.
+    GpusFailed { runs: Vec<RunId> },
+    /// The use of the run's GPUs is on record: its end can be told.
+    Measured { run: RunId, end: RunEnd },
     /// GPUs or the room in the spool may have changed.
     InventoryChanged,
 }
@@ -58,6 +65,8 @@ pub struct Daemon {
     work: BTreeMap<RunId, Work>,
     steps_opened: u64,
     inventory: Inventory,
+    /// The GPUs that `inventory` is about.
+    gpus_shown: Arc<Gpus>,
 }
 
 /// What is under way for a run.
@@ -81,6 +90,7 @@ impl Daemon {
             recording: false,
             work: BTreeMap::new(),
             steps_opened: 0,
+            gpus_shown: site.gpus.current(),
             inventory: inventory(&site),
             site,
         };
@@ -142,6 +152,10 @@ impl Daemon {
             Happening::Cleaned { run, done } => {
                 self.idle(run);
                 if done {
+                    // A GPU that it did not leave clean is out before its share is free.
+                    if !Arc::ptr_eq(&self.gpus_shown, &self.site.gpus.current()) {
+                        self.look_at_inventory();
+                    }
                     self.site.spool.log(run, wall_clock(), "clean: nothing of the run is left on this node");
                     self.feed(NodeInput::Cleaned { run });
                 }
@@ -153,9 +167,19 @@ impl Daemon {
                     self.feed(NodeInput::Forgotten { run });
                 }
             }
-            Happening::FencesBroken { runs } => self.end_unfenced(&runs),
-            Happening::InventoryChanged => self.inventory = inventory(&self.site),
+            Happening::FencesBroken { runs } => self.end_at_once(&runs, 0),
+            Happening::GpusFailed { runs } => self.end_at_once(&runs, GPU_GRACE_SECS),
+            Happening::Measured { run, end } => {
+                let end = self.site.spool.end(run).ok().flatten().unwrap_or(end);
+                self.ended(run, end);
+            }
+            Happening::InventoryChanged => self.look_at_inventory(),
         }
+    }
+
+    fn look_at_inventory(&mut self) {
+        self.gpus_shown = self.site.gpus.current();
+        self.inventory = inventory(&self.site);
     }
 
     // --- the controller ---
@@ -408,16 +432,42 @@ impl Daemon {
             },
             FromStep::Running { started, .. } => {
                 self.feed(NodeInput::Started { run, started });
+                self.follow_use(run);
             }
             FromStep::Mark { mark } => {
                 self.feed(NodeInput::Marked { run, mark });
             }
-            FromStep::Ended { end } => {
-                let end = self.site.spool.end(run).ok().flatten().unwrap_or(end);
-                self.ended(run, end);
-            }
+            FromStep::Ended { end } => self.measure(run, end),
             FromStep::Unknown => {}
         }
+    }
+
+    /// The use of its GPUs counts from now.
+    fn follow_use(&self, run: RunId) {
+        let site = Arc::clone(&self.site);
+        if site.gpu_watch.is_some() {
+            tokio::task::spawn_blocking(move || {
+                let (Some(watch), gpus) = (&site.gpu_watch, gpus_of(&site, run)) else { return };
+                if !gpus.is_empty() {
+                    watch.run_began(run, &site.spool.run_dir(run), &gpus);
+                }
+            });
+        }
+    }
+
+    /// The end of a run with GPUs is told with what it made of them; NVML has a deadline, so that the end is not lost for it.
+    fn measure(&mut self, run: RunId, end: RunEnd) {
+        if !self.site.gpu_watch.as_ref().is_some_and(|watch| watch.follows(run)) {
+            let end = self.site.spool.end(run).ok().flatten().unwrap_or(end);
+            return self.ended(run, end);
+        }
+        let (site, sender) = (Arc::clone(&self.site), self.sender.clone());
+        tokio::task::spawn_blocking(move || {
+            if let Some(watch) = &site.gpu_watch {
+                watch.run_ended(run, &site.spool.run_dir(run));
+            }
+            let _ = sender.blocking_send(Happening::Measured { run, end });
+        });
     }
 
     fn ended(&mut self, run: RunId, end: RunEnd) {
@@ -440,9 +490,9 @@ impl Daemon {
         self.begin_work(run, |site, run, _| Happening::Supervisor { run, outcome: look_after(site, run) });
     }
 
-    fn end_unfenced(&mut self, runs: &[RunId]) {
+    fn end_at_once(&mut self, runs: &[RunId], grace_secs: u32) {
         for run in runs {
-            self.with_step(*run, |step| step.stop(StopWhy::Fenced, 0));
+            self.with_step(*run, |step| step.stop(StopWhy::Fenced, grace_secs));
         }
     }
 
@@ -512,6 +562,12 @@ fn inventory(site: &Site) -> Inventory {
         Role::Compute => site.spool.shortage(),
     };
     crate::inventory::inventory(&site.config, &gpus, unfit, wall_clock())
+}
+
+/// UUIDs of the run's GPUs here.
+fn gpus_of(site: &Site, run: RunId) -> Vec<String> {
+    let setup = site.spool.setup(run).ok().flatten();
+    setup.map_or_else(Vec::new, |setup| setup.gpus.into_iter().map(|gpu| gpu.uuid).collect())
 }
 
 /// The supervisor of a run, or the run's end: its own, or `SupervisorLost` once everything of it is killed.

@@ -1,10 +1,8 @@
 //! What this machine has: processors and memory by the kernel's word (or declared), GPUs by NVML's.
 //!
-//! GPUs are read again every ten seconds and after every event, on a thread of their own: a driver that hangs holds
-//! nothing else up. Decides nothing about a sick GPU but to say what is wrong with it.
+//! Says what is there and what answers; how GPUs are over time is `gpu_watch` and `gpu_health`. Decides nothing.
 
-use crate::config::{Config, GpuDiscovery, Isolation};
-use crate::daemon::Happening;
+use crate::config::{Config, Isolation};
 use gmodel::Timestamp;
 use gmodel::node::{GpuInfo, Inventory};
 use gsys::device_fence::{DeviceNumber, GpuNode};
@@ -14,9 +12,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::sync::mpsc;
 
-const REREAD_EVERY: Duration = Duration::from_secs(10);
 const NVML_PATIENCE: Duration = Duration::from_secs(5);
 
 /// The GPUs as last read, for everyone who prepares a run or reports.
@@ -42,7 +38,7 @@ impl GpuTable {
     }
 
     /// True when it is news.
-    fn replace(&self, gpus: Gpus) -> bool {
+    pub fn replace(&self, gpus: Gpus) -> bool {
         let mut current = self.current.lock().expect("no holder panics");
         let news = **current != gpus;
         if news {
@@ -52,43 +48,20 @@ impl GpuTable {
     }
 }
 
-/// Reads the GPUs once, then starts the thread that keeps `table` fresh. Blocks for the first reading.
-pub fn watch_gpus(config: &Config, table: &Arc<GpuTable>, daemon: mpsc::Sender<Happening>) -> anyhow::Result<()> {
-    if config.gpus == GpuDiscovery::None {
-        return Ok(());
-    }
-    let worker = NvmlWorker::start(config.nvml_lib.clone())?;
-    let reader = Reader { worker, fenced: config.isolation == Isolation::Fence, dev_dir: config.dev_dir.clone() };
-    table.replace(reader.read(&Gpus::default()));
-    match table.current().as_ref() {
-        gpus if !gpus.trouble.is_empty() => tracing::warn!("{}", gpus.trouble),
-        gpus => tracing::info!("{} GPUs, driver {}", gpus.facts.len(), if gpus.driver.is_empty() { "none" } else { &gpus.driver }),
-    }
-    let table = Arc::clone(table);
-    std::thread::Builder::new().name("gpus".into()).spawn(move || {
-        loop {
-            let events = reader.worker.next_events(REREAD_EVERY);
-            for event in &events {
-                tracing::warn!("GPU {}: {:?} ({} times)", event.uuid, event.kind, event.count);
-            }
-            let news = table.replace(reader.read(&table.current()));
-            if daemon.is_closed() || (news && daemon.blocking_send(Happening::InventoryChanged).is_err()) {
-                return;
-            }
-        }
-    })?;
-    Ok(())
-}
-
-struct Reader {
-    worker: NvmlWorker,
+/// Reads the GPUs of this machine, for `gpu_watch`.
+pub struct Reader {
+    pub worker: NvmlWorker,
     fenced: bool,
     dev_dir: PathBuf,
 }
 
 impl Reader {
+    pub fn new(worker: NvmlWorker, config: &Config) -> Self {
+        Self { worker, fenced: config.isolation == Isolation::Fence, dev_dir: config.dev_dir.clone() }
+    }
+
     /// A reading that fails leaves the GPUs known before, each with the reason as its fault.
-    fn read(&self, before: &Gpus) -> Gpus {
+    pub fn read(&self, before: &Gpus) -> Gpus {
         match self.worker.discover(NVML_PATIENCE) {
             Ok(found) => {
                 let mut facts = found.gpus;

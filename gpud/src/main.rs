@@ -6,6 +6,10 @@ mod clean;
 mod config;
 mod daemon;
 mod forward;
+mod gpu_catalogue;
+mod gpu_health;
+mod gpu_use;
+mod gpu_watch;
 mod hollow;
 mod identity;
 mod inventory;
@@ -83,10 +87,35 @@ enum Action {
         #[arg(long, value_name = "FILE", default_value = config::DEFAULT_FILE)]
         config: PathBuf,
     },
+    /// GPUs of this node: what is known of their health, and an administrator's word on one
+    Gpu {
+        #[command(subcommand)]
+        order: GpuOrder,
+        #[arg(long, value_name = "FILE", default_value = config::DEFAULT_FILE, global = true)]
+        config: PathBuf,
+    },
     /// Read the configuration, say what is wrong with it, and end
     Check {
         #[arg(long, value_name = "FILE", default_value = config::DEFAULT_FILE)]
         config: PathBuf,
+    },
+}
+
+#[derive(Subcommand)]
+enum GpuOrder {
+    /// Each GPU that was seen here, what keeps it out of service, and the signs that stand
+    List,
+    /// Take one GPU out of service, until it is returned
+    Quarantine {
+        /// UUID, its beginning, or the driver's index
+        gpu: String,
+        #[arg(long)]
+        reason: String,
+    },
+    /// Put one GPU back into service: what it showed is forgotten, and it has to answer well
+    Return {
+        /// UUID, its beginning, or the driver's index
+        gpu: String,
     },
 }
 
@@ -161,8 +190,24 @@ async fn carry_out(action: Action) -> Result<()> {
             eprintln!("the certificate of {:?} ends at {}", identity.name, gmodel::Timestamp::from_secs(identity.not_after));
             Ok(())
         }
-        Action::Check { config } => Config::load(&config).map(|_| ()).map_err(Into::into),
+        Action::Gpu { order, config } => order_gpu(&Config::load(&config)?, order),
+        Action::Check { config } => {
+            let config = Config::load(&config)?;
+            gpu_catalogue::SiteCatalogue::open(config.gpu_signs.as_deref()).map(|_| ()).map_err(Into::into)
+        }
     }
+}
+
+fn order_gpu(config: &Config, order: GpuOrder) -> Result<()> {
+    use gpu_health::Order;
+    let (gpu, order) = match order {
+        GpuOrder::List => return gpu_health::list(&config.spool_dir),
+        GpuOrder::Quarantine { gpu, reason } => (gpu, Order::Quarantine(reason)),
+        GpuOrder::Return { gpu } => (gpu, Order::Return),
+    };
+    let uuid = gpu_watch::order(&config.spool_dir, &gpu, &order)?;
+    eprintln!("GPU {uuid}: gpud obeys within a second, if it runs");
+    Ok(())
 }
 
 async fn play_until_told(config: Config, options: HollowOptions) -> Result<()> {
@@ -227,19 +272,24 @@ fn begin(config: Config, role: Option<Role>, happenings: mpsc::Sender<Happening>
     }
     let spool = spool::Spool::open(&config.spool_dir, daemon::wall_clock())?;
     let gpus = Arc::new(inventory::GpuTable::default());
-    let (cgroups, unfit) = match identity.role {
-        Role::Login => (None, String::new()),
+    let (gpu_watch, cgroups, unfit) = match identity.role {
+        Role::Login => (None, None, String::new()),
         Role::Compute => {
-            inventory::watch_gpus(&config, &gpus, happenings.clone())?;
-            site::open_isolation(&config)
+            let watch = match config.gpus {
+                config::GpuDiscovery::None => None,
+                config::GpuDiscovery::Auto => Some(gpu_watch::GpuWatch::open(&config, &spool, &gpus)?),
+            };
+            let (cgroups, unfit) = site::open_isolation(&config);
+            (watch, cgroups, unfit)
         }
     };
     if !unfit.is_empty() {
         tracing::error!("this node takes no work: {unfit}");
     }
-    let site = Site { name: identity.name, role: identity.role, config, spool, cgroups, gpus, unfit, address: OnceLock::new() };
+    let site = Site { name: identity.name, role: identity.role, config, spool, cgroups, gpus, gpu_watch, unfit, address: OnceLock::new() };
     let site = Arc::new(site);
-    let daemon = Daemon::begin(Arc::clone(&site), happenings)?;
+    let daemon = Daemon::begin(Arc::clone(&site), happenings.clone())?;
+    gpu_watch::start(Arc::clone(&site), happenings)?;
     Ok((site, daemon))
 }
 

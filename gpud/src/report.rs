@@ -63,6 +63,11 @@ impl Told {
             self.obeyed = state.fence;
             frames.push(ToController::Obeyed { fence: state.fence });
         }
+        // Before the runs: a GPU that a run did not leave clean is out before the run's share is free.
+        if self.inventory != *inventory {
+            self.inventory = inventory.clone();
+            frames.push(ToController::Inventory { inventory: inventory.clone() });
+        }
         let is_news = |report: &RunReport| self.reported.get(&report.run) != Some(&progress(report));
         let mut runs: Vec<RunReport> = reports(state).into_iter().filter(is_news).collect();
         runs.retain(|report| !self.may_wait(report, now));
@@ -72,10 +77,6 @@ impl Told {
         if !runs.is_empty() {
             self.reported.extend(runs.iter().map(|report| (report.run, progress(report))));
             frames.push(ToController::Runs { runs });
-        }
-        if self.inventory != *inventory {
-            self.inventory = inventory.clone();
-            frames.push(ToController::Inventory { inventory: inventory.clone() });
         }
         frames.into_iter().all(|frame| self.sender.try_send(frame).is_ok())
     }

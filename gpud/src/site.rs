@@ -1,6 +1,7 @@
 //! What every part of the daemon shares and nobody changes: configuration, identity, spool, cgroups, GPUs.
 
 use crate::config::{Config, Isolation};
+use crate::gpu_watch::GpuWatch;
 use crate::inventory::GpuTable;
 use crate::spool::Spool;
 use gmodel::RunId;
@@ -19,6 +20,8 @@ pub struct Site {
     /// `None` without isolation, or when there are no usable cgroups (the node is unfit then).
     pub cgroups: Option<CgroupRoot>,
     pub gpus: Arc<GpuTable>,
+    /// `None` on login nodes and where GPUs are not looked for.
+    pub gpu_watch: Option<GpuWatch>,
     /// Why this node can start nothing: found when the daemon started, stands until it ends. Empty when it can.
     pub unfit: String,
     /// Where other nodes reach this one, as soon as that was asked; see `prepare`.

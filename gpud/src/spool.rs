@@ -81,6 +81,10 @@ impl Spool {
         Ok(spool)
     }
 
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
     pub fn life(&self) -> &NodeLife {
         &self.life
     }
@@ -114,7 +118,8 @@ impl Spool {
         read_json(&self.run_dir(run).join("setup.json"))
     }
 
-    /// The run's end, as its supervisor wrote it, or as we did for it. A broken fence explains an end.
+    /// The run's end, as its supervisor wrote it, or as we did for it. A broken fence or a sick GPU explains an end.
+    /// With what it made of its GPUs.
     pub fn end(&self, run: RunId) -> Result<Option<RunEnd>> {
         let mut end = match read_json::<RunEnd>(&self.run_dir(run).join("exit.json")) {
             Ok(Some(end)) => end,
@@ -126,9 +131,14 @@ impl Spool {
             }
             Err(e) => return Err(e),
         };
-        if let Ok(text) = fs::read_to_string(self.run_dir(run).join("fence_broken")) {
-            end.cause = EndCause::FenceBroken;
-            end.text = text;
+        for (file, cause) in [("gpu_failed", EndCause::GpuFailed), ("fence_broken", EndCause::FenceBroken)] {
+            if let Ok(text) = fs::read_to_string(self.run_dir(run).join(file)) {
+                end.cause = cause;
+                end.text = text;
+            }
+        }
+        if end.usage.gpu.is_empty() {
+            end.usage.gpu = crate::gpu_use::kept(&self.run_dir(run));
         }
         Ok(Some(end))
     }
@@ -163,6 +173,12 @@ impl Spool {
     /// The run is about to be ended because its fence was changed.
     pub fn mark_fence_broken(&self, run: RunId, text: &str) -> Result<()> {
         write_aside(&self.run_dir(run).join("fence_broken"), text.as_bytes())
+    }
+
+    /// The run is about to be ended because a GPU of it is sick; the first reason stays.
+    pub fn mark_gpu_failed(&self, run: RunId, text: &str) -> Result<()> {
+        let path = self.run_dir(run).join("gpu_failed");
+        if path.exists() { Ok(()) } else { write_aside(&path, text.as_bytes()) }
     }
 
     pub fn mark_clean(&self, run: RunId) -> Result<()> {

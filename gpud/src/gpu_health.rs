@@ -1,0 +1,334 @@
+//! The health of this node's GPUs over time: what each showed, which signs stand, and how far each is on its way out of service
+//! and back. Kept in the spool by UUID, so that neither a restart nor a move returns a sick GPU. What signs there are and what
+//! step is next is `gmodel::gpu_health`; who ends a run is the daemon.
+
+use anyhow::{Context, Result};
+use gmodel::gpu_health::{
+    Catalogue, Change, Ended, GpuWatch, Reading, Repair, RepairPolicy, Stage, Step, Surroundings, verdict,
+};
+use gmodel::{RunId, Timestamp};
+use gsys::durable_file::write_atomic;
+use gsys::nvml::{GpuEvent, GpuFacts, GpuHealth};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// In the spool.
+pub const BOOK_FILE: &str = "gpu-health.json";
+/// Counters that merely ran on are written so seldom.
+const WRITE_EVERY_SECS: i64 = 60;
+/// GPUs that are gone and were healthy are forgotten beyond so many.
+const MAX_RECORDS: usize = 256;
+
+/// Every GPU that this node has seen, by UUID.
+#[derive(Debug)]
+pub struct HealthBook {
+    path: PathBuf,
+    boot: String,
+    gpus: BTreeMap<String, Record>,
+    /// Something happened since the book was written.
+    unwritten: bool,
+    written_at: Timestamp,
+}
+
+/// One GPU.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Record {
+    /// As last seen, for people.
+    pub index: u32,
+    pub gpu_type: String,
+    pub watch: GpuWatch,
+    pub repair: Repair,
+    /// Why it is out of service, as the pool shows it; empty while it is in service.
+    pub reason: String,
+    /// The sign that `reason` is about.
+    sign: String,
+    /// What a run left on it. Over when it is seen clean.
+    pub unclean: String,
+    /// The newest reading that was one.
+    #[serde(skip)]
+    pub reading: Option<Reading>,
+}
+
+/// What has to be done about a GPU's run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EndRun {
+    pub run: RunId,
+    pub why: String,
+}
+
+/// What an administrator of the node asks for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Order {
+    /// Out of service, for this reason, until it is returned.
+    Quarantine(String),
+    /// Back, if it looks well.
+    Return,
+}
+
+/// The book as it lies in the spool.
+#[derive(Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Kept {
+    boot: String,
+    gpus: BTreeMap<String, Record>,
+}
+
+impl HealthBook {
+    /// Reads what is known from before. After a boot, signs that a reset or a boot mends are looked at anew.
+    pub fn open(spool_dir: &Path, boot: String, now: Timestamp) -> Self {
+        let path = spool_dir.join(BOOK_FILE);
+        let kept = read(&path).unwrap_or_else(|e| {
+            tracing::error!("what was known of the health of GPUs is lost: {e:#}");
+            Kept::default()
+        });
+        let mut book = Self { path, gpus: kept.gpus, unwritten: kept.boot != boot, boot, written_at: now };
+        if book.unwritten && !kept.boot.is_empty() {
+            book.gpus.values_mut().for_each(|record| record.booted(now));
+        }
+        for (uuid, record) in book.gpus.iter().filter(|(_, record)| !record.fault().is_empty()) {
+            tracing::warn!("GPU {uuid} stays out of service: {}", record.fault());
+        }
+        book
+    }
+
+    /// Puts what keeps a GPU out of service into its facts: it outlasts what discovery sees.
+    pub fn apply(&self, facts: &mut [GpuFacts]) {
+        for gpu in facts {
+            if let Some(record) = self.gpus.get(&gpu.uuid).filter(|record| !record.fault().is_empty()) {
+                gpu.fault = Some(record.fault());
+            }
+        }
+    }
+
+    /// Takes a sweep over all GPUs. When all of several fall silent at once it is the driver's trouble and no GPU's: discovery
+    /// says so, and nothing is held against them.
+    pub fn read(&mut self, catalogue: &Catalogue, sweep: Vec<GpuHealth>, facts: &[GpuFacts], now: Timestamp) {
+        if sweep.len() > 1 && sweep.iter().all(|gpu| gpu.reading.fault.is_some()) {
+            return;
+        }
+        let type_of = |uuid: &Option<String>| facts.iter().find(|gpu| Some(&gpu.uuid) == uuid.as_ref()).map_or("", |gpu| gpu.gpu_type.as_str());
+        let mut sweep = sweep;
+        let mut readings: Vec<(&str, &mut Reading)> = sweep.iter_mut().map(|gpu| (type_of(&gpu.uuid), &mut gpu.reading)).collect();
+        gmodel::gpu_health::compare_siblings(&mut readings);
+        for gpu in sweep {
+            let Some(uuid) = &gpu.uuid else { continue };
+            let gpu_type = type_of(&gpu.uuid).to_owned();
+            let record = self.gpus.entry(uuid.clone()).or_default();
+            record.index = gpu.index;
+            if !gpu_type.is_empty() {
+                record.gpu_type = gpu_type;
+            }
+            let changes = record.watch.read(catalogue, &gpu.reading, now);
+            record.reading = Some(gpu.reading).filter(|reading| reading.fault.is_none());
+            self.unwritten |= !changes.is_empty();
+            changes.iter().for_each(|change| tell(uuid, record, change));
+        }
+        self.forget_strangers(facts);
+    }
+
+    /// Takes what befell GPUs.
+    pub fn events(&mut self, catalogue: &Catalogue, events: &[GpuEvent], now: Timestamp) {
+        for event in events {
+            let record = self.gpus.entry(event.uuid.clone()).or_default();
+            let changes = record.watch.event(catalogue, event.kind, event.count, event.source, now);
+            self.unwritten |= !changes.is_empty();
+            changes.iter().for_each(|change| tell(&event.uuid, record, change));
+        }
+    }
+
+    /// What a run left on these GPUs, or nothing where they are clean.
+    pub fn left_on(&mut self, uuid: &str, what: String) {
+        let record = self.gpus.entry(uuid.to_owned()).or_default();
+        if record.unclean != what {
+            match what.is_empty() {
+                true => tracing::info!("GPU {uuid} is clean now"),
+                false => tracing::error!("GPU {uuid} is not given out: {what}"),
+            }
+            record.unclean = what;
+            self.unwritten = true;
+        }
+    }
+
+    /// GPUs on which a run left something.
+    pub fn unclean(&self) -> Vec<String> {
+        let unclean = self.gpus.iter().filter(|(_, record)| !record.unclean.is_empty());
+        unclean.map(|(uuid, _)| uuid.clone()).collect()
+    }
+
+    /// An administrator's word.
+    pub fn obey(&mut self, uuid: &str, order: Order, now: Timestamp) {
+        let Some(record) = self.gpus.get_mut(uuid) else {
+            return tracing::warn!("{order:?} for GPU {uuid}: this node has never seen it");
+        };
+        tracing::warn!("GPU {uuid}: an administrator's order: {order:?}");
+        self.unwritten = true;
+        match order {
+            Order::Quarantine(why) => {
+                record.reason = format!("quarantined by an administrator: {why}");
+                record.repair.hold(why);
+            }
+            Order::Return => {
+                record.repair.release(now);
+                record.watch = record.reading.as_ref().map_or_else(GpuWatch::default, GpuWatch::accepting);
+                record.unclean.clear();
+            }
+        }
+    }
+
+    /// Takes every GPU the next step on its way. `held`: which run holds a GPU. The pool's breaker is the controller's: a sick
+    /// GPU is reported whatever it says, and it is the controller that stops counting on faults.
+    pub fn step(&mut self, held: &BTreeMap<String, RunId>, now: Timestamp) -> Vec<EndRun> {
+        let policy = by_hand();
+        let mut to_end = Vec::new();
+        for (uuid, record) in &mut self.gpus {
+            let before = (record.repair.clone(), record.reason.clone());
+            to_end.extend(record.step(uuid, held.get(uuid).copied(), held.is_empty(), &policy, now));
+            self.unwritten |= before != (record.repair.clone(), record.reason.clone());
+        }
+        to_end
+    }
+
+    /// Writes the book, at once when something happened.
+    pub fn write(&mut self, now: Timestamp) {
+        let due = self.unwritten || now.since_secs(self.written_at).abs() >= WRITE_EVERY_SECS;
+        if !due {
+            return;
+        }
+        let kept = Kept { boot: self.boot.clone(), gpus: self.gpus.clone() };
+        let written = serde_json::to_vec(&kept).map_err(anyhow::Error::from);
+        match written.and_then(|bytes| Ok(write_atomic(&self.path, &bytes)?)) {
+            Ok(()) => (self.unwritten, self.written_at) = (false, now),
+            Err(e) => tracing::error!("writing {}: {e:#}", self.path.display()),
+        }
+    }
+
+    /// A healthy GPU that was taken out of the machine is no more this node's.
+    fn forget_strangers(&mut self, facts: &[GpuFacts]) {
+        if self.gpus.len() > MAX_RECORDS {
+            let here = |uuid: &String| facts.iter().any(|gpu| gpu.uuid == *uuid);
+            self.gpus.retain(|uuid, record| here(uuid) || !record.fault().is_empty());
+        }
+    }
+}
+
+impl Record {
+    /// Why no job gets it; empty when it is in service.
+    pub fn fault(&self) -> String {
+        match (self.repair.in_service(), self.unclean.is_empty()) {
+            (true, true) => String::new(),
+            (true, false) => format!("not clean: {}", self.unclean),
+            (false, _) => self.reason.clone(),
+        }
+    }
+
+    fn step(&mut self, uuid: &str, held: Option<RunId>, node_empty: bool, policy: &RepairPolicy, now: Timestamp) -> Option<EndRun> {
+        // From quarantine to the end of its job, or from a look to service, is one walk.
+        for _ in 0..4 {
+            let signs: Vec<_> = self.watch.standing().cloned().collect();
+            let verdict = verdict(&signs);
+            if let Some(verdict) = verdict.filter(|verdict| self.sign != verdict.sign.name && self.repair.held_by_admin.is_none()) {
+                self.reason = words(verdict.sign);
+                self.sign.clone_from(&verdict.sign.name);
+            }
+            let around = Surroundings { verdict, held: held.is_some(), node_empty, other_under_way: false, breaker_allows: true };
+            let step = self.repair.next(&around, policy, now);
+            match step {
+                Step::Quarantine => {
+                    tracing::error!("GPU {uuid} (index {}) is out of service: {}", self.index, self.reason);
+                    self.repair.begin(step, policy, now);
+                }
+                Step::EndJob => return held.map(|run| EndRun { run, why: format!("GPU {uuid} (index {}): {}", self.index, self.reason) }),
+                Step::BurnIn => {
+                    self.repair.begin(step, policy, now);
+                    // No sign stands; the newest reading says whether it answers at all.
+                    let well = self.reading.is_some();
+                    self.repair.end(if well { Ended::BurnInPassed } else { Ended::BurnInFailed }, now);
+                    if well {
+                        self.reason.clear();
+                        self.sign.clear();
+                        tracing::warn!("GPU {uuid} (index {}) is back in service: no sign stands and it answers", self.index);
+                    }
+                }
+                Step::MarkForReplacement => {
+                    tracing::error!("GPU {uuid} (index {}) has to be replaced: {}", self.index, self.reason);
+                    self.reason.push_str("; to be replaced");
+                    self.repair.begin(step, policy, now);
+                }
+                Step::GiveUp => self.repair.begin(step, policy, now),
+                Step::Nothing | Step::StoppedByBreaker | Step::Reset | Step::Boot | Step::WaitForAdmin => return None,
+            }
+        }
+        None
+    }
+
+    /// What a boot mends is over until it is seen again; a hold and a worn board are not.
+    fn booted(&mut self, now: Timestamp) {
+        use gmodel::gpu_health::Action;
+        let mended = |action: Action| matches!(action, Action::EndJob | Action::Reset | Action::Reboot);
+        let signs: Vec<_> = self.watch.standing().cloned().collect();
+        if self.repair.held_by_admin.is_none() && self.repair.stage != Stage::InService && verdict(&signs).is_some_and(|v| mended(v.action)) {
+            self.repair.stage = Stage::Out;
+            self.repair.since = now;
+            self.watch = GpuWatch::default();
+        }
+    }
+}
+
+/// gpud resets and boots nothing by itself; what calls for it waits out of service for an administrator, or for a boot.
+fn by_hand() -> RepairPolicy {
+    RepairPolicy { max_resets: 0, max_boots: 0, ..RepairPolicy::default() }
+}
+
+fn words(sign: &gmodel::gpu_health::Sign) -> String {
+    match sign.name.starts_with("xid") {
+        true => format!("{}: {}", sign.evidence, meaning(&sign.name)),
+        false => format!("{}: {}", sign.name, sign.evidence),
+    }
+}
+
+/// What the catalogue that gpupool brings says of a sign; a site's own sign is its name.
+fn meaning(name: &str) -> String {
+    Catalogue::built_in().signs.get(name).map_or_else(|| name.to_owned(), |kind| kind.meaning.clone())
+}
+
+fn tell(uuid: &str, record: &Record, change: &Change) {
+    let index = record.index;
+    match change {
+        Change::Raised(sign) if sign.action > gmodel::gpu_health::Action::Note => {
+            tracing::error!("GPU {uuid} (index {index}): {} {}: {}, calls for {}", sign.severity, sign.name, sign.evidence, sign.action);
+        }
+        Change::Raised(sign) => tracing::warn!("GPU {uuid} (index {index}): {} {}: {}, noted", sign.severity, sign.name, sign.evidence),
+        Change::Again(sign) => {
+            tracing::warn!("GPU {uuid} (index {index}): {} again: {}, {} times since {}", sign.name, sign.evidence, sign.count, sign.first);
+        }
+        Change::Over(sign) => tracing::info!("GPU {uuid} (index {index}): {} is over, {} times since {}", sign.name, sign.count, sign.first),
+    }
+}
+
+fn read(path: &Path) -> Result<Kept> {
+    match std::fs::read(path) {
+        Ok(bytes) => serde_json::from_slice(&bytes).with_context(|| format!("reading {}", path.display())),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Kept::default()),
+        Err(e) => Err(e).with_context(|| format!("reading {}", path.display())),
+    }
+}
+
+/// Prints what is known of each GPU, a line each, and the signs that stand below it.
+pub fn list(spool_dir: &Path) -> Result<()> {
+    for (uuid, record) in records(spool_dir)? {
+        let fault = record.fault();
+        println!("{} {} {uuid} {}", record.index, record.gpu_type, if fault.is_empty() { "in service" } else { &fault });
+        for sign in record.watch.standing() {
+            println!("    {} {}: {}, {} times, {} to {}", sign.severity, sign.name, sign.evidence, sign.count, sign.first, sign.last);
+        }
+    }
+    Ok(())
+}
+
+/// The GPUs of a node and what is known of each, as the book in its spool says: for the command.
+pub fn records(spool_dir: &Path) -> Result<BTreeMap<String, Record>> {
+    Ok(read(&spool_dir.join(BOOK_FILE))?.gpus)
+}

@@ -1,0 +1,341 @@
+//! The thread that watches this node's GPUs: what there is, how each is, what befalls it, how much it is used. Every call into
+//! NVML has a deadline, so a driver that hangs costs freshness and nothing else. Decides by `gpu_health`, tells the daemon.
+
+use crate::config::{Config, ConfigError};
+use crate::daemon::{Happening, wall_clock};
+use crate::gpu_catalogue::SiteCatalogue;
+use crate::gpu_health::{HealthBook, Order};
+use crate::gpu_use::UseBook;
+use crate::inventory::{GpuTable, Gpus, Reader};
+use crate::site::Site;
+use crate::spool::{Spool, log_line};
+use anyhow::{Context, Result};
+use gmodel::RunId;
+use gsys::nvml::{GpuEvent, NvmlWorker};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc;
+
+/// For a call into NVML.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Orders of administrators and changes of the catalogue are seen so soon.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// What a driver keeps for itself on an empty board: some 600 MiB on the largest.
+const CLEAN_SLACK_BYTES: u64 = 1 << 30;
+/// How long a run's GPUs may take to be clean after its last process.
+const CLEAN_WITHIN: Duration = Duration::from_secs(10);
+const CLEAN_LOOK_EVERY: Duration = Duration::from_millis(200);
+/// In the spool: what administrators of this node order, a file per GPU.
+const ORDERS_DIR: &str = "gpu-orders";
+
+/// What the threads of the daemon know together of its GPUs.
+pub struct GpuWatch {
+    reader: Reader,
+    /// As discovery sees them, without what the book says.
+    seen: Mutex<Gpus>,
+    health: Mutex<HealthBook>,
+    uses: Mutex<UseBook>,
+    catalogue: Mutex<SiteCatalogue>,
+    orders: PathBuf,
+    every: Duration,
+}
+
+impl std::fmt::Debug for GpuWatch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("GpuWatch").field("every", &self.every).finish_non_exhaustive()
+    }
+}
+
+impl GpuWatch {
+    /// Reads the GPUs once. What was known of their health counts from the first report on. Blocking.
+    pub fn open(config: &Config, spool: &Spool, table: &GpuTable) -> Result<Self> {
+        let catalogue = SiteCatalogue::open(config.gpu_signs.as_deref()).map_err(|ConfigError(text)| anyhow::anyhow!(text))?;
+        let worker = NvmlWorker::start(config.nvml_lib.clone())?;
+        if let Some(log) = &config.kernel_log
+            && let Err(e) = worker.watch_kernel_log(log)
+        {
+            tracing::warn!("Xids are taken from NVML alone; the kernel log {}: {e}", log.display());
+        }
+        let orders = spool.dir().join(ORDERS_DIR);
+        crate::spool::private_dir(&orders)?;
+        let boot = spool.life().boot.clone();
+        let watch = Self {
+            reader: Reader::new(worker, config),
+            seen: Mutex::default(),
+            health: Mutex::new(HealthBook::open(spool.dir(), boot, wall_clock())),
+            uses: Mutex::default(),
+            catalogue: Mutex::new(catalogue),
+            orders,
+            every: Duration::from_secs(u64::from(config.gpu_watch_secs)),
+        };
+        watch.discover(table);
+        match table.current().as_ref() {
+            gpus if !gpus.trouble.is_empty() => tracing::warn!("{}", gpus.trouble),
+            gpus if gpus.facts.is_empty() => tracing::info!("a CPU node: NVML shows no GPU"),
+            gpus => tracing::info!("{} GPUs, driver {}", gpus.facts.len(), gpus.driver),
+        }
+        Ok(watch)
+    }
+
+    /// A run's first process was started: its use counts from now.
+    pub fn run_began(&self, run: RunId, run_dir: &Path, gpus: &[String]) {
+        self.sample();
+        lock(&self.uses).open(run, run_dir, gpus);
+    }
+
+    /// Whether the use of its GPUs is added up.
+    pub fn follows(&self, run: RunId) -> bool {
+        lock(&self.uses).follows(run)
+    }
+
+    /// Its last process is gone: the sums are written down for its record. Blocking, at most as long as NVML is given.
+    pub fn run_ended(&self, run: RunId, run_dir: &Path) {
+        if self.follows(run) {
+            self.sample();
+            let mut uses = lock(&self.uses);
+            uses.keep(run, run_dir);
+            uses.close(run);
+        }
+    }
+
+    /// Waits until nothing of a run is left on its GPUs; those that do not come clean are given to nobody. What was seen, for
+    /// the run's log. Blocking.
+    pub fn leave_clean(&self, run: RunId, gpus: &[String], table: &GpuTable) -> String {
+        let begun = Instant::now();
+        loop {
+            let left = self.left_on(gpus);
+            if left.is_empty() {
+                return format!("{} GPUs are clean: no process, memory given back, after {:.1} s", gpus.len(), begun.elapsed().as_secs_f64());
+            }
+            let silent = left.values().all(|(_, silent)| *silent);
+            if silent || begun.elapsed() >= CLEAN_WITHIN {
+                let mut health = lock(&self.health);
+                for (uuid, (what, _)) in &left {
+                    health.left_on(uuid, format!("after run {run}, {what}"));
+                }
+                health.write(wall_clock());
+                drop(health);
+                self.show(table);
+                let words: Vec<String> = left.iter().map(|(uuid, (what, _))| format!("GPU {uuid} is not clean and is not given out: {what}")).collect();
+                return words.join("; ");
+            }
+            std::thread::sleep(CLEAN_LOOK_EVERY);
+        }
+    }
+
+    /// What is left on those GPUs that are not clean, and whether they are merely silent.
+    fn left_on(&self, gpus: &[String]) -> BTreeMap<String, (String, bool)> {
+        let samples = match self.reader.worker.sample_use(PATIENCE) {
+            Ok(samples) => samples,
+            Err(e) => return gpus.iter().map(|uuid| (uuid.clone(), (e.to_string(), true))).collect(),
+        };
+        lock(&self.uses).add(samples, wall_clock());
+        let uses = lock(&self.uses);
+        let look = |uuid: &String| {
+            let Some(sample) = uses.latest(uuid) else { return Some((uuid.clone(), ("it is not there any more".to_owned(), true))) };
+            let left = sample.leftovers(None, CLEAN_SLACK_BYTES)?;
+            let names = sample.processes.iter().map(|process| process_words(process.pid)).collect::<String>();
+            Some((uuid.clone(), (left + &names, sample.fault.is_some())))
+        };
+        gpus.iter().filter_map(look).collect()
+    }
+
+    /// A sample of all GPUs, unless there is one of this second.
+    fn sample(&self) {
+        if !lock(&self.uses).is_stale() {
+            return;
+        }
+        match self.reader.worker.sample_use(PATIENCE) {
+            Ok(samples) => lock(&self.uses).add(samples, wall_clock()),
+            Err(e) => tracing::debug!("{e}"),
+        }
+    }
+
+    /// True when something is news.
+    fn discover(&self, table: &GpuTable) -> bool {
+        let before = lock(&self.seen).clone();
+        let gpus = self.reader.read(&before);
+        *lock(&self.seen) = gpus;
+        self.show(table)
+    }
+
+    /// What discovery saw, with what the book says. True when it is news.
+    fn show(&self, table: &GpuTable) -> bool {
+        let mut gpus = lock(&self.seen).clone();
+        lock(&self.health).apply(&mut gpus.facts);
+        table.replace(gpus)
+    }
+
+    /// Looks at everything, and says which runs have to end.
+    fn sweep(&self, site: &Site) -> bool {
+        let now = wall_clock();
+        let catalogue = lock(&self.catalogue).current();
+        let facts = site.gpus.current();
+        if facts.facts.is_empty() {
+            return self.discover(&site.gpus);
+        }
+        match self.reader.worker.read_health(PATIENCE) {
+            Ok(readings) => lock(&self.health).read(&catalogue, readings, &facts.facts, now),
+            Err(e) => tracing::debug!("{e}"),
+        }
+        self.follow_runs(site);
+        self.look_at_unclean(site);
+        self.discover(&site.gpus)
+    }
+
+    fn follow_runs(&self, site: &Site) {
+        self.sample();
+        let live: BTreeSet<RunId> = site.spool.live().into_iter().collect();
+        let mut uses = lock(&self.uses);
+        for run in uses.runs() {
+            uses.keep(run, &site.spool.run_dir(run));
+            if !live.contains(&run) {
+                uses.close(run);
+            }
+        }
+    }
+
+    /// A GPU that was not clean is given out again when it is.
+    fn look_at_unclean(&self, site: &Site) {
+        let unclean = lock(&self.health).unclean();
+        let held = held_gpus(site);
+        for uuid in unclean.into_iter().filter(|uuid| !held.contains_key(uuid)) {
+            let clean = lock(&self.uses).latest(&uuid).is_some_and(|sample| sample.leftovers(None, CLEAN_SLACK_BYTES).is_none());
+            if clean {
+                lock(&self.health).left_on(&uuid, String::new());
+            }
+        }
+    }
+
+    fn take_events(&self, events: &[GpuEvent]) {
+        let catalogue = lock(&self.catalogue).current();
+        lock(&self.health).events(&catalogue, events, wall_clock());
+    }
+
+    /// What administrators ordered since; the order is gone once it is obeyed. True when there was one.
+    fn take_orders(&self) -> bool {
+        let Ok(entries) = std::fs::read_dir(&self.orders) else { return false };
+        let mut taken = false;
+        for path in entries.flatten().map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|e| e == "json")) {
+            let Some(uuid) = path.file_stem().and_then(|stem| stem.to_str()) else { continue };
+            let order = std::fs::read(&path).map_err(anyhow::Error::from).and_then(|bytes| Ok(serde_json::from_slice::<Order>(&bytes)?));
+            match order {
+                Ok(order) => lock(&self.health).obey(uuid, order, wall_clock()),
+                Err(e) => tracing::error!("{}: {e:#}", path.display()),
+            }
+            lock(&self.health).write(wall_clock());
+            let _ = std::fs::remove_file(&path);
+            taken = true;
+        }
+        taken
+    }
+
+    /// Next steps on every GPU's way; the runs that have to end.
+    fn act(&self, site: &Site) -> Vec<RunId> {
+        let held = held_gpus(site);
+        let mut health = lock(&self.health);
+        let to_end = health.step(&held, wall_clock());
+        health.write(wall_clock());
+        drop(health);
+        let mut runs = Vec::new();
+        for end in to_end {
+            if let Err(e) = site.spool.mark_gpu_failed(end.run, &end.why) {
+                tracing::error!(run = %end.run, "{e:#}");
+            }
+            log_line(&site.spool.run_dir(end.run), wall_clock(), &format!("ends, for a GPU of it failed: {}", end.why));
+            runs.push(end.run);
+        }
+        runs
+    }
+}
+
+/// Starts the thread. Does nothing on a node without GPU watch.
+pub fn start(site: Arc<Site>, daemon: mpsc::Sender<Happening>) -> Result<()> {
+    if site.gpu_watch.is_some() {
+        std::thread::Builder::new().name("gpus".into()).spawn(move || keep(&site, &daemon))?;
+    }
+    Ok(())
+}
+
+fn keep(site: &Site, daemon: &mpsc::Sender<Happening>) {
+    let Some(watch) = &site.gpu_watch else { return };
+    let mut due = Instant::now();
+    let mut told = BTreeSet::new();
+    while !daemon.is_closed() {
+        let wait = due.saturating_duration_since(Instant::now()).min(LOOK_EVERY);
+        let events = watch.reader.worker.next_events(wait);
+        let begun = Instant::now();
+        watch.take_events(&events);
+        lock(&watch.catalogue).refresh();
+        let ordered = watch.take_orders();
+        let mut news = false;
+        if begun >= due || ordered {
+            news = watch.sweep(site);
+            due = begun + watch.every;
+        }
+        let runs = watch.act(site);
+        // What the steps changed is told at once, and not with the next discovery.
+        news |= watch.show(&site.gpus);
+        let fresh: Vec<RunId> = runs.iter().copied().filter(|run| !told.contains(run)).collect();
+        told = runs.into_iter().collect();
+        if !fresh.is_empty() && daemon.blocking_send(Happening::GpusFailed { runs: fresh }).is_err() {
+            return;
+        }
+        if news && daemon.blocking_send(Happening::InventoryChanged).is_err() {
+            return;
+        }
+        // Ten thousand Xids a second are ten looks.
+        if !events.is_empty() {
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+}
+
+/// Which live run holds a GPU.
+fn held_gpus(site: &Site) -> BTreeMap<String, RunId> {
+    let mut held = BTreeMap::new();
+    for run in site.spool.live() {
+        if let Ok(Some(setup)) = site.spool.setup(run) {
+            held.extend(setup.gpus.into_iter().map(|gpu| (gpu.uuid, run)));
+        }
+    }
+    held
+}
+
+/// ` (4711 is "python" of uid 1000)`; nothing of a process that is gone or not ours to see.
+fn process_words(pid: u32) -> String {
+    use std::os::unix::fs::MetadataExt;
+    let dir = PathBuf::from(format!("/proc/{pid}"));
+    let name = std::fs::read_to_string(dir.join("comm"));
+    match (name, std::fs::metadata(&dir)) {
+        (Ok(name), Ok(meta)) => format!(" ({pid} is {:?} of uid {})", name.trim(), meta.uid()),
+        _ => String::new(),
+    }
+}
+
+/// Leaves an order for the daemon of this node. `gpu`: UUID, its beginning, or the driver's index.
+pub fn order(spool_dir: &Path, gpu: &str, order: &Order) -> Result<String> {
+    let uuid = find(spool_dir, gpu)?;
+    let dir = spool_dir.join(ORDERS_DIR);
+    let path = dir.join(format!("{uuid}.json"));
+    let bytes = serde_json::to_vec(order)?;
+    gsys::durable_file::write_atomic(&path, &bytes).with_context(|| format!("writing {}", path.display()))?;
+    Ok(uuid)
+}
+
+fn find(spool_dir: &Path, gpu: &str) -> Result<String> {
+    let records = crate::gpu_health::records(spool_dir)?;
+    let is_it = |uuid: &str, index: u32| gpu.parse() == Ok(index) || (!gpu.is_empty() && uuid.starts_with(gpu));
+    let found: Vec<&String> = records.iter().filter(|(uuid, record)| is_it(uuid, record.index)).map(|(uuid, _)| uuid).collect();
+    match found[..] {
+        [uuid] => Ok(uuid.clone()),
+        [] => anyhow::bail!("no GPU {gpu:?} here; gpud gpu list shows the {} that were seen on this node", records.len()),
+        _ => anyhow::bail!("{gpu:?} means {} GPUs of this node; name the UUID, as gpud gpu list shows it", found.len()),
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("no holder panics")
+}
