@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 /// Starts of one pass, so that entering a plan does not keep submissions waiting.
 const STARTS_PER_PASS: usize = 400;
-/// After a pass the thread rests so many times as long as the pass took, unless something became free.
+/// After a full pass the thread rests so many times as long as the pass took.
 const REST_FACTOR: u32 = 3;
 /// And no longer than this.
 const LONGEST_REST: Duration = Duration::from_millis(400);
@@ -54,35 +54,42 @@ pub fn channel() -> (PlannerWake, Planner) {
 }
 
 impl Planner {
-    /// Runs until the core is gone.
+    /// Runs until the core is gone. Something that became free is given away at once; a pass over the whole queue
+    /// follows when the one before is long enough ago.
     pub fn run(self, core: &CoreHandle) {
         step_back();
-        let mut next_begin = None;
         let mut kept = Kept::default();
+        let mut next_begin = None;
+        let mut full_due = Instant::now();
+        let mut full_wanted = false;
         loop {
-            match self.wakes.recv_timeout(until(next_begin)) {
+            let rest = full_due.saturating_duration_since(Instant::now());
+            match self.wakes.recv_timeout(if full_wanted { rest } else { until(next_begin) }) {
                 Ok(()) | Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
-            self.urgent.store(false, Ordering::Release);
+            let urgent = self.urgent.swap(false, Ordering::AcqRel);
+            if Instant::now() < full_due {
+                full_wanted = true;
+                if !urgent {
+                    // Leaves the processors to others.
+                    std::thread::sleep(Duration::from_millis(1));
+                    continue;
+                }
+                match quick_pass(core, &mut kept) {
+                    Some(true) => continue,
+                    Some(false) => {}
+                    None => return,
+                }
+            }
             let begun = Instant::now();
             let Some(pass) = pass(core, &mut kept) else { return };
-            next_begin = pass.next_begin;
             let took = begun.elapsed();
             core.stats().pass.record_duration(took);
-            if pass.again {
-                // Starts were limited: the rest of the queue is looked at without a wake.
-                next_begin = Some(now());
-            }
-            self.rest((took * REST_FACTOR).min(LONGEST_REST));
-        }
-    }
-
-    /// Leaves the processors to others, unless something becomes free meanwhile.
-    fn rest(&self, longest: Duration) {
-        let begun = Instant::now();
-        while begun.elapsed() < longest && !self.urgent.load(Ordering::Acquire) {
-            std::thread::sleep(Duration::from_millis(1).min(longest));
+            next_begin = pass.next_begin;
+            full_due = Instant::now() + (took * REST_FACTOR).min(LONGEST_REST);
+            // Starts were limited: the rest of the queue is looked at without a wake.
+            full_wanted = pass.again;
         }
     }
 }
@@ -100,6 +107,24 @@ struct Kept {
     engine: Engine,
 }
 
+/// Gives away what became free. Whether that could be said without a full pass; `None` when the core is gone.
+fn quick_pass(core: &CoreHandle, kept: &mut Kept) -> Option<bool> {
+    let view = core.view_blocking()?;
+    kept.mirror.update(&view, now());
+    drop(view);
+    let (snapshot, changes) = kept.mirror.picture()?;
+    let budget = WorkBudget { starts: STARTS_PER_PASS, ..WorkBudget::default() };
+    let plan = kept.engine.after(snapshot, changes, budget);
+    let Some(plan) = plan else { return Some(false) };
+    kept.mirror.forget_changes();
+    if !plan.starts.is_empty()
+        && let Err(refusal) = core.plan_blocking(plan)
+    {
+        tracing::warn!("a plan was not taken: {refusal}");
+    }
+    Some(true)
+}
+
 /// One pass; `None` when the core is gone.
 fn pass(core: &CoreHandle, kept: &mut Kept) -> Option<Pass> {
     let view = core.view_blocking()?;
@@ -109,6 +134,7 @@ fn pass(core: &CoreHandle, kept: &mut Kept) -> Option<Pass> {
     drop(view); // chunks that are not shared need not be copied
     let budget = WorkBudget { starts: STARTS_PER_PASS, ..WorkBudget::default() };
     let plan = kept.engine.plan(snapshot, budget);
+    kept.mirror.forget_changes();
     let again = plan.cut_short && !plan.starts.is_empty();
     let idle = plan.starts.is_empty() && plan.preempts.is_empty() && plan.classes.is_empty();
     if !(idle && plan.reasons.is_empty() && plan.array_reasons.is_empty()) {

@@ -8,7 +8,7 @@ use crate::pass::{Pass, Wait};
 use crate::placement::{Ask, Picked};
 use crate::shape::ShapeId;
 use crate::snapshot::{PendingJob, Snapshot};
-use crate::timeline::Count;
+use crate::timeline::{Count, UNLIMITED_SECS};
 use fixedbitset::FixedBitSet;
 use gmodel::config::Partition;
 use gmodel::policy::Limits;
@@ -16,6 +16,20 @@ use gmodel::{Reason, ReasonCode, RunClass};
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Pass<'_> {
+    /// Starts a job that nothing but room stands against.
+    pub(crate) fn start_plain(&mut self, job: &PendingJob, id: gmodel::JobId, shape: ShapeId) -> bool {
+        let secs = job.limit_secs.unwrap_or(UNLIMITED_SECS);
+        let (from, to) = (self.now, end_after(self.snapshot.now, Some(secs)));
+        for way in 0..self.shape(shape).ways.len() {
+            let picked = self.search(job, shape, |search, ask| search.pick(ask, way, from, to));
+            if let Some(picked) = picked {
+                self.commit(job, id, shape, way, &picked, (&Take::default(), None), None);
+                return true;
+            }
+        }
+        false
+    }
+
     /// Ways that no limit stands against, as far as can be said before nodes are known.
     pub(crate) fn allowed_ways(&mut self, job: &PendingJob, shape: ShapeId, secs: u32) -> Result<Vec<usize>, Wait> {
         let ways = 0..self.shape(shape).ways.len();

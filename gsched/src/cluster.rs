@@ -23,6 +23,8 @@ pub struct Cluster {
     /// Nodes that this pass took something of.
     touched: Vec<usize>,
     runs: Vec<Known>,
+    /// Nodes whose runs are others than when their room was worked out.
+    stale: Vec<usize>,
     /// Grows when nodes come, go, or change in what they have.
     pub generation: u64,
     /// Nodes whose room was worked out anew by the last `sync`.
@@ -106,6 +108,8 @@ impl Cluster {
             self.generation += 1;
             dirty.insert_range(..);
         }
+        let stale = std::mem::take(&mut self.stale);
+        dirty.extend(stale.into_iter().filter(|at| same && *at < snapshot.nodes.len()));
         for (at, node) in snapshot.nodes.iter().enumerate() {
             let track = &mut self.nodes[at];
             let up = node.unavailable.is_none();
@@ -182,6 +186,68 @@ impl Cluster {
             }
         }
         Known { run: run.run, end, nodes: run.shares.iter().map(|share| share.node).collect() }
+    }
+
+    pub(crate) fn knows(&self, run: RunId) -> bool {
+        self.runs.binary_search_by_key(&run, |known| known.run).is_ok()
+    }
+
+    /// A run ends at another time than was planned with. Its nodes are worked out anew at the next `sync`.
+    pub(crate) fn expect_again(&mut self, run: RunId, end: Timestamp) {
+        let Ok(at) = self.runs.binary_search_by_key(&run, |known| known.run) else { return };
+        if self.runs[at].end == end {
+            return;
+        }
+        self.runs[at].end = end;
+        for node in self.runs[at].nodes.clone() {
+            if let Some(at) = self.place(node) {
+                self.nodes[at].held.iter_mut().filter(|held| held.run == run).for_each(|held| held.end = end);
+                self.stale.push(at);
+            }
+        }
+    }
+
+    /// A run that a pass started is there now: its room is taken already.
+    pub(crate) fn meet(&mut self, run: &RunningRun) {
+        let mut dirty = FixedBitSet::with_capacity(self.nodes.len());
+        let known = self.learn(run, &mut dirty);
+        self.stale.extend(dirty.ones());
+        let at = self.runs.partition_point(|one| one.run < run.run);
+        self.runs.insert(at, known);
+    }
+
+    /// A run is over: what it held is free. Its nodes.
+    pub(crate) fn part_with(&mut self, run: RunId, now: Timestamp) -> Vec<usize> {
+        let Ok(at) = self.runs.binary_search_by_key(&run, |known| known.run) else { return Vec::new() };
+        let known = self.runs.remove(at);
+        let places: Vec<usize> = known.nodes.iter().filter_map(|node| self.place(*node)).collect();
+        for at in &places {
+            self.touch(*at);
+            let track = &mut self.nodes[*at];
+            let make = &self.makes.list[track.make as usize];
+            for held in track.held.iter().filter(|held| held.run == run) {
+                track.room.leave(make, &held.share, now, held.end);
+            }
+            track.held.retain(|held| held.run != run);
+            self.file(*at);
+            self.stale.push(*at);
+        }
+        places
+    }
+
+    /// Whether what the runs there leave is what a snapshot says is free.
+    pub(crate) fn agrees(&self, at: usize, node: &SchedNode) -> bool {
+        let track = &self.nodes[at];
+        let cpus: u64 = track.held.iter().map(|held| u64::from(held.share.cpus)).sum();
+        let milli: u64 = track.held.iter().map(|held| held.share.gpus.milli()).sum();
+        let make = &self.makes.list[track.make as usize];
+        let usable = node.gpus.iter().filter(|gpu| gpu.usable()).count() as u64 * 1000;
+        let free: u64 = node.free_gpu_milli.iter().map(|milli| u64::from(*milli)).sum();
+        track.up == node.unavailable.is_none()
+            && make.cpus == node.cpus
+            && u64::from(make.all.all_gpus()) * 1000 == usable
+            && cpus + u64::from(node.free_cpus) == u64::from(node.cpus)
+            && milli + free == usable
     }
 
     /// Where a node stands: they are in the order of their ids.

@@ -32,7 +32,7 @@ impl Engine {
         let mut found: Vec<Forecast> = Vec::new();
         let mut left = snapshot.pending.iter().filter(|job| jobs.contains(&job.id)).count();
         let mut ahead: BTreeMap<Option<usize>, u32> = BTreeMap::new();
-        let (plan, reserved) = self.walk(snapshot, budget, Some(u32::MAX), &mut |_, job, partition| {
+        let (plan, left) = self.walk(snapshot, budget, Some(u32::MAX), &mut |_, job, partition| {
             if left == 0 {
                 return false;
             }
@@ -44,7 +44,7 @@ impl Engine {
             *before += 1;
             true
         });
-        for one in reserved {
+        for one in left.reserved {
             if let Some(told) = found.iter_mut().find(|told| told.job == one.job && told.start.is_none()) {
                 told.start = Some(one.at);
                 told.nodes = one.nodes.into_iter().map(|at| snapshot.nodes[at].id).collect();

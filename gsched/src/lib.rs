@@ -3,6 +3,7 @@
 //! Pure: no clock, no I/O; its budget is work units, so a plan never depends on the machine.
 
 pub mod account_tree;
+pub mod quick;
 pub mod why;
 pub mod forecast;
 pub mod change;
@@ -42,6 +43,7 @@ pub use reason::held_by;
 pub use change::{Change, Edit};
 pub use forecast::{Forecast, forecast};
 pub use why::{Blocker, Why, why};
+pub use quick::Changes;
 pub use plan::{Plan, Preempt, Start, WorkBudget};
 pub use snapshot::{PendingJob, RunningRun, SchedNode, Snapshot};
 

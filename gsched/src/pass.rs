@@ -12,6 +12,7 @@ use crate::priority::in_order;
 use crate::placement::{Ask, Leaves, Picked, Search};
 use crate::plan::{Plan, Start, WorkBudget};
 use crate::reason::{self, array_limit, standing};
+use crate::quick::{Left, Waiting};
 use crate::room::Hold;
 use crate::score::Scores;
 use crate::shape::{OfPass, Shape, ShapeId, Shapes};
@@ -39,6 +40,9 @@ pub fn priority(partition: Option<&Partition>, nice: i32) -> u64 {
     (tier << 33) | nice
 }
 
+/// A budget grows to so many times two to the power of this before a pass is cut short for good.
+const MOST_STRETCH: u32 = 16;
+
 /// The scheduler with what it keeps from pass to pass. Plans are the same with a new one.
 #[derive(Debug, Default)]
 pub struct Engine {
@@ -47,19 +51,35 @@ pub struct Engine {
     pub(crate) leaves: Leaves,
     pub(crate) shapes: Shapes,
     pub(crate) scores: Scores,
+    /// For quick passes after this one.
+    pub(crate) left: Option<Left>,
+    /// How often the budget is doubled: a pass that is cut short comes further the next time.
+    stretch: u32,
+    /// Probes of the last pass.
+    probed: u64,
     /// What shapes and windows were worked out for.
-    seen: Option<(Arc<ClusterConfig>, Arc<Policy>)>,
+    pub(crate) seen: Option<(Arc<ClusterConfig>, Arc<Policy>)>,
     generation: (u64, usize),
 }
 
 impl Engine {
     pub fn plan(&mut self, snapshot: &Snapshot, budget: WorkBudget) -> Plan {
-        self.walk(snapshot, budget, None, &mut |_, _, _| true).0
+        let stretched = budget.node_probes.saturating_mul(1 << self.stretch);
+        let more = WorkBudget { node_probes: stretched, ..budget };
+        let (plan, left) = self.walk(snapshot, more, None, &mut |_, _, _| true);
+        self.stretch = match (plan.cut_short && plan.starts.len() < budget.starts, self.probed > budget.node_probes / 2) {
+            (true, _) => (self.stretch + 1).min(MOST_STRETCH),
+            (false, true) => self.stretch,
+            (false, false) => self.stretch.saturating_sub(1),
+        };
+        self.left = (!plan.cut_short).then_some(left);
+        plan
     }
 
     /// One pass. `look` sees each job before its turn and may end the pass. `reserve`: how many waiting jobs of each
     /// partition get a reservation, where it is not for the policy to say.
-    pub(crate) fn walk(&mut self, snapshot: &Snapshot, budget: WorkBudget, reserve: Option<u32>, look: Look) -> (Plan, Vec<Reserved>) {
+    pub(crate) fn walk(&mut self, snapshot: &Snapshot, budget: WorkBudget, reserve: Option<u32>, look: Look) -> (Plan, Left) {
+        self.left = None;
         self.sync(snapshot);
         let ledger = Ledger::new(snapshot);
         let frozen = what_if::may_preempt(snapshot).then(|| ledger.clone());
@@ -90,7 +110,12 @@ impl Engine {
         }
         pass.plan.cut_short = pass.is_spent();
         pass.plan.classes = pass.ledger.classes();
-        (pass.plan, pass.reserved)
+        let probed = budget.node_probes - pass.probes_left;
+        let started = pass.plan.starts.iter().map(|start| start.job).collect();
+        let left = Left { waiting: pass.room_wanted, reserved: pass.reserved, started };
+        let plan = pass.plan;
+        self.probed = probed;
+        (plan, left)
     }
 
     /// Brings everything up to a snapshot, with nothing taken by a pass.
@@ -128,6 +153,8 @@ pub struct Reserved {
     pub job: JobId,
     pub at: Timestamp,
     pub nodes: Vec<usize>,
+    /// In the order of `nodes`.
+    pub holds: Vec<Hold>,
 }
 
 /// Why a job does not start now.
@@ -143,11 +170,17 @@ pub(crate) enum Wait {
 pub(crate) struct Pass<'a> {
     pub(crate) engine: &'a mut Engine,
     pub(crate) snapshot: &'a Snapshot,
+    /// When rooms were worked out: starts take room from then on. The snapshot's time, but in quick passes.
+    pub(crate) now: Timestamp,
     /// By partition, how many more waiting jobs get a reservation.
     pub(crate) reserve_left: Vec<u32>,
     /// By partition: a job waits for resources already, those after it wait for their turn too.
     pub(crate) waiting: Vec<bool>,
     pub(crate) reserved: Vec<Reserved>,
+    /// Who waits for room, in order.
+    pub(crate) room_wanted: Vec<Waiting>,
+    /// Place of the job at hand among the pending.
+    pub(crate) at_hand: usize,
     pub(crate) licences: BTreeMap<String, Count>,
     pub(crate) ledger: Ledger,
     /// As the ledger was before this pass; where anybody may preempt.
@@ -189,9 +222,12 @@ impl<'a> Pass<'a> {
         let mut pass = Self {
             engine,
             snapshot,
+            now: snapshot.now,
             reserve_left: vec![reserve; partitions],
             waiting: vec![false; partitions],
             reserved: Vec::new(),
+            room_wanted: Vec::new(),
+            at_hand: 0,
             licences: claims::licences(snapshot),
             ledger,
             frozen: None,
@@ -239,6 +275,7 @@ impl<'a> Pass<'a> {
     /// Decides about a job by its place among the pending.
     fn consider_in(&mut self, at: usize, partitions: &BTreeMap<&str, usize>, guaranteed: bool) {
         let job = &self.snapshot.pending[at];
+        self.at_hand = at;
         self.guaranteed_only = guaranteed && job.positions.is_some();
         let reason = match partitions.get(job.spec.partition.as_str()) {
             Some(partition) => self.consider(job, *partition),
@@ -360,9 +397,9 @@ impl<'a> Pass<'a> {
     }
 
     #[allow(clippy::too_many_arguments)]
-    fn commit(&mut self, job: &PendingJob, id: JobId, shape: ShapeId, way: usize, picked: &Picked, (take, class): (&Take, Option<RunClass>), shorter: Option<u32>) {
-        let now = self.snapshot.now;
-        let end = end_after(now, shorter.or(job.limit_secs));
+    pub(crate) fn commit(&mut self, job: &PendingJob, id: JobId, shape: ShapeId, way: usize, picked: &Picked, (take, class): (&Take, Option<RunClass>), shorter: Option<u32>) {
+        let now = self.now;
+        let end = end_after(self.snapshot.now, shorter.or(job.limit_secs));
         let engine = &mut *self.engine;
         let of = &engine.shapes.list[shape as usize];
         let mut allocation: Vec<(usize, gmodel::run::NodeShare)> = Vec::with_capacity(picked.len());

@@ -209,6 +209,20 @@ impl Room {
         }
     }
 
+    /// Takes again what was just given back.
+    pub fn hold_again(&mut self, hold: &Hold) {
+        self.profile.take(hold.from, hold.to, &hold.amount);
+        if let Some((slot, milli, before)) = hold.shared
+            && let Some(gpu) = self.shared.iter_mut().find(|gpu| gpu.slot == slot)
+        {
+            gpu.milli.take(hold.from, hold.to, milli);
+            gpu.until = before.max(hold.to);
+            let mut longer = Amount::default();
+            longer.gpus[usize::from(gpu.group)] = 1;
+            self.profile.take(before, hold.to, &longer);
+        }
+    }
+
     /// Starts a run here: takes the need from now until `to`, and says which slots it holds. A share goes on the slot
     /// named, where one is.
     pub fn start(

@@ -5,6 +5,7 @@
 use crate::cluster::end_after;
 use crate::pass::{Counted, Pass, Reserved, Wait};
 use crate::placement::Picked;
+use crate::quick::Waiting;
 use crate::reason;
 use crate::shape::{Shape, ShapeId};
 use crate::snapshot::PendingJob;
@@ -23,6 +24,11 @@ impl Pass<'_> {
             Wait::Licences(reason) => (ReasonCode::Licenses, Some(reason.text)),
             Wait::Room => (ReasonCode::Resources, None),
         };
+        if code == ReasonCode::Resources {
+            let secs = job.limit_secs.unwrap_or(UNLIMITED_SECS);
+            let (at, array) = (self.at_hand as u32, job.positions.is_some());
+            self.room_wanted.push(Waiting { at, job: job.id, shape, secs, array });
+        }
         let partition = self.shape(shape).partition;
         let first = !std::mem::replace(&mut self.waiting[partition], true);
         let kept = if code == ReasonCode::Licenses { None } else { self.kept(shape) };
@@ -148,9 +154,10 @@ impl Pass<'_> {
         let to = end_after(at, Some(secs));
         let engine = &mut *self.engine;
         let of = &engine.shapes.list[shape as usize];
+        let mut holds = Vec::with_capacity(picked.len());
         for (node, part) in &picked {
             let need = *of.need(way, *part, engine.cluster.nodes[*node].make)?;
-            engine.cluster.touch(*node).hold(&need, at, to);
+            holds.push(engine.cluster.touch(*node).hold(&need, at, to)?);
         }
         for (name, count) in &job.spec.licences {
             if let Some(free) = self.licences.get_mut(name) {
@@ -158,7 +165,7 @@ impl Pass<'_> {
             }
         }
         let nodes = picked.into_iter().map(|(node, _)| node).collect();
-        self.reserved.push(Reserved { job: job.id, at, nodes });
+        self.reserved.push(Reserved { job: job.id, at, nodes, holds });
         Some(at)
     }
 

@@ -8,7 +8,7 @@ use super::state::{Job, Node, Run, State};
 use crate::chunk_map::ChunkMap;
 use gmodel::node::Role;
 use gmodel::{JobId, JobState, NodeId, RunId, Timestamp};
-use gsched::{PendingJob, Snapshot};
+use gsched::{Changes, PendingJob, Snapshot};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -28,6 +28,8 @@ pub struct Mirror {
     fickle: BTreeSet<JobId>,
     /// Runs that are getting ready: their latest end moves with the clock.
     preparing: BTreeSet<RunId>,
+    /// Since they were last forgotten.
+    changes: Changes,
 }
 
 impl Mirror {
@@ -44,7 +46,18 @@ impl Mirror {
         self.snapshot.as_ref().expect("set by both ways")
     }
 
+    /// The picture of the last update, and what changed since `forget_changes`.
+    pub fn picture(&self) -> Option<(&Snapshot, &Changes)> {
+        Some((self.snapshot.as_ref()?, &self.changes))
+    }
+
+    /// They were taken into account.
+    pub fn forget_changes(&mut self) {
+        self.changes = Changes::default();
+    }
+
     fn begin(&mut self, state: &State, now: Timestamp) {
+        self.changes.everything = true;
         let fresh = snapshot(state, now);
         let key = |job: &PendingJob| (job.id, job.positions.is_some());
         self.places = fresh.pending.iter().enumerate().map(|(at, job)| (key(job), at)).collect();
@@ -66,7 +79,9 @@ impl Mirror {
             nodes.extend(before.into_iter().chain(is).flat_map(|run| &run.allocation).map(|share| share.node));
         });
         self.running(&mut picture, state, &runs, now);
-        self.nodes_of(&mut picture, state, nodes);
+        self.nodes_of(&mut picture, state, &nodes);
+        self.changes.runs.append(&mut runs);
+        self.changes.nodes.append(&mut nodes);
         self.snapshot = Some(picture);
     }
 
@@ -138,7 +153,8 @@ impl Mirror {
         picture.running = kept;
     }
 
-    fn nodes_of(&self, picture: &mut Snapshot, state: &State, mut changed: BTreeSet<NodeId>) {
+    fn nodes_of(&mut self, picture: &mut Snapshot, state: &State, freed: &BTreeSet<NodeId>) {
+        let mut changed = freed.clone();
         let mut others = false;
         let compute = |node: Option<&Node>| node.is_some_and(|node| node.role == Role::Compute);
         state.nodes.each_change(&self.nodes, |id, before, is| {
@@ -146,10 +162,12 @@ impl Mirror {
             changed.insert(id);
         });
         if others {
+            self.changes.everything = true;
             let nodes = state.nodes.values().filter(|node| node.role == Role::Compute);
             picture.nodes = nodes.map(|node| sched_node(state, node)).collect();
             return;
         }
+        self.changes.nodes.extend(changed.iter().copied());
         for id in changed {
             if let (Ok(at), Some(node)) = (picture.nodes.binary_search_by_key(&id, |node| node.id), state.nodes.get(id)) {
                 let fresh = sched_node(state, node);

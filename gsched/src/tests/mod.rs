@@ -2,6 +2,7 @@
 //! properties of random clusters.
 
 mod backfill;
+mod kept;
 mod promises;
 mod terms;
 mod textbook;

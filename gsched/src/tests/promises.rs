@@ -71,7 +71,7 @@ pub(super) fn cluster() -> impl Strategy<Value = Snapshot> {
     })
 }
 
-fn gives_out_only_what_is_free(snapshot: &Snapshot, plan: &Plan) {
+pub(super) fn gives_out_only_what_is_free(snapshot: &Snapshot, plan: &Plan) {
     let mut nodes: BTreeMap<NodeId, _> = snapshot.nodes.iter().map(|node| (node.id, node.clone())).collect();
     for start in &plan.starts {
         let distinct: BTreeSet<_> = start.allocation.iter().map(|share| share.node).collect();

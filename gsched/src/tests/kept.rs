@@ -1,0 +1,153 @@
+//! An engine that is kept: its plans are those of a new one, and quick passes give out only what became free.
+
+use super::promises::{cluster, gives_out_only_what_is_free};
+use super::{NOW, picture};
+use crate::quick::Changes;
+use crate::{Engine, Plan, RunningRun, Snapshot, WorkBudget, plan};
+use gmodel::{JobId, RunId};
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+
+/// What the core makes of a plan: runs instead of waiting jobs.
+fn enter(snapshot: &mut Snapshot, plan: &Plan) -> BTreeSet<RunId> {
+    let mut runs = BTreeSet::new();
+    for start in &plan.starts {
+        let at = snapshot.pending.iter().rposition(|job| job.id <= start.job && start.job.0 < job.id.0 + 10).unwrap();
+        let job = &mut snapshot.pending[at];
+        let ends_by = job.limit_secs.map(|secs| snapshot.now.plus_secs(i64::from(secs)));
+        let run = RunId::new(start.job, 1);
+        let mut entry = RunningRun::new(run, job.spec.clone(), start.allocation.clone(), ends_by);
+        entry.placed = snapshot.now;
+        entry.started = Some(snapshot.now);
+        snapshot.running.push(entry);
+        for share in &start.allocation {
+            snapshot.nodes.iter_mut().find(|node| node.id == share.node).unwrap().take(share);
+        }
+        runs.insert(run);
+        let over = match &mut job.positions {
+            None => true,
+            Some(positions) => {
+                let position = (start.job.0 - job.id.0) as u32;
+                *positions = positions.iter().filter(|one| *one != position).collect();
+                positions.is_empty()
+            }
+        };
+        if over {
+            snapshot.pending.swap_remove(at);
+        }
+    }
+    snapshot.pending.sort_by_key(|job| job.id);
+    snapshot.running.sort_by_key(|run| run.run);
+    runs
+}
+
+fn end(snapshot: &mut Snapshot, at: usize) -> Changes {
+    let gone = snapshot.running.remove(at);
+    for share in &gone.shares {
+        snapshot.nodes.iter_mut().find(|node| node.id == share.node).unwrap().give(share);
+    }
+    Changes { runs: BTreeSet::from([gone.run]), nodes: gone.shares.iter().map(|share| share.node).collect(), everything: false }
+}
+
+fn all() -> WorkBudget {
+    WorkBudget::default()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+    #[test]
+    fn a_kept_engine_plans_as_a_new_one(mut snapshot in cluster(), which in prop::collection::vec(any::<prop::sample::Index>(), 1..6)) {
+        snapshot.running.sort_by_key(|run| run.run);
+        let mut engine = Engine::default();
+        for which in which {
+            let kept = engine.plan(&snapshot, all());
+            prop_assert_eq!(&kept, &plan(&snapshot, all()));
+            let met = enter(&mut snapshot, &kept);
+            if snapshot.running.is_empty() {
+                break;
+            }
+            snapshot.now = snapshot.now.plus_secs(7);
+            let count = snapshot.running.len();
+            let mut changes = end(&mut snapshot, which.index(count));
+            changes.runs.extend(met);
+            changes.nodes.extend(kept.starts.iter().flat_map(|start| &start.allocation).map(|share| share.node));
+            let quick = engine.after(&snapshot, &changes, all()).unwrap();
+            gives_out_only_what_is_free(&snapshot, &quick);
+            enter(&mut snapshot, &quick);
+        }
+    }
+
+    /// The first that waits loses nothing by those who are started quickly.
+    #[test]
+    fn who_was_to_start_at_a_time_still_can(mut snapshot in cluster(), which in any::<prop::sample::Index>()) {
+        snapshot.running.sort_by_key(|run| run.run);
+        let mut engine = Engine::default();
+        let first = engine.plan(&snapshot, all());
+        let mut met = enter(&mut snapshot, &first);
+        prop_assume!(!snapshot.running.is_empty());
+        let count = snapshot.running.len();
+            let mut changes = end(&mut snapshot, which.index(count));
+        let before = starts(&snapshot);
+        changes.runs.append(&mut met);
+        changes.nodes.extend(first.starts.iter().flat_map(|start| &start.allocation).map(|share| share.node));
+        let quick = engine.after(&snapshot, &changes, all()).unwrap();
+        enter(&mut snapshot, &quick);
+        let head = snapshot.pending.iter().filter(|job| job.positions.is_none()).map(|job| job.id).min();
+        let ahead = |job: JobId| quick.starts.iter().any(|start| start.job < job);
+        if let Some(head) = head.filter(|head| !ahead(*head)) {
+            let after = starts(&snapshot);
+            let told = |list: &[(JobId, Option<i64>)]| list.iter().find(|(job, _)| *job == head).and_then(|(_, at)| *at);
+            if let (Some(before), Some(after)) = (told(&before), told(&after)) {
+                prop_assert!(after <= before.max(reserved(&first, head)), "job {head} from {before} to {after}");
+            }
+        }
+    }
+}
+
+/// The start that the text of the first plan named, seconds from now; nothing where it named none.
+fn reserved(plan: &Plan, job: JobId) -> i64 {
+    let text = plan.reasons.iter().find(|(id, _)| *id == job).map(|(_, reason)| reason.text.to_string());
+    let at = text.and_then(|text| gmodel::time::parse_rfc3339(text.rsplit_once("expected by ")?.1));
+    at.map_or(i64::MAX, |at| at.since_secs(NOW))
+}
+
+fn starts(snapshot: &Snapshot) -> Vec<(JobId, Option<i64>)> {
+    let jobs = snapshot.pending.iter().map(|job| job.id).collect();
+    let told = crate::forecast(snapshot, &jobs);
+    told.into_iter().map(|one| (one.job, one.start.map(|at| at.since_secs(NOW)))).collect()
+}
+
+#[test]
+fn the_one_who_waits_longest_for_what_is_freed_gets_it() {
+    let mut snapshot = picture(
+        "node n1 h100:4
+         node n2 h100:4
+         running 1 n1 gpus=0-3 left=1000
+         running 2 n2 gpus=0-3 left=2000
+         job gpus=8 nodes=2 time=100
+         job gpus=4 time=5000
+         job gpus=4 time=900
+         job gpus=4 time=900",
+    );
+    let mut engine = Engine::default();
+    assert!(engine.plan(&snapshot, all()).starts.is_empty());
+    let changes = end(&mut snapshot, 0);
+    let quick = engine.after(&snapshot, &changes, all()).unwrap();
+    let starts: Vec<_> = quick.starts.iter().map(|start| (start.job.0, start.allocation[0].node.0)).collect();
+    // The first needs both nodes, the second would keep it waiting.
+    assert_eq!(starts, [(30, 1)]);
+    assert!(quick.reasons.is_empty() && !quick.cut_short);
+    let other = Changes { everything: true, ..Changes::default() };
+    assert_eq!(engine.after(&snapshot, &other, all()), None, "that takes a full pass");
+}
+
+#[test]
+fn a_pass_that_was_cut_short_comes_further_the_next_time() {
+    let mut text = String::from("backfill all\nnode n1 h100:8\nrunning 1 n1 gpus=0-7 left=100\n");
+    (1..60).for_each(|at| text += &format!("job gpus={} time={}\n", 1 + at % 8, 10 + at));
+    let snapshot = picture(&text);
+    let mut engine = Engine::default();
+    let few = WorkBudget { node_probes: 20, starts: 100 };
+    let passes = (1..20).find(|_| !engine.plan(&snapshot, few).cut_short);
+    assert!(passes.is_some_and(|passes| passes > 1), "{passes:?}");
+}
