@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 /// Queues of this length are ranked while a listing waits.
 const RANKED_INLINE: usize = 1_000;
 /// How old the ranks of a longer queue may be before they are made anew.
-const FRESH: Duration = Duration::from_secs(2);
+const FRESH: Duration = Duration::from_secs(5);
 /// Age grows with time: the ranks of an unchanged short queue are made anew after so long.
 const UNCHANGED: Duration = Duration::from_secs(10);
 
