@@ -3,13 +3,12 @@
 //! Ties are as Slurm's page "Fair Tree Fairshare Algorithm" has them (Cox and Morrison, BYU): tied users share a rank, a
 //! user tied with an account has that of its best user, tied accounts are one. Never stores anything.
 
-use crate::names::Names;
+use crate::names::{Places, hash};
 use crate::snapshot::{RunningRun, Snapshot};
-use crate::usage::{Decayed, left_after, weight_of_type, weighted_micro};
+use crate::usage::{Clock, Decayed, Running, left_after, weight_of_type, weighted_micro};
 use gmodel::policy::{Account, ROOT_ACCOUNT};
 use gmodel::{JobSpec, NodeId, Policy};
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Factors and parts of a whole are in millionths.
@@ -24,13 +23,13 @@ const OUTLOOK: [u32; 4] = [500, 1000, 2000, 4000];
 pub struct FairTree<'a> {
     /// The root first, then accounts, then users.
     nodes: Vec<ShareNode<'a>>,
-    children: Vec<Vec<usize>>,
-    account_names: Names,
-    /// Places of accounts, by number.
-    accounts: Vec<usize>,
-    user_names: Names,
-    /// Places of users in accounts, by their numbers.
-    users: BTreeMap<(u32, u32), usize>,
+    /// Those directly below each, one after the other, and where they begin.
+    below: Vec<usize>,
+    first_below: Vec<usize>,
+    /// Places of accounts by name, and of users by account and name.
+    accounts: Places,
+    users: Places,
+    user_count: u64,
     /// Places of the users of the snapshot's waiting jobs.
     pending: Vec<usize>,
 }
@@ -76,11 +75,11 @@ impl LevelFs {
     /// Of somebody who used nothing.
     pub const INFINITE: Self = Self(u128::MAX);
 
-    fn of(shares: u64, all_shares: u64, usage: u128, all_usage: u128) -> Self {
+    fn of(shares: u64, all_shares: u64, usage: u64, all_usage: u64) -> Self {
         match (shares, usage) {
             (0, _) => Self(0),
             (_, 0) => Self::INFINITE,
-            _ => Self(((u128::from(shares) * all_usage) << PLACES) / (u128::from(all_shares) * usage)),
+            _ => Self(((u128::from(shares) * u128::from(all_usage)) << PLACES) / (u128::from(all_shares) * u128::from(usage))),
         }
     }
 
@@ -127,11 +126,11 @@ impl<'a> FairTree<'a> {
     fn of_policy(policy: &'a Policy) -> Self {
         let mut tree = Self {
             nodes: Vec::new(),
-            children: Vec::new(),
-            account_names: Names::default(),
-            accounts: Vec::new(),
-            user_names: Names::default(),
-            users: BTreeMap::new(),
+            below: Vec::new(),
+            first_below: Vec::new(),
+            accounts: Places::default(),
+            users: Places::default(),
+            user_count: 0,
             pending: Vec::new(),
         };
         tree.account_or_new(ROOT_ACCOUNT, 1);
@@ -156,33 +155,40 @@ impl<'a> FairTree<'a> {
     }
 
     fn account_or_new(&mut self, name: &'a str, shares: u32) -> usize {
-        let number = self.account_names.number_or_new(name) as usize;
-        if number == self.accounts.len() {
-            let at = self.push(name, None, 0, shares);
-            self.accounts.push(at);
+        if let Some(at) = self.account_place(name) {
+            return at;
         }
-        self.accounts[number]
+        let at = self.push(name, None, 0, shares);
+        self.accounts.add(at, |at| hash(&[self.nodes[at].account]));
+        at
+    }
+
+    fn account_place(&self, name: &str) -> Option<usize> {
+        self.accounts.find(hash(&[name]), |at| self.nodes[at].account == name)
     }
 
     fn user_or_new(&mut self, account: &'a str, user: &'a str, shares: u32) -> usize {
-        let parent = self.account_or_new(account, 1);
-        let key = (self.account_names.number_or_new(account), self.user_names.number_or_new(user));
-        if let Some(at) = self.users.get(&key) {
-            return *at;
+        if let Some(at) = self.place(account, user) {
+            return at;
         }
+        let parent = self.account_or_new(account, 1);
         let at = self.push(account, Some(user), parent, shares);
-        self.users.insert(key, at);
+        let hash_of = |at: usize| hash(&[self.nodes[at].account, self.nodes[at].user.unwrap_or_default()]);
+        self.users.add(at, hash_of);
+        self.user_count += 1;
         at
     }
 
     fn place(&self, account: &str, user: &str) -> Option<usize> {
-        self.users.get(&(self.account_names.number(account)?, self.user_names.number(user)?)).copied()
+        let is_it = |at: usize| self.nodes[at].account == account && self.nodes[at].user == Some(user);
+        self.users.find(hash(&[account, user]), is_it)
     }
 
     /// What everybody has used by now, weighted and decayed, with what runs.
     fn enter_use(&mut self, snapshot: &'a Snapshot) {
         let half_life = snapshot.config.scheduler.fair_share.half_life_secs;
-        let mut running: BTreeMap<usize, Decayed> = BTreeMap::new();
+        let mut running: Vec<Running> = vec![Running::default(); self.nodes.len()];
+        let clock = Clock::new(snapshot.now, half_life);
         let weights = GpuWeights::new(snapshot);
         let mut last: Option<(&Arc<JobSpec>, usize)> = None;
         for run in snapshot.running.iter().filter(|run| !run.charged) {
@@ -192,28 +198,43 @@ impl<'a> FairTree<'a> {
             };
             last = Some((&run.spec, at));
             let Some(started) = run.started else { continue };
-            let used = running.entry(at).or_default();
-            used.charge(weights.rate(snapshot, run), started, snapshot.now, half_life);
+            if running.len() <= at {
+                running.resize(at + 1, Running::default());
+            }
+            running[at].add(&clock, weights.rate(snapshot, run), started);
         }
         for (account, user, decayed) in snapshot.usage.users() {
             let at = self.user_or_new(account, user, 1);
-            self.nodes[at].usage = match running.remove(&at) {
-                None => decayed.at(snapshot.now, half_life),
-                Some(more) => decayed.with(&more, snapshot.now, half_life),
-            };
+            let more = running.get_mut(at).map(std::mem::take).unwrap_or_default();
+            self.nodes[at].usage = decayed.with(&more, &clock);
         }
-        for (at, decayed) in running {
-            self.nodes[at].usage = decayed.at(snapshot.now, half_life);
+        for (at, more) in running.iter().enumerate().filter(|(_, more)| !more.is_empty()) {
+            self.nodes[at].usage = Decayed::default().with(more, &clock);
         }
     }
 
     fn finish(mut self) -> Self {
-        self.children = vec![Vec::new(); self.nodes.len()];
-        for at in 1..self.nodes.len() {
-            self.children[self.nodes[at].parent].push(at);
+        let mut first = vec![0; self.nodes.len() + 1];
+        for node in &self.nodes[1..] {
+            first[node.parent + 1] += 1;
         }
+        for at in 1..first.len() {
+            first[at] += first[at - 1];
+        }
+        let mut next = first.clone();
+        self.below = vec![0; self.nodes.len().saturating_sub(1)];
+        for at in 1..self.nodes.len() {
+            let place = &mut next[self.nodes[at].parent];
+            self.below[*place] = at;
+            *place += 1;
+        }
+        self.first_below = first;
         self.compute();
         self
+    }
+
+    fn below(&self, at: usize) -> &[usize] {
+        &self.below[self.first_below[at]..self.first_below[at + 1]]
     }
 
     /// A user's factor, millionths; nobody is without use or job and asked for.
@@ -273,31 +294,28 @@ impl<'a> FairTree<'a> {
         self.add_up(0);
         let all = self.nodes[0].usage;
         for parent in 0..self.nodes.len() {
-            let children = std::mem::take(&mut self.children[parent]);
-            let shares: u64 = children.iter().map(|at| u64::from(self.nodes[*at].shares)).sum();
-            let usage: u128 = children.iter().map(|at| u128::from(self.nodes[*at].usage)).sum();
-            for &at in &children {
+            let range = self.first_below[parent]..self.first_below[parent + 1];
+            let of_each = || self.below[range.clone()].iter().map(|at| &self.nodes[*at]);
+            let shares: u64 = of_each().map(|node| u64::from(node.shares)).sum();
+            let usage = of_each().map(|node| node.usage).fold(0, u64::saturating_add);
+            for &at in &self.below[range] {
                 let node = &mut self.nodes[at];
-                node.norm_shares = part(u128::from(node.shares), u128::from(shares));
-                node.effective_usage = part(u128::from(node.usage), usage);
-                node.norm_usage = part(u128::from(node.usage), u128::from(all));
-                node.level_fs = LevelFs::of(u64::from(node.shares), shares, u128::from(node.usage), usage);
+                node.norm_shares = part(u64::from(node.shares), shares);
+                node.effective_usage = part(node.usage, usage);
+                node.norm_usage = part(node.usage, all);
+                node.level_fs = LevelFs::of(u64::from(node.shares), shares, node.usage, usage);
             }
-            self.children[parent] = children;
         }
-        let mut ranks = Ranks { next: self.users.len() as u64, last: self.users.len() as u64 };
-        self.visit(self.children[0].clone(), false, &mut ranks);
+        let mut ranks = Ranks { next: self.user_count, last: self.user_count };
+        self.visit(self.below(0).to_vec(), false, &mut ranks);
     }
 
     fn add_up(&mut self, at: usize) -> u64 {
-        if self.nodes[at].user.is_some() {
-            return self.nodes[at].usage;
+        if self.nodes[at].user.is_none() {
+            let below = self.first_below[at]..self.first_below[at + 1];
+            self.nodes[at].usage = below.fold(0, |sum, place| sum.saturating_add(self.add_up(self.below[place])));
         }
-        let children = std::mem::take(&mut self.children[at]);
-        let usage = children.iter().map(|child| self.add_up(*child)).fold(0, u64::saturating_add);
-        self.children[at] = children;
-        self.nodes[at].usage = usage;
-        usage
+        self.nodes[at].usage
     }
 
     /// Ranks the users of siblings and of those below them; says whether there were any. `tied`: the first of them
@@ -315,7 +333,7 @@ impl<'a> FairTree<'a> {
                 self.rank(at, tied, ranks);
                 tied = true;
             }
-            let below: Vec<usize> = accounts.iter().flat_map(|at| self.children[*at].iter().copied()).collect();
+            let below: Vec<usize> = accounts.iter().flat_map(|at| self.below(*at)).copied().collect();
             let ranked = !below.is_empty() && self.visit(below, tied, ranks);
             if ranked || !users.is_empty() {
                 (any, tied) = (true, false);
@@ -330,12 +348,12 @@ impl<'a> FairTree<'a> {
         }
         ranks.next -= 1;
         self.nodes[at].rank = ranks.last;
-        self.nodes[at].factor = (ranks.last * PPM / self.users.len() as u64) as u32;
+        self.nodes[at].factor = (ranks.last * PPM / self.user_count) as u32;
     }
 
     fn list<'t>(&'t self, at: usize, depth: usize, lines: &mut Vec<(usize, &'t ShareNode<'a>)>) {
         lines.push((depth, &self.nodes[at]));
-        let mut children = self.children[at].clone();
+        let mut children = self.below(at).to_vec();
         children.sort_by_key(|at| (self.nodes[*at].user.is_none(), self.nodes[*at].account, self.nodes[*at].user));
         for child in children {
             self.list(child, depth + 1, lines);
@@ -350,8 +368,11 @@ struct Ranks {
     last: u64,
 }
 
-fn part(one: u128, all: u128) -> u64 {
-    if all == 0 { 0 } else { (one * u128::from(PPM) / all) as u64 }
+/// Millionths. Of numbers too large for that the last places are not looked at: 128 bits divide slowly.
+fn part(one: u64, all: u64) -> u64 {
+    let spare = all.leading_zeros();
+    let shift = 20u32.saturating_sub(spare);
+    ((one >> shift) * PPM).checked_div(all >> shift).unwrap_or(0)
 }
 
 /// Weights of the GPUs of each node, by slot.

@@ -20,7 +20,13 @@ pub struct GpuTypes {
 impl GpuTypes {
     pub fn new<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
         let mut types = Self { names: vec![ALL_GPUS.to_owned()] };
+        let mut last = "";
         for name in names {
+            // Most GPUs are of the type of the one before.
+            if last == name {
+                continue;
+            }
+            last = name;
             if !types.names.iter().any(|known| known.eq_ignore_ascii_case(name)) {
                 types.names.push(name.to_ascii_lowercase());
             }

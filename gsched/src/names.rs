@@ -2,28 +2,57 @@
 //!
 //! A table of open places by FNV-1a (Fowler, Noll, Vo); nothing ever depends on the order of the places.
 
+/// Numbers of things that the caller keeps, found by a hash of what they are.
+#[derive(Clone, Debug, Default)]
+pub struct Places {
+    /// Number and one, or 0; a power of two, at most half full.
+    places: Vec<u32>,
+    taken: usize,
+}
+
+impl Places {
+    pub fn find(&self, hash: usize, is_it: impl Fn(usize) -> bool) -> Option<usize> {
+        let mask = self.places.len().checked_sub(1)?;
+        let mut at = hash & mask;
+        loop {
+            match self.places[at] as usize {
+                0 => return None,
+                taken if is_it(taken - 1) => return Some(taken - 1),
+                _ => at = (at + 1) & mask,
+            }
+        }
+    }
+
+    /// Adds one that is not there. `hash_of` knows the hash of each number, the new one's too.
+    pub fn add(&mut self, number: usize, hash_of: impl Fn(usize) -> usize) {
+        self.taken += 1;
+        if self.taken * 2 > self.places.len() {
+            let old = std::mem::replace(&mut self.places, vec![0; (self.taken * 4).next_power_of_two()]);
+            old.into_iter().filter(|place| *place != 0).for_each(|place| self.put(place as usize - 1, &hash_of));
+        }
+        self.put(number, &hash_of);
+    }
+
+    fn put(&mut self, number: usize, hash_of: &impl Fn(usize) -> usize) {
+        let mask = self.places.len() - 1;
+        let mut at = hash_of(number) & mask;
+        while self.places[at] != 0 {
+            at = (at + 1) & mask;
+        }
+        self.places[at] = number as u32 + 1;
+    }
+}
+
 /// Numbers of names.
 #[derive(Clone, Debug, Default)]
 pub struct Names {
     names: Vec<Box<str>>,
-    /// Number and one, or 0; a power of two, at most half full.
-    places: Vec<u32>,
+    places: Places,
 }
 
 impl Names {
     pub fn number(&self, name: &str) -> Option<u32> {
-        if self.places.is_empty() {
-            return None;
-        }
-        let mask = self.places.len() - 1;
-        let mut at = hash(name) & mask;
-        loop {
-            match self.places[at] {
-                0 => return None,
-                taken if &*self.names[taken as usize - 1] == name => return Some(taken - 1),
-                _ => at = (at + 1) & mask,
-            }
-        }
+        self.places.find(hash(&[name]), |number| &*self.names[number] == name).map(|number| number as u32)
     }
 
     /// The number of a name, which is the next one if it is new.
@@ -31,23 +60,10 @@ impl Names {
         if let Some(number) = self.number(name) {
             return number;
         }
+        let number = self.names.len();
         self.names.push(name.into());
-        if self.names.len() * 2 > self.places.len() {
-            self.places = vec![0; (self.names.len() * 4).next_power_of_two()];
-            (0..self.names.len()).for_each(|number| self.put(number));
-        } else {
-            self.put(self.names.len() - 1);
-        }
-        self.names.len() as u32 - 1
-    }
-
-    fn put(&mut self, number: usize) {
-        let mask = self.places.len() - 1;
-        let mut at = hash(&self.names[number]) & mask;
-        while self.places[at] != 0 {
-            at = (at + 1) & mask;
-        }
-        self.places[at] = number as u32 + 1;
+        self.places.add(number, |number| hash(&[&self.names[number]]));
+        number as u32
     }
 
     pub fn name(&self, number: u32) -> &str {
@@ -59,9 +75,12 @@ impl Names {
     }
 }
 
-fn hash(name: &str) -> usize {
+/// Of one name, or of several that together name a thing.
+pub fn hash(names: &[&str]) -> usize {
     let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
-    let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325, step);
+    // A byte that is in no name stands between them.
+    let bytes = names.iter().flat_map(|name| name.bytes().chain([0xff]));
+    let hash = bytes.fold(0xcbf2_9ce4_8422_2325, step);
     (hash ^ (hash >> 32)) as usize
 }
 

@@ -146,6 +146,54 @@ pub fn left_after(used: u64, thousandths: u32) -> u64 {
     left.checked_shr(halvings).unwrap_or(0) as u64
 }
 
+/// The moment at which use is read, with the half-life it falls in.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    now: Timestamp,
+    half_life_secs: u32,
+    epoch: i64,
+    start: i64,
+    /// Weighted milliseconds of the half-life so far.
+    weighted: u128,
+}
+
+/// What a user's runs have used by then.
+#[derive(Clone, Debug, Default)]
+pub struct Running {
+    /// In the half-life of the reading.
+    present: u128,
+    /// In those before.
+    before: Vec<(i64, u128)>,
+}
+
+impl Clock {
+    pub fn new(now: Timestamp, half_life_secs: u32) -> Self {
+        let (epoch, start) = epoch_of(now.0, half_life_secs);
+        Self { now, half_life_secs, epoch, start, weighted: weighted_millis(now.0 - start, half_life_secs) }
+    }
+}
+
+impl Running {
+    /// Adds a run that uses `micro` millionths of a GPU since it started.
+    pub fn add(&mut self, clock: &Clock, micro: u64, started: Timestamp) {
+        if started >= clock.now {
+            return;
+        }
+        if started.0 >= clock.start {
+            let weighted = clock.weighted - weighted_millis(started.0 - clock.start, clock.half_life_secs);
+            self.present += u128::from(micro) * weighted;
+            return;
+        }
+        let mut since = Decayed::default();
+        since.charge(micro, started, clock.now, clock.half_life_secs);
+        self.before.extend(since.epochs);
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.present == 0 && self.before.is_empty()
+    }
+}
+
 impl UsageBook {
     /// Charges a run, or a part of one. Parts that follow each other charge exactly as the whole.
     pub fn charge(&mut self, account: &str, user: &str, rate: &Rate, from: Timestamp, to: Timestamp, half_life_secs: u32) {
@@ -258,13 +306,17 @@ impl Decayed {
         u64::try_from(self.micro_millis_at(now, half_life_secs) / MICRO_MILLIS).unwrap_or(u64::MAX)
     }
 
-    /// What is left at a time of this and of what runs have used since they began.
-    pub fn with(&self, running: &Self, now: Timestamp, half_life_secs: u32) -> u64 {
+    /// What is left of this and of what runs have used since they began.
+    pub fn with(&self, running: &Running, clock: &Clock) -> u64 {
+        let (now, half_life_secs) = (clock.now, clock.half_life_secs);
+        if running.is_empty() {
+            return self.at(now, half_life_secs);
+        }
         let mut both = self.clone();
         if both.half_life_secs != half_life_secs {
             both.carry_over(now, half_life_secs);
         }
-        for (epoch, used) in &running.epochs {
+        for (epoch, used) in running.before.iter().chain([&(clock.epoch, running.present)]) {
             *both.epochs.entry(*epoch).or_default() += used;
         }
         both.at(now, half_life_secs)
@@ -278,7 +330,8 @@ impl Decayed {
         }
         let (epoch, start) = epoch_of(now.0, half_life_secs);
         let halved = |(from, use_of): (&i64, &u128)| match u32::try_from(epoch - from) {
-            Ok(times) => use_of.checked_shr(times).unwrap_or(0),
+            Ok(times) if i64::from(times) > KEPT_EPOCHS => 0,
+            Ok(times) => use_of >> times,
             // Charged by a clock that has been set back since.
             Err(_) => use_of.saturating_mul(1 << (from - epoch).min(20)),
         };

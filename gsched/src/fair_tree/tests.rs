@@ -2,6 +2,7 @@ use super::*;
 use expect_test::{Expect, expect};
 use gmodel::policy::{Account, AccountUser};
 use proptest::prelude::*;
+use std::collections::BTreeMap;
 
 /// `account lab shares=2 [under=x]`, `user ann in lab shares=1 used=30`, one a line.
 fn policy_and_use(text: &str) -> (Policy, Vec<(String, String, u64)>) {

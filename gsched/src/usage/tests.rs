@@ -204,10 +204,12 @@ proptest! {
             book.charge(charge.micro, T0.plus_millis(charge.from), T0.plus_millis(charge.from + charge.length), WEEK);
         }
         let (started, now) = (T0.plus_millis(2_000_000_000), T0.plus_millis(2_000_000_000 + length));
-        let mut running = Decayed::default();
-        running.charge(5_000_000, started, now, WEEK);
-        let read = book.with(&running, now, WEEK);
+        let (clock, mut running) = (Clock::new(now, WEEK), Running::default());
+        running.add(&clock, 5_000_000, started);
+        running.add(&clock, 3_000_000, now.plus_millis(-length / 7));
+        let read = book.with(&running, &clock);
         book.charge(5_000_000, started, now, WEEK);
+        book.charge(3_000_000, now.plus_millis(-length / 7), now, WEEK);
         prop_assert_eq!(book.at(now, WEEK), read);
     }
 
