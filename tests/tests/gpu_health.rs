@@ -1,0 +1,168 @@
+//! Sick GPUs: one leaves the pool and the others go on, its job runs elsewhere, and no restart brings it back; the way back;
+//! what a job leaves on its GPUs; and what it made of them.
+
+use gmodel::JobState::{Completed, Pending, Running};
+use gpupool_tests::pool::{Pool, Said};
+use std::time::Duration;
+
+const WAIT: &str = "until [ -e stop ]; do sleep 0.1; done";
+
+/// Eight GPUs that are looked at every second, and the driver's lines in the simulator's kernel log.
+fn pool_of_eight() -> Option<Pool> {
+    let pool = Pool::up(1, "h100:8")?;
+    let log = pool.dir.join("node1/nvml/kmsg");
+    std::fs::write(&log, "").unwrap();
+    pool.reconfigure("node1", &format!("gpu_watch_secs = 1\nkernel_log = \"{}\"\n", log.display()));
+    pool.wait_idle("node1");
+    Some(pool)
+}
+
+/// What stands against each GPU of node1 that has a fault: (index, words).
+fn faults(pool: &Pool) -> Vec<(u32, String)> {
+    let gpus = pool.node("node1").gpus;
+    gpus.into_iter().filter(|gpu| !gpu.fault.is_empty()).map(|gpu| (gpu.index, gpu.fault)).collect()
+}
+
+fn fault(pool: &Pool, words: &[&str]) {
+    let said = pool.sandbox(&[&["fault", "node1"], words].concat());
+    assert_eq!(said.code, 0, "{said:?}");
+}
+
+fn gpu(pool: &Pool, words: &[&str]) -> Said {
+    let config = pool.config("node1").display().to_string();
+    let said = pool.run("gpud", &[&["gpu"], words, &["--config", &config]].concat());
+    assert_eq!(said.code, 0, "{said:?}");
+    said
+}
+
+#[test]
+fn a_gpu_with_an_xid_leaves_the_pool_alone_and_comes_back_by_an_administrators_word() {
+    let Some(pool) = pool_of_eight() else { return };
+    fault(&pool, &["gpu3", "xid", "79"]);
+    pool.wait_until("one GPU is out", || faults(&pool).len() == 1);
+    let (_, words) = faults(&pool).remove(0);
+    assert_eq!(words, "Xid 79: the GPU has fallen off the bus");
+    let shown = pool.run("gnodes", &["node1"]);
+    assert!(shown.out.contains("Xid 79"), "{shown:?}");
+
+    let eight = pool.gsub(&["--gpus", "8", "--wrap", "true"]);
+    let seven = pool.gsub(&["--gpus", "7", "--wrap", "true"]);
+    pool.wait_state(seven, Completed);
+    assert_eq!(pool.job(eight).state, Pending);
+    let why = pool.run("gq", &["--why", &eight.to_string()]);
+    assert!(why.out.contains("node1: a GPU is out of order"), "the reason names no sick GPU: {why:?}");
+
+    // The library has forgotten, the kernel log too, and gpud died: the GPU is as sick as before.
+    fault(&pool, &["gpu3", "clear"]);
+    pool.kill("node1");
+    pool.start("node1");
+    pool.wait_idle("node1");
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!(faults(&pool).len(), 1, "a restart is no way round");
+    assert_eq!(pool.job(eight).state, Pending);
+
+    let listed = gpu(&pool, &["list"]);
+    assert!(listed.out.contains("fatal xid-79: Xid 79, 1 times"), "{listed:?}");
+    let index = faults(&pool)[0].0.to_string();
+    gpu(&pool, &["return", &index]);
+    pool.wait_state(eight, Completed);
+    assert!(faults(&pool).is_empty());
+    pool.check();
+    pool.down();
+}
+
+#[test]
+fn a_gpu_that_is_lost_under_its_job_ends_it_and_the_job_runs_on_another() {
+    let Some(pool) = pool_of_eight() else { return };
+    let script = "echo $CUDA_VISIBLE_DEVICES >> seen; until [ -e stop ]; do sleep 0.1; done";
+    let id = pool.gsub(&["--gpus", "1", "--wrap", script]);
+    pool.wait_until("it runs", || pool.file("seen").lines().count() == 1);
+    let other = pool.gsub(&["--gpus", "1", "--wrap", WAIT]);
+    pool.wait_state(other, Running);
+    let uuid = pool.file("seen").trim().to_owned();
+    let slot = slot_of(&pool, &uuid);
+    fault(&pool, &[&slot, "lost"]);
+    pool.wait_until("it runs elsewhere", || pool.file("seen").lines().count() == 2);
+    assert_ne!(pool.file("seen").lines().nth(1).unwrap(), uuid);
+    let first = pool.attempts(id).remove(0);
+    assert!(format!("{first:?}").contains("lost: "), "the record does not say why: {first:?}");
+    assert_eq!(pool.job(other).attempts, 1, "the others go on");
+    assert_eq!(faults(&pool).len(), 1);
+    pool.write("stop", "");
+    pool.wait_state(id, Completed);
+    pool.wait_state(other, Completed);
+    pool.down();
+}
+
+/// `gpuN` of a UUID, as the simulator counts.
+fn slot_of(pool: &Pool, uuid: &str) -> String {
+    let shown = gpupool_tests::pool::say(
+        pool.command("nvml-sim").args(["show", "--json", "--dir"]).arg(pool.dir.join("node1/nvml")),
+    );
+    let state: serde_json::Value = serde_json::from_str(&shown.out).unwrap();
+    let gpus = state["gpus"].as_array().unwrap();
+    format!("gpu{}", gpus.iter().position(|gpu| gpu["uuid"] == uuid).unwrap())
+}
+
+#[test]
+fn a_note_a_storm_and_a_driver_that_hangs_take_no_gpu_and_do_not_stop_the_node() {
+    let Some(pool) = pool_of_eight() else { return };
+    // A program's own mistake, ten thousand times, is noted.
+    fault(&pool, &["gpu1", "xid", "31", "10000"]);
+    pool.wait_until("it is noted", || gpu(&pool, &["list"]).out.contains("info xid-application: Xid 31"));
+    assert!(faults(&pool).is_empty(), "{:?}", faults(&pool));
+    let told = pool.log("node1").lines().filter(|line| line.contains("Xid 31")).count();
+    assert!((1..5).contains(&told), "ten thousand events were told {told} times");
+    let id = pool.gsub(&["--gpus", "8", "--wrap", "true"]);
+    pool.wait_state(id, Completed);
+    // NVML does not return: a CPU job runs meanwhile, and afterwards all is as before.
+    fault(&pool, &["driver", "hang"]);
+    pool.wait_until("it is seen", || faults(&pool).len() == 8);
+    let id = pool.gsub(&["--wrap", "true"]);
+    pool.wait_state(id, Completed);
+    fault(&pool, &["driver", "clear"]);
+    pool.wait_until("the driver answers", || faults(&pool).is_empty());
+    let id = pool.gsub(&["--gpus", "8", "--wrap", "true"]);
+    pool.wait_state(id, Completed);
+    pool.down();
+}
+
+#[test]
+fn a_site_says_otherwise_and_a_mistake_in_its_file_changes_nothing() {
+    let Some(pool) = pool_of_eight() else { return };
+    let signs = pool.write("signs.toml", "[sign.xid-94]\naction = \"note\"\n");
+    pool.reconfigure("node1", &format!("gpu_signs = \"{}\"\n", signs.display()));
+    pool.wait_idle("node1");
+    fault(&pool, &["gpu0", "xid", "94"]);
+    pool.wait_until("it is noted", || gpu(&pool, &["list"]).out.contains("xid-94"));
+    assert!(faults(&pool).is_empty());
+    pool.write("signs.toml", "[sign.xid-94]\nactoin = \"note\"\n");
+    pool.wait_until("the mistake is shown", || pool.log("node1").contains("Did you mean \"action\""));
+    fault(&pool, &["gpu1", "xid", "94"]);
+    pool.wait_until("the old catalogue is in force", || gpu(&pool, &["list"]).out.matches("xid-94").count() == 2);
+    assert!(faults(&pool).is_empty());
+    pool.down();
+}
+
+#[test]
+fn a_gpu_on_which_something_is_left_is_not_given_out_until_it_is_clean() {
+    let Some(pool) = pool_of_eight() else { return };
+    let id = pool.gsub(&["--gpus", "1", "--wrap", &format!("echo $CUDA_VISIBLE_DEVICES > mine; {WAIT}")]);
+    pool.wait_until("it runs", || !pool.file("mine").is_empty());
+    let slot = slot_of(&pool, pool.file("mine").trim());
+    fault(&pool, &[&slot, "process", "999999", "4000"]);
+    pool.write("stop", "");
+    pool.wait_state(id, Completed);
+    pool.wait_until("the GPU is not clean", || faults(&pool).len() == 1);
+    let (_, words) = faults(&pool).remove(0);
+    assert!(words.contains("not clean") && words.contains("999999"), "{words}");
+    let log = pool.run("gq", &["--log", &id.to_string()]);
+    assert!(log.out.contains("is not given out"), "{log:?}");
+    fault(&pool, &[&slot, "no-process"]);
+    pool.wait_until("it is clean", || faults(&pool).is_empty());
+    let next = pool.gsub(&["--gpus", "8", "--wrap", "true"]);
+    pool.wait_state(next, Completed);
+    let log = pool.run("gq", &["--log", &next.to_string()]);
+    assert!(log.out.contains("8 GPUs are clean"), "{log:?}");
+    pool.down();
+}
