@@ -133,7 +133,7 @@ impl<K: ChunkKey, V: Clone> ChunkMap<K, V> {
         }
     }
     /// Entries whose key is in the half-open range of numbers.
-    pub fn range(&self, from: u64, to: u64) -> impl Iterator<Item = (K, &V)> + '_ {
+    pub fn range(&self, from: u64, to: u64) -> impl DoubleEndedIterator<Item = (K, &V)> + '_ {
         let chunks = if from >= to { 0..0 } else { from / CHUNK_IDS..(to - 1) / CHUNK_IDS + 1 };
         self.chunks
             .range(chunks)
@@ -180,7 +180,9 @@ mod tests {
             prop_assert!(ours.iter().eq(model.iter().map(|(k, v)| (*k, v))));
             let in_range: Vec<_> = ours.range(60, 130).map(|(k, _)| k.0).collect();
             let expected: Vec<_> = model.range(JobId(60)..JobId(130)).map(|(k, _)| k.0).collect();
-            prop_assert_eq!(in_range, expected);
+            prop_assert_eq!(&in_range, &expected);
+            let backwards: Vec<_> = ours.range(60, 130).rev().map(|(k, _)| k.0).collect();
+            prop_assert!(backwards.iter().rev().eq(&expected));
             if let Some((ours_before, model_before)) = &before {
                 let mut replayed = model_before.clone();
                 ours.each_change(ours_before, |key, was, is| {

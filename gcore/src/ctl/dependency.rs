@@ -216,19 +216,15 @@ fn all_have_partners(state: &State, past: &[PastJob], of: JobId, asker: Asker) -
 fn earlier(state: &State, asker: Asker) -> Option<(JobId, bool)> {
     let own_array = asker.task.map(|task| task.array);
     let same = |spec: &JobSpec| spec.user.uid == asker.spec.user.uid && spec.name == asker.spec.name;
-    let jobs = state
-        .jobs
-        .range(0, asker.id.0)
-        .filter(|(_, job)| !job.state.is_final() && same(&job.spec))
-        .filter(|(_, job)| own_array.is_none() || job.task.map(|task| task.array) != own_array)
-        .map(|(id, _)| (id, false))
-        .last();
-    let arrays = state
-        .arrays
-        .range(0, asker.id.0)
-        .filter(|(id, array)| Some(*id) != own_array && !array.is_over() && same(&array.spec))
-        .map(|(id, _)| (id, true))
-        .last();
+    // From the newest on: in a chain that is the one before.
+    let is_sought = |job: &Job| {
+        let apart = own_array.is_none() || job.task.map(|task| task.array) != own_array;
+        !job.state.is_final() && apart && same(&job.spec)
+    };
+    let job = state.jobs.range(0, asker.id.0).rev().find(|(_, job)| is_sought(job));
+    let mut arrays = state.arrays.range(0, asker.id.0).rev();
+    let array = arrays.find(|(id, array)| Some(*id) != own_array && !array.is_over() && same(&array.spec));
+    let (jobs, arrays) = (job.map(|(id, _)| (id, false)), array.map(|(id, _)| (id, true)));
     jobs.max(arrays)
 }
 
