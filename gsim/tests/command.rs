@@ -1,0 +1,112 @@
+//! The command as people run it: files in, text and JSON out, exit codes.
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+const TRACE: &str = "job_id,account,submit_s,run_s,gpus\na,x,0,100,2\nb,y,10,50,2\nc,x,20,10,1\n";
+
+/// A directory that goes away with the test.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let dir = std::env::temp_dir().join(format!("gsim-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        Self(dir)
+    }
+    fn file(&self, name: &str, text: &str) -> String {
+        let path = self.0.join(name);
+        std::fs::write(&path, text).unwrap();
+        path.display().to_string()
+    }
+    fn path(&self, name: &str) -> String {
+        self.0.join(name).display().to_string()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn gsim(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_gsim")).args(args).output().unwrap()
+}
+
+fn error_of(args: &[&str], code: i32) -> String {
+    let done = gsim(args);
+    let error = String::from_utf8(done.stderr).unwrap();
+    assert_eq!(done.status.code(), Some(code), "{error}");
+    error
+}
+
+fn json_of(args: &[&str]) -> serde_json::Value {
+    let done = gsim(args);
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    serde_json::from_str(String::from_utf8(done.stdout).unwrap().lines().last().unwrap()).unwrap()
+}
+
+#[test]
+fn a_run_prints_a_document_and_writes_starts_and_plots() {
+    let scratch = Scratch::new("run");
+    let (trace, starts, plots) = (scratch.file("t.csv", TRACE), scratch.path("s.csv"), scratch.path("plots"));
+    let nodes = scratch.file("n.csv", "node,cpus,mem_mb,gpus,gpu_type\nn1,8,1024,2,H100\n");
+    let args = ["run", "--trace", &trace, "--cluster", &nodes, "--policy", "fifo", "--starts", &starts, "--plots", &plots, "--json"];
+    let document = json_of(&args);
+    assert_eq!((&document["schema"], &document["command"]), (&1.into(), &"run".into()));
+    let result = &document["results"][0];
+    assert_eq!((&result["finished"], &result["makespan_secs"]), (&3.into(), &160.0.into()));
+    assert_eq!(result["wait_secs"]["max"], 130.0);
+    let written = std::fs::read_to_string(&starts).unwrap();
+    assert!(written.ends_with("c,20,150,160,n1,1,finished,0\n"), "{written}");
+    for plot in ["use-fifo.svg", "queue-fifo.svg", "waits-by-size.svg"] {
+        assert!(std::fs::read_to_string(scratch.0.join("plots").join(plot)).unwrap().ends_with("</svg>\n"));
+    }
+}
+
+#[test]
+fn policies_stand_side_by_side() {
+    let scratch = Scratch::new("compare");
+    let trace = scratch.file("t.csv", TRACE);
+    let site = scratch.file("site.toml", "[scheduler]\norder = \"sjf\"\nbackfill = \"off\"\n");
+    let starts = scratch.path("starts");
+    let args = ["compare", "--trace", &trace, "--nodes", "1", "--gpus-per-node", "2", "--policy", "fifo", "--policy", &site, "--starts", &starts, "--json"];
+    let document = json_of(&args);
+    let names: Vec<_> = document["results"].as_array().unwrap().iter().map(|one| one["policy"].as_str().unwrap()).collect();
+    assert_eq!(names, ["fifo", "site"]);
+    // The shortest job passes where the shortest goes first.
+    let last = |name: &str| std::fs::read_to_string(scratch.0.join("starts").join(name)).unwrap().lines().last().unwrap().to_owned();
+    assert!(last("fifo.csv").starts_with("c,20,150,") && last("site.csv").starts_with("c,20,100,"));
+}
+
+#[test]
+fn what_cannot_be_used_is_named_with_its_place() {
+    let scratch = Scratch::new("wrong");
+    let trace = scratch.file("t.csv", TRACE);
+    let bad = scratch.file("bad.csv", "submit_s,run_s\n1,soon\n");
+    assert_eq!(error_of(&["run", "--trace", &bad], 1), format!("gsim: {bad}: line 2: run_s is \"soon\", which is no number\n"));
+    let missing = scratch.path("none.csv");
+    assert!(error_of(&["run", "--trace", &missing], 1).contains("none.csv: No such file"));
+    let policy = scratch.file("p.toml", "[scheduler]\nodrer = \"fifo\"\n");
+    let error = error_of(&["run", "--trace", &trace, "--policy", &policy], 1);
+    assert!(error.contains("p.toml: line 2: unknown key \"odrer\" in [scheduler]. Did you mean \"order\"?"), "{error}");
+    assert!(error_of(&["run", "--trace", &trace, "--policy", "lifo"], 1).contains("Without a file there are: default, fifo"));
+    assert!(error_of(&["run", "--trace", &trace, "--load", "90"], 1).contains("--load 90: 0.01 to 10 is allowed"));
+    assert!(error_of(&["bench", "pass-k2"], 1).contains("Did you mean \"pass-k1\"?"));
+    assert!(error_of(&["replay", &trace], 1).contains("line 1: no JSON"));
+    error_of(&["run"], 2);
+    error_of(&["compare", "--trace", &trace], 2);
+}
+
+#[test]
+fn pods_fill_nodes() {
+    let scratch = Scratch::new("frag");
+    let pods = scratch.file("p.csv", "submit_s,run_s,gpus,cpus\n0,,0.5,1\n0,,1,1\n");
+    let nodes = scratch.file("n.csv", "node,cpus,mem_mb,gpus,gpu_type\na,96,1024,4,X\nb,96,1024,4,X\n");
+    let document = json_of(&["frag", "--trace", &pods, "--cluster", &nodes, "--seeds", "2", "--until", "100", "--json"]);
+    let results = document["results"].as_array().unwrap();
+    assert_eq!(results.len(), 3);
+    assert!(results.iter().all(|one| one["allocated"].as_f64().unwrap() > 0.9), "{document}");
+    assert!(error_of(&["frag", "--trace", &pods, "--cluster", &nodes, "--placement", "pakc"], 1).contains("Did you mean \"pack\"?"));
+}
