@@ -3,6 +3,7 @@
 //! Pure: no clock, no I/O; its budget is work units, so a plan never depends on the machine.
 
 pub mod account_tree;
+mod consolidate;
 pub mod quick;
 pub mod why;
 pub mod forecast;

@@ -33,7 +33,10 @@ impl Pass<'_> {
         let first = !std::mem::replace(&mut self.waiting[partition], true);
         let kept = if code == ReasonCode::Licenses { None } else { self.kept(shape) };
         let free = first.then(|| reason::what_is_free(&self.shape(shape).candidates.up, self.snapshot, &self.engine.cluster));
-        let preempting = if code == ReasonCode::Resources { self.preempt_for(job, shape) } else { None };
+        let mut preempting = if code == ReasonCode::Resources { self.preempt_for(job, shape) } else { None };
+        if preempting.is_none() && first && code == ReasonCode::Resources {
+            preempting = self.consolidate_for(job, shape);
+        }
         if preempting.is_some() {
             // What is made free for it is its own, however many wait before it.
             self.reserve_left[partition] = self.reserve_left[partition].max(1);

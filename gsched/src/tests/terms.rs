@@ -206,3 +206,30 @@ fn preferred_features_are_taken_while_there_are_some() {
         "#]],
     );
 }
+
+#[test]
+fn where_the_site_says_so_small_runs_move_to_make_a_large_hole() {
+    let text = "node n1 h100:4
+         node n2 h100:4
+         node n3 h100:2
+         running 1 n1 gpus=0 left=9000
+         running 2 n2 gpus=0-1 left=9000
+         job gpus=4 time=100";
+    let mut snapshot = picture(text);
+    let checkpoint = gmodel::JobSpec {
+        partition: "main".into(),
+        checkpoint: Some(gmodel::checkpoint::CheckpointSpec::parse("USR1@60").unwrap()),
+        ..gmodel::JobSpec::default()
+    };
+    snapshot.running[0].spec = std::sync::Arc::new(checkpoint);
+    assert!(plan(&snapshot, WorkBudget::default()).preempts.is_empty(), "not unless the site says so");
+    std::sync::Arc::make_mut(&mut snapshot.config).scheduler.consolidate = true;
+    let moved = plan(&snapshot, WorkBudget::default());
+    let runs: Vec<_> = moved.preempts.iter().map(|one| (one.run, one.for_job)).collect();
+    assert_eq!(runs, [(snapshot.running[0].run, snapshot.pending[0].id)]);
+    assert_eq!(moved.reasons[0].1.code, gmodel::ReasonCode::Preempting);
+    // Nowhere to go: it stays.
+    snapshot.nodes[1].unavailable = Some("down".into());
+    snapshot.nodes[2].unavailable = Some("down".into());
+    assert!(plan(&snapshot, WorkBudget::default()).preempts.is_empty());
+}
