@@ -245,7 +245,6 @@ fn request(choices: &mut Choices) -> Result<Request, Failure> {
         prefer: parsed(choices.take("prefer"), |text| Constraint::parse(text).map(|_| text.to_owned()))?,
         nvlink: choices.take_flag("nvlink"),
         switches: parsed(choices.take("switches"), switches)?,
-        ..usual
     })
 }
 
