@@ -37,7 +37,7 @@ struct Arguments {
 enum Command {
     /// Run the controller in the foreground, as systemd does
     Run {
-        /// The controller's TOML; partitions.d/*.toml beside it are read too
+        /// The controller's TOML; topology.toml, partitions.d/*.toml and policy.d/*.toml beside it are read too
         #[arg(long, default_value = CONFIG)]
         config: PathBuf,
     },
