@@ -266,14 +266,13 @@ fn fate(state: &State, past: &[PastJob], of: JobId, whole: bool) -> Option<Fate>
             return Some(ended(false, array.ended.unwrap_or(array.submitted)));
         }
     }
-    let stored = past.iter().find_map(|known| match &known.tasks {
+    past.iter().find_map(|known| match &known.tasks {
         None => (known.id == of).then(|| ended(known.state == JobState::Completed, known.began)),
         Some(tasks) => {
             let position = u32::try_from(of.0.checked_sub(known.id.0)?).ok()?;
             (position < tasks.len()).then(|| ended(known.well.contains(position), known.began))
         }
-    });
-    stored
+    })
 }
 
 fn fate_of_job(state: &State, job: &Job) -> Fate {
