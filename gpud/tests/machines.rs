@@ -263,6 +263,56 @@ async fn a_lost_gpu_is_reported_with_its_fault_and_no_run_gets_it() {
     assert!(end.cause == EndCause::LaunchNode && end.text.contains(&sick[0].uuid), "{end:?}");
 }
 
+/// What a command of the simulator changes on the node's GPUs.
+fn nvml_sim(node: &Node, words: &[&str]) {
+    let said = std::process::Command::new(fake::beside("nvml-sim")).args(words).arg("--dir").arg(node.path("nvml")).status();
+    assert!(said.unwrap().success(), "{words:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_of_a_run_says_what_it_made_of_its_gpus_also_after_a_kill_and_with_a_driver_that_hangs() {
+    let mut ctl = Controller::start().await;
+    let mut node = gpu_node(&mut ctl, "gpu_watch_secs = 1").await;
+    let gpus = ctl.wait_hello().await.inventory.gpus;
+    nvml_sim(&node, &["set", "gpu1", "util=90", "power=500", "mem=60000"]);
+    let uuids: Vec<String> = {
+        let state: serde_json::Value = serde_json::from_slice(&fs::read(node.path("nvml/state.json")).unwrap()).unwrap();
+        state["gpus"].as_array().unwrap().iter().map(|gpu| gpu["uuid"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(gpus.len(), uuids.len());
+    let order_with = |node: &Node, run, slots: &[u16], body: &str| {
+        let mut order = node.order(run, body);
+        let part = |slot: &u16| OrderGpu { slot: GpuSlot(*slot), uuid: uuids[usize::from(*slot)].clone(), gpu_type: "h100".into(), part: GpuPart::Whole };
+        order.gpus = slots.iter().map(part).collect();
+        order
+    };
+    // One busy GPU and one idle one, with a kill of the daemon in between.
+    let run = run_id("1-1");
+    ctl.desire(1, vec![order_with(&node, run, &[1, 2], "echo up > up; while [ ! -e go ]; do sleep 0.05; done")], vec![want(run, Want::Run)]);
+    wait_file(&node.path("work/up")).await;
+    tokio::time::sleep(Duration::from_millis(2500)).await;
+    node.kill_daemon();
+    node.start_daemon();
+    ctl.wait_hello().await;
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    nvml_sim(&node, &["set", "gpu1", "mem=0"]);
+    fs::write(node.path("work/go"), "").unwrap();
+    let used = ctl.wait_clean(run).await.usage.gpu;
+    assert!((5_000..20_000).contains(&used.sampled_ms), "two GPUs for four seconds: {used:?}");
+    assert!((350..=550).contains(&used.busy_mean_permille().unwrap()), "{used:?}");
+    assert!(used.idle_ms > 2_000 && used.idle_ms < used.sampled_ms, "{used:?}");
+    assert!(used.memory_peak_bytes >= 60_000 << 20 && used.power_peak_mw >= 400_000 && used.joules() > 500, "{used:?}");
+    // The driver hangs when the run ends: its end comes all the same, in the time that NVML is given.
+    let run = run_id("2-1");
+    ctl.desire(3, vec![order_with(&node, run, &[3], "echo up > up2; while [ ! -e go2 ]; do sleep 0.05; done; exit 3")], vec![want(run, Want::Run)]);
+    wait_file(&node.path("work/up2")).await;
+    nvml_sim(&node, &["fault", "driver", "hang"]);
+    fs::write(node.path("work/go2"), "").unwrap();
+    let end = ctl.wait_clean(run).await;
+    assert_eq!((end.cause, end.exit), (EndCause::Exited, ExitCode::exited(3)));
+    nvml_sim(&node, &["fault", "driver", "clear"]);
+}
+
 /// The daemon is killed at moments all over the life of runs; each script must have run once and ended with its code.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_run_is_lost_or_doubled_by_kill_9_at_any_moment() {
