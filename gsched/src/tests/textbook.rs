@@ -6,7 +6,7 @@ use gmodel::JobId;
 use proptest::prelude::*;
 
 const POOL: usize = 16;
-const SECONDS: usize = 400;
+const SECONDS: usize = 1000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum By {
