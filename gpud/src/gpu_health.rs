@@ -178,6 +178,11 @@ impl HealthBook {
         }
     }
 
+    /// No sign stands that takes a GPU out, and none is out.
+    pub fn all_well(&self) -> bool {
+        self.gpus.values().all(|record| record.fault().is_empty() && verdict(record.watch.standing()).is_none())
+    }
+
     /// Takes every GPU the next step on its way. `held`: which run holds a GPU. The pool's breaker is the controller's: a sick
     /// GPU is reported whatever it says, and it is the controller that stops counting on faults.
     pub fn step(&mut self, held: &BTreeMap<String, RunId>, now: Timestamp) -> Vec<EndRun> {
@@ -331,4 +336,136 @@ pub fn list(spool_dir: &Path) -> Result<()> {
 /// The GPUs of a node and what is known of each, as the book in its spool says: for the command.
 pub fn records(spool_dir: &Path) -> Result<BTreeMap<String, Record>> {
     Ok(read(&spool_dir.join(BOOK_FILE))?.gpus)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gmodel::gpu_health::{EventSource, GpuEventKind, Silence, SilenceKind};
+
+    struct Node {
+        dir: PathBuf,
+        book: HealthBook,
+        now: Timestamp,
+    }
+
+    impl Node {
+        fn new(name: &str) -> Self {
+            let dir = std::env::temp_dir().join(format!("gpud-health-{name}-{}", std::process::id()));
+            std::fs::create_dir_all(&dir).unwrap();
+            let now = Timestamp::from_secs(1_000_000);
+            let mut node = Self { book: HealthBook::open(&dir, "boot-1".into(), now), dir, now };
+            node.look(&[]);
+            node
+        }
+
+        fn restart(&mut self, boot: &str) {
+            self.book.write(self.now);
+            self.book = HealthBook::open(&self.dir, boot.into(), self.now);
+        }
+
+        /// A sweep over eight GPUs of which these are silent, ten seconds after the one before, and the steps then.
+        fn look(&mut self, lost: &[u32]) -> Vec<EndRun> {
+            self.now = self.now.plus_secs(10);
+            let fault = |index| lost.contains(&index).then(|| Silence { kind: SilenceKind::Lost, text: "GPU is lost".into() });
+            let reading = |index| Reading { fault: fault(index), ..Reading::default() };
+            let sweep = (0..8).map(|index| GpuHealth { index, uuid: Some(uuid(index)), reading: reading(index) }).collect();
+            self.book.read(&Catalogue::built_in(), sweep, &[], self.now);
+            self.book.step(&BTreeMap::new(), self.now)
+        }
+
+        fn xid(&mut self, index: u32, xid: u64, held: &[(u32, &str)]) -> Vec<EndRun> {
+            let event = GpuEvent { uuid: uuid(index), kind: GpuEventKind::Xid(xid), count: 1, source: EventSource::EventSet };
+            self.book.events(&Catalogue::built_in(), &[event], self.now);
+            let held = held.iter().map(|(index, run)| (uuid(*index), run.parse().unwrap())).collect();
+            self.book.step(&held, self.now)
+        }
+
+        fn out(&self) -> Vec<u32> {
+            let mut facts: Vec<GpuFacts> = (0..8).map(|index| GpuFacts { index, uuid: uuid(index), ..GpuFacts::default() }).collect();
+            self.book.apply(&mut facts);
+            facts.iter().filter(|gpu| gpu.fault.is_some()).map(|gpu| gpu.index).collect()
+        }
+    }
+
+    impl Drop for Node {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.dir);
+        }
+    }
+
+    fn uuid(index: u32) -> String {
+        format!("GPU-{index}")
+    }
+
+    #[test]
+    fn a_job_whose_gpu_is_sick_is_ended_or_may_finish_as_the_sign_says() {
+        let mut node = Node::new("ends");
+        let ends = node.xid(3, 79, &[(3, "17-1"), (4, "18-1")]);
+        assert_eq!(ends, [EndRun { run: "17-1".parse().unwrap(), why: "GPU GPU-3 (index 3): Xid 79: the GPU has fallen off the bus".into() }]);
+        // Asking again is the same word; a run that may finish is left alone.
+        assert_eq!(node.book.step(&BTreeMap::from([(uuid(3), "17-1".parse().unwrap())]), node.now).len(), 1);
+        assert!(node.xid(4, 94, &[(4, "18-1")]).is_empty());
+        // The second sign on the same GPU says that its job has to end now.
+        assert_eq!(node.xid(4, 48, &[(4, "18-1")]).len(), 1);
+        assert_eq!(node.out(), [3, 4]);
+    }
+
+    #[test]
+    fn a_restart_returns_nothing_and_a_boot_what_a_boot_mends() {
+        let mut node = Node::new("restart");
+        node.xid(3, 79, &[]);
+        node.book.obey(&uuid(5), Order::Quarantine("smells".into()), node.now);
+        node.look(&[]);
+        node.restart("boot-1");
+        node.look(&[]);
+        assert_eq!(node.out(), [3, 5]);
+        node.restart("boot-2");
+        assert_eq!(node.out(), [3, 5], "not before it was looked at");
+        node.look(&[3]);
+        assert_eq!(node.out(), [3, 5], "the boot did not help");
+        node.restart("boot-3");
+        node.look(&[]);
+        assert_eq!(node.out(), [5], "an administrator's word stands");
+        node.book.obey(&uuid(5), Order::Return, node.now);
+        node.look(&[]);
+        assert!(node.out().is_empty());
+    }
+
+    #[test]
+    fn all_gpus_silent_at_once_are_the_drivers_trouble_and_seven_are_not() {
+        let mut node = Node::new("silent");
+        for _ in 0..30 {
+            node.look(&[0, 1, 2, 3, 4, 5, 6, 7]);
+        }
+        assert!(node.out().is_empty());
+        node.look(&[0, 1, 2, 3, 4, 5, 6]);
+        assert_eq!(node.out().len(), 7);
+    }
+
+    #[test]
+    fn a_gpu_that_is_returned_and_still_sick_goes_out_again() {
+        let mut node = Node::new("again");
+        node.look(&[2]);
+        assert_eq!(node.out(), [2]);
+        node.book.obey(&uuid(2), Order::Return, node.now);
+        node.look(&[2]);
+        assert_eq!(node.out(), [2]);
+        node.book.obey(&uuid(2), Order::Return, node.now);
+        node.look(&[]);
+        assert!(node.out().is_empty());
+        node.book.left_on(&uuid(6), "after run 1-1, processes 7 are still on it".into());
+        assert_eq!(node.out(), [6]);
+        node.restart("boot-1");
+        assert_eq!(node.out(), [6], "what a run left is remembered");
+    }
+
+    #[test]
+    fn a_book_that_cannot_be_read_does_not_keep_the_node_from_starting() {
+        let mut node = Node::new("spoilt");
+        std::fs::write(node.dir.join(BOOK_FILE), "{half").unwrap();
+        node.book = HealthBook::open(&node.dir, "boot-1".into(), node.now);
+        node.look(&[1]);
+        assert_eq!(node.out(), [1]);
+    }
 }

@@ -27,6 +27,8 @@ const CLEAN_SLACK_BYTES: u64 = 1 << 30;
 /// How long a run's GPUs may take to be clean after its last process.
 const CLEAN_WITHIN: Duration = Duration::from_secs(10);
 const CLEAN_LOOK_EVERY: Duration = Duration::from_millis(200);
+/// A run that is to end and has not is told again.
+const END_AGAIN: Duration = Duration::from_secs(10);
 /// In the spool: what administrators of this node order, a file per GPU.
 const ORDERS_DIR: &str = "gpu-orders";
 
@@ -200,6 +202,9 @@ impl GpuWatch {
     /// A GPU that was not clean is given out again when it is.
     fn look_at_unclean(&self, site: &Site) {
         let unclean = lock(&self.health).unclean();
+        if unclean.is_empty() {
+            return;
+        }
         let held = held_gpus(site);
         for uuid in unclean.into_iter().filter(|uuid| !held.contains_key(uuid)) {
             let clean = lock(&self.uses).latest(&uuid).is_some_and(|sample| sample.leftovers(None, CLEAN_SLACK_BYTES).is_none());
@@ -233,21 +238,21 @@ impl GpuWatch {
     }
 
     /// Next steps on every GPU's way; the runs that have to end.
-    fn act(&self, site: &Site) -> Vec<RunId> {
-        let held = held_gpus(site);
+    fn act(&self, site: &Site) -> BTreeSet<RunId> {
+        // Who holds what matters only to a GPU that is sick.
+        let held = if lock(&self.health).all_well() { BTreeMap::new() } else { held_gpus(site) };
         let mut health = lock(&self.health);
         let to_end = health.step(&held, wall_clock());
         health.write(wall_clock());
         drop(health);
-        let mut runs = Vec::new();
-        for end in to_end {
-            if let Err(e) = site.spool.mark_gpu_failed(end.run, &end.why) {
-                tracing::error!(run = %end.run, "{e:#}");
+        for end in &to_end {
+            match site.spool.mark_gpu_failed(end.run, &end.why) {
+                Ok(true) => log_line(&site.spool.run_dir(end.run), wall_clock(), &format!("ends, for a GPU of it failed: {}", end.why)),
+                Ok(false) => {}
+                Err(e) => tracing::error!(run = %end.run, "{e:#}"),
             }
-            log_line(&site.spool.run_dir(end.run), wall_clock(), &format!("ends, for a GPU of it failed: {}", end.why));
-            runs.push(end.run);
         }
-        runs
+        to_end.into_iter().map(|end| end.run).collect()
     }
 }
 
@@ -262,7 +267,7 @@ pub fn start(site: Arc<Site>, daemon: mpsc::Sender<Happening>) -> Result<()> {
 fn keep(site: &Site, daemon: &mpsc::Sender<Happening>) {
     let Some(watch) = &site.gpu_watch else { return };
     let mut due = Instant::now();
-    let mut told = BTreeSet::new();
+    let mut told: BTreeMap<RunId, Instant> = BTreeMap::new();
     while !daemon.is_closed() {
         let wait = due.saturating_duration_since(Instant::now()).min(LOOK_EVERY);
         let events = watch.reader.worker.next_events(wait);
@@ -278,8 +283,9 @@ fn keep(site: &Site, daemon: &mpsc::Sender<Happening>) {
         let runs = watch.act(site);
         // What the steps changed is told at once, and not with the next discovery.
         news |= watch.show(&site.gpus);
-        let fresh: Vec<RunId> = runs.iter().copied().filter(|run| !told.contains(run)).collect();
-        told = runs.into_iter().collect();
+        told.retain(|run, at| runs.contains(run) && at.elapsed() < END_AGAIN);
+        let fresh: Vec<RunId> = runs.into_iter().filter(|run| !told.contains_key(run)).collect();
+        told.extend(fresh.iter().map(|run| (*run, begun)));
         if !fresh.is_empty() && daemon.blocking_send(Happening::GpusFailed { runs: fresh }).is_err() {
             return;
         }

@@ -175,10 +175,14 @@ impl Spool {
         write_aside(&self.run_dir(run).join("fence_broken"), text.as_bytes())
     }
 
-    /// The run is about to be ended because a GPU of it is sick; the first reason stays.
-    pub fn mark_gpu_failed(&self, run: RunId, text: &str) -> Result<()> {
+    /// The run is about to be ended because a GPU of it is sick. The first reason stays: true when this is it.
+    pub fn mark_gpu_failed(&self, run: RunId, text: &str) -> Result<bool> {
         let path = self.run_dir(run).join("gpu_failed");
-        if path.exists() { Ok(()) } else { write_aside(&path, text.as_bytes()) }
+        let is_first = !path.exists();
+        if is_first {
+            write_aside(&path, text.as_bytes())?;
+        }
+        Ok(is_first)
     }
 
     pub fn mark_clean(&self, run: RunId) -> Result<()> {
