@@ -114,7 +114,7 @@ impl Pass<'_> {
     /// Gives what was freed to those who wait, in order.
     fn refill(&mut self, freed: BTreeSet<usize>, left: &mut Left) -> Plan {
         let shapes = self.engine.shapes.list.len();
-        // By shape, the shortest limit that found no room in this pass; 0: not looked at.
+        // By shape, the shortest limit that found no room in this pass, and whether no freed node has room for it.
         let mut refused: Vec<u32> = vec![u32::MAX; shapes];
         let mut hopeless: Vec<Option<bool>> = vec![None; shapes];
         self.engine.shapes.list.iter_mut().for_each(|shape| shape.pass = Default::default());

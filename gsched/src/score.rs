@@ -155,9 +155,9 @@ impl<'a> State<'a> {
             slots[usize::from(slot)] = slots[usize::from(slot)].saturating_sub(need.milli);
         }
         let mut left = need.gpus;
-        for at in 0..slots.len() {
-            if left > 0 && slots[at] == 1000 && self.offers(at, need.groups) {
-                slots[at] = 0;
+        for (at, free) in slots.iter_mut().enumerate() {
+            if left > 0 && *free == 1000 && self.offers(at, need.groups) {
+                *free = 0;
                 left -= 1;
             }
         }
