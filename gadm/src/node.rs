@@ -1,6 +1,7 @@
 //! `gadm node`: take nodes out of the pool and back in.
 
-use gcli::{Failure, Outcome};
+use gcli::{Failure, Outcome, local_time};
+use gmodel::Instant;
 use gmodel::hostlist::Hostlist;
 use gwire::api::{Done, NodeRequest};
 use gwire::client::{Client, escape};
@@ -16,6 +17,9 @@ pub(crate) enum NodeAct {
         /// Why, for all who will ask
         #[arg(long, short, value_name = "TEXT", required = true)]
         reason: String,
+        /// What still runs there at this time writes its checkpoint and goes back to the queue: now+2hours, 18:00
+        #[arg(long, value_name = "TIME")]
+        deadline: Option<String>,
     },
     /// Lift a drain, and take back nodes that were declared down
     Resume {
@@ -46,17 +50,24 @@ pub(crate) struct Nodes {
 }
 
 pub(crate) fn run(client: &mut Client, act: NodeAct) -> Outcome {
+    let mut by = None;
     let (word, nodes, reason) = match act {
         NodeAct::Drain { reason, .. } if reason.trim().is_empty() => {
             return Err(Failure::usage("--reason is empty. Say why, for all who will ask"));
         }
-        NodeAct::Drain { nodes, reason } => ("drain", nodes, reason),
+        NodeAct::Drain { nodes, reason, deadline } => {
+            if let Some(text) = deadline {
+                let at = local_time::read(&text, local_time::now());
+                by = Some(Instant(at.map_err(|why| Failure::usage(format_args!("--deadline: {why}")))?));
+            }
+            ("drain", nodes, reason)
+        }
         NodeAct::Resume { nodes } => ("resume", nodes, String::new()),
         NodeAct::Down { nodes, reason } => ("down", nodes, reason),
         NodeAct::Remove { nodes } => ("remove", nodes, String::new()),
     };
     let names = Hostlist::parse(&nodes.names.join(",")).map_err(Failure::usage)?;
-    let request = NodeRequest { reason };
+    let request = NodeRequest { reason, deadline: by };
     let mut worst = 0;
     for name in names.iter() {
         let answer = client.post_repeatable::<_, Done>(&format!("/v1/nodes/{}/{word}", escape(name)), &request);

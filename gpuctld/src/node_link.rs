@@ -414,11 +414,11 @@ impl<W: AsyncWrite + Unpin> Writer<'_, W> {
         let mut ready = Vec::new();
         let mut bytes = 0;
         for order in launch_orders::build(&state, node, &new, core.reader()).await {
-            let (order, size) = match order.and_then(sized) {
+            let (order, size) = match order.map_err(Box::new).and_then(sized) {
                 Ok(sized) => sized,
                 Err(report) => {
                     // The core decides what becomes of the run; the next orders will say so.
-                    core.node_input(node, NodeReport::Runs { runs: vec![report] }).await?;
+                    core.node_input(node, NodeReport::Runs { runs: vec![*report] }).await?;
                     continue;
                 }
             };
@@ -476,13 +476,13 @@ impl<W: AsyncWrite + Unpin> Writer<'_, W> {
 }
 
 /// An order with its size in a frame, or the report of one that no frame can hold.
-fn sized(order: LaunchOrder) -> Result<(LaunchOrder, usize), gmodel::run::RunReport> {
+fn sized(order: LaunchOrder) -> Result<(LaunchOrder, usize), Box<gmodel::run::RunReport>> {
     let run = order.run.expect("orders are of runs");
     // Scripts and environments are most of it; JSON escapes make some of them longer.
     match frame::encode(&order) {
         Ok(bytes) if bytes.len() <= ORDER_BYTES => Ok((order, bytes.len())),
-        Ok(bytes) => Err(too_large(run, bytes.len())),
-        Err(_) => Err(too_large(run, MAX_FRAME_BYTES as usize)),
+        Ok(bytes) => Err(Box::new(too_large(run, bytes.len()))),
+        Err(_) => Err(Box::new(too_large(run, MAX_FRAME_BYTES as usize))),
     }
 }
 

@@ -460,6 +460,9 @@ pub struct StepNodeRow {
 #[serde(default)]
 pub struct NodeRequest {
     pub reason: String,
+    /// Of `drain`: what still runs then is told to write its checkpoint and goes back to the queue.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<Instant>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]

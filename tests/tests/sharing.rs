@@ -118,3 +118,21 @@ fn a_controller_that_is_killed_in_a_preemption_finishes_it() {
     pool.check();
     pool.down();
 }
+
+#[test]
+fn a_drain_with_a_deadline_moves_jobs_after_their_checkpoint() {
+    let Some(pool) = Pool::up(2, "h100:1") else { return };
+    pool.write("train.sh", training());
+    let said = pool.run("gadm", &["node", "drain", "node1", "--reason", "x", "--deadline", "someday"]);
+    said.fails_with(2, "--deadline");
+    let id = pool.gsub(&["--gpus", "1", "-w", "node1", "--checkpoint", "USR1@10", "-o", "out", "train.sh", "state"]);
+    pool.wait_until("it has begun", || pool.file("out").contains("attempt 1"));
+    assert_eq!(pool.run("gadm", &["job", "update", &id.to_string(), "Comment=stay"]).code, 0);
+    assert_eq!(pool.run("gadm", &["node", "drain", "node1", "--reason", "fan", "--deadline", "now+1"]).code, 0);
+    pool.wait_until("its work is safe and it waits", || pool.job(id).state == Pending && !pool.file("state").is_empty());
+    assert_eq!(pool.run("gadm", &["node", "resume", "node1"]).code, 0);
+    pool.wait_until("it goes on", || pool.file("out").contains("attempt 2"));
+    pool.write("stop", "");
+    pool.wait_state(id, Completed);
+    pool.down();
+}

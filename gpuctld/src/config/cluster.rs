@@ -17,7 +17,7 @@ pub(super) const DEFAULT_PORT: u16 = 7117;
 /// A unix socket's path ends here (unix(7)).
 const MAX_SOCKET_PATH_BYTES: usize = 107;
 
-const KEYS: [&str; 31] = [
+const KEYS: [&str; 32] = [
     "cluster",
     "state_dir",
     "socket",
@@ -36,6 +36,7 @@ const KEYS: [&str; 31] = [
     "prepare_timeout_secs",
     "kill_grace_secs",
     "min_job_age_secs",
+    "kill_invalid_depend",
     "max_array_tasks",
     "max_pending_jobs",
     "submit_hook",
@@ -96,6 +97,7 @@ fn policy(section: &Section, errors: &mut Errors) -> ClusterConfig {
         allow_root_jobs: section.boolean("allow_root_jobs", errors).unwrap_or(default.allow_root_jobs),
         operators: section.texts("operators", errors).unwrap_or_default(),
         min_job_age_secs,
+        kill_invalid_depend: section.boolean("kill_invalid_depend", errors).unwrap_or(default.kill_invalid_depend),
         privacy: section.word("privacy", &privacy, errors).unwrap_or_default(),
         scheduler: super::scheduling::read(section, errors),
         ..default

@@ -204,7 +204,13 @@ pub(super) async fn act(
         return Err(ApiError::not_found(format!("there is no node {name:?}.{guess}")));
     };
     let command = match act.as_str() {
-        "drain" => Command::NodeDrain { node, reason: request.reason },
+        "drain" => match request.deadline {
+            Some(Instant(deadline)) => Command::NodeDrainBy { node, reason: request.reason, deadline },
+            None => Command::NodeDrain { node, reason: request.reason },
+        },
+        _ if request.deadline.is_some() => {
+            return Err(ApiError::invalid(format!("a deadline is for drain, not for {act}")));
+        }
         "resume" => Command::NodeResume { node },
         "down" => Command::NodeDown { node, reason: request.reason },
         _ => Command::NodeRemove { node },

@@ -116,7 +116,9 @@ pub(super) fn change_row(change: &Change, now: Timestamp) -> ChangeRow {
 }
 
 pub(super) fn names(state: &State, nodes: &[NodeId]) -> String {
-    hostlist::compress(nodes.iter().filter_map(|id| state.nodes.get(*id)).map(|node| node.name.as_str()))
+    let mut names: Vec<&str> = nodes.iter().filter_map(|id| state.nodes.get(*id)).map(|node| node.name.as_str()).collect();
+    names.sort_by(|a, b| hostlist::natural_order(a, b));
+    hostlist::compress(names)
 }
 
 pub(super) async fn starts(caller: Caller, Shared(site): Shared<Site>, pairs: Pairs) -> Result<Json<Value>, ApiError> {
