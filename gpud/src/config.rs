@@ -38,6 +38,8 @@ pub struct Config {
     pub gpus: GpuDiscovery,
     /// Changes of the catalogue of signs of sick GPUs; `None`: gpupool's own.
     pub gpu_signs: Option<PathBuf>,
+    /// Run on a GPU before it goes back into service; `None`: that it answers and shows no sign is enough.
+    pub gpu_burn_in: Option<PathBuf>,
     /// Seconds between two looks at all GPUs.
     pub gpu_watch_secs: u32,
     /// Where Xids are looked for besides NVML; `None` with a library of one's own.
@@ -96,10 +98,10 @@ pub struct DevicePolicy {
 #[error("{0}")]
 pub struct ConfigError(pub String);
 
-const KEYS: [&str; 22] = [
+const KEYS: [&str; 23] = [
     "controller", "state_dir", "spool_dir", "run_dir", "name", "features", "isolation", "cgroup_tag", "nvml_lib",
     "dev_dir", "gpus", "cpus", "mem_bytes", "pids_max", "gstepd", "fence_audit_secs",
-    "environment", "pam_service", "devices", "gpu_signs", "gpu_watch_secs", "kernel_log",
+    "environment", "pam_service", "devices", "gpu_signs", "gpu_burn_in", "gpu_watch_secs", "kernel_log",
 ];
 const DEVICE_KEYS: [&str; 2] = ["default", "deny_extra"];
 
@@ -173,6 +175,7 @@ impl File<'_> {
             dev_dir: self.path("dev_dir", "/dev"),
             gpus,
             gpu_signs: self.string("gpu_signs").map(PathBuf::from),
+            gpu_burn_in: self.string("gpu_burn_in").map(PathBuf::from),
             gpu_watch_secs: self.number("gpu_watch_secs", 60).map_or(10, |n| n as u32),
             kernel_log,
             cpus: self.number("cpus", u64::from(u32::MAX)).map(|n| n as u32),

@@ -26,6 +26,10 @@ pub struct HealthBook {
     path: PathBuf,
     boot: String,
     gpus: BTreeMap<String, Record>,
+    /// A program of the site has the last word before a GPU is back.
+    has_burn_in: bool,
+    /// The GPU whose burn-in is to be started.
+    to_burn_in: Option<String>,
     /// Something happened since the book was written.
     unwritten: bool,
     written_at: Timestamp,
@@ -78,15 +82,20 @@ struct Kept {
 
 impl HealthBook {
     /// Reads what is known from before. After a boot, signs that a reset or a boot mends are looked at anew.
-    pub fn open(spool_dir: &Path, boot: String, now: Timestamp) -> Self {
+    pub fn open(spool_dir: &Path, boot: String, has_burn_in: bool, now: Timestamp) -> Self {
         let path = spool_dir.join(BOOK_FILE);
         let kept = read(&path).unwrap_or_else(|e| {
             tracing::error!("what was known of the health of GPUs is lost: {e:#}");
             Kept::default()
         });
-        let mut book = Self { path, gpus: kept.gpus, unwritten: kept.boot != boot, boot, written_at: now };
+        let (to_burn_in, gpus) = (None, kept.gpus);
+        let mut book = Self { path, gpus, has_burn_in, to_burn_in, unwritten: kept.boot != boot, boot, written_at: now };
         if book.unwritten && !kept.boot.is_empty() {
             book.gpus.values_mut().for_each(|record| record.booted(now));
+        }
+        // A burn-in that ended with the daemon says nothing: it comes again.
+        for record in book.gpus.values_mut().filter(|record| record.repair.stage == Stage::BurningIn) {
+            record.repair.stage = Stage::Out;
         }
         for (uuid, record) in book.gpus.iter().filter(|(_, record)| !record.fault().is_empty()) {
             tracing::warn!("GPU {uuid} stays out of service: {}", record.fault());
@@ -188,12 +197,42 @@ impl HealthBook {
     pub fn step(&mut self, held: &BTreeMap<String, RunId>, now: Timestamp) -> Vec<EndRun> {
         let policy = by_hand();
         let mut to_end = Vec::new();
+        let mut burning = self.gpus.values().any(|record| record.repair.stage == Stage::BurningIn);
         for (uuid, record) in &mut self.gpus {
             let before = (record.repair.clone(), record.reason.clone());
-            to_end.extend(record.step(uuid, held.get(uuid).copied(), held.is_empty(), &policy, now));
+            let by_look = !self.has_burn_in;
+            let around = Around { held: held.get(uuid).copied(), node_empty: held.is_empty(), by_look, burning };
+            to_end.extend(record.step(uuid, around, &policy, now));
+            if !burning && record.repair.stage == Stage::BurningIn {
+                burning = true;
+                self.to_burn_in = Some(uuid.clone());
+            }
             self.unwritten |= before != (record.repair.clone(), record.reason.clone());
         }
         to_end
+    }
+
+    /// The GPU on which the site's program is to be run now, said once.
+    pub fn take_burn_in(&mut self) -> Option<String> {
+        self.to_burn_in.take()
+    }
+
+    /// How the site's program ended on a GPU.
+    pub fn burnt_in(&mut self, uuid: &str, outcome: Result<()>, now: Timestamp) {
+        let Some(record) = self.gpus.get_mut(uuid) else { return };
+        self.unwritten = true;
+        match outcome {
+            Ok(()) => {
+                record.repair.end(Ended::BurnInPassed, now);
+                record.back_in_service(uuid);
+            }
+            Err(e) => {
+                record.repair.end(Ended::BurnInFailed, now);
+                record.reason = format!("{e:#}");
+                record.sign.clear();
+                tracing::error!("GPU {uuid} stays out of service: {e:#}");
+            }
+        }
     }
 
     /// Writes the book, at once when something happened.
@@ -219,6 +258,16 @@ impl HealthBook {
     }
 }
 
+/// What a GPU's next step depends on besides itself.
+struct Around {
+    held: Option<RunId>,
+    node_empty: bool,
+    /// No program of the site decides.
+    by_look: bool,
+    /// One at a time.
+    burning: bool,
+}
+
 impl Record {
     /// Why no job gets it; empty when it is in service.
     pub fn fault(&self) -> String {
@@ -229,7 +278,8 @@ impl Record {
         }
     }
 
-    fn step(&mut self, uuid: &str, held: Option<RunId>, node_empty: bool, policy: &RepairPolicy, now: Timestamp) -> Option<EndRun> {
+    fn step(&mut self, uuid: &str, around: Around, policy: &RepairPolicy, now: Timestamp) -> Option<EndRun> {
+        let Around { held, node_empty, by_look, burning } = around;
         // From quarantine to the end of its job, or from a look to service, is one walk.
         for _ in 0..4 {
             let signs: Vec<_> = self.watch.standing().cloned().collect();
@@ -246,15 +296,19 @@ impl Record {
                     self.repair.begin(step, policy, now);
                 }
                 Step::EndJob => return held.map(|run| EndRun { run, why: format!("GPU {uuid} (index {}): {}", self.index, self.reason) }),
+                Step::BurnIn if !by_look => {
+                    if !burning && self.reading.is_some() {
+                        self.repair.begin(step, policy, now);
+                    }
+                    return None;
+                }
                 Step::BurnIn => {
                     self.repair.begin(step, policy, now);
                     // No sign stands; the newest reading says whether it answers at all.
                     let well = self.reading.is_some();
                     self.repair.end(if well { Ended::BurnInPassed } else { Ended::BurnInFailed }, now);
                     if well {
-                        self.reason.clear();
-                        self.sign.clear();
-                        tracing::warn!("GPU {uuid} (index {}) is back in service: no sign stands and it answers", self.index);
+                        self.back_in_service(uuid);
                     }
                 }
                 Step::MarkForReplacement => {
@@ -267,6 +321,12 @@ impl Record {
             }
         }
         None
+    }
+
+    fn back_in_service(&mut self, uuid: &str) {
+        self.reason.clear();
+        self.sign.clear();
+        tracing::warn!("GPU {uuid} (index {}) is back in service", self.index);
     }
 
     /// What a boot mends is over until it is seen again; a hold and a worn board are not.
@@ -354,14 +414,14 @@ mod tests {
             let dir = std::env::temp_dir().join(format!("gpud-health-{name}-{}", std::process::id()));
             std::fs::create_dir_all(&dir).unwrap();
             let now = Timestamp::from_secs(1_000_000);
-            let mut node = Self { book: HealthBook::open(&dir, "boot-1".into(), now), dir, now };
+            let mut node = Self { book: HealthBook::open(&dir, "boot-1".into(), false, now), dir, now };
             node.look(&[]);
             node
         }
 
         fn restart(&mut self, boot: &str) {
             self.book.write(self.now);
-            self.book = HealthBook::open(&self.dir, boot.into(), self.now);
+            self.book = HealthBook::open(&self.dir, boot.into(), false, self.now);
         }
 
         /// A sweep over eight GPUs of which these are silent, ten seconds after the one before, and the steps then.
@@ -461,10 +521,33 @@ mod tests {
     }
 
     #[test]
+    fn the_sites_program_has_the_last_word_one_gpu_at_a_time() {
+        let mut node = Node::new("burn-in");
+        node.book.has_burn_in = true;
+        node.look(&[1, 2]);
+        for index in [1, 2] {
+            node.book.obey(&uuid(index), Order::Return, node.now);
+        }
+        node.look(&[]);
+        assert_eq!((node.book.take_burn_in(), node.book.take_burn_in()), (Some(uuid(1)), None));
+        node.look(&[]);
+        assert_eq!((node.book.take_burn_in(), node.out()), (None, vec![1, 2]));
+        node.book.burnt_in(&uuid(1), Ok(()), node.now);
+        node.look(&[]);
+        assert_eq!((node.book.take_burn_in(), node.out()), (Some(uuid(2)), vec![2]));
+        node.book.burnt_in(&uuid(2), Err(anyhow::anyhow!("burn-in ended with 1: sums differ")), node.now);
+        for _ in 0..100 {
+            node.look(&[]);
+        }
+        assert_eq!((node.book.take_burn_in(), node.out()), (None, vec![2]), "it waits for an administrator");
+        assert_eq!(node.book.gpus[&uuid(2)].fault(), "burn-in ended with 1: sums differ");
+    }
+
+    #[test]
     fn a_book_that_cannot_be_read_does_not_keep_the_node_from_starting() {
         let mut node = Node::new("spoilt");
         std::fs::write(node.dir.join(BOOK_FILE), "{half").unwrap();
-        node.book = HealthBook::open(&node.dir, "boot-1".into(), node.now);
+        node.book = HealthBook::open(&node.dir, "boot-1".into(), false, node.now);
         node.look(&[1]);
         assert_eq!(node.out(), [1]);
     }

@@ -8,9 +8,11 @@ use crate::gpu_health::{HealthBook, Order};
 use crate::gpu_use::UseBook;
 use crate::inventory::{GpuTable, Gpus, Reader};
 use crate::site::Site;
+use crate::site_program::SiteProgram;
 use crate::spool::{Spool, log_line};
 use anyhow::{Context, Result};
 use gmodel::RunId;
+use gmodel::launch_order::LaunchOrder;
 use gsys::nvml::{GpuEvent, NvmlWorker};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -27,6 +29,8 @@ const CLEAN_SLACK_BYTES: u64 = 1 << 30;
 /// How long a run's GPUs may take to be clean after its last process.
 const CLEAN_WITHIN: Duration = Duration::from_secs(10);
 const CLEAN_LOOK_EVERY: Duration = Duration::from_millis(200);
+/// For the site's program on a GPU that is to go back into service.
+const BURN_IN_LIMIT: Duration = Duration::from_secs(900);
 /// A run that is to end and has not is told again.
 const END_AGAIN: Duration = Duration::from_secs(10);
 /// In the spool: what administrators of this node order, a file per GPU.
@@ -66,7 +70,7 @@ impl GpuWatch {
         let watch = Self {
             reader: Reader::new(worker, config),
             seen: Mutex::default(),
-            health: Mutex::new(HealthBook::open(spool.dir(), boot, wall_clock())),
+            health: Mutex::new(HealthBook::open(spool.dir(), boot, config.gpu_burn_in.is_some(), wall_clock())),
             uses: Mutex::default(),
             catalogue: Mutex::new(catalogue),
             orders,
@@ -264,7 +268,31 @@ pub fn start(site: Arc<Site>, daemon: mpsc::Sender<Happening>) -> Result<()> {
     Ok(())
 }
 
-fn keep(site: &Site, daemon: &mpsc::Sender<Happening>) {
+/// Runs the site's program on the GPU that is due, on a thread of its own.
+fn burn_in(site: &Arc<Site>) {
+    let Some(uuid) = site.gpu_watch.as_ref().and_then(|watch| lock(&watch.health).take_burn_in()) else { return };
+    let site = Arc::clone(site);
+    std::thread::spawn(move || {
+        let (Some(watch), Some(path)) = (&site.gpu_watch, &site.config.gpu_burn_in) else { return };
+        tracing::info!("GPU {uuid}: {} begins", path.display());
+        let program = SiteProgram {
+            kind: "burn_in",
+            path,
+            order: &LaunchOrder::default(),
+            node_name: &site.name,
+            gpu_uuids: std::slice::from_ref(&uuid),
+            run_dir: &watch.orders,
+            cgroups: site.cgroups.as_ref(),
+            time_limit: BURN_IN_LIMIT,
+        };
+        let outcome = program.run();
+        let mut health = lock(&watch.health);
+        health.burnt_in(&uuid, outcome, wall_clock());
+        health.write(wall_clock());
+    });
+}
+
+fn keep(site: &Arc<Site>, daemon: &mpsc::Sender<Happening>) {
     let Some(watch) = &site.gpu_watch else { return };
     let mut due = Instant::now();
     let mut told: BTreeMap<RunId, Instant> = BTreeMap::new();
@@ -281,6 +309,7 @@ fn keep(site: &Site, daemon: &mpsc::Sender<Happening>) {
             due = begun + watch.every;
         }
         let runs = watch.act(site);
+        burn_in(site);
         // What the steps changed is told at once, and not with the next discovery.
         news |= watch.show(&site.gpus);
         told.retain(|run, at| runs.contains(run) && at.elapsed() < END_AGAIN);

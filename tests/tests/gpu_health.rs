@@ -166,3 +166,34 @@ fn a_gpu_on_which_something_is_left_is_not_given_out_until_it_is_clean() {
     assert!(log.out.contains("8 GPUs are clean"), "{log:?}");
     pool.down();
 }
+
+#[test]
+fn a_gpu_comes_back_only_when_the_sites_program_ends_well_on_it() {
+    let Some(pool) = pool_of_eight() else { return };
+    let program = pool.dir.join("node1/state/burn-in");
+    let (ran, sound) = (pool.dir.join("node1/state/ran"), pool.dir.join("node1/state/sound"));
+    let script = format!(
+        "#!/bin/sh\necho $CUDA_VISIBLE_DEVICES >> '{}'\n[ -e '{}' ] || {{ echo sums differ; exit 1; }}\n",
+        ran.display(),
+        sound.display()
+    );
+    std::fs::write(&program, script).unwrap();
+    std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    pool.reconfigure("node1", &format!("gpu_burn_in = \"{}\"\n", program.display()));
+    pool.wait_idle("node1");
+    fault(&pool, &["gpu5", "xid", "48"]);
+    pool.wait_until("one GPU is out", || faults(&pool).len() == 1);
+    let sick = pool.node("node1").gpus.into_iter().find(|gpu| !gpu.fault.is_empty()).unwrap();
+    gpu(&pool, &["return", &sick.uuid]);
+    pool.wait_until("it is seen to be bad", || faults(&pool).iter().any(|(_, words)| words.contains("sums differ")));
+    // A killed gpud does not try again by itself.
+    pool.kill("node1");
+    pool.start("node1");
+    pool.wait_idle("node1");
+    assert_eq!(faults(&pool).len(), 1);
+    std::fs::write(&sound, "").unwrap();
+    gpu(&pool, &["return", &sick.uuid]);
+    pool.wait_until("it is back", || faults(&pool).is_empty());
+    assert_eq!(std::fs::read_to_string(&ran).unwrap(), format!("{0}\n{0}\n", sick.uuid));
+    pool.down();
+}
