@@ -40,14 +40,14 @@ pub enum Happening {
     /// The fence is durable; `failed` are runs whose order could not be kept.
     Recorded { fence: Fence, failed: BTreeSet<RunId>, written: bool },
     /// A supervisor answers, or the run's end is on record.
-    Supervisor { run: RunId, outcome: Result<UnixStream, RunEnd> },
+    Supervisor { run: RunId, outcome: Result<UnixStream, Box<RunEnd>> },
     Cleaned { run: RunId, done: bool },
     Forgotten { run: RunId, done: bool },
     FencesBroken { runs: Vec<RunId> },
     /// A GPU of each is sick, as its spool says.
     GpusFailed { runs: Vec<RunId> },
     /// The use of the run's GPUs is on record: its end can be told.
-    Measured { run: RunId, end: RunEnd },
+    Measured { run: RunId, end: Box<RunEnd> },
     /// GPUs or the room in the spool may have changed.
     InventoryChanged,
 }
@@ -137,7 +137,7 @@ impl Daemon {
             }
             Happening::Supervisor { run, outcome: Err(end) } => {
                 self.idle(run);
-                self.ended(run, end);
+                self.ended(run, *end);
             }
             Happening::Step { run, connection, words } => {
                 if self.speaks(run, connection) {
@@ -170,7 +170,7 @@ impl Daemon {
             Happening::FencesBroken { runs } => self.end_at_once(&runs, 0),
             Happening::GpusFailed { runs } => self.end_at_once(&runs, GPU_GRACE_SECS),
             Happening::Measured { run, end } => {
-                let end = self.site.spool.end(run).ok().flatten().unwrap_or(end);
+                let end = self.site.spool.end(run).ok().flatten().unwrap_or(*end);
                 self.ended(run, end);
             }
             Happening::InventoryChanged => self.look_at_inventory(),
@@ -320,12 +320,12 @@ impl Daemon {
                 NodeAction::Prepare { run } | NodeAction::Abandon { run } if self.has_step(run) => {}
                 NodeAction::Record { fence, accept } => self.record(fence, &accept),
                 NodeAction::Prepare { run } => self.begin_work(run, |site, run, _| {
-                    let outcome = prepare::prepare(site, run).map_err(|failure| recorded_end(site, run, failure.end()));
+                    let outcome = prepare::prepare(site, run).map_err(|failure| Box::new(recorded_end(site, run, failure.end())));
                     Happening::Supervisor { run, outcome }
                 }),
                 NodeAction::Abandon { run } => self.begin_work(run, |site, run, _| {
                     let end = RunEnd { cause: EndCause::Stopped, text: "stopped before it started".into(), ..RunEnd::default() };
-                    Happening::Supervisor { run, outcome: Err(recorded_end(site, run, end)) }
+                    Happening::Supervisor { run, outcome: Err(Box::new(recorded_end(site, run, end))) }
                 }),
                 NodeAction::Go { run } => self.with_step(run, StepLink::go),
                 NodeAction::Stop { run, why, grace_secs } => self.with_step(run, |step| step.stop(why, grace_secs)),
@@ -466,7 +466,7 @@ impl Daemon {
             if let Some(watch) = &site.gpu_watch {
                 watch.run_ended(run, &site.spool.run_dir(run));
             }
-            let _ = sender.blocking_send(Happening::Measured { run, end });
+            let _ = sender.blocking_send(Happening::Measured { run, end: Box::new(end) });
         });
     }
 
@@ -502,7 +502,7 @@ impl Daemon {
         let mut found = Vec::new();
         for (run, record) in site.spool.scan()? {
             let what = match record {
-                Record::Ended { end, clean } => Found::Ended { end, clean },
+                Record::Ended { end, clean } => Found::Ended { end: *end, clean },
                 Record::Order => Found::Accepted,
                 Record::Supervised => self.find_supervisor(run)?,
             };
@@ -571,8 +571,8 @@ fn gpus_of(site: &Site, run: RunId) -> Vec<String> {
 }
 
 /// The supervisor of a run, or the run's end: its own, or `SupervisorLost` once everything of it is killed.
-fn look_after(site: &Site, run: RunId) -> Result<UnixStream, RunEnd> {
-    step::find(&site.spool.run_dir(run)).ok_or_else(|| supervisor_lost(site, run))
+fn look_after(site: &Site, run: RunId) -> Result<UnixStream, Box<RunEnd>> {
+    step::find(&site.spool.run_dir(run)).ok_or_else(|| Box::new(supervisor_lost(site, run)))
 }
 
 fn supervisor_lost(site: &Site, run: RunId) -> RunEnd {

@@ -58,7 +58,7 @@ pub enum Record {
     /// Its supervisor was ready once, or is about to be.
     Supervised,
     /// It ended; `clean`: its traces are removed, too.
-    Ended { end: RunEnd, clean: bool },
+    Ended { end: Box<RunEnd>, clean: bool },
 }
 
 impl Spool {
@@ -237,7 +237,7 @@ impl Spool {
     fn record(&self, run: RunId) -> Result<Record> {
         let dir = self.run_dir(run);
         Ok(match self.end(run)? {
-            Some(end) => Record::Ended { end, clean: dir.join("clean").exists() },
+            Some(end) => Record::Ended { end: Box::new(end), clean: dir.join("clean").exists() },
             None if dir.join("setup.json").exists() => Record::Supervised,
             None => Record::Order,
         })
@@ -558,7 +558,7 @@ mod tests {
             spool.write_end(run(id), RunEnd::default()).unwrap();
         }
         spool.mark_clean(run("4-1")).unwrap();
-        let ended = |clean| Record::Ended { end: RunEnd::default(), clean };
+        let ended = |clean| Record::Ended { end: Box::default(), clean };
         let expected = [
             (run("1-1"), Record::Order),
             (run("2-1"), Record::Supervised),

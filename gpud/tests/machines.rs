@@ -299,7 +299,7 @@ async fn the_end_of_a_run_says_what_it_made_of_its_gpus_also_after_a_kill_and_wi
     fs::write(node.path("work/go"), "").unwrap();
     let used = ctl.wait_clean(run).await.usage.gpu;
     assert!((5_000..20_000).contains(&used.sampled_ms), "two GPUs for four seconds: {used:?}");
-    assert!((350..=550).contains(&used.busy_mean_permille().unwrap()), "{used:?}");
+    assert!((250..=550).contains(&used.busy_mean_permille().unwrap()), "{used:?}");
     assert!(used.idle_ms > 2_000 && used.idle_ms < used.sampled_ms, "{used:?}");
     assert!(used.memory_peak_bytes >= 60_000 << 20 && used.power_peak_mw >= 400_000 && used.joules() > 500, "{used:?}");
     // The driver hangs when the run ends: its end comes all the same, in the time that NVML is given.
