@@ -112,7 +112,7 @@ pub fn never(shape: &Shape, demands: &[Demand], snapshot: &Snapshot, cluster: &C
     };
     if demands.iter().any(would) {
         let down = whole.iter().filter_map(|node| {
-            let sick = || node.gpus.iter().any(|gpu| !gpu.usable()).then(|| "a GPU is out of order".to_owned());
+            let sick = || node.gpus.iter().find(|gpu| !gpu.usable()).map(fault);
             node.unavailable.clone().or_else(sick).map(|why| format!("{}: {why}", node.name))
         });
         let down: Vec<String> = down.take(4).collect();
@@ -131,6 +131,12 @@ pub fn never(shape: &Shape, demands: &[Demand], snapshot: &Snapshot, cluster: &C
         return Some(Reason::new(ReasonCode::PartitionConfig, text));
     }
     Some(Reason::new(code, text))
+}
+
+/// What is wrong with a GPU, in its node's words.
+fn fault(gpu: &gmodel::node::GpuEntry) -> String {
+    let fault = if gpu.present { &gpu.info.fault } else { "is missing" };
+    format!("gpu{} {fault}", gpu.slot.0)
 }
 
 /// Where most is free now, in words.

@@ -50,7 +50,7 @@ fn a_gpu_with_an_xid_leaves_the_pool_alone_and_comes_back_by_an_administrators_w
     pool.wait_state(seven, Completed);
     assert_eq!(pool.job(eight).state, Pending);
     let why = pool.run("gq", &["--why", &eight.to_string()]);
-    assert!(why.out.contains("node1: a GPU is out of order"), "the reason names no sick GPU: {why:?}");
+    assert!(why.out.contains("node1: gpu3 Xid 79"), "the reason names no sick GPU: {why:?}");
 
     // The library has forgotten, the kernel log too, and gpud died: the GPU is as sick as before.
     fault(&pool, &["gpu3", "clear"]);

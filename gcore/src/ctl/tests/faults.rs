@@ -261,7 +261,7 @@ fn a_lost_gpu_costs_one_gpu() {
             job 2
               note: no --time given and partition "main" has no default: the limit is 1-00:00:00
             1 alice RUNNING 1-1 on n1[0,1,2,3,4,5,6]
-            2 alice PENDING ReqNodeNotAvail: nodes it needs are not available (n1: a GPU is out of order)
+            2 alice PENDING ReqNodeNotAvail: nodes it needs are not available (n1: gpu7 is missing)
         "#]],
     );
 }
