@@ -201,7 +201,7 @@ fn check(job: &TraceJob) -> Result<(), String> {
     if job.gpu_milli > 1000 && !job.gpu_milli.is_multiple_of(1000) {
         return Err(format!("gpus is {}: whole GPUs, or a part of one", job.gpu_milli as f64 / 1000.0));
     }
-    if job.gpu_milli % 1000 != 0 && job.nodes > 1 {
+    if !job.gpu_milli.is_multiple_of(1000) && job.nodes > 1 {
         return Err(format!("a part of a GPU on {} nodes", job.nodes));
     }
     Ok(())

@@ -378,7 +378,7 @@ impl Supervisor {
 
     fn look_whether_empty(&mut self) {
         let holds_steps_only = self.order.node_index != 0;
-        if !self.life.is_ending() && !(holds_steps_only && self.life.waits_to_stop()) {
+        if !(self.life.is_ending() || holds_steps_only && self.life.waits_to_stop()) {
             return;
         }
         match self.processes.is_empty() {

@@ -344,7 +344,7 @@ fn kill_in_order(order: [&str; 3]) {
     pool.write("go", "");
     for (id, code) in &codes {
         let job = pool.wait_state_through(*id, Failed);
-        assert_eq!(u64::try_from(job.exit_code.code), Ok(*code), "exit code of {id}: {job:?}\n{}", pool.logs());
+        assert_eq!(u64::from(job.exit_code.code), *code, "exit code of {id}: {job:?}\n{}", pool.logs());
         let attempts = if *id == victim { 2 } else { 1 };
         assert_eq!(job.attempts, attempts, "attempts of {id} (the long one is {long}, the victim {victim})\n{}", pool.logs());
     }
