@@ -26,6 +26,8 @@ pub struct ClusterConfig {
     pub allow_root_jobs: bool,
     /// A job whose dependency can never be met is cancelled, unless it says `--kill-on-invalid-dep=no`.
     pub kill_invalid_depend: bool,
+    /// Nodes hold jobs to their part of a shared GPU. No file says so: simulations do, until nodes can.
+    pub gpu_shares: bool,
     /// Users who may administer besides root on the controller's host.
     pub operators: Vec<String>,
     /// Finished jobs stay in memory this long, for `gq` without the database.
@@ -52,6 +54,7 @@ impl Default for ClusterConfig {
             max_pending_jobs: 1_000_000,
             allow_root_jobs: false,
             kill_invalid_depend: false,
+            gpu_shares: false,
             operators: Vec::new(),
             min_job_age_secs: 60,
             privacy: Privacy::Open,

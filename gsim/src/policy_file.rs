@@ -131,6 +131,7 @@ impl PolicyFile {
     /// What the core is to decide by, over the partitions of the hardware.
     pub fn config(&self, hardware: &Hardware) -> ClusterConfig {
         ClusterConfig {
+            gpu_shares: true,
             name: "gsim".into(),
             partitions: hardware.partitions.clone(),
             min_job_age_secs: 0,

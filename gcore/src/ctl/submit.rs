@@ -14,6 +14,7 @@ use super::state::{ClientKey, State};
 use gmodel::config::{ClusterConfig, Partition, PartitionState};
 use gmodel::constraint::Constraint;
 use gmodel::duration::squeue_time;
+use gmodel::gpu_request::GpuAmount;
 use gmodel::{JobId, JobSpec, Timestamp, UserRef};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -177,6 +178,7 @@ fn check_texts(spec: &JobSpec) -> Result<(), Refusal> {
 
 fn check_numbers(state: &State, spec: &JobSpec) -> Result<(), Refusal> {
     let request = &spec.request;
+    check_shares(&state.config, request)?;
     let per_node = request.ntasks_per_node.unwrap_or(1);
     if request.nodes_min == 0 || request.nodes_max < request.nodes_min {
         let (least, most) = (request.nodes_min, request.nodes_max);
@@ -429,6 +431,15 @@ fn check_nodes(
         Some(text) => Err(invalid(text)),
         None => Ok(()),
     }
+}
+
+/// A part of a GPU is given only where something holds the job to it.
+fn check_shares(config: &ClusterConfig, request: &gmodel::Request) -> Result<(), Refusal> {
+    let shares = request.gpus.iter().flat_map(|ask| &ask.alternatives).any(|one| matches!(one.amount, GpuAmount::Share { .. }));
+    if shares && !config.gpu_shares {
+        return Err(invalid("shares of GPUs are not offered by this cluster: nothing on its nodes would hold a job to its part. Ask for whole GPUs."));
+    }
+    Ok(())
 }
 
 fn invalid(text: impl Into<String>) -> Refusal {

@@ -42,7 +42,7 @@ fn requests_that_can_never_run_are_refused_with_what_would_work() {
             refused: 16 h100 on one node: the largest node in partition "train" has 8. Try --nodes 2 --gpus-per-node h100:8.
             refused: 1 h200 on one node: partition "train" has none such (it has a100, h100).
             refused: 8 h100 and 1 CPU on each of 3 nodes: partition "train" has 2 such nodes. Ask for fewer --nodes.
-            job 1
+            refused: shares of GPUs are not offered by this cluster: nothing on its nodes would hold a job to its part. Ask for whole GPUs.
             refused: --time 2:00:00: partition "train" allows at most 1:00:00.
             refused: 128 CPUs on one node: the largest node in partition "train" has 64. Ask for fewer, or for more --nodes.
             refused: more memory on one node than any has: the largest in partition "train" has 512G.
@@ -56,7 +56,6 @@ fn requests_that_can_never_run_are_refused_with_what_would_work() {
             refused: jobs of root are not accepted here: submit as an ordinary user. (`allow_root_jobs = true` in gpuctld.toml changes that.)
             refused: --nodes 0-0: ask for at least one, smaller first
             refused: tasks and CPUs are counted from 1
-            1 alice PENDING None: 
         "#]],
     );
 }
