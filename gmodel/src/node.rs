@@ -45,6 +45,9 @@ pub struct GpuInfo {
     pub memory_mib: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub numa: Option<u32>,
+    /// GPUs of the node with the same number reach each other by NVLink; `None`: it reaches no other.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nvlink_island: Option<u32>,
     /// Why the GPU is out of the pool; empty when healthy.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub fault: String,

@@ -7,7 +7,7 @@ use gmodel::Timestamp;
 use gmodel::node::{GpuInfo, Inventory};
 use gsys::device_fence::{DeviceNumber, GpuNode};
 use gsys::device_node::char_device;
-use gsys::nvml::{GpuFacts, NvmlWorker, device_node};
+use gsys::nvml::{GpuFacts, NvmlWorker, device_node, islands};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -118,6 +118,7 @@ fn gpu_node(dev_dir: &Path, gpu: &GpuFacts) -> Option<GpuNode> {
 
 /// The whole report. `unfit` are the standing reasons not to take work.
 pub fn inventory(config: &Config, gpus: &Gpus, unfit: String, now: Timestamp) -> Inventory {
+    let islands: Vec<Vec<String>> = islands(&gpus.facts).into_iter().filter(|island| island.len() > 1).collect();
     let info = |gpu: &GpuFacts| GpuInfo {
         uuid: gpu.uuid.clone(),
         gpu_type: gpu.gpu_type.clone(),
@@ -125,6 +126,7 @@ pub fn inventory(config: &Config, gpus: &Gpus, unfit: String, now: Timestamp) ->
         minor: gpu.minor,
         memory_mib: gpu.nominal_memory_mib,
         numa: gpu.numa_node,
+        nvlink_island: islands.iter().position(|island| island.contains(&gpu.uuid)).map(|at| at as u32),
         fault: gpu.fault.clone().unwrap_or_default(),
     };
     Inventory {

@@ -274,7 +274,11 @@ async fn the_end_of_a_run_says_what_it_made_of_its_gpus_also_after_a_kill_and_wi
     let mut ctl = Controller::start().await;
     let mut node = gpu_node(&mut ctl, "gpu_watch_secs = 1").await;
     let gpus = ctl.wait_hello().await.inventory.gpus;
+    // Use is a mean since the sample before: set under a daemon that samples, the first one would hold the idle time too.
+    node.stop_daemon();
     nvml_sim(&node, &["set", "gpu1", "util=90", "power=500", "mem=60000"]);
+    node.start_daemon();
+    ctl.wait_hello().await;
     let uuids: Vec<String> = {
         let state: serde_json::Value = serde_json::from_slice(&fs::read(node.path("nvml/state.json")).unwrap()).unwrap();
         state["gpus"].as_array().unwrap().iter().map(|gpu| gpu["uuid"].as_str().unwrap().to_owned()).collect()
@@ -299,7 +303,7 @@ async fn the_end_of_a_run_says_what_it_made_of_its_gpus_also_after_a_kill_and_wi
     fs::write(node.path("work/go"), "").unwrap();
     let used = ctl.wait_clean(run).await.usage.gpu;
     assert!((5_000..20_000).contains(&used.sampled_ms), "two GPUs for four seconds: {used:?}");
-    assert!((250..=550).contains(&used.busy_mean_permille().unwrap()), "{used:?}");
+    assert!((350..=550).contains(&used.busy_mean_permille().unwrap()), "{used:?}");
     assert!(used.idle_ms > 2_000 && used.idle_ms < used.sampled_ms, "{used:?}");
     assert!(used.memory_peak_bytes >= 60_000 << 20 && used.power_peak_mw >= 400_000 && used.joules() > 500, "{used:?}");
     // The driver hangs when the run ends: its end comes all the same, in the time that NVML is given.

@@ -9,6 +9,7 @@ use gmodel::gpu_request::{GpuAlternative, GpuAmount, GpuKind};
 use gmodel::job::{GpuScope, MemAsk};
 use gmodel::run::NodeShare;
 use gmodel::Request;
+use std::collections::BTreeMap;
 
 /// One way to serve a job: a demand for each node of a run, the largest first.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -211,6 +212,22 @@ pub enum Lack {
 }
 
 impl NodeDemand {
+    /// Its GPUs must reach each other by NVLink. One alone needs no link.
+    pub fn is_linked(&self) -> bool {
+        self.nvlink && self.gpus.count() > 1
+    }
+
+    /// The most matching GPUs that the node could give it; of one island where they must be linked.
+    pub fn most_gpus(&self, node: &SchedNode) -> usize {
+        let matching = node.gpus.iter().map(|gpu| &gpu.info).filter(|gpu| self.gpus.matches(gpu));
+        if !self.is_linked() {
+            return matching.count();
+        }
+        let mut islands: BTreeMap<u32, usize> = BTreeMap::new();
+        matching.filter_map(|gpu| gpu.nvlink_island).for_each(|island| *islands.entry(island).or_default() += 1);
+        islands.into_values().max().unwrap_or(0)
+    }
+
     /// Could the node serve it with nothing else running? GPUs that are sick or missing count: they come back.
     pub fn fits_empty(&self, node: &SchedNode) -> Result<(), Lack> {
         let wanted = match &self.gpus.amount {
@@ -218,8 +235,7 @@ impl NodeDemand {
             GpuAmount::Share { .. } if self.gpus.count() == 1 => 1,
             _ => return Err(Lack::Kind),
         };
-        let matching = node.gpus.iter().filter(|gpu| self.gpus.matches(&gpu.info)).count();
-        if (matching as u64) < u64::from(wanted) {
+        if self.most_gpus(node) < wanted as usize {
             return Err(Lack::Gpus);
         }
         if self.cpus > node.cpus {

@@ -26,7 +26,7 @@ pub fn impossible(
     let name = &partition.name;
     let text = match lacks.into_iter().min()? {
         Lack::Kind => {
-            "slices of GPUs are not offered by this cluster; ask for whole GPUs or a share, as in --gpus 0.5".into()
+            "slices of GPUs are not offered by this cluster; ask for whole GPUs".into()
         }
         Lack::Nodes => {
             let fitting = members.iter().filter(|node| wanted.fits_empty(node).is_ok()).count();
@@ -36,14 +36,17 @@ pub fn impossible(
             )
         }
         Lack::Gpus => {
-            let of_kind = |n: &&SchedNode| {
-                n.gpus.iter().filter(|gpu| wanted.gpus.matches(&gpu.info)).count()
-            };
-            let most = members.iter().map(of_kind).max().unwrap_or(0);
+            let most = members.iter().map(|node| wanted.most_gpus(node)).max().unwrap_or(0);
             let kind = wanted.gpus.gpu_type.as_deref().unwrap_or("GPUs");
             let count = wanted.gpus.count();
             let ask = format!("{count} {kind} on one node");
-            if most == 0 {
+            if wanted.is_linked() {
+                let has = match most {
+                    0 => "reports no NVLink between such GPUs".into(),
+                    most => format!("links {most} of them at most"),
+                };
+                format!("{ask} that NVLink joins: partition {name:?} {has}. Ask for fewer, or leave out --nvlink.")
+            } else if most == 0 {
                 let mut types: BTreeSet<&str> = BTreeSet::new();
                 types.extend(members.iter().flat_map(|n| n.gpus.iter().map(|g| &*g.info.gpu_type)));
                 let types: Vec<_> = types.into_iter().collect();

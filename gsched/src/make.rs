@@ -6,7 +6,7 @@ use crate::demand::{GpuDemand, Lack, MemDemand, NodeDemand};
 use crate::snapshot::SchedNode;
 use crate::timeline::{Amount, GROUPS, Need};
 use gmodel::gpu_request::GpuAmount;
-use gmodel::node::{GpuEntry, GpuInfo};
+use gmodel::node::GpuEntry;
 use std::collections::BTreeMap;
 
 /// Place of a make in [`Makes`].
@@ -33,7 +33,8 @@ pub struct Make {
 pub struct Group {
     pub gpu_type: String,
     pub memory_mib: u64,
-    pub island: u32,
+    /// NVLink island within the node.
+    pub island: Option<u32>,
 }
 
 /// All makes there are, by number.
@@ -45,11 +46,6 @@ pub struct Makes {
 }
 
 type Key = (u32, u64, Vec<(Option<Group>, Option<u32>)>);
-
-/// NVLink island of a GPU within its node. Nodes do not report theirs yet: a node counts as one.
-fn island_of(_gpu: &GpuInfo) -> u32 {
-    0
-}
 
 impl Makes {
     /// The make of a node, which may be new.
@@ -65,7 +61,7 @@ impl Makes {
         let kind = |gpu: &GpuEntry| Group {
             gpu_type: gpu.info.gpu_type.to_ascii_lowercase(),
             memory_mib: gpu.info.memory_mib,
-            island: island_of(&gpu.info),
+            island: gpu.info.nvlink_island,
         };
         let gpus = node.gpus.iter().map(|gpu| (gpu.usable().then(|| kind(gpu)), gpu.info.numa)).collect();
         let key = (node.cpus, node.mem_bytes, gpus);
@@ -89,6 +85,7 @@ fn same_gpus(one: &std::sync::Arc<Vec<GpuEntry>>, other: &std::sync::Arc<Vec<Gpu
         a.usable() == b.usable()
             && a.info.memory_mib == b.info.memory_mib
             && a.info.numa == b.info.numa
+            && a.info.nvlink_island == b.info.nvlink_island
             && a.info.gpu_type == b.info.gpu_type
     };
     std::sync::Arc::ptr_eq(one, other)
@@ -117,25 +114,27 @@ impl Make {
         Self { cpus: *cpus, mem_bytes: *mem_bytes, groups, slots, numa, all }
     }
 
-    /// Kinds of GPUs that serve a demand, a bit each.
-    fn groups_for(&self, wanted: &GpuDemand) -> u8 {
+    /// Kinds of GPUs that serve a demand, a bit each; if `linked`, those of NVLink islands.
+    fn groups_for(&self, wanted: &GpuDemand, linked: bool) -> u8 {
         let fits = |group: &Group| {
             wanted.gpu_type.as_deref().is_none_or(|kind| kind.eq_ignore_ascii_case(&group.gpu_type))
                 && group.memory_mib >= wanted.min_memory_mib
+                && (group.island.is_some() || !linked)
         };
         self.groups.iter().enumerate().filter(|(_, group)| fits(group)).fold(0, |bits, (at, _)| bits | 1 << at)
     }
 
     /// What a demand comes to on a node of this make, or what such a node lacks even with nothing on it.
     pub fn need(&self, demand: &NodeDemand) -> Result<Need, Lack> {
-        let groups = self.groups_for(&demand.gpus);
+        let linked = demand.is_linked();
+        let groups = self.groups_for(&demand.gpus, linked);
         let (gpus, milli) = match demand.gpus.amount {
             GpuAmount::Whole(count) => (count, 0),
             GpuAmount::Share { milli } if demand.gpus.count() == 1 => (0, milli.min(1000) as u16),
             GpuAmount::Share { .. } | GpuAmount::Mig { .. } => return Err(Lack::Kind),
         };
         let have = self.all.gpus_in(groups);
-        let most = match demand.nvlink {
+        let most = match linked {
             true => (0..GROUPS).filter(|at| groups & (1 << at) != 0).map(|at| u32::from(self.all.gpus[at])).max(),
             false => Some(have),
         };
@@ -155,7 +154,7 @@ impl Make {
             gpus: gpus as u8,
             groups: if gpus == 0 && milli == 0 { 0 } else { groups },
             milli,
-            one_group: demand.nvlink,
+            one_group: linked,
             exclusive: demand.exclusive,
         };
         if demand.exclusive {

@@ -172,14 +172,15 @@ pub fn describe(demand: &Demand) -> String {
     let Some(first) = demand.nodes.first() else { return "nothing".into() };
     let plural = |count: u32| if count == 1 { "" } else { "s" };
     let (gpus, cpus) = (first.gpus.count(), first.cpus);
+    let linked = if first.is_linked() { " that NVLink joins" } else { "" };
     let gpus = match &first.gpus.gpu_type {
         _ if gpus == 0 => None,
         kind if let GpuAmount::Share { milli } = first.gpus.amount => {
             let kind = kind.as_deref().unwrap_or("GPU");
             Some(format!("{} of one {kind}", crate::limits::milli_text(u64::from(milli))))
         }
-        None => Some(format!("{gpus} GPU{}", plural(gpus))),
-        Some(kind) => Some(format!("{gpus} {kind}")),
+        None => Some(format!("{gpus} GPU{}{linked}", plural(gpus))),
+        Some(kind) => Some(format!("{gpus} {kind}{linked}")),
     };
     let mem = match first.mem {
         MemDemand::Bytes(bytes) if bytes > 0 => {

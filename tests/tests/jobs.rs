@@ -410,3 +410,18 @@ fn daemons_that_are_stopped_and_started_in_order_leave_jobs_alone() {
     assert_eq!((job.exit_code.code, job.attempts), (9, 1));
     pool.wait_idle("node1");
 }
+
+#[test]
+fn linked_gpus_are_given_where_the_driver_says_that_they_are_linked() {
+    let Some(pool) = Pool::up(1, "h100:8") else { return };
+    let id = pool.gsub(&["--gpus", "8", "--nvlink", "--wrap", "true"]);
+    pool.wait_state(id, Completed);
+    pool.down();
+    let Some(pool) = Pool::up(1, "l4:4") else { return };
+    let said = pool.run("gsub", &["--gpus", "2", "--nvlink", "--wrap", "true"]);
+    said.fails_with(1, "reports no NVLink between such GPUs");
+    let id = pool.gsub(&["--gpus", "1", "--nvlink", "--wrap", "true"]);
+    pool.wait_state(id, Completed);
+    pool.run("gsub", &["--gpus", "0.5", "--wrap", "true"]).fails_with(1, "shares of GPUs are not offered");
+    pool.down();
+}

@@ -132,6 +132,9 @@ fn node(id: NodeId, words: &[&str]) -> SchedNode {
                     memory_mib: if gpu_type == "h100" { 81_920 } else { 40_960 },
                     ..GpuInfo::default()
                 };
+                let island_size = number::<u32>(words, "island");
+                let nvlink_island = island_size.map(|size| u32::from(slot.0) / size);
+                let info = GpuInfo { nvlink_island, ..info };
                 gpus.push(GpuEntry { slot, info, present: true });
             }
         }
@@ -183,6 +186,7 @@ fn job(id: JobId, words: &[&str]) -> PendingJob {
         nodelist: get(words, "nodelist").map(|text| Hostlist::parse(text).unwrap()),
         exclude: get(words, "exclude").map(|text| Hostlist::parse(text).unwrap()),
         constraint: get(words, "constraint").map(str::to_owned),
+        nvlink: words.contains(&"nvlink"),
         prefer: get(words, "prefer").map(str::to_owned),
         switches: get(words, "switches").map(|text| {
             let (most, wait) = text.split_once('@').map_or((text, None), |(most, wait)| (most, wait.parse().ok()));
@@ -262,6 +266,28 @@ fn higher_tier_then_lower_nice_then_older_goes_first() {
             30 starts on n1[0]x1
             20 waits: Resources: needs 1 GPU, 1 CPU and 1G of memory on one node; most is free on n1: 0 GPUs, 63 CPUs and 511G of memory
             10 waits: Priority: needs 1 GPU, 1 CPU and 1G of memory on one node; jobs of higher priority wait for such resources too
+        "#]],
+    );
+}
+
+#[test]
+fn linked_gpus_come_from_one_island() {
+    check(
+        "partition main
+         node n1 h100:8 island=4
+         node n2 l4:4
+         running 1 n1 gpus=0-1 left=60
+         job gpus=4 nvlink
+         job gpus=3 nvlink time=60
+         job gpus=l4:1 nvlink
+         job gpus=5 nvlink
+         job gpus=5",
+        expect![[r#"
+            10 starts on n1[4,5,6,7]x1
+            30 starts on n2[0]x1
+            20 waits: Resources: needs 3 GPUs that NVLink joins, 1 CPU and 1G of memory on one node; most is free on n2: 4 GPUs, 64 CPUs and 512G of memory; room is expected by 1970-01-01T00:17:40Z
+            40 waits: PartitionConfig: needs 5 GPUs that NVLink joins, 1 CPU and 1G of memory on one node; partition "main" has no such nodes
+            50 waits: Priority: needs 5 GPUs, 1 CPU and 1G of memory on one node; jobs of higher priority wait for such resources too
         "#]],
     );
 }
