@@ -28,7 +28,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Schema this release writes; migrations lead to it from every older one.
-pub const SCHEMA: u32 = 3;
+pub const SCHEMA: u32 = 4;
 
 /// The writing side of the database. One per state directory: it holds the lock.
 #[derive(Debug)]

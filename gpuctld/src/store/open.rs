@@ -21,6 +21,7 @@ const MIGRATIONS: [&str; SCHEMA as usize] =
     include_str!("migrations/0001.sql"),
     include_str!("migrations/0002.sql"),
     include_str!("migrations/0003.sql"),
+    include_str!("migrations/0004.sql"),
 ];
 /// Another connection (pruning, a checkpoint) holds the write lock for milliseconds at most.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(20);
