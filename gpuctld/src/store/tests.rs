@@ -353,7 +353,7 @@ fn tasks_cancelled_untouched_are_one_line_of_accounting() {
     let db = Connection::open(world.store.path()).unwrap();
     db.execute_batch(
         "DROP TABLE policy; DROP TABLE usage; ALTER TABLE runs DROP COLUMN class; ALTER TABLE runs DROP COLUMN lost_gpu_secs;
-         DROP INDEX arrays_cancelled; ALTER TABLE arrays DROP COLUMN cancelled_ms; PRAGMA user_version = 1",
+         DROP TABLE gpu_history; DROP INDEX arrays_cancelled; ALTER TABLE arrays DROP COLUMN cancelled_ms; PRAGMA user_version = 1",
     )
     .unwrap();
     drop(db);
