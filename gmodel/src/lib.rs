@@ -12,6 +12,7 @@ pub mod directive;
 pub mod duration;
 pub mod exit_code;
 pub mod gpu_health;
+pub mod gpu_order;
 pub mod gpu_request;
 pub mod gpu_set;
 pub mod gpu_use;

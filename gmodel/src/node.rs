@@ -48,9 +48,35 @@ pub struct GpuInfo {
     /// GPUs of the node with the same number reach each other by NVLink; `None`: it reaches no other.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nvlink_island: Option<u32>,
+    /// A slice of a GPU that is cut by MIG: an entry of its own, given out like a GPU.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slice: Option<MigSlice>,
+    /// In MIG mode: its slices are given out, it is not.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub divided: bool,
+    /// Signs that stand and take nothing out of the pool, for people.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+    /// The next step of its repair, which waits for the controller's word: `reset`, `boot`.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub wants: String,
     /// Why the GPU is out of the pool; empty when healthy.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub fault: String,
+}
+
+/// What a MIG slice is of its GPU. Slices of the GPU's compute are sevenths, of its memory eighths.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MigSlice {
+    /// UUID of the GPU.
+    pub gpu: String,
+    /// `2g.20gb`.
+    pub profile: String,
+    /// First memory slice.
+    pub placement: u8,
+    pub compute_slices: u8,
+    pub memory_slices: u8,
 }
 
 /// A GPU as the controller keeps it: its slot is for ever, the report may vanish.
@@ -64,7 +90,7 @@ pub struct GpuEntry {
 
 impl GpuEntry {
     pub fn usable(&self) -> bool {
-        self.present && self.info.fault.is_empty()
+        self.present && self.info.fault.is_empty() && !self.info.divided
     }
 }
 

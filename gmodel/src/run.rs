@@ -5,6 +5,7 @@
 
 use crate::checkpoint::Mark;
 use crate::exit_code::ExitCode;
+use crate::gpu_order::GpuOrder;
 use crate::gpu_set::GpuSet;
 use crate::gpu_use::GpuUseTotals;
 use crate::ids::{Fence, NodeId, RunId};
@@ -31,6 +32,9 @@ pub type Allocation = Vec<NodeShare>;
 pub struct Desired {
     pub fence: Fence,
     pub runs: Vec<DesiredRun>,
+    /// Open orders for its GPUs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gpus: Vec<GpuOrder>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -281,6 +281,7 @@ impl NodeLinks {
             let report = match frame.ok_or(LinkEnd::Closed)? {
                 ToController::Runs { runs } => NodeReport::Runs { runs },
                 ToController::Inventory { inventory } => NodeReport::Inventory { inventory },
+                ToController::GpuOrders { done } => NodeReport::GpuOrders { done },
                 ToController::Obeyed { fence } => NodeReport::Obeyed { fence },
                 ToController::Log { question, text, error } => {
                     let asker = waiting.lock().expect("no panic while held").remove(&question);

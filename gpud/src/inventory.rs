@@ -128,6 +128,7 @@ pub fn inventory(config: &Config, gpus: &Gpus, unfit: String, now: Timestamp) ->
         numa: gpu.numa_node,
         nvlink_island: islands.iter().position(|island| island.contains(&gpu.uuid)).map(|at| at as u32),
         fault: gpu.fault.clone().unwrap_or_default(),
+        ..GpuInfo::default()
     };
     Inventory {
         cpus: config.cpus.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get() as u32)),

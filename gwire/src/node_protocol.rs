@@ -15,6 +15,7 @@
 //!  | Ping / Pong both ways    |   silence of 3 x heartbeat ends the connection
 //! ```
 
+use gmodel::gpu_order::GpuOrderDone;
 use gmodel::launch_order::LaunchOrder;
 use gmodel::node::Inventory;
 use gmodel::run::{Desired, RunReport};
@@ -40,6 +41,8 @@ pub enum ToController {
     Runs { runs: Vec<RunReport> },
     Inventory { inventory: Inventory },
     Obeyed { fence: Fence },
+    /// How orders for GPUs ended; again whenever an order comes again.
+    GpuOrders { done: Vec<GpuOrderDone> },
     Ping,
     /// Answer to `TellOrders`, in several frames where needed; `done` marks the last.
     Orders { orders: Vec<LaunchOrder>, done: bool },

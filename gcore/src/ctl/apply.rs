@@ -4,6 +4,7 @@
 
 use super::dependency::{self, Dependent};
 use super::event::{Event, JobChange};
+use super::gpu_order;
 use super::policy;
 use super::usage;
 use super::state::{Array, Job, Member, Node, NodeFailure, Outcome, Run, State, TaskOf};
@@ -212,6 +213,14 @@ pub fn apply(state: &mut State, event: &Event) {
                 state.watched.remove(&node.id);
             }
             state.feasible = Arc::default();
+        }
+        Event::GpuOrdered { node, uuid, what, .. } => {
+            gpu_order::apply_ordered(state, *node, uuid, what);
+            raise_generation(state, *node);
+        }
+        Event::GpuOrderEnded { node, done, .. } => {
+            gpu_order::apply_ended(state, *node, done);
+            raise_generation(state, *node);
         }
         Event::TokenMinted { token } => {
             state.tokens.insert(token.hash.clone(), token.clone());

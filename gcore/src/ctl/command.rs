@@ -7,6 +7,7 @@ use super::dependency::PastJob;
 use super::event::{JobChange, PolicyChange};
 use super::state::JoinToken;
 use gmodel::config::ClusterConfig;
+use gmodel::gpu_order::{GpuAction, GpuOrderDone};
 use gmodel::launch_order::LaunchOrder;
 use gmodel::node::{Inventory, Role};
 use gmodel::run::RunReport;
@@ -63,6 +64,7 @@ pub enum Command {
     /// Declare a silent node dead: its runs end as NODE_FAIL at once.
     NodeDown { node: NodeId, reason: String },
     NodeRemove { node: NodeId },
+    GpuOrder { node: NodeId, uuid: String, what: GpuAction },
     MintToken { token: JoinToken },
     /// A machine presents a token's hash and the name it wants. -> `Reply::Joined`
     Join { token_hash: String, name: String },
@@ -104,6 +106,8 @@ pub enum NodeReport {
     Inventory { inventory: Inventory },
     /// The node made this fence durable and is working on it.
     Obeyed { fence: Fence },
+    /// How orders for its GPUs ended.
+    GpuOrders { done: Vec<GpuOrderDone> },
     /// The connection is gone.
     Gone,
 }

@@ -17,7 +17,7 @@ pub fn desired(state: &State, id: NodeId) -> Desired {
         .map(|(run, member)| desired_run(state, run, member))
         .collect();
     let fence = Fence { incarnation: state.incarnation, generation: node.generation };
-    Desired { fence, runs }
+    Desired { fence, runs, gpus: node.gpu_orders.clone() }
 }
 
 fn desired_run(state: &State, run: &Run, member: &Member) -> DesiredRun {

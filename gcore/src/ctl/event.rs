@@ -6,6 +6,7 @@ use super::dependency::{Dependent, Waits};
 use super::state::{JoinToken, Outcome, Stop, Strike};
 use gmodel::array_spec::RangeSet;
 use gmodel::config::ClusterConfig;
+use gmodel::gpu_order::{GpuAction, GpuOrderDone};
 use gmodel::node::{Inventory, Link, Mark, Role};
 use gmodel::run::{Allocation, NodeShare, NumberedSignal, RunPhase};
 use gmodel::policy::{Account, AccountUser, Qos, Reservation};
@@ -111,6 +112,10 @@ pub enum Event {
     NodeStruck { node: NodeId, strike: Strike },
     NodeStrikesCleared { node: NodeId },
     NodeRemoved { node: NodeId, by: String, at: Timestamp },
+    /// Something is to be done to a GPU.
+    GpuOrdered { node: NodeId, uuid: String, what: GpuAction, by: String, at: Timestamp },
+    /// The node says how an order ended.
+    GpuOrderEnded { node: NodeId, done: GpuOrderDone, at: Timestamp },
     TokenMinted { token: JoinToken },
     TokenSpent { hash: String, at: Timestamp },
 
@@ -286,6 +291,8 @@ impl Event {
             | Self::NodeResumed { node: id, .. }
             | Self::NodeStruck { node: id, .. }
             | Self::NodeStrikesCleared { node: id }
+            | Self::GpuOrdered { node: id, .. }
+            | Self::GpuOrderEnded { node: id, .. }
             | Self::NodeRemoved { node: id, .. } => node(*id),
             Self::TokenMinted { .. } | Self::TokenSpent { .. } => Touched { tokens: true, ..none },
             Self::PolicyChanged { .. } => Touched { policy: true, ..none },

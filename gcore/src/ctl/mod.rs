@@ -16,6 +16,7 @@ mod deadline;
 mod dependency;
 mod desired;
 pub mod event;
+mod gpu_order;
 mod handle;
 mod hold;
 mod join;

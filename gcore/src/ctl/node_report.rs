@@ -2,6 +2,7 @@
 
 use super::command::NodeReport;
 use super::event::Event;
+use super::gpu_order;
 use super::handle::Tx;
 use super::run_end::{advance, advance_after};
 use super::state::Member;
@@ -40,6 +41,7 @@ pub(super) fn handle(tx: &mut Tx, id: NodeId, report: NodeReport) {
                 tx.emit(Event::NodeObeyed { node: id, generation: fence.generation });
             }
         }
+        NodeReport::GpuOrders { done } => gpu_order::ended(tx, id, done),
         NodeReport::Gone => {
             if tx.state.nodes.get(id).is_some_and(|node| node.link == Link::Up) {
                 tx.emit(Event::NodeLinkChanged { node: id, link: Link::Silent, at: tx.now });

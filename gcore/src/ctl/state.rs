@@ -8,6 +8,7 @@ use super::limits::{Minutes, Tally};
 use crate::chunk_map::ChunkMap;
 use gmodel::array_spec::{ArraySpec, RangeSet};
 use gmodel::config::ClusterConfig;
+use gmodel::gpu_order::GpuOrder;
 use gmodel::node::{GpuEntry, Inventory, Link, Mark, NodeStateView, Role};
 use gmodel::policy::PreemptMode;
 use gmodel::run::{Allocation, NumberedSignal, RunEnd, RunPhase, StopWhy, Usage};
@@ -313,6 +314,9 @@ pub struct Node {
     /// Launch failures that were the node's fault since the last success.
     pub strikes: Vec<Strike>,
     pub joined: Timestamp,
+    /// Orders for its GPUs that it has not answered, one a GPU.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gpu_orders: Vec<GpuOrder>,
     /// Drained with a deadline: runs that are still here then are told to checkpoint and stop.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub empty_by: Option<Timestamp>,

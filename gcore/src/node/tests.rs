@@ -32,6 +32,7 @@ fn desired(text: &str) -> Desired {
     Desired {
         fence: Fence { incarnation: incarnation.parse().unwrap(), generation: generation.parse().unwrap() },
         runs: runs.split(',').filter(|entry| !entry.trim().is_empty()).map(told).collect(),
+        gpus: Vec::new(),
     }
 }
 
@@ -418,7 +419,7 @@ impl World {
         let clean = |run: &RunId| self.reported.get(run) == Some(&4);
         self.wanted.retain(|run, _| !clean(run));
         let told = |(&run, want): (&RunId, &Want)| DesiredRun { run, want: want.clone(), signals: Vec::new(), limit_secs: None };
-        let desired = Desired { fence: self.fence, runs: self.wanted.iter().map(told).collect() };
+        let desired = Desired { fence: self.fence, runs: self.wanted.iter().map(told).collect(), gpus: Vec::new() };
         self.sent.push(desired.clone());
         self.deliver(desired);
     }

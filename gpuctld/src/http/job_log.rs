@@ -170,6 +170,8 @@ impl Teller<'_> {
             | Event::NodeStruck { .. }
             | Event::NodeStrikesCleared { .. }
             | Event::NodeRemoved { .. }
+            | Event::GpuOrdered { .. }
+            | Event::GpuOrderEnded { .. }
             | Event::TokenMinted { .. }
             | Event::TokenSpent { .. }
             | Event::PolicyChanged { .. }

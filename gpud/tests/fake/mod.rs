@@ -237,7 +237,7 @@ impl Controller {
 
     /// Desired state of this generation, with the orders of runs to start.
     pub fn desire(&self, generation: u64, orders: Vec<LaunchOrder>, runs: Vec<DesiredRun>) {
-        let desired = Desired { fence: Fence { incarnation: 1, generation }, runs };
+        let desired = Desired { fence: Fence { incarnation: 1, generation }, runs, gpus: Vec::new() };
         self.send(&ToNode::Orders { orders, desired });
     }
 }

@@ -1,0 +1,124 @@
+//! Orders for GPUs: given by operators or by the controller itself, kept with the node until it says how they ended.
+
+use super::command::{Actor, Refusal, RefusalCode, Reply};
+use super::event::Event;
+use super::handle::{Tx, operator_only};
+use super::state::{Node, State};
+use gmodel::NodeId;
+use gmodel::gpu_order::{GpuAction, GpuOrder, GpuOrderDone, MAX_OPEN, MAX_TEXT_BYTES};
+
+/// An operator's order.
+pub(super) fn order(tx: &mut Tx, actor: &Actor, node: NodeId, uuid: &str, what: GpuAction) -> Result<Reply, Refusal> {
+    operator_only(actor, "giving orders for a GPU")?;
+    let known = tx.state.nodes.get(node);
+    let known = known.ok_or_else(|| Refusal::new(RefusalCode::NotFound, format!("no node number {node}")))?;
+    let name = &known.name;
+    if !known.gpus.iter().any(|gpu| gpu.info.uuid == uuid) {
+        return Err(Refusal::new(RefusalCode::NotFound, format!("{name} has no GPU {uuid}; `gnodes {name} --health` lists those it has")));
+    }
+    if known.gpu_orders.len() >= MAX_OPEN {
+        let text = format!("{name} has not answered {MAX_OPEN} orders for its GPUs. Look whether its gpud is connected.");
+        return Err(Refusal::new(RefusalCode::Limit, text));
+    }
+    let what = match what {
+        GpuAction::Quarantine { reason } if reason.trim().is_empty() => {
+            let text = "a GPU is quarantined with a --reason: others will ask why.";
+            return Err(Refusal::new(RefusalCode::Invalid, text));
+        }
+        GpuAction::Quarantine { reason } => GpuAction::Quarantine { reason: reason.chars().take(MAX_TEXT_BYTES / 4).collect() },
+        other => other,
+    };
+    tx.emit(Event::GpuOrdered { node, uuid: uuid.to_owned(), what, by: actor.user.clone(), at: tx.now });
+    Ok(Reply::Done)
+}
+
+/// The node's word on orders. What is not open is not news.
+pub(super) fn ended(tx: &mut Tx, node: NodeId, done: Vec<GpuOrderDone>) {
+    for mut done in done {
+        let open = |node: &Node| node.gpu_orders.iter().any(|order| order.number == done.number);
+        if !tx.state.nodes.get(node).is_some_and(open) {
+            continue;
+        }
+        if done.error.len() > MAX_TEXT_BYTES {
+            done.error = done.error.chars().take(MAX_TEXT_BYTES / 4).collect();
+        }
+        tx.emit(Event::GpuOrderEnded { node, done, at: tx.now });
+    }
+}
+
+/// The order's number is that of its event; an older one for the same GPU is over.
+pub(super) fn apply_ordered(state: &mut State, node: NodeId, uuid: &str, what: &GpuAction) {
+    let number = state.seq.0;
+    if let Some(node) = state.nodes.get_mut(node) {
+        node.gpu_orders.retain(|order| order.uuid != uuid);
+        node.gpu_orders.push(GpuOrder { number, uuid: uuid.to_owned(), what: what.clone() });
+    }
+}
+
+pub(super) fn apply_ended(state: &mut State, node: NodeId, done: &GpuOrderDone) {
+    if let Some(node) = state.nodes.get_mut(node) {
+        node.gpu_orders.retain(|order| order.number != done.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::command::{Command, Input, NodeReport};
+    use super::super::{desired, handle};
+    use super::*;
+    use gmodel::node::{GpuInfo, Inventory};
+    use gmodel::{Fence, NodeLife, Timestamp};
+
+    const NODE: NodeId = NodeId(1);
+
+    fn pool() -> State {
+        let mut state = State::default();
+        state.nodes.insert(NODE, Node { id: NODE, name: "node1".into(), ..Node::default() });
+        let gpu = |uuid: &str| GpuInfo { uuid: uuid.into(), ..GpuInfo::default() };
+        let inventory = Inventory { gpus: vec![gpu("GPU-a"), gpu("GPU-b")], ..Inventory::default() };
+        let hello = NodeReport::Hello { life: NodeLife::default(), fence: Fence::default(), inventory, runs: Vec::new() };
+        take(&mut state, Input::Node { node: NODE, report: hello }).unwrap();
+        state
+    }
+
+    fn take(state: &mut State, input: Input) -> Result<Reply, Refusal> {
+        handle(state, &mut Vec::new(), input, Timestamp(1_000))
+    }
+
+    fn order(state: &mut State, operator: bool, uuid: &str, what: GpuAction) -> Result<Reply, Refusal> {
+        let actor = Actor { user: "root".into(), operator, ..Actor::default() };
+        take(state, Input::Command { actor, command: Command::GpuOrder { node: NODE, uuid: uuid.into(), what } })
+    }
+
+    fn answer(state: &mut State, number: u64) {
+        let done = vec![GpuOrderDone { number, uuid: "GPU-a".into(), error: String::new() }];
+        take(state, Input::Node { node: NODE, report: NodeReport::GpuOrders { done } }).unwrap();
+    }
+
+    #[test]
+    fn an_order_stands_until_the_node_answers_it_and_a_newer_takes_its_place() {
+        let mut state = pool();
+        let before = desired(&state, NODE).fence;
+        order(&mut state, true, "GPU-a", GpuAction::Quarantine { reason: "hot".into() }).unwrap();
+        let first = desired(&state, NODE);
+        assert!(first.fence > before && first.gpus.len() == 1);
+        order(&mut state, true, "GPU-a", GpuAction::Return).unwrap();
+        let second = desired(&state, NODE);
+        assert_eq!(second.gpus.iter().map(|order| &order.what).collect::<Vec<_>>(), [&GpuAction::Return]);
+        answer(&mut state, first.gpus[0].number);
+        assert_eq!(desired(&state, NODE), second, "the answer to an order that is over is no news");
+        answer(&mut state, second.gpus[0].number);
+        assert!(desired(&state, NODE).gpus.is_empty());
+    }
+
+    #[test]
+    fn orders_are_operators_affair_and_name_a_gpu_and_a_reason() {
+        let mut state = pool();
+        let quarantine = |reason: &str| GpuAction::Quarantine { reason: reason.into() };
+        let text = |refused: Result<Reply, Refusal>| refused.unwrap_err().text;
+        assert!(text(order(&mut state, false, "GPU-a", GpuAction::Return)).contains("operator"));
+        assert!(text(order(&mut state, true, "GPU-x", quarantine("hot"))).contains("node1 has no GPU GPU-x"));
+        assert!(text(order(&mut state, true, "GPU-a", quarantine(" "))).contains("--reason"));
+        assert!(state.nodes.get(NODE).unwrap().gpu_orders.is_empty());
+    }
+}
