@@ -110,5 +110,6 @@ fn preempt(run: &RunningRun, job: &PendingJob, now: gmodel::Timestamp) -> Preemp
         mode: PreemptMode::Requeue,
         lost_gpu_secs: lost_secs(run, now),
         why: format!("it has room elsewhere, and where it is job {} starts without it (consolidate)", job.id),
+        heirs: Vec::new(),
     }
 }

@@ -30,6 +30,7 @@ pub mod ledger;
 pub mod limits;
 mod names;
 pub mod preempt;
+mod preempt_exchange;
 mod preempt_room;
 pub mod priority;
 pub mod quota;

@@ -49,6 +49,9 @@ pub struct Preempt {
     pub lost_gpu_secs: u64,
     /// For people: whose claim, on which ground.
     pub why: String,
+    /// Where it stands on a guarantee itself: borrowed runs elsewhere that stand on it from now on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub heirs: Vec<RunId>,
 }
 
 /// Bound of one pass, in node probes: a result never depends on the machine's speed.

@@ -7,6 +7,7 @@ use crate::account_tree::ROOT;
 use crate::ledger::Ledger;
 use crate::limits::{ALL, milli_text};
 use crate::plan::Preempt;
+use crate::preempt_exchange::{self, Heirs, Leaver};
 use crate::preempt_room::{Holder, Need, NodeSet, cheapest_nodes};
 use crate::priority::{asked, gpus_asked};
 use crate::quota::Guarantees;
@@ -57,7 +58,14 @@ struct Known<'a> {
     on_node: Vec<Vec<usize>>,
     /// Thousandths of GPUs that are borrowed, by the account whose guarantee they go beyond.
     borrowed: BTreeMap<u32, u64>,
+    heirs: Heirs,
     claims: Claims,
+}
+
+/// Runs to end, by their places in the order of who may be ended, and who stands on their guarantee then.
+struct Chosen {
+    set: Vec<usize>,
+    exchanged: Option<preempt_exchange::Exchanged>,
 }
 
 /// What is on its way from one account to another: room is made for jobs that do not hold it yet, by runs that still do.
@@ -141,6 +149,7 @@ impl<'a> Known<'a> {
             runs: Vec::new(),
             on_node: vec![Vec::new(); snapshot.nodes.len()],
             borrowed: BTreeMap::new(),
+            heirs: Heirs::new(snapshot, ledger),
             claims: Claims::new(snapshot, ledger),
         };
         for run in snapshot.running.iter().filter(|run| run.leaves_by.is_none() && !run.charged) {
@@ -161,25 +170,138 @@ impl<'a> Known<'a> {
     }
 
     fn victims(&mut self, job: &PendingJob, fits: &mut dyn FnMut(&BTreeSet<RunId>) -> bool) -> Option<Vec<Preempt>> {
-        let eligible = self.eligible(job);
-        let ids = |set: &[usize]| -> BTreeSet<RunId> { set.iter().map(|at| self.runs[*at].run.run).collect() };
-        let all: Vec<usize> = eligible.iter().map(|one| one.at).collect();
-        if all.is_empty() || !fits(&ids(&all)) {
-            return None;
+        let mut eligible = self.eligible(job);
+        let mut proof = |set: &[usize]| fits(&set.iter().map(|at| self.runs[*at].run.run).collect());
+        let set = self.choose(job, &eligible, &mut proof);
+        let chosen = match set {
+            Some(set) => Chosen { set, exchanged: None },
+            None => {
+                eligible.extend(self.exchangeable(job));
+                self.by_exchange(job, &eligible, &mut proof)?
+            }
+        };
+        let grounds: BTreeMap<usize, &Eligible> = eligible.iter().map(|one| (one.at, one)).collect();
+        let mut preempts: Vec<Preempt> = chosen.set.iter().map(|at| self.preempt(job, grounds[at])).collect();
+        if let Some(exchanged) = &chosen.exchanged {
+            let inherits = |at: &usize| self.runs[*at].class == Some(RunClass::Guaranteed);
+            let heirs = exchanged.heirs.iter().map(RunId::to_string).collect::<Vec<_>>().join(", ");
+            for (preempt, _) in preempts.iter_mut().zip(&chosen.set).filter(|(_, at)| inherits(at)) {
+                preempt.why += &format!("; elsewhere, so that {heirs} stands on its guarantee from now on");
+                preempt.heirs.clone_from(&exchanged.heirs);
+            }
         }
-        let mut proof = |set: &[usize]| fits(&ids(set));
-        let set = self.on_few_nodes(job, &eligible, &mut proof).unwrap_or_else(|| fewest(all, &mut proof));
-        for at in &set {
+        self.book(job, chosen);
+        Some(preempts)
+    }
+
+    /// What is decided for one job holds for those after it.
+    fn book(&mut self, job: &PendingJob, chosen: Chosen) {
+        for at in &chosen.set {
             self.runs[*at].taken = true;
+            self.heirs.remove(self.runs[*at].run.run);
             self.claims.goes(self.ledger, &self.runs[*at].run.spec.account, self.runs[*at].gpus);
         }
-        self.claims.comes(self.ledger, job, self.snapshot.now);
-        let grounds: BTreeMap<usize, &Eligible> = eligible.iter().map(|one| (one.at, one)).collect();
-        let preempts = set.iter().map(|at| self.preempt(job, grounds[at])).collect();
-        for run in set.iter().map(|at| &self.runs[*at]).filter(|run| run.class == Some(RunClass::Borrowed)) {
+        for run in chosen.set.iter().map(|at| &self.runs[*at]).filter(|run| run.class == Some(RunClass::Borrowed)) {
             *self.borrowed.entry(lender_of(self.ledger, run.account)).or_default() -= run.gpus;
         }
-        Some(preempts)
+        if let Some(exchanged) = chosen.exchanged {
+            self.claims.guarantees = Some(exchanged.guarantees);
+            for heir in exchanged.heirs {
+                self.heirs.remove(heir);
+                if let Some(run) = self.runs.iter_mut().find(|run| run.run.run == heir) {
+                    run.class = Some(RunClass::Guaranteed);
+                }
+                let account = self.snapshot.running.binary_search_by_key(&heir, |run| run.run).ok();
+                let account = account.and_then(|at| self.ledger.tree().number(&self.snapshot.running[at].spec.account));
+                let gpus = self.ledger.standing_of(heir).map_or(0, |(_, gpus)| gpus);
+                *self.borrowed.entry(lender_of(self.ledger, account.unwrap_or(ROOT))).or_default() -= gpus;
+            }
+        }
+        self.claims.comes(self.ledger, job, self.snapshot.now);
+    }
+
+    /// The runs of those that may be ended which make room, with the fewest of them.
+    fn choose(&self, job: &PendingJob, eligible: &[Eligible], proof: &mut dyn FnMut(&[usize]) -> bool) -> Option<Vec<usize>> {
+        let all: Vec<usize> = eligible.iter().map(|one| one.at).collect();
+        if all.is_empty() || !proof(&all) {
+            return None;
+        }
+        Some(self.on_few_nodes(job, eligible, proof).unwrap_or_else(|| fewest(all, proof)))
+    }
+
+    /// Guaranteed runs of accounts that borrow elsewhere, least loss first: the last resort of guaranteed demand.
+    fn exchangeable(&self, job: &PendingJob) -> Vec<Eligible> {
+        if self.class_of(job) != Some(RunClass::Guaranteed) || gpus_asked(&job.spec.request).1 == 0 {
+            return Vec::new();
+        }
+        let passes_on = self.heirs.by_lender();
+        let may_go = |run: &Candidate| {
+            let stands = run.class == Some(RunClass::Guaranteed) && run.gpus > 0;
+            let heirs = passes_on.get(&lender_of(self.ledger, run.account)).copied().unwrap_or(0);
+            stands && !run.taken && run.mode != PreemptMode::Suspend && heirs >= run.gpus && preempt_exchange::may_borrow(run.run)
+        };
+        let mut all: Vec<Eligible> = (0..self.runs.len())
+            .filter(|at| may_go(&self.runs[*at]))
+            .map(|at| {
+                let excess = self.borrowed.get(&lender_of(self.ledger, self.runs[at].account)).copied();
+                Eligible { at, ground: Ground::Reclaim, excess: excess.unwrap_or(0) }
+            })
+            .collect();
+        all.sort_by_key(|one| {
+            let run = &self.runs[one.at];
+            (Reverse(one.excess), run.protected, run.gpus, Reverse(run.run.placed), run.run.run)
+        });
+        all
+    }
+
+    /// As [`Known::choose`], where guaranteed runs stand on what is needed and borrowed ones of theirs elsewhere.
+    fn by_exchange(&self, job: &PendingJob, eligible: &[Eligible], proof: &mut dyn FnMut(&[usize]) -> bool) -> Option<Chosen> {
+        let before = self.claims.guarantees.as_ref()?;
+        let inherits = |at: usize| self.runs[at].class == Some(RunClass::Guaranteed);
+        let all: Vec<usize> = eligible.iter().map(|one| one.at).collect();
+        if !all.iter().any(|at| inherits(*at)) || !proof(&all) {
+            return None;
+        }
+        let passes_on = self.heirs.by_lender();
+        let runs_of = |orders: &[usize]| orders.iter().map(|order| eligible[*order].at).collect::<Vec<_>>();
+        // Each guarantee loses at most what it borrows.
+        let allowed = |orders: &[usize]| {
+            let mut lost: BTreeMap<u32, u64> = BTreeMap::new();
+            for run in runs_of(orders).into_iter().map(|at| &self.runs[at]) {
+                *lost.entry(lender_of(self.ledger, run.account)).or_default() += run.gpus;
+            }
+            lost.iter().all(|(lender, gpus)| *gpus <= passes_on.get(lender).copied().unwrap_or(0))
+        };
+        let after = |set: &[usize]| {
+            let leaver = |run: &Candidate<'a>| Leaver { run: run.run, account: run.account, class: run.class };
+            let leavers: Vec<Leaver> = set.iter().map(|at| leaver(&self.runs[*at])).collect();
+            let exchanged = self.heirs.after(before, self.ledger, &leavers)?;
+            // What the job is owed is still there for it.
+            let account = self.ledger.tree().number(&job.spec.account)?;
+            let held = asked(job, self.ledger, self.snapshot.now);
+            exchanged.guarantees.fits(self.ledger.tree(), account, &held).then_some(exchanged)
+        };
+        let mut place = vec![usize::MAX; self.runs.len()];
+        eligible.iter().enumerate().for_each(|(order, one)| place[one.at] = order);
+        let needs = Need::all(job, self.snapshot);
+        let sets = cheapest_nodes(self.snapshot, job, &needs, &|node| {
+            self.on_node[node].iter().filter_map(|at| self.holder(*at, place[*at], eligible)).collect()
+        });
+        let nodes = needs.first()?.nodes;
+        let mut makes_room = |orders: &[usize]| {
+            let set = runs_of(orders);
+            after(&set).is_some() && proof(&set)
+        };
+        let found = preempt_exchange::search(sets, nodes, &allowed, &mut makes_room)?;
+        let set = fewest(runs_of(&found), proof);
+        let exchanged = after(&set)?;
+        Some(Chosen { set, exchanged: Some(exchanged) })
+    }
+
+    fn holder(&self, at: usize, order: usize, eligible: &[Eligible]) -> Option<Holder<'a>> {
+        let run = &self.runs[at];
+        let holder = |one: &Eligible| Holder { order, excess: one.excess, protected: run.protected, run: run.run };
+        eligible.get(order).map(holder)
     }
 
     /// Who may be ended for a job, in the order of the policy.
@@ -239,18 +361,9 @@ impl<'a> Known<'a> {
         for (order, one) in eligible.iter().enumerate() {
             place[one.at] = order;
         }
-        let holder = |at: usize| {
-            let order = place[at];
-            (order != usize::MAX).then(|| Holder {
-                order,
-                excess: eligible[order].excess,
-                protected: self.runs[at].protected,
-                run: self.runs[at].run,
-            })
-        };
         let needs = Need::all(job, self.snapshot);
         let sets: Vec<NodeSet> = cheapest_nodes(self.snapshot, job, &needs, &|node| {
-            self.on_node[node].iter().filter_map(|at| holder(*at)).collect()
+            self.on_node[node].iter().filter_map(|at| self.holder(*at, place[*at], eligible)).collect()
         });
         let nodes = needs.first()?.nodes;
         let runs_of = |orders: &[usize]| orders.iter().map(|order| eligible[*order].at).collect::<Vec<_>>();
@@ -302,7 +415,7 @@ impl<'a> Known<'a> {
                 job.id
             ),
         };
-        Preempt { run: victim.run.run, for_job: job.id, mode, lost_gpu_secs: victim.lost, why }
+        Preempt { run: victim.run.run, for_job: job.id, mode, lost_gpu_secs: victim.lost, why, heirs: Vec::new() }
     }
 }
 
@@ -344,7 +457,7 @@ fn candidate<'a>(
 }
 
 /// The account whose guarantee a run goes beyond: that nearest above, or its own where there is none.
-fn lender_of(ledger: &Ledger, account: u32) -> u32 {
+pub(crate) fn lender_of(ledger: &Ledger, account: u32) -> u32 {
     let granting = ledger.guarantees().and_then(|one| one.granting(ledger.tree(), account));
     granting.unwrap_or(account)
 }

@@ -253,6 +253,13 @@ impl Guarantees {
         level.has_gpus.then_some(level.sum)
     }
 
+    /// The types that an account's own guarantee speaks of; [`ALL`] for one of GPU-hours.
+    pub fn guaranteed_types(&self, account: u32) -> impl Iterator<Item = usize> + '_ {
+        let level = &self.levels[account as usize];
+        let named = (0..self.types).filter(|gpu_type| level.own_of(*gpu_type).is_some());
+        named.chain((!level.has_gpus && level.grants()).then_some(ALL))
+    }
+
     /// The guarantee that an account's jobs stand on: the nearest at or above it.
     pub fn granting(&self, tree: &AccountTree, account: u32) -> Option<u32> {
         tree.line(account).find(|above| self.levels[*above as usize].grants())

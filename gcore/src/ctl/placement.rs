@@ -22,8 +22,8 @@ pub(super) fn enter(tx: &mut Tx, plan: Plan) {
                 place(tx, start, &mut free);
             }
         }
-        preempt::enter(tx, plan.preempts);
         preempt::classify(tx, plan.classes);
+        preempt::enter(tx, plan.preempts);
         tx.state.respecified.retain(|_, at| *at > plan.made_from);
     }
     let mut jobs = plan.reasons;

@@ -25,13 +25,20 @@ pub(super) fn enter(tx: &mut Tx, preempts: Vec<Preempt>) {
         return;
     }
     let being_served = served(tx.state);
+    // Whose guarantee nobody takes over stays, and then the others of its set would go for nothing.
+    let bereft: BTreeSet<JobId> =
+        preempts.iter().filter(|one| !one.heirs.iter().all(|heir| may_inherit(tx.state, *heir))).map(|one| one.for_job).collect();
     for preempt in preempts {
-        if being_served.contains(&preempt.for_job) || !is_waiting(tx.state, preempt.for_job, tx.now) {
+        if bereft.contains(&preempt.for_job) || being_served.contains(&preempt.for_job) || !is_waiting(tx.state, preempt.for_job, tx.now) {
             continue;
         }
         let Some(mode) = mode_of(tx.state, &preempt) else { continue };
         let text = words(tx.state, &preempt);
-        let Preempt { run, for_job, lost_gpu_secs, .. } = preempt;
+        let Preempt { run, for_job, lost_gpu_secs, heirs, .. } = preempt;
+        if !heirs.is_empty() {
+            let heirs = heirs.into_iter().map(|heir| (heir, RunClass::Guaranteed));
+            classify(tx, std::iter::once((run, RunClass::Borrowed)).chain(heirs).collect());
+        }
         let stop = Stop { for_job: Some(for_job), mode: Some(mode), lost_gpu_secs, text, ..order(tx, run, StopWhy::Preempted, "scheduler") };
         tx.emit(Event::RunStopping { run, stop });
         advance(tx, run);
@@ -53,6 +60,11 @@ fn is_waiting(state: &State, id: JobId, now: Timestamp) -> bool {
         let open = array.pending.contains(position) && dependency::is_ready(array, position);
         open && array.holds.is_empty() && array.eligible <= now
     })
+}
+
+/// Whether a run can stand on a guarantee that another leaves: it runs, and goes on running.
+fn may_inherit(state: &State, run: RunId) -> bool {
+    state.runs.get(run).is_some_and(|run| run.stop.is_none() && run.outcome.is_none() && run.class.is_some())
 }
 
 /// How the run goes, if it may be preempted: it runs, and nobody has told it to stop.

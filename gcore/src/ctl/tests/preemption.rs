@@ -283,3 +283,50 @@ fn a_drained_node_is_empty_by_its_deadline() {
         "#]],
     );
 }
+
+#[test]
+fn a_guarantee_passes_on_when_its_run_is_told_to_go_and_not_to_one_that_goes_itself() {
+    check(
+        "node n1 h100:3
+         account lab guaranteed=1 users=alice
+         account owner guaranteed=2 users=bob
+         submit user=alice gpus=1 time=600
+         submit user=alice gpus=1 time=600
+         submit user=alice gpus=1 time=600
+         plan
+         n1 running 1-1
+         n1 running 2-1
+         n1 running 3-1
+         submit user=bob gpus=2 time=600
+         classes
+         cancel 2
+         preempt 1-1 for=4 heirs=2-1
+         preempt 1-1 for=4 heirs=7-1
+         n1 told
+         preempt 1-1 for=4 heirs=3-1
+         classes
+         n1 told
+         n1 stopped 1-1
+         n1 stopped 2-1
+         classes
+         plan
+         classes
+         show",
+        expect![[r#"
+            job 1
+            job 2
+            job 3
+            job 4
+            1-1 Guaranteed, 2-1 Borrowed, 3-1 Borrowed
+            n1 is told: 1-1 Run, 2-1 stop (Cancelled), 3-1 Run
+            1-1 Borrowed, 2-1 Borrowed, 3-1 Guaranteed
+            n1 is told: 1-1 stop (Preempted, gone in 30 s), 2-1 stop (Cancelled), 3-1 Run
+            3-1 Guaranteed
+            3-1 Guaranteed, 4-1 Guaranteed
+            1 alice PENDING Resources: needs 1 GPU and 1 CPU on one node; most is free on n1: 0 GPUs, 62 CPUs and 0 of memory; room is expected by 1970-01-12T13:56:40Z
+            2 alice CANCELLED 0:0 (root)
+            3 alice RUNNING 3-1 on n1[2]
+            4 bob RUNNING 4-1 on n1[0,1]
+        "#]],
+    );
+}

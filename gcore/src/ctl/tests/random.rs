@@ -191,7 +191,7 @@ fn take(world: &mut World, step: Step, ledger: &mut Vec<(JobId, u32)>) {
         Step::Preempt { run, job, cancel } => {
             let Some(run) = run_at(world, run) else { return };
             let mode = if cancel { PreemptMode::Cancel } else { PreemptMode::Requeue };
-            let preempt = Preempt { run, for_job: JobId(job), mode, lost_gpu_secs: 7, why: "because".into() };
+            let preempt = Preempt { run, for_job: JobId(job), mode, lost_gpu_secs: 7, why: "because".into(), heirs: Vec::new() };
             let plan = Plan { made_from: world.state.seq, preempts: vec![preempt], ..Plan::default() };
             Input::Plan { plan }
         }

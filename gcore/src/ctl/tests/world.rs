@@ -283,7 +283,9 @@ impl World {
                     run: run.parse().unwrap(),
                     for_job,
                     mode,
+                let heirs: Vec<RunId> = words.get("heirs").iter().flat_map(|list| list.split(',')).map(|run| run.parse().unwrap()).collect();
                     lost_gpu_secs: 60,
+                    heirs: heirs.clone(),
                     why: "its guarantee".into(),
                 });
                 let made_from = words.parse("from").map_or(self.state.seq, Seq);
@@ -294,6 +296,11 @@ impl World {
             "backup" => self.backup = Some(rows_of(&self.state)),
             "restore" => {
                 let rows = self.backup.clone().expect("a backup was made");
+            "classes" => {
+                let of = |run: &crate::ctl::state::Run| format!("{} {}", run.id, run.class.map_or("none".into(), |class| format!("{class:?}")));
+                let all: Vec<String> = self.state.runs.values().map(of).collect();
+                writeln!(self.out, "{}", all.join(", ")).unwrap();
+            }
                 self.restart(rows);
                 self.command(&words, Command::Restore);
             }
