@@ -310,8 +310,7 @@ fn a_guarantee_passes_on_when_its_run_is_told_to_go_and_not_to_one_that_goes_its
          n1 stopped 2-1
          classes
          plan
-         classes
-         show",
+         classes",
         expect![[r#"
             job 1
             job 2
@@ -323,10 +322,6 @@ fn a_guarantee_passes_on_when_its_run_is_told_to_go_and_not_to_one_that_goes_its
             n1 is told: 1-1 stop (Preempted, gone in 30 s), 2-1 stop (Cancelled), 3-1 Run
             3-1 Guaranteed
             3-1 Guaranteed, 4-1 Guaranteed
-            1 alice PENDING Resources: needs 1 GPU and 1 CPU on one node; most is free on n1: 0 GPUs, 62 CPUs and 0 of memory; room is expected by 1970-01-12T13:56:40Z
-            2 alice CANCELLED 0:0 (root)
-            3 alice RUNNING 3-1 on n1[2]
-            4 bob RUNNING 4-1 on n1[0,1]
         "#]],
     );
 }
