@@ -7,6 +7,7 @@ mod floor;
 mod pool;
 
 use floor::{Floor, median};
+use gwire::api::SubmitRequest;
 use pool::Pool;
 use std::fs::File;
 use std::io::Read;
@@ -15,6 +16,9 @@ use std::time::{Duration, Instant};
 
 /// How often a row is repeated when the floors moved under it.
 const REPEATS: usize = 2;
+
+/// Runs of `gq` for one row.
+const GQ_RUNS: usize = 5;
 
 /// One measured line.
 struct Row {
@@ -40,7 +44,8 @@ fn main() -> anyhow::Result<()> {
 }
 
 type Scenario = fn(&mut Bench) -> anyhow::Result<()>;
-const SCENARIOS: &[(&str, Scenario)] = &[("latency", latency), ("queue", queue), ("nodes", nodes)];
+const SCENARIOS: &[(&str, Scenario)] =
+    &[("latency", latency), ("queue", queue), ("own", own_jobs), ("nodes", nodes)];
 
 struct Bench<'a> {
     base: &'a Path,
@@ -51,6 +56,15 @@ impl Bench<'_> {
     fn pool(&mut self, nodes: u32, gpus: &str) -> anyhow::Result<Pool> {
         self.count += 1;
         Pool::up(&self.base.join(format!("pool{}", self.count)), nodes, gpus)
+    }
+
+    /// One node whose GPUs are all held by running jobs.
+    fn full_pool(&mut self) -> anyhow::Result<Pool> {
+        let pool = self.pool(1, "h100:8")?;
+        for _ in 0..8 {
+            pool.run("gsub", &["-o", "/dev/null", "--gpus", "1", "-t", "1-0", "--wrap", "sleep 86400"])?;
+        }
+        Ok(pool)
     }
 
     /// Measures between two readings of the floors; again when they moved, and marked `*` if they
@@ -93,6 +107,15 @@ impl Bench<'_> {
         );
         Ok(())
     }
+}
+
+/// CPU time of the commands that were run so far.
+fn children_cpu() -> anyhow::Result<Duration> {
+    let usage = nix::sys::resource::getrusage(nix::sys::resource::UsageWho::RUSAGE_CHILDREN)?;
+    let time = |at: nix::sys::time::TimeVal| {
+        Duration::new(at.tv_sec().unsigned_abs(), at.tv_usec().unsigned_abs() as u32 * 1000)
+    };
+    Ok(time(usage.user_time()) + time(usage.system_time()))
 }
 
 fn millis(time: Duration) -> String {
@@ -144,7 +167,7 @@ fn end_to_end(
     bench.row(|_| {
         let cpu = pool.cpu_time()?;
         let start = Instant::now();
-        pool.submit(8, count, &job)?;
+        pool.submit(8, count, |_| job.clone())?;
         pool.drain(Duration::from_secs(300))?;
         let time = start.elapsed();
         let used = pool.cpu_time()?;
@@ -166,10 +189,7 @@ fn end_to_end(
 
 /// A long queue: submitting to it, listing it, cancelling from it, coming back with it.
 fn queue(bench: &mut Bench) -> anyhow::Result<()> {
-    let pool = bench.pool(1, "h100:8")?;
-    for _ in 0..8 {
-        pool.run("gsub", &["-o", "/dev/null", "--gpus", "1", "-t", "1-0", "--wrap", "sleep 86400"])?;
-    }
+    let pool = bench.full_pool()?;
     bench.row(|floor| {
         let start = Instant::now();
         for _ in 0..100 {
@@ -197,7 +217,19 @@ fn queue(bench: &mut Bench) -> anyhow::Result<()> {
         })?;
     }
     pool.run("gdel", &["-u", "root", "-t", "PENDING"])?;
-    listings(bench, &pool)?;
+    let job = pool.job(2048, 60);
+    long_queue(bench, &pool, |_| job.clone())
+}
+
+/// The same with jobs that have nothing in common but their user's surroundings.
+fn own_jobs(bench: &mut Bench) -> anyhow::Result<()> {
+    let pool = bench.full_pool()?;
+    println!("every job another (name, 2 KiB of script, key), 60 variables of 50 people:");
+    long_queue(bench, &pool, |number| pool.own_job(number, 2048, 60))
+}
+
+fn long_queue(bench: &Bench, pool: &Pool, job: impl Fn(usize) -> SubmitRequest + Sync) -> anyhow::Result<()> {
+    listings(bench, pool, job)?;
     bench.row_once(|_| {
         let start = Instant::now();
         pool.run("gdel", &["-t", "PENDING", "-u", "root"])?;
@@ -210,8 +242,7 @@ fn queue(bench: &mut Bench) -> anyhow::Result<()> {
     })
 }
 
-fn listings(bench: &Bench, pool: &Pool) -> anyhow::Result<()> {
-    let job = pool.job(2048, 60);
+fn listings(bench: &Bench, pool: &Pool, job: impl Fn(usize) -> SubmitRequest + Sync) -> anyhow::Result<()> {
     let mut pending = 0;
     for (target, slurm) in
         [(0, "9 ms"), (10_000, "125 ms"), (50_000, "490 to 680 ms"), (100_000, "1130 ms")]
@@ -237,14 +268,23 @@ fn listings(bench: &Bench, pool: &Pool) -> anyhow::Result<()> {
             pending = target;
         }
         bench.row(|_| {
-            let time = median(5, || pool.run("gq", &[]).map(drop))?;
+            let before = pool.cpu_time()?.controller;
+            let mut own_cpu = Duration::MAX;
+            let time = median(GQ_RUNS, || {
+                let before = children_cpu()?;
+                pool.run("gq", &[])?;
+                own_cpu = own_cpu.min(children_cpu()? - before);
+                Ok(())
+            })?;
+            let controller = (pool.cpu_time()?.controller - before) / GQ_RUNS as u32;
             let what = match target {
                 0 => "gq with 0 pending",
                 10_000 => "gq with 10,000 pending",
                 50_000 => "gq with 50,000 pending",
                 _ => "gq with 100,000 pending",
             };
-            Ok(Row { what, slurm, ours: millis(time) })
+            let ours = format!("{}; CPU {} gpuctld, {} gq", millis(time), millis(controller), millis(own_cpu));
+            Ok(Row { what, slurm, ours })
         })?;
         if target == 50_000 {
             single_jobs(bench, pool)?;

@@ -1,19 +1,25 @@
 //! A sandbox under measurement: its daemons' CPU time and memory, and quick ways to fill its queue.
 
 use anyhow::{Context, bail};
-use gmodel::job::{JobSpec, Launch};
+use gmodel::JobSpec;
 use gwire::api::{SubmitRequest, Submitted};
 use gwire::client::Client;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 pub struct Pool {
     pub dir: PathBuf,
     programs: PathBuf,
     daemons: Vec<String>,
+    /// Jobs submitted so far.
+    submitted: AtomicUsize,
 }
+
+/// People whose directories, hosts and environments differ in [`Pool::own_job`].
+const USERS: usize = 50;
 
 /// CPU time of a daemon and its children that ended.
 #[derive(Clone, Copy, Debug, Default)]
@@ -28,7 +34,7 @@ impl Pool {
         let mut daemons = vec!["gpuctld".to_owned()];
         daemons.extend((1..=nodes).map(|n| format!("node{n}")));
         std::fs::create_dir_all(dir)?;
-        let pool = Self { dir: dir.to_owned(), programs, daemons };
+        let pool = Self { dir: dir.to_owned(), programs, daemons, submitted: AtomicUsize::new(0) };
         let dir = dir.to_str().context("directory is not UTF-8")?;
         let nodes = nodes.to_string();
         let args = ["sandbox", "up", "--dir", dir, "--nodes", &nodes, "--gpus", gpus];
@@ -63,40 +69,42 @@ impl Pool {
 
     /// A job as `gsub --gpus 1 --wrap true` makes it, ready to send.
     pub fn job(&self, script_bytes: usize, variables: usize) -> SubmitRequest {
-        let mut script = String::from("#!/bin/sh\ntrue\n");
-        while script.len() < script_bytes {
-            script.push_str("# filler that makes the script as long as real ones are\n");
-        }
-        let spec = JobSpec {
-            name: "bench".into(),
-            launch: Launch {
-                work_dir: "/tmp".into(),
-                submit_host: "localhost".into(),
-                stdout: "/dev/null".into(),
-                umask: 0o22,
-                ..Launch::default()
-            },
-            request: gmodel::Request {
-                gpus: Some(gmodel::gpu_request::GpuAsk::whole(1)),
-                ..Default::default()
-            },
-            time_limit_secs: Some(3600),
-            ..JobSpec::default()
-        };
+        let mut spec = JobSpec { name: "bench".into(), ..JobSpec::default() };
+        spec.launch.work_dir = "/tmp".into();
+        spec.launch.submit_host = "localhost".into();
+        spec.launch.stdout = "/dev/null".into();
+        spec.launch.umask = 0o22;
+        spec.request.gpus = Some(gmodel::gpu_request::GpuAsk::whole(1));
+        spec.time_limit_secs = Some(3600);
         let environment = (0..variables).map(|n| format!("VARIABLE_{n}=some value {n}")).collect();
-        SubmitRequest { spec, script, environment, client_key: None }
+        SubmitRequest { spec, script: script("true", script_bytes), environment, client_key: None }
     }
 
-    /// Submits `count` jobs over `clients` kept-alive connections.
-    pub fn submit(&self, clients: usize, count: usize, job: &SubmitRequest) -> anyhow::Result<()> {
+    /// The same from one of [`USERS`] people, with a name, a script and a client key that no other job has.
+    pub fn own_job(&self, number: usize, script_bytes: usize, variables: usize) -> SubmitRequest {
+        let person = number % USERS;
+        let mut request = self.job(0, 0);
+        request.spec.name = format!("train-{number}");
+        request.spec.launch.work_dir = format!("/home/person{person}/experiments");
+        request.spec.launch.submit_host = format!("login{}", person % 4);
+        request.script = script(&format!("python train.py --seed {number}"), script_bytes);
+        request.environment = (0..variables).map(|n| format!("VARIABLE_{n}=value {n} of person{person}")).collect();
+        request.client_key = Some(format!("{number:032x}"));
+        request
+    }
+
+    /// Submits `count` jobs over `clients` kept-alive connections. `job` is given a number that is never given twice.
+    pub fn submit(&self, clients: usize, count: usize, job: impl Fn(usize) -> SubmitRequest + Sync) -> anyhow::Result<()> {
+        let first = self.submitted.fetch_add(count, Relaxed);
         let each = count / clients;
+        let job = &job;
         std::thread::scope(|scope| {
             let workers: Vec<_> = (0..clients)
-                .map(|_| {
+                .map(|worker| {
                     scope.spawn(move || -> anyhow::Result<()> {
                         let mut client = self.client()?;
-                        for _ in 0..each {
-                            let _: Submitted = client.post("/v1/jobs", job)?;
+                        for n in 0..each {
+                            let _: Submitted = client.post("/v1/jobs", &job(first + n * clients + worker))?;
                         }
                         Ok(())
                     })
@@ -157,6 +165,15 @@ impl Pool {
         let kib: u64 = line.split_whitespace().nth(1).context("VmHWM")?.parse()?;
         Ok(kib * 1024)
     }
+}
+
+/// `#!/bin/sh`, a line, and comments up to about `bytes`.
+fn script(line: &str, bytes: usize) -> String {
+    let mut script = format!("#!/bin/sh\n{line}\n");
+    while script.len() < bytes {
+        script.push_str("# filler that makes the script as long as real ones are\n");
+    }
+    script
 }
 
 impl Drop for Pool {

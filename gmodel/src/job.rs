@@ -9,12 +9,13 @@ use crate::checkpoint::CheckpointSpec;
 use crate::dependency::Dependency;
 use crate::gpu_request::GpuAsk;
 use crate::hostlist::Hostlist;
+use crate::shared::Shared;
 use crate::signal::SigSpec;
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
-
+use std::ops::{Deref, DerefMut};
 
 /// The user a job runs as. Names are the identity; the numbers are checked on the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -25,10 +26,22 @@ pub struct UserRef {
 }
 
 /// A submission, complete: defaults of the partition are filled in by the controller.
+///
+/// What each job has for itself stands here and in [`Launch`]; the rest is the same for most jobs of a user and stands
+/// once in memory. Both read, and are written in JSON, as one: `spec.partition` is `spec.common.partition`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(default)]
 pub struct JobSpec {
     pub name: String,
+    pub launch: Launch,
+    #[serde(flatten)]
+    pub common: Shared<CommonSpec>,
+}
+
+/// What a job's request may have in common with others.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CommonSpec {
     /// Set by the controller from the kernel's word, never by the client.
     pub user: UserRef,
     /// Empty means the partition's or the cluster's default.
@@ -81,7 +94,6 @@ pub struct JobSpec {
     /// `--deadline`: dropped when it cannot end by then.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deadline: Option<Timestamp>,
-    pub launch: Launch,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub comment: String,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -89,6 +101,44 @@ pub struct JobSpec {
     /// Options of the *later* class that the script asked for: stored and shown, not acted on.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub later: BTreeMap<String, String>,
+}
+
+impl Deref for JobSpec {
+    type Target = CommonSpec;
+    fn deref(&self) -> &CommonSpec {
+        &self.common
+    }
+}
+
+impl DerefMut for JobSpec {
+    fn deref_mut(&mut self) -> &mut CommonSpec {
+        &mut self.common
+    }
+}
+
+impl From<CommonSpec> for JobSpec {
+    fn from(common: CommonSpec) -> Self {
+        Self { common: common.into(), ..Self::default() }
+    }
+}
+
+impl Deref for Launch {
+    type Target = Surroundings;
+    fn deref(&self) -> &Surroundings {
+        &self.around
+    }
+}
+
+impl DerefMut for Launch {
+    fn deref_mut(&mut self) -> &mut Surroundings {
+        &mut self.around
+    }
+}
+
+impl From<Surroundings> for Launch {
+    fn from(around: Surroundings) -> Self {
+        Self { around: around.into(), ..Self::default() }
+    }
 }
 
 /// Resources as asked for, in the user's terms.
@@ -199,7 +249,7 @@ impl MemAsk {
     }
 }
 
-/// How to start the processes of a job.
+/// How to start the processes of a job. Its surroundings read as part of it, as a [`JobSpec`]'s common part does.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Launch {
@@ -208,11 +258,19 @@ pub struct Launch {
     /// Arguments after the script, or the command with its arguments.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub argv: Vec<String>,
-    /// Environment as `NAME=value` separated by NUL bytes.
-    pub environment: BlobId,
     /// Path of the script as given, for display; empty for stdin or `--wrap`.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub command: String,
+    #[serde(flatten)]
+    pub around: Shared<Surroundings>,
+}
+
+/// Where a job was submitted and what it finds when it starts.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Surroundings {
+    /// Environment as `NAME=value` separated by NUL bytes.
+    pub environment: BlobId,
     pub work_dir: String,
     /// Where the submission was made; empty: in `work_dir`.
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -399,7 +457,7 @@ mod tests {
     fn limits_are_few_short_and_left_out_when_there_are_none() {
         let plain = serde_json::to_string(&Launch::default()).unwrap();
         assert!(!plain.contains("rlimits") && !plain.contains("submit_dir"), "{plain}");
-        let limits = |text: &str| serde_json::from_str::<Launch>(&format!(r#"{{"rlimits":{text}}}"#)).map(|l| l.rlimits);
+        let limits = |text: &str| serde_json::from_str::<Launch>(&format!(r#"{{"rlimits":{text}}}"#)).map(|l| l.rlimits.clone());
         let some = r#"[{"name":"NOFILE","soft":1024},{"name":"CORE"}]"#;
         let read = limits(some).unwrap();
         let expected = [(LimitName::Nofile, Some(1024)), (LimitName::Core, None)];

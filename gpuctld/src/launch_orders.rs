@@ -148,7 +148,7 @@ fn texts(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gmodel::job::{Launch, LimitName, SoftLimit};
+    use gmodel::job::{LimitName, SoftLimit, Surroundings};
     use gmodel::{JobId, Timestamp};
 
     #[test]
@@ -161,11 +161,11 @@ mod tests {
     #[test]
     fn limits_and_directories_of_the_submission_reach_the_node() {
         let rlimits = vec![SoftLimit { name: LimitName::Nofile, soft: Some(1024) }];
-        let launch = Launch {
+        let launch = Surroundings {
             work_dir: "/home/me/run".into(),
             submit_dir: "/home/me".into(),
             rlimits: rlimits.clone(),
-            ..Launch::default()
+            ..Surroundings::default()
         };
         let run = Run {
             id: RunId::new(JobId(7), 1),
@@ -182,7 +182,7 @@ mod tests {
             started: None,
             outcome: None,
         };
-        let made = order(&State::default(), NodeId(1), &run, &JobSpec { launch, ..JobSpec::default() });
+        let made = order(&State::default(), NodeId(1), &run, &JobSpec { launch: launch.into(), ..JobSpec::default() });
         assert_eq!((made.work_dir.as_str(), made.submit_dir.as_str()), ("/home/me/run", "/home/me"));
         assert_eq!(made.rlimits, rlimits);
     }

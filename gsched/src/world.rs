@@ -10,7 +10,7 @@ use gmodel::gpu_request::GpuAsk;
 use gmodel::node::{GpuEntry, GpuInfo};
 use gmodel::policy::{Account, AccountUser, Budget, BudgetKind, GpuAmounts, Limits, Period, PreemptMode, Qos};
 use gmodel::run::NodeShare;
-use gmodel::{GpuSet, GpuSlot, JobId, JobSpec, NodeId, Reason, RunClass, RunId, Timestamp};
+use gmodel::{CommonSpec, GpuSet, GpuSlot, JobId, JobSpec, NodeId, Reason, RunClass, RunId, Timestamp};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -150,7 +150,8 @@ fn qos(name: &str, named: &BTreeMap<&str, &str>) -> Qos {
 }
 
 fn spec(words: &[&str], named: &BTreeMap<&str, &str>) -> JobSpec {
-    let mut spec = JobSpec { account: words[2].into(), partition: "p".into(), ..JobSpec::default() };
+    let mut spec =
+        JobSpec::from(CommonSpec { account: words[2].into(), partition: "p".into(), ..CommonSpec::default() });
     spec.user.name = words[3].into();
     spec.qos = named.get("qos").copied().unwrap_or_default().into();
     spec.partition = named.get("partition").copied().unwrap_or("p").into();

@@ -15,7 +15,8 @@ pub fn busy_day(agents: u16, tasks: u32, secs: i64) -> Result<Summary, String> {
     let scenario = Scenario { seed: 1, machines: agents, gpus: 8, wait_for_lost: false, acts, calm_from: secs * 1000 };
     let mut cluster = Cluster::new(scenario);
     cluster.run_until(5000);
-    let mut spec = JobSpec { name: "sweep".into(), time_limit_secs: Some(600), ..JobSpec::default() };
+    let mut spec = JobSpec { name: "sweep".into(), ..JobSpec::default() };
+    spec.time_limit_secs = Some(600);
     spec.launch.work_dir = "/".into();
     spec.array = Some(ArraySpec::parse(&format!("0-{}", tasks.saturating_sub(1))).map_err(|e| e.to_string())?);
     spec.request.gpus = Some(GpuAsk::whole(1));

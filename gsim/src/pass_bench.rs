@@ -12,7 +12,7 @@ use gmodel::gpu_request::GpuAsk;
 use gmodel::job::MemAsk;
 use gmodel::policy::{Account, Backfill, GpuAmounts, SchedulerConfig};
 use gmodel::run::{RunEnd, RunPhase, RunReport};
-use gmodel::{JobId, JobSpec, RunId, Timestamp};
+use gmodel::{CommonSpec, JobId, JobSpec, RunId, Timestamp};
 use gsched::{Engine, Plan, Snapshot, WorkBudget};
 use serde::Serialize;
 
@@ -287,7 +287,7 @@ fn unbounded() -> WorkBudget {
 }
 
 fn spec(gpus: u32, nodes: u32, limit_secs: u32) -> JobSpec {
-    let mut spec = JobSpec { time_limit_secs: Some(limit_secs), ..JobSpec::default() };
+    let mut spec = JobSpec::from(CommonSpec { time_limit_secs: Some(limit_secs), ..CommonSpec::default() });
     spec.launch.work_dir = "/".into();
     spec.request.gpus = Some(GpuAsk::whole(gpus));
     spec.request.gpu_scope = gmodel::job::GpuScope::Node;
@@ -366,7 +366,12 @@ fn reclaim() -> Bed {
         ..Account::default()
     };
     let mut bed = Bed::new(500, Backfill::default(), vec![account("borrower", 1000), account("owner", 3000)]);
-    let of = |account: &str, limit| JobSpec { account: account.into(), requeue: Some(true), ..spec(1, 1, limit) };
+    let of = |account: &str, limit| {
+        let mut spec = spec(1, 1, limit);
+        spec.account = account.into();
+        spec.requeue = Some(true);
+        spec
+    };
     for at in 0..4000 {
         bed.submit(of("borrower", 43_200 + at)).expect("it fits");
     }

@@ -222,7 +222,7 @@ mod tests {
     use gmodel::config::{ClusterConfig, Partition};
     use gmodel::gpu_request::GpuAsk;
     use gmodel::run::{RunEnd, RunPhase, RunReport};
-    use gmodel::{Fence, JobSpec, NodeLife, RunId};
+    use gmodel::{CommonSpec, Fence, JobSpec, NodeLife, RunId};
 
     /// A short life of a controller as gpuctld would have written it: one node of 4 GPUs, six jobs of 2.
     fn written() -> Vec<String> {
@@ -257,7 +257,7 @@ mod tests {
         let report = NodeReport::Hello { life, fence: Fence::default(), inventory: shape.inventory("n1"), runs: vec![] };
         give(&mut state, Input::Node { node, report }, now);
         for _ in 0..6 {
-            let mut spec = JobSpec { time_limit_secs: Some(100), ..JobSpec::default() };
+            let mut spec = JobSpec::from(CommonSpec { time_limit_secs: Some(100), ..CommonSpec::default() });
             spec.launch.work_dir = "/".into();
             spec.request.gpus = Some(GpuAsk::whole(2));
             let actor = Actor { user: "ada".into(), uid: 1000, ..Actor::default() };

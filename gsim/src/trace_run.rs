@@ -13,7 +13,7 @@ use gmodel::gpu_request::{GpuAlternative, GpuAmount, GpuAsk, GpuKind};
 use gmodel::job::MemAsk;
 use gmodel::node::Role;
 use gmodel::run::{Allocation, EndCause, RunEnd, RunPhase, RunReport};
-use gmodel::{ExitCode, Fence, JobId, JobSpec, NodeId, NodeLife, RunId, Timestamp};
+use gmodel::{CommonSpec, ExitCode, Fence, JobId, JobSpec, NodeId, NodeLife, RunId, Timestamp};
 use gsched::{Engine, WorkBudget};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -508,7 +508,8 @@ fn actor_of(job: &TraceJob) -> Actor {
 
 /// A row as the submission it was.
 pub(crate) fn spec_of(job: &TraceJob, config: &ClusterConfig, settings: &Settings) -> JobSpec {
-    let mut spec = JobSpec { account: job.account.to_string(), qos: job.qos.to_string(), ..JobSpec::default() };
+    let mut spec =
+        JobSpec::from(CommonSpec { account: job.account.to_string(), qos: job.qos.to_string(), ..CommonSpec::default() });
     if config.partition(&job.partition).is_some() {
         spec.partition = job.partition.to_string();
     }

@@ -14,7 +14,7 @@ use gmodel::dependency::Dependency;
 use gmodel::duration::{TimeLimit, squeue_time};
 use gmodel::gpu_request::{GpuAsk, parse_gpu_mem};
 use gmodel::hostlist::Hostlist;
-use gmodel::job::{GpuScope, Launch, MemAsk, OpenMode, SoftLimit, Switches};
+use gmodel::job::{CommonSpec, GpuScope, Launch, MemAsk, OpenMode, SoftLimit, Surroundings, Switches};
 use gmodel::licence;
 use gmodel::signal::SigSpec;
 use gmodel::{JobSpec, Request, Timestamp, pattern, size};
@@ -50,8 +50,8 @@ pub(crate) struct Submission {
 /// The first value that cannot be, with where it was given.
 pub(crate) fn build(choices: &mut Choices, work: &Work, submitter: &Submitter) -> Result<Submission, Failure> {
     let text = |given: Option<Given>| given.map(|given| given.text().to_owned());
-    let mut spec = JobSpec {
-        name: text(choices.take("job-name")).unwrap_or_else(|| work.job_name.clone()),
+    let name = text(choices.take("job-name")).unwrap_or_else(|| work.job_name.clone());
+    let mut common = CommonSpec {
         partition: text(choices.take("partition")).unwrap_or_default(),
         account: text(choices.take("account")).unwrap_or_default(),
         qos: text(choices.take("qos")).unwrap_or_default(),
@@ -71,16 +71,17 @@ pub(crate) fn build(choices: &mut Choices, work: &Work, submitter: &Submitter) -
         borrow: borrow(choices),
         checkpoint: parsed(choices.take("checkpoint"), |text| unnamed("--checkpoint", CheckpointSpec::parse(text)))?,
         priority: parsed(choices.take("priority"), priority)?,
-        ..JobSpec::default()
+        ..CommonSpec::default()
     };
-    spec.time_min_secs = time_min(choices.take("time-min"), spec.time_limit_secs)?;
-    spec.deadline = deadline(choices.take("deadline"), submitter.now)?;
-    spec.begin = parsed(choices.take("begin"), |text| local_time::read(text, submitter.now))?;
-    spec.launch = launch(choices, work, submitter)?;
-    spec.later = choices.take_later().iter().map(|given| (given.option.name.to_owned(), given.text().to_owned())).collect::<BTreeMap<_, _>>();
+    common.time_min_secs = time_min(choices.take("time-min"), common.time_limit_secs)?;
+    common.deadline = deadline(choices.take("deadline"), submitter.now)?;
+    common.begin = parsed(choices.take("begin"), |text| local_time::read(text, submitter.now))?;
+    let launch = launch(choices, work, submitter)?;
+    common.later = choices.take_later().iter().map(|given| (given.option.name.to_owned(), given.text().to_owned())).collect::<BTreeMap<_, _>>();
     for of_the_command in ["parsable", "quiet", "verbose"] {
         choices.take(of_the_command);
     }
+    let spec = JobSpec { name, launch, common: common.into() };
     let export = parsed(choices.take("export"), Export::parse)?.unwrap_or_else(Export::all);
     Ok(Submission { spec, export, wait: choices.take_flag("wait"), dry_run: choices.take_flag("dry-run") })
 }
@@ -310,9 +311,7 @@ fn launch(choices: &mut Choices, work: &Work, submitter: &Submitter) -> Result<L
     let text = |given: Option<Given>| given.map(|given| given.text().to_owned());
     let work_dir = work_dir(choices.take("chdir"), submitter)?;
     let submit_dir = submitter.work_dir.clone().filter(|dir| *dir != work_dir).unwrap_or_default();
-    Ok(Launch {
-        argv: work.argv.clone(),
-        command: work.command.clone(),
+    let around = Surroundings {
         work_dir,
         submit_dir,
         submit_host: submitter.host.clone(),
@@ -325,8 +324,9 @@ fn launch(choices: &mut Choices, work: &Work, submitter: &Submitter) -> Result<L
         signal: parsed(choices.take("signal"), SigSpec::parse)?,
         mail_type: text(choices.take("mail-type")),
         mail_user: text(choices.take("mail-user")),
-        ..Launch::default()
-    })
+        ..Surroundings::default()
+    };
+    Ok(Launch { argv: work.argv.clone(), command: work.command.clone(), ..around.into() })
 }
 
 fn work_dir(chdir: Option<Given>, submitter: &Submitter) -> Result<String, Failure> {
@@ -444,7 +444,7 @@ mod tests {
     #[test]
     fn options_of_the_scheduler_are_read_early() {
         let spec = submission(&["-d", "afterok:17?afterany:98_5", "-L", "matlab:2,ansys", "--time=60", "--time-min=10", "--switches=2", "--no-borrow"]).unwrap().spec;
-        assert_eq!(spec.dependency.unwrap().to_string(), "afterok:17?afterany:98_5");
+        assert_eq!(spec.dependency.clone().unwrap().to_string(), "afterok:17?afterany:98_5");
         assert_eq!((spec.licences["matlab"], spec.licences["ansys"], spec.time_min_secs, spec.borrow), (2, 1, Some(600), Some(false)));
         assert_eq!(spec.request.switches, Some(Switches { most: 2, wait_secs: None }));
         check("-d afterok", expect![[r#"2: --dependency: "afterok": afterok names no job; write afterok:17:18, after:17+10, aftercorr:98, singleton; `,` between conditions for all of them, `?` for any"#]]);

@@ -8,7 +8,7 @@ use super::event::Event;
 use super::handle::Tx;
 use super::node_report::{take, take_inventory};
 use gmodel::gpu_request::GpuAsk;
-use gmodel::job::{GpuScope, Launch, MemAsk};
+use gmodel::job::{CommonSpec, GpuScope, Launch, MemAsk, Surroundings};
 use gmodel::launch_order::LaunchOrder;
 use gmodel::node::Inventory;
 use gmodel::run::{EndCause, NodeShare, RunEnd, RunPhase, RunReport, StopWhy};
@@ -117,8 +117,16 @@ fn share_of(tx: &Tx, id: NodeId, order: &LaunchOrder) -> NodeShare {
 fn spec_of(order: &LaunchOrder) -> JobSpec {
     let nodes = (order.nodes.len() as u32).max(1);
     let gpus = order.gpus.len() as u32;
-    JobSpec {
-        name: order.job_name.clone(),
+    let around = Surroundings {
+        work_dir: order.work_dir.clone(),
+        submit_host: order.submit_host.clone(),
+        stdout: order.stdout.clone(),
+        stderr: order.stderr.clone(),
+        stdin: order.stdin.clone(),
+        umask: order.umask,
+        ..Surroundings::default()
+    };
+    let common = CommonSpec {
         user: order.user.clone(),
         partition: order.partition.clone(),
         account: order.account.clone(),
@@ -135,18 +143,13 @@ fn spec_of(order: &LaunchOrder) -> JobSpec {
         },
         time_limit_secs: order.limit_secs,
         requeue: Some(false),
-        launch: Launch {
-            argv: order.argv.clone(),
-            work_dir: order.work_dir.clone(),
-            submit_host: order.submit_host.clone(),
-            stdout: order.stdout.clone(),
-            stderr: order.stderr.clone(),
-            stdin: order.stdin.clone(),
-            umask: order.umask,
-            ..Launch::default()
-        },
         comment: "record made again after a restore".into(),
-        ..JobSpec::default()
+        ..CommonSpec::default()
+    };
+    JobSpec {
+        name: order.job_name.clone(),
+        launch: Launch { argv: order.argv.clone(), ..around.into() },
+        common: common.into(),
     }
 }
 
@@ -256,7 +259,7 @@ mod tests {
         let mut state = restored();
         let id = JobId(state.next_job);
         let actor = Actor { user: "ada".into(), uid: 1000, gid: 1000, ..Actor::default() };
-        let mut spec = JobSpec { partition: "main".into(), ..JobSpec::default() };
+        let mut spec = JobSpec::from(CommonSpec { partition: "main".into(), ..CommonSpec::default() });
         spec.launch.work_dir = "/home/ada".into();
         let command = Command::Submit { spec: Box::new(spec), client_key: None };
         give(&mut state, Input::Command { actor, command });

@@ -417,13 +417,9 @@ pub(super) fn changed_spec(spec: &mut Arc<JobSpec>, change: &JobChange) {
     time_min_secs.iter().for_each(|new| spec.time_min_secs = *new);
     checkpoint.iter().for_each(|new| spec.checkpoint.clone_from(new));
     spec.borrow = borrow.or(spec.borrow);
-    let fields = [
-        &mut spec.name,
-        &mut spec.comment,
-        &mut spec.partition,
-        &mut spec.account,
-        &mut spec.qos,
-    ];
+    let common = &mut *spec.common;
+    let fields =
+        [&mut spec.name, &mut common.comment, &mut common.partition, &mut common.account, &mut common.qos];
     for (field, text) in fields.into_iter().zip(texts) {
         if let Some(text) = text {
             field.clone_from(text);

@@ -4,11 +4,11 @@ use super::*;
 use gmodel::array_spec::ArraySpec;
 use gmodel::gpu_set::{GpuSet, GpuSlot};
 use gmodel::run::NodeShare;
-use gmodel::{ExitCode, JobState, Timestamp};
+use gmodel::{CommonSpec, ExitCode, JobState, Timestamp};
 use serde_json::json;
 
 fn spec() -> JobSpec {
-    let mut spec = JobSpec { partition: "main".into(), ..JobSpec::default() };
+    let mut spec = JobSpec::from(CommonSpec { partition: "main".into(), ..CommonSpec::default() });
     spec.user.name = "alice".into();
     spec
 }
@@ -45,7 +45,8 @@ fn a_submission_is_told_without_the_clients_key() {
     let told_events = events(&lines, &spec(), &|id| id.to_string());
     assert_eq!(told_events[0].text, "submitted by alice to partition main");
     assert_eq!(told_events[0].event, json!({"event": "job_submitted", "id": 17, "limit_secs": null, "at": 0}));
-    let array = JobSpec { array: Some(ArraySpec::parse("5-9").unwrap()), ..spec() };
+    let mut array = spec();
+    array.array = Some(ArraySpec::parse("5-9").unwrap());
     let cancelled = json!({"event": "tasks_cancelled", "array": 17, "positions": "1-2", "by": "root", "at": 0});
     assert_eq!(told(&array, vec![doc.clone(), cancelled]), [
         "submitted by alice to partition main as an array of 5 tasks",

@@ -190,14 +190,20 @@ fn life() -> NodeLife {
 }
 
 fn spec(gpus: &str) -> JobSpec {
-    let mut spec = JobSpec { name: "train".into(), tags: vec!["paper".into()], ..JobSpec::default() };
+    let mut spec = JobSpec { name: "train".into(), ..JobSpec::default() };
+    spec.tags = vec!["paper".into()];
     spec.launch.work_dir = "/home/alice".into();
     spec.request.gpus = (!gpus.is_empty()).then(|| GpuAsk::parse(gpus).unwrap());
     spec
 }
 
+fn changed(mut spec: JobSpec, change: impl FnOnce(&mut JobSpec)) -> JobSpec {
+    change(&mut spec);
+    spec
+}
+
 fn array(tasks: &str) -> JobSpec {
-    JobSpec { array: Some(ArraySpec::parse(tasks).unwrap()), ..spec("h100:1") }
+    changed(spec("h100:1"), |spec| spec.array = Some(ArraySpec::parse(tasks).unwrap()))
 }
 
 fn all() -> RunQuery {
@@ -370,7 +376,7 @@ fn tasks_cancelled_untouched_are_one_line_of_accounting() {
 fn accounting_finds_jobs_by_node_and_quality_of_service() {
     let mut world = World::new();
     let nodes = [world.add_node("node1", 1), world.add_node("node2", 1)];
-    let first = world.submit(JobSpec { qos: "high".into(), ..spec("h100:1") });
+    let first = world.submit(changed(spec("h100:1"), |spec| spec.qos = "high".into()));
     let second = world.submit(spec("h100:1"));
     world.plan();
     let on = |job| world.state.runs.get(RunId::new(job, 1)).unwrap().allocation[0].node;
@@ -458,7 +464,7 @@ fn a_report_counts_the_part_of_each_run_in_the_period() {
     let node = world.add_node("node1", 8);
     let long = world.submit(spec("h100:4"));
     world.start(node, long);
-    let short = world.submit(JobSpec { tags: Vec::new(), ..spec("") });
+    let short = world.submit(changed(spec(""), |spec| spec.tags.clear()));
     world.start(node, short);
     let cpus = |world: &World, job| f64::from(world.state.runs.get(RunId::new(job, 1)).unwrap().allocation[0].cpus);
     let (long_cpus, short_cpus) = (cpus(&world, long), cpus(&world, short));

@@ -18,7 +18,7 @@ use gmodel::job::{GpuScope, MemAsk, Switches};
 use gmodel::node::{GpuEntry, GpuInfo};
 use gmodel::policy::{Backfill, GpuAmounts, Repeat, Reservation, ReservedPart, Switch};
 use gmodel::run::NodeShare;
-use gmodel::{GpuGrant, GpuSet, GpuSlot, JobId, JobSpec, NodeId, Request, RunId, Timestamp};
+use gmodel::{CommonSpec, GpuGrant, GpuSet, GpuSlot, JobId, JobSpec, NodeId, Request, RunId, Timestamp};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::Arc;
@@ -197,15 +197,15 @@ fn job(id: JobId, words: &[&str]) -> PendingJob {
     let partition = get(words, "partition").unwrap_or("main").into();
     PendingJob {
         id,
-        spec: Arc::new(JobSpec {
+        spec: Arc::new(JobSpec::from(CommonSpec {
             partition,
             request,
             user: gmodel::job::UserRef { name: get(words, "user").unwrap_or("bob").into(), uid: 1000, gid: 1000 },
             reservation: get(words, "reservation").map(str::to_owned),
             time_min_secs: number(words, "time_min"),
             licences: get(words, "licences").map_or_else(BTreeMap::new, |text| gmodel::licence::parse(text).unwrap()),
-            ..JobSpec::default()
-        }),
+            ..CommonSpec::default()
+        })),
         submitted: Timestamp(id.0 as i64),
         eligible: NOW.plus_secs(number(words, "begin").unwrap_or(0)),
         nice: number(words, "nice").unwrap_or(0),

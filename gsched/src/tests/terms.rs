@@ -216,12 +216,12 @@ fn where_the_site_says_so_small_runs_move_to_make_a_large_hole() {
          running 2 n2 gpus=0-1 left=9000
          job gpus=4 time=100";
     let mut snapshot = picture(text);
-    let checkpoint = gmodel::JobSpec {
+    let checkpoint = gmodel::CommonSpec {
         partition: "main".into(),
         checkpoint: Some(gmodel::checkpoint::CheckpointSpec::parse("USR1@60").unwrap()),
-        ..gmodel::JobSpec::default()
+        ..gmodel::CommonSpec::default()
     };
-    snapshot.running[0].spec = std::sync::Arc::new(checkpoint);
+    snapshot.running[0].spec = std::sync::Arc::new(checkpoint.into());
     assert!(plan(&snapshot, WorkBudget::default()).preempts.is_empty(), "not unless the site says so");
     std::sync::Arc::make_mut(&mut snapshot.config).scheduler.consolidate = true;
     let moved = plan(&snapshot, WorkBudget::default());
