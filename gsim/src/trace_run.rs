@@ -116,6 +116,20 @@ impl Fate {
     }
 }
 
+/// Who looks on while a trace is run, and changes nothing.
+pub trait Onlooker {
+    /// Facts as they come; `state` has them already.
+    fn facts(&mut self, state: &State, events: &[Event]);
+    /// Everything of one instant has happened.
+    fn rest(&mut self, state: &State, now: Timestamp);
+}
+
+/// Nobody.
+impl Onlooker for () {
+    fn facts(&mut self, _: &State, _: &[Event]) {}
+    fn rest(&mut self, _: &State, _: Timestamp) {}
+}
+
 /// Runs jobs on a cluster. `clock` gives nanoseconds and is asked around each pass only.
 ///
 /// # Errors
@@ -127,9 +141,25 @@ pub fn run(
     settings: &Settings,
     clock: &mut dyn FnMut() -> u64,
 ) -> Result<Outcome, String> {
-    let mut sim = TraceRun::new(jobs, hardware, config, settings);
+    run_watched(jobs, hardware, config, settings, clock, &mut ())
+}
+
+/// As [`run`], with an onlooker.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_watched(
+    jobs: &[&TraceJob],
+    hardware: &Hardware,
+    config: &ClusterConfig,
+    settings: &Settings,
+    clock: &mut dyn FnMut() -> u64,
+    onlooker: &mut dyn Onlooker,
+) -> Result<Outcome, String> {
+    let mut sim = TraceRun::new(jobs, hardware, config, settings, onlooker);
     while let Some(at) = sim.next_instant() {
         sim.instant(at, clock);
+        sim.onlooker.rest(&sim.state, sim.now());
         if let Some(violation) = &sim.out.ledger.violation {
             return Err(format!("at {} s: {violation}", at / 1000));
         }
@@ -140,6 +170,7 @@ pub fn run(
 struct TraceRun<'a> {
     jobs: &'a [&'a TraceJob],
     settings: &'a Settings,
+    onlooker: &'a mut dyn Onlooker,
     state: State,
     /// Kept from pass to pass, as the daemon's planner does.
     engine: Engine,
@@ -185,7 +216,13 @@ struct Stopping {
 }
 
 impl<'a> TraceRun<'a> {
-    fn new(jobs: &'a [&'a TraceJob], hardware: &'a Hardware, config: &ClusterConfig, settings: &'a Settings) -> Self {
+    fn new(
+        jobs: &'a [&'a TraceJob],
+        hardware: &'a Hardware,
+        config: &ClusterConfig,
+        settings: &'a Settings,
+        onlooker: &'a mut dyn Onlooker,
+    ) -> Self {
         let mut arrivals: Vec<u32> = (0..jobs.len() as u32).filter(|at| jobs[*at as usize].run_ms.is_some()).collect();
         arrivals.sort_by_key(|at| jobs[*at as usize].submit_ms);
         let begin_ms = arrivals.first().map_or(0, |at| jobs[*at as usize].submit_ms);
@@ -193,6 +230,7 @@ impl<'a> TraceRun<'a> {
         let mut sim = Self {
             jobs,
             settings,
+            onlooker,
             state: State::default(),
             engine: Engine::default(),
             mirror: Mirror::default(),
@@ -371,6 +409,7 @@ impl<'a> TraceRun<'a> {
         events.clear();
         let now = self.now();
         let reply = handle(&mut self.state, &mut events, input, now);
+        self.onlooker.facts(&self.state, &events);
         let mut ready = Vec::new();
         for event in &events {
             match event {
