@@ -3,6 +3,7 @@
 //! Scripts read `Key=value` pairs from it: keys that Slurm has keep Slurm's names and values. Ours follow.
 
 use crate::job_column::{end_by_limit, time_limit, tres};
+use crate::queue_row::shown_start;
 use gcli::local_time::TimeFormat;
 use gcli::printable::printable;
 use gmodel::duration::sacct_time;
@@ -95,8 +96,8 @@ fn state(record: &mut Record, job: &JobRow, times: &TimeFormat) {
     record.put("TimeMin", job.time_min_secs.map_or("N/A".to_owned(), |secs| sacct_time(secs.into()))).end();
     let at = |instant: Option<Instant>| instant.map_or("Unknown".to_owned(), |at| times.print(at.0));
     record.put("SubmitTime", at(job.submit_time)).put("EligibleTime", at(job.eligible_time)).end();
-    let end = job.end_time.or_else(|| end_by_limit(job.start_time, job.time_limit_secs));
-    record.put("StartTime", at(job.start_time)).put("EndTime", at(end));
+    let end = job.end_time.or_else(|| end_by_limit(shown_start(job.state, [job.submit_time, job.eligible_time, job.start_time]), job.time_limit_secs));
+    record.put("StartTime", at(shown_start(job.state, [job.submit_time, job.eligible_time, job.start_time]))).put("EndTime", at(end));
     record.put("Deadline", job.deadline.map_or("N/A".to_owned(), |at| times.print(at.0))).end();
 }
 

@@ -49,6 +49,7 @@ pub(crate) struct QueueRow<'a> {
     pub time_limit_secs: Option<u32>,
     pub elapsed_secs: i64,
     pub submit_time: Option<Instant>,
+    pub eligible_time: Option<Instant>,
     pub start_time: Option<Instant>,
     pub end_time: Option<Instant>,
     pub exit_code: ExitCode,
@@ -87,6 +88,18 @@ pub(crate) struct QueueRow<'a> {
     pub last_mark: Option<CheckpointMarkRow>,
 }
 
+impl QueueRow<'_> {
+    pub fn start(&self) -> Option<Instant> {
+        shown_start(self.state, [self.submit_time, self.eligible_time, self.start_time])
+    }
+}
+
+/// When a job started; of one that waits for its time, as squeue has it, when it may.
+pub(crate) fn shown_start(state: JobState, [submitted, eligible, started]: [Option<Instant>; 3]) -> Option<Instant> {
+    let may_later = eligible.filter(|eligible| state == JobState::Pending && submitted.is_some_and(|at| at < *eligible));
+    started.or(may_later)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -100,6 +113,16 @@ mod tests {
     }
 
     #[test]
+    fn a_job_that_may_not_start_yet_starts_when_it_may() {
+        let [submitted, later] = [1, 9].map(|secs| Some(Instant(gmodel::Timestamp::from_secs(secs))));
+        let start = |state, eligible, started| shown_start(state, [submitted, eligible, started]);
+        assert_eq!(start(JobState::Pending, later, None), later);
+        assert_eq!(start(JobState::Pending, submitted, None), None);
+        assert_eq!(start(JobState::Cancelled, later, None), None);
+        assert_eq!(start(JobState::Running, submitted, later), later);
+    }
+
+    #[test]
     fn every_key_of_the_contract_fits() {
         let now = Instant(gmodel::Timestamp::from_secs(1));
         let full = gwire::api::JobRow {
@@ -108,6 +131,7 @@ mod tests {
             array_tasks: Some("3-4".into()),
             time_limit_secs: Some(5),
             submit_time: Some(now),
+            eligible_time: Some(now),
             start_time: Some(now),
             end_time: Some(now),
             stdin: "/dev/null".into(),
