@@ -279,11 +279,11 @@ impl World {
                     Some("suspend") => PreemptMode::Suspend,
                     _ => PreemptMode::Requeue,
                 };
+                let heirs: Vec<RunId> = words.get("heirs").iter().flat_map(|list| list.split(',')).map(|run| run.parse().unwrap()).collect();
                 let preempts = words.args.iter().map(|run| Preempt {
                     run: run.parse().unwrap(),
                     for_job,
                     mode,
-                let heirs: Vec<RunId> = words.get("heirs").iter().flat_map(|list| list.split(',')).map(|run| run.parse().unwrap()).collect();
                     lost_gpu_secs: 60,
                     heirs: heirs.clone(),
                     why: "its guarantee".into(),
@@ -292,15 +292,15 @@ impl World {
                 let plan = Plan { made_from, preempts: preempts.collect(), ..Plan::default() };
                 self.feed(Input::Plan { plan }).unwrap();
             }
-            "restart" => self.restart(rows_of(&self.state)),
-            "backup" => self.backup = Some(rows_of(&self.state)),
-            "restore" => {
-                let rows = self.backup.clone().expect("a backup was made");
             "classes" => {
                 let of = |run: &crate::ctl::state::Run| format!("{} {}", run.id, run.class.map_or("none".into(), |class| format!("{class:?}")));
                 let all: Vec<String> = self.state.runs.values().map(of).collect();
                 writeln!(self.out, "{}", all.join(", ")).unwrap();
             }
+            "restart" => self.restart(rows_of(&self.state)),
+            "backup" => self.backup = Some(rows_of(&self.state)),
+            "restore" => {
+                let rows = self.backup.clone().expect("a backup was made");
                 self.restart(rows);
                 self.command(&words, Command::Restore);
             }
