@@ -26,13 +26,16 @@ pub(crate) enum NodeAct {
         #[command(flatten)]
         nodes: Nodes,
     },
-    /// Declare silent nodes dead: their jobs are requeued or fail now
+    /// Declare silent nodes dead: their jobs are requeued or fail now, or when the site's fence program has powered them off
     Down {
         #[command(flatten)]
         nodes: Nodes,
         /// Why
         #[arg(long, short, value_name = "TEXT", default_value = "")]
         reason: String,
+        /// They are off for certain: do not call the fence program
+        #[arg(long)]
+        fenced: bool,
     },
     /// Forget nodes that left the pool for good
     Remove {
@@ -51,6 +54,7 @@ pub(crate) struct Nodes {
 
 pub(crate) fn run(client: &mut Client, act: NodeAct) -> Outcome {
     let mut by = None;
+    let is_off = matches!(act, NodeAct::Down { fenced: true, .. });
     let (word, nodes, reason) = match act {
         NodeAct::Drain { reason, .. } if reason.trim().is_empty() => {
             return Err(Failure::usage("--reason is empty. Say why, for all who will ask"));
@@ -63,11 +67,11 @@ pub(crate) fn run(client: &mut Client, act: NodeAct) -> Outcome {
             ("drain", nodes, reason)
         }
         NodeAct::Resume { nodes } => ("resume", nodes, String::new()),
-        NodeAct::Down { nodes, reason } => ("down", nodes, reason),
+        NodeAct::Down { nodes, reason, .. } => ("down", nodes, reason),
         NodeAct::Remove { nodes } => ("remove", nodes, String::new()),
     };
     let names = Hostlist::parse(&nodes.names.join(",")).map_err(Failure::usage)?;
-    let request = NodeRequest { reason, deadline: by };
+    let request = NodeRequest { reason, deadline: by, fenced: is_off };
     let mut worst = 0;
     for name in names.iter() {
         let answer = client.post_repeatable::<_, Done>(&format!("/v1/nodes/{}/{word}", escape(name)), &request);

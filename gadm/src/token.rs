@@ -20,6 +20,9 @@ pub(crate) enum TokenAct {
         /// Only for a machine of this name
         #[arg(long, value_name = "NODE")]
         name: Option<String>,
+        /// For login nodes: operators may administer from there, not only on the controller's host
+        #[arg(long)]
+        admin: bool,
         /// How long it is good, in the forms of a time limit; the controller's default otherwise
         #[arg(long, value_name = "TIME", value_parser = ttl_secs)]
         ttl: Option<u32>,
@@ -44,9 +47,12 @@ fn ttl_secs(text: &str) -> Result<u32, String> {
 }
 
 pub(crate) fn run(client: &mut Client, act: TokenAct) -> Outcome {
-    let TokenAct::Node { role, name, ttl, json } = act;
+    let TokenAct::Node { role, name, admin, ttl, json } = act;
+    if admin && role != Role::Login {
+        return Err(Failure::usage("--admin is for login nodes: add --role login"));
+    }
     // Asked twice it would be two tokens.
-    let reply: TokenReply = client.post("/v1/tokens", &TokenRequest { role, name, ttl_secs: ttl })?;
+    let reply: TokenReply = client.post("/v1/tokens", &TokenRequest { role, name, ttl_secs: ttl, admin })?;
     let mut out = stdout()?;
     if json {
         serde_json::to_writer(&mut out, &reply).map_err(Failure::new)?;

@@ -15,6 +15,8 @@ pub struct ClusterConfig {
     /// Seconds of silence until a node counts as failed.
     pub node_timeout_secs: u32,
     pub lost_node: LostNode,
+    /// The site has a program that powers lost nodes off; their runs wait for it.
+    pub fence_program: bool,
     /// Seconds a run may take to get ready on all its nodes.
     pub prepare_timeout_secs: u32,
     /// Seconds between SIGTERM and SIGKILL.
@@ -48,6 +50,7 @@ impl Default for ClusterConfig {
             default_account: "default".into(),
             node_timeout_secs: 300,
             lost_node: LostNode::Requeue,
+            fence_program: false,
             prepare_timeout_secs: 60,
             kill_grace_secs: 30,
             max_array_tasks: 1_000_000,

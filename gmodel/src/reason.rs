@@ -71,6 +71,8 @@ pub enum ReasonCode {
     Preempting,
     /// It could not end by its deadline.
     DeadLine,
+    /// Its node is lost and must be powered off before it goes back to the queue.
+    NodeDown,
     /// Started a moment ago and taken back; waits before it tries again.
     Cleaning,
     #[serde(other)]

@@ -160,6 +160,14 @@ impl CoreHandle {
         answer.await.unwrap_or_else(|_| Err(stopping()))
     }
 
+    /// Hands in what a call of the fence program came to.
+    ///
+    /// # Errors
+    /// `Unavailable` as for [`Self::command`].
+    pub async fn fenced(&self, node: NodeId, number: u64, failure: Option<String>) -> Result<Reply, Refusal> {
+        self.ask(Input::Fenced { node, number, failure }, Vec::new()).await
+    }
+
     /// Puts a new configuration in force.
     ///
     /// # Errors

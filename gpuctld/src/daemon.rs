@@ -4,6 +4,7 @@
 //! core, planner and checkpoint threads (std), the two listeners and this signal loop (tokio). See README.md.
 
 use crate::config::Config;
+use crate::fence_program;
 use crate::core_thread::{Core, CoreHandle, CoreParts};
 use crate::http::{self, App, LiveSettings};
 use crate::listen::{self, Site};
@@ -127,6 +128,7 @@ async fn serve(
     let app = App::new(config_path, config.clone(), pki, Arc::new(links.clone()), threads.live.clone());
     let maintenance = threads.start_maintenance()?;
     let (stop, stopping) = watch::channel(false);
+    let fencing = tokio::spawn(fence_program::run(core.clone(), app.clone(), stopping.clone()));
     let router = http::router(core.clone(), app.clone());
     let site = Site { core: core.clone(), router, links, names: UserNames::default(), stop: stopping };
     let mut signals = Signals::catch()?; // before anyone can see us and stop us
@@ -145,6 +147,7 @@ async fn serve(
     for listener in listeners {
         let _ = tokio::time::timeout(GRACE, listener).await;
     }
+    let _ = tokio::time::timeout(GRACE, fencing).await;
     drop(maintenance.1);
     let ended = match ended {
         Some(ended) => ended,

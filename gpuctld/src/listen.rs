@@ -148,7 +148,7 @@ async fn serve_local(stream: UnixStream, site: Site) {
     let Ok(credentials) = stream.peer_cred() else { return };
     let (uid, gid) = (credentials.uid(), credentials.gid());
     let user = site.names.of(uid).await;
-    let peer = Peer { uid, gid, user, via: None, local: true };
+    let peer = Peer { uid, gid, user, via: None, admin: false, local: true };
     serve_http(stream, &site, move |mut request: Request<Incoming>| {
         request.headers_mut().remove(FORWARD_HEADER);
         request.extensions_mut().insert(peer.clone());
@@ -188,7 +188,7 @@ async fn serve_forwarder(stream: TlsStream<TcpStream>, site: &Site, identity: No
         let (uid, gid, user) = forwarded.unwrap_or((NO_USER, NO_USER, String::new()));
         let via = Some((identity.node, identity.role));
         request.headers_mut().remove(FORWARD_HEADER);
-        request.extensions_mut().insert(Peer { uid, gid, user, via, local: false });
+        request.extensions_mut().insert(Peer { uid, gid, user, via, admin: identity.admin, local: false });
         request.extensions_mut().insert(StillMember { core: core.clone(), identity: identity.clone() });
         Ok(request)
     })

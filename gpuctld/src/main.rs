@@ -5,6 +5,7 @@
 mod config;
 mod core_thread;
 mod daemon;
+mod fence_program;
 mod histogram;
 mod http;
 mod launch_orders;
@@ -14,6 +15,7 @@ mod node_changes;
 mod node_link;
 mod pki;
 mod planner;
+mod site_program;
 mod store;
 mod trace_file;
 mod user_names;

@@ -1,7 +1,8 @@
 //! The cluster's certificate authority: made at the first start, it signs this controller's certificate and the
 //! nodes'. Owns `state_dir/pki`; never decides who may join (that is `Command::Join`, by the hash of a token).
 //!
-//! A node's certificate carries its name (CN) and, as SAN URIs, its id and role; nothing a node says changes them.
+//! A node's certificate carries its name (CN) and, as SAN URIs, its id, role and whether it is marked admin; nothing a
+//! node says changes them.
 
 use crate::core_thread::CoreHandle;
 use gcore::ctl::{Actor, Command, Refusal, RefusalCode, Reply, State};
@@ -49,6 +50,8 @@ pub struct NodeIdentity {
     pub node: NodeId,
     pub name: String,
     pub role: Role,
+    /// A login node from which operators may administer.
+    pub admin: bool,
 }
 
 impl Pki {
@@ -120,8 +123,8 @@ impl Pki {
             name: request.name.clone(),
         };
         match core.command(Actor::default(), command).await? {
-            Reply::Joined { node, role, name } => {
-                self.reply(&key, NodeIdentity { node, name, role }, cert_days)
+            Reply::Joined { node, role, name, admin } => {
+                self.reply(&key, NodeIdentity { node, name, role, admin }, cert_days)
             }
             other => Err(Refusal::new(
                 RefusalCode::Unknown,
@@ -130,7 +133,7 @@ impl Pki {
         }
     }
 
-    /// A new certificate for a node that holds a valid one; the same name, id and role.
+    /// A new certificate for a node that holds a valid one (with the mark `admin` or not); the same name, id and role.
     ///
     /// # Errors
     /// A bad request, or a node that is not of the cluster any more.
@@ -138,6 +141,7 @@ impl Pki {
         &self,
         core: &CoreHandle,
         node: NodeId,
+        admin: bool,
         request: JoinRequest,
         cert_days: u32,
     ) -> Result<JoinReply, Refusal> {
@@ -146,7 +150,9 @@ impl Pki {
         let Some(node) = view.nodes.get(node) else {
             return Err(Refusal::new(RefusalCode::Denied, "this node was removed from the cluster"));
         };
-        let identity = NodeIdentity { node: node.id, name: node.name.clone(), role: node.role };
+        // An older certificate without the mark gets none by being renewed.
+        let admin = admin && node.admin;
+        let identity = NodeIdentity { node: node.id, name: node.name.clone(), role: node.role, admin };
         self.reply(&key, identity, cert_days)
     }
 
@@ -163,6 +169,7 @@ impl Pki {
             schema: SCHEMA,
             name: identity.name,
             role: identity.role,
+            admin: identity.admin,
             cert_pem,
             ca_pem: self.ca_pem.clone(),
             cluster: self.cluster.clone(),
@@ -177,7 +184,9 @@ impl Pki {
     ) -> Result<String, rcgen::Error> {
         let mut params = valid_for(u64::from(cert_days));
         params.distinguished_name.push(DnType::CommonName, identity.name.as_str());
-        for uri in [format!("gpupool:node:{}", identity.node), format!("gpupool:role:{}", identity.role)] {
+        let mut uris = vec![format!("gpupool:node:{}", identity.node), format!("gpupool:role:{}", identity.role)];
+        uris.extend(identity.admin.then(|| "gpupool:admin".to_owned()));
+        for uri in uris {
             params.subject_alt_names.push(SanType::URI(uri.try_into()?));
         }
         params.key_usages.push(KeyUsagePurpose::DigitalSignature);
@@ -239,7 +248,8 @@ impl NodeIdentity {
             "login" => Role::Login,
             _ => return None,
         };
-        Some(Self { node, name, role })
+        let admin = uri("gpupool:admin").is_some_and(str::is_empty);
+        Some(Self { node, name, role, admin })
     }
 
     /// Whether the cluster still knows this machine under this name and role.
@@ -247,8 +257,11 @@ impl NodeIdentity {
     /// # Errors
     /// The sentence for the node's log.
     pub fn check(&self, state: &State) -> Result<(), String> {
-        let Self { node, name, role } = self;
+        let Self { node, name, role, admin } = self;
         match state.nodes.get(*node) {
+            Some(known) if *admin && !known.admin => Err(format!(
+                "the certificate of {role} node {name:?} is marked admin, and a newer token took that from it. Join again with a new token (gadm token node)"
+            )),
             Some(known) if known.name == *name && known.role == *role => Ok(()),
             Some(known) => Err(format!(
                 "the certificate is for {role} node {name:?} (number {node}), but that number is {} node {:?}. Join again with a new token (gadm token node)",
@@ -341,14 +354,35 @@ mod tests {
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, "login1");
         params.subject_alt_names.push(SanType::URI("gpupool:role:login".try_into().unwrap()));
+        params.subject_alt_names.push(SanType::URI("gpupool:admin".try_into().unwrap()));
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let key = public_key(&request(params)).unwrap();
-        let identity = NodeIdentity { node: NodeId(7), name: "n7".into(), role: Role::Compute };
+        let identity = NodeIdentity { node: NodeId(7), name: "n7".into(), role: Role::Compute, admin: false };
         let pem = pki.sign_node(&key, &identity, 90).unwrap();
         let der = pem_to_der(&pem).unwrap();
         assert_eq!(NodeIdentity::read(&der), Some(identity));
         let (_, cert) = x509_parser::parse_x509_certificate(&der).unwrap();
         assert!(!cert.is_ca(), "a node must not sign");
+    }
+
+    #[test]
+    fn a_mark_is_in_the_certificate_and_counts_while_the_cluster_says_the_same() {
+        let (_dir, pki) = authority();
+        let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).unwrap();
+        let marked = NodeIdentity { node: NodeId(3), name: "l3".into(), role: Role::Login, admin: true };
+        let read = |identity: &NodeIdentity| {
+            NodeIdentity::read(&pem_to_der(&pki.sign_node(&key, identity, 90).unwrap()).unwrap()).unwrap()
+        };
+        assert_eq!(read(&marked), marked);
+        let plain = NodeIdentity { admin: false, ..marked.clone() };
+        assert_eq!(read(&plain), plain);
+        let mut state = State::default();
+        let node = gcore::ctl::Node { id: NodeId(3), name: "l3".into(), role: Role::Login, ..Default::default() };
+        state.nodes.insert(NodeId(3), node.clone());
+        assert_eq!(plain.check(&state), Ok(()));
+        assert!(marked.check(&state).unwrap_err().contains("newer token took that"));
+        state.nodes.insert(NodeId(3), gcore::ctl::Node { admin: true, ..node });
+        assert_eq!((marked.check(&state), plain.check(&state)), (Ok(()), Ok(())));
     }
 
     #[test]
@@ -382,7 +416,7 @@ mod tests {
     /// The server's word on a handshake with a certificate of so many days.
     async fn handshake(pki: &Pki, days: u32) -> std::io::Result<()> {
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).unwrap();
-        let identity = NodeIdentity { node: NodeId(1), name: "n1".into(), role: Role::Compute };
+        let identity = NodeIdentity { node: NodeId(1), name: "n1".into(), role: Role::Compute, admin: false };
         let cert = pem_to_der(&pki.sign_node(&key, &identity, days).unwrap()).unwrap();
         let (_, read) = x509_parser::parse_x509_certificate(&cert).unwrap();
         let last_second = read.validity().not_after.timestamp();

@@ -211,6 +211,9 @@ pub(crate) fn reason(node: &NodeRow) -> String {
     if !node.unfit.is_empty() {
         reasons.push(&node.unfit);
     }
+    if !node.lost.is_empty() {
+        reasons.push(&node.lost);
+    }
     if reasons.is_empty() && base(&node.state) == "DOWN" {
         reasons.push("Not responding");
     }

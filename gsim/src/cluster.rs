@@ -153,6 +153,7 @@ impl Cluster {
                 name: Some(name.clone()),
                 expires,
                 minted_by: "root".into(),
+                admin: false,
             };
             self.feed(Input::Command { actor: root(), command: Command::MintToken { token } });
             self.feed(Input::Command { actor: root(), command: Command::Join { token_hash: hash, name } });

@@ -246,6 +246,7 @@ mod tests {
             name: None,
             expires: Timestamp::from_secs(9999),
             minted_by: "root".into(),
+            admin: false,
         };
         let command = Command::MintToken { token };
         give(&mut state, Input::Command { actor: root.clone(), command }, now);

@@ -58,6 +58,9 @@ impl Store {
                 Event::NodeDrained { node, mark, automatic: true } => {
                     self.automatic_drains.insert((mark.since, *node));
                 }
+                Event::NodeFenceAsked { node, automatic: true, at, .. } => {
+                    self.automatic_drains.insert((*at, *node));
+                }
                 _ => {}
             }
         }

@@ -310,6 +310,11 @@ pub struct NodeRow {
     pub drains: Vec<MarkRow>,
     /// Why it takes no work though it is up.
     pub unfit: String,
+    /// Why it is held for lost and what its jobs wait for, while they do.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub lost: String,
+    /// Operators may administer from this login node.
+    pub admin: bool,
     pub isolation: String,
     pub declared: bool,
     pub version: String,
@@ -463,6 +468,9 @@ pub struct NodeRequest {
     /// Of `drain`: what still runs then is told to write its checkpoint and goes back to the queue.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deadline: Option<Instant>,
+    /// Of `down`: it is off for certain, so the fence program is not called.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub fenced: bool,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -593,6 +601,9 @@ pub struct TokenRequest {
     /// Seconds until it expires; the controller caps it at 7 days.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ttl_secs: Option<u32>,
+    /// For login nodes: operators may administer from there.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub admin: bool,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -620,6 +631,8 @@ pub struct JoinReply {
     pub schema: u32,
     pub name: String,
     pub role: Role,
+    #[serde(default)]
+    pub admin: bool,
     pub cert_pem: String,
     pub ca_pem: String,
     pub cluster: String,

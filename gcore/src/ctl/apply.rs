@@ -7,7 +7,7 @@ use super::event::{Event, JobChange};
 use super::gpu_order;
 use super::policy;
 use super::usage;
-use super::state::{Array, Job, Member, Node, NodeFailure, Outcome, Run, State, TaskOf};
+use super::state::{Array, FenceFailure, Fencing, Job, Member, Node, NodeFailure, Outcome, Run, State, TaskOf};
 use gmodel::array_spec::RangeSet;
 use gmodel::node::{GpuEntry, Inventory, Link, Mark};
 use gmodel::run::{Allocation, RunPhase};
@@ -165,11 +165,13 @@ pub fn apply(state: &mut State, event: &Event) {
             state.nodes.insert(*node, joined);
             state.feasible = Arc::default();
         }
+        Event::NodeAdminChanged { node, admin, .. } => node_mut(state, *node).admin = *admin,
         Event::NodeHello { node, life, at } => {
             let one = node_mut(state, *node);
             one.life = life.clone();
             one.link = Link::Up;
             one.link_since = *at;
+            one.fencing = None;
             state.watch(*node);
         }
         Event::NodeInventory { node, inventory, .. } => {
@@ -207,6 +209,27 @@ pub fn apply(state: &mut State, event: &Event) {
         }
         Event::NodeStruck { node, strike } => node_mut(state, *node).strikes.push(strike.clone()),
         Event::NodeStrikesCleared { node } => node_mut(state, *node).strikes.clear(),
+        Event::NodeFenceAsked { node, lost, automatic, at } => {
+            if *automatic {
+                state.automatic_drains.insert((*at, *node));
+            }
+            let number = state.seq.0;
+            let fencing = node_mut(state, *node).fencing.get_or_insert_default();
+            let attempts = fencing.attempts + 1;
+            *fencing = Fencing { lost: lost.clone(), number, attempts, asked: *at, failed: None };
+            state.watch(*node);
+        }
+        Event::NodeFenceFailed { node, lost, text, retry, at } => {
+            let fencing = node_mut(state, *node).fencing.get_or_insert_default();
+            fencing.lost.clone_from(lost);
+            fencing.asked = *at;
+            fencing.failed = Some(FenceFailure { text: text.clone(), retry: *retry });
+            state.watch(*node);
+        }
+        Event::NodeFenced { node, .. } => {
+            node_mut(state, *node).fencing = None;
+            state.watch(*node);
+        }
         Event::NodeRemoved { node, .. } => {
             if let Some(node) = state.nodes.remove(*node) {
                 state.node_names.remove(&node.name);

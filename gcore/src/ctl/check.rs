@@ -26,6 +26,7 @@ pub fn check(state: &State) -> Vec<Violation> {
     super::dependency::check(state, &mut found);
     super::preempt::check(state, &mut found);
     super::limits::check(state, &mut found);
+    super::lost_node::check(state, &mut found);
     found.into_iter().map(Violation).collect()
 }
 
@@ -127,8 +128,8 @@ fn arrays_add_up(state: &State, found: &mut Vec<String>) {
 }
 
 fn watched_are_those_with_deadlines(state: &State, found: &mut Vec<String>) {
-    let silent = |node: &&super::state::Node| node.link == gmodel::node::Link::Silent || node.empty_by.is_some();
-    if !state.nodes.values().filter(silent).map(|node| node.id).eq(state.watched.iter().copied()) {
+    let due = |node: &&super::state::Node| node.has_deadline();
+    if !state.nodes.values().filter(due).map(|node| node.id).eq(state.watched.iter().copied()) {
         found.push(format!("nodes {:?} are watched, which are not those with a deadline", state.watched));
     }
 }

@@ -23,6 +23,8 @@ pub enum Input {
     Command { actor: Actor, command: Command },
     Node { node: NodeId, report: NodeReport },
     Plan { plan: Plan },
+    /// What a call of the fence program came to; its number is that of its `FenceOrder`.
+    Fenced { node: NodeId, number: u64, failure: Option<String> },
     /// A deadline of `next_deadline` has come.
     Wake,
     Configure { config: Arc<ClusterConfig> },
@@ -61,8 +63,14 @@ pub enum Command {
     /// As `NodeDrain`; what still runs there at the deadline is told to checkpoint and goes back to the queue.
     NodeDrainBy { node: NodeId, reason: String, deadline: Timestamp },
     NodeResume { node: NodeId },
-    /// Declare a silent node dead: its runs end as NODE_FAIL at once.
-    NodeDown { node: NodeId, reason: String },
+    /// Declare a silent node dead: its runs end as NODE_FAIL, where there is a fence program after that.
+    NodeDown {
+        node: NodeId,
+        reason: String,
+        /// It is off for certain: the fence program need not say so.
+        #[serde(default)]
+        fenced: bool,
+    },
     NodeRemove { node: NodeId },
     GpuOrder { node: NodeId, uuid: String, what: GpuAction },
     MintToken { token: JoinToken },
@@ -125,7 +133,13 @@ pub enum Reply {
     },
     /// Per target, in order.
     Each { results: Vec<TargetResult> },
-    Joined { node: NodeId, role: Role, name: String },
+    Joined {
+        node: NodeId,
+        role: Role,
+        name: String,
+        #[serde(default)]
+        admin: bool,
+    },
     Step { run: RunId, step: u32, layout: Vec<StepNode> },
 }
 

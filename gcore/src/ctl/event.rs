@@ -100,6 +100,8 @@ pub enum Event {
 
     // nodes
     NodeJoined { node: NodeId, name: String, role: Role, at: Timestamp },
+    /// A login node from which operators may administer, or no longer.
+    NodeAdminChanged { node: NodeId, admin: bool, by: String, at: Timestamp },
     NodeHello { node: NodeId, life: NodeLife, at: Timestamp },
     NodeInventory { node: NodeId, inventory: Inventory, at: Timestamp },
     NodeLinkChanged { node: NodeId, link: Link, at: Timestamp },
@@ -112,6 +114,19 @@ pub enum Event {
     NodeStruck { node: NodeId, strike: Strike },
     NodeStrikesCleared { node: NodeId },
     NodeRemoved { node: NodeId, by: String, at: Timestamp },
+    /// The site's fence program is to power a lost node off before its runs are written off.
+    NodeFenceAsked {
+        node: NodeId,
+        /// Why the node is held for lost.
+        lost: String,
+        /// For its silence; counted by the breaker.
+        automatic: bool,
+        at: Timestamp,
+    },
+    /// It is not off: the program failed, or may not be called now.
+    NodeFenceFailed { node: NodeId, lost: String, text: String, retry: Timestamp, at: Timestamp },
+    /// It is off, by the program's or an administrator's word.
+    NodeFenced { node: NodeId, by: String, at: Timestamp },
     /// Something is to be done to a GPU.
     GpuOrdered { node: NodeId, uuid: String, what: GpuAction, by: String, at: Timestamp },
     /// The node says how an order ended.
@@ -283,6 +298,7 @@ impl Event {
                 Touched { job: Some(run.job), run: Some(*run), ..none }
             }
             Self::NodeJoined { node: id, .. }
+            | Self::NodeAdminChanged { node: id, .. }
             | Self::NodeHello { node: id, .. }
             | Self::NodeInventory { node: id, .. }
             | Self::NodeLinkChanged { node: id, .. }
@@ -293,6 +309,9 @@ impl Event {
             | Self::NodeStrikesCleared { node: id }
             | Self::GpuOrdered { node: id, .. }
             | Self::GpuOrderEnded { node: id, .. }
+            | Self::NodeFenceAsked { node: id, .. }
+            | Self::NodeFenceFailed { node: id, .. }
+            | Self::NodeFenced { node: id, .. }
             | Self::NodeRemoved { node: id, .. } => node(*id),
             Self::TokenMinted { .. } | Self::TokenSpent { .. } => Touched { tokens: true, ..none },
             Self::PolicyChanged { .. } => Touched { policy: true, ..none },

@@ -5,7 +5,7 @@ use super::command::{Actor, Command, Input, Refusal, RefusalCode, Reply};
 use super::event::Event;
 use super::state::State;
 use super::dependency::{self, PastJob};
-use super::{cancel, gpu_order, hold, join, node_admin, node_report, placement, policy, requeue, step, submit, update, wake};
+use super::{cancel, gpu_order, hold, join, lost_node, node_admin, node_report, placement, policy, requeue, step, submit, update, wake};
 use gmodel::Timestamp;
 
 /// The state and the events of one input. Events are applied as they are emitted, so that what comes
@@ -42,6 +42,10 @@ pub fn handle(
         }
         Input::Plan { plan } => {
             placement::enter(&mut tx, plan);
+            Ok(Reply::Done)
+        }
+        Input::Fenced { node, number, failure } => {
+            lost_node::answered(&mut tx, node, number, failure);
             Ok(Reply::Done)
         }
         Input::Wake => {
@@ -87,7 +91,7 @@ fn handle_command(tx: &mut Tx, actor: &Actor, command: Command) -> Result<Reply,
             Ok(Reply::Done)
         }
         Command::NodeResume { node } => node_admin::resume(tx, actor, node),
-        Command::NodeDown { node, reason } => node_admin::down(tx, actor, node, &reason),
+        Command::NodeDown { node, reason, fenced } => node_admin::down(tx, actor, node, &reason, fenced),
         Command::NodeRemove { node } => node_admin::remove(tx, actor, node),
         Command::GpuOrder { node, uuid, what } => gpu_order::order(tx, actor, node, &uuid, what),
         Command::MintToken { token } => join::mint(tx, actor, token),

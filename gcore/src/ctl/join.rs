@@ -6,12 +6,18 @@ use super::handle::{Tx, operator_only};
 use super::state::JoinToken;
 use gmodel::NodeId;
 use gmodel::hostlist::check_name;
+use gmodel::node::Role;
 
 /// Invitations that may be open at once.
 const MAX_TOKENS: usize = 10_000;
 
 pub(super) fn mint(tx: &mut Tx, actor: &Actor, token: JoinToken) -> Result<Reply, Refusal> {
     operator_only(actor, "inviting a node")?;
+    if token.admin && token.role != Role::Login {
+        let text = "an admin certificate is for login nodes, where people work: users' jobs run on compute nodes. \
+                    Add --role login, or leave --admin away.";
+        return Err(Refusal::new(RefusalCode::Invalid, text));
+    }
     if let Some(name) = &token.name {
         check_name(name).map_err(|e| Refusal::new(RefusalCode::Invalid, e.to_string()))?;
     }
@@ -58,5 +64,9 @@ pub(super) fn join(tx: &mut Tx, token_hash: &str, name: &str) -> Result<Reply, R
     if !tx.state.nodes.contains(node) {
         tx.emit(Event::NodeJoined { node, name: name.clone(), role: token.role, at: tx.now });
     }
-    Ok(Reply::Joined { node, role: token.role, name })
+    // What the newest token says counts: so a machine's mark can be taken away again.
+    if tx.state.nodes.get(node).is_some_and(|known| known.admin != token.admin) {
+        tx.emit(Event::NodeAdminChanged { node, admin: token.admin, by: token.minted_by, at: tx.now });
+    }
+    Ok(Reply::Joined { node, role: token.role, name, admin: token.admin })
 }

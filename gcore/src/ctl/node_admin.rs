@@ -3,7 +3,8 @@
 use super::command::{Actor, Refusal, RefusalCode, Reply};
 use super::event::Event;
 use super::handle::{Tx, operator_only};
-use super::node_report::{forfeit_runs, take};
+use super::lost_node;
+use super::node_report::take;
 use super::state::Node;
 use super::targets::conflict;
 use gmodel::node::{Link, Mark};
@@ -52,8 +53,8 @@ pub(super) fn resume(tx: &mut Tx, actor: &Actor, id: NodeId) -> Result<Reply, Re
     Ok(Reply::Done)
 }
 
-pub(super) fn down(tx: &mut Tx, actor: &Actor, id: NodeId, reason: &str) -> Result<Reply, Refusal> {
-    operator_only(actor, "declaring a node down")?;
+pub(super) fn down(tx: &mut Tx, actor: &Actor, id: NodeId, reason: &str, fenced: bool) -> Result<Reply, Refusal> {
+    lost_node::may_declare(actor, tx.state, fenced)?;
     let node = node(tx, id)?;
     if node.link == Link::Up {
         let text = format!(
@@ -67,7 +68,7 @@ pub(super) fn down(tx: &mut Tx, actor: &Actor, id: NodeId, reason: &str) -> Resu
         tx.emit(Event::NodeLinkChanged { node: id, link: Link::Down, at: tx.now });
     }
     let text = format!("declared down by {}: {reason}", actor.user);
-    forfeit_runs(tx, id, &text);
+    lost_node::declare(tx, id, &text, fenced, &actor.user);
     Ok(Reply::Done)
 }
 

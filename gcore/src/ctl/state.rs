@@ -67,7 +67,7 @@ pub struct State {
     pub due: BTreeSet<(Timestamp, JobId)>,
     /// Jobs that are not over, by whom they count for.
     pub tally: Tally,
-    /// Nodes with a deadline: silent ones, and those that are to be empty by some time.
+    /// Nodes with a deadline: silent ones, those that are to be empty by some time, and those that wait to be powered off.
     pub watched: BTreeSet<NodeId>,
     /// Runs whose nodes are not all ready, by placement.
     pub preparing: BTreeSet<(Timestamp, RunId)>,
@@ -297,6 +297,9 @@ pub struct Node {
     pub id: NodeId,
     pub name: String,
     pub role: Role,
+    /// Operators may administer from there; its certificate has to say so too.
+    #[serde(default)]
+    pub admin: bool,
     pub link: Link,
     /// Since when the link is as it is.
     pub link_since: Timestamp,
@@ -317,9 +320,33 @@ pub struct Node {
     /// Orders for its GPUs that it has not answered, one a GPU.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gpu_orders: Vec<GpuOrder>,
+    /// It is lost and its runs wait until it is known to be off.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fencing: Option<Fencing>,
     /// Drained with a deadline: runs that are still here then are told to checkpoint and stop.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub empty_by: Option<Timestamp>,
+}
+
+/// A lost node that is to be powered off by the site's fence program.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fencing {
+    /// Why it is held for lost.
+    pub lost: String,
+    /// Number of the event that asked last: an answer to another call does not count.
+    pub number: u64,
+    /// Calls so far.
+    pub attempts: u32,
+    /// When the program was last asked for, or failed.
+    pub asked: Timestamp,
+    /// `None`: the call is under way.
+    pub failed: Option<FenceFailure>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FenceFailure {
+    pub text: String,
+    pub retry: Timestamp,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -341,6 +368,9 @@ pub struct JoinToken {
     pub name: Option<String>,
     pub expires: Timestamp,
     pub minted_by: String,
+    /// A login node whose operators may administer from there.
+    #[serde(default)]
+    pub admin: bool,
 }
 
 impl Stop {
@@ -449,6 +479,10 @@ impl Member {
 }
 
 impl Node {
+    /// Something may have to be done about it at some time.
+    pub(super) fn has_deadline(&self) -> bool {
+        self.link == Link::Silent || self.empty_by.is_some() || self.fencing.is_some()
+    }
     /// Takes new work, as far as the node's own state goes.
     pub fn is_available(&self) -> bool {
         self.role == Role::Compute
@@ -527,7 +561,7 @@ impl State {
     /// After a node's link or deadline changed.
     pub(super) fn watch(&mut self, id: NodeId) {
         let node = self.nodes.get(id);
-        if node.is_some_and(|node| node.link == Link::Silent || node.empty_by.is_some()) {
+        if node.is_some_and(Node::has_deadline) {
             self.watched.insert(id);
         } else {
             self.watched.remove(&id);

@@ -5,7 +5,7 @@ use super::deadline::drop_late;
 use super::dependency::{Dependent, look_again};
 use super::event::Event;
 use super::handle::Tx;
-use super::node_report::forfeit_runs;
+use super::lost_node::{give_up, next_call, try_again};
 use super::preempt::{empty_nodes, next_emptying};
 use super::reservation::{self, next_edge};
 use super::state::{Node, State};
@@ -26,9 +26,10 @@ pub(super) fn handle(tx: &mut Tx) {
         tx.emit(Event::NodeLinkChanged { node: id, link: Link::Down, at: now });
         if tx.state.config.lost_node == LostNode::Requeue {
             let secs = tx.state.config.node_timeout_secs;
-            forfeit_runs(tx, id, &format!("the node was silent for {secs} s"));
+            give_up(tx, id, &format!("the node was silent for {secs} s"));
         }
     }
+    try_again(tx);
     let late: Vec<RunId> = tx
         .state
         .preparing
@@ -106,6 +107,7 @@ fn prepare_ends(state: &State, placed: Timestamp) -> Timestamp {
 pub fn next_deadline(state: &State) -> Option<Timestamp> {
     let config = &state.config;
     let silence = state.watched_nodes().filter_map(|node| silence_ends(state, node)).min();
+    let fence = state.watched_nodes().filter_map(|node| next_call(state, node)).min();
     let prepare = state.preparing.first().map(|(placed, _)| prepare_ends(state, *placed));
     let age = i64::from(config.min_job_age_secs);
     let forget = state.finished.first().map(|(ended, _)| ended.plus_secs(age));
@@ -120,5 +122,5 @@ pub fn next_deadline(state: &State) -> Option<Timestamp> {
         .map(|ended| ended.plus_secs(age));
     let settled = state.started.plus_secs(age);
     let (forget, arrays) = (forget.map(|at| at.max(settled)), arrays.map(|at| at.max(settled)));
-    [silence, prepare, forget, eligible, due, arrays, next_emptying(state), next_edge(state)].into_iter().flatten().min()
+    [silence, fence, prepare, forget, eligible, due, arrays, next_emptying(state), next_edge(state)].into_iter().flatten().min()
 }

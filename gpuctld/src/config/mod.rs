@@ -52,6 +52,8 @@ pub struct Config {
     pub keep_scripts_days: u32,
     /// A site's program that may check or change submissions.
     pub submit_hook: Option<Hook>,
+    /// Powers a lost node off before its jobs go on elsewhere.
+    pub fence: Option<FenceProgram>,
     /// Keep every input of the core in `state_dir/trace` for replay.
     pub trace: bool,
     /// Where each account, QOS and reservation of the files is written: `path:line`.
@@ -66,6 +68,13 @@ pub struct Hook {
     pub user: String,
     pub timeout_ms: u32,
     pub on_failure: OnFailure,
+}
+
+/// A program of the site that is called with the name of a node, as gpuctld's own user, and powers it off.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FenceProgram {
+    pub program: PathBuf,
+    pub timeout_secs: u32,
 }
 
 /// What becomes of a submission that the hook did not answer in time.

@@ -620,3 +620,30 @@ fn an_exported_policy_reads_back_the_same() {
     }
     assert_eq!(read, policy);
 }
+
+#[test]
+fn a_fence_program_that_cannot_be_used_is_shown_with_its_place() {
+    let errors = |files: &str| {
+        let errors = load(files).unwrap_err();
+        errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("fence");
+    std::fs::write(&program, "#!/bin/sh\n").unwrap();
+    let mode = |mode: u32| {
+        use std::os::unix::fs::PermissionsExt;
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    let text = format!("--- gpuctld.toml\nfence_program = {program:?}\nfence_timeout_secs = 7\n");
+    mode(0o755);
+    let config = load(&text).unwrap();
+    assert_eq!(config.fence, Some(crate::config::FenceProgram { program: program.clone(), timeout_secs: 7 }));
+    assert!(config.cluster.fence_program && !load("--- gpuctld.toml\n").unwrap().cluster.fence_program);
+    for (bits, why) in [(0o777, "others can write"), (0o644, "it is not executable")] {
+        mode(bits);
+        let errors = errors(&text);
+        assert!(errors.contains(why) && errors.contains("1 | fence_program = ") && errors.contains("^^^"), "{errors}");
+    }
+    let errors = errors("--- gpuctld.toml\nfence_program = \"fence\"\nfence_timeout_secs = 0\n");
+    assert!(errors.contains("is not an absolute path") && errors.contains("1 to 3600 is allowed"), "{errors}");
+}

@@ -39,7 +39,7 @@ pub(super) const COLUMNS: &[Column] = &[
     column!("qos", |row, _, out| out.text(&row.spec().qos)),
     column!("state", |row, _, out| out.text(row.state().long())),
     column!("reason", |row, view, out| out.quoted(row.reason_code(view))),
-    column!("reason_text", |row, _, out| out.text_unless_empty(row.reason_text())),
+    column!("reason_text", |row, view, out| out.text_unless_empty(&row.reason_text(view))),
     column!("priority", |row, view, out| out.number(row.priority(view))),
     column!("position", |row, view, out| out.some(row.rank(view).map(|rank| rank.position))),
     column!("class", |row, view, out| out.some(row.class(view))),

@@ -11,12 +11,12 @@
 
 use super::error::ApiError;
 use crate::config::{Config, Hook, OnFailure};
+use crate::site_program::check_ownership;
 use gcore::ctl::Actor;
 use gmodel::job::JobSpec;
 use gwire::api::{SCHEMA, SubmitRequest};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use std::os::unix::fs::MetadataExt;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -138,7 +138,7 @@ impl HookProcess {
 
 impl Process {
     fn start(hook: &Hook) -> Result<Self, String> {
-        check_program(hook)?;
+        check_ownership(&hook.program)?;
         let mut command = Command::new(&hook.program);
         command
             .env_clear()
@@ -182,19 +182,6 @@ impl Process {
         }
         serde_json::from_slice(&answer).map_err(|error| format!("its answer cannot be read: {error}"))
     }
-}
-
-/// Only root or gpuctld's own user may be able to change what runs.
-fn check_program(hook: &Hook) -> Result<(), String> {
-    let file = std::fs::metadata(&hook.program).map_err(|error| format!("it cannot be read: {error}"))?;
-    let me = nix::unistd::geteuid().as_raw();
-    if file.uid() != 0 && file.uid() != me {
-        return Err(format!("it belongs to uid {}; it has to belong to root", file.uid()));
-    }
-    if file.mode() & 0o022 != 0 {
-        return Err(format!("others can write to it (mode {:o}); chmod go-w", file.mode() & 0o7777));
-    }
-    Ok(())
 }
 
 /// The changed spec and notes, or the refusal's text: a refusal is an answer, not a failure.

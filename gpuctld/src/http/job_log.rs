@@ -160,6 +160,7 @@ impl Teller<'_> {
             Event::ReasonsGiven { .. }
             | Event::JobsForgotten { .. }
             | Event::NodeJoined { .. }
+            | Event::NodeAdminChanged { .. }
             | Event::NodeHello { .. }
             | Event::NodeInventory { .. }
             | Event::NodeLinkChanged { .. }
@@ -170,6 +171,9 @@ impl Teller<'_> {
             | Event::NodeStruck { .. }
             | Event::NodeStrikesCleared { .. }
             | Event::NodeRemoved { .. }
+            | Event::NodeFenceAsked { .. }
+            | Event::NodeFenceFailed { .. }
+            | Event::NodeFenced { .. }
             | Event::GpuOrdered { .. }
             | Event::GpuOrderEnded { .. }
             | Event::TokenMinted { .. }

@@ -34,6 +34,7 @@ pub(super) async fn token(
         name: request.name,
         expires,
         minted_by: caller.actor.user.clone(),
+        admin: request.admin,
     };
     site.core.command(caller.actor, Command::MintToken { token }).await?;
     Ok(Json(TokenReply {
@@ -61,9 +62,9 @@ pub(super) async fn renew(
     body: Result<Json<JoinRequest>, JsonRejection>,
 ) -> Result<Json<JoinReply>, ApiError> {
     let Json(request) = body?;
-    let Some((node, _)) = peer.and_then(|Extension(peer)| peer.via) else {
+    let Some((Some((node, _)), admin)) = peer.map(|Extension(peer)| (peer.via, peer.admin)) else {
         return Err(ApiError::denied("a certificate is renewed over the node's own TLS connection, by its gpud"));
     };
     let days = site.app.config().node_cert_days;
-    Ok(Json(site.app.pki.renew(&site.core, node, request, days).await?))
+    Ok(Json(site.app.pki.renew(&site.core, node, admin, request, days).await?))
 }

@@ -69,6 +69,8 @@ pub struct Peer {
     pub user: String,
     /// The machine whose daemon forwards the request, by its certificate.
     pub via: Option<(NodeId, Role)>,
+    /// That machine's certificate, and the cluster, say that operators may administer from there.
+    pub admin: bool,
     /// Came over the controller's own unix socket.
     pub local: bool,
 }

@@ -10,7 +10,7 @@ use super::query::Pairs;
 use axum::Json;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, State as Shared};
-use gcore::ctl::{Command, Node, State};
+use gcore::ctl::{Command, Node, State, fence_words};
 use gmodel::config::{Partition, PartitionState};
 use gmodel::hostlist::sort_names;
 use gmodel::node::{GpuEntry, Link, Mark, Role};
@@ -114,6 +114,8 @@ pub(super) fn node_row(state: &State, sight: &Sight, node: &Node) -> NodeRow {
         runs: node.runs.iter().filter(|run| seen(state, sight, run.job)).map(|run| shown(state, *run)).collect(),
         drains: node.drains.iter().map(mark_row).collect(),
         unfit: inventory.unfit.clone(),
+        lost: fence_words(node).unwrap_or_default(),
+        admin: node.admin,
         isolation: inventory.isolation.clone(),
         declared: inventory.declared,
         version: inventory.version.clone(),
@@ -211,8 +213,11 @@ pub(super) async fn act(
         _ if request.deadline.is_some() => {
             return Err(ApiError::invalid(format!("a deadline is for drain, not for {act}")));
         }
+        _ if request.fenced && act != "down" => {
+            return Err(ApiError::invalid(format!("fenced is for down, not for {act}")));
+        }
         "resume" => Command::NodeResume { node },
-        "down" => Command::NodeDown { node, reason: request.reason },
+        "down" => Command::NodeDown { node, reason: request.reason, fenced: request.fenced },
         _ => Command::NodeRemove { node },
     };
     site.core.command(caller.actor, command).await?;

@@ -64,7 +64,7 @@ fn why_row(state: &State, view: View, row: &Row, why: Option<Why>, now: Timestam
         shown_id: row.shown_id(),
         state: row.state(),
         reason: row.reason_code(view),
-        reason_text: row.reason_text().to_owned(),
+        reason_text: row.reason_text(view).into_owned(),
         end_text: row.end_text().to_owned(),
         holds: row.holds().iter().map(mark_row).collect(),
         ..WhyRow::default()

@@ -23,6 +23,8 @@ pub(super) struct Caller {
     pub(super) actor: Actor,
     /// Jobs of theirs that run on the compute node which forwards; `None` when not through a compute node.
     on_node: Option<OnNode>,
+    /// The controller's own socket, or a login node that is marked admin.
+    trusted_way: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -52,7 +54,7 @@ impl Caller {
                 return Err(ApiError::denied("nobody vouches for who you are on this connection"));
             }
             let operator = peer.uid == 0 || site.app.config().cluster.operators.contains(&peer.user);
-            return Ok(Self { actor: actor(peer, operator, None), on_node: None });
+            return Ok(Self { actor: actor(peer, operator, None), on_node: None, trusted_way: true });
         };
         if peer.uid == 0 || peer.uid == NOBODY {
             let text = format!(
@@ -65,7 +67,9 @@ impl Caller {
             Role::Login => None,
             Role::Compute => Some(on_node(&*site.core.view().await, node, &peer.user)?),
         };
-        Ok(Self { actor: actor(peer, false, Some(node)), on_node })
+        let trusted_way = peer.admin && role == Role::Login;
+        let operator = trusted_way && site.app.config().cluster.operators.contains(&peer.user);
+        Ok(Self { actor: actor(peer, operator, Some(node)), on_node, trusted_way })
     }
 
     /// # Errors
@@ -103,8 +107,11 @@ impl Caller {
             return Ok(());
         }
         let text = match self.actor.via {
-            Some(_) => format!("{what} is for operators, on the controller's own host"),
-            None => format!("{what} is for root and the operators in gpuctld.toml, and {} is none", self.actor.user),
+            Some(_) if !self.trusted_way => format!(
+                "{what} is for operators, on the controller's own host or through a login node that is marked admin, and this \
+                 machine is not. A new token marks it: gadm token node --role login --admin --name NODE"
+            ),
+            _ => format!("{what} is for root and the operators in gpuctld.toml, and {} is none", self.actor.user),
         };
         Err(ApiError::denied(text))
     }

@@ -4,7 +4,7 @@
 
 use super::ranks::{Rank, Ranks};
 use super::standing::class_word;
-use gcore::ctl::{Array, Job, Run, State};
+use gcore::ctl::{Array, Job, Node, Run, State, fence_words};
 use gmodel::array_spec::RangeSet;
 use gmodel::config::Partition;
 use gmodel::gpu_request::GpuAmount;
@@ -14,6 +14,7 @@ use gmodel::pattern::{self, PatternContext};
 use gmodel::duration::sacct_time;
 use gmodel::{ExitCode, Instant, JobId, JobState, Reason, ReasonCode, Timestamp, hostlist};
 use gwire::api::CheckpointMarkRow;
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -169,7 +170,7 @@ impl<'a> Row<'a> {
     /// The pass's reason; before the first pass, what can be told without one.
     pub(super) fn reason_code(&self, view: View) -> ReasonCode {
         if !self.is_pending() {
-            return ReasonCode::None;
+            return if self.lost_node(view.state).is_some() { ReasonCode::NodeDown } else { ReasonCode::None };
         }
         match (self.reason().code, self.holds().first()) {
             (ReasonCode::None, Some(hold)) if hold.owner.starts_with("user:") => ReasonCode::JobHeldUser,
@@ -179,8 +180,19 @@ impl<'a> Row<'a> {
         }
     }
 
-    pub(super) fn reason_text(&self) -> &'a str {
-        if self.is_pending() { &self.reason().text } else { "" }
+    pub(super) fn reason_text(&self, view: View) -> Cow<'a, str> {
+        if self.is_pending() {
+            return Cow::Borrowed(&self.reason().text);
+        }
+        let words = |node: &Node| Some(format!("{}: {}", node.name, fence_words(node)?));
+        self.lost_node(view.state).and_then(words).unwrap_or_default().into()
+    }
+
+    /// The node that must be off before the job goes on elsewhere.
+    fn lost_node<'s>(&self, state: &'s State) -> Option<&'s Node> {
+        let Self::Job(job) = self else { return None };
+        let run = state.runs.get(job.live_run()?)?;
+        run.members.iter().filter(|member| !member.is_settled()).filter_map(|member| state.nodes.get(member.node)).find(|node| node.fencing.is_some())
     }
 
     fn reason(&self) -> &'a Reason {

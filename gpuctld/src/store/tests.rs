@@ -72,6 +72,7 @@ impl World {
             name: Some(name.into()),
             expires: self.now.plus_secs(60),
             minted_by: "root".into(),
+            admin: false,
         };
         let actor = Actor { user: "root".into(), operator: true, ..Actor::default() };
         self.input(Input::Command { actor, command: Command::MintToken { token } });

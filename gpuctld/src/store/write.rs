@@ -115,6 +115,9 @@ impl TouchedRows {
             Event::NodeDrained { node, mark, automatic: true } => {
                 self.automatic_drains.insert((mark.since, *node));
             }
+            Event::NodeFenceAsked { node, automatic: true, at, .. } => {
+                self.automatic_drains.insert((*at, *node));
+            }
             Event::TokenMinted { token } => {
                 self.tokens.insert(token.hash.clone(), true);
             }

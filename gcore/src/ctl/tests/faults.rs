@@ -412,3 +412,227 @@ fn a_job_that_ended_long_ago_is_not_forgotten_before_it_is_written() {
         "#]],
     );
 }
+
+#[test]
+fn where_there_is_a_fence_program_a_lost_node_is_off_before_its_job_starts_elsewhere() {
+    check(
+        "config fence=yes
+         node n1 h100:1
+         node n2 h100:1
+         submit user=alice gpus=1 nodelist=n1 time=60
+         submit user=alice gpus=1 time=60
+         plan
+         n1 running 1-1
+         n2 running 2-1
+         n1 gone
+         wait 300
+         show
+         nodes
+         # It fails, twice; an answer to a call that is over is none.
+         n1 fenced no route to the BMC
+         n1 fenced number=1
+         nodes
+         wait 5
+         nodes
+         n1 fenced still no route
+         wait 9
+         nodes
+         wait 1
+         n1 fenced
+         wait 4
+         plan
+         show
+         nodes",
+        expect![[r#"
+            job 1
+            job 2
+            1 alice RUNNING 1-1 on n1[0]
+            2 alice RUNNING 2-1 on n2[0]
+            n1 DOWN 0 GPUs 63 CPUs free LOST: the node was silent for 300 s; its jobs wait until fence_program has powered it off (call 1)
+            n2 ALLOCATED 0 GPUs 63 CPUs free
+            n1 DOWN 0 GPUs 63 CPUs free LOST: the node was silent for 300 s; its jobs wait until it is powered off: no route to the BMC (call 1); again at 1970-01-12T13:51:45Z
+            n2 ALLOCATED 0 GPUs 63 CPUs free
+            n1 DOWN 0 GPUs 63 CPUs free LOST: the node was silent for 300 s; its jobs wait until fence_program has powered it off (call 2)
+            n2 ALLOCATED 0 GPUs 63 CPUs free
+            n1 DOWN 0 GPUs 63 CPUs free LOST: the node was silent for 300 s; its jobs wait until it is powered off: still no route (call 2); again at 1970-01-12T13:51:55Z
+            n2 ALLOCATED 0 GPUs 63 CPUs free
+            1 alice PENDING ReqNodeNotAvail: nodes it needs are not available (n1: down)
+            2 alice RUNNING 2-1 on n2[0]
+            n1 DOWN 0 GPUs 63 CPUs free
+            n2 ALLOCATED 0 GPUs 63 CPUs free
+        "#]],
+    );
+}
+
+#[test]
+fn a_node_that_comes_back_before_it_is_powered_off_keeps_its_job() {
+    check(
+        "config fence=yes
+         node n1 h100:1
+         submit user=alice gpus=1 time=60
+         plan
+         n1 running 1-1
+         n1 gone
+         wait 300
+         n1 fenced no
+         n1 hello 1-1=running
+         nodes
+         show
+         # A late success is of no account: it is silent again first.
+         n1 gone
+         wait 300
+         n1 fenced number=1
+         show
+         n1 fenced
+         show",
+        expect![[r#"
+            job 1
+            n1 ALLOCATED 0 GPUs 63 CPUs free
+            1 alice RUNNING 1-1 on n1[0]
+            1 alice RUNNING 1-1 on n1[0]
+            1 alice PENDING None: 
+        "#]],
+    );
+}
+
+#[test]
+fn a_call_of_the_fence_program_outlives_the_controller_and_leaves_a_node_time_to_report() {
+    check(
+        "config fence=yes
+         node n1 h100:1
+         node n2 h100:1
+         submit user=alice gpus=1 nodelist=n1 time=60
+         plan
+         n1 running 1-1
+         n1 gone
+         wait 300
+         nodes
+         wait 100
+         restart
+         n2 hello
+         wait 299
+         nodes
+         wait 1
+         n1 fenced
+         show
+         # Without a program nothing is waited for.
+         submit user=bob gpus=1 nodelist=n2 time=60
+         plan
+         n2 running 2-1
+         n2 gone
+         wait 4000
+         n2 fenced hangs
+         show
+         config fence=no
+         wait 1
+         show",
+        expect![[r#"
+            job 1
+            n1 DOWN 0 GPUs 63 CPUs free LOST: the node was silent for 300 s; its jobs wait until fence_program has powered it off (call 1)
+            n2 IDLE 1 GPUs 64 CPUs free
+            n1 DOWN 0 GPUs 63 CPUs free LOST: the node was silent for 300 s; its jobs wait until fence_program has powered it off (call 1)
+            n2 IDLE 1 GPUs 64 CPUs free
+            1 alice PENDING None: 
+            job 2
+            1 alice PENDING BeginTime: not before 1970-01-12T13:58:22Z
+            2 bob RUNNING 2-1 on n2[0]
+            1 alice PENDING BeginTime: not before 1970-01-12T13:58:22Z
+            2 bob PENDING None: 
+        "#]],
+    );
+}
+
+#[test]
+fn an_administrator_may_say_that_a_node_is_off_or_have_it_fenced_at_once() {
+    check(
+        "config fence=yes lost_node=wait
+         node n1 h100:1
+         node n2 h100:1
+         submit user=alice gpus=1 nodelist=n1 time=60
+         submit user=alice gpus=1 nodelist=n2 time=60
+         plan
+         n1 running 1-1
+         n2 running 2-1
+         n1 gone
+         n2 gone
+         wait 1000
+         nodes
+         down n1 the fan is silent
+         nodes
+         n1 fenced no
+         show
+         down n1 fenced=yes pulled the plug
+         down n2 fenced=yes pulled the plug
+         show
+         nodes
+         config fence=no
+         down n1 fenced=yes",
+        expect![[r#"
+            job 1
+            job 2
+            n1 DOWN 0 GPUs 63 CPUs free
+            n2 DOWN 0 GPUs 63 CPUs free
+            n1 DOWN 0 GPUs 63 CPUs free LOST: declared down by root: the fan is silent; its jobs wait until fence_program has powered it off (call 1)
+            n2 DOWN 0 GPUs 63 CPUs free
+            1 alice RUNNING 1-1 on n1[0]
+            2 alice RUNNING 2-1 on n2[0]
+            1 alice PENDING None: 
+            2 alice PENDING None: 
+            n1 DOWN 0 GPUs 63 CPUs free
+            n2 DOWN 0 GPUs 63 CPUs free
+            refused: there is no fence_program in gpuctld.toml, so nothing waits for it: leave --fenced away.
+        "#]],
+    );
+}
+
+#[test]
+fn silence_of_many_nodes_does_not_power_all_of_them_off() {
+    check(
+        "config fence=yes
+         node n1 h100:1
+         node n2 h100:1
+         submit user=alice gpus=1 nodelist=n1 time=60
+         submit user=alice gpus=1 nodelist=n2 time=60
+         plan
+         n1 running 1-1
+         n2 running 2-1
+         n1 gone
+         n2 gone
+         wait 300
+         n1 fenced
+         nodes
+         show
+         down n2 the switch is well
+         nodes
+         n2 fenced
+         show",
+        expect![[r#"
+            job 1
+            job 2
+            n1 DOWN 0 GPUs 63 CPUs free
+            n2 DOWN 0 GPUs 63 CPUs free LOST: the node was silent for 300 s; its jobs wait until it is powered off: too many nodes of its partition were fenced or drained within the hour; the network may be at fault. `gadm node down` fences this one now; again at 1970-01-12T13:56:40Z
+            1 alice PENDING None: 
+            2 alice RUNNING 2-1 on n2[0]
+            n1 DOWN 0 GPUs 63 CPUs free
+            n2 DOWN 0 GPUs 63 CPUs free LOST: declared down by root: the switch is well; its jobs wait until fence_program has powered it off (call 1)
+            1 alice PENDING None: 
+            2 alice PENDING None: 
+        "#]],
+    );
+}
+
+#[test]
+fn only_login_nodes_are_marked_admin_and_the_newest_token_counts() {
+    check(
+        "token bad name=c1 admin
+         token first name=l1 login admin
+         join first whatever
+         token second name=l1 login
+         join second whatever",
+        expect![[r#"
+            refused: an admin certificate is for login nodes, where people work: users' jobs run on compute nodes. Add --role login, or leave --admin away.
+            joined as l1, node 1, admin
+            joined as l1, node 1
+        "#]],
+    );
+}

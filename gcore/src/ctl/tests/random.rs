@@ -64,7 +64,9 @@ enum Step {
     Hello { node: u32, keep: u8, boot: u8 },
     Drain { node: u32 },
     Resume { node: u32 },
-    Down { node: u32 },
+    Down { node: u32, fenced: bool },
+    Fenced { node: u32, well: bool, late: bool },
+    Fence { program: bool },
     Wait { secs: i64 },
     Restart,
 }
@@ -93,7 +95,9 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (node.clone(), any::<u8>(), 0u8..4).prop_map(|(node, keep, boot)| Step::Hello { node, keep, boot }),
         1 => node.clone().prop_map(|node| Step::Drain { node }),
         1 => node.clone().prop_map(|node| Step::Resume { node }),
-        1 => node.prop_map(|node| Step::Down { node }),
+        1 => (node.clone(), any::<bool>()).prop_map(|(node, fenced)| Step::Down { node, fenced }),
+        2 => (node, any::<bool>(), any::<bool>()).prop_map(|(node, well, late)| Step::Fenced { node, well, late }),
+        1 => any::<bool>().prop_map(|program| Step::Fence { program }),
         2 => (1i64..400).prop_map(|secs| Step::Wait { secs }),
         1 => Just(Step::Restart),
     ]
@@ -233,7 +237,16 @@ fn take(world: &mut World, step: Step, ledger: &mut Vec<(JobId, u32)>) {
         }
         Step::Drain { node } => command(3, Command::NodeDrain { node: NodeId(node), reason: "r".into() }),
         Step::Resume { node } => command(3, Command::NodeResume { node: NodeId(node) }),
-        Step::Down { node } => command(3, Command::NodeDown { node: NodeId(node), reason: "r".into() }),
+        Step::Down { node, fenced } => command(3, Command::NodeDown { node: NodeId(node), reason: "r".into(), fenced }),
+        Step::Fenced { node, well, late } => {
+            let number = world.state.nodes.get(NodeId(node)).and_then(|node| node.fencing.as_ref()).map_or(0, |f| f.number);
+            let number = number.saturating_sub(u64::from(late));
+            Input::Fenced { node: NodeId(node), number, failure: (!well).then(|| "no".into()) }
+        }
+        Step::Fence { program } => {
+            world.line(if program { "config fence=yes" } else { "config fence=no" });
+            return;
+        }
         Step::Wait { secs } => {
             world.wait(secs);
             return;

@@ -101,6 +101,7 @@ impl World {
         touched_covers_changes(&before, &self.state, &events, &shown);
         new_orders_have_a_new_number(&before, &self.state, &shown);
         none_is_forgotten_unwritten(&before, &events, &shown);
+        none_is_written_off_before_the_fence(&before, &self.state, &events, &shown);
         self.rows_give_the_state_back(&shown);
         self.mirror_is_the_snapshot(&shown);
         reply
@@ -212,7 +213,10 @@ impl World {
                 let refused: Vec<_> = results.into_iter().filter_map(|result| result.refusal).collect();
                 refused.iter().for_each(|refusal| self.say(format_args!("refused: {refusal}")));
             }
-            Ok(Reply::Joined { node, name, .. }) => self.say(format_args!("joined as {name}, node {node}")),
+            Ok(Reply::Joined { node, name, admin, .. }) => {
+                let admin = if admin { ", admin" } else { "" };
+                self.say(format_args!("joined as {name}, node {node}{admin}"));
+            }
             Ok(_) => {}
             Err(refusal) => self.say(format_args!("refused: {refusal}")),
         }
@@ -281,11 +285,11 @@ impl World {
                 };
                 let heirs: Vec<RunId> = words.get("heirs").iter().flat_map(|list| list.split(',')).map(|run| run.parse().unwrap()).collect();
                 let preempts = words.args.iter().map(|run| Preempt {
+                    heirs: heirs.clone(),
                     run: run.parse().unwrap(),
                     for_job,
                     mode,
                     lost_gpu_secs: 60,
-                    heirs: heirs.clone(),
                     why: "its guarantee".into(),
                 });
                 let made_from = words.parse("from").map_or(self.state.seq, Seq);
@@ -358,7 +362,7 @@ impl World {
                 None => Command::NodeDrain { node: node(), reason: reason() },
             },
             "resume" => Command::NodeResume { node: node() },
-            "down" => Command::NodeDown { node: node(), reason: reason() },
+            "down" => Command::NodeDown { node: node(), reason: reason(), fenced: words.get("fenced").is_some() },
             "remove" => Command::NodeRemove { node: node() },
             "token" => Command::MintToken { token: self.token(words) },
             "join" => {
@@ -374,10 +378,11 @@ impl World {
     fn token(&self, words: &Words) -> JoinToken {
         JoinToken {
             hash: words.args[0].into(),
-            role: Role::Compute,
+            role: if words.has("login") { Role::Login } else { Role::Compute },
             name: words.get("name").map(str::to_owned),
             expires: self.now.plus_secs(60),
             minted_by: "root".into(),
+            admin: words.has("admin"),
         }
     }
 
@@ -391,6 +396,7 @@ impl World {
             name: Some(name.into()),
             expires: self.now.plus_secs(60),
             minted_by: "root".into(),
+            admin: false,
         };
         let root = || actor("root");
         self.feed(Input::Command { actor: root(), command: Command::MintToken { token } }).unwrap();
@@ -466,6 +472,13 @@ impl World {
                 let runs = vec![RunReport { run, phase, mark }];
                 self.feed(Input::Node { node, report: NodeReport::Runs { runs } }).unwrap();
             }
+            // The newest call of the fence program for it: `n1 fenced`, `n1 fenced no route to the BMC`, `n1 fenced number=3`
+            "fenced" => {
+                let order = fence_orders(&self.state).into_iter().find(|order| order.node == node);
+                let number = words.parse("number").or(order.map(|order| order.number)).expect("its fence program was called");
+                let failure = (!args.is_empty()).then(|| args.join(" "));
+                self.feed(Input::Fenced { node, number, failure }).unwrap();
+            }
             "gpus" => {
                 let left: usize = args[0].parse().unwrap();
                 self.inventories.get_mut(&node).unwrap().gpus.truncate(left);
@@ -524,6 +537,9 @@ impl World {
             let gpus = free.gpu_milli.iter().filter(|milli| **milli == 1000).count();
             let view = self.state.node_view(node);
             write!(out, "{} {view} {gpus} GPUs {} CPUs free", node.name, free.cpus).unwrap();
+            if let Some(words) = fence_words(node) {
+                write!(out, " LOST: {words}").unwrap();
+            }
             for mark in &node.drains {
                 write!(out, " DRAINED {} ({})", mark.owner, mark.reason).unwrap();
             }
@@ -715,6 +731,7 @@ fn set_config(config: &mut ClusterConfig, words: &Words) {
     if let Some(lost) = words.get("lost_node") {
         config.lost_node = if lost == "wait" { LostNode::Wait } else { LostNode::Requeue };
     }
+    config.fence_program = words.get("fence").map_or(config.fence_program, |word| word == "yes");
     config.kill_invalid_depend = words.get("kill").map_or(config.kill_invalid_depend, |word| word == "yes");
     config.max_array_tasks = words.parse("max_array").unwrap_or(config.max_array_tasks);
     config.min_job_age_secs = words.parse("age").unwrap_or(config.min_job_age_secs);
@@ -910,6 +927,21 @@ fn none_is_forgotten_unwritten(before: &State, events: &[Event], shown: &str) {
                 assert!(over, "array {id} is forgotten by what ended it: {shown}");
             }
         }
+    }
+}
+
+/// Where there is a fence program, a run that may still go on is written off only when its node is known to be off.
+fn none_is_written_off_before_the_fence(before: &State, after: &State, events: &[Event], shown: &str) {
+    let is_off = |node: NodeId| events.iter().any(|event| matches!(event, Event::NodeFenced { node: off, .. } if *off == node));
+    let by_word = shown.contains("NodeDown") && shown.contains("fenced: true");
+    for event in events {
+        let Event::RunForfeited { run, node, .. } = event else { continue };
+        let member = before.runs.get(*run).and_then(|run| run.member(*node));
+        let may_go_on = member.is_some_and(|member| !member.is_ended());
+        assert!(
+            !after.config.fence_program || !may_go_on || is_off(*node) || by_word,
+            "run {run} was written off before node {node} was off by {shown}"
+        );
     }
 }
 

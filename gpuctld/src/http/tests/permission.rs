@@ -51,6 +51,34 @@ async fn administration_is_for_root_and_operators_on_the_controllers_host() {
 }
 
 #[tokio::test]
+async fn operators_administer_through_a_login_node_that_is_marked_admin_and_root_does_not() {
+    let pool = Pool::new("operators = [\"ada\", \"root\"]\n");
+    let node = pool.node("node1", Role::Compute, 1).await;
+    let login = pool.node("login1", Role::Login, 0).await;
+    let trusted = |uid, user: &str| Peer { admin: true, ..via(login, Role::Login, uid, user) };
+    let body = json!({"reason": "disk"});
+    let text = pool.refused(&via(login, Role::Login, 900, "ada"), "POST", "/v1/nodes/node1/drain", body.clone()).await;
+    assert!(text.starts_with("403 denied") && text.contains("gadm token node --role login --admin"), "{text}");
+    pool.post(&trusted(900, "ada"), "/v1/nodes/node1/drain", body.clone()).await;
+    let nodes = pool.get(&alice(), "/v1/nodes").await;
+    assert_eq!(nodes["nodes"][1]["drains"][0]["owner"], "admin:ada");
+    let text = pool.refused(&trusted(1000, "alice"), "POST", "/v1/nodes/node1/drain", body.clone()).await;
+    assert!(text.contains("alice is none"), "{text}");
+    for (uid, user) in [(0, "root"), (65_534, "nobody")] {
+        let text = pool.refused(&trusted(uid, user), "POST", "/v1/nodes/node1/drain", body.clone()).await;
+        assert!(text.contains("not forwarded"), "{text}");
+    }
+    // The mark of a compute node would be a mistake: there jobs run.
+    pool.submit(&local(900, "ada"), json!({})).await;
+    pool.post(&root(), "/v1/nodes/node1/resume", json!({})).await;
+    pool.pass().await;
+    let compute = Peer { admin: true, ..via(node, Role::Compute, 900, "ada") };
+    assert!(pool.refused(&compute, "POST", "/v1/nodes/node1/drain", body).await.starts_with("403 denied"));
+    let text = pool.refused(&root(), "POST", "/v1/tokens", json!({"role": "compute", "admin": true})).await;
+    assert!(text.contains("--role login"), "{text}");
+}
+
+#[tokio::test]
 async fn root_nobody_and_strangers_are_not_forwarded() {
     let pool = Pool::new("");
     pool.node("node1", Role::Compute, 1).await;

@@ -132,6 +132,7 @@ impl Pool {
             name: Some(name.to_owned()),
             expires: now().plus_secs(60),
             minted_by: "root".into(),
+            admin: false,
         };
         let actor = Actor { user: "root".into(), operator: true, ..Actor::default() };
         self.core.command(actor, Command::MintToken { token }).await.unwrap();
@@ -207,7 +208,7 @@ pub(super) fn request(mut spec: Value) -> Value {
 }
 
 pub(super) fn local(uid: u32, user: &str) -> Peer {
-    Peer { uid, gid: uid, user: user.to_owned(), via: None, local: true }
+    Peer { uid, gid: uid, user: user.to_owned(), via: None, admin: false, local: true }
 }
 
 pub(super) fn via(node: NodeId, role: Role, uid: u32, user: &str) -> Peer {

@@ -1,0 +1,181 @@
+//! What becomes of the runs of a lost node: written off, where the site has a `fence_program` only after that has
+//! powered the node off, so that no job ever runs twice.
+//!
+//! Owns when the program is asked for and again after a failure; never calls it: gpuctld does, for each
+//! [`FenceOrder`] it finds in the state. As STONITH in cluster managers, and `fence_agents`.
+
+use super::command::{Actor, Refusal};
+use super::event::Event;
+use super::handle::{Tx, operator_only};
+use super::node_health::breaker_allows;
+use super::node_report::forfeit_runs;
+use super::state::{FenceFailure, Fencing, Node, State};
+use super::targets::conflict;
+use gmodel::node::Link;
+use gmodel::{NodeId, Timestamp};
+
+/// Wait after the first failure, seconds; doubled each time.
+const FIRST_BACK_OFF_SECS: i64 = 5;
+const MAX_BACK_OFF_SECS: i64 = 300;
+/// Most of a program's words that are kept, bytes.
+const MAX_WORDS_BYTES: usize = 1000;
+
+/// A call of the fence program that is due now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FenceOrder {
+    pub node: NodeId,
+    pub name: String,
+    /// Of this call; the answer names it.
+    pub number: u64,
+    /// Calls for this loss of the node, this one included.
+    pub attempt: u32,
+    /// Why the node is held for lost.
+    pub lost: String,
+}
+
+/// The calls that should be under way. Those that an earlier controller began are asked for anew, later.
+pub fn fence_orders(state: &State) -> Vec<FenceOrder> {
+    let due = |node: &&Node| node.fencing.as_ref().is_some_and(|f| f.failed.is_none() && f.asked >= state.started);
+    let order = |node: &Node| {
+        let fencing = node.fencing.as_ref()?;
+        let (number, attempt, lost) = (fencing.number, fencing.attempts, fencing.lost.clone());
+        Some(FenceOrder { node: node.id, name: node.name.clone(), number, attempt, lost })
+    };
+    state.watched_nodes().filter(due).filter_map(order).collect()
+}
+
+/// The node is held for lost: its runs end now, or when it is known to be off.
+pub(super) fn give_up(tx: &mut Tx, id: NodeId, lost: &str) {
+    if !must_fence(tx.state, id) {
+        forfeit_runs(tx, id, lost);
+    } else if is_counted(tx, id) || breaker_allows(tx, id) {
+        ask(tx, id, lost, true);
+    } else {
+        let text = "too many nodes of its partition were fenced or drained within the hour; the network may be at fault. \
+                    `gadm node down` fences this one now";
+        let retry = tx.now.plus_secs(MAX_BACK_OFF_SECS);
+        tx.emit(Event::NodeFenceFailed { node: id, lost: lost.into(), text: text.into(), retry, at: tx.now });
+    }
+}
+
+/// An administrator says that the node is dead; `fenced`: and off for certain.
+pub(super) fn declare(tx: &mut Tx, id: NodeId, lost: &str, fenced: bool, by: &str) {
+    if fenced || !must_fence(tx.state, id) {
+        if tx.state.nodes.get(id).is_some_and(|node| node.fencing.is_some()) {
+            tx.emit(Event::NodeFenced { node: id, by: by.into(), at: tx.now });
+        }
+        forfeit_runs(tx, id, lost);
+    } else if !is_under_way(tx.state, id) {
+        ask(tx, id, lost, false);
+    }
+}
+
+/// What the program's call came to. An answer to another call than the newest is nothing: the node was back meanwhile.
+pub(super) fn answered(tx: &mut Tx, id: NodeId, number: u64, failure: Option<String>) {
+    let fencing = tx.state.nodes.get(id).and_then(|node| node.fencing.as_ref());
+    let Some(fencing) = fencing.filter(|f| f.number == number && f.failed.is_none()) else { return };
+    let lost = fencing.lost.clone();
+    match failure {
+        None => {
+            tx.emit(Event::NodeFenced { node: id, by: "fence_program".into(), at: tx.now });
+            forfeit_runs(tx, id, &format!("{lost}; fence_program powered it off"));
+        }
+        Some(mut text) => {
+            let doublings = fencing.attempts.saturating_sub(1).min(10);
+            let wait = (FIRST_BACK_OFF_SECS << doublings).min(MAX_BACK_OFF_SECS);
+            let end = (0..=text.len().min(MAX_WORDS_BYTES)).rev().find(|at| text.is_char_boundary(*at));
+            text.truncate(end.unwrap_or(0));
+            let retry = tx.now.plus_secs(wait);
+            tx.emit(Event::NodeFenceFailed { node: id, lost, text, retry, at: tx.now });
+        }
+    }
+}
+
+/// Calls that failed are made again when their time has come; without a program the runs wait for nothing any more.
+pub(super) fn try_again(tx: &mut Tx) {
+    let now = tx.now;
+    let due = tx.state.watched_nodes().filter(|node| next_call(tx.state, node).is_some_and(|at| at <= now));
+    let due: Vec<(NodeId, String)> = due.filter_map(|node| Some((node.id, node.fencing.as_ref()?.lost.clone()))).collect();
+    for (id, lost) in due {
+        if must_fence(tx.state, id) {
+            // Counted by the breaker when it was first asked for.
+            match tx.state.nodes.get(id).and_then(|node| node.fencing.as_ref()).is_some_and(|f| f.attempts > 0) {
+                true => ask(tx, id, &lost, false),
+                false => give_up(tx, id, &lost),
+            }
+        } else {
+            tx.emit(Event::NodeFenced { node: id, by: "nobody: there is nothing to fence it for".into(), at: now });
+            forfeit_runs(tx, id, &lost);
+        }
+    }
+}
+
+/// When something is to be done about a fenced node without an answer. As silence, it counts from the controller's own
+/// start: a node that is well has the time to report.
+pub(super) fn next_call(state: &State, node: &Node) -> Option<Timestamp> {
+    let fencing = node.fencing.as_ref()?;
+    let patience = state.started.plus_secs(i64::from(state.config.node_timeout_secs));
+    if !must_fence(state, node.id) {
+        return Some(state.started);
+    }
+    match &fencing.failed {
+        Some(failure) if fencing.asked >= state.started => Some(failure.retry),
+        Some(failure) => Some(failure.retry.max(patience)),
+        None => (fencing.asked < state.started).then_some(patience),
+    }
+}
+
+/// # Errors
+/// For others than operators, and where there is no program that could have done it.
+pub(super) fn may_declare(actor: &Actor, state: &State, fenced: bool) -> Result<(), Refusal> {
+    operator_only(actor, "declaring a node down")?;
+    match fenced && !state.config.fence_program {
+        true => Err(conflict("there is no fence_program in gpuctld.toml, so nothing waits for it: leave --fenced away.".into())),
+        false => Ok(()),
+    }
+}
+
+fn ask(tx: &mut Tx, id: NodeId, lost: &str, automatic: bool) {
+    tx.emit(Event::NodeFenceAsked { node: id, lost: lost.into(), automatic, at: tx.now });
+}
+
+/// Among the nodes that the breaker counts already.
+fn is_counted(tx: &Tx, id: NodeId) -> bool {
+    let hour_ago = tx.now.plus_secs(-3600);
+    tx.state.automatic_drains.iter().any(|(at, node)| *node == id && *at > hour_ago)
+}
+
+fn is_under_way(state: &State, id: NodeId) -> bool {
+    fence_orders(state).iter().any(|order| order.node == id)
+}
+
+/// There is a program, and a run that must not go on elsewhere before the node is off.
+fn must_fence(state: &State, id: NodeId) -> bool {
+    let Some(node) = state.nodes.get(id) else { return false };
+    let open = |run: &gmodel::RunId| {
+        let member = state.runs.get(*run).and_then(|run| run.member(id));
+        member.is_some_and(|member| !member.is_settled() && !member.is_ended())
+    };
+    state.config.fence_program && node.runs.iter().any(open)
+}
+
+/// For people: what the runs of a lost node wait for.
+pub fn fence_words(node: &Node) -> Option<String> {
+    let fencing = node.fencing.as_ref()?;
+    let Fencing { lost, attempts, .. } = fencing;
+    Some(match &fencing.failed {
+        None => format!("{lost}; its jobs wait until fence_program has powered it off (call {attempts})"),
+        Some(FenceFailure { text, retry }) => {
+            let tried = if *attempts == 0 { String::new() } else { format!(" (call {attempts})") };
+            format!("{lost}; its jobs wait until it is powered off: {text}{tried}; again at {retry}")
+        }
+    })
+}
+
+pub(super) fn check(state: &State, found: &mut Vec<String>) {
+    for node in state.nodes.values().filter(|node| node.fencing.is_some()) {
+        if node.link != Link::Down {
+            found.push(format!("node {} is to be powered off and is not lost", node.name));
+        }
+    }
+}
