@@ -38,6 +38,10 @@ pub struct ClusterConfig {
     pub privacy: Privacy,
     /// Order, backfill, placement, weights, licences, prices, topology.
     pub scheduler: SchedulerConfig,
+    /// How GPUs are to be cut by MIG where that is fixed; the first that names a GPU counts.
+    pub mig: Vec<MigLayout>,
+    /// Seconds between two cuts of one GPU that are the queue's wish.
+    pub mig_recut_secs: u32,
     /// Accounts, QOS and reservations that are written in files. What `gadm` makes is in the state; files win.
     pub policy: Policy,
 }
@@ -62,6 +66,8 @@ impl Default for ClusterConfig {
             min_job_age_secs: 60,
             privacy: Privacy::Open,
             scheduler: SchedulerConfig::default(),
+            mig: Vec::new(),
+            mig_recut_secs: 300,
             policy: Policy::default(),
         }
     }
@@ -133,6 +139,10 @@ pub struct Partition {
     pub allow_qos: Vec<String>,
     /// QOS of jobs that name none.
     pub default_qos: Option<String>,
+    /// Who cuts its GPUs by MIG.
+    pub mig: MigCuts,
+    /// One GPU asked for by `--gpu-mem` may be a MIG slice with memory enough.
+    pub slices_for_memory: bool,
 }
 
 impl Default for Partition {
@@ -166,8 +176,34 @@ impl Default for Partition {
             headroom: None,
             allow_qos: Vec::new(),
             default_qos: None,
+            mig: MigCuts::Fixed,
+            slices_for_memory: false,
         }
     }
+}
+
+/// Who cuts GPUs by MIG.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MigCuts {
+    /// They are as the nodes report them: cut by hand, or by a layout of the configuration.
+    #[default]
+    Fixed,
+    /// Empty GPUs are cut anew as the queue needs it.
+    Planned,
+}
+
+/// `[[mig]]`: how GPUs of some nodes are to be cut.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MigLayout {
+    pub nodes: Hostlist,
+    /// `None`: of any type that can be cut so.
+    pub gpu_type: Option<String>,
+    /// So many GPUs of each node, those with the lowest index; `None`: all.
+    pub gpus: Option<u32>,
+    /// Profiles of each GPU; none: not cut.
+    pub layout: Vec<String>,
 }
 
 /// Which nodes a partition holds.

@@ -17,10 +17,8 @@ pub const WHOLE_GPU_MILLI: u32 = 1000;
 #[serde(rename_all = "snake_case")]
 pub enum GpuPart {
     Whole,
-    /// A MIG instance: `cut` numbers the layout of the GPU, `placement` its first memory slice.
+    /// A MIG instance: the slot is its own.
     Mig {
-        cut: u32,
-        placement: u8,
         profile: String,
         compute_slices: u8,
         memory_slices: u8,
@@ -63,6 +61,13 @@ impl GpuPart {
             Self::Share { milli, .. } => *milli,
         }
     }
+    /// Thousandths of its slot that are taken: a MIG instance has a slot of its own.
+    pub fn of_slot_milli(&self) -> u32 {
+        match self {
+            Self::Whole | Self::Mig { .. } => WHOLE_GPU_MILLI,
+            Self::Share { milli, .. } => *milli,
+        }
+    }
 }
 
 impl GpuSet {
@@ -95,8 +100,6 @@ mod tests {
     #[test]
     fn a_mig_instance_is_charged_by_its_larger_part() {
         let part = |compute_slices, memory_slices| GpuPart::Mig {
-            cut: 1,
-            placement: 0,
             profile: String::new(),
             compute_slices,
             memory_slices,
@@ -104,5 +107,6 @@ mod tests {
         assert_eq!(part(1, 2).milli(), 250);
         assert_eq!(part(3, 4).milli(), 500);
         assert_eq!(part(7, 8).milli(), 1000);
+        assert_eq!(part(1, 2).of_slot_milli(), 1000);
     }
 }

@@ -21,6 +21,7 @@ pub mod ids;
 pub mod job;
 pub mod launch_order;
 pub mod licence;
+pub mod mig;
 pub mod node;
 pub mod option_table;
 pub mod pattern;

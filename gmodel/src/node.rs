@@ -2,9 +2,11 @@
 //!
 //! Discovery is the truth: the inventory comes from the node; configuration only constrains it.
 
-use crate::gpu_set::GpuSlot;
+use crate::gpu_set::{GpuPart, GpuSlot};
+use crate::mig::MigBoard;
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::sync::Arc;
 
 /// What a node has. Sent in its hello and whenever it changes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -13,6 +15,9 @@ pub struct Inventory {
     pub cpus: u32,
     pub mem_bytes: u64,
     pub gpus: Vec<GpuInfo>,
+    /// What GPUs of the node can be cut into, a type and size each; those that cannot are not named.
+    #[serde(skip_serializing_if = "is_empty")]
+    pub mig: Arc<Vec<MigBoard>>,
     /// Features the node derived by itself or was given in its TOML.
     pub features: Vec<String>,
     /// CPUs and memory were declared, not found (sandbox nodes).
@@ -30,7 +35,11 @@ pub struct Inventory {
     pub boot_secs: i64,
 }
 
-/// One GPU of a node.
+fn is_empty(boards: &Arc<Vec<MigBoard>>) -> bool {
+    boards.is_empty()
+}
+
+/// One GPU of a node, or a slice of one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GpuInfo {
@@ -86,6 +95,31 @@ pub struct GpuEntry {
     pub info: GpuInfo,
     /// In the node's latest inventory.
     pub present: bool,
+}
+
+impl GpuInfo {
+    /// What a run that is given all of it holds.
+    pub fn part(&self) -> GpuPart {
+        match &self.slice {
+            None => GpuPart::Whole,
+            Some(slice) => GpuPart::Mig {
+                profile: slice.profile.clone(),
+                compute_slices: slice.compute_slices,
+                memory_slices: slice.memory_slices,
+            },
+        }
+    }
+    /// UUID of the GPU that it is, or is a slice of.
+    pub fn board(&self) -> &str {
+        self.slice.as_ref().map_or(&self.uuid, |slice| &slice.gpu)
+    }
+    /// As requests name it: `h100`, `h100:1g.10gb`.
+    pub fn kind(&self) -> String {
+        match &self.slice {
+            None => self.gpu_type.clone(),
+            Some(slice) => format!("{}:{}", self.gpu_type, slice.profile),
+        }
+    }
 }
 
 impl GpuEntry {

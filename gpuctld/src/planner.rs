@@ -136,7 +136,7 @@ fn pass(core: &CoreHandle, kept: &mut Kept) -> Option<Pass> {
     let plan = kept.engine.plan(snapshot, budget);
     kept.mirror.forget_changes();
     let again = plan.cut_short && !plan.starts.is_empty();
-    let idle = plan.starts.is_empty() && plan.preempts.is_empty() && plan.classes.is_empty();
+    let idle = plan.starts.is_empty() && plan.preempts.is_empty() && plan.classes.is_empty() && plan.cuts.is_empty();
     if !(idle && plan.reasons.is_empty() && plan.array_reasons.is_empty()) {
         match core.plan_blocking(plan) {
             Ok(_) => {}

@@ -134,6 +134,7 @@ pub fn inventory(config: &Config, gpus: &Gpus, unfit: String, now: Timestamp) ->
         cpus: config.cpus.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get() as u32)),
         mem_bytes: config.mem_bytes.unwrap_or_else(memory_bytes),
         gpus: gpus.facts.iter().map(info).collect(),
+        mig: Default::default(),
         features: config.features.clone(),
         declared: config.cpus.is_some() || config.mem_bytes.is_some(),
         isolation: config.isolation.name().into(),

@@ -130,7 +130,9 @@ impl Pass<'_> {
             if need.milli > 0 {
                 add(need.groups.trailing_zeros() as usize, u64::from(need.milli));
             } else if let Some(amount) = need.amount_from(&least) {
-                amount.gpus.iter().enumerate().for_each(|(group, count)| add(group, u64::from(*count) * 1000));
+                for (group, count) in amount.gpus.iter().enumerate().filter(|(_, count)| **count > 0) {
+                    add(group, u64::from(*count) * u64::from(make.groups[group].part.milli()));
+                }
             }
         }
         take

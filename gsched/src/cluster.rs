@@ -239,7 +239,8 @@ impl Cluster {
     pub(crate) fn agrees(&self, at: usize, node: &SchedNode) -> bool {
         let track = &self.nodes[at];
         let cpus: u64 = track.held.iter().map(|held| u64::from(held.share.cpus)).sum();
-        let milli: u64 = track.held.iter().map(|held| held.share.gpus.milli()).sum();
+        let grants = track.held.iter().flat_map(|held| &held.share.gpus.0);
+        let milli: u64 = grants.map(|grant| u64::from(grant.part.of_slot_milli())).sum();
         let make = &self.makes.list[track.make as usize];
         let usable = node.gpus.iter().filter(|gpu| gpu.usable()).count() as u64 * 1000;
         let free: u64 = node.free_gpu_milli.iter().map(|milli| u64::from(*milli)).sum();

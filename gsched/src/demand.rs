@@ -3,10 +3,14 @@
 //! Tasks are dealt in blocks as Slurm's default distribution does; GPUs asked for the whole job are
 //! spread evenly, the first nodes taking the rest.
 
-use crate::snapshot::SchedNode;
+use crate::make::gpus_of;
+use crate::snapshot::{NodeMig, SchedNode};
+use gmodel::GpuPart;
 use gmodel::config::Partition;
 use gmodel::gpu_request::{GpuAlternative, GpuAmount, GpuKind};
 use gmodel::job::{GpuScope, MemAsk};
+use gmodel::mig::{MEMORY_SLICES, MigBoard, MigKind, least_milli};
+use gmodel::node::GpuInfo;
 use gmodel::run::NodeShare;
 use gmodel::Request;
 use std::collections::BTreeMap;
@@ -45,6 +49,8 @@ pub struct GpuDemand {
     pub gpu_type: Option<String>,
     pub min_memory_mib: u64,
     pub amount: GpuAmount,
+    /// A MIG slice with memory enough will do for the one GPU that is asked for.
+    pub or_slice: bool,
 }
 
 impl Demand {
@@ -131,14 +137,7 @@ fn node_demand(
         tasks,
         cpus,
         mem: mem_on_node(request, partition, cpus, count),
-        gpus: GpuDemand {
-            gpu_type: match &gpus.kind {
-                GpuKind::Any => None,
-                GpuKind::Type(name) => Some(name.clone()),
-            },
-            min_memory_mib: request.gpu_mem_mib.unwrap_or(0),
-            amount,
-        },
+        gpus: GpuDemand::of(request, Some(partition), gpus, amount),
         exclusive: request.exclusive,
         nvlink: request.nvlink,
     }
@@ -189,12 +188,46 @@ fn mem_on_node(request: &Request, partition: &Partition, cpus: u32, gpus: u32) -
 }
 
 impl GpuDemand {
+    /// So much of an alternative, on one node.
+    pub(crate) fn of(request: &Request, partition: Option<&Partition>, gpus: &GpuAlternative, amount: GpuAmount) -> Self {
+        let slices = partition.is_some_and(|partition| partition.slices_for_memory);
+        Self {
+            gpu_type: match &gpus.kind {
+                GpuKind::Any => None,
+                GpuKind::Type(name) => Some(name.clone()),
+            },
+            min_memory_mib: request.gpu_mem_mib.unwrap_or(0),
+            or_slice: slices && request.gpu_mem_mib.is_some() && amount == GpuAmount::Whole(1),
+            amount,
+        }
+    }
     pub fn count(&self) -> u32 {
         gpu_count(&self.amount)
     }
+    /// Thousandths of a GPU that one of what is asked for counts at least, wherever it is.
+    pub fn least_milli(&self) -> u32 {
+        match &self.amount {
+            GpuAmount::Mig { profile, .. } => least_milli(profile),
+            GpuAmount::Whole(_) if self.or_slice => 1000 / u32::from(MEMORY_SLICES),
+            GpuAmount::Whole(_) => 1000,
+            GpuAmount::Share { milli } => *milli,
+        }
+    }
     pub fn matches(&self, gpu: &gmodel::node::GpuInfo) -> bool {
-        self.gpu_type.as_deref().is_none_or(|wanted| wanted.eq_ignore_ascii_case(&gpu.gpu_type))
-            && gpu.memory_mib >= self.min_memory_mib
+        self.is_served_by(&gpu.gpu_type, gpu.memory_mib, &gpu.part())
+    }
+    /// Whether GPUs, or slices, of this type and memory will do.
+    pub(crate) fn is_served_by(&self, gpu_type: &str, memory_mib: u64, part: &GpuPart) -> bool {
+        let of_part = match (&self.amount, part) {
+            (GpuAmount::Mig { profile, .. }, GpuPart::Mig { profile: has, .. }) => profile.eq_ignore_ascii_case(has),
+            (GpuAmount::Mig { .. }, _) => false,
+            (_, GpuPart::Mig { .. }) => self.or_slice,
+            _ => true,
+        };
+        of_part && memory_mib >= self.min_memory_mib && self.is_of_type(gpu_type)
+    }
+    pub(crate) fn is_of_type(&self, gpu_type: &str) -> bool {
+        self.gpu_type.as_deref().is_none_or(|wanted| wanted.eq_ignore_ascii_case(gpu_type))
     }
 }
 
@@ -205,8 +238,6 @@ pub enum Lack {
     Gpus,
     Cpus,
     Memory,
-    /// Shares or slices, which this cluster's nodes do not offer.
-    Kind,
     /// One node would do, but fewer have it than are asked for.
     Nodes,
 }
@@ -230,21 +261,42 @@ impl NodeDemand {
 
     /// Could the node serve it with nothing else running? GPUs that are sick or missing count: they come back.
     pub fn fits_empty(&self, node: &SchedNode) -> Result<(), Lack> {
-        let wanted = match &self.gpus.amount {
-            GpuAmount::Whole(count) => *count,
-            GpuAmount::Share { .. } if self.gpus.count() == 1 => 1,
-            _ => return Err(Lack::Kind),
-        };
-        if self.most_gpus(node) < wanted as usize {
+        if self.most_gpus(node) < self.gpus.count() as usize {
             return Err(Lack::Gpus);
         }
         if self.cpus > node.cpus {
             return Err(Lack::Cpus);
         }
-        if self.mem_of(node.cpus, node.mem_bytes, node.gpus.len()) > node.mem_bytes {
+        let matching = node.gpus.iter().filter(|gpu| self.gpus.matches(&gpu.info));
+        let milli = matching.map(|gpu| gpu.info.part().milli()).min().unwrap_or(1000);
+        if self.mem_of(node.cpus, node.mem_bytes, gpus_of(node), milli) > node.mem_bytes {
             return Err(Lack::Memory);
         }
         Ok(())
+    }
+}
+
+impl NodeDemand {
+    /// Could the node serve it with nothing else running, if its GPUs were cut for it? Those that are sick or missing do not
+    /// count.
+    pub fn fits_cut(&self, node: &SchedNode) -> bool {
+        let boards = node.gpus.iter().filter(|gpu| gpu.present && gpu.info.fault.is_empty() && gpu.info.slice.is_none());
+        let boards = boards.map(|gpu| &gpu.info).filter(|gpu| self.gpus.is_of_type(&gpu.gpu_type));
+        let of_board = |gpu: &GpuInfo| {
+            let whole = u32::from(gpu.memory_mib >= self.gpus.min_memory_mib);
+            let GpuAmount::Mig { profile, .. } = &self.gpus.amount else { return whole };
+            let kind = node.mig.kinds_of(gpu).iter().find(|kind| kind.profile.eq_ignore_ascii_case(profile));
+            kind.filter(|kind| kind.memory_mib >= self.gpus.min_memory_mib).map_or(0, |kind| u32::from(kind.most))
+        };
+        !self.is_linked() && boards.map(of_board).sum::<u32>() >= self.gpus.count() && self.cpus <= node.cpus
+    }
+}
+
+impl NodeMig {
+    /// What a GPU can be cut into.
+    pub fn kinds_of(&self, gpu: &GpuInfo) -> &[MigKind] {
+        let same = |board: &&MigBoard| board.memory_mib == gpu.memory_mib && board.gpu_type == gpu.gpu_type;
+        self.boards.iter().find(same).map_or(&[], |board| &board.kinds)
     }
 }
 
@@ -256,7 +308,7 @@ impl SchedNode {
         self.runs += 1;
         for grant in &share.gpus.0 {
             if let Some(free) = self.free_gpu_milli.get_mut(usize::from(grant.slot.0)) {
-                *free = free.saturating_sub(grant.part.milli());
+                *free = free.saturating_sub(grant.part.of_slot_milli());
             }
         }
     }
@@ -271,7 +323,7 @@ impl SchedNode {
             if self.gpus.get(at).is_some_and(|gpu| gpu.usable())
                 && let Some(free) = self.free_gpu_milli.get_mut(at)
             {
-                *free = (*free + grant.part.milli()).min(gmodel::gpu_set::WHOLE_GPU_MILLI);
+                *free = (*free + grant.part.of_slot_milli()).min(gmodel::gpu_set::WHOLE_GPU_MILLI);
             }
         }
     }

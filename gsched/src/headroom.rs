@@ -35,7 +35,8 @@ impl IdleGpus {
         for node in snapshot.nodes.iter().filter(|node| node.unavailable.is_none()) {
             let holds: Vec<bool> = config.partitions[..count].iter().map(|one| one.holds(&node.name, &node.features)).collect();
             for gpu in node.gpus.iter() {
-                let milli = node.free_gpu_milli.get(usize::from(gpu.slot.0)).copied().map_or(0, u64::from);
+                let of_slot = node.free_gpu_milli.get(usize::from(gpu.slot.0)).copied().map_or(0, u64::from);
+                let milli = of_slot * u64::from(gpu.info.part().milli()) / 1000;
                 if milli == 0 {
                     continue;
                 }

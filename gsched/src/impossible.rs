@@ -1,10 +1,11 @@
 //! What no node of a partition can ever give, said at submission with the nearest thing that would work.
 
-use crate::demand::{Demand, Lack};
+use crate::demand::{Demand, Lack, NodeDemand};
 use crate::reason::describe;
 use crate::snapshot::SchedNode;
 use gmodel::Request;
-use gmodel::config::Partition;
+use gmodel::config::{MigCuts, Partition};
+use gmodel::gpu_request::GpuAmount;
 use std::collections::BTreeSet;
 
 /// Why a request can never run in a partition as its nodes are now, with what would work; `None`
@@ -21,13 +22,13 @@ pub fn impossible(
     if lacks.len() < demands.len() {
         return None;
     }
+    if partition.mig == MigCuts::Planned && demands.iter().any(|demand| could_be_cut(demand, &members)) {
+        return None;
+    }
     let demand = demands.first()?;
     let wanted = demand.nodes.first()?;
     let name = &partition.name;
     let text = match lacks.into_iter().min()? {
-        Lack::Kind => {
-            "slices of GPUs are not offered by this cluster; ask for whole GPUs".into()
-        }
         Lack::Nodes => {
             let fitting = members.iter().filter(|node| wanted.fits_empty(node).is_ok()).count();
             format!(
@@ -40,6 +41,11 @@ pub fn impossible(
             let kind = wanted.gpus.gpu_type.as_deref().unwrap_or("GPUs");
             let count = wanted.gpus.count();
             let ask = format!("{count} {kind} on one node");
+            if let GpuAmount::Mig { profile, .. } = &wanted.gpus.amount
+                && !wanted.is_linked()
+            {
+                return Some(no_slices(wanted, profile, count, most, partition, &members));
+            }
             if wanted.is_linked() {
                 let has = match most {
                     0 => "reports no NVLink between such GPUs".into(),
@@ -79,6 +85,35 @@ pub fn impossible(
         }
     };
     Some(text)
+}
+
+/// Whether each node of a demand could be another that is cut for it.
+pub(crate) fn could_be_cut(demand: &Demand, nodes: &[&SchedNode]) -> bool {
+    demand.nodes.iter().enumerate().all(|(at, wanted)| nodes.iter().filter(|node| wanted.fits_cut(node)).nth(at).is_some())
+}
+
+/// So many slices of a profile are on no node, and none would be cut so.
+fn no_slices(wanted: &NodeDemand, profile: &str, count: u32, most: usize, partition: &Partition, members: &[&SchedNode]) -> String {
+    let name = &partition.name;
+    let ask = format!("{count} {profile} on one node");
+    if most > 0 {
+        return format!("{ask}: the node of partition {name:?} with the most of them has {most}. Ask for fewer, or for more --nodes.");
+    }
+    let gpus = members.iter().flat_map(|node| node.gpus.iter().map(|gpu| &gpu.info));
+    let slices: BTreeSet<String> = gpus.filter(|gpu| gpu.slice.is_some()).map(|gpu| gpu.kind()).collect();
+    let kinds = members.iter().flat_map(|node| node.mig.boards.iter()).filter(|board| wanted.gpus.is_of_type(&board.gpu_type));
+    let could: BTreeSet<String> = kinds.map(|board| format!("{}: {}", board.gpu_type, board.profiles())).collect();
+    let list = |names: BTreeSet<String>| names.into_iter().collect::<Vec<_>>().join("; ");
+    let there = match slices.is_empty() {
+        true => "no GPU of it is cut by MIG now".to_owned(),
+        false => format!("its slices are {}", list(slices)),
+    };
+    let rest = match (partition.mig, could.is_empty()) {
+        (_, true) => String::new(),
+        (MigCuts::Planned, false) => format!(" Its GPUs can be cut into {}.", list(could)),
+        (MigCuts::Fixed, false) => format!(" Administrators could cut its GPUs into {}.", list(could)),
+    };
+    format!("{ask}: partition {name:?} has none such ({there}).{rest}")
 }
 
 fn lack_of(demand: &Demand, members: &[&SchedNode]) -> Option<Lack> {

@@ -16,6 +16,7 @@ mod counted;
 pub mod demand;
 pub mod impossible;
 pub mod make;
+pub mod mig_plan;
 pub mod pass;
 pub mod placement;
 pub mod reason;
@@ -46,7 +47,7 @@ pub use change::{Change, Edit};
 pub use forecast::{Forecast, forecast};
 pub use why::{Blocker, Why, why};
 pub use quick::Changes;
-pub use plan::{Plan, Preempt, Start, WorkBudget};
+pub use plan::{Cut, Plan, Preempt, Start, WorkBudget};
 pub use snapshot::{PendingJob, RunningRun, SchedNode, Snapshot};
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 use crate::demand::{GpuDemand, Lack, MemDemand, NodeDemand};
 use crate::snapshot::SchedNode;
 use crate::timeline::{Amount, GROUPS, Need};
+use gmodel::GpuPart;
 use gmodel::gpu_request::GpuAmount;
 use gmodel::node::GpuEntry;
 use std::collections::BTreeMap;
@@ -22,6 +23,10 @@ pub struct Make {
     pub groups: Vec<Group>,
     /// Group of each slot, or [`NO_GROUP`].
     pub slots: Vec<u8>,
+    /// GPU of each slot, by number: slices of one have the same.
+    pub boards: Vec<u16>,
+    /// GPUs there are, sick and missing ones too.
+    pub gpus: usize,
     /// NUMA node of each slot, where it is known.
     pub numa: Vec<Option<u32>>,
     /// Everything usable.
@@ -35,6 +40,8 @@ pub struct Group {
     pub memory_mib: u64,
     /// NVLink island within the node.
     pub island: Option<u32>,
+    /// What is held of a GPU by who has one: all of it, or a MIG slice.
+    pub part: GpuPart,
 }
 
 /// All makes there are, by number.
@@ -45,7 +52,15 @@ pub struct Makes {
     last: Option<(MakeId, u32, u64, std::sync::Arc<Vec<GpuEntry>>)>,
 }
 
-type Key = (u32, u64, Vec<(Option<Group>, Option<u32>)>);
+type Key = (u32, u64, usize, Vec<Slot>);
+
+/// What is known of a slot: its kind where it is offered.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Slot {
+    kind: Option<Group>,
+    numa: Option<u32>,
+    board: u16,
+}
 
 impl Makes {
     /// The make of a node, which may be new.
@@ -62,9 +77,16 @@ impl Makes {
             gpu_type: gpu.info.gpu_type.to_ascii_lowercase(),
             memory_mib: gpu.info.memory_mib,
             island: gpu.info.nvlink_island,
+            part: gpu.info.part(),
         };
-        let gpus = node.gpus.iter().map(|gpu| (gpu.usable().then(|| kind(gpu)), gpu.info.numa)).collect();
-        let key = (node.cpus, node.mem_bytes, gpus);
+        let mut boards: BTreeMap<&str, u16> = BTreeMap::new();
+        let slot = |gpu: &'_ GpuEntry, board| Slot { kind: gpu.usable().then(|| kind(gpu)), numa: gpu.info.numa, board };
+        let slots = node.gpus.iter().map(|gpu| {
+            let next = boards.len() as u16;
+            slot(gpu, *boards.entry(gpu.info.board()).or_insert(next))
+        });
+        let slots = slots.collect();
+        let key = (node.cpus, node.mem_bytes, gpus_of(node), slots);
         let list = &mut self.list;
         let make = match self.by_key.get(&key) {
             Some(make) => *make,
@@ -80,6 +102,15 @@ impl Makes {
     }
 }
 
+impl Makes {
+    /// Thousandths of a GPU that the smallest of those counts for that serve a demand.
+    pub fn least_milli(&self, wanted: &GpuDemand) -> u32 {
+        let groups = self.list.iter().flat_map(|make| &make.groups);
+        let serving = groups.filter(|group| wanted.is_served_by(&group.gpu_type, group.memory_mib, &group.part));
+        serving.map(|group| group.part.milli()).min().unwrap_or_else(|| wanted.least_milli())
+    }
+}
+
 fn same_gpus(one: &std::sync::Arc<Vec<GpuEntry>>, other: &std::sync::Arc<Vec<GpuEntry>>) -> bool {
     let same = |a: &GpuEntry, b: &GpuEntry| {
         a.usable() == b.usable()
@@ -87,41 +118,64 @@ fn same_gpus(one: &std::sync::Arc<Vec<GpuEntry>>, other: &std::sync::Arc<Vec<Gpu
             && a.info.numa == b.info.numa
             && a.info.nvlink_island == b.info.nvlink_island
             && a.info.gpu_type == b.info.gpu_type
+            && a.info.slice.is_none()
+            && b.info.slice.is_none()
     };
     std::sync::Arc::ptr_eq(one, other)
         || (one.len() == other.len() && one.iter().zip(&**other).all(|(a, b)| same(a, b)))
 }
 
+/// GPUs of a node, sick and missing ones too; slices are no more of them.
+pub(crate) fn gpus_of(node: &SchedNode) -> usize {
+    node.gpus.iter().filter(|gpu| gpu.info.slice.is_none()).count()
+}
+
 impl Make {
-    fn new((cpus, mem_bytes, gpus): &Key) -> Self {
+    fn new((cpus, mem_bytes, gpus, slots): &Key) -> Self {
         let mut groups: Vec<Group> = Vec::new();
-        let mut all = Amount { cpus: *cpus, mem_bytes: *mem_bytes, gpus: [0; GROUPS] };
-        let slots = gpus.iter().map(|(kind, _)| {
-            let Some(kind) = kind else { return NO_GROUP };
-            let at = groups.iter().position(|group| group == kind).unwrap_or_else(|| {
+        for kind in slots.iter().filter_map(|slot| slot.kind.as_ref()) {
+            if !groups.contains(kind) {
                 groups.push(kind.clone());
-                groups.len() - 1
-            });
+            }
+        }
+        // The least of a GPU first: where several kinds would do, that is taken.
+        groups.sort_by_key(|group| group.part.milli());
+        let mut all = Amount { cpus: *cpus, mem_bytes: *mem_bytes, gpus: [0; GROUPS] };
+        let of_slots = slots.iter().map(|slot| {
+            let Some(kind) = &slot.kind else { return NO_GROUP };
+            let at = groups.iter().position(|group| group == kind).expect("collected above");
             if at >= GROUPS || all.gpus[at] == u8::MAX {
                 return NO_GROUP;
             }
             all.gpus[at] += 1;
             at as u8
         });
-        let slots = slots.collect();
+        let of_slots = of_slots.collect();
         groups.truncate(GROUPS);
-        let numa = gpus.iter().map(|(_, numa)| *numa).collect();
-        Self { cpus: *cpus, mem_bytes: *mem_bytes, groups, slots, numa, all }
+        Self {
+            cpus: *cpus,
+            mem_bytes: *mem_bytes,
+            groups,
+            slots: of_slots,
+            boards: slots.iter().map(|slot| slot.board).collect(),
+            gpus: *gpus,
+            numa: slots.iter().map(|slot| slot.numa).collect(),
+            all,
+        }
     }
 
     /// Kinds of GPUs that serve a demand, a bit each; if `linked`, those of NVLink islands.
     fn groups_for(&self, wanted: &GpuDemand, linked: bool) -> u8 {
         let fits = |group: &Group| {
-            wanted.gpu_type.as_deref().is_none_or(|kind| kind.eq_ignore_ascii_case(&group.gpu_type))
-                && group.memory_mib >= wanted.min_memory_mib
-                && (group.island.is_some() || !linked)
+            wanted.is_served_by(&group.gpu_type, group.memory_mib, &group.part) && (group.island.is_some() || !linked)
         };
         self.groups.iter().enumerate().filter(|(_, group)| fits(group)).fold(0, |bits, (at, _)| bits | 1 << at)
+    }
+
+    /// Thousandths of a GPU that one of these kinds is, the least.
+    fn slice_milli(&self, groups: u8) -> u32 {
+        let of_groups = self.groups.iter().enumerate().filter(|(at, _)| groups & (1 << at) != 0);
+        of_groups.map(|(_, group)| group.part.milli()).min().unwrap_or(1000)
     }
 
     /// What a demand comes to on a node of this make, or what such a node lacks even with nothing on it.
@@ -129,9 +183,8 @@ impl Make {
         let linked = demand.is_linked();
         let groups = self.groups_for(&demand.gpus, linked);
         let (gpus, milli) = match demand.gpus.amount {
-            GpuAmount::Whole(count) => (count, 0),
-            GpuAmount::Share { milli } if demand.gpus.count() == 1 => (0, milli.min(1000) as u16),
-            GpuAmount::Share { .. } | GpuAmount::Mig { .. } => return Err(Lack::Kind),
+            GpuAmount::Whole(count) | GpuAmount::Mig { count, .. } => (count, 0),
+            GpuAmount::Share { milli } => (0, milli.min(1000) as u16),
         };
         let have = self.all.gpus_in(groups);
         let most = match linked {
@@ -144,7 +197,7 @@ impl Make {
         if demand.cpus > self.cpus {
             return Err(Lack::Cpus);
         }
-        let mem_bytes = demand.mem_of(self.cpus, self.mem_bytes, self.slots.len());
+        let mem_bytes = demand.mem_of(self.cpus, self.mem_bytes, self.gpus, self.slice_milli(groups));
         if mem_bytes > self.mem_bytes {
             return Err(Lack::Memory);
         }
@@ -167,8 +220,8 @@ impl Make {
 }
 
 impl NodeDemand {
-    /// Bytes of memory on a node with so much, so many CPUs and GPUs.
-    pub(crate) fn mem_of(&self, cpus: u32, mem_bytes: u64, gpus: usize) -> u64 {
+    /// Bytes of memory on a node with so much, so many CPUs and GPUs. `slice_milli`: what one of its GPUs is of a whole one.
+    pub(crate) fn mem_of(&self, cpus: u32, mem_bytes: u64, gpus: usize, slice_milli: u32) -> u64 {
         if self.exclusive && !matches!(self.mem, MemDemand::Bytes(_)) {
             return mem_bytes;
         }
@@ -182,7 +235,7 @@ impl NodeDemand {
                 };
                 let milli = match self.gpus.amount {
                     GpuAmount::Share { milli } => u64::from(milli),
-                    _ => u64::from(self.gpus.count()) * 1000,
+                    _ => u64::from(self.gpus.count()) * u64::from(slice_milli),
                 };
                 let by_cpu = part(u64::from(self.cpus), u64::from(cpus));
                 let by_gpu = part(milli, gpus as u64 * 1000);

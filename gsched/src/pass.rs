@@ -66,7 +66,8 @@ impl Engine {
     pub fn plan(&mut self, snapshot: &Snapshot, budget: WorkBudget) -> Plan {
         let stretched = budget.node_probes.saturating_mul(1 << self.stretch);
         let more = WorkBudget { node_probes: stretched, ..budget };
-        let (plan, left) = self.walk(snapshot, more, None, &mut |_, _, _| true);
+        let (mut plan, left) = self.walk(snapshot, more, None, &mut |_, _, _| true);
+        plan.cuts = crate::mig_plan::cuts(self, snapshot, &left);
         self.stretch = match (plan.cut_short && plan.starts.len() < budget.starts, self.probed > budget.node_probes / 2) {
             (true, _) => (self.stretch + 1).min(MOST_STRETCH),
             (false, true) => self.stretch,

@@ -2,7 +2,7 @@
 
 use gmodel::run::Allocation;
 use gmodel::policy::PreemptMode;
-use gmodel::{JobId, Reason, RunClass, RunId, Seq};
+use gmodel::{JobId, NodeId, Reason, RunClass, RunId, Seq};
 use serde::{Deserialize, Serialize};
 
 /// A proposal made from the state at `made_from`.
@@ -13,9 +13,15 @@ pub struct Plan {
     /// Runs to end, with the proof that a waiting job can start for it.
     #[serde(default)]
     pub preempts: Vec<Preempt>,
+    /// Suspended runs whose CPUs are free again.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub resumes: Vec<RunId>,
     /// Runs whose class changed.
     #[serde(default)]
     pub classes: Vec<(RunId, RunClass)>,
+    /// Empty GPUs to be cut by MIG.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cuts: Vec<Cut>,
     /// The one reason of each job looked at that does not start, where it is another than the job has.
     pub reasons: Vec<(JobId, Reason)>,
     /// The same for arrays; their untouched tasks share it.
@@ -36,6 +42,17 @@ pub struct Start {
     /// A limit shortened down to `--time-min` so that it fits; `None`: as asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit_secs: Option<u32>,
+}
+
+/// One GPU that nobody holds, to be cut anew.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cut {
+    pub node: NodeId,
+    pub uuid: String,
+    /// In the order of their places; none: whole again.
+    pub profiles: Vec<String>,
+    /// For people: whose wish it is.
+    pub why: String,
 }
 
 /// One run that gives way.

@@ -486,7 +486,7 @@ impl<'a> FairSwap<'a> {
             claims: &candidates.claims,
             taker,
             wants: gpus_asked(&job.spec.request).1,
-            cluster: gpus.filter(|gpu| gpu.usable()).count() as u64 * 1000,
+            cluster: gpus.filter(|gpu| gpu.usable()).map(|gpu| u64::from(gpu.info.part().milli())).sum(),
             giver: BTreeMap::new(),
             left: BTreeMap::new(),
         }

@@ -3,8 +3,7 @@
 //! What it finds is only a proposal: placement, topology and licences are for the proof. Never chooses who gives way
 //! beyond the order it is given.
 
-use crate::demand::tasks_by_node;
-use crate::priority::mig_milli;
+use crate::demand::{GpuDemand, tasks_by_node};
 use crate::snapshot::{PendingJob, RunningRun, SchedNode, Snapshot};
 use gmodel::config::Partition;
 use gmodel::constraint::Constraint;
@@ -18,9 +17,8 @@ use std::collections::BTreeSet;
 #[derive(Clone, Debug)]
 pub struct Need {
     pub nodes: usize,
-    gpu_type: Option<String>,
-    gpu_memory_mib: u64,
-    /// GPUs that are wholly free.
+    gpus: GpuDemand,
+    /// GPUs, or slices, that are wholly free.
     whole: u32,
     /// Or a part of one, thousandths.
     share: u32,
@@ -73,9 +71,8 @@ impl Need {
             GpuScope::Task => count.saturating_mul(tasks),
         };
         let (whole, share) = match &gpus.amount {
-            GpuAmount::Whole(count) => (here(*count), 0),
+            GpuAmount::Whole(count) | GpuAmount::Mig { count, .. } => (here(*count), 0),
             GpuAmount::Share { milli } => (0, *milli),
-            GpuAmount::Mig { profile, .. } => (0, mig_milli(profile) as u32),
         };
         let by_task = request.cpus_per_task.map(|cpus| cpus.saturating_mul(tasks));
         let of_partition = partition.and_then(|one| one.cpus_per_gpu).filter(|_| by_task.is_none());
@@ -83,11 +80,7 @@ impl Need {
         let cpus = by_task.unwrap_or(tasks).max(by_gpu).max(1);
         Self {
             nodes,
-            gpu_type: match &gpus.kind {
-                GpuKind::Any => None,
-                GpuKind::Type(name) => Some(name.clone()),
-            },
-            gpu_memory_mib: request.gpu_mem_mib.unwrap_or(0),
+            gpus: GpuDemand::of(request, partition, gpus, gpus.amount.clone()),
             whole,
             share,
             cpus,
@@ -108,10 +101,7 @@ impl Need {
         if self.cpus > free.cpus || self.mem_bytes > free.mem_bytes {
             return false;
         }
-        let matching = node.gpus.iter().filter(|gpu| {
-            gpu.info.memory_mib >= self.gpu_memory_mib
-                && self.gpu_type.as_ref().is_none_or(|name| name.eq_ignore_ascii_case(&gpu.info.gpu_type))
-        });
+        let matching = node.gpus.iter().filter(|gpu| self.gpus.matches(&gpu.info));
         let milli = |slot: gmodel::GpuSlot| free.gpu_milli.get(usize::from(slot.0)).copied().unwrap_or(0);
         if self.share > 0 {
             return matching.map(|gpu| milli(gpu.slot)).any(|free| free >= self.share);
@@ -146,7 +136,7 @@ impl Free {
         for grant in &share.gpus.0 {
             let at = usize::from(grant.slot.0);
             if node.gpus.get(at).is_some_and(|gpu| gpu.usable()) {
-                self.gpu_milli[at] += grant.part.milli();
+                self.gpu_milli[at] += grant.part.of_slot_milli();
             }
         }
     }

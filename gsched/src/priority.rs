@@ -8,6 +8,7 @@ use crate::ledger::Ledger;
 use crate::limits::{ALL, Holding};
 use crate::names::Names;
 use crate::snapshot::{PendingJob, Snapshot};
+use gmodel::mig::least_milli;
 use gmodel::gpu_request::{GpuAmount, GpuKind};
 use gmodel::job::{GpuScope, Request};
 use gmodel::policy::{JobOrder, PriorityWeights};
@@ -171,19 +172,13 @@ pub fn gpus_asked(request: &Request) -> (Option<&str>, u64) {
     let milli = match &first.amount {
         GpuAmount::Whole(count) => u64::from(*count) * 1000,
         GpuAmount::Share { milli } => u64::from(*milli),
-        GpuAmount::Mig { profile, count } => u64::from(*count) * mig_milli(profile),
+        GpuAmount::Mig { profile, count } => u64::from(*count) * u64::from(least_milli(profile)),
     };
     let gpu_type = match &first.kind {
         GpuKind::Any => None,
         GpuKind::Type(name) => Some(name.as_str()),
     };
     (gpu_type, milli * times)
-}
-
-/// By its compute slices, of which a GPU has seven: `1g.10gb`.
-pub(crate) fn mig_milli(profile: &str) -> u64 {
-    let slices = profile.split('g').next().and_then(|slices| slices.parse::<u64>().ok());
-    slices.unwrap_or(1).min(7) * 1000 / 7
 }
 
 /// What jobs of one request share, looked up once.
@@ -207,7 +202,7 @@ impl<'a> LookUp<'a> {
             partitions: partitions.iter().map(|one| one.name.as_str()).collect(),
             most_qos: snapshot.policy.qos.values().map(|qos| qos.priority).max().unwrap_or(0),
             most_partition: partitions.iter().map(|one| one.priority_factor).max().unwrap_or(0),
-            gpus: snapshot.nodes.iter().map(|node| node.gpus.len() as u64 * 1000).sum(),
+            gpus: snapshot.nodes.iter().map(|node| crate::make::gpus_of(node) as u64 * 1000).sum(),
             cpus: snapshot.nodes.iter().map(|node| u64::from(node.cpus)).sum(),
             last: None,
         }

@@ -4,11 +4,12 @@
 
 use crate::cluster::Cluster;
 use crate::demand::{Demand, Lack, MemDemand};
+use crate::impossible::could_be_cut;
 use crate::shape::{self, Shape};
 use crate::snapshot::{PendingJob, Snapshot};
 use crate::timeline::UNLIMITED_SECS;
 use fixedbitset::FixedBitSet;
-use gmodel::config::{Partition, PartitionState};
+use gmodel::config::{MigCuts, Partition, PartitionState};
 use gmodel::gpu_request::GpuAmount;
 use gmodel::{Reason, ReasonCode};
 
@@ -103,6 +104,13 @@ pub fn never(shape: &Shape, demands: &[Demand], snapshot: &Snapshot, cluster: &C
     if named_up && shape.ways.iter().any(|way| shape::lack(way, candidates, true, cluster).is_none()) {
         return None;
     }
+    if snapshot.config.partitions[shape.partition].mig == MigCuts::Planned && named_up {
+        let up: Vec<_> = candidates.up.ones().map(|at| &snapshot.nodes[at]).collect();
+        // Not as the GPUs are cut now: it waits until they are cut for it.
+        if demands.iter().any(|demand| could_be_cut(demand, &up)) {
+            return None;
+        }
+    }
     let needs = demands.first().map_or(String::new(), describe);
     // GPUs that are out of order count as nodes that are not available: they are expected back.
     let whole: Vec<_> = candidates.all.ones().map(|at| &snapshot.nodes[at]).collect();
@@ -125,17 +133,16 @@ pub fn never(shape: &Shape, demands: &[Demand], snapshot: &Snapshot, cluster: &C
     } else {
         ReasonCode::PartitionConfig
     };
-    let mig = demands.iter().all(|demand| demand.nodes.iter().any(|node| matches!(node.gpus.amount, GpuAmount::Mig { .. })));
-    if mig {
-        let text = format!("needs {needs}; slices of GPUs are not offered by this cluster");
-        return Some(Reason::new(ReasonCode::PartitionConfig, text));
-    }
     Some(Reason::new(code, text))
 }
 
 /// What is wrong with a GPU, in its node's words.
 fn fault(gpu: &gmodel::node::GpuEntry) -> String {
-    let fault = if gpu.present { &gpu.info.fault } else { "is missing" };
+    let fault = match gpu.present {
+        false => "is missing",
+        true if gpu.info.divided && gpu.info.fault.is_empty() => "is cut by MIG",
+        true => &gpu.info.fault,
+    };
     format!("gpu{} {fault}", gpu.slot.0)
 }
 
@@ -178,6 +185,10 @@ pub fn describe(demand: &Demand) -> String {
         kind if let GpuAmount::Share { milli } = first.gpus.amount => {
             let kind = kind.as_deref().unwrap_or("GPU");
             Some(format!("{} of one {kind}", crate::limits::milli_text(u64::from(milli))))
+        }
+        kind if let GpuAmount::Mig { profile, .. } = &first.gpus.amount => {
+            let of = kind.as_deref().map_or(String::new(), |kind| format!(" of {kind}"));
+            Some(format!("{gpus} slice{} {profile}{of}{linked}", plural(gpus)))
         }
         None => Some(format!("{gpus} GPU{}{linked}", plural(gpus))),
         Some(kind) => Some(format!("{gpus} {kind}{linked}")),

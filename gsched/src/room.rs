@@ -72,7 +72,7 @@ impl Room {
                 let at = usize::from(grant.slot.0);
                 match offered(at) {
                     NO_GROUP => {}
-                    group if grant.part.milli() >= WHOLE_GPU_MILLI => amount.gpus[usize::from(group)] += 1,
+                    group if grant.part.of_slot_milli() >= WHOLE_GPU_MILLI => amount.gpus[usize::from(group)] += 1,
                     group => room.shared_gpu(at as u16, group, now).occupy(end, grant.part.milli()),
                 }
             }
@@ -238,7 +238,8 @@ impl Room {
                 let hold = self.hold(need, now, to)?;
                 let slots = self.pick(make, &hold.amount);
                 slots.iter().for_each(|slot| self.slots[usize::from(slot.0)] = 0);
-                GpuSet::whole(slots)
+                let part = |slot: GpuSlot| make.groups[usize::from(make.slots[usize::from(slot.0)])].part.clone();
+                GpuSet(slots.into_iter().map(|slot| GpuGrant { slot, part: part(slot) }).collect())
             }
             milli => self.start_share(make, (need, slot), u32::from(milli), now, to)?,
         };
@@ -277,7 +278,8 @@ impl Room {
         Some(GpuSet(vec![GpuGrant { slot: GpuSlot(slot), part: GpuPart::Share { milli, memory_mib } }]))
     }
 
-    /// Free slots for these counts: all on one NUMA node where one has enough, the fullest such; then the lowest.
+    /// Free slots for these counts: all on one NUMA node where one has enough, the fullest such; then the lowest. Slices
+    /// come from the GPU that has the fewest left, so that others can be empty.
     fn pick(&self, make: &Make, amount: &Amount) -> Vec<GpuSlot> {
         let mut picked = Vec::new();
         for (group, count) in amount.gpus.iter().enumerate().filter(|(_, count)| **count > 0) {
@@ -291,7 +293,12 @@ impl Room {
             numas.dedup();
             let sizes = numas.iter().map(|numa| (free(Some(*numa)).count(), *numa));
             let near = sizes.filter(|(size, _)| *size >= count).min().map(|(_, numa)| numa);
-            picked.extend(free(near).take(count).map(|at| GpuSlot(at as u16)));
+            let mut free: Vec<usize> = free(near).collect();
+            if make.groups.get(group).is_some_and(|group| group.part != GpuPart::Whole) {
+                let left = |at: &usize| (0..self.slots.len()).filter(|other| make.boards[*other] == make.boards[*at] && self.slots[*other] == WHOLE).count();
+                free.sort_by_cached_key(|at| (left(at), make.boards[*at], *at));
+            }
+            picked.extend(free.into_iter().take(count).map(|at| GpuSlot(at as u16)));
         }
         picked.sort();
         picked
@@ -307,7 +314,7 @@ impl Room {
             if group == NO_GROUP {
                 continue;
             }
-            let milli = grant.part.milli().min(WHOLE_GPU_MILLI) as u16;
+            let milli = grant.part.of_slot_milli().min(WHOLE_GPU_MILLI) as u16;
             self.slots[at] = (self.slots[at] + milli).min(WHOLE);
             if milli == WHOLE {
                 amount.gpus[usize::from(group)] += 1;

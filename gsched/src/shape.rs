@@ -260,7 +260,7 @@ impl Way {
                 }
             }
         }
-        Self { parts, nodes: demand.nodes.len() as u32, take: take_of(demand) }
+        Self { parts, nodes: demand.nodes.len() as u32, take: take_of(demand, cluster) }
     }
 
     /// The part that asks for the least.
@@ -279,13 +279,16 @@ fn needs(request: &gmodel::Request, demands: &[Demand]) -> String {
     needs
 }
 
-fn take_of(demand: &Demand) -> Take {
+fn take_of(demand: &Demand, cluster: &Cluster) -> Take {
     let mut take = Take { nodes: demand.nodes.len() as u32, ..Take::default() };
     for node in &demand.nodes {
         take.cpus = take.cpus.saturating_add(node.cpus);
         let milli = match node.gpus.amount {
             GpuAmount::Share { milli } => u64::from(milli),
-            GpuAmount::Whole(count) | GpuAmount::Mig { count, .. } => u64::from(count) * 1000,
+            GpuAmount::Whole(count) if !node.gpus.or_slice => u64::from(count) * 1000,
+            GpuAmount::Whole(count) | GpuAmount::Mig { count, .. } => {
+                u64::from(count) * u64::from(cluster.makes.least_milli(&node.gpus))
+            }
         };
         if milli > 0 {
             let kind = node.gpus.gpu_type.as_deref().unwrap_or(ALL_GPUS).to_ascii_lowercase();

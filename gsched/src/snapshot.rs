@@ -3,9 +3,12 @@
 use crate::usage::UsageBook;
 use gmodel::array_spec::RangeSet;
 use gmodel::config::ClusterConfig;
+use gmodel::mig::MigBoard;
 use gmodel::node::GpuEntry;
 use gmodel::run::NodeShare;
 use gmodel::{JobId, JobSpec, NodeId, Policy, Reason, RunClass, RunId, Seq, Timestamp};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// An immutable picture of the cluster.
@@ -45,6 +48,27 @@ pub struct SchedNode {
     pub runs: u32,
     /// An exclusive run holds all of it.
     pub exclusive: bool,
+    pub mig: NodeMig,
+}
+
+/// What the planner of MIG cuts has to know of a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeMig {
+    /// What its GPUs can be cut into.
+    pub boards: Arc<Vec<MigBoard>>,
+    /// When a GPU was last ordered to be cut, and into what.
+    pub cuts: BTreeMap<String, CutRecord>,
+    /// GPUs with an order that the node has not answered, whatever it is.
+    pub ordered: BTreeSet<String>,
+}
+
+/// The newest cut of a GPU.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CutRecord {
+    pub at: Timestamp,
+    /// In the order of the order; none: whole.
+    pub profiles: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

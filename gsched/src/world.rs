@@ -68,6 +68,7 @@ fn node(id: u32, name: &str, gpus: &str) -> SchedNode {
         free_gpu_milli: vec![1000; usize::from(count)],
         runs: 0,
         exclusive: false,
+        mig: Default::default(),
     }
 }
 

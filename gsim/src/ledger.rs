@@ -130,7 +130,8 @@ impl Ledger {
                 self.violation.get_or_insert_with(|| format!("node {at} has no GPU {}", grant.slot.0));
                 continue;
             };
-            *milli = if take { *milli + grant.part.milli() } else { milli.saturating_sub(grant.part.milli()) };
+            let held = grant.part.of_slot_milli();
+            *milli = if take { *milli + held } else { milli.saturating_sub(held) };
             if *milli > 1000 {
                 let text = format!("GPU {} of node {at} is given to {milli} thousandths", grant.slot.0);
                 self.violation.get_or_insert(text);

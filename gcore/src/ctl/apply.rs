@@ -5,6 +5,7 @@
 use super::dependency::{self, Dependent};
 use super::event::{Event, JobChange};
 use super::gpu_order;
+use super::mig;
 use super::policy;
 use super::usage;
 use super::state::{Array, FenceFailure, Fencing, Job, Member, Node, NodeFailure, Outcome, Run, State, TaskOf};
@@ -107,7 +108,9 @@ pub fn apply(state: &mut State, event: &Event) {
             let place = if *batch { 0 } else { held.members.len() };
             held.allocation.insert(place, share.clone());
             held.members.insert(place, member);
-            node_mut(state, share.node).runs.insert(*run);
+            let node = node_mut(state, share.node);
+            node.runs.insert(*run);
+            mig::yield_to(node, share);
             state.policy_since.1 = *at;
             raise_generations(state, *run);
         }
@@ -237,8 +240,9 @@ pub fn apply(state: &mut State, event: &Event) {
             }
             state.feasible = Arc::default();
         }
-        Event::GpuOrdered { node, uuid, what, .. } => {
+        Event::GpuOrdered { node, uuid, what, at, .. } => {
             gpu_order::apply_ordered(state, *node, uuid, what);
+            mig::note(node_mut(state, *node), uuid, what, *at);
             raise_generation(state, *node);
         }
         Event::GpuOrderEnded { node, done, .. } => {

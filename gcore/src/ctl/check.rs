@@ -27,6 +27,7 @@ pub fn check(state: &State) -> Vec<Violation> {
     super::preempt::check(state, &mut found);
     super::limits::check(state, &mut found);
     super::lost_node::check(state, &mut found);
+    super::mig::check(state, &mut found);
     found.into_iter().map(Violation).collect()
 }
 
@@ -52,7 +53,7 @@ fn nodes_are_not_overcommitted(state: &State, found: &mut Vec<String>) {
             }
             *cpus.entry(share.node).or_default() += u64::from(share.cpus);
             for grant in &share.gpus.0 {
-                *gpus.entry((share.node, grant.slot.0)).or_default() += grant.part.milli();
+                *gpus.entry((share.node, grant.slot.0)).or_default() += grant.part.of_slot_milli();
             }
         }
     }

@@ -3,6 +3,7 @@
 use super::command::{Actor, Refusal, RefusalCode, Reply};
 use super::event::Event;
 use super::handle::{Tx, operator_only};
+use super::mig;
 use super::state::{Node, State};
 use gmodel::NodeId;
 use gmodel::gpu_order::{GpuAction, GpuOrder, GpuOrderDone, MAX_OPEN, MAX_TEXT_BYTES};
@@ -16,6 +17,10 @@ pub(super) fn order(tx: &mut Tx, actor: &Actor, node: NodeId, uuid: &str, what: 
     if !known.gpus.iter().any(|gpu| gpu.info.uuid == uuid) {
         return Err(Refusal::new(RefusalCode::NotFound, format!("{name} has no GPU {uuid}; `gnodes {name} --health` lists those it has")));
     }
+    if let Some(slice) = known.gpus.iter().find_map(|gpu| gpu.info.slice.as_ref().filter(|_| gpu.info.uuid == uuid)) {
+        let text = format!("{uuid} is a slice ({}) of GPU {}; orders are for GPUs", slice.profile, slice.gpu);
+        return Err(Refusal::new(RefusalCode::Invalid, text));
+    }
     if known.gpu_orders.len() >= MAX_OPEN {
         let text = format!("{name} has not answered {MAX_OPEN} orders for its GPUs. Look whether its gpud is connected.");
         return Err(Refusal::new(RefusalCode::Limit, text));
@@ -24,6 +29,10 @@ pub(super) fn order(tx: &mut Tx, actor: &Actor, node: NodeId, uuid: &str, what: 
         GpuAction::Quarantine { reason } if reason.trim().is_empty() => {
             let text = "a GPU is quarantined with a --reason: others will ask why.";
             return Err(Refusal::new(RefusalCode::Invalid, text));
+        }
+        GpuAction::Cut { profiles } => {
+            mig::check_order(tx.state, known, uuid, &profiles)?;
+            GpuAction::Cut { profiles }
         }
         GpuAction::Quarantine { reason } => GpuAction::Quarantine { reason: reason.chars().take(MAX_TEXT_BYTES / 4).collect() },
         other => other,

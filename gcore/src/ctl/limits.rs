@@ -228,9 +228,7 @@ fn holding(demand: &Demand, limit_secs: Option<u32>, now: Timestamp, types: &Gpu
     let mut wanted = Holding::new(cpus, demand.nodes.len() as u64, now, until);
     for gpus in demand.nodes.iter().map(|node| &node.gpus) {
         let milli = match &gpus.amount {
-            GpuAmount::Whole(count) => u64::from(*count) * 1000,
-            // An eighth of the memory is the least an instance is counted as.
-            GpuAmount::Mig { count, .. } => u64::from(*count) * 125,
+            GpuAmount::Whole(count) | GpuAmount::Mig { count, .. } => u64::from(*count) * u64::from(gpus.least_milli()),
             GpuAmount::Share { milli } => u64::from(*milli),
         };
         let number = gpus.gpu_type.as_deref().map_or(gsched::limits::ALL, |name| types.number(name));

@@ -20,6 +20,7 @@ mod gpu_order;
 mod handle;
 mod hold;
 mod join;
+mod mig;
 mod mirror;
 mod limits;
 mod lost_node;

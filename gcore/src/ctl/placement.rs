@@ -4,12 +4,13 @@ use super::deadline;
 use super::dependency;
 use super::event::Event;
 use super::handle::Tx;
+use super::mig;
 use super::preempt;
 use super::reservation;
 use super::state::{Free, State};
 use gmodel::config::PartitionState;
 use gmodel::run::Allocation;
-use gmodel::{JobId, JobSpec, JobState, NodeId, NodeLife, RunClass, RunId, Seq};
+use gmodel::{GpuPart, JobId, JobSpec, JobState, NodeId, NodeLife, RunClass, RunId, Seq};
 use gsched::{Plan, Start};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,6 +24,7 @@ pub(super) fn enter(tx: &mut Tx, plan: Plan) {
             }
         }
         preempt::classify(tx, plan.classes);
+        mig::enter(tx, plan.cuts);
         preempt::enter(tx, plan.preempts);
         tx.state.respecified.retain(|_, at| *at > plan.made_from);
     }
@@ -142,11 +144,16 @@ fn still_fits(
         let gpus_free = share.gpus.0.iter().all(|grant| {
             here.gpu_milli
                 .get(usize::from(grant.slot.0))
-                .is_some_and(|free| *free >= grant.part.milli())
+                .is_some_and(|free| *free >= grant.part.of_slot_milli())
+        });
+        // What was planned as a slice is one still, and of that kind.
+        let as_planned = share.gpus.0.iter().all(|grant| {
+            let gpu = node.gpus.get(usize::from(grant.slot.0));
+            matches!(grant.part, GpuPart::Share { .. }) || gpu.is_some_and(|gpu| gpu.info.part() == grant.part)
         });
         let distinct = share.gpus.slots().collect::<BTreeSet<_>>().len() == share.gpus.len();
         let room = share.cpus <= here.cpus && share.mem_bytes <= here.mem_bytes;
-        if !(gpus_free && distinct && room && seen.insert(share.node)) {
+        if !(gpus_free && as_planned && distinct && room && seen.insert(share.node)) {
             return None;
         }
         lives.push(node.life.clone());
@@ -159,7 +166,7 @@ fn still_fits(
         here.cpus -= share.cpus;
         here.mem_bytes -= share.mem_bytes;
         for grant in &share.gpus.0 {
-            here.gpu_milli[usize::from(grant.slot.0)] -= grant.part.milli();
+            here.gpu_milli[usize::from(grant.slot.0)] -= grant.part.of_slot_milli();
         }
     }
     Some(lives)

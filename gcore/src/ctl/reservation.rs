@@ -187,9 +187,10 @@ fn gpus_are_free(
             }
         }
         for gpu in node.gpus.iter().filter(|gpu| gpu.usable()) {
-            let open = 1000 - held.get(&gpu.slot.0).copied().unwrap_or(0).min(1000);
+            let all = u64::from(gpu.info.part().milli());
+            let open = all.saturating_sub(held.get(&gpu.slot.0).copied().unwrap_or(0));
             for kind in [gpu.info.gpu_type.to_ascii_lowercase(), ALL_GPUS.to_owned()] {
-                *there.entry(kind.clone()).or_default() += 1000;
+                *there.entry(kind.clone()).or_default() += all;
                 *free.entry(kind).or_default() += open;
             }
         }

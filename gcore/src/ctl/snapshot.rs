@@ -1,6 +1,7 @@
 //! The picture of the state that the planner works from.
 
 use super::dependency;
+use super::mig;
 use super::state::{Array, Job, Node, Run, State};
 use gmodel::{JobState, NodeId, Timestamp};
 use gsched::{PendingJob, RunningRun, SchedNode, Snapshot};
@@ -116,12 +117,13 @@ pub fn sched_node(state: &State, node: &Node) -> SchedNode {
         features: node.inventory.features.clone(),
         cpus: node.inventory.cpus,
         mem_bytes: node.inventory.mem_bytes,
-        gpus: Arc::new(node.gpus.clone()),
+        gpus: Arc::new(mig::gpus_of(node)),
         free_cpus: free.cpus,
         free_mem_bytes: free.mem_bytes,
         free_gpu_milli: free.gpu_milli,
         runs: free.runs,
         exclusive: false,
+        mig: mig::of_node(node),
     }
 }
 

@@ -323,6 +323,9 @@ pub struct Node {
     /// It is lost and its runs wait until it is known to be off.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fencing: Option<Fencing>,
+    /// The newest cut by MIG that was ordered of each GPU.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub cuts: BTreeMap<String, gsched::snapshot::CutRecord>,
     /// Drained with a deadline: runs that are still here then are told to checkpoint and stop.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub empty_by: Option<Timestamp>,
@@ -663,7 +666,7 @@ impl State {
         let mut free = Free {
             cpus: node.inventory.cpus,
             mem_bytes: node.inventory.mem_bytes,
-            gpu_milli: node.gpus.iter().map(|g| if g.usable() { 1000 } else { 0 }).collect(),
+            gpu_milli: node.gpus.iter().map(|gpu| if gpu.usable() && !node.is_being_cut(gpu) { 1000 } else { 0 }).collect(),
             runs: 0,
         };
         for run in node.runs.iter().filter_map(|id| self.runs.get(*id)) {
@@ -676,7 +679,7 @@ impl State {
                 free.mem_bytes = free.mem_bytes.saturating_sub(share.mem_bytes);
                 for grant in &share.gpus.0 {
                     if let Some(slot) = free.gpu_milli.get_mut(usize::from(grant.slot.0)) {
-                        *slot = slot.saturating_sub(grant.part.milli());
+                        *slot = slot.saturating_sub(grant.part.of_slot_milli());
                     }
                 }
             }

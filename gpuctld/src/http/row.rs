@@ -407,7 +407,8 @@ impl<'a> Row<'a> {
         let request = &self.spec().request;
         let Some(first) = request.gpus.as_ref().and_then(|ask| ask.first()) else { return 0 };
         let each = match &first.amount {
-            GpuAmount::Whole(count) | GpuAmount::Mig { count, .. } => u64::from(*count) * 1000,
+            GpuAmount::Whole(count) => u64::from(*count) * 1000,
+            GpuAmount::Mig { profile, count } => u64::from(*count) * u64::from(gmodel::mig::least_milli(profile)),
             GpuAmount::Share { milli } => u64::from(*milli),
         };
         each * match request.gpu_scope {

@@ -152,6 +152,7 @@ fn node(id: NodeId, words: &[&str]) -> SchedNode {
         free_mem_bytes: mem_bytes,
         runs: 0,
         exclusive: false,
+        mig: Default::default(),
     }
 }
 

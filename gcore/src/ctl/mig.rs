@@ -1,0 +1,290 @@
+//! GPUs that are cut by MIG: orders to cut, given only for GPUs that nobody holds, which nobody gets until the node has answered.
+//!
+//! The scheduler proposes, the node cuts; a third look is the node's own, under its lock. Never ends a run for a cut.
+
+use super::command::{Refusal, RefusalCode};
+use super::event::Event;
+use super::handle::Tx;
+use super::state::{Node, State};
+use gmodel::gpu_order::GpuAction;
+use gmodel::mig::{MigBoard, arrange};
+use gmodel::node::{GpuEntry, Link};
+use gmodel::run::NodeShare;
+use gmodel::{RunId, Timestamp};
+use gsched::Cut;
+use gsched::snapshot::{CutRecord, NodeMig};
+
+/// Cuts of a plan: those that are still right become orders.
+pub(super) fn enter(tx: &mut Tx, cuts: Vec<Cut>) {
+    for cut in cuts {
+        let Some(node) = tx.state.nodes.get(cut.node) else { continue };
+        let ordered = node.gpu_orders.iter().any(|order| order.uuid == cut.uuid);
+        if node.link == Link::Up && !ordered && check_order(tx.state, node, &cut.uuid, &cut.profiles).is_ok() {
+            let (what, by) = (GpuAction::Cut { profiles: cut.profiles }, format!("scheduler: {}", cut.why));
+            tx.emit(Event::GpuOrdered { node: cut.node, uuid: cut.uuid, what, by, at: tx.now });
+        }
+    }
+}
+
+/// Whether a GPU may be cut so now.
+pub(super) fn check_order(state: &State, node: &Node, uuid: &str, profiles: &[String]) -> Result<(), Refusal> {
+    let name = &node.name;
+    let invalid = |text: String| Err(Refusal::new(RefusalCode::Invalid, text));
+    let Some(gpu) = node.gpus.iter().find(|gpu| gpu.info.uuid == uuid && gpu.present).map(|gpu| &gpu.info) else {
+        return invalid(format!("{name} has no GPU {uuid} now"));
+    };
+    if gpu.slice.is_some() {
+        return invalid(format!("{uuid} is a slice; its GPU is {}", gpu.board()));
+    }
+    if !gpu.fault.is_empty() {
+        return invalid(format!("GPU {uuid} of {name} is out of service: {}", gpu.fault));
+    }
+    let same = |board: &&MigBoard| board.gpu_type == gpu.gpu_type && board.memory_mib == gpu.memory_mib;
+    let kinds = node.inventory.mig.iter().find(same).map_or(&[][..], |board| &board.kinds);
+    if let Err(why) = arrange(kinds, profiles) {
+        return invalid(format!("GPU {uuid} of {name}: {why}"));
+    }
+    match holder(state, node, uuid) {
+        Some(run) => {
+            let text = format!("run {run} holds GPU {uuid} of {name} or a slice of it; a busy GPU is not cut. Drain the node, or wait.");
+            Err(Refusal::new(RefusalCode::Conflict, text))
+        }
+        None => Ok(()),
+    }
+}
+
+/// A run that holds a GPU or a slice of it, and has not reported clean.
+fn holder(state: &State, node: &Node, uuid: &str) -> Option<RunId> {
+    let is_of = |share: &NodeShare| share.node == node.id && share.gpus.slots().any(|slot| board_at(node, slot) == Some(uuid));
+    let mut runs = node.runs.iter().filter_map(|run| state.runs.get(*run));
+    let holds = runs.find(|run| {
+        let mut shares = run.allocation.iter().zip(&run.members);
+        shares.any(|(share, member)| !member.is_clean() && is_of(share))
+    });
+    holds.map(|run| run.id)
+}
+
+fn board_at(node: &Node, slot: gmodel::GpuSlot) -> Option<&str> {
+    node.gpus.get(usize::from(slot.0)).map(|gpu| gpu.info.board())
+}
+
+impl Node {
+    /// Whether a GPU is to be cut and the node has not said that it is: nobody gets it, or a slice of it.
+    pub(super) fn is_being_cut(&self, gpu: &GpuEntry) -> bool {
+        let cut = |what: &GpuAction| matches!(what, GpuAction::Cut { .. });
+        self.gpu_orders.iter().any(|order| cut(&order.what) && order.uuid == gpu.info.board())
+    }
+}
+
+/// Its GPUs as the scheduler may give them out.
+pub(super) fn gpus_of(node: &Node) -> Vec<GpuEntry> {
+    let mut gpus = node.gpus.clone();
+    if !node.gpu_orders.is_empty() {
+        for gpu in gpus.iter_mut().filter(|gpu| node.is_being_cut(gpu) && gpu.info.fault.is_empty()) {
+            gpu.info.fault = "is being cut by MIG".into();
+        }
+    }
+    gpus
+}
+
+/// What the planner of cuts has to know of a node.
+pub(super) fn of_node(node: &Node) -> NodeMig {
+    let boards = node.inventory.mig.clone();
+    let ordered = node.gpu_orders.iter().map(|order| order.uuid.clone()).collect();
+    NodeMig { boards, cuts: node.cuts.clone(), ordered }
+}
+
+/// The record of a GPU's newest cut. Of GPUs that the node has no more nothing is kept.
+pub(super) fn note(node: &mut Node, uuid: &str, what: &GpuAction, at: Timestamp) {
+    if let GpuAction::Cut { profiles } = what {
+        let gpus = &node.gpus;
+        node.cuts.retain(|uuid, _| gpus.iter().any(|gpu| gpu.info.uuid == *uuid));
+        node.cuts.insert(uuid.to_owned(), CutRecord { at, profiles: profiles.clone() });
+    }
+}
+
+/// A run that came with its node after a restore goes before orders to cut what it holds.
+pub(super) fn yield_to(node: &mut Node, share: &NodeShare) {
+    let held: Vec<String> = share.gpus.slots().filter_map(|slot| board_at(node, slot).map(str::to_owned)).collect();
+    node.gpu_orders.retain(|order| !matches!(order.what, GpuAction::Cut { .. }) || !held.contains(&order.uuid));
+}
+
+/// What must never be: a GPU is to be cut while a run holds something of it.
+pub(super) fn check(state: &State, found: &mut Vec<String>) {
+    for node in state.nodes.values() {
+        let cuts = node.gpu_orders.iter().filter(|order| matches!(order.what, GpuAction::Cut { .. }));
+        for order in cuts {
+            if let Some(run) = holder(state, node, &order.uuid) {
+                found.push(format!("GPU {} of node {} is to be cut and run {run} holds of it", order.uuid, node.name));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::command::{Actor, Command, Input, NodeReport, Reply};
+    use super::super::{check, desired, handle, snapshot};
+    use super::*;
+    use gmodel::config::{ClusterConfig, MigCuts, Partition};
+    use gmodel::gpu_order::GpuOrderDone;
+    use gmodel::gpu_request::GpuAsk;
+    use gmodel::mig::MigKind;
+    use gmodel::node::{GpuInfo, Inventory, MigSlice, Role};
+    use gmodel::run::{RunEnd, RunPhase, RunReport};
+    use gmodel::{Fence, JobSpec, NodeId, NodeLife};
+    use gsched::WorkBudget;
+    use std::sync::Arc;
+
+    const NODE: NodeId = NodeId(1);
+
+    /// One node with one GPU that can be cut into halves, and a queue that may have it cut.
+    struct Pool {
+        state: State,
+        secs: i64,
+    }
+
+    impl Pool {
+        fn new() -> Self {
+            let mut state = State { next_job: 1, ..State::default() };
+            let partition = Partition { name: "p".into(), is_default: true, mig: MigCuts::Planned, ..Partition::default() };
+            let config = ClusterConfig { partitions: vec![partition], ..ClusterConfig::default() };
+            state.nodes.insert(NODE, Node { id: NODE, name: "n1".into(), role: Role::Compute, ..Node::default() });
+            let mut pool = Self { state, secs: 1000 };
+            pool.give(Input::Configure { config: Arc::new(config) }).unwrap();
+            let inventory = inventory(0);
+            let hello = NodeReport::Hello { life: NodeLife::default(), fence: Fence::default(), inventory, runs: Vec::new() };
+            pool.give(Input::Node { node: NODE, report: hello }).unwrap();
+            pool
+        }
+
+        fn give(&mut self, input: Input) -> Result<Reply, Refusal> {
+            let reply = handle(&mut self.state, &mut Vec::new(), input, Timestamp::from_secs(self.secs));
+            assert_eq!(check(&self.state), []);
+            reply
+        }
+
+        fn submit(&mut self, gpus: &str) {
+            let mut spec = JobSpec::default();
+            spec.partition = "p".into();
+            spec.request.gpus = Some(GpuAsk::parse(gpus).unwrap());
+            spec.request.ntasks = 1;
+            spec.launch.work_dir = "/home/ann".into();
+            spec.launch.argv = vec!["true".into()];
+            let actor = Actor { user: "ann".into(), uid: 1000, ..Actor::default() };
+            self.give(Input::Command { actor, command: Command::Submit { spec: Box::new(spec), client_key: None } }).unwrap();
+        }
+
+        fn pass(&mut self) {
+            self.secs += 1;
+            let picture = snapshot(&self.state, Timestamp::from_secs(self.secs));
+            let plan = gsched::plan(&picture, WorkBudget::default());
+            self.give(Input::Plan { plan }).unwrap();
+        }
+
+        /// The order that stands, if any: its number and profiles.
+        fn order(&self) -> Option<(u64, Vec<String>)> {
+            let orders = desired(&self.state, NODE).gpus;
+            assert!(orders.len() <= 1);
+            orders.first().map(|order| match &order.what {
+                GpuAction::Cut { profiles } => (order.number, profiles.clone()),
+                other => panic!("{other:?}"),
+            })
+        }
+
+        /// The node cut it into so many halves, and says so.
+        fn was_cut(&mut self, number: u64, halves: usize) {
+            self.give(Input::Node { node: NODE, report: NodeReport::Inventory { inventory: inventory(halves) } }).unwrap();
+            let done = vec![GpuOrderDone { number, uuid: "GPU-0".into(), error: String::new() }];
+            self.give(Input::Node { node: NODE, report: NodeReport::GpuOrders { done } }).unwrap();
+        }
+
+        fn running(&self) -> Vec<RunId> {
+            self.state.runs.values().map(|run| run.id).collect()
+        }
+
+        fn end(&mut self, run: RunId) {
+            let report = RunReport::new(run, RunPhase::Clean(RunEnd::default()));
+            self.give(Input::Node { node: NODE, report: NodeReport::Runs { runs: vec![report] } }).unwrap();
+        }
+    }
+
+    fn inventory(halves: usize) -> Inventory {
+        let whole = GpuInfo { uuid: "GPU-0".into(), gpu_type: "a100".into(), memory_mib: 81_920, divided: halves > 0, ..GpuInfo::default() };
+        let half = |at: usize| GpuInfo {
+            uuid: format!("MIG-{at}"),
+            memory_mib: 40_960,
+            divided: false,
+            slice: Some(MigSlice { gpu: "GPU-0".into(), profile: "3g.40gb".into(), placement: 4 * at as u8, compute_slices: 3, memory_slices: 4 }),
+            ..whole.clone()
+        };
+        let kind = MigKind { profile: "3g.40gb".into(), compute_slices: 3, memory_slices: 4, memory_mib: 40_960, starts: vec![0, 4], most: 2 };
+        let board = MigBoard { gpu_type: "a100".into(), memory_mib: 81_920, kinds: vec![kind] };
+        let gpus = [whole.clone()].into_iter().chain((0..halves).map(half)).collect();
+        Inventory { cpus: 8, mem_bytes: 8 << 30, gpus, mig: Arc::new(vec![board]), ..Inventory::default() }
+    }
+
+    fn halves() -> Vec<String> {
+        vec!["3g.40gb".into(), "3g.40gb".into()]
+    }
+
+    #[test]
+    fn a_gpu_is_cut_for_a_job_and_made_whole_for_another() {
+        let mut pool = Pool::new();
+        pool.submit("3g.40gb");
+        pool.pass();
+        let (number, profiles) = pool.order().expect("the job waits for a cut");
+        assert_eq!(profiles, halves());
+        // Nobody gets it meanwhile, whole or otherwise.
+        pool.submit("1");
+        pool.pass();
+        assert_eq!((pool.running(), pool.order().unwrap().0), (vec![], number));
+        pool.was_cut(number, 2);
+        assert_eq!(pool.order(), None);
+        pool.pass();
+        let run = pool.running()[0];
+        assert_eq!(pool.state.runs.get(run).unwrap().allocation[0].gpus.milli(), 500);
+        pool.end(run);
+        pool.pass();
+        assert_eq!(pool.order(), None, "it was cut a moment ago");
+        pool.secs += 300;
+        pool.pass();
+        let (number, profiles) = pool.order().expect("a job waits for a whole one");
+        assert_eq!(profiles, [""; 0]);
+        pool.was_cut(number, 0);
+        pool.pass();
+        assert_eq!(pool.state.runs.get(pool.running()[0]).unwrap().allocation[0].gpus.milli(), 1000);
+    }
+
+    #[test]
+    fn a_busy_gpu_is_cut_by_nobodys_order() {
+        let mut pool = Pool::new();
+        pool.submit("1");
+        pool.pass();
+        let cut = Cut { node: NODE, uuid: "GPU-0".into(), profiles: halves(), why: "a plan from before".into() };
+        let plan = gsched::Plan { made_from: pool.state.seq, cuts: vec![cut], ..gsched::Plan::default() };
+        pool.give(Input::Plan { plan }).unwrap();
+        assert_eq!(pool.order(), None);
+        let mut order = |profiles: Vec<String>| {
+            let actor = Actor { user: "root".into(), operator: true, ..Actor::default() };
+            let command = Command::GpuOrder { node: NODE, uuid: "GPU-0".into(), what: GpuAction::Cut { profiles } };
+            pool.give(Input::Command { actor, command }).map_err(|refusal| refusal.text)
+        };
+        assert!(order(halves()).unwrap_err().contains("run 1-1 holds GPU GPU-0 of n1"));
+        assert!(order(vec!["9g.90gb".into()]).unwrap_err().contains("no MIG profile 9g.90gb; there are 3g.40gb"));
+        assert!(order(vec!["3g.40gb".into(); 3]).unwrap_err().contains("do not go together"));
+    }
+
+    #[test]
+    fn a_start_that_was_planned_on_what_is_cut_meanwhile_is_dropped() {
+        let mut pool = Pool::new();
+        pool.submit("1");
+        let picture = snapshot(&pool.state, Timestamp::from_secs(pool.secs));
+        let stale = gsched::plan(&picture, WorkBudget::default());
+        assert_eq!(stale.starts.len(), 1);
+        let halved = NodeReport::Inventory { inventory: inventory(2) };
+        pool.give(Input::Node { node: NODE, report: halved }).unwrap();
+        pool.give(Input::Plan { plan: stale }).unwrap();
+        assert_eq!(pool.running(), []);
+    }
+}

@@ -1,0 +1,281 @@
+//! Nodes as words, a queue, and the cuts that come of it.
+
+use super::*;
+use crate::plan::{Plan, WorkBudget};
+use crate::snapshot::{CutRecord, NodeMig, SchedNode};
+use gmodel::config::ClusterConfig;
+use gmodel::gpu_request::GpuAsk;
+use gmodel::hostlist::Hostlist;
+use gmodel::mig::MigBoard;
+use gmodel::node::{GpuEntry, MigSlice};
+use gmodel::{GpuPart, GpuSlot, JobId, JobSpec, NodeId, Reason, Request, Timestamp};
+use proptest::prelude::*;
+use std::sync::Arc;
+
+const NOW: Timestamp = Timestamp(1_000_000_000);
+
+/// As an A100 of 80 GB tells them.
+fn a100() -> MigBoard {
+    let kind = |profile: &str, compute, memory, starts: &[u8], most| MigKind {
+        profile: profile.into(),
+        compute_slices: compute,
+        memory_slices: memory,
+        memory_mib: u64::from(memory) * 10_240,
+        starts: starts.to_vec(),
+        most,
+    };
+    let kinds = vec![
+        kind("1g.10gb", 1, 1, &[0, 1, 2, 3, 4, 5, 6], 7),
+        kind("1g.20gb", 1, 2, &[0, 2, 4, 6], 4),
+        kind("2g.20gb", 2, 2, &[0, 2, 4], 3),
+        kind("3g.40gb", 3, 4, &[0, 4], 2),
+        kind("7g.80gb", 7, 8, &[0], 1),
+    ];
+    MigBoard { gpu_type: "a100".into(), memory_mib: 81_920, kinds }
+}
+
+/// A node of GPUs written `-` (whole) or `2g.20gb,1g.10gb`, each slice or GPU that is held with a `!`.
+fn node(id: u32, boards: &[&str]) -> SchedNode {
+    let of = a100();
+    let (mut gpus, mut free) = (Vec::new(), Vec::new());
+    let mut push = |info: GpuInfo, held: bool| {
+        let slot = GpuSlot(gpus.len() as u16);
+        free.push(if held || info.divided { 0 } else { 1000 });
+        gpus.push(serde_json::from_value::<GpuEntry>(serde_json::json!({"slot": slot, "info": info, "present": true})).unwrap());
+    };
+    for (index, cut) in boards.iter().enumerate() {
+        let uuid = format!("GPU-{id}-{index}");
+        let whole = GpuInfo {
+            uuid: uuid.clone(),
+            gpu_type: "a100".into(),
+            index: index as u32,
+            memory_mib: of.memory_mib,
+            divided: !cut.starts_with('-'),
+            ..GpuInfo::default()
+        };
+        push(whole.clone(), cut.ends_with('!'));
+        for (at, word) in cut.split(',').enumerate().filter(|_| !cut.starts_with('-')) {
+            let profile = word.trim_end_matches('!');
+            let kind = of.kind(profile).unwrap();
+            let slice = MigSlice {
+                gpu: uuid.clone(),
+                profile: profile.into(),
+                placement: 0,
+                compute_slices: kind.compute_slices,
+                memory_slices: kind.memory_slices,
+            };
+            let info = GpuInfo { uuid: format!("MIG-{id}-{index}-{at}"), memory_mib: kind.memory_mib, slice: Some(slice), divided: false, ..whole.clone() };
+            push(info, word.ends_with('!'));
+        }
+    }
+    SchedNode {
+        id: NodeId(id),
+        name: format!("n{id}"),
+        unavailable: None,
+        features: Vec::new(),
+        cpus: 64,
+        mem_bytes: 512 << 30,
+        gpus: Arc::new(gpus),
+        free_cpus: 64,
+        free_mem_bytes: 512 << 30,
+        free_gpu_milli: free,
+        runs: 0,
+        exclusive: false,
+        mig: NodeMig { boards: Arc::new(vec![of]), ..NodeMig::default() },
+    }
+}
+
+fn spec(request: Request) -> JobSpec {
+    let mut spec = JobSpec::default();
+    spec.partition = "p".into();
+    spec.request = request;
+    spec
+}
+
+fn snapshot(nodes: Vec<SchedNode>, jobs: &[&str]) -> Snapshot {
+    let partition = Partition { name: "p".into(), is_default: true, mig: MigCuts::Planned, ..Partition::default() };
+    let config = ClusterConfig { partitions: vec![partition], ..ClusterConfig::default() };
+    let job = |(at, gpus): (usize, &&str)| {
+        let request = Request { nodes_min: 1, nodes_max: 1, ntasks: 1, gpus: Some(GpuAsk::parse(gpus).unwrap()), ..Request::default() };
+        PendingJob {
+            id: JobId(at as u64 + 1),
+            spec: Arc::new(spec(request)),
+            submitted: NOW,
+            eligible: NOW,
+            nice: 0,
+            limit_secs: Some(3600),
+            reason: Reason::default(),
+            held_by: None,
+            avoid: Vec::new(),
+            positions: None,
+            room: None,
+            dependency: None,
+            preempted: None,
+        }
+    };
+    Snapshot {
+        now: NOW,
+        config: Arc::new(config),
+        nodes,
+        pending: jobs.iter().enumerate().map(job).collect(),
+        ..Snapshot::default()
+    }
+}
+
+fn plan(snapshot: &Snapshot) -> Plan {
+    Engine::default().plan(snapshot, WorkBudget::default())
+}
+
+/// `1-0: 2g.20gb,2g.20gb` for each cut.
+fn cuts(snapshot: &Snapshot) -> Vec<String> {
+    let name = |cut: &Cut| format!("{}: {}", cut.uuid.trim_start_matches("GPU-"), cut.profiles.join(","));
+    plan(snapshot).cuts.iter().map(name).collect()
+}
+
+#[test]
+fn a_slice_is_given_out_like_a_gpu_and_charged_as_its_part() {
+    let snapshot = snapshot(vec![node(1, &["3g.40gb,2g.20gb,1g.10gb!", "-"])], &["2g.20gb", "1g.10gb:1", "1", "1"]);
+    let plan = plan(&snapshot);
+    let starts: Vec<_> = plan.starts.iter().map(|start| (start.job.0, start.allocation[0].gpus.0[0].clone())).collect();
+    let slots: Vec<_> = starts.iter().map(|(job, grant)| (*job, grant.slot.0)).collect();
+    assert_eq!(slots, [(1, 2), (3, 4)], "a slice for the first, the whole GPU for the third; the 1g is held, and a GPU that is cut is no GPU");
+    assert!(matches!(&starts[0].1.part, GpuPart::Mig { profile, .. } if profile == "2g.20gb"));
+    assert_eq!((starts[0].1.part.milli(), starts[0].1.part.of_slot_milli()), (285, 1000));
+}
+
+#[test]
+fn an_empty_gpu_is_cut_for_who_waits_and_filled_up() {
+    assert_eq!(cuts(&snapshot(vec![node(1, &["-!", "-"])], &["3g.40gb"])), ["1-1: 3g.40gb,3g.40gb"]);
+    let two = snapshot(vec![node(1, &["-"])], &["3g.40gb", "2g.20gb"]);
+    assert_eq!(cuts(&two), ["1-0: 2g.20gb,2g.20gb,3g.40gb"], "both go on one");
+    let array = snapshot(vec![node(1, &["-", "-"])], &["1g.10gb:8"]);
+    assert_eq!(cuts(&array).len(), 2, "eight need two GPUs");
+}
+
+#[test]
+fn nothing_is_cut_where_slices_are_free_or_nobody_waits() {
+    assert_eq!(cuts(&snapshot(vec![node(1, &["3g.40gb,3g.40gb", "-"])], &["3g.40gb"])), [""; 0], "it starts");
+    assert_eq!(cuts(&snapshot(vec![node(1, &["-", "-"])], &["1"])), [""; 0]);
+    assert_eq!(cuts(&snapshot(vec![node(1, &["-!", "-!"])], &["1g.10gb"])), [""; 0], "busy ones are left alone");
+    assert_eq!(cuts(&snapshot(vec![node(1, &["3g.40gb!,3g.40gb"])], &["7g.80gb", "1"])), [""; 0]);
+    assert_eq!(cuts(&snapshot(vec![node(1, &["-"])], &["a30:1g.6gb"])), [""; 0], "no GPU is of that type");
+}
+
+#[test]
+fn a_gpu_is_made_whole_for_who_waits_for_whole_ones() {
+    assert_eq!(cuts(&snapshot(vec![node(1, &["3g.40gb,3g.40gb", "-!"])], &["1"])), ["1-0: "]);
+    let first = snapshot(vec![node(1, &["3g.40gb,3g.40gb"])], &["2g.20gb", "1"]);
+    assert_eq!(cuts(&first), ["1-0: 2g.20gb,2g.20gb,2g.20gb,1g.10gb"], "who is first in the queue has it");
+}
+
+#[test]
+fn what_was_cut_a_short_while_ago_or_is_ordered_rests() {
+    let mut rests = node(1, &["3g.40gb,3g.40gb"]);
+    rests.mig.cuts.insert("GPU-1-0".into(), CutRecord { at: NOW.plus_secs(-299), profiles: Vec::new() });
+    assert_eq!(cuts(&snapshot(vec![rests.clone()], &["2g.20gb"])), [""; 0]);
+    rests.mig.cuts.insert("GPU-1-0".into(), CutRecord { at: NOW.plus_secs(-300), profiles: Vec::new() });
+    assert_eq!(cuts(&snapshot(vec![rests.clone()], &["2g.20gb"])).len(), 1);
+    rests.mig.ordered.insert("GPU-1-0".into());
+    assert_eq!(cuts(&snapshot(vec![rests], &["2g.20gb"])), [""; 0]);
+}
+
+#[test]
+fn gpus_kept_for_a_job_before_are_not_cut_for_those_after_it() {
+    let jobs = ["2", "3g.40gb"];
+    let mut one = node(1, &["-", "-!"]);
+    one.free_cpus = 60;
+    // The first waits for both GPUs: its start is reserved at the end of who holds the second.
+    let spec = Arc::new(spec(Request::default()));
+    let share = gmodel::run::NodeShare {
+        node: NodeId(1),
+        cpus: 4,
+        mem_bytes: 0,
+        gpus: gmodel::GpuSet::whole([GpuSlot(1)]),
+        tasks: 1,
+    };
+    let run = crate::RunningRun::new(gmodel::RunId::new(JobId(99), 1), spec, vec![share], Some(NOW.plus_secs(60)));
+    let kept = Snapshot { running: vec![run], ..snapshot(vec![one.clone()], &jobs) };
+    assert_eq!(cuts(&kept), [""; 0]);
+    let other = Snapshot { nodes: vec![one, node(2, &["-"])], ..kept };
+    assert_eq!(cuts(&other), ["2-0: 3g.40gb,3g.40gb"]);
+}
+
+#[test]
+fn a_layout_of_the_configuration_is_made_on_empty_gpus() {
+    let layout = |gpus| MigLayout {
+        nodes: Hostlist::parse("n1").unwrap(),
+        gpu_type: None,
+        gpus,
+        layout: vec!["3g.40gb".into(), "3g.40gb".into()],
+    };
+    let of = |node: SchedNode, gpus| {
+        let mut snapshot = snapshot(vec![node], &[]);
+        Arc::make_mut(&mut snapshot.config).mig = vec![layout(gpus)];
+        cuts(&snapshot)
+    };
+    assert_eq!(of(node(1, &["-", "-!", "7g.80gb", "3g.40gb,3g.40gb"]), None), ["1-0: 3g.40gb,3g.40gb", "1-2: 3g.40gb,3g.40gb"]);
+    assert_eq!(of(node(1, &["-", "-"]), Some(1)), ["1-0: 3g.40gb,3g.40gb"]);
+    assert_eq!(of(node(2, &["-"]), None), [""; 0]);
+    let mut drained = node(1, &["-"]);
+    drained.unavailable = Some("drained".into());
+    assert_eq!(of(drained.clone(), None).len(), 1, "a drained node is the quickest way to it");
+    drained.mig.cuts.insert("GPU-1-0".into(), CutRecord { at: NOW.plus_secs(-600), profiles: layout(None).layout });
+    assert_eq!(of(drained, None), [""; 0], "what the node refused is not ordered again at once");
+}
+
+#[test]
+fn the_reason_of_who_waits_for_a_cut_is_resources_and_elsewhere_it_never_runs() {
+    let planned = snapshot(vec![node(1, &["-!"])], &["1g.10gb", "1g.5gb"]);
+    let reasons: Vec<_> = plan(&planned).reasons.into_iter().map(|(job, reason)| format!("{} {}: {}", job.0, reason.code, reason.text)).collect();
+    assert_eq!(reasons, [
+        "1 Resources: needs 1 slice 1g.10gb and 1 CPU on one node; most is free on n1: 0 GPUs, 64 CPUs and 512G of memory",
+        "2 PartitionConfig: needs 1 slice 1g.5gb and 1 CPU on one node; partition \"p\" has no such nodes",
+    ]);
+    let refused = |gpus: &str, mig| {
+        let mut partition = planned.config.partitions[0].clone();
+        partition.mig = mig;
+        let request = Request { gpus: Some(GpuAsk::parse(gpus).unwrap()), ..planned.pending[0].spec.request.clone() };
+        crate::impossible(&request, &partition, &[node(1, &["2g.20gb,1g.10gb", "-"])])
+    };
+    assert_eq!(refused("3g.40gb", MigCuts::Planned), None);
+    assert_eq!(refused("2g.20gb", MigCuts::Fixed), None);
+    assert_eq!(
+        refused("3g.40gb", MigCuts::Fixed).unwrap(),
+        "1 3g.40gb on one node: partition \"p\" has none such (its slices are a100:1g.10gb; a100:2g.20gb). \
+         Administrators could cut its GPUs into a100: 1g.10gb, 1g.20gb, 2g.20gb, 3g.40gb, 7g.80gb."
+    );
+    assert!(refused("2g.20gb:2", MigCuts::Fixed).unwrap().contains("has 1. Ask for fewer"));
+}
+
+#[test]
+fn a_gpu_asked_for_by_memory_may_be_a_slice_where_the_partition_says_so() {
+    let mut asked = snapshot(vec![node(1, &["2g.20gb,3g.40gb", "-"])], &["1"]);
+    let spec = Arc::make_mut(&mut asked.pending[0].spec);
+    spec.request.gpu_mem_mib = Some(18 << 10);
+    let slot = |snapshot: &Snapshot| plan(snapshot).starts[0].allocation[0].gpus.0[0].slot.0;
+    assert_eq!(slot(&asked), 3, "the whole GPU");
+    Arc::make_mut(&mut asked.config).partitions[0].slices_for_memory = true;
+    assert_eq!(slot(&asked), 1, "the smallest that has 18 GiB");
+}
+
+proptest! {
+    /// Whatever waits and whatever is held: what is cut is empty, of the node, and goes together.
+    #[test]
+    fn a_busy_gpu_is_never_cut(
+        boards in prop::collection::vec(prop::sample::select(vec!["-", "-!", "3g.40gb,3g.40gb!", "3g.40gb,2g.20gb", "7g.80gb!", "1g.10gb!,1g.10gb,2g.20gb", "2g.20gb"]), 1..6),
+        jobs in prop::collection::vec(prop::sample::select(vec!["1", "2", "1g.10gb", "1g.10gb:4", "2g.20gb", "3g.40gb:2", "7g.80gb", "a100:1g.20gb"]), 0..8),
+    ) {
+        let snapshot = snapshot(vec![node(1, &boards)], &jobs);
+        let plan = plan(&snapshot);
+        let taken: BTreeSet<u16> = plan.starts.iter().flat_map(|start| start.allocation[0].gpus.slots().map(|slot| slot.0)).collect();
+        let mut seen = BTreeSet::new();
+        for cut in &plan.cuts {
+            prop_assert!(seen.insert(cut.uuid.clone()), "one order for a GPU");
+            let of_board: Vec<_> = snapshot.nodes[0].gpus.iter().filter(|gpu| gpu.info.board() == cut.uuid && !gpu.info.divided).collect();
+            for gpu in of_board {
+                prop_assert!(snapshot.nodes[0].free_gpu_milli[usize::from(gpu.slot.0)] == 1000 && !taken.contains(&gpu.slot.0));
+            }
+            prop_assert!(gmodel::mig::arrange(&a100().kinds, &cut.profiles).is_ok());
+        }
+    }
+}
