@@ -242,8 +242,13 @@ pub(super) fn partition_or_refusal<'a>(
 ) -> Result<&'a Partition, Refusal> {
     config.partition(name).ok_or_else(|| {
         let names: Vec<_> = config.partitions.iter().map(|p| p.name.as_str()).collect();
-        let hint = gmodel::suggest::did_you_mean(name, names.iter().copied());
-        let text = format!("no partition {name:?}.{hint} There are: {}.", names.join(", "));
+        let text = match name.contains(',') {
+            true => format!("--partition {name}: a job stands in one partition. Choose one of: {}.", names.join(", ")),
+            false => {
+                let hint = gmodel::suggest::did_you_mean(name, names.iter().copied());
+                format!("no partition {name:?}.{hint} There are: {}.", names.join(", "))
+            }
+        };
         Refusal::new(RefusalCode::Invalid, text)
     })
 }

@@ -14,6 +14,7 @@ fn requests_that_can_never_run_are_refused_with_what_would_work() {
          node node3 a100:4 32c 64G
          submit user=alice partition=trian
          submit user=alice partition=zebra
+         submit user=alice partition=train,vip
          submit user=alice partition=vip
          submit user=alice partition=draining
          submit user=alice gpus=h100:16
@@ -37,6 +38,7 @@ fn requests_that_can_never_run_are_refused_with_what_would_work() {
         expect![[r#"
             refused: no partition "trian". Did you mean "train"? There are: main, train, vip, draining.
             refused: no partition "zebra". There are: main, train, vip, draining.
+            refused: --partition train,vip: a job stands in one partition. Choose one of: main, train, vip, draining.
             refused: partition "vip" is not open to alice.
             refused: partition "draining" takes no submissions now.
             refused: 16 h100 on one node: the largest node in partition "train" has 8. Try --nodes 2 --gpus-per-node h100:8.
