@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::Arc;
 
-/// The primary reason of a pending job, as `squeue %r` prints it.
+/// The primary reason of a job that waits or did not end well, as `squeue %r` prints it.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -75,6 +75,12 @@ pub enum ReasonCode {
     NodeDown,
     /// Started a moment ago and taken back; waits before it tries again.
     Cleaning,
+    /// Of jobs that are over: how they ended, in Slurm's words.
+    NonZeroExitCode,
+    RaisedSignal,
+    JobLaunchFailure,
+    TimeLimit,
+    OutOfMemory,
     #[serde(other)]
     Unknown,
 }

@@ -170,13 +170,28 @@ impl<'a> Row<'a> {
     /// The pass's reason; before the first pass, what can be told without one.
     pub(super) fn reason_code(&self, view: View) -> ReasonCode {
         if !self.is_pending() {
-            return if self.lost_node(view.state).is_some() { ReasonCode::NodeDown } else { ReasonCode::None };
+            return if self.lost_node(view.state).is_some() { ReasonCode::NodeDown } else { self.end_reason() };
         }
         match (self.reason().code, self.holds().first()) {
             (ReasonCode::None, Some(hold)) if hold.owner.starts_with("user:") => ReasonCode::JobHeldUser,
             (ReasonCode::None, Some(_)) => ReasonCode::JobHeldAdmin,
             (ReasonCode::None, None) if self.eligible() > view.now => ReasonCode::BeginTime,
             (code, _) => code,
+        }
+    }
+
+    /// How it ended, where that is not how it should.
+    fn end_reason(&self) -> ReasonCode {
+        let Self::Job(job) = self else { return ReasonCode::None };
+        match job.state {
+            JobState::Failed if job.started.is_none() => ReasonCode::JobLaunchFailure,
+            JobState::Failed if job.exit.signal != 0 => ReasonCode::RaisedSignal,
+            JobState::Failed => ReasonCode::NonZeroExitCode,
+            JobState::Timeout => ReasonCode::TimeLimit,
+            JobState::OutOfMemory => ReasonCode::OutOfMemory,
+            JobState::NodeFail => ReasonCode::NodeDown,
+            JobState::Cancelled => job.reason.code,
+            _ => ReasonCode::None,
         }
     }
 

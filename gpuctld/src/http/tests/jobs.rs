@@ -23,7 +23,7 @@ async fn a_job_in_full_keeps_its_nodes_after_the_end() {
     assert_eq!((&running["state"], &running["nodelist"], &running["stdout"]), (&json!("RUNNING"), &json!("node1"), &json!("/w/t-1.out")));
     pool.ended(node, id, ExitCode::exited(3)).await;
     let over = pool.get(&alice(), "/v1/jobs/1").await["jobs"][0].clone();
-    assert_eq!((&over["state"], &over["nodelist"]), (&json!("FAILED"), &json!("node1")));
+    assert_eq!((&over["state"], &over["reason"], &over["nodelist"]), (&json!("FAILED"), &json!("NonZeroExitCode"), &json!("node1")));
     assert_eq!(over["exit_code"], json!({"code": 3, "signal": 0}));
     assert_eq!((&over["cpus"], &over["gpu_count"]), (&running["cpus"], &running["gpu_count"]));
     let listed = pool.get(&alice(), "/v1/jobs?state=all&columns=nodelist").await;
