@@ -5,7 +5,8 @@ use gpupool_tests::pool::{Pool, Said, say};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
-use std::process::Command;
+use std::path::PathBuf;
+use std::process::{Child, Command};
 
 /// `gsub` as an ordinary user.
 fn gsub(pool: &Pool, args: &[&str]) -> Said {
@@ -308,4 +309,123 @@ fn holds_and_drains_of_several_stand_side_by_side() {
         assert!(said.code == 0 || pool.node("node1").drains.is_empty(), "{said:?}");
     }
     pool.wait_state(id, Completed);
+}
+
+/// A login node of its own beside the pool: `gpud` as `gpud join` and its unit would have it. Ended when dropped.
+struct LoginNode {
+    config: PathBuf,
+    state: PathBuf,
+    client: PathBuf,
+    daemon: Option<Child>,
+}
+
+impl LoginNode {
+    fn new(pool: &Pool, name: &str) -> Self {
+        let home = pool.work.join(name);
+        fs::create_dir(&home).unwrap();
+        let path = |part: &str| home.join(part).display().to_string();
+        let text = format!(
+            "controller = {:?}\nstate_dir = {:?}\nspool_dir = {:?}\nrun_dir = {:?}\ngpus = \"none\"\nisolation = \"none\"\n",
+            pool.controller(),
+            path("state"),
+            path("spool"),
+            path("run"),
+        );
+        let config = pool.write(&format!("{name}/gpud.toml"), text);
+        let client = pool.write(&format!("{name}/client.toml"), format!("socket = {:?}\n", path("run/gpud.sock")));
+        Self { config, state: home.join("state"), client, daemon: None }
+    }
+
+    /// Joins with a new token and serves from then on.
+    fn join(&mut self, pool: &Pool, words: &[&str]) {
+        let said = pool.run("gadm", &[&["token", "node", "--role", "login"], words].concat());
+        assert_eq!(said.code, 0, "{said:?}");
+        let mut join = pool.command("gpud");
+        join.args(["join", "--controller", &pool.controller(), "--token", said.out.trim(), "--state-dir"]).arg(&self.state);
+        let said = say(&mut join);
+        assert!(said.code == 0 && said.err.contains("as login node"), "{said:?}");
+        self.start(pool);
+    }
+
+    fn start(&mut self, pool: &Pool) {
+        self.stop();
+        let log = fs::File::create(self.state.join("log")).unwrap();
+        let mut daemon = pool.command("gpud");
+        daemon.args(["run", "--config"]).arg(&self.config).stdout(log.try_clone().unwrap()).stderr(log);
+        self.daemon = Some(daemon.spawn().unwrap());
+        pool.wait_until("the login node serves", || say(pool.user_command("gq").env("GPUPOOL_CONFIG", &self.client)).code == 0);
+    }
+
+    fn stop(&mut self) {
+        if let Some(mut daemon) = self.daemon.take() {
+            daemon.kill().unwrap();
+            daemon.wait().unwrap();
+        }
+    }
+
+    /// `gadm` there, as the ordinary user.
+    fn gadm(&self, pool: &Pool, words: &[&str]) -> Said {
+        say(pool.user_command("gadm").env("GPUPOOL_CONFIG", &self.client).args(words))
+    }
+}
+
+impl Drop for LoginNode {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+#[test]
+fn operators_administer_from_login_nodes_that_are_marked_admin_and_from_no_other() {
+    let Some(pool) = Pool::up(1, "none") else { return };
+    let drain = ["node", "drain", "node1", "--reason", "a fan"];
+    let resume = ["node", "resume", "node1"];
+    let mut login = LoginNode::new(&pool, "login1");
+    login.join(&pool, &["--name", "login1", "--admin"]);
+    login.gadm(&pool, &drain).fails_with(1, "is for root and the operators in gpuctld.toml");
+    pool.reconfigure("gpuctld", &format!("operators = [\"{}\", \"root\"]", pool.person().name));
+    pool.wait_idle("node1");
+    let works = |login: &LoginNode| {
+        for words in [&drain[..], &resume[..]] {
+            let mut last = None;
+            // Connections to the controller that was killed end one by one.
+            pool.wait_until("the operator may", || {
+                let said = login.gadm(&pool, words);
+                let done = said.code == 0;
+                last = Some(said);
+                done || { assert!(!last.as_ref().unwrap().err.contains("marked admin"), "{last:?}"); false }
+            });
+        }
+    };
+    works(&login);
+    say(pool.command("gadm").env("GPUPOOL_CONFIG", &login.client).args(drain)).fails_with(1, "not forwarded from other machines");
+    // A new certificate is marked as the old one was.
+    let said = say(pool.command("gpud").args(["renew", "--config"]).arg(&login.config));
+    assert_eq!(said.code, 0, "{said:?}");
+    login.start(&pool);
+    works(&login);
+
+    let mut plain = LoginNode::new(&pool, "login2");
+    plain.join(&pool, &["--name", "login2"]);
+    plain.gadm(&pool, &drain).fails_with(1, "gadm token node --role login --admin");
+    assert_eq!(pool.node("node1").state, "IDLE");
+    assert!(pool.node("login1").admin && !pool.node("login2").admin);
+
+    // The mark is taken away by a newer token; the certificate that had it opens nothing any more.
+    let marked = ["node.crt", "node.key"].map(|file| (file, fs::read(login.state.join(file)).unwrap()));
+    login.stop();
+    login.join(&pool, &["--name", "login1"]);
+    login.gadm(&pool, &drain).fails_with(1, "gadm token node --role login --admin");
+    login.stop();
+    for (file, bytes) in marked {
+        fs::write(login.state.join(file), bytes).unwrap();
+    }
+    let log = fs::File::create(login.state.join("log")).unwrap();
+    let mut daemon = pool.command("gpud");
+    daemon.args(["run", "--config"]).arg(&login.config).stdout(log.try_clone().unwrap()).stderr(log);
+    login.daemon = Some(daemon.spawn().unwrap());
+    pool.wait_until("it is told", || fs::read_to_string(login.state.join("log")).unwrap().contains("a newer token took that from it"));
+    assert_ne!(login.gadm(&pool, &drain).code, 0);
+    assert_eq!(pool.node("node1").state, "IDLE");
+    pool.run("gadm", &["token", "node", "--role", "compute", "--admin"]).fails_with(2, "--admin is for login nodes");
 }

@@ -97,7 +97,7 @@ impl Authority {
         }
         let cert = params.signed_by(&csr.public_key, &self.issuer).unwrap();
         let role = serde_json::from_value(role.into()).unwrap();
-        JoinReply { schema: 1, name: name.into(), role, cert_pem: cert.pem(), ca_pem: self.pem.clone(), cluster: "test".into() }
+        JoinReply { schema: 1, name: name.into(), role, admin: false, cert_pem: cert.pem(), ca_pem: self.pem.clone(), cluster: "test".into() }
     }
 
     fn acceptor(&self) -> TlsAcceptor {
