@@ -12,6 +12,7 @@ mod mig;
 mod reading;
 mod reset;
 mod state;
+mod state_watch;
 
 pub use board::{PROFILES, Profile, board, host, profile};
 pub use fault::{Fault, apply_fault, find_gpu};

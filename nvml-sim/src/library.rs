@@ -30,6 +30,7 @@ use crate::STATE_VARIABLE;
 use crate::state::{
     ComputeInstance, Counters, DriverState, Event, EventKind, Gpu, GpuInstance, State, state_file,
 };
+use crate::state_watch::StateWatch;
 
 /// An `nvmlReturn_t`; as an error never `NVML_SUCCESS`.
 pub type Code = nvmlReturn_t;
@@ -391,7 +392,9 @@ pub fn free_event_set(set: usize) -> Result<(), Code> {
 /// The next event of a set, or `TIMEOUT` when none came.
 pub fn wait_for_event(set: usize, timeout: Duration) -> Result<Event, Code> {
     let deadline = Instant::now() + timeout;
+    let watch = StateWatch::of(&state_file(&library().path), LOOK_AGAIN);
     loop {
+        watch.begin_to_look();
         let state = state()?;
         if let Some(event) = take_event(&state, set)? {
             return Ok(event);
@@ -400,7 +403,7 @@ pub fn wait_for_event(set: usize, timeout: Duration) -> Result<Event, Code> {
         if left.is_zero() {
             return Err(TIMEOUT);
         }
-        thread::sleep(left.min(LOOK_AGAIN));
+        watch.wait(left);
     }
 }
 
