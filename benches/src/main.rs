@@ -45,7 +45,7 @@ fn main() -> anyhow::Result<()> {
 
 type Scenario = fn(&mut Bench) -> anyhow::Result<()>;
 const SCENARIOS: &[(&str, Scenario)] =
-    &[("latency", latency), ("queue", queue), ("own", own_jobs), ("nodes", nodes)];
+    &[("latency", latency), ("queue", queue), ("own", own_jobs), ("nodes", nodes), ("hollow", hollow_nodes)];
 
 struct Bench<'a> {
     base: &'a Path,
@@ -55,7 +55,7 @@ struct Bench<'a> {
 impl Bench<'_> {
     fn pool(&mut self, nodes: u32, gpus: &str) -> anyhow::Result<Pool> {
         self.count += 1;
-        Pool::up(&self.base.join(format!("pool{}", self.count)), nodes, gpus)
+        Pool::up(&self.base.join(format!("pool{}", self.count)), nodes, 0, gpus)
     }
 
     /// One node whose GPUs are all held by running jobs.
@@ -352,5 +352,46 @@ fn nodes(bench: &mut Bench) -> anyhow::Result<()> {
     bench.row(|_| {
         let time = median(10, || pool.run("gacct", &["-j", "1"]).map(drop))?;
         Ok(Row { what: "gacct of one job", slurm: "99 ms", ours: millis(time) })
+    })
+}
+
+/// A thousand nodes that speak the real protocol and only pretend to run: what they cost the controller, and how soon what
+/// one job leaves is with the next.
+fn hollow_nodes(bench: &mut Bench) -> anyhow::Result<()> {
+    const NODES: u32 = 1024;
+    const IDLE: Duration = Duration::from_secs(20);
+    let pool = Pool::up(&bench.base.join("hollow"), 1, NODES - 1, "h100:8")?;
+    bench.row(|_| {
+        let (cpu, start) = (pool.cpu_time()?.controller, Instant::now());
+        std::thread::sleep(IDLE);
+        let used = pool.cpu_time()?.controller - cpu;
+        let percent = 100.0 * used.as_secs_f64() / start.elapsed().as_secs_f64();
+        Ok(Row { what: "1,024 nodes idle: gpuctld's CPU", slurm: "", ours: format!("{percent:.1}% of one core") })
+    })?;
+    let job = |gpus: u32| {
+        let mut job = pool.job(0, 10);
+        job.spec.request.gpus = Some(gmodel::gpu_request::GpuAsk::whole(gpus));
+        job.script = "#!/bin/sh\nsleep 86400\n".into();
+        job
+    };
+    let (full, single) = (job(8), job(1));
+    pool.submit(8, NODES as usize, |_| full.clone())?;
+    let mut client = pool.client()?;
+    let patience = Duration::from_secs(60);
+    for id in 1..=u64::from(NODES) {
+        pool.wait_state(&mut client, id, "RUNNING", patience)?;
+    }
+    let mut next = u64::from(NODES);
+    pool.submit(8, 10_000, |_| single.clone())?;
+    let mut freed = 1;
+    bench.row(|_| {
+        let time = median(5, || {
+            (freed, next) = (freed + 1, next + 8);
+            let asked = gwire::api::CancelRequest { jobs: vec![freed.to_string()], ..Default::default() };
+            let _: serde_json::Value = client.post("/v1/jobs/cancel", &asked)?;
+            pool.wait_state(&mut client, next, "RUNNING", patience)
+        })?;
+        let what = "eight GPUs freed to the next jobs running, 10,000 pending";
+        Ok(Row { what, slurm: "next pass, up to 30 s", ours: format!("{} on 1,024 nodes", millis(time)) })
     })
 }

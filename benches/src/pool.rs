@@ -29,15 +29,16 @@ pub struct CpuTime {
 }
 
 impl Pool {
-    pub fn up(dir: &Path, nodes: u32, gpus: &str) -> anyhow::Result<Self> {
+    /// `hollow` nodes more only pretend to run.
+    pub fn up(dir: &Path, nodes: u32, hollow: u32, gpus: &str) -> anyhow::Result<Self> {
         let programs = std::env::current_exe()?.parent().context("no directory")?.to_owned();
         let mut daemons = vec!["gpuctld".to_owned()];
         daemons.extend((1..=nodes).map(|n| format!("node{n}")));
         std::fs::create_dir_all(dir)?;
         let pool = Self { dir: dir.to_owned(), programs, daemons, submitted: AtomicUsize::new(0) };
         let dir = dir.to_str().context("directory is not UTF-8")?;
-        let nodes = nodes.to_string();
-        let args = ["sandbox", "up", "--dir", dir, "--nodes", &nodes, "--gpus", gpus];
+        let (nodes, hollow) = (nodes.to_string(), hollow.to_string());
+        let args = ["sandbox", "up", "--dir", dir, "--nodes", &nodes, "--hollow-nodes", &hollow, "--gpus", gpus];
         pool.run("gadm", &[&args[..], &["--cpus", "1024"]].concat())?;
         Ok(pool)
     }
@@ -112,6 +113,28 @@ impl Pool {
                 .collect();
             workers.into_iter().try_for_each(|worker| worker.join().expect("worker"))
         })
+    }
+
+    /// Waits until the job's state is this one.
+    pub fn wait_state(&self, client: &mut Client, job: u64, state: &str, patience: Duration) -> anyhow::Result<()> {
+        #[derive(Deserialize)]
+        struct Jobs {
+            jobs: Vec<Job>,
+        }
+        #[derive(Deserialize)]
+        struct Job {
+            state: String,
+        }
+        let deadline = Instant::now() + patience;
+        loop {
+            let found: Jobs = client.get(&format!("/v1/jobs/{job}"))?;
+            if found.jobs.first().is_some_and(|job| job.state == state) {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                bail!("job {job} is not {state} after {} s", patience.as_secs());
+            }
+        }
     }
 
     /// Waits until no job is pending, running or completing.
