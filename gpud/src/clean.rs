@@ -33,7 +33,8 @@ pub fn clean(site: &Site, run: RunId, supervisor: Option<&OwnedFd>) -> Result<()
     leave_gpus_clean(site, run);
     epilog(site, run);
     if let Some(cgroup) = &cgroup {
-        cgroup.remove().context("removing the run's cgroups")?;
+        // The end is on record: a supervisor that still is there has nothing left to do.
+        cgroup.remove_with_supervisor(GONE_PATIENCE).context("removing the run's cgroups")?;
     }
     remove_dir(&site.spool.marks_dir(run))?;
     site.spool.mark_clean(run)

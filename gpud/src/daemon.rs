@@ -6,7 +6,7 @@
 use crate::inventory::Gpus;
 use crate::report::Told;
 use crate::site::Site;
-use crate::step::{self, StepLink};
+use crate::step::{self, StepLink, Supervisor};
 use crate::{clean, prepare};
 use gcore::node::{Found, NodeAction, NodeEvent, NodeInput, NodeState, actions, apply, check, handle};
 use gmodel::launch_order::LaunchOrder;
@@ -17,7 +17,6 @@ use gmodel::{Fence, RunId, Timestamp};
 use gwire::node_protocol::{ToController, ToNode};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::mpsc;
@@ -40,7 +39,7 @@ pub enum Happening {
     /// The fence is durable; `failed` are runs whose order could not be kept.
     Recorded { fence: Fence, failed: BTreeSet<RunId>, written: bool },
     /// A supervisor answers, or the run's end is on record.
-    Supervisor { run: RunId, outcome: Result<UnixStream, Box<RunEnd>> },
+    Supervisor { run: RunId, outcome: Result<Supervisor, Box<RunEnd>> },
     Cleaned { run: RunId, done: bool },
     Forgotten { run: RunId, done: bool },
     FencesBroken { runs: Vec<RunId> },
@@ -131,9 +130,9 @@ impl Daemon {
                 }
             }
             Happening::Recorded { fence, failed, written } => self.recorded(fence, &failed, written),
-            Happening::Supervisor { run, outcome: Ok(stream) } => {
+            Happening::Supervisor { run, outcome: Ok(supervisor) } => {
                 self.idle(run);
-                self.converse(run, stream);
+                self.converse(run, supervisor);
             }
             Happening::Supervisor { run, outcome: Err(end) } => {
                 self.idle(run);
@@ -410,9 +409,9 @@ impl Daemon {
         step.is_some_and(|step| step.connection == connection)
     }
 
-    fn converse(&mut self, run: RunId, stream: UnixStream) {
+    fn converse(&mut self, run: RunId, supervisor: Supervisor) {
         self.steps_opened += 1;
-        match StepLink::open(run, self.steps_opened, stream, self.sender.clone()) {
+        match StepLink::open(run, self.steps_opened, supervisor, self.sender.clone()) {
             Ok(step) => self.work.entry(run).or_default().step = Some(step),
             Err(e) => {
                 tracing::error!(%run, "talking to gstepd: {e:#}");
@@ -521,7 +520,7 @@ impl Daemon {
     fn find_supervisor(&mut self, run: RunId) -> anyhow::Result<Found> {
         let site = Arc::clone(&self.site);
         let spool = &site.spool;
-        let Some(stream) = step::find(&spool.run_dir(run)) else {
+        let Some(supervisor) = step::find(&spool.run_dir(run)) else {
             return Ok(match spool.end(run)? {
                 Some(end) => Found::Ended { end, clean: false },
                 // It was about to be started when the daemon died, and was never ready: nothing was released.
@@ -530,7 +529,7 @@ impl Daemon {
             });
         };
         let said = step::first_words(&spool.run_dir(run));
-        self.converse(run, stream);
+        self.converse(run, supervisor);
         Ok(match said {
             Some(FromStep::Running { started, .. }) => Found::Running { started },
             Some(FromStep::Ended { end }) => Found::Ended { end: spool.end(run)?.unwrap_or(end), clean: false },
@@ -571,7 +570,7 @@ fn gpus_of(site: &Site, run: RunId) -> Vec<String> {
 }
 
 /// The supervisor of a run, or the run's end: its own, or `SupervisorLost` once everything of it is killed.
-fn look_after(site: &Site, run: RunId) -> Result<UnixStream, Box<RunEnd>> {
+fn look_after(site: &Site, run: RunId) -> Result<Supervisor, Box<RunEnd>> {
     step::find(&site.spool.run_dir(run)).ok_or_else(|| Box::new(supervisor_lost(site, run)))
 }
 

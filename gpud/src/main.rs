@@ -19,6 +19,7 @@ mod report;
 mod site;
 mod site_program;
 mod spool;
+mod stand_by;
 mod step;
 
 use anyhow::{Context, Result, bail};
@@ -286,7 +287,12 @@ fn begin(config: Config, role: Option<Role>, happenings: mpsc::Sender<Happening>
     if !unfit.is_empty() {
         tracing::error!("this node takes no work: {unfit}");
     }
-    let site = Site { name: identity.name, role: identity.role, config, spool, cgroups, gpus, gpu_watch, unfit, address: OnceLock::new() };
+    let stand_by = stand_by::StandBy::new(config.gstepd.clone(), spool.runs_dir());
+    if identity.role == Role::Compute {
+        stand_by.prepare();
+    }
+    let address = OnceLock::new();
+    let site = Site { name: identity.name, role: identity.role, config, spool, cgroups, gpus, gpu_watch, stand_by, unfit, address };
     let site = Arc::new(site);
     let daemon = Daemon::begin(Arc::clone(&site), happenings.clone())?;
     gpu_watch::start(Arc::clone(&site), happenings)?;

@@ -6,7 +6,7 @@ use crate::daemon::wall_clock;
 use crate::site::{Site, cgroup_name};
 use crate::site_program::{SiteProgram, TIME_LIMIT};
 use crate::spool::{log_line, private_dir};
-use crate::step;
+use crate::step::{self, Supervisor};
 use gmodel::RunId;
 use gmodel::launch_order::LaunchOrder;
 use gmodel::run::{EndCause, RunEnd};
@@ -18,8 +18,11 @@ use gsys::user::User;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, ToSocketAddrs, UdpSocket};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::time::Duration;
+
+/// For a supervisor to be gone that a daemon before us had started and not released.
+const SUPERVISOR_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Why a run cannot start here, and whose fault it is.
 #[derive(Debug)]
@@ -43,8 +46,8 @@ impl Failure {
     }
 }
 
-/// Makes everything and returns the connection to a supervisor that waits for `go`.
-pub fn prepare(site: &Site, run: RunId) -> Result<UnixStream, Failure> {
+/// Makes everything and returns a supervisor that waits for `go`.
+pub fn prepare(site: &Site, run: RunId) -> Result<Supervisor, Failure> {
     let dir = site.spool.run_dir(run);
     let order = site.spool.order(run).map_err(Failure::node)?;
     if !site.unfit.is_empty() {
@@ -82,8 +85,7 @@ pub fn prepare(site: &Site, run: RunId) -> Result<UnixStream, Failure> {
     }
     // Left by a supervisor that died before it was ready.
     let _ = fs::remove_file(dir.join("ctl.sock"));
-    step::start(&site.config.gstepd, &dir, cgroup.as_ref()).map_err(Failure::node)?;
-    step::connect(&dir).map_err(Failure::node)
+    step::start(&site.stand_by, &dir, cgroup.as_ref()).map_err(Failure::node)
 }
 
 /// The name counts; the number the controller knows must be the same here.
@@ -133,11 +135,12 @@ fn fenced_cgroup(
     order: &LaunchOrder,
     gpus: &[GpuFacts],
 ) -> Result<RunCgroup, Failure> {
-    // What an earlier attempt left holds no process of a user; a fence must not be put beside an older one.
+    // What an earlier attempt left holds no process of a user, and at most a supervisor of the daemon before us, which was never
+    // told to go; a fence must not be put beside an older one.
     if site.spool.run_dir(run).join("fence.json").exists()
         && let Some(stale) = site.cgroup_of(run).map_err(Failure::node)?
     {
-        stale.remove().map_err(Failure::node)?;
+        stale.remove_with_supervisor(SUPERVISOR_PATIENCE).map_err(Failure::node)?;
     }
     let rules = fence_rules(site, gpus)?;
     // Kept before the cgroup is made: its file says that there may be one.

@@ -4,6 +4,7 @@ use crate::config::{Config, Isolation};
 use crate::gpu_watch::GpuWatch;
 use crate::inventory::GpuTable;
 use crate::spool::Spool;
+use crate::stand_by::StandBy;
 use gmodel::RunId;
 use gmodel::node::Role;
 use gsys::cgroup::{CgroupError, CgroupRoot, RunCgroup};
@@ -22,6 +23,8 @@ pub struct Site {
     pub gpus: Arc<GpuTable>,
     /// `None` on login nodes and where GPUs are not looked for.
     pub gpu_watch: Option<GpuWatch>,
+    /// Where supervisors come from.
+    pub stand_by: StandBy,
     /// Why this node can start nothing: found when the daemon started, stands until it ends. Empty when it can.
     pub unfit: String,
     /// Where other nodes reach this one, as soon as that was asked; see `prepare`.

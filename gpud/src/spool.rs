@@ -243,8 +243,11 @@ impl Spool {
         })
     }
 
+    pub fn runs_dir(&self) -> PathBuf {
+        self.dir.join("runs")
+    }
     pub fn run_dir(&self, run: RunId) -> PathBuf {
-        self.dir.join("runs").join(run.to_string())
+        self.runs_dir().join(run.to_string())
     }
     pub fn marks_dir(&self, run: RunId) -> PathBuf {
         self.dir.join("marks").join(run.to_string())

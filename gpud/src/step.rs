@@ -4,13 +4,15 @@
 //! directory's lock says whether it lives.
 
 use crate::daemon::Happening;
+use crate::stand_by::{self, StandBy};
 use anyhow::{Context, Result, bail};
 use gmodel::RunId;
 use gmodel::run::{NumberedSignal, StopWhy};
 use gmodel::supervise::{FromStep, StepOrder, StepOutput, ToStep};
 use gsys::cgroup::RunCgroup;
-use nix::fcntl::{Flock, FlockArg, OFlag};
+use nix::fcntl::{Flock, FlockArg};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{MsgFlags, recv};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -29,40 +31,79 @@ const LEAVE_PATIENCE: Duration = Duration::from_secs(12);
 const FIRST_WORDS_PATIENCE: Duration = Duration::from_secs(5);
 const SOCKET: &str = "ctl.sock";
 
-/// Starts the supervisor of a run and returns when it answers. Blocking; the caller is in a tokio runtime.
-pub fn start(gstepd: &Path, run_dir: &Path, cgroup: Option<&RunCgroup>) -> Result<()> {
+/// A conversation with a supervisor that has said how far its run is.
+#[derive(Debug)]
+pub struct Supervisor {
+    pub stream: UnixStream,
+    /// For waiting for its end.
+    pub process: Option<OwnedFd>,
+}
+
+/// Starts the supervisor of a run and returns when it is ready. Blocking; the caller is in a tokio runtime.
+///
+/// Whoever holds the other end of the conversation is the supervisor, and nobody else: when the stand-by has died over the
+/// request, that tells whether it had forked, so that there are never two.
+pub fn start(stand_by: &StandBy, run_dir: &Path, cgroup: Option<&RunCgroup>) -> Result<Supervisor> {
+    let (stream, theirs) = UnixStream::pair()?;
+    let forked = stand_by.fork(run_dir, &theirs, cgroup);
+    drop(theirs);
+    let ready = wait_until_ready(&stream);
+    match (forked, ready) {
+        (Ok(process), Ok(_)) => Ok(Supervisor::new(stream, Some(process))?),
+        (Ok(_), Err(e)) => Err(e),
+        (Err(e), Ok(pid)) => {
+            tracing::warn!("{e:#}; its last supervisor began all the same");
+            Ok(Supervisor::new(stream, gsys::process::pidfd_open(pid).ok())?)
+        }
+        (Err(e), Err(_)) => {
+            tracing::warn!("{e:#}; gstepd is started anew");
+            exec(stand_by.gstepd(), run_dir, cgroup)
+        }
+    }
+}
+
+impl Supervisor {
+    fn new(stream: UnixStream, process: Option<OwnedFd>) -> io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        Ok(Self { stream, process })
+    }
+}
+
+/// The slow way, which needs no stand-by.
+fn exec(gstepd: &Path, run_dir: &Path, cgroup: Option<&RunCgroup>) -> Result<Supervisor> {
     let log = OpenOptions::new().append(true).create(true).mode(0o600).open(run_dir.join("log"))?;
-    // It says a word on its stdout when it listens. (An inotify would do, but closing one takes a grace period of the kernel.)
-    let (word, stdout) = nix::unistd::pipe2(OFlag::O_CLOEXEC).context("a pipe from gstepd")?;
+    let (stream, theirs) = UnixStream::pair()?;
     let mut command = tokio::process::Command::new(gstepd);
-    command.arg("--run-dir").arg(run_dir).env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").current_dir("/");
-    command.stdin(Stdio::null()).stdout(stdout).stderr(log).process_group(0);
+    command.arg("--run-dir").arg(run_dir).arg("--connected").env_clear().env("PATH", stand_by::PATH).current_dir("/");
+    command.stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).stderr(log).process_group(0);
     let mut child = command.spawn().with_context(|| format!("starting {}", gstepd.display()))?;
-    // Our copy of the pipe's other end is in it: without that, its end is seen.
+    // Our copy of the other end is in it: without that, its end is seen.
     drop(command);
     let pid = child.id().context("gstepd ended at once")? as i32;
+    let process = gsys::process::pidfd_open(pid).ok();
     tokio::spawn(async move { child.wait().await });
     if let Some(cgroup) = cgroup {
         cgroup.attach_sup(pid).context("moving gstepd into its cgroup")?;
     }
-    wait_for_socket(run_dir, &word)
+    wait_until_ready(&stream)?;
+    Ok(Supervisor::new(stream, process)?)
 }
 
-fn wait_for_socket(run_dir: &Path, word: &OwnedFd) -> Result<()> {
-    let deadline = Instant::now() + START_PATIENCE;
-    let mut fds = [PollFd::new(word.as_fd(), PollFlags::POLLIN)];
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        poll(&mut fds, PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)).or_else(interrupted_is_fine)?;
-        if run_dir.join(SOCKET).exists() {
-            return Ok(());
+/// Waits for its first words, leaves them to be read, and returns the supervisor's process number.
+fn wait_until_ready(stream: &UnixStream) -> Result<i32> {
+    stream.set_read_timeout(Some(START_PATIENCE))?;
+    let mut words = [0; 1024];
+    let length = loop {
+        match recv(stream.as_raw_fd(), &mut words, MsgFlags::MSG_PEEK) {
+            Err(nix::Error::EINTR) => {}
+            Err(nix::Error::EAGAIN) => bail!("gstepd was not ready within {} s", START_PATIENCE.as_secs()),
+            length => break length?,
         }
-        if fds[0].any().unwrap_or(false) {
-            bail!("gstepd ended before it was ready; its words are in the run's log");
-        }
-        if left.is_zero() {
-            bail!("gstepd was not ready within {} s", START_PATIENCE.as_secs());
-        }
+    };
+    let words = words[..length].split(|byte| *byte == b'\n').next().unwrap_or_default();
+    match serde_json::from_slice(words) {
+        Ok(FromStep::Ready { pid }) => Ok(pid as i32),
+        _ => bail!("gstepd ended before it was ready; its words are in the run's log"),
     }
 }
 
@@ -75,7 +116,13 @@ pub fn connect(run_dir: &Path) -> io::Result<UnixStream> {
 }
 
 /// As [`connect`], with patience for a supervisor that is about to listen or to leave. `None`: there is none.
-pub fn find(run_dir: &Path) -> Option<UnixStream> {
+pub fn find(run_dir: &Path) -> Option<Supervisor> {
+    let stream = find_stream(run_dir)?;
+    let process = gsys::peer::peer_of(&stream).and_then(|peer| gsys::process::pidfd_open(peer.pid)).ok();
+    Some(Supervisor { stream, process })
+}
+
+fn find_stream(run_dir: &Path) -> Option<UnixStream> {
     let deadline = Instant::now() + START_PATIENCE;
     loop {
         match connect(run_dir) {
@@ -137,10 +184,6 @@ pub fn see_off(supervisor: &OwnedFd) {
     let _ = poll(&mut fds, PollTimeout::from(1000u16));
 }
 
-fn interrupted_is_fine(e: nix::Error) -> Result<i32, nix::Error> {
-    if e == nix::Error::EINTR { Ok(0) } else { Err(e) }
-}
-
 /// The daemon's end of a conversation, with what was said on it: repeating costs nothing and says nothing.
 #[derive(Debug)]
 pub struct StepLink {
@@ -156,10 +199,9 @@ pub struct StepLink {
 
 impl StepLink {
     /// Begins to listen; what the supervisor says comes as [`Happening::Step`], its silence as [`Happening::StepGone`].
-    pub fn open(run: RunId, connection: u64, stream: UnixStream, daemon: mpsc::Sender<Happening>) -> Result<Self> {
-        let peer = gsys::peer::peer_of(&stream)?;
-        let process = gsys::process::pidfd_open(peer.pid).ok();
-        let stream = tokio::net::UnixStream::from_std(stream)?;
+    pub fn open(run: RunId, connection: u64, supervisor: Supervisor, daemon: mpsc::Sender<Happening>) -> Result<Self> {
+        let process = supervisor.process;
+        let stream = tokio::net::UnixStream::from_std(supervisor.stream)?;
         let (sender, queue) = mpsc::unbounded_channel();
         tokio::spawn(converse(run, connection, stream, queue, daemon));
         Ok(Self { connection, sender, process, went: false, limit: None, stop: None, signalled: 0 })

@@ -35,15 +35,18 @@ struct Connection {
 }
 
 impl Control {
-    /// Makes `ctl.sock` in the current directory. It appears under its name only when it can be connected to.
-    pub fn listen(state: FromStep) -> io::Result<Control> {
+    /// Makes `ctl.sock` in the current directory. It appears under its name only when it can be connected to. Whoever
+    /// started us may be connected already, and is told the state.
+    pub fn listen(state: FromStep, connected: Option<UnixStream>) -> io::Result<Control> {
         let aside = "ctl.sock.new";
         let _ = fs::remove_file(aside);
         let listener = UnixListener::bind(aside)?;
         fs::set_permissions(aside, fs::Permissions::from_mode(0o600))?;
         listener.set_nonblocking(true)?;
         fs::rename(aside, SOCKET)?;
-        Ok(Control { listener, connections: Vec::new(), state, mark: None })
+        let mut control = Control { listener, connections: Vec::new(), state, mark: None };
+        connected.into_iter().for_each(|stream| control.admit(stream));
+        Ok(control)
     }
 
     /// Everyone is told, now and on connection.

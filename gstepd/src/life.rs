@@ -385,7 +385,7 @@ impl Life {
 
 /// These ends are not the job's wish, and can wait a little.
 fn gives_time(why: StopWhy) -> bool {
-    matches!(why, StopWhy::Preempted | StopWhy::Drained)
+    matches!(why, StopWhy::Preempted | StopWhy::Drained | StopWhy::Requeued)
 }
 
 fn stop_text(why: StopWhy) -> &'static str {
@@ -495,10 +495,12 @@ mod tests {
         assert_eq!(life.next_deadline(), Some(Boot(19_500)), "the grace of the order");
         assert_eq!(life.tick(Boot(19_500)), KILL);
         assert_eq!(life.end(0).2, "preempted; asked for a checkpoint, ended after checkpoint mark 2");
-        let mut life = with_checkpoint(None, None);
-        assert_eq!(life.stop(at(2), StopWhy::Drained, 10), [Act::Checkpoint]);
-        assert_eq!(life.tick(at(61)), []);
-        assert_eq!(life.tick(at(62)), TERM, "no mark came");
+        for why in [StopWhy::Drained, StopWhy::Requeued] {
+            let mut life = with_checkpoint(None, None);
+            assert_eq!(life.stop(at(2), why, 10), [Act::Checkpoint]);
+            assert_eq!(life.tick(at(61)), []);
+            assert_eq!(life.tick(at(62)), TERM, "no mark came");
+        }
         let mut life = with_checkpoint(Some(600), None);
         life.tick(at(540));
         assert_eq!(life.deserted(at(541)), [], "a place for steps is held until the limit");
@@ -506,7 +508,7 @@ mod tests {
         assert_eq!(life.deserted(at(543)), TERM);
         assert_eq!(life.emptied(false), RECORD);
         let mut life = with_checkpoint(None, None);
-        assert_eq!(life.stop(at(2), StopWhy::Requeued, 10), TERM, "its owner did not ask for time");
+        assert_eq!(life.stop(at(2), StopWhy::Cancelled, 10), TERM, "its owner does not want it");
     }
 
     #[test]

@@ -12,12 +12,15 @@ mod pam_session;
 mod record;
 mod resource_limits;
 mod run_dir;
+mod stand_by;
 mod step;
 mod step_link;
 mod supervisor;
 
 use std::fs;
-use std::io::Write;
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -28,19 +31,22 @@ use record::{Record, shorten};
 use run_dir::{RunDir, wall_clock};
 use supervisor::Supervisor;
 
-const USAGE: &str = "usage: gstepd --run-dir SPOOL/runs/RUN\nStarted by gpud, never by hand: see gpud(8).";
+const USAGE: &str = "usage: gstepd --run-dir SPOOL/runs/RUN [--connected]
+       gstepd --stand-by SPOOL/runs ROOM
+Started by gpud, never by hand: see gpud(8).";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
+    if args.len() > 1 {
+        // Ours is not the job's cgroup, and a run without a supervisor is lost. Only root may; the job gets its own value back.
+        let _ = fs::write("/proc/self/oom_score_adj", "-1000");
+    }
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["--run-dir", dir] => match supervise(Path::new(dir)) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(e) => {
-                // Whoever started us may be gone, and its pipe with it.
-                let _ = writeln!(std::io::stderr(), "gstepd: {e:#}");
-                ExitCode::FAILURE
-            }
-        },
+        ["--run-dir", dir] => outcome(supervise(Path::new(dir), None)),
+        // Stdin is a conversation with gpud.
+        ["--run-dir", dir, "--connected"] => outcome(supervise_connected(Path::new(dir))),
+        // The last word only makes room for what a supervisor's command line says.
+        ["--stand-by", runs, _room] => outcome(stand_by(Path::new(runs))),
         ["--version"] => {
             println!("gstepd {}", env!("CARGO_PKG_VERSION"));
             ExitCode::SUCCESS
@@ -56,15 +62,37 @@ fn main() -> ExitCode {
     }
 }
 
+fn outcome(done: anyhow::Result<()>) -> ExitCode {
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            // Whoever started us may be gone, and its pipe with it.
+            let _ = writeln!(io::stderr(), "gstepd: {e:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn supervise_connected(dir: &Path) -> anyhow::Result<()> {
+    let connection = io::stdin().as_fd().try_clone_to_owned()?;
+    supervise(dir, Some(connection.into()))
+}
+
+/// Returns when gpud is gone; in each supervisor that it became, when the run has ended.
+fn stand_by(runs: &Path) -> anyhow::Result<()> {
+    match stand_by::serve(runs)? {
+        Some(born) => supervise(&born.run_dir, Some(born.connection)),
+        None => Ok(()),
+    }
+}
+
 /// Before the run directory is ours nothing is written: another supervisor may own the run. After that, what keeps us from
 /// supervising is the node's error and goes on record.
-fn supervise(dir: &Path) -> anyhow::Result<()> {
+fn supervise(dir: &Path, connection: Option<UnixStream>) -> anyhow::Result<()> {
     // Private files say so themselves; the script's directory must be passable by its user.
     nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
     let dir = RunDir::enter(dir)?;
-    // Ours is not the job's cgroup, and a run without a supervisor is lost. Only root may; the job gets its own value back.
-    let _ = fs::write("/proc/self/oom_score_adj", "-1000");
-    match prepare(dir) {
+    match prepare(dir, connection) {
         Ok(supervisor) => supervisor.run(),
         Err(e) => {
             let text = shorten(&format!("{e:#}"));
@@ -75,11 +103,14 @@ fn supervise(dir: &Path) -> anyhow::Result<()> {
     }
 }
 
-fn prepare(dir: RunDir) -> anyhow::Result<Supervisor> {
+fn prepare(dir: RunDir, connection: Option<UnixStream>) -> anyhow::Result<Supervisor> {
     let record = Record::reserve().context("taking room for exit.json")?;
     let (order, setup) = (dir.order()?, dir.setup()?);
-    let supervisor = Supervisor::prepare(dir, order, setup, record)?;
-    // For whoever started us to know that ctl.sock is there; nobody has to listen.
-    let _ = writeln!(std::io::stdout(), "ready");
+    let is_told = connection.is_some();
+    let supervisor = Supervisor::prepare(dir, order, setup, record, connection)?;
+    if !is_told {
+        // For a gpud of the release before, which waits for ctl.sock; nobody has to listen.
+        let _ = writeln!(io::stdout(), "ready");
+    }
     Ok(supervisor)
 }

@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
 
 use anyhow::Context;
 use gmodel::ExitCode;
@@ -77,8 +78,15 @@ pub struct Supervisor {
 }
 
 impl Supervisor {
-    /// Makes everything ready that can fail before the start. Nothing of the user runs yet.
-    pub fn prepare(mut dir: RunDir, order: LaunchOrder, mut setup: Setup, record: Record) -> anyhow::Result<Supervisor> {
+    /// Makes everything ready that can fail before the start, and says so to whoever is connected already. Nothing of the
+    /// user runs yet.
+    pub fn prepare(
+        mut dir: RunDir,
+        order: LaunchOrder,
+        mut setup: Setup,
+        record: Record,
+        connection: Option<UnixStream>,
+    ) -> anyhow::Result<Supervisor> {
         anyhow::ensure!(order.run.is_some(), "order.json names no run");
         let root_job = setup.uid == 0 && !setup.cgroup_tag.is_empty();
         anyhow::ensure!(!root_job || order.allow_root, "jobs of uid 0 are refused here: allow_root_jobs is not set");
@@ -104,7 +112,7 @@ impl Supervisor {
             limits: JobLimits::new(of_session, &order.rlimits),
             session,
             events: processes.events_file(),
-            control: Control::listen(ready).context("making ctl.sock")?,
+            control: Control::listen(ready, connection).context("making ctl.sock")?,
             marks,
             timer: BootTimer::new().context("making a timer")?,
             dir,

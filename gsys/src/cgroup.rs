@@ -100,6 +100,11 @@ impl RunCgroup {
         write_file(&procs, &pid.to_string())
     }
 
+    /// The directory of `sup`, and whether a process can be born in it (it is in the v2 tree), or has to move there.
+    pub fn sup_dir(&self) -> (PathBuf, bool) {
+        (self.main_dir("sup"), self.trees.v2.is_some())
+    }
+
     /// Moves a process into `job`. To start a job use [`RunCgroup::join_fds`]: a process moved from outside has run
     /// outside for a moment.
     pub fn attach_job(&self, pid: i32) -> Result<(), CgroupError> {
@@ -184,6 +189,21 @@ impl RunCgroup {
             }
         }
         Ok(())
+    }
+
+    /// As [`RunCgroup::remove`], of a run that has no use for a supervisor any more: one that is there, or on its way, is
+    /// killed, for as long as `patience`.
+    pub fn remove_with_supervisor(&self, patience: Duration) -> Result<(), CgroupError> {
+        let deadline = Instant::now() + patience;
+        loop {
+            match self.remove() {
+                Err(CgroupError::Occupied { .. }) if Instant::now() < deadline => {
+                    kill::kill_tree(&self.trees, &self.rel.join("sup"))?;
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+                removed => return removed,
+            }
+        }
     }
 
     /// The error that names the first tree with processes in it; none when they have just gone.

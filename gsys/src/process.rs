@@ -1,7 +1,9 @@
-//! Processes by pidfd, and the reaping of children. Never decides whom to signal.
+//! Processes by pidfd, copies of the caller, and the reaping of children. Never decides whom to signal.
 
+use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 
 /// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +40,52 @@ pub fn pidfd_signal(pidfd: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
         Err(io::Error::last_os_error())
     } else {
         Ok(())
+    }
+}
+
+/// Which of the two a process is after [`fork`].
+#[derive(Debug)]
+pub enum Forked {
+    Parent { pid: i32, pidfd: OwnedFd },
+    Child,
+}
+
+/// Makes a copy of the calling process, which must have a single thread: then all that it holds may be used in the copy,
+/// too. `cgroup` is a directory of the v2 tree, in which the copy begins its life (clone3(2), CLONE_INTO_CGROUP).
+pub fn fork(cgroup: Option<BorrowedFd<'_>>) -> io::Result<Forked> {
+    // A directory's links are itself, its name, and one for each thread in it.
+    if fs::metadata("/proc/self/task")?.nlink() != 3 {
+        return Err(io::Error::other("a process of several threads makes no copies of itself"));
+    }
+    // The libc crate's constant is cut to 32 bits.
+    const CLONE_INTO_CGROUP: u64 = 1 << 33;
+    let mut pidfd = -1i32;
+    let flags = libc::CLONE_PIDFD as u64 | if cgroup.is_some() { CLONE_INTO_CGROUP } else { 0 };
+    // SAFETY: a struct of integers, for which zero means not used.
+    let mut args: libc::clone_args = unsafe { std::mem::zeroed() };
+    args.flags = flags;
+    args.pidfd = &raw mut pidfd as u64;
+    args.exit_signal = libc::SIGCHLD as u64;
+    args.cgroup = cgroup.map_or(0, |dir| dir.as_raw_fd() as u64);
+    // SAFETY: without CLONE_VM and a stack this is fork(2): the copy goes on here on its own copy of the memory. No other
+    // thread holds a lock that would stay locked in it, since there is none. `args` and `pidfd` outlive the call.
+    let pid = unsafe { libc::syscall(libc::SYS_clone3, &raw const args, size_of::<libc::clone_args>()) };
+    match pid {
+        -1 => Err(io::Error::last_os_error()),
+        0 => Ok(Forked::Child),
+        // SAFETY: the kernel has just given us this descriptor and nobody else knows it.
+        pid => Ok(Forked::Parent { pid: pid as i32, pidfd: unsafe { OwnedFd::from_raw_fd(pidfd) } }),
+    }
+}
+
+/// Whether children that end leave nothing behind for the caller to reap. A process that wants to know how its children
+/// ended says `false`, above all after a [`fork`] from one that said `true`.
+pub fn disown_children(disown: bool) -> io::Result<()> {
+    let how = if disown { libc::SIG_IGN } else { libc::SIG_DFL };
+    // SAFETY: no handler is set, only ignoring or the default.
+    match unsafe { libc::signal(libc::SIGCHLD, how) } {
+        libc::SIG_ERR => Err(io::Error::last_os_error()),
+        _ => Ok(()),
     }
 }
 

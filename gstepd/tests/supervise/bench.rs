@@ -17,7 +17,7 @@ use gsys::cgroup::{CgroupRoot, Limits, RunCgroup, remove_all};
 
 /// An ordinary user; numbers are enough, since the node resolves names before.
 pub const UID: u32 = 61_234;
-const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(20);
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
 pub struct Bench {
@@ -84,13 +84,17 @@ impl Bench {
 
     /// Writes the orders and starts gstepd, as gpud does. Returns a connection on which it has said that it is ready.
     pub fn start(&mut self) -> Link {
-        let run_dir = self.run_dir();
-        fs::write(run_dir.join("order.json"), serde_json::to_vec(&self.order).unwrap()).unwrap();
-        fs::write(run_dir.join("setup.json"), serde_json::to_vec(&self.setup).unwrap()).unwrap();
+        self.write_orders();
         self.spawn();
         let mut link = self.connect();
         assert!(matches!(link.next(), FromStep::Ready { .. }));
         link
+    }
+
+    pub fn write_orders(&self) {
+        let run_dir = self.run_dir();
+        fs::write(run_dir.join("order.json"), serde_json::to_vec(&self.order).unwrap()).unwrap();
+        fs::write(run_dir.join("setup.json"), serde_json::to_vec(&self.setup).unwrap()).unwrap();
     }
 
     pub fn spawn(&mut self) {
@@ -189,7 +193,7 @@ impl Drop for Bench {
 
 /// A connection as gpud has it.
 pub struct Link {
-    reader: BufReader<UnixStream>,
+    pub reader: BufReader<UnixStream>,
 }
 
 impl Link {
@@ -207,9 +211,14 @@ impl Link {
     }
 
     pub fn next(&mut self) -> FromStep {
+        self.next_if_any().expect("gstepd has closed the connection")
+    }
+
+    /// `None` when the other end is gone.
+    pub fn next_if_any(&mut self) -> Option<FromStep> {
         let mut line = String::new();
-        self.reader.read_line(&mut line).expect("gstepd says nothing");
-        serde_json::from_str(&line).unwrap_or_else(|e| panic!("{line:?}: {e}"))
+        let length = self.reader.read_line(&mut line).expect("gstepd says nothing");
+        (length > 0).then(|| serde_json::from_str(&line).unwrap_or_else(|e| panic!("{line:?}: {e}")))
     }
 
     /// True when gstepd has closed the connection.

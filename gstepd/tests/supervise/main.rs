@@ -6,6 +6,7 @@ mod grun;
 mod limits;
 mod marks;
 mod pam;
+mod stand_by;
 mod steps;
 
 use std::fs;
