@@ -1,7 +1,7 @@
 //! The subcommands of `gadm` and where each is carried out.
 
 use crate::policy::{account, document, qos, quota, reservation, user};
-use crate::{controller, job, node, pages, sandbox, share, token, topology};
+use crate::{controller, gpu, job, node, pages, sandbox, share, token, topology};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use gcli::{Failure, Outcome, command_line};
 use std::ffi::OsString;
@@ -11,6 +11,7 @@ const EXAMPLES: &str = "\
 Examples:
   gadm node drain node7 --reason 'fan replaced on Monday'
   gadm node resume node7
+  gadm gpu quarantine node7 3 --reason 'wrong sums since Monday'
   gadm job update 17 TimeLimit=4:00:00
   gadm job hold 17 98_5
   gadm token node --role compute
@@ -39,6 +40,9 @@ enum What {
     /// Nodes: drain, resume, down, remove
     #[command(subcommand)]
     Node(node::NodeAct),
+    /// Single GPUs: quarantine, return
+    #[command(subcommand)]
+    Gpu(gpu::GpuAct),
     /// Jobs: update, hold, release, requeue
     #[command(subcommand)]
     Job(job::JobAct),
@@ -111,6 +115,7 @@ fn carry_out(what: What) -> Outcome {
     let client = || gcli::connect("gadm");
     match what {
         What::Node(act) => node::run(&mut client()?, act),
+        What::Gpu(act) => gpu::run(&mut client()?, act),
         What::Job(act) => job::run(&mut client()?, act),
         What::Token(act) => token::run(&mut client()?, act),
         What::Account(act) => account::run(&mut client()?, act),

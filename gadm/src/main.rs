@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 mod admin;
 mod controller;
+mod gpu;
 mod job;
 mod node;
 mod pages;

@@ -5,6 +5,7 @@ mod built_in;
 pub mod catalogue;
 pub mod reading;
 pub mod repair;
+pub mod standing;
 #[cfg(test)]
 mod tests;
 pub mod watch;
@@ -18,4 +19,5 @@ pub use reading::{
     slow_reason,
 };
 pub use repair::{Attempt, Ended, Repair, RepairPolicy, Stage, Step, Surroundings};
+pub use standing::GpuStanding;
 pub use watch::{Change, EventSource, GpuWatch, Sign, Verdict, verdict};

@@ -66,9 +66,12 @@ pub struct GpuInfo {
     /// Signs that stand and take nothing out of the pool, for people.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
-    /// The next step of its repair, which waits for the controller's word: `reset`, `boot`.
+    /// The next step of its repair, which waits for the controller's word: `quarantine`, `reset`, `boot`.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub wants: String,
+    /// How it stands when it is out of service, or on its way.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub standing: Option<Box<crate::gpu_health::GpuStanding>>,
     /// Why the GPU is out of the pool; empty when healthy.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub fault: String,
@@ -95,6 +98,9 @@ pub struct GpuEntry {
     pub info: GpuInfo,
     /// In the node's latest inventory.
     pub present: bool,
+    /// Why its node did not carry out the newest order for it; empty when it did.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub refused: String,
 }
 
 impl GpuInfo {

@@ -40,6 +40,11 @@ pub struct Config {
     pub gpu_signs: Option<PathBuf>,
     /// Run on a GPU before it goes back into service; `None`: that it answers and shows no sign is enough.
     pub gpu_burn_in: Option<PathBuf>,
+    /// Resets a GPU, and has the machine boot; `None`: that is people's affair.
+    pub gpu_reset: Option<PathBuf>,
+    pub node_reboot: Option<PathBuf>,
+    /// Between a first and a second step of a GPU's repair; doubled each time.
+    pub gpu_repair_pause_secs: u32,
     /// Seconds between two looks at all GPUs.
     pub gpu_watch_secs: u32,
     /// Where Xids are looked for besides NVML; `None` with a library of one's own.
@@ -98,10 +103,11 @@ pub struct DevicePolicy {
 #[error("{0}")]
 pub struct ConfigError(pub String);
 
-const KEYS: [&str; 23] = [
+const KEYS: [&str; 26] = [
     "controller", "state_dir", "spool_dir", "run_dir", "name", "features", "isolation", "cgroup_tag", "nvml_lib",
     "dev_dir", "gpus", "cpus", "mem_bytes", "pids_max", "gstepd", "fence_audit_secs",
-    "environment", "pam_service", "devices", "gpu_signs", "gpu_burn_in", "gpu_watch_secs", "kernel_log",
+    "environment", "pam_service", "devices", "gpu_signs", "gpu_burn_in", "gpu_reset", "node_reboot", "gpu_repair_pause_secs",
+    "gpu_watch_secs", "kernel_log",
 ];
 const DEVICE_KEYS: [&str; 2] = ["default", "deny_extra"];
 
@@ -176,6 +182,9 @@ impl File<'_> {
             gpus,
             gpu_signs: self.string("gpu_signs").map(PathBuf::from),
             gpu_burn_in: self.string("gpu_burn_in").map(PathBuf::from),
+            gpu_reset: self.string("gpu_reset").map(PathBuf::from),
+            node_reboot: self.string("node_reboot").map(PathBuf::from),
+            gpu_repair_pause_secs: self.number("gpu_repair_pause_secs", 86_400).map_or(60, |n| n as u32),
             gpu_watch_secs: self.number("gpu_watch_secs", 60).map_or(10, |n| n as u32),
             kernel_log,
             cpus: self.number("cpus", u64::from(u32::MAX)).map(|n| n as u32),

@@ -9,6 +9,7 @@ use crate::site::Site;
 use crate::step::{self, StepLink, Supervisor};
 use crate::{clean, prepare};
 use gcore::node::{Found, NodeAction, NodeEvent, NodeInput, NodeState, actions, apply, check, handle};
+use gmodel::gpu_order::{GpuOrder, GpuOrderDone};
 use gmodel::launch_order::LaunchOrder;
 use gmodel::node::{Inventory, Role};
 use gmodel::run::{Desired, EndCause, RunEnd, RunPhase, StopWhy};
@@ -47,6 +48,8 @@ pub enum Happening {
     GpusFailed { runs: Vec<RunId> },
     /// The use of the run's GPUs is on record: its end can be told.
     Measured { run: RunId, end: Box<RunEnd> },
+    /// Orders for GPUs that were carried out, or could not be: on disk, to be told.
+    GpuOrdersDone { done: Vec<GpuOrderDone> },
     /// GPUs or the room in the spool may have changed.
     InventoryChanged,
 }
@@ -172,6 +175,7 @@ impl Daemon {
                 let end = self.site.spool.end(run).ok().flatten().unwrap_or(*end);
                 self.ended(run, end);
             }
+            Happening::GpuOrdersDone { done } => self.answer_gpu_orders(done),
             Happening::InventoryChanged => self.look_at_inventory(),
         }
     }
@@ -218,9 +222,42 @@ impl Daemon {
             self.orders.extend(named);
         }
         let orders = self.orders.keys().copied().collect();
+        let (incarnation, gpus) = (desired.fence.incarnation, desired.gpus.clone());
         let events = self.feed(NodeInput::DesiredReceived { desired, orders });
-        if let [NodeEvent::OldTargetRefused { fence, newest }] = events[..] {
-            tracing::warn!("an order with fence {fence:?} was refused: {newest:?} is in force");
+        match events[..] {
+            [NodeEvent::OldTargetRefused { fence, newest }] => {
+                tracing::warn!("an order with fence {fence:?} was refused: {newest:?} is in force");
+            }
+            _ if !gpus.is_empty() => self.carry_out_gpu_orders(incarnation, gpus),
+            _ => {}
+        }
+    }
+
+    fn carry_out_gpu_orders(&self, incarnation: u64, orders: Vec<GpuOrder>) {
+        let (site, sender) = (Arc::clone(&self.site), self.sender.clone());
+        tokio::task::spawn_blocking(move || {
+            let nobody = |order: &GpuOrder| GpuOrderDone {
+                number: order.number,
+                uuid: order.uuid.clone(),
+                error: "this node does not look after GPUs".into(),
+            };
+            let done = match &site.gpu_watch {
+                Some(watch) => watch.carry_out(incarnation, &orders, &site),
+                None => orders.iter().map(nobody).collect(),
+            };
+            let _ = sender.blocking_send(Happening::GpuOrdersDone { done });
+        });
+    }
+
+    /// After the inventory: who hears that a GPU is out sees it too.
+    fn answer_gpu_orders(&mut self, done: Vec<GpuOrderDone>) {
+        self.look_at_inventory();
+        self.report();
+        let failed = done.is_empty();
+        let frame = ToController::GpuOrders { done };
+        // What is not told now is told on the next connection: the orders come again with it.
+        if self.told.as_ref().is_some_and(|told| failed || told.sender.try_send(frame).is_err()) {
+            self.told = None;
         }
     }
 

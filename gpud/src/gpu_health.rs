@@ -2,10 +2,10 @@
 //! and back. Kept in the spool by UUID, so that neither a restart nor a move returns a sick GPU. What signs there are and what
 //! step is next is `gmodel::gpu_health`; who ends a run is the daemon.
 
+use crate::gpu_record::{Around, EndRun, Obeyed, Record};
 use anyhow::{Context, Result};
-use gmodel::gpu_health::{
-    Catalogue, Change, Ended, GpuWatch, Reading, Repair, RepairPolicy, Stage, Step, Surroundings, verdict,
-};
+use gmodel::gpu_health::{Catalogue, Change, GpuStanding, Reading, RepairPolicy, Stage, verdict};
+use gmodel::gpu_order::{GpuOrder, GpuOrderDone};
 use gmodel::{RunId, Timestamp};
 use gsys::durable_file::write_atomic;
 use gsys::nvml::{GpuEvent, GpuFacts, GpuHealth};
@@ -26,40 +26,28 @@ pub struct HealthBook {
     path: PathBuf,
     boot: String,
     gpus: BTreeMap<String, Record>,
-    /// A program of the site has the last word before a GPU is back.
-    has_burn_in: bool,
-    /// The GPU whose burn-in is to be started.
-    to_burn_in: Option<String>,
+    means: Means,
+    /// The GPU for which a program of the site is to be started, and what for.
+    to_run: Option<(String, Stage)>,
     /// Something happened since the book was written.
     unwritten: bool,
     written_at: Timestamp,
 }
 
-/// One GPU.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Record {
-    /// As last seen, for people.
-    pub index: u32,
-    pub gpu_type: String,
-    pub watch: GpuWatch,
-    pub repair: Repair,
-    /// Why it is out of service, as the pool shows it; empty while it is in service.
-    pub reason: String,
-    /// The sign that `reason` is about.
-    sign: String,
-    /// What a run left on it. Over when it is seen clean.
-    pub unclean: String,
-    /// The newest reading that was one.
-    #[serde(skip)]
-    pub reading: Option<Reading>,
+/// What the site gives this node to mend GPUs with.
+#[derive(Clone, Debug, Default)]
+pub struct Means {
+    /// A program has the last word before a GPU is back.
+    pub burn_in: bool,
+    pub policy: RepairPolicy,
 }
 
-/// What has to be done about a GPU's run.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EndRun {
-    pub run: RunId,
-    pub why: String,
+/// What the controller is told of a GPU's health besides its fault.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Shown {
+    pub notes: Vec<String>,
+    pub wants: &'static str,
+    pub standing: Option<Box<GpuStanding>>,
 }
 
 /// What an administrator of the node asks for.
@@ -82,23 +70,19 @@ struct Kept {
 
 impl HealthBook {
     /// Reads what is known from before. After a boot, signs that a reset or a boot mends are looked at anew.
-    pub fn open(spool_dir: &Path, boot: String, has_burn_in: bool, now: Timestamp) -> Self {
+    pub fn open(spool_dir: &Path, boot: String, means: Means, now: Timestamp) -> Self {
         let path = spool_dir.join(BOOK_FILE);
         let kept = read(&path).unwrap_or_else(|e| {
             tracing::error!("what was known of the health of GPUs is lost: {e:#}");
             Kept::default()
         });
-        let (to_burn_in, gpus) = (None, kept.gpus);
-        let mut book = Self { path, gpus, has_burn_in, to_burn_in, unwritten: kept.boot != boot, boot, written_at: now };
-        if book.unwritten && !kept.boot.is_empty() {
-            book.gpus.values_mut().for_each(|record| record.booted(now));
-        }
-        // A burn-in that ended with the daemon says nothing: it comes again.
-        for record in book.gpus.values_mut().filter(|record| record.repair.stage == Stage::BurningIn) {
-            record.repair.stage = Stage::Out;
-        }
-        for (uuid, record) in book.gpus.iter().filter(|(_, record)| !record.fault().is_empty()) {
-            tracing::warn!("GPU {uuid} stays out of service: {}", record.fault());
+        let is_boot = kept.boot != boot && !kept.boot.is_empty();
+        let mut book = Self { path, gpus: kept.gpus, means, to_run: None, unwritten: kept.boot != boot, boot, written_at: now };
+        for (uuid, record) in &mut book.gpus {
+            record.daemon_began(is_boot, now);
+            if !record.fault().is_empty() {
+                tracing::warn!("GPU {uuid} stays out of service: {}", record.fault());
+            }
         }
         book
     }
@@ -110,6 +94,13 @@ impl HealthBook {
                 gpu.fault = Some(record.fault());
             }
         }
+    }
+
+    /// What else the controller is told, of those GPUs of which there is something to tell.
+    pub fn shown(&self) -> BTreeMap<String, Shown> {
+        let shown = |record: &Record| Shown { notes: record.notes(), wants: record.wants(), standing: record.standing() };
+        let all = self.gpus.iter().map(|(uuid, record)| (uuid.clone(), shown(record)));
+        all.filter(|(_, shown)| *shown != Shown::default()).collect()
     }
 
     /// Takes a sweep over all GPUs. When all of several fall silent at once it is the driver's trouble and no GPU's: discovery
@@ -167,24 +158,56 @@ impl HealthBook {
         unclean.map(|(uuid, _)| uuid.clone()).collect()
     }
 
-    /// An administrator's word.
-    pub fn obey(&mut self, uuid: &str, order: Order, now: Timestamp) {
-        let Some(record) = self.gpus.get_mut(uuid) else {
-            return tracing::warn!("{order:?} for GPU {uuid}: this node has never seen it");
+    /// The answer to an order of the controller that was carried out before, or that came late.
+    pub fn answered(&self, incarnation: u64, order: &GpuOrder) -> Option<GpuOrderDone> {
+        let obeyed = self.gpus.get(&order.uuid)?.obeyed.as_ref()?;
+        let error = match (incarnation, order.number).cmp(&(obeyed.incarnation, obeyed.number)) {
+            std::cmp::Ordering::Greater => return None,
+            std::cmp::Ordering::Equal => obeyed.error.clone(),
+            std::cmp::Ordering::Less => format!("order {} came after it", obeyed.number),
         };
+        Some(GpuOrderDone { number: order.number, uuid: order.uuid.clone(), error })
+    }
+
+    /// An order of the controller was carried out, or could not be: the answer, which stands once the book is written.
+    pub fn carried_out(&mut self, incarnation: u64, order: &GpuOrder, outcome: Result<()>) -> GpuOrderDone {
+        let error = outcome.err().map_or_else(String::new, |e| format!("{e:#}"));
+        if let Some(record) = self.gpus.get_mut(&order.uuid) {
+            record.obeyed = Some(Obeyed { incarnation, number: order.number, error: error.clone() });
+            self.unwritten = true;
+        }
+        GpuOrderDone { number: order.number, uuid: order.uuid.clone(), error }
+    }
+
+    /// An administrator's word.
+    pub fn obey(&mut self, uuid: &str, order: Order, now: Timestamp) -> Result<()> {
+        let record = self.gpus.get_mut(uuid).with_context(|| format!("this node has never seen GPU {uuid}"))?;
         tracing::warn!("GPU {uuid}: an administrator's order: {order:?}");
         self.unwritten = true;
         match order {
-            Order::Quarantine(why) => {
-                record.reason = format!("quarantined by an administrator: {why}");
-                record.repair.hold(why);
-            }
-            Order::Return => {
-                record.repair.release(now);
-                record.watch = record.reading.as_ref().map_or_else(GpuWatch::default, GpuWatch::accepting);
-                record.unclean.clear();
-            }
+            Order::Quarantine(why) => record.hold(why, now),
+            Order::Return => record.release(now),
         }
+        Ok(())
+    }
+
+    /// The controller allows the step that the GPU waits for. `node_empty`: no run is on the node, with GPUs or without.
+    pub fn permit(&mut self, uuid: &str, node_empty: bool, now: Timestamp) -> Result<()> {
+        anyhow::ensure!(self.under_way().is_none_or(|one| one == uuid), "a step is under way on another GPU of this node");
+        let record = self.gpus.get_mut(uuid).with_context(|| format!("this node has never seen GPU {uuid}"))?;
+        anyhow::ensure!(record.wants() != "boot" || node_empty, "the node is not booted: a run is on it");
+        record.permitted(uuid, &self.means.policy, now)?;
+        if matches!(record.repair.stage, Stage::Resetting | Stage::Booting) {
+            self.to_run = Some((uuid.to_owned(), record.repair.stage));
+        }
+        self.unwritten = true;
+        Ok(())
+    }
+
+    /// The GPU on which a step is under way.
+    fn under_way(&self) -> Option<&str> {
+        let busy = |record: &Record| matches!(record.repair.stage, Stage::BurningIn | Stage::Resetting | Stage::Booting);
+        self.gpus.iter().find(|(_, record)| busy(record)).map(|(uuid, _)| uuid.as_str())
     }
 
     /// No sign stands that takes a GPU out, and none is out.
@@ -192,54 +215,47 @@ impl HealthBook {
         self.gpus.values().all(|record| record.fault().is_empty() && verdict(record.watch.standing()).is_none())
     }
 
-    /// Takes every GPU the next step on its way. `held`: which run holds a GPU. The pool's breaker is the controller's: a sick
-    /// GPU is reported whatever it says, and it is the controller that stops counting on faults.
-    pub fn step(&mut self, held: &BTreeMap<String, RunId>, now: Timestamp) -> Vec<EndRun> {
-        let policy = by_hand();
+    /// Takes every GPU the next step on its way. `held`: which run holds a GPU. What a healthy pool can wait for waits for the
+    /// controller's word; a GPU that is certainly sick goes at once.
+    pub fn step(&mut self, held: &BTreeMap<String, RunId>, node_empty: bool, now: Timestamp) -> Vec<EndRun> {
         let mut to_end = Vec::new();
-        let mut burning = self.gpus.values().any(|record| record.repair.stage == Stage::BurningIn);
+        let mut under_way = self.under_way().map(str::to_owned);
         for (uuid, record) in &mut self.gpus {
             let before = (record.repair.clone(), record.reason.clone());
-            let by_look = !self.has_burn_in;
-            let around = Around { held: held.get(uuid).copied(), node_empty: held.is_empty(), by_look, burning };
-            to_end.extend(record.step(uuid, around, &policy, now));
-            if !burning && record.repair.stage == Stage::BurningIn {
-                burning = true;
-                self.to_burn_in = Some(uuid.clone());
+            let other_under_way = under_way.as_ref().is_some_and(|one| one != uuid);
+            let around = Around { held: held.get(uuid).copied(), node_empty, by_look: !self.means.burn_in, other_under_way };
+            to_end.extend(record.step(uuid, around, &self.means.policy, now));
+            let began = record.repair.stage == Stage::BurningIn && before.0.stage != Stage::BurningIn;
+            if began {
+                self.to_run = Some((uuid.clone(), Stage::BurningIn));
+            }
+            // One step on a node at a time, and one that waits for the controller's word.
+            if began || matches!(record.wants(), "reset" | "boot") {
+                under_way = Some(uuid.clone());
             }
             self.unwritten |= before != (record.repair.clone(), record.reason.clone());
         }
         to_end
     }
 
-    /// The GPU on which the site's program is to be run now, said once.
-    pub fn take_burn_in(&mut self) -> Option<String> {
-        self.to_burn_in.take()
+    /// The GPU for which a program of the site is to be run now, said once.
+    pub fn take_program(&mut self) -> Option<(String, Stage)> {
+        self.to_run.take()
     }
 
     /// How the site's program ended on a GPU.
-    pub fn burnt_in(&mut self, uuid: &str, outcome: Result<()>, now: Timestamp) {
-        let Some(record) = self.gpus.get_mut(uuid) else { return };
-        self.unwritten = true;
-        match outcome {
-            Ok(()) => {
-                record.repair.end(Ended::BurnInPassed, now);
-                record.back_in_service(uuid);
-            }
-            Err(e) => {
-                record.repair.end(Ended::BurnInFailed, now);
-                record.reason = format!("{e:#}");
-                record.sign.clear();
-                tracing::error!("GPU {uuid} stays out of service: {e:#}");
-            }
+    pub fn program_ended(&mut self, uuid: &str, outcome: Result<()>, now: Timestamp) {
+        if let Some(record) = self.gpus.get_mut(uuid) {
+            self.unwritten = true;
+            record.ended(uuid, outcome, now);
         }
     }
 
-    /// Writes the book, at once when something happened.
-    pub fn write(&mut self, now: Timestamp) {
+    /// Writes the book, at once when something happened. False: what happened is not on disk.
+    pub fn write(&mut self, now: Timestamp) -> bool {
         let due = self.unwritten || now.since_secs(self.written_at).abs() >= WRITE_EVERY_SECS;
         if !due {
-            return;
+            return true;
         }
         let kept = Kept { boot: self.boot.clone(), gpus: self.gpus.clone() };
         let written = serde_json::to_vec(&kept).map_err(anyhow::Error::from);
@@ -247,6 +263,7 @@ impl HealthBook {
             Ok(()) => (self.unwritten, self.written_at) = (false, now),
             Err(e) => tracing::error!("writing {}: {e:#}", self.path.display()),
         }
+        !self.unwritten
     }
 
     /// A healthy GPU that was taken out of the machine is no more this node's.
@@ -256,107 +273,6 @@ impl HealthBook {
             self.gpus.retain(|uuid, record| here(uuid) || !record.fault().is_empty());
         }
     }
-}
-
-/// What a GPU's next step depends on besides itself.
-struct Around {
-    held: Option<RunId>,
-    node_empty: bool,
-    /// No program of the site decides.
-    by_look: bool,
-    /// One at a time.
-    burning: bool,
-}
-
-impl Record {
-    /// Why no job gets it; empty when it is in service.
-    pub fn fault(&self) -> String {
-        match (self.repair.in_service(), self.unclean.is_empty()) {
-            (true, true) => String::new(),
-            (true, false) => format!("not clean: {}", self.unclean),
-            (false, _) => self.reason.clone(),
-        }
-    }
-
-    fn step(&mut self, uuid: &str, around: Around, policy: &RepairPolicy, now: Timestamp) -> Option<EndRun> {
-        let Around { held, node_empty, by_look, burning } = around;
-        // From quarantine to the end of its job, or from a look to service, is one walk.
-        for _ in 0..4 {
-            let signs: Vec<_> = self.watch.standing().cloned().collect();
-            let verdict = verdict(&signs);
-            if let Some(verdict) = verdict.filter(|verdict| self.sign != verdict.sign.name && self.repair.held_by_admin.is_none()) {
-                self.reason = words(verdict.sign);
-                self.sign.clone_from(&verdict.sign.name);
-            }
-            let around = Surroundings { verdict, held: held.is_some(), node_empty, other_under_way: false, breaker_allows: true };
-            let step = self.repair.next(&around, policy, now);
-            match step {
-                Step::Quarantine => {
-                    tracing::error!("GPU {uuid} (index {}) is out of service: {}", self.index, self.reason);
-                    self.repair.begin(step, policy, now);
-                }
-                Step::EndJob => return held.map(|run| EndRun { run, why: format!("GPU {uuid} (index {}): {}", self.index, self.reason) }),
-                Step::BurnIn if !by_look => {
-                    if !burning && self.reading.is_some() {
-                        self.repair.begin(step, policy, now);
-                    }
-                    return None;
-                }
-                Step::BurnIn => {
-                    self.repair.begin(step, policy, now);
-                    // No sign stands; the newest reading says whether it answers at all.
-                    let well = self.reading.is_some();
-                    self.repair.end(if well { Ended::BurnInPassed } else { Ended::BurnInFailed }, now);
-                    if well {
-                        self.back_in_service(uuid);
-                    }
-                }
-                Step::MarkForReplacement => {
-                    tracing::error!("GPU {uuid} (index {}) has to be replaced: {}", self.index, self.reason);
-                    self.reason.push_str("; to be replaced");
-                    self.repair.begin(step, policy, now);
-                }
-                Step::GiveUp => self.repair.begin(step, policy, now),
-                Step::Nothing | Step::StoppedByBreaker | Step::Reset | Step::Boot | Step::WaitForAdmin => return None,
-            }
-        }
-        None
-    }
-
-    fn back_in_service(&mut self, uuid: &str) {
-        self.reason.clear();
-        self.sign.clear();
-        tracing::warn!("GPU {uuid} (index {}) is back in service", self.index);
-    }
-
-    /// What a boot mends is over until it is seen again; a hold and a worn board are not.
-    fn booted(&mut self, now: Timestamp) {
-        use gmodel::gpu_health::Action;
-        let mended = |action: Action| matches!(action, Action::EndJob | Action::Reset | Action::Reboot);
-        let signs: Vec<_> = self.watch.standing().cloned().collect();
-        if self.repair.held_by_admin.is_none() && self.repair.stage != Stage::InService && verdict(&signs).is_some_and(|v| mended(v.action)) {
-            self.repair.stage = Stage::Out;
-            self.repair.since = now;
-            self.watch = GpuWatch::default();
-        }
-    }
-}
-
-/// gpud resets and boots nothing by itself; what calls for it waits out of service for an administrator, or for a boot.
-fn by_hand() -> RepairPolicy {
-    RepairPolicy { max_resets: 0, max_boots: 0, ..RepairPolicy::default() }
-}
-
-fn words(sign: &gmodel::gpu_health::Sign) -> String {
-    match sign.name.starts_with("xid") {
-        true => format!("{}: {}", sign.evidence, meaning(&sign.name)),
-        false => format!("{}: {}", sign.name, sign.evidence),
-    }
-}
-
-/// What the catalogue that gpupool brings says of a sign; a site's own sign is its name.
-fn meaning(name: &str) -> String {
-    Catalogue::built_in().signs.get(name).map_or_else(|| name.to_owned(), |kind| kind.meaning.clone())
 }
 
 fn tell(uuid: &str, record: &Record, change: &Change) {
@@ -414,14 +330,14 @@ mod tests {
             let dir = std::env::temp_dir().join(format!("gpud-health-{name}-{}", std::process::id()));
             std::fs::create_dir_all(&dir).unwrap();
             let now = Timestamp::from_secs(1_000_000);
-            let mut node = Self { book: HealthBook::open(&dir, "boot-1".into(), false, now), dir, now };
+            let mut node = Self { book: HealthBook::open(&dir, "boot-1".into(), Means::default(), now), dir, now };
             node.look(&[]);
             node
         }
 
         fn restart(&mut self, boot: &str) {
             self.book.write(self.now);
-            self.book = HealthBook::open(&self.dir, boot.into(), false, self.now);
+            self.book = HealthBook::open(&self.dir, boot.into(), self.book.means.clone(), self.now);
         }
 
         /// A sweep over eight GPUs of which these are silent, ten seconds after the one before, and the steps then.
@@ -431,14 +347,14 @@ mod tests {
             let reading = |index| Reading { fault: fault(index), ..Reading::default() };
             let sweep = (0..8).map(|index| GpuHealth { index, uuid: Some(uuid(index)), reading: reading(index) }).collect();
             self.book.read(&Catalogue::built_in(), sweep, &[], self.now);
-            self.book.step(&BTreeMap::new(), self.now)
+            self.book.step(&BTreeMap::new(), true, self.now)
         }
 
         fn xid(&mut self, index: u32, xid: u64, held: &[(u32, &str)]) -> Vec<EndRun> {
             let event = GpuEvent { uuid: uuid(index), kind: GpuEventKind::Xid(xid), count: 1, source: EventSource::EventSet };
             self.book.events(&Catalogue::built_in(), &[event], self.now);
             let held = held.iter().map(|(index, run)| (uuid(*index), run.parse().unwrap())).collect();
-            self.book.step(&held, self.now)
+            self.book.step(&held, held.is_empty(), self.now)
         }
 
         fn out(&self) -> Vec<u32> {
@@ -464,7 +380,7 @@ mod tests {
         let ends = node.xid(3, 79, &[(3, "17-1"), (4, "18-1")]);
         assert_eq!(ends, [EndRun { run: "17-1".parse().unwrap(), why: "GPU GPU-3 (index 3): Xid 79: the GPU has fallen off the bus".into() }]);
         // Asking again is the same word; a run that may finish is left alone.
-        assert_eq!(node.book.step(&BTreeMap::from([(uuid(3), "17-1".parse().unwrap())]), node.now).len(), 1);
+        assert_eq!(node.book.step(&BTreeMap::from([(uuid(3), "17-1".parse().unwrap())]), false, node.now).len(), 1);
         assert!(node.xid(4, 94, &[(4, "18-1")]).is_empty());
         // The second sign on the same GPU says that its job has to end now.
         assert_eq!(node.xid(4, 48, &[(4, "18-1")]).len(), 1);
@@ -475,7 +391,7 @@ mod tests {
     fn a_restart_returns_nothing_and_a_boot_what_a_boot_mends() {
         let mut node = Node::new("restart");
         node.xid(3, 79, &[]);
-        node.book.obey(&uuid(5), Order::Quarantine("smells".into()), node.now);
+        node.book.obey(&uuid(5), Order::Quarantine("smells".into()), node.now).unwrap();
         node.look(&[]);
         node.restart("boot-1");
         node.look(&[]);
@@ -487,7 +403,7 @@ mod tests {
         node.restart("boot-3");
         node.look(&[]);
         assert_eq!(node.out(), [5], "an administrator's word stands");
-        node.book.obey(&uuid(5), Order::Return, node.now);
+        node.book.obey(&uuid(5), Order::Return, node.now).unwrap();
         node.look(&[]);
         assert!(node.out().is_empty());
     }
@@ -508,10 +424,10 @@ mod tests {
         let mut node = Node::new("again");
         node.look(&[2]);
         assert_eq!(node.out(), [2]);
-        node.book.obey(&uuid(2), Order::Return, node.now);
+        node.book.obey(&uuid(2), Order::Return, node.now).unwrap();
         node.look(&[2]);
         assert_eq!(node.out(), [2]);
-        node.book.obey(&uuid(2), Order::Return, node.now);
+        node.book.obey(&uuid(2), Order::Return, node.now).unwrap();
         node.look(&[]);
         assert!(node.out().is_empty());
         node.book.left_on(&uuid(6), "after run 1-1, processes 7 are still on it".into());
@@ -523,23 +439,23 @@ mod tests {
     #[test]
     fn the_sites_program_has_the_last_word_one_gpu_at_a_time() {
         let mut node = Node::new("burn-in");
-        node.book.has_burn_in = true;
+        node.book.means.burn_in = true;
         node.look(&[1, 2]);
         for index in [1, 2] {
-            node.book.obey(&uuid(index), Order::Return, node.now);
+            node.book.obey(&uuid(index), Order::Return, node.now).unwrap();
         }
         node.look(&[]);
-        assert_eq!((node.book.take_burn_in(), node.book.take_burn_in()), (Some(uuid(1)), None));
+        assert_eq!((node.book.take_program(), node.book.take_program()), (Some((uuid(1), Stage::BurningIn)), None));
         node.look(&[]);
-        assert_eq!((node.book.take_burn_in(), node.out()), (None, vec![1, 2]));
-        node.book.burnt_in(&uuid(1), Ok(()), node.now);
+        assert_eq!((node.book.take_program(), node.out()), (None, vec![1, 2]));
+        node.book.program_ended(&uuid(1), Ok(()), node.now);
         node.look(&[]);
-        assert_eq!((node.book.take_burn_in(), node.out()), (Some(uuid(2)), vec![2]));
-        node.book.burnt_in(&uuid(2), Err(anyhow::anyhow!("burn-in ended with 1: sums differ")), node.now);
+        assert_eq!((node.book.take_program(), node.out()), (Some((uuid(2), Stage::BurningIn)), vec![2]));
+        node.book.program_ended(&uuid(2), Err(anyhow::anyhow!("burn-in ended with 1: sums differ")), node.now);
         for _ in 0..100 {
             node.look(&[]);
         }
-        assert_eq!((node.book.take_burn_in(), node.out()), (None, vec![2]), "it waits for an administrator");
+        assert_eq!((node.book.take_program(), node.out()), (None, vec![2]), "it waits for an administrator");
         assert_eq!(node.book.gpus[&uuid(2)].fault(), "burn-in ended with 1: sums differ");
     }
 
@@ -547,7 +463,7 @@ mod tests {
     fn a_book_that_cannot_be_read_does_not_keep_the_node_from_starting() {
         let mut node = Node::new("spoilt");
         std::fs::write(node.dir.join(BOOK_FILE), "{half").unwrap();
-        node.book = HealthBook::open(&node.dir, "boot-1".into(), false, node.now);
+        node.book = HealthBook::open(&node.dir, "boot-1".into(), Means::default(), node.now);
         node.look(&[1]);
         assert_eq!(node.out(), [1]);
     }

@@ -4,7 +4,7 @@
 use crate::config::{Config, ConfigError};
 use crate::daemon::{Happening, wall_clock};
 use crate::gpu_catalogue::SiteCatalogue;
-use crate::gpu_health::{HealthBook, Order};
+use crate::gpu_health::{HealthBook, Means, Order};
 use crate::gpu_use::UseBook;
 use crate::inventory::{GpuTable, Gpus, Reader};
 use crate::site::Site;
@@ -12,10 +12,13 @@ use crate::site_program::SiteProgram;
 use crate::spool::{Spool, log_line};
 use anyhow::{Context, Result};
 use gmodel::RunId;
+use gmodel::gpu_health::{RepairPolicy, Stage};
+use gmodel::gpu_order::{GpuAction, GpuOrder, GpuOrderDone};
 use gmodel::launch_order::LaunchOrder;
 use gsys::nvml::{GpuEvent, NvmlWorker};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
@@ -31,6 +34,8 @@ const CLEAN_WITHIN: Duration = Duration::from_secs(10);
 const CLEAN_LOOK_EVERY: Duration = Duration::from_millis(200);
 /// For the site's program on a GPU that is to go back into service.
 const BURN_IN_LIMIT: Duration = Duration::from_secs(900);
+/// For the site's programs that reset a GPU, or have the machine boot.
+const RESET_LIMIT: Duration = Duration::from_secs(300);
 /// A run that is to end and has not is told again.
 const END_AGAIN: Duration = Duration::from_secs(10);
 /// In the spool: what administrators of this node order, a file per GPU.
@@ -45,6 +50,10 @@ pub struct GpuWatch {
     uses: Mutex<UseBook>,
     catalogue: Mutex<SiteCatalogue>,
     orders: PathBuf,
+    /// The controller's orders are carried out one after the other.
+    carrying_out: Mutex<()>,
+    /// Some were: the next step is due at once.
+    ordered: AtomicBool,
     every: Duration,
 }
 
@@ -70,10 +79,12 @@ impl GpuWatch {
         let watch = Self {
             reader: Reader::new(worker, config),
             seen: Mutex::default(),
-            health: Mutex::new(HealthBook::open(spool.dir(), boot, config.gpu_burn_in.is_some(), wall_clock())),
+            health: Mutex::new(HealthBook::open(spool.dir(), boot, means(config), wall_clock())),
             uses: Mutex::default(),
             catalogue: Mutex::new(catalogue),
             orders,
+            carrying_out: Mutex::default(),
+            ordered: AtomicBool::default(),
             every: Duration::from_secs(u64::from(config.gpu_watch_secs)),
         };
         watch.discover(table);
@@ -170,7 +181,10 @@ impl GpuWatch {
     /// What discovery saw, with what the book says. True when it is news.
     fn show(&self, table: &GpuTable) -> bool {
         let mut gpus = lock(&self.seen).clone();
-        lock(&self.health).apply(&mut gpus.facts);
+        let health = lock(&self.health);
+        health.apply(&mut gpus.facts);
+        gpus.health = health.shown();
+        drop(health);
         table.replace(gpus)
     }
 
@@ -223,15 +237,48 @@ impl GpuWatch {
         lock(&self.health).events(&catalogue, events, wall_clock());
     }
 
+    /// Carries out the controller's orders, each once however often it comes; the answers, which are on disk. Empty where
+    /// the disk failed: the orders come again. Blocking.
+    pub fn carry_out(&self, incarnation: u64, orders: &[GpuOrder], site: &Site) -> Vec<GpuOrderDone> {
+        let _one_at_a_time = lock(&self.carrying_out);
+        let mut done = Vec::new();
+        for order in orders {
+            let known = lock(&self.health).answered(incarnation, order);
+            done.push(known.unwrap_or_else(|| {
+                let mut health = lock(&self.health);
+                let outcome = match &order.what {
+                    GpuAction::Quarantine { reason } => health.obey(&order.uuid, Order::Quarantine(reason.clone()), wall_clock()),
+                    GpuAction::Return => health.obey(&order.uuid, Order::Return, wall_clock()),
+                    GpuAction::Repair => health.permit(&order.uuid, site.spool.live().is_empty(), wall_clock()),
+                    GpuAction::Cut { .. } => Err(anyhow::anyhow!("this node cannot cut GPUs")),
+                    GpuAction::Unknown => Err(anyhow::anyhow!("gpud {} does not know this order", env!("CARGO_PKG_VERSION"))),
+                };
+                health.carried_out(incarnation, order, outcome)
+            }));
+        }
+        let written = lock(&self.health).write(wall_clock());
+        self.ordered.store(true, Ordering::Relaxed);
+        self.show(&site.gpus);
+        if !written {
+            std::thread::sleep(LOOK_EVERY);
+            done.clear();
+        }
+        done
+    }
+
     /// What administrators ordered since; the order is gone once it is obeyed. True when there was one.
     fn take_orders(&self) -> bool {
-        let Ok(entries) = std::fs::read_dir(&self.orders) else { return false };
-        let mut taken = false;
+        let mut taken = self.ordered.swap(false, Ordering::Relaxed);
+        let Ok(entries) = std::fs::read_dir(&self.orders) else { return taken };
         for path in entries.flatten().map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|e| e == "json")) {
             let Some(uuid) = path.file_stem().and_then(|stem| stem.to_str()) else { continue };
             let order = std::fs::read(&path).map_err(anyhow::Error::from).and_then(|bytes| Ok(serde_json::from_slice::<Order>(&bytes)?));
             match order {
-                Ok(order) => lock(&self.health).obey(uuid, order, wall_clock()),
+                Ok(order) => {
+                    if let Err(e) = lock(&self.health).obey(uuid, order, wall_clock()) {
+                        tracing::warn!("{e:#}");
+                    }
+                }
                 Err(e) => tracing::error!("{}: {e:#}", path.display()),
             }
             lock(&self.health).write(wall_clock());
@@ -244,9 +291,11 @@ impl GpuWatch {
     /// Next steps on every GPU's way; the runs that have to end.
     fn act(&self, site: &Site) -> BTreeSet<RunId> {
         // Who holds what matters only to a GPU that is sick.
-        let held = if lock(&self.health).all_well() { BTreeMap::new() } else { held_gpus(site) };
+        let well = lock(&self.health).all_well();
+        let held = if well { BTreeMap::new() } else { held_gpus(site) };
+        let node_empty = well || site.spool.live().is_empty();
         let mut health = lock(&self.health);
-        let to_end = health.step(&held, wall_clock());
+        let to_end = health.step(&held, node_empty, wall_clock());
         health.write(wall_clock());
         drop(health);
         for end in &to_end {
@@ -268,26 +317,45 @@ pub fn start(site: Arc<Site>, daemon: mpsc::Sender<Happening>) -> Result<()> {
     Ok(())
 }
 
-/// Runs the site's program on the GPU that is due, on a thread of its own.
-fn burn_in(site: &Arc<Site>) {
-    let Some(uuid) = site.gpu_watch.as_ref().and_then(|watch| lock(&watch.health).take_burn_in()) else { return };
+/// What the site gives this node to mend GPUs with. Without its programs nothing is reset or booted.
+fn means(config: &Config) -> Means {
+    let usual = RepairPolicy::default();
+    let policy = RepairPolicy {
+        max_resets: if config.gpu_reset.is_some() { usual.max_resets } else { 0 },
+        max_boots: u32::from(config.node_reboot.is_some()),
+        first_pause_secs: config.gpu_repair_pause_secs.into(),
+        ..usual
+    };
+    Means { burn_in: config.gpu_burn_in.is_some(), policy }
+}
+
+/// Runs the site's program for the GPU that is due, on a thread of its own.
+fn run_program(site: &Arc<Site>) {
+    let Some((uuid, stage)) = site.gpu_watch.as_ref().and_then(|watch| lock(&watch.health).take_program()) else { return };
     let site = Arc::clone(site);
     std::thread::spawn(move || {
-        let (Some(watch), Some(path)) = (&site.gpu_watch, &site.config.gpu_burn_in) else { return };
+        let Some(watch) = &site.gpu_watch else { return };
+        let config = &site.config;
+        let (kind, path, time_limit) = match stage {
+            Stage::Resetting => ("gpu_reset", &config.gpu_reset, RESET_LIMIT),
+            Stage::Booting => ("node_reboot", &config.node_reboot, RESET_LIMIT),
+            _ => ("burn_in", &config.gpu_burn_in, BURN_IN_LIMIT),
+        };
+        let Some(path) = path else { return };
         tracing::info!("GPU {uuid}: {} begins", path.display());
         let program = SiteProgram {
-            kind: "burn_in",
+            kind,
             path,
             order: &LaunchOrder::default(),
             node_name: &site.name,
             gpu_uuids: std::slice::from_ref(&uuid),
             run_dir: &watch.orders,
             cgroups: site.cgroups.as_ref(),
-            time_limit: BURN_IN_LIMIT,
+            time_limit,
         };
         let outcome = program.run();
         let mut health = lock(&watch.health);
-        health.burnt_in(&uuid, outcome, wall_clock());
+        health.program_ended(&uuid, outcome, wall_clock());
         health.write(wall_clock());
     });
 }
@@ -309,7 +377,7 @@ fn keep(site: &Arc<Site>, daemon: &mpsc::Sender<Happening>) {
             due = begun + watch.every;
         }
         let runs = watch.act(site);
-        burn_in(site);
+        run_program(site);
         // What the steps changed is told at once, and not with the next discovery.
         news |= watch.show(&site.gpus);
         told.retain(|run, at| runs.contains(run) && at.elapsed() < END_AGAIN);

@@ -3,6 +3,7 @@
 //! Says what is there and what answers; how GPUs are over time is `gpu_watch` and `gpu_health`. Decides nothing.
 
 use crate::config::{Config, Isolation};
+use crate::gpu_health::Shown;
 use gmodel::Timestamp;
 use gmodel::node::{GpuInfo, Inventory};
 use gsys::device_fence::{DeviceNumber, GpuNode};
@@ -28,6 +29,8 @@ pub struct Gpus {
     /// Device files by UUID, of those GPUs that have one, and those that any run with a GPU needs.
     pub nodes: BTreeMap<String, GpuNode>,
     pub control: Vec<DeviceNumber>,
+    /// What is to be told of the health of some, besides their faults.
+    pub health: BTreeMap<String, Shown>,
     /// Why nothing is known of GPUs that may be there; empty when all is well.
     pub trouble: String,
 }
@@ -75,7 +78,7 @@ impl Reader {
                 let control = control_nodes(&self.dev_dir);
                 let dumb = found.unreadable.iter().map(|gpu| format!("GPU {}: {}", gpu.index, gpu.fault));
                 let trouble = dumb.collect::<Vec<_>>().join("; ");
-                Gpus { driver: found.driver_version, facts, nodes, control, trouble }
+                Gpus { driver: found.driver_version, facts, nodes, control, health: BTreeMap::new(), trouble }
             }
             Err(e) if e.means_cpu_node() && before.facts.is_empty() => {
                 tracing::debug!("{e}");
@@ -129,6 +132,10 @@ pub fn inventory(config: &Config, gpus: &Gpus, unfit: String, now: Timestamp) ->
         nvlink_island: islands.iter().position(|island| island.contains(&gpu.uuid)).map(|at| at as u32),
         fault: gpu.fault.clone().unwrap_or_default(),
         ..GpuInfo::default()
+    };
+    let info = |gpu: &GpuFacts| {
+        let Shown { notes, wants, standing } = gpus.health.get(&gpu.uuid).cloned().unwrap_or_default();
+        GpuInfo { notes, wants: wants.to_owned(), standing, ..info(gpu) }
     };
     Inventory {
         cpus: config.cpus.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get() as u32)),

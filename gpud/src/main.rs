@@ -8,6 +8,7 @@ mod daemon;
 mod forward;
 mod gpu_catalogue;
 mod gpu_health;
+mod gpu_record;
 mod gpu_use;
 mod gpu_watch;
 mod hollow;

@@ -2,7 +2,7 @@
 
 mod fake;
 
-use fake::{Controller, Node, is_root, run_id, stop, wait_file, want};
+use fake::{Controller, Node, gpu_node, is_root, nvml_sim, run_id, stop, wait_file, want};
 use gmodel::launch_order::OrderGpu;
 use gmodel::run::{EndCause, Want};
 use gmodel::{ExitCode, GpuPart, GpuSlot, RunId};
@@ -166,39 +166,6 @@ async fn a_login_node_serves_users_and_starts_nothing() {
     assert!(words.contains("--role compute: the certificate is for a login node"), "{words}");
 }
 
-/// Four simulated GPUs with device files of a major that no driver has.
-fn simulate_gpus(dir: &Path) {
-    let sim = fake::beside("nvml-sim");
-    fs::create_dir_all(dir.join("nvml")).unwrap();
-    let made = std::process::Command::new(sim).args(["init", "--gpus", "h100:4", "--dir"]).arg(dir.join("nvml")).status();
-    assert!(made.unwrap().success());
-    let state: serde_json::Value = serde_json::from_slice(&fs::read(dir.join("nvml/state.json")).unwrap()).unwrap();
-    fs::create_dir_all(dir.join("dev")).unwrap();
-    fs::set_permissions(dir.join("dev"), fs::Permissions::from_mode(0o755)).unwrap();
-    let major = gsys::device_node::unused_major(&[]).unwrap();
-    for gpu in state["gpus"].as_array().unwrap() {
-        let minor = gpu["minor"].as_u64().unwrap() as u32;
-        let device = gsys::device_fence::DeviceNumber { major, minor };
-        gsys::device_node::make_char_device(&dir.join(format!("dev/nvidia{minor}")), device).unwrap();
-    }
-    let device = gsys::device_fence::DeviceNumber { major, minor: 4000 };
-    gsys::device_node::make_char_device(&dir.join("dev/nvidiactl"), device).unwrap();
-}
-
-/// A node with simulated GPUs: joined without them, then started again with them.
-async fn gpu_node(ctl: &mut Controller, extra: &str) -> Node {
-    let mut node = Node::start(ctl, "gpus = \"none\"").await;
-    ctl.wait_hello().await;
-    node.stop_daemon();
-    simulate_gpus(&node.dir);
-    let config = fs::read_to_string(node.path("gpud.toml")).unwrap();
-    let lib = fake::beside("libnvidia_ml_sim.so");
-    let gpus = format!("gpus = \"auto\"\nnvml_lib = {:?}\ndev_dir = {:?}\n{extra}", lib.display(), node.path("dev").display());
-    fs::write(node.path("gpud.toml"), config.replace("gpus = \"none\"", &gpus)).unwrap();
-    node.start_daemon();
-    node
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_opens_its_gpu_and_no_other_and_a_changed_fence_ends_it() {
     if !is_root() {
@@ -264,11 +231,6 @@ async fn a_lost_gpu_is_reported_with_its_fault_and_no_run_gets_it() {
 }
 
 /// What a command of the simulator changes on the node's GPUs.
-fn nvml_sim(node: &Node, words: &[&str]) {
-    let said = std::process::Command::new(fake::beside("nvml-sim")).args(words).arg("--dir").arg(node.path("nvml")).status();
-    assert!(said.unwrap().success(), "{words:?}");
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn the_end_of_a_run_says_what_it_made_of_its_gpus_also_after_a_kill_and_with_a_driver_that_hangs() {
     let mut ctl = Controller::start().await;

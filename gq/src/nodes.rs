@@ -3,7 +3,7 @@
 use crate::node_column::{self, NodeFormat, gpus_by_type, long_state, reason, short_state};
 use crate::partition_listing::{self as listing, lines};
 use crate::partition_record;
-use crate::{node_record, queue};
+use crate::{health_listing, node_record, queue};
 use clap::{ArgAction, CommandFactory, FromArgMatches, Parser};
 use gcli::local_time::{self, TimeFormat};
 use gcli::table::{Cell, Column, Screen, TableWriter, Tint, stdout};
@@ -24,6 +24,7 @@ Examples:
   gnodes -p             partitions, as sinfo prints them
   gnodes -p --full      partitions with their limits and how they preempt
   gnodes -R             nodes that are out, and why
+  gnodes --health       every GPU: in service or not, why, what comes next
   gnodes -h -o '%n %G'  names and GPUs, for a script
 
 Columns of -o and -O:
@@ -44,6 +45,9 @@ struct NodeArgs {
     /// With -p: each partition in full, as scontrol shows it
     #[arg(long, requires = "partitions", conflicts_with_all = ["by_node", "summarize", "list_reasons", "long", "format", "format_names"])]
     full: bool,
+    /// A line for each GPU of all nodes, or of those named: how it stands, why, what comes next
+    #[arg(long, conflicts_with_all = ["partitions", "by_node", "summarize", "list_reasons", "format", "format_names", "states"])]
+    health: bool,
     /// A line for each node of each partition
     #[arg(short = 'N', long = "Node")]
     by_node: bool,
@@ -94,6 +98,10 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     let choice = Choice::of(&args)?;
     let format = sinfo_format(&args)?;
     let mut client = gcli::connect("gnodes")?;
+    if args.health {
+        let names: Vec<String> = args.names.iter().chain(&args.nodes).cloned().collect();
+        return health_listing::print(&mut client, &names, !args.noheader, args.json);
+    }
     if args.json {
         return json(&mut client, &args, &choice);
     }

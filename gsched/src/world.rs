@@ -54,6 +54,7 @@ fn node(id: u32, name: &str, gpus: &str) -> SchedNode {
         slot: GpuSlot(slot),
         info: GpuInfo { gpu_type: gpu_type.into(), memory_mib: 80_000, ..GpuInfo::default() },
         present: true,
+        refused: String::new(),
     };
     SchedNode {
         id: NodeId(id),

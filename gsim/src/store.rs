@@ -27,6 +27,7 @@ pub struct Store {
     usage: BTreeMap<(String, String), Document>,
     written_usage: Arc<UsageBook>,
     automatic_drains: BTreeSet<(Timestamp, NodeId)>,
+    automatic_gpus: BTreeSet<(Timestamp, NodeId, String)>,
     /// Jobs and arrays that are over: kept, and not read at boot.
     over: BTreeSet<JobId>,
     incarnation: u64,
@@ -53,6 +54,7 @@ impl Store {
                 let job = rows.job.and_then(|job| state.jobs.get(job));
                 arrays.extend(job.and_then(|job| job.task).map(|task| task.array));
             }
+            self.automatic_gpus.extend(event.of_gpu().filter(|line| line.automatic).map(|line| (line.at, line.node, line.uuid)));
             match event {
                 Event::JobUpdated { job, .. } => runs.extend(state.jobs.get(*job).and_then(Job::live_run)),
                 Event::NodeDrained { node, mark, automatic: true } => {
@@ -138,6 +140,7 @@ impl Store {
         };
         let mut state = State::from_rows(rows);
         state.automatic_drains.clone_from(&self.automatic_drains);
+        state.automatic_gpus.clone_from(&self.automatic_gpus);
         state
     }
 

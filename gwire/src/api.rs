@@ -44,9 +44,11 @@
 //! | `GET /v1/shares?user=U&account=A&outlook=true` | -> `{"schema":1,"half_life_secs":604800,"shares":[ShareRow...]}` |
 //! | `GET /metrics` | -> Prometheus text |
 
+mod gpus;
 mod policy;
 mod schedule;
 
+pub use gpus::*;
 pub use policy::*;
 pub use schedule::*;
 

@@ -4,7 +4,7 @@
 
 use super::dependency::{self, Dependent};
 use super::event::{Event, JobChange};
-use super::gpu_order;
+use super::{gpu_history, gpu_order};
 use super::mig;
 use super::policy;
 use super::usage;
@@ -180,6 +180,7 @@ pub fn apply(state: &mut State, event: &Event) {
         Event::NodeInventory { node, inventory, .. } => {
             take_inventory(node_mut(state, *node), inventory);
             state.feasible = Arc::default();
+            state.watch(*node);
         }
         Event::NodeLinkChanged { node, link, at } => {
             let one = node_mut(state, *node);
@@ -237,17 +238,25 @@ pub fn apply(state: &mut State, event: &Event) {
             if let Some(node) = state.nodes.remove(*node) {
                 state.node_names.remove(&node.name);
                 state.watched.remove(&node.id);
+                state.sick_gone.retain(|_, from| *from != node.id);
             }
             state.feasible = Arc::default();
         }
         Event::GpuOrdered { node, uuid, what, at, .. } => {
+            gpu_history::count(state, event);
             gpu_order::apply_ordered(state, *node, uuid, what);
             mig::note(node_mut(state, *node), uuid, what, *at);
             raise_generation(state, *node);
+            state.watch(*node);
         }
         Event::GpuOrderEnded { node, done, .. } => {
             gpu_order::apply_ended(state, *node, done);
             raise_generation(state, *node);
+            state.watch(*node);
+        }
+        Event::GpuNoted { node, uuid, kind, .. } => {
+            gpu_history::count(state, event);
+            gpu_history::apply(state, *node, uuid, *kind);
         }
         Event::TokenMinted { token } => {
             state.tokens.insert(token.hash.clone(), token.clone());
@@ -287,6 +296,7 @@ pub fn apply(state: &mut State, event: &Event) {
             state.time_reached = state.time_reached.max(*until);
             let hour_ago = until.plus_secs(-3600);
             state.automatic_drains.retain(|(at, _)| *at > hour_ago);
+            state.automatic_gpus.retain(|(at, ..)| *at > hour_ago);
         }
     }
 }
@@ -757,12 +767,15 @@ fn take_inventory(node: &mut Node, inventory: &Inventory) {
     for info in &inventory.gpus {
         match node.gpus.iter_mut().find(|gpu| gpu.info.uuid == info.uuid) {
             Some(known) => {
+                if known.info.wants != info.wants {
+                    known.refused.clear();
+                }
                 known.info = info.clone();
                 known.present = true;
             }
             None => {
                 let slot = GpuSlot(u16::try_from(node.gpus.len()).expect("slots are bounded"));
-                node.gpus.push(GpuEntry { slot, info: info.clone(), present: true });
+                node.gpus.push(GpuEntry { slot, info: info.clone(), present: true, refused: String::new() });
             }
         }
     }

@@ -131,6 +131,9 @@ pub enum Event {
     GpuOrdered { node: NodeId, uuid: String, what: GpuAction, by: String, at: Timestamp },
     /// The node says how an order ended.
     GpuOrderEnded { node: NodeId, done: GpuOrderDone, at: Timestamp },
+    /// Something befell a GPU, as its node's inventory shows: a line of its history. `automatic`: it went out of service by
+    /// itself, and the breaker counts it.
+    GpuNoted { node: NodeId, uuid: String, kind: GpuNoteKind, text: String, automatic: bool, at: Timestamp },
     TokenMinted { token: JoinToken },
     TokenSpent { hash: String, at: Timestamp },
 
@@ -227,6 +230,50 @@ fn is_none(code: &ReasonCode) -> bool {
     *code == ReasonCode::None
 }
 
+/// What befell a GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GpuNoteKind {
+    Appeared,
+    /// From another node, where it was out of service.
+    Moved,
+    Gone,
+    /// Out of service, or for another reason than before.
+    Sick,
+    Noted,
+    Well,
+    Reset,
+    Boot,
+    BurnIn,
+    ToBeReplaced,
+    /// Its next step waits for the pool's breaker.
+    Stopped,
+    Cut,
+    #[serde(other)]
+    Unknown,
+}
+
+impl GpuNoteKind {
+    /// As it is written.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Appeared => "appeared",
+            Self::Moved => "moved",
+            Self::Gone => "gone",
+            Self::Sick => "sick",
+            Self::Noted => "noted",
+            Self::Well => "well",
+            Self::Reset => "reset",
+            Self::Boot => "boot",
+            Self::BurnIn => "burn_in",
+            Self::ToBeReplaced => "to_be_replaced",
+            Self::Stopped => "stopped",
+            Self::Cut => "cut",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
 /// The rows an event changes: the store rewrites exactly these from the state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Touched {
@@ -309,6 +356,7 @@ impl Event {
             | Self::NodeStrikesCleared { node: id }
             | Self::GpuOrdered { node: id, .. }
             | Self::GpuOrderEnded { node: id, .. }
+            | Self::GpuNoted { node: id, .. }
             | Self::NodeFenceAsked { node: id, .. }
             | Self::NodeFenceFailed { node: id, .. }
             | Self::NodeFenced { node: id, .. }

@@ -61,12 +61,20 @@ pub(super) fn apply_ordered(state: &mut State, node: NodeId, uuid: &str, what: &
     if let Some(node) = state.nodes.get_mut(node) {
         node.gpu_orders.retain(|order| order.uuid != uuid);
         node.gpu_orders.push(GpuOrder { number, uuid: uuid.to_owned(), what: what.clone() });
+        refuse(node, uuid, String::new());
+    }
+}
+
+fn refuse(node: &mut Node, uuid: &str, why: String) {
+    if let Some(gpu) = node.gpus.iter_mut().find(|gpu| gpu.info.uuid == uuid) {
+        gpu.refused = why;
     }
 }
 
 pub(super) fn apply_ended(state: &mut State, node: NodeId, done: &GpuOrderDone) {
     if let Some(node) = state.nodes.get_mut(node) {
         node.gpu_orders.retain(|order| order.number != done.number);
+        refuse(node, &done.uuid, done.error.clone());
     }
 }
 

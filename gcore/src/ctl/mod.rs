@@ -9,6 +9,7 @@
 mod admission;
 mod adopt;
 mod apply;
+mod breaker;
 mod cancel;
 mod check;
 pub mod command;
@@ -16,7 +17,9 @@ mod deadline;
 mod dependency;
 mod desired;
 pub mod event;
+mod gpu_history;
 mod gpu_order;
+mod gpu_repair;
 mod handle;
 mod hold;
 mod join;
@@ -52,6 +55,8 @@ pub use command::{
 };
 pub use dependency::{Dependent, PastJob, Wait, Waits};
 pub use desired::desired;
+pub use breaker::open_breakers;
+pub use gpu_history::GpuHistoryLine;
 pub use handle::{RESTORE_GAP, handle};
 pub use limits::{Minutes, Tally};
 pub use lost_node::{FenceOrder, fence_orders, fence_words};

@@ -3,6 +3,7 @@
 //! Three node errors from two users or jobs drain a node, a failed prolog does at once; no more than
 //! max(1, 10%) of a partition in an hour, whatever the cause (DESIGN §4).
 
+use super::breaker::{self, Loss};
 use super::event::Event;
 use super::handle::Tx;
 use super::state::{Job, Run, Strike};
@@ -66,30 +67,7 @@ pub(super) fn strike(tx: &mut Tx, id: NodeId, strike: Strike, at_once: bool) {
     tx.emit(Event::NodeDrained { node: id, mark, automatic: true });
 }
 
-/// True while no partition of the node has lost its share of nodes to automatic drains this hour.
+/// True while no partition of the node has lost its share to automatic actions this hour.
 pub fn breaker_allows(tx: &Tx, id: NodeId) -> bool {
-    let state = &tx.state;
-    let Some(node) = state.nodes.get(id) else { return false };
-    let hour_ago = tx.now.plus_secs(-3600);
-    let recent: BTreeSet<NodeId> = state
-        .automatic_drains
-        .iter()
-        .filter(|(at, _)| *at > hour_ago)
-        .map(|(_, node)| *node)
-        .collect();
-    state
-        .config
-        .partitions
-        .iter()
-        .filter(|p| p.holds(&node.name, &node.inventory.features))
-        .all(|partition| {
-            let members: Vec<NodeId> = state
-                .nodes
-                .values()
-                .filter(|n| partition.holds(&n.name, &n.inventory.features))
-                .map(|n| n.id)
-                .collect();
-            let gone = members.iter().filter(|member| recent.contains(member)).count();
-            gone < (members.len() / 10).max(1)
-        })
+    breaker::allows(tx.state, id, Loss::Node, tx.now)
 }

@@ -2,7 +2,7 @@
 
 use super::command::NodeReport;
 use super::event::Event;
-use super::gpu_order;
+use super::{gpu_history, gpu_order, gpu_repair};
 use super::handle::Tx;
 use super::run_end::{advance, advance_after};
 use super::state::Member;
@@ -34,6 +34,10 @@ pub(super) fn handle(tx: &mut Tx, id: NodeId, report: NodeReport) {
                 take_mark(tx, id, report.run, report.mark);
                 take(tx, id, report.run, report.phase);
             }
+            // A node that is to boot was waited for.
+            if tx.state.watched.contains(&id) {
+                gpu_repair::look(tx, id);
+            }
         }
         NodeReport::Inventory { inventory } => take_inventory(tx, id, inventory),
         NodeReport::Obeyed { fence } => {
@@ -41,7 +45,10 @@ pub(super) fn handle(tx: &mut Tx, id: NodeId, report: NodeReport) {
                 tx.emit(Event::NodeObeyed { node: id, generation: fence.generation });
             }
         }
-        NodeReport::GpuOrders { done } => gpu_order::ended(tx, id, done),
+        NodeReport::GpuOrders { done } => {
+            gpu_order::ended(tx, id, done);
+            gpu_repair::look(tx, id);
+        }
         NodeReport::Gone => {
             if tx.state.nodes.get(id).is_some_and(|node| node.link == Link::Up) {
                 tx.emit(Event::NodeLinkChanged { node: id, link: Link::Silent, at: tx.now });
@@ -155,7 +162,10 @@ pub(super) fn take_inventory(tx: &mut Tx, id: NodeId, mut inventory: Inventory) 
         && inventory.gpus.iter().all(|gpu| now_there.contains(&gpu));
     let rest = Inventory { gpus: Vec::new(), ..inventory.clone() };
     if !same_gpus || node.inventory != rest {
+        let wanting = gpu_history::compare(tx, id, &inventory);
         tx.emit(Event::NodeInventory { node: id, inventory, at: tx.now });
+        gpu_repair::look(tx, id);
+        gpu_repair::say_stopped(tx, id, &wanting);
     }
 }
 

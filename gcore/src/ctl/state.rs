@@ -59,6 +59,10 @@ pub struct State {
     pub finished: BTreeSet<(Timestamp, JobId)>,
     /// Automatic drains of the last hour: the one breaker counts them.
     pub automatic_drains: BTreeSet<(Timestamp, NodeId)>,
+    /// And GPUs that went out of service by themselves, by UUID.
+    pub automatic_gpus: BTreeSet<(Timestamp, NodeId, String)>,
+    /// GPUs that were out of service when they were last seen, and are in no node now; where that was.
+    pub sick_gone: BTreeMap<String, NodeId>,
     /// Jobs and arrays that become eligible later, by time.
     pub not_yet: BTreeSet<(Timestamp, JobId)>,
     /// Who waits for whom: by the id of the job, task or array that decides. An end costs only its dependants.
@@ -484,7 +488,7 @@ impl Member {
 impl Node {
     /// Something may have to be done about it at some time.
     pub(super) fn has_deadline(&self) -> bool {
-        self.link == Link::Silent || self.empty_by.is_some() || self.fencing.is_some()
+        self.link == Link::Silent || self.empty_by.is_some() || self.fencing.is_some() || self.has_step_waiting()
     }
     /// Takes new work, as far as the node's own state goes.
     pub fn is_available(&self) -> bool {
@@ -553,6 +557,7 @@ impl State {
             state.index_run(&run);
             state.runs.insert(run.id, run);
         }
+        state.sick_gone = super::gpu_history::sick_gone(&state);
         state
     }
 

@@ -4,6 +4,7 @@ use super::cancel::stop;
 use super::deadline::drop_late;
 use super::dependency::{Dependent, look_again};
 use super::event::Event;
+use super::gpu_repair;
 use super::handle::Tx;
 use super::lost_node::{give_up, next_call, try_again};
 use super::preempt::{empty_nodes, next_emptying};
@@ -41,6 +42,7 @@ pub(super) fn handle(tx: &mut Tx) {
         stop(tx, run, StopWhy::PrepareTimeout, "system");
     }
     empty_nodes(tx);
+    gpu_repair::wake(tx);
     let due: Vec<JobId> = tx.state.due.iter().take_while(|(at, _)| *at <= now).map(|(_, id)| *id).collect();
     for id in &due {
         look_again(tx, Dependent::Job(*id), None);
@@ -56,6 +58,7 @@ pub(super) fn handle(tx: &mut Tx) {
         || !due.is_empty()
         || tx.state.not_yet.first().is_some_and(|(at, _)| *at <= now)
         || tx.state.automatic_drains.first().is_some_and(|(at, _)| at.plus_secs(3600) <= now)
+        || tx.state.automatic_gpus.first().is_some_and(|(at, ..)| at.plus_secs(3600) <= now)
     {
         tx.emit(Event::TimeReached { until: now });
     }
@@ -122,5 +125,5 @@ pub fn next_deadline(state: &State) -> Option<Timestamp> {
         .map(|ended| ended.plus_secs(age));
     let settled = state.started.plus_secs(age);
     let (forget, arrays) = (forget.map(|at| at.max(settled)), arrays.map(|at| at.max(settled)));
-    [silence, fence, prepare, forget, eligible, due, arrays, next_emptying(state), next_edge(state)].into_iter().flatten().min()
+    [silence, fence, prepare, forget, eligible, due, arrays, next_emptying(state), next_edge(state), gpu_repair::next_look(state)].into_iter().flatten().min()
 }

@@ -62,6 +62,8 @@ pub enum EventSource {
 pub struct Verdict<'a> {
     /// The harshest.
     pub action: Action,
+    /// The worst.
+    pub severity: Severity,
     /// False as soon as one sign that takes the GPU out of service says so.
     pub let_finish: bool,
     /// The sign to name as the reason.
@@ -78,6 +80,7 @@ pub fn verdict<'a>(signs: impl IntoIterator<Item = &'a Sign>) -> Option<Verdict<
     let sign = *serious.iter().max_by_key(rank)?;
     Some(Verdict {
         action: sign.action,
+        severity: serious.iter().map(|sign| sign.severity).max()?,
         let_finish: serious.iter().all(|sign| sign.let_finish),
         sign,
     })

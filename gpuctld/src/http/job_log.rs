@@ -176,6 +176,7 @@ impl Teller<'_> {
             | Event::NodeFenced { .. }
             | Event::GpuOrdered { .. }
             | Event::GpuOrderEnded { .. }
+            | Event::GpuNoted { .. }
             | Event::TokenMinted { .. }
             | Event::TokenSpent { .. }
             | Event::PolicyChanged { .. }

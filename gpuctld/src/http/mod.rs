@@ -10,6 +10,7 @@ mod column;
 mod dry_run;
 mod error;
 mod filter;
+mod gpus;
 mod hook;
 mod job_list;
 mod job_log;
@@ -220,6 +221,9 @@ pub fn router(core: CoreHandle, app: Arc<App>) -> Router {
         .route("/v1/jobs/{id}/steps", post(steps::start))
         .route("/v1/nodes", get(nodes::list))
         .route("/v1/nodes/{name}/{act}", post(nodes::act))
+        .route("/v1/gpus", get(gpus::list))
+        .route("/v1/gpus/{gpu}/history", get(gpus::history))
+        .route("/v1/nodes/{name}/gpus/{gpu}/{act}", post(gpus::act))
         .route("/v1/partitions", get(nodes::partitions))
         .route("/v1/runs", get(accounting::runs))
         .route("/v1/report", get(accounting::report))

@@ -49,7 +49,7 @@ pub(super) async fn partitions(_: Caller, Shared(site): Shared<Site>, pairs: Pai
 }
 
 /// Nodes in the order of people: `n2` before `n10`.
-fn by_name(state: &State) -> Vec<&Node> {
+pub(super) fn by_name(state: &State) -> Vec<&Node> {
     let mut names: Vec<String> = state.node_names.keys().cloned().collect();
     sort_names(&mut names);
     names.iter().filter_map(|name| state.node_by_name(name)).collect()
@@ -146,6 +146,12 @@ fn shown(state: &State, run: RunId) -> String {
 }
 
 fn gpu_rows(state: &State, sight: &Sight, node: &Node) -> Vec<GpuRow> {
+    let mut holders = gpu_holders(state, sight, node);
+    node.gpus.iter().map(|gpu| gpu_row(gpu, holders.remove(&gpu.slot.0).unwrap_or_default())).collect()
+}
+
+/// Jobs by the slots of GPUs that they hold, as far as the reader may see them.
+pub(super) fn gpu_holders(state: &State, sight: &Sight, node: &Node) -> BTreeMap<u16, Vec<String>> {
     let mut holders: BTreeMap<u16, Vec<String>> = BTreeMap::new();
     for run in node.runs.iter().filter_map(|id| state.runs.get(*id)) {
         let shares = run.allocation.iter().zip(&run.members);
@@ -155,7 +161,7 @@ fn gpu_rows(state: &State, sight: &Sight, node: &Node) -> Vec<GpuRow> {
             holders.entry(slot.0).or_default().push(name);
         }
     }
-    node.gpus.iter().map(|gpu| gpu_row(gpu, holders.remove(&gpu.slot.0).unwrap_or_default())).collect()
+    holders
 }
 
 fn gpu_row(gpu: &GpuEntry, jobs: Vec<String>) -> GpuRow {

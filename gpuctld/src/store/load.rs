@@ -1,5 +1,6 @@
 //! Reading the live rows at boot. Finished jobs stay in the file: partial indexes keep them out of the way.
 
+use super::gpu_history;
 use super::documents::{ArrayDocument, JobDocument};
 use super::open::OpenError;
 use super::spec_ids::SpecIds;
@@ -111,6 +112,7 @@ pub fn load(db: &Connection) -> Result<Loaded, LoadError> {
     let mut state =
         State::from_rows(Rows { incarnation, seq, next_job, next_node, jobs, arrays, runs, nodes, tokens, policy, usage });
     state.automatic_drains = load_automatic_drains(db)?;
+    state.automatic_gpus = gpu_history::automatic(db)?;
     Ok(Loaded { state, specs: requests.ids })
 }
 
@@ -148,7 +150,7 @@ impl Requests<'_> {
     }
 }
 
-fn each<T>(
+pub(super) fn each<T>(
     db: &Connection,
     sql: &str,
     mut read: impl FnMut(&Row<'_>) -> Result<T, LoadError>,

@@ -5,6 +5,7 @@
 
 mod backup;
 mod documents;
+mod gpu_history;
 mod load;
 pub mod maintenance;
 mod open;

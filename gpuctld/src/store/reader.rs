@@ -4,6 +4,7 @@
 
 mod accounting;
 mod cancelled_tasks;
+mod gpu_history;
 mod past;
 mod report;
 
@@ -12,7 +13,7 @@ use super::open::open_reader;
 use gcore::ctl::{Array, Job, PastJob};
 use gmodel::dependency::JobRef;
 use gmodel::{BlobId, JobId, NodeId, RunId, Timestamp};
-use gwire::api::{ReportRow, RunQuery, RunRow};
+use gwire::api::{GpuHistoryRow, ReportRow, RunQuery, RunRow};
 use rusqlite::{Connection, OptionalExtension, Row};
 use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};
@@ -119,6 +120,14 @@ impl Reader {
             }
         })
         .await
+    }
+
+    /// What became of a GPU, oldest first, by its UUID or the beginning of one; nothing for one that was never seen.
+    ///
+    /// # Errors
+    /// The database does not answer, or several begin so ([`ReadError::question`]).
+    pub async fn gpu_history(&self, gpu: String) -> Result<Vec<GpuHistoryRow>, ReadError> {
+        self.ask(move |db| gpu_history::lines(db, &gpu)).await
     }
 
     /// The last attempt of a job, in accounting's words.

@@ -2,7 +2,7 @@
 //! after it. Rows of runs that already left the state are closed from the events.
 
 use super::documents::{ArrayDocument, JobDocument};
-use super::{Batch, Blob, Store, WriteFailure};
+use super::{Batch, Blob, Store, WriteFailure, gpu_history};
 use gcore::ctl::state::{Array, Job, Outcome, Run};
 use gcore::ctl::{Event, State};
 use gmodel::run::Allocation;
@@ -32,6 +32,9 @@ pub fn write(store: &mut Store, state: &State, batch: Batch) -> Result<Vec<NodeI
         if event.is_stored() {
             seq += 1;
             write_event(&store.db, seq, event, batch.now)?;
+            if let Some(line) = event.of_gpu() {
+                gpu_history::write(&store.db, seq, &line)?;
+            }
         }
     }
     for id in &touched.arrays {

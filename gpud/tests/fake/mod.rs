@@ -6,6 +6,7 @@
 #![allow(dead_code)] // each test file uses its part
 
 use gmodel::checkpoint::Mark;
+use gmodel::gpu_order::{GpuOrder, GpuOrderDone};
 use gmodel::launch_order::{LaunchOrder, OrderNode};
 use gmodel::run::{Desired, DesiredRun, RunEnd, RunPhase, RunReport, StopWhy, Want};
 use gmodel::{Fence, RunId, UserRef};
@@ -59,6 +60,8 @@ pub struct Controller {
     pub hello: Option<Hello>,
     pub inventories: Vec<gmodel::node::Inventory>,
     pub gone: u32,
+    /// What was answered to orders for GPUs, oldest first.
+    pub gpu_orders: Vec<GpuOrderDone>,
     /// Answers to `ReadLog`: text and error.
     pub logs: BTreeMap<u64, (String, String)>,
 }
@@ -97,7 +100,7 @@ impl Authority {
         }
         let cert = params.signed_by(&csr.public_key, &self.issuer).unwrap();
         let role = serde_json::from_value(role.into()).unwrap();
-        JoinReply { schema: 1, name: name.into(), role, admin: false, cert_pem: cert.pem(), ca_pem: self.pem.clone(), cluster: "test".into() }
+        JoinReply { schema: 1, name: name.into(), role, cert_pem: cert.pem(), ca_pem: self.pem.clone(), cluster: "test".into(), admin: false }
     }
 
     fn acceptor(&self) -> TlsAcceptor {
@@ -159,6 +162,7 @@ impl Controller {
             inventories: Vec::new(),
             gone: 0,
             logs: BTreeMap::new(),
+            gpu_orders: Vec::new(),
         }
     }
 
@@ -206,6 +210,7 @@ impl Controller {
             }
             ToController::Obeyed { fence } => self.obeyed = Some(fence),
             ToController::Inventory { inventory } => self.inventories.push(inventory),
+            ToController::GpuOrders { done } => self.gpu_orders.extend(done),
             ToController::Log { question, text, error } => drop(self.logs.insert(question, (text, error))),
             _ => {}
         }
@@ -233,6 +238,12 @@ impl Controller {
     pub fn send_bytes(&self, bytes: Vec<u8>) {
         let to_node = self.to_node.lock().unwrap();
         to_node.as_ref().expect("a node is connected").send(bytes).unwrap();
+    }
+
+    /// Desired state of this generation with orders for GPUs and no run.
+    pub fn order_gpus(&self, generation: u64, gpus: Vec<GpuOrder>) {
+        let desired = Desired { fence: Fence { incarnation: 1, generation }, runs: Vec::new(), gpus };
+        self.send(&ToNode::Orders { orders: Vec::new(), desired });
     }
 
     /// Desired state of this generation, with the orders of runs to start.
@@ -448,6 +459,44 @@ impl Node {
         assert!(!mounts.contains(&format!("{}/spool/private/{run}", self.dir.display())), "a mount is left");
         assert!(!self.path("spool/private").join(run.to_string()).exists());
     }
+}
+
+/// Four simulated GPUs with device files of a major that no driver has.
+fn simulate_gpus(dir: &Path) {
+    let sim = beside("nvml-sim");
+    fs::create_dir_all(dir.join("nvml")).unwrap();
+    let made = std::process::Command::new(sim).args(["init", "--gpus", "h100:4", "--dir"]).arg(dir.join("nvml")).status();
+    assert!(made.unwrap().success());
+    let state: serde_json::Value = serde_json::from_slice(&fs::read(dir.join("nvml/state.json")).unwrap()).unwrap();
+    fs::create_dir_all(dir.join("dev")).unwrap();
+    fs::set_permissions(dir.join("dev"), fs::Permissions::from_mode(0o755)).unwrap();
+    let major = gsys::device_node::unused_major(&[]).unwrap();
+    for gpu in state["gpus"].as_array().unwrap() {
+        let minor = gpu["minor"].as_u64().unwrap() as u32;
+        let device = gsys::device_fence::DeviceNumber { major, minor };
+        gsys::device_node::make_char_device(&dir.join(format!("dev/nvidia{minor}")), device).unwrap();
+    }
+    let device = gsys::device_fence::DeviceNumber { major, minor: 4000 };
+    gsys::device_node::make_char_device(&dir.join("dev/nvidiactl"), device).unwrap();
+}
+
+/// A node with simulated GPUs: joined without them, then started again with them.
+pub async fn gpu_node(ctl: &mut Controller, extra: &str) -> Node {
+    let mut node = Node::start(ctl, "gpus = \"none\"").await;
+    ctl.wait_hello().await;
+    node.stop_daemon();
+    simulate_gpus(&node.dir);
+    let config = fs::read_to_string(node.path("gpud.toml")).unwrap();
+    let lib = beside("libnvidia_ml_sim.so");
+    let gpus = format!("gpus = \"auto\"\nnvml_lib = {:?}\ndev_dir = {:?}\n{extra}", lib.display(), node.path("dev").display());
+    fs::write(node.path("gpud.toml"), config.replace("gpus = \"none\"", &gpus)).unwrap();
+    node.start_daemon();
+    node
+}
+
+pub fn nvml_sim(node: &Node, words: &[&str]) {
+    let said = std::process::Command::new(beside("nvml-sim")).args(words).arg("--dir").arg(node.path("nvml")).status();
+    assert!(said.unwrap().success(), "{words:?}");
 }
 
 impl Drop for Node {

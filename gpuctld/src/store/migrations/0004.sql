@@ -13,8 +13,11 @@ CREATE TABLE gpu_history (
     node INTEGER NOT NULL,
     kind TEXT NOT NULL,
     text TEXT NOT NULL,
+    -- 1: it went out of service by itself, and the breaker counts it for an hour.
+    automatic INTEGER NOT NULL,
     PRIMARY KEY (uuid, seq)
 ) WITHOUT ROWID;
+CREATE INDEX gpu_history_automatic ON gpu_history (at_ms) WHERE automatic = 1;
 
 -- Results of checks of GPUs in idle gaps.
 

@@ -1,0 +1,160 @@
+//! `gadm gpu`: take one GPU out of service and put it back, and what became of one since it was first seen.
+
+use gcli::local_time::TimeFormat;
+use gcli::printable::printable;
+use gcli::table::{Column, Screen, TableWriter, stdout};
+use gcli::{Failure, Outcome};
+use gwire::api::{GpuHealthRow, GpuHistoryRow, GpuList, GpuQuery, GpuRequest};
+use gwire::client::{Client, escape, path_with_query};
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+/// What to do to GPUs.
+#[derive(clap::Subcommand)]
+pub(crate) enum GpuAct {
+    /// Take one GPU out of service until it is returned; the others of its node work on, its job may finish
+    Quarantine {
+        /// Node that has it
+        node: String,
+        /// Index, UUID, or the beginning of a UUID
+        gpu: String,
+        /// Why, for all who will ask
+        #[arg(long, short, value_name = "TEXT", required = true)]
+        reason: String,
+    },
+    /// Put one GPU back into service: what it showed is forgotten, and it has to look well
+    Return {
+        /// Node that has it
+        node: String,
+        /// Index, UUID, or the beginning of a UUID
+        gpu: String,
+    },
+    /// What was seen of one GPU and done about it, in whichever node it was
+    History {
+        /// UUID or its beginning; or the node that has it
+        #[arg(value_name = "UUID|NODE")]
+        first: String,
+        /// Index, UUID or its beginning, when a node is named first
+        gpu: Option<String>,
+        /// One line of JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(serde::Deserialize)]
+struct History {
+    history: Vec<GpuHistoryRow>,
+}
+
+/// A node that is connected answers in milliseconds; a look at the GPU takes a second.
+const PATIENCE: Duration = Duration::from_secs(5);
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+pub(crate) fn run(client: &mut Client, act: GpuAct) -> Outcome {
+    let (word, node, gpu, reason) = match act {
+        GpuAct::Quarantine { reason, .. } if reason.trim().is_empty() => {
+            return Err(Failure::usage("--reason is empty. Say why, for all who will ask"));
+        }
+        GpuAct::Quarantine { node, gpu, reason } => ("quarantine", node, gpu, reason),
+        GpuAct::Return { node, gpu } => ("return", node, gpu, String::new()),
+        GpuAct::History { first, gpu, json } => return history(client, first, gpu, json),
+    };
+    let path = format!("/v1/nodes/{}/gpus/{}/{word}", escape(&node), escape(&gpu));
+    let ordered: GpuList = client.post_repeatable(&path, &GpuRequest { reason })?;
+    let uuid = ordered.gpus.first().map(|row| row.uuid.clone()).unwrap_or_default();
+    let row = wait(client, &node, &uuid, word)?;
+    let name = format!("{node} gpu{} ({uuid})", row.index);
+    if !row.ordered.is_empty() {
+        let secs = PATIENCE.as_secs();
+        return Err(Failure::new(format_args!(
+            "{name}: {node} has not answered within {secs} s. The order stands and is carried out when its gpud connects; gnodes --health {node} shows it"
+        )));
+    }
+    if !row.refused.is_empty() {
+        return Err(Failure::new(format_args!("{name}: {node} could not: {}", printable(&row.refused))));
+    }
+    writeln!(std::io::stderr(), "gadm: {name} is {}", printable(&in_words(&row)))?;
+    Ok(0)
+}
+
+fn history(client: &mut Client, first: String, gpu: Option<String>, json: bool) -> Outcome {
+    let uuid = match gpu {
+        None => first,
+        Some(gpu) => uuid_of(client, &first, &gpu)?,
+    };
+    let path = format!("/v1/gpus/{}/history", escape(&uuid));
+    let mut out = stdout()?;
+    if json {
+        let answer: serde_json::Value = client.get(&path)?;
+        writeln!(out, "{answer}")?;
+        out.flush()?;
+        return Ok(0);
+    }
+    let answer: History = client.get(&path)?;
+    let times = TimeFormat::from_env();
+    let columns = vec![Column::whole("TIME"), Column::whole("NODE"), Column::whole("WHAT"), Column::text("WORDS")];
+    let mut table = TableWriter::new(out, columns, Screen::of_stdout(), true);
+    for row in answer.history {
+        let at = row.at.map_or_else(String::new, |at| times.print(at.0));
+        table.row(vec![at.into(), row.node.into(), row.kind.replace('_', " ").into(), row.text.into()])?;
+    }
+    table.finish()?;
+    Ok(0)
+}
+
+/// By the node's listing: the same words as for an order.
+fn uuid_of(client: &mut Client, node: &str, gpu: &str) -> Result<String, Failure> {
+    let list: GpuList = client.get(&path_with_query("/v1/gpus", &GpuQuery { node: node.to_owned() }))?;
+    let index: Option<u32> = gpu.strip_prefix("gpu").unwrap_or(gpu).parse().ok();
+    let is_it = |row: &&GpuHealthRow| index.map_or_else(|| row.uuid.starts_with(gpu), |index| row.index == index && row.state != "missing");
+    let found: Vec<&GpuHealthRow> = list.gpus.iter().filter(is_it).collect();
+    match found[..] {
+        [row] => Ok(row.uuid.clone()),
+        [] => Err(Failure::new(format_args!("{node} has no GPU {gpu:?}; gnodes --health {node} lists those it has"))),
+        _ => Err(Failure::new(format_args!("{gpu:?} means {} GPUs of {node}; write more of the UUID", found.len()))),
+    }
+}
+
+/// The GPU as it is once its node has answered, and for a return once it was looked at.
+fn wait(client: &mut Client, node: &str, uuid: &str, word: &str) -> Result<GpuHealthRow, Failure> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let list: GpuList = client.get(&path_with_query("/v1/gpus", &GpuQuery { node: node.to_owned() }))?;
+        let row = list.gpus.into_iter().find(|row| row.uuid == uuid);
+        let row = row.ok_or_else(|| Failure::new(format_args!("{node} has no GPU {uuid} any more")))?;
+        let settled = row.ordered.is_empty() && (!row.refused.is_empty() || word != "return" || !row.state.starts_with("quarantined"));
+        if settled || Instant::now() >= deadline {
+            return Ok(row);
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+/// `ok`; `quarantined: fan noise; next: waits for gadm gpu return; job 17 is on it`.
+fn in_words(row: &GpuHealthRow) -> String {
+    let mut words = row.state.clone();
+    if !row.reason.is_empty() {
+        words += &format!(": {}", row.reason);
+    }
+    if !row.next.is_empty() {
+        words += &format!("; next: {}", row.next);
+    }
+    if !row.jobs.is_empty() && !row.reason.is_empty() {
+        words += &format!("; held by {}", row.jobs.join(", "));
+    }
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gpu_in_words_says_why_what_is_next_and_who_holds_it() {
+        let well = GpuHealthRow { state: "ok".into(), jobs: vec!["17".into()], ..GpuHealthRow::default() };
+        assert_eq!(in_words(&well), "ok");
+        let out = GpuHealthRow { state: "quarantined".into(), reason: "hot".into(), next: "its job may finish first".into(), ..well };
+        assert_eq!(in_words(&out), "quarantined: hot; next: its job may finish first; held by 17");
+    }
+}

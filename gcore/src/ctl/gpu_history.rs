@@ -1,0 +1,188 @@
+//! What befalls each GPU, read off the difference between two inventories of its node: it appeared, is sick, is noted, is well, is
+//! gone. A GPU that moves takes its history along, and its quarantine: no other slot makes a sick GPU well.
+
+use super::event::{Event, GpuNoteKind};
+use super::handle::Tx;
+use super::state::{Node, State};
+use gmodel::gpu_health::Stage;
+use gmodel::gpu_order::{GpuAction, MAX_TEXT_BYTES};
+use gmodel::node::{GpuInfo, Inventory};
+use gmodel::{NodeId, Timestamp};
+use std::collections::BTreeMap;
+
+/// A line of a GPU's history.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GpuHistoryLine {
+    pub uuid: String,
+    pub node: NodeId,
+    /// `sick`, `ordered`: as [`GpuNoteKind`] is written, and what became of orders.
+    pub kind: &'static str,
+    pub text: String,
+    pub at: Timestamp,
+    /// The breaker counts it.
+    pub automatic: bool,
+}
+
+impl Event {
+    /// What it says about one GPU.
+    pub fn of_gpu(&self) -> Option<GpuHistoryLine> {
+        let (uuid, node, kind, text, at) = match self {
+            Self::GpuNoted { node, uuid, kind, text, at, .. } => (uuid, node, kind.word(), text.clone(), at),
+            Self::GpuOrdered { node, uuid, what, by, at } => (uuid, node, "ordered", order_words(what, by), at),
+            Self::GpuOrderEnded { node, done, at } if !done.error.is_empty() => (&done.uuid, node, "refused", done.error.clone(), at),
+            _ => return None,
+        };
+        let automatic = match self {
+            Self::GpuNoted { automatic, .. } => *automatic,
+            Self::GpuOrdered { what: GpuAction::Repair, by, .. } => by == "system",
+            _ => false,
+        };
+        Some(GpuHistoryLine { uuid: uuid.clone(), node: *node, kind, text, at: *at, automatic })
+    }
+}
+
+fn order_words(what: &GpuAction, by: &str) -> String {
+    match what {
+        GpuAction::Quarantine { reason } => format!("quarantined by {by}: {reason}"),
+        GpuAction::Return => format!("returned by {by}"),
+        GpuAction::Repair => "the breaker allows the next step of its repair".to_owned(),
+        GpuAction::Cut { profiles } if profiles.is_empty() => format!("to be made whole, by {by}"),
+        GpuAction::Cut { profiles } => format!("to be cut into {}, by {by}", profiles.join(",")),
+        GpuAction::Unknown => format!("ordered by {by}"),
+    }
+}
+
+/// One thing that is worth a line.
+struct Note {
+    uuid: String,
+    kind: GpuNoteKind,
+    text: String,
+    automatic: bool,
+}
+
+/// Says what is new in this inventory, before it is taken. The UUIDs of GPUs that wait for a step they did not wait for before.
+pub(super) fn compare(tx: &mut Tx, id: NodeId, inventory: &Inventory) -> Vec<String> {
+    let Some(node) = tx.state.nodes.get(id) else { return Vec::new() };
+    let mut notes = Vec::new();
+    let mut sick_before = Vec::new();
+    let mut wanting = Vec::new();
+    for info in inventory.gpus.iter().filter(|info| info.slice.is_none()) {
+        let known = node.gpus.iter().find(|gpu| gpu.info.uuid == info.uuid);
+        match known.filter(|gpu| gpu.present) {
+            Some(gpu) => differences(&gpu.info, info, &mut notes),
+            None => {
+                let elsewhere = tx.state.sick_gone.get(&info.uuid).filter(|from| **from != id);
+                notes.push(appeared(tx.state, info, elsewhere.copied()));
+                differences(&GpuInfo { fault: String::new(), ..info.clone() }, info, &mut notes);
+                sick_before.extend(elsewhere.map(|from| (info.uuid.clone(), *from)));
+            }
+        }
+        if !info.wants.is_empty() && known.is_none_or(|gpu| gpu.info.wants != info.wants) {
+            wanting.push(info.uuid.clone());
+        }
+    }
+    let here: BTreeMap<&str, ()> = inventory.gpus.iter().map(|info| (info.uuid.as_str(), ())).collect();
+    for gpu in node.gpus.iter().filter(|gpu| gpu.present && gpu.info.slice.is_none() && !here.contains_key(gpu.info.uuid.as_str())) {
+        let text = if gpu.info.fault.is_empty() { String::new() } else { format!("it was out of service: {}", gpu.info.fault) };
+        notes.push(Note { uuid: gpu.info.uuid.clone(), kind: GpuNoteKind::Gone, text, automatic: false });
+    }
+    for Note { uuid, kind, mut text, automatic } in notes {
+        if text.len() > MAX_TEXT_BYTES {
+            text = text.chars().take(MAX_TEXT_BYTES / 4).collect();
+        }
+        tx.emit(Event::GpuNoted { node: id, uuid, kind, text, automatic, at: tx.now });
+    }
+    for (uuid, from) in sick_before {
+        order_out(tx, id, uuid, from);
+    }
+    wanting
+}
+
+fn appeared(state: &State, info: &GpuInfo, elsewhere: Option<NodeId>) -> Note {
+    let name = elsewhere.and_then(|from| state.nodes.get(from)).map(|node| node.name.as_str());
+    let (kind, text) = match name {
+        Some(from) => (GpuNoteKind::Moved, format!("{}, index {}; it left {from} out of service", info.gpu_type, info.index)),
+        None => (GpuNoteKind::Appeared, format!("{}, index {}", info.gpu_type, info.index)),
+    };
+    Note { uuid: info.uuid.clone(), kind, text, automatic: false }
+}
+
+/// It was out of service where it came from: so it is here, until somebody returns it.
+fn order_out(tx: &mut Tx, id: NodeId, uuid: String, from: NodeId) {
+    let Some(node) = tx.state.nodes.get(from) else { return };
+    let fault = node.gpus.iter().find(|gpu| gpu.info.uuid == uuid).map_or("", |gpu| gpu.info.fault.as_str());
+    let reason = format!("out of service when it left {}: {fault}", node.name);
+    tx.emit(Event::GpuOrdered { node: id, uuid, what: GpuAction::Quarantine { reason }, by: "system".into(), at: tx.now });
+}
+
+fn differences(old: &GpuInfo, new: &GpuInfo, notes: &mut Vec<Note>) {
+    let mut note = |kind: GpuNoteKind, text: &str, automatic: bool| {
+        notes.push(Note { uuid: new.uuid.clone(), kind, text: text.to_owned(), automatic });
+    };
+    let stage = |info: &GpuInfo| info.standing.as_ref().map_or(Stage::InService, |standing| standing.stage);
+    let held = new.standing.as_ref().is_some_and(|standing| standing.held);
+    for text in new.notes.iter().filter(|text| !old.notes.contains(text)) {
+        note(GpuNoteKind::Noted, text, false);
+    }
+    if stage(old) != stage(new) {
+        match stage(new) {
+            Stage::Resetting => note(GpuNoteKind::Reset, &new.fault, false),
+            Stage::Booting => note(GpuNoteKind::Boot, &new.fault, false),
+            Stage::BurningIn => note(GpuNoteKind::BurnIn, &new.fault, false),
+            Stage::Marked => note(GpuNoteKind::ToBeReplaced, &new.fault, false),
+            Stage::InService | Stage::Out => {}
+        }
+    }
+    match (old.fault.is_empty(), new.fault.is_empty()) {
+        (false, true) => note(GpuNoteKind::Well, &format!("it was: {}", old.fault), false),
+        // The node took it out by itself: that counts.
+        (_, false) if old.fault != new.fault && stage(new) != Stage::Marked => {
+            note(GpuNoteKind::Sick, &new.fault, stage(old) == Stage::InService && stage(new) == Stage::Out && !held);
+        }
+        _ => {}
+    }
+    if old.divided != new.divided {
+        note(GpuNoteKind::Cut, if new.divided { "cut into slices" } else { "whole again" }, false);
+    }
+}
+
+/// What follows for the breaker's count.
+pub(super) fn count(state: &mut State, event: &Event) {
+    if let Some(line) = event.of_gpu().filter(|line| line.automatic) {
+        state.automatic_gpus.insert((line.at, line.node, line.uuid));
+    }
+}
+
+/// What follows of a note for the sick GPUs that are nowhere.
+pub(super) fn apply(state: &mut State, node: NodeId, uuid: &str, kind: GpuNoteKind) {
+    match kind {
+        GpuNoteKind::Gone => {
+            let sick = state.nodes.get(node).is_some_and(|node| is_sick(node, uuid));
+            if sick {
+                state.sick_gone.insert(uuid.to_owned(), node);
+            }
+        }
+        GpuNoteKind::Appeared | GpuNoteKind::Moved => drop(state.sick_gone.remove(uuid)),
+        _ => {}
+    }
+}
+
+fn is_sick(node: &Node, uuid: &str) -> bool {
+    let entry = node.gpus.iter().find(|gpu| gpu.info.uuid == uuid);
+    entry.is_some_and(|gpu| gpu.info.standing.as_ref().is_some_and(|standing| standing.stage != Stage::InService || standing.held))
+}
+
+/// The sick GPUs that are nowhere now, as rows tell: for a start.
+pub(super) fn sick_gone(state: &State) -> BTreeMap<String, NodeId> {
+    let gone = state.nodes.values().flat_map(|node| {
+        let absent = node.gpus.iter().filter(|gpu| !gpu.present && is_sick(node, &gpu.info.uuid));
+        absent.map(|gpu| (gpu.info.uuid.clone(), node.id))
+    });
+    let mut gone: BTreeMap<String, NodeId> = gone.collect();
+    if !gone.is_empty() {
+        for gpu in state.nodes.values().flat_map(|node| &node.gpus).filter(|gpu| gpu.present) {
+            gone.remove(&gpu.info.uuid);
+        }
+    }
+    gone
+}

@@ -1,0 +1,169 @@
+//! Single GPUs: how each stands, and operators' orders for one. Owns the words for a GPU's state and which GPU a word means.
+
+use super::Site;
+use super::error::ApiError;
+use super::nodes::{by_name, gpu_holders};
+use super::permission::{Caller, Sight};
+use super::query::Pairs;
+use axum::Json;
+use axum::extract::rejection::JsonRejection;
+use axum::extract::{Path, State as Shared};
+use gcore::ctl::{Command, Node, State};
+use gmodel::Instant;
+use gmodel::gpu_health::Stage;
+use gmodel::gpu_order::GpuAction;
+use gmodel::hostlist::Hostlist;
+use gmodel::node::{GpuEntry, Role};
+use gmodel::suggest::did_you_mean;
+use gwire::api::{GpuHealthRow, GpuHistoryRow, GpuList, GpuRequest, SCHEMA};
+use serde::Serialize;
+
+/// `GET /v1/gpus`, `?node=node[1-4]`: each GPU with how it stands.
+pub(super) async fn list(caller: Caller, Shared(site): Shared<Site>, pairs: Pairs) -> Result<Json<GpuList>, ApiError> {
+    let pairs = pairs.only(&["node"])?;
+    let names = pairs.text("node");
+    let wanted = if names.is_empty() { None } else { Some(Hostlist::parse(names).map_err(|e| ApiError::invalid(e.to_string()))?) };
+    let state = site.core.view().await;
+    let sight = Sight::of(&caller, &state);
+    for name in wanted.iter().flat_map(Hostlist::iter) {
+        node_named(&state, name)?;
+    }
+    let nodes = by_name(&state).into_iter().filter(|node| node.role == Role::Compute);
+    let nodes = nodes.filter(|node| wanted.as_ref().is_none_or(|wanted| wanted.contains(&node.name)));
+    let gpus = nodes.flat_map(|node| rows(&state, &sight, node)).collect();
+    Ok(Json(GpuList { schema: SCHEMA, gpus }))
+}
+
+#[derive(Serialize)]
+pub(super) struct History {
+    schema: u32,
+    history: Vec<GpuHistoryRow>,
+}
+
+/// `GET /v1/gpus/{gpu}/history`: by UUID, or the beginning of one.
+pub(super) async fn history(_: Caller, Shared(site): Shared<Site>, Path(gpu): Path<String>) -> Result<Json<History>, ApiError> {
+    let history = site.core.reader().gpu_history(gpu.clone()).await?;
+    if history.is_empty() {
+        return Err(ApiError::not_found(format!("no GPU {gpu:?} was ever seen here; gnodes --health shows the UUIDs of those that are")));
+    }
+    Ok(Json(History { schema: SCHEMA, history }))
+}
+
+const ACTS: [&str; 2] = ["quarantine", "return"];
+
+/// `POST /v1/nodes/{name}/gpus/{gpu}/quarantine`, `return`: the answer is the GPU with the order open.
+pub(super) async fn act(
+    caller: Caller,
+    Shared(site): Shared<Site>,
+    Path((name, gpu, act)): Path<(String, String, String)>,
+    body: Result<Json<GpuRequest>, JsonRejection>,
+) -> Result<Json<GpuList>, ApiError> {
+    let Json(request) = body?;
+    let what = match act.as_str() {
+        "quarantine" => GpuAction::Quarantine { reason: request.reason },
+        "return" => GpuAction::Return,
+        _ => {
+            let guess = did_you_mean(&act, ACTS);
+            return Err(ApiError::not_found(format!("{act:?} is nothing that is done to GPUs.{guess} There are: {}", ACTS.join(", "))));
+        }
+    };
+    caller.must_administer(&format!("gpu {act}"))?;
+    let state = site.core.view().await;
+    let node = node_named(&state, &name)?;
+    let (id, uuid) = (node.id, find(node, &gpu)?.info.uuid.clone());
+    let sight = Sight::of(&caller, &state);
+    site.core.command(caller.actor, Command::GpuOrder { node: id, uuid: uuid.clone(), what }).await?;
+    let state = site.core.view().await;
+    let rows = state.nodes.get(id).map_or_else(Vec::new, |node| rows(&state, &sight, node));
+    Ok(Json(GpuList { schema: SCHEMA, gpus: rows.into_iter().filter(|row| row.uuid == uuid).collect() }))
+}
+
+pub(super) fn node_named<'a>(state: &'a State, name: &str) -> Result<&'a Node, ApiError> {
+    state.node_by_name(name).ok_or_else(|| {
+        let guess = did_you_mean(name, state.node_names.keys().map(String::as_str));
+        ApiError::not_found(format!("there is no node {name:?}.{guess}"))
+    })
+}
+
+/// The GPU that is meant: by index, UUID, or the beginning of one.
+pub(super) fn find<'a>(node: &'a Node, word: &str) -> Result<&'a GpuEntry, ApiError> {
+    let here: Vec<&GpuEntry> = node.gpus.iter().filter(|gpu| gpu.present).collect();
+    let index: Option<u32> = word.strip_prefix("gpu").unwrap_or(word).parse().ok();
+    let is_it = |gpu: &&&GpuEntry| match index {
+        Some(index) => gpu.info.index == index && gpu.info.slice.is_none(),
+        None => !word.is_empty() && gpu.info.uuid.starts_with(word),
+    };
+    let found: Vec<&&GpuEntry> = here.iter().filter(is_it).collect();
+    let name = &node.name;
+    match found[..] {
+        [gpu] => Ok(gpu),
+        // A UUID may be the beginning of another's; of one that is not there its node must still hear.
+        [] => node.gpus.iter().find(|gpu| gpu.info.uuid == word).ok_or_else(|| {
+            let have = match here.len() {
+                0 => "no GPU".to_owned(),
+                count => format!("{count} GPUs, {} to {}", here[0].info.index, here[count - 1].info.index),
+            };
+            ApiError::not_found(format!("{name} has no GPU {word:?}: it has {have}. `gnodes --health {name}` lists them"))
+        }),
+        _ => {
+            let uuids: Vec<&str> = found.iter().map(|gpu| gpu.info.uuid.as_str()).collect();
+            Err(ApiError::invalid(format!("{word:?} means {} GPUs of {name}: {}. Write more of the UUID, or the index", uuids.len(), uuids.join(", "))))
+        }
+    }
+}
+
+fn rows(state: &State, sight: &Sight, node: &Node) -> Vec<GpuHealthRow> {
+    let mut holders = gpu_holders(state, sight, node);
+    node.gpus.iter().map(|gpu| row(node, gpu, holders.remove(&gpu.slot.0).unwrap_or_default())).collect()
+}
+
+fn row(node: &Node, gpu: &GpuEntry, jobs: Vec<String>) -> GpuHealthRow {
+    let info = &gpu.info;
+    let standing = info.standing.as_deref();
+    let ordered = node.gpu_orders.iter().find(|order| order.uuid == info.uuid);
+    GpuHealthRow {
+        node: node.name.clone(),
+        slot: gpu.slot.0,
+        index: info.index,
+        gpu_type: info.gpu_type.clone(),
+        uuid: info.uuid.clone(),
+        state: state_word(gpu).to_owned(),
+        since: standing.filter(|standing| standing.since.0 > 0).map(|standing| Instant(standing.since)),
+        reason: info.fault.clone(),
+        sign: standing.map_or_else(String::new, |standing| standing.sign.clone()),
+        evidence: standing.map_or_else(String::new, |standing| standing.evidence.clone()),
+        next: standing.map_or_else(String::new, |standing| standing.next.clone()),
+        notes: info.notes.clone(),
+        jobs,
+        ordered: ordered.map_or_else(String::new, |order| action_word(&order.what).to_owned()),
+        refused: gpu.refused.clone(),
+        stopped: !info.wants.is_empty() && ordered.is_none(),
+    }
+}
+
+pub(super) fn state_word(gpu: &GpuEntry) -> &'static str {
+    let info = &gpu.info;
+    match info.standing.as_ref().map(|standing| (standing.stage, standing.held)) {
+        _ if !gpu.present => "missing",
+        Some((_, true)) => "quarantined",
+        Some((Stage::InService, _)) => "suspect",
+        Some((Stage::Out, _)) => "quarantined",
+        Some((Stage::Resetting, _)) => "resetting",
+        Some((Stage::Booting, _)) => "booting",
+        Some((Stage::BurningIn, _)) => "burning in",
+        Some((Stage::Marked, _)) => "to be replaced",
+        None if !info.fault.is_empty() => "out",
+        None if !info.notes.is_empty() => "noted",
+        None => "ok",
+    }
+}
+
+fn action_word(action: &GpuAction) -> &'static str {
+    match action {
+        GpuAction::Quarantine { .. } => "quarantine",
+        GpuAction::Return => "return",
+        GpuAction::Repair => "repair",
+        GpuAction::Cut { .. } => "cut",
+        GpuAction::Unknown => "unknown",
+    }
+}

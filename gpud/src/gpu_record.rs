@@ -1,0 +1,321 @@
+//! One GPU as this node remembers it: the signs that stand, how far it is on its way out of service and back, what it waits for.
+//! Takes the steps that concern nobody else, and says which others wait: a run that has to end, a step for which the
+//! controller's breaker is asked, a program of the site. What step is next is `gmodel::gpu_health::repair`.
+
+use gmodel::gpu_health::{
+    Action, Catalogue, Ended, GpuStanding, GpuWatch, Reading, Repair, RepairPolicy, Severity, Sign, Stage, Step, Surroundings,
+    Verdict, verdict,
+};
+use gmodel::{RunId, Timestamp};
+use serde::{Deserialize, Serialize};
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Record {
+    /// As last seen, for people.
+    pub index: u32,
+    pub gpu_type: String,
+    pub watch: GpuWatch,
+    pub repair: Repair,
+    /// Why it is out of service, as the pool shows it; empty while it is in service.
+    pub reason: String,
+    /// The sign that `reason` is about, and what was seen when it was raised.
+    sign: String,
+    evidence: String,
+    /// What a run left on it. Over when it is seen clean.
+    pub unclean: String,
+    /// The controller's newest order that was carried out: it is not carried out again.
+    pub obeyed: Option<Obeyed>,
+    /// The newest reading that was one.
+    #[serde(skip)]
+    pub reading: Option<Reading>,
+    /// The step that waits for the controller's word.
+    #[serde(skip)]
+    pub wants: Option<Step>,
+    /// What comes next, for people.
+    #[serde(skip)]
+    next: String,
+    /// Signs that stand and take it out of nothing, each as it was when it was raised.
+    #[serde(skip)]
+    notes: Vec<(String, String)>,
+}
+
+/// An order of the controller, carried out. Numbers begin anew with each incarnation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Obeyed {
+    pub incarnation: u64,
+    pub number: u64,
+    pub error: String,
+}
+
+/// What has to be done about a GPU's run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EndRun {
+    pub run: RunId,
+    pub why: String,
+}
+
+/// What a GPU's next step depends on besides itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Around {
+    pub held: Option<RunId>,
+    pub node_empty: bool,
+    /// No program of the site decides whether it is well.
+    pub by_look: bool,
+    /// A step is under way on another GPU of the node.
+    pub other_under_way: bool,
+}
+
+impl Record {
+    /// Why no job gets it; empty when it is in service.
+    pub fn fault(&self) -> String {
+        match (self.repair.in_service(), self.unclean.is_empty()) {
+            (true, true) => String::new(),
+            (true, false) => format!("not clean: {}", self.unclean),
+            (false, _) => self.reason.clone(),
+        }
+    }
+
+    /// `quarantine`, `reset`, `boot`; empty: nothing waits for the controller's word.
+    pub fn wants(&self) -> &'static str {
+        match self.wants {
+            Some(Step::Quarantine) => "quarantine",
+            Some(Step::Reset) => "reset",
+            Some(Step::Boot) => "boot",
+            _ => "",
+        }
+    }
+
+    /// As the controller is told; none for a GPU that is plainly in service.
+    pub fn standing(&self) -> Option<Box<GpuStanding>> {
+        if self.repair.in_service() && self.wants.is_none() {
+            return None;
+        }
+        Some(Box::new(GpuStanding {
+            stage: self.repair.stage,
+            since: self.repair.since,
+            sign: self.sign.clone(),
+            evidence: self.evidence.clone(),
+            held: self.repair.held_by_admin.is_some(),
+            next: self.next.clone(),
+        }))
+    }
+
+    /// Signs that are only noted, as sentences.
+    pub fn notes(&self) -> Vec<String> {
+        self.notes.iter().map(|(_, words)| words.clone()).collect()
+    }
+
+    /// Takes the steps that are its own affair, one after the other, and says whose run has to end.
+    pub fn step(&mut self, uuid: &str, around: Around, policy: &RepairPolicy, now: Timestamp) -> Option<EndRun> {
+        self.note_signs();
+        self.wants = None;
+        // From quarantine to the end of its job, or from a look to service, is one walk.
+        for _ in 0..4 {
+            let signs: Vec<Sign> = self.watch.standing().cloned().collect();
+            let verdict = verdict(&signs);
+            self.give_reason(verdict);
+            let surroundings = Surroundings {
+                verdict,
+                held: around.held.is_some(),
+                node_empty: around.node_empty,
+                other_under_way: around.other_under_way,
+                breaker_allows: verdict.is_some_and(|verdict| is_certain(&verdict)),
+            };
+            let step = self.repair.next(&surroundings, policy, now);
+            self.next = self.words_for(step, around.held.is_some());
+            match step {
+                Step::Quarantine => {
+                    tracing::error!("GPU {uuid} (index {}) is out of service: {}", self.index, self.reason);
+                    self.repair.begin(step, policy, now);
+                }
+                Step::StoppedByBreaker => {
+                    self.wants = Some(Step::Quarantine);
+                    return None;
+                }
+                Step::Reset | Step::Boot => {
+                    self.wants = Some(step);
+                    return None;
+                }
+                Step::EndJob => {
+                    let why = format!("GPU {uuid} (index {}): {}", self.index, self.reason);
+                    return around.held.map(|run| EndRun { run, why });
+                }
+                // Not before it was looked at anew.
+                Step::BurnIn if self.reading.is_none() || (!around.by_look && around.other_under_way) => return None,
+                Step::BurnIn => {
+                    self.repair.begin(step, policy, now);
+                    if !around.by_look {
+                        return None;
+                    }
+                    // No sign stands and it answers: that is enough where the site has no program.
+                    self.repair.end(Ended::BurnInPassed, now);
+                    self.back_in_service(uuid);
+                }
+                Step::MarkForReplacement => {
+                    tracing::error!("GPU {uuid} (index {}) has to be replaced: {}", self.index, self.reason);
+                    self.reason.push_str("; to be replaced");
+                    self.repair.begin(step, policy, now);
+                }
+                Step::GiveUp => self.repair.begin(step, policy, now),
+                Step::Nothing | Step::WaitForAdmin => return None,
+            }
+        }
+        None
+    }
+
+    /// The controller allows the step that waits: it is begun. The error says that none waits any more.
+    pub fn permitted(&mut self, uuid: &str, policy: &RepairPolicy, now: Timestamp) -> anyhow::Result<()> {
+        let step = self.wants.take();
+        let step = step.ok_or_else(|| anyhow::anyhow!("no step of its repair waits for the controller's word any more"))?;
+        tracing::warn!("GPU {uuid} (index {}): the pool's breaker allows: {step:?}", self.index);
+        self.repair.begin(step, policy, now);
+        self.next = self.words_for(Step::Nothing, false);
+        Ok(())
+    }
+
+    /// How a program of the site ended on it: a reset, the word to boot, or its burn-in.
+    pub fn ended(&mut self, uuid: &str, outcome: anyhow::Result<()>, now: Timestamp) {
+        let stage = self.repair.stage;
+        let sick_again = || {
+            let signs: Vec<Sign> = self.watch.standing().cloned().collect();
+            verdict(&signs).map(|verdict| words(verdict.sign))
+        };
+        let outcome = match (stage, outcome) {
+            (Stage::BurningIn, Ok(())) => sick_again().map_or(Ok(()), |sign| Err(anyhow::anyhow!("during its burn-in: {sign}"))),
+            (_, outcome) => outcome,
+        };
+        match (stage, outcome) {
+            (Stage::BurningIn, Ok(())) => {
+                self.repair.end(Ended::BurnInPassed, now);
+                self.back_in_service(uuid);
+            }
+            (Stage::BurningIn, Err(e)) => {
+                self.repair.end(Ended::BurnInFailed, now);
+                self.reason = format!("{e:#}");
+                self.sign.clear();
+                tracing::error!("GPU {uuid} stays out of service: {e:#}");
+            }
+            (Stage::Resetting, Ok(())) => self.begin_anew(uuid, now),
+            // The machine goes down any moment; the next boot says that it is done.
+            (Stage::Booting, Ok(())) => tracing::warn!("GPU {uuid}: the node is about to boot"),
+            (Stage::Resetting | Stage::Booting, Err(e)) => {
+                self.repair.end(Ended::Failed, now);
+                tracing::error!("GPU {uuid}: {e:#}");
+            }
+            (stage, _) => tracing::debug!("GPU {uuid}: a program ended that nobody waits for: {stage:?}"),
+        }
+    }
+
+    /// An administrator takes it out.
+    pub fn hold(&mut self, why: String, now: Timestamp) {
+        self.reason = format!("quarantined by an administrator: {why}");
+        (self.sign, self.evidence) = (String::new(), String::new());
+        if self.repair.in_service() {
+            self.repair.since = now;
+        }
+        self.repair.hold(why);
+    }
+
+    /// An administrator puts it back: what it showed is forgotten, and it has to look well.
+    pub fn release(&mut self, now: Timestamp) {
+        self.repair.release(now);
+        self.watch = self.reading.as_ref().map_or_else(GpuWatch::default, GpuWatch::accepting);
+        self.unclean.clear();
+    }
+
+    /// The daemon began anew: a step that was under way ended with the one before, and nobody knows how.
+    pub fn daemon_began(&mut self, is_boot: bool, now: Timestamp) {
+        match self.repair.stage {
+            // A burn-in that nobody saw the end of says nothing against the GPU.
+            Stage::BurningIn => self.repair.stage = Stage::Out,
+            Stage::Resetting => self.repair.end(Ended::Failed, now),
+            Stage::Booting if is_boot => self.begin_anew("", now),
+            _ => {}
+        }
+        if is_boot {
+            self.booted(now);
+        }
+    }
+
+    /// What was wrong before a reset or a boot is over, until it is seen again.
+    fn begin_anew(&mut self, uuid: &str, now: Timestamp) {
+        tracing::warn!("GPU {uuid} (index {}): reset or booted; it is looked at anew", self.index);
+        self.repair.end(Ended::Done, now);
+        (self.watch, self.reading) = (GpuWatch::default(), None);
+    }
+
+    /// What a boot mends is over until it is seen again; a hold and a worn board are not.
+    fn booted(&mut self, now: Timestamp) {
+        let mended = |action: Action| matches!(action, Action::EndJob | Action::Reset | Action::Reboot);
+        let signs: Vec<Sign> = self.watch.standing().cloned().collect();
+        let out = self.repair.held_by_admin.is_none() && self.repair.stage != Stage::InService;
+        if out && verdict(&signs).is_some_and(|verdict| mended(verdict.action)) {
+            self.repair.stage = Stage::Out;
+            self.repair.since = now;
+            self.watch = GpuWatch::default();
+        }
+    }
+
+    fn back_in_service(&mut self, uuid: &str) {
+        self.reason.clear();
+        (self.sign, self.evidence) = (String::new(), String::new());
+        tracing::warn!("GPU {uuid} (index {}) is back in service", self.index);
+    }
+
+    fn give_reason(&mut self, verdict: Option<Verdict<'_>>) {
+        if verdict.is_none() && self.repair.in_service() {
+            (self.sign, self.evidence) = (String::new(), String::new());
+        }
+        if let Some(Verdict { sign, .. }) = verdict.filter(|verdict| self.sign != verdict.sign.name && self.repair.held_by_admin.is_none()) {
+            self.reason = words(sign);
+            self.sign.clone_from(&sign.name);
+            self.evidence.clone_from(&sign.evidence);
+        }
+    }
+
+    fn note_signs(&mut self) {
+        let noted: Vec<(String, String)> =
+            self.watch.standing().filter(|sign| sign.action == Action::Note).map(|sign| (sign.name.clone(), words(sign))).collect();
+        if !noted.iter().map(|(name, _)| name).eq(self.notes.iter().map(|(name, _)| name)) {
+            self.notes = noted;
+        }
+    }
+
+    fn words_for(&self, step: Step, held: bool) -> String {
+        let words = match (self.repair.stage, step) {
+            (_, Step::Quarantine | Step::StoppedByBreaker) => "quarantine",
+            (_, Step::EndJob) => "its job ends and is requeued elsewhere",
+            (_, Step::Reset) => "a reset",
+            (_, Step::Boot) => "a boot of the node",
+            (_, Step::BurnIn) => "burn-in, then back in service",
+            (_, Step::MarkForReplacement) | (Stage::Marked, _) => "another board; gadm gpu return takes this one back",
+            (Stage::Resetting, _) => "a new look when the reset is done",
+            (Stage::Booting, _) => "a new look when the node has booted",
+            (Stage::BurningIn, _) => "back in service if it passes",
+            (Stage::Out, Step::Nothing) if held => "its job may finish first",
+            (Stage::Out, Step::WaitForAdmin) => "waits for gadm gpu return",
+            (Stage::Out, Step::Nothing) if self.repair.held_by_admin.is_some() => "waits for gadm gpu return",
+            (Stage::Out, _) => "a pause, then the next step",
+            (Stage::InService, _) => "",
+        };
+        words.to_owned()
+    }
+}
+
+/// Results or jobs are at risk: it goes out whatever the breaker says, for no job may get it.
+fn is_certain(verdict: &Verdict<'_>) -> bool {
+    verdict.severity >= Severity::Critical
+}
+
+fn words(sign: &Sign) -> String {
+    match sign.name.starts_with("xid") {
+        true => format!("{}: {}", sign.evidence, meaning(&sign.name)),
+        false => format!("{}: {}", sign.name, sign.evidence),
+    }
+}
+
+/// What the catalogue that gpupool brings says of a sign; a site's own sign is its name.
+fn meaning(name: &str) -> String {
+    Catalogue::built_in().signs.get(name).map_or_else(|| name.to_owned(), |kind| kind.meaning.clone())
+}

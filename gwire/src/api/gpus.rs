@@ -1,0 +1,73 @@
+//! Bodies of the API about single GPUs: how each stands, what is ordered for it, and its history by UUID.
+
+use gmodel::Instant;
+use serde::{Deserialize, Serialize};
+
+/// Which GPUs `GET /v1/gpus` lists.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct GpuQuery {
+    /// A list of hosts; empty: all.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub node: String,
+}
+
+/// One GPU of a node and how it stands.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct GpuHealthRow {
+    pub node: String,
+    pub slot: u16,
+    pub index: u32,
+    #[serde(rename = "type")]
+    pub gpu_type: String,
+    pub uuid: String,
+    /// `ok`, `noted`, `suspect` (it should go out, and waits for the breaker), `out`, `quarantined`, `resetting`, `booting`,
+    /// `burning in`, `to be replaced`, `missing`.
+    pub state: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub since: Option<Instant>,
+    /// Why no job gets it.
+    pub reason: String,
+    /// Name of the sign in the catalogue.
+    pub sign: String,
+    pub evidence: String,
+    pub next: String,
+    /// Signs that stand and take it out of nothing.
+    pub notes: Vec<String>,
+    /// Jobs that hold it, as shown.
+    pub jobs: Vec<String>,
+    /// The order that its node has not answered yet; empty: none.
+    pub ordered: String,
+    /// Why the node did not carry out the last one.
+    pub refused: String,
+    /// The next step waits: the pool's breaker does not allow it now.
+    pub stopped: bool,
+}
+
+/// Something that was seen of a GPU, or done about it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct GpuHistoryRow {
+    pub uuid: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub at: Option<Instant>,
+    pub node: String,
+    /// `appeared`, `moved`, `sick`, `noted`, `well`, `gone`, `ordered`, `refused`, `reset`, `boot`, `burn_in`, `to_be_replaced`, `stopped`.
+    pub kind: String,
+    pub text: String,
+}
+
+/// Body of `POST /v1/nodes/{name}/gpus/{gpu}/{act}`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct GpuRequest {
+    pub reason: String,
+}
+
+/// Its answer, and that of `GET /v1/gpus`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct GpuList {
+    pub schema: u32,
+    pub gpus: Vec<GpuHealthRow>,
+}
