@@ -4,32 +4,18 @@
 
 use crate::cluster::{end_after, end_of};
 use crate::ledger::Take;
-use crate::pass::{Pass, Wait};
+use crate::pass::{Found, Pass, Wait};
 use crate::placement::{Ask, Picked};
 use crate::shape::ShapeId;
 use crate::snapshot::{PendingJob, Snapshot};
-use crate::timeline::{Count, UNLIMITED_SECS};
+use crate::timeline::Count;
 use fixedbitset::FixedBitSet;
 use gmodel::config::Partition;
-use gmodel::policy::Limits;
+use gmodel::policy::{Account, Limits, Qos};
 use gmodel::{Reason, ReasonCode, RunClass};
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Pass<'_> {
-    /// Starts a job that nothing but room stands against.
-    pub(crate) fn start_plain(&mut self, job: &PendingJob, id: gmodel::JobId, shape: ShapeId) -> bool {
-        let secs = job.limit_secs.unwrap_or(UNLIMITED_SECS);
-        let (from, to) = (self.now, end_after(self.snapshot.now, Some(secs)));
-        for way in 0..self.shape(shape).ways.len() {
-            let picked = self.search(job, shape, |search, ask| search.pick(ask, way, from, to));
-            if let Some(picked) = picked {
-                self.commit(job, id, shape, way, &picked, (&Take::default(), None), None);
-                return true;
-            }
-        }
-        false
-    }
-
     /// Ways that no limit stands against, as far as can be said before nodes are known.
     pub(crate) fn allowed_ways(&mut self, job: &PendingJob, shape: ShapeId, secs: u32) -> Result<Vec<usize>, Wait> {
         let ways = 0..self.shape(shape).ways.len();
@@ -78,16 +64,9 @@ impl Pass<'_> {
     }
 
     /// Nodes for a way, now: those liked best; of another type where a limit says no to theirs.
-    #[allow(clippy::type_complexity)]
-    pub(crate) fn find(
-        &mut self,
-        job: &PendingJob,
-        shape: ShapeId,
-        way: usize,
-        secs: u32,
-    ) -> Result<Option<(Picked, Take, Option<RunClass>)>, Reason> {
-        let now = self.snapshot.now;
-        let end = end_after(now, Some(secs));
+    pub(crate) fn find(&mut self, job: &PendingJob, shape: ShapeId, way: usize, secs: u32) -> Found {
+        let now = self.now;
+        let end = end_after(self.snapshot.now, Some(secs));
         let Some(picked) = self.search(job, shape, |search, ask| search.pick(ask, way, now, end)) else {
             return Ok(None);
         };
@@ -184,6 +163,21 @@ pub(crate) fn is_unlimited(snapshot: &Snapshot) -> bool {
     snapshot.policy.accounts.is_empty()
         && snapshot.policy.qos.is_empty()
         && snapshot.config.partitions.iter().all(open)
+}
+
+/// Whether any limit looks at how long a job may run.
+pub(crate) fn minds_time(snapshot: &Snapshot) -> bool {
+    let hours = |limits: &Limits| limits.running_gpu_hours.is_some();
+    let of_account = |one: &Account| {
+        hours(&one.group) || hours(&one.per_user) || !one.budgets.is_empty() || one.users.values().any(|user| hours(&user.limits))
+    };
+    let of_qos = |one: &Qos| {
+        hours(&one.group) || hours(&one.per_user) || hours(&one.per_account) || one.per_job.time_secs.is_some()
+    };
+    let of_partition = |one: &Partition| hours(&one.group) || hours(&one.per_user) || hours(&one.per_account);
+    snapshot.policy.accounts.values().any(of_account)
+        || snapshot.policy.qos.values().any(of_qos)
+        || snapshot.config.partitions.iter().any(of_partition)
 }
 
 /// What is free of each licence over time.

@@ -1,15 +1,19 @@
 //! The nodes of a pass, kept from pass to pass: each with its make, its room, and who is on it.
 //!
-//! `sync` compares with a new snapshot and works out anew only nodes that changed; what a pass takes is undone at the
-//! next from a copy. Nodes stand in bit sets by how many whole GPUs are free, so a search passes over full ones.
+//! `sync` compares with a new snapshot (all of it, or what is said to have changed) and works out anew only nodes that
+//! did; what a pass takes is undone at the next from a copy. Nodes stand in bit sets by how many whole GPUs are free, so
+//! a search passes over full ones.
 
 use crate::make::{MakeId, Makes};
+use crate::quick::Changes;
 use crate::room::Room;
 use crate::snapshot::{RunningRun, SchedNode, Snapshot};
 use crate::timeline::{Need, UNLIMITED_SECS};
+use crate::usual::{Sort, Usual};
 use fixedbitset::FixedBitSet;
 use gmodel::run::NodeShare;
 use gmodel::{NodeId, RunId, Timestamp};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// All nodes of a cluster, in the order of the snapshot.
@@ -18,13 +22,18 @@ pub struct Cluster {
     pub now: Timestamp,
     pub makes: Makes,
     pub nodes: Vec<Track>,
-    /// By the number of whole GPUs that are free: the nodes with so many.
+    /// By the number of whole GPUs that are free: the nodes with so many and a free CPU, without which nothing starts.
     pub by_free: Vec<FixedBitSet>,
     /// Nodes that this pass took something of.
     touched: Vec<usize>,
     runs: Vec<Known>,
     /// Nodes whose runs are others than when their room was worked out.
     stale: Vec<usize>,
+    /// When what is free on a node next changes by itself.
+    next_change: BTreeSet<(Timestamp, usize)>,
+    /// Runs that are being ended.
+    pub leaving: usize,
+    pub(crate) usual: Usual,
     /// Grows when nodes come, go, or change in what they have.
     pub generation: u64,
     /// Nodes whose room was worked out anew by the last `sync`.
@@ -45,7 +54,7 @@ pub struct Track {
     touched: bool,
     /// Grows whenever anything is taken or given.
     pub version: u64,
-    bucket: usize,
+    bucket: Option<usize>,
     held: Vec<Held>,
     /// As the snapshot had it, to see what changes.
     seen: Seen,
@@ -73,6 +82,8 @@ struct Known {
     run: RunId,
     end: Timestamp,
     nodes: Vec<NodeId>,
+    leaves: bool,
+    sort: Sort,
 }
 
 /// When what a run holds is expected back.
@@ -88,9 +99,8 @@ pub fn end_after(from: Timestamp, limit_secs: Option<u32>) -> Timestamp {
 }
 
 impl Cluster {
-    /// Undoes what the last pass took, and brings in what changed since. `true` where nodes are other than before in
-    /// what they have, so that nothing worked out for them holds.
-    pub fn sync(&mut self, snapshot: &Snapshot) {
+    /// Undoes what the last pass took, and brings in what changed since; `changes` where that is known.
+    pub fn sync(&mut self, snapshot: &Snapshot, changes: Option<&Changes>) {
         self.now = snapshot.now;
         for at in std::mem::take(&mut self.touched) {
             let track = &mut self.nodes[at];
@@ -98,42 +108,93 @@ impl Cluster {
             track.touched = false;
             self.file(at);
         }
-        let same = self.nodes.len() == snapshot.nodes.len()
-            && self.nodes.iter().zip(&snapshot.nodes).all(|(track, node)| track.id == node.id);
+        let changes = changes.filter(|changes| !changes.everything && self.nodes.len() == snapshot.nodes.len());
         let mut dirty = FixedBitSet::with_capacity(snapshot.nodes.len());
-        if !same {
-            self.nodes = snapshot.nodes.iter().map(|node| Track::new(node, &mut self.makes)).collect();
-            self.runs.clear();
-            self.by_free.clear();
-            self.generation += 1;
-            dirty.insert_range(..);
-        }
         let stale = std::mem::take(&mut self.stale);
-        dirty.extend(stale.into_iter().filter(|at| same && *at < snapshot.nodes.len()));
-        for (at, node) in snapshot.nodes.iter().enumerate() {
-            let track = &mut self.nodes[at];
-            let up = node.unavailable.is_none();
-            if track.up != up || !track.is_as(node) {
-                let make = self.makes.of(node);
-                if track.up != up || track.make != make || track.seen.name != node.name || track.seen.features != node.features {
-                    self.generation += 1;
+        match changes {
+            Some(changes) => {
+                let mut some: BTreeSet<usize> = stale.iter().copied().collect();
+                some.extend(changes.nodes.iter().filter_map(|node| self.place(*node)));
+                self.compare_nodes(snapshot, some.into_iter(), &mut dirty);
+                dirty.extend(stale);
+                for run in &changes.runs {
+                    self.sync_run(*run, snapshot, &mut dirty);
                 }
-                (track.make, track.up, track.seen) = (make, up, Seen::of(node));
-                dirty.insert(at);
-            } else if track.base.profile.steps().get(1).is_some_and(|step| step.at <= self.now) {
-                dirty.insert(at);
+            }
+            None => {
+                let same = self.nodes.len() == snapshot.nodes.len()
+                    && self.nodes.iter().zip(&snapshot.nodes).all(|(track, node)| track.id == node.id);
+                if !same {
+                    self.nodes = snapshot.nodes.iter().map(|node| Track::new(node, &mut self.makes)).collect();
+                    self.runs.clear();
+                    self.leaving = 0;
+                    self.usual = Usual::default();
+                    self.by_free.clear();
+                    self.next_change.clear();
+                    self.generation += 1;
+                    dirty.insert_range(..);
+                }
+                dirty.extend(stale.into_iter().filter(|at| same && *at < snapshot.nodes.len()));
+                self.compare_nodes(snapshot, 0..snapshot.nodes.len(), &mut dirty);
+                self.sync_runs(snapshot, &mut dirty);
             }
         }
-        self.sync_runs(snapshot, &mut dirty);
+        dirty.extend(self.next_change.range(..(self.now.plus_millis(1), 0)).map(|(_, at)| *at));
         self.changed.clear();
         for at in dirty.ones() {
             let track = &mut self.nodes[at];
             let runs = track.held.iter().map(|held| (held.end, &held.share));
             let make = &self.makes.list[track.make as usize];
+            let before = track.base.profile.steps().get(1).map(|step| step.at);
             track.base = Room::new(make, &snapshot.nodes[at], self.now, runs);
             track.room.copy_from(&track.base);
+            let after = track.base.profile.steps().get(1).map(|step| step.at);
+            if before != after {
+                before.map(|before| self.next_change.remove(&(before, at)));
+            }
+            self.next_change.extend(after.map(|after| (after, at)));
             self.file(at);
             self.changed.push(at);
+        }
+    }
+
+    /// Looks which of some nodes are others than before in themselves.
+    fn compare_nodes(&mut self, snapshot: &Snapshot, some: impl Iterator<Item = usize>, dirty: &mut FixedBitSet) {
+        for at in some {
+            let node = &snapshot.nodes[at];
+            let track = &mut self.nodes[at];
+            let up = node.unavailable.is_none();
+            if track.up == up && track.is_as(node) {
+                continue;
+            }
+            let make = self.makes.of(node);
+            if track.up != up || track.make != make || track.seen.name != node.name || track.seen.features != node.features {
+                self.generation += 1;
+            }
+            (track.make, track.up, track.seen) = (make, up, Seen::of(node));
+            dirty.insert(at);
+        }
+    }
+
+    fn sync_run(&mut self, id: RunId, snapshot: &Snapshot, dirty: &mut FixedBitSet) {
+        let run = snapshot.running.binary_search_by_key(&id, |run| run.run).ok().map(|at| &snapshot.running[at]);
+        match (self.runs.binary_search_by_key(&id, |known| known.run), run) {
+            (Ok(at), Some(run)) if self.runs[at].is(run) => {}
+            (Ok(at), Some(run)) => {
+                let old = self.runs.remove(at);
+                self.forget(&old, dirty);
+                let known = self.learn(run, snapshot, dirty);
+                self.runs.insert(at, known);
+            }
+            (Ok(at), None) => {
+                let old = self.runs.remove(at);
+                self.forget(&old, dirty);
+            }
+            (Err(at), Some(run)) => {
+                let known = self.learn(run, snapshot, dirty);
+                self.runs.insert(at, known);
+            }
+            (Err(_), None) => {}
         }
     }
 
@@ -160,7 +221,7 @@ impl Cluster {
                     if let Some(known) = known {
                         self.forget(&known, dirty);
                     }
-                    runs.push(self.learn(run, dirty));
+                    runs.push(self.learn(run, snapshot, dirty));
                 }
             }
         }
@@ -169,6 +230,8 @@ impl Cluster {
     }
 
     fn forget(&mut self, known: &Known, dirty: &mut FixedBitSet) {
+        self.leaving -= usize::from(known.leaves);
+        self.usual.run_goes(known.sort);
         for node in &known.nodes {
             if let Some(at) = self.place(*node) {
                 self.nodes[at].held.retain(|held| held.run != known.run);
@@ -177,7 +240,7 @@ impl Cluster {
         }
     }
 
-    fn learn(&mut self, run: &RunningRun, dirty: &mut FixedBitSet) -> Known {
+    fn learn(&mut self, run: &RunningRun, snapshot: &Snapshot, dirty: &mut FixedBitSet) -> Known {
         let end = end_of(run);
         for share in &run.shares {
             if let Some(at) = self.place(share.node) {
@@ -185,7 +248,11 @@ impl Cluster {
                 dirty.insert(at);
             }
         }
-        Known { run: run.run, end, nodes: run.shares.iter().map(|share| share.node).collect() }
+        let leaves = run.leaves_by.is_some();
+        self.leaving += usize::from(leaves);
+        let nodes = run.shares.iter().map(|share| share.node).collect();
+        let sort = self.usual.run_comes(&run.spec, snapshot, &self.makes);
+        Known { run: run.run, end, nodes, leaves, sort }
     }
 
     pub(crate) fn knows(&self, run: RunId) -> bool {
@@ -208,9 +275,9 @@ impl Cluster {
     }
 
     /// A run that a pass started is there now: its room is taken already.
-    pub(crate) fn meet(&mut self, run: &RunningRun) {
+    pub(crate) fn meet(&mut self, run: &RunningRun, snapshot: &Snapshot) {
         let mut dirty = FixedBitSet::with_capacity(self.nodes.len());
-        let known = self.learn(run, &mut dirty);
+        let known = self.learn(run, snapshot, &mut dirty);
         self.stale.extend(dirty.ones());
         let at = self.runs.partition_point(|one| one.run < run.run);
         self.runs.insert(at, known);
@@ -220,6 +287,8 @@ impl Cluster {
     pub(crate) fn part_with(&mut self, run: RunId, now: Timestamp) -> Vec<usize> {
         let Ok(at) = self.runs.binary_search_by_key(&run, |known| known.run) else { return Vec::new() };
         let known = self.runs.remove(at);
+        self.leaving -= usize::from(known.leaves);
+        self.usual.run_goes(known.sort);
         let places: Vec<usize> = known.nodes.iter().filter_map(|node| self.place(*node)).collect();
         for at in &places {
             self.touch(*at);
@@ -233,6 +302,21 @@ impl Cluster {
             self.stale.push(*at);
         }
         places
+    }
+
+    /// Sorts the runs anew: makes or partitions are others. Those who wait come again.
+    pub(crate) fn sort_again(&mut self, snapshot: &Snapshot) {
+        self.usual = Usual::default();
+        for run in &snapshot.running {
+            let Ok(at) = self.runs.binary_search_by_key(&run.run, |known| known.run) else { continue };
+            self.runs[at].sort = self.usual.run_comes(&run.spec, snapshot, &self.makes);
+        }
+    }
+
+    /// Nodes that a snapshot has otherwise are looked at again by the next `sync`.
+    pub(crate) fn look_again(&mut self, nodes: impl Iterator<Item = NodeId>) {
+        let places: Vec<usize> = nodes.filter_map(|node| self.place(node)).collect();
+        self.stale.extend(places);
     }
 
     /// Whether what the runs there leave is what a snapshot says is free.
@@ -271,12 +355,20 @@ impl Cluster {
         let nodes = self.nodes.len();
         let track = &mut self.nodes[at];
         track.version += 1;
-        let bucket = track.room.free_gpus();
-        while self.by_free.len() <= bucket {
-            self.by_free.push(FixedBitSet::with_capacity(nodes));
+        let has_cpu = track.room.profile.free_at(self.now).cpus > 0;
+        let bucket = has_cpu.then(|| track.room.free_gpus());
+        if bucket == track.bucket {
+            return;
         }
-        self.by_free[track.bucket].set(at, false);
-        self.by_free[bucket].insert(at);
+        if let Some(before) = track.bucket {
+            self.by_free[before].set(at, false);
+        }
+        if let Some(bucket) = bucket {
+            while self.by_free.len() <= bucket {
+                self.by_free.push(FixedBitSet::with_capacity(nodes));
+            }
+            self.by_free[bucket].insert(at);
+        }
         track.bucket = bucket;
     }
 
@@ -299,6 +391,7 @@ impl Known {
     fn is(&self, run: &RunningRun) -> bool {
         self.run == run.run
             && self.end == end_of(run)
+            && self.leaves == run.leaves_by.is_some()
             && self.nodes.len() == run.shares.len()
             && self.nodes.iter().zip(&run.shares).all(|(node, share)| *node == share.node)
     }
@@ -316,7 +409,7 @@ impl Track {
             room,
             touched: false,
             version: 0,
-            bucket: 0,
+            bucket: None,
             held: Vec::new(),
             seen: Seen::of(node),
         }

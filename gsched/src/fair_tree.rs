@@ -113,6 +113,16 @@ impl<'a> FairTree<'a> {
         tree.finish()
     }
 
+    /// As [`FairTree::of`], with those whose jobs wait named by account and user instead of looked up.
+    pub(crate) fn with(snapshot: &'a Snapshot, waiting: impl Iterator<Item = (&'a str, &'a str)>) -> Self {
+        let mut tree = Self::of_policy(&snapshot.policy);
+        tree.enter_use(snapshot);
+        for (account, user) in waiting {
+            tree.user_or_new(account, user, 1);
+        }
+        tree.finish()
+    }
+
     /// From what each user has used in each account.
     pub fn new(policy: &'a Policy, used: impl IntoIterator<Item = (&'a str, &'a str, u64)>) -> Self {
         let mut tree = Self::of_policy(policy);

@@ -12,7 +12,8 @@ use crate::priority::in_order;
 use crate::placement::{Ask, Leaves, Picked, Search};
 use crate::plan::{Plan, Start, WorkBudget};
 use crate::reason::{self, array_limit, standing};
-use crate::quick::{Left, Waiting};
+use crate::queue::Queue;
+use crate::quick::{Changes, Left, Waiting};
 use crate::room::Hold;
 use crate::score::Scores;
 use crate::shape::{OfPass, Shape, ShapeId, Shapes};
@@ -20,7 +21,7 @@ use crate::snapshot::{PendingJob, Snapshot};
 use crate::timeline::{Count, UNLIMITED_SECS};
 use crate::what_if::{self, Leaving};
 use crate::window::Windows;
-use gmodel::config::{ClusterConfig, Partition};
+use gmodel::config::{ClusterConfig, MigCuts, Partition};
 use gmodel::hostlist::natural_order;
 use gmodel::policy::{Backfill, Placement, Policy};
 use gmodel::run::Allocation;
@@ -51,6 +52,7 @@ pub struct Engine {
     pub(crate) leaves: Leaves,
     pub(crate) shapes: Shapes,
     pub(crate) scores: Scores,
+    pub(crate) queue: Queue,
     /// For quick passes after this one.
     pub(crate) left: Option<Left>,
     /// How often the budget is doubled: a pass that is cut short comes further the next time.
@@ -64,9 +66,20 @@ pub struct Engine {
 
 impl Engine {
     pub fn plan(&mut self, snapshot: &Snapshot, budget: WorkBudget) -> Plan {
+        self.plan_changed(snapshot, None, budget)
+    }
+
+    /// As `plan`, where it is known what is otherwise than in the snapshot of the last plan (of this or of `after`).
+    pub fn plan_changed(&mut self, snapshot: &Snapshot, changes: Option<&Changes>, budget: WorkBudget) -> Plan {
         let stretched = budget.node_probes.saturating_mul(1 << self.stretch);
         let more = WorkBudget { node_probes: stretched, ..budget };
-        let (mut plan, left) = self.walk(snapshot, more, None, &mut |_, _, _| true);
+        self.left = None;
+        self.sync(snapshot, changes);
+        self.sync_queue(snapshot, changes);
+        let (mut plan, left) = match in_lines(snapshot) {
+            true => self.walk_lines(snapshot, more),
+            false => self.walk_all(snapshot, more, None, None),
+        };
         plan.cuts = crate::mig_plan::cuts(self, snapshot, &left);
         self.stretch = match (plan.cut_short && plan.starts.len() < budget.starts, self.probed > budget.node_probes / 2) {
             (true, _) => (self.stretch + 1).min(MOST_STRETCH),
@@ -77,14 +90,28 @@ impl Engine {
         plan
     }
 
-    /// One pass. `look` sees each job before its turn and may end the pass. `reserve`: how many waiting jobs of each
-    /// partition get a reservation, where it is not for the policy to say.
+    /// One pass in which `look` sees each job before its turn and may end the pass. `reserve`: how many waiting jobs of
+    /// each partition get a reservation, where it is not for the policy to say.
     pub(crate) fn walk(&mut self, snapshot: &Snapshot, budget: WorkBudget, reserve: Option<u32>, look: Look) -> (Plan, Left) {
         self.left = None;
-        self.sync(snapshot);
+        self.sync(snapshot, None);
+        self.cluster.usual.queue_is_known = false;
+        self.walk_all(snapshot, budget, reserve, Some(look))
+    }
+
+    /// Looks at every job.
+    pub(crate) fn walk_all(
+        &mut self,
+        snapshot: &Snapshot,
+        budget: WorkBudget,
+        reserve: Option<u32>,
+        mut look: Option<Look>,
+    ) -> (Plan, Left) {
         let ledger = Ledger::new(snapshot);
         let frozen = what_if::may_preempt(snapshot).then(|| ledger.clone());
         let mut pass = Pass::new(self, snapshot, budget, ledger);
+        pass.hold_counted();
+        pass.at_once = true;
         pass.frozen = frozen.as_ref();
         pass.candidates = pass.frozen.map(|frozen| Candidates::new(snapshot, frozen));
         if let Some(reserve) = reserve {
@@ -100,7 +127,8 @@ impl Engine {
                 later.drain(..).for_each(|at| pass.consider_in(at, &partitions, false));
             }
             let job = &snapshot.pending[one.at];
-            if pass.is_spent() || !look(&mut pass, job, partitions.get(job.spec.partition.as_str()).copied()) {
+            let place = || partitions.get(job.spec.partition.as_str()).copied();
+            if pass.is_spent() || !look.as_mut().is_none_or(|look| look(&mut pass, job, place())) {
                 break;
             }
             pass.consider_in(one.at, &partitions, !borrows);
@@ -109,19 +137,13 @@ impl Engine {
         if !pass.is_spent() {
             later.drain(..).for_each(|at| pass.consider_in(at, &partitions, false));
         }
-        pass.plan.cut_short = pass.is_spent();
         pass.plan.classes = pass.ledger.classes();
-        let probed = budget.node_probes - pass.probes_left;
-        let started = pass.plan.starts.iter().map(|start| start.job).collect();
-        let left = Left { waiting: pass.room_wanted, reserved: pass.reserved, started };
-        let plan = pass.plan;
-        self.probed = probed;
-        (plan, left)
+        pass.finish(budget)
     }
 
     /// Brings everything up to a snapshot, with nothing taken by a pass.
-    pub(crate) fn sync(&mut self, snapshot: &Snapshot) {
-        self.cluster.sync(snapshot);
+    pub(crate) fn sync(&mut self, snapshot: &Snapshot, changes: Option<&Changes>) {
+        self.cluster.sync(snapshot, changes);
         let same_policy = self.seen.as_ref().is_some_and(|(config, policy)| {
             (Arc::ptr_eq(config, &snapshot.config) || *config == snapshot.config)
                 && (Arc::ptr_eq(policy, &snapshot.policy) || *policy == snapshot.policy)
@@ -129,6 +151,7 @@ impl Engine {
         let generation = (self.cluster.generation, self.cluster.makes.list.len());
         if !same_policy || generation != self.generation {
             self.shapes.clear();
+            self.cluster.sort_again(snapshot);
             self.windows = Windows::new(snapshot);
             let names: Vec<&str> = snapshot.nodes.iter().map(|node| node.name.as_str()).collect();
             self.leaves = Leaves::new(&snapshot.config.scheduler.topology, &names);
@@ -138,6 +161,14 @@ impl Engine {
         self.shapes.begin_pass(snapshot.pending.len());
         self.scores.begin_pass();
     }
+}
+
+/// Whether a pass need not look at every job: no class of one follows from those before it, nobody gives way to it, and
+/// nothing is cut for it.
+fn in_lines(snapshot: &Snapshot) -> bool {
+    let config = &snapshot.config;
+    let cuts = config.partitions.iter().any(|partition| partition.mig == MigCuts::Planned);
+    !snapshot.policy.has_quotas() && !what_if::may_preempt(snapshot) && !config.scheduler.consolidate && !cuts
 }
 
 /// Sees a job, and the place of its partition, before its turn; `false` ends the pass.
@@ -180,6 +211,11 @@ pub(crate) struct Pass<'a> {
     pub(crate) reserved: Vec<Reserved>,
     /// Who waits for room, in order.
     pub(crate) room_wanted: Vec<Waiting>,
+    /// Who is to have a reservation, in order, and by partition how many: what nobody asks for is not worked out.
+    pub(crate) wants: Vec<Want>,
+    pub(crate) wanted: Vec<u32>,
+    /// Reservations are made at once.
+    pub(crate) at_once: bool,
     /// Place of the job at hand among the pending.
     pub(crate) at_hand: usize,
     pub(crate) licences: BTreeMap<String, Count>,
@@ -190,6 +226,8 @@ pub(crate) struct Pass<'a> {
     pub(crate) leaving: Leaving,
     /// Nobody is limited in anything: jobs need not be held against the ledger.
     pub(crate) unlimited: bool,
+    /// Some limit looks at time limits: of two jobs of a line one may be within it.
+    pub(crate) minds_time: bool,
     /// Claims that a limit said no to in this pass: it only fills.
     pub(crate) limited: BTreeMap<Claim, Reason>,
     /// What reservations of GPUs by count hold, for jobs that are not in them.
@@ -206,7 +244,22 @@ pub(crate) struct Pass<'a> {
 /// A shape on somebody's account: shape, account, user, QOS, borrow, requeue, limit.
 type Claim = (ShapeId, String, String, String, Option<bool>, Option<bool>, u32);
 
+/// Nodes, what a job takes there, and in which class; `None` where there is no room.
+pub(crate) type Found = Result<Option<(Picked, Take, Option<RunClass>)>, Reason>;
+
+/// A waiting job that is to have a reservation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Want {
+    /// Where it was among the pending.
+    pub at: u32,
+    pub job: JobId,
+    pub is_array: bool,
+    pub shape: ShapeId,
+    pub tasks: u32,
+}
+
 /// GPUs that a reservation holds wherever they are.
+#[derive(Debug)]
 pub(crate) struct Counted {
     pub reservation: usize,
     pub holds: Vec<(usize, Hold)>,
@@ -220,7 +273,9 @@ impl<'a> Pass<'a> {
             Backfill::First(count) => count,
             Backfill::All => u32::MAX,
         };
-        let mut pass = Self {
+        let unlimited = claims::is_unlimited(snapshot);
+        let leaving = if engine.cluster.leaving > 0 { Leaving::new(snapshot) } else { Leaving::default() };
+        Self {
             engine,
             snapshot,
             now: snapshot.now,
@@ -228,13 +283,17 @@ impl<'a> Pass<'a> {
             waiting: vec![false; partitions],
             reserved: Vec::new(),
             room_wanted: Vec::new(),
+            wants: Vec::new(),
+            wanted: vec![0; partitions],
+            at_once: false,
             at_hand: 0,
             licences: claims::licences(snapshot),
             ledger,
             frozen: None,
             candidates: None,
-            leaving: Leaving::new(snapshot),
-            unlimited: claims::is_unlimited(snapshot),
+            leaving,
+            unlimited,
+            minds_time: !unlimited && claims::minds_time(snapshot),
             limited: BTreeMap::new(),
             counted: Vec::new(),
             guaranteed_only: false,
@@ -242,16 +301,30 @@ impl<'a> Pass<'a> {
             probes_left: budget.node_probes,
             starts_left: budget.starts,
             plan: Plan { made_from: snapshot.seq, ..Plan::default() },
+        }
+    }
+
+    /// What a full pass decided, and what it leaves for quick ones.
+    pub(crate) fn finish(mut self, budget: WorkBudget) -> (Plan, Left) {
+        self.plan.cut_short = self.is_spent();
+        self.engine.probed = budget.node_probes - self.probes_left;
+        let started = self.plan.starts.iter().map(|start| start.job).collect();
+        let left = Left {
+            waiting: self.room_wanted,
+            reserved: self.reserved,
+            wants: self.wants,
+            reserve_left: self.reserve_left,
+            counted: self.counted,
+            started,
         };
-        pass.hold_counted();
-        pass
+        (self.plan, left)
     }
 
     pub(crate) fn is_spent(&self) -> bool {
         self.probes_left == 0 || self.starts_left == 0
     }
 
-    fn tell(&mut self, job: &PendingJob, reason: Option<Reason>) {
+    pub(crate) fn tell(&mut self, job: &PendingJob, reason: Option<Reason>) {
         if let Some(reason) = reason.filter(|reason| *reason != job.reason) {
             match &job.positions {
                 None => self.plan.reasons.push((job.id, reason)),
@@ -299,10 +372,15 @@ impl<'a> Pass<'a> {
         if let Some(never) = &self.shape(shape).never {
             return Some(never.clone());
         }
+        self.consider_shape(job, shape)
+    }
+
+    /// The same for a job that nothing stands against that lasts.
+    pub(crate) fn consider_shape(&mut self, job: &PendingJob, shape: ShapeId) -> Option<Reason> {
         if let Some(reason) = self.not_admitted(job, shape) {
             return Some(reason);
         }
-        if self.must_not_pass(partition) {
+        if self.must_not_pass(self.shape(shape).partition) {
             return Some(self.shape(shape).behind.clone());
         }
         let lifted = self.lift_counted(shape);
@@ -336,15 +414,24 @@ impl<'a> Pass<'a> {
     }
 
     /// Starts a job or task now, if it can.
-    fn start(&mut self, job: &PendingJob, id: JobId, shape: ShapeId) -> Result<(), Wait> {
+    pub(crate) fn start(&mut self, job: &PendingJob, id: JobId, shape: ShapeId) -> Result<(), Wait> {
         let secs = job.limit_secs.unwrap_or(UNLIMITED_SECS);
-        let now = self.snapshot.now;
         let ways = self.allowed_ways(job, shape, secs)?;
+        self.start_by(job, id, shape, &ways)
+    }
+
+    /// By one of some ways.
+    pub(crate) fn start_by(&mut self, job: &PendingJob, id: JobId, shape: ShapeId, ways: &[usize]) -> Result<(), Wait> {
+        let secs = job.limit_secs.unwrap_or(UNLIMITED_SECS);
         self.licences_now(job, secs)?;
         if self.shape(shape).pass.refused_secs.is_none_or(|refused| secs < refused) {
+            if self.is_full(shape) {
+                self.of_pass(shape).refused_secs = Some(0);
+                return Err(Wait::Room);
+            }
             let mut limit = None;
             for way in ways.iter().copied() {
-                match self.find(job, shape, way, secs) {
+                match self.find_beside(job, shape, way, secs) {
                     Ok(Some((_, _, Some(RunClass::Borrowed)))) if self.guaranteed_only => {
                         return Err(Wait::Limit(Reason::default()));
                     }
@@ -363,21 +450,42 @@ impl<'a> Pass<'a> {
                 self.of_pass(shape).refused_secs = Some(secs);
             }
         }
-        if let Some(least) = job.spec.time_min_secs.filter(|least| *least < secs)
-            && self.shape(shape).pass.refused_min_secs.is_none_or(|refused| least < refused)
-        {
-            for way in ways {
-                let longest = self.search(job, shape, |search, ask| search.longest(ask, way, now, (least, secs)));
-                let Some((secs, picked)) = longest else { continue };
-                let take = self.take_of(shape, way, &picked, secs);
-                if let Ok(class) = self.check(job, &take) {
-                    self.commit(job, id, shape, way, &picked, (&take, class), Some(secs));
-                    return Ok(());
-                }
-            }
-            self.of_pass(shape).refused_min_secs = Some(least);
+        // Rooms of an earlier moment say too little of a time that is cut to what they have.
+        let is_full_pass = self.now == self.snapshot.now;
+        match job.spec.time_min_secs.filter(|least| is_full_pass && *least < secs) {
+            Some(least) if self.start_shorter(job, id, shape, ways, (least, secs)) => Ok(()),
+            _ => Err(Wait::Room),
         }
-        Err(Wait::Room)
+    }
+
+    /// With a limit cut down to what there is room for.
+    fn start_shorter(&mut self, job: &PendingJob, id: JobId, shape: ShapeId, ways: &[usize], (least, secs): (u32, u32)) -> bool {
+        if self.shape(shape).pass.refused_min_secs.is_some_and(|refused| least >= refused) {
+            return false;
+        }
+        self.reserve_wanted();
+        for way in ways.iter().copied() {
+            let longest = self.search(job, shape, |search, ask| search.longest(ask, way, search.snapshot.now, (least, secs)));
+            let Some((secs, picked)) = longest else { continue };
+            let take = self.take_of(shape, way, &picked, secs);
+            if let Ok(class) = self.check(job, &take) {
+                self.commit(job, id, shape, way, &picked, (&take, class), Some(secs));
+                return true;
+            }
+        }
+        self.of_pass(shape).refused_min_secs = Some(least);
+        false
+    }
+
+    /// Nodes for a way, now, beside all that is to be reserved for those before. Without that there is more room: who
+    /// finds none then need not wait for it to be worked out.
+    fn find_beside(&mut self, job: &PendingJob, shape: ShapeId, way: usize, secs: u32) -> Found {
+        let found = self.find(job, shape, way, secs)?;
+        if self.wants.is_empty() || found.is_none() {
+            return Ok(found);
+        }
+        self.reserve_wanted();
+        self.find(job, shape, way, secs)
     }
 
     /// Looks for nodes on behalf of a job.

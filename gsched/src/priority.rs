@@ -71,6 +71,14 @@ impl Factors {
         }
     }
 
+    /// With the age at the time of a snapshot.
+    pub(crate) fn at_age(self, eligible: Timestamp, snapshot: &Snapshot) -> Self {
+        let weights = &snapshot.config.scheduler.priority;
+        let most = u64::from(weights.max_age_secs);
+        let waited = snapshot.now.since_secs(eligible) as u64;
+        Self { age: part(waited.min(most), most), ..self }.with_priority(weights)
+    }
+
     fn with_priority(mut self, weights: &PriorityWeights) -> Self {
         let parts = self.weighted(weights);
         let sum = parts.age + parts.fair_share + parts.qos + parts.partition + parts.size + parts.site - parts.nice;
@@ -83,8 +91,8 @@ impl Factors {
 pub fn in_order(snapshot: &Snapshot, ledger: &Ledger) -> Vec<Ordered> {
     match snapshot.config.scheduler.order {
         JobOrder::Multifactor => by_priority(snapshot, ledger),
-        JobOrder::Fifo => by_key(snapshot, |job| (0, job.submitted, job.id)),
-        JobOrder::Sjf => by_key(snapshot, |job| (job.limit_secs.unwrap_or(u32::MAX), job.submitted, job.id)),
+        JobOrder::Fifo => by_key(snapshot, |job| (0, job.submitted, job.id, job.positions.is_some())),
+        JobOrder::Sjf => by_key(snapshot, |job| (job.limit_secs.unwrap_or(u32::MAX), job.submitted, job.id, job.positions.is_some())),
     }
 }
 
@@ -94,8 +102,8 @@ fn by_key<K: Ord>(snapshot: &Snapshot, key: impl Fn(&PendingJob) -> K) -> Vec<Or
     order.into_iter().map(|at| Ordered { at, class: None, factors: Factors::default() }).collect()
 }
 
-/// Larger tier, larger priority, older, smaller id.
-type Key = (Reverse<u32>, Reverse<i64>, Timestamp, JobId);
+/// Larger tier, larger priority, older, smaller id, and a task before the array whose first it is.
+type Key = (Reverse<u32>, Reverse<i64>, Timestamp, JobId, bool);
 
 fn by_priority(snapshot: &Snapshot, ledger: &Ledger) -> Vec<Ordered> {
     let mut looked_up = LookUp::new(snapshot);
@@ -103,7 +111,7 @@ fn by_priority(snapshot: &Snapshot, ledger: &Ledger) -> Vec<Ordered> {
     let mut factors: Vec<Factors> = Vec::with_capacity(snapshot.pending.len());
     for (at, job) in snapshot.pending.iter().enumerate() {
         let (tier, of_job) = looked_up.factors(at, job);
-        keys.push(((Reverse(tier), Reverse(of_job.priority), job.submitted, job.id), at));
+        keys.push(((Reverse(tier), Reverse(of_job.priority), job.submitted, job.id, job.positions.is_some()), at));
         factors.push(of_job);
     }
     keys.sort_unstable();
@@ -181,31 +189,27 @@ pub fn gpus_asked(request: &Request) -> (Option<&str>, u64) {
     (gpu_type, milli * times)
 }
 
-/// What jobs of one request share, looked up once.
-struct LookUp<'a> {
-    snapshot: &'a Snapshot,
-    tree: FairTree<'a>,
+/// What factors are measured against.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Scale {
     partitions: Names,
     most_qos: u32,
     most_partition: u32,
     gpus: u64,
     cpus: u64,
+}
+
+/// What jobs of one request share, looked up once.
+struct LookUp<'a> {
+    snapshot: &'a Snapshot,
+    tree: FairTree<'a>,
+    scale: Scale,
     last: Option<(&'a Arc<JobSpec>, u32, Factors)>,
 }
 
 impl<'a> LookUp<'a> {
     fn new(snapshot: &'a Snapshot) -> Self {
-        let partitions = &snapshot.config.partitions;
-        Self {
-            snapshot,
-            tree: FairTree::of(snapshot),
-            partitions: partitions.iter().map(|one| one.name.as_str()).collect(),
-            most_qos: snapshot.policy.qos.values().map(|qos| qos.priority).max().unwrap_or(0),
-            most_partition: partitions.iter().map(|one| one.priority_factor).max().unwrap_or(0),
-            gpus: snapshot.nodes.iter().map(|node| crate::make::gpus_of(node) as u64 * 1000).sum(),
-            cpus: snapshot.nodes.iter().map(|node| u64::from(node.cpus)).sum(),
-            last: None,
-        }
+        Self { snapshot, tree: FairTree::of(snapshot), scale: Scale::new(snapshot), last: None }
     }
 
     /// Tier and factors of a job.
@@ -214,25 +218,40 @@ impl<'a> LookUp<'a> {
         let (tier, shared) = match known {
             Some((_, tier, factors)) => (tier, factors),
             None => {
-                let (tier, factors) = self.of_spec(at, &job.spec);
+                let (tier, factors) = self.scale.factors(self.snapshot, &job.spec);
+                let factors = Factors { fair_share: self.tree.factor_of_pending(at), ..factors };
                 self.last = Some((&job.spec, tier, factors));
                 (tier, factors)
             }
         };
-        let weights = &self.snapshot.config.scheduler.priority;
-        let waited = self.snapshot.now.since_secs(job.eligible) as u64;
-        let age = part(waited.min(u64::from(weights.max_age_secs)), u64::from(weights.max_age_secs));
-        (tier, Factors { age, nice: job.nice, ..shared }.with_priority(weights))
+        (tier, Factors { nice: job.nice, ..shared }.at_age(job.eligible, self.snapshot))
+    }
+}
+
+impl Scale {
+    pub fn new(snapshot: &Snapshot) -> Self {
+        let partitions = &snapshot.config.partitions;
+        Self {
+            partitions: partitions.iter().map(|one| one.name.as_str()).collect(),
+            most_qos: snapshot.policy.qos.values().map(|qos| qos.priority).max().unwrap_or(0),
+            most_partition: partitions.iter().map(|one| one.priority_factor).max().unwrap_or(0),
+            gpus: snapshot.nodes.iter().map(|node| crate::make::gpus_of(node) as u64 * 1000).sum(),
+            cpus: snapshot.nodes.iter().map(|node| u64::from(node.cpus)).sum(),
+        }
     }
 
-    fn of_spec(&self, at: usize, spec: &'a JobSpec) -> (u32, Factors) {
-        let partition = self.partitions.number(&spec.partition);
-        let partition = partition.and_then(|at| self.snapshot.config.partitions.get(at as usize));
-        let qos = self.snapshot.policy.qos.get(&spec.qos).map_or(0, |qos| qos.priority);
+    /// Place of a partition in the configuration.
+    pub fn partition(&self, name: &str) -> Option<usize> {
+        self.partitions.number(name).map(|at| at as usize)
+    }
+
+    /// Tier, and the factors that neither age nor fair share has a part in.
+    pub fn factors(&self, snapshot: &Snapshot, spec: &JobSpec) -> (u32, Factors) {
+        let partition = self.partition(&spec.partition).and_then(|at| snapshot.config.partitions.get(at));
+        let qos = snapshot.policy.qos.get(&spec.qos).map_or(0, |qos| qos.priority);
         let large = self.size(&spec.request);
-        let favor_small = self.snapshot.config.scheduler.priority.favor_small;
+        let favor_small = snapshot.config.scheduler.priority.favor_small;
         let factors = Factors {
-            fair_share: self.tree.factor_of_pending(at),
             qos: part(u64::from(qos), u64::from(self.most_qos)),
             partition: part(partition.map_or(0, |one| u64::from(one.priority_factor)), u64::from(self.most_partition)),
             size: if favor_small { PPM as u32 - large } else { large },

@@ -3,14 +3,16 @@
 //! A full pass leaves behind who waits for room, in order, and what it reserved. When runs end, those are looked at again
 //! whom the freed nodes can serve; no reserved start is delayed, and the full pass that follows has the last word.
 
+use crate::claims;
 use crate::cluster::end_of;
 use crate::ledger::Ledger;
-use crate::pass::{Engine, Pass, Reserved};
+use crate::pass::{Counted, Engine, Pass, Reserved, Wait, Want};
 use crate::plan::{Plan, WorkBudget};
+use crate::queue::{Line, Queue};
 use crate::reason;
 use crate::shape::ShapeId;
-use crate::snapshot::{PendingJob, Snapshot};
-use crate::timeline::UNLIMITED_SECS;
+use crate::snapshot::Snapshot;
+use crate::walk::{Turns, nobody};
 use gmodel::policy::Backfill;
 use gmodel::{JobId, NodeId, RunId};
 use std::collections::BTreeSet;
@@ -23,6 +25,10 @@ pub struct Changes {
     pub runs: BTreeSet<RunId>,
     /// Nodes that are otherwise than before, with what is free on them.
     pub nodes: BTreeSet<NodeId>,
+    /// Places among the pending where another stands than before, or nobody any more.
+    pub pending: BTreeSet<usize>,
+    /// It is not known which places.
+    pub all_pending: bool,
     /// Nodes came or went, or the configuration is another.
     pub everything: bool,
 }
@@ -30,9 +36,13 @@ pub struct Changes {
 /// What a full pass leaves for quick ones.
 #[derive(Debug, Default)]
 pub(crate) struct Left {
-    /// Who waits for room, in order.
+    /// Who waits for room, in order, of those that were looked at.
     pub waiting: Vec<Waiting>,
     pub reserved: Vec<Reserved>,
+    /// Reservations that were put off, and by partition how many may be made.
+    pub wants: Vec<Want>,
+    pub reserve_left: Vec<u32>,
+    pub counted: Vec<Counted>,
     /// Jobs that were started and have no run yet that is known here.
     pub started: BTreeSet<JobId>,
 }
@@ -50,28 +60,56 @@ pub(crate) struct Waiting {
 
 impl Changes {
     pub fn is_empty(&self) -> bool {
-        self.runs.is_empty() && self.nodes.is_empty() && !self.everything
+        self.runs.is_empty() && self.nodes.is_empty() && self.pending.is_empty() && !self.all_pending && !self.everything
     }
 }
 
 impl Engine {
     /// What can start now that could not in the pass before, by what became free since. `None`: that takes a full pass
-    /// (limits, licences, reservations and the order of the queue are its affair, and nodes that come and go).
+    /// (nodes that come and go, another policy, or nobody may pass anybody).
     pub fn after(&mut self, snapshot: &Snapshot, changes: &Changes, budget: WorkBudget) -> Option<Plan> {
         let mut left = self.left.take()?;
         let (config, policy) = self.seen.clone()?;
         let same = Arc::ptr_eq(&config, &snapshot.config) && Arc::ptr_eq(&policy, &snapshot.policy);
-        if changes.everything || !same || !is_plain(self, snapshot) {
+        if changes.everything || !same || snapshot.config.scheduler.backfill == Backfill::Off {
             return None;
         }
+        self.left = Some(left);
+        self.make_ready(snapshot);
+        left = self.left.take()?;
         let freed = self.take_leave(snapshot, changes, &mut left)?;
+        self.cluster.look_again(changes.nodes.iter().copied());
+        self.shapes.begin_pass(snapshot.pending.len());
+        self.sync_queue(snapshot, Some(changes));
+        let mut queue = std::mem::take(&mut self.queue);
+        let ledger = match claims::is_unlimited(snapshot) {
+            true => Ledger::new(&nobody(snapshot)),
+            false => Ledger::new(snapshot),
+        };
         // Rooms stay those of the full pass, in which nobody is late; starts are counted from then on.
-        let empty = Snapshot { now: self.cluster.now, seq: snapshot.seq, config, policy, ..Snapshot::default() };
-        let mut pass = Pass::new(self, &empty, budget, Ledger::new(&empty));
-        pass.snapshot = snapshot;
-        let plan = pass.refill(freed, &mut left);
+        let now = self.cluster.now;
+        let mut pass = Pass::new(self, snapshot, budget, ledger);
+        pass.now = now;
+        pass.reserved = left.reserved;
+        pass.refill(&freed, &mut left.started, &queue);
+        left.reserved = pass.reserved;
+        let plan = pass.plan;
+        std::mem::swap(&mut self.queue, &mut queue);
         self.left = Some(left);
         Some(plan)
+    }
+
+    /// Makes the reservations that the last pass put off, which quick passes must see: before anything else becomes free.
+    /// They do it themselves, only later than one who has time after the pass.
+    pub fn make_ready(&mut self, snapshot: &Snapshot) {
+        let Some(mut left) = self.left.take_if(|left| !left.wants.is_empty()) else { return };
+        let now = self.cluster.now;
+        let mut pass = Pass::new(self, snapshot, WorkBudget::default(), Ledger::new(&nobody(snapshot)));
+        pass.now = now;
+        (pass.reserved, pass.wants, pass.reserve_left) = (left.reserved, left.wants, left.reserve_left);
+        pass.reserve_wanted();
+        (left.reserved, left.wants, left.reserve_left) = (pass.reserved, Vec::new(), pass.reserve_left);
+        self.left = Some(left);
     }
 
     /// Takes runs that are over off their nodes; which nodes.
@@ -84,7 +122,7 @@ impl Engine {
             match (run, known) {
                 // Its end may be another than was planned with: the full pass sees to that.
                 (Some(run), true) => self.cluster.expect_again(*id, end_of(run)),
-                (Some(run), false) if left.started.remove(&id.job) => self.cluster.meet(run),
+                (Some(run), false) if left.started.remove(&id.job) => self.cluster.meet(run, snapshot),
                 (Some(_), false) => return None,
                 (None, true) => freed.extend(self.cluster.part_with(*id, now)),
                 (None, false) => {}
@@ -101,97 +139,84 @@ impl Engine {
     }
 }
 
-/// Nothing but room decides.
-fn is_plain(engine: &Engine, snapshot: &Snapshot) -> bool {
-    let scheduler = &snapshot.config.scheduler;
-    crate::claims::is_unlimited(snapshot)
-        && scheduler.licences.is_empty()
-        && scheduler.backfill != Backfill::Off
-        && engine.windows.list.is_empty()
-}
-
 impl Pass<'_> {
-    /// Gives what was freed to those who wait, in order.
-    fn refill(&mut self, freed: BTreeSet<usize>, left: &mut Left) -> Plan {
-        let shapes = self.engine.shapes.list.len();
-        // By shape, the shortest limit that found no room in this pass, and whether no freed node has room for it.
-        let mut refused: Vec<u32> = vec![u32::MAX; shapes];
-        let mut hopeless: Vec<Option<bool>> = vec![None; shapes];
-        self.engine.shapes.list.iter_mut().for_each(|shape| shape.pass = Default::default());
-        let mut started: BTreeSet<(JobId, bool)> = BTreeSet::new();
-        for waiting in &left.waiting {
-            let shape = waiting.shape as usize;
-            if waiting.secs >= refused[shape] || hopeless[shape] == Some(true) {
-                continue;
-            }
-            if hopeless[shape].is_none() {
-                let serves = freed.iter().any(|at| self.may_serve(waiting.shape, *at));
-                hopeless[shape] = Some(!serves);
-                if !serves {
-                    continue;
+    /// Gives what was freed to those who wait, in order; where there are quotas first to those who stand on a guarantee.
+    fn refill(&mut self, freed: &BTreeSet<usize>, started: &mut BTreeSet<JobId>, queue: &Queue) {
+        let rounds: &[bool] = if self.ledger.has_quotas() { &[true, false] } else { &[false] };
+        for guaranteed in rounds {
+            self.guaranteed_only = *guaranteed;
+            let serves: Vec<bool> = (0..self.engine.shapes.list.len()).map(|shape| self.is_served(shape as ShapeId, freed)).collect();
+            let mut turns = Turns::new(queue, self.snapshot, |line| serves[line.shape as usize]);
+            while let Some((number, at)) = turns.next() {
+                if self.is_spent() {
+                    return;
+                }
+                let line = &queue.lines[number as usize];
+                let refused = self.shape(line.shape).pass.refused_secs.filter(|_| !line.alone);
+                match refused {
+                    Some(refused) if line.secs[at] >= refused => turns.push(number, line, line.shorter_from(at, refused)),
+                    _ => match self.start_again(line, at, started) {
+                        // The others of the line want the same limit raised.
+                        Err(Wait::Limit(_)) if !self.minds_time => {}
+                        _ => turns.push(number, line, at + 1),
+                    },
                 }
             }
-            let Some(job) = find(self.snapshot, waiting) else { continue };
-            let before = self.plan.starts.len();
-            let all = self.start_again(job, waiting, &mut left.reserved);
-            left.started.extend(self.plan.starts[before..].iter().map(|start| start.job));
-            if !all {
-                refused[shape] = waiting.secs;
-            } else if !waiting.array {
-                started.insert((waiting.job, waiting.array));
-            }
-            if self.is_spent() {
-                break;
-            }
         }
-        left.waiting.retain(|waiting| !started.contains(&(waiting.job, waiting.array)));
-        std::mem::take(&mut self.plan)
+        self.guaranteed_only = false;
     }
 
-    /// Whether a node has room now for a part of a shape.
-    fn may_serve(&self, shape: ShapeId, at: usize) -> bool {
+    /// Whether any of some nodes has room now for a part of a shape. Jobs of reservations wait for the full pass.
+    fn is_served(&self, shape: ShapeId, nodes: &BTreeSet<usize>) -> bool {
         let of = self.shape(shape);
-        let track = &self.engine.cluster.nodes[at];
-        let now = self.engine.cluster.now;
-        let fits = |way: usize| of.need(way, of.ways[way].last(), track.make).is_some_and(|need| track.room.fits(need, now, now.plus_millis(1)));
-        of.candidates.up.contains(at) && (0..of.ways.len()).any(fits)
+        let serves = |at: &usize| {
+            let track = &self.engine.cluster.nodes[*at];
+            let fits = |way: usize| {
+                let need = of.need(way, of.ways[way].last(), track.make);
+                need.is_some_and(|need| track.room.fits(need, self.now, self.now.plus_millis(1)))
+            };
+            of.candidates.up.contains(*at) && (0..of.ways.len()).any(fits)
+        };
+        of.own.is_none() && nodes.iter().any(serves)
     }
 
-    /// Starts a job, or as many tasks as have room; whether all did. One that has a reservation is tried without it, and
-    /// keeps it where it does not start.
-    fn start_again(&mut self, job: &PendingJob, waiting: &Waiting, reserved: &mut Vec<Reserved>) -> bool {
-        let place = reserved.iter().position(|one| one.job == waiting.job && !waiting.array);
-        let own = place.map(|place| reserved.remove(place));
+    /// Starts a job, or as many tasks as have room. One that has a reservation is tried without it, and keeps it where it
+    /// does not start.
+    fn start_again(&mut self, line: &Line, at: usize, started: &mut BTreeSet<JobId>) -> Result<(), Wait> {
+        let job = &self.snapshot.pending[line.at[at] as usize];
+        let partition = &self.snapshot.config.partitions[line.partition];
+        if line.alone && reason::standing(job, partition, self.snapshot).is_some() {
+            return Ok(());
+        }
+        let place = self.reserved.iter().position(|one| one.job == job.id && job.positions.is_none());
+        let own = place.map(|place| self.reserved.remove(place));
         for (at, hold) in own.iter().flat_map(|own| own.nodes.iter().zip(&own.holds)) {
             self.engine.cluster.touch(*at).release(hold);
         }
-        let partition = &self.snapshot.config.partitions[self.shape(waiting.shape).partition];
-        let may = reason::standing(job, partition, self.snapshot).is_none();
-        let all = may
-            && match &job.positions {
-                None => self.start_plain(job, job.id, waiting.shape),
-                Some(positions) => {
-                    let room = job.room.map_or(usize::MAX, |room| room as usize);
-                    let mut tasks = positions.iter().take(room).map(|position| JobId(job.id.0 + u64::from(position)));
-                    tasks.all(|id| !self.is_spent() && self.start_plain(job, id, waiting.shape))
-                }
-            };
-        if all {
-            return true;
-        }
-        if let Some(own) = own {
-            for (at, hold) in own.nodes.iter().zip(&own.holds) {
-                self.engine.cluster.touch(*at).hold_again(hold);
+        let mut room = job.room.unwrap_or(u32::MAX);
+        let ids: Vec<JobId> = match &job.positions {
+            None => vec![job.id],
+            Some(positions) => positions.iter().map(|position| JobId(job.id.0 + u64::from(position))).collect(),
+        };
+        for id in ids {
+            if room == 0 || self.is_spent() || started.contains(&id) {
+                continue;
             }
-            reserved.push(own);
+            if let Err(wait) = self.start(job, id, line.shape) {
+                self.keep(own);
+                return Err(wait);
+            }
+            started.insert(id);
+            room -= 1;
         }
-        false
+        Ok(())
     }
-}
 
-fn find<'a>(snapshot: &'a Snapshot, waiting: &Waiting) -> Option<&'a PendingJob> {
-    let is = |job: &&PendingJob| job.id == waiting.job && job.positions.is_some() == waiting.array;
-    // It moves when others leave the list.
-    let job = snapshot.pending.get(waiting.at as usize).filter(is).or_else(|| snapshot.pending.iter().find(is))?;
-    (job.limit_secs.unwrap_or(UNLIMITED_SECS) == waiting.secs).then_some(job)
+    fn keep(&mut self, own: Option<Reserved>) {
+        let Some(own) = own else { return };
+        for (at, hold) in own.nodes.iter().zip(&own.holds) {
+            self.engine.cluster.touch(*at).hold_again(hold);
+        }
+        self.reserved.push(own);
+    }
 }

@@ -4,20 +4,12 @@
 //! are count as lost, and the node is taken where the fewest more get lost. In integers, so that plans can be replayed.
 
 use crate::cluster::Cluster;
-use crate::demand::Demand;
 use crate::make::{Make, MakeId};
 use crate::room::Room;
 use crate::snapshot::Snapshot;
 use crate::timeline::Need;
-use gmodel::JobSpec;
 use gmodel::Timestamp;
 use std::collections::BTreeMap;
-use std::sync::Arc;
-
-/// Jobs of the queue, and runs, that are looked at to learn what jobs there usually are.
-const SAMPLED: usize = 1024;
-/// Sorts of jobs that are told apart; rarer ones are left out.
-const MOST_USUAL: usize = 32;
 
 /// Less is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -198,30 +190,13 @@ impl<'a> State<'a> {
 
 /// What jobs there usually are, by the queue and by what runs.
 fn usual(snapshot: &Snapshot, cluster: &Cluster) -> Vec<Usual> {
-    let mut counts: BTreeMap<Vec<Option<Need>>, i64> = BTreeMap::new();
-    let mut last: Option<(*const JobSpec, Vec<Option<Need>>)> = None;
-    let mut count = |spec: &Arc<JobSpec>| {
-        if last.as_ref().is_none_or(|(seen, _)| *seen != Arc::as_ptr(spec)) {
-            let Some(partition) = snapshot.config.partition(&spec.partition) else { return };
-            let demands = Demand::all(&spec.request, partition);
-            let Some(wanted) = demands.first().and_then(|demand| demand.nodes.first()) else { return };
-            let needs = cluster.makes.list.iter().map(|make| make.need(wanted).ok()).collect();
-            last = Some((Arc::as_ptr(spec), needs));
-        }
-        if let Some((_, needs)) = &last {
-            match counts.get_mut(needs) {
-                Some(count) => *count += 1,
-                None => {
-                    counts.insert(needs.clone(), 1);
-                }
-            }
+    let counted;
+    let sorts = match cluster.usual.queue_is_known {
+        true => &cluster.usual,
+        false => {
+            counted = crate::usual::Usual::of(snapshot, &cluster.makes);
+            &counted
         }
     };
-    let every = |len: usize| len.div_ceil(SAMPLED).max(1);
-    snapshot.pending.iter().step_by(every(snapshot.pending.len())).for_each(|job| count(&job.spec));
-    snapshot.running.iter().step_by(every(snapshot.running.len())).for_each(|run| count(&run.spec));
-    let mut usual: Vec<Usual> = counts.into_iter().map(|(needs, weight)| Usual { needs, weight }).collect();
-    usual.sort_by_key(|one| std::cmp::Reverse(one.weight));
-    usual.truncate(MOST_USUAL);
-    usual
+    sorts.most().into_iter().map(|(needs, weight)| Usual { needs: needs.clone(), weight }).collect()
 }

@@ -30,6 +30,8 @@ pub struct Shapes {
     by_spec: BTreeMap<usize, (Arc<JobSpec>, ShapeId)>,
     last: Option<(Arc<JobSpec>, ShapeId)>,
     candidates: BTreeMap<CandidateKey, Result<Arc<Candidates>, Reason>>,
+    /// Grows when all was forgotten: numbers of before mean nothing then.
+    era: u64,
 }
 
 /// What is common to all jobs of a shape.
@@ -64,6 +66,8 @@ pub struct OfPass {
     pub not_before: Vec<(u32, Timestamp)>,
     /// It would have room but for what is kept for others.
     pub kept: Option<Reason>,
+    /// Whether too few nodes have room for it at this moment, for whatever time.
+    pub full: Option<bool>,
 }
 
 /// One way to serve a job.
@@ -130,7 +134,10 @@ type CandidateKey = (usize, Option<String>, Option<gmodel::hostlist::Hostlist>, 
 impl Shapes {
     /// Forgets everything: nodes, configuration or policy are others.
     pub fn clear(&mut self) {
-        *self = Self::default();
+        *self = Self { era: self.era + 1, ..Self::default() };
+    }
+    pub fn era(&self) -> u64 {
+        self.era
     }
 
     /// Forgets what the last pass found out.

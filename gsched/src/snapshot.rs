@@ -96,6 +96,14 @@ pub struct PendingJob {
     pub preempted: Option<Timestamp>,
 }
 
+impl Snapshot {
+    /// A pending job that stood in a place not long ago: it moves when others leave the list.
+    pub(crate) fn job_near(&self, at: usize, id: JobId, is_array: bool) -> Option<&PendingJob> {
+        let is = |job: &&PendingJob| job.id == id && job.positions.is_some() == is_array;
+        self.pending.get(at).filter(is).or_else(|| self.pending.iter().find(is))
+    }
+}
+
 /// A live run: what it still holds, until when, and on whose account.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunningRun {

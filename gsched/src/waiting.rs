@@ -3,7 +3,7 @@
 //! A reservation is on concrete nodes for the whole limit; those after it see only what is left beside it.
 
 use crate::cluster::end_after;
-use crate::pass::{Counted, Pass, Reserved, Wait};
+use crate::pass::{Counted, Pass, Reserved, Wait, Want};
 use crate::placement::Picked;
 use crate::quick::Waiting;
 use crate::reason;
@@ -39,18 +39,15 @@ impl Pass<'_> {
         }
         if preempting.is_some() {
             // What is made free for it is its own, however many wait before it.
+            self.reserve_wanted();
             self.reserve_left[partition] = self.reserve_left[partition].max(1);
         }
         let mut start = None;
-        for task in 0..tasks.min(MOST_RESERVED_TASKS) {
-            if self.reserve_left[partition] == 0 {
-                break;
-            }
-            self.reserve_left[partition] -= 1;
-            let Some(at) = self.reserve(job, shape) else { break };
-            start = start.or(Some(at));
-            if task > 0 && self.is_spent() {
-                break;
+        if self.may_reserve(partition) && tasks > 0 {
+            self.wanted[partition] += 1;
+            self.wants.push(Want { at: self.at_hand as u32, job: job.id, is_array: job.positions.is_some(), shape, tasks });
+            if first || self.at_once || preempting.is_some() {
+                start = self.reserve_wanted();
             }
         }
         if let Some(reason) = preempting.or(kept) {
@@ -68,6 +65,48 @@ impl Pass<'_> {
         Reason::new(code, format!("{needs}; {free}{expected}"))
     }
 
+    /// Whether a job that waits in a partition now is among the first.
+    pub(crate) fn may_reserve(&self, partition: usize) -> bool {
+        self.wanted[partition] < self.reserve_left[partition]
+    }
+
+    /// Makes the reservations that were put off, in order. The start of the last one's first task.
+    pub(crate) fn reserve_wanted(&mut self) -> Option<Timestamp> {
+        let mut last = None;
+        for want in std::mem::take(&mut self.wants) {
+            last = None;
+            let Some(job) = self.snapshot.job_near(want.at as usize, want.job, want.is_array) else { continue };
+            let partition = self.shape(want.shape).partition;
+            for task in 0..want.tasks.min(MOST_RESERVED_TASKS) {
+                if self.reserve_left[partition] == 0 {
+                    break;
+                }
+                self.reserve_left[partition] -= 1;
+                let Some(at) = self.reserve(job, want.shape) else { break };
+                last = last.or(Some(at));
+                if task > 0 && self.is_spent() {
+                    break;
+                }
+            }
+        }
+        self.wanted.fill(0);
+        last
+    }
+
+    /// Whether fewer nodes than a shape needs have room for it at this moment: then it starts for no time at all.
+    pub(crate) fn is_full(&mut self, shape: ShapeId) -> bool {
+        if let Some(full) = self.shape(shape).pass.full {
+            return full;
+        }
+        let of = self.shape(shape);
+        let full = of.own.is_none() && !(0..of.ways.len()).any(|way| self.is_free_now(of, way));
+        // What is free only shrinks within a pass.
+        if full {
+            self.of_pass(shape).full = Some(true);
+        }
+        full
+    }
+
     /// Whether somebody before it waits whom nobody may pass.
     pub(crate) fn must_not_pass(&self, partition: usize) -> bool {
         self.waiting[partition] && self.snapshot.config.scheduler.backfill == Backfill::Off
@@ -78,37 +117,51 @@ impl Pass<'_> {
         if let Some(kept) = &self.shape(shape).pass.kept {
             return (kept.code != ReasonCode::None).then(|| kept.clone());
         }
-        let engine = &*self.engine;
-        let of = &engine.shapes.list[shape as usize];
-        let now = self.snapshot.now;
-        let free_now = |way: usize| {
-            let last = of.ways[way].last();
-            let serves = |part: usize, at: usize| {
-                let track = &engine.cluster.nodes[at];
-                of.need(way, part, track.make).is_some_and(|need| track.room.fits(need, now, now.plus_millis(1)))
-            };
-            let mut free: Vec<usize> = engine.cluster.with_gpus(of.least_gpus(way, last), &of.candidates.up).collect();
-            free.retain(|at| serves(last, *at));
-            free.len() >= of.ways[way].nodes as usize
-                && of.ways[way].parts.iter().enumerate().all(|(part, wanted)| {
-                    let mut missing = wanted.count;
-                    free.retain(|at| {
-                        let fits = missing > 0 && serves(part, *at);
-                        missing -= u32::from(fits);
-                        !fits
-                    });
-                    missing == 0
-                })
+        let free_now = |pass: &Self| {
+            let of = pass.shape(shape);
+            (0..of.ways.len()).any(|way| pass.is_free_now(of, way))
         };
-        let kept = (0..of.ways.len()).any(free_now).then(|| self.kept_for(of)).flatten();
+        let mut free = free_now(self);
+        if free && !self.wants.is_empty() {
+            self.reserve_wanted();
+            free = free_now(self);
+        }
+        let kept = if free { self.kept_for(self.shape(shape)) } else { None };
         self.of_pass(shape).kept = Some(kept.clone().unwrap_or_default());
         kept
+    }
+
+    /// Whether enough nodes have room for a way at this moment, for however short a time.
+    fn is_free_now(&self, of: &Shape, way: usize) -> bool {
+        let cluster = &self.engine.cluster;
+        let now = self.now;
+        let last = of.ways[way].last();
+        let serves = |part: usize, at: usize| {
+            let track = &cluster.nodes[at];
+            of.need(way, part, track.make).is_some_and(|need| track.room.fits(need, now, now.plus_millis(1)))
+        };
+        let wanted = of.ways[way].nodes as usize;
+        let mut free = cluster.with_gpus(of.least_gpus(way, last), &of.candidates.up).filter(|at| serves(last, *at));
+        if last == 0 {
+            return free.nth(wanted - 1).is_some();
+        }
+        let mut free: Vec<usize> = free.collect();
+        free.len() >= wanted
+            && of.ways[way].parts.iter().enumerate().all(|(part, wanted)| {
+                let mut missing = wanted.count;
+                free.retain(|at| {
+                    let fits = missing > 0 && serves(part, *at);
+                    missing -= u32::from(fits);
+                    !fits
+                });
+                missing == 0
+            })
     }
 
     fn kept_for(&self, shape: &Shape) -> Option<Reason> {
         let windows = &self.engine.windows;
         let cluster = &self.engine.cluster;
-        let now = self.snapshot.now;
+        let now = self.now;
         let end = end_after(now, shape.pass.refused_secs);
         let last = shape.ways.first()?.last();
         let least = shape.least_gpus(0, last);
@@ -176,7 +229,7 @@ impl Pass<'_> {
     pub fn earliest(&mut self, job: &PendingJob, shape: ShapeId) -> Option<(Timestamp, usize, Picked)> {
         let secs = job.limit_secs.unwrap_or(UNLIMITED_SECS);
         let horizon = self.snapshot.now.plus_secs(3 * i64::from(UNLIMITED_SECS));
-        let mut from = self.snapshot.now;
+        let mut from = self.now;
         let ways = self.shape(shape).ways.len();
         for _ in 0..16 {
             let mut best: Option<(Timestamp, usize, Picked)> = None;
@@ -210,7 +263,7 @@ impl Pass<'_> {
         let of = self.shape(shape);
         match of.pass.not_before.get(way) {
             Some((shorter, at)) if *shorter <= secs && plain(job, of) => *at,
-            _ => self.snapshot.now,
+            _ => self.now,
         }
     }
 
@@ -219,7 +272,7 @@ impl Pass<'_> {
         if !plain(job, of) {
             return;
         }
-        let now = self.snapshot.now;
+        let now = self.now;
         of.pass.not_before.resize(of.ways.len(), (u32::MAX, now));
         let known = &mut of.pass.not_before[way];
         // A longer one that came later says more about the time, a shorter one about more jobs.

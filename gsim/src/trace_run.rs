@@ -307,7 +307,10 @@ impl<'a> TraceRun<'a> {
     fn pass(&mut self, clock: &mut dyn FnMut() -> u64) -> bool {
         let begun = clock();
         let now = self.now();
-        let plan = self.engine.plan(self.mirror.update(&self.state, now), self.settings.budget);
+        self.mirror.update(&self.state, now);
+        let (picture, changes) = self.mirror.picture().expect("it was just taken");
+        let plan = self.engine.plan_changed(picture, Some(changes), self.settings.budget);
+        self.mirror.forget_changes();
         self.out.pass_nanos.push(clock().saturating_sub(begun));
         self.out.passes += 1;
         let again = plan.cut_short;

@@ -113,15 +113,22 @@ impl Mirror {
 
     /// Sets or removes one entry; the last one takes the place of one that goes.
     fn put(&mut self, picture: &mut Snapshot, key: (JobId, bool), entry: Option<PendingJob>) {
+        let changed = &mut self.changes.pending;
         match (self.places.get(&key).copied(), entry) {
-            (Some(at), Some(entry)) => picture.pending[at] = entry,
+            (Some(at), Some(entry)) if picture.pending[at] == entry => {}
+            (Some(at), Some(entry)) => {
+                picture.pending[at] = entry;
+                changed.insert(at);
+            }
             (None, Some(entry)) => {
+                changed.insert(picture.pending.len());
                 self.places.insert(key, picture.pending.len());
                 picture.pending.push(entry);
             }
             (Some(at), None) => {
                 self.places.remove(&key);
                 picture.pending.swap_remove(at);
+                changed.extend([at, picture.pending.len()]);
                 if let Some(moved) = picture.pending.get(at) {
                     self.places.insert((moved.id, moved.positions.is_some()), at);
                 }

@@ -6,7 +6,7 @@ use crate::quick::Changes;
 use crate::{Engine, Plan, RunningRun, Snapshot, WorkBudget, plan};
 use gmodel::{JobId, RunId};
 use proptest::prelude::*;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What the core makes of a plan: runs instead of waiting jobs.
 fn enter(snapshot: &mut Snapshot, plan: &Plan) -> BTreeSet<RunId> {
@@ -46,11 +46,25 @@ fn end(snapshot: &mut Snapshot, at: usize) -> Changes {
     for share in &gone.shares {
         snapshot.nodes.iter_mut().find(|node| node.id == share.node).unwrap().give(share);
     }
-    Changes { runs: BTreeSet::from([gone.run]), nodes: gone.shares.iter().map(|share| share.node).collect(), everything: false }
+    Changes { runs: BTreeSet::from([gone.run]), nodes: gone.shares.iter().map(|share| share.node).collect(), all_pending: true, ..Changes::default() }
 }
 
 fn all() -> WorkBudget {
     WorkBudget::default()
+}
+
+/// A pass along the lines starts what a pass job by job starts, and gives everybody a reason of the same kind.
+fn says_what_a_look_at_every_job_says(snapshot: &Snapshot, plan: &Plan) {
+    let mut engine = Engine::default();
+    engine.sync(snapshot, None);
+    let (by_job, _) = engine.walk_all(snapshot, all(), None, None);
+    assert_eq!(plan.starts, by_job.starts);
+    let reasons = |plan: &Plan| -> BTreeMap<_, _> {
+        let all = plan.reasons.iter().map(|one| (one, false)).chain(plan.array_reasons.iter().map(|one| (one, true)));
+        all.map(|((job, reason), array)| ((*job, array), reason.code)).collect()
+    };
+    assert_eq!(reasons(plan), reasons(&by_job));
+    assert_eq!(plan.reasons.len(), by_job.reasons.len());
 }
 
 proptest! {
@@ -62,6 +76,7 @@ proptest! {
         for which in which {
             let kept = engine.plan(&snapshot, all());
             prop_assert_eq!(&kept, &plan(&snapshot, all()));
+            says_what_a_look_at_every_job_says(&snapshot, &kept);
             let met = enter(&mut snapshot, &kept);
             if snapshot.running.is_empty() {
                 break;
@@ -143,8 +158,9 @@ fn the_one_who_waits_longest_for_what_is_freed_gets_it() {
 
 #[test]
 fn a_pass_that_was_cut_short_comes_further_the_next_time() {
-    let mut text = String::from("backfill all\nnode n1 h100:8\nrunning 1 n1 gpus=0-7 left=100\n");
-    (1..60).for_each(|at| text += &format!("job gpus={} time={}\n", 1 + at % 8, 10 + at));
+    let mut text = String::from("backfill all\nnode n1 h100:8\nnode n2 h100:1\nrunning 1 n1 gpus=0-7 left=100\n");
+    (1..60).for_each(|at| text += &format!("job gpus={} time={}\n", 2 + at % 7, 10 + at));
+    text += "job gpus=1 time=10\n";
     let snapshot = picture(&text);
     let mut engine = Engine::default();
     let few = WorkBudget { node_probes: 20, starts: 100 };

@@ -287,8 +287,8 @@ fn linked_gpus_come_from_one_island() {
             10 starts on n1[4,5,6,7]x1
             30 starts on n2[0]x1
             20 waits: Resources: needs 3 GPUs that NVLink joins, 1 CPU and 1G of memory on one node; most is free on n2: 4 GPUs, 64 CPUs and 512G of memory; room is expected by 1970-01-01T00:17:40Z
-            40 waits: PartitionConfig: needs 5 GPUs that NVLink joins, 1 CPU and 1G of memory on one node; partition "main" has no such nodes
             50 waits: Priority: needs 5 GPUs, 1 CPU and 1G of memory on one node; jobs of higher priority wait for such resources too
+            40 waits: PartitionConfig: needs 5 GPUs that NVLink joins, 1 CPU and 1G of memory on one node; partition "main" has no such nodes
         "#]],
     );
 }
@@ -523,8 +523,8 @@ fn who_cannot_run_at_all_is_told_why() {
             50 waits: JobHeldUser: held by user:alice
             60 waits: JobHeldAdmin: held by admin:root
             70 waits: JobHoldMaxRequeue: held by system
-            90 waits: BadConstraints: needs 1 GPU, 1 CPU and 1G of memory on one node; partition "main" has no such nodes
             80 waits: PartitionConfig: partition "gone" is not in the configuration
+            90 waits: BadConstraints: needs 1 GPU, 1 CPU and 1G of memory on one node; partition "main" has no such nodes
         "#]],
     );
 }

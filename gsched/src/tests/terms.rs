@@ -55,8 +55,8 @@ fn a_reservation_is_for_its_users_and_for_its_time() {
             20 waits: Reservation: reservation "course" is neither for user "bob" nor for account ""
             30 waits: Reservation: needs 101 s, and reservation "course" ends at 1970-01-01T00:18:20Z
             40 waits: Reservation: reservation "later" begins at 1970-01-01T00:17:30Z
-            50 waits: ReservationDeleted: there is no reservation "none"
             60 waits: ReqNodeNotAvail: nodes it needs are kept for reservation "later" from 1970-01-01T00:17:30Z to 1970-01-01T00:19:10Z
+            50 waits: ReservationDeleted: there is no reservation "none"
         "#]],
     );
 }
