@@ -1,4 +1,4 @@
-//! `gadm job`: change, hold, release and requeue jobs; owners may do it to their own.
+//! `gadm job`: change, hold, release and requeue jobs, owners their own; suspend and resume them.
 
 use gcli::local_time;
 use gcli::{Failure, Outcome};
@@ -38,6 +38,16 @@ pub(crate) enum JobAct {
         #[command(flatten)]
         jobs: Jobs,
     },
+    /// Freeze running jobs: they keep their GPUs, CPUs and memory, and their time limit stands still (operators)
+    Suspend {
+        #[command(flatten)]
+        jobs: Jobs,
+    },
+    /// Let suspended jobs go on (operators)
+    Resume {
+        #[command(flatten)]
+        jobs: Jobs,
+    },
     /// End running jobs and put them back into the queue
     Requeue {
         #[command(flatten)]
@@ -66,6 +76,14 @@ pub(crate) fn run(client: &mut Client, act: JobAct) -> Outcome {
         JobAct::Release { jobs } => {
             let request = TargetsRequest { jobs: jobs.jobs, ..TargetsRequest::default() };
             report(&client.post_repeatable("/v1/jobs/release", &request)?)
+        }
+        JobAct::Suspend { jobs } => {
+            let request = TargetsRequest { jobs: jobs.jobs, ..TargetsRequest::default() };
+            report(&client.post_repeatable("/v1/jobs/suspend", &request)?)
+        }
+        JobAct::Resume { jobs } => {
+            let request = TargetsRequest { jobs: jobs.jobs, ..TargetsRequest::default() };
+            report(&client.post_repeatable("/v1/jobs/resume", &request)?)
         }
         JobAct::Requeue { jobs, hold } => {
             let request = TargetsRequest { jobs: jobs.jobs, hold, ..TargetsRequest::default() };

@@ -47,6 +47,9 @@ pub struct DesiredRun {
     /// The time limit now in force, seconds from the start; `None` is unlimited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit_secs: Option<u32>,
+    /// Its processes are frozen where they are; the time limit does not run. A stop ends that.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub suspended: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

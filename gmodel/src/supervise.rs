@@ -67,6 +67,8 @@ pub enum ToStep {
     Signal { signal: NumberedSignal },
     /// The time limit changed; seconds from the start, `None` is unlimited.
     Limit { limit_secs: Option<u32> },
+    /// Freeze the job's processes, or let them go on. The time limit stands still meanwhile; a stop ends it.
+    Suspend { suspended: bool },
     /// Start tasks of a step; output and end go to the address as [`StepOutput`] frames.
     Step { step: StepOrder },
     #[serde(other)]

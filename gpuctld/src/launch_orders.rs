@@ -175,6 +175,8 @@ mod tests {
             go: None,
             class: None,
             mark: None,
+            suspension: None,
+            suspended_millis: 0,
             stop: None,
             limit_secs: None,
             signals: Vec::new(),

@@ -366,6 +366,7 @@ impl Daemon {
                 NodeAction::Go { run } => self.with_step(run, StepLink::go),
                 NodeAction::Stop { run, why, grace_secs } => self.with_step(run, |step| step.stop(why, grace_secs)),
                 NodeAction::Signal { run, signal } => self.with_step(run, |step| step.signal(signal)),
+                NodeAction::Suspend { run, suspended } => self.with_step(run, |step| step.suspend(suspended)),
                 NodeAction::Limit { run, limit_secs } => self.with_step(run, |step| step.limit(limit_secs)),
                 NodeAction::Clean { run } => {
                     // Closing the conversation tells the supervisor that it may go.

@@ -193,7 +193,7 @@ impl HollowNode {
             }
             NodeAction::Clean { run } => Some(NodeInput::Cleaned { run }),
             NodeAction::Forget { run } => Some(NodeInput::Forgotten { run }),
-            NodeAction::Signal { .. } | NodeAction::Limit { .. } => None,
+            NodeAction::Signal { .. } | NodeAction::Limit { .. } | NodeAction::Suspend { .. } => None,
         }
     }
 

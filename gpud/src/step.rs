@@ -193,6 +193,7 @@ pub struct StepLink {
     pub process: Option<OwnedFd>,
     went: bool,
     limit: Option<Option<u32>>,
+    suspended: Option<bool>,
     stop: Option<(StopWhy, u32)>,
     signalled: u32,
 }
@@ -204,7 +205,7 @@ impl StepLink {
         let stream = tokio::net::UnixStream::from_std(supervisor.stream)?;
         let (sender, queue) = mpsc::unbounded_channel();
         tokio::spawn(converse(run, connection, stream, queue, daemon));
-        Ok(Self { connection, sender, process, went: false, limit: None, stop: None, signalled: 0 })
+        Ok(Self { connection, sender, process, went: false, limit: None, suspended: None, stop: None, signalled: 0 })
     }
 
     pub fn go(&mut self) {
@@ -215,6 +216,11 @@ impl StepLink {
     pub fn limit(&mut self, limit_secs: Option<u32>) {
         if self.limit.replace(limit_secs) != Some(limit_secs) {
             self.say(ToStep::Limit { limit_secs });
+        }
+    }
+    pub fn suspend(&mut self, suspended: bool) {
+        if self.suspended.replace(suspended) != Some(suspended) {
+            self.say(ToStep::Suspend { suspended });
         }
     }
     pub fn stop(&mut self, why: StopWhy, grace_secs: u32) {

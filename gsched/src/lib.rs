@@ -37,6 +37,7 @@ pub mod preempt;
 mod preempt_exchange;
 mod preempt_room;
 pub mod priority;
+mod resume;
 pub mod quota;
 pub mod plan;
 pub mod snapshot;

@@ -117,6 +117,7 @@ impl Engine {
         if let Some(reserve) = reserve {
             pass.reserve_left.fill(reserve);
         }
+        pass.resume_first();
         let order = in_order(snapshot, &pass.ledger);
         let partitions = partitions(snapshot);
         // Arrays whose guarantee is used up: what is left of them comes with the borrowers of their tier.
@@ -136,6 +137,7 @@ impl Engine {
         }
         if !pass.is_spent() {
             later.drain(..).for_each(|at| pass.consider_in(at, &partitions, false));
+            pass.resume_rest();
         }
         pass.plan.classes = pass.ledger.classes();
         pass.finish(budget)

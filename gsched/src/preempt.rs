@@ -300,7 +300,7 @@ impl<'a> Known<'a> {
 
     fn holder(&self, at: usize, order: usize, eligible: &[Eligible]) -> Option<Holder<'a>> {
         let run = &self.runs[at];
-        let holder = |one: &Eligible| Holder { order, excess: one.excess, protected: run.protected, run: run.run };
+        let holder = |one: &Eligible| Holder { order, excess: one.excess, protected: run.protected, run: run.run, freezes: run.mode == PreemptMode::Suspend };
         eligible.get(order).map(holder)
     }
 
@@ -312,8 +312,8 @@ impl<'a> Known<'a> {
         let mut swap = FairSwap::new(self, job, class);
         let mut all: Vec<Eligible> = Vec::new();
         for (at, run) in self.runs.iter().enumerate() {
-            // A frozen run keeps its GPUs.
-            if run.taken || (run.mode == PreemptMode::Suspend && needs_gpus) {
+            // A frozen run keeps its GPUs and memory, and cannot be frozen once more.
+            if run.taken || (run.mode == PreemptMode::Suspend && (needs_gpus || run.run.frozen.is_some())) {
                 continue;
             }
             let is_borrowed = run.class == Some(RunClass::Borrowed);
@@ -415,17 +415,27 @@ impl<'a> Known<'a> {
                 job.id
             ),
         };
-        Preempt { run: victim.run.run, for_job: job.id, mode, lost_gpu_secs: victim.lost, why, heirs: Vec::new() }
+        // What stands still loses nothing.
+        let lost = if mode == PreemptMode::Suspend { 0 } else { victim.lost };
+        Preempt { run: victim.run.run, for_job: job.id, mode, lost_gpu_secs: lost, why, heirs: Vec::new() }
     }
+}
+
+/// Whether a run that gives way is frozen where it is: only its CPUs are others' then.
+pub(crate) fn stands_still(snapshot: &Snapshot, run: &RunningRun) -> bool {
+    mode_of(snapshot, run) == PreemptMode::Suspend
+}
+
+fn mode_of(snapshot: &Snapshot, run: &RunningRun) -> PreemptMode {
+    let own = snapshot.policy.qos.get(&run.spec.qos).and_then(|qos| qos.preempt_mode);
+    let of_partition = || snapshot.config.partition(&run.spec.partition).map_or(PreemptMode::default(), |one| one.preempt_mode);
+    own.unwrap_or_else(of_partition)
 }
 
 /// How a run may be ended, if it may: not where it is switched off, nor before it ran long enough.
 fn preemptible(snapshot: &Snapshot, run: &RunningRun) -> Option<PreemptMode> {
     let qos = snapshot.policy.qos.get(&run.spec.qos);
-    let mode = match qos.and_then(|qos| qos.preempt_mode) {
-        Some(mode) => mode,
-        None => snapshot.config.partition(&run.spec.partition).map_or(PreemptMode::default(), |one| one.preempt_mode),
-    };
+    let mode = mode_of(snapshot, run);
     let came_back_secs = if run.preempted.is_some() { snapshot.config.scheduler.preempt.min_run_secs } else { 0 };
     let least_secs = qos.map_or(0, |qos| qos.min_run_secs).max(came_back_secs);
     let ran_secs = snapshot.now.since_secs(run.started.unwrap_or(snapshot.now));

@@ -34,6 +34,8 @@ pub struct Holder<'a> {
     pub excess: u64,
     pub protected: u64,
     pub run: &'a RunningRun,
+    /// It is frozen where it is, and leaves only its CPUs.
+    pub freezes: bool,
 }
 
 /// Runs whose end would make room on a node.
@@ -129,8 +131,11 @@ impl Free {
         }
     }
 
-    fn give(&mut self, node: &SchedNode, share: &NodeShare) {
+    fn give(&mut self, node: &SchedNode, share: &NodeShare, only_cpus: bool) {
         self.cpus += share.cpus;
+        if only_cpus {
+            return;
+        }
         self.mem_bytes += share.mem_bytes;
         self.runs = self.runs.saturating_sub(1);
         for grant in &share.gpus.0 {
@@ -200,7 +205,7 @@ fn set_of<'h, 'a: 'h>(
         if need.is_met(node, &free) {
             break;
         }
-        free.give(node, share_on(node, holder.run)?);
+        free.give(node, share_on(node, holder.run)?, holder.freezes);
         chosen.push(holder);
     }
     if !need.is_met(node, &free) {
@@ -212,7 +217,7 @@ fn set_of<'h, 'a: 'h>(
         keep -= 1;
         let mut without = Free::of(node);
         for (_, other) in chosen.iter().enumerate().filter(|(place, _)| *place != keep) {
-            without.give(node, share_on(node, other.run)?);
+            without.give(node, share_on(node, other.run)?, other.freezes);
         }
         if need.is_met(node, &without) {
             chosen.remove(keep);

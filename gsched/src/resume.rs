@@ -85,6 +85,9 @@ fn some_day(now: Timestamp) -> Timestamp {
     now.plus_secs(i64::from(UNLIMITED_SECS))
 }
 
+#[cfg(test)]
+mod tests;
+
 /// Those that were placed first stand still for the shortest time.
 fn in_order(running: &[RunningRun]) -> Vec<&RunningRun> {
     let mut frozen: Vec<&RunningRun> = running.iter().filter(|run| run.frozen.is_some()).collect();

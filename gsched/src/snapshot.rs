@@ -130,6 +130,17 @@ pub struct RunningRun {
     pub preempted: Option<Timestamp>,
     /// It is over and its use is in the book, though a node has not reported clean.
     pub charged: bool,
+    /// It stands still for another job, and its shares hold no CPUs.
+    pub frozen: Option<Frozen>,
+}
+
+/// What a run that stands still needs to go on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Frozen {
+    /// Who was to have its CPUs.
+    pub for_job: JobId,
+    /// In the order of its shares.
+    pub cpus: Vec<u32>,
 }
 
 impl RunningRun {
@@ -149,6 +160,7 @@ impl RunningRun {
             may_requeue: true,
             preempted: None,
             charged: false,
+            frozen: None,
         }
     }
 }

@@ -10,7 +10,10 @@ use crate::room::Room;
 use crate::shape::ShapeId;
 use crate::snapshot::{PendingJob, Snapshot};
 use crate::timeline::UNLIMITED_SECS;
-use gmodel::{Reason, ReasonCode, RunId};
+use crate::preempt::stands_still;
+use gmodel::policy::PreemptMode;
+use gmodel::run::NodeShare;
+use gmodel::{GpuSet, Reason, ReasonCode, RunId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Runs that leave already, and for whom.
@@ -65,8 +68,11 @@ impl Pass<'_> {
         for at in nodes {
             let mut room = cluster.nodes[at].room.clone();
             let make = &cluster.makes.list[cluster.nodes[at].make as usize];
-            for (_, end, share) in cluster.held_on(at).filter(|(run, ..)| runs.contains(run)) {
-                room.leave(make, share, now, end);
+            for (id, end, share) in cluster.held_on(at).filter(|(run, ..)| runs.contains(run)) {
+                match gone.contains(&id) && of_run(&id).is_some_and(|run| stands_still(self.snapshot, run)) {
+                    true => room.leave(make, &NodeShare { mem_bytes: 0, gpus: GpuSet::default(), ..share.clone() }, now, end),
+                    false => room.leave(make, share, now, end),
+                }
             }
             saved.push((at, std::mem::replace(cluster.touch(at), room)));
             cluster.file(at);
@@ -97,10 +103,16 @@ impl Pass<'_> {
         let victims = candidates.victims(job, &mut fits);
         self.candidates = Some(candidates);
         let victims: Vec<Preempt> = victims.filter(|victims| !victims.is_empty())?;
-        let reason = preempting(victims.len());
+        let freezes = victims.iter().all(|victim| victim.mode == PreemptMode::Suspend);
+        let reason = if freezes { standing_still(victims.len()) } else { preempting(victims.len()) };
         self.plan.preempts.extend(victims);
         Some(reason)
     }
+}
+
+fn standing_still(runs: usize) -> Reason {
+    let text = if runs == 1 { "a run stands still".into() } else { format!("{runs} runs stand still") };
+    Reason::new(ReasonCode::Preempting, format!("{text} to make room for it"))
 }
 
 fn preempting(runs: usize) -> Reason {

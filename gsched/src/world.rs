@@ -166,6 +166,9 @@ fn spec(words: &[&str], named: &BTreeMap<&str, &str>) -> JobSpec {
         (_, true) => Some(false),
         _ => None,
     };
+    if let Some(cpus) = named.get("cpus") {
+        spec.request.cpus_per_task = Some(cpus.parse().unwrap());
+    }
     if let Some((name, count)) = named.get("licence").and_then(|text| text.split_once(':')) {
         spec.licences.insert(name.into(), count.parse().unwrap());
     }
@@ -186,7 +189,8 @@ fn add_run(snapshot: &mut Snapshot, words: &[&str], named: &BTreeMap<&str, &str>
         let free = (0..node.gpus.len()).filter(|slot| node.free_gpu_milli[*slot] == 1000).take(count);
         let gpus = GpuSet::whole(free.map(|slot| GpuSlot(slot as u16)));
         assert_eq!(gpus.len(), count, "{name} has {count} GPUs free");
-        let share = NodeShare { node: node.id, cpus: count.max(1) as u32, mem_bytes: 1 << 30, gpus, tasks: 1 };
+        let cpus = named.get("cpus").map_or(count.max(1) as u32, |cpus| cpus.parse().unwrap());
+        let share = NodeShare { node: node.id, cpus, mem_bytes: 1 << 30, gpus, tasks: 1 };
         node.take(&share);
         shares.push(share);
     }
@@ -202,6 +206,13 @@ fn add_run(snapshot: &mut Snapshot, words: &[&str], named: &BTreeMap<&str, &str>
         "g" => RunClass::Guaranteed,
         _ => RunClass::Borrowed,
     });
+    if let Some(job) = named.get("frozen") {
+        let cpus: Vec<u32> = run.shares.iter_mut().map(|share| std::mem::take(&mut share.cpus)).collect();
+        for (share, cpus) in run.shares.iter().zip(&cpus) {
+            snapshot.nodes.iter_mut().find(|node| node.id == share.node).expect("it is there").free_cpus += cpus;
+        }
+        run.frozen = Some(crate::snapshot::Frozen { for_job: JobId(job.parse().unwrap()), cpus });
+    }
     if named.contains_key("leaving") {
         run.leaves_by = Some(NOW.plus_secs(30));
     }

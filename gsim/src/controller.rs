@@ -161,6 +161,8 @@ pub fn nodes_of(state: &State, event: &Event) -> Vec<NodeId> {
         Event::RunGo { run, .. }
         | Event::RunStopping { run, .. }
         | Event::RequeueDropped { run, .. }
+        | Event::RunSuspended { run, .. }
+        | Event::RunResumed { run, .. }
         | Event::RunSignalled { run, .. } => of_run(*run),
         Event::RunReported { node, .. } | Event::RunForfeited { node, .. } => vec![*node],
         Event::NodeHello { node, .. } => vec![*node],

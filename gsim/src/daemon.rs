@@ -141,6 +141,7 @@ impl Cluster {
                 NodeAction::Go { run } => self.go(machine, run),
                 NodeAction::Stop { run, why, grace_secs } => self.stop(machine, run, why, grace_secs),
                 NodeAction::Limit { run, limit_secs } => self.limit(machine, run, limit_secs),
+                NodeAction::Suspend { run, suspended } => self.suspend(machine, run, suspended),
                 NodeAction::Signal { .. } => {}
                 NodeAction::Clean { run } => self.begin(machine, Work::Clean(run), 500),
                 NodeAction::Forget { run } => self.begin(machine, Work::Forget(run), 5),
@@ -222,7 +223,7 @@ impl Cluster {
         record.supervised = true;
         let order = record.order.clone();
         let supervisor =
-            Supervisor { order, running_since: None, dead: false, stopping: false, timer: 0 };
+            Supervisor { order, running_since: None, frozen_since: None, stood_still: 0, dead: false, stopping: false, timer: 0 };
         one.supervisors.insert(run, supervisor);
         self.tell_daemon(machine, NodeInput::Prepared { run });
     }
@@ -263,9 +264,13 @@ impl Cluster {
         let Some(supervisor) = one.supervisors.get_mut(&run) else { return };
         let Some(since) = supervisor.running_since.filter(|_| !supervisor.stopping) else { return };
         supervisor.timer += 1;
+        if supervisor.frozen_since.is_some() {
+            return;
+        }
         let (timer, order) = (supervisor.timer, supervisor.order.clone());
-        let own = (order.index == 0).then_some(since + order.behaviour.millis);
-        let limit = limit_secs.map(|secs| since + 1000 * i64::from(secs));
+        let from = since + supervisor.stood_still;
+        let own = (order.index == 0).then_some(from + order.behaviour.millis);
+        let limit = limit_secs.map(|secs| from + 1000 * i64::from(secs));
         let (at, cause, exit) = match (own, limit) {
             (Some(own), limit) if limit.is_none_or(|limit| own <= limit) => {
                 (own, order.behaviour.cause, order.behaviour.exit)
@@ -283,6 +288,22 @@ impl Cluster {
             return;
         }
         supervisor.order.limit_secs = limit_secs;
+        self.set_timer(machine, run, limit_secs);
+    }
+
+    /// Neither work nor limit goes on while it stands still.
+    fn suspend(&mut self, machine: usize, run: RunId, suspended: bool) {
+        let now = self.now;
+        let Some(supervisor) = self.machines[machine].supervisors.get_mut(&run).filter(|s| !s.dead && !s.stopping) else { return };
+        match (supervisor.frozen_since, suspended && supervisor.running_since.is_some()) {
+            (None, true) => supervisor.frozen_since = Some(now),
+            (Some(since), false) => {
+                supervisor.stood_still += now - since;
+                supervisor.frozen_since = None;
+            }
+            _ => return,
+        }
+        let limit_secs = supervisor.order.limit_secs;
         self.set_timer(machine, run, limit_secs);
     }
 

@@ -51,6 +51,9 @@ pub struct Supervisor {
     pub order: Order,
     /// The user's process was started then and lives.
     pub running_since: Option<i64>,
+    /// Its processes are frozen since then; and how long they were before.
+    pub frozen_since: Option<i64>,
+    pub stood_still: i64,
     /// The supervisor itself is gone; the processes are not.
     pub dead: bool,
     pub stopping: bool,

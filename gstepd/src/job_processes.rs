@@ -11,7 +11,7 @@ use gmodel::run::Usage;
 use gmodel::supervise::Setup;
 use gsys::cgroup::{JoinFds, RunCgroup};
 use gsys::process;
-use nix::libc::{SIGCONT, SIGKILL, SIGTERM};
+use nix::libc::{SIGCONT, SIGKILL, SIGSTOP, SIGTERM};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
 
@@ -82,6 +82,14 @@ impl JobProcesses {
             stat_fields(&stat).is_some_and(|fields| fields.session == session)
         };
         self.signal_members(self.pids()?.into_iter().filter(is_in_session).collect(), signal)
+    }
+
+    /// Stops all of it where it stands, or lets it go on. Without a cgroup by signals that a process can see.
+    pub fn freeze(&self, frozen: bool) -> anyhow::Result<()> {
+        match self {
+            JobProcesses::Cgroup(cgroup) => Ok(cgroup.freeze(frozen)?),
+            JobProcesses::Descendants => self.signal(if frozen { SIGSTOP } else { SIGCONT }, None),
+        }
     }
 
     /// SIGTERM to all. What is frozen or stopped could not hear it, so it is woken.

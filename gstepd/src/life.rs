@@ -30,6 +30,9 @@ pub enum Act {
     Signal { signal: u8, batch_only: bool },
     /// The warning of `--signal`.
     Warn { signal: u8, batch_only: bool },
+    /// Stop its processes where they are, and let them go on.
+    Freeze,
+    Thaw,
     /// Tell the job to write its checkpoint: the signal or the command of `--checkpoint`.
     Checkpoint,
     /// SIGTERM to all, and SIGCONT so that a stopped process hears it.
@@ -60,6 +63,9 @@ pub struct Life {
     warned: bool,
     /// Highest number of a signal delivered.
     signalled: u32,
+    /// It is to be frozen, and has been since then.
+    suspended: bool,
+    frozen: Option<Boot>,
     /// The job has been asked for its checkpoint and is not terminated yet.
     wait: Option<Wait>,
     /// Number of the mark that ended the wait, and when SIGTERM follows.
@@ -105,7 +111,7 @@ struct Verdict {
 
 impl Life {
     pub fn new(terms: Terms) -> Life {
-        Life { terms, phase: Phase::Ready, warned: false, signalled: 0, wait: None, answer: None, verdict: None, main: None }
+        Life { terms, phase: Phase::Ready, warned: false, signalled: 0, suspended: false, frozen: None, wait: None, answer: None, verdict: None, main: None }
     }
 
     /// The user's process may start. Repeating it does nothing.
@@ -133,8 +139,20 @@ impl Life {
         self.begin_kill(now)
     }
 
-    /// The controller or the node wants the run gone.
+    /// Its processes are to stand still, or to go on: [`Life::tick`] acts on it once they run. The limit waits meanwhile.
+    pub fn set_suspended(&mut self, suspended: bool) {
+        self.suspended = suspended;
+    }
+
+    /// The controller or the node wants the run gone. A frozen job goes on first, to hear of it.
     pub fn stop(&mut self, now: Boot, why: StopWhy, grace_secs: u32) -> Vec<Act> {
+        self.suspended = false;
+        let mut acts = self.stand_still_or_go_on(now);
+        acts.extend(self.begin_stop(now, why, grace_secs));
+        acts
+    }
+
+    fn begin_stop(&mut self, now: Boot, why: StopWhy, grace_secs: u32) -> Vec<Act> {
         match self.phase {
             Phase::Ready | Phase::Starting { .. } => {
                 let text = format!("stopped before it started: {}", stop_text(why));
@@ -219,7 +237,7 @@ impl Life {
 
     /// Acts on every deadline that has passed.
     pub fn tick(&mut self, now: Boot) -> Vec<Act> {
-        let mut acts = Vec::new();
+        let mut acts = self.stand_still_or_go_on(now);
         if self.warn_at().is_some_and(|at| now >= at) {
             self.warned = true;
             acts.extend(self.terms.warning.map(|w| Act::Warn { signal: w.signal, batch_only: w.batch_only }));
@@ -287,6 +305,23 @@ impl Life {
             Some(verdict) => (verdict.cause, exit, verdict.text.clone()),
             None if oom_kills > 0 => (EndCause::OutOfMemory, exit, String::new()),
             None => (EndCause::Exited, exit, String::new()),
+        }
+    }
+
+    /// Freezes what is to be suspended and is not being ended; after it the limit is as far away as it was before.
+    fn stand_still_or_go_on(&mut self, now: Boot) -> Vec<Act> {
+        let still = self.suspended && self.verdict.is_none() && !self.waits_to_stop();
+        match (&mut self.phase, self.frozen, still) {
+            (Phase::Running { .. }, None, true) => {
+                self.frozen = Some(now);
+                vec![Act::Freeze]
+            }
+            (Phase::Running { started }, Some(since), false) => {
+                started.0 += now.0.saturating_sub(since.0);
+                self.frozen = None;
+                vec![Act::Thaw]
+            }
+            _ => Vec::new(),
         }
     }
 
@@ -360,6 +395,7 @@ impl Life {
 
     fn limit_at(&self) -> Option<Boot> {
         match (self.phase, &self.verdict, self.terms.limit_secs) {
+            _ if self.frozen.is_some() => None,
             (Phase::Starting { since } | Phase::Running { started: since }, None, Some(limit)) => {
                 Some(since.plus_secs(limit))
             }
@@ -598,8 +634,44 @@ mod tests {
         assert_eq!(life.signal(NumberedSignal { number: 3, signal: 10, batch_only: true }), []);
     }
 
+    #[test]
+    fn the_limit_stands_still_while_a_job_is_suspended() {
+        let warning = SigSpec { signal: 10, batch_only: true, lead_secs: 20 };
+        let mut life = running(Some(100), Some(warning));
+        life.set_suspended(true);
+        assert_eq!(life.tick(at(30)), [Act::Freeze]);
+        assert_eq!((life.tick(at(500)), life.next_deadline()), (vec![], None));
+        life.set_suspended(true);
+        assert_eq!(life.tick(at(600)), [], "it is said once");
+        life.set_suspended(false);
+        assert_eq!(life.tick(at(1030)), [Act::Thaw]);
+        assert_eq!(life.next_deadline(), Some(at(1080)), "30 s had passed of 100");
+        assert_eq!(life.tick(at(1080)), [Act::Warn { signal: 10, batch_only: true }]);
+        assert_eq!(life.tick(at(1100)), TERM);
+        life.set_suspended(true);
+        assert_eq!(life.tick(at(1101)), [], "what is being ended goes on to its end");
+    }
+
+    #[test]
+    fn a_suspended_job_is_woken_to_be_ended_and_one_that_starts_is_frozen_then() {
+        let mut life = with_checkpoint(Some(600), None);
+        life.set_suspended(true);
+        life.tick(at(5));
+        assert_eq!(life.stop(at(100), StopWhy::Preempted, 10), [Act::Thaw, Act::Checkpoint]);
+        assert_eq!(life.tick(at(101)), []);
+        let mut life = Life::new(Terms::default());
+        life.set_suspended(true);
+        life.go(at(1));
+        assert_eq!(life.tick(at(2)), [], "there is nothing to freeze yet");
+        life.started(at(3));
+        assert_eq!(life.tick(at(3)), [Act::Freeze]);
+        assert_eq!(life.main_ended(at(4), ExitCode::killed(9)), KILL, "somebody killed it");
+        assert_eq!(life.emptied(false), RECORD);
+    }
+
     #[derive(Clone, Debug)]
     enum Happening {
+        Suspend(bool),
         Go,
         Started,
         LaunchFailed,
@@ -614,6 +686,7 @@ mod tests {
 
     fn happening() -> impl Strategy<Value = Happening> {
         prop_oneof![
+            any::<bool>().prop_map(Happening::Suspend),
             Just(Happening::Go),
             Just(Happening::Started),
             Just(Happening::LaunchFailed),
@@ -641,6 +714,7 @@ mod tests {
             let (mut now, mut all) = (Boot(1), Vec::new());
             for happening in happenings {
                 all.extend(match happening {
+                    Happening::Suspend(suspended) => { life.set_suspended(suspended); Vec::new() }
                     Happening::Go => life.go(now),
                     Happening::Started => { life.started(now); Vec::new() }
                     Happening::LaunchFailed => life.launch_failed(now, EndCause::LaunchUser, String::new()),
@@ -661,6 +735,8 @@ mod tests {
             let last = |act: &Act| all.iter().rposition(|other| other == act);
             prop_assert!(last(&Act::Terminate).is_none_or(|term| last(&Act::Checkpoint).is_none_or(|asked| asked < term)), "{all:?}");
             prop_assert!(asks || count(&Act::Checkpoint) == 0);
+            let turns: Vec<&Act> = all.iter().filter(|act| matches!(act, Act::Freeze | Act::Thaw)).collect();
+            prop_assert!(turns.chunks(2).all(|two| *two[0] == Act::Freeze && two.get(1).is_none_or(|act| **act == Act::Thaw)), "{all:?}");
             if life.is_recorded() {
                 prop_assert_eq!(all.last(), Some(&Act::Record));
             }

@@ -213,6 +213,10 @@ impl Supervisor {
                     self.life.set_limit(limit_secs, now());
                     Vec::new()
                 }
+                ToStep::Suspend { suspended } => {
+                    self.life.set_suspended(suspended);
+                    Vec::new()
+                }
                 ToStep::Step { step } => {
                     self.begin_step(step);
                     Vec::new()
@@ -258,6 +262,14 @@ impl Supervisor {
                 Act::Signal { signal, batch_only: true } => self.signal_main(signal),
                 Act::Warn { signal, batch_only } => self.warn(signal, batch_only),
                 Act::Checkpoint => self.ask_for_checkpoint(),
+                Act::Freeze => {
+                    self.dir.log("suspended");
+                    self.processes.freeze(true)
+                }
+                Act::Thaw => {
+                    self.dir.log("resumed");
+                    self.processes.freeze(false)
+                }
                 Act::Terminate => {
                     self.dir.log("SIGTERM to the job");
                     self.processes.terminate()

@@ -14,7 +14,7 @@
 //! | `GET /v1/jobs/{id}/log` | -> [`LogText`]; what the nodes and the controller did |
 //! | `GET /v1/jobs/{id}/wait?timeout_secs=30` | -> as `GET /v1/jobs/{id}`, once it is over or the time is up |
 //! | `POST /v1/jobs/cancel` | [`CancelRequest`] -> [`EachResult`] |
-//! | `POST /v1/jobs/hold`, `release`, `requeue` | [`TargetsRequest`] -> [`EachResult`] |
+//! | `POST /v1/jobs/hold`, `release`, `requeue`, `suspend`, `resume` | [`TargetsRequest`] -> [`EachResult`] |
 //! | `POST /v1/jobs/update` | [`UpdateRequest`] -> [`Done`] |
 //! | `POST /v1/jobs/{id}/steps` | [`StepRequest`] -> [`StepReply`]; from inside the job |
 //! | `GET /v1/nodes` | -> `{"schema":1,"nodes":[NodeRow...]}` |

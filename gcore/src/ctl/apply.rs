@@ -7,6 +7,7 @@ use super::event::{Event, JobChange};
 use super::{gpu_history, gpu_order};
 use super::mig;
 use super::policy;
+use super::suspend;
 use super::usage;
 use super::state::{Array, FenceFailure, Fencing, Job, Member, Node, NodeFailure, Outcome, Run, State, TaskOf};
 use gmodel::array_spec::RangeSet;
@@ -94,7 +95,7 @@ pub fn apply(state: &mut State, event: &Event) {
             run_placed(state, *run, allocation, lives, *limit_secs, *at);
             run_mut(state, *run).class = *class;
         }
-        Event::RunClassed { run, class } => run_mut(state, *run).class = Some(*class),
+        Event::RunClassed { run, class } => run_mut(state, *run).class = *class,
         Event::RunMarked { run, mark, at, .. } => {
             let mark = gmodel::checkpoint::Mark { at: *at, ..mark.clone() };
             run_mut(state, *run).mark = Some(mark.clone());
@@ -126,6 +127,14 @@ pub fn apply(state: &mut State, event: &Event) {
             one.stop = Some(stop.clone());
             let placed = one.placed;
             state.preparing.remove(&(placed, *run));
+            raise_generations(state, *run);
+        }
+        Event::RunSuspended { run, suspension } => {
+            suspend::apply_suspended(state, *run, suspension);
+            raise_generations(state, *run);
+        }
+        Event::RunResumed { run, at, .. } => {
+            suspend::apply_resumed(state, *run, *at);
             raise_generations(state, *run);
         }
         Event::RunSignalled { run, signal } => {
@@ -620,6 +629,8 @@ fn run_placed(
         go: None,
         class: None,
         mark: None,
+        suspension: None,
+        suspended_millis: 0,
         stop: None,
         limit_secs,
         signals: Vec::new(),
@@ -674,6 +685,12 @@ fn run_reported(state: &mut State, id: RunId, node: NodeId, phase: &RunPhase, at
     member_mut(state, id, node).phase = Some(phase.clone());
     if clean {
         raise_generation(state, node);
+    }
+    let run = state.runs.get(id).expect("it was there above");
+    let first_ended = phase.end().is_some() && run.members.first().is_some_and(|first| first.node == node);
+    if first_ended && run.members.len() > 1 && run.stop.as_ref().is_some_and(|stop| stop.checkpoint_secs > 0) {
+        // The others need not wait for a checkpoint any more.
+        raise_generations(state, id);
     }
 }
 

@@ -25,6 +25,7 @@ pub fn check(state: &State) -> Vec<Violation> {
     watched_are_those_with_deadlines(state, &mut found);
     super::dependency::check(state, &mut found);
     super::preempt::check(state, &mut found);
+    super::suspend::check(state, &mut found);
     super::limits::check(state, &mut found);
     super::lost_node::check(state, &mut found);
     super::mig::check(state, &mut found);
@@ -51,7 +52,9 @@ fn nodes_are_not_overcommitted(state: &State, found: &mut Vec<String>) {
             if member.is_clean() {
                 continue;
             }
-            *cpus.entry(share.node).or_default() += u64::from(share.cpus);
+            if !run.lends_cpus() {
+                *cpus.entry(share.node).or_default() += u64::from(share.cpus);
+            }
             for grant in &share.gpus.0 {
                 *gpus.entry((share.node, grant.slot.0)).or_default() += grant.part.of_slot_milli();
             }

@@ -56,6 +56,9 @@ pub enum Command {
     Hold { targets: Vec<Target>, reason: String },
     Release { targets: Vec<Target> },
     Requeue { targets: Vec<Target>, hold: bool },
+    /// Freeze running jobs where they are.
+    Suspend { targets: Vec<Target> },
+    Resume { targets: Vec<Target> },
     Update { target: Target, change: JobChange },
     /// Count a step of a running job and lay out its tasks. -> `Reply::Step`
     StartStep { target: Target, nodes: Option<u32>, ntasks: Option<u32>, name: String },

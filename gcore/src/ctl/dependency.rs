@@ -297,7 +297,8 @@ fn fate_of_array(state: &State, array: &Array) -> Fate {
         let tasks = state.jobs.range(array.id.0, array.id.0 + u64::from(array.len()));
         tasks.map(|(_, task)| fate_of_job(state, task).began).try_fold(array.submitted, |last, began| Some(last.max(began?)))
     });
-    Fate { over, well: over && !badly, badly, began: began.flatten() }
+    // As in Slurm: what becomes of an array is decided when all of it is over.
+    Fate { over, well: over && !badly, badly: over && badly, began: began.flatten() }
 }
 
 /// Looks at a condition again; notes in it what is known by now. `changed`: only this job did.

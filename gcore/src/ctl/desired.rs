@@ -14,19 +14,24 @@ pub fn desired(state: &State, id: NodeId) -> Desired {
         .iter()
         .filter_map(|run| state.runs.get(*run))
         .filter_map(|run| Some((run, run.member(id).filter(|member| !member.is_clean())?)))
-        .map(|(run, member)| desired_run(state, run, member))
+        .map(|(run, member)| desired_run(state, run, member, id))
         .collect();
     let fence = Fence { incarnation: state.incarnation, generation: node.generation };
     Desired { fence, runs, gpus: node.gpu_orders.clone() }
 }
 
-fn desired_run(state: &State, run: &Run, member: &Member) -> DesiredRun {
+fn desired_run(state: &State, run: &Run, member: &Member, id: NodeId) -> DesiredRun {
     let grace_secs = state.config.kill_grace_secs;
     let want = match (&run.stop, run.go) {
         _ if member.forfeited => Want::Stop { why: StopWhy::Fenced, grace_secs },
-        (Some(stop), _) => Want::Stop { why: stop.why, grace_secs: stop.grace_secs },
+        (Some(stop), _) => {
+            // With its first node's processes the run is over: nobody waits for a checkpoint of the others any more.
+            let over = stop.checkpoint_secs > 0 && run.members.first().is_some_and(|first| first.node != id && first.is_ended());
+            Want::Stop { why: if over { StopWhy::Member } else { stop.why }, grace_secs: stop.grace_secs }
+        }
         (None, Some(_)) => Want::Run,
         (None, None) => Want::Prepare,
     };
-    DesiredRun { run: run.id, want, signals: run.signals.clone(), limit_secs: state.enforced_limit_secs(run) }
+    let suspended = run.suspension.is_some() && want == Want::Run;
+    DesiredRun { run: run.id, want, signals: run.signals.clone(), limit_secs: state.enforced_limit_secs(run), suspended }
 }

@@ -3,7 +3,7 @@
 //! An event carries its own time and ids, so that `apply` needs neither clock nor chance.
 
 use super::dependency::{Dependent, Waits};
-use super::state::{JoinToken, Outcome, Stop, Strike};
+use super::state::{JoinToken, Outcome, Stop, Strike, Suspension};
 use gmodel::array_spec::RangeSet;
 use gmodel::config::ClusterConfig;
 use gmodel::gpu_order::{GpuAction, GpuOrderDone};
@@ -66,8 +66,12 @@ pub enum Event {
         class: Option<RunClass>,
         at: Timestamp,
     },
-    /// A run became guaranteed, or its account's guarantee shrank.
-    RunClassed { run: RunId, class: RunClass },
+    /// A run became guaranteed, or its account's guarantee shrank; `None`: there are no quotas any more.
+    RunClassed {
+        run: RunId,
+        #[serde(default)]
+        class: Option<RunClass>,
+    },
     /// The job said that its checkpoint is safe.
     RunMarked { run: RunId, node: NodeId, mark: gmodel::checkpoint::Mark, at: Timestamp },
     /// A run that a node brought along after a restore; its job's record is made if there is none.
@@ -82,6 +86,9 @@ pub enum Event {
         at: Timestamp,
     },
     RunGo { run: RunId, at: Timestamp },
+    /// Its processes stand still.
+    RunSuspended { run: RunId, suspension: Suspension },
+    RunResumed { run: RunId, by: String, at: Timestamp },
     RunStopping { run: RunId, stop: Stop },
     RunSignalled { run: RunId, signal: NumberedSignal },
     RunReported { run: RunId, node: NodeId, phase: RunPhase, at: Timestamp },
@@ -334,6 +341,9 @@ impl Event {
             | Self::RunEnded { run, .. }
             | Self::RequeueDropped { run, .. }
             | Self::RunSettled { run, .. } => of_run(*run),
+            Self::RunSuspended { run, .. } | Self::RunResumed { run, .. } => {
+                Touched { job: Some(run.job), run: Some(*run), ..none }
+            }
             Self::RunGo { run, .. }
             | Self::RunStopping { run, .. }
             | Self::RunSignalled { run, .. }

@@ -5,7 +5,10 @@ use super::command::{Actor, Command, Input, Refusal, RefusalCode, Reply};
 use super::event::Event;
 use super::state::State;
 use super::dependency::{self, PastJob};
-use super::{cancel, gpu_order, hold, join, lost_node, node_admin, node_report, placement, policy, requeue, step, submit, update, wake};
+use super::{
+    cancel, gpu_order, hold, join, lost_node, node_admin, node_report, placement, policy, preempt, requeue, step, submit, suspend, update,
+    wake,
+};
 use gmodel::Timestamp;
 
 /// The state and the events of one input. Events are applied as they are emitted, so that what comes
@@ -54,6 +57,7 @@ pub fn handle(
         }
         Input::Configure { config } => {
             tx.emit(Event::Configured { config, at: now });
+            preempt::declassify(&mut tx);
             Ok(Reply::Done)
         }
         Input::Started => {
@@ -80,6 +84,8 @@ fn handle_command(tx: &mut Tx, actor: &Actor, command: Command) -> Result<Reply,
         Command::Hold { targets, reason } => Ok(hold::hold(tx, actor, &targets, &reason)),
         Command::Release { targets } => Ok(hold::release(tx, actor, &targets)),
         Command::Requeue { targets, hold } => Ok(requeue::handle(tx, actor, &targets, hold)),
+        Command::Suspend { targets } => suspend::suspend(tx, actor, &targets),
+        Command::Resume { targets } => suspend::resume(tx, actor, &targets),
         Command::Update { target, change } => update::handle(tx, actor, target, change),
         Command::StartStep { target, nodes, ntasks, name } => {
             step::start(tx, actor, target, nodes, ntasks, name)

@@ -7,6 +7,7 @@ use super::handle::Tx;
 use super::mig;
 use super::preempt;
 use super::reservation;
+use super::suspend;
 use super::state::{Free, State};
 use gmodel::config::PartitionState;
 use gmodel::run::Allocation;
@@ -18,6 +19,7 @@ pub(super) fn enter(tx: &mut Tx, plan: Plan) {
     let mut free: BTreeMap<NodeId, Free> = BTreeMap::new();
     let (as_of, _) = tx.state.policy_since;
     if plan.made_from >= as_of {
+        suspend::enter(tx, plan.resumes, &mut free);
         for start in plan.starts {
             if !is_respecified(tx.state, start.job, plan.made_from) {
                 place(tx, start, &mut free);

@@ -36,6 +36,7 @@ pub(super) fn change(tx: &mut Tx, actor: &Actor, change: PolicyChange) -> Result
 /// The change becomes a fact, with what follows from it.
 pub(super) fn make(tx: &mut Tx, change: PolicyChange, by: String) {
     tx.emit(Event::PolicyChanged { change, by, at: tx.now });
+    super::preempt::declassify(tx);
     reservation::note_deleted(tx);
 }
 

@@ -6,7 +6,7 @@
 use super::state::State;
 use gmodel::Policy;
 use gmodel::config::ClusterConfig;
-use gmodel::policy::{ALL_GPUS, Account, GpuAmounts, PreemptMode, Qos, ROOT_ACCOUNT, Repeat, Reservation};
+use gmodel::policy::{ALL_GPUS, Account, GpuAmounts, Qos, ROOT_ACCOUNT, Repeat, Reservation};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Accounts below each other at most.
@@ -172,9 +172,6 @@ fn qos_faults(policy: &Policy, qos: &Qos, found: &mut Vec<String>) {
     }
     if qos.preempt.contains(name) {
         found.push(format!("QOS {name} cannot preempt itself."));
-    }
-    if qos.preempt_mode == Some(PreemptMode::Suspend) {
-        found.push(format!("QOS {name}: suspending is not offered; runs are requeued or cancelled."));
     }
     if qos.description.len() > MAX_TEXT_BYTES {
         found.push(format!("QOS {name}: its description is longer than {MAX_TEXT_BYTES} bytes."));

@@ -8,7 +8,7 @@ use super::dependency;
 use super::event::Event;
 use super::handle::Tx;
 use super::run_end::advance;
-use super::state::{Run, State, Stop};
+use super::state::{Run, State, Stop, Suspension};
 use gmodel::checkpoint::CheckpointSpec;
 use gmodel::policy::PreemptMode;
 use gmodel::run::StopWhy;
@@ -34,6 +34,11 @@ pub(super) fn enter(tx: &mut Tx, preempts: Vec<Preempt>) {
         }
         let Some(mode) = mode_of(tx.state, &preempt) else { continue };
         let text = words(tx.state, &preempt);
+        if mode == PreemptMode::Suspend {
+            let suspension = Suspension { since: tx.now, by: "scheduler".into(), for_job: Some(preempt.for_job), text };
+            tx.emit(Event::RunSuspended { run: preempt.run, suspension });
+            continue;
+        }
         let Preempt { run, for_job, lost_gpu_secs, heirs, .. } = preempt;
         if !heirs.is_empty() {
             let heirs = heirs.into_iter().map(|heir| (heir, RunClass::Guaranteed));
@@ -77,6 +82,7 @@ fn mode_of(state: &State, preempt: &Preempt) -> Option<PreemptMode> {
         PreemptMode::Requeue if may_requeue => Some(PreemptMode::Requeue),
         // As in Slurm: what cannot go back to the queue is ended.
         PreemptMode::Requeue | PreemptMode::Cancel => Some(PreemptMode::Cancel),
+        PreemptMode::Suspend if run.suspension.is_none() => Some(PreemptMode::Suspend),
         PreemptMode::Off | PreemptMode::Suspend => None,
     }
 }
@@ -130,8 +136,19 @@ pub(super) fn classify(tx: &mut Tx, classes: Vec<(RunId, RunClass)>) {
     for (run, class) in classes {
         let differs = |run: &Run| run.outcome.is_none() && run.class != Some(class);
         if tx.state.runs.get(run).is_some_and(differs) {
-            tx.emit(Event::RunClassed { run, class });
+            tx.emit(Event::RunClassed { run, class: Some(class) });
         }
+    }
+}
+
+/// When nobody is guaranteed anything any more, no run has a class.
+pub(super) fn declassify(tx: &mut Tx) {
+    if tx.state.policy.has_quotas() {
+        return;
+    }
+    let classed = tx.state.runs.values().filter(|run| run.class.is_some() && run.outcome.is_none());
+    for run in classed.map(|run| run.id).collect::<Vec<_>>() {
+        tx.emit(Event::RunClassed { run, class: None });
     }
 }
 

@@ -143,7 +143,7 @@ impl InTheWay {
 }
 
 /// Whether a run may still hold part of a node when a window begins. Jobs of the reservation itself do not count.
-fn runs_into(state: &State, run: &Run, node: NodeId, one: &Reservation, window: Window) -> bool {
+pub(super) fn runs_into(state: &State, run: &Run, node: NodeId, one: &Reservation, window: Window) -> bool {
     let Some(job) = state.jobs.get(run.id.job) else { return false };
     let holds = run.member(node).is_some_and(|member| !member.is_clean());
     holds && asked(&job.spec) != Some(&one.name) && ends_by(state, run).is_none_or(|end| end > window.0)
@@ -151,10 +151,10 @@ fn runs_into(state: &State, run: &Run, node: NodeId, one: &Reservation, window: 
 
 fn ends_by(state: &State, run: &Run) -> Option<Timestamp> {
     let from = run.started.or(run.go).unwrap_or(run.placed);
-    state.enforced_limit_secs(run).map(|secs| from.plus_secs(i64::from(secs)))
+    state.ends_by(run, from)
 }
 
-fn covers(state: &State, one: &Reservation, node: &Node) -> bool {
+pub(super) fn covers(state: &State, one: &Reservation, node: &Node) -> bool {
     let partition = one.partition.as_deref().and_then(|name| state.config.partition(name));
     match &one.what {
         ReservedPart::AllNodes => partition.is_none_or(|part| part.holds(&node.name, &node.inventory.features)),

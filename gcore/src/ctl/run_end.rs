@@ -212,7 +212,11 @@ fn verdict(run: &Run, name: NodeName) -> Verdict {
             (JobState::Preempted, text, if cancel { Kind::Final } else { Kind::GaveWay })
         }
         Some(StopWhy::Drained) => {
-            (JobState::Cancelled, format!("its node was drained by {by} and had to be empty"), Kind::GaveWay)
+            let text = match by.strip_prefix("maintenance ") {
+                Some(name) => format!("its node was to be empty for maintenance {name}"),
+                None => format!("its node was drained by {by} and had to be empty"),
+            };
+            (JobState::Cancelled, text, Kind::GaveWay)
         }
         Some(StopWhy::PrepareTimeout) => {
             let late = run.stop.as_ref().map_or(0, |stop| stop.late.len());

@@ -3,7 +3,9 @@
 use super::dependency;
 use super::mig;
 use super::state::{Array, Job, Node, Run, State};
+use gmodel::run::NodeShare;
 use gmodel::{JobState, NodeId, Timestamp};
+use gsched::snapshot::Frozen;
 use gsched::{PendingJob, RunningRun, SchedNode, Snapshot};
 use std::sync::Arc;
 
@@ -78,21 +80,26 @@ pub(super) fn pending_job(state: &State, job: &Job) -> PendingJob {
 /// A run that still holds something.
 pub(super) fn running_run(state: &State, run: &Run, now: Timestamp) -> Option<RunningRun> {
     let shares = run.allocation.iter().zip(&run.members).filter(|(_, member)| !member.is_clean());
-    let shares: Vec<_> = shares.map(|(share, _)| share.clone()).collect();
+    let mut shares: Vec<NodeShare> = shares.map(|(share, _)| share.clone()).collect();
     if shares.is_empty() {
         return None;
+    }
+    let frozen_for = run.suspension.as_ref().and_then(|one| one.for_job).filter(|_| run.stop.is_none());
+    let frozen = frozen_for.map(|for_job| Frozen { for_job, cpus: shares.iter().map(|share| share.cpus).collect() });
+    if run.lends_cpus() {
+        shares.iter_mut().for_each(|share| share.cpus = 0);
     }
     let job = state.jobs.get(run.id.job)?;
     let from = run.started.or(run.go).unwrap_or(now);
     let partition = state.config.partition(&job.spec.partition);
-    let plus = |at: Timestamp, secs: u32| at.plus_secs(i64::from(secs));
     Some(RunningRun {
         run: run.id,
         spec: job.spec.clone(),
         shares,
         placed: run.placed,
         started: run.started,
-        ends_by: state.enforced_limit_secs(run).map(|secs| plus(from, secs)),
+        ends_by: state.ends_by(run, from),
+        frozen,
         class: run.class,
         marked: run.mark.as_ref().map(|mark| mark.at),
         leaves_by: run.stop.as_ref().map(|stop| stop.leaves_by()),

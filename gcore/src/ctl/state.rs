@@ -233,6 +233,29 @@ pub struct Run {
     /// Its newest checkpoint mark, by the controller's clock, with the node's number and note.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mark: Option<gmodel::checkpoint::Mark>,
+    /// It stands still.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suspension: Option<Box<Suspension>>,
+    /// How long it stood still before.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub suspended_millis: u64,
+}
+
+/// Since when a run stands still, and on whose word.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Suspension {
+    pub since: Timestamp,
+    pub by: String,
+    /// The job that has its CPUs; `None`: an operator's word, and it keeps them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub for_job: Option<JobId>,
+    /// For people: on which ground.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub text: String,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// One node of a run, under the life of the node it was placed in.
@@ -666,6 +689,13 @@ impl State {
         run.limit_secs.map(|limit| limit.saturating_add(over))
     }
 
+    /// When a run is over at the latest: unknown while it stands still.
+    pub fn ends_by(&self, run: &Run, from: Timestamp) -> Option<Timestamp> {
+        let limit_secs = self.enforced_limit_secs(run).filter(|_| run.suspension.is_none())?;
+        let stood_still = i64::try_from(run.suspended_millis).unwrap_or(i64::MAX / 2);
+        Some(from.plus_secs(i64::from(limit_secs)).plus_millis(stood_still))
+    }
+
     /// What of a node is free: CPUs, bytes, and per slot thousandths of a GPU.
     pub fn free_on(&self, node: &Node) -> Free {
         let mut free = Free {
@@ -680,7 +710,9 @@ impl State {
                     continue;
                 }
                 free.runs += 1;
-                free.cpus = free.cpus.saturating_sub(share.cpus);
+                if !run.lends_cpus() {
+                    free.cpus = free.cpus.saturating_sub(share.cpus);
+                }
                 free.mem_bytes = free.mem_bytes.saturating_sub(share.mem_bytes);
                 for grant in &share.gpus.0 {
                     if let Some(slot) = free.gpu_milli.get_mut(usize::from(grant.slot.0)) {

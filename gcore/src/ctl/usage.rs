@@ -11,6 +11,8 @@ use std::sync::Arc;
 pub(super) fn charge(state: &mut State, id: RunId, outcome: &Outcome) {
     let Some(started) = outcome.started else { return };
     let Some((account, user, rate)) = rate_of(state, id) else { return };
+    let stood_still = state.runs.get(id).map_or(0, |run| run.suspended_by(outcome.ended));
+    let started = started.plus_millis(i64::try_from(stood_still).unwrap_or(0)).min(outcome.ended);
     let half_life_secs = state.config.scheduler.fair_share.half_life_secs;
     let book = Arc::make_mut(&mut state.usage);
     book.charge(&account, &user, &rate, started, outcome.ended, half_life_secs);

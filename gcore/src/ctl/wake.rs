@@ -7,6 +7,7 @@ use super::event::Event;
 use super::gpu_repair;
 use super::handle::Tx;
 use super::lost_node::{give_up, next_call, try_again};
+use super::maintenance;
 use super::preempt::{empty_nodes, next_emptying};
 use super::reservation::{self, next_edge};
 use super::state::{Node, State};
@@ -49,12 +50,14 @@ pub(super) fn handle(tx: &mut Tx) {
         look_again(tx, Dependent::Array(*id), None);
         drop_late(tx, *id);
     }
+    let first_look = maintenance::clear(tx);
     let edge = next_edge(tx.state).is_some_and(|at| at <= now);
     if edge {
         reservation::pass(tx);
     }
     forget_finished(tx);
     if edge
+        || first_look
         || !due.is_empty()
         || tx.state.not_yet.first().is_some_and(|(at, _)| *at <= now)
         || tx.state.automatic_drains.first().is_some_and(|(at, _)| at.plus_secs(3600) <= now)
@@ -125,5 +128,6 @@ pub fn next_deadline(state: &State) -> Option<Timestamp> {
         .map(|ended| ended.plus_secs(age));
     let settled = state.started.plus_secs(age);
     let (forget, arrays) = (forget.map(|at| at.max(settled)), arrays.map(|at| at.max(settled)));
-    [silence, fence, prepare, forget, eligible, due, arrays, next_emptying(state), next_edge(state), gpu_repair::next_look(state)].into_iter().flatten().min()
+    let work = [next_emptying(state), next_edge(state), gpu_repair::next_look(state), maintenance::next_clearing(state)];
+    [silence, fence, prepare, forget, eligible, due, arrays].into_iter().chain(work).flatten().min()
 }

@@ -20,6 +20,8 @@ pub enum NodeAction {
     Stop { run: RunId, why: StopWhy, grace_secs: u32 },
     Signal { run: RunId, signal: NumberedSignal },
     Limit { run: RunId, limit_secs: Option<u32> },
+    /// Freeze its processes, or let them go on.
+    Suspend { run: RunId, suspended: bool },
     /// Kill what is left, epilog, remove cgroups, mounts and directories. -> `Cleaned`
     Clean { run: RunId },
     /// Remove the record. -> `Forgotten`
@@ -62,6 +64,7 @@ fn of_run(run: RunId, known: &NodeRun, in_the_way: bool, todo: &mut Vec<NodeActi
         }
         (RunPhase::Running { .. }, _) => {
             limit(run, known, todo);
+            todo.extend(known.suspended.map(|suspended| NodeAction::Suspend { run, suspended }));
             todo.extend(known.signals.iter().map(|&signal| NodeAction::Signal { run, signal }));
         }
         (RunPhase::Ended(_), _) => todo.push(NodeAction::Clean { run }),

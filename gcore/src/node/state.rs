@@ -45,6 +45,8 @@ pub struct NodeRun {
     pub limit_secs: Option<u32>,
     /// `limit_secs` came from a target: before that the launch order's limit holds.
     pub limit_told: bool,
+    /// To be frozen or to go on, once a target has said so: until then its supervisor knows.
+    pub suspended: Option<bool>,
     /// The newest checkpoint mark, as the run's spool has it.
     pub mark: Option<Mark>,
 }
@@ -52,7 +54,7 @@ pub struct NodeRun {
 impl NodeRun {
     /// A run just accepted.
     fn new(phase: RunPhase, want: Want) -> Self {
-        Self { phase, want, named: true, signals: Vec::new(), limit_secs: None, limit_told: false, mark: None }
+        Self { phase, want, named: true, signals: Vec::new(), limit_secs: None, limit_told: false, suspended: None, mark: None }
     }
 
     fn obey(&mut self, told: &DesiredRun) {
@@ -60,6 +62,7 @@ impl NodeRun {
         self.signals.clone_from(&told.signals);
         self.limit_secs = told.limit_secs;
         self.limit_told = true;
+        self.suspended = Some(told.suspended);
         // A stop is final; a run once released does not go back to waiting; an unknown wish changes nothing.
         match (&self.want, &told.want) {
             (_, Want::Unknown) | (Want::Stop { .. }, Want::Prepare | Want::Run) | (Want::Run, Want::Prepare) => {}

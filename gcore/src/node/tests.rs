@@ -27,7 +27,7 @@ fn desired(text: &str) -> Desired {
             "stop" => Want::Stop { why: StopWhy::Cancelled, grace_secs: 30 },
             _ => Want::Unknown,
         };
-        DesiredRun { run: run(name), want, signals: Vec::new(), limit_secs: Some(60) }
+        DesiredRun { run: run(name), want, signals: Vec::new(), limit_secs: Some(60), suspended: false }
     };
     Desired {
         fence: Fence { incarnation: incarnation.parse().unwrap(), generation: generation.parse().unwrap() },
@@ -108,6 +108,7 @@ fn short(action: &NodeAction) -> String {
         NodeAction::Stop { run, why, grace_secs } => format!("stop {run} {why:?} {grace_secs}s"),
         NodeAction::Signal { run, signal } => format!("signal {run} #{} {}", signal.number, signal.signal),
         NodeAction::Limit { run, limit_secs } => format!("limit {run} {}", limit_secs.unwrap_or(0)),
+        NodeAction::Suspend { run, suspended } => format!("{} {run}", if *suspended { "suspend" } else { "go on" }),
         NodeAction::Clean { run } => format!("clean {run}"),
         NodeAction::Forget { run } => format!("forget {run}"),
     }
@@ -131,7 +132,7 @@ fn a_run_goes_from_order_to_oblivion() {
             told 2: 17-1 go =>  | record 1/2 [17-1]
             recorded => 17-1 accepted | prepare 17-1
             prepared 17-1 => 17-1 ready | limit 17-1 60; go 17-1
-            started 17-1 => 17-1 running | limit 17-1 60
+            started 17-1 => 17-1 running | limit 17-1 60; go on 17-1
             ended 17-1 => 17-1 ended Exited | clean 17-1
             cleaned 17-1 => 17-1 clean Exited | 
             told 3: => 17-1 clean Exited | record 1/3 []
@@ -175,10 +176,10 @@ fn a_lower_fence_is_refused_even_while_a_newer_one_is_being_written() {
             scanned 9-1 => 9-1 running | 
             told 5: 9-1 go => 9-1 running | record 1/5 []
             told 4: 9-1 stop REFUSED => 9-1 running | record 1/5 []
-            recorded => 9-1 running | limit 9-1 60
-            told 4: 9-1 stop REFUSED => 9-1 running | limit 9-1 60
-            told 2/1: 9-1 stop => 9-1 running | record 2/1 []; limit 9-1 60
-            told 9: 9-1 go REFUSED => 9-1 running | record 2/1 []; limit 9-1 60
+            recorded => 9-1 running | limit 9-1 60; go on 9-1
+            told 4: 9-1 stop REFUSED => 9-1 running | limit 9-1 60; go on 9-1
+            told 2/1: 9-1 stop => 9-1 running | record 2/1 []; limit 9-1 60; go on 9-1
+            told 9: 9-1 go REFUSED => 9-1 running | record 2/1 []; limit 9-1 60; go on 9-1
         "#]],
     );
 }
@@ -192,7 +193,7 @@ fn runs_of_an_earlier_controller_live_until_it_says_otherwise() {
         expect![[r#"
             scanned 9-1 10-1 => 9-1 running, 10-1 running | 
             told 2/1: 9-1 go => 9-1 running, 10-1 running | record 2/1 []
-            recorded => 9-1 running, 10-1 running | limit 9-1 60; stop 10-1 Fenced 5s
+            recorded => 9-1 running, 10-1 running | limit 9-1 60; go on 9-1; stop 10-1 Fenced 5s
         "#]],
     );
 }
@@ -245,17 +246,18 @@ fn nothing_is_obeyed_before_the_spool_was_read() {
 }
 
 #[test]
-fn signals_and_a_new_limit_reach_a_running_job() {
+fn signals_a_new_limit_and_the_word_to_stand_still_reach_a_running_job() {
     let mut state = NodeState::new();
     let scanned = input(&state, "scanned 9-1");
     feed(&mut state, scanned);
     let mut wanted = desired("2: 9-1 go");
     wanted.runs[0].signals = vec![NumberedSignal { number: 1, signal: 10, batch_only: false }];
     wanted.runs[0].limit_secs = None;
+    wanted.runs[0].suspended = true;
     feed(&mut state, NodeInput::DesiredReceived { desired: wanted.clone(), orders: BTreeSet::new() });
     feed(&mut state, NodeInput::Recorded { fence: wanted.fence });
     let todo: Vec<String> = actions(&state).iter().map(short).collect();
-    assert_eq!(todo, ["limit 9-1 0", "signal 9-1 #1 10"]);
+    assert_eq!(todo, ["limit 9-1 0", "suspend 9-1", "signal 9-1 #1 10"]);
     let again = feed(&mut state, NodeInput::DesiredReceived { desired: wanted, orders: BTreeSet::new() });
     assert_eq!(again, [], "the same target is not written twice");
 }
@@ -270,8 +272,8 @@ fn an_unknown_wish_changes_nothing() {
         expect![[r#"
             scanned 9-1 => 9-1 running | 
             told 2: 9-1 dance, 10-1 dance => 9-1 running | record 1/2 [10-1]
-            recorded => 9-1 running, 10-1 accepted | limit 9-1 60; prepare 10-1
-            prepared 10-1 => 9-1 running, 10-1 ready | limit 9-1 60; limit 10-1 60
+            recorded => 9-1 running, 10-1 accepted | limit 9-1 60; go on 9-1; prepare 10-1
+            prepared 10-1 => 9-1 running, 10-1 ready | limit 9-1 60; go on 9-1; limit 10-1 60
         "#]],
     );
 }
@@ -418,7 +420,7 @@ impl World {
         // The controller lets a run go once it has heard that it is clean.
         let clean = |run: &RunId| self.reported.get(run) == Some(&4);
         self.wanted.retain(|run, _| !clean(run));
-        let told = |(&run, want): (&RunId, &Want)| DesiredRun { run, want: want.clone(), signals: Vec::new(), limit_secs: None };
+        let told = |(&run, want): (&RunId, &Want)| DesiredRun { run, want: want.clone(), signals: Vec::new(), limit_secs: None, suspended: false };
         let desired = Desired { fence: self.fence, runs: self.wanted.iter().map(told).collect(), gpus: Vec::new() };
         self.sent.push(desired.clone());
         self.deliver(desired);
@@ -480,7 +482,7 @@ impl World {
                 self.spool.remove(run);
                 Some(NodeInput::Forgotten { run: *run })
             }
-            NodeAction::Signal { .. } | NodeAction::Limit { .. } => None,
+            NodeAction::Signal { .. } | NodeAction::Limit { .. } | NodeAction::Suspend { .. } => None,
         }
     }
 

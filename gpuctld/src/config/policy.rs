@@ -67,9 +67,12 @@ const RESERVATION_KEYS: [&str; 12] = [
     "ignore_running",
 ];
 
-/// Suspending is not offered: a frozen job keeps its GPUs, and these are what is wanted.
-pub(super) const PREEMPT_MODES: [(&str, PreemptMode); 3] =
-    [("off", PreemptMode::Off), ("requeue", PreemptMode::Requeue), ("cancel", PreemptMode::Cancel)];
+pub(super) const PREEMPT_MODES: [(&str, PreemptMode); 4] = [
+    ("off", PreemptMode::Off),
+    ("requeue", PreemptMode::Requeue),
+    ("cancel", PreemptMode::Cancel),
+    ("suspend", PreemptMode::Suspend),
+];
 const BUDGET_KINDS: [(&str, BudgetKind); 2] = [("guaranteed", BudgetKind::Guaranteed), ("cap", BudgetKind::Cap)];
 const PERIODS: [(&str, Period); 5] = [
     ("day", Period::Day),

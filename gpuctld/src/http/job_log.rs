@@ -142,13 +142,16 @@ impl Teller<'_> {
             Event::RunAdopted { share, .. } => {
                 format!("{} brought it along after a restore: it runs on", node(&share.node))
             }
-            Event::RunClassed { class: RunClass::Guaranteed, .. } => "runs within its account's guarantee now".to_owned(),
+            Event::RunClassed { class: None, .. } => "there are no quotas any more".to_owned(),
+            Event::RunClassed { class: Some(RunClass::Guaranteed), .. } => "runs within its account's guarantee now".to_owned(),
             Event::RunClassed { .. } => "runs on borrowed GPUs now: its account's guarantee shrank".to_owned(),
             Event::RunMarked { node: id, mark, .. } => {
                 with(format!("checkpoint {} is safe on {}", mark.number, node(id)), &mark.note)
             }
             Event::RunGo { .. } => "ready on all nodes: told to start".to_owned(),
             Event::RunStopping { stop, .. } => self.stopping(stop),
+            Event::RunSuspended { suspension, .. } => with(format!("suspended by {}", suspension.by), &suspension.text),
+            Event::RunResumed { by, .. } => format!("goes on: resumed by {by}"),
             Event::RunSignalled { signal, .. } => signalled(*signal),
             Event::RunReported { node: id, phase, .. } => reported(&node(id), phase),
             Event::StepStarted { step, name, tasks, .. } => format!("step {step}: {name}, {}", count(*tasks, "task")),

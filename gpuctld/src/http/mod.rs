@@ -211,6 +211,8 @@ pub fn router(core: CoreHandle, app: Arc<App>) -> Router {
         .route("/v1/jobs/hold", post(targets::hold))
         .route("/v1/jobs/release", post(targets::release))
         .route("/v1/jobs/requeue", post(targets::requeue))
+        .route("/v1/jobs/suspend", post(targets::suspend))
+        .route("/v1/jobs/resume", post(targets::resume))
         .route("/v1/jobs/update", post(targets::update))
         .route("/v1/jobs/{id}", get(show::show))
         .route("/v1/jobs/{id}/script", get(show::script))

@@ -260,9 +260,11 @@ impl<'a> Row<'a> {
         }
     }
 
-    /// Seconds of the present or last run.
+    /// Seconds of the present or last run, without those in which it stood still.
     pub(super) fn elapsed_secs(&self, view: View) -> i64 {
-        self.started().map_or(0, |started| self.ended().unwrap_or(view.now).since_secs(started))
+        let stood_still = self.run(view).map_or(0, |run| run.suspended_by(view.now) / 1000);
+        let all = self.started().map_or(0, |started| self.ended().unwrap_or(view.now).since_secs(started));
+        (all - i64::try_from(stood_still).unwrap_or(all)).max(0)
     }
 
     pub(super) fn exit(&self) -> ExitCode {

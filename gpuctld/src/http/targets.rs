@@ -1,4 +1,4 @@
-//! Hold, release, requeue and update: what an owner or operator does to jobs by name.
+//! Hold, release, requeue, suspend, resume and update: what an owner or operator does to jobs by name.
 //!
 //! Owns reading the request and the shape of the answer; whether it may be done is the core's word.
 
@@ -37,6 +37,18 @@ pub(super) async fn requeue(caller: Caller, Shared(site): Shared<Site>, body: Bo
     let Json(request) = body?;
     let targets = named(&site, &caller, &request.jobs).await?;
     each(&site, caller, Command::Requeue { targets, hold: request.hold }).await
+}
+
+pub(super) async fn suspend(caller: Caller, Shared(site): Shared<Site>, body: Body<TargetsRequest>) -> Result<Json<EachResult>, ApiError> {
+    let Json(request) = body?;
+    let targets = named(&site, &caller, &request.jobs).await?;
+    each(&site, caller, Command::Suspend { targets }).await
+}
+
+pub(super) async fn resume(caller: Caller, Shared(site): Shared<Site>, body: Body<TargetsRequest>) -> Result<Json<EachResult>, ApiError> {
+    let Json(request) = body?;
+    let targets = named(&site, &caller, &request.jobs).await?;
+    each(&site, caller, Command::Resume { targets }).await
 }
 
 pub(super) async fn update(caller: Caller, Shared(site): Shared<Site>, body: Body<UpdateRequest>) -> Result<Json<Done>, ApiError> {

@@ -526,7 +526,7 @@ pub fn run_id(text: &str) -> RunId {
 }
 
 pub fn want(run: RunId, want: Want) -> DesiredRun {
-    DesiredRun { run, want, signals: Vec::new(), limit_secs: None }
+    DesiredRun { run, want, signals: Vec::new(), limit_secs: None, suspended: false }
 }
 
 pub fn stop(run: RunId, grace_secs: u32) -> DesiredRun {

@@ -265,7 +265,7 @@ fn a_task_that_failed_spoils_the_array_even_after_it_was_forgotten() {
             job 4
             1_1 alice RUNNING 2-1 on n1[1]
             3 alice PENDING Dependency: waits for array 1 (1 of 2 tasks are not over) to fail
-            4 alice PENDING DependencyNeverSatisfied: its dependency can never be met: not all tasks of array 1 ended well
+            4 alice PENDING Dependency: waits for array 1 (1 of 2 tasks are not over) to end well
             1_1 alice COMPLETED 0:0
             3 alice RUNNING 3-1 on n1[]
             4 alice PENDING DependencyNeverSatisfied: its dependency can never be met: not all tasks of array 1 ended well

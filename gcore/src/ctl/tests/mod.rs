@@ -12,6 +12,8 @@ mod preemption;
 mod random;
 mod refusals;
 mod reservations;
+mod maintenance;
+mod suspension;
 mod usage;
 mod world;
 

@@ -21,7 +21,6 @@ fn edits_that_make_no_sense_are_refused_with_what_is_wrong() {
          qos low
          qos high preempt=low
          qos high preempt=high
-         qos slow suspend
          qos low gone
          qos none gone
          account none gone
@@ -40,7 +39,6 @@ fn edits_that_make_no_sense_are_refused_with_what_is_wrong() {
             refused: "bad/name" is no name of a account: use up to 64 letters, digits, '_', '-' and '.'.
             refused: QOS high: QOS "low" does not exist.
             refused: QOS high cannot preempt itself.
-            refused: QOS slow: suspending is not offered; runs are requeued or cancelled.
             refused: QOS high: QOS "low" does not exist.
             refused: there is no QOS "none".
             refused: there is no account "none".

@@ -64,7 +64,6 @@ fn only_what_runs_gives_way_and_only_once_for_one_job() {
          preempt 1-1 for=2
          preempt 1-1 for=99
          preempt 9-1 for=5
-         preempt 1-1 for=5 mode=suspend
          n1 told
          preempt 1-1 for=5
          preempt 2-1 for=5

@@ -84,6 +84,30 @@ fn each_attempt_is_charged() {
 }
 
 #[test]
+fn the_time_that_a_run_stands_still_is_not_charged() {
+    let story = |end: &str| {
+        let world = after(&format!(
+            "node n1 h100:4
+             submit user=alice gpus=4 time=6000
+             plan
+             n1 running 1-1
+             wait 100
+             suspend 1
+             wait 1000
+             go-on 1
+             wait 30
+             suspend 1
+             wait 500
+             {end}"
+        ));
+        let account = world.state.jobs.get(gmodel::JobId(1)).unwrap().spec.account.clone();
+        gpu_secs(&world, &account)
+    };
+    assert_eq!(story("n1 clean 1-1 0"), 520);
+    assert_eq!(story("cancel 1\nwait 10\nn1 stopped 1-1"), 560, "while it is ended it holds what others could have");
+}
+
+#[test]
 fn a_qos_makes_use_dearer_for_fair_share_but_not_for_budgets() {
     let world = after(
         "node n1 h100:4

@@ -332,6 +332,8 @@ impl World {
             }
             "hold" => Command::Hold { targets, reason: words.get("reason").unwrap_or("because").into() },
             "release" => Command::Release { targets },
+            "suspend" => Command::Suspend { targets },
+            "go-on" => Command::Resume { targets },
             "requeue" => Command::Requeue { targets, hold: words.has("held") },
             "update" => {
                 let number = |key: &str| words.get(key).map(|n| n.parse().unwrap());
@@ -439,7 +441,8 @@ impl World {
                         }
                         want => {
                             let sent = told.signals.iter().map(|s| format!(" signal {}: {}", s.number, s.signal));
-                            format!("{} {want:?}{}", told.run, sent.collect::<String>())
+                            let still = if told.suspended { " suspended" } else { "" };
+                            format!("{} {want:?}{still}{}", told.run, sent.collect::<String>())
                         }
                     })
                     .collect();
