@@ -193,10 +193,11 @@ pub enum MigCuts {
     Planned,
 }
 
-/// `[[mig]]`: how GPUs of some nodes are to be cut.
+/// `[mig.NAME]`: how GPUs of some nodes are to be cut.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct MigLayout {
+    pub name: String,
     pub nodes: Hostlist,
     /// `None`: of any type that can be cut so.
     pub gpu_type: Option<String>,

@@ -61,6 +61,14 @@ impl GpuPart {
             Self::Share { milli, .. } => *milli,
         }
     }
+    /// Thousandths of the GPU's memory: what it brings along of its node's, where that is shared out. All parts of one GPU
+    /// make no more than the whole.
+    pub fn memory_milli(&self) -> u32 {
+        match self {
+            Self::Mig { memory_slices, .. } => u32::from(*memory_slices) * 1000 / u32::from(crate::mig::MEMORY_SLICES),
+            other => other.milli(),
+        }
+    }
     /// Thousandths of its slot that are taken: a MIG instance has a slot of its own.
     pub fn of_slot_milli(&self) -> u32 {
         match self {
@@ -107,6 +115,6 @@ mod tests {
         assert_eq!(part(1, 2).milli(), 250);
         assert_eq!(part(3, 4).milli(), 500);
         assert_eq!(part(7, 8).milli(), 1000);
-        assert_eq!(part(1, 2).of_slot_milli(), 1000);
+        assert_eq!((part(1, 2).of_slot_milli(), part(2, 2).milli(), part(2, 2).memory_milli()), (1000, 285, 250));
     }
 }

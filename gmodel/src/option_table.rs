@@ -183,7 +183,7 @@ pub const OPTIONS: &[OptionSpec] = &[
     option("gpu-bind", Required("SPEC"), Later, "Which GPUs a task sees").env("SBATCH_GPU_BIND"),
     option("gpu-freq", Required("SPEC"), Later, "Frequency of the GPUs").env("SBATCH_GPU_FREQ"),
     option("gpu-mem", Required("SIZE"), Done, "Any GPU that has this much memory: 40G").env("GSUB_GPU_MEM").ours(),
-    option("gpus", Required("GPUS"), Done, "GPUs of the job: 4, h100:4, 'h100:4|a100:8'").short('G').env("SBATCH_GPUS"),
+    option("gpus", Required("GPUS"), Done, "GPUs of the job: 4, h100:4, 'h100:4|a100:8', 2g.20gb:1").short('G').env("SBATCH_GPUS"),
     option("gpus-per-node", Required("GPUS"), Done, "GPUs on each node, as --gpus").env("SBATCH_GPUS_PER_NODE"),
     option("gpus-per-socket", Required("GPUS"), Later, "GPUs on each socket"),
     option("gpus-per-task", Required("GPUS"), Done, "GPUs for each task, as --gpus").env("SBATCH_GPUS_PER_TASK"),

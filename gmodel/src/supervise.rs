@@ -52,6 +52,9 @@ pub struct SetupGpu {
     pub index: u32,
     /// Device file of the GPU.
     pub device: String,
+    /// Of a MIG slice: UUID of its GPU.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub gpu: String,
 }
 
 /// gpud to gstepd.

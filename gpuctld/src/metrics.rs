@@ -44,14 +44,18 @@ fn census(state: &State) -> Census {
         let free = state.free_on(node);
         for (gpu, free_milli) in node.gpus.iter().zip(&free.gpu_milli) {
             let gpu_type = gpu.info.gpu_type.clone();
-            if !gpu.usable() {
-                let state = if gpu.present { "sick" } else { "missing" };
-                *count.gpus.entry((gpu_type, state)).or_default() += 1.0;
+            if gpu.info.divided && gpu.info.fault.is_empty() || gpu.info.slice.is_some() && !gpu.present {
                 continue;
             }
-            let idle = f64::from(*free_milli) / 1000.0;
+            let part = f64::from(gpu.info.part().milli()) / 1000.0;
+            if !gpu.usable() {
+                let state = if gpu.present { "sick" } else { "missing" };
+                *count.gpus.entry((gpu_type, state)).or_default() += part;
+                continue;
+            }
+            let idle = f64::from(*free_milli) / 1000.0 * part;
             let idle_word = if node.is_available() { "idle" } else { "unavailable" };
-            *count.gpus.entry((gpu_type.clone(), "allocated")).or_default() += 1.0 - idle;
+            *count.gpus.entry((gpu_type.clone(), "allocated")).or_default() += part - idle;
             *count.gpus.entry((gpu_type, idle_word)).or_default() += idle;
         }
     }

@@ -10,7 +10,7 @@ use gmodel::{RunId, Timestamp};
 use gsys::durable_file::write_atomic;
 use gsys::nvml::{GpuEvent, GpuFacts, GpuHealth};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// In the spool.
@@ -152,6 +152,12 @@ impl HealthBook {
         }
     }
 
+    /// Why slices are not given out though nothing is wrong with their GPUs, by UUID.
+    pub fn faults_of_slices(&self) -> BTreeMap<String, String> {
+        let of_slices = self.gpus.iter().filter(|(uuid, _)| uuid.starts_with("MIG-"));
+        of_slices.map(|(uuid, record)| (uuid.clone(), record.fault())).filter(|(_, fault)| !fault.is_empty()).collect()
+    }
+
     /// GPUs on which a run left something.
     pub fn unclean(&self) -> Vec<String> {
         let unclean = self.gpus.iter().filter(|(_, record)| !record.unclean.is_empty());
@@ -215,16 +221,19 @@ impl HealthBook {
         self.gpus.values().all(|record| record.fault().is_empty() && verdict(record.watch.standing()).is_none())
     }
 
-    /// Takes every GPU the next step on its way. `held`: which run holds a GPU. What a healthy pool can wait for waits for the
+    /// Takes every GPU the next step on its way. `held`: which runs hold a GPU, or slices of it. What a healthy pool can wait for waits for the
     /// controller's word; a GPU that is certainly sick goes at once.
-    pub fn step(&mut self, held: &BTreeMap<String, RunId>, node_empty: bool, now: Timestamp) -> Vec<EndRun> {
+    pub fn step(&mut self, held: &BTreeMap<String, BTreeSet<RunId>>, node_empty: bool, now: Timestamp) -> Vec<EndRun> {
         let mut to_end = Vec::new();
         let mut under_way = self.under_way().map(str::to_owned);
         for (uuid, record) in &mut self.gpus {
             let before = (record.repair.clone(), record.reason.clone());
             let other_under_way = under_way.as_ref().is_some_and(|one| one != uuid);
-            let around = Around { held: held.get(uuid).copied(), node_empty, by_look: !self.means.burn_in, other_under_way };
-            to_end.extend(record.step(uuid, around, &self.means.policy, now));
+            let holders = held.get(uuid).into_iter().flatten().copied();
+            let around = Around { held: holders.clone().next(), node_empty, by_look: !self.means.burn_in, other_under_way };
+            if let Some(end) = record.step(uuid, around, &self.means.policy, now) {
+                to_end.extend(holders.map(|run| EndRun { run, why: end.why.clone() }));
+            }
             let began = record.repair.stage == Stage::BurningIn && before.0.stage != Stage::BurningIn;
             if began {
                 self.to_run = Some((uuid.clone(), Stage::BurningIn));
@@ -353,7 +362,7 @@ mod tests {
         fn xid(&mut self, index: u32, xid: u64, held: &[(u32, &str)]) -> Vec<EndRun> {
             let event = GpuEvent { uuid: uuid(index), kind: GpuEventKind::Xid(xid), count: 1, source: EventSource::EventSet };
             self.book.events(&Catalogue::built_in(), &[event], self.now);
-            let held = held.iter().map(|(index, run)| (uuid(*index), run.parse().unwrap())).collect();
+            let held = held.iter().map(|(index, run)| (uuid(*index), BTreeSet::from([run.parse().unwrap()]))).collect();
             self.book.step(&held, held.is_empty(), self.now)
         }
 
@@ -380,7 +389,8 @@ mod tests {
         let ends = node.xid(3, 79, &[(3, "17-1"), (4, "18-1")]);
         assert_eq!(ends, [EndRun { run: "17-1".parse().unwrap(), why: "GPU GPU-3 (index 3): Xid 79: the GPU has fallen off the bus".into() }]);
         // Asking again is the same word; a run that may finish is left alone.
-        assert_eq!(node.book.step(&BTreeMap::from([(uuid(3), "17-1".parse().unwrap())]), false, node.now).len(), 1);
+        let both = BTreeSet::from(["17-1".parse().unwrap(), "18-1".parse().unwrap()]);
+        assert_eq!(node.book.step(&BTreeMap::from([(uuid(3), both)]), false, node.now).len(), 2, "all who hold a slice of it");
         assert!(node.xid(4, 94, &[(4, "18-1")]).is_empty());
         // The second sign on the same GPU says that its job has to end now.
         assert_eq!(node.xid(4, 48, &[(4, "18-1")]).len(), 1);

@@ -6,6 +6,7 @@ use crate::daemon::{Happening, wall_clock};
 use crate::gpu_catalogue::SiteCatalogue;
 use crate::gpu_health::{HealthBook, Means, Order};
 use crate::gpu_use::UseBook;
+use crate::mig;
 use crate::inventory::{GpuTable, Gpus, Reader};
 use crate::site::Site;
 use crate::site_program::SiteProgram;
@@ -15,7 +16,7 @@ use gmodel::RunId;
 use gmodel::gpu_health::{RepairPolicy, Stage};
 use gmodel::gpu_order::{GpuAction, GpuOrder, GpuOrderDone};
 use gmodel::launch_order::LaunchOrder;
-use gsys::nvml::{GpuEvent, NvmlWorker};
+use gsys::nvml::{GpuEvent, GpuUse, NvmlError, NvmlWorker};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -144,7 +145,7 @@ impl GpuWatch {
 
     /// What is left on those GPUs that are not clean, and whether they are merely silent.
     fn left_on(&self, gpus: &[String]) -> BTreeMap<String, (String, bool)> {
-        let samples = match self.reader.worker.sample_use(PATIENCE) {
+        let samples = match self.take_sample() {
             Ok(samples) => samples,
             Err(e) => return gpus.iter().map(|uuid| (uuid.clone(), (e.to_string(), true))).collect(),
         };
@@ -164,10 +165,16 @@ impl GpuWatch {
         if !lock(&self.uses).is_stale() {
             return;
         }
-        match self.reader.worker.sample_use(PATIENCE) {
+        match self.take_sample() {
             Ok(samples) => lock(&self.uses).add(samples, wall_clock()),
             Err(e) => tracing::debug!("{e}"),
         }
+    }
+
+    /// How much each GPU is used, and each slice of those that are cut.
+    fn take_sample(&self) -> Result<Vec<GpuUse>, NvmlError> {
+        let samples = self.reader.worker.sample_use(PATIENCE)?;
+        Ok(mig::with_slices(samples, &lock(&self.seen).facts))
     }
 
     /// True when something is news.
@@ -184,6 +191,7 @@ impl GpuWatch {
         let health = lock(&self.health);
         health.apply(&mut gpus.facts);
         gpus.health = health.shown();
+        gpus.slice_faults = health.faults_of_slices();
         drop(health);
         table.replace(gpus)
     }
@@ -223,7 +231,7 @@ impl GpuWatch {
         if unclean.is_empty() {
             return;
         }
-        let held = held_gpus(site);
+        let held = mig::holders(site);
         for uuid in unclean.into_iter().filter(|uuid| !held.contains_key(uuid)) {
             let clean = lock(&self.uses).latest(&uuid).is_some_and(|sample| sample.leftovers(None, CLEAN_SLACK_BYTES).is_none());
             if clean {
@@ -245,12 +253,17 @@ impl GpuWatch {
         for order in orders {
             let known = lock(&self.health).answered(incarnation, order);
             done.push(known.unwrap_or_else(|| {
+                // Seconds, in which nothing of the health may wait.
+                let cut = match &order.what {
+                    GpuAction::Cut { profiles } => self.cut(site, &order.uuid, profiles),
+                    _ => Ok(()),
+                };
                 let mut health = lock(&self.health);
                 let outcome = match &order.what {
                     GpuAction::Quarantine { reason } => health.obey(&order.uuid, Order::Quarantine(reason.clone()), wall_clock()),
                     GpuAction::Return => health.obey(&order.uuid, Order::Return, wall_clock()),
                     GpuAction::Repair => health.permit(&order.uuid, site.spool.live().is_empty(), wall_clock()),
-                    GpuAction::Cut { .. } => Err(anyhow::anyhow!("this node cannot cut GPUs")),
+                    GpuAction::Cut { .. } => cut,
                     GpuAction::Unknown => Err(anyhow::anyhow!("gpud {} does not know this order", env!("CARGO_PKG_VERSION"))),
                 };
                 health.carried_out(incarnation, order, outcome)
@@ -264,6 +277,13 @@ impl GpuWatch {
             done.clear();
         }
         done
+    }
+
+    /// Cuts a GPU by MIG, and sees what came of it before anybody hears.
+    fn cut(&self, site: &Site, uuid: &str, profiles: &[String]) -> Result<()> {
+        let outcome = mig::cut(site, &self.reader.worker, uuid, profiles);
+        self.discover(&site.gpus);
+        outcome
     }
 
     /// What administrators ordered since; the order is gone once it is obeyed. True when there was one.
@@ -292,7 +312,7 @@ impl GpuWatch {
     fn act(&self, site: &Site) -> BTreeSet<RunId> {
         // Who holds what matters only to a GPU that is sick.
         let well = lock(&self.health).all_well();
-        let held = if well { BTreeMap::new() } else { held_gpus(site) };
+        let held = if well { BTreeMap::new() } else { mig::holders(site) };
         let node_empty = well || site.spool.live().is_empty();
         let mut health = lock(&self.health);
         let to_end = health.step(&held, node_empty, wall_clock());
@@ -394,17 +414,6 @@ fn keep(site: &Arc<Site>, daemon: &mpsc::Sender<Happening>) {
             std::thread::sleep(Duration::from_millis(100));
         }
     }
-}
-
-/// Which live run holds a GPU.
-fn held_gpus(site: &Site) -> BTreeMap<String, RunId> {
-    let mut held = BTreeMap::new();
-    for run in site.spool.live() {
-        if let Ok(Some(setup)) = site.spool.setup(run) {
-            held.extend(setup.gpus.into_iter().map(|gpu| (gpu.uuid, run)));
-        }
-    }
-    held
 }
 
 /// ` (4711 is "python" of uid 1000)`; nothing of a process that is gone or not ours to see.

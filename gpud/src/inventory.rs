@@ -11,7 +11,7 @@ use gsys::device_node::char_device;
 use gsys::nvml::{GpuFacts, NvmlWorker, device_node, islands};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
 const NVML_PATIENCE: Duration = Duration::from_secs(5);
@@ -20,6 +20,8 @@ const NVML_PATIENCE: Duration = Duration::from_secs(5);
 #[derive(Debug, Default)]
 pub struct GpuTable {
     current: Mutex<Arc<Gpus>>,
+    /// Held for reading while a run with GPUs is made ready, for writing while a GPU is cut.
+    pub cutting: RwLock<()>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -31,6 +33,8 @@ pub struct Gpus {
     pub control: Vec<DeviceNumber>,
     /// What is to be told of the health of some, besides their faults.
     pub health: BTreeMap<String, Shown>,
+    /// Why slices of sound GPUs are not given out, by UUID.
+    pub slice_faults: BTreeMap<String, String>,
     /// Why nothing is known of GPUs that may be there; empty when all is well.
     pub trouble: String,
 }
@@ -78,7 +82,7 @@ impl Reader {
                 let control = control_nodes(&self.dev_dir);
                 let dumb = found.unreadable.iter().map(|gpu| format!("GPU {}: {}", gpu.index, gpu.fault));
                 let trouble = dumb.collect::<Vec<_>>().join("; ");
-                Gpus { driver: found.driver_version, facts, nodes, control, health: BTreeMap::new(), trouble }
+                Gpus { driver: found.driver_version, facts, nodes, control, trouble, ..Gpus::default() }
             }
             Err(e) if e.means_cpu_node() && before.facts.is_empty() => {
                 tracing::debug!("{e}");
@@ -130,6 +134,7 @@ pub fn inventory(config: &Config, gpus: &Gpus, unfit: String, now: Timestamp) ->
         memory_mib: gpu.nominal_memory_mib,
         numa: gpu.numa_node,
         nvlink_island: islands.iter().position(|island| island.contains(&gpu.uuid)).map(|at| at as u32),
+        divided: gpu.mig_enabled,
         fault: gpu.fault.clone().unwrap_or_default(),
         ..GpuInfo::default()
     };
@@ -137,11 +142,19 @@ pub fn inventory(config: &Config, gpus: &Gpus, unfit: String, now: Timestamp) ->
         let Shown { notes, wants, standing } = gpus.health.get(&gpu.uuid).cloned().unwrap_or_default();
         GpuInfo { notes, wants: wants.to_owned(), standing, ..info(gpu) }
     };
+    let with_slices = |gpu: &GpuFacts| {
+        let whole = info(gpu);
+        let mut slices = crate::mig::slices(gpu, &whole);
+        for slice in slices.iter_mut().filter(|slice| slice.fault.is_empty()) {
+            slice.fault = gpus.slice_faults.get(&slice.uuid).cloned().unwrap_or_default();
+        }
+        std::iter::once(whole).chain(slices)
+    };
     Inventory {
         cpus: config.cpus.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get() as u32)),
         mem_bytes: config.mem_bytes.unwrap_or_else(memory_bytes),
-        gpus: gpus.facts.iter().map(info).collect(),
-        mig: Default::default(),
+        gpus: gpus.facts.iter().flat_map(with_slices).collect(),
+        mig: crate::mig::boards(&gpus.facts).into(),
         features: config.features.clone(),
         declared: config.cpus.is_some() || config.mem_bytes.is_some(),
         isolation: config.isolation.name().into(),

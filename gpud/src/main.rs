@@ -15,6 +15,7 @@ mod hollow;
 mod identity;
 mod inventory;
 mod link;
+mod mig;
 mod prepare;
 mod report;
 mod site;

@@ -3,17 +3,18 @@
 
 use crate::config::Isolation;
 use crate::daemon::wall_clock;
+use crate::mig::{self, Own};
 use crate::site::{Site, cgroup_name};
 use crate::site_program::{SiteProgram, TIME_LIMIT};
 use crate::spool::{log_line, private_dir};
 use crate::step::{self, Supervisor};
-use gmodel::RunId;
-use gmodel::launch_order::LaunchOrder;
+use gmodel::{GpuPart, RunId};
+use gmodel::launch_order::{LaunchOrder, OrderGpu};
 use gmodel::run::{EndCause, RunEnd};
-use gmodel::supervise::{Setup, SetupGpu};
+use gmodel::supervise::Setup;
 use gsys::cgroup::{CgroupRoot, Controller, Limits, RunCgroup};
-use gsys::device_fence::{self, DeviceNumber, FenceRules, NodeDevices};
-use gsys::nvml::{GpuFacts, device_node};
+use gsys::device_fence::{self, DeviceNumber, DeviceRule, FenceRules, NodeDevices};
+use gsys::nvml::device_node;
 use gsys::user::User;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, ToSocketAddrs, UdpSocket};
 use std::fs;
@@ -58,6 +59,8 @@ pub fn prepare(site: &Site, run: RunId) -> Result<Supervisor, Failure> {
         return Err(Failure::node_text(shortage));
     }
     let user = resolve_user(&order, site.config.isolation)?;
+    // Until the run is known by its setup no GPU is cut.
+    let uncut = (!order.gpus.is_empty()).then(|| site.gpus.cutting.read().expect("no holder panics"));
     let gpus = own_gpus(site, &order)?;
     let cgroup = match &site.cgroups {
         Some(root) => Some(fenced_cgroup(site, root, run, &order, &gpus)?),
@@ -68,6 +71,7 @@ pub fn prepare(site: &Site, run: RunId) -> Result<Supervisor, Failure> {
         make_private_dirs(site, run, &order, &mut setup)?;
     }
     site.spool.write_setup(run, &setup).map_err(Failure::node)?;
+    drop(uncut);
     if !order.prolog.is_empty() {
         let gpu_uuids: Vec<String> = gpus.iter().map(|gpu| gpu.uuid.clone()).collect();
         log_line(&dir, wall_clock(), &format!("prolog {}", order.prolog));
@@ -113,18 +117,25 @@ fn resolve_user(order: &LaunchOrder, isolation: Isolation) -> Result<User, Failu
     Ok(user)
 }
 
-/// The GPUs of the order, by UUID, as this node knows them now.
-fn own_gpus(site: &Site, order: &LaunchOrder) -> Result<Vec<GpuFacts>, Failure> {
+/// The GPUs and slices of the order, by UUID, as this node knows them now.
+fn own_gpus(site: &Site, order: &LaunchOrder) -> Result<Vec<Own>, Failure> {
     let here = site.gpus.current();
-    let find = |uuid: &String| {
-        let gpu = here.facts.iter().find(|gpu| gpu.uuid == *uuid);
-        let gpu = gpu.ok_or_else(|| Failure::node_text(format!("GPU {uuid} is not in this node any more")))?;
-        match &gpu.fault {
+    let find = |wanted: &OrderGpu| {
+        let uuid = &wanted.uuid;
+        let own = mig::find(&here.facts, uuid);
+        let own = own.ok_or_else(|| Failure::node_text(format!("GPU {uuid} is not in this node any more")))?;
+        let profile = if let GpuPart::Mig { profile, .. } = &wanted.part { profile.as_str() } else { "" };
+        match &own.gpu.fault {
             Some(fault) => Err(Failure::node_text(format!("GPU {uuid}: {fault}"))),
-            None => Ok(gpu.clone()),
+            None if own.profile != profile => {
+                let (has, asked) = (if own.profile.is_empty() { "a whole GPU" } else { &own.profile }, if profile.is_empty() { "whole" } else { profile });
+                Err(Failure::node_text(format!("GPU {uuid} was given out as {asked} and is {has}")))
+            }
+            None if own.slice.is_none() && own.gpu.mig_enabled => Err(Failure::node_text(format!("GPU {uuid} is cut by MIG"))),
+            None => Ok(own),
         }
     };
-    order.gpus.iter().map(|gpu| find(&gpu.uuid)).collect()
+    order.gpus.iter().map(find).collect()
 }
 
 /// Limits and fence stand before any process is in the cgroup. No fence, no start.
@@ -133,7 +144,7 @@ fn fenced_cgroup(
     root: &CgroupRoot,
     run: RunId,
     order: &LaunchOrder,
-    gpus: &[GpuFacts],
+    gpus: &[Own],
 ) -> Result<RunCgroup, Failure> {
     // What an earlier attempt left holds no process of a user, and at most a supervisor of the daemon before us, which was never
     // told to go; a fence must not be put beside an older one.
@@ -161,26 +172,31 @@ fn limits(site: &Site, root: &CgroupRoot, order: &LaunchOrder) -> Limits {
     }
 }
 
-fn fence_rules(site: &Site, own: &[GpuFacts]) -> Result<FenceRules, Failure> {
+fn fence_rules(site: &Site, own: &[Own]) -> Result<FenceRules, Failure> {
     let here = site.gpus.current();
     let mut devices = NodeDevices::detect(here.nodes.values().cloned().collect()).map_err(Failure::node)?;
     devices.control.extend(here.control.iter().filter(|control| !devices.control.contains(control)).copied().collect::<Vec<_>>());
-    let device = |gpu: &GpuFacts| {
+    let device = |own: &Own| {
+        let gpu = &own.gpu;
         let path = device_node(&site.config.dev_dir, gpu);
         let found = here.nodes.get(&gpu.uuid).map(|node| node.device);
         found.ok_or_else(|| Failure::node_text(format!("GPU {}: its device file {} is missing", gpu.uuid, path.display())))
     };
-    let owned: Vec<DeviceNumber> = own.iter().map(device).collect::<Result<_, _>>()?;
-    let policy = &site.config.devices;
-    Ok(devices.rules_for_run(&owned, &[], &policy.deny_extra, policy.default_deny))
+    let mut owned: Vec<DeviceNumber> = own.iter().map(device).collect::<Result<_, _>>()?;
+    owned.sort_unstable();
+    owned.dedup();
+    let caps = own.iter().map(|own| mig::caps(site, own)).collect::<anyhow::Result<Vec<_>>>().map_err(Failure::node)?.concat();
+    // A slice leads to its part of the GPU by its capabilities alone; the render nodes lead to all of it.
+    let divided: Vec<DeviceNumber> = own.iter().filter(|own| own.slice.is_some()).map(device).collect::<Result<_, _>>()?;
+    let mut deny = site.config.devices.deny_extra.clone();
+    for gpu in devices.gpus.iter_mut().filter(|gpu| divided.contains(&gpu.device)) {
+        deny.extend(gpu.render.drain(..).map(DeviceRule::from));
+    }
+    Ok(devices.rules_for_run(&owned, &caps, &deny, site.config.devices.default_deny))
 }
 
-fn setup(site: &Site, run: RunId, user: &User, gpus: &[GpuFacts]) -> Setup {
-    let gpu = |gpu: &GpuFacts| SetupGpu {
-        uuid: gpu.uuid.clone(),
-        index: gpu.index,
-        device: device_node(&site.config.dev_dir, gpu).display().to_string(),
-    };
+fn setup(site: &Site, run: RunId, user: &User, gpus: &[Own]) -> Setup {
+    let gpu = |own: &Own| own.setup(device_node(&site.config.dev_dir, &own.gpu).display().to_string());
     Setup {
         cgroup_tag: site.cgroups.as_ref().map_or_else(String::new, |root| root.rel().display().to_string()),
         cgroup_name: cgroup_name(run),

@@ -231,12 +231,13 @@ fn gres_used(node: &NodeRow) -> String {
     if used.is_empty() { "gpu:0".to_owned() } else { used.join(",") }
 }
 
-/// Types of a node's GPUs with how many are held and how many there are.
-pub(crate) fn gpus_by_type(node: &NodeRow) -> Vec<(&str, usize, usize)> {
-    let mut types: Vec<(&str, usize, usize)> = Vec::new();
-    for gpu in node.gpus.iter().filter(|gpu| gpu.present) {
-        let at = types.iter().position(|(kind, ..)| *kind == gpu.gpu_type).unwrap_or_else(|| {
-            types.push((&gpu.gpu_type, 0, 0));
+/// Types of a node's GPUs, and kinds of its slices, with how many are held and how many there are.
+pub(crate) fn gpus_by_type(node: &NodeRow) -> Vec<(String, usize, usize)> {
+    let mut types: Vec<(String, usize, usize)> = Vec::new();
+    for gpu in node.gpus.iter().filter(|gpu| gpu.present && !gpu.divided) {
+        let kind = if gpu.profile.is_empty() { gpu.gpu_type.clone() } else { format!("{}:{}", gpu.gpu_type, gpu.profile) };
+        let at = types.iter().position(|(known, ..)| *known == kind).unwrap_or_else(|| {
+            types.push((kind, 0, 0));
             types.len() - 1
         });
         types[at].1 += usize::from(!gpu.jobs.is_empty());

@@ -48,6 +48,12 @@ fn gpu(gpu: &GpuRow) -> String {
         gpu.slot, gpu.gpu_type, gpu.index, gpu.minor, gpu.uuid, gpu.memory_mib
     );
     let _ = write!(line, " Jobs={}", if gpu.jobs.is_empty() { "none".to_owned() } else { gpu.jobs.join(",") });
+    if !gpu.profile.is_empty() {
+        let _ = write!(line, " Slice={} of={}", gpu.profile, gpu.gpu);
+    }
+    if gpu.divided {
+        line.push_str(" Divided=yes");
+    }
     if !gpu.present {
         line.push_str(" Missing=yes");
     }

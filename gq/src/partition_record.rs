@@ -31,7 +31,7 @@ pub(crate) fn text(partition: &PartitionRow, nodes: &[NodeRow]) -> String {
             state_word(&partition.state),
             held.iter().map(|node| node.cpus).sum::<u32>(),
             held.len(),
-            held.iter().map(|node| node.gpus.iter().filter(|gpu| gpu.present).count()).sum::<usize>()
+            held.iter().map(|node| node.gpus.iter().filter(|gpu| gpu.present && gpu.profile.is_empty()).count()).sum::<usize>()
         ),
     ];
     if let Some(headroom) = &partition.headroom {

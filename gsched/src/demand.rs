@@ -250,7 +250,9 @@ impl NodeDemand {
 
     /// The most matching GPUs that the node could give it; of one island where they must be linked.
     pub fn most_gpus(&self, node: &SchedNode) -> usize {
-        let matching = node.gpus.iter().map(|gpu| &gpu.info).filter(|gpu| self.gpus.matches(gpu));
+        // A slice that is no more was cut away, and does not come back by itself.
+        let known = node.gpus.iter().filter(|gpu| gpu.present || gpu.info.slice.is_none());
+        let matching = known.map(|gpu| &gpu.info).filter(|gpu| self.gpus.matches(gpu));
         if !self.is_linked() {
             return matching.count();
         }
@@ -268,7 +270,7 @@ impl NodeDemand {
             return Err(Lack::Cpus);
         }
         let matching = node.gpus.iter().filter(|gpu| self.gpus.matches(&gpu.info));
-        let milli = matching.map(|gpu| gpu.info.part().milli()).min().unwrap_or(1000);
+        let milli = matching.map(|gpu| gpu.info.part().memory_milli()).min().unwrap_or(1000);
         if self.mem_of(node.cpus, node.mem_bytes, gpus_of(node), milli) > node.mem_bytes {
             return Err(Lack::Memory);
         }

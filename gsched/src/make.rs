@@ -172,10 +172,10 @@ impl Make {
         self.groups.iter().enumerate().filter(|(_, group)| fits(group)).fold(0, |bits, (at, _)| bits | 1 << at)
     }
 
-    /// Thousandths of a GPU that one of these kinds is, the least.
+    /// Thousandths of a GPU's memory that one of these kinds has, the least.
     fn slice_milli(&self, groups: u8) -> u32 {
         let of_groups = self.groups.iter().enumerate().filter(|(at, _)| groups & (1 << at) != 0);
-        of_groups.map(|(_, group)| group.part.milli()).min().unwrap_or(1000)
+        of_groups.map(|(_, group)| group.part.memory_milli()).min().unwrap_or(1000)
     }
 
     /// What a demand comes to on a node of this make, or what such a node lacks even with nothing on it.
@@ -220,7 +220,7 @@ impl Make {
 }
 
 impl NodeDemand {
-    /// Bytes of memory on a node with so much, so many CPUs and GPUs. `slice_milli`: what one of its GPUs is of a whole one.
+    /// Bytes of memory on a node with so much, so many CPUs and GPUs. `slice_milli`: what one of its GPUs is of a whole one's memory.
     pub(crate) fn mem_of(&self, cpus: u32, mem_bytes: u64, gpus: usize, slice_milli: u32) -> u64 {
         if self.exclusive && !matches!(self.mem, MemDemand::Bytes(_)) {
             return mem_bytes;

@@ -129,7 +129,7 @@ impl<'a> Floor<'a> {
                 if board.is_cut_so(layout.layout.iter().map(String::as_str)) || asked_before {
                     continue;
                 }
-                let why = format!("[[mig]] of the configuration names {}", layout.nodes);
+                let why = format!("[mig.{}] of the configuration says so", layout.name);
                 cuts.push(Cut { node: node.id, uuid: board.info.uuid.clone(), profiles: layout.layout.clone(), why });
             }
         }
@@ -181,7 +181,10 @@ impl<'a> Floor<'a> {
 
     fn mem_of(&self, at: usize, wanted: &NodeDemand) -> u64 {
         let node = &self.snapshot.nodes[at];
-        wanted.mem_of(node.cpus, node.mem_bytes, crate::make::gpus_of(node), wanted.gpus.least_milli())
+        let kinds = node.mig.boards.iter().flat_map(|board| board.kinds.iter().map(|kind| (&board.gpu_type, kind)));
+        let serving = kinds.filter(|(gpu_type, kind)| wanted.gpus.is_served_by(gpu_type, kind.memory_mib, &kind.part()));
+        let milli = serving.map(|(_, kind)| kind.part().memory_milli()).min().unwrap_or(1000);
+        wanted.mem_of(node.cpus, node.mem_bytes, crate::make::gpus_of(node), milli)
     }
 
     /// Cuts for the queue, each GPU filled up.

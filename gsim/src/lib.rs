@@ -26,6 +26,7 @@ mod policy_words;
 pub mod prng;
 pub mod replay;
 pub mod scenario;
+pub mod slices;
 pub mod store;
 pub mod toml_table;
 pub mod trace;

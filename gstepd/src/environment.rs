@@ -206,6 +206,8 @@ fn gpu_variables(env: &mut Variables, setup: &Setup) {
         }
     }
     env.set("CUDA_VISIBLE_DEVICES", uuids.join(","));
+    // What container runtimes look at.
+    env.set("NVIDIA_VISIBLE_DEVICES", if uuids.is_empty() { "void".to_owned() } else { uuids.join(",") });
     if !setup.gpus.is_empty() {
         env.slurm("GPUS_ON_NODE", setup.gpus.len());
         env.slurm("JOB_GPUS", gpu_indexes(setup));
@@ -294,7 +296,7 @@ mod tests {
             node_name: "node2".into(),
             home: "/root".into(),
             shell: "/bin/bash".into(),
-            gpus: vec![SetupGpu { uuid: "GPU-aa".into(), index: 0, device: "/dev/nvidia0".into() }],
+            gpus: vec![SetupGpu { uuid: "GPU-aa".into(), index: 0, device: "/dev/nvidia0".into(), ..SetupGpu::default() }],
             ..Setup::default()
         };
         (order, setup)

@@ -337,6 +337,14 @@ pub struct GpuRow {
     #[serde(rename = "type")]
     pub gpu_type: String,
     pub memory_mib: u64,
+    /// Of a MIG slice: its profile, and the UUID of its GPU.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub profile: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub gpu: String,
+    /// Cut by MIG: its slices are given out, it is not.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub divided: bool,
     /// Job that holds it, as shown; several for shares.
     pub jobs: Vec<String>,
     pub fault: String,

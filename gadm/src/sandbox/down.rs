@@ -106,7 +106,11 @@ fn unmount_below(dir: &Path) -> anyhow::Result<()> {
 fn remove_devices(dir: &Path) -> anyhow::Result<()> {
     let Ok(entries) = fs::read_dir(dir) else { return Ok(()) };
     for entry in entries {
-        gsys::device_node::remove_char_device(&entry?.path())?;
+        let entry = entry?;
+        match entry.file_type()?.is_dir() {
+            true => remove_devices(&entry.path())?,
+            false => gsys::device_node::remove_char_device(&entry.path())?,
+        }
     }
     Ok(())
 }

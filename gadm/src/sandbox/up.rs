@@ -7,6 +7,7 @@ use anyhow::{Context, bail};
 use clap::ArgMatches;
 use gsys::device_fence::DeviceNumber;
 use gsys::device_node::{make_char_device, unused_major};
+use gsys::nvml::CapMinors;
 use gwire::api::{NodeRow, TokenReply, TokenRequest};
 use gwire::client::Client;
 use serde::Deserialize;
@@ -21,6 +22,9 @@ use std::process::{Command, Stdio};
 const MINORS_PER_NODE: u32 = 64;
 /// Minors of `nvidiactl` and `nvidia-uvm`, above those of all nodes.
 const CONTROL_MINOR: u32 = 64 * MINORS_PER_NODE;
+
+/// Minors of `nvidia-caps`, under the same major: above all others.
+const CAP_MINOR: u32 = 2 * CONTROL_MINOR;
 
 pub fn up(args: &ArgMatches) -> anyhow::Result<()> {
     let dir = args.get_one::<PathBuf>("dir").expect("required");
@@ -263,8 +267,14 @@ fn simulate(sandbox: &Sandbox, name: &str, at: u32, gpus: &str) -> anyhow::Resul
     .with_context(|| format!("--gpus {gpus}"))?;
     let Some(major) = sandbox.record.major else { return Ok(()) };
     let dev = home.join("dev");
-    for minor in simulated_minors(&nvml)? {
-        make_char_device(&dev.join(format!("nvidia{minor}")), DeviceNumber { major, minor })?;
+    let minors = simulated_minors(&nvml)?;
+    for minor in &minors {
+        make_char_device(&dev.join(format!("nvidia{minor}")), DeviceNumber { major, minor: *minor })?;
+    }
+    fs::create_dir(dev.join("nvidia-caps"))?;
+    for cap in CapMinors::read(&nvml.join("nvidia-caps/mig-minors")).of_whole_instances() {
+        let path = dev.join(format!("nvidia-caps/nvidia-cap{cap}"));
+        make_char_device(&path, DeviceNumber { major, minor: CAP_MINOR + cap })?;
     }
     for (file, offset) in [("nvidiactl", 0), ("nvidia-uvm", 1), ("nvidia-uvm-tools", 2)] {
         let minor = CONTROL_MINOR + at * 4 + offset;

@@ -70,7 +70,7 @@ fn board_at(node: &Node, slot: gmodel::GpuSlot) -> Option<&str> {
 
 impl Node {
     /// Whether a GPU is to be cut and the node has not said that it is: nobody gets it, or a slice of it.
-    pub(super) fn is_being_cut(&self, gpu: &GpuEntry) -> bool {
+    pub fn is_being_cut(&self, gpu: &GpuEntry) -> bool {
         let cut = |what: &GpuAction| matches!(what, GpuAction::Cut { .. });
         self.gpu_orders.iter().any(|order| cut(&order.what) && order.uuid == gpu.info.board())
     }

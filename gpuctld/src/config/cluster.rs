@@ -18,7 +18,7 @@ pub(super) const DEFAULT_PORT: u16 = 7117;
 /// A unix socket's path ends here (unix(7)).
 const MAX_SOCKET_PATH_BYTES: usize = 107;
 
-const KEYS: [&str; 34] = [
+const KEYS: [&str; 36] = [
     "cluster",
     "state_dir",
     "socket",
@@ -43,6 +43,8 @@ const KEYS: [&str; 34] = [
     "max_array_tasks",
     "max_pending_jobs",
     "submit_hook",
+    "mig",
+    "mig_recut_secs",
     "partition",
     "scheduler",
     "priority",
@@ -84,6 +86,7 @@ fn policy(section: &Section, errors: &mut Errors) -> ClusterConfig {
     let prepare_timeout_secs = secs("prepare_timeout_secs", 1..=86_400, default.prepare_timeout_secs);
     let kill_grace_secs = secs("kill_grace_secs", 0..=3_600, default.kill_grace_secs);
     let min_job_age_secs = secs("min_job_age_secs", 0..=86_400, default.min_job_age_secs);
+    let mig_recut_secs = secs("mig_recut_secs", 0..=86_400, default.mig_recut_secs);
     let max_array_tasks = secs("max_array_tasks", 1..=MAX_TASKS, default.max_array_tasks);
     let max_pending_jobs = secs("max_pending_jobs", 1..=10_000_000, default.max_pending_jobs);
     let lost_node = [("requeue", LostNode::Requeue), ("wait", LostNode::Wait)];
@@ -105,6 +108,8 @@ fn policy(section: &Section, errors: &mut Errors) -> ClusterConfig {
         kill_invalid_depend: section.boolean("kill_invalid_depend", errors).unwrap_or(default.kill_invalid_depend),
         privacy: section.word("privacy", &privacy, errors).unwrap_or_default(),
         scheduler: super::scheduling::read(section, errors),
+        mig: super::mig::read(section, errors),
+        mig_recut_secs,
         ..default
     }
 }

@@ -7,6 +7,7 @@
 mod cluster;
 mod error;
 mod limits;
+mod mig;
 mod partition;
 mod policy;
 mod policy_check;

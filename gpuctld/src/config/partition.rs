@@ -8,13 +8,13 @@ use super::limits::limits;
 use super::policy::{PREEMPT_MODES, RecordKind, Records, default_among_allowed};
 use super::scheduling::PLACEMENTS;
 use super::section::Section;
-use gmodel::config::{NodeSelection, Partition, PartitionState};
+use gmodel::config::{MigCuts, NodeSelection, Partition, PartitionState};
 use gmodel::hostlist::Hostlist;
 use std::collections::BTreeMap;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-const KEYS: [&str; 28] = [
+const KEYS: [&str; 30] = [
     "nodes",
     "features",
     "default",
@@ -43,7 +43,11 @@ const KEYS: [&str; 28] = [
     "headroom",
     "allow_qos",
     "default_qos",
+    "mig",
+    "slices_for_memory",
 ];
+
+const CUTS: [(&str, MigCuts); 2] = [("fixed", MigCuts::Fixed), ("planned", MigCuts::Planned)];
 
 const STATES: [(&str, PartitionState); 4] = [
     ("UP", PartitionState::Up),
@@ -181,6 +185,8 @@ fn partition(name: &str, section: &Section, errors: &mut Errors) -> Partition {
         per_user: limits(section, &holder, "per_user", errors),
         per_account: limits(section, &holder, "per_account", errors),
         headroom: section.amounts("headroom", errors),
+        mig: section.word("mig", &CUTS, errors).unwrap_or_default(),
+        slices_for_memory: section.boolean("slices_for_memory", errors).unwrap_or(default.slices_for_memory),
         ..default
     }
 }

@@ -94,8 +94,8 @@ fn holds(partition: &Partition, node: &Node) -> bool {
 
 pub(super) fn node_row(state: &State, sight: &Sight, node: &Node) -> NodeRow {
     let free = state.free_on(node);
-    let usable: u64 = node.gpus.iter().filter(|gpu| gpu.usable()).count() as u64 * 1000;
-    let free_milli: u64 = free.gpu_milli.iter().map(|milli| u64::from(*milli)).sum();
+    let held = |(gpu, free): (&GpuEntry, &u32)| u64::from(1000 - (*free).min(1000)) * u64::from(gpu.info.part().milli());
+    let held = node.gpus.iter().zip(&free.gpu_milli).filter(|(gpu, _)| gpu.usable() && !node.is_being_cut(gpu)).map(held);
     let partitions = state.config.partitions.iter().filter(|partition| holds(partition, node));
     let inventory = &node.inventory;
     NodeRow {
@@ -110,7 +110,7 @@ pub(super) fn node_row(state: &State, sight: &Sight, node: &Node) -> NodeRow {
         mem_alloc_bytes: inventory.mem_bytes.saturating_sub(free.mem_bytes),
         gpus: gpu_rows(state, sight, node),
         gpu_summary: gpu_summary(&node.gpus),
-        gpus_alloc: usable.saturating_sub(free_milli) as f64 / 1000.0,
+        gpus_alloc: held.sum::<u64>() as f64 / 1e6,
         runs: node.runs.iter().filter(|run| seen(state, sight, run.job)).map(|run| shown(state, *run)).collect(),
         drains: node.drains.iter().map(mark_row).collect(),
         unfit: inventory.unfit.clone(),
@@ -147,7 +147,9 @@ fn shown(state: &State, run: RunId) -> String {
 
 fn gpu_rows(state: &State, sight: &Sight, node: &Node) -> Vec<GpuRow> {
     let mut holders = gpu_holders(state, sight, node);
-    node.gpus.iter().map(|gpu| gpu_row(gpu, holders.remove(&gpu.slot.0).unwrap_or_default())).collect()
+    // A slice that is no more was cut away: nobody misses it.
+    let shown = node.gpus.iter().filter(|gpu| gpu.present || gpu.info.slice.is_none());
+    shown.map(|gpu| gpu_row(gpu, holders.remove(&gpu.slot.0).unwrap_or_default())).collect()
 }
 
 /// Jobs by the slots of GPUs that they hold, as far as the reader may see them.
@@ -165,6 +167,7 @@ pub(super) fn gpu_holders(state: &State, sight: &Sight, node: &Node) -> BTreeMap
 }
 
 fn gpu_row(gpu: &GpuEntry, jobs: Vec<String>) -> GpuRow {
+    let slice = gpu.info.slice.as_ref();
     GpuRow {
         slot: gpu.slot.0,
         index: gpu.info.index,
@@ -172,17 +175,20 @@ fn gpu_row(gpu: &GpuEntry, jobs: Vec<String>) -> GpuRow {
         uuid: gpu.info.uuid.clone(),
         gpu_type: gpu.info.gpu_type.clone(),
         memory_mib: gpu.info.memory_mib,
+        profile: slice.map_or_else(String::new, |slice| slice.profile.clone()),
+        gpu: slice.map_or_else(String::new, |slice| slice.gpu.clone()),
+        divided: gpu.info.divided,
         jobs,
         fault: gpu.info.fault.clone(),
         present: gpu.present,
     }
 }
 
-/// `h100:8`, `a100:4,l4:2`: the GPUs that are there, sick ones too.
+/// `h100:8`, `a100:4,a100:2g.20gb:3`: the GPUs and slices that are there, sick ones too.
 fn gpu_summary(gpus: &[GpuEntry]) -> String {
-    let mut counts: BTreeMap<&str, u32> = BTreeMap::new();
-    for gpu in gpus.iter().filter(|gpu| gpu.present) {
-        *counts.entry(&gpu.info.gpu_type).or_default() += 1;
+    let mut counts: BTreeMap<String, u32> = BTreeMap::new();
+    for gpu in gpus.iter().filter(|gpu| gpu.present && !gpu.info.divided) {
+        *counts.entry(gpu.info.kind()).or_default() += 1;
     }
     counts.iter().map(|(gpu_type, count)| format!("{gpu_type}:{count}")).collect::<Vec<_>>().join(",")
 }

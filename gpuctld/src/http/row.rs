@@ -466,7 +466,8 @@ impl<'a> Row<'a> {
         hostlist::compress(names.map(|node| node.name.as_str()))
     }
 
-    /// Held GPUs by node and type: `node1:h100:0-3`, by the index that nvidia-smi shows.
+    /// Held GPUs by node and type: `node1:h100:0-3`, by the index that nvidia-smi shows; slices by GPU and first memory slice:
+    /// `node1:a100:2g.20gb:0.4`.
     pub(super) fn gpus_held(&self, view: View) -> Vec<String> {
         let Some(run) = self.run(view) else { return Vec::new() };
         let mut texts = Vec::new();
@@ -476,6 +477,7 @@ impl<'a> Row<'a> {
                 .gpus
                 .slots()
                 .filter_map(|slot| node.gpus.iter().find(|gpu| gpu.slot == slot))
+                .filter(|gpu| gpu.info.slice.is_none())
                 .map(|gpu| (gpu.info.gpu_type.as_str(), gpu.info.index))
                 .collect();
             held.sort_unstable();
@@ -483,6 +485,14 @@ impl<'a> Row<'a> {
                 let indices: RangeSet = of_type.iter().map(|(_, index)| *index).collect();
                 texts.push(format!("{}:{}:{indices}", node.name, of_type[0].0));
             }
+            let slices = share.gpus.slots().filter_map(|slot| node.gpus.get(usize::from(slot.0)));
+            let mut by_kind: BTreeMap<String, Vec<String>> = BTreeMap::new();
+            for gpu in slices {
+                if let Some(slice) = &gpu.info.slice {
+                    by_kind.entry(gpu.info.kind()).or_default().push(format!("{}.{}", gpu.info.index, slice.placement));
+                }
+            }
+            texts.extend(by_kind.iter().map(|(kind, places)| format!("{}:{kind}:{}", node.name, places.join(","))));
         }
         texts
     }

@@ -203,6 +203,7 @@ fn gpus_kept_for_a_job_before_are_not_cut_for_those_after_it() {
 #[test]
 fn a_layout_of_the_configuration_is_made_on_empty_gpus() {
     let layout = |gpus| MigLayout {
+        name: "halves".into(),
         nodes: Hostlist::parse("n1").unwrap(),
         gpu_type: None,
         gpus,

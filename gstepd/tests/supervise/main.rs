@@ -31,7 +31,7 @@ fn a_script_runs_as_its_user_with_its_files_and_environment() {
     };
     bench.order.umask = 0o027;
     bench.order.environment.push("MINE=1".into());
-    bench.setup.gpus = vec![SetupGpu { uuid: "GPU-12".into(), index: 3, device: "/dev/nvidia3".into() }];
+    bench.setup.gpus = vec![SetupGpu { uuid: "GPU-12".into(), index: 3, device: "/dev/nvidia3".into(), ..SetupGpu::default() }];
     let end = bench.run_to_end();
     assert_eq!((end.cause, end.exit), (EndCause::Exited, ExitCode::SUCCESS), "{}", end.text);
     assert_eq!(end, bench.record());

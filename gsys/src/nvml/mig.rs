@@ -113,6 +113,12 @@ impl CapMinors {
         ])
     }
 
+    /// Minors of all GPU instances there can be and of the first compute instance in each.
+    pub fn of_whole_instances(&self) -> impl Iterator<Item = u32> + '_ {
+        let whole = |name: &&String| !name.contains("/ci") || name.contains("/ci0/");
+        self.0.iter().filter(move |(name, _)| whole(name)).map(|(_, minor)| *minor)
+    }
+
     /// Minors that let a process change the layout and watch all instances: nobody's but the administrator's.
     pub fn administrative(&self) -> impl Iterator<Item = u32> + '_ {
         ["config", "monitor"]

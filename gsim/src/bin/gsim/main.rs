@@ -6,6 +6,7 @@ mod bench_command;
 mod files;
 mod replay_command;
 mod run_command;
+mod slices_command;
 
 use bench_command::{BenchArgs, FragArgs};
 use clap::{Parser, Subcommand};
@@ -79,6 +80,8 @@ enum What {
     },
     /// Measure the scheduler: passes over long queues, filling idle nodes, arrays, verdicts
     Bench(BenchArgs),
+    /// Cut GPUs by MIG as the queue needs it, beside cuts that never change
+    Slices(slices_command::SlicesArgs),
     /// Fill nodes with pods in random orders: how much of the GPUs can be given out
     Frag(FragArgs),
     /// Ten minutes of a large busy cluster with its daemons: CPU time per run
@@ -109,6 +112,7 @@ fn main() -> ExitCode {
             Err(error) => said(Err(error)),
         },
         What::Bench(args) => said(bench_command::bench(&args)),
+        What::Slices(args) => said(slices_command::slices(&args)),
         What::Frag(args) => said(bench_command::frag(&args)),
         What::BusyDay { agents, tasks, secs } => busy_day(agents, tasks, secs),
     }

@@ -1,0 +1,231 @@
+//! MIG on this node: slices as the inventory names them, the files that lead to each, and cutting a GPU as the controller orders.
+//! A cut goes step by step from what stands, so it converges however often it is killed. Decides no cut, and never touches a GPU
+//! that a run holds.
+
+use crate::site::Site;
+use anyhow::{Context, Result, bail, ensure};
+use gmodel::RunId;
+use gmodel::mig::{MigBoard, MigKind, arrange};
+use gmodel::node::{GpuInfo, MigSlice};
+use gmodel::supervise::SetupGpu;
+use gsys::device_fence::{DeviceNumber, char_major};
+use gsys::device_node::char_device;
+use gsys::nvml::{CapMinors, GpuFacts, GpuUse, MigDevice, MigInstance, MigLayout, MigProfile, NvmlWorker, WantedCut, WantedPart, next_step};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// For a call into NVML: making an instance takes a second or two on a real board.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Seven slices of two parts are taken away and seven made.
+const MOST_STEPS: usize = 64;
+
+/// A GPU, or a slice of one, that a run is given.
+#[derive(Clone, Debug)]
+pub struct Own {
+    /// `GPU-...` or `MIG-...`.
+    pub uuid: String,
+    pub gpu: GpuFacts,
+    /// Ids of the GPU instance and of the compute instance.
+    pub slice: Option<(u32, u32)>,
+    /// Of the slice; empty for a whole GPU.
+    pub profile: String,
+}
+
+impl Own {
+    /// As gpud finds it again when the run ends.
+    pub fn setup(&self, device: String) -> SetupGpu {
+        let gpu = self.slice.map_or_else(String::new, |_| self.gpu.uuid.clone());
+        SetupGpu { uuid: self.uuid.clone(), index: self.gpu.index, device, gpu }
+    }
+}
+
+/// The GPU or slice of this UUID.
+pub fn find(facts: &[GpuFacts], uuid: &str) -> Option<Own> {
+    facts.iter().find_map(|gpu| {
+        if gpu.uuid == uuid {
+            return Some(Own { uuid: uuid.to_owned(), gpu: gpu.clone(), slice: None, profile: String::new() });
+        }
+        let (instance, device) = offered(gpu).find(|(_, device)| device.uuid == uuid)?;
+        let slice = Some((instance.id, device.compute_instance_id));
+        Some(Own { uuid: uuid.to_owned(), gpu: gpu.clone(), slice, profile: instance.profile.clone() })
+    })
+}
+
+/// Slices that are given out: instances with one device that fills them. Others are unfinished, or somebody's own work.
+fn offered(gpu: &GpuFacts) -> impl Iterator<Item = (&MigInstance, &MigDevice)> {
+    let instances = gpu.mig.iter().filter(|_| gpu.mig_enabled).flat_map(|layout| &layout.instances);
+    instances.filter_map(|instance| match &instance.devices[..] {
+        [device] if device.compute_slices == instance.compute_slices => Some((instance, device)),
+        _ => None,
+    })
+}
+
+/// A GPU's slices as entries of the inventory. What is wrong with the GPU is wrong with them.
+pub fn slices(gpu: &GpuFacts, whole: &GpuInfo) -> Vec<GpuInfo> {
+    let entry = |(instance, device): (&MigInstance, &MigDevice)| GpuInfo {
+        uuid: device.uuid.clone(),
+        memory_mib: nominal_mib(&instance.profile, instance.memory_mib),
+        nvlink_island: None,
+        divided: false,
+        // How a GPU stands is said once.
+        notes: Vec::new(),
+        wants: String::new(),
+        standing: None,
+        slice: Some(MigSlice {
+            gpu: gpu.uuid.clone(),
+            profile: instance.profile.clone(),
+            placement: instance.start as u8,
+            compute_slices: instance.compute_slices as u8,
+            memory_slices: instance.memory_slices as u8,
+        }),
+        ..whole.clone()
+    };
+    offered(gpu).map(entry).collect()
+}
+
+/// What the GPUs of this node can be cut into, each kind of board once.
+pub fn boards(facts: &[GpuFacts]) -> Vec<MigBoard> {
+    let mut boards: Vec<MigBoard> = Vec::new();
+    for gpu in facts {
+        let Some(layout) = gpu.mig.as_ref().filter(|layout| !layout.profiles.is_empty()) else { continue };
+        if !boards.iter().any(|board| board.gpu_type == gpu.gpu_type && board.memory_mib == gpu.nominal_memory_mib) {
+            let kinds = layout.profiles.iter().map(kind).collect();
+            boards.push(MigBoard { gpu_type: gpu.gpu_type.clone(), memory_mib: gpu.nominal_memory_mib, kinds });
+        }
+    }
+    boards
+}
+
+fn kind(profile: &MigProfile) -> MigKind {
+    MigKind {
+        profile: profile.name.clone(),
+        compute_slices: profile.compute_slices as u8,
+        memory_slices: profile.memory_slices as u8,
+        memory_mib: nominal_mib(&profile.name, profile.memory_mib),
+        starts: profile.starts.iter().map(|start| *start as u8).collect(),
+        most: profile.max_count as u8,
+    }
+}
+
+/// The size in the profile's name, as with whole GPUs, unless the driver keeps more than a tenth of it for itself.
+fn nominal_mib(profile: &str, told_mib: u64) -> u64 {
+    let named = profile.split(['.', '+', '-']).find_map(|word| word.strip_suffix("gb")?.parse::<u64>().ok());
+    named.map(|gib| gib << 10).filter(|named| told_mib * 10 >= named * 9).unwrap_or(told_mib)
+}
+
+/// Capability files that a process in a slice has to open besides its GPU's: of its GPU instance and its compute instance. Nobody
+/// else may.
+pub fn caps(site: &Site, own: &Own) -> Result<Vec<DeviceNumber>> {
+    let Some((instance, compute)) = own.slice else { return Ok(Vec::new()) };
+    let table = minors_path(site.config.nvml_lib.as_deref());
+    let minors = CapMinors::read(&table).of_device(own.gpu.minor, instance, compute);
+    let minors = minors.with_context(|| format!("{} does not name GPU instance {instance} of gpu{}", table.display(), own.gpu.minor))?;
+    minors.into_iter().map(|minor| cap_device(&site.config.dev_dir, minor)).collect()
+}
+
+/// The driver makes the file when it is first asked for, so it may not be there yet.
+fn cap_device(dev_dir: &Path, minor: u32) -> Result<DeviceNumber> {
+    let path = dev_dir.join(format!("nvidia-caps/nvidia-cap{minor}"));
+    if let Ok(Some(device)) = char_device(&path) {
+        return Ok(device);
+    }
+    let major = char_major("nvidia-caps")?;
+    Ok(DeviceNumber { major: major.with_context(|| format!("{} is missing", path.display()))?, minor })
+}
+
+/// Beside a library that is not the driver's own, for simulated GPUs; else where the driver tells.
+fn minors_path(library: Option<&Path>) -> PathBuf {
+    let beside = library.and_then(Path::parent).map(|dir| dir.join("nvidia-caps/mig-minors"));
+    beside.filter(|path| path.exists()).unwrap_or_else(|| CapMinors::PATH.into())
+}
+
+/// A sample of each slice beside those of the GPUs, under its own UUID: its own use, and its part of the GPU's energy.
+pub fn with_slices(mut samples: Vec<GpuUse>, facts: &[GpuFacts]) -> Vec<GpuUse> {
+    let mut slices = Vec::new();
+    for gpu in facts.iter().filter(|gpu| gpu.mig_enabled) {
+        let Some(sample) = samples.iter().find(|sample| sample.uuid.as_ref() == Some(&gpu.uuid)) else { continue };
+        for info in self::slices(gpu, &GpuInfo::default()) {
+            let Some(own) = find(std::slice::from_ref(gpu), &info.uuid) else { continue };
+            let milli = u64::from(info.part().milli());
+            let instance = own.slice.map(|(instance, _)| instance);
+            let used = sample.instances.iter().find(|one| Some(one.gpu_instance_id) == instance);
+            slices.push(GpuUse {
+                index: sample.index,
+                uuid: Some(info.uuid),
+                fault: sample.fault.clone(),
+                sm_percent: used.and_then(|used| used.sm_percent),
+                memory_percent: used.and_then(|used| used.memory_percent),
+                temperature_c: sample.temperature_c,
+                power_mw: sample.power_mw.map(|mw| (u64::from(mw) * milli / 1000) as u32),
+                energy_mj: sample.energy_mj.map(|mj| mj / 1000 * milli),
+                processes: sample.processes.iter().filter(|process| process.gpu_instance_id == instance).cloned().collect(),
+                ..GpuUse::default()
+            });
+        }
+    }
+    samples.append(&mut slices);
+    samples
+}
+
+/// Which live runs hold a GPU or something of it, by its own UUID and by its slices'.
+pub fn holders(site: &Site) -> BTreeMap<String, BTreeSet<RunId>> {
+    let mut held: BTreeMap<String, BTreeSet<RunId>> = BTreeMap::new();
+    for run in site.spool.live() {
+        let Ok(Some(setup)) = site.spool.setup(run) else { continue };
+        for gpu in setup.gpus {
+            for uuid in [gpu.uuid, gpu.gpu].into_iter().filter(|uuid| !uuid.is_empty()) {
+                held.entry(uuid).or_default().insert(run);
+            }
+        }
+    }
+    held
+}
+
+/// Cuts a GPU into these profiles, none: makes it whole. All that stands already is left as it is. While it works no run with GPUs
+/// is made ready, and with a run on the GPU it does nothing. Blocking.
+pub fn cut(site: &Site, worker: &NvmlWorker, uuid: &str, profiles: &[String]) -> Result<()> {
+    let _nobody_prepares = site.gpus.cutting.write().expect("no holder panics");
+    if let Some(run) = holders(site).get(uuid).and_then(BTreeSet::first) {
+        bail!("run {run} holds it, or a slice of it; a busy GPU is not cut");
+    }
+    for _ in 0..MOST_STEPS {
+        let found = worker.discover(PATIENCE)?;
+        let gpu = found.gpus.iter().find(|gpu| gpu.uuid == uuid).with_context(|| format!("GPU {uuid} is not in this node"))?;
+        if let Some(fault) = &gpu.fault {
+            bail!("GPU {uuid}: {fault}");
+        }
+        let layout = gpu.mig.as_ref().with_context(|| format!("GPU {uuid} ({}) cannot be cut by MIG", gpu.gpu_type))?;
+        let Some(step) = next_step(layout, &wanted(layout, profiles)?, &BTreeSet::new())? else {
+            return Ok(());
+        };
+        tracing::info!("GPU {uuid} is cut into {profiles:?}: {step:?}");
+        worker.change(uuid, step, PATIENCE)?;
+    }
+    bail!("GPU {uuid} is not cut into {} after {MOST_STEPS} steps", profiles.join(", "))
+}
+
+fn wanted(layout: &MigLayout, profiles: &[String]) -> Result<WantedCut> {
+    if profiles.is_empty() {
+        return Ok(WantedCut::Whole);
+    }
+    let kinds: Vec<MigKind> = layout.profiles.iter().map(kind).collect();
+    let starts = arrange(&kinds, profiles).map_err(anyhow::Error::msg)?;
+    ensure!(starts.len() == profiles.len(), "each profile has its place");
+    let parts = profiles.iter().zip(starts).map(|(profile, start)| WantedPart { profile: profile.to_lowercase(), start: u32::from(start) });
+    Ok(WantedCut::Parts(parts.collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slice_has_the_size_in_its_name_unless_much_of_it_is_the_drivers() {
+        assert_eq!(nominal_mib("1g.10gb", 9_728), 10_240);
+        assert_eq!(nominal_mib("1g.10gb+me", 9_728), 10_240);
+        assert_eq!(nominal_mib("1c.3g.40gb", 40_192), 40_960);
+        assert_eq!(nominal_mib("1g.18gb", 16_384), 16_384);
+        assert_eq!(nominal_mib("odd", 5), 5);
+    }
+}

@@ -1,0 +1,52 @@
+//! `gsim slices`: cuts by MIG that follow the queue, beside cuts that never change.
+
+use crate::files::{in_file, read_text};
+use clap::Args;
+use gsim::slices::compare;
+use gsim::trace::Trace;
+use std::path::PathBuf;
+
+#[derive(Args)]
+pub struct SlicesArgs {
+    /// CSV of jobs; those of at most one GPU are taken
+    #[arg(long, value_name = "FILE")]
+    trace: PathBuf,
+    /// Nodes of eight GPUs
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
+    nodes: u32,
+    /// Jobs, from a place of the trace that the seed chooses
+    #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    jobs: u32,
+    /// What they ask for, in percent of all GPUs
+    #[arg(long, value_name = "PERCENT", value_delimiter = ',', default_values_t = [60, 80], value_parser = clap::value_parser!(u32).range(1..=200))]
+    load: Vec<u32>,
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    seeds: u64,
+    /// The first of them
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// One JSON document as the last line
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn slices(args: &SlicesArgs) -> Result<(), String> {
+    let trace = Trace::parse(&read_text(&args.trace)?).map_err(|errors| in_file(&args.trace, &errors))?;
+    let mut results = Vec::new();
+    println!("load  seed  waited of asked  mean wait, s   cuts  way");
+    for load in &args.load {
+        for seed in args.seed..args.seed + args.seeds {
+            let rows = compare(&trace, args.nodes, args.jobs as usize, f64::from(*load) / 100.0, seed);
+            for row in &rows {
+                let part = 100.0 * row.waited_gpu_hours / row.asked_gpu_hours.max(f64::MIN_POSITIVE);
+                println!("{load:>3}%  {seed:>4}  {part:>14.2}%  {:>12.0}  {:>5}  {}", row.mean_wait_secs, row.cuts, row.way);
+            }
+            results.push(serde_json::json!({ "load": f64::from(*load) / 100.0, "seed": seed, "ways": rows }));
+        }
+    }
+    println!("{} jobs of at most one GPU on {} GPUs; waited: GPU-hours of demand that waited, of the GPU-hours asked for", args.jobs, args.nodes * 8);
+    if args.json {
+        println!("{}", serde_json::json!({ "schema": 1, "command": "slices", "results": results }));
+    }
+    Ok(())
+}
