@@ -3,6 +3,7 @@
 //! Pure data and parsers: no I/O, no clock, no hash order. Every other crate speaks in these words.
 
 pub mod array_spec;
+pub mod binding;
 pub mod blob_id;
 pub mod checkpoint;
 pub mod config;

@@ -180,7 +180,7 @@ pub const OPTIONS: &[OptionSpec] = &[
     option("extra-node-info", Required("SPEC"), Later, "Nodes with so many sockets, cores and threads").short('B'),
     option("get-user-env", Optional("TIMEOUT"), Never("the environment comes from --export. For a login environment begin the script with #!/bin/bash -l"), "Read the user's login environment").env("SBATCH_GET_USER_ENV"),
     option("gid", Required("GROUP"), Never(OWN_UID), "Group the job runs as"),
-    option("gpu-bind", Required("SPEC"), Later, "Which GPUs a task sees").env("SBATCH_GPU_BIND"),
+    option("gpu-bind", Required("SPEC"), Done, "GPUs of each task of grun: none, closest, single:N, per_task:N, map_gpu:LIST").env("SBATCH_GPU_BIND"),
     option("gpu-freq", Required("SPEC"), Later, "Frequency of the GPUs").env("SBATCH_GPU_FREQ"),
     option("gpu-mem", Required("SIZE"), Done, "Any GPU that has this much memory: 40G").env("GSUB_GPU_MEM").ours(),
     option("gpus", Required("GPUS"), Done, "GPUs of the job: 4, h100:4, 'h100:4|a100:8', 2g.20gb:1").short('G').env("SBATCH_GPUS"),
@@ -404,7 +404,7 @@ mod tests {
             .filter(|o| o.status == OptionStatus::Done)
             .map(|o| o.name)
             .collect();
-        expect!["account array begin borrow chdir checkpoint comment constraint cpus-per-gpu cpus-per-task deadline dependency dry-run error exclude exclusive export gpu-mem gpus gpus-per-node gpus-per-task gres help hold input job-name kill-on-invalid-dep licenses mail-type mail-user mem mem-per-cpu mem-per-gpu nice no-borrow no-kill no-requeue nodelist nodes ntasks ntasks-per-node nvlink open-mode output parsable partition prefer priority qos quiet requeue reservation signal switches tag time time-min verbose version wait wrap"].assert_eq(&done.join(" "));
+        expect!["account array begin borrow chdir checkpoint comment constraint cpus-per-gpu cpus-per-task deadline dependency dry-run error exclude exclusive export gpu-bind gpu-mem gpus gpus-per-node gpus-per-task gres help hold input job-name kill-on-invalid-dep licenses mail-type mail-user mem mem-per-cpu mem-per-gpu nice no-borrow no-kill no-requeue nodelist nodes ntasks ntasks-per-node nvlink open-mode output parsable partition prefer priority qos quiet requeue reservation signal switches tag time time-min verbose version wait wrap"].assert_eq(&done.join(" "));
     }
 
     #[test]

@@ -32,6 +32,9 @@ pub struct Setup {
     pub groups: Vec<u32>,
     pub home: String,
     pub shell: String,
+    /// Processors of the run's own; empty: it shares those of the machine.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub cpus: Vec<u32>,
     /// GPUs of the run in the order of the launch order.
     pub gpus: Vec<SetupGpu>,
     /// Empty: no private directories. Else bound over /tmp and /dev/shm of the job.
@@ -55,6 +58,9 @@ pub struct SetupGpu {
     /// Of a MIG slice: UUID of its GPU.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub gpu: String,
+    /// Ranges of the processors nearest to it; empty: not told.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub near_cpus: Vec<(u32, u32)>,
 }
 
 /// gpud to gstepd.

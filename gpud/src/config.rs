@@ -52,6 +52,10 @@ pub struct Config {
     /// Declared, not found: counted by the scheduler and enforced as weights only.
     pub cpus: Option<u32>,
     pub mem_bytes: Option<u64>,
+    /// Whether a run has CPUs of its own.
+    pub cpu_binding: CpuBinding,
+    /// Where the kernel tells of CPUs and memory nodes.
+    pub cpu_dir: PathBuf,
     /// Most processes and threads of one run.
     pub pids_max: u64,
     pub gstepd: PathBuf,
@@ -83,6 +87,16 @@ impl Isolation {
     }
 }
 
+/// How the CPUs of a node are divided.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CpuBinding {
+    /// Every run may use all of them, and gets its part when they are busy.
+    #[default]
+    Weight,
+    /// Each run has its own, and no others.
+    Cpuset,
+}
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GpuDiscovery {
     #[default]
@@ -103,11 +117,12 @@ pub struct DevicePolicy {
 #[error("{0}")]
 pub struct ConfigError(pub String);
 
-const KEYS: [&str; 26] = [
+const KEYS: [&str; 28] = [
     "controller", "state_dir", "spool_dir", "run_dir", "name", "features", "isolation", "cgroup_tag", "nvml_lib",
     "dev_dir", "gpus", "cpus", "mem_bytes", "pids_max", "gstepd", "fence_audit_secs",
     "environment", "pam_service", "devices", "gpu_signs", "gpu_burn_in", "gpu_reset", "node_reboot", "gpu_repair_pause_secs",
     "gpu_watch_secs", "kernel_log",
+    "cpu_binding", "cpu_dir",
 ];
 const DEVICE_KEYS: [&str; 2] = ["default", "deny_extra"];
 
@@ -161,6 +176,13 @@ impl File<'_> {
             Some("none") => Isolation::None,
             _ => Isolation::Fence,
         };
+        let cpu_binding = match self.word("cpu_binding", &["weight", "cpuset"]) {
+            Some("cpuset") => CpuBinding::Cpuset,
+            _ => CpuBinding::Weight,
+        };
+        if cpu_binding == CpuBinding::Cpuset && isolation == Isolation::None {
+            self.complain("cpu_binding", "\"cpuset\" needs cgroups, and isolation = \"none\" makes none");
+        }
         let gpus = match self.word("gpus", &["auto", "none"]) {
             Some("none") => GpuDiscovery::None,
             _ => GpuDiscovery::Auto,
@@ -189,6 +211,8 @@ impl File<'_> {
             kernel_log,
             cpus: self.number("cpus", u64::from(u32::MAX)).map(|n| n as u32),
             mem_bytes: self.number("mem_bytes", i64::MAX as u64),
+            cpu_binding,
+            cpu_dir: self.path("cpu_dir", gsys::cpu::SYSTEM),
             pids_max: self.number("pids_max", 4 << 20).unwrap_or(32_768),
             gstepd: self.string("gstepd").map_or_else(beside_ourselves, PathBuf::from),
             fence_audit_secs: self.number("fence_audit_secs", 86_400).map_or(30, |n| n as u32),

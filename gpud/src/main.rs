@@ -4,6 +4,7 @@
 mod audit;
 mod clean;
 mod config;
+mod cpu_binding;
 mod daemon;
 mod forward;
 mod gpu_catalogue;
@@ -286,6 +287,8 @@ fn begin(config: Config, role: Option<Role>, happenings: mpsc::Sender<Happening>
             (watch, cgroups, unfit)
         }
     };
+    let (cpus, without_cpus) = site::open_cpus(&config, cgroups.as_ref());
+    let unfit = if unfit.is_empty() { without_cpus } else { unfit };
     if !unfit.is_empty() {
         tracing::error!("this node takes no work: {unfit}");
     }
@@ -294,7 +297,7 @@ fn begin(config: Config, role: Option<Role>, happenings: mpsc::Sender<Happening>
         stand_by.prepare();
     }
     let address = OnceLock::new();
-    let site = Site { name: identity.name, role: identity.role, config, spool, cgroups, gpus, gpu_watch, stand_by, unfit, address };
+    let site = Site { name: identity.name, role: identity.role, config, spool, cgroups, cpus, gpus, gpu_watch, stand_by, unfit, address };
     let site = Arc::new(site);
     let daemon = Daemon::begin(Arc::clone(&site), happenings.clone())?;
     gpu_watch::start(Arc::clone(&site), happenings)?;

@@ -36,7 +36,7 @@ impl Own {
     /// As gpud finds it again when the run ends.
     pub fn setup(&self, device: String) -> SetupGpu {
         let gpu = self.slice.map_or_else(String::new, |_| self.gpu.uuid.clone());
-        SetupGpu { uuid: self.uuid.clone(), index: self.gpu.index, device, gpu }
+        SetupGpu { uuid: self.uuid.clone(), index: self.gpu.index, device, gpu, ..SetupGpu::default() }
     }
 }
 

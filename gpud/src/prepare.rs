@@ -2,6 +2,7 @@
 //! each is a reason not to go on. Blocking; whatever fails says whose fault it is. Cleaning up is `clean`'s work.
 
 use crate::config::Isolation;
+use crate::cpu_binding;
 use crate::daemon::wall_clock;
 use crate::mig::{self, Own};
 use crate::site::{Site, cgroup_name};
@@ -11,10 +12,10 @@ use crate::step::{self, Supervisor};
 use gmodel::{GpuPart, RunId};
 use gmodel::launch_order::{LaunchOrder, OrderGpu};
 use gmodel::run::{EndCause, RunEnd};
-use gmodel::supervise::Setup;
+use gmodel::supervise::{Setup, SetupGpu};
 use gsys::cgroup::{CgroupRoot, Controller, Limits, RunCgroup};
 use gsys::device_fence::{self, DeviceNumber, DeviceRule, FenceRules, NodeDevices};
-use gsys::nvml::device_node;
+use gsys::nvml::{GpuFacts, device_node};
 use gsys::user::User;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, ToSocketAddrs, UdpSocket};
 use std::fs;
@@ -62,11 +63,14 @@ pub fn prepare(site: &Site, run: RunId) -> Result<Supervisor, Failure> {
     // Until the run is known by its setup no GPU is cut.
     let uncut = (!order.gpus.is_empty()).then(|| site.gpus.cutting.read().expect("no holder panics"));
     let gpus = own_gpus(site, &order)?;
-    let cgroup = match &site.cgroups {
-        Some(root) => Some(fenced_cgroup(site, root, run, &order, &gpus)?),
-        None => None,
+    let (cgroup, cpus) = match &site.cgroups {
+        Some(root) => {
+            let (cgroup, cpus) = fenced_cgroup(site, root, run, &order, &gpus)?;
+            (Some(cgroup), cpus)
+        }
+        None => (None, Vec::new()),
     };
-    let mut setup = setup(site, run, &user, &gpus);
+    let mut setup = setup(site, run, &user, &gpus, cpus);
     if order.private_tmp {
         make_private_dirs(site, run, &order, &mut setup)?;
     }
@@ -145,7 +149,7 @@ fn fenced_cgroup(
     run: RunId,
     order: &LaunchOrder,
     gpus: &[Own],
-) -> Result<RunCgroup, Failure> {
+) -> Result<(RunCgroup, Vec<u32>), Failure> {
     // What an earlier attempt left holds no process of a user, and at most a supervisor of the daemon before us, which was never
     // told to go; a fence must not be put beside an older one.
     if site.spool.run_dir(run).join("fence.json").exists()
@@ -156,9 +160,18 @@ fn fenced_cgroup(
     let rules = fence_rules(site, gpus)?;
     // Kept before the cgroup is made: its file says that there may be one.
     crate::audit::remember(&site.spool.run_dir(run), &rules).map_err(Failure::node)?;
-    let cgroup = RunCgroup::create(root, &cgroup_name(run), &limits(site, root, order)).map_err(Failure::node)?;
+    let (name, limits) = (cgroup_name(run), limits(site, root, order));
+    let (cgroup, cpus) = match &site.cpus {
+        Some(binding) => {
+            let wish = cpu_binding::wish(order, gpus.iter().map(|own| &own.gpu));
+            let (cgroup, share) = binding.create(site, root, &name, &wish, limits).map_err(Failure::node)?;
+            log_line(&site.spool.run_dir(run), wall_clock(), &cpu_binding::words(&share));
+            (cgroup, share.cpus)
+        }
+        None => (RunCgroup::create(root, &name, &limits).map_err(Failure::node)?, Vec::new()),
+    };
     device_fence::attach_run(&cgroup, &rules).map_err(Failure::node)?;
-    Ok(cgroup)
+    Ok((cgroup, cpus))
 }
 
 /// Declared CPUs and memory are not really there: they weigh, and limit nothing.
@@ -167,6 +180,7 @@ fn limits(site: &Site, root: &CgroupRoot, order: &LaunchOrder) -> Limits {
     Limits {
         memory_bytes: (!declared && order.mem_bytes > 0).then_some(order.mem_bytes),
         cpu_set: None,
+        mem_set: Vec::new(),
         cpu_millis: root.supports(Controller::Cpu).then_some(u64::from(order.cpus.max(1)) * 1000),
         pids_max: root.supports(Controller::Pids).then_some(site.config.pids_max),
     }
@@ -195,8 +209,11 @@ fn fence_rules(site: &Site, own: &[Own]) -> Result<FenceRules, Failure> {
     Ok(devices.rules_for_run(&owned, &caps, &deny, site.config.devices.default_deny))
 }
 
-fn setup(site: &Site, run: RunId, user: &User, gpus: &[Own]) -> Setup {
-    let gpu = |own: &Own| own.setup(device_node(&site.config.dev_dir, &own.gpu).display().to_string());
+fn setup(site: &Site, run: RunId, user: &User, gpus: &[Own], cpus: Vec<u32>) -> Setup {
+    let gpu = |own: &Own| SetupGpu {
+        near_cpus: near_cpus(site, &own.gpu),
+        ..own.setup(device_node(&site.config.dev_dir, &own.gpu).display().to_string())
+    };
     Setup {
         cgroup_tag: site.cgroups.as_ref().map_or_else(String::new, |root| root.rel().display().to_string()),
         cgroup_name: cgroup_name(run),
@@ -206,12 +223,21 @@ fn setup(site: &Site, run: RunId, user: &User, gpus: &[Own]) -> Setup {
         groups: user.groups.clone(),
         home: user.home.display().to_string(),
         shell: user.shell.display().to_string(),
+        cpus,
         gpus: gpus.iter().map(gpu).collect(),
         private_tmp: String::new(),
         private_shm: String::new(),
         pam_service: site.config.pam_service.clone(),
         restrict_root: user.uid == 0 && site.cgroups.is_some(),
         environment: node_environment(site),
+    }
+}
+
+/// The processors nearest to a GPU: those of its memory node; where that is not told, those that the driver names.
+fn near_cpus(site: &Site, gpu: &GpuFacts) -> Vec<(u32, u32)> {
+    match (gpu.numa_node, &site.cpus) {
+        (Some(node), Some(binding)) => binding.topology().cpus_of(node).into_iter().map(|cpu| (cpu, cpu)).collect(),
+        _ => gpu.near_cpus.clone(),
     }
 }
 

@@ -1,6 +1,7 @@
 //! What every part of the daemon shares and nobody changes: configuration, identity, spool, cgroups, GPUs.
 
-use crate::config::{Config, Isolation};
+use crate::config::{self, Config, Isolation};
+use crate::cpu_binding::CpuBinding;
 use crate::gpu_watch::GpuWatch;
 use crate::inventory::GpuTable;
 use crate::spool::Spool;
@@ -20,6 +21,8 @@ pub struct Site {
     pub spool: Spool,
     /// `None` without isolation, or when there are no usable cgroups (the node is unfit then).
     pub cgroups: Option<CgroupRoot>,
+    /// `None` where CPUs are shared by weight.
+    pub cpus: Option<CpuBinding>,
     pub gpus: Arc<GpuTable>,
     /// `None` on login nodes and where GPUs are not looked for.
     pub gpu_watch: Option<GpuWatch>,
@@ -40,6 +43,17 @@ impl Site {
             Err(e) if e.is_not_found() => Ok(None),
             Err(e) => Err(e),
         }
+    }
+}
+
+/// The CPUs to give to runs, where the site wants each to have its own; and why that cannot be had.
+pub fn open_cpus(config: &Config, cgroups: Option<&CgroupRoot>) -> (Option<CpuBinding>, String) {
+    let Some(root) = cgroups.filter(|_| config.cpu_binding == config::CpuBinding::Cpuset) else {
+        return (None, String::new());
+    };
+    match CpuBinding::open(root, &config.cpu_dir, config.cpus) {
+        Ok(binding) => (Some(binding), String::new()),
+        Err(e) => (None, format!("{e:#}")),
     }
 }
 

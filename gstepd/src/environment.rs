@@ -4,9 +4,12 @@
 
 use std::collections::BTreeMap;
 
+use gmodel::binding::mask_text;
 use gmodel::hostlist;
 use gmodel::launch_order::LaunchOrder;
 use gmodel::supervise::{Setup, StepOrder};
+
+use crate::task_binding::TaskBinding;
 
 /// What a job without a PATH of its own gets.
 pub const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin";
@@ -51,7 +54,7 @@ pub fn batch(order: &LaunchOrder, setup: &Setup) -> Vec<String> {
 }
 
 /// Environment of one task of a step. `local` is its position in `step.ranks`.
-pub fn task(order: &LaunchOrder, setup: &Setup, step: &StepOrder, local: usize) -> Vec<String> {
+pub fn task(order: &LaunchOrder, setup: &Setup, step: &StepOrder, local: usize, bound: &TaskBinding) -> Vec<String> {
     let mut env = Variables::inherited(&step.environment, setup);
     user_variables(&mut env, setup, order);
     job_variables(&mut env, order, setup);
@@ -63,6 +66,7 @@ pub fn task(order: &LaunchOrder, setup: &Setup, step: &StepOrder, local: usize) 
     };
     task_variables(&mut env, &place);
     step_variables(&mut env, order, setup, step);
+    binding_variables(&mut env, setup, bound);
     env.lines()
 }
 
@@ -211,6 +215,19 @@ fn gpu_variables(env: &mut Variables, setup: &Setup) {
     if !setup.gpus.is_empty() {
         env.slurm("GPUS_ON_NODE", setup.gpus.len());
         env.slurm("JOB_GPUS", gpu_indexes(setup));
+    }
+}
+
+/// What the task is bound to, in srun's variables; nothing where it is bound to nothing.
+fn binding_variables(env: &mut Variables, setup: &Setup, bound: &TaskBinding) {
+    if let Some(gpus) = &bound.gpus {
+        let uuids: Vec<&str> = gpus.iter().filter_map(|at| Some(setup.gpus.get(*at as usize)?.uuid.as_str())).collect();
+        env.set("CUDA_VISIBLE_DEVICES", uuids.join(","));
+    }
+    if let Some(cpus) = &bound.cpus {
+        env.slurm("CPU_BIND_VERBOSE", if bound.verbose { "verbose" } else { "quiet" });
+        env.slurm("CPU_BIND_TYPE", "mask_cpu:");
+        env.slurm("CPU_BIND_LIST", mask_text(cpus));
     }
 }
 
@@ -369,7 +386,7 @@ mod tests {
             work_dir: "/home/me/w".into(),
             ..StepOrder::default()
         };
-        compare(&task(&order, &setup, &step, 1), golden("[task 3 of 4]", "[array]"));
+        compare(&task(&order, &setup, &step, 1, &TaskBinding::default()), golden("[task 3 of 4]", "[array]"));
     }
 
     #[test]

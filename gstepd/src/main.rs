@@ -16,6 +16,7 @@ mod stand_by;
 mod step;
 mod step_link;
 mod supervisor;
+mod task_binding;
 
 use std::fs;
 use std::io::{self, Write};

@@ -5,13 +5,14 @@
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
 use gmodel::ExitCode;
 use gmodel::launch_order::LaunchOrder;
 use gmodel::supervise::{Setup, StepInput, StepOrder, StepOutput, StepStream};
+use gsys::cpu::Affinity;
 use gsys::launch::{self, LaunchError, LaunchSpec, Launching, Stdio};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::libc::{ENOENT, SIGCONT, SIGKILL, SIGTERM};
@@ -24,6 +25,7 @@ use crate::job_processes::JobProcesses;
 use crate::life::Boot;
 use crate::resource_limits::JobLimits;
 use crate::step_link::StepLink;
+use crate::task_binding::TaskBinding;
 
 /// Each task holds two pipes and, while it starts, two descriptors more.
 const MAX_TASKS: usize = 1024;
@@ -305,8 +307,11 @@ fn spawn(order: &StepOrder, job: &Job<'_>, local: usize) -> Result<(Launching, [
     let join = job.processes.join_fds().map_err(|e| node_failure(&e))?;
     let (out, out_writer) = output_pipe().map_err(|e| node_failure(&e))?;
     let (err, err_writer) = output_pipe().map_err(|e| node_failure(&e))?;
+    let bound = TaskBinding::of(job.order, job.setup, order, local).map_err(|text| (ExitCode::exited(1), text))?;
+    say(&err_writer, &bound.words).map_err(|e| node_failure(&e))?;
     let mut spec = LaunchSpec::new(order.argv.iter().map(OsString::from).collect(), identity(job.setup));
-    spec.env = split_variables(environment::task(job.order, job.setup, order, local));
+    spec.env = split_variables(environment::task(job.order, job.setup, order, local, &bound));
+    spec.affinity = bound.cpus.as_deref().map(Affinity::new);
     spec.pid_variables = environment::PID_NAMES.map(OsString::from).to_vec();
     set_limits(&mut spec, job.limits);
     spec.cwd = PathBuf::from(if order.work_dir.is_empty() { &job.order.work_dir } else { &order.work_dir });
@@ -318,6 +323,11 @@ fn spawn(order: &StepOrder, job: &Job<'_>, local: usize) -> Result<(Launching, [
     spec.stderr = Stdio::Fd(err_writer.as_fd());
     let launching = launch::spawn(&spec).map_err(|e| failure(&e))?;
     Ok((launching, [out, err]))
+}
+
+/// What the task itself is to be told, before it writes anything.
+fn say(stderr: &OwnedFd, words: &str) -> io::Result<()> {
+    File::from(stderr.try_clone()?).write_all(words.as_bytes())
 }
 
 /// As a shell has it: 127 for what is not there, 126 for what cannot be run.

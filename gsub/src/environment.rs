@@ -40,6 +40,12 @@ impl Export {
         Ok(export)
     }
 
+    /// A variable of the job whatever else it gets.
+    pub(crate) fn set(&mut self, name: &str, value: String) {
+        self.names.retain(|(known, _)| known != name);
+        self.names.push((name.to_owned(), Some(value)));
+    }
+
     /// `NAME=value` for each variable the job gets; what it cannot get because it is no UTF-8 is named in the second.
     pub(crate) fn select(&self, variables: impl IntoIterator<Item = (OsString, OsString)>) -> (Vec<String>, Vec<String>) {
         let variables: Vec<_> = variables.into_iter().collect();

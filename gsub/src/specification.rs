@@ -8,6 +8,7 @@ use crate::option_words::Given;
 use crate::script::Work;
 use gcli::{Failure, local_time};
 use gmodel::array_spec::ArraySpec;
+use gmodel::binding::GpuBind;
 use gmodel::checkpoint::CheckpointSpec;
 use gmodel::constraint::Constraint;
 use gmodel::dependency::Dependency;
@@ -82,7 +83,10 @@ pub(crate) fn build(choices: &mut Choices, work: &Work, submitter: &Submitter) -
         choices.take(of_the_command);
     }
     let spec = JobSpec { name, launch, common: common.into() };
-    let export = parsed(choices.take("export"), Export::parse)?.unwrap_or_else(Export::all);
+    let mut export = parsed(choices.take("export"), Export::parse)?.unwrap_or_else(Export::all);
+    let gpu_bind = parsed(choices.take("gpu-bind"), |text| GpuBind::parse(text).map(|_| text.to_owned()))?;
+    // Where grun finds it, as srun does.
+    gpu_bind.into_iter().for_each(|bind| export.set("SLURM_GPU_BIND", bind));
     Ok(Submission { spec, export, wait: choices.take_flag("wait"), dry_run: choices.take_flag("dry-run") })
 }
 
@@ -383,6 +387,7 @@ mod tests {
             "licenses" => "matlab:2",
             "switches" => "1@30:00",
             "export" => "NONE",
+            "gpu-bind" => "closest",
             "gpu-mem" => "40G",
             "gres" => "gpu:2",
             "mem" | "mem-per-cpu" | "mem-per-gpu" => "2G",

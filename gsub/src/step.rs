@@ -6,6 +6,7 @@
 use clap::{CommandFactory, FromArgMatches, Parser};
 use gcli::{Failure, Outcome, command_line};
 use gmodel::ExitCode;
+use gmodel::binding::{BadBinding, CpuBind, GpuBind};
 use gmodel::supervise::{StepInput, StepOutput, StepStream};
 use gwire::api::{StepReply, StepRequest};
 use nix::sys::signal::{SigSet, Signal};
@@ -17,6 +18,9 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
+/// Where the nodes read how tasks are bound, as srun has it.
+const CPU_BIND: &str = "SLURM_CPU_BIND";
+const GPU_BIND: &str = "SLURM_GPU_BIND";
 /// Time the nodes have to call back.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(30);
 /// A caller that says nothing is no supervisor of ours.
@@ -42,6 +46,12 @@ struct StepArgs {
     /// Tasks to start
     #[arg(short = 'n', long, value_name = "N")]
     ntasks: Option<u32>,
+    /// CPUs of each task: none (all of the job), cores, threads, map_cpu:LIST, mask_cpu:LIST; verbose, before it says which
+    #[arg(long, value_name = "SPEC", value_parser = cpu_bind)]
+    cpu_bind: Option<String>,
+    /// GPUs of each task: none (all of the job), closest, single:N, per_task:N, map_gpu:LIST; verbose, before it says which
+    #[arg(long, value_name = "SPEC", value_parser = gpu_bind)]
+    gpu_bind: Option<String>,
     /// Put the rank before each line of output
     #[arg(short, long)]
     label: bool,
@@ -65,6 +75,7 @@ pub fn command() -> clap::Command {
 pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     let matches = command_line::parse(command(), words)?;
     let args = StepArgs::from_arg_matches(&matches).map_err(Failure::usage)?;
+    check_inherited(&args)?;
     let job = own_job()?;
     // Blocked before the first thread starts, so that none of them takes a signal.
     let signals = watched_signals();
@@ -74,7 +85,7 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     let key = secret().map_err(|e| failed("read /dev/urandom", e))?;
     let request = StepRequest {
         argv: args.command.clone(),
-        environment: environment(),
+        environment: environment([(CPU_BIND, args.cpu_bind), (GPU_BIND, args.gpu_bind)]),
         work_dir: work_dir(args.chdir)?,
         nodes: args.nodes,
         ntasks: args.ntasks,
@@ -86,6 +97,17 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     let mut peers = accept(&listener, &step, &key, &sender)?;
     forward_signals(signals, sender);
     Gathering::new(&step, args.label).run(&messages, &mut peers)
+}
+
+/// What `gsub --gpu-bind` and scripts put into the environment is refused here, not by each node.
+fn check_inherited(args: &StepArgs) -> Result<(), Failure> {
+    let inherited = |name: &str, given: &Option<String>| if given.is_some() { None } else { std::env::var(name).ok() };
+    let cpu = inherited(CPU_BIND, &args.cpu_bind).map(|text| cpu_bind(&text));
+    let gpu = inherited(GPU_BIND, &args.gpu_bind).map(|text| gpu_bind(&text));
+    for (name, read) in [(CPU_BIND, cpu), (GPU_BIND, gpu)] {
+        read.transpose().map_err(|error| Failure::usage(format_args!("{name}: {error}")))?;
+    }
+    Ok(())
 }
 
 fn own_job() -> Result<String, Failure> {
@@ -114,11 +136,21 @@ fn secret() -> std::io::Result<String> {
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// `NAME=value` of this process; what is not UTF-8 cannot travel in JSON and stays behind.
-fn environment() -> Vec<String> {
-    std::env::vars_os()
-        .filter_map(|(name, value)| Some(format!("{}={}", name.into_string().ok()?, value.into_string().ok()?)))
-        .collect()
+/// `NAME=value` of this process, and over it these of the command line. What is not UTF-8 cannot travel in JSON and stays
+/// behind.
+fn environment(told: [(&str, Option<String>); 2]) -> Vec<String> {
+    let told: Vec<(String, String)> = told.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect();
+    let own = std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+    let own: Vec<(String, String)> = own.filter(|(name, _)| told.iter().all(|(known, _)| known != name)).collect();
+    own.into_iter().chain(told).map(|(name, value)| format!("{name}={value}")).collect()
+}
+
+fn cpu_bind(text: &str) -> Result<String, BadBinding> {
+    CpuBind::parse(text).map(|_| text.to_owned())
+}
+
+fn gpu_bind(text: &str) -> Result<String, BadBinding> {
+    GpuBind::parse(text).map(|_| text.to_owned())
 }
 
 fn work_dir(given: Option<String>) -> Result<String, Failure> {

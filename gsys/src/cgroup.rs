@@ -125,6 +125,11 @@ impl RunCgroup {
         limits::write(&self.trees, &self.rel, limits)
     }
 
+    /// The processors of its own that the run was given; `None` where it has none.
+    pub fn cpu_set(&self) -> Result<Option<Vec<u32>>, CgroupError> {
+        limits::cpu_set(&self.trees, &self.rel)
+    }
+
     /// What the job has used so far, all its past and present processes together.
     pub fn usage(&self) -> Result<Usage, CgroupError> {
         usage::read(&self.trees, &self.rel.join("job"))

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 
 use crate::caps;
 use crate::cgroup::{JoinFds, c_path};
+use crate::cpu::Affinity;
 use crate::mount::PrivateMounts;
 use crate::process;
 use crate::user::User;
@@ -81,6 +82,8 @@ pub struct LaunchSpec<'a> {
     pub controlling_terminal: bool,
     /// The cgroup the child joins first of all ([`crate::cgroup::RunCgroup::join_fds`]).
     pub join: Option<&'a JoinFds>,
+    /// Processors it runs on, among those of the cgroup.
+    pub affinity: Option<Affinity>,
     /// For jobs of uid 0: takes the capabilities in [`crate::caps::DENIED_TO_ROOT_JOBS`] from its bounding set and shows it
     /// the cgroup trees read-only, in a mount namespace of its own.
     pub confine_root: bool,
@@ -106,6 +109,7 @@ impl LaunchSpec<'_> {
             stderr: Stdio::Null,
             controlling_terminal: false,
             join: None,
+            affinity: None,
             confine_root: false,
             binds: Vec::new(),
         }

@@ -5,6 +5,7 @@
 pub mod caps;
 pub mod cgroup;
 pub mod clock;
+pub mod cpu;
 pub mod descriptor;
 pub mod device_fence;
 pub mod device_node;

@@ -252,3 +252,120 @@ fn a_private_tmp_is_the_jobs_own_and_removed_with_it() {
     let private = fs::read_dir(pool.dir.join("node1/spool/private")).unwrap().count();
     assert_eq!(private, 0, "the directory is still there");
 }
+
+/// node1 gives each run CPUs of its own. Its two real CPUs stand for two memory nodes, as the simulated GPUs have them.
+fn with_cpus_of_their_own(gpus: &str) -> Option<Pool> {
+    if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
+        println!("NOT RUN: CPUs of a run's own need a machine with two");
+        return None;
+    }
+    let pool = Pool::up(1, gpus)?;
+    let system = pool.work.join("cpus");
+    let write = |path: &str, text: &str| {
+        let path = system.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    };
+    write("cpu/online", "0-1");
+    write("node/online", "0-1");
+    for (node, distance) in ["10 21", "21 10"].into_iter().enumerate() {
+        write(&format!("node/node{node}/cpulist"), &node.to_string());
+        write(&format!("node/node{node}/meminfo"), &format!("Node {node} MemTotal: 268435456 kB\n"));
+        write(&format!("node/node{node}/distance"), distance);
+        write(&format!("cpu/cpu{node}/topology/thread_siblings_list"), &node.to_string());
+    }
+    let config = fs::read_to_string(pool.config("node1")).unwrap();
+    let config = config.replace("cpus = 64", "cpus = 2\ncpu_binding = \"cpuset\"");
+    fs::write(pool.config("node1"), format!("cpu_dir = {:?}\n{config}", system.display().to_string())).unwrap();
+    pool.kill("node1");
+    pool.start("node1");
+    pool.wait_until("node1 has two CPUs", || pool.node("node1").cpus == 2);
+    pool.wait_idle("node1");
+    Some(pool)
+}
+
+const OWN_CPUS: &str = "grep Cpus_allowed_list /proc/self/status | tr -dc '0-9,-'; echo";
+
+#[test]
+fn a_run_has_cpus_of_its_own_near_its_gpus_and_keeps_them_when_gpud_is_replaced() {
+    let Some(pool) = with_cpus_of_their_own("h100:4") else { return };
+    let script = format!("{{ {OWN_CPUS}; }} > cpus.$GSUB_JOB_ID; while [ ! -e go.$GSUB_JOB_ID ]; do sleep 0.02; done; {OWN_CPUS}");
+    let job = |gpus: &str| pool.run_as_user("gsub", &["--gpus", gpus, "-c", "1", "--mem", "1G", "-o", "%j.out", "--wrap", &script]).id();
+    let cpus = |id: u64| pool.wait_file(&format!("cpus.{id}")).trim().to_owned();
+    // Two GPUs stand beside each of the two CPUs.
+    let (first, second) = (job("2"), job("2"));
+    assert_eq!((cpus(first).as_str(), cpus(second).as_str()), ("0", "1"));
+    let log = pool.run("gq", &["--log", &second.to_string()]);
+    assert!(log.out.contains("CPUs 1"), "{log:?}");
+    pool.kill("node1");
+    pool.start("node1");
+    pool.wait_until("it is back", || pool.node("node1").state == "ALLOCATED");
+    // What the first leaves is all there is, and it is what the next gets; the second keeps its own.
+    pool.write(&format!("go.{first}"), "");
+    pool.wait_state(first, Completed);
+    let third = job("2");
+    assert_eq!(cpus(third), "0");
+    for id in [second, third] {
+        pool.write(&format!("go.{id}"), "");
+        pool.wait_state(id, Completed);
+    }
+    assert_eq!([second, third].map(|id| pool.file(&format!("{id}.out"))), ["1\n", "0\n"]);
+    pool.wait_idle("node1");
+    // Both CPUs for one.
+    let both = pool.run_as_user("gsub", &["-c", "2", "-o", "both.out", "--wrap", OWN_CPUS]).id();
+    pool.wait_state(both, Completed);
+    assert_eq!(pool.file("both.out"), "0-1\n");
+}
+
+#[test]
+fn tasks_are_bound_to_cpus_and_gpus_as_grun_says_and_see_all_of_them_otherwise() {
+    let Some(pool) = with_cpus_of_their_own("h100:4") else { return };
+    let show = "sh -c 'echo $SLURM_PROCID $(grep Cpus_allowed_list /proc/self/status | tr -dc 0-9,-) ${SLURM_CPU_BIND_LIST:-none} $(echo $CUDA_VISIBLE_DEVICES | tr , \" \" | wc -w) $CUDA_VISIBLE_DEVICES'";
+    let script = format!(
+        "#!/bin/sh\n\
+         PATH={path}:$PATH\n\
+         grun {show} | sort > all\n\
+         grun --cpu-bind=verbose,threads --gpu-bind=verbose,closest {show} 2> said | sort > bound\n\
+         SLURM_GPU_BIND=map_gpu:3,0 grun --cpu-bind=map_cpu:1 {show} | sort > mapped\n\
+         grun --gpu-bind=per_task:3 true 2> few; echo $? >> few\n\
+         grun --cpu-bind=mask_cpu:0x4 true 2> foreign\n\
+         grun --cpu-bind=corse true 2> word; echo $? >> word\n",
+        path = gpupool_tests::pool::programs().display(),
+    );
+    let script = pool.write("bind.sh", script).display().to_string();
+    let id = pool.gsub(&["--gpus", "4", "-n", "2", "-c", "1", &script]);
+    pool.wait_state(id, Completed);
+    let uuids: Vec<String> = pool.node("node1").gpus.iter().map(|gpu| gpu.uuid.clone()).collect();
+    let all = uuids.join(",");
+    assert_eq!(pool.file("all"), format!("0 0-1 none 4 {all}\n1 0-1 none 4 {all}\n"));
+    let (near, far) = (uuids[..2].join(","), uuids[2..].join(","));
+    assert_eq!(pool.file("bound"), format!("0 0 0x1 2 {near}\n1 1 0x2 2 {far}\n"));
+    let said = pool.file("said");
+    assert!(said.contains("cpu-bind=threads - node1, task  1  1: mask 0x2 set, CPUs 1\n"), "{said}");
+    assert!(said.contains(&format!("gpu-bind=closest - node1, task  0  0: GPUs 0 ({}), 1 ({})\n", uuids[0], uuids[1])), "{said}");
+    assert_eq!(pool.file("mapped"), format!("0 1 0x2 1 {}\n1 1 0x2 1 {}\n", uuids[3], uuids[0]));
+    let few = pool.file("few");
+    assert!(few.contains("--gpu-bind=per_task:3: task 1 of this node would be given GPUs 3 to 5, and the job has 4 here") && few.ends_with("\n1\n"), "{few}");
+    assert!(pool.file("foreign").contains("CPU 2 is not the job's on this node; it has 0-1"), "{}", pool.file("foreign"));
+    assert!(pool.file("word").contains("Did you mean \"cores\"?") && pool.file("word").ends_with("\n2\n"), "{}", pool.file("word"));
+    // A word to gsub is one to every grun of the job.
+    let each = ["--gpus", "4", "-n", "2", "--gpu-bind", "per_task:2", "-o", "each", "--wrap"];
+    let grun = format!("{}/grun sh -c 'echo $SLURM_PROCID $CUDA_VISIBLE_DEVICES' | sort", gpupool_tests::pool::programs().display());
+    let id = pool.gsub(&[&each[..], &[&grun]].concat());
+    pool.wait_state(id, Completed);
+    assert_eq!(pool.file("each"), format!("0 {near}\n1 {far}\n"));
+    pool.run_as_user("gsub", &["--gpus", "1", "--gpu-bind", "closets", "--wrap", "true"]).fails_with(2, "Did you mean \"closest\"?");
+}
+
+#[test]
+fn a_node_that_declares_more_cpus_than_it_can_give_takes_no_work_and_says_so() {
+    let Some(pool) = Pool::up(1, "none") else { return };
+    let config = fs::read_to_string(pool.config("node1")).unwrap();
+    fs::write(pool.config("node1"), config.replace("cpus = 64", "cpus = 9999\ncpu_binding = \"cpuset\"")).unwrap();
+    pool.kill("node1");
+    pool.start("node1");
+    pool.wait_until("it says so", || pool.node("node1").unfit.contains("with cpus = 9999: this machine has"));
+    let id = pool.gsub(&["--wrap", "true"]);
+    pool.wait_until("a pass has looked at it", || pool.job(id).reason != gmodel::ReasonCode::None);
+    assert_eq!(pool.job(id).state, gmodel::JobState::Pending);
+}

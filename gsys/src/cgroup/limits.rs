@@ -3,7 +3,8 @@
 
 use std::path::Path;
 
-use super::{CgroupError, CgroupRoot, Controller, Hierarchy, Trees, write_file};
+use super::{CgroupError, CgroupRoot, Controller, Hierarchy, Trees, read_file, write_file};
+use crate::cpu::{list_text, parse_list};
 
 /// Limits of a run; `None` is unlimited at creation and unchanged on an update.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -12,6 +13,8 @@ pub struct Limits {
     pub memory_bytes: Option<u64>,
     /// CPU numbers the job may run on.
     pub cpu_set: Option<Vec<u32>>,
+    /// Memory nodes its memory may be on; with `cpu_set` only. Empty: all.
+    pub mem_set: Vec<u32>,
     /// Share of CPU time under contention, in thousandths of a CPU: what the run was allocated.
     pub cpu_millis: Option<u64>,
     /// Most processes and threads at once.
@@ -63,7 +66,10 @@ pub(super) fn write(trees: &Trees, run_rel: &Path, limits: &Limits) -> Result<()
     }
     if let Some(cpus) = &limits.cpu_set {
         let dir = dir_of(trees, Controller::Cpuset, "cpuset", &job_rel)?;
-        write_file(&dir.join("cpuset.cpus"), &cpu_list(cpus))?;
+        write_file(&dir.join("cpuset.cpus"), &list_text(cpus))?;
+        if !limits.mem_set.is_empty() {
+            write_file(&dir.join("cpuset.mems"), &list_text(&limits.mem_set))?;
+        }
     }
     if let Some(millis) = limits.cpu_millis {
         let dir = dir_of(trees, Controller::Cpu, "cpu weight", run_rel)?;
@@ -135,11 +141,27 @@ fn weight_v2(cpu_millis: u64) -> u64 {
     (cpu_millis / 100).clamp(1, 10_000)
 }
 
-fn cpu_list(cpus: &[u32]) -> String {
-    cpus.iter()
-        .map(u32::to_string)
-        .collect::<Vec<_>>()
-        .join(",")
+/// The processors that a run was given; `None` where it has no set of its own.
+pub(super) fn cpu_set(trees: &Trees, run_rel: &Path) -> Result<Option<Vec<u32>>, CgroupError> {
+    let Ok(dir) = dir_of(trees, Controller::Cpuset, "cpuset", &run_rel.join("job")) else {
+        return Ok(None);
+    };
+    match read_file(&dir.join("cpuset.cpus")) {
+        Ok(text) => Ok(Some(parse_list(&text)).filter(|cpus| !cpus.is_empty())),
+        Err(e) if e.is_not_found() => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+/// Processors and memory nodes that the subtree may use.
+pub(super) fn bounds(trees: &Trees, rel: &Path) -> Result<(Vec<u32>, Vec<u32>), CgroupError> {
+    let dir = dir_of(trees, Controller::Cpuset, "cpuset", rel)?;
+    let names = match trees.hierarchy() {
+        Hierarchy::V2 => ["cpuset.cpus.effective", "cpuset.mems.effective"],
+        _ => ["cpuset.effective_cpus", "cpuset.effective_mems"],
+    };
+    let [cpus, mems] = names.map(|name| read_file(&dir.join(name)).map(|text| parse_list(&text)));
+    Ok((cpus?, mems?))
 }
 
 #[cfg(test)]

@@ -94,6 +94,11 @@ impl CgroupRoot {
         }
     }
 
+    /// Processors and memory nodes that runs here may be given.
+    pub fn cpu_bounds(&self) -> Result<(Vec<u32>, Vec<u32>), CgroupError> {
+        super::limits::bounds(&self.trees, &self.rel)
+    }
+
     /// Names of the run directories that exist: what gpud scans when it starts.
     pub fn runs(&self) -> Result<Vec<String>, CgroupError> {
         let dir = super::main_dir(&self.trees, &self.rel);

@@ -15,6 +15,7 @@ use super::{
 };
 use crate::caps;
 use crate::cgroup::JoinFds;
+use crate::cpu::Affinity;
 use crate::mount::PrivateMounts;
 use crate::process::errno;
 
@@ -34,6 +35,7 @@ pub(super) struct Plan<'a> {
     files: [(Stage, FileAt<'a>); 3],
     controlling_terminal: bool,
     join: Option<&'a JoinFds>,
+    affinity: Option<&'a Affinity>,
     mounts: Option<PrivateMounts>,
     confine_root: bool,
 }
@@ -115,6 +117,7 @@ impl<'a> Plan<'a> {
             ],
             controlling_terminal: spec.controlling_terminal,
             join: spec.join,
+            affinity: spec.affinity.as_ref(),
             mounts: private_mounts(spec).map_err(|e| {
                 LaunchError::node(Stage::Mounts, "preparing the job's mount namespace", &e)
             })?,
@@ -145,6 +148,10 @@ fn prepare(plan: &Plan<'_>) -> Result<(), Report> {
     reset_signals();
     if let Some(join) = plan.join {
         join.join().map_err(|errno| report(Stage::Cgroup, errno))?;
+    }
+    // After the cgroup: entering a cpuset sets the affinity to all of it.
+    if let Some(affinity) = plan.affinity {
+        affinity.bind().map_err(|errno| report(Stage::Affinity, errno))?;
     }
     reset_oom_score();
     if let Some(mounts) = &plan.mounts {

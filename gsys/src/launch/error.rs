@@ -27,10 +27,11 @@ pub enum Stage {
     Stderr,
     Terminal,
     Exec,
+    Affinity,
 }
 
 impl Stage {
-    const ALL: [Stage; 11] = [
+    const ALL: [Stage; 12] = [
         Stage::Fork,
         Stage::Cgroup,
         Stage::Mounts,
@@ -42,6 +43,7 @@ impl Stage {
         Stage::Stderr,
         Stage::Terminal,
         Stage::Exec,
+        Stage::Affinity,
     ];
 
     fn is_the_users(self) -> bool {
@@ -155,6 +157,7 @@ impl Report {
         match self.stage {
             Stage::Fork => format!("making a session for the job's process: {reason}"),
             Stage::Cgroup => format!("joining the job's cgroup: {reason}"),
+            Stage::Affinity => format!("binding to the task's CPUs, which have to be among the job's own: {reason}"),
             Stage::Mounts => format!("setting up the job's mount namespace: {reason}"),
             Stage::Capabilities => format!("taking capabilities from a root job: {reason}"),
             Stage::Identity => format!("becoming uid {uid}: {reason}"),

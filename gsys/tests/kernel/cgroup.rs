@@ -482,13 +482,24 @@ fn a_cpu_set_confines_the_job_and_a_weight_is_on_the_run() {
     if !scratch.root.supports(Controller::Cpuset) || !scratch.root.supports(Controller::Cpu) {
         return not_run("needs the cpu and cpuset controllers").unwrap_or(());
     }
+    let (cpus, mems) = scratch.root.cpu_bounds().expect("bounds");
+    assert!(cpus.contains(&0) && mems.contains(&0), "{cpus:?} {mems:?}");
     let run = scratch.run(&Limits {
         cpu_set: Some(vec![0]),
+        mem_set: vec![0],
         cpu_millis: Some(2000),
         ..Limits::default()
     });
     scratch.run_shell_in(&run, "grep Cpus_allowed_list /proc/self/status");
     assert_eq!(scratch.read_output().split_whitespace().last(), Some("0"));
+    scratch.run_shell_in(&run, "grep Mems_allowed_list /proc/self/status");
+    assert_eq!(scratch.read_output().split_whitespace().last(), Some("0"));
+    // Another daemon reads it off the kernel; a run without CPUs of its own has none.
+    let found = RunCgroup::open_rel(run.rel()).expect("open");
+    assert_eq!(found.cpu_set().expect("read"), Some(vec![0]));
+    let plain = RunCgroup::create(&scratch.root, "run_8_1", &Limits::default()).expect("create");
+    assert_eq!(plain.cpu_set().expect("read"), None);
+    plain.remove().expect("remove");
     let weights: Vec<String> = job_dirs(&scratch, &run)
         .iter()
         .filter_map(|dir| dir.parent())
