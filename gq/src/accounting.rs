@@ -1,5 +1,6 @@
 //! `gacct`: what ran and how it ended, line by line as sacct prints it, and what was used. Source: sacct(1).
 
+use crate::efficiency::{self, EfficiencyArgs};
 use crate::job_filter::{own_name, states, user_name};
 use crate::queue::copy_json;
 use crate::run_column::{self, RunColumn};
@@ -20,9 +21,11 @@ use std::io::Write;
 const EXAMPLES: &str = "\
 Examples:
   gacct                          your jobs since midnight
-  gacct -j 17                    one job
+  gacct 17                       one job in full, with what it made of its GPUs
+  gacct -j 17                    one job, a line
   gacct -S now-7days -s FAILED   what failed in a week
   gacct -n -P -o jobid,state     for a script
+  gacct efficiency --by user     what was used of what was held, since the first of the month
   gacct report --by account,user --from 2026-11-01
 
 Times: now-1hour, 09:00, 2026-11-20, 2026-11-20T09:05. gacct -e lists the columns.";
@@ -33,7 +36,10 @@ Times: now-1hour, 09:00, 2026-11-20, 2026-11-20T09:05. gacct -e lists the column
 struct AccountingArgs {
     #[command(subcommand)]
     sub: Option<Sub>,
-    /// These jobs: 17, 98 (an array), 98_5
+    /// These jobs in full: 17, 98_5
+    #[arg(value_name = "JOB", conflicts_with_all = ["jobs", "format", "long", "duplicates"])]
+    named: Vec<String>,
+    /// These jobs, a line each: 17, 98 (an array), 98_5
     #[arg(short, long, value_name = "JOBS", alias = "job")]
     jobs: Option<String>,
     /// Jobs of these users
@@ -103,8 +109,10 @@ struct AccountingArgs {
 
 #[derive(Subcommand)]
 enum Sub {
-    /// GPU-hours, CPU-hours and jobs by group
+    /// GPU-hours held and used, CPU-hours, energy and jobs by group
     Report(ReportArgs),
+    /// What jobs made of the CPUs, memory and GPUs they held
+    Efficiency(EfficiencyArgs),
 }
 
 /// The command line as clap knows it.
@@ -120,8 +128,13 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     let matches = command_line::parse(command(), words)?;
     let args = AccountingArgs::from_arg_matches(&matches).map_err(Failure::usage)?;
     let now = local_time::now();
-    if let Some(Sub::Report(report)) = &args.sub {
-        return usage_report::run(&mut gcli::connect("gacct")?, report, now);
+    match &args.sub {
+        Some(Sub::Report(report)) => return usage_report::run(&mut gcli::connect("gacct")?, report, now),
+        Some(Sub::Efficiency(asked)) => return efficiency::run(&mut gcli::connect("gacct")?, asked, now),
+        None => {}
+    }
+    if !args.named.is_empty() {
+        return efficiency::records(&mut gcli::connect("gacct")?, &args.named, args.json, efficiency::record);
     }
     let mut out = stdout()?;
     if args.helpformat {

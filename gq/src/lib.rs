@@ -4,6 +4,7 @@
 
 pub mod accounting;
 pub mod cancel;
+mod efficiency;
 mod health_listing;
 mod job_column;
 mod job_filter;

@@ -1,5 +1,7 @@
 //! The columns of accounting: sacct's field names, widths and values. Source: sacct(1).
 
+use crate::efficiency::gpu_percent;
+use crate::usage_report::percent;
 use gcli::column_format::{FormatError, Spec, parse_percent_names};
 use gcli::local_time::TimeFormat;
 use gmodel::duration::sacct_time;
@@ -17,18 +19,26 @@ pub(crate) enum RunColumn {
     Attempt,
     Class,
     Comment,
+    ConsumedEnergy,
+    ConsumedEnergyRaw,
+    CpuEff,
     CpuTime,
     CpuTimeRaw,
     Elapsed,
     ElapsedRaw,
     End,
     ExitCode,
+    GpuEff,
+    GpuIdle,
+    GpuMaxMem,
+    GpuMaxPower,
     Gpus,
     JobId,
     JobIdRaw,
     JobName,
     LostGpuSecs,
     MaxRss,
+    MemEff,
     NCpus,
     NNodes,
     NodeList,
@@ -44,6 +54,8 @@ pub(crate) enum RunColumn {
     Timelimit,
     TimelimitRaw,
     TotalCpu,
+    TresUsageInAve,
+    TresUsageInMax,
     User,
     WorkDir,
 }
@@ -58,18 +70,26 @@ const COLUMNS: &[Entry] = &[
     (RunColumn::Attempt,      "Attempt",       7),
     (RunColumn::Class,        "Class",        10),
     (RunColumn::Comment,      "Comment",      14),
+    (RunColumn::ConsumedEnergy, "ConsumedEnergy", 14),
+    (RunColumn::ConsumedEnergyRaw, "ConsumedEnergyRaw", 17),
+    (RunColumn::CpuEff,       "CPUEff",        7),
     (RunColumn::CpuTime,      "CPUTime",      10),
     (RunColumn::CpuTimeRaw,   "CPUTimeRAW",   10),
     (RunColumn::Elapsed,      "Elapsed",      10),
     (RunColumn::ElapsedRaw,   "ElapsedRaw",   10),
     (RunColumn::End,          "End",          19),
     (RunColumn::ExitCode,     "ExitCode",      8),
+    (RunColumn::GpuEff,       "GPUEff",        7),
+    (RunColumn::GpuIdle,      "GPUIdle",      10),
+    (RunColumn::GpuMaxMem,    "GPUMaxMem",    10),
+    (RunColumn::GpuMaxPower,  "GPUMaxPower",  11),
     (RunColumn::Gpus,         "GPUs",         10),
     (RunColumn::JobId,        "JobID",        12),
     (RunColumn::JobIdRaw,     "JobIDRaw",     12),
     (RunColumn::JobName,      "JobName",      10),
     (RunColumn::LostGpuSecs,  "LostGPUSecs",  11),
     (RunColumn::MaxRss,       "MaxRSS",       10),
+    (RunColumn::MemEff,       "MemEff",        7),
     (RunColumn::NCpus,        "NCPUS",        10),
     (RunColumn::NNodes,       "NNodes",        8),
     (RunColumn::NodeList,     "NodeList",     15),
@@ -85,6 +105,8 @@ const COLUMNS: &[Entry] = &[
     (RunColumn::Timelimit,    "Timelimit",    10),
     (RunColumn::TimelimitRaw, "TimelimitRaw", 13),
     (RunColumn::TotalCpu,     "TotalCPU",     10),
+    (RunColumn::TresUsageInAve, "TRESUsageInAve", 14),
+    (RunColumn::TresUsageInMax, "TRESUsageInMax", 14),
     (RunColumn::User,         "User",          9),
     (RunColumn::WorkDir,      "WorkDir",      22),
 ];
@@ -92,7 +114,7 @@ const COLUMNS: &[Entry] = &[
 /// Columns when none are named, and of `--long`.
 pub(crate) const USUAL: &str = "JobID,JobName,Partition,Account,AllocCPUS,State,ExitCode";
 pub(crate) const LONG: &str = "JobID,JobName,User,Account,Partition,QOS,State,ExitCode,Submit,Start,End,Elapsed,Timelimit,\
-                               NNodes,NCPUS,GPUs,Class,ReqMem,MaxRSS,TotalCPU,NodeList";
+                               NNodes,NCPUS,GPUs,Class,ReqMem,MaxRSS,TotalCPU,GPUEff,GPUIdle,GPUMaxMem,ConsumedEnergy,NodeList";
 
 /// Reads `-o`: `jobid,state%20`.
 pub(crate) fn read(text: &str) -> Result<Vec<(RunColumn, Spec)>, FormatError> {
@@ -128,6 +150,7 @@ impl RunColumn {
     /// What the column prints.
     pub(crate) fn text(self, run: &RunRow, times: &TimeFormat) -> String {
         let secs = run.elapsed_secs.max(0).cast_unsigned();
+        let used = run.gpu_use.as_ref();
         let at = |instant: Option<Instant>| instant.map_or("Unknown".to_owned(), |at| times.print(at.0));
         match self {
             Self::Account => run.account.clone(),
@@ -137,12 +160,19 @@ impl RunColumn {
             Self::Attempt => run.attempt.to_string(),
             Self::Class => run.class.clone().unwrap_or_default(),
             Self::Comment => run.comment.clone(),
+            Self::ConsumedEnergy => used.map_or(String::new(), |used| large(used.energy_joules)),
+            Self::ConsumedEnergyRaw => used.map_or(String::new(), |used| used.energy_joules.to_string()),
+            Self::CpuEff => percent(run.cpu_percent).unwrap_or_default(),
             Self::CpuTime => sacct_time(secs * u64::from(run.cpus)),
             Self::CpuTimeRaw => (secs * u64::from(run.cpus)).to_string(),
             Self::Elapsed => sacct_time(secs),
             Self::ElapsedRaw => secs.to_string(),
             Self::End => at(run.end_time),
             Self::ExitCode => run.exit_code.to_string(),
+            Self::GpuEff => percent(gpu_percent(run)).unwrap_or_default(),
+            Self::GpuIdle => used.map_or(String::new(), |used| sacct_time(used.idle_secs)),
+            Self::GpuMaxMem => used.map_or(String::new(), |used| mebibytes(used.memory_peak_bytes)),
+            Self::GpuMaxPower => used.map_or(String::new(), |used| format!("{:.0}W", used.power_peak_watts)),
             Self::Gpus if run.gpus.is_empty() => "0".to_owned(),
             Self::Gpus => run.gpus.clone(),
             Self::JobId => run.shown_id.clone(),
@@ -151,6 +181,7 @@ impl RunColumn {
             Self::LostGpuSecs => run.lost_gpu_secs.to_string(),
             Self::MaxRss if run.peak_memory_bytes == 0 => String::new(),
             Self::MaxRss => format!("{}K", run.peak_memory_bytes.div_ceil(1024)),
+            Self::MemEff => percent(run.mem_percent).unwrap_or_default(),
             Self::NNodes => run.nodes.to_string(),
             Self::NodeList if run.nodelist.is_empty() => "None assigned".to_owned(),
             Self::NodeList => run.nodelist.clone(),
@@ -165,6 +196,8 @@ impl RunColumn {
             Self::Timelimit => limit(run, sacct_time),
             Self::TimelimitRaw => limit(run, |secs| (secs / 60).to_string()),
             Self::TotalCpu => cpu_time(run.cpu_time_secs),
+            Self::TresUsageInAve => usage_mean(run),
+            Self::TresUsageInMax => usage_peak(run),
             Self::User => run.user.clone(),
             Self::WorkDir => run.work_dir.clone(),
         }
@@ -175,6 +208,44 @@ impl RunColumn {
 fn tres(run: &RunRow) -> String {
     let gpus = if run.gpu_count > 0.0 { format!(",gres/gpu={}", run.gpu_count) } else { String::new() };
     format!("billing={0},cpu={0}{gpus},mem={1},node={2}", run.cpus, exact_size(run.mem_bytes), run.nodes)
+}
+
+/// `cpu=00:30:00,energy=1800000,gres/gpuutil=37`, as sacct names what was used; empty before the end.
+fn usage_mean(run: &RunRow) -> String {
+    if run.cpu_time_secs <= 0.0 && run.gpu_use.is_none() {
+        return String::new();
+    }
+    let mut text = format!("cpu={}", sacct_time(run.cpu_time_secs.max(0.0).round() as u64));
+    if let Some(used) = &run.gpu_use {
+        text.push_str(&format!(",energy={}", used.energy_joules));
+        if let Some(percent) = used.busy_percent {
+            text.push_str(&format!(",gres/gpuutil={percent:.0}"));
+        }
+    }
+    text
+}
+
+/// `gres/gpumem=40960M,mem=1024K`.
+fn usage_peak(run: &RunRow) -> String {
+    let gpu = run.gpu_use.map(|used| format!("gres/gpumem={}", mebibytes(used.memory_peak_bytes)));
+    let mem = (run.peak_memory_bytes > 0).then(|| format!("mem={}K", run.peak_memory_bytes.div_ceil(1024)));
+    gpu.into_iter().chain(mem).collect::<Vec<_>>().join(",")
+}
+
+fn mebibytes(bytes: u64) -> String {
+    format!("{}M", bytes.div_ceil(1 << 20))
+}
+
+/// Joules as sacct shortens them: `1.80M`, `999`, `2K`.
+fn large(number: u64) -> String {
+    let (mut size, mut unit) = (number as f64, "");
+    for next in ["K", "M", "G", "T"] {
+        if size < 1000.0 {
+            break;
+        }
+        (size, unit) = (size / 1000.0, next);
+    }
+    if size.fract() == 0.0 { format!("{size:.0}{unit}") } else { format!("{size:.2}{unit}") }
 }
 
 fn limit(run: &RunRow, print: impl Fn(u64) -> String) -> String {
@@ -203,6 +274,11 @@ mod tests {
         assert_eq!(cpu_time(62.3456), "01:02.346");
         assert_eq!(cpu_time(3723.0), "01:02:03");
         assert_eq!(cpu_time(-1.0), "00:00.000");
+    }
+
+    #[test]
+    fn energy_is_shortened_as_sacct_does() {
+        assert_eq!([0, 999, 2000, 1_804_000].map(large), ["0", "999", "2K", "1.80M"]);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! `gacct report`: GPU-hours, CPU-hours, cost and jobs by account, user, partition, GPU type, tag or class.
+//! `gacct report` and `gacct efficiency --by user`: what was held and what was made of it, in groups.
 
 use gcli::local_time;
 use gcli::table::{Column, Screen, TableWriter, stdout};
@@ -25,6 +25,13 @@ pub(crate) struct ReportArgs {
     /// Groups: account, user, partition, gpu-type, tag, class (guaranteed or borrowed)
     #[arg(long, value_name = "LIST", default_value = "account")]
     pub by: String,
+    #[command(flatten)]
+    pub period: PeriodArgs,
+}
+
+/// From when to when, and how it is printed.
+#[derive(clap::Args)]
+pub(crate) struct PeriodArgs {
     /// From this time; without it from the first of the month
     #[arg(long, value_name = "TIME")]
     pub from: Option<String>,
@@ -42,6 +49,59 @@ pub(crate) struct ReportArgs {
     pub json: bool,
 }
 
+/// A column of numbers; left out where no row has one.
+#[derive(Clone, Copy)]
+struct Number {
+    title: &'static str,
+    text: fn(&ReportRow) -> Option<String>,
+    /// Always there.
+    usual: bool,
+}
+
+const fn always(title: &'static str, text: fn(&ReportRow) -> Option<String>) -> Number {
+    Number { title, text, usual: true }
+}
+const fn if_any(title: &'static str, text: fn(&ReportRow) -> Option<String>) -> Number {
+    Number { title, text, usual: false }
+}
+
+/// Held, and where it is known, used.
+const USAGE: &[Number] = &[
+    always("JOBS", |row| Some(row.jobs.to_string())),
+    always("GPU_HOURS", |row| hours(row.gpu_hours)),
+    if_any("GPU_BUSY", |row| watched(row, row.gpu_busy_hours)),
+    if_any("GPU_IDLE", |row| watched(row, row.gpu_idle_hours)),
+    if_any("GPU_EFF", |row| percent(row.gpu_percent)),
+    if_any("KWH", |row| (row.energy_kwh > 0.0).then(|| format!("{:.1}", row.energy_kwh))),
+    always("CPU_HOURS", |row| hours(row.cpu_hours)),
+    if_any("COST", |row| row.cost.map(|cost| format!("{cost:.2}"))),
+];
+
+const EFFICIENCY: &[Number] = &[
+    always("JOBS", |row| Some(row.jobs.to_string())),
+    always("GPU_HOURS", |row| hours(row.gpu_hours)),
+    always("GPU_BUSY", |row| watched(row, row.gpu_busy_hours)),
+    always("GPU_IDLE", |row| watched(row, row.gpu_idle_hours)),
+    always("GPU_EFF", |row| percent(row.gpu_percent)),
+    always("CPU_EFF", |row| percent(row.cpu_percent)),
+    always("MEM_EFF", |row| percent(row.mem_percent)),
+    always("KWH", |row| (row.energy_kwh > 0.0).then(|| format!("{:.1}", row.energy_kwh))),
+];
+
+fn hours(hours: f64) -> Option<String> {
+    Some(format!("{hours:.1}"))
+}
+
+/// Only where somebody looked.
+fn watched(row: &ReportRow, hours: f64) -> Option<String> {
+    (row.gpu_told_hours > 0.0).then(|| format!("{hours:.1}"))
+}
+
+/// `37.5%`.
+pub(crate) fn percent(percent: Option<f64>) -> Option<String> {
+    percent.map(|percent| format!("{percent:.1}%"))
+}
+
 #[derive(Serialize)]
 struct ReportQuery {
     by: String,
@@ -52,8 +112,19 @@ struct ReportQuery {
 }
 
 pub(crate) fn run(client: &mut Client, args: &ReportArgs, now: Timestamp) -> Outcome {
-    let groups = groups(&args.by)?;
-    let query = query(args, &groups, now)?;
+    print(client, &args.by, &args.period, now, USAGE)
+}
+
+/// What was made of what was held, by groups.
+pub(crate) fn efficiency(client: &mut Client, by: &str, period: &PeriodArgs, now: Timestamp) -> Outcome {
+    print(client, by, period, now, EFFICIENCY)
+}
+
+fn print(client: &mut Client, by: &str, args: &PeriodArgs, now: Timestamp, numbers: &[Number]) -> Outcome {
+    let groups = groups(by)?;
+    let (from, to) = args.bounds(now)?;
+    let by: Vec<&str> = groups.iter().map(|(name, _)| *name).collect();
+    let query = ReportQuery { by: by.join(","), from: Instant(from), to: to.map(Instant) };
     let path = path_with_query("/v1/report", &query);
     let mut out = stdout()?;
     if args.json {
@@ -66,51 +137,39 @@ pub(crate) fn run(client: &mut Client, args: &ReportArgs, now: Timestamp) -> Out
     while let Some(text) = rows.next_row()? {
         list.push(serde_json::from_slice(text).map_err(Failure::new)?);
     }
+    let numbers: Vec<Number> =
+        numbers.iter().filter(|one| one.usual || list.iter().any(|row| (one.text)(row).is_some())).copied().collect();
     let titles = groups.iter().map(|(_, title)| *title);
-    let mut numbers = vec!["JOBS", "GPU_HOURS", "CPU_HOURS"];
-    // A site without prices has no column of them.
-    let priced = list.iter().any(|row| row.cost.is_some());
-    if priced {
-        numbers.push("COST");
-    }
     if args.parsable2 {
         if !args.noheader {
-            let titles: Vec<_> = titles.chain(numbers).collect();
+            let titles: Vec<_> = titles.chain(numbers.iter().map(|one| one.title)).collect();
             writeln!(out, "{}", titles.join("|"))?;
         }
         for row in &list {
-            writeln!(out, "{}", cells(row, groups.len(), priced).join("|"))?;
+            writeln!(out, "{}", cells(row, groups.len(), &numbers).join("|"))?;
         }
         out.flush()?;
         return Ok(0);
     }
-    let columns = titles.map(Column::text).chain(numbers.into_iter().map(Column::number)).collect();
+    let columns = titles.map(Column::text).chain(numbers.iter().map(|one| Column::number(one.title))).collect();
     let mut table = TableWriter::new(out, columns, Screen::of_stdout(), !args.noheader);
     for row in &list {
-        table.row(cells(row, groups.len(), priced).into_iter().map(Into::into).collect())?;
+        table.row(cells(row, groups.len(), &numbers).into_iter().map(Into::into).collect())?;
     }
     // A job with two tags is in two groups, so groups of tags have no sum.
     if list.len() > 1 && !groups.iter().any(|(name, _)| *name == "tag") {
-        let sum = ReportRow {
-            group: vec!["TOTAL".to_owned()],
-            jobs: list.iter().map(|row| row.jobs).sum(),
-            gpu_hours: list.iter().map(|row| row.gpu_hours).sum(),
-            cpu_hours: list.iter().map(|row| row.cpu_hours).sum(),
-            cost: priced.then(|| list.iter().filter_map(|row| row.cost).sum()),
-        };
-        table.row(cells(&sum, groups.len(), priced).into_iter().map(Into::into).collect())?;
+        let mut sum = ReportRow { group: vec!["TOTAL".to_owned()], ..ReportRow::default() };
+        list.iter().for_each(|row| sum.add(row));
+        table.row(cells(&sum, groups.len(), &numbers).into_iter().map(Into::into).collect())?;
     }
     table.finish()?;
     Ok(0)
 }
 
-fn cells(row: &ReportRow, groups: usize, priced: bool) -> Vec<String> {
+fn cells(row: &ReportRow, groups: usize, numbers: &[Number]) -> Vec<String> {
     let mut cells = row.group.clone();
     cells.resize(groups, String::new());
-    cells.extend([row.jobs.to_string(), format!("{:.1}", row.gpu_hours), format!("{:.1}", row.cpu_hours)]);
-    if priced {
-        cells.push(format!("{:.2}", row.cost.unwrap_or(0.0)));
-    }
+    cells.extend(numbers.iter().map(|one| (one.text)(row).unwrap_or_default()));
     cells
 }
 
@@ -126,21 +185,28 @@ fn groups(by: &str) -> Result<Vec<(&'static str, &'static str)>, Failure> {
     by.split(',').map(str::trim).filter(|word| !word.is_empty()).map(group).collect()
 }
 
-fn query(args: &ReportArgs, groups: &[(&str, &str)], now: Timestamp) -> Result<ReportQuery, Failure> {
-    let read = |option: &str, text: &str| {
-        local_time::read_past(text, now).map_err(|why| Failure::usage(format_args!("--{option}: {why}")))
-    };
-    let from = match &args.from {
-        Some(text) => read("from", text)?,
-        None => local_time::month_start(now),
-    };
-    let to = args.to.as_deref().map(|text| read("to", text)).transpose()?;
-    let end = to.unwrap_or(now);
-    if from >= end {
-        return Err(Failure::usage(format_args!("--from ({from}) is not before --to ({end}): there is nothing between them")));
+impl PeriodArgs {
+    /// The first instant, and the end where one is given.
+    ///
+    /// # Errors
+    /// A time that cannot be read, or nothing between the two.
+    pub(crate) fn bounds(&self, now: Timestamp) -> Result<(Timestamp, Option<Timestamp>), Failure> {
+        let read = |option: &str, text: &str| {
+            local_time::read_past(text, now).map_err(|why| Failure::usage(format_args!("--{option}: {why}")))
+        };
+        let from = match &self.from {
+            Some(text) => read("from", text)?,
+            None => local_time::month_start(now),
+        };
+        let to = self.to.as_deref().map(|text| read("to", text)).transpose()?;
+        let end = to.unwrap_or(now);
+        if from >= end {
+            return Err(Failure::usage(format_args!(
+                "--from ({from}) is not before --to ({end}): there is nothing between them"
+            )));
+        }
+        Ok((from, to))
     }
-    let by: Vec<&str> = groups.iter().map(|(name, _)| *name).collect();
-    Ok(ReportQuery { by: by.join(","), from: Instant(from), to: to.map(Instant) })
 }
 
 #[cfg(test)]

@@ -190,3 +190,161 @@ fn a_report_has_costs_where_there_are_prices_and_a_listing_its_class() {
         7|2|PREEMPTED|borrowed|1800
     "#]].assert_eq(&controller.run(GACCT, &["-j", "7", "-D", "-X", "-P", "-o", "JobID,Attempt,State,Class,LostGPUSecs"]).text());
 }
+
+/// What two jobs made of their GPUs, and of a group.
+fn sampled(request: &Request) -> Answer {
+    if request.path.starts_with("/v1/report") {
+        return Answer::ok(
+            json!({"schema": 1, "rows": [
+                {"group": ["ada"], "jobs": 3, "gpu_hours": 12.0, "cpu_hours": 100.0, "cpu_used_hours": 25.0, "mem_gib_hours": 400.0,
+                 "mem_peak_gib_hours": 100.0, "gpu_told_hours": 10.0, "gpu_busy_hours": 7.5, "gpu_idle_hours": 1.25,
+                 "energy_kwh": 6.04, "cpu_percent": 25.0, "mem_percent": 25.0, "gpu_percent": 75.0},
+                {"group": ["bob"], "jobs": 1, "gpu_hours": 2.0, "cpu_hours": 2.0},
+            ]})
+            .to_string(),
+        );
+    }
+    let used = json!({"sampled_secs": 7200, "idle_secs": 3600, "busy_percent": 37.5, "memory_busy_percent": 10.0,
+        "memory_peak_bytes": 42_949_672_960_u64, "power_peak_watts": 612.5, "temperature_peak_c": 71, "energy_joules": 1_804_000,
+        "nvlink_bytes": 0, "pcie_bytes": 1024, "slowed_secs": 12});
+    let run = |id: u64, more: Value| {
+        let mut run = json!({"id": id, "shown_id": id.to_string(), "attempt": 1, "name": "train", "user": "ada", "account": "lab",
+            "partition": "main", "qos": "normal", "state": "COMPLETED", "exit_code": {"code": 0, "signal": 0}, "end_text": "",
+            "submit_time": "2026-11-20T09:05:27Z", "start_time": "2026-11-20T09:05:27Z", "end_time": "2026-11-20T10:05:27Z",
+            "elapsed_secs": 3600, "nodes": 1, "nodelist": "node2", "cpus": 4, "mem_bytes": 8_u64 << 30, "gpus": "h100:2",
+            "gpu_count": 2.0, "cpu_time_secs": 1800.0, "peak_memory_bytes": 1_u64 << 30, "cpu_percent": 12.5, "mem_percent": 12.5,
+            "work_dir": "/home/ada", "comment": "", "tags": []});
+        run.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        run
+    };
+    let plain = json!({"gpus": "", "gpu_count": 0.0, "cpu_time_secs": 0.0, "peak_memory_bytes": 0, "cpu_percent": null, "mem_percent": null});
+    let runs = [run(7, json!({"gpu_use": used})), run(8, plain)];
+    Answer::ok(json!({"schema": 1, "runs": runs}).to_string())
+}
+
+fn check_sampled(words: &[&str], want: Expect) {
+    want.assert_eq(&FakeController::start(sampled).run(GACCT, words).text());
+}
+
+#[test]
+fn a_job_in_full_says_what_it_made_of_its_gpus() {
+    check_sampled(&["7"], expect![[r#"
+        Job ID: 7
+        Name: train
+        User: ada
+        Account: lab
+        Partition: main
+        QOS: normal
+        State: COMPLETED (exit code 0:0)
+        Attempt: 1
+        Submitted: 2026-11-20T09:05:27
+        Started: 2026-11-20T09:05:27
+        Ended: 2026-11-20T10:05:27
+        Nodes: node2
+        Cores: 4
+        Work Directory: /home/ada
+        CPU Utilized: 00:30:00
+        CPU Efficiency: 12.50% of 04:00:00 core-walltime
+        Job Wall-clock time: 01:00:00
+        Memory Utilized: 1.00 GB
+        Memory Efficiency: 12.50% of 8G
+        GPUs: h100:2
+        GPU Efficiency: 37.50% of 02:00:00 GPU-walltime
+        GPU Idle: 01:00:00
+        GPU Memory Utilized: 40.00 GB at most on one GPU
+        GPU Power: 612 W and 71 C at most
+        GPU Energy: 0.50 kWh (1804000 J)
+        GPU Slowed Down: 00:00:12
+
+        Job ID: 8
+        Name: train
+        User: ada
+        Account: lab
+        Partition: main
+        QOS: normal
+        State: COMPLETED (exit code 0:0)
+        Attempt: 1
+        Submitted: 2026-11-20T09:05:27
+        Started: 2026-11-20T09:05:27
+        Ended: 2026-11-20T10:05:27
+        Nodes: node2
+        Cores: 4
+        Work Directory: /home/ada
+        CPU Utilized: 00:00:00
+        CPU Efficiency: unknown, of 04:00:00 core-walltime
+        Job Wall-clock time: 01:00:00
+        Memory Utilized: 0.00 B
+        Memory Efficiency: unknown, of 8G
+    "#]]);
+    check_sampled(&["efficiency", "7"], expect![[r#"
+        Job ID: 7
+        User: ada
+        State: COMPLETED (exit code 0:0)
+        Nodes: 1
+        Cores: 4
+        CPU Utilized: 00:30:00
+        CPU Efficiency: 12.50% of 04:00:00 core-walltime
+        Job Wall-clock time: 01:00:00
+        Memory Utilized: 1.00 GB
+        Memory Efficiency: 12.50% of 8G
+        GPUs: h100:2
+        GPU Efficiency: 37.50% of 02:00:00 GPU-walltime
+        GPU Idle: 01:00:00
+        GPU Memory Utilized: 40.00 GB at most on one GPU
+        GPU Power: 612 W and 71 C at most
+        GPU Energy: 0.50 kWh (1804000 J)
+        GPU Slowed Down: 00:00:12
+
+        Job ID: 8
+        User: ada
+        State: COMPLETED (exit code 0:0)
+        Nodes: 1
+        Cores: 4
+        CPU Utilized: 00:00:00
+        CPU Efficiency: unknown, of 04:00:00 core-walltime
+        Job Wall-clock time: 01:00:00
+        Memory Utilized: 0.00 B
+        Memory Efficiency: unknown, of 8G
+    "#]]);
+}
+
+#[test]
+fn fields_of_use_are_named_as_sacct_names_them() {
+    let fields = "jobid,consumedenergy,consumedenergyraw,tresusageinave,tresusageinmax,cpueff,memeff,gpueff,gpuidle,gpumaxmem,gpumaxpower";
+    check_sampled(&["-P", "-o", fields], expect![[r#"
+        JobID|ConsumedEnergy|ConsumedEnergyRaw|TRESUsageInAve|TRESUsageInMax|CPUEff|MemEff|GPUEff|GPUIdle|GPUMaxMem|GPUMaxPower
+        7|1.80M|1804000|cpu=00:30:00,energy=1804000,gres/gpuutil=38|gres/gpumem=40960M,mem=1048576K|12.5%|12.5%|37.5%|01:00:00|40960M|612W
+        8||||||||||
+    "#]]);
+}
+
+#[test]
+fn efficiency_is_shown_by_job_and_by_group_and_reports_have_used_beside_held() {
+    check_sampled(&["efficiency"], expect![[r#"
+        JOBID USER STATE      ELAPSED GPUS GPU_EFF GPU_IDLE CPU_EFF MEM_EFF
+        7     ada  COMPLETED 01:00:00    2   37.5% 01:00:00   12.5%   12.5%
+        8     ada  COMPLETED 01:00:00    0
+    "#]]);
+    check_sampled(&["efficiency", "-P", "--by", "user"], expect![[r#"
+        USER|JOBS|GPU_HOURS|GPU_BUSY|GPU_IDLE|GPU_EFF|CPU_EFF|MEM_EFF|KWH
+        ada|3|12.0|7.5|1.2|75.0%|25.0%|25.0%|6.0
+        bob|1|2.0||||||
+    "#]]);
+    check_sampled(&["report", "--by", "user"], expect![[r#"
+        USER  JOBS GPU_HOURS GPU_BUSY GPU_IDLE GPU_EFF KWH CPU_HOURS
+        ada      3      12.0      7.5      1.2   75.0% 6.0     100.0
+        bob      1       2.0                                     2.0
+        TOTAL    4      14.0      7.5      1.2   75.0% 6.0     102.0
+    "#]]);
+}
+
+#[test]
+fn efficiency_asks_for_what_is_meant_and_copies_json() {
+    let controller = FakeController::start(sampled);
+    let text = controller.run(GACCT, &["efficiency", "--json", "--by", "account,user", "--from", "2026-11-01"]).text();
+    assert!(text.contains("\"gpu_percent\":75.0"), "{text}");
+    let text = controller.run(GACCT, &["efficiency", "--json", "7", "8"]).text();
+    assert!(text.contains("\"busy_percent\":37.5"), "{text}");
+    let refused = controller.run(GACCT, &["efficiency", "--by", "usr"]).text();
+    assert!(refused.contains(r#"Did you mean "user"?"#), "{refused}");
+}

@@ -52,6 +52,7 @@ pub use gpus::*;
 pub use policy::*;
 pub use schedule::*;
 
+use gmodel::gpu_use::GpuUseTotals;
 use gmodel::job::JobSpec;
 use gmodel::node::Role;
 use gmodel::{ExitCode, Instant, JobId, JobState, ReasonCode};
@@ -559,6 +560,11 @@ pub struct RunRow {
     pub gpu_count: f64,
     pub cpu_time_secs: f64,
     pub peak_memory_bytes: u64,
+    /// What was used of the CPU time and of the memory that it held; absent before the end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu_percent: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mem_percent: Option<f64>,
     pub work_dir: String,
     pub comment: String,
     pub tags: Vec<String>,
@@ -567,6 +573,51 @@ pub struct RunRow {
     pub class: Option<String>,
     /// GPU-seconds of work since the last checkpoint mark that a preemption, requeue or drain threw away.
     pub lost_gpu_secs: u64,
+    /// What it made of its GPUs; absent where nobody sampled.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpu_use: Option<GpuUseRow>,
+}
+
+/// What a run made of its GPUs, all of them together: `gmodel::gpu_use`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct GpuUseRow {
+    /// GPU-seconds that were sampled, and those of them without any use.
+    pub sampled_secs: u64,
+    pub idle_secs: u64,
+    /// Mean use of multiprocessors, and of memory's bandwidth; absent where never told.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub busy_percent: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_busy_percent: Option<f64>,
+    /// The most on one GPU.
+    pub memory_peak_bytes: u64,
+    pub power_peak_watts: f64,
+    pub temperature_peak_c: u32,
+    pub energy_joules: u64,
+    pub nvlink_bytes: u64,
+    pub pcie_bytes: u64,
+    /// GPU-seconds slowed down for heat or lack of power.
+    pub slowed_secs: u64,
+}
+
+impl From<&GpuUseTotals> for GpuUseRow {
+    fn from(totals: &GpuUseTotals) -> Self {
+        let percent = |permille: Option<u32>| permille.map(|permille| f64::from(permille) / 10.0);
+        Self {
+            sampled_secs: totals.sampled_ms / 1000,
+            idle_secs: totals.idle_secs(),
+            busy_percent: percent(totals.busy_mean_permille()),
+            memory_busy_percent: percent(totals.memory_mean_permille()),
+            memory_peak_bytes: totals.memory_peak_bytes,
+            power_peak_watts: f64::from(totals.power_peak_mw) / 1000.0,
+            temperature_peak_c: totals.temperature_peak_c,
+            energy_joules: totals.joules(),
+            nvlink_bytes: totals.nvlink_kib.saturating_mul(1024),
+            pcie_bytes: totals.pcie_kib.saturating_mul(1024),
+            slowed_secs: totals.slowed_ms / 1000,
+        }
+    }
 }
 
 /// One group of a usage report.
@@ -581,6 +632,54 @@ pub struct ReportRow {
     /// By the prices of the TOML, as they were at the time of use; absent where there are none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost: Option<f64>,
+    /// CPU-hours that ended runs used of those they held.
+    pub cpu_used_hours: f64,
+    /// GiB of memory held, and the largest part of it used at any time, both times the time held.
+    pub mem_gib_hours: f64,
+    pub mem_peak_gib_hours: f64,
+    /// GPU-hours for which the use is known, of these the ones in which GPUs worked (by their mean use) and those
+    /// without any use at all.
+    pub gpu_told_hours: f64,
+    pub gpu_busy_hours: f64,
+    pub gpu_idle_hours: f64,
+    pub energy_kwh: f64,
+    /// What was used of what was held; absent where that is unknown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu_percent: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mem_percent: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpu_percent: Option<f64>,
+}
+
+impl ReportRow {
+    /// Adds another group's use, but for percentages: they are of the sum.
+    pub fn add(&mut self, other: &Self) {
+        self.jobs += other.jobs;
+        self.gpu_hours += other.gpu_hours;
+        self.cpu_hours += other.cpu_hours;
+        self.cost = match (self.cost, other.cost) {
+            (Some(one), Some(more)) => Some(one + more),
+            (one, more) => one.or(more),
+        };
+        self.cpu_used_hours += other.cpu_used_hours;
+        self.mem_gib_hours += other.mem_gib_hours;
+        self.mem_peak_gib_hours += other.mem_peak_gib_hours;
+        self.gpu_told_hours += other.gpu_told_hours;
+        self.gpu_busy_hours += other.gpu_busy_hours;
+        self.gpu_idle_hours += other.gpu_idle_hours;
+        self.energy_kwh += other.energy_kwh;
+        self.set_percents();
+    }
+
+    /// Percentages from the hours.
+    pub fn set_percents(&mut self) {
+        let percent = |used: f64, held: f64| (held > 0.0 && used > 0.0).then(|| used / held * 100.0);
+        self.cpu_percent = percent(self.cpu_used_hours, self.cpu_hours);
+        self.mem_percent = percent(self.mem_peak_gib_hours, self.mem_gib_hours);
+        // A GPU that was watched and did nothing was used by 0 %.
+        self.gpu_percent = (self.gpu_told_hours > 0.0).then(|| self.gpu_busy_hours / self.gpu_told_hours * 100.0);
+    }
 }
 
 /// What happened to a job, and what its last run's nodes wrote of it.

@@ -4,6 +4,7 @@
 //! jobs leave it after `min_job_age`.
 
 use super::dependency::{Dependent, Waits};
+use super::late_specs::LateSpecs;
 use super::limits::{Minutes, Tally};
 use crate::chunk_map::ChunkMap;
 use gmodel::array_spec::{ArraySpec, RangeSet};
@@ -82,9 +83,8 @@ pub struct State {
     pub respecified: BTreeMap<JobId, Seq>,
     /// Submissions of the last minute where they are limited. A memo, as `respecified`.
     pub minutes: Minutes,
-    /// Requests of late, so that the thousand equal ones of a sweep are one in memory and one row. A memo of
-    /// submission: no reader needs it.
-    pub late_specs: BTreeSet<Arc<JobSpec>>,
+    /// Requests of late, which later ones may share.
+    pub late_specs: LateSpecs,
 }
 
 /// Made by a client for each submission; unique per user.

@@ -23,8 +23,6 @@ use std::sync::Arc;
 const DEFAULT_LIMIT_SECS: u32 = 86_400;
 /// Requests known to fit; more than this are asked again.
 const MAX_FEASIBLE: usize = 1024;
-/// Requests that later equal ones may share.
-const MAX_LATE_SPECS: usize = 1024;
 /// Bounds on the texts of a request, bytes.
 const MAX_NAME_BYTES: usize = 255;
 pub(super) const MAX_TEXT_BYTES: usize = 4096;
@@ -53,7 +51,7 @@ pub(super) fn handle(
     let id = JobId(tx.state.next_job);
     let waits = open_dependency(tx, id, &spec)?;
     let who = if spec.array.is_some() { Dependent::Array(id) } else { Dependent::Job(id) };
-    let spec = shared(&mut tx.state.late_specs, spec);
+    let spec = tx.state.late_specs.share(spec);
     let noted = spec.clone();
     tx.emit(Event::JobSubmitted { id, spec, limit_secs, at: tx.now, client_key });
     limits::note_submission(tx.state, &noted, tx.now);
@@ -75,19 +73,6 @@ fn open_dependency(tx: &Tx, id: JobId, spec: &JobSpec) -> Result<Option<Box<Wait
         }
         _ => Ok(waits),
     }
-}
-
-/// The request as others have it already, or as the first of its kind.
-fn shared(late: &mut BTreeSet<Arc<JobSpec>>, spec: JobSpec) -> Arc<JobSpec> {
-    let spec = Arc::new(spec);
-    if let Some(known) = late.get(&spec) {
-        return known.clone();
-    }
-    if late.len() >= MAX_LATE_SPECS {
-        late.clear();
-    }
-    late.insert(spec.clone());
-    spec
 }
 
 /// A submission with its defaults, checked as far as it can be without making it.

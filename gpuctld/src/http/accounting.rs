@@ -138,12 +138,7 @@ fn seen(sight: &Sight, asked: &[String], groups: usize, rows: Vec<ReportRow>) ->
         row.group.truncate(groups);
         match sums.iter_mut().find(|sum| sum.group == row.group) {
             None => sums.push(row),
-            Some(sum) => {
-                sum.jobs += row.jobs;
-                sum.gpu_hours += row.gpu_hours;
-                sum.cpu_hours += row.cpu_hours;
-                sum.cost = sum.cost.zip(row.cost).map(|(one, other)| one + other);
-            }
+            Some(sum) => sum.add(&row),
         }
     }
     sums

@@ -1,19 +1,60 @@
-//! Jobs and arrays as documents: everything but the request, which has a row of its own.
+//! Jobs and arrays as documents: everything but what their request has in common with others, which has a row of its own.
 //!
 //! The patterns below name every field, so that a new one cannot be forgotten here.
 
-use gcore::ctl::Waits;
+use gcore::ctl::{LateSpecs, Waits};
 use gcore::ctl::state::{Array, Job, NodeFailure, TaskOf};
 use gmodel::checkpoint::Mark as CheckpointMark;
 use gmodel::array_spec::{ArraySpec, RangeSet};
 use gmodel::node::Mark;
-use gmodel::{ExitCode, JobId, JobSpec, JobState, Reason, Timestamp};
+use gmodel::job::Launch;
+use gmodel::{BlobId, ExitCode, JobId, JobSpec, JobState, Reason, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
+
+/// What a job has for itself of its request.
+#[derive(Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Own {
+    name: String,
+    #[serde(skip_serializing_if = "BlobId::is_empty")]
+    script: BlobId,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    argv: Vec<String>,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    command: String,
+}
+
+impl Own {
+    fn of(spec: &JobSpec) -> Self {
+        let JobSpec { name, launch: Launch { script, argv, command, around: _ }, common: _ } = spec.clone();
+        Self { name, script, argv, command }
+    }
+    fn with_common(self, common: &JobSpec) -> JobSpec {
+        let Self { name, script, argv, command } = self;
+        let launch = Launch { script, argv, command, around: common.launch.around.clone() };
+        JobSpec { name, launch, common: common.common.clone() }
+    }
+}
+
+/// A request without what a job has for itself: the row that jobs share.
+pub fn common_part(spec: &JobSpec) -> JobSpec {
+    Own::default().with_common(spec)
+}
+
+/// The request of a row. Until schema 3 the row in common had all of it.
+fn whole(own: Option<Own>, common: Arc<JobSpec>, late: &mut LateSpecs) -> Arc<JobSpec> {
+    match own {
+        Some(own) => late.share(own.with_common(&common)),
+        None => common,
+    }
+}
 
 #[derive(Serialize, Deserialize)]
 pub struct JobDocument {
     id: JobId,
+    #[serde(default)]
+    own: Option<Own>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     task: Option<TaskOf>,
     state: JobState,
@@ -56,19 +97,21 @@ pub struct JobDocument {
 impl JobDocument {
     pub fn of(job: &Job) -> Self {
         let Job {
-            id, spec: _, task, state, reason, submitted, eligible, holds, attempts, live, limit_secs, nice,
+            id, spec, task, state, reason, submitted, eligible, holds, attempts, live, limit_secs, nice,
             started, ended, exit, end_text, cancelled_by, node_failures, client_key, waits, preempted, last_mark,
         } = job.clone();
+        let own = Some(Own::of(&spec));
         Self {
-            id, task, state, reason, submitted, eligible, holds, attempts, live, limit_secs, nice, started,
+            id, own, task, state, reason, submitted, eligible, holds, attempts, live, limit_secs, nice, started,
             ended, exit, end_text, cancelled_by, node_failures, client_key, waits, preempted, last_mark,
         }
     }
-    pub fn with_spec(self, spec: Arc<JobSpec>) -> Job {
+    pub fn with_spec(self, common: Arc<JobSpec>, late: &mut LateSpecs) -> Job {
         let Self {
-            id, task, state, reason, submitted, eligible, holds, attempts, live, limit_secs, nice, started,
+            id, own, task, state, reason, submitted, eligible, holds, attempts, live, limit_secs, nice, started,
             ended, exit, end_text, cancelled_by, node_failures, client_key, waits, preempted, last_mark,
         } = self;
+        let spec = whole(own, common, late);
         Job {
             id, spec, task, state, reason, submitted, eligible, holds, attempts, live, limit_secs, nice,
             started, ended, exit, end_text, cancelled_by, node_failures, client_key, waits, preempted, last_mark,
@@ -79,6 +122,8 @@ impl JobDocument {
 #[derive(Serialize, Deserialize)]
 pub struct ArrayDocument {
     id: JobId,
+    #[serde(default)]
+    own: Option<Own>,
     tasks: ArraySpec,
     pending: RangeSet,
     cancelled: RangeSet,
@@ -111,19 +156,21 @@ pub struct ArrayDocument {
 impl ArrayDocument {
     pub fn of(array: &Array) -> Self {
         let Array {
-            id, spec: _, tasks, pending, cancelled, own_pending, own_live, reason, submitted, eligible, holds,
+            id, spec, tasks, pending, cancelled, own_pending, own_live, reason, submitted, eligible, holds,
             limit_secs, nice, cancelled_by, ended, client_key, waits, unsuccessful,
         } = array.clone();
+        let own = Some(Own::of(&spec));
         Self {
-            id, tasks, pending, cancelled, own_pending, own_live, reason, submitted, eligible, holds,
+            id, own, tasks, pending, cancelled, own_pending, own_live, reason, submitted, eligible, holds,
             limit_secs, nice, cancelled_by, ended, client_key, waits, unsuccessful,
         }
     }
-    pub fn with_spec(self, spec: Arc<JobSpec>) -> Array {
+    pub fn with_spec(self, common: Arc<JobSpec>, late: &mut LateSpecs) -> Array {
         let Self {
-            id, tasks, pending, cancelled, own_pending, own_live, reason, submitted, eligible, holds,
+            id, own, tasks, pending, cancelled, own_pending, own_live, reason, submitted, eligible, holds,
             limit_secs, nice, cancelled_by, ended, client_key, waits, unsuccessful,
         } = self;
+        let spec = whole(own, common, late);
         Array {
             id, spec, tasks, pending, cancelled, own_pending, own_live, reason, submitted, eligible, holds,
             limit_secs, nice, cancelled_by, ended, client_key, waits, unsuccessful,

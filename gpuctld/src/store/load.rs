@@ -4,6 +4,7 @@ use super::gpu_history;
 use super::documents::{ArrayDocument, JobDocument};
 use super::open::OpenError;
 use super::spec_ids::SpecIds;
+use gcore::ctl::LateSpecs;
 use gcore::ctl::state::{Array, Job, JoinToken, Node, Rows, Run, State};
 use gmodel::{JobSpec, NodeId, Policy, Seq, Timestamp};
 use gsched::usage::{UsageBook, UsageEntry};
@@ -81,6 +82,7 @@ pub fn load(db: &Connection) -> Result<Loaded, LoadError> {
     let last_spec: Option<i64> = db.query_row("SELECT max(id) FROM specs", [], |row| row.get(0))?;
     let mut requests = Requests {
         by_id: HashMap::new(),
+        late: LateSpecs::default(),
         read: db.prepare(REQUEST)?,
         ids: SpecIds::starting_after(last_spec.unwrap_or(0)),
     };
@@ -89,11 +91,11 @@ pub fn load(db: &Connection) -> Result<Loaded, LoadError> {
     let since = last_event.unwrap_or(0) - RECENT_MILLIS;
     let arrays: Vec<Array> = each(db, &arrays_since(since), |row| {
         let document: ArrayDocument = document(row, 0, "array")?;
-        Ok(document.with_spec(requests.get(row)?))
+        Ok(document.with_spec(requests.get(row)?, &mut requests.late))
     })?;
     let jobs: Vec<Job> = each(db, &jobs_since(since), |row| {
         let document: JobDocument = document(row, 0, "job")?;
-        Ok(document.with_spec(requests.get(row)?))
+        Ok(document.with_spec(requests.get(row)?, &mut requests.late))
     })?;
     let runs: Vec<Run> =
         each(db, "SELECT doc FROM runs WHERE live = 1", |row| document(row, 0, "run"))?;
@@ -130,6 +132,8 @@ fn load_automatic_drains(db: &Connection) -> Result<BTreeSet<(Timestamp, NodeId)
 /// Requests by row, shared by those who share it.
 struct Requests<'a> {
     by_id: HashMap<i64, Arc<JobSpec>>,
+    /// Equal ones among those with a row in common.
+    late: LateSpecs,
     read: Statement<'a>,
     ids: SpecIds,
 }

@@ -4,6 +4,7 @@
 //! Channels: owns the receiving end of `stop`; asks the core thread by `CoreHandle` to finish a checkpoint.
 
 use super::open::open_reader;
+use super::usage_sums;
 use crate::core_thread::{CoreHandle, now};
 use gmodel::Timestamp;
 use rusqlite::{Connection, OpenFlags};
@@ -22,6 +23,9 @@ const PRUNE_EVERY: Duration = Duration::from_secs(3600);
 /// Rows removed in one transaction: the core thread waits that long at most.
 const PRUNE_ROWS: u32 = 200;
 const PRUNE_PAUSE: Duration = Duration::from_millis(20);
+/// Runs added to the sums in one transaction, and transactions between two looks at the log.
+const COUNTED_ROWS: u32 = 200;
+const COUNTED_SLICES: u32 = 50;
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 const KEEP_EVENTS_DAYS: i64 = 365;
 const MILLIS_PER_DAY: i64 = 24 * 3600 * 1000;
@@ -31,6 +35,7 @@ pub fn run(path: &Path, core: &CoreHandle, keep_scripts_days: &AtomicU64, stop: 
     let log = wal_of(path);
     let mut pruned = Instant::now();
     let mut last_size = 0;
+    let mut sums_complete = false;
     loop {
         match stop.recv_timeout(LOOK_EVERY) {
             Err(RecvTimeoutError::Timeout) => {}
@@ -42,6 +47,12 @@ pub fn run(path: &Path, core: &CoreHandle, keep_scripts_days: &AtomicU64, stop: 
             checkpoint(path, core, size);
         }
         last_size = size;
+        if !sums_complete {
+            match count_older(path) {
+                Ok(complete) => sums_complete = complete,
+                Err(e) => tracing::warn!("cannot add older runs to the sums of use: {e}"),
+            }
+        }
         if pruned.elapsed() > PRUNE_EVERY {
             pruned = Instant::now();
             let keep = i64::try_from(keep_scripts_days.load(Relaxed)).unwrap_or(i64::MAX / MILLIS_PER_DAY);
@@ -50,6 +61,18 @@ pub fn run(path: &Path, core: &CoreHandle, keep_scripts_days: &AtomicU64, stop: 
             }
         }
     }
+}
+
+/// Adds runs of an older release to the sums, a few at a time; true when none are left.
+fn count_older(path: &Path) -> rusqlite::Result<bool> {
+    let db = open_writer(path)?;
+    for _ in 0..COUNTED_SLICES {
+        if usage_sums::count_older(&db, COUNTED_ROWS)? == 0 {
+            return Ok(true);
+        }
+        std::thread::sleep(PRUNE_PAUSE);
+    }
+    Ok(false)
 }
 
 fn checkpoint(path: &Path, core: &CoreHandle, size: u64) {
@@ -75,6 +98,8 @@ pub(super) fn prune(path: &Path, now: Timestamp, keep_scripts_days: i64) -> rusq
         SELECT rowid FROM blobs WHERE last_use < ?1 AND sha NOT IN (
             SELECT script FROM specs WHERE script IS NOT NULL AND id IN (
                 SELECT spec FROM jobs WHERE live = 1 UNION SELECT spec FROM arrays WHERE live = 1)
+            UNION SELECT script FROM jobs WHERE live = 1 AND script IS NOT NULL
+            UNION SELECT script FROM arrays WHERE live = 1 AND script IS NOT NULL
             UNION SELECT environment FROM specs WHERE environment IS NOT NULL AND id IN (
                 SELECT spec FROM jobs WHERE live = 1 UNION SELECT spec FROM arrays WHERE live = 1))
         LIMIT ?2)";

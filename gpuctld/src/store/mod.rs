@@ -6,11 +6,13 @@
 mod backup;
 mod documents;
 mod gpu_history;
+mod gpu_use;
 mod load;
 pub mod maintenance;
 mod open;
 pub mod reader;
 mod spec_ids;
+mod usage_sums;
 mod write;
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ mod report;
 
 use super::documents::{ArrayDocument, JobDocument};
 use super::open::open_reader;
-use gcore::ctl::{Array, Job, PastJob};
+use gcore::ctl::{Array, Job, LateSpecs, PastJob};
 use gmodel::dependency::JobRef;
 use gmodel::{BlobId, JobId, NodeId, RunId, Timestamp};
 use gwire::api::{GpuHistoryRow, ReportRow, RunQuery, RunRow};
@@ -227,7 +227,7 @@ fn stored_job(db: &Connection, id: JobId) -> Answer<Option<StoredJob>> {
         .optional()?;
     if let Some((doc, spec)) = job {
         let document: JobDocument = read(&doc)?;
-        return Ok(Some(StoredJob::Job(Box::new(document.with_spec(read(&spec)?)))));
+        return Ok(Some(StoredJob::Job(Box::new(document.with_spec(read(&spec)?, &mut LateSpecs::default())))));
     }
     let array: Option<u64> = db
         .prepare_cached("SELECT id FROM arrays WHERE id <= ?1 ORDER BY id DESC LIMIT 1")?
@@ -249,7 +249,7 @@ fn stored_array(db: &Connection, id: JobId) -> Answer<Option<Array>> {
         .optional()?;
     let Some((doc, spec)) = found else { return Ok(None) };
     let document: ArrayDocument = read(&doc)?;
-    Ok(Some(document.with_spec(read(&spec)?)))
+    Ok(Some(document.with_spec(read(&spec)?, &mut LateSpecs::default())))
 }
 
 fn blob(db: &Connection, id: &BlobId) -> Answer<Option<Vec<u8>>> {

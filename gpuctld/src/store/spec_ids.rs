@@ -1,19 +1,28 @@
-//! Which row of `specs` holds a request that is in memory. Requests are never changed in place, so the address
-//! of the shared value names it; tasks of an array share their array's row that way.
+//! Which row of `specs` holds what a request in memory has in common with others. Requests are never changed in place,
+//! so the addresses of the shared parts name it: the jobs of a user that differ in name and script have one row.
 
-use gmodel::JobSpec;
+use gmodel::job::Surroundings;
+use gmodel::{CommonSpec, JobSpec};
 use std::collections::HashMap;
-use std::sync::{Arc, Weak};
+use std::sync::Weak;
 
 /// Sweeps for dead entries begin above this many.
 const SWEEP_FLOOR: usize = 1024;
 
 #[derive(Debug, Default)]
 pub struct SpecIds {
-    by_address: HashMap<usize, (Weak<JobSpec>, i64)>,
+    by_address: HashMap<(usize, usize), Known>,
     /// The newest row.
     last: i64,
     sweep_above: usize,
+}
+
+/// Weak references keep the addresses from being given to other values.
+#[derive(Debug)]
+struct Known {
+    common: Weak<CommonSpec>,
+    around: Weak<Surroundings>,
+    id: i64,
 }
 
 impl SpecIds {
@@ -22,10 +31,9 @@ impl SpecIds {
     }
 
     /// The row of a request and whether it is new and has to be written.
-    pub fn number(&mut self, spec: &Arc<JobSpec>) -> (i64, bool) {
-        // A weak reference keeps the address from being given to another value.
-        if let Some((_, id)) = self.by_address.get(&address(spec)) {
-            return (*id, false);
+    pub fn number(&mut self, spec: &JobSpec) -> (i64, bool) {
+        if let Some(known) = self.by_address.get(&addresses(spec)) {
+            return (known.id, false);
         }
         self.last += 1;
         let id = self.last;
@@ -33,17 +41,18 @@ impl SpecIds {
         (id, true)
     }
 
-    pub fn remember(&mut self, spec: &Arc<JobSpec>, id: i64) {
-        self.by_address.insert(address(spec), (Arc::downgrade(spec), id));
+    pub fn remember(&mut self, spec: &JobSpec, id: i64) {
+        let known = Known { common: spec.common.downgrade(), around: spec.launch.around.downgrade(), id };
+        self.by_address.insert(addresses(spec), known);
         if self.by_address.len() > self.sweep_above.max(SWEEP_FLOOR) {
-            self.by_address.retain(|_, (spec, _)| spec.strong_count() > 0);
+            self.by_address.retain(|_, known| known.common.strong_count() > 0 && known.around.strong_count() > 0);
             self.sweep_above = self.by_address.len() * 2;
         }
     }
 }
 
-fn address(spec: &Arc<JobSpec>) -> usize {
-    Arc::as_ptr(spec).addr()
+fn addresses(spec: &JobSpec) -> (usize, usize) {
+    (spec.common.address(), spec.launch.around.address())
 }
 
 #[cfg(test)]
@@ -51,14 +60,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_shared_request_has_one_row_and_a_changed_one_another() {
+    fn requests_that_differ_in_name_and_script_have_one_row_and_others_another() {
         let mut ids = SpecIds::starting_after(10);
-        let spec = Arc::new(JobSpec::default());
+        let spec = JobSpec::default();
         assert_eq!(ids.number(&spec), (11, true));
-        let mut of_task = spec.clone();
-        assert_eq!(ids.number(&of_task), (11, false));
-        Arc::make_mut(&mut of_task).name = "other".into();
-        assert_eq!(ids.number(&of_task), (12, true));
+        let mut other = spec.clone();
+        other.name = "other".into();
+        other.launch.argv = vec!["--seed".into()];
+        assert_eq!(ids.number(&other), (11, false));
+        other.comment = "another".into();
+        assert_eq!(ids.number(&other), (12, true));
+        other.launch.work_dir = "/tmp".into();
+        assert_eq!(ids.number(&other), (13, true));
         assert_eq!(ids.number(&spec), (11, false));
     }
 
@@ -66,7 +79,7 @@ mod tests {
     fn requests_that_left_memory_are_dropped() {
         let mut ids = SpecIds::starting_after(0);
         for _ in 0..10 * SWEEP_FLOOR {
-            ids.number(&Arc::new(JobSpec::default()));
+            ids.number(&JobSpec::default());
         }
         assert!(ids.by_address.len() <= 2 * SWEEP_FLOOR, "{} entries", ids.by_address.len());
     }

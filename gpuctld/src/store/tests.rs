@@ -358,9 +358,13 @@ fn tasks_cancelled_untouched_are_one_line_of_accounting() {
     // A database of schema 1 had it in its history only.
     let mut world = world;
     let db = Connection::open(world.store.path()).unwrap();
+    for column in gpu_use::COLUMNS {
+        db.execute_batch(&format!("ALTER TABLE runs DROP COLUMN gpu_{column}")).unwrap();
+    }
     db.execute_batch(
-        "DROP TABLE policy; DROP TABLE usage; ALTER TABLE runs DROP COLUMN class; ALTER TABLE runs DROP COLUMN lost_gpu_secs;
-         DROP TABLE gpu_history; DROP INDEX arrays_cancelled; ALTER TABLE arrays DROP COLUMN cancelled_ms; PRAGMA user_version = 1",
+        "DROP INDEX runs_unsummed; DROP INDEX runs_repeated; DROP TABLE usage_sums; DROP TABLE usage_keys; DROP TABLE run_hours; ALTER TABLE runs DROP COLUMN summed;
+         DROP TABLE policy; DROP TABLE usage; ALTER TABLE runs DROP COLUMN class; ALTER TABLE runs DROP COLUMN lost_gpu_secs;
+         DROP TABLE gpu_history; ALTER TABLE jobs DROP COLUMN script; ALTER TABLE arrays DROP COLUMN script; DROP INDEX arrays_cancelled; ALTER TABLE arrays DROP COLUMN cancelled_ms; PRAGMA user_version = 1",
     )
     .unwrap();
     drop(db);
@@ -652,6 +656,131 @@ fn a_damaged_backup_is_not_restored() {
     assert!(error.contains("is damaged"), "{error}");
     let (_store, state) = Store::open(world.dir.path(), "test").unwrap();
     assert_eq!(state.jobs.len(), 300, "the database is as it was");
+}
+
+/// Runs as rows of their own, for what no simulated cluster makes in a moment: attempts, price changes, long spans.
+fn insert_run(db: &Connection, job: u64, attempt: u32, start: i64, secs: Option<i64>, kind: u64) {
+    let account = ["lab", "physics"][kind as usize % 2];
+    let gpus = [r#"{"h100":2000}"#, r#"{"a100":1000,"h100":500}"#, "{}"][kind as usize % 3];
+    let tags = ["[]", r#"["paper","paper"]"#, r#"["paper","sweep"]"#][kind as usize % 3];
+    db.execute(
+        "INSERT INTO runs (job, attempt, live, user, account, partition, qos, name, tags, state, placed_ms, start_ms, end_ms, cpus,
+            mem_bytes, gpus, nodes, nodelist, exit, end_text, cpu_micros, peak_bytes, class, gpu_idle_ms, gpu_busy_percent_ms,
+            gpu_busy_told_ms, gpu_energy_mj)
+         VALUES (?1,?2,?3,?4,?5,'main','','train',?6,'COMPLETED',?7,?7,?8,?9,?10,?11,1,'n','0:0','',?12,?13,?14,?15,?16,?17,?18)",
+        rusqlite::params![
+            job, attempt, secs.is_none(), if kind % 5 == 0 { "ada" } else { "bob" }, account, tags, start,
+            secs.map(|secs| start + secs * 1000), 1 + kind, kind << 28, gpus, kind * 1_000_003, kind << 27,
+            (kind % 4 == 0).then_some("borrowed"), kind.is_multiple_of(2).then_some(kind * 997), kind * 10_007, kind * 997, kind * 123_457,
+        ],
+    )
+    .unwrap();
+}
+
+proptest::proptest! {
+    #![proptest_config(proptest::test_runner::Config::with_cases(24))]
+    /// Sums, edges and runs that are not in the sums yet give what the runs themselves give, to the last bit.
+    #[test]
+    fn a_report_from_sums_is_that_of_the_runs(
+        runs in proptest::collection::vec((0i64..40 * 24 * 60, 0i64..5000, 0u64..12, 1u32..4, 0u8..20), 1..40),
+        (from, length) in (0i64..42 * 24 * 60, 1i64..42 * 24 * 60),
+        aligned in proptest::bool::ANY,
+        left in 0u32..10,
+    ) {
+        use gmodel::policy::Price;
+        let world = World::new();
+        let db = Connection::open(world.store.path()).unwrap();
+        let begin = START.0 - START.0.rem_euclid(1000);
+        for (job, (start, minutes, kind, attempts, open)) in (1u64..).zip(runs) {
+            for attempt in 1..=attempts {
+                let start = begin + (start + i64::from(attempt) * (minutes + 7)) * 60_000 + i64::from(attempt) * 137;
+                let secs = (open > 0 || attempt < attempts).then_some(minutes * 60 + i64::from(attempt) - 1);
+                insert_run(&db, job, attempt, start, secs, kind + u64::from(attempt) / 3);
+            }
+        }
+        let mut from = begin + from * 60_000 + 11;
+        let mut to = from + length * 60_000;
+        if aligned {
+            (from, to) = (from - from.rem_euclid(3_600_000), to - to.rem_euclid(3_600_000) + 3_600_000);
+        }
+        let price = |days: i64, per_gpu_hour_milli| Price { from: Timestamp(begin + days * 86_400_000 + 1_234_567), per_gpu_hour_milli };
+        let prices = std::collections::BTreeMap::from([("h100".to_owned(), vec![price(-9, 2500), price(7, 3000), price(20, 1999)])]);
+        let now = Timestamp(begin + 60 * 86_400_000);
+        let report = |by: &[&str]| {
+            let by = by.iter().map(|word| (*word).to_owned()).collect();
+            wait(world.reader().report(by, Timestamp(from), Timestamp(to), now, prices.clone())).unwrap()
+        };
+        let all = || {
+            let by: [&[&str]; 4] = [&["account", "user"], &["gpu-type"], &["tag", "class"], &["partition"]];
+            serde_json::to_string(&by.map(report)).unwrap()
+        };
+        let from_runs = all();
+        while usage_sums::count_older(&db, 7).unwrap() == 7 && left > 3 {}
+        let from_both = all();
+        while usage_sums::count_older(&db, 7).unwrap() > 0 {}
+        let from_sums = all();
+        proptest::prop_assert_eq!(&from_runs, &from_both);
+        proptest::prop_assert_eq!(&from_runs, &from_sums);
+    }
+}
+
+#[test]
+fn what_a_run_made_of_its_gpus_is_in_its_row_and_in_reports() {
+    let mut world = World::new();
+    let node = world.add_node("node1", 8);
+    let job = world.submit(spec("h100:2"));
+    world.start(node, job);
+    world.now = world.now.plus_secs(HOUR);
+    let gpu = gmodel::gpu_use::GpuUseTotals {
+        sampled_ms: 7_200_000,
+        idle_ms: 3_600_000,
+        busy_percent_ms: 270_000_000,
+        busy_told_ms: 7_200_000,
+        memory_peak_bytes: 40 << 30,
+        power_peak_mw: 612_500,
+        energy_mj: 1_800_000_000,
+        ..Default::default()
+    };
+    let end = RunEnd {
+        started: Some(world.now.plus_secs(-HOUR)),
+        ended: Some(world.now),
+        usage: Usage { cpu_user_micros: 1_800_000_000, peak_memory_bytes: 1 << 30, gpu, ..Usage::default() },
+        ..RunEnd::default()
+    };
+    world.phase(node, job, RunPhase::Clean(end));
+    let row = wait(world.reader().runs(all(), world.now)).unwrap().remove(0);
+    let used = row.gpu_use.unwrap();
+    assert_eq!((used.busy_percent, used.idle_secs, used.energy_joules), (Some(37.5), 3600, 1_800_000));
+    assert_eq!((used.memory_peak_bytes, used.power_peak_watts, used.sampled_secs), (40 << 30, 612.5, 7200));
+    let report = |world: &World| {
+        let (from, to) = (START.plus_secs(-HOUR), world.now.plus_secs(HOUR));
+        wait(world.reader().report(vec!["user".into()], from, to, to, Default::default())).unwrap().remove(0)
+    };
+    let row = report(&world);
+    assert_eq!((row.jobs, row.gpu_hours, row.gpu_busy_hours, row.gpu_idle_hours), (1, 2.0, 0.75, 1.0));
+    assert_eq!((row.gpu_percent, row.energy_kwh, row.cpu_used_hours), (Some(37.5), 0.5, 0.5));
+    // The row is written again with the end of the run: it is counted once.
+    let world = world.reopen();
+    let again = report(&world);
+    assert_eq!((again.jobs, again.gpu_hours, again.energy_kwh), (1, 2.0, 0.5));
+    let db = Connection::open(world.store.path()).unwrap();
+    let begun: i64 = db.query_row("SELECT sum(begun) FROM usage_sums WHERE span = 1", [], |row| row.get(0)).unwrap();
+    assert_eq!(begun, 1);
+}
+
+#[test]
+fn jobs_that_differ_in_name_and_script_share_the_row_of_their_request() {
+    let mut world = World::new();
+    let named = |name: &str| changed(spec("h100:1"), |spec| spec.name = name.into());
+    let jobs: Vec<JobId> = ["one", "two", "three"].map(|name| world.submit(named(name))).to_vec();
+    let db = Connection::open(world.store.path()).unwrap();
+    let rows: u32 = db.query_row("SELECT count(*) FROM specs", [], |row| row.get(0)).unwrap();
+    assert_eq!(rows, 1);
+    world.assert_comes_back();
+    let world = world.reopen();
+    let specs: Vec<_> = jobs.iter().map(|job| world.state.jobs.get(*job).unwrap().spec.clone()).collect();
+    assert_eq!(specs.iter().map(|spec| spec.name.as_str()).collect::<Vec<_>>(), ["one", "two", "three"]);
+    assert!(specs[0].common.is_same(&specs[2].common) && specs[0].launch.around.is_same(&specs[1].launch.around));
 }
 
 /// Where the databases of released schemas are kept, one each: `schema-N.db`.

@@ -1,16 +1,17 @@
 //! One commit: the batch's events, the blobs of its submissions, and each row it touched, once, from the state
 //! after it. Rows of runs that already left the state are closed from the events.
 
-use super::documents::{ArrayDocument, JobDocument};
-use super::{Batch, Blob, Store, WriteFailure, gpu_history};
+use super::documents::{ArrayDocument, JobDocument, common_part};
+use super::{Batch, Blob, Store, WriteFailure, gpu_history, gpu_use, usage_sums};
 use gcore::ctl::state::{Array, Job, Outcome, Run};
 use gcore::ctl::{Event, State};
+use gmodel::gpu_use::GpuUseTotals;
 use gmodel::run::Allocation;
 use gmodel::{BlobId, ExitCode, JobId, JobSpec, JobState, NodeId, RunClass, RunId, Timestamp};
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, params, params_from_iter};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 type Result<T> = std::result::Result<T, WriteFailure>;
 
@@ -188,8 +189,8 @@ fn write_job(store: &mut Store, job: &Job, now: Timestamp) -> Result<()> {
         .db
         .prepare_cached(
             "INSERT INTO jobs (id, live, spec, array_id, array_index, user, account, partition, qos, name,
-                state, submit_ms, start_ms, end_ms, attempt, limit_secs, exit, end_text, doc)
-             VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19)
+                state, submit_ms, start_ms, end_ms, attempt, limit_secs, exit, end_text, doc, script)
+             VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19,?20)
              ON CONFLICT (id) DO UPDATE SET live=?2, spec=?3, account=?7, partition=?8, qos=?9, name=?10,
                 state=?11, start_ms=?13, end_ms=?14, attempt=?15, limit_secs=?16, exit=?17, end_text=?18, doc=?19",
         )?
@@ -213,6 +214,7 @@ fn write_job(store: &mut Store, job: &Job, now: Timestamp) -> Result<()> {
             exit_text(job.exit),
             job.end_text,
             doc,
+            spec.launch.script.sha(),
         ])?;
     if over {
         for blob in [&job.spec.launch.script, &job.spec.launch.environment] {
@@ -229,8 +231,8 @@ fn write_array(store: &mut Store, array: &Array, cancelled: Option<Timestamp>, n
     store
         .db
         .prepare_cached(
-            "INSERT INTO arrays (id, live, spec, tasks, user, submit_ms, end_ms, doc, cancelled_ms)
-             VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9)
+            "INSERT INTO arrays (id, live, spec, tasks, user, submit_ms, end_ms, doc, cancelled_ms, script)
+             VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10)
              ON CONFLICT (id) DO UPDATE SET live=?2, spec=?3, end_ms=?7, doc=?8, cancelled_ms=coalesce(?9, cancelled_ms)",
         )?
         .execute(params![
@@ -243,6 +245,7 @@ fn write_array(store: &mut Store, array: &Array, cancelled: Option<Timestamp>, n
             array.ended.map(|at| at.0),
             doc,
             cancelled.map(|at| at.0),
+            array.spec.launch.script.sha(),
         ])?;
     if over {
         for blob in [&array.spec.launch.script, &array.spec.launch.environment] {
@@ -252,22 +255,22 @@ fn write_array(store: &mut Store, array: &Array, cancelled: Option<Timestamp>, n
     Ok(())
 }
 
-fn write_spec(store: &mut Store, spec: &Arc<JobSpec>) -> Result<i64> {
+/// The row of what a request has in common with others.
+fn write_spec(store: &mut Store, spec: &JobSpec) -> Result<i64> {
     let (id, new) = store.specs.number(spec);
     if new {
         store
             .db
             .prepare_cached(
-                "INSERT INTO specs (id, script, environment, work_dir, comment, tags, doc) VALUES (?1,?2,?3,?4,?5,?6,?7)",
+                "INSERT INTO specs (id, environment, work_dir, comment, tags, doc) VALUES (?1,?2,?3,?4,?5,?6)",
             )?
             .execute(params![
                 id,
-                spec.launch.script.sha(),
                 spec.launch.environment.sha(),
                 spec.launch.work_dir,
                 spec.comment,
                 tags_text(spec)?,
-                serde_json::to_vec(&**spec)?,
+                serde_json::to_vec(&common_part(spec))?,
             ])?;
     }
     Ok(id)
@@ -342,6 +345,7 @@ fn update_run(db: &Connection, id: RunId, outcome: Option<&Outcome>, run: Option
         return Ok(());
     };
     let started = outcome.started.or(run.and_then(|run| run.started)).map(|at| at.0);
+    let counted = usage_sums::counted(db, id)?;
     db.prepare_cached(
         "UPDATE runs SET live=?3, state=?4, start_ms=coalesce(?5, start_ms), end_ms=?6, exit=?7, end_text=?8,
             cpu_micros=?9, peak_bytes=?10, doc=?11, class=coalesce(?12, class), lost_gpu_secs=?13
@@ -362,6 +366,21 @@ fn update_run(db: &Connection, id: RunId, outcome: Option<&Outcome>, run: Option
         class,
         outcome.lost_gpu_secs,
     ])?;
+    write_gpu_use(db, id, &outcome.usage.gpu)?;
+    Ok(usage_sums::recount(db, id, counted)?)
+}
+
+fn write_gpu_use(db: &Connection, id: RunId, totals: &GpuUseTotals) -> Result<()> {
+    if totals.is_empty() {
+        return Ok(());
+    }
+    static UPDATE: LazyLock<String> = LazyLock::new(|| {
+        let places = gpu_use::COLUMNS.iter().enumerate().map(|(at, name)| format!("gpu_{name}=?{}", at + 3));
+        let places: Vec<String> = places.collect();
+        format!("UPDATE runs SET {} WHERE job=?1 AND attempt=?2", places.join(", "))
+    });
+    let run = [Some(id.job.0.cast_signed()), Some(id.attempt.into())];
+    db.prepare_cached(&UPDATE)?.execute(params_from_iter(run.into_iter().chain(gpu_use::values(totals))))?;
     Ok(())
 }
 

@@ -907,7 +907,7 @@ fn same(one: &State, other: &State) -> bool {
     let blind = |state: &State| {
         let state = State {
             feasible: Arc::default(),
-            late_specs: BTreeSet::new(),
+            late_specs: Default::default(),
             respecified: BTreeMap::new(),
             minutes: Minutes::default(),
             ..state.clone()

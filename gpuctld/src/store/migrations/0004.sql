@@ -1,8 +1,62 @@
--- Schema 4. Sums of use by the hour; what runs made of their GPUs; the history of each GPU by UUID; how forecast starts turned out.
+-- Schema 4. Jobs share the rows of their requests; sums of use by the hour; what runs made of their GPUs; the history of each GPU by UUID; how forecast starts turned out.
 
--- Sums by the hour.
+-- Rows of specs are what requests have in common now; scripts are the jobs' own.
+ALTER TABLE jobs ADD COLUMN script BLOB;
+ALTER TABLE arrays ADD COLUMN script BLOB;
+
+-- Sums by the hour. summed = 1: the run is in them; older runs are added after the start, a few at a time.
+CREATE TABLE usage_keys (
+    id INTEGER PRIMARY KEY,
+    account TEXT NOT NULL,
+    user TEXT NOT NULL,
+    partition TEXT NOT NULL,
+    class TEXT NOT NULL,
+    gpus TEXT NOT NULL,
+    tags TEXT NOT NULL,
+    UNIQUE (account, user, partition, class, gpus, tags)
+);
+-- span is the length of a block in hours (1, 24, 768); begun counts runs whose start lies in it.
+CREATE TABLE usage_sums (
+    span INTEGER NOT NULL,
+    block INTEGER NOT NULL,
+    key INTEGER NOT NULL,
+    begun INTEGER NOT NULL,
+    millis INTEGER NOT NULL,
+    cpu_millis INTEGER NOT NULL,
+    cpu_used_micros INTEGER NOT NULL,
+    mem_mib_secs INTEGER NOT NULL,
+    mem_peak_mib_secs INTEGER NOT NULL,
+    idle_ms INTEGER NOT NULL,
+    busy_percent_ms INTEGER NOT NULL,
+    busy_told_ms INTEGER NOT NULL,
+    energy_mj INTEGER NOT NULL,
+    PRIMARY KEY (span, block, key)
+) WITHOUT ROWID;
+-- The runs that an hour has a part of: what a report that begins or ends within it reads.
+CREATE TABLE run_hours (
+    hour INTEGER NOT NULL,
+    job INTEGER NOT NULL,
+    attempt INTEGER NOT NULL,
+    PRIMARY KEY (hour, job, attempt)
+) WITHOUT ROWID;
+ALTER TABLE runs ADD COLUMN summed INTEGER NOT NULL DEFAULT 0;
+CREATE INDEX runs_unsummed ON runs (end_ms) WHERE summed = 0 AND end_ms IS NOT NULL;
+CREATE INDEX runs_repeated ON runs (end_ms) WHERE attempt > 1;
 
 -- What runs made of their GPUs. NULL: nobody sampled.
+ALTER TABLE runs ADD COLUMN gpu_sampled_ms INTEGER;
+ALTER TABLE runs ADD COLUMN gpu_idle_ms INTEGER;
+ALTER TABLE runs ADD COLUMN gpu_busy_percent_ms INTEGER;
+ALTER TABLE runs ADD COLUMN gpu_busy_told_ms INTEGER;
+ALTER TABLE runs ADD COLUMN gpu_memory_percent_ms INTEGER;
+ALTER TABLE runs ADD COLUMN gpu_memory_told_ms INTEGER;
+ALTER TABLE runs ADD COLUMN gpu_memory_peak_bytes INTEGER;
+ALTER TABLE runs ADD COLUMN gpu_power_peak_mw INTEGER;
+ALTER TABLE runs ADD COLUMN gpu_temperature_peak_c INTEGER;
+ALTER TABLE runs ADD COLUMN gpu_energy_mj INTEGER;
+ALTER TABLE runs ADD COLUMN gpu_nvlink_kib INTEGER;
+ALTER TABLE runs ADD COLUMN gpu_pcie_kib INTEGER;
+ALTER TABLE runs ADD COLUMN gpu_slowed_ms INTEGER;
 
 -- The history of each GPU, across moves: what was seen of it and done about it.
 CREATE TABLE gpu_history (

@@ -4,13 +4,15 @@
 //! number of jobs that ever were does not matter.
 
 use super::{Answer, ReadFailure, cancelled_tasks};
+use crate::store::gpu_use;
 use gmodel::array_spec::ArraySpec;
 use gmodel::hostlist::Hostlist;
 use gmodel::{Instant, JobId, JobState, Timestamp};
-use gwire::api::{RunQuery, RunRow};
+use gwire::api::{GpuUseRow, RunQuery, RunRow};
 use rusqlite::types::Value;
 use rusqlite::{Connection, Row, params_from_iter};
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
 /// Rows in one answer at most.
 const MAX_ROWS: u32 = 1_000_000;
@@ -21,6 +23,10 @@ const COLUMNS: &str = "j.id, r.attempt, j.array_id, j.array_index, j.name, j.use
     j.state, j.exit, j.end_text, j.submit_ms, j.start_ms, j.end_ms, j.limit_secs, r.nodes, r.nodelist, r.cpus,
     r.mem_bytes, r.gpus, r.cpu_micros, r.peak_bytes, s.work_dir, s.comment, s.tags,
     r.state, r.exit, r.end_text, r.start_ms, r.end_ms, j.attempt, r.class, r.lost_gpu_secs";
+const GPU_USE_AT: usize = 34;
+
+/// What a row is read from.
+static SELECTED: LazyLock<String> = LazyLock::new(|| format!("{COLUMNS}, {}", *gpu_use::SELECTED));
 
 pub fn runs(db: &Connection, query: &RunQuery, now: Timestamp) -> Answer<Vec<RunRow>> {
     let filter = Filter::of(query)?;
@@ -52,8 +58,9 @@ pub fn runs(db: &Connection, query: &RunQuery, now: Timestamp) -> Answer<Vec<Run
 /// The last attempts of some jobs, those that there are.
 pub fn last_runs(db: &Connection, ids: &[JobId], now: Timestamp) -> Answer<Vec<RunRow>> {
     let sql = format!(
-        "SELECT {COLUMNS} FROM jobs j CROSS JOIN specs s ON s.id = j.spec
-         LEFT JOIN runs r ON r.job = j.id AND r.attempt = j.attempt WHERE j.id = ?1"
+        "SELECT {} FROM jobs j CROSS JOIN specs s ON s.id = j.spec
+         LEFT JOIN runs r ON r.job = j.id AND r.attempt = j.attempt WHERE j.id = ?1",
+        *SELECTED
     );
     let mut statement = db.prepare_cached(&sql)?;
     let mut all = Vec::new();
@@ -70,15 +77,17 @@ pub fn last_runs(db: &Connection, ids: &[JobId], now: Timestamp) -> Answer<Vec<R
 fn jobs_sql(filter: &Filter, limit: i64) -> String {
     let ids = filter.union("SELECT j.id AS id FROM jobs j");
     format!(
-        "SELECT {COLUMNS} FROM ({ids} ORDER BY 1 DESC LIMIT {limit}) k CROSS JOIN jobs j ON j.id = k.id
+        "SELECT {} FROM ({ids} ORDER BY 1 DESC LIMIT {limit}) k CROSS JOIN jobs j ON j.id = k.id
          CROSS JOIN specs s ON s.id = j.spec LEFT JOIN runs r ON r.job = j.id AND r.attempt = j.attempt
-         ORDER BY 1 DESC"
+         ORDER BY 1 DESC",
+        *SELECTED
     )
 }
 
 fn attempts_sql(filter: &Filter, limit: i64) -> String {
     let rows = filter.union(&format!(
-        "SELECT {COLUMNS} FROM jobs j CROSS JOIN specs s ON s.id = j.spec LEFT JOIN runs r ON r.job = j.id"
+        "SELECT {} FROM jobs j CROSS JOIN specs s ON s.id = j.spec LEFT JOIN runs r ON r.job = j.id",
+        *SELECTED
     ));
     format!("{rows} ORDER BY 1 DESC, 2 DESC LIMIT {limit}")
 }
@@ -265,6 +274,11 @@ fn run_row(row: &Row<'_>, attempts: bool, now: Timestamp) -> Answer<RunRow> {
     };
     let instant = |ms: Option<i64>| ms.map(|ms| Instant(Timestamp(ms)));
     let elapsed = start_ms.map_or(0, |from| Timestamp(end_ms.unwrap_or(now.0)).since_secs(Timestamp(from)));
+    let (cpus, nodes) = (row.get::<_, Option<u32>>(18)?.unwrap_or(0), row.get::<_, Option<u32>>(16)?.unwrap_or(0));
+    let mem_bytes = row.get::<_, Option<u64>>(19)?.unwrap_or(0);
+    let cpu_time_secs = row.get::<_, Option<i64>>(21)?.unwrap_or(0) as f64 / 1e6;
+    let peak_memory_bytes = row.get::<_, Option<u64>>(22)?.unwrap_or(0);
+    let percent = |used: f64, held: f64| (used > 0.0 && held > 0.0).then(|| used / held * 100.0);
     Ok(RunRow {
         id,
         shown_id: match (array_id, array_index) {
@@ -288,19 +302,23 @@ fn run_row(row: &Row<'_>, attempts: bool, now: Timestamp) -> Answer<RunRow> {
         end_time: instant(end_ms),
         elapsed_secs: elapsed,
         time_limit_secs: row.get(15)?,
-        nodes: row.get::<_, Option<u32>>(16)?.unwrap_or(0),
+        nodes,
         nodelist: row.get::<_, Option<String>>(17)?.unwrap_or_default(),
-        cpus: row.get::<_, Option<u32>>(18)?.unwrap_or(0),
-        mem_bytes: row.get::<_, Option<u64>>(19)?.unwrap_or(0),
+        cpus,
+        mem_bytes,
         gpu_count: gpus.values().sum::<u64>() as f64 / 1000.0,
         gpus: gpus_text(&gpus),
-        cpu_time_secs: row.get::<_, Option<i64>>(21)?.unwrap_or(0) as f64 / 1e6,
-        peak_memory_bytes: row.get::<_, Option<u64>>(22)?.unwrap_or(0),
+        cpu_time_secs,
+        peak_memory_bytes,
+        cpu_percent: percent(cpu_time_secs, elapsed as f64 * f64::from(cpus)),
+        // The peak is that of the node with the most.
+        mem_percent: percent(peak_memory_bytes as f64 * f64::from(nodes), mem_bytes as f64),
         work_dir: row.get(23)?,
         comment: row.get(24)?,
         tags: serde_json::from_str(row.get_ref(25)?.as_str().unwrap_or("[]"))?,
         class: row.get(32)?,
         lost_gpu_secs: row.get::<_, Option<u64>>(33)?.unwrap_or(0),
+        gpu_use: gpu_use::read(row, GPU_USE_AT)?.as_ref().map(GpuUseRow::from),
     })
 }
 

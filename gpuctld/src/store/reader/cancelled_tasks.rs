@@ -5,7 +5,7 @@
 use super::accounting::{named_jobs, states};
 use super::{Answer, bytes, read, stored_array};
 use crate::store::documents::ArrayDocument;
-use gcore::ctl::Array;
+use gcore::ctl::{Array, LateSpecs};
 use gmodel::array_spec::RangeSet;
 use gmodel::{ExitCode, Instant, JobId, JobState, Timestamp};
 use gwire::api::{RunQuery, RunRow};
@@ -67,10 +67,12 @@ fn all(db: &Connection, query: &RunQuery, limit: u32) -> Answer<Vec<RunRow>> {
     let mut statement = db.prepare_cached(&sql)?;
     let mut found = statement.query(params_from_iter(&values))?;
     let mut rows = Vec::new();
+    let mut late = LateSpecs::default();
     while let Some(row) = found.next()?
         && rows.len() < limit as usize
     {
-        let array = read::<ArrayDocument>(&bytes(row, 0)?)?.with_spec(read(&bytes(row, 1)?)?);
+        let document: ArrayDocument = read(&bytes(row, 0)?)?;
+        let array = document.with_spec(read(&bytes(row, 1)?)?, &mut late);
         rows.extend(line(query, &array, Timestamp(row.get(2)?), &array.cancelled));
     }
     Ok(rows)

@@ -1,42 +1,35 @@
-//! The usage report: GPU-hours, CPU-hours and jobs of the part of each run that lies in a period, in groups.
+//! The usage report: what was held, what was made of it, and how many jobs, of the part of each run that lies in a period,
+//! in groups. Whole hours come from sums, what is left of the period from the runs themselves; both give the same.
 //!
 //! Time counts from a run's start to the end of its last process. A MIG instance or share counts by its
 //! thousandths of a GPU, as its run row says. Runs that never started are not charged.
 
 use super::{Answer, ReadFailure};
+use crate::store::usage_sums::{Amounts, HOUR_MILLIS, Key, SpentRun, of_hours};
 use gmodel::policy::Price;
 use gmodel::{JobId, Timestamp};
 use gwire::api::ReportRow;
-use rusqlite::{Connection, Row};
+use rusqlite::{Connection, Params};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What a report can be grouped by.
 pub const GROUPS: [&str; 6] = ["account", "user", "partition", "gpu-type", "tag", "class"];
-const MILLI_HOURS: f64 = 3_600_000.0;
-
-#[derive(Default)]
-struct Sum {
-    /// Thousandths of a GPU times milliseconds.
-    gpu: u128,
-    /// CPUs times milliseconds.
-    cpu: u128,
-    jobs: BTreeSet<JobId>,
-    /// Thousandths of the currency.
-    cost_milli: f64,
-}
+const MILLIS_PER_HOUR: f64 = 3_600_000.0;
 
 /// Prices by type, each list by date.
 pub type Prices = BTreeMap<String, Vec<Price>>;
 
-/// A run's part in the period.
-struct Part {
-    job: JobId,
-    from: Timestamp,
-    millis: u64,
-    cpus: u64,
-    gpus: BTreeMap<String, u64>,
-    tags: Vec<String>,
+/// What is charged of one key in the period.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Spent {
+    /// Runs with a part in the period.
+    runs: i64,
+    amounts: Amounts,
+    /// By GPU type: thousandths of GPUs times milliseconds times thousandths of the currency an hour.
+    cost: BTreeMap<String, u128>,
 }
+
+type Book = BTreeMap<Key, Spent>;
 
 pub fn report(
     db: &Connection,
@@ -52,121 +45,253 @@ pub fn report(
             GROUPS.join(",")
         )));
     }
-    const COLUMNS: &str = "job, account, user, partition, gpus, tags, cpus, start_ms, end_ms, class";
-    // Each half by its own index.
-    let sql = format!(
-        "SELECT {COLUMNS} FROM runs WHERE end_ms >= ?1 AND start_ms < ?2
-         UNION ALL SELECT {COLUMNS} FROM runs WHERE live = 1 AND end_ms IS NULL AND start_ms < ?2"
-    );
-    let mut statement = db.prepare_cached(&sql)?;
-    let mut rows = statement.query((from.0, to.0))?;
-    let mut sums = BTreeMap::<Vec<String>, Sum>::new();
-    while let Some(row) = rows.next()? {
-        let part = part(row, from, to, now)?;
-        let costs = costs(&part, prices);
-        for (group, share_milli) in groups(row, by, &part)? {
-            let sum = sums.entry(group).or_default();
-            let millis = u128::from(part.millis);
-            let gpus: u128 = share_milli.gpu.into();
-            sum.gpu += gpus * millis;
-            sum.cpu += u128::from(part.cpus) * millis * u128::from(share_milli.cpu) / 1000;
-            sum.jobs.insert(part.job);
-            sum.cost_milli += match share_milli.gpu_type {
-                Some(gpu_type) => costs.get(gpu_type).copied().unwrap_or(0.0),
-                None => costs.values().sum(),
-            };
+    let period = Period { from, to, now, prices };
+    let db = db.unchecked_transaction()?; // one moment for all that is read
+    let book = period.book(&db)?;
+    let repeated = period.repeated(&db, by)?;
+    grouped(&book, by, &repeated, !prices.is_empty())
+}
+
+struct Period<'a> {
+    from: Timestamp,
+    to: Timestamp,
+    now: Timestamp,
+    prices: &'a Prices,
+}
+
+impl Period<'_> {
+    fn book(&self, db: &Connection) -> Answer<Book> {
+        let mut book = Book::new();
+        let pieces = self.pieces();
+        for piece in &pieces {
+            self.add_piece(db, *piece, &mut book)?;
+        }
+        // Those that were there when it began are counted by their hour's list, the others where they began.
+        let hour = self.from.0.div_euclid(HOUR_MILLIS);
+        each_of_hour(db, hour, |run| {
+            if run.start < self.from && run.overlaps(self.from, self.to) {
+                book.entry(run.key).or_default().runs += 1;
+            }
+        })?;
+        // What has no sums: runs that still run, and those of an older release that were not added yet.
+        let open = "r.live = 1 AND r.end_ms IS NULL AND r.start_ms < ?1";
+        let older = "r.summed = 0 AND r.end_ms IS NOT NULL AND r.start_ms < ?1";
+        for condition in [open, older] {
+            each_run(db, condition, [self.to.0], self.now, |run| {
+                if run.overlaps(self.from, self.to) {
+                    for (a, b) in &pieces {
+                        self.charge(&mut book, &run.key, run.part(*a, *b), *a);
+                    }
+                    book.entry(run.key).or_default().runs += 1;
+                }
+            })?;
+        }
+        Ok(book)
+    }
+
+    /// The period cut where a price changes: each piece has one price.
+    fn pieces(&self) -> Vec<(Timestamp, Timestamp)> {
+        let changes = self.prices.values().flatten().map(|price| price.from);
+        let cuts: BTreeSet<Timestamp> =
+            changes.filter(|at| (self.from..self.to).contains(at)).chain([self.from, self.to]).collect();
+        let cuts: Vec<Timestamp> = cuts.into_iter().collect();
+        cuts.windows(2).map(|pair| (pair[0], pair[1])).collect()
+    }
+
+    fn add_piece(&self, db: &Connection, (from, to): (Timestamp, Timestamp), book: &mut Book) -> Answer<()> {
+        let first = -(-from.0).div_euclid(HOUR_MILLIS); // rounded up
+        let end = to.0.div_euclid(HOUR_MILLIS);
+        if first > end {
+            return self.add_edge(db, (from, to), book); // all of it within one hour
+        }
+        let (whole_from, whole_to) = (Timestamp(first * HOUR_MILLIS), Timestamp(end * HOUR_MILLIS));
+        of_hours(db, first, end, |key, begun, amounts| {
+            self.charge(book, &key, amounts, from);
+            book.entry(key).or_default().runs += begun;
+        })?;
+        self.add_edge(db, (from, whole_from), book)?;
+        self.add_edge(db, (whole_to, to), book)
+    }
+
+    /// A time within one hour.
+    fn add_edge(&self, db: &Connection, (from, to): (Timestamp, Timestamp), book: &mut Book) -> Answer<()> {
+        if from >= to {
+            return Ok(());
+        }
+        each_of_hour(db, from.0.div_euclid(HOUR_MILLIS), |run| {
+            self.charge(book, &run.key, run.part(from, to), from);
+            if (from..to).contains(&run.start) {
+                book.entry(run.key).or_default().runs += 1;
+            }
+        })
+    }
+
+    fn charge(&self, book: &mut Book, key: &Key, amounts: Amounts, at: Timestamp) {
+        if amounts == Amounts::default() {
+            return;
+        }
+        if !book.contains_key(key) {
+            book.insert(key.clone(), Spent::default());
+        }
+        let spent = book.get_mut(key).expect("just put there");
+        spent.amounts.add(&amounts);
+        if self.prices.is_empty() {
+            return;
+        }
+        for (gpu_type, milli) in gpus(key) {
+            let price = self.prices.get(&gpu_type).and_then(|list| list.iter().rev().find(|price| price.from <= at));
+            let Some(price) = price else { continue };
+            let millis = u128::from(amounts.0[0].unsigned_abs());
+            *spent.cost.entry(gpu_type).or_default() += u128::from(milli) * millis * u128::from(price.per_gpu_hour_milli);
         }
     }
-    let rows = sums.into_iter().map(|(group, sum)| ReportRow {
-        group,
-        jobs: sum.jobs.len() as u64,
-        gpu_hours: sum.gpu as f64 / 1000.0 / MILLI_HOURS,
-        cpu_hours: sum.cpu as f64 / MILLI_HOURS,
-        cost: (!prices.is_empty()).then_some(sum.cost_milli / 1000.0),
+
+    /// By how many runs a group has more than jobs: those of jobs that ran several times in the period.
+    fn repeated(&self, db: &Connection, by: &[String]) -> Answer<BTreeMap<Vec<String>, i64>> {
+        let again = "SELECT job FROM runs WHERE attempt > 1 AND end_ms >= ?1 AND start_ms < ?2
+            UNION SELECT job FROM runs WHERE live = 1 AND attempt > 1 AND end_ms IS NULL AND start_ms < ?2";
+        let mut statement = db.prepare_cached(again)?;
+        let jobs = statement.query_map((self.from.0, self.to.0), |row| row.get(0))?.collect::<rusqlite::Result<Vec<u64>>>()?;
+        let mut more = BTreeMap::new();
+        for job in jobs.into_iter().map(JobId) {
+            let mut runs = BTreeMap::<Vec<String>, i64>::new();
+            let begun = "r.job = ?1 AND r.start_ms IS NOT NULL AND (r.end_ms IS NOT NULL OR r.live = 1)";
+            each_run(db, begun, [job.0], self.now, |run| {
+                if run.overlaps(self.from, self.to) {
+                    groups(&run.key, by).into_iter().for_each(|(group, _)| *runs.entry(group).or_default() += 1);
+                }
+            })?;
+            for (group, count) in runs {
+                *more.entry(group).or_default() += count - 1;
+            }
+        }
+        Ok(more)
+    }
+}
+
+fn each_of_hour(db: &Connection, hour: i64, found: impl FnMut(SpentRun)) -> Answer<()> {
+    let from = "run_hours h CROSS JOIN runs r ON r.job = h.job AND r.attempt = h.attempt WHERE h.hour = ?1";
+    each(db, from, [hour], Timestamp(0), found)
+}
+
+fn each_run(
+    db: &Connection,
+    condition: &str,
+    values: impl Params,
+    now: Timestamp,
+    found: impl FnMut(SpentRun),
+) -> Answer<()> {
+    each(db, &format!("runs r WHERE {condition}"), values, now, found)
+}
+
+fn each(db: &Connection, from: &str, values: impl Params, now: Timestamp, mut found: impl FnMut(SpentRun)) -> Answer<()> {
+    let mut statement = db.prepare_cached(&format!("SELECT {} FROM {from}", SpentRun::COLUMNS))?;
+    let mut rows = statement.query(values)?;
+    while let Some(row) = rows.next()? {
+        found(SpentRun::of(row, now)?);
+    }
+    Ok(())
+}
+
+fn grouped(
+    book: &Book,
+    by: &[String],
+    repeated: &BTreeMap<Vec<String>, i64>,
+    priced: bool,
+) -> Answer<Vec<ReportRow>> {
+    let mut sums = BTreeMap::<Vec<String>, (i64, ReportRow)>::new();
+    for (key, spent) in book.iter().filter(|(_, spent)| spent.runs > 0 || spent.amounts != Amounts::default()) {
+        for (group, falls) in groups(key, by) {
+            let (runs, row) = sums.entry(group).or_default();
+            *runs += spent.runs;
+            row.add(&charged(spent, &falls, priced));
+        }
+    }
+    let rows = sums.into_iter().map(|(group, (runs, row))| {
+        let jobs = runs - repeated.get(&group).copied().unwrap_or(0);
+        ReportRow { jobs: jobs.max(0).unsigned_abs(), group, ..row }
     });
     Ok(rows.collect())
 }
 
-fn part(row: &Row<'_>, from: Timestamp, to: Timestamp, now: Timestamp) -> Answer<Part> {
-    let start = Timestamp(row.get(7)?).max(from);
-    let end = Timestamp(row.get::<_, Option<i64>>(8)?.unwrap_or(now.0)).min(to);
-    Ok(Part {
-        job: JobId(row.get(0)?),
-        from: start,
-        millis: end.since_millis(start).unsigned_abs(),
-        cpus: row.get(6)?,
-        gpus: serde_json::from_str(row.get_ref(4)?.as_str().unwrap_or("{}"))?,
-        tags: serde_json::from_str(row.get_ref(5)?.as_str().unwrap_or("[]"))?,
-    })
+/// What of a key falls into one group: thousandths of GPUs, and the part of everything else.
+struct Falls {
+    gpu_milli: u64,
+    part: f64,
+    /// Where types are parted.
+    gpu_type: Option<String>,
 }
 
-/// What a run's part costs by type, thousandths of the currency: cut where a price changes, nothing before the first.
-fn costs<'p>(part: &'p Part, prices: &Prices) -> BTreeMap<&'p str, f64> {
-    let to = part.from.plus_millis(i64::try_from(part.millis).unwrap_or(i64::MAX));
-    let cost = |(gpu_type, milli): (&'p String, &u64)| {
-        let list = prices.get(gpu_type)?;
-        let mut sum = 0.0;
-        for (at, price) in list.iter().enumerate() {
-            let until = list.get(at + 1).map_or(to, |next| next.from.min(to));
-            let millis = until.since_millis(price.from.max(part.from));
-            sum += millis as f64 / MILLI_HOURS * (*milli as f64 / 1000.0) * price.per_gpu_hour_milli as f64;
-        }
-        Some((gpu_type.as_str(), sum))
+fn charged(spent: &Spent, falls: &Falls, priced: bool) -> ReportRow {
+    let [millis, cpu, cpu_used, mem, mem_peak, idle, busy, told, energy] =
+        spent.amounts.0.map(|amount| amount as f64);
+    let hours = |millis: f64| millis / MILLIS_PER_HOUR * falls.part;
+    let gib_hours = |mib_secs: f64| mib_secs / 1024.0 / 3600.0 * falls.part;
+    let cost: u128 = match &falls.gpu_type {
+        Some(gpu_type) => spent.cost.get(gpu_type).copied().unwrap_or(0),
+        None => spent.cost.values().sum(),
     };
-    part.gpus.iter().filter_map(cost).collect()
+    ReportRow {
+        gpu_hours: falls.gpu_milli as f64 / 1000.0 * millis / MILLIS_PER_HOUR,
+        cpu_hours: hours(cpu),
+        cost: priced.then(|| cost as f64 / MILLIS_PER_HOUR / 1e6),
+        cpu_used_hours: hours(cpu_used / 1000.0),
+        mem_gib_hours: gib_hours(mem),
+        mem_peak_gib_hours: gib_hours(mem_peak),
+        gpu_idle_hours: hours(idle),
+        gpu_busy_hours: hours(busy / 100.0),
+        gpu_told_hours: hours(told),
+        energy_kwh: energy / MILLIS_PER_HOUR / 1000.0 * falls.part,
+        ..ReportRow::default()
+    }
 }
 
-/// What of a run falls into one group: thousandths of GPUs (of one type, if they are parted), and thousandths of its CPUs.
-#[derive(Clone, Copy)]
-struct Falls<'p> {
-    gpu: u64,
-    cpu: u64,
-    gpu_type: Option<&'p str>,
+fn gpus(key: &Key) -> BTreeMap<String, u64> {
+    serde_json::from_str(&key.gpus).unwrap_or_default()
 }
 
-/// A run falls into one group, into one per GPU type (its CPUs in proportion), and into one per tag in full.
-fn groups<'p>(row: &Row<'_>, by: &[String], part: &'p Part) -> Answer<Vec<(Vec<String>, Falls<'p>)>> {
-    let whole = Falls { gpu: part.gpus.values().sum(), cpu: 1000, gpu_type: None };
-    let mut groups = vec![(Vec::with_capacity(by.len()), whole)];
+/// A key falls into one group, into one per GPU type (the rest in proportion), and into one per tag in full.
+fn groups(key: &Key, by: &[String]) -> Vec<(Vec<String>, Falls)> {
+    let gpus = gpus(key);
+    let all: u64 = gpus.values().sum();
+    let mut groups = vec![(Vec::with_capacity(by.len()), None)];
     for word in by {
-        let column = match word.as_str() {
-            "account" => 1,
-            "user" => 2,
-            "partition" => 3,
-            "class" => 9,
-            "gpu-type" => {
-                groups = fan_out(groups, &by_type(part, whole.gpu));
-                continue;
-            }
-            _ => {
-                let tags: Vec<_> = part.tags.iter().map(|tag| (tag.as_str(), None)).collect();
-                groups = fan_out(groups, if tags.is_empty() { &[("", None)] } else { &tags });
-                continue;
-            }
+        let values: Vec<(String, Option<u64>)> = match word.as_str() {
+            "account" => vec![(key.account.clone(), None)],
+            "user" => vec![(key.user.clone(), None)],
+            "partition" => vec![(key.partition.clone(), None)],
+            "class" => vec![(key.class.clone(), None)],
+            "gpu-type" if all > 0 => gpus.iter().map(|(gpu_type, milli)| (gpu_type.clone(), Some(*milli))).collect(),
+            "gpu-type" => vec![(String::new(), None)],
+            _ => tags(key).into_iter().map(|tag| (tag, None)).collect(),
         };
-        let value = row.get::<_, Option<String>>(column)?.unwrap_or_default();
-        for (group, _) in &mut groups {
-            group.push(value.clone());
+        groups = fan_out(groups, &values);
+    }
+    let falls = |of_type: Option<(String, u64)>| match of_type {
+        Some((gpu_type, milli)) => {
+            Falls { gpu_milli: milli, part: milli as f64 / all as f64, gpu_type: Some(gpu_type) }
         }
-    }
-    Ok(groups)
+        None => Falls { gpu_milli: all, part: 1.0, gpu_type: None },
+    };
+    groups.into_iter().map(|(group, of_type)| (group, falls(of_type))).collect()
 }
 
-fn by_type(part: &Part, all: u64) -> Vec<(&str, Option<Falls<'_>>)> {
-    if all == 0 {
-        return vec![("", None)];
-    }
-    let share = |gpu_type, milli: u64| Some(Falls { gpu: milli, cpu: milli * 1000 / all, gpu_type: Some(gpu_type) });
-    part.gpus.iter().map(|(gpu_type, milli)| (gpu_type.as_str(), share(gpu_type.as_str(), *milli))).collect()
+/// Each tag once; one empty word for none.
+fn tags(key: &Key) -> BTreeSet<String> {
+    let tags: BTreeSet<String> = serde_json::from_str(&key.tags).unwrap_or_default();
+    if tags.is_empty() { BTreeSet::from([String::new()]) } else { tags }
 }
 
-fn fan_out<'p>(groups: Vec<(Vec<String>, Falls<'p>)>, values: &[(&str, Option<Falls<'p>>)]) -> Vec<(Vec<String>, Falls<'p>)> {
+type Group = (Vec<String>, Option<(String, u64)>);
+
+fn fan_out(groups: Vec<Group>, values: &[(String, Option<u64>)]) -> Vec<Group> {
     let mut all = Vec::with_capacity(groups.len() * values.len());
-    for (group, falls) in &groups {
-        for (value, share) in values {
+    for (group, of_type) in &groups {
+        for (value, milli) in values {
             let mut group = group.clone();
-            group.push((*value).to_owned());
-            all.push((group, share.unwrap_or(*falls)));
+            group.push(value.clone());
+            let own = milli.map(|milli| (value.clone(), milli));
+            all.push((group, own.or_else(|| of_type.clone())));
         }
     }
     all

@@ -1,0 +1,71 @@
+//! Requests of late: the thousand equal ones of a sweep are one in memory and one row, and of those that differ what
+//! they have in common is. A memo of submission; no reader needs it.
+
+use gmodel::job::Surroundings;
+use gmodel::{CommonSpec, JobSpec, Shared};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// Remembered of each kind; then the memory starts anew.
+const MOST: usize = 1024;
+
+/// What later requests may share.
+#[derive(Clone, Debug, Default)]
+pub struct LateSpecs {
+    whole: BTreeSet<Arc<JobSpec>>,
+    common: BTreeSet<Shared<CommonSpec>>,
+    around: BTreeSet<Shared<Surroundings>>,
+}
+
+impl LateSpecs {
+    /// The request as others have it already, as far as they have.
+    pub fn share(&mut self, mut spec: JobSpec) -> Arc<JobSpec> {
+        spec.common = known(&mut self.common, spec.common);
+        spec.launch.around = known(&mut self.around, spec.launch.around);
+        known(&mut self.whole, Arc::new(spec))
+    }
+}
+
+/// The equal value that is known, or this one from now on.
+fn known<T: Ord + Clone>(late: &mut BTreeSet<T>, value: T) -> T {
+    if let Some(known) = late.get(&value) {
+        return known.clone();
+    }
+    if late.len() >= MOST {
+        late.clear();
+    }
+    late.insert(value.clone());
+    value
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_requests_are_one_and_others_share_what_they_have_in_common() {
+        let mut late = LateSpecs::default();
+        let spec = |name: &str, account: &str| {
+            let mut spec = JobSpec { name: name.into(), ..JobSpec::default() };
+            spec.account = account.into();
+            spec.launch.work_dir = "/home/ada".into();
+            spec
+        };
+        let first = late.share(spec("a", "lab"));
+        assert!(Arc::ptr_eq(&first, &late.share(spec("a", "lab"))));
+        let other_name = late.share(spec("b", "lab"));
+        assert!(!Arc::ptr_eq(&first, &other_name) && first.common.is_same(&other_name.common));
+        let other_account = late.share(spec("a", "physics"));
+        assert!(!first.common.is_same(&other_account.common));
+        assert!(first.launch.around.is_same(&other_account.launch.around));
+    }
+
+    #[test]
+    fn the_memory_is_bounded() {
+        let mut late = LateSpecs::default();
+        for n in 0..10 * MOST {
+            late.share(JobSpec { name: n.to_string(), ..JobSpec::default() });
+        }
+        assert!(late.whole.len() <= MOST);
+    }
+}
