@@ -6,6 +6,7 @@
 
 mod batch;
 mod disk;
+mod gpu_log;
 
 pub use batch::{Core, CoreParts, now};
 

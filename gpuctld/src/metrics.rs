@@ -4,7 +4,8 @@
 
 use crate::core_thread::{CoreHandle, CoreStats};
 use crate::histogram::{Histogram, HistogramValues};
-use gcore::ctl::State;
+use crate::http::state_word;
+use gcore::ctl::{State, open_breakers};
 use gmodel::node::Role;
 use gmodel::{JobState, Timestamp};
 use gwire::api::SCHEMA;
@@ -28,6 +29,8 @@ struct Census {
     nodes: BTreeMap<String, u64>,
     /// By type and state, in GPUs.
     gpus: BTreeMap<(String, &'static str), f64>,
+    /// GPUs by how they stand, as `gnodes --health` says it.
+    health: BTreeMap<&'static str, u64>,
 }
 
 fn census(state: &State) -> Census {
@@ -41,6 +44,9 @@ fn census(state: &State) -> Census {
     }
     for node in state.nodes.values().filter(|node| node.role == Role::Compute) {
         *count.nodes.entry(state.node_view(node).to_string()).or_default() += 1;
+        for gpu in &node.gpus {
+            *count.health.entry(state_word(gpu)).or_default() += 1;
+        }
         let free = state.free_on(node);
         for (gpu, free_milli) in node.gpus.iter().zip(&free.gpu_milli) {
             let gpu_type = gpu.info.gpu_type.clone();
@@ -74,7 +80,7 @@ fn histograms(stats: &CoreStats) -> [(&'static str, &'static str, &Histogram); 5
 }
 
 /// Prometheus text format 0.0.4.
-pub fn prometheus(state: &State, core: &CoreHandle, requests: &RequestTimes, up: Duration) -> String {
+pub fn prometheus(state: &State, core: &CoreHandle, requests: &RequestTimes, up: Duration, now: Timestamp) -> String {
     let count = census(state);
     let stats = core.stats();
     let mut out = Exposition::default();
@@ -89,6 +95,16 @@ pub fn prometheus(state: &State, core: &CoreHandle, requests: &RequestTimes, up:
     out.family("gpupool_gpus", "gauge", "GPUs by type and state");
     for ((gpu_type, state), gpus) in &count.gpus {
         out.sample("gpupool_gpus", &[("type", gpu_type), ("state", state)], *gpus);
+    }
+    out.family("gpupool_gpu_health", "gauge", "GPUs by how they stand");
+    for (state, gpus) in &count.health {
+        out.sample("gpupool_gpu_health", &[("state", state)], *gpus as f64);
+    }
+    out.family("gpupool_breaker_open", "gauge", "1 for a partition in which steps of repair wait for the breaker");
+    let open = open_breakers(state, now);
+    for partition in &state.config.partitions {
+        let is_open = open.iter().any(|(name, ..)| *name == partition.name);
+        out.sample("gpupool_breaker_open", &[("partition", &partition.name)], f64::from(u8::from(is_open)));
     }
     out.one("gpupool_runs", "gauge", "Runs that hold something", count.runs as f64);
     out.one("gpupool_arrays", "gauge", "Job arrays in memory", count.arrays as f64);
@@ -141,6 +157,8 @@ pub fn diag(state: &State, core: &CoreHandle, requests: &RequestTimes, up: Durat
         "runs": count.runs,
         "nodes": count.nodes,
         "gpus": gpus,
+        "gpu_health": count.health,
+        "breaker": breaker(state, now),
         "queue_length": core.queue_len(),
         "commits": stats.commits.load(Relaxed),
         "events": stats.events.load(Relaxed),
@@ -153,6 +171,15 @@ pub fn diag(state: &State, core: &CoreHandle, requests: &RequestTimes, up: Durat
         "times": times,
         "requests": routes,
     })
+}
+
+/// Loudly: what waits, and why. Empty while nothing does.
+fn breaker(state: &State, now: Timestamp) -> Vec<String> {
+    let words = |(partition, gone, most): (String, u64, u64)| {
+        let nodes = |milli: u64| milli as f64 / 1000.0;
+        format!("open in {partition}: {} nodes' worth of GPUs and nodes went by themselves within an hour, {} may; steps of repair wait", nodes(gone), nodes(most))
+    };
+    open_breakers(state, now).into_iter().map(words).collect()
 }
 
 fn summary(values: &HistogramValues) -> Value {

@@ -7,12 +7,10 @@ use std::time::Duration;
 
 const WAIT: &str = "until [ -e stop ]; do sleep 0.1; done";
 
-/// Eight GPUs that are looked at every second, and the driver's lines in the simulator's kernel log.
+/// Eight GPUs that are looked at every second.
 fn pool_of_eight() -> Option<Pool> {
     let pool = Pool::up(1, "h100:8")?;
-    let log = pool.dir.join("node1/nvml/kmsg");
-    std::fs::write(&log, "").unwrap();
-    pool.reconfigure("node1", &format!("gpu_watch_secs = 1\nkernel_log = \"{}\"\n", log.display()));
+    pool.reconfigure("node1", "gpu_watch_secs = 1\n");
     pool.wait_idle("node1");
     Some(pool)
 }
@@ -195,5 +193,106 @@ fn a_gpu_comes_back_only_when_the_sites_program_ends_well_on_it() {
     gpu(&pool, &["return", &sick.uuid]);
     pool.wait_until("it is back", || faults(&pool).is_empty());
     assert_eq!(std::fs::read_to_string(&ran).unwrap(), format!("{0}\n{0}\n", sick.uuid));
+    pool.down();
+}
+
+/// `gadm` as the operator.
+fn gadm(pool: &Pool, words: &[&str]) -> Said {
+    pool.run("gadm", words)
+}
+
+/// A GPU's line of `gnodes --health`, by its index.
+fn health(pool: &Pool, index: &str) -> String {
+    let said = pool.run("gnodes", &["--health", "node1"]);
+    assert_eq!(said.code, 0, "{said:?}");
+    let is_it = |line: &&str| line.split_whitespace().nth(1) == Some(index);
+    said.out.lines().find(is_it).unwrap_or_else(|| panic!("no line for GPU {index}: {said:?}")).to_owned()
+}
+
+#[test]
+fn a_fault_of_a_drill_is_seen_in_the_health_of_gpus_within_seconds() {
+    // As `gadm sandbox up` makes it: the library's event and the kernel log both say it, and it counts once.
+    let Some(pool) = Pool::up(1, "h100:8") else { return };
+    pool.wait_idle("node1");
+    let config = std::fs::read_to_string(pool.config("node1")).unwrap();
+    assert!(config.contains("kernel_log = "), "{config}");
+    let begun = std::time::Instant::now();
+    fault(&pool, &["gpu3", "xid", "79"]);
+    pool.wait_until("one GPU is out", || faults(&pool).len() == 1);
+    assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
+    let index = faults(&pool)[0].0.to_string();
+    let line = health(&pool, &index);
+    assert!(line.contains("quarantined") && line.contains("Xid 79: the GPU has fallen off the bus"), "{line}");
+    assert!(line.contains("gadm gpu return"), "what is next is not said: {line}");
+    let well = if index == "0" { "1" } else { "0" };
+    assert!(health(&pool, well).contains(" ok "), "{}", health(&pool, well));
+    let listed = gpu(&pool, &["list"]);
+    assert!(listed.out.contains("xid-79: Xid 79, 1 times"), "{listed:?}");
+    pool.down();
+}
+
+#[test]
+fn an_operator_takes_one_gpu_out_from_the_controller_and_puts_it_back_whatever_is_killed_meanwhile() {
+    let Some(pool) = pool_of_eight() else { return };
+    let job = pool.gsub(&["--gpus", "8", "--wrap", WAIT]);
+    pool.wait_state(job, Running);
+    let uuid = pool.node("node1").gpus[0].uuid.clone();
+    let index = pool.node("node1").gpus[0].index.to_string();
+    for (words, complaint) in [
+        (&["gpu", "quarantine", "node1", "99", "--reason", "hot"][..], "node1 has no GPU \"99\": it has 8 GPUs"),
+        (&["gpu", "quarantine", "node9", "0", "--reason", "hot"], "there is no node \"node9\". Did you mean \"node1\"?"),
+        (&["gpu", "quarantine", "node1", "GPU-", "--reason", "hot"], "\"GPU-\" means 8 GPUs of node1"),
+        (&["gpu", "quarantine", "node1", "0", "--reason", " "], "--reason is empty"),
+        (&["gpu", "history", "GPU-0-none"], "no GPU \"GPU-0-none\" was ever seen here"),
+    ] {
+        let said = gadm(&pool, words);
+        assert!(said.code != 0 && said.err.contains(complaint), "{said:?}");
+    }
+    // Its job may finish; nobody else gets it.
+    let said = gadm(&pool, &["gpu", "quarantine", "node1", &uuid[..12], "--reason", "wrong sums"]);
+    assert!(said.code == 0 && said.err.contains("quarantined by an administrator: wrong sums"), "{said:?}");
+    assert_eq!(pool.job(job).state, Running);
+    pool.write("stop", "");
+    pool.wait_state(job, Completed);
+    let next = pool.gsub(&["--gpus", "8", "--wrap", "true"]);
+    // Ordered while the node's daemon is dead: said so, and carried out when it is back, once.
+    pool.kill("node1");
+    let said = gadm(&pool, &["gpu", "return", "node1", &index]);
+    assert!(said.code == 1 && said.err.contains("node1 has not answered within 5 s"), "{said:?}");
+    assert_eq!(pool.job(next).state, Pending);
+    pool.start("node1");
+    pool.wait_state(next, Completed);
+    assert!(faults(&pool).is_empty());
+    pool.kill("gpuctld");
+    pool.start("gpuctld");
+    pool.wait_idle("node1");
+    let history = gadm(&pool, &["gpu", "history", "node1", &index]);
+    let kinds: Vec<&str> = history.out.lines().skip(1).filter_map(|line| line.split_whitespace().nth(2)).collect();
+    assert_eq!(kinds, ["appeared", "ordered", "sick", "ordered", "well"], "{history:?}");
+    assert!(history.out.contains("returned by root"), "{history:?}");
+    pool.check();
+    pool.down();
+}
+
+#[test]
+fn a_reset_by_the_sites_program_brings_a_gpu_back_with_its_history() {
+    let Some(pool) = pool_of_eight() else { return };
+    let program = pool.dir.join("node1/state/reset");
+    let ran = pool.dir.join("node1/state/ran");
+    std::fs::write(&program, format!("#!/bin/sh\necho $CUDA_VISIBLE_DEVICES >> '{}'\n", ran.display())).unwrap();
+    std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    pool.reconfigure("node1", &format!("gpu_reset = \"{}\"\ngpu_repair_pause_secs = 1\n", program.display()));
+    pool.wait_idle("node1");
+    fault(&pool, &["gpu5", "xid", "48"]);
+    pool.wait_until("it was reset", || std::fs::read_to_string(&ran).unwrap_or_default().lines().count() == 1);
+    pool.wait_until("it is back", || faults(&pool).is_empty());
+    let uuid = std::fs::read_to_string(&ran).unwrap().trim().to_owned();
+    let history = gadm(&pool, &["gpu", "history", &uuid]);
+    for kind in ["sick", "reset", "well"] {
+        assert!(history.out.contains(kind), "{history:?}");
+    }
+    let diag = gadm(&pool, &["diag"]);
+    assert!(diag.out.contains("gpu_health:") && diag.out.contains("ok: 8"), "{diag:?}");
+    pool.check();
     pool.down();
 }

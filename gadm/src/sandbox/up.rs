@@ -247,6 +247,10 @@ fn write_node(
             simulate(sandbox, name, at, gpus)?;
             let library = home.join("nvml").join(LIBRARY);
             let _ = writeln!(text, "nvml_lib = {}", toml_text(&library));
+            // Where `sandbox fault NODE GPU xid N` writes the driver's line.
+            let log = home.join("nvml/kmsg");
+            fs::File::create(&log)?;
+            let _ = writeln!(text, "kernel_log = {}", toml_text(&log));
         }
         None => text.push_str("gpus = \"none\"\n"),
     }

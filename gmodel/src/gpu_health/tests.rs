@@ -360,7 +360,19 @@ fn action_text(kind: &SignKind) -> String {
 const HEAD: &str = "# Signs of sick GPUs
 
 What gpupool looks for, and what it does about one GPU that shows it; the others on the node go on working. Signs come from NVML's event set, from
-readings of every GPU, and from the kernel log. The pool's one breaker stops automatic action when too many would go at once.
+readings of every GPU, and from the kernel log. `gnodes --health` shows how each GPU stands, why, and what comes next; `gadm gpu history UUID` what
+became of it, in whichever node it was. A GPU that was out of service when it left one node is out of service in the next.
+
+What is certainly sick (a sign of severity `critical` or `fatal`) leaves the pool at once: no job is given a GPU that may compute wrong results,
+whatever else is going on. Everything else that happens by itself waits for the controller's word: the quarantine for a milder sign (state `suspect`;
+jobs may get the GPU meanwhile), a reset, a boot. In a healthy pool that word comes within milliseconds. It does not come while the pool's one breaker
+is open: nothing automatic takes more than a node or a tenth of a partition within an hour, whatever the causes, a GPU counting as its part of its
+node, and GPUs that went at once count as well. Then `gnodes --health`, `gadm diag`, the log and `/metrics` (`gpupool_breaker_open`) say so; an hour after
+something went, more may. What people order is not counted and not held back.
+
+`gpu_reset` and `node_reboot` in gpud.toml name the programs that do it; without them a GPU that calls for it waits for `gadm gpu return`. A node boots
+only when no run is on it, and takes no work from the moment it may. Each step is written down before it is begun: a gpud that is killed during one
+does not take it twice.
 
 Actions, mildest first: `note` into the GPU's history; `quarantine`: no new job gets it; `end_job`: and the job that holds it is ended and requeued
 elsewhere; `reset`: and the GPU is reset when nothing runs on it; `reboot`: and it stays out until the node has booted, which is done when nothing

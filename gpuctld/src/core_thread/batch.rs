@@ -3,6 +3,7 @@
 //! Nothing is answered before the commit that holds its facts; a commit that fails ends the process.
 
 use super::disk::Disk;
+use super::gpu_log;
 use super::{
     COMMAND_QUEUE, CoreHandle, CoreStats, Message, Published, Queued, REPORT_QUEUE, Shared,
 };
@@ -223,6 +224,7 @@ impl Core {
             stats.events.fetch_add(batch.events.len() as u64, Relaxed);
             stats.starts.fetch_add(starts as u64, Relaxed);
             let begun = Instant::now();
+            let of_gpus = gpu_log::lines(&self.state, &batch.events);
             let changed = if batch.events.iter().any(Event::is_stored) {
                 let changed = self.store.write(&self.state, batch)?;
                 stats.commit.record_duration(begun.elapsed());
@@ -231,6 +233,7 @@ impl Core {
             } else {
                 Vec::new()
             };
+            gpu_log::say(of_gpus);
             let version = shared.published.version.load(Relaxed) + 1;
             shared.published.version.store(version, Release);
             shared.versions.send_replace(version);

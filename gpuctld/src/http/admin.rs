@@ -25,7 +25,7 @@ pub(super) async fn diag(_: Caller, Shared(site): Shared<Site>) -> Result<Json<V
 
 pub(super) async fn metrics(_: Caller, Shared(site): Shared<Site>) -> Response {
     let state = site.core.view().await;
-    let text = metrics::prometheus(&state, &site.core, &site.app.requests(), site.app.started.elapsed());
+    let text = metrics::prometheus(&state, &site.core, &site.app.requests(), site.app.started.elapsed(), now());
     ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
 }
 

@@ -141,7 +141,7 @@ fn row(node: &Node, gpu: &GpuEntry, jobs: Vec<String>) -> GpuHealthRow {
     }
 }
 
-pub(super) fn state_word(gpu: &GpuEntry) -> &'static str {
+pub(crate) fn state_word(gpu: &GpuEntry) -> &'static str {
     let info = &gpu.info;
     match info.standing.as_ref().map(|standing| (standing.stage, standing.held)) {
         _ if !gpu.present => "missing",

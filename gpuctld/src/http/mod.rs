@@ -33,6 +33,7 @@ mod targets;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use gpus::state_word;
 pub use error::ApiError;
 
 use crate::config::Config;

@@ -4,6 +4,7 @@ mod admission;
 mod arrays;
 mod dependencies;
 mod faults;
+mod gpu_repair;
 mod health;
 mod lifecycle;
 mod multi_node;

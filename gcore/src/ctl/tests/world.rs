@@ -186,9 +186,9 @@ impl World {
 
     /// The controller ends and starts again from its rows.
     pub fn restart(&mut self, rows: Rows) {
-        let automatic_drains = self.state.automatic_drains.clone();
+        let (automatic_drains, automatic_gpus) = (self.state.automatic_drains.clone(), self.state.automatic_gpus.clone());
         self.state = State::from_rows(through_json(rows));
-        self.state.automatic_drains = automatic_drains;
+        (self.state.automatic_drains, self.state.automatic_gpus) = (automatic_drains, automatic_gpus);
         self.replayed = self.state.clone();
         self.configure();
         self.feed(Input::Started).unwrap();

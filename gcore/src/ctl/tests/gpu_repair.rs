@@ -1,0 +1,247 @@
+//! Repair of sick GPUs within the breaker, and what a GPU's history says.
+
+use super::super::command::{Actor, Command, Input, NodeReport, Refusal, Reply};
+use super::super::event::Event;
+use super::super::state::{Node, State};
+use super::super::{check, handle, next_deadline, open_breakers};
+use gmodel::config::{ClusterConfig, Partition};
+use gmodel::gpu_health::{GpuStanding, Stage};
+use gmodel::gpu_order::{GpuAction, GpuOrderDone};
+use gmodel::node::{GpuInfo, Inventory};
+use gmodel::{Fence, NodeId, NodeLife, Timestamp};
+use std::sync::Arc;
+
+/// Nodes of eight GPUs in one partition, and what they report.
+struct Pool {
+    state: State,
+    now: Timestamp,
+    nodes: Vec<Vec<GpuInfo>>,
+    events: Vec<Event>,
+}
+
+impl Pool {
+    fn new(nodes: u32) -> Self {
+        let mut state = State::default();
+        let main = Partition { name: "main".into(), ..Partition::default() };
+        state.config = Arc::new(ClusterConfig { partitions: vec![main], ..ClusterConfig::default() });
+        for id in 1..=nodes {
+            let name = format!("n{id}");
+            state.node_names.insert(name.clone(), NodeId(id));
+            state.nodes.insert(NodeId(id), Node { id: NodeId(id), name, ..Node::default() });
+        }
+        let gpu = |node: u32, index: u32| GpuInfo { uuid: format!("GPU-{node}-{index}"), gpu_type: "h100".into(), index, ..GpuInfo::default() };
+        let nodes: Vec<Vec<GpuInfo>> = (1..=nodes).map(|node| (0..8).map(|index| gpu(node, index)).collect()).collect();
+        let mut pool = Self { state, now: Timestamp::from_secs(1_000_000), nodes, events: Vec::new() };
+        for node in 1..=pool.nodes.len() as u32 {
+            let report = NodeReport::Hello { life: NodeLife::default(), fence: Fence::default(), inventory: pool.inventory(node), runs: Vec::new() };
+            pool.feed(Input::Node { node: NodeId(node), report });
+        }
+        pool.events.clear();
+        pool
+    }
+
+    fn inventory(&self, node: u32) -> Inventory {
+        Inventory { gpus: self.nodes[node as usize - 1].clone(), ..Inventory::default() }
+    }
+
+    fn feed(&mut self, input: Input) {
+        let _: Result<Reply, Refusal> = handle(&mut self.state, &mut self.events, input, self.now);
+        assert_eq!(check(&self.state), []);
+    }
+
+    fn report(&mut self, node: u32) {
+        let report = NodeReport::Inventory { inventory: self.inventory(node) };
+        self.feed(Input::Node { node: NodeId(node), report });
+    }
+
+    fn gpu(&mut self, node: u32, index: usize) -> &mut GpuInfo {
+        &mut self.nodes[node as usize - 1][index]
+    }
+
+    /// It is certainly sick: its node took it out, and asks for a step.
+    fn falls_sick(&mut self, node: u32, index: usize, wants: &str) {
+        self.stands(node, index, Stage::Out, "Xid 48", wants);
+    }
+
+    /// A sign that puts nothing at risk.
+    fn is_suspect(&mut self, node: u32, index: usize) {
+        self.stands(node, index, Stage::InService, "", "quarantine");
+    }
+
+    fn stands(&mut self, node: u32, index: usize, stage: Stage, fault: &str, wants: &str) {
+        let standing = Some(Box::new(GpuStanding { stage, ..GpuStanding::default() }));
+        let gpu = self.gpu(node, index);
+        (gpu.fault, gpu.wants, gpu.standing) = (fault.into(), wants.into(), standing);
+        self.report(node);
+    }
+
+    /// Nodes and slots with a step that may be taken.
+    fn allowed(&self) -> Vec<String> {
+        let orders = self.state.nodes.values().flat_map(|node| &node.gpu_orders);
+        orders.filter(|order| order.what == GpuAction::Repair).map(|order| order.uuid.clone()).collect()
+    }
+
+    fn answer(&mut self, node: u32, error: &str) {
+        let orders = self.state.nodes.get(NodeId(node)).unwrap().gpu_orders.clone();
+        let done = orders.into_iter().map(|order| GpuOrderDone { number: order.number, uuid: order.uuid, error: error.into() }).collect();
+        self.feed(Input::Node { node: NodeId(node), report: NodeReport::GpuOrders { done } });
+    }
+
+    fn wait(&mut self, secs: i64) {
+        let until = self.now.plus_secs(secs);
+        while let Some(at) = next_deadline(&self.state).filter(|at| *at <= until) {
+            self.now = self.now.max(at);
+            self.feed(Input::Wake);
+            assert!(next_deadline(&self.state).is_none_or(|next| next > at), "a deadline that is met is over");
+        }
+        self.now = until;
+    }
+
+    /// What became of a GPU, as kinds.
+    fn history(&self, uuid: &str) -> Vec<&'static str> {
+        self.events.iter().filter_map(Event::of_gpu).filter(|line| line.uuid == uuid).map(|line| line.kind).collect()
+    }
+
+    fn drains(&self, node: u32) -> usize {
+        self.state.nodes.get(NodeId(node)).unwrap().drains.len()
+    }
+}
+
+#[test]
+fn a_step_that_waits_is_allowed_at_once_in_a_healthy_pool() {
+    let mut pool = Pool::new(2);
+    pool.falls_sick(1, 3, "reset");
+    assert_eq!(pool.allowed(), ["GPU-1-3"]);
+    assert_eq!(pool.history("GPU-1-3"), ["sick", "ordered"]);
+    // Said again, it is the same order. The node tells how its GPU stands before it answers.
+    pool.report(1);
+    pool.stands(1, 3, Stage::Resetting, "Xid 48", "");
+    pool.answer(1, "");
+    pool.stands(1, 3, Stage::BurningIn, "Xid 48", "");
+    let gpu = pool.gpu(1, 3);
+    (gpu.fault, gpu.standing) = (String::new(), None);
+    pool.report(1);
+    assert_eq!(pool.history("GPU-1-3"), ["sick", "ordered", "reset", "burn_in", "well"]);
+    assert!(pool.allowed().is_empty());
+}
+
+#[test]
+fn a_node_that_refuses_is_not_asked_again_for_the_same_step() {
+    let mut pool = Pool::new(2);
+    pool.falls_sick(1, 3, "reset");
+    pool.answer(1, "a step is under way on another GPU of this node");
+    pool.report(1);
+    assert!(pool.allowed().is_empty());
+    pool.falls_sick(1, 3, "");
+    pool.falls_sick(1, 3, "reset");
+    assert_eq!(pool.allowed(), ["GPU-1-3"], "it waits anew");
+}
+
+#[test]
+fn the_breaker_allows_a_node_of_gpus_an_hour_and_not_one_more() {
+    let mut pool = Pool::new(4);
+    // Eight suspects on four nodes are one node: exactly the limit.
+    for at in 0..8 {
+        pool.is_suspect(1 + at as u32 % 4, at / 4);
+    }
+    assert_eq!(pool.allowed().len(), 8);
+    pool.now = pool.now.plus_secs(60);
+    pool.is_suspect(1, 5);
+    assert_eq!(pool.allowed().len(), 8, "the ninth waits, and works on");
+    assert_eq!(pool.history("GPU-1-5"), ["stopped"]);
+    assert_eq!(open_breakers(&pool.state, pool.now), [("main".to_owned(), 1000, 1000)]);
+    // What went already is under the same breaker as long as the limit is kept.
+    pool.wait(3530);
+    assert_eq!(pool.allowed().len(), 8, "an hour is an hour");
+    pool.wait(20);
+    assert!(pool.allowed().contains(&"GPU-1-5".to_owned()), "{:?}", pool.allowed());
+    assert!(open_breakers(&pool.state, pool.now).is_empty());
+}
+
+#[test]
+fn what_is_certainly_sick_goes_whatever_the_breaker_says_and_then_nothing_else_does() {
+    let mut pool = Pool::new(3);
+    for index in 0..8 {
+        pool.falls_sick(1, index, "");
+    }
+    pool.falls_sick(2, 0, "");
+    let usable = pool.state.nodes.values().flat_map(|node| &node.gpus).filter(|gpu| gpu.usable()).count();
+    assert_eq!(usable, 15, "no job gets a sick GPU");
+    // Beyond the limit nothing automatic goes on: not even the repair of what is out.
+    pool.falls_sick(2, 0, "reset");
+    pool.is_suspect(3, 1);
+    assert!(pool.allowed().is_empty());
+    assert_eq!(pool.history("GPU-2-0"), ["sick", "stopped"]);
+    pool.wait(3601);
+    assert_eq!(pool.allowed(), ["GPU-2-0", "GPU-3-1"]);
+}
+
+#[test]
+fn somebodys_word_is_no_accident_and_a_drained_node_counts_with_gpus() {
+    let mut pool = Pool::new(4);
+    for index in 0..8 {
+        let standing = GpuStanding { stage: Stage::Out, held: true, ..GpuStanding::default() };
+        let gpu = pool.gpu(1, index);
+        (gpu.fault, gpu.standing) = ("quarantined by an administrator: fans".into(), Some(Box::new(standing)));
+    }
+    pool.report(1);
+    pool.is_suspect(2, 0);
+    assert_eq!(pool.allowed(), ["GPU-2-0"], "nobody counts what people do");
+    let mut other = Pool::new(4);
+    let mark = gmodel::node::Mark { owner: "system".into(), reason: "3 launch errors".into(), since: other.now };
+    super::super::apply(&mut other.state, &Event::NodeDrained { node: NodeId(1), mark, automatic: true });
+    other.is_suspect(2, 0);
+    assert!(other.allowed().is_empty(), "one breaker for all causes");
+    other.falls_sick(1, 0, "reset");
+    assert_eq!(other.allowed(), ["GPU-1-0"], "its node is counted already");
+}
+
+#[test]
+fn a_node_that_boots_takes_no_work_until_it_has() {
+    let mut pool = Pool::new(2);
+    pool.falls_sick(1, 0, "boot");
+    assert_eq!((pool.allowed().len(), pool.drains(1)), (1, 1));
+    pool.stands(1, 0, Stage::Booting, "Xid 79", "");
+    pool.answer(1, "");
+    assert_eq!(pool.drains(1), 1, "it goes down any moment");
+    pool.stands(1, 0, Stage::Out, "Xid 79", "");
+    assert_eq!(pool.drains(1), 0, "it has booted, or failed to");
+    // A boot that the node refuses is no boot.
+    let mut pool = Pool::new(2);
+    pool.falls_sick(1, 0, "boot");
+    pool.answer(1, "the node is not booted: a run is on it");
+    assert_eq!(pool.drains(1), 0);
+}
+
+#[test]
+fn a_gpu_that_moves_takes_its_quarantine_along() {
+    let mut pool = Pool::new(3);
+    pool.falls_sick(1, 2, "");
+    let sick = pool.nodes[0].remove(2);
+    let well = pool.nodes[0].remove(2);
+    pool.report(1);
+    // It comes to another node, whose gpud has never seen it.
+    let fresh = |gpu: &GpuInfo| GpuInfo { uuid: gpu.uuid.clone(), index: 8, ..GpuInfo::default() };
+    let (sick, well) = (fresh(&sick), fresh(&well));
+    pool.nodes[1].extend([sick.clone(), well.clone()]);
+    pool.report(2);
+    let orders = pool.state.nodes.get(NodeId(2)).unwrap().gpu_orders.clone();
+    let words: Vec<(String, GpuAction)> = orders.into_iter().map(|order| (order.uuid, order.what)).collect();
+    assert_eq!(words, [(sick.uuid.clone(), GpuAction::Quarantine { reason: "out of service when it left n1: Xid 48".into() })]);
+    assert_eq!(pool.history(&sick.uuid), ["sick", "gone", "moved", "ordered"]);
+    assert_eq!(pool.history(&well.uuid), ["gone", "appeared"]);
+}
+
+#[test]
+fn notes_and_what_operators_order_are_lines_of_the_history() {
+    let mut pool = Pool::new(1);
+    pool.gpu(1, 0).notes = vec!["Xid 31: a program did something wrong".into()];
+    pool.report(1);
+    pool.report(1);
+    let root = Actor { user: "root".into(), operator: true, ..Actor::default() };
+    let what = GpuAction::Quarantine { reason: "hot".into() };
+    pool.feed(Input::Command { actor: root, command: Command::GpuOrder { node: NodeId(1), uuid: "GPU-1-0".into(), what } });
+    pool.answer(1, "no");
+    let lines: Vec<String> = pool.events.iter().filter_map(Event::of_gpu).map(|line| format!("{}: {}", line.kind, line.text)).collect();
+    assert_eq!(lines, ["noted: Xid 31: a program did something wrong", "ordered: quarantined by root: hot", "refused: no"]);
+}
