@@ -1,4 +1,5 @@
 //! Tests of the whole workspace: real daemons, command lines, compatibility, and the tidiness of the tree.
 
+pub mod namespace;
 pub mod person;
 pub mod pool;

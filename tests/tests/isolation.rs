@@ -66,6 +66,7 @@ fn a_root_job_cannot_lift_its_fence_or_leave_its_cgroup() {
            mount -o remount,rw $dir 2>/dev/null && echo \"remounted $dir\"\n\
            umount -l $dir 2>/dev/null && echo \"unmounted $dir\"\n\
          done\n\
+         mkdir /sys/fs/cgroup/mine 2>/dev/null && echo 'made a directory above the trees'\n\
          mkdir cg; mount -t cgroup2 none cg 2>/dev/null && echo 'mounted cgroup2'\n\
          unshare -m true 2>/dev/null && echo 'unshared'\n\
          nsenter -t 1 -m true 2>/dev/null && echo 'entered init'\n\

@@ -1,6 +1,7 @@
 //! Bad bytes, silent machines, machines that come back, and two of one name: every socket, with the real daemons.
 
 use gmodel::JobState::{Completed, Failed, Pending, Running};
+use gpupool_tests::namespace::Namespace;
 use gpupool_tests::pool::{Pool, is_alive, say};
 use nix::sys::signal::Signal;
 use std::io::{Read, Write};
@@ -282,11 +283,135 @@ fn a_node_daemon_without_its_certificate_is_not_let_in() {
         std::fs::copy(other.dir.join("node1/state").join(file), pool.dir.join("node1/state").join(file)).unwrap();
     }
     pool.start("node1");
-    let told = |text: &str| text.contains("no connection to the controller") || text.contains("refuses this node");
+    let told = |text: &str| text.contains("does not accept this node's certificate") && text.contains("gpud join");
     pool.wait_until("it is told", || pool.log("node1").lines().rev().take(2).any(told));
     assert_ne!(pool.node("node1").state, "IDLE");
     assert_eq!(pool.run("gsub", &["--dry-run", "--wrap", "true"]).code, 0);
     let id = pool.gsub(&["--wrap", "true"]);
     pool.wait_until("a pass has looked at it", || pool.job(id).reason != gmodel::ReasonCode::None);
     assert_eq!(pool.job(id).state, Pending, "a node nobody knows got a job");
+}
+
+/// A pool whose node1 has a network of its own. The controller listens there too.
+fn with_a_node_in_its_own_network(nodes: u32, lines: &str) -> Option<(Pool, Namespace)> {
+    let pool = Pool::up(nodes, "h100:1")?;
+    let mut namespace = Namespace::new(&pool, 1)?;
+    let config = std::fs::read_to_string(pool.config("gpuctld")).unwrap();
+    let everywhere = pool.controller().replace("127.0.0.1", "0.0.0.0");
+    std::fs::write(pool.config("gpuctld"), config.replace(&pool.controller(), &everywhere)).unwrap();
+    pool.reconfigure("gpuctld", lines);
+    pool.kill("node1");
+    let config = std::fs::read_to_string(pool.config("node1")).unwrap();
+    let there = namespace.controller(&pool);
+    assert!(config.contains(&pool.controller()));
+    std::fs::write(pool.config("node1"), config.replace(&pool.controller(), &there)).unwrap();
+    namespace.start(&pool, &pool.config("node1"));
+    for node in 1..=nodes {
+        pool.wait_idle(&format!("node{node}"));
+    }
+    Some((pool, namespace))
+}
+
+const WAITS: &str = "echo $$ > pid.$GSUB_ATTEMPT; echo \"$GSUB_ATTEMPT $GSUB_NODELIST\" >> runs; while [ ! -e go ]; do sleep 0.05; done; exit 8";
+
+#[test]
+fn behind_a_pulled_cable_a_job_goes_on_until_it_was_moved_and_its_node_is_back() {
+    let Some((pool, namespace)) = with_a_node_in_its_own_network(2, "node_timeout_secs = 1\nkill_grace_secs = 1") else { return };
+    let id = pool.gsub(&["--gpus", "1", "--wrap", WAITS]);
+    let old: i32 = pool.wait_file("pid.1").trim().parse().unwrap();
+    assert_eq!(pool.job(id).nodelist, "node1");
+    namespace.plug(false);
+    pool.wait_file("pid.2");
+    assert_eq!(pool.file("runs"), "1 node1\n2 node2\n");
+    assert!(is_alive(old), "the node ended its job because of a silent controller");
+    let next = pool.gsub(&["--gpus", "1", "--wrap", "kill -0 $(cat pid.1) 2>/dev/null && echo alive > next || echo gone > next"]);
+    namespace.plug(true);
+    pool.wait_state(next, Completed);
+    assert_eq!((pool.file("next").as_str(), pool.job(next).nodelist.as_str()), ("gone\n", "node1"));
+    assert!(!is_alive(old));
+    pool.write("go", "");
+    let job = pool.wait_state(id, Failed);
+    assert_eq!((job.exit_code.code, job.attempts), (8, 2));
+    pool.wait_idle("node1");
+    pool.check();
+}
+
+#[test]
+fn what_is_swallowed_on_the_way_is_noticed_by_both_ends_and_an_end_meanwhile_is_told_later() {
+    let Some((pool, namespace)) = with_a_node_in_its_own_network(1, "kill_grace_secs = 1") else { return };
+    let id = pool.gsub(&["--gpus", "1", "--wrap", WAITS]);
+    let pid: i32 = pool.wait_file("pid.1").trim().parse().unwrap();
+    namespace.swallow(true);
+    pool.wait_until("the silence is seen", || pool.node("node1").state.contains("NOT_RESPONDING") || pool.node("node1").state.contains('*'));
+    pool.wait_until("the node sees it too", || namespace.log().contains("the controller was silent for"));
+    pool.write("go", "");
+    pool.wait_until("it ended", || !is_alive(pid));
+    assert_eq!(pool.job(id).state, Running);
+    let waits = pool.gsub(&["--gpus", "1", "--wrap", "true"]);
+    pool.wait_until("a pass has looked at it", || pool.job(waits).reason != gmodel::ReasonCode::None);
+    assert_eq!(pool.job(waits).state, Pending, "a silent node got a job");
+    namespace.swallow(false);
+    let job = pool.wait_state(id, Failed);
+    assert_eq!((job.exit_code.code, job.attempts, job.nodelist.as_str()), (8, 1, "node1"));
+    pool.wait_state(waits, Completed);
+    pool.wait_idle("node1");
+    pool.check();
+}
+
+#[test]
+fn of_two_machines_with_one_name_on_the_network_the_first_keeps_it() {
+    let Some((pool, namespace)) = with_a_node_in_its_own_network(1, "") else { return };
+    let Some(mut second) = Namespace::new(&pool, 2) else { return };
+    let id = pool.gsub(&["--gpus", "1", "--wrap", WAITS]);
+    pool.wait_file("pid.1");
+    // The certificate was copied: its own address, spool and sockets.
+    let twin = pool.work.join("twin");
+    for dir in ["state", "spool", "run"] {
+        std::fs::create_dir_all(twin.join(dir)).unwrap();
+    }
+    for file in ["node.crt", "node.key", "ca.crt"] {
+        std::fs::copy(pool.dir.join("node1/state").join(file), twin.join("state").join(file)).unwrap();
+    }
+    let config = format!(
+        "controller = {:?}\nstate_dir = {:?}\nspool_dir = {:?}\nrun_dir = {:?}\ngpus = \"none\"\nisolation = \"none\"\n",
+        second.controller(&pool),
+        twin.join("state"),
+        twin.join("spool"),
+        twin.join("run"),
+    );
+    let config = pool.write("twin/gpud.toml", config);
+    second.start(&pool, &config);
+    pool.wait_until("the second one is told no", || second.log().contains("two nodes with one name"));
+    assert_eq!(pool.job(id).state, Running);
+    assert!(!namespace.log().contains("two nodes with one name"), "{}", namespace.log());
+    pool.write("go", "");
+    assert_eq!(pool.wait_state(id, Failed).attempts, 1);
+    pool.wait_idle("node1");
+    pool.check();
+}
+
+#[test]
+fn a_node_that_was_removed_while_it_was_away_is_told_to_join_again() {
+    let Some((pool, mut namespace)) = with_a_node_in_its_own_network(1, "node_timeout_secs = 1") else { return };
+    namespace.plug(false);
+    pool.wait_until("it is down", || pool.node("node1").state.starts_with("DOWN"));
+    for words in [&["node", "remove", "node1"][..]] {
+        let said = pool.run("gadm", words);
+        assert_eq!(said.code, 0, "{said:?}");
+    }
+    namespace.plug(true);
+    pool.wait_until("it is told", || namespace.log().contains("is not of this cluster: it was removed"));
+    assert!(namespace.log().contains("gadm token node"), "{}", namespace.log());
+    assert!(!pool.run("gnodes", &["--json"]).out.contains("\"node1\""));
+    namespace.stop();
+    let token = pool.run("gadm", &["token", "node", "--name", "node1"]);
+    let mut join = pool.command("gpud");
+    join.args(["join", "--controller", &namespace.controller(&pool), "--token", token.out.trim(), "--state-dir"]);
+    let said = say(&mut namespace.command(join.arg(pool.dir.join("node1/state"))));
+    assert_eq!(said.code, 0, "{said:?}");
+    namespace.start(&pool, &pool.config("node1"));
+    pool.wait_idle("node1");
+    let id = pool.gsub(&["--gpus", "1", "--wrap", "true"]);
+    pool.wait_state(id, Completed);
+    pool.check();
 }
