@@ -164,3 +164,100 @@ fn what_a_job_leaves_in_its_slice_keeps_that_slice_out_and_no_other() {
     pool.wait_until("it is clean", || faulty().is_empty());
     pool.check();
 }
+
+/// A node of one GPU in a partition whose queue has GPUs cut, and a minute later again.
+fn planned_pool(lines: &str) -> Option<Pool> {
+    let pool = pool("a100-80:1")?;
+    let path = pool.dir.join("gpuctld/partitions.d/main.toml");
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, format!("{text}mig = \"planned\"\n")).unwrap();
+    pool.reconfigure("gpuctld", lines);
+    pool.wait_idle("node1");
+    Some(pool)
+}
+
+/// Instances and compute instances of the only GPU, and whether it is in MIG mode: how far a cut is.
+fn progress(pool: &Pool) -> (bool, usize, usize) {
+    let gpu = simulated(pool, 0);
+    let instances = gpu["mig_instances"].as_array().cloned().unwrap_or_default();
+    let devices = instances.iter().map(|one| one["compute"].as_array().map_or(0, Vec::len)).sum();
+    (gpu["mig_enabled"] == true, instances.len(), devices)
+}
+
+#[test]
+fn an_empty_gpu_is_cut_for_who_waits_and_made_whole_for_the_next() {
+    let Some(pool) = planned_pool("mig_recut_secs = 1") else { return };
+    let small = [1, 2].map(|_| pool.gsub(&["--gpus", "2g.20gb", "--wrap", WAIT]));
+    small.iter().for_each(|id| drop(pool.wait_state(*id, Running)));
+    assert_eq!(slices(&pool), ["1g.10gb", "2g.20gb", "2g.20gb", "2g.20gb"]);
+    let whole = pool.gsub(&["--gpus", "1", "--wrap", "true"]);
+    pool.wait_until("it waits for a whole GPU", || pool.job(whole).reason_text.contains("needs 1 GPU"));
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    assert_eq!(progress(&pool).2, 4, "a busy GPU is not cut");
+    pool.write("stop", "");
+    small.iter().for_each(|id| drop(pool.wait_state(*id, Completed)));
+    pool.wait_state(whole, Completed);
+    assert_eq!((slices(&pool), progress(&pool).0), (vec![], false));
+    pool.run("gsub", &["--gpus", "5g.50gb", "--wrap", "true"]).fails_with(1, "Its GPUs can be cut into a100: 1g.10gb,");
+    pool.check();
+}
+
+#[test]
+fn a_layout_of_the_configuration_is_made_and_a_cut_that_cannot_be_is_told() {
+    let Some(pool) = pool("a100-80:2") else { return };
+    let path = pool.config("gpuctld");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let with = |layout: &str| std::fs::write(&path, format!("{text}\n[mig.fixed]\nnodes = \"node1\"\ngpus = 1\nlayout = [{layout}]\n")).unwrap();
+    with("\"3g.40gb\", \"2g.20gb\"");
+    let said = pool.run("gadm", &["reload"]);
+    assert_eq!(said.code, 0, "{said:?}");
+    wait_for_slices(&pool, &["2g.20gb", "3g.40gb"]);
+    let id = pool.gsub(&["--gpus", "3g.40gb", "--wrap", WAIT]);
+    pool.wait_state(id, Running);
+    with("");
+    assert_eq!(pool.run("gadm", &["reload"]).code, 0);
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    assert_eq!(slices(&pool), ["2g.20gb", "3g.40gb"], "a slice of it is held");
+    pool.write("stop", "");
+    pool.wait_state(id, Completed);
+    wait_for_slices(&pool, &[]);
+    with("\"9g.90gb\"");
+    let said = pool.run("gadm", &["reload"]);
+    assert_eq!(said.code, 0, "{said:?}");
+    let both = pool.gsub(&["--gpus", "2", "--wrap", "true"]);
+    pool.wait_state(both, Completed);
+    with("\"halves\"");
+    pool.run("gadm", &["reload"]).fails_with(1, "\"halves\" is no MIG profile");
+    pool.check();
+}
+
+#[test]
+fn a_cut_goes_on_where_it_was_through_a_daemon_that_is_killed_at_every_step() {
+    let Some(pool) = planned_pool("mig_recut_secs = 0") else { return };
+    // Every call takes so long that each step is seen.
+    fault(&pool, &["gpu0", "slow", "10"]);
+    let mut killed = BTreeSet::new();
+    for (gpus, wanted) in [("3g.40gb", 2), ("2g.20gb", 4), ("1", 0)] {
+        let id = pool.gsub(&["--gpus", gpus, "--wrap", "true"]);
+        let begun = std::time::Instant::now();
+        let mut seen = progress(&pool);
+        while !pool.job(id).state.is_final() {
+            assert!(begun.elapsed().as_secs() < 120, "{gpus}: {:?}\n{}", progress(&pool), pool.logs());
+            let now = progress(&pool);
+            if now != seen {
+                seen = now;
+                // Once at each point of a cut.
+                if killed.insert((gpus, now)) {
+                    pool.kill("node1");
+                    pool.start("node1");
+                }
+            }
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        assert_eq!(pool.job(id).state, Completed);
+        let (enabled, instances, devices) = progress(&pool);
+        assert_eq!((enabled, instances, devices), (wanted > 0, wanted, wanted));
+    }
+    assert!(killed.len() >= 8, "only {killed:?} were seen");
+    pool.check();
+}
