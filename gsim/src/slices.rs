@@ -51,18 +51,19 @@ pub struct Unmet {
 
 /// Planned cuts, the best that never changes, and the same number of GPUs for each kind; with so many nodes of eight GPUs that
 /// are asked for `load` of what they have.
-pub fn compare(trace: &Trace, nodes: u32, jobs: usize, load: f64, seed: u64) -> Vec<Unmet> {
+/// `most_milli`: jobs that ask for more are left out.
+pub fn compare(trace: &Trace, nodes: u32, jobs: usize, load: f64, seed: u64, most_milli: u64) -> Vec<Unmet> {
     let gpus = nodes as usize * GPUS;
-    let asks = asks(trace, jobs, load * gpus as f64, seed);
+    let asks = asks(trace, jobs, load * gpus as f64, seed, most_milli);
     let [best, even] = fixed(&asks, gpus);
     vec![planned(&asks, nodes), best, even]
 }
 
 /// Jobs in the order of the trace from a place of the seed's choice, at random times, so that they ask for `busy` GPUs.
-fn asks(trace: &Trace, jobs: usize, busy: f64, seed: u64) -> Vec<Ask> {
+fn asks(trace: &Trace, jobs: usize, busy: f64, seed: u64, most_milli: u64) -> Vec<Ask> {
     let mut prng = Prng::new(seed, 5);
     let kind = |milli: u64| KINDS.iter().position(|(_, most, _)| milli <= *most);
-    let usable = trace.jobs.iter().filter(|job| job.gpu_milli > 0).filter_map(|job| {
+    let usable = trace.jobs.iter().filter(|job| (1..=most_milli).contains(&job.gpu_milli)).filter_map(|job| {
         Some((job.run_ms?.clamp(RUN_MS.0, RUN_MS.1), kind(job.gpu_milli)?))
     });
     let usable: Vec<(i64, usize)> = usable.collect();
@@ -358,7 +359,7 @@ mod tests {
         (0..80).for_each(|_| text.push_str("0,3600,0.1\n"));
         (0..40).for_each(|_| text.push_str("0,3600,1\n"));
         let trace = Trace::parse(&text).unwrap();
-        let mut asks = asks(&trace, 120, 6.0, 7);
+        let mut asks = asks(&trace, 120, 6.0, 7, 1000);
         // In the order of the file, whatever the seed.
         asks.sort_by_key(|ask| ask.kind);
         let times: Vec<i64> = { let mut times: Vec<i64> = asks.iter().map(|ask| ask.at_ms).collect(); times.sort_unstable(); times };

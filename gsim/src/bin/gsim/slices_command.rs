@@ -20,6 +20,9 @@ pub struct SlicesArgs {
     /// What they ask for, in percent of all GPUs
     #[arg(long, value_name = "PERCENT", value_delimiter = ',', default_values_t = [60, 80], value_parser = clap::value_parser!(u32).range(1..=200))]
     load: Vec<u32>,
+    /// Leave out jobs that ask for more than such a part of a GPU, in thousandths
+    #[arg(long, value_name = "MILLI", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    most: u64,
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=1000))]
     seeds: u64,
     /// The first of them
@@ -36,7 +39,7 @@ pub fn slices(args: &SlicesArgs) -> Result<(), String> {
     println!("load  seed  waited of asked  mean wait, s   cuts  way");
     for load in &args.load {
         for seed in args.seed..args.seed + args.seeds {
-            let rows = compare(&trace, args.nodes, args.jobs as usize, f64::from(*load) / 100.0, seed);
+            let rows = compare(&trace, args.nodes, args.jobs as usize, f64::from(*load) / 100.0, seed, args.most);
             for row in &rows {
                 let part = 100.0 * row.waited_gpu_hours / row.asked_gpu_hours.max(f64::MIN_POSITIVE);
                 println!("{load:>3}%  {seed:>4}  {part:>14.2}%  {:>12.0}  {:>5}  {}", row.mean_wait_secs, row.cuts, row.way);
