@@ -2,18 +2,19 @@
 //!
 //! An event that names something unknown is a bug of `handle`, not bad input: it stops the process.
 
+mod nodes;
+
 use super::dependency::{self, Dependent};
 use super::event::{Event, JobChange};
-use super::{gpu_history, gpu_order};
 use super::mig;
 use super::policy;
 use super::suspend;
 use super::usage;
-use super::state::{Array, FenceFailure, Fencing, Job, Member, Node, NodeFailure, Outcome, Run, State, TaskOf};
+use super::state::{Array, Job, Member, Node, NodeFailure, Outcome, Run, State, TaskOf};
 use gmodel::array_spec::RangeSet;
-use gmodel::node::{GpuEntry, Inventory, Link, Mark};
+use gmodel::node::{Link, Mark};
 use gmodel::run::{Allocation, RunPhase};
-use gmodel::{GpuSlot, JobId, JobSpec, JobState, NodeId, NodeLife, Reason, ReasonCode, RunId, Timestamp};
+use gmodel::{JobId, JobSpec, JobState, NodeId, NodeLife, Reason, ReasonCode, RunId, Timestamp};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -163,110 +164,24 @@ pub fn apply(state: &mut State, event: &Event) {
         }
         Event::RunSettled { run, at } => run_settled(state, *run, *at),
         Event::RunClosed { run } => run_closed(state, *run),
-        Event::NodeJoined { node, name, role, at } => {
-            let joined = Node {
-                id: *node,
-                name: name.clone(),
-                role: *role,
-                joined: *at,
-                link_since: *at,
-                ..Node::default()
-            };
-            state.next_node = state.next_node.max(node.0 + 1);
-            state.node_names.insert(name.clone(), *node);
-            state.nodes.insert(*node, joined);
-            state.feasible = Arc::default();
-        }
-        Event::NodeAdminChanged { node, admin, .. } => node_mut(state, *node).admin = *admin,
-        Event::NodeHello { node, life, at } => {
-            let one = node_mut(state, *node);
-            one.life = life.clone();
-            one.link = Link::Up;
-            one.link_since = *at;
-            one.fencing = None;
-            state.watch(*node);
-        }
-        Event::NodeInventory { node, inventory, .. } => {
-            take_inventory(node_mut(state, *node), inventory);
-            state.feasible = Arc::default();
-            state.watch(*node);
-        }
-        Event::NodeLinkChanged { node, link, at } => {
-            let one = node_mut(state, *node);
-            one.link = *link;
-            one.link_since = *at;
-            state.watch(*node);
-        }
-        Event::NodeObeyed { node, generation } => {
-            let node = node_mut(state, *node);
-            node.obeyed = node.obeyed.max(*generation);
-        }
-        Event::NodeDrained { node, mark, automatic } => {
-            if *automatic {
-                state.automatic_drains.insert((mark.since, *node));
-            }
-            node_mut(state, *node).drains.push(mark.clone());
-        }
-        Event::NodeDrainDue { node, due } => {
-            node_mut(state, *node).empty_by = Some(*due);
-            state.watch(*node);
-        }
-        Event::NodeResumed { node, owner, .. } => {
-            let one = node_mut(state, *node);
-            lift(&mut one.drains, owner.as_deref());
-            if one.drains.is_empty() {
-                one.empty_by = None;
-                one.strikes.clear();
-            }
-            state.watch(*node);
-        }
-        Event::NodeStruck { node, strike } => node_mut(state, *node).strikes.push(strike.clone()),
-        Event::NodeStrikesCleared { node } => node_mut(state, *node).strikes.clear(),
-        Event::NodeFenceAsked { node, lost, automatic, at } => {
-            if *automatic {
-                state.automatic_drains.insert((*at, *node));
-            }
-            let number = state.seq.0;
-            let fencing = node_mut(state, *node).fencing.get_or_insert_default();
-            let attempts = fencing.attempts + 1;
-            *fencing = Fencing { lost: lost.clone(), number, attempts, asked: *at, failed: None };
-            state.watch(*node);
-        }
-        Event::NodeFenceFailed { node, lost, text, retry, at } => {
-            let fencing = node_mut(state, *node).fencing.get_or_insert_default();
-            fencing.lost.clone_from(lost);
-            fencing.asked = *at;
-            fencing.failed = Some(FenceFailure { text: text.clone(), retry: *retry });
-            state.watch(*node);
-        }
-        Event::NodeFenced { node, .. } => {
-            node_mut(state, *node).fencing = None;
-            state.watch(*node);
-        }
-        Event::NodeRemoved { node, .. } => {
-            if let Some(node) = state.nodes.remove(*node) {
-                state.node_names.remove(&node.name);
-                state.watched.remove(&node.id);
-                state.sick_gone.retain(|_, from| *from != node.id);
-            }
-            state.feasible = Arc::default();
-        }
-        Event::GpuOrdered { node, uuid, what, at, .. } => {
-            gpu_history::count(state, event);
-            gpu_order::apply_ordered(state, *node, uuid, what);
-            mig::note(node_mut(state, *node), uuid, what, *at);
-            raise_generation(state, *node);
-            state.watch(*node);
-        }
-        Event::GpuOrderEnded { node, done, .. } => {
-            gpu_order::apply_ended(state, *node, done);
-            raise_generation(state, *node);
-            state.watch(*node);
-        }
-        Event::GpuNoted { node, uuid, kind, .. } => {
-            gpu_history::count(state, event);
-            gpu_history::apply(state, *node, uuid, *kind);
-        }
+        Event::NodeJoined { .. }
+            | Event::NodeAdminChanged { .. }
+            | Event::NodeHello { .. }
+            | Event::NodeInventory { .. }
+            | Event::NodeLinkChanged { .. }
+            | Event::NodeObeyed { .. }
+            | Event::NodeDrained { .. }
+            | Event::NodeDrainDue { .. }
+            | Event::NodeResumed { .. }
+            | Event::NodeStruck { .. }
+            | Event::NodeStrikesCleared { .. }
+            | Event::NodeFenceAsked { .. }
+            | Event::NodeFenceFailed { .. }
+            | Event::NodeFenced { .. }
+            | Event::NodeRemoved { .. }
+            | Event::GpuOrdered { .. }
+            | Event::GpuOrderEnded { .. }
+            | Event::GpuNoted { .. } => nodes::apply(state, event),
         Event::TokenMinted { token } => {
             state.tokens.insert(token.hash.clone(), token.clone());
         }
@@ -774,29 +689,6 @@ fn run_closed(state: &mut State, id: RunId) {
             node.runs.remove(&id);
         }
     }
-}
-
-/// Slots are for ever: a GPU keeps its slot by UUID, a missing one stays as absent.
-fn take_inventory(node: &mut Node, inventory: &Inventory) {
-    for gpu in &mut node.gpus {
-        gpu.present = false;
-    }
-    for info in &inventory.gpus {
-        match node.gpus.iter_mut().find(|gpu| gpu.info.uuid == info.uuid) {
-            Some(known) => {
-                if known.info.wants != info.wants {
-                    known.refused.clear();
-                }
-                known.info = info.clone();
-                known.present = true;
-            }
-            None => {
-                let slot = GpuSlot(u16::try_from(node.gpus.len()).expect("slots are bounded"));
-                node.gpus.push(GpuEntry { slot, info: info.clone(), present: true, refused: String::new() });
-            }
-        }
-    }
-    node.inventory = Inventory { gpus: Vec::new(), ..inventory.clone() };
 }
 
 /// What the nodes of a run should do has changed.

@@ -1,0 +1,142 @@
+//! What the events of nodes and their GPUs change. A part of `apply`, and like it infallible, without clock or chance.
+
+use super::{lift, node_mut, raise_generation};
+use crate::ctl::event::Event;
+use crate::ctl::state::{FenceFailure, Fencing, Node, State};
+use crate::ctl::{gpu_history, gpu_order, mig};
+use gmodel::GpuSlot;
+use gmodel::node::{GpuEntry, Inventory, Link};
+use std::sync::Arc;
+
+pub(super) fn apply(state: &mut State, event: &Event) {
+    match event {
+        Event::NodeJoined { node, name, role, at } => {
+            let joined = Node {
+                id: *node,
+                name: name.clone(),
+                role: *role,
+                joined: *at,
+                link_since: *at,
+                ..Node::default()
+            };
+            state.next_node = state.next_node.max(node.0 + 1);
+            state.node_names.insert(name.clone(), *node);
+            state.nodes.insert(*node, joined);
+            state.feasible = Arc::default();
+        }
+        Event::NodeAdminChanged { node, admin, .. } => node_mut(state, *node).admin = *admin,
+        Event::NodeHello { node, life, at } => {
+            let one = node_mut(state, *node);
+            one.life = life.clone();
+            one.link = Link::Up;
+            one.link_since = *at;
+            one.fencing = None;
+            state.watch(*node);
+        }
+        Event::NodeInventory { node, inventory, .. } => {
+            take_inventory(node_mut(state, *node), inventory);
+            state.feasible = Arc::default();
+            state.watch(*node);
+        }
+        Event::NodeLinkChanged { node, link, at } => {
+            let one = node_mut(state, *node);
+            one.link = *link;
+            one.link_since = *at;
+            state.watch(*node);
+        }
+        Event::NodeObeyed { node, generation } => {
+            let node = node_mut(state, *node);
+            node.obeyed = node.obeyed.max(*generation);
+        }
+        Event::NodeDrained { node, mark, automatic } => {
+            if *automatic {
+                state.automatic_drains.insert((mark.since, *node));
+            }
+            node_mut(state, *node).drains.push(mark.clone());
+        }
+        Event::NodeDrainDue { node, due } => {
+            node_mut(state, *node).empty_by = Some(*due);
+            state.watch(*node);
+        }
+        Event::NodeResumed { node, owner, .. } => {
+            let one = node_mut(state, *node);
+            lift(&mut one.drains, owner.as_deref());
+            if one.drains.is_empty() {
+                one.empty_by = None;
+                one.strikes.clear();
+            }
+            state.watch(*node);
+        }
+        Event::NodeStruck { node, strike } => node_mut(state, *node).strikes.push(strike.clone()),
+        Event::NodeStrikesCleared { node } => node_mut(state, *node).strikes.clear(),
+        Event::NodeFenceAsked { node, lost, automatic, at } => {
+            if *automatic {
+                state.automatic_drains.insert((*at, *node));
+            }
+            let number = state.seq.0;
+            let fencing = node_mut(state, *node).fencing.get_or_insert_default();
+            let attempts = fencing.attempts + 1;
+            *fencing = Fencing { lost: lost.clone(), number, attempts, asked: *at, failed: None };
+            state.watch(*node);
+        }
+        Event::NodeFenceFailed { node, lost, text, retry, at } => {
+            let fencing = node_mut(state, *node).fencing.get_or_insert_default();
+            fencing.lost.clone_from(lost);
+            fencing.asked = *at;
+            fencing.failed = Some(FenceFailure { text: text.clone(), retry: *retry });
+            state.watch(*node);
+        }
+        Event::NodeFenced { node, .. } => {
+            node_mut(state, *node).fencing = None;
+            state.watch(*node);
+        }
+        Event::NodeRemoved { node, .. } => {
+            if let Some(node) = state.nodes.remove(*node) {
+                state.node_names.remove(&node.name);
+                state.watched.remove(&node.id);
+                state.sick_gone.retain(|_, from| *from != node.id);
+            }
+            state.feasible = Arc::default();
+        }
+        Event::GpuOrdered { node, uuid, what, at, .. } => {
+            gpu_history::count(state, event);
+            gpu_order::apply_ordered(state, *node, uuid, what);
+            mig::note(node_mut(state, *node), uuid, what, *at);
+            raise_generation(state, *node);
+            state.watch(*node);
+        }
+        Event::GpuOrderEnded { node, done, .. } => {
+            gpu_order::apply_ended(state, *node, done);
+            raise_generation(state, *node);
+            state.watch(*node);
+        }
+        Event::GpuNoted { node, uuid, kind, .. } => {
+            gpu_history::count(state, event);
+            gpu_history::apply(state, *node, uuid, *kind);
+        }
+        other => unreachable!("{other:?} is not of a node"),
+    }
+}
+
+/// Slots are for ever: a GPU keeps its slot by UUID, a missing one stays as absent.
+fn take_inventory(node: &mut Node, inventory: &Inventory) {
+    for gpu in &mut node.gpus {
+        gpu.present = false;
+    }
+    for info in &inventory.gpus {
+        match node.gpus.iter_mut().find(|gpu| gpu.info.uuid == info.uuid) {
+            Some(known) => {
+                if known.info.wants != info.wants {
+                    known.refused.clear();
+                }
+                known.info = info.clone();
+                known.present = true;
+            }
+            None => {
+                let slot = GpuSlot(u16::try_from(node.gpus.len()).expect("slots are bounded"));
+                node.gpus.push(GpuEntry { slot, info: info.clone(), present: true, refused: String::new() });
+            }
+        }
+    }
+    node.inventory = Inventory { gpus: Vec::new(), ..inventory.clone() };
+}
