@@ -5,12 +5,13 @@
 
 use crate::config::Config;
 use crate::fence_program;
-use crate::core_thread::{Core, CoreHandle, CoreParts};
+use crate::core_thread::{Core, CoreHandle, CoreParts, now};
 use crate::http::{self, App, LiveSettings};
 use crate::listen::{self, Site};
 use crate::node_changes::NodeChanges;
 use crate::node_link::NodeLinks;
 use crate::pki::Pki;
+use crate::outlook::{self, Outlook};
 use crate::planner;
 use crate::store::{self, Store, WriteError, maintenance};
 use crate::trace_file::TraceFile;
@@ -80,9 +81,12 @@ impl Threads {
         let (store, state) = Store::open(&config.state_dir, &config.cluster.name)?;
         let database = store.path().to_owned();
         let node_changes = NodeChanges::default();
-        let (wake, planner) = planner::channel();
+        let (wake, planner) = planner::channel(config.trace);
         let live = LiveSettings::of(config);
-        let trace = config.trace.then(|| TraceFile::open(&config.state_dir)).transpose().context("cannot trace")?;
+        let mut trace = config.trace.then(|| TraceFile::open(&config.state_dir)).transpose().context("cannot trace")?;
+        if let Some(trace) = &mut trace {
+            trace.begin(now(), &state);
+        }
         let (jobs, runs, nodes) = (state.jobs.len() + state.arrays.len(), state.runs.len(), state.nodes.len());
         let (core, mut own) = Core::new(CoreParts {
             state,
@@ -114,6 +118,16 @@ impl Threads {
             .spawn(move || maintenance::run(&database, &core, &keep_scripts_days, &stopped))?;
         Ok((thread, stop))
     }
+
+    /// The thread that learns how starts turn out; it ends when the sender is dropped.
+    fn start_outlook(&self, outlook: &Outlook) -> std::io::Result<(JoinHandle<()>, mpsc::Sender<()>)> {
+        let (stop, stopped) = mpsc::channel();
+        let (database, core, outlook) = (self.database.clone(), self.core.clone(), outlook.clone());
+        let thread = std::thread::Builder::new()
+            .name("outlook".into())
+            .spawn(move || outlook::run(&database, &core, &outlook, &stopped))?;
+        Ok((thread, stop))
+    }
 }
 
 async fn serve(
@@ -127,6 +141,7 @@ async fn serve(
     let tls = Arc::new(pki.server_config(&host_names(&config))?);
     let app = App::new(config_path, config.clone(), pki, Arc::new(links.clone()), threads.live.clone());
     let maintenance = threads.start_maintenance()?;
+    let learning = threads.start_outlook(app.outlook())?;
     let (stop, stopping) = watch::channel(false);
     let fencing = tokio::spawn(fence_program::run(core.clone(), app.clone(), stopping.clone()));
     let router = http::router(core.clone(), app.clone());
@@ -148,7 +163,7 @@ async fn serve(
         let _ = tokio::time::timeout(GRACE, listener).await;
     }
     let _ = tokio::time::timeout(GRACE, fencing).await;
-    drop(maintenance.1);
+    drop((maintenance.1, learning.1));
     let ended = match ended {
         Some(ended) => ended,
         None => {
@@ -160,6 +175,7 @@ async fn serve(
     let _ = tokio::task::spawn_blocking(move || {
         let _ = threads.core_thread.join();
         let _ = threads.planner_thread.join();
+        let _ = learning.0.join();
         maintenance.0.join()
     })
     .await;

@@ -13,6 +13,7 @@ mod listen;
 mod metrics;
 mod node_changes;
 mod node_link;
+mod outlook;
 mod pki;
 mod planner;
 mod site_program;

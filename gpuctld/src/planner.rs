@@ -6,7 +6,7 @@
 use crate::core_thread::{CoreHandle, now};
 use gcore::ctl::{Mirror, State};
 use gmodel::Timestamp;
-use gsched::{Engine, WorkBudget};
+use gsched::{Engine, Made, WorkBudget};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -34,6 +34,8 @@ pub struct PlannerWake {
 pub struct Planner {
     wakes: Receiver<()>,
     urgent: Arc<AtomicBool>,
+    /// Inputs are traced: every plan is one, even an empty one, and says how it was made.
+    traced: bool,
 }
 
 impl PlannerWake {
@@ -47,10 +49,10 @@ impl PlannerWake {
 }
 
 /// The two ends of the wake.
-pub fn channel() -> (PlannerWake, Planner) {
+pub fn channel(traced: bool) -> (PlannerWake, Planner) {
     let (wake, wakes) = sync_channel(1);
     let urgent = Arc::new(AtomicBool::new(false));
-    (PlannerWake { wake, urgent: urgent.clone() }, Planner { wakes, urgent })
+    (PlannerWake { wake, urgent: urgent.clone() }, Planner { wakes, urgent, traced })
 }
 
 impl Planner {
@@ -58,7 +60,7 @@ impl Planner {
     /// follows when the one before is long enough ago.
     pub fn run(self, core: &CoreHandle) {
         step_back();
-        let mut kept = Kept::default();
+        let mut kept = Kept { traced: self.traced, ..Kept::default() };
         let mut next_begin = None;
         let mut full_due = Instant::now();
         let mut full_wanted = false;
@@ -105,19 +107,28 @@ struct Pass {
 struct Kept {
     mirror: Mirror,
     engine: Engine,
+    traced: bool,
+}
+
+impl Kept {
+    fn made(&self, now: Timestamp, budget: WorkBudget, quick: bool) -> Option<Made> {
+        self.traced.then_some(Made { now, node_probes: budget.node_probes, starts: budget.starts, quick })
+    }
 }
 
 /// Gives away what became free. Whether that could be said without a full pass; `None` when the core is gone.
 fn quick_pass(core: &CoreHandle, kept: &mut Kept) -> Option<bool> {
     let view = core.view_blocking()?;
-    kept.mirror.update(&view, now());
+    let now = now();
+    kept.mirror.update(&view, now);
     drop(view);
     let (snapshot, changes) = kept.mirror.picture()?;
     let budget = WorkBudget { starts: STARTS_PER_PASS, ..WorkBudget::default() };
     let plan = kept.engine.after(snapshot, changes, budget);
-    let Some(plan) = plan else { return Some(false) };
+    let Some(mut plan) = plan else { return Some(false) };
     kept.mirror.forget_changes();
-    if !plan.starts.is_empty()
+    plan.made = kept.made(now, budget, true);
+    if (!plan.starts.is_empty() || kept.traced)
         && let Err(refusal) = core.plan_blocking(plan)
     {
         tracing::warn!("a plan was not taken: {refusal}");
@@ -133,11 +144,12 @@ fn pass(core: &CoreHandle, kept: &mut Kept) -> Option<Pass> {
     let next_begin = next_begin(&view, now);
     drop(view); // chunks that are not shared need not be copied
     let budget = WorkBudget { starts: STARTS_PER_PASS, ..WorkBudget::default() };
-    let plan = kept.engine.plan(snapshot, budget);
+    let mut plan = kept.engine.plan(snapshot, budget);
+    plan.made = kept.made(now, budget, false);
     kept.mirror.forget_changes();
     let again = plan.cut_short && !plan.starts.is_empty();
     let idle = plan.starts.is_empty() && plan.preempts.is_empty() && plan.classes.is_empty() && plan.cuts.is_empty();
-    if !(idle && plan.reasons.is_empty() && plan.array_reasons.is_empty()) {
+    if kept.traced || !(idle && plan.reasons.is_empty() && plan.array_reasons.is_empty()) {
         match core.plan_blocking(plan) {
             Ok(_) => {}
             Err(refusal) => {

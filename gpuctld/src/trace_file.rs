@@ -1,9 +1,10 @@
-//! The optional trace: every input of the core with its time, a JSON line each, for replay by `gsim`.
+//! The optional trace: every input of the core with its time, a JSON line each, for replay by `gsim`. Each life of the
+//! controller begins with a line of what it found in the database (`"input":"loaded"`), so a trace may begin at any time.
 //!
 //! Scripts and environments are not in inputs, so they are not in traces. A trace that cannot be written ends
 //! with one line in the log; it never stops the controller.
 
-use gcore::ctl::Input;
+use gcore::ctl::{BootRows, Input, State};
 use gmodel::Timestamp;
 use serde::Serialize;
 use std::fs::{File, OpenOptions};
@@ -24,6 +25,14 @@ struct Line<'a> {
     input: &'a Input,
 }
 
+/// The first line of a life.
+#[derive(Serialize)]
+struct Loaded {
+    now: Timestamp,
+    input: &'static str,
+    rows: BootRows,
+}
+
 impl TraceFile {
     /// Appends to `state_dir/trace`.
     ///
@@ -37,6 +46,14 @@ impl TraceFile {
     pub fn write(&mut self, now: Timestamp, input: &Input) {
         self.attempt(|file| {
             serde_json::to_writer(&mut *file, &Line { now, input })?;
+            file.write_all(b"\n")
+        });
+    }
+
+    /// Begins with what was loaded.
+    pub fn begin(&mut self, now: Timestamp, state: &State) {
+        self.attempt(|file| {
+            serde_json::to_writer(&mut *file, &Loaded { now, input: "loaded", rows: BootRows::of(state) })?;
             file.write_all(b"\n")
         });
     }

@@ -3,9 +3,10 @@
 use crate::queue::copy_json;
 use gcli::Outcome;
 use gcli::local_time::TimeFormat;
+use gcli::printable::printable;
 use gcli::table::{Column, Screen, TableWriter, stdout};
 use gmodel::Instant;
-use gwire::api::{JobQuery, StartRow};
+use gwire::api::{IntervalRecord, JobQuery, StartRow};
 use gwire::client::{Client, path_with_query};
 use serde::Deserialize;
 use std::io::Write;
@@ -13,6 +14,8 @@ use std::io::Write;
 #[derive(Deserialize)]
 struct Answer {
     jobs: Vec<StartRow>,
+    #[serde(default)]
+    records: Vec<IntervalRecord>,
 }
 
 pub(crate) fn print(client: &mut Client, query: &JobQuery, header: bool, json: bool) -> Outcome {
@@ -23,7 +26,7 @@ pub(crate) fn print(client: &mut Client, query: &JobQuery, header: bool, json: b
         out.flush()?;
         return Ok(0);
     }
-    let Answer { jobs } = client.get(&path)?;
+    let Answer { jobs, records } = client.get(&path)?;
     let columns = vec![
         Column::number("JOBID"),
         Column::text("PARTITION"),
@@ -32,6 +35,7 @@ pub(crate) fn print(client: &mut Client, query: &JobQuery, header: bool, json: b
         Column::whole("ST"),
         Column::whole("EARLIEST"),
         Column::whole("START_TIME"),
+        Column::whole("LATEST"),
         Column::number("NODES"),
         Column::text("SCHEDNODES"),
         Column::number("AHEAD"),
@@ -48,6 +52,7 @@ pub(crate) fn print(client: &mut Client, query: &JobQuery, header: bool, json: b
             job.user.into(),
             "PD".into(),
             at(job.earliest).into(),
+            at(job.expected.or(job.at_limits)).into(),
             at(job.latest).into(),
             job.nodes.to_string().into(),
             if job.nodelist.is_empty() { "(null)".into() } else { job.nodelist.into() },
@@ -56,5 +61,9 @@ pub(crate) fn print(client: &mut Client, query: &JobQuery, header: bool, json: b
         ])?;
     }
     table.finish()?;
+    // Talk, not data.
+    for text in records.iter().filter_map(IntervalRecord::text).filter(|_| header) {
+        eprintln!("{}", printable(&text));
+    }
     Ok(0)
 }

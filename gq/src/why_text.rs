@@ -2,7 +2,7 @@
 
 use gcli::local_time::TimeFormat;
 use gcli::printable::printable;
-use gwire::api::WhyRow;
+use gwire::api::{StartInterval, WhyRow};
 use std::fmt::Write;
 
 /// The answer for people. Instants in its sentences are in the machine's time zone.
@@ -34,6 +34,12 @@ pub(crate) fn text(job: &WhyRow, times: &TimeFormat) -> String {
     if let Some(start) = job.expected_start {
         let place = if job.expected_nodes.is_empty() { String::new() } else { format!(" on {}", printable(&job.expected_nodes)) };
         let _ = writeln!(text, "  starts by {}{place}, if nobody more urgent comes", times.print(start.0));
+    }
+    if let Some(StartInterval { earliest: Some(earliest), latest: Some(latest), record }) = &job.interval {
+        let _ = writeln!(text, "  nine times in ten between {} and {}", times.print(earliest.0), times.print(latest.0));
+        if let Some(record) = record.text() {
+            let _ = writeln!(text, "  {}", printable(&record));
+        }
     }
     for (place, change) in job.changes.iter().enumerate() {
         let when = match change.start {

@@ -3,6 +3,8 @@
 //! Pure: no clock, no I/O; its budget is work units, so a plan never depends on the machine.
 
 pub mod account_tree;
+pub mod calibration;
+pub mod run_lengths;
 mod consolidate;
 pub mod quick;
 pub mod why;
@@ -51,7 +53,7 @@ pub use change::{Change, Edit};
 pub use forecast::{Forecast, forecast};
 pub use why::{Blocker, Why, why};
 pub use quick::Changes;
-pub use plan::{Cut, Plan, Preempt, Start, WorkBudget};
+pub use plan::{Cut, Made, Plan, Preempt, Start, WorkBudget};
 pub use snapshot::{PendingJob, RunningRun, SchedNode, Snapshot};
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use gmodel::run::Allocation;
 use gmodel::policy::PreemptMode;
-use gmodel::{JobId, NodeId, Reason, RunClass, RunId, Seq};
+use gmodel::{JobId, NodeId, Reason, RunClass, RunId, Seq, Timestamp};
 use serde::{Deserialize, Serialize};
 
 /// A proposal made from the state at `made_from`.
@@ -29,6 +29,19 @@ pub struct Plan {
     pub array_reasons: Vec<(JobId, Reason)>,
     /// The budget ran out: later jobs were not looked at in this pass.
     pub cut_short: bool,
+    /// Set by a planner whose inputs are traced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub made: Option<Made>,
+}
+
+/// How a plan came about, so that it can be made again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Made {
+    pub now: Timestamp,
+    pub node_probes: u64,
+    pub starts: usize,
+    /// By a quick pass: what a run left, given away without looking at the whole queue.
+    pub quick: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

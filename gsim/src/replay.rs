@@ -4,9 +4,9 @@
 //! Owns the reading of the lines and the comparison. It changes nothing of what happened.
 
 use crate::history::History;
-use gcore::ctl::{Input, Rows, State, check, handle, snapshot};
+use gcore::ctl::{BootRows, Input, Mirror, Rows, State, check, handle, snapshot};
 use gmodel::{Seq, Timestamp};
-use gsched::{Plan, WorkBudget};
+use gsched::{Engine, Made, Plan, WorkBudget};
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,9 +22,14 @@ pub struct Line {
     /// Counted from 1.
     pub number: usize,
     pub now: Timestamp,
-    /// When a plan was made; `None`: the trace does not say, or it is no plan.
-    pub planned_at: Option<Timestamp>,
-    pub input: Input,
+    pub what: What,
+}
+
+#[derive(Clone, Debug)]
+pub enum What {
+    Input(Input),
+    /// A life of the controller begins with what it found in the database.
+    Loaded(Box<BootRows>),
 }
 
 /// The inputs of a controller in order.
@@ -38,11 +43,13 @@ pub struct Recorded {
 /// What came of it.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Replayed {
+    /// Starts of the controller with what it found then.
+    pub lives: u64,
     pub inputs: u64,
     pub events: u64,
     pub refused: u64,
     pub plans: u64,
-    /// Plans that were made again with the same starts, preemptions and classes.
+    /// Plans that were made again with the same starts, preemptions, classes and cuts.
     pub plans_equal: u64,
     /// Of these, also with the same reasons.
     pub reasons_equal: u64,
@@ -51,7 +58,7 @@ pub struct Replayed {
     pub starts: u64,
     /// FNV-1a over every event, as JSON.
     pub hash: String,
-    /// FNV-1a over every start, preemption and class that was decided, as the trace has them.
+    /// FNV-1a over every start, preemption, class and cut that was decided, as the trace has them.
     pub decisions_hash: String,
     /// The first differences, in words.
     pub differences: Vec<String>,
@@ -83,13 +90,15 @@ impl Recorded {
 fn read_line(number: usize, line: &str) -> Result<Line, String> {
     let value: Value = serde_json::from_str(line).map_err(|error| format!("no JSON: {error}"))?;
     let now = value.get("now").and_then(Value::as_i64).ok_or("no \"now\"; this is no trace of gpuctld")?;
-    let made = ["now", "planned_at"].iter().find_map(|key| value.get("plan")?.get(key)?.as_i64());
-    let planned_at = made.or_else(|| value.get("planned_at")?.as_i64()).map(Timestamp);
-    let input = serde_json::from_value(value).map_err(|error| format!("no input that this release knows: {error}"))?;
-    Ok(Line { number, now: Timestamp(now), planned_at, input })
+    let unknown = |error: serde_json::Error| format!("no input that this release knows: {error}");
+    let what = match value.get("input").and_then(Value::as_str) {
+        Some("loaded") => What::Loaded(serde_json::from_value(value["rows"].clone()).map_err(unknown)?),
+        _ => What::Input(serde_json::from_value(value).map_err(unknown)?),
+    };
+    Ok(Line { number, now: Timestamp(now), what })
 }
 
-/// Feeds every line to a core that begins empty, and asks the scheduler again for each plan.
+/// Feeds every line to a core that begins with what the trace begins with, or empty, and asks the scheduler again for each plan.
 ///
 /// # Errors
 /// A broken invariant of the core.
@@ -106,6 +115,7 @@ pub fn replay_with_history(recorded: &Recorded) -> Result<(Replayed, History, St
     let mut state = State::from_rows(Rows::default());
     let wanted: BTreeSet<Seq> = recorded.lines.iter().filter_map(|line| Some(plan_of(line)?.made_from)).collect();
     let mut known: BTreeMap<Seq, State> = BTreeMap::new();
+    let mut planner = Planner::default();
     let mut out = Replayed::default();
     let (mut hash, mut decisions) = (Fnv::default(), Fnv::default());
     let mut unknown_nodes = BTreeSet::new();
@@ -114,19 +124,30 @@ pub fn replay_with_history(recorded: &Recorded) -> Result<(Replayed, History, St
         out.notes.push("the last line is cut off and left out".into());
     }
     for line in &recorded.lines {
-        if let Input::Node { node, .. } = &line.input
+        let input = match &line.what {
+            What::Input(input) => input,
+            What::Loaded(rows) => {
+                state = rows.as_ref().clone().state();
+                planner = Planner::default();
+                known.clear();
+                known.insert(state.seq, state.clone());
+                out.lives += 1;
+                continue;
+            }
+        };
+        if let Input::Node { node, .. } = input
             && !state.nodes.contains(*node)
         {
             unknown_nodes.insert(*node);
         }
         if let Some(plan) = plan_of(line) {
-            decisions.json(&(&plan.starts, &plan.preempts, &plan.classes));
-            compare(line, plan, known.get(&plan.made_from), &mut out);
+            decisions.json(&(&plan.starts, &plan.preempts, &plan.classes, &plan.cuts));
+            planner.compare(line, plan, known.get(&plan.made_from), &mut out);
             known.retain(|seq, _| *seq >= plan.made_from);
         }
         events.clear();
         out.inputs += 1;
-        out.refused += u64::from(handle(&mut state, &mut events, line.input.clone(), line.now).is_err());
+        out.refused += u64::from(handle(&mut state, &mut events, input.clone(), line.now).is_err());
         out.events += events.len() as u64;
         for event in &events {
             hash.json(event);
@@ -152,46 +173,76 @@ pub fn replay_with_history(recorded: &Recorded) -> Result<(Replayed, History, St
 }
 
 fn plan_of(line: &Line) -> Option<&Plan> {
-    match &line.input {
-        Input::Plan { plan } => Some(plan),
+    match &line.what {
+        What::Input(Input::Plan { plan }) => Some(plan),
         _ => None,
     }
 }
 
-fn compare(line: &Line, plan: &Plan, state: Option<&State>, out: &mut Replayed) {
-    out.plans += 1;
-    out.starts += plan.starts.len() as u64;
-    let Some(state) = state else {
-        out.plans_unknown += 1;
-        return;
-    };
-    let budget = WorkBudget { starts: STARTS_PER_PASS, ..WorkBudget::default() };
-    let again = gsched::plan(&snapshot(state, line.planned_at.unwrap_or(line.now)), budget);
-    let same = again.starts == plan.starts && again.preempts == plan.preempts && again.classes == plan.classes;
-    if same {
-        out.plans_equal += 1;
-        out.reasons_equal += u64::from(again.reasons == plan.reasons && again.array_reasons == plan.array_reasons);
-        return;
+/// The planner of the controller: what it keeps from pass to pass, quick ones go on from.
+#[derive(Default)]
+struct Planner {
+    mirror: Mirror,
+    engine: Engine,
+}
+
+impl Planner {
+    fn compare(&mut self, line: &Line, plan: &Plan, state: Option<&State>, out: &mut Replayed) {
+        out.plans += 1;
+        out.starts += plan.starts.len() as u64;
+        match state.and_then(|state| self.again(line, plan, state)) {
+            Some(again) => out.hold_against(line, plan, &again),
+            None => out.plans_unknown += 1,
+        }
     }
-    let starts = |plan: &Plan| -> Vec<String> {
-        let one = |start: &gsched::Start| {
-            let nodes: Vec<String> = start.allocation.iter().map(|share| share.node.to_string()).collect();
-            format!("{} on {}", start.job, nodes.join("+"))
+
+    /// The plan once more. `None`: what it was made from is not known.
+    fn again(&mut self, line: &Line, plan: &Plan, state: &State) -> Option<Plan> {
+        let Some(Made { now, node_probes, starts, quick }) = plan.made else {
+            // Of a trace that does not say how: a full pass at the time when the plan came in.
+            let budget = WorkBudget { starts: STARTS_PER_PASS, ..WorkBudget::default() };
+            return Some(gsched::plan(&snapshot(state, line.now), budget));
         };
-        plan.starts.iter().map(one).collect()
-    };
-    let (then, now) = (starts(plan), starts(&again));
-    let missing: Vec<&String> = then.iter().filter(|start| !now.contains(start)).take(3).collect();
-    let new: Vec<&String> = now.iter().filter(|start| !then.contains(start)).take(3).collect();
-    if out.differences.len() < MAX_TOLD {
-        out.differences.push(format!(
-            "line {}: {} starts then, {} now; only then: {missing:?}; only now: {new:?}; preemptions {} then, {} now",
-            line.number,
-            then.len(),
-            now.len(),
-            plan.preempts.len(),
-            again.preempts.len()
-        ));
+        let budget = WorkBudget { node_probes, starts };
+        self.mirror.update(state, now);
+        let (picture, changes) = self.mirror.picture()?;
+        let again = if quick { self.engine.after(picture, changes, budget) } else { Some(self.engine.plan(picture, budget)) };
+        self.mirror.forget_changes();
+        again
+    }
+}
+
+impl Replayed {
+    fn hold_against(&mut self, line: &Line, plan: &Plan, again: &Plan) {
+        let same = again.starts == plan.starts
+            && again.preempts == plan.preempts
+            && again.classes == plan.classes
+            && again.cuts == plan.cuts;
+        if same {
+            self.plans_equal += 1;
+            self.reasons_equal += u64::from(again.reasons == plan.reasons && again.array_reasons == plan.array_reasons);
+            return;
+        }
+        let starts = |plan: &Plan| -> Vec<String> {
+            let one = |start: &gsched::Start| {
+                let nodes: Vec<String> = start.allocation.iter().map(|share| share.node.to_string()).collect();
+                format!("{} on {}", start.job, nodes.join("+"))
+            };
+            plan.starts.iter().map(one).collect()
+        };
+        let (then, now) = (starts(plan), starts(again));
+        let missing: Vec<&String> = then.iter().filter(|start| !now.contains(start)).take(3).collect();
+        let new: Vec<&String> = now.iter().filter(|start| !then.contains(start)).take(3).collect();
+        if self.differences.len() < MAX_TOLD {
+            self.differences.push(format!(
+                "line {}: {} starts then, {} now; only then: {missing:?}; only now: {new:?}; preemptions {} then, {} now",
+                line.number,
+                then.len(),
+                now.len(),
+                plan.preempts.len(),
+                again.preempts.len()
+            ));
+        }
     }
 }
 

@@ -111,6 +111,9 @@ pub struct DryRun {
     pub expected_start: Option<Instant>,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub expected_nodes: String,
+    /// Between when it would start nine times in ten; absent while too little is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interval: Option<StartInterval>,
     pub cpus: u32,
     pub partition: String,
     /// Why it would wait; empty when it would start at once.

@@ -10,6 +10,7 @@ mod admission;
 mod adopt;
 mod apply;
 mod breaker;
+mod boot_rows;
 mod cancel;
 mod check;
 pub mod command;
@@ -51,6 +52,7 @@ mod wake;
 
 pub use adopt::MAX_ADOPTED;
 pub use apply::apply;
+pub use boot_rows::BootRows;
 pub use check::{Violation, check};
 pub use command::{
     Actor, CancelSignal, Command, Input, NodeReport, Refusal, RefusalCode, Reply, StepNode, Target,

@@ -4,10 +4,11 @@
 
 use super::Site;
 use super::error::ApiError;
-use super::outlook::{blocker_rows, change_row, names};
+use super::outlook::{blocker_rows, change_row, expected_starts, interval_text, names};
 use super::permission::Caller;
 use super::row::{Row, View};
 use super::submit::{check, may_ask};
+use crate::outlook::Outlook;
 use axum::Json;
 use axum::extract::State as Shared;
 use axum::extract::rejection::JsonRejection;
@@ -16,6 +17,7 @@ use gmodel::run::Allocation;
 use gmodel::{Instant, JobId, Timestamp};
 use gsched::{Engine, WorkBudget};
 use gwire::api::{ChangeRow, DryRun, SCHEMA, SubmitRequest};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 pub(super) async fn dry_run(
@@ -33,13 +35,14 @@ pub(super) async fn dry_run(
     let state = site.core.view().await;
     let now = super::now();
     let _turn = site.app.outlook_turn().await;
-    let task = tokio::task::spawn_blocking(move || consider(state, caller.actor, command, now));
+    let outlook = site.app.outlook().clone();
+    let task = tokio::task::spawn_blocking(move || consider(state, caller.actor, command, &outlook, now));
     let mut answer = task.await.map_err(|_| ApiError::unavailable("the dry run failed; this is a bug"))??;
     notes.append(&mut answer.notes);
     Ok(Json(DryRun { notes, ..answer }))
 }
 
-fn consider(state: Arc<State>, actor: Actor, command: Command, now: Timestamp) -> Result<DryRun, ApiError> {
+fn consider(state: Arc<State>, actor: Actor, command: Command, outlook: &Outlook, now: Timestamp) -> Result<DryRun, ApiError> {
     let mut copy = (*state).clone();
     drop(state);
     let reply = handle(&mut copy, &mut Vec::new(), Input::Command { actor, command }, now)?;
@@ -64,8 +67,12 @@ fn consider(state: Arc<State>, actor: Actor, command: Command, now: Timestamp) -
     let forecast = why.as_ref().and_then(|why| why.forecast.as_ref()).filter(|told| told.start.is_some() && !gives_way);
     let nodelist = forecast.map(|told| names(&copy, &told.nodes)).unwrap_or_default();
     let start = forecast.and_then(|told| told.start);
+    let mut interval = None;
     if let Some(start) = start {
         text.push_str(&format!("; would start by {start} on {nodelist}"));
+        let expected = expected_starts(&picture, &BTreeSet::from([id]), outlook);
+        interval = expected.get(&id).filter(|_| count == 1).and_then(|at| outlook.interval(&partition, now, *at, now));
+        text.push_str(&interval.as_ref().map(interval_text).unwrap_or_default());
     }
     let changes: Vec<ChangeRow> = why.iter().flat_map(|why| &why.changes).map(|change| change_row(change, now)).collect();
     if gives_way {
@@ -80,6 +87,7 @@ fn consider(state: Arc<State>, actor: Actor, command: Command, now: Timestamp) -
         start: None,
         expected_start: start.map(Instant),
         expected_nodes: nodelist,
+        interval,
         cpus,
         partition,
         reason: reason.code.to_string(),
@@ -101,6 +109,7 @@ fn would_start(state: &State, allocation: &Allocation, partition: String, notes:
         start: Some(Instant(now)),
         expected_start: None,
         expected_nodes: String::new(),
+        interval: None,
         cpus,
         partition,
         reason: String::new(),

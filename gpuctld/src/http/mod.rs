@@ -39,6 +39,7 @@ pub use error::ApiError;
 use crate::config::Config;
 use crate::core_thread::CoreHandle;
 use crate::histogram::Histogram;
+use crate::outlook::Outlook;
 use crate::pki::Pki;
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State as Shared};
@@ -123,6 +124,7 @@ pub struct App {
     may_have_quotas: AtomicBool,
     /// Questions about the future are worked out one at a time.
     outlook_turn: tokio::sync::Mutex<()>,
+    outlook: Outlook,
     rank_cache: ranks::RankCache,
     requests: Mutex<BTreeMap<String, Arc<Histogram>>>,
     started: Instant,
@@ -146,6 +148,7 @@ impl App {
             policy_turn: tokio::sync::Mutex::default(),
             may_have_quotas: AtomicBool::new(true),
             outlook_turn: tokio::sync::Mutex::default(),
+            outlook: Outlook::default(),
             rank_cache: ranks::RankCache::default(),
             requests: Mutex::default(),
             started: Instant::now(),
@@ -178,6 +181,11 @@ impl App {
     /// Held while a question about the future is worked out.
     async fn outlook_turn(&self) -> tokio::sync::MutexGuard<'_, ()> {
         self.outlook_turn.lock().await
+    }
+
+    /// What is known of how starts turn out.
+    pub fn outlook(&self) -> &Outlook {
+        &self.outlook
     }
 
     fn request_times(&self, path: &str) -> Arc<Histogram> {

@@ -14,18 +14,15 @@ use super::{Site, now};
 use axum::Json;
 use axum::extract::{Path, State as Shared};
 use gcore::ctl::{State, snapshot};
-use gmodel::{Instant, JobId, JobState, NodeId, ReasonCode, Timestamp, hostlist};
+use crate::outlook::Outlook;
+use gmodel::{Instant, JobId, NodeId, ReasonCode, Timestamp, hostlist};
 use gsched::{Change, Engine, Forecast, Snapshot, Why, WorkBudget};
-use gwire::api::{BlockerRow, ChangeRow, JobQuery, NearestRow, RunQuery, RunRow, SCHEMA, StartRow, WhyRow};
+use gwire::api::{BlockerRow, ChangeRow, IntervalRecord, JobQuery, NearestRow, SCHEMA, StartInterval, StartRow, WhyRow};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Jobs that one question of why may name: tasks of an array wait for much the same.
 const MAX_WHYS: usize = 20;
-/// Runs of late that say how far before their limits runs end.
-const RUNS_OF_LATE: u32 = 2_000;
-/// Fewer of a partition say nothing.
-const FEWEST_RUNS: usize = 20;
 /// Steps of work of one question.
 const WORK: WorkBudget = WorkBudget { node_probes: 200_000_000, starts: usize::MAX };
 
@@ -35,7 +32,8 @@ pub(super) async fn why(caller: Caller, Shared(site): Shared<Site>, Path(id): Pa
     let query = JobQuery { state: "all".to_owned(), ..JobQuery::default() };
     let filter = JobFilter::new(&query)?.with_ids(vec![name]);
     let _turn = site.app.outlook_turn().await;
-    let task = tokio::task::spawn_blocking(move || why_rows(&state, &Sight::of(&caller, &state), &filter, now()));
+    let outlook = site.app.outlook().clone();
+    let task = tokio::task::spawn_blocking(move || why_rows(&state, &Sight::of(&caller, &state), &filter, &outlook, now()));
     let rows = task.await.map_err(|_| ApiError::unavailable("the answer could not be worked out; this is a bug"))?;
     if rows.is_empty() {
         let text = format!("there is no job {id} in the queue that you may see. `gacct -j {id}` says how it ended, if it ran");
@@ -44,7 +42,7 @@ pub(super) async fn why(caller: Caller, Shared(site): Shared<Site>, Path(id): Pa
     Ok(Json(json!({"schema": SCHEMA, "jobs": rows})))
 }
 
-fn why_rows(state: &State, sight: &Sight, filter: &JobFilter, now: Timestamp) -> Vec<WhyRow> {
+fn why_rows(state: &State, sight: &Sight, filter: &JobFilter, outlook: &Outlook, now: Timestamp) -> Vec<WhyRow> {
     let view = View::new(state, now);
     let mut rows = Vec::new();
     filter.each(view, sight, |row| rows.push(row));
@@ -55,7 +53,32 @@ fn why_rows(state: &State, sight: &Sight, filter: &JobFilter, now: Timestamp) ->
         let why = picture.as_ref().filter(|_| row.is_pending());
         why_row(state, view, row, why.and_then(|picture| Engine::default().why(picture, JobId(row.id()), WORK)), now)
     };
-    rows.iter().map(explained).collect()
+    let mut told: Vec<WhyRow> = rows.iter().map(explained).collect();
+    let Some(picture) = &picture else { return told };
+    let waits = |row: &Row, told: &WhyRow| row.is_pending() && matches!(row, Row::Job(_)) && told.expected_start.is_some();
+    let asked: BTreeSet<JobId> = rows.iter().zip(&told).filter(|(row, told)| waits(row, told)).map(|(row, _)| JobId(row.id())).collect();
+    let expected = expected_starts(picture, &asked, outlook);
+    for (row, told) in rows.iter().zip(&mut told) {
+        let at = expected.get(&JobId(row.id())).filter(|_| told.expected_start.is_some());
+        told.interval = at.and_then(|at| outlook.interval(&row.spec().partition, row.eligible(), *at, now));
+    }
+    told
+}
+
+/// If everything takes as long as its like did of late.
+pub(super) fn expected_starts(picture: &Snapshot, jobs: &BTreeSet<JobId>, outlook: &Outlook) -> BTreeMap<JobId, Timestamp> {
+    if jobs.is_empty() {
+        return BTreeMap::new();
+    }
+    let told = Engine::default().forecast(&outlook.lengths().believed(picture.clone()), jobs, WORK);
+    told.into_iter().filter_map(|one| Some((one.job, one.start?))).collect()
+}
+
+/// In words, for a sentence that goes on; instants are RFC 3339.
+pub(super) fn interval_text(interval: &StartInterval) -> String {
+    let (Some(earliest), Some(latest)) = (interval.earliest, interval.latest) else { return String::new() };
+    let record = interval.record.text().map(|text| format!(": {text}")).unwrap_or_default();
+    format!("; nine times in ten between {} and {}{record}", earliest.0, latest.0)
 }
 
 fn why_row(state: &State, view: View, row: &Row, why: Option<Why>, now: Timestamp) -> WhyRow {
@@ -124,39 +147,34 @@ pub(super) fn names(state: &State, nodes: &[NodeId]) -> String {
 pub(super) async fn starts(caller: Caller, Shared(site): Shared<Site>, pairs: Pairs) -> Result<Json<Value>, ApiError> {
     let query = job_query(pairs)?;
     let filter = JobFilter::new(&query)?;
-    let late = RunQuery { state: "COMPLETED,FAILED,TIMEOUT".into(), limit: Some(RUNS_OF_LATE), ..RunQuery::default() };
-    let late = site.core.reader().runs(late, now()).await?;
     let state = site.core.view().await;
     let _turn = site.app.outlook_turn().await;
-    let task = tokio::task::spawn_blocking(move || start_rows(&state, &Sight::of(&caller, &state), &filter, &late, now()));
-    let rows = task.await.map_err(|_| ApiError::unavailable("the starts could not be worked out; this is a bug"))?;
-    Ok(Json(json!({"schema": SCHEMA, "jobs": rows})))
+    let outlook = site.app.outlook().clone();
+    let task = tokio::task::spawn_blocking(move || start_rows(&state, &Sight::of(&caller, &state), &filter, &outlook, now()));
+    let (rows, records) = task.await.map_err(|_| ApiError::unavailable("the starts could not be worked out; this is a bug"))?;
+    Ok(Json(json!({"schema": SCHEMA, "jobs": rows, "records": records})))
 }
 
-fn start_rows(state: &State, sight: &Sight, filter: &JobFilter, late: &[RunRow], now: Timestamp) -> Vec<StartRow> {
+type Starts = (Vec<StartRow>, Vec<IntervalRecord>);
+
+fn start_rows(state: &State, sight: &Sight, filter: &JobFilter, outlook: &Outlook, now: Timestamp) -> Starts {
     let view = View::new(state, now);
     let mut rows = Vec::new();
     filter.each(view, sight, |row| rows.push(row));
     rows.retain(Row::is_pending);
     let ids: BTreeSet<JobId> = rows.iter().map(|row| JobId(row.id())).collect();
     let picture = snapshot(state, now);
-    let latest = Engine::default().forecast(&picture, &ids, WORK);
-    let shares = early_shares(late);
-    let earliest: BTreeMap<JobId, Timestamp> = match shares.is_empty() {
-        true => BTreeMap::new(),
-        false => {
-            let early = hurried(picture, &shares, now);
-            let told = Engine::default().forecast(&early, &ids, WORK);
-            told.into_iter().filter_map(|one| Some((one.job, one.start?))).collect()
-        }
-    };
-    let places: BTreeMap<JobId, usize> = latest.iter().enumerate().map(|(place, one)| (one.job, place)).collect();
+    let at_limits = Engine::default().forecast(&picture, &ids, WORK);
+    let expected = expected_starts(&picture, &ids, outlook);
+    let places: BTreeMap<JobId, usize> = at_limits.iter().enumerate().map(|(place, one)| (one.job, place)).collect();
     rows.sort_by_key(|row| places.get(&JobId(row.id())).copied().unwrap_or(usize::MAX));
     let told = |row: &Row| {
         let id = JobId(row.id());
-        let one = places.get(&id).map(|place| &latest[*place]);
-        let at_latest = one.and_then(|one| one.start);
-        let has_history = shares.contains_key(&row.spec().partition);
+        let one = places.get(&id).map(|place| &at_limits[*place]);
+        let at_limits = one.and_then(|one| one.start).map(Instant);
+        let expected = expected.get(&id).copied();
+        // An array has no record: its tasks start one after the other.
+        let interval = expected.filter(|_| matches!(row, Row::Job(_))).and_then(|at| outlook.interval(&row.spec().partition, row.eligible(), at, now));
         StartRow {
             id: row.id(),
             shown_id: row.shown_id(),
@@ -166,62 +184,14 @@ fn start_rows(state: &State, sight: &Sight, filter: &JobFilter, late: &[RunRow],
             nodes: row.nodes(view),
             reason: row.reason_code(view),
             ahead: one.map_or(0, |one| one.ahead),
-            earliest: earliest.get(&id).filter(|_| has_history).map(|at| Instant(at_latest.map_or(*at, |latest| latest.min(*at)))),
-            latest: at_latest.map(Instant),
+            earliest: interval.as_ref().and_then(|one| one.earliest),
+            expected: expected.map(Instant),
+            latest: interval.as_ref().map_or(at_limits, |one| one.latest),
+            at_limits,
             nodelist: one.map(|one| names(state, &one.nodes)).unwrap_or_default(),
         }
     };
-    rows.iter().map(told).collect()
-}
-
-/// Of each partition, thousandths of their limits after which the earliest tenth of the runs of late was over.
-fn early_shares(late: &[RunRow]) -> BTreeMap<String, u32> {
-    let mut shares: BTreeMap<String, Vec<u32>> = BTreeMap::new();
-    for run in late.iter().filter(|run| run.state.is_final() && run.state != JobState::Cancelled) {
-        let Some(limit) = run.time_limit_secs.filter(|limit| *limit > 0 && *limit != u32::MAX) else { continue };
-        let milli = run.elapsed_secs.max(0).saturating_mul(1000) / i64::from(limit);
-        shares.entry(run.partition.clone()).or_default().push(u32::try_from(milli).unwrap_or(1000).min(1000));
-    }
-    shares.retain(|_, all| all.len() >= FEWEST_RUNS);
-    let tenth = |(name, mut all): (String, Vec<u32>)| {
-        all.sort_unstable();
-        (name, all[all.len() / 10])
-    };
-    shares.into_iter().map(tenth).collect()
-}
-
-/// The picture with every run and every waiting job as short as the early ones of its partition.
-fn hurried(mut picture: Snapshot, shares: &BTreeMap<String, u32>, now: Timestamp) -> Snapshot {
-    let share = |partition: &str| i64::from(shares.get(partition).copied().unwrap_or(1000));
-    for run in &mut picture.running {
-        if let Some(end) = run.ends_by {
-            let left = end.since_millis(now);
-            run.ends_by = Some(now.plus_millis(left * share(&run.spec.partition) / 1000).min(end));
-        }
-    }
-    for job in &mut picture.pending {
-        let share = share(&job.spec.partition);
-        job.limit_secs = job.limit_secs.map(|secs| u32::try_from(i64::from(secs) * share / 1000).unwrap_or(secs).max(1));
-    }
-    picture
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_early_tenth_of_a_partition_needs_enough_runs() {
-        let run = |partition: &str, elapsed_secs: i64, limit: Option<u32>| RunRow {
-            partition: partition.into(),
-            state: JobState::Completed,
-            elapsed_secs,
-            time_limit_secs: limit,
-            ..RunRow::default()
-        };
-        let mut late: Vec<RunRow> = (1..=40).map(|n| run("a", n * 10, Some(1000))).collect();
-        late.extend((0..10).map(|_| run("few", 5, Some(10))));
-        late.extend((0..50).map(|_| run("endless", 5, None)));
-        assert_eq!(early_shares(&late), BTreeMap::from([("a".to_owned(), 50)]));
-    }
+    let partitions: BTreeSet<&str> = rows.iter().map(|row| row.spec().partition.as_str()).collect();
+    let records = partitions.into_iter().map(|name| outlook.record(name)).filter(|record| record.intervals > 0).collect();
+    (rows.iter().map(told).collect(), records)
 }

@@ -127,7 +127,8 @@ fn in_steps(db: &Connection, sql: &str, before: i64) -> rusqlite::Result<()> {
     }
 }
 
-fn open_writer(path: &Path) -> rusqlite::Result<Connection> {
+/// A second writing connection: it waits for the core thread's turns, and the core thread for its own, so they must be short.
+pub(super) fn open_writer(path: &Path) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let db = Connection::open_with_flags(path, flags)?;
     db.busy_timeout(BUSY_TIMEOUT)?;

@@ -5,6 +5,7 @@
 
 mod backup;
 mod documents;
+pub mod forecasts;
 mod gpu_history;
 mod gpu_use;
 mod load;

@@ -122,6 +122,9 @@ pub struct WhyRow {
     pub expected_start: Option<Instant>,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub expected_nodes: String,
+    /// Between when it starts nine times in ten; absent while too little is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub interval: Option<StartInterval>,
     /// Changes of the request that would start it now, the smallest first; else the one that starts it soonest.
     pub changes: Vec<ChangeRow>,
 }
@@ -182,12 +185,56 @@ pub struct StartRow {
     pub reason: ReasonCode,
     /// Waiting jobs of its partition whose turn is before its own.
     pub ahead: u32,
-    /// If runs end as early before their limits as the earlier tenth of late did; absent without such runs.
+    /// Begin of the interval that holds nine starts in ten; absent while too few forecasts have turned out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub earliest: Option<Instant>,
-    /// If every run goes to its limit and nobody more urgent comes; absent where nobody can say.
+    /// If everything takes as long as its like did of late; without such runs, as long as its limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expected: Option<Instant>,
+    /// End of the interval; without one, as `at_limits`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub latest: Option<Instant>,
-    /// Where it would start at the latest.
+    /// If every run goes to its limit and nobody more urgent comes; absent where nobody can say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub at_limits: Option<Instant>,
+    /// Where it would start then.
     pub nodelist: String,
+}
+
+/// How often intervals for starts were right, of the forecasts that are remembered.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct IntervalRecord {
+    pub partition: String,
+    /// What they are made to hold.
+    pub nominal_percent: u32,
+    /// Intervals whose job has started.
+    pub intervals: u64,
+    /// Of these, those that held the start.
+    pub right: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub median_width_secs: Option<i64>,
+}
+
+/// An interval for a start, with the record of such intervals.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StartInterval {
+    pub earliest: Option<Instant>,
+    pub latest: Option<Instant>,
+    pub record: IntervalRecord,
+}
+
+impl IntervalRecord {
+    /// `311 of 342 intervals for starts in partition p held (90.9%); half are narrower than 14 min`; nothing without any.
+    pub fn text(&self) -> Option<String> {
+        let part = self.right as f64 * 100.0 / self.intervals.max(1) as f64;
+        let width = self.median_width_secs.map(|secs| format!("; half are narrower than {} min", (secs + 59) / 60));
+        (self.intervals > 0).then(|| {
+            format!(
+                "{} of {} intervals for starts in partition {} were right ({part:.1}%; {}% is meant){}",
+                self.right, self.intervals, self.partition, self.nominal_percent, width.unwrap_or_default()
+            )
+        })
+    }
 }

@@ -63,7 +63,7 @@ impl Pool {
             state,
             store,
             node_changes: NodeChanges::default(),
-            planner: planner::channel().0,
+            planner: planner::channel(false).0,
             min_free_bytes: live.min_free_bytes.clone(),
             trace: None,
         };

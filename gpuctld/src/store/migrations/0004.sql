@@ -76,3 +76,23 @@ CREATE INDEX gpu_history_automatic ON gpu_history (at_ms) WHERE automatic = 1;
 -- Results of checks of GPUs in idle gaps.
 
 -- Forecast starts, and what became of them.
+CREATE TABLE forecasts (
+    job INTEGER NOT NULL,
+    -- How old the job was: 0 newly submitted, 1 after 10 minutes, 2 after 4 hours, 3 after 16.
+    age INTEGER NOT NULL,
+    partition TEXT NOT NULL,
+    at_ms INTEGER NOT NULL,
+    expected_ms INTEGER NOT NULL,
+    -- NULL: too little was known.
+    earliest_ms INTEGER,
+    latest_ms INTEGER,
+    -- 1: it stands for those that were forecast with it, and is learned from.
+    sampled INTEGER NOT NULL,
+    -- NULL while the job waits.
+    ended_ms INTEGER,
+    -- 1 it started, 0 it left the queue without.
+    started INTEGER,
+    PRIMARY KEY (job, age)
+) WITHOUT ROWID;
+CREATE INDEX forecasts_open ON forecasts (job) WHERE ended_ms IS NULL;
+CREATE INDEX forecasts_ended ON forecasts (ended_ms) WHERE ended_ms IS NOT NULL;

@@ -4,6 +4,8 @@
 
 mod bench_command;
 mod files;
+mod forecast_command;
+mod reclaim_command;
 mod replay_command;
 mod run_command;
 mod slices_command;
@@ -52,6 +54,10 @@ enum What {
         #[command(flatten)]
         how: How,
     },
+    /// Run a trace and say how often forecast starts would have been right, and how wide their intervals are
+    Forecast(forecast_command::ForecastArgs),
+    /// Let an account take its GPUs back every two hours: GPU-hours lost by our choice of victims, and by others
+    Reclaim(reclaim_command::ReclaimArgs),
     /// Run many seeds; print the first that fails, cut down to what matters
     Fuzz {
         /// How many seeds to run
@@ -104,6 +110,8 @@ fn main() -> ExitCode {
         What::Compare { place, policy, starts, how } => {
             said(run_command::compare(&place, &policy, starts.as_deref(), &how))
         }
+        What::Forecast(args) => said(forecast_command::forecast(&args)),
+        What::Reclaim(args) => said(reclaim_command::reclaim(&args)),
         What::Fuzz { seeds, seed, nodes, no_shrink } => fuzz(seed, seeds, nodes, !no_shrink),
         What::ReplaySeed { seed, nodes, shrink } => replay_seed(seed, nodes, shrink),
         What::Replay(args) => match replay_command::run(&args) {

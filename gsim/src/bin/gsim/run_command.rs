@@ -57,6 +57,22 @@ pub struct How {
     plots: Option<PathBuf>,
 }
 
+impl Where {
+    pub fn trace(&self) -> &Path {
+        &self.trace
+    }
+
+    pub fn nodes(&self) -> Option<u32> {
+        self.nodes
+    }
+}
+
+impl How {
+    pub fn json(&self) -> bool {
+        self.json
+    }
+}
+
 #[derive(Clone, Copy, ValueEnum)]
 enum RuntimeWord {
     Limit,
@@ -99,7 +115,7 @@ fn distinct(policies: &mut [PolicyFile]) {
     }
 }
 
-fn read_trace(place: &Where) -> Result<Trace, String> {
+pub fn read_trace(place: &Where) -> Result<Trace, String> {
     let text = read_text(&place.trace)?;
     let mut trace = Trace::parse(&text).map_err(|errors| in_file(&place.trace, &errors))?;
     if let Some(rows) = place.rows {
@@ -122,7 +138,7 @@ pub fn read_policy(policy: &str) -> Result<PolicyFile, String> {
     PolicyFile::parse(&name, &text).map_err(|errors| in_file(path, &errors))
 }
 
-fn policy_with(policy: &str, how: &How) -> Result<PolicyFile, String> {
+pub fn policy_with(policy: &str, how: &How) -> Result<PolicyFile, String> {
     let mut read = read_policy(policy)?;
     if let Some(runtime) = how.runtime {
         read.settings.runtime = match runtime {
@@ -135,7 +151,7 @@ fn policy_with(policy: &str, how: &How) -> Result<PolicyFile, String> {
     Ok(read)
 }
 
-fn read_place(place: &Where, trace: &Trace) -> Result<Place, String> {
+pub fn read_place(place: &Where, trace: &Trace) -> Result<Place, String> {
     if !(0.01..=10.0).contains(&place.load) {
         return Err(format!("--load {}: 0.01 to 10 is allowed", place.load));
     }

@@ -1,0 +1,204 @@
+//! What this cluster has shown of how long runs take and how forecast starts turn out; and the thread that keeps it so.
+//!
+//! Channels: the thread owns the receiving end of `stop`; it asks the core for views and writes only the table of forecasts.
+//! What a forecast is, and what is learned from it, is gsched's affair (`calibration`, `run_lengths`).
+
+use crate::core_thread::{CoreHandle, now};
+use crate::store::forecasts::ForecastStore;
+use gcore::ctl::{State, snapshot};
+use gmodel::{Instant, JobId, JobState, RunId, Timestamp};
+use gsched::calibration::{Calibration, NOMINAL_MILLI, Outcome, Record, Said};
+use gsched::run_lengths::RunLengths;
+use gsched::{Engine, WorkBudget};
+use gwire::api::{IntervalRecord, StartInterval};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+/// How often the thread looks.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
+/// After a forecast of the queue it rests so many times as long as that took.
+const REST_FACTOR: u32 = 50;
+/// How often what runs took is read anew.
+const LEARN_EVERY: Duration = Duration::from_secs(300);
+/// Steps of work of one forecast.
+const WORK: WorkBudget = WorkBudget { node_probes: 200_000_000, starts: usize::MAX };
+
+/// Shared by the thread that learns and those who ask. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct Outlook(Arc<Mutex<Known>>);
+
+#[derive(Debug, Default)]
+struct Known {
+    lengths: Arc<RunLengths>,
+    calibration: Calibration,
+}
+
+impl Outlook {
+    pub fn lengths(&self) -> Arc<RunLengths> {
+        self.known().lengths.clone()
+    }
+
+    /// Between when a job that may start since `eligible` and is expected at a time starts nine times in ten.
+    pub fn interval(&self, partition: &str, eligible: Timestamp, expected: Timestamp, now: Timestamp) -> Option<StartInterval> {
+        let waited_secs = now.since_millis(eligible).max(0) / 1000;
+        let interval = self.known().calibration.interval(partition, waited_secs, now, expected)?;
+        Some(StartInterval {
+            earliest: Some(Instant(interval.earliest)),
+            latest: Some(Instant(interval.latest)),
+            record: self.record(partition),
+        })
+    }
+
+    /// How intervals of a partition turned out.
+    pub fn record(&self, partition: &str) -> IntervalRecord {
+        let Record { intervals, right, median_width_secs } = self.known().calibration.record(Some(partition));
+        let nominal_percent = NOMINAL_MILLI / 10;
+        IntervalRecord { partition: partition.to_owned(), nominal_percent, intervals, right, median_width_secs }
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.0.lock().expect("no panic while held")
+    }
+}
+
+/// Runs until `stop` is dropped. Trouble with the database is logged and tried again: forecasts are no promise.
+pub fn run(database: &Path, core: &CoreHandle, outlook: &Outlook, stop: &Receiver<()>) {
+    let mut rest = Duration::ZERO;
+    let mut learner = None;
+    loop {
+        match stop.recv_timeout(rest) {
+            Err(RecvTimeoutError::Timeout) => {}
+            Ok(()) | Err(RecvTimeoutError::Disconnected) => return,
+        }
+        rest = LOOK_EVERY;
+        if learner.is_none() {
+            match Learner::begin(database, outlook) {
+                Ok(begun) => learner = Some(begun),
+                Err(e) => tracing::warn!("cannot read forecasts of {}: {e}", database.display()),
+            }
+        }
+        let (Some(known), Some(view)) = (&mut learner, core.view_blocking()) else { continue };
+        let begun = std::time::Instant::now();
+        match known.look(&view, outlook, now()) {
+            Ok(true) => rest = rest.max(begun.elapsed() * REST_FACTOR),
+            Ok(false) => {}
+            Err(e) => {
+                tracing::warn!("cannot keep forecasts in {}: {e}", database.display());
+                learner = None;
+            }
+        }
+    }
+}
+
+struct Learner {
+    store: ForecastStore,
+    learned: std::time::Instant,
+}
+
+impl Learner {
+    /// What is on record, as it was before the controller stopped.
+    fn begin(database: &Path, outlook: &Outlook) -> rusqlite::Result<Self> {
+        let store = ForecastStore::open(database)?;
+        let mut calibration = Calibration::default();
+        store.outcomes()?.iter().for_each(|outcome| calibration.learn(outcome));
+        store.open_forecasts()?.into_iter().for_each(|open| calibration.watch(open));
+        let lengths = Arc::new(store.run_lengths()?);
+        *outlook.known() = Known { lengths, calibration };
+        Ok(Self { store, learned: std::time::Instant::now() })
+    }
+
+    /// Takes in what became of those that were forecast, and forecasts those whose time it is. Whether it did.
+    fn look(&mut self, view: &State, outlook: &Outlook, now: Timestamp) -> rusqlite::Result<bool> {
+        if self.learned.elapsed() > LEARN_EVERY {
+            self.learned = std::time::Instant::now();
+            outlook.known().lengths = Arc::new(self.store.run_lengths()?);
+            self.store.prune()?;
+        }
+        let (outcomes, forgotten) = follow(&mut outlook.known().calibration, view, now);
+        self.store.close(&outcomes, &forgotten)?;
+        let due = due(&outlook.known().calibration, view, now);
+        if due.is_empty() {
+            return Ok(false);
+        }
+        let believed = outlook.lengths().believed(snapshot(view, now));
+        let told = Engine::default().forecast(&believed, &due.keys().copied().collect(), WORK);
+        let mut known = outlook.known();
+        let mut said = Vec::new();
+        for (one, expected) in told.into_iter().filter_map(|one| Some((one.job, one.start?))) {
+            let Some((age, partition, waited_secs)) = due.get(&one) else { continue };
+            let interval = known.calibration.interval(partition, *waited_secs, now, expected);
+            said.push((one, partition.clone(), Said { age: *age, at: now, expected, interval }));
+        }
+        let watched = known.calibration.say(said);
+        drop(known);
+        self.store.say(&watched)?;
+        Ok(true)
+    }
+}
+
+type Due = BTreeMap<JobId, (u8, String, i64)>;
+
+/// Jobs that are to be forecast now: age, partition, seconds waited. Whoever waits for something else than their turn is not.
+fn due(calibration: &Calibration, view: &State, now: Timestamp) -> Due {
+    let mut due = Due::new();
+    for job in view.jobs.values().filter(|job| job.state == JobState::Pending && job.attempts == 0) {
+        let waited_secs = now.since_millis(job.eligible) / 1000;
+        if waited_secs >= 0
+            && job.holds.is_empty()
+            && job.waits.is_none()
+            && let Some(age) = calibration.due(job.id, waited_secs)
+        {
+            due.insert(job.id, (age, job.spec.partition.clone(), waited_secs));
+        }
+    }
+    due
+}
+
+/// What became of the jobs that are watched: outcomes, and jobs that say nothing of waiting any more.
+fn follow(calibration: &mut Calibration, view: &State, now: Timestamp) -> (Vec<Outcome>, BTreeSet<JobId>) {
+    let watched: Vec<JobId> = calibration.watched().collect();
+    let (mut outcomes, mut forgotten) = (Vec::new(), BTreeSet::new());
+    for id in watched {
+        match view.jobs.get(id) {
+            Some(job) if job.attempts > 0 => {
+                let first = view.runs.get(RunId::new(id, 1)).map(|run| run.placed);
+                outcomes.extend(calibration.over(id, first.or(job.started).unwrap_or(now), true));
+            }
+            Some(job) if job.state == JobState::Pending && job.holds.is_empty() && job.waits.is_none() => {}
+            Some(job) if job.state.is_final() => outcomes.extend(calibration.over(id, job.ended.unwrap_or(now), false)),
+            _ => {
+                calibration.forget(id);
+                forgotten.insert(id);
+            }
+        }
+    }
+    (outcomes, forgotten)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gsched::calibration::Interval;
+
+    #[test]
+    fn who_asks_gets_the_interval_with_its_record() {
+        let outlook = Outlook::default();
+        let at = |secs: i64| Timestamp::from_secs(1_000_000 + secs);
+        assert_eq!(outlook.interval("p", at(0), at(600), at(0)), None, "nothing is known yet");
+        for n in 0..100 {
+            let interval = Some(Interval { earliest: at(0), latest: at(500 + n) });
+            let said = Said { age: 0, at: at(0), expected: at(600), interval };
+            let mut known = outlook.known();
+            known.calibration.say(vec![(JobId(n as u64), "p".into(), said)]);
+            known.calibration.over(JobId(n as u64), at(550), true);
+        }
+        let told = outlook.interval("p", at(0), at(600), at(0)).unwrap();
+        assert!(told.earliest <= Some(Instant(at(550))) && Some(Instant(at(550))) <= told.latest, "{told:?}");
+        assert_eq!((told.record.intervals, told.record.right, told.record.median_width_secs), (100, 50, Some(550)));
+        let text = told.record.text().unwrap();
+        assert_eq!(text, "50 of 100 intervals for starts in partition p were right (50.0%; 90% is meant); half are narrower than 10 min");
+    }
+}

@@ -1,0 +1,167 @@
+//! Forecast starts and what became of them, with a connection of their own: the core's commits never wait for more than a
+//! few rows. Owns the table `forecasts`; reads of `runs` what they took.
+
+use super::maintenance::open_writer;
+use gmodel::{JobId, Timestamp};
+use gsched::calibration::{Interval, Open, Outcome, Said};
+use gsched::run_lengths::{RunLengths, Whose};
+use rusqlite::{Connection, Row, params};
+use std::collections::BTreeSet;
+use std::path::Path;
+
+/// Outcomes that are kept.
+const KEPT: u32 = 20_000;
+/// Runs of late that are learned from.
+const RUNS: u32 = 5_000;
+/// Rows written in one transaction.
+const ROWS: usize = 200;
+
+/// The table of forecasts.
+pub struct ForecastStore {
+    db: Connection,
+}
+
+impl ForecastStore {
+    /// # Errors
+    /// The database's.
+    pub fn open(database: &Path) -> rusqlite::Result<Self> {
+        Ok(Self { db: open_writer(database)? })
+    }
+
+    /// # Errors
+    /// The database's.
+    pub fn say(&mut self, open: &[Open]) -> rusqlite::Result<()> {
+        const SQL: &str = "INSERT OR REPLACE INTO forecasts (job, age, partition, at_ms, expected_ms, earliest_ms, latest_ms, sampled)
+            VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
+        for some in open.chunks(ROWS) {
+            let turn = self.db.transaction()?;
+            for Open { job, partition, said, sampled } in some {
+                let interval = said.interval.map(|interval| (interval.earliest.0, interval.latest.0)).unzip();
+                turn.prepare_cached(SQL)?
+                    .execute(params![job.0, said.age, partition, said.at.0, said.expected.0, interval.0, interval.1, sampled])?;
+            }
+            turn.commit()?;
+        }
+        Ok(())
+    }
+
+    /// # Errors
+    /// The database's.
+    pub fn close(&mut self, outcomes: &[Outcome], forgotten: &BTreeSet<JobId>) -> rusqlite::Result<()> {
+        for some in outcomes.chunks(ROWS) {
+            let turn = self.db.transaction()?;
+            for one in some {
+                turn.prepare_cached("UPDATE forecasts SET ended_ms = ?3, started = ?4 WHERE job = ?1 AND age = ?2")?
+                    .execute(params![one.job.0, one.said.age, one.ended.0, one.started])?;
+            }
+            turn.commit()?;
+        }
+        for job in forgotten {
+            self.db.prepare_cached("DELETE FROM forecasts WHERE job = ?1 AND ended_ms IS NULL")?.execute([job.0])?;
+        }
+        Ok(())
+    }
+
+    /// Those that are known, in the order in which they came.
+    ///
+    /// # Errors
+    /// The database's.
+    pub fn outcomes(&self) -> rusqlite::Result<Vec<Outcome>> {
+        const SQL: &str = "SELECT job, age, partition, at_ms, expected_ms, earliest_ms, latest_ms, sampled, ended_ms, started
+            FROM forecasts WHERE ended_ms IS NOT NULL ORDER BY ended_ms, job, age";
+        let outcome = |row: &Row<'_>| {
+            let Open { job, partition, said, sampled } = line(row)?;
+            Ok(Outcome { job, partition, said, sampled, ended: Timestamp(row.get(8)?), started: row.get(9)? })
+        };
+        self.db.prepare(SQL)?.query_map([], outcome)?.collect()
+    }
+
+    /// # Errors
+    /// The database's.
+    pub fn open_forecasts(&self) -> rusqlite::Result<Vec<Open>> {
+        const SQL: &str = "SELECT job, age, partition, at_ms, expected_ms, earliest_ms, latest_ms, sampled
+            FROM forecasts WHERE ended_ms IS NULL ORDER BY job, age";
+        self.db.prepare(SQL)?.query_map([], line)?.collect()
+    }
+
+    /// What runs of late took, of those that ended by themselves, at their limit, or because somebody cancelled them.
+    ///
+    /// # Errors
+    /// The database's.
+    pub fn run_lengths(&self) -> rusqlite::Result<RunLengths> {
+        const SQL: &str = "SELECT account, user, partition, limit_secs, start_ms, end_ms FROM (
+                SELECT r.account, r.user, r.partition, json_extract(j.doc, '$.limit_secs') AS limit_secs, r.start_ms, r.end_ms
+                FROM runs r JOIN jobs j ON j.id = r.job
+                WHERE r.end_ms IS NOT NULL AND r.start_ms IS NOT NULL
+                  AND r.state IN ('COMPLETED', 'FAILED', 'TIMEOUT', 'CANCELLED', 'OUT_OF_MEMORY')
+                ORDER BY r.end_ms DESC LIMIT ?1)
+            ORDER BY end_ms";
+        let mut lengths = RunLengths::default();
+        let mut statement = self.db.prepare(SQL)?;
+        let mut rows = statement.query([RUNS])?;
+        while let Some(row) = rows.next()? {
+            let (account, user, partition): (String, String, String) = (row.get(0)?, row.get(1)?, row.get(2)?);
+            let (start, end): (i64, i64) = (row.get(4)?, row.get(5)?);
+            let whose = Whose { account: &account, user: &user, partition: &partition };
+            lengths.note(whose, row.get(3)?, (end - start) / 1000);
+        }
+        Ok(lengths)
+    }
+
+    /// Removes what is older than what is kept.
+    ///
+    /// # Errors
+    /// The database's.
+    pub fn prune(&self) -> rusqlite::Result<()> {
+        const SQL: &str = "DELETE FROM forecasts WHERE ended_ms < (
+            SELECT ended_ms FROM forecasts WHERE ended_ms IS NOT NULL ORDER BY ended_ms DESC LIMIT 1 OFFSET ?1)";
+        self.db.execute(SQL, [KEPT])?;
+        Ok(())
+    }
+}
+
+fn line(row: &Row<'_>) -> rusqlite::Result<Open> {
+    let (earliest, latest): (Option<i64>, Option<i64>) = (row.get(5)?, row.get(6)?);
+    let interval = earliest.zip(latest).map(|(earliest, latest)| Interval { earliest: Timestamp(earliest), latest: Timestamp(latest) });
+    let said = Said { age: row.get(1)?, at: Timestamp(row.get(3)?), expected: Timestamp(row.get(4)?), interval };
+    Ok(Open { job: JobId(row.get(0)?), partition: row.get(2)?, said, sampled: row.get(7)? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn forecasts_are_there_after_a_restart_with_what_came_of_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let (store, _) = crate::store::Store::open(dir.path(), "test").unwrap();
+        let path = store.path().to_owned();
+        let at = Timestamp::from_secs;
+        let line = |job, age, interval| Open {
+            job: JobId(job),
+            partition: "p".into(),
+            said: Said { age, at: at(100), expected: at(200), interval },
+            sampled: job == 1,
+        };
+        let interval = Some(Interval { earliest: at(150), latest: at(300) });
+        let lines = [line(1, 0, interval), line(1, 1, None), line(2, 0, interval), line(3, 0, None), line(4, 0, interval)];
+        let mut forecasts = ForecastStore::open(&path).unwrap();
+        forecasts.say(&lines).unwrap();
+        let outcome = |line: &Open, ended, started| Outcome {
+            job: line.job,
+            partition: line.partition.clone(),
+            said: line.said,
+            sampled: line.sampled,
+            ended: at(ended),
+            started,
+        };
+        let outcomes = [outcome(&lines[2], 170, false), outcome(&lines[0], 180, true), outcome(&lines[1], 180, true)];
+        forecasts.close(&outcomes, &BTreeSet::from([JobId(3)])).unwrap();
+        drop(forecasts);
+        let again = ForecastStore::open(&path).unwrap();
+        assert_eq!(again.outcomes().unwrap(), outcomes);
+        assert_eq!(again.open_forecasts().unwrap(), lines[4..]);
+        again.prune().unwrap();
+        assert_eq!(again.outcomes().unwrap().len(), 3);
+    }
+}

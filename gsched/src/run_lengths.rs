@@ -1,0 +1,201 @@
+//! How long runs really take, learned from those that are over: a share of their limits, by who submits what.
+//!
+//! Most limits are far too long (Mu'alem and Feitelson 2001), and a user's last runs say more of the next than anything
+//! else that a queue knows (Tsafrir, Etsion and Feitelson 2007). Integers and bounds; it never decides what starts.
+
+use crate::cluster::end_of;
+use crate::snapshot::Snapshot;
+use gmodel::{JobSpec, Timestamp};
+use std::collections::{BTreeMap, VecDeque};
+
+/// Runs remembered of each user, account and partition.
+const RUNS_KEPT: usize = 32;
+/// Fewer say nothing.
+const FEWEST_RUNS: usize = 4;
+/// Groups of runs remembered; the one that was longest without a run goes first.
+const MOST_GROUPS: usize = 16_384;
+/// What the length of a run without a limit is a share of.
+const NOMINAL_SECS: u32 = 86_400;
+
+/// What runs of late took.
+#[derive(Clone, Debug, Default)]
+pub struct RunLengths {
+    groups: BTreeMap<Group, Runs>,
+    /// Groups by when they had a run last.
+    by_age: BTreeMap<u64, Group>,
+    count: u64,
+}
+
+/// Whose runs, from narrow to wide. Runs with and without a limit are apart.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Group {
+    /// Account, user and limit.
+    Habit(String, String, u32),
+    User(String, String, bool),
+    Account(String, bool),
+    Partition(String, bool),
+    All(bool),
+}
+
+/// Who runs something, and where.
+#[derive(Clone, Copy, Debug)]
+pub struct Whose<'a> {
+    pub account: &'a str,
+    pub user: &'a str,
+    pub partition: &'a str,
+}
+
+impl<'a> From<&'a JobSpec> for Whose<'a> {
+    fn from(spec: &'a JobSpec) -> Self {
+        Self { account: &spec.account, user: &spec.user.name, partition: &spec.partition }
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+struct Runs {
+    /// Thousandths of the limit, oldest first.
+    shares: VecDeque<u32>,
+    last: u64,
+}
+
+impl RunLengths {
+    /// A run that ended by itself, at its limit, or because its user had enough of it.
+    pub fn note(&mut self, whose: Whose, limit_secs: Option<u32>, ran_secs: i64) {
+        let base = i64::from(limit_secs.unwrap_or(NOMINAL_SECS)).max(1);
+        let most = if limit_secs.is_some() { 1000 } else { i64::from(u32::MAX) };
+        let share = (ran_secs.max(0).saturating_mul(1000) / base).min(most) as u32;
+        for group in groups(whose, limit_secs) {
+            self.count += 1;
+            let runs = self.groups.entry(group.clone()).or_default();
+            self.by_age.remove(&runs.last);
+            runs.last = self.count;
+            runs.shares.push_back(share);
+            if runs.shares.len() > RUNS_KEPT {
+                runs.shares.pop_front();
+            }
+            self.by_age.insert(self.count, group);
+        }
+        while self.groups.len() > MOST_GROUPS
+            && let Some((_, oldest)) = self.by_age.pop_first()
+        {
+            self.groups.remove(&oldest);
+        }
+    }
+
+    /// How long a run is expected to take in all, seconds, when it has taken so many already: the mean of those runs that
+    /// were longer, of the narrowest group that has enough of them. `None`: nothing is known.
+    pub fn expected_secs(&self, whose: Whose, limit_secs: Option<u32>, ran_secs: i64) -> Option<i64> {
+        let base = i64::from(limit_secs.unwrap_or(NOMINAL_SECS)).max(1);
+        for group in groups(whose, limit_secs) {
+            let Some(runs) = self.groups.get(&group).filter(|runs| runs.shares.len() >= FEWEST_RUNS) else { continue };
+            let took = runs.shares.iter().map(|share| i64::from(*share) * base / 1000);
+            let (count, sum) = took.filter(|secs| *secs > ran_secs).fold((0, 0_i64), |(n, sum), secs| (n + 1, sum + secs));
+            if count > 0 {
+                return Some((sum / count).max(1));
+            }
+        }
+        None
+    }
+
+    /// The picture with every run and every waiting job as long as it is expected to be. What nothing is known of keeps
+    /// its limit.
+    pub fn believed(&self, mut picture: Snapshot) -> Snapshot {
+        let now = picture.now;
+        for run in &mut picture.running {
+            let from = run.started.unwrap_or(run.placed);
+            let limit_secs = run.ends_by.map(|end| u32::try_from(end.since_millis(from) / 1000).unwrap_or(0));
+            let ran_secs = now.since_millis(from) / 1000;
+            if let Some(secs) = self.expected_secs((&*run.spec).into(), limit_secs, ran_secs) {
+                run.ends_by = Some(soonest(from.plus_secs(secs), now).min(end_of(run)));
+            }
+        }
+        for job in &mut picture.pending {
+            if let Some(secs) = self.expected_secs((&*job.spec).into(), job.limit_secs, -1) {
+                let most = job.limit_secs.unwrap_or(u32::MAX);
+                job.limit_secs = Some(u32::try_from(secs).unwrap_or(u32::MAX).min(most).max(1));
+            }
+        }
+        picture
+    }
+}
+
+fn soonest(end: Timestamp, now: Timestamp) -> Timestamp {
+    end.max(now.plus_secs(1))
+}
+
+fn groups(whose: Whose, limit_secs: Option<u32>) -> [Group; 5] {
+    let (account, user, limited) = (whose.account.to_owned(), whose.user.to_owned(), limit_secs.is_some());
+    [
+        Group::Habit(account.clone(), user.clone(), limit_secs.unwrap_or(u32::MAX)),
+        Group::User(account.clone(), user, limited),
+        Group::Account(account, limited),
+        Group::Partition(whose.partition.to_owned(), limited),
+        Group::All(limited),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::world::{NOW, world};
+
+    fn by<'a>(account: &'a str, user: &'a str) -> Whose<'a> {
+        Whose { account, user, partition: "p" }
+    }
+
+    #[test]
+    fn the_narrowest_group_with_enough_runs_speaks() {
+        let mut lengths = RunLengths::default();
+        assert_eq!(lengths.expected_secs(by("a", "ann"), Some(1000), 0), None);
+        for _ in 0..4 {
+            lengths.note(by("a", "bob"), Some(1000), 500);
+        }
+        assert_eq!(lengths.expected_secs(by("a", "ann"), Some(2000), 0), Some(1000), "as others of the account");
+        for _ in 0..4 {
+            lengths.note(by("a", "ann"), Some(1000), 100);
+        }
+        assert_eq!(lengths.expected_secs(by("a", "ann"), Some(2000), 0), Some(200), "as she does");
+        for _ in 0..4 {
+            lengths.note(by("a", "ann"), Some(2000), 1800);
+        }
+        assert_eq!(lengths.expected_secs(by("a", "ann"), Some(2000), 0), Some(1800), "as she does with this limit");
+        assert_eq!(lengths.expected_secs(by("z", "zoe"), None, 0), None, "runs without a limit are others");
+    }
+
+    #[test]
+    fn a_run_is_compared_with_those_that_were_longer() {
+        let mut lengths = RunLengths::default();
+        for secs in [100, 100, 100, 900] {
+            lengths.note(by("a", "ann"), Some(1000), secs);
+        }
+        assert_eq!(lengths.expected_secs(by("a", "ann"), Some(1000), 0), Some(300));
+        assert_eq!(lengths.expected_secs(by("a", "ann"), Some(1000), 100), Some(900));
+        assert_eq!(lengths.expected_secs(by("a", "ann"), Some(1000), 950), None, "none was");
+    }
+
+    #[test]
+    fn the_believed_picture_is_never_longer_than_the_limits() {
+        let picture = world("node n1 h100:8\nrun 1 a ann 4 on=n1 ago=200 limit=1000\njob 2 a ann 8 limit=1000\njob 3 b bob 1 limit=50");
+        let mut lengths = RunLengths::default();
+        for secs in [300, 300, 300, 5000] {
+            lengths.note(by("a", "ann"), Some(1000), secs);
+        }
+        let believed = lengths.believed(picture.clone());
+        assert_eq!(believed.running[0].ends_by, Some(NOW.plus_secs(275)), "the mean of 300, 300, 300 and 1000, 200 gone");
+        assert_eq!(believed.pending.iter().map(|job| job.limit_secs).collect::<Vec<_>>(), [Some(475), Some(23)]);
+        let known_nothing = RunLengths::default().believed(picture.clone());
+        assert_eq!(known_nothing.running, picture.running);
+    }
+
+    #[test]
+    fn groups_are_bounded_and_the_stalest_goes() {
+        let mut lengths = RunLengths::default();
+        for n in 0..MOST_GROUPS {
+            lengths.note(by("a", &format!("u{n}")), Some(1000), 100);
+        }
+        assert_eq!(lengths.groups.len(), MOST_GROUPS);
+        assert_eq!(lengths.by_age.len(), MOST_GROUPS);
+        assert!(lengths.groups.contains_key(&Group::All(true)), "had a run just now");
+        assert!(!lengths.groups.contains_key(&Group::User("a".into(), "u0".into(), true)));
+    }
+}

@@ -1,0 +1,70 @@
+//! `gsim forecast`: how often the intervals of `gq --start` would have been right over a trace, and how wide they are.
+
+use crate::files::write_text;
+use crate::run_command::{How, Where, policy_with, read_place, read_trace};
+use clap::Args;
+use gsim::experiment::Place;
+use gsim::hardware::Hardware;
+use gsim::start_intervals::{AtAge, LONG_WAIT_SECS, Told, Watch};
+use gsim::trace_run::run_watched;
+use std::path::PathBuf;
+
+#[derive(Args)]
+pub struct ForecastArgs {
+    #[command(flatten)]
+    place: Where,
+    /// default, fifo, easy, ..., or a TOML file, as for gsim run
+    #[arg(long, value_name = "NAME|FILE", default_value = "default")]
+    policy: String,
+    /// Forecasts are made this many seconds of the trace apart
+    #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..))]
+    every: u32,
+    /// Every forecast with what came of it, as CSV
+    #[arg(long, value_name = "FILE")]
+    cases: Option<PathBuf>,
+    #[command(flatten)]
+    how: How,
+}
+
+/// `gsim forecast`.
+pub fn forecast(args: &ForecastArgs) -> Result<(), String> {
+    let trace = read_trace(&args.place)?;
+    let policy = policy_with(&args.policy, &args.how)?;
+    let jobs: Vec<_> = trace.jobs.iter().collect();
+    let hardware = match read_place(&args.place, &trace)? {
+        Place::Given(hardware) => hardware,
+        Place::Sized(wish) => Hardware::sized(&jobs, &wish),
+    };
+    let mut watch = Watch::new(i64::from(args.every) * 1000);
+    run_watched(&jobs, &hardware, &policy.config(&hardware), &policy.settings, &mut || 0, &mut watch)?;
+    let told = watch.told();
+    println!("trace    {}", args.place.trace().display());
+    println!("cluster  {}", hardware.describe());
+    println!("policy   {}", policy.describe());
+    println!("jobs that waited more than {} minutes; {} times the queue was forecast\n", LONG_WAIT_SECS / 60, watch.forecasts);
+    told.iter().for_each(print);
+    if let Some(path) = &args.cases {
+        write_text(path, &watch.csv())?;
+    }
+    if args.how.json() {
+        let trace = args.place.trace().display().to_string();
+        println!("{}", serde_json::json!({"schema": 1, "command": "forecast", "trace": trace, "long_wait_secs": LONG_WAIT_SECS, "at_age": told}));
+    }
+    Ok(())
+}
+
+fn print(at: &AtAge) {
+    println!("forecast after {} min of waiting: {} intervals", at.waited_secs / 60, at.nominal.intervals);
+    let line = |name: &str, told: &Told| {
+        println!(
+            "  {name:<42} right {:5.1} %   median width {:8.0} s   of the wait {:5.2}   mean width {:8.0} s",
+            told.coverage * 100.0,
+            told.median_width_secs,
+            told.median_width_of_wait,
+            told.mean_width_secs
+        );
+    };
+    line("ours, nominal 90 %", &at.nominal);
+    line("past waits, 10th to 90th percentile", &at.past_waits);
+    line(&format!("ours, right as often (nominal {:.0} %)", at.level * 100.0), &at.at_equal_coverage);
+}

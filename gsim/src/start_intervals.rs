@@ -1,0 +1,250 @@
+//! How well starts are foretold: the intervals of `gq --start` over a whole trace, beside what a partition's past waits say.
+//!
+//! Looks on while a trace is run, forecasts jobs as gpuctld does, and compares with the real starts. It changes nothing.
+
+use crate::trace_run::Onlooker;
+use gcore::ctl::{Event, Mirror, State};
+use gmodel::{JobId, Timestamp};
+use gsched::calibration::{AGES_SECS, Calibration, Interval, NOMINAL_MILLI, Said};
+use gsched::run_lengths::RunLengths;
+use gsched::{Engine, WorkBudget};
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// Levels at which both are measured, thousandths.
+const LEVELS: [u32; 19] =
+    [300, 350, 400, 450, 500, 550, 600, 650, 700, 750, 800, 825, 850, 875, 900, 925, 950, 970, 985];
+/// What a partition's past waits are asked at: their 10th to 90th percentile.
+const WAITS_LEVEL: u32 = 800;
+/// Waits of a partition that are remembered.
+const WAITS_KEPT: usize = 512;
+/// Who waits no longer is not of interest, seconds.
+pub const LONG_WAIT_SECS: i64 = 600;
+
+/// Looks on and forecasts.
+pub struct Watch {
+    every_ms: i64,
+    next: Timestamp,
+    lengths: RunLengths,
+    calibration: Calibration,
+    mirror: Mirror,
+    engine: Engine,
+    /// By partition, waits of jobs that waited long, oldest first.
+    waits: BTreeMap<String, VecDeque<i64>>,
+    open: BTreeMap<JobId, Vec<Case>>,
+    closed: Vec<Case>,
+    pub forecasts: u64,
+}
+
+/// One forecast of one job.
+#[derive(Clone, Debug)]
+struct Case {
+    age: u8,
+    submitted: Timestamp,
+    at: Timestamp,
+    expected: Timestamp,
+    /// By what is promised, and at each level without the correction of the level.
+    nominal: Option<Interval>,
+    ours: Vec<Interval>,
+    waits: Vec<Interval>,
+    start: Timestamp,
+}
+
+/// What one way of foretelling came to.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Told {
+    pub intervals: u64,
+    /// Part that held the start.
+    pub coverage: f64,
+    pub median_width_secs: f64,
+    /// Median of width over the wait from submission to start.
+    pub median_width_of_wait: f64,
+    pub mean_width_secs: f64,
+}
+
+/// Of the forecasts made at one age of the jobs.
+#[derive(Clone, Debug, Serialize)]
+pub struct AtAge {
+    /// The jobs had waited at least so long, seconds.
+    pub waited_secs: i64,
+    pub nominal: Told,
+    /// The partition's past waits, 10th to 90th percentile.
+    pub past_waits: Told,
+    /// Ours at the level where they are right as often as that, and the level.
+    pub at_equal_coverage: Told,
+    pub level: f64,
+    /// Part of the starts that came before they were expected.
+    pub early: f64,
+}
+
+impl Watch {
+    /// Forecasts at most this often, in milliseconds of the trace.
+    pub fn new(every_ms: i64) -> Self {
+        Self {
+            every_ms,
+            next: Timestamp::default(),
+            lengths: RunLengths::default(),
+            calibration: Calibration::default(),
+            mirror: Mirror::default(),
+            engine: Engine::default(),
+            waits: BTreeMap::new(),
+            open: BTreeMap::new(),
+            closed: Vec::new(),
+            forecasts: 0,
+        }
+    }
+
+    /// Over the jobs that waited long.
+    pub fn told(&self) -> Vec<AtAge> {
+        let of_age = |age: usize| -> Vec<&Case> {
+            let is = |case: &&Case| {
+                usize::from(case.age) == age && case.nominal.is_some() && case.start.since_millis(case.submitted) > LONG_WAIT_SECS * 1000
+            };
+            self.closed.iter().filter(is).collect()
+        };
+        (0..AGES_SECS.len()).map(|age| at_age(AGES_SECS[age], &of_age(age))).filter(|told| told.nominal.intervals > 0).collect()
+    }
+
+    /// Each forecast as a line of CSV.
+    pub fn csv(&self) -> String {
+        let secs = |a: Timestamp, b: Timestamp| a.since_millis(b) as f64 / 1000.0;
+        let mut text = "forecast_at,age,submitted_to_forecast,expected,real,low,high\n".to_owned();
+        for case in &self.closed {
+            let (low, high) = case.nominal.map_or((-1.0, -1.0), |i| (secs(i.earliest, case.at), secs(i.latest, case.at)));
+            text.push_str(&format!(
+                "{},{},{},{},{},{low},{high}\n",
+                case.at.0 / 1000, case.age, secs(case.at, case.submitted), secs(case.expected, case.at), secs(case.start, case.at)
+            ));
+        }
+        text
+    }
+
+    fn forecast(&mut self, state: &State, now: Timestamp) {
+        let picture = self.mirror.update(state, now);
+        let waited = |submitted: Timestamp| now.since_millis(submitted) / 1000;
+        let due: BTreeMap<JobId, (u8, Timestamp, String)> = picture
+            .pending
+            .iter()
+            .filter(|job| job.positions.is_none())
+            .filter_map(|job| {
+                let age = self.calibration.due(job.id, waited(job.submitted))?;
+                Some((job.id, (age, job.submitted, job.spec.partition.clone())))
+            })
+            .collect();
+        if due.is_empty() {
+            return;
+        }
+        self.forecasts += 1;
+        let believed = self.lengths.believed(picture.clone());
+        let ids: BTreeSet<JobId> = due.keys().copied().collect();
+        let budget = WorkBudget { node_probes: u64::MAX, starts: usize::MAX };
+        let mut said = Vec::new();
+        for one in self.engine.forecast(&believed, &ids, budget) {
+            let (Some(expected), Some((age, submitted, partition))) = (one.start, due.get(&one.job)) else { continue };
+            let interval = self.calibration.interval(partition, waited(*submitted), now, expected);
+            let at = |level| self.calibration.interval_at(partition, waited(*submitted), now, expected, level, false);
+            let waits = self.waits.get(partition).filter(|waits| waits.len() >= 30);
+            let case = Case {
+                age: *age,
+                submitted: *submitted,
+                at: now,
+                expected,
+                nominal: interval.filter(|_| waits.is_some()),
+                ours: LEVELS.iter().filter_map(|level| at(*level)).collect(),
+                waits: waits.map(|waits| past_waits(waits, *submitted)).unwrap_or_default(),
+                start: now,
+            };
+            self.open.entry(one.job).or_default().push(case);
+            said.push((one.job, partition.clone(), Said { age: *age, at: now, expected, interval }));
+        }
+        self.calibration.say(said);
+    }
+}
+
+impl Onlooker for Watch {
+    fn facts(&mut self, state: &State, events: &[Event]) {
+        for event in events {
+            match event {
+                Event::RunPlaced { run, at, .. } if run.attempt == 1 => {
+                    self.calibration.over(run.job, *at, true);
+                    let cases = self.open.remove(&run.job).unwrap_or_default();
+                    self.closed.extend(cases.into_iter().map(|case| Case { start: *at, ..case }));
+                    let Some(job) = state.jobs.get(run.job) else { continue };
+                    let waited = at.since_millis(job.submitted) / 1000;
+                    if waited > LONG_WAIT_SECS {
+                        let waits = self.waits.entry(job.spec.partition.clone()).or_default();
+                        waits.push_back(waited);
+                        if waits.len() > WAITS_KEPT {
+                            waits.pop_front();
+                        }
+                    }
+                }
+                Event::RunEnded { run, outcome, .. } if outcome.requeue.is_none() => {
+                    let (Some(job), Some(started)) = (state.jobs.get(run.job), outcome.started) else { continue };
+                    self.lengths.note((&*job.spec).into(), job.limit_secs, outcome.ended.since_millis(started) / 1000);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn rest(&mut self, state: &State, now: Timestamp) {
+        if now >= self.next {
+            self.next = now.plus_millis(self.every_ms);
+            self.forecast(state, now);
+        }
+    }
+}
+
+/// What a partition's past waits say of a start, at each level.
+fn past_waits(waits: &VecDeque<i64>, submitted: Timestamp) -> Vec<Interval> {
+    let mut sorted: Vec<i64> = waits.iter().copied().collect();
+    sorted.sort_unstable();
+    let at = |milli: u32| sorted[((sorted.len() - 1) as u64 * u64::from(milli) / 1000) as usize];
+    let of = |level: &u32| Interval {
+        earliest: submitted.plus_secs(at((1000 - level) / 2)),
+        latest: submitted.plus_secs(at(1000 - (1000 - level) / 2)),
+    };
+    LEVELS.iter().map(of).collect()
+}
+
+fn at_age(waited_secs: i64, cases: &[&Case]) -> AtAge {
+    let at = |level: u32| LEVELS.iter().position(|one| *one == level).unwrap_or(0);
+    let ours = |level: usize| told(cases.iter().filter_map(|case| Some((*case, *case.ours.get(level)?))));
+    let past_waits = told(cases.iter().filter_map(|case| Some((*case, *case.waits.get(at(WAITS_LEVEL))?))));
+    let equal = (0..LEVELS.len()).find(|level| ours(*level).coverage >= past_waits.coverage).unwrap_or(at(NOMINAL_MILLI));
+    let early = cases.iter().filter(|case| case.start <= case.expected).count();
+    AtAge {
+        waited_secs,
+        nominal: told(cases.iter().filter_map(|case| Some((*case, case.nominal?)))),
+        past_waits,
+        at_equal_coverage: ours(equal),
+        level: f64::from(LEVELS[equal]) / 1000.0,
+        early: early as f64 / cases.len().max(1) as f64,
+    }
+}
+
+fn told<'a>(intervals: impl Iterator<Item = (&'a Case, Interval)>) -> Told {
+    let mut widths = Vec::new();
+    let mut of_wait = Vec::new();
+    let mut right = 0;
+    for (case, interval) in intervals {
+        let width = interval.latest.since_millis(interval.earliest) as f64 / 1000.0;
+        let wait = case.start.since_millis(case.submitted) as f64 / 1000.0;
+        right += u64::from((interval.earliest..=interval.latest).contains(&case.start));
+        widths.push(width);
+        of_wait.push(width / wait.max(1.0));
+    }
+    let count = widths.len();
+    let median = |values: &mut Vec<f64>| {
+        values.sort_by(f64::total_cmp);
+        values.get(count / 2).copied().unwrap_or(0.0)
+    };
+    Told {
+        intervals: count as u64,
+        coverage: right as f64 / count.max(1) as f64,
+        mean_width_secs: widths.iter().sum::<f64>() / count.max(1) as f64,
+        median_width_secs: median(&mut widths),
+        median_width_of_wait: median(&mut of_wait),
+    }
+}
