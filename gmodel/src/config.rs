@@ -40,6 +40,8 @@ pub struct ClusterConfig {
     pub scheduler: SchedulerConfig,
     /// How GPUs are to be cut by MIG where that is fixed; the first that names a GPU counts.
     pub mig: Vec<MigLayout>,
+    /// What nodes should have; the first that names a node counts. Differences are shown, and decide nothing.
+    pub expected: Vec<crate::expected::Expected>,
     /// Seconds between two cuts of one GPU that are the queue's wish.
     pub mig_recut_secs: u32,
     /// Accounts, QOS and reservations that are written in files. What `gadm` makes is in the state; files win.
@@ -67,6 +69,7 @@ impl Default for ClusterConfig {
             privacy: Privacy::Open,
             scheduler: SchedulerConfig::default(),
             mig: Vec::new(),
+            expected: Vec::new(),
             mig_recut_secs: 300,
             policy: Policy::default(),
         }

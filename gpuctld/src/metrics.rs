@@ -4,7 +4,7 @@
 
 use crate::core_thread::{CoreHandle, CoreStats};
 use crate::histogram::{Histogram, HistogramValues};
-use crate::http::state_word;
+use crate::http::{differences, state_word};
 use gcore::ctl::{State, open_breakers};
 use gmodel::node::Role;
 use gmodel::{JobState, Timestamp};
@@ -106,6 +106,8 @@ pub fn prometheus(state: &State, core: &CoreHandle, requests: &RequestTimes, up:
         let is_open = open.iter().any(|(name, ..)| *name == partition.name);
         out.sample("gpupool_breaker_open", &[("partition", &partition.name)], f64::from(u8::from(is_open)));
     }
+    let differing = differences(state).len() as f64;
+    out.one("gpupool_node_differences", "gauge", "Things in which nodes differ from what the configuration says they should have", differing);
     out.one("gpupool_runs", "gauge", "Runs that hold something", count.runs as f64);
     out.one("gpupool_arrays", "gauge", "Job arrays in memory", count.arrays as f64);
     out.one("gpupool_queue_length", "gauge", "Commands waiting for the core", core.queue_len() as f64);

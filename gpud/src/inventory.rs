@@ -9,7 +9,7 @@ use gmodel::node::{GpuInfo, Inventory};
 use gsys::device_fence::{DeviceNumber, GpuNode};
 use gsys::device_node::char_device;
 use gsys::nvml::{GpuFacts, NvmlWorker, device_node, islands};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
@@ -155,7 +155,7 @@ pub fn inventory(config: &Config, gpus: &Gpus, unfit: String, now: Timestamp) ->
         mem_bytes: config.mem_bytes.unwrap_or_else(memory_bytes),
         gpus: gpus.facts.iter().flat_map(with_slices).collect(),
         mig: crate::mig::boards(&gpus.facts).into(),
-        features: config.features.clone(),
+        features: features(config, gpus),
         declared: config.cpus.is_some() || config.mem_bytes.is_some(),
         isolation: config.isolation.name().into(),
         unfit,
@@ -164,6 +164,23 @@ pub fn inventory(config: &Config, gpus: &Gpus, unfit: String, now: Timestamp) ->
         version: env!("CARGO_PKG_VERSION").into(),
         boot_secs: boot_secs(now),
     }
+}
+
+/// The site's, and what the GPUs are: `h100`, `h100-80g`, `cc9.0`, `nvlink`, `driver-580`, `mig`; for `--constraint`.
+fn features(config: &Config, gpus: &Gpus) -> Vec<String> {
+    let mut derived = BTreeSet::new();
+    for gpu in &gpus.facts {
+        let (major, minor) = gpu.compute_capability;
+        derived.insert(gpu.gpu_type.clone());
+        derived.insert(format!("{}-{}g", gpu.gpu_type, gpu.nominal_memory_mib / 1024));
+        derived.extend((major > 0).then(|| format!("cc{major}.{minor}")));
+        derived.extend((!gpu.nvlink_peers.is_empty()).then(|| "nvlink".to_owned()));
+        derived.extend(gpu.mig.is_some().then(|| "mig".to_owned()));
+    }
+    let branch = gpus.driver.split('.').next().filter(|branch| !branch.is_empty());
+    derived.extend(branch.filter(|_| !gpus.facts.is_empty()).map(|branch| format!("driver-{branch}")));
+    let own = config.features.clone();
+    own.iter().cloned().chain(derived.into_iter().filter(|one| !one.is_empty() && !own.contains(one))).collect()
 }
 
 fn memory_bytes() -> u64 {

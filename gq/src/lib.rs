@@ -5,6 +5,7 @@
 pub mod accounting;
 pub mod cancel;
 mod efficiency;
+mod difference_listing;
 mod health_listing;
 mod job_column;
 mod job_filter;

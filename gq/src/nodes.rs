@@ -3,7 +3,7 @@
 use crate::node_column::{self, NodeFormat, gpus_by_type, long_state, reason, short_state};
 use crate::partition_listing::{self as listing, lines};
 use crate::partition_record;
-use crate::{health_listing, node_record, queue};
+use crate::{difference_listing, health_listing, node_record, queue};
 use clap::{ArgAction, CommandFactory, FromArgMatches, Parser};
 use gcli::local_time::{self, TimeFormat};
 use gcli::table::{Cell, Column, Screen, TableWriter, Tint, stdout};
@@ -25,6 +25,7 @@ Examples:
   gnodes -p --full      partitions with their limits and how they preempt
   gnodes -R             nodes that are out, and why
   gnodes --health       every GPU: in service or not, why, what comes next
+  gnodes --diff         where nodes are not what gpuctld.toml says they should be
   gnodes -h -o '%n %G'  names and GPUs, for a script
 
 Columns of -o and -O:
@@ -48,6 +49,9 @@ struct NodeArgs {
     /// A line for each GPU of all nodes, or of those named: how it stands, why, what comes next
     #[arg(long, conflicts_with_all = ["partitions", "by_node", "summarize", "list_reasons", "format", "format_names", "states"])]
     health: bool,
+    /// Where nodes differ from what the configuration says they should have
+    #[arg(long, conflicts_with_all = ["names", "health", "partitions", "by_node", "summarize", "list_reasons", "format", "format_names", "states"])]
+    diff: bool,
     /// A line for each node of each partition
     #[arg(short = 'N', long = "Node")]
     by_node: bool,
@@ -101,6 +105,9 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     if args.health {
         let names: Vec<String> = args.names.iter().chain(&args.nodes).cloned().collect();
         return health_listing::print(&mut client, &names, !args.noheader, args.json);
+    }
+    if args.diff {
+        return difference_listing::print(&mut client, args.json);
     }
     if args.json {
         return json(&mut client, &args, &choice);

@@ -296,3 +296,24 @@ fn a_reset_by_the_sites_program_brings_a_gpu_back_with_its_history() {
     pool.check();
     pool.down();
 }
+
+#[test]
+fn a_node_that_is_not_as_expected_is_shown_and_works_on_and_features_are_found() {
+    let Some(pool) = pool_of_eight() else { return };
+    let said = pool.run("gnodes", &["--diff"]);
+    assert!(said.code == 0 && said.err.contains("[expect.NAME]"), "{said:?}");
+    let config = pool.config("gpuctld");
+    let text = std::fs::read_to_string(&config).unwrap();
+    std::fs::write(&config, text + "\n[expect.all]\nnodes = \"node[1-2]\"\ngpus = { h100 = 8, l4 = 1 }\n").unwrap();
+    let said = gadm(&pool, &["reload"]);
+    assert_eq!(said.code, 0, "{said:?}");
+    let said = pool.run("gnodes", &["--diff"]);
+    assert_eq!((said.code, said.out.as_str()), (1, "node1\n- gpus l4:1\n+ gpus l4:0\nnode2\n- node connected\n+ node has not joined\n"));
+    let features = pool.node("node1").features;
+    for feature in ["h100", "h100-80g", "cc9.0", "nvlink", "mig", "driver-580"] {
+        assert!(features.iter().any(|one| one == feature), "{features:?}");
+    }
+    let id = pool.gsub(&["-C", "cc9.0&nvlink", "--gpus", "8", "--wrap", "true"]);
+    pool.wait_state(id, Completed);
+    pool.down();
+}

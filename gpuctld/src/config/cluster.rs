@@ -18,7 +18,7 @@ pub(super) const DEFAULT_PORT: u16 = 7117;
 /// A unix socket's path ends here (unix(7)).
 const MAX_SOCKET_PATH_BYTES: usize = 107;
 
-const KEYS: [&str; 36] = [
+const KEYS: [&str; 37] = [
     "cluster",
     "state_dir",
     "socket",
@@ -45,6 +45,7 @@ const KEYS: [&str; 36] = [
     "submit_hook",
     "mig",
     "mig_recut_secs",
+    "expect",
     "partition",
     "scheduler",
     "priority",
@@ -109,6 +110,7 @@ fn policy(section: &Section, errors: &mut Errors) -> ClusterConfig {
         privacy: section.word("privacy", &privacy, errors).unwrap_or_default(),
         scheduler: super::scheduling::read(section, errors),
         mig: super::mig::read(section, errors),
+        expected: super::expect::read(section, errors),
         mig_recut_secs,
         ..default
     }

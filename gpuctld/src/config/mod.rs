@@ -6,6 +6,7 @@
 
 mod cluster;
 mod error;
+mod expect;
 mod limits;
 mod mig;
 mod partition;

@@ -7,6 +7,7 @@ mod accounting;
 mod admin;
 mod cancel;
 mod column;
+mod differences;
 mod dry_run;
 mod error;
 mod filter;
@@ -33,6 +34,7 @@ mod targets;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use differences::differences;
 pub(crate) use gpus::state_word;
 pub use error::ApiError;
 
@@ -236,6 +238,7 @@ pub fn router(core: CoreHandle, app: Arc<App>) -> Router {
         .route("/v1/gpus/{gpu}/history", get(gpus::history))
         .route("/v1/nodes/{name}/gpus/{gpu}/{act}", post(gpus::act))
         .route("/v1/partitions", get(nodes::partitions))
+        .route("/v1/differences", get(differences::list))
         .route("/v1/runs", get(accounting::runs))
         .route("/v1/report", get(accounting::report))
         .route("/v1/tokens", post(join::token))

@@ -58,6 +58,17 @@ pub struct GpuHistoryRow {
     pub text: String,
 }
 
+/// One thing in which a node differs from what `[expect.NAME]` says it should have.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DifferenceRow {
+    pub node: String,
+    /// `node`, `gpus`, `cpus`, `memory`, `driver`.
+    pub what: String,
+    pub expected: String,
+    pub found: String,
+}
+
 /// Body of `POST /v1/nodes/{name}/gpus/{gpu}/{act}`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]

@@ -1,0 +1,54 @@
+//! `GET /v1/differences`: where nodes are not what `[expect.NAME]` says they should be. Shown, and nothing more.
+
+use super::Site;
+use super::error::ApiError;
+use super::permission::Caller;
+use super::query::Pairs;
+use axum::Json;
+use axum::extract::State as Shared;
+use gcore::ctl::State;
+use gmodel::expected::Expected;
+use gmodel::node::Link;
+use gwire::api::{DifferenceRow, SCHEMA};
+use serde::Serialize;
+use std::collections::BTreeSet;
+
+#[derive(Serialize)]
+pub(super) struct Differences {
+    schema: u32,
+    /// Nodes of which something is said.
+    expected: u64,
+    differences: Vec<DifferenceRow>,
+}
+
+pub(super) async fn list(_: Caller, Shared(site): Shared<Site>, pairs: Pairs) -> Result<Json<Differences>, ApiError> {
+    pairs.only(&[])?;
+    let state = site.core.view().await;
+    let expected: BTreeSet<&str> = state.config.expected.iter().flat_map(|one| one.nodes.iter()).collect();
+    Ok(Json(Differences { schema: SCHEMA, expected: expected.len() as u64, differences: differences(&state) }))
+}
+
+/// All of them, in the order of the tables and of the nodes in each; the first table that names a node counts.
+pub(crate) fn differences(state: &State) -> Vec<DifferenceRow> {
+    let mut seen = BTreeSet::new();
+    let mut rows = Vec::new();
+    for expected in &state.config.expected {
+        for name in expected.nodes.iter().filter(|name| seen.insert((*name).to_owned())) {
+            rows.extend(of_node(state, expected, name));
+        }
+    }
+    rows
+}
+
+fn of_node(state: &State, expected: &Expected, name: &str) -> Vec<DifferenceRow> {
+    let row = |what: &str, expected: String, found: String| DifferenceRow { node: name.to_owned(), what: what.to_owned(), expected, found };
+    let missing = |found: &str| vec![row("node", "connected".to_owned(), found.to_owned())];
+    match state.node_by_name(name) {
+        None => missing("has not joined"),
+        Some(node) if node.link == Link::Never => missing("never connected"),
+        Some(node) => {
+            let all = expected.differences(&node.inventory, &node.gpus);
+            all.into_iter().map(|one| row(one.what, one.expected, one.found)).collect()
+        }
+    }
+}
