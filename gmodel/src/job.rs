@@ -9,10 +9,12 @@ use crate::checkpoint::CheckpointSpec;
 use crate::dependency::Dependency;
 use crate::gpu_request::GpuAsk;
 use crate::hostlist::Hostlist;
+use crate::own_keys::{self, OwnKeys};
 use crate::shared::Shared;
 use crate::signal::SigSpec;
 use crate::time::Timestamp;
-use serde::{Deserialize, Serialize};
+use serde::de::MapAccess;
+use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -29,8 +31,7 @@ pub struct UserRef {
 ///
 /// What each job has for itself stands here and in [`Launch`]; the rest is the same for most jobs of a user and stands
 /// once in memory. Both read, and are written in JSON, as one: `spec.partition` is `spec.common.partition`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct JobSpec {
     pub name: String,
     pub launch: Launch,
@@ -101,6 +102,49 @@ pub struct CommonSpec {
     /// Options of the *later* class that the script asked for: stored and shown, not acted on.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub later: BTreeMap<String, String>,
+}
+
+impl<'de> OwnKeys<'de> for JobSpec {
+    const KEYS: &'static [&'static str] = &["name", "launch"];
+    type Common = CommonSpec;
+    fn read<A: MapAccess<'de>>(&mut self, key: usize, map: &mut A) -> Result<(), A::Error> {
+        match key {
+            0 => self.name = map.next_value()?,
+            _ => self.launch = map.next_value()?,
+        }
+        Ok(())
+    }
+    fn set_common(&mut self, common: CommonSpec) {
+        self.common = common.into();
+    }
+}
+
+impl<'de> Deserialize<'de> for JobSpec {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        own_keys::deserialize(from)
+    }
+}
+
+impl<'de> OwnKeys<'de> for Launch {
+    const KEYS: &'static [&'static str] = &["script", "argv", "command"];
+    type Common = Surroundings;
+    fn read<A: MapAccess<'de>>(&mut self, key: usize, map: &mut A) -> Result<(), A::Error> {
+        match key {
+            0 => self.script = map.next_value()?,
+            1 => self.argv = map.next_value()?,
+            _ => self.command = map.next_value()?,
+        }
+        Ok(())
+    }
+    fn set_common(&mut self, around: Surroundings) {
+        self.around = around.into();
+    }
+}
+
+impl<'de> Deserialize<'de> for Launch {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        own_keys::deserialize(from)
+    }
 }
 
 impl Deref for JobSpec {
@@ -250,8 +294,7 @@ impl MemAsk {
 }
 
 /// How to start the processes of a job. Its surroundings read as part of it, as a [`JobSpec`]'s common part does.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Launch {
     /// The script's text. Empty id when `argv` is a command (`gsub -- cmd args`).
     pub script: BlobId,
@@ -468,6 +511,21 @@ mod tests {
         assert_eq!(limits(&list(MAX_RLIMITS)).unwrap().len(), MAX_RLIMITS);
         let refused = limits(&list(MAX_RLIMITS + 1)).unwrap_err().to_string();
         assert!(refused.contains("17 resource limits, and 16 are the most"), "{refused}");
+    }
+
+    #[test]
+    fn a_request_is_one_object_whatever_is_shared_of_it() {
+        let text = r#"{"newer":{"a":[1]},"partition":"main","name":"train","launch":{"umask":18,"argv":["--lr","1"],"work_dir":"/w","script":""},"user":{"name":"ada","uid":1,"gid":2}}"#;
+        let spec: JobSpec = serde_json::from_str(text).unwrap();
+        assert_eq!((spec.name.as_str(), spec.partition.as_str(), spec.user.name.as_str()), ("train", "main", "ada"));
+        assert_eq!((spec.launch.argv.len(), spec.launch.work_dir.as_str(), spec.launch.umask), (2, "/w", 18));
+        let written = serde_json::to_value(&spec).unwrap();
+        assert_eq!((&written["launch"]["argv"][1], &written["partition"]), (&"1".into(), &"main".into()));
+        assert_eq!(serde_json::from_value::<JobSpec>(written).unwrap(), spec);
+        assert_eq!(serde_json::from_str::<JobSpec>("{}").unwrap(), JobSpec::default());
+        for odd in [r#"{"name":1}"#, r#"{"launch":{"umask":"x"}}"#, r#"{"launch":[]}"#, "[]", "7"] {
+            assert!(serde_json::from_str::<JobSpec>(odd).is_err(), "{odd}");
+        }
     }
 
     #[test]

@@ -26,6 +26,7 @@ pub mod licence;
 pub mod mig;
 pub mod node;
 pub mod option_table;
+mod own_keys;
 pub mod pattern;
 pub mod policy;
 pub mod reason;

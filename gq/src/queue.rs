@@ -4,7 +4,7 @@
 
 use crate::job_column::{self, JobColumn, JobFormat};
 use crate::job_filter::JobFilter;
-use crate::queue_row::QueueRow;
+use crate::queue_row::{self, Key, QueueRow};
 use crate::{job_record, output_file, priority_listing, start_listing, why_text};
 use clap::{ArgAction, CommandFactory, FromArgMatches, Parser};
 use gcli::column_format::Piece;
@@ -219,6 +219,7 @@ impl Listing {
         query.job = args.job_list.clone().unwrap_or_default();
         query.expand = args.array;
         let sorted_by = sort.iter().map(|(column, _)| *column);
+        query.bare = !args.json;
         query.columns = match &shape {
             Shape::Json => String::new(),
             // The state decides the colour.
@@ -294,26 +295,22 @@ impl Listing {
         path: &str,
         each: &mut dyn FnMut(&QueueRow<'_>) -> Result<(), Failure>,
     ) -> Result<usize, Failure> {
+        let keys: Vec<Key> = self.query.columns.split(',').map(Key::of).collect();
         let mut rows = client.rows(path)?;
+        let mut texts = Vec::new();
         let mut count = 0;
-        if self.sort.is_empty() {
-            rows.each_row(|text| {
-                let mut values = serde_json::Deserializer::from_slice(text).into_iter::<QueueRow>();
-                match values.next() {
-                    Some(Ok(row)) => each(&row)?,
-                    Some(Err(error)) if !error.is_eof() => return Err(unreadable(&error)),
-                    _ => return Ok(None),
-                }
+        while let Some(text) = rows.next_row()? {
+            if self.sort.is_empty() {
+                each(&read_row(text, &keys)?)?;
                 count += 1;
-                Ok(Some(values.byte_offset()))
-            })?;
+            } else {
+                texts.push(text.to_vec());
+            }
+        }
+        if self.sort.is_empty() {
             return Ok(count);
         }
-        let mut texts = Vec::new();
-        while let Some(text) = rows.next_row()? {
-            texts.push(text.to_vec());
-        }
-        let mut sorted = texts.iter().map(|text| read_row(text)).collect::<Result<Vec<_>, _>>()?;
+        let mut sorted = texts.iter().map(|text| read_row(text, &keys)).collect::<Result<Vec<_>, _>>()?;
         sorted.sort_by(|a, b| {
             let by_key = self.sort.iter().map(|(column, descending)| {
                 let order = column.compare(a, b);
@@ -344,12 +341,8 @@ fn fields(pieces: &JobFormat) -> impl Iterator<Item = JobColumn> {
     })
 }
 
-fn read_row(text: &[u8]) -> Result<QueueRow<'_>, Failure> {
-    serde_json::from_slice(text).map_err(|error| unreadable(&error))
-}
-
-fn unreadable(error: &serde_json::Error) -> Failure {
-    Failure::new(format_args!("a row of the queue cannot be read: {error}"))
+fn read_row<'a>(text: &'a [u8], keys: &[Key]) -> Result<QueueRow<'a>, Failure> {
+    queue_row::read(text, keys).map_err(|error| Failure::new(format_args!("a row of the queue cannot be read: {error}")))
 }
 
 /// `t,-p,i` as columns, and whether each descends.

@@ -174,7 +174,7 @@ fn sorting_is_by_value_and_stable() {
 fn only_the_columns_that_are_shown_are_asked_for() {
     let controller = FakeController::start(answer);
     controller.run(GQ, &["-h", "-u", "root", "-t", "pd", "-p", "main", "-r", "-S", "p", "-o", "%i %T"]);
-    expect![[r#"/v1/jobs?columns=id,shown_id,state,priority&expand=true&partition=main&state=PENDING&user=root"#]].assert_eq(&controller.requests()[0].path);
+    expect![[r#"/v1/jobs?bare=true&columns=id,shown_id,state,priority&expand=true&partition=main&state=PENDING&user=root"#]].assert_eq(&controller.requests()[0].path);
 }
 
 #[test]

@@ -143,6 +143,21 @@ pub(super) fn write_row(row: &Row, view: View, columns: &[&Column], out: &mut Js
     out.raw("}");
 }
 
+/// `[17,"train",...]`, null for what is not there.
+pub(super) fn write_bare_row(row: &Row, view: View, columns: &[&Column], out: &mut Json) {
+    out.raw("[");
+    out.number(row.id());
+    for column in columns {
+        out.raw(",");
+        let before = out.bytes.len();
+        if !(column.write)(row, view, out) {
+            out.bytes.truncate(before);
+            out.raw("null");
+        }
+    }
+    out.raw("]");
+}
+
 /// A buffer of JSON text. The writers answer whether there was a value.
 #[derive(Default)]
 pub(super) struct Json {

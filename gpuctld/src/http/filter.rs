@@ -15,8 +15,8 @@ use gwire::api::JobQuery;
 use std::collections::BTreeSet;
 
 /// Keys of [`JobQuery`] in a URL.
-const KEYS: [&str; 10] =
-    ["job", "user", "partition", "account", "qos", "name", "state", "nodelist", "expand", "columns"];
+const KEYS: [&str; 11] =
+    ["job", "user", "partition", "account", "qos", "name", "state", "nodelist", "expand", "columns", "bare"];
 
 /// Reads the query string of a listing.
 ///
@@ -36,6 +36,7 @@ pub(super) fn job_query(pairs: Pairs) -> Result<JobQuery, ApiError> {
         nodelist: text("nodelist"),
         expand: pairs.flag("expand")?,
         columns: text("columns"),
+        bare: pairs.flag("bare")?,
     })
 }
 

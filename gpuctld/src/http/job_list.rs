@@ -4,7 +4,7 @@
 //! a client that stops reading costs no thread. Order: partition, state, priority (squeue's `--sort=P,t,-p`).
 
 use super::Site;
-use super::column::{Column, Json, chosen, write_row};
+use super::column::{Column, Json, chosen, write_bare_row, write_row};
 use super::error::ApiError;
 use super::filter::{JobFilter, expanded, job_query};
 use super::permission::{Caller, Sight};
@@ -36,6 +36,7 @@ const MAX_PAST_ROWS: usize = 5_000;
 pub(super) async fn list(caller: Caller, Shared(site): Shared<Site>, pairs: Pairs) -> Result<Response, ApiError> {
     let query = job_query(pairs)?;
     let listing = Listing::prepare(&query)?;
+    let bare = query.bare;
     let state = site.core.view().await;
     let now = super::now();
     let ranks = site.app.ranks(&state, now);
@@ -48,7 +49,7 @@ pub(super) async fn list(caller: Caller, Shared(site): Shared<Site>, pairs: Pair
     };
     let past_nodes = past_nodes(&site, &rows, now).await?;
     let (columns, rows) = (rows.columns, rows.keys.into_iter());
-    let body = ListBody { state, now, ranks, rows, columns, past_nodes, begun: false, ended: false };
+    let body = ListBody { state, now, ranks, rows, columns, bare, past_nodes, begun: false, ended: false };
     Ok(([(CONTENT_TYPE, "application/json")], Body::new(body)).into_response())
 }
 
@@ -129,6 +130,8 @@ struct ListBody {
     ranks: Option<Arc<Ranks>>,
     rows: std::vec::IntoIter<RowKey>,
     columns: Vec<&'static Column>,
+    /// Rows as lists.
+    bare: bool,
     past_nodes: BTreeMap<JobId, String>,
     begun: bool,
     ended: bool,
@@ -152,7 +155,8 @@ impl ListBody {
                 out.raw(",");
             }
             self.begun = true;
-            write_row(&row, view, &self.columns, &mut out);
+            let write = if self.bare { write_bare_row } else { write_row };
+            write(&row, view, &self.columns, &mut out);
         }
         Bytes::from(out.bytes)
     }

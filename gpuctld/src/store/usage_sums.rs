@@ -223,8 +223,12 @@ fn key_number(db: &Connection, key: &Key) -> rusqlite::Result<i64> {
 /// Adds some of the runs that ended before there were sums, in one transaction; how many. None are left when it is 0.
 pub fn count_older(db: &Connection, most: u32) -> rusqlite::Result<usize> {
     let transaction = db.unchecked_transaction()?;
+    // Those that never began have nothing to add.
+    let never = "UPDATE runs SET summed = 1 WHERE (job, attempt) IN (SELECT job, attempt FROM runs INDEXED BY runs_unsummed
+        WHERE summed = 0 AND end_ms IS NOT NULL AND start_ms IS NULL LIMIT ?1)";
+    let never = transaction.prepare_cached(never)?.execute([most])?;
     let sql = format!(
-        "SELECT {} FROM runs r WHERE r.summed = 0 AND r.end_ms IS NOT NULL AND r.start_ms IS NOT NULL LIMIT ?1",
+        "SELECT {} FROM runs r INDEXED BY runs_unsummed WHERE r.summed = 0 AND r.end_ms IS NOT NULL AND r.start_ms IS NOT NULL LIMIT ?1",
         SpentRun::COLUMNS
     );
     let runs: Vec<SpentRun> = transaction
@@ -235,7 +239,7 @@ pub fn count_older(db: &Connection, most: u32) -> rusqlite::Result<usize> {
         recount(&transaction, run.id, None)?;
     }
     transaction.commit()?;
-    Ok(runs.len())
+    Ok(runs.len() + never)
 }
 
 /// Sums of whole hours by key: runs that began, and amounts. `first` up to but not including `end`.

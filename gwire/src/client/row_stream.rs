@@ -84,32 +84,6 @@ impl<'a> RowStream<'a> {
         }
     }
 
-    /// Hands the text from the start of each row on to `read`, which says how long the row is once all of it is
-    /// there: a row is looked at once, not first for its end and then for its content.
-    ///
-    /// # Errors
-    /// Those of [`Self::next_row`] and of `read`.
-    pub fn each_row<E: From<ClientError>>(&mut self, mut read: impl FnMut(&[u8]) -> Result<Option<usize>, E>) -> Result<(), E> {
-        loop {
-            while let Some(byte) = self.next_byte() {
-                if !matches!(self.scan.step(byte), Some(Found::RowStart)) {
-                    continue;
-                }
-                self.row_start = self.scanned - 1;
-                let length = read(&self.buffer[self.row_start..])?;
-                // Behind the row, or before it until the rest has come.
-                self.scanned = self.row_start + length.unwrap_or(0);
-                self.scan.depth -= 1;
-                if length.is_none() {
-                    break;
-                }
-            }
-            if !self.read_more()? {
-                return Ok(());
-            }
-        }
-    }
-
     /// The next byte that the scan must see, or None when all that has been read is looked at.
     fn next_byte(&mut self) -> Option<u8> {
         let rest = &self.buffer[self.scanned..];
@@ -236,46 +210,14 @@ mod tests {
         Ok(rows)
     }
 
-    /// As a reader of JSON takes them.
-    fn rows_in_place(source: impl Read) -> Result<Vec<String>, ClientError> {
-        let mut stream = RowStream::from_reader(source, PathBuf::from("/s"));
-        let mut rows = Vec::new();
-        stream.each_row(|text| {
-            let mut values = serde_json::Deserializer::from_slice(text).into_iter::<serde_json::Value>();
-            match values.next() {
-                Some(Ok(_)) => {
-                    rows.push(String::from_utf8_lossy(&text[..values.byte_offset()]).into_owned());
-                    Ok(Some(values.byte_offset()))
-                }
-                Some(Err(error)) if !error.is_eof() => {
-                    Err(ClientError::Unreadable { socket: PathBuf::from("/s"), why: error.to_string() })
-                }
-                _ => Ok(None),
-            }
-        })?;
-        Ok(rows)
-    }
-
-    #[test]
-    fn rows_read_in_place_are_the_same() {
-        let text = br#"{"schema":1,"meta":{"a":[1]},"jobs":[{"id":1,"name":"a}]\"{"}, {"id":2,"tags":["x",{"y":[]}]}],"z":[]}"#;
-        let want = rows_of(&text[..]).unwrap();
-        assert_eq!(want.len(), 2);
-        assert_eq!(rows_in_place(&text[..]).unwrap(), want);
-        assert_eq!(rows_in_place(Trickle(text)).unwrap(), want);
-        assert!(rows_in_place(&br#"{"schema":1,"jobs":[]}"#[..]).unwrap().is_empty());
-        for length in 0..text.len() {
-            assert!(matches!(rows_in_place(&text[..length]), Err(ClientError::Lost { .. })), "{length}");
-        }
-        assert!(matches!(rows_in_place(&br#"{"jobs":[{"id":x}]}"#[..]), Err(ClientError::Unreadable { .. })));
-    }
-
     #[test]
     fn rows_are_cut_where_they_end() {
         let text = br#"{"schema":1,"meta":{"a":[1]},"jobs":[{"id":1,"name":"a}]\"{"}, {"id":2,"tags":["x",{"y":[]}]}],"z":[]}"#;
         let want = [r#"{"id":1,"name":"a}]\"{"}"#, r#"{"id":2,"tags":["x",{"y":[]}]}"#];
         assert_eq!(rows_of(&text[..]).unwrap(), want);
         assert_eq!(rows_of(Trickle(text)).unwrap(), want);
+        let lists = br#"{"schema":1,"jobs":[[1,"a]"],[2,[3]]]}"#;
+        assert_eq!(rows_of(&lists[..]).unwrap(), [r#"[1,"a]"]"#, "[2,[3]]"]);
     }
 
     #[test]

@@ -136,6 +136,9 @@ async fn an_array_is_one_row_until_it_is_expanded() {
     let list = pool.get(&alice(), "/v1/jobs?columns=shown_id,state,array_index,array_tasks").await;
     assert_eq!(column(&list, "jobs", "shown_id"), [format!("{id}_[5-9%2]"), format!("{id}_1"), format!("{id}_3")]);
     assert_eq!(column(&list, "jobs", "array_tasks"), ["5-9%2", "null", "null"]);
+    let bare = pool.get(&alice(), "/v1/jobs?bare=true&columns=id,shown_id,array_tasks,state").await;
+    assert_eq!(bare["jobs"][0], json!([id, "1_[5-9%2]", "5-9%2", "PENDING"]));
+    assert_eq!(bare["jobs"][2], json!([id + 1, "1_3", null, "RUNNING"]), "what a row does not have keeps its place");
     let list = pool.get(&alice(), "/v1/jobs?expand=true&columns=shown_id&state=PD").await;
     assert_eq!(column(&list, "jobs", "shown_id"), ["1_5", "1_6", "1_7", "1_8", "1_9"]);
     assert_eq!(list["jobs"][0]["id"], id + 2, "each has the id of its own");

@@ -1,0 +1,94 @@
+//! Reading a map of which some keys are a value's own and all others its common part's, without putting anything aside:
+//! errors name the way to what is wrong, which they do not with serde's `flatten`, and it costs no more than one struct.
+
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Deserialize, DeserializeSeed, Deserializer, IntoDeserializer, MapAccess, Visitor};
+use std::fmt;
+use std::marker::PhantomData;
+
+/// A value with keys of its own and a part in common with others.
+pub(crate) trait OwnKeys<'de>: Default {
+    const KEYS: &'static [&'static str];
+    type Common: Deserialize<'de>;
+    /// Takes the value of the key at this place of `KEYS`.
+    fn read<A: MapAccess<'de>>(&mut self, key: usize, map: &mut A) -> Result<(), A::Error>;
+    fn set_common(&mut self, common: Self::Common);
+}
+
+/// # Errors
+/// Those of the values.
+pub(crate) fn deserialize<'de, T: OwnKeys<'de>, D: Deserializer<'de>>(from: D) -> Result<T, D::Error> {
+    from.deserialize_map(Whole(PhantomData))
+}
+
+struct Whole<T>(PhantomData<T>);
+
+impl<'de, T: OwnKeys<'de>> Visitor<'de> for Whole<T> {
+    type Value = T;
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<T, A::Error> {
+        let mut whole = T::default();
+        let common = T::Common::deserialize(MapAccessDeserializer::new(Others { map, own: &mut whole }))?;
+        whole.set_common(common);
+        Ok(whole)
+    }
+}
+
+/// The keys that are not one's own; these are taken on the way.
+struct Others<'w, A, T> {
+    map: A,
+    own: &'w mut T,
+}
+
+impl<'de, A: MapAccess<'de>, T: OwnKeys<'de>> MapAccess<'de> for Others<'_, A, T> {
+    type Error = A::Error;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, A::Error> {
+        let mut seed = Some(seed);
+        loop {
+            match self.map.next_key_seed(Key { seed: &mut seed, own: T::KEYS })? {
+                None => return Ok(None),
+                Some(Found::Other(value)) => return Ok(Some(value)),
+                Some(Found::Own(key)) => self.own.read(key, &mut self.map)?,
+            }
+        }
+    }
+
+    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, A::Error> {
+        self.map.next_value_seed(seed)
+    }
+}
+
+/// A key; the seed stays where it is one's own.
+struct Key<'s, K> {
+    seed: &'s mut Option<K>,
+    own: &'static [&'static str],
+}
+
+enum Found<V> {
+    Own(usize),
+    Other(V),
+}
+
+impl<'de, K: DeserializeSeed<'de>> DeserializeSeed<'de> for Key<'_, K> {
+    type Value = Found<K::Value>;
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Self::Value, D::Error> {
+        from.deserialize_identifier(self)
+    }
+}
+
+impl<'de, K: DeserializeSeed<'de>> Visitor<'de> for Key<'_, K> {
+    type Value = Found<K::Value>;
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a key")
+    }
+    fn visit_str<E: serde::de::Error>(self, key: &str) -> Result<Self::Value, E> {
+        if let Some(at) = self.own.iter().position(|own| *own == key) {
+            return Ok(Found::Own(at));
+        }
+        let seed = self.seed.take().expect("a key that is not one's own ends the search");
+        seed.deserialize(key.into_deserializer()).map(Found::Other)
+    }
+}
