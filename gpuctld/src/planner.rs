@@ -6,14 +6,16 @@
 use crate::core_thread::{CoreHandle, now};
 use gcore::ctl::{Mirror, State};
 use gmodel::Timestamp;
-use gsched::{Engine, Made, WorkBudget};
+use gsched::{Engine, Made, Plan, WorkBudget};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 /// Starts of one pass, so that entering a plan does not keep submissions waiting.
 const STARTS_PER_PASS: usize = 400;
+/// Node probes after which a long pass hands over what it has decided, some milliseconds' worth.
+const SLICE_PROBES: u64 = 100_000;
 /// After a full pass the thread rests so many times as long as the pass took.
 const REST_FACTOR: u32 = 3;
 /// And no longer than this.
@@ -140,14 +142,27 @@ fn quick_pass(core: &CoreHandle, kept: &mut Kept) -> Option<bool> {
 fn pass(core: &CoreHandle, kept: &mut Kept) -> Option<Pass> {
     let view = core.view_blocking()?;
     let now = now();
-    let snapshot = kept.mirror.update(&view, now);
+    kept.mirror.update(&view, now);
     let next_begin = next_begin(&view, now);
     drop(view); // chunks that are not shared need not be copied
+    let (snapshot, changes) = kept.mirror.picture()?;
     let budget = WorkBudget { starts: STARTS_PER_PASS, ..WorkBudget::default() };
-    let mut plan = kept.engine.plan(snapshot, budget);
+    let starts = Arc::new(AtomicUsize::new(0));
+    let (taken, handle) = (starts.clone(), core.clone());
+    let hand_over = move |part: Plan| {
+        taken.fetch_add(part.starts.len(), Ordering::Relaxed);
+        if let Err(refusal) = handle.plan_blocking(part) {
+            tracing::warn!("a part of a plan was not taken: {refusal}");
+        }
+    };
+    // What is traced is made again in one piece.
+    let mut plan = match kept.traced {
+        true => kept.engine.plan_changed(snapshot, Some(changes), budget),
+        false => kept.engine.plan_in_slices(snapshot, Some(changes), budget, SLICE_PROBES, Box::new(hand_over)),
+    };
     plan.made = kept.made(now, budget, false);
     kept.mirror.forget_changes();
-    let again = plan.cut_short && !plan.starts.is_empty();
+    let again = plan.cut_short && starts.load(Ordering::Relaxed) + plan.starts.len() > 0;
     let idle = plan.starts.is_empty() && plan.preempts.is_empty() && plan.classes.is_empty() && plan.cuts.is_empty();
     if kept.traced || !(idle && plan.reasons.is_empty() && plan.array_reasons.is_empty()) {
         match core.plan_blocking(plan) {
@@ -157,6 +172,11 @@ fn pass(core: &CoreHandle, kept: &mut Kept) -> Option<Pass> {
                 return Some(Pass { again: false, next_begin });
             }
         }
+    }
+    // Its starts are under way: now there is time for what quick passes need. (Traced ones do it themselves: a replay
+    // must find the same.)
+    if let Some((snapshot, _)) = kept.mirror.picture().filter(|_| !kept.traced) {
+        kept.engine.make_ready(snapshot);
     }
     Some(Pass { again, next_begin })
 }
@@ -168,7 +188,7 @@ fn next_begin(state: &State, now: Timestamp) -> Option<Timestamp> {
 
 /// Lowers the calling thread's priority: who waits for an answer goes before who plans. Linux has a nice value for each
 /// thread. Best effort.
-fn step_back() {
+pub(crate) fn step_back() {
     let lowered = rustix::process::getpriority_process(None)
         .and_then(|nice| rustix::process::setpriority_process(None, nice + NICER));
     if let Err(e) = lowered {

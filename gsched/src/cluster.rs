@@ -31,8 +31,9 @@ pub struct Cluster {
     stale: Vec<usize>,
     /// When what is free on a node next changes by itself.
     next_change: BTreeSet<(Timestamp, usize)>,
-    /// Runs that are being ended.
+    /// Runs that are being ended, and those that stand still.
     pub leaving: usize,
+    pub frozen: usize,
     pub(crate) usual: Usual,
     /// Grows when nodes come, go, or change in what they have.
     pub generation: u64,
@@ -83,6 +84,7 @@ struct Known {
     end: Timestamp,
     nodes: Vec<NodeId>,
     leaves: bool,
+    frozen: bool,
     sort: Sort,
 }
 
@@ -127,7 +129,7 @@ impl Cluster {
                 if !same {
                     self.nodes = snapshot.nodes.iter().map(|node| Track::new(node, &mut self.makes)).collect();
                     self.runs.clear();
-                    self.leaving = 0;
+                    (self.leaving, self.frozen) = (0, 0);
                     self.usual = Usual::default();
                     self.by_free.clear();
                     self.next_change.clear();
@@ -231,6 +233,7 @@ impl Cluster {
 
     fn forget(&mut self, known: &Known, dirty: &mut FixedBitSet) {
         self.leaving -= usize::from(known.leaves);
+        self.frozen -= usize::from(known.frozen);
         self.usual.run_goes(known.sort);
         for node in &known.nodes {
             if let Some(at) = self.place(*node) {
@@ -248,11 +251,12 @@ impl Cluster {
                 dirty.insert(at);
             }
         }
-        let leaves = run.leaves_by.is_some();
+        let (leaves, frozen) = (run.leaves_by.is_some(), run.frozen.is_some());
         self.leaving += usize::from(leaves);
+        self.frozen += usize::from(frozen);
         let nodes = run.shares.iter().map(|share| share.node).collect();
         let sort = self.usual.run_comes(&run.spec, snapshot, &self.makes);
-        Known { run: run.run, end, nodes, leaves, sort }
+        Known { run: run.run, end, nodes, leaves, frozen, sort }
     }
 
     pub(crate) fn knows(&self, run: RunId) -> bool {
@@ -288,6 +292,7 @@ impl Cluster {
         let Ok(at) = self.runs.binary_search_by_key(&run, |known| known.run) else { return Vec::new() };
         let known = self.runs.remove(at);
         self.leaving -= usize::from(known.leaves);
+        self.frozen -= usize::from(known.frozen);
         self.usual.run_goes(known.sort);
         let places: Vec<usize> = known.nodes.iter().filter_map(|node| self.place(*node)).collect();
         for at in &places {
@@ -391,7 +396,7 @@ impl Known {
     fn is(&self, run: &RunningRun) -> bool {
         self.run == run.run
             && self.end == end_of(run)
-            && self.leaves == run.leaves_by.is_some()
+            && (self.leaves, self.frozen) == (run.leaves_by.is_some(), run.frozen.is_some())
             && self.nodes.len() == run.shares.len()
             && self.nodes.iter().zip(&run.shares).all(|(node, share)| *node == share.node)
     }

@@ -120,10 +120,14 @@ fn lack_of(demand: &Demand, members: &[&SchedNode]) -> Option<Lack> {
     if members.is_empty() {
         return None;
     }
-    demand.nodes.iter().enumerate().find_map(|(at, wanted)| {
-        let fitting = members.iter().filter(|node| wanted.fits_empty(node).is_ok()).count();
+    // Neighbours that ask for the same are counted once: the last of them needs the most nodes.
+    let mut before = 0;
+    demand.nodes.chunk_by(|one, next| one == next).find_map(|alike| {
+        let wanted = &alike[0];
+        before += alike.len();
+        let fitting = members.iter().filter(|node| wanted.fits_empty(node).is_ok()).take(before).count();
         if fitting > 0 {
-            return (fitting <= at).then_some(Lack::Nodes);
+            return (fitting < before).then_some(Lack::Nodes);
         }
         // What the node that comes closest lacks.
         members.iter().filter_map(|node| wanted.fits_empty(node).err()).max()

@@ -47,7 +47,7 @@ pub mod usage;
 
 pub use demand::{Demand, NodeDemand};
 pub use impossible::impossible;
-pub use pass::{Engine, plan, priority};
+pub use pass::{Engine, HandOver, plan, priority};
 pub use reason::held_by;
 pub use change::{Change, Edit};
 pub use forecast::{Forecast, forecast};

@@ -10,7 +10,7 @@ use crate::ledger::{Ledger, Take};
 use crate::preempt::Candidates;
 use crate::priority::in_order;
 use crate::placement::{Ask, Leaves, Picked, Search};
-use crate::plan::{Plan, Start, WorkBudget};
+use crate::plan::{Plan, Sizes, Start, WorkBudget};
 use crate::reason::{self, array_limit, standing};
 use crate::queue::Queue;
 use crate::quick::{Changes, Left, Waiting};
@@ -71,17 +71,35 @@ impl Engine {
 
     /// As `plan`, where it is known what is otherwise than in the snapshot of the last plan (of this or of `after`).
     pub fn plan_changed(&mut self, snapshot: &Snapshot, changes: Option<&Changes>, budget: WorkBudget) -> Plan {
+        self.plan_in(snapshot, changes, budget, None)
+    }
+
+    /// As `plan_changed`, with what a long pass decided handed over after each `slice` node probes: nobody waits for its
+    /// end. All parts are made from the same snapshot; the last one is returned.
+    pub fn plan_in_slices(
+        &mut self,
+        snapshot: &Snapshot,
+        changes: Option<&Changes>,
+        budget: WorkBudget,
+        slice: u64,
+        hand_over: HandOver,
+    ) -> Plan {
+        let slices = Slices { take: hand_over, probes: slice, since: u64::MAX, handed: Plan::default().sizes() };
+        self.plan_in(snapshot, changes, budget, Some(slices))
+    }
+
+    fn plan_in(&mut self, snapshot: &Snapshot, changes: Option<&Changes>, budget: WorkBudget, slices: Option<Slices>) -> Plan {
         let stretched = budget.node_probes.saturating_mul(1 << self.stretch);
         let more = WorkBudget { node_probes: stretched, ..budget };
         self.left = None;
         self.sync(snapshot, changes);
         self.sync_queue(snapshot, changes);
-        let (mut plan, left) = match in_lines(snapshot) {
-            true => self.walk_lines(snapshot, more),
-            false => self.walk_all(snapshot, more, None, None),
+        let (mut plan, left) = match in_lines(snapshot) && self.cluster.frozen == 0 {
+            true => self.walk_lines(snapshot, more, slices),
+            false => self.walk_all(snapshot, more, None, slices, None),
         };
         plan.cuts = crate::mig_plan::cuts(self, snapshot, &left);
-        self.stretch = match (plan.cut_short && plan.starts.len() < budget.starts, self.probed > budget.node_probes / 2) {
+        self.stretch = match (plan.cut_short && left.started.len() < budget.starts, self.probed > budget.node_probes / 2) {
             (true, _) => (self.stretch + 1).min(MOST_STRETCH),
             (false, true) => self.stretch,
             (false, false) => self.stretch.saturating_sub(1),
@@ -96,7 +114,7 @@ impl Engine {
         self.left = None;
         self.sync(snapshot, None);
         self.cluster.usual.queue_is_known = false;
-        self.walk_all(snapshot, budget, reserve, Some(look))
+        self.walk_all(snapshot, budget, reserve, None, Some(look))
     }
 
     /// Looks at every job.
@@ -105,6 +123,7 @@ impl Engine {
         snapshot: &Snapshot,
         budget: WorkBudget,
         reserve: Option<u32>,
+        slices: Option<Slices>,
         mut look: Option<Look>,
     ) -> (Plan, Left) {
         let ledger = Ledger::new(snapshot);
@@ -112,6 +131,7 @@ impl Engine {
         let mut pass = Pass::new(self, snapshot, budget, ledger);
         pass.hold_counted();
         pass.at_once = true;
+        pass.slices = slices;
         pass.frozen = frozen.as_ref();
         pass.candidates = pass.frozen.map(|frozen| Candidates::new(snapshot, frozen));
         if let Some(reserve) = reserve {
@@ -133,6 +153,7 @@ impl Engine {
                 break;
             }
             pass.consider_in(one.at, &partitions, !borrows);
+            pass.hand_over();
             later.extend(pass.later.take());
         }
         if !pass.is_spent() {
@@ -241,6 +262,20 @@ pub(crate) struct Pass<'a> {
     pub(crate) probes_left: u64,
     pub(crate) starts_left: usize,
     pub(crate) plan: Plan,
+    pub(crate) slices: Option<Slices>,
+}
+
+/// Takes the parts of a plan.
+pub type HandOver = Box<dyn FnMut(Plan)>;
+
+/// How a long pass is handed over in parts.
+pub(crate) struct Slices {
+    take: HandOver,
+    /// Node probes of a part, and how many were left when the last was handed over.
+    probes: u64,
+    since: u64,
+    /// How much of the plan was.
+    handed: Sizes,
 }
 
 /// A shape on somebody's account: shape, account, user, QOS, borrow, requeue, limit.
@@ -303,6 +338,24 @@ impl<'a> Pass<'a> {
             probes_left: budget.node_probes,
             starts_left: budget.starts,
             plan: Plan { made_from: snapshot.seq, ..Plan::default() },
+            slices: None,
+        }
+    }
+
+    /// Hands over what is new in the plan when enough work was done since the last time.
+    pub(crate) fn hand_over(&mut self) {
+        let Some(slices) = &mut self.slices else { return };
+        if slices.since == u64::MAX {
+            slices.since = self.probes_left;
+        }
+        if slices.since - self.probes_left < slices.probes {
+            return;
+        }
+        slices.since = self.probes_left;
+        let part = self.plan.beyond(slices.handed);
+        if part.sizes() != Plan::default().sizes() {
+            slices.handed = self.plan.sizes();
+            (slices.take)(part);
         }
     }
 
@@ -319,7 +372,9 @@ impl<'a> Pass<'a> {
             counted: self.counted,
             started,
         };
-        (self.plan, left)
+        let Some(slices) = self.slices else { return (self.plan, left) };
+        let rest = self.plan.beyond(slices.handed);
+        (Plan { cut_short: self.plan.cut_short, classes: self.plan.classes, resumes: self.plan.resumes, ..rest }, left)
     }
 
     pub(crate) fn is_spent(&self) -> bool {

@@ -44,6 +44,27 @@ pub struct Made {
     pub quick: bool,
 }
 
+/// How many starts, preemptions, reasons, and reasons of arrays a plan has.
+pub(crate) type Sizes = [usize; 4];
+
+impl Plan {
+    pub(crate) fn sizes(&self) -> Sizes {
+        [self.starts.len(), self.preempts.len(), self.reasons.len(), self.array_reasons.len()]
+    }
+
+    /// What came after it had so many, without what only a whole pass says.
+    pub(crate) fn beyond(&self, sizes: Sizes) -> Self {
+        Self {
+            made_from: self.made_from,
+            starts: self.starts[sizes[0]..].to_vec(),
+            preempts: self.preempts[sizes[1]..].to_vec(),
+            reasons: self.reasons[sizes[2]..].to_vec(),
+            array_reasons: self.array_reasons[sizes[3]..].to_vec(),
+            ..Self::default()
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Start {
     /// The job, or the array task by its own id.

@@ -66,12 +66,13 @@ impl Changes {
 
 impl Engine {
     /// What can start now that could not in the pass before, by what became free since. `None`: that takes a full pass
-    /// (nodes that come and go, another policy, or nobody may pass anybody).
+    /// (nodes that come and go, another policy, runs that stand still, or nobody may pass anybody).
     pub fn after(&mut self, snapshot: &Snapshot, changes: &Changes, budget: WorkBudget) -> Option<Plan> {
         let mut left = self.left.take()?;
         let (config, policy) = self.seen.clone()?;
         let same = Arc::ptr_eq(&config, &snapshot.config) && Arc::ptr_eq(&policy, &snapshot.policy);
-        if changes.everything || !same || snapshot.config.scheduler.backfill == Backfill::Off {
+        let stands_still = self.cluster.frozen > 0;
+        if changes.everything || !same || stands_still || snapshot.config.scheduler.backfill == Backfill::Off {
             return None;
         }
         self.left = Some(left);

@@ -152,7 +152,9 @@ pub fn what_is_free(candidates: &FixedBitSet, snapshot: &Snapshot, cluster: &Clu
         let free = cluster.nodes[at].room.profile.free_at(cluster.now);
         (free.all_gpus(), free.cpus, free.mem_bytes, &snapshot.nodes[at].name)
     };
-    match candidates.ones().map(of).max() {
+    // Among those with the most GPUs; all are looked at only where none has a CPU left.
+    let most = cluster.by_free.iter().rev().find_map(|nodes| nodes.intersection(candidates).map(of).max());
+    match most.or_else(|| candidates.ones().map(of).max()) {
         Some((gpus, cpus, mem, name)) => {
             let mem = gmodel::size::rough_size(mem);
             format!("most is free on {name}: {gpus} GPUs, {cpus} CPUs and {mem} of memory")

@@ -74,6 +74,8 @@ impl Pass<'_> {
     pub(crate) fn reserve_wanted(&mut self) -> Option<Timestamp> {
         let mut last = None;
         for want in std::mem::take(&mut self.wants) {
+            // All of a long queue may be among the first.
+            self.hand_over();
             last = None;
             let Some(job) = self.snapshot.job_near(want.at as usize, want.job, want.is_array) else { continue };
             let partition = self.shape(want.shape).partition;

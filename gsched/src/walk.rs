@@ -6,7 +6,7 @@
 use crate::claims;
 use crate::fair_tree::FairTree;
 use crate::ledger::Ledger;
-use crate::pass::{Engine, Pass, Wait};
+use crate::pass::{Engine, Pass, Slices, Wait};
 use crate::plan::{Plan, WorkBudget};
 use crate::queue::{Known, Line, Queue, Turn};
 use crate::quick::{Changes, Left};
@@ -94,7 +94,7 @@ impl Engine {
         self.queue.sync(&mut known, changes);
     }
 
-    pub(crate) fn walk_lines(&mut self, snapshot: &Snapshot, budget: WorkBudget) -> (Plan, Left) {
+    pub(crate) fn walk_lines(&mut self, snapshot: &Snapshot, budget: WorkBudget, slices: Option<Slices>) -> (Plan, Left) {
         let mut queue = std::mem::take(&mut self.queue);
         let ledger = match claims::is_unlimited(snapshot) {
             true => Ledger::new(&nobody(snapshot)),
@@ -102,6 +102,7 @@ impl Engine {
         };
         let mut pass = Pass::new(self, snapshot, budget, ledger);
         pass.hold_counted();
+        pass.slices = slices;
         let mut turns = Turns::new(&queue, snapshot, |_| true);
         let mut passed: Vec<PassedOver> = Vec::new();
         while let Some((number, at)) = turns.next() {
@@ -114,7 +115,9 @@ impl Engine {
                 turns.push(number, line, to);
                 continue;
             }
-            match pass.consider_next(line, at) {
+            let behind = pass.consider_next(line, at);
+            pass.hand_over();
+            match behind {
                 Behind::Next => turns.push(number, line, at + 1),
                 Behind::Waits(reason) => passed.push(PassedOver { line: number, places: at + 1..line.turns.len(), reason }),
             }

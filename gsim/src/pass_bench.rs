@@ -10,11 +10,12 @@ use gmodel::array_spec::ArraySpec;
 use gmodel::config::ClusterConfig;
 use gmodel::gpu_request::GpuAsk;
 use gmodel::job::MemAsk;
-use gmodel::policy::{Account, Backfill, GpuAmounts, SchedulerConfig};
+use gmodel::policy::{Account, Backfill, GpuAmounts, Limits, Qos, Reservation, ReservedPart, SchedulerConfig};
 use gmodel::run::{RunEnd, RunPhase, RunReport};
 use gmodel::{CommonSpec, JobId, JobSpec, RunId, Timestamp};
 use gsched::{Engine, Plan, Snapshot, WorkBudget};
 use serde::Serialize;
+use std::sync::Arc;
 
 /// Nanoseconds since some moment.
 pub type Clock<'a> = &'a mut dyn FnMut() -> u64;
@@ -70,7 +71,7 @@ pub struct Bench {
 const BUSY: &str = "10,000 pending (1-8 GPUs, 1-4 nodes, 10 min to 24 h), 1,024 nodes of 8 GPUs all busy";
 
 /// All rows, in the order of the table.
-pub const BENCHES: [Bench; 11] = [
+pub const BENCHES: [Bench; 12] = [
     row("pass-k1", BUSY, Some(50.0), 9, || busy(1024, 10_000, Backfill::EASY), nothing),
     row("pass-k100", BUSY, Some(150.0), 9, || busy(1024, 10_000, Backfill::First(100)), nothing),
     row("pass-all", BUSY, Some(5000.0), 3, || busy(1024, 10_000, Backfill::All), nothing),
@@ -87,10 +88,21 @@ pub const BENCHES: [Bench; 11] = [
         warm: true,
         ..row(
             "next-start",
-            "the same, after one job ends: the next start is decided",
+            "the same, after one job ends: the next start is decided, as gpuctld's planner does",
             Some(5.0),
             9,
             || busy(10_000, 100_000, Backfill::First(100)),
+            Bed::end_one,
+        )
+    },
+    Bench {
+        warm: true,
+        ..row(
+            "next-limited",
+            "the same with 8 accounts, limits, QOS and a maintenance window",
+            Some(5.0),
+            9,
+            limited,
             Bed::end_one,
         )
     },
@@ -118,6 +130,7 @@ impl Bench {
     /// Measures it. The clock is asked around passes and the fixed work only.
     pub fn measure(&self, clock: Clock) -> Row {
         let mut bed = (self.run)();
+        bed.quick = self.warm;
         let mut times = Vec::new();
         let (mut snapshots, mut again) = (Vec::new(), Vec::new());
         let mut decided = String::new();
@@ -191,7 +204,8 @@ struct Bed {
     /// What is submitted and refused in each round, instead of a pass.
     submit: Option<JobSpec>,
     naive: bool,
-    ended: u64,
+    /// What became free is given away without a whole pass.
+    quick: bool,
 }
 
 impl Bed {
@@ -206,7 +220,7 @@ impl Bed {
         };
         config.policy.accounts = accounts.into_iter().map(|account| (account.name.clone(), account)).collect();
         let state = started_state(&hardware, &config, BASE);
-        Self { state, engine: Engine::default(), mirror: Mirror::default(), now: BASE, submit: None, naive: true, ended: 0 }
+        Self { state, engine: Engine::default(), mirror: Mirror::default(), now: BASE, submit: None, naive: true, quick: false }
     }
 
     fn submit(&mut self, spec: JobSpec) -> Result<JobId, String> {
@@ -222,13 +236,19 @@ impl Bed {
     /// Passes until all was looked at; what they start runs.
     fn settle(&mut self) {
         loop {
-            let plan = self.engine.plan(self.mirror.update(&self.state, self.now), unbounded());
-            let again = plan.cut_short && !plan.starts.is_empty();
+            self.mirror.update(&self.state, self.now);
+            let (picture, changes) = self.mirror.picture().expect("it was just taken");
+            let plan = self.engine.plan_changed(picture, Some(changes), unbounded());
+            self.mirror.forget_changes();
+            let again = !plan.starts.is_empty();
             self.enter(plan);
             if !again {
-                return;
+                break;
             }
         }
+        self.mirror.update(&self.state, self.now);
+        let (picture, _) = self.mirror.picture().expect("it was just taken");
+        self.engine.make_ready(picture);
     }
 
     fn enter(&mut self, plan: Plan) -> Vec<Event> {
@@ -246,28 +266,28 @@ impl Bed {
             return (took, 0, refused.map_or_else(|text| format!("refused: {text}"), |id| format!("queued as {id}")));
         }
         let begun = clock();
-        let picture = self.mirror.update(&self.state, self.now);
+        self.mirror.update(&self.state, self.now);
         let seen = clock();
-        let (mut starts, mut preempts, mut passes) = (0, 0, 0);
-        let plan = self.engine.plan(picture, unbounded());
+        let (picture, changes) = self.mirror.picture().expect("it was just taken");
+        // What became free is given away first; the pass over everything comes later.
+        let quick = if self.quick { self.engine.after(picture, changes, unbounded()) } else { None };
+        let kind = if quick.is_some() { "quick pass" } else { "pass" };
+        let plan = quick.unwrap_or_else(|| self.engine.plan_changed(picture, Some(changes), unbounded()));
         let done = clock();
-        passes += 1;
-        starts += plan.starts.len();
-        preempts += plan.preempts.len();
+        let (starts, preempts) = (plan.starts.len(), plan.preempts.len());
         let cut = if plan.cut_short { ", cut short" } else { "" };
-        let words = format!(
-            "{} pending: {starts} starts, {preempts} preemptions in {passes} pass{cut}",
-            picture.pending.len(),
-        );
+        let words = format!("{} pending: {starts} starts, {preempts} preemptions in a {kind}{cut}", picture.pending.len());
+        self.mirror.forget_changes();
+        if self.quick {
+            self.enter(plan);
+        }
         (done - begun, seen - begun, words)
     }
 
-    /// The oldest run ends, and what starts for it is entered in the next round's time.
+    /// After a pass over everything the oldest run ends.
     fn end_one(&mut self) {
-        let plan = self.engine.plan(self.mirror.update(&self.state, self.now), unbounded());
-        self.enter(plan);
-        self.now = self.now.plus_secs(1);
-        self.ended += 1;
+        self.settle();
+        self.now = self.now.plus_millis(20);
         let Some(run) = self.state.runs.values().find(|run| run.outcome.is_none()).map(|run| run.id) else { return };
         self.end(run);
     }
@@ -312,12 +332,46 @@ fn full(nodes: u32, backfill: Backfill) -> Bed {
 /// And a queue: 8 sizes, 4 counts of nodes, 70 limits are 2,240 shapes.
 fn busy(nodes: u32, pending: u32, backfill: Backfill) -> Bed {
     let mut bed = full(nodes, backfill);
+    enqueue(&mut bed, pending, 0);
+    bed
+}
+
+/// Of so many accounts, or of none.
+fn enqueue(bed: &mut Bed, pending: u32, accounts: u32) {
     let mut prng = Prng::new(8, 1);
-    for _ in 0..pending {
+    for at in 0..pending {
         let limit = 600 + prng.range(0, 69) as u32 * (86_400 - 600) / 69;
-        let spec = spec(prng.range(1, 8) as u32, prng.range(1, 4) as u32, limit);
+        let mut spec = spec(prng.range(1, 8) as u32, prng.range(1, 4) as u32, limit);
+        if let Some(number) = at.checked_rem(accounts) {
+            spec.account = format!("account{number}");
+        }
         bed.submit(spec).expect("it fits when it is idle");
     }
+}
+
+/// The same on a site that has a word to say about everything.
+fn limited() -> Bed {
+    let mut bed = full(10_000, Backfill::First(100));
+    enqueue(&mut bed, 100_000, 8);
+    let mut config = (*bed.state.config).clone();
+    for at in 0..8u32 {
+        let name = format!("account{at}");
+        let group = Limits { gpus: Some(GpuAmounts::all(64_000)), running_jobs: Some(20_000), ..Limits::default() };
+        config.policy.accounts.insert(name.clone(), Account { name, group, shares: 1 + at, ..Account::default() });
+    }
+    config.policy.qos.insert("long".into(), Qos { name: "long".into(), priority: 10, ..Qos::default() });
+    config.scheduler.licences.insert("matlab".into(), 20);
+    let window = Reservation {
+        name: "cooling".into(),
+        start: bed.now.plus_secs(14 * 86_400),
+        duration_secs: 7200,
+        what: ReservedPart::NodeCount(500),
+        maintenance: true,
+        ..Reservation::default()
+    };
+    config.policy.reservations.insert(window.name.clone(), window);
+    let config = Arc::new(config);
+    handle(&mut bed.state, &mut Vec::new(), Input::Configure { config }, bed.now).expect("configurations are not refused");
     bed
 }
 

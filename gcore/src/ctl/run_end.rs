@@ -31,12 +31,12 @@ pub(super) fn advance_after(tx: &mut Tx, id: RunId, node: NodeId) {
 fn move_on(tx: &mut Tx, id: RunId, news: Option<NodeId>) {
     let Some(run) = tx.state.runs.get(id) else { return };
     if run.outcome.is_none() {
-        if run.all(Member::is_ended) {
+        if all(run, Member::is_ended) {
             end(tx, id);
         } else if should_stop_rest(run, no_kill(tx, id), news) {
             stop(tx, id, StopWhy::Member, "system");
             return;
-        } else if run.go.is_none() && run.stop.is_none() && run.all(Member::is_ready) {
+        } else if run.go.is_none() && run.stop.is_none() && all(run, Member::is_ready) {
             tx.emit(Event::RunGo { run: id, at: tx.now });
             return;
         } else {
@@ -44,6 +44,11 @@ fn move_on(tx: &mut Tx, id: RunId, news: Option<NodeId>) {
         }
     }
     settle(tx, id);
+}
+
+/// Whether all members have come so far. They report mostly in order: who has not is found at an end of the list.
+fn all(run: &Run, has_come: impl Fn(&Member) -> bool) -> bool {
+    run.members.last().is_none_or(&has_come) && run.all(has_come)
 }
 
 fn no_kill(tx: &Tx, id: RunId) -> bool {
@@ -64,7 +69,7 @@ fn should_stop_rest(run: &Run, no_kill: bool, news: Option<NodeId>) -> bool {
 
 fn settle(tx: &mut Tx, id: RunId) {
     let Some(run) = tx.state.runs.get(id) else { return };
-    let (settled, clean) = (run.is_settled(), run.is_clean());
+    let (settled, clean) = (all(run, Member::is_settled), all(run, Member::is_clean));
     let completing = tx
         .state
         .jobs

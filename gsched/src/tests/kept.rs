@@ -49,6 +49,24 @@ fn end(snapshot: &mut Snapshot, at: usize) -> Changes {
     Changes { runs: BTreeSet::from([gone.run]), nodes: gone.shares.iter().map(|share| share.node).collect(), all_pending: true, ..Changes::default() }
 }
 
+/// What a mirror tells.
+fn difference(before: &Snapshot, after: &Snapshot) -> Changes {
+    if before.nodes.len() != after.nodes.len() {
+        return Changes { everything: true, ..Changes::default() };
+    }
+    let runs = |one: &Snapshot, other: &Snapshot| -> Vec<RunId> {
+        one.running.iter().filter(|run| !other.running.contains(run)).map(|run| run.run).collect()
+    };
+    let nodes = before.nodes.iter().zip(&after.nodes).filter(|(was, is)| was != is);
+    let length = before.pending.len().max(after.pending.len());
+    Changes {
+        runs: runs(before, after).into_iter().chain(runs(after, before)).collect(),
+        nodes: nodes.map(|(_, is)| is.id).collect(),
+        pending: (0..length).filter(|at| before.pending.get(*at) != after.pending.get(*at)).collect(),
+        ..Changes::default()
+    }
+}
+
 fn all() -> WorkBudget {
     WorkBudget::default()
 }
@@ -57,7 +75,7 @@ fn all() -> WorkBudget {
 fn says_what_a_look_at_every_job_says(snapshot: &Snapshot, plan: &Plan) {
     let mut engine = Engine::default();
     engine.sync(snapshot, None);
-    let (by_job, _) = engine.walk_all(snapshot, all(), None, None);
+    let (by_job, _) = engine.walk_all(snapshot, all(), None, None, None);
     assert_eq!(plan.starts, by_job.starts);
     let reasons = |plan: &Plan| -> BTreeMap<_, _> {
         let all = plan.reasons.iter().map(|one| (one, false)).chain(plan.array_reasons.iter().map(|one| (one, true)));
@@ -89,6 +107,42 @@ proptest! {
             let quick = engine.after(&snapshot, &changes, all()).unwrap();
             gives_out_only_what_is_free(&snapshot, &quick);
             enter(&mut snapshot, &quick);
+        }
+    }
+
+    /// What changed says all that an engine must know to plan as one that sees everything for the first time.
+    #[test]
+    fn who_is_told_what_changed_plans_as_who_looks_at_everything(
+        mut snapshot in cluster(), coming in cluster(), steps in prop::collection::vec((any::<prop::sample::Index>(), 0i64..90), 1..8),
+    ) {
+        snapshot.running.sort_by_key(|run| run.run);
+        let mut coming = coming.pending.into_iter();
+        let mut engine = Engine::default();
+        let mut before = Snapshot::default();
+        for (which, secs) in steps {
+            let kept = engine.plan_changed(&snapshot, Some(&difference(&before, &snapshot)), all());
+            prop_assert_eq!(&kept, &plan(&snapshot, all()));
+            says_what_a_look_at_every_job_says(&snapshot, &kept);
+            before = snapshot.clone();
+            enter(&mut snapshot, &kept);
+            for (id, reason) in &kept.reasons {
+                snapshot.pending.iter_mut().filter(|job| job.id == *id && job.positions.is_none()).for_each(|job| job.reason = reason.clone());
+            }
+            snapshot.now = snapshot.now.plus_secs(secs);
+            if secs % 2 == 0 && !snapshot.running.is_empty() {
+                let count = snapshot.running.len();
+                end(&mut snapshot, which.index(count));
+            }
+            let mut new: Vec<_> = coming.by_ref().take(which.index(3)).collect();
+            for job in &mut new {
+                (job.id, job.submitted) = (JobId(job.id.0 + 10_000), snapshot.now);
+                job.eligible = snapshot.now.plus_secs(if secs % 5 == 0 { 30 } else { 0 });
+            }
+            snapshot.pending.append(&mut new);
+            if secs % 3 == 0 && !snapshot.pending.is_empty() {
+                let at = which.index(snapshot.pending.len());
+                snapshot.pending.swap_remove(at);
+            }
         }
     }
 
@@ -166,4 +220,20 @@ fn a_pass_that_was_cut_short_comes_further_the_next_time() {
     let few = WorkBudget { node_probes: 20, starts: 100 };
     let passes = (1..20).find(|_| !engine.plan(&snapshot, few).cut_short);
     assert!(passes.is_some_and(|passes| passes > 1), "{passes:?}");
+}
+
+#[test]
+fn a_long_pass_is_handed_over_in_parts_that_make_up_the_whole() {
+    let mut text = String::from("backfill all\nnode n1 h100:8\nnode n2 h100:4\nrunning 1 n1 gpus=0-7 left=100\n");
+    (1..40).for_each(|at| text += &format!("job gpus={} time={}\n", 1 + at % 8, 10 + at));
+    let snapshot = picture(&text);
+    let whole = plan(&snapshot, all());
+    let (tell, told) = std::sync::mpsc::channel();
+    let last = Engine::default().plan_in_slices(&snapshot, None, all(), 10, Box::new(move |part| tell.send(part).unwrap()));
+    let mut parts: Vec<Plan> = told.iter().collect();
+    assert!(parts.len() > 1, "{} parts", parts.len());
+    assert!(parts[0].starts.len() + parts[0].reasons.len() < whole.starts.len() + whole.reasons.len());
+    parts.push(last);
+    assert_eq!(parts.iter().flat_map(|part| part.starts.clone()).collect::<Vec<_>>(), whole.starts);
+    assert_eq!(parts.iter().flat_map(|part| part.reasons.clone()).collect::<Vec<_>>(), whole.reasons);
 }
