@@ -166,19 +166,32 @@ impl Pool {
         Ok(serde_json::from_str::<Alive>(&text)?.pid)
     }
 
+    /// Of all processes: a daemon's own time, that of children it has reaped and of those it has now, and what ran in the
+    /// cgroups of runs (supervisors and jobs), which nobody reaps who could tell.
     pub fn cpu_time(&self) -> anyhow::Result<CpuTime> {
         let mut sum = CpuTime::default();
         for daemon in &self.daemons {
-            let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid(daemon)?))?;
-            let fields: Vec<&str> =
-                stat.rsplit_once(") ").context("stat")?.1.split_whitespace().collect();
-            // utime, stime, cutime, cstime in ticks of 10 ms (proc(5)).
-            let ticks: u64 =
-                fields[11..15].iter().filter_map(|field| field.parse::<u64>().ok()).sum();
-            let time = Duration::from_millis(ticks * 10);
+            let pid = self.pid(daemon)?;
+            // utime, stime, cutime, cstime (proc(5)).
+            let mut time = cpu_of(pid, 11..15)?;
+            for child in children(pid) {
+                time += cpu_of(child, 11..13).unwrap_or_default();
+            }
             if daemon == "gpuctld" { sum.controller += time } else { sum.nodes += time }
         }
+        sum.nodes += self.cpu_of_runs().unwrap_or_default();
         Ok(sum)
+    }
+
+    /// From the v2 tree, where a cgroup keeps the time of those below it that are gone. `None` without that tree.
+    fn cpu_of_runs(&self) -> Option<Duration> {
+        let config = std::fs::read_to_string(self.dir.join("node1/gpud.toml")).ok()?;
+        let tag = config.lines().find_map(|line| line.strip_prefix("cgroup_tag = \"")?.split('/').next())?.to_owned();
+        let mounts = std::fs::read_to_string("/proc/self/mounts").ok()?;
+        let tree = mounts.lines().find(|line| line.split(' ').nth(2) == Some("cgroup2"))?.split(' ').nth(1)?;
+        let stat = std::fs::read_to_string(Path::new(tree).join(tag).join("cpu.stat")).ok()?;
+        let micros = stat.lines().find_map(|line| line.strip_prefix("usage_usec ")?.parse().ok())?;
+        Some(Duration::from_micros(micros))
     }
 
     /// Peak resident memory of the controller, bytes.
@@ -188,6 +201,21 @@ impl Pool {
         let kib: u64 = line.split_whitespace().nth(1).context("VmHWM")?.parse()?;
         Ok(kib * 1024)
     }
+}
+
+/// The sum of fields of /proc/PID/stat that are in ticks of 10 ms.
+fn cpu_of(pid: i32, fields: std::ops::Range<usize>) -> anyhow::Result<Duration> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let all: Vec<&str> = stat.rsplit_once(") ").context("stat")?.1.split_whitespace().collect();
+    let ticks: u64 = all[fields].iter().filter_map(|field| field.parse::<u64>().ok()).sum();
+    Ok(Duration::from_millis(ticks * 10))
+}
+
+/// Children of any of its threads.
+fn children(pid: i32) -> Vec<i32> {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let lists = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
+    lists.flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>()).collect()
 }
 
 /// `#!/bin/sh`, a line, and comments up to about `bytes`.

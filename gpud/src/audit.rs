@@ -3,7 +3,7 @@
 
 use crate::daemon::{Happening, wall_clock};
 use crate::site::Site;
-use crate::spool::log_line;
+use crate::spool::{log_line, write_aside};
 use anyhow::{Context, Result};
 use gmodel::RunId;
 use gsys::device_fence::{DeviceRule, FenceRules, audit_run};
@@ -39,7 +39,7 @@ struct KeptRules {
 pub fn remember(run_dir: &Path, rules: &FenceRules) -> Result<()> {
     let plain = |rules: &[DeviceRule]| rules.iter().map(|rule| (rule.major, rule.minor)).collect();
     let kept = KeptRules { allow: plain(&rules.allow), deny: plain(&rules.deny), default_deny: rules.default_deny };
-    std::fs::write(run_dir.join("fence.json"), serde_json::to_vec(&kept)?).context("keeping the fence's rules")
+    write_aside(&run_dir.join("fence.json"), &serde_json::to_vec(&kept)?).context("keeping the fence's rules")
 }
 
 fn remembered(run_dir: &Path) -> Result<FenceRules> {

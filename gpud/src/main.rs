@@ -21,6 +21,7 @@ mod prepare;
 mod report;
 mod site;
 mod site_program;
+mod spare_dirs;
 mod spool;
 mod stand_by;
 mod step;

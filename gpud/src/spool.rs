@@ -3,6 +3,7 @@
 //! The fence survives a power cut: two slots of a preallocated file, written in turn, so that one is always whole and a
 //! full disk does not matter. Files of a run survive the daemon; after a reboot the run is lost whatever they say.
 
+use crate::spare_dirs::SpareDirs;
 use anyhow::{Context, Result, bail};
 use gmodel::checkpoint::Mark;
 use gmodel::launch_order::LaunchOrder;
@@ -44,6 +45,7 @@ pub struct Spool {
     dir: PathBuf,
     fence: Mutex<FenceFile>,
     life: NodeLife,
+    spares: SpareDirs,
     /// Runs forgotten since old logs were last removed, and when that was.
     forgotten: Mutex<(u32, Instant)>,
     /// Held for the lock.
@@ -75,7 +77,8 @@ impl Spool {
         let lock = lock(&dir.join("lock"))?;
         let fence = Mutex::new(FenceFile::open(&dir.join("fence"))?);
         let forgotten = Mutex::new((0, Instant::now()));
-        let mut spool = Self { dir: dir.to_owned(), fence, life: NodeLife::default(), forgotten, _lock: lock };
+        let (life, spares) = (NodeLife::default(), SpareDirs::default());
+        let mut spool = Self { dir: dir.to_owned(), fence, life, spares, forgotten, _lock: lock };
         spool.begin_life(now)?;
         spool.prune_logs(OLD_LOGS, OLD_LOGS_BYTES);
         Ok(spool)
@@ -100,9 +103,17 @@ impl Spool {
 
     /// Makes the run's directory with its order: the run is accepted. Not synced: after a power cut it is lost anyway.
     pub fn accept(&self, run: RunId, order: &LaunchOrder) -> Result<()> {
-        let dir = self.run_dir(run);
+        let (dir, bytes) = (self.run_dir(run), serde_json::to_vec(order)?);
+        if let Some(spare) = self.spares.take() {
+            write_aside(&spare.join("order.json"), &bytes)?;
+            match fs::rename(&spare, &dir) {
+                Ok(()) => return Ok(()),
+                // It was accepted before.
+                Err(_) => remove_dir(&spare)?,
+            }
+        }
         make_dir(&dir, 0o700)?;
-        write_aside(&dir.join("order.json"), &serde_json::to_vec(order)?)
+        write_aside(&dir.join("order.json"), &bytes)
     }
 
     pub fn order(&self, run: RunId) -> Result<LaunchOrder> {
@@ -201,12 +212,8 @@ impl Spool {
         for dir in [self.marks_dir(run), self.private_dir(run)] {
             remove_dir(&dir)?;
         }
-        // The directory is renamed first: a half-removed one would look like another state of the run.
-        let (dir, gone) = (self.run_dir(run), self.dir.join("runs").join(format!(".gone-{run}")));
-        match fs::rename(&dir, &gone) {
-            Err(e) if e.kind() != ErrorKind::NotFound => Err(e).with_context(|| format!("renaming {}", dir.display())),
-            _ => remove_dir(&gone),
-        }
+        let dir = self.run_dir(run);
+        self.spares.retire(&dir, run).with_context(|| format!("removing {}", dir.display()))
     }
 
     /// Every run in the spool.
@@ -453,7 +460,7 @@ pub fn remove_dir(path: &Path) -> Result<()> {
 }
 
 /// Whole or not at all for a crash of the daemon; not synced, since these files mean nothing after a reboot.
-fn write_aside(path: &Path, bytes: &[u8]) -> Result<()> {
+pub fn write_aside(path: &Path, bytes: &[u8]) -> Result<()> {
     let aside = path.with_extension("new");
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(true).mode(0o600);
@@ -461,10 +468,14 @@ fn write_aside(path: &Path, bytes: &[u8]) -> Result<()> {
     written.with_context(|| format!("writing {}", path.display()))
 }
 
-/// An empty file says it by being there.
+/// A name says it by being there: another one of the order, which costs less than a file.
 fn mark(path: &Path) -> Result<()> {
-    let made = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path);
-    made.map(drop).with_context(|| format!("making {}", path.display()))
+    let made = fs::hard_link(path.with_file_name("order.json"), path).or_else(|e| match e.kind() {
+        ErrorKind::AlreadyExists => Ok(()),
+        // There may be file systems without.
+        _ => OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path).map(drop),
+    });
+    made.with_context(|| format!("making {}", path.display()))
 }
 
 fn read_json<T: for<'de> Deserialize<'de>>(path: &Path) -> Result<Option<T>> {
@@ -573,6 +584,36 @@ mod tests {
         spool.forget(run("4-1")).unwrap();
         spool.forget(run("4-1")).unwrap();
         assert_eq!(spool.scan().unwrap().len(), 3);
+    }
+
+    #[test]
+    fn a_directory_that_is_used_again_is_a_new_run() {
+        let scratch = Scratch::new("again");
+        let spool = Spool::open(&scratch.0, NOW).unwrap();
+        let (first, second) = (run("1-1"), run("2-1"));
+        let order = |name: &str| LaunchOrder { job_name: name.into(), ..LaunchOrder::default() };
+        spool.accept(first, &order("first")).unwrap();
+        spool.write_setup(first, &Setup::default()).unwrap();
+        spool.mark_ready(first).unwrap();
+        spool.mark_ready(first).unwrap();
+        assert!(spool.was_ready(first));
+        spool.write_end(first, RunEnd::default()).unwrap();
+        spool.mark_clean(first).unwrap();
+        spool.forget(first).unwrap();
+        spool.accept(second, &order("second")).unwrap();
+        assert_eq!(spool.scan().unwrap(), BTreeMap::from([(second, Record::Order)]));
+        assert!(!spool.was_ready(second) && spool.setup(second).unwrap().is_none() && spool.end(second).unwrap().is_none());
+        assert_eq!(spool.order(second).unwrap().job_name, "second");
+        // Accepted again, while there is a spare one: the run keeps its directory.
+        spool.accept(first, &order("first")).unwrap();
+        spool.forget(first).unwrap();
+        spool.mark_ready(second).unwrap();
+        spool.accept(second, &order("again")).unwrap();
+        assert!(spool.was_ready(second) && spool.order(second).unwrap().job_name == "again");
+        drop(spool);
+        let spool = Spool::open(&scratch.0, NOW).unwrap();
+        assert_eq!(spool.scan().unwrap(), BTreeMap::from([(second, Record::Order)]), "spare ones are no runs");
+        assert_eq!(fs::read_dir(spool.runs_dir()).unwrap().count(), 1);
     }
 
     #[test]

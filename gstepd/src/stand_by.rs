@@ -34,6 +34,8 @@ pub fn serve(runs: &Path) -> anyhow::Result<Option<Born>> {
     let nothing = File::open("/dev/null")?;
     dup2_stdin(&nothing)?;
     let title = Title::find();
+    // Found once for all of them; what is wrong with it, each says itself.
+    let _ = gsys::cgroup::Hierarchy::detect();
     // Whoever forks does not wait for them: gpud does, by their descriptors.
     process::disown_children(true)?;
     let mut buffer = [0; MAX_REQUEST_BYTES];

@@ -1,0 +1,123 @@
+//! Directories of forgotten runs, kept for the next ones: making files and removing them costs more than writing them, most
+//! of all on a file system without journal, which looks through all that went lately for each new one. Nothing of the
+//! earlier run can be read in them, and none is a run before it has its new name. A restart removes them.
+
+use crate::spool::remove_dir;
+use gmodel::RunId;
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+/// More than run at once on a node with eight GPUs.
+const MOST: usize = 16;
+/// Files that each run has, and where their next writer finds them: they are written aside and renamed.
+const KEPT: [(&str, &str); 4] = [
+    ("order.json", "order.new"),
+    ("setup.json", "setup.new"),
+    ("fence.json", "fence.new"),
+    ("exit.json", "exit.json.room"),
+];
+
+/// Those of one spool.
+#[derive(Debug, Default)]
+pub struct SpareDirs {
+    kept: Mutex<Vec<PathBuf>>,
+}
+
+impl SpareDirs {
+    /// An empty directory, as far as a reader can see, if there is one.
+    pub fn take(&self) -> Option<PathBuf> {
+        self.kept.lock().expect("no holder panics").pop()
+    }
+
+    /// Takes the directory of a run that is no run any more: renamed first, since a half-emptied one would look like another
+    /// state of the run. One that is gone already is fine.
+    pub fn retire(&self, run_dir: &Path, run: RunId) -> io::Result<()> {
+        let dir = run_dir.with_file_name(format!(".gone-{run}"));
+        match fs::rename(run_dir, &dir) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+            renamed => renamed?,
+        }
+        let mut kept = self.kept.lock().expect("no holder panics");
+        if kept.len() < MOST && empty(&dir).is_ok() {
+            kept.push(dir);
+            return Ok(());
+        }
+        drop(kept);
+        remove_dir(&dir).map_err(io::Error::other)
+    }
+}
+
+fn empty(dir: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        let path = entry.path();
+        let aside = KEPT.iter().find(|(name, _)| entry.file_name() == *name).map(|(_, aside)| dir.join(aside));
+        match aside {
+            Some(aside) => {
+                // Scripts and variables of a user must not outlive the run.
+                OpenOptions::new().write(true).open(&path)?.set_len(0)?;
+                fs::rename(&path, aside)?;
+            }
+            None if entry.file_type()?.is_dir() => fs::remove_dir_all(&path)?,
+            None => fs::remove_file(&path)?,
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new(name: &str) -> Self {
+            let dir = std::env::temp_dir().join(format!("gpud-spares-{}-{name}", std::process::id()));
+            fs::create_dir(&dir).unwrap();
+            Self(dir)
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn a_spare_directory_has_nothing_of_its_run_and_is_used_once() {
+        let root = Scratch::new("empty");
+        let spares = SpareDirs::default();
+        let run: RunId = "17-1".parse().unwrap();
+        let dir = root.0.join("17-1");
+        fs::create_dir_all(dir.join("nested/deep")).unwrap();
+        for name in ["order.json", "exit.json", "mark.json", "nested/deep/file"] {
+            fs::write(dir.join(name), "secret").unwrap();
+        }
+        fs::hard_link(dir.join("order.json"), dir.join("ready")).unwrap();
+        spares.retire(&dir, run).unwrap();
+        spares.retire(&dir, run).unwrap();
+        assert!(!dir.exists());
+        let spare = spares.take().unwrap();
+        let mut left: Vec<_> = fs::read_dir(&spare).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        left.sort();
+        assert_eq!(left, ["exit.json.room", "order.new"]);
+        assert!(left.iter().all(|name| fs::read(spare.join(name)).unwrap().is_empty()));
+        assert_eq!(spares.take(), None);
+    }
+
+    #[test]
+    fn so_many_are_kept_and_no_more() {
+        let root = Scratch::new("most");
+        let spares = SpareDirs::default();
+        for number in 1..=20 {
+            let dir = root.0.join(format!("{number}-1"));
+            fs::create_dir(&dir).unwrap();
+            spares.retire(&dir, format!("{number}-1").parse().unwrap()).unwrap();
+        }
+        assert_eq!(fs::read_dir(&root.0).unwrap().count(), MOST);
+    }
+}
