@@ -1,0 +1,76 @@
+//! What a job made of its GPUs: sampled by gpud, kept with the run's end, and shown by every way to ask for it.
+
+use gmodel::JobState::Completed;
+use gpupool_tests::pool::Pool;
+use gwire::api::{ReportRow, RunRow};
+use serde::Deserialize;
+
+#[derive(Deserialize)]
+struct Runs {
+    runs: Vec<RunRow>,
+}
+
+#[derive(Deserialize)]
+struct Report {
+    rows: Vec<ReportRow>,
+}
+
+fn run_of(pool: &Pool, job: u64) -> RunRow {
+    pool.client().get::<Runs>(&format!("/v1/runs?job={job}")).unwrap().runs.remove(0)
+}
+
+fn report(pool: &Pool) -> ReportRow {
+    let said = pool.run("gacct", &["report", "--by", "user", "--json"]);
+    serde_json::from_str::<Report>(&said.out).unwrap_or_else(|error| panic!("{error}: {said:?}")).rows.remove(0)
+}
+
+fn set(pool: &Pool, gpu: &str, settings: &[&str]) {
+    let said = pool.sandbox(&[&["fault", "node1", gpu, "set"], settings].concat());
+    assert_eq!(said.code, 0, "{said:?}");
+}
+
+#[test]
+fn a_job_that_uses_one_of_its_two_gpus_is_seen_to_do_so_and_a_crash_of_the_controller_forgets_nothing() {
+    let Some(pool) = Pool::up(1, "h100:2") else { return };
+    for (gpu, settings) in [("gpu0", &["util=80", "power=500", "mem=60000"][..]), ("gpu1", &["util=0", "power=100", "mem=0"])] {
+        set(&pool, gpu, settings);
+    }
+    // Use is a mean since the sample before: a daemon that begins now has seen no other.
+    pool.reconfigure("node1", "gpu_watch_secs = 1\n");
+    pool.wait_idle("node1");
+    let job = pool.gsub(&["--gpus", "2", "--wrap", "until [ -e stop ]; do sleep 0.1; done"]);
+    // Some seconds of both GPUs, by the samples' own clock.
+    let begun = std::time::Instant::now();
+    pool.wait_until("it has run for six seconds", || begun.elapsed().as_secs() >= 6);
+    set(&pool, "gpu0", &["mem=0"]); // what is left on a GPU would keep its run from being clean
+    pool.write("stop", "");
+    pool.wait_state(job, Completed);
+
+    let run = run_of(&pool, job);
+    let used = run.gpu_use.expect("its GPUs were sampled");
+    let busy = used.busy_percent.expect("the simulator tells use");
+    assert!((30.0..=45.0).contains(&busy), "one of two GPUs at 80 %: {used:?}");
+    assert!(used.sampled_secs >= 6 && used.idle_secs >= 2 && used.idle_secs < used.sampled_secs, "{used:?}");
+    assert!(used.memory_peak_bytes >= 60_000 << 20 && used.energy_joules > 0, "{used:?}");
+    assert!(used.power_peak_watts >= 499.0, "{used:?}");
+
+    let full = pool.run("gacct", &[&job.to_string()]);
+    let efficiency = pool.run("gacct", &["efficiency", &job.to_string()]);
+    for said in [&full, &efficiency] {
+        assert!(said.out.contains(&format!("GPU Efficiency: {busy:.2}% of ")), "{said:?}");
+        assert!(said.out.contains("GPU Idle: 00:00:"), "{said:?}");
+    }
+    let line = pool.run("gacct", &["-n", "-P", "-j", &job.to_string(), "-o", "jobid,gpueff,consumedenergyraw"]);
+    assert_eq!(line.out.trim(), format!("{job}|{busy:.1}%|{}", used.energy_joules));
+
+    let before = report(&pool);
+    assert_eq!((before.jobs, before.gpu_told_hours > 0.0, before.gpu_idle_hours > 0.0), (1, true, true), "{before:?}");
+    assert!((before.gpu_percent.unwrap() - busy).abs() < 0.2, "{before:?}");
+    pool.kill("gpuctld");
+    pool.start("gpuctld");
+    let after = report(&pool);
+    assert_eq!(serde_json::to_string(&before).unwrap(), serde_json::to_string(&after).unwrap());
+    let table = pool.run("gacct", &["efficiency", "--by", "user"]);
+    assert!(table.out.contains("GPU_EFF") && table.out.contains('%'), "{table:?}");
+    pool.down();
+}
