@@ -107,7 +107,7 @@ fn history(client: &mut Client, first: String, gpu: Option<String>, json: bool) 
 fn uuid_of(client: &mut Client, node: &str, gpu: &str) -> Result<String, Failure> {
     let list: GpuList = client.get(&path_with_query("/v1/gpus", &GpuQuery { node: node.to_owned() }))?;
     let index: Option<u32> = gpu.strip_prefix("gpu").unwrap_or(gpu).parse().ok();
-    let is_it = |row: &&GpuHealthRow| index.map_or_else(|| row.uuid.starts_with(gpu), |index| row.index == index && row.state != "missing");
+    let is_it = |row: &&GpuHealthRow| index.map_or_else(|| row.uuid.starts_with(gpu), |index| row.index == index && row.state != "missing" && !row.gpu_type.contains(':'));
     let found: Vec<&GpuHealthRow> = list.gpus.iter().filter(is_it).collect();
     match found[..] {
         [row] => Ok(row.uuid.clone()),

@@ -17,17 +17,10 @@ pub struct GpuStanding {
     /// What was seen when the sign was raised, with its numbers.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub evidence: String,
-    /// Somebody keeps it out until it is returned: no accident, and nothing of the breaker's.
+    /// Somebody keeps it out until it is returned: the breaker does not count it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub held: bool,
     /// What comes next, for people.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub next: String,
-}
-
-impl GpuStanding {
-    /// Out by itself, and not by anybody's word.
-    pub fn is_accident(&self) -> bool {
-        self.stage != Stage::InService && !self.held
-    }
 }

@@ -647,3 +647,29 @@ fn a_fence_program_that_cannot_be_used_is_shown_with_its_place() {
     let errors = errors("--- gpuctld.toml\nfence_program = \"fence\"\nfence_timeout_secs = 0\n");
     assert!(errors.contains("is not an absolute path") && errors.contains("1 to 3600 is allowed"), "{errors}");
 }
+
+#[test]
+fn what_nodes_should_have_is_said_with_nodes_and_known_keys() {
+    check(
+        "--- gpuctld.toml\n[expect.\"a b\"]\ngpus = { h100 = 8 }\n[expect.dgx]\nnodes = \"n[1-4]\"\ngpu = 8\nmemory = \"lots\"\n",
+        expect![[r#"
+            error: [expect.a b] has no valid name
+             --> gpuctld.toml:1:9
+              |
+            1 | [expect."a b"]
+              |         ^^^^^ use up to 64 letters, digits, '_', '-' and '.'
+
+            error: unknown key "gpu" in [expect.dgx]
+             --> gpuctld.toml:5:1
+              |
+            5 | gpu = 8
+              | ^^^ did you mean "gpus"?
+
+            error: memory: size "lots" is not a whole number with K, M, G or T. Try 256 (MiB), 300M or 4G
+             --> gpuctld.toml:6:10
+              |
+            6 | memory = "lots"
+              |          ^^^^^^
+        "#]],
+    );
+}

@@ -125,7 +125,7 @@ fn row(node: &Node, gpu: &GpuEntry, jobs: Vec<String>) -> GpuHealthRow {
         node: node.name.clone(),
         slot: gpu.slot.0,
         index: info.index,
-        gpu_type: info.gpu_type.clone(),
+        gpu_type: info.kind(),
         uuid: info.uuid.clone(),
         state: state_word(gpu).to_owned(),
         since: standing.filter(|standing| standing.since.0 > 0).map(|standing| Instant(standing.since)),

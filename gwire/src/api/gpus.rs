@@ -18,7 +18,9 @@ pub struct GpuQuery {
 pub struct GpuHealthRow {
     pub node: String,
     pub slot: u16,
+    /// The driver's; a slice has its GPU's.
     pub index: u32,
+    /// `h100`; of a slice `h100:1g.10gb`.
     #[serde(rename = "type")]
     pub gpu_type: String,
     pub uuid: String,
