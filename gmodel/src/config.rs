@@ -2,7 +2,9 @@
 
 use crate::hostlist::Hostlist;
 use crate::policy::{GpuAmounts, Limits, Placement, Policy, PreemptMode, SchedulerConfig};
+use crate::time_zone::TimeZone;
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 
 /// Everything of the controller's TOML that decisions depend on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,6 +32,9 @@ pub struct ClusterConfig {
     pub kill_invalid_depend: bool,
     /// Nodes hold jobs to their part of a shared GPU. No file says so: simulations do, until nodes can.
     pub gpu_shares: bool,
+    /// What recurring windows and the periods of budgets are counted in.
+    #[serde(default)]
+    pub time_zone: Arc<TimeZone>,
     /// Users who may administer besides root on the controller's host.
     pub operators: Vec<String>,
     /// Finished jobs stay in memory this long, for `gq` without the database.
@@ -64,6 +69,7 @@ impl Default for ClusterConfig {
             allow_root_jobs: false,
             kill_invalid_depend: false,
             gpu_shares: false,
+            time_zone: Arc::default(),
             operators: Vec::new(),
             min_job_age_secs: 60,
             privacy: Privacy::Open,

@@ -37,6 +37,7 @@ pub mod size;
 pub mod suggest;
 pub mod supervise;
 pub mod time;
+pub mod time_zone;
 
 pub use blob_id::BlobId;
 pub use checkpoint::CheckpointSpec;
@@ -50,3 +51,4 @@ pub use reason::{Reason, ReasonCode};
 pub use run::RunClass;
 pub use shared::Shared;
 pub use time::{Instant, Timestamp};
+pub use time_zone::TimeZone;

@@ -6,8 +6,10 @@
 use crate::checkpoint::CheckpointSpec;
 use crate::hostlist::Hostlist;
 use crate::time::Timestamp;
+use crate::time_zone::TimeZone;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// The key of [`GpuAmounts`] that stands for GPUs of all types together.
 pub const ALL_GPUS: &str = "gpu";
@@ -258,6 +260,9 @@ pub struct Reservation {
     /// IGNORE_JOBS: it may be made over jobs that run into it.
     pub ignore_running: bool,
     pub created_by: String,
+    /// What recurring windows are counted in, where that is not UTC: the configuration's, put in by whoever merges both.
+    #[serde(skip)]
+    pub zone: Option<Arc<TimeZone>>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

@@ -6,6 +6,7 @@
 use crate::core_thread::{CoreHandle, now};
 use gcore::ctl::{Mirror, State};
 use gmodel::Timestamp;
+use gsched::priority::of_starts;
 use gsched::{Engine, Made, Plan, WorkBudget};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -128,6 +129,7 @@ fn quick_pass(core: &CoreHandle, kept: &mut Kept) -> Option<bool> {
     let budget = WorkBudget { starts: STARTS_PER_PASS, ..WorkBudget::default() };
     let plan = kept.engine.after(snapshot, changes, budget);
     let Some(mut plan) = plan else { return Some(false) };
+    plan.priorities = of_starts(snapshot, &plan.starts);
     kept.mirror.forget_changes();
     plan.made = kept.made(now, budget, true);
     if (!plan.starts.is_empty() || kept.traced)
@@ -161,6 +163,7 @@ fn pass(core: &CoreHandle, kept: &mut Kept) -> Option<Pass> {
         false => kept.engine.plan_in_slices(snapshot, Some(changes), budget, SLICE_PROBES, Box::new(hand_over)),
     };
     plan.made = kept.made(now, budget, false);
+    plan.priorities = of_starts(snapshot, &plan.starts);
     kept.mirror.forget_changes();
     let again = plan.cut_short && starts.load(Ordering::Relaxed) + plan.starts.len() > 0;
     let idle = plan.starts.is_empty() && plan.preempts.is_empty() && plan.classes.is_empty() && plan.cuts.is_empty();

@@ -231,6 +231,12 @@ impl Ledger {
         self.accounts.get(account as usize).map_or(0, |page| page.held.gpus_of(ALL))
     }
 
+    /// The budgets of an account with what is used of each in its present period.
+    pub fn budgets(&self, account: &str) -> &[(Budget, BudgetUse)] {
+        let page = self.tree.number(account).and_then(|number| self.accounts.get(number as usize));
+        page.map_or(&[], |page| &page.budgets)
+    }
+
     /// Shares of an account, and of it with its siblings.
     pub fn shares_among_siblings(&self, account: u32) -> (u64, u64) {
         let shares = |number: u32| {
@@ -547,7 +553,7 @@ impl Ledger {
                 let used = self.used_in_period(&snapshot.usage, number, budget);
                 let gpu_type = budget.gpu_type.as_ref().map_or(ALL, |name| self.types.number(name));
                 let most = u128::from(budget.gpu_hours) * GPU_HOUR;
-                (budget.clone(), BudgetUse::new(gpu_type, most, used, budget.period, self.now))
+                (budget.clone(), BudgetUse::new(gpu_type, most, used, snapshot.usage.period_bounds(budget.period, self.now)))
             });
             let budgets = budgets.collect();
             let page = &mut self.accounts[number as usize];

@@ -22,6 +22,9 @@ pub struct Plan {
     /// Empty GPUs to be cut by MIG.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cuts: Vec<Cut>,
+    /// The numbers that those who start were placed with, as far as they were worked out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub priorities: Vec<(JobId, i64)>,
     /// The one reason of each job looked at that does not start, where it is another than the job has.
     pub reasons: Vec<(JobId, Reason)>,
     /// The same for arrays; their untouched tasks share it.

@@ -7,6 +7,7 @@ use crate::fair_tree::{FairTree, PPM};
 use crate::ledger::Ledger;
 use crate::limits::{ALL, Holding};
 use crate::names::Names;
+use crate::plan::Start;
 use crate::snapshot::{PendingJob, Snapshot};
 use gmodel::mig::least_milli;
 use gmodel::gpu_request::{GpuAmount, GpuKind};
@@ -14,6 +15,7 @@ use gmodel::job::{GpuScope, Request};
 use gmodel::policy::{JobOrder, PriorityWeights};
 use gmodel::{JobId, JobSpec, RunClass, Timestamp};
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// A waiting job in its place.
@@ -122,6 +124,27 @@ fn by_priority(snapshot: &Snapshot, ledger: &Ledger) -> Vec<Ordered> {
         jobs.sort_by_key(|(tier, job)| (*tier, job.class == Some(RunClass::Borrowed)));
     }
     jobs.into_iter().map(|(_, job)| job).collect()
+}
+
+/// The numbers of those that a plan starts, as `in_order` has them: what they were placed with, for people.
+pub fn of_starts(snapshot: &Snapshot, starts: &[Start]) -> Vec<(JobId, i64)> {
+    let ids: BTreeSet<JobId> = starts.iter().map(|start| start.job).collect();
+    if ids.is_empty() || snapshot.config.scheduler.order != JobOrder::Multifactor {
+        return Vec::new();
+    }
+    let mut looked_up = LookUp::new(snapshot);
+    let mut all = Vec::with_capacity(ids.len());
+    for (at, job) in snapshot.pending.iter().enumerate() {
+        let last = job.positions.as_ref().and_then(|positions| positions.last()).map_or(0, u64::from);
+        let mut own = ids.range(job.id..=JobId(job.id.0 + last)).peekable();
+        if own.peek().is_some() {
+            let (_, factors) = looked_up.factors(at, job);
+            all.extend(own.map(|id| (*id, factors.priority)));
+        }
+    }
+    // A task with a record of its own has its own number, which comes later than its array's.
+    all.sort_by_key(|(id, _)| *id);
+    all
 }
 
 /// Walks the queue into the guarantees that are left.

@@ -5,7 +5,6 @@
 
 use crate::account_tree::{AccountTree, ROOT};
 use crate::limits::{ALL, GpuTypes, Holding};
-use crate::usage::period_bounds;
 use gmodel::policy::{Account, BudgetKind, GpuAmounts};
 use gmodel::{Policy, RunClass, Timestamp};
 
@@ -336,8 +335,7 @@ impl Level {
 }
 
 impl BudgetUse {
-    pub fn new(gpu_type: usize, most: u128, used: u128, period: gmodel::policy::Period, now: Timestamp) -> Self {
-        let (start, end) = period_bounds(period, now);
+    pub fn new(gpu_type: usize, most: u128, used: u128, (start, end): (Timestamp, Timestamp)) -> Self {
         Self { gpu_type, most, used, promised: 0, began: 0, start, end }
     }
     /// The same before any run was counted.

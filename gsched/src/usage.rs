@@ -7,7 +7,7 @@
 use gmodel::policy::{FairShare, Period};
 use gmodel::run::NodeShare;
 use gmodel::time::{civil_from_days, days_from_civil};
-use gmodel::{GpuSlot, NodeId, Timestamp};
+use gmodel::{GpuSlot, NodeId, Timestamp, TimeZone};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -58,6 +58,8 @@ const fn sums() -> [u64; STEPS + 1] {
 pub struct UsageBook {
     /// By account and user; the entry of the empty user is the account's own.
     entries: BTreeMap<(Arc<str>, Arc<str>), Arc<UsageEntry>>,
+    /// Whose midnights begin the periods. Use that was charged before another zone was set stays where it was.
+    zone: Arc<TimeZone>,
 }
 
 /// One row: of a user in an account, or (with the empty user) of the account without those below it.
@@ -207,7 +209,7 @@ impl UsageBook {
             return;
         }
         let entry = self.entries.entry((Arc::from(account), Arc::from(""))).or_default();
-        Arc::make_mut(entry).charge_periods(&rate.gpus, from, to);
+        Arc::make_mut(entry).charge_periods(&self.zone, &rate.gpus, from, to);
     }
 
     /// A row from the store.
@@ -240,11 +242,25 @@ impl UsageBook {
         self.entries.range((Arc::from(account), Arc::from(""))..).next().is_some_and(|((name, _), _)| &**name == account)
     }
 
+    /// From now on periods begin at midnight there.
+    pub fn set_zone(&mut self, zone: Arc<TimeZone>) {
+        self.zone = zone;
+    }
+
+    pub fn zone(&self) -> &Arc<TimeZone> {
+        &self.zone
+    }
+
+    /// Beginning and end of the period that holds a time.
+    pub fn period_bounds(&self, period: Period, at: Timestamp) -> (Timestamp, Timestamp) {
+        period_bounds(&self.zone, period, at)
+    }
+
     /// GPU use charged to an account itself in the period that holds `now`, thousandths of a GPU times milliseconds;
     /// of one type (lower case) or of all.
     pub fn in_period(&self, account: &str, period: Period, now: Timestamp, gpu_type: Option<&str>) -> u128 {
         let Some(entry) = self.entries.get(&(Arc::from(account), Arc::from(""))) else { return 0 };
-        let day = period_days(period, now).0;
+        let day = period_days(&self.zone, period, now).0;
         let Some(types) = entry.periods.get(&period).and_then(|all| all.get(&day)) else { return 0 };
         match gpu_type {
             Some(name) => types.get(name).copied().unwrap_or(0),
@@ -254,13 +270,14 @@ impl UsageBook {
 }
 
 impl UsageEntry {
-    fn charge_periods(&mut self, gpus: &BTreeMap<String, u64>, from: Timestamp, to: Timestamp) {
+    fn charge_periods(&mut self, zone: &TimeZone, gpus: &BTreeMap<String, u64>, from: Timestamp, to: Timestamp) {
         for period in [Period::Day, Period::Week, Period::Month, Period::Quarter, Period::Year] {
             let kept = self.periods.entry(period).or_default();
             let mut at = from;
             while at < to {
-                let (day, next) = period_days(period, at);
-                let end = to.min(Timestamp(next.saturating_mul(DAY_MILLIS)));
+                let (day, next) = period_days(zone, period, at);
+                // A day that begins with an hour that is skipped begins where the clock goes on.
+                let end = to.min(zone.at_local(next.saturating_mul(DAY_MILLIS))).max(at.plus_millis(1));
                 let types = kept.entry(day).or_default();
                 for (name, milli) in gpus {
                     *types.entry(name.clone()).or_default() += u128::from(*milli) * end.since_millis(at) as u128;
@@ -389,9 +406,9 @@ fn weighted_millis(offset_millis: i64, half_life_secs: u32) -> u128 {
     u128::from(SUMS[step]) * step_millis as u128 + rest * u128::from(WEIGHTS[step])
 }
 
-/// First day of the period that holds a time, and first day of the next, in days since 1970, UTC.
-pub fn period_days(period: Period, at: Timestamp) -> (i64, i64) {
-    let day = at.0.div_euclid(DAY_MILLIS);
+/// First day of the period that holds a time, and first day of the next, in days since 1970 on a calendar of the place.
+pub fn period_days(zone: &TimeZone, period: Period, at: Timestamp) -> (i64, i64) {
+    let day = zone.local_millis(at).div_euclid(DAY_MILLIS);
     let (year, month, _) = civil_from_days(day);
     let month_after = |first: u32, months: u32| {
         let month = first + months;
@@ -414,9 +431,9 @@ pub fn period_days(period: Period, at: Timestamp) -> (i64, i64) {
 }
 
 /// Beginning and end of the period that holds a time.
-pub fn period_bounds(period: Period, at: Timestamp) -> (Timestamp, Timestamp) {
-    let (first, next) = period_days(period, at);
-    (Timestamp(first.saturating_mul(DAY_MILLIS)), Timestamp(next.saturating_mul(DAY_MILLIS)))
+pub fn period_bounds(zone: &TimeZone, period: Period, at: Timestamp) -> (Timestamp, Timestamp) {
+    let (first, next) = period_days(zone, period, at);
+    (zone.at_local(first.saturating_mul(DAY_MILLIS)), zone.at_local(next.saturating_mul(DAY_MILLIS)))
 }
 
 #[cfg(test)]

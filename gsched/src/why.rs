@@ -6,6 +6,7 @@
 use crate::change::{self, Change};
 use crate::forecast::Forecast;
 use crate::pass::{Engine, Pass, Wait};
+use crate::placement::Ask;
 use crate::plan::WorkBudget;
 use crate::reason;
 use crate::shape::ShapeId;
@@ -125,9 +126,7 @@ impl Pass<'_> {
         }
         found.extend(self.not_admitted(job, shape).map(Blocker::of));
         let secs = job.limit_secs.unwrap_or(UNLIMITED_SECS);
-        let limits = self.limit_blockers(job, shape);
-        let unlimited = limits.is_empty();
-        found.extend(limits);
+        found.extend(self.limit_blockers(job, shape));
         match self.licences_now(job, secs) {
             Err(Wait::Licences(reason) | Wait::Limit(reason)) => found.push(Blocker::of(reason)),
             Err(Wait::Room) | Ok(()) => {}
@@ -140,12 +139,11 @@ impl Pass<'_> {
             let text = "jobs before it in the partition wait, and none may pass them (backfill is off)";
             found.push(Blocker::of(Reason::new(ReasonCode::Priority, text)));
         }
-        if has_room && unlimited {
-            // A limit on what it would get, where that is more than the request says: types left open, whole nodes.
-            let ways = 0..self.shape(shape).ways.len();
-            let tried: Vec<_> = ways.map(|way| self.find(job, shape, way, secs)).collect();
-            if !tried.iter().any(|one| matches!(one, Ok(Some(_)))) {
-                found.extend(tried.into_iter().find_map(Result::err).map(Blocker::of));
+        if has_room && !self.unlimited {
+            for reason in self.limits_there(job, shape, secs) {
+                if found.iter().all(|known| known.code != reason.code) {
+                    found.push(Blocker::of(reason));
+                }
             }
         }
         self.hold_again(lifted);
@@ -163,6 +161,32 @@ impl Pass<'_> {
         }
         let fewest = self.shape(shape).ways.iter().map(of_way).min_by_key(Vec::len).unwrap_or_default();
         fewest.into_iter().map(Blocker::of).collect()
+    }
+
+    /// Limits on what it would get, where that is more than the request says: types left open, whole nodes. The fewest of
+    /// any choice.
+    fn limits_there(&mut self, job: &PendingJob, shape: ShapeId, secs: u32) -> Vec<Reason> {
+        let now = self.snapshot.now;
+        let end = crate::cluster::end_after(now, Some(secs));
+        let types = self.gpu_types(shape);
+        let of_types = types.iter().map(|kind| Some(self.nodes_of_type(shape, kind)));
+        let choices: Vec<_> = std::iter::once(None).chain(of_types).collect();
+        let mut fewest: Option<Vec<Reason>> = None;
+        for way in 0..self.shape(shape).ways.len() {
+            for only in &choices {
+                let pick = |search: &mut crate::placement::Search, ask: &Ask| {
+                    search.pick(&Ask { only: only.as_ref(), ..*ask }, way, now, end)
+                };
+                let Some(picked) = self.search(job, shape, pick) else { continue };
+                let take = self.take_of(shape, way, &picked, secs);
+                let mut against = self.ledger.blockers(job, &take);
+                against.retain(|reason| reason.code != ReasonCode::Licenses);
+                if fewest.as_ref().is_none_or(|fewest| against.len() < fewest.len()) {
+                    fewest = Some(against);
+                }
+            }
+        }
+        fewest.unwrap_or_default()
     }
 
     /// Whether nodes have room for a job now; limits and licences left aside.

@@ -1,7 +1,7 @@
 //! When reservations of the policy hold: single windows and recurring ones, over which nodes, for whom.
 //!
 //! Windows are arithmetic, not a list: one that comes hourly for ever costs no more than one that comes once.
-//! Source: Slurm's reservations, without its clock of the site: recurring times are UTC.
+//! Source: Slurm's reservations: recurring times are those of a clock of the site.
 
 use crate::snapshot::{PendingJob, Snapshot};
 use fixedbitset::FixedBitSet;
@@ -72,7 +72,7 @@ impl Windows {
         let mut from = from;
         (0..MOST_WINDOWS).map_while(move |_| {
             let window = next(reservation, from)?;
-            from = window.0.plus_millis(period_millis(reservation.repeat).unwrap_or(i64::MAX)).max(window.1);
+            from = window.1;
             Some(window)
         })
     }
@@ -156,10 +156,24 @@ pub fn next(reservation: &Reservation, after: Timestamp) -> Option<Window> {
         return Some(window(reservation.start)).filter(|window| window.1 > after);
     };
     let ended = after.0.saturating_sub(reservation.start.0).saturating_sub(millis);
-    let mut count = if ended < 0 { 0 } else { ended / period + 1 };
+    let Some(zone) = reservation.zone.as_ref().filter(|_| reservation.repeat != Repeat::Hourly) else {
+        let mut count = if ended < 0 { 0 } else { ended / period + 1 };
+        loop {
+            let start = reservation.start.plus_millis(period.checked_mul(count)?);
+            if reservation.repeat != Repeat::Weekday || is_weekday(start.0) {
+                return Some(window(start));
+            }
+            count += 1;
+        }
+    };
+    // The same time on a clock of the place: days there have 23 to 25 hours.
+    let first = zone.local_millis(reservation.start);
+    let mut count = (ended / period - 1).max(0);
     loop {
-        let start = reservation.start.plus_millis(period.checked_mul(count)?);
-        if reservation.repeat != Repeat::Weekday || is_weekday(start) {
+        let local = first.checked_add(period.checked_mul(count)?)?;
+        let start = if count == 0 { reservation.start } else { zone.at_local(local) };
+        let is_day = reservation.repeat != Repeat::Weekday || is_weekday(local);
+        if is_day && start.plus_millis(millis) > after {
             return Some(window(start));
         }
         count += 1;
@@ -175,9 +189,9 @@ fn period_millis(repeat: Repeat) -> Option<i64> {
     }
 }
 
-/// Monday to Friday. The epoch was a Thursday.
-fn is_weekday(at: Timestamp) -> bool {
-    (1..=5).contains(&(at.secs().div_euclid(86_400) + 4).rem_euclid(7))
+/// Monday to Friday, of milliseconds on a clock. The epoch was a Thursday.
+fn is_weekday(local_millis: i64) -> bool {
+    (1..=5).contains(&(local_millis.div_euclid(86_400_000) + 4).rem_euclid(7))
 }
 
 /// Which reservation a job asks for, by name.
@@ -211,6 +225,43 @@ mod tests {
         let day = 86_400;
         assert_eq!(at(&noon, 50_000), Some((43_200 + day, 46_800 + day)), "Friday");
         assert_eq!(at(&noon, 50_000 + day), Some((43_200 + 4 * day, 46_800 + 4 * day)), "Monday");
+    }
+
+    /// An hour ahead, two in the summer of 2026.
+    fn berlin() -> gmodel::TimeZone {
+        let (from, to) = (1_774_746_000, 1_792_890_000);
+        gmodel::TimeZone::new("Europe/Berlin", (1_767_225_600, 1_798_761_600), 86_400, |at| if (from..to).contains(&at) { 7200 } else { 3600 })
+    }
+
+    fn starts(one: &Reservation, from: &str, count: usize) -> Vec<String> {
+        let mut after = gmodel::time::parse_rfc3339(from).unwrap();
+        let step = |_| {
+            let window = next(one, after)?;
+            after = window.1;
+            Some(window.0.to_string())
+        };
+        (0..count).map_while(step).collect()
+    }
+
+    #[test]
+    fn a_recurring_window_keeps_its_hour_on_the_clock_of_the_place() {
+        // 02:30 in Berlin, which does not come on the 29th of March and comes twice on the 25th of October.
+        let start = gmodel::time::parse_rfc3339("2026-03-27T01:30:00Z").unwrap();
+        let daily = Reservation { start, zone: Some(std::sync::Arc::new(berlin())), ..reservation(0, 1800, Repeat::Daily) };
+        let daily = Reservation { start, ..daily };
+        assert_eq!(starts(&daily, "2026-03-27T00:00:00Z", 5), [
+            "2026-03-27T01:30:00Z", "2026-03-28T01:30:00Z", "2026-03-29T01:00:00Z", "2026-03-30T00:30:00Z", "2026-03-31T00:30:00Z",
+        ]);
+        assert_eq!(starts(&daily, "2026-10-24T00:00:00Z", 3), ["2026-10-24T00:30:00Z", "2026-10-25T00:30:00Z", "2026-10-26T01:30:00Z"]);
+        let weekly = Reservation { repeat: Repeat::Weekly, ..daily.clone() };
+        assert_eq!(starts(&weekly, "2026-03-28T00:00:00Z", 2), ["2026-04-03T00:30:00Z", "2026-04-10T00:30:00Z"]);
+        // Just after midnight on Monday there it is Sunday in UTC.
+        let start = gmodel::time::parse_rfc3339("2026-06-28T22:15:00Z").unwrap();
+        let weekday = Reservation { start, repeat: Repeat::Weekday, ..daily.clone() };
+        let days = starts(&weekday, "2026-06-28T00:00:00Z", 6);
+        assert_eq!((&*days[0], &*days[4], &*days[5]), ("2026-06-28T22:15:00Z", "2026-07-02T22:15:00Z", "2026-07-05T22:15:00Z"));
+        let hourly = Reservation { repeat: Repeat::Hourly, ..daily };
+        assert_eq!(starts(&hourly, "2026-03-29T00:10:00Z", 2), ["2026-03-29T00:30:00Z", "2026-03-29T01:30:00Z"]);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! An administrator sets up accounts at run time, a user of them asks why a job waits, and does what the answer says.
 
-use gmodel::JobState::{Completed, Pending, Running};
+use gmodel::JobState::{Completed, Pending, Running, Suspended};
 use gpupool_tests::pool::Pool;
 use serde_json::Value;
 
@@ -65,6 +65,64 @@ fn what_why_proposes_starts_the_job() {
     assert_eq!(pool.job(big).state, Pending);
     pool.write("stop", "");
     pool.wait_state(big, Completed);
+    pool.check();
+    pool.down();
+}
+
+/// Counts in a file until it is told to stop.
+const COUNTER: &str = "n=0; while [ ! -e stop ]; do n=$((n+1)); echo $n > count; sleep 0.05; done";
+
+#[test]
+fn a_suspended_job_stands_still_whoever_dies_and_goes_on_at_the_operators_word() {
+    let Some(pool) = Pool::up(1, "h100:2") else { return };
+    let job = pool.gsub(&["--gpus", "1", "--time", "60", "--wrap", COUNTER]);
+    pool.wait_file("count");
+    assert_eq!(pool.run_as_user("gadm", &["job", "suspend", &job.to_string()]).code, 1, "users do not");
+    assert_eq!(pool.run("gadm", &["job", "suspend", &job.to_string()]).code, 0);
+    let log = || pool.run("gq", &["--log", &job.to_string()]).out;
+    let by_node = |word: &str| log().lines().any(|line| line.ends_with(&format!(" {word}")));
+    pool.wait_until("its node has frozen it", || by_node("suspended"));
+    pool.wait_state(job, Suspended);
+    let count = pool.file("count");
+    pool.kill("node1");
+    pool.kill("gpuctld");
+    pool.start("gpuctld");
+    pool.start("node1");
+    pool.wait_until("the node is back", || pool.node("node1").state.starts_with("MIXED") || pool.node("node1").state == "ALLOCATED");
+    // It still holds its GPU: another job gets the second one only.
+    let other = pool.gsub(&["--gpus", "1", "--wrap", "true"]);
+    pool.wait_state(other, Completed);
+    assert_eq!(pool.job(job).state, Suspended);
+    assert_eq!(pool.file("count"), count, "it stood still all the time");
+    assert_eq!(pool.run("gadm", &["job", "resume", &job.to_string()]).code, 0);
+    pool.wait_until("it counts again", || pool.file("count") != count);
+    pool.write("stop", "");
+    pool.wait_state(job, Completed);
+    pool.check();
+    pool.down();
+}
+
+#[test]
+fn a_job_without_gpus_runs_on_the_cpus_of_one_that_is_frozen_for_it() {
+    let Some(pool) = Pool::up(1, "h100:1") else { return };
+    for words in ["qos add low preempt_mode=suspend", "qos add high preempt=low"] {
+        let said = pool.run("gadm", &words.split_whitespace().collect::<Vec<_>>());
+        assert_eq!(said.code, 0, "{said:?}");
+    }
+    let low = pool.gsub(&["-q", "low", "--gpus", "1", "-c", "60", "--mem", "1G", "--wrap", COUNTER]);
+    pool.wait_file("count");
+    let high = pool.gsub(&["-q", "high", "-c", "30", "--mem", "1G", "--wrap", "while [ ! -e over ]; do sleep 0.05; done"]);
+    pool.wait_state(high, Running);
+    pool.wait_state(low, Suspended);
+    let said = pool.run("gadm", &["job", "resume", &low.to_string()]);
+    assert!(said.code == 1 && said.err.contains(&format!("suspended for job {high}")), "{said:?}");
+    pool.write("over", "");
+    pool.wait_state(high, Completed);
+    pool.wait_state(low, Running);
+    let count = pool.file("count");
+    pool.wait_until("it counts again", || pool.file("count") != count);
+    pool.write("stop", "");
+    pool.wait_state(low, Completed);
     pool.check();
     pool.down();
 }

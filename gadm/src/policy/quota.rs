@@ -4,6 +4,7 @@ use super::account::tree;
 use super::key_value::{self, Form, Key};
 use super::listing::{budget_text, gpus_text, held_text};
 use super::{Listing, Name, NameAndWords, edit, print_json, records, rows};
+use gcli::local_time::TimeFormat;
 use gcli::table::{Column, Screen, TableWriter, stdout};
 use gcli::{Failure, Outcome};
 use gmodel::suggest::did_you_mean;
@@ -81,7 +82,7 @@ fn put_budget(budgets: &mut Vec<BudgetRow>, text: &str) -> Result<(), Failure> {
     budgets.retain(|budget| (&*budget.kind, &*budget.period, &budget.gpu_type) != (kind, period, &gpu_type));
     if !hours.eq_ignore_ascii_case("none") {
         let gpu_hours = hours.parse().map_err(|_| wrong(format!("{hours:?} is no whole number of GPU-hours")))?;
-        budgets.push(BudgetRow { kind: kind.to_owned(), gpu_hours, period: period.to_owned(), gpu_type });
+        budgets.push(BudgetRow { kind: kind.to_owned(), gpu_hours, period: period.to_owned(), gpu_type, ..BudgetRow::default() });
     }
     Ok(())
 }
@@ -158,9 +159,30 @@ fn in_words(account: &AccountRow) -> String {
     for budget in &account.budgets {
         let what = if budget.kind == "cap" { "nothing starts beyond" } else { "runs are borrowed beyond" };
         let of_type = budget.gpu_type.as_ref().map(|gpu_type| format!(" of {gpu_type}")).unwrap_or_default();
-        text.push_str(&format!("budget: {what} {} GPU-hours{of_type} a {}\n", budget.gpu_hours, budget.period));
+        text.push_str(&format!("budget: {what} {} GPU-hours{of_type} a {}", budget.gpu_hours, budget.period));
+        text.push_str(&budget_use(budget));
+        text.push('\n');
     }
     text
+}
+
+/// `: 12.5 used, 87.5 left (40 of them promised to what runs); a new one on 2026-12-01T00:00`.
+fn budget_use(budget: &BudgetRow) -> String {
+    let Some(used) = budget.used_gpu_hours else { return String::new() };
+    let left = (budget.gpu_hours as f64 - used).max(0.0);
+    let promised = budget.promised_gpu_hours.unwrap_or(0.0);
+    let mut text = format!(": {} used, {} left", rounded(used), rounded(left));
+    if promised > 0.0 {
+        text.push_str(&format!(" ({} of them promised to what runs)", rounded(promised)));
+    }
+    if let Some(resets) = budget.resets {
+        text.push_str(&format!("; the next begins {}", TimeFormat::from_env().print(resets.0)));
+    }
+    text
+}
+
+fn rounded(hours: f64) -> f64 {
+    (hours * 10.0).round() / 10.0
 }
 
 fn word(gpu_type: &str) -> &str {
@@ -170,6 +192,15 @@ fn word(gpu_type: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_budget_says_what_is_used_left_and_promised() {
+        let budget = BudgetRow { gpu_hours: 100, used_gpu_hours: Some(12.46), promised_gpu_hours: Some(3.0), ..BudgetRow::default() };
+        assert_eq!(budget_use(&budget), ": 12.5 used, 87.5 left (3 of them promised to what runs)");
+        let over = BudgetRow { gpu_hours: 1, used_gpu_hours: Some(2.0), ..BudgetRow::default() };
+        assert_eq!(budget_use(&over), ": 2 used, 0 left");
+        assert_eq!(budget_use(&BudgetRow::default()), "", "an older controller says nothing of it");
+    }
 
     #[test]
     fn budgets_are_put_replaced_and_taken_away() {

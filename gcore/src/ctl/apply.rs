@@ -92,9 +92,10 @@ pub fn apply(state: &mut State, event: &Event) {
             }
         }
         Event::JobsForgotten { jobs, arrays } => forget(state, jobs, arrays),
-        Event::RunPlaced { run, allocation, lives, limit_secs, class, at } => {
+        Event::RunPlaced { run, allocation, lives, limit_secs, class, priority, at } => {
             run_placed(state, *run, allocation, lives, *limit_secs, *at);
             run_mut(state, *run).class = *class;
+            job_mut(state, run.job).priority = *priority;
         }
         Event::RunClassed { run, class } => run_mut(state, *run).class = *class,
         Event::RunMarked { run, mark, at, .. } => {
@@ -194,6 +195,9 @@ pub fn apply(state: &mut State, event: &Event) {
         }
         Event::Configured { config, at } => {
             state.config = config.clone();
+            if *state.usage.zone() != config.time_zone {
+                Arc::make_mut(&mut state.usage).set_zone(config.time_zone.clone());
+            }
             state.policy_since = (state.seq, *at);
             state.feasible = Arc::default();
             state.merge_policy();
@@ -287,6 +291,7 @@ fn submitted(
             waits: None,
             preempted: None,
             last_mark: None,
+            priority: None,
         };
         state.next_job = state.next_job.max(id.0 + 1);
         state.index_job(&job);
@@ -323,6 +328,7 @@ fn split(state: &mut State, array: JobId, position: u32) {
         waits,
         preempted: None,
         last_mark: None,
+        priority: None,
     };
     let (id, none_left) = (array.id, array.pending.is_empty());
     state.index_job(&job);

@@ -64,6 +64,9 @@ pub enum Event {
         /// `None` where there are no quotas.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         class: Option<RunClass>,
+        /// What its job was worth when its turn came.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        priority: Option<i64>,
         at: Timestamp,
     },
     /// A run became guaranteed, or its account's guarantee shrank; `None`: there are no quotas any more.

@@ -18,11 +18,13 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) fn enter(tx: &mut Tx, plan: Plan) {
     let mut free: BTreeMap<NodeId, Free> = BTreeMap::new();
     let (as_of, _) = tx.state.policy_since;
+    let priorities: BTreeMap<JobId, i64> = plan.priorities.into_iter().collect();
     if plan.made_from >= as_of {
         suspend::enter(tx, plan.resumes, &mut free);
         for start in plan.starts {
             if !is_respecified(tx.state, start.job, plan.made_from) {
-                place(tx, start, &mut free);
+                let priority = priorities.get(&start.job).copied();
+                place(tx, start, priority, &mut free);
             }
         }
         preempt::classify(tx, plan.classes);
@@ -48,7 +50,7 @@ fn is_respecified(state: &State, id: JobId, since: Seq) -> bool {
     changed(id) || state.array_of(id).is_some_and(|(array, _)| changed(array.id))
 }
 
-fn place(tx: &mut Tx, start: Start, free: &mut BTreeMap<NodeId, Free>) {
+fn place(tx: &mut Tx, start: Start, priority: Option<i64>, free: &mut BTreeMap<NodeId, Free>) {
     let Some(task) = startable(tx, start.job) else { return };
     if !partition_still_holds(tx, &start) {
         return;
@@ -70,7 +72,7 @@ fn place(tx: &mut Tx, start: Start, free: &mut BTreeMap<NodeId, Free>) {
     let class = class_of(tx.state, &job.spec, start.class);
     let single = start.allocation.len() == 1;
     let at = tx.now;
-    tx.emit(Event::RunPlaced { run, allocation: start.allocation, lives, limit_secs, class, at });
+    tx.emit(Event::RunPlaced { run, allocation: start.allocation, lives, limit_secs, class, priority, at });
     if single {
         tx.emit(Event::RunGo { run, at });
     }

@@ -9,8 +9,9 @@ use super::handle::{Tx, operator_only};
 use super::policy_check::new_faults;
 use super::reservation;
 use super::state::State;
-use gmodel::Policy;
-use gmodel::policy::{Account, AccountUser};
+use gmodel::config::ClusterConfig;
+use gmodel::policy::{Account, AccountUser, Reservation};
+use gmodel::{Policy, TimeZone};
 use std::sync::Arc;
 
 pub(super) fn change(tx: &mut Tx, actor: &Actor, change: PolicyChange) -> Result<Reply, Refusal> {
@@ -26,7 +27,7 @@ pub(super) fn change(tx: &mut Tx, actor: &Actor, change: PolicyChange) -> Result
     };
     let mut after = tx.state.own_policy.clone();
     edit(&mut after, &change);
-    if let Some(fault) = new_faults(tx.state, &merged(&after, &tx.state.config.policy)).into_iter().next() {
+    if let Some(fault) = new_faults(tx.state, &merged(&after, &tx.state.config)).into_iter().next() {
         return Err(Refusal::new(RefusalCode::Invalid, fault));
     }
     make(tx, change, actor.user.clone());
@@ -219,10 +220,19 @@ fn no_other_default(own: &mut Policy, account: &str, user: &str) {
 }
 
 /// What is in force: the files' records over the database's of the same name.
-pub(super) fn merged(own: &Policy, files: &Policy) -> Arc<Policy> {
+pub(super) fn merged(own: &Policy, config: &ClusterConfig) -> Arc<Policy> {
+    let files = &config.policy;
     let mut all = own.clone();
     all.accounts.extend(files.accounts.clone());
     all.qos.extend(files.qos.clone());
     all.reservations.extend(files.reservations.clone());
+    for one in all.reservations.values_mut() {
+        zoned(one, config);
+    }
     Arc::new(all)
+}
+
+/// Recurring windows follow a clock of the site.
+pub(super) fn zoned(one: &mut Reservation, config: &ClusterConfig) {
+    one.zone = (*config.time_zone != TimeZone::default()).then(|| config.time_zone.clone());
 }

@@ -22,6 +22,7 @@ pub(super) fn made(tx: &Tx, actor: &Actor, mut one: Reservation) -> Result<Reser
     let state = &*tx.state;
     let known = state.own_policy.reservations.get(&one.name);
     one.created_by = known.map_or_else(|| actor.user.clone(), |known| known.created_by.clone());
+    policy::zoned(&mut one, &state.config);
     let Some(window) = next(&one, tx.now) else {
         let text = format!("reservation {} would be over already: it began at {}.", one.name, one.start);
         return Err(Refusal::new(RefusalCode::Invalid, text));
@@ -40,6 +41,7 @@ pub(super) fn made(tx: &Tx, actor: &Actor, mut one: Reservation) -> Result<Reser
         }
         ReservedPart::Gpus(amounts) => gpus_are_free(state, &one, &nodes, &amounts, window)?,
     }
+    one.zone = None;
     Ok(one)
 }
 
@@ -252,12 +254,16 @@ pub(super) fn pass(tx: &mut Tx) {
         .own_policy
         .reservations
         .values()
+        .map(|one| {
+            let mut one = one.clone();
+            policy::zoned(&mut one, &tx.state.config);
+            one
+        })
         .filter(|one| next(one, tx.now).is_none_or(|window| window.0 > one.start && one.repeat != Repeat::Once))
-        .cloned()
         .collect();
     for one in over {
         let change = match next(&one, tx.now) {
-            Some(window) => PolicyChange::Reservation { reservation: Box::new(Reservation { start: window.0, ..one }) },
+            Some(window) => PolicyChange::Reservation { reservation: Box::new(Reservation { start: window.0, zone: None, ..one }) },
             None => PolicyChange::ReservationRemoved { name: one.name },
         };
         policy::make(tx, change, "system".into());

@@ -146,6 +146,9 @@ pub struct Job {
     /// Newest checkpoint mark of all its runs, by the controller's clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_mark: Option<Box<gmodel::checkpoint::Mark>>,
+    /// What it was worth when its last run was placed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub priority: Option<i64>,
 }
 
 /// Which task of which array a job is.
@@ -586,7 +589,7 @@ impl State {
 
     /// After either part changed.
     pub(super) fn merge_policy(&mut self) {
-        self.policy = super::policy::merged(&self.own_policy, &self.config.policy);
+        self.policy = super::policy::merged(&self.own_policy, &self.config);
     }
 
     /// After a node's link or deadline changed.

@@ -61,7 +61,7 @@ pub(super) fn handle(
         let denied = |text: String| Err(Refusal::new(RefusalCode::Denied, text));
         if let Some(limit) = change.limit_secs {
             let longer = limit.is_none_or(|new| old_limit.is_some_and(|old| new > old));
-            if longer && state == JobState::Running {
+            if longer && matches!(state, JobState::Running | JobState::Suspended) {
                 return denied(format!(
                     "a running job's time limit can only be lowered by its owner; job {} has {}. \
                      Ask an operator for more.",
@@ -232,7 +232,7 @@ fn task_change(tx: &Tx, actor: &Actor, id: JobId, change: &JobChange) -> JobChan
     let mut change = JobChange { max_running: None, ..change.clone() };
     match tx.state.jobs.get(id) {
         Some(job) if job.state == JobState::Pending => {}
-        Some(job) if job.state == JobState::Running => {
+        Some(job) if matches!(job.state, JobState::Running | JobState::Suspended) => {
             change.partition = None;
             change.eligible = None;
             change.dependency = None;

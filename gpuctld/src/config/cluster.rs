@@ -18,7 +18,7 @@ pub(super) const DEFAULT_PORT: u16 = 7117;
 /// A unix socket's path ends here (unix(7)).
 const MAX_SOCKET_PATH_BYTES: usize = 107;
 
-const KEYS: [&str; 37] = [
+const KEYS: [&str; 38] = [
     "cluster",
     "state_dir",
     "socket",
@@ -40,6 +40,7 @@ const KEYS: [&str; 37] = [
     "kill_grace_secs",
     "min_job_age_secs",
     "kill_invalid_depend",
+    "time_zone",
     "max_array_tasks",
     "max_pending_jobs",
     "submit_hook",
@@ -81,6 +82,8 @@ pub(super) fn read(source: &Source, table: &DeTable<'_>, errors: &mut Errors) ->
 }
 
 fn policy(section: &Section, errors: &mut Errors) -> ClusterConfig {
+    // Dates in this file and those after it are read in it.
+    errors.zone = section.has("time_zone").then(|| super::time_zone::read(section, errors));
     let default = ClusterConfig::default();
     let mut secs = |key, bounds, default| section.number(key, bounds, errors).unwrap_or(default);
     let node_timeout_secs = secs("node_timeout_secs", 1..=86_400, default.node_timeout_secs);
@@ -107,6 +110,7 @@ fn policy(section: &Section, errors: &mut Errors) -> ClusterConfig {
         operators: section.texts("operators", errors).unwrap_or_default(),
         min_job_age_secs,
         kill_invalid_depend: section.boolean("kill_invalid_depend", errors).unwrap_or(default.kill_invalid_depend),
+        time_zone: errors.zone.clone().unwrap_or_default(),
         privacy: section.word("privacy", &privacy, errors).unwrap_or_default(),
         scheduler: super::scheduling::read(section, errors),
         mig: super::mig::read(section, errors),

@@ -94,6 +94,8 @@ impl Source {
 pub(super) struct Errors {
     list: Vec<ConfigError>,
     files: usize,
+    /// What dates without a zone are read in, from the main file on; `None`: the machine's.
+    pub(super) zone: Option<Arc<gmodel::TimeZone>>,
 }
 
 impl Errors {

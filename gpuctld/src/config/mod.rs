@@ -15,6 +15,7 @@ mod policy_check;
 mod policy_text;
 mod scheduling;
 mod section;
+mod time_zone;
 mod topology;
 
 #[cfg(test)]

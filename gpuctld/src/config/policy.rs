@@ -269,6 +269,7 @@ impl<'s> Records<'s> {
             flex: section.boolean("flex", errors).unwrap_or(false),
             ignore_running: section.boolean("ignore_running", errors).unwrap_or(false),
             created_by: source.path.display().to_string(),
+            zone: None,
         }
     }
 }

@@ -3,8 +3,8 @@
 //! Owns types, bounds and "did you mean"; never which keys there are.
 
 use super::error::{Errors, Source};
-use chrono::{DateTime, Local, NaiveDate, NaiveDateTime, NaiveTime, TimeDelta, TimeZone};
-use gmodel::Timestamp;
+use chrono::{DateTime, Local, NaiveDate, NaiveDateTime, NaiveTime, TimeDelta, TimeZone as _};
+use gmodel::{TimeZone, Timestamp};
 use gmodel::duration::TimeLimit;
 use gmodel::hostlist::Hostlist;
 use gmodel::policy::{ALL_GPUS, GpuAmounts};
@@ -259,7 +259,7 @@ impl<'a> Section<'a> {
                 return None;
             }
         };
-        let moment = read_moment(&text);
+        let moment = read_moment(&text, errors.zone.as_deref());
         if moment.is_none() {
             let hint = "as 2026-12-01, 2026-12-01T06:00:00 or 2026-12-01T06:00:00Z";
             errors.add(self.source, value.span(), format!("{key} = {text:?} is no date or time"), hint);
@@ -374,7 +374,8 @@ pub fn gpu_text(milli: u64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-fn read_moment(text: &str) -> Option<Timestamp> {
+/// Without a zone of the site local times are the machine's.
+fn read_moment(text: &str, zone: Option<&TimeZone>) -> Option<Timestamp> {
     let text = text.trim().replace(' ', "T");
     if let Ok(exact) = DateTime::parse_from_rfc3339(&text) {
         return Some(Timestamp(exact.timestamp_millis()));
@@ -382,6 +383,9 @@ fn read_moment(text: &str) -> Option<Timestamp> {
     let with_time = ["%Y-%m-%dT%H:%M:%S%.f", "%Y-%m-%dT%H:%M"];
     let civil = with_time.iter().find_map(|form| NaiveDateTime::parse_from_str(&text, form).ok());
     let civil = civil.or_else(|| Some(NaiveDate::parse_from_str(&text, "%Y-%m-%d").ok()?.and_time(NaiveTime::MIN)))?;
+    if let Some(zone) = zone {
+        return Some(zone.at_local(civil.and_utc().timestamp_millis()));
+    }
     // A local time that is skipped begins at the next that is there; one that comes twice, at the first.
     let later = |mins: i64| Local.from_local_datetime(&(civil + TimeDelta::minutes(mins))).earliest();
     (0..=180).find_map(later).map(|at| Timestamp(at.timestamp_millis()))

@@ -604,6 +604,29 @@ fn policy_is_read_as_it_is_written() {
 }
 
 #[test]
+fn the_sites_time_zone_reads_dates_and_an_unknown_one_is_refused() {
+    let config = load(
+        "--- gpuctld.toml\ntime_zone = \"America/New_York\"\n\
+         [[price]]\ngpu_type = \"h100\"\nfrom = 2026-07-01\nper_gpu_hour = 2\n\
+         --- policy.d/a.toml\n[reservation.r]\nstart = 2026-12-01T06:00:00\nduration = 90\nnode_count = 2\nrepeat = \"daily\"\n",
+    )
+    .unwrap();
+    assert_eq!(config.cluster.time_zone.name, "America/New_York");
+    assert_eq!(config.cluster.scheduler.prices["h100"][0].from.to_string(), "2026-07-01T04:00:00Z");
+    assert_eq!(config.cluster.policy.reservations["r"].start.to_string(), "2026-12-01T11:00:00Z");
+    check(
+        "--- gpuctld.toml\ntime_zone = \"Europe/Berlon\"\n",
+        expect![[r#"
+            error: there is no time zone "Europe/Berlon"
+             --> gpuctld.toml:1:13
+              |
+            1 | time_zone = "Europe/Berlon"
+              |             ^^^^^^^^^^^^^^^ did you mean "Europe/Berlin"?
+        "#]],
+    );
+}
+
+#[test]
 fn an_exported_policy_reads_back_the_same() {
     let etc = Path::new(env!("CARGO_MANIFEST_DIR")).join("../etc");
     let config = Config::load(&etc.join("gpuctld.toml")).unwrap();

@@ -371,7 +371,12 @@ impl<'a> Row<'a> {
         if let Some(rank) = self.rank(view) {
             return u64::try_from(rank.priority).unwrap_or(0);
         }
-        gsched::priority(self.partition(view), self.nice())
+        // A job keeps the number that it was placed with, as in Slurm.
+        let placed = match self {
+            Self::Job(job) if !self.is_pending() => job.priority,
+            _ => None,
+        };
+        placed.map_or_else(|| gsched::priority(self.partition(view), self.nice()), |placed| u64::try_from(placed).unwrap_or(0))
     }
 
     /// Nodes held, or asked for.

@@ -92,29 +92,31 @@ pub struct JobDocument {
     preempted: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     last_mark: Option<Box<CheckpointMark>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    priority: Option<i64>,
 }
 
 impl JobDocument {
     pub fn of(job: &Job) -> Self {
         let Job {
             id, spec, task, state, reason, submitted, eligible, holds, attempts, live, limit_secs, nice,
-            started, ended, exit, end_text, cancelled_by, node_failures, client_key, waits, preempted, last_mark,
+            started, ended, exit, end_text, cancelled_by, node_failures, client_key, waits, preempted, last_mark, priority,
         } = job.clone();
         let own = Some(Own::of(&spec));
         Self {
             id, own, task, state, reason, submitted, eligible, holds, attempts, live, limit_secs, nice, started,
-            ended, exit, end_text, cancelled_by, node_failures, client_key, waits, preempted, last_mark,
+            ended, exit, end_text, cancelled_by, node_failures, client_key, waits, preempted, last_mark, priority,
         }
     }
     pub fn with_spec(self, common: Arc<JobSpec>, late: &mut LateSpecs) -> Job {
         let Self {
             id, own, task, state, reason, submitted, eligible, holds, attempts, live, limit_secs, nice, started,
-            ended, exit, end_text, cancelled_by, node_failures, client_key, waits, preempted, last_mark,
+            ended, exit, end_text, cancelled_by, node_failures, client_key, waits, preempted, last_mark, priority,
         } = self;
         let spec = whole(own, common, late);
         Job {
             id, spec, task, state, reason, submitted, eligible, holds, attempts, live, limit_secs, nice,
-            started, ended, exit, end_text, cancelled_by, node_failures, client_key, waits, preempted, last_mark,
+            started, ended, exit, end_text, cancelled_by, node_failures, client_key, waits, preempted, last_mark, priority,
         }
     }
 }

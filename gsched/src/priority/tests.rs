@@ -175,3 +175,22 @@ fn first_come_and_shortest_first_are_textbook() {
     assert_eq!(ids(JobOrder::Fifo), [2, 3, 1, 4]);
     assert_eq!(ids(JobOrder::Sjf), [2, 1, 4, 3]);
 }
+
+#[test]
+fn what_starts_keeps_the_number_of_its_place_in_line() {
+    let snapshot = world(
+        "node n1 h100:8
+         qos high priority=10
+         job 3 a ann 1 qos=high nice=7
+         job 4 a ann 1 nice=500
+         job 10 a ann 1 tasks=3 nice=-40
+         job 20 a ann 9",
+    );
+    let order = in_order(&snapshot, &Ledger::new(&snapshot));
+    let number = |id: u64| order.iter().find(|one| snapshot.pending[one.at].id == JobId(id)).unwrap().factors.priority;
+    let plan = crate::plan(&snapshot, crate::WorkBudget::default());
+    let told = super::of_starts(&snapshot, &plan.starts);
+    let want = [(3, number(3)), (4, number(4)), (10, number(10)), (11, number(10)), (12, number(10))];
+    assert_eq!(told, want.map(|(id, number)| (JobId(id), number)));
+    assert!(number(3) != number(4) && super::of_starts(&snapshot, &[]).is_empty());
+}

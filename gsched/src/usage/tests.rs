@@ -98,7 +98,7 @@ fn rates_weigh_types_cpus_and_memory_and_the_qos() {
 fn periods_begin_as_the_calendar_has_them() {
     let at = |text: &str| gmodel::time::parse_rfc3339(text).unwrap();
     let bounds = |period, text: &str| {
-        let (from, to) = period_bounds(period, at(text));
+        let (from, to) = period_bounds(&TimeZone::default(), period, at(text));
         format!("{} {}", &from.to_string()[..10], &to.to_string()[..10])
     };
     assert_eq!(bounds(Period::Day, "2026-11-20T23:59:59Z"), "2026-11-20 2026-11-21");
@@ -108,6 +108,28 @@ fn periods_begin_as_the_calendar_has_them() {
     assert_eq!(bounds(Period::Month, "2026-12-31T00:00:00Z"), "2026-12-01 2027-01-01");
     assert_eq!(bounds(Period::Quarter, "2026-11-20T00:00:00Z"), "2026-10-01 2027-01-01");
     assert_eq!(bounds(Period::Year, "2026-01-01T00:00:00Z"), "2026-01-01 2027-01-01");
+}
+
+#[test]
+fn periods_begin_at_midnight_of_the_place() {
+    // An hour ahead, two from 2026-03-29T01:00Z on.
+    let at = |text: &str| gmodel::time::parse_rfc3339(text).unwrap();
+    let change = at("2026-03-29T01:00:00Z").secs();
+    let ahead = |at: i64| if at < change { 3600 } else { 7200 };
+    let zone = TimeZone::new("here", (at("2026-01-01T00:00:00Z").secs(), at("2026-12-31T00:00:00Z").secs()), 86_400, ahead);
+    let bounds = |period, text: &str| {
+        let (from, to) = period_bounds(&zone, period, at(text));
+        format!("{from} {to}")
+    };
+    assert_eq!(bounds(Period::Day, "2026-03-28T23:30:00Z"), "2026-03-28T23:00:00Z 2026-03-29T22:00:00Z", "a day of 23 hours");
+    assert_eq!(bounds(Period::Month, "2026-03-31T21:59:59Z"), "2026-02-28T23:00:00Z 2026-03-31T22:00:00Z");
+    assert_eq!(bounds(Period::Month, "2026-03-31T22:00:00Z"), "2026-03-31T22:00:00Z 2026-04-30T22:00:00Z");
+    let mut book = UsageBook::default();
+    book.set_zone(Arc::new(zone));
+    book.charge("a", "ann", &one_gpu(), at("2026-03-28T22:00:00Z"), at("2026-03-29T23:00:00Z"), WEEK);
+    let hours = |text: &str| book.in_period("a", Period::Day, at(text), None) / 3_600_000_000;
+    assert_eq!(hours("2026-03-28T12:00:00Z"), 0, "only two periods are kept");
+    assert_eq!((hours("2026-03-29T12:00:00Z"), hours("2026-03-29T22:30:00Z")), (23, 1));
 }
 
 #[test]

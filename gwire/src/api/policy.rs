@@ -82,6 +82,15 @@ pub struct BudgetRow {
     pub period: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpu_type: Option<String>,
+    /// Used in the present period, with what runs now so far. Not read back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub used_gpu_hours: Option<f64>,
+    /// What runs now may still use in it by their time limits. Not read back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub promised_gpu_hours: Option<f64>,
+    /// When the next period begins, with nothing used. Not read back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resets: Option<Instant>,
 }
 
 /// A user in an account.

@@ -324,3 +324,35 @@ fn a_guarantee_passes_on_when_its_run_is_told_to_go_and_not_to_one_that_goes_its
         "#]],
     );
 }
+
+#[test]
+fn a_job_bound_to_a_node_gets_its_guarantee_there_and_the_lender_keeps_its_own_elsewhere() {
+    check(
+        "node n1 h100:2
+         node n2 h100:2
+         account owner guaranteed=2 users=bob
+         account lab guaranteed=2 users=alice
+         submit user=alice gpus=1 time=600 nodelist=n1
+         submit user=alice gpus=1 time=600 nodelist=n1
+         submit user=alice gpus=1 time=600 nodelist=n2
+         submit user=alice gpus=1 time=600 nodelist=n2
+         plan
+         n1 running 1-1
+         n1 running 2-1
+         n2 running 3-1
+         n2 running 4-1
+         classes
+         submit user=bob gpus=2 time=600 nodelist=n1
+         plan
+         n1 told
+         n2 told
+         classes
+         plan
+         n2 told
+         n1 stopped 1-1
+         n1 stopped 2-1
+         plan
+         classes",
+        expect![[""]],
+    );
+}

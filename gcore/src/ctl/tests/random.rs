@@ -51,10 +51,11 @@ enum Step {
     Hold { user: usize, job: u64 },
     Release { user: usize, job: u64 },
     Requeue { user: usize, job: u64, held: bool },
+    StandStill { job: u64, goes_on: bool },
     Update { user: usize, job: u64, limit: Option<u32> },
     Depend { user: usize, job: u64, on: String },
     Move { user: usize, job: u64, account: usize },
-    Preempt { run: usize, job: u64, cancel: bool },
+    Preempt { run: usize, job: u64, mode: u8 },
     Mark { run: usize, number: u32 },
     Policy { by: usize, line: usize },
     DrainBy { node: u32, secs: i64 },
@@ -82,10 +83,11 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (user.clone(), job.clone()).prop_map(|(user, job)| Step::Hold { user, job }),
         1 => (user.clone(), job.clone()).prop_map(|(user, job)| Step::Release { user, job }),
         1 => (user.clone(), job.clone(), any::<bool>()).prop_map(|(user, job, held)| Step::Requeue { user, job, held }),
+        2 => (job.clone(), any::<bool>()).prop_map(|(job, goes_on)| Step::StandStill { job, goes_on }),
         1 => (user.clone(), job.clone(), prop::option::of(1u32..500)).prop_map(|(user, job, limit)| Step::Update { user, job, limit }),
         2 => (user, job, dependency()).prop_map(|(user, job, on)| Step::Depend { user, job, on }),
         1 => (user_of(), 1u64..14, 0..ACCOUNTS.len()).prop_map(|(user, job, account)| Step::Move { user, job, account }),
-        3 => (0usize..20, 1u64..14, any::<bool>()).prop_map(|(run, job, cancel)| Step::Preempt { run, job, cancel }),
+        3 => (0usize..20, 1u64..14, 0u8..3).prop_map(|(run, job, mode)| Step::Preempt { run, job, mode }),
         1 => (0usize..20, 1u32..6).prop_map(|(run, number)| Step::Mark { run, number }),
         3 => (prop_oneof![1 => user_of(), 3 => Just(3usize)], 0..EDITS.len()).prop_map(|(by, line)| Step::Policy { by, line }),
         1 => (1u32..5, 0i64..100).prop_map(|(node, secs)| Step::DrainBy { node, secs }),
@@ -177,6 +179,10 @@ fn take(world: &mut World, step: Step, ledger: &mut Vec<(JobId, u32)>) {
         Step::Cancel { user, job } => command(user, Command::Cancel { targets: targets(job), signal: None }),
         Step::Hold { user, job } => command(user, Command::Hold { targets: targets(job), reason: "r".into() }),
         Step::Release { user, job } => command(user, Command::Release { targets: targets(job) }),
+        Step::StandStill { job, goes_on } => {
+            let targets = targets(job);
+            command(3, if goes_on { Command::Resume { targets } } else { Command::Suspend { targets } })
+        }
         Step::Requeue { user, job, held } => {
             command(user, Command::Requeue { targets: targets(job), hold: held })
         }
@@ -192,9 +198,9 @@ fn take(world: &mut World, step: Step, ledger: &mut Vec<(JobId, u32)>) {
             let change = JobChange { account: Some(ACCOUNTS[account].into()), ..JobChange::default() };
             command(user, Command::Update { target: Target::Job(JobId(job)), change })
         }
-        Step::Preempt { run, job, cancel } => {
+        Step::Preempt { run, job, mode } => {
             let Some(run) = run_at(world, run) else { return };
-            let mode = if cancel { PreemptMode::Cancel } else { PreemptMode::Requeue };
+            let mode = [PreemptMode::Cancel, PreemptMode::Requeue, PreemptMode::Suspend][usize::from(mode)];
             let preempt = Preempt { run, for_job: JobId(job), mode, lost_gpu_secs: 7, why: "because".into(), heirs: Vec::new() };
             let plan = Plan { made_from: world.state.seq, preempts: vec![preempt], ..Plan::default() };
             Input::Plan { plan }

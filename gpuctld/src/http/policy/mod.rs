@@ -103,7 +103,11 @@ async fn list_accounts(caller: Caller, Shared(site): Shared<Site>, only: Option<
     let chosen = state.policy.accounts.values().filter(|account| only.as_ref().is_none_or(|name| *name == account.name));
     let sight = Sight::of(&caller, &state);
     let seen = chosen.filter(|account| sees_account(&state, &caller, &sight, account));
-    let rows: Vec<AccountRow> = seen.map(|account| shown_account(&state, &caller, account, held.get(&account.name), &config)).collect();
+    let mut rows: Vec<AccountRow> = seen.map(|account| shown_account(&state, &caller, account, held.get(&account.name), &config)).collect();
+    if rows.iter().any(|row| !row.budgets.is_empty()) {
+        let ledger = gsched::ledger::Ledger::new(&gcore::ctl::snapshot(&state, now()));
+        rows.iter_mut().for_each(|row| row::tell_use(row, &ledger));
+    }
     Ok(Json(json!({"schema": SCHEMA, "accounts": rows})))
 }
 

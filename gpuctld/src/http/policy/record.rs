@@ -217,6 +217,7 @@ pub(super) fn reservation(name: &str, row: ReservationRow) -> Result<Reservation
         flex: row.flex,
         ignore_running: row.ignore_running,
         created_by: row.created_by,
+        zone: None,
     })
 }
 

@@ -68,6 +68,7 @@ pub(in crate::http) fn account_row(account: &Account, held: Option<&Held>, confi
         gpu_hours: budget.gpu_hours,
         period: word_of(&PERIODS, &budget.period).to_owned(),
         gpu_type: budget.gpu_type.clone(),
+        ..BudgetRow::default()
     };
     AccountRow {
         name: account.name.clone(),
@@ -174,22 +175,17 @@ pub(super) fn reservation_row(reservation: &Reservation, config: &Config, now: T
 
 /// The window that holds at an instant, or the next one; none when the last is over.
 pub(in crate::http) fn window(reservation: &Reservation, now: Timestamp) -> Option<(Timestamp, Timestamp)> {
-    const DAY: i64 = 86_400;
-    let step = match reservation.repeat {
-        Repeat::Once => 0,
-        Repeat::Hourly => 3_600,
-        Repeat::Daily | Repeat::Weekday => DAY,
-        Repeat::Weekly => 7 * DAY,
-    };
-    let length = i64::from(reservation.duration_secs);
-    let past = now.since_secs(reservation.start.plus_secs(length));
-    let skipped = if step > 0 && now > reservation.start.plus_secs(length) { past / step * step } else { 0 };
-    // A weekday is at most two steps away.
-    (0..5).map(|n| reservation.start.plus_secs(skipped + n * step)).map(|start| (start, start.plus_secs(length))).find(|(start, end)| {
-        // 1970-01-01 was a Thursday: Monday is 0.
-        let day_of_week = (start.secs().div_euclid(DAY) + 3).rem_euclid(7);
-        *end > now && (reservation.repeat != Repeat::Weekday || day_of_week < 5)
-    })
+    gsched::window::next(reservation, now)
+}
+
+/// What is used of each budget of an account, in the order of its budgets.
+pub(super) fn tell_use(row: &mut AccountRow, ledger: &gsched::ledger::Ledger) {
+    let hours = |use_: u128| use_ as f64 / gsched::limits::GPU_HOUR as f64;
+    for (budget, (_, used)) in row.budgets.iter_mut().zip(ledger.budgets(&row.name)) {
+        budget.used_gpu_hours = Some(hours(used.used));
+        budget.promised_gpu_hours = Some(hours(used.promised));
+        budget.resets = Some(Instant(used.end));
+    }
 }
 
 fn place(config: &Config, kind: RecordKind, name: &str) -> Option<String> {
