@@ -353,6 +353,18 @@ fn a_job_bound_to_a_node_gets_its_guarantee_there_and_the_lender_keeps_its_own_e
          n1 stopped 2-1
          plan
          classes",
-        expect![[""]],
+        expect![[r#"
+            job 1
+            job 2
+            job 3
+            job 4
+            1-1 Guaranteed, 2-1 Guaranteed, 3-1 Borrowed, 4-1 Borrowed
+            job 5
+            n1 is told: 1-1 stop (Preempted, gone in 30 s), 2-1 stop (Preempted, gone in 30 s)
+            n2 is told: 3-1 Run, 4-1 Run
+            1-1 Borrowed, 2-1 Borrowed, 3-1 Guaranteed, 4-1 Guaranteed
+            n2 is told: 3-1 Run, 4-1 Run
+            3-1 Guaranteed, 4-1 Guaranteed, 5-1 Guaranteed
+        "#]],
     );
 }

@@ -36,7 +36,10 @@ async fn accounts_are_made_changed_and_removed() {
     let row = &list["accounts"][0];
     assert_eq!((&row["guaranteed"], &row["limit"], &row["shares"]), (&json!({"gpu": 32.0, "h100": 16.0}), &json!({"gpu": 64.0}), &json!(10)));
     assert_eq!((&row["coordinators"], &row["group"]), (&json!(["ada"]), &json!({"running_jobs": 5, "cpus": 4})));
-    assert_eq!(row["budgets"], json!([{"kind": "cap", "gpu_hours": 9, "period": "week"}]));
+    let budget = &row["budgets"][0];
+    assert_eq!((&budget["kind"], &budget["gpu_hours"], &budget["period"]), (&json!("cap"), &json!(9), &json!("week")));
+    assert_eq!((&budget["used_gpu_hours"], &budget["promised_gpu_hours"]), (&json!(0.0), &json!(0.0)));
+    assert!(budget["resets"].as_str().unwrap().ends_with("T00:00:00Z"), "a week ends at midnight: {budget}");
     assert_eq!(list["accounts"][1]["users"], json!({"eve": {"shares": 3, "default": false, "running_jobs": 2}}));
     refuses(&pool, "/v1/accounts/research/remove", json!({}), expect!["409 conflict: account research has accounts below it (vision). Remove these first, or give them another parent"]).await;
     pool.post(&root(), "/v1/accounts/vision", json!({"change": {"guaranteed": null, "parent": null}})).await;
