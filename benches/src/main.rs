@@ -12,6 +12,7 @@ use pool::Pool;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// How often a row is repeated when the floors moved under it.
@@ -394,5 +395,44 @@ fn hollow_nodes(bench: &mut Bench) -> anyhow::Result<()> {
         })?;
         let what = "eight GPUs freed to the next jobs running, 10,000 pending";
         Ok(Row { what, slurm: "next pass, up to 30 s", ours: format!("{} on 1,024 nodes", millis(time)) })
+    })?;
+    answers_under_passes(bench, &pool, &single)
+}
+
+/// What people wait for an answer while the planner has passes over the whole queue to make, one after the other: each new
+/// job asks for one, and each that is cancelled.
+fn answers_under_passes(bench: &Bench, pool: &Pool, job: &SubmitRequest) -> anyhow::Result<()> {
+    const ANSWERS: usize = 300;
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let busy = scope.spawn(|| -> anyhow::Result<()> {
+            let mut client = pool.client()?;
+            while !over.load(Relaxed) {
+                let made: gwire::api::Submitted = client.post("/v1/jobs", job)?;
+                let asked = gwire::api::CancelRequest { jobs: vec![made.id.to_string()], ..Default::default() };
+                let _: serde_json::Value = client.post("/v1/jobs/cancel", &asked)?;
+            }
+            Ok(())
+        });
+        let rows = [
+            ("gsub while passes run, 10,000 pending: median, 99th", "gsub", vec!["-o", "/dev/null", "--gpus", "1", "--wrap", "true"]),
+            ("gq JOB while passes run, 10,000 pending: median, 99th", "gq", vec!["1"]),
+        ];
+        let measured = rows.into_iter().try_for_each(|(what, program, args)| {
+            bench.row(|_| {
+                let mut times = (0..ANSWERS)
+                    .map(|_| {
+                        let start = Instant::now();
+                        pool.run(program, &args).map(|_| start.elapsed())
+                    })
+                    .collect::<anyhow::Result<Vec<Duration>>>()?;
+                times.sort();
+                let ours = format!("{}, {}", millis(times[ANSWERS / 2]), millis(times[ANSWERS * 99 / 100]));
+                Ok(Row { what, slurm: if program == "gsub" { "up to 2 s" } else { "" }, ours })
+            })
+        });
+        over.store(true, Relaxed);
+        busy.join().expect("it does not panic")?;
+        measured
     })
 }
