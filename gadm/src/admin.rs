@@ -40,7 +40,7 @@ enum What {
     /// Nodes: drain, resume, down, remove
     #[command(subcommand)]
     Node(node::NodeAct),
-    /// Single GPUs: quarantine, return
+    /// Single GPUs: quarantine, return, cut
     #[command(subcommand)]
     Gpu(gpu::GpuAct),
     /// Jobs: update, hold, release, requeue

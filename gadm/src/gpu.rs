@@ -29,6 +29,15 @@ pub(crate) enum GpuAct {
         /// Index, UUID, or the beginning of a UUID
         gpu: String,
     },
+    /// Cut one GPU by MIG that nobody holds, or make it whole
+    Cut {
+        /// Node that has it
+        node: String,
+        /// Index, UUID, or the beginning of a UUID
+        gpu: String,
+        /// Profiles with commas between them, as 3g.40gb,2g.20gb; or whole
+        profiles: String,
+    },
     /// What was seen of one GPU and done about it, in whichever node it was
     History {
         /// UUID or its beginning; or the node that has it
@@ -49,30 +58,42 @@ struct History {
 
 /// A node that is connected answers in milliseconds; a look at the GPU takes a second.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Each slice takes a real board a second or two.
+const CUT_PATIENCE: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 pub(crate) fn run(client: &mut Client, act: GpuAct) -> Outcome {
-    let (word, node, gpu, reason) = match act {
+    let (word, node, gpu, request) = match act {
         GpuAct::Quarantine { reason, .. } if reason.trim().is_empty() => {
             return Err(Failure::usage("--reason is empty. Say why, for all who will ask"));
         }
-        GpuAct::Quarantine { node, gpu, reason } => ("quarantine", node, gpu, reason),
-        GpuAct::Return { node, gpu } => ("return", node, gpu, String::new()),
+        GpuAct::Quarantine { node, gpu, reason } => ("quarantine", node, gpu, GpuRequest { reason, ..GpuRequest::default() }),
+        GpuAct::Return { node, gpu } => ("return", node, gpu, GpuRequest::default()),
+        GpuAct::Cut { node, gpu, profiles } => {
+            let words = profiles.split(',').map(|word| word.trim().to_ascii_lowercase());
+            let profiles = words.filter(|word| !word.is_empty() && word != "whole").collect();
+            ("cut", node, gpu, GpuRequest { profiles, ..GpuRequest::default() })
+        }
         GpuAct::History { first, gpu, json } => return history(client, first, gpu, json),
     };
     let path = format!("/v1/nodes/{}/gpus/{}/{word}", escape(&node), escape(&gpu));
-    let ordered: GpuList = client.post_repeatable(&path, &GpuRequest { reason })?;
+    let ordered: GpuList = client.post_repeatable(&path, &request)?;
     let uuid = ordered.gpus.first().map(|row| row.uuid.clone()).unwrap_or_default();
-    let row = wait(client, &node, &uuid, word)?;
+    let patience = if word == "cut" { CUT_PATIENCE } else { PATIENCE };
+    let row = wait(client, &node, &uuid, word, patience)?;
     let name = format!("{node} gpu{} ({uuid})", row.index);
     if !row.ordered.is_empty() {
-        let secs = PATIENCE.as_secs();
+        let secs = patience.as_secs();
         return Err(Failure::new(format_args!(
             "{name}: {node} has not answered within {secs} s. The order stands and is carried out when its gpud connects; gnodes --health {node} shows it"
         )));
     }
     if !row.refused.is_empty() {
         return Err(Failure::new(format_args!("{name}: {node} could not: {}", printable(&row.refused))));
+    }
+    if word == "cut" {
+        writeln!(std::io::stderr(), "gadm: {name} is cut as ordered; gnodes {node} shows its slices")?;
+        return Ok(0);
     }
     writeln!(std::io::stderr(), "gadm: {name} is {}", printable(&in_words(&row)))?;
     Ok(0)
@@ -117,8 +138,8 @@ fn uuid_of(client: &mut Client, node: &str, gpu: &str) -> Result<String, Failure
 }
 
 /// The GPU as it is once its node has answered, and for a return once it was looked at.
-fn wait(client: &mut Client, node: &str, uuid: &str, word: &str) -> Result<GpuHealthRow, Failure> {
-    let deadline = Instant::now() + PATIENCE;
+fn wait(client: &mut Client, node: &str, uuid: &str, word: &str, patience: Duration) -> Result<GpuHealthRow, Failure> {
+    let deadline = Instant::now() + patience;
     loop {
         let list: GpuList = client.get(&path_with_query("/v1/gpus", &GpuQuery { node: node.to_owned() }))?;
         let row = list.gpus.into_iter().find(|row| row.uuid == uuid);

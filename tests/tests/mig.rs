@@ -176,6 +176,28 @@ fn planned_pool(lines: &str) -> Option<Pool> {
     Some(pool)
 }
 
+#[test]
+fn operators_cut_a_gpu_that_nobody_holds_and_hear_why_not() {
+    let Some(pool) = pool("a100-80:1") else { return };
+    let cut = |gpu: &str, profiles: &str| pool.run("gadm", &["gpu", "cut", "node1", gpu, profiles]);
+    let said = cut("0", "3g.40gb,2g.20gb");
+    assert_eq!(said.code, 0, "{said:?}");
+    assert_eq!(slices(&pool), ["2g.20gb", "3g.40gb"]);
+    let id = pool.gsub(&["--gpus", "2g.20gb", "--wrap", WAIT]);
+    pool.wait_state(id, Running);
+    cut("0", "whole").fails_with(1, "a busy GPU is not cut. Drain the node, or wait.");
+    cut("0", "4g.40gb,4g.40gb").fails_with(1, "4g.40gb, 4g.40gb do not go together on one GPU");
+    cut("MIG-", "whole").fails_with(1, "means 2 GPUs");
+    pool.write("stop", "");
+    pool.wait_state(id, Completed);
+    pool.wait_idle("node1");
+    let said = cut("0", "whole");
+    assert_eq!((said.code, slices(&pool)), (0, vec![]), "{said:?}");
+    let health = pool.run("gnodes", &["--health"]);
+    assert!(!health.out.contains("missing"), "{health:?}");
+    pool.check();
+}
+
 /// Instances and compute instances of the only GPU, and whether it is in MIG mode: how far a cut is.
 fn progress(pool: &Pool) -> (bool, usize, usize) {
     let gpu = simulated(pool, 0);

@@ -49,9 +49,9 @@ pub(super) async fn history(_: Caller, Shared(site): Shared<Site>, Path(gpu): Pa
     Ok(Json(History { schema: SCHEMA, history }))
 }
 
-const ACTS: [&str; 2] = ["quarantine", "return"];
+const ACTS: [&str; 3] = ["quarantine", "return", "cut"];
 
-/// `POST /v1/nodes/{name}/gpus/{gpu}/quarantine`, `return`: the answer is the GPU with the order open.
+/// `POST /v1/nodes/{name}/gpus/{gpu}/quarantine`, `return`, `cut`: the answer is the GPU with the order open.
 pub(super) async fn act(
     caller: Caller,
     Shared(site): Shared<Site>,
@@ -62,6 +62,7 @@ pub(super) async fn act(
     let what = match act.as_str() {
         "quarantine" => GpuAction::Quarantine { reason: request.reason },
         "return" => GpuAction::Return,
+        "cut" => GpuAction::Cut { profiles: request.profiles },
         _ => {
             let guess = did_you_mean(&act, ACTS);
             return Err(ApiError::not_found(format!("{act:?} is nothing that is done to GPUs.{guess} There are: {}", ACTS.join(", "))));
@@ -114,7 +115,9 @@ pub(super) fn find<'a>(node: &'a Node, word: &str) -> Result<&'a GpuEntry, ApiEr
 
 fn rows(state: &State, sight: &Sight, node: &Node) -> Vec<GpuHealthRow> {
     let mut holders = gpu_holders(state, sight, node);
-    node.gpus.iter().map(|gpu| row(node, gpu, holders.remove(&gpu.slot.0).unwrap_or_default())).collect()
+    // A slice that is no more was cut away: nobody misses it.
+    let shown = node.gpus.iter().filter(|gpu| gpu.present || gpu.info.slice.is_none());
+    shown.map(|gpu| row(node, gpu, holders.remove(&gpu.slot.0).unwrap_or_default())).collect()
 }
 
 fn row(node: &Node, gpu: &GpuEntry, jobs: Vec<String>) -> GpuHealthRow {

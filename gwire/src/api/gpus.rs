@@ -76,6 +76,9 @@ pub struct DifferenceRow {
 #[serde(default)]
 pub struct GpuRequest {
     pub reason: String,
+    /// Of a cut by MIG, one for each slice; none: whole.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub profiles: Vec<String>,
 }
 
 /// Its answer, and that of `GET /v1/gpus`.
