@@ -1,5 +1,5 @@
 //! CPUs and memory nodes of a run's own, where the site wants that (`cpu_binding = "cpuset"`): near its GPUs, whole cores
-//! first, never one that another run has. What runs have is read from their cgroups, so a restarted daemon knows it.
+//! first, never one on which another run runs. What runs have is read from their cgroups, so a restarted daemon knows it.
 //!
 //! Chooses nothing itself: `gsys::cpu` does. With `"weight"` CPUs are shared by weight, and this is not used.
 
@@ -20,6 +20,16 @@ pub struct CpuBinding {
     topology: CpuTopology,
     /// Runs are prepared by several threads: one at a time looks at what is free and takes it.
     turn: Mutex<()>,
+}
+
+/// What other runs have.
+#[derive(Default)]
+struct Held {
+    taken: BTreeSet<u32>,
+    /// By runs that stand still.
+    frozen: BTreeSet<u32>,
+    /// Bytes of each memory node that they may fill.
+    promised: BTreeMap<u32, u64>,
 }
 
 impl CpuBinding {
@@ -49,8 +59,11 @@ impl CpuBinding {
     /// Too few CPUs are free, with the numbers; or the cgroup cannot be made.
     pub fn create(&self, site: &Site, root: &CgroupRoot, name: &str, wish: &CpuWish, mut limits: Limits) -> Result<(RunCgroup, CpuShare)> {
         let _turn = self.turn.lock().expect("no holder panics");
-        let (taken, promised) = self.held_by_others(site, root, name)?;
-        let Some(share) = self.topology.choose(wish, &taken, &promised) else {
+        let Held { taken, frozen, promised } = self.held_by_others(site, root, name)?;
+        // A run that stands still lends its CPUs, where there are no others: the controller counts them as free.
+        let all = taken.union(&frozen).copied().collect();
+        let chosen = self.topology.choose(wish, &all, &promised).or_else(|| self.topology.choose(wish, &taken, &promised));
+        let Some(share) = chosen else {
             let free = self.topology.len().saturating_sub(taken.len());
             bail!("{} CPUs of its own are wanted, and {free} of {} are free", wish.cpus, self.topology.len());
         };
@@ -60,11 +73,12 @@ impl CpuBinding {
     }
 
     /// CPUs of the other runs here, and the bytes of each memory node that these may fill.
-    fn held_by_others(&self, site: &Site, root: &CgroupRoot, own: &str) -> Result<(BTreeSet<u32>, BTreeMap<u32, u64>)> {
-        let (mut taken, mut promised) = (BTreeSet::new(), BTreeMap::new());
+    fn held_by_others(&self, site: &Site, root: &CgroupRoot, own: &str) -> Result<Held> {
+        let mut held = Held::default();
         for name in root.runs()?.into_iter().filter(|name| name != own) {
-            let cpus = match RunCgroup::open(root, &name).and_then(|cgroup| cgroup.cpu_set()) {
-                Ok(cpus) => cpus.unwrap_or_default(),
+            let look = RunCgroup::open(root, &name).and_then(|cgroup| Ok((cgroup.cpu_set()?.unwrap_or_default(), cgroup.is_frozen()?)));
+            let (cpus, frozen) = match look {
+                Ok(found) => found,
                 // It was removed just now.
                 Err(e) if e.is_not_found() => continue,
                 Err(e) => return Err(e.into()),
@@ -74,11 +88,11 @@ impl CpuBinding {
             let nodes: BTreeSet<u32> = self.topology.nodes_of(&cpus);
             for node in &nodes {
                 let bytes = order.as_ref().map_or(0, |order| order.mem_bytes) / nodes.len() as u64;
-                *promised.entry(*node).or_default() += bytes;
+                *held.promised.entry(*node).or_default() += bytes;
             }
-            taken.extend(cpus);
+            if frozen { held.frozen.extend(cpus) } else { held.taken.extend(cpus) }
         }
-        Ok((taken, promised))
+        Ok(held)
     }
 }
 

@@ -35,6 +35,9 @@ Inside a job script:
   grun hostname                   one task for each task of the job
   grun -N 2 -n 2 --label ./rank   two tasks on two nodes, output marked with the rank
 
+  grun --gpu-bind=closest ./rank  each task on the GPUs near its CPUs
+
+SLURM_CPU_BIND and SLURM_GPU_BIND in the environment are as --cpu-bind and --gpu-bind.
 Tasks read /dev/null. grun returns the highest exit code of its tasks.";
 
 #[derive(Parser)]

@@ -156,6 +156,17 @@ impl RunCgroup {
         kill::freeze(&self.trees, &self.rel.join("job"), frozen)
     }
 
+    /// Whether [`RunCgroup::freeze`] was the last that befell `job`.
+    pub fn is_frozen(&self) -> Result<bool, CgroupError> {
+        let job = self.rel.join("job");
+        let (path, thawed) = match (&self.trees.v2, self.trees.v1_mount(Controller::Freezer)) {
+            (Some(mount), _) => (mount.join(job).join("cgroup.freeze"), "0"),
+            (None, Some(mount)) => (mount.join(job).join("freezer.state"), "THAWED"),
+            (None, None) => return Ok(false),
+        };
+        Ok(read_file(&path)?.trim() != thawed)
+    }
+
     /// No live process is in `job` or below. A cgroup that is gone is empty.
     pub fn is_empty(&self) -> Result<bool, CgroupError> {
         kill::is_empty(&self.trees, &self.rel.join("job"))

@@ -497,6 +497,10 @@ fn a_cpu_set_confines_the_job_and_a_weight_is_on_the_run() {
     // Another daemon reads it off the kernel; a run without CPUs of its own has none.
     let found = RunCgroup::open_rel(run.rel()).expect("open");
     assert_eq!(found.cpu_set().expect("read"), Some(vec![0]));
+    for frozen in [true, false] {
+        run.freeze(frozen).expect("freeze");
+        assert_eq!(found.is_frozen().expect("read"), frozen);
+    }
     let plain = RunCgroup::create(&scratch.root, "run_8_1", &Limits::default()).expect("create");
     assert_eq!(plain.cpu_set().expect("read"), None);
     plain.remove().expect("remove");
