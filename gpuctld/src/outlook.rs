@@ -4,6 +4,7 @@
 //! What a forecast is, and what is learned from it, is gsched's affair (`calibration`, `run_lengths`).
 
 use crate::core_thread::{CoreHandle, now};
+use crate::planner::step_back;
 use crate::store::forecasts::ForecastStore;
 use gcore::ctl::{State, snapshot};
 use gmodel::{Instant, JobId, JobState, RunId, Timestamp};
@@ -66,6 +67,7 @@ impl Outlook {
 
 /// Runs until `stop` is dropped. Trouble with the database is logged and tried again: forecasts are no promise.
 pub fn run(database: &Path, core: &CoreHandle, outlook: &Outlook, stop: &Receiver<()>) {
+    step_back();
     let mut rest = Duration::ZERO;
     let mut learner = None;
     loop {
@@ -82,7 +84,7 @@ pub fn run(database: &Path, core: &CoreHandle, outlook: &Outlook, stop: &Receive
         }
         let (Some(known), Some(view)) = (&mut learner, core.view_blocking()) else { continue };
         let begun = std::time::Instant::now();
-        match known.look(&view, outlook, now()) {
+        match known.look(view, outlook, now()) {
             Ok(true) => rest = rest.max(begun.elapsed() * REST_FACTOR),
             Ok(false) => {}
             Err(e) => {
@@ -111,19 +113,21 @@ impl Learner {
     }
 
     /// Takes in what became of those that were forecast, and forecasts those whose time it is. Whether it did.
-    fn look(&mut self, view: &State, outlook: &Outlook, now: Timestamp) -> rusqlite::Result<bool> {
+    fn look(&mut self, view: Arc<State>, outlook: &Outlook, now: Timestamp) -> rusqlite::Result<bool> {
         if self.learned.elapsed() > LEARN_EVERY {
             self.learned = std::time::Instant::now();
             outlook.known().lengths = Arc::new(self.store.run_lengths()?);
             self.store.prune()?;
         }
-        let (outcomes, forgotten) = follow(&mut outlook.known().calibration, view, now);
+        let (outcomes, forgotten) = follow(&mut outlook.known().calibration, &view, now);
         self.store.close(&outcomes, &forgotten)?;
-        let due = due(&outlook.known().calibration, view, now);
+        let due = due(&outlook.known().calibration, &view, now);
         if due.is_empty() {
             return Ok(false);
         }
-        let believed = outlook.lengths().believed(snapshot(view, now));
+        let picture = snapshot(&view, now);
+        drop(view); // chunks that are not shared need not be copied
+        let believed = outlook.lengths().believed(picture);
         let told = Engine::default().forecast(&believed, &due.keys().copied().collect(), WORK);
         let mut known = outlook.known();
         let mut said = Vec::new();

@@ -12,8 +12,8 @@ use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Levels at which both are measured, thousandths.
-const LEVELS: [u32; 19] =
-    [300, 350, 400, 450, 500, 550, 600, 650, 700, 750, 800, 825, 850, 875, 900, 925, 950, 970, 985];
+const LEVELS: [u32; 22] =
+    [100, 200, 250, 300, 350, 400, 450, 500, 550, 600, 650, 700, 750, 800, 825, 850, 875, 900, 925, 950, 970, 985];
 /// What a partition's past waits are asked at: their 10th to 90th percentile.
 const WAITS_LEVEL: u32 = 800;
 /// Waits of a partition that are remembered.
@@ -73,6 +73,10 @@ pub struct AtAge {
     /// Ours at the level where they are right as often as that, and the level.
     pub at_equal_coverage: Told,
     pub level: f64,
+    /// The past waits at the level where they are right as often as ours at the nominal one, or the widest that is tried;
+    /// and that level.
+    pub past_waits_as_often: Told,
+    pub past_waits_level: f64,
     /// Part of the starts that came before they were expected.
     pub early: f64,
 }
@@ -211,15 +215,20 @@ fn past_waits(waits: &VecDeque<i64>, submitted: Timestamp) -> Vec<Interval> {
 fn at_age(waited_secs: i64, cases: &[&Case]) -> AtAge {
     let at = |level: u32| LEVELS.iter().position(|one| *one == level).unwrap_or(0);
     let ours = |level: usize| told(cases.iter().filter_map(|case| Some((*case, *case.ours.get(level)?))));
-    let past_waits = told(cases.iter().filter_map(|case| Some((*case, *case.waits.get(at(WAITS_LEVEL))?))));
+    let waits = |level: usize| told(cases.iter().filter_map(|case| Some((*case, *case.waits.get(level)?))));
+    let nominal = told(cases.iter().filter_map(|case| Some((*case, case.nominal?))));
+    let past_waits = waits(at(WAITS_LEVEL));
+    let as_often = (0..LEVELS.len()).find(|level| waits(*level).coverage >= nominal.coverage).unwrap_or(LEVELS.len() - 1);
     let equal = (0..LEVELS.len()).find(|level| ours(*level).coverage >= past_waits.coverage).unwrap_or(at(NOMINAL_MILLI));
     let early = cases.iter().filter(|case| case.start <= case.expected).count();
     AtAge {
         waited_secs,
-        nominal: told(cases.iter().filter_map(|case| Some((*case, case.nominal?)))),
+        nominal,
         past_waits,
         at_equal_coverage: ours(equal),
         level: f64::from(LEVELS[equal]) / 1000.0,
+        past_waits_as_often: waits(as_often),
+        past_waits_level: f64::from(LEVELS[as_often]) / 1000.0,
         early: early as f64 / cases.len().max(1) as f64,
     }
 }
