@@ -191,7 +191,8 @@ impl Engine {
 fn in_lines(snapshot: &Snapshot) -> bool {
     let config = &snapshot.config;
     let cuts = config.partitions.iter().any(|partition| partition.mig == MigCuts::Planned);
-    !snapshot.policy.has_quotas() && !what_if::may_preempt(snapshot) && !config.scheduler.consolidate && !cuts
+    let frozen = snapshot.running.iter().any(|run| run.frozen.is_some());
+    !snapshot.policy.has_quotas() && !what_if::may_preempt(snapshot) && !config.scheduler.consolidate && !cuts && !frozen
 }
 
 /// Sees a job, and the place of its partition, before its turn; `false` ends the pass.

@@ -57,3 +57,9 @@ fn smaller_jobs_do_not_keep_a_frozen_run_from_its_cpus() {
     let plan = planned(&format!("{POOL}\n{frozen}\njob 11 c eve 0 cpus=24\njob 12 c eve 0 cpus=1"));
     assert_eq!(shown(&plan), "starts 11; resumes 1-1; suspends ");
 }
+
+#[test]
+fn it_goes_on_though_nobody_may_preempt_any_more() {
+    let plan = planned("node n1 h100:2\nrun 1 b bob 2 on=n1 ago=90 cpus=40 frozen=10\njob 11 c eve 0 cpus=30");
+    assert_eq!(shown(&plan), "starts ; resumes 1-1; suspends ");
+}

@@ -185,7 +185,7 @@ pub(super) fn qos(name: &str, row: QosRow) -> Result<Qos, ApiError> {
         priority: row.priority,
         usage_factor_milli: u32::try_from(factor).unwrap_or(u32::MAX),
         preempt: row.preempt,
-        preempt_mode: mode.map(|mode| word("preempt_mode", &mode, &PREEMPT_MODES[..3])).transpose()?,
+        preempt_mode: mode.map(|mode| word("preempt_mode", &mode, &PREEMPT_MODES)).transpose()?,
         min_run_secs: row.min_run_secs,
         group: limits(row.group)?,
         per_user: limits(row.per_user)?,

@@ -66,7 +66,7 @@ async fn impossible_edits_say_what_stands_against_them() {
     refuses(&pool, "/v1/accounts/root", new(json!({})), expect![[r#"400 invalid: "root" cannot be the name of a new account: use up to 64 letters, digits, '_', '-' and '.', not root"#]]).await;
     refuses(&pool, "/v1/accounts/tip", set(json!({})), expect![[r#"404 not_found: there is no account "tip". Did you mean "top"?"#]]).await;
     refuses(&pool, "/v1/qos/urgent", new(json!({"preempt": ["nomal"]})), expect![[r#"404 not_found: there is no qos "nomal". Did you mean "normal"?"#]]).await;
-    refuses(&pool, "/v1/qos/urgent", new(json!({"preempt_mode": "requee"})), expect![[r#"400 invalid: "requee" is no preempt_mode. Did you mean "requeue"? There are: off, requeue, cancel"#]]).await;
+    refuses(&pool, "/v1/qos/urgent", new(json!({"preempt_mode": "requee"})), expect![[r#"400 invalid: "requee" is no preempt_mode. Did you mean "requeue"? There are: off, requeue, cancel, suspend"#]]).await;
     let window = json!({"start": "2027-01-01T00:00:00Z", "duration_secs": 3600, "nodes": "n1", "gpus": {"gpu": 1}});
     refuses(&pool, "/v1/reservations/r", new(window), expect![[r#"400 invalid: reservation "r": nodes, node_count and gpus exclude each other. Keep one of them"#]]).await;
     refuses(&pool, "/v1/reservations/r", new(json!({"start": "2027-01-01T00:00:00Z", "duration_secs": 3600, "nodes": "n[1-2]"})), expect![[r#"404 not_found: there is no node "n2". Did you mean "n1"?"#]]).await;
