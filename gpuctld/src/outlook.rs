@@ -5,7 +5,7 @@
 
 use crate::core_thread::{CoreHandle, now};
 use crate::planner::step_back;
-use crate::store::forecasts::ForecastStore;
+use crate::store::forecasts::{self, ForecastStore};
 use gcore::ctl::{State, snapshot};
 use gmodel::{Instant, JobId, JobState, RunId, Timestamp};
 use gsched::calibration::{Calibration, NOMINAL_MILLI, Outcome, Record, Said};
@@ -102,7 +102,7 @@ struct Learner {
 
 impl Learner {
     /// What is on record, as it was before the controller stopped.
-    fn begin(database: &Path, outlook: &Outlook) -> rusqlite::Result<Self> {
+    fn begin(database: &Path, outlook: &Outlook) -> forecasts::Answer<Self> {
         let store = ForecastStore::open(database)?;
         let mut calibration = Calibration::default();
         store.outcomes()?.iter().for_each(|outcome| calibration.learn(outcome));
@@ -113,7 +113,7 @@ impl Learner {
     }
 
     /// Takes in what became of those that were forecast, and forecasts those whose time it is. Whether it did.
-    fn look(&mut self, view: Arc<State>, outlook: &Outlook, now: Timestamp) -> rusqlite::Result<bool> {
+    fn look(&mut self, view: Arc<State>, outlook: &Outlook, now: Timestamp) -> forecasts::Answer<bool> {
         if self.learned.elapsed() > LEARN_EVERY {
             self.learned = std::time::Instant::now();
             outlook.known().lengths = Arc::new(self.store.run_lengths()?);

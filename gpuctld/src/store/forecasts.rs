@@ -16,6 +16,9 @@ const RUNS: u32 = 5_000;
 /// Rows written in one transaction.
 const ROWS: usize = 200;
 
+/// Of the database.
+pub type Answer<T> = rusqlite::Result<T>;
+
 /// The table of forecasts.
 pub struct ForecastStore {
     db: Connection,
