@@ -370,7 +370,6 @@ impl<'a> Pass<'a> {
             reserved: self.reserved,
             wants: self.wants,
             reserve_left: self.reserve_left,
-            counted: self.counted,
             started,
         };
         let Some(slices) = self.slices else { return (self.plan, left) };

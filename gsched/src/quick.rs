@@ -6,7 +6,7 @@
 use crate::claims;
 use crate::cluster::end_of;
 use crate::ledger::Ledger;
-use crate::pass::{Counted, Engine, Pass, Reserved, Wait, Want};
+use crate::pass::{Engine, Pass, Reserved, Wait, Want};
 use crate::plan::{Plan, WorkBudget};
 use crate::queue::{Line, Queue};
 use crate::reason;
@@ -42,7 +42,6 @@ pub(crate) struct Left {
     /// Reservations that were put off, and by partition how many may be made.
     pub wants: Vec<Want>,
     pub reserve_left: Vec<u32>,
-    pub counted: Vec<Counted>,
     /// Jobs that were started and have no run yet that is known here.
     pub started: BTreeSet<JobId>,
 }
@@ -53,9 +52,6 @@ pub(crate) struct Waiting {
     /// Where it was among the pending.
     pub at: u32,
     pub job: JobId,
-    pub shape: ShapeId,
-    pub secs: u32,
-    pub array: bool,
 }
 
 impl Changes {

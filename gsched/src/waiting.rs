@@ -25,9 +25,7 @@ impl Pass<'_> {
             Wait::Room => (ReasonCode::Resources, None),
         };
         if code == ReasonCode::Resources {
-            let secs = job.limit_secs.unwrap_or(UNLIMITED_SECS);
-            let (at, array) = (self.at_hand as u32, job.positions.is_some());
-            self.room_wanted.push(Waiting { at, job: job.id, shape, secs, array });
+            self.room_wanted.push(Waiting { at: self.at_hand as u32, job: job.id });
         }
         let partition = self.shape(shape).partition;
         let first = !std::mem::replace(&mut self.waiting[partition], true);
