@@ -132,7 +132,7 @@ fn quick_pass(core: &CoreHandle, kept: &mut Kept) -> Option<bool> {
     plan.priorities = of_starts(snapshot, &plan.starts);
     kept.mirror.forget_changes();
     plan.made = kept.made(now, budget, true);
-    if (!plan.starts.is_empty() || kept.traced)
+    if (kept.traced || !plan.is_empty())
         && let Err(refusal) = core.plan_blocking(plan)
     {
         tracing::warn!("a plan was not taken: {refusal}");
@@ -166,8 +166,7 @@ fn pass(core: &CoreHandle, kept: &mut Kept) -> Option<Pass> {
     plan.priorities = of_starts(snapshot, &plan.starts);
     kept.mirror.forget_changes();
     let again = plan.cut_short && starts.load(Ordering::Relaxed) + plan.starts.len() > 0;
-    let idle = plan.starts.is_empty() && plan.preempts.is_empty() && plan.classes.is_empty() && plan.cuts.is_empty();
-    if kept.traced || !(idle && plan.reasons.is_empty() && plan.array_reasons.is_empty()) {
+    if kept.traced || !plan.is_empty() {
         match core.plan_blocking(plan) {
             Ok(_) => {}
             Err(refusal) => {

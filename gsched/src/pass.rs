@@ -8,7 +8,7 @@ use crate::claims;
 use crate::cluster::{Cluster, end_after};
 use crate::ledger::{Ledger, Take};
 use crate::preempt::Candidates;
-use crate::priority::in_order;
+use crate::priority::{in_order, of_starts};
 use crate::placement::{Ask, Leaves, Picked, Search};
 use crate::plan::{Plan, Sizes, Start, WorkBudget};
 use crate::reason::{self, array_limit, standing};
@@ -353,9 +353,10 @@ impl<'a> Pass<'a> {
             return;
         }
         slices.since = self.probes_left;
-        let part = self.plan.beyond(slices.handed);
+        let mut part = self.plan.beyond(slices.handed);
         if part.sizes() != Plan::default().sizes() {
             slices.handed = self.plan.sizes();
+            part.priorities = of_starts(self.snapshot, &part.starts);
             (slices.take)(part);
         }
     }

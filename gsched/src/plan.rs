@@ -51,6 +51,19 @@ pub struct Made {
 pub(crate) type Sizes = [usize; 4];
 
 impl Plan {
+    /// Whether there is nothing in it to be carried out or told.
+    pub fn is_empty(&self) -> bool {
+        // Every field is named: one that is new has to be thought of.
+        let Self { made_from: _, starts, preempts, resumes, classes, cuts, priorities: _, reasons, array_reasons, cut_short: _, made: _ } = self;
+        starts.is_empty()
+            && preempts.is_empty()
+            && resumes.is_empty()
+            && classes.is_empty()
+            && cuts.is_empty()
+            && reasons.is_empty()
+            && array_reasons.is_empty()
+    }
+
     pub(crate) fn sizes(&self) -> Sizes {
         [self.starts.len(), self.preempts.len(), self.reasons.len(), self.array_reasons.len()]
     }
