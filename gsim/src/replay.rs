@@ -27,7 +27,7 @@ pub struct Line {
 
 #[derive(Clone, Debug)]
 pub enum What {
-    Input(Input),
+    Input(Box<Input>),
     /// A life of the controller begins with what it found in the database.
     Loaded(Box<BootRows>),
 }
@@ -125,7 +125,7 @@ pub fn replay_with_history(recorded: &Recorded) -> Result<(Replayed, History, St
     }
     for line in &recorded.lines {
         let input = match &line.what {
-            What::Input(input) => input,
+            What::Input(input) => &**input,
             What::Loaded(rows) => {
                 state = rows.as_ref().clone().state();
                 planner = Planner::default();
@@ -174,8 +174,11 @@ pub fn replay_with_history(recorded: &Recorded) -> Result<(Replayed, History, St
 
 fn plan_of(line: &Line) -> Option<&Plan> {
     match &line.what {
-        What::Input(Input::Plan { plan }) => Some(plan),
-        _ => None,
+        What::Input(input) => match &**input {
+            Input::Plan { plan } => Some(plan),
+            _ => None,
+        },
+        What::Loaded(_) => None,
     }
 }
 

@@ -165,7 +165,7 @@ mod tests {
         }
 
         fn submit(&mut self, gpus: &str) {
-            let mut spec = JobSpec::default();
+            let mut spec = JobSpec { name: "j".into(), ..JobSpec::default() };
             spec.partition = "p".into();
             spec.request.gpus = Some(GpuAsk::parse(gpus).unwrap());
             spec.request.ntasks = 1;

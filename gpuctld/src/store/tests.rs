@@ -669,9 +669,9 @@ fn insert_run(db: &Connection, job: u64, attempt: u32, start: i64, secs: Option<
             gpu_busy_told_ms, gpu_energy_mj)
          VALUES (?1,?2,?3,?4,?5,'main','','train',?6,'COMPLETED',?7,?7,?8,?9,?10,?11,1,'n','0:0','',?12,?13,?14,?15,?16,?17,?18)",
         rusqlite::params![
-            job, attempt, secs.is_none(), if kind % 5 == 0 { "ada" } else { "bob" }, account, tags, start,
+            job, attempt, secs.is_none(), if kind.is_multiple_of(5) { "ada" } else { "bob" }, account, tags, start,
             secs.map(|secs| start + secs * 1000), 1 + kind, kind << 28, gpus, kind * 1_000_003, kind << 27,
-            (kind % 4 == 0).then_some("borrowed"), kind.is_multiple_of(2).then_some(kind * 997), kind * 10_007, kind * 997, kind * 123_457,
+            kind.is_multiple_of(4).then_some("borrowed"), kind.is_multiple_of(2).then_some(kind * 997), kind * 10_007, kind * 997, kind * 123_457,
         ],
     )
     .unwrap();

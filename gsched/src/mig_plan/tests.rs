@@ -86,7 +86,7 @@ fn node(id: u32, boards: &[&str]) -> SchedNode {
 }
 
 fn spec(request: Request) -> JobSpec {
-    let mut spec = JobSpec::default();
+    let mut spec = JobSpec { name: "j".into(), ..JobSpec::default() };
     spec.partition = "p".into();
     spec.request = request;
     spec
