@@ -181,7 +181,12 @@ impl Pool {
     pub fn reconfigure(&self, daemon: &str, lines: &str) {
         self.configure(daemon, lines);
         self.kill(daemon);
+        let said = self.log(daemon).len();
         self.start(daemon);
+        if daemon != "gpuctld" {
+            // From its first line on it sees what happens to its GPUs.
+            self.wait_until("the node's daemon is there", || self.log(daemon).len() > said);
+        }
     }
 
     /// The TOML of a daemon.

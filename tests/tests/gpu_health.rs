@@ -131,11 +131,8 @@ fn a_site_says_otherwise_and_a_mistake_in_its_file_changes_nothing() {
     let signs = pool.write("signs.toml", "[sign.xid-94]\naction = \"note\"\n");
     pool.reconfigure("node1", &format!("gpu_signs = \"{}\"\n", signs.display()));
     pool.wait_idle("node1");
-    // A daemon that was started this moment hears of events a little later.
-    pool.wait_until("it is noted", || {
-        fault(&pool, &["gpu0", "xid", "94"]);
-        gpu(&pool, &["list"]).out.contains("xid-94")
-    });
+    fault(&pool, &["gpu0", "xid", "94"]);
+    pool.wait_until("it is noted", || gpu(&pool, &["list"]).out.contains("xid-94"));
     assert!(faults(&pool).is_empty());
     pool.write("signs.toml", "[sign.xid-94]\nactoin = \"note\"\n");
     pool.wait_until("the mistake is shown", || pool.log("node1").contains("Did you mean \"action\""));
