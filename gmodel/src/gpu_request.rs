@@ -265,10 +265,10 @@ impl fmt::Display for GpuAmount {
 /// What is wrong with a request for GPUs.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum GpuRequestError {
-    #[error("the request for GPUs is empty. Try 4, h100:4, 0.5 or 1g.10gb:2")]
+    #[error("the request for GPUs is empty. Try 4, h100:4 or 1g.10gb:2")]
     Empty,
     #[error(
-        "{part:?} is no request for GPUs. Try 4, h100:4, 0.5 or 1g.10gb:2, and | between alternatives"
+        "{part:?} is no request for GPUs. Try 4, h100:4 or 1g.10gb:2, and | between alternatives"
     )]
     Form { part: String },
     #[error(
@@ -284,7 +284,7 @@ pub enum GpuRequestError {
     #[error("{part:?} asks for more than {MAX_COUNT} GPUs. Use a smaller number")]
     TooMany { part: String },
     #[error(
-        "{part:?} asks for one and a part of another GPU; a share is a part of one. Try {below} or {above}, or 0.5"
+        "{part:?} asks for one and a part of another GPU; a share is a part of one. Try {below} or {above}"
     )]
     ShareAboveOne {
         part: String,
@@ -296,7 +296,7 @@ pub enum GpuRequestError {
     )]
     TooFine { part: String },
     #[error(
-        "{part:?} asks for a part of a MIG instance, which cannot be divided. Ask for whole ones, as in 1g.10gb:2, or for a share, as in 0.5"
+        "{part:?} asks for a part of a MIG instance, which cannot be divided. Ask for whole ones, as in 1g.10gb:2"
     )]
     ShareOfMig { part: String },
     #[error(
@@ -568,24 +568,24 @@ mod tests {
     fn errors_say_what_would_work() {
         gpus(
             "",
-            expect!["error: the request for GPUs is empty. Try 4, h100:4, 0.5 or 1g.10gb:2"],
+            expect!["error: the request for GPUs is empty. Try 4, h100:4 or 1g.10gb:2"],
         );
         gpus(
             "h100:x",
             expect![[
-                r#"error: "h100:x" is no request for GPUs. Try 4, h100:4, 0.5 or 1g.10gb:2, and | between alternatives"#
+                r#"error: "h100:x" is no request for GPUs. Try 4, h100:4 or 1g.10gb:2, and | between alternatives"#
             ]],
         );
         gpus(
             ":4",
             expect![[
-                r#"error: ":4" is no request for GPUs. Try 4, h100:4, 0.5 or 1g.10gb:2, and | between alternatives"#
+                r#"error: ":4" is no request for GPUs. Try 4, h100:4 or 1g.10gb:2, and | between alternatives"#
             ]],
         );
         gpus(
             "-4",
             expect![[
-                r#"error: "-4" is no request for GPUs. Try 4, h100:4, 0.5 or 1g.10gb:2, and | between alternatives"#
+                r#"error: "-4" is no request for GPUs. Try 4, h100:4 or 1g.10gb:2, and | between alternatives"#
             ]],
         );
         gpus(
@@ -597,7 +597,7 @@ mod tests {
         gpus(
             "1.5",
             expect![[
-                r#"error: "1.5" asks for one and a part of another GPU; a share is a part of one. Try 1 or 2, or 0.5"#
+                r#"error: "1.5" asks for one and a part of another GPU; a share is a part of one. Try 1 or 2"#
             ]],
         );
         gpus(
@@ -609,7 +609,7 @@ mod tests {
         gpus(
             "1g.10gb:0.5",
             expect![[
-                r#"error: "1g.10gb:0.5" asks for a part of a MIG instance, which cannot be divided. Ask for whole ones, as in 1g.10gb:2, or for a share, as in 0.5"#
+                r#"error: "1g.10gb:0.5" asks for a part of a MIG instance, which cannot be divided. Ask for whole ones, as in 1g.10gb:2"#
             ]],
         );
         gpus(
