@@ -29,18 +29,19 @@ pub struct BootRows {
 impl BootRows {
     /// Of a state that has just been loaded.
     pub fn of(state: &State) -> Self {
+        let Rows { incarnation, seq, next_job, next_node, jobs, arrays, runs, nodes, tokens, policy, usage } = state.rows();
         Self {
-            incarnation: state.incarnation,
-            seq: state.seq,
-            next_job: state.next_job,
-            next_node: state.next_node,
-            jobs: state.jobs.values().cloned().collect(),
-            arrays: state.arrays.values().cloned().collect(),
-            runs: state.runs.values().cloned().collect(),
-            nodes: state.nodes.values().cloned().collect(),
-            tokens: state.tokens.values().cloned().collect(),
-            policy: state.own_policy.clone(),
-            usage: state.usage.rows().map(|(account, user, entry)| (account.to_owned(), user.to_owned(), entry.clone())).collect(),
+            incarnation,
+            seq,
+            next_job,
+            next_node,
+            jobs,
+            arrays,
+            runs,
+            nodes,
+            tokens,
+            policy,
+            usage: usage.rows().map(|(account, user, entry)| (account.to_owned(), user.to_owned(), entry.clone())).collect(),
             automatic_drains: state.automatic_drains.iter().copied().collect(),
             automatic_gpus: state.automatic_gpus.iter().cloned().collect(),
         }

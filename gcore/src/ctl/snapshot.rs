@@ -84,7 +84,7 @@ pub(super) fn running_run(state: &State, run: &Run, now: Timestamp) -> Option<Ru
     if shares.is_empty() {
         return None;
     }
-    let frozen_for = run.suspension.as_ref().and_then(|one| one.for_job).filter(|_| run.stop.is_none());
+    let frozen_for = run.suspension.as_ref().and_then(|one| one.for_job).filter(|_| run.goes_on_later());
     let frozen = frozen_for.map(|for_job| Frozen { for_job, cpus: shares.iter().map(|share| share.cpus).collect() });
     if run.lends_cpus() {
         shares.iter_mut().for_each(|share| share.cpus = 0);

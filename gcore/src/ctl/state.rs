@@ -542,6 +542,23 @@ pub struct Rows {
 }
 
 impl State {
+    /// What the store keeps of it.
+    pub fn rows(&self) -> Rows {
+        Rows {
+            incarnation: self.incarnation,
+            seq: self.seq,
+            next_job: self.next_job,
+            next_node: self.next_node,
+            jobs: self.jobs.values().cloned().collect(),
+            arrays: self.arrays.values().cloned().collect(),
+            runs: self.runs.values().cloned().collect(),
+            nodes: self.nodes.values().cloned().collect(),
+            tokens: self.tokens.values().cloned().collect(),
+            policy: self.own_policy.clone(),
+            usage: (*self.usage).clone(),
+        }
+    }
+
     /// The state as of the last commit. Feed `Input::Configure` and `Input::Started` next.
     pub fn from_rows(rows: Rows) -> Self {
         let mut state = Self {

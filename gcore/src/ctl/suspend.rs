@@ -69,7 +69,7 @@ fn live_runs(tx: &Tx, actor: &Actor, target: Target) -> Result<Vec<RunId>, Refus
 /// Runs whose CPUs are free again go on, as a plan says and as far as that is still so.
 pub(super) fn enter(tx: &mut Tx, resumes: Vec<RunId>, free: &mut BTreeMap<NodeId, Free>) {
     for id in resumes {
-        let Some(run) = tx.state.runs.get(id).filter(|run| run.lends_cpus() && run.stop.is_none()) else { continue };
+        let Some(run) = tx.state.runs.get(id).filter(|run| run.goes_on_later()) else { continue };
         let wants: Vec<(NodeId, u32)> = run.allocation.iter().map(|share| (share.node, share.cpus)).collect();
         let has_room = wants.iter().all(|(node, cpus)| {
             let Some(node) = tx.state.nodes.get(*node) else { return false };
@@ -109,6 +109,11 @@ impl Run {
     /// Its CPUs are others' while it stands still.
     pub fn lends_cpus(&self) -> bool {
         self.suspension.as_ref().is_some_and(|one| one.for_job.is_some())
+    }
+
+    /// It lent its CPUs and is to go on with them: nothing ended it meanwhile.
+    pub fn goes_on_later(&self) -> bool {
+        self.lends_cpus() && self.stop.is_none() && self.outcome.is_none()
     }
 
     /// Milliseconds that it stood still until a time.

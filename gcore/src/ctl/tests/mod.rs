@@ -10,12 +10,14 @@ mod lifecycle;
 mod multi_node;
 mod policy;
 mod preemption;
+mod promises;
 mod random;
 mod refusals;
 mod reservations;
 mod maintenance;
 mod suspension;
 mod usage;
+mod words;
 mod world;
 
 pub(super) use super::check as check_state;

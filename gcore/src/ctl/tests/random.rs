@@ -1,6 +1,7 @@
 //! Random stories: whatever people, nodes and the clock do, the invariants hold and no job is lost.
 
-use super::world::{World, actor};
+use super::words::actor;
+use super::world::World;
 use crate::ctl::*;
 use gmodel::checkpoint::Mark;
 use gmodel::policy::PreemptMode;

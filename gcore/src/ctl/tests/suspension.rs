@@ -138,6 +138,34 @@ fn a_run_that_stands_still_can_be_lost_or_end() {
 }
 
 #[test]
+fn a_run_that_ended_while_it_stood_still_does_not_go_on() {
+    check(
+        "node n1 h100:2
+         qos low suspend
+         qos high preempt=low
+         submit user=alice gpus=2 cpus=60 mem=1G time=6000 qos=low
+         plan
+         n1 running 1-1
+         submit user=bob cpus=30 mem=1G time=60 qos=high
+         plan
+         n1 stops 1-1
+         cancel 2
+         plan
+         show
+         n1 clean 1-1 0
+         show",
+        expect![[r#"
+            job 1
+            job 2
+            1 alice COMPLETING 1-1 on n1[0,1]
+            2 bob CANCELLED 0:0 (root)
+            1 alice CANCELLED 0:15
+            2 bob CANCELLED 0:0 (root)
+        "#]],
+    );
+}
+
+#[test]
 fn classes_go_with_the_last_guarantee() {
     check(
         "node n1 h100:2

@@ -1,0 +1,287 @@
+//! The words of a story's line, and what they stand for: requests, nodes, policies, phases of runs.
+
+use crate::ctl::*;
+use gmodel::array_spec::ArraySpec;
+use gmodel::config::{ClusterConfig, LostNode, NodeSelection, Partition, PartitionState};
+use gmodel::gpu_request::GpuAsk;
+use gmodel::hostlist::Hostlist;
+use gmodel::job::{GpuScope, JobSpec, MemAsk};
+use gmodel::node::{GpuInfo, Inventory};
+use gmodel::policy::{
+    Account, AccountUser, GpuAmounts, JobLimits, Limits, PreemptMode, Qos, Repeat, Reservation, ReservedPart,
+};
+use gmodel::run::{EndCause, RunEnd, RunPhase};
+use gmodel::{ExitCode, Timestamp};
+
+/// A line: verb, plain words, and `key=value` words.
+pub(super) struct Words<'a> {
+    pub(super) verb: &'a str,
+    pub(super) args: Vec<&'a str>,
+    pub(super) options: Vec<(&'a str, &'a str)>,
+}
+
+impl<'a> Words<'a> {
+    pub(super) fn of(line: &'a str) -> Self {
+        let mut words = line.split_whitespace();
+        let verb = words.next().unwrap_or("");
+        let (options, args): (Vec<_>, Vec<_>) = words.partition(|word| word.contains('='));
+        Self { verb, args, options: options.iter().filter_map(|word| word.split_once('=')).collect() }
+    }
+    pub(super) fn get(&self, key: &str) -> Option<&'a str> {
+        self.options.iter().find(|(known, _)| *known == key).map(|(_, value)| *value)
+    }
+    pub(super) fn has(&self, word: &str) -> bool {
+        self.args.contains(&word)
+    }
+    pub(super) fn parse<T: std::str::FromStr>(&self, key: &str) -> Option<T> {
+        self.get(key).map(|text| text.parse().unwrap_or_else(|_| panic!("{key}={text}")))
+    }
+}
+
+/// `8`, or `h100:4,gpu:6`: whole GPUs.
+pub(super) fn amounts(text: &str) -> GpuAmounts {
+    let each = text.split(',').map(|part| {
+        let (kind, count) = part.split_once(':').unwrap_or(("gpu", part));
+        (kind.to_owned(), count.parse::<u64>().unwrap() * 1000)
+    });
+    GpuAmounts(each.collect())
+}
+
+pub(super) fn names<T: FromIterator<String>>(text: Option<&str>) -> T {
+    text.into_iter().flat_map(|text| text.split(',')).map(str::to_owned).collect()
+}
+
+/// `jobs= queue= gpus= tasks= minute=`, each with the prefix.
+pub(super) fn limits(words: &Words, prefix: &str) -> Limits {
+    let get = |key: &str| words.get(&format!("{prefix}{key}"));
+    let number = |key: &str| get(key).map(|text| text.parse().unwrap());
+    Limits {
+        running_jobs: number("jobs"),
+        submitted_jobs: number("queue"),
+        gpus: get("gpus").map(amounts),
+        array_tasks: number("tasks"),
+        submits_per_minute: number("minute"),
+        ..Limits::default()
+    }
+}
+
+/// `account vision parent=lab users=alice,bob guaranteed=8 ...`, `user vision alice default queue=4`,
+/// `qos high gpus=4 ...`, `reservation r nodes=n1 at=60 for=600 ...`; `gone` removes.
+pub(super) fn policy_change(words: &Words, now: Timestamp) -> PolicyChange {
+    let name = words.args[0].to_owned();
+    match (words.verb, words.has("gone")) {
+        ("account", true) => PolicyChange::AccountRemoved { name },
+        ("account", false) => {
+            let users: Vec<String> = names(words.get("users"));
+            let account = Account {
+                parent: words.get("parent").map(str::to_owned),
+                users: users.into_iter().map(|user| (user, AccountUser::default())).collect(),
+                coordinators: names(words.get("coordinators")),
+                guaranteed: words.get("guaranteed").map(amounts),
+                limit: words.get("limit").map(amounts),
+                allow_qos: names(words.get("allow_qos")),
+                default_qos: words.get("default_qos").map(str::to_owned),
+                group: limits(words, ""),
+                per_user: limits(words, "user_"),
+                closed: words.has("closed"),
+                name,
+                ..Account::default()
+            };
+            PolicyChange::Account { account: Box::new(account) }
+        }
+        ("user", true) => PolicyChange::UserRemoved { account: name, user: words.args[1].into() },
+        ("user", false) => {
+            let is_default = words.has("default");
+            let entry = AccountUser { shares: 1, limits: limits(words, ""), is_default };
+            PolicyChange::User { account: name, user: words.args[1].into(), entry }
+        }
+        ("qos", true) => PolicyChange::QosRemoved { name },
+        ("qos", false) => {
+            let qos = Qos {
+                per_user: limits(words, "user_"),
+                group: limits(words, ""),
+                per_job: JobLimits {
+                    time_secs: words.parse("max_time"),
+                    gpus: words.get("max_gpus").map(amounts),
+                    ..JobLimits::default()
+                },
+                preempt: names(words.get("preempt")),
+                usage_factor_milli: words.parse("usage_factor").unwrap_or(1000),
+                preempt_mode: words.has("suspend").then_some(PreemptMode::Suspend),
+                name,
+                ..Qos::default()
+            };
+            PolicyChange::Qos { qos: Box::new(qos) }
+        }
+        (_, true) => PolicyChange::ReservationRemoved { name },
+        (_, false) => {
+            let what = match (words.get("nodes"), words.parse("count"), words.get("gpus")) {
+                (Some(list), ..) => ReservedPart::Nodes(Hostlist::parse(list).unwrap()),
+                (_, Some(count), _) => ReservedPart::NodeCount(count),
+                (_, _, Some(text)) => ReservedPart::Gpus(amounts(text)),
+                _ => ReservedPart::AllNodes,
+            };
+            let reservation = Reservation {
+                start: now.plus_secs(words.parse("at").unwrap_or(0)),
+                duration_secs: words.parse("for").unwrap_or(600),
+                repeat: if words.has("daily") { Repeat::Daily } else { Repeat::Once },
+                what,
+                users: names(words.get("users")),
+                accounts: names(words.get("accounts")),
+                ignore_running: words.has("ignore_running"),
+                maintenance: words.has("maintenance"),
+                name,
+                ..Reservation::default()
+            };
+            PolicyChange::Reservation { reservation: Box::new(reservation) }
+        }
+    }
+}
+
+pub(super) fn actor(name: &str) -> Actor {
+    let uid = match name {
+        "root" => 0,
+        "alice" => 1001,
+        "bob" => 1002,
+        _ => 1003,
+    };
+    Actor { user: name.into(), uid, gid: uid, operator: uid == 0, via: None }
+}
+
+pub(super) fn target(word: &str) -> Option<Target> {
+    match word.split_once('_') {
+        Some((array, index)) => {
+            Some(Target::Task { array: array.parse().ok()?, index: index.parse().ok()? })
+        }
+        None => Some(Target::Job(word.parse().ok()?)),
+    }
+}
+
+pub(super) fn bytes(text: &str) -> u64 {
+    gmodel::size::parse_bytes(text).unwrap()
+}
+
+pub(super) fn set_config(config: &mut ClusterConfig, words: &Words) {
+    if let Some(lost) = words.get("lost_node") {
+        config.lost_node = if lost == "wait" { LostNode::Wait } else { LostNode::Requeue };
+    }
+    config.fence_program = words.get("fence").map_or(config.fence_program, |word| word == "yes");
+    config.kill_invalid_depend = words.get("kill").map_or(config.kill_invalid_depend, |word| word == "yes");
+    config.max_array_tasks = words.parse("max_array").unwrap_or(config.max_array_tasks);
+    config.min_job_age_secs = words.parse("age").unwrap_or(config.min_job_age_secs);
+}
+
+pub(super) fn set_partition(config: &mut ClusterConfig, words: &Words) {
+    let name = words.args[0];
+    config.partitions.retain(|known| known.name != name);
+    for known in &mut config.partitions {
+        known.is_default &= !words.has("default");
+    }
+    config.partitions.push(Partition {
+        name: name.into(),
+        is_default: words.has("default"),
+        nodes: words.get("nodes").map_or(NodeSelection::All, |list| {
+            NodeSelection::Names(Hostlist::parse(list).unwrap())
+        }),
+        state: match words.get("state") {
+            Some("down") => PartitionState::Down,
+            Some("drain") => PartitionState::Drain,
+            _ => PartitionState::Up,
+        },
+        max_time_secs: words.parse("max_time"),
+        default_time_secs: words.parse("default_time"),
+        allow_users: words.get("users").map_or(Vec::new(), |list| list.split(',').map(str::to_owned).collect()),
+        requeue: words.get("requeue") != Some("no"),
+        ..Partition::default()
+    });
+}
+
+pub(super) fn inventory(name: &str, words: &Words) -> Inventory {
+    let mut inventory = Inventory { cpus: 64, mem_bytes: bytes("512G"), ..Inventory::default() };
+    for word in &words.args[1..] {
+        if let Some(cpus) = word.strip_suffix('c') {
+            inventory.cpus = cpus.parse().unwrap();
+        } else if let Some((gpu_type, count)) = word.split_once(':') {
+            let count: u32 = count.parse().unwrap();
+            inventory.gpus = (0..count)
+                .map(|index| GpuInfo {
+                    uuid: format!("GPU-{name}-{index}"),
+                    gpu_type: gpu_type.into(),
+                    index,
+                    minor: index,
+                    memory_mib: 81_920,
+                    ..GpuInfo::default()
+                })
+                .collect();
+        } else if word.ends_with('G') {
+            inventory.mem_bytes = bytes(word);
+        }
+    }
+    if let Some(features) = words.get("feature") {
+        inventory.features = features.split(',').map(str::to_owned).collect();
+    }
+    inventory
+}
+
+/// What `submit` takes: `user= gpus= gpn= nodes= ntasks= cpus= mem= time= array= begin= ...`
+pub(super) fn spec(words: &Words, now: Timestamp) -> JobSpec {
+    let mut spec = JobSpec { name: "job".into(), ..JobSpec::default() };
+    spec.launch.work_dir = "/home".into();
+    spec.partition = words.get("partition").unwrap_or("").into();
+    spec.time_limit_secs = words.parse("time");
+    spec.array = words.get("array").map(|text| ArraySpec::parse(text).unwrap());
+    spec.begin = words.parse::<i64>("begin").map(|secs| now.plus_secs(secs));
+    spec.hold = words.has("held");
+    spec.no_kill = words.has("no_kill");
+    spec.requeue = words.get("requeue").map(|word| word == "yes");
+    spec.nice = words.parse("nice").unwrap_or(0);
+    spec.name = words.get("name").unwrap_or("job").into();
+    spec.dependency = words.get("dep").map(|text| text.parse().unwrap());
+    spec.kill_on_invalid_dep = words.get("kill").map(|word| word == "yes");
+    spec.deadline = words.parse::<i64>("deadline").map(|secs| now.plus_secs(secs));
+    spec.time_min_secs = words.parse("time_min");
+    spec.account = words.get("account").unwrap_or("").into();
+    spec.qos = words.get("qos").unwrap_or("").into();
+    spec.reservation = words.get("reservation").map(str::to_owned);
+    spec.licences = words.get("licences").map_or_else(Default::default, |text| gmodel::licence::parse(text).unwrap());
+    spec.checkpoint = words.get("checkpoint").map(|text| text.parse().unwrap());
+    spec.priority = words.parse("priority");
+    spec.borrow = words.get("borrow").map(|word| word == "yes");
+    let request = &mut spec.request;
+    request.nodes_min = words.parse("nodes").unwrap_or(1);
+    request.nodes_max = request.nodes_min;
+    request.ntasks = words.parse("ntasks").unwrap_or(1);
+    request.cpus_per_task = words.parse("cpus");
+    request.mem = words.get("mem").map_or(MemAsk::Default, |text| MemAsk::PerNode(bytes(text)));
+    let gpus = words.get("gpus").or_else(|| words.get("gpn"));
+    request.gpus = gpus.map(|text| GpuAsk::parse(text).unwrap());
+    if words.get("gpn").is_some() {
+        request.gpu_scope = GpuScope::Node;
+    }
+    request.exclusive = words.has("exclusive");
+    request.nodelist = words.get("nodelist").map(|text| Hostlist::parse(text).unwrap());
+    request.exclude = words.get("exclude").map(|text| Hostlist::parse(text).unwrap());
+    request.constraint = words.get("constraint").map(str::to_owned);
+    spec
+}
+
+/// `exits` with a code, `clean`, or the name of a cause, which ends and cleans at once.
+pub(super) fn phase(verb: &str, arg: &str, now: Timestamp) -> RunPhase {
+    let exit = ExitCode::exited(arg.parse().unwrap_or(0));
+    let caused = |cause| {
+        let text = arg.replace('_', " ");
+        RunPhase::Clean(RunEnd { cause, text, ended: Some(now), ..RunEnd::default() })
+    };
+    match verb {
+        "accepted" => RunPhase::Accepted,
+        "ready" => RunPhase::Ready,
+        "running" => RunPhase::Running { started: now },
+        "exits" => RunPhase::Ended(RunEnd { exit, ended: Some(now), ..RunEnd::default() }),
+        "clean" => RunPhase::Clean(RunEnd { exit, ended: Some(now), ..RunEnd::default() }),
+        "stopped" => caused(EndCause::Stopped),
+        "stops" => {
+            RunPhase::Ended(RunEnd { cause: EndCause::Stopped, exit: ExitCode::killed(15), ..RunEnd::default() })
+        }
+        cause => caused(serde_json::from_value(serde_json::Value::String(cause.into())).unwrap()),
+    }
+}
