@@ -6,7 +6,7 @@
 use crate::core_thread::{CoreHandle, now};
 use crate::planner::step_back;
 use crate::store::forecasts::{self, ForecastStore};
-use gcore::ctl::{State, snapshot};
+use gcore::ctl::{Job, State, snapshot};
 use gmodel::{Instant, JobId, JobState, RunId, Timestamp};
 use gsched::calibration::{Calibration, NOMINAL_MILLI, Outcome, Record, Said};
 use gsched::run_lengths::RunLengths;
@@ -24,6 +24,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(10);
 const REST_FACTOR: u32 = 50;
 /// How often what runs took is read anew.
 const LEARN_EVERY: Duration = Duration::from_secs(300);
+/// Jobs that are forecast at once, from all over a longer queue.
+const MOST_DUE: usize = 2048;
 /// Steps of work of one forecast.
 const WORK: WorkBudget = WorkBudget { node_probes: 200_000_000, starts: usize::MAX };
 
@@ -68,20 +70,20 @@ impl Outlook {
 /// Runs until `stop` is dropped. Trouble with the database is logged and tried again: forecasts are no promise.
 pub fn run(database: &Path, core: &CoreHandle, outlook: &Outlook, stop: &Receiver<()>) {
     step_back();
-    let mut rest = Duration::ZERO;
+    let mut rest = LOOK_EVERY;
     let mut learner = None;
     loop {
-        match stop.recv_timeout(rest) {
-            Err(RecvTimeoutError::Timeout) => {}
-            Ok(()) | Err(RecvTimeoutError::Disconnected) => return,
-        }
-        rest = LOOK_EVERY;
         if learner.is_none() {
             match Learner::begin(database, outlook) {
                 Ok(begun) => learner = Some(begun),
                 Err(e) => tracing::warn!("cannot read forecasts of {}: {e}", database.display()),
             }
         }
+        match stop.recv_timeout(rest) {
+            Err(RecvTimeoutError::Timeout) => {}
+            Ok(()) | Err(RecvTimeoutError::Disconnected) => return,
+        }
+        rest = LOOK_EVERY;
         let (Some(known), Some(view)) = (&mut learner, core.view_blocking()) else { continue };
         let begun = std::time::Instant::now();
         match known.look(view, outlook, now()) {
@@ -147,18 +149,16 @@ type Due = BTreeMap<JobId, (u8, String, i64)>;
 
 /// Jobs that are to be forecast now: age, partition, seconds waited. Whoever waits for something else than their turn is not.
 fn due(calibration: &Calibration, view: &State, now: Timestamp) -> Due {
-    let mut due = Due::new();
-    for job in view.jobs.values().filter(|job| job.state == JobState::Pending && job.attempts == 0) {
-        let waited_secs = now.since_millis(job.eligible) / 1000;
-        if waited_secs >= 0
-            && job.holds.is_empty()
-            && job.waits.is_none()
-            && let Some(age) = calibration.due(job.id, waited_secs)
-        {
-            due.insert(job.id, (age, job.spec.partition.clone(), waited_secs));
-        }
-    }
-    due
+    let waiting = |job: &&Job| job.state == JobState::Pending && job.attempts == 0 && job.holds.is_empty() && job.waits.is_none();
+    let all = || {
+        view.jobs.values().filter(waiting).filter_map(|job| {
+            let waited_secs = now.since_millis(job.eligible) / 1000;
+            let age = (waited_secs >= 0).then(|| calibration.due(job.id, waited_secs)).flatten()?;
+            Some((job, age, waited_secs))
+        })
+    };
+    let some = all().step_by(all().count().div_ceil(MOST_DUE).max(1));
+    some.map(|(job, age, waited_secs)| (job.id, (age, job.spec.partition.clone(), waited_secs))).collect()
 }
 
 /// What became of the jobs that are watched: outcomes, and jobs that say nothing of waiting any more.

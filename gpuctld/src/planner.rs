@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 
 /// Starts of one pass, so that entering a plan does not keep submissions waiting.
 const STARTS_PER_PASS: usize = 400;
+/// Reasons entered at once: until they are published, each stands in memory beside the record that it replaces.
+const REASONS_AT_ONCE: usize = 4_000;
 /// Node probes after which a long pass hands over what it has decided, some milliseconds' worth.
 const SLICE_PROBES: u64 = 100_000;
 /// After a full pass the thread rests so many times as long as the pass took.
@@ -153,7 +155,8 @@ fn pass(core: &CoreHandle, kept: &mut Kept) -> Option<Pass> {
     let (taken, handle) = (starts.clone(), core.clone());
     let hand_over = move |part: Plan| {
         taken.fetch_add(part.starts.len(), Ordering::Relaxed);
-        if let Err(refusal) = handle.plan_blocking(part) {
+        let taken = in_parts(part).into_iter().try_for_each(|part| handle.plan_blocking(part).map(drop));
+        if let Err(refusal) = taken {
             tracing::warn!("a part of a plan was not taken: {refusal}");
         }
     };
@@ -167,12 +170,10 @@ fn pass(core: &CoreHandle, kept: &mut Kept) -> Option<Pass> {
     kept.mirror.forget_changes();
     let again = plan.cut_short && starts.load(Ordering::Relaxed) + plan.starts.len() > 0;
     if kept.traced || !plan.is_empty() {
-        match core.plan_blocking(plan) {
-            Ok(_) => {}
-            Err(refusal) => {
-                tracing::warn!("a plan was not taken: {refusal}");
-                return Some(Pass { again: false, next_begin });
-            }
+        let parts = if kept.traced { vec![plan] } else { in_parts(plan) };
+        if let Err(refusal) = parts.into_iter().try_for_each(|part| core.plan_blocking(part).map(drop)) {
+            tracing::warn!("a plan was not taken: {refusal}");
+            return Some(Pass { again: false, next_begin });
         }
     }
     // Its starts are under way: now there is time for what quick passes need. (Traced ones do it themselves: a replay
@@ -181,6 +182,15 @@ fn pass(core: &CoreHandle, kept: &mut Kept) -> Option<Pass> {
         kept.engine.make_ready(snapshot);
     }
     Some(Pass { again, next_begin })
+}
+
+/// What is to be done, with the first reasons; then the other reasons.
+fn in_parts(mut plan: Plan) -> Vec<Plan> {
+    let rest = plan.reasons.split_off(plan.reasons.len().min(REASONS_AT_ONCE));
+    let made_from = plan.made_from;
+    let of_reasons = |part: &[_]| Plan { made_from, reasons: part.to_vec(), ..Plan::default() };
+    let rest: Vec<Plan> = rest.chunks(REASONS_AT_ONCE).map(of_reasons).collect();
+    std::iter::once(plan).chain(rest).collect()
 }
 
 /// When the next job becomes eligible that is not yet.
@@ -213,6 +223,19 @@ mod tests {
         let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
         let fields = stat.rsplit_once(") ").unwrap().1;
         fields.split(' ').nth(16).unwrap().parse().unwrap()
+    }
+
+    #[test]
+    fn a_plan_in_parts_is_the_whole_plan() {
+        use gmodel::{JobId, Reason, ReasonCode, RunId, Seq};
+        let reasons: Vec<_> = (1..10_000).map(|id| (JobId(id), Reason::new(ReasonCode::Resources, ""))).collect();
+        let plan = Plan { made_from: Seq(7), resumes: vec![RunId::new(JobId(1), 1)], reasons: reasons.clone(), ..Plan::default() };
+        let parts = in_parts(plan.clone());
+        assert_eq!(parts.len(), 3);
+        assert_eq!(parts[0].resumes, plan.resumes);
+        assert!(parts[1..].iter().all(|part| part.resumes.is_empty() && part.made_from == Seq(7)));
+        assert_eq!(parts.into_iter().flat_map(|part| part.reasons).collect::<Vec<_>>(), reasons);
+        assert_eq!(in_parts(Plan::default()), [Plan::default()]);
     }
 
     #[test]

@@ -71,6 +71,7 @@ pub struct CutRecord {
     pub profiles: Vec<String>,
 }
 
+/// What few jobs have is boxed: there are a hundred thousand of these.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PendingJob {
     /// For an array the id of its first task, which may also be waiting with a record of its own.
@@ -85,13 +86,13 @@ pub struct PendingJob {
     /// Owner of the first hold: `user:...` or otherwise an administrator's or the system's.
     pub held_by: Option<Box<str>>,
     /// Nodes that failed this job before: avoided while others fit.
-    pub avoid: Vec<NodeId>,
+    pub avoid: Box<[NodeId]>,
     /// For an array: positions still to start. `None`: a job, or a task with a record of its own.
-    pub positions: Option<RangeSet>,
+    pub positions: Option<Box<RangeSet>>,
     /// How many more tasks of its array may run at once; `None` is no cap.
     pub room: Option<u32>,
     /// What its dependency says; `None`: met, or there is none.
-    pub dependency: Option<Reason>,
+    pub dependency: Option<Box<Reason>>,
     /// When its last run was preempted: it comes back, and is not preempted again at once.
     pub preempted: Option<Timestamp>,
 }

@@ -130,7 +130,7 @@ fn picture(hardware: &Hardware, by: By, order: &[&TraceJob]) -> Snapshot {
             limit_secs: None,
             reason: Reason::default(),
             held_by: None,
-            avoid: Vec::new(),
+            avoid: Box::default(),
             positions: None,
             room: None,
             dependency: None,

@@ -340,7 +340,7 @@ fn pending(at: usize, ask: &Ask) -> PendingJob {
         limit_secs: Some((ask.run_ms / 1000 + 1) as u32),
         reason: Reason::default(),
         held_by: None,
-        avoid: Vec::new(),
+        avoid: Box::default(),
         positions: None,
         room: None,
         dependency: None,

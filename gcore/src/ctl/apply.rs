@@ -7,6 +7,7 @@ mod nodes;
 use super::dependency::{self, Dependent};
 use super::event::{Event, JobChange};
 use super::mig;
+use super::past::MaybePast;
 use super::policy;
 use super::suspend;
 use super::usage;
@@ -281,17 +282,9 @@ fn submitted(
             live: None,
             limit_secs,
             nice: spec.nice,
-            started: None,
-            ended: None,
-            exit: gmodel::ExitCode::default(),
-            end_text: String::new(),
-            cancelled_by: None,
-            node_failures: Vec::new(),
             client_key,
             waits: None,
-            preempted: None,
-            last_mark: None,
-            priority: None,
+            past: MaybePast::default(),
         };
         state.next_job = state.next_job.max(id.0 + 1);
         state.index_job(&job);
@@ -318,17 +311,9 @@ fn split(state: &mut State, array: JobId, position: u32) {
         live: None,
         limit_secs: array.limit_secs,
         nice: array.nice,
-        started: None,
-        ended: None,
-        exit: gmodel::ExitCode::default(),
-        end_text: String::new(),
-        cancelled_by: None,
-        node_failures: Vec::new(),
         client_key: None,
         waits,
-        preempted: None,
-        last_mark: None,
-        priority: None,
+        past: MaybePast::default(),
     };
     let (id, none_left) = (array.id, array.pending.is_empty());
     state.index_job(&job);

@@ -32,6 +32,7 @@ mod mirror;
 mod node_admin;
 mod node_health;
 mod node_report;
+pub mod past;
 mod placement;
 mod policy;
 mod policy_check;

@@ -47,10 +47,10 @@ pub(super) fn pending_array(state: &State, array: &Array) -> PendingJob {
         limit_secs: array.limit_secs,
         reason: array.reason.clone(),
         held_by: array.holds.first().map(|mark| mark.owner.as_str().into()),
-        avoid: Vec::new(),
-        positions: Some(ready),
+        avoid: Box::default(),
+        positions: Some(Box::new(ready)),
         room: room_of(array),
-        dependency: waits,
+        dependency: waits.map(Box::new),
         preempted: None,
     }
 }
@@ -69,10 +69,10 @@ pub(super) fn pending_job(state: &State, job: &Job) -> PendingJob {
         limit_secs: job.limit_secs,
         reason: job.reason.clone(),
         held_by: job.holds.first().map(|mark| mark.owner.as_str().into()),
-        avoid,
+        avoid: avoid.into(),
         positions: None,
         room,
-        dependency: dependency::reason(state, job.waits.as_deref()),
+        dependency: dependency::reason(state, job.waits.as_deref()).map(Box::new),
         preempted: job.preempted,
     }
 }

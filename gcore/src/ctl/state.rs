@@ -6,6 +6,7 @@
 use super::dependency::{Dependent, Waits};
 use super::late_specs::LateSpecs;
 use super::limits::{Minutes, Tally};
+use super::past::{MaybePast, Past};
 use crate::chunk_map::ChunkMap;
 use gmodel::array_spec::{ArraySpec, RangeSet};
 use gmodel::config::ClusterConfig;
@@ -20,6 +21,7 @@ use gmodel::{
 use gsched::usage::UsageBook;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 /// Everything the controller decides from.
@@ -120,35 +122,27 @@ pub struct Job {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit_secs: Option<u32>,
     pub nice: i32,
-    /// Of the last run.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub started: Option<Timestamp>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ended: Option<Timestamp>,
-    #[serde(default)]
-    pub exit: ExitCode,
-    /// How it ended, in words, and who cancelled it.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub end_text: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cancelled_by: Option<String>,
-    /// Nodes its runs took down or failed to start on, newest last; three hold the job.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub node_failures: Vec<NodeFailure>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_key: Option<Arc<str>>,
     /// What of its dependency is not met; only while it is pending.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits: Option<Box<Waits>>,
-    /// When its last run that was preempted ended.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub preempted: Option<Timestamp>,
-    /// Newest checkpoint mark of all its runs, by the controller's clock.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub last_mark: Option<Box<gmodel::checkpoint::Mark>>,
-    /// What it was worth when its last run was placed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub priority: Option<i64>,
+    /// What its runs left; read as if it stood here.
+    #[serde(flatten)]
+    pub past: MaybePast,
+}
+
+impl Deref for Job {
+    type Target = Past;
+    fn deref(&self) -> &Past {
+        &self.past
+    }
+}
+
+impl DerefMut for Job {
+    fn deref_mut(&mut self) -> &mut Past {
+        &mut self.past
+    }
 }
 
 /// Which task of which array a job is.

@@ -8,7 +8,7 @@ use gcore::ctl::{State, snapshot};
 use gmodel::{JobId, RunClass, Seq, Timestamp};
 use gsched::ledger::Ledger;
 use gsched::priority::in_order;
-use std::collections::HashMap;
+use std::cmp::Reverse;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -24,7 +24,8 @@ const UNCHANGED: Duration = Duration::from_secs(10);
 pub(super) struct Ranks {
     seq: Seq,
     made: Instant,
-    by_id: HashMap<JobId, Rank>,
+    /// In the order of their ids.
+    by_id: Vec<(JobId, Rank)>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -36,20 +37,25 @@ pub(super) struct Rank {
 }
 
 impl Ranks {
-    pub(super) fn of(state: &State, now: Timestamp) -> Self {
-        let snapshot = snapshot(state, now);
+    pub(super) fn of(state: Arc<State>, now: Timestamp) -> Self {
+        let (seq, snapshot) = (state.seq, snapshot(&state, now));
+        drop(state); // records that change meanwhile need not be kept twice
         let order = in_order(&snapshot, &Ledger::new(&snapshot));
         let rank = |(place, ordered): (usize, &gsched::priority::Ordered)| {
             let position = u32::try_from(place + 1).unwrap_or(u32::MAX);
             let rank = Rank { position, priority: ordered.factors.priority, class: ordered.class };
             (snapshot.pending[ordered.at].id, rank)
         };
-        let by_id = order.iter().enumerate().map(rank).collect();
-        Self { seq: state.seq, made: Instant::now(), by_id }
+        let mut by_id: Vec<(JobId, Rank)> = order.iter().enumerate().map(rank).collect();
+        // An array and its first task have one id; it stands with the one that is later.
+        by_id.sort_by_key(|(id, rank)| (*id, Reverse(rank.position)));
+        by_id.dedup_by_key(|(id, _)| *id);
+        Self { seq, made: Instant::now(), by_id }
     }
 
     pub(super) fn get(&self, job: JobId) -> Option<Rank> {
-        self.by_id.get(&job).copied()
+        let place = self.by_id.binary_search_by_key(&job, |(id, _)| *id).ok()?;
+        Some(self.by_id[place].1)
     }
 }
 
@@ -79,14 +85,14 @@ impl App {
             if let Some(last) = last.filter(|last| last.seq == state.seq && age < UNCHANGED) {
                 return Some(last);
             }
-            let ranks = Arc::new(Ranks::of(state, now));
+            let ranks = Arc::new(Ranks::of(state.clone(), now));
             self.rank_cache.put(ranks.clone());
             return Some(ranks);
         }
         if age > FRESH && !self.rank_cache.under_way.swap(true, Ordering::AcqRel) {
             let (app, state) = (self.clone(), state.clone());
             tokio::task::spawn_blocking(move || {
-                app.rank_cache.put(Arc::new(Ranks::of(&state, now)));
+                app.rank_cache.put(Arc::new(Ranks::of(state, now)));
                 app.rank_cache.under_way.store(false, Ordering::Release);
             });
         }

@@ -2,6 +2,7 @@
 //!
 //! The patterns below name every field, so that a new one cannot be forgotten here.
 
+use gcore::ctl::past::Past;
 use gcore::ctl::{LateSpecs, Waits};
 use gcore::ctl::state::{Array, Job, NodeFailure, TaskOf};
 use gmodel::checkpoint::Mark as CheckpointMark;
@@ -98,10 +99,8 @@ pub struct JobDocument {
 
 impl JobDocument {
     pub fn of(job: &Job) -> Self {
-        let Job {
-            id, spec, task, state, reason, submitted, eligible, holds, attempts, live, limit_secs, nice,
-            started, ended, exit, end_text, cancelled_by, node_failures, client_key, waits, preempted, last_mark, priority,
-        } = job.clone();
+        let Job { id, spec, task, state, reason, submitted, eligible, holds, attempts, live, limit_secs, nice, client_key, waits, past } = job.clone();
+        let Past { started, ended, exit, end_text, cancelled_by, node_failures, preempted, last_mark, priority } = (*past).clone();
         let own = Some(Own::of(&spec));
         Self {
             id, own, task, state, reason, submitted, eligible, holds, attempts, live, limit_secs, nice, started,
@@ -114,10 +113,8 @@ impl JobDocument {
             ended, exit, end_text, cancelled_by, node_failures, client_key, waits, preempted, last_mark, priority,
         } = self;
         let spec = whole(own, common, late);
-        Job {
-            id, spec, task, state, reason, submitted, eligible, holds, attempts, live, limit_secs, nice,
-            started, ended, exit, end_text, cancelled_by, node_failures, client_key, waits, preempted, last_mark, priority,
-        }
+        let past = Past { started, ended, exit, end_text, cancelled_by, node_failures, preempted, last_mark, priority }.into();
+        Job { id, spec, task, state, reason, submitted, eligible, holds, attempts, live, limit_secs, nice, client_key, waits, past }
     }
 }
 

@@ -28,7 +28,7 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(20);
 /// A controller that was killed holds its lock until the last of its threads is gone, a moment after it looks dead.
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
 /// Page cache of the writer, KiB.
-const WRITER_CACHE_KIB: i64 = 16 << 10;
+const WRITER_CACHE_KIB: i64 = 4 << 10;
 /// More than the statements of one commit.
 const CACHED_STATEMENTS: usize = 64;
 /// Places in the header of an SQLite file (fileformat2.html, section 1.3).

@@ -106,7 +106,7 @@ fn snapshot(nodes: Vec<SchedNode>, jobs: &[&str]) -> Snapshot {
             limit_secs: Some(3600),
             reason: Reason::default(),
             held_by: None,
-            avoid: Vec::new(),
+            avoid: Box::default(),
             positions: None,
             room: None,
             dependency: None,

@@ -28,7 +28,7 @@ fn enter(snapshot: &mut Snapshot, plan: &Plan) -> BTreeSet<RunId> {
             None => true,
             Some(positions) => {
                 let position = (start.job.0 - job.id.0) as u32;
-                *positions = positions.iter().filter(|one| *one != position).collect();
+                **positions = positions.iter().filter(|one| *one != position).collect();
                 positions.is_empty()
             }
         };

@@ -214,7 +214,7 @@ fn job(id: JobId, words: &[&str]) -> PendingJob {
         reason: gmodel::Reason::default(),
         held_by: get(words, "held").map(Into::into),
         avoid: number::<u32>(words, "avoid").map(NodeId).into_iter().collect(),
-        positions: number::<u32>(words, "array").map(RangeSet::first_n),
+        positions: number::<u32>(words, "array").map(|tasks| Box::new(RangeSet::first_n(tasks))),
         room: number(words, "room"),
         dependency: None,
         preempted: None,
