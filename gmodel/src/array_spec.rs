@@ -149,9 +149,12 @@ impl ArraySpec {
         (first.start, last.end)
     }
 
-    /// The step that `SLURM_ARRAY_TASK_STEP` shows: that of the first range.
+    /// The step that `SLURM_ARRAY_TASK_STEP` shows: that of the first range, and of two indices their distance (`5-9:4`).
     pub fn step(&self) -> u32 {
-        self.ranges.first().map_or(1, |range| range.step)
+        match self.ranges[..] {
+            [first, second] if first.is_single() && second.is_single() => second.start - first.start,
+            _ => self.ranges.first().map_or(1, |range| range.step),
+        }
     }
 
     /// The indices at these positions as squeue prints the waiting part of an array, without brackets:
@@ -758,6 +761,8 @@ mod tests {
             (Some(999_999), None, Some(4711))
         );
         assert_eq!((spec.bounds(), spec.step()), ((0, 999_999), 1));
+        let step = |text: &str| ArraySpec::parse(text).unwrap().step();
+        assert_eq!((step("5-9:4"), step("0-15:4"), step("1,2"), step("7"), step("1,3,9")), (4, 4, 1, 1, 1));
         let mut waiting = RangeSet::first_n(spec.len());
         assert_eq!(waiting.take_first_n(10).to_string(), "0-9");
         assert_eq!(

@@ -60,6 +60,25 @@ impl OptionSpec {
         OPTIONS.iter().find(|option| option.short == Some(letter))
     }
 
+    /// The option of this long name, or of its beginning where that is enough to tell, as getopt_long reads it.
+    ///
+    /// # Errors
+    /// Nobody knows the name, or it is the beginning of several.
+    pub fn find_abbreviated(name: &str) -> Result<&'static Self, String> {
+        if let Some(option) = Self::find(name) {
+            return Ok(option);
+        }
+        let begun: Vec<_> = OPTIONS.iter().filter(|option| !name.is_empty() && option.name.starts_with(name)).collect();
+        match begun[..] {
+            [] => Err(unknown_option(name)),
+            [option] => Ok(option),
+            _ => {
+                let names: Vec<_> = begun.iter().map(|option| option.flag()).collect();
+                Err(format!("--{name} could be {}. Write it in full.", names.join(", ")))
+            }
+        }
+    }
+
     /// As messages name it: `--time`.
     pub fn flag(&self) -> String {
         format!("--{}", self.name)
@@ -247,6 +266,7 @@ pub const OPTIONS: &[OptionSpec] = &[
     option("stepmgr", Flag, Never("steps are managed by the job's own supervisor. Leave it out"), "Manage steps on the node"),
     option("switches", Required("COUNT[@TIME]"), Done, "Nodes under this many switches at most").env("SBATCH_REQ_SWITCH"),
     option("tag", Required("WORD"), Done, "Word for reports, as in gacct report --by tag; may be given several times").env("GSUB_TAG").ours(),
+    option("tasks-per-node", Required("COUNT"), SameAs("ntasks-per-node"), "As --ntasks-per-node").ours(),
     option("test-only", Flag, SameAs("dry-run"), "As --dry-run"),
     option("thread-spec", Required("COUNT"), Never(SYSTEM_CORES), "Threads that the system keeps").env("SBATCH_THREAD_SPEC"),
     option("threads-per-core", Required("COUNT"), Later, "Nodes whose cores have so many threads").env("SBATCH_THREADS_PER_CORE"),

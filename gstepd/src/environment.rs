@@ -18,12 +18,13 @@ pub const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/us
 pub const PID_NAMES: [&str; 2] = ["GSUB_TASK_PID", "SLURM_TASK_PID"];
 
 /// Set by an enclosing job when a submission comes from inside one; none of them may shine through.
-const OWN_PREFIXES: [&str; 5] = ["SLURM_JOB", "SLURM_STEP", "SLURM_ARRAY_", "SLURM_TASK", "SLURM_GPUS"];
-const OWN_NAMES: [&str; 21] = [
+const OWN_PREFIXES: [&str; 4] = ["SLURM_JOB", "SLURM_STEP", "SLURM_ARRAY_", "SLURM_TASK"];
+const OWN_NAMES: [&str; 22] = [
     "SLURMD_NODENAME",
     "SLURM_CLUSTER_NAME",
     "SLURM_CPUS_ON_NODE",
     "SLURM_CPUS_PER_TASK",
+    "SLURM_GPUS_ON_NODE",
     "SLURM_GTIDS",
     "SLURM_LOCALID",
     "SLURM_MEM_PER_NODE",

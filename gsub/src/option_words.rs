@@ -4,7 +4,7 @@
 
 use gcli::Failure;
 use gcli::failure::{FAILED, USAGE};
-use gmodel::option_table::{OPTIONS, OptionSpec, OptionStatus, OptionValue, unknown_option};
+use gmodel::option_table::{OPTIONS, OptionSpec, OptionStatus, OptionValue};
 use std::fmt;
 
 /// Where an option was given. A later one outranks an earlier one.
@@ -99,10 +99,10 @@ pub(crate) struct Rest {
 
 fn read_long<'w>(word: &str, next: &mut impl Iterator<Item = &'w String>, origin: &Origin) -> Result<Given, Failure> {
     let (name, value) = word.split_once('=').map_or((word, None), |(name, value)| (name, Some(value.to_owned())));
-    let option = OptionSpec::find(name).ok_or_else(|| origin.fail(unknown_option(name)))?;
+    let option = OptionSpec::find_abbreviated(name).map_err(|why| origin.fail(why))?;
     let value = match (option.value, value) {
         (OptionValue::None, Some(value)) => {
-            return Err(origin.fail(format_args!("--{name} takes no value, and was given {value:?}")));
+            return Err(origin.fail(format_args!("--{} takes no value, and was given {value:?}", option.name)));
         }
         (OptionValue::Required(what), None) => Some(next.next().cloned().ok_or_else(|| missing(option, what, origin))?),
         (_, value) => value,
@@ -219,6 +219,14 @@ mod tests {
         check("--nice --nice=5 --exclusive job.sh", expect!["nice nice=5 exclusive job.sh"]);
         check("--test-only --usage", expect!["dry-run help "]);
         check("--comment= -J - x", expect!["comment= job-name=- x"]);
+    }
+
+    #[test]
+    fn a_name_may_be_cut_short_where_it_says_enough() {
+        check("--part x --out=y --tasks-per-node=2 --job z", expect!["partition=x output=y ntasks-per-node=2 job-name=z "]);
+        check("--mem-per=1G", expect!["2: --mem-per could be --mem-per-cpu, --mem-per-gpu. Write it in full."]);
+        check("--mem=1G --time 3", expect!["mem=1G time=3 "]);
+        check("--=x", expect!["2: unknown option --. gsub --help lists them all."]);
     }
 
     #[test]

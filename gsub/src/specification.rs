@@ -18,6 +18,7 @@ use gmodel::hostlist::Hostlist;
 use gmodel::job::{CommonSpec, GpuScope, Launch, MemAsk, OpenMode, SoftLimit, Surroundings, Switches};
 use gmodel::licence;
 use gmodel::signal::SigSpec;
+use gmodel::suggest::did_you_mean;
 use gmodel::{JobSpec, Request, Timestamp, pattern, size};
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -87,7 +88,28 @@ pub(crate) fn build(choices: &mut Choices, work: &Work, submitter: &Submitter) -
     let gpu_bind = parsed(choices.take("gpu-bind"), |text| GpuBind::parse(text).map(|_| text.to_owned()))?;
     // Where grun finds it, as srun does.
     gpu_bind.into_iter().for_each(|bind| export.set("SLURM_GPU_BIND", bind));
+    for (word, value) in asked_variables(&spec.request) {
+        export.set(&format!("SLURM_{word}"), value.clone());
+        export.set(&format!("GSUB_{word}"), value);
+    }
     Ok(Submission { spec, export, wait: choices.take_flag("wait"), dry_run: choices.take_flag("dry-run") })
+}
+
+/// What sbatch itself puts into the job's environment of the options it was given. Source: OUTPUT ENVIRONMENT VARIABLES in sbatch(1).
+fn asked_variables(request: &Request) -> Vec<(&'static str, String)> {
+    let mem = match request.mem {
+        MemAsk::PerCpu(bytes) => Some(("MEM_PER_CPU", (bytes >> 20).to_string())),
+        MemAsk::PerGpu(bytes) => Some(("MEM_PER_GPU", (bytes >> 20).to_string())),
+        MemAsk::Default | MemAsk::PerNode(_) => None,
+    };
+    let gpus = request.gpus.as_ref().map(|ask| match request.gpu_scope {
+        GpuScope::Job => ("GPUS", ask.to_string()),
+        GpuScope::Node => ("GPUS_PER_NODE", ask.to_string()),
+        GpuScope::Task => ("GPUS_PER_TASK", ask.to_string()),
+    });
+    let counts = [("NTASKS_PER_NODE", request.ntasks_per_node), ("CPUS_PER_GPU", request.cpus_per_gpu)];
+    let counts = counts.into_iter().filter_map(|(word, count)| Some((word, count?.to_string())));
+    counts.chain(mem).chain(gpus).collect()
 }
 
 /// An error that names its option itself, without the name: where the option was given says it.
@@ -326,7 +348,7 @@ fn launch(choices: &mut Choices, work: &Work, submitter: &Submitter) -> Result<L
         umask: submitter.umask,
         rlimits: submitter.limits.clone(),
         signal: parsed(choices.take("signal"), SigSpec::parse)?,
-        mail_type: text(choices.take("mail-type")),
+        mail_type: parsed(choices.take("mail-type"), mail_type)?,
         mail_user: text(choices.take("mail-user")),
         ..Surroundings::default()
     };
@@ -341,6 +363,19 @@ fn work_dir(chdir: Option<Given>, submitter: &Submitter) -> Result<String, Failu
         (Some(given), Some(here)) => Ok(Path::new(here).join(given.text()).to_string_lossy().into_owned()),
         (None, Some(here)) => Ok(here.to_owned()),
         (_, None) => Err(Failure::new("the working directory no longer exists. Change to one that does, or use --chdir with an absolute path")),
+    }
+}
+
+/// The events of `--mail-type`, as sbatch(1) lists them.
+fn mail_type(text: &str) -> Result<String, String> {
+    const EVENTS: [&str; 13] = [
+        "NONE", "BEGIN", "END", "FAIL", "REQUEUE", "ALL", "INVALID_DEPEND", "STAGE_OUT", "TIME_LIMIT", "TIME_LIMIT_90",
+        "TIME_LIMIT_80", "TIME_LIMIT_50", "ARRAY_TASKS",
+    ];
+    let odd = text.split(',').find(|word| !EVENTS.iter().any(|event| event.eq_ignore_ascii_case(word.trim())));
+    match odd {
+        None => Ok(text.to_owned()),
+        Some(word) => Err(format!("{word:?} is no event.{} Events are {}", did_you_mean(word, EVENTS), EVENTS.join(", "))),
     }
 }
 
@@ -384,6 +419,7 @@ mod tests {
             "checkpoint" => "USR1@120",
             "dependency" => "afterok:17",
             "kill-on-invalid-dep" => "yes",
+            "mail-type" => "END,fail",
             "licenses" => "matlab:2",
             "switches" => "1@30:00",
             "export" => "NONE",
@@ -396,7 +432,7 @@ mod tests {
             "signal" => "USR1@60",
             "chdir" => "/tmp",
             "job-name" | "account" | "partition" | "qos" | "comment" | "constraint" | "prefer" | "reservation" | "output" | "error" | "input"
-            | "mail-type" | "mail-user" | "tag" => "x",
+            | "mail-user" | "tag" => "x",
             _ => "7",
         }
     }
@@ -434,6 +470,19 @@ mod tests {
     }
 
     #[test]
+    fn what_was_asked_for_is_in_the_jobs_environment_as_sbatch_has_it() {
+        let variables = |words: &[&str]| {
+            let mut all = submission(words).unwrap().export.select([]).0;
+            all.retain(|line| line.starts_with("SLURM_"));
+            all.join(" ")
+        };
+        assert_eq!(variables(&["-N2", "--ntasks-per-node=4", "--mem-per-cpu=1G", "-G", "h100:8"]), "SLURM_NTASKS_PER_NODE=4 SLURM_MEM_PER_CPU=1024 SLURM_GPUS=h100:8");
+        assert_eq!(variables(&["--gres=gpu:2", "--cpus-per-gpu=3", "--mem-per-gpu=2G"]), "SLURM_CPUS_PER_GPU=3 SLURM_MEM_PER_GPU=2048 SLURM_GPUS_PER_NODE=2");
+        assert_eq!(variables(&["-n2", "--gpus-per-task=1", "--mem=2G"]), "SLURM_GPUS_PER_TASK=1");
+        assert!(submission(&["-G1"]).unwrap().export.select([]).0.contains(&"GSUB_GPUS=1".to_owned()));
+    }
+
+    #[test]
     fn bad_values_name_their_option_and_what_would_work() {
         check("-N 4-2", expect![[r#"2: --nodes: "4-2" has its larger number first. Write 2-4"#]]);
         check("-n 0", expect!["2: --ntasks: 0 is too few: ask for at least 1"]);
@@ -442,6 +491,7 @@ mod tests {
         check("-w ./nodes", expect![[r#"2: --nodelist: "./nodes" looks like a file. Write the nodes themselves: node[01-03,7]"#]]);
         check("-w node[1-1000000000]", expect!["2: --nodelist: the host list names 1000000000 nodes and 65536 are the most. Use a smaller range"]);
         check("--exclusive=user", expect![[r#"2: --exclusive: "user" is not known here: a node is shared with all or with none. Write --exclusive alone"#]]);
+        check("--mail-type=END,FIAL", expect![[r#"2: --mail-type: "FIAL" is no event. Did you mean "FAIL"? Events are NONE, BEGIN, END, FAIL, REQUEUE, ALL, INVALID_DEPEND, STAGE_OUT, TIME_LIMIT, TIME_LIMIT_90, TIME_LIMIT_80, TIME_LIMIT_50, ARRAY_TASKS"#]]);
         check("--open-mode=w", expect![[r#"2: --open-mode: "w" is neither append nor truncate"#]]);
         check("-t 1:xx", expect![[r#"2: --time: time limit "1:xx" is in none of the forms minutes, minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes, days-hours:minutes:seconds or UNLIMITED. Try 90 (minutes) or 1:30:00"#]]);
     }
