@@ -3,7 +3,7 @@
 use crate::efficiency::{self, EfficiencyArgs};
 use crate::job_filter::{own_name, states, user_name};
 use crate::queue::copy_json;
-use crate::run_column::{self, RunColumn};
+use crate::run_column::{self, RunColumn, Units};
 use crate::usage_report::{self, ReportArgs};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use gcli::column_format::Spec;
@@ -78,6 +78,15 @@ struct AccountingArgs {
     /// Many columns
     #[arg(short, long, conflicts_with = "format")]
     long: bool,
+    /// Job, state and exit code only
+    #[arg(short, long, conflicts_with_all = ["format", "long"])]
+    brief: bool,
+    /// All sizes in this unit: K, M, G, T or P
+    #[arg(long, value_name = "UNIT", value_parser = Units::read)]
+    units: Option<Units>,
+    /// Sizes in the units they are counted in, as they are without --units
+    #[arg(long, conflicts_with = "units")]
+    noconvert: bool,
     /// Every attempt of a job, not only its last
     #[arg(short = 'D', long)]
     duplicates: bool,
@@ -143,7 +152,7 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
         return Ok(0);
     }
     let columns = columns(&args)?;
-    let query = query(&args, now)?;
+    let query = RunQuery { detail: args.json || run_column::need_detail(&columns), ..query(&args, now)? };
     let path = path_with_query("/v1/runs", &query);
     let mut client = gcli::connect("gacct")?;
     if args.json {
@@ -155,12 +164,12 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     if !args.noheader {
         out.write_all(listing.header().as_bytes())?;
     }
-    let times = TimeFormat::from_env();
+    let (times, units) = (TimeFormat::from_env(), args.units.unwrap_or_default());
     let mut rows = client.rows(&path)?;
     while let Some(text) = rows.next_row()? {
         let run: RunRow = serde_json::from_slice(text)
             .map_err(|error| Failure::new(format_args!("a row of accounting cannot be read: {error}")))?;
-        out.write_all(listing.line(|column| column.text(&run, &times)).as_bytes())?;
+        out.write_all(listing.line(|column| column.text(&run, &times, units)).as_bytes())?;
     }
     out.flush()?;
     Ok(0)
@@ -170,6 +179,7 @@ fn columns(args: &AccountingArgs) -> Result<Vec<(RunColumn, Spec)>, Failure> {
     let variable = std::env::var("SACCT_FORMAT").ok().filter(|text| !text.is_empty());
     let text = match &args.format {
         Some(text) => text.clone(),
+        None if args.brief => run_column::BRIEF.to_owned(),
         None if args.long => run_column::LONG.to_owned(),
         None => variable.unwrap_or_else(|| run_column::USUAL.to_owned()),
     };
@@ -213,6 +223,7 @@ fn query(args: &AccountingArgs, now: Timestamp) -> Result<RunQuery, Failure> {
         from,
         to,
         attempts: args.duplicates,
+        detail: false,
         limit: args.limit,
     })
 }

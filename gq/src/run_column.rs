@@ -8,17 +8,21 @@ use gmodel::duration::sacct_time;
 use gmodel::size::exact_size;
 use gmodel::suggest::did_you_mean;
 use gmodel::{Instant, JobState};
-use gwire::api::RunRow;
+use gwire::api::{RunDetail, RunRow};
+use nix::unistd::User;
 
 /// What a column shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RunColumn {
     Account,
     AllocCpus,
+    AllocNodes,
     AllocTres,
     Attempt,
     Class,
+    Cluster,
     Comment,
+    Constraints,
     ConsumedEnergy,
     ConsumedEnergyRaw,
     CpuEff,
@@ -26,8 +30,10 @@ pub(crate) enum RunColumn {
     CpuTimeRaw,
     Elapsed,
     ElapsedRaw,
+    Eligible,
     End,
     ExitCode,
+    Gid,
     GpuEff,
     GpuIdle,
     GpuMaxMem,
@@ -43,10 +49,18 @@ pub(crate) enum RunColumn {
     NNodes,
     NodeList,
     Partition,
+    Planned,
+    PlannedCpu,
+    PlannedCpuRaw,
+    Priority,
     Qos,
     Reason,
+    ReqCpus,
     ReqMem,
+    ReqNodes,
     ReqTres,
+    Reservation,
+    Restarts,
     Start,
     State,
     Submit,
@@ -56,6 +70,7 @@ pub(crate) enum RunColumn {
     TotalCpu,
     TresUsageInAve,
     TresUsageInMax,
+    Uid,
     User,
     WorkDir,
 }
@@ -66,10 +81,13 @@ type Entry = (RunColumn, &'static str, usize);
 const COLUMNS: &[Entry] = &[
     (RunColumn::Account,      "Account",      10),
     (RunColumn::AllocCpus,    "AllocCPUS",    10),
+    (RunColumn::AllocNodes,   "AllocNodes",   10),
     (RunColumn::AllocTres,    "AllocTRES",    10),
     (RunColumn::Attempt,      "Attempt",       7),
     (RunColumn::Class,        "Class",        10),
+    (RunColumn::Cluster,      "Cluster",      10),
     (RunColumn::Comment,      "Comment",      14),
+    (RunColumn::Constraints,  "Constraints",  19),
     (RunColumn::ConsumedEnergy, "ConsumedEnergy", 14),
     (RunColumn::ConsumedEnergyRaw, "ConsumedEnergyRaw", 17),
     (RunColumn::CpuEff,       "CPUEff",        7),
@@ -77,8 +95,10 @@ const COLUMNS: &[Entry] = &[
     (RunColumn::CpuTimeRaw,   "CPUTimeRAW",   10),
     (RunColumn::Elapsed,      "Elapsed",      10),
     (RunColumn::ElapsedRaw,   "ElapsedRaw",   10),
+    (RunColumn::Eligible,     "Eligible",     19),
     (RunColumn::End,          "End",          19),
     (RunColumn::ExitCode,     "ExitCode",      8),
+    (RunColumn::Gid,          "GID",           6),
     (RunColumn::GpuEff,       "GPUEff",        7),
     (RunColumn::GpuIdle,      "GPUIdle",      10),
     (RunColumn::GpuMaxMem,    "GPUMaxMem",    10),
@@ -94,10 +114,18 @@ const COLUMNS: &[Entry] = &[
     (RunColumn::NNodes,       "NNodes",        8),
     (RunColumn::NodeList,     "NodeList",     15),
     (RunColumn::Partition,    "Partition",    10),
+    (RunColumn::Planned,      "Planned",      10),
+    (RunColumn::PlannedCpu,   "PlannedCPU",   10),
+    (RunColumn::PlannedCpuRaw, "PlannedCPURAW", 13),
+    (RunColumn::Priority,     "Priority",     10),
     (RunColumn::Qos,          "QOS",          10),
     (RunColumn::Reason,       "Reason",       30),
+    (RunColumn::ReqCpus,      "ReqCPUS",       8),
     (RunColumn::ReqMem,       "ReqMem",       10),
+    (RunColumn::ReqNodes,     "ReqNodes",      8),
     (RunColumn::ReqTres,      "ReqTRES",      10),
+    (RunColumn::Reservation,  "Reservation",  20),
+    (RunColumn::Restarts,     "Restarts",      8),
     (RunColumn::Start,        "Start",        19),
     (RunColumn::State,        "State",        10),
     (RunColumn::Submit,       "Submit",       19),
@@ -107,24 +135,40 @@ const COLUMNS: &[Entry] = &[
     (RunColumn::TotalCpu,     "TotalCPU",     10),
     (RunColumn::TresUsageInAve, "TRESUsageInAve", 14),
     (RunColumn::TresUsageInMax, "TRESUsageInMax", 14),
+    (RunColumn::Uid,          "UID",           6),
     (RunColumn::User,         "User",          9),
     (RunColumn::WorkDir,      "WorkDir",      22),
 ];
 
-/// Columns when none are named, and of `--long`.
+/// Columns when none are named, of `--brief` and of `--long`.
 pub(crate) const USUAL: &str = "JobID,JobName,Partition,Account,AllocCPUS,State,ExitCode";
+pub(crate) const BRIEF: &str = "JobID,State,ExitCode";
 pub(crate) const LONG: &str = "JobID,JobName,User,Account,Partition,QOS,State,ExitCode,Submit,Start,End,Elapsed,Timelimit,\
                                NNodes,NCPUS,GPUs,Class,ReqMem,MaxRSS,TotalCPU,GPUEff,GPUIdle,GPUMaxMem,ConsumedEnergy,NodeList";
 
 /// Reads `-o`: `jobid,state%20`.
+/// `ALL` is all of them.
 pub(crate) fn read(text: &str) -> Result<Vec<(RunColumn, Spec)>, FormatError> {
+    let all = || COLUMNS.iter().map(|entry| entry.1).collect::<Vec<_>>().join(",");
+    let all = text.trim().eq_ignore_ascii_case("ALL").then(all);
+    let text = all.as_deref().unwrap_or(text);
     parse_percent_names(text, of_name, |column| {
         let left = matches!(column, RunColumn::JobId | RunColumn::JobIdRaw);
         Spec { width: Some(column.entry().2), right: !left, cut_mark: "+" }
     })
 }
 
+/// Whether columns need [`RunDetail`].
+pub(crate) fn need_detail(columns: &[(RunColumn, Spec)]) -> bool {
+    use RunColumn::{Cluster, Constraints, Eligible, Gid, Planned, PlannedCpu, PlannedCpuRaw, Priority, ReqCpus, ReqNodes, Reservation, Uid};
+    let needing =
+        [Cluster, Constraints, Eligible, Gid, Planned, PlannedCpu, PlannedCpuRaw, Priority, ReqCpus, ReqNodes, Reservation, Uid];
+    columns.iter().any(|(column, _)| needing.contains(column))
+}
+
 fn of_name(name: &str) -> Result<RunColumn, String> {
+    // Its name until Slurm 21.08.
+    let name = if name.eq_ignore_ascii_case("reserved") { "Planned" } else { name };
     let found = COLUMNS.iter().find(|entry| entry.1.eq_ignore_ascii_case(name)).map(|entry| entry.0);
     found.ok_or_else(|| {
         let hint = did_you_mean(name, COLUMNS.iter().map(|entry| entry.1));
@@ -148,18 +192,24 @@ impl RunColumn {
     }
 
     /// What the column prints.
-    pub(crate) fn text(self, run: &RunRow, times: &TimeFormat) -> String {
+    pub(crate) fn text(self, run: &RunRow, times: &TimeFormat, units: Units) -> String {
         let secs = run.elapsed_secs.max(0).cast_unsigned();
         let used = run.gpu_use.as_ref();
         let at = |instant: Option<Instant>| instant.map_or("Unknown".to_owned(), |at| times.print(at.0));
+        let detail = |text: fn(&RunDetail) -> String| run.detail.as_deref().map(text).unwrap_or_default();
         match self {
             Self::Account => run.account.clone(),
             Self::AllocCpus | Self::NCpus => run.cpus.to_string(),
+            // Before it ran, what it would have.
+            Self::AllocNodes if run.start_time.is_none() => "0".to_owned(),
+            Self::AllocNodes | Self::NNodes => run.nodes.to_string(),
             Self::AllocTres if run.state == JobState::Pending => String::new(),
-            Self::AllocTres | Self::ReqTres => tres(run),
+            Self::AllocTres | Self::ReqTres => tres(run, units),
             Self::Attempt => run.attempt.to_string(),
             Self::Class => run.class.clone().unwrap_or_default(),
+            Self::Cluster => detail(|detail| detail.cluster.clone()),
             Self::Comment => run.comment.clone(),
+            Self::Constraints => detail(|detail| detail.constraint.clone()),
             Self::ConsumedEnergy => used.map_or(String::new(), |used| large(used.energy_joules)),
             Self::ConsumedEnergyRaw => used.map_or(String::new(), |used| used.energy_joules.to_string()),
             Self::CpuEff => percent(run.cpu_percent).unwrap_or_default(),
@@ -167,11 +217,13 @@ impl RunColumn {
             Self::CpuTimeRaw => (secs * u64::from(run.cpus)).to_string(),
             Self::Elapsed => sacct_time(secs),
             Self::ElapsedRaw => secs.to_string(),
+            Self::Eligible => at(run.detail.as_ref().and_then(|detail| detail.eligible_time)),
             Self::End => at(run.end_time),
             Self::ExitCode => run.exit_code.to_string(),
+            Self::Gid => detail(|detail| detail.gid.to_string()),
             Self::GpuEff => percent(gpu_percent(run)).unwrap_or_default(),
             Self::GpuIdle => used.map_or(String::new(), |used| sacct_time(used.idle_secs)),
-            Self::GpuMaxMem => used.map_or(String::new(), |used| mebibytes(used.memory_peak_bytes)),
+            Self::GpuMaxMem => used.map_or(String::new(), |used| units.size(used.memory_peak_bytes, mebibytes)),
             Self::GpuMaxPower => used.map_or(String::new(), |used| format!("{:.0}W", used.power_peak_watts)),
             Self::Gpus if run.gpus.is_empty() => "0".to_owned(),
             Self::Gpus => run.gpus.clone(),
@@ -180,24 +232,32 @@ impl RunColumn {
             Self::JobName => run.name.clone(),
             Self::LostGpuSecs => run.lost_gpu_secs.to_string(),
             Self::MaxRss if run.peak_memory_bytes == 0 => String::new(),
-            Self::MaxRss => format!("{}K", run.peak_memory_bytes.div_ceil(1024)),
+            Self::MaxRss => units.size(run.peak_memory_bytes, kibibytes),
             Self::MemEff => percent(run.mem_percent).unwrap_or_default(),
-            Self::NNodes => run.nodes.to_string(),
             Self::NodeList if run.nodelist.is_empty() => "None assigned".to_owned(),
             Self::NodeList => run.nodelist.clone(),
             Self::Partition => run.partition.clone(),
+            Self::Planned => planned_secs(run).map(sacct_time).unwrap_or_default(),
+            Self::PlannedCpu => planned_secs(run).map(|secs| sacct_time(secs * u64::from(run.cpus))).unwrap_or_default(),
+            Self::PlannedCpuRaw => planned_secs(run).map(|secs| (secs * u64::from(run.cpus)).to_string()).unwrap_or_default(),
+            Self::Priority => detail(|detail| detail.priority.map(|priority| priority.to_string()).unwrap_or_default()),
             Self::Qos => run.qos.clone(),
             Self::Reason => run.end_text.clone(),
-            Self::ReqMem => exact_size(run.mem_bytes),
+            Self::ReqCpus => detail(|detail| detail.req_cpus.to_string()),
+            Self::ReqMem => units.size(run.mem_bytes, exact_size),
+            Self::ReqNodes => detail(|detail| detail.req_nodes.to_string()),
+            Self::Reservation => detail(|detail| detail.reservation.clone()),
+            Self::Restarts => run.attempt.saturating_sub(1).to_string(),
             Self::Start => at(run.start_time),
-            Self::State => run.state.long().to_owned(),
+            Self::State => state(run),
             Self::Submit => at(run.submit_time),
             Self::Tags => run.tags.join(","),
             Self::Timelimit => limit(run, sacct_time),
             Self::TimelimitRaw => limit(run, |secs| (secs / 60).to_string()),
             Self::TotalCpu => cpu_time(run.cpu_time_secs),
             Self::TresUsageInAve => usage_mean(run),
-            Self::TresUsageInMax => usage_peak(run),
+            Self::TresUsageInMax => usage_peak(run, units),
+            Self::Uid => detail(|detail| detail.uid.to_string()),
             Self::User => run.user.clone(),
             Self::WorkDir => run.work_dir.clone(),
         }
@@ -205,9 +265,9 @@ impl RunColumn {
 }
 
 /// `billing=2,cpu=2,gres/gpu=1,mem=300M,node=1`, sorted as sacct sorts it.
-fn tres(run: &RunRow) -> String {
+fn tres(run: &RunRow, units: Units) -> String {
     let gpus = if run.gpu_count > 0.0 { format!(",gres/gpu={}", run.gpu_count) } else { String::new() };
-    format!("billing={0},cpu={0}{gpus},mem={1},node={2}", run.cpus, exact_size(run.mem_bytes), run.nodes)
+    format!("billing={0},cpu={0}{gpus},mem={1},node={2}", run.cpus, units.size(run.mem_bytes, exact_size), run.nodes)
 }
 
 /// `cpu=00:30:00,energy=1800000,gres/gpuutil=37`, as sacct names what was used; empty before the end.
@@ -226,10 +286,53 @@ fn usage_mean(run: &RunRow) -> String {
 }
 
 /// `gres/gpumem=40960M,mem=1024K`.
-fn usage_peak(run: &RunRow) -> String {
-    let gpu = run.gpu_use.map(|used| format!("gres/gpumem={}", mebibytes(used.memory_peak_bytes)));
-    let mem = (run.peak_memory_bytes > 0).then(|| format!("mem={}K", run.peak_memory_bytes.div_ceil(1024)));
+fn usage_peak(run: &RunRow, units: Units) -> String {
+    let gpu = run.gpu_use.map(|used| format!("gres/gpumem={}", units.size(used.memory_peak_bytes, mebibytes)));
+    let mem = (run.peak_memory_bytes > 0).then(|| format!("mem={}", units.size(run.peak_memory_bytes, kibibytes)));
     gpu.into_iter().chain(mem).collect::<Vec<_>>().join(",")
+}
+
+/// `CANCELLED by 1000`, as sacct has it; by the name of one who is not known on this machine.
+fn state(run: &RunRow) -> String {
+    match run.cancelled_by.as_deref().filter(|by| run.state == JobState::Cancelled && *by != "system") {
+        Some(by) => match User::from_name(by) {
+            Ok(Some(user)) => format!("CANCELLED by {}", user.uid),
+            _ => format!("CANCELLED by {by}"),
+        },
+        None => run.state.long().to_owned(),
+    }
+}
+
+/// How long it waited from when it might have started.
+fn planned_secs(run: &RunRow) -> Option<u64> {
+    let eligible = run.detail.as_ref()?.eligible_time?;
+    Some(run.start_time?.0.since_secs(eligible.0).max(0).cast_unsigned())
+}
+
+/// In which unit sizes are shown: that of `--units`, else each as it is counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Units(Option<(char, u64)>);
+
+impl Units {
+    /// Reads `--units`: K, M, G, T or P.
+    pub(crate) fn read(text: &str) -> Result<Self, String> {
+        let unit = text.trim().to_ascii_uppercase();
+        let at = ["K", "M", "G", "T", "P"].iter().position(|known| *known == unit);
+        at.map(|at| Self(Some((char::from(b"KMGTP"[at]), 1 << (10 * (at + 1))))))
+            .ok_or_else(|| format!("{text:?} is none of the units K, M, G, T and P"))
+    }
+
+    fn size(self, bytes: u64, usual: impl Fn(u64) -> String) -> String {
+        match self.0 {
+            None => usual(bytes),
+            Some((unit, size)) if bytes.is_multiple_of(size) => format!("{}{unit}", bytes / size),
+            Some((unit, size)) => format!("{:.2}{unit}", bytes as f64 / size as f64),
+        }
+    }
+}
+
+fn kibibytes(bytes: u64) -> String {
+    format!("{}K", bytes.div_ceil(1024))
 }
 
 fn mebibytes(bytes: u64) -> String {
@@ -290,6 +393,32 @@ mod tests {
             read("nodlist").unwrap_err().to_string(),
             r#"Invalid field requested: "nodlist". Did you mean "NodeList"? gacct -e lists them"#
         );
+    }
+
+    #[test]
+    fn sizes_are_shown_in_the_unit_asked_for() {
+        let size = |unit: &str, bytes| Units::read(unit).unwrap().size(bytes, exact_size);
+        assert_eq!((size("g", 300 << 20), size("M", 300 << 20), size("K", 1 << 20)), ("0.29G".into(), "300M".into(), "1024K".into()));
+        assert_eq!(Units::default().size(300 << 20, exact_size), "300M");
+        assert!(Units::read("X").unwrap_err().contains("K, M, G, T and P"));
+    }
+
+    #[test]
+    fn a_cancelled_job_says_by_whom_as_sacct_does() {
+        let by = |name: &str| state(&RunRow { state: JobState::Cancelled, cancelled_by: Some(name.into()), ..RunRow::default() });
+        assert_eq!((by("root"), by("system")), ("CANCELLED by 0".into(), "CANCELLED".into()));
+        assert_eq!(by("nobody-of-that-name"), "CANCELLED by nobody-of-that-name");
+        let ended = RunRow { state: JobState::Completed, cancelled_by: Some("root".into()), ..RunRow::default() };
+        assert_eq!(state(&ended), "COMPLETED");
+    }
+
+    #[test]
+    fn fields_of_sacct_that_are_said_here_keep_their_names() {
+        for name in ["AllocNodes", "Cluster", "Constraints", "Eligible", "GID", "Planned", "PlannedCPU", "Priority", "ReqCPUS", "ReqNodes", "Reservation", "Restarts", "UID", "reserved"] {
+            assert_eq!(read(name).unwrap().len(), 1, "{name}");
+        }
+        assert_eq!(read("all").unwrap().len(), COLUMNS.len());
+        assert!(COLUMNS.is_sorted_by_key(|entry| entry.1.to_ascii_lowercase()), "as --helpformat lists them");
     }
 
     proptest! {

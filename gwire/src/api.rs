@@ -526,8 +526,32 @@ pub struct RunQuery {
     /// One row per attempt instead of the last attempt of each job.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub attempts: bool,
+    /// With [`RunDetail`], which takes longer to find.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub detail: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
+}
+
+/// What few ask about a job in accounting.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RunDetail {
+    pub cluster: String,
+    pub uid: u32,
+    pub gid: u32,
+    /// From when it might have started.
+    pub eligible_time: Option<Instant>,
+    /// What it was worth when its last run was placed; of one that waits, what it is worth.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub priority: Option<i64>,
+    /// What was asked for, on all nodes.
+    pub req_nodes: u32,
+    pub req_cpus: u32,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub reservation: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub constraint: String,
 }
 
 /// One job (or attempt) in accounting: sacct's line.
@@ -583,6 +607,12 @@ pub struct RunRow {
     /// What it made of its GPUs; absent where nobody sampled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpu_use: Option<GpuUseRow>,
+    /// Who cancelled it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cancelled_by: Option<String>,
+    /// Only where it was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub detail: Option<Box<RunDetail>>,
 }
 
 /// What a run made of its GPUs, all of them together: `gmodel::gpu_use`.

@@ -1,22 +1,27 @@
 //! `GET /v1/runs` and `/v1/report`: accounting, answered by the database's readers.
 //!
-//! Owns the questions and what of others' usage a reader sees; sums and rows are the store's.
+//! Owns the questions, what of others' usage a reader sees, and the rows of what waits, which the state has; sums and
+//! rows of what ran are the store's.
 
 use super::error::ApiError;
-use super::filter::words_of_ids;
+use super::filter::{JobFilter, words_of_ids};
 use super::lookup::job_names;
 use super::permission::{Caller, Sight};
 use super::query::{Pairs, job_state, words};
+use super::row::{Row, View};
 use super::{Site, now};
 use axum::Json;
 use axum::extract::State as Shared;
+use gcore::ctl::Job;
 use gmodel::suggest::did_you_mean;
-use gmodel::{Instant, Timestamp};
-use gwire::api::{ReportRow, RunQuery, RunRow, SCHEMA};
+use gmodel::{Instant, JobId, JobState, Timestamp};
+use gwire::api::{JobQuery, ReportRow, RunDetail, RunQuery, RunRow, SCHEMA};
 use serde::Serialize;
+use std::collections::BTreeMap;
 
-const KEYS: [&str; 12] =
-    ["job", "user", "account", "partition", "qos", "name", "state", "nodelist", "from", "to", "attempts", "limit"];
+const KEYS: [&str; 13] = [
+    "job", "user", "account", "partition", "qos", "name", "state", "nodelist", "from", "to", "attempts", "detail", "limit",
+];
 const GROUPS: [&str; 6] = ["account", "user", "partition", "gpu-type", "tag", "class"];
 /// Rows of one answer, unless fewer are asked for.
 const MAX_ROWS: u32 = 1_000_000;
@@ -41,9 +46,100 @@ pub(super) async fn runs(caller: Caller, Shared(site): Shared<Site>, pairs: Pair
         // Asked of the database already: the limit then counts rows that are seen.
         query.user = only_own(&query.user, &caller.actor.user)?;
     }
-    let mut rows = site.core.reader().runs(query, now()).await?;
+    let now = now();
+    let mut rows = site.core.reader().runs(query.clone(), now).await?;
     rows.retain(|row| sight.sees_named(&row.user, &row.account));
+    let view = View::new(&state, now);
+    if let Some(filter) = waiting(&query)? {
+        rows.retain(|row| row.state != JobState::Pending || query.attempts);
+        let until = query.to.map_or(Timestamp(i64::MAX), |to| to.0);
+        filter.each(view, &sight, |row| {
+            if row.submitted() <= until && !(query.attempts && row.attempts() > 0) {
+                rows.push(RunRow { detail: query.detail.then(|| detail(&row, view)), ..waiting_row(&row, view) });
+            }
+        });
+        rows.sort_by_key(|row| (row.id, row.attempt));
+        let most = query.limit.unwrap_or(MAX_ROWS) as usize;
+        rows.drain(..rows.len().saturating_sub(most));
+    }
+    if query.detail {
+        add_details(&site, &mut rows, view).await?;
+    }
     Ok(Json(Runs { schema: SCHEMA, runs: rows }))
+}
+
+/// The jobs that wait, if a question means them; they never were on a node.
+fn waiting(query: &RunQuery) -> Result<Option<JobFilter>, ApiError> {
+    let states = words(&query.state).iter().map(|word| job_state(word)).collect::<Result<Vec<_>, _>>()?;
+    if !query.nodelist.is_empty() || !(states.is_empty() || states.contains(&JobState::Pending)) {
+        return Ok(None);
+    }
+    let filter = JobFilter::new(&JobQuery {
+        job: query.job.clone(),
+        user: query.user.clone(),
+        partition: query.partition.clone(),
+        account: query.account.clone(),
+        qos: query.qos.clone(),
+        name: query.name.clone(),
+        state: JobState::Pending.long().to_owned(),
+        ..JobQuery::default()
+    })?;
+    Ok(Some(filter))
+}
+
+/// A job that waits, or an array's tasks that do, with what was asked for.
+fn waiting_row(row: &Row, view: View) -> RunRow {
+    let spec = row.spec();
+    RunRow {
+        id: row.id(),
+        shown_id: row.shown_id(),
+        attempt: row.attempts(),
+        array_id: row.array_id(),
+        array_index: row.array_index(),
+        array_tasks: row.array_tasks(),
+        name: spec.name.clone(),
+        user: spec.user.name.clone(),
+        account: spec.account.clone(),
+        partition: spec.partition.clone(),
+        qos: spec.qos.clone(),
+        state: JobState::Pending,
+        submit_time: Some(Instant(row.submitted())),
+        time_limit_secs: row.limit_secs(),
+        nodes: row.nodes(view),
+        cpus: row.cpus(view),
+        mem_bytes: row.mem_bytes(view).unwrap_or(0),
+        gpus: spec.request.gpus.as_ref().filter(|ask| !ask.is_none()).map(ToString::to_string).unwrap_or_default(),
+        gpu_count: row.gpu_milli(view) as f64 / 1000.0,
+        work_dir: spec.launch.work_dir.clone(),
+        comment: spec.comment.clone(),
+        tags: spec.tags.clone(),
+        ..RunRow::default()
+    }
+}
+
+fn detail(row: &Row, view: View) -> Box<RunDetail> {
+    let spec = row.spec();
+    Box::new(RunDetail {
+        cluster: view.state.config.name.clone(),
+        uid: spec.user.uid,
+        gid: spec.user.gid,
+        eligible_time: Some(Instant(row.eligible())),
+        priority: i64::try_from(row.priority(view)).ok(),
+        req_nodes: row.nodes(view),
+        req_cpus: row.cpus(view),
+        reservation: spec.reservation.clone().unwrap_or_default(),
+        constraint: spec.request.constraint.clone().unwrap_or_default(),
+    })
+}
+
+/// Details of what ran or is over, which the database has.
+async fn add_details(site: &Site, rows: &mut [RunRow], view: View<'_>) -> Result<(), ApiError> {
+    let ids = rows.iter().filter(|row| row.detail.is_none()).map(|row| JobId(row.id)).collect();
+    let jobs: BTreeMap<u64, Job> = site.core.reader().jobs(ids).await?.into_iter().map(|job| (job.id.0, job)).collect();
+    for row in rows.iter_mut().filter(|row| row.detail.is_none()) {
+        row.detail = jobs.get(&row.id).map(|job| detail(&Row::Job(job), view));
+    }
+    Ok(())
 }
 
 fn run_query(pairs: &Pairs) -> Result<RunQuery, ApiError> {
@@ -66,6 +162,7 @@ fn run_query(pairs: &Pairs) -> Result<RunQuery, ApiError> {
         from: from.map(Instant),
         to: to.map(Instant),
         attempts: pairs.flag("attempts")?,
+        detail: pairs.flag("detail")?,
         limit: Some(pairs.number("limit")?.unwrap_or(MAX_ROWS).min(MAX_ROWS)),
     })
 }

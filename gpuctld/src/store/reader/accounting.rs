@@ -3,13 +3,14 @@
 //! Finished jobs are found by the index over ends (or user and end), live ones by the index over live rows: the
 //! number of jobs that ever were does not matter.
 
-use super::{Answer, ReadFailure, cancelled_tasks};
+use super::{Answer, ReadFailure, cancelled_tasks, read};
 use crate::store::gpu_use;
 use gmodel::array_spec::ArraySpec;
 use gmodel::hostlist::Hostlist;
 use gmodel::{Instant, JobId, JobState, Timestamp};
 use gwire::api::{GpuUseRow, RunQuery, RunRow};
 use rusqlite::types::Value;
+use serde::Deserialize;
 use rusqlite::{Connection, Row, params_from_iter};
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -22,8 +23,16 @@ const MAX_LISTED: usize = 1000;
 const COLUMNS: &str = "j.id, r.attempt, j.array_id, j.array_index, j.name, j.user, j.account, j.partition, j.qos,
     j.state, j.exit, j.end_text, j.submit_ms, j.start_ms, j.end_ms, j.limit_secs, r.nodes, r.nodelist, r.cpus,
     r.mem_bytes, r.gpus, r.cpu_micros, r.peak_bytes, s.work_dir, s.comment, s.tags,
-    r.state, r.exit, r.end_text, r.start_ms, r.end_ms, j.attempt, r.class, r.lost_gpu_secs";
-const GPU_USE_AT: usize = 34;
+    r.state, r.exit, r.end_text, r.start_ms, r.end_ms, j.attempt, r.class, r.lost_gpu_secs,
+    CASE WHEN j.state = 'CANCELLED' THEN j.doc END";
+const GPU_USE_AT: usize = 35;
+
+/// What of a cancelled job's document a row shows.
+#[derive(Deserialize)]
+struct Cancelled {
+    #[serde(default)]
+    cancelled_by: Option<String>,
+}
 
 /// What a row is read from.
 static SELECTED: LazyLock<String> = LazyLock::new(|| format!("{COLUMNS}, {}", *gpu_use::SELECTED));
@@ -278,6 +287,7 @@ fn run_row(row: &Row<'_>, attempts: bool, now: Timestamp) -> Answer<RunRow> {
     let mem_bytes = row.get::<_, Option<u64>>(19)?.unwrap_or(0);
     let cpu_time_secs = row.get::<_, Option<i64>>(21)?.unwrap_or(0) as f64 / 1e6;
     let peak_memory_bytes = row.get::<_, Option<u64>>(22)?.unwrap_or(0);
+    let cancelled: Option<Cancelled> = row.get::<_, Option<Vec<u8>>>(34)?.map(|doc| read(&doc)).transpose()?;
     let percent = |used: f64, held: f64| (used > 0.0 && held > 0.0).then(|| used / held * 100.0);
     Ok(RunRow {
         id,
@@ -319,6 +329,8 @@ fn run_row(row: &Row<'_>, attempts: bool, now: Timestamp) -> Answer<RunRow> {
         class: row.get(32)?,
         lost_gpu_secs: row.get::<_, Option<u64>>(33)?.unwrap_or(0),
         gpu_use: gpu_use::read(row, GPU_USE_AT)?.as_ref().map(GpuUseRow::from),
+        cancelled_by: cancelled.and_then(|cancelled| cancelled.cancelled_by),
+        detail: None,
     })
 }
 

@@ -114,6 +114,7 @@ fn line(query: &RunQuery, array: &Array, at: Timestamp, positions: &RangeSet) ->
         work_dir: spec.launch.work_dir.clone(),
         comment: spec.comment.clone(),
         tags: spec.tags.clone(),
+        cancelled_by: array.cancelled_by.clone(),
         ..RunRow::default()
     })
 }
