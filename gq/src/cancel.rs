@@ -37,6 +37,9 @@ struct CancelArgs {
     /// Ask before each job
     #[arg(short, long)]
     interactive: bool,
+    /// Say nothing of jobs that are not in the queue, and do not fail for them
+    #[arg(short = 'Q', long, conflicts_with = "verbose")]
+    quiet: bool,
     /// Say what is done
     #[arg(short, long)]
     verbose: bool,
@@ -58,7 +61,7 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     let matches = command_line::parse(command(), words)?;
     let args = CancelArgs::from_arg_matches(&matches).map_err(Failure::usage)?;
     if args.jobs.is_empty() && args.filter.is_empty() {
-        return Err(Failure::usage("which jobs? Name them (gdel 17 98_5), or choose them with -u, --me, -n, -p, -t, -A, -q or -w"));
+        return Err(Failure::usage("which jobs? Name them (gdel 17 98_5), or choose them with -u, --me, -n, -p, -t, -A, -q, -R or -w"));
     }
     let mut client = gcli::connect("gdel")?;
     let mut request = CancelRequest { jobs: args.jobs.clone(), signal: args.signal, batch_only: args.batch, filter: None };
@@ -101,7 +104,7 @@ fn report(answer: &EachResult, args: &CancelArgs) -> Outcome {
                     None => writeln!(std::io::stderr(), "gdel: cancelled job {}", result.job)?,
                 }
             }
-        } else {
+        } else if !(args.quiet && result.code == "not_found") {
             failed = true;
             let text = gcli::printable::printable(&result.error);
             // The controller's sentence names the job as a rule.

@@ -4,11 +4,11 @@
 
 use crate::queue_row::QueueRow;
 use gcli::column_format::{FormatError, Piece, parse_letters, parse_names};
-use gcli::local_time::TimeFormat;
+use gcli::local_time::{self, TimeFormat};
 use gmodel::duration::squeue_time;
 use gmodel::size::exact_size;
 use gmodel::suggest::did_you_mean;
-use gmodel::{Instant, JobState, ReasonCode, hostlist};
+use gmodel::{Instant, JobState, ReasonCode, Timestamp, hostlist};
 use std::borrow::Cow;
 use std::cmp::Ordering;
 
@@ -46,6 +46,11 @@ pub(crate) enum JobColumn {
     SubmitTime,
     StartTime,
     EndTime,
+    EligibleTime,
+    PendingTime,
+    Restarts,
+    Requeue,
+    TimeMin,
     Priority,
     PriorityShare,
     Nice,
@@ -105,6 +110,11 @@ const COLUMNS: &[Entry] = &[
     (JobColumn::SubmitTime,       'V', "submittime",   "SUBMIT_TIME",      "submit_time"),
     (JobColumn::StartTime,        'S', "starttime",    "START_TIME",       "start_time,eligible_time,submit_time,state"),
     (JobColumn::EndTime,          'e', "endtime",      "END_TIME",         "end_time,start_time,eligible_time,submit_time,state,time_limit_secs"),
+    (JobColumn::EligibleTime,     ' ', "eligibletime", "ELIGIBLE_TIME",    "eligible_time"),
+    (JobColumn::PendingTime,      ' ', "pendingtime",  "PENDING_TIME",     "submit_time,start_time"),
+    (JobColumn::Restarts,         ' ', "restartcnt",   "RESTART_COUNT",    "attempts"),
+    (JobColumn::Requeue,          ' ', "requeue",      "REQUEUE",          "requeue"),
+    (JobColumn::TimeMin,          ' ', "mintime",      "MIN_TIME",         "time_min_secs"),
     (JobColumn::Priority,         'Q', "prioritylong", "PRIORITY",         "priority"),
     (JobColumn::PriorityShare,    'p', "priority",     "PRIORITY",         "priority"),
     (JobColumn::Nice,             'y', "nice",         "NICE",             "nice"),
@@ -242,6 +252,11 @@ impl JobColumn {
             Self::SubmitTime => instant(row.submit_time, times),
             Self::StartTime => instant(row.start(), times),
             Self::EndTime => instant(row.end_time.or_else(|| end_by_limit(row.start(), row.time_limit_secs)), times),
+            Self::EligibleTime => instant(row.eligible_time, times),
+            Self::PendingTime => pending_secs(row, local_time::now()).to_string().into(),
+            Self::Restarts => row.attempts.saturating_sub(1).to_string().into(),
+            Self::Requeue => if row.requeue { "1" } else { "0" }.into(),
+            Self::TimeMin => row.time_min_secs.map_or("N/A".into(), |secs| squeue_time(secs.into()).into()),
             Self::Priority => row.priority.to_string().into(),
             Self::PriorityShare => format!("{:.14}", row.priority as f64 / f64::from(u32::MAX)).into(),
             Self::Nice => row.nice.to_string().into(),
@@ -283,6 +298,7 @@ impl JobColumn {
             Self::SubmitTime => a.submit_time.cmp(&b.submit_time),
             Self::StartTime => a.start().cmp(&b.start()),
             Self::EndTime => a.end_time.cmp(&b.end_time),
+            Self::EligibleTime => a.eligible_time.cmp(&b.eligible_time),
             Self::Priority | Self::PriorityShare => a.priority.cmp(&b.priority),
             Self::Nice => a.nice.cmp(&b.nice),
             Self::Position => a.position.unwrap_or(u32::MAX).cmp(&b.position.unwrap_or(u32::MAX)),
@@ -290,6 +306,12 @@ impl JobColumn {
             _ => self.text(a, &TimeFormat::Standard).cmp(&self.text(b, &TimeFormat::Standard)),
         }
     }
+}
+
+/// Seconds between the submission and the start, or until now.
+fn pending_secs(row: &QueueRow<'_>, now: Timestamp) -> i64 {
+    let until = row.start_time.map_or(now, |at| at.0);
+    row.submit_time.map_or(0, |at| until.since_secs(at.0).max(0))
 }
 
 /// `cpu=2,mem=300M,node=1,billing=2,gres/gpu=1`.
@@ -396,6 +418,7 @@ mod tests {
             class: Some(String::new()),
             position: Some(1),
             deadline: Some(Instant(gmodel::Timestamp(1))),
+            time_min_secs: Some(1),
             checkpoint: Some(String::new()),
             last_mark: Some(Default::default()),
             ..Default::default()

@@ -27,6 +27,9 @@ pub(crate) struct JobFilter {
     /// Jobs of these qualities of service
     #[arg(short, long, value_name = "NAMES")]
     pub qos: Option<String>,
+    /// Jobs in these reservations
+    #[arg(short = 'R', long, value_name = "NAMES")]
+    pub reservation: Option<String>,
     /// Jobs with these names
     #[arg(short, long, value_name = "NAMES", alias = "jobname")]
     pub name: Option<String>,
@@ -37,8 +40,8 @@ pub(crate) struct JobFilter {
 
 impl JobFilter {
     pub(crate) fn is_empty(&self) -> bool {
-        let Self { user, me, partition, states, account, qos, name, nodelist } = self;
-        !me && [user, partition, states, account, qos, name, nodelist].iter().all(|filter| filter.is_none())
+        let Self { user, me, partition, states, account, qos, reservation, name, nodelist } = self;
+        !me && [user, partition, states, account, qos, reservation, name, nodelist].iter().all(|filter| filter.is_none())
     }
 
     /// The filters as the API takes them.
@@ -63,6 +66,7 @@ impl JobFilter {
             account: own(&self.account),
             qos: own(&self.qos),
             name: own(&self.name),
+            reservation: own(&self.reservation),
             state: self.states.as_deref().map(states).transpose()?.unwrap_or_default(),
             nodelist: own(&self.nodelist),
             ..JobQuery::default()

@@ -9,6 +9,7 @@ use gmodel::duration::squeue_time;
 use gmodel::hostlist;
 use gmodel::suggest::did_you_mean;
 use gwire::api::{NodeRow, PartitionRow};
+use std::cmp::Ordering;
 
 /// What a column shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +42,9 @@ pub(crate) enum NodeColumn {
     PriorityTier,
     PriorityFactor,
     PreemptMode,
+    DefaultTime,
+    ActiveFeatures,
+    Version,
     Placement,
     DefaultQos,
 }
@@ -77,6 +81,9 @@ const COLUMNS: &[Entry] = &[
     (NodeColumn::PriorityTier,    'p', "prioritytier",  "PRIO_TIER"),
     (NodeColumn::PriorityFactor,  'I', "priorityjobfactor", "PRIO_JOB_FACTOR"),
     (NodeColumn::PreemptMode,     'M', "preemptmode",   "PREEMPT_MODE"),
+    (NodeColumn::DefaultTime,     'L', "defaulttime",   "DEFAULTTIME"),
+    (NodeColumn::ActiveFeatures,  'b', "features_act",  "ACTIVE_FEATURES"),
+    (NodeColumn::Version,         'v', "version",       "VERSION"),
     (NodeColumn::Placement,       ' ', "placement",     "PLACEMENT"),
     (NodeColumn::DefaultQos,      ' ', "defaultqos",    "DEFAULT_QOS"),
 ];
@@ -93,10 +100,27 @@ pub(crate) fn read_letters(text: &str) -> Result<NodeFormat, FormatError> {
 pub(crate) fn read_names(text: &str) -> Result<NodeFormat, FormatError> {
     parse_names(text, |name| {
         let lower = name.to_ascii_lowercase();
+        // sinfo knows a column by two names.
+        let lower = if lower == "cpusload" { "cpuload" } else { lower.as_str() };
         let found = COLUMNS.iter().find(|entry| entry.2 == lower).map(|entry| entry.0);
         let hint = || did_you_mean(name, COLUMNS.iter().map(|entry| entry.2));
         found.ok_or_else(|| format!("there is no column {name:?}.{} --help lists them", hint()))
     })
+}
+
+/// Reads `-S`: letters with commas between, `-` for descending. `#P`, the partitions' own order, is how they come anyway.
+pub(crate) fn read_sort(text: &str) -> Result<Vec<(NodeColumn, bool)>, String> {
+    let key = |word: &str| {
+        let (descending, letter) = match word.strip_prefix('-') {
+            Some(letter) => (true, letter),
+            None => (false, word.strip_prefix('+').unwrap_or(word)),
+        };
+        let mut letters = letter.chars();
+        let found = letters.next().filter(|letter| letters.as_str().is_empty() && *letter != ' ');
+        let found = found.and_then(|letter| COLUMNS.iter().find(|entry| entry.1 == letter));
+        found.map(|entry| (entry.0, descending)).ok_or_else(|| format!("{word:?} is no column's letter. Try P,-t,N; --help lists them"))
+    };
+    text.split(',').map(str::trim).filter(|word| !word.is_empty() && *word != "#P").map(key).collect()
 }
 
 /// Letters and names for `--help`.
@@ -135,6 +159,7 @@ impl NodeColumn {
                 | Self::PriorityTier
                 | Self::PriorityFactor
                 | Self::PreemptMode
+                | Self::DefaultTime
                 | Self::Placement
                 | Self::DefaultQos
         )
@@ -148,6 +173,7 @@ impl NodeColumn {
             (Self::PartitionName, _) => partition.name.clone(),
             (Self::Available, _) => partition.state.clone(),
             (Self::TimeLimit, _) => partition.max_time_secs.map_or("infinite".to_owned(), |secs| squeue_time(secs.into())),
+            (Self::DefaultTime, _) => partition.default_time_secs.map_or("n/a".to_owned(), |secs| squeue_time(secs.into())),
             (Self::Nodes, _) => group.nodes.len().to_string(),
             (Self::PriorityTier, _) => partition.priority_tier.to_string(),
             (Self::PriorityFactor, _) => partition.priority_factor.to_string(),
@@ -178,6 +204,18 @@ impl NodeColumn {
         }
     }
 
+    /// Order of two groups by this column: states as listings have them, numbers by value, text by its bytes.
+    pub(crate) fn compare(self, a: &Group<'_>, b: &Group<'_>, times: &TimeFormat) -> Ordering {
+        if let (Self::State | Self::ShortState, Some(one), Some(other)) = (self, a.nodes.first(), b.nodes.first()) {
+            return state_rank(&one.state).cmp(&state_rank(&other.state));
+        }
+        let (a, b) = (self.text(a, times), self.text(b, times));
+        match (a.parse::<u64>(), b.parse::<u64>()) {
+            (Ok(a), Ok(b)) => a.cmp(&b),
+            _ => a.cmp(&b),
+        }
+    }
+
     /// What a column that tells nodes apart prints for one.
     pub(crate) fn of_node(self, node: &NodeRow, times: &TimeFormat) -> String {
         let mib = |bytes: u64| (bytes >> 20).to_string();
@@ -191,13 +229,14 @@ impl NodeColumn {
             Self::MemoryFree => mib(node.mem_bytes.saturating_sub(node.mem_alloc_bytes)),
             Self::Gres => gres(&node.gpu_summary),
             Self::GresUsed => gres_used(node),
-            Self::Features if node.features.is_empty() => "(null)".to_owned(),
-            Self::Features => node.features.join(","),
+            Self::Features | Self::ActiveFeatures if node.features.is_empty() => "(null)".to_owned(),
+            Self::Features | Self::ActiveFeatures => node.features.join(","),
             Self::Reason => reason(node),
             Self::ReasonUser => node.drains.first().map_or("Unknown".to_owned(), |mark| {
                 mark.owner.split_once(':').map_or(mark.owner.as_str(), |(_, name)| name).to_owned()
             }),
             Self::ReasonTime => node.drains.first().map_or("Unknown".to_owned(), |mark| times.print(mark.since.0)),
+            Self::Version => node.version.clone(),
             Self::Weight => "1".to_owned(),
             Self::CpuLoad | Self::Sockets => "N/A".to_owned(),
             _ => String::new(),
@@ -302,6 +341,14 @@ mod tests {
         assert_eq!(words("ALLOCATED+NOT_RESPONDING"), "allocated* alloc*");
         assert_eq!(words("DOWN"), "down down");
         assert_eq!(words("SOMETHING_NEW"), "unknown unk");
+    }
+
+    #[test]
+    fn sort_letters_are_read_with_their_direction() {
+        use NodeColumn::{Nodelist, Partition, ShortState};
+        assert_eq!(read_sort("#P,-t,N").unwrap(), [(ShortState, true), (Nodelist, false)]);
+        assert_eq!(read_sort("+P").unwrap(), [(Partition, false)]);
+        assert!(read_sort("P,xx").unwrap_err().contains("\"xx\" is no column's letter"));
     }
 
     proptest! {

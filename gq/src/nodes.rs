@@ -1,6 +1,6 @@
 //! `gnodes`: nodes, their GPUs, what holds them and what is wrong; with `-p` partitions as sinfo lists them.
 
-use crate::node_column::{self, NodeFormat, gpus_by_type, long_state, reason, short_state};
+use crate::node_column::{self, NodeColumn, NodeFormat, gpus_by_type, long_state, reason, short_state};
 use crate::partition_listing::{self as listing, lines};
 use crate::partition_record;
 use crate::{difference_listing, health_listing, node_record, queue};
@@ -8,7 +8,7 @@ use clap::{ArgAction, CommandFactory, FromArgMatches, Parser};
 use gcli::local_time::{self, TimeFormat};
 use gcli::table::{Cell, Column, Screen, TableWriter, Tint, stdout};
 use gcli::{Failure, Outcome, command_line};
-use gmodel::hostlist::Hostlist;
+use gmodel::hostlist::{self, Hostlist};
 use gmodel::size::rough_size;
 use gmodel::suggest::did_you_mean;
 use gwire::api::{NodeRow, PartitionRow};
@@ -16,6 +16,7 @@ use gwire::client::Client;
 use serde::de::DeserializeOwned;
 use std::ffi::OsString;
 use std::io::Write;
+use std::time::Duration;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -27,12 +28,13 @@ Examples:
   gnodes --health       every GPU: in service or not, why, what comes next
   gnodes --diff         where nodes are not what gpuctld.toml says they should be
   gnodes -h -o '%n %G'  names and GPUs, for a script
+  gnodes --hostnames    in a job's script: its nodes, one a line (the first is the batch node)
 
 Columns of -o and -O:
 ";
 
-const STATES: [&str; 12] =
-    ["idle", "mixed", "mix", "allocated", "alloc", "drained", "draining", "drng", "drain", "down", "unknown", "unk"];
+const STATES: [&str; 13] =
+    ["idle", "mixed", "mix", "allocated", "alloc", "drained", "draining", "drng", "drain", "down", "unknown", "unk", "all"];
 
 #[derive(Parser)]
 #[command(name = "gnodes", version, about = "Show nodes, GPUs and partitions", disable_help_flag = true)]
@@ -41,7 +43,7 @@ struct NodeArgs {
     #[arg(value_name = "NODE")]
     names: Vec<String>,
     /// Partitions as sinfo lists them, all or these
-    #[arg(short, long, value_name = "NAMES", num_args = 0..=1, default_missing_value = "")]
+    #[arg(short, long, value_name = "NAMES", num_args = 0..=1, default_missing_value = "", alias = "partition")]
     partitions: Option<String>,
     /// With -p: each partition in full, as scontrol shows it
     #[arg(long, requires = "partitions", conflicts_with_all = ["by_node", "summarize", "list_reasons", "long", "format", "format_names"])]
@@ -64,12 +66,33 @@ struct NodeArgs {
     /// More columns
     #[arg(short, long)]
     long: bool,
-    /// Only nodes in these states: idle,drain
-    #[arg(short = 't', long, value_name = "STATES")]
+    /// Only nodes in these states: idle,drain; all
+    #[arg(short = 't', long, value_name = "STATES", alias = "state")]
     states: Option<String>,
     /// Only these nodes: node[1-3]
     #[arg(short, long, value_name = "NODES")]
     nodes: Option<String>,
+    /// Only nodes that answer
+    #[arg(short, long, conflicts_with = "dead")]
+    responding: bool,
+    /// Only nodes that do not answer
+    #[arg(short, long)]
+    dead: bool,
+    /// All partitions, as is usual: none is hidden
+    #[arg(short, long)]
+    all: bool,
+    /// Order of the lines of partitions by columns, - for descending: P,-t,N
+    #[arg(short = 'S', long, value_name = "LETTERS", allow_hyphen_values = true)]
+    sort: Option<String>,
+    /// Show it again every so many seconds
+    #[arg(short, long, value_name = "SECS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    iterate: Option<u64>,
+    /// Print the names that a host list stands for, one a line; without LIST those of the job around it
+    #[arg(long, value_name = "LIST", num_args = 0..=1, default_missing_value = "", exclusive = true)]
+    hostnames: Option<String>,
+    /// Print names as a host list: n01,n02 is n[01-02]
+    #[arg(long, value_name = "NAMES", exclusive = true)]
+    hostlist: Option<String>,
     /// No header line
     #[arg(short = 'h', long)]
     noheader: bool,
@@ -99,25 +122,69 @@ pub fn command() -> clap::Command {
 pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     let matches = command_line::parse(command(), words)?;
     let args = NodeArgs::from_arg_matches(&matches).map_err(Failure::usage)?;
+    if let Some(list) = &args.hostnames {
+        return hostnames(list);
+    }
+    if let Some(names) = &args.hostlist {
+        writeln!(std::io::stdout(), "{}", hostlist::compress(expand(names)?))?;
+        return Ok(0);
+    }
     let choice = Choice::of(&args)?;
     let format = sinfo_format(&args)?;
+    let sort = node_column::read_sort(args.sort.as_deref().unwrap_or_default());
+    let sort = sort.map_err(|why| Failure::usage(format_args!("--sort: {why}")))?;
     let mut client = gcli::connect("gnodes")?;
+    let Some(secs) = args.iterate else { return show(&mut client, &args, &choice, format, &sort) };
+    loop {
+        writeln!(std::io::stdout(), "{}", local_time::banner(local_time::now()))?;
+        show(&mut client, &args, &choice, format.clone(), &sort)?;
+        writeln!(std::io::stdout())?;
+        std::thread::sleep(Duration::from_secs(secs));
+    }
+}
+
+fn expand(list: &str) -> Result<Vec<String>, Failure> {
+    hostlist::expand(list, hostlist::MAX_HOSTS).map_err(Failure::new)
+}
+
+/// As `scontrol show hostnames`.
+fn hostnames(list: &str) -> Outcome {
+    let own = || ["SLURM_JOB_NODELIST", "GSUB_JOB_NODELIST"].iter().find_map(|name| std::env::var(name).ok());
+    let list = match list {
+        "" => own().ok_or_else(|| Failure::usage("--hostnames without a list is for scripts of jobs: SLURM_JOB_NODELIST is not set"))?,
+        list => list.to_owned(),
+    };
+    let mut out = stdout()?;
+    for name in expand(&list)? {
+        writeln!(out, "{name}")?;
+    }
+    out.flush()?;
+    Ok(0)
+}
+
+fn show(
+    client: &mut Client,
+    args: &NodeArgs,
+    choice: &Choice,
+    format: Option<(NodeFormat, bool)>,
+    sort: &[(NodeColumn, bool)],
+) -> Outcome {
     if args.health {
         let names: Vec<String> = args.names.iter().chain(&args.nodes).cloned().collect();
-        return health_listing::print(&mut client, &names, !args.noheader, args.json);
+        return health_listing::print(client, &names, !args.noheader, args.json);
     }
     if args.diff {
-        return difference_listing::print(&mut client, args.json);
+        return difference_listing::print(client, args.json);
     }
     if args.json {
-        return json(&mut client, &args, &choice);
+        return json(client, args, choice);
     }
-    let mut nodes: Vec<NodeRow> = list(&mut client, "/v1/nodes")?;
+    let mut nodes: Vec<NodeRow> = list(client, "/v1/nodes")?;
     if !args.names.is_empty() {
-        return in_full(&nodes, &args.names, &choice);
+        return in_full(&nodes, &args.names, choice);
     }
     if args.full {
-        let partitions: Vec<PartitionRow> = list(&mut client, "/v1/partitions")?;
+        let partitions: Vec<PartitionRow> = list(client, "/v1/partitions")?;
         let mut out = stdout()?;
         for partition in partitions.iter().filter(|one| choice.partitions.as_ref().is_none_or(|names| names.contains(&one.name))) {
             out.write_all(partition_record::text(partition, &nodes).as_bytes())?;
@@ -127,13 +194,13 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     }
     nodes.retain(|node| choice.takes(node));
     match format {
-        None => table(&nodes, &args),
+        None => table(&nodes, args),
         Some((format, fitted)) => {
-            let mut partitions: Vec<PartitionRow> = list(&mut client, "/v1/partitions")?;
+            let mut partitions: Vec<PartitionRow> = list(client, "/v1/partitions")?;
             if let Some(names) = &choice.partitions {
                 partitions.retain(|partition| names.contains(&partition.name));
             }
-            partitioned(format, fitted, &partitions, &nodes, &args)
+            partitioned(format, fitted, &partitions, &nodes, args, sort)
         }
     }
 }
@@ -168,6 +235,8 @@ struct Choice {
     states: Option<Vec<String>>,
     partitions: Option<Vec<String>>,
     only_out: bool,
+    /// Only those that answer, or do not.
+    answering: Option<bool>,
 }
 
 impl Choice {
@@ -184,6 +253,7 @@ impl Choice {
             states,
             partitions: args.partitions.as_deref().map(words).filter(|names| !names.is_empty()),
             only_out: args.list_reasons,
+            answering: if args.responding { Some(true) } else { args.dead.then_some(false) },
         })
     }
 
@@ -191,7 +261,8 @@ impl Choice {
         let in_state = |states: &Vec<String>| {
             let (long, short) = (long_state(&node.state), short_state(&node.state));
             states.iter().any(|state| {
-                *state == long.trim_end_matches('*')
+                state == "all"
+                    || *state == long.trim_end_matches('*')
                     || *state == short.trim_end_matches('*')
                     // sinfo's "drain" means both.
                     || state == "drain" && node.state.contains("+DRAIN")
@@ -201,7 +272,13 @@ impl Choice {
             && self.states.as_ref().is_none_or(in_state)
             && self.partitions.as_ref().is_none_or(|names| node.partitions.iter().any(|name| names.contains(name)))
             && (!self.only_out || reason(node) != "none")
+            && self.answering.is_none_or(|answering| answering == answers(node))
     }
+}
+
+/// sinfo's "responding".
+fn answers(node: &NodeRow) -> bool {
+    !node.state.contains("+NOT_RESPONDING") && !node.state.starts_with("DOWN") && long_state(&node.state) != "unknown"
 }
 
 /// All rows of a listing.
@@ -336,17 +413,24 @@ fn tint(state: &str) -> Tint {
     }
 }
 
-fn partitioned(format: NodeFormat, fitted: bool, partitions: &[PartitionRow], nodes: &[NodeRow], args: &NodeArgs) -> Outcome {
+fn partitioned(
+    format: NodeFormat,
+    fitted: bool,
+    partitions: &[PartitionRow],
+    nodes: &[NodeRow],
+    args: &NodeArgs,
+    sort: &[(NodeColumn, bool)],
+) -> Outcome {
     let mut out = stdout()?;
     let times = TimeFormat::from_env();
     let format = if fitted { listing::fit(format, partitions, nodes) } else { format };
     if args.long && !args.noheader {
         writeln!(out, "{}", local_time::banner(local_time::now()))?;
     }
-    let narrowed = args.states.is_some() || args.nodes.is_some() || args.list_reasons;
+    let narrowed = args.states.is_some() || args.nodes.is_some() || args.list_reasons || args.responding || args.dead;
     let partitions: Vec<PartitionRow> =
         partitions.iter().filter(|partition| !narrowed || nodes.iter().any(|node| node.partitions.contains(&partition.name))).cloned().collect();
-    let mut shown = lines(&format, &partitions, nodes, args.by_node, !args.noheader, &times);
+    let mut shown = lines(&format, &partitions, nodes, args.by_node, sort, !args.noheader, &times);
     if args.list_reasons {
         // A node of several partitions has one reason.
         let mut seen = std::collections::BTreeSet::new();

@@ -4,6 +4,7 @@ use crate::node_column::{Group, NodeColumn, NodeFormat, state_rank};
 use gcli::column_format::Piece;
 use gcli::local_time::TimeFormat;
 use gwire::api::{NodeRow, PartitionRow};
+use std::cmp::Ordering;
 
 /// Default of `sinfo`, `-s` and `-R`; the partition's column grows with its names.
 pub(crate) const USUAL: &str = "%9P %.5a %.10l %.6D %.6t %N";
@@ -19,6 +20,7 @@ pub(crate) fn lines(
     partitions: &[PartitionRow],
     nodes: &[NodeRow],
     by_node: bool,
+    sort: &[(NodeColumn, bool)],
     header: bool,
     times: &TimeFormat,
 ) -> Vec<String> {
@@ -26,11 +28,16 @@ pub(crate) fn lines(
     if header {
         lines.push(line(format, |column| column.title().to_owned()));
     }
-    for partition in partitions {
-        for group in groups(format, partition, nodes, by_node, times) {
-            lines.push(line(format, |column| column.text(&group, times)));
-        }
-    }
+    let mut all: Vec<Group> =
+        partitions.iter().flat_map(|partition| groups(format, partition, nodes, by_node, times)).collect();
+    all.sort_by(|a, b| {
+        let by_key = sort.iter().map(|(column, descending)| {
+            let order = column.compare(a, b, times);
+            if *descending { order.reverse() } else { order }
+        });
+        by_key.fold(Ordering::Equal, Ordering::then)
+    });
+    lines.extend(all.iter().map(|group| line(format, |column| column.text(group, times))));
     lines
 }
 

@@ -81,6 +81,9 @@ struct QueueArgs {
     /// Account, state in full and time limit too
     #[arg(short, long)]
     long: bool,
+    /// Jobs in all partitions, as is usual: none is hidden
+    #[arg(short, long)]
+    all: bool,
     /// A line for each waiting task of an array
     #[arg(short = 'r', long)]
     array: bool,

@@ -87,6 +87,9 @@ pub(crate) struct QueueRow<'a> {
     pub deadline: Option<Instant>,
     #[serde(borrow)]
     pub checkpoint: Option<Cow<'a, str>>,
+    pub attempts: u32,
+    pub requeue: bool,
+    pub time_min_secs: Option<u32>,
     pub last_mark: Option<CheckpointMarkRow>,
 }
 
@@ -101,7 +104,7 @@ pub(crate) enum Key {
     priority, nice, nodes, nodelist, cpus, ntasks, mem, mem_bytes, gpus, gpu_count, time_limit_secs, elapsed_secs,
     submit_time, eligible_time, start_time, end_time, exit_code, work_dir, command, stdout, stderr, stdin, comment,
     constraint, req_nodelist, exclude, exclusive, tags, dependency, licences, reservation, class, position, deadline,
-    checkpoint, last_mark,
+    checkpoint, attempts, requeue, time_min_secs, last_mark,
 }
 
 macro_rules! keys {
@@ -129,7 +132,7 @@ keys! {
     priority nice nodes nodelist cpus ntasks mem mem_bytes gpus gpu_count time_limit_secs elapsed_secs
     submit_time eligible_time start_time end_time exit_code work_dir command stdout stderr stdin comment
     constraint req_nodelist exclude exclusive tags dependency licences reservation class position deadline
-    checkpoint last_mark
+    checkpoint attempts requeue time_min_secs last_mark
 }
 
 /// A value that stays as it is where a row has none.

@@ -157,9 +157,70 @@ fn one_node_in_full_names_each_gpu() {
 }
 
 #[test]
+fn lines_are_sorted_and_narrowed_as_sinfo_does_it() {
+    check(&["-p", "-h", "-S", "-P,-t", "-o", "%P %t %N"], expect![[r#"
+        main* idle n[1,4]
+        main* mix node2
+        main* drain n3
+        main* down n10
+        long drain n3
+    "#]]);
+    check(&["-N", "-h", "-S", "-N", "-o", "%N"], expect![[r#"
+        node2
+        n4
+        n3
+        n3
+        n10
+        n1
+    "#]]);
+    check(&["-r", "-h", "-N", "-o", "%N"], expect![[r#"
+        n1
+        node2
+        n3
+        n4
+        n3
+    "#]]);
+    check(&["-d", "-h", "-o", "%N"], expect![[r#"
+        n10
+
+    "#]]);
+    check(&["-a", "-h", "--state=all", "--partition=long", "-o", "%N %L %v"], expect![[r#"
+        n3 n/a 0.1.0
+    "#]]);
+    check(&["-S", "x"], expect![[r#"
+        stderr: gnodes: --sort: "x" is no column's letter. Try P,-t,N; --help lists them
+        exit: Some(2)
+    "#]]);
+}
+
+#[test]
+fn host_lists_are_expanded_and_folded_as_scontrol_does_it() {
+    check(&["--hostnames", "n[01-03,7],m1"], expect![[r#"
+        n01
+        n02
+        n03
+        n7
+        m1
+    "#]]);
+    check(&["--hostnames", "None"], expect![[r#"
+        None
+    "#]]);
+    check(&["--hostlist", "n01,n02,n03,m1"], expect![[r#"
+        n[01-03],m1
+    "#]]);
+    check(&["--hostnames", "n[1-1000000000]"], expect![[r#"
+        stderr: gnodes: the host list names 1000000000 nodes and 65536 are the most. Use a smaller range
+        exit: Some(1)
+    "#]]);
+    let mut in_job = std::process::Command::new(GNODES);
+    let in_job = in_job.arg("--hostnames").env("SLURM_JOB_NODELIST", "node[1-2]").output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&in_job.stdout), "node1\nnode2\n");
+}
+
+#[test]
 fn mistakes_are_refused_with_a_guess() {
     check(&["-t", "drian"], expect![[r#"
-        stderr: gnodes: "drian" is no state of a node. Did you mean "drain"? States are idle, mixed, mix, allocated, alloc, drained, draining, drng, drain, down, unknown, unk
+        stderr: gnodes: "drian" is no state of a node. Did you mean "drain"? States are idle, mixed, mix, allocated, alloc, drained, draining, drng, drain, down, unknown, unk, all
         exit: Some(2)
     "#]]);
     check(&["-n", "node[1-1000000000]"], expect![[r#"

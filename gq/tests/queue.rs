@@ -374,10 +374,28 @@ fn filters_and_signals_reach_the_controller() {
     let controller = FakeController::start(answer);
     controller.run(GDEL, &["-s", "usr1", "-b", "-u", "root"]);
     controller.run(GDEL, &["-n", "x", "-t", "PD", "98_[1-3]"]);
+    controller.run(GDEL, &["-R", "maint", "-Q"]);
     let bodies: Vec<String> = controller.requests().iter().map(|request| request.body.clone()).collect();
     expect![[r#"
         {"jobs":[],"filter":{"user":"root","state":"RUNNING,SUSPENDED"},"signal":10,"batch_only":true}
-        {"jobs":["98_[1-3]"],"filter":{"name":"x","state":"PENDING"},"batch_only":false}"#]].assert_eq(&bodies.join("\n"));
+        {"jobs":["98_[1-3]"],"filter":{"name":"x","state":"PENDING"},"batch_only":false}
+        {"jobs":[],"filter":{"reservation":"maint"},"batch_only":false}"#]].assert_eq(&bodies.join("\n"));
+}
+
+#[test]
+fn a_quiet_cancellation_says_nothing_of_jobs_that_are_over() {
+    let over = |_: &Request| {
+        let results = serde_json::json!([{"job": "17", "ok": false, "code": "not_found", "error": "no job 17 in the queue."}]);
+        Answer::ok(serde_json::json!({"schema": 1, "results": results}).to_string())
+    };
+    let controller = FakeController::start(over);
+    assert_eq!(controller.run(GDEL, &["-Q", "17"]).text(), "");
+    assert!(controller.run(GDEL, &["17"]).text().contains("exit: Some(1)"));
+    let denied = |_: &Request| {
+        let results = serde_json::json!([{"job": "17", "ok": false, "code": "denied", "error": "job 17 is not yours."}]);
+        Answer::ok(serde_json::json!({"schema": 1, "results": results}).to_string())
+    };
+    assert!(FakeController::start(denied).run(GDEL, &["-Q", "17"]).text().contains("not yours"));
 }
 
 #[test]

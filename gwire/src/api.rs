@@ -146,6 +146,8 @@ pub struct JobQuery {
     pub qos: String,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub name: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub reservation: String,
     /// States, long or short; `all` includes finished jobs still in memory. Empty: not finished.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub state: String,

@@ -15,8 +15,8 @@ use gwire::api::JobQuery;
 use std::collections::BTreeSet;
 
 /// Keys of [`JobQuery`] in a URL.
-const KEYS: [&str; 11] =
-    ["job", "user", "partition", "account", "qos", "name", "state", "nodelist", "expand", "columns", "bare"];
+const KEYS: [&str; 12] =
+    ["job", "user", "partition", "account", "qos", "name", "reservation", "state", "nodelist", "expand", "columns", "bare"];
 
 /// Reads the query string of a listing.
 ///
@@ -32,6 +32,7 @@ pub(super) fn job_query(pairs: Pairs) -> Result<JobQuery, ApiError> {
         account: text("account"),
         qos: text("qos"),
         name: text("name"),
+        reservation: text("reservation"),
         state: text("state"),
         nodelist: text("nodelist"),
         expand: pairs.flag("expand")?,
@@ -49,6 +50,7 @@ pub(super) struct JobFilter {
     accounts: Vec<String>,
     qos: Vec<String>,
     names: Vec<String>,
+    reservations: Vec<String>,
     states: States,
     nodes: Option<Hostlist>,
 }
@@ -93,6 +95,7 @@ impl JobFilter {
             accounts: words(&query.account),
             qos: words(&query.qos),
             names: words(&query.name),
+            reservations: words(&query.reservation),
             states: States::parse(&query.state)?,
             nodes,
         })
@@ -106,7 +109,7 @@ impl JobFilter {
 
     /// Whether nothing but the states narrows it.
     pub(super) fn is_everything(&self) -> bool {
-        let lists = [&self.users, &self.partitions, &self.accounts, &self.qos, &self.names];
+        let lists = [&self.users, &self.partitions, &self.accounts, &self.qos, &self.names, &self.reservations];
         self.ids.is_none() && self.nodes.is_none() && lists.iter().all(|list| list.is_empty())
     }
 
@@ -133,6 +136,7 @@ impl JobFilter {
             && among(&self.accounts, &spec.account)
             && among(&self.qos, &spec.qos)
             && among(&self.names, &spec.name)
+            && among(&self.reservations, spec.reservation.as_deref().unwrap_or_default())
             && self.nodes.as_ref().is_none_or(|nodes| on_nodes(row, view, nodes))
     }
 }
