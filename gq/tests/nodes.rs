@@ -182,7 +182,6 @@ fn lines_are_sorted_and_narrowed_as_sinfo_does_it() {
     "#]]);
     check(&["-d", "-h", "-o", "%N"], expect![[r#"
         n10
-
     "#]]);
     check(&["-a", "-h", "--state=all", "--partition=long", "-o", "%N %L %v"], expect![[r#"
         n3 n/a 0.1.0
