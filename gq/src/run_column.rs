@@ -160,9 +160,10 @@ pub(crate) fn read(text: &str) -> Result<Vec<(RunColumn, Spec)>, FormatError> {
 
 /// Whether columns need [`RunDetail`].
 pub(crate) fn need_detail(columns: &[(RunColumn, Spec)]) -> bool {
-    use RunColumn::{Cluster, Constraints, Eligible, Gid, Planned, PlannedCpu, PlannedCpuRaw, Priority, ReqCpus, ReqNodes, Reservation, Uid};
-    let needing =
-        [Cluster, Constraints, Eligible, Gid, Planned, PlannedCpu, PlannedCpuRaw, Priority, ReqCpus, ReqNodes, Reservation, Uid];
+    use RunColumn::*;
+    let needing = [
+        Cluster, Constraints, Eligible, Gid, Planned, PlannedCpu, PlannedCpuRaw, Priority, ReqCpus, ReqNodes, ReqTres, Reservation, Uid,
+    ];
     columns.iter().any(|(column, _)| needing.contains(column))
 }
 
@@ -203,8 +204,11 @@ impl RunColumn {
             // Before it ran, what it would have.
             Self::AllocNodes if run.start_time.is_none() => "0".to_owned(),
             Self::AllocNodes | Self::NNodes => run.nodes.to_string(),
-            Self::AllocTres if run.state == JobState::Pending => String::new(),
-            Self::AllocTres | Self::ReqTres => tres(run, units),
+            Self::AllocTres if run.start_time.is_none() => String::new(),
+            Self::ReqTres if run.nodes == 0 => run.detail.as_deref().map_or(String::new(), |detail| {
+                tres(detail.req_cpus, detail.req_gpus, units.size(detail.req_mem_bytes, exact_size), detail.req_nodes)
+            }),
+            Self::AllocTres | Self::ReqTres => tres(run.cpus, run.gpu_count, units.size(run.mem_bytes, exact_size), run.nodes),
             Self::Attempt => run.attempt.to_string(),
             Self::Class => run.class.clone().unwrap_or_default(),
             Self::Cluster => detail(|detail| detail.cluster.clone()),
@@ -265,9 +269,9 @@ impl RunColumn {
 }
 
 /// `billing=2,cpu=2,gres/gpu=1,mem=300M,node=1`, sorted as sacct sorts it.
-fn tres(run: &RunRow, units: Units) -> String {
-    let gpus = if run.gpu_count > 0.0 { format!(",gres/gpu={}", run.gpu_count) } else { String::new() };
-    format!("billing={0},cpu={0}{gpus},mem={1},node={2}", run.cpus, units.size(run.mem_bytes, exact_size), run.nodes)
+fn tres(cpus: u32, gpus: f64, mem: String, nodes: u32) -> String {
+    let gpus = if gpus > 0.0 { format!(",gres/gpu={gpus}") } else { String::new() };
+    format!("billing={cpus},cpu={cpus}{gpus},mem={mem},node={nodes}")
 }
 
 /// `cpu=00:30:00,energy=1800000,gres/gpuutil=37`, as sacct names what was used; empty before the end.

@@ -550,6 +550,8 @@ pub struct RunDetail {
     /// What was asked for, on all nodes.
     pub req_nodes: u32,
     pub req_cpus: u32,
+    pub req_mem_bytes: u64,
+    pub req_gpus: f64,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub reservation: String,
     #[serde(skip_serializing_if = "String::is_empty")]

@@ -6,18 +6,17 @@
 use super::error::ApiError;
 use super::filter::{JobFilter, words_of_ids};
 use super::lookup::job_names;
+use crate::store::reader::StoredJob;
 use super::permission::{Caller, Sight};
 use super::query::{Pairs, job_state, words};
-use super::row::{Row, View};
+use super::row::{Alike, Row, View};
 use super::{Site, now};
 use axum::Json;
 use axum::extract::State as Shared;
-use gcore::ctl::Job;
 use gmodel::suggest::did_you_mean;
 use gmodel::{Instant, JobId, JobState, Timestamp};
 use gwire::api::{JobQuery, ReportRow, RunDetail, RunQuery, RunRow, SCHEMA};
 use serde::Serialize;
-use std::collections::BTreeMap;
 
 const KEYS: [&str; 13] = [
     "job", "user", "account", "partition", "qos", "name", "state", "nodelist", "from", "to", "attempts", "detail", "limit",
@@ -49,7 +48,8 @@ pub(super) async fn runs(caller: Caller, Shared(site): Shared<Site>, pairs: Pair
     let now = now();
     let mut rows = site.core.reader().runs(query.clone(), now).await?;
     rows.retain(|row| sight.sees_named(&row.user, &row.account));
-    let view = View::new(&state, now);
+    let ranks = site.app.ranks(&state, now);
+    let view = View { ranks: ranks.as_deref(), ..View::new(&state, now) };
     if let Some(filter) = waiting(&query)? {
         rows.retain(|row| row.state != JobState::Pending || query.attempts);
         let until = query.to.map_or(Timestamp(i64::MAX), |to| to.0);
@@ -124,9 +124,14 @@ fn detail(row: &Row, view: View) -> Box<RunDetail> {
         uid: spec.user.uid,
         gid: spec.user.gid,
         eligible_time: Some(Instant(row.eligible())),
-        priority: i64::try_from(row.priority(view)).ok(),
+        priority: match row {
+            Row::Job(job) if !row.is_pending() => job.priority,
+            _ => row.is_pending().then(|| i64::try_from(row.priority(view)).unwrap_or(i64::MAX)),
+        },
         req_nodes: row.nodes(view),
         req_cpus: row.cpus(view),
+        req_mem_bytes: row.mem_bytes(view).unwrap_or(0),
+        req_gpus: row.gpu_milli(view) as f64 / 1000.0,
         reservation: spec.reservation.clone().unwrap_or_default(),
         constraint: spec.request.constraint.clone().unwrap_or_default(),
     })
@@ -135,9 +140,13 @@ fn detail(row: &Row, view: View) -> Box<RunDetail> {
 /// Details of what ran or is over, which the database has.
 async fn add_details(site: &Site, rows: &mut [RunRow], view: View<'_>) -> Result<(), ApiError> {
     let ids = rows.iter().filter(|row| row.detail.is_none()).map(|row| JobId(row.id)).collect();
-    let jobs: BTreeMap<u64, Job> = site.core.reader().jobs(ids).await?.into_iter().map(|job| (job.id.0, job)).collect();
-    for row in rows.iter_mut().filter(|row| row.detail.is_none()) {
-        row.detail = jobs.get(&row.id).map(|job| detail(&Row::Job(job), view));
+    let jobs = site.core.reader().jobs(ids).await?;
+    for (row, job) in rows.iter_mut().filter(|row| row.detail.is_none()).zip(&jobs) {
+        row.detail = match job {
+            Some(StoredJob::Job(job)) => Some(detail(&Row::Job(job), view)),
+            Some(StoredJob::Array(array)) => Some(detail(&Row::Tasks { array, alike: Alike::Cancelled }, view)),
+            None => None,
+        };
     }
     Ok(())
 }

@@ -106,21 +106,12 @@ impl Reader {
         self.ask(move |db| stored_job(db, id)).await
     }
 
-    /// Jobs by their ids, with all that they asked for; in the order of the ids, those that there are.
+    /// Several jobs, as [`Self::job`] finds them; none for an id that was never given.
     ///
     /// # Errors
     /// The database does not answer.
-    pub async fn jobs(&self, ids: Vec<JobId>) -> Result<Vec<Job>, ReadError> {
-        self.ask(move |db| {
-            let mut jobs = Vec::with_capacity(ids.len());
-            for id in ids {
-                if let Some(StoredJob::Job(job)) = stored_job(db, id)? {
-                    jobs.push(*job);
-                }
-            }
-            Ok(jobs)
-        })
-        .await
+    pub async fn jobs(&self, ids: Vec<JobId>) -> Result<Vec<Option<StoredJob>>, ReadError> {
+        self.ask(move |db| ids.into_iter().map(|id| stored_job(db, id)).collect()).await
     }
 
     /// A task with a record of its own, or its array.

@@ -7,3 +7,4 @@ mod link;
 mod node;
 mod operation;
 mod random_kills;
+mod waiting_runs;
