@@ -51,7 +51,7 @@ pub(super) async fn runs(caller: Caller, Shared(site): Shared<Site>, pairs: Pair
     let ranks = site.app.ranks(&state, now);
     let view = View { ranks: ranks.as_deref(), ..View::new(&state, now) };
     if let Some(filter) = waiting(&query)? {
-        rows.retain(|row| row.state != JobState::Pending || query.attempts);
+        rows.retain(|row| row.state != JobState::Pending || query.attempts && row.attempt > 0);
         let until = query.to.map_or(Timestamp(i64::MAX), |to| to.0);
         filter.each(view, &sight, |row| {
             if row.submitted() <= until && !(query.attempts && row.attempts() > 0) {

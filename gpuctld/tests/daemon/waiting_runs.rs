@@ -24,6 +24,7 @@ fn what_waits_is_in_accounting_with_what_it_asked_for() {
     let waiting = [format!("{one} PENDING 4"), format!("{array}_[1,4-5] PENDING 2")];
     assert_eq!(lines("?state=PENDING"), waiting);
     assert_eq!(lines(&format!("?job={array}_5,{one}")), [waiting[0].clone(), format!("{array}_5 PENDING 2")]);
+    assert_eq!(lines(&format!("?job={one}&attempts=true")), waiting[..1], "once among attempts too");
     assert_eq!(lines("?state=RUNNING"), [""; 0]);
     assert_eq!(lines("?limit=1"), [format!("{gone} CANCELLED by \"root\" 0")]);
     assert_eq!(lines("").len(), 4, "two that wait, cancelled tasks, a cancelled job");
