@@ -29,6 +29,7 @@ pub mod option_table;
 mod own_keys;
 pub mod pattern;
 pub mod policy;
+pub mod rare;
 pub mod reason;
 pub mod run;
 pub mod shared;

@@ -54,7 +54,7 @@ pub use forecast::{Forecast, forecast};
 pub use why::{Blocker, Why, why};
 pub use quick::Changes;
 pub use plan::{Cut, Made, Plan, Preempt, Start, WorkBudget};
-pub use snapshot::{PendingJob, RunningRun, SchedNode, Snapshot};
+pub use snapshot::{Particulars, PendingJob, RunningRun, SchedNode, Snapshot};
 
 #[cfg(test)]
 mod tests;

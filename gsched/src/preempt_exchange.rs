@@ -11,6 +11,7 @@ use crate::preempt_room::NodeSet;
 use crate::quota::Guarantees;
 use crate::snapshot::{RunningRun, Snapshot};
 use gmodel::{RunClass, RunId};
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Sets that are held against the guarantees and the proof before the search gives up.
@@ -75,14 +76,23 @@ impl Heirs {
             exchanged.guarantees.remove(tree, one.account, &ledger.holding_of_run(one.run));
         }
         let lenders: BTreeSet<u32> = guaranteed().map(|one| lender_of(ledger, one.account)).collect();
-        for heir in self.0.iter().filter(|heir| lenders.contains(&heir.lender) && !gone.contains(&heir.run)) {
-            if heir.held.gpus > 0 && exchanged.guarantees.fits(tree, heir.account, &heir.held) {
-                exchanged.guarantees.add(tree, heir.account, &heir.held);
-                exchanged.heirs.push(heir.run);
+        let mut heirs: Vec<&Heir> = self.0.iter().filter(|heir| lenders.contains(&heir.lender) && !gone.contains(&heir.run)).collect();
+        let without = exchanged.guarantees.clone();
+        // The oldest first, as everywhere; where those leave a gap that no other fits, the largest.
+        for _ in 0..2 {
+            for heir in &heirs {
+                if heir.held.gpus > 0 && exchanged.guarantees.fits(tree, heir.account, &heir.held) {
+                    exchanged.guarantees.add(tree, heir.account, &heir.held);
+                    exchanged.heirs.push(heir.run);
+                }
             }
+            if guaranteed().all(|one| exchanged.guarantees.stands_on_as_much(before, tree, one.account)) {
+                return Some(exchanged);
+            }
+            exchanged = Exchanged { guarantees: without.clone(), heirs: Vec::new() };
+            heirs.sort_by_key(|heir| Reverse(heir.held.gpus));
         }
-        let kept = guaranteed().all(|one| exchanged.guarantees.stands_on_as_much(before, tree, one.account));
-        kept.then_some(exchanged)
+        None
     }
 }
 

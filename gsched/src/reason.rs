@@ -59,7 +59,7 @@ fn each_standing(
 ) -> Option<()> {
     let mut tell = |reason: Option<Reason>| reason.is_none_or(&mut *found).then_some(());
     tell(job.held_by.as_deref().map(held_by))?;
-    tell(job.dependency.as_deref().cloned())?;
+    tell(job.dependency.clone())?;
     let early = job.eligible > snapshot.now;
     tell(early.then(|| Reason::new(ReasonCode::BeginTime, format!("not before {}", job.eligible))))?;
     tell(match partition.state {

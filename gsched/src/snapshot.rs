@@ -5,10 +5,12 @@ use gmodel::array_spec::RangeSet;
 use gmodel::config::ClusterConfig;
 use gmodel::mig::MigBoard;
 use gmodel::node::GpuEntry;
+use gmodel::rare::{Rare, Usual};
 use gmodel::run::NodeShare;
 use gmodel::{JobId, JobSpec, NodeId, Policy, Reason, RunClass, RunId, Seq, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 /// An immutable picture of the cluster.
@@ -71,7 +73,6 @@ pub struct CutRecord {
     pub profiles: Vec<String>,
 }
 
-/// What few jobs have is boxed: there are a hundred thousand of these.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PendingJob {
     /// For an array the id of its first task, which may also be waiting with a record of its own.
@@ -83,18 +84,45 @@ pub struct PendingJob {
     pub limit_secs: Option<u32>,
     /// The reason it has: a plan names only reasons that are new.
     pub reason: Reason,
+    /// Read as if it stood here.
+    pub particulars: Rare<Particulars>,
+}
+
+/// What few waiting jobs have.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Particulars {
     /// Owner of the first hold: `user:...` or otherwise an administrator's or the system's.
     pub held_by: Option<Box<str>>,
     /// Nodes that failed this job before: avoided while others fit.
-    pub avoid: Box<[NodeId]>,
+    pub avoid: Vec<NodeId>,
     /// For an array: positions still to start. `None`: a job, or a task with a record of its own.
-    pub positions: Option<Box<RangeSet>>,
+    pub positions: Option<RangeSet>,
     /// How many more tasks of its array may run at once; `None` is no cap.
     pub room: Option<u32>,
     /// What its dependency says; `None`: met, or there is none.
-    pub dependency: Option<Box<Reason>>,
+    pub dependency: Option<Reason>,
     /// When its last run was preempted: it comes back, and is not preempted again at once.
     pub preempted: Option<Timestamp>,
+}
+
+impl Usual for Particulars {
+    fn usual() -> &'static Self {
+        static NONE: Particulars = Particulars { held_by: None, avoid: Vec::new(), positions: None, room: None, dependency: None, preempted: None };
+        &NONE
+    }
+}
+
+impl Deref for PendingJob {
+    type Target = Particulars;
+    fn deref(&self) -> &Particulars {
+        &self.particulars
+    }
+}
+
+impl DerefMut for PendingJob {
+    fn deref_mut(&mut self) -> &mut Particulars {
+        &mut self.particulars
+    }
 }
 
 impl Snapshot {

@@ -229,12 +229,12 @@ fn job(words: &[&str], named: &BTreeMap<&str, &str>) -> PendingJob {
         nice: named.get("nice").map_or(0, |n| n.parse().unwrap()),
         limit_secs: named.get("limit").map(|n| n.parse().unwrap()),
         reason: Reason::default(),
-        held_by: named.contains_key("held").then(|| "user:ann".into()),
-        avoid: Box::default(),
-        positions: named.get("tasks").map(|n| Box::new(gmodel::array_spec::RangeSet::first_n(n.parse().unwrap()))),
-        room: None,
-        dependency: None,
-        preempted: None,
+        particulars: crate::Particulars {
+            held_by: named.contains_key("held").then(|| "user:ann".into()),
+            positions: named.get("tasks").map(|n| gmodel::array_spec::RangeSet::first_n(n.parse().unwrap())),
+            ..crate::Particulars::default()
+        }
+        .into(),
     }
 }
 

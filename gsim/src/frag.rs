@@ -8,6 +8,7 @@ use crate::prng::Prng;
 use crate::trace::{Trace, TraceJob};
 use crate::trace_run::{BASE, Runtime, Settings, spec_of, started_state};
 use gcore::ctl::snapshot;
+use gmodel::rare::Rare;
 use gmodel::config::{ClusterConfig, Partition};
 use gmodel::policy::{Backfill, JobOrder, Placement, SchedulerConfig};
 use gmodel::{JobId, Reason};
@@ -129,12 +130,7 @@ fn picture(hardware: &Hardware, by: By, order: &[&TraceJob]) -> Snapshot {
             nice: 0,
             limit_secs: None,
             reason: Reason::default(),
-            held_by: None,
-            avoid: Box::default(),
-            positions: None,
-            room: None,
-            dependency: None,
-            preempted: None,
+            particulars: Rare::default(),
         }
     });
     picture.pending = pending.collect();

@@ -6,6 +6,7 @@
 
 use crate::prng::Prng;
 use crate::trace::Trace;
+use gmodel::rare::Rare;
 use gmodel::config::{ClusterConfig, MigCuts, Partition};
 use gmodel::gpu_request::GpuAsk;
 use gmodel::mig::{MigBoard, MigKind};
@@ -339,12 +340,7 @@ fn pending(at: usize, ask: &Ask) -> PendingJob {
         // Limits are known, so that nothing is kept for longer than it has to be.
         limit_secs: Some((ask.run_ms / 1000 + 1) as u32),
         reason: Reason::default(),
-        held_by: None,
-        avoid: Box::default(),
-        positions: None,
-        room: None,
-        dependency: None,
-        preempted: None,
+        particulars: Rare::default(),
     }
 }
 

@@ -7,13 +7,13 @@ mod nodes;
 use super::dependency::{self, Dependent};
 use super::event::{Event, JobChange};
 use super::mig;
-use super::past::MaybePast;
 use super::policy;
 use super::suspend;
 use super::usage;
 use super::state::{Array, Job, Member, Node, NodeFailure, Outcome, Run, State, TaskOf};
 use gmodel::array_spec::RangeSet;
 use gmodel::node::{Link, Mark};
+use gmodel::rare::Rare;
 use gmodel::run::{Allocation, RunPhase};
 use gmodel::{JobId, JobSpec, JobState, NodeId, NodeLife, Reason, ReasonCode, RunId, Timestamp};
 use std::collections::BTreeSet;
@@ -284,7 +284,7 @@ fn submitted(
             nice: spec.nice,
             client_key,
             waits: None,
-            past: MaybePast::default(),
+            past: Rare::default(),
         };
         state.next_job = state.next_job.max(id.0 + 1);
         state.index_job(&job);
@@ -313,7 +313,7 @@ fn split(state: &mut State, array: JobId, position: u32) {
         nice: array.nice,
         client_key: None,
         waits,
-        past: MaybePast::default(),
+        past: Rare::default(),
     };
     let (id, none_left) = (array.id, array.pending.is_empty());
     state.index_job(&job);

@@ -6,7 +6,7 @@ use super::state::{Array, Job, Node, Run, State};
 use gmodel::run::NodeShare;
 use gmodel::{JobState, NodeId, Timestamp};
 use gsched::snapshot::Frozen;
-use gsched::{PendingJob, RunningRun, SchedNode, Snapshot};
+use gsched::{Particulars, PendingJob, RunningRun, SchedNode, Snapshot};
 use std::sync::Arc;
 
 /// Everything a pass needs, and nothing that changes under it.
@@ -46,12 +46,14 @@ pub(super) fn pending_array(state: &State, array: &Array) -> PendingJob {
         nice: array.nice,
         limit_secs: array.limit_secs,
         reason: array.reason.clone(),
-        held_by: array.holds.first().map(|mark| mark.owner.as_str().into()),
-        avoid: Box::default(),
-        positions: Some(Box::new(ready)),
-        room: room_of(array),
-        dependency: waits.map(Box::new),
-        preempted: None,
+        particulars: Particulars {
+            held_by: array.holds.first().map(|mark| mark.owner.as_str().into()),
+            positions: Some(ready),
+            room: room_of(array),
+            dependency: waits,
+            ..Particulars::default()
+        }
+        .into(),
     }
 }
 
@@ -68,12 +70,15 @@ pub(super) fn pending_job(state: &State, job: &Job) -> PendingJob {
         nice: job.nice,
         limit_secs: job.limit_secs,
         reason: job.reason.clone(),
-        held_by: job.holds.first().map(|mark| mark.owner.as_str().into()),
-        avoid: avoid.into(),
-        positions: None,
-        room,
-        dependency: dependency::reason(state, job.waits.as_deref()).map(Box::new),
-        preempted: job.preempted,
+        particulars: Particulars {
+            held_by: job.holds.first().map(|mark| mark.owner.as_str().into()),
+            avoid,
+            positions: None,
+            room,
+            dependency: dependency::reason(state, job.waits.as_deref()),
+            preempted: job.preempted,
+        }
+        .into(),
     }
 }
 

@@ -6,13 +6,14 @@
 use super::dependency::{Dependent, Waits};
 use super::late_specs::LateSpecs;
 use super::limits::{Minutes, Tally};
-use super::past::{MaybePast, Past};
+use super::past::Past;
 use crate::chunk_map::ChunkMap;
 use gmodel::array_spec::{ArraySpec, RangeSet};
 use gmodel::config::ClusterConfig;
 use gmodel::gpu_order::GpuOrder;
 use gmodel::node::{GpuEntry, Inventory, Link, Mark, NodeStateView, Role};
 use gmodel::policy::PreemptMode;
+use gmodel::rare::Rare;
 use gmodel::run::{Allocation, NumberedSignal, RunEnd, RunPhase, StopWhy, Usage};
 use gmodel::{
     ExitCode, JobId, JobSpec, JobState, NodeId, NodeLife, Policy, Reason, Request, RunClass, RunId,
@@ -129,7 +130,7 @@ pub struct Job {
     pub waits: Option<Box<Waits>>,
     /// What its runs left; read as if it stood here.
     #[serde(flatten)]
-    pub past: MaybePast,
+    pub past: Rare<Past>,
 }
 
 impl Deref for Job {

@@ -3,6 +3,7 @@
 use super::*;
 use crate::plan::{Plan, WorkBudget};
 use crate::snapshot::{CutRecord, NodeMig, SchedNode};
+use gmodel::rare::Rare;
 use gmodel::config::ClusterConfig;
 use gmodel::gpu_request::GpuAsk;
 use gmodel::hostlist::Hostlist;
@@ -105,12 +106,7 @@ fn snapshot(nodes: Vec<SchedNode>, jobs: &[&str]) -> Snapshot {
             nice: 0,
             limit_secs: Some(3600),
             reason: Reason::default(),
-            held_by: None,
-            avoid: Box::default(),
-            positions: None,
-            room: None,
-            dependency: None,
-            preempted: None,
+            particulars: Rare::default(),
         }
     };
     Snapshot {

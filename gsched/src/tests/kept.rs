@@ -24,11 +24,12 @@ fn enter(snapshot: &mut Snapshot, plan: &Plan) -> BTreeSet<RunId> {
             snapshot.nodes.iter_mut().find(|node| node.id == share.node).unwrap().take(share);
         }
         runs.insert(run);
+        let id = job.id;
         let over = match &mut job.positions {
             None => true,
             Some(positions) => {
-                let position = (start.job.0 - job.id.0) as u32;
-                **positions = positions.iter().filter(|one| *one != position).collect();
+                let position = (start.job.0 - id.0) as u32;
+                *positions = positions.iter().filter(|one| *one != position).collect();
                 positions.is_empty()
             }
         };

@@ -212,12 +212,14 @@ fn job(id: JobId, words: &[&str]) -> PendingJob {
         nice: number(words, "nice").unwrap_or(0),
         limit_secs: number(words, "time"),
         reason: gmodel::Reason::default(),
-        held_by: get(words, "held").map(Into::into),
-        avoid: number::<u32>(words, "avoid").map(NodeId).into_iter().collect(),
-        positions: number::<u32>(words, "array").map(|tasks| Box::new(RangeSet::first_n(tasks))),
-        room: number(words, "room"),
-        dependency: None,
-        preempted: None,
+        particulars: crate::Particulars {
+            held_by: get(words, "held").map(Into::into),
+            avoid: number::<u32>(words, "avoid").map(NodeId).into_iter().collect(),
+            positions: number::<u32>(words, "array").map(RangeSet::first_n),
+            room: number(words, "room"),
+            ..crate::Particulars::default()
+        }
+        .into(),
     }
 }
 

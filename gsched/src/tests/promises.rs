@@ -190,9 +190,9 @@ proptest! {
         let mut array = Snapshot { pending: snapshot.pending[..1].to_vec(), ..snapshot };
         let mut jobs = array.clone();
         let one = array.pending[0].clone();
-        array.pending[0].positions = Some(Box::new(gmodel::array_spec::RangeSet::first_n(tasks)));
+        array.pending[0].positions = Some(gmodel::array_spec::RangeSet::first_n(tasks));
         jobs.pending = (0..u64::from(tasks))
-            .map(|at| crate::PendingJob { id: JobId(one.id.0 + at), positions: None, ..one.clone() })
+            .map(|at| crate::PendingJob { id: JobId(one.id.0 + at), particulars: gmodel::rare::Rare::default(), ..one.clone() })
             .collect();
         let budget = WorkBudget::default();
         prop_assert_eq!(plan(&array, budget).starts, plan(&jobs, budget).starts);

@@ -222,7 +222,7 @@ fn obstructed(mut snapshot: Snapshot, which: u32) -> Snapshot {
     for job in &mut snapshot.pending {
         job.held_by = has(10).then(|| "user:bob".into());
         job.eligible = if has(11) { NOW.plus_secs(60) } else { NOW };
-        job.dependency = has(12).then(|| Box::new(Reason::new(ReasonCode::Dependency, "waits for job 1")));
+        job.dependency = has(12).then(|| Reason::new(ReasonCode::Dependency, "waits for job 1"));
         let spec = Arc::make_mut(&mut job.spec);
         (spec.account, spec.qos) = ("a".into(), "q".into());
         spec.reservation = Some("r".into());
