@@ -1,7 +1,7 @@
 //! `gadm sandbox`: several side by side, long paths, ordinary users, and configurations that are wrong.
 
 use gmodel::JobState::{Completed, Running};
-use gpupool_tests::pool::{PATIENCE, Pool, say, temp_dir};
+use gpupool_tests::pool::{PATIENCE, Pool, programs, say, temp_dir};
 use std::fs;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -199,4 +199,30 @@ fn down_takes_running_jobs_daemons_and_mounts_with_it_also_when_daemons_are_dead
     pool.kill("node1");
     pool.kill("gpuctld");
     pool.down();
+}
+
+#[test]
+fn down_ends_hollow_nodes_and_daemons_whose_number_is_lost() {
+    let temp = temp_dir();
+    let dir = temp.path().join("pool");
+    let gadm = programs().join("gadm");
+    let shown = dir.display().to_string();
+    let run = |args: &[&str]| {
+        let mut command = Command::new(&gadm);
+        say(command.arg("sandbox").args(args).args(["--dir", &shown]))
+    };
+    let up = run(&["up", "--nodes", "1", "--gpus", "h100:2", "--hollow-nodes", "20"]);
+    assert_eq!(up.code, 0, "{up:?}");
+    let home = format!("{shown}/");
+    let running = || {
+        let entries = fs::read_dir("/proc").unwrap().flatten();
+        let lines = entries.filter_map(|entry| fs::read(entry.path().join("cmdline")).ok());
+        lines.filter(|line| line.split(|byte| *byte == 0).any(|word| word.starts_with(home.as_bytes()))).count()
+    };
+    assert!(running() >= 3, "gpuctld, node1 and the hollow nodes run");
+    fs::remove_file(dir.join("node1/pid")).unwrap();
+    let down = run(&["down"]);
+    assert_eq!(down.code, 0, "{down:?}");
+    assert_eq!(running(), 0, "{down:?}");
+    assert!(!dir.exists());
 }

@@ -115,6 +115,7 @@ pub fn stop(sandbox: &Sandbox, name: &str) -> anyhow::Result<()> {
     let Some(pid) = alive(sandbox, name) else { return Ok(()) };
     let _ = send(pid, Signal::SIGTERM);
     if wait_gone(pid).is_err() {
+        eprintln!("gadm sandbox: {name} (process {pid}) did not end within {} s of SIGTERM and is killed", STOP_PATIENCE.as_secs());
         let _ = send(pid, Signal::SIGKILL);
         wait_gone(pid)?;
     }

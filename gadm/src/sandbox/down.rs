@@ -6,17 +6,23 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+const PROGRAMS: [&[u8]; 3] = [b"gpuctld", b"gpud", b"gstepd"];
+/// Time that killed processes have to be gone.
+const LEFT_PATIENCE: Duration = Duration::from_secs(15);
 
 /// Ends everything. Without `keep` the files below the directory go too. Safe to repeat: what cannot be
 /// done is said, and the record stays until all is done.
 pub fn down(sandbox: &Sandbox, keep: bool) -> anyhow::Result<()> {
-    for name in sandbox.record.nodes.iter().map(String::as_str).chain(["gpuctld"]) {
+    // The controller last, so that it hears of ends.
+    for name in sandbox.daemons().collect::<Vec<_>>().into_iter().rev() {
         daemon::stop(sandbox, name)?;
     }
     if sandbox.record.isolated {
         gsys::cgroup::remove_all(&sandbox.cgroup_tag())?;
     }
-    end_supervisors(sandbox);
+    end_what_is_left(sandbox)?;
     unmount_below(&sandbox.dir)?;
     for name in &sandbox.record.nodes {
         remove_devices(&sandbox.home(name).join("dev"))?;
@@ -34,13 +40,18 @@ pub fn down(sandbox: &Sandbox, keep: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Supervisors that no cgroup holds (without root): found by their run directory, killed with all
-/// their descendants.
-fn end_supervisors(sandbox: &Sandbox) {
-    for _ in 0..100 {
-        let found = supervisors(sandbox);
+/// Supervisors that no cgroup holds (without root), and daemons whose number nobody noted: found by the
+/// sandbox's directory on their command lines, killed with all their descendants.
+fn end_what_is_left(sandbox: &Sandbox) -> anyhow::Result<()> {
+    let deadline = Instant::now() + LEFT_PATIENCE;
+    loop {
+        let found = left(sandbox);
         if found.is_empty() {
-            return;
+            return Ok(());
+        }
+        if Instant::now() > deadline {
+            let pids: Vec<String> = found.iter().map(i32::to_string).collect();
+            anyhow::bail!("processes {} do not end, though SIGKILL was sent. See what holds them in /proc/PID/stack", pids.join(", "));
         }
         for pid in found {
             for child in descendants(pid) {
@@ -48,19 +59,22 @@ fn end_supervisors(sandbox: &Sandbox) {
             }
             let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
         }
-        std::thread::sleep(std::time::Duration::from_millis(20));
+        std::thread::sleep(Duration::from_millis(20));
     }
 }
 
-fn supervisors(sandbox: &Sandbox) -> Vec<i32> {
-    let mut marker = sandbox.dir.clone().into_os_string().into_encoded_bytes();
-    marker.push(b'/');
+/// Programs of ours that run and name the sandbox's directory. What has ended and was not yet waited for has no
+/// command line.
+fn left(sandbox: &Sandbox) -> Vec<i32> {
+    let homes = sandbox.daemons().map(|name| [sandbox.home(name).into_os_string().into_encoded_bytes(), vec![b'/']].concat());
+    let homes: Vec<Vec<u8>> = homes.collect();
     pids()
         .filter(|pid| {
             let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
             let mut words = line.split(|byte| *byte == 0);
             let program = words.next().unwrap_or_default();
-            program.ends_with(b"gstepd") && words.any(|word| word.starts_with(&marker))
+            let ours = PROGRAMS.contains(&program.rsplit(|byte| *byte == b'/').next().unwrap_or_default());
+            ours && words.any(|word| homes.iter().any(|home| word.starts_with(home)))
         })
         .collect()
 }
