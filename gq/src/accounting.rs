@@ -12,7 +12,7 @@ use gcli::printable::printable;
 use gcli::table::stdout;
 use gcli::{Failure, Outcome, command_line};
 use gmodel::{Instant, Timestamp};
-use gwire::api::{RunQuery, RunRow};
+use gwire::api::{RunQuery, RunRow, StepRow};
 use gwire::client::path_with_query;
 use nix::unistd::Uid;
 use std::ffi::OsString;
@@ -39,7 +39,7 @@ struct AccountingArgs {
     /// These jobs in full: 17, 98_5
     #[arg(value_name = "JOB", conflicts_with_all = ["jobs", "format", "long", "duplicates"])]
     named: Vec<String>,
-    /// These jobs, a line each: 17, 98 (an array), 98_5
+    /// These jobs, a line each: 17, 98 (an array), 98_5; or steps of theirs: 17.0
     #[arg(short, long, value_name = "JOBS", alias = "job")]
     jobs: Option<String>,
     /// Jobs of these users
@@ -90,8 +90,11 @@ struct AccountingArgs {
     /// Every attempt of a job, not only its last
     #[arg(short = 'D', long)]
     duplicates: bool,
-    /// Jobs without their steps; steps have no lines yet in any case
-    #[arg(short = 'X', long)]
+    /// A line for each step of a job too: 17.batch, 17.0
+    #[arg(long)]
+    steps: bool,
+    /// Jobs without their steps, as is usual
+    #[arg(short = 'X', long, conflicts_with = "steps")]
     allocations: bool,
     /// No header line
     #[arg(short, long)]
@@ -152,7 +155,10 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
         return Ok(0);
     }
     let columns = columns(&args)?;
-    let query = RunQuery { detail: args.json || run_column::need_detail(&columns), ..query(&args, now)? };
+    let named = Named::of(args.jobs.as_deref().unwrap_or_default());
+    let detail = args.json || run_column::need_detail(&columns);
+    let query = RunQuery { detail, steps: args.steps || !named.steps.is_empty(), ..query(&args, now)? };
+    let query = if named.steps.is_empty() { query } else { RunQuery { job: named.all(), ..query } };
     let path = path_with_query("/v1/runs", &query);
     let mut client = gcli::connect("gacct")?;
     if args.json {
@@ -169,10 +175,64 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     while let Some(text) = rows.next_row()? {
         let run: RunRow = serde_json::from_slice(text)
             .map_err(|error| Failure::new(format_args!("a row of accounting cannot be read: {error}")))?;
-        out.write_all(listing.line(|column| column.text(&run, &times, units)).as_bytes())?;
+        if named.has_job(&run) {
+            out.write_all(listing.line(|column| column.text(&run, &times, units)).as_bytes())?;
+        }
+        for step in run.steps.iter().filter(|step| args.steps && named.has_job(&run) || named.steps.contains(&step.shown_id)) {
+            let step = as_row(step, &run);
+            out.write_all(listing.line(|column| column.text(&step, &times, units)).as_bytes())?;
+        }
     }
     out.flush()?;
     Ok(0)
+}
+
+/// What `-j` names: jobs as they are asked for, and steps, which only we tell apart.
+struct Named {
+    jobs: Vec<String>,
+    steps: Vec<String>,
+}
+
+impl Named {
+    fn of(list: &str) -> Self {
+        let words = list.split(',').map(|word| word.trim().to_owned()).filter(|word| !word.is_empty());
+        let (steps, jobs) = words.partition(|word| word.contains('.'));
+        Self { jobs, steps }
+    }
+
+    /// The jobs of all that is named.
+    fn all(&self) -> String {
+        let of_steps = self.steps.iter().filter_map(|step| step.split('.').next());
+        self.jobs.iter().map(String::as_str).chain(of_steps).collect::<Vec<_>>().join(",")
+    }
+
+    /// Whether a row is there for itself, not only for a step of its job.
+    fn has_job(&self, run: &RunRow) -> bool {
+        let own = |job: &String| *job == run.shown_id || *job == run.id.to_string() || run.array_id.is_some_and(|id| *job == id.to_string());
+        self.steps.is_empty() || self.jobs.iter().any(own)
+    }
+}
+
+/// A step as a line of accounting: what it held and used is known of the job only.
+fn as_row(step: &StepRow, run: &RunRow) -> RunRow {
+    RunRow {
+        shown_id: step.shown_id.clone(),
+        name: step.name.clone(),
+        user: String::new(),
+        partition: String::new(),
+        qos: String::new(),
+        account: step.account.clone(),
+        state: step.state,
+        exit_code: step.exit_code,
+        start_time: step.start_time,
+        end_time: step.end_time,
+        elapsed_secs: step.elapsed_secs,
+        time_limit_secs: None,
+        nodes: step.nodes,
+        nodelist: step.nodelist.clone(),
+        submit_time: step.start_time,
+        ..RunRow { id: run.id, attempt: run.attempt, cpus: run.cpus, detail: run.detail.clone(), ..RunRow::default() }
+    }
 }
 
 fn columns(args: &AccountingArgs) -> Result<Vec<(RunColumn, Spec)>, Failure> {
@@ -223,6 +283,7 @@ fn query(args: &AccountingArgs, now: Timestamp) -> Result<RunQuery, Failure> {
         from,
         to,
         attempts: args.duplicates,
+        steps: false,
         detail: false,
         limit: args.limit,
     })

@@ -21,5 +21,6 @@ pub mod queue;
 mod queue_row;
 mod run_column;
 mod start_listing;
+mod step_listing;
 mod usage_report;
 mod why_text;

@@ -5,7 +5,7 @@
 use crate::job_column::{self, JobColumn, JobFormat};
 use crate::job_filter::JobFilter;
 use crate::queue_row::{self, Key, QueueRow};
-use crate::{job_record, output_file, priority_listing, start_listing, why_text};
+use crate::{job_record, output_file, priority_listing, start_listing, step_listing, why_text};
 use clap::{ArgAction, CommandFactory, FromArgMatches, Parser};
 use gcli::column_format::Piece;
 use gcli::local_time::{self, TimeFormat};
@@ -59,6 +59,7 @@ Examples:
   gq --start --me       when yours are expected to start
   gq --prio --me        the priorities of yours, and what they are made of
   gq --follow 17        its output, as it comes
+  gq -s                 steps of running jobs
   gq -h -o '%i %T'      ids and states, for a script
 
 Columns of -o and -O (-S takes the letters):
@@ -78,6 +79,10 @@ struct QueueArgs {
     /// No header line
     #[arg(short = 'h', long)]
     noheader: bool,
+    /// Steps of running jobs: batch scripts, and what gruns started; all, or these: 17.0,98
+    #[arg(short, long, value_name = "STEPS", num_args = 0..=1, default_missing_value = "",
+          conflicts_with_all = ["jobs", "about_one", "watch", "long", "array", "sort", "start", "prio"])]
+    steps: Option<String>,
     /// Account, state in full and time limit too
     #[arg(short, long)]
     long: bool,
@@ -178,6 +183,9 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
         return jobs_in_full(&mut client, &args.jobs, args.json);
     }
     let listing = Listing::of(&args)?;
+    if let Some(named) = &args.steps {
+        return step_listing::print(&mut client, listing.query, named, &listing.shape, listing.header);
+    }
     match (args.iterate, args.watch) {
         (Some(secs), _) => repeat(&mut client, &listing, secs, false),
         (None, Some(secs)) => repeat(&mut client, &listing, secs.unwrap_or(WATCH_SECS), std::io::stdout().is_terminal()),
@@ -195,7 +203,7 @@ struct Listing {
     only_job: Option<String>,
 }
 
-enum Shape {
+pub(crate) enum Shape {
     Json,
     Table(&'static [JobColumn]),
     Format(JobFormat),
@@ -205,7 +213,7 @@ impl Listing {
     fn of(args: &QueueArgs) -> Result<Self, Failure> {
         let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         let letters = args.format.clone().or_else(|| {
-            let free = args.names.is_none() && !args.long;
+            let free = args.names.is_none() && !args.long && args.steps.is_none();
             free.then(|| variable("GQ_FORMAT").or_else(|| variable("SQUEUE_FORMAT"))).flatten()
         });
         let shape = if args.json {
@@ -327,7 +335,7 @@ impl Listing {
 }
 
 /// The line of a format, with its end.
-fn fill<'t>(pieces: &JobFormat, line: &mut String, text: impl Fn(JobColumn) -> Cow<'t, str>) {
+pub(crate) fn fill<'t>(pieces: &JobFormat, line: &mut String, text: impl Fn(JobColumn) -> Cow<'t, str>) {
     for piece in pieces {
         match piece {
             Piece::Text(text) => line.push_str(text),

@@ -28,6 +28,7 @@ pub(crate) enum RunColumn {
     CpuEff,
     CpuTime,
     CpuTimeRaw,
+    DerivedExitCode,
     Elapsed,
     ElapsedRaw,
     Eligible,
@@ -93,6 +94,7 @@ const COLUMNS: &[Entry] = &[
     (RunColumn::CpuEff,       "CPUEff",        7),
     (RunColumn::CpuTime,      "CPUTime",      10),
     (RunColumn::CpuTimeRaw,   "CPUTimeRAW",   10),
+    (RunColumn::DerivedExitCode, "DerivedExitCode", 15),
     (RunColumn::Elapsed,      "Elapsed",      10),
     (RunColumn::ElapsedRaw,   "ElapsedRaw",   10),
     (RunColumn::Eligible,     "Eligible",     19),
@@ -162,7 +164,7 @@ pub(crate) fn read(text: &str) -> Result<Vec<(RunColumn, Spec)>, FormatError> {
 pub(crate) fn need_detail(columns: &[(RunColumn, Spec)]) -> bool {
     use RunColumn::*;
     let needing = [
-        Cluster, Constraints, Eligible, Gid, Planned, PlannedCpu, PlannedCpuRaw, Priority, ReqCpus, ReqNodes, ReqTres, Reservation, Uid,
+        Cluster, Constraints, DerivedExitCode, Eligible, Gid, Planned, PlannedCpu, PlannedCpuRaw, Priority, ReqCpus, ReqNodes, ReqTres, Reservation, Uid,
     ];
     columns.iter().any(|(column, _)| needing.contains(column))
 }
@@ -199,6 +201,8 @@ impl RunColumn {
         let at = |instant: Option<Instant>| instant.map_or("Unknown".to_owned(), |at| times.print(at.0));
         let detail = |text: fn(&RunDetail) -> String| run.detail.as_deref().map(text).unwrap_or_default();
         match self {
+            // What a step asked for and held is its job's affair.
+            Self::Timelimit | Self::TimelimitRaw | Self::ReqMem | Self::ReqTres | Self::AllocTres | Self::Gpus if is_step(run) => String::new(),
             Self::Account => run.account.clone(),
             Self::AllocCpus | Self::NCpus => run.cpus.to_string(),
             // Before it ran, what it would have.
@@ -219,6 +223,7 @@ impl RunColumn {
             Self::CpuEff => percent(run.cpu_percent).unwrap_or_default(),
             Self::CpuTime => sacct_time(secs * u64::from(run.cpus)),
             Self::CpuTimeRaw => (secs * u64::from(run.cpus)).to_string(),
+            Self::DerivedExitCode => detail(|detail| detail.derived_exit_code.to_string()),
             Self::Elapsed => sacct_time(secs),
             Self::ElapsedRaw => secs.to_string(),
             Self::Eligible => at(run.detail.as_ref().and_then(|detail| detail.eligible_time)),
@@ -232,7 +237,11 @@ impl RunColumn {
             Self::Gpus if run.gpus.is_empty() => "0".to_owned(),
             Self::Gpus => run.gpus.clone(),
             Self::JobId => run.shown_id.clone(),
-            Self::JobIdRaw => run.id.to_string(),
+            // `17.0` of a step.
+            Self::JobIdRaw => match run.shown_id.split_once('.') {
+                Some((_, step)) => format!("{}.{step}", run.id),
+                None => run.id.to_string(),
+            },
             Self::JobName => run.name.clone(),
             Self::LostGpuSecs => run.lost_gpu_secs.to_string(),
             Self::MaxRss if run.peak_memory_bytes == 0 => String::new(),
@@ -294,6 +303,11 @@ fn usage_peak(run: &RunRow, units: Units) -> String {
     let gpu = run.gpu_use.map(|used| format!("gres/gpumem={}", units.size(used.memory_peak_bytes, mebibytes)));
     let mem = (run.peak_memory_bytes > 0).then(|| format!("mem={}", units.size(run.peak_memory_bytes, kibibytes)));
     gpu.into_iter().chain(mem).collect::<Vec<_>>().join(",")
+}
+
+/// `17.0`; ids of jobs have no dot.
+fn is_step(run: &RunRow) -> bool {
+    run.shown_id.contains('.')
 }
 
 /// `CANCELLED by 1000`, as sacct has it; by the name of one who is not known on this machine.
@@ -418,7 +432,7 @@ mod tests {
 
     #[test]
     fn fields_of_sacct_that_are_said_here_keep_their_names() {
-        for name in ["AllocNodes", "Cluster", "Constraints", "Eligible", "GID", "Planned", "PlannedCPU", "Priority", "ReqCPUS", "ReqNodes", "Reservation", "Restarts", "UID", "reserved"] {
+        for name in ["DerivedExitCode", "AllocNodes", "Cluster", "Constraints", "Eligible", "GID", "Planned", "PlannedCPU", "Priority", "ReqCPUS", "ReqNodes", "Reservation", "Restarts", "UID", "reserved"] {
             assert_eq!(read(name).unwrap().len(), 1, "{name}");
         }
         assert_eq!(read("all").unwrap().len(), COLUMNS.len());

@@ -357,7 +357,7 @@ fn cancelling_says_what_was_done() {
         exit: Some(1)
     "#]]);
     check(GDEL, &[], expect![[r#"
-        stderr: gdel: which jobs? Name them (gdel 17 98_5), or choose them with -u, --me, -n, -p, -t, -A, -q or -w
+        stderr: gdel: which jobs? Name them (gdel 17 98_5), or choose them with -u, --me, -n, -p, -t, -A, -q, -R or -w
         exit: Some(2)
     "#]]);
     check(GDEL, &["-s", "TREM", "95"], expect![[r#"

@@ -6,9 +6,11 @@
 use clap::{CommandFactory, FromArgMatches, Parser};
 use gcli::{Failure, Outcome, command_line};
 use gmodel::ExitCode;
+use gmodel::signal::MAX_SIGNAL;
 use gmodel::binding::{BadBinding, CpuBind, GpuBind};
 use gmodel::supervise::{StepInput, StepOutput, StepStream};
-use gwire::api::{StepReply, StepRequest};
+use gwire::api::{StepEndRequest, StepReply, StepRequest};
+use gwire::client::Client;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::SignalFd;
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,6 +25,8 @@ const CPU_BIND: &str = "SLURM_CPU_BIND";
 const GPU_BIND: &str = "SLURM_GPU_BIND";
 /// Time the nodes have to call back.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(30);
+/// Time the controller has to take note of a step's end.
+const END_PATIENCE: Duration = Duration::from_secs(2);
 /// A caller that says nothing is no supervisor of ours.
 const HELLO_PATIENCE: Duration = Duration::from_secs(5);
 /// Longest line held back for `--label`, bytes.
@@ -95,11 +99,26 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
         connect: listener.local_addr().map_err(|e| failed("listen for the nodes", e))?.to_string(),
         key: key.clone(),
     };
-    let step: StepReply = gcli::connect("grun")?.post(&format!("/v1/jobs/{job}/steps"), &request)?;
+    let mut client = gcli::connect("grun")?;
+    let step: StepReply = client.post(&format!("/v1/jobs/{job}/steps"), &request)?;
     let (sender, messages) = mpsc::sync_channel(CHANNEL);
-    let mut peers = accept(&listener, &step, &key, &sender)?;
-    forward_signals(signals, sender);
-    Gathering::new(&step, args.label).run(&messages, &mut peers)
+    let outcome = accept(&listener, &step, &key, &sender).and_then(|mut peers| {
+        forward_signals(signals, sender);
+        Gathering::new(&step, args.label).run(&messages, &mut peers)
+    });
+    let code = outcome.as_ref().copied().unwrap_or(gcli::failure::FAILED);
+    report_end(client, &job, step.step, code);
+    outcome
+}
+
+/// For listings of steps. That the controller is away now must not hold up the script: the step ends with its job then.
+fn report_end(client: Client, job: &str, step: u32, code: u8) {
+    let exit_code = match code.checked_sub(128) {
+        Some(signal @ 1..=MAX_SIGNAL) => ExitCode::killed(signal),
+        _ => ExitCode::exited(code),
+    };
+    let path = format!("/v1/jobs/{job}/steps/{step}/end");
+    let _ = client.wait_for(END_PATIENCE).post_repeatable::<_, serde_json::Value>(&path, &StepEndRequest { exit_code });
 }
 
 /// What `gsub --gpu-bind` and scripts put into the environment is refused here, not by each node.

@@ -17,6 +17,8 @@
 //! | `POST /v1/jobs/hold`, `release`, `requeue`, `suspend`, `resume` | [`TargetsRequest`] -> [`EachResult`] |
 //! | `POST /v1/jobs/update` | [`UpdateRequest`] -> [`Done`] |
 //! | `POST /v1/jobs/{id}/steps` | [`StepRequest`] -> [`StepReply`]; from inside the job |
+//! | `POST /v1/jobs/{id}/steps/{step}/end` | [`StepEndRequest`] -> [`Done`] |
+//! | `GET /v1/steps?QUERY` | [`JobQuery`] -> `{"schema":1,"steps":[StepRow...]}`, those that run |
 //! | `GET /v1/nodes` | -> `{"schema":1,"nodes":[NodeRow...]}` |
 //! | `GET /v1/partitions` | -> `{"schema":1,"partitions":[PartitionRow...]}` |
 //! | `POST /v1/nodes/{name}/drain`, `resume`, `down`, `remove` | [`NodeRequest`] -> [`Done`] |
@@ -47,10 +49,12 @@
 mod gpus;
 mod policy;
 mod schedule;
+mod step;
 
 pub use gpus::*;
 pub use policy::*;
 pub use schedule::*;
+pub use step::*;
 
 use gmodel::gpu_use::GpuUseTotals;
 use gmodel::job::JobSpec;
@@ -447,40 +451,6 @@ pub struct UpdateRequest {
     pub change: BTreeMap<String, serde_json::Value>,
 }
 
-/// Tasks to start in a running job. The nodes connect to `connect` with `key` and stream what the
-/// tasks write (`gmodel::supervise::StepOutput`).
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct StepRequest {
-    pub argv: Vec<String>,
-    /// `NAME=value` of the calling process.
-    pub environment: Vec<String>,
-    pub work_dir: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub nodes: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub ntasks: Option<u32>,
-    /// `ADDRESS:PORT`, numeric.
-    pub connect: String,
-    pub key: String,
-}
-
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct StepReply {
-    pub schema: u32,
-    pub step: u32,
-    /// Nodes of the step in order, with the global ranks on each.
-    pub nodes: Vec<StepNodeRow>,
-}
-
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct StepNodeRow {
-    pub name: String,
-    pub ranks: Vec<u32>,
-}
-
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NodeRequest {
@@ -528,6 +498,9 @@ pub struct RunQuery {
     /// One row per attempt instead of the last attempt of each job.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub attempts: bool,
+    /// With the steps of each row.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub steps: bool,
     /// With [`RunDetail`], which takes longer to find.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub detail: bool,
@@ -552,6 +525,8 @@ pub struct RunDetail {
     pub req_cpus: u32,
     pub req_mem_bytes: u64,
     pub req_gpus: f64,
+    /// The highest of its steps.
+    pub derived_exit_code: ExitCode,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub reservation: String,
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -614,6 +589,9 @@ pub struct RunRow {
     /// Who cancelled it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cancelled_by: Option<String>,
+    /// Only where they were asked for: of its batch script and what gruns started, in their order.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub steps: Vec<StepRow>,
     /// Only where it was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub detail: Option<Box<RunDetail>>,

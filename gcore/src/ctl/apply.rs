@@ -145,6 +145,8 @@ pub fn apply(state: &mut State, event: &Event) {
             raise_generations(state, *run);
         }
         Event::StepStarted { run, step, .. } => run_mut(state, *run).steps = step + 1,
+        // Which steps are under way is the history's: nothing is decided by it.
+        Event::StepEnded { .. } => {}
         Event::RunReported { run, node, phase, at } => {
             run_reported(state, *run, *node, phase, *at);
         }

@@ -11,7 +11,7 @@ use gmodel::gpu_order::{GpuAction, GpuOrderDone};
 use gmodel::launch_order::LaunchOrder;
 use gmodel::node::{Inventory, Role};
 use gmodel::run::RunReport;
-use gmodel::{Fence, JobId, JobSpec, NodeId, NodeLife, RunId, Timestamp};
+use gmodel::{ExitCode, Fence, JobId, JobSpec, NodeId, NodeLife, RunId, Timestamp};
 use gsched::Plan;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -62,6 +62,8 @@ pub enum Command {
     Update { target: Target, change: JobChange },
     /// Count a step of a running job and lay out its tasks. -> `Reply::Step`
     StartStep { target: Target, nodes: Option<u32>, ntasks: Option<u32>, name: String },
+    /// A step is over, as its grun says.
+    EndStep { target: Target, step: u32, exit: ExitCode },
     NodeDrain { node: NodeId, reason: String },
     /// As `NodeDrain`; what still runs there at the deadline is told to checkpoint and goes back to the queue.
     NodeDrainBy { node: NodeId, reason: String, deadline: Timestamp },

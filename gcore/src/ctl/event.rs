@@ -12,7 +12,7 @@ use gmodel::run::{Allocation, NodeShare, NumberedSignal, RunPhase};
 use gmodel::policy::{Account, AccountUser, Qos, Reservation};
 use gmodel::checkpoint::CheckpointSpec;
 use gmodel::dependency::Dependency;
-use gmodel::{JobId, JobSpec, NodeId, NodeLife, Policy, Reason, ReasonCode, RunClass, RunId, Timestamp};
+use gmodel::{ExitCode, JobId, JobSpec, NodeId, NodeLife, Policy, Reason, ReasonCode, RunClass, RunId, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -96,7 +96,18 @@ pub enum Event {
     RunSignalled { run: RunId, signal: NumberedSignal },
     RunReported { run: RunId, node: NodeId, phase: RunPhase, at: Timestamp },
     /// A step was counted; the nodes are told by whoever carries the order.
-    StepStarted { run: RunId, step: u32, name: String, tasks: u32, at: Timestamp },
+    StepStarted {
+        run: RunId,
+        step: u32,
+        name: String,
+        tasks: u32,
+        /// How many of the run's nodes it is on, the first of them; 0 was not said by releases before.
+        #[serde(default)]
+        nodes: u32,
+        at: Timestamp,
+    },
+    /// A step is over; of one whose grun was killed nobody says so, and it ends with its run.
+    StepEnded { run: RunId, step: u32, exit: ExitCode, at: Timestamp },
     /// The node is given up for this run: its part is written off.
     RunForfeited { run: RunId, node: NodeId, text: String, at: Timestamp },
     /// Every member ended; the job's fate is decided. Until it is settled the job is COMPLETING.
@@ -351,6 +362,7 @@ impl Event {
             | Self::RunStopping { run, .. }
             | Self::RunSignalled { run, .. }
             | Self::StepStarted { run, .. }
+            | Self::StepEnded { run, .. }
             | Self::RunClassed { run, .. }
             | Self::RunForfeited { run, .. }
             | Self::RunClosed { run } => Touched { run: Some(*run), ..none },

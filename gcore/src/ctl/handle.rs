@@ -90,6 +90,7 @@ fn handle_command(tx: &mut Tx, actor: &Actor, command: Command) -> Result<Reply,
         Command::StartStep { target, nodes, ntasks, name } => {
             step::start(tx, actor, target, nodes, ntasks, name)
         }
+        Command::EndStep { target, step, exit } => step::end(tx, actor, target, step, exit),
         Command::NodeDrain { node, reason } => node_admin::drain(tx, actor, node, &reason),
         Command::NodeDrainBy { node, reason, deadline } => {
             node_admin::drain(tx, actor, node, &reason)?;

@@ -5,6 +5,7 @@ use super::command::{Actor, Refusal, RefusalCode, Reply, StepNode, Target};
 use super::event::Event;
 use super::handle::Tx;
 use super::targets::{Found, conflict, find, shown};
+use gmodel::ExitCode;
 use gmodel::run::NodeShare;
 
 /// Tasks one step may have.
@@ -43,8 +44,21 @@ pub(super) fn start(
         .collect();
     let (run, step) = (run.id, run.steps);
     let name = name.chars().take(255).collect();
-    tx.emit(Event::StepStarted { run, step, name, tasks: next, at: tx.now });
+    tx.emit(Event::StepStarted { run, step, name, tasks: next, nodes: tasks.len() as u32, at: tx.now });
     Ok(Reply::Step { run, step, layout })
+}
+
+pub(super) fn end(tx: &mut Tx, actor: &Actor, target: Target, step: u32, exit: ExitCode) -> Result<Reply, Refusal> {
+    let Found::Job(id) = find(tx.state, actor, target)? else {
+        return Err(conflict(format!("job {} is not running.", shown(target))));
+    };
+    let run = tx.state.jobs.get(id).and_then(|job| job.live_run()).and_then(|run| tx.state.runs.get(run));
+    let Some(run) = run.filter(|run| step < run.steps) else {
+        return Err(conflict(format!("job {} has no step {step}.", shown(target))));
+    };
+    let run = run.id;
+    tx.emit(Event::StepEnded { run, step, exit, at: tx.now });
+    Ok(Reply::Done)
 }
 
 /// Tasks on each of the first nodes of the allocation: the job's own layout when nothing is asked, else

@@ -322,6 +322,8 @@ fn wakes_planner(event: &Event) -> bool {
             | Event::TaskSplit { .. }
             | Event::RunStopping { .. }
             | Event::RunSignalled { .. }
+            | Event::StepStarted { .. }
+            | Event::StepEnded { .. }
             | Event::RunMarked { .. }
             | Event::RunClassed { .. }
             | Event::NodeDrainDue { .. }

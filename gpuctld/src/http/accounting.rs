@@ -10,16 +10,17 @@ use crate::store::reader::StoredJob;
 use super::permission::{Caller, Sight};
 use super::query::{Pairs, job_state, words};
 use super::row::{Alike, Row, View};
+use super::steps::StepsOf;
 use super::{Site, now};
 use axum::Json;
 use axum::extract::State as Shared;
 use gmodel::suggest::did_you_mean;
-use gmodel::{Instant, JobId, JobState, Timestamp};
+use gmodel::{ExitCode, Instant, JobId, JobState, Timestamp};
 use gwire::api::{JobQuery, ReportRow, RunDetail, RunQuery, RunRow, SCHEMA};
 use serde::Serialize;
 
-const KEYS: [&str; 13] = [
-    "job", "user", "account", "partition", "qos", "name", "state", "nodelist", "from", "to", "attempts", "detail", "limit",
+const KEYS: [&str; 14] = [
+    "job", "user", "account", "partition", "qos", "name", "state", "nodelist", "from", "to", "attempts", "steps", "detail", "limit",
 ];
 const GROUPS: [&str; 6] = ["account", "user", "partition", "gpu-type", "tag", "class"];
 /// Rows of one answer, unless fewer are asked for.
@@ -61,6 +62,9 @@ pub(super) async fn runs(caller: Caller, Shared(site): Shared<Site>, pairs: Pair
         rows.sort_by_key(|row| (row.id, row.attempt));
         let most = query.limit.unwrap_or(MAX_ROWS) as usize;
         rows.drain(..rows.len().saturating_sub(most));
+    }
+    if query.steps || query.detail {
+        add_steps(&site, &mut rows, now).await?;
     }
     if query.detail {
         add_details(&site, &mut rows, view).await?;
@@ -132,9 +136,33 @@ fn detail(row: &Row, view: View) -> Box<RunDetail> {
         req_cpus: row.cpus(view),
         req_mem_bytes: row.mem_bytes(view).unwrap_or(0),
         req_gpus: row.gpu_milli(view) as f64 / 1000.0,
+        derived_exit_code: ExitCode::SUCCESS,
         reservation: spec.reservation.clone().unwrap_or_default(),
         constraint: spec.request.constraint.clone().unwrap_or_default(),
     })
+}
+
+/// The steps of what ran, from the history.
+async fn add_steps(site: &Site, rows: &mut [RunRow], now: Timestamp) -> Result<(), ApiError> {
+    let stored = site.core.reader().steps(rows.iter().map(|row| JobId(row.id)).collect()).await?;
+    for (row, stored) in rows.iter_mut().zip(&stored) {
+        let of = StepsOf {
+            job: row.id,
+            shown_id: &row.shown_id,
+            user: &row.user,
+            account: &row.account,
+            partition: &row.partition,
+            qos: &row.qos,
+            attempt: row.attempt,
+            state: row.state,
+            exit: row.exit_code,
+            nodelist: &row.nodelist,
+            started: row.start_time.map(|at| at.0),
+            ended: row.end_time.map(|at| at.0),
+        };
+        row.steps = of.rows(stored, now);
+    }
+    Ok(())
 }
 
 /// Details of what ran or is over, which the database has.
@@ -147,6 +175,9 @@ async fn add_details(site: &Site, rows: &mut [RunRow], view: View<'_>) -> Result
             Some(StoredJob::Array(array)) => Some(detail(&Row::Tasks { array, alike: Alike::Cancelled }, view)),
             None => None,
         };
+        let gruns = row.steps.iter().skip(1).map(|step| step.exit_code);
+        let highest = gruns.max_by_key(|exit| (exit.code, exit.signal)).unwrap_or_default();
+        row.detail.iter_mut().for_each(|detail| detail.derived_exit_code = highest);
     }
     Ok(())
 }
@@ -171,6 +202,7 @@ fn run_query(pairs: &Pairs) -> Result<RunQuery, ApiError> {
         from: from.map(Instant),
         to: to.map(Instant),
         attempts: pairs.flag("attempts")?,
+        steps: pairs.flag("steps")?,
         detail: pairs.flag("detail")?,
         limit: Some(pairs.number("limit")?.unwrap_or(MAX_ROWS).min(MAX_ROWS)),
     })

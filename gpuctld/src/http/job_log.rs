@@ -155,6 +155,7 @@ impl Teller<'_> {
             Event::RunSignalled { signal, .. } => signalled(*signal),
             Event::RunReported { node: id, phase, .. } => reported(&node(id), phase),
             Event::StepStarted { step, name, tasks, .. } => format!("step {step}: {name}, {}", count(*tasks, "task")),
+            Event::StepEnded { step, exit, .. } => format!("step {step}: ended, exit {exit}"),
             Event::RunForfeited { node: id, text, .. } => with(format!("{} was given up for this run", node(id)), text),
             Event::RunEnded { outcome, .. } => ended(outcome),
             Event::RequeueDropped { stop, .. } => format!("does not go back to the queue: {}", self.stopping(stop)),

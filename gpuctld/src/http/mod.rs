@@ -232,6 +232,8 @@ pub fn router(core: CoreHandle, app: Arc<App>) -> Router {
         .route("/v1/starts", get(outlook::starts))
         .route("/v1/jobs/{id}/wait", get(show::wait))
         .route("/v1/jobs/{id}/steps", post(steps::start))
+        .route("/v1/jobs/{id}/steps/{step}/end", post(steps::end))
+        .route("/v1/steps", get(steps::list))
         .route("/v1/nodes", get(nodes::list))
         .route("/v1/nodes/{name}/{act}", post(nodes::act))
         .route("/v1/gpus", get(gpus::list))

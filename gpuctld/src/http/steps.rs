@@ -1,19 +1,27 @@
-//! `POST /v1/jobs/{id}/steps`: tasks of a step inside a running job, for `grun`.
+//! `POST /v1/jobs/{id}/steps`: tasks of a step inside a running job, for `grun`; `GET /v1/steps`: what is under way.
 //!
 //! The core counts the step and lays out its ranks; each node of it is told over its own connection. What the tasks
-//! write goes from the nodes straight to grun, never through here.
+//! write goes from the nodes straight to grun, never through here. Which steps there were is in the history.
 
 use super::Site;
 use super::error::ApiError;
+use super::filter::{JobFilter, job_query};
 use super::lookup::{job_name, targets};
-use super::permission::Caller;
+use super::permission::{Caller, Sight};
+use super::query::Pairs;
+use super::row::View;
 use super::targets::{confine, odd};
+use crate::store::reader::StoredStep;
 use axum::Json;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, State as Shared};
 use gcore::ctl::{Command, Reply, StepNode};
 use gmodel::supervise::StepOrder;
-use gwire::api::{MAX_ARGUMENT_BYTES, MAX_ENVIRONMENT_BYTES, SCHEMA, StepNodeRow, StepReply, StepRequest};
+use gmodel::{ExitCode, Instant, JobId, JobState, Timestamp, hostlist};
+use gwire::api::{
+    Done, JobQuery, MAX_ARGUMENT_BYTES, MAX_ENVIRONMENT_BYTES, SCHEMA, StepEndRequest, StepNodeRow, StepReply, StepRequest, StepRow,
+};
+use serde::Serialize;
 use std::net::SocketAddr;
 
 /// Longest secret of a step, bytes.
@@ -46,6 +54,121 @@ pub(super) async fn start(
     }
     let nodes = layout.into_iter().map(|node| StepNodeRow { name: node.name, ranks: node.ranks }).collect();
     Ok(Json(StepReply { schema: SCHEMA, step, nodes }))
+}
+
+/// A step is over, as its grun says.
+pub(super) async fn end(
+    caller: Caller,
+    Shared(site): Shared<Site>,
+    Path((id, step)): Path<(String, u32)>,
+    body: Result<Json<StepEndRequest>, JsonRejection>,
+) -> Result<Json<Done>, ApiError> {
+    let Json(request) = body?;
+    let [target] = targets(&[job_name(&id)?])?[..] else {
+        return Err(ApiError::invalid(format!("{id} names several tasks; a step is of one job")));
+    };
+    confine(&site, &caller, &[target]).await?;
+    site.core.command(caller.actor, Command::EndStep { target, step, exit: request.exit_code }).await?;
+    Ok(Json(Done { schema: SCHEMA, notes: Vec::new() }))
+}
+
+#[derive(Serialize)]
+pub(super) struct Steps {
+    schema: u32,
+    steps: Vec<StepRow>,
+}
+
+/// The steps under way, by job; filters are those of the queue.
+pub(super) async fn list(caller: Caller, Shared(site): Shared<Site>, pairs: Pairs) -> Result<Json<Steps>, ApiError> {
+    let query = job_query(pairs)?;
+    let running = [JobState::Running, JobState::Suspended].map(JobState::long).join(",");
+    let filter = JobFilter::new(&JobQuery { state: if query.state.is_empty() { running } else { query.state.clone() }, ..query })?;
+    let state = site.core.view().await;
+    let now = super::now();
+    let view = View::new(&state, now);
+    let mut jobs = Vec::new();
+    filter.each(view, &Sight::of(&caller, &state), |row| {
+        if let Some(run) = row.run(view).filter(|run| run.go.is_some()) {
+            jobs.push((row, run));
+        }
+    });
+    jobs.sort_by_key(|(row, _)| row.id());
+    let ids = jobs.iter().map(|(row, _)| JobId(row.id())).collect();
+    let stored = site.core.reader().steps(ids).await?;
+    let mut all = Vec::new();
+    for ((row, run), stored) in jobs.iter().zip(&stored) {
+        let spec = row.spec();
+        let of = StepsOf {
+            job: row.id(),
+            shown_id: &row.shown_id(),
+            user: &spec.user.name,
+            account: &spec.account,
+            partition: &spec.partition,
+            qos: &spec.qos,
+            attempt: run.id.attempt,
+            state: row.state(),
+            exit: row.exit(),
+            nodelist: &row.nodelist(view),
+            started: row.started(),
+            ended: row.ended(),
+        };
+        all.extend(of.rows(stored, now).into_iter().filter(|step| step.end_time.is_none()));
+    }
+    Ok(Json(Steps { schema: SCHEMA, steps: all }))
+}
+
+/// The run that steps are of.
+pub(super) struct StepsOf<'a> {
+    pub(super) job: u64,
+    pub(super) shown_id: &'a str,
+    pub(super) user: &'a str,
+    pub(super) account: &'a str,
+    pub(super) partition: &'a str,
+    pub(super) qos: &'a str,
+    pub(super) attempt: u32,
+    pub(super) state: JobState,
+    pub(super) exit: ExitCode,
+    pub(super) nodelist: &'a str,
+    pub(super) started: Option<Timestamp>,
+    pub(super) ended: Option<Timestamp>,
+}
+
+impl StepsOf<'_> {
+    /// Its batch script, then what gruns started; nothing of a run that never began. A step of which nobody said that it
+    /// ended has ended with the run.
+    pub(super) fn rows(&self, stored: &[StoredStep], now: Timestamp) -> Vec<StepRow> {
+        let Some(began) = self.started else { return Vec::new() };
+        let nodes = hostlist::expand(self.nodelist, hostlist::MAX_HOSTS).unwrap_or_default();
+        let row = |id: String, name: &str, held: usize, started: Timestamp, ended: Option<Timestamp>| StepRow {
+            job: self.job,
+            shown_id: format!("{}.{id}", self.shown_id),
+            name: name.to_owned(),
+            user: self.user.to_owned(),
+            account: self.account.to_owned(),
+            partition: self.partition.to_owned(),
+            qos: self.qos.to_owned(),
+            nodes: held as u32,
+            nodelist: hostlist::compress(&nodes[..held]),
+            start_time: Some(Instant(started)),
+            end_time: ended.map(Instant),
+            elapsed_secs: ended.unwrap_or(now).since_secs(started).max(0),
+            ..StepRow::default()
+        };
+        let batch = row("batch".to_owned(), "batch", nodes.len().min(1), began, self.ended);
+        let mut rows = vec![StepRow { state: self.state, exit_code: self.exit, ntasks: 1, ..batch }];
+        for step in stored.iter().filter(|step| step.attempt == self.attempt) {
+            let held = if step.nodes == 0 { nodes.len() } else { nodes.len().min(step.nodes as usize) };
+            let (ended, state, exit_code) = match (step.ended, self.ended) {
+                (Some((at, exit)), _) if exit.is_success() => (Some(at), JobState::Completed, exit),
+                (Some((at, exit)), _) => (Some(at), JobState::Failed, exit),
+                (None, Some(at)) => (Some(at), JobState::Cancelled, ExitCode::SUCCESS),
+                (None, None) => (None, self.state, ExitCode::SUCCESS),
+            };
+            let row = row(step.number.to_string(), &step.name, held, step.started, ended);
+            rows.push(StepRow { state, exit_code, ntasks: step.tasks, ..row });
+        }
+        rows
+    }
 }
 
 fn check(request: &StepRequest) -> Result<(), ApiError> {

@@ -7,6 +7,9 @@ mod cancelled_tasks;
 mod gpu_history;
 mod past;
 mod report;
+mod steps;
+
+pub use steps::StoredStep;
 
 use super::documents::{ArrayDocument, JobDocument};
 use super::open::open_reader;
@@ -112,6 +115,14 @@ impl Reader {
     /// The database does not answer.
     pub async fn jobs(&self, ids: Vec<JobId>) -> Result<Vec<Option<StoredJob>>, ReadError> {
         self.ask(move |db| ids.into_iter().map(|id| stored_job(db, id)).collect()).await
+    }
+
+    /// The steps of several jobs, in the order of the ids.
+    ///
+    /// # Errors
+    /// The database does not answer.
+    pub async fn steps(&self, ids: Vec<JobId>) -> Result<Vec<Vec<StoredStep>>, ReadError> {
+        self.ask(move |db| steps::of_jobs(db, &ids)).await
     }
 
     /// A task with a record of its own, or its array.

@@ -330,6 +330,7 @@ fn run_row(row: &Row<'_>, attempts: bool, now: Timestamp) -> Answer<RunRow> {
         lost_gpu_secs: row.get::<_, Option<u64>>(33)?.unwrap_or(0),
         gpu_use: gpu_use::read(row, GPU_USE_AT)?.as_ref().map(GpuUseRow::from),
         cancelled_by: cancelled.and_then(|cancelled| cancelled.cancelled_by),
+        steps: Vec::new(),
         detail: None,
     })
 }

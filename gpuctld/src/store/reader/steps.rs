@@ -1,0 +1,48 @@
+//! Steps of jobs, from the history: what gruns started, and how it ended as far as they said so.
+//!
+//! Owns how they are found. The history is pruned in time, and steps go with it.
+
+use super::{Answer, bytes, read};
+use gcore::ctl::Event;
+use gmodel::{ExitCode, JobId, Timestamp};
+use rusqlite::Connection;
+
+/// A step as the history has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredStep {
+    pub attempt: u32,
+    pub number: u32,
+    pub name: String,
+    pub tasks: u32,
+    /// 0 where it was not said.
+    pub nodes: u32,
+    pub started: Timestamp,
+    pub ended: Option<(Timestamp, ExitCode)>,
+}
+
+/// The steps of each job, in the order of the ids.
+pub fn of_jobs(db: &Connection, ids: &[JobId]) -> Answer<Vec<Vec<StoredStep>>> {
+    ids.iter().map(|id| of_job(db, *id)).collect()
+}
+
+fn of_job(db: &Connection, id: JobId) -> Answer<Vec<StoredStep>> {
+    let mut statement =
+        db.prepare_cached("SELECT doc FROM events WHERE job = ?1 AND kind IN ('step_started', 'step_ended') ORDER BY seq")?;
+    let mut rows = statement.query([id.0])?;
+    let mut steps: Vec<StoredStep> = Vec::new();
+    while let Some(row) = rows.next()? {
+        match read(&bytes(row, 0)?)? {
+            Event::StepStarted { run, step, name, tasks, nodes, at } => {
+                steps.push(StoredStep { attempt: run.attempt, number: step, name, tasks, nodes, started: at, ended: None });
+            }
+            Event::StepEnded { run, step, exit, at } => {
+                let of = |one: &&mut StoredStep| one.attempt == run.attempt && one.number == step;
+                if let Some(step) = steps.iter_mut().find(of) {
+                    step.ended.get_or_insert((at, exit));
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(steps)
+}

@@ -1,0 +1,70 @@
+//! Steps: what grun asks for and says at the end, and what listings show of them.
+
+use gmodel::{ExitCode, Instant, JobState};
+use serde::{Deserialize, Serialize};
+
+/// Tasks to start in a running job. The nodes connect to `connect` with `key` and stream what the
+/// tasks write (`gmodel::supervise::StepOutput`).
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StepRequest {
+    pub argv: Vec<String>,
+    /// `NAME=value` of the calling process.
+    pub environment: Vec<String>,
+    pub work_dir: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nodes: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ntasks: Option<u32>,
+    /// `ADDRESS:PORT`, numeric.
+    pub connect: String,
+    pub key: String,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StepReply {
+    pub schema: u32,
+    pub step: u32,
+    /// Nodes of the step in order, with the global ranks on each.
+    pub nodes: Vec<StepNodeRow>,
+}
+
+/// How a step ended, as its grun says.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StepEndRequest {
+    pub exit_code: ExitCode,
+}
+
+/// One step of a job: its batch script, or what a grun started.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StepRow {
+    pub job: u64,
+    /// `17.batch`, `98_5.0`.
+    pub shown_id: String,
+    /// `batch`, or the program.
+    pub name: String,
+    pub user: String,
+    pub account: String,
+    pub partition: String,
+    pub qos: String,
+    pub state: JobState,
+    pub exit_code: ExitCode,
+    pub ntasks: u32,
+    pub nodes: u32,
+    pub nodelist: String,
+    pub start_time: Option<Instant>,
+    /// Missing while it runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub end_time: Option<Instant>,
+    pub elapsed_secs: i64,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StepNodeRow {
+    pub name: String,
+    pub ranks: Vec<u32>,
+}
