@@ -30,8 +30,6 @@ pub struct ClusterConfig {
     pub allow_root_jobs: bool,
     /// A job whose dependency can never be met is cancelled, unless it says `--kill-on-invalid-dep=no`.
     pub kill_invalid_depend: bool,
-    /// Nodes hold jobs to their part of a shared GPU. No file says so: simulations do, until nodes can.
-    pub gpu_shares: bool,
     /// What recurring windows and the periods of budgets are counted in.
     #[serde(default)]
     pub time_zone: Arc<TimeZone>,
@@ -68,7 +66,6 @@ impl Default for ClusterConfig {
             max_pending_jobs: 1_000_000,
             allow_root_jobs: false,
             kill_invalid_depend: false,
-            gpu_shares: false,
             time_zone: Arc::default(),
             operators: Vec::new(),
             min_job_age_secs: 60,
@@ -152,6 +149,8 @@ pub struct Partition {
     pub mig: MigCuts,
     /// One GPU asked for by `--gpu-mem` may be a MIG slice with memory enough.
     pub slices_for_memory: bool,
+    /// Whether a part of a GPU may be asked for.
+    pub gpu_sharing: GpuSharing,
 }
 
 impl Default for Partition {
@@ -187,8 +186,22 @@ impl Default for Partition {
             default_qos: None,
             mig: MigCuts::Fixed,
             slices_for_memory: false,
+            gpu_sharing: GpuSharing::Off,
         }
     }
+}
+
+/// What `--gpus 0.5` gets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GpuSharing {
+    /// A refusal.
+    #[default]
+    Off,
+    /// A part that CUDA MPS holds the job to, on a GPU that holds equal parts of the same user at most.
+    Mps,
+    /// A place on a GPU that others use too, other users among them: nothing holds anybody to a part.
+    Uncapped,
 }
 
 /// Who cuts GPUs by MIG.

@@ -23,8 +23,15 @@ pub enum GpuPart {
         compute_slices: u8,
         memory_slices: u8,
     },
-    /// A share of compute (thousandths) with its cap of device memory.
-    Share { milli: u32, memory_mib: u64 },
+    /// A share of compute (thousandths) with its part of device memory.
+    Share {
+        milli: u32,
+        memory_mib: u64,
+        /// Held to its part by MPS: only equal shares of the user with this uid stand beside it. `None`: nothing holds it, and
+        /// anybody's may.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        tenant: Option<u32>,
+    },
 }
 
 /// One holding on one GPU.
@@ -76,6 +83,16 @@ impl GpuPart {
             Self::Share { milli, .. } => *milli,
         }
     }
+    /// Whether both may be held of one GPU at a time, if there is room. The limits of MPS are its server's, so they are the same
+    /// for all on the GPU; and it serves one user.
+    pub fn goes_beside(&self, other: &Self) -> bool {
+        let terms = |part: &Self| match part {
+            Self::Share { tenant: None, .. } => Some(None),
+            Self::Share { tenant: Some(uid), milli, memory_mib } => Some(Some((*uid, *milli, *memory_mib))),
+            Self::Whole | Self::Mig { .. } => None,
+        };
+        terms(self).is_some() && terms(self) == terms(other)
+    }
 }
 
 impl GpuSet {
@@ -104,6 +121,17 @@ impl GpuSet {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_equal_capped_shares_of_one_user_go_side_by_side() {
+        let share = |milli, tenant| GpuPart::Share { milli, memory_mib: u64::from(milli), tenant };
+        assert!(share(500, Some(1)).goes_beside(&share(500, Some(1))));
+        assert!(!share(500, Some(1)).goes_beside(&share(500, Some(2))), "another user");
+        assert!(!share(500, Some(1)).goes_beside(&share(250, Some(1))), "another size");
+        assert!(!share(500, Some(1)).goes_beside(&share(500, None)), "one of them without a cap");
+        assert!(share(500, None).goes_beside(&share(100, None)));
+        assert!(!GpuPart::Whole.goes_beside(&GpuPart::Whole));
+    }
 
     #[test]
     fn a_mig_instance_is_charged_by_its_larger_part() {

@@ -20,6 +20,9 @@ pub struct Inventory {
     pub mig: Arc<Vec<MigBoard>>,
     /// Features the node derived by itself or was given in its TOML.
     pub features: Vec<String>,
+    /// Why no GPU here can be shared by MPS; empty where some can, or where there is none.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub no_mps: String,
     /// CPUs and memory were declared, not found (sandbox nodes).
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub declared: bool,
@@ -60,6 +63,9 @@ pub struct GpuInfo {
     /// A slice of a GPU that is cut by MIG: an entry of its own, given out like a GPU.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slice: Option<MigSlice>,
+    /// Its node can hold jobs to a part of it by MPS.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub mps: bool,
     /// In MIG mode: its slices are given out, it is not.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub divided: bool,

@@ -85,6 +85,7 @@ impl<'a> Pass<'a> {
                     gpus: 1,
                     groups,
                     milli: 0,
+                    tenant: None,
                     one_group: false,
                     exclusive: false,
                 };

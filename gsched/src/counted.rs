@@ -78,7 +78,7 @@ fn take(
     if gpus == 0 {
         return 0;
     }
-    let need = Need { cpus: 0, mem_bytes: 0, gpus: gpus as u8, groups, milli: 0, one_group: false, exclusive: false };
+    let need = Need { cpus: 0, mem_bytes: 0, gpus: gpus as u8, groups, milli: 0, tenant: None, one_group: false, exclusive: false };
     match engine.cluster.touch(at).hold(&need, from, to) {
         Some(hold) => {
             held.push((at, hold));

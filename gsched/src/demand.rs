@@ -3,7 +3,7 @@
 //! Tasks are dealt in blocks as Slurm's default distribution does; GPUs asked for the whole job are
 //! spread evenly, the first nodes taking the rest.
 
-use crate::make::gpus_of;
+use crate::make::{Group, gpus_of};
 use crate::snapshot::{NodeMig, SchedNode};
 use gmodel::GpuPart;
 use gmodel::config::Partition;
@@ -51,6 +51,8 @@ pub struct GpuDemand {
     pub amount: GpuAmount,
     /// A MIG slice with memory enough will do for the one GPU that is asked for.
     pub or_slice: bool,
+    /// A share that MPS has to hold: not every GPU can be shared so.
+    pub capped: bool,
 }
 
 impl Demand {
@@ -198,6 +200,7 @@ impl GpuDemand {
             },
             min_memory_mib: request.gpu_mem_mib.unwrap_or(0),
             or_slice: slices && request.gpu_mem_mib.is_some() && amount == GpuAmount::Whole(1),
+            capped: partition.is_some_and(|partition| crate::sharing::is_capped(&amount, partition)),
             amount,
         }
     }
@@ -214,7 +217,10 @@ impl GpuDemand {
         }
     }
     pub fn matches(&self, gpu: &gmodel::node::GpuInfo) -> bool {
-        self.is_served_by(&gpu.gpu_type, gpu.memory_mib, &gpu.part())
+        self.is_served_by(&gpu.gpu_type, gpu.memory_mib, &gpu.part()) && (gpu.mps || !self.capped)
+    }
+    pub(crate) fn is_served_by_kind(&self, kind: &Group) -> bool {
+        self.is_served_by(&kind.gpu_type, kind.memory_mib, &kind.part) && (kind.mps || !self.capped)
     }
     /// Whether GPUs, or slices, of this type and memory will do.
     pub(crate) fn is_served_by(&self, gpu_type: &str, memory_mib: u64, part: &GpuPart) -> bool {
@@ -223,6 +229,11 @@ impl GpuDemand {
             (GpuAmount::Mig { .. }, _) => false,
             (_, GpuPart::Mig { .. }) => self.or_slice,
             _ => true,
+        };
+        // A share comes with its part of the memory.
+        let memory_mib = match self.amount {
+            GpuAmount::Share { milli } => memory_mib * u64::from(milli) / 1000,
+            _ => memory_mib,
         };
         of_part && memory_mib >= self.min_memory_mib && self.is_of_type(gpu_type)
     }

@@ -46,6 +46,9 @@ pub fn impossible(
             {
                 return Some(no_slices(wanted, profile, count, most, partition, &members));
             }
+            if wanted.gpus.capped && most == 0 && !members.is_empty() {
+                return Some(crate::sharing::none_by_mps(demand, partition, &members));
+            }
             if wanted.is_linked() {
                 let has = match most {
                     0 => "reports no NVLink between such GPUs".into(),

@@ -25,6 +25,7 @@ pub mod reason;
 pub mod room;
 pub mod score;
 pub mod shape;
+pub mod sharing;
 pub mod timeline;
 pub mod window;
 pub mod fair_tree;

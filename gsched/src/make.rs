@@ -42,6 +42,8 @@ pub struct Group {
     pub island: Option<u32>,
     /// What is held of a GPU by who has one: all of it, or a MIG slice.
     pub part: GpuPart,
+    /// Shares of it can be held to their part.
+    pub mps: bool,
 }
 
 /// All makes there are, by number.
@@ -78,6 +80,7 @@ impl Makes {
             memory_mib: gpu.info.memory_mib,
             island: gpu.info.nvlink_island,
             part: gpu.info.part(),
+            mps: gpu.info.mps,
         };
         let mut boards: BTreeMap<&str, u16> = BTreeMap::new();
         let slot = |gpu: &'_ GpuEntry, board| Slot { kind: gpu.usable().then(|| kind(gpu)), numa: gpu.info.numa, board };
@@ -106,7 +109,7 @@ impl Makes {
     /// Thousandths of a GPU that the smallest of those counts for that serve a demand.
     pub fn least_milli(&self, wanted: &GpuDemand) -> u32 {
         let groups = self.list.iter().flat_map(|make| &make.groups);
-        let serving = groups.filter(|group| wanted.is_served_by(&group.gpu_type, group.memory_mib, &group.part));
+        let serving = groups.filter(|group| wanted.is_served_by_kind(group));
         serving.map(|group| group.part.milli()).min().unwrap_or_else(|| wanted.least_milli())
     }
 }
@@ -118,6 +121,7 @@ fn same_gpus(one: &std::sync::Arc<Vec<GpuEntry>>, other: &std::sync::Arc<Vec<Gpu
             && a.info.numa == b.info.numa
             && a.info.nvlink_island == b.info.nvlink_island
             && a.info.gpu_type == b.info.gpu_type
+            && a.info.mps == b.info.mps
             && a.info.slice.is_none()
             && b.info.slice.is_none()
     };
@@ -167,7 +171,7 @@ impl Make {
     /// Kinds of GPUs that serve a demand, a bit each; if `linked`, those of NVLink islands.
     fn groups_for(&self, wanted: &GpuDemand, linked: bool) -> u8 {
         let fits = |group: &Group| {
-            wanted.is_served_by(&group.gpu_type, group.memory_mib, &group.part) && (group.island.is_some() || !linked)
+            wanted.is_served_by_kind(group) && (group.island.is_some() || !linked)
         };
         self.groups.iter().enumerate().filter(|(_, group)| fits(group)).fold(0, |bits, (at, _)| bits | 1 << at)
     }
@@ -207,6 +211,7 @@ impl Make {
             gpus: gpus as u8,
             groups: if gpus == 0 && milli == 0 { 0 } else { groups },
             milli,
+            tenant: None,
             one_group: linked,
             exclusive: demand.exclusive,
         };

@@ -106,7 +106,9 @@ impl Need {
         let matching = node.gpus.iter().filter(|gpu| self.gpus.matches(&gpu.info));
         let milli = |slot: gmodel::GpuSlot| free.gpu_milli.get(usize::from(slot.0)).copied().unwrap_or(0);
         if self.share > 0 {
-            return matching.map(|gpu| milli(gpu.slot)).any(|free| free >= self.share);
+            // What stands there may be another's, or of another size: a GPU with nothing on it is sure.
+            let least = if self.gpus.capped { WHOLE_GPU_MILLI } else { self.share };
+            return matching.map(|gpu| milli(gpu.slot)).any(|free| free >= least);
         }
         matching.filter(|gpu| milli(gpu.slot) >= WHOLE_GPU_MILLI).count() >= self.whole as usize
     }

@@ -8,7 +8,6 @@ use crate::impossible::could_be_cut;
 use crate::shape::{self, Shape};
 use crate::snapshot::{PendingJob, Snapshot};
 use crate::timeline::UNLIMITED_SECS;
-use fixedbitset::FixedBitSet;
 use gmodel::config::{MigCuts, Partition, PartitionState};
 use gmodel::gpu_request::GpuAmount;
 use gmodel::{Reason, ReasonCode};
@@ -147,7 +146,8 @@ fn fault(gpu: &gmodel::node::GpuEntry) -> String {
 }
 
 /// Where most is free now, in words.
-pub fn what_is_free(candidates: &FixedBitSet, snapshot: &Snapshot, cluster: &Cluster) -> String {
+pub fn what_is_free(shape: &Shape, snapshot: &Snapshot, cluster: &Cluster) -> String {
+    let candidates = &shape.candidates.up;
     let of = |at: usize| {
         let free = cluster.nodes[at].room.profile.free_at(cluster.now);
         (free.all_gpus(), free.cpus, free.mem_bytes, &snapshot.nodes[at].name)
@@ -157,7 +157,8 @@ pub fn what_is_free(candidates: &FixedBitSet, snapshot: &Snapshot, cluster: &Clu
     match most.or_else(|| candidates.ones().map(of).max()) {
         Some((gpus, cpus, mem, name)) => {
             let mem = gmodel::size::rough_size(mem);
-            format!("most is free on {name}: {gpus} GPUs, {cpus} CPUs and {mem} of memory")
+            let others = crate::sharing::others_room(shape, snapshot, cluster);
+            format!("most is free on {name}: {gpus} GPUs, {cpus} CPUs and {mem} of memory{others}")
         }
         None => "no node is available".into(),
     }

@@ -78,7 +78,7 @@ impl Pass<'_> {
 }
 
 fn of_cpus(cpus: u32) -> Need {
-    Need { cpus, mem_bytes: 0, gpus: 0, groups: 0, milli: 0, one_group: false, exclusive: false }
+    Need { cpus, mem_bytes: 0, gpus: 0, groups: 0, milli: 0, tenant: None, one_group: false, exclusive: false }
 }
 
 fn some_day(now: Timestamp) -> Timestamp {

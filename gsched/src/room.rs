@@ -4,6 +4,7 @@
 //! has room for as long as it takes, else it opens one.
 
 use crate::make::{Make, NO_GROUP};
+use crate::sharing::Terms;
 use crate::snapshot::SchedNode;
 use crate::timeline::{Amount, Count, Need, Profile};
 use gmodel::gpu_set::WHOLE_GPU_MILLI;
@@ -25,6 +26,8 @@ pub struct Room {
 struct SharedGpu {
     slot: u16,
     group: u8,
+    /// What its shares have in common.
+    terms: Terms,
     /// Thousandths that are free.
     milli: Count,
     /// Whole again from then on.
@@ -73,7 +76,7 @@ impl Room {
                 match offered(at) {
                     NO_GROUP => {}
                     group if grant.part.of_slot_milli() >= WHOLE_GPU_MILLI => amount.gpus[usize::from(group)] += 1,
-                    group => room.shared_gpu(at as u16, group, now).occupy(end, grant.part.milli()),
+                    group => room.shared_gpu(at as u16, group, Terms::of_part(&grant.part), now).occupy(end, grant.part.milli()),
                 }
             }
             ends.push((end, amount));
@@ -88,10 +91,10 @@ impl Room {
         room
     }
 
-    fn shared_gpu(&mut self, slot: u16, group: u8, now: Timestamp) -> &mut SharedGpu {
+    fn shared_gpu(&mut self, slot: u16, group: u8, terms: Terms, now: Timestamp) -> &mut SharedGpu {
         let at = self.shared.iter().position(|gpu| gpu.slot == slot).unwrap_or_else(|| {
             let milli = Count::new(now, u32::from(self.slots[usize::from(slot)]));
-            self.shared.push(SharedGpu { slot, group, milli, until: now });
+            self.shared.push(SharedGpu { slot, group, terms, milli, until: now });
             self.shared.len() - 1
         });
         &mut self.shared[at]
@@ -127,10 +130,11 @@ impl Room {
     }
 
     fn all_shared_for(&self, need: &Need, from: Timestamp, to: Timestamp) -> impl Iterator<Item = usize> + '_ {
-        let need = *need;
+        let (need, terms) = (*need, Terms::of_need(need));
         let milli = u32::from(need.milli);
         let fits = move |gpu: &SharedGpu| {
-            need.groups & (1 << gpu.group) != 0
+            gpu.terms == terms
+                && need.groups & (1 << gpu.group) != 0
                 && gpu.milli.least(from, to.min(gpu.until)) >= milli
                 && from < gpu.until
                 && (to <= gpu.until || self.profile.least(gpu.until, to).gpus[usize::from(gpu.group)] > 0)
@@ -154,6 +158,13 @@ impl Room {
         times.sort();
         let fits = |at: &Timestamp| self.shared_for(need, *at, at.plus_secs(i64::from(secs))).is_some();
         times.into_iter().filter(|at| *at < before).find(fits).or(whole)
+    }
+
+    /// GPUs that are shared on other terms and have as much left as a share needs.
+    pub fn shared_otherwise(&self, need: &Need, now: Timestamp) -> usize {
+        let terms = Terms::of_need(need);
+        let room = |gpu: &&SharedGpu| gpu.terms != terms && gpu.milli.least(now, now.plus_millis(1)) >= u32::from(need.milli);
+        self.shared.iter().filter(|gpu| need.groups & (1 << gpu.group) != 0).filter(room).count()
     }
 
     /// The next time at which more or less is free.
@@ -268,14 +279,14 @@ impl Room {
                 self.profile.take(now, to, &amount);
                 let slot = self.pick(make, &amount).first()?.0;
                 let group = make.slots[usize::from(slot)];
-                self.shared_gpu(slot, group, now).take_for(now, to, milli);
+                self.shared_gpu(slot, group, Terms::of_need(need), now).take_for(now, to, milli);
                 slot
             }
         };
         self.slots[usize::from(slot)] -= milli as u16;
         let group = usize::from(make.slots[usize::from(slot)]);
         let memory_mib = make.groups.get(group).map_or(0, |g| g.memory_mib * u64::from(milli) / 1000);
-        Some(GpuSet(vec![GpuGrant { slot: GpuSlot(slot), part: GpuPart::Share { milli, memory_mib } }]))
+        Some(GpuSet(vec![GpuGrant { slot: GpuSlot(slot), part: GpuPart::Share { milli, memory_mib, tenant: need.tenant } }]))
     }
 
     /// Free slots for these counts: all on one NUMA node where one has enough, the fullest such; then the lowest. Slices
@@ -357,7 +368,7 @@ impl crate::NodeDemand {
         for (at, milli) in room.slots.clone().into_iter().enumerate().filter(|(_, milli)| (1..WHOLE).contains(milli)) {
             // Held in part by runs that are not named here: they stay.
             debug_assert!(milli < WHOLE);
-            room.shared_gpu(at as u16, make.slots[at], now).until = EVER;
+            room.shared_gpu(at as u16, make.slots[at], Terms::default(), now).until = EVER;
         }
         let free = room.profile.free_at(now);
         let lack = match () {

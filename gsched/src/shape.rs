@@ -6,7 +6,9 @@
 use crate::cluster::Cluster;
 use crate::demand::{Demand, Lack, NodeDemand};
 use crate::ledger::Take;
+use crate::make::Make;
 use crate::reason;
+use crate::sharing;
 use crate::snapshot::{PendingJob, Snapshot};
 use crate::timeline::Need;
 use crate::window::{self, Windows};
@@ -109,7 +111,7 @@ struct Key {
 impl Key {
     fn parts(&self) -> impl Ord + '_ {
         let spec = &self.spec;
-        (self.partition, &spec.request, &spec.licences, &spec.reservation)
+        (self.partition, &spec.request, &spec.licences, &spec.reservation, sharing::tenant(spec))
     }
 }
 impl PartialEq for Key {
@@ -215,13 +217,14 @@ impl Shapes {
             (placement == Placement::BestFit).then(|| most_gpus(gpus, &candidates, cluster)).flatten()
         };
         let demands = Demand::dealt(request, policy, fill);
+        never = never.or_else(|| sharing::refused(spec, policy));
         let named = named(spec, snapshot, &candidates);
         let shape = Shape {
             partition,
             spec: spec.clone(),
             own: own.flatten(),
             behind: reason::behind_others(&needs(request, &demands)),
-            ways: demands.iter().map(|demand| Way::new(demand, cluster)).collect(),
+            ways: demands.iter().map(|demand| Way::new(demand, spec, cluster)).collect(),
             named,
             preferred: preferred(spec, snapshot),
             placement,
@@ -256,13 +259,15 @@ impl Shape {
 }
 
 impl Way {
-    fn new(demand: &Demand, cluster: &Cluster) -> Self {
+    fn new(demand: &Demand, spec: &JobSpec, cluster: &Cluster) -> Self {
         let mut parts: Vec<Part> = Vec::new();
         for wanted in &demand.nodes {
             match parts.last_mut() {
                 Some(part) if part.demand == *wanted => part.count += 1,
                 _ => {
-                    let needs = cluster.makes.list.iter().map(|make| make.need(wanted).ok()).collect();
+                    let tenant = sharing::tenant(spec).filter(|_| wanted.gpus.capped);
+                    let need = |make: &Make| make.need(wanted).ok().map(|need| Need { tenant, ..need });
+                    let needs = cluster.makes.list.iter().map(need).collect();
                     parts.push(Part { demand: wanted.clone(), count: 1, needs });
                 }
             }
@@ -355,7 +360,7 @@ fn named(spec: &JobSpec, snapshot: &Snapshot, candidates: &Candidates) -> Vec<us
 
 /// The most GPUs of a kind on one candidate.
 fn most_gpus(gpus: &GpuAlternative, candidates: &Candidates, cluster: &Cluster) -> Option<u32> {
-    let of_make = |make: &crate::make::Make| {
+    let of_make = |make: &Make| {
         let wanted = |kind: &str| match &gpus.kind {
             GpuKind::Any => true,
             GpuKind::Type(name) => name.eq_ignore_ascii_case(kind),

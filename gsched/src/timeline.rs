@@ -30,6 +30,8 @@ pub struct Need {
     pub groups: u8,
     /// Thousandths of one GPU instead of whole ones; 0: none.
     pub milli: u16,
+    /// Of a share that MPS is to hold: its user.
+    pub tenant: Option<u32>,
     /// All its GPUs of one kind: within one NVLink island.
     pub one_group: bool,
     /// Nothing else on the node; `cpus` is all it has.
@@ -326,7 +328,7 @@ mod tests {
         Amount { cpus: u32::from(count), mem_bytes: 0, gpus: [count, 0, 0, 0, 0, 0, 0, 0] }
     }
     fn need(gpus: u8) -> Need {
-        Need { cpus: 1, mem_bytes: 0, gpus, groups: 1, milli: 0, one_group: false, exclusive: false }
+        Need { cpus: 1, mem_bytes: 0, gpus, groups: 1, milli: 0, tenant: None, one_group: false, exclusive: false }
     }
 
     proptest! {

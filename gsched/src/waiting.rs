@@ -30,7 +30,7 @@ impl Pass<'_> {
         let partition = self.shape(shape).partition;
         let first = !std::mem::replace(&mut self.waiting[partition], true);
         let kept = if code == ReasonCode::Licenses { None } else { self.kept(shape) };
-        let free = first.then(|| reason::what_is_free(&self.shape(shape).candidates.up, self.snapshot, &self.engine.cluster));
+        let free = first.then(|| reason::what_is_free(self.shape(shape), self.snapshot, &self.engine.cluster));
         let mut preempting = if code == ReasonCode::Resources { self.preempt_for(job, shape) } else { None };
         if preempting.is_none() && first && code == ReasonCode::Resources {
             preempting = self.consolidate_for(job, shape);

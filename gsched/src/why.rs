@@ -210,8 +210,9 @@ impl Pass<'_> {
         }
         let behind = self.shape(shape).behind.text.clone();
         let needs = behind.strip_suffix(reason::BEHIND).unwrap_or(&behind);
+        let others = crate::sharing::others_room(self.shape(shape), self.snapshot, &self.engine.cluster);
         let text = match &nearest {
-            Some(near) => format!("{needs}; {}", near.text()),
+            Some(near) => format!("{needs}; {}{others}", near.text()),
             None => format!("{needs}; no node is available"),
         };
         Blocker { nearest, until: earliest, ..Blocker::of(Reason::new(ReasonCode::Resources, text)) }

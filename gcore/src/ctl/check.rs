@@ -29,6 +29,7 @@ pub fn check(state: &State) -> Vec<Violation> {
     super::limits::check(state, &mut found);
     super::lost_node::check(state, &mut found);
     super::mig::check(state, &mut found);
+    super::gpu_share::check(state, &mut found);
     found.into_iter().map(Violation).collect()
 }
 

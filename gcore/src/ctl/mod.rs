@@ -21,6 +21,7 @@ pub mod event;
 mod gpu_history;
 mod gpu_order;
 mod gpu_repair;
+mod gpu_share;
 mod handle;
 mod hold;
 mod join;

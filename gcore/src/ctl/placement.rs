@@ -4,6 +4,7 @@ use super::deadline;
 use super::dependency;
 use super::event::Event;
 use super::handle::Tx;
+use super::gpu_share;
 use super::mig;
 use super::preempt;
 use super::reservation;
@@ -153,11 +154,15 @@ fn still_fits(
         // What was planned as a slice is one still, and of that kind.
         let as_planned = share.gpus.0.iter().all(|grant| {
             let gpu = node.gpus.get(usize::from(grant.slot.0));
-            matches!(grant.part, GpuPart::Share { .. }) || gpu.is_some_and(|gpu| gpu.info.part() == grant.part)
+            gpu.is_some_and(|gpu| match grant.part {
+                GpuPart::Share { tenant, .. } => gpu.info.slice.is_none() && (gpu.info.mps || tenant.is_none()),
+                _ => gpu.info.part() == grant.part,
+            })
         });
+        let beside = gpu_share::stand_beside(tx.state, node, &share.gpus);
         let distinct = share.gpus.slots().collect::<BTreeSet<_>>().len() == share.gpus.len();
         let room = share.cpus <= here.cpus && share.mem_bytes <= here.mem_bytes;
-        if !(gpus_free && as_planned && distinct && room && seen.insert(share.node)) {
+        if !(gpus_free && as_planned && beside && distinct && room && seen.insert(share.node)) {
             return None;
         }
         lives.push(node.life.clone());

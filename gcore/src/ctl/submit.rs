@@ -14,7 +14,6 @@ use super::state::{ClientKey, State};
 use gmodel::config::{ClusterConfig, Partition, PartitionState};
 use gmodel::constraint::Constraint;
 use gmodel::duration::squeue_time;
-use gmodel::gpu_request::GpuAmount;
 use gmodel::{JobId, JobSpec, Timestamp, UserRef};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -96,6 +95,7 @@ pub fn complete(
     let partition = partition_or_refusal(config, &spec.partition)?;
     admission::admit(state, actor, &mut spec, partition, notes)?;
     check_admission(partition, actor, &spec)?;
+    super::gpu_share::check_request(config, partition, &spec.request)?;
     let limit_secs = time_limit(&spec, partition, qos_limit_secs(state, &spec), notes)?;
     limits::check_request(state, &spec, partition, limit_secs, now)?;
     limits::check_queue(state, &spec, partition, now)?;
@@ -163,7 +163,6 @@ fn check_texts(spec: &JobSpec) -> Result<(), Refusal> {
 
 fn check_numbers(state: &State, spec: &JobSpec) -> Result<(), Refusal> {
     let request = &spec.request;
-    check_shares(&state.config, request)?;
     let per_node = request.ntasks_per_node.unwrap_or(1);
     if request.nodes_min == 0 || request.nodes_max < request.nodes_min {
         let (least, most) = (request.nodes_min, request.nodes_max);
@@ -421,15 +420,6 @@ fn check_nodes(
         Some(text) => Err(invalid(text)),
         None => Ok(()),
     }
-}
-
-/// A part of a GPU is given only where something holds the job to it.
-fn check_shares(config: &ClusterConfig, request: &gmodel::Request) -> Result<(), Refusal> {
-    let shares = request.gpus.iter().flat_map(|ask| &ask.alternatives).any(|one| matches!(one.amount, GpuAmount::Share { .. }));
-    if shares && !config.gpu_shares {
-        return Err(invalid("shares of GPUs are not offered by this cluster: nothing on its nodes would hold a job to its part. Ask for whole GPUs."));
-    }
-    Ok(())
 }
 
 fn invalid(text: impl Into<String>) -> Refusal {

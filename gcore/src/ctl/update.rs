@@ -169,6 +169,9 @@ fn admitted(
         // An operator may give a job a priority that its owner could not ask for.
         let operator = Actor { operator: true, ..actor.clone() };
         admission::admit(tx.state, &operator, &mut wanted, partition, &mut Vec::new())?;
+        if change.partition.is_some() {
+            super::gpu_share::check_request(&tx.state.config, partition, &wanted.request)?;
+        }
         change.account = change.account.map(|_| wanted.account.clone());
         change.qos = change.qos.map(|_| wanted.qos.clone());
         if !actor.operator {

@@ -8,13 +8,13 @@ use super::limits::limits;
 use super::policy::{PREEMPT_MODES, RecordKind, Records, default_among_allowed};
 use super::scheduling::PLACEMENTS;
 use super::section::Section;
-use gmodel::config::{MigCuts, NodeSelection, Partition, PartitionState};
+use gmodel::config::{GpuSharing, MigCuts, NodeSelection, Partition, PartitionState};
 use gmodel::hostlist::Hostlist;
 use std::collections::BTreeMap;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-const KEYS: [&str; 30] = [
+const KEYS: [&str; 31] = [
     "nodes",
     "features",
     "default",
@@ -45,9 +45,12 @@ const KEYS: [&str; 30] = [
     "default_qos",
     "mig",
     "slices_for_memory",
+    "gpu_sharing",
 ];
 
 const CUTS: [(&str, MigCuts); 2] = [("fixed", MigCuts::Fixed), ("planned", MigCuts::Planned)];
+
+const SHARING: [(&str, GpuSharing); 3] = [("off", GpuSharing::Off), ("mps", GpuSharing::Mps), ("uncapped", GpuSharing::Uncapped)];
 
 const STATES: [(&str, PartitionState); 4] = [
     ("UP", PartitionState::Up),
@@ -187,6 +190,7 @@ fn partition(name: &str, section: &Section, errors: &mut Errors) -> Partition {
         headroom: section.amounts("headroom", errors),
         mig: section.word("mig", &CUTS, errors).unwrap_or_default(),
         slices_for_memory: section.boolean("slices_for_memory", errors).unwrap_or(default.slices_for_memory),
+        gpu_sharing: section.word("gpu_sharing", &SHARING, errors).unwrap_or_default(),
         ..default
     }
 }

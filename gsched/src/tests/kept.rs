@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What the core makes of a plan: runs instead of waiting jobs.
-fn enter(snapshot: &mut Snapshot, plan: &Plan) -> BTreeSet<RunId> {
+pub(super) fn enter(snapshot: &mut Snapshot, plan: &Plan) -> BTreeSet<RunId> {
     let mut runs = BTreeSet::new();
     for start in &plan.starts {
         let at = snapshot.pending.iter().rposition(|job| job.id <= start.job && start.job.0 < job.id.0 + 10).unwrap();
@@ -42,7 +42,7 @@ fn enter(snapshot: &mut Snapshot, plan: &Plan) -> BTreeSet<RunId> {
     runs
 }
 
-fn end(snapshot: &mut Snapshot, at: usize) -> Changes {
+pub(super) fn end(snapshot: &mut Snapshot, at: usize) -> Changes {
     let gone = snapshot.running.remove(at);
     for share in &gone.shares {
         snapshot.nodes.iter_mut().find(|node| node.id == share.node).unwrap().give(share);

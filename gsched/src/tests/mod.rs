@@ -4,6 +4,7 @@
 mod backfill;
 mod kept;
 mod promises;
+mod sharing;
 mod terms;
 mod textbook;
 mod why;
@@ -111,6 +112,7 @@ fn partition(words: &[&str]) -> Partition {
         priority_tier: number(words, "tier").unwrap_or(1),
         max_time_secs: number(words, "max_time"),
         cpus_per_gpu: number(words, "cpus_per_gpu"),
+        gpu_sharing: get(words, "sharing").map_or_else(Default::default, |word| serde_json::from_str(&format!("{word:?}")).unwrap()),
         ..Partition::default()
     }
 }
@@ -130,6 +132,7 @@ fn node(id: NodeId, words: &[&str]) -> SchedNode {
                     uuid: format!("{}-{}", words[0], slot.0),
                     gpu_type: gpu_type.into(),
                     memory_mib: if gpu_type == "h100" { 81_920 } else { 40_960 },
+                    mps: words.contains(&"mps"),
                     ..GpuInfo::default()
                 };
                 let island_size = number::<u32>(words, "island");
@@ -201,7 +204,7 @@ fn job(id: JobId, words: &[&str]) -> PendingJob {
         spec: Arc::new(JobSpec::from(CommonSpec {
             partition,
             request,
-            user: gmodel::job::UserRef { name: get(words, "user").unwrap_or("bob").into(), uid: 1000, gid: 1000 },
+            user: gmodel::job::UserRef { name: get(words, "user").unwrap_or("bob").into(), uid: number(words, "uid").unwrap_or(1000), gid: 1000 },
             reservation: get(words, "reservation").map(str::to_owned),
             time_min_secs: number(words, "time_min"),
             licences: get(words, "licences").map_or_else(BTreeMap::new, |text| gmodel::licence::parse(text).unwrap()),

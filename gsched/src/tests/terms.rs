@@ -147,7 +147,8 @@ fn a_job_of_several_nodes_stays_below_one_switch_if_it_can() {
 #[test]
 fn shares_fill_one_gpu_before_they_open_another_and_never_span_two() {
     check(
-        "node n1 h100:2
+        "partition main sharing=uncapped
+         node n1 h100:2
          job gpus=0.5
          job gpus=0.3
          job gpus=0.4
@@ -169,7 +170,7 @@ fn shares_fill_one_gpu_before_they_open_another_and_never_span_two() {
 
 #[test]
 fn a_shared_gpu_is_whole_again_when_the_last_has_left() {
-    let first = picture("node n1 h100:1\njob gpus=0.5 time=100\njob gpus=0.4 time=300\njob gpus=1 time=10");
+    let first = picture("partition main sharing=uncapped\nnode n1 h100:1\njob gpus=0.5 time=100\njob gpus=0.4 time=300\njob gpus=1 time=10");
     expect![[r#"
         10 starts on n1[0:500]x1
         20 starts on n1[0:400]x1

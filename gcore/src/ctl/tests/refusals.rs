@@ -9,6 +9,7 @@ fn requests_that_can_never_run_are_refused_with_what_would_work() {
         "partition train default max_time=3600
          partition vip users=bob
          partition draining state=drain
+         partition parts sharing=mps
          node node1 h100:8 feature=ib
          node node2 h100:8
          node node3 a100:4 32c 64G
@@ -21,6 +22,7 @@ fn requests_that_can_never_run_are_refused_with_what_would_work() {
          submit user=alice gpus=h200:1
          submit user=alice nodes=3 gpn=h100:8
          submit user=alice gpus=0.5
+         submit user=alice gpus=0.01 partition=parts
          submit user=alice time=7200
          submit user=alice cpus=128
          submit user=alice mem=2T
@@ -36,15 +38,16 @@ fn requests_that_can_never_run_are_refused_with_what_would_work() {
          submit user=alice ntasks=0
          show",
         expect![[r#"
-            refused: no partition "trian". Did you mean "train"? There are: main, train, vip, draining.
-            refused: no partition "zebra". There are: main, train, vip, draining.
-            refused: --partition train,vip: a job stands in one partition. Choose one of: main, train, vip, draining.
+            refused: no partition "trian". Did you mean "train"? There are: main, train, vip, draining, parts.
+            refused: no partition "zebra". There are: main, train, vip, draining, parts.
+            refused: --partition train,vip: a job stands in one partition. Choose one of: main, train, vip, draining, parts.
             refused: partition "vip" is not open to alice.
             refused: partition "draining" takes no submissions now.
             refused: 16 h100 on one node: the largest node in partition "train" has 8. Try --nodes 2 --gpus-per-node h100:8.
             refused: 1 h200 on one node: partition "train" has none such (it has a100, h100).
             refused: 8 h100 and 1 CPU on each of 3 nodes: partition "train" has 2 such nodes. Ask for fewer --nodes.
-            refused: shares of GPUs are not offered by this cluster: nothing on its nodes would hold a job to its part. Ask for whole GPUs.
+            refused: --gpus 0.5: partition "train" gives GPUs whole (gpu_sharing = "off"). Ask for whole GPUs, or name a partition that shares them: "parts".
+            refused: --gpus 0.01: MPS shares a GPU among too few processes for parts below 0.05. Ask for 0.05 or more.
             refused: --time 2:00:00: partition "train" allows at most 1:00:00.
             refused: 128 CPUs on one node: the largest node in partition "train" has 64. Ask for fewer, or for more --nodes.
             refused: more memory on one node than any has: the largest in partition "train" has 512G.

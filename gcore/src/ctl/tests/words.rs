@@ -2,7 +2,7 @@
 
 use crate::ctl::*;
 use gmodel::array_spec::ArraySpec;
-use gmodel::config::{ClusterConfig, LostNode, NodeSelection, Partition, PartitionState};
+use gmodel::config::{ClusterConfig, GpuSharing, LostNode, NodeSelection, Partition, PartitionState};
 use gmodel::gpu_request::GpuAsk;
 use gmodel::hostlist::Hostlist;
 use gmodel::job::{GpuScope, JobSpec, MemAsk};
@@ -192,6 +192,11 @@ pub(super) fn set_partition(config: &mut ClusterConfig, words: &Words) {
         default_time_secs: words.parse("default_time"),
         allow_users: words.get("users").map_or(Vec::new(), |list| list.split(',').map(str::to_owned).collect()),
         requeue: words.get("requeue") != Some("no"),
+        gpu_sharing: match words.get("sharing") {
+            Some("mps") => GpuSharing::Mps,
+            Some("uncapped") => GpuSharing::Uncapped,
+            _ => GpuSharing::Off,
+        },
         ..Partition::default()
     });
 }
@@ -210,6 +215,7 @@ pub(super) fn inventory(name: &str, words: &Words) -> Inventory {
                     index,
                     minor: index,
                     memory_mib: 81_920,
+                    mps: words.has("mps"),
                     ..GpuInfo::default()
                 })
                 .collect();
