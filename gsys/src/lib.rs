@@ -2,6 +2,7 @@
 //! fence, starting a process as a user, and NVML. The only `unsafe` of the daemons is here. It decides nothing:
 //! which GPUs a run owns, which limits it has and when it dies is told by the caller.
 
+pub mod access;
 pub mod caps;
 pub mod cgroup;
 pub mod clock;

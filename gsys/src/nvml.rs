@@ -68,7 +68,7 @@ pub struct Inventory {
     pub unreadable: Vec<UnreadableGpu>,
 }
 
-/// What a GPU is. Nothing here changes while the driver is loaded but `index`, `minor`, `mig`, the links and `fault`.
+/// What a GPU is. Nothing here changes while the driver is loaded but `index`, `minor`, `mig`, `compute_mode`, the links and `fault`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GpuFacts {
@@ -106,6 +106,8 @@ pub struct GpuFacts {
     /// What it can be cut into, and how it is cut now; none where the board has no MIG.
     pub mig: Option<MigLayout>,
     pub mig_enabled: bool,
+    /// Who may have a context; none where the board does not tell.
+    pub compute_mode: Option<ComputeMode>,
     /// UUIDs of the GPUs it reaches by NVLink, directly or through switches; sorted.
     pub nvlink_peers: Vec<String>,
     /// The same with the number of links that lead there (through switches: as many as both have up).

@@ -5,6 +5,7 @@ use std::fmt;
 use std::ptr::null_mut;
 
 use nvml_wrapper::Device;
+use nvml_wrapper::enum_wrappers::device::ComputeMode as ToldMode;
 use nvml_wrapper::error::NvmlError as Answer;
 use nvml_wrapper_sys::bindings::{
     nvmlComputeInstance_t, nvmlComputeMode_enum_NVML_COMPUTEMODE_DEFAULT as MODE_DEFAULT,
@@ -53,6 +54,16 @@ pub enum ComputeMode {
     /// One process: the MPS server, while the GPU is shared.
     ExclusiveProcess,
     Prohibited,
+}
+
+impl From<ToldMode> for ComputeMode {
+    fn from(told: ToldMode) -> ComputeMode {
+        match told {
+            ToldMode::Default => ComputeMode::Default,
+            ToldMode::ExclusiveThread | ToldMode::ExclusiveProcess => ComputeMode::ExclusiveProcess,
+            ToldMode::Prohibited => ComputeMode::Prohibited,
+        }
+    }
 }
 
 /// Why a change was not made.

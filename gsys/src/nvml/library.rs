@@ -28,7 +28,7 @@ use super::mig::{MigProfile, read_layout, read_profiles};
 use super::topology::{Connected, Connections, Wiring, read_connections};
 use super::usage::{GpmLooks, sample_one};
 use super::{
-    Change, GpuEvent, GpuEventKind, GpuFacts, GpuHealth, GpuSource, GpuUse, Inventory, NvmlError,
+    Change, ComputeMode, GpuEvent, GpuEventKind, GpuFacts, GpuHealth, GpuSource, GpuUse, Inventory, NvmlError,
     Progress, UnreadableGpu, gpu_type_of, health, nominal_memory_mib,
 };
 
@@ -172,6 +172,7 @@ impl Memory {
             minor: device.minor_number()?,
             mig_enabled: mig.as_ref().is_some_and(|mig| mig.enabled),
             mig,
+            compute_mode: if_offered(device.compute_mode())?.map(ComputeMode::from),
             ..fixed.facts.clone()
         })
     }

@@ -1,6 +1,8 @@
 //! The command beside the library: makes a state of simulated GPUs, injects faults, sets readings, plays a drill with times,
 //! and shows what there is. All of it works on the state directory; it never talks to a driver.
 
+mod mps_control;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Write};
@@ -37,6 +39,10 @@ enum Failure {
 }
 
 fn main() -> ExitCode {
+    let called = std::env::args_os().next().map(PathBuf::from).unwrap_or_default();
+    if called.file_name().is_some_and(|name| name == mps_control::NAME) {
+        return mps_control::main(&std::env::args_os().skip(1).collect::<Vec<_>>());
+    }
     let mut words: Vec<String> = std::env::args().skip(1).collect();
     if words.is_empty() || words.iter().any(|word| word == "--help" || word == "-h") {
         return print(USAGE);
