@@ -2,6 +2,7 @@
 //! left half done and called done: a run is clean when this returned well, and its share is free only then.
 
 use crate::daemon::wall_clock;
+use crate::gpu_share;
 use crate::site::Site;
 use crate::site_program::{SiteProgram, TIME_LIMIT};
 use crate::spool::{log_line, remove_dir};
@@ -30,6 +31,9 @@ pub fn clean(site: &Site, run: RunId, supervisor: Option<&OwnedFd>) -> Result<()
         }
     }
     remove_private_dirs(site, run)?;
+    for said in gpu_share::leave(site, run) {
+        site.spool.log(run, wall_clock(), &said);
+    }
     leave_gpus_clean(site, run);
     epilog(site, run);
     if let Some(cgroup) = &cgroup {
@@ -62,7 +66,9 @@ fn remove_private_dirs(site: &Site, run: RunId) -> Result<()> {
 /// Only a GPU that is clean is given out again; the others stay out by themselves, and the run's share is free all the same.
 fn leave_gpus_clean(site: &Site, run: RunId) {
     let (Some(watch), Ok(Some(setup))) = (&site.gpu_watch, site.spool.setup(run)) else { return };
-    let gpus: Vec<String> = setup.gpus.into_iter().map(|gpu| gpu.uuid).collect();
+    let gpus = setup.gpus.into_iter().map(|gpu| gpu.uuid).collect();
+    // On those that others have shares of, its processes are gone and theirs go on.
+    let gpus = gpu_share::only_its_own(site, run, gpus);
     if !gpus.is_empty() {
         let seen = watch.leave_clean(run, &gpus, &site.gpus);
         site.spool.log(run, wall_clock(), &seen);

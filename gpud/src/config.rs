@@ -43,6 +43,8 @@ pub struct Config {
     /// Resets a GPU, and has the machine boot; `None`: that is people's affair.
     pub gpu_reset: Option<PathBuf>,
     pub node_reboot: Option<PathBuf>,
+    /// NVIDIA's program that shares a GPU among the processes of a user.
+    pub mps_control: PathBuf,
     /// Between a first and a second step of a GPU's repair; doubled each time.
     pub gpu_repair_pause_secs: u32,
     /// Seconds between two looks at all GPUs.
@@ -117,11 +119,11 @@ pub struct DevicePolicy {
 #[error("{0}")]
 pub struct ConfigError(pub String);
 
-const KEYS: [&str; 28] = [
+const KEYS: [&str; 29] = [
     "controller", "state_dir", "spool_dir", "run_dir", "name", "features", "isolation", "cgroup_tag", "nvml_lib",
     "dev_dir", "gpus", "cpus", "mem_bytes", "pids_max", "gstepd", "fence_audit_secs",
     "environment", "pam_service", "devices", "gpu_signs", "gpu_burn_in", "gpu_reset", "node_reboot", "gpu_repair_pause_secs",
-    "gpu_watch_secs", "kernel_log",
+    "gpu_watch_secs", "kernel_log", "mps_control",
     "cpu_binding", "cpu_dir",
 ];
 const DEVICE_KEYS: [&str; 2] = ["default", "deny_extra"];
@@ -206,6 +208,7 @@ impl File<'_> {
             gpu_burn_in: self.string("gpu_burn_in").map(PathBuf::from),
             gpu_reset: self.string("gpu_reset").map(PathBuf::from),
             node_reboot: self.string("node_reboot").map(PathBuf::from),
+            mps_control: self.path("mps_control", "/usr/bin/nvidia-cuda-mps-control"),
             gpu_repair_pause_secs: self.number("gpu_repair_pause_secs", 86_400).map_or(60, |n| n as u32),
             gpu_watch_secs: self.number("gpu_watch_secs", 60).map_or(10, |n| n as u32),
             kernel_log,

@@ -598,7 +598,9 @@ fn inventory(site: &Site) -> Inventory {
         Role::Compute if gpus.facts.is_empty() && !gpus.trouble.is_empty() => gpus.trouble.clone(),
         Role::Compute => site.spool.shortage(),
     };
-    crate::inventory::inventory(&site.config, &gpus, unfit, wall_clock())
+    let mut inventory = crate::inventory::inventory(&site.config, &gpus, unfit, wall_clock());
+    crate::gpu_share::show(site, &mut inventory);
+    inventory
 }
 
 /// UUIDs of the run's GPUs here.
@@ -637,7 +639,7 @@ fn recorded_end(site: &Site, run: RunId, mut end: RunEnd) -> RunEnd {
 fn remove_unknown_cgroups(site: &Arc<Site>, found: &[(RunId, Found)]) {
     let Some(root) = &site.cgroups else { return };
     let known: BTreeSet<String> = found.iter().map(|(run, _)| crate::site::cgroup_name(*run)).collect();
-    for name in root.runs().unwrap_or_default().into_iter().filter(|name| !known.contains(name)) {
+    for name in root.runs().unwrap_or_default().into_iter().filter(|name| !known.contains(name) && !name.starts_with(crate::gpu_share::CGROUP_PREFIX)) {
         tracing::warn!("cgroup {name} belongs to no run in the spool: its processes are killed");
         let site = Arc::clone(site);
         tokio::task::spawn_blocking(move || {

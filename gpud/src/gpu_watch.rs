@@ -5,6 +5,7 @@ use crate::config::{Config, ConfigError};
 use crate::daemon::{Happening, wall_clock};
 use crate::gpu_catalogue::SiteCatalogue;
 use crate::gpu_health::{HealthBook, Means, Order};
+use crate::gpu_share;
 use crate::gpu_use::UseBook;
 use crate::mig;
 use crate::inventory::{GpuTable, Gpus, Reader};
@@ -16,7 +17,7 @@ use gmodel::RunId;
 use gmodel::gpu_health::{RepairPolicy, Stage};
 use gmodel::gpu_order::{GpuAction, GpuOrder, GpuOrderDone};
 use gmodel::launch_order::LaunchOrder;
-use gsys::nvml::{GpuEvent, GpuUse, NvmlError, NvmlWorker};
+use gsys::nvml::{Change, ComputeMode, GpuEvent, GpuUse, NvmlError, NvmlWorker};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -141,6 +142,28 @@ impl GpuWatch {
             }
             std::thread::sleep(CLEAN_LOOK_EVERY);
         }
+    }
+
+    /// This GPU is given to nobody until it is seen clean.
+    pub fn not_clean(&self, uuid: &str, why: String, table: &GpuTable) {
+        let mut health = lock(&self.health);
+        health.left_on(uuid, why);
+        health.write(wall_clock());
+        drop(health);
+        self.show(table);
+    }
+
+    /// Who may have a context on a GPU, asked now. Blocking.
+    pub fn compute_mode(&self, uuid: &str) -> Result<ComputeMode> {
+        let found = self.reader.worker.discover(PATIENCE)?;
+        let gpu = found.gpus.into_iter().find(|gpu| gpu.uuid == uuid).with_context(|| format!("GPU {uuid} is not in this node"))?;
+        gpu.compute_mode.with_context(|| format!("GPU {uuid} does not tell its compute mode"))
+    }
+
+    /// Blocking.
+    pub fn set_compute_mode(&self, uuid: &str, mode: ComputeMode) -> Result<()> {
+        self.reader.worker.change(uuid, Change::ComputeMode(mode), PATIENCE)?;
+        Ok(())
     }
 
     /// What is left on those GPUs that are not clean, and whether they are merely silent.
@@ -318,14 +341,16 @@ impl GpuWatch {
         let to_end = health.step(&held, node_empty, wall_clock());
         health.write(wall_clock());
         drop(health);
-        for end in &to_end {
-            match site.spool.mark_gpu_failed(end.run, &end.why) {
-                Ok(true) => log_line(&site.spool.run_dir(end.run), wall_clock(), &format!("ends, for a GPU of it failed: {}", end.why)),
+        let sick = to_end.into_iter().map(|end| (end.run, end.why));
+        let to_end: Vec<(RunId, String)> = sick.chain(gpu_share::look(site)).collect();
+        for (run, why) in &to_end {
+            match site.spool.mark_gpu_failed(*run, why) {
+                Ok(true) => log_line(&site.spool.run_dir(*run), wall_clock(), &format!("ends, for a GPU of it failed: {why}")),
                 Ok(false) => {}
-                Err(e) => tracing::error!(run = %end.run, "{e:#}"),
+                Err(e) => tracing::error!(%run, "{e:#}"),
             }
         }
-        to_end.into_iter().map(|end| end.run).collect()
+        to_end.into_iter().map(|(run, _)| run).collect()
     }
 }
 

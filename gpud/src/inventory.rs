@@ -156,6 +156,8 @@ pub fn inventory(config: &Config, gpus: &Gpus, unfit: String, now: Timestamp) ->
         gpus: gpus.facts.iter().flat_map(with_slices).collect(),
         mig: crate::mig::boards(&gpus.facts).into(),
         features: features(config, gpus),
+        // Said by `gpu_share`.
+        no_mps: String::new(),
         declared: config.cpus.is_some() || config.mem_bytes.is_some(),
         isolation: config.isolation.name().into(),
         unfit,

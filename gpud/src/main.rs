@@ -10,6 +10,7 @@ mod forward;
 mod gpu_catalogue;
 mod gpu_health;
 mod gpu_record;
+mod gpu_share;
 mod gpu_use;
 mod gpu_watch;
 mod hollow;
@@ -17,6 +18,7 @@ mod identity;
 mod inventory;
 mod link;
 mod mig;
+mod mps_control;
 mod prepare;
 mod report;
 mod site;
@@ -298,8 +300,10 @@ fn begin(config: Config, role: Option<Role>, happenings: mpsc::Sender<Happening>
         stand_by.prepare();
     }
     let address = OnceLock::new();
-    let site = Site { name: identity.name, role: identity.role, config, spool, cgroups, cpus, gpus, gpu_watch, stand_by, unfit, address };
+    let shares = gpu_share::GpuShares::default();
+    let site = Site { name: identity.name, role: identity.role, config, spool, cgroups, cpus, gpus, gpu_watch, shares, stand_by, unfit, address };
     let site = Arc::new(site);
+    gpu_share::settle(&site);
     let daemon = Daemon::begin(Arc::clone(&site), happenings.clone())?;
     gpu_watch::start(Arc::clone(&site), happenings)?;
     Ok((site, daemon))

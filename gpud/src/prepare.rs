@@ -4,6 +4,7 @@
 use crate::config::Isolation;
 use crate::cpu_binding;
 use crate::daemon::wall_clock;
+use crate::gpu_share;
 use crate::mig::{self, Own};
 use crate::site::{Site, cgroup_name};
 use crate::site_program::{SiteProgram, TIME_LIMIT};
@@ -63,6 +64,7 @@ pub fn prepare(site: &Site, run: RunId) -> Result<Supervisor, Failure> {
     // Until the run is known by its setup no GPU is cut.
     let uncut = (!order.gpus.is_empty()).then(|| site.gpus.cutting.read().expect("no holder panics"));
     let gpus = own_gpus(site, &order)?;
+    let of_shares = gpu_share::enter(site, run, &order, &gpus, user.uid).map_err(Failure::node)?;
     let (cgroup, cpus) = match &site.cgroups {
         Some(root) => {
             let (cgroup, cpus) = fenced_cgroup(site, root, run, &order, &gpus)?;
@@ -71,6 +73,7 @@ pub fn prepare(site: &Site, run: RunId) -> Result<Supervisor, Failure> {
         None => (None, Vec::new()),
     };
     let mut setup = setup(site, run, &user, &gpus, cpus);
+    setup.environment.extend(of_shares);
     if order.private_tmp {
         make_private_dirs(site, run, &order, &mut setup)?;
     }
@@ -186,7 +189,7 @@ fn limits(site: &Site, root: &CgroupRoot, order: &LaunchOrder) -> Limits {
     }
 }
 
-fn fence_rules(site: &Site, own: &[Own]) -> Result<FenceRules, Failure> {
+pub(crate) fn fence_rules(site: &Site, own: &[Own]) -> Result<FenceRules, Failure> {
     let here = site.gpus.current();
     let mut devices = NodeDevices::detect(here.nodes.values().cloned().collect()).map_err(Failure::node)?;
     devices.control.extend(here.control.iter().filter(|control| !devices.control.contains(control)).copied().collect::<Vec<_>>());

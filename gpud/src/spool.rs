@@ -241,6 +241,13 @@ impl Spool {
         runs.filter(|run| self.was_ready(*run) && !self.run_dir(*run).join("exit.json").exists()).collect()
     }
 
+    /// Runs that were accepted and are not clean. Touches nothing.
+    pub fn held(&self) -> Vec<RunId> {
+        let Ok(entries) = fs::read_dir(self.dir.join("runs")) else { return Vec::new() };
+        let runs = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<RunId>().ok());
+        runs.filter(|run| self.run_dir(*run).join("order.json").exists() && !self.run_dir(*run).join("clean").exists()).collect()
+    }
+
     fn record(&self, run: RunId) -> Result<Record> {
         let dir = self.run_dir(run);
         Ok(match self.end(run)? {

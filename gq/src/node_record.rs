@@ -23,6 +23,9 @@ pub(crate) fn text(node: &NodeRow, times: &TimeFormat) -> String {
         format!("Isolation={} Resources={}", or_unknown(&node.isolation), if node.declared { "declared" } else { "found" }),
         format!("BootTime={} LastSeen={}", at(node.boot_time), at(node.last_seen)),
     ];
+    if !node.no_mps.is_empty() {
+        lines.push(format!("NoMPS={}", node.no_mps));
+    }
     if reason(node) != "none" {
         lines.push(format!("Reason={}", reason(node)));
     }
@@ -50,6 +53,9 @@ fn gpu(gpu: &GpuRow) -> String {
     let _ = write!(line, " Jobs={}", if gpu.jobs.is_empty() { "none".to_owned() } else { gpu.jobs.join(",") });
     if !gpu.profile.is_empty() {
         let _ = write!(line, " Slice={} of={}", gpu.profile, gpu.gpu);
+    }
+    if gpu.mps {
+        line.push_str(" MPS=yes");
     }
     if gpu.divided {
         line.push_str(" Divided=yes");

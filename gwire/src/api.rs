@@ -326,6 +326,9 @@ pub struct NodeRow {
     pub drains: Vec<MarkRow>,
     /// Why it takes no work though it is up.
     pub unfit: String,
+    /// Why MPS can share none of its GPUs; empty where it can, or where there is none.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub no_mps: String,
     /// Why it is held for lost and what its jobs wait for, while they do.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub lost: String,
@@ -359,6 +362,9 @@ pub struct GpuRow {
     /// Cut by MIG: its slices are given out, it is not.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub divided: bool,
+    /// Shares of it can be held to their part.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub mps: bool,
     /// Job that holds it, as shown; several for shares.
     pub jobs: Vec<String>,
     pub fault: String,
@@ -383,6 +389,8 @@ pub struct PartitionRow {
     pub preempt_mode: String,
     /// `pack`, `spread`, `best-fit`, `first-fit`.
     pub placement: String,
+    /// What a part of a GPU gets there: `off`, `mps`, `uncapped`.
+    pub gpu_sharing: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_nodes: Option<u32>,
     pub over_time_secs: u32,

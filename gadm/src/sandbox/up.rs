@@ -247,6 +247,10 @@ fn write_node(
             simulate(sandbox, name, at, gpus)?;
             let library = home.join("nvml").join(LIBRARY);
             let _ = writeln!(text, "nvml_lib = {}", toml_text(&library));
+            // By that name the program is another one.
+            let control = home.join("nvml/nvidia-cuda-mps-control");
+            std::os::unix::fs::symlink(sandbox.record.programs.join("nvml-sim"), &control)?;
+            let _ = writeln!(text, "mps_control = {}", toml_text(&control));
             // Where `sandbox fault NODE GPU xid N` writes the driver's line.
             let log = home.join("nvml/kmsg");
             fs::File::create(&log)?;

@@ -11,7 +11,7 @@ use axum::Json;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, State as Shared};
 use gcore::ctl::{Command, Node, State, fence_words};
-use gmodel::config::{Partition, PartitionState};
+use gmodel::config::{GpuSharing, Partition, PartitionState};
 use gmodel::hostlist::sort_names;
 use gmodel::node::{GpuEntry, Link, Mark, Role};
 use gmodel::suggest::did_you_mean;
@@ -75,6 +75,12 @@ fn partition_row(state: &State, partition: &Partition, nodes: &[&Node]) -> Parti
         priority_factor: partition.priority_factor,
         preempt_mode: preempt_mode_word(partition.preempt_mode).to_owned(),
         placement: placement_word(partition.placement.unwrap_or(state.config.scheduler.placement)).to_owned(),
+        gpu_sharing: match partition.gpu_sharing {
+            GpuSharing::Off => "off",
+            GpuSharing::Mps => "mps",
+            GpuSharing::Uncapped => "uncapped",
+        }
+        .to_owned(),
         max_nodes: partition.max_nodes,
         over_time_secs: partition.over_time_secs,
         headroom: partition.headroom.as_ref().map(gpus),
@@ -114,6 +120,7 @@ pub(super) fn node_row(state: &State, sight: &Sight, node: &Node) -> NodeRow {
         runs: node.runs.iter().filter(|run| seen(state, sight, run.job)).map(|run| shown(state, *run)).collect(),
         drains: node.drains.iter().map(mark_row).collect(),
         unfit: inventory.unfit.clone(),
+        no_mps: inventory.no_mps.clone(),
         lost: fence_words(node).unwrap_or_default(),
         admin: node.admin,
         isolation: inventory.isolation.clone(),
@@ -178,6 +185,7 @@ fn gpu_row(gpu: &GpuEntry, jobs: Vec<String>) -> GpuRow {
         profile: slice.map_or_else(String::new, |slice| slice.profile.clone()),
         gpu: slice.map_or_else(String::new, |slice| slice.gpu.clone()),
         divided: gpu.info.divided,
+        mps: gpu.info.mps,
         jobs,
         fault: gpu.info.fault.clone(),
         present: gpu.present,

@@ -1,0 +1,186 @@
+//! One `nvidia-cuda-mps-control` daemon: started, told its limits, asked whether it lives, ended. Knows nothing of runs. It is
+//! root's, and so only root can tell it anything; the server it starts is the user's, whose processes share the GPU through it.
+//! Source: NVIDIA's manual of CUDA MPS.
+
+use anyhow::{Context, Result, bail, ensure};
+use gsys::cgroup::{CgroupRoot, Limits, RunCgroup};
+use gsys::device_fence::{self, FenceRules};
+use gsys::launch::{Identity, LaunchSpec, OpenMode, Stdio as LaunchStdio, launch};
+use gsys::process::Exit;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use std::ffi::OsString;
+use std::fs;
+use std::io::{Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// For the program to be done: it starts in well under a second, and what it is told takes less.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// For processes that were killed to be gone.
+const GONE_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Where one daemon has its things, and what it is for.
+#[derive(Clone, Debug)]
+pub struct Place<'a> {
+    pub program: &'a Path,
+    pub cgroups: &'a CgroupRoot,
+    /// Name of its cgroup.
+    pub cgroup: String,
+    /// Its sockets: a directory that the user's processes can enter, and nobody else's.
+    pub pipe: PathBuf,
+    pub log: PathBuf,
+    /// UUID.
+    pub gpu: &'a str,
+}
+
+/// What its server holds every client to.
+#[derive(Clone, Copy, Debug)]
+pub struct Caps {
+    /// Of the GPU's multiprocessors, for each client.
+    pub percent: u32,
+    /// Of device memory, for each client.
+    pub memory_mib: u64,
+    pub uid: u32,
+}
+
+impl Place<'_> {
+    /// Starts the daemon in a cgroup of its own, behind a fence that leaves it one GPU, sets the limits and starts the server. Its
+    /// pid. Blocking.
+    pub fn start(&self, caps: &Caps, rules: &FenceRules) -> Result<i32> {
+        self.make_dirs(caps.uid)?;
+        let cgroup = RunCgroup::create(self.cgroups, &self.cgroup, &Limits::default())?;
+        device_fence::attach_run(&cgroup, rules)?;
+        self.launch(&cgroup)?;
+        let pid = *cgroup.job_pids()?.first().context("nvidia-cuda-mps-control -d went well and left no daemon")?;
+        self.tell(&format!("set_default_active_thread_percentage {}\n", caps.percent))?;
+        self.tell(&format!("set_default_device_pinned_mem_limit 0 {}M\n", caps.memory_mib))?;
+        let percent = self.tell("get_default_active_thread_percentage\n")?;
+        ensure!(
+            percent.trim().parse().is_ok_and(|told: f64| (told - f64::from(caps.percent)).abs() < 0.5),
+            "it was told to hold clients to {}% of the GPU and says {:?}",
+            caps.percent,
+            percent.trim()
+        );
+        // Before the job: a server of the job's own making would have no limits, and a GPU in exclusive mode takes the first.
+        self.tell(&format!("start_server -uid {}\n", caps.uid))?;
+        let servers = self.tell("get_server_list\n")?;
+        ensure!(servers.split_whitespace().any(|word| word.parse::<u32>().is_ok()), "it has no server: {:?}", servers.trim());
+        Ok(pid)
+    }
+
+    /// Whether the daemon of this pid lives. A pid in its cgroup is nobody else's.
+    pub fn lives(&self, pid: i32) -> bool {
+        let pids = RunCgroup::open(self.cgroups, &self.cgroup).and_then(|cgroup| cgroup.job_pids());
+        pids.is_ok_and(|pids| pids.contains(&pid)) && !is_zombie(pid)
+    }
+
+    /// Ends daemon and server, and removes what is left of them, in whatever state they are. Blocking.
+    pub fn end(&self) -> Result<()> {
+        match RunCgroup::open(self.cgroups, &self.cgroup) {
+            Err(e) if e.is_not_found() => {}
+            Err(e) => return Err(e.into()),
+            Ok(cgroup) => {
+                if !cgroup.is_empty()? && self.pipe.join("control").exists() {
+                    // Its own way first; what stays is killed.
+                    if let Err(e) = self.tell("quit\n") {
+                        tracing::debug!("{e:#}");
+                    }
+                }
+                cgroup.kill()?;
+                if !cgroup.wait_empty(GONE_PATIENCE)? {
+                    bail!("processes {:?} of MPS do not die", cgroup.job_pids()?);
+                }
+                cgroup.remove()?;
+            }
+        }
+        crate::spool::remove_dir(&self.pipe)
+    }
+
+    fn make_dirs(&self, uid: u32) -> Result<()> {
+        for dir in [&self.pipe, &self.log] {
+            crate::spool::remove_dir(dir)?;
+            fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).with_context(|| format!("making {}", dir.display()))?;
+        }
+        gsys::access::let_enter(&self.pipe, uid).with_context(|| format!("letting uid {uid} enter {}", self.pipe.display()))
+    }
+
+    /// `-d` returns when the daemon is there.
+    fn launch(&self, cgroup: &RunCgroup) -> Result<()> {
+        let join = cgroup.join_fds()?;
+        let identity = Identity { uid: 0, gid: 0, groups: Vec::new() };
+        let mut spec = LaunchSpec::new(vec![self.program.as_os_str().to_owned(), "-d".into()], identity);
+        let output = self.log.join("start.out");
+        spec.env = self.environment();
+        spec.stdout = LaunchStdio::Open { path: output.clone(), mode: OpenMode::Truncate };
+        spec.stderr = LaunchStdio::SameAsStdout;
+        spec.join = Some(&join);
+        let launched = launch(&spec).map_err(|e| anyhow::anyhow!("{}", e.text))?;
+        let mut fds = [PollFd::new(launched.pidfd.as_fd(), PollFlags::POLLIN)];
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match poll(&mut fds, PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)) {
+                Err(nix::Error::EINTR) => {}
+                Ok(0) => {
+                    let _ = gsys::process::pidfd_signal(launched.pidfd.as_fd(), nix::libc::SIGKILL);
+                    gsys::process::reap(launched.pid)?;
+                    bail!("{} -d did not return within {} s", self.program.display(), PATIENCE.as_secs());
+                }
+                _ => break,
+            }
+        }
+        match gsys::process::reap(launched.pid)? {
+            Exit::Code(0) => Ok(()),
+            how => {
+                let said = fs::read_to_string(&output).unwrap_or_default();
+                bail!("{} -d ended with {how:?}: {}", self.program.display(), said.trim().replace('\n', " | "))
+            }
+        }
+    }
+
+    fn environment(&self) -> Vec<(OsString, OsString)> {
+        vec![
+            ("PATH".into(), crate::stand_by::PATH.into()),
+            ("CUDA_VISIBLE_DEVICES".into(), self.gpu.into()),
+            ("CUDA_MPS_PIPE_DIRECTORY".into(), self.pipe.clone().into()),
+            ("CUDA_MPS_LOG_DIRECTORY".into(), self.log.clone().into()),
+        ]
+    }
+
+    /// Says one line to the daemon; its answer.
+    fn tell(&self, line: &str) -> Result<String> {
+        let said = line.trim();
+        let mut command = Command::new(self.program);
+        command.env_clear().envs(self.environment()).current_dir("/");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut client = command.spawn().with_context(|| format!("starting {}", self.program.display()))?;
+        // It ends when nothing more comes. A line fits into a pipe, and so does an answer.
+        let sent = client.stdin.take().context("no standard input")?.write_all(line.as_bytes());
+        let deadline = Instant::now() + PATIENCE;
+        let status = loop {
+            match client.try_wait()? {
+                Some(status) => break status,
+                None if Instant::now() >= deadline => {
+                    client.kill()?;
+                    client.wait()?;
+                    bail!("{said:?}: no answer from nvidia-cuda-mps-control within {} s", PATIENCE.as_secs());
+                }
+                None => std::thread::sleep(Duration::from_millis(2)),
+            }
+        };
+        let (mut answer, mut complaint) = (String::new(), String::new());
+        client.stdout.take().context("no output")?.read_to_string(&mut answer)?;
+        client.stderr.take().context("no output")?.read_to_string(&mut complaint)?;
+        ensure!(status.success() && sent.is_ok(), "{said:?}: {}{}", answer, complaint.trim());
+        Ok(answer)
+    }
+}
+
+/// Killed and not yet waited for by its parent.
+fn is_zombie(pid: i32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(')').next().is_none_or(|rest| matches!(rest.trim_start().chars().next(), None | Some('Z' | 'X')))
+}
