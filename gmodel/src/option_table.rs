@@ -201,7 +201,7 @@ pub const OPTIONS: &[OptionSpec] = &[
     option("gid", Required("GROUP"), Never(OWN_UID), "Group the job runs as"),
     option("gpu-bind", Required("SPEC"), Done, "GPUs of each task of grun: none, closest, single:N, per_task:N, map_gpu:LIST").env("SBATCH_GPU_BIND"),
     option("gpu-freq", Required("SPEC"), Later, "Frequency of the GPUs").env("SBATCH_GPU_FREQ"),
-    option("gpu-mem", Required("SIZE"), Done, "Any GPU that has this much memory: 40G").env("GSUB_GPU_MEM").ours(),
+    option("gpu-mem", Required("SIZE"), Done, "Any GPU that has this much memory: 40G; of a part of one, the part").env("GSUB_GPU_MEM").ours(),
     option("gpus", Required("GPUS"), Done, "GPUs of the job: 4, h100:4, 'h100:4|a100:8', 2g.20gb:1").short('G').env("SBATCH_GPUS"),
     option("gpus-per-node", Required("GPUS"), Done, "GPUs on each node, as --gpus").env("SBATCH_GPUS_PER_NODE"),
     option("gpus-per-socket", Required("GPUS"), Later, "GPUs on each socket"),

@@ -410,7 +410,8 @@ fn listed_keys(source: &str) -> Vec<String> {
 fn every_key_of_the_json_is_in_its_man_page() {
     let page = man_page("gpupool-json.5");
     let read = |path: &str| fs::read_to_string(root().join(path)).expect("the API");
-    let api = read("gwire/src/api.rs") + &read("gwire/src/api/policy.rs") + &read("gwire/src/api/schedule.rs") + &read("gwire/src/api/step.rs");
+    let parts = ["api.rs", "api/nodes.rs", "api/policy.rs", "api/schedule.rs", "api/step.rs"];
+    let api: String = parts.iter().map(|part| read(&format!("gwire/src/{part}"))).collect();
     let mut missing: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for shape in ["JobRow", "MarkRow", "CheckpointMarkRow", "NodeRow", "GpuRow", "PartitionRow", "RunRow", "RunDetail", "StepRow", "ReportRow", "DryRun", "Submitted", "ErrorBody",
         "AccountRow", "BudgetRow", "UserRow", "LimitsRow", "JobLimitsRow", "QosRow", "ReservationRow", "LicenceRow",

@@ -1,0 +1,110 @@
+//! Nodes, their GPUs, and partitions, as listings show them.
+
+use super::{Gpus, LimitsRow, MarkRow};
+use gmodel::Instant;
+use gmodel::node::Role;
+use serde::{Deserialize, Serialize};
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NodeRow {
+    pub name: String,
+    /// `IDLE`, `MIXED+DRAIN`, `DOWN`.
+    pub state: String,
+    pub role: Role,
+    pub partitions: Vec<String>,
+    pub features: Vec<String>,
+    pub cpus: u32,
+    pub cpus_alloc: u32,
+    pub mem_bytes: u64,
+    pub mem_alloc_bytes: u64,
+    pub gpus: Vec<GpuRow>,
+    /// `h100:8`.
+    pub gpu_summary: String,
+    pub gpus_alloc: f64,
+    pub runs: Vec<String>,
+    pub drains: Vec<MarkRow>,
+    /// Why it takes no work though it is up.
+    pub unfit: String,
+    /// Why MPS can share none of its GPUs; empty where it can, or where there is none.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub no_mps: String,
+    /// Why it is held for lost and what its jobs wait for, while they do.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub lost: String,
+    /// Operators may administer from this login node.
+    pub admin: bool,
+    pub isolation: String,
+    pub declared: bool,
+    pub version: String,
+    pub os: String,
+    pub driver: String,
+    pub last_seen: Option<Instant>,
+    pub boot_time: Option<Instant>,
+    pub strikes: Vec<String>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct GpuRow {
+    pub slot: u16,
+    pub index: u32,
+    pub minor: u32,
+    pub uuid: String,
+    #[serde(rename = "type")]
+    pub gpu_type: String,
+    pub memory_mib: u64,
+    /// Of a MIG slice: its profile, and the UUID of its GPU.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub profile: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub gpu: String,
+    /// Cut by MIG: its slices are given out, it is not.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub divided: bool,
+    /// Shares of it can be held to their part.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub mps: bool,
+    /// Job that holds it, as shown; several for shares.
+    pub jobs: Vec<String>,
+    pub fault: String,
+    pub present: bool,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PartitionRow {
+    pub name: String,
+    pub is_default: bool,
+    /// `up`, `down`, `drain`, `inact`.
+    pub state: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_time_secs: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub default_time_secs: Option<u32>,
+    pub nodes: Vec<String>,
+    pub priority_tier: u32,
+    pub priority_factor: u32,
+    /// `off`, `requeue`, `cancel`, `suspend`.
+    pub preempt_mode: String,
+    /// `pack`, `spread`, `best-fit`, `first-fit`.
+    pub placement: String,
+    /// What a part of a GPU gets there: `off`, `mps`, `uncapped`.
+    pub gpu_sharing: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_nodes: Option<u32>,
+    pub over_time_secs: u32,
+    /// Idle GPUs kept for urgent work.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub headroom: Option<Gpus>,
+    /// Of all its jobs together, of each user and account in it.
+    pub group: LimitsRow,
+    pub per_user: LimitsRow,
+    pub per_account: LimitsRow,
+    /// Empty allows all.
+    pub allow_accounts: Vec<String>,
+    pub allow_users: Vec<String>,
+    pub allow_qos: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub default_qos: Option<String>,
+}
