@@ -5,16 +5,15 @@
 use anyhow::{Context, Result, bail, ensure};
 use gsys::cgroup::{CgroupRoot, Limits, RunCgroup};
 use gsys::device_fence::{self, FenceRules};
-use gsys::launch::{Identity, LaunchSpec, OpenMode, Stdio as LaunchStdio, launch};
+use gsys::launch::{Identity, LaunchSpec, OpenMode, Stdio, launch};
 use gsys::process::Exit;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::os::fd::AsFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// For the program to be done: it starts in well under a second, and what it is told takes less.
@@ -53,11 +52,11 @@ impl Place<'_> {
         self.make_dirs(caps.uid)?;
         let cgroup = RunCgroup::create(self.cgroups, &self.cgroup, &Limits::default())?;
         device_fence::attach_run(&cgroup, rules)?;
-        self.launch(&cgroup)?;
+        self.run(&cgroup, &["-d"], "")?;
         let pid = *cgroup.job_pids()?.first().context("nvidia-cuda-mps-control -d went well and left no daemon")?;
-        self.tell(&format!("set_default_active_thread_percentage {}\n", caps.percent))?;
-        self.tell(&format!("set_default_device_pinned_mem_limit 0 {}M\n", caps.memory_mib))?;
-        let percent = self.tell("get_default_active_thread_percentage\n")?;
+        self.tell(&cgroup, &format!("set_default_active_thread_percentage {}\n", caps.percent))?;
+        self.tell(&cgroup, &format!("set_default_device_pinned_mem_limit 0 {}M\n", caps.memory_mib))?;
+        let percent = self.tell(&cgroup, "get_default_active_thread_percentage\n")?;
         ensure!(
             percent.trim().parse().is_ok_and(|told: f64| (told - f64::from(caps.percent)).abs() < 0.5),
             "it was told to hold clients to {}% of the GPU and says {:?}",
@@ -65,8 +64,8 @@ impl Place<'_> {
             percent.trim()
         );
         // Before the job: a server of the job's own making would have no limits, and a GPU in exclusive mode takes the first.
-        self.tell(&format!("start_server -uid {}\n", caps.uid))?;
-        let servers = self.tell("get_server_list\n")?;
+        self.tell(&cgroup, &format!("start_server -uid {}\n", caps.uid))?;
+        let servers = self.tell(&cgroup, "get_server_list\n")?;
         ensure!(servers.split_whitespace().any(|word| word.parse::<u32>().is_ok()), "it has no server: {:?}", servers.trim());
         Ok(pid)
     }
@@ -85,7 +84,7 @@ impl Place<'_> {
             Ok(cgroup) => {
                 if !cgroup.is_empty()? && self.pipe.join("control").exists() {
                     // Its own way first; what stays is killed.
-                    if let Err(e) = self.tell("quit\n") {
+                    if let Err(e) = self.tell(&cgroup, "quit\n") {
                         tracing::debug!("{e:#}");
                     }
                 }
@@ -107,37 +106,45 @@ impl Place<'_> {
         gsys::access::let_enter(&self.pipe, uid).with_context(|| format!("letting uid {uid} enter {}", self.pipe.display()))
     }
 
-    /// `-d` returns when the daemon is there.
-    fn launch(&self, cgroup: &RunCgroup) -> Result<()> {
+    /// Says one line to the daemon; its answer.
+    fn tell(&self, cgroup: &RunCgroup, line: &str) -> Result<String> {
+        self.run(cgroup, &[], line).with_context(|| format!("{:?}", line.trim()))
+    }
+
+    /// Runs the program to its end; what it said. In the daemon's cgroup: what a killed gpud was about to say goes with the rest.
+    fn run(&self, cgroup: &RunCgroup, words: &[&str], input: &str) -> Result<String> {
         let join = cgroup.join_fds()?;
-        let identity = Identity { uid: 0, gid: 0, groups: Vec::new() };
-        let mut spec = LaunchSpec::new(vec![self.program.as_os_str().to_owned(), "-d".into()], identity);
-        let output = self.log.join("start.out");
+        let said = self.log.join("said");
+        // A line fits into a pipe.
+        let (read, mut write) = std::io::pipe()?;
+        write.write_all(input.as_bytes())?;
+        drop(write);
+        let argv = std::iter::once(self.program.as_os_str()).chain(words.iter().map(OsStr::new)).map(OsString::from).collect();
+        let mut spec = LaunchSpec::new(argv, Identity { uid: 0, gid: 0, groups: Vec::new() });
         spec.env = self.environment();
-        spec.stdout = LaunchStdio::Open { path: output.clone(), mode: OpenMode::Truncate };
-        spec.stderr = LaunchStdio::SameAsStdout;
+        spec.stdin = Stdio::Fd(read.as_fd());
+        spec.stdout = Stdio::Open { path: said.clone(), mode: OpenMode::Truncate };
+        spec.stderr = Stdio::SameAsStdout;
         spec.join = Some(&join);
         let launched = launch(&spec).map_err(|e| anyhow::anyhow!("{}", e.text))?;
         let mut fds = [PollFd::new(launched.pidfd.as_fd(), PollFlags::POLLIN)];
         let deadline = Instant::now() + PATIENCE;
-        loop {
+        let ended = loop {
             let left = deadline.saturating_duration_since(Instant::now());
             match poll(&mut fds, PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)) {
                 Err(nix::Error::EINTR) => {}
-                Ok(0) => {
-                    let _ = gsys::process::pidfd_signal(launched.pidfd.as_fd(), nix::libc::SIGKILL);
-                    gsys::process::reap(launched.pid)?;
-                    bail!("{} -d did not return within {} s", self.program.display(), PATIENCE.as_secs());
-                }
-                _ => break,
+                waited => break waited != Ok(0),
             }
+        };
+        if !ended {
+            let _ = gsys::process::pidfd_signal(launched.pidfd.as_fd(), nix::libc::SIGKILL);
         }
-        match gsys::process::reap(launched.pid)? {
-            Exit::Code(0) => Ok(()),
-            how => {
-                let said = fs::read_to_string(&output).unwrap_or_default();
-                bail!("{} -d ended with {how:?}: {}", self.program.display(), said.trim().replace('\n', " | "))
-            }
+        let exit = gsys::process::reap(launched.pid)?;
+        let text = fs::read_to_string(&said).unwrap_or_default();
+        match exit {
+            Exit::Code(0) => Ok(text),
+            _ if !ended => bail!("{} did not end within {} s", self.program.display(), PATIENCE.as_secs()),
+            how => bail!("{} ended with {how:?}: {}", self.program.display(), text.trim().replace('\n', " | ")),
         }
     }
 
@@ -148,34 +155,6 @@ impl Place<'_> {
             ("CUDA_MPS_PIPE_DIRECTORY".into(), self.pipe.clone().into()),
             ("CUDA_MPS_LOG_DIRECTORY".into(), self.log.clone().into()),
         ]
-    }
-
-    /// Says one line to the daemon; its answer.
-    fn tell(&self, line: &str) -> Result<String> {
-        let said = line.trim();
-        let mut command = Command::new(self.program);
-        command.env_clear().envs(self.environment()).current_dir("/");
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut client = command.spawn().with_context(|| format!("starting {}", self.program.display()))?;
-        // It ends when nothing more comes. A line fits into a pipe, and so does an answer.
-        let sent = client.stdin.take().context("no standard input")?.write_all(line.as_bytes());
-        let deadline = Instant::now() + PATIENCE;
-        let status = loop {
-            match client.try_wait()? {
-                Some(status) => break status,
-                None if Instant::now() >= deadline => {
-                    client.kill()?;
-                    client.wait()?;
-                    bail!("{said:?}: no answer from nvidia-cuda-mps-control within {} s", PATIENCE.as_secs());
-                }
-                None => std::thread::sleep(Duration::from_millis(2)),
-            }
-        };
-        let (mut answer, mut complaint) = (String::new(), String::new());
-        client.stdout.take().context("no output")?.read_to_string(&mut answer)?;
-        client.stderr.take().context("no output")?.read_to_string(&mut complaint)?;
-        ensure!(status.success() && sent.is_ok(), "{said:?}: {}{}", answer, complaint.trim());
-        Ok(answer)
     }
 }
 

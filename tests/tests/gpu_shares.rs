@@ -194,6 +194,49 @@ fn a_killed_gpud_finds_its_shares_again_and_takes_back_what_nobody_uses() {
     pool.check();
 }
 
+/// The steps on the way there and back, one by one: killed at each, the next life goes on or takes back.
+#[test]
+fn gpud_killed_at_each_step_leaves_nothing_behind_and_runs_the_job() {
+    let Some(pool) = pool("h100:1", "mps") else { return };
+    let state = pool.dir.join("node1/nvml/mps");
+    std::fs::create_dir_all(&state).unwrap();
+    let words = ["-d", "started", "set_default_active_thread_percentage", "set_default_device_pinned_mem_limit", "start_server", "quit"];
+    for word in words {
+        let (hold, held) = (state.join(format!("hold-{word}")), state.join("held"));
+        std::fs::write(&hold, "").unwrap();
+        let id = submit(&pool, "0.5", "true");
+        pool.wait_until(&format!("MPS is held at {word}"), || held.exists());
+        assert_eq!(mode(&pool, 0), "exclusive-process", "at {word}");
+        pool.kill("node1");
+        std::fs::remove_file(&hold).unwrap();
+        std::fs::remove_file(&held).unwrap();
+        pool.start("node1");
+        pool.wait_state_through(id, Completed);
+        pool.wait_until(&format!("MPS is gone after {word}"), || is_given_back(&pool, 0));
+        assert_eq!(pool.attempts(id).len(), 1, "it was not started, or had ended: {word}");
+    }
+    pool.wait_idle("node1");
+    pool.check();
+}
+
+/// With no run left to clean up behind it, the next life finds the GPU by its record alone.
+#[test]
+fn a_share_whose_runs_are_gone_is_taken_back_at_the_next_start() {
+    let Some(pool) = pool("h100:1", "mps") else { return };
+    let one = submit(&pool, "0.5", WAIT);
+    wait_up(&pool, one, 1);
+    let daemons = daemons(&pool);
+    pool.kill("node1");
+    let spool = pool.dir.join("node1/spool/runs");
+    pool.processes_of("node1", &format!("{one}-1")).into_iter().for_each(kill_process);
+    kill_process(pool.supervisor("node1", &format!("{one}-1")));
+    std::fs::remove_dir_all(spool.join(format!("{one}-1"))).unwrap();
+    assert_eq!(mode(&pool, 0), "exclusive-process");
+    pool.start("node1");
+    pool.wait_until("MPS is gone", || is_given_back(&pool, 0) && !daemons.iter().any(|pid| is_alive(*pid)));
+    pool.run("gdel", &[&one.to_string()]);
+}
+
 /// Wherever gpud is killed while shares come and go, in the end all jobs have run and nothing is left.
 #[test]
 fn shares_come_and_go_while_gpud_is_killed_again_and_again() {

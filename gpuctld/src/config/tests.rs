@@ -42,6 +42,26 @@ fn a_mistyped_key_has_a_caret_and_a_guess() {
 }
 
 #[test]
+fn a_mistyped_way_of_sharing_has_a_caret_and_a_guess() {
+    check(
+        "--- gpuctld.toml\ncluster = \"c\"\n--- train.toml\n[partition.train]\ngpu_sharing = \"mbs\"\n[partition.b]\ngpu_sharing = true\n",
+        expect![[r#"
+            error: gpu_sharing = "mbs" is unknown
+             --> train.toml:2:15
+              |
+            2 | gpu_sharing = "mbs"
+              |               ^^^^^ did you mean "mps"?
+
+            error: gpu_sharing is of type boolean
+             --> train.toml:4:15
+              |
+            4 | gpu_sharing = true
+              |               ^^^^ write text in quotes
+        "#]],
+    );
+}
+
+#[test]
 fn all_mistakes_of_all_files_come_at_once() {
     check(
         r#"--- gpuctld.toml

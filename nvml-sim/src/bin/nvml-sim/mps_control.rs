@@ -63,6 +63,15 @@ pub fn main(words: &[OsString]) -> ExitCode {
     }
 }
 
+/// Waits while the file `mps/hold-WORD` is there, for tests that look at this moment; `mps/held` says that it does.
+fn wait_at(word: &str) {
+    let hold = state_dir().join(format!("hold-{word}"));
+    while hold.exists() {
+        let _ = fs::write(state_dir().join("held"), word);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 fn pipe_dir() -> PathBuf {
     std::env::var_os("CUDA_MPS_PIPE_DIRECTORY").map_or_else(|| "/tmp/nvidia-mps".into(), PathBuf::from)
 }
@@ -82,6 +91,7 @@ fn start() -> io::Result<()> {
     if let Ok(why) = fs::read_to_string(state_dir().join("refuses")) {
         return Err(io::Error::other(why));
     }
+    wait_at("-d");
     let mut command = Command::new(std::env::current_exe()?);
     command.arg0(std::env::args_os().next().unwrap_or_default()).arg("-f");
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -103,6 +113,7 @@ fn start() -> io::Result<()> {
         }
         std::thread::sleep(Duration::from_millis(5));
     }
+    wait_at("started");
     Ok(())
 }
 
@@ -111,6 +122,7 @@ fn ask() -> io::Result<()> {
     let mut text = String::new();
     io::stdin().read_to_string(&mut text)?;
     for line in text.lines().filter(|line| !line.trim().is_empty()) {
+        wait_at(line.split_whitespace().next().unwrap_or_default());
         let missing = |_| io::Error::other("Cannot find MPS control daemon process");
         let mut stream = UnixStream::connect(pipe_dir().join("control")).map_err(missing)?;
         writeln!(stream, "{line}")?;
