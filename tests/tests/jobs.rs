@@ -169,6 +169,27 @@ fn a_partition_may_let_runs_go_over_their_limit_for_so_long() {
 }
 
 #[test]
+fn of_several_partitions_a_job_goes_to_the_one_that_starts_it_first() {
+    let Some(pool) = Pool::up(2, "h100:1") else { return };
+    pool.reconfigure("gpuctld", "partition.one.nodes = \"node1\"\npartition.two.nodes = \"node2\"");
+    pool.wait_idle("node1");
+    pool.wait_idle("node2");
+    let holds = pool.gsub(&["-p", "one", "--gpus", "1", "-t", "10", "--wrap", "sleep 1000"]);
+    pool.wait_state(holds, Running);
+    let said = pool.run("gsub", &["-p", "one,two", "--gpus", "1", "--wrap", "echo $SLURM_JOB_PARTITION > where"]);
+    assert!(said.err.contains("--partition one,two: the job goes to two"), "{said:?}");
+    let id: u64 = said.out.trim().parse().unwrap();
+    assert_eq!(pool.wait_state(id, Completed).partition, "two");
+    assert_eq!(std::fs::read_to_string(pool.work.join("where")).unwrap(), "two\n");
+    let dry = pool.run("gsub", &["--dry-run", "-p", "one,two,one", "--gpus", "1", "--wrap", "true"]);
+    assert!(dry.out.contains("would start at once") && dry.out.contains("in partition two"), "{dry:?}");
+    let odd = pool.run("gsub", &["-p", "one,tow", "--wrap", "true"]);
+    assert!(odd.code == 1 && odd.err.contains("no partition \"tow\". Did you mean \"two\"?"), "{odd:?}");
+    let never = pool.run("gsub", &["-p", "one,two", "--gpus", "9", "--wrap", "true"]);
+    assert!(never.code == 1 && never.err.contains("partition \"one\""), "{never:?}");
+}
+
+#[test]
 fn a_signal_goes_to_the_script_alone_or_to_what_it_started() {
     let Some(pool) = Pool::up(1, "none") else { return };
     let child = "sh -c 'trap \"echo child >> got\" USR1; touch child; while :; do sleep 0.05; done' &";

@@ -5,6 +5,7 @@
 use super::Site;
 use super::error::ApiError;
 use super::outlook::{blocker_rows, change_row, expected_starts, interval_text, names};
+use super::partition_choice;
 use super::permission::Caller;
 use super::row::{Row, View};
 use super::submit::{check, may_ask};
@@ -14,7 +15,7 @@ use axum::extract::State as Shared;
 use axum::extract::rejection::JsonRejection;
 use gcore::ctl::{Actor, Command, Input, Reply, State, handle, snapshot};
 use gmodel::run::Allocation;
-use gmodel::{Instant, JobId, Timestamp};
+use gmodel::{Instant, JobId, JobSpec, Timestamp};
 use gsched::{Engine, WorkBudget};
 use gwire::api::{ChangeRow, DryRun, SCHEMA, SubmitRequest};
 use std::collections::BTreeSet;
@@ -29,17 +30,26 @@ pub(super) async fn dry_run(
     caller.may_submit()?;
     check(&request)?;
     may_ask(&caller, &request.spec)?;
-    let (request, mut notes) = site.app.hook.ask(&site.app.config(), &caller.actor, request).await?;
-    let command = Command::Submit { spec: Box::new(request.spec), client_key: None };
+    let (mut request, mut notes) = site.app.hook.ask(&site.app.config(), &caller.actor, request).await?;
+    notes.extend(partition_choice::choose(&site, &caller.actor, &mut request.spec).await?);
+    let mut answer = foresee(&site, &caller.actor, request.spec).await?;
+    notes.append(&mut answer.notes);
+    Ok(Json(DryRun { notes, ..answer }))
+}
+
+/// What would become of a submission now.
+///
+/// # Errors
+/// It would be refused.
+pub(super) async fn foresee(site: &Site, actor: &Actor, spec: JobSpec) -> Result<DryRun, ApiError> {
+    let command = Command::Submit { spec: Box::new(spec), client_key: None };
     let command = site.core.knowing_the_past(command).await?;
     let state = site.core.view().await;
     let now = super::now();
     let _turn = site.app.outlook_turn().await;
-    let outlook = site.app.outlook().clone();
-    let task = tokio::task::spawn_blocking(move || consider(state, caller.actor, command, &outlook, now));
-    let mut answer = task.await.map_err(|_| ApiError::unavailable("the dry run failed; this is a bug"))??;
-    notes.append(&mut answer.notes);
-    Ok(Json(DryRun { notes, ..answer }))
+    let (outlook, actor) = (site.app.outlook().clone(), actor.clone());
+    let task = tokio::task::spawn_blocking(move || consider(state, actor, command, &outlook, now));
+    task.await.map_err(|_| ApiError::unavailable("the dry run failed; this is a bug"))?
 }
 
 fn consider(state: Arc<State>, actor: Actor, command: Command, outlook: &Outlook, now: Timestamp) -> Result<DryRun, ApiError> {
