@@ -1,12 +1,13 @@
 //! `gadm job`: change, hold, release and requeue jobs, owners their own; suspend and resume them.
 
-use gcli::local_time;
+use gcli::local_time::{self, TimeFormat};
 use gcli::{Failure, Outcome};
 use gmodel::Instant;
-use gmodel::duration::TimeLimit;
+use gmodel::duration::{TimeLimit, squeue_time};
 use gmodel::suggest::did_you_mean;
-use gwire::api::{Done, EachResult, TargetsRequest, UpdateRequest};
-use gwire::client::Client;
+use gwire::api::{Done, EachResult, JobRow, TargetsRequest, UpdateRequest};
+use gwire::client::{Client, escape};
+use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -14,7 +15,7 @@ use std::io::Write;
 /// What to do to jobs.
 #[derive(clap::Subcommand)]
 pub(crate) enum JobAct {
-    /// Change a job: TimeLimit=, Nice=, JobName=, Comment=, Partition=, Account=, QOS=, StartTime=, Requeue=,
+    /// Change a job: TimeLimit= (also +=, -=), Nice=, JobName=, Comment=, Partition=, Account=, QOS=, StartTime=, Requeue=,
     /// ArrayTaskThrottle=, Dependency=, Licenses=, ReservationName=, Priority= (operators; none computes it again),
     /// Borrow=, Deadline=, TimeMin=, Checkpoint=
     Update {
@@ -97,7 +98,7 @@ fn report(answer: &EachResult) -> Outcome {
     let mut failed = false;
     for result in answer.results.iter().filter(|result| !result.ok) {
         failed = true;
-        let text = gcli::printable::printable(&result.error);
+        let text = TimeFormat::from_env().in_text(&gcli::printable::printable(&result.error));
         match text.contains(&result.job) {
             true => writeln!(std::io::stderr(), "gadm: {text}")?,
             false => writeln!(std::io::stderr(), "gadm: job {}: {text}", result.job)?,
@@ -109,12 +110,17 @@ fn report(answer: &EachResult) -> Outcome {
 fn update(client: &mut Client, words: &[String], time: Option<&str>) -> Outcome {
     let (changes, jobs): (Vec<&String>, Vec<&String>) = words.iter().partition(|word| word.contains('='));
     let mut change = BTreeMap::new();
+    let mut limit_by = None;
     let mut jobs: Vec<String> = jobs.into_iter().cloned().collect();
     for word in changes {
         let (key, value) = word.split_once('=').expect("chosen for its sign");
         // scontrol's users write the job as a key too.
         if key.eq_ignore_ascii_case("jobid") {
             jobs.push(value.to_owned());
+            continue;
+        }
+        if let Some(step) = limit_step(key, value)? {
+            limit_by = Some(step);
             continue;
         }
         let (key, value) = read_change(key, value)?;
@@ -126,12 +132,16 @@ fn update(client: &mut Client, words: &[String], time: Option<&str>) -> Outcome 
     if jobs.is_empty() {
         return Err(Failure::usage("which job? gadm job update 17 TimeLimit=4:00:00"));
     }
-    if change.is_empty() {
+    if change.is_empty() && limit_by.is_none() {
         return Err(Failure::usage(format_args!("what is to be changed? gadm job update {} TimeLimit=4:00:00", jobs[0])));
     }
     let mut worst = 0;
     for job in &jobs {
-        let request = UpdateRequest { job: job.clone(), change: change.clone() };
+        let mut change = change.clone();
+        if let Some(step) = limit_by {
+            change.insert("time_limit_secs".to_owned(), stepped_limit(client, job, step)?);
+        }
+        let request = UpdateRequest { job: job.clone(), change };
         match client.post_repeatable::<_, Done>("/v1/jobs/update", &request).map_err(Failure::from) {
             Ok(done) => crate::controller::say_notes(&done),
             Err(failure) if failure.exit == gcli::failure::FAILED && jobs.len() > 1 => {
@@ -142,6 +152,41 @@ fn update(client: &mut Client, words: &[String], time: Option<&str>) -> Outcome 
         }
     }
     Ok(worst)
+}
+
+/// Seconds more or less of `TimeLimit+=30` and `TimeLimit=-1:00:00`, as scontrol takes them; `-1` alone is UNLIMITED.
+fn limit_step(key: &str, value: &str) -> Result<Option<i64>, Failure> {
+    let (name, sign, text) = match (key.strip_suffix('+'), key.strip_suffix('-'), value.strip_prefix('+'), value.strip_prefix('-')) {
+        (Some(name), ..) => (name, 1, value),
+        (_, Some(name), ..) => (name, -1, value),
+        (.., Some(text), _) => (key, 1, text),
+        (.., Some(text)) if value != "-1" => (key, -1, text),
+        _ => return Ok(None),
+    };
+    if !["timelimit", "time"].contains(&name.to_ascii_lowercase().as_str()) {
+        return Ok(None);
+    }
+    let secs = TimeLimit::parse(text).map_err(|error| Failure::usage(format_args!("{key}: {error}")))?.secs();
+    let secs = secs.and_then(|secs| i64::try_from(secs).ok());
+    let secs = secs.ok_or_else(|| Failure::usage(format_args!("{key}={value}: UNLIMITED is no step. Write TimeLimit=UNLIMITED")))?;
+    Ok(Some(sign * secs))
+}
+
+/// The limit of a job so much longer or shorter.
+fn stepped_limit(client: &mut Client, job: &str, step: i64) -> Result<Value, Failure> {
+    #[derive(Deserialize)]
+    struct Found {
+        jobs: Vec<JobRow>,
+    }
+    let found: Found = client.get(&format!("/v1/jobs/{}", escape(job)))?;
+    let limit = found.jobs.first().and_then(|job| job.time_limit_secs).filter(|secs| *secs != u32::MAX);
+    let Some(secs) = limit else {
+        return Err(Failure::new(format_args!("job {job} has no time limit that could change by so much. Write the new one: TimeLimit=4:00:00")));
+    };
+    match i64::from(secs) + step {
+        new if new > 0 => Ok(new.into()),
+        _ => Err(Failure::new(format_args!("job {job} has a time limit of {}: that much less leaves nothing", squeue_time(secs.into())))),
+    }
 }
 
 /// scontrol's keys, and ours.
@@ -214,6 +259,17 @@ fn time_limit(key: &str, text: &str) -> Result<Value, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_limit_may_change_by_so_much() {
+        assert_eq!(limit_step("TimeLimit", "+30").unwrap(), Some(1800));
+        assert_eq!(limit_step("TimeLimit+", "1:00:00").unwrap(), Some(3600));
+        assert_eq!(limit_step("timelimit-", "10").unwrap(), Some(-600));
+        assert_eq!(limit_step("TimeLimit", "-10").unwrap(), Some(-600));
+        assert_eq!(limit_step("TimeLimit", "-1").unwrap(), None, "that is UNLIMITED");
+        assert_eq!((limit_step("TimeLimit", "30").unwrap(), limit_step("Nice", "-10").unwrap()), (None, None));
+        assert!(limit_step("TimeLimit", "+UNLIMITED").unwrap_err().text.contains("is no step"));
+    }
 
     #[test]
     fn keys_of_scontrol_become_those_of_the_api() {

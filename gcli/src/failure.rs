@@ -3,6 +3,7 @@
 //! 0 done, 1 refused or failed, 2 usage, 3 controller unreachable, 255 a bug. A reader that went away
 //! (`gq | head`) is no failure.
 
+use crate::local_time::TimeFormat;
 use gwire::client::ClientError;
 use std::fmt::Display;
 use std::io::{self, ErrorKind, Write};
@@ -53,7 +54,8 @@ impl Failure {
 impl From<ClientError> for Failure {
     fn from(error: ClientError) -> Self {
         let exit = if error.is_unreachable() { UNREACHABLE } else { FAILED };
-        Self { exit, text: error.to_string() }
+        // The controller's instants are UTC; the reader has a clock of his own.
+        Self { exit, text: TimeFormat::from_env().in_text(&error.to_string()) }
     }
 }
 

@@ -4,6 +4,7 @@
 
 use crate::job_filter::JobFilter;
 use clap::{CommandFactory, FromArgMatches, Parser};
+use gcli::local_time::TimeFormat;
 use gcli::table::stdout;
 use gcli::{Failure, Outcome, command_line};
 use gmodel::signal::{parse_signal, signal_word};
@@ -106,7 +107,7 @@ fn report(answer: &EachResult, args: &CancelArgs) -> Outcome {
             }
         } else if !(args.quiet && result.code == "not_found") {
             failed = true;
-            let text = gcli::printable::printable(&result.error);
+            let text = TimeFormat::from_env().in_text(&gcli::printable::printable(&result.error));
             // The controller's sentence names the job as a rule.
             match text.contains(&result.job) {
                 true => writeln!(std::io::stderr(), "gdel: {text}")?,

@@ -4,6 +4,7 @@
 
 use crate::choice::Choices;
 use crate::option_words::{Given, Origin};
+use gcli::local_time::TimeFormat;
 use std::fmt::Write as _;
 use std::io::Write as _;
 
@@ -51,7 +52,8 @@ impl Drop for Notes {
 }
 
 fn print(text: &str) {
-    let _ = writeln!(std::io::stderr(), "gsub: {}", gcli::printable::printable(text));
+    let text = TimeFormat::from_env().in_text(&gcli::printable::printable(text));
+    let _ = writeln!(std::io::stderr(), "gsub: {text}");
 }
 
 /// `from job.sh, line 2: --ntasks=2 --job-name=fit`, a line for each place.

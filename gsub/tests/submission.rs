@@ -309,6 +309,14 @@ fn refusals_of_the_controller_are_passed_on() {
 }
 
 #[test]
+fn instants_in_refusals_and_notes_are_on_the_readers_clock() {
+    let late = "it cannot end by its deadline 2026-11-20T21:34:16Z any more.";
+    let controller = FakeController::start(move |_| Answer::refuse(400, "invalid", late));
+    let said = controller.run_with(GSUB, &["--wrap", "true"], &[("TZ", "EST5")], "").text();
+    assert_eq!(said, "stderr: gsub: it cannot end by its deadline 2026-11-20T16:34:16 any more.\nexit: Some(1)\n");
+}
+
+#[test]
 fn help_is_short_and_version_is_told() {
     let controller = FakeController::start(answer);
     let help = controller.run(GSUB, &["--help"]);
