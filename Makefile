@@ -3,13 +3,14 @@
 CARGO ?= cargo
 PROFILE ?= debug
 
-.PHONY: help setup build test demo bench lint man-check clean
+.PHONY: help setup build test demo bench soak lint man-check clean
 
 help:
 	@echo 'make test        everything that is checked: builds, then all tests      (~15 min on 2 cores, first time)'
 	@echo 'make demo        a whole cluster on this machine, with real jobs; root   (~10 min on 2 cores, first time)'
 	@echo 'make bench       the promises measured, each beside its floors and beside Slurm  (~15 min on 2 cores, first time); root'
 	@echo 'make build       all programs into target/debug                          (~5 min on 2 cores, first time)'
+	@echo 'make soak        property tests with seeds and numbers of cases that make test does not use (until one fails, or SOAK_SECS=600)'
 	@echo 'make lint        clippy over everything'
 	@echo 'make man-check   the hand-written man pages through mandoc or groff'
 	@echo 'make setup       only look for, and install, what the others need'
@@ -37,6 +38,10 @@ bench:
 	@echo 'bench: building with optimisation (8 min on 2 cores the first time), then 5 min of measuring'
 	$(CARGO) build --workspace --release
 	target/release/gpupool-bench $(SCENARIO)
+
+soak:
+	@tests/setup.sh build
+	@CARGO='$(CARGO)' tests/soak.sh
 
 lint:
 	@tests/setup.sh build

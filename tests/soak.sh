@@ -1,0 +1,20 @@
+#!/bin/bash
+# `make soak`: the property tests with ever new cases, until one fails or SOAK_SECS are over. A case that fails is printed at its
+# smallest and kept under proptest-regressions/, so that the next run begins with it.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+secs=${SOAK_SECS:-600}
+crates=(-p gmodel -p gsched -p gcore -p gwire -p gcli -p gq -p gsub -p gstepd -p gpuctld)
+unset PROPTEST_RNG_SEED
+export PROPTEST_CASES=${PROPTEST_CASES:-1000}
+echo "soak: $secs s of property tests, $PROPTEST_CASES cases each round"
+"${CARGO:-cargo}" test --quiet "${crates[@]}" --lib --bins --no-run
+end=$(($(date +%s) + secs))
+for ((round = 1; $(date +%s) < end; round++)); do
+    "${CARGO:-cargo}" test --quiet "${crates[@]}" --lib --bins >target/soak.log 2>&1 || {
+        cat target/soak.log
+        echo "soak: failed in round $round"
+        exit 1
+    }
+    echo "soak: round $round passed"
+done
