@@ -44,6 +44,20 @@ impl JobFilter {
         !me && [user, partition, states, account, qos, reservation, name, nodelist].iter().all(|filter| filter.is_none())
     }
 
+    /// With what the environment says where nothing is given. Source: squeue(1).
+    pub(crate) fn with_variables(&self, variable: impl Fn(&str) -> Option<String>) -> Self {
+        let or = |given: &Option<String>, end: &str| given.clone().or_else(|| variable(end));
+        Self {
+            user: if self.me { self.user.clone() } else { or(&self.user, "USERS") },
+            partition: or(&self.partition, "PARTITION"),
+            states: or(&self.states, "STATES"),
+            account: or(&self.account, "ACCOUNT"),
+            qos: or(&self.qos, "QOS"),
+            name: or(&self.name, "NAMES"),
+            ..self.clone()
+        }
+    }
+
     /// The filters as the API takes them.
     ///
     /// # Errors
@@ -120,6 +134,15 @@ mod tests {
         assert_eq!(states("all").unwrap(), "all");
         let refused = states("RUNING").unwrap_err();
         assert!(refused.exit == 2 && refused.text.contains(r#"Did you mean "RUNNING"?"#), "{}", refused.text);
+    }
+
+    #[test]
+    fn variables_stand_in_for_options_that_are_not_given() {
+        let variable = |end: &str| Some(format!("v{}", end.to_lowercase()));
+        let given = JobFilter { me: true, partition: Some("p".into()), states: Some("R".into()), ..JobFilter::default() };
+        let both = given.with_variables(variable);
+        assert_eq!((both.user, both.partition.as_deref(), both.account.as_deref()), (None, Some("p"), Some("vaccount")));
+        assert_eq!(JobFilter::default().with_variables(variable).user.as_deref(), Some("vusers"));
     }
 
     #[test]

@@ -32,7 +32,7 @@ pub(crate) fn ended(job: &JobRow, times: &TimeFormat) -> String {
     if job.state.is_final() {
         let _ = writeln!(text, " with exit code {}", job.exit_code);
         if !job.end_text.is_empty() {
-            let _ = writeln!(text, "  {}", printable(&job.end_text));
+            let _ = writeln!(text, "  {}", printable(&times.in_text(&job.end_text)));
         }
         return text;
     }
@@ -142,10 +142,10 @@ fn files(record: &mut Record, job: &JobRow) {
 
 fn ours(record: &mut Record, job: &JobRow, times: &TimeFormat) {
     if !job.reason_text.is_empty() {
-        record.line("ReasonText", &job.reason_text);
+        record.line("ReasonText", times.in_text(&job.reason_text));
     }
     if !job.end_text.is_empty() {
-        record.line("EndText", &job.end_text);
+        record.line("EndText", times.in_text(&job.end_text));
     }
     for hold in &job.holds {
         record.line("Hold", format_args!("{} since {}: {}", hold.owner, times.print(hold.since.0), hold.reason));

@@ -62,6 +62,9 @@ Examples:
   gq -s                 steps of running jobs
   gq -h -o '%i %T'      ids and states, for a script
 
+GQ_FORMAT, GQ_FORMAT2 (names), GQ_SORT, GQ_ARRAY, GQ_USERS, GQ_PARTITION, GQ_STATES, GQ_ACCOUNT, GQ_QOS and GQ_NAMES in
+the environment are as the options; without them those of squeue count, SQUEUE_FORMAT and so on.
+
 Columns of -o and -O (-S takes the letters):
 ";
 
@@ -193,6 +196,11 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     }
 }
 
+/// What sets an option that is not given: `GQ_SORT`, or squeue's variable of the same end.
+fn variable(end: &str) -> Option<String> {
+    ["GQ", "SQUEUE"].iter().find_map(|whose| std::env::var(format!("{whose}_{end}")).ok()).filter(|value| !value.is_empty())
+}
+
 /// What is listed and how.
 struct Listing {
     query: JobQuery,
@@ -211,24 +219,25 @@ pub(crate) enum Shape {
 
 impl Listing {
     fn of(args: &QueueArgs) -> Result<Self, Failure> {
-        let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-        let letters = args.format.clone().or_else(|| {
-            let free = args.names.is_none() && !args.long && args.steps.is_none();
-            free.then(|| variable("GQ_FORMAT").or_else(|| variable("SQUEUE_FORMAT"))).flatten()
-        });
+        let free = args.format.is_none() && args.names.is_none() && !args.long && args.steps.is_none();
+        let letters = args.format.clone().or_else(|| variable("FORMAT").filter(|_| free));
+        let by_name = variable("FORMAT2").filter(|_| free && letters.is_none());
+        let names = args.names.clone().or(by_name);
         let shape = if args.json {
             Shape::Json
         } else if let Some(letters) = &letters {
             Shape::Format(job_column::read_letters(letters).map_err(Failure::usage)?)
-        } else if let Some(names) = &args.names {
+        } else if let Some(names) = &names {
             Shape::Format(job_column::read_names(names).map_err(Failure::usage)?)
         } else {
             Shape::Table(if args.long { LONG } else { USUAL })
         };
-        let sort = sort_keys(args.sort.as_deref().unwrap_or_default())?;
-        let mut query = args.filter.query()?;
+        let sort = args.sort.clone().or_else(|| variable("SORT")).unwrap_or_default();
+        let sort = sort_keys(&sort)?;
+        let filter = args.filter.with_variables(variable);
+        let mut query = filter.query()?;
         query.job = args.job_list.clone().unwrap_or_default();
-        query.expand = args.array;
+        query.expand = args.array || variable("ARRAY").is_some();
         let sorted_by = sort.iter().map(|(column, _)| *column);
         query.bare = !args.json;
         query.columns = match &shape {
@@ -237,7 +246,7 @@ impl Listing {
             Shape::Table(columns) => job_column::keys(columns.iter().copied().chain([JobColumn::State]).chain(sorted_by)),
             Shape::Format(pieces) => job_column::keys(fields(pieces).chain(sorted_by)),
         };
-        let only_job = (args.filter.is_empty() && !query.job.is_empty() && !query.job.contains(',')).then(|| query.job.clone());
+        let only_job = (filter.is_empty() && !query.job.is_empty() && !query.job.contains(',')).then(|| query.job.clone());
         Ok(Self { query, shape, sort, header: !args.noheader, only_job })
     }
 

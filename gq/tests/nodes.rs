@@ -256,7 +256,7 @@ fn partitions_are_shown_with_their_limits_and_how_they_preempt() {
            MaxNodes=UNLIMITED
            Nodes=n1
            PriorityJobFactor=7 PriorityTier=1
-           PreemptMode=REQUEUE Placement=pack
+           PreemptMode=REQUEUE Placement=pack GpuSharing=
            State=UP TotalCPUs=80 TotalNodes=5 GPUs=10
            Headroom=gpu:2
            PerUserLimits=running_jobs:2,gpus[h100:4]

@@ -156,6 +156,9 @@ fn variables_of_squeue_are_honoured() {
     let controller = FakeController::start(answer);
     let run = |words: &[&str], variable| controller.run_with(GQ, words, &[variable], "").text();
     assert_eq!(run(&["-h", "-j", "95"], ("SQUEUE_FORMAT", "%i %T")), "95 RUNNING\n");
+    assert_eq!(run(&["-h", "-j", "95", "-o", "%i"], ("SQUEUE_FORMAT", "%T")), "95\n");
+    assert_eq!(run(&["-h", "-j", "95"], ("SQUEUE_FORMAT2", "jobid:4,state:")), "95  RUNNING\n");
+    assert!(run(&["-o", "%i"], ("GQ_SORT", "-i")).lines().nth(1) > run(&["-o", "%i"], ("GQ_SORT", "i")).lines().nth(1));
     assert_eq!(run(&["-h", "-j", "95", "-o", "%S"], ("SLURM_TIME_FORMAT", "%s")), "1795165527\n");
 }
 
