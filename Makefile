@@ -32,7 +32,7 @@ demo:
 	$(CARGO) build --workspace
 	@tests/demo.sh target/debug
 
-# One of `latency`, `queue`, `own`, `nodes`, `hollow` in SCENARIO measures only that.
+# One of `latency`, `queue`, `own`, `nodes`, `hollow`, `history` in SCENARIO measures only that.
 bench:
 	@tests/setup.sh build
 	@echo 'bench: building with optimisation (8 min on 2 cores the first time), then 5 min of measuring'

@@ -4,6 +4,7 @@
 //! Numbers are as of this minute on this machine: read the multiples and the CPU time, not the clock.
 
 mod floor;
+mod history;
 mod pool;
 
 use floor::{Floor, median};
@@ -46,7 +47,7 @@ fn main() -> anyhow::Result<()> {
 
 type Scenario = fn(&mut Bench) -> anyhow::Result<()>;
 const SCENARIOS: &[(&str, Scenario)] =
-    &[("latency", latency), ("queue", queue), ("own", own_jobs), ("nodes", nodes), ("hollow", hollow_nodes)];
+    &[("latency", latency), ("queue", queue), ("own", own_jobs), ("nodes", nodes), ("hollow", hollow_nodes), ("history", history::history)];
 
 struct Bench<'a> {
     base: &'a Path,
