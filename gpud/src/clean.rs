@@ -23,7 +23,10 @@ pub fn clean(site: &Site, run: RunId, supervisor: Option<&OwnedFd>) -> Result<()
         None => step::dismiss(&site.spool.run_dir(run)),
     }
     let cgroup = site.cgroup_of(run)?;
-    if let Some(cgroup) = &cgroup {
+    // Nearly always the run has left nothing.
+    if let Some(cgroup) = &cgroup
+        && !cgroup.is_empty()?
+    {
         cgroup.kill()?;
         if !cgroup.wait_empty(GONE_PATIENCE)? {
             let pids = cgroup.job_pids()?;
