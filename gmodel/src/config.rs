@@ -47,6 +47,9 @@ pub struct ClusterConfig {
     pub expected: Vec<crate::expected::Expected>,
     /// Seconds between two cuts of one GPU that are the queue's wish.
     pub mig_recut_secs: u32,
+    /// How GPUs are checked in idle gaps; `None`: they are not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub diagnostics: Option<crate::gpu_check::Diagnostics>,
     /// Accounts, QOS and reservations that are written in files. What `gadm` makes is in the state; files win.
     pub policy: Policy,
 }
@@ -74,6 +77,7 @@ impl Default for ClusterConfig {
             mig: Vec::new(),
             expected: Vec::new(),
             mig_recut_secs: 300,
+            diagnostics: None,
             policy: Policy::default(),
         }
     }
@@ -151,6 +155,8 @@ pub struct Partition {
     pub slices_for_memory: bool,
     /// Whether a part of a GPU may be asked for.
     pub gpu_sharing: GpuSharing,
+    /// Its GPUs are checked in idle gaps where the cluster has that.
+    pub diagnostics: bool,
 }
 
 impl Default for Partition {
@@ -187,6 +193,7 @@ impl Default for Partition {
             mig: MigCuts::Fixed,
             slices_for_memory: false,
             gpu_sharing: GpuSharing::Off,
+            diagnostics: true,
         }
     }
 }

@@ -86,6 +86,7 @@ mod tests {
             info: GpuInfo { gpu_type: (*gpu_type).into(), ..GpuInfo::default() },
             present: *present,
             refused: String::new(),
+            checks: None,
         };
         words.iter().enumerate().map(entry).collect()
     }

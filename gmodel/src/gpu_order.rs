@@ -1,6 +1,7 @@
-//! What the controller wants done to a GPU besides running jobs on it: taken out, taken back, mended, cut. Orders are numbered,
+//! What the controller wants done to a GPU besides running jobs on it: taken out, taken back, mended, cut, checked. Orders are numbered,
 //! stand until the node says how they ended, and are obeyed once however often they come.
 
+use crate::gpu_check::{CheckProgram, CheckReport};
 use serde::{Deserialize, Serialize};
 
 /// Longest reason or error.
@@ -29,6 +30,8 @@ pub enum GpuAction {
     Repair,
     /// An empty GPU is cut into these MIG profiles, in the order of their placements; none: whole again.
     Cut { profiles: Vec<String> },
+    /// A program is run on it that finds out whether it works as it should; it gives way to a job at once.
+    Check(CheckProgram),
     /// From a newer controller: answered with an error.
     #[serde(other)]
     Unknown,
@@ -42,6 +45,16 @@ pub struct GpuOrderDone {
     /// Why it could not be carried out; empty when it was.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub error: String,
+    /// Of a check: what came of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub check: Option<Box<CheckReport>>,
+}
+
+impl GpuOrderDone {
+    /// The answer to an order; `error` is empty when it was carried out.
+    pub fn new(order: &GpuOrder, error: impl Into<String>) -> Self {
+        Self { number: order.number, uuid: order.uuid.clone(), error: error.into(), check: None }
+    }
 }
 
 #[cfg(test)]
@@ -55,5 +68,9 @@ mod tests {
         let cut = GpuOrder { number: 8, uuid: "GPU-1".into(), what: GpuAction::Cut { profiles: vec!["3g.40gb".into()] } };
         let text = serde_json::to_string(&cut).unwrap();
         assert_eq!(serde_json::from_str::<GpuOrder>(&text).unwrap(), cut);
+        let program = CheckProgram { program: "/usr/libexec/check".into(), timeout_secs: 300, ..CheckProgram::default() };
+        let check = GpuOrder { what: GpuAction::Check(program), ..cut };
+        let text = serde_json::to_string(&check).unwrap();
+        assert_eq!(serde_json::from_str::<GpuOrder>(&text).unwrap(), check);
     }
 }

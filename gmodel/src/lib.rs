@@ -13,6 +13,7 @@ pub mod directive;
 pub mod duration;
 pub mod exit_code;
 pub mod expected;
+pub mod gpu_check;
 pub mod gpu_health;
 pub mod gpu_order;
 pub mod gpu_request;

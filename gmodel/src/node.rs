@@ -107,6 +107,9 @@ pub struct GpuEntry {
     /// Why its node did not carry out the newest order for it; empty when it did.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub refused: String,
+    /// What checks in idle gaps found, the newest of each.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checks: Option<Arc<crate::gpu_check::GpuChecks>>,
 }
 
 impl GpuInfo {

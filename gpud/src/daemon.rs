@@ -236,11 +236,7 @@ impl Daemon {
     fn carry_out_gpu_orders(&self, incarnation: u64, orders: Vec<GpuOrder>) {
         let (site, sender) = (Arc::clone(&self.site), self.sender.clone());
         tokio::task::spawn_blocking(move || {
-            let nobody = |order: &GpuOrder| GpuOrderDone {
-                number: order.number,
-                uuid: order.uuid.clone(),
-                error: "this node does not look after GPUs".into(),
-            };
+            let nobody = |order: &GpuOrder| GpuOrderDone::new(order, "this node does not look after GPUs");
             let done = match &site.gpu_watch {
                 Some(watch) => watch.carry_out(incarnation, &orders, &site),
                 None => orders.iter().map(nobody).collect(),

@@ -172,7 +172,7 @@ impl HealthBook {
             std::cmp::Ordering::Equal => obeyed.error.clone(),
             std::cmp::Ordering::Less => format!("order {} came after it", obeyed.number),
         };
-        Some(GpuOrderDone { number: order.number, uuid: order.uuid.clone(), error })
+        Some(GpuOrderDone::new(order, error))
     }
 
     /// An order of the controller was carried out, or could not be: the answer, which stands once the book is written.
@@ -182,7 +182,7 @@ impl HealthBook {
             record.obeyed = Some(Obeyed { incarnation, number: order.number, error: error.clone() });
             self.unwritten = true;
         }
-        GpuOrderDone { number: order.number, uuid: order.uuid.clone(), error }
+        GpuOrderDone::new(order, error)
     }
 
     /// An administrator's word.

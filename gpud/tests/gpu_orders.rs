@@ -79,7 +79,7 @@ async fn an_order_is_carried_out_once_and_answered_whenever_it_comes() {
     let sick = gpu(&ctl, 1);
     let out = order(7, &sick, quarantine());
     ctl.order_gpus(7, vec![out.clone()]);
-    let done = GpuOrderDone { number: 7, uuid: sick.uuid.clone(), error: String::new() };
+    let done = GpuOrderDone { number: 7, uuid: sick.uuid.clone(), error: String::new(), check: None };
     assert_eq!(answer(&mut ctl).await, done);
     let there = gpu(&ctl, 1);
     assert_eq!(there.fault, "quarantined by an administrator: smells", "who hears the answer has the inventory already");

@@ -55,6 +55,7 @@ fn node(id: u32, name: &str, gpus: &str) -> SchedNode {
         info: GpuInfo { gpu_type: gpu_type.into(), memory_mib: 80_000, ..GpuInfo::default() },
         present: true,
         refused: String::new(),
+        checks: None,
     };
     SchedNode {
         id: NodeId(id),

@@ -264,7 +264,7 @@ impl Pool {
                     memory_slices: kind.memory_slices,
                 };
                 let info = GpuInfo { uuid: name, memory_mib: kind.memory_mib, slice: Some(slice), divided: false, ..whole.clone() };
-                gpus.push(GpuEntry { slot: GpuSlot(gpus.len() as u16), info, present: true, refused: String::new() });
+                gpus.push(GpuEntry { slot: GpuSlot(gpus.len() as u16), info, present: true, refused: String::new(), checks: None });
                 node.free_gpu_milli.push(0);
                 gpus.len() - 1
             });
@@ -286,6 +286,7 @@ fn node(id: u32) -> SchedNode {
         },
         present: true,
         refused: String::new(),
+        checks: None,
     };
     SchedNode {
         id: NodeId(id),

@@ -6,6 +6,7 @@ mod nodes;
 
 use super::dependency::{self, Dependent};
 use super::event::{Event, JobChange};
+use super::gpu_check;
 use super::mig;
 use super::policy;
 use super::suspend;
@@ -185,7 +186,10 @@ pub fn apply(state: &mut State, event: &Event) {
             | Event::NodeRemoved { .. }
             | Event::GpuOrdered { .. }
             | Event::GpuOrderEnded { .. }
-            | Event::GpuNoted { .. } => nodes::apply(state, event),
+            | Event::GpuNoted { .. }
+            | Event::GpuChecked { .. }
+            | Event::GpuJudged { .. } => nodes::apply(state, event),
+        Event::GpuChecksLooked { next } => state.next_check_look = *next,
         Event::TokenMinted { token } => {
             state.tokens.insert(token.hash.clone(), token.clone());
         }
@@ -593,6 +597,10 @@ fn run_reported(state: &mut State, id: RunId, node: NodeId, phase: &RunPhase, at
     member_mut(state, id, node).phase = Some(phase.clone());
     if clean {
         raise_generation(state, node);
+    }
+    let run = state.runs.get(id).expect("it was there above");
+    if let Some(share) = run.allocation.iter().find(|share| clean && share.node == node && !share.gpus.is_empty()).cloned() {
+        gpu_check::note_freed(state, node, &share, at);
     }
     let run = state.runs.get(id).expect("it was there above");
     let first_ended = phase.end().is_some() && run.members.first().is_some_and(|first| first.node == node);

@@ -30,6 +30,7 @@ pub fn check(state: &State) -> Vec<Violation> {
     super::lost_node::check(state, &mut found);
     super::mig::check(state, &mut found);
     super::gpu_share::check(state, &mut found);
+    super::gpu_check::check(state, &mut found);
     found.into_iter().map(Violation).collect()
 }
 

@@ -6,6 +6,7 @@ use super::dependency::{Dependent, Waits};
 use super::state::{JoinToken, Outcome, Stop, Strike, Suspension};
 use gmodel::array_spec::RangeSet;
 use gmodel::config::ClusterConfig;
+use gmodel::gpu_check::CheckReport;
 use gmodel::gpu_order::{GpuAction, GpuOrderDone};
 use gmodel::node::{Inventory, Link, Mark, Role};
 use gmodel::run::{Allocation, NodeShare, NumberedSignal, RunPhase};
@@ -155,6 +156,21 @@ pub enum Event {
     /// Something befell a GPU, as its node's inventory shows: a line of its history. `automatic`: it went out of service by
     /// itself, and the breaker counts it.
     GpuNoted { node: NodeId, uuid: String, kind: GpuNoteKind, text: String, automatic: bool, at: Timestamp },
+    /// What an order to check a GPU came to.
+    GpuChecked {
+        node: NodeId,
+        uuid: String,
+        number: u64,
+        /// Nothing was found out: the GPU was given to this run.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        gave_way_to: Option<RunId>,
+        report: Box<CheckReport>,
+        at: Timestamp,
+    },
+    /// The newest result of one check of a GPU is out of line with its kind.
+    GpuJudged { node: NodeId, uuid: String, check: String, odd: String, at: Timestamp },
+    /// Idle GPUs were looked at, and will be again. Not stored.
+    GpuChecksLooked { next: Timestamp },
     TokenMinted { token: JoinToken },
     TokenSpent { hash: String, at: Timestamp },
 
@@ -319,6 +335,7 @@ impl Event {
                 | Self::ControllerStarted { .. }
                 | Self::JobsForgotten { .. }
                 | Self::TimeReached { .. }
+                | Self::GpuChecksLooked { .. }
         )
     }
 
@@ -382,6 +399,8 @@ impl Event {
             | Self::GpuOrdered { node: id, .. }
             | Self::GpuOrderEnded { node: id, .. }
             | Self::GpuNoted { node: id, .. }
+            | Self::GpuChecked { node: id, .. }
+            | Self::GpuJudged { node: id, .. }
             | Self::NodeFenceAsked { node: id, .. }
             | Self::NodeFenceFailed { node: id, .. }
             | Self::NodeFenced { node: id, .. }
@@ -394,7 +413,8 @@ impl Event {
             | Self::Configured { .. }
             | Self::Restored { .. }
             | Self::ControllerStarted { .. }
-            | Self::TimeReached { .. } => none,
+            | Self::TimeReached { .. }
+            | Self::GpuChecksLooked { .. } => none,
         }
     }
 }

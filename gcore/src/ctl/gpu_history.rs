@@ -2,6 +2,7 @@
 //! gone. A GPU that moves takes its history along, and its quarantine: no other slot makes a sick GPU well.
 
 use super::event::{Event, GpuNoteKind};
+use super::gpu_check;
 use super::handle::Tx;
 use super::state::{Node, State};
 use gmodel::gpu_health::Stage;
@@ -28,13 +29,17 @@ impl Event {
     pub fn of_gpu(&self) -> Option<GpuHistoryLine> {
         let (uuid, node, kind, text, at) = match self {
             Self::GpuNoted { node, uuid, kind, text, at, .. } => (uuid, node, kind.word(), text.clone(), at),
+            // What came of it is told.
+            Self::GpuOrdered { what: GpuAction::Check(_), .. } => return None,
             Self::GpuOrdered { node, uuid, what, by, at } => (uuid, node, "ordered", order_words(what, by), at),
+            Self::GpuJudged { node, uuid, check, odd, at } => (uuid, node, "odd", format!("check {check}: {odd}"), at),
             Self::GpuOrderEnded { node, done, at } if !done.error.is_empty() => (&done.uuid, node, "refused", done.error.clone(), at),
             _ => return None,
         };
         let automatic = match self {
             Self::GpuNoted { automatic, .. } => *automatic,
             Self::GpuOrdered { what: GpuAction::Repair, by, .. } => by == "system",
+            Self::GpuOrdered { what: GpuAction::Quarantine { .. }, by, .. } => by == gpu_check::BY,
             _ => false,
         };
         Some(GpuHistoryLine { uuid: uuid.clone(), node: *node, kind, text, at: *at, automatic })
@@ -48,7 +53,7 @@ fn order_words(what: &GpuAction, by: &str) -> String {
         GpuAction::Repair => "the breaker allows the next step of its repair".to_owned(),
         GpuAction::Cut { profiles } if profiles.is_empty() => format!("to be made whole, by {by}"),
         GpuAction::Cut { profiles } => format!("to be cut into {}, by {by}", profiles.join(",")),
-        GpuAction::Unknown => format!("ordered by {by}"),
+        GpuAction::Check(_) | GpuAction::Unknown => format!("ordered by {by}"),
     }
 }
 

@@ -3,7 +3,7 @@
 use super::command::{Actor, Refusal, RefusalCode, Reply};
 use super::event::Event;
 use super::handle::{Tx, operator_only};
-use super::mig;
+use super::{gpu_check, mig};
 use super::state::{Node, State};
 use gmodel::NodeId;
 use gmodel::gpu_order::{GpuAction, GpuOrder, GpuOrderDone, MAX_OPEN, MAX_TEXT_BYTES};
@@ -34,6 +34,7 @@ pub(super) fn order(tx: &mut Tx, actor: &Actor, node: NodeId, uuid: &str, what: 
             mig::check_order(tx.state, known, uuid, &profiles)?;
             GpuAction::Cut { profiles }
         }
+        GpuAction::Check(_) => gpu_check::asked(tx.state, known, uuid)?,
         GpuAction::Quarantine { reason } => GpuAction::Quarantine { reason: reason.chars().take(MAX_TEXT_BYTES / 4).collect() },
         other => other,
     };
@@ -44,9 +45,14 @@ pub(super) fn order(tx: &mut Tx, actor: &Actor, node: NodeId, uuid: &str, what: 
 /// The node's word on orders. What is not open is not news.
 pub(super) fn ended(tx: &mut Tx, node: NodeId, done: Vec<GpuOrderDone>) {
     for mut done in done {
-        let open = |node: &Node| node.gpu_orders.iter().any(|order| order.number == done.number);
-        if !tx.state.nodes.get(node).is_some_and(open) {
-            continue;
+        let open = |node: &Node| node.gpu_orders.iter().find(|order| order.number == done.number).map(gpu_check::is_check);
+        match tx.state.nodes.get(node).and_then(open) {
+            None => continue,
+            Some(true) => {
+                gpu_check::ended(tx, node, done);
+                continue;
+            }
+            Some(false) => {}
         }
         if done.error.len() > MAX_TEXT_BYTES {
             done.error = done.error.chars().take(MAX_TEXT_BYTES / 4).collect();
@@ -60,8 +66,12 @@ pub(super) fn apply_ordered(state: &mut State, node: NodeId, uuid: &str, what: &
     let number = state.seq.0;
     if let Some(node) = state.nodes.get_mut(node) {
         node.gpu_orders.retain(|order| order.uuid != uuid);
-        node.gpu_orders.push(GpuOrder { number, uuid: uuid.to_owned(), what: what.clone() });
-        refuse(node, uuid, String::new());
+        let order = GpuOrder { number, uuid: uuid.to_owned(), what: what.clone() };
+        // A check changes nothing, and says nothing of what was refused before.
+        if !gpu_check::is_check(&order) {
+            refuse(node, uuid, String::new());
+        }
+        node.gpu_orders.push(order);
     }
 }
 
@@ -108,7 +118,7 @@ mod tests {
     }
 
     fn answer(state: &mut State, number: u64) {
-        let done = vec![GpuOrderDone { number, uuid: "GPU-a".into(), error: String::new() }];
+        let done = vec![GpuOrderDone { number, uuid: "GPU-a".into(), error: String::new(), check: None }];
         take(state, Input::Node { node: NODE, report: NodeReport::GpuOrders { done } }).unwrap();
     }
 

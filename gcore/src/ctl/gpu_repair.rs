@@ -4,6 +4,7 @@
 
 use super::breaker::{self, Loss};
 use super::event::{Event, GpuNoteKind};
+use super::gpu_check;
 use super::handle::Tx;
 use super::state::{Node, State};
 use gmodel::gpu_health::Stage;
@@ -26,7 +27,7 @@ impl Node {
 }
 
 fn waits(node: &Node, gpu: &GpuEntry) -> bool {
-    gpu.present && !gpu.info.wants.is_empty() && gpu.refused.is_empty() && node.gpu_orders.iter().all(|order| order.uuid != gpu.info.uuid)
+    gpu.present && !gpu.info.wants.is_empty() && gpu.refused.is_empty() && node.gpu_orders.iter().all(|order| order.uuid != gpu.info.uuid || gpu_check::is_check(order))
 }
 
 /// Allows what can be allowed of what waits on this node, and takes it back into the pool when its boot is over.

@@ -4,6 +4,7 @@
 
 use super::command::{Refusal, RefusalCode};
 use super::event::Event;
+use super::gpu_check;
 use super::handle::Tx;
 use super::state::{Node, State};
 use gmodel::gpu_order::GpuAction;
@@ -18,7 +19,7 @@ use gsched::snapshot::{CutRecord, NodeMig};
 pub(super) fn enter(tx: &mut Tx, cuts: Vec<Cut>) {
     for cut in cuts {
         let Some(node) = tx.state.nodes.get(cut.node) else { continue };
-        let ordered = node.gpu_orders.iter().any(|order| order.uuid == cut.uuid);
+        let ordered = node.gpu_orders.iter().any(|order| order.uuid == cut.uuid && !gpu_check::is_check(order));
         if node.link == Link::Up && !ordered && check_order(tx.state, node, &cut.uuid, &cut.profiles).is_ok() {
             let (what, by) = (GpuAction::Cut { profiles: cut.profiles }, format!("scheduler: {}", cut.why));
             tx.emit(Event::GpuOrdered { node: cut.node, uuid: cut.uuid, what, by, at: tx.now });
@@ -79,6 +80,8 @@ impl Node {
 /// Its GPUs as the scheduler may give them out.
 pub(super) fn gpus_of(node: &Node) -> Vec<GpuEntry> {
     let mut gpus = node.gpus.clone();
+    // The scheduler is not told: its picture of the node stays as it is.
+    gpus.iter_mut().for_each(|gpu| gpu.checks = None);
     if !node.gpu_orders.is_empty() {
         for gpu in gpus.iter_mut().filter(|gpu| node.is_being_cut(gpu) && gpu.info.fault.is_empty()) {
             gpu.info.fault = "is being cut by MIG".into();
@@ -90,7 +93,7 @@ pub(super) fn gpus_of(node: &Node) -> Vec<GpuEntry> {
 /// What the planner of cuts has to know of a node.
 pub(super) fn of_node(node: &Node) -> NodeMig {
     let boards = node.inventory.mig.clone();
-    let ordered = node.gpu_orders.iter().map(|order| order.uuid.clone()).collect();
+    let ordered = node.gpu_orders.iter().filter(|order| !gpu_check::is_check(order)).map(|order| order.uuid.clone()).collect();
     NodeMig { boards, cuts: node.cuts.clone(), ordered }
 }
 
@@ -103,10 +106,10 @@ pub(super) fn note(node: &mut Node, uuid: &str, what: &GpuAction, at: Timestamp)
     }
 }
 
-/// A run that came with its node after a restore goes before orders to cut what it holds.
+/// A run that came with its node after a restore goes before orders to cut or check what it holds.
 pub(super) fn yield_to(node: &mut Node, share: &NodeShare) {
     let held: Vec<String> = share.gpus.slots().filter_map(|slot| board_at(node, slot).map(str::to_owned)).collect();
-    node.gpu_orders.retain(|order| !matches!(order.what, GpuAction::Cut { .. }) || !held.contains(&order.uuid));
+    node.gpu_orders.retain(|order| !matches!(order.what, GpuAction::Cut { .. } | GpuAction::Check(_)) || !held.contains(&order.uuid));
 }
 
 /// What must never be: a GPU is to be cut while a run holds something of it.
@@ -195,7 +198,7 @@ mod tests {
         /// The node cut it into so many halves, and says so.
         fn was_cut(&mut self, number: u64, halves: usize) {
             self.give(Input::Node { node: NODE, report: NodeReport::Inventory { inventory: inventory(halves) } }).unwrap();
-            let done = vec![GpuOrderDone { number, uuid: "GPU-0".into(), error: String::new() }];
+            let done = vec![GpuOrderDone { number, uuid: "GPU-0".into(), error: String::new(), check: None }];
             self.give(Input::Node { node: NODE, report: NodeReport::GpuOrders { done } }).unwrap();
         }
 

@@ -3,6 +3,7 @@
 use super::deadline;
 use super::dependency;
 use super::event::Event;
+use super::gpu_check;
 use super::handle::Tx;
 use super::gpu_share;
 use super::mig;
@@ -73,6 +74,7 @@ fn place(tx: &mut Tx, start: Start, priority: Option<i64>, free: &mut BTreeMap<N
     let class = class_of(tx.state, &job.spec, start.class);
     let single = start.allocation.len() == 1;
     let at = tx.now;
+    gpu_check::yield_to(tx, &start.allocation, run);
     tx.emit(Event::RunPlaced { run, allocation: start.allocation, lives, limit_secs, class, priority, at });
     if single {
         tx.emit(Event::RunGo { run, at });

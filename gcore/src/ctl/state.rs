@@ -16,7 +16,7 @@ use gmodel::policy::PreemptMode;
 use gmodel::rare::Rare;
 use gmodel::run::{Allocation, NumberedSignal, RunEnd, RunPhase, StopWhy, Usage};
 use gmodel::{
-    ExitCode, JobId, JobSpec, JobState, NodeId, NodeLife, Policy, Reason, Request, RunClass, RunId,
+    ExitCode, GpuSlot, JobId, JobSpec, JobState, NodeId, NodeLife, Policy, Reason, Request, RunClass, RunId,
     Seq, Timestamp,
 };
 use gsched::usage::UsageBook;
@@ -67,6 +67,8 @@ pub struct State {
     pub automatic_gpus: BTreeSet<(Timestamp, NodeId, String)>,
     /// GPUs that were out of service when they were last seen, and are in no node now; where that was.
     pub sick_gone: BTreeMap<String, NodeId>,
+    /// When idle GPUs are looked at next, where they are checked.
+    pub next_check_look: Timestamp,
     /// Jobs and arrays that become eligible later, by time.
     pub not_yet: BTreeSet<(Timestamp, JobId)>,
     /// Who waits for whom: by the id of the job, task or array that decides. An end costs only its dependants.
@@ -354,6 +356,9 @@ pub struct Node {
     /// Drained with a deadline: runs that are still here then are told to checkpoint and stop.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub empty_by: Option<Timestamp>,
+    /// When each GPU was last given back, where idle ones are checked. A memo of the controller that runs.
+    #[serde(skip)]
+    pub freed: BTreeMap<GpuSlot, Timestamp>,
 }
 
 /// A lost node that is to be powered off by the site's fence program.

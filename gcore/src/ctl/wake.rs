@@ -4,7 +4,7 @@ use super::cancel::stop;
 use super::deadline::drop_late;
 use super::dependency::{Dependent, look_again};
 use super::event::Event;
-use super::gpu_repair;
+use super::{gpu_check, gpu_repair};
 use super::handle::Tx;
 use super::lost_node::{give_up, next_call, try_again};
 use super::maintenance;
@@ -44,6 +44,7 @@ pub(super) fn handle(tx: &mut Tx) {
     }
     empty_nodes(tx);
     gpu_repair::wake(tx);
+    gpu_check::wake(tx);
     let due: Vec<JobId> = tx.state.due.iter().take_while(|(at, _)| *at <= now).map(|(_, id)| *id).collect();
     for id in &due {
         look_again(tx, Dependent::Job(*id), None);
@@ -128,6 +129,6 @@ pub fn next_deadline(state: &State) -> Option<Timestamp> {
         .map(|ended| ended.plus_secs(age));
     let settled = state.started.plus_secs(age);
     let (forget, arrays) = (forget.map(|at| at.max(settled)), arrays.map(|at| at.max(settled)));
-    let work = [next_emptying(state), next_edge(state), gpu_repair::next_look(state), maintenance::next_clearing(state)];
+    let work = [next_emptying(state), next_edge(state), gpu_repair::next_look(state), gpu_check::next_look(state), maintenance::next_clearing(state)];
     [silence, fence, prepare, forget, eligible, due, arrays].into_iter().chain(work).flatten().min()
 }

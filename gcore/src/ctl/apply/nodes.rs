@@ -3,7 +3,7 @@
 use super::{lift, node_mut, raise_generation};
 use crate::ctl::event::Event;
 use crate::ctl::state::{FenceFailure, Fencing, Node, State};
-use crate::ctl::{gpu_history, gpu_order, mig};
+use crate::ctl::{gpu_check, gpu_history, gpu_order, mig};
 use gmodel::GpuSlot;
 use gmodel::node::{GpuEntry, Inventory, Link};
 use std::sync::Arc;
@@ -98,10 +98,11 @@ pub(super) fn apply(state: &mut State, event: &Event) {
             }
             state.feasible = Arc::default();
         }
-        Event::GpuOrdered { node, uuid, what, at, .. } => {
+        Event::GpuOrdered { node, uuid, what, by, at } => {
             gpu_history::count(state, event);
             gpu_order::apply_ordered(state, *node, uuid, what);
             mig::note(node_mut(state, *node), uuid, what, *at);
+            gpu_check::apply_ordered(node_mut(state, *node), uuid, what, by);
             raise_generation(state, *node);
             state.watch(*node);
         }
@@ -113,6 +114,14 @@ pub(super) fn apply(state: &mut State, event: &Event) {
         Event::GpuNoted { node, uuid, kind, .. } => {
             gpu_history::count(state, event);
             gpu_history::apply(state, *node, uuid, *kind);
+        }
+        Event::GpuChecked { node, uuid, number, gave_way_to, report, at } => {
+            gpu_check::apply_checked(node_mut(state, *node), uuid, *number, gave_way_to.is_some(), report, *at);
+            raise_generation(state, *node);
+            state.watch(*node);
+        }
+        Event::GpuJudged { node, uuid, check, odd, .. } => {
+            gpu_check::change(node_mut(state, *node), uuid, |checks| checks.judge(check, odd));
         }
         other => unreachable!("{other:?} is not of a node"),
     }
@@ -134,7 +143,7 @@ fn take_inventory(node: &mut Node, inventory: &Inventory) {
             }
             None => {
                 let slot = GpuSlot(u16::try_from(node.gpus.len()).expect("slots are bounded"));
-                node.gpus.push(GpuEntry { slot, info: info.clone(), present: true, refused: String::new() });
+                node.gpus.push(GpuEntry { slot, info: info.clone(), present: true, refused: String::new(), checks: None });
             }
         }
     }

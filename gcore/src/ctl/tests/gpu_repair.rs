@@ -83,7 +83,7 @@ impl Pool {
 
     fn answer(&mut self, node: u32, error: &str) {
         let orders = self.state.nodes.get(NodeId(node)).unwrap().gpu_orders.clone();
-        let done = orders.into_iter().map(|order| GpuOrderDone { number: order.number, uuid: order.uuid, error: error.into() }).collect();
+        let done = orders.iter().map(|order| GpuOrderDone::new(order, error)).collect();
         self.feed(Input::Node { node: NodeId(node), report: NodeReport::GpuOrders { done } });
     }
 

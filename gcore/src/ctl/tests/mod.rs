@@ -4,6 +4,7 @@ mod admission;
 mod arrays;
 mod dependencies;
 mod faults;
+mod gpu_checks;
 mod gpu_repair;
 mod gpu_share;
 mod health;
