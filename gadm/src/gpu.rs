@@ -38,6 +38,17 @@ pub(crate) enum GpuAct {
         /// Profiles with commas between them, as 3g.40gb,2g.20gb; or whole
         profiles: String,
     },
+    /// Check one GPU now, as [diagnostics] of gpuctld.toml has it in idle gaps, and print what was found
+    Check {
+        /// Node that has it; or node and GPU, as node1:3
+        #[arg(value_name = "NODE[:GPU]")]
+        node: String,
+        /// Index, UUID, or the beginning of a UUID
+        gpu: Option<String>,
+        /// Do not wait for the end of the check
+        #[arg(long)]
+        no_wait: bool,
+    },
     /// What was seen of one GPU and done about it, in whichever node it was
     History {
         /// UUID or its beginning; or the node that has it
@@ -74,6 +85,7 @@ pub(crate) fn run(client: &mut Client, act: GpuAct) -> Outcome {
             let profiles = words.filter(|word| !word.is_empty() && word != "whole").collect();
             ("cut", node, gpu, GpuRequest { profiles, ..GpuRequest::default() })
         }
+        GpuAct::Check { node, gpu, no_wait } => return check(client, node, gpu, no_wait),
         GpuAct::History { first, gpu, json } => return history(client, first, gpu, json),
     };
     let path = format!("/v1/nodes/{}/gpus/{}/{word}", escape(&node), escape(&gpu));
@@ -97,6 +109,42 @@ pub(crate) fn run(client: &mut Client, act: GpuAct) -> Outcome {
     }
     writeln!(std::io::stderr(), "gadm: {name} is {}", printable(&in_words(&row)))?;
     Ok(0)
+}
+
+/// Orders a check and waits for its end: as long as the site gives its program.
+fn check(client: &mut Client, node: String, gpu: Option<String>, no_wait: bool) -> Outcome {
+    let (node, gpu) = match (gpu, node.split_once(':')) {
+        (Some(gpu), _) => (node, gpu),
+        (None, Some((node, gpu))) => (node.to_owned(), gpu.to_owned()),
+        (None, None) => return Err(Failure::usage(format_args!("which GPU of {node}? As in gadm gpu check {node}:3"))),
+    };
+    let path = format!("/v1/nodes/{}/gpus/{}/check", escape(&node), escape(&gpu));
+    let ordered: GpuList = client.post_repeatable(&path, &GpuRequest::default())?;
+    let Some(before) = ordered.gpus.into_iter().next() else { return Err(Failure::new("the controller names no GPU")) };
+    let name = format!("{node} gpu{} ({})", before.index, before.uuid);
+    if no_wait {
+        writeln!(std::io::stderr(), "gadm: {name} is checked; gadm gpu history {} will say what was found", before.uuid)?;
+        return Ok(0);
+    }
+    let row = loop {
+        let list: GpuList = client.get(&path_with_query("/v1/gpus", &GpuQuery { node: node.clone() }))?;
+        let row = list.gpus.into_iter().find(|row| row.uuid == before.uuid);
+        let row = row.ok_or_else(|| Failure::new(format_args!("{node} has no GPU {} any more", before.uuid)))?;
+        if row.ordered != "check" {
+            break row;
+        }
+        std::thread::sleep(LOOK_EVERY);
+    };
+    if row.checked == before.checked {
+        return Err(Failure::new(format_args!("{name}: the check gave way, to a job or another order, and nothing was found out")));
+    }
+    let answer: History = client.get(&format!("/v1/gpus/{}/history", escape(&row.uuid)))?;
+    let found = answer.history.iter().rev().find(|line| line.kind == "checked");
+    writeln!(stdout()?, "{name}: {}", printable(found.map_or("", |line| line.text.as_str())))?;
+    for odd in &row.odd {
+        writeln!(std::io::stderr(), "gadm: out of line: {}", printable(odd))?;
+    }
+    Ok(u8::from(!row.odd.is_empty() || found.is_some_and(|line| line.text.starts_with("not run"))))
 }
 
 fn history(client: &mut Client, first: String, gpu: Option<String>, json: bool) -> Outcome {

@@ -177,7 +177,7 @@ impl CheckReport {
         let own = self.results.iter().filter(|result| result.check != PROGRAM || result.passed == Some(false));
         let found: Vec<String> = own.map(shown).collect();
         let took = format!("{}.{} s", self.took_ms / 1000, self.took_ms % 1000 / 100);
-        if found.is_empty() { format!("nothing found out in {took}") } else { format!("{}; in {took}", found.join("; ")) }
+        if !self.stopped.is_empty() { format!("not run to its end: {}", self.stopped) } else if found.is_empty() { format!("it ended, and found nothing, in {took}") } else { format!("{}; in {took}", found.join("; ")) }
     }
 }
 
@@ -201,6 +201,9 @@ pub struct GpuChecks {
     /// It was ordered out for what was found: nothing more follows until somebody returns it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub ordered_out: bool,
+    /// It is to go out and the breaker does not allow it: that was said.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub held_back: bool,
     /// The newest of each check.
     pub kept: Vec<KeptResult>,
 }
@@ -218,6 +221,8 @@ pub struct KeptResult {
     pub odd: String,
     /// Outliers that count: of numbers one after the other, of checksums also with right ones between them.
     pub strikes: u32,
+    /// The result that was the first of those.
+    pub odd_since: Timestamp,
     /// Results in a row that are none.
     pub good: u32,
 }
@@ -235,7 +240,7 @@ impl GpuChecks {
             let old = self.kept.iter().position(|kept| kept.result.check == result.check).map(|place| self.kept.remove(place));
             let mut kept = KeptResult { result: result.clone(), at, ..KeptResult::default() };
             if let Some(old) = old.filter(|old| old.result.version == result.version) {
-                (kept.strikes, kept.good) = (old.strikes, old.good + 1);
+                (kept.strikes, kept.odd_since, kept.good) = (old.strikes, old.odd_since, old.good + 1);
                 kept.before = old.result.sum;
                 let forgiven = if kept.result.sum.is_empty() { 1 } else { FORGIVEN_AFTER };
                 if kept.good > forgiven {
@@ -254,21 +259,24 @@ impl GpuChecks {
         let Some(kept) = self.kept.iter_mut().find(|kept| kept.result.check == check) else { return };
         odd.clone_into(&mut kept.odd);
         if !odd.is_empty() {
+            if kept.strikes == 0 {
+                kept.odd_since = kept.at;
+            }
             (kept.strikes, kept.good) = (kept.strikes + 1, 0);
         }
     }
 
     /// Nothing that was held against it counts any more: it was returned.
     pub fn forgive(&mut self) {
-        self.ordered_out = false;
+        (self.ordered_out, self.held_back) = (false, false);
         for kept in &mut self.kept {
             (kept.strikes, kept.odd) = (0, String::new());
         }
     }
 
-    /// It was an outlier once, and is to be checked again soon.
+    /// It was an outlier, and is to be checked again soon.
     pub fn is_suspect(&self) -> bool {
-        self.kept.iter().any(|kept| !kept.odd.is_empty())
+        self.kept.iter().any(|kept| !kept.odd.is_empty() && kept.strikes < STRIKES)
     }
 
     /// The check of which it was an outlier too often to be chance, where nothing was done about it.

@@ -7,9 +7,9 @@ use crate::inventory::Gpus;
 use crate::report::Told;
 use crate::site::Site;
 use crate::step::{self, StepLink, Supervisor};
-use crate::{clean, prepare};
+use crate::{check_program, clean, gpu_check, prepare};
 use gcore::node::{Found, NodeAction, NodeEvent, NodeInput, NodeState, actions, apply, check, handle};
-use gmodel::gpu_order::{GpuOrder, GpuOrderDone};
+use gmodel::gpu_order::{GpuAction, GpuOrder, GpuOrderDone};
 use gmodel::launch_order::LaunchOrder;
 use gmodel::node::{Inventory, Role};
 use gmodel::run::{Desired, EndCause, RunEnd, RunPhase, StopWhy};
@@ -228,12 +228,20 @@ impl Daemon {
             [NodeEvent::OldTargetRefused { fence, newest }] => {
                 tracing::warn!("an order with fence {fence:?} was refused: {newest:?} is in force");
             }
-            _ if !gpus.is_empty() => self.carry_out_gpu_orders(incarnation, gpus),
-            _ => {}
+            _ => self.carry_out_gpu_orders(incarnation, gpus),
         }
     }
 
     fn carry_out_gpu_orders(&self, incarnation: u64, orders: Vec<GpuOrder>) {
+        self.site.checks.keep_only(&orders.iter().map(|order| order.number).collect());
+        let (checks, orders): (Vec<GpuOrder>, Vec<GpuOrder>) = orders.into_iter().partition(|order| matches!(order.what, GpuAction::Check(_)));
+        if !checks.is_empty() {
+            let (site, sender) = (Arc::clone(&self.site), self.sender.clone());
+            tokio::task::spawn_blocking(move || gpu_check::obey(&site, &sender, incarnation, checks));
+        }
+        if orders.is_empty() {
+            return;
+        }
         let (site, sender) = (Arc::clone(&self.site), self.sender.clone());
         tokio::task::spawn_blocking(move || {
             let nobody = |order: &GpuOrder| GpuOrderDone::new(order, "this node does not look after GPUs");
@@ -532,6 +540,8 @@ impl Daemon {
     fn adopt(&mut self) -> anyhow::Result<()> {
         use crate::spool::Record;
         let site = Arc::clone(&self.site);
+        // Before a run is made ready on their GPUs.
+        site.cgroups.iter().for_each(check_program::end_orphans);
         let mut found = Vec::new();
         for (run, record) in site.spool.scan()? {
             let what = match record {

@@ -209,7 +209,7 @@ impl Record {
 
     /// An administrator takes it out.
     pub fn hold(&mut self, why: String, now: Timestamp) {
-        self.reason = format!("quarantined by an administrator: {why}");
+        self.reason = format!("quarantined: {why}");
         (self.sign, self.evidence) = (String::new(), String::new());
         if self.repair.in_service() {
             self.repair.since = now;

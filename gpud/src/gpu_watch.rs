@@ -287,6 +287,7 @@ impl GpuWatch {
                     GpuAction::Return => health.obey(&order.uuid, Order::Return, wall_clock()),
                     GpuAction::Repair => health.permit(&order.uuid, site.spool.live().is_empty(), wall_clock()),
                     GpuAction::Cut { .. } => cut,
+                    GpuAction::Check(_) => Err(anyhow::anyhow!("a check is begun elsewhere")),
                     GpuAction::Unknown => Err(anyhow::anyhow!("gpud {} does not know this order", env!("CARGO_PKG_VERSION"))),
                 };
                 health.carried_out(incarnation, order, outcome)
@@ -302,8 +303,20 @@ impl GpuWatch {
         done
     }
 
+    /// Writes down that a check begins; the answer where that was written before: its daemon or its node ended during it.
+    pub fn check_begins(&self, incarnation: u64, order: &GpuOrder) -> Result<Option<GpuOrderDone>> {
+        let mut health = lock(&self.health);
+        if let Some(done) = health.answered(incarnation, order) {
+            return Ok(Some(done));
+        }
+        health.carried_out(incarnation, order, Err(anyhow::anyhow!("gpud or its node ended during the check")));
+        anyhow::ensure!(health.write(wall_clock()), "the spool cannot be written");
+        Ok(None)
+    }
+
     /// Cuts a GPU by MIG, and sees what came of it before anybody hears.
     fn cut(&self, site: &Site, uuid: &str, profiles: &[String]) -> Result<()> {
+        site.checks.give_way([uuid], "the GPU is cut by MIG")?;
         let outcome = mig::cut(site, &self.reader.worker, uuid, profiles);
         self.discover(&site.gpus);
         outcome
@@ -398,7 +411,8 @@ fn run_program(site: &Arc<Site>) {
             cgroups: site.cgroups.as_ref(),
             time_limit,
         };
-        let outcome = program.run();
+        let freed = site.checks.give_way([uuid.as_str()], "the GPU is repaired");
+        let outcome = freed.and_then(|_| program.run());
         let mut health = lock(&watch.health);
         health.program_ended(&uuid, outcome, wall_clock());
         health.write(wall_clock());

@@ -2,12 +2,15 @@
 //! supervisors keep the jobs, the spool keeps the record. See README.md for the life of a run on a node.
 
 mod audit;
+mod check_output;
+mod check_program;
 mod clean;
 mod config;
 mod cpu_binding;
 mod daemon;
 mod forward;
 mod gpu_catalogue;
+mod gpu_check;
 mod gpu_health;
 mod gpu_record;
 mod gpu_share;
@@ -33,6 +36,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 use config::Config;
 use daemon::{Daemon, Happening};
 use gmodel::node::Role;
+use gpu_check::GpuChecks;
 use hollow::HollowOptions;
 use identity::{Identity, JoinOptions};
 use link::Dial;
@@ -301,7 +305,7 @@ fn begin(config: Config, role: Option<Role>, happenings: mpsc::Sender<Happening>
     }
     let address = OnceLock::new();
     let shares = gpu_share::GpuShares::default();
-    let site = Site { name: identity.name, role: identity.role, config, spool, cgroups, cpus, gpus, gpu_watch, shares, stand_by, unfit, address };
+    let site = Site { name: identity.name, role: identity.role, config, spool, cgroups, cpus, gpus, gpu_watch, shares, checks: GpuChecks::default(), stand_by, unfit, address };
     let site = Arc::new(site);
     gpu_share::settle(&site);
     let daemon = Daemon::begin(Arc::clone(&site), happenings.clone())?;

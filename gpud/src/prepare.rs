@@ -64,6 +64,7 @@ pub fn prepare(site: &Site, run: RunId) -> Result<Supervisor, Failure> {
     // Until the run is known by its setup no GPU is cut.
     let uncut = (!order.gpus.is_empty()).then(|| site.gpus.cutting.read().expect("no holder panics"));
     let gpus = own_gpus(site, &order)?;
+    end_checks(site, run, &gpus)?;
     let of_shares = gpu_share::enter(site, run, &order, &gpus, user.uid).map_err(Failure::node)?;
     let (cgroup, cpus) = match &site.cgroups {
         Some(root) => {
@@ -143,6 +144,15 @@ fn own_gpus(site: &Site, order: &LaunchOrder) -> Result<Vec<Own>, Failure> {
         }
     };
     order.gpus.iter().map(find).collect()
+}
+
+/// A check of one of its GPUs ends for it, and it waits for that.
+fn end_checks(site: &Site, run: RunId, gpus: &[Own]) -> Result<(), Failure> {
+    let boards = gpus.iter().map(|own| own.gpu.uuid.as_str());
+    if let Some(took) = site.checks.give_way(boards, &format!("run {run} was given the GPU")).map_err(Failure::node)? {
+        log_line(&site.spool.run_dir(run), wall_clock(), &format!("a check of its GPUs gave way, in {} ms", took.as_millis()));
+    }
+    Ok(())
 }
 
 /// Limits and fence stand before any process is in the cgroup. No fence, no start.

@@ -2,6 +2,7 @@
 
 use crate::config::{self, Config, Isolation};
 use crate::cpu_binding::CpuBinding;
+use crate::gpu_check::GpuChecks;
 use crate::gpu_share::GpuShares;
 use crate::gpu_watch::GpuWatch;
 use crate::inventory::GpuTable;
@@ -29,6 +30,8 @@ pub struct Site {
     pub gpu_watch: Option<GpuWatch>,
     /// GPUs that several runs have parts of.
     pub shares: GpuShares,
+    /// Of GPUs in idle gaps.
+    pub checks: GpuChecks,
     /// Where supervisors come from.
     pub stand_by: StandBy,
     /// Why this node can start nothing: found when the daemon started, stands until it ends. Empty when it can.

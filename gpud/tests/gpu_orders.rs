@@ -82,7 +82,7 @@ async fn an_order_is_carried_out_once_and_answered_whenever_it_comes() {
     let done = GpuOrderDone { number: 7, uuid: sick.uuid.clone(), error: String::new(), check: None };
     assert_eq!(answer(&mut ctl).await, done);
     let there = gpu(&ctl, 1);
-    assert_eq!(there.fault, "quarantined by an administrator: smells", "who hears the answer has the inventory already");
+    assert_eq!(there.fault, "quarantined: smells", "who hears the answer has the inventory already");
     assert!(there.standing.as_ref().is_some_and(|standing| standing.held));
     assert_eq!((0..4).filter(|at| !gpu(&ctl, *at).fault.is_empty()).count(), 1, "the other three work on");
 

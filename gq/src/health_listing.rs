@@ -67,6 +67,7 @@ fn reason(row: &GpuHealthRow) -> String {
         (true, true) => Vec::new(),
     };
     words.extend(row.notes.iter().map(|note| format!("noted: {note}")));
+    words.extend(row.odd.iter().map(|odd| format!("out of line: {odd}")));
     if !row.refused.is_empty() {
         words.push(format!("the last order was not carried out: {}", row.refused));
     }
@@ -126,6 +127,8 @@ mod tests {
         assert_eq!(next(&suspect), "quarantine, when the pool's breaker allows it");
         let out = GpuHealthRow { reason: "Xid 79: gone".into(), sign: "xid-79".into(), ordered: "return".into(), ..GpuHealthRow::default() };
         assert_eq!((reason(&out).as_str(), next(&out).as_str()), ("Xid 79: gone", "ordered: return"));
+        let odd = GpuHealthRow { odd: vec!["check pcie: 12 GB/s".into()], ..GpuHealthRow::default() };
+        assert_eq!(reason(&odd), "out of line: check pcie: 12 GB/s");
         let well = GpuHealthRow::default();
         assert_eq!((reason(&well).as_str(), next(&well).as_str()), ("-", "-"));
     }

@@ -103,6 +103,12 @@ pub enum Fault {
     Reset,
     /// From now on a reset does not succeed.
     ResetFails,
+    /// What the simulated check program does on it.
+    Check(CheckFault),
+    /// The simulated check program takes so long on it.
+    CheckTakes {
+        millis: u64,
+    },
     /// Every fault ends and counters go to zero; events already sent stay sent, processes and MIG instances stay.
     Clear,
 }
@@ -141,13 +147,18 @@ words! {
 }
 
 words! {
+    /// What `nvml-sim check` finds or does.
+    CheckFault { None = "none", Wrong = "wrong", Slow = "slow", Fails = "fails", Hang = "hang", Crash = "crash", Garbage = "garbage" }
+}
+
+words! {
     /// `NVML_GPU_RECOVERY_ACTION_*` in its order.
     Recovery { None = "none", Reset = "reset", Reboot = "reboot", DrainP2p = "drain-p2p", DrainAndReset = "drain-and-reset" }
 }
 
 const WORDS: &str = "xid N [TIMES], lost, missing, hang, slow MILLIS, error CODE, ecc [N], ecc-sram [N], ecc-corrected [N], sram-threshold, \
 remap-pending, remap-failed, retired [PAGES], nvlink-down LINK, nvlink-up LINK, nvlink-errors N, pcie LANES [GENERATION], hot CELSIUS, \
-throttle WORD, fabric WORD, recovery WORD, process PID MIB [INSTANCE COMPUTE], no-process [PID], mig on|off|PROFILE,..., reset, reset-fails, clear";
+throttle WORD, fabric WORD, recovery WORD, process PID MIB [INSTANCE COMPUTE], no-process [PID], mig on|off|PROFILE,..., reset, reset-fails, check WORD, check-takes MILLIS, clear";
 
 /// Changes the GPU in `slot`; an error says which slots there are, or what does not fit this board.
 pub fn apply_fault(state: &mut State, slot: usize, fault: Fault) -> Result<(), String> {
@@ -226,6 +237,9 @@ fn change_gpu(gpu: &mut Gpu, fault: Fault) -> Result<(), String> {
             .processes
             .retain(|process| pid.is_some_and(|pid| process.pid != pid)),
         Fault::ResetFails => gpu.faults.reset_fails = true,
+        Fault::Check(CheckFault::None) => gpu.faults.check.clear(),
+        Fault::Check(word) => gpu.faults.check = word.word().to_owned(),
+        Fault::CheckTakes { millis } => gpu.faults.check_ms = millis,
         Fault::Clear => clear(gpu),
         // These have events, or are of the whole host: `apply_fault` takes them.
         Fault::Xid { .. }
@@ -465,6 +479,8 @@ impl FromStr for Fault {
             },
             ["throttle", why] => Fault::Throttle(Throttle::parse(why)?),
             ["fabric", word] => Fault::Fabric(FabricWord::parse(word)?),
+            ["check", word] => Fault::Check(CheckFault::parse(word)?),
+            ["check-takes", millis] => Fault::CheckTakes { millis: number(millis)? },
             ["recovery", action] => Fault::Recovery(Recovery::parse(action)?),
             ["process", pid, mib] => Fault::Process {
                 pid: small(pid)?,
@@ -540,6 +556,8 @@ impl fmt::Display for Fault {
             }
             Fault::NoProcess { pid: None } => f.write_str("no-process"),
             Fault::NoProcess { pid: Some(pid) } => write!(f, "no-process {pid}"),
+            Fault::Check(word) => write!(f, "check {}", word.word()),
+            Fault::CheckTakes { millis } => write!(f, "check-takes {millis}"),
             Fault::MigOn => f.write_str("mig on"),
             Fault::MigOff => f.write_str("mig off"),
             Fault::MigCut { profiles } => write!(f, "mig {}", profiles.join(",")),

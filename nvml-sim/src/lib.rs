@@ -4,6 +4,7 @@
 
 mod abi;
 mod board;
+mod check;
 mod fault;
 mod host_seed;
 mod kernel_log;
@@ -14,6 +15,7 @@ mod reset;
 mod state;
 mod state_watch;
 
+pub use check::check;
 pub use board::{PROFILES, Profile, board, host, profile};
 pub use fault::{Fault, apply_fault, find_gpu};
 pub use kernel_log::{KERNEL_LOG_FILE, log_xid};

@@ -397,6 +397,10 @@ pub struct Faults {
     pub pcie_gen: Option<u32>,
     /// A reset does not succeed.
     pub reset_fails: bool,
+    /// What `nvml-sim check` finds or does on it, as the fault `check` says it; empty: all is well.
+    pub check: String,
+    /// And how long that takes it.
+    pub check_ms: u64,
 }
 
 /// Something NVML's event set delivers.

@@ -9,12 +9,12 @@ use super::gpu_outlier::{Sample, judge};
 use super::handle::Tx;
 use super::state::{Node, State};
 use gmodel::config::Partition;
-use gmodel::gpu_check::{CheckReport, Diagnostics, GpuChecks, KeptResult, clipped};
+use gmodel::gpu_check::{CheckReport, CheckResult, Diagnostics, GpuChecks, KeptResult, clipped};
 use gmodel::gpu_order::{GpuAction, GpuOrder, GpuOrderDone};
 use gmodel::node::{GpuEntry, Link, Role};
 use gmodel::run::{Allocation, NodeShare};
 use gmodel::{GpuSlot, NodeId, RunId, Timestamp};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Who takes GPUs out for what checks found. No user can be called so.
@@ -33,10 +33,7 @@ pub(super) fn wake(tx: &mut Tx) {
     }
     let config = Arc::clone(&tx.state.config);
     let Some(terms) = &config.diagnostics else { return };
-    let condemned: Vec<(NodeId, String)> = gpus(tx.state).filter(|(_, gpu)| is_condemned(gpu)).map(|(node, gpu)| (node.id, gpu.info.uuid.clone())).collect();
-    for (node, uuid) in condemned {
-        take_out(tx, node, &uuid);
-    }
+    take_out(tx);
     let (ready, next) = due(tx.state, terms, tx.now);
     let room = most_at_once(tx.state, terms).saturating_sub(under_way(tx.state));
     for (_, node, uuid) in ready.into_iter().take(room) {
@@ -55,34 +52,75 @@ pub(super) fn next_look(state: &State) -> Option<Timestamp> {
 
 /// GPUs that may be checked now, one a node, those first that were longest not; and when the next may be.
 fn due(state: &State, terms: &Diagnostics, now: Timestamp) -> (Vec<(Timestamp, NodeId, String)>, Option<Timestamp>) {
-    let (mut ready, mut next) = (Vec::new(), None::<Timestamp>);
+    let (mut ready, mut next) = (BTreeMap::new(), None::<Timestamp>);
     // What many GPUs are said to have at once is not made worse by more of it.
-    if !breaker::open_breakers(state, now).is_empty() || gpus(state).any(|(_, gpu)| is_condemned(gpu)) {
-        return (ready, next);
+    if !breaker::open_breakers(state, now).is_empty() || gpus(state).any(|(_, gpu)| confirmed(state, gpu).is_some()) {
+        return (Vec::new(), None);
     }
+    let mut idle = Vec::new();
     for node in state.nodes.values().filter(|node| takes_checks(state, node)) {
         let held = held_slots(state, node);
-        let idle = node.gpus.iter().filter(|gpu| is_checkable(gpu) && !held.contains(&gpu.slot));
-        let times = idle.map(|gpu| (due_at(state, terms, node, gpu), gpu));
-        let mut best: Option<(Timestamp, &str)> = None;
-        for (at, gpu) in times {
-            if at > now {
-                next = Some(next.map_or(at, |next| next.min(at)));
-                continue;
+        for gpu in node.gpus.iter().filter(|gpu| is_checkable(gpu) && !held.contains(&gpu.slot)) {
+            let (idle_at, due_at) = due_at(state, terms, node, gpu);
+            if idle_at <= now {
+                idle.push((node, gpu));
             }
-            let tried = gpu.checks.as_ref().map_or(Timestamp(0), |checks| checks.tried);
-            if best.is_none_or(|(known, _)| tried < known) {
-                best = Some((tried, &gpu.info.uuid));
+            match due_at <= now {
+                true => put_first(&mut ready, node, gpu, tried(gpu)),
+                false => next = Some(next.map_or(due_at, |next| next.min(due_at))),
             }
         }
-        ready.extend(best.map(|(tried, uuid)| (tried, node.id, uuid.to_owned())));
     }
+    for (_, suspect) in gpus(state) {
+        let unseen = |kept: &&KeptResult| kept.strikes > 0 && !kept.odd.is_empty() && suspect.info.fault.is_empty() && wants_witness(state, suspect, kept);
+        let Some(kept) = suspect.checks.iter().flat_map(|checks| &checks.kept).find(unseen) else { continue };
+        let may_be = |(_, gpu): &&(&Node, &GpuEntry)| is_peer(suspect, gpu) && tried(gpu) <= kept.odd_since;
+        if let Some((node, gpu)) = idle.iter().find(may_be).filter(|_| !is_peer_checked(state, suspect)) {
+            put_first(&mut ready, node, gpu, Timestamp(0));
+        }
+    }
+    let mut ready: Vec<(Timestamp, NodeId, String)> = ready.into_iter().map(|(node, (tried, uuid))| (tried, node, uuid.to_owned())).collect();
     ready.sort_unstable();
     (ready, next)
 }
 
-/// When a GPU that nobody holds may be checked. Idleness counts from this controller's own start at the earliest.
-fn due_at(state: &State, terms: &Diagnostics, node: &Node, gpu: &GpuEntry) -> Timestamp {
+/// Of a node the GPU that was longest not checked.
+fn put_first<'a>(ready: &mut BTreeMap<NodeId, (Timestamp, &'a str)>, node: &Node, gpu: &'a GpuEntry, tried: Timestamp) {
+    let one = (tried, gpu.info.uuid.as_str());
+    let best = ready.entry(node.id).or_insert(one);
+    if tried < best.0 {
+        *best = one;
+    }
+}
+
+fn tried(gpu: &GpuEntry) -> Timestamp {
+    gpu.checks.as_ref().map_or(Timestamp(0), |checks| checks.tried)
+}
+
+fn is_peer(gpu: &GpuEntry, other: &GpuEntry) -> bool {
+    let (a, b) = (&gpu.info, &other.info);
+    a.uuid != b.uuid && b.fault.is_empty() && a.gpu_type == b.gpu_type && a.memory_mib == b.memory_mib
+}
+
+fn is_peer_checked(state: &State, gpu: &GpuEntry) -> bool {
+    let checked = |node: &Node, uuid: &str| node.gpu_orders.iter().any(|order| is_check(order) && order.uuid == uuid);
+    gpus(state).any(|(node, other)| is_peer(gpu, other) && checked(node, &other.info.uuid))
+}
+
+/// Whether others of its kind have that check behind them, and none since the outlier was seen: a driver or a program that changed
+/// makes the first that is checked look wrong. A sound result of another says that it is the GPU.
+fn wants_witness(state: &State, gpu: &GpuEntry, odd: &KeptResult) -> bool {
+    let peers = gpus(state).filter(|(_, other)| is_peer(gpu, other)).filter_map(|(_, other)| kept(other, &odd.result.check));
+    let alike: Vec<&KeptResult> = peers.filter(|peer| is_alike(&peer.result, &odd.result)).collect();
+    !alike.is_empty() && !alike.iter().any(|peer| peer.at > odd.odd_since && peer.odd.is_empty())
+}
+
+fn is_alike(a: &CheckResult, b: &CheckResult) -> bool {
+    (&a.version, &a.class, &a.unit) == (&b.version, &b.class, &b.unit)
+}
+
+/// When a GPU that nobody holds has been idle long enough, and when it may be checked. Idleness counts from this controller's own start at the earliest.
+fn due_at(state: &State, terms: &Diagnostics, node: &Node, gpu: &GpuEntry) -> (Timestamp, Timestamp) {
     let freed = node.freed.get(&gpu.slot).copied().unwrap_or_default();
     let idle = freed.max(state.started).plus_secs(i64::from(terms.idle_after_secs));
     let again = match gpu.checks.as_deref() {
@@ -91,7 +129,7 @@ fn due_at(state: &State, terms: &Diagnostics, node: &Node, gpu: &GpuEntry) -> Ti
         Some(checks) if checks.is_suspect() => checks.tried,
         Some(checks) => checks.tried.plus_secs(i64::from(terms.every_secs)),
     };
-    idle.max(again)
+    (idle, idle.max(again))
 }
 
 /// Nothing else is done to the GPUs of the node, and its partitions let them be checked.
@@ -187,7 +225,7 @@ pub(super) fn ended(tx: &mut Tx, node: NodeId, done: GpuOrderDone) {
     for check in checks {
         compare(tx, node, &done.uuid, &check);
     }
-    take_out(tx, node, &done.uuid);
+    take_out(tx);
 }
 
 /// Holds the newest result of one check against those of its kind. What they are may make others outliers too: those that were
@@ -197,16 +235,11 @@ fn compare(tx: &mut Tx, node: NodeId, uuid: &str, check: &str) {
     let Some(terms) = &config.diagnostics else { return };
     let Some(gpu) = entry(tx.state, node, uuid) else { return };
     let Some(own) = kept(gpu, check) else { return };
-    let alike = |gpu: &GpuEntry, other: &KeptResult| {
-        let (a, b) = (&own.result, &other.result);
-        gpu.info.fault.is_empty() && (&a.version, &a.class, &a.unit) == (&b.version, &b.class, &b.unit)
-    };
-    let info = &gpu.info;
-    let others = gpus(tx.state).filter(|(_, other)| other.info.gpu_type == info.gpu_type && other.info.memory_mib == info.memory_mib);
-    let others = others.filter_map(|(node, gpu)| Some((node.id, gpu, kept(gpu, check)?)));
-    let group: Vec<(NodeId, &GpuEntry, &KeptResult)> = others.filter(|(_, gpu, other)| gpu.info.uuid == uuid || alike(gpu, other)).collect();
+    let all = gpus(tx.state).filter(|(_, other)| other.info.uuid == uuid || is_peer(gpu, other));
+    let all = all.filter_map(|(node, gpu)| Some((node.id, gpu, kept(gpu, check)?)));
+    let group: Vec<(NodeId, &GpuEntry, &KeptResult)> = all.filter(|(_, _, other)| is_alike(&own.result, &other.result)).collect();
     let samples: Vec<Sample<'_>> = group.iter().map(|(_, _, kept)| Sample { result: &kept.result, before: &kept.before }).collect();
-    let verdicts = judge(&samples, &info.gpu_type, terms);
+    let verdicts = judge(&samples, &gpu.info.gpu_type, terms);
     let news = group.iter().zip(verdicts).filter_map(|((node, gpu, kept), odd)| {
         // Without a fleet one's own word of before counts, and that was said when it came.
         let odd = odd.filter(|_| kept.odd.is_empty() && (gpu.info.uuid == uuid || samples.len() >= terms.min_fleet as usize))?;
@@ -225,29 +258,30 @@ fn kept<'a>(gpu: &'a GpuEntry, check: &str) -> Option<&'a KeptResult> {
     gpu.checks.as_ref()?.kept.iter().find(|kept| kept.result.check == check)
 }
 
-/// It was an outlier too often, and is in service still.
-fn is_condemned(gpu: &GpuEntry) -> bool {
-    let condemned = gpu.checks.as_ref().is_some_and(|checks| checks.condemned().is_some());
-    condemned && gpu.info.fault.is_empty()
+/// The check for which it has to go: it was an outlier too often, others since were not, and it is in service still.
+fn confirmed<'a>(state: &State, gpu: &'a GpuEntry) -> Option<&'a KeptResult> {
+    let kept = gpu.checks.as_ref()?.condemned()?;
+    (gpu.info.fault.is_empty() && !wants_witness(state, gpu, kept)).then_some(kept)
 }
 
-/// Orders a GPU out that was an outlier too often, as soon as the breaker allows.
-fn take_out(tx: &mut Tx, id: NodeId, uuid: &str) {
-    let Some(node) = tx.state.nodes.get(id) else { return };
-    let Some(gpu) = node.gpus.iter().find(|gpu| gpu.info.uuid == uuid && gpu.present && is_condemned(gpu)) else { return };
-    let Some(kept) = gpu.checks.as_ref().and_then(|checks| checks.condemned()) else { return };
-    let reason = clipped(&format!("check {}, the second time: {}", kept.result.check, kept.odd));
-    let ordered = node.gpu_orders.iter().any(|order| order.uuid == uuid && !is_check(order));
-    if ordered || node.link != Link::Up {
-        return;
-    }
-    let uuid = uuid.to_owned();
-    if breaker::allows(tx.state, id, Loss::Gpu(&uuid), tx.now) {
-        let what = GpuAction::Quarantine { reason };
-        tx.emit(Event::GpuOrdered { node: id, uuid, what, by: BY.into(), at: tx.now });
-    } else if kept.at == tx.now {
-        let text = format!("the pool's breaker does not allow now: quarantine for {reason}");
-        tx.emit(Event::GpuNoted { node: id, uuid, kind: GpuNoteKind::Stopped, text: clipped(&text), automatic: false, at: tx.now });
+/// Orders those out for which that is confirmed, as far as the breaker allows.
+fn take_out(tx: &mut Tx) {
+    let confirmed = |(node, gpu): (&Node, &GpuEntry)| {
+        let kept = confirmed(tx.state, gpu)?;
+        let ordered = node.gpu_orders.iter().any(|order| order.uuid == gpu.info.uuid && !is_check(order));
+        let reason = clipped(&format!("check {}, the second time: {}", kept.result.check, kept.odd));
+        let said = gpu.checks.as_ref().is_some_and(|checks| checks.held_back);
+        (!ordered && node.link == Link::Up).then(|| (node.id, gpu.info.uuid.clone(), reason, said))
+    };
+    let all: Vec<(NodeId, String, String, bool)> = gpus(tx.state).filter_map(confirmed).collect();
+    for (id, uuid, reason, said) in all {
+        if breaker::allows(tx.state, id, Loss::Gpu(&uuid), tx.now) {
+            let what = GpuAction::Quarantine { reason };
+            tx.emit(Event::GpuOrdered { node: id, uuid, what, by: BY.into(), at: tx.now });
+        } else if !said {
+            let text = clipped(&format!("the pool's breaker does not allow now: quarantine for {reason}"));
+            tx.emit(Event::GpuNoted { node: id, uuid, kind: GpuNoteKind::Stopped, text, automatic: false, at: tx.now });
+        }
     }
 }
 
@@ -268,6 +302,13 @@ pub(super) fn apply_ordered(node: &mut Node, uuid: &str, what: &GpuAction, by: &
     }
 }
 
+/// That its next step waits for the breaker was said.
+pub(super) fn apply_stopped(node: &mut Node, uuid: &str) {
+    if node.gpus.iter().any(|gpu| gpu.info.uuid == uuid && gpu.checks.as_ref().is_some_and(|checks| checks.condemned().is_some())) {
+        change(node, uuid, |checks| checks.held_back = true);
+    }
+}
+
 pub(super) fn change(node: &mut Node, uuid: &str, change: impl FnOnce(&mut GpuChecks)) {
     if let Some(gpu) = node.gpus.iter_mut().find(|gpu| gpu.info.uuid == uuid) {
         change(Arc::make_mut(gpu.checks.get_or_insert_default()));
@@ -276,11 +317,11 @@ pub(super) fn change(node: &mut Node, uuid: &str, change: impl FnOnce(&mut GpuCh
 
 /// A share is free again: its GPUs are idle from now.
 pub(super) fn note_freed(state: &mut State, id: NodeId, share: &NodeShare, at: Timestamp) {
-    if state.config.diagnostics.is_some()
-        && let Some(node) = state.nodes.get_mut(id)
-    {
+    let Some(idle_after_secs) = state.config.diagnostics.as_ref().map(|terms| terms.idle_after_secs) else { return };
+    if let Some(node) = state.nodes.get_mut(id) {
         node.freed.extend(share.gpus.slots().map(|slot| (slot, at)));
     }
+    state.next_check_look = state.next_check_look.min(at.plus_secs(i64::from(idle_after_secs)));
 }
 
 /// What must never be: a GPU is to be checked while a run holds it.

@@ -361,7 +361,8 @@ const HEAD: &str = "# Signs of sick GPUs
 
 What gpupool looks for, and what it does about one GPU that shows it; the others on the node go on working. Signs come from NVML's event set, from
 readings of every GPU, and from the kernel log. `gnodes --health` shows how each GPU stands, why, and what comes next; `gadm gpu history UUID` what
-became of it, in whichever node it was. A GPU that was out of service when it left one node is out of service in the next.
+became of it, in whichever node it was. A GPU that was out of service when it left one node is out of service in the next. What shows no sign, wrong
+results and slow links, is looked for in idle gaps: `docs/gpu-checks.md`.
 
 What is certainly sick (a sign of severity `critical` or `fatal`) leaves the pool at once: no job is given a GPU that may compute wrong results,
 whatever else is going on. Everything else that happens by itself waits for the controller's word: the quarantine for a milder sign (state `suspect`;

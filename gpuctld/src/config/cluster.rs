@@ -18,7 +18,7 @@ pub(super) const DEFAULT_PORT: u16 = 7117;
 /// A unix socket's path ends here (unix(7)).
 const MAX_SOCKET_PATH_BYTES: usize = 107;
 
-const KEYS: [&str; 38] = [
+const KEYS: [&str; 39] = [
     "cluster",
     "state_dir",
     "socket",
@@ -46,6 +46,7 @@ const KEYS: [&str; 38] = [
     "submit_hook",
     "mig",
     "mig_recut_secs",
+    "diagnostics",
     "expect",
     "partition",
     "scheduler",
@@ -116,6 +117,7 @@ fn policy(section: &Section, errors: &mut Errors) -> ClusterConfig {
         mig: super::mig::read(section, errors),
         expected: super::expect::read(section, errors),
         mig_recut_secs,
+        diagnostics: super::diagnostics::read(section, errors),
         ..default
     }
 }

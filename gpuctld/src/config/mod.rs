@@ -5,6 +5,7 @@
 //! setting does: the policy goes to the core as a [`ClusterConfig`]. Words are slurm.conf(5)'s where it has one.
 
 mod cluster;
+mod diagnostics;
 mod error;
 mod expect;
 mod limits;

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-const KEYS: [&str; 31] = [
+const KEYS: [&str; 32] = [
     "nodes",
     "features",
     "default",
@@ -46,6 +46,7 @@ const KEYS: [&str; 31] = [
     "mig",
     "slices_for_memory",
     "gpu_sharing",
+    "diagnostics",
 ];
 
 const CUTS: [(&str, MigCuts); 2] = [("fixed", MigCuts::Fixed), ("planned", MigCuts::Planned)];
@@ -191,6 +192,7 @@ fn partition(name: &str, section: &Section, errors: &mut Errors) -> Partition {
         mig: section.word("mig", &CUTS, errors).unwrap_or_default(),
         slices_for_memory: section.boolean("slices_for_memory", errors).unwrap_or(default.slices_for_memory),
         gpu_sharing: section.word("gpu_sharing", &SHARING, errors).unwrap_or_default(),
+        diagnostics: section.boolean("diagnostics", errors).unwrap_or(default.diagnostics),
         ..default
     }
 }

@@ -716,3 +716,41 @@ fn what_nodes_should_have_is_said_with_nodes_and_known_keys() {
         "#]],
     );
 }
+
+#[test]
+fn checks_in_idle_gaps_have_a_program_and_bounds() {
+    let config = load("--- gpuctld.toml\n[diagnostics]\nprogram = \"/usr/libexec/check\"\nidle_after = \"0:30\"\nevery = \"12:00:00\"\nthreshold = 7.5\nfloor_percent = 2.5\n").unwrap();
+    let terms = config.cluster.diagnostics.unwrap();
+    assert_eq!((terms.program.program.as_str(), terms.program.timeout_secs), ("/usr/libexec/check", 600));
+    assert_eq!((terms.idle_after_secs, terms.every_secs, terms.threshold_milli, terms.floor_milli), (30, 43_200, 7500, 25));
+    assert_eq!((terms.at_once, terms.min_fleet), (None, 5));
+    assert_eq!(load("--- gpuctld.toml\n").unwrap().cluster.diagnostics, None);
+    check(
+        "--- gpuctld.toml\n[diagnostics]\nprogam = \"x\"\nmin_fleet = 2\nchecks = [\"a b\"]\n",
+        expect![[r#"
+            error: [diagnostics] has no program
+             --> gpuctld.toml:1:1
+              |
+            1 | [diagnostics]
+              | ^^^^^^^^^^^^^ it is what checks one GPU: a path on the nodes
+
+            error: unknown key "progam" in [diagnostics]
+             --> gpuctld.toml:2:1
+              |
+            2 | progam = "x"
+              | ^^^^^^ did you mean "program"?
+
+            error: min_fleet = 2 is out of bounds
+             --> gpuctld.toml:3:13
+              |
+            3 | min_fleet = 2
+              |             ^ 3 to 100000 is allowed
+
+            error: "a b" is no name of a check
+             --> gpuctld.toml:4:11
+              |
+            4 | checks = ["a b"]
+              |           ^^^^^ use up to 64 letters, digits, '_', '-' and '.'
+        "#]],
+    );
+}

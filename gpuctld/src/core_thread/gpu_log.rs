@@ -6,6 +6,10 @@ use gcore::ctl::{Event, State};
 /// Lines for the events of a batch; for after its commit.
 pub(super) fn lines(state: &State, events: &[Event]) -> Vec<(tracing::Level, String)> {
     let line = |event: &Event| {
+        if let Event::GpuJudged { node, uuid, check, odd, .. } = event {
+            let name = state.nodes.get(*node).map_or("?", |node| node.name.as_str());
+            return Some((tracing::Level::WARN, format!("GPU {uuid} of {name}: check {check}: {odd}")));
+        }
         let Event::GpuNoted { node, uuid, kind, text, .. } = event else { return None };
         let level = match kind {
             GpuNoteKind::Stopped => tracing::Level::ERROR,

@@ -10,6 +10,7 @@ use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, State as Shared};
 use gcore::ctl::{Command, Node, State};
 use gmodel::Instant;
+use gmodel::gpu_check::{CheckProgram, GpuChecks};
 use gmodel::gpu_health::Stage;
 use gmodel::gpu_order::GpuAction;
 use gmodel::hostlist::Hostlist;
@@ -49,9 +50,9 @@ pub(super) async fn history(_: Caller, Shared(site): Shared<Site>, Path(gpu): Pa
     Ok(Json(History { schema: SCHEMA, history }))
 }
 
-const ACTS: [&str; 3] = ["quarantine", "return", "cut"];
+const ACTS: [&str; 4] = ["quarantine", "return", "cut", "check"];
 
-/// `POST /v1/nodes/{name}/gpus/{gpu}/quarantine`, `return`, `cut`: the answer is the GPU with the order open.
+/// `POST /v1/nodes/{name}/gpus/{gpu}/quarantine`, `return`, `cut`, `check`: the answer is the GPU with the order open.
 pub(super) async fn act(
     caller: Caller,
     Shared(site): Shared<Site>,
@@ -62,6 +63,8 @@ pub(super) async fn act(
     let what = match act.as_str() {
         "quarantine" => GpuAction::Quarantine { reason: request.reason },
         "return" => GpuAction::Return,
+        // The core knows how.
+        "check" => GpuAction::Check(CheckProgram::default()),
         "cut" => GpuAction::Cut { profiles: request.profiles },
         _ => {
             let guess = did_you_mean(&act, ACTS);
@@ -123,6 +126,7 @@ fn rows(state: &State, sight: &Sight, node: &Node) -> Vec<GpuHealthRow> {
 fn row(node: &Node, gpu: &GpuEntry, jobs: Vec<String>) -> GpuHealthRow {
     let info = &gpu.info;
     let standing = info.standing.as_deref();
+    let checks = gpu.checks.as_deref();
     let ordered = node.gpu_orders.iter().find(|order| order.uuid == info.uuid);
     GpuHealthRow {
         node: node.name.clone(),
@@ -141,7 +145,15 @@ fn row(node: &Node, gpu: &GpuEntry, jobs: Vec<String>) -> GpuHealthRow {
         ordered: ordered.map_or_else(String::new, |order| action_word(&order.what).to_owned()),
         refused: gpu.refused.clone(),
         stopped: !info.wants.is_empty() && ordered.is_none(),
+        checked: checks.map(|checks| Instant(checks.tried)),
+        odd: checks.map_or_else(Vec::new, odd_words),
     }
+}
+
+/// `check pcie: 12.5 GB/s; the median of 23 GPUs ...`, for each check of which it is an outlier now.
+fn odd_words(checks: &GpuChecks) -> Vec<String> {
+    let odd = checks.kept.iter().filter(|kept| !kept.odd.is_empty());
+    odd.map(|kept| format!("check {}: {}", kept.result.check, kept.odd)).collect()
 }
 
 pub(crate) fn state_word(gpu: &GpuEntry) -> &'static str {
@@ -167,6 +179,7 @@ fn action_word(action: &GpuAction) -> &'static str {
         GpuAction::Return => "return",
         GpuAction::Repair => "repair",
         GpuAction::Cut { .. } => "cut",
+        GpuAction::Check(_) => "check",
         GpuAction::Unknown => "unknown",
     }
 }

@@ -181,6 +181,9 @@ impl Teller<'_> {
             | Event::GpuOrdered { .. }
             | Event::GpuOrderEnded { .. }
             | Event::GpuNoted { .. }
+            | Event::GpuChecked { .. }
+            | Event::GpuJudged { .. }
+            | Event::GpuChecksLooked { .. }
             | Event::TokenMinted { .. }
             | Event::TokenSpent { .. }
             | Event::PolicyChanged { .. }

@@ -6,6 +6,7 @@
 mod backup;
 mod documents;
 pub mod forecasts;
+mod gpu_checks;
 mod gpu_history;
 mod gpu_use;
 mod load;

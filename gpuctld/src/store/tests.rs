@@ -364,7 +364,7 @@ fn tasks_cancelled_untouched_are_one_line_of_accounting() {
     db.execute_batch(
         "DROP INDEX runs_unsummed; DROP INDEX runs_repeated; DROP TABLE usage_sums; DROP TABLE usage_keys; DROP TABLE run_hours; ALTER TABLE runs DROP COLUMN summed;
          DROP TABLE policy; DROP TABLE usage; ALTER TABLE runs DROP COLUMN class; ALTER TABLE runs DROP COLUMN lost_gpu_secs;
-         DROP TABLE gpu_history; DROP TABLE forecasts; ALTER TABLE jobs DROP COLUMN script; ALTER TABLE arrays DROP COLUMN script; DROP INDEX arrays_cancelled; ALTER TABLE arrays DROP COLUMN cancelled_ms; PRAGMA user_version = 1",
+         DROP TABLE gpu_history; DROP TABLE gpu_checks; DROP TABLE forecasts; ALTER TABLE jobs DROP COLUMN script; ALTER TABLE arrays DROP COLUMN script; DROP INDEX arrays_cancelled; ALTER TABLE arrays DROP COLUMN cancelled_ms; PRAGMA user_version = 1",
     )
     .unwrap();
     drop(db);

@@ -2,7 +2,7 @@
 //! after it. Rows of runs that already left the state are closed from the events.
 
 use super::documents::{ArrayDocument, JobDocument, common_part};
-use super::{Batch, Blob, Store, WriteFailure, gpu_history, gpu_use, usage_sums};
+use super::{Batch, Blob, Store, WriteFailure, gpu_checks, gpu_history, gpu_use, usage_sums};
 use gcore::ctl::state::{Array, Job, Outcome, Run};
 use gcore::ctl::{Event, State};
 use gmodel::gpu_use::GpuUseTotals;
@@ -36,6 +36,7 @@ pub fn write(store: &mut Store, state: &State, batch: Batch) -> Result<Vec<NodeI
             if let Some(line) = event.of_gpu() {
                 gpu_history::write(&store.db, seq, &line)?;
             }
+            gpu_checks::write(&store.db, seq, event)?;
         }
     }
     for id in &touched.arrays {

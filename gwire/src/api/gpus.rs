@@ -45,6 +45,11 @@ pub struct GpuHealthRow {
     pub refused: String,
     /// The next step waits: the pool's breaker does not allow it now.
     pub stopped: bool,
+    /// When it was last checked in an idle gap, or could not be; absent: never.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub checked: Option<Instant>,
+    /// What its newest results of checks are out of line in.
+    pub odd: Vec<String>,
 }
 
 /// Something that was seen of a GPU, or done about it.
@@ -55,7 +60,8 @@ pub struct GpuHistoryRow {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at: Option<Instant>,
     pub node: String,
-    /// `appeared`, `moved`, `sick`, `noted`, `well`, `gone`, `ordered`, `refused`, `reset`, `boot`, `burn_in`, `to_be_replaced`, `stopped`.
+    /// `appeared`, `moved`, `sick`, `noted`, `well`, `gone`, `ordered`, `refused`, `reset`, `boot`, `burn_in`, `to_be_replaced`, `stopped`, `cut`,
+    /// `checked` (what a check in an idle gap found), `odd` (its result is out of line).
     pub kind: String,
     pub text: String,
 }

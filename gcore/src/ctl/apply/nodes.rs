@@ -1,7 +1,7 @@
 //! What the events of nodes and their GPUs change. A part of `apply`, and like it infallible, without clock or chance.
 
 use super::{lift, node_mut, raise_generation};
-use crate::ctl::event::Event;
+use crate::ctl::event::{Event, GpuNoteKind};
 use crate::ctl::state::{FenceFailure, Fencing, Node, State};
 use crate::ctl::{gpu_check, gpu_history, gpu_order, mig};
 use gmodel::GpuSlot;
@@ -114,9 +114,14 @@ pub(super) fn apply(state: &mut State, event: &Event) {
         Event::GpuNoted { node, uuid, kind, .. } => {
             gpu_history::count(state, event);
             gpu_history::apply(state, *node, uuid, *kind);
+            if *kind == GpuNoteKind::Stopped {
+                gpu_check::apply_stopped(node_mut(state, *node), uuid);
+            }
         }
         Event::GpuChecked { node, uuid, number, gave_way_to, report, at } => {
             gpu_check::apply_checked(node_mut(state, *node), uuid, *number, gave_way_to.is_some(), report, *at);
+            // The next GPU in turn need not wait.
+            state.next_check_look = *at;
             raise_generation(state, *node);
             state.watch(*node);
         }

@@ -295,6 +295,20 @@ fn once_is_chance_and_a_program_that_fails_everywhere_or_cannot_be_run_takes_not
 }
 
 #[test]
+fn a_driver_that_changes_all_sums_takes_nothing_out_and_a_witness_is_asked_before_a_gpu_goes() {
+    let mut pool = Pool::new(4, 8, terms());
+    pool.round(|_| report(vec![sum("old")]));
+    // The first that is checked afterwards differs from thirty-one others, as often as it is asked.
+    (0..2).for_each(|_| pool.round(|_| report(vec![sum("new")])));
+    assert!(pool.taken_out().is_empty(), "{:?}", pool.taken_out());
+    let odd = pool.events.iter().filter(|event| matches!(event, Event::GpuJudged { .. })).count();
+    assert!((1..20).contains(&odd), "{odd}");
+    pool.round(|_| report(vec![sum("new")]));
+    pool.round(|uuid| report(vec![sum(if uuid == "GPU-2-2" { "9f3a" } else { "new" })]));
+    assert_eq!(pool.taken_out().len(), 1);
+}
+
+#[test]
 fn the_breaker_holds_back_what_checks_find_and_further_checks() {
     let mut pool = Pool::new(2, 8, Diagnostics { every_secs: 1200, ..terms() });
     for _ in 0..40 {
@@ -309,6 +323,9 @@ fn the_breaker_holds_back_what_checks_find_and_further_checks() {
         pool.all_end(|_| report(vec![sum("77ab")]));
         pool.order("GPU-1-3", CHECK).unwrap();
         pool.all_end(|_| report(vec![sum("9f3a")]));
+        pool.now = pool.now.plus_secs(1);
+        pool.order("GPU-1-4", CHECK).unwrap();
+        pool.all_end(|_| report(vec![sum("77ab")]));
     }
     assert_eq!(pool.history("GPU-1-3"), ["odd", "odd", "stopped"]);
     pool.wait(3500);

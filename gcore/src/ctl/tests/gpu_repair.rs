@@ -182,7 +182,7 @@ fn somebodys_word_is_no_accident_and_a_drained_node_counts_with_gpus() {
     for index in 0..8 {
         let standing = GpuStanding { stage: Stage::Out, held: true, ..GpuStanding::default() };
         let gpu = pool.gpu(1, index);
-        (gpu.fault, gpu.standing) = ("quarantined by an administrator: fans".into(), Some(Box::new(standing)));
+        (gpu.fault, gpu.standing) = ("quarantined: fans".into(), Some(Box::new(standing)));
     }
     pool.report(1);
     pool.is_suspect(2, 0);

@@ -73,7 +73,17 @@ CREATE TABLE gpu_history (
 ) WITHOUT ROWID;
 CREATE INDEX gpu_history_automatic ON gpu_history (at_ms) WHERE automatic = 1;
 
--- Results of checks of GPUs in idle gaps.
+-- Results of checks of GPUs in idle gaps; the newest of each GPU.
+CREATE TABLE gpu_checks (
+    uuid TEXT NOT NULL,
+    at_ms INTEGER NOT NULL,
+    -- Number of the event that says it.
+    seq INTEGER NOT NULL,
+    node INTEGER NOT NULL,
+    -- The report as it came: results, trouble, why it was stopped.
+    report TEXT NOT NULL,
+    PRIMARY KEY (uuid, seq)
+) WITHOUT ROWID;
 
 -- Forecast starts, and what became of them.
 CREATE TABLE forecasts (

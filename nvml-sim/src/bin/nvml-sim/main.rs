@@ -21,6 +21,7 @@ nvml-sim fault --dir D gpu3 FAULT
     nvlink-down LINK; nvlink-up LINK; nvlink-errors N; pcie LANES [GENERATION]
     hot CELSIUS; throttle none|power-cap|power-brake|hardware|thermal|software-thermal
     fabric not-started|in-progress|completed|failed|unhealthy; recovery none|reset|reboot|drain-p2p|drain-and-reset
+    check none|wrong|slow|fails|hang|crash|garbage; check-takes MILLIS
     process PID MIB [INSTANCE COMPUTE]; no-process [PID]; mig on|off|PROFILE,PROFILE,...; reset; reset-fails
     set util=90 ... as below
 nvml-sim fault --dir D driver hang | not-loaded | mismatch | version V | withhold FUNCTION | reboot | clear
@@ -28,6 +29,7 @@ nvml-sim set   --dir D gpu3 util=90 mem-util=40 temp=70 mem-temp=80 power=500 me
                             nvlink-tx=9000 nvlink-rx=9000 pcie-replays=3 sm.PID=80
 nvml-sim play  --dir D FILE     lines `SECONDS gpu3 FAULT...` or `SECONDS gpu3 set util=90 ...`, seconds since the start
 nvml-sim show  --dir D [--json]
+nvml-sim check --dir D GPU-UUID  what a program that checks the GPU finds, in JSON lines: for [diagnostics] of gpuctld.toml
 GPUs are named gpuN by slot, or by UUID. See README.md for the state file.
 ";
 
@@ -54,8 +56,9 @@ fn main() -> ExitCode {
         "set" => set(arguments),
         "play" => play(arguments),
         "show" => show(arguments),
+        "check" => check_gpu(arguments),
         _ => Err(Failure::Usage(format!(
-            "no command {command:?}; there are init, fault, set, play, show"
+            "no command {command:?}; there are init, fault, set, play, show, check"
         ))),
     });
     match outcome {
@@ -333,6 +336,19 @@ fn parse_drill(text: &str) -> Result<Vec<Step>, String> {
         });
     }
     Ok(steps)
+}
+
+fn check_gpu(mut arguments: Arguments) -> Result<String, Failure> {
+    let dir = arguments.dir()?;
+    let words = arguments.finish(true)?;
+    let [target] = &words[..] else {
+        return Err(Failure::Usage("which GPU? nvml-sim check --dir D $GPUPOOL_GPU".to_owned()));
+    };
+    let state = State::read(&dir).map_err(refused)?;
+    let slot = find_gpu(&state, target).map_err(Failure::Refused)?;
+    nvidia_ml_sim::check(&state, slot, &mut io::stdout().lock())
+        .map_err(|error| Failure::Refused(error.to_string()))?;
+    Ok(String::new())
 }
 
 fn show(mut arguments: Arguments) -> Result<String, Failure> {

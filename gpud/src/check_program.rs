@@ -1,0 +1,254 @@
+//! One run of the program that checks one GPU: in a cgroup of its own, with the fence of that GPU, as an ordinary user where the
+//! site says so, at the lowest priority. Reads a bounded part of what it writes, and leaves nothing of it behind.
+
+use crate::check_output;
+use crate::mig::{self, Own};
+use crate::prepare::fence_rules;
+use crate::site::Site;
+use crate::site_program::check_ownership;
+use anyhow::{Context, Result, bail, ensure};
+use gmodel::gpu_check::{CheckProgram, CheckResult};
+use gmodel::gpu_order::GpuOrder;
+use gsys::cgroup::{CgroupRoot, Controller, Limits, RunCgroup};
+use gsys::device_fence;
+use gsys::launch::{Identity, LaunchSpec, Launched, Resource, Rlimit, Stdio, launch};
+use gsys::process::{Exit, pidfd_signal};
+use gsys::user::User;
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::libc::{SIGKILL, SIGTERM};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use std::ffi::OsString;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// A program that is told to end has so long to do so by itself.
+pub const GRACE: Duration = Duration::from_millis(250);
+/// For the kernel to end what was killed: a GPU that hangs may keep a process.
+pub const DEATH: Duration = Duration::from_secs(10);
+/// Its niceness, and its part of the processors where they are busy.
+const NICE: i32 = 19;
+const CPU_MILLIS: u64 = 500;
+const MEMORY_BYTES: u64 = 16 << 30;
+const PIDS: u64 = 512;
+/// How much of what it says on stderr is kept, and how much is told.
+const MAX_WORDS_BYTES: usize = 4096;
+const TOLD_CHARS: usize = 120;
+/// By this exit a program says that it cannot check here, for which the GPU is not to blame; as test programs say it elsewhere.
+const CANNOT_CHECK: i32 = 77;
+/// Beginning of the names of its cgroups.
+const CGROUP: &str = "check_";
+
+/// What it found, or how it failed.
+type Found = std::result::Result<Vec<CheckResult>, String>;
+
+/// Blocks until nothing of it is left. `Err`: it could not be run, for which the GPU is not to blame. `ends` hangs up: it is to end.
+pub fn run(site: &Site, order: &GpuOrder, program: &CheckProgram, ends: &OwnedFd) -> Result<Found> {
+    check_ownership(Path::new(&program.program))?;
+    let own = mig::find(&site.gpus.current().facts, &order.uuid).context("the GPU is not in this node")?;
+    ensure!(!own.gpu.mig_enabled, "the GPU is cut by MIG");
+    let identity = identity(&program.user)?;
+    let cgroup = site.cgroups.as_ref().map(|root| fenced(site, root, &own, order.number)).transpose()?;
+    let found = watched(site, &own, program, identity, cgroup.as_ref(), ends);
+    if let Some(cgroup) = &cgroup {
+        remove(cgroup)?;
+    }
+    found
+}
+
+/// Checks of a daemon before this one are killed before anything else begins. Blocking.
+pub fn end_orphans(root: &CgroupRoot) {
+    for name in root.runs().unwrap_or_default().into_iter().filter(|name| name.starts_with(CGROUP)) {
+        tracing::info!("a check of a GPU was under way when gpud ended: it is killed ({name})");
+        if let Err(e) = RunCgroup::open(root, &name).map_err(Into::into).and_then(|cgroup| remove(&cgroup)) {
+            tracing::error!("{name}: {e:#}");
+        }
+    }
+}
+
+fn remove(cgroup: &RunCgroup) -> Result<()> {
+    cgroup.kill()?;
+    ensure!(cgroup.wait_empty(DEATH)?, "its processes do not end");
+    Ok(cgroup.remove()?)
+}
+
+fn identity(user: &str) -> Result<Identity> {
+    let own = nix::unistd::geteuid().as_raw();
+    if user.is_empty() || own != 0 {
+        let groups = nix::unistd::getgroups()?.into_iter().map(|gid| gid.as_raw()).collect();
+        return Ok(Identity { uid: own, gid: nix::unistd::getegid().as_raw(), groups });
+    }
+    let user = User::by_name(user)?.with_context(|| format!("there is no user {user:?} on this node"))?;
+    Ok(Identity::from(&user))
+}
+
+fn fenced(site: &Site, root: &CgroupRoot, own: &Own, number: u64) -> Result<RunCgroup> {
+    let declared = site.config.mem_bytes.is_some();
+    let limits = Limits {
+        memory_bytes: (!declared && root.supports(Controller::Memory)).then_some(MEMORY_BYTES),
+        cpu_millis: root.supports(Controller::Cpu).then_some(CPU_MILLIS),
+        pids_max: root.supports(Controller::Pids).then_some(PIDS),
+        ..Limits::default()
+    };
+    let rules = fence_rules(site, std::slice::from_ref(own)).map_err(|failure| anyhow::anyhow!(failure.text))?;
+    let cgroup = RunCgroup::create(root, &format!("{CGROUP}{number}"), &limits)?;
+    device_fence::attach_run(&cgroup, &rules)?;
+    Ok(cgroup)
+}
+
+fn watched(site: &Site, own: &Own, program: &CheckProgram, identity: Identity, cgroup: Option<&RunCgroup>, ends: &OwnedFd) -> Result<Found> {
+    let ((out, to_out), (err, to_err)) = (pipe()?, pipe()?);
+    let join = cgroup.map(RunCgroup::join_fds).transpose()?;
+    let mut spec = LaunchSpec::new(vec![(&program.program).into()], identity);
+    spec.env = environment(site, own, program);
+    (spec.stdout, spec.stderr) = (Stdio::Fd(to_out.as_fd()), Stdio::Fd(to_err.as_fd()));
+    (spec.umask, spec.nice, spec.join) = (0o077, NICE, join.as_ref());
+    spec.rlimits = vec![Rlimit { resource: Resource::Core, soft: 0, hard: 0 }];
+    let launched = launch(&spec).map_err(|e| anyhow::anyhow!(e.text))?;
+    drop(spec);
+    drop((to_out, to_err));
+    let mut heard = Heard { out, err, output: Vec::new(), words: Vec::new() };
+    let limit = Duration::from_secs(u64::from(program.timeout_secs.max(1)));
+    let over = heard.listen(&launched, ends, Instant::now() + limit);
+    if over == Over::Stopped {
+        let _ = pidfd_signal(launched.pidfd.as_fd(), SIGTERM);
+        let mut ended = [PollFd::new(launched.pidfd.as_fd(), PollFlags::POLLIN)];
+        let _ = poll(&mut ended, PollTimeout::try_from(GRACE).unwrap_or(PollTimeout::ZERO));
+    }
+    kill(&launched, cgroup)?;
+    let exit = gsys::process::reap(launched.pid)?;
+    heard.take();
+    Ok(match over {
+        Over::Stopped => Err("it was ended".into()),
+        Over::TimeUp => Err(format!("did not end within {} s{}", limit.as_secs(), heard.last_words())),
+        Over::TooMuch => Err(format!("wrote more than {} KiB", check_output::MAX_BYTES >> 10)),
+        Over::Ended if exit == Exit::Code(CANNOT_CHECK) => bail!("it cannot check here{}", heard.last_words()),
+        Over::Ended if heard.output.len() > check_output::MAX_BYTES => Err(format!("wrote more than {} KiB", check_output::MAX_BYTES >> 10)),
+        Over::Ended => heard.found(exit),
+    })
+}
+
+/// Both ends are closed on exec; reading does not wait.
+fn pipe() -> Result<(OwnedFd, OwnedFd)> {
+    let (read, write) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
+    fcntl(&read, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+    Ok((read, write))
+}
+
+fn environment(site: &Site, own: &Own, program: &CheckProgram) -> Vec<(OsString, OsString)> {
+    let variables = [
+        ("PATH", "/usr/sbin:/usr/bin:/sbin:/bin".to_owned()),
+        ("CUDA_VISIBLE_DEVICES", own.uuid.clone()),
+        ("GPUPOOL_GPU", own.uuid.clone()),
+        ("GPUPOOL_GPU_INDEX", own.gpu.index.to_string()),
+        ("GPUPOOL_GPU_TYPE", own.gpu.gpu_type.clone()),
+        ("GPUPOOL_NODE", site.name.clone()),
+        ("GPUPOOL_CHECKS", program.checks.join(" ")),
+        ("GPUPOOL_TIMEOUT_SECS", program.timeout_secs.to_string()),
+    ];
+    variables.into_iter().map(|(name, value)| (name.into(), value.into())).collect()
+}
+
+/// All it started goes; without a cgroup its session.
+fn kill(launched: &Launched, cgroup: Option<&RunCgroup>) -> Result<()> {
+    match cgroup {
+        Some(cgroup) => cgroup.kill()?,
+        None => drop(nix::sys::signal::killpg(nix::unistd::Pid::from_raw(launched.pid), nix::sys::signal::SIGKILL)),
+    }
+    let _ = pidfd_signal(launched.pidfd.as_fd(), SIGKILL);
+    Ok(())
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Over {
+    Ended,
+    Stopped,
+    TimeUp,
+    TooMuch,
+}
+
+/// What a program says while it runs.
+struct Heard {
+    out: OwnedFd,
+    err: OwnedFd,
+    output: Vec<u8>,
+    /// The end of what it said on stderr.
+    words: Vec<u8>,
+}
+
+impl Heard {
+    fn listen(&mut self, launched: &Launched, ends: &OwnedFd, deadline: Instant) -> Over {
+        let (mut out_open, mut err_open) = (true, true);
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let [ended, stopped] = {
+                let mut fds = vec![PollFd::new(launched.pidfd.as_fd(), PollFlags::POLLIN), PollFd::new(ends.as_fd(), PollFlags::POLLIN)];
+                // One that was closed would be ready for ever.
+                let open = [(&self.out, out_open), (&self.err, err_open)].into_iter().filter(|(_, open)| *open);
+                fds.extend(open.map(|(fd, _)| PollFd::new(fd.as_fd(), PollFlags::POLLIN)));
+                match poll(&mut fds, PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)) {
+                    Err(Errno::EINTR) => continue,
+                    Ok(0) | Err(_) => return Over::TimeUp,
+                    Ok(_) => [&fds[0], &fds[1]].map(|fd| fd.any().unwrap_or(true)),
+                }
+            };
+            (out_open, err_open) = self.take();
+            if stopped {
+                return Over::Stopped;
+            }
+            if self.output.len() > check_output::MAX_BYTES {
+                return Over::TooMuch;
+            }
+            if ended {
+                return Over::Ended;
+            }
+        }
+    }
+
+    /// Takes what is there, and no more than is looked at. Whether more may come.
+    fn take(&mut self) -> (bool, bool) {
+        let out_open = drain(&self.out, &mut self.output, check_output::MAX_BYTES + 1);
+        let err_open = drain(&self.err, &mut self.words, usize::MAX);
+        let surplus = self.words.len().saturating_sub(MAX_WORDS_BYTES);
+        self.words.drain(..surplus);
+        (out_open, err_open)
+    }
+
+    fn found(&self, exit: Exit) -> Found {
+        let found = check_output::read(&self.output);
+        // A program that found something wrong may say so by its exit as well.
+        let explained = found.as_ref().is_ok_and(|results| results.iter().any(|result| result.passed == Some(false)));
+        match exit {
+            Exit::Signal(signal, _) => Err(format!("was ended by signal {signal}{}", self.last_words())),
+            Exit::Code(code) if code != 0 && !explained => Err(format!("ended with {code}{}", self.last_words())),
+            Exit::Code(_) => found,
+        }
+    }
+
+    /// `: cannot open /dev/nvidia0`, its last line.
+    fn last_words(&self) -> String {
+        let text = String::from_utf8_lossy(&self.words);
+        let line = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("");
+        let shown: String = line.trim().chars().filter(|c| !c.is_control()).take(TOLD_CHARS).collect();
+        if shown.is_empty() { String::new() } else { format!(": {shown}") }
+    }
+}
+
+/// Reads what is there, in one go of some MiB at most; of what is beyond `keep` nothing is kept. False at its end.
+fn drain(fd: &OwnedFd, into: &mut Vec<u8>, keep: usize) -> bool {
+    let mut buffer = [0; 64 << 10];
+    for _ in 0..64 {
+        match nix::unistd::read(fd, &mut buffer) {
+            Ok(0) => return false,
+            Ok(count) => into.extend_from_slice(&buffer[..count.min(keep.saturating_sub(into.len()))]),
+            Err(Errno::EINTR) => {}
+            Err(Errno::EAGAIN) => return true,
+            Err(_) => return false,
+        }
+        if into.len() >= keep {
+            return true;
+        }
+    }
+    true
+}
