@@ -181,6 +181,12 @@ impl Cluster {
             18 => spec.deadline = Some(self.controller.now(self.now).plus_secs(i64::from(limit_secs) + 100)),
             19 => spec.checkpoint = "USR1@20".parse().ok(),
             20 => spec.reservation = Some("course".into()),
+            21..=23 => {
+                // Parts of a GPU, in several sizes; they wait for their own kind.
+                spec.partition = if option == 23 { "loose" } else { "parts" }.into();
+                let part = ["0.5", "0.25", "0.3", "0.5"][gpus as usize % 4];
+                spec.request.gpus = GpuAsk::parse(part).ok();
+            }
             _ => {}
         }
         spec

@@ -4,7 +4,7 @@ use crate::machine::{Behaviour, Order};
 use crate::prng::Prng;
 use crate::store::Store;
 use gcore::ctl::{Event, Input, Refusal, Reply, State, check, desired, handle};
-use gmodel::config::{ClusterConfig, LostNode, Partition};
+use gmodel::config::{ClusterConfig, GpuSharing, LostNode, Partition};
 use gmodel::run::{Desired, EndCause, Want};
 use gmodel::{ExitCode, Fence, JobId, NodeId, RunId, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
@@ -56,6 +56,8 @@ impl Controller {
             partitions: vec![
                 Partition { name: "main".into(), is_default: true, ..Partition::default() },
                 Partition { name: "once".into(), requeue: false, ..Partition::default() },
+                Partition { name: "parts".into(), gpu_sharing: GpuSharing::Mps, ..Partition::default() },
+                Partition { name: "loose".into(), gpu_sharing: GpuSharing::Uncapped, ..Partition::default() },
             ],
             node_timeout_secs: 60,
             lost_node: if wait_for_lost { LostNode::Wait } else { LostNode::Requeue },
@@ -197,7 +199,7 @@ fn order(state: &State, run: RunId, node: NodeId, seed: u64) -> Option<Order> {
     Some(Order {
         run,
         index,
-        gpus: share.gpus.slots().collect(),
+        gpus: share.gpus.0.clone(),
         limit_secs: record.limit_secs,
         behaviour: behaviour(seed, run.job),
     })

@@ -5,7 +5,7 @@
 use gcore::node::{Found, NodeState};
 use gmodel::node::{GpuInfo, Inventory};
 use gmodel::run::{EndCause, RunEnd, RunPhase};
-use gmodel::{ExitCode, Fence, GpuSlot, NodeId, NodeLife, RunId, Timestamp};
+use gmodel::{ExitCode, Fence, GpuGrant, NodeId, NodeLife, RunId, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What the job's program does, known only to the simulation.
@@ -22,7 +22,7 @@ pub struct Order {
     pub run: RunId,
     /// 0 is the batch node; the others only hold their share until they are stopped.
     pub index: usize,
-    pub gpus: Vec<GpuSlot>,
+    pub gpus: Vec<GpuGrant>,
     pub limit_secs: Option<u32>,
     pub behaviour: Behaviour,
 }
@@ -128,6 +128,7 @@ impl Machine {
             index: u32::from(index),
             minor: u32::from(index),
             memory_mib: 81_920,
+            mps: true,
             ..GpuInfo::default()
         });
         Inventory { cpus: 64, mem_bytes: 512 << 30, gpus: gpus.collect(), ..Inventory::default() }
@@ -168,9 +169,10 @@ impl Machine {
         self.supervisors.clear();
     }
 
-    /// Runs whose processes use a GPU that the order names.
+    /// Runs whose processes use a GPU that the order names, and may not be there beside it.
     pub fn users_of(&self, order: &Order) -> Vec<RunId> {
-        let shares = |other: &Order| other.gpus.iter().any(|slot| order.gpus.contains(slot));
+        let disturbs = |one: &GpuGrant, other: &GpuGrant| one.slot == other.slot && !one.part.goes_beside(&other.part);
+        let shares = |other: &Order| other.gpus.iter().any(|held| order.gpus.iter().any(|own| disturbs(own, held)));
         let others = self.supervisors.values().filter(|s| s.running_since.is_some());
         others.filter(|s| s.order.run != order.run && shares(&s.order)).map(|s| s.order.run).collect()
     }
