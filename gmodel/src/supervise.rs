@@ -58,9 +58,16 @@ pub struct SetupGpu {
     /// Of a MIG slice: UUID of its GPU.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub gpu: String,
+    /// Of a share: thousandths of the GPU; 0: all of it.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub share_milli: u32,
     /// Ranges of the processors nearest to it; empty: not told.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub near_cpus: Vec<(u32, u32)>,
+}
+
+fn is_zero(milli: &u32) -> bool {
+    *milli == 0
 }
 
 /// gpud to gstepd.

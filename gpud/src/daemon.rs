@@ -609,10 +609,10 @@ fn inventory(site: &Site) -> Inventory {
     inventory
 }
 
-/// UUIDs of the run's GPUs here.
-fn gpus_of(site: &Site, run: RunId) -> Vec<String> {
+/// UUIDs of the run's GPUs here, and thousandths of each that it holds. A slice has a UUID of its own, and all of that.
+fn gpus_of(site: &Site, run: RunId) -> Vec<(String, u32)> {
     let setup = site.spool.setup(run).ok().flatten();
-    setup.map_or_else(Vec::new, |setup| setup.gpus.into_iter().map(|gpu| gpu.uuid).collect())
+    setup.map_or_else(Vec::new, |setup| setup.gpus.into_iter().map(|gpu| (gpu.uuid, if gpu.share_milli == 0 { 1000 } else { gpu.share_milli })).collect())
 }
 
 /// The supervisor of a run, or the run's end: its own, or `SupervisorLost` once everything of it is killed.

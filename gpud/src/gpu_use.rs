@@ -28,12 +28,20 @@ struct RunUse {
     gpus: BTreeMap<String, OneGpu>,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 struct OneGpu {
+    /// Thousandths of it that the run holds.
+    milli: u32,
     totals: GpuUseTotals,
     /// Up to where `totals` goes.
     last: Option<UseSample>,
+}
+
+impl Default for OneGpu {
+    fn default() -> Self {
+        Self { milli: 1000, totals: GpuUseTotals::default(), last: None }
+    }
 }
 
 impl UseBook {
@@ -57,10 +65,10 @@ impl UseBook {
     }
 
     /// A run begins, or is found again, with its sums from before.
-    pub fn open(&mut self, run: RunId, run_dir: &Path, gpus: &[String]) {
+    pub fn open(&mut self, run: RunId, run_dir: &Path, gpus: &[(String, u32)]) {
         let Some((_, at)) = self.taken else { return };
         let kept = std::fs::read(run_dir.join(USE_FILE)).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
-        let fresh = || RunUse { gpus: gpus.iter().map(|uuid| (uuid.clone(), OneGpu::default())).collect() };
+        let fresh = || RunUse { gpus: gpus.iter().map(|(uuid, milli)| (uuid.clone(), OneGpu { milli: *milli, ..OneGpu::default() })).collect() };
         let latest = &self.latest;
         self.runs.entry(run).or_insert_with(|| {
             let mut begun = kept.unwrap_or_else(fresh);
@@ -102,7 +110,7 @@ impl RunUse {
             let sample = samples.iter().find(|sample| sample.uuid.as_ref() == Some(uuid) && sample.fault.is_none());
             let Some(sample) = sample.map(|sample| sample.sample(now)) else { continue };
             if let Some(last) = gpu.last.as_ref().filter(|last| last.at < now) {
-                gpu.totals.add(last, &sample, 1000);
+                gpu.totals.add(last, &sample, gpu.milli);
             }
             gpu.last = Some(sample);
         }
@@ -132,12 +140,12 @@ mod tests {
         let at = Timestamp::from_secs;
         let mut book = UseBook::default();
         book.add(vec![sample("GPU-a", 0, 1000), sample("GPU-b", 50, 0)], at(100));
-        book.open(run, &dir, &["GPU-a".into()]);
+        book.open(run, &dir, &[("GPU-a".into(), 1000)]);
         book.add(vec![sample("GPU-a", 100, 6000), sample("GPU-b", 50, 9000)], at(110));
         book.keep(run, &dir);
         let mut book = UseBook::default();
         book.add(vec![sample("GPU-a", 0, 7000)], at(130));
-        book.open(run, &dir, &["GPU-a".into()]);
+        book.open(run, &dir, &[("GPU-a".into(), 1000)]);
         // A GPU that does not answer adds nothing, and its energy is not lost.
         let silent = gsys::nvml::Silence { kind: gsys::nvml::SilenceKind::Lost, text: "lost".into() };
         book.add(vec![GpuUse { uuid: Some("GPU-a".into()), fault: Some(silent), ..GpuUse::default() }], at(140));
@@ -149,6 +157,21 @@ mod tests {
         book.close(run);
         assert!(book.runs().is_empty());
         assert!(kept(&dir.join("none")).is_empty());
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn energy_of_a_shared_gpu_is_charged_in_the_runs_part() {
+        let dir = std::env::temp_dir().join(format!("gpud-use-part-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let run: RunId = "8-1".parse().unwrap();
+        let mut book = UseBook::default();
+        book.add(vec![sample("GPU-a", 80, 0)], Timestamp::from_secs(100));
+        book.open(run, &dir, &[("GPU-a".into(), 250)]);
+        book.add(vec![sample("GPU-a", 80, 8000)], Timestamp::from_secs(110));
+        book.keep(run, &dir);
+        let sums = kept(&dir);
+        assert_eq!((sums.joules(), sums.busy_mean_permille()), (2, Some(800)), "busy is said of the GPU");
         std::fs::remove_dir_all(&dir).unwrap();
     }
 }

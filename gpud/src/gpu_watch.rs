@@ -99,7 +99,7 @@ impl GpuWatch {
     }
 
     /// A run's first process was started: its use counts from now.
-    pub fn run_began(&self, run: RunId, run_dir: &Path, gpus: &[String]) {
+    pub fn run_began(&self, run: RunId, run_dir: &Path, gpus: &[(String, u32)]) {
         self.sample();
         lock(&self.uses).open(run, run_dir, gpus);
     }

@@ -75,6 +75,9 @@ pub fn prepare(site: &Site, run: RunId) -> Result<Supervisor, Failure> {
     };
     let mut setup = setup(site, run, &user, &gpus, cpus);
     setup.environment.extend(of_shares);
+    for (gpu, wanted) in setup.gpus.iter_mut().zip(&order.gpus) {
+        gpu.share_milli = if let GpuPart::Share { milli, .. } = wanted.part { milli } else { 0 };
+    }
     if order.private_tmp {
         make_private_dirs(site, run, &order, &mut setup)?;
     }

@@ -103,8 +103,8 @@ fn two_halves_of_one_user_run_on_one_gpu_behind_caps_and_anothers_half_waits_wit
     // Then the others get their turn, one after the other, and all is given back.
     [other, quarter].iter().for_each(|id| drop(pool.wait_state(*id, Completed)));
     pool.wait_until("MPS is gone", || is_given_back(&pool, 0));
-    let text = pool.run("gacct", &["-j", &one.to_string(), "--json"]);
-    assert!(text.out.contains("0.5"), "{text:?}");
+    let text = pool.run("gacct", &["-j", &one.to_string(), "-n", "-P", "-o", "AllocTRES"]);
+    assert!(text.out.contains("gres/gpu=0.5"), "{text:?}");
 }
 
 #[test]
@@ -158,6 +158,20 @@ fn a_daemon_that_dies_ends_its_jobs_as_the_nodes_fault_and_the_gpu_goes_on() {
     ids.iter().for_each(|id| drop(pool.wait_state(*id, Completed)));
     pool.wait_until("MPS is gone", || is_given_back(&pool, 0));
     pool.wait_idle("node1");
+}
+
+#[test]
+fn a_shared_gpu_that_is_lost_ends_its_jobs_and_is_given_back_in_its_usual_mode_when_it_returns() {
+    let Some(pool) = pool("h100:1", "mps") else { return };
+    let one = submit(&pool, "0.5", WAIT);
+    wait_up(&pool, one, 1);
+    assert_eq!(pool.sandbox(&["fault", "node1", "gpu0", "lost"]).code, 0);
+    pool.wait_until("its run has ended", || pool.job(one).state == Pending);
+    assert_eq!(mode(&pool, 0), "exclusive-process", "nobody can change it now");
+    assert_eq!(pool.sandbox(&["fault", "node1", "gpu0", "clear"]).code, 0);
+    pool.wait_until("MPS is gone", || is_given_back(&pool, 0));
+    pool.run("gdel", &[&one.to_string()]);
+    pool.check();
 }
 
 #[test]
