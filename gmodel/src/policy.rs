@@ -439,6 +439,13 @@ impl Default for PreemptConfig {
     }
 }
 
+impl SchedulerConfig {
+    /// What a GPU of a type costs at a time.
+    pub fn price_at(&self, gpu_type: &str, at: Timestamp) -> Option<&Price> {
+        self.prices.get(gpu_type)?.iter().rev().find(|price| price.from <= at)
+    }
+}
+
 /// Price of a GPU-hour from a day on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Price {

@@ -131,8 +131,23 @@ pub struct DryRun {
     pub blockers: Vec<BlockerRow>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub changes: Vec<ChangeRow>,
+    /// Each kind of GPU that it names, in its order; empty where there is no choice and no price.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub alternatives: Vec<AlternativeRow>,
     #[serde(default)]
     pub notes: Vec<String>,
+}
+
+/// One of the ranked kinds of GPUs that a job names.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AlternativeRow {
+    /// `h100:4`
+    pub gpus: String,
+    /// It would start at once with these alone.
+    pub starts_now: bool,
+    /// Of all its GPUs, in the site's currency; absent where they have no price.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub price_per_hour: Option<f64>,
 }
 
 /// Filters of a listing. Lists are comma-separated in the URL; empty means all.

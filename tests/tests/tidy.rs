@@ -197,7 +197,9 @@ fn explained(lines: &[&str], at: usize) -> bool {
 fn sql_stands_in_the_store_only() {
     let words = ["SELECT ", "INSERT INTO", "INSERT OR ", "DELETE FROM", "CREATE TABLE", "PRAGMA ", "UPDATE runs", "UPDATE jobs"];
     let mut wrong = String::new();
-    for file in sources().iter().filter(|file| file.is_shipped() && !file.path.starts_with("gpuctld/src/store/")) {
+    // The bench writes two million rows as no command could.
+    let may = ["gpuctld/src/store/", "benches/src/history.rs"];
+    for file in sources().iter().filter(|file| file.is_shipped() && !may.iter().any(|path| file.path.starts_with(path))) {
         for (number, line) in file.code() {
             if has_word(line, "rusqlite") || words.iter().any(|word| line.contains(word)) {
                 let _ = writeln!(wrong, "{}:{number}: {}", file.path, line.trim());

@@ -2,7 +2,7 @@
 //!
 //! Nothing is kept: the copy shares the state's chunks and is thrown away.
 
-use super::Site;
+use super::{Site, alternatives};
 use super::error::ApiError;
 use super::outlook::{blocker_rows, change_row, expected_starts, interval_text, names};
 use super::partition_choice;
@@ -52,9 +52,26 @@ pub(super) async fn foresee(site: &Site, actor: &Actor, spec: JobSpec) -> Result
     task.await.map_err(|_| ApiError::unavailable("the dry run failed; this is a bug"))?
 }
 
+/// With what each kind of GPU that it names would mean for it.
 fn consider(state: Arc<State>, actor: Actor, command: Command, outlook: &Outlook, now: Timestamp) -> Result<DryRun, ApiError> {
-    let mut copy = (*state).clone();
-    drop(state);
+    let mut answer = foretell(&state, actor.clone(), command.clone(), outlook, now)?;
+    if let Some(spec) = submitted(command) {
+        answer.alternatives = alternatives::rows(&state, &actor, &spec, answer.start.is_some(), now);
+        answer.text.push_str(&alternatives::in_words(&answer.alternatives));
+    }
+    Ok(answer)
+}
+
+fn submitted(command: Command) -> Option<Box<JobSpec>> {
+    match command {
+        Command::Submit { spec, .. } => Some(spec),
+        Command::Knowing { asked, .. } => submitted(*asked),
+        _ => None,
+    }
+}
+
+fn foretell(state: &State, actor: Actor, command: Command, outlook: &Outlook, now: Timestamp) -> Result<DryRun, ApiError> {
+    let mut copy = state.clone();
     let reply = handle(&mut copy, &mut Vec::new(), Input::Command { actor, command }, now)?;
     let Reply::Submitted { id, notes, .. } = reply else { return Err(super::targets::odd(&reply)) };
     let picture = snapshot(&copy, now);
@@ -104,6 +121,7 @@ fn consider(state: Arc<State>, actor: Actor, command: Command, outlook: &Outlook
         text,
         blockers: why.iter().flat_map(blocker_rows).collect(),
         changes,
+        alternatives: Vec::new(),
         notes,
     })
 }
@@ -126,6 +144,7 @@ fn would_start(state: &State, allocation: &Allocation, partition: String, notes:
         text,
         blockers: Vec::new(),
         changes: Vec::new(),
+        alternatives: Vec::new(),
         notes,
     }
 }

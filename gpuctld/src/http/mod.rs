@@ -5,6 +5,7 @@
 
 mod accounting;
 mod admin;
+mod alternatives;
 mod cancel;
 mod column;
 mod differences;

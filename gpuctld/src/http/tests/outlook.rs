@@ -57,3 +57,27 @@ async fn starts_and_dry_runs_say_when_and_where() {
     assert!(!dry["blockers"].as_array().unwrap().is_empty(), "{dry}");
     assert_eq!(pool.core.view().await.jobs.len(), 3, "nothing was kept");
 }
+
+#[tokio::test]
+async fn a_dry_run_says_of_each_kind_whether_it_would_start_and_its_price() {
+    let pool = Pool::new(
+        "[[price]]\ngpu_type = \"h100\"\nfrom = 2020-01-01\nper_gpu_hour = 2.5\n
+         [[price]]\ngpu_type = \"a100\"\nfrom = 2999-01-01\nper_gpu_hour = 1\n",
+    );
+    let node = pool.node("n1", Role::Compute, 4).await;
+    let alice = local(1000, "alice");
+    let busy = pool.submit(&alice, json!({"request": {"gpus": "3"}, "time_limit_secs": 3600})).await;
+    pool.pass().await;
+    pool.running(node, busy).await;
+    let dry = async |gpus: &str| pool.post(&alice, "/v1/jobs/dry-run", request(json!({"request": {"gpus": gpus}, "time_limit_secs": 600}))).await;
+    let several = dry("h100:2|h100:1").await;
+    let rows = [json!({"gpus": "h100:2", "starts_now": false, "price_per_hour": 5.0}), json!({"gpus": "h100:1", "starts_now": true, "price_per_hour": 2.5})];
+    assert_eq!(several["alternatives"], json!(rows), "{several}");
+    assert!(several["text"].as_str().unwrap().ends_with("; h100:2 would wait (5.00 an hour), h100:1 would start at once (2.50 an hour)"), "{several}");
+    let one = dry("h100:1").await;
+    assert!(one["text"].as_str().unwrap().ends_with("; its GPUs cost 2.50 an hour"), "{one}");
+    // Of any type nobody can say.
+    assert!(dry("1").await["alternatives"].is_null());
+    // A price that is not in force yet is none.
+    assert_eq!(pool.core.view().await.config.scheduler.price_at("a100", crate::core_thread::now()), None);
+}
