@@ -27,6 +27,7 @@ pub struct LaunchOrder {
     /// Position of the receiving node in `nodes`.
     pub node_index: u32,
     pub ntasks: u32,
+    /// As asked for; 0 where it was not.
     pub cpus_per_task: u32,
     /// CPUs, bytes and GPUs on the receiving node.
     pub cpus: u32,

@@ -67,7 +67,8 @@ fn order(state: &State, node: NodeId, run: &Run, spec: &JobSpec) -> LaunchOrder 
         nodes: run.allocation.iter().map(|share| order_node(state, share)).collect(),
         node_index: u32::try_from(node_index).unwrap_or(0),
         ntasks: run.allocation.iter().map(|share| share.tasks).sum(),
-        cpus_per_task: spec.request.cpus_per_task.unwrap_or(1),
+        // As Slurm has it, SLURM_CPUS_PER_TASK is there where it was asked for: with --cpus-per-gpu a task has others.
+        cpus_per_task: spec.request.cpus_per_task.unwrap_or(0),
         cpus: share.map_or(0, |share| share.cpus),
         mem_bytes: share.map_or(0, |share| share.mem_bytes),
         gpus: share.map_or(Vec::new(), |share| order_gpus(state.nodes.get(node), share)),
@@ -187,5 +188,6 @@ mod tests {
         let made = order(&State::default(), NodeId(1), &run, &JobSpec { launch: launch.into(), ..JobSpec::default() });
         assert_eq!((made.work_dir.as_str(), made.submit_dir.as_str()), ("/home/me/run", "/home/me"));
         assert_eq!(made.rlimits, rlimits);
+        assert_eq!(made.cpus_per_task, 0, "nobody asked: SLURM_CPUS_PER_TASK stays unset");
     }
 }
