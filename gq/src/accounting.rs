@@ -121,7 +121,7 @@ struct AccountingArgs {
 
 #[derive(Subcommand)]
 enum Sub {
-    /// GPU-hours held and used, CPU-hours, energy and jobs by group
+    /// GPU-hours held and used, CPU-hours, energy, and jobs that began to run, by group
     Report(ReportArgs),
     /// What jobs made of the CPUs, memory and GPUs they held
     Efficiency(EfficiencyArgs),

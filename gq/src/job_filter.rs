@@ -111,6 +111,11 @@ pub(crate) fn user_name(user: &str) -> Result<String, Failure> {
     name_of(Uid::from_raw(uid))
 }
 
+/// The first of these users that this machine does not know; where it cannot tell, none.
+pub(crate) fn unknown_user(users: &str) -> Option<&str> {
+    users.split(',').filter(|user| !user.is_empty()).find(|user| matches!(User::from_name(user), Ok(None)))
+}
+
 /// Whose process this is.
 pub(crate) fn own_name() -> Result<String, Failure> {
     name_of(Uid::current())
@@ -134,6 +139,12 @@ mod tests {
         assert_eq!(states("all").unwrap(), "all");
         let refused = states("RUNING").unwrap_err();
         assert!(refused.exit == 2 && refused.text.contains(r#"Did you mean "RUNNING"?"#), "{}", refused.text);
+    }
+
+    #[test]
+    fn a_user_whom_nobody_knows_is_found() {
+        assert_eq!(unknown_user("root,no-such-user-here,root"), Some("no-such-user-here"));
+        assert_eq!((unknown_user("root"), unknown_user("")), (None, None));
     }
 
     #[test]

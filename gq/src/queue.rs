@@ -3,7 +3,7 @@
 //! Listings are formatted row by row while they arrive, and ask only for the columns they show. Source: squeue(1).
 
 use crate::job_column::{self, JobColumn, JobFormat};
-use crate::job_filter::JobFilter;
+use crate::job_filter::{self, JobFilter};
 use crate::queue_row::{self, Key, QueueRow};
 use crate::{job_record, output_file, priority_listing, start_listing, step_listing, why_text};
 use clap::{ArgAction, CommandFactory, FromArgMatches, Parser};
@@ -262,6 +262,11 @@ impl Listing {
             Shape::Table(columns) => self.print_table(client, &path, columns)?,
             Shape::Format(pieces) => self.print_lines(client, &path, pieces)?,
         };
+        if count == 0
+            && let Some(user) = job_filter::unknown_user(&self.query.user)
+        {
+            return Err(Failure::new(format_args!("no job of {user:?} is here, and there is no user of that name on this machine")));
+        }
         match &self.only_job {
             Some(job) if count == 0 => Err(Failure::new(format_args!(
                 "job {job} is not in the queue. Finished jobs: gq {job}, or gacct -j {job}"

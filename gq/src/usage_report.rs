@@ -19,7 +19,7 @@ const GROUPS: [(&str, &str); 6] = [
     ("class", "CLASS"),
 ];
 
-/// Options of `gacct report`.
+/// Options of `gacct report`. Jobs are counted that began to run in the time.
 #[derive(clap::Args)]
 pub(crate) struct ReportArgs {
     /// Groups: account, user, partition, gpu-type, tag, class (guaranteed or borrowed)
