@@ -158,7 +158,7 @@ fn variables_of_squeue_are_honoured() {
     assert_eq!(run(&["-h", "-j", "95"], ("SQUEUE_FORMAT", "%i %T")), "95 RUNNING\n");
     assert_eq!(run(&["-h", "-j", "95", "-o", "%i"], ("SQUEUE_FORMAT", "%T")), "95\n");
     assert_eq!(run(&["-h", "-j", "95"], ("SQUEUE_FORMAT2", "jobid:4,state:")), "95  RUNNING\n");
-    let first = |order: &str| run(&["-h", "-o", "%A"], ("GQ_SORT", order)).lines().next().unwrap().parse::<u64>().unwrap();
+    let first = |order: &'static str| run(&["-h", "-o", "%A"], ("GQ_SORT", order)).lines().next().unwrap().parse::<u64>().unwrap();
     assert!(first("-i") > first("i"), "{} {}", first("-i"), first("i"));
     assert_eq!(run(&["-h", "-j", "95", "-o", "%S"], ("SLURM_TIME_FORMAT", "%s")), "1795165527\n");
 }
