@@ -1,6 +1,7 @@
 //! The cluster's policy as the core needs it. Files, carets and defaults are the daemon's affair.
 
 use crate::hostlist::Hostlist;
+use crate::idle::IdlePolicy;
 use crate::policy::{GpuAmounts, Limits, Placement, Policy, PreemptMode, SchedulerConfig};
 use crate::time_zone::TimeZone;
 use serde::{Deserialize, Serialize};
@@ -19,6 +20,8 @@ pub struct ClusterConfig {
     pub lost_node: LostNode,
     /// The site has a program that powers lost nodes off; their runs wait for it.
     pub fence_program: bool,
+    /// The site has a program that is told of each run whose GPUs stand idle.
+    pub idle_program: bool,
     /// Seconds a run may take to get ready on all its nodes.
     pub prepare_timeout_secs: u32,
     /// Seconds between SIGTERM and SIGKILL.
@@ -63,6 +66,7 @@ impl Default for ClusterConfig {
             node_timeout_secs: 300,
             lost_node: LostNode::Requeue,
             fence_program: false,
+            idle_program: false,
             prepare_timeout_secs: 60,
             kill_grace_secs: 30,
             max_array_tasks: 1_000_000,
@@ -157,6 +161,9 @@ pub struct Partition {
     pub gpu_sharing: GpuSharing,
     /// Its GPUs are checked in idle gaps where the cluster has that.
     pub diagnostics: bool,
+    /// What is done about runs whose GPUs stand idle; `None`: nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idle: Option<IdlePolicy>,
 }
 
 impl Default for Partition {
@@ -194,6 +201,7 @@ impl Default for Partition {
             slices_for_memory: false,
             gpu_sharing: GpuSharing::Off,
             diagnostics: true,
+            idle: None,
         }
     }
 }

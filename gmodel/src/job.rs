@@ -95,6 +95,9 @@ pub struct CommonSpec {
     /// `--deadline`: dropped when it cannot end by then.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deadline: Option<Timestamp>,
+    /// No idle policy touches it: an operator's word.
+    #[serde(skip_serializing_if = "is_false")]
+    pub idle_exempt: bool,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub comment: String,
     #[serde(skip_serializing_if = "Vec::is_empty")]

@@ -20,6 +20,7 @@ pub mod gpu_request;
 pub mod gpu_set;
 pub mod gpu_use;
 pub mod hostlist;
+pub mod idle;
 pub mod ids;
 pub mod job;
 pub mod launch_order;

@@ -5,6 +5,7 @@
 
 use crate::checkpoint::CheckpointSpec;
 use crate::hostlist::Hostlist;
+use crate::idle::IdlePolicy;
 use crate::time::Timestamp;
 use crate::time_zone::TimeZone;
 use serde::{Deserialize, Serialize};
@@ -203,6 +204,9 @@ pub struct Qos {
     pub headroom: Option<GpuAmounts>,
     /// Jobs of it neither count against guarantees nor borrow: they run outside of quotas.
     pub outside_quota: bool,
+    /// What is done about its runs whose GPUs stand idle; `None`: as the partition says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idle: Option<IdlePolicy>,
 }
 
 impl Default for Qos {
@@ -221,6 +225,7 @@ impl Default for Qos {
             per_job: JobLimits::default(),
             headroom: None,
             outside_quota: false,
+            idle: None,
         }
     }
 }

@@ -5,6 +5,7 @@
 mod nodes;
 
 use super::dependency::{self, Dependent};
+use super::idle;
 use super::event::{Event, JobChange};
 use super::gpu_check;
 use super::mig;
@@ -167,6 +168,12 @@ pub fn apply(state: &mut State, event: &Event) {
             outcome.hold = None;
             raise_generations(state, *run);
         }
+        Event::RunIdleSeen { .. }
+            | Event::RunIdled { .. }
+            | Event::RunIdleOver { .. }
+            | Event::RunIdleWarned { .. }
+            | Event::RunIdleNoted { .. }
+            | Event::RunIdleTold { .. } => idle::apply(state, event),
         Event::RunSettled { run, at } => run_settled(state, *run, *at),
         Event::RunClosed { run } => run_closed(state, *run),
         Event::NodeJoined { .. }
@@ -360,6 +367,7 @@ pub(super) fn changed_spec(spec: &mut Arc<JobSpec>, change: &JobChange) {
         deadline,
         time_min_secs,
         checkpoint,
+        idle_exempt,
     } = change;
     let texts = [name, comment, partition, account, qos];
     let own = JobChange { limit_secs: None, nice: None, eligible: None, max_running: None, ..change.clone() };
@@ -375,6 +383,7 @@ pub(super) fn changed_spec(spec: &mut Arc<JobSpec>, change: &JobChange) {
     time_min_secs.iter().for_each(|new| spec.time_min_secs = *new);
     checkpoint.iter().for_each(|new| spec.checkpoint.clone_from(new));
     spec.borrow = borrow.or(spec.borrow);
+    spec.idle_exempt = idle_exempt.unwrap_or(spec.idle_exempt);
     let common = &mut *spec.common;
     let fields =
         [&mut spec.name, &mut common.comment, &mut common.partition, &mut common.account, &mut common.qos];
@@ -543,6 +552,7 @@ fn run_placed(
         mark: None,
         suspension: None,
         suspended_millis: 0,
+        idle: None,
         stop: None,
         limit_secs,
         signals: Vec::new(),
@@ -615,6 +625,8 @@ fn run_ended(state: &mut State, id: RunId, outcome: &Outcome, settled: Option<Ti
     run.outcome = Some(outcome.clone());
     let placed = run.placed;
     state.preparing.remove(&(placed, id));
+    state.idle_untold.remove(&id);
+    state.idle_seen.remove(id);
     let job = job_mut(state, id.job);
     job.started = outcome.started.or(job.started);
     job.exit = outcome.exit;

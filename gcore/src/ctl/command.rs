@@ -8,6 +8,7 @@ use super::event::{JobChange, PolicyChange};
 use super::state::JoinToken;
 use gmodel::config::ClusterConfig;
 use gmodel::gpu_order::{GpuAction, GpuOrderDone};
+use gmodel::idle::IdleReport;
 use gmodel::launch_order::LaunchOrder;
 use gmodel::node::{Inventory, Role};
 use gmodel::run::RunReport;
@@ -25,6 +26,8 @@ pub enum Input {
     Plan { plan: Plan },
     /// What a call of the fence program came to; its number is that of its `FenceOrder`.
     Fenced { node: NodeId, number: u64, failure: Option<String> },
+    /// What a call of the idle program came to; its number is that of its `IdleOrder`.
+    IdleTold { run: RunId, number: u64, failure: Option<String> },
     /// A deadline of `next_deadline` has come.
     Wake,
     Configure { config: Arc<ClusterConfig> },
@@ -116,6 +119,8 @@ pub enum NodeReport {
     /// Before the hello of a node that obeyed another incarnation: runs we do not know, with their orders.
     Adopt { life: NodeLife, inventory: Inventory, runs: Vec<RunReport>, orders: Vec<LaunchOrder> },
     Runs { runs: Vec<RunReport> },
+    /// How long GPUs of its runs have been idle, as of a sample just taken.
+    Idle { runs: Vec<IdleReport> },
     Inventory { inventory: Inventory },
     /// The node made this fence durable and is working on it.
     Obeyed { fence: Fence },

@@ -7,6 +7,7 @@ use super::state::{JoinToken, Outcome, Stop, Strike, Suspension};
 use gmodel::array_spec::RangeSet;
 use gmodel::config::ClusterConfig;
 use gmodel::gpu_check::CheckReport;
+use gmodel::idle::{IdleAction, IdleLevels, IdleSpell};
 use gmodel::gpu_order::{GpuAction, GpuOrderDone};
 use gmodel::node::{Inventory, Link, Mark, Role};
 use gmodel::run::{Allocation, NodeShare, NumberedSignal, RunPhase};
@@ -95,6 +96,43 @@ pub enum Event {
     RunResumed { run: RunId, by: String, at: Timestamp },
     RunStopping { run: RunId, stop: Stop },
     RunSignalled { run: RunId, signal: NumberedSignal },
+    /// A node told of a sample of a run's GPUs; not stored, as the next.
+    RunIdleSeen { run: RunId, node: NodeId, idle_secs: Vec<u32>, watched_secs: u32, at: Timestamp },
+    /// How idle the run is on all its nodes together.
+    RunIdled { run: RunId, levels: IdleLevels, watched_secs: u32 },
+    /// Part of its GPUs had stood idle, and works again or is not heard of any more.
+    RunIdleOver {
+        run: RunId,
+        /// Those worth writing down.
+        spells: Vec<IdleSpell>,
+        /// It was warned, and is to be warned again before anything else.
+        ends_warning: bool,
+        at: Timestamp,
+    },
+    /// Its GPUs have stood idle for as long as its policy bears without a word.
+    RunIdleWarned {
+        run: RunId,
+        idle_secs: u32,
+        /// Seconds of the run before that began.
+        from_secs: u32,
+        /// Of its GPUs.
+        percent: u32,
+        /// Idle so long in all, the action follows.
+        act_after_secs: u32,
+        action: IdleAction,
+        /// False: the policy only reports.
+        real: bool,
+        at: Timestamp,
+    },
+    /// It would have been ended for being idle, under a policy that ends something.
+    RunIdleNoted { run: RunId, idle_secs: u32, at: Timestamp },
+    /// The site's program was called for a warning; `failure`: and did not end well.
+    RunIdleTold {
+        run: RunId,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        failure: Option<String>,
+        at: Timestamp,
+    },
     RunReported { run: RunId, node: NodeId, phase: RunPhase, at: Timestamp },
     /// A step was counted; the nodes are told by whoever carries the order.
     StepStarted {
@@ -232,6 +270,9 @@ pub struct JobChange {
     pub time_min_secs: Option<Option<u32>>,
     #[serde(skip_serializing_if = "Option::is_none", with = "double_option")]
     pub checkpoint: Option<Option<CheckpointSpec>>,
+    /// Operators only: no idle policy touches it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idle_exempt: Option<bool>,
 }
 
 /// One edit of the accounts, QOS and reservations that the database keeps. Whole records: the same edit twice is one.
@@ -332,6 +373,8 @@ impl Event {
             self,
             Self::ReasonsGiven { .. }
                 | Self::NodeObeyed { .. }
+                | Self::RunIdleSeen { .. }
+                | Self::RunIdled { .. }
                 | Self::ControllerStarted { .. }
                 | Self::JobsForgotten { .. }
                 | Self::TimeReached { .. }
@@ -378,6 +421,10 @@ impl Event {
             Self::RunGo { run, .. }
             | Self::RunStopping { run, .. }
             | Self::RunSignalled { run, .. }
+            | Self::RunIdleOver { run, .. }
+            | Self::RunIdleWarned { run, .. }
+            | Self::RunIdleNoted { run, .. }
+            | Self::RunIdleTold { run, .. }
             | Self::StepStarted { run, .. }
             | Self::StepEnded { run, .. }
             | Self::RunClassed { run, .. }
@@ -409,6 +456,8 @@ impl Event {
             Self::PolicyChanged { .. } => Touched { policy: true, ..none },
             Self::ReasonsGiven { .. }
             | Self::JobsForgotten { .. }
+            | Self::RunIdleSeen { .. }
+            | Self::RunIdled { .. }
             | Self::NodeObeyed { .. }
             | Self::Configured { .. }
             | Self::Restored { .. }

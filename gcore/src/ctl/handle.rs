@@ -6,7 +6,7 @@ use super::event::Event;
 use super::state::State;
 use super::dependency::{self, PastJob};
 use super::{
-    cancel, gpu_order, hold, join, lost_node, node_admin, node_report, placement, policy, preempt, requeue, step, submit, suspend, update,
+    cancel, gpu_order, hold, idle, join, lost_node, node_admin, node_report, placement, policy, preempt, requeue, step, submit, suspend, update,
     wake,
 };
 use gmodel::Timestamp;
@@ -49,6 +49,10 @@ pub fn handle(
         }
         Input::Fenced { node, number, failure } => {
             lost_node::answered(&mut tx, node, number, failure);
+            Ok(Reply::Done)
+        }
+        Input::IdleTold { run, number, failure } => {
+            idle::told(&mut tx, run, number, failure);
             Ok(Reply::Done)
         }
         Input::Wake => {

@@ -39,6 +39,7 @@ pub(super) fn handle(tx: &mut Tx, id: NodeId, report: NodeReport) {
                 gpu_repair::look(tx, id);
             }
         }
+        NodeReport::Idle { runs } => super::idle::take(tx, id, runs),
         NodeReport::Inventory { inventory } => take_inventory(tx, id, inventory),
         NodeReport::Obeyed { fence } => {
             if fence.incarnation == tx.state.incarnation {

@@ -88,7 +88,8 @@ fn end(tx: &mut Tx, id: RunId) {
     let job = tx.state.jobs.get(id.job).expect("a run without outcome has its job");
     let partition = tx.state.config.partition(&job.spec.partition).cloned().unwrap_or_default();
     let name = |id: NodeId| tx.state.nodes.get(id).map_or(id.to_string(), |node| node.name.clone());
-    let outcome = decide(run, job, &partition, &name, tx.now);
+    let idle_spells = super::idle::idle_spells(tx.state, run);
+    let outcome = Outcome { idle_spells, ..decide(run, job, &partition, &name, tx.now) };
     let settled = run.is_settled();
     let strikes = node_health::strikes_of(run, job, tx.now);
     tx.emit(Event::RunEnded { run: id, outcome, settled, at: tx.now });
@@ -148,6 +149,7 @@ fn decide(
         requeue,
         hold,
         lost_gpu_secs,
+        idle_spells: Vec::new(),
     }
 }
 
@@ -208,7 +210,7 @@ fn verdict(run: &Run, name: NodeName) -> Verdict {
     }
     let (state, text, kind) = match why {
         Some(StopWhy::Requeued) => {
-            (JobState::Cancelled, format!("requeued by {by}"), Kind::AskedBack)
+            (JobState::Cancelled, with_ground(format!("requeued by {by}"), run), Kind::AskedBack)
         }
         Some(StopWhy::Preempted) => {
             let stop = run.stop.as_ref();
@@ -228,9 +230,18 @@ fn verdict(run: &Run, name: NodeName) -> Verdict {
             let text = format!("{late} of {} nodes did not get ready in time", run.members.len());
             (JobState::NodeFail, text, Kind::NeverStarted { hold: false })
         }
-        _ => (JobState::Cancelled, String::new(), Kind::Final),
+        _ => (JobState::Cancelled, with_ground(String::new(), run), Kind::Final),
     };
     Verdict { state, exit, text, kind }
+}
+
+/// With the ground on which it was told to stop, where one was said.
+fn with_ground(text: String, run: &Run) -> String {
+    match run.stop.as_ref().map_or("", |stop| &stop.text) {
+        "" => text,
+        ground if text.is_empty() => ground.to_owned(),
+        ground => format!("{text}: {ground}"),
+    }
 }
 
 fn by_exit(end: &RunEnd) -> Verdict {

@@ -4,6 +4,7 @@
 //! jobs leave it after `min_job_age`.
 
 use super::dependency::{Dependent, Waits};
+use super::idle::{self, IdleSeen, RunIdle};
 use super::late_specs::LateSpecs;
 use super::limits::{Minutes, Tally};
 use super::past::Past;
@@ -81,6 +82,10 @@ pub struct State {
     pub watched: BTreeSet<NodeId>,
     /// Runs whose nodes are not all ready, by placement.
     pub preparing: BTreeSet<(Timestamp, RunId)>,
+    /// What nodes tell of runs that do not use all their GPUs. A memo, as `respecified`.
+    pub idle_seen: ChunkMap<RunId, IdleSeen>,
+    /// Runs that were warned for standing idle and of which the site's program is still to be told.
+    pub idle_untold: BTreeSet<RunId>,
     /// Requests known to fit the nodes there are: a memo for submission, cleared when nodes change.
     pub feasible: Arc<BTreeSet<(String, Request)>>,
     /// Pending jobs whose request changed since the last plan was entered: a plan made before does not start them. A
@@ -239,6 +244,9 @@ pub struct Run {
     /// How long it stood still before.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub suspended_millis: u64,
+    /// What its nodes tell of GPUs that it does not use.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle: Option<Box<RunIdle>>,
 }
 
 /// Since when a run stands still, and on whose word.
@@ -316,6 +324,9 @@ pub struct Outcome {
     /// GPU-seconds of work since the last mark that a preemption, requeue or drain threw away.
     #[serde(default)]
     pub lost_gpu_secs: u64,
+    /// When its GPUs stood idle: its longest spells.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub idle_spells: Vec<gmodel::idle::IdleSpell>,
 }
 
 /// A node of the cluster.
@@ -688,6 +699,7 @@ impl State {
         if run.go.is_none() && run.stop.is_none() && run.outcome.is_none() {
             self.preparing.insert((run.placed, run.id));
         }
+        idle::index(self, run.id, idle::is_untold(run));
     }
 
     pub fn node_by_name(&self, name: &str) -> Option<&Node> {

@@ -44,6 +44,9 @@ pub(super) fn handle(
     if change.priority.is_some() && !actor.operator {
         return Err(Refusal::new(RefusalCode::Denied, "only operators may set a priority."));
     }
+    if change.idle_exempt.is_some() && !actor.operator {
+        return Err(Refusal::new(RefusalCode::Denied, "only operators may exempt a job from the idle policy, or take that back."));
+    }
     let partition = partition_or_refusal(
         &tx.state.config,
         change.partition.as_deref().unwrap_or(&spec.partition),

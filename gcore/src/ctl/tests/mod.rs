@@ -8,6 +8,7 @@ mod gpu_checks;
 mod gpu_repair;
 mod gpu_share;
 mod health;
+mod idle;
 mod lifecycle;
 mod multi_node;
 mod policy;

@@ -5,6 +5,7 @@ use gmodel::array_spec::ArraySpec;
 use gmodel::config::{ClusterConfig, GpuSharing, LostNode, NodeSelection, Partition, PartitionState};
 use gmodel::gpu_request::GpuAsk;
 use gmodel::hostlist::Hostlist;
+use gmodel::idle::{IdleAction, IdlePolicy};
 use gmodel::job::{GpuScope, JobSpec, MemAsk};
 use gmodel::node::{GpuInfo, Inventory};
 use gmodel::policy::{
@@ -108,6 +109,7 @@ pub(super) fn policy_change(words: &Words, now: Timestamp) -> PolicyChange {
                 preempt: names(words.get("preempt")),
                 usage_factor_milli: words.parse("usage_factor").unwrap_or(1000),
                 preempt_mode: words.has("suspend").then_some(PreemptMode::Suspend),
+                idle: words.get("idle").map(|_| idle_policy(words)),
                 name,
                 ..Qos::default()
             };
@@ -167,6 +169,7 @@ pub(super) fn set_config(config: &mut ClusterConfig, words: &Words) {
     }
     config.fence_program = words.get("fence").map_or(config.fence_program, |word| word == "yes");
     config.kill_invalid_depend = words.get("kill").map_or(config.kill_invalid_depend, |word| word == "yes");
+    config.idle_program = words.get("idle_program").map_or(config.idle_program, |word| word == "yes");
     config.max_array_tasks = words.parse("max_array").unwrap_or(config.max_array_tasks);
     config.min_job_age_secs = words.parse("age").unwrap_or(config.min_job_age_secs);
 }
@@ -197,8 +200,23 @@ pub(super) fn set_partition(config: &mut ClusterConfig, words: &Words) {
             Some("uncapped") => GpuSharing::Uncapped,
             _ => GpuSharing::Off,
         },
+        idle: words.get("idle").map(|_| idle_policy(words)),
         ..Partition::default()
     });
+}
+
+/// `idle=requeue warn=100 act=300 grace=50 percent=100`
+fn idle_policy(words: &Words) -> IdlePolicy {
+    let word = words.get("idle").unwrap_or("off");
+    let action = IdleAction::ALL.iter().find(|(known, _)| *known == word).unwrap().1;
+    let number = |key: &str, usual: u32| words.parse(key).unwrap_or(usual);
+    IdlePolicy {
+        action,
+        warn_after_secs: number("warn", 100),
+        act_after_secs: number("act", 300),
+        grace_secs: number("grace", 50),
+        gpus_percent: number("percent", 100),
+    }
 }
 
 pub(super) fn inventory(name: &str, words: &Words) -> Inventory {

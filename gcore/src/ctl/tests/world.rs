@@ -12,6 +12,7 @@ use crate::ctl::*;
 use expect_test::Expect;
 use gmodel::array_spec::ArraySpec;
 use gmodel::config::{ClusterConfig, Partition};
+use gmodel::idle::IdleReport;
 use gmodel::node::{Inventory, Role};
 use gmodel::checkpoint::Mark;
 use gmodel::policy::{
@@ -301,6 +302,18 @@ impl World {
                 let all: Vec<String> = self.state.runs.values().map(of).collect();
                 writeln!(self.out, "{}", all.join(", ")).unwrap();
             }
+            "idle" => {
+                let text = self.idle_table();
+                self.out.push_str(&text);
+            }
+            // The newest call of the idle program for a run: `told 1-1`, `told 1-1 no mail today`, `told 1-1 number=3`
+            "told" => {
+                let run: RunId = words.args[0].parse().unwrap();
+                let order = idle_orders(&self.state).into_iter().find(|order| order.run == run);
+                let number = words.parse("number").or(order.map(|order| order.number)).expect("its idle program was called");
+                let failure = (words.args.len() > 1).then(|| words.args[1..].join(" "));
+                self.feed(Input::IdleTold { run, number, failure }).unwrap();
+            }
             "restart" => self.restart(self.state.rows()),
             "backup" => self.backup = Some(self.state.rows()),
             "restore" => {
@@ -350,6 +363,7 @@ impl World {
                     licences: words.get("licences").map(|text| gmodel::licence::parse(text).unwrap()),
                     priority: words.parse("priority").map(Some),
                     borrow: words.get("borrow").map(|word| word == "yes"),
+                    idle_exempt: words.get("exempt").map(|word| word == "yes"),
                     deadline: words.parse::<i64>("deadline").map(|secs| Some(self.now.plus_secs(secs))),
                     time_min_secs: words.parse("time_min").map(Some),
                     ..JobChange::default()
@@ -475,6 +489,12 @@ impl World {
                 let runs = vec![RunReport { run, phase, mark }];
                 self.feed(Input::Node { node, report: NodeReport::Runs { runs } }).unwrap();
             }
+            // Watched for so long, and how long its idle GPUs have been that: `n1 idle 1-1 500 300,300`
+            "idle" => {
+                let idle_secs = args.get(2).iter().flat_map(|list| list.split(',')).map(|secs| secs.parse().unwrap()).collect();
+                let report = IdleReport { run: args[0].parse().unwrap(), watched_secs: args[1].parse().unwrap(), idle_secs };
+                self.feed(Input::Node { node, report: NodeReport::Idle { runs: vec![report] } }).unwrap();
+            }
             // The newest call of the fence program for it: `n1 fenced`, `n1 fenced no route to the BMC`, `n1 fenced number=3`
             "fenced" => {
                 let order = fence_orders(&self.state).into_iter().find(|order| order.node == node);
@@ -529,6 +549,21 @@ impl World {
                 write!(out, " HELD {} ({})", mark.owner, mark.reason).unwrap();
             }
             out.push('\n');
+        }
+        out
+    }
+
+    /// What people are told of idle jobs, and which calls of the program are due.
+    fn idle_table(&self) -> String {
+        let mut out = String::new();
+        for job in self.state.jobs.values() {
+            if let Some(words) = idle_words(&self.state, job) {
+                writeln!(out, "{}: {words}", job.id).unwrap();
+            }
+        }
+        for order in idle_orders(&self.state) {
+            let next = order.next.map_or(String::new(), |(action, secs)| format!(", {} in {secs} s", action.word()));
+            writeln!(out, "program: {} idle for {} s{next}", order.run, order.idle_secs).unwrap();
         }
         out
     }
