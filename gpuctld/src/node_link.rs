@@ -280,6 +280,7 @@ impl NodeLinks {
             *heard.lock().expect("no panic while held") = Instant::now();
             let report = match frame.ok_or(LinkEnd::Closed)? {
                 ToController::Runs { runs } => NodeReport::Runs { runs },
+                ToController::Idle { runs } => NodeReport::Idle { runs },
                 ToController::Inventory { inventory } => NodeReport::Inventory { inventory },
                 ToController::GpuOrders { done } => NodeReport::GpuOrders { done },
                 ToController::Obeyed { fence } => NodeReport::Obeyed { fence },

@@ -10,6 +10,8 @@ use crate::step::{self, StepLink, Supervisor};
 use crate::{check_program, clean, gpu_check, prepare};
 use gcore::node::{Found, NodeAction, NodeEvent, NodeInput, NodeState, actions, apply, check, handle};
 use gmodel::gpu_order::{GpuAction, GpuOrder, GpuOrderDone};
+use gmodel::gpu_order::{GpuOrder, GpuOrderDone};
+use gmodel::idle::IdleReport;
 use gmodel::launch_order::LaunchOrder;
 use gmodel::node::{Inventory, Role};
 use gmodel::run::{Desired, EndCause, RunEnd, RunPhase, StopWhy};
@@ -50,6 +52,8 @@ pub enum Happening {
     Measured { run: RunId, end: Box<RunEnd> },
     /// Orders for GPUs that were carried out, or could not be: on disk, to be told.
     GpuOrdersDone { done: Vec<GpuOrderDone> },
+    /// How idle the GPUs of runs are.
+    GpusIdle { runs: Vec<IdleReport> },
     /// GPUs or the room in the spool may have changed.
     InventoryChanged,
 }
@@ -176,6 +180,7 @@ impl Daemon {
                 self.ended(run, end);
             }
             Happening::GpuOrdersDone { done } => self.answer_gpu_orders(done),
+            Happening::GpusIdle { runs } => self.tell_idle(runs),
             Happening::InventoryChanged => self.look_at_inventory(),
         }
     }
@@ -301,6 +306,13 @@ impl Daemon {
         });
     }
 
+    /// A controller that reads too slowly hears it the next time.
+    fn tell_idle(&self, runs: Vec<IdleReport>) {
+        if let Some(told) = &self.told {
+            let _ = told.sender.try_send(ToController::Idle { runs });
+        }
+    }
+
     fn answer_log(&self, question: u64, run: RunId) {
         let Some(told) = &self.told else { return };
         let (site, sender) = (Arc::clone(&self.site), told.sender.clone());
@@ -370,7 +382,7 @@ impl Daemon {
                 NodeAction::Go { run } => self.with_step(run, StepLink::go),
                 NodeAction::Stop { run, why, grace_secs } => self.with_step(run, |step| step.stop(why, grace_secs)),
                 NodeAction::Signal { run, signal } => self.with_step(run, |step| step.signal(signal)),
-                NodeAction::Suspend { run, suspended } => self.with_step(run, |step| step.suspend(suspended)),
+                NodeAction::Suspend { run, suspended } => self.suspend(run, suspended),
                 NodeAction::Limit { run, limit_secs } => self.with_step(run, |step| step.limit(limit_secs)),
                 NodeAction::Clean { run } => {
                     // Closing the conversation tells the supervisor that it may go.
@@ -493,6 +505,14 @@ impl Daemon {
                     watch.run_began(run, &site.spool.run_dir(run), &gpus);
                 }
             });
+        }
+    }
+
+    fn suspend(&mut self, run: RunId, suspended: bool) {
+        let mut news = false;
+        self.with_step(run, |step| news = step.suspend(suspended));
+        if let Some(watch) = self.site.gpu_watch.as_ref().filter(|_| news) {
+            watch.run_suspended(run, suspended);
         }
     }
 

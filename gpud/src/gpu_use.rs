@@ -1,11 +1,13 @@
 //! What each run makes of its GPUs: samples are added up while it lives and lie beside its record, so that a restart loses
-//! nothing but seconds. Takes no sample itself and judges nothing; the sums are `gmodel::gpu_use`.
+//! nothing but seconds; and what of it the controller is told meanwhile. Takes no sample itself and judges nothing; the sums
+//! are `gmodel::gpu_use`.
 
 use gmodel::gpu_use::{GpuUseTotals, UseSample};
+use gmodel::idle::IdleReport;
 use gmodel::{RunId, Timestamp};
 use gsys::nvml::GpuUse;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -13,6 +15,10 @@ use std::time::{Duration, Instant};
 const USE_FILE: &str = "gpu-use.json";
 /// A sample so young is as good as a new one: jobs that begin and end in crowds share one.
 pub const FRESH: Duration = Duration::from_secs(1);
+/// The controller hears this often how idle a run is: what it was told counts for four times as long.
+const TELL_EVERY: Duration = Duration::from_secs(30);
+/// And with every sample while a GPU of it has been idle for less than this, seconds.
+const YOUNG_SECS: u32 = 60;
 
 /// The samples of a node and the sums of its runs.
 #[derive(Debug, Default)]
@@ -20,6 +26,10 @@ pub struct UseBook {
     latest: Vec<GpuUse>,
     taken: Option<(Instant, Timestamp)>,
     runs: BTreeMap<RunId, RunUse>,
+    /// Runs that stand still.
+    suspended: BTreeSet<RunId>,
+    /// What the controller was told of each, and when.
+    told: BTreeMap<RunId, (Instant, IdleReport)>,
 }
 
 /// One run's GPUs by UUID.
@@ -54,9 +64,34 @@ impl UseBook {
     pub fn add(&mut self, samples: Vec<GpuUse>, now: Timestamp) {
         self.latest = samples;
         self.taken = Some((Instant::now(), now));
-        for run in self.runs.values_mut() {
+        for (id, run) in &mut self.runs {
             run.add(&self.latest, now);
+            if self.suspended.contains(id) {
+                run.gpus.values_mut().for_each(|gpu| gpu.totals.idle_now_ms = 0);
+            }
         }
+    }
+
+    /// It stands still, or goes on.
+    pub fn suspend(&mut self, run: RunId, suspended: bool) {
+        match suspended {
+            true => self.suspended.insert(run),
+            false => self.suspended.remove(&run),
+        };
+    }
+
+    /// What the controller is to hear now of the runs that the newest sample was of.
+    pub fn idle_runs(&mut self, now: Instant) -> Vec<IdleReport> {
+        let Some((_, taken)) = self.taken else { return Vec::new() };
+        let mut due = Vec::new();
+        for (id, run) in &self.runs {
+            let Some(report) = run.idle(*id, taken) else { continue };
+            if is_due(self.told.get(id), &report, now) {
+                self.told.insert(*id, (now, report.clone()));
+                due.push(report);
+            }
+        }
+        due
     }
 
     /// The newest sample of a GPU.
@@ -101,10 +136,34 @@ impl UseBook {
     /// It has ended: nothing is added any more.
     pub fn close(&mut self, run: RunId) {
         self.runs.remove(&run);
+        self.suspended.remove(&run);
+        self.told.remove(&run);
     }
 }
 
+fn is_due(told: Option<&(Instant, IdleReport)>, new: &IdleReport, now: Instant) -> bool {
+    let Some((at, old)) = told.filter(|(_, old)| old.watched_secs < new.watched_secs) else { return told.is_none() };
+    let is_young = new.idle_secs.iter().any(|secs| *secs < YOUNG_SECS);
+    // Fewer idle GPUs, or one that is idle for less long: some work was done.
+    let worked = new.idle_secs.len() < old.idle_secs.len() || new.idle_secs.iter().zip(&old.idle_secs).any(|(new, old)| new < old);
+    is_young || worked || now.duration_since(*at) >= TELL_EVERY
+}
+
 impl RunUse {
+    /// As of a sample; `None` where one of its GPUs was not in it.
+    fn idle(&self, run: RunId, taken: Timestamp) -> Option<IdleReport> {
+        let is_sampled = |gpu: &OneGpu| gpu.last.as_ref().is_some_and(|last| last.at == taken);
+        let all = || self.gpus.values();
+        if all().len() == 0 || !all().all(is_sampled) {
+            return None;
+        }
+        let secs = |millis: u64| u32::try_from(millis / 1000).unwrap_or(u32::MAX);
+        let watched_secs = all().map(|gpu| secs(gpu.totals.sampled_ms)).min().unwrap_or(0);
+        let mut idle_secs: Vec<u32> = all().map(|gpu| secs(gpu.totals.idle_now_ms)).filter(|secs| *secs > 0).collect();
+        idle_secs.sort_unstable_by(|a, b| b.cmp(a));
+        Some(IdleReport { run, watched_secs, idle_secs })
+    }
+
     fn add(&mut self, samples: &[GpuUse], now: Timestamp) {
         for (uuid, gpu) in &mut self.gpus {
             let sample = samples.iter().find(|sample| sample.uuid.as_ref() == Some(uuid) && sample.fault.is_none());
@@ -130,6 +189,40 @@ mod tests {
 
     fn sample(uuid: &str, percent: u32, energy_mj: u64) -> GpuUse {
         GpuUse { uuid: Some(uuid.into()), gpu_percent: Some(percent), energy_mj: Some(energy_mj), ..GpuUse::default() }
+    }
+
+    #[test]
+    fn the_controller_hears_of_idle_gpus_of_a_sample_that_was_just_taken_and_not_more_often_than_it_needs() {
+        let run: RunId = "7-1".parse().unwrap();
+        let (at, begun) = (Timestamp::from_secs, Instant::now());
+        let mut book = UseBook::default();
+        let nobody = Path::new("/nonexistent");
+        let both = |a, b| vec![sample("GPU-a", a, 0), sample("GPU-b", b, 0)];
+        let told = |book: &mut UseBook, secs: i64, samples| {
+            book.add(samples, at(secs));
+            let reports = book.idle_runs(begun + Duration::from_secs(secs as u64));
+            reports.into_iter().map(|report| (report.watched_secs, report.idle_secs)).collect::<Vec<_>>()
+        };
+        assert_eq!(told(&mut book, 0, both(0, 0)), [], "no run");
+        book.open(run, nobody, &["GPU-a".into(), "GPU-b".into()]);
+        assert_eq!(told(&mut book, 20, both(0, 50)), [(20, vec![20])]);
+        assert_eq!(told(&mut book, 40, both(0, 0)), [(40, vec![40, 20])]);
+        assert_eq!(told(&mut book, 50, vec![sample("GPU-a", 0, 0)]), [], "the other was not sampled");
+        assert_eq!(told(&mut book, 70, both(0, 0)), [(70, vec![70, 50])]);
+        assert_eq!(told(&mut book, 90, both(0, 0)), [], "nothing new");
+        assert_eq!(told(&mut book, 100, both(0, 0)), [(100, vec![100, 80])]);
+        assert_eq!(told(&mut book, 110, both(0, 9)), [(110, vec![110])], "one works");
+        assert_eq!(told(&mut book, 150, both(1, 9)), [(150, vec![])]);
+        assert_eq!(told(&mut book, 170, both(1, 9)), []);
+        assert_eq!(told(&mut book, 180, both(1, 9)), [(180, vec![])], "a run on several nodes needs to hear of each");
+        assert_eq!(told(&mut book, 400, both(0, 0)), [], "for long nobody sampled, and of that time nothing is known");
+        assert_eq!(told(&mut book, 420, both(0, 0)), [(200, vec![20, 20])]);
+        book.suspend(run, true);
+        assert_eq!(told(&mut book, 440, both(0, 0)), [(220, vec![])], "it stands still");
+        book.suspend(run, false);
+        assert_eq!(told(&mut book, 450, both(0, 0)), [(230, vec![10, 10])]);
+        book.close(run);
+        assert_eq!(told(&mut book, 460, both(0, 0)), []);
     }
 
     #[test]

@@ -16,6 +16,7 @@ use anyhow::{Context, Result};
 use gmodel::RunId;
 use gmodel::gpu_health::{RepairPolicy, Stage};
 use gmodel::gpu_order::{GpuAction, GpuOrder, GpuOrderDone};
+use gmodel::idle::IdleReport;
 use gmodel::launch_order::LaunchOrder;
 use gsys::nvml::{Change, ComputeMode, GpuEvent, GpuUse, NvmlError, NvmlWorker};
 use std::collections::{BTreeMap, BTreeSet};
@@ -107,6 +108,11 @@ impl GpuWatch {
     /// Whether the use of its GPUs is added up.
     pub fn follows(&self, run: RunId) -> bool {
         lock(&self.uses).follows(run)
+    }
+
+    /// It stands still, or goes on: until then it is not idle.
+    pub fn run_suspended(&self, run: RunId, suspended: bool) {
+        lock(&self.uses).suspend(run, suspended);
     }
 
     /// Its last process is gone: the sums are written down for its record. Blocking, at most as long as NVML is given.
@@ -234,6 +240,11 @@ impl GpuWatch {
         self.follow_runs(site);
         self.look_at_unclean(site);
         self.discover(&site.gpus)
+    }
+
+    /// What is to be told of idle GPUs, if there was a sample.
+    fn idle_runs(&self) -> Vec<IdleReport> {
+        lock(&self.uses).idle_runs(Instant::now())
     }
 
     fn follow_runs(&self, site: &Site) {
@@ -434,6 +445,10 @@ fn keep(site: &Arc<Site>, daemon: &mpsc::Sender<Happening>) {
         if begun >= due || ordered {
             news = watch.sweep(site);
             due = begun + watch.every;
+            let runs = watch.idle_runs();
+            if !runs.is_empty() && daemon.blocking_send(Happening::GpusIdle { runs }).is_err() {
+                return;
+            }
         }
         let runs = watch.act(site);
         run_program(site);

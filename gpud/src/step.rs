@@ -218,10 +218,13 @@ impl StepLink {
             self.say(ToStep::Limit { limit_secs });
         }
     }
-    pub fn suspend(&mut self, suspended: bool) {
-        if self.suspended.replace(suspended) != Some(suspended) {
+    /// True when that is news.
+    pub fn suspend(&mut self, suspended: bool) -> bool {
+        let news = self.suspended.replace(suspended) != Some(suspended);
+        if news {
             self.say(ToStep::Suspend { suspended });
         }
+        news
     }
     pub fn stop(&mut self, why: StopWhy, grace_secs: u32) {
         if self.stop.replace((why, grace_secs)) != Some((why, grace_secs)) {

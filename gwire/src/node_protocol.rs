@@ -12,10 +12,12 @@
 //!  | <------------- Orders    |   launch orders not yet sent on this connection, then Desired
 //!  | Obeyed(fence) ---------> |   after the fence is durable on the node
 //!  | Runs ------------------> |   a whole phase per run, again after every reconnect
+//!  | Idle ------------------> |   every half a minute, of runs whose GPUs are sampled
 //!  | Ping / Pong both ways    |   silence of 3 x heartbeat ends the connection
 //! ```
 
 use gmodel::gpu_order::GpuOrderDone;
+use gmodel::idle::IdleReport;
 use gmodel::launch_order::LaunchOrder;
 use gmodel::node::Inventory;
 use gmodel::run::{Desired, RunReport};
@@ -43,6 +45,8 @@ pub enum ToController {
     Obeyed { fence: Fence },
     /// How orders for GPUs ended; again whenever an order comes again.
     GpuOrders { done: Vec<GpuOrderDone> },
+    /// How long GPUs of its runs have been idle, as of a sample just taken. Not news: what is lost is told again.
+    Idle { runs: Vec<IdleReport> },
     Ping,
     /// Answer to `TellOrders`, in several frames where needed; `done` marks the last.
     Orders { orders: Vec<LaunchOrder>, done: bool },

@@ -325,6 +325,12 @@ fn wakes_planner(event: &Event) -> bool {
             | Event::StepStarted { .. }
             | Event::StepEnded { .. }
             | Event::RunMarked { .. }
+            | Event::RunIdleSeen { .. }
+            | Event::RunIdled { .. }
+            | Event::RunIdleOver { .. }
+            | Event::RunIdleWarned { .. }
+            | Event::RunIdleNoted { .. }
+            | Event::RunIdleTold { .. }
             | Event::RunClassed { .. }
             | Event::NodeDrainDue { .. }
             | Event::RunReported { .. }
