@@ -1,7 +1,7 @@
 //! The subcommands of `gadm` and where each is carried out.
 
 use crate::policy::{account, document, qos, quota, reservation, user};
-use crate::{controller, gpu, job, node, pages, sandbox, share, token, topology};
+use crate::{controller, gpu, idle, job, node, pages, sandbox, share, token, topology};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use gcli::{Failure, Outcome, command_line};
 use std::ffi::OsString;
@@ -13,6 +13,7 @@ Examples:
   gadm node resume node7
   gadm gpu quarantine node7 3 --reason 'wrong sums since Monday'
   gadm job update 17 TimeLimit=4:00:00
+  gadm idle report --warn-after 30:00 --act-after 1:00:00
   gadm job hold 17 98_5
   gadm token node --role compute
   gadm account add vision parent=research shares=10 guaranteed=h100:16,gpu:32 limit=64
@@ -43,6 +44,9 @@ enum What {
     /// Single GPUs: quarantine, return, cut
     #[command(subcommand)]
     Gpu(gpu::GpuAct),
+    /// GPUs that jobs hold and do not use: report
+    #[command(subcommand)]
+    Idle(idle::IdleAct),
     /// Jobs: update, hold, release, requeue
     #[command(subcommand)]
     Job(job::JobAct),
@@ -116,6 +120,7 @@ fn carry_out(what: What) -> Outcome {
     match what {
         What::Node(act) => node::run(&mut client()?, act),
         What::Gpu(act) => gpu::run(&mut client()?, act),
+        What::Idle(act) => idle::run(&mut client()?, act),
         What::Job(act) => job::run(&mut client()?, act),
         What::Token(act) => token::run(&mut client()?, act),
         What::Account(act) => account::run(&mut client()?, act),

@@ -17,7 +17,7 @@ use std::io::Write;
 pub(crate) enum JobAct {
     /// Change a job: TimeLimit= (also +=, -=), Nice=, JobName=, Comment=, Partition=, Account=, QOS=, StartTime=, Requeue=,
     /// ArrayTaskThrottle=, Dependency=, Licenses=, ReservationName=, Priority= (operators; none computes it again),
-    /// Borrow=, Deadline=, TimeMin=, Checkpoint=
+    /// Borrow=, Deadline=, TimeMin=, Checkpoint=, IdleExempt= (operators)
     Update {
         /// Jobs, then changes: 17 TimeLimit=4:00:00
         #[arg(required = true, value_name = "JOB|KEY=VALUE")]
@@ -190,7 +190,7 @@ fn stepped_limit(client: &mut Client, job: &str, step: i64) -> Result<Value, Fai
 }
 
 /// scontrol's keys, and ours.
-const KEYS: [(&str, &str); 23] = [
+const KEYS: [(&str, &str); 25] = [
     ("timelimit", "time_limit_secs"),
     ("time", "time_limit_secs"),
     ("nice", "nice"),
@@ -214,6 +214,8 @@ const KEYS: [(&str, &str); 23] = [
     ("deadline", "deadline"),
     ("timemin", "time_min_secs"),
     ("checkpoint", "checkpoint"),
+    ("idleexempt", "idle_exempt"),
+    ("idle_exempt", "idle_exempt"),
 ];
 
 /// A change as the API takes it.
@@ -231,7 +233,7 @@ fn read_change(key: &str, value: &str) -> Result<(&'static str, Value), Failure>
         "priority" => value.parse::<u32>().map(Value::from).map_err(|_| number("it is not a whole number, not negative"))?,
         "nice" => value.parse::<i32>().map(Value::from).map_err(|_| number("it is not a whole number"))?,
         "max_running" => value.parse::<u32>().map(Value::from).map_err(|_| number("it is not a whole number, not negative"))?,
-        "requeue" | "borrow" => match value.to_ascii_lowercase().as_str() {
+        "requeue" | "borrow" | "idle_exempt" => match value.to_ascii_lowercase().as_str() {
             "1" | "yes" | "true" => true.into(),
             "0" | "no" | "false" => false.into(),
             _ => return Err(number("it is neither yes nor no")),
@@ -275,6 +277,7 @@ mod tests {
     fn keys_of_scontrol_become_those_of_the_api() {
         assert_eq!(read_change("TimeLimit", "2:00:00").unwrap(), ("time_limit_secs", Value::from(7200)));
         assert_eq!(read_change("timelimit", "UNLIMITED").unwrap(), ("time_limit_secs", Value::Null));
+        assert_eq!(read_change("IdleExempt", "yes").unwrap(), ("idle_exempt", Value::from(true)));
         assert_eq!(read_change("Requeue", "0").unwrap(), ("requeue", Value::from(false)));
         assert_eq!(read_change("StartTime", "2027-01-09T06:00").unwrap().0, "begin");
         let refused = read_change("TimeLimt", "1").unwrap_err();

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 mod admin;
 mod controller;
 mod gpu;
+mod idle;
 mod job;
 mod node;
 mod pages;

@@ -16,7 +16,7 @@ use crate::store::reader::Reader;
 use gcore::ctl::{Actor, Command, Input, NodeReport, Refusal, RefusalCode, Reply, State};
 use gmodel::config::ClusterConfig;
 use gmodel::dependency::{Condition, JobRef, Kind};
-use gmodel::{BlobId, JobSpec, NodeId};
+use gmodel::{BlobId, JobSpec, NodeId, RunId};
 use gsched::Plan;
 use sha2::{Digest, Sha256};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -167,6 +167,14 @@ impl CoreHandle {
     /// `Unavailable` as for [`Self::command`].
     pub async fn fenced(&self, node: NodeId, number: u64, failure: Option<String>) -> Result<Reply, Refusal> {
         self.ask(Input::Fenced { node, number, failure }, Vec::new()).await
+    }
+
+    /// Hands in what a call of the idle program came to.
+    ///
+    /// # Errors
+    /// `Unavailable` as for [`Self::command`].
+    pub async fn idle_told(&self, run: RunId, number: u64, failure: Option<String>) -> Result<Reply, Refusal> {
+        self.ask(Input::IdleTold { run, number, failure }, Vec::new()).await
     }
 
     /// Puts a new configuration in force.

@@ -4,7 +4,7 @@
 //! core, planner and checkpoint threads (std), the two listeners and this signal loop (tokio). See README.md.
 
 use crate::config::Config;
-use crate::fence_program;
+use crate::{fence_program, idle_program};
 use crate::core_thread::{Core, CoreHandle, CoreParts, now};
 use crate::http::{self, App, LiveSettings};
 use crate::listen::{self, Site};
@@ -144,6 +144,7 @@ async fn serve(
     let learning = threads.start_outlook(app.outlook())?;
     let (stop, stopping) = watch::channel(false);
     let fencing = tokio::spawn(fence_program::run(core.clone(), app.clone(), stopping.clone()));
+    let warning = tokio::spawn(idle_program::run(core.clone(), app.clone(), stopping.clone()));
     let router = http::router(core.clone(), app.clone());
     let site = Site { core: core.clone(), router, links, names: UserNames::default(), stop: stopping };
     let mut signals = Signals::catch()?; // before anyone can see us and stop us
@@ -162,7 +163,9 @@ async fn serve(
     for listener in listeners {
         let _ = tokio::time::timeout(GRACE, listener).await;
     }
-    let _ = tokio::time::timeout(GRACE, fencing).await;
+    for program in [fencing, warning] {
+        let _ = tokio::time::timeout(GRACE, program).await;
+    }
     drop((maintenance.1, learning.1));
     let ended = match ended {
         Some(ended) => ended,

@@ -178,6 +178,7 @@ mod tests {
             mark: None,
             suspension: None,
             suspended_millis: 0,
+            idle: None,
             stop: None,
             limit_secs: None,
             signals: Vec::new(),

@@ -8,6 +8,7 @@ mod daemon;
 mod fence_program;
 mod histogram;
 mod http;
+mod idle_program;
 mod launch_orders;
 mod listen;
 mod metrics;

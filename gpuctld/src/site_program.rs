@@ -1,7 +1,70 @@
-//! Programs of the site that gpuctld runs: whose they must be. What each is for is its caller's affair.
+//! Programs of the site that gpuctld runs: whose they must be, and how one is called, without a shell, with an environment of its
+//! own and a time limit. What each is for is its caller's affair.
 
+use crate::config::SiteProgram;
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+use std::collections::VecDeque;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::process::{Child, Command};
+use tokio::time::timeout;
+
+/// Of what a program says the last so many bytes are kept.
+const WORDS_BYTES: usize = 1000;
+/// For words that are still in the pipe when the program has ended.
+const LAST_WORDS: Duration = Duration::from_millis(200);
+
+/// Calls a program with one argument and waits for its end. `key` is what the configuration calls it.
+///
+/// # Errors
+/// How it failed, in one sentence with the program's last words.
+pub async fn call(key: &str, program: &SiteProgram, argument: &str, environment: &[(&str, String)]) -> Result<(), String> {
+    check_ownership(&program.program).map_err(|why| format!("{key} was not called: {why}"))?;
+    let mut command = Command::new(&program.program);
+    command
+        .arg(argument)
+        .env_clear()
+        .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+        .envs(environment.iter().map(|(name, value)| (name, value)))
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .process_group(0);
+    let child = command.spawn().map_err(|error| format!("{key} cannot be started: {error}"))?;
+    let mut group = Group::of(child);
+    let (mut out, mut err) = (Words::default(), Words::default());
+    let limit = Duration::from_secs(u64::from(program.timeout_secs));
+    let ended = {
+        let (stdout, stderr) = (group.child.stdout.take(), group.child.stderr.take());
+        let words = async { tokio::join!(out.read(stdout), err.read(stderr)) };
+        tokio::pin!(words);
+        let wait = timeout(limit, group.child.wait());
+        tokio::pin!(wait);
+        let (ended, heard) = tokio::select! {
+            ended = &mut wait => (ended, false),
+            _ = &mut words => (wait.await, true),
+        };
+        if !heard {
+            let _ = timeout(LAST_WORDS, words).await;
+        }
+        ended
+    };
+    let words = Words::text(&err, &out);
+    match ended {
+        Ok(Ok(status)) if status.success() => {
+            group.is_over();
+            Ok(())
+        }
+        Ok(Ok(status)) => Err(format!("{key} {}{words}", ending(status))),
+        Ok(Err(error)) => Err(format!("{key} was lost: {error}{words}")),
+        Err(_) => Err(format!("{key} did not end within {} s and was killed{words}", program.timeout_secs)),
+    }
+}
 
 /// Only root or gpuctld's own user may be able to change what runs: the file, and what stands in its directory.
 ///
@@ -28,4 +91,113 @@ pub fn check_ownership(program: &Path) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+fn ending(status: ExitStatus) -> String {
+    use std::os::unix::process::ExitStatusExt;
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("ended with {code}"),
+        (None, signal) => format!("was ended by signal {}", signal.unwrap_or_default()),
+    }
+}
+
+/// A program with all it started in its process group: killed when the call is given up, for whatever reason.
+struct Group {
+    child: Child,
+    leader: Option<Pid>,
+}
+
+impl Group {
+    fn of(child: Child) -> Self {
+        let leader = child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw);
+        Self { child, leader }
+    }
+
+    /// It did its work: what it left behind may live on.
+    fn is_over(&mut self) {
+        self.leader = None;
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Some(leader) = self.leader {
+            let _ = killpg(leader, Signal::SIGKILL); // an error: nothing of it is left
+        }
+    }
+}
+
+/// The end of what a program says.
+#[derive(Default)]
+struct Words(VecDeque<u8>);
+
+impl Words {
+    async fn read(&mut self, stream: Option<impl AsyncRead + Unpin>) {
+        let Some(mut stream) = stream else { return };
+        let mut buffer = [0; 1024];
+        while let Ok(count @ 1..) = stream.read(&mut buffer).await {
+            self.0.extend(&buffer[..count]);
+            self.0.drain(..self.0.len().saturating_sub(WORDS_BYTES));
+        }
+    }
+
+    /// One line for people: what it complained of, else what it said.
+    fn text(err: &Self, out: &Self) -> String {
+        let said = [err, out].map(|words| String::from_utf8_lossy(&Vec::from(words.0.clone())).trim().replace('\n', " | "));
+        said.into_iter().find(|said| !said.is_empty()).map_or_else(String::new, |said| format!(": {said}"))
+    }
+}
+
+/// For tests: a program that is a script.
+#[cfg(test)]
+pub fn script(dir: &tempfile::TempDir, text: &str) -> SiteProgram {
+    use std::os::unix::fs::PermissionsExt;
+    let program = dir.path().join("program");
+    std::fs::write(&program, format!("#!/bin/sh\n{text}\n")).unwrap();
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    SiteProgram { program, timeout_secs: 5 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+    use std::time::Instant;
+
+    #[tokio::test]
+    async fn its_last_words_are_told_with_its_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let failed = script(&dir, "echo trying; echo no route to 10.0.0.7 >&2; exit 3");
+        assert_eq!(call("it", &failed, "", &[]).await, Err("it ended with 3: no route to 10.0.0.7".into()));
+        assert_eq!(call("it", &script(&dir, "kill -9 $$"), "", &[]).await, Err("it was ended by signal 9".into()));
+    }
+
+    #[tokio::test]
+    async fn one_that_hangs_is_killed_with_all_it_started() {
+        let dir = tempfile::tempdir().unwrap();
+        let pids = dir.path().join("pid");
+        let slow = script(&dir, &format!("echo waiting; sleep 1000 & echo $! > {}; wait", pids.display()));
+        let begun = Instant::now();
+        let why = call("it", &SiteProgram { timeout_secs: 1, ..slow }, "", &[]).await.unwrap_err();
+        assert_eq!(why, "it did not end within 1 s and was killed: waiting");
+        assert!(begun.elapsed() < Duration::from_secs(10));
+        let pid = std::fs::read_to_string(pids).unwrap();
+        let gone = || std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).map_or(true, |stat| stat.contains(") Z "));
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while !gone() {
+            assert!(Instant::now() < deadline, "the sleep that it started is still there");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn one_that_others_can_change_is_not_called() {
+        let dir = tempfile::tempdir().unwrap();
+        let open = script(&dir, "exit 0");
+        std::fs::set_permissions(&open.program, std::fs::Permissions::from_mode(0o777)).unwrap();
+        let why = call("it", &open, "", &[]).await.unwrap_err();
+        assert!(why.contains("was not called: others can write to it") && why.contains("chmod go-w"), "{why}");
+        std::fs::remove_file(&open.program).unwrap();
+        assert!(call("it", &open, "", &[]).await.unwrap_err().contains("cannot be read"));
+    }
 }

@@ -10,7 +10,6 @@ use crate::step::{self, StepLink, Supervisor};
 use crate::{check_program, clean, gpu_check, prepare};
 use gcore::node::{Found, NodeAction, NodeEvent, NodeInput, NodeState, actions, apply, check, handle};
 use gmodel::gpu_order::{GpuAction, GpuOrder, GpuOrderDone};
-use gmodel::gpu_order::{GpuOrder, GpuOrderDone};
 use gmodel::idle::IdleReport;
 use gmodel::launch_order::LaunchOrder;
 use gmodel::node::{Inventory, Role};

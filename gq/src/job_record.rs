@@ -154,6 +154,12 @@ fn ours(record: &mut Record, job: &JobRow, times: &TimeFormat) {
         record.line("QueuePosition", position);
     }
     standing(record, job, times);
+    if let Some(idle) = &job.idle {
+        record.line("Idle", idle);
+    }
+    if job.idle_exempt {
+        record.line("IdleExempt", "YES");
+    }
     if !job.tags.is_empty() {
         record.line("Tags", job.tags.join(","));
     }

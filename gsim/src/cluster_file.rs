@@ -134,7 +134,7 @@ fn partition(name: &str, table: &Reader) -> Partition {
         ("DRAIN", PartitionState::Drain),
         ("INACTIVE", PartitionState::Inactive),
     ];
-    for key in ["private_tmp", "prolog", "epilog", "submit_from_jobs"] {
+    for key in ["private_tmp", "prolog", "epilog", "submit_from_jobs", "idle"] {
         table.skip(key);
     }
     let default = Partition::default();

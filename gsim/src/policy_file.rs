@@ -43,9 +43,10 @@ const BACKFILLS: [(&str, Backfill); 3] =
 const RUNTIMES: [(&str, Runtime); 2] = [("limit", Runtime::Limit), ("actual", Runtime::Actual)];
 
 /// Keys of gpuctld.toml that a simulation has no use for.
-const DAEMON_KEYS: [&str; 33] = [
+const DAEMON_KEYS: [&str; 35] = [
     "cluster", "state_dir", "socket", "listen", "advertise", "min_free", "node_cert_days", "keep_scripts_days", "trace",
     "operators", "expect", "privacy", "default_account", "allow_root_jobs", "node_timeout_secs", "lost_node", "fence_program", "fence_timeout_secs",
+    "idle_program", "idle_timeout_secs",
     "prepare_timeout_secs", "kill_grace_secs", "min_job_age_secs", "kill_invalid_depend", "time_zone", "mig", "mig_recut_secs", "diagnostics", "max_array_tasks", "max_pending_jobs", "submit_hook",
     // Traces name no licences and no topology; reservations are for days that are not the trace's.
     "licences", "price", "reservation", "switch",

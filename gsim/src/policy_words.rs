@@ -125,6 +125,8 @@ pub(crate) fn limits(table: &Reader) -> Limits {
 
 pub(crate) fn qos(name: &str, table: &Reader) -> Qos {
     let per_job = table.table("per_job");
+    // Traces do not say what of their GPUs jobs used.
+    table.skip("idle");
     Qos {
         name: name.to_owned(),
         description: table.text("description").unwrap_or_default(),
@@ -145,5 +147,6 @@ pub(crate) fn qos(name: &str, table: &Reader) -> Qos {
         },
         headroom: table.gpu_amounts("headroom"),
         outside_quota: table.boolean("outside_quota").unwrap_or(false),
+        idle: None,
     }
 }

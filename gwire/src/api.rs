@@ -47,12 +47,14 @@
 //! | `GET /metrics` | -> Prometheus text |
 
 mod gpus;
+mod idle;
 mod nodes;
 mod policy;
 mod schedule;
 mod step;
 
 pub use gpus::*;
+pub use idle::*;
 pub use nodes::*;
 pub use policy::*;
 pub use schedule::*;
@@ -303,6 +305,12 @@ pub struct JobRow {
     pub mail_type: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mail_user: Option<String>,
+    /// In words: how long its GPUs have done nothing, and what follows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idle: Option<String>,
+    /// An operator exempted it from idle policies.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub idle_exempt: bool,
 }
 
 /// A checkpoint that its job marked as safe.

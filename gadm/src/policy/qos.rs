@@ -9,7 +9,7 @@ use gwire::api::QosRow;
 use gwire::client::{Client, escape};
 use gmodel::duration::squeue_time;
 
-const KEYS: [Key; 48] = [
+const KEYS: [Key; 53] = [
     ("description", "description", Form::Text),
     ("priority", "priority", Form::Count),
     ("usage_factor", "usage_factor", Form::Decimal),
@@ -19,6 +19,11 @@ const KEYS: [Key; 48] = [
     ("preemptexempttime", "min_run_secs", Form::Secs),
     ("headroom", "headroom", Form::Gpus),
     ("outside_quota", "outside_quota", Form::Flag),
+    ("idle.action", "idle.action", Form::Text),
+    ("idle.warn_after", "idle.warn_after_secs", Form::Secs),
+    ("idle.act_after", "idle.act_after_secs", Form::Secs),
+    ("idle.grace", "idle.grace_secs", Form::Secs),
+    ("idle.gpus_percent", "idle.gpus_percent", Form::Count),
     ("group.running_jobs", "group.running_jobs", Form::Count),
     ("grpjobs", "group.running_jobs", Form::Count),
     ("group.submitted_jobs", "group.submitted_jobs", Form::Count),

@@ -68,7 +68,7 @@ pub use desired::desired;
 pub use breaker::open_breakers;
 pub use gpu_history::GpuHistoryLine;
 pub use handle::{RESTORE_GAP, handle};
-pub use idle::{BY as IDLE_POLICY, IdleOrder, idle_orders, idle_spells, idle_words, policy_of as idle_policy_of};
+pub use idle::{BY as IDLE_POLICY, IdleOrder, idle_orders, idle_spells, idle_words, policy_of as idle_policy_of, words as idle_part_words};
 pub use late_specs::LateSpecs;
 pub use limits::{Minutes, Tally};
 pub use lost_node::{FenceOrder, fence_orders, fence_words};

@@ -4,7 +4,7 @@
 
 use super::error::{Errors, Source};
 use super::section::Section;
-use super::{Config, FenceProgram, Hook, OnFailure};
+use super::{Config, SiteProgram, Hook, OnFailure};
 use crate::site_program::check_ownership;
 use gmodel::array_spec::MAX_TASKS;
 use gmodel::config::{ClusterConfig, LostNode, Privacy};
@@ -18,7 +18,7 @@ pub(super) const DEFAULT_PORT: u16 = 7117;
 /// A unix socket's path ends here (unix(7)).
 const MAX_SOCKET_PATH_BYTES: usize = 107;
 
-const KEYS: [&str; 39] = [
+const KEYS: [&str; 41] = [
     "cluster",
     "state_dir",
     "socket",
@@ -36,6 +36,8 @@ const KEYS: [&str; 39] = [
     "lost_node",
     "fence_program",
     "fence_timeout_secs",
+    "idle_program",
+    "idle_timeout_secs",
     "prepare_timeout_secs",
     "kill_grace_secs",
     "min_job_age_secs",
@@ -76,7 +78,8 @@ pub(super) fn read(source: &Source, table: &DeTable<'_>, errors: &mut Errors) ->
         node_cert_days: section.number("node_cert_days", 1..=3650, errors).unwrap_or(90),
         keep_scripts_days: section.number("keep_scripts_days", 0..=3650, errors).unwrap_or(30),
         submit_hook: hook(&section, errors),
-        fence: fence(&section, errors),
+        fence: site_program(&section, "fence_program", "fence_timeout_secs", errors),
+        idle: site_program(&section, "idle_program", "idle_timeout_secs", errors),
         trace: section.boolean("trace", errors).unwrap_or(false),
         places: std::collections::BTreeMap::new(),
     }
@@ -102,6 +105,7 @@ fn policy(section: &Section, errors: &mut Errors) -> ClusterConfig {
         default_account: name(section, "default_account", errors).unwrap_or(default.default_account),
         node_timeout_secs,
         fence_program: section.has("fence_program"),
+        idle_program: section.has("idle_program"),
         lost_node: section.word("lost_node", &lost_node, errors).unwrap_or_default(),
         prepare_timeout_secs,
         kill_grace_secs,
@@ -178,15 +182,15 @@ fn advertise(section: &Section, listen: SocketAddr, errors: &mut Errors) -> Stri
     text
 }
 
-fn fence(section: &Section, errors: &mut Errors) -> Option<FenceProgram> {
-    let timeout_secs = section.number("fence_timeout_secs", 1..=3_600, errors).unwrap_or(60);
-    let program = section.path("fence_program", false, errors)?;
-    // A program that cannot be called would be noticed when a node is lost, and then nothing goes on.
+/// A program that cannot be called would be noticed when it is needed, and then too late.
+fn site_program(section: &Section, key: &str, timeout_key: &str, errors: &mut Errors) -> Option<SiteProgram> {
+    let timeout_secs = section.number(timeout_key, 1..=3_600, errors).unwrap_or(60);
+    let program = section.path(key, false, errors)?;
     if let Err(why) = check_ownership(&program) {
-        let message = format!("fence_program = {program:?} cannot be used: {why}");
-        errors.add(section.source, section.span("fence_program"), message, "it has to be a program that only root can change");
+        let message = format!("{key} = {program:?} cannot be used: {why}");
+        errors.add(section.source, section.span(key), message, "it has to be a program that only root can change");
     }
-    Some(FenceProgram { program, timeout_secs })
+    Some(SiteProgram { program, timeout_secs })
 }
 
 fn hook(section: &Section, errors: &mut Errors) -> Option<Hook> {

@@ -8,6 +8,7 @@ mod cluster;
 mod diagnostics;
 mod error;
 mod expect;
+mod idle;
 mod limits;
 mod mig;
 mod partition;
@@ -23,6 +24,7 @@ mod topology;
 mod tests;
 
 pub use error::ConfigError;
+pub use idle::sense as idle_sense;
 pub use policy::{RecordKind, is_user};
 pub use policy_text::policy_text;
 pub use section::gpu_text;
@@ -57,7 +59,9 @@ pub struct Config {
     /// A site's program that may check or change submissions.
     pub submit_hook: Option<Hook>,
     /// Powers a lost node off before its jobs go on elsewhere.
-    pub fence: Option<FenceProgram>,
+    pub fence: Option<SiteProgram>,
+    /// Is told of each run whose GPUs stand idle.
+    pub idle: Option<SiteProgram>,
     /// Keep every input of the core in `state_dir/trace` for replay.
     pub trace: bool,
     /// Where each account, QOS and reservation of the files is written: `path:line`.
@@ -74,9 +78,9 @@ pub struct Hook {
     pub on_failure: OnFailure,
 }
 
-/// A program of the site that is called with the name of a node, as gpuctld's own user, and powers it off.
+/// A program of the site that is called as gpuctld's own user, each time anew.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FenceProgram {
+pub struct SiteProgram {
     pub program: PathBuf,
     pub timeout_secs: u32,
 }

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-const KEYS: [&str; 32] = [
+const KEYS: [&str; 33] = [
     "nodes",
     "features",
     "default",
@@ -47,6 +47,7 @@ const KEYS: [&str; 32] = [
     "slices_for_memory",
     "gpu_sharing",
     "diagnostics",
+    "idle",
 ];
 
 const CUTS: [(&str, MigCuts); 2] = [("fixed", MigCuts::Fixed), ("planned", MigCuts::Planned)];
@@ -193,6 +194,7 @@ fn partition(name: &str, section: &Section, errors: &mut Errors) -> Partition {
         slices_for_memory: section.boolean("slices_for_memory", errors).unwrap_or(default.slices_for_memory),
         gpu_sharing: section.word("gpu_sharing", &SHARING, errors).unwrap_or_default(),
         diagnostics: section.boolean("diagnostics", errors).unwrap_or(default.diagnostics),
+        idle: super::idle::idle(section, &holder, errors),
         ..default
     }
 }

@@ -38,7 +38,7 @@ const ACCOUNT_KEYS: [&str; 15] = [
 ];
 const USER_KEYS: [&str; 2] = ["shares", "default"];
 const BUDGET_KEYS: [&str; 4] = ["kind", "gpu_hours", "period", "gpu_type"];
-const QOS_KEYS: [&str; 12] = [
+const QOS_KEYS: [&str; 13] = [
     "description",
     "priority",
     "usage_factor",
@@ -51,6 +51,7 @@ const QOS_KEYS: [&str; 12] = [
     "per_job",
     "headroom",
     "outside_quota",
+    "idle",
 ];
 const RESERVATION_KEYS: [&str; 12] = [
     "start",
@@ -246,6 +247,7 @@ impl<'s> Records<'s> {
             per_job: job_limits(&section, &holder, "per_job", errors),
             headroom: section.amounts("headroom", errors),
             outside_quota: section.boolean("outside_quota", errors).unwrap_or(false),
+            idle: super::idle::idle(&section, &holder, errors),
         }
     }
 

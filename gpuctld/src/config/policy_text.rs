@@ -160,6 +160,14 @@ fn qos_text(text: &mut String, qos: &Qos) {
     }
     table.amounts("headroom", qos.headroom.as_ref());
     table.flag("outside_quota", qos.outside_quota);
+    if let Some(idle) = &qos.idle {
+        let mut table = Table::begin(text, &format!("[qos.{name}.idle]"));
+        table.raw("action", quoted(idle.action.word()));
+        table.raw("warn_after", time_text(idle.warn_after_secs));
+        table.raw("act_after", time_text(idle.act_after_secs));
+        table.raw("grace", time_text(idle.grace_secs));
+        table.raw("gpus_percent", idle.gpus_percent);
+    }
     limits_text(text, &format!("qos.{name}.group"), &qos.group);
     limits_text(text, &format!("qos.{name}.per_user"), &qos.per_user);
     limits_text(text, &format!("qos.{name}.per_account"), &qos.per_account);

@@ -4,6 +4,7 @@ use super::error::{Errors, Source};
 use super::*;
 use expect_test::{Expect, expect};
 use gmodel::config::{NodeSelection, PartitionState, Privacy};
+use gmodel::idle::{IdleAction, IdlePolicy};
 
 /// Files by name, parted by lines `--- NAME`.
 fn load(files: &str) -> Result<Config, Vec<ConfigError>> {
@@ -680,7 +681,7 @@ fn a_fence_program_that_cannot_be_used_is_shown_with_its_place() {
     let text = format!("--- gpuctld.toml\nfence_program = {program:?}\nfence_timeout_secs = 7\n");
     mode(0o755);
     let config = load(&text).unwrap();
-    assert_eq!(config.fence, Some(crate::config::FenceProgram { program: program.clone(), timeout_secs: 7 }));
+    assert_eq!(config.fence, Some(crate::config::SiteProgram { program: program.clone(), timeout_secs: 7 }));
     assert!(config.cluster.fence_program && !load("--- gpuctld.toml\n").unwrap().cluster.fence_program);
     for (bits, why) in [(0o777, "others can write"), (0o644, "it is not executable")] {
         mode(bits);
@@ -689,6 +690,54 @@ fn a_fence_program_that_cannot_be_used_is_shown_with_its_place() {
     }
     let errors = errors("--- gpuctld.toml\nfence_program = \"fence\"\nfence_timeout_secs = 0\n");
     assert!(errors.contains("is not an absolute path") && errors.contains("1 to 3600 is allowed"), "{errors}");
+}
+
+#[test]
+fn an_idle_policy_is_read_with_its_times_and_what_does_not_fit_is_shown() {
+    let config = load(
+        "--- gpuctld.toml\n[partition.main]\n[partition.main.idle]\naction = \"requeue\"\nwarn_after = \"20:00\"\nact_after = 60\ngrace = \"0:30\"\ngpus_percent = 50\n\
+         [qos.notebook.idle]\naction = \"off\"\n",
+    );
+    let config = config.unwrap();
+    let idle = IdlePolicy { action: IdleAction::Requeue, warn_after_secs: 1200, act_after_secs: 3600, grace_secs: 30, gpus_percent: 50 };
+    assert_eq!(config.cluster.partitions[0].idle, Some(idle));
+    let text = crate::config::policy_text(&config.cluster.policy);
+    assert!(text.contains("[qos.notebook.idle]\naction = \"off\"\n"), "{text}");
+    assert_eq!(load(&format!("--- gpuctld.toml\n{text}")).unwrap().cluster.policy.qos["notebook"].idle, Some(IdlePolicy::default()));
+    check(
+        "--- gpuctld.toml\n[partition.main.idle]\nwarn_after = \"1:00:00\"\nact_after = 60\n[partition.big.idle]\naction = \"kill\"\ngpus_percent = 30\n[qos.a]\nidle = 3\n",
+        expect![[r#"
+            error: [partition.main.idle] has no action
+             --> gpuctld.toml:1:1
+              |
+            1 | [partition.main.idle]
+              | ^^^^^^^^^^^^^^^^^^^^^ write action = "report" to see first what it would do, or "off"
+
+            error: act_after is 3600 s, and the warning comes after 3600 s
+             --> gpuctld.toml:3:13
+              |
+            3 | act_after = 60
+              |             ^^ make it more than warn_after, so that there is time to do something about it
+
+            error: action = "kill" is unknown
+             --> gpuctld.toml:5:10
+              |
+            5 | action = "kill"
+              |          ^^^^^^ one of off, report, warn, requeue, cancel
+
+            error: gpus_percent = 30 is not followed
+             --> gpuctld.toml:6:16
+              |
+            6 | gpus_percent = 30
+              |                ^^ 25, 50, 75 or 100
+
+            error: idle is of type integer
+             --> gpuctld.toml:8:8
+              |
+            8 | idle = 3
+              |        ^ write a table [idle]
+        "#]],
+    );
 }
 
 #[test]

@@ -109,6 +109,8 @@ pub(super) const COLUMNS: &[Column] = &[
     column!("later", |row, _, out| !row.spec().later.is_empty() && out.value(&row.spec().later)),
     column!("mail_type", |row, _, out| out.some(row.spec().launch.mail_type.as_ref())),
     column!("mail_user", |row, _, out| out.some(row.spec().launch.mail_user.as_ref())),
+    column!("idle", |row, view, out| out.some(row.idle(view))),
+    column!("idle_exempt", |row, _, out| row.spec().idle_exempt && out.value(&true)),
 ];
 
 /// The columns asked for, in their order; all for none.

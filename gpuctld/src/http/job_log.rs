@@ -10,12 +10,13 @@ use super::show::found;
 use super::{Site, now};
 use crate::store::reader::HistoryLine;
 use axum::extract::{Path, State as Shared};
-use gcore::ctl::Waits;
+use gcore::ctl::{Waits, idle_part_words as idle_words};
 use gcore::ctl::event::{Event, JobChange};
 use gcore::ctl::state::{Outcome, Stop};
 use gmodel::array_spec::RangeSet;
 use gmodel::duration::squeue_time;
 use gmodel::hostlist::{self, Hostlist};
+use gmodel::idle::{IdleAction, IdleSpell};
 use gmodel::node::Mark;
 use gmodel::run::{Allocation, EndCause, NumberedSignal, RunEnd, RunPhase, StopWhy};
 use gmodel::signal::signal_name;
@@ -154,6 +155,23 @@ impl Teller<'_> {
             Event::RunResumed { by, .. } => format!("goes on: resumed by {by}"),
             Event::RunSignalled { signal, .. } => signalled(*signal),
             Event::RunReported { node: id, phase, .. } => reported(&node(id), phase),
+            Event::RunIdleOver { spells, .. } => idle_over(spells),
+            Event::RunIdleWarned { idle_secs, percent, act_after_secs, action, real, .. } => {
+                let did_nothing = idle_words(*percent, *idle_secs);
+                let after = squeue_time(u64::from(*act_after_secs));
+                match (real, action) {
+                    (false, _) => format!("{did_nothing}: would be warned, but the policy only reports"),
+                    (_, IdleAction::Requeue) => format!("{did_nothing}: warned; goes back to the queue when that is {after}"),
+                    (_, IdleAction::Cancel) => format!("{did_nothing}: warned; is cancelled when that is {after}"),
+                    _ => format!("{did_nothing}: warned"),
+                }
+            }
+            Event::RunIdleNoted { idle_secs, .. } => {
+                let after = squeue_time(u64::from(*idle_secs));
+                format!("idle for {after}: would be ended, under an idle policy that ends something")
+            }
+            Event::RunIdleTold { failure: None, .. } => "idle_program was told that it is idle".to_owned(),
+            Event::RunIdleTold { failure: Some(why), .. } => format!("its owner may not know that it is idle: {why}"),
             Event::StepStarted { step, name, tasks, .. } => format!("step {step}: {name}, {}", count(*tasks, "task")),
             Event::StepEnded { step, exit, .. } => format!("step {step}: ended, exit {exit}"),
             Event::RunForfeited { node: id, text, .. } => with(format!("{} was given up for this run", node(id)), text),
@@ -162,6 +180,8 @@ impl Teller<'_> {
             Event::RunSettled { .. } => "over on all its nodes".to_owned(),
             Event::RunClosed { .. } => "holds nothing any more".to_owned(),
             Event::ReasonsGiven { .. }
+            | Event::RunIdleSeen { .. }
+            | Event::RunIdled { .. }
             | Event::JobsForgotten { .. }
             | Event::NodeJoined { .. }
             | Event::NodeAdminChanged { .. }
@@ -224,8 +244,8 @@ impl Teller<'_> {
 
     fn stopping(&self, stop: &Stop) -> String {
         match stop.why {
-            StopWhy::Cancelled => format!("cancelled by {}", stop.by),
-            StopWhy::Requeued => format!("taken back to the queue by {}", stop.by),
+            StopWhy::Cancelled => with(format!("cancelled by {}", stop.by), &stop.text),
+            StopWhy::Requeued => with(format!("taken back to the queue by {}", stop.by), &stop.text),
             StopWhy::Preempted if stop.text.is_empty() => "stopped to make room for another job".to_owned(),
             StopWhy::Preempted => format!("told to make room {}; {} GPU-seconds since its last mark", stop.text, stop.lost_gpu_secs),
             StopWhy::Drained => "stopped: its node is drained and has to be empty".to_owned(),
@@ -274,6 +294,7 @@ fn changed(change: &JobChange) -> String {
         deadline,
         time_min_secs,
         checkpoint,
+        idle_exempt,
     } = change;
     let mut parts = Vec::new();
     let mut part = |what: &str, value: Option<String>| {
@@ -305,7 +326,15 @@ fn changed(change: &JobChange) -> String {
     part("deadline", deadline.map(|new| or_none(new.map(|at| at.to_string()))));
     part("least time", time_min_secs.map(|new| or_none(new.map(|secs| squeue_time(u64::from(secs))))));
     part("checkpoint", checkpoint.as_ref().map(|new| or_none(new.as_ref().map(ToString::to_string))));
+    part("exemption from the idle policy", idle_exempt.map(yes_no));
     parts.join(", ")
+}
+
+fn idle_over(spells: &[IdleSpell]) -> String {
+    match spells.iter().max_by_key(|spell| (spell.percent, spell.secs)) {
+        Some(longest) => format!("{}, and does not stand idle any more", idle_words(longest.percent, longest.secs)),
+        None => "does not stand idle any more".to_owned(),
+    }
 }
 
 fn signalled(signal: NumberedSignal) -> String {

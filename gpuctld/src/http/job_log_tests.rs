@@ -35,7 +35,7 @@ fn run() -> RunId {
 fn ends(state: JobState, exit: ExitCode, text: &str) -> Outcome {
     let ended = Timestamp::from_secs(60);
     let text = text.to_owned();
-    Outcome { state, exit, text, started: None, ended, usage: Default::default(), requeue: None, hold: None, lost_gpu_secs: 0 }
+    Outcome { state, exit, text, started: None, ended, usage: Default::default(), requeue: None, hold: None, lost_gpu_secs: 0, idle_spells: Vec::new() }
 }
 
 #[test]

@@ -14,6 +14,7 @@ mod error;
 mod filter;
 mod gpus;
 mod hook;
+mod idle;
 mod job_list;
 mod job_log;
 mod join;
@@ -244,6 +245,7 @@ pub fn router(core: CoreHandle, app: Arc<App>) -> Router {
         .route("/v1/partitions", get(nodes::partitions))
         .route("/v1/differences", get(differences::list))
         .route("/v1/runs", get(accounting::runs))
+        .route("/v1/idle", get(idle::report))
         .route("/v1/report", get(accounting::report))
         .route("/v1/tokens", post(join::token))
         .route("/v1/join", post(join::join).layer(DefaultBodyLimit::max(MAX_JOIN_BYTES)))

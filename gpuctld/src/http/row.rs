@@ -4,7 +4,7 @@
 
 use super::ranks::{Rank, Ranks};
 use super::standing::class_word;
-use gcore::ctl::{Array, Job, Node, Run, State, fence_words};
+use gcore::ctl::{Array, Job, Node, Run, State, fence_words, idle_words};
 use gmodel::array_spec::RangeSet;
 use gmodel::config::Partition;
 use gmodel::gpu_request::GpuAmount;
@@ -90,6 +90,14 @@ impl<'a> Row<'a> {
         match self {
             Self::Job(job) => &job.spec,
             Self::Tasks { array, .. } | Self::Task { array, .. } => &array.spec,
+        }
+    }
+
+    /// How long its GPUs have done nothing, and what follows.
+    pub(super) fn idle(&self, view: View) -> Option<String> {
+        match self {
+            Self::Job(job) => idle_words(view.state, job),
+            Self::Tasks { .. } | Self::Task { .. } => None,
         }
     }
 

@@ -63,6 +63,9 @@ pub(super) fn may_ask(caller: &Caller, spec: &JobSpec) -> Result<(), ApiError> {
         _ if spec.site_factor_milli.is_some() && !caller.actor.operator => {
             Err(ApiError::denied("site_factor_milli: only operators and the submission hook set a job's site factor"))
         }
+        _ if spec.idle_exempt && !caller.actor.operator => {
+            Err(ApiError::denied("idle_exempt: only operators and the submission hook exempt a job from idle policies"))
+        }
         _ => Ok(()),
     }
 }

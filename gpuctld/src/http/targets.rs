@@ -125,7 +125,7 @@ pub(super) fn odd(reply: &Reply) -> ApiError {
     ApiError::unavailable("the controller's core answered something else than was asked; this is a bug")
 }
 
-const CHANGES: [&str; 18] = [
+const CHANGES: [&str; 19] = [
     "time_limit_secs",
     "nice",
     "name",
@@ -144,6 +144,7 @@ const CHANGES: [&str; 18] = [
     "deadline",
     "time_min_secs",
     "checkpoint",
+    "idle_exempt",
 ];
 
 /// The change as the core takes it. Unknown keys are refused: a change that does nothing would be a lie.
@@ -178,6 +179,7 @@ fn change(request: &UpdateRequest) -> Result<JobChange, ApiError> {
             "reservation" => change.reservation = Some(text()?),
             "priority" => change.priority = Some(if value.is_null() { None } else { Some(number(key, value)?) }),
             "borrow" => change.borrow = Some(value.as_bool().ok_or_else(|| wrong(key, value, "true or false"))?),
+            "idle_exempt" => change.idle_exempt = Some(value.as_bool().ok_or_else(|| wrong(key, value, "true or false"))?),
             "deadline" if value.is_null() => change.deadline = Some(None),
             "deadline" => {
                 let at = value.as_str().and_then(parse_rfc3339);

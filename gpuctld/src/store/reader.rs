@@ -5,11 +5,14 @@
 mod accounting;
 mod cancelled_tasks;
 mod gpu_history;
+mod idle;
 mod past;
 mod report;
 mod steps;
 
 pub use steps::StoredStep;
+
+pub use idle::IdleRun;
 
 use super::documents::{ArrayDocument, JobDocument};
 use super::open::open_reader;
@@ -147,6 +150,14 @@ impl Reader {
     /// The database does not answer, or several begin so ([`ReadError::question`]).
     pub async fn gpu_history(&self, gpu: String) -> Result<Vec<GpuHistoryRow>, ReadError> {
         self.ask(move |db| gpu_history::lines(db, &gpu)).await
+    }
+
+    /// Runs that ended between two instants and whose GPUs stood idle at some time.
+    ///
+    /// # Errors
+    /// The database does not answer.
+    pub async fn idle_runs(&self, from: Timestamp, to: Timestamp) -> Result<Vec<IdleRun>, ReadError> {
+        self.ask(move |db| idle::runs(db, from, to)).await
     }
 
     /// The last attempt of a job, in accounting's words.

@@ -362,7 +362,7 @@ fn tasks_cancelled_untouched_are_one_line_of_accounting() {
         db.execute_batch(&format!("ALTER TABLE runs DROP COLUMN gpu_{column}")).unwrap();
     }
     db.execute_batch(
-        "DROP INDEX runs_unsummed; DROP INDEX runs_repeated; DROP TABLE usage_sums; DROP TABLE usage_keys; DROP TABLE run_hours; ALTER TABLE runs DROP COLUMN summed;
+        "DROP INDEX runs_unsummed; DROP INDEX runs_repeated; DROP INDEX runs_idle; ALTER TABLE runs DROP COLUMN idle_spells; DROP TABLE usage_sums; DROP TABLE usage_keys; DROP TABLE run_hours; ALTER TABLE runs DROP COLUMN summed;
          DROP TABLE policy; DROP TABLE usage; ALTER TABLE runs DROP COLUMN class; ALTER TABLE runs DROP COLUMN lost_gpu_secs;
          DROP TABLE gpu_history; DROP TABLE gpu_checks; DROP TABLE forecasts; ALTER TABLE jobs DROP COLUMN script; ALTER TABLE arrays DROP COLUMN script; DROP INDEX arrays_cancelled; ALTER TABLE arrays DROP COLUMN cancelled_ms; PRAGMA user_version = 1",
     )
@@ -747,7 +747,13 @@ fn what_a_run_made_of_its_gpus_is_in_its_row_and_in_reports() {
         usage: Usage { cpu_user_micros: 1_800_000_000, peak_memory_bytes: 1 << 30, gpu, ..Usage::default() },
         ..RunEnd::default()
     };
+    let idle = gmodel::idle::IdleReport { run: RunId::new(job, 1), watched_secs: 3000, idle_secs: vec![1800, 600] };
+    world.report(node, NodeReport::Idle { runs: vec![idle] });
     world.phase(node, job, RunPhase::Clean(end));
+    let run = wait(world.reader().idle_runs(START, world.now)).unwrap().remove(0);
+    let spells: Vec<_> = run.spells.iter().map(|spell| (spell.percent, spell.from_secs, spell.secs)).collect();
+    assert_eq!((run.run.job, run.gpus_milli, spells), (job, 2000, vec![(50, 1200, 1800), (100, 2400, 600)]));
+    assert_eq!(wait(world.reader().idle_runs(START, world.now.plus_secs(-1))).unwrap(), []);
     let row = wait(world.reader().runs(all(), world.now)).unwrap().remove(0);
     let used = row.gpu_use.unwrap();
     assert_eq!((used.busy_percent, used.idle_secs, used.energy_joules), (Some(37.5), 3600, 1_800_000));

@@ -368,6 +368,10 @@ fn update_run(db: &Connection, id: RunId, outcome: Option<&Outcome>, run: Option
         outcome.lost_gpu_secs,
     ])?;
     write_gpu_use(db, id, &outcome.usage.gpu)?;
+    if !outcome.idle_spells.is_empty() {
+        let spells = serde_json::to_string(&outcome.idle_spells)?;
+        db.prepare_cached("UPDATE runs SET idle_spells=?3 WHERE job=?1 AND attempt=?2")?.execute((id.job.0, id.attempt, spells))?;
+    }
     Ok(usage_sums::recount(db, id, counted)?)
 }
 

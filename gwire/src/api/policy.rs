@@ -3,6 +3,7 @@
 //! Keys are those of the TOML in gpuctld.toml(5). GPUs are numbers by type, in which `gpu` is all types together:
 //! `{"h100": 16, "gpu": 32}`. An edit is a set of keys to change; `null` takes a key's bound away.
 
+use super::IdlePolicyRow;
 use gmodel::Instant;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -166,6 +167,9 @@ pub struct QosRow {
     pub per_job: JobLimitsRow,
     pub headroom: Option<Gpus>,
     pub outside_quota: bool,
+    /// What is done about its runs whose GPUs stand idle; absent: as the partition says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idle: Option<IdlePolicyRow>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
 }
@@ -186,6 +190,7 @@ impl Default for QosRow {
             per_job: JobLimitsRow::default(),
             headroom: None,
             outside_quota: false,
+            idle: None,
             file: None,
         }
     }

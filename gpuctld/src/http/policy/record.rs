@@ -4,15 +4,16 @@
 //! mentions exist is said by [`super::sense`].
 
 use super::row::{BUDGET_KINDS, PERIODS, PREEMPT_MODES, REPEATS};
-use crate::config::is_user;
+use crate::config::{idle_sense, is_user};
 use crate::http::error::ApiError;
 use gmodel::Instant;
 use gmodel::hostlist::Hostlist;
+use gmodel::idle::{IdleAction, IdlePolicy};
 use gmodel::policy::{
     ALL_GPUS, Account, AccountUser, Budget, GpuAmounts, JobLimits, Limits, Qos, ROOT_ACCOUNT, Reservation, ReservedPart,
 };
 use gmodel::suggest::did_you_mean;
-use gwire::api::{AccountRow, BudgetRow, Gpus, JobLimitsRow, LimitsRow, PolicyEdit, QosRow, ReservationRow, UserRow};
+use gwire::api::{AccountRow, BudgetRow, Gpus, IdlePolicyRow, JobLimitsRow, LimitsRow, PolicyEdit, QosRow, ReservationRow, UserRow};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
@@ -20,6 +21,7 @@ use serde_json::{Map, Value};
 const LIMIT_KEYS: [&str; 8] =
     ["running_jobs", "submitted_jobs", "gpus", "cpus", "nodes", "running_gpu_hours", "array_tasks", "submits_per_minute"];
 const JOB_LIMIT_KEYS: [&str; 5] = ["max_time_secs", "nodes", "cpus", "gpus", "min_gpus"];
+const IDLE_KEYS: [&str; 5] = ["action", "warn_after_secs", "act_after_secs", "grace_secs", "gpus_percent"];
 /// Keys whose values are tables of bounds: an edit of some of them leaves the others.
 const TABLES: [&str; 3] = ["group", "per_user", "per_account"];
 const LISTS: [&str; 6] = ["allow_qos", "coordinators", "preempt", "users", "accounts", "budgets"];
@@ -39,7 +41,7 @@ pub(super) const ACCOUNT_KEYS: [&str; 13] = [
     "coordinators",
     "closed",
 ];
-pub(super) const QOS_KEYS: [&str; 12] = [
+pub(super) const QOS_KEYS: [&str; 13] = [
     "description",
     "priority",
     "usage_factor",
@@ -52,6 +54,7 @@ pub(super) const QOS_KEYS: [&str; 12] = [
     "per_job",
     "headroom",
     "outside_quota",
+    "idle",
 ];
 pub(super) const RESERVATION_KEYS: [&str; 12] = [
     "start",
@@ -106,8 +109,17 @@ fn put(all: &mut Map<String, Value>, key: &str, value: &Value, known: &[&str]) -
         let guess = did_you_mean(name, known.iter().copied());
         return Err(ApiError::invalid(format!("{name:?} cannot be set.{guess} Keys: {}", known.join(", "))));
     }
-    let tables: &[&str] = if name == "per_job" { &JOB_LIMIT_KEYS } else { &LIMIT_KEYS };
+    let tables: &[&str] = match name {
+        "per_job" => &JOB_LIMIT_KEYS,
+        "idle" => &IDLE_KEYS,
+        _ => &LIMIT_KEYS,
+    };
     match sign {
+        // Without the table the partition's counts.
+        None if name == "idle" && !value.is_null() => {
+            all.entry(name).or_insert_with(|| Value::Object(Map::new()));
+            put_into_table(all, name, value, tables)
+        }
         Some(sign) => add_or_take(all, sign, name, value),
         None if TABLES.contains(&name) || name == "per_job" => put_into_table(all, name, value, tables),
         None => {
@@ -193,7 +205,18 @@ pub(super) fn qos(name: &str, row: QosRow) -> Result<Qos, ApiError> {
         per_job: job_limits(row.per_job)?,
         headroom: amounts("headroom", row.headroom)?,
         outside_quota: row.outside_quota,
+        idle: row.idle.map(idle).transpose()?,
     })
+}
+
+fn idle(row: IdlePolicyRow) -> Result<IdlePolicy, ApiError> {
+    let known = IdleAction::ALL.map(|(word, _)| word).join(", ");
+    let policy = row.policy().ok_or_else(|| ApiError::invalid(format!("idle.action = {:?}: it is one of {known}", row.action)))?;
+    if [policy.warn_after_secs, policy.act_after_secs].contains(&0) {
+        return Err(ApiError::invalid("idle.warn_after and idle.act_after: a second at least"));
+    }
+    idle_sense(&policy).map_err(|(_, wrong, hint)| ApiError::invalid(format!("idle: {wrong}: {hint}")))?;
+    Ok(policy)
 }
 
 pub(super) fn reservation(name: &str, row: ReservationRow) -> Result<Reservation, ApiError> {

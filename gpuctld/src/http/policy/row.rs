@@ -134,6 +134,7 @@ pub(super) fn qos_row(qos: &Qos, config: &Config) -> QosRow {
         per_job: job_limits_row(&qos.per_job),
         headroom: qos.headroom.as_ref().map(gpus),
         outside_quota: qos.outside_quota,
+        idle: qos.idle.as_ref().map(Into::into),
         file: place(config, RecordKind::Qos, &qos.name),
     }
 }

@@ -73,6 +73,10 @@ CREATE TABLE gpu_history (
 ) WITHOUT ROWID;
 CREATE INDEX gpu_history_automatic ON gpu_history (at_ms) WHERE automatic = 1;
 
+-- When their GPUs stood idle: the longest spells, as JSON. NULL: never seen.
+ALTER TABLE runs ADD COLUMN idle_spells TEXT;
+CREATE INDEX runs_idle ON runs (end_ms) WHERE idle_spells IS NOT NULL;
+
 -- Results of checks of GPUs in idle gaps; the newest of each GPU.
 CREATE TABLE gpu_checks (
     uuid TEXT NOT NULL,
