@@ -70,6 +70,8 @@ async fn every_key_of_a_row_is_a_column_and_reads_back() {
         later: [("a".to_owned(), "b".to_owned())].into(),
         mail_type: Some("x".into()),
         mail_user: Some("x".into()),
+        idle: Some("x".into()),
+        idle_exempt: true,
         position: Some(1),
         class: Some("x".into()),
         dependency: "x".into(),
