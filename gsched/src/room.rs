@@ -315,6 +315,20 @@ impl Room {
         picked
     }
 
+    /// A share that a run holds until `end` is expected back at an earlier time; until then it is held. A GPU that is shared
+    /// counts as shared for as long as before.
+    pub fn leave_at(&mut self, make: &Make, share: &NodeShare, at: Timestamp, end: Timestamp) {
+        let mut amount = Amount { cpus: share.cpus, mem_bytes: share.mem_bytes, gpus: Default::default() };
+        for grant in &share.gpus.0 {
+            let slot = usize::from(grant.slot.0);
+            let group = make.slots.get(slot).copied().unwrap_or(NO_GROUP);
+            if group != NO_GROUP && grant.part.of_slot_milli() >= WHOLE_GPU_MILLI {
+                amount.gpus[usize::from(group)] += 1;
+            }
+        }
+        self.profile.give(at, end, &amount);
+    }
+
     /// Gives back a share that a run holds until `end`: as if it ended now.
     pub fn leave(&mut self, make: &Make, share: &NodeShare, now: Timestamp, end: Timestamp) {
         let end = end.max(now.plus_secs(1));

@@ -3,7 +3,7 @@
 //! Only the nodes of those runs are changed, and put back; the pass goes on as if nothing had been asked.
 
 use crate::claims;
-use crate::cluster::end_after;
+use crate::cluster::{end_after, end_of};
 use crate::pass::Pass;
 use crate::plan::Preempt;
 use crate::room::Room;
@@ -15,6 +15,9 @@ use gmodel::policy::PreemptMode;
 use gmodel::run::NodeShare;
 use gmodel::{GpuSet, Reason, ReasonCode, RunId};
 use std::collections::{BTreeMap, BTreeSet};
+
+/// A plan is entered so much later than its snapshot was made, at most: runs that it ends leave no later than is expected here.
+const ENTRY_SECS: i64 = 10;
 
 /// Runs that leave already, and for whom.
 #[derive(Debug, Default)]
@@ -105,8 +108,29 @@ impl Pass<'_> {
         let victims: Vec<Preempt> = victims.filter(|victims| !victims.is_empty())?;
         let freezes = victims.iter().all(|victim| victim.mode == PreemptMode::Suspend);
         let reason = if freezes { standing_still(victims.len()) } else { preempting(victims.len()) };
+        victims.iter().for_each(|victim| self.expect_back(victim));
         self.plan.preempts.extend(victims);
         Some(reason)
+    }
+
+    /// What a run holds that is to go is free soon: so the job that it goes for gets its reservation there and then, and nobody
+    /// behind it takes what else it needs there meanwhile.
+    fn expect_back(&mut self, victim: &Preempt) {
+        let running = &self.snapshot.running;
+        let run = running.binary_search_by_key(&victim.run, |one| one.run).ok().map(|at| &running[at]);
+        let Some(run) = run.filter(|_| victim.mode != PreemptMode::Suspend) else { return };
+        let config = &self.snapshot.config;
+        let checkpoint = run.spec.checkpoint.as_ref().or(config.scheduler.preempt.default_checkpoint.as_ref());
+        let grace_secs = i64::from(checkpoint.map_or(0, |one| one.grace_secs)) + i64::from(config.kill_grace_secs);
+        let soon = self.snapshot.now.plus_secs(grace_secs + ENTRY_SECS);
+        let end = end_of(run);
+        let cluster = &mut self.engine.cluster;
+        for share in run.shares.iter().filter(|_| soon < end) {
+            let Some(at) = cluster.place(share.node) else { continue };
+            cluster.touch(at);
+            let track = &mut cluster.nodes[at];
+            track.room.leave_at(&cluster.makes.list[track.make as usize], share, soon, end);
+        }
     }
 }
 

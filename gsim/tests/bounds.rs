@@ -1,11 +1,16 @@
 //! What no policy may do to anybody, over streams of jobs from seeds: starve a big job, or leave work waiting beside idle
 //! nodes.
 
+use gcore::ctl::{Event, State};
+use gmodel::run::StopWhy;
+use gmodel::{JobId, JobState, RunClass, Timestamp};
 use gsim::experiment::{Experiment, Place};
 use gsim::hardware::{Hardware, NodeShape};
 use gsim::policy_file::PolicyFile;
 use gsim::prng::Prng;
 use gsim::trace::Trace;
+use gsim::trace_run::{Onlooker, run_watched};
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 const NODES: u32 = 6;
@@ -98,6 +103,111 @@ fn no_job_waits_beside_an_idle_pool() {
                     busy_to = on.unwrap_or_else(|| panic!("seed {seed}, {policy}: idle at {busy_to} while {job:?} waits"));
                 }
             }
+        }
+    }
+}
+
+/// A pool that a lender without a guarantee fills, and an owner who comes back now and then for whole nodes of its guarantee.
+fn lent_stream(seed: u64, jobs: u32, every: (i64, i64)) -> String {
+    let mut chance = Prng::new(seed, 11);
+    let mut all: Vec<(i64, String)> = Vec::new();
+    let mut submit = 0;
+    for id in 0..jobs {
+        submit += chance.range(every.0, every.1);
+        let nodes = chance.range(1, 3) as u32;
+        let run = chance.range(60, 800);
+        all.push((submit, format!("o{id},olga,owner,{submit},{run},900,{nodes},{}", nodes * GPUS)));
+    }
+    let last = submit;
+    let mut submit = 0;
+    for id in 0.. {
+        submit += chance.range(0, 240);
+        if submit > last {
+            break;
+        }
+        let nodes = if chance.one_in(10) { 2 } else { 1 };
+        let gpus = if nodes > 1 { nodes * GPUS } else { chance.range(1, i64::from(GPUS)) as u32 };
+        let limit = chance.range(300, 20_000);
+        let run = limit * chance.range(20, 100) / 100;
+        all.push((submit, format!("l{id},lea,lender,{submit},{run},{limit},{nodes},{gpus}")));
+    }
+    all.sort();
+    let lines = all.into_iter().map(|(_, line)| line + "\n");
+    String::from("job_id,user,account,submit_s,run_s,time_limit_s,nodes,gpus\n") + &lines.collect::<String>()
+}
+
+/// GPUs of the owner.
+const GUARANTEED: u32 = 24;
+/// Seconds that a run which came back from a preemption is left alone, as the policy of the test says.
+const MIN_RUN_SECS: i64 = 300;
+/// The simulator looks again when a job comes or ends: so often at least.
+const LOOK_SECS: i64 = 240;
+
+/// When a waiting job of the owner was first within its guarantee, beside what the owner held and had waiting before it.
+#[derive(Default)]
+struct Watch {
+    covered: BTreeMap<JobId, Timestamp>,
+    /// Job, its nodes, seconds from then to its start.
+    waits: Vec<(JobId, u32, i64)>,
+    preempted: u32,
+}
+
+impl Onlooker for Watch {
+    fn facts(&mut self, state: &State, events: &[Event]) {
+        for event in events {
+            match event {
+                Event::RunPlaced { run, allocation, at, .. } => {
+                    if let Some(covered) = self.covered.remove(&run.job) {
+                        self.waits.push((run.job, allocation.len() as u32, at.since_secs(covered)));
+                    }
+                }
+                Event::RunStopping { run, stop } if stop.why == StopWhy::Preempted => {
+                    self.preempted += 1;
+                    let class = state.runs.get(*run).and_then(|run| run.class);
+                    assert_eq!(class, Some(RunClass::Borrowed), "run {run} stands on a guarantee");
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn rest(&mut self, state: &State, now: Timestamp) {
+        let owners = || state.jobs.values().filter(|job| job.spec.account == "owner" && !job.state.is_final());
+        let held: u32 = owners().filter(|job| job.state != JobState::Pending).map(|job| job.spec.request.nodes_min).sum();
+        let mut asked = held;
+        for job in owners().filter(|job| job.state == JobState::Pending) {
+            asked += job.spec.request.nodes_min;
+            if asked * GPUS <= GUARANTEED {
+                self.covered.entry(job.id).or_insert(now);
+            }
+        }
+    }
+}
+
+/// How the owner's jobs of a stream waited while its guarantee had room for them.
+fn reclaimed(seed: u64, every: (i64, i64)) -> Watch {
+    let trace = Trace::parse(&lent_stream(seed, 24, every)).unwrap();
+    let shape = NodeShape { gpus: GPUS, cpus: 64, mem_bytes: 1 << 40, ..NodeShape::default() };
+    let hardware = Hardware::uniform(NODES, &shape);
+    let policy = format!("[account.owner]\nguaranteed = {GUARANTEED}\n[account.lender]\n[preempt]\nmin_run = \"0:{MIN_RUN_SECS}\"\n");
+    let policy = PolicyFile::parse("test", &policy).unwrap();
+    let jobs: Vec<_> = trace.jobs.iter().collect();
+    let mut watch = Watch::default();
+    run_watched(&jobs, &hardware, &policy.config(&hardware), &policy.settings, &mut || 0, &mut watch).unwrap();
+    assert!(watch.covered.is_empty(), "seed {seed}: never started: {:?}", watch.covered);
+    watch
+}
+
+/// What its guarantee has room for starts as soon as those who give way are gone, here at once; only a run that came back from a
+/// preemption less than `min_run` ago is waited for.
+#[test]
+fn guaranteed_demand_starts_within_its_bound() {
+    for seed in 1..=SEEDS {
+        for (every, most_secs) in [((900, 2400), 0), ((200, 700), MIN_RUN_SECS + LOOK_SECS)] {
+            let watch = reclaimed(seed, every);
+            let worst = watch.waits.iter().max_by_key(|(.., secs)| *secs).expect("the owner had to reclaim");
+            assert!(worst.2 <= most_secs, "seed {seed}, every {every:?}: job, nodes, seconds: {worst:?}");
+            assert!(watch.preempted > 5, "the pool is full of borrowers ({})", watch.preempted);
         }
     }
 }

@@ -102,7 +102,8 @@ pub(super) fn running_run(state: &State, run: &Run, now: Timestamp) -> Option<Ru
         spec: job.spec.clone(),
         shares,
         placed: run.placed,
-        started: run.started,
+        // A node that has not said so yet was told to start it.
+        started: run.started.or(run.go),
         ends_by: state.ends_by(run, from),
         frozen,
         class: run.class,

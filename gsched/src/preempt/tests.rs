@@ -98,6 +98,25 @@ fn work_protects_a_run_only_up_to_the_bound() {
     );
 }
 
+/// What lies idle beside those who give way belongs to the job too: else it would find it taken when they are gone, and
+/// what they left would go to others.
+#[test]
+fn nobody_behind_takes_what_room_is_being_made_with() {
+    let snapshot = world(
+        "node n1 h100:4
+         node n2 h100:4
+         account a g=8
+         account b
+         run 1 b bob 2 on=n1 ago=900 limit=9000 class=b
+         run 2 a ann 4 on=n2 ago=900 limit=1200 class=g
+         job 10 a ann 4
+         job 11 b bob 2",
+    );
+    let plan = crate::plan(&snapshot, crate::WorkBudget::default());
+    assert_eq!(plan.preempts.iter().map(|one| (one.run.job.0, one.for_job.0)).collect::<Vec<_>>(), [(1, 10)]);
+    assert_eq!(plan.starts, []);
+}
+
 #[test]
 fn a_gang_counts_whole() {
     check(
