@@ -24,6 +24,7 @@
 //! | `POST /v1/nodes/{name}/drain`, `resume`, `down`, `remove` | [`NodeRequest`] -> [`Done`] |
 //! | `GET /v1/runs?QUERY` | [`RunQuery`] -> `{"schema":1,"runs":[RunRow...]}`, accounting, oldest first |
 //! | `GET /v1/report?by=account,user&from=..&to=..` | -> `{"schema":1,"rows":[ReportRow...]}` |
+//! | `GET /v1/idle`, [`IdleQuery`] as its query | -> [`IdleReportAnswer`]: whom the idle policies warn and end, or another would |
 //! | `POST /v1/tokens` | [`TokenRequest`] -> [`TokenReply`] |
 //! | `POST /v1/join` | [`JoinRequest`] -> [`JoinReply`]; TLS without client certificate |
 //! | `POST /v1/renew` | [`JoinRequest`] -> [`JoinReply`]; TLS with a node's certificate |
