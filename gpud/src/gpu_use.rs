@@ -204,7 +204,7 @@ mod tests {
             reports.into_iter().map(|report| (report.watched_secs, report.idle_secs)).collect::<Vec<_>>()
         };
         assert_eq!(told(&mut book, 0, both(0, 0)), [], "no run");
-        book.open(run, nobody, &["GPU-a".into(), "GPU-b".into()]);
+        book.open(run, nobody, &[("GPU-a".into(), 1000), ("GPU-b".into(), 1000)]);
         assert_eq!(told(&mut book, 20, both(0, 50)), [(20, vec![20])]);
         assert_eq!(told(&mut book, 40, both(0, 0)), [(40, vec![40, 20])]);
         assert_eq!(told(&mut book, 50, vec![sample("GPU-a", 0, 0)]), [], "the other was not sampled");
