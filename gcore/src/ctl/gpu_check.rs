@@ -23,8 +23,8 @@ pub(super) const BY: &str = "the checks";
 const ASKED_BY: &str = "the idle gap";
 /// The pool is looked at so seldom at least, and so often at most.
 const LOOK_WITHIN_SECS: (i64, i64) = (15, 300);
-/// A check that could not be run is tried again.
-const RETRY_SECS: u32 = 3600;
+/// A check that could not be run is tried again: a program that is missing everywhere makes no more rows than this.
+const RETRY_SECS: u32 = 6 * 3600;
 
 /// Looks for GPUs to check, and for those that wait to be taken out.
 pub(super) fn wake(tx: &mut Tx) {
@@ -119,7 +119,8 @@ fn is_alike(a: &CheckResult, b: &CheckResult) -> bool {
     (&a.version, &a.class, &a.unit) == (&b.version, &b.class, &b.unit)
 }
 
-/// When a GPU that nobody holds has been idle long enough, and when it may be checked. Idleness counts from this controller's own start at the earliest.
+/// When a GPU that nobody holds has been idle long enough, and when it may be checked. Idleness counts from this controller's
+/// own start at the earliest.
 fn due_at(state: &State, terms: &Diagnostics, node: &Node, gpu: &GpuEntry) -> (Timestamp, Timestamp) {
     let freed = node.freed.get(&gpu.slot).copied().unwrap_or_default();
     let idle = freed.max(state.started).plus_secs(i64::from(terms.idle_after_secs));

@@ -7,6 +7,8 @@ use gcore::ctl::state::JoinToken;
 use gcore::ctl::{Actor, Command, Input, NodeReport, Reply, Target, handle, snapshot};
 use gmodel::array_spec::ArraySpec;
 use gmodel::config::{ClusterConfig, Partition};
+use gmodel::gpu_check::{CheckReport, CheckResult, Diagnostics};
+use gmodel::gpu_order::GpuOrderDone;
 use gmodel::gpu_request::GpuAsk;
 use gmodel::job::{JobSpec, JobState};
 use gmodel::node::{GpuInfo, Inventory, Role};
@@ -831,4 +833,27 @@ fn databases_of_every_released_schema_are_read() {
         assert_eq!((rows[0].id, rows[0].state, rows[0].exit_code), (1, JobState::Failed, ExitCode::exited(3)));
         assert_eq!((rows[0].gpus.as_str(), rows[0].nodelist.as_str()), ("h100:1", "node1"));
     }
+}
+
+#[tokio::test]
+async fn what_checks_of_a_gpu_found_comes_back_in_its_history_and_only_the_newest_is_kept() {
+    let mut world = World::new();
+    let terms = Diagnostics { idle_after_secs: 0, every_secs: 1, ..Diagnostics::default() };
+    let config = ClusterConfig { diagnostics: Some(terms), ..(*world.state.config).clone() };
+    world.input(Input::Configure { config: Arc::new(config) });
+    let node = world.add_node("node1", 1);
+    for round in 0..500 {
+        world.now = world.now.plus_secs(60);
+        world.input(Input::Wake);
+        let order = gcore::ctl::desired(&world.state, node).gpus.remove(0);
+        let result = CheckResult { check: "pcie".into(), value_micro: Some(round * 1_000_000), unit: "GB/s".into(), ..CheckResult::default() };
+        let report = CheckReport { results: vec![result], took_ms: 1500, ..CheckReport::default() };
+        let done = GpuOrderDone { check: Some(Box::new(report)), ..GpuOrderDone::new(&order, "") };
+        world.report(node, NodeReport::GpuOrders { done: vec![done] });
+    }
+    world.assert_comes_back();
+    let lines = world.reader().gpu_history("GPU-node1".into()).await.unwrap();
+    let checked: Vec<&str> = lines.iter().filter(|line| line.kind == "checked").map(|line| line.text.as_str()).collect();
+    assert_eq!((checked.len(), checked[0], checked[399]), (400, "pcie 100 GB/s; in 1.5 s", "pcie 499 GB/s; in 1.5 s"));
+    assert_eq!(lines[0].kind, "appeared");
 }
