@@ -443,6 +443,6 @@ fn linked_gpus_are_given_where_the_driver_says_that_they_are_linked() {
     said.fails_with(1, "reports no NVLink between such GPUs");
     let id = pool.gsub(&["--gpus", "1", "--nvlink", "--wrap", "true"]);
     pool.wait_state(id, Completed);
-    pool.run("gsub", &["--gpus", "0.5", "--wrap", "true"]).fails_with(1, "shares of GPUs are not offered");
+    pool.run("gsub", &["--gpus", "0.5", "--wrap", "true"]).fails_with(1, "gives GPUs whole");
     pool.down();
 }
