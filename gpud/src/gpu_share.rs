@@ -163,7 +163,7 @@ fn exclusive_with_daemon(site: &Site, own: &Own, caps: &Caps, shared: &Shared) -
     let pipes = site.config.run_dir.join(PIPES_DIR);
     fs::create_dir_all(&pipes).with_context(|| format!("making {}", pipes.display()))?;
     fs::set_permissions(&pipes, fs::Permissions::from_mode(0o711))?;
-    let real_mib = own.gpu.memory_bytes / 1000 * u64::from(shared.milli) >> 20;
+    let real_mib = (own.gpu.memory_bytes / 1000 * u64::from(shared.milli)) >> 20;
     let caps = Caps { memory_mib: caps.memory_mib.min(real_mib.max(1)), ..*caps };
     let rules = fence_rules(site, std::slice::from_ref(own)).map_err(|failure| anyhow::anyhow!(failure.text))?;
     place(site, shared)?.start(&caps, &rules)
@@ -220,15 +220,20 @@ pub fn look(site: &Site) -> Vec<(RunId, String)> {
         }
         let uuid = &standing.uuid;
         let users = users(site, uuid, None, &turn);
-        if users.is_empty() {
-            if let Err(e) = end(site, &standing) {
-                tracing::debug!("GPU {uuid}: MPS of earlier shares: {e:#}");
-            }
+        if users.is_empty()
+            && let Err(e) = end(site, &standing)
+        {
+            tracing::debug!("GPU {uuid}: MPS of earlier shares: {e:#}");
         }
         let why = format!("the MPS daemon of GPU {uuid} died: what the run had on the GPU is lost");
         to_end.extend(working(site, uuid, None).into_iter().map(|run| (run, why.clone())));
     }
     to_end
+}
+
+/// Whether MPS has the GPU, or something of it is left there.
+pub fn stands(site: &Site, uuid: &str) -> bool {
+    file(site, uuid).exists()
 }
 
 /// When gpud starts: shares without runs are taken back, cgroups without shares too. Blocking.

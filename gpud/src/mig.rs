@@ -189,6 +189,7 @@ pub fn cut(site: &Site, worker: &NvmlWorker, uuid: &str, profiles: &[String]) ->
     if let Some(run) = holders(site).get(uuid).and_then(BTreeSet::first) {
         bail!("run {run} holds it, or a slice of it; a busy GPU is not cut");
     }
+    ensure!(!crate::gpu_share::stands(site, uuid), "MPS of earlier shares is still there");
     for _ in 0..MOST_STEPS {
         let found = worker.discover(PATIENCE)?;
         let gpu = found.gpus.iter().find(|gpu| gpu.uuid == uuid).with_context(|| format!("GPU {uuid} is not in this node"))?;

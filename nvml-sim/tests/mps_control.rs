@@ -92,7 +92,7 @@ fn a_daemon_that_was_killed_is_started_anew_and_knows_nothing() {
     control.say("set_default_active_thread_percentage 50\n");
     let pid = control.kept()["daemon"].to_string();
     assert!(Command::new("kill").args(["-9", &pid]).status().unwrap().success());
-    while control.say("get_default_active_thread_percentage\n") != "" {
+    while !control.say("get_default_active_thread_percentage\n").is_empty() {
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
     assert!(control.start().status.success());

@@ -159,6 +159,12 @@ fn partition(name: &str, section: &Section, errors: &mut Errors) -> Partition {
         let message = format!("default_time is {usual} s, more than max_time with {max} s");
         errors.add(section.source, section.span("default_time"), message, "make it max_time or less");
     }
+    let sharing = section.word("gpu_sharing", &SHARING, errors).unwrap_or_default();
+    let private_tmp = section.boolean("private_tmp", errors).unwrap_or(default.private_tmp);
+    if sharing == GpuSharing::Mps && private_tmp {
+        let message = "gpu_sharing = \"mps\" does not go with private_tmp: a job and its MPS server meet in the node's /dev/shm";
+        errors.add(section.source, section.span("gpu_sharing"), message, "share in a partition without private_tmp");
+    }
     let path = |key, errors: &mut Errors| {
         let path = section.path(key, true, errors).unwrap_or_default();
         path.to_string_lossy().into_owned()
@@ -177,7 +183,7 @@ fn partition(name: &str, section: &Section, errors: &mut Errors) -> Partition {
         cpus_per_gpu: section.number("cpus_per_gpu", 1..=65_536, errors),
         mem_per_cpu_bytes: section.size("mem_per_cpu", errors),
         mem_per_gpu_bytes: section.size("mem_per_gpu", errors),
-        private_tmp: section.boolean("private_tmp", errors).unwrap_or(default.private_tmp),
+        private_tmp,
         prolog: path("prolog", errors),
         epilog: path("epilog", errors),
         requeue: section.boolean("requeue", errors).unwrap_or(default.requeue),
@@ -192,7 +198,7 @@ fn partition(name: &str, section: &Section, errors: &mut Errors) -> Partition {
         headroom: section.amounts("headroom", errors),
         mig: section.word("mig", &CUTS, errors).unwrap_or_default(),
         slices_for_memory: section.boolean("slices_for_memory", errors).unwrap_or(default.slices_for_memory),
-        gpu_sharing: section.word("gpu_sharing", &SHARING, errors).unwrap_or_default(),
+        gpu_sharing: sharing,
         diagnostics: section.boolean("diagnostics", errors).unwrap_or(default.diagnostics),
         idle: super::idle::idle(section, &holder, errors),
         ..default

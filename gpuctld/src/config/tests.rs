@@ -45,7 +45,8 @@ fn a_mistyped_key_has_a_caret_and_a_guess() {
 #[test]
 fn a_mistyped_way_of_sharing_has_a_caret_and_a_guess() {
     check(
-        "--- gpuctld.toml\ncluster = \"c\"\n--- train.toml\n[partition.train]\ngpu_sharing = \"mbs\"\n[partition.b]\ngpu_sharing = true\n",
+        "--- gpuctld.toml\ncluster = \"c\"\n--- train.toml\n[partition.train]\ngpu_sharing = \"mbs\"\n[partition.b]\ngpu_sharing = true\n\
+         [partition.c]\nprivate_tmp = true\ngpu_sharing = \"mps\"\n",
         expect![[r#"
             error: gpu_sharing = "mbs" is unknown
              --> train.toml:2:15
@@ -58,6 +59,12 @@ fn a_mistyped_way_of_sharing_has_a_caret_and_a_guess() {
               |
             4 | gpu_sharing = true
               |               ^^^^ write text in quotes
+
+            error: gpu_sharing = "mps" does not go with private_tmp: a job and its MPS server meet in the node's /dev/shm
+             --> train.toml:7:15
+              |
+            7 | gpu_sharing = "mps"
+              |               ^^^^^ share in a partition without private_tmp
         "#]],
     );
 }
