@@ -86,11 +86,22 @@ impl GpuChecks {
         Ok(ends)
     }
 
-    /// Nothing of it is left. Why it was ended, where it was.
-    fn leave(&self, uuid: &str) -> String {
-        let running = self.lock().running.remove(uuid);
+    /// Nothing of it is left: what came of it, by why it was ended where it was. In one go, so that an order that comes again
+    /// meets the check or its answer.
+    fn leave(&self, order: &GpuOrder, report: impl FnOnce(&str) -> CheckReport) -> GpuOrderDone {
+        let mut book = self.lock();
+        let why = book.running.remove(&order.uuid).map_or_else(String::new, |running| running.why);
+        let done = GpuOrderDone { check: Some(Box::new(report(&why))), ..GpuOrderDone::new(order, "") };
+        book.finished.insert(order.number, done.clone());
         self.ended.notify_all();
-        running.map_or_else(String::new, |running| running.why)
+        done
+    }
+
+    /// What is known of an order: that its check is under way, or what came of it.
+    fn known(&self, number: u64) -> Option<Begun> {
+        let book = self.lock();
+        let running = book.running.values().any(|running| running.number == number);
+        running.then_some(Begun::Before).or_else(|| book.finished.get(&number).cloned().map(Begun::Answered))
     }
 }
 
@@ -106,13 +117,8 @@ impl Running {
 pub fn obey(site: &Arc<Site>, sender: &mpsc::Sender<Happening>, incarnation: u64, orders: Vec<GpuOrder>) {
     for order in orders {
         let GpuAction::Check(program) = &order.what else { continue };
-        let book = site.checks.lock();
-        if book.running.values().any(|running| running.number == order.number) {
-            continue;
-        }
-        let known = book.finished.get(&order.number).cloned();
-        drop(book);
-        match known.map_or_else(|| begin(site, incarnation, &order), |done| Ok(Begun::Answered(done))) {
+        match begin(site, incarnation, &order) {
+            Ok(Begun::Before) => {}
             Ok(Begun::Answered(done)) => answer(sender, done),
             Ok(Begun::Running(ends)) => {
                 let (site, sender, program) = (Arc::clone(site), sender.clone(), program.clone());
@@ -124,6 +130,8 @@ pub fn obey(site: &Arc<Site>, sender: &mpsc::Sender<Happening>, incarnation: u64
 }
 
 enum Begun {
+    /// It is under way.
+    Before,
     /// It was begun by a daemon before this one, or is of no use.
     Answered(GpuOrderDone),
     Running(OwnedFd),
@@ -132,7 +140,11 @@ enum Begun {
 /// Enters the check while nobody makes a run ready, and writes down that it was begun.
 fn begin(site: &Site, incarnation: u64, order: &GpuOrder) -> Result<Begun> {
     let watch = site.gpu_watch.as_ref().context("this node does not look after GPUs")?;
+    // Nor does anybody else begin one: the same order may come twice at once.
     let _nobody_prepares = site.gpus.cutting.write().expect("no holder panics");
+    if let Some(known) = site.checks.known(order.number) {
+        return Ok(known);
+    }
     if let Some(run) = mig::holders(site).get(&order.uuid).and_then(BTreeSet::first) {
         bail!("run {run} holds it");
     }
@@ -154,21 +166,21 @@ fn answer(sender: &mpsc::Sender<Happening>, done: GpuOrderDone) {
 fn check(site: &Site, sender: &mpsc::Sender<Happening>, order: &GpuOrder, program: &CheckProgram, ends: &OwnedFd) {
     let begun = Instant::now();
     let outcome = check_program::run(site, order, program, ends);
-    let why = site.checks.leave(&order.uuid);
     let took_ms = begun.elapsed().as_millis() as u64;
-    let report = match outcome {
-        _ if !why.is_empty() => CheckReport::stopped(format!("ended after {} s: {why}", took_ms / 1000)),
-        Ok(Ok(results)) => CheckReport { results, ..CheckReport::default() },
-        Ok(Err(trouble)) => CheckReport { trouble, ..CheckReport::default() },
-        Err(e) => CheckReport::stopped(format!("{}: {e:#}", program.program)),
-    };
-    let report = CheckReport { took_ms, ..report };
+    let done = site.checks.leave(order, |why| {
+        let report = match outcome {
+            _ if !why.is_empty() => CheckReport::stopped(format!("ended after {} s: {why}", took_ms / 1000)),
+            Ok(Ok(results)) => CheckReport { results, ..CheckReport::default() },
+            Ok(Err(trouble)) => CheckReport { trouble, ..CheckReport::default() },
+            Err(e) => CheckReport::stopped(format!("{}: {e:#}", program.program)),
+        };
+        CheckReport { took_ms, ..report }
+    });
+    let report = done.check.clone().unwrap_or_default();
     match (&report.trouble, &report.stopped) {
         (trouble, _) if !trouble.is_empty() => tracing::warn!("check of GPU {}: {trouble}", order.uuid),
         (_, stopped) if !stopped.is_empty() => tracing::info!("check of GPU {}: {stopped}", order.uuid),
         _ => tracing::info!("check of GPU {}: {}", order.uuid, report.words()),
     }
-    let done = GpuOrderDone { check: Some(Box::new(report)), ..GpuOrderDone::new(order, "") };
-    site.checks.lock().finished.insert(order.number, done.clone());
     answer(sender, done);
 }

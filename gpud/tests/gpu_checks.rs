@@ -246,3 +246,16 @@ fn slot_of(node: &Node, uuid: &str) -> String {
     let slot = state["gpus"].as_array().unwrap().iter().position(|gpu| gpu["uuid"] == uuid).unwrap();
     format!("gpu{slot}")
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_order_that_comes_many_times_at_once_is_one_check() {
+    let mut ctl = Controller::start().await;
+    let (node, gpus) = node_with_gpus(&mut ctl).await;
+    let order = check(&node, 3, &gpus[0], "sleep 0.3; echo '{\"check\":\"a\",\"pass\":true}'");
+    (3..23).for_each(|generation| ctl.order_gpus(generation, vec![order.clone()]));
+    let first = answer(&mut ctl).await;
+    ctl.order_gpus(23, vec![order]);
+    assert_eq!(answer(&mut ctl).await, first);
+    assert!(ctl.gpu_orders.iter().all(|done| done.error.is_empty() && done.check.as_ref().unwrap().results.len() == 1), "{:?}", ctl.gpu_orders);
+    assert_eq!(ran(&node), 1);
+}
