@@ -100,7 +100,7 @@ impl Pass<'_> {
             let make = &self.engine.cluster.makes.list[track.make as usize];
             let Some(need) = of.need(way, *part, track.make) else { continue };
             take.cpus = take.cpus.saturating_add(need.cpus);
-            let least = track.room.profile.least(now, end_after(now, Some(secs)));
+            let least = self.engine.cluster.room(*at).profile.least(now, end_after(now, Some(secs)));
             let mut add = |group: usize, milli: u64| {
                 if let Some(group) = make.groups.get(group).filter(|_| milli > 0) {
                     *take.gpus.entry(group.gpu_type.clone()).or_default() += milli;

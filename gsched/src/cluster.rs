@@ -6,14 +6,16 @@
 
 use crate::make::{MakeId, Makes};
 use crate::quick::Changes;
-use crate::room::Room;
+use crate::room::{Hold, Room};
+use crate::rooms::{RoomId, Rooms};
 use crate::snapshot::{RunningRun, SchedNode, Snapshot};
 use crate::timeline::{Need, UNLIMITED_SECS};
 use crate::usual::{Sort, Usual};
 use fixedbitset::FixedBitSet;
+use gmodel::hostlist::natural_order;
 use gmodel::run::NodeShare;
 use gmodel::{NodeId, RunId, Timestamp};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// All nodes of a cluster, in the order of the snapshot.
@@ -22,6 +24,11 @@ pub struct Cluster {
     pub now: Timestamp,
     pub makes: Makes,
     pub nodes: Vec<Track>,
+    rooms: Rooms,
+    /// Of each node, in this pass.
+    room_of: Vec<RoomId>,
+    /// Of each node, its place in the order of the names.
+    rank: Vec<u32>,
     /// By the number of whole GPUs that are free: the nodes with so many and a free CPU, without which nothing starts.
     pub by_free: Vec<FixedBitSet>,
     /// Nodes that this pass took something of.
@@ -48,13 +55,9 @@ pub struct Track {
     pub make: MakeId,
     /// Takes new work.
     pub up: bool,
-    /// In this pass.
-    pub room: Room,
-    /// Before this pass.
-    base: Room,
+    /// Its room before this pass.
+    base: RoomId,
     touched: bool,
-    /// Grows whenever anything is taken or given.
-    pub version: u64,
     bucket: Option<usize>,
     held: Vec<Held>,
     /// As the snapshot had it, to see what changes.
@@ -106,10 +109,11 @@ impl Cluster {
         self.now = snapshot.now;
         for at in std::mem::take(&mut self.touched) {
             let track = &mut self.nodes[at];
-            track.room.copy_from(&track.base);
             track.touched = false;
+            self.room_of[at] = track.base;
             self.file(at);
         }
+        self.rooms.begin();
         let changes = changes.filter(|changes| !changes.everything && self.nodes.len() == snapshot.nodes.len());
         let mut dirty = FixedBitSet::with_capacity(snapshot.nodes.len());
         let stale = std::mem::take(&mut self.stale);
@@ -127,7 +131,9 @@ impl Cluster {
                 let same = self.nodes.len() == snapshot.nodes.len()
                     && self.nodes.iter().zip(&snapshot.nodes).all(|(track, node)| track.id == node.id);
                 if !same {
-                    self.nodes = snapshot.nodes.iter().map(|node| Track::new(node, &mut self.makes)).collect();
+                    self.rooms = Rooms::default();
+                    self.nodes = snapshot.nodes.iter().map(|node| Track::new(node, &mut self.makes, &mut self.rooms)).collect();
+                    self.room_of = self.nodes.iter().map(|track| track.base).collect();
                     self.runs.clear();
                     (self.leaving, self.frozen) = (0, 0);
                     self.usual = Usual::default();
@@ -147,16 +153,28 @@ impl Cluster {
             let track = &mut self.nodes[at];
             let runs = track.held.iter().map(|held| (held.end, &held.share));
             let make = &self.makes.list[track.make as usize];
-            let before = track.base.profile.steps().get(1).map(|step| step.at);
-            track.base = Room::new(make, &snapshot.nodes[at], self.now, runs);
-            track.room.copy_from(&track.base);
-            let after = track.base.profile.steps().get(1).map(|step| step.at);
+            let room = Room::new(make, &snapshot.nodes[at], self.now, runs);
+            let second = |room: &Room| room.profile.steps().get(1).map(|step| step.at);
+            let (before, after) = (second(self.rooms.get(track.base)), second(&room));
+            self.rooms.leave(track.base);
+            track.base = self.rooms.keep(room, track.make);
+            self.room_of[at] = track.base;
             if before != after {
                 before.map(|before| self.next_change.remove(&(before, at)));
             }
             self.next_change.extend(after.map(|after| (after, at)));
             self.file(at);
             self.changed.push(at);
+        }
+    }
+
+    /// Nodes are others, or have other names.
+    pub(crate) fn rank_names(&mut self, snapshot: &Snapshot) {
+        let mut by_name: Vec<usize> = (0..snapshot.nodes.len()).collect();
+        by_name.sort_by(|a, b| natural_order(&snapshot.nodes[*a].name, &snapshot.nodes[*b].name));
+        self.rank = vec![0; by_name.len()];
+        for (rank, at) in (0..).zip(by_name) {
+            self.rank[at] = rank;
         }
     }
 
@@ -296,13 +314,14 @@ impl Cluster {
         self.usual.run_goes(known.sort);
         let places: Vec<usize> = known.nodes.iter().filter_map(|node| self.place(*node)).collect();
         for at in &places {
-            self.touch(*at);
+            let mut room = self.room(*at).clone();
             let track = &mut self.nodes[*at];
             let make = &self.makes.list[track.make as usize];
             for held in track.held.iter().filter(|held| held.run == run) {
-                track.room.leave(make, &held.share, now, held.end);
+                room.leave(make, &held.share, now, held.end);
             }
             track.held.retain(|held| held.run != run);
+            *self.touch(*at) = room;
             self.file(*at);
             self.stale.push(*at);
         }
@@ -345,23 +364,85 @@ impl Cluster {
         self.nodes.binary_search_by_key(&node, |track| track.id).ok()
     }
 
-    /// The room of a node, to take something of it in this pass. Call `file` when done.
-    pub fn touch(&mut self, at: usize) -> &mut Room {
+    /// The room of a node in this pass.
+    pub fn room(&self, at: usize) -> &Room {
+        self.rooms.get(self.room_of[at])
+    }
+
+    /// Its number: nodes with the same are of one make and have the same free, now and later.
+    #[inline]
+    pub fn room_id(&self, at: usize) -> RoomId {
+        self.room_of[at]
+    }
+
+    /// Gives a node another room in this pass: one that a node of its make has or had in it. Call `file` when what is
+    /// free now is otherwise.
+    pub(crate) fn set_room(&mut self, at: usize, room: RoomId) {
         let track = &mut self.nodes[at];
         if !track.touched {
             track.touched = true;
             self.touched.push(at);
         }
-        &mut track.room
+        self.room_of[at] = room;
+    }
+
+    /// A room of its own for a node, to take something of it in this pass. Call `file` when done.
+    pub fn touch(&mut self, at: usize) -> &mut Room {
+        let room = self.rooms.add(self.room(at).clone(), self.nodes[at].make);
+        self.set_room(at, room);
+        self.rooms.just_added(room)
+    }
+
+    /// Takes what each of some nodes needs for a time to come; `None` when it is not there. Nodes that were alike and
+    /// give the same are alike again.
+    pub(crate) fn hold(&mut self, needs: &[(usize, Need)], from: Timestamp, to: Timestamp) -> Option<Vec<Hold>> {
+        let mut made: BTreeMap<(RoomId, &Need), (RoomId, Hold)> = BTreeMap::new();
+        let mut last = None;
+        let mut holds = Vec::with_capacity(needs.len());
+        for (at, need) in needs {
+            let key = (self.room_of[*at], need);
+            let (room, hold) = match last.filter(|(known, _)| *known == key) {
+                Some((_, known)) => known,
+                None => match made.get(&key) {
+                    Some(known) => *known,
+                    None => {
+                        let mut room = self.room(*at).clone();
+                        let hold = room.hold(need, from, to)?;
+                        let made_now = (self.rooms.add(room, self.nodes[*at].make), hold);
+                        made.insert(key, made_now);
+                        made_now
+                    }
+                },
+            };
+            last = Some((key, (room, hold)));
+            self.set_room(*at, room);
+            holds.push(hold);
+        }
+        Some(holds)
+    }
+
+    /// Whether any node has GPUs.
+    pub(crate) fn has_gpus(&self) -> bool {
+        self.makes.list.iter().any(|make| !make.groups.is_empty())
+    }
+
+    /// The place of a node in the order of the names.
+    pub(crate) fn rank(&self, at: usize) -> u32 {
+        self.rank[at]
+    }
+
+    /// Whole GPUs that are free on a node now; `None` where nothing starts, for want of a CPU.
+    pub(crate) fn free_gpus(&self, at: usize) -> Option<usize> {
+        self.nodes[at].bucket
     }
 
     /// Puts a node into the set for what is free on it now.
     pub fn file(&mut self, at: usize) {
         let nodes = self.nodes.len();
+        let room = self.rooms.get(self.room_of[at]);
+        let has_cpu = room.profile.free_at(self.now).cpus > 0;
+        let bucket = has_cpu.then(|| room.free_gpus());
         let track = &mut self.nodes[at];
-        track.version += 1;
-        let has_cpu = track.room.profile.free_at(self.now).cpus > 0;
-        let bucket = has_cpu.then(|| track.room.free_gpus());
         if bucket == track.bucket {
             return;
         }
@@ -383,7 +464,7 @@ impl Cluster {
     }
 
     pub fn fits(&self, at: usize, need: &Need, from: Timestamp, to: Timestamp) -> bool {
-        self.nodes[at].room.fits(need, from, to)
+        self.room(at).fits(need, from, to)
     }
 
     /// Runs with a share on a node, and when they end.
@@ -403,17 +484,15 @@ impl Known {
 }
 
 impl Track {
-    fn new(node: &SchedNode, makes: &mut Makes) -> Self {
+    fn new(node: &SchedNode, makes: &mut Makes, rooms: &mut Rooms) -> Self {
         let make = makes.of(node);
         let room = Room::new(&makes.list[make as usize], node, Timestamp::default(), std::iter::empty());
         Self {
             id: node.id,
             make,
             up: node.unavailable.is_none(),
-            base: room.clone(),
-            room,
+            base: rooms.keep(room, make),
             touched: false,
-            version: 0,
             bucket: None,
             held: Vec::new(),
             seen: Seen::of(node),

@@ -26,7 +26,7 @@ impl<'a> Pass<'a> {
         let wanted = self.shape(shape).least_gpus(0, 0);
         let mut nodes: Vec<(usize, usize)> = Vec::new();
         for at in self.shape(shape).candidates.up.ones() {
-            let free = self.engine.cluster.nodes[at].room.free_gpus();
+            let free = self.engine.cluster.room(at).free_gpus();
             let missing = wanted.saturating_sub(free);
             if (1..=MOST_MOVED).contains(&missing) && missing <= self.movable_on(at).len() {
                 nodes.push((missing, at));
@@ -92,8 +92,8 @@ impl<'a> Pass<'a> {
                 let open = groups != 0
                     && partition.holds(&node.name, &node.features)
                     && self.engine.windows.open(at, None, now, end)
-                    && rooms[at].as_ref().unwrap_or(&track.room).fits(&need, now, end);
-                open && rooms[at].get_or_insert_with(|| track.room.clone()).hold(&need, now, end).is_some()
+                    && rooms[at].as_ref().unwrap_or(cluster.room(at)).fits(&need, now, end);
+                open && rooms[at].get_or_insert_with(|| cluster.room(at).clone()).hold(&need, now, end).is_some()
             })
         })
     }

@@ -56,7 +56,7 @@ fn emptiest(engine: &Engine, snapshot: &Snapshot, partition: Option<&str>, (from
         engine.cluster.nodes[*at].up && partition.is_none_or(|partition| partition.holds(&node.name, &node.features))
     };
     let mut nodes: Vec<usize> = (0..snapshot.nodes.len()).filter(of_partition).collect();
-    let free = |at: &usize| engine.cluster.nodes[*at].room.profile.least(from, to).all_gpus();
+    let free = |at: &usize| engine.cluster.room(*at).profile.least(from, to).all_gpus();
     nodes.sort_by_key(|at| (std::cmp::Reverse(free(at)), *at));
     nodes
 }
@@ -73,7 +73,7 @@ fn take(
     let make = &engine.cluster.makes.list[engine.cluster.nodes[at].make as usize];
     let of_kind = make.groups.iter().enumerate().filter(|(_, group)| kind == ALL_GPUS || group.gpu_type == kind);
     let groups = of_kind.fold(0, |bits, (group, _)| bits | 1u8 << group);
-    let free = engine.cluster.nodes[at].room.profile.least(from, to).gpus_in(groups);
+    let free = engine.cluster.room(at).profile.least(from, to).gpus_in(groups);
     let gpus = u64::from(free).min(most).min(u64::from(u8::MAX));
     if gpus == 0 {
         return 0;

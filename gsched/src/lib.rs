@@ -23,6 +23,7 @@ pub mod pass;
 pub mod placement;
 pub mod reason;
 pub mod room;
+pub mod rooms;
 pub mod score;
 pub mod shape;
 pub mod sharing;

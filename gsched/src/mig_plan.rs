@@ -88,7 +88,7 @@ impl<'a> Floor<'a> {
         let mut nodes = BTreeMap::new();
         for (at, node) in snapshot.nodes.iter().enumerate().filter(|(_, node)| !node.mig.boards.is_empty()) {
             let up = node.unavailable.is_none();
-            let room = &engine.cluster.nodes[at].room;
+            let room = engine.cluster.room(at);
             let is_free = |slot: gmodel::GpuSlot| room.slots.get(usize::from(slot.0)) == Some(&1000);
             let boards = node.gpus.iter().filter(|gpu| gpu.info.slice.is_none() && gpu.present && gpu.info.fault.is_empty());
             let board = |gpu: &'a gmodel::node::GpuEntry| {

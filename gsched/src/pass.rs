@@ -9,12 +9,13 @@ use crate::cluster::{Cluster, end_after};
 use crate::ledger::{Ledger, Take};
 use crate::preempt::Candidates;
 use crate::priority::{in_order, of_starts};
-use crate::placement::{Ask, Leaves, Picked, Search};
+use crate::placement::{Ask, Leaves, Looked, Picked, Search};
 use crate::plan::{Plan, Sizes, Start, WorkBudget};
 use crate::reason::{self, array_limit, standing};
 use crate::queue::Queue;
 use crate::quick::{Changes, Left, Waiting};
 use crate::room::Hold;
+use crate::rooms::RoomId;
 use crate::score::Scores;
 use crate::shape::{OfPass, Shape, ShapeId, Shapes};
 use crate::snapshot::{PendingJob, Snapshot};
@@ -22,9 +23,8 @@ use crate::timeline::{Count, UNLIMITED_SECS};
 use crate::what_if::{self, Leaving};
 use crate::window::Windows;
 use gmodel::config::{ClusterConfig, MigCuts, Partition};
-use gmodel::hostlist::natural_order;
 use gmodel::policy::{Backfill, Placement, Policy};
-use gmodel::run::Allocation;
+use gmodel::run::{Allocation, NodeShare};
 use gmodel::{JobId, NodeId, Reason, ReasonCode, RunClass, Timestamp};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -52,6 +52,7 @@ pub struct Engine {
     pub(crate) leaves: Leaves,
     pub(crate) shapes: Shapes,
     pub(crate) scores: Scores,
+    pub(crate) looked: Looked,
     pub(crate) queue: Queue,
     /// For quick passes after this one.
     pub(crate) left: Option<Left>,
@@ -175,6 +176,7 @@ impl Engine {
         if !same_policy || generation != self.generation {
             self.shapes.clear();
             self.cluster.sort_again(snapshot);
+            self.cluster.rank_names(snapshot);
             self.windows = Windows::new(snapshot);
             let names: Vec<&str> = snapshot.nodes.iter().map(|node| node.name.as_str()).collect();
             self.leaves = Leaves::new(&snapshot.config.scheduler.topology, &names);
@@ -557,6 +559,7 @@ impl<'a> Pass<'a> {
             windows: &engine.windows,
             leaves: &engine.leaves,
             scores: &mut engine.scores,
+            looked: &mut engine.looked,
             snapshot: self.snapshot,
             probes_left: &mut self.probes_left,
         };
@@ -569,30 +572,38 @@ impl<'a> Pass<'a> {
         let end = end_after(self.snapshot.now, shorter.or(job.limit_secs));
         let engine = &mut *self.engine;
         let of = &engine.shapes.list[shape as usize];
-        let mut allocation: Vec<(usize, gmodel::run::NodeShare)> = Vec::with_capacity(picked.len());
+        let mut allocation: Vec<(usize, NodeShare)> = Vec::with_capacity(picked.len());
+        // Nodes that were alike give the same and are alike again.
+        let mut made: BTreeMap<(RoomId, usize), (RoomId, NodeShare)> = BTreeMap::new();
         for (at, part) in picked {
-            let (make, node) = (engine.cluster.nodes[*at].make, engine.cluster.nodes[*at].id);
-            let need = *of.need(way, *part, make).expect("picked nodes serve their part");
-            let tasks = of.ways[way].parts[*part].demand.tasks;
-            let slot = match (need.milli, of.placement) {
-                (0, _) => None,
-                (_, Placement::Pack) => {
-                    let track = &engine.cluster.nodes[*at];
-                    let fitting = track.room.slots_for(&engine.cluster.makes.list[make as usize], &need, now, end);
-                    engine.scores.slot(&engine.cluster, *at, &need, &fitting, self.snapshot)
-                }
-                _ => None,
-            };
-            engine.cluster.touch(*at);
-            let make = &engine.cluster.makes.list[make as usize];
-            let room = &mut engine.cluster.nodes[*at].room;
-            let share = room.start(make, node, (&need, slot), tasks, (now, end)).expect("picked nodes have room");
+            let cluster = &mut engine.cluster;
+            let (before, node) = (cluster.room_id(*at), cluster.nodes[*at].id);
+            if let Some((room, share)) = made.get(&(before, *part)) {
+                cluster.set_room(*at, *room);
+                allocation.push((*at, NodeShare { node, ..share.clone() }));
+            } else {
+                let make = cluster.nodes[*at].make;
+                let need = *of.need(way, *part, make).expect("picked nodes serve their part");
+                let tasks = of.ways[way].parts[*part].demand.tasks;
+                let make = &cluster.makes.list[make as usize];
+                let slot = match (need.milli, of.placement) {
+                    (0, _) => None,
+                    (_, Placement::Pack) => {
+                        let fitting = cluster.room(*at).slots_for(make, &need, now, end);
+                        engine.scores.slot(cluster, *at, &need, &fitting, self.snapshot)
+                    }
+                    _ => None,
+                };
+                let mut room = cluster.room(*at).clone();
+                let share = room.start(make, node, (&need, slot), tasks, (now, end)).expect("picked nodes have room");
+                *cluster.touch(*at) = room;
+                made.insert((before, *part), (cluster.room_id(*at), share.clone()));
+                allocation.push((*at, share));
+            }
             engine.cluster.file(*at);
-            allocation.push((*at, share));
         }
         // Ranks follow the nodes' names, as every script that takes the first host for its master expects.
-        let names = &self.snapshot.nodes;
-        allocation.sort_by(|(a, _), (b, _)| natural_order(&names[*a].name, &names[*b].name));
+        allocation.sort_by_key(|(at, _)| engine.cluster.rank(*at));
         let allocation: Allocation = allocation.into_iter().map(|(_, share)| share).collect();
         for (name, count) in &job.spec.licences {
             if let Some(free) = self.licences.get_mut(name) {

@@ -4,7 +4,8 @@
 //! of several nodes stay below as few leaf switches as can be.
 
 use crate::cluster::Cluster;
-use crate::score::Scores;
+use crate::rooms::ByRoom;
+use crate::score::{Score, Scores};
 use crate::shape::Shape;
 use crate::snapshot::Snapshot;
 use crate::timeline::{Need, UNLIMITED_SECS};
@@ -12,6 +13,7 @@ use crate::window::Windows;
 use fixedbitset::FixedBitSet;
 use gmodel::Timestamp;
 use gmodel::policy::{Placement, Topology};
+use std::collections::BinaryHeap;
 
 /// Nodes by their place, each with the part of the way that it serves.
 pub type Picked = Vec<(usize, usize)>;
@@ -25,8 +27,28 @@ pub struct Search<'a> {
     pub windows: &'a Windows,
     pub leaves: &'a Leaves,
     pub scores: &'a mut Scores,
+    pub looked: &'a mut Looked,
     pub snapshot: &'a Snapshot,
+    /// Rooms that may still be looked at.
     pub probes_left: &'a mut u64,
+}
+
+/// What the search under way found out about rooms: nodes that have the same one are not looked at again.
+#[derive(Debug, Default)]
+pub struct Looked {
+    fits: ByRoom<bool>,
+    scores: ByRoom<Option<Score>>,
+    free: ByRoom<u32>,
+    groups: ByRoom<u32>,
+}
+
+/// Nodes that get room for a job at the same time: those that have one room and no window.
+struct Alike {
+    /// One of them.
+    at: usize,
+    count: usize,
+    /// When there is room for it, where that is known; otherwise it is known that there is none before.
+    start: (Timestamp, bool),
 }
 
 /// Leaf switches: the nodes directly below each.
@@ -66,12 +88,57 @@ impl Leaves {
     }
 }
 
+impl Looked {
+    /// Whether enough nodes have room for a way at a moment, for however short a time.
+    pub fn is_free(&mut self, shape: &Shape, way: usize, now: Timestamp, cluster: &Cluster) -> bool {
+        let of = &shape.ways[way];
+        let wanted = of.nodes as usize;
+        let last = of.last();
+        self.fits.begin();
+        let free = cluster.with_gpus(shape.least_gpus(way, last), &shape.candidates.up);
+        let mut free = free.filter(|at| self.serves_now(shape, (way, last), *at, now, cluster));
+        if last == 0 {
+            return free.nth(wanted - 1).is_some();
+        }
+        let mut free: Vec<usize> = free.collect();
+        free.len() >= wanted
+            && (0..).zip(&of.parts).all(|(part, wanted)| {
+                let mut missing = wanted.count;
+                self.fits.begin();
+                free.retain(|at| {
+                    let fits = missing > 0 && self.serves_now(shape, (way, part), *at, now, cluster);
+                    missing -= u32::from(fits);
+                    !fits
+                });
+                missing == 0
+            })
+    }
+
+    fn serves_now(&mut self, shape: &Shape, (way, part): (usize, usize), at: usize, now: Timestamp, cluster: &Cluster) -> bool {
+        self.fits.get_or(cluster.room_id(at), || {
+            let need = shape.need(way, part, cluster.nodes[at].make);
+            need.is_some_and(|need| cluster.fits(at, need, now, now.plus_millis(1)))
+        })
+    }
+}
+
 impl Search<'_> {
     /// Whether a node serves a need for a time.
-    #[inline]
     fn fits(&mut self, ask: &Ask, at: usize, need: &Need, from: Timestamp, to: Timestamp) -> bool {
         *self.probes_left = self.probes_left.saturating_sub(1);
         self.cluster.fits(at, need, from, to) && self.windows.open(at, ask.shape.own, from, to)
+    }
+
+    /// Whether a node serves a part of a way for a time, which is the same since `looked.fits` began.
+    #[inline]
+    fn serves(&mut self, ask: &Ask, at: usize, (way, part): (usize, usize), from: Timestamp, to: Timestamp) -> bool {
+        let cluster = self.cluster;
+        let probes_left = &mut *self.probes_left;
+        let fits = self.looked.fits.get_or(cluster.room_id(at), || {
+            *probes_left = probes_left.saturating_sub(1);
+            ask.shape.need(way, part, cluster.nodes[at].make).is_some_and(|need| cluster.fits(at, need, from, to))
+        });
+        fits && self.windows.open(at, ask.shape.own, from, to)
     }
 
     /// Nodes for all parts of a way from `from` until `to`, or none.
@@ -89,7 +156,7 @@ impl Search<'_> {
     /// Below as few leaf switches as can be.
     fn pick_near(&mut self, ask: &Ask, way: usize, from: Timestamp, to: Timestamp) -> Option<Picked> {
         let count = ask.shape.ways[way].nodes as usize;
-        let fitting = self.fitting(ask, way, ask.shape.ways[way].last(), from, to);
+        let fitting = self.fitting(ask, way, ask.shape.ways[way].last(), (from, to), usize::MAX);
         let mut set = FixedBitSet::with_capacity(self.cluster.nodes.len());
         set.extend(fitting);
         let mut sizes: Vec<(usize, usize)> =
@@ -150,11 +217,9 @@ impl Search<'_> {
             }
             let found = self.ranked(ask, way, part, (from, to), left + picked.len());
             let before = picked.len();
-            for at in found {
-                if picked.len() - before < left && picked.iter().all(|(taken, _)| *taken != at) {
-                    picked.push((at, part));
-                }
-            }
+            let mut taken = FixedBitSet::new();
+            picked.iter().for_each(|(at, _)| taken.grow_and_insert(*at));
+            picked.extend(found.into_iter().filter(|at| !taken.contains(*at)).take(left).map(|at| (at, part)));
             if picked.len() - before < left {
                 return None;
             }
@@ -162,15 +227,17 @@ impl Search<'_> {
         Some(picked)
     }
 
-    /// All nodes that serve a part, in their order.
-    fn fitting(&mut self, ask: &Ask, way: usize, part: usize, from: Timestamp, to: Timestamp) -> Vec<usize> {
+    /// The first `most` nodes that serve a part, in their order.
+    fn fitting(&mut self, ask: &Ask, way: usize, part: usize, (from, to): (Timestamp, Timestamp), most: usize) -> Vec<usize> {
+        self.looked.fits.begin();
         let up = &ask.shape.candidates.up;
         let mut found = Vec::new();
         for at in up.ones().filter(|at| ask.only.is_none_or(|only| only.contains(*at))) {
-            if let Some(need) = ask.shape.need(way, part, self.cluster.nodes[at].make)
-                && self.fits(ask, at, need, from, to)
-            {
+            if self.serves(ask, at, (way, part), from, to) {
                 found.push(at);
+                if found.len() == most {
+                    break;
+                }
             }
         }
         found
@@ -183,12 +250,18 @@ impl Search<'_> {
         // What is left of a job that fills nodes goes where most is free.
         let emptiest = placement == Placement::Spread || (placement == Placement::BestFit && part > 0);
         let mut found = if from > self.cluster.now || placement == Placement::FirstFit || picky {
-            let mut found = self.fitting(ask, way, part, from, to);
-            let free = |at: &usize| self.cluster.nodes[*at].room.profile.free_at(from).all_gpus();
-            match (placement, emptiest) {
-                (Placement::FirstFit, _) => {}
-                (_, true) => found.sort_by_key(|at| std::cmp::Reverse(free(at))),
-                (_, false) => found.sort_by_key(free),
+            let in_order = placement == Placement::FirstFit || !self.cluster.has_gpus();
+            let most = if in_order && !picky { enough } else { usize::MAX };
+            let mut found = self.fitting(ask, way, part, (from, to), most);
+            let (cluster, known) = (self.cluster, &mut self.looked.free);
+            known.begin();
+            let mut free = |at: &usize| {
+                known.get_or(cluster.room_id(*at), || cluster.room(*at).profile.free_at(from).all_gpus())
+            };
+            match (in_order, emptiest) {
+                (true, _) => {}
+                (_, true) => found.sort_by_cached_key(|at| std::cmp::Reverse(free(at))),
+                (_, false) => found.sort_by_cached_key(free),
             }
             found
         } else {
@@ -219,14 +292,14 @@ impl Search<'_> {
         let least = ask.shape.least_gpus(way, part);
         let buckets = cluster.by_free.len();
         let mut found = Vec::with_capacity(enough);
+        self.looked.fits.begin();
         for step in 0..buckets.saturating_sub(least) {
             let bucket = if emptiest { buckets - 1 - step } else { least + step };
             for at in cluster.by_free[bucket].intersection(&ask.shape.candidates.up) {
                 if ask.only.is_some_and(|only| !only.contains(at)) {
                     continue;
                 }
-                let Some(need) = ask.shape.need(way, part, cluster.nodes[at].make) else { continue };
-                if self.fits(ask, at, need, from, to) {
+                if self.serves(ask, at, (way, part), from, to) {
                     found.push(at);
                     if found.len() == enough {
                         return found;
@@ -244,19 +317,23 @@ impl Search<'_> {
             return self.ranked(ask, way, 0, (from, to), 1).first().copied();
         }
         let cluster = self.cluster;
-        let mut best: Option<(crate::score::Score, usize)> = None;
+        let mut best: Option<(Score, usize)> = None;
+        self.looked.scores.begin();
         for at in cluster.with_gpus(ask.shape.least_gpus(way, 0), &ask.shape.candidates.up) {
             if ask.only.is_some_and(|only| !only.contains(at)) {
                 continue;
             }
-            let track = &cluster.nodes[at];
-            let Some(need) = ask.shape.need(way, 0, track.make) else { continue };
-            // Cheaper than the score, and mostly says no on a full cluster.
-            if !self.fits(ask, at, need, from, to) {
-                continue;
-            }
-            let score = self.scores.of(cluster, at, need, self.snapshot);
-            if best.as_ref().is_none_or(|(least, other)| (&score, at) < (least, *other)) {
+            let (scores, snapshot, probes_left) = (&mut *self.scores, self.snapshot, &mut *self.probes_left);
+            let score = self.looked.scores.get_or(cluster.room_id(at), || {
+                *probes_left = probes_left.saturating_sub(1);
+                let need = ask.shape.need(way, 0, cluster.nodes[at].make)?;
+                // Cheaper than the score, and mostly says no on a full cluster.
+                cluster.fits(at, need, from, to).then(|| scores.of(cluster, at, need, snapshot))
+            });
+            let Some(score) = score else { continue };
+            if best.as_ref().is_none_or(|(least, other)| (&score, at) < (least, *other))
+                && self.windows.open(at, ask.shape.own, from, to)
+            {
                 best = Some((score, at));
             }
         }
@@ -275,21 +352,18 @@ impl Search<'_> {
         let of = &shape.ways[way];
         let count = of.nodes as usize;
         let all_named = shape.named.len() >= count;
-        let nodes: Vec<usize> = match all_named {
-            true => shape.named.clone(),
-            false => {
-                let serves = |at: &usize| shape.need(way, of.last(), self.cluster.nodes[*at].make).is_some();
-                let allowed = |at: &usize| ask.only.is_none_or(|only| only.contains(*at));
-                shape.candidates.up.ones().filter(|at| allowed(at) && serves(at)).collect()
-            }
+        let serves = |at: &usize| shape.need(way, of.last(), self.cluster.nodes[*at].make).is_some();
+        let allowed = |at: &usize| ask.only.is_none_or(|only| only.contains(*at));
+        let mut alike = match all_named {
+            true => self.alike(ask, from, shape.named.iter().copied()),
+            false => self.alike(ask, from, shape.candidates.up.ones().filter(|at| allowed(at) && serves(at))),
         };
-        if nodes.len() < count {
+        if alike.iter().map(|one| one.count).sum::<usize>() < count {
             return None;
         }
-        let mut next = vec![(from, false); nodes.len()];
         let mut time = from;
         for _ in 0..MOST_TIMES {
-            let nth = self.nth_start(ask, way, &nodes, &mut next, (time, secs), count, until)?;
+            let nth = self.nth_start(ask, way, &mut alike, (time, secs), count, until)?;
             if nth > time {
                 time = nth;
                 if count > 1 {
@@ -300,7 +374,7 @@ impl Search<'_> {
                 return Some((time, picked));
             }
             // Enough nodes, but not the right ones: the next time that anything changes on one of them.
-            time = nodes.iter().filter_map(|at| self.cluster.nodes[*at].room.next_change(time)).min()?;
+            time = alike.iter().filter_map(|one| self.cluster.room(one.at).next_change(time)).min()?;
             if time >= until {
                 return None;
             }
@@ -308,29 +382,49 @@ impl Search<'_> {
         None
     }
 
+    /// Nodes in groups of which all get room at the same time.
+    fn alike(&mut self, ask: &Ask, from: Timestamp, nodes: impl Iterator<Item = usize>) -> Vec<Alike> {
+        let mut all: Vec<Alike> = Vec::new();
+        self.looked.groups.begin();
+        for at in nodes {
+            let alone = self.windows.concern(at, ask.shape.own);
+            let room = self.cluster.room_id(at);
+            match self.looked.groups.get(room).filter(|_| !alone) {
+                Some(group) => all[group as usize].count += 1,
+                None => {
+                    if !alone {
+                        self.looked.groups.set(room, all.len() as u32);
+                    }
+                    all.push(Alike { at, count: 1, start: (from, false) });
+                }
+            }
+        }
+        all
+    }
+
     /// When the last of the first `count` nodes has room, from `time` on; a bound from below where nodes lose it again.
-    #[allow(clippy::too_many_arguments)]
     fn nth_start(
         &mut self,
         ask: &Ask,
         way: usize,
-        nodes: &[usize],
-        next: &mut [(Timestamp, bool)],
+        alike: &mut [Alike],
         (time, secs): (Timestamp, u32),
         count: usize,
         until: Timestamp,
     ) -> Option<Timestamp> {
         let part = ask.shape.ways[way].last();
-        let mut soonest = std::collections::BinaryHeap::with_capacity(count + 1);
-        for (at, start) in nodes.iter().zip(next) {
+        // The soonest, as many as are enough and no more.
+        let mut soonest: BinaryHeap<(Timestamp, usize)> = BinaryHeap::new();
+        let mut nodes = 0;
+        for Alike { at, count: here, start } in alike {
             if start.0 < time || !start.1 {
-                let limit = if soonest.len() < count { until } else { *soonest.peek()? };
+                let limit = if nodes < count { until } else { soonest.peek()?.0 };
                 if start.0 >= limit {
                     continue;
                 }
                 *self.probes_left = self.probes_left.saturating_sub(1);
                 let Some(need) = ask.shape.need(way, part, self.cluster.nodes[*at].make) else { continue };
-                let room = &self.cluster.nodes[*at].room;
+                let room = self.cluster.room(*at);
                 let first = |from, until| room.first(need, from, secs, until);
                 let span = (start.0.max(time), secs, limit);
                 *start = match self.windows.first_beside(*at, ask.shape.own, span, first) {
@@ -339,13 +433,15 @@ impl Search<'_> {
                 };
             }
             if start.1 && start.0 < until {
-                soonest.push(start.0);
-                if soonest.len() > count {
+                soonest.push((start.0, *here));
+                nodes += *here;
+                while let Some((_, last)) = soonest.peek().filter(|(_, last)| nodes - last >= count) {
+                    nodes -= last;
                     soonest.pop();
                 }
             }
         }
-        (soonest.len() == count).then(|| *soonest.peek().expect("count is at least one"))
+        (nodes >= count).then(|| soonest.peek().expect("count is at least one").0)
     }
 
     /// The longest time from now on for which a way can be served, at most `most` and at least `least` seconds.

@@ -170,7 +170,7 @@ impl Pass<'_> {
             let track = &self.engine.cluster.nodes[*at];
             let fits = |way: usize| {
                 let need = of.need(way, of.ways[way].last(), track.make);
-                need.is_some_and(|need| track.room.fits(need, self.now, self.now.plus_millis(1)))
+                need.is_some_and(|need| self.engine.cluster.room(*at).fits(need, self.now, self.now.plus_millis(1)))
             };
             of.candidates.up.contains(*at) && (0..of.ways.len()).any(fits)
         };

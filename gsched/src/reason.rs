@@ -149,7 +149,7 @@ fn fault(gpu: &gmodel::node::GpuEntry) -> String {
 pub fn what_is_free(shape: &Shape, snapshot: &Snapshot, cluster: &Cluster) -> String {
     let candidates = &shape.candidates.up;
     let of = |at: usize| {
-        let free = cluster.nodes[at].room.profile.free_at(cluster.now);
+        let free = cluster.room(at).profile.free_at(cluster.now);
         (free.all_gpus(), free.cpus, free.mem_bytes, &snapshot.nodes[at].name)
     };
     // Among those with the most GPUs; all are looked at only where none has a CPU left.

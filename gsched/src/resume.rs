@@ -46,7 +46,7 @@ impl Pass<'_> {
     fn resume(&mut self, run: &RunningRun) -> bool {
         let (now, to) = (self.snapshot.now, some_day(self.snapshot.now));
         let wants: Vec<(usize, u32)> = self.wants(run).collect();
-        let fits = |(at, cpus): &(usize, u32)| self.engine.cluster.nodes[*at].room.fits(&of_cpus(*cpus), now, now.plus_millis(1));
+        let fits = |(at, cpus): &(usize, u32)| self.engine.cluster.room(*at).fits(&of_cpus(*cpus), now, now.plus_millis(1));
         let all = wants.len() == run.shares.len() && wants.iter().all(fits);
         if all {
             wants.into_iter().for_each(|(at, cpus)| self.take_cpus(at, cpus, to));
@@ -58,7 +58,7 @@ impl Pass<'_> {
     fn keep_free(&mut self, run: &RunningRun) {
         let (now, to) = (self.snapshot.now, some_day(self.snapshot.now));
         for (at, cpus) in self.wants(run).collect::<Vec<_>>() {
-            let free = self.engine.cluster.nodes[at].room.profile.free_at(now).cpus;
+            let free = self.engine.cluster.room(at).profile.free_at(now).cpus;
             self.take_cpus(at, cpus.min(free), to);
         }
     }
@@ -71,7 +71,7 @@ impl Pass<'_> {
     /// As far as others have not been promised them for later: those are put off.
     fn take_cpus(&mut self, at: usize, cpus: u32, to: Timestamp) {
         let now = self.snapshot.now;
-        let room = &self.engine.cluster.nodes[at].room;
+        let room = self.engine.cluster.room(at);
         let to = room.until(&of_cpus(cpus), now).map_or(to, |until| until.min(to));
         let _ = self.engine.cluster.touch(at).hold(&of_cpus(cpus), now, to);
     }

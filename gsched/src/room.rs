@@ -3,16 +3,16 @@
 //! Whole GPUs are dealt by slot only to jobs that start now. A share goes on a GPU that is shared already where that
 //! has room for as long as it takes, else it opens one.
 
-use crate::make::{Make, NO_GROUP};
+use crate::make::{Make, MakeId, NO_GROUP};
 use crate::sharing::Terms;
 use crate::snapshot::SchedNode;
-use crate::timeline::{Amount, Count, Need, Profile};
+use crate::timeline::{Amount, Count, Need, Print, Profile};
 use gmodel::gpu_set::WHOLE_GPU_MILLI;
 use gmodel::run::NodeShare;
 use gmodel::{GpuGrant, GpuPart, GpuSet, GpuSlot, NodeId, Timestamp};
 
 /// What is free on a node.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Room {
     /// Thousandths by slot, now.
     pub slots: Vec<u16>,
@@ -22,7 +22,7 @@ pub struct Room {
 }
 
 /// A GPU that is held in part, now or later.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct SharedGpu {
     slot: u16,
     group: u8,
@@ -100,10 +100,18 @@ impl Room {
         &mut self.shared[at]
     }
 
-    pub fn copy_from(&mut self, other: &Self) {
-        self.slots.clone_from(&other.slots);
-        self.profile.copy_from(&other.profile);
-        self.shared.clone_from(&other.shared);
+    /// Whether it is the same to every job, whenever it was worked out.
+    pub fn is_as(&self, other: &Self) -> bool {
+        self.slots == other.slots && self.shared == other.shared && self.profile.is_as(&other.profile)
+    }
+
+    /// A number that rooms have in common which are the same, on nodes of a make.
+    pub fn print(&self, make: MakeId) -> u64 {
+        let mut print = Print::of(u64::from(make));
+        self.slots.iter().for_each(|milli| print.add(u64::from(*milli)));
+        self.profile.print(&mut print);
+        self.shared.iter().for_each(|gpu| print.add(u64::from(gpu.slot) << 8 | u64::from(gpu.group)));
+        print.0
     }
 
     /// Whole GPUs that are free now.

@@ -25,8 +25,8 @@ pub struct Score {
 pub struct Scores {
     usual: Option<Vec<Usual>>,
     classes: BTreeMap<Class, u32>,
-    /// By node: of which state of it, and its class.
-    class_of: Vec<(u64, u32)>,
+    /// By room.
+    class_of: Vec<Option<u32>>,
     /// By need, for each class.
     known: BTreeMap<Need, Vec<Option<Score>>>,
 }
@@ -59,7 +59,7 @@ impl Scores {
         let track = &cluster.nodes[at];
         let make = &cluster.makes.list[track.make as usize];
         if make.groups.is_empty() {
-            let free = track.room.profile.free_at(cluster.now);
+            let free = cluster.room(at).profile.free_at(cluster.now);
             return Score { lost: 0, free_gpus: 0, free_cpus: free.cpus };
         }
         let class = self.class(cluster, at);
@@ -67,7 +67,7 @@ impl Scores {
             return *score;
         }
         let usual = self.usual.get_or_insert_with(|| usual(snapshot, cluster));
-        let score = work_out(usual, make, track.make, &track.room, need, cluster.now);
+        let score = work_out(usual, make, track.make, cluster.room(at), need, cluster.now);
         let known = self.known.entry(*need).or_default();
         if known.len() <= class as usize {
             known.resize(class as usize + 1, None);
@@ -77,22 +77,22 @@ impl Scores {
     }
 
     fn class(&mut self, cluster: &Cluster, at: usize) -> u32 {
-        let track = &cluster.nodes[at];
-        if self.class_of.len() < cluster.nodes.len() {
-            self.class_of.resize(cluster.nodes.len(), (u64::MAX, 0));
+        let id = cluster.room_id(at) as usize;
+        if let Some(Some(class)) = self.class_of.get(id) {
+            return *class;
         }
-        let (version, class) = self.class_of[at];
-        if version == track.version {
-            return class;
-        }
-        let free = track.room.profile.free_at(cluster.now);
-        let mut slots = track.room.slots.clone();
-        if cluster.makes.list[track.make as usize].groups.len() == 1 {
+        let (make, room) = (cluster.nodes[at].make, cluster.room(at));
+        let free = room.profile.free_at(cluster.now);
+        let mut slots = room.slots.clone();
+        if cluster.makes.list[make as usize].groups.len() == 1 {
             slots.sort_unstable();
         }
         let next = self.classes.len() as u32;
-        let class = *self.classes.entry((track.make, free.cpus, free.mem_bytes, slots)).or_insert(next);
-        self.class_of[at] = (track.version, class);
+        let class = *self.classes.entry((make, free.cpus, free.mem_bytes, slots)).or_insert(next);
+        if self.class_of.len() <= id {
+            self.class_of.resize(id + 1, None);
+        }
+        self.class_of[id] = Some(class);
         class
     }
 
@@ -101,7 +101,7 @@ impl Scores {
         let track = &cluster.nodes[at];
         let make = &cluster.makes.list[track.make as usize];
         let usual = self.usual.get_or_insert_with(|| usual(snapshot, cluster));
-        let state = State::of(make, &track.room, cluster.now);
+        let state = State::of(make, cluster.room(at), cluster.now);
         let lost = |slot: u16| state.with(need, Some(slot)).lost(usual, track.make);
         fitting.iter().copied().min_by_key(|slot| (lost(*slot), state.slots[usize::from(*slot)], *slot))
     }

@@ -68,7 +68,7 @@ pub(crate) fn others_room(shape: &Shape, snapshot: &Snapshot, cluster: &Cluster)
     let nodes = shape.candidates.up.ones().filter_map(|at| {
         let track = &cluster.nodes[at];
         let need = shape.need(0, 0, track.make).filter(|need| need.milli > 0)?;
-        let count = track.room.shared_otherwise(need, cluster.now);
+        let count = cluster.room(at).shared_otherwise(need, cluster.now);
         (count > 0).then_some((count, &snapshot.nodes[at].name))
     });
     let Some((count, node)) = nodes.max_by_key(|(count, _)| *count) else { return String::new() };

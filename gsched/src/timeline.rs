@@ -48,6 +48,10 @@ pub struct Step {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Profile(Vec<Step>);
 
+/// FNV-1a over words.
+#[derive(Clone, Copy, Debug)]
+pub struct Print(pub u64);
+
 impl Amount {
     pub fn add(&mut self, other: &Self) {
         self.cpus = self.cpus.saturating_add(other.cpus);
@@ -127,6 +131,24 @@ impl Need {
     }
 }
 
+impl Default for Profile {
+    /// Nothing, ever.
+    fn default() -> Self {
+        Self(vec![Step { at: Timestamp::default(), free: Amount::default() }])
+    }
+}
+
+impl Print {
+    pub fn of(word: u64) -> Self {
+        let mut print = Self(0xcbf2_9ce4_8422_2325);
+        print.add(word);
+        print
+    }
+    pub fn add(&mut self, word: u64) {
+        self.0 = (self.0 ^ word).wrapping_mul(0x0100_0000_01b3);
+    }
+}
+
 impl Profile {
     /// `free` now, and what comes back later. `ends` is sorted by time; those that are past come back a second from
     /// now: they are late, and may not be counted on at once.
@@ -149,8 +171,16 @@ impl Profile {
     pub fn steps(&self) -> &[Step] {
         &self.0
     }
-    pub fn copy_from(&mut self, other: &Self) {
-        self.0.clone_from(&other.0);
+    /// Whether the same is free at all times from now on, whenever "now" was: the first step holds for what is before it.
+    pub fn is_as(&self, other: &Self) -> bool {
+        self.0.len() == other.0.len() && self.0[0].free == other.0[0].free && self.0[1..] == other.0[1..]
+    }
+    pub fn print(&self, print: &mut Print) {
+        for (at, step) in self.0.iter().enumerate() {
+            print.add(if at == 0 { 0 } else { step.at.0 as u64 });
+            print.add(u64::from(step.free.cpus) ^ step.free.mem_bytes.rotate_left(24));
+            print.add(u64::from_le_bytes(step.free.gpus));
+        }
     }
 
     /// The step that holds at a time; the first for all that is before it.

@@ -98,8 +98,7 @@ impl Pass<'_> {
         if let Some(full) = self.shape(shape).pass.full {
             return full;
         }
-        let of = self.shape(shape);
-        let full = of.own.is_none() && !(0..of.ways.len()).any(|way| self.is_free_now(of, way));
+        let full = self.shape(shape).own.is_none() && !self.is_free_now(shape);
         // What is free only shrinks within a pass.
         if full {
             self.of_pass(shape).full = Some(true);
@@ -117,45 +116,21 @@ impl Pass<'_> {
         if let Some(kept) = &self.shape(shape).pass.kept {
             return (kept.code != ReasonCode::None).then(|| kept.clone());
         }
-        let free_now = |pass: &Self| {
-            let of = pass.shape(shape);
-            (0..of.ways.len()).any(|way| pass.is_free_now(of, way))
-        };
-        let mut free = free_now(self);
+        let mut free = self.is_free_now(shape);
         if free && !self.wants.is_empty() {
             self.reserve_wanted();
-            free = free_now(self);
+            free = self.is_free_now(shape);
         }
         let kept = if free { self.kept_for(self.shape(shape)) } else { None };
         self.of_pass(shape).kept = Some(kept.clone().unwrap_or_default());
         kept
     }
 
-    /// Whether enough nodes have room for a way at this moment, for however short a time.
-    fn is_free_now(&self, of: &Shape, way: usize) -> bool {
-        let cluster = &self.engine.cluster;
-        let now = self.now;
-        let last = of.ways[way].last();
-        let serves = |part: usize, at: usize| {
-            let track = &cluster.nodes[at];
-            of.need(way, part, track.make).is_some_and(|need| track.room.fits(need, now, now.plus_millis(1)))
-        };
-        let wanted = of.ways[way].nodes as usize;
-        let mut free = cluster.with_gpus(of.least_gpus(way, last), &of.candidates.up).filter(|at| serves(last, *at));
-        if last == 0 {
-            return free.nth(wanted - 1).is_some();
-        }
-        let mut free: Vec<usize> = free.collect();
-        free.len() >= wanted
-            && of.ways[way].parts.iter().enumerate().all(|(part, wanted)| {
-                let mut missing = wanted.count;
-                free.retain(|at| {
-                    let fits = missing > 0 && serves(part, *at);
-                    missing -= u32::from(fits);
-                    !fits
-                });
-                missing == 0
-            })
+    /// Whether enough nodes have room for a shape at this moment, for however short a time.
+    fn is_free_now(&mut self, shape: ShapeId) -> bool {
+        let engine = &mut *self.engine;
+        let (of, cluster, looked) = (&engine.shapes.list[shape as usize], &engine.cluster, &mut engine.looked);
+        (0..of.ways.len()).any(|way| looked.is_free(of, way, self.now, cluster))
     }
 
     fn kept_for(&self, shape: &Shape) -> Option<Reason> {
@@ -165,14 +140,15 @@ impl Pass<'_> {
         let end = end_after(now, shape.pass.refused_secs);
         let last = shape.ways.first()?.last();
         let least = shape.least_gpus(0, last);
-        let free: Vec<usize> = cluster.with_gpus(least, &shape.candidates.up).collect();
-        if let Some((at, (from, to))) = free.iter().find_map(|at| windows.blocking(*at, shape.own, now, end)) {
+        let mut free = cluster.with_gpus(least, &shape.candidates.up);
+        if let Some((at, (from, to))) = free.find_map(|at| windows.blocking(at, shape.own, now, end)) {
             let reservation = &windows.list[at].reservation;
             let what = if reservation.maintenance { "maintenance" } else { "reservation" };
             let text = format!("nodes it needs are kept for {what} {:?} from {from} to {to}", reservation.name);
             return Some(Reason::new(ReasonCode::ReqNodeNotAvail, text));
         }
-        let in_the_way = |reserved: &&Reserved| reserved.at < end && reserved.nodes.iter().any(|at| free.contains(at));
+        let is_free = |at: &usize| shape.candidates.up.contains(*at) && cluster.free_gpus(*at).is_some_and(|free| free >= least);
+        let in_the_way = |reserved: &&Reserved| reserved.at < end && reserved.nodes.iter().any(is_free);
         let first = self.reserved.iter().find(in_the_way)?;
         let text = format!("what it needs is kept for job {}", first.job);
         Some(Reason::new(ReasonCode::Priority, text))
@@ -210,11 +186,9 @@ impl Pass<'_> {
         let to = end_after(at, Some(secs));
         let engine = &mut *self.engine;
         let of = &engine.shapes.list[shape as usize];
-        let mut holds = Vec::with_capacity(picked.len());
-        for (node, part) in &picked {
-            let need = *of.need(way, *part, engine.cluster.nodes[*node].make)?;
-            holds.push(engine.cluster.touch(*node).hold(&need, at, to)?);
-        }
+        let need = |(node, part): &(usize, usize)| Some((*node, *of.need(way, *part, engine.cluster.nodes[*node].make)?));
+        let needs: Option<Vec<_>> = picked.iter().map(need).collect();
+        let holds = engine.cluster.hold(&needs?, at, to)?;
         for (name, count) in &job.spec.licences {
             if let Some(free) = self.licences.get_mut(name) {
                 free.take(at, to, *count);

@@ -6,7 +6,7 @@ use crate::claims;
 use crate::cluster::{end_after, end_of};
 use crate::pass::Pass;
 use crate::plan::Preempt;
-use crate::room::Room;
+use crate::rooms::RoomId;
 use crate::shape::ShapeId;
 use crate::snapshot::{PendingJob, Snapshot};
 use crate::timeline::UNLIMITED_SECS;
@@ -59,7 +59,7 @@ impl Pass<'_> {
     }
 
     /// Takes runs off their nodes; what those had before.
-    fn without(&mut self, gone: &BTreeSet<RunId>) -> Vec<(usize, Room)> {
+    fn without(&mut self, gone: &BTreeSet<RunId>) -> Vec<(usize, RoomId)> {
         let now = self.snapshot.now;
         let runs: BTreeSet<RunId> = gone.iter().chain(&self.leaving.runs).copied().collect();
         let running = &self.snapshot.running;
@@ -69,7 +69,7 @@ impl Pass<'_> {
         let nodes: BTreeSet<usize> = shares.filter_map(|share| cluster.place(share.node)).collect();
         let mut saved = Vec::with_capacity(nodes.len());
         for at in nodes {
-            let mut room = cluster.nodes[at].room.clone();
+            let mut room = cluster.room(at).clone();
             let make = &cluster.makes.list[cluster.nodes[at].make as usize];
             for (id, end, share) in cluster.held_on(at).filter(|(run, ..)| runs.contains(run)) {
                 match gone.contains(&id) && of_run(&id).is_some_and(|run| stands_still(self.snapshot, run)) {
@@ -77,15 +77,16 @@ impl Pass<'_> {
                     false => room.leave(make, share, now, end),
                 }
             }
-            saved.push((at, std::mem::replace(cluster.touch(at), room)));
+            saved.push((at, cluster.room_id(at)));
+            *cluster.touch(at) = room;
             cluster.file(at);
         }
         saved
     }
 
-    fn put_back(&mut self, saved: Vec<(usize, Room)>) {
+    fn put_back(&mut self, saved: Vec<(usize, RoomId)>) {
         for (at, room) in saved {
-            *self.engine.cluster.touch(at) = room;
+            self.engine.cluster.set_room(at, room);
             self.engine.cluster.file(at);
         }
     }
@@ -127,9 +128,9 @@ impl Pass<'_> {
         let cluster = &mut self.engine.cluster;
         for share in run.shares.iter().filter(|_| soon < end) {
             let Some(at) = cluster.place(share.node) else { continue };
-            cluster.touch(at);
-            let track = &mut cluster.nodes[at];
-            track.room.leave_at(&cluster.makes.list[track.make as usize], share, soon, end);
+            let mut room = cluster.room(at).clone();
+            room.leave_at(&cluster.makes.list[cluster.nodes[at].make as usize], share, soon, end);
+            *cluster.touch(at) = room;
         }
     }
 }

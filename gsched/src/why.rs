@@ -227,7 +227,7 @@ impl Pass<'_> {
         let near = |at: usize| {
             let track = &cluster.nodes[at];
             let need = of.need(0, 0, track.make)?;
-            let free = track.room.profile.free_at(now);
+            let free = cluster.room(at).profile.free_at(now);
             // How far it is from having enough, in thousandths of each need.
             let part = |has: u64, wants: u64| (u128::from(has.min(wants)) * 1000).checked_div(u128::from(wants)).unwrap_or(1000);
             let whole = u64::from(need.whole());
@@ -239,7 +239,7 @@ impl Pass<'_> {
         let (_, _, std::cmp::Reverse(at)) = of.candidates.up.ones().filter_map(near).max()?;
         let track = &cluster.nodes[at];
         let need = of.need(0, 0, track.make)?;
-        let free = track.room.profile.free_at(now);
+        let free = cluster.room(at).profile.free_at(now);
         let fits = |at: &usize| of.need(0, 0, cluster.nodes[*at].make).is_some_and(|need| cluster.fits(*at, need, now, soon));
         Some(Nearest {
             node: self.snapshot.nodes[at].name.clone(),
@@ -251,7 +251,7 @@ impl Pass<'_> {
             cpus_needed: need.cpus,
             mem_free_bytes: free.mem_bytes,
             mem_needed_bytes: need.mem_bytes,
-            next_change: track.room.next_change(now),
+            next_change: cluster.room(at).next_change(now),
         })
     }
 }

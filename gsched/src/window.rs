@@ -53,10 +53,16 @@ impl Windows {
             .min_by_key(|(_, window)| *window)
     }
 
+    /// Whether any window decides when a job may be on a node.
+    #[inline]
+    pub fn concern(&self, node: usize, own: Option<usize>) -> bool {
+        own.is_some() || self.covered.contains(node)
+    }
+
     /// Whether a job may be on a node for that time: in its own reservation, and in no other's way.
     #[inline]
     pub fn open(&self, node: usize, own: Option<usize>, from: Timestamp, to: Timestamp) -> bool {
-        if own.is_none() && !self.covered.contains(node) {
+        if !self.concern(node, own) {
             return true;
         }
         let inside = own.is_none_or(|own| {
@@ -85,7 +91,7 @@ impl Windows {
         (from, secs, until): (Timestamp, u32, Timestamp),
         first: impl Fn(Timestamp, Timestamp) -> Option<Timestamp>,
     ) -> Option<Timestamp> {
-        if own.is_none() && !self.covered.contains(node) {
+        if !self.concern(node, own) {
             return first(from, until);
         }
         let secs = i64::from(secs);

@@ -736,9 +736,6 @@ fn node_mut(state: &mut State, id: NodeId) -> &mut Node {
 }
 fn member_mut(state: &mut State, run: RunId, node: NodeId) -> &mut Member {
     let run = run_mut(state, run);
-    let id = run.id;
-    run.members
-        .iter_mut()
-        .find(|m| m.node == node)
-        .unwrap_or_else(|| panic!("node {node} is in run {id}"))
+    let at = run.place_of(node).unwrap_or_else(|| panic!("node {node} is in run {}", run.id));
+    &mut run.members[at]
 }

@@ -57,14 +57,20 @@ fn no_kill(tx: &Tx, id: RunId) -> bool {
 
 /// The batch node's end is the run's; another member's failure is too, unless `--no-kill`.
 fn should_stop_rest(run: &Run, no_kill: bool, news: Option<NodeId>) -> bool {
-    let said = |member: &Member| news.is_none_or(|node| member.node == node);
-    run.stop.is_none()
-        && run.members.iter().enumerate().filter(|(_, member)| said(member)).any(|(at, member)| match member.end() {
+    let ends_all = |at: usize| {
+        let member = &run.members[at];
+        match member.end() {
             _ if member.forfeited => at == 0 || !no_kill,
             Some(_) if at == 0 => true,
             Some(end) => !no_kill && (end.cause != EndCause::Exited || !end.exit.is_success()),
             None => false,
-        })
+        }
+    };
+    run.stop.is_none()
+        && match news {
+            Some(node) => run.place_of(node).is_some_and(ends_all),
+            None => (0..run.members.len()).any(ends_all),
+        }
 }
 
 fn settle(tx: &mut Tx, id: RunId) {

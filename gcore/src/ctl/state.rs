@@ -473,7 +473,13 @@ impl Array {
 
 impl Run {
     pub fn member(&self, node: NodeId) -> Option<&Member> {
-        self.members.iter().find(|m| m.node == node)
+        self.place_of(node).map(|at| &self.members[at])
+    }
+    /// Where a node stands in `allocation` and `members`. They are in the order of the nodes' names, which mostly is
+    /// that of their ids, and a large run is asked for each of its nodes again and again.
+    pub fn place_of(&self, node: NodeId) -> Option<usize> {
+        let by_order = self.members.binary_search_by_key(&node, |member| member.node).ok();
+        by_order.or_else(|| self.members.iter().position(|member| member.node == node))
     }
     pub fn all(&self, test: impl Fn(&Member) -> bool) -> bool {
         self.members.iter().all(test)
@@ -737,19 +743,16 @@ impl State {
             runs: 0,
         };
         for run in node.runs.iter().filter_map(|id| self.runs.get(*id)) {
-            for (share, member) in run.allocation.iter().zip(&run.members) {
-                if share.node != node.id || member.is_clean() {
-                    continue;
-                }
-                free.runs += 1;
-                if !run.lends_cpus() {
-                    free.cpus = free.cpus.saturating_sub(share.cpus);
-                }
-                free.mem_bytes = free.mem_bytes.saturating_sub(share.mem_bytes);
-                for grant in &share.gpus.0 {
-                    if let Some(slot) = free.gpu_milli.get_mut(usize::from(grant.slot.0)) {
-                        *slot = slot.saturating_sub(grant.part.of_slot_milli());
-                    }
+            let Some(at) = run.place_of(node.id).filter(|at| !run.members[*at].is_clean()) else { continue };
+            let share = &run.allocation[at];
+            free.runs += 1;
+            if !run.lends_cpus() {
+                free.cpus = free.cpus.saturating_sub(share.cpus);
+            }
+            free.mem_bytes = free.mem_bytes.saturating_sub(share.mem_bytes);
+            for grant in &share.gpus.0 {
+                if let Some(slot) = free.gpu_milli.get_mut(usize::from(grant.slot.0)) {
+                    *slot = slot.saturating_sub(grant.part.of_slot_milli());
                 }
             }
         }

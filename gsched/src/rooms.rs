@@ -1,0 +1,192 @@
+//! The rooms of all nodes, each stored once however many nodes have it: the nodes of one run are mostly alike.
+//!
+//! A room that a node has never changes; who takes of it gets another. So what was found out about a room holds for all
+//! its nodes, and a search looks at rooms where there were thousands of nodes (after hash-consing, Ershov 1958).
+
+use crate::make::MakeId;
+use crate::room::Room;
+use std::collections::BTreeMap;
+
+/// Number of a room; of those that passes made only until the next `begin`.
+pub type RoomId = u32;
+
+/// All rooms that nodes have, and had in this pass.
+#[derive(Debug, Default)]
+pub struct Rooms {
+    list: Vec<Entry>,
+    /// Those up to here are rooms before the pass; the others were made in it.
+    kept: usize,
+    unused: Vec<RoomId>,
+    by_print: BTreeMap<u64, RoomId>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    room: Room,
+    make: MakeId,
+    /// Nodes that have it before the pass.
+    nodes: u32,
+    print: u64,
+}
+
+impl Rooms {
+    pub fn get(&self, id: RoomId) -> &Room {
+        &self.list[id as usize].room
+    }
+
+    pub fn make(&self, id: RoomId) -> MakeId {
+        self.list[id as usize].make
+    }
+
+    /// Forgets the rooms that the last pass made: no node has them any more.
+    pub fn begin(&mut self) {
+        self.list.truncate(self.kept);
+    }
+
+    /// The room of one more node before the pass: one that is there already, or this one. Between `begin` and the pass.
+    pub fn keep(&mut self, room: Room, make: MakeId) -> RoomId {
+        let print = room.print(make);
+        if let Some(id) = self.by_print.get(&print).copied() {
+            let there = &mut self.list[id as usize];
+            if there.make == make && there.room.is_as(&room) {
+                there.nodes += 1;
+                return id;
+            }
+        }
+        let entry = Entry { room, make, nodes: 1, print };
+        let id = match self.unused.pop() {
+            Some(id) => {
+                self.list[id as usize] = entry;
+                id
+            }
+            None => {
+                self.list.push(entry);
+                self.list.len() as RoomId - 1
+            }
+        };
+        self.kept = self.list.len();
+        self.by_print.entry(print).or_insert(id);
+        id
+    }
+
+    /// A node has another room before the pass.
+    pub fn leave(&mut self, id: RoomId) {
+        let entry = &mut self.list[id as usize];
+        entry.nodes -= 1;
+        if entry.nodes == 0 {
+            if self.by_print.get(&entry.print) == Some(&id) {
+                self.by_print.remove(&entry.print);
+            }
+            self.unused.push(id);
+        }
+    }
+
+    /// A room that a pass makes.
+    pub fn add(&mut self, room: Room, make: MakeId) -> RoomId {
+        self.list.push(Entry { room, make, nodes: 0, print: 0 });
+        self.list.len() as RoomId - 1
+    }
+
+    /// To change a room that was just added, and that no search has seen yet.
+    pub fn just_added(&mut self, id: RoomId) -> &mut Room {
+        assert!(id as usize >= self.kept, "rooms of before the pass never change");
+        &mut self.list[id as usize].room
+    }
+}
+
+/// What a search found out about rooms.
+#[derive(Debug)]
+pub struct ByRoom<T> {
+    found: Vec<(u32, Option<T>)>,
+    search: u32,
+}
+
+impl<T> Default for ByRoom<T> {
+    fn default() -> Self {
+        Self { found: Vec::new(), search: 0 }
+    }
+}
+
+impl<T: Copy> ByRoom<T> {
+    /// Nothing is known any more.
+    pub fn begin(&mut self) {
+        self.search = self.search.wrapping_add(1);
+        if self.search == 0 {
+            self.found.clear();
+        }
+    }
+
+    #[inline]
+    pub fn get(&self, room: RoomId) -> Option<T> {
+        self.found.get(room as usize).filter(|(search, _)| *search == self.search).and_then(|(_, found)| *found)
+    }
+
+    pub fn set(&mut self, room: RoomId, found: T) {
+        if self.found.len() <= room as usize {
+            self.found.resize(room as usize + 1, (self.search.wrapping_sub(1), None));
+        }
+        self.found[room as usize] = (self.search, Some(found));
+    }
+
+    #[inline]
+    pub fn get_or(&mut self, room: RoomId, find: impl FnOnce() -> T) -> T {
+        if let Some(found) = self.get(room) {
+            return found;
+        }
+        let found = find();
+        self.set(room, found);
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::timeline::{Amount, Profile};
+    use gmodel::Timestamp;
+
+    fn room(free: u32, since: i64) -> Room {
+        let free = Amount { cpus: free, ..Amount::default() };
+        let mut room = Room::default();
+        room.profile = Profile::new(Timestamp::from_secs(since), free, &[], &free);
+        room
+    }
+
+    #[test]
+    fn nodes_that_are_alike_have_one_room_whenever_it_was_worked_out() {
+        let mut rooms = Rooms::default();
+        let first = rooms.keep(room(8, 0), 0);
+        assert_eq!(rooms.keep(room(8, 100), 0), first);
+        assert_ne!(rooms.keep(room(7, 0), 0), first, "less is free");
+        assert_ne!(rooms.keep(room(8, 0), 1), first, "another make");
+        rooms.leave(first);
+        assert_eq!(rooms.keep(room(8, 0), 0), first, "one node has it still");
+        rooms.leave(first);
+        rooms.leave(first);
+        assert_eq!(rooms.keep(room(9, 0), 0), first, "its place is given away");
+        assert_eq!(rooms.get(first).profile.free_at(Timestamp::default()).cpus, 9);
+    }
+
+    #[test]
+    fn what_a_pass_made_is_gone_with_it() {
+        let mut rooms = Rooms::default();
+        let kept = rooms.keep(room(8, 0), 0);
+        let made = rooms.add(rooms.get(kept).clone(), 0);
+        rooms.just_added(made).profile.take(Timestamp::from_secs(0), Timestamp::from_secs(9), &Amount { cpus: 3, ..Amount::default() });
+        assert_eq!(rooms.get(made).profile.free_at(Timestamp::from_secs(0)).cpus, 5);
+        assert_eq!(rooms.get(kept).profile.free_at(Timestamp::from_secs(0)).cpus, 8);
+        rooms.begin();
+        assert_eq!(rooms.add(room(1, 0), 0), made);
+    }
+
+    #[test]
+    fn what_a_search_found_is_unknown_to_the_next() {
+        let mut found: ByRoom<u32> = ByRoom::default();
+        assert_eq!(found.get(3), None);
+        assert_eq!(found.get_or(3, || 7), 7);
+        assert_eq!(found.get_or(3, || 8), 7);
+        assert_eq!(found.get(2), None);
+        found.begin();
+        assert_eq!(found.get(3), None);
+    }
+}
