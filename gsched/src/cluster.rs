@@ -5,6 +5,7 @@
 //! a search passes over full ones.
 
 use crate::make::{MakeId, Makes};
+use crate::placement::Picked;
 use crate::quick::Changes;
 use crate::room::{Hold, Room};
 use crate::rooms::{RoomId, Rooms};
@@ -393,30 +394,35 @@ impl Cluster {
         self.rooms.just_added(room)
     }
 
-    /// Takes what each of some nodes needs for a time to come; `None` when it is not there. Nodes that were alike and
-    /// give the same are alike again.
-    pub(crate) fn hold(&mut self, needs: &[(usize, Need)], from: Timestamp, to: Timestamp) -> Option<Vec<Hold>> {
-        let mut made: BTreeMap<(RoomId, &Need), (RoomId, Hold)> = BTreeMap::new();
+    /// Takes what a job needs of the nodes picked for a time to come; `None` when it is not there. Nodes that were alike
+    /// and give the same are alike again, and have one hold.
+    pub(crate) fn hold<'n>(
+        &mut self,
+        picked: &Picked,
+        need: impl Fn(usize, MakeId) -> Option<&'n Need>,
+        from: Timestamp,
+        to: Timestamp,
+    ) -> Option<Vec<(Hold, Vec<usize>)>> {
+        let mut holds: Vec<(Hold, Vec<usize>)> = Vec::new();
+        let mut made: BTreeMap<(RoomId, usize), (RoomId, usize)> = BTreeMap::new();
         let mut last = None;
-        let mut holds = Vec::with_capacity(needs.len());
-        for (at, need) in needs {
-            let key = (self.room_of[*at], need);
-            let (room, hold) = match last.filter(|(known, _)| *known == key) {
-                Some((_, known)) => known,
-                None => match made.get(&key) {
-                    Some(known) => *known,
-                    None => {
-                        let mut room = self.room(*at).clone();
-                        let hold = room.hold(need, from, to)?;
-                        let made_now = (self.rooms.add(room, self.nodes[*at].make), hold);
-                        made.insert(key, made_now);
-                        made_now
-                    }
-                },
+        for (at, part) in picked {
+            let key = (self.room_of[*at], *part);
+            let known = last.filter(|(of, _)| *of == key).map(|(_, known)| known).or_else(|| made.get(&key).copied());
+            let (room, place) = match known {
+                Some(known) => known,
+                None => {
+                    let make = self.nodes[*at].make;
+                    let mut room = self.room(*at).clone();
+                    holds.push((room.hold(need(*part, make)?, from, to)?, Vec::new()));
+                    let known = (self.rooms.add(room, make), holds.len() - 1);
+                    made.insert(key, known);
+                    known
+                }
             };
-            last = Some((key, (room, hold)));
+            last = Some((key, (room, place)));
             self.set_room(*at, room);
-            holds.push(hold);
+            holds[place].1.push(*at);
         }
         Some(holds)
     }

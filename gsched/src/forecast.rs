@@ -47,7 +47,9 @@ impl Engine {
         for one in left.reserved {
             if let Some(told) = found.iter_mut().find(|told| told.job == one.job && told.start.is_none()) {
                 told.start = Some(one.at);
-                told.nodes = one.nodes.into_iter().map(|at| snapshot.nodes[at].id).collect();
+                let mut nodes: Vec<usize> = one.nodes().collect();
+                nodes.sort_unstable();
+                told.nodes = nodes.into_iter().map(|at| snapshot.nodes[at].id).collect();
             }
         }
         for start in &plan.starts {

@@ -13,7 +13,7 @@ use crate::usage::UsageBook;
 use gmodel::config::ClusterConfig;
 use gmodel::policy::{Budget, BudgetKind, GpuAmounts, Limits, Period};
 use gmodel::run::NodeShare;
-use gmodel::{JobSpec, NodeId, Policy, Reason, ReasonCode, RunClass, RunId, Timestamp};
+use gmodel::{JobId, JobSpec, NodeId, Policy, Reason, ReasonCode, RunClass, RunId, Timestamp};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -51,6 +51,8 @@ pub struct Ledger {
     gpu_types: GpuTypesOfNodes,
     /// In the order of the snapshot's runs, which is that of their ids.
     runs: Vec<Entry>,
+    /// What was counted for jobs that were started and whose runs are still to come.
+    expected: BTreeMap<JobId, Holding>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -90,7 +92,10 @@ struct Licence {
 #[derive(Clone, Debug)]
 struct Entry {
     run: RunId,
+    spec: Arc<JobSpec>,
     held: Holding,
+    /// It is over, and its licences are free.
+    charged: bool,
     before: Option<RunClass>,
     class: Option<RunClass>,
 }
@@ -129,6 +134,7 @@ impl Ledger {
             idle: IdleGpus::new(snapshot, &types),
             gpu_types: GpuTypesOfNodes::new(snapshot, &types),
             runs: Vec::with_capacity(snapshot.running.len()),
+            expected: BTreeMap::new(),
             types,
             config,
             policy,
@@ -164,8 +170,8 @@ impl Ledger {
         all
     }
 
-    /// Counts a start. `class` is what [`Ledger::check`] said.
-    pub fn take(&mut self, job: &PendingJob, take: &Take, class: Option<RunClass>) {
+    /// Counts a start; what it holds from then on. `class` is what [`Ledger::check`] said.
+    pub fn take(&mut self, job: &PendingJob, take: &Take, class: Option<RunClass>) -> Holding {
         let held = self.holding_of(job, take);
         let who = self.who_or_new(&job.spec);
         self.count(&job.spec, who, &held, true);
@@ -173,6 +179,34 @@ impl Ledger {
         if let (Some(guarantees), Some(RunClass::Guaranteed), Some(account)) = (&mut self.guarantees, class, who.account) {
             guarantees.add(&self.tree, account, &held);
         }
+        held
+    }
+
+    /// The run of a job that was counted is still to come.
+    pub fn expect(&mut self, job: JobId, held: Holding) {
+        self.expected.insert(job, held);
+    }
+
+    /// It came.
+    pub fn meet(&mut self, run: &RunningRun) {
+        let Some(held) = self.expected.remove(&run.run.job) else { return };
+        let at = self.runs.partition_point(|entry| entry.run < run.run);
+        self.runs.insert(at, Entry::new(run, held));
+    }
+
+    /// A run that was counted holds nothing any more. Where there are guarantees or budgets a new ledger says more.
+    pub fn end(&mut self, run: RunId) {
+        let Ok(at) = self.runs.binary_search_by_key(&run, |entry| entry.run) else { return };
+        let entry = self.runs.remove(at);
+        let who = self.who_or_new(&entry.spec);
+        if entry.charged {
+            // They were free before.
+            for (name, count) in &entry.spec.licences {
+                self.licences.get_mut(name).into_iter().for_each(|licence| licence.used += u64::from(*count));
+            }
+        }
+        self.count(&entry.spec, who, &entry.held, false);
+        self.idle.give(&entry.held, who.partition);
     }
 
     /// Takes back what a run holds, as if it had ended.
@@ -584,7 +618,7 @@ impl Ledger {
                 self.use_so_far(run, who, &held);
             }
             whose.push(who);
-            self.runs.push(Entry { run: run.run, held, before: run.class, class: None });
+            self.runs.push(Entry::new(run, held));
         }
         let budget_of = |account: u32, wanted: &Budget| {
             let budgets = &self.accounts[account as usize].budgets;
@@ -632,6 +666,12 @@ impl Ledger {
                 budget.used += u128::from(held.of(budget.gpu_type)) * millis;
             }
         }
+    }
+}
+
+impl Entry {
+    fn new(run: &RunningRun, held: Holding) -> Self {
+        Self { run: run.run, spec: run.spec.clone(), held, charged: run.charged, before: run.class, class: None }
     }
 }
 

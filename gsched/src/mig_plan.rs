@@ -30,11 +30,11 @@ pub(crate) fn cuts(engine: &Engine, snapshot: &Snapshot, left: &Left) -> Vec<Cut
     let mut floor = Floor::new(engine, snapshot);
     let mut cuts = floor.fixed();
     if planned {
-        let reserved: BTreeMap<_, _> = left.reserved.iter().map(|one| (one.job, &one.nodes)).collect();
+        let reserved: BTreeMap<_, _> = left.reserved.iter().map(|one| (one.job, one)).collect();
         for waiting in left.waiting.iter().take(MOST_JOBS) {
             if !floor.serve_all(waiting) {
                 // What is kept for it is not cut for those after it.
-                floor.kept.extend(reserved.get(&waiting.job).into_iter().flat_map(|nodes| nodes.iter().copied()));
+                floor.kept.extend(reserved.get(&waiting.job).into_iter().flat_map(|one| one.nodes()));
             }
         }
         cuts.extend(floor.planned());

@@ -22,11 +22,12 @@ use crate::snapshot::{PendingJob, Snapshot};
 use crate::timeline::{Count, UNLIMITED_SECS};
 use crate::what_if::{self, Leaving};
 use crate::window::Windows;
+use fixedbitset::FixedBitSet;
 use gmodel::config::{ClusterConfig, MigCuts, Partition};
 use gmodel::policy::{Backfill, Placement, Policy};
 use gmodel::run::{Allocation, NodeShare};
 use gmodel::{JobId, NodeId, Reason, ReasonCode, RunClass, Timestamp};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 /// Decides which pending jobs start now, and why the others wait.
@@ -210,9 +211,14 @@ fn partitions(snapshot: &Snapshot) -> BTreeMap<&str, usize> {
 pub struct Reserved {
     pub job: JobId,
     pub at: Timestamp,
-    pub nodes: Vec<usize>,
-    /// In the order of `nodes`.
-    pub holds: Vec<Hold>,
+    /// With the nodes of each.
+    pub holds: Vec<(Hold, Vec<usize>)>,
+}
+
+impl Reserved {
+    pub fn nodes(&self) -> impl Iterator<Item = usize> + '_ {
+        self.holds.iter().flat_map(|(_, nodes)| nodes).copied()
+    }
 }
 
 /// Why a job does not start now.
@@ -238,7 +244,7 @@ pub(crate) struct Pass<'a> {
     /// Who waits for room, in order.
     pub(crate) room_wanted: Vec<Waiting>,
     /// Who is to have a reservation, in order, and by partition how many: what nobody asks for is not worked out.
-    pub(crate) wants: Vec<Want>,
+    pub(crate) wants: VecDeque<Want>,
     pub(crate) wanted: Vec<u32>,
     /// Reservations are made at once.
     pub(crate) at_once: bool,
@@ -323,7 +329,7 @@ impl<'a> Pass<'a> {
             waiting: vec![false; partitions],
             reserved: Vec::new(),
             room_wanted: Vec::new(),
-            wants: Vec::new(),
+            wants: VecDeque::new(),
             wanted: vec![0; partitions],
             at_once: false,
             at_hand: 0,
@@ -368,7 +374,9 @@ impl<'a> Pass<'a> {
         self.plan.cut_short = self.is_spent();
         self.engine.probed = budget.node_probes - self.probes_left;
         let started = self.plan.starts.iter().map(|start| start.job).collect();
+        let keeps = !self.unlimited && !self.minds_time && !self.ledger.has_quotas();
         let left = Left {
+            ledger: keeps.then_some(self.ledger),
             waiting: self.room_wanted,
             reserved: self.reserved,
             wants: self.wants,
@@ -537,15 +545,23 @@ impl<'a> Pass<'a> {
         false
     }
 
-    /// Nodes for a way, now, beside all that is to be reserved for those before. Without that there is more room: who
-    /// finds none then need not wait for it to be worked out.
+    /// Nodes for a way, now, beside all that is to be reserved for those before. Reservations only take room: they are
+    /// worked out one by one, and no more of them than it takes to refuse.
     fn find_beside(&mut self, job: &PendingJob, shape: ShapeId, way: usize, secs: u32) -> Found {
-        let found = self.find(job, shape, way, secs)?;
-        if self.wants.is_empty() || found.is_none() {
-            return Ok(found);
+        let mut found = self.find(job, shape, way, secs)?;
+        let end = end_after(self.snapshot.now, Some(secs));
+        while let (Some((picked, ..)), false) = (&found, self.wants.is_empty()) {
+            let mut nodes = FixedBitSet::with_capacity(self.snapshot.nodes.len());
+            nodes.extend(picked.iter().map(|(at, _)| *at));
+            let in_the_way = |one: &Reserved| one.at < end && one.nodes().any(|at| nodes.contains(at));
+            let mut looked = self.reserved.len();
+            while !self.wants.is_empty() && !self.reserved[looked..].iter().any(in_the_way) {
+                looked = self.reserved.len();
+                self.reserve_next();
+            }
+            found = self.find(job, shape, way, secs)?;
         }
-        self.reserve_wanted();
-        self.find(job, shape, way, secs)
+        Ok(found)
     }
 
     /// Looks for nodes on behalf of a job.
@@ -611,7 +627,8 @@ impl<'a> Pass<'a> {
             }
         }
         if !self.unlimited {
-            self.ledger.take(job, take, class);
+            let held = self.ledger.take(job, take, class);
+            self.ledger.expect(id, held);
         }
         self.plan.starts.push(Start { job: id, allocation, class, limit_secs: shorter });
         self.starts_left = self.starts_left.saturating_sub(1);

@@ -231,7 +231,7 @@ impl Search<'_> {
     fn fitting(&mut self, ask: &Ask, way: usize, part: usize, (from, to): (Timestamp, Timestamp), most: usize) -> Vec<usize> {
         self.looked.fits.begin();
         let up = &ask.shape.candidates.up;
-        let mut found = Vec::new();
+        let mut found = Vec::with_capacity(64);
         for at in up.ones().filter(|at| ask.only.is_none_or(|only| only.contains(*at))) {
             if self.serves(ask, at, (way, part), from, to) {
                 found.push(at);
@@ -384,7 +384,7 @@ impl Search<'_> {
 
     /// Nodes in groups of which all get room at the same time.
     fn alike(&mut self, ask: &Ask, from: Timestamp, nodes: impl Iterator<Item = usize>) -> Vec<Alike> {
-        let mut all: Vec<Alike> = Vec::new();
+        let mut all: Vec<Alike> = Vec::with_capacity(64);
         self.looked.groups.begin();
         for at in nodes {
             let alone = self.windows.concern(at, ask.shape.own);
@@ -414,7 +414,7 @@ impl Search<'_> {
     ) -> Option<Timestamp> {
         let part = ask.shape.ways[way].last();
         // The soonest, as many as are enough and no more.
-        let mut soonest: BinaryHeap<(Timestamp, usize)> = BinaryHeap::new();
+        let mut soonest: BinaryHeap<(Timestamp, usize)> = BinaryHeap::with_capacity(64);
         let mut nodes = 0;
         for Alike { at, count: here, start } in alike {
             if start.0 < time || !start.1 {

@@ -15,7 +15,7 @@ use crate::snapshot::Snapshot;
 use crate::walk::{Turns, nobody};
 use gmodel::policy::Backfill;
 use gmodel::{JobId, NodeId, RunId};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 /// What differs between two snapshots.
@@ -36,11 +36,13 @@ pub struct Changes {
 /// What a full pass leaves for quick ones.
 #[derive(Debug, Default)]
 pub(crate) struct Left {
+    /// Brought up to date by the runs that came and went, where no limit is one of time and nobody has a guarantee.
+    pub ledger: Option<Ledger>,
     /// Who waits for room, in order, of those that were looked at.
     pub waiting: Vec<Waiting>,
     pub reserved: Vec<Reserved>,
     /// Reservations that were put off, and by partition how many may be made.
-    pub wants: Vec<Want>,
+    pub wants: VecDeque<Want>,
     pub reserve_left: Vec<u32>,
     /// Jobs that were started and have no run yet that is known here.
     pub started: BTreeSet<JobId>,
@@ -79,10 +81,11 @@ impl Engine {
         self.shapes.begin_pass(snapshot.pending.len());
         self.sync_queue(snapshot, Some(changes));
         let mut queue = std::mem::take(&mut self.queue);
-        let ledger = match claims::is_unlimited(snapshot) {
+        let keeps = left.ledger.is_some();
+        let ledger = left.ledger.take().unwrap_or_else(|| match claims::is_unlimited(snapshot) {
             true => Ledger::new(&nobody(snapshot)),
             false => Ledger::new(snapshot),
-        };
+        });
         // Rooms stay those of the full pass, in which nobody is late; starts are counted from then on.
         let now = self.cluster.now;
         let mut pass = Pass::new(self, snapshot, budget, ledger);
@@ -90,6 +93,7 @@ impl Engine {
         pass.reserved = left.reserved;
         pass.refill(&freed, &mut left.started, &queue);
         left.reserved = pass.reserved;
+        left.ledger = keeps.then_some(pass.ledger);
         let plan = pass.plan;
         std::mem::swap(&mut self.queue, &mut queue);
         self.left = Some(left);
@@ -105,7 +109,7 @@ impl Engine {
         pass.now = now;
         (pass.reserved, pass.wants, pass.reserve_left) = (left.reserved, left.wants, left.reserve_left);
         pass.reserve_wanted();
-        (left.reserved, left.wants, left.reserve_left) = (pass.reserved, Vec::new(), pass.reserve_left);
+        (left.reserved, left.wants, left.reserve_left) = (pass.reserved, VecDeque::new(), pass.reserve_left);
         self.left = Some(left);
     }
 
@@ -119,9 +123,15 @@ impl Engine {
             match (run, known) {
                 // Its end may be another than was planned with: the full pass sees to that.
                 (Some(run), true) => self.cluster.expect_again(*id, end_of(run)),
-                (Some(run), false) if left.started.remove(&id.job) => self.cluster.meet(run, snapshot),
+                (Some(run), false) if left.started.remove(&id.job) => {
+                    self.cluster.meet(run, snapshot);
+                    left.ledger.iter_mut().for_each(|ledger| ledger.meet(run));
+                }
                 (Some(_), false) => return None,
-                (None, true) => freed.extend(self.cluster.part_with(*id, now)),
+                (None, true) => {
+                    freed.extend(self.cluster.part_with(*id, now));
+                    left.ledger.iter_mut().for_each(|ledger| ledger.end(*id));
+                }
                 (None, false) => {}
             }
         }
@@ -187,8 +197,8 @@ impl Pass<'_> {
         }
         let place = self.reserved.iter().position(|one| one.job == job.id && job.positions.is_none());
         let own = place.map(|place| self.reserved.remove(place));
-        for (at, hold) in own.iter().flat_map(|own| own.nodes.iter().zip(&own.holds)) {
-            self.engine.cluster.touch(*at).release(hold);
+        for (hold, nodes) in own.iter().flat_map(|own| &own.holds) {
+            nodes.iter().for_each(|at| self.engine.cluster.touch(*at).release(hold));
         }
         let mut room = job.room.unwrap_or(u32::MAX);
         let ids: Vec<JobId> = match &job.positions {
@@ -211,8 +221,8 @@ impl Pass<'_> {
 
     fn keep(&mut self, own: Option<Reserved>) {
         let Some(own) = own else { return };
-        for (at, hold) in own.nodes.iter().zip(&own.holds) {
-            self.engine.cluster.touch(*at).hold_again(hold);
+        for (hold, nodes) in &own.holds {
+            nodes.iter().for_each(|at| self.engine.cluster.touch(*at).hold_again(hold));
         }
         self.reserved.push(own);
     }

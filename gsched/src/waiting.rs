@@ -43,7 +43,7 @@ impl Pass<'_> {
         let mut start = None;
         if self.may_reserve(partition) && tasks > 0 {
             self.wanted[partition] += 1;
-            self.wants.push(Want { at: self.at_hand as u32, job: job.id, is_array: job.positions.is_some(), shape, tasks });
+            self.wants.push_back(Want { at: self.at_hand as u32, job: job.id, is_array: job.positions.is_some(), shape, tasks });
             if first || self.at_once || preempting.is_some() {
                 start = self.reserve_wanted();
             }
@@ -68,29 +68,35 @@ impl Pass<'_> {
         self.wanted[partition] < self.reserve_left[partition]
     }
 
-    /// Makes the reservations that were put off, in order. The start of the last one's first task.
+    /// Makes all reservations that were put off, in order. The start of the last one's first task.
     pub(crate) fn reserve_wanted(&mut self) -> Option<Timestamp> {
         let mut last = None;
-        for want in std::mem::take(&mut self.wants) {
-            // All of a long queue may be among the first.
-            self.hand_over();
-            last = None;
-            let Some(job) = self.snapshot.job_near(want.at as usize, want.job, want.is_array) else { continue };
-            let partition = self.shape(want.shape).partition;
-            for task in 0..want.tasks.min(MOST_RESERVED_TASKS) {
-                if self.reserve_left[partition] == 0 {
-                    break;
-                }
-                self.reserve_left[partition] -= 1;
-                let Some(at) = self.reserve(job, want.shape) else { break };
-                last = last.or(Some(at));
-                if task > 0 && self.is_spent() {
-                    break;
-                }
+        while !self.wants.is_empty() {
+            let before = self.reserved.len();
+            self.reserve_next();
+            last = self.reserved.get(before).map(|reserved| reserved.at);
+        }
+        last
+    }
+
+    /// Makes those of the first whose reservation was put off.
+    pub(crate) fn reserve_next(&mut self) {
+        let Some(want) = self.wants.pop_front() else { return };
+        // All of a long queue may be among the first.
+        self.hand_over();
+        let partition = self.shape(want.shape).partition;
+        // In quick passes nobody counts.
+        self.wanted[partition] = self.wanted[partition].saturating_sub(1);
+        let Some(job) = self.snapshot.job_near(want.at as usize, want.job, want.is_array) else { return };
+        for task in 0..want.tasks.min(MOST_RESERVED_TASKS) {
+            if self.reserve_left[partition] == 0 {
+                break;
+            }
+            self.reserve_left[partition] -= 1;
+            if self.reserve(job, want.shape).is_none() || (task > 0 && self.is_spent()) {
+                break;
             }
         }
-        self.wanted.fill(0);
-        last
     }
 
     /// Whether fewer nodes than a shape needs have room for it at this moment: then it starts for no time at all.
@@ -116,12 +122,19 @@ impl Pass<'_> {
         if let Some(kept) = &self.shape(shape).pass.kept {
             return (kept.code != ReasonCode::None).then(|| kept.clone());
         }
-        let mut free = self.is_free_now(shape);
-        if free && !self.wants.is_empty() {
-            self.reserve_wanted();
-            free = self.is_free_now(shape);
+        let mut kept = None;
+        if self.is_free_now(shape) {
+            kept = self.kept_for_window(shape).or_else(|| self.kept_for_jobs(shape, 0));
+            // Nobody after the first in its way need be known, as long as what is free now stays free.
+            let mut is_free = true;
+            while is_free && kept.is_none() && !self.wants.is_empty() {
+                let before = self.reserved.len();
+                self.reserve_next();
+                let at_once = self.reserved[before..].iter().any(|reserved| reserved.at <= self.now);
+                is_free = !at_once || self.is_free_now(shape);
+                kept = self.kept_for_jobs(shape, before).filter(|_| is_free);
+            }
         }
-        let kept = if free { self.kept_for(self.shape(shape)) } else { None };
         self.of_pass(shape).kept = Some(kept.clone().unwrap_or_default());
         kept
     }
@@ -133,25 +146,28 @@ impl Pass<'_> {
         (0..of.ways.len()).any(|way| looked.is_free(of, way, self.now, cluster))
     }
 
-    fn kept_for(&self, shape: &Shape) -> Option<Reason> {
-        let windows = &self.engine.windows;
-        let cluster = &self.engine.cluster;
-        let now = self.now;
-        let end = end_after(now, shape.pass.refused_secs);
-        let last = shape.ways.first()?.last();
-        let least = shape.least_gpus(0, last);
-        let mut free = cluster.with_gpus(least, &shape.candidates.up);
-        if let Some((at, (from, to))) = free.find_map(|at| windows.blocking(at, shape.own, now, end)) {
-            let reservation = &windows.list[at].reservation;
-            let what = if reservation.maintenance { "maintenance" } else { "reservation" };
-            let text = format!("nodes it needs are kept for {what} {:?} from {from} to {to}", reservation.name);
-            return Some(Reason::new(ReasonCode::ReqNodeNotAvail, text));
-        }
-        let is_free = |at: &usize| shape.candidates.up.contains(*at) && cluster.free_gpus(*at).is_some_and(|free| free >= least);
-        let in_the_way = |reserved: &&Reserved| reserved.at < end && reserved.nodes.iter().any(is_free);
-        let first = self.reserved.iter().find(in_the_way)?;
-        let text = format!("what it needs is kept for job {}", first.job);
-        Some(Reason::new(ReasonCode::Priority, text))
+    /// The window that keeps nodes on which a shape would have room.
+    fn kept_for_window(&self, shape: ShapeId) -> Option<Reason> {
+        let (shape, windows) = (self.shape(shape), &self.engine.windows);
+        let end = end_after(self.now, shape.pass.refused_secs);
+        let least = shape.least_gpus(0, shape.ways.first()?.last());
+        let mut free = self.engine.cluster.with_gpus(least, &shape.candidates.up);
+        let (at, (from, to)) = free.find_map(|at| windows.blocking(at, shape.own, self.now, end))?;
+        let reservation = &windows.list[at].reservation;
+        let what = if reservation.maintenance { "maintenance" } else { "reservation" };
+        let text = format!("nodes it needs are kept for {what} {:?} from {from} to {to}", reservation.name);
+        Some(Reason::new(ReasonCode::ReqNodeNotAvail, text))
+    }
+
+    /// The first job, among those from a place on that have a reservation, for which such nodes are kept.
+    fn kept_for_jobs(&self, shape: ShapeId, from: usize) -> Option<Reason> {
+        let (shape, cluster) = (self.shape(shape), &self.engine.cluster);
+        let end = end_after(self.now, shape.pass.refused_secs);
+        let least = shape.least_gpus(0, shape.ways.first()?.last());
+        let is_free = |at: usize| shape.candidates.up.contains(at) && cluster.free_gpus(at).is_some_and(|free| free >= least);
+        let in_the_way = |reserved: &&Reserved| reserved.at < end && reserved.nodes().any(is_free);
+        let first = self.reserved[from..].iter().find(in_the_way)?;
+        Some(Reason::new(ReasonCode::Priority, format!("what it needs is kept for job {}", first.job)))
     }
 
     pub(crate) fn not_admitted(&self, job: &PendingJob, shape: ShapeId) -> Option<Reason> {
@@ -186,16 +202,13 @@ impl Pass<'_> {
         let to = end_after(at, Some(secs));
         let engine = &mut *self.engine;
         let of = &engine.shapes.list[shape as usize];
-        let need = |(node, part): &(usize, usize)| Some((*node, *of.need(way, *part, engine.cluster.nodes[*node].make)?));
-        let needs: Option<Vec<_>> = picked.iter().map(need).collect();
-        let holds = engine.cluster.hold(&needs?, at, to)?;
+        let holds = engine.cluster.hold(&picked, |part, make| of.need(way, part, make), at, to)?;
         for (name, count) in &job.spec.licences {
             if let Some(free) = self.licences.get_mut(name) {
                 free.take(at, to, *count);
             }
         }
-        let nodes = picked.into_iter().map(|(node, _)| node).collect();
-        self.reserved.push(Reserved { job: job.id, at, nodes, holds });
+        self.reserved.push(Reserved { job: job.id, at, holds });
         Some(at)
     }
 

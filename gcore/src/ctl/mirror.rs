@@ -24,6 +24,7 @@ pub struct Mirror {
     snapshot: Option<Snapshot>,
     /// Where jobs (`false`) and arrays (`true`) stand in `pending`.
     places: BTreeMap<(JobId, bool), usize>,
+    arrays: BTreeSet<JobId>,
     /// Jobs whose entry depends on other records too.
     fickle: BTreeSet<JobId>,
     /// Runs that are getting ready: their latest end moves with the clock.
@@ -61,6 +62,7 @@ impl Mirror {
         let fresh = snapshot(state, now);
         let key = |job: &PendingJob| (job.id, job.positions.is_some());
         self.places = fresh.pending.iter().enumerate().map(|(at, job)| (key(job), at)).collect();
+        self.arrays = state.arrays.values().filter(|array| !array.pending.is_empty()).map(|array| array.id).collect();
         self.fickle = state.jobs.values().filter(|job| is_fickle(job)).map(|job| job.id).collect();
         self.preparing = state.runs.values().filter(|run| is_preparing(run)).map(|run| run.id).collect();
         self.snapshot = Some(fresh);
@@ -102,12 +104,14 @@ impl Mirror {
             self.put(picture, (id, false), job.map(|job| pending_job(state, job)));
         }
         // Arrays are few, and depend on their tasks.
-        let old: Vec<JobId> = self.places.keys().filter(|(_, is_array)| *is_array).map(|(id, _)| *id).collect();
-        for id in old.into_iter().filter(|id| state.arrays.get(*id).is_none_or(|array| array.pending.is_empty())) {
+        let over = |id: &&JobId| state.arrays.get(**id).is_none_or(|array| array.pending.is_empty());
+        for id in self.arrays.iter().filter(over).copied().collect::<Vec<_>>() {
             self.put(picture, (id, true), None);
+            self.arrays.remove(&id);
         }
         for array in state.arrays.values().filter(|array| !array.pending.is_empty()) {
             self.put(picture, (array.id, true), Some(pending_array(state, array)));
+            self.arrays.insert(array.id);
         }
     }
 

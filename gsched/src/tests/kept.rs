@@ -4,9 +4,12 @@ use super::promises::{cluster, gives_out_only_what_is_free};
 use super::{NOW, picture};
 use crate::quick::Changes;
 use crate::{Engine, Plan, RunningRun, Snapshot, WorkBudget, plan};
-use gmodel::{JobId, RunId};
+use crate::ledger::{Ledger, Take};
+use gmodel::policy::{Account, GpuAmounts, Limits};
+use gmodel::{JobId, Policy, RunId};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// What the core makes of a plan: runs instead of waiting jobs.
 pub(super) fn enter(snapshot: &mut Snapshot, plan: &Plan) -> BTreeSet<RunId> {
@@ -108,6 +111,43 @@ proptest! {
             let quick = engine.after(&snapshot, &changes, all()).unwrap();
             gives_out_only_what_is_free(&snapshot, &quick);
             enter(&mut snapshot, &quick);
+        }
+    }
+
+    /// The ledger that quick passes keep says what one says that counts everything anew.
+    #[test]
+    fn a_kept_ledger_says_what_a_new_one_says(mut snapshot in cluster(), which in prop::collection::vec(any::<prop::sample::Index>(), 1..8)) {
+        snapshot.running.sort_by_key(|run| run.run);
+        let limits = Limits { gpus: Some(GpuAmounts::all(3)), running_jobs: Some(4), ..Limits::default() };
+        let account = |name: &str| Account { name: name.into(), group: limits.clone(), ..Account::default() };
+        let accounts = ["odd", "even"].map(|name| (name.to_owned(), account(name)));
+        snapshot.policy = Arc::new(Policy { accounts: accounts.into(), ..Policy::default() });
+        for job in &mut snapshot.pending {
+            let mut spec = (*job.spec).clone();
+            spec.account = if job.id.0 % 20 == 0 { "even" } else { "odd" }.into();
+            job.spec = Arc::new(spec);
+        }
+        let mut engine = Engine::default();
+        let plan = engine.plan(&snapshot, all());
+        let mut met = enter(&mut snapshot, &plan);
+        let mut nodes: BTreeSet<_> = plan.starts.iter().flat_map(|start| &start.allocation).map(|share| share.node).collect();
+        for which in which {
+            // One that ends before it was met is counted until the full pass.
+            let known: Vec<usize> = (0..snapshot.running.len()).filter(|at| !met.contains(&snapshot.running[*at].run)).collect();
+            if known.is_empty() {
+                break;
+            }
+            let mut changes = end(&mut snapshot, known[which.index(known.len())]);
+            changes.runs.append(&mut met);
+            changes.nodes.append(&mut nodes);
+            let quick = engine.after(&snapshot, &changes, all()).unwrap();
+            nodes.extend(quick.starts.iter().flat_map(|start| &start.allocation).map(|share| share.node));
+            met = enter(&mut snapshot, &quick);
+            let (kept, new) = (engine.left.as_ref().unwrap().ledger.as_ref().unwrap(), Ledger::new(&snapshot));
+            for (job, gpus) in snapshot.pending.iter().flat_map(|job| (0..5).map(move |gpus| (job, gpus))) {
+                let take = Take { gpus: BTreeMap::from([("h100".to_owned(), gpus * 1000)]), cpus: 1, nodes: 1 };
+                prop_assert_eq!(kept.check(job, &take), new.check(job, &take), "job {} of {} GPUs", job.id, gpus);
+            }
         }
     }
 
