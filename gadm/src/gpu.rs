@@ -111,6 +111,12 @@ pub(crate) fn run(client: &mut Client, act: GpuAct) -> Outcome {
     Ok(0)
 }
 
+/// What checks of a GPU have found, oldest first.
+fn checks_of(client: &mut Client, uuid: &str) -> Result<Vec<GpuHistoryRow>, Failure> {
+    let answer: History = client.get(&format!("/v1/gpus/{}/history", escape(uuid)))?;
+    Ok(answer.history.into_iter().filter(|line| line.kind == "checked").collect())
+}
+
 /// Orders a check and waits for its end: as long as the site gives its program.
 fn check(client: &mut Client, node: String, gpu: Option<String>, no_wait: bool) -> Outcome {
     let (node, gpu) = match (gpu, node.split_once(':')) {
@@ -118,33 +124,36 @@ fn check(client: &mut Client, node: String, gpu: Option<String>, no_wait: bool) 
         (None, Some((node, gpu))) => (node.to_owned(), gpu.to_owned()),
         (None, None) => return Err(Failure::usage(format_args!("which GPU of {node}? As in gadm gpu check {node}:3"))),
     };
+    let asked = GpuQuery { node: node.clone() };
+    let list: GpuList = client.get(&path_with_query("/v1/gpus", &asked))?;
+    let known = list.gpus.into_iter().find(|row| row.uuid == gpu || row.index.to_string() == gpu);
+    let before = known.map(|row| checks_of(client, &row.uuid)).transpose()?.unwrap_or_default();
     let path = format!("/v1/nodes/{}/gpus/{}/check", escape(&node), escape(&gpu));
     let ordered: GpuList = client.post_repeatable(&path, &GpuRequest::default())?;
-    let Some(before) = ordered.gpus.into_iter().next() else { return Err(Failure::new("the controller names no GPU")) };
-    let name = format!("{node} gpu{} ({})", before.index, before.uuid);
+    let Some(gpu) = ordered.gpus.into_iter().next() else { return Err(Failure::new("the controller names no GPU")) };
+    let name = format!("{node} gpu{} ({})", gpu.index, gpu.uuid);
     if no_wait {
-        writeln!(std::io::stderr(), "gadm: {name} is checked; gadm gpu history {} will say what was found", before.uuid)?;
+        writeln!(std::io::stderr(), "gadm: {name} is checked; gadm gpu history {} will say what was found", gpu.uuid)?;
         return Ok(0);
     }
     let row = loop {
-        let list: GpuList = client.get(&path_with_query("/v1/gpus", &GpuQuery { node: node.clone() }))?;
-        let row = list.gpus.into_iter().find(|row| row.uuid == before.uuid);
-        let row = row.ok_or_else(|| Failure::new(format_args!("{node} has no GPU {} any more", before.uuid)))?;
+        let list: GpuList = client.get(&path_with_query("/v1/gpus", &asked))?;
+        let row = list.gpus.into_iter().find(|row| row.uuid == gpu.uuid);
+        let row = row.ok_or_else(|| Failure::new(format_args!("{node} has no GPU {} any more", gpu.uuid)))?;
         if row.ordered != "check" {
             break row;
         }
         std::thread::sleep(LOOK_EVERY);
     };
-    if row.checked == before.checked {
+    let checks = checks_of(client, &row.uuid)?;
+    if checks == before {
         return Err(Failure::new(format_args!("{name}: the check gave way, to a job or another order, and nothing was found out")));
     }
-    let answer: History = client.get(&format!("/v1/gpus/{}/history", escape(&row.uuid)))?;
-    let found = answer.history.iter().rev().find(|line| line.kind == "checked");
-    writeln!(stdout()?, "{name}: {}", printable(found.map_or("", |line| line.text.as_str())))?;
+    writeln!(stdout()?, "{name}: {}", printable(checks.last().map_or("", |line| line.text.as_str())))?;
     for odd in &row.odd {
         writeln!(std::io::stderr(), "gadm: out of line: {}", printable(odd))?;
     }
-    Ok(u8::from(!row.odd.is_empty() || found.is_some_and(|line| line.text.starts_with("not run"))))
+    Ok(u8::from(!row.odd.is_empty() || checks.last().is_some_and(|line| line.text.starts_with("not run"))))
 }
 
 fn history(client: &mut Client, first: String, gpu: Option<String>, json: bool) -> Outcome {

@@ -7,7 +7,7 @@ use crate::hardware::{Hardware, HollowNode, MAX_GPUS, MAX_NODES, NodeShape, main
 use crate::policy_file::{PLACEMENTS, skip_policy, skip_rest_of_daemon};
 use crate::policy_words::{PREEMPT_MODES, limits};
 use crate::toml_table::{Reader, read};
-use gmodel::config::{NodeSelection, Partition, PartitionState};
+use gmodel::config::{GpuSharing, NodeSelection, Partition, PartitionState};
 use gmodel::gpu_request::{GpuAmount, GpuAsk, GpuKind};
 use std::collections::BTreeMap;
 
@@ -134,12 +134,14 @@ fn partition(name: &str, table: &Reader) -> Partition {
         ("DRAIN", PartitionState::Drain),
         ("INACTIVE", PartitionState::Inactive),
     ];
-    for key in ["private_tmp", "prolog", "epilog", "submit_from_jobs", "idle"] {
+    for key in ["private_tmp", "prolog", "epilog", "submit_from_jobs", "idle", "diagnostics", "gpu_sharing"] {
         table.skip(key);
     }
     let default = Partition::default();
     Partition {
         name: name.to_owned(),
+        // Traces have parts of GPUs of several users on one.
+        gpu_sharing: GpuSharing::Uncapped,
         nodes: node_selection(table),
         is_default: table.boolean("default").unwrap_or(false),
         state: table.word("state", &STATES).unwrap_or_default(),

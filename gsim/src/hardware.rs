@@ -4,7 +4,7 @@
 
 use crate::csv;
 use crate::trace::{Trace, TraceJob};
-use gmodel::config::Partition;
+use gmodel::config::{GpuSharing, Partition};
 use gmodel::node::{GpuInfo, Inventory};
 use gmodel::size::rough_size;
 use std::collections::BTreeMap;
@@ -237,7 +237,8 @@ fn csv_node(row: &str, count: usize, at: &[Option<usize>; 5]) -> Result<HollowNo
 }
 
 pub(crate) fn main_partition() -> Partition {
-    Partition { name: "main".into(), is_default: true, ..Partition::default() }
+    // Traces have parts of GPUs of several users on one.
+    Partition { name: "main".into(), is_default: true, gpu_sharing: GpuSharing::Uncapped, ..Partition::default() }
 }
 
 fn named(prefix: &str, count: u32, shape: &NodeShape) -> impl Iterator<Item = HollowNode> {
