@@ -82,11 +82,12 @@ pub fn last_runs(db: &Connection, ids: &[JobId], now: Timestamp) -> Answer<Vec<R
     Ok(all)
 }
 
-/// The ids first, from the indexes alone; only then the rows behind the newest of them.
+/// The ids first, from the indexes alone; only then the rows behind the newest of them. The `+` keeps SQLite from walking
+/// all jobs backwards, which are in that order already.
 fn jobs_sql(filter: &Filter, limit: i64) -> String {
     let ids = filter.union("SELECT j.id AS id FROM jobs j");
     format!(
-        "SELECT {} FROM ({ids} ORDER BY 1 DESC LIMIT {limit}) k CROSS JOIN jobs j ON j.id = k.id
+        "SELECT {} FROM (SELECT id FROM ({ids}) ORDER BY +id DESC LIMIT {limit}) k CROSS JOIN jobs j ON j.id = k.id
          CROSS JOIN specs s ON s.id = j.spec LEFT JOIN runs r ON r.job = j.id AND r.attempt = j.attempt
          ORDER BY 1 DESC",
         *SELECTED
@@ -94,11 +95,13 @@ fn jobs_sql(filter: &Filter, limit: i64) -> String {
 }
 
 fn attempts_sql(filter: &Filter, limit: i64) -> String {
-    let rows = filter.union(&format!(
-        "SELECT {} FROM jobs j CROSS JOIN specs s ON s.id = j.spec LEFT JOIN runs r ON r.job = j.id",
+    let ids = filter.union("SELECT j.id AS id, r.attempt AS attempt FROM jobs j LEFT JOIN runs r ON r.job = j.id");
+    format!(
+        "SELECT {} FROM (SELECT id, attempt FROM ({ids}) ORDER BY +id DESC, +attempt DESC LIMIT {limit}) k
+         CROSS JOIN jobs j ON j.id = k.id CROSS JOIN specs s ON s.id = j.spec
+         LEFT JOIN runs r ON r.job = k.id AND r.attempt = k.attempt ORDER BY 1 DESC, 2 DESC",
         *SELECTED
-    ));
-    format!("{rows} ORDER BY 1 DESC, 2 DESC LIMIT {limit}")
+    )
 }
 
 /// Whether a run was on one of the nodes asked for.
@@ -197,8 +200,10 @@ impl Filter {
         for (id, tasks) in named_jobs(text)? {
             let id = self.value(Value::from(id.cast_signed()));
             let Some(tasks) = tasks else {
+                // A range of ids with two ends, also where there is no such array.
                 places.push(format!(
-                    "(j.id = ?{id} OR (j.array_id = ?{id} AND j.id >= ?{id} AND j.id < ?{id} + (SELECT tasks FROM arrays WHERE id = ?{id})))"
+                    "(j.id BETWEEN ?{id} AND ?{id} + coalesce((SELECT tasks FROM arrays WHERE id = ?{id}), 1) - 1
+                      AND (j.id = ?{id} OR j.array_id = ?{id}))"
                 ));
                 continue;
             };
