@@ -58,7 +58,11 @@ pub fn serve(runs: &Path) -> anyhow::Result<Option<Born>> {
             Err(e) => (None, format!("{e:#}")),
         };
         let descriptors: Vec<BorrowedFd<'_>> = process.iter().map(AsFd::as_fd).collect();
-        descriptor::send(&requests, answer.as_bytes(), &descriptors).context("answering")?;
+        match descriptor::send(&requests, answer.as_bytes(), &descriptors) {
+            // gpud has ended since it asked. Who was forked for it supervises all the same.
+            Err(e) if e.kind() == io::ErrorKind::BrokenPipe => return Ok(None),
+            sent => sent.context("answering")?,
+        }
     }
 }
 
