@@ -382,7 +382,8 @@ fn a_memory_hog_is_killed_and_counted() {
     assert_eq!(run.usage().expect("usage").oom_kills, 0);
     // tail keeps a line in memory until it ends, and zeros never end a line.
     let exit = scratch.run_shell_in(&run, "head -c 200M /dev/zero | tail -n 1 | wc -c; :");
-    assert_eq!(exit, Exit::Code(0), "the exit status says nothing of it");
+    // Nearly always the kernel takes the largest, now and then the shell.
+    assert!(matches!(exit, Exit::Code(0) | Exit::Signal(9, _)), "the exit status says nothing of it: {exit:?}");
     let usage = run.usage().expect("usage");
     assert!(usage.oom_kills >= 1, "{usage:?}");
     assert!(
