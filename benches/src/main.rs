@@ -30,7 +30,11 @@ struct Row {
 }
 
 fn main() -> anyhow::Result<()> {
-    let only = std::env::args().nth(1);
+    let only: Vec<String> = std::env::args().skip(1).collect();
+    if let Some(unknown) = only.iter().find(|word| SCENARIOS.iter().all(|(name, _)| name != word)) {
+        let names: Vec<&str> = SCENARIOS.iter().map(|(name, _)| *name).collect();
+        anyhow::bail!("there is no scenario {unknown:?}; there are {}", names.join(", "));
+    }
     let base = tempfile::Builder::new().prefix("gpupool-bench").tempdir()?;
     std::fs::set_permissions(base.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
     println!(
@@ -38,7 +42,7 @@ fn main() -> anyhow::Result<()> {
         "measure", "Slurm 22.05.8", "here", "spawn", "fsync", "load"
     );
     for (name, scenario) in SCENARIOS {
-        if only.as_deref().is_none_or(|only| only == *name) {
+        if only.is_empty() || only.iter().any(|only| only == name) {
             scenario(&mut Bench { base: base.path(), count: 0 })?;
         }
     }

@@ -134,14 +134,15 @@ fn partition(name: &str, table: &Reader) -> Partition {
         ("DRAIN", PartitionState::Drain),
         ("INACTIVE", PartitionState::Inactive),
     ];
-    for key in ["private_tmp", "prolog", "epilog", "submit_from_jobs", "idle", "diagnostics", "gpu_sharing"] {
+    const SHARING: [(&str, GpuSharing); 3] = [("off", GpuSharing::Off), ("mps", GpuSharing::Mps), ("uncapped", GpuSharing::Uncapped)];
+    for key in ["private_tmp", "prolog", "epilog", "submit_from_jobs", "idle", "diagnostics"] {
         table.skip(key);
     }
     let default = Partition::default();
     Partition {
         name: name.to_owned(),
-        // Traces have parts of GPUs of several users on one.
-        gpu_sharing: GpuSharing::Uncapped,
+        // Without a word traces get the parts of GPUs that they had.
+        gpu_sharing: table.word("gpu_sharing", &SHARING).unwrap_or(GpuSharing::Uncapped),
         nodes: node_selection(table),
         is_default: table.boolean("default").unwrap_or(false),
         state: table.word("state", &STATES).unwrap_or_default(),

@@ -6,7 +6,7 @@ use crate::hardware::Hardware;
 use crate::policy_words::{account, qos, read_fair_share, read_preempt, read_weights, replace};
 use crate::toml_table::{Reader, read};
 use crate::trace_run::{Runtime, Settings};
-use gmodel::config::{ClusterConfig, GpuSharing, Partition};
+use gmodel::config::ClusterConfig;
 use gmodel::policy::{Backfill, JobOrder, Placement, Policy, SchedulerConfig};
 
 /// A policy to try.
@@ -133,7 +133,7 @@ impl PolicyFile {
     pub fn config(&self, hardware: &Hardware) -> ClusterConfig {
         ClusterConfig {
             name: "gsim".into(),
-            partitions: hardware.partitions.iter().cloned().map(shared).collect(),
+            partitions: hardware.partitions.clone(),
             min_job_age_secs: 0,
             max_pending_jobs: u32::MAX,
             scheduler: self.scheduler.clone(),
@@ -162,11 +162,6 @@ impl PolicyFile {
         }
         text
     }
-}
-
-/// Traces have parts of GPUs of several users on one.
-fn shared(partition: Partition) -> Partition {
-    Partition { gpu_sharing: GpuSharing::Uncapped, ..partition }
 }
 
 fn word<T: PartialEq>(words: &[(&'static str, T)], value: T) -> &'static str {
