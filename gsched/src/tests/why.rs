@@ -283,7 +283,9 @@ proptest! {
                     None => continue,
                 };
                 // What goes for all jobs is lifted for this one: those that start beside it keep the room that they take.
-                let started = starts(&beside(changed.clone(), &snapshot, job), job);
+                let lifted = beside(changed.clone(), &snapshot, job);
+                // And those ahead that get other reservations by it leave other room.
+                let started = starts(&lifted, job) && promised(&lifted, job) == promised(&snapshot, job);
                 // Of jobs that all are freed together those before it may take what it needs.
                 let only_it = { let mut one = changed; one.pending.retain(|other| other.id == job); one };
                 // What whole nodes hold beyond the request is known only where there are some.
@@ -304,6 +306,13 @@ fn beside(mut snapshot: Snapshot, before: &Snapshot, job: JobId) -> Snapshot {
         snapshot.pending.retain(|one| one.id != start.job);
     }
     snapshot
+}
+
+/// When and where the others will start, as far as reservations are made for them.
+fn promised(snapshot: &Snapshot, but: JobId) -> Vec<(JobId, Option<gmodel::Timestamp>, Vec<NodeId>)> {
+    let others = snapshot.pending.iter().map(|job| job.id).filter(|job| *job != but).collect();
+    let told = forecast(snapshot, &others);
+    told.into_iter().filter(|one| one.start != Some(NOW)).map(|one| (one.job, one.start, one.nodes)).collect()
 }
 
 #[test]
