@@ -16,7 +16,7 @@ use crate::store::reader::Reader;
 use gcore::ctl::{Actor, Command, Input, NodeReport, Refusal, RefusalCode, Reply, State};
 use gmodel::config::ClusterConfig;
 use gmodel::dependency::{Condition, JobRef, Kind};
-use gmodel::{BlobId, JobSpec, NodeId, RunId};
+use gmodel::{BlobId, JobSpec, NodeId};
 use gsched::Plan;
 use sha2::{Digest, Sha256};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -161,20 +161,12 @@ impl CoreHandle {
         answer.await.unwrap_or_else(|_| Err(stopping()))
     }
 
-    /// Hands in what a call of the fence program came to.
+    /// Hands in what a call of one of the site's programs came to.
     ///
     /// # Errors
     /// `Unavailable` as for [`Self::command`].
-    pub async fn fenced(&self, node: NodeId, number: u64, failure: Option<String>) -> Result<Reply, Refusal> {
-        self.ask(Input::Fenced { node, number, failure }, Vec::new()).await
-    }
-
-    /// Hands in what a call of the idle program came to.
-    ///
-    /// # Errors
-    /// `Unavailable` as for [`Self::command`].
-    pub async fn idle_told(&self, run: RunId, number: u64, failure: Option<String>) -> Result<Reply, Refusal> {
-        self.ask(Input::IdleTold { run, number, failure }, Vec::new()).await
+    pub async fn site_program_ended(&self, end: Input) -> Result<Reply, Refusal> {
+        self.ask(end, Vec::new()).await
     }
 
     /// Puts a new configuration in force.

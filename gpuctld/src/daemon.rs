@@ -4,20 +4,21 @@
 //! core, planner and checkpoint threads (std), the two listeners and this signal loop (tokio). See README.md.
 
 use crate::config::Config;
-use crate::{fence_program, idle_program};
 use crate::core_thread::{Core, CoreHandle, CoreParts, now};
 use crate::http::{self, App, LiveSettings};
+use crate::idle_program::Warning;
 use crate::listen::{self, Site};
 use crate::node_changes::NodeChanges;
 use crate::node_link::NodeLinks;
 use crate::pki::Pki;
 use crate::outlook::{self, Outlook};
 use crate::planner;
+use crate::site_orders;
 use crate::store::{self, Store, WriteError, maintenance};
 use crate::trace_file::TraceFile;
 use crate::user_names::UserNames;
 use anyhow::Context;
-use gcore::ctl::Input;
+use gcore::ctl::{FenceOrder, Input};
 use sd_notify::NotifyState;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -143,8 +144,8 @@ async fn serve(
     let maintenance = threads.start_maintenance()?;
     let learning = threads.start_outlook(app.outlook())?;
     let (stop, stopping) = watch::channel(false);
-    let fencing = tokio::spawn(fence_program::run(core.clone(), app.clone(), stopping.clone()));
-    let warning = tokio::spawn(idle_program::run(core.clone(), app.clone(), stopping.clone()));
+    let fencing = tokio::spawn(site_orders::run::<FenceOrder>(core.clone(), app.clone(), stopping.clone()));
+    let warning = tokio::spawn(site_orders::run::<Warning>(core.clone(), app.clone(), stopping.clone()));
     let router = http::router(core.clone(), app.clone());
     let site = Site { core: core.clone(), router, links, names: UserNames::default(), stop: stopping };
     let mut signals = Signals::catch()?; // before anyone can see us and stop us

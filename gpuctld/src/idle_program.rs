@@ -1,73 +1,45 @@
 //! Calls the site's `idle_program` for each run that was warned for not using its GPUs, so that its owner hears of it: by mail, or
-//! however the site likes. Decides nothing: who is warned is in the state ([`gcore::ctl::idle_orders`]). A controller that was
-//! killed in the middle of a call makes it again; a call that failed is not repeated, and noted in the job's record.
+//! however the site likes. Decides nothing: who is warned is in the state ([`gcore::ctl::idle_orders`]). A call that failed is not
+//! repeated, and noted in the job's record.
 
-use crate::config::SiteProgram;
-use crate::core_thread::CoreHandle;
-use crate::http::App;
+use crate::config::{Config, SiteProgram};
+use crate::site_orders::SiteOrder;
 use crate::site_program;
-use gcore::ctl::{IdleOrder, State, idle_orders};
-use gmodel::{RunId, hostlist};
-use std::sync::Arc;
-use std::time::Duration;
-use tokio::sync::watch;
-use tokio::task::JoinSet;
+use gcore::ctl::{IdleOrder, Input, State, idle_orders};
+use gmodel::hostlist;
 
-/// Between two looks at the state: small beside any time that a run may be idle.
-const LOOK: Duration = Duration::from_millis(500);
-/// Calls at once.
-const CALLS: usize = 8;
-
-struct Called {
-    run: RunId,
-    number: u64,
-    failure: Option<String>,
+/// An order with what the program may tell.
+pub struct Warning {
+    order: IdleOrder,
+    environment: Vec<(&'static str, String)>,
 }
 
-/// Runs until we stop; calls under way are ended then, and made again by the next controller.
-pub async fn run(core: CoreHandle, app: Arc<App>, mut stop: watch::Receiver<bool>) {
-    let mut calls = JoinSet::new();
-    let mut under_way: Vec<u64> = Vec::new();
-    let mut seen = None;
-    while !*stop.borrow() {
-        tokio::select! {
-            () = tokio::time::sleep(LOOK) => {}
-            Some(Ok(Called { run, number, failure })) = calls.join_next() => {
-                // Refused when we are stopping or swamped: the order stands, and is carried out once more.
-                let _ = core.idle_told(run, number, failure).await;
-                under_way.retain(|one| *one != number);
-                seen = None;
-            }
-            _ = stop.changed() => continue, // told to stop, or nobody is left who could
+impl SiteOrder for Warning {
+    const AT_ONCE: usize = 8;
+
+    fn program(config: &Config) -> Option<&SiteProgram> {
+        config.idle.as_ref()
+    }
+
+    fn due(state: &State) -> Vec<Self> {
+        let orders = idle_orders(state).into_iter();
+        orders.filter_map(|order| Some(Self { environment: environment(state, &order)?, order })).collect()
+    }
+
+    fn number(&self) -> u64 {
+        self.order.number
+    }
+
+    async fn carry_out(self, program: SiteProgram) -> Input {
+        let IdleOrder { run, number, .. } = self.order;
+        let failure = site_program::call("idle_program", &program, &run.job.to_string(), &self.environment).await.err();
+        if let Some(why) = &failure {
+            tracing::warn!(%run, "its owner may not know that its GPUs stand idle: {why}");
         }
-        let Some(program) = app.config().idle.clone() else { continue };
-        let version = core.version();
-        if seen == Some(version) {
-            continue;
-        }
-        seen = Some(version);
-        let state = core.view().await;
-        for order in idle_orders(&state).into_iter().filter(|order| !under_way.contains(&order.number)).collect::<Vec<_>>() {
-            if under_way.len() >= CALLS {
-                break;
-            }
-            let Some(environment) = environment(&state, &order) else { continue };
-            under_way.push(order.number);
-            calls.spawn(call(program.clone(), order, environment));
-        }
+        Input::IdleTold { run, number, failure }
     }
 }
 
-async fn call(program: SiteProgram, order: IdleOrder, environment: Vec<(&'static str, String)>) -> Called {
-    let IdleOrder { run, number, .. } = order;
-    let failure = site_program::call("idle_program", &program, &run.job.to_string(), &environment).await.err();
-    if let Some(why) = &failure {
-        tracing::warn!(%run, "its owner may not know that its GPUs stand idle: {why}");
-    }
-    Called { run, number, failure }
-}
-
-/// What the program may tell.
 fn environment(state: &State, order: &IdleOrder) -> Option<Vec<(&'static str, String)>> {
     let (job, run) = (state.jobs.get(order.run.job)?, state.runs.get(order.run)?);
     let spec = &job.spec;

@@ -17,6 +17,7 @@ mod node_link;
 mod outlook;
 mod pki;
 mod planner;
+mod site_orders;
 mod site_program;
 mod store;
 mod trace_file;
