@@ -1,7 +1,7 @@
 //! The subcommands of `gadm` and where each is carried out.
 
 use crate::policy::{account, document, qos, quota, reservation, user};
-use crate::{controller, gpu, idle, job, node, pages, sandbox, share, token, topology};
+use crate::{controller, export_trace, gpu, idle, job, node, pages, sandbox, share, token, topology};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use gcli::{Failure, Outcome, command_line};
 use std::ffi::OsString;
@@ -23,6 +23,7 @@ Examples:
   gadm qos add urgent priority=100 preempt=scavenger maxjobspu=2
   gadm reservation add cooling start=2027-03-01T06:00 duration=8:00:00 nodes=ALL flags=MAINT
   gadm reload --dry-run
+  gadm export-trace --from now-30days -o jobs.csv --cluster pool.toml
   gadm backup /var/backups/gpupool.db
 
 Owners may hold, release, requeue and update their own jobs, coordinators edit their accounts; the rest is for operators on the
@@ -81,6 +82,8 @@ enum What {
     Topology(topology::TopologyAct),
     /// Read the controller's configuration again; a bad one is refused as a whole
     Reload(controller::ReloadArgs),
+    /// Write the jobs that are over as a trace, for gsim run --trace: what another policy would have done with them
+    ExportTrace(export_trace::ExportArgs),
     /// Write a copy of the controller's database
     Backup(controller::BackupArgs),
     /// Put a copy of the database in place of the lost one; the controller must be stopped
@@ -133,6 +136,7 @@ fn carry_out(what: What) -> Outcome {
         What::Licence(act) => document::licences(&mut client()?, act),
         What::Topology(act) => topology::run(act, client),
         What::Reload(args) => controller::reload(&mut client()?, &args),
+        What::ExportTrace(args) => export_trace::run(&mut client()?, &args),
         What::Backup(args) => controller::backup(&mut client()?, &args),
         What::Restore(args) => controller::restore(&args),
         What::Diag(args) => controller::diag(&mut client()?, &args),

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 mod admin;
 mod controller;
+mod export_trace;
 mod gpu;
 mod idle;
 mod job;

@@ -25,6 +25,7 @@
 //! | `GET /v1/runs?QUERY` | [`RunQuery`] -> `{"schema":1,"runs":[RunRow...]}`, accounting, oldest first |
 //! | `GET /v1/report?by=account,user&from=..&to=..` | -> `{"schema":1,"rows":[ReportRow...]}` |
 //! | `GET /v1/idle`, [`IdleQuery`] as its query | -> [`IdleReportAnswer`]: whom the idle policies warn and end, or another would |
+//! | `GET /v1/trace`, [`TraceQuery`] as its query | -> [`TracePage`]: finished jobs for a simulation; operators |
 //! | `POST /v1/tokens` | [`TokenRequest`] -> [`TokenReply`] |
 //! | `POST /v1/join` | [`JoinRequest`] -> [`JoinReply`]; TLS without client certificate |
 //! | `POST /v1/renew` | [`JoinRequest`] -> [`JoinReply`]; TLS with a node's certificate |
@@ -53,6 +54,7 @@ mod nodes;
 mod policy;
 mod schedule;
 mod step;
+mod trace;
 
 pub use gpus::*;
 pub use idle::*;
@@ -60,6 +62,7 @@ pub use nodes::*;
 pub use policy::*;
 pub use schedule::*;
 pub use step::*;
+pub use trace::*;
 
 use gmodel::gpu_use::GpuUseTotals;
 use gmodel::job::JobSpec;

@@ -412,12 +412,12 @@ fn listed_keys(source: &str) -> Vec<String> {
 fn every_key_of_the_json_is_in_its_man_page() {
     let page = man_page("gpupool-json.5");
     let read = |path: &str| fs::read_to_string(root().join(path)).expect("the API");
-    let parts = ["api.rs", "api/nodes.rs", "api/policy.rs", "api/schedule.rs", "api/step.rs"];
+    let parts = ["api.rs", "api/nodes.rs", "api/policy.rs", "api/schedule.rs", "api/step.rs", "api/trace.rs"];
     let api: String = parts.iter().map(|part| read(&format!("gwire/src/{part}"))).collect();
     let mut missing: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for shape in ["JobRow", "MarkRow", "CheckpointMarkRow", "NodeRow", "GpuRow", "PartitionRow", "RunRow", "RunDetail", "StepRow", "ReportRow", "DryRun", "Submitted", "ErrorBody",
         "AccountRow", "BudgetRow", "UserRow", "LimitsRow", "JobLimitsRow", "QosRow", "ReservationRow", "LicenceRow",
-        "PriorityRow", "FactorsRow", "ShareRow", "OutlookRow", "WhyRow", "BlockerRow", "NearestRow", "ChangeRow", "StartRow"] {
+        "PriorityRow", "FactorsRow", "ShareRow", "OutlookRow", "WhyRow", "BlockerRow", "NearestRow", "ChangeRow", "StartRow", "TraceRow"] {
         let body = api.split_once(&format!("pub struct {shape} {{")).and_then(|(_, rest)| rest.split_once("\n}")).expect(shape).0;
         let fields = body.lines().filter_map(|line| line.trim().strip_prefix("pub ")?.split_once(':')).map(|(name, _)| name);
         for field in fields.filter(|field| *field != "gpu_type" && !has_word(&page, field)) {

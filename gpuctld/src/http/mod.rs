@@ -33,6 +33,7 @@ mod standing;
 mod steps;
 mod submit;
 mod targets;
+mod trace;
 
 #[cfg(test)]
 mod tests;
@@ -247,6 +248,7 @@ pub fn router(core: CoreHandle, app: Arc<App>) -> Router {
         .route("/v1/runs", get(accounting::runs))
         .route("/v1/idle", get(idle::report))
         .route("/v1/report", get(accounting::report))
+        .route("/v1/trace", get(trace::page))
         .route("/v1/tokens", post(join::token))
         .route("/v1/join", post(join::join).layer(DefaultBodyLimit::max(MAX_JOIN_BYTES)))
         .route("/v1/renew", post(join::renew).layer(DefaultBodyLimit::max(MAX_JOIN_BYTES)))

@@ -7,7 +7,7 @@ use axum::extract::{FromRequestParts, Query};
 use axum::http::request::Parts;
 use gmodel::suggest::did_you_mean;
 use gmodel::time::parse_rfc3339;
-use gmodel::{JobState, Timestamp};
+use gmodel::{JobId, JobState, Timestamp};
 
 /// The pairs of a query string, decoded.
 pub(super) struct Pairs(Vec<(String, String)>);
@@ -59,6 +59,17 @@ impl Pairs {
             return Ok(None);
         }
         text.parse().map(Some).map_err(|_| ApiError::invalid(format!("{key} = {text:?} is no whole number")))
+    }
+
+    /// The number of a job.
+    pub(super) fn job(&self, key: &str) -> Result<Option<JobId>, ApiError> {
+        let text = self.text(key);
+        if text.is_empty() {
+            return Ok(None);
+        }
+        // The database keeps them as signed numbers.
+        let id = text.parse::<u64>().ok().filter(|id| i64::try_from(*id).is_ok());
+        id.map(|id| Some(JobId(id))).ok_or_else(|| ApiError::invalid(format!("{key} = {text:?} is no number of a job")))
     }
 
     pub(super) fn instant(&self, key: &str) -> Result<Option<Timestamp>, ApiError> {

@@ -9,8 +9,10 @@ mod idle;
 mod past;
 mod report;
 mod steps;
+mod trace;
 
 pub use steps::StoredStep;
+pub use trace::TracedJob;
 
 pub use idle::IdleRun;
 
@@ -158,6 +160,19 @@ impl Reader {
     /// The database does not answer.
     pub async fn idle_runs(&self, from: Timestamp, to: Timestamp) -> Result<Vec<IdleRun>, ReadError> {
         self.ask(move |db| idle::runs(db, from, to)).await
+    }
+
+    /// Jobs that are over, by id: those after an id that were submitted within a time, so many at most.
+    ///
+    /// # Errors
+    /// The database does not answer.
+    pub async fn trace_page(
+        &self,
+        within: (Timestamp, Timestamp),
+        after: Option<JobId>,
+        limit: u32,
+    ) -> Result<Vec<TracedJob>, ReadError> {
+        self.ask(move |db| trace::page(db, within, after, limit)).await
     }
 
     /// The last attempt of a job, in accounting's words.

@@ -10,3 +10,4 @@ mod policy;
 mod pool;
 mod standing;
 mod submission;
+mod trace;
