@@ -3,7 +3,7 @@
 CARGO ?= cargo
 PROFILE ?= debug
 
-.PHONY: help setup build test demo bench soak lint man-check clean
+.PHONY: help setup build test demo bench soak lint man-check ptx-check clean
 
 help:
 	@echo 'make test        everything that is checked: builds, then all tests      (~15 min on 2 cores, first time)'
@@ -13,6 +13,7 @@ help:
 	@echo 'make soak        property tests with seeds and numbers of cases that make test does not use (until one fails, or SOAK_SECS=600)'
 	@echo 'make lint        clippy over everything'
 	@echo 'make man-check   the hand-written man pages through mandoc or groff'
+	@echo 'make ptx-check   the kernels of the GPU checks through NVIDIA'"'"'s assembler, where there is one (PTXAS=PATH)'
 	@echo 'make setup       only look for, and install, what the others need'
 
 setup:
@@ -49,6 +50,9 @@ lint:
 
 man-check:
 	@tests/man-check.sh
+
+ptx-check:
+	@tests/ptx-check.sh
 
 clean:
 	$(CARGO) clean

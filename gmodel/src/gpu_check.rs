@@ -12,6 +12,8 @@ pub const MAX_WORD_BYTES: usize = 64;
 pub const MAX_SUM_BYTES: usize = 128;
 /// Longest sentence, bytes.
 pub const MAX_TEXT_BYTES: usize = 300;
+/// `program` of a site that has gpupool's own run, which lies beside each node's daemon.
+pub const BUILTIN: &str = "builtin";
 /// The check that every program stands for itself: whether it came to its end.
 pub const PROGRAM: &str = "program";
 
@@ -52,7 +54,7 @@ impl Default for Diagnostics {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CheckProgram {
-    /// Absolute path on the node.
+    /// Absolute path on the node, or [`BUILTIN`].
     pub program: String,
     /// Whom it runs as; empty: as gpud.
     #[serde(skip_serializing_if = "String::is_empty")]

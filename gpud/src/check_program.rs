@@ -7,7 +7,7 @@ use crate::prepare::fence_rules;
 use crate::site::Site;
 use crate::site_program::check_ownership;
 use anyhow::{Context, Result, bail, ensure};
-use gmodel::gpu_check::{CheckProgram, CheckResult};
+use gmodel::gpu_check::{BUILTIN, CheckProgram, CheckResult};
 use gmodel::gpu_order::GpuOrder;
 use gsys::cgroup::{CgroupRoot, Controller, Limits, RunCgroup};
 use gsys::device_fence;
@@ -45,16 +45,21 @@ type Found = std::result::Result<Vec<CheckResult>, String>;
 
 /// Blocks until nothing of it is left. `Err`: it could not be run, for which the GPU is not to blame. `ends` hangs up: it is to end.
 pub fn run(site: &Site, order: &GpuOrder, program: &CheckProgram, ends: &OwnedFd) -> Result<Found> {
-    check_ownership(Path::new(&program.program))?;
+    let path = path(site, program);
+    check_ownership(path)?;
     let own = mig::find(&site.gpus.current().facts, &order.uuid).context("the GPU is not in this node")?;
     ensure!(!own.gpu.mig_enabled, "the GPU is cut by MIG");
     let identity = identity(&program.user)?;
     let cgroup = site.cgroups.as_ref().map(|root| fenced(site, root, &own, order.number)).transpose()?;
-    let found = watched(site, &own, program, identity, cgroup.as_ref(), ends);
+    let found = watched(site, &own, path, program, identity, cgroup.as_ref(), ends);
     if let Some(cgroup) = &cgroup {
         remove(cgroup)?;
     }
     found
+}
+
+fn path<'a>(site: &'a Site, program: &'a CheckProgram) -> &'a Path {
+    if program.program == BUILTIN { &site.config.gcheck } else { Path::new(&program.program) }
 }
 
 /// Checks of a daemon before this one are killed before anything else begins. Blocking.
@@ -97,10 +102,10 @@ fn fenced(site: &Site, root: &CgroupRoot, own: &Own, number: u64) -> Result<RunC
     Ok(cgroup)
 }
 
-fn watched(site: &Site, own: &Own, program: &CheckProgram, identity: Identity, cgroup: Option<&RunCgroup>, ends: &OwnedFd) -> Result<Found> {
+fn watched(site: &Site, own: &Own, path: &Path, program: &CheckProgram, identity: Identity, cgroup: Option<&RunCgroup>, ends: &OwnedFd) -> Result<Found> {
     let ((out, to_out), (err, to_err)) = (pipe()?, pipe()?);
     let join = cgroup.map(RunCgroup::join_fds).transpose()?;
-    let mut spec = LaunchSpec::new(vec![(&program.program).into()], identity);
+    let mut spec = LaunchSpec::new(vec![path.into()], identity);
     spec.env = environment(site, own, program);
     (spec.stdout, spec.stderr) = (Stdio::Fd(to_out.as_fd()), Stdio::Fd(to_err.as_fd()));
     (spec.umask, spec.nice, spec.join) = (0o077, NICE, join.as_ref());
@@ -137,7 +142,7 @@ fn pipe() -> Result<(OwnedFd, OwnedFd)> {
 }
 
 fn environment(site: &Site, own: &Own, program: &CheckProgram) -> Vec<(OsString, OsString)> {
-    let variables = [
+    let mut variables = vec![
         ("PATH", "/usr/sbin:/usr/bin:/sbin:/bin".to_owned()),
         ("CUDA_VISIBLE_DEVICES", own.uuid.clone()),
         ("GPUPOOL_GPU", own.uuid.clone()),
@@ -146,7 +151,11 @@ fn environment(site: &Site, own: &Own, program: &CheckProgram) -> Vec<(OsString,
         ("GPUPOOL_NODE", site.name.clone()),
         ("GPUPOOL_CHECKS", program.checks.join(" ")),
         ("GPUPOOL_TIMEOUT_SECS", program.timeout_secs.to_string()),
+        ("GPUPOOL_CHECK_SIZE", site.config.gpu_check_size.name().to_owned()),
+        // What is compiled is small, and nobody's home is written to.
+        ("CUDA_CACHE_DISABLE", "1".to_owned()),
     ];
+    variables.extend(site.config.cuda_lib.iter().map(|path| ("GPUPOOL_CUDA_LIB", path.display().to_string())));
     variables.into_iter().map(|(name, value)| (name.into(), value.into())).collect()
 }
 

@@ -45,6 +45,11 @@ pub struct Config {
     pub node_reboot: Option<PathBuf>,
     /// NVIDIA's program that shares a GPU among the processes of a user.
     pub mps_control: PathBuf,
+    /// gpupool's own program that checks a GPU.
+    pub gcheck: PathBuf,
+    /// The CUDA driver's library, for it; `None`: the driver's.
+    pub cuda_lib: Option<PathBuf>,
+    pub gpu_check_size: CheckSize,
     /// Between a first and a second step of a GPU's repair; doubled each time.
     pub gpu_repair_pause_secs: u32,
     /// Seconds between two looks at all GPUs.
@@ -89,6 +94,25 @@ impl Isolation {
     }
 }
 
+/// How much gpupool's own checks compute, and how much memory they go through.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CheckSize {
+    /// For a GPU.
+    #[default]
+    Full,
+    /// For a simulated one.
+    Small,
+}
+
+impl CheckSize {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Full => "full",
+            Self::Small => "small",
+        }
+    }
+}
+
 /// How the CPUs of a node are divided.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CpuBinding {
@@ -119,11 +143,11 @@ pub struct DevicePolicy {
 #[error("{0}")]
 pub struct ConfigError(pub String);
 
-const KEYS: [&str; 29] = [
+const KEYS: [&str; 32] = [
     "controller", "state_dir", "spool_dir", "run_dir", "name", "features", "isolation", "cgroup_tag", "nvml_lib",
     "dev_dir", "gpus", "cpus", "mem_bytes", "pids_max", "gstepd", "fence_audit_secs",
     "environment", "pam_service", "devices", "gpu_signs", "gpu_burn_in", "gpu_reset", "node_reboot", "gpu_repair_pause_secs",
-    "gpu_watch_secs", "kernel_log", "mps_control",
+    "gpu_watch_secs", "kernel_log", "mps_control", "gcheck", "cuda_lib", "gpu_check_size",
     "cpu_binding", "cpu_dir",
 ];
 const DEVICE_KEYS: [&str; 2] = ["default", "deny_extra"];
@@ -189,6 +213,10 @@ impl File<'_> {
             Some("none") => GpuDiscovery::None,
             _ => GpuDiscovery::Auto,
         };
+        let gpu_check_size = match self.word("gpu_check_size", &["full", "small"]) {
+            Some("small") => CheckSize::Small,
+            _ => CheckSize::Full,
+        };
         // A library of one's own is a simulated driver, which writes nothing to the machine's log.
         let machines = self.value("nvml_lib").is_none().then(|| PathBuf::from("/dev/kmsg"));
         let kernel_log = self.string("kernel_log").map(PathBuf::from).or(machines);
@@ -209,6 +237,9 @@ impl File<'_> {
             gpu_reset: self.string("gpu_reset").map(PathBuf::from),
             node_reboot: self.string("node_reboot").map(PathBuf::from),
             mps_control: self.path("mps_control", "/usr/bin/nvidia-cuda-mps-control"),
+            gcheck: self.string("gcheck").map_or_else(|| beside_ourselves("gcheck"), PathBuf::from),
+            cuda_lib: self.string("cuda_lib").map(PathBuf::from),
+            gpu_check_size,
             gpu_repair_pause_secs: self.number("gpu_repair_pause_secs", 86_400).map_or(60, |n| n as u32),
             gpu_watch_secs: self.number("gpu_watch_secs", 60).map_or(10, |n| n as u32),
             kernel_log,
@@ -217,7 +248,7 @@ impl File<'_> {
             cpu_binding,
             cpu_dir: self.path("cpu_dir", gsys::cpu::SYSTEM),
             pids_max: self.number("pids_max", 4 << 20).unwrap_or(32_768),
-            gstepd: self.string("gstepd").map_or_else(beside_ourselves, PathBuf::from),
+            gstepd: self.string("gstepd").map_or_else(|| beside_ourselves("gstepd"), PathBuf::from),
             fence_audit_secs: self.number("fence_audit_secs", 86_400).map_or(30, |n| n as u32),
             environment: self.environment(),
             pam_service: self.pam_service(),
@@ -353,9 +384,9 @@ fn device_rule(text: &str) -> Option<DeviceRule> {
     Some(DeviceRule { major: major.parse().ok()?, minor })
 }
 
-fn beside_ourselves() -> PathBuf {
+fn beside_ourselves(program: &str) -> PathBuf {
     let own = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("/usr/sbin/gpud"));
-    own.with_file_name("gstepd")
+    own.with_file_name(program)
 }
 
 /// `FILE:LINE:COLUMN: text`, the line, and a caret under the place.

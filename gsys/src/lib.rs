@@ -7,6 +7,7 @@ pub mod caps;
 pub mod cgroup;
 pub mod clock;
 pub mod cpu;
+pub mod cuda;
 pub mod descriptor;
 pub mod device_fence;
 pub mod device_node;

@@ -5,6 +5,7 @@
 mod abi;
 mod board;
 mod check;
+mod cuda;
 mod fault;
 mod host_seed;
 mod kernel_log;

@@ -166,6 +166,12 @@ pub fn state() -> Result<Arc<State>, Code> {
     readable_state()
 }
 
+/// Where the state file is.
+pub fn directory() -> PathBuf {
+    let file = state_file(&library().path);
+    file.parent().map(Path::to_owned).unwrap_or_default()
+}
+
 /// Positions of the GPUs that NVML enumerates, in the order of its indices.
 pub fn enumerated(state: &State) -> impl Iterator<Item = &Gpu> {
     state.gpus.iter().filter(|gpu| !gpu.faults.missing)

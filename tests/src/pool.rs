@@ -20,7 +20,7 @@ use tempfile::TempDir;
 
 /// Longest wait for a state, on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(40);
-const PROGRAMS: [&str; 11] = ["gpuctld", "gpud", "gstepd", "nvml-sim", "gsub", "grun", "gq", "gdel", "gnodes", "gacct", "gadm"];
+const PROGRAMS: [&str; 12] = ["gpuctld", "gpud", "gstepd", "gcheck", "nvml-sim", "gsub", "grun", "gq", "gdel", "gnodes", "gacct", "gadm"];
 
 /// A sandbox and the directory it is in.
 pub struct Pool {

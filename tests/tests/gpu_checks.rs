@@ -146,3 +146,46 @@ fn a_program_that_hangs_on_one_gpu_takes_that_one_out_and_one_that_cannot_be_run
     assert!(said.code == 0 && said.err.contains("gadm gpu history"), "{said:?}");
     pool.down();
 }
+
+/// A pool whose GPUs are checked by gpupool's own program.
+fn pool_with_our_checks(faults: &[&[&str]], more: &str) -> Option<Pool> {
+    let pool = Pool::up(1, "h100:6")?;
+    pool.wait_idle("node1");
+    for words in faults {
+        fault(&pool, words);
+    }
+    let path = pool.config("gpuctld");
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, format!("{text}\n[diagnostics]\nprogram = \"builtin\"\nidle_after = 0\n{more}\n")).unwrap();
+    let said = pool.run("gadm", &["reload"]);
+    assert_eq!(said.code, 0, "{said:?}");
+    Some(pool)
+}
+
+#[test]
+fn our_own_program_finds_a_gpu_that_computes_wrong_by_kernels_that_are_really_carried_out() {
+    let Some(pool) = pool_with_our_checks(&[&["gpu2", "check", "wrong"]], "") else { return };
+    pool.wait_until("one GPU is out", || faults(&pool).len() == 1);
+    pool.wait_until("all are checked", || checked(&pool) == 6);
+    let (index, words) = faults(&pool).remove(0);
+    assert!(words.starts_with("quarantined: check arith.") && words.contains("of 768 threads are wrong, the first is thread 37 of block 1"), "{words}");
+    let said = history(&pool, index.into());
+    assert!(said.out.contains("memory passed, 64 KiB, patterns: 5") && said.out.contains("copy.to-gpu 53.557 GB/s"), "{said:?}");
+    // Its fence lets a check open its own GPU and no other.
+    let said = pool.run("gadm", &["gpu", "check", "node1:0"]);
+    assert!(said.code == 0 && said.out.contains("arith.fp64 "), "{said:?}");
+    pool.check();
+    pool.down();
+}
+
+#[test]
+fn a_driver_that_hangs_under_our_own_program_costs_one_gpu_and_holds_nobody() {
+    let Some(pool) = pool_with_our_checks(&[&["gpu4", "check", "hang"]], "timeout_secs = 8\nchecks = [\"arith\"]") else { return };
+    pool.wait_until("it is under check", || health(&pool).iter().any(|gpu| gpu["ordered"] == "check"));
+    pool.wait_until("one GPU is out", || faults(&pool).len() == 1);
+    let (_, words) = faults(&pool).remove(0);
+    assert!(words.contains("check program, the second time: did not end within 8 s"), "{words}");
+    let five = pool.gsub(&["--gpus", "5", "--wrap", "true"]);
+    pool.wait_state(five, Completed);
+    pool.down();
+}

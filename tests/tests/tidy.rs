@@ -23,6 +23,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("gpuctld", &["gmodel", "gsched", "gcore", "gwire"]),
     ("gpud", &["gmodel", "gcore", "gwire", "gsys"]),
     ("gstepd", &["gmodel", "gsys"]),
+    // gpud runs it; it never links what a daemon links.
+    ("gcheck", &["gsys"]),
     ("gsub", &["gmodel", "gwire", "gcli"]),
     ("gq", &["gmodel", "gwire", "gcli"]),
     // `gadm sandbox` makes device files and removes cgroups; `gadm man` writes the pages of all commands.
@@ -35,6 +37,7 @@ const DEV_ARROWS: &[(&str, &[&str])] = &[
     ("gsys", &["nvml-sim"]),
     ("nvml-sim", &["gsys"]),
     ("gpud", &["nvml-sim"]),
+    ("gcheck", &["nvml-sim"]),
     ("gpuctld", &["gsim"]),
     ("gcore", &["gsim"]),
     ("gsched", &["gsim"]),

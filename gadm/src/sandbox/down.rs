@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-const PROGRAMS: [&[u8]; 3] = [b"gpuctld", b"gpud", b"gstepd"];
+const PROGRAMS: [&[u8]; 4] = [b"gpuctld", b"gpud", b"gstepd", b"gcheck"];
 /// Time that killed processes have to be gone.
 const LEFT_PATIENCE: Duration = Duration::from_secs(15);
 

@@ -80,7 +80,7 @@ fn gpus_by_node(text: &str, nodes: u32) -> anyhow::Result<Vec<Option<String>>> {
 fn programs() -> anyhow::Result<PathBuf> {
     let own = std::env::current_exe()?;
     let dir = own.parent().context("gadm has no directory")?.to_owned();
-    for name in ["gpuctld", "gpud", "gstepd", "nvml-sim", LIBRARY] {
+    for name in ["gpuctld", "gpud", "gstepd", "gcheck", "nvml-sim", LIBRARY] {
         if !dir.join(name).exists() {
             bail!("{name} is not beside gadm in {}; build the whole workspace", dir.display());
         }
@@ -246,7 +246,11 @@ fn write_node(
         Some(gpus) => {
             simulate(sandbox, name, at, gpus)?;
             let library = home.join("nvml").join(LIBRARY);
-            let _ = writeln!(text, "nvml_lib = {}", toml_text(&library));
+            // The same file is both libraries of the driver.
+            for key in ["nvml_lib", "cuda_lib"] {
+                let _ = writeln!(text, "{key} = {}", toml_text(&library));
+            }
+            text.push_str("gpu_check_size = \"small\"\n");
             // By that name the program is another one.
             let control = home.join("nvml/nvidia-cuda-mps-control");
             std::os::unix::fs::symlink(sandbox.record.programs.join("nvml-sim"), &control)?;
@@ -275,6 +279,8 @@ fn simulate(sandbox: &Sandbox, name: &str, at: u32, gpus: &str) -> anyhow::Resul
     .with_context(|| format!("--gpus {gpus}"))?;
     let Some(major) = sandbox.record.major else { return Ok(()) };
     let dev = home.join("dev");
+    // Where the simulated CUDA looks whether it may open a GPU.
+    std::os::unix::fs::symlink(&dev, nvml.join("dev"))?;
     let minors = simulated_minors(&nvml)?;
     for minor in &minors {
         make_char_device(&dev.join(format!("nvidia{minor}")), DeviceNumber { major, minor: *minor })?;

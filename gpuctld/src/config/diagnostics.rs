@@ -4,7 +4,7 @@
 
 use super::error::Errors;
 use super::section::Section;
-use gmodel::gpu_check::{CheckProgram, Diagnostics, MAX_WORD_BYTES};
+use gmodel::gpu_check::{BUILTIN, CheckProgram, Diagnostics, MAX_WORD_BYTES};
 
 const KEYS: [&str; 10] =
     ["program", "user", "checks", "timeout_secs", "idle_after", "every", "at_once", "min_fleet", "threshold", "floor_percent"];
@@ -17,15 +17,15 @@ pub(super) fn read(file: &Section, errors: &mut Errors) -> Option<Diagnostics> {
     let section = Section::open(file.source, table, &KEYS, "[diagnostics]", errors);
     let usual = Diagnostics::default();
     if !section.has("program") {
-        errors.add(file.source, file.span("diagnostics"), "[diagnostics] has no program", "it is what checks one GPU: a path on the nodes");
+        errors.add(file.source, file.span("diagnostics"), "[diagnostics] has no program", "it is what checks one GPU: \"builtin\", or a path on the nodes");
     }
-    let program = section.path("program", false, errors).unwrap_or_default();
+    let program = program(&section, errors).unwrap_or_default();
     let timeout_secs = section.number("timeout_secs", 1..=DAY_SECS, errors).unwrap_or(600);
     let idle_after_secs = section.secs("idle_after", 0..=7 * DAY_SECS, errors).unwrap_or(usual.idle_after_secs);
     let every_secs = section.secs("every", 1..=365 * DAY_SECS, errors).unwrap_or(usual.every_secs);
     Some(Diagnostics {
         program: CheckProgram {
-            program: program.to_string_lossy().into_owned(),
+            program,
             user: section.text("user", errors).unwrap_or_default(),
             checks: checks(&section, errors),
             timeout_secs,
@@ -37,6 +37,17 @@ pub(super) fn read(file: &Section, errors: &mut Errors) -> Option<Diagnostics> {
         threshold_milli: section.milli("threshold", 1000..=1_000_000, errors).map_or(usual.threshold_milli, |milli| milli as u32),
         floor_milli: section.milli("floor_percent", 0..=100_000, errors).map_or(usual.floor_milli, |milli| (milli / 100) as u32),
     })
+}
+
+/// gpupool's own, or a path.
+fn program(section: &Section, errors: &mut Errors) -> Option<String> {
+    let text = section.text("program", errors)?;
+    if text == BUILTIN || text.starts_with('/') {
+        return Some(text);
+    }
+    let message = format!("program = {text:?} is neither \"{BUILTIN}\" nor an absolute path");
+    errors.add(section.source, section.span("program"), message, "begin it with /");
+    None
 }
 
 fn checks(section: &Section, errors: &mut Errors) -> Vec<String> {

@@ -781,6 +781,10 @@ fn checks_in_idle_gaps_have_a_program_and_bounds() {
     assert_eq!((terms.idle_after_secs, terms.every_secs, terms.threshold_milli, terms.floor_milli), (30, 43_200, 7500, 25));
     assert_eq!((terms.at_once, terms.min_fleet), (None, 5));
     assert_eq!(load("--- gpuctld.toml\n").unwrap().cluster.diagnostics, None);
+    let builtin = load("--- gpuctld.toml\n[diagnostics]\nprogram = \"builtin\"\n").unwrap();
+    assert_eq!(builtin.cluster.diagnostics.unwrap().program.program, "builtin");
+    let error = load("--- gpuctld.toml\n[diagnostics]\nprogram = \"built-in\"\n").unwrap_err();
+    assert!(error.to_string().contains("is neither \"builtin\" nor an absolute path"), "{error}");
     check(
         "--- gpuctld.toml\n[diagnostics]\nprogam = \"x\"\nmin_fleet = 2\nchecks = [\"a b\"]\n",
         expect![[r#"
@@ -788,7 +792,7 @@ fn checks_in_idle_gaps_have_a_program_and_bounds() {
              --> gpuctld.toml:1:1
               |
             1 | [diagnostics]
-              | ^^^^^^^^^^^^^ it is what checks one GPU: a path on the nodes
+              | ^^^^^^^^^^^^^ it is what checks one GPU: "builtin", or a path on the nodes
 
             error: unknown key "progam" in [diagnostics]
              --> gpuctld.toml:2:1

@@ -1,0 +1,53 @@
+//! How fast bytes move: within the GPU's memory, between it and pinned memory of the host, and to another GPU. Measured by the GPU's
+//! own clock, the best of several, so that a busy host shows little; what is too slow is seen beside other GPUs.
+
+use crate::finding::Finding;
+use crate::{Size, Terms};
+use anyhow::Result;
+use gsys::cuda::{Context, CudaError};
+
+/// The first is for the link to wake up.
+const TRIES: usize = 6;
+const UNIT: &str = "GB/s";
+
+impl Size {
+    fn copy_bytes(self) -> usize {
+        match self {
+            Size::Full => 256 << 20,
+            Size::Small => 256 << 10,
+        }
+    }
+}
+
+/// Each way, told as soon as it is known.
+pub fn check(context: &Context, peer: Option<&Context>, terms: &Terms, told: &mut impl FnMut(Finding)) -> Result<()> {
+    let bytes = terms.size.copy_bytes();
+    let speed = |name: &str, moved: usize, millis: f64| {
+        let gb_s = moved as f64 / 1e6 / millis;
+        Finding { value: Some((gb_s, UNIT)), ..Finding::new(name, terms.size) }
+    };
+    let (here, other) = (context.alloc(bytes)?, context.alloc(bytes)?);
+    // What is copied is read and written.
+    told(speed("copy.device", 2 * bytes, best(context, || here.begin_copy(&other, bytes))?));
+    let pinned = context.pin(bytes)?;
+    told(speed("copy.to-gpu", bytes, best(context, || pinned.begin_write(&here))?));
+    told(speed("copy.from-gpu", bytes, best(context, || pinned.begin_read(&here))?));
+    if let Some(peer) = peer {
+        let direct = context.reach(peer)?;
+        let there = peer.alloc(bytes)?;
+        let finding = speed("copy.to-peer", bytes, best(context, || here.begin_copy_to_peer(&there, bytes))?);
+        let text = if direct { "" } else { "through the host" };
+        told(Finding { text: text.into(), ..finding });
+    }
+    Ok(())
+}
+
+/// Milliseconds of the fastest.
+fn best(context: &Context, begin: impl Fn() -> Result<(), CudaError>) -> Result<f64, CudaError> {
+    let mut best = f64::INFINITY;
+    for _ in 0..TRIES {
+        best = best.min(context.time(&begin)?);
+    }
+    // No clock is that fine.
+    Ok(best.max(1e-6))
+}

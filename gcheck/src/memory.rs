@@ -1,0 +1,157 @@
+//! Whether a GPU's memory keeps what is written: patterns over nearly all that is free, looked at and inverted in turn, as the tests
+//! of memory for processors do it. And zeros over it, between tenants. Never touches memory that others have.
+//!
+//! Source: moving inversions as memtest86 has them (de Goor, Testing Semiconductor Memories, 1991); an address pattern finds words
+//! that answer for others.
+
+use crate::finding::Finding;
+use crate::{Size, Terms};
+use anyhow::{Result, ensure};
+use gsys::cuda::{CheckKernels, Context, CudaError, DeviceMemory, Pattern, SweepReport};
+use std::time::Instant;
+
+/// First each word other than all others, then all alike: ends, neighbours in either place, and one that is none of these.
+const PATTERNS: [Pattern; 5] = [
+    Pattern { step: 0x9e37_79b9_7f4a_7c15, offset: 0x0123_4567_89ab_cdef },
+    Pattern { step: 0, offset: 0 },
+    Pattern { step: 0, offset: 0x5555_5555_5555_5555 },
+    Pattern { step: 0, offset: 0x3333_3333_cccc_cccc },
+    Pattern { step: 0, offset: 0xd1b5_4a32_d192_ed03 },
+];
+const ZEROS: Pattern = Pattern { step: 0, offset: 0 };
+const INVERTED: u64 = u64::MAX;
+
+/// Part of the memory, with its report on the GPU.
+struct Chunk<'a> {
+    memory: DeviceMemory<'a>,
+    report: DeviceMemory<'a>,
+}
+
+impl Size {
+    /// Bytes that one kernel goes through, the smallest piece that is still worth it, and what is left to others.
+    fn memory_bytes(self) -> (usize, usize, u64) {
+        match self {
+            Size::Full => (1 << 30, 16 << 20, 256 << 20),
+            Size::Small => (32 << 10, 32 << 10, 0),
+        }
+    }
+
+    fn most_memory_bytes(self) -> u64 {
+        match self {
+            Size::Full => u64::MAX,
+            Size::Small => 64 << 10,
+        }
+    }
+}
+
+pub fn check(context: &Context, terms: &Terms) -> Result<Finding> {
+    let kernels = context.check_kernels()?;
+    let chunks = take(context, terms.size)?;
+    let mut done = 0;
+    for pattern in PATTERNS {
+        if done > 0 && Instant::now() >= terms.deadline {
+            break;
+        }
+        if !go_through(context, &kernels, &chunks, pattern, terms)? {
+            break;
+        }
+        if let Some(text) = wrong(&chunks, pattern)? {
+            return Ok(Finding::failed("memory", terms.size, text));
+        }
+        done += 1;
+    }
+    ensure!(done > 0, "{} of memory are not gone through once in the time there is", gib(&chunks));
+    let patterns = if done == PATTERNS.len() { format!("{done}") } else { format!("{done} of {}, then the time was over", PATTERNS.len()) };
+    Ok(Finding { pass: Some(true), text: format!("{}, patterns: {patterns}", gib(&chunks)), ..Finding::new("memory", terms.size) })
+}
+
+/// Zeros over all that is free; they were there when this answers that it passed.
+pub fn scrub(context: &Context, terms: &Terms) -> Result<Finding> {
+    let kernels = context.check_kernels()?;
+    let chunks = take(context, terms.size)?;
+    let each = |begin: &dyn Fn(&Chunk<'_>) -> Result<(), CudaError>| chunks.iter().try_for_each(|chunk| begin(chunk).and_then(|()| context.finish()));
+    each(&|chunk| kernels.write(&chunk.memory, ZEROS))?;
+    each(&|chunk| kernels.sweep(&chunk.memory, ZEROS, 0, 0, &chunk.report))?;
+    let text = wrong(&chunks, ZEROS)?;
+    let pass = Some(text.is_none());
+    let text = text.unwrap_or_else(|| format!("{} of zeros", gib(&chunks)));
+    Ok(Finding { pass, text, ..Finding::new("scrub", terms.size) })
+}
+
+/// A pattern, its inverse, and it again. False where the time was over before.
+fn go_through(context: &Context, kernels: &CheckKernels<'_>, chunks: &[Chunk<'_>], pattern: Pattern, terms: &Terms) -> Result<bool, CudaError> {
+    for chunk in chunks {
+        kernels.write(&chunk.memory, pattern)?;
+        context.finish()?;
+    }
+    // Each pass through all of it, so that what is read was not just written.
+    for (seen, left) in [(0, INVERTED), (INVERTED, 0), (0, 0)] {
+        for chunk in chunks {
+            if Instant::now() >= terms.deadline {
+                return Ok(false);
+            }
+            kernels.sweep(&chunk.memory, pattern, seen, left, &chunk.report)?;
+            context.finish()?;
+        }
+    }
+    Ok(true)
+}
+
+/// Nearly all that is free, in pieces.
+fn take(context: &Context, size: Size) -> Result<Vec<Chunk<'_>>> {
+    let (mut bytes, least, spare) = size.memory_bytes();
+    let mut chunks = Vec::new();
+    let mut taken = 0;
+    loop {
+        let (free, _) = context.memory_info()?;
+        let room = free.saturating_sub(spare).min(size.most_memory_bytes() - taken);
+        while bytes as u64 > room && bytes > least {
+            bytes /= 2;
+        }
+        if bytes as u64 > room {
+            break;
+        }
+        match piece(context, bytes) {
+            Ok(chunk) => chunks.push(chunk),
+            // In pieces that are smaller there may be more.
+            Err(e) if e.is_out_of_memory() && bytes > least => {
+                bytes /= 2;
+                continue;
+            }
+            Err(e) if e.is_out_of_memory() => break,
+            Err(e) => return Err(e.into()),
+        }
+        taken += bytes as u64;
+    }
+    ensure!(!chunks.is_empty(), "no memory of the GPU is free");
+    Ok(chunks)
+}
+
+fn piece(context: &Context, bytes: usize) -> Result<Chunk<'_>, CudaError> {
+    let report = context.alloc(SweepReport::BYTES)?;
+    report.write(0, &SweepReport::clean().to_bytes())?;
+    Ok(Chunk { memory: context.alloc(bytes)?, report })
+}
+
+/// What was not as it should be, in words.
+fn wrong(chunks: &[Chunk<'_>], pattern: Pattern) -> Result<Option<String>, CudaError> {
+    let (mut words, mut first, mut bits) = (0, None, 0);
+    for chunk in chunks {
+        let report = SweepReport::from_bytes(&chunk.report.read(0, SweepReport::BYTES)?);
+        if report.wrong_words > 0 {
+            first = first.or_else(|| Some(chunk.memory.address() + report.first.saturating_mul(8)));
+            words += report.wrong_words;
+            bits |= report.bits;
+        }
+    }
+    let shown = if pattern.step == 0 { format!("{:016x}", pattern.offset) } else { "of addresses".into() };
+    Ok(first.map(|first| format!("{words} times a word was wrong in {}, the first at {first:#x}: bits {bits:#x}, pattern {shown}", gib(chunks))))
+}
+
+fn gib(chunks: &[Chunk<'_>]) -> String {
+    let bytes: usize = chunks.iter().map(|chunk| chunk.memory.bytes()).sum();
+    match bytes >> 20 {
+        0 => format!("{} KiB", bytes >> 10),
+        _ => format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30)),
+    }
+}
