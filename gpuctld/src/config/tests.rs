@@ -783,8 +783,16 @@ fn checks_in_idle_gaps_have_a_program_and_bounds() {
     assert_eq!(load("--- gpuctld.toml\n").unwrap().cluster.diagnostics, None);
     let builtin = load("--- gpuctld.toml\n[diagnostics]\nprogram = \"builtin\"\n").unwrap();
     assert_eq!(builtin.cluster.diagnostics.unwrap().program.program, "builtin");
-    let error = load("--- gpuctld.toml\n[diagnostics]\nprogram = \"built-in\"\n").unwrap_err();
-    assert!(error.to_string().contains("is neither \"builtin\" nor an absolute path"), "{error}");
+    check(
+        "--- gpuctld.toml\n[diagnostics]\nprogram = \"built-in\"\n",
+        expect![[r#"
+            error: program = "built-in" is neither "builtin" nor an absolute path
+             --> gpuctld.toml:2:11
+              |
+            2 | program = "built-in"
+              |           ^^^^^^^^^^ begin it with /
+        "#]],
+    );
     check(
         "--- gpuctld.toml\n[diagnostics]\nprogam = \"x\"\nmin_fleet = 2\nchecks = [\"a b\"]\n",
         expect![[r#"
