@@ -39,35 +39,37 @@ impl fmt::Display for FormatError {
     }
 }
 
-/// Reads `-o`: `%[.][width]letter` among literal text. `%%i` is `%i`, as in squeue.
+/// Reads `-o`: `%[.][width]letter` among literal text. `%%i` is `%i`, and `%all` every letter with `|` after it, as in squeue.
 ///
 /// # Errors
 /// A letter that `known` does not know, a width above [`MAX_WIDTH`], or a `%` at the end.
 pub fn parse_letters<F>(text: &str, known: impl Fn(char) -> Option<F>) -> Result<Vec<Piece<F>>, FormatError> {
     let mut pieces = Vec::new();
-    let mut literal = String::new();
-    let mut rest = text.chars().peekable();
-    while let Some(c) = rest.next() {
-        if c != '%' {
-            literal.push(c);
+    let mut rest = text;
+    while let Some(start) = rest.find('%') {
+        if start > 0 {
+            pieces.push(Piece::Text(rest[..start].to_owned()));
+        }
+        rest = rest[start..].trim_start_matches('%');
+        if let Some(after) = rest.strip_prefix("all") {
+            for field in ('a'..='z').chain('A'..='Z').filter_map(&known) {
+                pieces.extend([Piece::Field(field, Spec::default()), Piece::Text("|".to_owned())]);
+            }
+            rest = after;
             continue;
         }
-        while rest.next_if_eq(&'%').is_some() {}
-        let right = rest.next_if_eq(&'.').is_some();
-        let mut digits = String::new();
-        while let Some(digit) = rest.next_if(char::is_ascii_digit) {
-            digits.push(digit);
-        }
-        let letter = rest.next().ok_or_else(|| FormatError(format!("format {text:?} ends in the middle of a column")))?;
+        let how = rest.strip_prefix('.').unwrap_or(rest);
+        let right = how.len() < rest.len();
+        let named = how.trim_start_matches(|c: char| c.is_ascii_digit());
+        let digits = &how[..how.len() - named.len()];
+        let letter = named.chars().next().ok_or_else(|| FormatError(format!("format {text:?} ends in the middle of a column")))?;
         let field = known(letter)
             .ok_or_else(|| FormatError(format!("format {text:?}: there is no column %{letter}. --help lists them")))?;
-        if !literal.is_empty() {
-            pieces.push(Piece::Text(std::mem::take(&mut literal)));
-        }
-        pieces.push(Piece::Field(field, Spec { width: width(&digits, text)?, right, cut_mark: "" }));
+        pieces.push(Piece::Field(field, Spec { width: width(digits, text)?, right, cut_mark: "" }));
+        rest = &named[letter.len_utf8()..];
     }
-    if !literal.is_empty() {
-        pieces.push(Piece::Text(literal));
+    if !rest.is_empty() {
+        pieces.push(Piece::Text(rest.to_owned()));
     }
     Ok(pieces)
 }
@@ -219,6 +221,7 @@ mod tests {
         check("%i %T", expect!["98_5 PENDING"]);
         check("%.8i|%8i|%.3T|%3T", expect!["    98_5|98_5    |PEN|PEN"]);
         check("%%i|%%T", expect!["98_5|PENDING"]);
+        check("%all", expect!["98_5|PENDING|PENDING|PENDING|"]);
         check("\"%i\",x", expect![[r#""98_5",x"#]]);
         check("%Y", expect![[r#"error: format "%Y": there is no column %Y. --help lists them"#]]);
         check("%i %", expect![[r#"error: format "%i %" ends in the middle of a column"#]]);

@@ -109,12 +109,21 @@ fn request(record: &mut Record, job: &JobRow) {
         record.line("BatchHost", first);
     }
     record.put("NumNodes", job.nodes).put("NumCPUs", job.cpus).put("NumTasks", job.ntasks).end();
-    record.line("TRES", tres(job.cpus, job.mem_bytes, job.nodes, job.gpu_count));
+    record.line("TRES", tres(job.cpus, job.mem_total_bytes, job.nodes, job.gpu_count));
     let mem = if job.mem.is_empty() { exact_size(job.mem_bytes) } else { job.mem.clone() };
-    record.line("MinMemoryNode", mem);
+    match job.mem_per.as_str() {
+        "cpu" => record.line("MinMemoryCPU", mem),
+        "gpu" => record.line("MemPerTres", format_args!("gres:gpu:{mem}")),
+        _ => record.line("MinMemoryNode", mem),
+    };
     record.put("Features", or_null(&job.constraint)).put("OverSubscribe", if job.exclusive { "NO" } else { "OK" }).end();
     if !job.gpus.is_empty() {
-        record.line("TresPerNode", format_args!("gres:gpu:{}", job.gpus));
+        let key = match job.gpus_per.as_deref() {
+            Some("job") => "TresPerJob",
+            Some("task") => "TresPerTask",
+            _ => "TresPerNode",
+        };
+        record.line(key, format_args!("gres:gpu:{}", job.gpus));
     }
     record.line("Licenses", or_null(&job.licences));
     let places = [("Reservation", &job.reservation), ("Switches", &job.switches), ("PreferredFeatures", &job.prefer)];

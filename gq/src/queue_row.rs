@@ -45,6 +45,7 @@ pub(crate) struct QueueRow<'a> {
     #[serde(borrow)]
     pub mem: Cow<'a, str>,
     pub mem_bytes: u64,
+    pub mem_total_bytes: u64,
     #[serde(borrow)]
     pub gpus: Cow<'a, str>,
     pub gpu_count: f64,
@@ -101,7 +102,7 @@ pub(crate) enum Key {
     /// Not known to this release: passed over.
     other,
     id, shown_id, array_id, array_index, array_tasks, name, user, uid, account, partition, qos, state, reason, reason_text,
-    priority, nice, nodes, nodelist, cpus, ntasks, mem, mem_bytes, gpus, gpu_count, time_limit_secs, elapsed_secs,
+    priority, nice, nodes, nodelist, cpus, ntasks, mem, mem_bytes, mem_total_bytes, gpus, gpu_count, time_limit_secs, elapsed_secs,
     submit_time, eligible_time, start_time, end_time, exit_code, work_dir, command, stdout, stderr, stdin, comment,
     constraint, req_nodelist, exclude, exclusive, tags, dependency, licences, reservation, class, position, deadline,
     checkpoint, attempts, requeue, time_min_secs, last_mark,
@@ -129,7 +130,7 @@ macro_rules! keys {
 }
 keys! {
     id shown_id array_id array_index array_tasks name user uid account partition qos state reason reason_text
-    priority nice nodes nodelist cpus ntasks mem mem_bytes gpus gpu_count time_limit_secs elapsed_secs
+    priority nice nodes nodelist cpus ntasks mem mem_bytes mem_total_bytes gpus gpu_count time_limit_secs elapsed_secs
     submit_time eligible_time start_time end_time exit_code work_dir command stdout stderr stdin comment
     constraint req_nodelist exclude exclusive tags dependency licences reservation class position deadline
     checkpoint attempts requeue time_min_secs last_mark

@@ -233,9 +233,17 @@ pub struct JobRow {
     /// Memory asked for, as Slurm prints `%m`: `100M`, `4G`.
     pub mem: String,
     pub mem_bytes: u64,
+    /// Held, or asked for, on all nodes.
+    pub mem_total_bytes: u64,
+    /// What `mem` is for: `node`, `cpu` or `gpu`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub mem_per: String,
     /// As asked: `h100:4`; empty for none.
     pub gpus: String,
     pub gpu_count: f64,
+    /// What `gpus` are for: `job`, `node` or `task`; missing without GPUs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpus_per: Option<String>,
     /// Held GPUs by node: `node1:h100:0-3`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gpus_held: Vec<String>,

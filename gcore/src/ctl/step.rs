@@ -4,8 +4,9 @@
 use super::command::{Actor, Refusal, RefusalCode, Reply, StepNode, Target};
 use super::event::Event;
 use super::handle::Tx;
+use super::state::State;
 use super::targets::{Found, conflict, find, shown};
-use gmodel::ExitCode;
+use gmodel::{ExitCode, JobId};
 use gmodel::run::NodeShare;
 
 /// Tasks one step may have.
@@ -22,7 +23,7 @@ pub(super) fn start(
     let not_running = || {
         conflict(format!("job {} is not running: steps need its allocation.", shown(target)))
     };
-    let Found::Job(id) = find(tx.state, actor, target)? else { return Err(not_running()) };
+    let id = job_of(tx.state, actor, target)?.ok_or_else(not_running)?;
     let live = tx.state.jobs.get(id).and_then(|job| job.live_run());
     let run = live.and_then(|run| tx.state.runs.get(run)).ok_or_else(not_running)?;
     // A script may be quicker than the reports of its nodes: they hold the step until they have started.
@@ -49,9 +50,7 @@ pub(super) fn start(
 }
 
 pub(super) fn end(tx: &mut Tx, actor: &Actor, target: Target, step: u32, exit: ExitCode) -> Result<Reply, Refusal> {
-    let Found::Job(id) = find(tx.state, actor, target)? else {
-        return Err(conflict(format!("job {} is not running.", shown(target))));
-    };
+    let id = job_of(tx.state, actor, target)?.ok_or_else(|| conflict(format!("job {} is not running.", shown(target))))?;
     let run = tx.state.jobs.get(id).and_then(|job| job.live_run()).and_then(|run| tx.state.runs.get(run));
     let Some(run) = run.filter(|run| step < run.steps) else {
         return Err(conflict(format!("job {} has no step {step}.", shown(target))));
@@ -59,6 +58,14 @@ pub(super) fn end(tx: &mut Tx, actor: &Actor, target: Target, step: u32, exit: E
     let run = run.id;
     tx.emit(Event::StepEnded { run, step, exit, at: tx.now });
     Ok(Reply::Done)
+}
+
+/// The job whose allocation is meant. An array's first task has the array's own number, and arrays run no steps.
+fn job_of(state: &State, actor: &Actor, target: Target) -> Result<Option<JobId>, Refusal> {
+    Ok(match find(state, actor, target)? {
+        Found::Job(id) | Found::Array(id) => Some(id),
+        Found::Untouched { .. } | Found::Over => None,
+    })
 }
 
 /// Tasks on each of the first nodes of the allocation: the job's own layout when nothing is asked, else

@@ -6,6 +6,7 @@ use super::error::ApiError;
 use super::query::list;
 use super::row::{Row, View};
 use gmodel::size::exact_size;
+use gmodel::job::GpuScope;
 use gmodel::suggest::did_you_mean;
 use gmodel::{Instant, Timestamp};
 use serde::Serialize;
@@ -50,6 +51,8 @@ pub(super) const COLUMNS: &[Column] = &[
     column!("ntasks", |row, view, out| out.number(row.ntasks(view))),
     column!("mem", |row, view, out| out.text(&row.mem_bytes(view).map(exact_size).unwrap_or_default())),
     column!("mem_bytes", |row, view, out| out.number(row.mem_bytes(view).unwrap_or(0))),
+    column!("mem_total_bytes", |row, view, out| out.number(row.mem_total_bytes(view))),
+    column!("mem_per", |row, view, out| out.quoted(row.mem_per(view))),
     column!("gpus", |row, _, out| match &row.spec().request.gpus {
         Some(ask) if !ask.is_none() => out.value(&ask.to_string()),
         _ => out.text(""),
@@ -62,6 +65,12 @@ pub(super) const COLUMNS: &[Column] = &[
             true
         }
         milli => out.value(&(milli as f64 / 1000.0)),
+    }),
+    column!("gpus_per", |row, _, out| match row.spec().request.gpu_scope {
+        _ if row.spec().request.gpus.as_ref().is_none_or(|ask| ask.is_none()) => false,
+        GpuScope::Job => out.quoted("job"),
+        GpuScope::Node => out.quoted("node"),
+        GpuScope::Task => out.quoted("task"),
     }),
     column!("gpus_held", |row, view, out| out.list_unless_empty(&row.gpus_held(view))),
     column!("time_limit_secs", |row, _, out| out.some(row.limit_secs())),

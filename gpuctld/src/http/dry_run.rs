@@ -130,7 +130,8 @@ fn would_start(state: &State, allocation: &Allocation, partition: String, notes:
     let nodes: Vec<_> = allocation.iter().map(|share| share.node).collect();
     let nodelist = names(state, &nodes);
     let cpus = allocation.iter().map(|share| share.cpus).sum();
-    let text = format!("would start at once, using {cpus} CPUs on nodes {nodelist} in partition {partition}");
+    let (cpu_word, node_word) = (if cpus == 1 { "CPU" } else { "CPUs" }, if nodes.len() == 1 { "node" } else { "nodes" });
+    let text = format!("would start at once, using {cpus} {cpu_word} on {node_word} {nodelist} in partition {partition}");
     DryRun {
         schema: SCHEMA,
         nodelist,

@@ -142,7 +142,15 @@ fn judged(row: IdleRunRow, policy: &IdlePolicy, spells: &[IdleSpell], (from, to)
     })
 }
 
-/// To thousandths.
+/// To thousandths; the sum of nothing is 0.0 and not -0.0.
 fn rounded(hours: f64) -> f64 {
-    (hours * 1000.0).round() / 1000.0
+    (hours * 1000.0).round() / 1000.0 + 0.0
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn nothing_given_back_is_shown_without_a_sign() {
+        assert_eq!(format!("{:.1}", super::rounded(std::iter::empty::<f64>().sum())), "0.0");
+    }
 }

@@ -464,6 +464,39 @@ impl<'a> Row<'a> {
         }
     }
 
+    /// Memory held, or asked for, on all nodes; 0 of a request that leaves it to the node.
+    pub(super) fn mem_total_bytes(&self, view: View) -> u64 {
+        if let Some(run) = self.run(view) {
+            return run.allocation.iter().map(|share| share.mem_bytes).sum();
+        }
+        let (nodes, cpus, gpus) = (u64::from(self.nodes(view)), u64::from(self.cpus(view)), self.gpu_milli(view).div_ceil(1000));
+        let by_partition = |partition: &Partition| match (partition.mem_per_gpu_bytes, partition.mem_per_cpu_bytes) {
+            (Some(bytes), _) if gpus > 0 => bytes.saturating_mul(gpus),
+            (_, each_cpu) => each_cpu.unwrap_or(0).saturating_mul(cpus),
+        };
+        match self.spec().request.mem {
+            MemAsk::PerNode(bytes) => bytes.saturating_mul(nodes),
+            MemAsk::PerCpu(bytes) => bytes.saturating_mul(cpus),
+            MemAsk::PerGpu(bytes) => bytes.saturating_mul(gpus),
+            MemAsk::Default => self.partition(view).map_or(0, by_partition),
+        }
+    }
+
+    /// What one [`Self::mem_bytes`] is for.
+    pub(super) fn mem_per(&self, view: View) -> &'static str {
+        match self.spec().request.mem {
+            MemAsk::PerCpu(_) => "cpu",
+            MemAsk::PerGpu(_) => "gpu",
+            MemAsk::PerNode(_) => "node",
+            MemAsk::Default if self.run(view).is_some() => "node",
+            MemAsk::Default => match self.partition(view) {
+                Some(partition) if partition.mem_per_gpu_bytes.is_some() && self.spec().request.gpus.is_some() => "gpu",
+                Some(partition) if partition.mem_per_cpu_bytes.is_some() => "cpu",
+                _ => "node",
+            },
+        }
+    }
+
     /// Where it was, once it holds nothing any more; while it does, its run says so.
     pub(super) fn is_past(&self, view: View) -> bool {
         !self.is_pending() && self.attempts() > 0 && self.run(view).is_none()

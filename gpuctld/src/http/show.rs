@@ -192,6 +192,7 @@ fn add_run(job: &mut JobRow, run: &RunRow) {
     job.nodes = run.nodes.max(1);
     job.cpus = run.cpus;
     job.gpu_count = run.gpu_count;
+    job.mem_total_bytes = run.mem_bytes;
     job.start_time = job.start_time.or(run.start_time);
     job.end_time = job.end_time.or(run.end_time);
     if job.mem.is_empty() {

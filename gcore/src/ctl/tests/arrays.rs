@@ -182,3 +182,28 @@ fn the_next_id_comes_after_the_whole_array() {
         "#]],
     );
 }
+
+#[test]
+fn each_task_starts_steps_by_its_own_number_though_the_first_has_that_of_the_array() {
+    check(
+        "node n1 h100:8
+         submit user=alice gpus=1 array=0-3%2
+         step 1 user=alice
+         plan
+         n1 running 1-1 2-1
+         step 1 user=alice
+         step 2 user=alice
+         step-ends 1 user=alice
+         step 3 user=alice
+         step 1 user=bob",
+        expect![[r#"
+            job 1
+              note: no --time given and partition "main" has no default: the limit is 1-00:00:00
+            refused: job 1 is not running: steps need its allocation.
+            step 1-1.0 on n1
+            step 2-1.0 on n1
+            refused: job 3 is not running: steps need its allocation.
+            refused: job 1 belongs to alice; you are bob. Ask them or an operator.
+        "#]],
+    );
+}

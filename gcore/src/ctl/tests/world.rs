@@ -218,6 +218,10 @@ impl World {
                 let admin = if admin { ", admin" } else { "" };
                 self.say(format_args!("joined as {name}, node {node}{admin}"));
             }
+            Ok(Reply::Step { run, step, layout }) => {
+                let names: Vec<&str> = layout.iter().map(|node| node.name.as_str()).collect();
+                self.say(format_args!("step {run}.{step} on {}", names.join(",")));
+            }
             Ok(_) => {}
             Err(refusal) => self.say(format_args!("refused: {refusal}")),
         }
@@ -348,6 +352,8 @@ impl World {
             "suspend" => Command::Suspend { targets },
             "go-on" => Command::Resume { targets },
             "requeue" => Command::Requeue { targets, hold: words.has("held") },
+            "step" => Command::StartStep { target: targets[0], nodes: None, ntasks: None, name: "hostname".into() },
+            "step-ends" => Command::EndStep { target: targets[0], step: 0, exit: gmodel::ExitCode::default() },
             "update" => {
                 let number = |key: &str| words.get(key).map(|n| n.parse().unwrap());
                 let change = JobChange {

@@ -59,6 +59,8 @@ async fn every_key_of_a_row_is_a_column_and_reads_back() {
         array_index: Some(1),
         array_tasks: Some("1".into()),
         reason_text: "x".into(),
+        mem_per: "x".into(),
+        gpus_per: Some("x".into()),
         gpus_held: vec!["x".into()],
         time_limit_secs: Some(1),
         end_text: "x".into(),
