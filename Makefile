@@ -3,7 +3,7 @@
 CARGO ?= cargo
 PROFILE ?= debug
 
-.PHONY: help setup build test demo bench soak lint man-check ptx-check clean
+.PHONY: help setup build test demo bench soak test-gpu lint man-check ptx-check clean
 
 help:
 	@echo 'make test        everything that is checked: builds, then all tests      (~15 min on 2 cores, first time)'
@@ -11,6 +11,7 @@ help:
 	@echo 'make bench       the promises measured, each beside its floors and beside Slurm  (~15 min on 2 cores, first time); root'
 	@echo 'make build       all programs into target/debug                          (~5 min on 2 cores, first time)'
 	@echo 'make soak        property tests with seeds and numbers of cases that make test does not use (until one fails, or SOAK_SECS=600)'
+	@echo 'make test-gpu    the GPUs of this machine through a pool of it; root. Touches no MIG, clocks or resets (docs/gpu-runs.md)'
 	@echo 'make lint        clippy over everything'
 	@echo 'make man-check   the hand-written man pages through mandoc or groff'
 	@echo 'make ptx-check   the kernels of the GPU checks through NVIDIA'"'"'s assembler, where there is one (PTXAS=PATH)'
@@ -43,6 +44,12 @@ bench:
 soak:
 	@tests/setup.sh build
 	@CARGO='$(CARGO)' tests/soak.sh
+
+test-gpu:
+	@tests/setup.sh build
+	@echo 'test-gpu: building with optimisation (8 min on 2 cores the first time)'
+	$(CARGO) build --workspace --release
+	@target/release/gpupool-test-gpu
 
 lint:
 	@tests/setup.sh build

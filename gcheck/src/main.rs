@@ -109,7 +109,9 @@ fn carry_out(options: &Options) -> Result<bool> {
     let cuda = Cuda::load(&library.unwrap_or_else(|| DEFAULT_LIBRARY.into()))?;
     let gpus = cuda.gpus()?;
     if let Some(Action::List) = options.command {
-        gpus.iter().for_each(|gpu| println!("{}", serde_json::json!({"uuid": gpu.uuid, "name": gpu.name})));
+        let version = cuda.driver_version()?;
+        let version = format!("{}.{}", version / 1000, version % 1000 / 10);
+        gpus.iter().for_each(|gpu| println!("{}", serde_json::json!({"uuid": gpu.uuid, "name": gpu.name, "cuda": version})));
         return Ok(true);
     }
     let wanted = options.gpu.clone().or_else(|| variable("GPUPOOL_GPU"));

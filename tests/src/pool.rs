@@ -108,6 +108,11 @@ impl Pool {
         say(self.command(program).args(args))
     }
 
+    /// Runs a line of shell as root, in the jobs' directory.
+    pub fn run_shell(&self, line: &str) -> Said {
+        say(self.command("/bin/sh").args(["-c", line]))
+    }
+
     /// Runs a program as an ordinary user of the tests.
     pub fn run_as_user(&self, program: &str, args: &[&str]) -> Said {
         say(self.user_command(program).args(args))
@@ -499,10 +504,11 @@ pub fn temp_dir() -> TempDir {
     temp
 }
 
-/// Where the workspace's programs are: above the test's own executable.
+/// Where the workspace's programs are: beside our own executable, or above where it is a test's.
 pub fn programs() -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    let dir = test.parent().and_then(Path::parent).expect("target/PROFILE/deps/TEST").to_owned();
+    let own = std::env::current_exe().unwrap();
+    let beside = own.parent().expect("has a directory");
+    let dir = if beside.ends_with("deps") { beside.parent().expect("target/PROFILE/deps") } else { beside }.to_owned();
     for program in PROGRAMS {
         assert!(dir.join(program).exists(), "{program} is not in {}: run `cargo build --workspace` first", dir.display());
     }

@@ -85,7 +85,7 @@ fn up_command(dir: Arg) -> Command {
                 .long("gpus")
                 .value_name("TYPE:N")
                 .default_value("h100:8")
-                .help("GPUs of each node: h100:8, l4:4, h100:4,a100-80:4, none; or one such for each node, separated by /"),
+                .help("GPUs of each node: h100:8, l4:4, h100:4,a100-80:4, none; or one such for each node, separated by /; real: this machine's own, for one node"),
         )
         .arg(
             Arg::new("hollow-nodes")

@@ -66,6 +66,9 @@ fn gpus_by_node(text: &str, nodes: u32) -> anyhow::Result<Vec<Option<String>>> {
     if parts.len() > nodes as usize {
         bail!("--gpus {text}: {} kinds of nodes and {nodes} node(s)", parts.len());
     }
+    if nodes > 1 && parts.contains(&REAL) {
+        bail!("--gpus {text}: this machine's own GPUs are one node's. Try --nodes 1 --gpus {REAL}");
+    }
     let kind = |at: usize| parts[at.min(parts.len() - 1)];
     (0..nodes as usize)
         .map(|at| match kind(at) {
@@ -88,6 +91,8 @@ fn programs() -> anyhow::Result<PathBuf> {
     Ok(dir)
 }
 
+/// In place of simulated GPUs those of this machine, by its own driver.
+const REAL: &str = "real";
 const LIBRARY: &str = "libnvidia_ml_sim.so";
 
 fn new_sandbox(
@@ -231,19 +236,20 @@ fn write_node(
     make_open_dir(&run)?;
     let mut text = format!(
         "# Written by gadm sandbox.\ncontroller = \"{controller}\"\nname = \"{name}\"\n\
-         state_dir = {state}\nspool_dir = {spool}\nrun_dir = {run}\ndev_dir = {dev}\n\
+         state_dir = {state}\nspool_dir = {spool}\nrun_dir = {run}\n\
          cgroup_tag = \"{tag}/{name}\"\nisolation = \"{isolation}\"\n\
          cpus = {cpus}\nmem_bytes = {mem_bytes}\n",
         controller = sandbox.controller(),
         state = toml_text(&home.join("state")),
         spool = toml_text(&home.join("spool")),
         run = toml_text(&run),
-        dev = toml_text(&home.join("dev")),
         tag = sandbox.cgroup_tag(),
         isolation = if sandbox.record.isolated { "fence" } else { "none" },
     );
     match gpus {
+        Some(REAL) => {}
         Some(gpus) => {
+            let _ = writeln!(text, "dev_dir = {}", toml_text(&home.join("dev")));
             simulate(sandbox, name, at, gpus)?;
             let library = home.join("nvml").join(LIBRARY);
             // The same file is both libraries of the driver.

@@ -3,6 +3,7 @@
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard};
 use std::thread;
 use std::time::Duration;
@@ -11,6 +12,7 @@ use super::machine::{self, Memory, Unsound};
 use super::ptx::Kernel;
 use super::visible::{gpu_now, visible};
 use super::{Code, DEVICE_UNAVAILABLE, ECC_UNCORRECTABLE, INVALID_CONTEXT, INVALID_DEVICE, INVALID_VALUE, NOT_INITIALIZED, OUT_OF_MEMORY, UNKNOWN};
+use crate::library;
 use crate::state::{ComputeMode, Gpu};
 
 /// How often a call that hangs looks at the state again.
@@ -50,6 +52,8 @@ pub struct Held {
     users: u32,
     /// What ended it: every later call is answered with it.
     failed: Option<Code>,
+    /// What its MPS server lets each client have.
+    most_bytes: Option<u64>,
     /// Uncorrected errors when it was opened.
     errors: u64,
     pub memory: Memory,
@@ -84,15 +88,18 @@ pub fn initialise() -> Result<(), Code> {
 pub fn retain(ordinal: usize) -> Result<(), Code> {
     let uuid = with(|process| process.gpus.get(ordinal).cloned().ok_or(INVALID_DEVICE))?;
     answering(&uuid)?;
-    let (wait, closed) = gpu_now(&uuid, |_, gpu| (gpu.faults.check_ms, gpu.compute_mode == ComputeMode::Prohibited))?;
-    if closed {
-        return Err(DEVICE_UNAVAILABLE);
-    }
+    let (wait, mode) = gpu_now(&uuid, |_, gpu| (gpu.faults.check_ms, gpu.compute_mode))?;
+    let most_bytes = match mode {
+        ComputeMode::Default => None,
+        // Its one process is the MPS server, where there is one.
+        ComputeMode::ExclusiveProcess => Some(share(&uuid).ok_or(DEVICE_UNAVAILABLE)?),
+        ComputeMode::Prohibited => return Err(DEVICE_UNAVAILABLE),
+    };
     thread::sleep(Duration::from_millis(wait));
     let errors = gpu_now(&uuid, |_, gpu| gpu.ecc.volatile_uncorrected)?;
     with(|process| {
         let first = FIRST_ADDRESS + ordinal as u64 * ADDRESSES;
-        let held = process.contexts.entry(ordinal).or_insert_with(|| Held { uuid, errors, next_address: first, ..Held::default() });
+        let held = process.contexts.entry(ordinal).or_insert_with(|| Held { uuid, errors, most_bytes, next_address: first, ..Held::default() });
         held.users += 1;
         Ok(())
     })
@@ -147,6 +154,16 @@ pub fn here<T>(act: impl FnOnce(&mut Process, usize) -> Result<T, Code>) -> Resu
     })
 }
 
+/// Bytes that a client of the GPU's MPS server may have, where this process can reach that.
+fn share(uuid: &str) -> Option<u64> {
+    let pipe = PathBuf::from(std::env::var_os("CUDA_MPS_PIPE_DIRECTORY")?);
+    let known = std::fs::read(library::directory().join(format!("mps/{uuid}.json"))).ok()?;
+    let known: serde_json::Value = serde_json::from_slice(&known).ok()?;
+    let is_its = pipe.join("control").exists() && known["pipe"].as_str().map(Path::new) == Some(&*pipe);
+    let limit = known["servers"][0]["memory"]["0"].as_str()?;
+    limit.strip_suffix('M')?.parse::<u64>().ok().filter(|_| is_its).map(|mib| mib << 20)
+}
+
 /// Waits as long as the GPU hangs; a process that crashes on it ends here.
 fn answering(uuid: &str) -> Result<(), Code> {
     loop {
@@ -177,10 +194,11 @@ impl Process {
     pub fn memory_info(&mut self, ordinal: usize) -> Result<(u64, u64), Code> {
         let held = self.held(ordinal)?;
         let taken: u64 = held.memory.pieces.values().map(|piece| piece.len() as u64).sum();
+        let most = held.most_bytes.unwrap_or(u64::MAX).saturating_sub(taken);
         gpu_now(&held.uuid, |_, gpu| {
             let others: u64 = gpu.processes.iter().filter(|process| process.pid != std::process::id()).map(|process| process.memory_bytes).sum();
             let gone = gpu.memory_reserved_bytes + gpu.readings.memory_used_bytes.max(others) + taken;
-            (gpu.memory_total_bytes.saturating_sub(gone), gpu.memory_total_bytes)
+            (gpu.memory_total_bytes.saturating_sub(gone).min(most), gpu.memory_total_bytes)
         })
     }
 
