@@ -15,6 +15,7 @@ pub mod exit_code;
 pub mod expected;
 pub mod gpu_check;
 pub mod gpu_health;
+pub mod gpu_link;
 pub mod gpu_order;
 pub mod gpu_request;
 pub mod gpu_set;

@@ -2,6 +2,7 @@
 //!
 //! Discovery is the truth: the inventory comes from the node; configuration only constrains it.
 
+use crate::gpu_link::GpuLinks;
 use crate::gpu_set::{GpuPart, GpuSlot};
 use crate::mig::MigBoard;
 use serde::{Deserialize, Serialize};
@@ -60,6 +61,9 @@ pub struct GpuInfo {
     /// GPUs of the node with the same number reach each other by NVLink; `None`: it reaches no other.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nvlink_island: Option<u32>,
+    /// The best way to each other GPU of the node; empty for a slice.
+    #[serde(skip_serializing_if = "GpuLinks::is_empty", deserialize_with = "crate::gpu_link::by_minor")]
+    pub links: GpuLinks,
     /// A slice of a GPU that is cut by MIG: an entry of its own, given out like a GPU.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slice: Option<MigSlice>,

@@ -5,10 +5,11 @@
 use crate::config::{Config, Isolation};
 use crate::gpu_health::Shown;
 use gmodel::Timestamp;
+use gmodel::gpu_link::{GpuLink, GpuLinks};
 use gmodel::node::{GpuInfo, Inventory};
 use gsys::device_fence::{DeviceNumber, GpuNode};
 use gsys::device_node::char_device;
-use gsys::nvml::{GpuFacts, NvmlWorker, device_node, islands};
+use gsys::nvml::{GpuFacts, NvmlWorker, PcieDistance, device_node, islands};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, RwLock};
@@ -134,6 +135,7 @@ pub fn inventory(config: &Config, gpus: &Gpus, unfit: String, now: Timestamp) ->
         memory_mib: gpu.nominal_memory_mib,
         numa: gpu.numa_node,
         nvlink_island: islands.iter().position(|island| island.contains(&gpu.uuid)).map(|at| at as u32),
+        links: links(gpu, &gpus.facts),
         divided: gpu.mig_enabled,
         fault: gpu.fault.clone().unwrap_or_default(),
         ..GpuInfo::default()
@@ -166,6 +168,24 @@ pub fn inventory(config: &Config, gpus: &Gpus, unfit: String, now: Timestamp) ->
         version: env!("CARGO_PKG_VERSION").into(),
         boot_secs: boot_secs(now),
     }
+}
+
+/// The best way from a GPU to each other: NVLink where there is one, else as they hang on PCIe.
+fn links(gpu: &GpuFacts, all: &[GpuFacts]) -> GpuLinks {
+    let way = |other: &GpuFacts| {
+        let nvlink = gpu.nvlinks.iter().find(|peer| peer.uuid == other.uuid).filter(|peer| peer.links > 0);
+        let pcie = gpu.pcie_distances.iter().find(|(uuid, _)| *uuid == other.uuid);
+        nvlink.map(|peer| GpuLink::Nvlink(peer.links)).or_else(|| {
+            pcie.map(|(_, distance)| match distance {
+                PcieDistance::Board | PcieDistance::Switch => GpuLink::Switch,
+                PcieDistance::Switches => GpuLink::Switches,
+                PcieDistance::HostBridge => GpuLink::HostBridge,
+                PcieDistance::Node => GpuLink::Node,
+                PcieDistance::System => GpuLink::System,
+            })
+        })
+    };
+    all.iter().filter(|other| other.uuid != gpu.uuid).filter_map(|other| Some((other.minor, way(other)?))).collect()
 }
 
 /// The site's, and what the GPUs are: `h100`, `h100-80g`, `cc9.0`, `nvlink`, `driver-580`, `mig`; for `--constraint`.

@@ -136,6 +136,9 @@ fn request(record: &mut Record, job: &JobRow) {
     for held in &job.gpus_held {
         record.line("GPUs", held);
     }
+    if !job.gpu_links.is_empty() {
+        record.line("GPULinks", job.gpu_links.join(","));
+    }
 }
 
 fn files(record: &mut Record, job: &JobRow) {

@@ -26,6 +26,9 @@ pub(crate) fn text(node: &NodeRow, times: &TimeFormat) -> String {
     if !node.no_mps.is_empty() {
         lines.push(format!("NoMPS={}", node.no_mps));
     }
+    if !node.left_out.is_empty() {
+        lines.push(format!("LeftOut={} (a node offers 8 kinds of GPUs and slices)", node.left_out.join(",")));
+    }
     if reason(node) != "none" {
         lines.push(format!("Reason={}", reason(node)));
     }
@@ -37,6 +40,7 @@ pub(crate) fn text(node: &NodeRow, times: &TimeFormat) -> String {
         lines.push(format!("Runs={}", node.runs.join(",")));
     }
     lines.extend(node.gpus.iter().map(gpu));
+    lines.extend(ways(&node.gpus));
     let mut text = String::new();
     for (at, line) in lines.iter().enumerate() {
         let _ = writeln!(text, "{}{}", if at == 0 { "" } else { "   " }, printable(line));
@@ -67,6 +71,28 @@ fn gpu(gpu: &GpuRow) -> String {
         let _ = write!(line, " Fault={}", gpu.fault);
     }
     line
+}
+
+/// How GPUs reach each other, as `nvidia-smi topo -m` shows it, by slot.
+fn ways(gpus: &[GpuRow]) -> Vec<String> {
+    let shown: Vec<&GpuRow> = gpus.iter().filter(|gpu| !gpu.links.is_empty()).collect();
+    if shown.len() < 2 {
+        return Vec::new();
+    }
+    let names = shown.iter().map(|gpu| format!("GPU{}", gpu.slot));
+    let header: Vec<String> = std::iter::once("Links".to_owned()).chain(names).chain(["NUMA".to_owned()]).collect();
+    let row = |gpu: &&GpuRow| {
+        let way = |other: &&GpuRow| match gpu.links.get(&other.slot) {
+            _ if other.slot == gpu.slot => "X".to_owned(),
+            Some(link) => link.to_string(),
+            None => "?".to_owned(),
+        };
+        let numa = gpu.numa.map_or("?".to_owned(), |numa| numa.to_string());
+        std::iter::once(format!("GPU{}", gpu.slot)).chain(shown.iter().map(way)).chain([numa]).collect()
+    };
+    let rows: Vec<Vec<String>> = std::iter::once(header).chain(shown.iter().map(row)).collect();
+    let text = |row: &Vec<String>| row.iter().map(|cell| format!("{cell:<6}")).collect::<String>().trim_end().to_owned();
+    rows.iter().map(text).collect()
 }
 
 fn or_unknown(text: &str) -> &str {

@@ -21,7 +21,7 @@ use std::time::Duration;
 const EXAMPLES: &str = "\
 Examples:
   gnodes                nodes with their GPUs
-  gnodes node7          one node in full, each GPU with its job
+  gnodes node7          one node in full, each GPU with its job, and how they are joined
   gnodes -p             partitions, as sinfo prints them
   gnodes -p --full      partitions with their limits and how they preempt
   gnodes -R             nodes that are out, and why
@@ -396,6 +396,9 @@ fn notes(node: &NodeRow) -> String {
         .map(|gpu| format!("gpu{} {}", gpu.slot, if gpu.present { gpu.fault.as_str() } else { "missing" }))
         .collect();
     notes.extend(faulty);
+    if !node.left_out.is_empty() {
+        notes.push(format!("not offered: {}", node.left_out.join(",")));
+    }
     if node.isolation == "none" {
         notes.push("isolation none".to_owned());
     }

@@ -24,6 +24,32 @@ fn node(name: &str, state: &str, more: Value) -> Value {
     node
 }
 
+/// Two GPUs of three are joined by two NVLinks; the third hangs on the other socket. One kind too many.
+fn joined() -> Value {
+    let gpu = |slot: u16, numa: u32, links: Value| {
+        json!({"slot": slot, "index": slot, "minor": slot, "uuid": format!("GPU-{slot}"), "type": "v100", "memory_mib": 32768,
+               "jobs": [], "fault": "", "present": true, "numa": numa, "links": links})
+    };
+    node("n10", "IDLE", json!({"left_out": ["v100:1"], "gpus": [
+        gpu(0, 0, json!({"1": "NV2", "2": "SYS"})), gpu(1, 0, json!({"0": "NV2", "2": "SYS"})), gpu(2, 1, json!({"0": "SYS", "1": "C2C"})),
+    ]}))
+}
+
+#[test]
+fn one_node_in_full_shows_how_its_gpus_are_joined() {
+    let controller = FakeController::start(|_: &Request| Answer::ok(json!({"schema": 1, "nodes": [joined()]}).to_string()));
+    let shown = controller.run(GNODES, &["n10"]).text();
+    let matrix: Vec<&str> = shown.lines().skip_while(|line| !line.contains("Links")).collect();
+    expect![[r#"
+           Links GPU0  GPU1  GPU2  NUMA
+           GPU0  X     NV2   SYS   0
+           GPU1  NV2   X     SYS   0
+           GPU2  SYS   ?     X     1
+    "#]].assert_eq(&format!("{}\n", matrix.join("\n").trim_end()));
+    assert!(shown.contains("LeftOut=v100:1 (a node offers 8 kinds"), "{shown}");
+    assert!(controller.run(GNODES, &[]).text().contains("not offered: v100:1"), "{shown}");
+}
+
 fn answer(request: &Request) -> Answer {
     let drain = json!([{"owner": "admin:root", "reason": "fan replaced on Monday", "since": "2026-11-20T09:00:00Z"}]);
     match request.path.as_str() {

@@ -100,7 +100,6 @@ impl Pass<'_> {
             let make = &self.engine.cluster.makes.list[track.make as usize];
             let Some(need) = of.need(way, *part, track.make) else { continue };
             take.cpus = take.cpus.saturating_add(need.cpus);
-            let least = self.engine.cluster.room(*at).profile.least(now, end_after(now, Some(secs)));
             let mut add = |group: usize, milli: u64| {
                 if let Some(group) = make.groups.get(group).filter(|_| milli > 0) {
                     *take.gpus.entry(group.gpu_type.clone()).or_default() += milli;
@@ -108,7 +107,7 @@ impl Pass<'_> {
             };
             if need.milli > 0 {
                 add(need.groups.trailing_zeros() as usize, u64::from(need.milli));
-            } else if let Some(amount) = need.amount_from(&least) {
+            } else if let Some(amount) = self.engine.cluster.room(*at).amount(make, need, now, end_after(now, Some(secs))) {
                 for (group, count) in amount.gpus.iter().enumerate().filter(|(_, count)| **count > 0) {
                     add(group, u64::from(*count) * u64::from(make.groups[group].part.milli()));
                 }

@@ -29,6 +29,7 @@ pub mod shape;
 pub mod sharing;
 pub mod timeline;
 pub mod window;
+pub mod wiring;
 pub mod fair_tree;
 pub mod headroom;
 pub mod ledger;

@@ -5,6 +5,7 @@
 use crate::demand::{GpuDemand, Lack, MemDemand, NodeDemand};
 use crate::snapshot::SchedNode;
 use crate::timeline::{Amount, GROUPS, Need};
+use crate::wiring::Wiring;
 use gmodel::GpuPart;
 use gmodel::gpu_request::GpuAmount;
 use gmodel::node::GpuEntry;
@@ -29,6 +30,8 @@ pub struct Make {
     pub gpus: usize,
     /// NUMA node of each slot, where it is known.
     pub numa: Vec<Option<u32>>,
+    /// How its GPUs are joined, where that differs from one pair to another.
+    pub wiring: Option<Wiring>,
     /// Everything usable.
     pub all: Amount,
 }
@@ -54,7 +57,7 @@ pub struct Makes {
     last: Option<(MakeId, u32, u64, std::sync::Arc<Vec<GpuEntry>>)>,
 }
 
-type Key = (u32, u64, usize, Vec<Slot>);
+type Key = (u32, u64, usize, Vec<Slot>, Option<Wiring>);
 
 /// What is known of a slot: its kind where it is offered.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -75,21 +78,14 @@ impl Makes {
         {
             return *make;
         }
-        let kind = |gpu: &GpuEntry| Group {
-            gpu_type: gpu.info.gpu_type.to_ascii_lowercase(),
-            memory_mib: gpu.info.memory_mib,
-            island: gpu.info.nvlink_island,
-            part: gpu.info.part(),
-            mps: gpu.info.mps,
-        };
         let mut boards: BTreeMap<&str, u16> = BTreeMap::new();
-        let slot = |gpu: &'_ GpuEntry, board| Slot { kind: gpu.usable().then(|| kind(gpu)), numa: gpu.info.numa, board };
+        let slot = |gpu: &'_ GpuEntry, board| Slot { kind: gpu.usable().then(|| Group::of(gpu)), numa: gpu.info.numa, board };
         let slots = node.gpus.iter().map(|gpu| {
             let next = boards.len() as u16;
             slot(gpu, *boards.entry(gpu.info.board()).or_insert(next))
         });
         let slots = slots.collect();
-        let key = (node.cpus, node.mem_bytes, gpus_of(node), slots);
+        let key = (node.cpus, node.mem_bytes, gpus_of(node), slots, Wiring::of(&node.gpus));
         let list = &mut self.list;
         let make = match self.by_key.get(&key) {
             Some(make) => *make,
@@ -114,12 +110,51 @@ impl Makes {
     }
 }
 
+impl Group {
+    fn of(gpu: &GpuEntry) -> Self {
+        Self {
+            gpu_type: gpu.info.gpu_type.to_ascii_lowercase(),
+            memory_mib: gpu.info.memory_mib,
+            island: gpu.info.nvlink_island,
+            part: gpu.info.part(),
+            mps: gpu.info.mps,
+        }
+    }
+}
+
+/// Each kind once, the least of a GPU first: where several would do, that is taken.
+fn kinds(of_slots: impl Iterator<Item = Group>) -> Vec<Group> {
+    let mut groups: Vec<Group> = Vec::new();
+    for kind in of_slots {
+        if !groups.contains(&kind) {
+            groups.push(kind);
+        }
+    }
+    groups.sort_by_key(|group| group.part.milli());
+    groups
+}
+
+/// Sound GPUs and slices of a node that are not offered, since it has more than [`GROUPS`] kinds: each kind by name and how many.
+pub fn left_out(gpus: &[GpuEntry]) -> Vec<(String, usize)> {
+    let usable = || gpus.iter().filter(|gpu| gpu.usable());
+    let groups = kinds(usable().map(Group::of));
+    let mut out: Vec<(String, usize)> = Vec::new();
+    for group in groups.iter().skip(GROUPS) {
+        let mut of_kind = usable().filter(|gpu| Group::of(gpu) == *group);
+        let name = of_kind.next().map_or_else(String::new, |gpu| gpu.info.kind());
+        out.push((name, 1 + of_kind.count()));
+    }
+    out
+}
+
 fn same_gpus(one: &std::sync::Arc<Vec<GpuEntry>>, other: &std::sync::Arc<Vec<GpuEntry>>) -> bool {
     let same = |a: &GpuEntry, b: &GpuEntry| {
         a.usable() == b.usable()
             && a.info.memory_mib == b.info.memory_mib
             && a.info.numa == b.info.numa
             && a.info.nvlink_island == b.info.nvlink_island
+            && a.info.links == b.info.links
+            && (a.info.links.is_empty() || a.info.minor == b.info.minor)
             && a.info.gpu_type == b.info.gpu_type
             && a.info.mps == b.info.mps
             && a.info.slice.is_none()
@@ -135,15 +170,8 @@ pub(crate) fn gpus_of(node: &SchedNode) -> usize {
 }
 
 impl Make {
-    fn new((cpus, mem_bytes, gpus, slots): &Key) -> Self {
-        let mut groups: Vec<Group> = Vec::new();
-        for kind in slots.iter().filter_map(|slot| slot.kind.as_ref()) {
-            if !groups.contains(kind) {
-                groups.push(kind.clone());
-            }
-        }
-        // The least of a GPU first: where several kinds would do, that is taken.
-        groups.sort_by_key(|group| group.part.milli());
+    fn new((cpus, mem_bytes, gpus, slots, wiring): &Key) -> Self {
+        let mut groups = kinds(slots.iter().filter_map(|slot| slot.kind.clone()));
         let mut all = Amount { cpus: *cpus, mem_bytes: *mem_bytes, gpus: [0; GROUPS] };
         let of_slots = slots.iter().map(|slot| {
             let Some(kind) = &slot.kind else { return NO_GROUP };
@@ -164,6 +192,7 @@ impl Make {
             boards: slots.iter().map(|slot| slot.board).collect(),
             gpus: *gpus,
             numa: slots.iter().map(|slot| slot.numa).collect(),
+            wiring: wiring.clone(),
             all,
         }
     }

@@ -7,6 +7,7 @@ use crate::make::{Make, MakeId, NO_GROUP};
 use crate::sharing::Terms;
 use crate::snapshot::SchedNode;
 use crate::timeline::{Amount, Count, Need, Print, Profile};
+use crate::wiring;
 use gmodel::gpu_set::WHOLE_GPU_MILLI;
 use gmodel::run::NodeShare;
 use gmodel::{GpuGrant, GpuPart, GpuSet, GpuSlot, NodeId, Timestamp};
@@ -254,8 +255,9 @@ impl Room {
     ) -> Option<NodeShare> {
         let gpus = match need.milli {
             0 => {
-                let hold = self.hold(need, now, to)?;
-                let slots = self.pick(make, &hold.amount);
+                let amount = self.amount(make, need, now, to)?;
+                let slots = self.best_joined(make, need, now, to).unwrap_or_else(|| self.pick(make, &amount));
+                self.profile.take(now, to, &amount);
                 slots.iter().for_each(|slot| self.slots[usize::from(slot.0)] = 0);
                 let part = |slot: GpuSlot| make.groups[usize::from(make.slots[usize::from(slot.0)])].part.clone();
                 GpuSet(slots.into_iter().map(|slot| GpuGrant { slot, part: part(slot) }).collect())
@@ -295,6 +297,44 @@ impl Room {
         let group = usize::from(make.slots[usize::from(slot)]);
         let memory_mib = make.groups.get(group).map_or(0, |g| g.memory_mib * u64::from(milli) / 1000);
         Some(GpuSet(vec![GpuGrant { slot: GpuSlot(slot), part: GpuPart::Share { milli, memory_mib, tenant: need.tenant } }]))
+    }
+
+    /// What a need takes that is served from now on: of which kinds its whole GPUs are.
+    pub fn amount(&self, make: &Make, need: &Need, now: Timestamp, to: Timestamp) -> Option<Amount> {
+        let Some(slots) = self.best_joined(make, need, now, to) else {
+            return need.amount_from(&self.profile.least(now, to));
+        };
+        let mut amount = Amount { cpus: need.cpus, mem_bytes: need.mem_bytes, gpus: Default::default() };
+        slots.iter().for_each(|slot| amount.gpus[usize::from(make.slots[usize::from(slot.0)])] += 1);
+        Some(amount)
+    }
+
+    /// The slots that are joined best, where GPUs are joined unlike; `None` where they are not, or there is no room.
+    fn best_joined(&self, make: &Make, need: &Need, now: Timestamp, to: Timestamp) -> Option<Vec<GpuSlot>> {
+        let wiring = make.wiring.as_ref().filter(|_| need.milli == 0 && need.gpus > 0)?;
+        let of_need = |group: usize| need.groups & (1 << group) != 0;
+        if make.groups.iter().enumerate().any(|(at, group)| of_need(at) && group.part != GpuPart::Whole) {
+            return None;
+        }
+        let least = self.profile.least(now, to);
+        if !need.fits_beside_gpus(&least) {
+            return None;
+        }
+        let is_whole = |at: &usize| self.slots[*at] == WHOLE && make.groups[usize::from(make.slots[*at])].part == GpuPart::Whole;
+        let free: Vec<usize> = (0..self.slots.len()).filter(is_whole).collect();
+        let best_of = |kinds: &dyn Fn(usize) -> bool| {
+            let serving: Vec<usize> = free.iter().copied().filter(|at| kinds(usize::from(make.slots[*at]))).collect();
+            let ask = wiring::Ask { serving: &serving, free: &free, count: usize::from(need.gpus), groups: &make.slots, most: least.gpus };
+            wiring.best(&ask)
+        };
+        let set = match need.one_group {
+            false => best_of(&of_need),
+            true => {
+                let sets = (0..make.groups.len()).rev().filter(|at| of_need(*at)).filter_map(|at| best_of(&|group| group == at));
+                sets.max_by_key(|set| wiring.worth(set, &free))
+            }
+        };
+        Some(set?.into_iter().map(|slot| GpuSlot(slot as u16)).collect())
     }
 
     /// Free slots for these counts: all on one NUMA node where one has enough, the fullest such; then the lowest. Slices

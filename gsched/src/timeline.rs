@@ -115,9 +115,17 @@ impl Need {
     fn is_simple(&self) -> bool {
         self.whole() == 0 || self.groups.is_power_of_two()
     }
-    /// CPUs, memory and GPUs as they are taken out of `free`, from the first kinds that have some.
+    /// CPUs, memory and GPUs as they are taken out of `free`: several GPUs from one kind where one has enough, the one with the
+    /// fewest; else from the first kinds that have some.
     pub fn amount_from(&self, free: &Amount) -> Option<Amount> {
         let mut amount = Amount { cpus: self.cpus, mem_bytes: self.mem_bytes, gpus: [0; GROUPS] };
+        if self.whole() > 1 && !self.is_simple() {
+            let enough = (0..GROUPS).filter(|at| self.groups & (1 << at) != 0 && free.gpus[*at] >= self.whole());
+            if let Some(at) = enough.min_by_key(|at| free.gpus[*at]) {
+                amount.gpus[at] = self.whole();
+                return self.fits_beside_gpus(free).then_some(amount);
+            }
+        }
         let mut left = self.whole();
         for at in (0..GROUPS).filter(|at| self.groups & (1 << at) != 0) {
             if self.one_group && free.gpus[at] < self.whole() {

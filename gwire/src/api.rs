@@ -247,6 +247,9 @@ pub struct JobRow {
     /// Held GPUs by node: `node1:h100:0-3`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gpus_held: Vec<String>,
+    /// The weakest way within what it holds of each node: `node1:NV18`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub gpu_links: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub time_limit_secs: Option<u32>,
     /// Seconds of the present run.

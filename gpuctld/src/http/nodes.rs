@@ -12,6 +12,7 @@ use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, State as Shared};
 use gcore::ctl::{Command, Node, State, fence_words};
 use gmodel::config::{GpuSharing, Partition, PartitionState};
+use gmodel::gpu_link::GpuLink;
 use gmodel::hostlist::sort_names;
 use gmodel::node::{GpuEntry, Link, Mark, Role};
 use gmodel::suggest::did_you_mean;
@@ -120,6 +121,7 @@ pub(super) fn node_row(state: &State, sight: &Sight, node: &Node) -> NodeRow {
         runs: node.runs.iter().filter(|run| seen(state, sight, run.job)).map(|run| shown(state, *run)).collect(),
         drains: node.drains.iter().map(mark_row).collect(),
         unfit: inventory.unfit.clone(),
+        left_out: gsched::make::left_out(&node.gpus).iter().map(|(kind, count)| format!("{kind}:{count}")).collect(),
         no_mps: inventory.no_mps.clone(),
         lost: fence_words(node).unwrap_or_default(),
         admin: node.admin,
@@ -156,7 +158,16 @@ fn gpu_rows(state: &State, sight: &Sight, node: &Node) -> Vec<GpuRow> {
     let mut holders = gpu_holders(state, sight, node);
     // A slice that is no more was cut away: nobody misses it.
     let shown = node.gpus.iter().filter(|gpu| gpu.present || gpu.info.slice.is_none());
-    shown.map(|gpu| gpu_row(gpu, holders.remove(&gpu.slot.0).unwrap_or_default())).collect()
+    shown
+        .map(|gpu| GpuRow { links: links_by_slot(gpu, &node.gpus), ..gpu_row(gpu, holders.remove(&gpu.slot.0).unwrap_or_default()) })
+        .collect()
+}
+
+/// Ways to whole GPUs that are there.
+fn links_by_slot(gpu: &GpuEntry, all: &[GpuEntry]) -> BTreeMap<u16, GpuLink> {
+    let is_whole = |gpu: &&GpuEntry| gpu.present && gpu.info.slice.is_none();
+    let others = all.iter().filter(is_whole).filter(|other| other.slot != gpu.slot && is_whole(&gpu));
+    others.filter_map(|other| Some((other.slot.0, *gpu.info.links.get(&other.info.minor)?))).collect()
 }
 
 /// Jobs by the slots of GPUs that they hold, as far as the reader may see them.
@@ -186,6 +197,8 @@ fn gpu_row(gpu: &GpuEntry, jobs: Vec<String>) -> GpuRow {
         gpu: slice.map_or_else(String::new, |slice| slice.gpu.clone()),
         divided: gpu.info.divided,
         mps: gpu.info.mps,
+        numa: gpu.info.numa,
+        links: BTreeMap::new(),
         jobs,
         fault: gpu.info.fault.clone(),
         present: gpu.present,

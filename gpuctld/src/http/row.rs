@@ -7,11 +7,13 @@ use super::standing::class_word;
 use gcore::ctl::{Array, Job, Node, Run, State, fence_words, idle_words};
 use gmodel::array_spec::RangeSet;
 use gmodel::config::Partition;
+use gmodel::gpu_link::weakest;
 use gmodel::gpu_request::GpuAmount;
 use gmodel::job::{GpuScope, JobSpec, MemAsk};
-use gmodel::node::Mark;
+use gmodel::node::{GpuEntry, Mark};
 use gmodel::pattern::{self, PatternContext};
 use gmodel::duration::sacct_time;
+use gmodel::run::NodeShare;
 use gmodel::{ExitCode, Instant, JobId, JobState, Reason, ReasonCode, Timestamp, hostlist};
 use gwire::api::CheckpointMarkRow;
 use std::borrow::Cow;
@@ -541,6 +543,19 @@ impl<'a> Row<'a> {
             texts.extend(by_kind.iter().map(|(kind, places)| format!("{}:{kind}:{}", node.name, places.join(","))));
         }
         texts
+    }
+
+    /// How the GPUs held of each node are joined, several whole ones: `node1:NV18`.
+    pub(super) fn gpu_links(&self, view: View) -> Vec<String> {
+        let shares = self.run(view).into_iter().flat_map(|run| &run.allocation);
+        let of_share = |share: &NodeShare| {
+            let node = view.state.nodes.get(share.node)?;
+            let held: Vec<&GpuEntry> = share.gpus.slots().filter_map(|slot| node.gpus.get(usize::from(slot.0))).collect();
+            let whole = held.iter().filter(|gpu| gpu.info.slice.is_none());
+            let link = weakest(whole.map(|gpu| (gpu.info.minor, &gpu.info.links)))?;
+            Some(format!("{}:{link}", node.name))
+        };
+        shares.filter_map(of_share).collect()
     }
 
     /// What the job runs, for display.

@@ -8,6 +8,7 @@ mod sharing;
 mod terms;
 mod textbook;
 mod why;
+mod wired;
 
 use crate::{PendingJob, Plan, RunningRun, SchedNode, Snapshot, WorkBudget, plan};
 use expect_test::{Expect, expect};

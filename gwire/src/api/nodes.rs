@@ -2,8 +2,10 @@
 
 use super::{Gpus, LimitsRow, MarkRow};
 use gmodel::Instant;
+use gmodel::gpu_link::GpuLink;
 use gmodel::node::Role;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -24,6 +26,9 @@ pub struct NodeRow {
     pub gpus_alloc: f64,
     pub runs: Vec<String>,
     pub drains: Vec<MarkRow>,
+    /// Sound GPUs and slices that no job gets, since the node has more than eight kinds: `a100:3g.20gb:2`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<String>,
     /// Why it takes no work though it is up.
     pub unfit: String,
     /// Why MPS can share none of its GPUs; empty where it can, or where there is none.
@@ -65,6 +70,11 @@ pub struct GpuRow {
     /// Shares of it can be held to their part.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub mps: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub numa: Option<u32>,
+    /// The best way to each other GPU of the node that is there, by its slot.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub links: BTreeMap<u16, GpuLink>,
     /// Job that holds it, as shown; several for shares.
     pub jobs: Vec<String>,
     pub fault: String,

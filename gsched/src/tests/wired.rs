@@ -1,0 +1,90 @@
+//! Which GPUs of a node a job gets, where they are joined unlike.
+
+use super::{check, picture};
+use crate::make::left_out;
+use crate::{WorkBudget, plan};
+use expect_test::expect;
+use gmodel::gpu_link::GpuLink;
+use gmodel::policy::GpuAmounts;
+use std::sync::Arc;
+
+#[test]
+fn a_job_gets_gpus_of_one_island_and_leaves_the_other_whole() {
+    check(
+        "node n1 h100:8 island=4
+         running 1 n1 gpus=0-1 left=60
+         job gpus=3
+         job gpus=1",
+        expect![[r#"
+            10 starts on n1[4,5,6]x1
+            20 starts on n1[7]x1
+        "#]],
+    );
+    check(
+        "node n1 h100:8 island=4
+         running 1 n1 gpus=0-1 left=60
+         job gpus=2
+         job gpus=4 nvlink",
+        expect![[r#"
+            10 starts on n1[2,3]x1
+            20 starts on n1[4,5,6,7]x1
+        "#]],
+    );
+}
+
+#[test]
+fn unlike_boards_of_one_node_are_not_mixed_where_one_kind_has_enough() {
+    check(
+        "node n1 l4:2 h100:4
+         job gpus=3
+         job gpus=2",
+        expect![[r#"
+            10 starts on n1[2,3,4]x1
+            20 starts on n1[0,1]x1
+        "#]],
+    );
+}
+
+#[test]
+fn a_gpu_with_a_link_down_is_taken_last() {
+    let mut snapshot = picture(
+        "node n1 h100:4
+         job gpus=3
+         job gpus=1",
+    );
+    let gpus = Arc::make_mut(&mut snapshot.nodes[0].gpus);
+    for at in 0..gpus.len() {
+        gpus[at].info.minor = 10 + at as u32;
+        let links = |other: u32| GpuLink::Nvlink(if at == 1 || other == 1 { 17 } else { 18 });
+        gpus[at].info.links = (0..4).filter(|other| *other != at as u32).map(|other| (10 + other, links(other))).collect();
+    }
+    expect![[r#"
+        10 starts on n1[0,2,3]x1
+        20 starts on n1[1]x1
+    "#]]
+    .assert_eq(&super::story(&snapshot, &plan(&snapshot, WorkBudget::default())));
+}
+
+#[test]
+fn limits_by_type_count_the_gpus_that_the_job_really_gets() {
+    let mut snapshot = picture(
+        "partition main
+         node n1 l4:2 h100:4
+         job gpus=3
+         job gpus=2",
+    );
+    Arc::make_mut(&mut snapshot.config).partitions[0].per_user.gpus = Some(GpuAmounts([("h100".to_owned(), 2000)].into()));
+    expect![[r#"
+        20 starts on n1[0,1]x1
+        10 waits: QOSMaxGRESPerUser: user bob in partition main may hold 2 h100 and holds 0; this job needs 3
+    "#]]
+    .assert_eq(&super::story(&snapshot, &plan(&snapshot, WorkBudget::default())));
+}
+
+#[test]
+fn kinds_beyond_the_eighth_are_named() {
+    let snapshot = picture("node n1 a:1 b:1 c:1 d:1 e:1 f:1 g:1 h:1 i:2 j:1");
+    assert_eq!(left_out(&snapshot.nodes[0].gpus), [("i".to_owned(), 2), ("j".to_owned(), 1)]);
+    let snapshot = picture("node n1 a:1 b:1 c:1 d:1 e:1 f:1 g:1 h:9");
+    assert_eq!(left_out(&snapshot.nodes[0].gpus), []);
+}
