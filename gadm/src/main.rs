@@ -15,6 +15,7 @@ mod sandbox;
 mod share;
 mod token;
 mod topology;
+mod topology_conf;
 
 fn main() -> ExitCode {
     gcli::failure::run("gadm", || admin::main(std::env::args_os()))

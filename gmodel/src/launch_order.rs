@@ -26,6 +26,9 @@ pub struct LaunchOrder {
     pub nodes: Vec<OrderNode>,
     /// Position of the receiving node in `nodes`.
     pub node_index: u32,
+    /// Switches above the receiving node, the highest first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub switches: Vec<String>,
     pub ntasks: u32,
     /// As asked for; 0 where it was not.
     pub cpus_per_task: u32,

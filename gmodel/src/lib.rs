@@ -42,6 +42,7 @@ pub mod suggest;
 pub mod supervise;
 pub mod time;
 pub mod time_zone;
+pub mod topology;
 
 pub use blob_id::BlobId;
 pub use checkpoint::CheckpointSpec;

@@ -16,6 +16,9 @@ pub struct Inventory {
     pub cpus: u32,
     pub mem_bytes: u64,
     pub gpus: Vec<GpuInfo>,
+    /// Nodes with the same word here are joined by NVLink, as in an NVL72 rack: the fabric's cluster and clique.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub nvlink_domain: String,
     /// What GPUs of the node can be cut into, a type and size each; those that cannot are not named.
     #[serde(skip_serializing_if = "is_empty")]
     pub mig: Arc<Vec<MigBoard>>,

@@ -8,6 +8,7 @@ use crate::hostlist::Hostlist;
 use crate::idle::IdlePolicy;
 use crate::time::Timestamp;
 use crate::time_zone::TimeZone;
+pub use crate::topology::{NodeGroup, Switch, Topology};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -457,23 +458,6 @@ pub struct Price {
     pub from: Timestamp,
     /// Thousandths of the site's currency.
     pub per_gpu_hour_milli: u64,
-}
-
-/// Switches and racks: which nodes are near each other. Leaves first is not required.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Topology {
-    pub switches: Vec<Switch>,
-}
-
-/// As a line of Slurm's topology.conf.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Switch {
-    pub name: String,
-    pub nodes: Option<Hostlist>,
-    /// Switches below it.
-    pub switches: Vec<String>,
 }
 
 impl GpuAmounts {

@@ -66,6 +66,7 @@ fn order(state: &State, node: NodeId, run: &Run, spec: &JobSpec) -> LaunchOrder 
         array: array_task(state, run, spec),
         nodes: run.allocation.iter().map(|share| order_node(state, share)).collect(),
         node_index: u32::try_from(node_index).unwrap_or(0),
+        switches: switches_above(state, node),
         ntasks: run.allocation.iter().map(|share| share.tasks).sum(),
         // As Slurm has it, SLURM_CPUS_PER_TASK is there where it was asked for: with --cpus-per-gpu a task has others.
         cpus_per_task: spec.request.cpus_per_task.unwrap_or(0),
@@ -105,6 +106,11 @@ fn array_task(state: &State, run: &Run, spec: &JobSpec) -> Option<ArrayTask> {
     let tasks = spec.array.as_ref()?;
     let (min, max) = tasks.bounds();
     Some(ArrayTask { array: task.array, index: task.index, count: tasks.len(), min, max, step: tasks.step() })
+}
+
+fn switches_above(state: &State, node: NodeId) -> Vec<String> {
+    let above = state.nodes.get(node).map(|node| state.config.scheduler.topology.switches_above(&node.name));
+    above.unwrap_or_default().into_iter().map(str::to_owned).collect()
 }
 
 fn order_node(state: &State, share: &NodeShare) -> OrderNode {

@@ -156,6 +156,7 @@ pub fn inventory(config: &Config, gpus: &Gpus, unfit: String, now: Timestamp) ->
         cpus: config.cpus.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get() as u32)),
         mem_bytes: config.mem_bytes.unwrap_or_else(memory_bytes),
         gpus: gpus.facts.iter().flat_map(with_slices).collect(),
+        nvlink_domain: nvlink_domain(&gpus.facts),
         mig: crate::mig::boards(&gpus.facts).into(),
         features: features(config, gpus),
         // Said by `gpu_share`.
@@ -168,6 +169,12 @@ pub fn inventory(config: &Config, gpus: &Gpus, unfit: String, now: Timestamp) ->
         version: env!("CARGO_PKG_VERSION").into(),
         boot_secs: boot_secs(now),
     }
+}
+
+/// The domain that all GPUs of the node are in; none where they disagree.
+fn nvlink_domain(gpus: &[GpuFacts]) -> String {
+    let first = gpus.first().map(|gpu| gpu.nvlink_domain.clone()).unwrap_or_default();
+    if gpus.iter().all(|gpu| gpu.nvlink_domain == first) { first } else { String::new() }
 }
 
 /// The best way from a GPU to each other: NVLink where there is one, else as they hang on PCIe.

@@ -23,6 +23,8 @@ pub(crate) fn text(node: &NodeRow, times: &TimeFormat) -> String {
         format!("Isolation={} Resources={}", or_unknown(&node.isolation), if node.declared { "declared" } else { "found" }),
         format!("BootTime={} LastSeen={}", at(node.boot_time), at(node.last_seen)),
     ];
+    let places = [("Switches", &node.switches), ("NVLinkDomain", &node.nvlink_domain)];
+    lines.extend(places.iter().filter(|(_, name)| !name.is_empty()).map(|(key, name)| format!("{key}={name}")));
     if !node.no_mps.is_empty() {
         lines.push(format!("NoMPS={}", node.no_mps));
     }

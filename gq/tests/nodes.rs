@@ -30,7 +30,7 @@ fn joined() -> Value {
         json!({"slot": slot, "index": slot, "minor": slot, "uuid": format!("GPU-{slot}"), "type": "v100", "memory_mib": 32768,
                "jobs": [], "fault": "", "present": true, "numa": numa, "links": links})
     };
-    node("n10", "IDLE", json!({"left_out": ["v100:1"], "gpus": [
+    node("n10", "IDLE", json!({"left_out": ["v100:1"], "switches": "spine.leaf1", "nvlink_domain": "abc.1", "gpus": [
         gpu(0, 0, json!({"1": "NV2", "2": "SYS"})), gpu(1, 0, json!({"0": "NV2", "2": "SYS"})), gpu(2, 1, json!({"0": "SYS", "1": "C2C"})),
     ]}))
 }
@@ -39,13 +39,14 @@ fn joined() -> Value {
 fn one_node_in_full_shows_how_its_gpus_are_joined() {
     let controller = FakeController::start(|_: &Request| Answer::ok(json!({"schema": 1, "nodes": [joined()]}).to_string()));
     let shown = controller.run(GNODES, &["n10"]).text();
-    let matrix: Vec<&str> = shown.lines().skip_while(|line| !line.contains("Links")).collect();
+    let matrix: Vec<&str> = shown.lines().skip_while(|line| !line.contains("Links")).map(str::trim).collect();
     expect![[r#"
            Links GPU0  GPU1  GPU2  NUMA
            GPU0  X     NV2   SYS   0
            GPU1  NV2   X     SYS   0
            GPU2  SYS   ?     X     1
     "#]].assert_eq(&format!("{}\n", matrix.join("\n").trim_end()));
+    assert!(shown.contains("\n   Switches=spine.leaf1\n   NVLinkDomain=abc.1\n"), "{shown}");
     assert!(shown.contains("LeftOut=v100:1 (a node offers 8 kinds"), "{shown}");
     assert!(controller.run(GNODES, &[]).text().contains("not offered: v100:1"), "{shown}");
 }

@@ -13,7 +13,6 @@ use crate::snapshot::{RunningRun, SchedNode, Snapshot};
 use crate::timeline::{Need, UNLIMITED_SECS};
 use crate::usual::{Sort, Usual};
 use fixedbitset::FixedBitSet;
-use gmodel::hostlist::natural_order;
 use gmodel::run::NodeShare;
 use gmodel::{NodeId, RunId, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,8 +27,6 @@ pub struct Cluster {
     rooms: Rooms,
     /// Of each node, in this pass.
     room_of: Vec<RoomId>,
-    /// Of each node, its place in the order of the names.
-    rank: Vec<u32>,
     /// By the number of whole GPUs that are free: the nodes with so many and a free CPU, without which nothing starts.
     pub by_free: Vec<FixedBitSet>,
     /// Nodes that this pass took something of.
@@ -75,6 +72,7 @@ struct Held {
 #[derive(Debug, PartialEq, Eq)]
 struct Seen {
     name: String,
+    nvlink_domain: String,
     features: Vec<String>,
     free_cpus: u32,
     free_mem_bytes: u64,
@@ -169,16 +167,6 @@ impl Cluster {
         }
     }
 
-    /// Nodes are others, or have other names.
-    pub(crate) fn rank_names(&mut self, snapshot: &Snapshot) {
-        let mut by_name: Vec<usize> = (0..snapshot.nodes.len()).collect();
-        by_name.sort_by(|a, b| natural_order(&snapshot.nodes[*a].name, &snapshot.nodes[*b].name));
-        self.rank = vec![0; by_name.len()];
-        for (rank, at) in (0..).zip(by_name) {
-            self.rank[at] = rank;
-        }
-    }
-
     /// Looks which of some nodes are others than before in themselves.
     fn compare_nodes(&mut self, snapshot: &Snapshot, some: impl Iterator<Item = usize>, dirty: &mut FixedBitSet) {
         for at in some {
@@ -189,7 +177,7 @@ impl Cluster {
                 continue;
             }
             let make = self.makes.of(node);
-            if track.up != up || track.make != make || track.seen.name != node.name || track.seen.features != node.features {
+            if track.up != up || track.make != make || track.seen.name != node.name || track.seen.features != node.features || track.seen.nvlink_domain != node.nvlink_domain {
                 self.generation += 1;
             }
             (track.make, track.up, track.seen) = (make, up, Seen::of(node));
@@ -432,11 +420,6 @@ impl Cluster {
         self.makes.list.iter().any(|make| !make.groups.is_empty())
     }
 
-    /// The place of a node in the order of the names.
-    pub(crate) fn rank(&self, at: usize) -> u32 {
-        self.rank[at]
-    }
-
     /// Whole GPUs that are free on a node now; `None` where nothing starts, for want of a CPU.
     pub(crate) fn free_gpus(&self, at: usize) -> Option<usize> {
         self.nodes[at].bucket
@@ -513,6 +496,7 @@ impl Track {
             && (Arc::ptr_eq(&seen.gpus, &node.gpus) || seen.gpus == node.gpus)
             && seen.name == node.name
             && seen.features == node.features
+            && seen.nvlink_domain == node.nvlink_domain
     }
 }
 
@@ -521,6 +505,7 @@ impl Seen {
         Self {
             name: node.name.clone(),
             features: node.features.clone(),
+            nvlink_domain: node.nvlink_domain.clone(),
             free_cpus: node.free_cpus,
             free_mem_bytes: node.free_mem_bytes,
             free_gpu_milli: node.free_gpu_milli.clone(),

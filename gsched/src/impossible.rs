@@ -6,7 +6,7 @@ use crate::snapshot::SchedNode;
 use gmodel::Request;
 use gmodel::config::{MigCuts, Partition};
 use gmodel::gpu_request::GpuAmount;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Why a request can never run in a partition as its nodes are now, with what would work; `None`
 /// when it can. Used at submission (nodes that are down count: they come back).
@@ -17,6 +17,9 @@ pub fn impossible(
 ) -> Option<String> {
     let members: Vec<_> =
         nodes.iter().filter(|n| partition.holds(&n.name, &n.features)).collect();
+    if let Some(text) = wider_than_domains(request, partition, &members) {
+        return Some(text);
+    }
     let demands = Demand::all(request, partition);
     let lacks: Vec<Lack> = demands.iter().filter_map(|d| lack_of(d, &members)).collect();
     if lacks.len() < demands.len() {
@@ -88,6 +91,17 @@ pub fn impossible(
         }
     };
     Some(text)
+}
+
+/// With `--nvlink` the nodes of a job are of one NVLink domain, where there are domains.
+fn wider_than_domains(request: &Request, partition: &Partition, members: &[&SchedNode]) -> Option<String> {
+    let nodes = request.nodes_min.max(request.nodelist.as_ref().map_or(0, |list| list.len() as u32)) as usize;
+    let asks = request.nvlink && nodes > 1 && request.gpus.as_ref().is_some_and(|ask| !ask.is_none());
+    let mut sizes: BTreeMap<&str, usize> = BTreeMap::new();
+    members.iter().filter(|node| !node.nvlink_domain.is_empty()).for_each(|node| *sizes.entry(&node.nvlink_domain).or_default() += 1);
+    let most = sizes.into_values().max().filter(|most| asks && *most < nodes)?;
+    let name = &partition.name;
+    Some(format!("--nvlink on {nodes} nodes: the largest NVLink domain in partition {name:?} has {most}. Ask for fewer, or leave out --nvlink."))
 }
 
 /// Whether each node of a demand could be another that is cut for it.

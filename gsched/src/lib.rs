@@ -19,6 +19,7 @@ pub mod demand;
 pub mod impossible;
 pub mod make;
 pub mod mig_plan;
+pub mod network;
 pub mod pass;
 pub mod placement;
 pub mod reason;

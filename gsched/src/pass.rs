@@ -9,7 +9,8 @@ use crate::cluster::{Cluster, end_after};
 use crate::ledger::{Ledger, Take};
 use crate::preempt::Candidates;
 use crate::priority::{in_order, of_starts};
-use crate::placement::{Ask, Leaves, Looked, Picked, Search};
+use crate::network::Network;
+use crate::placement::{Ask, Looked, Picked, Search};
 use crate::plan::{Plan, Sizes, Start, WorkBudget};
 use crate::reason::{self, array_limit, standing};
 use crate::queue::Queue;
@@ -50,7 +51,7 @@ const MOST_STRETCH: u32 = 16;
 pub struct Engine {
     pub(crate) cluster: Cluster,
     pub(crate) windows: Windows,
-    pub(crate) leaves: Leaves,
+    pub(crate) network: Network,
     pub(crate) shapes: Shapes,
     pub(crate) scores: Scores,
     pub(crate) looked: Looked,
@@ -177,10 +178,8 @@ impl Engine {
         if !same_policy || generation != self.generation {
             self.shapes.clear();
             self.cluster.sort_again(snapshot);
-            self.cluster.rank_names(snapshot);
             self.windows = Windows::new(snapshot);
-            let names: Vec<&str> = snapshot.nodes.iter().map(|node| node.name.as_str()).collect();
-            self.leaves = Leaves::new(&snapshot.config.scheduler.topology, &names);
+            self.network = Network::new(&snapshot.config.scheduler.topology, &snapshot.nodes);
             self.generation = generation;
         }
         self.seen = Some((snapshot.config.clone(), snapshot.policy.clone()));
@@ -573,7 +572,7 @@ impl<'a> Pass<'a> {
         let mut search = Search {
             cluster: &engine.cluster,
             windows: &engine.windows,
-            leaves: &engine.leaves,
+            network: &engine.network,
             scores: &mut engine.scores,
             looked: &mut engine.looked,
             snapshot: self.snapshot,
@@ -618,8 +617,8 @@ impl<'a> Pass<'a> {
             }
             engine.cluster.file(*at);
         }
-        // Ranks follow the nodes' names, as every script that takes the first host for its master expects.
-        allocation.sort_by_key(|(at, _)| engine.cluster.rank(*at));
+        // Ranks follow the network, and names within: neighbours in rank are neighbours there.
+        allocation.sort_by_key(|(at, _)| engine.network.rank(*at));
         let allocation: Allocation = allocation.into_iter().map(|(_, share)| share).collect();
         for (name, count) in &job.spec.licences {
             if let Some(free) = self.licences.get_mut(name) {

@@ -1,9 +1,10 @@
 //! Which of the nodes that fit a job gets, now or at a later time.
 //!
 //! Nodes are looked at in the order in which the policy likes them, so that mostly the first that fits is taken. Jobs
-//! of several nodes stay below as few leaf switches as can be.
+//! of several nodes stay in one NVLink domain, or below as few leaf switches as can be (`network.rs`).
 
 use crate::cluster::Cluster;
+use crate::network::Network;
 use crate::rooms::ByRoom;
 use crate::score::{Score, Scores};
 use crate::shape::Shape;
@@ -12,7 +13,7 @@ use crate::timeline::{Need, UNLIMITED_SECS};
 use crate::window::Windows;
 use fixedbitset::FixedBitSet;
 use gmodel::Timestamp;
-use gmodel::policy::{Placement, Topology};
+use gmodel::policy::Placement;
 use std::collections::BinaryHeap;
 
 /// Nodes by their place, each with the part of the way that it serves.
@@ -25,7 +26,7 @@ const MOST_TIMES: usize = 300;
 pub struct Search<'a> {
     pub cluster: &'a Cluster,
     pub windows: &'a Windows,
-    pub leaves: &'a Leaves,
+    pub network: &'a Network,
     pub scores: &'a mut Scores,
     pub looked: &'a mut Looked,
     pub snapshot: &'a Snapshot,
@@ -51,10 +52,6 @@ struct Alike {
     start: (Timestamp, bool),
 }
 
-/// Leaf switches: the nodes directly below each.
-#[derive(Clone, Debug, Default)]
-pub struct Leaves(Vec<FixedBitSet>);
-
 /// Whom nodes are looked for.
 #[derive(Clone, Copy)]
 pub struct Ask<'a> {
@@ -65,27 +62,6 @@ pub struct Ask<'a> {
     pub only: Option<&'a FixedBitSet>,
     /// Leaf switches at most.
     pub most_leaves: Option<u32>,
-}
-
-impl Leaves {
-    pub fn new(topology: &Topology, names: &[&str]) -> Self {
-        let mut leaves = Vec::new();
-        let mut rest = FixedBitSet::with_capacity(names.len());
-        rest.insert_range(..);
-        for list in topology.switches.iter().filter_map(|switch| switch.nodes.as_ref()) {
-            let mut leaf = FixedBitSet::with_capacity(names.len());
-            leaf.extend((0..names.len()).filter(|at| rest.contains(*at) && list.contains(names[*at])));
-            rest.difference_with(&leaf);
-            leaves.push(leaf);
-        }
-        if !leaves.is_empty() && !rest.is_clear() {
-            leaves.push(rest);
-        }
-        Self(leaves)
-    }
-    fn used(&self, picked: &Picked) -> u32 {
-        self.0.iter().filter(|leaf| picked.iter().any(|(at, _)| leaf.contains(*at))).count() as u32
-    }
 }
 
 impl Looked {
@@ -147,29 +123,56 @@ impl Search<'_> {
         if shape.ways[way].nodes == 1 && shape.named.is_empty() {
             return self.best(ask, way, from, to).map(|at| vec![(at, 0)]);
         }
-        if self.leaves.0.is_empty() || shape.ways[way].nodes == 1 {
+        if shape.ways[way].nodes == 1 {
             return self.pick_many(ask, way, from, to);
         }
-        self.pick_near(ask, way, from, to)
+        let domains = !self.network.domains.is_empty() && shape.least_gpus(way, shape.ways[way].last()) > 0;
+        if domains && let Some(picked) = self.pick_in_domain(ask, way, from, to) {
+            return Some(picked);
+        }
+        // Where some candidates are in domains, `--nvlink` means one of those.
+        let must = domains && shape.spec.request.nvlink && self.network.domains.iter().any(|domain| !domain.is_disjoint(&shape.candidates.up));
+        if must { None } else { self.pick_near(ask, way, from, to) }
+    }
+
+    /// Within one NVLink domain: the one that has the fewest nodes with room, of those that have enough.
+    fn pick_in_domain(&mut self, ask: &Ask, way: usize, from: Timestamp, to: Timestamp) -> Option<Picked> {
+        let count = ask.shape.ways[way].nodes as usize;
+        let mut fitting = FixedBitSet::with_capacity(self.cluster.nodes.len());
+        fitting.extend(self.fitting(ask, way, ask.shape.ways[way].last(), (from, to), usize::MAX));
+        let network = self.network;
+        let mut sizes: Vec<(usize, usize)> =
+            network.domains.iter().enumerate().map(|(at, domain)| (domain.intersection_count(&fitting), at)).filter(|(size, _)| *size >= count).collect();
+        sizes.sort_unstable();
+        sizes.into_iter().find_map(|(_, at)| {
+            let domain = &network.domains[at];
+            let only: FixedBitSet = domain.intersection(&fitting).collect();
+            let picked = self.pick_near(&Ask { only: Some(&only), ..*ask }, way, from, to)?;
+            // Nodes that are named are not asked for their domain.
+            picked.iter().all(|(at, _)| domain.contains(*at)).then_some(picked)
+        })
     }
 
     /// Below as few leaf switches as can be.
     fn pick_near(&mut self, ask: &Ask, way: usize, from: Timestamp, to: Timestamp) -> Option<Picked> {
+        if self.network.leaves.is_empty() {
+            return self.pick_many(ask, way, from, to);
+        }
         let count = ask.shape.ways[way].nodes as usize;
         let fitting = self.fitting(ask, way, ask.shape.ways[way].last(), (from, to), usize::MAX);
         let mut set = FixedBitSet::with_capacity(self.cluster.nodes.len());
         set.extend(fitting);
         let mut sizes: Vec<(usize, usize)> =
-            self.leaves.0.iter().enumerate().map(|(leaf, nodes)| (nodes.intersection_count(&set), leaf)).collect();
+            self.network.leaves.iter().enumerate().map(|(leaf, nodes)| (nodes.intersection_count(&set), leaf)).collect();
         sizes.sort();
-        let leaves = self.leaves;
+        let network = self.network;
         let within = |search: &mut Self, nodes: &FixedBitSet| {
             let mut only = set.clone();
             only.intersect_with(nodes);
             search.pick_many(&Ask { only: Some(&only), ..*ask }, way, from, to)
         };
         for (_, leaf) in sizes.iter().filter(|(size, _)| *size >= count) {
-            if let Some(picked) = within(self, &leaves.0[*leaf]) {
+            if let Some(picked) = within(self, &network.leaves[*leaf]) {
                 return Some(picked);
             }
         }
@@ -179,7 +182,7 @@ impl Search<'_> {
         let mut union = FixedBitSet::with_capacity(self.cluster.nodes.len());
         let mut have = 0;
         for (used, (size, leaf)) in sizes.iter().rev().enumerate() {
-            union.union_with(&leaves.0[*leaf]);
+            union.union_with(&network.leaves[*leaf]);
             have += size;
             if ask.most_leaves.is_some_and(|most| used as u32 >= most) {
                 return None;
@@ -187,7 +190,7 @@ impl Search<'_> {
             if have >= count
                 && let Some(picked) = within(self, &union)
             {
-                return ask.most_leaves.is_none_or(|most| leaves.used(&picked) <= most).then_some(picked);
+                return ask.most_leaves.is_none_or(|most| network.leaves_of(&picked) <= most).then_some(picked);
             }
         }
         None

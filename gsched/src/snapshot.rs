@@ -38,6 +38,8 @@ pub struct SchedNode {
     /// Why it takes no new work; `None` when it does.
     pub unavailable: Option<String>,
     pub features: Vec<String>,
+    /// Nodes with the same word here are joined by NVLink; empty: with none.
+    pub nvlink_domain: String,
     pub cpus: u32,
     pub mem_bytes: u64,
     /// Shared: a pass copies its nodes many times, and these never change in it.

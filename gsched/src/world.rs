@@ -62,6 +62,7 @@ fn node(id: u32, name: &str, gpus: &str) -> SchedNode {
         name: name.into(),
         unavailable: None,
         features: Vec::new(),
+        nvlink_domain: String::new(),
         cpus: 64,
         mem_bytes: 512 << 30,
         gpus: Arc::new((0..count).map(gpu).collect()),

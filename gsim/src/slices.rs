@@ -293,6 +293,7 @@ fn node(id: u32) -> SchedNode {
         name: format!("n{id}"),
         unavailable: None,
         features: Vec::new(),
+        nvlink_domain: String::new(),
         cpus: 4096,
         mem_bytes: 1 << 50,
         gpus: Arc::new((0..GPUS).map(gpu).collect()),

@@ -169,8 +169,9 @@ fn job_variables(env: &mut Variables, order: &LaunchOrder, setup: &Setup) {
     env.slurm("PRIO_PROCESS", 0);
     env.set("SLURMD_NODENAME", &setup.node_name);
     env.set("GSUB_NODENAME", &setup.node_name);
-    env.slurm("TOPOLOGY_ADDR", &setup.node_name);
-    env.slurm("TOPOLOGY_ADDR_PATTERN", "node");
+    let above = |name: &dyn Fn(&str) -> String| order.switches.iter().map(|switch| name(switch) + ".").collect::<String>();
+    env.slurm("TOPOLOGY_ADDR", above(&|switch| switch.to_owned()) + &setup.node_name);
+    env.slurm("TOPOLOGY_ADDR_PATTERN", above(&|_| "switch".to_owned()) + "node");
     size_variables(env, order);
     gpu_variables(env, setup);
     if let Some(array) = &order.array {
@@ -388,6 +389,15 @@ mod tests {
             ..StepOrder::default()
         };
         compare(&task(&order, &setup, &step, 1, &TaskBinding::default()), golden("[task 3 of 4]", "[array]"));
+    }
+
+    #[test]
+    fn the_way_through_the_switches_is_told_from_the_top() {
+        let (order, setup) = golden_job();
+        let order = LaunchOrder { switches: vec!["spine".into(), "leaf2".into()], ..order };
+        let env = batch(&order, &setup);
+        assert_eq!(value(&env, "SLURM_TOPOLOGY_ADDR"), Some("spine.leaf2.node2"));
+        assert_eq!(value(&env, "GSUB_TOPOLOGY_ADDR_PATTERN"), Some("switch.switch.node"));
     }
 
     #[test]

@@ -112,6 +112,8 @@ pub struct GpuFacts {
     pub nvlink_peers: Vec<String>,
     /// The same with the number of links that lead there (through switches: as many as both have up).
     pub nvlinks: Vec<NvlinkPeer>,
+    /// The NVLink domain over several hosts: the fabric's cluster and clique, `UUID.CLIQUE`; empty for none.
+    pub nvlink_domain: String,
     /// The way to each other GPU over PCIe, by UUID, sorted.
     pub pcie_distances: Vec<(String, PcieDistance)>,
     /// Why it cannot be used now: the facts are then from before.

@@ -7,6 +7,7 @@ use std::str::FromStr;
 use nvml_wrapper_sys::bindings;
 
 use crate::board::HEALTHY_FABRIC_MASK;
+use crate::host_seed::mix;
 use crate::mig;
 use crate::reset;
 use crate::state::{
@@ -81,6 +82,11 @@ pub enum Fault {
     /// The clocks are held down for this reason and no other.
     Throttle(Throttle),
     Fabric(FabricWord),
+    /// Registered in a clique of the NVLink fabric of several hosts that has this name; it must know of a fabric.
+    NvlinkDomain {
+        name: String,
+        clique: u32,
+    },
     /// What the driver advises to do.
     Recovery(Recovery),
     /// A process appears on the GPU, or in one of its MIG devices.
@@ -158,7 +164,7 @@ words! {
 
 const WORDS: &str = "xid N [TIMES], lost, missing, hang, slow MILLIS, error CODE, ecc [N], ecc-sram [N], ecc-corrected [N], sram-threshold, \
 remap-pending, remap-failed, retired [PAGES], nvlink-down LINK, nvlink-up LINK, nvlink-errors N, pcie LANES [GENERATION], hot CELSIUS, \
-throttle WORD, fabric WORD, recovery WORD, process PID MIB [INSTANCE COMPUTE], no-process [PID], mig on|off|PROFILE,..., reset, reset-fails, check WORD, check-takes MILLIS, clear";
+throttle WORD, fabric WORD, nvlink-domain NAME CLIQUE, recovery WORD, process PID MIB [INSTANCE COMPUTE], no-process [PID], mig on|off|PROFILE,..., reset, reset-fails, check WORD, check-takes MILLIS, clear";
 
 /// Changes the GPU in `slot`; an error says which slots there are, or what does not fit this board.
 pub fn apply_fault(state: &mut State, slot: usize, fault: Fault) -> Result<(), String> {
@@ -227,6 +233,12 @@ fn change_gpu(gpu: &mut Gpu, fault: Fault) -> Result<(), String> {
         Fault::Hot { celsius } => heat(gpu, celsius),
         Fault::Throttle(why) => throttle(gpu, why),
         Fault::Fabric(word) => set_fabric(gpu, word)?,
+        Fault::NvlinkDomain { name, clique } => {
+            set_fabric(gpu, FabricWord::Completed)?;
+            let bits = [1, 2].map(|purpose| mix(&name, 0, purpose).to_be_bytes()).concat();
+            gpu.fabric.cluster_uuid.copy_from_slice(&bits);
+            gpu.fabric.clique = clique;
+        }
         Fault::Recovery(action) => gpu.recovery_action = action as u32,
         Fault::Process {
             pid,
@@ -478,6 +490,10 @@ impl FromStr for Fault {
                 celsius: small(celsius)?,
             },
             ["throttle", why] => Fault::Throttle(Throttle::parse(why)?),
+            ["nvlink-domain", name, clique] => Fault::NvlinkDomain {
+                name: name.to_owned(),
+                clique: small(clique)?,
+            },
             ["fabric", word] => Fault::Fabric(FabricWord::parse(word)?),
             ["check", word] => Fault::Check(CheckFault::parse(word)?),
             ["check-takes", millis] => Fault::CheckTakes { millis: number(millis)? },
@@ -541,6 +557,7 @@ impl fmt::Display for Fault {
             Fault::Hot { celsius } => write!(f, "hot {celsius}"),
             Fault::Throttle(why) => write!(f, "throttle {}", why.word()),
             Fault::Fabric(word) => write!(f, "fabric {}", word.word()),
+            Fault::NvlinkDomain { name, clique } => write!(f, "nvlink-domain {name} {clique}"),
             Fault::Recovery(action) => write!(f, "recovery {}", action.word()),
             Fault::Process {
                 pid,

@@ -11,6 +11,51 @@ fn links(pool: &Pool, id: u64) -> String {
     shown.lines().find_map(|line| line.trim().strip_prefix("GPULinks=")).unwrap_or_default().to_owned()
 }
 
+/// Four nodes on two switches; the second and the fourth in one NVLink domain.
+fn network() -> Option<Pool> {
+    let pool = Pool::up(4, "h100:2")?;
+    let topology = "[switch.leaf1]\nnodes = \"node[1,3]\"\n[switch.leaf2]\nnodes = \"node[2,4]\"\n[switch.top]\nswitches = [\"leaf2\", \"leaf1\"]\n";
+    std::fs::write(pool.config("gpuctld").with_file_name("topology.toml"), topology).unwrap();
+    let said = pool.run("gadm", &["reload"]);
+    assert_eq!(said.code, 0, "{said:?}");
+    for (node, gpu) in ["node2", "node4"].into_iter().flat_map(|node| ["gpu0", "gpu1"].map(|gpu| (node, gpu))) {
+        let said = pool.sandbox(&["fault", node, gpu, "nvlink-domain", "rack", "3"]);
+        assert_eq!(said.code, 0, "{said:?}");
+    }
+    pool.wait_until("the domain is known", || pool.node("node4").nvlink_domain.ends_with(".3") && !pool.node("node2").nvlink_domain.is_empty());
+    Some(pool)
+}
+
+#[test]
+fn ranks_follow_the_network_and_nvlink_jobs_stay_in_their_domain() {
+    let Some(pool) = network() else { return };
+    assert_eq!(pool.node("node2").nvlink_domain, pool.node("node4").nvlink_domain);
+    let shown = pool.run("gnodes", &["node1"]).out;
+    assert!(shown.contains("Switches=top.leaf1") && !shown.contains("NVLinkDomain"), "{shown}");
+
+    let script = "echo $SLURM_JOB_NODELIST $SLURM_TOPOLOGY_ADDR $SLURM_TOPOLOGY_ADDR_PATTERN > batch
+        grun sh -c 'echo $SLURM_PROCID $SLURM_NODEID $SLURM_LOCALID $SLURMD_NODENAME $SLURM_TOPOLOGY_ADDR > rank.$SLURM_PROCID'";
+    let script = format!("export PATH={}:$PATH\n{script}", gpupool_tests::pool::programs().display());
+    let id = pool.gsub(&["-N", "4", "-n", "4", "--gpus-per-node", "1", "--wrap", &script]);
+    assert_eq!(pool.wait_state(id, Completed).nodelist, "node[2,4,1,3]");
+    assert_eq!(pool.file("batch"), "node[2,4,1,3] top.leaf2.node2 switch.switch.node\n");
+    let ranks: String = (0..4).map(|rank| pool.file(&format!("rank.{rank}"))).collect();
+    assert_eq!(ranks, "0 0 0 node2 top.leaf2.node2\n1 1 0 node4 top.leaf2.node4\n2 2 0 node1 top.leaf1.node1\n3 3 0 node3 top.leaf1.node3\n");
+
+    let pair = pool.gsub(&["-N", "2", "--gpus-per-node", "2", "--nvlink", "--wrap", "true"]);
+    assert_eq!(pool.wait_state(pair, Completed).nodelist, "node[2,4]");
+    let three = pool.run("gsub", &["-N", "3", "--gpus-per-node", "2", "--nvlink", "--wrap", "true"]);
+    three.fails_with(1, "--nvlink on 3 nodes: the largest NVLink domain in partition");
+
+    // One of them leaves the fabric: it is in no domain, and no job is given the two as one.
+    let said = pool.sandbox(&["fault", "node4", "gpu0", "fabric", "failed"]);
+    assert_eq!(said.code, 0, "{said:?}");
+    pool.wait_until("its domain is gone", || pool.node("node4").nvlink_domain.is_empty());
+    pool.run("gsub", &["-N", "2", "--gpus-per-node", "1", "--nvlink", "--wrap", "true"]).fails_with(1, "the largest NVLink domain in partition");
+    pool.check();
+    pool.down();
+}
+
 #[test]
 fn a_job_gets_the_gpus_that_are_joined_best_and_a_broken_link_counts_at_once() {
     // Eight V100 as in a DGX-1: a cube mesh of one and two links.

@@ -74,7 +74,7 @@ pub use limits::{Minutes, Tally};
 pub use lost_node::{FenceOrder, fence_orders, fence_words};
 pub use preempt::checkpoint_of;
 pub use mirror::Mirror;
-pub use snapshot::{sched_node, snapshot};
+pub use snapshot::{nvlink_domain, sched_node, snapshot};
 pub use submit::complete;
 pub use wake::next_deadline;
 

@@ -128,6 +128,7 @@ pub fn sched_node(state: &State, node: &Node) -> SchedNode {
         name: node.name.clone(),
         unavailable: unavailable(node),
         features: node.inventory.features.clone(),
+        nvlink_domain: nvlink_domain(state, node).unwrap_or_default().to_owned(),
         cpus: node.inventory.cpus,
         mem_bytes: node.inventory.mem_bytes,
         gpus: Arc::new(mig::gpus_of(node)),
@@ -137,6 +138,14 @@ pub fn sched_node(state: &State, node: &Node) -> SchedNode {
         runs: free.runs,
         exclusive: false,
         mig: mig::of_node(node),
+    }
+}
+
+/// The NVLink domain of a node: what it reports itself, else what the site says.
+pub fn nvlink_domain<'a>(state: &'a State, node: &'a Node) -> Option<&'a str> {
+    match node.inventory.nvlink_domain.as_str() {
+        "" => state.config.scheduler.topology.nvlink_domain(&node.name),
+        found => Some(found),
     }
 }
 

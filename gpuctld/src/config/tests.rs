@@ -609,6 +609,41 @@ fn a_topology_is_a_forest() {
 }
 
 #[test]
+fn racks_and_nvlink_domains_are_of_nodes_that_are_in_one_each() {
+    let config = load("--- gpuctld.toml\n--- topology.toml\n[rack.r1]\nnodes = \"n[1-4]\"\n[nvlink_domain.d1]\nnodes = [\"n1\", \"n2\"]\n").unwrap();
+    let topology = &config.cluster.scheduler.topology;
+    assert_eq!((topology.racks[0].nodes.len(), topology.nvlink_domain("n2"), topology.nvlink_domain("n3")), (4, Some("d1"), None));
+    check(
+        "--- gpuctld.toml\n--- topology.toml\n[nvlink_domain.d1]\nnodes = \"n[1-4]\"\n[nvlink_domain.d2]\nnodes = \"n[4-5]\"\n[rack.r]\n[rack.s]\nnode = \"n1\"\n",
+        expect![[r#"
+            error: node "n4" is in nvlink_domain "d1" and in "d2"
+             --> topology.toml:4:9
+              |
+            4 | nodes = "n[4-5]"
+              |         ^^^^^^^^ a node is in one nvlink_domain
+
+            error: rack "r" has no nodes
+             --> topology.toml:5:7
+              |
+            5 | [rack.r]
+              |       ^ name its nodes
+
+            error: rack "s" has no nodes
+             --> topology.toml:6:7
+              |
+            6 | [rack.s]
+              |       ^ name its nodes
+
+            error: unknown key "node" in [rack.s]
+             --> topology.toml:7:1
+              |
+            7 | node = "n1"
+              | ^^^^ did you mean "nodes"?
+        "#]],
+    );
+}
+
+#[test]
 fn policy_is_read_as_it_is_written() {
     let config = load(
         "--- gpuctld.toml\n[scheduler]\nbackfill = 7\norder = \"fifo\"\n[fair_share]\ngpu_weights = { H100 = 1.5 }\n\

@@ -1,30 +1,28 @@
-//! `topology.toml`: switches, what hangs below each, and so which nodes are near each other.
+//! `topology.toml`: switches, what hangs below each, racks and NVLink domains, and so which nodes are near each other.
 //!
-//! Owns its keys, and that it is a forest: each node below one leaf, each switch below one other, none below itself.
+//! Owns its keys, and that switches are a forest: each node below one leaf, each switch below one other, none below itself.
 //! Words of topology.conf(5).
 
 use super::cluster::is_name;
 use super::error::{Errors, Source};
 use super::section::{NamedTable, Section};
 use gmodel::hostlist::Hostlist;
-use gmodel::policy::{Switch, Topology};
+use gmodel::policy::{NodeGroup, Switch, Topology};
 use gmodel::suggest::closest;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use toml::de::DeTable;
 
 const KEYS: [&str; 2] = ["nodes", "switches"];
+const GROUP_KEYS: [&str; 1] = ["nodes"];
 
-/// Reads `[switch.NAME]` tables.
+/// Reads `[switch.NAME]`, `[rack.NAME]` and `[nvlink_domain.NAME]` tables.
 pub(super) fn read(source: &Source, table: &DeTable<'_>, errors: &mut Errors) -> Topology {
-    let file = Section::open(source, table, &["switch"], "topology.toml", errors);
+    let file = Section::open(source, table, &["switch", "rack", "nvlink_domain"], "topology.toml", errors);
     let mut switches = Vec::new();
     let mut spans: Vec<Range<usize>> = Vec::new();
     for NamedTable { name, span, table } in file.named_tables("switch", errors) {
-        if !is_name(name) {
-            let hint = "use up to 64 letters, digits, '_', '-' and '.'";
-            errors.add(source, span.clone(), format!("switch {name:?} has no valid name"), hint);
-        }
+        check_name(source, "switch", name, &span, errors);
         let section = Section::open(source, table, &KEYS, &format!("[switch.{name}]"), errors);
         if !section.has("nodes") && !section.has("switches") {
             errors.add(source, span, format!("switch {name:?} has neither nodes nor switches"), "name what hangs below it");
@@ -37,7 +35,39 @@ pub(super) fn read(source: &Source, table: &DeTable<'_>, errors: &mut Errors) ->
         switches.push(Switch { name: name.to_owned(), nodes, switches: switches_below });
     }
     check(source, &switches, &spans, errors);
-    Topology { switches }
+    let racks = groups(source, &file, "rack", errors);
+    let nvlink_domains = groups(source, &file, "nvlink_domain", errors);
+    Topology { switches, racks, nvlink_domains }
+}
+
+fn check_name(source: &Source, kind: &str, name: &str, span: &Range<usize>, errors: &mut Errors) {
+    if !is_name(name) {
+        let hint = "use up to 64 letters, digits, '_', '-' and '.'";
+        errors.add(source, span.clone(), format!("{kind} {name:?} has no valid name"), hint);
+    }
+}
+
+/// Nodes that have something in common: each is in one group of a kind.
+fn groups(source: &Source, file: &Section, kind: &str, errors: &mut Errors) -> Vec<NodeGroup> {
+    let mut found = Vec::new();
+    let mut group_of: BTreeMap<String, &str> = BTreeMap::new();
+    for NamedTable { name, span, table } in file.named_tables(kind, errors) {
+        check_name(source, kind, name, &span, errors);
+        let section = Section::open(source, table, &GROUP_KEYS, &format!("[{kind}.{name}]"), errors);
+        if !section.has("nodes") {
+            errors.add(source, span, format!("{kind} {name:?} has no nodes"), "name its nodes");
+            continue;
+        }
+        let Some(nodes) = section.hosts("nodes", errors) else { continue };
+        for node in nodes.iter() {
+            if let Some(other) = group_of.insert(node.to_owned(), name) {
+                let text = format!("node {node:?} is in {kind} {other:?} and in {name:?}");
+                errors.add(source, section.span("nodes"), text, format!("a node is in one {kind}"));
+            }
+        }
+        found.push(NodeGroup { name: name.to_owned(), nodes });
+    }
+    found
 }
 
 fn check(source: &Source, switches: &[Switch], spans: &[Range<usize>], errors: &mut Errors) {

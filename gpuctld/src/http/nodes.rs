@@ -10,7 +10,7 @@ use super::query::Pairs;
 use axum::Json;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, State as Shared};
-use gcore::ctl::{Command, Node, State, fence_words};
+use gcore::ctl::{Command, Node, State, fence_words, nvlink_domain};
 use gmodel::config::{GpuSharing, Partition, PartitionState};
 use gmodel::gpu_link::GpuLink;
 use gmodel::hostlist::sort_names;
@@ -111,6 +111,8 @@ pub(super) fn node_row(state: &State, sight: &Sight, node: &Node) -> NodeRow {
         role: node.role,
         partitions: partitions.map(|partition| partition.name.clone()).collect(),
         features: inventory.features.clone(),
+        switches: state.config.scheduler.topology.switches_above(&node.name).join("."),
+        nvlink_domain: nvlink_domain(state, node).unwrap_or_default().to_owned(),
         cpus: inventory.cpus,
         cpus_alloc: inventory.cpus.saturating_sub(free.cpus),
         mem_bytes: inventory.mem_bytes,

@@ -74,6 +74,7 @@ fn node(id: u32, boards: &[&str]) -> SchedNode {
         name: format!("n{id}"),
         unavailable: None,
         features: Vec::new(),
+        nvlink_domain: String::new(),
         cpus: 64,
         mem_bytes: 512 << 30,
         gpus: Arc::new(gpus),

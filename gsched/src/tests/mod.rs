@@ -148,6 +148,7 @@ fn node(id: NodeId, words: &[&str]) -> SchedNode {
         name: words[0].into(),
         unavailable: words.contains(&"down").then(|| "down".into()),
         features: get(words, "feature").map_or(Vec::new(), |f| f.split(',').map(str::to_owned).collect()),
+        nvlink_domain: get(words, "domain").unwrap_or_default().into(),
         cpus,
         mem_bytes,
         free_gpu_milli: vec![1000; gpus.len()],

@@ -88,3 +88,81 @@ fn kinds_beyond_the_eighth_are_named() {
     let snapshot = picture("node n1 a:1 b:1 c:1 d:1 e:1 f:1 g:1 h:9");
     assert_eq!(left_out(&snapshot.nodes[0].gpus), []);
 }
+
+const TWO_DOMAINS: &str = "switch leaf1 n[1-3]
+     switch leaf2 n[4-5]
+     node n1 h100:4 island=4 domain=a
+     node n2 h100:4 island=4 domain=b
+     node n3 h100:4 island=4 domain=b
+     node n4 h100:4 island=4 domain=a
+     node n5 h100:4 island=4 domain=a
+     node n6 h100:4 island=4";
+
+#[test]
+fn a_job_of_several_nodes_stays_in_one_nvlink_domain_if_it_can() {
+    check(
+        &format!("{TWO_DOMAINS}\njob nodes=2 gpn=4\njob nodes=3 gpn=4\njob nodes=2 ntasks=2"),
+        expect![[r#"
+            10 starts on n2[0,1,2,3]x1 n3[0,1,2,3]x1
+            20 starts on n1[0,1,2,3]x1 n4[0,1,2,3]x1 n5[0,1,2,3]x1
+            30 starts on n4[]x1 n5[]x1
+        "#]],
+    );
+}
+
+#[test]
+fn with_nvlink_it_waits_for_one_domain_and_never_gets_two() {
+    check(
+        &format!("{TWO_DOMAINS}\nrunning 1 n4 gpus=0-3 left=60\nrunning 2 n2 gpus=0-3 left=90\njob nodes=3 gpn=4 nvlink\njob nodes=3 gpn=4\njob nodes=2 gpn=1 nvlink nodelist=n1,n3"),
+        expect![[r#"
+            10 waits: Resources: needs 4 GPUs that NVLink joins, 1 CPU and 1G of memory on each of 3 nodes; most is free on n6: 4 GPUs, 64 CPUs and 512G of memory; room is expected by 1970-01-01T00:17:40Z
+            20 waits: Priority: what it needs is kept for job 10
+            30 waits: Priority: what it needs is kept for job 10
+        "#]],
+    );
+}
+
+#[test]
+fn where_no_node_is_in_a_domain_nvlink_is_of_each_node() {
+    check(
+        "node n1 h100:4 island=4
+         node n2 h100:4 island=4
+         job nodes=2 gpn=4 nvlink",
+        expect![[r#"
+            10 starts on n1[0,1,2,3]x1 n2[0,1,2,3]x1
+        "#]],
+    );
+}
+
+#[test]
+fn more_nodes_than_the_largest_domain_has_are_refused_with_its_size() {
+    let snapshot = picture(&format!("{TWO_DOMAINS}\njob nodes=4 gpn=4 nvlink\njob nodes=3 gpn=4 nvlink\njob nodes=4 gpn=4"));
+    let said: Vec<Option<String>> =
+        snapshot.pending.iter().map(|job| crate::impossible(&job.spec.request, &snapshot.config.partitions[0], &snapshot.nodes)).collect();
+    expect![[r#"
+        [
+            Some(
+                "--nvlink on 4 nodes: the largest NVLink domain in partition \"main\" has 3. Ask for fewer, or leave out --nvlink.",
+            ),
+            None,
+            None,
+        ]
+    "#]]
+    .assert_debug_eq(&said);
+}
+
+#[test]
+fn ranks_follow_the_switches_and_domains_and_names_within() {
+    check(
+        "switch leaf1 n[1,3]
+         switch leaf2 n[2,4]
+         node n1 64c
+         node n2 64c
+         node n3 64c
+         node n4 64c
+         job nodes=4 ntasks=4",
+        expect![[r#"
+            10 starts on n1[]x1 n3[]x1 n2[]x1 n4[]x1
+        "#]],
+    );
+}

@@ -241,23 +241,64 @@ pub fn has_sram_status(device: &Device<'_>) -> Result<bool, Answer> {
 
 /// `None` where no fabric is needed: no switches, or boards before Hopper.
 pub fn fabric(device: &Device<'_>) -> Result<Option<FabricHealth>, Answer> {
-    let Some((state, status, mask)) = fabric_info(device)? else {
+    Ok(fabric_place(device)?.map(|(health, _)| health))
+}
+
+/// The same, with the NVLink domain that the GPU is in: cluster and clique, empty for none (switches of one host alone).
+pub fn fabric_place(device: &Device<'_>) -> Result<Option<(FabricHealth, String)>, Answer> {
+    let Some(FabricTold {
+        state,
+        status,
+        mask,
+        cluster,
+        clique,
+    }) = fabric_info(device)?
+    else {
         return Ok(None);
     };
     let flag = |shift: u32| (mask >> shift) & FLAG_MASK;
     let sick = flag(DEGRADED_SHIFT) == DEGRADED || flag(UNHEALTHY_SHIFT) == UNHEALTHY;
-    Ok(match state {
+    let health = match state {
         NOT_STARTED => Some(FabricHealth::NotStarted),
         IN_PROGRESS => Some(FabricHealth::InProgress),
         COMPLETED if status != SUCCESS => Some(FabricHealth::Failed),
         COMPLETED if sick => Some(FabricHealth::Unhealthy),
         COMPLETED => Some(FabricHealth::Ready),
         _ => None,
-    })
+    };
+    let registered = state == COMPLETED && status == SUCCESS && cluster != [0; 16];
+    let domain = if registered {
+        domain_name(cluster, clique)
+    } else {
+        String::new()
+    };
+    Ok(health.map(|health| (health, domain)))
 }
 
-/// State, status and health mask; an older driver has no mask.
-fn fabric_info(device: &Device<'_>) -> Result<Option<(u32, u32, u32)>, Answer> {
+/// `00112233-4455-6677-8899-aabbccddeeff.1`, as `nvidia-smi` prints the two.
+fn domain_name(cluster: [u8; 16], clique: u32) -> String {
+    let bits = u128::from_be_bytes(cluster);
+    let part = |shift: u32, digits: u32| (bits >> shift) & ((1 << (4 * digits)) - 1);
+    format!(
+        "{:08x}-{:04x}-{:04x}-{:04x}-{:012x}.{clique}",
+        part(96, 8),
+        part(80, 4),
+        part(64, 4),
+        part(48, 4),
+        part(0, 12)
+    )
+}
+
+/// What the fabric manager says of a GPU; an older driver has no mask.
+struct FabricTold {
+    state: u32,
+    status: u32,
+    mask: u32,
+    cluster: [u8; 16],
+    clique: u32,
+}
+
+fn fabric_info(device: &Device<'_>) -> Result<Option<FabricTold>, Answer> {
     let lib = device.nvml().lib();
     if let Ok(ask) = &lib.nvmlDeviceGetGpuFabricInfoV {
         // SAFETY: all zero is a value of this structure of numbers.
@@ -266,7 +307,13 @@ fn fabric_info(device: &Device<'_>) -> Result<Option<(u32, u32, u32)>, Answer> {
         // SAFETY: the version in the structure tells the library that it is the second, which is what the pointer leads to.
         let code = unsafe { ask(device.handle(), (&raw mut info).cast()) };
         if let Some(()) = if_offered(check(code))? {
-            return Ok(Some((info.state.into(), info.status, info.healthMask)));
+            return Ok(Some(FabricTold {
+                state: info.state.into(),
+                status: info.status,
+                mask: info.healthMask,
+                cluster: info.clusterUuid,
+                clique: info.cliqueId,
+            }));
         }
     }
     let Ok(ask) = &lib.nvmlDeviceGetGpuFabricInfo else {
@@ -278,7 +325,13 @@ fn fabric_info(device: &Device<'_>) -> Result<Option<(u32, u32, u32)>, Answer> {
         (ask(device.handle(), &mut info), info)
     };
     let told = if_offered(check(code))?;
-    Ok(told.map(|()| (info.state.into(), info.status, 0)))
+    Ok(told.map(|()| FabricTold {
+        state: info.state.into(),
+        status: info.status,
+        mask: 0,
+        cluster: info.clusterUuid,
+        clique: info.cliqueId,
+    }))
 }
 
 fn recovery(action: u64) -> RecoveryAdvice {

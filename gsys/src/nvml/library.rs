@@ -23,7 +23,7 @@ use nvml_wrapper_sys::bindings::{
 use gmodel::gpu_health::{EventSource, Silence, SilenceKind};
 
 use super::change::{apply, refusal};
-use super::health::{count_links, fabric, link_states};
+use super::health::{count_links, fabric, fabric_place, link_states};
 use super::mig::{MigProfile, read_layout, read_profiles};
 use super::topology::{Connected, Connections, Wiring, read_connections};
 use super::usage::{GpmLooks, sample_one};
@@ -188,20 +188,23 @@ impl Memory {
                 .and_then(|()| library.device_by_index(gpu.index).ok());
             let state = device.as_ref().and_then(|device| {
                 let down = link_states(device, gpu.nvlink_count).ok()?;
-                let ready = match self.fixed(device).ok()?.has_fabric {
-                    true => fabric(device).ok()? == Some(gmodel::gpu_health::FabricHealth::Ready),
-                    false => true,
+                let (ready, domain) = match self.fixed(device).ok()?.has_fabric {
+                    true => fabric_place(device).ok()?.map_or((false, String::new()), |(health, domain)| {
+                        (health == gmodel::gpu_health::FabricHealth::Ready, domain)
+                    }),
+                    false => (true, String::new()),
                 };
-                Some((down, ready))
+                Some((down, ready, domain))
             });
             let answers = state.is_some();
-            let (nvlinks_down, fabric_ready) = state.unwrap_or_default();
+            let (nvlinks_down, fabric_ready, domain) = state.unwrap_or_default();
             wiring.0.push(Connected {
                 uuid: gpu.uuid.clone(),
                 answers,
                 mig_enabled: gpu.mig_enabled,
                 nvlinks_down,
                 fabric_ready,
+                domain,
             });
             devices.push(
                 device
@@ -215,7 +218,8 @@ impl Memory {
                 read_connections(&wiring, &devices, |at| progress.begin(indices[at]).is_ok());
             self.wiring = wiring;
         }
-        for gpu in gpus {
+        for (gpu, connected) in gpus.iter_mut().zip(&self.wiring.0) {
+            gpu.nvlink_domain.clone_from(&connected.domain);
             let Connections {
                 nvlinks,
                 pcie_distances,

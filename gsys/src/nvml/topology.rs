@@ -48,6 +48,8 @@ pub struct Connected {
     pub mig_enabled: bool,
     pub nvlinks_down: Vec<u32>,
     pub fabric_ready: bool,
+    /// The NVLink domain over several hosts, or an empty word.
+    pub domain: String,
 }
 
 /// The connections of each GPU, by UUID.

@@ -16,6 +16,12 @@ pub struct NodeRow {
     pub role: Role,
     pub partitions: Vec<String>,
     pub features: Vec<String>,
+    /// Switches above it, the highest first: `spine.leaf1`.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub switches: String,
+    /// Nodes with the same word here are joined by NVLink.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub nvlink_domain: String,
     pub cpus: u32,
     pub cpus_alloc: u32,
     pub mem_bytes: u64,
