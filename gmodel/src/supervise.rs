@@ -135,7 +135,9 @@ pub struct StepOrder {
 /// H  step u32, node index u32, key            S  rank u32, pid u32
 /// O  rank u32, bytes of its stdout            E  rank u32, bytes of its stderr
 /// X  rank u32, code u8, signal u8, text       R  text
+/// T  bytes of input taken u32
 /// K  signal u8                                (grun to gstepd)
+/// I  rank u32, bytes for its stdin            (grun to gstepd; no bytes: its end; rank 2^32-1: every task)
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StepOutput {
@@ -147,6 +149,8 @@ pub enum StepOutput {
     Ended { rank: u32, exit: ExitCode, text: String },
     /// No task of the step was started here.
     Refused { text: String },
+    /// So much of the input has reached every task that it is for, or will never: as much more may be sent.
+    Taken { bytes: u32 },
     /// From a newer gstepd.
     Unknown,
 }
@@ -156,6 +160,8 @@ pub enum StepOutput {
 pub enum StepInput {
     /// To every process of the step's tasks.
     Signal { signal: u8 },
+    /// More of what the tasks read, or one of them while the others read nothing; no bytes are its end.
+    Stdin { rank: Option<u32>, bytes: Vec<u8> },
     Unknown,
 }
 
@@ -167,6 +173,11 @@ pub enum StepStream {
 
 /// Longest frame either side takes, without its length: output is cut into pieces far below this.
 pub const MAX_STEP_FRAME_BYTES: usize = 256 << 10;
+
+/// Bytes of input that may be on their way to the tasks of one node, not yet told as taken.
+pub const STEP_INPUT_WINDOW_BYTES: usize = 256 << 10;
+/// In place of a rank: all of them.
+const EVERY_RANK: u32 = u32::MAX;
 
 /// Bytes that are no frame: the connection cannot be read on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -186,6 +197,7 @@ impl StepOutput {
             Self::Output { rank, stream: StepStream::Stderr, bytes } => frame(b'E', &[&number(rank), bytes]),
             Self::Ended { rank, exit, text } => frame(b'X', &[&number(rank), &[exit.code, exit.signal], text.as_bytes()]),
             Self::Refused { text } => frame(b'R', &[text.as_bytes()]),
+            Self::Taken { bytes } => frame(b'T', &[&number(bytes)]),
             Self::Unknown => frame(0, &[]),
         }
     }
@@ -196,7 +208,7 @@ impl StepOutput {
         let bad = BadFrame { length: body.len() + 1, kind };
         let output = match kind {
             b'R' => Self::Refused { text: text_of(body) },
-            b'H' | b'S' | b'O' | b'E' | b'X' => Self::from_body(kind, body).ok_or(bad)?,
+            b'H' | b'S' | b'O' | b'E' | b'X' | b'T' => Self::from_body(kind, body).ok_or(bad)?,
             _ => Self::Unknown,
         };
         Ok(Some((output, used)))
@@ -209,6 +221,7 @@ impl StepOutput {
                 let (node_index, key) = split_number(rest)?;
                 Self::Hello { step: first, node_index, key: text_of(key) }
             }
+            b'T' => Self::Taken { bytes: first },
             b'S' => Self::Started { rank: first, pid: split_number(rest)?.0 },
             b'X' => {
                 let ([code, signal], text) = rest.split_first_chunk::<2>()?;
@@ -224,6 +237,7 @@ impl StepInput {
     pub fn frame(&self) -> Vec<u8> {
         match self {
             Self::Signal { signal } => frame(b'K', &[&[*signal]]),
+            Self::Stdin { rank, bytes } => frame(b'I', &[&rank.unwrap_or(EVERY_RANK).to_be_bytes(), bytes]),
             Self::Unknown => frame(0, &[]),
         }
     }
@@ -231,9 +245,14 @@ impl StepInput {
     /// As [`StepOutput::read`].
     pub fn read(buffer: &[u8]) -> Result<Option<(Self, usize)>, BadFrame> {
         let Some((kind, body, used)) = split_frame(buffer)? else { return Ok(None) };
+        let bad = BadFrame { length: body.len() + 1, kind };
         let input = match (kind, body) {
             (b'K', [signal]) => Self::Signal { signal: *signal },
-            (b'K', _) => return Err(BadFrame { length: body.len() + 1, kind }),
+            (b'K', _) => return Err(bad),
+            (b'I', _) => {
+                let (rank, bytes) = split_number(body).ok_or(bad)?;
+                Self::Stdin { rank: Some(rank).filter(|rank| *rank != EVERY_RANK), bytes: bytes.to_vec() }
+            }
             _ => Self::Unknown,
         };
         Ok(Some((input, used)))
@@ -285,6 +304,7 @@ mod tests {
             StepOutput::Ended { rank: 2, exit: ExitCode::killed(9), text: String::new() },
             StepOutput::Ended { rank: 1, exit: ExitCode::exited(127), text: "program x: not found".into() },
             StepOutput::Refused { text: "ended".into() },
+            StepOutput::Taken { bytes: 70_000 },
         ]
     }
 
@@ -303,6 +323,11 @@ mod tests {
         assert_eq!(at, stream.len());
         let signal = StepInput::Signal { signal: 15 };
         assert_eq!(StepInput::read(&signal.frame()), Ok(Some((signal, 6))));
+        for (rank, bytes) in [(None, b"text\0\xff".to_vec()), (Some(7), Vec::new())] {
+            let input = StepInput::Stdin { rank, bytes };
+            let frame = input.frame();
+            assert_eq!(StepInput::read(&frame), Ok(Some((input, frame.len()))));
+        }
     }
 
     #[test]

@@ -17,6 +17,7 @@ mod step;
 mod step_link;
 mod supervisor;
 mod task_binding;
+mod task_input;
 
 use std::fs;
 use std::io::{self, Write};

@@ -26,8 +26,9 @@ use crate::life::Boot;
 use crate::resource_limits::JobLimits;
 use crate::step_link::StepLink;
 use crate::task_binding::TaskBinding;
+use crate::task_input::{StepInputs, TaskInput};
 
-/// Each task holds two pipes and, while it starts, two descriptors more.
+/// Each task holds three pipes and, while it starts, two descriptors more.
 const MAX_TASKS: usize = 1024;
 /// grun has to take the connection, and at the end the last output, within this time.
 const GRUN_PATIENCE_SECS: u32 = 10;
@@ -54,6 +55,7 @@ struct Step {
     link: Option<StepLink>,
     phase: Phase,
     tasks: Vec<Task>,
+    inputs: StepInputs,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -76,6 +78,7 @@ struct Task {
     session: i32,
     /// Read ends of its stdout and stderr, until they end.
     pipes: [Option<File>; 2],
+    stdin: Option<TaskInput>,
     exit: Option<(ExitCode, String)>,
     told: bool,
 }
@@ -99,7 +102,7 @@ impl Steps {
             }
             None => Phase::Connecting(until),
         };
-        self.live.push(Step { order, link: Some(link), phase, tasks: Vec::new() });
+        self.live.push(Step { order, link: Some(link), phase, tasks: Vec::new(), inputs: StepInputs::default() });
         refusal.map_or(Ok(()), |text| Err(anyhow::Error::msg(text)))
     }
 
@@ -163,8 +166,9 @@ impl Step {
             Phase::Connecting(at) | Phase::Flushing(at) if now >= at => self.link = None,
             _ => {}
         }
-        // What was just queued goes out now, not at the next event.
+        // What was just queued goes out now, not at the next event. Input may have come by either look.
         self.service_link(job, now);
+        self.feed();
         let sent = |link: &mut StepLink| link.is_connected() && link.is_flushed();
         if matches!(self.phase, Phase::Flushing(_))
             && let Some(link) = self.link.take_if(sent)
@@ -175,22 +179,41 @@ impl Step {
 
     fn service_link(&mut self, job: &Job<'_>, now: Boot) {
         let Some(link) = &mut self.link else { return };
-        match link.service() {
-            Ok(inputs) => {
-                for input in inputs {
-                    if let StepInput::Signal { signal } = input {
-                        self.signal(job, i32::from(signal));
-                    }
-                }
+        if link.service().and_then(|inputs| self.obey(job, inputs)).is_err() {
+            self.link = None;
+            if self.phase == Phase::Running {
+                self.signal(job, SIGTERM);
+                self.signal(job, SIGCONT);
+                self.phase = Phase::Deserted(now.plus_secs(job.order.kill_grace_secs));
             }
-            Err(_) => {
-                self.link = None;
-                if self.phase == Phase::Running {
-                    self.signal(job, SIGTERM);
-                    self.signal(job, SIGCONT);
-                    self.phase = Phase::Deserted(now.plus_secs(job.order.kill_grace_secs));
-                }
+        }
+    }
+
+    fn obey(&mut self, job: &Job<'_>, inputs: Vec<StepInput>) -> io::Result<()> {
+        for input in inputs {
+            match input {
+                StepInput::Signal { signal } => self.signal(job, i32::from(signal)),
+                StepInput::Stdin { rank, bytes } => self.inputs.take(rank, &bytes)?,
+                StepInput::Unknown => {}
             }
+        }
+        Ok(())
+    }
+
+    /// Gives the tasks what they have room for, and tells grun what they took.
+    fn feed(&mut self) {
+        if self.tasks.is_empty() {
+            return;
+        }
+        for task in &mut self.tasks {
+            if task.exit.is_some() || self.link.is_none() {
+                task.stdin = None;
+            }
+            self.inputs.write_to(task.rank, &mut task.stdin);
+        }
+        let taken = self.inputs.forget(self.tasks.iter().filter_map(|task| task.stdin.as_ref()));
+        if let (1.., Some(link)) = (taken, &mut self.link) {
+            link.send(&StepOutput::Taken { bytes: taken as u32 });
         }
     }
 
@@ -213,6 +236,7 @@ impl Step {
             if readable {
                 fds.extend(task.pipes.iter().flatten().map(|pipe| (pipe.as_fd(), PollFlags::POLLIN)));
             }
+            fds.extend(task.stdin.iter().filter_map(|stdin| Some((self.inputs.waits_for(stdin)?, PollFlags::POLLOUT))));
         }
         fds
     }
@@ -223,9 +247,10 @@ impl Task {
     fn start(order: &StepOrder, job: &Job<'_>, local: usize) -> Task {
         let rank = order.ranks[local];
         let mut task =
-            Task { rank, launching: None, pid: None, session: 0, pipes: [None, None], exit: None, told: false };
+            Task { rank, launching: None, pid: None, session: 0, pipes: [None, None], stdin: None, exit: None, told: false };
         match spawn(order, job, local) {
-            Ok((launching, pipes)) => {
+            Ok((launching, stdin, pipes)) => {
+                task.stdin = Some(TaskInput::new(stdin));
                 task.pid = Some(launching.pid());
                 // The child makes itself a session, whose number is its pid.
                 task.session = launching.pid();
@@ -302,9 +327,12 @@ impl Task {
 
 type Failure = (ExitCode, String);
 
-fn spawn(order: &StepOrder, job: &Job<'_>, local: usize) -> Result<(Launching, [File; 2]), Failure> {
+/// The start of a task, and our ends of its stdin, and of its stdout and stderr.
+fn spawn(order: &StepOrder, job: &Job<'_>, local: usize) -> Result<(Launching, File, [File; 2]), Failure> {
     let node_failure = |e: &dyn std::fmt::Display| (ExitCode::exited(126), e.to_string());
     let join = job.processes.join_fds().map_err(|e| node_failure(&e))?;
+    let (reader, stdin) = pipe2(OFlag::O_CLOEXEC).map_err(|e| node_failure(&e))?;
+    let stdin = not_blocking(stdin).map_err(|e| node_failure(&e))?;
     let (out, out_writer) = output_pipe().map_err(|e| node_failure(&e))?;
     let (err, err_writer) = output_pipe().map_err(|e| node_failure(&e))?;
     let bound = TaskBinding::of(job.order, job.setup, order, local).map_err(|text| (ExitCode::exited(1), text))?;
@@ -319,10 +347,11 @@ fn spawn(order: &StepOrder, job: &Job<'_>, local: usize) -> Result<(Launching, [
     spec.join = join.as_ref();
     spec.confine_root = job.setup.restrict_root;
     spec.binds = binds(job.setup);
+    spec.stdin = Stdio::Fd(reader.as_fd());
     spec.stdout = Stdio::Fd(out_writer.as_fd());
     spec.stderr = Stdio::Fd(err_writer.as_fd());
     let launching = launch::spawn(&spec).map_err(|e| failure(&e))?;
-    Ok((launching, [out, err]))
+    Ok((launching, stdin, [out, err]))
 }
 
 /// What the task itself is to be told, before it writes anything.
@@ -335,9 +364,13 @@ fn failure(error: &LaunchError) -> Failure {
     (ExitCode::exited(if error.errno == ENOENT { 127 } else { 126 }), error.text.clone())
 }
 
-/// Only our end must not block: to a program it is an ordinary pipe.
 fn output_pipe() -> nix::Result<(File, OwnedFd)> {
     let (reader, writer) = pipe2(OFlag::O_CLOEXEC)?;
-    fcntl(&reader, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
-    Ok((File::from(reader), writer))
+    Ok((not_blocking(reader)?, writer))
+}
+
+/// Only our end must not block: to a program it is an ordinary pipe.
+fn not_blocking(end: OwnedFd) -> nix::Result<File> {
+    fcntl(&end, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+    Ok(File::from(end))
 }

@@ -1,4 +1,4 @@
-//! The TCP connection of one step to its grun: opened without waiting, written through a bounded queue, read for signals.
+//! The TCP connection of one step to its grun: opened without waiting, written through a bounded queue, read for signals and input.
 //! Frames are `gmodel::supervise::StepOutput`. Knows nothing of tasks.
 
 use std::io::{self, Read, Write};
@@ -101,7 +101,7 @@ impl StepLink {
     }
 
     fn receive(&mut self) -> io::Result<Vec<StepInput>> {
-        let mut buffer = [0; 1024];
+        let mut buffer = [0; 16 << 10];
         let mut inputs = Vec::new();
         loop {
             match self.stream.read(&mut buffer) {

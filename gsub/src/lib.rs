@@ -13,4 +13,5 @@ mod resource_limits;
 mod script;
 mod specification;
 pub mod step;
+mod step_input;
 pub mod submit;

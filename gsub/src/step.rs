@@ -3,6 +3,7 @@
 //! The controller counts the step and tells the nodes; their supervisors connect back here with a secret and
 //! stream output and exits. When grun ends, its tasks end.
 
+use crate::step_input::{self, Peer, Reads};
 use clap::{CommandFactory, FromArgMatches, Parser};
 use gcli::{Failure, Outcome, command_line};
 use gmodel::ExitCode;
@@ -17,6 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
@@ -40,9 +42,11 @@ Inside a job script:
   grun -N 2 -n 2 --label ./rank   two tasks on two nodes, output marked with the rank
 
   grun --gpu-bind=closest ./rank  each task on the GPUs near its CPUs
+  grun -i0 ./rank < parameters    the first task reads the file, the others nothing
 
 SLURM_CPU_BIND and SLURM_GPU_BIND in the environment are as --cpu-bind and --gpu-bind.
-Tasks read /dev/null. grun returns the highest exit code of its tasks.";
+Every task reads all of grun's input. In a loop that reads a list itself, give grun -i none, or it takes the rest of the list.
+grun returns the highest exit code of its tasks.";
 
 #[derive(Parser)]
 #[command(name = "grun", version, about = "Start tasks on the nodes of a running job", after_help = EXAMPLES)]
@@ -62,6 +66,9 @@ struct StepArgs {
     /// Put the rank before each line of output
     #[arg(short, long)]
     label: bool,
+    /// Which tasks read grun's standard input: all, none, or one by its rank
+    #[arg(short, long, value_name = "WHICH", default_value = "all", value_parser = step_input::reads)]
+    input: Reads,
     /// Directory the tasks start in
     #[arg(short = 'D', long, value_name = "DIR")]
     chdir: Option<String>,
@@ -102,9 +109,11 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     let mut client = gcli::connect("grun")?;
     let step: StepReply = client.post(&format!("/v1/jobs/{job}/steps"), &request)?;
     let (sender, messages) = mpsc::sync_channel(CHANNEL);
-    let outcome = accept(&listener, &step, &key, &sender).and_then(|mut peers| {
+    let outcome = check_reader(&step, args.input).and_then(|()| accept(&listener, &step, &key, &sender)).and_then(|peers| {
         forward_signals(signals, sender);
-        Gathering::new(&step, args.label).run(&messages, &mut peers)
+        let nodes: Vec<_> = peers.values().cloned().collect();
+        std::thread::spawn(move || step_input::forward(std::io::stdin(), args.input, &nodes));
+        Gathering::new(&step, args.label).run(&messages, &peers)
     });
     let code = outcome.as_ref().copied().unwrap_or(gcli::failure::FAILED);
     report_end(client, &job, step.step, code);
@@ -119,6 +128,15 @@ fn report_end(client: Client, job: &str, step: u32, code: u8) {
     };
     let path = format!("/v1/jobs/{job}/steps/{step}/end");
     let _ = client.wait_for(END_PATIENCE).post_repeatable::<_, serde_json::Value>(&path, &StepEndRequest { exit_code });
+}
+
+/// How many tasks there are is known only now.
+fn check_reader(step: &StepReply, input: Reads) -> Result<(), Failure> {
+    let last = step.nodes.iter().flat_map(|node| &node.ranks).max().copied().unwrap_or(0);
+    match input {
+        Reads::Rank(rank) if rank > last => Err(Failure::usage(format_args!("--input {rank}: the last task of the step is {last}"))),
+        _ => Ok(()),
+    }
 }
 
 /// What `gsub --gpu-bind` and scripts put into the environment is refused here, not by each node.
@@ -189,6 +207,9 @@ fn watched_signals() -> SigSet {
         .collect()
 }
 
+/// Connections, by the position of their node in the step.
+type Peers = BTreeMap<u32, Arc<Peer>>;
+
 /// What the threads tell the main one.
 enum Message {
     From(u32, StepOutput),
@@ -203,7 +224,7 @@ fn accept(
     step: &StepReply,
     key: &str,
     sender: &mpsc::SyncSender<Message>,
-) -> Result<Vec<TcpStream>, Failure> {
+) -> Result<Peers, Failure> {
     let mut missing: BTreeSet<u32> =
         (0..step.nodes.len() as u32).filter(|at| !step.nodes[*at as usize].ranks.is_empty()).collect();
     let deadline = Instant::now() + CONNECT_PATIENCE;
@@ -212,7 +233,7 @@ fn accept(
     let listener = listener.try_clone().map_err(|e| Failure::new(format_args!("cannot listen: {e}")))?;
     let (key, number) = (key.to_owned(), step.step);
     std::thread::spawn(move || greet(&listener, number, &key, &found));
-    let mut peers = Vec::new();
+    let mut peers = Peers::new();
     while !missing.is_empty() {
         let left = deadline.saturating_duration_since(Instant::now());
         let (at, stream, rest) = incoming.recv_timeout(left).map_err(|_| {
@@ -230,7 +251,7 @@ fn accept(
         let reader = stream.try_clone().map_err(|e| Failure::new(format_args!("a node's connection: {e}")))?;
         let sender = sender.clone();
         std::thread::spawn(move || read_node(at, reader, rest, &sender));
-        peers.push(stream);
+        peers.insert(at, Peer::new(stream));
     }
     Ok(peers)
 }
@@ -324,17 +345,16 @@ impl<'a> Gathering<'a> {
         Self { step, label, running, lines: BTreeMap::new(), worst: 0, width: last.to_string().len() }
     }
 
-    fn run(mut self, messages: &Receiver<Message>, peers: &mut [TcpStream]) -> Outcome {
+    fn run(mut self, messages: &Receiver<Message>, peers: &Peers) -> Outcome {
         while !self.running.is_empty() {
             match messages.recv_timeout(Duration::from_secs(3600)) {
+                Ok(Message::From(at, StepOutput::Taken { bytes })) => peers.get(&at).into_iter().for_each(|peer| peer.taken(bytes)),
                 Ok(Message::From(at, output)) => self.take(at, output)?,
-                Ok(Message::Gone(at)) => self.gone(at),
-                Ok(Message::Signal(signal)) => {
-                    for peer in peers.iter_mut() {
-                        // A node that is gone is reported by its reader.
-                        let _ = peer.write_all(&StepInput::Signal { signal }.frame());
-                    }
+                Ok(Message::Gone(at)) => {
+                    peers.get(&at).into_iter().for_each(|peer| peer.gone());
+                    self.gone(at);
                 }
+                Ok(Message::Signal(signal)) => peers.values().for_each(|peer| peer.send(&StepInput::Signal { signal })),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
             }
@@ -364,7 +384,7 @@ impl<'a> Gathering<'a> {
                 self.running.remove(&at);
                 Ok(())
             }
-            StepOutput::Hello { .. } | StepOutput::Started { .. } | StepOutput::Unknown => Ok(()),
+            StepOutput::Hello { .. } | StepOutput::Started { .. } | StepOutput::Taken { .. } | StepOutput::Unknown => Ok(()),
         }
     }
 
@@ -455,7 +475,7 @@ mod tests {
         sender.send(Message::From(0, ended(0, ExitCode::exited(3)))).unwrap();
         sender.send(Message::From(1, ended(2, ExitCode::killed(9)))).unwrap();
         sender.send(Message::From(0, ended(1, ExitCode::exited(0)))).unwrap();
-        assert_eq!(Gathering::new(&step, false).run(&messages, &mut []), Ok(137));
+        assert_eq!(Gathering::new(&step, false).run(&messages, &Peers::new()), Ok(137));
     }
 
     #[test]
@@ -467,7 +487,7 @@ mod tests {
         sender.send(Message::From(0, ended(1))).unwrap();
         sender.send(Message::Gone(0)).unwrap();
         sender.send(Message::Gone(1)).unwrap();
-        assert_eq!(Gathering::new(&step, false).run(&messages, &mut []), Ok(1));
+        assert_eq!(Gathering::new(&step, false).run(&messages, &Peers::new()), Ok(1));
     }
 
     #[test]

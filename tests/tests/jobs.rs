@@ -97,6 +97,7 @@ fn a_job_on_two_nodes_starts_and_ends_as_one() {
     let Some(pool) = Pool::up(2, "h100:2") else { return };
     let script = "echo $GSUB_JOB_NODELIST $GSUB_NNODES $GSUB_NTASKS >> seen\n\
                   grun -n 4 --label sh -c 'echo $SLURM_PROCID $SLURM_LOCALID $SLURMD_NODENAME $CUDA_VISIBLE_DEVICES' | sort > ranks\n\
+                  seq 1 50000 | grun -n 4 --label sh -c 'cksum' > read; seq 1 3 | grun -i2 -l sh -c 'cat; echo end' | sort > one; grun -i4 true 2> none\n\
                   grun sh -c 'exit $((SLURM_PROCID + 4))'; echo $? > highest; touch up; while [ ! -e go ]; do sleep 0.02; done; exit 2";
     let path = format!("export PATH={}:$PATH\n{script}", gpupool_tests::pool::programs().display());
     let id = pool.gsub(&["-N", "2", "-n", "4", "--gpus-per-node", "1", "--mem", "1G", "--wrap", &path]);
@@ -112,6 +113,10 @@ fn a_job_on_two_nodes_starts_and_ends_as_one() {
         "{ranks}"
     );
     assert!(words[0][4] == words[1][4] && words[0][4] != words[2][4] && words[0][4].starts_with("GPU-"), "{ranks}");
+    let sums = pool.file("read");
+    assert_eq!(sums.lines().map(|line| &line[3..]).collect::<Vec<_>>(), ["2937936293 288894"; 4], "every task read all of it");
+    assert_eq!(pool.file("one"), "0: end\n1: end\n2: 1\n2: 2\n2: 3\n2: end\n3: end\n");
+    assert_eq!(pool.file("none"), "grun: --input 4: the last task of the step is 3\n");
     assert_eq!(pool.file("highest"), "7\n");
     for node in ["node1", "node2"] {
         assert_eq!(pool.node(node).gpus_alloc, 1.0);

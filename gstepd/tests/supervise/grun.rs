@@ -22,6 +22,8 @@ pub struct Collected {
     pub stderr: BTreeMap<u32, String>,
     pub ended: BTreeMap<u32, (ExitCode, String)>,
     pub refused: Option<String>,
+    /// Bytes of input.
+    pub taken: usize,
 }
 
 pub struct Connection {
@@ -84,6 +86,20 @@ impl Connection {
         self.stream.write_all(&StepInput::Signal { signal }.frame()).unwrap();
     }
 
+    pub fn input(&mut self, rank: Option<u32>, bytes: &[u8]) {
+        self.stream.write_all(&StepInput::Stdin { rank, bytes: bytes.to_vec() }.frame()).unwrap();
+    }
+
+    pub fn try_input(&mut self, rank: Option<u32>, bytes: &[u8]) {
+        let _ = self.stream.write_all(&StepInput::Stdin { rank, bytes: bytes.to_vec() }.frame());
+    }
+
+    /// Until the connection is closed or reset.
+    pub fn read_to_the_end(mut self) {
+        let mut buffer = [0; 4096];
+        while self.stream.read(&mut buffer).is_ok_and(|count| count > 0) {}
+    }
+
     /// Reads to the end of the stream.
     pub fn collect(mut self) -> Collected {
         let mut all = Collected::default();
@@ -97,6 +113,7 @@ impl Connection {
                 StepOutput::Ended { rank, exit, text } => assert_eq!(all.ended.insert(rank, (exit, text)), None),
                 StepOutput::Refused { text } => all.refused = Some(text),
                 StepOutput::Started { .. } => {}
+                StepOutput::Taken { bytes } => all.taken += bytes as usize,
                 other => panic!("{other:?}"),
             }
         }

@@ -188,3 +188,53 @@ fn an_idle_supervisor_sleeps() {
     let woken = wakings() - before;
     assert!(woken < 10, "woken {woken} times with nothing to do");
 }
+
+#[test]
+fn tasks_read_what_grun_sends_and_one_that_does_not_read_holds_up_only_the_input() {
+    let script = "case $SLURM_PROCID in 0) trap '' USR1; exec wc -c;; esac; trap 'exit 3' USR1; echo up; while :; do sleep 0.05; done";
+    let Some((_bench, _link, grun)) = job_with_step(|grun| grun.order(0, 2, script)) else { return };
+    let mut connection = grun.accept();
+    let piece = vec![b'x'; 64 << 10];
+    // As much as may be under way: four pieces.
+    (0..4).for_each(|_| connection.input(None, &piece));
+    let (mut taken, mut exits) = (0, Vec::new());
+    while taken < 4 * piece.len() || exits.is_empty() {
+        match connection.next().expect("the first task still reads") {
+            StepOutput::Taken { bytes } => taken += bytes as usize,
+            // It holds a pipe's fill of it; when it is gone, all is taken.
+            StepOutput::Output { rank: 1, .. } => {
+                assert!(taken < 4 * piece.len());
+                connection.signal(10);
+            }
+            StepOutput::Ended { rank, exit, .. } => exits.push((rank, exit)),
+            _ => {}
+        }
+    }
+    assert_eq!(exits, [(1, ExitCode::exited(3))]);
+    connection.input(None, b"");
+    let all = connection.collect();
+    assert_eq!(all.stdout[&0], format!("{}\n", 4 * piece.len()));
+    assert_eq!(all.ended[&0].0, ExitCode::SUCCESS);
+}
+
+#[test]
+fn a_task_that_is_not_meant_is_at_the_end_of_its_input() {
+    let Some((_bench, _link, grun)) = job_with_step(|grun| grun.order(0, 2, "cat; echo end")) else { return };
+    let mut connection = grun.accept();
+    connection.input(Some(1), b"a line\n");
+    connection.input(Some(1), b"");
+    let all = connection.collect();
+    assert_eq!((all.stdout[&0].as_str(), all.stdout[&1].as_str()), ("end\n", "a line\nend\n"));
+}
+
+#[test]
+fn a_grun_that_sends_more_than_it_may_is_cut_off_with_its_tasks() {
+    let Some((_bench, _link, grun)) = job_with_step(|grun| grun.order(0, 1, "echo up; exec sleep 600")) else { return };
+    let mut connection = grun.accept();
+    while !matches!(connection.next(), Some(StepOutput::Output { .. })) {}
+    let piece = vec![b'x'; 200 << 10];
+    connection.input(None, &piece);
+    // The connection may be reset while this is written.
+    connection.try_input(None, &piece);
+    connection.read_to_the_end();
+}

@@ -1,0 +1,90 @@
+//! grun's stdin on its way to the tasks of a step. A thread of its own reads it, since it may be silent for ever, and sends each
+//! node as much as has room there: [`STEP_INPUT_WINDOW_BYTES`] that the tasks have not taken.
+
+use gmodel::supervise::{STEP_INPUT_WINDOW_BYTES, StepInput};
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::sync::{Arc, Condvar, Mutex};
+
+const PIECE_BYTES: usize = 32 << 10;
+
+/// Which tasks read what grun reads, as `srun --input`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reads {
+    All,
+    None,
+    Rank(u32),
+}
+
+/// # Errors
+/// None of the words.
+pub fn reads(text: &str) -> Result<Reads, String> {
+    match text {
+        "all" => Ok(Reads::All),
+        "none" => Ok(Reads::None),
+        rank => rank.parse().map(Reads::Rank).map_err(|_| "not all, none or the rank of a task. A file: grun ... < FILE".into()),
+    }
+}
+
+/// One node of the step, which two threads write to.
+pub struct Peer {
+    stream: Mutex<TcpStream>,
+    /// Bytes that may still be sent; `None`: it is gone.
+    room: Mutex<Option<usize>>,
+    changed: Condvar,
+}
+
+impl Peer {
+    pub fn new(stream: TcpStream) -> Arc<Self> {
+        Arc::new(Self { stream: Mutex::new(stream), room: Mutex::new(Some(STEP_INPUT_WINDOW_BYTES)), changed: Condvar::new() })
+    }
+
+    /// A node that is gone is reported by whoever reads from it.
+    pub fn send(&self, input: &StepInput) {
+        let _ = self.stream.lock().expect("no panic while held").write_all(&input.frame());
+    }
+
+    pub fn taken(&self, bytes: u32) {
+        let mut room = self.room.lock().expect("no panic while held");
+        *room = room.map(|room| room.saturating_add(bytes as usize));
+        self.changed.notify_all();
+    }
+
+    pub fn gone(&self) {
+        *self.room.lock().expect("no panic while held") = None;
+        self.changed.notify_all();
+    }
+
+    fn wait_for_room(&self, bytes: usize) {
+        let room = self.room.lock().expect("no panic while held");
+        let mut room = self.changed.wait_while(room, |room| room.is_some_and(|room| room < bytes)).expect("no panic while held");
+        *room = room.map(|room| room - bytes);
+    }
+}
+
+/// Reads to the end, each piece for every node.
+pub fn forward(mut input: impl Read, reads: Reads, peers: &[Arc<Peer>]) {
+    let rank = match reads {
+        Reads::Rank(rank) => Some(rank),
+        Reads::All | Reads::None => None,
+    };
+    let mut piece = vec![0; PIECE_BYTES];
+    loop {
+        // What cannot be read is at its end, as for a program that reads it itself.
+        let count = match reads {
+            Reads::None => 0,
+            _ => match input.read(&mut piece) {
+                Err(e) if e.kind() == ErrorKind::Interrupted => continue,
+                read => read.unwrap_or(0),
+            },
+        };
+        let frame = StepInput::Stdin { rank, bytes: piece[..count].to_vec() };
+        for peer in peers {
+            peer.wait_for_room(count);
+            peer.send(&frame);
+        }
+        if count == 0 {
+            return;
+        }
+    }
+}
