@@ -27,26 +27,41 @@ struct Chunk<'a> {
     report: DeviceMemory<'a>,
 }
 
+/// How memory is taken.
+#[derive(Clone, Copy, Debug)]
+struct Share {
+    /// What one kernel goes through, and the smallest piece that is still worth it.
+    piece_bytes: usize,
+    least_bytes: usize,
+    /// Left to others.
+    spare_bytes: u64,
+    most_bytes: u64,
+}
+
+/// Of an empty GPU so much is free at least, in hundredths: where it is less, somebody is on it.
+const FREE_PERCENT: u64 = 90;
+
 impl Size {
-    /// Bytes that one kernel goes through, the smallest piece that is still worth it, and what is left to others.
-    fn memory_bytes(self) -> (usize, usize, u64) {
+    /// Nearly all, so that others still can do something meanwhile.
+    fn to_check(self) -> Share {
         match self {
-            Size::Full => (1 << 30, 16 << 20, 256 << 20),
-            Size::Small => (32 << 10, 32 << 10, 0),
+            Size::Full => Share { piece_bytes: 1 << 30, least_bytes: 16 << 20, spare_bytes: 256 << 20, most_bytes: u64::MAX },
+            Size::Small => Share { piece_bytes: 32 << 10, least_bytes: 32 << 10, spare_bytes: 0, most_bytes: 64 << 10 },
         }
     }
 
-    fn most_memory_bytes(self) -> u64 {
+    /// All, down to the pieces that a driver gives.
+    fn to_scrub(self) -> Share {
         match self {
-            Size::Full => u64::MAX,
-            Size::Small => 64 << 10,
+            Size::Full => Share { least_bytes: 2 << 20, spare_bytes: 0, ..self.to_check() },
+            Size::Small => self.to_check(),
         }
     }
 }
 
 pub fn check(context: &Context, terms: &Terms) -> Result<Finding> {
     let kernels = context.check_kernels()?;
-    let chunks = take(context, terms.size)?;
+    let chunks = take(context, terms.size.to_check())?;
     let mut done = 0;
     for pattern in PATTERNS {
         if done > 0 && Instant::now() >= terms.deadline {
@@ -68,7 +83,9 @@ pub fn check(context: &Context, terms: &Terms) -> Result<Finding> {
 /// Zeros over all that is free; they were there when this answers that it passed.
 pub fn scrub(context: &Context, terms: &Terms) -> Result<Finding> {
     let kernels = context.check_kernels()?;
-    let chunks = take(context, terms.size)?;
+    let (free, total) = context.memory_info()?;
+    ensure!(free >= total / 100 * FREE_PERCENT, "of {} MiB of its memory only {} are free: somebody is on it", total >> 20, free >> 20);
+    let chunks = take(context, terms.size.to_scrub())?;
     let each = |begin: &dyn Fn(&Chunk<'_>) -> Result<(), CudaError>| chunks.iter().try_for_each(|chunk| begin(chunk).and_then(|()| context.finish()));
     each(&|chunk| kernels.write(&chunk.memory, ZEROS))?;
     each(&|chunk| kernels.sweep(&chunk.memory, ZEROS, 0, 0, &chunk.report))?;
@@ -97,14 +114,14 @@ fn go_through(context: &Context, kernels: &CheckKernels<'_>, chunks: &[Chunk<'_>
     Ok(true)
 }
 
-/// Nearly all that is free, in pieces.
-fn take(context: &Context, size: Size) -> Result<Vec<Chunk<'_>>> {
-    let (mut bytes, least, spare) = size.memory_bytes();
+/// What is free, in pieces.
+fn take(context: &Context, share: Share) -> Result<Vec<Chunk<'_>>> {
+    let Share { piece_bytes: mut bytes, least_bytes: least, spare_bytes: spare, most_bytes: most } = share;
     let mut chunks = Vec::new();
     let mut taken = 0;
     loop {
         let (free, _) = context.memory_info()?;
-        let room = free.saturating_sub(spare).min(size.most_memory_bytes() - taken);
+        let room = free.saturating_sub(spare).min(most - taken);
         while bytes as u64 > room && bytes > least {
             bytes /= 2;
         }

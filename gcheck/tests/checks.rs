@@ -217,6 +217,11 @@ fn memory_is_scrubbed_taken_and_refused_beyond_what_there_is() {
     host.inject(0, "check fails");
     let (code, found) = host.found(0, &["scrub"]);
     assert_eq!((code, failed(&found)), (1, vec!["scrub"]));
+    host.inject(0, "process 4711 9000");
+    let output = host.gcheck(0, &["scrub"]).output().unwrap();
+    let words = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(CANNOT_CHECK) && words.contains("are free: somebody is on it"), "{words}");
+    host.inject(0, "no-process");
     let said = |mib: &str| {
         let output = host.gcheck(0, &["hold", "--mib", mib]).output().unwrap();
         (output.status.code(), serde_json::from_slice::<Value>(&output.stdout).unwrap())

@@ -132,6 +132,8 @@ pub struct Partition {
     /// Paths of programs run as root on each node before and after a run; empty for none.
     pub prolog: String,
     pub epilog: String,
+    /// Zeros over the memory of a run's GPUs before they are given to another.
+    pub gpu_scrub: bool,
     /// What jobs do after a node failure when they do not say.
     pub requeue: bool,
     pub submit_from_jobs: bool,
@@ -185,6 +187,7 @@ impl Default for Partition {
             private_tmp: false,
             prolog: String::new(),
             epilog: String::new(),
+            gpu_scrub: false,
             requeue: true,
             submit_from_jobs: true,
             over_time_secs: 0,

@@ -68,6 +68,9 @@ pub struct LaunchOrder {
     pub private_tmp: bool,
     pub prolog: String,
     pub epilog: String,
+    /// Its GPUs are free only when their memory was overwritten.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub scrub_gpus: bool,
     pub allow_root: bool,
 }
 

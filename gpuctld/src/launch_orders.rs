@@ -91,6 +91,7 @@ fn order(state: &State, node: NodeId, run: &Run, spec: &JobSpec) -> LaunchOrder 
         private_tmp: partition.private_tmp,
         prolog: partition.prolog,
         epilog: partition.epilog,
+        scrub_gpus: partition.gpu_scrub,
         allow_root: config.allow_root_jobs,
         ..LaunchOrder::default()
     }

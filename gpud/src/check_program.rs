@@ -1,5 +1,5 @@
-//! One run of the program that checks one GPU: in a cgroup of its own, with the fence of that GPU, as an ordinary user where the
-//! site says so, at the lowest priority. Reads a bounded part of what it writes, and leaves nothing of it behind.
+//! One run of the program that checks one GPU, or scrubs its memory: in a cgroup of its own, with the fence of that GPU, as an ordinary
+//! user where the site says so, at the lowest priority. Reads a bounded part of what it writes, and leaves nothing of it behind.
 
 use crate::check_output;
 use crate::mig::{self, Own};
@@ -27,6 +27,8 @@ use std::time::{Duration, Instant};
 pub const GRACE: Duration = Duration::from_millis(250);
 /// For the kernel to end what was killed: a GPU that hangs may keep a process.
 pub const DEATH: Duration = Duration::from_secs(10);
+/// For the memory of the largest board, twice over.
+const SCRUB_LIMIT: Duration = Duration::from_secs(120);
 /// Its niceness, and its part of the processors where they are busy.
 const NICE: i32 = 19;
 const CPU_MILLIS: u64 = 500;
@@ -49,9 +51,40 @@ pub fn run(site: &Site, order: &GpuOrder, program: &CheckProgram, ends: &OwnedFd
     check_ownership(path)?;
     let own = mig::find(&site.gpus.current().facts, &order.uuid).context("the GPU is not in this node")?;
     ensure!(!own.gpu.mig_enabled, "the GPU is cut by MIG");
-    let identity = identity(&program.user)?;
-    let cgroup = site.cgroups.as_ref().map(|root| fenced(site, root, &own, order.number)).transpose()?;
-    let found = watched(site, &own, path, program, identity, cgroup.as_ref(), ends);
+    let environment = vec![
+        ("GPUPOOL_GPU", own.uuid.clone()),
+        ("GPUPOOL_CHECKS", program.checks.join(" ")),
+        ("GPUPOOL_TIMEOUT_SECS", program.timeout_secs.to_string()),
+    ];
+    let limit = Duration::from_secs(u64::from(program.timeout_secs.max(1)));
+    let call = Call { words: vec![path.into()], environment, identity: identity(&program.user)?, limit };
+    in_cgroup(site, &own, &order.number.to_string(), call, ends)
+}
+
+/// Has gpupool's own program overwrite all memory of a GPU, or of a slice, that nobody holds. As `run` otherwise.
+pub fn scrub(site: &Site, uuid: &str) -> Result<Found> {
+    let path = &site.config.gcheck;
+    check_ownership(path)?;
+    let own = mig::find(&site.gpus.current().facts, uuid).context("the GPU is not in this node")?;
+    // A slice is the one thing that it sees, and goes by its GPU's name there.
+    let environment = vec![("GPUPOOL_TIMEOUT_SECS", SCRUB_LIMIT.as_secs().to_string())];
+    let call = Call { words: vec![path.into(), "scrub".into()], environment, identity: identity("")?, limit: SCRUB_LIMIT };
+    let (ends, _stays_open) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
+    in_cgroup(site, &own, &format!("scrub_{uuid}"), call, &ends)
+}
+
+/// A program with what it is told.
+struct Call {
+    words: Vec<OsString>,
+    /// Besides what every program is told.
+    environment: Vec<(&'static str, String)>,
+    identity: Identity,
+    limit: Duration,
+}
+
+fn in_cgroup(site: &Site, own: &Own, name: &str, call: Call, ends: &OwnedFd) -> Result<Found> {
+    let cgroup = site.cgroups.as_ref().map(|root| fenced(site, root, own, name)).transpose()?;
+    let found = watched(site, own, call, cgroup.as_ref(), ends);
     if let Some(cgroup) = &cgroup {
         remove(cgroup)?;
     }
@@ -88,7 +121,7 @@ fn identity(user: &str) -> Result<Identity> {
     Ok(Identity::from(&user))
 }
 
-fn fenced(site: &Site, root: &CgroupRoot, own: &Own, number: u64) -> Result<RunCgroup> {
+fn fenced(site: &Site, root: &CgroupRoot, own: &Own, name: &str) -> Result<RunCgroup> {
     let declared = site.config.mem_bytes.is_some();
     let limits = Limits {
         memory_bytes: (!declared && root.supports(Controller::Memory)).then_some(MEMORY_BYTES),
@@ -97,16 +130,16 @@ fn fenced(site: &Site, root: &CgroupRoot, own: &Own, number: u64) -> Result<RunC
         ..Limits::default()
     };
     let rules = fence_rules(site, std::slice::from_ref(own)).map_err(|failure| anyhow::anyhow!(failure.text))?;
-    let cgroup = RunCgroup::create(root, &format!("{CGROUP}{number}"), &limits)?;
+    let cgroup = RunCgroup::create(root, &format!("{CGROUP}{name}"), &limits)?;
     device_fence::attach_run(&cgroup, &rules)?;
     Ok(cgroup)
 }
 
-fn watched(site: &Site, own: &Own, path: &Path, program: &CheckProgram, identity: Identity, cgroup: Option<&RunCgroup>, ends: &OwnedFd) -> Result<Found> {
+fn watched(site: &Site, own: &Own, call: Call, cgroup: Option<&RunCgroup>, ends: &OwnedFd) -> Result<Found> {
     let ((out, to_out), (err, to_err)) = (pipe()?, pipe()?);
     let join = cgroup.map(RunCgroup::join_fds).transpose()?;
-    let mut spec = LaunchSpec::new(vec![path.into()], identity);
-    spec.env = environment(site, own, program);
+    let mut spec = LaunchSpec::new(call.words, call.identity);
+    spec.env = environment(site, own, call.environment);
     (spec.stdout, spec.stderr) = (Stdio::Fd(to_out.as_fd()), Stdio::Fd(to_err.as_fd()));
     (spec.umask, spec.nice, spec.join) = (0o077, NICE, join.as_ref());
     spec.rlimits = vec![Rlimit { resource: Resource::Core, soft: 0, hard: 0 }];
@@ -114,8 +147,7 @@ fn watched(site: &Site, own: &Own, path: &Path, program: &CheckProgram, identity
     drop(spec);
     drop((to_out, to_err));
     let mut heard = Heard { out, err, output: Vec::new(), words: Vec::new() };
-    let limit = Duration::from_secs(u64::from(program.timeout_secs.max(1)));
-    let over = heard.listen(&launched, ends, Instant::now() + limit);
+    let over = heard.listen(&launched, ends, Instant::now() + call.limit);
     if over == Over::Stopped {
         let _ = pidfd_signal(launched.pidfd.as_fd(), SIGTERM);
         let mut ended = [PollFd::new(launched.pidfd.as_fd(), PollFlags::POLLIN)];
@@ -126,7 +158,7 @@ fn watched(site: &Site, own: &Own, path: &Path, program: &CheckProgram, identity
     heard.take();
     Ok(match over {
         Over::Stopped => Err("it was ended".into()),
-        Over::TimeUp => Err(format!("did not end within {} s{}", limit.as_secs(), heard.last_words())),
+        Over::TimeUp => Err(format!("did not end within {} s{}", call.limit.as_secs(), heard.last_words())),
         Over::TooMuch => Err(format!("wrote more than {} KiB", check_output::MAX_BYTES >> 10)),
         Over::Ended if exit == Exit::Code(CANNOT_CHECK) => bail!("it cannot check here{}", heard.last_words()),
         Over::Ended if heard.output.len() > check_output::MAX_BYTES => Err(format!("wrote more than {} KiB", check_output::MAX_BYTES >> 10)),
@@ -141,20 +173,18 @@ fn pipe() -> Result<(OwnedFd, OwnedFd)> {
     Ok((read, write))
 }
 
-fn environment(site: &Site, own: &Own, program: &CheckProgram) -> Vec<(OsString, OsString)> {
+fn environment(site: &Site, own: &Own, more: Vec<(&'static str, String)>) -> Vec<(OsString, OsString)> {
     let mut variables = vec![
         ("PATH", "/usr/sbin:/usr/bin:/sbin:/bin".to_owned()),
         ("CUDA_VISIBLE_DEVICES", own.uuid.clone()),
-        ("GPUPOOL_GPU", own.uuid.clone()),
         ("GPUPOOL_GPU_INDEX", own.gpu.index.to_string()),
         ("GPUPOOL_GPU_TYPE", own.gpu.gpu_type.clone()),
         ("GPUPOOL_NODE", site.name.clone()),
-        ("GPUPOOL_CHECKS", program.checks.join(" ")),
-        ("GPUPOOL_TIMEOUT_SECS", program.timeout_secs.to_string()),
         ("GPUPOOL_CHECK_SIZE", site.config.gpu_check_size.name().to_owned()),
         // What is compiled is small, and nobody's home is written to.
         ("CUDA_CACHE_DISABLE", "1".to_owned()),
     ];
+    variables.extend(more);
     variables.extend(site.config.cuda_lib.iter().map(|path| ("GPUPOOL_CUDA_LIB", path.display().to_string())));
     variables.into_iter().map(|(name, value)| (name.into(), value.into())).collect()
 }

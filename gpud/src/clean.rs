@@ -2,6 +2,7 @@
 //! left half done and called done: a run is clean when this returned well, and its share is free only then.
 
 use crate::daemon::wall_clock;
+use crate::gpu_scrub;
 use crate::gpu_share;
 use crate::site::Site;
 use crate::site_program::{SiteProgram, TIME_LIMIT};
@@ -75,6 +76,9 @@ fn leave_gpus_clean(site: &Site, run: RunId) {
     if !gpus.is_empty() {
         let seen = watch.leave_clean(run, &gpus, &site.gpus);
         site.spool.log(run, wall_clock(), &seen);
+        if site.spool.order(run).is_ok_and(|order| order.scrub_gpus) {
+            site.spool.log(run, wall_clock(), &gpu_scrub::after_run(site, run, &gpus));
+        }
     }
 }
 

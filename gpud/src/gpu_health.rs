@@ -147,9 +147,23 @@ impl HealthBook {
                 true => tracing::info!("GPU {uuid} is clean now"),
                 false => tracing::error!("GPU {uuid} is not given out: {what}"),
             }
+            record.unscrubbed &= !what.is_empty();
             record.unclean = what;
             self.unwritten = true;
         }
+    }
+
+    /// A run left this, and its memory is to be overwritten before the GPU is given out.
+    pub fn unscrubbed(&mut self, uuid: &str, what: String) {
+        self.left_on(uuid, what);
+        let record = self.gpus.entry(uuid.to_owned()).or_default();
+        self.unwritten |= !record.unscrubbed;
+        record.unscrubbed = true;
+    }
+
+    /// What a run left on it; empty for nothing. And whether its memory is to be overwritten.
+    pub fn left(&self, uuid: &str) -> (&str, bool) {
+        self.gpus.get(uuid).map_or(("", false), |record| (record.unclean.as_str(), record.unscrubbed))
     }
 
     /// Why slices are not given out though nothing is wrong with their GPUs, by UUID.

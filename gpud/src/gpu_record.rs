@@ -24,6 +24,9 @@ pub struct Record {
     evidence: String,
     /// What a run left on it. Over when it is seen clean.
     pub unclean: String,
+    /// Its memory was to be overwritten and is not known to be. Then it is not clean either.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unscrubbed: bool,
     /// The controller's newest order that was carried out: it is not carried out again.
     pub obeyed: Option<Obeyed>,
     /// The newest reading that was one.
@@ -222,6 +225,7 @@ impl Record {
         self.repair.release(now);
         self.watch = self.reading.as_ref().map_or_else(GpuWatch::default, GpuWatch::accepting);
         self.unclean.clear();
+        self.unscrubbed = false;
     }
 
     /// The daemon began anew: a step that was under way ended with the one before, and nobody knows how.

@@ -5,6 +5,7 @@ use crate::config::{Config, ConfigError};
 use crate::daemon::{Happening, wall_clock};
 use crate::gpu_catalogue::SiteCatalogue;
 use crate::gpu_health::{HealthBook, Means, Order};
+use crate::gpu_scrub;
 use crate::gpu_share;
 use crate::gpu_use::UseBook;
 use crate::mig;
@@ -159,6 +160,44 @@ impl GpuWatch {
         self.show(table);
     }
 
+    /// Its memory is to be overwritten before it is given out; `why` it is not, where nothing else was left on it.
+    pub fn not_scrubbed(&self, uuid: &str, why: &str, table: &GpuTable) {
+        let mut health = lock(&self.health);
+        let left = health.left(uuid).0.to_owned();
+        health.unscrubbed(uuid, if left.is_empty() { why.to_owned() } else { left });
+        health.write(wall_clock());
+        drop(health);
+        self.show(table);
+    }
+
+    /// Its memory was overwritten.
+    pub fn scrubbed(&self, uuid: &str, table: &GpuTable) {
+        self.not_clean(uuid, String::new(), table);
+    }
+
+    /// Whether a run left something on it.
+    pub fn is_clean(&self, uuid: &str) -> bool {
+        lock(&self.health).left(uuid).0.is_empty()
+    }
+
+    /// GPUs on which nothing is left but what their memory holds.
+    pub fn to_scrub(&self, site: &Site) -> Vec<String> {
+        let waiting: Vec<String> = {
+            let health = lock(&self.health);
+            health.unclean().into_iter().filter(|uuid| health.left(uuid).1).collect()
+        };
+        if waiting.is_empty() {
+            return waiting;
+        }
+        let held = mig::holders(site);
+        waiting.into_iter().filter(|uuid| !held.contains_key(uuid) && self.is_empty(uuid)).collect()
+    }
+
+    /// By the newest sample: no process, and memory given back.
+    fn is_empty(&self, uuid: &str) -> bool {
+        lock(&self.uses).latest(uuid).is_some_and(|sample| sample.leftovers(None, CLEAN_SLACK_BYTES).is_none())
+    }
+
     /// Who may have a context on a GPU, asked now. Blocking.
     pub fn compute_mode(&self, uuid: &str) -> Result<ComputeMode> {
         let found = self.reader.worker.discover(PATIENCE)?;
@@ -267,8 +306,7 @@ impl GpuWatch {
         }
         let held = mig::holders(site);
         for uuid in unclean.into_iter().filter(|uuid| !held.contains_key(uuid)) {
-            let clean = lock(&self.uses).latest(&uuid).is_some_and(|sample| sample.leftovers(None, CLEAN_SLACK_BYTES).is_none());
-            if clean {
+            if self.is_empty(&uuid) && !lock(&self.health).left(&uuid).1 {
                 lock(&self.health).left_on(&uuid, String::new());
             }
         }
@@ -452,6 +490,7 @@ fn keep(site: &Arc<Site>, daemon: &mpsc::Sender<Happening>) {
         }
         let runs = watch.act(site);
         run_program(site);
+        gpu_scrub::again(site);
         // What the steps changed is told at once, and not with the next discovery.
         news |= watch.show(&site.gpus);
         told.retain(|run, at| runs.contains(run) && at.elapsed() < END_AGAIN);

@@ -13,6 +13,7 @@ mod gpu_catalogue;
 mod gpu_check;
 mod gpu_health;
 mod gpu_record;
+mod gpu_scrub;
 mod gpu_share;
 mod gpu_use;
 mod gpu_watch;
@@ -37,6 +38,7 @@ use config::Config;
 use daemon::{Daemon, Happening};
 use gmodel::node::Role;
 use gpu_check::GpuChecks;
+use gpu_scrub::GpuScrubs;
 use hollow::HollowOptions;
 use identity::{Identity, JoinOptions};
 use link::Dial;
@@ -305,7 +307,7 @@ fn begin(config: Config, role: Option<Role>, happenings: mpsc::Sender<Happening>
     }
     let address = OnceLock::new();
     let shares = gpu_share::GpuShares::default();
-    let site = Site { name: identity.name, role: identity.role, config, spool, cgroups, cpus, gpus, gpu_watch, shares, checks: GpuChecks::default(), stand_by, unfit, address };
+    let site = Site { name: identity.name, role: identity.role, config, spool, cgroups, cpus, gpus, gpu_watch, shares, checks: GpuChecks::default(), scrubs: GpuScrubs::default(), stand_by, unfit, address };
     let site = Arc::new(site);
     gpu_share::settle(&site);
     let daemon = Daemon::begin(Arc::clone(&site), happenings.clone())?;

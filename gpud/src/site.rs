@@ -3,6 +3,7 @@
 use crate::config::{self, Config, Isolation};
 use crate::cpu_binding::CpuBinding;
 use crate::gpu_check::GpuChecks;
+use crate::gpu_scrub::GpuScrubs;
 use crate::gpu_share::GpuShares;
 use crate::gpu_watch::GpuWatch;
 use crate::inventory::GpuTable;
@@ -32,6 +33,8 @@ pub struct Site {
     pub shares: GpuShares,
     /// Of GPUs in idle gaps.
     pub checks: GpuChecks,
+    /// Of the memory of GPUs that did not come clean.
+    pub scrubs: GpuScrubs,
     /// Where supervisors come from.
     pub stand_by: StandBy,
     /// Why this node can start nothing: found when the daemon started, stands until it ends. Empty when it can.

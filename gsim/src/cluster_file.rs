@@ -135,7 +135,7 @@ fn partition(name: &str, table: &Reader) -> Partition {
         ("INACTIVE", PartitionState::Inactive),
     ];
     const SHARING: [(&str, GpuSharing); 3] = [("off", GpuSharing::Off), ("mps", GpuSharing::Mps), ("uncapped", GpuSharing::Uncapped)];
-    for key in ["private_tmp", "prolog", "epilog", "submit_from_jobs", "idle", "diagnostics"] {
+    for key in ["private_tmp", "prolog", "epilog", "gpu_scrub", "submit_from_jobs", "idle", "diagnostics"] {
         table.skip(key);
     }
     let default = Partition::default();

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-const KEYS: [&str; 33] = [
+const KEYS: [&str; 34] = [
     "nodes",
     "features",
     "default",
@@ -46,6 +46,7 @@ const KEYS: [&str; 33] = [
     "mig",
     "slices_for_memory",
     "gpu_sharing",
+    "gpu_scrub",
     "diagnostics",
     "idle",
 ];
@@ -165,6 +166,11 @@ fn partition(name: &str, section: &Section, errors: &mut Errors) -> Partition {
         let message = "gpu_sharing = \"mps\" does not go with private_tmp: a job and its MPS server meet in the node's /dev/shm";
         errors.add(section.source, section.span("gpu_sharing"), message, "share in a partition without private_tmp");
     }
+    let gpu_scrub = section.boolean("gpu_scrub", errors).unwrap_or(default.gpu_scrub);
+    if gpu_scrub && sharing == GpuSharing::Uncapped {
+        let message = "gpu_scrub does not go with gpu_sharing = \"uncapped\": others are on a GPU when a part of it ends";
+        errors.add(section.source, section.span("gpu_scrub"), message, "scrub in a partition that shares by \"mps\" or not at all");
+    }
     let path = |key, errors: &mut Errors| {
         let path = section.path(key, true, errors).unwrap_or_default();
         path.to_string_lossy().into_owned()
@@ -186,6 +192,7 @@ fn partition(name: &str, section: &Section, errors: &mut Errors) -> Partition {
         private_tmp,
         prolog: path("prolog", errors),
         epilog: path("epilog", errors),
+        gpu_scrub,
         requeue: section.boolean("requeue", errors).unwrap_or(default.requeue),
         submit_from_jobs: section.boolean("submit_from_jobs", errors).unwrap_or(default.submit_from_jobs),
         over_time_secs: over_time(section, errors),

@@ -46,7 +46,7 @@ fn a_mistyped_key_has_a_caret_and_a_guess() {
 fn a_mistyped_way_of_sharing_has_a_caret_and_a_guess() {
     check(
         "--- gpuctld.toml\ncluster = \"c\"\n--- train.toml\n[partition.train]\ngpu_sharing = \"mbs\"\n[partition.b]\ngpu_sharing = true\n\
-         [partition.c]\nprivate_tmp = true\ngpu_sharing = \"mps\"\n",
+         [partition.c]\nprivate_tmp = true\ngpu_sharing = \"mps\"\n[partition.d]\ngpu_scrub = true\ngpu_sharing = \"uncapped\"\n",
         expect![[r#"
             error: gpu_sharing = "mbs" is unknown
              --> train.toml:2:15
@@ -65,6 +65,12 @@ fn a_mistyped_way_of_sharing_has_a_caret_and_a_guess() {
               |
             7 | gpu_sharing = "mps"
               |               ^^^^^ share in a partition without private_tmp
+
+            error: gpu_scrub does not go with gpu_sharing = "uncapped": others are on a GPU when a part of it ends
+             --> train.toml:9:13
+              |
+            9 | gpu_scrub = true
+              |             ^^^^ scrub in a partition that shares by "mps" or not at all
         "#]],
     );
 }

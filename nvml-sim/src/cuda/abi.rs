@@ -93,7 +93,7 @@ fn ordinal(device: c_int) -> Result<usize, Code> {
 
 fn uuid_of(device: c_int) -> Result<String, Code> {
     let ordinal = ordinal(device)?;
-    context::with(|process| Ok(process.gpus[ordinal].clone()))
+    context::with(|process| Ok(process.gpus[ordinal].uuid.clone()))
 }
 
 fn context_of(handle: Handle) -> Result<usize, Code> {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::machine::{self, Memory, Unsound};
 use super::ptx::Kernel;
-use super::visible::{gpu_now, visible};
+use super::visible::{Visible, gpu_now, visible};
 use super::{Code, DEVICE_UNAVAILABLE, ECC_UNCORRECTABLE, INVALID_CONTEXT, INVALID_DEVICE, INVALID_VALUE, NOT_INITIALIZED, OUT_OF_MEMORY, UNKNOWN};
 use crate::library;
 use crate::state::{ComputeMode, Gpu};
@@ -32,8 +32,8 @@ const EFFICIENCY: f64 = 0.85;
 /// All that this process holds.
 #[derive(Debug, Default)]
 pub struct Process {
-    /// UUIDs by ordinal; empty before `cuInit`.
-    pub gpus: Vec<String>,
+    /// By ordinal; empty before `cuInit`.
+    pub gpus: Vec<Visible>,
     /// By ordinal.
     contexts: BTreeMap<usize, Held>,
     /// Kernels by handle, and the GPU each was compiled for.
@@ -49,6 +49,8 @@ pub struct Process {
 #[derive(Debug, Default)]
 pub struct Held {
     pub uuid: String,
+    /// Of its memory.
+    eighths: u32,
     users: u32,
     /// What ended it: every later call is answered with it.
     failed: Option<Code>,
@@ -86,7 +88,7 @@ pub fn initialise() -> Result<(), Code> {
 
 /// Opens a GPU's primary context, or counts one user more. May hang.
 pub fn retain(ordinal: usize) -> Result<(), Code> {
-    let uuid = with(|process| process.gpus.get(ordinal).cloned().ok_or(INVALID_DEVICE))?;
+    let Visible { uuid, eighths } = with(|process| process.gpus.get(ordinal).cloned().ok_or(INVALID_DEVICE))?;
     answering(&uuid)?;
     let (wait, mode) = gpu_now(&uuid, |_, gpu| (gpu.faults.check_ms, gpu.compute_mode))?;
     let most_bytes = match mode {
@@ -99,7 +101,7 @@ pub fn retain(ordinal: usize) -> Result<(), Code> {
     let errors = gpu_now(&uuid, |_, gpu| gpu.ecc.volatile_uncorrected)?;
     with(|process| {
         let first = FIRST_ADDRESS + ordinal as u64 * ADDRESSES;
-        let held = process.contexts.entry(ordinal).or_insert_with(|| Held { uuid, errors, most_bytes, next_address: first, ..Held::default() });
+        let held = process.contexts.entry(ordinal).or_insert_with(|| Held { uuid, eighths, errors, most_bytes, next_address: first, ..Held::default() });
         held.users += 1;
         Ok(())
     })
@@ -195,7 +197,12 @@ impl Process {
         let held = self.held(ordinal)?;
         let taken: u64 = held.memory.pieces.values().map(|piece| piece.len() as u64).sum();
         let most = held.most_bytes.unwrap_or(u64::MAX).saturating_sub(taken);
+        let eighths = u64::from(held.eighths);
         gpu_now(&held.uuid, |_, gpu| {
+            if eighths < 8 {
+                let total = gpu.memory_total_bytes / 8 * eighths;
+                return (total.saturating_sub(taken), total);
+            }
             let others: u64 = gpu.processes.iter().filter(|process| process.pid != std::process::id()).map(|process| process.memory_bytes).sum();
             let gone = gpu.memory_reserved_bytes + gpu.readings.memory_used_bytes.max(others) + taken;
             (gpu.memory_total_bytes.saturating_sub(gone).min(most), gpu.memory_total_bytes)

@@ -9,16 +9,25 @@ use super::{Code, NO_DEVICE, SYSTEM_DRIVER_MISMATCH, UNKNOWN};
 use crate::library;
 use crate::state::{Gpu, State};
 
-/// UUIDs in CUDA's order. None at all is an error, as with a driver.
-pub fn visible() -> Result<Vec<String>, Code> {
+/// What CUDA takes for a GPU: one, or a MIG slice of one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Visible {
+    /// The GPU's.
+    pub uuid: String,
+    /// Eighths of its memory.
+    pub eighths: u32,
+}
+
+/// In CUDA's order. None at all is an error, as with a driver.
+pub fn visible() -> Result<Vec<Visible>, Code> {
     library::initialise().map_err(of_nvml)?;
     let state = library::state().map_err(of_nvml)?;
     let dev = library::directory().join("dev");
     let may_open = |gpu: &&Gpu| ["nvidiactl", "nvidia-uvm", &format!("nvidia{}", gpu.minor)].iter().all(|name| opens(&dev.join(name)));
-    let there = |gpu: &&Gpu| !gpu.faults.missing && !gpu.faults.lost && !gpu.mig_enabled;
+    let there = |gpu: &&Gpu| !gpu.faults.missing && !gpu.faults.lost;
     let gpus: Vec<&Gpu> = state.gpus.iter().filter(there).filter(may_open).collect();
-    let uuids = chosen(&gpus, std::env::var("CUDA_VISIBLE_DEVICES").ok().as_deref());
-    if uuids.is_empty() { Err(NO_DEVICE) } else { Ok(uuids) }
+    let seen = chosen(&gpus, std::env::var("CUDA_VISIBLE_DEVICES").ok().as_deref());
+    if seen.is_empty() { Err(NO_DEVICE) } else { Ok(seen) }
 }
 
 /// The GPU as the state has it now.
@@ -28,14 +37,21 @@ pub fn gpu_now<T>(uuid: &str, look: impl FnOnce(&State, &Gpu) -> T) -> Result<T,
     Ok(look(&state, gpu))
 }
 
-/// In the order the variable has them; the first that is not there ends the list.
-fn chosen(gpus: &[&Gpu], variable: Option<&str>) -> Vec<String> {
-    let Some(variable) = variable else { return gpus.iter().map(|gpu| gpu.uuid.clone()).collect() };
+/// In the order the variable has them; the first that is not there ends the list. A slice is seen only where it is named, and then
+/// alone.
+fn chosen(gpus: &[&Gpu], variable: Option<&str>) -> Vec<Visible> {
+    let whole: Vec<Visible> = gpus.iter().filter(|gpu| !gpu.mig_enabled).map(|gpu| Visible { uuid: gpu.uuid.clone(), eighths: 8 }).collect();
+    let Some(variable) = variable else { return whole };
+    let words = variable.split(',').map(str::trim);
+    if let Some(slice) = words.clone().next().filter(|word| word.starts_with("MIG-")) {
+        let found = gpus.iter().find_map(|gpu| library::part_of(gpu, slice).map(|part| Visible { uuid: gpu.uuid.clone(), eighths: part.instance.size }));
+        return found.into_iter().collect();
+    }
     let find = |word: &str| match word.parse::<usize>() {
-        Ok(at) => gpus.get(at).map(|gpu| gpu.uuid.clone()),
-        Err(_) => gpus.iter().find(|gpu| word.starts_with("GPU-") && gpu.uuid.starts_with(word)).map(|gpu| gpu.uuid.clone()),
+        Ok(at) => whole.get(at).cloned(),
+        Err(_) => whole.iter().find(|gpu| word.starts_with("GPU-") && gpu.uuid.starts_with(word)).cloned(),
     };
-    variable.split(',').map(|word| find(word.trim())).take_while(Option::is_some).flatten().collect()
+    words.map(find).take_while(Option::is_some).flatten().collect()
 }
 
 /// No driver is behind the files of a simulated GPU: whoever may open one is told so, the others that they may not.
@@ -62,13 +78,17 @@ mod tests {
 
     #[test]
     fn cuda_visible_devices_is_read_as_cuda_reads_it() {
-        let state = crate::host(&[("h100", 3)], "seed", 0).unwrap();
+        let mut state = crate::host(&[("h100", 3)], "seed", 0).unwrap();
+        crate::apply_fault(&mut state, 2, "mig 1g.10gb,3g.40gb".parse().unwrap()).unwrap();
         let gpus: Vec<&Gpu> = state.gpus.iter().collect();
-        let [a, b, c] = [0, 1, 2].map(|at| state.gpus[at].uuid.clone());
-        assert_eq!(chosen(&gpus, None), [a.clone(), b.clone(), c.clone()]);
-        assert_eq!(chosen(&gpus, Some(&format!("{c}, 0"))), [c, a.clone()]);
+        let [a, b] = [0, 1].map(|at| Visible { uuid: state.gpus[at].uuid.clone(), eighths: 8 });
+        assert_eq!(chosen(&gpus, None), [a.clone(), b.clone()]);
+        assert_eq!(chosen(&gpus, Some(&format!("{}, 0", b.uuid))), [b.clone(), a.clone()]);
         assert_eq!(chosen(&gpus, Some("0,7,1")), [a]);
-        assert_eq!(chosen(&gpus, Some(&b[..12])), [b]);
-        assert!(chosen(&gpus, Some("")).is_empty());
+        assert_eq!(chosen(&gpus, Some(&b.uuid[..12])), [b]);
+        assert!(chosen(&gpus, Some("")).is_empty() && chosen(&gpus, Some(&state.gpus[2].uuid)).is_empty());
+        let slice = state.gpus[2].mig_instances.iter().find(|instance| instance.size == 4).unwrap();
+        let seen = chosen(&gpus, Some(&format!("{},0", slice.compute[0].uuid)));
+        assert_eq!(seen, [Visible { uuid: state.gpus[2].uuid.clone(), eighths: 4 }]);
     }
 }
