@@ -175,6 +175,8 @@ fn start_rows(state: &State, sight: &Sight, filter: &JobFilter, outlook: &Outloo
         let expected = expected.get(&id).copied();
         // An array has no record: its tasks start one after the other.
         let interval = expected.filter(|_| matches!(row, Row::Job(_))).and_then(|at| outlook.interval(&row.spec().partition, row.eligible(), at, now));
+        // As squeue has it: a job that only waits for its time.
+        let begins = (row.reason_code(view) == ReasonCode::BeginTime).then(|| Instant(row.eligible()));
         StartRow {
             id: row.id(),
             shown_id: row.shown_id(),
@@ -184,8 +186,8 @@ fn start_rows(state: &State, sight: &Sight, filter: &JobFilter, outlook: &Outloo
             nodes: row.nodes(view),
             reason: row.reason_code(view),
             ahead: one.map_or(0, |one| one.ahead),
-            earliest: interval.as_ref().and_then(|one| one.earliest),
-            expected: expected.map(Instant),
+            earliest: interval.as_ref().and_then(|one| one.earliest).or(begins),
+            expected: expected.map(Instant).or(begins),
             latest: interval.as_ref().map_or(at_limits, |one| one.latest),
             at_limits,
             nodelist: one.map(|one| names(state, &one.nodes)).unwrap_or_default(),

@@ -52,10 +52,13 @@ async fn starts_and_dry_runs_say_when_and_where() {
     assert!((3590..3700).contains(&gap), "the third waits for the second: {answer}");
     assert!(answer["jobs"][0]["earliest"].is_null(), "nothing ran yet that would tell");
     assert_eq!(column(&pool.get(&alice, "/v1/starts?user=alice").await, "jobs", "id"), [second.to_string()]);
+    let later = pool.submit(&alice, json!({"request": {"gpus": "1"}, "begin": 32_472_144_000_000_i64})).await;
+    let row = pool.get(&alice, "/v1/starts").await["jobs"].as_array().unwrap().iter().find(|row| row["id"] == later).cloned().unwrap();
+    assert_eq!((&row["expected"], &row["earliest"]), (&json!("2999-01-01T00:00:00Z"), &json!("2999-01-01T00:00:00Z")), "{row}");
     let dry = pool.post(&alice, "/v1/jobs/dry-run", request(json!({"request": {"gpus": "2"}, "time_limit_secs": 600}))).await;
     assert!(dry["text"].as_str().unwrap().contains("; would start by ") && dry["expected_nodes"] == "n1", "{dry}");
     assert!(!dry["blockers"].as_array().unwrap().is_empty(), "{dry}");
-    assert_eq!(pool.core.view().await.jobs.len(), 3, "nothing was kept");
+    assert_eq!(pool.core.view().await.jobs.len(), 4, "nothing was kept");
 }
 
 #[tokio::test]
