@@ -189,3 +189,12 @@ fn a_driver_that_hangs_under_our_own_program_costs_one_gpu_and_holds_nobody() {
     pool.wait_state(five, Completed);
     pool.down();
 }
+
+#[test]
+fn a_gpu_that_moves_bytes_half_as_fast_as_its_like_is_found_by_our_own_program() {
+    let Some(pool) = pool_with_our_checks(&[&["gpu1", "check", "slow"]], "checks = [\"copy\"]") else { return };
+    pool.wait_until("one GPU is out", || faults(&pool).len() == 1);
+    let (_, words) = faults(&pool).remove(0);
+    assert!(words.starts_with("quarantined: check copy.") && words.contains("the median of 6 GPUs of type h100 is"), "{words}");
+    pool.down();
+}

@@ -70,6 +70,21 @@ fn without_a_gpu_nothing_is_tried_and_what_is_not_known_is_refused() {
 }
 
 #[test]
+fn a_pool_of_this_machines_own_gpus_comes_up_also_where_there_are_none() {
+    if std::path::Path::new("/proc/driver/nvidia/gpus").exists() {
+        println!("NOT RUN: a_pool_of_this_machines_own_gpus_comes_up_also_where_there_are_none: there are some; make test-gpu uses them");
+        return;
+    }
+    let Some(pool) = Pool::up(1, "real") else { return };
+    pool.wait_idle("node1");
+    assert!(pool.node("node1").gpus.is_empty());
+    let job = pool.gsub(&["--wrap", "true"]);
+    pool.wait_state(job, gmodel::JobState::Completed);
+    pool.run("gadm", &["sandbox", "up", "--dir", "two", "--nodes", "2", "--gpus", "real"]).fails_with(1, "this machine's own GPUs are one node's. Try --nodes 1 --gpus real");
+    pool.down();
+}
+
+#[test]
 fn minors_are_read_as_the_driver_shows_them() {
     let dir = tempfile::tempdir().unwrap();
     let gpu = dir.path().join("0000:19:00.0");
