@@ -36,6 +36,9 @@ pub struct LaunchOrder {
     pub cpus: u32,
     pub mem_bytes: u64,
     pub gpus: Vec<OrderGpu>,
+    /// IMEX channel that the run opens here, and on its other nodes of the same NVLink domain.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub imex_channel: Option<u32>,
     /// Script text; empty when `argv` is the command.
     pub script: String,
     pub argv: Vec<String>,

@@ -46,6 +46,9 @@ pub struct Setup {
     pub restrict_root: bool,
     /// Extra `NAME=value` lines from the node's own configuration.
     pub environment: Vec<String>,
+    /// Device file of its IMEX channel that was made for it, and goes with it.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub imex_device: String,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

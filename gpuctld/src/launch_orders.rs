@@ -4,7 +4,7 @@
 //! failed launch, so that it never waits for an order that does not come.
 
 use crate::store::reader::Reader;
-use gcore::ctl::checkpoint_of;
+use gcore::ctl::{checkpoint_of, imex_channel};
 use gcore::ctl::state::{Node, Run, State};
 use gmodel::checkpoint::Mark;
 use gmodel::launch_order::{ArrayTask, LaunchOrder, OrderGpu, OrderNode};
@@ -73,6 +73,7 @@ fn order(state: &State, node: NodeId, run: &Run, spec: &JobSpec) -> LaunchOrder 
         cpus: share.map_or(0, |share| share.cpus),
         mem_bytes: share.map_or(0, |share| share.mem_bytes),
         gpus: share.map_or(Vec::new(), |share| order_gpus(state.nodes.get(node), share)),
+        imex_channel: imex_channel(state, run, node),
         argv: launch.argv.clone(),
         work_dir: launch.work_dir.clone(),
         submit_dir: launch.submit_dir.clone(),
@@ -186,6 +187,7 @@ mod tests {
             suspension: None,
             suspended_millis: 0,
             idle: None,
+            imex_channel: None,
             stop: None,
             limit_secs: None,
             signals: Vec::new(),

@@ -4,6 +4,7 @@
 use crate::daemon::wall_clock;
 use crate::gpu_scrub;
 use crate::gpu_share;
+use crate::imex;
 use crate::site::Site;
 use crate::site_program::{SiteProgram, TIME_LIMIT};
 use crate::spool::{log_line, remove_dir};
@@ -40,6 +41,7 @@ pub fn clean(site: &Site, run: RunId, supervisor: Option<&OwnedFd>) -> Result<()
     }
     leave_gpus_clean(site, run);
     epilog(site, run);
+    imex::remove(site, run)?;
     if let Some(cgroup) = &cgroup {
         // The end is on record: a supervisor that still is there has nothing left to do.
         cgroup.remove_with_supervisor(GONE_PATIENCE).context("removing the run's cgroups")?;

@@ -19,6 +19,7 @@ mod gpu_use;
 mod gpu_watch;
 mod hollow;
 mod identity;
+mod imex;
 mod inventory;
 mod link;
 mod mig;

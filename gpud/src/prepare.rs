@@ -5,6 +5,7 @@ use crate::config::Isolation;
 use crate::cpu_binding;
 use crate::daemon::wall_clock;
 use crate::gpu_share;
+use crate::imex::{self, Channel};
 use crate::mig::{self, Own};
 use crate::site::{Site, cgroup_name};
 use crate::site_program::{SiteProgram, TIME_LIMIT};
@@ -66,15 +67,20 @@ pub fn prepare(site: &Site, run: RunId) -> Result<Supervisor, Failure> {
     let gpus = own_gpus(site, &order)?;
     end_checks(site, run, &gpus)?;
     let of_shares = gpu_share::enter(site, run, &order, &gpus, user.uid).map_err(Failure::node)?;
+    let channel = imex::find(site, &order).map_err(Failure::node)?;
     let (cgroup, cpus) = match &site.cgroups {
         Some(root) => {
-            let (cgroup, cpus) = fenced_cgroup(site, root, run, &order, &gpus)?;
+            let (cgroup, cpus) = fenced_cgroup(site, root, run, &order, (&gpus, channel.as_ref()))?;
             (Some(cgroup), cpus)
         }
         None => (None, Vec::new()),
     };
     let mut setup = setup(site, run, &user, &gpus, cpus);
     setup.environment.extend(of_shares);
+    if let Some(channel) = &channel {
+        setup.environment.extend(channel.variables());
+        setup.imex_device = channel.made();
+    }
     for (gpu, wanted) in setup.gpus.iter_mut().zip(&order.gpus) {
         gpu.share_milli = if let GpuPart::Share { milli, .. } = wanted.part { milli } else { 0 };
     }
@@ -83,6 +89,11 @@ pub fn prepare(site: &Site, run: RunId) -> Result<Supervisor, Failure> {
     }
     site.spool.write_setup(run, &setup).map_err(Failure::node)?;
     drop(uncut);
+    if let Some(channel) = &channel {
+        log_line(&dir, wall_clock(), &channel.make(&user).map_err(Failure::node)?);
+    } else if let Some(number) = order.imex_channel {
+        log_line(&dir, wall_clock(), &format!("no IMEX channel {number}: this node's driver offers none"));
+    }
     if !order.prolog.is_empty() {
         let gpu_uuids: Vec<String> = gpus.iter().map(|gpu| gpu.uuid.clone()).collect();
         log_line(&dir, wall_clock(), &format!("prolog {}", order.prolog));
@@ -164,7 +175,7 @@ fn fenced_cgroup(
     root: &CgroupRoot,
     run: RunId,
     order: &LaunchOrder,
-    gpus: &[Own],
+    (gpus, channel): (&[Own], Option<&Channel>),
 ) -> Result<(RunCgroup, Vec<u32>), Failure> {
     // What an earlier attempt left holds no process of a user, and at most a supervisor of the daemon before us, which was never
     // told to go; a fence must not be put beside an older one.
@@ -173,7 +184,8 @@ fn fenced_cgroup(
     {
         stale.remove_with_supervisor(SUPERVISOR_PATIENCE).map_err(Failure::node)?;
     }
-    let rules = fence_rules(site, gpus)?;
+    let mut rules = fence_rules(site, gpus)?;
+    rules.allow.extend(channel.map(|channel| DeviceRule::from(channel.device)));
     // Kept before the cgroup is made: its file says that there may be one.
     crate::audit::remember(&site.spool.run_dir(run), &rules).map_err(Failure::node)?;
     let (name, limits) = (cgroup_name(run), limits(site, root, order));
@@ -246,6 +258,7 @@ fn setup(site: &Site, run: RunId, user: &User, gpus: &[Own], cpus: Vec<u32>) -> 
         pam_service: site.config.pam_service.clone(),
         restrict_root: user.uid == 0 && site.cgroups.is_some(),
         environment: node_environment(site),
+        imex_device: String::new(),
     }
 }
 

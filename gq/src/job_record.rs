@@ -139,6 +139,9 @@ fn request(record: &mut Record, job: &JobRow) {
     if !job.gpu_links.is_empty() {
         record.line("GPULinks", job.gpu_links.join(","));
     }
+    if let Some(channel) = job.imex_channel {
+        record.line("IMEXChannel", channel);
+    }
 }
 
 fn files(record: &mut Record, job: &JobRow) {

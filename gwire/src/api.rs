@@ -250,6 +250,9 @@ pub struct JobRow {
     /// The weakest way within what it holds of each node: `node1:NV18`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gpu_links: Vec<String>,
+    /// By which its nodes of one NVLink domain share GPU memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub imex_channel: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub time_limit_secs: Option<u32>,
     /// Seconds of the present run.

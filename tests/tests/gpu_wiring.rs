@@ -56,6 +56,57 @@ fn ranks_follow_the_network_and_nvlink_jobs_stay_in_their_domain() {
     pool.down();
 }
 
+/// The device file of a channel on a node of the sandbox.
+fn channel_file(pool: &Pool, node: &str, channel: u32) -> std::path::PathBuf {
+    pool.dir.join(node).join(format!("dev/nvidia-caps-imex-channels/channel{channel}"))
+}
+
+#[test]
+fn a_job_on_two_nodes_of_a_domain_has_an_imex_channel_that_nobody_else_opens() {
+    let Some(pool) = network() else { return };
+    // What may be opened says "No such device" (there is no driver behind), what may not "Operation not permitted".
+    let script = format!(
+        "echo $NVIDIA_IMEX_CHANNELS $GSUB_IMEX_CHANNEL > $SLURM_JOB_NAME.channel
+         for d in {}/$SLURMD_NODENAME/dev/nvidia-caps-imex-channels/*; do echo ${{d##*/}} $(exec 2>&1; : < $d); done > $SLURM_JOB_NAME.opens
+         echo up > $SLURM_JOB_NAME.up; {WAIT}",
+        pool.dir.display()
+    );
+    let pair = |name: &str| pool.gsub(&["-J", name, "-N", "2", "--gpus-per-node", "1", "--mem", "1G", "--nvlink", "--wrap", &script]);
+    let one = pair("one");
+    pool.wait_file("one.up");
+    let two = pair("two");
+    pool.wait_file("two.up");
+    let channels = [one, two].map(|id| pool.job(id).imex_channel.expect("it has a channel"));
+    assert_ne!(channels[0], channels[1]);
+    assert_eq!(pool.file("one.channel"), format!("{0} {0}\n", channels[0]));
+    for channel in channels {
+        assert!(["node2", "node4"].iter().all(|node| channel_file(&pool, node, channel).exists()));
+    }
+    let opens = pool.file("two.opens");
+    let said = |channel: u32| opens.lines().find(|line| line.starts_with(&format!("channel{channel} "))).unwrap_or_default();
+    assert!(said(channels[1]).contains("No such device"), "its own: {opens}");
+    assert!([0, channels[0]].iter().all(|channel| said(*channel).contains("not permitted")), "others': {opens}");
+    assert!(pool.run("gq", &[&one.to_string()]).out.contains(&format!("IMEXChannel={}", channels[0])));
+
+    // Neither a job on one node nor one across domains has one; and a controller that was killed gives none twice.
+    pool.kill("gpuctld");
+    pool.start("gpuctld");
+    assert_eq!(pool.job(two).imex_channel, Some(channels[1]));
+    let apart = pool.gsub(&["-J", "apart", "-w", "node1,node3", "--gpus-per-node", "1", "--mem", "1G", "--wrap", &script]);
+    pool.wait_file("apart.up");
+    assert_eq!((pool.job(apart).imex_channel, pool.file("apart.channel").trim()), (None, ""));
+    pool.write("stop", "");
+    for id in [one, two, apart] {
+        pool.wait_state(id, Completed);
+    }
+    ["node2", "node4"].iter().for_each(|node| pool.wait_idle(node));
+    for channel in channels {
+        assert!(["node2", "node4"].iter().all(|node| !channel_file(&pool, node, channel).exists()), "the file goes with the job");
+    }
+    pool.check();
+    pool.down();
+}
+
 #[test]
 fn a_job_gets_the_gpus_that_are_joined_best_and_a_broken_link_counts_at_once() {
     // Eight V100 as in a DGX-1: a cube mesh of one and two links.

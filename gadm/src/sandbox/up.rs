@@ -25,6 +25,8 @@ const CONTROL_MINOR: u32 = 64 * MINORS_PER_NODE;
 
 /// Minors of `nvidia-caps`, under the same major: above all others.
 const CAP_MINOR: u32 = 2 * CONTROL_MINOR;
+/// Minor of IMEX channel 0, above those of capabilities; gpud makes the others as jobs need them.
+const IMEX_MINOR: u32 = 4 * CONTROL_MINOR;
 
 pub fn up(args: &ArgMatches) -> anyhow::Result<()> {
     let dir = args.get_one::<PathBuf>("dir").expect("required");
@@ -296,6 +298,8 @@ fn simulate(sandbox: &Sandbox, name: &str, at: u32, gpus: &str) -> anyhow::Resul
         let path = dev.join(format!("nvidia-caps/nvidia-cap{cap}"));
         make_char_device(&path, DeviceNumber { major, minor: CAP_MINOR + cap })?;
     }
+    fs::create_dir(dev.join("nvidia-caps-imex-channels"))?;
+    make_char_device(&dev.join("nvidia-caps-imex-channels/channel0"), DeviceNumber { major, minor: IMEX_MINOR })?;
     for (file, offset) in [("nvidiactl", 0), ("nvidia-uvm", 1), ("nvidia-uvm-tools", 2)] {
         let minor = CONTROL_MINOR + at * 4 + offset;
         make_char_device(&dev.join(file), DeviceNumber { major, minor })?;

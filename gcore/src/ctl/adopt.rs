@@ -86,6 +86,7 @@ fn adopt(tx: &mut Tx, node: NodeId, life: &NodeLife, run: RunId, order: &LaunchO
         life: life.clone(),
         batch: order.node_index == 0,
         limit_secs: order.limit_secs,
+        imex_channel: order.imex_channel,
         at: tx.now,
     });
 }

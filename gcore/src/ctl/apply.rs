@@ -95,9 +95,10 @@ pub fn apply(state: &mut State, event: &Event) {
             }
         }
         Event::JobsForgotten { jobs, arrays } => forget(state, jobs, arrays),
-        Event::RunPlaced { run, allocation, lives, limit_secs, class, priority, at } => {
+        Event::RunPlaced { run, allocation, lives, limit_secs, class, priority, imex_channel, at } => {
             run_placed(state, *run, allocation, lives, *limit_secs, *at);
-            run_mut(state, *run).class = *class;
+            let placed = run_mut(state, *run);
+            (placed.class, placed.imex_channel) = (*class, *imex_channel);
             job_mut(state, run.job).priority = *priority;
         }
         Event::RunClassed { run, class } => run_mut(state, *run).class = *class,
@@ -106,11 +107,12 @@ pub fn apply(state: &mut State, event: &Event) {
             run_mut(state, *run).mark = Some(mark.clone());
             job_mut(state, run.job).last_mark = Some(Box::new(mark));
         }
-        Event::RunAdopted { run, spec, share, life, batch, limit_secs, at } => {
+        Event::RunAdopted { run, spec, share, life, batch, limit_secs, imex_channel, at } => {
             let member =
                 Member { node: share.node, life: life.clone(), phase: None, forfeited: false };
             run_adopted(state, *run, spec, *limit_secs, *at);
             let held = run_mut(state, *run);
+            held.imex_channel = held.imex_channel.or(*imex_channel);
             let place = if *batch { 0 } else { held.members.len() };
             held.allocation.insert(place, share.clone());
             held.members.insert(place, member);
@@ -553,6 +555,7 @@ fn run_placed(
         suspension: None,
         suspended_millis: 0,
         idle: None,
+        imex_channel: None,
         stop: None,
         limit_secs,
         signals: Vec::new(),

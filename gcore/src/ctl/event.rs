@@ -69,6 +69,9 @@ pub enum Event {
         /// What its job was worth when its turn came.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         priority: Option<i64>,
+        /// By which its nodes share GPU memory.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        imex_channel: Option<u32>,
         at: Timestamp,
     },
     /// A run became guaranteed, or its account's guarantee shrank; `None`: there are no quotas any more.
@@ -88,6 +91,8 @@ pub enum Event {
         /// The share is the batch node's.
         batch: bool,
         limit_secs: Option<u32>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        imex_channel: Option<u32>,
         at: Timestamp,
     },
     RunGo { run: RunId, at: Timestamp },

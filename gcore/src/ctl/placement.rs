@@ -6,6 +6,7 @@ use super::event::Event;
 use super::gpu_check;
 use super::handle::Tx;
 use super::gpu_share;
+use super::imex;
 use super::mig;
 use super::preempt;
 use super::reservation;
@@ -75,7 +76,8 @@ fn place(tx: &mut Tx, start: Start, priority: Option<i64>, free: &mut BTreeMap<N
     let single = start.allocation.len() == 1;
     let at = tx.now;
     gpu_check::yield_to(tx, &start.allocation, run);
-    tx.emit(Event::RunPlaced { run, allocation: start.allocation, lives, limit_secs, class, priority, at });
+    let imex_channel = imex::channel_for(tx.state, start.job, &start.allocation);
+    tx.emit(Event::RunPlaced { run, allocation: start.allocation, lives, limit_secs, class, priority, imex_channel, at });
     if single {
         tx.emit(Event::RunGo { run, at });
     }

@@ -247,6 +247,9 @@ pub struct Run {
     /// What its nodes tell of GPUs that it does not use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle: Option<Box<RunIdle>>,
+    /// By which its nodes of one NVLink domain share GPU memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub imex_channel: Option<u32>,
 }
 
 /// Since when a run stands still, and on whose word.

@@ -136,10 +136,14 @@ impl Teller<'_> {
             Event::JobCancelled { by, text, .. } => with(format!("cancelled by {by}"), text),
             Event::WaitsChanged { waits, .. } => waiting(waits.as_deref()),
             Event::TasksCancelled { positions, by, .. } => format!("tasks {} cancelled by {by}", self.tasks(positions)),
-            Event::RunPlaced { run, allocation, class: Some(RunClass::Borrowed), .. } => {
-                format!("{}, on borrowed GPUs: it goes when their owners want them back", self.placed(*run, allocation))
+            Event::RunPlaced { run, allocation, class, imex_channel, .. } => {
+                let borrowed = match class {
+                    Some(RunClass::Borrowed) => ", on borrowed GPUs: it goes when their owners want them back",
+                    _ => "",
+                };
+                let channel = imex_channel.map(|channel| format!(", with IMEX channel {channel}")).unwrap_or_default();
+                format!("{}{borrowed}{channel}", self.placed(*run, allocation))
             }
-            Event::RunPlaced { run, allocation, .. } => self.placed(*run, allocation),
             Event::RunAdopted { share, .. } => {
                 format!("{} brought it along after a restore: it runs on", node(&share.node))
             }

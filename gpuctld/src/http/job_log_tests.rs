@@ -66,6 +66,7 @@ fn a_run_is_told_with_names_and_amounts() {
         limit_secs: None,
         class: None,
         priority: None,
+        imex_channel: None,
         at: Timestamp::from_secs(0),
     });
     assert_eq!(placed(vec![share(1, GpuSet::whole([GpuSlot(3)]))]), "placed on node1 (1 GPU, 4 CPUs, 64G), attempt 2");

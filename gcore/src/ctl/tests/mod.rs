@@ -9,6 +9,7 @@ mod gpu_repair;
 mod gpu_share;
 mod health;
 mod idle;
+mod imex;
 mod lifecycle;
 mod multi_node;
 mod policy;

@@ -241,6 +241,7 @@ pub(super) fn inventory(name: &str, words: &Words) -> Inventory {
             inventory.mem_bytes = bytes(word);
         }
     }
+    inventory.nvlink_domain = words.get("domain").unwrap_or_default().into();
     if let Some(features) = words.get("feature") {
         inventory.features = features.split(',').map(str::to_owned).collect();
     }

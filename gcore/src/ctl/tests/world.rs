@@ -270,6 +270,11 @@ impl World {
                 let text = self.queue();
                 self.out.push_str(&text);
             }
+            "channels" => {
+                let held = self.state.runs.values().filter_map(|run| Some(format!("{} has {}\n", run.id, run.imex_channel?)));
+                let text: String = held.collect();
+                self.out.push_str(&text);
+            }
             "nodes" => {
                 let text = self.node_table();
                 self.out.push_str(&text);

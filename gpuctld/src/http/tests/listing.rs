@@ -63,6 +63,7 @@ async fn every_key_of_a_row_is_a_column_and_reads_back() {
         gpus_per: Some("x".into()),
         gpus_held: vec!["x".into()],
         gpu_links: vec!["x".into()],
+        imex_channel: Some(1),
         time_limit_secs: Some(1),
         end_text: "x".into(),
         holds: vec![gwire::api::MarkRow {
