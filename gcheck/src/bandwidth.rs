@@ -30,8 +30,10 @@ pub fn check(context: &Context, peer: Option<&Context>, terms: &Terms, told: &mu
     // What is copied is read and written.
     told(speed("copy.device", 2 * bytes, best(context, || here.begin_copy(&other, bytes))?));
     let pinned = context.pin(bytes)?;
-    told(speed("copy.to-gpu", bytes, best(context, || pinned.begin_write(&here))?));
-    told(speed("copy.from-gpu", bytes, best(context, || pinned.begin_read(&here))?));
+    // Behind a slot of fewer lanes a board is as slow as all its like.
+    let class = crate::variable("GPUPOOL_GPU_LINK").unwrap_or_default();
+    told(Finding { class: class.clone(), ..speed("copy.to-gpu", bytes, best(context, || pinned.begin_write(&here))?) });
+    told(Finding { class, ..speed("copy.from-gpu", bytes, best(context, || pinned.begin_read(&here))?) });
     if let Some(peer) = peer {
         let direct = context.reach(peer)?;
         let there = peer.alloc(bytes)?;

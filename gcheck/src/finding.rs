@@ -9,6 +9,8 @@ use std::io::Write;
 pub struct Finding {
     pub check: String,
     pub version: &'static str,
+    /// Others are not compared with it: boards of one type may be built in unlike.
+    pub class: String,
     pub checksum: Option<u64>,
     /// With its unit.
     pub value: Option<(f64, &'static str)>,
@@ -18,7 +20,7 @@ pub struct Finding {
 
 impl Finding {
     pub fn new(check: &str, size: Size) -> Self {
-        Self { check: check.to_owned(), version: size.version(), checksum: None, value: None, pass: None, text: String::new() }
+        Self { check: check.to_owned(), version: size.version(), class: String::new(), checksum: None, value: None, pass: None, text: String::new() }
     }
 
     pub fn failed(check: &str, size: Size, text: String) -> Self {
@@ -38,6 +40,9 @@ impl Finding {
         let mut put = |key: &str, value: Value| fields.insert(key.to_owned(), value);
         put("check", self.check.clone().into());
         put("version", self.version.into());
+        if !self.class.is_empty() {
+            put("class", self.class.clone().into());
+        }
         if let Some(sum) = self.checksum {
             put("checksum", format!("{sum:016x}").into());
         }
@@ -63,8 +68,8 @@ mod tests {
     fn a_line_has_what_was_found_and_nothing_else() {
         let sum = Finding { checksum: Some(0xab), pass: Some(true), ..Finding::new("arith.int", Size::Full) };
         assert_eq!(sum.line(), r#"{"check":"arith.int","checksum":"00000000000000ab","pass":true,"version":"1"}"#);
-        let speed = Finding { value: Some((25.340_44, "GB/s")), ..Finding::new("copy.to-gpu", Size::Small) };
-        assert_eq!(speed.line(), r#"{"check":"copy.to-gpu","unit":"GB/s","value":25.34,"version":"1-small"}"#);
+        let speed = Finding { class: "gen5x16".into(), value: Some((25.340_44, "GB/s")), ..Finding::new("copy.to-gpu", Size::Small) };
+        assert_eq!(speed.line(), r#"{"check":"copy.to-gpu","class":"gen5x16","unit":"GB/s","value":25.34,"version":"1-small"}"#);
         assert_eq!(Finding::failed("memory", Size::Full, "a \"bit\"".into()).line(), r#"{"check":"memory","pass":false,"text":"a \"bit\"","version":"1"}"#);
     }
 }

@@ -106,8 +106,10 @@ fn carry_out(options: &Options) -> Result<bool> {
         (None, Some(word)) => Size::from_str(&word, false).map_err(anyhow::Error::msg).context("GPUPOOL_CHECK_SIZE")?,
         (None, None) => Size::Full,
     };
-    let cuda = Cuda::load(&library.unwrap_or_else(|| DEFAULT_LIBRARY.into()))?;
-    let gpus = cuda.gpus()?;
+    // Before a GPU was named none is to blame: a missing device file is an unknown error as well.
+    let start = |e: CudaError| anyhow::anyhow!("{e}");
+    let cuda = Cuda::load(&library.unwrap_or_else(|| DEFAULT_LIBRARY.into())).map_err(start)?;
+    let gpus = cuda.gpus().map_err(start)?;
     if let Some(Action::List) = options.command {
         let version = cuda.driver_version()?;
         let version = format!("{}.{}", version / 1000, version % 1000 / 10);

@@ -67,11 +67,12 @@ pub fn check(context: &Context, terms: &Terms) -> Result<Finding> {
         if done > 0 && Instant::now() >= terms.deadline {
             break;
         }
-        if !go_through(context, &kernels, &chunks, pattern, terms)? {
-            break;
-        }
+        let whole = go_through(context, &kernels, &chunks, pattern, terms)?;
         if let Some(text) = wrong(&chunks, pattern)? {
             return Ok(Finding::failed("memory", terms.size, text));
+        }
+        if !whole {
+            break;
         }
         done += 1;
     }

@@ -4,7 +4,7 @@
 use nvidia_ml_sim::{Fault, State, apply_fault, host};
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -172,6 +172,33 @@ fn a_gpu_that_fails_under_the_check_is_blamed_by_cudas_name_and_one_that_is_not_
     let output = host.gcheck(0, &[]).output().unwrap();
     let words = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.code() == Some(CANNOT_CHECK) && words.contains("initialising CUDA: CUDA_ERROR_NO_DEVICE (100)"), "{words}");
+}
+
+#[test]
+fn a_check_that_a_failing_gpu_ends_says_so_in_its_own_line() {
+    let host = Host::with(&[("h100", 1)]);
+    let mut tries = 0;
+    let found = loop {
+        let mut child = host.gcheck(0, &[]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        let (mut first, mut rest) = (String::new(), String::new());
+        out.read_line(&mut first).unwrap();
+        let signal = |name: &str| Command::new("kill").args([name, &child.id().to_string()]).status().unwrap();
+        signal("-STOP");
+        host.inject(0, "ecc 1");
+        signal("-CONT");
+        out.read_to_string(&mut rest).unwrap();
+        let code = child.wait().unwrap().code();
+        let last: Value = serde_json::from_str(rest.lines().last().unwrap_or(&first)).unwrap();
+        tries += 1;
+        // On a busy machine it may have come to its end before it was held.
+        if code == Some(1) || tries == 20 {
+            break last;
+        }
+    };
+    let words = found["text"].as_str().unwrap_or_default();
+    assert!(found["pass"] == false && words.ends_with("CUDA_ERROR_ECC_UNCORRECTABLE (214): uncorrectable ECC error encountered"), "{found}");
+    assert!(["arith", "memory", "copy"].contains(&found["check"].as_str().unwrap()), "{found}");
 }
 
 #[test]

@@ -184,6 +184,9 @@ fn environment(site: &Site, own: &Own, more: Vec<(&'static str, String)>) -> Vec
         // What is compiled is small, and nobody's home is written to.
         ("CUDA_CACHE_DISABLE", "1".to_owned()),
     ];
+    if let (Some(generation), Some(lanes)) = (own.gpu.pcie_gen_max, own.gpu.pcie_width_max) {
+        variables.push(("GPUPOOL_GPU_LINK", format!("gen{generation}x{lanes}")));
+    }
     variables.extend(more);
     variables.extend(site.config.cuda_lib.iter().map(|path| ("GPUPOOL_CUDA_LIB", path.display().to_string())));
     variables.into_iter().map(|(name, value)| (name.into(), value.into())).collect()
