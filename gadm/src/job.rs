@@ -17,7 +17,9 @@ use std::io::Write;
 pub(crate) enum JobAct {
     /// Change a job: TimeLimit= (also +=, -=), Nice=, JobName=, Comment=, Partition=, Account=, QOS=, StartTime=, Requeue=,
     /// ArrayTaskThrottle=, Dependency=, Licenses=, ReservationName=, Priority= (operators; none computes it again),
-    /// Borrow=, Deadline=, TimeMin=, Checkpoint=, IdleExempt= (operators)
+    /// Borrow=, Deadline=, TimeMin=, Checkpoint=, IdleExempt= (operators); of a waiting job also NumNodes=, NumTasks=, NumCPUs=,
+    /// CPUsPerTask=, TasksPerNode=, MinMemoryNode=, MinMemoryCPU=, MemPerGPU=, Gpus=, TresPerNode=, TresPerTask=, Gres=, Features=,
+    /// ReqNodeList=, ExcNodeList=
     Update {
         /// Jobs, then changes: 17 TimeLimit=4:00:00
         #[arg(required = true, value_name = "JOB|KEY=VALUE")]
@@ -190,7 +192,7 @@ fn stepped_limit(client: &mut Client, job: &str, step: i64) -> Result<Value, Fai
 }
 
 /// scontrol's keys, and ours.
-const KEYS: [(&str, &str); 25] = [
+const KEYS: [(&str, &str); 50] = [
     ("timelimit", "time_limit_secs"),
     ("time", "time_limit_secs"),
     ("nice", "nice"),
@@ -216,6 +218,31 @@ const KEYS: [(&str, &str); 25] = [
     ("checkpoint", "checkpoint"),
     ("idleexempt", "idle_exempt"),
     ("idle_exempt", "idle_exempt"),
+    ("numnodes", "nodes"),
+    ("nodes", "nodes"),
+    ("numtasks", "ntasks"),
+    ("ntasks", "ntasks"),
+    ("numcpus", "cpus"),
+    ("cpuspertask", "cpus_per_task"),
+    ("cpus/task", "cpus_per_task"),
+    ("taskspernode", "ntasks_per_node"),
+    ("ntaskspernode", "ntasks_per_node"),
+    ("minmemorynode", "mem_per_node"),
+    ("mem", "mem_per_node"),
+    ("minmemorycpu", "mem_per_cpu"),
+    ("mempercpu", "mem_per_cpu"),
+    ("mempergpu", "mem_per_gpu"),
+    ("gpus", "gpus"),
+    ("tresperjob", "gpus"),
+    ("trespernode", "gpus_per_node"),
+    ("gpuspernode", "gpus_per_node"),
+    ("gres", "gpus_per_node"),
+    ("trespertask", "gpus_per_task"),
+    ("gpuspertask", "gpus_per_task"),
+    ("features", "constraint"),
+    ("reqnodelist", "nodelist"),
+    ("nodelist", "nodelist"),
+    ("excnodelist", "exclude"),
 ];
 
 /// A change as the API takes it.
@@ -230,6 +257,8 @@ fn read_change(key: &str, value: &str) -> Result<(&'static str, Value), Failure>
         "time_limit_secs" => time_limit(key, value)?,
         "dependency" | "licences" | "reservation" | "priority" | "deadline" | "time_min_secs" | "checkpoint" if is_none(value) => Value::Null,
         "time_min_secs" => time_limit(key, value)?,
+        // What is asked for is taken away with an empty value, as scontrol has it.
+        part if gmodel::request_change::KEYS.contains(&part) && (value == "(null)" || value.eq_ignore_ascii_case("none")) => Value::Null,
         "priority" => value.parse::<u32>().map(Value::from).map_err(|_| number("it is not a whole number, not negative"))?,
         "nice" => value.parse::<i32>().map(Value::from).map_err(|_| number("it is not a whole number"))?,
         "max_running" => value.parse::<u32>().map(Value::from).map_err(|_| number("it is not a whole number, not negative"))?,
@@ -288,5 +317,9 @@ mod tests {
         assert_eq!(read_change("Priority", "-1").unwrap(), ("priority", Value::Null));
         assert_eq!(read_change("Licenses", "none").unwrap(), ("licences", Value::Null));
         assert_eq!(read_change("TimeMin", "10").unwrap(), ("time_min_secs", Value::from(600)));
+        assert_eq!(read_change("NumNodes", "2-4").unwrap(), ("nodes", Value::from("2-4")));
+        assert_eq!(read_change("TresPerNode", "gres:gpu:h100:2").unwrap(), ("gpus_per_node", Value::from("gres:gpu:h100:2")));
+        assert_eq!(read_change("ReqNodeList", "(null)").unwrap(), ("nodelist", Value::Null));
+        assert_eq!(read_change("Partition", "a,b").unwrap(), ("partition", Value::from("a,b")));
     }
 }

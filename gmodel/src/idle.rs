@@ -17,11 +17,13 @@ pub struct IdlePolicy {
     pub grace_secs: u32,
     /// So many of its GPUs have to be idle at the same time: one of [`LEVELS`].
     pub gpus_percent: u32,
+    /// Requeued so often in a row and idle again, a job goes back to the queue and is held there.
+    pub max_requeues: u32,
 }
 
 impl Default for IdlePolicy {
     fn default() -> Self {
-        Self { action: IdleAction::Off, warn_after_secs: 1800, act_after_secs: 3600, grace_secs: 600, gpus_percent: 100 }
+        Self { action: IdleAction::Off, warn_after_secs: 1800, act_after_secs: 3600, grace_secs: 600, gpus_percent: 100, max_requeues: 2 }
     }
 }
 
@@ -171,7 +173,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn policy() -> IdlePolicy {
-        IdlePolicy { action: IdleAction::Cancel, warn_after_secs: 100, act_after_secs: 300, grace_secs: 50, gpus_percent: 100 }
+        IdlePolicy { action: IdleAction::Cancel, warn_after_secs: 100, act_after_secs: 300, grace_secs: 50, ..IdlePolicy::default() }
     }
 
     #[test]

@@ -45,8 +45,12 @@ pub struct JobSpec {
 pub struct CommonSpec {
     /// Set by the controller from the kernel's word, never by the client.
     pub user: UserRef,
-    /// Empty means the partition's or the cluster's default.
+    /// Empty means the cluster's default. While the job waits in several: their names, `a,b`.
     pub partition: String,
+    /// Of a job that named several, once `partition` is the one of its run: all of them.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub partitions: String,
+    /// Empty means the user's default.
     pub account: String,
     pub qos: String,
     pub request: Request,

@@ -245,7 +245,7 @@ pub const OPTIONS: &[OptionSpec] = &[
     option("overcommit", Flag, Later, "More tasks than CPUs").short('O').env("SBATCH_OVERCOMMIT"),
     option("oversubscribe", Flag, Later, "Let other jobs use the same CPUs").short('s'),
     option("parsable", Flag, Done, "Print the job id alone, as gsub always does"),
-    option("partition", Required("NAME"), Done, "Partition; of several, a,b, the one that starts the job first").short('p').env("SBATCH_PARTITION"),
+    option("partition", Required("NAME"), Done, "Partition; of several, a,b, the job starts in the first that can").short('p').env("SBATCH_PARTITION"),
     option("prefer", Required("FEATURES"), Done, "Features to have if they can be had"),
     option("priority", Required("NUMBER"), Done, "Set the job's priority (operators)"),
     option("profile", Required("LIST"), Later, "Record the job's use of resources over time").env("SBATCH_PROFILE"),

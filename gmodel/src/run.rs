@@ -59,6 +59,9 @@ pub struct NumberedSignal {
     /// Only the batch shell, not the whole tree.
     #[serde(default)]
     pub batch_only: bool,
+    /// The batch shell too, beside all that it started: otherwise it is spared.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub full: bool,
 }
 
 /// How far a node should take a run.

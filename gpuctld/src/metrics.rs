@@ -167,12 +167,17 @@ pub fn diag(state: &State, core: &CoreHandle, requests: &RequestTimes, up: Durat
         "refusals": stats.refusals.load(Relaxed),
         "starts": stats.starts.load(Relaxed),
         "views": stats.views.load(Relaxed),
-        "inputs_per_commit": {"mean": batch.mean(), "max": batch.max},
+        "inputs_per_commit": {"mean": tenths(batch.sum, batch.count), "max": batch.max},
         "disk_free_bytes": stats.disk_free_bytes.load(Relaxed),
         "wal_bytes": stats.wal_bytes.load(Relaxed),
         "times": times,
         "requests": routes,
     })
+}
+
+/// The mean of small numbers, to a tenth.
+fn tenths(sum: u64, count: u64) -> f64 {
+    (sum.saturating_mul(10) as f64 / count.max(1) as f64).round() / 10.0
 }
 
 /// Loudly: what waits, and why. Empty while nothing does.

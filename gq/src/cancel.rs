@@ -19,7 +19,8 @@ Examples:
   gdel 98_[1-3]         three tasks of an array
   gdel --me -t PD       all that you have waiting
   gdel -s USR1 17       send a signal to what a job's script has started
-  gdel -b -s USR1 17    send it to the script's own shell only, as for a trap";
+  gdel -b -s USR1 17    send it to the script's own shell only, as for a trap
+  gdel -f -s USR1 17    send it to both";
 
 #[derive(Parser)]
 #[command(name = "gdel", version, about = "Cancel jobs, or send them a signal", after_help = EXAMPLES)]
@@ -35,6 +36,9 @@ struct CancelArgs {
     /// The signal is for the script's shell only
     #[arg(short, long, requires = "signal")]
     batch: bool,
+    /// The signal is for the script's shell too, and all that it started. Without a signal the whole job is ended anyway
+    #[arg(short, long, conflicts_with = "batch")]
+    full: bool,
     /// Ask before each job
     #[arg(short, long)]
     interactive: bool,
@@ -65,7 +69,7 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
         return Err(Failure::usage("which jobs? Name them (gdel 17 98_5), or choose them with -u, --me, -n, -p, -t, -A, -q, -R or -w"));
     }
     let mut client = gcli::connect("gdel")?;
-    let mut request = CancelRequest { jobs: args.jobs.clone(), signal: args.signal, batch_only: args.batch, filter: None };
+    let mut request = CancelRequest { jobs: args.jobs.clone(), signal: args.signal, batch_only: args.batch, full: args.full, filter: None };
     if !args.filter.is_empty() {
         let mut filter = args.filter.query()?;
         if args.signal.is_some() && filter.state.is_empty() {

@@ -2,7 +2,7 @@
 
 use gcli::local_time::TimeFormat;
 use gcli::printable::printable;
-use gwire::api::{StartInterval, WhyRow};
+use gwire::api::{BlockerRow, StartInterval, WhyRow};
 use std::fmt::Write;
 
 /// The answer for people. Instants in its sentences are in the machine's time zone.
@@ -12,10 +12,16 @@ pub(crate) fn text(job: &WhyRow, times: &TimeFormat) -> String {
     if job.starts_now {
         let _ = writeln!(text, "  nothing stands in its way: it starts with the next pass of the scheduler");
     }
-    for blocker in &job.blockers {
+    let line = |blocker: &BlockerRow| {
         let what = if blocker.text.is_empty() { blocker.code.to_string() } else { format!("{}: {}", blocker.code, say(&blocker.text)) };
         let until = blocker.until.map(|at| format!("; until {} at the latest", times.print(at.0))).unwrap_or_default();
-        let _ = writeln!(text, "  {what}{until}");
+        format!("{what}{until}\n")
+    };
+    let there = job.partition.as_ref().map(|name| format!("in {}: ", printable(name))).unwrap_or_default();
+    job.blockers.iter().for_each(|blocker| text.push_str(&format!("  {there}{}", line(blocker))));
+    for other in &job.elsewhere {
+        let name = printable(&other.partition);
+        other.blockers.iter().for_each(|blocker| text.push_str(&format!("  in {name}: {}", line(blocker))));
     }
     if job.blockers.is_empty() && !job.starts_now && !job.reason_text.is_empty() {
         let _ = writeln!(text, "  {}", say(&job.reason_text));
@@ -24,15 +30,18 @@ pub(crate) fn text(job: &WhyRow, times: &TimeFormat) -> String {
         let why = if hold.reason.is_empty() { String::new() } else { format!(": {}", printable(&hold.reason)) };
         let _ = writeln!(text, "  held by {} since {}{why}", printable(&hold.owner), times.print(hold.since.0));
     }
-    match job.ahead {
-        0 => {}
-        1 => text.push_str("  1 job of its partition is ahead\n"),
-        many => {
-            let _ = writeln!(text, "  {many} jobs of its partition are ahead");
-        }
+    let elsewhere = job.elsewhere.iter().map(|other| (format!("partition {}", printable(&other.partition)), other.ahead));
+    let here = job.partition.as_ref().map_or("its partition".to_owned(), |name| format!("partition {}", printable(name)));
+    for (partition, ahead) in std::iter::once((here, job.ahead)).chain(elsewhere) {
+        let _ = match ahead {
+            0 => Ok(()),
+            1 => writeln!(text, "  1 job of {partition} is ahead"),
+            many => writeln!(text, "  {many} jobs of {partition} are ahead"),
+        };
     }
     if let Some(start) = job.expected_start {
         let place = if job.expected_nodes.is_empty() { String::new() } else { format!(" on {}", printable(&job.expected_nodes)) };
+        let place = job.expected_partition.as_ref().map_or(place.clone(), |name| format!("{place} in {}", printable(name)));
         let _ = writeln!(text, "  starts by {}{place}, if nobody more urgent comes", times.print(start.0));
     }
     if let Some(StartInterval { earliest: Some(earliest), latest: Some(latest), record }) = &job.interval {

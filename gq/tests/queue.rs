@@ -380,11 +380,14 @@ fn filters_and_signals_reach_the_controller() {
     controller.run(GDEL, &["-s", "usr1", "-b", "-u", "root"]);
     controller.run(GDEL, &["-n", "x", "-t", "PD", "98_[1-3]"]);
     controller.run(GDEL, &["-R", "maint", "-Q"]);
+    controller.run(GDEL, &["-f", "-s", "USR2", "95"]);
+    assert_eq!(controller.run(GDEL, &["-f", "-b", "-s", "USR2", "95"]).exit, Some(2));
     let bodies: Vec<String> = controller.requests().iter().map(|request| request.body.clone()).collect();
     expect![[r#"
         {"jobs":[],"filter":{"user":"root","state":"RUNNING,SUSPENDED"},"signal":10,"batch_only":true}
         {"jobs":["98_[1-3]"],"filter":{"name":"x","state":"PENDING"},"batch_only":false}
-        {"jobs":[],"filter":{"reservation":"maint"},"batch_only":false}"#]].assert_eq(&bodies.join("\n"));
+        {"jobs":[],"filter":{"reservation":"maint"},"batch_only":false}
+        {"jobs":["95"],"signal":12,"batch_only":false,"full":true}"#]].assert_eq(&bodies.join("\n"));
 }
 
 #[test]

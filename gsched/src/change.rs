@@ -125,7 +125,8 @@ fn edits(job: &PendingJob, snapshot: &Snapshot, partition: usize) -> Vec<Vec<Edi
     let open = others.filter(|(_, one)| {
         let spec = &job.spec;
         let allows = |list: &[String], name: &str| list.is_empty() || list.iter().any(|one| one == name);
-        allows(&one.allow_accounts, &spec.account) && allows(&one.allow_users, &spec.user.name) && allows(&one.allow_qos, &spec.qos)
+        let waits_there = gmodel::partition_list::is_among(&spec.partitions, &one.name);
+        !waits_there && allows(&one.allow_accounts, &spec.account) && allows(&one.allow_users, &spec.user.name) && allows(&one.allow_qos, &spec.qos)
     });
     groups.push(open.map(|(_, one)| Edit::Partition(one.name.clone())).collect());
     let given = [
@@ -263,16 +264,19 @@ impl Edit {
 }
 
 impl Engine {
-    /// Whether a job of a snapshot, changed, starts in the next pass.
-    pub fn starts_with(&mut self, snapshot: &Snapshot, edit: &Edit, job: JobId, budget: WorkBudget) -> bool {
+    /// Whether a job of a snapshot, changed, starts in the next pass; of one that waits in several partitions, its entry
+    /// for this one.
+    pub fn starts_with(&mut self, snapshot: &Snapshot, edit: &Edit, (job, partition): (JobId, Option<&str>), budget: WorkBudget) -> bool {
         let mut changed = snapshot.clone();
-        let Some(at) = changed.pending.iter().position(|one| one.id == job) else { return false };
+        let is_entry = |one: &PendingJob| one.id == job && partition.is_none_or(|name| name == one.spec.partition);
+        let Some(at) = changed.pending.iter().position(is_entry) else { return false };
         let Some(new) = edit.apply(&changed.pending[at]) else { return false };
-        changed.pending[at] = new;
+        let is_meant = |one: &PendingJob| one.id == job && one.spec.partition == new.spec.partition;
+        changed.pending[at] = new.clone();
         let mut seen = false;
         let (plan, _) = self.walk(&changed, budget, None, &mut |_, one, _| {
             let over = seen;
-            seen |= one.id == job;
+            seen |= is_meant(one);
             !over
         });
         plan.starts.iter().any(|start| start.job == job)

@@ -17,6 +17,9 @@ pub struct Forecast {
     /// `None`: not by what is known now (a limit, a hold, nodes that are down).
     pub start: Option<Timestamp>,
     pub nodes: Vec<NodeId>,
+    /// Where that is, of a job that waits in several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub partition: Option<String>,
     /// Waiting jobs of its partition whose turn is before its own.
     pub ahead: u32,
 }
@@ -39,14 +42,19 @@ impl Engine {
             let before = ahead.entry(partition).or_default();
             if jobs.contains(&job.id) {
                 left -= 1;
-                found.push(Forecast { job: job.id, start: None, nodes: Vec::new(), ahead: *before });
+                let known = found.iter_mut().find(|told| job.is_choice() && told.job == job.id);
+                match known {
+                    Some(told) => told.ahead = told.ahead.min(*before),
+                    None => found.push(Forecast { job: job.id, start: None, nodes: Vec::new(), partition: None, ahead: *before }),
+                }
             }
             *before += 1;
             true
         });
-        for one in left.reserved {
+        for one in left.reserved.iter().filter(|one| !one.holds.is_empty()) {
             if let Some(told) = found.iter_mut().find(|told| told.job == one.job && told.start.is_none()) {
                 told.start = Some(one.at);
+                told.partition = partition_of(snapshot, one.job, one.choice);
                 let mut nodes: Vec<usize> = one.nodes().collect();
                 nodes.sort_unstable();
                 told.nodes = nodes.into_iter().map(|at| snapshot.nodes[at].id).collect();
@@ -58,9 +66,16 @@ impl Engine {
             let told = |one: &&mut Forecast| one.job == start.job || array == Some(one.job);
             if let Some(one) = found.iter_mut().find(told).filter(|one| one.start != Some(snapshot.now)) {
                 one.start = Some(snapshot.now);
+                one.partition.clone_from(&start.partition);
                 one.nodes = start.allocation.iter().map(|share| share.node).collect();
             }
         }
         found
     }
+}
+
+/// The name of one of the partitions of a job that waits in several.
+fn partition_of(snapshot: &Snapshot, job: JobId, choice: u32) -> Option<String> {
+    let entry = snapshot.pending.iter().find(|one| one.id == job && one.is_choice() && one.spec.choice() == choice)?;
+    Some(entry.spec.partition.clone())
 }

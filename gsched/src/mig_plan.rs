@@ -31,7 +31,12 @@ pub(crate) fn cuts(engine: &Engine, snapshot: &Snapshot, left: &Left) -> Vec<Cut
     let mut cuts = floor.fixed();
     if planned {
         let reserved: BTreeMap<_, _> = left.reserved.iter().map(|one| (one.job, one)).collect();
-        for waiting in left.waiting.iter().take(MOST_JOBS) {
+        let mut served: BTreeSet<gmodel::JobId> = BTreeSet::new();
+        let first_entry = |waiting: &&Waiting| {
+            let one_of_several = snapshot.pending.get(waiting.at as usize).is_some_and(|job| job.is_choice() && job.positions.is_none());
+            !one_of_several || (!left.started.contains(&waiting.job) && served.insert(waiting.job))
+        };
+        for waiting in left.waiting.iter().filter(first_entry).take(MOST_JOBS) {
             if !floor.serve_all(waiting) {
                 // What is kept for it is not cut for those after it.
                 floor.kept.extend(reserved.get(&waiting.job).into_iter().flat_map(|one| one.nodes()));

@@ -8,6 +8,10 @@ use fixedbitset::FixedBitSet;
 use gmodel::policy::Topology;
 use std::collections::BTreeMap;
 
+/// Sets of leaf switches that are tried for a job with `--switches`, and looked at.
+const MOST_CHOICES: usize = 64;
+const MOST_TRIES: u32 = 10_000;
+
 /// Nodes by their place in the snapshot.
 #[derive(Clone, Debug, Default)]
 pub struct Network {
@@ -38,9 +42,65 @@ impl Network {
         self.leaves.iter().filter(|leaf| picked.iter().any(|(at, _)| leaf.contains(*at))).count() as u32
     }
 
+    /// Nodes of at most so many leaves together, that hold as many fitting nodes as are needed and all that are named:
+    /// of one leaf those that leave the least over first, of several the largest first. `sizes`: fitting nodes and the leaf,
+    /// ascending.
+    pub(crate) fn choices(&self, sizes: &[(usize, usize)], named: &[usize], most: usize, count: usize) -> Vec<FixedBitSet> {
+        let has_named = |leaf: usize| named.iter().any(|at| self.leaves[leaf].contains(*at));
+        let (must, others): (Vec<_>, Vec<_>) = sizes.iter().filter(|(size, _)| *size > 0).partition(|(_, leaf)| has_named(*leaf));
+        let mut choices = Vec::new();
+        for used in must.len().max(1)..=most.min(must.len() + others.len()) {
+            let more = used - must.len();
+            let mut list = others.clone();
+            if more > 1 {
+                list.reverse();
+            }
+            each_choice(&list, more, &mut |chosen| {
+                let all = || must.iter().chain(chosen);
+                if all().map(|(size, _)| size).sum::<usize>() >= count {
+                    let mut union = FixedBitSet::with_capacity(self.leaves.first().map_or(0, FixedBitSet::len));
+                    all().for_each(|(_, leaf)| union.union_with(&self.leaves[*leaf]));
+                    choices.push(union);
+                }
+                choices.len() < MOST_CHOICES
+            });
+        }
+        choices
+    }
+
     pub fn rank(&self, at: usize) -> u32 {
         self.rank[at]
     }
+}
+
+/// How many of some nodes lie below so many leaf switches together, at most. All, where no switch is named.
+pub fn most_below(topology: &Topology, nodes: &[SchedNode], most: usize) -> usize {
+    let mut sizes: Vec<usize> = leaves(topology, nodes).iter().map(|leaf| leaf.count_ones(..)).collect();
+    if sizes.is_empty() {
+        return nodes.len();
+    }
+    sizes.sort_unstable_by(|a, b| b.cmp(a));
+    sizes.iter().take(most).sum()
+}
+
+/// Each choice of so many out of a list, those of its first members first, until `take` says that it is enough.
+fn each_choice<T: Copy>(list: &[T], count: usize, take: &mut dyn FnMut(&[T]) -> bool) {
+    fn go<T: Copy>(list: &[T], count: usize, chosen: &mut Vec<T>, tries: &mut u32, take: &mut dyn FnMut(&[T]) -> bool) -> bool {
+        if count == 0 {
+            *tries = tries.saturating_sub(1);
+            return take(chosen) && *tries > 0;
+        }
+        for at in 0..list.len().saturating_sub(count - 1) {
+            chosen.push(list[at]);
+            let on = go(&list[at + 1..], count - 1, chosen, tries, take);
+            chosen.pop();
+            if !on {
+                return false;
+            }
+        }
+        true
+    }
+    go(list, count, &mut Vec::with_capacity(count), &mut MOST_TRIES.clone(), take);
 }
 
 fn leaves(topology: &Topology, nodes: &[SchedNode]) -> Vec<FixedBitSet> {

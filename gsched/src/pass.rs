@@ -4,6 +4,7 @@
 //! conservative backfill, Mu'alem and Feitelson 2001). Later jobs start now where they delay none of them, in time and
 //! amount. An engine may be kept from pass to pass: it works out anew only what changed.
 
+use crate::choices::Choices;
 use crate::claims;
 use crate::cluster::{Cluster, end_after};
 use crate::ledger::{Ledger, Take};
@@ -209,8 +210,10 @@ fn partitions(snapshot: &Snapshot) -> BTreeMap<&str, usize> {
 #[derive(Clone, Debug)]
 pub struct Reserved {
     pub job: JobId,
+    /// Which of its partitions it is in.
+    pub choice: u32,
     pub at: Timestamp,
-    /// With the nodes of each.
+    /// With the nodes of each. None: it was taken back.
     pub holds: Vec<(Hold, Vec<usize>)>,
 }
 
@@ -267,6 +270,8 @@ pub(crate) struct Pass<'a> {
     pub(crate) guaranteed_only: bool,
     /// The array whose guarantee was used up just now.
     pub(crate) later: Option<usize>,
+    /// What became of jobs that wait in several partitions.
+    pub(crate) choices: Choices,
     pub(crate) probes_left: u64,
     pub(crate) starts_left: usize,
     pub(crate) plan: Plan,
@@ -299,6 +304,8 @@ pub(crate) struct Want {
     pub at: u32,
     pub job: JobId,
     pub is_array: bool,
+    /// Which of its partitions is meant.
+    pub choice: u32,
     pub shape: ShapeId,
     pub tasks: u32,
 }
@@ -343,6 +350,7 @@ impl<'a> Pass<'a> {
             counted: Vec::new(),
             guaranteed_only: false,
             later: None,
+            choices: Choices::default(),
             probes_left: budget.node_probes,
             starts_left: budget.starts,
             plan: Plan { made_from: snapshot.seq, ..Plan::default() },
@@ -370,6 +378,7 @@ impl<'a> Pass<'a> {
 
     /// What a full pass decided, and what it leaves for quick ones.
     pub(crate) fn finish(mut self, budget: WorkBudget) -> (Plan, Left) {
+        self.tell_choices();
         self.plan.cut_short = self.is_spent();
         self.engine.probed = budget.node_probes - self.probes_left;
         let started = self.plan.starts.iter().map(|start| start.job).collect();
@@ -392,6 +401,9 @@ impl<'a> Pass<'a> {
     }
 
     pub(crate) fn tell(&mut self, job: &PendingJob, reason: Option<Reason>) {
+        if job.is_choice() {
+            return self.choices.tell(job, reason);
+        }
         if let Some(reason) = reason.filter(|reason| *reason != job.reason) {
             match &job.positions {
                 None => self.plan.reasons.push((job.id, reason)),
@@ -431,6 +443,9 @@ impl<'a> Pass<'a> {
 
     /// Starts what can start of a job; the reason of what is left waiting.
     pub fn consider(&mut self, job: &PendingJob, partition: usize) -> Option<Reason> {
+        if self.is_settled(job) {
+            return None;
+        }
         let policy = &self.snapshot.config.partitions[partition];
         if let Some(reason) = standing(job, policy, self.snapshot) {
             return Some(reason);
@@ -454,9 +469,11 @@ impl<'a> Pass<'a> {
         let left = match &job.positions {
             None => self.start(job, job.id, shape).err().map(|wait| (wait, 1)),
             Some(positions) => {
-                let mut room = job.room.unwrap_or(u32::MAX);
+                let elsewhere = self.choices.settled_of(job);
+                let mut room = job.room.unwrap_or(u32::MAX).saturating_sub(elsewhere.len() as u32);
                 let mut left = None;
-                for (done, position) in (0..).zip(positions.iter()) {
+                let open = positions.iter().filter(|position| !elsewhere.contains(&JobId(job.id.0 + u64::from(*position))));
+                for (done, position) in (elsewhere.len() as u32..).zip(open) {
                     if self.starts_left == 0 {
                         break;
                     }
@@ -496,22 +513,15 @@ impl<'a> Pass<'a> {
                 self.of_pass(shape).refused_secs = Some(0);
                 return Err(Wait::Room);
             }
-            let mut limit = None;
-            for way in ways.iter().copied() {
-                match self.find_beside(job, shape, way, secs) {
-                    Ok(Some((_, _, Some(RunClass::Borrowed)))) if self.guaranteed_only => {
-                        return Err(Wait::Limit(Reason::default()));
-                    }
-                    Ok(Some((picked, take, class))) => {
-                        self.commit(job, id, shape, way, &picked, (&take, class), None);
-                        return Ok(());
-                    }
-                    Ok(None) => {}
-                    Err(reason) => limit = limit.or(Some(reason)),
+            let own = self.lift_own(job);
+            let found = self.start_one_way(job, id, shape, ways, secs);
+            match found {
+                Ok(true) => return Ok(()),
+                Ok(false) => self.hold_own(own),
+                Err(wait) => {
+                    self.hold_own(own);
+                    return Err(wait);
                 }
-            }
-            if let Some(reason) = limit {
-                return Err(Wait::Limit(reason));
             }
             if ways.len() == self.shape(shape).ways.len() {
                 self.of_pass(shape).refused_secs = Some(secs);
@@ -523,6 +533,25 @@ impl<'a> Pass<'a> {
             Some(least) if self.start_shorter(job, id, shape, ways, (least, secs)) => Ok(()),
             _ => Err(Wait::Room),
         }
+    }
+
+    /// Starts it by the first way that has room and that no limit stands against.
+    fn start_one_way(&mut self, job: &PendingJob, id: JobId, shape: ShapeId, ways: &[usize], secs: u32) -> Result<bool, Wait> {
+        let mut limit = None;
+        for way in ways.iter().copied() {
+            match self.find_beside(job, shape, way, secs) {
+                Ok(Some((_, _, Some(RunClass::Borrowed)))) if self.guaranteed_only => {
+                    return Err(Wait::Limit(Reason::default()));
+                }
+                Ok(Some((picked, take, class))) => {
+                    self.commit(job, id, shape, way, &picked, (&take, class), None);
+                    return Ok(true);
+                }
+                Ok(None) => {}
+                Err(reason) => limit = limit.or(Some(reason)),
+            }
+        }
+        limit.map_or(Ok(false), |reason| Err(Wait::Limit(reason)))
     }
 
     /// With a limit cut down to what there is room for.
@@ -629,7 +658,11 @@ impl<'a> Pass<'a> {
             let held = self.ledger.take(job, take, class);
             self.ledger.expect(id, held);
         }
-        self.plan.starts.push(Start { job: id, allocation, class, limit_secs: shorter });
+        let partition = job.is_choice().then(|| job.spec.partition.clone());
+        if partition.is_some() {
+            self.choices.settled.insert(id);
+        }
+        self.plan.starts.push(Start { job: id, allocation, partition, class, limit_secs: shorter });
         self.starts_left = self.starts_left.saturating_sub(1);
     }
 }

@@ -171,26 +171,24 @@ impl Search<'_> {
             only.intersect_with(nodes);
             search.pick_many(&Ask { only: Some(&only), ..*ask }, way, from, to)
         };
+        if let Some(most) = ask.most_leaves {
+            let choices = network.choices(&sizes, &ask.shape.named, most as usize, count);
+            return choices.iter().find_map(|choice| within(self, choice).filter(|picked| network.leaves_of(picked) <= most));
+        }
         for (_, leaf) in sizes.iter().filter(|(size, _)| *size >= count) {
             if let Some(picked) = within(self, &network.leaves[*leaf]) {
                 return Some(picked);
             }
         }
-        if ask.most_leaves == Some(1) {
-            return None;
-        }
         let mut union = FixedBitSet::with_capacity(self.cluster.nodes.len());
         let mut have = 0;
-        for (used, (size, leaf)) in sizes.iter().rev().enumerate() {
+        for (size, leaf) in sizes.iter().rev() {
             union.union_with(&network.leaves[*leaf]);
             have += size;
-            if ask.most_leaves.is_some_and(|most| used as u32 >= most) {
-                return None;
-            }
             if have >= count
                 && let Some(picked) = within(self, &union)
             {
-                return ask.most_leaves.is_none_or(|most| network.leaves_of(&picked) <= most).then_some(picked);
+                return Some(picked);
             }
         }
         None

@@ -86,6 +86,9 @@ pub struct Start {
     /// The job, or the array task by its own id.
     pub job: JobId,
     pub allocation: Allocation,
+    /// In which of its partitions, where it waits in several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub partition: Option<String>,
     /// `None` where there are no quotas.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class: Option<RunClass>,

@@ -88,7 +88,7 @@ impl Claims {
         }
         let waiting: BTreeSet<JobId> = leaving().filter_map(|run| run.leaves_for).collect();
         if !waiting.is_empty() {
-            let jobs = snapshot.pending.iter().filter(|job| waiting.contains(&job.id));
+            let jobs = snapshot.pending.iter().filter(|job| waiting.contains(&job.id) && job.spec.choice() == 0);
             jobs.for_each(|job| claims.comes(ledger, job, snapshot.now));
         }
         claims

@@ -15,7 +15,7 @@ use gmodel::job::{GpuScope, Request};
 use gmodel::policy::{JobOrder, PriorityWeights};
 use gmodel::{JobId, JobSpec, RunClass, Timestamp};
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// A waiting job in its place.
@@ -93,9 +93,21 @@ impl Factors {
 pub fn in_order(snapshot: &Snapshot, ledger: &Ledger) -> Vec<Ordered> {
     match snapshot.config.scheduler.order {
         JobOrder::Multifactor => by_priority(snapshot, ledger),
-        JobOrder::Fifo => by_key(snapshot, |job| (0, job.submitted, job.id, job.positions.is_some())),
-        JobOrder::Sjf => by_key(snapshot, |job| (job.limit_secs.unwrap_or(u32::MAX), job.submitted, job.id, job.positions.is_some())),
+        JobOrder::Fifo => by_key(snapshot, |job| (0, job.submitted, job.id, job.positions.is_some(), job.spec.choice())),
+        JobOrder::Sjf => by_key(snapshot, |job| {
+            (job.limit_secs.unwrap_or(u32::MAX), job.submitted, job.id, job.positions.is_some(), job.spec.choice())
+        }),
     }
+}
+
+/// Each job once, where its turn comes first: in an order that has an entry for each partition that it waits in.
+pub fn each_once(snapshot: &Snapshot, mut order: Vec<Ordered>) -> Vec<Ordered> {
+    let mut seen: BTreeSet<(JobId, bool)> = BTreeSet::new();
+    order.retain(|one| {
+        let job = &snapshot.pending[one.at];
+        !job.is_choice() || seen.insert((job.id, job.positions.is_some()))
+    });
+    order
 }
 
 fn by_key<K: Ord>(snapshot: &Snapshot, key: impl Fn(&PendingJob) -> K) -> Vec<Ordered> {
@@ -104,8 +116,9 @@ fn by_key<K: Ord>(snapshot: &Snapshot, key: impl Fn(&PendingJob) -> K) -> Vec<Or
     order.into_iter().map(|at| Ordered { at, class: None, factors: Factors::default() }).collect()
 }
 
-/// Larger tier, larger priority, older, smaller id, and a task before the array whose first it is.
-type Key = (Reverse<u32>, Reverse<i64>, Timestamp, JobId, bool);
+/// Larger tier, larger priority, older, smaller id, a task before the array whose first it is, and the partitions of a job
+/// as it names them.
+type Key = (Reverse<u32>, Reverse<i64>, Timestamp, JobId, bool, u32);
 
 fn by_priority(snapshot: &Snapshot, ledger: &Ledger) -> Vec<Ordered> {
     let mut looked_up = LookUp::new(snapshot);
@@ -113,7 +126,8 @@ fn by_priority(snapshot: &Snapshot, ledger: &Ledger) -> Vec<Ordered> {
     let mut factors: Vec<Factors> = Vec::with_capacity(snapshot.pending.len());
     for (at, job) in snapshot.pending.iter().enumerate() {
         let (tier, of_job) = looked_up.factors(at, job);
-        keys.push(((Reverse(tier), Reverse(of_job.priority), job.submitted, job.id, job.positions.is_some()), at));
+        let key = (Reverse(tier), Reverse(of_job.priority), job.submitted, job.id, job.positions.is_some(), job.spec.choice());
+        keys.push((key, at));
         factors.push(of_job);
     }
     keys.sort_unstable();
@@ -128,7 +142,7 @@ fn by_priority(snapshot: &Snapshot, ledger: &Ledger) -> Vec<Ordered> {
 
 /// The numbers of those that a plan starts, as `in_order` has them: what they were placed with, for people.
 pub fn of_starts(snapshot: &Snapshot, starts: &[Start]) -> Vec<(JobId, i64)> {
-    let ids: BTreeSet<JobId> = starts.iter().map(|start| start.job).collect();
+    let ids: BTreeMap<JobId, Option<&str>> = starts.iter().map(|start| (start.job, start.partition.as_deref())).collect();
     if ids.is_empty() || snapshot.config.scheduler.order != JobOrder::Multifactor {
         return Vec::new();
     }
@@ -136,10 +150,11 @@ pub fn of_starts(snapshot: &Snapshot, starts: &[Start]) -> Vec<(JobId, i64)> {
     let mut all = Vec::with_capacity(ids.len());
     for (at, job) in snapshot.pending.iter().enumerate() {
         let last = job.positions.as_ref().and_then(|positions| positions.last()).map_or(0, u64::from);
-        let mut own = ids.range(job.id..=JobId(job.id.0 + last)).peekable();
+        let here = |partition: &Option<&str>| partition.is_none_or(|name| name == job.spec.partition);
+        let mut own = ids.range(job.id..=JobId(job.id.0 + last)).filter(|(_, partition)| here(partition)).peekable();
         if own.peek().is_some() {
             let (_, factors) = looked_up.factors(at, job);
-            all.extend(own.map(|id| (*id, factors.priority)));
+            all.extend(own.map(|(id, _)| (*id, factors.priority)));
         }
     }
     // A task with a record of its own has its own number, which comes later than its array's.
@@ -152,9 +167,15 @@ fn give_classes(snapshot: &Snapshot, ledger: &Ledger, jobs: &mut [(Reverse<u32>,
     let Some(guarantees) = ledger.guarantees() else { return };
     let mut guarantees = guarantees.clone();
     let tree = ledger.tree();
+    // A job that waits in several partitions asks for its guarantee once.
+    let mut known: BTreeMap<(JobId, bool), Option<RunClass>> = BTreeMap::new();
     for (_, ordered) in jobs {
         let job = &snapshot.pending[ordered.at];
         if ledger.is_outside_quota(&job.spec) {
+            continue;
+        }
+        if let Some(class) = known.get(&(job.id, job.positions.is_some())) {
+            ordered.class = *class;
             continue;
         }
         ordered.class = Some(RunClass::Borrowed);
@@ -173,6 +194,9 @@ fn give_classes(snapshot: &Snapshot, ledger: &Ledger, jobs: &mut [(Reverse<u32>,
                 break;
             }
             guarantees.add(tree, account, &held);
+        }
+        if job.is_choice() {
+            known.insert((job.id, job.positions.is_some()), ordered.class);
         }
     }
 }

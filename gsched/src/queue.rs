@@ -56,6 +56,8 @@ pub(crate) struct Turn {
     submitted: Timestamp,
     pub id: JobId,
     pub is_array: bool,
+    /// Which of its partitions, in the order that it names them.
+    choice: u32,
 }
 
 /// Jobs of one shape on the same terms, in order.
@@ -259,8 +261,8 @@ impl Queue {
         self.owners.list.iter().map(|(account, user, _)| (self.owners.accounts.name(*account), self.owners.users.name(*user)))
     }
 
-    /// Tells jobs that were passed over why they wait, those that do not know.
-    pub fn tell(&mut self, line: u32, passed: &[Range<usize>], reason: &Reason, snapshot: &Snapshot, told: &mut Vec<(JobId, Reason)>) {
+    /// Tells jobs that were passed over why they wait, those that do not know: by their places.
+    pub fn tell(&mut self, line: u32, passed: &[Range<usize>], reason: &Reason, snapshot: &Snapshot, told: &mut Vec<(usize, Reason)>) {
         let line = &mut self.lines[line as usize];
         if line.said != *reason {
             line.said = reason.clone();
@@ -270,7 +272,7 @@ impl Queue {
         for turn in &line.untold {
             let Ok(at) = line.turns.binary_search(turn) else { continue };
             if passed.iter().any(|range| range.contains(&at)) {
-                told.push((turn.id, reason.clone()));
+                told.push((line.at[at] as usize, reason.clone()));
             }
         }
     }
@@ -311,7 +313,7 @@ impl Line {
 impl Turn {
     fn of(job: &PendingJob, order: JobOrder) -> Self {
         let rank = if order == JobOrder::Sjf { job.limit_secs.unwrap_or(u32::MAX) } else { 0 };
-        Self { rank, submitted: job.submitted, id: job.id, is_array: job.positions.is_some() }
+        Self { rank, submitted: job.submitted, id: job.id, is_array: job.positions.is_some(), choice: job.spec.choice() }
     }
 }
 

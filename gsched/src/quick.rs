@@ -195,7 +195,8 @@ impl Pass<'_> {
         if line.alone && reason::standing(job, partition, self.snapshot).is_some() {
             return Ok(());
         }
-        let place = self.reserved.iter().position(|one| one.job == job.id && job.positions.is_none());
+        let mine = |one: &Reserved| one.job == job.id && one.choice == job.spec.choice() && job.positions.is_none();
+        let place = self.reserved.iter().position(mine);
         let own = place.map(|place| self.reserved.remove(place));
         for (hold, nodes) in own.iter().flat_map(|own| &own.holds) {
             nodes.iter().for_each(|at| self.engine.cluster.touch(*at).release(hold));

@@ -1,10 +1,12 @@
 //! What a pass looks at: nodes with what is free, jobs that wait, runs with their latest end.
 
+use crate::pass::Want;
 use crate::usage::UsageBook;
 use gmodel::array_spec::RangeSet;
 use gmodel::config::ClusterConfig;
 use gmodel::mig::MigBoard;
 use gmodel::node::GpuEntry;
+use gmodel::partition_list::names;
 use gmodel::rare::{Rare, Usual};
 use gmodel::run::NodeShare;
 use gmodel::{JobId, JobSpec, NodeId, Policy, Reason, RunClass, RunId, Seq, Timestamp};
@@ -23,7 +25,8 @@ pub struct Snapshot {
     pub policy: Arc<Policy>,
     /// In the order of their ids.
     pub nodes: Vec<SchedNode>,
-    /// In no particular order; jobs that are held or not yet eligible are included and get a reason.
+    /// In no particular order; jobs that are held or not yet eligible are included and get a reason. One that waits in
+    /// several partitions has an entry for each.
     pub pending: Vec<PendingJob>,
     /// Live runs in the order of their ids.
     pub running: Vec<RunningRun>,
@@ -127,11 +130,36 @@ impl DerefMut for PendingJob {
     }
 }
 
+impl PendingJob {
+    /// One of several partitions is meant, and the others have entries of their own.
+    pub fn is_choice(&self) -> bool {
+        !self.spec.partitions.is_empty()
+    }
+
+    /// One entry for each of its partitions; itself where there is one only.
+    pub fn in_each_partition(self) -> impl Iterator<Item = Self> {
+        let others: Vec<Self> = match self.spec.waits_in_several() {
+            false => Vec::new(),
+            true => names(&self.spec.partition)
+                .map(|name| {
+                    let mut spec = (*self.spec).clone();
+                    spec.settle_in(name);
+                    Self { spec: Arc::new(spec), ..self.clone() }
+                })
+                .collect(),
+        };
+        let alone = others.is_empty().then_some(self);
+        alone.into_iter().chain(others)
+    }
+}
+
 impl Snapshot {
     /// A pending job that stood in a place not long ago: it moves when others leave the list.
-    pub(crate) fn job_near(&self, at: usize, id: JobId, is_array: bool) -> Option<&PendingJob> {
-        let is = |job: &&PendingJob| job.id == id && job.positions.is_some() == is_array;
-        self.pending.get(at).filter(is).or_else(|| self.pending.iter().find(is))
+    pub(crate) fn job_near(&self, want: &Want) -> Option<&PendingJob> {
+        let is = |job: &&PendingJob| {
+            job.id == want.job && job.positions.is_some() == want.is_array && job.spec.choice() == want.choice
+        };
+        self.pending.get(want.at as usize).filter(is).or_else(|| self.pending.iter().find(is))
     }
 }
 

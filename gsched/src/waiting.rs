@@ -43,7 +43,8 @@ impl Pass<'_> {
         let mut start = None;
         if self.may_reserve(partition) && tasks > 0 {
             self.wanted[partition] += 1;
-            self.wants.push_back(Want { at: self.at_hand as u32, job: job.id, is_array: job.positions.is_some(), shape, tasks });
+            let (is_array, choice) = (job.positions.is_some(), job.spec.choice());
+            self.wants.push_back(Want { at: self.at_hand as u32, job: job.id, is_array, choice, shape, tasks });
             if first || self.at_once || preempting.is_some() {
                 start = self.reserve_wanted();
             }
@@ -87,7 +88,10 @@ impl Pass<'_> {
         let partition = self.shape(want.shape).partition;
         // In quick passes nobody counts.
         self.wanted[partition] = self.wanted[partition].saturating_sub(1);
-        let Some(job) = self.snapshot.job_near(want.at as usize, want.job, want.is_array) else { return };
+        let Some(job) = self.snapshot.job_near(&want).filter(|job| !self.is_settled(job)) else { return };
+        if job.is_choice() {
+            return self.reserve_choice(job, want.shape, partition);
+        }
         for task in 0..want.tasks.min(MOST_RESERVED_TASKS) {
             if self.reserve_left[partition] == 0 {
                 break;
@@ -197,7 +201,11 @@ impl Pass<'_> {
 
     /// Gives a job the earliest start that delays none before it.
     pub(crate) fn reserve(&mut self, job: &PendingJob, shape: ShapeId) -> Option<Timestamp> {
-        let (at, way, picked) = self.earliest(job, shape)?;
+        let earliest = self.earliest(job, shape)?;
+        self.reserve_at(job, shape, earliest)
+    }
+
+    pub(crate) fn reserve_at(&mut self, job: &PendingJob, shape: ShapeId, (at, way, picked): (Timestamp, usize, Picked)) -> Option<Timestamp> {
         let secs = job.limit_secs.unwrap_or(UNLIMITED_SECS);
         let to = end_after(at, Some(secs));
         let engine = &mut *self.engine;
@@ -208,7 +216,7 @@ impl Pass<'_> {
                 free.take(at, to, *count);
             }
         }
-        self.reserved.push(Reserved { job: job.id, at, holds });
+        self.reserved.push(Reserved { job: job.id, choice: job.spec.choice(), at, holds });
         Some(at)
     }
 

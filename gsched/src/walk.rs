@@ -169,6 +169,9 @@ impl Pass<'_> {
     fn consider_next(&mut self, line: &Line, at: usize) -> Behind {
         self.at_hand = line.at[at] as usize;
         let job = &self.snapshot.pending[self.at_hand];
+        if self.is_settled(job) {
+            return Behind::Next;
+        }
         if line.alone {
             let reason = match reason::standing(job, &self.snapshot.config.partitions[line.partition], self.snapshot) {
                 Some(reason) => Some(reason),
@@ -198,8 +201,10 @@ impl Pass<'_> {
             let places: Vec<Range<usize>> = of_line.iter().map(|one| one.places.clone()).collect();
             queue.tell(of_line[0].line, &places, &of_line[0].reason, self.snapshot, &mut told);
         }
-        told.sort_by_key(|(id, _)| *id);
-        self.plan.reasons.append(&mut told);
+        told.sort_by_key(|(at, _)| self.snapshot.pending[*at].id);
+        for (at, reason) in told {
+            self.tell(&self.snapshot.pending[at], Some(reason));
+        }
         for (at, reason) in queue.untold() {
             self.tell(&self.snapshot.pending[at], Some(reason.clone()));
         }

@@ -96,6 +96,11 @@ impl Pass<'_> {
         if let Some(runs) = self.leaving.for_job.get(&job.id) {
             return Some(preempting(*runs));
         }
+        // In another of its partitions its turn has come before.
+        let chosen = |job: &PendingJob| self.plan.preempts.iter().filter(|one| one.for_job == job.id).count();
+        if job.is_choice() && chosen(job) > 0 {
+            return Some(preempting(chosen(job)));
+        }
         let frozen = self.frozen?;
         // What was started in this pass may have used up what the job is owed.
         let way = &self.shape(shape).ways.first()?.take;

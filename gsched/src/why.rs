@@ -20,6 +20,12 @@ use std::collections::BTreeSet;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Why {
     pub job: JobId,
+    /// Of its partitions the one that this is about, where it waits in several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub partition: Option<String>,
+    /// The others, as it names them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub elsewhere: Vec<Elsewhere>,
     /// It would start in the next pass; then there are no blockers.
     pub starts_now: bool,
     /// Jobs of its partition whose turn is before its own.
@@ -31,6 +37,15 @@ pub struct Why {
     /// Changes of the request that would start it now, the smallest first; where there are none, the one that would
     /// start it soonest.
     pub changes: Vec<Change>,
+}
+
+/// What stands in a job's way in another of its partitions.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Elsewhere {
+    pub partition: String,
+    /// Jobs there whose turn is before its own.
+    pub ahead: u32,
+    pub blockers: Vec<Blocker>,
 }
 
 /// One thing in the way.
@@ -76,27 +91,44 @@ pub fn why(snapshot: &Snapshot, job: JobId) -> Option<Why> {
 impl Engine {
     /// As [`why`], with a bound.
     pub fn why(&mut self, snapshot: &Snapshot, job: JobId, budget: WorkBudget) -> Option<Why> {
+        let entry = snapshot.pending.iter().find(|one| one.id == job)?;
+        let is_array = entry.positions.is_some();
+        let entries = || snapshot.pending.iter().filter(|one| one.id == job && one.positions.is_some() == is_array);
+        let mut told: Vec<(u32, Why)> =
+            entries().filter_map(|entry| Some((entry.spec.choice(), self.why_here(snapshot, entry, budget)?))).collect();
+        // First of all where it would start, then where the least stands in its way, then as it names them.
+        told.sort_by_key(|(choice, why)| (why.blockers.len(), *choice));
+        let mut rest = told.into_iter().map(|(_, why)| why);
+        let mut found = rest.next()?;
+        found.elsewhere = rest
+            .filter_map(|why| Some(Elsewhere { partition: why.partition?, ahead: why.ahead, blockers: why.blockers }))
+            .collect();
+        // What jobs there are has a say in where the others go: a change counts when the pass with it starts the job.
+        found.changes.truncate(MOST_CHANGES);
+        found.changes.retain(|change| {
+            let entry = (job, found.partition.as_deref());
+            change.starts > snapshot.now || self.starts_with(snapshot, &change.edit, entry, budget)
+        });
+        if !found.starts_now {
+            found.forecast = self.forecast(snapshot, &BTreeSet::from([job]), budget).pop();
+        }
+        Some(found)
+    }
+
+    /// What stands in the way of one entry of the queue, when its turn comes.
+    fn why_here(&mut self, snapshot: &Snapshot, entry: &PendingJob, budget: WorkBudget) -> Option<Why> {
         let mut found = None;
         let mut ahead = 0;
-        let partition = &snapshot.pending.iter().find(|one| one.id == job)?.spec.partition;
+        let partition = &entry.spec.partition;
         self.walk(snapshot, budget, None, &mut |pass, one, place| {
-            if one.id == job {
+            if one.id == entry.id && one.spec.partition == *partition {
                 found = Some(pass.explain(one, place, ahead));
                 return false;
             }
             ahead += u32::from(one.spec.partition == *partition);
             true
         });
-        let mut found: Why = found?;
-        // What jobs there are has a say in where the others go: a change counts when the pass with it starts the job.
-        found.changes.truncate(MOST_CHANGES);
-        found.changes.retain(|change| {
-            change.starts > snapshot.now || self.starts_with(snapshot, &change.edit, job, budget)
-        });
-        if !found.starts_now {
-            found.forecast = self.forecast(snapshot, &BTreeSet::from([job]), budget).pop();
-        }
-        Some(found)
+        found
     }
 }
 
@@ -107,7 +139,8 @@ impl Pass<'_> {
             (false, Some(partition)) => change::find(self, job, partition),
             _ => Vec::new(),
         };
-        Why { job: job.id, starts_now: blockers.is_empty(), ahead, blockers, forecast: None, changes }
+        let partition = job.is_choice().then(|| job.spec.partition.clone());
+        Why { job: job.id, partition, elsewhere: Vec::new(), starts_now: blockers.is_empty(), ahead, blockers, forecast: None, changes }
     }
 
     /// Everything that must go before a job starts, at this point of a pass.
@@ -132,6 +165,7 @@ impl Pass<'_> {
             Err(Wait::Room) | Ok(()) => {}
         }
         let lifted = self.lift_counted(shape);
+        let own = self.lift_own(job);
         let has_room = self.has_room(job, shape);
         if !has_room {
             found.push(self.room_blocker(job, shape));
@@ -146,6 +180,7 @@ impl Pass<'_> {
                 }
             }
         }
+        self.hold_own(own);
         self.hold_again(lifted);
         found
     }

@@ -169,7 +169,9 @@ impl Cluster {
             1 => spec.no_kill = true,
             2 => spec.request.exclusive = true,
             3 => spec.begin = Some(self.controller.now(self.now).plus_secs(60)),
-            4 | 5 => spec.partition = "once".into(),
+            4 => spec.partition = "once".into(),
+            // It waits in both, and may be started again only in one.
+            5 => spec.partition = "once,main".into(),
             6 => spec.requeue = Some(false),
             7 | 8 => spec.dependency = self.dependency("afterok", limit_secs),
             9 => spec.dependency = self.dependency("afternotok", limit_secs),

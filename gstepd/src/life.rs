@@ -27,7 +27,8 @@ pub enum Act {
     /// Start the user's process, then call [`Life::started`] or [`Life::launch_failed`].
     Start,
     /// Deliver a signal that was asked for.
-    Signal { signal: u8, batch_only: bool },
+    /// `full`: to all of its processes, the script's shell too.
+    Signal { signal: u8, batch_only: bool, full: bool },
     /// The warning of `--signal`.
     Warn { signal: u8, batch_only: bool },
     /// Stop its processes where they are, and let them go on.
@@ -173,7 +174,7 @@ impl Life {
             return Vec::new();
         }
         self.signalled = wanted.number;
-        vec![Act::Signal { signal: wanted.signal, batch_only: wanted.batch_only }]
+        vec![Act::Signal { signal: wanted.signal, batch_only: wanted.batch_only, full: wanted.full }]
     }
 
     /// The time limit now in force. [`Life::tick`] acts on it.
@@ -625,13 +626,13 @@ mod tests {
     #[test]
     fn a_signal_is_delivered_once() {
         let mut life = running(None, None);
-        let second = NumberedSignal { number: 2, signal: 10, batch_only: false };
-        let first = NumberedSignal { number: 1, signal: 12, batch_only: false };
-        assert_eq!(life.signal(second), [Act::Signal { signal: 10, batch_only: false }]);
+        let second = NumberedSignal { number: 2, signal: 10, batch_only: false, full: false };
+        let first = NumberedSignal { number: 1, signal: 12, batch_only: false, full: false };
+        assert_eq!(life.signal(second), [Act::Signal { signal: 10, batch_only: false, full: false }]);
         assert_eq!(life.signal(second), []);
         assert_eq!(life.signal(first), []);
         life.main_ended(at(1), ExitCode::SUCCESS);
-        assert_eq!(life.signal(NumberedSignal { number: 3, signal: 10, batch_only: true }), []);
+        assert_eq!(life.signal(NumberedSignal { number: 3, signal: 10, batch_only: true, full: false }), []);
     }
 
     #[test]

@@ -258,8 +258,9 @@ impl Supervisor {
         for act in acts {
             let done = match act {
                 Act::Start => self.start(),
-                Act::Signal { signal, batch_only: false } => self.signal_job(signal),
-                Act::Signal { signal, batch_only: true } => self.signal_main(signal),
+                Act::Signal { signal, full: true, .. } => self.processes.signal(i32::from(signal), None),
+                Act::Signal { signal, batch_only: false, .. } => self.signal_job(signal),
+                Act::Signal { signal, batch_only: true, .. } => self.signal_main(signal),
                 Act::Warn { signal, batch_only } => self.warn(signal, batch_only),
                 Act::Checkpoint => self.ask_for_checkpoint(),
                 Act::Freeze => {

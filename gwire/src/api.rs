@@ -367,7 +367,11 @@ pub struct CancelRequest {
     pub filter: Option<JobQuery>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub signal: Option<u8>,
+    /// To the script's shell only.
     pub batch_only: bool,
+    /// To the script's shell and all that it started.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub full: bool,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]

@@ -174,7 +174,7 @@ fn a_partition_may_let_runs_go_over_their_limit_for_so_long() {
 }
 
 #[test]
-fn of_several_partitions_a_job_goes_to_the_one_that_starts_it_first() {
+fn a_job_waits_in_several_partitions_and_starts_in_the_first_that_can() {
     let Some(pool) = Pool::up(2, "h100:1") else { return };
     pool.reconfigure("gpuctld", "partition.one.nodes = \"node1\"\npartition.two.nodes = \"node2\"");
     pool.wait_idle("node1");
@@ -182,12 +182,28 @@ fn of_several_partitions_a_job_goes_to_the_one_that_starts_it_first() {
     let holds = pool.gsub(&["-p", "one", "--gpus", "1", "-t", "10", "--wrap", "sleep 1000"]);
     pool.wait_state(holds, Running);
     let said = pool.run("gsub", &["-p", "one,two", "--gpus", "1", "--wrap", "echo $SLURM_JOB_PARTITION > where"]);
-    assert!(said.err.contains("--partition one,two: the job goes to two"), "{said:?}");
     let id: u64 = said.out.trim().parse().unwrap();
     assert_eq!(pool.wait_state(id, Completed).partition, "two");
     assert_eq!(std::fs::read_to_string(pool.work.join("where")).unwrap(), "two\n");
     let dry = pool.run("gsub", &["--dry-run", "-p", "one,two,one", "--gpus", "1", "--wrap", "true"]);
     assert!(dry.out.contains("would start at once") && dry.out.contains("in partition two"), "{dry:?}");
+    // Both are full: it waits in both, whatever becomes free first.
+    let also = pool.gsub(&["-p", "two", "--gpus", "1", "-t", "10", "--wrap", "sleep 1000"]);
+    pool.wait_state(also, Running);
+    let waits = pool.gsub(&["-p", "two,one", "--gpus", "1", "--wrap", "echo $SLURM_JOB_PARTITION > where"]);
+    pool.wait_state(waits, Pending);
+    let listed = pool.run("gq", &["-h", "-o", "%i %P", "-p", "one", "-t", "PD"]);
+    assert_eq!(listed.out.trim(), format!("{waits} two,one"), "{listed:?}");
+    let why = pool.run("gq", &["--why", &waits.to_string()]);
+    assert!(why.out.contains("in one: Resources") && why.out.contains("in two: Resources"), "{why:?}");
+    // A controller that is killed meanwhile knows it all.
+    pool.kill("gpuctld");
+    pool.start("gpuctld");
+    pool.run("gdel", &[&holds.to_string()]);
+    assert_eq!(pool.wait_state(waits, Completed).partition, "one");
+    assert_eq!(pool.file("where"), "one\n");
+    let log = pool.run("gq", &["--log", &waits.to_string()]);
+    assert!(log.out.contains("to partitions two,one") && log.out.contains("in partition one"), "{log:?}");
     let odd = pool.run("gsub", &["-p", "one,tow", "--wrap", "true"]);
     assert!(odd.code == 1 && odd.err.contains("no partition \"tow\". Did you mean \"two\"?"), "{odd:?}");
     let never = pool.run("gsub", &["-p", "one,two", "--gpus", "9", "--wrap", "true"]);
@@ -206,6 +222,9 @@ fn a_signal_goes_to_the_script_alone_or_to_what_it_started() {
     assert_eq!(pool.run("gdel", &["-s", "USR1", &id.to_string()]).code, 0);
     // As with scancel: without --batch the script's own shell is spared.
     pool.wait_until("the child got it", || pool.file("got") == "script\nchild\n");
+    assert_eq!(pool.run("gdel", &["-f", "-s", "USR1", &id.to_string()]).code, 0);
+    let both = |got: &str| got.matches("script").count() == 2 && got.matches("child").count() == 2;
+    pool.wait_until("both got it", || both(&pool.file("got")));
     pool.write("go", "");
     pool.wait_state(id, Completed);
 }

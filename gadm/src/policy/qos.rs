@@ -9,7 +9,7 @@ use gwire::api::QosRow;
 use gwire::client::{Client, escape};
 use gmodel::duration::squeue_time;
 
-const KEYS: [Key; 53] = [
+const KEYS: [Key; 54] = [
     ("description", "description", Form::Text),
     ("priority", "priority", Form::Count),
     ("usage_factor", "usage_factor", Form::Decimal),
@@ -24,6 +24,7 @@ const KEYS: [Key; 53] = [
     ("idle.act_after", "idle.act_after_secs", Form::Secs),
     ("idle.grace", "idle.grace_secs", Form::Secs),
     ("idle.gpus_percent", "idle.gpus_percent", Form::Count),
+    ("idle.max_requeues", "idle.max_requeues", Form::Count),
     ("group.running_jobs", "group.running_jobs", Form::Count),
     ("grpjobs", "group.running_jobs", Form::Count),
     ("group.submitted_jobs", "group.submitted_jobs", Form::Count),

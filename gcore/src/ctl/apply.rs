@@ -10,6 +10,7 @@ use super::event::{Event, JobChange};
 use super::gpu_check;
 use super::mig;
 use super::policy;
+use super::submit::spread;
 use super::suspend;
 use super::usage;
 use super::state::{Array, Job, Member, Node, NodeFailure, Outcome, Run, State, TaskOf};
@@ -57,8 +58,8 @@ pub fn apply(state: &mut State, event: &Event) {
             array.reason = reason_of(&array.holds);
             array.eligible = array.eligible.max(*at);
         }
-        Event::JobUpdated { job, change } => job_updated(state, *job, change),
-        Event::ArrayUpdated { array, change } => array_updated(state, *array, change),
+        Event::JobUpdated { job, change, .. } => job_updated(state, *job, change),
+        Event::ArrayUpdated { array, change, .. } => array_updated(state, *array, change),
         Event::JobCancelled { job, by, text, reason, at } => {
             job_cancelled(state, *job, by, text, *at);
             job_mut(state, *job).reason = (*reason).into();
@@ -95,7 +96,10 @@ pub fn apply(state: &mut State, event: &Event) {
             }
         }
         Event::JobsForgotten { jobs, arrays } => forget(state, jobs, arrays),
-        Event::RunPlaced { run, allocation, lives, limit_secs, class, priority, imex_channel, at } => {
+        Event::RunPlaced { run, allocation, lives, partition, limit_secs, class, priority, imex_channel, at } => {
+            if let Some(name) = partition {
+                respecify(state, run.job, |spec| spec.settle_in(name));
+            }
             run_placed(state, *run, allocation, lives, *limit_secs, *at);
             let placed = run_mut(state, *run);
             (placed.class, placed.imex_channel) = (*class, *imex_channel);
@@ -370,6 +374,7 @@ pub(super) fn changed_spec(spec: &mut Arc<JobSpec>, change: &JobChange) {
         time_min_secs,
         checkpoint,
         idle_exempt,
+        request,
     } = change;
     let texts = [name, comment, partition, account, qos];
     let own = JobChange { limit_secs: None, nice: None, eligible: None, max_running: None, ..change.clone() };
@@ -386,6 +391,10 @@ pub(super) fn changed_spec(spec: &mut Arc<JobSpec>, change: &JobChange) {
     checkpoint.iter().for_each(|new| spec.checkpoint.clone_from(new));
     spec.borrow = borrow.or(spec.borrow);
     spec.idle_exempt = idle_exempt.unwrap_or(spec.idle_exempt);
+    if !request.is_empty() {
+        request.apply(&mut spec.request);
+        spread(&mut spec.request);
+    }
     let common = &mut *spec.common;
     let fields =
         [&mut spec.name, &mut common.comment, &mut common.partition, &mut common.account, &mut common.qos];
@@ -395,6 +404,17 @@ pub(super) fn changed_spec(spec: &mut Arc<JobSpec>, change: &JobChange) {
         }
     }
     spec.requeue = requeue.or(spec.requeue);
+}
+
+/// Changes the request of a job that is not over, where it counts and where it is shared.
+fn respecify(state: &mut State, id: JobId, change: impl FnOnce(&mut JobSpec)) {
+    let before = job_mut(state, id).spec.clone();
+    let mut spec = (*before).clone();
+    change(&mut spec);
+    let after = state.late_specs.share(spec);
+    state.tally.remove(&before, 1);
+    state.tally.add(&after, 1);
+    job_mut(state, id).spec = after;
 }
 
 fn job_updated(state: &mut State, id: JobId, change: &JobChange) {
@@ -627,10 +647,15 @@ fn run_ended(state: &mut State, id: RunId, outcome: &Outcome, settled: Option<Ti
     let run = run_mut(state, id);
     run.outcome = Some(outcome.clone());
     let placed = run.placed;
+    let idled = run.stop.as_ref().is_some_and(|stop| stop.by == idle::BY);
     state.preparing.remove(&(placed, id));
     state.idle_untold.remove(&id);
     state.idle_seen.remove(id);
     let job = job_mut(state, id.job);
+    let idle_requeues = if idled && outcome.requeue.is_some() { job.idle_requeues + 1 } else { 0 };
+    if job.idle_requeues != idle_requeues {
+        job.idle_requeues = idle_requeues;
+    }
     job.started = outcome.started.or(job.started);
     job.exit = outcome.exit;
     job.end_text.clone_from(&outcome.text);
@@ -676,6 +701,10 @@ fn fate(state: &mut State, id: RunId, outcome: &Outcome, at: Timestamp) {
         job.eligible = eligible;
         job.reason = Reason::default();
         job.holds.extend(outcome.hold.clone());
+        if !job.spec.partitions.is_empty() {
+            respecify(state, id.job, |spec| spec.unsettle());
+        }
+        let job = job_mut(state, id.job);
         let (spec, limit_secs) = (job.spec.clone(), job.limit_secs);
         state.not_yet.insert((eligible, id.job));
         state.index_deadline(id.job, &spec, limit_secs);

@@ -129,6 +129,7 @@ fn send(tx: &mut Tx, target: Target, found: Found, signal: CancelSignal) -> Resu
             number: sent,
             signal: signal.signal,
             batch_only: signal.batch_only,
+            full: signal.full,
         };
         tx.emit(Event::RunSignalled { run, signal });
     }

@@ -108,6 +108,9 @@ pub struct CancelSignal {
     /// Only the batch shell (`gdel --batch`).
     #[serde(default)]
     pub batch_only: bool,
+    /// The batch shell too (`gdel --full`).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub full: bool,
 }
 
 /// What a node tells the controller. The name and role come from its certificate, not from here.

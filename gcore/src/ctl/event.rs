@@ -13,6 +13,7 @@ use gmodel::node::{Inventory, Link, Mark, Role};
 use gmodel::run::{Allocation, NodeShare, NumberedSignal, RunPhase};
 use gmodel::policy::{Account, AccountUser, Qos, Reservation};
 use gmodel::checkpoint::CheckpointSpec;
+use gmodel::request_change::RequestChange;
 use gmodel::dependency::Dependency;
 use gmodel::{ExitCode, JobId, JobSpec, NodeId, NodeLife, Policy, Reason, ReasonCode, RunClass, RunId, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -37,8 +38,19 @@ pub enum Event {
     JobReleased { job: JobId, owner: Option<String>, at: Timestamp },
     ArrayHeld { array: JobId, mark: Mark },
     ArrayReleased { array: JobId, owner: Option<String>, at: Timestamp },
-    JobUpdated { job: JobId, change: JobChange },
-    ArrayUpdated { array: JobId, change: JobChange },
+    JobUpdated {
+        job: JobId,
+        change: JobChange,
+        /// Not said by releases before.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        by: String,
+    },
+    ArrayUpdated {
+        array: JobId,
+        change: JobChange,
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        by: String,
+    },
     /// Cancelled while pending: over.
     JobCancelled {
         job: JobId,
@@ -62,6 +74,9 @@ pub enum Event {
         run: RunId,
         allocation: Allocation,
         lives: Vec<NodeLife>,
+        /// In which of its partitions, where it waited in several.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        partition: Option<String>,
         limit_secs: Option<u32>,
         /// `None` where there are no quotas.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -243,6 +258,7 @@ pub struct JobChange {
     pub name: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub comment: Option<String>,
+    /// One, or several: `a,b`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub partition: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -278,6 +294,9 @@ pub struct JobChange {
     /// Operators only: no idle policy touches it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idle_exempt: Option<bool>,
+    /// Nodes, tasks, CPUs, memory, GPUs, and where.
+    #[serde(skip_serializing_if = "RequestChange::is_empty")]
+    pub request: RequestChange,
 }
 
 /// One edit of the accounts, QOS and reservations that the database keeps. Whole records: the same edit twice is one.

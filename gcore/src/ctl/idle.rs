@@ -11,7 +11,7 @@ use super::run_end::advance;
 use super::state::{Job, Run, State, Stop};
 use gmodel::duration::squeue_time;
 use gmodel::idle::{IdleAction, IdleLevels, IdlePolicy, IdleReport, IdleSpell, ended_spells, keep_spells};
-use gmodel::node::Link;
+use gmodel::node::{Link, Mark};
 use gmodel::run::StopWhy;
 use gmodel::{NodeId, RunId, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -194,6 +194,17 @@ fn act(tx: &mut Tx, id: RunId) {
     // As with preemption: what cannot go back to the queue is ended.
     let why = if policy.action == IdleAction::Requeue && may_requeue { StopWhy::Requeued } else { StopWhy::Cancelled };
     let text = words(policy.gpus_percent, idle.levels.secs(policy.gpus_percent));
+    // Without end it would hold GPUs for nothing again and again. Its owner knows what to do about it, and releases it then.
+    if why == StopWhy::Requeued && job.idle_requeues >= policy.max_requeues {
+        let before = match job.idle_requeues {
+            0 => String::new(),
+            1 => ", as in the run before".to_owned(),
+            many => format!(", as in the {many} runs before"),
+        };
+        let owner = format!("user:{}", job.spec.user.name);
+        let mark = Mark { owner, reason: format!("{BY}: {text}{before}"), since: tx.now };
+        tx.emit(Event::JobHeld { job: id.job, mark });
+    }
     let stop = Stop { text, ..order(tx, id, why, BY) };
     tx.emit(Event::RunStopping { run: id, stop });
     advance(tx, id);

@@ -8,6 +8,7 @@ use super::command::{Refusal, RefusalCode};
 use super::state::State;
 use gmodel::config::Partition;
 use gmodel::gpu_request::GpuAmount;
+use gmodel::partition_list::is_among;
 use gmodel::policy::{GpuAmounts, Limits};
 use gmodel::{JobSpec, Timestamp};
 use gsched::Demand;
@@ -115,7 +116,8 @@ impl Held<'_> {
             account == self.account || state.policy.lineage(account).iter().any(|above| above.name == self.account)
         };
         let (same_user, same_qos) = (user == spec.user.name, qos == spec.qos);
-        let (same_account, same_partition) = (account == spec.account, partition == spec.partition);
+        // Who waits in several partitions counts in each.
+        let (same_account, same_partition) = (account == spec.account, is_among(partition, &spec.partition));
         match self.scope {
             Scope::Account => below(),
             Scope::UserInAccount => same_user && below(),
@@ -264,11 +266,12 @@ impl Minutes {
 
 /// Remembers an accepted submission where submissions a minute are limited.
 pub(super) fn note_submission(state: &mut State, spec: &JobSpec, now: Timestamp) {
-    let Some(partition) = state.config.partition(&spec.partition) else { return };
-    let limited: Vec<(String, u32)> = held(state, spec, partition)
-        .iter()
-        .filter_map(|held| Some((held.subject(spec), held.limits.submits_per_minute?)))
-        .collect();
+    let mut limited: BTreeMap<String, u32> = BTreeMap::new();
+    for partition in state.config.partitions_of(&spec.partition) {
+        let subject = |held: &Held| held.scope.subject(held.account, &spec.user.name, &spec.qos, &partition.name);
+        let held = held(state, spec, partition);
+        limited.extend(held.iter().filter_map(|held| Some((subject(held), held.limits.submits_per_minute?))));
+    }
     for (subject, most) in limited {
         state.minutes.note(subject, most, now);
     }

@@ -15,6 +15,9 @@ use std::sync::Arc;
 /// More changed runs than this are merged in one go.
 const FEW_RUNS: usize = 32;
 
+/// A job (`false`) or array (`true`), and which of its partitions is meant.
+type Key = (JobId, bool, u32);
+
 /// What the planner keeps between its passes.
 #[derive(Debug, Default)]
 pub struct Mirror {
@@ -22,8 +25,10 @@ pub struct Mirror {
     runs: ChunkMap<RunId, Run>,
     nodes: ChunkMap<NodeId, Node>,
     snapshot: Option<Snapshot>,
-    /// Where jobs (`false`) and arrays (`true`) stand in `pending`.
-    places: BTreeMap<(JobId, bool), usize>,
+    /// Where entries stand in `pending`.
+    places: BTreeMap<Key, usize>,
+    /// How many entries those have that wait in several partitions.
+    several: BTreeMap<(JobId, bool), u32>,
     arrays: BTreeSet<JobId>,
     /// Jobs whose entry depends on other records too.
     fickle: BTreeSet<JobId>,
@@ -60,8 +65,11 @@ impl Mirror {
     fn begin(&mut self, state: &State, now: Timestamp) {
         self.changes.everything = true;
         let fresh = snapshot(state, now);
-        let key = |job: &PendingJob| (job.id, job.positions.is_some());
         self.places = fresh.pending.iter().enumerate().map(|(at, job)| (key(job), at)).collect();
+        self.several.clear();
+        for job in fresh.pending.iter().filter(|job| job.is_choice()) {
+            *self.several.entry((job.id, job.positions.is_some())).or_default() += 1;
+        }
         self.arrays = state.arrays.values().filter(|array| !array.pending.is_empty()).map(|array| array.id).collect();
         self.fickle = state.jobs.values().filter(|job| is_fickle(job)).map(|job| job.id).collect();
         self.preparing = state.runs.values().filter(|run| is_preparing(run)).map(|run| run.id).collect();
@@ -115,8 +123,25 @@ impl Mirror {
         }
     }
 
+    /// Sets or removes the entries of a job or array: one for each partition that it waits in.
+    fn put(&mut self, picture: &mut Snapshot, (id, is_array): (JobId, bool), entry: Option<PendingJob>) {
+        let before = self.several.get(&(id, is_array)).copied().unwrap_or(1);
+        if before == 1 && entry.as_ref().is_none_or(|entry| !entry.spec.waits_in_several()) {
+            return self.put_one(picture, (id, is_array, 0), entry);
+        }
+        let mut entries: Vec<Option<PendingJob>> = entry.into_iter().flat_map(PendingJob::in_each_partition).map(Some).collect();
+        match entries.len() {
+            0 | 1 => drop(self.several.remove(&(id, is_array))),
+            many => drop(self.several.insert((id, is_array), many as u32)),
+        }
+        entries.resize(entries.len().max(before as usize), None);
+        for (choice, entry) in (0..).zip(entries) {
+            self.put_one(picture, (id, is_array, choice), entry);
+        }
+    }
+
     /// Sets or removes one entry; the last one takes the place of one that goes.
-    fn put(&mut self, picture: &mut Snapshot, key: (JobId, bool), entry: Option<PendingJob>) {
+    fn put_one(&mut self, picture: &mut Snapshot, key: Key, entry: Option<PendingJob>) {
         let changed = &mut self.changes.pending;
         match (self.places.get(&key).copied(), entry) {
             (Some(at), Some(entry)) if picture.pending[at] == entry => {}
@@ -134,7 +159,7 @@ impl Mirror {
                 picture.pending.swap_remove(at);
                 changed.extend([at, picture.pending.len()]);
                 if let Some(moved) = picture.pending.get(at) {
-                    self.places.insert((moved.id, moved.positions.is_some()), at);
+                    self.places.insert(self::key(moved), at);
                 }
             }
             (None, None) => {}
@@ -188,6 +213,10 @@ impl Mirror {
             }
         }
     }
+}
+
+fn key(job: &PendingJob) -> Key {
+    (job.id, job.positions.is_some(), job.spec.choice())
 }
 
 /// Its entry says something of other records: its array's cap, or whom it waits for.

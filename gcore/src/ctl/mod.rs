@@ -45,6 +45,7 @@ mod preempt;
 mod requeue;
 mod reservation;
 mod run_end;
+mod several_partitions;
 mod snapshot;
 mod step;
 pub mod state;

@@ -34,6 +34,13 @@ pub struct Past {
     /// What it was worth when its last run was placed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<i64>,
+    /// How many of its last runs in a row went back to the queue for standing idle.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub idle_requeues: u32,
+}
+
+fn is_zero(count: &u32) -> bool {
+    *count == 0
 }
 
 impl Usual for Past {
@@ -48,6 +55,7 @@ impl Usual for Past {
             preempted: None,
             last_mark: None,
             priority: None,
+            idle_requeues: 0,
         };
         &NONE
     }

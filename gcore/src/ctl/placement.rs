@@ -13,6 +13,7 @@ use super::reservation;
 use super::suspend;
 use super::state::{Free, State};
 use gmodel::config::PartitionState;
+use gmodel::partition_list::is_among;
 use gmodel::run::Allocation;
 use gmodel::{GpuPart, JobId, JobSpec, JobState, NodeId, NodeLife, RunClass, RunId, Seq};
 use gsched::{Plan, Start};
@@ -77,7 +78,8 @@ fn place(tx: &mut Tx, start: Start, priority: Option<i64>, free: &mut BTreeMap<N
     let at = tx.now;
     gpu_check::yield_to(tx, &start.allocation, run);
     let imex_channel = imex::channel_for(tx.state, start.job, &start.allocation);
-    tx.emit(Event::RunPlaced { run, allocation: start.allocation, lives, limit_secs, class, priority, imex_channel, at });
+    let Start { allocation, partition, .. } = start;
+    tx.emit(Event::RunPlaced { run, allocation, lives, partition, limit_secs, class, priority, imex_channel, at });
     if single {
         tx.emit(Event::RunGo { run, at });
     }
@@ -123,7 +125,12 @@ fn partition_still_holds(tx: &Tx, start: &Start) -> bool {
             None => return false,
         },
     };
-    let Some(partition) = tx.state.config.partition(&spec.partition) else { return false };
+    let name = match &start.partition {
+        Some(name) if is_among(&spec.partition, name) => name,
+        Some(_) => return false,
+        None => &spec.partition,
+    };
+    let Some(partition) = tx.state.config.partition(name) else { return false };
     let open = matches!(partition.state, PartitionState::Up | PartitionState::Drain);
     let open = open && reservation::admits(tx.state, spec);
     open && start.allocation.iter().all(|share| {

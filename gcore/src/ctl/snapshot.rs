@@ -21,8 +21,8 @@ pub fn snapshot(state: &State, now: Timestamp) -> Snapshot {
     let arrays = state.arrays.values().filter(|array| !array.pending.is_empty());
     // Of the size of the queue at once: it is large, and made again in every pass.
     let mut pending = Vec::with_capacity(state.jobs.len() + state.arrays.len());
-    pending.extend(jobs.map(|job| pending_job(state, job)));
-    pending.extend(arrays.map(|array| pending_array(state, array)));
+    pending.extend(jobs.flat_map(|job| pending_job(state, job).in_each_partition()));
+    pending.extend(arrays.flat_map(|array| pending_array(state, array).in_each_partition()));
     let running = state.runs.values().filter_map(|run| running_run(state, run, now));
     Snapshot {
         seq: state.seq,

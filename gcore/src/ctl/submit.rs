@@ -9,17 +9,21 @@ use super::dependency::{Asker, Dependent, Waits, cancel_hopeless, kills, never, 
 use super::event::Event;
 use super::handle::Tx;
 use super::limits;
+use super::several_partitions;
 use super::snapshot::sched_node;
 use super::state::{ClientKey, State};
 use gmodel::config::{ClusterConfig, Partition, PartitionState};
 use gmodel::constraint::Constraint;
 use gmodel::duration::squeue_time;
+use gmodel::partition_list::names;
 use gmodel::{JobId, JobSpec, Timestamp, UserRef};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Used when neither job nor partition says anything, seconds.
 const DEFAULT_LIMIT_SECS: u32 = 86_400;
+/// How the note begins that the limit was nobody's word.
+pub(super) const NO_TIME: &str = "no --time given";
 /// Requests known to fit; more than this are asked again.
 const MAX_FEASIBLE: usize = 1024;
 /// Bounds on the texts of a request, bytes.
@@ -40,12 +44,14 @@ pub(super) fn handle(
     }
     let mut notes = Vec::new();
     let (spec, limit_secs) = complete(tx.state, actor, spec, &mut notes, tx.now)?;
-    let shape = (spec.partition.clone(), spec.request.clone());
-    if !tx.state.feasible.contains(&shape) {
-        if tx.state.feasible.len() >= MAX_FEASIBLE {
-            tx.state.feasible = Arc::default();
+    for partition in names(&spec.partition) {
+        let shape = (partition.to_owned(), spec.request.clone());
+        if !tx.state.feasible.contains(&shape) {
+            if tx.state.feasible.len() >= MAX_FEASIBLE {
+                tx.state.feasible = Arc::default();
+            }
+            Arc::make_mut(&mut tx.state.feasible).insert(shape);
         }
-        Arc::make_mut(&mut tx.state.feasible).insert(shape);
     }
     let id = JobId(tx.state.next_job);
     let waits = open_dependency(tx, id, &spec)?;
@@ -92,16 +98,31 @@ pub fn complete(
         let default = config.default_partition().ok_or_else(|| no_default(config))?;
         spec.partition = default.name.clone();
     }
-    let partition = partition_or_refusal(config, &spec.partition)?;
-    admission::admit(state, actor, &mut spec, partition, notes)?;
-    check_admission(partition, actor, &spec)?;
-    super::gpu_share::check_request(config, partition, &spec.request)?;
-    let limit_secs = time_limit(&spec, partition, qos_limit_secs(state, &spec), notes)?;
-    limits::check_request(state, &spec, partition, limit_secs, now)?;
-    limits::check_queue(state, &spec, partition, now)?;
-    deadline::check(&spec, limit_secs, now)?;
-    check_nodes(state, partition, &spec, notes)?;
+    if spec.waits_in_several() {
+        return several_partitions::complete(state, actor, spec, notes, now);
+    }
+    let limit_secs = complete_in(state, actor, &mut spec, notes, now)?;
     Ok((spec, limit_secs))
+}
+
+/// What is the one partition's to say: account, QOS, limits, nodes. The time limit.
+pub(super) fn complete_in(
+    state: &State,
+    actor: &Actor,
+    spec: &mut JobSpec,
+    notes: &mut Vec<String>,
+    now: Timestamp,
+) -> Result<Option<u32>, Refusal> {
+    let partition = partition_or_refusal(&state.config, &spec.partition)?;
+    admission::admit(state, actor, spec, partition, notes)?;
+    check_admission(partition, actor, spec)?;
+    super::gpu_share::check_request(&state.config, partition, &spec.request)?;
+    let limit_secs = time_limit(spec, partition, qos_limit_secs(state, spec), notes)?;
+    limits::check_request(state, spec, partition, limit_secs, now)?;
+    limits::check_queue(state, spec, partition, now)?;
+    deadline::check(spec, limit_secs, now)?;
+    check_nodes(state, partition, spec, notes)?;
+    Ok(limit_secs)
 }
 
 fn known_key(
@@ -161,8 +182,7 @@ fn check_texts(spec: &JobSpec) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn check_numbers(state: &State, spec: &JobSpec) -> Result<(), Refusal> {
-    let request = &spec.request;
+pub(super) fn check_counts(request: &gmodel::Request) -> Result<(), Refusal> {
     let per_node = request.ntasks_per_node.unwrap_or(1);
     if request.nodes_min == 0 || request.nodes_max < request.nodes_min {
         let (least, most) = (request.nodes_min, request.nodes_max);
@@ -176,6 +196,11 @@ fn check_numbers(state: &State, spec: &JobSpec) -> Result<(), Refusal> {
     if request.ntasks == 0 || request.cpus_per_task == Some(0) || per_node == 0 {
         return Err(invalid("tasks and CPUs are counted from 1"));
     }
+    Ok(())
+}
+
+fn check_numbers(state: &State, spec: &JobSpec) -> Result<(), Refusal> {
+    check_counts(&spec.request)?;
     let config = &state.config;
     if let Some(array) = &spec.array
         && array.len() > config.max_array_tasks
@@ -203,7 +228,7 @@ fn check_numbers(state: &State, spec: &JobSpec) -> Result<(), Refusal> {
 }
 
 /// `--ntasks 8 --ntasks-per-node 4` needs two nodes, whether they were asked for or not (sbatch(1)).
-fn spread(request: &mut gmodel::Request) {
+pub(super) fn spread(request: &mut gmodel::Request) {
     if let Some(per_node) = request.ntasks_per_node.filter(|_| request.ntasks > 1) {
         request.nodes_min = request.nodes_min.max(request.ntasks.div_ceil(per_node));
         request.nodes_max = request.nodes_max.max(request.nodes_min);
@@ -226,13 +251,8 @@ pub(super) fn partition_or_refusal<'a>(
 ) -> Result<&'a Partition, Refusal> {
     config.partition(name).ok_or_else(|| {
         let names: Vec<_> = config.partitions.iter().map(|p| p.name.as_str()).collect();
-        let text = match name.contains(',') {
-            true => format!("--partition {name}: a job stands in one partition. Choose one of: {}.", names.join(", ")),
-            false => {
-                let hint = gmodel::suggest::did_you_mean(name, names.iter().copied());
-                format!("no partition {name:?}.{hint} There are: {}.", names.join(", "))
-            }
-        };
+        let hint = gmodel::suggest::did_you_mean(name, names.iter().copied());
+        let text = format!("no partition {name:?}.{hint} There are: {}.", names.join(", "));
         Refusal::new(RefusalCode::Invalid, text)
     })
 }
@@ -253,15 +273,17 @@ fn check_admission(
         return Err(Refusal::new(RefusalCode::Denied, text));
     }
     check_private_tmp(partition, spec)?;
-    if let Some(most) = partition.max_nodes
-        && spec.request.nodes_min > most
-    {
-        return Err(invalid(format!(
-            "--nodes {}: partition {name:?} allows {most} a job.",
-            spec.request.nodes_min
-        )));
+    check_size(partition, &spec.request)
+}
+
+/// How many nodes the partition gives to one job.
+pub(super) fn check_size(partition: &Partition, request: &gmodel::Request) -> Result<(), Refusal> {
+    match partition.max_nodes {
+        Some(most) if request.nodes_min > most => {
+            Err(invalid(format!("--nodes {}: partition {:?} allows {most} a job.", request.nodes_min, partition.name)))
+        }
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 /// Whether the partition is open to a user and an account.
@@ -337,7 +359,7 @@ fn time_limit(
             let chosen = partition.default_time_secs.or(most);
             if chosen.is_none() {
                 notes.push(format!(
-                    "no --time given and partition {:?} has no default: the limit is {}",
+                    "{NO_TIME} and partition {:?} has no default: the limit is {}",
                     partition.name,
                     shown(DEFAULT_LIMIT_SECS)
                 ));
@@ -349,7 +371,7 @@ fn time_limit(
 }
 
 /// Refuses what no set of the partition's nodes could ever run, running or not.
-fn check_nodes(
+pub(super) fn check_nodes(
     state: &State,
     partition: &Partition,
     spec: &JobSpec,
@@ -415,6 +437,17 @@ fn check_nodes(
             partition.name,
             allowed.len()
         )));
+    }
+    if let Some(switches) = request.switches.filter(|switches| switches.wait_secs.is_none()) {
+        let most = gsched::network::most_below(&state.config.scheduler.topology, &allowed, switches.most as usize);
+        if asked as usize > most {
+            let which = if switches.most == 1 { "any leaf switch".to_owned() } else { format!("any {} leaf switches together", switches.most) };
+            return Err(invalid(format!(
+                "--switches {}: below {which} partition {:?} has {most} such nodes at most, and {asked} are needed. Ask for more, or \
+                 say how long to wait for it: --switches {}@30:00.",
+                switches.most, partition.name, switches.most
+            )));
+        }
     }
     match gsched::impossible(request, partition, &allowed) {
         Some(text) => Err(invalid(text)),

@@ -8,11 +8,14 @@ use super::dependency::{Asker, Dependent, Waits, cancel_hopeless, closes_circle,
 use super::event::{Event, JobChange};
 use super::handle::Tx;
 use super::limits;
-use super::state::TaskOf;
-use super::submit::{MAX_TEXT_BYTES, may_use, partition_or_refusal};
+use super::state::{State, TaskOf};
+use super::submit::{MAX_TEXT_BYTES, check_counts, check_nodes, check_size, may_use, partition_or_refusal};
 use super::targets::{Found, conflict, find, own_tasks, shown, split};
 use gmodel::config::Partition;
+use gmodel::partition_list::{MAX_PARTITIONS, names};
+use gmodel::request_change::RequestChange;
 use gmodel::{JobId, JobSpec, JobState};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 pub(super) fn handle(
@@ -47,10 +50,11 @@ pub(super) fn handle(
     if change.idle_exempt.is_some() && !actor.operator {
         return Err(Refusal::new(RefusalCode::Denied, "only operators may exempt a job from the idle policy, or take that back."));
     }
-    let partition = partition_or_refusal(
-        &tx.state.config,
-        change.partition.as_deref().unwrap_or(&spec.partition),
-    )?;
+    let mut change = change;
+    if let Some(list) = &change.partition {
+        change.partition = Some(each_once(list)?);
+    }
+    let partitions = partitions(tx.state, change.partition.as_deref().unwrap_or(&spec.partition))?;
     let texts = [&change.name, &change.comment, &change.account, &change.qos];
     if texts.into_iter().flatten().any(|text| text.len() > MAX_TEXT_BYTES || text.contains(['\0', '\n'])) {
         let text = format!("names and comments have one line of at most {MAX_TEXT_BYTES} bytes.");
@@ -59,37 +63,42 @@ pub(super) fn handle(
     if !actor.operator {
         if change.partition.is_some() || change.account.is_some() {
             let account = change.account.as_ref().unwrap_or(&spec.account);
-            may_use(partition, &spec.user.name, account)?;
+            // Of those that it waits in already the others will do.
+            let mut said = partitions.iter().map(|partition| may_use(partition, &spec.user.name, account));
+            match change.partition.is_some() {
+                true => said.collect::<Result<(), Refusal>>()?,
+                false => any_of(&mut said)?,
+            }
         }
-        let denied = |text: String| Err(Refusal::new(RefusalCode::Denied, text));
+        let denied = |text: String| Err::<(), _>(Refusal::new(RefusalCode::Denied, text));
         if let Some(limit) = change.limit_secs {
             let longer = limit.is_none_or(|new| old_limit.is_some_and(|old| new > old));
             if longer && matches!(state, JobState::Running | JobState::Suspended) {
-                return denied(format!(
+                denied(format!(
                     "a running job's time limit can only be lowered by its owner; job {} has {}. \
                      Ask an operator for more.",
                     shown(target),
                     old_limit.map_or("no limit".into(), |s| format!("{s} s"))
-                ));
+                ))?;
             }
-            if let Some(most) = partition.max_time_secs
-                && limit.is_none_or(|new| new > most)
-            {
-                return denied(format!(
-                    "partition {:?} allows at most {} s.",
-                    partition.name, most
-                ));
-            }
+            let mut said = partitions.iter().map(|partition| match partition.max_time_secs {
+                Some(most) if limit.is_none_or(|new| new > most) => {
+                    denied(format!("partition {:?} allows at most {most} s.", partition.name))
+                }
+                _ => Ok(()),
+            });
+            any_of(&mut said)?;
         }
         if change.nice.is_some_and(|new| new < old_nice) {
-            return denied("only operators may lower a job's nice value.".into());
+            denied("only operators may lower a job's nice value.".into())?;
         }
     }
     let tasks = match found {
         Found::Array(id) => tx.state.arrays.get(id).map_or(0, |array| array.pending.len()),
         _ => 1,
     };
-    let change = admitted(tx, actor, spec, old_limit, partition, tasks, change)?;
+    let old = Old { spec, limit_secs: old_limit, tasks };
+    let change = admitted(tx, actor, &old, &partitions, change)?;
     if change.max_running.is_some() && !matches!(found, Found::Array(_)) {
         return Err(Refusal::new(
             RefusalCode::Invalid,
@@ -103,18 +112,19 @@ pub(super) fn handle(
         Found::Array(array) => own_tasks(tx.state, array).into_iter().chain([array]).collect(),
         Found::Over => Vec::new(),
     };
+    let by = actor.user.clone();
     match found {
-        Found::Job(job) => tx.emit(Event::JobUpdated { job, change }),
+        Found::Job(job) => tx.emit(Event::JobUpdated { job, change, by }),
         Found::Untouched { array, position } => {
             let job = split(tx, array, position);
-            tx.emit(Event::JobUpdated { job, change });
+            tx.emit(Event::JobUpdated { job, change, by });
         }
         Found::Array(array) => {
-            tx.emit(Event::ArrayUpdated { array, change: change.clone() });
+            tx.emit(Event::ArrayUpdated { array, change: change.clone(), by: by.clone() });
             for job in own_tasks(tx.state, array) {
                 let change = task_change(tx, actor, job, &change);
                 if change != JobChange::default() {
-                    tx.emit(Event::JobUpdated { job, change });
+                    tx.emit(Event::JobUpdated { job, change, by: by.clone() });
                 }
             }
         }
@@ -148,44 +158,117 @@ fn waiting_only(change: &JobChange) -> Option<&'static str> {
         (change.reservation.is_some(), "reservation"),
         (change.deadline.is_some(), "deadline"),
         (change.time_min_secs.is_some(), "least time"),
+        (!change.request.is_empty(), "size"),
     ];
     fields.into_iter().find(|(is_there, _)| *is_there).map(|(_, what)| what)
 }
 
-/// The change with its names filled in, if the request as it would be were accepted from its owner now.
-fn admitted(
-    tx: &Tx,
-    actor: &Actor,
-    spec: &JobSpec,
-    old_limit: Option<u32>,
-    partition: &Partition,
+/// A job as it was.
+struct Old<'a> {
+    spec: &'a JobSpec,
+    limit_secs: Option<u32>,
+    /// How many jobs it stands for: the tasks of an array.
     tasks: u64,
-    mut change: JobChange,
-) -> Result<JobChange, Refusal> {
-    let asks = change.account.is_some() || change.qos.is_some() || change.partition.is_some();
-    let asks = asks || change.licences.is_some() || change.reservation.is_some() || change.checkpoint.is_some();
-    let limit = change.limit_secs.unwrap_or(old_limit);
-    let mut wanted = Arc::new(spec.clone());
+}
+
+/// A list of partitions without those that come twice.
+fn each_once(list: &str) -> Result<String, Refusal> {
+    let mut seen = BTreeSet::new();
+    let names: Vec<&str> = names(list).filter(|name| seen.insert(*name)).collect();
+    match names.len() {
+        0 => Err(Refusal::new(RefusalCode::Invalid, format!("Partition={list}: that names none."))),
+        1..=MAX_PARTITIONS => Ok(names.join(",")),
+        many => Err(Refusal::new(RefusalCode::Limit, format!("{many} partitions, and {MAX_PARTITIONS} are the most."))),
+    }
+}
+
+fn partitions<'a>(state: &'a State, list: &str) -> Result<Vec<&'a Partition>, Refusal> {
+    names(list).map(|name| partition_or_refusal(&state.config, name)).collect()
+}
+
+/// Whether one of several says yes; else what the first says.
+fn any_of(said: &mut dyn Iterator<Item = Result<(), Refusal>>) -> Result<(), Refusal> {
+    let mut first = Ok(());
+    for said in said {
+        match said {
+            Ok(()) => return Ok(()),
+            Err(_) if first.is_err() => {}
+            Err(refusal) => first = Err(refusal),
+        }
+    }
+    first
+}
+
+/// The change with its names filled in, if the request as it would be were accepted from its owner now: by each partition
+/// that the change names, or else by one of those that the job waits in.
+fn admitted(tx: &Tx, actor: &Actor, old: &Old, partitions: &[&Partition], mut change: JobChange) -> Result<JobChange, Refusal> {
+    let limit = change.limit_secs.unwrap_or(old.limit_secs);
+    change.request.check(&old.spec.request).map_err(|text| Refusal::new(RefusalCode::Invalid, text))?;
+    let mut wanted = Arc::new(old.spec.clone());
     changed_spec(&mut wanted, &change);
-    let mut wanted = Arc::unwrap_or_clone(wanted);
-    if asks {
-        // An operator may give a job a priority that its owner could not ask for.
-        let operator = Actor { operator: true, ..actor.clone() };
-        admission::admit(tx.state, &operator, &mut wanted, partition, &mut Vec::new())?;
-        if change.partition.is_some() {
-            super::gpu_share::check_request(&tx.state.config, partition, &wanted.request)?;
+    let wanted = Arc::unwrap_or_clone(wanted);
+    if asks(&change) {
+        check_counts(&wanted.request)?;
+        let mut taken: Option<JobSpec> = None;
+        let mut refused: Option<Refusal> = None;
+        for partition in partitions {
+            let mut there = wanted.clone();
+            there.partition.clone_from(&partition.name);
+            match admitted_in(tx, actor, old, (&mut there, limit), partition, &change) {
+                Ok(()) => drop(taken.get_or_insert(there)),
+                Err(refusal) if change.partition.is_some() => return Err(refusal),
+                Err(refusal) => drop(refused.get_or_insert(refusal)),
+            }
         }
-        change.account = change.account.map(|_| wanted.account.clone());
-        change.qos = change.qos.map(|_| wanted.qos.clone());
-        if !actor.operator {
-            limits::check_request(tx.state, &wanted, partition, limit, tx.now)?;
-            limits::check_move(tx.state, spec, &wanted, partition, tasks)?;
-        }
+        let there = match (taken, refused) {
+            (None, Some(refusal)) => return Err(refusal),
+            (taken, _) => taken.unwrap_or_else(|| wanted.clone()),
+        };
+        change.account = change.account.map(|_| there.account.clone());
+        change.qos = change.qos.map(|_| there.qos.clone());
     }
     if change.deadline.is_some() || change.time_min_secs.is_some() {
         deadline::check(&wanted, limit, tx.now)?;
     }
     Ok(change)
+}
+
+/// What of a change is checked as a submission is.
+fn asks(change: &JobChange) -> bool {
+    change.account.is_some()
+        || change.qos.is_some()
+        || change.partition.is_some()
+        || change.licences.is_some()
+        || change.reservation.is_some()
+        || change.checkpoint.is_some()
+        || !change.request.is_empty()
+}
+
+/// Fills in account and QOS, where one partition takes the job as it would be.
+fn admitted_in(
+    tx: &Tx,
+    actor: &Actor,
+    old: &Old,
+    (wanted, limit): (&mut JobSpec, Option<u32>),
+    partition: &Partition,
+    change: &JobChange,
+) -> Result<(), Refusal> {
+    // An operator may give a job a priority that its owner could not ask for.
+    let operator = Actor { operator: true, ..actor.clone() };
+    admission::admit(tx.state, &operator, wanted, partition, &mut Vec::new())?;
+    let resized = !change.request.is_empty();
+    if change.partition.is_some() || resized {
+        super::gpu_share::check_request(&tx.state.config, partition, &wanted.request)?;
+    }
+    if resized {
+        check_size(partition, &wanted.request)?;
+        check_nodes(tx.state, partition, wanted, &mut Vec::new())?;
+    }
+    if !actor.operator {
+        limits::check_request(tx.state, wanted, partition, limit, tx.now)?;
+        limits::check_move(tx.state, old.spec, wanted, partition, old.tasks)?;
+    }
+    Ok(())
 }
 
 type NewWaits = Vec<(Dependent, Option<Box<Waits>>)>;
@@ -248,6 +331,7 @@ fn task_change(tx: &Tx, actor: &Actor, id: JobId, change: &JobChange) -> JobChan
             change.reservation = None;
             change.deadline = None;
             change.time_min_secs = None;
+            change.request = RequestChange::default();
             let longer = |new: Option<u32>| {
                 new.is_none_or(|new| job.limit_secs.is_some_and(|old| new > old))
             };

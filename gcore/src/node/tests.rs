@@ -251,7 +251,7 @@ fn signals_a_new_limit_and_the_word_to_stand_still_reach_a_running_job() {
     let scanned = input(&state, "scanned 9-1");
     feed(&mut state, scanned);
     let mut wanted = desired("2: 9-1 go");
-    wanted.runs[0].signals = vec![NumberedSignal { number: 1, signal: 10, batch_only: false }];
+    wanted.runs[0].signals = vec![NumberedSignal { number: 1, signal: 10, batch_only: false, full: false }];
     wanted.runs[0].limit_secs = None;
     wanted.runs[0].suspended = true;
     feed(&mut state, NodeInput::DesiredReceived { desired: wanted.clone(), orders: BTreeSet::new() });

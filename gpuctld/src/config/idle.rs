@@ -6,7 +6,9 @@ use super::error::Errors;
 use super::section::Section;
 use gmodel::idle::{IdleAction, IdlePolicy, LEVELS};
 
-const KEYS: [&str; 5] = ["action", "warn_after", "act_after", "grace", "gpus_percent"];
+const KEYS: [&str; 6] = ["action", "warn_after", "act_after", "grace", "gpus_percent", "max_requeues"];
+/// Most times that a job goes back to the queue for idleness.
+pub const MAX_REQUEUES: u32 = 1000;
 /// Longest time that any of it may be, seconds.
 pub const MAX_SECS: u32 = 30 * 86_400;
 
@@ -27,6 +29,7 @@ pub(super) fn idle(section: &Section, holder: &str, errors: &mut Errors) -> Opti
         grace_secs: secs("grace", 0, usual.grace_secs),
         action: table.word("action", &IdleAction::ALL, errors).unwrap_or_default(),
         gpus_percent: table.number("gpus_percent", 1..=100, errors).unwrap_or(usual.gpus_percent),
+        max_requeues: table.number("max_requeues", 0..=MAX_REQUEUES, errors).unwrap_or(usual.max_requeues),
     };
     if let Err((key, wrong, hint)) = sense(&policy) {
         let span = if table.has(key) { table.span(key) } else { section.span("idle") };

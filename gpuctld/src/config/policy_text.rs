@@ -167,6 +167,7 @@ fn qos_text(text: &mut String, qos: &Qos) {
         table.raw("act_after", time_text(idle.act_after_secs));
         table.raw("grace", time_text(idle.grace_secs));
         table.raw("gpus_percent", idle.gpus_percent);
+        table.raw("max_requeues", idle.max_requeues);
     }
     limits_text(text, &format!("qos.{name}.group"), &qos.group);
     limits_text(text, &format!("qos.{name}.per_user"), &qos.per_user);

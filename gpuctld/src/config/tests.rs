@@ -743,11 +743,11 @@ fn a_fence_program_that_cannot_be_used_is_shown_with_its_place() {
 #[test]
 fn an_idle_policy_is_read_with_its_times_and_what_does_not_fit_is_shown() {
     let config = load(
-        "--- gpuctld.toml\n[partition.main]\n[partition.main.idle]\naction = \"requeue\"\nwarn_after = \"20:00\"\nact_after = 60\ngrace = \"0:30\"\ngpus_percent = 50\n\
+        "--- gpuctld.toml\n[partition.main]\n[partition.main.idle]\naction = \"requeue\"\nwarn_after = \"20:00\"\nact_after = 60\ngrace = \"0:30\"\ngpus_percent = 50\nmax_requeues = 5\n\
          [qos.notebook.idle]\naction = \"off\"\n",
     );
     let config = config.unwrap();
-    let idle = IdlePolicy { action: IdleAction::Requeue, warn_after_secs: 1200, act_after_secs: 3600, grace_secs: 30, gpus_percent: 50 };
+    let idle = IdlePolicy { action: IdleAction::Requeue, warn_after_secs: 1200, act_after_secs: 3600, grace_secs: 30, gpus_percent: 50, max_requeues: 5 };
     assert_eq!(config.cluster.partitions[0].idle, Some(idle));
     let text = crate::config::policy_text(&config.cluster.policy);
     assert!(text.contains("[qos.notebook.idle]\naction = \"off\"\n"), "{text}");

@@ -75,6 +75,8 @@ struct Answer {
 /// What one batch owes its askers once it is committed.
 #[derive(Default)]
 struct Owed {
+    /// How many were taken: commands, and what nodes and the planner say.
+    inputs: u64,
     answers: Vec<Answer>,
     views: Vec<oneshot::Sender<Arc<State>>>,
     full_states: Vec<oneshot::Sender<Box<State>>>,
@@ -170,13 +172,16 @@ impl Core {
                 Err(_) => break,
             }
         }
-        self.shared.stats.batch_inputs.record(owed.answers.len() as u64);
+        if owed.inputs > 0 {
+            self.shared.stats.batch_inputs.record(owed.inputs);
+        }
         (batch, owed)
     }
 
     fn take_input(&mut self, queued: Queued, batch: &mut Batch, owed: &mut Owed) {
         let Queued { input, blobs, reply, since, _permit } = queued;
         drop(_permit);
+        owed.inputs += 1;
         self.shared.stats.queue.record_duration(since.elapsed());
         let refused = match &input {
             Input::Command { .. } => self.disk.refusal(),

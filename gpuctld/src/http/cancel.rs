@@ -45,9 +45,10 @@ pub(super) async fn cancel(
 fn signal(request: &CancelRequest) -> Result<Option<CancelSignal>, ApiError> {
     match request.signal {
         None if request.batch_only => Err(ApiError::invalid("batch_only goes with a signal")),
+        _ if request.batch_only && request.full => Err(ApiError::invalid("batch_only and full: one of the two")),
         None => Ok(None),
         Some(signal) if (1..=MAX_SIGNAL).contains(&signal) => {
-            Ok(Some(CancelSignal { signal, batch_only: request.batch_only }))
+            Ok(Some(CancelSignal { signal, batch_only: request.batch_only, full: request.full }))
         }
         Some(signal) => Err(ApiError::invalid(format!("signal {signal} is none; 1 to {MAX_SIGNAL} are"))),
     }

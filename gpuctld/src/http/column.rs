@@ -95,7 +95,7 @@ pub(super) const COLUMNS: &[Column] = &[
     column!("exclude", |row, _, out| out.hostlist(&row.spec().request.exclude)),
     column!("exclusive", |row, _, out| out.value(&row.spec().request.exclusive)),
     column!("requeue", |row, view, out| {
-        let usual = view.state.config.partition(&row.spec().partition).is_none_or(|partition| partition.requeue);
+        let usual = view.state.config.partitions_of(&row.spec().partition).next().is_none_or(|partition| partition.requeue);
         out.value(&row.spec().requeue.unwrap_or(usual))
     }),
     column!("dependency", |row, _, out| out.text_unless_empty(&row.dependency())),

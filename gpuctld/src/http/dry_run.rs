@@ -5,7 +5,6 @@
 use super::{Site, alternatives};
 use super::error::ApiError;
 use super::outlook::{blocker_rows, change_row, expected_starts, interval_text, names};
-use super::partition_choice;
 use super::permission::Caller;
 use super::row::{Row, View};
 use super::submit::{check, may_ask};
@@ -30,8 +29,7 @@ pub(super) async fn dry_run(
     caller.may_submit()?;
     check(&request)?;
     may_ask(&caller, &request.spec)?;
-    let (mut request, mut notes) = site.app.hook.ask(&site.app.config(), &caller.actor, request).await?;
-    notes.extend(partition_choice::choose(&site, &caller.actor, &mut request.spec).await?);
+    let (request, mut notes) = site.app.hook.ask(&site.app.config(), &caller.actor, request).await?;
     let mut answer = foresee(&site, &caller.actor, request.spec).await?;
     notes.append(&mut answer.notes);
     Ok(Json(DryRun { notes, ..answer }))
@@ -41,7 +39,7 @@ pub(super) async fn dry_run(
 ///
 /// # Errors
 /// It would be refused.
-pub(super) async fn foresee(site: &Site, actor: &Actor, spec: JobSpec) -> Result<DryRun, ApiError> {
+async fn foresee(site: &Site, actor: &Actor, spec: JobSpec) -> Result<DryRun, ApiError> {
     let command = Command::Submit { spec: Box::new(spec), client_key: None };
     let command = site.core.knowing_the_past(command).await?;
     let state = site.core.view().await;
@@ -80,23 +78,24 @@ fn foretell(state: &State, actor: Actor, command: Command, outlook: &Outlook, no
     let tasks = id.0..id.0 + count;
     let (cpus, partition) = asked(&copy, id, now);
     if let Some(start) = plan.starts.iter().find(|start| tasks.contains(&start.job.0)) {
+        let partition = start.partition.clone().unwrap_or(partition);
         return Ok(would_start(&copy, &start.allocation, partition, notes, now));
     }
     let reason = plan.reasons.iter().chain(&plan.array_reasons).find(|(job, _)| *job == id).map(|(_, reason)| reason.clone());
     let reason = reason.unwrap_or_default();
-    // Whom others make room for starts when they are gone: what it would do without that is no answer.
     let gives_way = plan.preempts.iter().any(|preempt| tasks.contains(&preempt.for_job.0));
     let why = Engine::default().why(&picture, id, WorkBudget { starts: usize::MAX, ..WorkBudget::default() });
     let mut text = format!("would wait in partition {partition} ({})", reason.code);
     if !reason.text.is_empty() {
         text.push_str(&format!(": {}", reason.text));
     }
-    let forecast = why.as_ref().and_then(|why| why.forecast.as_ref()).filter(|told| told.start.is_some() && !gives_way);
+    let forecast = why.as_ref().and_then(|why| why.forecast.as_ref()).filter(|told| told.start.is_some());
     let nodelist = forecast.map(|told| names(&copy, &told.nodes)).unwrap_or_default();
     let start = forecast.and_then(|told| told.start);
     let mut interval = None;
     if let Some(start) = start {
-        text.push_str(&format!("; would start by {start} on {nodelist}"));
+        let there = forecast.and_then(|told| told.partition.as_ref()).map_or(String::new(), |name| format!(" in partition {name}"));
+        text.push_str(&format!("; would start by {start} on {nodelist}{there}"));
         let expected = expected_starts(&picture, &BTreeSet::from([id]), outlook);
         interval = expected.get(&id).filter(|_| count == 1).and_then(|at| outlook.interval(&partition, now, *at, now));
         text.push_str(&interval.as_ref().map(interval_text).unwrap_or_default());

@@ -8,6 +8,7 @@ use super::permission::Sight;
 use super::query::{Pairs, job_state, words};
 use super::row::{Alike, Row, View, positions};
 use gcore::ctl::{Array, State};
+use gmodel::partition_list::names;
 use gmodel::array_spec::RangeSet;
 use gmodel::hostlist::Hostlist;
 use gmodel::{JobId, JobState};
@@ -132,7 +133,7 @@ impl JobFilter {
         let among = |list: &[String], value: &str| list.is_empty() || list.iter().any(|word| word == value);
         self.states.has(row.state())
             && among(&self.users, &spec.user.name)
-            && among(&self.partitions, &spec.partition)
+            && (self.partitions.is_empty() || names(&spec.partition).any(|name| among(&self.partitions, name)))
             && among(&self.accounts, &spec.account)
             && among(&self.qos, &spec.qos)
             && among(&self.names, &spec.name)

@@ -71,6 +71,7 @@ fn asked_policy(pairs: &Pairs) -> Result<Option<IdlePolicy>, ApiError> {
         act_after_secs: act_after_secs.unwrap_or_else(|| usual.act_after_secs.max(warn.saturating_mul(2))),
         grace_secs: pairs.number("grace_secs")?.unwrap_or(usual.grace_secs),
         gpus_percent: pairs.number("gpus_percent")?.unwrap_or(usual.gpus_percent),
+        max_requeues: usual.max_requeues,
     };
     idle_sense(&policy).map_err(|(_, wrong, hint)| ApiError::invalid(format!("{wrong}: {hint}")))?;
     Ok(Some(policy))

@@ -106,7 +106,10 @@ impl Listing {
 fn in_order(view: View, rows: Vec<Row>) -> Vec<RowKey> {
     let mut names: Vec<&str> = view.state.config.partitions.iter().map(|p| p.name.as_str()).collect();
     names.sort_unstable();
-    let place = |row: &Row| names.binary_search(&row.spec().partition.as_str()).unwrap_or(names.len());
+    let place = |row: &Row| {
+        let first = row.spec().partition.split(',').next().unwrap_or_default();
+        names.binary_search(&first).unwrap_or(names.len())
+    };
     let mut keyed: Vec<_> = rows
         .iter()
         .map(|row| {

@@ -132,17 +132,21 @@ impl Teller<'_> {
                 Some(owner) => format!("hold of {owner} taken off"),
                 None => "released".to_owned(),
             },
-            Event::JobUpdated { change, .. } | Event::ArrayUpdated { change, .. } => changed(change),
+            Event::JobUpdated { change, by, .. } | Event::ArrayUpdated { change, by, .. } => {
+                let by = if by.is_empty() { String::new() } else { format!(" by {by}") };
+                format!("{}{by}", changed(change))
+            }
             Event::JobCancelled { by, text, .. } => with(format!("cancelled by {by}"), text),
             Event::WaitsChanged { waits, .. } => waiting(waits.as_deref()),
             Event::TasksCancelled { positions, by, .. } => format!("tasks {} cancelled by {by}", self.tasks(positions)),
-            Event::RunPlaced { run, allocation, class, imex_channel, .. } => {
+            Event::RunPlaced { run, allocation, partition, class, imex_channel, .. } => {
+                let there = partition.as_ref().map_or(String::new(), |name| format!(", in partition {name}"));
                 let borrowed = match class {
                     Some(RunClass::Borrowed) => ", on borrowed GPUs: it goes when their owners want them back",
                     _ => "",
                 };
                 let channel = imex_channel.map(|channel| format!(", with IMEX channel {channel}")).unwrap_or_default();
-                format!("{}{borrowed}{channel}", self.placed(*run, allocation))
+                format!("{}{there}{borrowed}{channel}", self.placed(*run, allocation))
             }
             Event::RunAdopted { share, .. } => {
                 format!("{} brought it along after a restore: it runs on", node(&share.node))
@@ -219,7 +223,9 @@ impl Teller<'_> {
     }
 
     fn submitted(&self, spec: &JobSpec) -> String {
-        let partition = if self.moved { String::new() } else { format!(" to partition {}", spec.partition) };
+        let all = if spec.partitions.is_empty() { &spec.partition } else { &spec.partitions };
+        let several = if all.contains(',') { "s" } else { "" };
+        let partition = if self.moved { String::new() } else { format!(" to partition{several} {all}") };
         let tasks = spec.array.as_ref().map(|array| format!(" as an array of {}", count(array.len(), "task")));
         format!("submitted by {}{partition}{}", spec.user.name, tasks.unwrap_or_default())
     }
@@ -299,6 +305,7 @@ fn changed(change: &JobChange) -> String {
         time_min_secs,
         checkpoint,
         idle_exempt,
+        request,
     } = change;
     let mut parts = Vec::new();
     let mut part = |what: &str, value: Option<String>| {
@@ -331,6 +338,7 @@ fn changed(change: &JobChange) -> String {
     part("least time", time_min_secs.map(|new| or_none(new.map(|secs| squeue_time(u64::from(secs))))));
     part("checkpoint", checkpoint.as_ref().map(|new| or_none(new.as_ref().map(ToString::to_string))));
     part("exemption from the idle policy", idle_exempt.map(yes_no));
+    request.words().into_iter().for_each(|(what, value)| part(what, Some(value)));
     parts.join(", ")
 }
 
@@ -343,7 +351,11 @@ fn idle_over(spells: &[IdleSpell]) -> String {
 
 fn signalled(signal: NumberedSignal) -> String {
     let name = signal_name(signal.signal).map_or_else(|| signal.signal.to_string(), |name| format!("SIG{name}"));
-    let whom = if signal.batch_only { " to the batch script only" } else { "" };
+    let whom = match signal {
+        NumberedSignal { batch_only: true, .. } => " to the batch script only",
+        NumberedSignal { full: true, .. } => " to the batch script and all that it started",
+        _ => "",
+    };
     format!("signal {name}{whom}")
 }
 

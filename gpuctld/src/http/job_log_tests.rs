@@ -57,12 +57,22 @@ fn a_submission_is_told_without_the_clients_key() {
 }
 
 #[test]
+fn of_several_partitions_the_log_names_all_and_the_one() {
+    let mut spec = spec();
+    (spec.partition, spec.partitions) = ("night".into(), "day,night".into());
+    let submitted = json!({"event": "job_submitted", "id": 17, "limit_secs": 60, "at": 0});
+    let placed = json!({"event": "run_placed", "run": "17-1", "allocation": [], "lives": [], "partition": "night", "limit_secs": 60, "at": 0});
+    assert_eq!(told(&spec, vec![submitted, placed]), ["submitted by alice to partitions day,night", "placed on  (0 CPUs), attempt 1, in partition night"]);
+}
+
+#[test]
 fn a_run_is_told_with_names_and_amounts() {
     let share = |node, gpus| NodeShare { node: NodeId(node), cpus: 4, mem_bytes: 64 << 30, gpus, tasks: 1 };
     let placed = |allocation| one(&Event::RunPlaced {
         run: run(),
         allocation,
         lives: Vec::new(),
+        partition: None,
         limit_secs: None,
         class: None,
         priority: None,
@@ -109,14 +119,21 @@ fn what_people_do_is_told_with_their_names() {
     assert_eq!(one(&Event::JobHeld { job: JobId(17), mark }), "held by admin:root: ask me");
     assert_eq!(one(&Event::JobReleased { job: JobId(17), owner: None, at }), "released");
     let change = JobChange { limit_secs: Some(Some(3600)), nice: Some(5), ..JobChange::default() };
-    assert_eq!(one(&Event::JobUpdated { job: JobId(17), change }), "time limit changed to 1:00:00, nice changed to 5");
+    assert_eq!(one(&Event::JobUpdated { job: JobId(17), change, by: "ada".into() }), "time limit changed to 1:00:00, nice changed to 5 by ada");
     let change = JobChange { limit_secs: Some(None), ..JobChange::default() };
-    assert_eq!(one(&Event::JobUpdated { job: JobId(17), change }), "time limit changed to UNLIMITED");
+    assert_eq!(one(&Event::JobUpdated { job: JobId(17), change, by: String::new() }), "time limit changed to UNLIMITED");
+    let mut request = gmodel::request_change::RequestChange::default();
+    for (key, text) in [("nodes", "2-4"), ("gpus_per_node", "h100:2"), ("mem_per_node", "8G"), ("exclude", "")] {
+        request.set(key, text).unwrap();
+    }
+    let change = JobChange { request, ..JobChange::default() };
+    let told = one(&Event::JobUpdated { job: JobId(17), change, by: "root".into() });
+    assert_eq!(told, "nodes changed to 2-4, memory changed to 8G per node, GPUs changed to h100:2 per node, excluded nodes changed to none by root");
     let stop = Stop::new(StopWhy::Cancelled, 30, at, "root");
     assert_eq!(one(&Event::RunStopping { run: run(), stop: stop.clone() }), "cancelled by root");
     let late = Stop { why: StopWhy::PrepareTimeout, late: vec![NodeId(2)], ..stop };
     assert_eq!(one(&Event::RunStopping { run: run(), stop: late }), "stopped: node2 did not get ready in time");
-    let signal = NumberedSignal { number: 1, signal: 10, batch_only: true };
+    let signal = NumberedSignal { number: 1, signal: 10, batch_only: true, full: false };
     assert_eq!(one(&Event::RunSignalled { run: run(), signal }), "signal SIGUSR1 to the batch script only");
     let step = Event::StepStarted { run: run(), step: 0, name: "bash".into(), tasks: 4, nodes: 2, at };
     assert_eq!(one(&step), "step 0: bash, 4 tasks");

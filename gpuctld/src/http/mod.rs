@@ -21,7 +21,6 @@ mod join;
 mod lookup;
 mod nodes;
 mod outlook;
-mod partition_choice;
 mod permission;
 mod policy;
 mod query;

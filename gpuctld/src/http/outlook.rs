@@ -17,7 +17,7 @@ use gcore::ctl::{State, snapshot};
 use crate::outlook::Outlook;
 use gmodel::{Instant, JobId, NodeId, ReasonCode, Timestamp, hostlist};
 use gsched::{Change, Engine, Forecast, Snapshot, Why, WorkBudget};
-use gwire::api::{BlockerRow, ChangeRow, IntervalRecord, JobQuery, NearestRow, SCHEMA, StartInterval, StartRow, WhyRow};
+use gwire::api::{BlockerRow, ChangeRow, ElsewhereRow, IntervalRecord, JobQuery, NearestRow, SCHEMA, StartInterval, StartRow, WhyRow};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -94,20 +94,29 @@ fn why_row(state: &State, view: View, row: &Row, why: Option<Why>, now: Timestam
     };
     if let Some(why) = why {
         told.starts_now = why.starts_now;
+        told.partition.clone_from(&why.partition);
+        told.elsewhere = why.elsewhere.iter().map(elsewhere_row).collect();
         told.ahead = why.ahead;
         told.blockers = blocker_rows(&why);
         told.changes = why.changes.iter().map(|change| change_row(change, now)).collect();
-        // Whom others make room for starts when they are gone.
-        let forecast = why.forecast.filter(|_| told.reason != ReasonCode::Preempting);
-        if let Some(Forecast { start: Some(start), nodes, .. }) = &forecast {
+        if let Some(Forecast { start: Some(start), nodes, partition, .. }) = &why.forecast {
             told.expected_start = Some(Instant(*start));
+            told.expected_partition.clone_from(partition);
             told.expected_nodes = names(state, nodes);
         }
     }
     told
 }
 
+fn elsewhere_row(one: &gsched::Elsewhere) -> ElsewhereRow {
+    ElsewhereRow { partition: one.partition.clone(), ahead: one.ahead, blockers: rows_of(&one.blockers) }
+}
+
 pub(super) fn blocker_rows(why: &Why) -> Vec<BlockerRow> {
+    rows_of(&why.blockers)
+}
+
+fn rows_of(blockers: &[gsched::Blocker]) -> Vec<BlockerRow> {
     let nearest = |near: &gsched::why::Nearest| NearestRow {
         node: near.node.clone(),
         nodes_free: near.nodes_free,
@@ -126,7 +135,7 @@ pub(super) fn blocker_rows(why: &Why) -> Vec<BlockerRow> {
         until: blocker.until.map(Instant),
         nearest: blocker.nearest.as_ref().map(nearest),
     };
-    why.blockers.iter().map(row).collect()
+    blockers.iter().map(row).collect()
 }
 
 pub(super) fn change_row(change: &Change, now: Timestamp) -> ChangeRow {

@@ -92,7 +92,9 @@ fn stranded(old: &State, new: &State) -> Vec<String> {
     for array in old.arrays.values() {
         counts.entry(&array.spec.partition).or_default().0 += array.pending.len();
     }
-    let gone = counts.iter().filter(|(name, (waiting, running))| waiting + running > 0 && new.config.partition(name).is_none());
+    // Who waits in several has the others left.
+    let is_gone = |list: &str| new.config.partitions_of(list).next().is_none();
+    let gone = counts.iter().filter(|(list, (waiting, running))| waiting + running > 0 && is_gone(list));
     gone.map(|(name, (waiting, running))| {
         format!("partition {name} would be gone: its {waiting} waiting jobs would not start, its {running} running jobs go on")
     })

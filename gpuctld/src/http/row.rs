@@ -306,8 +306,9 @@ impl<'a> Row<'a> {
         }
     }
 
+    /// While it waits in several the first of them.
     fn partition(&self, view: View<'a>) -> Option<&'a Partition> {
-        view.state.config.partition(&self.spec().partition)
+        view.state.config.partitions_of(&self.spec().partition).next()
     }
 
     /// Place and priority of a waiting job. Tasks of an array have their array's.

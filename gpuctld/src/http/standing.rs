@@ -15,7 +15,7 @@ use gmodel::policy::PriorityWeights;
 use gmodel::{Instant, JobId, RunClass, Timestamp};
 use gsched::fair_tree::{FairTree, LevelFs, PPM, ShareNode};
 use gsched::ledger::Ledger;
-use gsched::priority::{Factors, Ordered, in_order};
+use gsched::priority::{Factors, Ordered, each_once, in_order};
 use gwire::api::{FactorsRow, OutlookRow, PriorityRow, PriorityWeightsRow, SCHEMA, ShareRow};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -33,7 +33,7 @@ pub(super) async fn priorities(caller: Caller, Shared(site): Shared<Site>, pairs
 fn priority_rows(state: &State, sight: &Sight, filter: &JobFilter, now: Timestamp) -> Vec<PriorityRow> {
     let snapshot = snapshot(state, now);
     let ledger = Ledger::new(&snapshot);
-    let order = in_order(&snapshot, &ledger);
+    let order = each_once(&snapshot, in_order(&snapshot, &ledger));
     let places: BTreeMap<JobId, (usize, &Ordered)> =
         order.iter().enumerate().map(|(place, ordered)| (snapshot.pending[ordered.at].id, (place, ordered))).collect();
     let mut rows: Vec<PriorityRow> = Vec::new();

@@ -5,7 +5,6 @@
 
 use super::Site;
 use super::error::ApiError;
-use super::partition_choice;
 use super::permission::Caller;
 use crate::core_thread::Submission;
 use axum::Json;
@@ -33,8 +32,7 @@ pub(super) async fn submit(
     caller.may_submit()?;
     may_ask(&caller, &request.spec)?;
     request.check()?;
-    let (mut submission, mut notes) = with_hook(&site, &caller, request).await?;
-    notes.extend(partition_choice::choose(&site, &caller.actor, &mut submission.spec).await?);
+    let (submission, mut notes) = with_hook(&site, &caller, request).await?;
     let has_gpus = submission.spec.request.gpus.is_some();
     match site.core.submit(caller.actor, submission).await? {
         Reply::Submitted { id, notes: of_core, repeated } => {

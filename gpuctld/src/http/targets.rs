@@ -14,6 +14,7 @@ use gcore::ctl::{Command, JobChange, Reply, State, Target, TargetResult};
 use gmodel::checkpoint::CheckpointSpec;
 use gmodel::dependency::Dependency;
 use gmodel::{JobId, licence};
+use gmodel::request_change;
 use gmodel::suggest::did_you_mean;
 use gmodel::time::parse_rfc3339;
 use gwire::api::{Done, EachResult, OneResult, SCHEMA, TargetsRequest, UpdateRequest};
@@ -150,7 +151,7 @@ const CHANGES: [&str; 19] = [
 /// The change as the core takes it. Unknown keys are refused: a change that does nothing would be a lie.
 fn change(request: &UpdateRequest) -> Result<JobChange, ApiError> {
     if request.change.is_empty() {
-        return Err(ApiError::invalid(format!("nothing to change. Keys: {}", CHANGES.join(", "))));
+        return Err(ApiError::invalid(format!("nothing to change. Keys: {}", all_keys())));
     }
     let mut change = JobChange::default();
     for (key, value) in &request.change {
@@ -187,13 +188,26 @@ fn change(request: &UpdateRequest) -> Result<JobChange, ApiError> {
             }
             "time_min_secs" => change.time_min_secs = Some(if value.is_null() { None } else { Some(number(key, value)?) }),
             "checkpoint" => change.checkpoint = Some(parsed(key, value, CheckpointSpec::parse)?),
+            part if request_change::KEYS.contains(&part) => {
+                let text = match value {
+                    Value::Null => String::new(),
+                    Value::String(text) => text.clone(),
+                    Value::Number(number) => number.to_string(),
+                    other => return Err(wrong(key, other, "text")),
+                };
+                change.request.set(part, &text).map_err(|why| ApiError::invalid(format!("{key}: {why}")))?;
+            }
             _ => {
-                let guess = did_you_mean(key, CHANGES);
-                return Err(ApiError::invalid(format!("{key:?} of a job cannot be changed.{guess} Keys: {}", CHANGES.join(", "))));
+                let guess = did_you_mean(key, CHANGES.into_iter().chain(request_change::KEYS));
+                return Err(ApiError::invalid(format!("{key:?} of a job cannot be changed.{guess} Keys: {}", all_keys())));
             }
         }
     }
     Ok(change)
+}
+
+fn all_keys() -> String {
+    CHANGES.into_iter().chain(request_change::KEYS).collect::<Vec<_>>().join(", ")
 }
 
 /// A text in a grammar of its own; null or an empty text is none.

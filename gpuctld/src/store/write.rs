@@ -84,7 +84,8 @@ struct TouchedRows {
 
 #[derive(Default)]
 struct RunChange {
-    placed: Option<(Allocation, Timestamp)>,
+    /// Of a job that waited in several partitions, in which it was placed.
+    placed: Option<(Allocation, Option<String>, Timestamp)>,
     outcome: Option<Outcome>,
 }
 
@@ -102,8 +103,8 @@ impl TouchedRows {
             self.runs.entry(run).or_default();
         }
         match event {
-            Event::RunPlaced { run, allocation, at, .. } => {
-                self.runs.entry(*run).or_default().placed = Some((allocation.clone(), *at));
+            Event::RunPlaced { run, allocation, partition, at, .. } => {
+                self.runs.entry(*run).or_default().placed = Some((allocation.clone(), partition.clone(), *at));
             }
             Event::RunEnded { run, outcome, .. } => {
                 self.runs.entry(*run).or_default().outcome = Some(outcome.clone());
@@ -278,8 +279,9 @@ fn write_spec(store: &mut Store, spec: &JobSpec) -> Result<i64> {
 }
 
 fn write_run(db: &Connection, state: &State, id: RunId, change: &RunChange) -> Result<()> {
-    if let (Some((allocation, at)), Some(job)) = (&change.placed, state.jobs.get(id.job)) {
-        insert_run(db, state, id, &job.spec, allocation, *at)?;
+    if let (Some((allocation, partition, at)), Some(job)) = (&change.placed, state.jobs.get(id.job)) {
+        let partition = partition.as_ref().unwrap_or(&job.spec.partition);
+        insert_run(db, state, id, (&job.spec, partition), allocation, *at)?;
     }
     match state.runs.get(id) {
         Some(run) => update_run(db, id, run.outcome.as_ref(), Some(run)),
@@ -291,7 +293,7 @@ fn insert_run(
     db: &Connection,
     state: &State,
     id: RunId,
-    spec: &JobSpec,
+    (spec, partition): (&JobSpec, &str),
     allocation: &Allocation,
     at: Timestamp,
 ) -> Result<()> {
@@ -318,7 +320,7 @@ fn insert_run(
         id.attempt,
         spec.user.name,
         spec.account,
-        spec.partition,
+        partition,
         spec.qos,
         spec.name,
         tags_text(spec)?,

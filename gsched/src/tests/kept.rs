@@ -3,7 +3,7 @@
 use super::promises::{cluster, gives_out_only_what_is_free};
 use super::{NOW, picture};
 use crate::quick::Changes;
-use crate::{Engine, Plan, RunningRun, Snapshot, WorkBudget, plan};
+use crate::{Engine, PendingJob, Plan, RunningRun, Snapshot, WorkBudget, plan};
 use crate::ledger::{Ledger, Take};
 use gmodel::policy::{Account, GpuAmounts, Limits};
 use gmodel::{JobId, Policy, RunId};
@@ -15,8 +15,12 @@ use std::sync::Arc;
 pub(super) fn enter(snapshot: &mut Snapshot, plan: &Plan) -> BTreeSet<RunId> {
     let mut runs = BTreeSet::new();
     for start in &plan.starts {
-        let at = snapshot.pending.iter().rposition(|job| job.id <= start.job && start.job.0 < job.id.0 + 10).unwrap();
-        let job = &mut snapshot.pending[at];
+        let is_meant = |job: &PendingJob| {
+            let own = job.id <= start.job && start.job.0 < job.id.0 + 10;
+            own && start.partition.as_ref().is_none_or(|name| *name == job.spec.partition)
+        };
+        let job = snapshot.pending.iter().rfind(|job| is_meant(job)).unwrap();
+        let (id, is_array) = (job.id, job.positions.is_some());
         let ends_by = job.limit_secs.map(|secs| snapshot.now.plus_secs(i64::from(secs)));
         let run = RunId::new(start.job, 1);
         let mut entry = RunningRun::new(run, job.spec.clone(), start.allocation.clone(), ends_by);
@@ -26,21 +30,19 @@ pub(super) fn enter(snapshot: &mut Snapshot, plan: &Plan) -> BTreeSet<RunId> {
         for share in &start.allocation {
             snapshot.nodes.iter_mut().find(|node| node.id == share.node).unwrap().take(share);
         }
-        runs.insert(run);
-        let id = job.id;
-        let over = match &mut job.positions {
-            None => true,
-            Some(positions) => {
-                let position = (start.job.0 - id.0) as u32;
-                *positions = positions.iter().filter(|one| *one != position).collect();
-                positions.is_empty()
+        assert!(runs.insert(run), "{run} twice");
+        // All its entries, where it waits in several partitions.
+        snapshot.pending.retain_mut(|job| {
+            if job.id != id || job.positions.is_some() != is_array {
+                return true;
             }
-        };
-        if over {
-            snapshot.pending.swap_remove(at);
-        }
+            let Some(positions) = &mut job.positions else { return false };
+            let position = (start.job.0 - id.0) as u32;
+            *positions = positions.iter().filter(|one| *one != position).collect();
+            !positions.is_empty()
+        });
     }
-    snapshot.pending.sort_by_key(|job| job.id);
+    snapshot.pending.sort_by_key(|job| (job.id, job.spec.choice()));
     snapshot.running.sort_by_key(|run| run.run);
     runs
 }
@@ -89,29 +91,70 @@ fn says_what_a_look_at_every_job_says(snapshot: &Snapshot, plan: &Plan) {
     assert_eq!(plan.reasons.len(), by_job.reasons.len());
 }
 
+pub(super) fn told_what_changed_it_plans_alike(mut snapshot: Snapshot, coming: Snapshot, steps: Vec<(prop::sample::Index, i64)>) {
+    snapshot.running.sort_by_key(|run| run.run);
+    let mut coming = coming.pending.into_iter().peekable();
+    let mut engine = Engine::default();
+    let mut before = Snapshot::default();
+    for (which, secs) in steps {
+        let kept = engine.plan_changed(&snapshot, Some(&difference(&before, &snapshot)), all());
+        assert_eq!(&kept, &plan(&snapshot, all()));
+        says_what_a_look_at_every_job_says(&snapshot, &kept);
+        before = snapshot.clone();
+        enter(&mut snapshot, &kept);
+        for (id, reason) in &kept.reasons {
+            snapshot.pending.iter_mut().filter(|job| job.id == *id && job.positions.is_none()).for_each(|job| job.reason = reason.clone());
+        }
+        snapshot.now = snapshot.now.plus_secs(secs);
+        if secs % 2 == 0 && !snapshot.running.is_empty() {
+            let count = snapshot.running.len();
+            end(&mut snapshot, which.index(count));
+        }
+        let mut new: Vec<_> = coming.by_ref().take(which.index(3)).collect();
+        while let Some(rest) = coming.next_if(|next| new.last().is_some_and(|last| last.id == next.id)) {
+            new.push(rest);
+        }
+        for job in &mut new {
+            (job.id, job.submitted) = (JobId(job.id.0 + 10_000), snapshot.now);
+            job.eligible = snapshot.now.plus_secs(if secs % 5 == 0 { 30 } else { 0 });
+        }
+        snapshot.pending.append(&mut new);
+        if secs % 3 == 0 && !snapshot.pending.is_empty() {
+            let at = which.index(snapshot.pending.len());
+            let gone = snapshot.pending.swap_remove(at);
+            let is_array = gone.positions.is_some();
+            snapshot.pending.retain(|job| job.id != gone.id || job.positions.is_some() != is_array);
+        }
+    }
+}
+
+pub(super) fn plans_as_a_new_one(mut snapshot: Snapshot, which: Vec<prop::sample::Index>) {
+    snapshot.running.sort_by_key(|run| run.run);
+    let mut engine = Engine::default();
+    for which in which {
+        let kept = engine.plan(&snapshot, all());
+        assert_eq!(&kept, &plan(&snapshot, all()));
+        says_what_a_look_at_every_job_says(&snapshot, &kept);
+        let met = enter(&mut snapshot, &kept);
+        if snapshot.running.is_empty() {
+            break;
+        }
+        snapshot.now = snapshot.now.plus_secs(7);
+        let count = snapshot.running.len();
+        let mut changes = end(&mut snapshot, which.index(count));
+        changes.runs.extend(met);
+        changes.nodes.extend(kept.starts.iter().flat_map(|start| &start.allocation).map(|share| share.node));
+        let quick = engine.after(&snapshot, &changes, all()).unwrap();
+        gives_out_only_what_is_free(&snapshot, &quick);
+        enter(&mut snapshot, &quick);
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
     #[test]
-    fn a_kept_engine_plans_as_a_new_one(mut snapshot in cluster(), which in prop::collection::vec(any::<prop::sample::Index>(), 1..6)) {
-        snapshot.running.sort_by_key(|run| run.run);
-        let mut engine = Engine::default();
-        for which in which {
-            let kept = engine.plan(&snapshot, all());
-            prop_assert_eq!(&kept, &plan(&snapshot, all()));
-            says_what_a_look_at_every_job_says(&snapshot, &kept);
-            let met = enter(&mut snapshot, &kept);
-            if snapshot.running.is_empty() {
-                break;
-            }
-            snapshot.now = snapshot.now.plus_secs(7);
-            let count = snapshot.running.len();
-            let mut changes = end(&mut snapshot, which.index(count));
-            changes.runs.extend(met);
-            changes.nodes.extend(kept.starts.iter().flat_map(|start| &start.allocation).map(|share| share.node));
-            let quick = engine.after(&snapshot, &changes, all()).unwrap();
-            gives_out_only_what_is_free(&snapshot, &quick);
-            enter(&mut snapshot, &quick);
-        }
+    fn a_kept_engine_plans_as_a_new_one(snapshot in cluster(), which in prop::collection::vec(any::<prop::sample::Index>(), 1..6)) {
+        plans_as_a_new_one(snapshot, which);
     }
 
     /// The ledger that quick passes keep says what one says that counts everything anew.
@@ -154,37 +197,9 @@ proptest! {
     /// What changed says all that an engine must know to plan as one that sees everything for the first time.
     #[test]
     fn who_is_told_what_changed_plans_as_who_looks_at_everything(
-        mut snapshot in cluster(), coming in cluster(), steps in prop::collection::vec((any::<prop::sample::Index>(), 0i64..90), 1..8),
+        snapshot in cluster(), coming in cluster(), steps in prop::collection::vec((any::<prop::sample::Index>(), 0i64..90), 1..8),
     ) {
-        snapshot.running.sort_by_key(|run| run.run);
-        let mut coming = coming.pending.into_iter();
-        let mut engine = Engine::default();
-        let mut before = Snapshot::default();
-        for (which, secs) in steps {
-            let kept = engine.plan_changed(&snapshot, Some(&difference(&before, &snapshot)), all());
-            prop_assert_eq!(&kept, &plan(&snapshot, all()));
-            says_what_a_look_at_every_job_says(&snapshot, &kept);
-            before = snapshot.clone();
-            enter(&mut snapshot, &kept);
-            for (id, reason) in &kept.reasons {
-                snapshot.pending.iter_mut().filter(|job| job.id == *id && job.positions.is_none()).for_each(|job| job.reason = reason.clone());
-            }
-            snapshot.now = snapshot.now.plus_secs(secs);
-            if secs % 2 == 0 && !snapshot.running.is_empty() {
-                let count = snapshot.running.len();
-                end(&mut snapshot, which.index(count));
-            }
-            let mut new: Vec<_> = coming.by_ref().take(which.index(3)).collect();
-            for job in &mut new {
-                (job.id, job.submitted) = (JobId(job.id.0 + 10_000), snapshot.now);
-                job.eligible = snapshot.now.plus_secs(if secs % 5 == 0 { 30 } else { 0 });
-            }
-            snapshot.pending.append(&mut new);
-            if secs % 3 == 0 && !snapshot.pending.is_empty() {
-                let at = which.index(snapshot.pending.len());
-                snapshot.pending.swap_remove(at);
-            }
-        }
+        told_what_changed_it_plans_alike(snapshot, coming, steps);
     }
 
     /// The first that waits loses nothing by those who are started quickly.

@@ -2,6 +2,7 @@
 //! properties of random clusters.
 
 mod backfill;
+mod choices;
 mod kept;
 mod promises;
 mod sharing;
@@ -57,8 +58,8 @@ fn picture(text: &str) -> Snapshot {
                 Arc::make_mut(&mut snapshot.policy).reservations.insert(one.name.clone(), one);
             }
             "job" => {
-                let id = JobId(10 + snapshot.pending.len() as u64 * 10);
-                snapshot.pending.push(job(id, &words));
+                let id = JobId(10 + snapshot.pending.last().map_or(0, |last| last.id.0));
+                snapshot.pending.extend(job(id, &words).in_each_partition());
             }
             _ => panic!("{line}"),
         }
@@ -112,6 +113,7 @@ fn partition(words: &[&str]) -> Partition {
         nodes: get(words, "nodes").map_or(NodeSelection::All, |l| NodeSelection::Names(Hostlist::parse(l).unwrap())),
         priority_tier: number(words, "tier").unwrap_or(1),
         max_time_secs: number(words, "max_time"),
+        state: if words.contains(&"down") { gmodel::config::PartitionState::Down } else { Default::default() },
         cpus_per_gpu: number(words, "cpus_per_gpu"),
         gpu_sharing: get(words, "sharing").map_or_else(Default::default, |word| serde_json::from_str(&format!("{word:?}")).unwrap()),
         ..Partition::default()
@@ -231,7 +233,8 @@ fn job(id: JobId, words: &[&str]) -> PendingJob {
 fn story(snapshot: &Snapshot, plan: &Plan) -> String {
     let mut out = String::new();
     for start in &plan.starts {
-        write!(out, "{} starts on", start.job).unwrap();
+        let partition = start.partition.as_ref().map_or(String::new(), |name| format!(" in {name}"));
+        write!(out, "{} starts{partition} on", start.job).unwrap();
         for share in &start.allocation {
             let name = &snapshot.nodes.iter().find(|node| node.id == share.node).unwrap().name;
             let slot = |grant: &GpuGrant| match grant.part.milli() {

@@ -145,6 +145,64 @@ fn a_job_of_several_nodes_stays_below_one_switch_if_it_can() {
 }
 
 #[test]
+fn a_job_stays_below_as_many_switches_as_it_bears() {
+    let nodes = |free: [&str; 9]| {
+        let mut text = "switch s1 n[1-3]\nswitch s2 n[4-6]\nswitch s3 n[7-9]\n".to_owned();
+        (1..10).for_each(|n| text += &format!("node n{n} h100:8\n"));
+        for (n, taken) in (1..).zip(free).filter(|(_, taken)| !taken.is_empty()) {
+            text += &format!("running {n} n{n} gpus={taken} left={n}00\n");
+        }
+        text
+    };
+    let open = nodes(["", "", "", "", "", "", "", "0", "0"]);
+    check(&format!("{open}\njob nodes=5 gpn=8 time=60 switches=2"), expect![[r#"
+        10 starts on n1[0,1,2,3,4,5,6,7]x1 n2[0,1,2,3,4,5,6,7]x1 n3[0,1,2,3,4,5,6,7]x1 n4[0,1,2,3,4,5,6,7]x1 n5[0,1,2,3,4,5,6,7]x1
+    "#]]);
+    check(&format!("{open}\njob nodes=7 gpn=8 time=60 switches=2"), expect![[r#"
+        10 waits: Resources: needs 8 GPUs, 1 CPU and 1G of memory on each of 7 nodes below 2 leaf switches; most is free on n7: 8 GPUs, 64 CPUs and 512G of memory
+    "#]]);
+    // Six nodes are free, and no two switches have five of them.
+    let spread = nodes(["", "", "0", "", "", "0", "", "", "0"]);
+    check(&format!("{spread}\njob nodes=5 gpn=8 time=60 switches=2"), expect![[r#"
+        10 waits: Resources: needs 8 GPUs, 1 CPU and 1G of memory on each of 5 nodes below 2 leaf switches; most is free on n8: 8 GPUs, 64 CPUs and 512G of memory; room is expected by 1970-01-01T00:21:40Z
+    "#]]);
+    check(&format!("{spread}\njob nodes=5 gpn=8 time=60 switches=3"), expect![[r#"
+        10 starts on n1[0,1,2,3,4,5,6,7]x1 n2[0,1,2,3,4,5,6,7]x1 n4[0,1,2,3,4,5,6,7]x1 n5[0,1,2,3,4,5,6,7]x1 n7[0,1,2,3,4,5,6,7]x1
+    "#]]);
+    // It has waited as long as it said.
+    check(&format!("{spread}\njob nodes=5 gpn=8 time=60 switches=2@900 begin=-900"), expect![[r#"
+        10 starts on n1[0,1,2,3,4,5,6,7]x1 n2[0,1,2,3,4,5,6,7]x1 n4[0,1,2,3,4,5,6,7]x1 n5[0,1,2,3,4,5,6,7]x1 n7[0,1,2,3,4,5,6,7]x1
+    "#]]);
+}
+
+#[test]
+fn the_switches_that_are_largest_need_not_be_those_that_serve() {
+    // Of 15 GPUs one node gives 8, the other 7: below s1 and s2 none has 8.
+    let text = "switch s1 n[1-3]
+         switch s2 n[4-6]
+         switch s3 n7
+         switch s4 n8
+         node n1 h100:7
+         node n2 h100:7
+         node n3 h100:7
+         node n4 h100:7
+         node n5 h100:7
+         node n6 h100:7
+         node n7 h100:8
+         node n8 h100:2";
+    check(&format!("{text}\njob nodes=2 gpus=15 time=60 switches=2"), expect![[r#"
+        10 starts on n4[0,1,2,3,4,5,6]x1 n7[0,1,2,3,4,5,6,7]x1
+    "#]]);
+    // A node that is named brings its switch along.
+    check(&format!("{text}\njob nodes=3 gpn=2 time=60 nodelist=n8 switches=2"), expect![[r#"
+        10 starts on n1[0,1]x1 n2[0,1]x1 n8[0,1]x1
+    "#]]);
+    check(&format!("{text}\njob nodes=4 gpn=2 time=60 nodelist=n[7-8] switches=2"), expect![[r#"
+        10 waits: Resources: needs 2 GPUs, 1 CPU and 1G of memory on each of 4 nodes below 2 leaf switches; most is free on n7: 8 GPUs, 64 CPUs and 512G of memory
+    "#]]);
+}
+
+#[test]
 fn shares_fill_one_gpu_before_they_open_another_and_never_span_two() {
     check(
         "partition main sharing=uncapped

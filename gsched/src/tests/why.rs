@@ -107,6 +107,37 @@ fn another_type_or_partition_is_proposed() {
 }
 
 #[test]
+fn who_others_make_room_for_is_expected_when_they_are_gone() {
+    let mut snapshot = picture(
+        "node n1 h100:4
+         running 1 n1 gpus=0-3 left=100000
+         job gpus=4 time=50
+         job gpus=4 time=50",
+    );
+    let qos = |name: &str, over: &[&str]| Qos {
+        name: name.into(),
+        preempt: over.iter().map(|name| (*name).to_owned()).collect(),
+        ..Qos::default()
+    };
+    let all = [("low".to_owned(), qos("low", &[])), ("high".to_owned(), qos("high", &["low"]))];
+    snapshot.policy = Arc::new(gmodel::Policy { qos: all.into(), ..gmodel::Policy::default() });
+    snapshot.pending.iter_mut().for_each(|job| Arc::make_mut(&mut job.spec).qos = "high".into());
+    snapshot.running.iter_mut().for_each(|run| {
+        let spec = Arc::make_mut(&mut run.spec);
+        (spec.qos, spec.partition) = ("low".into(), "main".into());
+    });
+    let told = forecast(&snapshot, &BTreeSet::from([10, 20].map(JobId)));
+    let starts: Vec<_> = told.iter().map(|one| one.start.map(|at| at.since_secs(NOW))).collect();
+    // 30 s to be killed, and a little to enter the plan; then the first runs for its 50 s.
+    assert_eq!(starts, [Some(40), Some(90)]);
+    // The order is given: it is expected when that run leaves.
+    snapshot.running[0].leaves_by = Some(NOW.plus_secs(15));
+    snapshot.running[0].leaves_for = Some(JobId(10));
+    let told = forecast(&snapshot, &BTreeSet::from([JobId(10)]));
+    assert_eq!(told[0].start.map(|at| at.since_secs(NOW)), Some(15));
+}
+
+#[test]
 fn forecasts_follow_the_queue() {
     let snapshot = picture(
         "node n1 h100:8

@@ -231,7 +231,7 @@ fn a_signal_goes_to_the_shell_or_to_what_it_started_and_only_once() {
     };
     let mut link = bench.start_and_go();
     bench.file_when("ready", |_| true);
-    let signal = |number, signal, batch_only| ToStep::Signal { signal: NumberedSignal { number, signal, batch_only } };
+    let signal = |number, signal, batch_only| ToStep::Signal { signal: NumberedSignal { number, signal, batch_only, full: false } };
     link.send(&signal(2, 10, true));
     bench.file_when("out", |text| text == "shell\n");
     link.send(&signal(2, 9, false));
@@ -243,11 +243,27 @@ fn a_signal_goes_to_the_shell_or_to_what_it_started_and_only_once() {
 }
 
 #[test]
+fn a_full_signal_reaches_the_shell_and_what_it_started() {
+    let child = "sh -c 'trap \"echo child; exit\" USR2; touch ready; while :; do :; done' &";
+    let Some(mut bench) = Bench::isolated(&format!("trap 'echo shell' USR2; {child} wait; wait; exit 6")) else {
+        return;
+    };
+    let mut link = bench.start_and_go();
+    bench.file_when("ready", |_| true);
+    link.send(&ToStep::Signal { signal: NumberedSignal { number: 1, signal: 12, batch_only: false, full: true } });
+    assert_eq!(link.end().exit, ExitCode::exited(6));
+    let out = bench.file("out");
+    let mut said: Vec<&str> = out.lines().collect();
+    said.sort_unstable();
+    assert_eq!(said, ["child", "shell"]);
+}
+
+#[test]
 fn a_signal_reaches_a_shell_that_is_alone_and_sigkill_spares_nobody() {
     let Some(mut bench) = Bench::isolated("trap 'echo alone; exit 4' USR2; touch ready; while :; do :; done") else {
         return;
     };
-    let signal = |signal| ToStep::Signal { signal: NumberedSignal { number: 1, signal, batch_only: false } };
+    let signal = |signal| ToStep::Signal { signal: NumberedSignal { number: 1, signal, batch_only: false, full: false } };
     let mut link = bench.start_and_go();
     bench.file_when("ready", |_| true);
     link.send(&signal(12));
@@ -269,7 +285,7 @@ fn a_program_without_a_script_gets_the_signal_itself() {
     bench.order.argv = vec!["sh".into(), "-c".into(), program.into()];
     let mut link = bench.start_and_go();
     bench.file_when("ready", |_| true);
-    link.send(&ToStep::Signal { signal: NumberedSignal { number: 1, signal: 12, batch_only: false } });
+    link.send(&ToStep::Signal { signal: NumberedSignal { number: 1, signal: 12, batch_only: false, full: false } });
     assert_eq!(link.end().exit, ExitCode::exited(7));
     assert!(bench.file("out").contains("heard"));
 }

@@ -15,12 +15,14 @@ pub struct IdlePolicyRow {
     pub grace_secs: u32,
     /// Part of its GPUs that is idle at the same time: 25, 50, 75 or 100.
     pub gpus_percent: u32,
+    /// Requeued so often in a row and idle again, a job is held.
+    pub max_requeues: u32,
 }
 
 impl From<&IdlePolicy> for IdlePolicyRow {
     fn from(policy: &IdlePolicy) -> Self {
-        let IdlePolicy { action, warn_after_secs, act_after_secs, grace_secs, gpus_percent } = *policy;
-        Self { action: action.word().to_owned(), warn_after_secs, act_after_secs, grace_secs, gpus_percent }
+        let IdlePolicy { action, warn_after_secs, act_after_secs, grace_secs, gpus_percent, max_requeues } = *policy;
+        Self { action: action.word().to_owned(), warn_after_secs, act_after_secs, grace_secs, gpus_percent, max_requeues }
     }
 }
 
@@ -33,10 +35,11 @@ impl Default for IdlePolicyRow {
 impl IdlePolicyRow {
     /// The policy; `None` where its action is no word of it.
     pub fn policy(&self) -> Option<IdlePolicy> {
-        let Self { action, warn_after_secs, act_after_secs, grace_secs, gpus_percent } = self;
+        let Self { action, warn_after_secs, act_after_secs, grace_secs, gpus_percent, max_requeues } = self;
         let action = IdleAction::ALL.iter().find(|(word, _)| word == action)?.1;
         let (warn_after_secs, act_after_secs) = (*warn_after_secs, *act_after_secs);
-        Some(IdlePolicy { action, warn_after_secs, act_after_secs, grace_secs: *grace_secs, gpus_percent: *gpus_percent })
+        let (grace_secs, gpus_percent, max_requeues) = (*grace_secs, *gpus_percent, *max_requeues);
+        Some(IdlePolicy { action, warn_after_secs, act_after_secs, grace_secs, gpus_percent, max_requeues })
     }
 }
 

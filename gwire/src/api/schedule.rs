@@ -111,6 +111,12 @@ pub struct WhyRow {
     pub end_text: String,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub holds: Vec<MarkRow>,
+    /// Of a job that waits in several partitions the one that is meant: where the least stands in its way.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub partition: Option<String>,
+    /// What stands in its way in the others.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub elsewhere: Vec<ElsewhereRow>,
     /// It starts in the next pass of the scheduler; then nothing stands in its way.
     pub starts_now: bool,
     /// Waiting jobs of its partition whose turn is before its own.
@@ -122,11 +128,22 @@ pub struct WhyRow {
     pub expected_start: Option<Instant>,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub expected_nodes: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expected_partition: Option<String>,
     /// Between when it starts nine times in ten; absent while too little is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interval: Option<StartInterval>,
     /// Changes of the request that would start it now, the smallest first; else the one that starts it soonest.
     pub changes: Vec<ChangeRow>,
+}
+
+/// What stands in a job's way in another of its partitions.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ElsewhereRow {
+    pub partition: String,
+    pub ahead: u32,
+    pub blockers: Vec<BlockerRow>,
 }
 
 /// One thing that stands in a job's way.

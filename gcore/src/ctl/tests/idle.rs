@@ -49,6 +49,60 @@ fn an_idle_run_is_warned_once_and_goes_back_to_the_queue_with_time_for_its_check
 }
 
 #[test]
+fn who_is_requeued_for_idleness_and_idles_again_is_held_in_the_end() {
+    check(
+        "node n1 h100:1
+         partition main default idle=requeue requeues=1
+         submit user=alice gpus=1 time=60000
+         plan
+         n1 running 1-1
+         n1 idle 1-1 150 150
+         n1 idle 1-1 350 350
+         n1 stopped 1-1
+         plan
+         n1 running 1-2
+         restart
+         n1 hello 1-2=running
+         n1 idle 1-2 150 150
+         n1 idle 1-2 350 350
+         n1 stopped 1-2
+         plan
+         show
+         release 1 user=alice
+         plan
+         n1 running 1-3
+         requeue 1 user=alice
+         n1 stopped 1-3
+         plan
+         n1 running 1-4
+         n1 idle 1-4 150 150
+         n1 idle 1-4 350 350
+         n1 stopped 1-4
+         show",
+        expect![[r#"
+            job 1
+            1 alice PENDING JobHeldUser: held by user:alice HELD user:alice (idle policy: its GPUs did nothing for 5:50, as in the run before)
+            1 alice PENDING None: 
+        "#]],
+    );
+    check(
+        "node n1 h100:1
+         partition main default idle=requeue requeues=0
+         submit user=alice gpus=1 time=60000
+         plan
+         n1 running 1-1
+         n1 idle 1-1 150 150
+         n1 idle 1-1 350 350
+         n1 stopped 1-1
+         show",
+        expect![[r#"
+            job 1
+            1 alice PENDING None:  HELD user:alice (idle policy: its GPUs did nothing for 5:50)
+        "#]],
+    );
+}
+
+#[test]
 fn a_policy_that_reports_or_warns_ends_nothing_and_one_that_is_switched_on_warns_first() {
     check(
         "node n1 h100:1

@@ -54,6 +54,7 @@ enum Step {
     Requeue { user: usize, job: u64, held: bool },
     StandStill { job: u64, goes_on: bool },
     Update { user: usize, job: u64, limit: Option<u32> },
+    Resize { user: usize, job: u64, gpus: u32, partition: usize },
     Depend { user: usize, job: u64, on: String },
     Move { user: usize, job: u64, account: usize },
     Preempt { run: usize, job: u64, mode: u8 },
@@ -86,6 +87,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (user.clone(), job.clone(), any::<bool>()).prop_map(|(user, job, held)| Step::Requeue { user, job, held }),
         2 => (job.clone(), any::<bool>()).prop_map(|(job, goes_on)| Step::StandStill { job, goes_on }),
         1 => (user.clone(), job.clone(), prop::option::of(1u32..500)).prop_map(|(user, job, limit)| Step::Update { user, job, limit }),
+        1 => (user.clone(), job.clone(), 0u32..5, 0usize..4).prop_map(|(user, job, gpus, partition)| Step::Resize { user, job, gpus, partition }),
         2 => (user, job, dependency()).prop_map(|(user, job, on)| Step::Depend { user, job, on }),
         1 => (user_of(), 1u64..14, 0..ACCOUNTS.len()).prop_map(|(user, job, account)| Step::Move { user, job, account }),
         3 => (0usize..20, 1u64..14, 0u8..3).prop_map(|(run, job, mode)| Step::Preempt { run, job, mode }),
@@ -163,8 +165,8 @@ fn take(world: &mut World, step: Step, ledger: &mut Vec<(JobId, u32)>) {
                     line.push_str(word);
                 }
             }
-            let extra = [" account=vision", " account=lab", " qos=high", " reservation=r", " licences=matlab", " checkpoint=USR1@20", " borrow=no"];
-            if let Some(word) = extra.get((options >> 20) as usize % 14) {
+            let extra = [" partition=main,odd", " partition=odd,main", " account=vision", " account=lab", " qos=high", " reservation=r", " licences=matlab", " checkpoint=USR1@20", " borrow=no"];
+            if let Some(word) = extra.get((options >> 20) as usize % 18) {
                 line.push_str(word);
             }
             if let Some(on) = on {
@@ -189,6 +191,14 @@ fn take(world: &mut World, step: Step, ledger: &mut Vec<(JobId, u32)>) {
         }
         Step::Update { user, job, limit } => {
             let change = JobChange { limit_secs: Some(limit), nice: Some(3), ..JobChange::default() };
+            command(user, Command::Update { target: Target::Job(JobId(job)), change })
+        }
+        Step::Resize { user, job, gpus, partition } => {
+            let partition = ["main", "odd", "main,odd", "odd,main"][partition].to_owned();
+            let mut change = JobChange { partition: Some(partition), ..JobChange::default() };
+            if gpus > 0 {
+                change.request.set("gpus_per_node", &gpus.to_string()).unwrap();
+            }
             command(user, Command::Update { target: Target::Job(JobId(job)), change })
         }
         Step::Depend { user, job, on } => {
@@ -286,6 +296,7 @@ proptest! {
     fn whatever_happens_the_invariants_hold_and_no_job_is_lost(steps in prop::collection::vec(step(), 1..100)) {
         let mut world = World::new();
         world.line("config age=1000000");
+        world.line("partition odd nodes=n1,n3");
         for node in ["node n1 h100:4", "node n2 h100:4", "node n3 h100:2 8c", "node n4 absent"] {
             world.line(node);
         }

@@ -15,7 +15,7 @@ fn requests_that_can_never_run_are_refused_with_what_would_work() {
          node node3 a100:4 32c 64G
          submit user=alice partition=trian
          submit user=alice partition=zebra
-         submit user=alice partition=train,vip
+         submit user=alice partition=vip,draining
          submit user=alice partition=vip
          submit user=alice partition=draining
          submit user=alice gpus=h100:16
@@ -40,7 +40,7 @@ fn requests_that_can_never_run_are_refused_with_what_would_work() {
         expect![[r#"
             refused: no partition "trian". Did you mean "train"? There are: main, train, vip, draining, parts.
             refused: no partition "zebra". There are: main, train, vip, draining, parts.
-            refused: --partition train,vip: a job stands in one partition. Choose one of: main, train, vip, draining, parts.
+            refused: none of the partitions vip, draining takes the job. vip: partition "vip" is not open to alice. draining: partition "draining" takes no submissions now.
             refused: partition "vip" is not open to alice.
             refused: partition "draining" takes no submissions now.
             refused: 16 h100 on one node: the largest node in partition "train" has 8. Try --nodes 2 --gpus-per-node h100:8.
@@ -61,6 +61,28 @@ fn requests_that_can_never_run_are_refused_with_what_would_work() {
             refused: jobs of root are not accepted here: submit as an ordinary user. (`allow_root_jobs = true` in gpuctld.toml changes that.)
             refused: --nodes 0-0: ask for at least one, smaller first
             refused: tasks and CPUs are counted from 1
+        "#]],
+    );
+}
+
+#[test]
+fn what_no_so_many_switches_have_is_refused_unless_it_waits_for_them_only_so_long() {
+    check(
+        "config switches=n[1-2]/n[3-4]/n5
+         node n1 h100:1
+         node n2 h100:1
+         node n3 h100:1
+         node n4 h100:1
+         node n5 h100:1
+         submit user=alice nodes=3 gpn=1 time=60 switches=1
+         submit user=alice nodes=5 gpn=1 time=60 switches=2
+         submit user=alice nodes=4 gpn=1 time=60 switches=2
+         submit user=alice nodes=5 gpn=1 time=60 switches=2@600",
+        expect![[r#"
+            refused: --switches 1: below any leaf switch partition "main" has 2 such nodes at most, and 3 are needed. Ask for more, or say how long to wait for it: --switches 1@30:00.
+            refused: --switches 2: below any 2 leaf switches together partition "main" has 4 such nodes at most, and 5 are needed. Ask for more, or say how long to wait for it: --switches 2@30:00.
+            job 1
+            job 2
         "#]],
     );
 }

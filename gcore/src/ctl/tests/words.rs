@@ -11,6 +11,7 @@ use gmodel::node::{GpuInfo, Inventory};
 use gmodel::policy::{
     Account, AccountUser, GpuAmounts, JobLimits, Limits, PreemptMode, Qos, Repeat, Reservation, ReservedPart,
 };
+use gmodel::request_change::RequestChange;
 use gmodel::run::{EndCause, RunEnd, RunPhase};
 use gmodel::{ExitCode, Timestamp};
 
@@ -171,6 +172,10 @@ pub(super) fn set_config(config: &mut ClusterConfig, words: &Words) {
     config.kill_invalid_depend = words.get("kill").map_or(config.kill_invalid_depend, |word| word == "yes");
     config.idle_program = words.get("idle_program").map_or(config.idle_program, |word| word == "yes");
     config.max_array_tasks = words.parse("max_array").unwrap_or(config.max_array_tasks);
+    if let Some(lists) = words.get("switches") {
+        let switch = |list: &str| gmodel::policy::Switch { nodes: Hostlist::parse(list).ok(), ..Default::default() };
+        config.scheduler.topology.switches = lists.split('/').map(switch).collect();
+    }
     config.min_job_age_secs = words.parse("age").unwrap_or(config.min_job_age_secs);
 }
 
@@ -216,6 +221,7 @@ fn idle_policy(words: &Words) -> IdlePolicy {
         act_after_secs: number("act", 300),
         grace_secs: number("grace", 50),
         gpus_percent: number("percent", 100),
+        max_requeues: number("requeues", 2),
     }
 }
 
@@ -287,7 +293,20 @@ pub(super) fn spec(words: &Words, now: Timestamp) -> JobSpec {
     request.nodelist = words.get("nodelist").map(|text| Hostlist::parse(text).unwrap());
     request.exclude = words.get("exclude").map(|text| Hostlist::parse(text).unwrap());
     request.constraint = words.get("constraint").map(str::to_owned);
+    request.switches = words.get("switches").map(|text| {
+        let (most, wait) = text.split_once('@').map_or((text, None), |(most, wait)| (most, wait.parse().ok()));
+        gmodel::job::Switches { most: most.parse().unwrap(), wait_secs: wait }
+    });
     spec
+}
+
+/// What `update` takes of the request: the names of the API.
+pub(super) fn request_change(words: &Words) -> RequestChange {
+    let mut change = RequestChange::default();
+    for (key, text) in words.options.iter().filter(|(key, _)| gmodel::request_change::KEYS.contains(key)) {
+        change.set(key, if *text == "none" { "" } else { text }).unwrap();
+    }
+    change
 }
 
 /// `exits` with a code, `clean`, or the name of a cause, which ends and cleans at once.

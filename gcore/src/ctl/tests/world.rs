@@ -6,7 +6,7 @@
 use super::promises::{
     new_orders_have_a_new_number, none_is_forgotten_unwritten, none_is_written_off_before_the_fence, same, through_json, touched_covers_changes,
 };
-use super::words::{Words, actor, inventory, phase, policy_change, set_config, set_partition, spec, target};
+use super::words::{Words, actor, inventory, phase, policy_change, request_change, set_config, set_partition, spec, target};
 use crate::ctl::state::{JoinToken, Rows, State};
 use crate::ctl::*;
 use expect_test::Expect;
@@ -114,7 +114,7 @@ impl World {
         assert_eq!(kept.nodes, fresh.nodes, "nodes of the mirror after {shown}");
         assert_eq!(kept.running, fresh.running, "runs of the mirror after {shown}");
         let sorted = |mut jobs: Vec<gsched::PendingJob>| {
-            jobs.sort_by_key(|job| (job.id, job.positions.is_some()));
+            jobs.sort_by_key(|job| (job.id, job.positions.is_some(), job.spec.choice()));
             jobs
         };
         assert_eq!(sorted(kept.pending.clone()), sorted(fresh.pending.clone()), "pending of the mirror after {shown}");
@@ -350,7 +350,7 @@ impl World {
             "cancel" => Command::Cancel { targets, signal: None },
             "signal" => {
                 let signal = words.get("signal").unwrap().parse().unwrap();
-                Command::Cancel { targets, signal: Some(CancelSignal { signal, batch_only: false }) }
+                Command::Cancel { targets, signal: Some(CancelSignal { signal, batch_only: false, full: words.has("full") }) }
             }
             "hold" => Command::Hold { targets, reason: words.get("reason").unwrap_or("because").into() },
             "release" => Command::Release { targets },
@@ -377,6 +377,7 @@ impl World {
                     idle_exempt: words.get("exempt").map(|word| word == "yes"),
                     deadline: words.parse::<i64>("deadline").map(|secs| Some(self.now.plus_secs(secs))),
                     time_min_secs: words.parse("time_min").map(Some),
+                    request: request_change(words),
                     ..JobChange::default()
                 };
                 self.knowing(Command::Update { target: targets[0], change })
@@ -545,6 +546,9 @@ impl World {
                 let words = [&job.end_text, job.cancelled_by.as_ref().unwrap_or(&job.end_text)];
                 let words: BTreeSet<_> = words.into_iter().filter(|word| !word.is_empty()).collect();
                 words.iter().for_each(|word| write!(out, " ({word})").unwrap());
+            }
+            if job.spec.waits_in_several() || !job.spec.partitions.is_empty() {
+                write!(out, " in {}", job.spec.partition).unwrap();
             }
             if let Some(run) = job.live_run().and_then(|run| self.state.runs.get(run)) {
                 let places = run.allocation.iter().map(|share| {

@@ -27,7 +27,7 @@ pub(in crate::http) fn borrow_note(state: &State, id: JobId) -> Option<String> {
         return None;
     }
     let short = shortage(state, id, &spec.account, asked, spec.request.gpus.as_ref()?.first().map(|one| &one.kind))?;
-    let usual = state.config.partition(&spec.partition).is_none_or(|partition| partition.requeue);
+    let usual = state.config.partitions_of(&spec.partition).next().is_none_or(|partition| partition.requeue);
     if spec.borrow.is_none() && !spec.requeue.unwrap_or(usual) {
         return Some(format!("waits for guaranteed GPUs: {short}, and a job that may not be requeued borrows only with --borrow"));
     }

@@ -21,7 +21,7 @@ use serde_json::{Map, Value};
 const LIMIT_KEYS: [&str; 8] =
     ["running_jobs", "submitted_jobs", "gpus", "cpus", "nodes", "running_gpu_hours", "array_tasks", "submits_per_minute"];
 const JOB_LIMIT_KEYS: [&str; 5] = ["max_time_secs", "nodes", "cpus", "gpus", "min_gpus"];
-const IDLE_KEYS: [&str; 5] = ["action", "warn_after_secs", "act_after_secs", "grace_secs", "gpus_percent"];
+const IDLE_KEYS: [&str; 6] = ["action", "warn_after_secs", "act_after_secs", "grace_secs", "gpus_percent", "max_requeues"];
 /// Keys whose values are tables of bounds: an edit of some of them leaves the others.
 const TABLES: [&str; 3] = ["group", "per_user", "per_account"];
 const LISTS: [&str; 6] = ["allow_qos", "coordinators", "preempt", "users", "accounts", "budgets"];

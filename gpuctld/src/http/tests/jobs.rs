@@ -155,6 +155,37 @@ async fn a_filter_on_waiting_tasks_leaves_the_running_ones() {
 }
 
 #[tokio::test]
+async fn the_size_of_a_waiting_job_changes_as_a_whole_or_not_at_all() {
+    let pool = Pool::new("");
+    let node = pool.node("node1", Role::Compute, 4).await;
+    pool.submit(&alice(), json!({"request": {"gpus": "3"}})).await;
+    pool.pass().await;
+    pool.running(node, 1).await;
+    let waits = pool.submit(&alice(), json!({"request": {"gpus": "4", "cpus_per_task": 8}})).await;
+    let update = |change: Value| json!({"job": waits.to_string(), "change": change});
+    let odd = [
+        (json!({"gpus": "1", "nodes": "9"}), "--nodes 9: partition"),
+        (json!({"gpus": "1", "cpus": 0}), "cpus: 0 is too few"),
+        (json!({"gpus": "1", "constraint": "a&"}), "constraint: "),
+        (json!({"gpus": true}), "gpus = true is not text"),
+        (json!({"gpu": "1"}), "Did you mean \"gpus\"?"),
+    ];
+    for (change, words) in odd {
+        let text = pool.refused(&alice(), "POST", "/v1/jobs/update", update(change)).await;
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    let row = |answer: Value| answer["jobs"][0].clone();
+    let before = row(pool.get(&alice(), &format!("/v1/jobs/{waits}")).await);
+    assert_eq!((&before["gpu_count"], &before["cpus"]), (&json!(4.0), &json!(8)), "nothing of it was done: {before}");
+    pool.post(&alice(), "/v1/jobs/update", update(json!({"gpus": "h100:1", "cpus": 2, "mem_per_node": "4G", "exclude": "node9"}))).await;
+    let after = row(pool.get(&alice(), &format!("/v1/jobs/{waits}")).await);
+    assert_eq!((&after["gpu_count"], &after["cpus"], &after["exclude"]), (&json!(1.0), &json!(2), &json!("node9")), "{after}");
+    pool.pass().await;
+    let text = pool.refused(&alice(), "POST", "/v1/jobs/update", update(json!({"gpus": "2"}))).await;
+    assert!(text.contains("is running: its size can only change while it is pending"), "{text}");
+}
+
+#[tokio::test]
 async fn owners_hold_release_update_and_requeue() {
     let pool = Pool::new("");
     pool.submit(&alice(), json!({"time_limit_secs": 600})).await;

@@ -84,3 +84,29 @@ async fn a_dry_run_says_of_each_kind_whether_it_would_start_and_its_price() {
     // A price that is not in force yet is none.
     assert_eq!(pool.core.view().await.config.scheduler.price_at("a100", crate::core_thread::now()), None);
 }
+
+#[tokio::test]
+async fn of_several_partitions_each_says_what_is_in_the_way() {
+    let pool = Pool::new("[partition.day]\nnodes = \"n1\"\ndefault = true\n[partition.night]\nnodes = \"n2\"\n");
+    let node = pool.node("n1", Role::Compute, 4).await;
+    pool.node("n2", Role::Compute, 2).await;
+    let alice = local(1000, "alice");
+    let first = pool.submit(&alice, json!({"request": {"gpus": "4"}, "time_limit_secs": 3600})).await;
+    pool.submit(&alice, json!({"request": {"gpus": "2"}, "time_limit_secs": 60, "partition": "night"})).await;
+    pool.pass().await;
+    pool.running(node, first).await;
+    let both = pool.submit(&alice, json!({"request": {"gpus": "1"}, "time_limit_secs": 600, "partition": "day,night"})).await;
+    pool.pass().await;
+    let why = pool.get(&alice, &format!("/v1/jobs/{both}/why")).await["jobs"][0].clone();
+    assert_eq!((&why["partition"], &why["blockers"][0]["code"]), (&json!("day"), &json!("Resources")), "{why}");
+    assert_eq!((&why["elsewhere"][0]["partition"], &why["elsewhere"][0]["blockers"][0]["code"]), (&json!("night"), &json!("Resources")));
+    assert_eq!((&why["expected_partition"], &why["expected_nodes"]), (&json!("night"), &json!("n2")), "it is free first: {why}");
+    for partition in ["day", "night"] {
+        let listed = pool.get(&alice, &format!("/v1/jobs?partition={partition}&state=PENDING")).await;
+        assert_eq!(column(&listed, "jobs", "partition"), ["day,night"]);
+    }
+    assert_eq!(column(&pool.get(&alice, "/v1/priorities").await, "jobs", "id"), [both.to_string()], "one line for one job");
+    let dry = pool.post(&alice, "/v1/jobs/dry-run", request(json!({"request": {"gpus": "3"}, "time_limit_secs": 60, "partition": "night,day"}))).await;
+    assert_eq!(dry["partition"], "day");
+    assert!(dry["notes"][0].as_str().unwrap().starts_with("the job does not wait in partition night: 3 GPUs on one node"), "{dry}");
+}

@@ -1,0 +1,251 @@
+//! Jobs that wait in several partitions: accepted by those that take them, started in one, back in all when requeued.
+
+use super::world::check;
+use expect_test::expect;
+
+#[test]
+fn a_job_waits_in_all_its_partitions_and_runs_in_the_first_that_has_room() {
+    check(
+        "partition main default nodes=n1
+         partition spare nodes=n2
+         node n1 h100:2
+         node n2 h100:2
+         submit user=alice gpus=2
+         plan
+         submit user=bob gpus=2 partition=main,spare
+         show
+         plan
+         submit user=bob gpus=2 partition=main,spare
+         plan
+         show
+         n2 running 2-1
+         n2 clean 2-1
+         plan
+         show",
+        expect![[r#"
+            job 1
+              note: no --time given and partition "main" has no default: the limit is 1-00:00:00
+            job 2
+              note: no --time given: the limit is 1-00:00:00
+            1 alice RUNNING 1-1 on n1[0,1]
+            2 bob PENDING None:  in main,spare
+            job 3
+              note: no --time given: the limit is 1-00:00:00
+            1 alice RUNNING 1-1 on n1[0,1]
+            2 bob RUNNING in spare 2-1 on n2[0,1]
+            3 bob PENDING Resources: needs 2 GPUs and 1 CPU on one node; most is free on n1: 0 GPUs, 63 CPUs and 0 of memory; room is expected by 1970-01-13T13:46:40Z in main,spare
+            1 alice RUNNING 1-1 on n1[0,1]
+            2 bob COMPLETED 0:0 in spare
+            3 bob RUNNING in spare 3-1 on n2[0,1]
+        "#]],
+    );
+}
+
+#[test]
+fn whose_run_is_taken_back_waits_in_all_of_them_again() {
+    check(
+        "partition main default nodes=n1
+         partition spare nodes=n2
+         node n1 h100:2
+         node n2 h100:2
+         submit user=alice gpus=2 time=600
+         plan
+         submit user=bob gpus=2 partition=main,spare
+         plan
+         n2 running 2-1
+         requeue 2 user=bob
+         n2 stopped 2-1
+         show
+         drain n2 broken
+         n1 running 1-1
+         n1 clean 1-1
+         plan
+         show
+         restart
+         show",
+        expect![[r#"
+            job 1
+            job 2
+              note: no --time given: the limit is 1-00:00:00
+            1 alice RUNNING 1-1 on n1[0,1]
+            2 bob PENDING None:  in main,spare
+            1 alice COMPLETED 0:0
+            2 bob RUNNING in main 2-2 on n1[0,1]
+            1 alice COMPLETED 0:0
+            2 bob RUNNING in main 2-2 on n1[0,1]
+        "#]],
+    );
+}
+
+#[test]
+fn partitions_that_do_not_take_it_are_left_out_with_their_words() {
+    check(
+        "partition main default nodes=n1 max_time=3600
+         partition long nodes=n2
+         partition vip nodes=n2 users=carol
+         node n1 h100:2
+         node n2 h100:4
+         submit user=alice gpus=1 time=7200 partition=main,long,vip
+         submit user=alice gpus=4 partition=main,long
+         submit user=alice gpus=1 partition=main,long,main
+         submit user=alice gpus=8 partition=main,long
+         submit user=alice gpus=1 partition=main,lung
+         show",
+        expect![[r#"
+            job 1
+              note: the job does not wait in partition main: --time 2:00:00: partition "main" allows at most 1:00:00.
+              note: the job does not wait in partition vip: partition "vip" is not open to alice.
+            job 2
+              note: the job does not wait in partition main: 4 GPUs on one node: the largest node in partition "main" has 2. Try --nodes 2 --gpus-per-node 2.
+              note: no --time given: the limit is 1-00:00:00
+            job 3
+              note: no --time given: the limit is 1:00:00
+            refused: none of the partitions main, long takes the job. main: 8 GPUs on one node: the largest node in partition "main" has 2. Try --nodes 4 --gpus-per-node 2. long: 8 GPUs on one node: the largest node in partition "long" has 4. Try --nodes 2 --gpus-per-node 4.
+            refused: no partition "lung". Did you mean "long"? There are: main, long, vip.
+            1 alice PENDING None: 
+            2 alice PENDING None: 
+            3 alice PENDING None:  in main,long
+        "#]],
+    );
+}
+
+#[test]
+fn the_shortest_default_limit_holds_in_all_of_them() {
+    check(
+        "partition main default nodes=n1 default_time=600 max_time=900
+         partition long nodes=n1 default_time=7200
+         node n1 h100:2
+         submit user=alice gpus=2 partition=long,main
+         submit user=alice gpus=1 partition=long,main time=800
+         plan
+         n1 running 1-1
+         wait 600
+         wait 60
+         show",
+        expect![[r#"
+            job 1
+            job 2
+            1 alice RUNNING in long 1-1 on n1[0,1]
+            2 alice PENDING Resources: needs 1 GPU and 1 CPU on one node; most is free on n1: 0 GPUs, 63 CPUs and 0 of memory; room is expected by 1970-01-12T13:56:40Z in long,main
+        "#]],
+    );
+}
+
+#[test]
+fn limits_count_it_in_each_partition_that_it_waits_in() {
+    check(
+        "partition main default
+         partition spare
+         qos normal user_queue=2
+         node n1 h100:1
+         submit user=alice gpus=1 partition=main,spare
+         submit user=alice gpus=1 partition=main,spare
+         submit user=alice gpus=1 partition=spare
+         plan
+         show",
+        expect![[r#"
+            job 1
+              note: no --time given: the limit is 1-00:00:00
+            job 2
+              note: no --time given: the limit is 1-00:00:00
+            refused: user alice in QOS normal may have 2 jobs in the queue and running; there are 2, and this would be 1 more. Wait until some have ended.
+            1 alice RUNNING in main 1-1 on n1[0]
+            2 alice PENDING Resources: needs 1 GPU and 1 CPU on one node; most is free on n1: 0 GPUs, 63 CPUs and 0 of memory; room is expected by 1970-01-13T13:46:40Z in main,spare
+        "#]],
+    );
+}
+
+#[test]
+fn an_array_spreads_over_its_partitions() {
+    check(
+        "partition main default nodes=n1
+         partition spare nodes=n2
+         node n1 h100:2
+         node n2 h100:1
+         submit user=alice gpus=1 array=0-4%4 partition=main,spare
+         plan
+         show
+         n2 running 3-1
+         requeue 3 user=alice
+         n2 stopped 3-1
+         show",
+        expect![[r#"
+            job 1
+              note: no --time given: the limit is 1-00:00:00
+            1_[3-4%4] alice PENDING Resources: needs 1 GPU and 1 CPU on one node; most is free on n1: 0 GPUs, 62 CPUs and 0 of memory; room is expected by 1970-01-13T13:46:40Z
+            1_0 alice RUNNING in main 1-1 on n1[0]
+            1_1 alice RUNNING in main 2-1 on n1[1]
+            1_2 alice RUNNING in spare 3-1 on n2[0]
+            1_[3-4%4] alice PENDING Resources: needs 1 GPU and 1 CPU on one node; most is free on n1: 0 GPUs, 62 CPUs and 0 of memory; room is expected by 1970-01-13T13:46:40Z
+            1_0 alice RUNNING in main 1-1 on n1[0]
+            1_1 alice RUNNING in main 2-1 on n1[1]
+            1_2 alice PENDING None:  in main,spare
+        "#]],
+    );
+}
+
+#[test]
+fn a_waiting_job_may_be_moved_to_several_partitions_and_back_to_one() {
+    check(
+        "partition main default nodes=n1
+         partition spare nodes=n2
+         partition vip nodes=n2 users=carol
+         node n1 h100:2
+         node n2 h100:2
+         submit user=alice gpus=2
+         submit user=alice gpus=2
+         plan
+         update 2 user=alice partition=main,vip
+         update 2 user=alice partition=main,spare,main
+         show
+         update 2 user=alice partition=main
+         show
+         update 2 user=alice partition=main,spare
+         plan
+         show
+         update 2 user=alice partition=main",
+        expect![[r#"
+            job 1
+              note: no --time given and partition "main" has no default: the limit is 1-00:00:00
+            job 2
+              note: no --time given and partition "main" has no default: the limit is 1-00:00:00
+            refused: partition "vip" is not open to alice.
+            1 alice RUNNING 1-1 on n1[0,1]
+            2 alice PENDING Resources: needs 2 GPUs and 1 CPU on one node; most is free on n1: 0 GPUs, 63 CPUs and 0 of memory; room is expected by 1970-01-13T13:46:40Z in main,spare
+            1 alice RUNNING 1-1 on n1[0,1]
+            2 alice PENDING Resources: needs 2 GPUs and 1 CPU on one node; most is free on n1: 0 GPUs, 63 CPUs and 0 of memory; room is expected by 1970-01-13T13:46:40Z
+            1 alice RUNNING 1-1 on n1[0,1]
+            2 alice RUNNING in spare 2-1 on n2[0,1]
+            refused: job 2 is running: its partition can only change while it is pending.
+        "#]],
+    );
+}
+
+#[test]
+fn a_partition_that_is_closed_meanwhile_does_not_start_it() {
+    check(
+        "partition main default nodes=n1
+         partition spare nodes=n2
+         node n1 h100:1
+         node n2 h100:1
+         submit user=alice gpus=1
+         plan
+         submit user=bob gpus=1 partition=main,spare
+         partition spare nodes=n2 state=down
+         plan
+         show
+         partition spare nodes=n2
+         plan
+         show",
+        expect![[r#"
+            job 1
+              note: no --time given and partition "main" has no default: the limit is 1-00:00:00
+            job 2
+              note: no --time given: the limit is 1-00:00:00
+            1 alice RUNNING 1-1 on n1[0]
+            2 bob PENDING Resources: needs 1 GPU and 1 CPU on one node; most is free on n1: 0 GPUs, 63 CPUs and 0 of memory; room is expected by 1970-01-13T13:46:40Z in main,spare
+            1 alice RUNNING 1-1 on n1[0]
+            2 bob RUNNING in spare 2-1 on n2[0]
+        "#]],
+    );
+}

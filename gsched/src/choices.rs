@@ -1,0 +1,164 @@
+//! Jobs that wait in several partitions: one start, one reservation, one reason, whichever entries were looked at.
+//!
+//! A pass sees such a job once for each partition, in the order of tiers and priorities as any other, and then as the job
+//! names them. Source: sbatch(1), `--partition`; slurm.conf(5), `bf_one_resv_per_job`.
+
+use crate::pass::{Pass, Reserved};
+use crate::shape::ShapeId;
+use crate::snapshot::PendingJob;
+use gmodel::{JobId, Reason, ReasonCode};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What a pass found out about them.
+#[derive(Debug, Default)]
+pub(crate) struct Choices {
+    /// Jobs, and tasks of arrays, that it started in one of their partitions.
+    pub settled: BTreeSet<JobId>,
+    /// What stands against each entry that was looked at, by the job, and whether that is an array.
+    said: BTreeMap<(JobId, bool), Said>,
+}
+
+#[derive(Debug, Default)]
+struct Said {
+    /// The best so far: how far from a start, whether it is new, and which choice.
+    best: Option<((u32, bool, u32), Reason)>,
+    entries: usize,
+    /// Entries there are, and the reason that the job has.
+    all: usize,
+    before: Reason,
+    /// Of an array: how many tasks are to start, and the last.
+    tasks: Option<(u64, JobId)>,
+}
+
+impl Choices {
+    /// Keeps the reason of one entry.
+    pub fn tell(&mut self, job: &PendingJob, reason: Option<Reason>) {
+        let Some(reason) = reason else { return };
+        let said = self.said.entry((job.id, job.positions.is_some())).or_insert_with(|| Said {
+            all: gmodel::partition_list::names(&job.spec.partitions).count(),
+            before: job.reason.clone(),
+            tasks: job.positions.as_ref().map(|tasks| (tasks.len(), JobId(job.id.0 + u64::from(tasks.last().unwrap_or(0))))),
+            ..Said::default()
+        });
+        said.entries += 1;
+        said.hear(reason, job.spec.choice());
+    }
+
+    /// Tasks of an array that started in another of its partitions.
+    pub fn settled_of(&self, job: &PendingJob) -> BTreeSet<JobId> {
+        let last = job.positions.as_ref().and_then(|positions| positions.last());
+        match last.filter(|_| job.is_choice()) {
+            Some(last) => self.settled.range(job.id..=JobId(job.id.0 + u64::from(last))).copied().collect(),
+            None => BTreeSet::new(),
+        }
+    }
+}
+
+impl Said {
+    fn hear(&mut self, reason: Reason, choice: u32) {
+        // Of two that are as good the one that it has: words that change with each pass help nobody.
+        let rank = (distance(reason.code), reason != self.before, choice);
+        if self.best.as_ref().is_none_or(|(best, _)| rank < *best) {
+            self.best = Some((rank, reason));
+        }
+    }
+}
+
+/// How far from a start a job is that waits for a reason: room comes by itself, a closed partition does not.
+fn distance(code: ReasonCode) -> u32 {
+    match code {
+        ReasonCode::JobArrayTaskLimit | ReasonCode::Preempting => 0,
+        ReasonCode::Resources => 1,
+        ReasonCode::Priority => 2,
+        ReasonCode::PartitionDown
+        | ReasonCode::PartitionInactive
+        | ReasonCode::PartitionTimeLimit
+        | ReasonCode::PartitionNodeLimit
+        | ReasonCode::PartitionConfig
+        | ReasonCode::BadConstraints => 5,
+        ReasonCode::ReqNodeNotAvail | ReasonCode::Reservation => 4,
+        ReasonCode::None => 9,
+        _ => 3,
+    }
+}
+
+impl Pass<'_> {
+    /// Whether a job was started in another of its partitions.
+    pub(crate) fn is_settled(&self, job: &PendingJob) -> bool {
+        job.is_choice() && job.positions.is_none() && self.choices.settled.contains(&job.id)
+    }
+
+    /// One reason for each job: of the partition that is nearest to start it.
+    pub(crate) fn tell_choices(&mut self) {
+        for ((id, is_array), mut said) in std::mem::take(&mut self.choices.said) {
+            let (tasks, last) = said.tasks.unwrap_or((1, id));
+            if self.choices.settled.range(id..=last).count() as u64 == tasks {
+                continue;
+            }
+            if said.entries < said.all {
+                // Who says nothing has the reason that is known.
+                let before = said.before.clone();
+                said.hear(before, u32::MAX);
+            }
+            let told = if is_array { &mut self.plan.array_reasons } else { &mut self.plan.reasons };
+            told.extend(said.best.filter(|(_, reason)| *reason != said.before).map(|(_, reason)| (id, reason)));
+        }
+    }
+
+    /// The reservation that a job has in another of its partitions is not in its own way: taken back while it is looked
+    /// at. Where it stands, and what it held.
+    pub(crate) fn lift_own(&mut self, job: &PendingJob) -> Option<(usize, Reserved)> {
+        if !job.is_choice() || job.positions.is_some() {
+            return None;
+        }
+        let is_wanted = self.wants.iter().any(|want| want.job == job.id);
+        if is_wanted || self.place_of(job).is_some() {
+            // Those who come after it are to find what it leaves them, not what is free while it is lifted.
+            self.reserve_wanted();
+        }
+        self.lift_reserved(job)
+    }
+
+    fn place_of(&self, job: &PendingJob) -> Option<usize> {
+        self.reserved.iter().position(|one| one.job == job.id && !one.holds.is_empty())
+    }
+
+    /// Leaves an empty one in its place: who goes along the list must not miss those behind it.
+    fn lift_reserved(&mut self, job: &PendingJob) -> Option<(usize, Reserved)> {
+        let place = self.place_of(job)?;
+        let own = &mut self.reserved[place];
+        let lifted = Reserved { holds: std::mem::take(&mut own.holds), ..own.clone() };
+        for (hold, nodes) in &lifted.holds {
+            nodes.iter().for_each(|at| self.engine.cluster.touch(*at).release(hold));
+        }
+        Some((place, lifted))
+    }
+
+    /// It did not start: what was lifted is held again.
+    pub(crate) fn hold_own(&mut self, own: Option<(usize, Reserved)>) {
+        let Some((place, own)) = own else { return };
+        for (hold, nodes) in &own.holds {
+            nodes.iter().for_each(|at| self.engine.cluster.touch(*at).hold_again(hold));
+        }
+        self.reserved[place] = own;
+    }
+
+    /// One reservation for each job, in the partition that offers the earliest start; an array's in the first.
+    pub(crate) fn reserve_choice(&mut self, job: &PendingJob, shape: ShapeId, partition: usize) {
+        let is_reserved = job.positions.is_some() && self.place_of(job).is_some();
+        if self.reserve_left[partition] == 0 || is_reserved {
+            return;
+        }
+        self.reserve_left[partition] -= 1;
+        let own = self.lift_reserved(job);
+        let earliest = self.earliest(job, shape);
+        match (earliest, own) {
+            (Some(earliest), own) if own.as_ref().is_none_or(|(_, own)| earliest.0 < own.at) => {
+                if self.reserve_at(job, shape, earliest).is_none() {
+                    self.hold_own(own);
+                }
+            }
+            (_, own) => self.hold_own(own),
+        }
+    }
+}

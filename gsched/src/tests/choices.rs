@@ -1,0 +1,298 @@
+//! Jobs that wait in several partitions: they start once, in the first that can; and wait in all of them as one.
+
+use super::kept::{plans_as_a_new_one, told_what_changed_it_plans_alike};
+use super::promises::{cluster, gives_out_only_what_is_free};
+use super::{NOW, check, picture};
+use crate::{Snapshot, WorkBudget, forecast, plan, why};
+use expect_test::expect;
+use gmodel::config::{NodeSelection, Partition};
+use gmodel::hostlist::Hostlist;
+use gmodel::policy::{Account, GpuAmounts, Qos};
+use gmodel::{JobId, Policy, Reason, ReasonCode};
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+#[test]
+fn it_starts_where_it_can_and_only_once() {
+    check(
+        "partition a nodes=n1
+         partition b nodes=n2
+         partition c nodes=n3
+         node n1 h100:1
+         node n2 h100:1
+         node n3 h100:1
+         running 1 n1 gpus=0 left=60
+         job gpus=1 partition=a,b,c
+         job gpus=1 partition=c",
+        expect![[r#"
+            10 starts in b on n2[0]x1
+            20 starts on n3[0]x1
+        "#]],
+    );
+}
+
+#[test]
+fn the_higher_tier_is_looked_at_first_and_then_the_first_named() {
+    check(
+        "partition a nodes=n1
+         partition b nodes=n2 tier=2
+         partition c nodes=n3
+         node n1 h100:2
+         node n2 h100:1
+         node n3 h100:2
+         job gpus=1 partition=a,b
+         job gpus=1 partition=c,a",
+        expect![[r#"
+            10 starts in b on n2[0]x1
+            20 starts in c on n3[0]x1
+        "#]],
+    );
+}
+
+#[test]
+fn it_waits_for_the_partition_that_is_nearest_to_start_it() {
+    check(
+        "partition a nodes=n1 down
+         partition b nodes=n2
+         partition c nodes=n2 max_time=10
+         node n1 h100:1
+         node n2 h100:1
+         running 1 n2 gpus=0 left=60
+         job gpus=1 partition=a,b,c time=60
+         job gpus=1 partition=a,c time=60",
+        expect![[r#"
+            10 waits: Resources: needs 1 GPU, 1 CPU and 1G of memory on one node; most is free on n2: 0 GPUs, 63 CPUs and 511G of memory; room is expected by 1970-01-01T00:17:40Z
+            20 waits: PartitionDown: 
+        "#]],
+    );
+}
+
+#[test]
+fn tasks_of_an_array_go_to_all_of_its_partitions() {
+    check(
+        "partition a nodes=n1
+         partition b nodes=n2
+         node n1 h100:2
+         node n2 h100:2
+         job gpus=1 partition=a,b array=6 room=3
+         job gpus=1 partition=b array=3",
+        expect![[r#"
+            10 starts in a on n1[0]x1
+            11 starts in a on n1[1]x1
+            12 starts in b on n2[0]x1
+            20 starts on n2[1]x1
+            20_* waits: Resources: needs 1 GPU, 1 CPU and 1G of memory on one node; most is free on n2: 0 GPUs, 62 CPUs and 510G of memory
+            10_* waits: JobArrayTaskLimit: as many tasks of the array run as it allows at once
+        "#]],
+    );
+}
+
+#[test]
+fn room_is_kept_for_it_in_one_partition_only() {
+    check(
+        "partition a nodes=n1
+         partition b nodes=n2
+         node n1 h100:4
+         node n2 h100:4
+         running 1 n1 gpus=0-1 left=100
+         running 2 n2 gpus=0-1 left=50
+         job gpus=4 partition=a,b time=1000
+         job gpus=2 partition=a time=500
+         job gpus=2 partition=b time=500",
+        expect![[r#"
+            20 starts on n1[2,3]x1
+            30 waits: Priority: what it needs is kept for job 10
+            10 waits: Resources: needs 4 GPUs, 1 CPU and 1G of memory on one node; most is free on n1: 2 GPUs, 63 CPUs and 511G of memory; room is expected by 1970-01-01T00:18:20Z
+        "#]],
+    );
+}
+
+#[test]
+fn what_is_kept_for_it_in_one_partition_is_not_in_its_way_in_another() {
+    // In a it needs 40 CPUs, which are free in 100 s on the one node there is; in b it needs one.
+    check(
+        "partition a nodes=n1 cpus_per_gpu=40
+         partition b nodes=n1 cpus_per_gpu=1
+         node n1 h100:2
+         running 1 n1 gpus=0 cpus=30 left=100
+         job gpus=1 partition=a,b time=1000
+         job gpus=1 partition=b time=1000",
+        expect![[r#"
+            10 starts in b on n1[1]x1
+            20 waits: Resources: needs 1 GPU, 1 CPU and 1G of memory on one node; most is free on n1: 0 GPUs, 33 CPUs and 510G of memory; room is expected by 1970-01-01T00:18:20Z
+        "#]],
+    );
+}
+
+#[test]
+fn it_is_told_what_stands_in_its_way_in_each_and_where_it_is_expected() {
+    let snapshot = picture(
+        "partition a nodes=n1
+         partition b nodes=n2
+         partition c nodes=n3 down
+         node n1 h100:1
+         node n2 h100:1
+         node n3 h100:1
+         running 1 n1 gpus=0 left=100
+         running 2 n2 gpus=0 left=50
+         job gpus=1 partition=b time=20
+         job gpus=1 partition=c,a,b time=1000",
+    );
+    let told = why(&snapshot, JobId(20)).unwrap();
+    let codes = |blockers: &[crate::Blocker]| blockers.iter().map(|one| one.code).collect::<Vec<_>>();
+    assert_eq!((told.partition.as_deref(), codes(&told.blockers)), (Some("c"), vec![ReasonCode::PartitionDown]));
+    let rest: Vec<_> = told.elsewhere.iter().map(|one| (&*one.partition, one.ahead, codes(&one.blockers))).collect();
+    assert_eq!(rest, [("a", 0, vec![ReasonCode::Resources]), ("b", 1, vec![ReasonCode::Resources])]);
+    let expected = forecast(&snapshot, &BTreeSet::from([JobId(20)])).pop().unwrap();
+    assert_eq!((expected.partition.as_deref(), expected.start), (Some("b"), Some(NOW.plus_secs(70))));
+    assert_eq!(told.forecast, Some(expected));
+}
+
+#[test]
+fn a_limit_of_one_partition_leaves_the_others() {
+    let mut snapshot = picture(
+        "partition a nodes=n1
+         partition b nodes=n2
+         node n1 h100:4
+         node n2 h100:4
+         job gpus=2 partition=a,b
+         job gpus=1 partition=a,b",
+    );
+    let mut config = (*snapshot.config).clone();
+    config.partitions[0].per_user.gpus = Some(GpuAmounts::all(1));
+    snapshot.config = Arc::new(config);
+    let told = plan(&snapshot, WorkBudget::default());
+    let starts: Vec<_> = told.starts.iter().map(|start| (start.job.0, start.partition.as_deref())).collect();
+    assert_eq!(starts, [(10, Some("b")), (20, Some("a"))]);
+}
+
+#[test]
+fn a_guarantee_is_asked_for_once() {
+    let mut snapshot = picture(
+        "partition a nodes=n1
+         partition b nodes=n1
+         node n1 h100:4
+         running 1 n1 gpus=0-1 left=100
+         job gpus=2 partition=a,b
+         job gpus=2 partition=a,b",
+    );
+    let account = Account { name: "lab".into(), guaranteed: Some(GpuAmounts::all(4)), ..Account::default() };
+    snapshot.policy = Arc::new(Policy { accounts: [("lab".to_owned(), account)].into(), ..Policy::default() });
+    for job in &mut snapshot.pending {
+        Arc::make_mut(&mut job.spec).account = "lab".into();
+    }
+    let ledger = crate::ledger::Ledger::new(&snapshot);
+    let order = crate::priority::in_order(&snapshot, &ledger);
+    let classes: Vec<_> = order.iter().map(|one| (snapshot.pending[one.at].id.0, one.class.unwrap())).collect();
+    assert!(classes.iter().all(|(_, class)| *class == gmodel::RunClass::Guaranteed), "{classes:?}");
+}
+
+#[test]
+fn nobody_gives_way_twice_for_it() {
+    let mut snapshot = picture(
+        "partition a nodes=n1
+         partition b nodes=n2
+         node n1 h100:2
+         node n2 h100:2
+         running 1 n1 gpus=0-1 left=1000
+         running 2 n2 gpus=0-1 left=1000
+         job gpus=2 partition=a,b",
+    );
+    let qos = |name: &str, over: &[&str]| Qos {
+        name: name.into(),
+        preempt: over.iter().map(|name| (*name).to_owned()).collect(),
+        ..Qos::default()
+    };
+    let all = [("low".to_owned(), qos("low", &[])), ("high".to_owned(), qos("high", &["low"]))];
+    snapshot.policy = Arc::new(Policy { qos: all.into(), ..Policy::default() });
+    snapshot.pending.iter_mut().for_each(|job| Arc::make_mut(&mut job.spec).qos = "high".into());
+    for (run, partition) in snapshot.running.iter_mut().zip(["a", "b"]) {
+        let spec = Arc::make_mut(&mut run.spec);
+        (spec.qos, spec.partition) = ("low".into(), partition.into());
+        run.placed = gmodel::Timestamp::default();
+    }
+    let told = plan(&snapshot, WorkBudget::default());
+    assert_eq!(told.preempts.len(), 1, "{told:?}");
+    assert_eq!(told.reasons.len(), 1);
+    assert_eq!(told.reasons[0].1.code, ReasonCode::Preempting);
+}
+
+#[test]
+fn the_reason_that_it_has_stays_while_another_is_as_good() {
+    let mut snapshot = picture(
+        "partition a nodes=n1
+         partition b nodes=n2
+         node n1 h100:2 32c
+         node n2 h100:2
+         running 1 n1 gpus=0-1 left=1000
+         running 2 n2 gpus=0-1 left=500
+         job gpus=2 partition=a,b",
+    );
+    let mut engine = crate::Engine::default();
+    let first = engine.plan(&snapshot, WorkBudget::default());
+    let give = |snapshot: &mut Snapshot, reason: &Reason| snapshot.pending.iter_mut().for_each(|job| job.reason = reason.clone());
+    give(&mut snapshot, &first.reasons[0].1);
+    for _ in 0..3 {
+        let again = engine.plan(&snapshot, WorkBudget::default());
+        assert_eq!(again.reasons, [], "words change");
+    }
+}
+
+/// Three partitions over the nodes of a random cluster, and jobs that name some of them.
+fn in_partitions() -> impl Strategy<Value = Snapshot> {
+    let lists = prop::sample::select(vec!["main", "odd", "main,odd", "odd,main", "even,odd,main", "odd,gone"]);
+    (cluster(), prop::collection::vec(lists, 12), any::<bool>()).prop_map(|(mut snapshot, lists, tiers)| {
+        let part = |name: &str, nodes: &str, priority_tier: u32| Partition {
+            name: name.into(),
+            nodes: NodeSelection::Names(Hostlist::parse(nodes).unwrap()),
+            priority_tier,
+            ..Partition::default()
+        };
+        let mut config = (*snapshot.config).clone();
+        config.partitions.extend([part("odd", "n1,n3,n5", if tiers { 3 } else { 1 }), part("even", "n2,n4", 1)]);
+        snapshot.config = Arc::new(config);
+        let jobs = std::mem::take(&mut snapshot.pending);
+        for (mut job, list) in jobs.into_iter().zip(lists) {
+            let mut spec = (*job.spec).clone();
+            spec.partition = list.into();
+            job.spec = Arc::new(spec);
+            snapshot.pending.extend(job.in_each_partition());
+        }
+        snapshot
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+    #[test]
+    fn each_starts_once_or_has_one_reason(snapshot in in_partitions()) {
+        let told = plan(&snapshot, WorkBudget::default());
+        gives_out_only_what_is_free(&snapshot, &told);
+        let started: BTreeSet<JobId> = told.starts.iter().map(|start| start.job).collect();
+        prop_assert_eq!(started.len(), told.starts.len(), "nobody starts twice");
+        for start in &told.starts {
+            let entry = snapshot.pending.iter().rfind(|job| job.id <= start.job).unwrap();
+            prop_assert_eq!(start.partition.is_some(), entry.is_choice());
+        }
+        let reasons: Vec<JobId> = told.reasons.iter().chain(&told.array_reasons).map(|(id, _)| *id).collect();
+        prop_assert_eq!(reasons.iter().collect::<BTreeSet<_>>().len(), reasons.len(), "nobody has two reasons");
+        for job in &snapshot.pending {
+            let tasks = job.positions.as_ref().map_or(1, |positions| positions.len());
+            let all = (0..tasks).all(|at| started.contains(&JobId(job.id.0 + at)));
+            prop_assert_ne!(all, reasons.contains(&job.id), "job {} has to start or to have a reason", job.id);
+        }
+    }
+
+    #[test]
+    fn a_kept_engine_treats_them_as_a_new_one(snapshot in in_partitions(), which in prop::collection::vec(any::<prop::sample::Index>(), 1..6)) {
+        plans_as_a_new_one(snapshot, which);
+    }
+
+    #[test]
+    fn told_what_changed_an_engine_treats_them_alike(
+        snapshot in in_partitions(), coming in in_partitions(), steps in prop::collection::vec((any::<prop::sample::Index>(), 0i64..90), 1..8),
+    ) {
+        told_what_changed_it_plans_alike(snapshot, coming, steps);
+    }
+}
