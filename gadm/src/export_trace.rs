@@ -167,7 +167,7 @@ fn line(row: &TraceRow, begin: Timestamp, names: &mut Pseudonyms) -> String {
         names.user(&row.user),
         names.account(&row.account),
         at(submit.map(Instant)),
-        since(row.start_time.map(|at| at.0), row.end_time),
+        since(row.start_time.map(|at| at.0.plus_secs(row.suspended_secs)), row.end_time),
         row.time_limit_secs.map(|secs| secs.to_string()).unwrap_or_default(),
         row.nodes.to_string(),
         gpus(row),
@@ -223,7 +223,8 @@ mod tests {
             eligible_time: None,
             first_start_time: at(70),
             start_time: at(500),
-            end_time: at(800),
+            end_time: at(810),
+            suspended_secs: 10,
             time_limit_secs: Some(3600),
             nodes: 2,
             cpus: 64,
@@ -236,10 +237,10 @@ mod tests {
     #[test]
     fn a_job_is_a_line_with_its_units_and_its_names_only_where_they_are_kept() {
         let begin = Timestamp(1_000_000);
-        expect![["17,ada,vision,10.250,300,3600,2,16,h100|a100,64,1025,COMPLETED,train,\"high, \"\"urgent\"\"\",60,500.250,800.250,2"]]
+        expect![["17,ada,vision,10.250,300,3600,2,16,h100|a100,64,1025,COMPLETED,train,\"high, \"\"urgent\"\"\",60,500.250,810.250,2"]]
             .assert_eq(&line(&row(), begin, &mut Pseudonyms::new(true)));
         let mut numbered = Pseudonyms::new(false);
-        expect![["17,user1,account1,10.250,300,3600,2,16,h100|a100,64,1025,COMPLETED,partition1,qos1,60,500.250,800.250,2"]]
+        expect![["17,user1,account1,10.250,300,3600,2,16,h100|a100,64,1025,COMPLETED,partition1,qos1,60,500.250,810.250,2"]]
             .assert_eq(&line(&row(), begin, &mut numbered));
         let other = TraceRow { user: "lise".into(), ..row() };
         assert!(line(&other, begin, &mut numbered).starts_with("17,user2,account1,"));

@@ -509,7 +509,10 @@ pub struct RunRow {
     pub submit_time: Option<Instant>,
     pub start_time: Option<Instant>,
     pub end_time: Option<Instant>,
+    /// From start to end, without the time in which it stood still.
     pub elapsed_secs: i64,
+    /// So long it stood still.
+    pub suspended_secs: i64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub time_limit_secs: Option<u32>,
     pub nodes: u32,

@@ -64,6 +64,7 @@ fn trace_row(traced: &TracedJob, job: &Job, run: RunRow, view: View) -> TraceRow
         first_start_time: first_start.map(Instant),
         start_time: run.start_time.filter(|_| ran),
         end_time: run.end_time.filter(|_| ran),
+        suspended_secs: run.suspended_secs,
         time_limit_secs: run.time_limit_secs,
         nodes,
         cpus: if ran { run.cpus } else { row.cpus(view) },

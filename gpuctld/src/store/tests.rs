@@ -364,7 +364,8 @@ fn tasks_cancelled_untouched_are_one_line_of_accounting() {
         db.execute_batch(&format!("ALTER TABLE runs DROP COLUMN gpu_{column}")).unwrap();
     }
     db.execute_batch(
-        "DROP INDEX runs_unsummed; DROP INDEX runs_repeated; DROP INDEX runs_idle; ALTER TABLE runs DROP COLUMN idle_spells; DROP TABLE usage_sums; DROP TABLE usage_keys; DROP TABLE run_hours; ALTER TABLE runs DROP COLUMN summed;
+        "DROP INDEX runs_unsummed; DROP INDEX runs_repeated; DROP INDEX runs_idle; ALTER TABLE runs DROP COLUMN idle_spells;
+         ALTER TABLE runs DROP COLUMN suspended_ms; ALTER TABLE runs DROP COLUMN suspended_since_ms; DROP TABLE usage_sums; DROP TABLE usage_keys; DROP TABLE run_hours; ALTER TABLE runs DROP COLUMN summed;
          DROP TABLE policy; DROP TABLE usage; ALTER TABLE runs DROP COLUMN class; ALTER TABLE runs DROP COLUMN lost_gpu_secs;
          DROP TABLE gpu_history; DROP TABLE gpu_checks; DROP TABLE forecasts; ALTER TABLE jobs DROP COLUMN script; ALTER TABLE arrays DROP COLUMN script; DROP INDEX arrays_cancelled; ALTER TABLE arrays DROP COLUMN cancelled_ms; PRAGMA user_version = 1",
     )
@@ -774,6 +775,43 @@ fn what_a_run_made_of_its_gpus_is_in_its_row_and_in_reports() {
     let db = Connection::open(world.store.path()).unwrap();
     let begun: i64 = db.query_row("SELECT sum(begun) FROM usage_sums WHERE span = 1", [], |row| row.get(0)).unwrap();
     assert_eq!(begun, 1);
+}
+
+#[test]
+fn the_time_in_which_a_run_stood_still_is_charged_to_nobody() {
+    let mut world = World::new();
+    let node = world.add_node("node1", 8);
+    let (resumed, ended) = (world.submit(spec("h100:2")), world.submit(spec("h100:2")));
+    [resumed, ended].into_iter().for_each(|job| world.start(node, job));
+    let root = |world: &mut World, command| {
+        world.input(Input::Command { actor: Actor { user: "root".into(), operator: true, ..Actor::default() }, command });
+    };
+    let later = |world: &mut World| world.now = world.now.plus_secs(HOUR);
+    // What the listing says of both, and the GPU-hours of the report.
+    let told = |world: &World| {
+        let rows = wait(world.reader().runs(all(), world.now)).unwrap();
+        let secs: Vec<_> = rows.iter().map(|row| (row.elapsed_secs / HOUR, row.suspended_secs / HOUR)).collect();
+        let reader = world.reader();
+        let report = reader.report(vec!["user".into()], START, world.now, world.now, Default::default());
+        (secs, wait(report).unwrap()[0].gpu_hours)
+    };
+    later(&mut world);
+    root(&mut world, Command::Suspend { targets: vec![Target::Job(resumed), Target::Job(ended)] });
+    later(&mut world);
+    later(&mut world);
+    assert_eq!(told(&world), (vec![(1, 2), (1, 2)], 4.0), "while they stand still");
+    world.assert_comes_back();
+    root(&mut world, Command::Resume { targets: vec![Target::Job(resumed)] });
+    later(&mut world);
+    assert_eq!(told(&world), (vec![(2, 2), (1, 3)], 6.0), "one goes on");
+    for job in [resumed, ended] {
+        let end = RunEnd { started: Some(START), ended: Some(world.now), ..RunEnd::default() };
+        world.phase(node, job, RunPhase::Clean(end));
+    }
+    assert_eq!(told(&world), (vec![(2, 2), (1, 3)], 6.0), "they are over");
+    let mut world = world.reopen();
+    later(&mut world);
+    assert_eq!(told(&world), (vec![(2, 2), (1, 3)], 6.0), "and stay as they were");
 }
 
 #[test]

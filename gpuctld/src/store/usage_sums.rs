@@ -73,13 +73,14 @@ impl SpentRun {
     /// Columns of `runs r` that [`Self::of`] reads.
     pub const COLUMNS: &str = "r.job, r.attempt, r.account, r.user, r.partition, coalesce(r.class, ''), r.gpus, r.tags, r.start_ms,
         r.end_ms, r.cpus, r.mem_bytes, r.cpu_micros, r.peak_bytes * r.nodes, coalesce(r.gpu_idle_ms, 0),
-        coalesce(r.gpu_busy_percent_ms, 0), coalesce(r.gpu_busy_told_ms, 0), coalesce(r.gpu_energy_mj, 0)";
+        coalesce(r.gpu_busy_percent_ms, 0), coalesce(r.gpu_busy_told_ms, 0), coalesce(r.gpu_energy_mj, 0), r.suspended_ms,
+        r.suspended_since_ms";
 
-    /// A run that still runs counts up to `now`.
+    /// A run that still runs counts up to `now`; the time in which it stood still is not held against anybody.
     pub fn of(row: &Row<'_>, now: Timestamp) -> rusqlite::Result<Self> {
         let start = Timestamp(row.get(8)?);
         let end = Timestamp(row.get::<_, Option<i64>>(9)?.unwrap_or(now.0)).max(start);
-        let millis = end.0 - start.0;
+        let millis = (end.0 - start.0 - stood_still_ms(row, 18, end)?).max(0);
         let mib_secs = |bytes: i64| clamp(i128::from(bytes >> 20) * i128::from(millis) / 1000);
         let (cpus, mem_bytes, cpu_used, peak): (i64, i64, i64, i64) = (row.get(10)?, row.get(11)?, row.get(12)?, row.get(13)?);
         let [idle, busy, told, energy] = [row.get(14)?, row.get(15)?, row.get(16)?, row.get(17)?];
@@ -122,6 +123,13 @@ impl SpentRun {
     pub fn overlaps(&self, from: Timestamp, to: Timestamp) -> bool {
         self.start < to && self.end >= from
     }
+}
+
+/// How long a run stood still until an instant, by its columns `suspended_ms` and the one after it.
+pub fn stood_still_ms(row: &Row<'_>, first: usize, until: Timestamp) -> rusqlite::Result<i64> {
+    let before: i64 = row.get(first)?;
+    let since: Option<i64> = row.get(first + 1)?;
+    Ok(before + since.map_or(0, |since| (until.0 - since).max(0)))
 }
 
 fn clamp(amount: i128) -> i64 {

@@ -340,18 +340,22 @@ fn update_run(db: &Connection, id: RunId, outcome: Option<&Outcome>, run: Option
     let class = run.and_then(|run| run.class).and_then(class_word);
     let Some(outcome) = outcome else {
         let started = run.and_then(|run| run.started).map(|at| at.0);
+        let stood_still = run.map(|run| run.suspended_millis);
+        let since = run.and_then(|run| run.suspension.as_ref()).map(|suspension| suspension.since.0);
         db.prepare_cached(
-            "UPDATE runs SET live=?3, start_ms=coalesce(?4, start_ms), doc=?5, class=coalesce(?6, class)
+            "UPDATE runs SET live=?3, start_ms=coalesce(?4, start_ms), doc=?5, class=coalesce(?6, class),
+                suspended_ms=coalesce(?7, suspended_ms), suspended_since_ms=?8
              WHERE job=?1 AND attempt=?2",
         )?
-        .execute(params![id.job.0, id.attempt, run.is_some(), started, doc, class])?;
+        .execute(params![id.job.0, id.attempt, run.is_some(), started, doc, class, stood_still, since])?;
         return Ok(());
     };
     let started = outcome.started.or(run.and_then(|run| run.started)).map(|at| at.0);
     let counted = usage_sums::counted(db, id)?;
     db.prepare_cached(
         "UPDATE runs SET live=?3, state=?4, start_ms=coalesce(?5, start_ms), end_ms=?6, exit=?7, end_text=?8,
-            cpu_micros=?9, peak_bytes=?10, doc=?11, class=coalesce(?12, class), lost_gpu_secs=?13
+            cpu_micros=?9, peak_bytes=?10, doc=?11, class=coalesce(?12, class), lost_gpu_secs=?13,
+            suspended_ms=coalesce(?14, suspended_ms + max(?6 - coalesce(suspended_since_ms, ?6), 0)), suspended_since_ms=NULL
          WHERE job=?1 AND attempt=?2",
     )?
     .execute(params![
@@ -368,6 +372,7 @@ fn update_run(db: &Connection, id: RunId, outcome: Option<&Outcome>, run: Option
         doc,
         class,
         outcome.lost_gpu_secs,
+        run.map(|run| run.suspended_by(outcome.ended)),
     ])?;
     write_gpu_use(db, id, &outcome.usage.gpu)?;
     if !outcome.idle_spells.is_empty() {

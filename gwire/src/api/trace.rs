@@ -53,6 +53,8 @@ pub struct TraceRow {
     pub start_time: Option<Instant>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub end_time: Option<Instant>,
+    /// So long it stood still.
+    pub suspended_secs: i64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub time_limit_secs: Option<u32>,
     pub nodes: u32,

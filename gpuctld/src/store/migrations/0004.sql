@@ -58,6 +58,10 @@ ALTER TABLE runs ADD COLUMN gpu_nvlink_kib INTEGER;
 ALTER TABLE runs ADD COLUMN gpu_pcie_kib INTEGER;
 ALTER TABLE runs ADD COLUMN gpu_slowed_ms INTEGER;
 
+-- Time in which a run stood still, which is not charged; and since when it does, while it does.
+ALTER TABLE runs ADD COLUMN suspended_ms INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE runs ADD COLUMN suspended_since_ms INTEGER;
+
 -- The history of each GPU, across moves: what was seen of it and done about it.
 CREATE TABLE gpu_history (
     uuid TEXT NOT NULL,

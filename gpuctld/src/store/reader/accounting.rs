@@ -5,6 +5,7 @@
 
 use super::{Answer, ReadFailure, cancelled_tasks, read};
 use crate::store::gpu_use;
+use crate::store::usage_sums::stood_still_ms;
 use gmodel::array_spec::ArraySpec;
 use gmodel::hostlist::Hostlist;
 use gmodel::{Instant, JobId, JobState, Timestamp};
@@ -24,8 +25,8 @@ const COLUMNS: &str = "j.id, r.attempt, j.array_id, j.array_index, j.name, j.use
     j.state, j.exit, j.end_text, j.submit_ms, j.start_ms, j.end_ms, j.limit_secs, r.nodes, r.nodelist, r.cpus,
     r.mem_bytes, r.gpus, r.cpu_micros, r.peak_bytes, s.work_dir, s.comment, s.tags,
     r.state, r.exit, r.end_text, r.start_ms, r.end_ms, j.attempt, r.class, r.lost_gpu_secs,
-    CASE WHEN j.state = 'CANCELLED' THEN j.doc END";
-const GPU_USE_AT: usize = 35;
+    CASE WHEN j.state = 'CANCELLED' THEN j.doc END, coalesce(r.suspended_ms, 0), r.suspended_since_ms";
+const GPU_USE_AT: usize = 37;
 
 /// What of a cancelled job's document a row shows.
 #[derive(Deserialize)]
@@ -287,7 +288,9 @@ fn run_row(row: &Row<'_>, attempts: bool, now: Timestamp) -> Answer<RunRow> {
         None => BTreeMap::new(),
     };
     let instant = |ms: Option<i64>| ms.map(|ms| Instant(Timestamp(ms)));
-    let elapsed = start_ms.map_or(0, |from| Timestamp(end_ms.unwrap_or(now.0)).since_secs(Timestamp(from)));
+    let until = Timestamp(end_ms.unwrap_or(now.0));
+    let stood_still_ms = stood_still_ms(row, 35, until)?;
+    let elapsed = start_ms.map_or(0, |from| until.plus_millis(-stood_still_ms).since_secs(Timestamp(from)).max(0));
     let (cpus, nodes) = (row.get::<_, Option<u32>>(18)?.unwrap_or(0), row.get::<_, Option<u32>>(16)?.unwrap_or(0));
     let mem_bytes = row.get::<_, Option<u64>>(19)?.unwrap_or(0);
     let cpu_time_secs = row.get::<_, Option<i64>>(21)?.unwrap_or(0) as f64 / 1e6;
@@ -316,6 +319,7 @@ fn run_row(row: &Row<'_>, attempts: bool, now: Timestamp) -> Answer<RunRow> {
         start_time: instant(start_ms),
         end_time: instant(end_ms),
         elapsed_secs: elapsed,
+        suspended_secs: stood_still_ms / 1000,
         time_limit_secs: row.get(15)?,
         nodes,
         nodelist: row.get::<_, Option<String>>(17)?.unwrap_or_default(),
