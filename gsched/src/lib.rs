@@ -42,6 +42,7 @@ mod usual;
 mod walk;
 pub mod preempt;
 mod preempt_exchange;
+mod preempt_nodes;
 mod preempt_room;
 pub mod priority;
 mod resume;

@@ -8,6 +8,7 @@ use crate::ledger::Ledger;
 use crate::limits::{ALL, milli_text};
 use crate::plan::Preempt;
 use crate::preempt_exchange::{self, Heirs, Leaver};
+use crate::preempt_nodes::{fewest, less_loss, one_node, several_nodes};
 use crate::preempt_room::{Holder, Need, NodeSet, cheapest_nodes};
 use crate::priority::{asked, gpus_asked};
 use crate::quota::Guarantees;
@@ -16,9 +17,6 @@ use gmodel::policy::PreemptMode;
 use gmodel::{JobId, RunClass, RunId, Timestamp};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
-
-/// Sets on single nodes that are held against `fits` before the search goes over all nodes at once.
-const TRIES: usize = 24;
 
 /// The runs to end so that a job starts, or `None` when no runs that may be ended make room for it. `fits` says whether
 /// the job could start with these runs gone; runs that leave already count as gone.
@@ -372,18 +370,26 @@ impl<'a> Known<'a> {
             1 => one_node(&sets, &mut by_order),
             _ => several_nodes(&sets, nodes, &mut by_order),
         };
-        let mut found = runs_of(&found?);
-        if nodes > 1 && self.runs.iter().any(|one| one.run.shares.len() > 1) {
+        let mut found = found?;
+        if nodes == 1 {
+            return Some(runs_of(&found));
+        }
+        let run = |order: &usize| &self.runs[eligible[*order].at];
+        let cost = |orders: &[usize]| {
+            let excess = orders.iter().map(|order| eligible[*order].excess).min().unwrap_or(u64::MAX);
+            (Reverse(excess), orders.iter().map(|order| run(order).protected).sum::<u64>())
+        };
+        if self.runs.iter().any(|one| one.run.shares.len() > 1) {
             // Gangs free several nodes at once: largest first may need fewer, or lose less.
-            let mut by_size: Vec<usize> = eligible.iter().map(|one| one.at).collect();
-            by_size.sort_by_key(|at| Reverse(self.runs[*at].gpus));
-            let other = fewest(by_size, proof);
-            let loss = |set: &[usize]| set.iter().map(|at| self.runs[*at].protected).sum::<u64>();
-            if other.len() + 1 < found.len() || (other.len() <= found.len() && loss(&other) < loss(&found)) {
+            let mut by_size: Vec<usize> = (0..eligible.len()).collect();
+            by_size.sort_by_key(|order| Reverse(run(order).gpus));
+            let other = fewest(by_size, &mut by_order);
+            if other.len() + 1 < found.len() || (other.len() <= found.len() && cost(&other).1 < cost(&found).1) {
                 found = other;
             }
         }
-        Some(found)
+        let found = less_loss(&sets, nodes, &found, found.len(), &cost, &mut by_order).unwrap_or(found);
+        Some(runs_of(&found))
     }
 
     fn preempt(&self, job: &PendingJob, eligible: &Eligible) -> Preempt {
@@ -542,65 +548,6 @@ impl<'a> FairSwap<'a> {
             if all == 0 { 0 } else { (u128::from(whole) * u128::from(own) / u128::from(all)) as u64 }
         })
     }
-}
-
-/// The best of the sets that need at most one run more than the smallest.
-fn one_node(sets: &[NodeSet], proof: &mut dyn FnMut(&[usize]) -> bool) -> Option<Vec<usize>> {
-    // A node that seems to have room anyway lacks something that this sketch does not see.
-    let counts = sets.iter().map(|set| set.orders.len()).filter(|count| *count > 0);
-    let least = counts.min()?;
-    let mut near: Vec<&NodeSet> = sets.iter().filter(|set| (1..=least + 1).contains(&set.orders.len())).collect();
-    near.sort_by_key(|set| (Reverse(set.least_excess), set.protected, set.orders.len(), set.node));
-    near.into_iter().take(TRIES).find(|set| proof(&set.orders)).map(|set| set.orders.clone())
-}
-
-/// The nodes that need the fewest runs, more of them until the proof holds, less those that it does not need.
-fn several_nodes(sets: &[NodeSet], nodes: usize, proof: &mut dyn FnMut(&[usize]) -> bool) -> Option<Vec<usize>> {
-    let mut best: BTreeMap<usize, &NodeSet> = BTreeMap::new();
-    let key = |set: &NodeSet| (set.orders.len(), Reverse(set.least_excess), set.protected, set.node);
-    for set in sets {
-        best.entry(set.node).and_modify(|known| if key(set) < key(known) { *known = set }).or_insert(set);
-    }
-    let mut sets: Vec<&NodeSet> = best.into_values().collect();
-    sets.sort_by_key(|set| key(set));
-    let mut take = nodes;
-    loop {
-        let union: BTreeSet<usize> = sets.iter().take(take).flat_map(|set| set.orders.iter().copied()).collect();
-        let union: Vec<usize> = union.into_iter().collect();
-        if proof(&union) {
-            return Some(fewest(union, proof));
-        }
-        if take >= sets.len() {
-            return None;
-        }
-        take += (take / 2).max(1);
-    }
-}
-
-/// Of runs that make room together, in the order in which they should go: the shortest beginning that does, less those
-/// that turn out not to be needed, large groups first.
-fn fewest(mut set: Vec<usize>, proof: &mut dyn FnMut(&[usize]) -> bool) -> Vec<usize> {
-    let (mut too_few, mut enough) = (0, set.len());
-    while too_few + 1 < enough {
-        let middle = usize::midpoint(too_few, enough);
-        if proof(&set[..middle]) { enough = middle } else { too_few = middle }
-    }
-    set.truncate(enough);
-    let mut group = set.len() / 2;
-    while group > 0 {
-        // The last ones are those that should rather stay; the very last is needed.
-        let mut end = set.len();
-        while end > 0 {
-            let start = end.saturating_sub(group);
-            let without: Vec<usize> = set[..start].iter().chain(&set[end..]).copied().collect();
-            if !without.is_empty() && proof(&without) {
-                set = without;
-            }
-            end = start;
-        }
-        group /= 2;
-    }
-    set
 }
 
 #[cfg(test)]

@@ -47,6 +47,8 @@ pub struct NodeSet {
     /// Of the account that is least above its guarantee.
     pub least_excess: u64,
     pub protected: u64,
+    /// Nodes that the run on the most of them is on.
+    pub widest: usize,
 }
 
 impl Need {
@@ -230,6 +232,7 @@ fn set_of<'h, 'a: 'h>(
         orders: chosen.iter().map(|one| one.order).collect(),
         least_excess: chosen.iter().map(|one| one.excess).min().unwrap_or(u64::MAX),
         protected: chosen.iter().map(|one| one.protected).sum(),
+        widest: chosen.iter().map(|one| one.run.shares.len()).max().unwrap_or(1),
     })
 }
 

@@ -304,6 +304,38 @@ fn a_fair_part_is_claimed_once_and_given_once() {
     assert_eq!(in_one_pass(&snapshot), [vec![4], vec![2], vec![], vec![1], vec![], vec![]]);
 }
 
+/// Two nodes of one run each, on which much is lost; beside them one of two runs on which nothing is. One run more is
+/// allowed, two are not; and the account furthest above its guarantee comes before the loss.
+#[test]
+fn one_run_more_is_ended_where_less_is_lost() {
+    let cluster = |last: &str| {
+        format!(
+            "node n1 h100:4
+             node n2 h100:4
+             node n3 h100:4
+             node n4 h100:4
+             account a g=8
+             account b
+             account c
+             run 1 b bob 4 on=n1 ago=3000 class=b
+             run 2 b bob 4 on=n2 ago=2000 class=b
+             run 3 {last} eve 2 on=n3 ago=10 class=b
+             run 4 {last} eve 2 on=n3 ago=20 class=b
+             run 5 b bob 1 on=n4 ago=10 class=b
+             run 6 b bob 1 on=n4 ago=10 class=b
+             run 7 b bob 2 on=n4 ago=10 class=b
+             job 10 a ann 8 nodes=2"
+        )
+    };
+    let victims = |text: &str| {
+        let snapshot = world(text);
+        let set = chosen(&snapshot, &snapshot.pending[0]).unwrap();
+        set.iter().map(|one| one.run.job.0).collect::<Vec<_>>()
+    };
+    assert_eq!(victims(&cluster("b")), [3, 4, 2]);
+    assert_eq!(victims(&cluster("c")), [2, 1], "account c borrows less");
+}
+
 #[test]
 fn a_reclaim_on_a_full_cluster_asks_for_few_proofs() {
     let mut text = String::from("account a g=8\n");
@@ -396,6 +428,55 @@ mod properties {
             }
             prop_assert!(ids.len() <= least.unwrap() + 1, "{} instead of {}\n{}", ids.len(), least.unwrap(), text);
         }
+    }
+
+    /// Runs of one account on one node each, and a job that wants whole nodes.
+    fn whole_nodes() -> impl Strategy<Value = String> {
+        let run = (1..5u32, 0..6usize, 1..3000u32);
+        (2..6usize, prop::collection::vec(run, 4..12), 1..4usize).prop_map(|(nodes, runs, wanted)| {
+            let mut text = String::from("account a g=24\n");
+            let mut free = vec![4u32; nodes];
+            for node in 0..nodes {
+                writeln!(text, "node n{node} h100:4").unwrap();
+            }
+            for (id, (gpus, on, ago)) in (1..).zip(runs) {
+                let on = on % nodes;
+                if free[on] >= gpus {
+                    free[on] -= gpus;
+                    writeln!(text, "run {id} b bob {gpus} on=n{on} ago={ago} class=b").unwrap();
+                }
+            }
+            writeln!(text, "job 99 a ann {} nodes={wanted}", 4 * wanted).unwrap();
+            text
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(400))]
+        #[test]
+        fn of_whole_nodes_none_that_need_at_most_one_run_more_than_the_fewest_lose_less(text in whole_nodes()) {
+            let snapshot = world(&text);
+            let job = &snapshot.pending[0];
+            let ids: Vec<RunId> = snapshot.running.iter().map(|run| run.run).collect();
+            if has_room(&snapshot, job, &BTreeSet::new()) {
+                return Ok(());
+            }
+            let Some(least) = optimum(&snapshot, job, &ids) else { return Ok(()) };
+            let lost = |gone: &BTreeSet<RunId>| -> u64 {
+                let of = |run: &RunningRun| gpus_of(run) * snapshot.now.since_secs(run.started.unwrap()).min(3600) as u64;
+                snapshot.running.iter().filter(|run| gone.contains(&run.run)).map(of).sum()
+            };
+            let sets = (0..1u32 << ids.len()).filter(|bits| bits.count_ones() as usize <= least + 1);
+            let sets = sets.map(|bits| (0..ids.len()).filter(|at| bits & (1 << at) != 0).map(|at| ids[at]).collect::<BTreeSet<_>>());
+            let best = sets.filter(|gone| has_room(&snapshot, job, gone)).map(|gone| lost(&gone)).min().unwrap();
+            let set: BTreeSet<RunId> = chosen(&snapshot, job).unwrap().iter().map(|one| one.run).collect();
+            prop_assert!(set.len() <= least + 1, "{} instead of {}\n{}", set.len(), least, text);
+            prop_assert_eq!(lost(&set), best, "{:?}\n{}", set, text);
+        }
+    }
+
+    fn gpus_of(run: &RunningRun) -> u64 {
+        run.shares.iter().map(|share| share.gpus.len() as u64).sum()
     }
 
     /// A small cluster in rounds: everybody wants more than there is, starts and ends follow the policy.

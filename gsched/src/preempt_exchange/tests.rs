@@ -191,9 +191,10 @@ fn reclaim(text: &str) -> Option<(bool, bool)> {
     Some((possible, !plan.preempts.is_empty()))
 }
 
-/// The search looks at one set of each node and passes a guarantee on to the oldest or the largest: it may miss one.
+/// The search looks at one set of each node and passes a guarantee on to the oldest or the largest. It could miss one; of the
+/// first 300 of a fixed stream it misses none.
 #[test]
-fn nearly_every_reclaim_that_is_possible_is_found() {
+fn each_of_many_reclaims_that_are_possible_is_found() {
     let mut runner = TestRunner::deterministic();
     let texts = clusters();
     let (mut possible, mut found) = (0, 0);
@@ -204,7 +205,7 @@ fn nearly_every_reclaim_that_is_possible_is_found() {
             found += u32::from(is_found);
         }
     }
-    assert!(found * 100 >= possible * 99, "{found} of {possible} were found");
+    assert_eq!(found, possible);
 }
 
 /// With the classes that its runs have before anything is planned for those who wait.
