@@ -1,9 +1,10 @@
 //! Intervals for starts, made from how earlier forecasts turned out, and the record of how often they were right.
 //!
 //! Conformal correction (Vovk; Lei and others 2018) over the past forecasts of the partition that were most like the one
-//! at hand, each with the part of the predicted wait that it really took. Who is cancelled or still waits is counted as
-//! long as that lasted, as Kaplan and Meier (1958) do, so that neither bends the result. The level is corrected by its own
-//! successes (Gibbs and Candès 2021). Integers and bounds; no clock.
+//! at hand, each with the part of the predicted wait that it really took, or the wait itself where that is narrower and the
+//! record allows it. Who is cancelled or still waits is counted as long as that lasted, as Kaplan and Meier (1958) do, so
+//! that neither bends the result. The level is corrected by its own successes (Gibbs and Candès 2021). Integers and bounds;
+//! no clock.
 
 use gmodel::{JobId, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -29,6 +30,8 @@ const BLUR_SECS: i64 = 60;
 /// The part that may be missed moves by so much, millionths, for a hit; for a miss by what keeps the balance.
 const STEP_PPM: i64 = 1_000;
 const MISS_PPM: i64 = 1_000_000 - NOMINAL_MILLI as i64 * 1000;
+/// How far ahead of that balance the record has to be before a narrower way is taken.
+const AHEAD_PPM: i64 = 2 * STEP_PPM;
 
 /// An interval for a start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -153,10 +156,20 @@ impl Calibration {
             return None;
         }
         let missed_ppm = 1_000_000 - i64::from(level_milli) * 1000 + if corrected { ages.shift_ppm } else { 0 };
-        let (low, high) = quantiles(&mut like, missed_ppm.clamp(5_000, 600_000));
+        let missed_ppm = missed_ppm.clamp(5_000, 995_000);
+        let (low, high) = quantiles(&mut like, missed_ppm, Past::ratio);
         let of = |ratio: i64| ((expected_secs + BLUR_SECS).saturating_mul(ratio) / 1000 - BLUR_SECS).max(0);
+        let (mut low, mut high) = (of(low), of(high));
+        if ages.shift_ppm >= AHEAD_PPM {
+            // As those most like it waited, not scaled: where plans say little this is much narrower, and seldom right in a jam
+            // that nobody has seen before. So only while there are successes to spare.
+            let (least, most) = quantiles(&mut like, missed_ppm, |past| past.waited_secs);
+            if most - least < high - low {
+                (low, high) = (least, most);
+            }
+        }
         // One more: what was cut off below.
-        Some(Interval { earliest: now.plus_secs(of(low)), latest: now.plus_secs(of(high) + 1) })
+        Some(Interval { earliest: now.plus_secs(low), latest: now.plus_secs(high + 1) })
     }
 
     /// Watches what comes of forecasts that were made at one time, in the order of the queue. Returns those that it does.
@@ -275,10 +288,10 @@ fn unlike(a_secs: i64, b_secs: i64) -> i64 {
     a.max(b).saturating_mul(1000) / a.min(b)
 }
 
-/// The ratios between which all but so many millionths lie, half of these on each side.
-fn quantiles(past: &mut [Past], missed_ppm: i64) -> (i64, i64) {
+/// The values between which all but so many millionths lie, half of these on each side. It grows with the time waited.
+fn quantiles(past: &mut [Past], missed_ppm: i64, value: impl Fn(&Past) -> i64) -> (i64, i64) {
     // Of equal ones those that started first: who still waited then waited longer.
-    past.sort_by_key(|past| (past.ratio(), !past.started));
+    past.sort_by_key(|past| (value(past), !past.started));
     let half = missed_ppm / 2;
     let count = past.len() as i64;
     // One forecast more than there are outcomes is to be among them.
@@ -289,13 +302,13 @@ fn quantiles(past: &mut [Past], missed_ppm: i64) -> (i64, i64) {
         let at_risk = count - at as i64;
         waiting_ppm = waiting_ppm * (at_risk - 1) / at_risk;
         if low.is_none() && 1_000_000 - waiting_ppm > half - half / count.max(1) {
-            low = Some(one.ratio());
+            low = Some(value(one));
         }
         if high.is_none() && waiting_ppm <= below.max(0) {
-            high = Some(one.ratio());
+            high = Some(value(one));
         }
     }
-    let longest = past.last().map_or(1000, Past::ratio);
+    let longest = past.last().map_or(0, value);
     (low.unwrap_or(0), high.unwrap_or(longest))
 }
 
@@ -344,6 +357,17 @@ mod tests {
             let right = part(&past(&mut Calibration::default(), 2000, expected, ratio));
             assert!((870..=930).contains(&right), "{right}");
         }
+    }
+
+    /// Plans that say from one minute to a day of waits of half an hour: what the waits were is narrower than a part of that.
+    #[test]
+    fn where_plans_say_little_the_waits_themselves_do() {
+        let mut calibration = Calibration::default();
+        let expected = |n: u64| 60 + chance(n) % 86_400;
+        let right = past(&mut calibration, 2000, expected, |n| (1200 + chance(n + 7) % 1200) * 1000 / expected(n));
+        assert!((850..=950).contains(&part(&right)), "{}", part(&right));
+        let width = calibration.record(Some("p")).median_width_secs.unwrap();
+        assert!((900..=1300).contains(&width), "{width}");
     }
 
     #[test]
