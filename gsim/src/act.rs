@@ -107,6 +107,16 @@ impl Cluster {
                     self.ask(root(), Command::Requeue { targets: vec![Target::Job(id)], hold });
                 }
             }
+            What::Suspend { pick } => {
+                if let Some((id, _)) = target(self, pick) {
+                    self.ask(root(), Command::Suspend { targets: vec![Target::Job(id)] });
+                }
+            }
+            What::GoOn { pick } => {
+                if let Some((id, _)) = target(self, pick) {
+                    self.ask(root(), Command::Resume { targets: vec![Target::Job(id)] });
+                }
+            }
             What::ChangeLimit { pick, limit_secs } => {
                 if let Some((id, _)) = target(self, pick) {
                     let change = JobChange { limit_secs: Some(Some(limit_secs)), ..JobChange::default() };
@@ -279,6 +289,12 @@ impl Cluster {
         }
         if let Some(policy) = self.calm_policy() {
             self.ask(root(), Command::Policy { change: PolicyChange::All { policy: Box::new(policy) } });
+        }
+        let state = &self.controller.state;
+        let stopped = state.runs.values().filter(|run| run.suspension.as_ref().is_some_and(|one| one.for_job.is_none()));
+        let asleep: Vec<Target> = stopped.map(|run| Target::Job(run.id.job)).collect();
+        if !asleep.is_empty() {
+            self.ask(root(), Command::Resume { targets: asleep });
         }
         let never = [ReasonCode::DependencyNeverSatisfied, ReasonCode::ReservationDeleted];
         let state = &self.controller.state;

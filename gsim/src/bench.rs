@@ -12,7 +12,7 @@ use gmodel::job::JobSpec;
 /// Agents with eight GPUs each run arrays of one-GPU tasks for so many simulated seconds.
 pub fn busy_day(agents: u16, tasks: u32, secs: i64) -> Result<Summary, String> {
     let acts = vec![Act { at: 0, what: What::Backup }];
-    let scenario = Scenario { seed: 1, machines: agents, gpus: 8, wait_for_lost: false, acts, calm_from: secs * 1000 };
+    let scenario = Scenario { seed: 1, machines: agents, gpus: 8, wait_for_lost: false, fence_fails: None, acts, calm_from: secs * 1000 };
     let mut cluster = Cluster::new(scenario);
     cluster.run_until(5000);
     let mut spec = JobSpec { name: "sweep".into(), ..JobSpec::default() };
@@ -32,6 +32,7 @@ pub fn busy_day(agents: u16, tasks: u32, secs: i64) -> Result<Summary, String> {
             jobs_over: cluster.truth.jobs_over,
             jobs: tasks as usize,
             simulated_secs: secs,
+            ..Summary::default()
         }),
     }
 }

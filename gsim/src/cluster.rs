@@ -8,13 +8,13 @@ use crate::prng::Prng;
 use crate::scenario::{Act, Scenario};
 use crate::truth::Truth;
 use gcore::ctl::state::JoinToken;
-use gcore::ctl::{Actor, Command, Event, Input, NodeReport, Reply, next_deadline, snapshot};
+use gcore::ctl::{Actor, Command, Event, Input, NodeReport, Reply, fence_orders, next_deadline, snapshot};
 use gmodel::node::Role;
 use gmodel::run::{Desired, RunEnd};
 use gmodel::{NodeId, RunId};
 use gsched::{Plan, WorkBudget};
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 /// What a frame carries.
 #[derive(Clone, Debug)]
@@ -45,6 +45,8 @@ pub enum Happening {
     PowerOn { machine: usize },
     DaemonStarts { machine: usize },
     GpuReturns { machine: usize },
+    /// A call of the site's fence program has come to its end; the controller that made it may be gone.
+    FenceEnds { node: NodeId, number: u64, epoch: u64 },
     /// People who look after the cluster once it is calm.
     Caretaker,
 }
@@ -100,6 +102,8 @@ pub struct Cluster {
     pub connections: BTreeMap<u64, Connection>,
     next_connection: u64,
     pub number_of_daemons: u64,
+    /// Calls of the fence program that were begun: node, number of the call, life of the controller.
+    fence_calls: BTreeSet<(NodeId, u64, u64)>,
     pub requests: Vec<Request>,
     pub truth: Truth,
     /// Lines of what happened, when asked for.
@@ -110,8 +114,8 @@ pub struct Cluster {
 
 impl Cluster {
     pub fn new(scenario: Scenario) -> Self {
-        let Scenario { seed, machines, gpus, wait_for_lost, .. } = scenario;
-        let mut controller = Controller::new(seed, machines, wait_for_lost);
+        let Scenario { seed, machines, gpus, wait_for_lost, fence_fails, .. } = scenario;
+        let mut controller = Controller::new(seed, machines, wait_for_lost, fence_fails.is_some());
         for act in &scenario.acts {
             if let crate::scenario::What::CrashAtCommit { commit, before, millis } = act.what {
                 // The first commits make the cluster: machines join.
@@ -128,6 +132,7 @@ impl Cluster {
             connections: BTreeMap::new(),
             next_connection: 1,
             number_of_daemons: 0,
+            fence_calls: BTreeSet::new(),
             requests: Vec::new(),
             truth: Truth::default(),
             trace: None,
@@ -235,6 +240,7 @@ impl Cluster {
             Happening::PowerOn { machine } => self.power_on(machine),
             Happening::DaemonStarts { machine } => self.daemon_starts(machine),
             Happening::GpuReturns { machine } => self.set_lost_gpus(machine, 0),
+            Happening::FenceEnds { node, number, epoch } => self.fence_ends(node, number, epoch),
             Happening::Caretaker => self.caretake(),
         }
     }
@@ -264,6 +270,7 @@ impl Cluster {
             Ok(Handled::Done { reply, events }) => {
                 self.observe(&events);
                 self.tell_nodes(&events);
+                self.call_fence_program();
                 self.want_plan();
                 Some(reply.map_err(|refusal| self.note(|| format!("refused: {refusal}"))))
             }
@@ -328,6 +335,38 @@ impl Cluster {
         if self.now % 30_000 == 0 {
             self.controller.plan_wanted = true;
             self.want_plan();
+        }
+    }
+
+    /// Begins the calls that the state asks for, each once in a life of the controller.
+    fn call_fence_program(&mut self) {
+        if self.scenario.fence_fails.is_none() {
+            return;
+        }
+        let epoch = self.controller.epoch;
+        for order in fence_orders(&self.controller.state) {
+            if self.fence_calls.insert((order.node, order.number, epoch)) {
+                self.note(|| format!("the fence program is CALLED for {}: {}", order.name, order.lost));
+                let takes = self.chance.range(0, 40_000);
+                self.after(takes, Happening::FenceEnds { node: order.node, number: order.number, epoch });
+            }
+        }
+    }
+
+    /// It failed, with the node on or off, or the node is off for a while.
+    fn fence_ends(&mut self, node: NodeId, number: u64, epoch: u64) {
+        let Some(machine) = self.machines.iter().position(|one| one.id == node) else { return };
+        let in_ten = i64::from(self.scenario.fence_fails.unwrap_or(0));
+        let fails = self.now < self.scenario.calm_from && self.chance.range(0, 9) < in_ten;
+        if !fails || self.chance.one_in(2) {
+            self.note(|| format!("n{} is POWERED OFF", machine + 1));
+            self.daemon_crashes(machine);
+            self.machines[machine].power_off();
+            let off = self.chance.range(5_000, 200_000);
+            self.after(off, Happening::PowerOn { machine });
+        }
+        if self.controller.up && self.controller.epoch == epoch {
+            self.feed(Input::Fenced { node, number, failure: fails.then(|| "the BMC does not answer".to_owned()) });
         }
     }
 

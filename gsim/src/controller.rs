@@ -51,7 +51,7 @@ pub enum Handled {
 }
 
 impl Controller {
-    pub fn new(seed: u64, machines: u16, wait_for_lost: bool) -> Self {
+    pub fn new(seed: u64, machines: u16, wait_for_lost: bool, fence_program: bool) -> Self {
         let mut config = ClusterConfig {
             partitions: vec![
                 Partition { name: "main".into(), is_default: true, ..Partition::default() },
@@ -60,6 +60,7 @@ impl Controller {
                 Partition { name: "loose".into(), gpu_sharing: GpuSharing::Uncapped, ..Partition::default() },
             ],
             node_timeout_secs: 60,
+            fence_program,
             lost_node: if wait_for_lost { LostNode::Wait } else { LostNode::Requeue },
             prepare_timeout_secs: 30,
             kill_grace_secs: 10,

@@ -4,7 +4,7 @@ use crate::cluster::{Cluster, Happening};
 use crate::machine::{Daemon, Order, SpoolRun, Supervisor, Work};
 use gcore::ctl::NodeReport;
 use gcore::node::{NodeAction, NodeEvent, NodeInput, actions, apply, check, handle, reports};
-use gmodel::run::{Desired, EndCause, RunEnd, RunReport, StopWhy};
+use gmodel::run::{Desired, DesiredRun, EndCause, RunEnd, RunReport, StopWhy, Want};
 use gmodel::{ExitCode, Fence, RunId, Timestamp};
 use std::collections::BTreeSet;
 
@@ -105,6 +105,10 @@ impl Cluster {
             }
         }
         let wrong = check(&daemon.state);
+        let told = events.iter().rev().find_map(|event| match event {
+            NodeEvent::TargetObeyed { desired, .. } => Some(desired.runs.clone()),
+            _ => None,
+        });
         let connection = daemon.connection;
         if let Some(violation) = wrong.first() {
             self.violated(format!("n{}: {}", machine + 1, violation.0));
@@ -122,6 +126,20 @@ impl Cluster {
         }
         if !events.is_empty() {
             self.work(machine);
+        }
+        self.check_frozen(machine, &told.unwrap_or_default());
+    }
+
+    /// What a node says that it obeys of standing still is so.
+    fn check_frozen(&mut self, machine: usize, told: &[DesiredRun]) {
+        let supervisors = &self.machines[machine].supervisors;
+        let wrong = told.iter().filter(|told| told.want == Want::Run).find_map(|told| {
+            let supervisor = supervisors.get(&told.run).filter(|one| !one.dead && !one.stopping && one.running_since.is_some())?;
+            let is = supervisor.frozen_since.is_some();
+            (is != told.suspended).then(|| format!("{} is frozen: {is}, it is told {}", told.run, told.suspended))
+        });
+        if let Some(wrong) = wrong {
+            self.violated(format!("n{}: {wrong}", machine + 1));
         }
     }
 
@@ -252,8 +270,21 @@ impl Cluster {
         if let Err(violation) = self.truth.started(run, node, now) {
             self.violated(violation);
         }
+        if let Some(older) = self.older_self(machine, run) {
+            self.violated(format!("{run} starts on n{} beside {older}, which is not known to be gone", machine + 1));
+        }
         self.set_timer(machine, run, order.limit_secs);
         self.tell_daemon(machine, NodeInput::Started { run, started: Timestamp(now) });
+    }
+
+    /// Processes of an earlier attempt on another machine, where the site does all that no job runs beside its old self.
+    fn older_self(&self, machine: usize, run: RunId) -> Option<String> {
+        let promised = self.scenario.wait_for_lost || self.scenario.fence_fails.is_some();
+        let others = self.machines.iter().enumerate().filter(|(at, _)| *at != machine && promised && !self.truth.went_back());
+        let older = |one: &Supervisor| one.running_since.is_some() && one.order.run.job == run.job && one.order.run.attempt < run.attempt;
+        others.flat_map(|(_, other)| other.supervisors.values().map(move |one| (other, one)))
+            .find(|(_, one)| older(one))
+            .map(|(other, one)| format!("{} on {}", one.order.run, other.name))
     }
 
     /// When the processes will end by themselves, or by their limit.

@@ -19,6 +19,8 @@ pub struct Summary {
     pub runs_placed: u64,
     pub jobs_over: u64,
     pub jobs: usize,
+    pub suspensions: u64,
+    pub fenced: u64,
     pub simulated_secs: i64,
 }
 
@@ -105,6 +107,8 @@ fn summary(cluster: &Cluster) -> Summary {
         runs_placed: cluster.truth.runs_placed,
         jobs_over: cluster.truth.jobs_over,
         jobs: cluster.truth.acknowledged_jobs().count(),
+        suspensions: cluster.truth.suspensions,
+        fenced: cluster.truth.fenced,
         simulated_secs: cluster.now / 1000,
     }
 }

@@ -12,6 +12,8 @@ pub struct Scenario {
     pub gpus: u16,
     /// Silent nodes keep their jobs (`lost_node = "wait"`).
     pub wait_for_lost: bool,
+    /// The site has a `fence_program` that powers lost nodes off, and how often of ten times it fails.
+    pub fence_fails: Option<u8>,
     pub acts: Vec<Act>,
     /// When misfortune ends, milliseconds. Afterwards everything must come to rest.
     pub calm_from: i64,
@@ -31,6 +33,9 @@ pub enum What {
     Hold { pick: usize, operator: bool },
     Release { pick: usize, operator: bool },
     Requeue { pick: usize },
+    Suspend { pick: usize },
+    /// A suspended job goes on.
+    GoOn { pick: usize },
     ChangeLimit { pick: usize, limit_secs: u32 },
     /// Of the policy: which of a few edits.
     Edit { edit: u8 },
@@ -66,6 +71,8 @@ impl What {
                 | Self::Hold { .. }
                 | Self::Release { .. }
                 | Self::Requeue { .. }
+                | Self::Suspend { .. }
+                | Self::GoOn { .. }
                 | Self::ChangeLimit { .. }
                 | Self::Edit { .. }
                 | Self::Depend { .. }
@@ -111,9 +118,19 @@ impl Scenario {
                 acts.push(Act { at: prng.range(at, calm_from), what });
             }
         }
+        // Chances of their own: older seeds are what they were but for these.
+        let mut later = Prng::new(seed, 5);
+        if later.one_in(2) {
+            for _ in 0..scale * later.range(1, 12) as usize {
+                let pick = later.below(1 << 20);
+                let what = if later.one_in(3) { What::GoOn { pick } } else { What::Suspend { pick } };
+                acts.push(Act { at: later.range(0, calm_from), what });
+            }
+        }
+        let fence_fails = later.one_in(2).then(|| later.below(8) as u8);
         acts.sort_by_key(|act| act.at);
         let wait_for_lost = prng.one_in(3);
-        Self { seed, machines, gpus: prng.range(1, 8) as u16, wait_for_lost, acts, calm_from }
+        Self { seed, machines, gpus: prng.range(1, 8) as u16, wait_for_lost, fence_fails, acts, calm_from }
     }
 }
 

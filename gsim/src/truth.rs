@@ -18,8 +18,13 @@ pub struct Truth {
     /// How the batch process of each run ended.
     ends: BTreeMap<RunId, RunEnd>,
     cancelled: BTreeSet<JobId>,
+    /// A backup was brought back: the controller does not know what came after it.
+    went_back: bool,
     pub jobs_over: u64,
     pub runs_placed: u64,
+    pub suspensions: u64,
+    /// Nodes whose runs were written off because the fence program had powered them off.
+    pub fenced: u64,
 }
 
 impl Truth {
@@ -68,7 +73,13 @@ impl Truth {
     /// A backup came back: what it does not know is forgiven, and nothing cancelled since must stay so.
     pub fn restored(&mut self) {
         self.cancelled.clear();
+        self.went_back = true;
         self.forgiven.extend(self.submitted.keys());
+    }
+
+    /// Whether a backup was ever brought back.
+    pub fn went_back(&self) -> bool {
+        self.went_back
     }
 
     /// An acknowledged job that is neither a record nor part of an array.
@@ -100,6 +111,8 @@ impl Truth {
                         return Err(format!("{run} was placed although its job was cancelled"));
                     }
                 }
+                Event::RunSuspended { .. } => self.suspensions += 1,
+                Event::NodeFenced { by, .. } => self.fenced += u64::from(by == "fence_program"),
                 Event::RunEnded { run, outcome, .. } => {
                     self.jobs_over += u64::from(outcome.requeue.is_none());
                     self.judge(*run, outcome)?;

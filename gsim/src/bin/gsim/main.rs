@@ -148,6 +148,8 @@ fn fuzz(first: u64, seeds: u64, nodes: Option<u16>, cut_down: bool) -> ExitCode 
                 total.commits += one.commits;
                 total.runs_placed += one.runs_placed;
                 total.jobs += one.jobs;
+                total.suspensions += one.suspensions;
+                total.fenced += one.fenced;
                 total.simulated_secs += one.simulated_secs;
             }
             Err(failure) => {
@@ -159,9 +161,11 @@ fn fuzz(first: u64, seeds: u64, nodes: Option<u16>, cut_down: bool) -> ExitCode 
         }
     }
     println!(
-        "{seeds} seeds came to rest: {} jobs, {} runs, {} commits, {} happenings, {} h simulated, {:.2} s of CPU",
+        "{seeds} seeds came to rest: {} jobs, {} runs, {} stood still, {} nodes fenced, {} commits, {} happenings, {} h simulated, {:.2} s of CPU",
         total.jobs,
         total.runs_placed,
+        total.suspensions,
+        total.fenced,
         total.commits,
         total.happenings,
         total.simulated_secs / 3600,
