@@ -135,7 +135,8 @@ fn partition(name: &str, table: &Reader) -> Partition {
         ("INACTIVE", PartitionState::Inactive),
     ];
     const SHARING: [(&str, GpuSharing); 3] = [("off", GpuSharing::Off), ("mps", GpuSharing::Mps), ("uncapped", GpuSharing::Uncapped)];
-    for key in ["private_tmp", "prolog", "epilog", "gpu_scrub", "submit_from_jobs", "idle", "diagnostics"] {
+    // Processes on real nodes, what is watched there, and GPUs that are cut: a trace's slices are parts of GPUs.
+    for key in ["private_tmp", "prolog", "epilog", "gpu_scrub", "submit_from_jobs", "idle", "diagnostics", "mig", "slices_for_memory"] {
         table.skip(key);
     }
     let default = Partition::default();
@@ -196,7 +197,7 @@ mod tests {
     #[test]
     fn nodes_and_partitions_are_read() {
         let text = "[[node]]\nnames = \"gpu[01-02]\"\ncpus = 96\nmem = \"1T\"\ngpus = \"h100:8\"\nfeatures = [\"ib\"]\n\
-                    [partition.train]\nnodes = \"gpu[01-04]\"\ndefault = true\nmax_time = \"2-0\"\nprolog = \"/x\"\n\
+                    [partition.train]\nnodes = \"gpu[01-04]\"\ndefault = true\nmax_time = \"2-0\"\nprolog = \"/x\"\nmig = \"planned\"\n\
                     [partition.ib]\nfeatures = \"ib\"\n";
         let hardware = Hardware::from_toml(text, &unknown()).unwrap();
         let names: Vec<&str> = hardware.nodes.iter().map(|node| &*node.name).collect();

@@ -405,6 +405,25 @@ fn every_configuration_key_is_in_its_man_page() {
     }
 }
 
+/// The controller's files are clusters and policies for gsim: a key that it does not know would be refused there.
+#[test]
+fn gsim_knows_every_key_of_the_controllers_files() {
+    let read = |path: &str| fs::read_to_string(root().join(path)).expect("a source file");
+    let readers = ["cluster_file.rs", "policy_file.rs", "policy_words.rs"].map(|file| read(&format!("gsim/src/{file}")));
+    let known: String = readers.iter().map(|text| text.split("#[cfg(test)]").next().unwrap_or_default()).collect();
+    // Of tables that it passes over as a whole.
+    let unread = ["HOOK_KEYS", "PRICE_KEYS", "RESERVATION_KEYS"];
+    for file in ["cluster", "partition", "scheduling", "policy", "limits"] {
+        let source = read(&format!("gpuctld/src/config/{file}.rs"));
+        let lists: Vec<&str> = source.split("\nconst ").filter(|list| list.split(':').next().is_some_and(|name| name.ends_with("KEYS"))).collect();
+        assert!(!lists.is_empty(), "{file}.rs lists its keys in KEYS");
+        for list in lists.into_iter().filter(|list| !unread.iter().any(|name| list.starts_with(name))) {
+            let missing: Vec<_> = listed_keys(list).into_iter().filter(|key| !known.contains(&format!("\"{key}\""))).collect();
+            assert!(missing.is_empty(), "gsim does not know {missing:?} of gpuctld/src/config/{file}.rs");
+        }
+    }
+}
+
 /// The strings of `const KEYS: [&str; N] = [...]` and of others whose names end so.
 fn listed_keys(source: &str) -> Vec<String> {
     let lists = source.split("KEYS: [&str; ").skip(1).filter_map(|rest| rest.split_once("= [")?.1.split_once(']'));
