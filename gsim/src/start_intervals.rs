@@ -12,8 +12,8 @@ use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Levels at which both are measured, thousandths.
-const LEVELS: [u32; 22] =
-    [100, 200, 250, 300, 350, 400, 450, 500, 550, 600, 650, 700, 750, 800, 825, 850, 875, 900, 925, 950, 970, 985];
+const LEVELS: [u32; 26] =
+    [10, 25, 50, 100, 150, 200, 250, 300, 350, 400, 450, 500, 550, 600, 650, 700, 750, 800, 825, 850, 875, 900, 925, 950, 970, 985];
 /// What a partition's past waits are asked at: their 10th to 90th percentile.
 const WAITS_LEVEL: u32 = 800;
 /// Waits of a partition that are remembered.
@@ -77,6 +77,9 @@ pub struct AtAge {
     /// and that level.
     pub past_waits_as_often: Told,
     pub past_waits_level: f64,
+    /// Ours where they are right as often as these, and the level: the same as nominal unless the past waits never are.
+    pub as_often_as_past_waits: Told,
+    pub as_often_level: f64,
     /// Part of the starts that came before they were expected.
     pub early: f64,
 }
@@ -219,16 +222,21 @@ fn at_age(waited_secs: i64, cases: &[&Case]) -> AtAge {
     let nominal = told(cases.iter().filter_map(|case| Some((*case, case.nominal?))));
     let past_waits = waits(at(WAITS_LEVEL));
     let as_often = (0..LEVELS.len()).find(|level| waits(*level).coverage >= nominal.coverage).unwrap_or(LEVELS.len() - 1);
-    let equal = (0..LEVELS.len()).find(|level| ours(*level).coverage >= past_waits.coverage).unwrap_or(at(NOMINAL_MILLI));
+    let ours_at = |coverage: f64| (0..LEVELS.len()).find(|level| ours(*level).coverage >= coverage).unwrap_or(at(NOMINAL_MILLI));
+    let past_waits_as_often = waits(as_often);
+    let (equal, as_often_level) = (ours_at(past_waits.coverage), ours_at(past_waits_as_often.coverage));
+    let part = |level: usize| f64::from(LEVELS[level]) / 1000.0;
     let early = cases.iter().filter(|case| case.start <= case.expected).count();
     AtAge {
         waited_secs,
         nominal,
         past_waits,
         at_equal_coverage: ours(equal),
-        level: f64::from(LEVELS[equal]) / 1000.0,
-        past_waits_as_often: waits(as_often),
-        past_waits_level: f64::from(LEVELS[as_often]) / 1000.0,
+        level: part(equal),
+        past_waits_as_often,
+        past_waits_level: part(as_often),
+        as_often_as_past_waits: ours(as_often_level),
+        as_often_level: part(as_often_level),
         early: early as f64 / cases.len().max(1) as f64,
     }
 }

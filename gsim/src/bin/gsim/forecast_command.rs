@@ -66,6 +66,7 @@ fn print(at: &AtAge) {
     };
     line("ours, nominal 90 %", &at.nominal);
     line(&format!("past waits, middle {:.0} %", at.past_waits_level * 100.0), &at.past_waits_as_often);
+    line(&format!("ours, right as often (nominal {:.0} %)", at.as_often_level * 100.0), &at.as_often_as_past_waits);
     line("past waits, 10th to 90th percentile", &at.past_waits);
     line(&format!("ours, right as often (nominal {:.0} %)", at.level * 100.0), &at.at_equal_coverage);
 }
