@@ -8,7 +8,8 @@
 //!   mark.json               Mark, the newest of the run (fsync, rename), there before it is acknowledged
 //!   exit.json               RunEnd, written once (fsync, rename): the truth about the end
 //!   log                     what the node did for the run, for `gq --log`
-//! SPOOL/marks/17-1/mark.sock  where the job itself may write, a stream: a line is a mark with that note, the answer is a line
+//! SPOOL/marks/17-1.script     the script's copy, its user's
+//! RUN_DIR/marks/17-1.sock     where the job itself may write, a stream: a line is a mark with that note, the answer is a line
 //!                             `ok NUMBER` or `error WHY`; GSUB_MARK_SOCKET names it
 //! ```
 
@@ -40,6 +41,9 @@ pub struct Setup {
     /// Empty: no private directories. Else bound over /tmp and /dev/shm of the job.
     pub private_tmp: String,
     pub private_shm: String,
+    /// Where the job's mark socket is made; empty: in SPOOL/marks.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub marks_dir: String,
     /// Service name of the PAM session; empty for none.
     pub pam_service: String,
     /// Drop capabilities and make the cgroup trees read-only (jobs of uid 0).

@@ -7,7 +7,7 @@ use crate::gpu_share;
 use crate::imex;
 use crate::site::Site;
 use crate::site_program::{SiteProgram, TIME_LIMIT};
-use crate::spool::{log_line, remove_dir};
+use crate::spool::{log_line, remove_dir, remove_file};
 use crate::step;
 use anyhow::{Context, Result, bail};
 use gmodel::RunId;
@@ -46,7 +46,9 @@ pub fn clean(site: &Site, run: RunId, supervisor: Option<&OwnedFd>) -> Result<()
         // The end is on record: a supervisor that still is there has nothing left to do.
         cgroup.remove_with_supervisor(GONE_PATIENCE).context("removing the run's cgroups")?;
     }
-    remove_dir(&site.spool.marks_dir(run))?;
+    // Left by a supervisor that was killed.
+    remove_file(&site.spool.script(run))?;
+    remove_file(&site.config.marks_dir().join(format!("{run}.sock")))?;
     site.spool.mark_clean(run)
 }
 
@@ -72,7 +74,7 @@ fn remove_private_dirs(site: &Site, run: RunId) -> Result<()> {
 /// Only a GPU that is clean is given out again; the others stay out by themselves, and the run's share is free all the same.
 fn leave_gpus_clean(site: &Site, run: RunId) {
     let (Some(watch), Ok(Some(setup))) = (&site.gpu_watch, site.spool.setup(run)) else { return };
-    let gpus = setup.gpus.into_iter().map(|gpu| gpu.uuid).collect();
+    let gpus = setup.gpus.iter().map(|gpu| gpu.uuid.clone()).collect();
     // On those that others have shares of, its processes are gone and theirs go on.
     let gpus = gpu_share::only_its_own(site, run, gpus);
     if !gpus.is_empty() {

@@ -153,6 +153,11 @@ const KEYS: [&str; 32] = [
 const DEVICE_KEYS: [&str; 2] = ["default", "deny_extra"];
 
 impl Config {
+    /// Where the sockets are made on which jobs mark their checkpoints.
+    pub fn marks_dir(&self) -> PathBuf {
+        self.run_dir.join("marks")
+    }
+
     /// Reads and checks a file.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         let text = std::fs::read_to_string(path).map_err(|e| {

@@ -174,10 +174,7 @@ impl Daemon {
             }
             Happening::FencesBroken { runs } => self.end_at_once(&runs, 0),
             Happening::GpusFailed { runs } => self.end_at_once(&runs, GPU_GRACE_SECS),
-            Happening::Measured { run, end } => {
-                let end = self.site.spool.end(run).ok().flatten().unwrap_or(*end);
-                self.ended(run, end);
-            }
+            Happening::Measured { run, end } => self.ended_by_itself(run, *end),
             Happening::GpuOrdersDone { done } => self.answer_gpu_orders(done),
             Happening::GpusIdle { runs } => self.tell_idle(runs),
             Happening::InventoryChanged => self.look_at_inventory(),
@@ -293,10 +290,8 @@ impl Daemon {
             for run in runs {
                 match site.spool.order(run) {
                     // The script and its variables stay here: the run has them, and it is not started again.
-                    Ok(mut order) => {
-                        order.script.clear();
-                        order.environment.clear();
-                        let _ = sender.blocking_send(ToController::Orders { orders: vec![order], done: false });
+                    Ok(order) => {
+                        let _ = sender.blocking_send(ToController::Orders { orders: vec![LaunchOrder::clone(&order)], done: false });
                     }
                     Err(e) => tracing::warn!(%run, "{e:#}"),
                 }
@@ -496,15 +491,18 @@ impl Daemon {
 
     /// The use of its GPUs counts from now.
     fn follow_use(&self, run: RunId) {
-        let site = Arc::clone(&self.site);
-        if site.gpu_watch.is_some() {
-            tokio::task::spawn_blocking(move || {
-                let (Some(watch), gpus) = (&site.gpu_watch, gpus_of(&site, run)) else { return };
-                if !gpus.is_empty() {
-                    watch.run_began(run, &site.spool.run_dir(run), &gpus);
-                }
-            });
+        let Some(watch) = &self.site.gpu_watch else { return };
+        let begin = move |site: &Site| {
+            let (Some(watch), gpus) = (&site.gpu_watch, gpus_of(site, run)) else { return };
+            if !gpus.is_empty() {
+                watch.run_began(run, &site.spool.run_dir(run), &gpus);
+            }
+        };
+        if watch.has_fresh_sample() {
+            return begin(&self.site);
         }
+        let site = Arc::clone(&self.site);
+        tokio::task::spawn_blocking(move || begin(&site));
     }
 
     fn suspend(&mut self, run: RunId, suspended: bool) {
@@ -517,9 +515,12 @@ impl Daemon {
 
     /// The end of a run with GPUs is told with what it made of them; NVML has a deadline, so that the end is not lost for it.
     fn measure(&mut self, run: RunId, end: RunEnd) {
-        if !self.site.gpu_watch.as_ref().is_some_and(|watch| watch.follows(run)) {
-            let end = self.site.spool.end(run).ok().flatten().unwrap_or(end);
-            return self.ended(run, end);
+        let Some(watch) = self.site.gpu_watch.as_ref().filter(|watch| watch.follows(run)) else {
+            return self.ended_by_itself(run, end);
+        };
+        if watch.has_fresh_sample() {
+            watch.run_ended(run, &self.site.spool.run_dir(run));
+            return self.ended_by_itself(run, end);
         }
         let (site, sender) = (Arc::clone(&self.site), self.sender.clone());
         tokio::task::spawn_blocking(move || {
@@ -528,6 +529,12 @@ impl Daemon {
             }
             let _ = sender.blocking_send(Happening::Measured { run, end: Box::new(end) });
         });
+    }
+
+    /// Its supervisor has said so, and all marks before.
+    fn ended_by_itself(&mut self, run: RunId, end: RunEnd) {
+        let end = self.site.spool.explained(run, end);
+        self.feed(NodeInput::Ended { run, end });
     }
 
     fn ended(&mut self, run: RunId, end: RunEnd) {
@@ -631,7 +638,7 @@ fn inventory(site: &Site) -> Inventory {
 /// UUIDs of the run's GPUs here, and thousandths of each that it holds. A slice has a UUID of its own, and all of that.
 fn gpus_of(site: &Site, run: RunId) -> Vec<(String, u32)> {
     let setup = site.spool.setup(run).ok().flatten();
-    setup.map_or_else(Vec::new, |setup| setup.gpus.into_iter().map(|gpu| (gpu.uuid, if gpu.share_milli == 0 { 1000 } else { gpu.share_milli })).collect())
+    setup.map_or_else(Vec::new, |setup| setup.gpus.iter().map(|gpu| (gpu.uuid.clone(), if gpu.share_milli == 0 { 1000 } else { gpu.share_milli })).collect())
 }
 
 /// The supervisor of a run, or the run's end: its own, or `SupervisorLost` once everything of it is killed.

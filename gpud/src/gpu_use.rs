@@ -2,6 +2,7 @@
 //! nothing but seconds; and what of it the controller is told meanwhile. Takes no sample itself and judges nothing; the sums
 //! are `gmodel::gpu_use`.
 
+use crate::spool::write_aside;
 use gmodel::gpu_use::{GpuUseTotals, UseSample};
 use gmodel::idle::IdleReport;
 use gmodel::{RunId, Timestamp};
@@ -115,12 +116,9 @@ impl UseBook {
     /// Writes down what is known of the run.
     pub fn keep(&self, run: RunId, run_dir: &Path) {
         let Some(sums) = self.runs.get(&run) else { return };
-        let written = serde_json::to_vec(sums).map_err(std::io::Error::from);
-        let path = run_dir.join(USE_FILE);
-        let aside = path.with_extension("new");
-        let written = written.and_then(|bytes| std::fs::write(&aside, bytes)).and_then(|()| std::fs::rename(&aside, &path));
-        if let Err(e) = written {
-            tracing::debug!(%run, "{}: {e}", path.display());
+        let written = serde_json::to_vec(sums).map_err(anyhow::Error::from);
+        if let Err(e) = written.and_then(|bytes| write_aside(&run_dir.join(USE_FILE), &bytes)) {
+            tracing::debug!(%run, "{e:#}");
         }
     }
 

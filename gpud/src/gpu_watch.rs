@@ -106,6 +106,11 @@ impl GpuWatch {
         lock(&self.uses).open(run, run_dir, gpus);
     }
 
+    /// There is a sample of this second: then a run begins and ends here without a call into NVML.
+    pub fn has_fresh_sample(&self) -> bool {
+        !lock(&self.uses).is_stale()
+    }
+
     /// Whether the use of its GPUs is added up.
     pub fn follows(&self, run: RunId) -> bool {
         lock(&self.uses).follows(run)
@@ -213,19 +218,28 @@ impl GpuWatch {
 
     /// What is left on those GPUs that are not clean, and whether they are merely silent.
     fn left_on(&self, gpus: &[String]) -> BTreeMap<String, (String, bool)> {
-        let samples = match self.take_sample() {
+        let samples = match self.sample_of(gpus) {
             Ok(samples) => samples,
             Err(e) => return gpus.iter().map(|uuid| (uuid.clone(), (e.to_string(), true))).collect(),
         };
-        lock(&self.uses).add(samples, wall_clock());
-        let uses = lock(&self.uses);
         let look = |uuid: &String| {
-            let Some(sample) = uses.latest(uuid) else { return Some((uuid.clone(), ("it is not there any more".to_owned(), true))) };
+            let Some(sample) = find_sample(&samples, uuid) else { return Some((uuid.clone(), ("it is not there any more".to_owned(), true))) };
             let left = sample.leftovers(None, CLEAN_SLACK_BYTES)?;
             let names = sample.processes.iter().map(|process| process_words(process.pid)).collect::<String>();
             Some((uuid.clone(), (left + &names, sample.fault.is_some())))
         };
         gpus.iter().filter_map(look).collect()
+    }
+
+    /// How much these GPUs and slices are used: the others are not asked, which takes its time on real boards.
+    fn sample_of(&self, gpus: &[String]) -> Result<Vec<GpuUse>, NvmlError> {
+        let boards = {
+            let seen = lock(&self.seen);
+            gpus.iter().map(|uuid| mig::board(&seen.facts, uuid).unwrap_or(uuid).to_owned()).collect()
+        };
+        let samples = mig::with_slices(self.reader.worker.sample_use_of(boards, PATIENCE)?, &lock(&self.seen).facts);
+        // One that is not where discovery saw it may be elsewhere.
+        if gpus.iter().all(|uuid| find_sample(&samples, uuid).is_some()) { Ok(samples) } else { self.take_sample() }
     }
 
     /// A sample of all GPUs, unless there is one of this second.
@@ -507,6 +521,10 @@ fn keep(site: &Arc<Site>, daemon: &mpsc::Sender<Happening>) {
             std::thread::sleep(Duration::from_millis(100));
         }
     }
+}
+
+fn find_sample<'a>(samples: &'a [GpuUse], uuid: &str) -> Option<&'a GpuUse> {
+    samples.iter().find(|sample| sample.uuid.as_deref() == Some(uuid))
 }
 
 /// ` (4711 is "python" of uid 1000)`; nothing of a process that is gone or not ours to see.

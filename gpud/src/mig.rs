@@ -52,6 +52,12 @@ pub fn find(facts: &[GpuFacts], uuid: &str) -> Option<Own> {
     })
 }
 
+/// The GPU that this is, or that it is a slice of.
+pub fn board<'a>(facts: &'a [GpuFacts], uuid: &str) -> Option<&'a str> {
+    let is_it = |gpu: &&GpuFacts| gpu.uuid == uuid || offered(gpu).any(|(_, device)| device.uuid == uuid);
+    facts.iter().find(is_it).map(|gpu| gpu.uuid.as_str())
+}
+
 /// Slices that are given out: instances with one device that fills them. Others are unfinished, or somebody's own work.
 fn offered(gpu: &GpuFacts) -> impl Iterator<Item = (&MigInstance, &MigDevice)> {
     let instances = gpu.mig.iter().filter(|_| gpu.mig_enabled).flat_map(|layout| &layout.instances);
@@ -173,9 +179,9 @@ pub fn holders(site: &Site) -> BTreeMap<String, BTreeSet<RunId>> {
     let mut held: BTreeMap<String, BTreeSet<RunId>> = BTreeMap::new();
     for run in site.spool.live() {
         let Ok(Some(setup)) = site.spool.setup(run) else { continue };
-        for gpu in setup.gpus {
-            for uuid in [gpu.uuid, gpu.gpu].into_iter().filter(|uuid| !uuid.is_empty()) {
-                held.entry(uuid).or_default().insert(run);
+        for gpu in &setup.gpus {
+            for uuid in [&gpu.uuid, &gpu.gpu].into_iter().filter(|uuid| !uuid.is_empty()) {
+                held.entry(uuid.clone()).or_default().insert(run);
             }
         }
     }

@@ -255,6 +255,7 @@ fn setup(site: &Site, run: RunId, user: &User, gpus: &[Own], cpus: Vec<u32>) -> 
         gpus: gpus.iter().map(gpu).collect(),
         private_tmp: String::new(),
         private_shm: String::new(),
+        marks_dir: site.config.marks_dir().display().to_string(),
         pam_service: site.config.pam_service.clone(),
         restrict_root: user.uid == 0 && site.cgroups.is_some(),
         environment: node_environment(site),

@@ -2,17 +2,18 @@
 //!
 //! A new connection begins with a hello that says everything; nothing is kept over its end.
 
-use gcore::node::{NodeState, reports};
+use gcore::node::{NodeRun, NodeState, reports};
+use gmodel::checkpoint::Mark;
 use gmodel::node::Inventory;
-use gmodel::run::{RunPhase, RunReport};
+use gmodel::run::{RunPhase, RunReport, Want};
 use gmodel::{Fence, RunId};
 use gwire::node_protocol::{Hello, PROTOCOL, ToController};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
-/// A run that is ready so soon is reported as that and no more: each report is a commit of the controller.
-const ACCEPTED_WAITS: Duration = Duration::from_millis(50);
+/// A phase that a run leaves so soon is passed over: each report is a commit of the controller.
+const PASSING_WAITS: Duration = Duration::from_millis(250);
 
 /// Marks of runs that say nothing else new go up together, so seldom: a thousand jobs that mark every second are no flood.
 const MARKS_EVERY: Duration = Duration::from_secs(1);
@@ -23,12 +24,14 @@ pub struct Told {
     pub sender: mpsc::Sender<ToController>,
     /// How far each run was, and the number of its newest mark.
     reported: BTreeMap<RunId, (u8, u32)>,
-    /// Runs of which only the acceptance is news, since when.
-    accepted: BTreeMap<RunId, Instant>,
+    /// Runs of which only a phase that may pass is news: its rank, and since when.
+    passing: BTreeMap<RunId, (u8, Instant)>,
     /// When marks alone were last told, and whether newer ones wait for the next time.
     marks_told: Option<Instant>,
     marks_wait: bool,
     obeyed: Fence,
+    /// Since when a newer fence is obeyed; told with the next runs, for nobody waits for it.
+    obeys_newer: Option<Instant>,
     inventory: Inventory,
 }
 
@@ -41,7 +44,7 @@ impl Told {
         inventory: &Inventory,
     ) -> Option<Self> {
         let runs = reports(state);
-        let reported = runs.iter().map(|report| (report.run, progress(report))).collect();
+        let reported = runs.iter().map(|report| (report.run, progress_of(report))).collect();
         let hello = Hello {
             protocol: PROTOCOL,
             release: env!("CARGO_PKG_VERSION").into(),
@@ -51,31 +54,47 @@ impl Told {
             runs,
         };
         sender.try_send(ToController::Hello(hello)).ok()?;
-        let (accepted, inventory, obeyed) = (BTreeMap::new(), inventory.clone(), state.fence);
-        Some(Self { connection, sender, reported, accepted, marks_told: None, marks_wait: false, obeyed, inventory })
+        Some(Self {
+            connection,
+            sender,
+            reported,
+            passing: BTreeMap::new(),
+            marks_told: None,
+            marks_wait: false,
+            obeyed: state.fence,
+            obeys_newer: None,
+            inventory: inventory.clone(),
+        })
     }
 
     /// Sends what changed. False when the controller reads too slowly or is gone: let go, the next hello says everything.
     #[must_use]
     pub fn send_news(&mut self, state: &NodeState, inventory: &Inventory, now: Instant) -> bool {
+        let mut runs = Vec::new();
+        for (&run, known) in &state.runs {
+            let is_news = self.reported.get(&run) != Some(&progress(&known.phase, known.mark.as_ref()));
+            if is_news && !self.may_wait(run, known, now) {
+                runs.push(RunReport { run, phase: known.phase.clone(), mark: known.mark.clone() });
+            }
+        }
+        self.hold_marks(&mut runs, now);
+        self.reported.retain(|run, _| state.runs.contains_key(run));
+        self.passing.retain(|run, _| state.runs.contains_key(run) && runs.iter().all(|report| report.run != *run));
         let mut frames = Vec::new();
         if self.obeyed != state.fence {
-            self.obeyed = state.fence;
-            frames.push(ToController::Obeyed { fence: state.fence });
+            let since = *self.obeys_newer.get_or_insert(now);
+            if !runs.is_empty() || now.duration_since(since) >= PASSING_WAITS {
+                (self.obeyed, self.obeys_newer) = (state.fence, None);
+                frames.push(ToController::Obeyed { fence: state.fence });
+            }
         }
         // Before the runs: a GPU that a run did not leave clean is out before the run's share is free.
         if self.inventory != *inventory {
             self.inventory = inventory.clone();
             frames.push(ToController::Inventory { inventory: inventory.clone() });
         }
-        let is_news = |report: &RunReport| self.reported.get(&report.run) != Some(&progress(report));
-        let mut runs: Vec<RunReport> = reports(state).into_iter().filter(is_news).collect();
-        runs.retain(|report| !self.may_wait(report, now));
-        self.hold_marks(&mut runs, now);
-        self.reported.retain(|run, _| state.runs.contains_key(run));
-        self.accepted.retain(|run, _| state.runs.contains_key(run) && runs.iter().all(|report| report.run != *run));
         if !runs.is_empty() {
-            self.reported.extend(runs.iter().map(|report| (report.run, progress(report))));
+            self.reported.extend(runs.iter().map(|report| (report.run, progress_of(report))));
             frames.push(ToController::Runs { runs });
         }
         frames.into_iter().all(|frame| self.sender.try_send(frame).is_ok())
@@ -83,9 +102,9 @@ impl Told {
 
     /// When something held back must be told.
     pub fn due(&self) -> Option<Instant> {
-        let accepted = self.accepted.values().min().map(|since| *since + ACCEPTED_WAITS);
+        let passing = self.passing.values().map(|(_, since)| *since).chain(self.obeys_newer).min();
         let marks = self.marks_told.filter(|_| self.marks_wait).map(|told| told + MARKS_EVERY);
-        [accepted, marks].into_iter().flatten().min()
+        [passing.map(|since| since + PASSING_WAITS), marks].into_iter().flatten().min()
     }
 
     /// Leaves out what has only a newer mark, unless its time has come.
@@ -102,21 +121,41 @@ impl Told {
         self.marks_wait = is_early && waiting > 0;
     }
 
-    fn may_wait(&mut self, report: &RunReport, now: Instant) -> bool {
-        report.phase == RunPhase::Accepted
-            && now.duration_since(*self.accepted.entry(report.run).or_insert(now)) < ACCEPTED_WAITS
+    /// Whether the run is about to say more, and nobody waits for this. The controller waits for a run to be clean, and for
+    /// one to be ready that it has yet to release.
+    fn may_wait(&mut self, run: RunId, known: &NodeRun, now: Instant) -> bool {
+        let is_awaited = match known.phase {
+            RunPhase::Accepted | RunPhase::Running { .. } | RunPhase::Ended(_) => false,
+            RunPhase::Ready => known.want != Want::Run,
+            RunPhase::Clean(_) => true,
+        };
+        let rank = known.phase.rank();
+        // A new mark in a phase that was told has its own turn.
+        if is_awaited || self.reported.get(&run).is_some_and(|(told, _)| *told == rank) {
+            return false;
+        }
+        let passing = self.passing.entry(run).or_insert((rank, now));
+        if passing.0 != rank {
+            *passing = (rank, now);
+        }
+        now.duration_since(passing.1) < PASSING_WAITS
     }
 }
 
 /// What of a report can be news.
-fn progress(report: &RunReport) -> (u8, u32) {
-    (report.phase.rank(), report.mark.as_ref().map_or(0, |mark| mark.number))
+fn progress(phase: &RunPhase, mark: Option<&Mark>) -> (u8, u32) {
+    (phase.rank(), mark.map_or(0, |mark| mark.number))
+}
+
+fn progress_of(report: &RunReport) -> (u8, u32) {
+    progress(&report.phase, report.mark.as_ref())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use gcore::node::{Found, NodeEvent, NodeInput, apply, handle};
+    use gmodel::run::RunEnd;
     use gmodel::{NodeLife, Timestamp};
 
     fn run() -> RunId {
@@ -155,6 +194,11 @@ mod tests {
         with
     }
 
+    fn wanted(mut state: NodeState, want: Want) -> NodeState {
+        state.runs.get_mut(&run()).expect("it is there").want = want;
+        state
+    }
+
     #[test]
     fn what_is_ready_at_once_is_reported_as_ready_only() {
         let (state, mut told, mut frames) = told();
@@ -162,16 +206,66 @@ mod tests {
         let accepted = with_run(&state, Found::Accepted);
         assert!(told.send_news(&accepted, &Inventory::default(), now));
         assert_eq!(phases(&mut frames), [0; 0]);
-        assert_eq!(told.due(), Some(now + ACCEPTED_WAITS));
+        assert_eq!(told.due(), Some(now + PASSING_WAITS));
         assert!(told.send_news(&with_run(&state, Found::Ready), &Inventory::default(), now));
-        assert_eq!((phases(&mut frames), told.due()), (vec![1], None));
+        assert_eq!((phases(&mut frames), told.due()), (vec![1], None), "the controller waits for it");
+    }
+
+    #[test]
+    fn of_a_run_that_is_over_at_once_only_the_end_is_told() {
+        let (state, mut told, mut frames) = told();
+        let mut now = Instant::now();
+        let end = RunEnd::default();
+        let ended = |clean| Found::Ended { end: end.clone(), clean };
+        for found in [Found::Accepted, Found::Ready, Found::Running { started: Timestamp(1) }, ended(false)] {
+            now += PASSING_WAITS / 2;
+            assert!(told.send_news(&wanted(with_run(&state, found), Want::Run), &Inventory::default(), now));
+            assert_eq!((phases(&mut frames), told.due()), (vec![], Some(now + PASSING_WAITS)));
+        }
+        assert!(told.send_news(&with_run(&state, ended(true)), &Inventory::default(), now));
+        assert_eq!((phases(&mut frames), told.due()), (vec![4], None));
+    }
+
+    #[test]
+    fn a_phase_that_lasts_is_told_in_time() {
+        let (state, mut told, mut frames) = told();
+        let mut now = Instant::now();
+        for (found, rank) in [(Found::Ready, 1), (Found::Running { started: Timestamp(1) }, 2)] {
+            let lasting = wanted(with_run(&state, found), Want::Run);
+            assert!(told.send_news(&lasting, &Inventory::default(), now));
+            assert_eq!(phases(&mut frames), [0; 0]);
+            now = told.due().expect("it is held back");
+            assert!(told.send_news(&lasting, &Inventory::default(), now));
+            assert_eq!((phases(&mut frames), told.due()), (vec![rank], None));
+        }
+    }
+
+    #[test]
+    fn a_fence_is_told_with_the_runs_or_soon() {
+        let (mut state, mut told, mut frames) = told();
+        let now = Instant::now();
+        let mut told_fence = || match frames.try_recv() {
+            Ok(ToController::Obeyed { fence }) => Some(fence.generation),
+            _ => None,
+        };
+        state.fence.generation = 7;
+        assert!(told.send_news(&state, &Inventory::default(), now));
+        assert_eq!((told_fence(), told.due()), (None, Some(now + PASSING_WAITS)));
+        assert!(told.send_news(&with_run(&state, Found::Ready), &Inventory::default(), now));
+        assert_eq!((told_fence(), told_fence()), (Some(7), None), "before the run");
+        state.fence.generation = 8;
+        assert!(told.send_news(&state, &Inventory::default(), now));
+        assert!(told.send_news(&state, &Inventory::default(), told.due().expect("held back")));
+        assert_eq!((told_fence(), told.due()), (Some(8), None));
     }
 
     #[test]
     fn a_new_mark_is_news() {
         let (state, mut told, mut frames) = told();
         let mut running = with_run(&state, Found::Running { started: Timestamp(1) });
-        let now = Instant::now();
+        let began = Instant::now();
+        assert!(told.send_news(&running, &Inventory::default(), began));
+        let now = began + PASSING_WAITS;
         assert!(told.send_news(&running, &Inventory::default(), now));
         for _ in 0..2 {
             let mark = gmodel::checkpoint::Mark { number: 1, ..Default::default() };
@@ -185,9 +279,10 @@ mod tests {
         let half = now + MARKS_EVERY / 2;
         assert!(told.send_news(&running, &Inventory::default(), half));
         assert_eq!((phases(&mut frames), told.due()), (vec![], Some(now + MARKS_EVERY)), "the next one waits its turn");
-        feed(&mut running, NodeInput::Ended { run: run(), end: gmodel::run::RunEnd::default() });
+        feed(&mut running, NodeInput::Ended { run: run(), end: RunEnd::default() });
+        feed(&mut running, NodeInput::Cleaned { run: run() });
         assert!(told.send_news(&running, &Inventory::default(), half));
-        assert_eq!((phases(&mut frames), told.due()), (vec![3], None), "unless the run has more to say");
+        assert_eq!((phases(&mut frames), told.due()), (vec![4], None), "unless the run has more to say");
     }
 
     #[test]
@@ -196,11 +291,11 @@ mod tests {
         let now = Instant::now();
         let accepted = with_run(&state, Found::Accepted);
         assert!(told.send_news(&accepted, &Inventory::default(), now));
-        assert!(told.send_news(&accepted, &Inventory::default(), now + ACCEPTED_WAITS / 2));
+        assert!(told.send_news(&accepted, &Inventory::default(), now + PASSING_WAITS / 2));
         assert_eq!(phases(&mut frames), [0; 0]);
-        assert!(told.send_news(&accepted, &Inventory::default(), now + ACCEPTED_WAITS));
+        assert!(told.send_news(&accepted, &Inventory::default(), now + PASSING_WAITS));
         assert_eq!((phases(&mut frames), told.due()), (vec![0], None));
-        assert!(told.send_news(&accepted, &Inventory::default(), now + ACCEPTED_WAITS * 2));
+        assert!(told.send_news(&accepted, &Inventory::default(), now + PASSING_WAITS * 2));
         assert_eq!((phases(&mut frames), told.due()), (vec![], None), "said once");
         assert!(told.send_news(&state, &Inventory::default(), now));
         assert!(told.send_news(&accepted, &Inventory::default(), now));

@@ -11,11 +11,15 @@ use std::sync::Mutex;
 
 /// More than run at once on a node with eight GPUs.
 const MOST: usize = 16;
+/// What is left of each, the brace that begins them all: a file of no length would lose its block, and ext4 would write the
+/// next content out at once, as if it replaced this one.
+const LEFT_BYTES: u64 = 1;
 /// Files that each run has, and where their next writer finds them: they are written aside and renamed.
-const KEPT: [(&str, &str); 4] = [
+const KEPT: [(&str, &str); 5] = [
     ("order.json", "order.new"),
     ("setup.json", "setup.new"),
     ("fence.json", "fence.new"),
+    ("gpu-use.json", "gpu-use.new"),
     ("exit.json", "exit.json.room"),
 ];
 
@@ -57,7 +61,7 @@ fn empty(dir: &Path) -> io::Result<()> {
         match aside {
             Some(aside) => {
                 // Scripts and variables of a user must not outlive the run.
-                OpenOptions::new().write(true).open(&path)?.set_len(0)?;
+                OpenOptions::new().write(true).open(&path)?.set_len(LEFT_BYTES)?;
                 fs::rename(&path, aside)?;
             }
             None if entry.file_type()?.is_dir() => fs::remove_dir_all(&path)?,
@@ -95,7 +99,7 @@ mod tests {
         let dir = root.0.join("17-1");
         fs::create_dir_all(dir.join("nested/deep")).unwrap();
         for name in ["order.json", "exit.json", "mark.json", "nested/deep/file"] {
-            fs::write(dir.join(name), "secret").unwrap();
+            fs::write(dir.join(name), "{secret}").unwrap();
         }
         fs::hard_link(dir.join("order.json"), dir.join("ready")).unwrap();
         spares.retire(&dir, run).unwrap();
@@ -105,7 +109,7 @@ mod tests {
         let mut left: Vec<_> = fs::read_dir(&spare).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         left.sort();
         assert_eq!(left, ["exit.json.room", "order.new"]);
-        assert!(left.iter().all(|name| fs::read(spare.join(name)).unwrap().is_empty()));
+        assert!(left.iter().all(|name| fs::read(spare.join(name)).unwrap() == b"{"));
         assert_eq!(spares.take(), None);
     }
 

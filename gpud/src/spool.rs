@@ -17,7 +17,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime};
 
 /// A sector each, so that a torn write spoils one.
@@ -38,6 +38,7 @@ const PRUNE_RUNS: u32 = 1000;
 const PRUNE_AFTER: Duration = Duration::from_secs(3600);
 /// A record file is never larger; a larger one is somebody's mistake.
 const RECORD_MAX_BYTES: u64 = 16 << 20;
+const READ_AT_ONCE_BYTES: usize = 8 << 10;
 
 /// The spool directory of one daemon, locked against a second one.
 #[derive(Debug)]
@@ -46,10 +47,20 @@ pub struct Spool {
     fence: Mutex<FenceFile>,
     life: NodeLife,
     spares: SpareDirs,
+    /// Of runs that were accepted or asked for since the daemon began: what is in their files.
+    known: Mutex<BTreeMap<RunId, Known>>,
     /// Runs forgotten since old logs were last removed, and when that was.
     forgotten: Mutex<(u32, Instant)>,
     /// Held for the lock.
     _lock: nix::fcntl::Flock<File>,
+}
+
+/// What was written or read of a run, so that it is not read again. Scripts and variables, which may be long, are not kept.
+#[derive(Debug, Default)]
+struct Known {
+    order: Option<Arc<LaunchOrder>>,
+    setup: Option<Arc<Setup>>,
+    log: Option<Arc<File>>,
 }
 
 /// What a run's directory says, before its supervisor was asked.
@@ -77,8 +88,8 @@ impl Spool {
         let lock = lock(&dir.join("lock"))?;
         let fence = Mutex::new(FenceFile::open(&dir.join("fence"))?);
         let forgotten = Mutex::new((0, Instant::now()));
-        let (life, spares) = (NodeLife::default(), SpareDirs::default());
-        let mut spool = Self { dir: dir.to_owned(), fence, life, spares, forgotten, _lock: lock };
+        let (life, spares, known) = (NodeLife::default(), SpareDirs::default(), Mutex::default());
+        let mut spool = Self { dir: dir.to_owned(), fence, life, spares, known, forgotten, _lock: lock };
         spool.begin_life(now)?;
         spool.prune_logs(OLD_LOGS, OLD_LOGS_BYTES);
         Ok(spool)
@@ -103,6 +114,12 @@ impl Spool {
 
     /// Makes the run's directory with its order: the run is accepted. Not synced: after a power cut it is lost anyway.
     pub fn accept(&self, run: RunId, order: &LaunchOrder) -> Result<()> {
+        self.write_order(run, order)?;
+        self.known().insert(run, Known { order: Some(without_texts(order.clone())), ..Known::default() });
+        Ok(())
+    }
+
+    fn write_order(&self, run: RunId, order: &LaunchOrder) -> Result<()> {
         let (dir, bytes) = (self.run_dir(run), serde_json::to_vec(order)?);
         if let Some(spare) = self.spares.take() {
             write_aside(&spare.join("order.json"), &bytes)?;
@@ -116,23 +133,41 @@ impl Spool {
         write_aside(&dir.join("order.json"), &bytes)
     }
 
-    pub fn order(&self, run: RunId) -> Result<LaunchOrder> {
-        read_json(&self.run_dir(run).join("order.json"))?.with_context(|| format!("run {run} has no launch order"))
+    /// The run's order, without script and variables: those are its supervisor's affair.
+    pub fn order(&self, run: RunId) -> Result<Arc<LaunchOrder>> {
+        if let Some(order) = self.known().get(&run).and_then(|known| known.order.clone()) {
+            return Ok(order);
+        }
+        let read: Option<LaunchOrder> = read_json(&self.run_dir(run).join("order.json"))?;
+        let order = without_texts(read.with_context(|| format!("run {run} has no launch order"))?);
+        self.known().entry(run).or_default().order = Some(Arc::clone(&order));
+        Ok(order)
     }
 
     /// Comes before the supervisor: from now on the run may have processes.
     pub fn write_setup(&self, run: RunId, setup: &Setup) -> Result<()> {
-        write_aside(&self.run_dir(run).join("setup.json"), &serde_json::to_vec(setup)?)
+        write_aside(&self.run_dir(run).join("setup.json"), &serde_json::to_vec(setup)?)?;
+        self.known().entry(run).or_default().setup = Some(Arc::new(setup.clone()));
+        Ok(())
     }
 
-    pub fn setup(&self, run: RunId) -> Result<Option<Setup>> {
-        read_json(&self.run_dir(run).join("setup.json"))
+    pub fn setup(&self, run: RunId) -> Result<Option<Arc<Setup>>> {
+        if let Some(setup) = self.known().get(&run).and_then(|known| known.setup.clone()) {
+            return Ok(Some(setup));
+        }
+        let read: Option<Setup> = read_json(&self.run_dir(run).join("setup.json"))?;
+        let Some(setup) = read.map(Arc::new) else { return Ok(None) };
+        self.known().entry(run).or_default().setup = Some(Arc::clone(&setup));
+        Ok(Some(setup))
     }
 
-    /// The run's end, as its supervisor wrote it, or as we did for it. A broken fence or a sick GPU explains an end.
-    /// With what it made of its GPUs.
+    fn known(&self) -> MutexGuard<'_, BTreeMap<RunId, Known>> {
+        self.known.lock().expect("no holder panics")
+    }
+
+    /// The run's end, as its supervisor wrote it, or as we did for it, as [`Spool::explained`].
     pub fn end(&self, run: RunId) -> Result<Option<RunEnd>> {
-        let mut end = match read_json::<RunEnd>(&self.run_dir(run).join("exit.json")) {
+        let end = match read_json::<RunEnd>(&self.run_dir(run).join("exit.json")) {
             Ok(Some(end)) => end,
             Ok(None) => return Ok(None),
             // One spoilt record must not keep the node from starting: how that run ended is lost, that it ended is not.
@@ -142,6 +177,11 @@ impl Spool {
             }
             Err(e) => return Err(e),
         };
+        Ok(Some(self.explained(run, end)))
+    }
+
+    /// The end that is on record, as it is told: a broken fence or a sick GPU explains it. With what the run made of its GPUs.
+    pub fn explained(&self, run: RunId, mut end: RunEnd) -> RunEnd {
         for (file, cause) in [("gpu_failed", EndCause::GpuFailed), ("fence_broken", EndCause::FenceBroken)] {
             if let Ok(text) = fs::read_to_string(self.run_dir(run).join(file)) {
                 end.cause = cause;
@@ -151,7 +191,7 @@ impl Spool {
         if end.usage.gpu.is_empty() {
             end.usage.gpu = crate::gpu_use::kept(&self.run_dir(run));
         }
-        Ok(Some(end))
+        end
     }
 
     /// Writes the end of a run that no supervisor will write, unless there is one; returns the one that counts.
@@ -209,11 +249,11 @@ impl Spool {
         if self.old_logs_are_due() {
             self.prune_logs(OLD_LOGS, OLD_LOGS_BYTES);
         }
-        for dir in [self.marks_dir(run), self.private_dir(run)] {
-            remove_dir(&dir)?;
-        }
+        remove_dir(&self.private_dir(run))?;
         let dir = self.run_dir(run);
-        self.spares.retire(&dir, run).with_context(|| format!("removing {}", dir.display()))
+        self.spares.retire(&dir, run).with_context(|| format!("removing {}", dir.display()))?;
+        self.known().remove(&run);
+        Ok(())
     }
 
     /// Every run in the spool.
@@ -263,8 +303,9 @@ impl Spool {
     pub fn run_dir(&self, run: RunId) -> PathBuf {
         self.runs_dir().join(run.to_string())
     }
-    pub fn marks_dir(&self, run: RunId) -> PathBuf {
-        self.dir.join("marks").join(run.to_string())
+    /// The copy of the run's script, which its supervisor makes and removes.
+    pub fn script(&self, run: RunId) -> PathBuf {
+        self.dir.join("marks").join(format!("{run}.script"))
     }
     /// Parent of the run's private /tmp and /dev/shm.
     pub fn private_dir(&self, run: RunId) -> PathBuf {
@@ -287,8 +328,14 @@ impl Spool {
 
     /// One line for `gq --log`. Losing it must not stop a run, so an error is only traced.
     pub fn log(&self, run: RunId, now: Timestamp, line: &str) {
-        tracing::info!(%run, "{line}");
-        log_line(&self.run_dir(run), now, line);
+        tracing::debug!(%run, "{line}");
+        let open = self.known().get(&run).and_then(|known| known.log.clone());
+        let file = match open.map_or_else(|| open_log(&self.run_dir(run)).map(Arc::new), Ok) {
+            Ok(file) => file,
+            Err(e) => return tracing::debug!(%run, "opening the log: {e}"),
+        };
+        write_log_line(&file, now, line).unwrap_or_else(|e| tracing::debug!(%run, "writing the log: {e}"));
+        self.known().entry(run).or_default().log = Some(file);
     }
 
     /// The last lines of the run's log, at most 64 KiB.
@@ -432,17 +479,26 @@ fn slot_sum(fence: Fence, turn: u64) -> u64 {
 
 /// One line in a run's log: for threads that have the directory and not the spool.
 pub fn log_line(run_dir: &Path, now: Timestamp, line: &str) {
-    let path = run_dir.join("log");
-    let opened = OpenOptions::new().append(true).create(true).mode(0o600).open(&path);
-    let written = opened.and_then(|mut file| {
-        if file.metadata()?.len() > LOG_MAX_BYTES {
-            return Ok(());
-        }
-        file.write_all(format!("{now} {}\n", line.replace('\n', " | ")).as_bytes())
-    });
+    let written = open_log(run_dir).and_then(|file| write_log_line(&file, now, line));
     if let Err(e) = written {
-        tracing::debug!("{}: {e}", path.display());
+        tracing::debug!("the log in {}: {e}", run_dir.display());
     }
+}
+
+fn open_log(run_dir: &Path) -> std::io::Result<File> {
+    OpenOptions::new().append(true).create(true).mode(0o600).open(run_dir.join("log"))
+}
+
+/// One write, since others write there too.
+fn write_log_line(mut file: &File, now: Timestamp, line: &str) -> std::io::Result<()> {
+    match file.metadata()?.len() > LOG_MAX_BYTES {
+        true => Ok(()),
+        false => file.write_all(format!("{now} {}\n", line.replace('\n', " | ")).as_bytes()),
+    }
+}
+
+fn without_texts(order: LaunchOrder) -> Arc<LaunchOrder> {
+    Arc::new(LaunchOrder { script: String::new(), environment: Vec::new(), ..order })
 }
 
 /// A directory of root's that others cannot look into.
@@ -458,6 +514,14 @@ fn make_dir(path: &Path, mode: u32) -> Result<()> {
     }
 }
 
+/// Removes a file, or the link that stands there; what is gone is fine.
+pub fn remove_file(path: &Path) -> Result<()> {
+    match fs::remove_file(path) {
+        Err(e) if e.kind() != ErrorKind::NotFound => Err(e).with_context(|| format!("removing {}", path.display())),
+        _ => Ok(()),
+    }
+}
+
 /// Removes a directory without following links; what is gone is fine.
 pub fn remove_dir(path: &Path) -> Result<()> {
     match fs::remove_dir_all(path) {
@@ -469,9 +533,16 @@ pub fn remove_dir(path: &Path) -> Result<()> {
 /// Whole or not at all for a crash of the daemon; not synced, since these files mean nothing after a reboot.
 pub fn write_aside(path: &Path, bytes: &[u8]) -> Result<()> {
     let aside = path.with_extension("new");
-    let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(true).mode(0o600);
-    let written = options.open(&aside).and_then(|mut file| file.write_all(bytes)).and_then(|()| fs::rename(&aside, path));
+    let write = || {
+        // Not truncated first: ext4 takes what is written after that for a replaced file, and writes it out when it is closed.
+        let mut file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&aside)?;
+        file.write_all(bytes)?;
+        if file.metadata()?.len() != bytes.len() as u64 {
+            file.set_len(bytes.len() as u64)?;
+        }
+        fs::rename(&aside, path)
+    };
+    let written = write();
     written.with_context(|| format!("writing {}", path.display()))
 }
 
@@ -490,7 +561,8 @@ fn read_json<T: for<'de> Deserialize<'de>>(path: &Path) -> Result<Option<T>> {
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
         opened => opened.with_context(|| format!("reading {}", path.display()))?,
     };
-    let mut text = Vec::new();
+    // Most are read at once.
+    let mut text = Vec::with_capacity(READ_AT_ONCE_BYTES);
     file.take(RECORD_MAX_BYTES).read_to_end(&mut text)?;
     serde_json::from_slice(&text).map(Some).with_context(|| format!("{} is not what we wrote", path.display()))
 }
@@ -591,6 +663,27 @@ mod tests {
         spool.forget(run("4-1")).unwrap();
         spool.forget(run("4-1")).unwrap();
         assert_eq!(spool.scan().unwrap().len(), 3);
+    }
+
+    #[test]
+    fn what_is_kept_of_a_run_has_no_texts_and_goes_with_it() {
+        let scratch = Scratch::new("known");
+        let spool = Spool::open(&scratch.0, NOW).unwrap();
+        let id = run("1-1");
+        let order = LaunchOrder { job_name: "train".into(), script: "secret".into(), environment: vec!["A=b".into()], ..LaunchOrder::default() };
+        spool.accept(id, &order).unwrap();
+        spool.write_setup(id, &Setup { node_name: "n1".into(), ..Setup::default() }).unwrap();
+        let kept = spool.order(id).unwrap();
+        assert_eq!((kept.job_name.as_str(), kept.script.as_str(), kept.environment.len()), ("train", "", 0));
+        // A daemon that begins reads the same from the files, in which the texts are.
+        drop(spool);
+        let spool = Spool::open(&scratch.0, NOW).unwrap();
+        assert_eq!(*spool.order(id).unwrap(), *kept);
+        assert_eq!(spool.setup(id).unwrap().unwrap().node_name, "n1");
+        assert!(fs::read_to_string(scratch.0.join("runs/1-1/order.json")).unwrap().contains("secret"));
+        spool.log(id, NOW, "accepted");
+        spool.forget(id).unwrap();
+        assert!(spool.known().is_empty() && spool.order(id).is_err() && spool.setup(id).unwrap().is_none());
     }
 
     #[test]

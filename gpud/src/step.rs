@@ -37,6 +37,8 @@ pub struct Supervisor {
     pub stream: UnixStream,
     /// For waiting for its end.
     pub process: Option<OwnedFd>,
+    /// Whether its job stands still, as far as that is known: of one that was just made.
+    suspended: Option<bool>,
 }
 
 /// Starts the supervisor of a run and returns when it is ready. Blocking; the caller is in a tokio runtime.
@@ -63,9 +65,10 @@ pub fn start(stand_by: &StandBy, run_dir: &Path, cgroup: Option<&RunCgroup>) -> 
 }
 
 impl Supervisor {
+    /// One that was just made.
     fn new(stream: UnixStream, process: Option<OwnedFd>) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
-        Ok(Self { stream, process })
+        Ok(Self { stream, process, suspended: Some(false) })
     }
 }
 
@@ -119,7 +122,7 @@ pub fn connect(run_dir: &Path) -> io::Result<UnixStream> {
 pub fn find(run_dir: &Path) -> Option<Supervisor> {
     let stream = find_stream(run_dir)?;
     let process = gsys::peer::peer_of(&stream).and_then(|peer| gsys::process::pidfd_open(peer.pid)).ok();
-    Some(Supervisor { stream, process })
+    Some(Supervisor { stream, process, suspended: None })
 }
 
 fn find_stream(run_dir: &Path) -> Option<UnixStream> {
@@ -201,11 +204,11 @@ pub struct StepLink {
 impl StepLink {
     /// Begins to listen; what the supervisor says comes as [`Happening::Step`], its silence as [`Happening::StepGone`].
     pub fn open(run: RunId, connection: u64, supervisor: Supervisor, daemon: mpsc::Sender<Happening>) -> Result<Self> {
-        let process = supervisor.process;
-        let stream = tokio::net::UnixStream::from_std(supervisor.stream)?;
+        let Supervisor { stream, process, suspended } = supervisor;
+        let stream = tokio::net::UnixStream::from_std(stream)?;
         let (sender, queue) = mpsc::unbounded_channel();
         tokio::spawn(converse(run, connection, stream, queue, daemon));
-        Ok(Self { connection, sender, process, went: false, limit: None, suspended: None, stop: None, signalled: 0 })
+        Ok(Self { connection, sender, process, went: false, limit: None, suspended, stop: None, signalled: 0 })
     }
 
     pub fn go(&mut self) {
@@ -284,13 +287,22 @@ async fn converse(
             words = queue.recv() => {
                 // The daemon has let go: closing tells the supervisor that its last word was heard.
                 let Some(words) = words else { return };
-                let mut line = serde_json::to_vec(&words).expect("orders are plain data");
-                line.push(b'\n');
-                if write.write_all(&line).await.is_err() {
+                let mut lines = line_of(&words);
+                // A limit and the word to go come together: one write wakes it once.
+                while let Ok(more) = queue.try_recv() {
+                    lines.extend(line_of(&more));
+                }
+                if write.write_all(&lines).await.is_err() {
                     break;
                 }
             }
         }
     }
     let _ = daemon.send(Happening::StepGone { run, connection }).await;
+}
+
+fn line_of(words: &ToStep) -> Vec<u8> {
+    let mut line = serde_json::to_vec(words).expect("orders are plain data");
+    line.push(b'\n');
+    line
 }

@@ -347,7 +347,7 @@ async fn hollow_nodes_speak_the_protocol_and_start_nothing() {
     let orders = vec![node.order(short, "echo ran > ran"), order];
     ctl.desire(1, orders, [short, long].map(|run| want(run, Want::Run)).to_vec());
     assert_eq!(ctl.wait_clean(short).await.exit, ExitCode::SUCCESS);
-    assert_eq!(ctl.phases[&long].rank(), 2);
+    ctl.wait_phase(long, 2).await;
     ctl.desire(2, Vec::new(), vec![stop(long, 0)]);
     assert_eq!(ctl.wait_clean(long).await.cause, EndCause::Stopped);
     assert!(!node.path("work/ran").exists());

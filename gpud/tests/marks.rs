@@ -21,7 +21,7 @@ fn preempt(run: RunId) -> DesiredRun {
 
 /// Marks as a job does, as soon as one is taken; its number.
 async fn mark(node: &Node, run: RunId, note: &str) -> u32 {
-    let socket = node.path("spool/marks").join(run.to_string()).join("mark.sock");
+    let socket = node.path("run/marks").join(format!("{run}.sock"));
     let deadline = Instant::now() + fake::PATIENCE;
     loop {
         let mut stream = UnixStream::connect(&socket).unwrap();

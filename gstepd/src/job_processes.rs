@@ -102,15 +102,17 @@ impl JobProcesses {
         }
     }
 
-    /// SIGKILL to all, however they forked. Most jobs leave nothing behind, and nothing forks out of nothing.
-    pub fn kill(&self) -> anyhow::Result<()> {
+    /// SIGKILL to all, however they forked. Most jobs leave nothing behind, and nothing forks out of nothing: true when there
+    /// was nobody.
+    pub fn kill(&self) -> anyhow::Result<bool> {
         if self.is_empty()? {
-            return Ok(());
+            return Ok(true);
         }
         match self {
-            JobProcesses::Cgroup(cgroup) => Ok(cgroup.kill()?),
-            JobProcesses::Descendants => self.kill_descendants(),
+            JobProcesses::Cgroup(cgroup) => cgroup.kill()?,
+            JobProcesses::Descendants => self.kill_descendants()?,
         }
+        Ok(false)
     }
 
     pub fn is_empty(&self) -> anyhow::Result<bool> {

@@ -1,6 +1,7 @@
 //! The run's spool directory as its supervisor uses it: the lock, order and setup, the script's copy, the log. The layout
 //! is in `gmodel::supervise`. Never writes `exit.json`: that is the record's.
 
+use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
@@ -17,9 +18,6 @@ use nix::fcntl::{Flock, FlockArg};
 
 use crate::batch;
 
-/// Files for the user, in a directory of the run's.
-const SCRIPT: &str = "script";
-const MARK_SOCKET: &str = "mark.sock";
 /// How long a lock may be held before it counts as a supervisor's.
 const LOCK_PATIENCE: Duration = Duration::from_millis(500);
 
@@ -34,8 +32,9 @@ impl RunDir {
     /// Locks the directory and makes it the current one: a socket's path must be short, the spool's may be long. Refuses a
     /// run that has ended or was supervised before: what it left behind is no longer ours to know.
     pub fn enter(path: &Path) -> anyhow::Result<RunDir> {
-        let path = fs::canonicalize(path).with_context(|| format!("run directory {}", path.display()))?;
-        std::env::set_current_dir(&path).with_context(|| format!("entering {}", path.display()))?;
+        std::env::set_current_dir(path).with_context(|| format!("run directory {}", path.display()))?;
+        // As the kernel knows it: without links.
+        let path = std::env::current_dir().with_context(|| format!("run directory {}", path.display()))?;
         let lock = lock(Path::new(".")).with_context(|| format!("{} has a supervisor already", path.display()))?;
         if Path::new("exit.json").exists() {
             bail!("{} has ended already: exit.json is there", path.display());
@@ -65,7 +64,7 @@ impl RunDir {
 
     /// Copies the script to where its user, and nobody else, can read and run it. Returns the path that the job sees.
     pub fn place_script(&self, text: &str, setup: &Setup) -> anyhow::Result<PathBuf> {
-        let UserPlace { path, seen } = self.user_place(setup, SCRIPT)?;
+        let UserPlace { path, seen } = self.script_place(setup)?;
         let dir = make_user_dir(&path)?;
         if path == seen {
             check_reachable(dir, setup)?;
@@ -87,11 +86,12 @@ impl RunDir {
 
     /// The socket that the job's user writes marks to, and the path that the job sees.
     pub fn listen_for_marks(&self, setup: &Setup) -> anyhow::Result<(UnixListener, PathBuf)> {
-        let UserPlace { path, seen } = self.user_place(setup, MARK_SOCKET)?;
+        let UserPlace { path, seen } = self.socket_place(setup)?;
         let dir = File::open(make_user_dir(&path)?)?;
         let _ = fs::remove_file(&path);
         // By the directory's descriptor: a socket's path has room for 107 bytes only.
-        let short = PathBuf::from(format!("/proc/self/fd/{}/{MARK_SOCKET}", dir.as_raw_fd()));
+        let name = path.file_name().context("a socket has a name")?;
+        let short = Path::new("/proc/self/fd").join(dir.as_raw_fd().to_string()).join(name);
         let listener = UnixListener::bind(&short).with_context(|| format!("making {}", path.display()))?;
         fs::set_permissions(&path, Permissions::from_mode(0o600))?;
         if nix::unistd::geteuid().is_root() {
@@ -100,30 +100,36 @@ impl RunDir {
         Ok((listener, seen))
     }
 
-    /// What was made for the user goes, and its directory.
+    /// What was made for the user goes, and its directory in a private one.
     pub fn remove_user_files(&self, setup: &Setup) {
-        for name in [MARK_SOCKET, SCRIPT] {
-            if let Ok(UserPlace { path, .. }) = self.user_place(setup, name) {
-                let _ = fs::remove_file(&path);
+        for UserPlace { path, seen } in [self.script_place(setup), self.socket_place(setup)].into_iter().flatten() {
+            let _ = fs::remove_file(&path);
+            if path != seen {
                 let _ = path.parent().map(fs::remove_dir);
             }
         }
     }
 
-    /// `SPOOL/marks/RUN/NAME`. A private directory that is bound over the spool's own place hides it, as in a sandbox
-    /// below /tmp; then it lies in that private directory.
-    fn user_place(&self, setup: &Setup, name: &str) -> anyhow::Result<UserPlace> {
-        let run = self.path.file_name().context("the run directory is /")?;
-        let spool = self.path.parent().and_then(Path::parent).context("the run directory is not in SPOOL/runs")?;
-        let usual = spool.join("marks").join(run).join(name);
-        let hiding = batch::binds(setup).into_iter().find(|bind| usual.starts_with(&bind.target));
-        Ok(match hiding {
-            None => UserPlace { seen: usual.clone(), path: usual },
-            Some(bind) => {
-                let below = Path::new(".gpupool").join(name);
-                UserPlace { path: bind.source.join(&below), seen: bind.target.join(&below) }
-            }
-        })
+    /// `SPOOL/marks/RUN.script`
+    fn script_place(&self, setup: &Setup) -> anyhow::Result<UserPlace> {
+        Ok(seen_place(setup, &self.marks_dir()?, &format!("{}.script", self.run()?)))
+    }
+
+    /// `RUN_DIR/marks/RUN.sock`; in the spool's directory where gpud names no other.
+    fn socket_place(&self, setup: &Setup) -> anyhow::Result<UserPlace> {
+        let dir = match setup.marks_dir.as_str() {
+            "" => self.marks_dir()?,
+            dir => dir.into(),
+        };
+        Ok(seen_place(setup, &dir, &format!("{}.sock", self.run()?)))
+    }
+
+    fn run(&self) -> anyhow::Result<&str> {
+        self.path.file_name().and_then(OsStr::to_str).context("the run directory is named after no run")
+    }
+
+    fn marks_dir(&self) -> anyhow::Result<PathBuf> {
+        Ok(self.path.parent().and_then(Path::parent).context("the run directory is not in SPOOL/runs")?.join("marks"))
     }
 
     fn read_json<T: serde::de::DeserializeOwned>(&self, name: &str) -> anyhow::Result<T> {
@@ -136,6 +142,18 @@ impl RunDir {
 struct UserPlace {
     path: PathBuf,
     seen: PathBuf,
+}
+
+/// A private directory that is bound over this place hides it, as in a sandbox below /tmp; then the file lies in that private
+/// directory.
+fn seen_place(setup: &Setup, dir: &Path, name: &str) -> UserPlace {
+    match batch::binds(setup).into_iter().find(|bind| dir.starts_with(&bind.target)) {
+        None => UserPlace { path: dir.join(name), seen: dir.join(name) },
+        Some(bind) => {
+            let below = Path::new(".gpupool").join(name);
+            UserPlace { path: bind.source.join(&below), seen: bind.target.join(&below) }
+        }
+    }
 }
 
 /// The directory of a file for the user, made: it can be passed, and not listed.
@@ -167,10 +185,12 @@ pub fn wall_clock() -> Timestamp {
 /// A user cannot pass a directory without an x bit; found here, it is the node's error and names the directory.
 fn check_reachable(dir: &Path, setup: &Setup) -> anyhow::Result<()> {
     let uid = setup.uid;
+    if uid == 0 {
+        return Ok(());
+    }
     for part in dir.ancestors() {
         let meta = fs::metadata(part).with_context(|| format!("looking at {}", part.display()))?;
         let needed = match () {
-            () if uid == 0 => 0,
             () if meta.uid() == uid => 0o100,
             () if meta.gid() == setup.gid || setup.groups.contains(&meta.gid()) => 0o010,
             () => 0o001,

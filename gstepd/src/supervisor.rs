@@ -74,7 +74,15 @@ pub struct Supervisor {
     started: Option<gmodel::Timestamp>,
     steps: Steps,
     early_steps: Vec<StepOrder>,
+    /// In this turn: a kill found nobody.
+    found_empty: bool,
     leave_at: Option<Boot>,
+}
+
+/// What can be read without waiting.
+struct Ready {
+    control: bool,
+    marks: bool,
 }
 
 impl Supervisor {
@@ -128,6 +136,7 @@ impl Supervisor {
             started: None,
             steps: Steps::default(),
             early_steps: Vec::new(),
+            found_empty: false,
             leave_at: None,
         })
     }
@@ -136,10 +145,12 @@ impl Supervisor {
     pub fn run(mut self) -> anyhow::Result<()> {
         let mut end_is_known = false;
         loop {
-            self.wait()?;
+            let ready = self.wait()?;
             // Before the orders: a mark that was sent before the job was asked for it is only a mark.
-            self.take_marks();
-            let acknowledged = self.take_orders();
+            if ready.marks {
+                self.take_marks();
+            }
+            let acknowledged = ready.control && self.take_orders();
             self.reap();
             self.look_at_launch();
             let due = self.life.tick(now());
@@ -156,7 +167,7 @@ impl Supervisor {
         }
     }
 
-    fn wait(&mut self) -> anyhow::Result<()> {
+    fn wait(&mut self) -> anyhow::Result<Ready> {
         let marks = self.marks.as_ref().filter(|_| self.life.is_running());
         let rested = marks.and_then(|marks| marks.next_deadline(now()));
         let deadlines = [self.leave_at, self.life.next_deadline(), self.steps.next_deadline(), rested];
@@ -168,24 +179,34 @@ impl Supervisor {
             PollFd::new(self.signals.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.timer.as_fd(), PollFlags::POLLIN),
         ];
+        fds.extend(self.events.iter().map(|file| PollFd::new(file.as_fd(), PollFlags::POLLPRI)));
+        let of_control = fds.len();
         fds.extend(self.control.fds().map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
+        let of_marks = fds.len();
         fds.extend(marks.iter().flat_map(|marks| marks.fds(now())).map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
+        let of_others = fds.len();
         let launching = self.launching.iter().chain(&self.checkpoint);
         fds.extend(launching.map(|l| PollFd::new(l.status_fd(), PollFlags::POLLIN)));
         fds.extend(self.steps.poll_fds().into_iter().map(|(fd, flags)| PollFd::new(fd, flags)));
-        fds.extend(self.events.iter().map(|file| PollFd::new(file.as_fd(), PollFlags::POLLPRI)));
         match poll(&mut fds, PollTimeout::NONE) {
             Ok(_) | Err(nix::Error::EINTR) => {}
             Err(e) => return Err(e).context("poll"),
         }
-        self.timer.take_expiry()?;
-        while let Ok(Some(_)) = self.signals.read_signal() {}
-        if let Some(file) = &mut self.events {
+        let is_ready = |fd: &PollFd<'_>| fd.any() == Some(true);
+        let [signals, timer] = [0, 1].map(|at| is_ready(&fds[at]));
+        let events = fds[2..of_control].iter().any(is_ready);
+        let control = fds[of_control..of_marks].iter().any(is_ready);
+        let marks = fds[of_marks..of_others].iter().any(is_ready);
+        if timer {
+            self.timer.take_expiry()?;
+        }
+        while signals && matches!(self.signals.read_signal(), Ok(Some(_))) {}
+        if let Some(file) = self.events.as_mut().filter(|_| events) {
             // Reading takes the event; what it says is asked of the cgroup itself.
             use std::io::{Read, Seek};
             let _ = file.rewind().and_then(|()| file.read(&mut [0; 256]));
         }
-        Ok(())
+        Ok(Ready { control, marks })
     }
 
     /// Only while the program runs: before that nobody in the job can have written.
@@ -280,7 +301,7 @@ impl Supervisor {
                     for on_its_way in self.checkpoint.iter() {
                         let _ = process::pidfd_signal(on_its_way.pidfd(), SIGKILL);
                     }
-                    self.processes.kill()
+                    self.processes.kill().map(|found_empty| self.found_empty = found_empty)
                 }
                 Act::Record => self.record_end(),
             };
@@ -402,7 +423,9 @@ impl Supervisor {
         if !(self.life.is_ending() || holds_steps_only && self.life.waits_to_stop()) {
             return;
         }
-        match self.processes.is_empty() {
+        // Nobody came since the kill of this turn, but where a launch was on its way.
+        let found_empty = std::mem::take(&mut self.found_empty) && self.launching.is_none() && self.checkpoint.is_none();
+        match if found_empty { Ok(true) } else { self.processes.is_empty() } {
             Ok(true) => {
                 if holds_steps_only {
                     let acts = self.life.deserted(now());

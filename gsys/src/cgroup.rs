@@ -189,22 +189,27 @@ impl RunCgroup {
             .map_err(|e| CgroupError::io("opening", &path, e))
     }
 
-    /// Removes `job` with everything the job nested in it, `sup` and the run's directory. Touches nothing and fails with the
-    /// number of processes when any is left in either; what is gone already is no error.
+    /// Removes `job` with everything the job nested in it, `sup` and the run's directory. Removes at most an empty `sup` and fails
+    /// with the number of processes when any is left in either; what is gone already is no error.
     pub fn remove(&self) -> Result<(), CgroupError> {
+        // Nearly always nothing is nested and nothing is left: then the kernel, which refuses to remove what is occupied, need
+        // not be asked before.
+        if self.remove_plain() {
+            return Ok(());
+        }
         let (job, sup) = (self.rel.join("job"), self.main_dir("sup"));
         if !kill::is_empty(&self.trees, &job)? || !kill::pids_below(&sup)?.is_empty() {
             self.refuse_occupied()?;
         }
-        for mount in self.trees.mounts() {
-            let run = mount.join(&self.rel);
-            // Nearly always nothing is nested and nothing is left: then this is all.
-            let plain = ["job", "sup", ""].map(|leaf| fs::remove_dir(run.join(leaf)));
-            if !plain.into_iter().all(is_gone_now) {
-                remove_tree(&run, REMOVE_PATIENCE)?;
-            }
-        }
-        Ok(())
+        self.trees.mounts().try_for_each(|mount| remove_tree(&mount.join(&self.rel), REMOVE_PATIENCE))
+    }
+
+    /// Directory by directory, until one cannot go. The main tree's `job` goes last: while it is there, the run is found again.
+    fn remove_plain(&self) -> bool {
+        let main = self.trees.main_mount();
+        is_gone_now(fs::remove_dir(self.main_dir("sup")))
+            && self.trees.mounts().filter(|mount| Some(*mount) != main).all(|mount| remove_run(mount, &self.rel))
+            && main.is_none_or(|mount| remove_run(mount, &self.rel))
     }
 
     /// As [`RunCgroup::remove`], of a run that has no use for a supervisor any more: one that is there, or on its way, is
@@ -375,15 +380,17 @@ fn check_name(name: &str) -> Result<(), CgroupError> {
 const READ_AT_ONCE: usize = 4096;
 
 fn read_file(path: &Path) -> Result<String, CgroupError> {
-    let read = || {
-        let mut text = String::with_capacity(READ_AT_ONCE);
-        // Through `take`, because a `File` would ask for its length first.
-        fs::File::open(path)?
-            .take(u64::MAX)
-            .read_to_string(&mut text)?;
-        Ok(text)
-    };
-    read().map_err(|e| CgroupError::io("reading", path, e))
+    read_proc(path).map_err(|e| CgroupError::io("reading", path, e))
+}
+
+/// A file that has no length to go by.
+pub(crate) fn read_proc(path: &Path) -> io::Result<String> {
+    let mut text = String::with_capacity(READ_AT_ONCE);
+    // Through `take`, because a `File` would ask for its length first.
+    fs::File::open(path)?
+        .take(u64::MAX)
+        .read_to_string(&mut text)?;
+    Ok(text)
 }
 
 /// One write(2): cgroup files take a value whole or not at all.
@@ -406,6 +413,11 @@ fn child_dirs(dir: &Path) -> Vec<PathBuf> {
     };
     let is_dir = |e: &fs::DirEntry| e.file_type().is_ok_and(|t| t.is_dir());
     entries.flatten().filter(is_dir).map(|e| e.path()).collect()
+}
+
+fn remove_run(mount: &Path, rel: &Path) -> bool {
+    let run = mount.join(rel);
+    is_gone_now(fs::remove_dir(run.join("job"))) && is_gone_now(fs::remove_dir(run))
 }
 
 fn is_gone_now(removed: io::Result<()>) -> bool {

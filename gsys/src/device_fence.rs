@@ -22,13 +22,12 @@ pub fn attach(cgroup_dir: &Path, rules: &FenceRules) -> Result<Fence, FenceError
     match kind_of(cgroup_dir)? {
         Kind::Bpf => {
             let dir = bpf::open_dir(cgroup_dir)?;
-            let program = bpf::load(&rules.program())?;
-            bpf::attach(&dir, &program, None)
+            let loaded = bpf::kept(rules.program())?;
+            bpf::attach(&dir, &loaded.program, None)
                 .map_err(|e| FenceError::at("attaching a program to", cgroup_dir, e))?;
-            let fence = bpf::info(&program)?;
             // Read back: a fence that the kernel does not list is no fence.
-            match query(cgroup_dir)?.contains(&fence) {
-                true => Ok(fence),
+            match bpf::attached(&dir, cgroup_dir)?.contains(&loaded.fence.program_id) {
+                true => Ok(loaded.fence),
                 false => Err(FenceError::Changed {
                     path: cgroup_dir.to_owned(),
                     found: 0,

@@ -2,12 +2,11 @@
 //! reach the node's mounts: the namespace is made a slave first, so the node's later mounts still reach the job.
 
 use std::ffi::CString;
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::ptr;
 
-use crate::cgroup::c_path;
+use crate::cgroup::{c_path, read_proc};
 use crate::process::errno;
 
 /// A directory seen in the place of another.
@@ -30,8 +29,9 @@ impl PrivateMounts {
         let pair = |bind: &Bind| Ok((c_path(&bind.source)?, c_path(&bind.target)?));
         let trees = if cgroups_read_only {
             // And the tmpfs that holds the trees' directories on v1 and hybrid.
-            let trees = cgroup_mount_points()?;
-            let holders = tmpfs_above(&trees)?;
+            let mounts = mountinfo()?;
+            let trees = mount_points(&mounts, CGROUPS);
+            let holders = tmpfs_above(&mounts, &trees);
             trees.into_iter().chain(holders).collect()
         } else {
             Vec::new()
@@ -82,28 +82,33 @@ fn mount(
     }
 }
 
+const CGROUPS: &[&str] = &["cgroup", "cgroup2"];
+
 /// Every cgroup file system in the caller's mount namespace, the named ones included.
 pub fn cgroup_mount_points() -> io::Result<Vec<PathBuf>> {
-    mount_points(&["cgroup", "cgroup2"])
+    Ok(mount_points(&mountinfo()?, CGROUPS))
 }
 
 /// The tmpfs below /sys in which cgroup trees are mounted, if there is one.
-fn tmpfs_above(trees: &[PathBuf]) -> io::Result<Vec<PathBuf>> {
-    let mut points = mount_points(&["tmpfs"])?;
+fn tmpfs_above(mountinfo: &str, trees: &[PathBuf]) -> Vec<PathBuf> {
+    let mut points = mount_points(mountinfo, &["tmpfs"]);
     points.retain(|point| {
         point.starts_with("/sys") && trees.iter().any(|tree| tree.parent() == Some(point))
     });
-    Ok(points)
+    points
 }
 
-fn mount_points(types: &[&str]) -> io::Result<Vec<PathBuf>> {
-    let text = fs::read_to_string("/proc/self/mountinfo")?;
+fn mountinfo() -> io::Result<String> {
+    read_proc(Path::new("/proc/self/mountinfo"))
+}
+
+fn mount_points(mountinfo: &str, types: &[&str]) -> Vec<PathBuf> {
     let line = |line: &str| {
         let (left, right) = line.split_once(" - ")?;
         let wanted = types.contains(&right.split(' ').next()?);
         wanted.then(|| crate::cgroup::unescape_mount(left.split(' ').nth(4).unwrap_or("")))
     };
-    Ok(text.lines().filter_map(line).collect())
+    mountinfo.lines().filter_map(line).collect()
 }
 
 /// Mounts a tmpfs of at most `size_bytes`, mode 1777, nosuid,nodev: a private /dev/shm for all steps of a job.

@@ -39,8 +39,12 @@ pub trait GpuSource {
     fn discover(&mut self, progress: &Progress) -> Result<Inventory, NvmlError>;
     /// The condition of each GPU at this moment.
     fn read_health(&mut self, progress: &Progress) -> Result<Vec<GpuHealth>, NvmlError>;
-    /// How much each GPU is used, and by whom.
-    fn sample_use(&mut self, progress: &Progress) -> Result<Vec<GpuUse>, NvmlError>;
+    /// How much each GPU is used, and by whom; where some are named, of these alone, as far as they are there.
+    fn sample_use(
+        &mut self,
+        progress: &Progress,
+        only: Option<&BTreeSet<String>>,
+    ) -> Result<Vec<GpuUse>, NvmlError>;
     /// Changes one GPU: MIG, compute mode. What was made is told by its id.
     fn change(
         &mut self,

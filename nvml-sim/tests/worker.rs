@@ -319,6 +319,28 @@ fn health_is_read_from_a_driver_that_knows_no_field_values() {
 }
 
 #[test]
+fn gpus_that_are_named_are_sampled_and_the_others_let_be() {
+    let host = SimulatedHost::with(&[("h100", 4)]);
+    let worker = start(&host);
+    worker.discover(SOON).unwrap();
+    let sampled = |slots: &[usize]| -> Vec<u32> {
+        let uuids = slots.iter().map(|slot| host.uuid(*slot)).collect();
+        let samples = worker.sample_use_of(uuids, SOON).unwrap();
+        samples.iter().map(|sample| sample.index).collect()
+    };
+    assert_eq!(sampled(&[3, 1]), [1, 3]);
+    // What happens on the others is nothing to wait for; a named one that is lost says so.
+    host.inject(0, "lost");
+    host.inject(2, "lost");
+    assert_eq!(sampled(&[3]), [3]);
+    let lost = worker.sample_use_of([host.uuid(2)].into(), SOON).unwrap();
+    assert!(lost.iter().any(|sample| sample.uuid == Some(host.uuid(2)) && sample.fault.is_some()));
+    // Where it is unknown where one is, all are asked.
+    let all = worker.sample_use_of(["GPU-of-elsewhere".to_owned()].into(), SOON).unwrap();
+    assert_eq!(all.len(), 4);
+}
+
+#[test]
 fn use_tells_load_traffic_and_whose_processes_run() {
     let host = SimulatedHost::with(&[("h100", 2), ("a100", 1)]);
     host.edit(|state| {

@@ -193,7 +193,11 @@ pub(super) fn take(tx: &mut Tx, node: NodeId, run: RunId, phase: RunPhase) {
         (RunPhase::Clean(_), Some(end)) => RunPhase::Clean(end.clone()),
         (phase, _) => phase,
     };
-    let started = matches!(phase, RunPhase::Running { .. });
+    // A short run is told of when it is over.
+    let started = match &phase {
+        RunPhase::Running { .. } => true,
+        phase => phase.end().is_some_and(|end| end.started.is_some()) && member.end().is_none(),
+    };
     tx.emit(Event::RunReported { run, node, phase, at: tx.now });
     if started && tx.state.nodes.get(node).is_some_and(|node| !node.strikes.is_empty()) {
         tx.emit(Event::NodeStrikesCleared { node });

@@ -140,8 +140,8 @@ impl Bench {
         self.spool.path().join("runs/7-1")
     }
 
-    pub fn script_dir(&self) -> PathBuf {
-        self.spool.path().join("marks/7-1")
+    pub fn script(&self) -> PathBuf {
+        self.spool.path().join("marks/7-1.script")
     }
 
     pub fn gstepd_pid(&self) -> i32 {

@@ -85,10 +85,10 @@ fn the_script_is_its_users_alone_and_goes_with_the_run() {
     let mut link = bench.start_and_go();
     let out = bench.file_when("out", |text| text.lines().count() == 2);
     assert!(out.starts_with("argument\n-r-x------ 1 61234 61234 "), "{out}");
-    assert!(bench.script_dir().join("script").exists());
+    assert!(bench.script().exists());
     fs::write(bench.work.join("go-on"), "").unwrap();
     assert_eq!(link.end().exit, ExitCode::SUCCESS);
-    assert!(!exists(&bench.script_dir()));
+    assert!(!exists(&bench.script()));
 }
 
 #[test]
@@ -320,7 +320,7 @@ fn a_job_that_fills_its_pids_is_gone_with_all_it_forked() {
     let mut link = bench.start_and_go();
     let cgroup = bench.cgroup.clone().unwrap();
     wait_for("a full cgroup", || {
-        (cgroup.usage().unwrap().pids >= 20 || exists(&bench.run_dir().join("exit.json"))).then_some(())
+        (cgroup.job_pids().unwrap().len() >= 20 || exists(&bench.run_dir().join("exit.json"))).then_some(())
     });
     link.stop(0);
     link.end();
@@ -388,7 +388,7 @@ fn a_users_mistake_at_launch_is_told_as_such() {
         assert_eq!(end.cause, EndCause::LaunchUser, "{name}: {}", end.text);
         assert!(end.text.contains(text), "{name}: {}", end.text);
         assert_eq!(end, bench.record(), "{name}");
-        assert!(!exists(&bench.script_dir()), "{name}: the script is gone");
+        assert!(!exists(&bench.script()), "{name}: the script is gone");
     }
 }
 

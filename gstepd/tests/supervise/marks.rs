@@ -40,7 +40,7 @@ fn mark(bench: &Bench, line: &[u8]) -> String {
 }
 
 fn socket(bench: &Bench) -> std::path::PathBuf {
-    bench.script_dir().join("mark.sock")
+    bench.script().with_extension("sock")
 }
 
 fn on_disk(bench: &Bench) -> Option<Mark> {

@@ -10,14 +10,10 @@ use super::{CgroupError, Controller, Hierarchy, Trees, child_dirs, read_file};
 pub struct Usage {
     pub cpu_user_micros: u64,
     pub cpu_system_micros: u64,
-    /// Memory charged now.
-    pub memory_bytes: u64,
-    /// Highest value of `memory_bytes`; equals it on v2 kernels before 5.19, which keep no peak.
+    /// The most memory that was charged at a time; what is charged now on v2 kernels before 5.19, which keep no peak.
     pub memory_peak_bytes: u64,
     /// Processes the kernel killed because the job was out of memory.
     pub oom_kills: u64,
-    /// Processes and threads now.
-    pub pids: u64,
 }
 
 /// Reads the use of the cgroup at `rel`. What no controller counts is 0.
@@ -32,7 +28,6 @@ pub(super) fn read(trees: &Trees, rel: &Path) -> Result<Usage, CgroupError> {
             }
         }
     }
-    usage.pids = read_pids(trees, rel)?;
     Ok(usage)
 }
 
@@ -50,17 +45,17 @@ fn read_cpu(trees: &Trees, rel: &Path, usage: &mut Usage) -> Result<(), CgroupEr
 }
 
 fn read_memory_v2(dir: &Path, usage: &mut Usage) -> Result<(), CgroupError> {
-    let Some(now) = absent_is_none(number(&dir.join("memory.current")))? else {
-        return Ok(());
+    let peak = match absent_is_none(number(&dir.join("memory.peak")))? {
+        None => absent_is_none(number(&dir.join("memory.current")))?,
+        peak => peak,
     };
-    usage.memory_bytes = now;
-    usage.memory_peak_bytes = absent_is_none(number(&dir.join("memory.peak")))?.unwrap_or(now);
+    let Some(peak) = peak else { return Ok(()) };
+    usage.memory_peak_bytes = peak;
     usage.oom_kills = field(&read_file(&dir.join("memory.events"))?, "oom_kill").unwrap_or(0);
     Ok(())
 }
 
 fn read_memory_v1(dir: &Path, usage: &mut Usage) -> Result<(), CgroupError> {
-    usage.memory_bytes = number(&dir.join("memory.usage_in_bytes"))?;
     usage.memory_peak_bytes = number(&dir.join("memory.max_usage_in_bytes"))?;
     usage.oom_kills = oom_kills_v1(dir)?;
     Ok(())
@@ -74,17 +69,6 @@ fn oom_kills_v1(dir: &Path) -> Result<u64, CgroupError> {
         kills += oom_kills_v1(&child)?;
     }
     Ok(kills)
-}
-
-fn read_pids(trees: &Trees, rel: &Path) -> Result<u64, CgroupError> {
-    let v2 = trees
-        .v2
-        .as_deref()
-        .filter(|_| trees.hierarchy() == Hierarchy::V2);
-    let Some(mount) = v2.or(trees.v1_mount(Controller::Pids)) else {
-        return Ok(0);
-    };
-    Ok(absent_is_none(number(&mount.join(rel).join("pids.current")))?.unwrap_or(0))
 }
 
 fn number(path: &Path) -> Result<u64, CgroupError> {

@@ -6,6 +6,7 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::rules::DeviceRule;
 use super::{Fence, FenceError, FenceRules, FenceTag};
@@ -187,6 +188,35 @@ pub(super) fn load(code: &[Instruction]) -> Result<OwnedFd, FenceError> {
     })
 }
 
+/// A program that is in the kernel, and what it is there.
+pub(super) struct Loaded {
+    pub program: OwnedFd,
+    pub fence: Fence,
+}
+
+/// So many are kept: one for each set of GPUs that runs were given.
+const KEPT_PROGRAMS: usize = 64;
+
+/// As [`load`], but a program that was loaded before is used again: it never changes, the cgroups it is attached to have
+/// nothing else in common, and most runs of a node are given one of a few sets of GPUs.
+pub(super) fn kept(code: Vec<Instruction>) -> Result<Arc<Loaded>, FenceError> {
+    static KEPT: Mutex<Vec<(Vec<Instruction>, Arc<Loaded>)>> = Mutex::new(Vec::new());
+    let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, loaded)) = kept.iter().find(|(of, _)| *of == code) {
+        return Ok(Arc::clone(loaded));
+    }
+    let program = load(&code)?;
+    let loaded = Arc::new(Loaded {
+        fence: info(&program)?,
+        program,
+    });
+    if kept.len() == KEPT_PROGRAMS {
+        kept.remove(0);
+    }
+    kept.push((code, Arc::clone(&loaded)));
+    Ok(loaded)
+}
+
 #[repr(C)]
 #[derive(Default)]
 struct AttachAttr {
@@ -228,7 +258,20 @@ struct QueryAttr {
 
 /// The programs attached to exactly this cgroup.
 pub(super) fn query(cgroup_dir: &Path) -> Result<Vec<Fence>, FenceError> {
-    let dir = open_dir(cgroup_dir)?;
+    let mut fences = Vec::new();
+    for id in attached(&open_dir(cgroup_dir)?, cgroup_dir)? {
+        match program_by_id(id) {
+            Ok(program) => fences.push(info(&program)?),
+            // Detached and gone between the two calls.
+            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => {}
+            Err(e) => return Err(FenceError::at("opening a program of", cgroup_dir, e)),
+        }
+    }
+    Ok(fences)
+}
+
+/// The numbers of the programs attached to exactly this cgroup, which is `dir`.
+pub(super) fn attached(dir: &File, cgroup_dir: &Path) -> Result<Vec<u32>, FenceError> {
     let mut ids = [0u32; QUERY_BOUND];
     let mut attr = QueryAttr {
         target_fd: dir.as_raw_fd() as u32,
@@ -240,16 +283,7 @@ pub(super) fn query(cgroup_dir: &Path) -> Result<Vec<Fence>, FenceError> {
     // SAFETY: prog_ids leads to `ids`, whose length is prog_cnt; it outlives the call.
     unsafe { bpf(BPF_PROG_QUERY, &mut attr) }
         .map_err(|e| FenceError::at("asking for the programs of", cgroup_dir, e))?;
-    let mut fences = Vec::new();
-    for id in &ids[..(attr.prog_cnt as usize).min(QUERY_BOUND)] {
-        match program_by_id(*id) {
-            Ok(program) => fences.push(info(&program)?),
-            // Detached and gone between the two calls.
-            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => {}
-            Err(e) => return Err(FenceError::at("opening a program of", cgroup_dir, e)),
-        }
-    }
-    Ok(fences)
+    Ok(ids[..(attr.prog_cnt as usize).min(QUERY_BOUND)].to_vec())
 }
 
 #[repr(C)]

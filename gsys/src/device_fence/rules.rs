@@ -2,11 +2,11 @@
 //! the node's GPU device nodes. Knows no GPU library: minors are told by the caller (NVML's `minor_number`, not the index).
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::Path;
 
 use super::FenceError;
 use super::bpf::{Instruction, program_of};
+use crate::cgroup::read_proc;
 
 /// One character device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -241,7 +241,7 @@ pub fn char_major(name: &str) -> Result<Option<u32>, FenceError> {
 
 fn read_proc_devices() -> Result<String, FenceError> {
     let path = Path::new("/proc/devices");
-    fs::read_to_string(path).map_err(|e| FenceError::at("reading", path, e))
+    read_proc(path).map_err(|e| FenceError::at("reading", path, e))
 }
 
 fn major_in(proc_devices: &str, name: &str) -> Option<u32> {

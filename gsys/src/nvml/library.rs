@@ -107,13 +107,23 @@ fn each_gpu<T>(
     library: &Library,
     doing: &'static str,
     progress: &Progress,
-    mut read: impl FnMut(u32, &Device<'_>) -> Result<T, Answer>,
+    read: impl FnMut(u32, &Device<'_>) -> Result<T, Answer>,
 ) -> Result<Answers<T>, NvmlError> {
     let count = library
         .device_count()
         .map_err(|error| whole_failure(doing, error))?;
+    each_of(0..count, library, doing, progress, read)
+}
+
+fn each_of<T>(
+    indexes: impl IntoIterator<Item = u32>,
+    library: &Library,
+    doing: &'static str,
+    progress: &Progress,
+    mut read: impl FnMut(u32, &Device<'_>) -> Result<T, Answer>,
+) -> Result<Answers<T>, NvmlError> {
     let mut answers = Vec::new();
-    for index in 0..count {
+    for index in indexes {
         let answer = match progress.begin(index) {
             Err(text) => Err(Silence {
                 kind: SilenceKind::Hangs,
@@ -151,6 +161,12 @@ impl Memory {
                 Ok(place.insert(read_fixed(device)?))
             }
         }
+    }
+
+    /// Where discovery last saw these GPUs; `None` where it has not seen one of them.
+    fn indexes_of(&self, uuids: &BTreeSet<String>) -> Option<Vec<u32>> {
+        let of = |uuid: &String| self.fixed.values().find(|fixed| fixed.uuid == *uuid).map(|fixed| fixed.index);
+        uuids.iter().map(of).collect()
     }
 
     /// All facts of one GPU: the fixed ones, and those that may have changed.
@@ -281,17 +297,22 @@ impl GpuSource for Nvml {
         Ok(answers.into_iter().map(or_silent).collect())
     }
 
-    fn sample_use(&mut self, progress: &Progress) -> Result<Vec<GpuUse>, NvmlError> {
+    fn sample_use(
+        &mut self,
+        progress: &Progress,
+        only: Option<&BTreeSet<String>>,
+    ) -> Result<Vec<GpuUse>, NvmlError> {
+        const DOING: &str = "sampling the use of GPUs";
         let (library, memory) = (&self.library, &mut self.memory);
-        let answers = each_gpu(
-            library,
-            "sampling the use of GPUs",
-            progress,
-            |index, device| {
-                let fixed = memory.fixed(device)?.clone();
-                sample_one(index, device, &fixed, &mut memory.gpm)
-            },
-        )?;
+        let wanted = only.and_then(|uuids| memory.indexes_of(uuids));
+        let sample = |index, device: &Device<'_>| {
+            let fixed = memory.fixed(device)?.clone();
+            sample_one(index, device, &fixed, &mut memory.gpm)
+        };
+        let answers = match wanted {
+            Some(indexes) => each_of(indexes, library, DOING, progress, sample),
+            None => each_gpu(library, DOING, progress, sample),
+        }?;
         let or_fault = |(index, answer): (u32, Result<GpuUse, Silence>)| {
             answer.unwrap_or_else(|silence| GpuUse {
                 index,

@@ -89,7 +89,20 @@ impl NvmlWorker {
 
     /// How much every GPU is used. MIG instances are those that discovery last saw.
     pub fn sample_use(&self, timeout: Duration) -> Result<Vec<GpuUse>, NvmlError> {
-        self.call("sampling the use of GPUs", timeout, Request::Use)
+        self.call("sampling the use of GPUs", timeout, |answer| {
+            Request::Use(None, answer)
+        })
+    }
+
+    /// The same of these GPUs alone, by UUID. One that does not answer is in it too, one that is not there is not.
+    pub fn sample_use_of(
+        &self,
+        uuids: BTreeSet<String>,
+        timeout: Duration,
+    ) -> Result<Vec<GpuUse>, NvmlError> {
+        self.call("sampling the use of GPUs", timeout, |answer| {
+            Request::Use(Some(uuids), answer)
+        })
     }
 
     /// Changes one GPU; the id of what was made, where something was. A change whose time is up may still happen: discover.
@@ -249,7 +262,10 @@ struct Line {
 enum Request {
     Discover(SyncSender<Result<Inventory, NvmlError>>),
     Health(SyncSender<Result<Vec<GpuHealth>, NvmlError>>),
-    Use(SyncSender<Result<Vec<GpuUse>, NvmlError>>),
+    Use(
+        Option<BTreeSet<String>>,
+        SyncSender<Result<Vec<GpuUse>, NvmlError>>,
+    ),
     Change(String, Change, SyncSender<Result<Option<u32>, NvmlError>>),
 }
 
@@ -551,9 +567,9 @@ fn serve(requests: &Receiver<Request>, shared: &Shared, open: &Opener, job: Arc<
                 }
                 let _ = answer.send(result);
             }
-            Request::Use(answer) => {
+            Request::Use(only, answer) => {
                 let mut result = with_source(&mut source, shared, open, |source| {
-                    source.sample_use(&progress)
+                    source.sample_use(&progress, only.as_ref())
                 });
                 if job.finish(shared)
                     && let Ok(samples) = &mut result
@@ -738,7 +754,11 @@ mod tests {
             panic!("a fault of our own");
         }
 
-        fn sample_use(&mut self, _progress: &Progress) -> Result<Vec<GpuUse>, NvmlError> {
+        fn sample_use(
+            &mut self,
+            _progress: &Progress,
+            _only: Option<&BTreeSet<String>>,
+        ) -> Result<Vec<GpuUse>, NvmlError> {
             Ok(Vec::new())
         }
 

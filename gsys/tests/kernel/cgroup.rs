@@ -449,8 +449,7 @@ fn the_pids_limit_holds() {
     until("a fork is refused", || {
         scratch.read_output().to_lowercase().contains("fork")
     });
-    assert!(run.job_pids().expect("list").len() <= 8);
-    assert!((1..=8).contains(&run.usage().expect("usage").pids));
+    assert!((1..=8).contains(&run.job_pids().expect("list").len()));
     assert_killed(&run);
     end_of(child.pid);
 }
@@ -470,7 +469,6 @@ fn use_is_counted_after_the_processes_are_gone() {
         usage.cpu_user_micros < 60_000_000,
         "microseconds, not nanoseconds: {usage:?}"
     );
-    assert_eq!(usage.pids, 0);
     if scratch.root.supports(Controller::Memory) {
         assert!(usage.memory_peak_bytes > 0, "{usage:?}");
     }

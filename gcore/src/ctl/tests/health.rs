@@ -103,6 +103,32 @@ fn a_success_clears_the_strikes_and_a_users_error_makes_none() {
 }
 
 #[test]
+fn a_run_that_is_told_of_when_it_is_over_clears_the_strikes_if_it_ran() {
+    check(
+        "node n1 h100:4
+         submit user=alice gpus=1
+         submit user=bob gpus=1
+         submit user=carol gpus=1
+         plan
+         n1 launch_node 1-1 no_fence
+         n1 launch_user 2-1 no_such_directory
+         nodes
+         n1 ran 3-1
+         nodes",
+        expect![[r#"
+            job 1
+              note: no --time given and partition "main" has no default: the limit is 1-00:00:00
+            job 2
+              note: no --time given and partition "main" has no default: the limit is 1-00:00:00
+            job 3
+              note: no --time given and partition "main" has no default: the limit is 1-00:00:00
+            n1 MIXED 3 GPUs 63 CPUs free 1 strikes
+            n1 IDLE 4 GPUs 64 CPUs free
+        "#]],
+    );
+}
+
+#[test]
 fn a_failed_prolog_drains_the_node_at_once_and_holds_the_job() {
     check(
         "node n1 h100:1

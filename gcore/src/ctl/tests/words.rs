@@ -322,6 +322,8 @@ pub(super) fn phase(verb: &str, arg: &str, now: Timestamp) -> RunPhase {
         "running" => RunPhase::Running { started: now },
         "exits" => RunPhase::Ended(RunEnd { exit, ended: Some(now), ..RunEnd::default() }),
         "clean" => RunPhase::Clean(RunEnd { exit, ended: Some(now), ..RunEnd::default() }),
+        // Over before it was told to run.
+        "ran" => RunPhase::Clean(RunEnd { exit, started: Some(now), ended: Some(now), ..RunEnd::default() }),
         "stopped" => caused(EndCause::Stopped),
         "stops" => {
             RunPhase::Ended(RunEnd { cause: EndCause::Stopped, exit: ExitCode::killed(15), ..RunEnd::default() })
