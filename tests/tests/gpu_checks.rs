@@ -180,11 +180,11 @@ fn our_own_program_finds_a_gpu_that_computes_wrong_by_kernels_that_are_really_ca
 
 #[test]
 fn a_driver_that_hangs_under_our_own_program_costs_one_gpu_and_holds_nobody() {
-    let Some(pool) = pool_with_our_checks(&[&["gpu4", "check", "hang"]], "timeout_secs = 8\nchecks = [\"arith\"]") else { return };
+    let Some(pool) = pool_with_our_checks(&[&["gpu4", "check", "hang"]], "timeout_secs = 10\nchecks = [\"arith\"]") else { return };
     pool.wait_until("it is under check", || health(&pool).iter().any(|gpu| gpu["ordered"] == "check"));
     pool.wait_until("one GPU is out", || faults(&pool).len() == 1);
     let (_, words) = faults(&pool).remove(0);
-    assert!(words.contains("check program, the second time: did not end within 8 s"), "{words}");
+    assert!(words.contains("check program, the second time: did not end within 10 s"), "{words}");
     let five = pool.gsub(&["--gpus", "5", "--wrap", "true"]);
     pool.wait_state(five, Completed);
     pool.down();
