@@ -37,6 +37,9 @@ pub(crate) fn text(partition: &PartitionRow, nodes: &[NodeRow]) -> String {
     if let Some(headroom) = &partition.headroom {
         lines.push(format!("Headroom={}", gpus_text(headroom)));
     }
+    if partition.headroom_nodes > 0 {
+        lines.push(format!("HeadroomNodes={}", partition.headroom_nodes));
+    }
     for (key, limits) in [("GroupLimits", &partition.group), ("PerUserLimits", &partition.per_user), ("PerAccountLimits", &partition.per_account)] {
         let text = limits_text(limits);
         if !text.is_empty() {

@@ -63,6 +63,45 @@ impl Pass<'_> {
         }
     }
 
+    /// As `check`, for nodes that are known: whole ones that are kept idle are not broken into.
+    pub(crate) fn check_on(&self, job: &PendingJob, take: &Take, picked: &Picked) -> Result<Option<RunClass>, Reason> {
+        let class = self.check(job, take)?;
+        if self.kept_nodes.is_empty() || class == Some(RunClass::Guaranteed) || self.ledger.is_urgent(&job.spec) {
+            return Ok(class);
+        }
+        for kept in &self.kept_nodes {
+            let taken = picked.iter().filter(|(at, _)| kept.nodes.contains(*at) && self.is_idle(*at)).count();
+            let idle = kept.nodes.ones().filter(|at| self.is_idle(*at)).count();
+            if taken > 0 && idle < kept.most + taken {
+                let name = &self.snapshot.config.partitions[kept.partition].name;
+                let plural = |count: usize| if count == 1 { "node" } else { "nodes" };
+                let text = format!(
+                    "partition {name} keeps {} whole {} idle for urgent work: {idle} {} idle and this job would take {taken}",
+                    kept.most,
+                    plural(kept.most),
+                    if idle == 1 { "is" } else { "are" }
+                );
+                return Err(Reason::new(ReasonCode::Headroom, text));
+            }
+        }
+        Ok(class)
+    }
+
+    /// Whether nobody has anything of a node now.
+    fn is_idle(&self, at: usize) -> bool {
+        let cluster = &self.engine.cluster;
+        let make = &cluster.makes.list[cluster.nodes[at].make as usize];
+        let free = cluster.room(at).profile.free_at(self.now);
+        free.cpus == make.all.cpus && free.gpus == make.all.gpus
+    }
+
+    fn nodes_in_use(&self, shape: ShapeId) -> FixedBitSet {
+        let mut nodes = self.shape(shape).candidates.up.clone();
+        let idle: Vec<usize> = nodes.ones().filter(|at| self.is_idle(*at)).collect();
+        idle.into_iter().for_each(|at| nodes.set(at, false));
+        nodes
+    }
+
     /// Nodes for a way, now: those liked best; of another type where a limit says no to theirs.
     pub(crate) fn find(&mut self, job: &PendingJob, shape: ShapeId, way: usize, secs: u32) -> Found {
         let now = self.now;
@@ -71,16 +110,18 @@ impl Pass<'_> {
             return Ok(None);
         };
         let take = self.take_of(shape, way, &picked, secs);
-        let no = match self.check(job, &take) {
+        let no = match self.check_on(job, &take, &picked) {
             Ok(class) => return Ok(Some((picked, take, class))),
             Err(reason) => reason,
         };
-        for kind in self.gpu_types(shape) {
-            let only = self.nodes_of_type(shape, &kind);
+        let of_types = self.gpu_types(shape).into_iter().map(|kind| self.nodes_of_type(shape, &kind));
+        let in_use = (!self.kept_nodes.is_empty()).then(|| self.nodes_in_use(shape));
+        let choices: Vec<FixedBitSet> = of_types.chain(in_use).collect();
+        for only in choices {
             let found = self.search(job, shape, |search, ask| search.pick(&Ask { only: Some(&only), ..*ask }, way, now, end));
             let Some(picked) = found else { continue };
             let take = self.take_of(shape, way, &picked, secs);
-            if let Ok(class) = self.check(job, &take) {
+            if let Ok(class) = self.check_on(job, &take, &picked) {
                 return Ok(Some((picked, take, class)));
             }
         }

@@ -1,13 +1,36 @@
 //! Idle GPUs, and those of them that are kept ready for urgent work: headroom of partitions and of QOS.
 //!
-//! Counts by type, not by node. A partition that only shares some nodes with one that keeps headroom is held back as
+//! GPUs are counted by type, and whole nodes where a partition keeps such. A partition that only shares some nodes with one that keeps headroom is held back as
 //! far as it could not do without those nodes. Never knows guarantees: lending limits are the quota's.
 
 use crate::limits::{ALL, GpuTypes, Holding, milli_text};
 use crate::snapshot::Snapshot;
-use gmodel::config::ClusterConfig;
+use fixedbitset::FixedBitSet;
+use gmodel::config::{ClusterConfig, Partition};
 use gmodel::policy::GpuAmounts;
 use gmodel::{Policy, Reason, ReasonCode};
+
+/// Nodes of a partition of which so many are to stay wholly idle.
+#[derive(Debug)]
+pub(crate) struct KeptNodes {
+    pub partition: usize,
+    pub nodes: FixedBitSet,
+    pub most: usize,
+}
+
+/// Of all partitions that keep whole nodes.
+pub(crate) fn kept_nodes(snapshot: &Snapshot) -> Vec<KeptNodes> {
+    let keeping = snapshot.config.partitions.iter().enumerate().filter(|(_, one)| one.headroom_nodes > 0);
+    let nodes_of = |one: &Partition| {
+        let mut nodes = FixedBitSet::with_capacity(snapshot.nodes.len());
+        nodes.extend((0..snapshot.nodes.len()).filter(|at| {
+            let node = &snapshot.nodes[*at];
+            node.unavailable.is_none() && one.holds(&node.name, &node.features)
+        }));
+        nodes
+    };
+    keeping.map(|(partition, one)| KeptNodes { partition, nodes: nodes_of(one), most: one.headroom_nodes as usize }).collect()
+}
 
 #[derive(Clone, Debug, Default)]
 pub struct IdleGpus {

@@ -476,10 +476,14 @@ impl Ledger {
                 }
             }
         }
-        let is_urgent = self.policy.qos.get(&spec.qos).is_some_and(|qos| qos.headroom.is_some());
-        let spared = is_urgent || class == Some(RunClass::Guaranteed);
+        let spared = self.is_urgent(spec) || class == Some(RunClass::Guaranteed);
         let reason = self.idle.kept(held, who.partition, !spared, &spec.qos, &self.types, &self.config, &self.policy);
         reason.is_none_or(found)
+    }
+
+    /// Whether a job may use what is kept for urgent work.
+    pub(crate) fn is_urgent(&self, spec: &JobSpec) -> bool {
+        self.policy.qos.get(&spec.qos).is_some_and(|qos| qos.headroom.is_some())
     }
 
     /// Whether a job's QOS has it run outside of quotas.

@@ -7,6 +7,7 @@
 use crate::choices::Choices;
 use crate::claims;
 use crate::cluster::{Cluster, end_after};
+use crate::headroom::{KeptNodes, kept_nodes};
 use crate::ledger::{Ledger, Take};
 use crate::preempt::Candidates;
 use crate::priority::{in_order, of_starts};
@@ -270,6 +271,8 @@ pub(crate) struct Pass<'a> {
     pub(crate) guaranteed_only: bool,
     /// The array whose guarantee was used up just now.
     pub(crate) later: Option<usize>,
+    /// Whole nodes that partitions keep idle.
+    pub(crate) kept_nodes: Vec<KeptNodes>,
     /// What became of jobs that wait in several partitions.
     pub(crate) choices: Choices,
     pub(crate) probes_left: u64,
@@ -350,6 +353,7 @@ impl<'a> Pass<'a> {
             counted: Vec::new(),
             guaranteed_only: false,
             later: None,
+            kept_nodes: kept_nodes(snapshot),
             choices: Choices::default(),
             probes_left: budget.node_probes,
             starts_left: budget.starts,
@@ -564,7 +568,7 @@ impl<'a> Pass<'a> {
             let longest = self.search(job, shape, |search, ask| search.longest(ask, way, search.snapshot.now, (least, secs)));
             let Some((secs, picked)) = longest else { continue };
             let take = self.take_of(shape, way, &picked, secs);
-            if let Ok(class) = self.check(job, &take) {
+            if let Ok(class) = self.check_on(job, &take, &picked) {
                 self.commit(job, id, shape, way, &picked, (&take, class), Some(secs));
                 return true;
             }

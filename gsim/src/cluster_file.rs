@@ -156,6 +156,7 @@ fn partition(name: &str, table: &Reader) -> Partition {
         preempt_mode: table.word("preempt_mode", &PREEMPT_MODES).unwrap_or(default.preempt_mode),
         placement: table.word("placement", &PLACEMENTS),
         headroom: table.gpu_amounts("headroom"),
+        headroom_nodes: table.number("headroom_nodes", 1_000_000).unwrap_or(0),
         group: limits(&table.table("group")),
         per_user: limits(&table.table("per_user")),
         per_account: limits(&table.table("per_account")),

@@ -120,7 +120,7 @@ fn partition_table(
     let Partition {
         name, nodes, is_default: _, state, max_time_secs, default_time_secs, max_nodes, priority_tier, allow_accounts,
         allow_users, cpus_per_gpu, mem_per_cpu_bytes, mem_per_gpu_bytes, requeue, over_time_secs, priority_factor,
-        preempt_mode, placement, group, per_user, per_account, headroom, allow_qos, default_qos, gpu_sharing,
+        preempt_mode, placement, group, per_user, per_account, headroom, headroom_nodes, allow_qos, default_qos, gpu_sharing,
         // Of processes on real nodes, and of GPUs that are cut, checked and watched.
         private_tmp: _, prolog: _, epilog: _, gpu_scrub: _, submit_from_jobs: _, mig: _, slices_for_memory: _, diagnostics: _, idle: _,
     } = partition;
@@ -156,6 +156,7 @@ fn partition_table(
     set(&mut table, "mem_per_gpu", size(mem_per_gpu_bytes));
     set(&mut table, "requeue", Some(*requeue));
     set(&mut table, "headroom", headroom.as_ref().map(amounts));
+    set(&mut table, "headroom_nodes", Some(i64::from(*headroom_nodes)).filter(|nodes| *nodes > 0));
     set(&mut table, "allow_accounts", listed(allow_accounts, |name| names.account(name)));
     set(&mut table, "allow_users", listed(allow_users, |name| names.user(name)));
     set(&mut table, "allow_qos", listed(allow_qos, |name| names.qos(name)));

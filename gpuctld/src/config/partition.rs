@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-const KEYS: [&str; 34] = [
+const KEYS: [&str; 35] = [
     "nodes",
     "features",
     "default",
@@ -41,6 +41,7 @@ const KEYS: [&str; 34] = [
     "per_user",
     "per_account",
     "headroom",
+    "headroom_nodes",
     "allow_qos",
     "default_qos",
     "mig",
@@ -203,6 +204,7 @@ fn partition(name: &str, section: &Section, errors: &mut Errors) -> Partition {
         per_user: limits(section, &holder, "per_user", errors),
         per_account: limits(section, &holder, "per_account", errors),
         headroom: section.amounts("headroom", errors),
+        headroom_nodes: section.number("headroom_nodes", 0..=1_000_000, errors).unwrap_or(default.headroom_nodes),
         mig: section.word("mig", &CUTS, errors).unwrap_or_default(),
         slices_for_memory: section.boolean("slices_for_memory", errors).unwrap_or(default.slices_for_memory),
         gpu_sharing: sharing,

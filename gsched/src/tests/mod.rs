@@ -113,6 +113,7 @@ fn partition(words: &[&str]) -> Partition {
         nodes: get(words, "nodes").map_or(NodeSelection::All, |l| NodeSelection::Names(Hostlist::parse(l).unwrap())),
         priority_tier: number(words, "tier").unwrap_or(1),
         max_time_secs: number(words, "max_time"),
+        headroom_nodes: number(words, "keeps").unwrap_or(0),
         state: if words.contains(&"down") { gmodel::config::PartitionState::Down } else { Default::default() },
         cpus_per_gpu: number(words, "cpus_per_gpu"),
         gpu_sharing: get(words, "sharing").map_or_else(Default::default, |word| serde_json::from_str(&format!("{word:?}")).unwrap()),
