@@ -44,7 +44,7 @@ fn census(state: &State) -> Census {
     }
     for node in state.nodes.values().filter(|node| node.role == Role::Compute) {
         *count.nodes.entry(state.node_view(node).to_string()).or_default() += 1;
-        for gpu in &node.gpus {
+        for gpu in node.gpus.iter() {
             *count.health.entry(state_word(gpu)).or_default() += 1;
         }
         let free = state.free_on(node);

@@ -15,7 +15,8 @@ use crate::usual::{Sort, Usual};
 use fixedbitset::FixedBitSet;
 use gmodel::run::NodeShare;
 use gmodel::{NodeId, RunId, Timestamp};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// All nodes of a cluster, in the order of the snapshot.
@@ -25,17 +26,17 @@ pub struct Cluster {
     pub makes: Makes,
     pub nodes: Vec<Track>,
     rooms: Rooms,
+    /// Of each node, before this pass.
+    base_of: Vec<RoomId>,
     /// Of each node, in this pass.
     room_of: Vec<RoomId>,
     /// By the number of whole GPUs that are free: the nodes with so many and a free CPU, without which nothing starts.
     pub by_free: Vec<FixedBitSet>,
     /// Nodes that this pass took something of.
-    touched: Vec<usize>,
+    touched: FixedBitSet,
     runs: Vec<Known>,
     /// Nodes whose runs are others than when their room was worked out.
     stale: Vec<usize>,
-    /// When what is free on a node next changes by itself.
-    next_change: BTreeSet<(Timestamp, usize)>,
     /// Runs that are being ended, and those that stand still.
     pub leaving: usize,
     pub frozen: usize,
@@ -53,9 +54,6 @@ pub struct Track {
     pub make: MakeId,
     /// Takes new work.
     pub up: bool,
-    /// Its room before this pass.
-    base: RoomId,
-    touched: bool,
     bucket: Option<usize>,
     held: Vec<Held>,
     /// As the snapshot had it, to see what changes.
@@ -106,21 +104,20 @@ impl Cluster {
     /// Undoes what the last pass took, and brings in what changed since; `changes` where that is known.
     pub fn sync(&mut self, snapshot: &Snapshot, changes: Option<&Changes>) {
         self.now = snapshot.now;
-        for at in std::mem::take(&mut self.touched) {
-            let track = &mut self.nodes[at];
-            track.touched = false;
-            self.room_of[at] = track.base;
-            self.file(at);
-        }
+        self.room_of.clone_from(&self.base_of);
+        let mut touched = std::mem::take(&mut self.touched);
+        touched.ones().for_each(|at| self.file(at));
+        touched.clear();
+        self.touched = touched;
         self.rooms.begin();
         let changes = changes.filter(|changes| !changes.everything && self.nodes.len() == snapshot.nodes.len());
         let mut dirty = FixedBitSet::with_capacity(snapshot.nodes.len());
         let stale = std::mem::take(&mut self.stale);
         match changes {
             Some(changes) => {
-                let mut some: BTreeSet<usize> = stale.iter().copied().collect();
-                some.extend(changes.nodes.iter().filter_map(|node| self.place(*node)));
-                self.compare_nodes(snapshot, some.into_iter(), &mut dirty);
+                let mut some = FixedBitSet::with_capacity(snapshot.nodes.len());
+                some.extend(stale.iter().copied().chain(changes.nodes.iter().filter_map(|node| self.place(*node))));
+                self.compare_nodes(snapshot, some.ones(), &mut dirty);
                 dirty.extend(stale);
                 for run in &changes.runs {
                     self.sync_run(*run, snapshot, &mut dirty);
@@ -131,13 +128,13 @@ impl Cluster {
                     && self.nodes.iter().zip(&snapshot.nodes).all(|(track, node)| track.id == node.id);
                 if !same {
                     self.rooms = Rooms::default();
-                    self.nodes = snapshot.nodes.iter().map(|node| Track::new(node, &mut self.makes, &mut self.rooms)).collect();
-                    self.room_of = self.nodes.iter().map(|track| track.base).collect();
+                    self.nodes = snapshot.nodes.iter().map(|node| Track::new(node, &mut self.makes)).collect();
+                    self.base_of = self.nodes.iter().map(|track| self.rooms.keep(Room::default(), track.make)).collect();
+                    self.room_of.clone_from(&self.base_of);
                     self.runs.clear();
                     (self.leaving, self.frozen) = (0, 0);
                     self.usual = Usual::default();
                     self.by_free.clear();
-                    self.next_change.clear();
                     self.generation += 1;
                     dirty.insert_range(..);
                 }
@@ -146,25 +143,44 @@ impl Cluster {
                 self.sync_runs(snapshot, &mut dirty);
             }
         }
-        dirty.extend(self.next_change.range(..(self.now.plus_millis(1), 0)).map(|(_, at)| *at));
-        self.changed.clear();
-        for at in dirty.ones() {
-            let track = &mut self.nodes[at];
-            let runs = track.held.iter().map(|held| (held.end, &held.share));
-            let make = &self.makes.list[track.make as usize];
-            let room = Room::new(make, &snapshot.nodes[at], self.now, runs);
-            let second = |room: &Room| room.profile.steps().get(1).map(|step| step.at);
-            let (before, after) = (second(self.rooms.get(track.base)), second(&room));
-            self.rooms.leave(track.base);
-            track.base = self.rooms.keep(room, track.make);
-            self.room_of[at] = track.base;
-            if before != after {
-                before.map(|before| self.next_change.remove(&(before, at)));
-            }
-            self.next_change.extend(after.map(|after| (after, at)));
-            self.file(at);
-            self.changed.push(at);
+        let due = self.rooms.due(self.now);
+        if !due.is_empty() {
+            dirty.extend((0..self.nodes.len()).filter(|at| due.contains(&self.base_of[*at])));
         }
+        self.changed = dirty.ones().collect();
+        for place in 0..self.changed.len() {
+            let at = self.changed[place];
+            let track = &self.nodes[at];
+            // The nodes of a run mostly follow each other.
+            let before = place.checked_sub(1).map(|place| self.changed[place]);
+            let base = match before.filter(|before| self.is_alike(*before, at, snapshot)) {
+                Some(before) => self.rooms.keep_again(self.base_of[before]),
+                None => {
+                    let runs = track.held.iter().map(|held| (held.end, &held.share));
+                    let make = &self.makes.list[track.make as usize];
+                    let room = Room::new(make, &snapshot.nodes[at], self.now, runs);
+                    self.rooms.keep(room, track.make)
+                }
+            };
+            self.rooms.leave(std::mem::replace(&mut self.base_of[at], base));
+            self.room_of[at] = base;
+            self.file(at);
+        }
+    }
+
+    /// Whether two nodes have the same free, now and later.
+    fn is_alike(&self, one: usize, other: usize, snapshot: &Snapshot) -> bool {
+        let (a, b) = (&self.nodes[one], &self.nodes[other]);
+        let free = |at: usize| {
+            let node = &snapshot.nodes[at];
+            (node.free_cpus, node.free_mem_bytes, &node.free_gpu_milli)
+        };
+        let held = |track: &Track| track.held.len();
+        let mut pairs = a.held.iter().zip(&b.held);
+        a.make == b.make && held(a) == held(b) && free(one) == free(other) && pairs.all(|(a, b)| {
+            let (x, y) = (&a.share, &b.share);
+            a.end == b.end && (x.cpus, x.mem_bytes, &x.gpus) == (y.cpus, y.mem_bytes, &y.gpus)
+        })
     }
 
     /// Looks which of some nodes are others than before in themselves.
@@ -179,8 +195,10 @@ impl Cluster {
             let make = self.makes.of(node);
             if track.up != up || track.make != make || track.seen.name != node.name || track.seen.features != node.features || track.seen.nvlink_domain != node.nvlink_domain {
                 self.generation += 1;
+                track.seen = Seen::of(node);
             }
-            (track.make, track.up, track.seen) = (make, up, Seen::of(node));
+            (track.make, track.up) = (make, up);
+            track.seen.take_free(node);
             dirty.insert(at);
         }
     }
@@ -364,14 +382,19 @@ impl Cluster {
         self.room_of[at]
     }
 
+    /// All nodes, those together that follow each other and have one room in this pass.
+    pub(crate) fn stretches(&self) -> impl Iterator<Item = Range<usize>> + '_ {
+        let mut end = 0;
+        self.room_of.chunk_by(|one, next| one == next).map(move |nodes| {
+            end += nodes.len();
+            end - nodes.len()..end
+        })
+    }
+
     /// Gives a node another room in this pass: one that a node of its make has or had in it. Call `file` when what is
     /// free now is otherwise.
     pub(crate) fn set_room(&mut self, at: usize, room: RoomId) {
-        let track = &mut self.nodes[at];
-        if !track.touched {
-            track.touched = true;
-            self.touched.push(at);
-        }
+        self.touched.grow_and_insert(at);
         self.room_of[at] = room;
     }
 
@@ -390,8 +413,8 @@ impl Cluster {
         need: impl Fn(usize, MakeId) -> Option<&'n Need>,
         from: Timestamp,
         to: Timestamp,
-    ) -> Option<Vec<(Hold, Vec<usize>)>> {
-        let mut holds: Vec<(Hold, Vec<usize>)> = Vec::new();
+    ) -> Option<Vec<(Hold, Vec<Range<usize>>)>> {
+        let mut holds: Vec<(Hold, Vec<Range<usize>>)> = Vec::new();
         let mut made: BTreeMap<(RoomId, usize), (RoomId, usize)> = BTreeMap::new();
         let mut last = None;
         for (at, part) in picked {
@@ -410,7 +433,10 @@ impl Cluster {
             };
             last = Some((key, (room, place)));
             self.set_room(*at, room);
-            holds[place].1.push(*at);
+            match holds[place].1.last_mut() {
+                Some(stretch) if stretch.end == *at => stretch.end += 1,
+                _ => holds[place].1.push(*at..*at + 1),
+            }
         }
         Some(holds)
     }
@@ -473,15 +499,12 @@ impl Known {
 }
 
 impl Track {
-    fn new(node: &SchedNode, makes: &mut Makes, rooms: &mut Rooms) -> Self {
-        let make = makes.of(node);
-        let room = Room::new(&makes.list[make as usize], node, Timestamp::default(), std::iter::empty());
+    /// Its room is still to be worked out.
+    fn new(node: &SchedNode, makes: &mut Makes) -> Self {
         Self {
             id: node.id,
-            make,
+            make: makes.of(node),
             up: node.unavailable.is_none(),
-            base: rooms.keep(room, make),
-            touched: false,
             bucket: None,
             held: Vec::new(),
             seen: Seen::of(node),
@@ -511,5 +534,11 @@ impl Seen {
             free_gpu_milli: node.free_gpu_milli.clone(),
             gpus: node.gpus.clone(),
         }
+    }
+
+    fn take_free(&mut self, node: &SchedNode) {
+        (self.free_cpus, self.free_mem_bytes) = (node.free_cpus, node.free_mem_bytes);
+        self.free_gpu_milli.clone_from(&node.free_gpu_milli);
+        self.gpus = node.gpus.clone();
     }
 }

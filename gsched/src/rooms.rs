@@ -5,7 +5,8 @@
 
 use crate::make::MakeId;
 use crate::room::Room;
-use std::collections::BTreeMap;
+use gmodel::Timestamp;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Number of a room; of those that passes made only until the next `begin`.
 pub type RoomId = u32;
@@ -18,6 +19,8 @@ pub struct Rooms {
     kept: usize,
     unused: Vec<RoomId>,
     by_print: BTreeMap<u64, RoomId>,
+    /// When what is free in those that nodes have next changes by itself.
+    next_change: BTreeSet<(Timestamp, RoomId)>,
 }
 
 #[derive(Debug)]
@@ -27,6 +30,12 @@ struct Entry {
     /// Nodes that have it before the pass.
     nodes: u32,
     print: u64,
+}
+
+impl Entry {
+    fn next_change(&self) -> Option<Timestamp> {
+        self.room.profile.steps().get(1).map(|step| step.at)
+    }
 }
 
 impl Rooms {
@@ -66,7 +75,19 @@ impl Rooms {
         };
         self.kept = self.list.len();
         self.by_print.entry(print).or_insert(id);
+        self.next_change.extend(self.list[id as usize].next_change().map(|at| (at, id)));
         id
+    }
+
+    /// One more node has a room before the pass.
+    pub fn keep_again(&mut self, id: RoomId) -> RoomId {
+        self.list[id as usize].nodes += 1;
+        id
+    }
+
+    /// Rooms of before the pass in which more has become free by itself: they are to be worked out anew.
+    pub fn due(&self, now: Timestamp) -> BTreeSet<RoomId> {
+        self.next_change.range(..(now.plus_millis(1), 0)).map(|(_, id)| *id).collect()
     }
 
     /// A node has another room before the pass.
@@ -77,6 +98,7 @@ impl Rooms {
             if self.by_print.get(&entry.print) == Some(&id) {
                 self.by_print.remove(&entry.print);
             }
+            entry.next_change().map(|at| self.next_change.remove(&(at, id)));
             self.unused.push(id);
         }
     }

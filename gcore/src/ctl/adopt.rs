@@ -95,7 +95,7 @@ fn adopt(tx: &mut Tx, node: NodeId, life: &NodeLife, run: RunId, order: &LaunchO
 fn share_of(tx: &Tx, id: NodeId, order: &LaunchOrder) -> NodeShare {
     let node = tx.state.nodes.get(id);
     let slot = |uuid: &str| {
-        let gpus = node.into_iter().flat_map(|node| &node.gpus);
+        let gpus = node.into_iter().flat_map(|node| node.gpus.iter());
         gpus.into_iter().find(|gpu| gpu.info.uuid == uuid).map(|gpu| gpu.slot)
     };
     let mut grants: Vec<GpuGrant> = order

@@ -113,7 +113,7 @@ pub fn apply(state: &mut State, event: &Event) {
         }
         Event::RunAdopted { run, spec, share, life, batch, limit_secs, imex_channel, at } => {
             let member =
-                Member { node: share.node, life: life.clone(), phase: None, forfeited: false };
+                Member { node: share.node, life: Arc::new(life.clone()), phase: None, forfeited: false };
             run_adopted(state, *run, spec, *limit_secs, *at);
             let held = run_mut(state, *run);
             held.imex_channel = held.imex_channel.or(*imex_channel);
@@ -530,7 +530,7 @@ fn run_placed(
     state: &mut State,
     id: RunId,
     allocation: &Allocation,
-    lives: &[NodeLife],
+    lives: &[Arc<NodeLife>],
     limit_secs: Option<u32>,
     at: Timestamp,
 ) {
@@ -583,12 +583,14 @@ fn run_placed(
         started: None,
         outcome: None,
     };
+    let generation = state.seq.0;
     for share in allocation {
-        node_mut(state, share.node).runs.insert(id);
+        let node = node_mut(state, share.node);
+        node.runs.insert(id);
+        node.generation = generation;
     }
     state.index_run(&run);
     state.runs.insert(id, run);
-    raise_generations(state, id);
 }
 
 /// Makes what is missing of a job and its run, as if it had been placed and let go just now.
@@ -626,18 +628,20 @@ fn run_reported(state: &mut State, id: RunId, node: NodeId, phase: &RunPhase, at
         run.started = Some(started);
         job_mut(state, id.job).started = Some(started);
     }
+    let run = run_mut(state, id);
     let clean = matches!(phase, RunPhase::Clean(_));
-    member_mut(state, id, node).phase = Some(phase.clone());
+    let place = run.place_of(node).unwrap_or_else(|| panic!("node {node} is in run {id}"));
+    run.members[place].phase = Some(phase.clone());
+    let first_ended = place == 0 && phase.end().is_some();
+    let ends_wait = first_ended && run.members.len() > 1 && run.stop.as_ref().is_some_and(|stop| stop.checkpoint_secs > 0);
+    let freed = Some(&run.allocation[place]).filter(|share| clean && !share.gpus.is_empty()).cloned();
     if clean {
         raise_generation(state, node);
     }
-    let run = state.runs.get(id).expect("it was there above");
-    if let Some(share) = run.allocation.iter().find(|share| clean && share.node == node && !share.gpus.is_empty()).cloned() {
+    if let Some(share) = freed {
         gpu_check::note_freed(state, node, &share, at);
     }
-    let run = state.runs.get(id).expect("it was there above");
-    let first_ended = phase.end().is_some() && run.members.first().is_some_and(|first| first.node == node);
-    if first_ended && run.members.len() > 1 && run.stop.as_ref().is_some_and(|stop| stop.checkpoint_secs > 0) {
+    if ends_wait {
         // The others need not wait for a checkpoint any more.
         raise_generations(state, id);
     }

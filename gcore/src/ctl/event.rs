@@ -73,7 +73,7 @@ pub enum Event {
     RunPlaced {
         run: RunId,
         allocation: Allocation,
-        lives: Vec<NodeLife>,
+        lives: Vec<Arc<NodeLife>>,
         /// In which of its partitions, where it waited in several.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         partition: Option<String>,

@@ -311,7 +311,7 @@ pub(super) fn apply_stopped(node: &mut Node, uuid: &str) {
 }
 
 pub(super) fn change(node: &mut Node, uuid: &str, change: impl FnOnce(&mut GpuChecks)) {
-    if let Some(gpu) = node.gpus.iter_mut().find(|gpu| gpu.info.uuid == uuid) {
+    if let Some(gpu) = Arc::make_mut(&mut node.gpus).iter_mut().find(|gpu| gpu.info.uuid == uuid) {
         change(Arc::make_mut(gpu.checks.get_or_insert_default()));
     }
 }

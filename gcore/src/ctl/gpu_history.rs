@@ -185,7 +185,7 @@ pub(super) fn sick_gone(state: &State) -> BTreeMap<String, NodeId> {
     });
     let mut gone: BTreeMap<String, NodeId> = gone.collect();
     if !gone.is_empty() {
-        for gpu in state.nodes.values().flat_map(|node| &node.gpus).filter(|gpu| gpu.present) {
+        for gpu in state.nodes.values().flat_map(|node| node.gpus.iter()).filter(|gpu| gpu.present) {
             gone.remove(&gpu.info.uuid);
         }
     }

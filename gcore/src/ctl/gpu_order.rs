@@ -7,6 +7,7 @@ use super::{gpu_check, mig};
 use super::state::{Node, State};
 use gmodel::NodeId;
 use gmodel::gpu_order::{GpuAction, GpuOrder, GpuOrderDone, MAX_OPEN, MAX_TEXT_BYTES};
+use std::sync::Arc;
 
 /// An operator's order.
 pub(super) fn order(tx: &mut Tx, actor: &Actor, node: NodeId, uuid: &str, what: GpuAction) -> Result<Reply, Refusal> {
@@ -76,7 +77,7 @@ pub(super) fn apply_ordered(state: &mut State, node: NodeId, uuid: &str, what: &
 }
 
 fn refuse(node: &mut Node, uuid: &str, why: String) {
-    if let Some(gpu) = node.gpus.iter_mut().find(|gpu| gpu.info.uuid == uuid) {
+    if let Some(gpu) = Arc::make_mut(&mut node.gpus).iter_mut().find(|gpu| gpu.info.uuid == uuid) {
         gpu.refused = why;
     }
 }

@@ -14,6 +14,7 @@ use gmodel::run::NodeShare;
 use gmodel::{RunId, Timestamp};
 use gsched::Cut;
 use gsched::snapshot::{CutRecord, NodeMig};
+use std::sync::Arc;
 
 /// Cuts of a plan: those that are still right become orders.
 pub(super) fn enter(tx: &mut Tx, cuts: Vec<Cut>) {
@@ -78,8 +79,11 @@ impl Node {
 }
 
 /// Its GPUs as the scheduler may give them out.
-pub(super) fn gpus_of(node: &Node) -> Vec<GpuEntry> {
-    let mut gpus = node.gpus.clone();
+pub(super) fn gpus_of(node: &Node) -> Arc<Vec<GpuEntry>> {
+    if node.gpu_orders.is_empty() && node.gpus.iter().all(|gpu| gpu.checks.is_none()) {
+        return node.gpus.clone();
+    }
+    let mut gpus = Vec::clone(&node.gpus);
     // The scheduler is not told: its picture of the node stays as it is.
     gpus.iter_mut().for_each(|gpu| gpu.checks = None);
     if !node.gpu_orders.is_empty() {
@@ -87,7 +91,7 @@ pub(super) fn gpus_of(node: &Node) -> Vec<GpuEntry> {
             gpu.info.fault = "is being cut by MIG".into();
         }
     }
-    gpus
+    Arc::new(gpus)
 }
 
 /// What the planner of cuts has to know of a node.

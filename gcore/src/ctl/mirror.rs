@@ -3,7 +3,7 @@
 //! Compares shared chunks of two states; what is derived from more than its own record (dependencies, caps of arrays,
 //! runs that are getting ready) is derived anew each time. Equal to `snapshot` but for the order of `pending`.
 
-use super::snapshot::{pending_array, pending_job, running_run, sched_node, snapshot};
+use super::snapshot::{pending_array, pending_job, running_run, sched_node, set_free, snapshot};
 use super::state::{Job, Node, Run, State};
 use crate::chunk_map::ChunkMap;
 use gmodel::node::Role;
@@ -83,15 +83,12 @@ impl Mirror {
         picture.usage = state.usage.clone();
         let mut runs: BTreeSet<RunId> = std::mem::take(&mut self.preparing);
         self.pending(&mut picture, state, &mut runs);
-        let mut nodes: BTreeSet<NodeId> = BTreeSet::new();
-        state.runs.each_change(&self.runs, |id, before, is| {
+        state.runs.each_change(&self.runs, |id, _, _| {
             runs.insert(id);
-            nodes.extend(before.into_iter().chain(is).flat_map(|run| &run.allocation).map(|share| share.node));
         });
         self.running(&mut picture, state, &runs, now);
-        self.nodes_of(&mut picture, state, &nodes);
+        self.nodes_of(&mut picture, state);
         self.changes.runs.append(&mut runs);
-        self.changes.nodes.append(&mut nodes);
         self.snapshot = Some(picture);
     }
 
@@ -189,13 +186,14 @@ impl Mirror {
         picture.running = kept;
     }
 
-    fn nodes_of(&mut self, picture: &mut Snapshot, state: &State, freed: &BTreeSet<NodeId>) {
-        let mut changed = freed.clone();
+    /// What a run takes or gives back on a node changes the node's record too: its generation at least.
+    fn nodes_of(&mut self, picture: &mut Snapshot, state: &State) {
+        let mut changed: Vec<(NodeId, bool)> = Vec::new();
         let mut others = false;
         let compute = |node: Option<&Node>| node.is_some_and(|node| node.role == Role::Compute);
         state.nodes.each_change(&self.nodes, |id, before, is| {
             others |= compute(before) != compute(is);
-            changed.insert(id);
+            changed.push((id, before.zip(is).is_some_and(|(before, is)| differs_in_runs(before, is))));
         });
         if others {
             self.changes.everything = true;
@@ -203,20 +201,35 @@ impl Mirror {
             picture.nodes = nodes.map(|node| sched_node(state, node)).collect();
             return;
         }
-        self.changes.nodes.extend(changed.iter().copied());
-        for id in changed {
-            if let (Ok(at), Some(node)) = (picture.nodes.binary_search_by_key(&id, |node| node.id), state.nodes.get(id)) {
-                let fresh = sched_node(state, node);
-                // The list of GPUs is shared as long as it says the same: who compares looks at the address first.
-                let gpus = if *fresh.gpus == *picture.nodes[at].gpus { picture.nodes[at].gpus.clone() } else { fresh.gpus.clone() };
-                picture.nodes[at] = gsched::SchedNode { gpus, ..fresh };
+        self.changes.nodes.append(&mut changed.iter().map(|(id, _)| *id).collect());
+        for (id, differs_in_runs) in changed {
+            let (Ok(at), Some(node)) = (picture.nodes.binary_search_by_key(&id, |node| node.id), state.nodes.get(id)) else { continue };
+            let entry = &mut picture.nodes[at];
+            if differs_in_runs {
+                set_free(entry, state.free_on(node));
+                continue;
             }
+            let fresh = sched_node(state, node);
+            // The list of GPUs is shared as long as it says the same: who compares looks at the address first.
+            let gpus = if *fresh.gpus == *entry.gpus { entry.gpus.clone() } else { fresh.gpus.clone() };
+            *entry = gsched::SchedNode { gpus, ..fresh };
         }
     }
 }
 
 fn key(job: &PendingJob) -> Key {
     (job.id, job.positions.is_some(), job.spec.choice())
+}
+
+/// In nothing but what runs on it.
+fn differs_in_runs(before: &Node, is: &Node) -> bool {
+    Arc::ptr_eq(&before.inventory, &is.inventory)
+        && Arc::ptr_eq(&before.gpus, &is.gpus)
+        && before.link == is.link
+        && (before.drains.is_empty() && is.drains.is_empty() || before.drains == is.drains)
+        && before.gpu_orders == is.gpu_orders
+        && before.cuts == is.cuts
+        && before.name == is.name
 }
 
 /// Its entry says something of other records: its array's cap, or whom it waits for.

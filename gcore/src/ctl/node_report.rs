@@ -162,7 +162,7 @@ pub(super) fn take_inventory(tx: &mut Tx, id: NodeId, mut inventory: Inventory) 
     let same_gpus = now_there.len() == inventory.gpus.len()
         && inventory.gpus.iter().all(|gpu| now_there.contains(&gpu));
     let rest = Inventory { gpus: Vec::new(), ..inventory.clone() };
-    if !same_gpus || node.inventory != rest {
+    if !same_gpus || *node.inventory != rest {
         let wanting = gpu_history::compare(tx, id, &inventory);
         tx.emit(Event::NodeInventory { node: id, inventory, at: tx.now });
         gpu_repair::look(tx, id);

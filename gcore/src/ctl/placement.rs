@@ -11,24 +11,24 @@ use super::mig;
 use super::preempt;
 use super::reservation;
 use super::suspend;
-use super::state::{Free, State};
+use super::state::State;
 use gmodel::config::PartitionState;
 use gmodel::partition_list::is_among;
 use gmodel::run::Allocation;
-use gmodel::{GpuPart, JobId, JobSpec, JobState, NodeId, NodeLife, RunClass, RunId, Seq};
+use gmodel::{GpuPart, JobId, JobSpec, JobState, NodeLife, RunClass, RunId, Seq};
 use gsched::{Plan, Start};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 pub(super) fn enter(tx: &mut Tx, plan: Plan) {
-    let mut free: BTreeMap<NodeId, Free> = BTreeMap::new();
     let (as_of, _) = tx.state.policy_since;
     let priorities: BTreeMap<JobId, i64> = plan.priorities.into_iter().collect();
     if plan.made_from >= as_of {
-        suspend::enter(tx, plan.resumes, &mut free);
+        suspend::enter(tx, plan.resumes);
         for start in plan.starts {
             if !is_respecified(tx.state, start.job, plan.made_from) {
                 let priority = priorities.get(&start.job).copied();
-                place(tx, start, priority, &mut free);
+                place(tx, start, priority);
             }
         }
         preempt::classify(tx, plan.classes);
@@ -54,7 +54,7 @@ fn is_respecified(state: &State, id: JobId, since: Seq) -> bool {
     changed(id) || state.array_of(id).is_some_and(|(array, _)| changed(array.id))
 }
 
-fn place(tx: &mut Tx, start: Start, priority: Option<i64>, free: &mut BTreeMap<NodeId, Free>) {
+fn place(tx: &mut Tx, start: Start, priority: Option<i64>) {
     let Some(task) = startable(tx, start.job) else { return };
     if !partition_still_holds(tx, &start) {
         return;
@@ -67,7 +67,7 @@ fn place(tx: &mut Tx, start: Start, priority: Option<i64>, free: &mut BTreeMap<N
         },
     };
     let Some(limit_secs) = deadline::run_limit(spec, limit_secs, start.limit_secs, tx.now) else { return };
-    let Some(lives) = still_fits(tx, &start.allocation, free) else { return };
+    let Some(lives) = still_fits(tx.state, &start.allocation) else { return };
     if let Some((array, position)) = task {
         tx.emit(Event::TaskSplit { array, position });
     }
@@ -146,17 +146,17 @@ fn array_has_room(tx: &Tx, id: JobId) -> bool {
         .is_none_or(|array| array.tasks.limit().is_none_or(|limit| array.own_live < limit))
 }
 
-/// Takes the allocation out of `free` and returns the lives of its nodes, or changes nothing.
-fn still_fits(
-    tx: &Tx,
-    allocation: &Allocation,
-    free: &mut BTreeMap<NodeId, Free>,
-) -> Option<Vec<NodeLife>> {
+/// The lives of the nodes of an allocation, if what it takes is free there.
+fn still_fits(state: &State, allocation: &Allocation) -> Option<Vec<Arc<NodeLife>>> {
     let mut lives = Vec::with_capacity(allocation.len());
-    let mut seen = BTreeSet::new();
+    let once = allocation.is_sorted_by(|one, next| one.node < next.node)
+        || allocation.iter().map(|share| share.node).collect::<BTreeSet<_>>().len() == allocation.len();
+    if allocation.is_empty() || !once {
+        return None;
+    }
     for share in allocation {
-        let node = tx.state.nodes.get(share.node).filter(|node| node.is_available())?;
-        let here = free.entry(share.node).or_insert_with(|| tx.state.free_on(node));
+        let node = state.nodes.get(share.node).filter(|node| node.is_available())?;
+        let here = state.free_on(node);
         let gpus_free = share.gpus.0.iter().all(|grant| {
             here.gpu_milli
                 .get(usize::from(grant.slot.0))
@@ -170,24 +170,13 @@ fn still_fits(
                 _ => gpu.info.part() == grant.part,
             })
         });
-        let beside = gpu_share::stand_beside(tx.state, node, &share.gpus);
-        let distinct = share.gpus.slots().collect::<BTreeSet<_>>().len() == share.gpus.len();
+        let beside = gpu_share::stand_beside(state, node, &share.gpus);
+        let distinct = share.gpus.len() < 2 || share.gpus.slots().collect::<BTreeSet<_>>().len() == share.gpus.len();
         let room = share.cpus <= here.cpus && share.mem_bytes <= here.mem_bytes;
-        if !(gpus_free && as_planned && beside && distinct && room && seen.insert(share.node)) {
+        if !(gpus_free && as_planned && beside && distinct && room) {
             return None;
         }
         lives.push(node.life.clone());
-    }
-    if allocation.is_empty() {
-        return None;
-    }
-    for share in allocation {
-        let here = free.get_mut(&share.node).expect("seen above");
-        here.cpus -= share.cpus;
-        here.mem_bytes -= share.mem_bytes;
-        for grant in &share.gpus.0 {
-            here.gpu_milli[usize::from(grant.slot.0)] -= grant.part.of_slot_milli();
-        }
     }
     Some(lives)
 }

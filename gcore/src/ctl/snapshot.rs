@@ -2,12 +2,11 @@
 
 use super::dependency;
 use super::mig;
-use super::state::{Array, Job, Node, Run, State};
+use super::state::{Array, Free, Job, Node, Run, State};
 use gmodel::run::NodeShare;
 use gmodel::{JobState, NodeId, Timestamp};
 use gsched::snapshot::Frozen;
 use gsched::{Particulars, PendingJob, RunningRun, SchedNode, Snapshot};
-use std::sync::Arc;
 
 /// Everything a pass needs, and nothing that changes under it.
 pub fn snapshot(state: &State, now: Timestamp) -> Snapshot {
@@ -122,8 +121,7 @@ fn room_of(array: &Array) -> Option<u32> {
 
 /// A node as the scheduler sees it.
 pub fn sched_node(state: &State, node: &Node) -> SchedNode {
-    let free = state.free_on(node);
-    SchedNode {
+    let mut entry = SchedNode {
         id: node.id,
         name: node.name.clone(),
         unavailable: unavailable(node),
@@ -131,14 +129,22 @@ pub fn sched_node(state: &State, node: &Node) -> SchedNode {
         nvlink_domain: nvlink_domain(state, node).unwrap_or_default().to_owned(),
         cpus: node.inventory.cpus,
         mem_bytes: node.inventory.mem_bytes,
-        gpus: Arc::new(mig::gpus_of(node)),
-        free_cpus: free.cpus,
-        free_mem_bytes: free.mem_bytes,
-        free_gpu_milli: free.gpu_milli,
-        runs: free.runs,
+        gpus: mig::gpus_of(node),
+        free_cpus: 0,
+        free_mem_bytes: 0,
+        free_gpu_milli: Vec::new(),
+        runs: 0,
         exclusive: false,
         mig: mig::of_node(node),
-    }
+    };
+    set_free(&mut entry, state.free_on(node));
+    entry
+}
+
+/// What runs leave of it.
+pub(super) fn set_free(node: &mut SchedNode, free: Free) {
+    (node.free_cpus, node.free_mem_bytes, node.runs) = (free.cpus, free.mem_bytes, free.runs);
+    node.free_gpu_milli = free.gpu_milli;
 }
 
 /// The NVLink domain of a node: what it reports itself, else what the site says.

@@ -273,7 +273,7 @@ fn is_zero(number: &u64) -> bool {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Member {
     pub node: NodeId,
-    pub life: NodeLife,
+    pub life: Arc<NodeLife>,
     /// What the node last reported; `None` until it accepted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<RunPhase>,
@@ -344,10 +344,11 @@ pub struct Node {
     pub link: Link,
     /// Since when the link is as it is.
     pub link_since: Timestamp,
-    pub life: NodeLife,
-    /// Inventory without GPUs; these are in `gpus`, by slot.
-    pub inventory: Inventory,
-    pub gpus: Vec<GpuEntry>,
+    pub life: Arc<NodeLife>,
+    /// Inventory without GPUs; these are in `gpus`, by slot. Both are shared: what a node runs changes all the time, and
+    /// each change after a pass copies its record.
+    pub inventory: Arc<Inventory>,
+    pub gpus: Arc<Vec<GpuEntry>>,
     pub drains: Vec<Mark>,
     /// Runs that hold a share here or are to be stopped here.
     pub runs: BTreeSet<RunId>,

@@ -7,10 +7,9 @@
 use super::command::{Actor, Refusal, Reply, Target};
 use super::event::Event;
 use super::handle::{Tx, operator_only};
-use super::state::{Free, Run, State, Suspension};
+use super::state::{Run, State, Suspension};
 use super::targets::{Found, conflict, each, find, own_tasks, shown};
-use gmodel::{JobId, JobState, NodeId, RunId, Timestamp};
-use std::collections::BTreeMap;
+use gmodel::{JobId, JobState, RunId, Timestamp};
 
 /// Operators only: its owner would keep GPUs from others for nothing.
 pub(super) fn suspend(tx: &mut Tx, actor: &Actor, targets: &[Target]) -> Result<Reply, Refusal> {
@@ -67,18 +66,13 @@ fn live_runs(tx: &Tx, actor: &Actor, target: Target) -> Result<Vec<RunId>, Refus
 }
 
 /// Runs whose CPUs are free again go on, as a plan says and as far as that is still so.
-pub(super) fn enter(tx: &mut Tx, resumes: Vec<RunId>, free: &mut BTreeMap<NodeId, Free>) {
+pub(super) fn enter(tx: &mut Tx, resumes: Vec<RunId>) {
     for id in resumes {
         let Some(run) = tx.state.runs.get(id).filter(|run| run.goes_on_later()) else { continue };
-        let wants: Vec<(NodeId, u32)> = run.allocation.iter().map(|share| (share.node, share.cpus)).collect();
-        let has_room = wants.iter().all(|(node, cpus)| {
-            let Some(node) = tx.state.nodes.get(*node) else { return false };
-            free.entry(node.id).or_insert_with(|| tx.state.free_on(node)).cpus >= *cpus
+        let has_room = run.allocation.iter().all(|share| {
+            tx.state.nodes.get(share.node).is_some_and(|node| tx.state.free_on(node).cpus >= share.cpus)
         });
         if has_room {
-            for (node, cpus) in wants {
-                free.get_mut(&node).expect("looked at above").cpus -= cpus;
-            }
             tx.emit(Event::RunResumed { run: id, by: "scheduler".into(), at: tx.now });
         }
     }

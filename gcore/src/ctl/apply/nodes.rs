@@ -27,7 +27,7 @@ pub(super) fn apply(state: &mut State, event: &Event) {
         Event::NodeAdminChanged { node, admin, .. } => node_mut(state, *node).admin = *admin,
         Event::NodeHello { node, life, at } => {
             let one = node_mut(state, *node);
-            one.life = life.clone();
+            one.life = Arc::new(life.clone());
             one.link = Link::Up;
             one.link_since = *at;
             one.fencing = None;
@@ -134,11 +134,12 @@ pub(super) fn apply(state: &mut State, event: &Event) {
 
 /// Slots are for ever: a GPU keeps its slot by UUID, a missing one stays as absent.
 fn take_inventory(node: &mut Node, inventory: &Inventory) {
-    for gpu in &mut node.gpus {
+    let gpus = Arc::make_mut(&mut node.gpus);
+    for gpu in gpus.iter_mut() {
         gpu.present = false;
     }
     for info in &inventory.gpus {
-        match node.gpus.iter_mut().find(|gpu| gpu.info.uuid == info.uuid) {
+        match gpus.iter_mut().find(|gpu| gpu.info.uuid == info.uuid) {
             Some(known) => {
                 if known.info.wants != info.wants {
                     known.refused.clear();
@@ -147,10 +148,10 @@ fn take_inventory(node: &mut Node, inventory: &Inventory) {
                 known.present = true;
             }
             None => {
-                let slot = GpuSlot(u16::try_from(node.gpus.len()).expect("slots are bounded"));
-                node.gpus.push(GpuEntry { slot, info: info.clone(), present: true, refused: String::new(), checks: None });
+                let slot = GpuSlot(u16::try_from(gpus.len()).expect("slots are bounded"));
+                gpus.push(GpuEntry { slot, info: info.clone(), present: true, refused: String::new(), checks: None });
             }
         }
     }
-    node.inventory = Inventory { gpus: Vec::new(), ..inventory.clone() };
+    node.inventory = Arc::new(Inventory { gpus: Vec::new(), ..inventory.clone() });
 }

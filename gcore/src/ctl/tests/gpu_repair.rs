@@ -165,7 +165,7 @@ fn what_is_certainly_sick_goes_whatever_the_breaker_says_and_then_nothing_else_d
         pool.falls_sick(1, index, "");
     }
     pool.falls_sick(2, 0, "");
-    let usable = pool.state.nodes.values().flat_map(|node| &node.gpus).filter(|gpu| gpu.usable()).count();
+    let usable = pool.state.nodes.values().flat_map(|node| node.gpus.iter()).filter(|gpu| gpu.usable()).count();
     assert_eq!(usable, 15, "no job gets a sick GPU");
     // Beyond the limit nothing automatic goes on: not even the repair of what is out.
     pool.falls_sick(2, 0, "reset");
