@@ -126,10 +126,13 @@ impl Pass<'_> {
     /// Leaves an empty one in its place: who goes along the list must not miss those behind it.
     fn lift_reserved(&mut self, job: &PendingJob) -> Option<(usize, Reserved)> {
         let place = self.place_of(job)?;
+        // What is taken back out of its turn is no part of the argument that others are promised the same again.
+        self.keeps_promises = false;
+        self.engine.promised.forget();
         let own = &mut self.reserved[place];
         let lifted = Reserved { holds: std::mem::take(&mut own.holds), ..own.clone() };
         for (hold, nodes) in &lifted.holds {
-            nodes.iter().for_each(|at| self.engine.cluster.touch(*at).release(hold));
+            nodes.iter().cloned().flatten().for_each(|at| self.engine.cluster.touch(at).release(hold));
         }
         Some((place, lifted))
     }
@@ -138,7 +141,7 @@ impl Pass<'_> {
     pub(crate) fn hold_own(&mut self, own: Option<(usize, Reserved)>) {
         let Some((place, own)) = own else { return };
         for (hold, nodes) in &own.holds {
-            nodes.iter().for_each(|at| self.engine.cluster.touch(*at).hold_again(hold));
+            nodes.iter().cloned().flatten().for_each(|at| self.engine.cluster.touch(at).hold_again(hold));
         }
         self.reserved[place] = own;
     }

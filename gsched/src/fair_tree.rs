@@ -135,7 +135,7 @@ impl<'a> FairTree<'a> {
 
     fn of_policy(policy: &'a Policy) -> Self {
         let mut tree = Self {
-            nodes: Vec::new(),
+            nodes: Vec::with_capacity(256),
             below: Vec::new(),
             first_below: Vec::new(),
             accounts: Places::default(),

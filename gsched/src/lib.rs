@@ -14,6 +14,7 @@ mod choices;
 mod what_if;
 mod waiting;
 mod claims;
+mod promised;
 pub mod cluster;
 mod counted;
 pub mod demand;

@@ -14,6 +14,7 @@ use crate::priority::{in_order, of_starts};
 use crate::network::Network;
 use crate::placement::{Ask, Looked, Picked, Search};
 use crate::plan::{Plan, Sizes, Start, WorkBudget};
+use crate::promised::Promised;
 use crate::reason::{self, array_limit, standing};
 use crate::queue::Queue;
 use crate::quick::{Changes, Left, Waiting};
@@ -31,6 +32,7 @@ use gmodel::policy::{Backfill, Placement, Policy};
 use gmodel::run::{Allocation, NodeShare};
 use gmodel::{JobId, NodeId, Reason, ReasonCode, RunClass, Timestamp};
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Decides which pending jobs start now, and why the others wait.
@@ -58,6 +60,7 @@ pub struct Engine {
     pub(crate) scores: Scores,
     pub(crate) looked: Looked,
     pub(crate) queue: Queue,
+    pub(crate) promised: Promised,
     /// For quick passes after this one.
     pub(crate) left: Option<Left>,
     /// How often the budget is doubled: a pass that is cut short comes further the next time.
@@ -187,6 +190,7 @@ impl Engine {
         self.seen = Some((snapshot.config.clone(), snapshot.policy.clone()));
         self.shapes.begin_pass(snapshot.pending.len());
         self.scores.begin_pass();
+        self.promised.begin(self.shapes.era(), &self.cluster.changed);
     }
 }
 
@@ -214,13 +218,13 @@ pub struct Reserved {
     /// Which of its partitions it is in.
     pub choice: u32,
     pub at: Timestamp,
-    /// With the nodes of each. None: it was taken back.
-    pub holds: Vec<(Hold, Vec<usize>)>,
+    /// With the nodes of each, those that follow each other together. None: it was taken back.
+    pub holds: Vec<(Hold, Vec<Range<usize>>)>,
 }
 
 impl Reserved {
     pub fn nodes(&self) -> impl Iterator<Item = usize> + '_ {
-        self.holds.iter().flat_map(|(_, nodes)| nodes).copied()
+        self.holds.iter().flat_map(|(_, nodes)| nodes).cloned().flatten()
     }
 }
 
@@ -251,6 +255,8 @@ pub(crate) struct Pass<'a> {
     pub(crate) wanted: Vec<u32>,
     /// Reservations are made at once.
     pub(crate) at_once: bool,
+    /// They are compared with those of the pass before, and noted for the next.
+    pub(crate) keeps_promises: bool,
     /// Place of the job at hand among the pending.
     pub(crate) at_hand: usize,
     pub(crate) licences: BTreeMap<String, Count>,
@@ -341,6 +347,7 @@ impl<'a> Pass<'a> {
             wants: VecDeque::new(),
             wanted: vec![0; partitions],
             at_once: false,
+            keeps_promises: false,
             at_hand: 0,
             licences: claims::licences(snapshot),
             ledger,
@@ -619,6 +626,7 @@ impl<'a> Pass<'a> {
         let now = self.now;
         let end = end_after(self.snapshot.now, shorter.or(job.limit_secs));
         let engine = &mut *self.engine;
+        engine.promised.start(picked.iter().map(|(at, _)| *at));
         let of = &engine.shapes.list[shape as usize];
         let mut allocation: Vec<(usize, NodeShare)> = Vec::with_capacity(picked.len());
         // Nodes that were alike give the same and are alike again.

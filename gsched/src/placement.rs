@@ -15,6 +15,7 @@ use fixedbitset::FixedBitSet;
 use gmodel::Timestamp;
 use gmodel::policy::Placement;
 use std::collections::BinaryHeap;
+use std::ops::Range;
 
 /// Nodes by their place, each with the part of the way that it serves.
 pub type Picked = Vec<(usize, usize)>;
@@ -64,6 +65,21 @@ pub struct Ask<'a> {
     pub most_leaves: Option<u32>,
 }
 
+impl Ask<'_> {
+    /// Whether a node may be taken, as far as anybody knows beforehand.
+    fn may(&self, at: usize) -> bool {
+        self.shape.candidates.up.contains(at) && self.only.is_none_or(|only| only.contains(at))
+    }
+
+    /// How many of some nodes may.
+    fn count(&self, nodes: Range<usize>) -> usize {
+        match self.only {
+            None => self.shape.candidates.up.count_ones(nodes),
+            Some(_) => nodes.filter(|at| self.may(*at)).count(),
+        }
+    }
+}
+
 impl Looked {
     /// Whether enough nodes have room for a way at a moment, for however short a time.
     pub fn is_free(&mut self, shape: &Shape, way: usize, now: Timestamp, cluster: &Cluster) -> bool {
@@ -71,6 +87,17 @@ impl Looked {
         let wanted = of.nodes as usize;
         let last = of.last();
         self.fits.begin();
+        if last == 0 && !cluster.has_gpus() {
+            // Sets by free GPUs say nothing here.
+            let mut left = wanted;
+            return cluster.stretches().any(|nodes| {
+                let up = shape.candidates.up.count_ones(nodes.clone());
+                if up > 0 && self.serves_now(shape, (way, last), nodes.start, now, cluster) {
+                    left = left.saturating_sub(up);
+                }
+                left == 0
+            });
+        }
         let free = cluster.with_gpus(shape.least_gpus(way, last), &shape.candidates.up);
         let mut free = free.filter(|at| self.serves_now(shape, (way, last), *at, now, cluster));
         if last == 0 {
@@ -105,16 +132,20 @@ impl Search<'_> {
         self.cluster.fits(at, need, from, to) && self.windows.open(at, ask.shape.own, from, to)
     }
 
-    /// Whether a node serves a part of a way for a time, which is the same since `looked.fits` began.
+    /// Whether the room of a node serves a part of a way for a time, which is the same since `looked.fits` began.
     #[inline]
-    fn serves(&mut self, ask: &Ask, at: usize, (way, part): (usize, usize), from: Timestamp, to: Timestamp) -> bool {
+    fn serves_beside_windows(&mut self, ask: &Ask, at: usize, (way, part): (usize, usize), from: Timestamp, to: Timestamp) -> bool {
         let cluster = self.cluster;
         let probes_left = &mut *self.probes_left;
-        let fits = self.looked.fits.get_or(cluster.room_id(at), || {
+        self.looked.fits.get_or(cluster.room_id(at), || {
             *probes_left = probes_left.saturating_sub(1);
             ask.shape.need(way, part, cluster.nodes[at].make).is_some_and(|need| cluster.fits(at, need, from, to))
-        });
-        fits && self.windows.open(at, ask.shape.own, from, to)
+        })
+    }
+
+    #[inline]
+    fn serves(&mut self, ask: &Ask, at: usize, part: (usize, usize), from: Timestamp, to: Timestamp) -> bool {
+        self.serves_beside_windows(ask, at, part, from, to) && self.windows.open(at, ask.shape.own, from, to)
     }
 
     /// Nodes for all parts of a way from `from` until `to`, or none.
@@ -231,11 +262,14 @@ impl Search<'_> {
     /// The first `most` nodes that serve a part, in their order.
     fn fitting(&mut self, ask: &Ask, way: usize, part: usize, (from, to): (Timestamp, Timestamp), most: usize) -> Vec<usize> {
         self.looked.fits.begin();
-        let up = &ask.shape.candidates.up;
+        let (cluster, windows) = (self.cluster, self.windows);
         let mut found = Vec::with_capacity(64);
-        for at in up.ones().filter(|at| ask.only.is_none_or(|only| only.contains(*at))) {
-            if self.serves(ask, at, (way, part), from, to) {
-                found.push(at);
+        for stretch in cluster.stretches() {
+            let mut nodes = stretch.filter(|at| ask.may(*at)).peekable();
+            let Some(first) = nodes.peek() else { continue };
+            if self.serves_beside_windows(ask, *first, (way, part), from, to) {
+                let open = nodes.filter(|at| windows.open(*at, ask.shape.own, from, to));
+                found.extend(open.take(most - found.len()));
                 if found.len() == most {
                     break;
                 }
@@ -353,11 +387,13 @@ impl Search<'_> {
         let of = &shape.ways[way];
         let count = of.nodes as usize;
         let all_named = shape.named.len() >= count;
-        let serves = |at: &usize| shape.need(way, of.last(), self.cluster.nodes[*at].make).is_some();
-        let allowed = |at: &usize| ask.only.is_none_or(|only| only.contains(*at));
         let mut alike = match all_named {
-            true => self.alike(ask, from, shape.named.iter().copied()),
-            false => self.alike(ask, from, shape.candidates.up.ones().filter(|at| allowed(at) && serves(at))),
+            true => self.alike(ask, from, shape.named.iter().map(|at| *at..*at + 1), |_| 1),
+            false => {
+                let cluster = self.cluster;
+                let serves = |stretch: &Range<usize>| shape.need(way, of.last(), cluster.nodes[stretch.start].make).is_some();
+                self.alike(ask, from, cluster.stretches().filter(serves), |nodes| ask.count(nodes))
+            }
         };
         if alike.iter().map(|one| one.count).sum::<usize>() < count {
             return None;
@@ -383,21 +419,35 @@ impl Search<'_> {
         None
     }
 
-    /// Nodes in groups of which all get room at the same time.
-    fn alike(&mut self, ask: &Ask, from: Timestamp, nodes: impl Iterator<Item = usize>) -> Vec<Alike> {
+    /// Nodes in groups of which all get room at the same time, from stretches of nodes that have one room. `count` says how
+    /// many of a stretch may serve.
+    fn alike(
+        &mut self,
+        ask: &Ask,
+        from: Timestamp,
+        stretches: impl Iterator<Item = Range<usize>>,
+        count: impl Fn(Range<usize>) -> usize,
+    ) -> Vec<Alike> {
         let mut all: Vec<Alike> = Vec::with_capacity(64);
         self.looked.groups.begin();
-        for at in nodes {
-            let alone = self.windows.concern(at, ask.shape.own);
-            let room = self.cluster.room_id(at);
-            match self.looked.groups.get(room).filter(|_| !alone) {
-                Some(group) => all[group as usize].count += 1,
-                None => {
-                    if !alone {
-                        self.looked.groups.set(room, all.len() as u32);
+        for stretch in stretches {
+            let room = self.cluster.room_id(stretch.start);
+            let mut add = |alone: bool, part: Range<usize>| {
+                let at = part.start;
+                match (count(part), self.looked.groups.get(room).filter(|_| !alone)) {
+                    (0, _) => {}
+                    (count, Some(group)) => all[group as usize].count += count,
+                    (count, None) => {
+                        if !alone {
+                            self.looked.groups.set(room, all.len() as u32);
+                        }
+                        all.push(Alike { at, count, start: (from, false) });
                     }
-                    all.push(Alike { at, count: 1, start: (from, false) });
                 }
+            };
+            match self.windows.concern_any(stretch.clone(), ask.shape.own) {
+                true => stretch.for_each(|at| add(self.windows.concern(at, ask.shape.own), at..at + 1)),
+                false => add(false, stretch),
             }
         }
         all

@@ -108,6 +108,7 @@ impl Engine {
         let mut pass = Pass::new(self, snapshot, WorkBudget::default(), Ledger::new(&nobody(snapshot)));
         pass.now = now;
         (pass.reserved, pass.wants, pass.reserve_left) = (left.reserved, left.wants, left.reserve_left);
+        pass.keep_promises();
         pass.reserve_wanted();
         (left.reserved, left.wants, left.reserve_left) = (pass.reserved, VecDeque::new(), pass.reserve_left);
         self.left = Some(left);
@@ -199,7 +200,7 @@ impl Pass<'_> {
         let place = self.reserved.iter().position(mine);
         let own = place.map(|place| self.reserved.remove(place));
         for (hold, nodes) in own.iter().flat_map(|own| &own.holds) {
-            nodes.iter().for_each(|at| self.engine.cluster.touch(*at).release(hold));
+            nodes.iter().cloned().flatten().for_each(|at| self.engine.cluster.touch(at).release(hold));
         }
         let mut room = job.room.unwrap_or(u32::MAX);
         let ids: Vec<JobId> = match &job.positions {
@@ -223,7 +224,7 @@ impl Pass<'_> {
     fn keep(&mut self, own: Option<Reserved>) {
         let Some(own) = own else { return };
         for (hold, nodes) in &own.holds {
-            nodes.iter().for_each(|at| self.engine.cluster.touch(*at).hold_again(hold));
+            nodes.iter().cloned().flatten().for_each(|at| self.engine.cluster.touch(at).hold_again(hold));
         }
         self.reserved.push(own);
     }

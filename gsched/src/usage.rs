@@ -164,7 +164,7 @@ pub struct Clock {
 pub struct Running {
     /// In the half-life of the reading.
     present: u128,
-    /// In those before.
+    /// In those before, each once.
     before: Vec<(i64, u128)>,
 }
 
@@ -186,9 +186,14 @@ impl Running {
             self.present += u128::from(micro) * weighted;
             return;
         }
-        let mut since = Decayed::default();
-        since.charge(micro, started, clock.now, clock.half_life_secs);
-        self.before.extend(since.epochs);
+        each_epoch(started, clock.now, clock.half_life_secs, |epoch, weighted| {
+            let used = u128::from(micro) * weighted;
+            match self.before.iter_mut().find(|(known, _)| *known == epoch) {
+                _ if epoch == clock.epoch => self.present += used,
+                Some((_, before)) => *before += used,
+                None => self.before.push((epoch, used)),
+            }
+        });
     }
 
     pub fn is_empty(&self) -> bool {
@@ -302,17 +307,9 @@ impl Decayed {
         if self.half_life_secs != half_life_secs {
             self.carry_over(to, half_life_secs);
         }
-        let mut at = from.0;
-        while at < to.0 {
-            let (epoch, start) = epoch_of(at, half_life_secs);
-            let end = match half_life_secs {
-                0 => to.0,
-                secs => to.0.min(start + i64::from(secs) * STEPS as i64),
-            };
-            let weighted = weighted_millis(end - start, half_life_secs) - weighted_millis(at - start, half_life_secs);
+        each_epoch(from, to, half_life_secs, |epoch, weighted| {
             *self.epochs.entry(epoch).or_default() += u128::from(micro) * weighted;
-            at = end;
-        }
+        });
         if let Some(last) = self.epochs.last_key_value().map(|(epoch, _)| *epoch) {
             self.epochs = self.epochs.split_off(&(last - KEPT_EPOCHS));
         }
@@ -329,14 +326,14 @@ impl Decayed {
         if running.is_empty() {
             return self.at(now, half_life_secs);
         }
-        let mut both = self.clone();
-        if both.half_life_secs != half_life_secs {
-            both.carry_over(now, half_life_secs);
+        if self.half_life_secs != half_life_secs {
+            let mut carried = self.clone();
+            carried.carry_over(now, half_life_secs);
+            return carried.with(running, clock);
         }
-        for (epoch, used) in running.before.iter().chain([&(clock.epoch, running.present)]) {
-            *both.epochs.entry(*epoch).or_default() += used;
-        }
-        both.at(now, half_life_secs)
+        let total = self.weighted_in(clock.epoch, &running.before) + running.present;
+        let micro_millis = total / u128::from(weight(now.0 - clock.start, half_life_secs));
+        u64::try_from(micro_millis / MICRO_MILLIS).unwrap_or(u64::MAX)
     }
 
     fn micro_millis_at(&self, now: Timestamp, half_life_secs: u32) -> u128 {
@@ -346,14 +343,21 @@ impl Decayed {
             return carried.micro_millis_at(now, half_life_secs);
         }
         let (epoch, start) = epoch_of(now.0, half_life_secs);
-        let halved = |(from, use_of): (&i64, &u128)| match u32::try_from(epoch - from) {
+        self.weighted_in(epoch, &[]) / u128::from(weight(now.0 - start, half_life_secs))
+    }
+
+    /// What is left of it in a half-life, weighted, with more of some half-lives.
+    fn weighted_in(&self, epoch: i64, more: &[(i64, u128)]) -> u128 {
+        let halved = |from: i64, use_of: u128| match u32::try_from(epoch - from) {
             Ok(times) if i64::from(times) > KEPT_EPOCHS => 0,
             Ok(times) => use_of >> times,
             // Charged by a clock that has been set back since.
             Err(_) => use_of.saturating_mul(1 << (from - epoch).min(20)),
         };
-        let total: u128 = self.epochs.iter().map(halved).sum();
-        total / u128::from(weight(now.0 - start, half_life_secs))
+        let more_of = |epoch: i64| more.iter().find(|(of, _)| *of == epoch).map_or(0, |(_, more)| *more);
+        let own: u128 = self.epochs.iter().map(|(epoch, used)| halved(*epoch, used + more_of(*epoch))).sum();
+        let others = more.iter().filter(|(epoch, _)| !self.epochs.contains_key(epoch));
+        own + others.map(|(epoch, used)| halved(*epoch, *used)).sum::<u128>()
     }
 
     /// The end of the newest half-life it was charged in, or `now` if that is earlier.
@@ -373,6 +377,20 @@ impl Decayed {
             let (epoch, start) = epoch_of(at.0, half_life_secs);
             self.epochs.insert(epoch, left * u128::from(weight(at.0 - start, half_life_secs)));
         }
+    }
+}
+
+/// The half-lives of a time, each with its weighted milliseconds.
+fn each_epoch(from: Timestamp, to: Timestamp, half_life_secs: u32, mut tell: impl FnMut(i64, u128)) {
+    let mut at = from.0;
+    while at < to.0 {
+        let (epoch, start) = epoch_of(at, half_life_secs);
+        let end = match half_life_secs {
+            0 => to.0,
+            secs => to.0.min(start + i64::from(secs) * STEPS as i64),
+        };
+        tell(epoch, weighted_millis(end - start, half_life_secs) - weighted_millis(at - start, half_life_secs));
+        at = end;
     }
 }
 

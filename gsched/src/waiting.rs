@@ -3,7 +3,7 @@
 //! A reservation is on concrete nodes for the whole limit; those after it see only what is left beside it.
 
 use crate::cluster::end_after;
-use crate::pass::{Counted, Pass, Reserved, Wait, Want};
+use crate::pass::{Counted, Engine, Pass, Reserved, Wait, Want};
 use crate::placement::Picked;
 use crate::quick::Waiting;
 use crate::reason;
@@ -12,6 +12,7 @@ use crate::snapshot::PendingJob;
 use crate::timeline::UNLIMITED_SECS;
 use gmodel::policy::Backfill;
 use gmodel::{Reason, ReasonCode, Timestamp};
+use std::ops::Range;
 
 /// Tasks of one array that get reservations where all jobs do.
 const MOST_RESERVED_TASKS: u32 = 128;
@@ -199,9 +200,19 @@ impl Pass<'_> {
         }
     }
 
+    /// Compares reservations with those of the pass before, and notes them for the next: not where GPUs are kept by their
+    /// number, which stands otherwise in each pass.
+    pub(crate) fn keep_promises(&mut self) {
+        self.keeps_promises = self.snapshot.policy.reservations.is_empty();
+    }
+
     /// Gives a job the earliest start that delays none before it.
     pub(crate) fn reserve(&mut self, job: &PendingJob, shape: ShapeId) -> Option<Timestamp> {
-        let earliest = self.earliest(job, shape)?;
+        let secs = job.limit_secs.unwrap_or(UNLIMITED_SECS);
+        let earliest = match self.promised_before(job, shape, secs) {
+            Some(again) => again,
+            None => self.earliest(job, shape)?,
+        };
         self.reserve_at(job, shape, earliest)
     }
 
@@ -211,6 +222,9 @@ impl Pass<'_> {
         let engine = &mut *self.engine;
         let of = &engine.shapes.list[shape as usize];
         let holds = engine.cluster.hold(&picked, |part, make| of.need(way, part, make), at, to)?;
+        if self.keeps_promises {
+            engine.promised.make((job.id, shape, secs), at, stretches(&picked));
+        }
         for (name, count) in &job.spec.licences {
             if let Some(free) = self.licences.get_mut(name) {
                 free.take(at, to, *count);
@@ -218,6 +232,26 @@ impl Pass<'_> {
         }
         self.reserved.push(Reserved { job: job.id, choice: job.spec.choice(), at, holds });
         Some(at)
+    }
+
+    /// What the pass before reserved for a job, where a search would find the same.
+    fn promised_before(&mut self, job: &PendingJob, shape: ShapeId, secs: u32) -> Option<(Timestamp, usize, Picked)> {
+        let Engine { promised, shapes, cluster, network, .. } = &mut *self.engine;
+        let of = &shapes.list[shape as usize];
+        let [way] = &of.ways[..] else { return None };
+        let alike = way.nodes == 1 || (way.parts.len() == 1 && network.leaves.is_empty() && network.domains.is_empty());
+        if !(self.keeps_promises && alike && of.named.is_empty() && job.avoid.is_empty() && plain(job, of)) {
+            return None;
+        }
+        let now = self.now;
+        let is_as_early = |at: usize, time: Timestamp| {
+            let need = of.need(0, 0, cluster.nodes[at].make).filter(|_| of.candidates.up.contains(at));
+            need.is_some_and(|need| cluster.room(at).first(need, now, secs, time.plus_millis(1)).is_some())
+        };
+        let (at, nodes) = promised.again((job.id, shape, secs), now, is_as_early)?;
+        let picked = nodes.iter().cloned().flatten().map(|node| (node, 0)).collect();
+        self.remember_not_before(job, shape, 0, secs, at);
+        Some((at, 0, picked))
     }
 
     /// The earliest start of a job, beside what is reserved already: when, which way, on which nodes.
@@ -302,6 +336,12 @@ impl Pass<'_> {
             self.counted[at].holds = crate::counted::hold_beside(self.engine, self.snapshot, reservation, &self.plan.starts);
         }
     }
+}
+
+/// Nodes in their order, those together that follow each other.
+fn stretches(picked: &Picked) -> Vec<Range<usize>> {
+    let follow = |one: &(usize, usize), next: &(usize, usize)| one.0 + 1 == next.0;
+    picked.chunk_by(follow).map(|nodes| nodes[0].0..nodes[0].0 + nodes.len()).collect()
 }
 
 /// Nothing about the job but its shape and limit decides when it can start.

@@ -103,6 +103,7 @@ impl Engine {
         let mut pass = Pass::new(self, snapshot, budget, ledger);
         pass.hold_counted();
         pass.slices = slices;
+        pass.keep_promises();
         let mut turns = Turns::new(&queue, snapshot, |_| true);
         let mut passed: Vec<PassedOver> = Vec::new();
         while let Some((number, at)) = turns.next() {

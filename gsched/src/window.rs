@@ -7,6 +7,7 @@ use crate::snapshot::{PendingJob, Snapshot};
 use fixedbitset::FixedBitSet;
 use gmodel::policy::{Repeat, Reservation, ReservedPart};
 use gmodel::{JobSpec, Timestamp};
+use std::ops::Range;
 
 /// From, and until just before.
 pub type Window = (Timestamp, Timestamp);
@@ -57,6 +58,11 @@ impl Windows {
     #[inline]
     pub fn concern(&self, node: usize, own: Option<usize>) -> bool {
         own.is_some() || self.covered.contains(node)
+    }
+
+    /// Whether that is so for any of some nodes.
+    pub fn concern_any(&self, nodes: Range<usize>, own: Option<usize>) -> bool {
+        own.is_some() || self.covered.contains_any_in_range(nodes)
     }
 
     /// Whether a job may be on a node for that time: in its own reservation, and in no other's way.

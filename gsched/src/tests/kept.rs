@@ -6,7 +6,7 @@ use crate::quick::Changes;
 use crate::{Engine, PendingJob, Plan, RunningRun, Snapshot, WorkBudget, plan};
 use crate::ledger::{Ledger, Take};
 use gmodel::policy::{Account, GpuAmounts, Limits};
-use gmodel::{JobId, Policy, RunId};
+use gmodel::{JobId, Policy, RunId, Timestamp};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -100,6 +100,9 @@ pub(super) fn told_what_changed_it_plans_alike(mut snapshot: Snapshot, coming: S
         let kept = engine.plan_changed(&snapshot, Some(&difference(&before, &snapshot)), all());
         assert_eq!(&kept, &plan(&snapshot, all()));
         says_what_a_look_at_every_job_says(&snapshot, &kept);
+        let mut new = Engine::default();
+        new.plan(&snapshot, all());
+        assert_eq!(promises(&mut engine, &snapshot), promises(&mut new, &snapshot));
         before = snapshot.clone();
         enter(&mut snapshot, &kept);
         for (id, reason) in &kept.reasons {
@@ -148,6 +151,13 @@ pub(super) fn plans_as_a_new_one(mut snapshot: Snapshot, which: Vec<prop::sample
         gives_out_only_what_is_free(&snapshot, &quick);
         enter(&mut snapshot, &quick);
     }
+}
+
+/// All reservations after a pass: for whom, when, and on which nodes.
+fn promises(engine: &mut Engine, snapshot: &Snapshot) -> Vec<(JobId, Timestamp, Vec<usize>)> {
+    engine.make_ready(snapshot);
+    let left = engine.left.as_ref().unwrap();
+    left.reserved.iter().map(|one| (one.job, one.at, one.nodes().collect())).collect()
 }
 
 proptest! {
