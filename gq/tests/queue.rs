@@ -40,7 +40,7 @@ fn queue() -> Vec<Value> {
         job(119, "wrap", json!({"reason": "PartitionTimeLimit", "reason_text": "asks for 99 days, the partition gives 1",
             "priority": 4294901664u64, "time_limit_secs": 8553600})),
         job(95, "run", with(running(14), json!({"priority": 4294901683u64, "cpus": 2, "mem": "300M",
-            "mem_bytes": 314572800, "gpus": "1", "gpu_count": 1.0, "time_limit_secs": 3600, "comment": "a b",
+            "mem_bytes": 314572800, "mem_total_bytes": 314572800, "gpus": "1", "gpu_count": 1.0, "time_limit_secs": 3600, "comment": "a b",
             "gpus_held": ["node2:h100:0"], "gpu_links": ["node2:NV18"], "tags": ["sweep", "x"], "later": {"dependency": "afterok:1"},
             "stdout": "/home/me/w/run-95.out"}))),
         job(104, "arr", with(running(14), json!({"shown_id": "98_1", "array_id": 98, "array_index": 1,
