@@ -20,9 +20,6 @@ const GPUS_PER_NODE: u32 = 8;
 /// Runs on several nodes up to which every set of them is tried.
 const MOST_COUPLED: usize = 14;
 
-/// By so much later than their grace the scheduler expects runs that it ends to be gone.
-const ENTRY_SECS: u32 = 10;
-
 /// What is asked and how often.
 #[derive(Clone, Debug)]
 pub struct Setup {
@@ -194,12 +191,6 @@ struct Victim<'a> {
     lost_gpu_secs: u64,
 }
 
-/// Whether a run was started by the very plan that ends others, and is over before those are gone: it is in nobody's way.
-fn fills_a_gap(state: &State, run: &Run, now: Timestamp) -> bool {
-    let over_secs = state.jobs.get(run.id.job).and_then(|job| job.limit_secs).unwrap_or(u32::MAX);
-    run.placed == now && over_secs <= state.config.kill_grace_secs + ENTRY_SECS
-}
-
 impl<'a> Pool<'a> {
     /// Just before `ours` were told to stop.
     fn new(state: &'a State, now: Timestamp, wanted: usize, ours: &[&Run]) -> Self {
@@ -209,9 +200,6 @@ impl<'a> Pool<'a> {
         let stays = |run: &&Run| run.stop.is_none() || ours.iter().any(|one| one.id == run.id);
         for run in live.filter(stays) {
             let Some(job) = state.jobs.get(run.id.job) else { continue };
-            if fills_a_gap(state, run, now) {
-                continue;
-            }
             for share in &run.allocation {
                 *pool.held.entry(share.node).or_default() += share.gpus.len() as u32;
             }
