@@ -45,9 +45,12 @@ impl Pass<'_> {
         if self.may_reserve(partition) && tasks > 0 {
             self.wanted[partition] += 1;
             let (is_array, choice) = (job.positions.is_some(), job.spec.choice());
+            let tasks = tasks.min(MOST_RESERVED_TASKS);
             self.wants.push_back(Want { at: self.at_hand as u32, job: job.id, is_array, choice, shape, tasks });
-            if first || self.at_once || preempting.is_some() {
+            if self.at_once || preempting.is_some() {
                 start = self.reserve_wanted();
+            } else if first {
+                start = self.begin_last();
             }
         }
         if let Some(reason) = preempting.or(kept) {
@@ -72,35 +75,42 @@ impl Pass<'_> {
 
     /// Makes all reservations that were put off, in order. The start of the last one's first task.
     pub(crate) fn reserve_wanted(&mut self) -> Option<Timestamp> {
-        let mut last = None;
+        let start = self.begin_last();
         while !self.wants.is_empty() {
-            let before = self.reserved.len();
             self.reserve_next();
-            last = self.reserved.get(before).map(|reserved| reserved.at);
         }
-        last
+        start
     }
 
-    /// Makes those of the first whose reservation was put off.
+    /// Up to the first task of the last: when that is to start.
+    fn begin_last(&mut self) -> Option<Timestamp> {
+        while self.wants.len() > 1 {
+            self.reserve_next();
+        }
+        let before = self.reserved.len();
+        self.reserve_next();
+        self.reserved.get(before).map(|reserved| reserved.at)
+    }
+
+    /// Makes the next of those that were put off: of an array that of one task.
     pub(crate) fn reserve_next(&mut self) {
         let Some(want) = self.wants.pop_front() else { return };
         // All of a long queue may be among the first.
         self.hand_over();
         let partition = self.shape(want.shape).partition;
+        let job = self.snapshot.job_near(&want).filter(|job| !self.is_settled(job));
+        if let Some(job) = job.filter(|job| !job.is_choice() && self.reserve_left[partition] > 0) {
+            self.reserve_left[partition] -= 1;
+            let goes_on = self.reserve(job, want.shape).is_some() && !self.is_spent();
+            if goes_on && want.tasks > 1 && self.reserve_left[partition] > 0 {
+                self.wants.push_front(Want { tasks: want.tasks - 1, ..want });
+                return;
+            }
+        }
         // In quick passes nobody counts.
         self.wanted[partition] = self.wanted[partition].saturating_sub(1);
-        let Some(job) = self.snapshot.job_near(&want).filter(|job| !self.is_settled(job)) else { return };
-        if job.is_choice() {
-            return self.reserve_choice(job, want.shape, partition);
-        }
-        for task in 0..want.tasks.min(MOST_RESERVED_TASKS) {
-            if self.reserve_left[partition] == 0 {
-                break;
-            }
-            self.reserve_left[partition] -= 1;
-            if self.reserve(job, want.shape).is_none() || (task > 0 && self.is_spent()) {
-                break;
-            }
+        if let Some(job) = job.filter(|job| job.is_choice()) {
+            self.reserve_choice(job, want.shape, partition);
         }
     }
 

@@ -303,3 +303,15 @@ fn a_long_pass_is_handed_over_in_parts_that_make_up_the_whole() {
     assert_eq!(parts.iter().flat_map(|part| part.starts.clone()).collect::<Vec<_>>(), whole.starts);
     assert_eq!(parts.iter().flat_map(|part| part.reasons.clone()).collect::<Vec<_>>(), whole.reasons);
 }
+
+#[test]
+fn of_an_array_that_waits_first_one_task_is_promised_a_start_until_somebody_would_start_beside_it() {
+    let text = "node n1 h100:4\nrunning 1 n1 gpus=0-3 left=1000\njob gpus=4 time=100 array=50\njob gpus=4 time=100 array=50";
+    let snapshot = picture(text);
+    let mut engine = Engine::default();
+    engine.plan(&snapshot, all());
+    assert_eq!(engine.left.as_ref().unwrap().reserved.len(), 1);
+    let promised = promises(&mut engine, &snapshot);
+    assert_eq!(promised.len(), 100, "K, which is 100 where nothing is said");
+    assert!(promised[..50].iter().all(|(job, ..)| *job == promised[0].0));
+}
