@@ -441,6 +441,12 @@ impl Cluster {
         Some(holds)
     }
 
+    /// When the last of the runs that hold something of a slot ends; `None` for what no run is known to hold.
+    pub(crate) fn end_on(&self, at: usize, slot: usize) -> Option<Timestamp> {
+        let held = self.nodes[at].held.iter().filter(|held| held.share.gpus.slots().any(|one| usize::from(one.0) == slot));
+        held.map(|held| held.end).max()
+    }
+
     /// Whether any node has GPUs.
     pub(crate) fn has_gpus(&self) -> bool {
         self.makes.list.iter().any(|make| !make.groups.is_empty())

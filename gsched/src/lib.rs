@@ -20,6 +20,7 @@ mod counted;
 pub mod demand;
 pub mod impossible;
 pub mod make;
+mod mig_hold;
 pub mod mig_plan;
 pub mod network;
 pub mod pass;

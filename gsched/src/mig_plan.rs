@@ -4,6 +4,7 @@
 //! is busy, ordered already, was cut a short while ago or is kept for a job before them is left alone. Decides about no job.
 
 use crate::demand::{Demand, NodeDemand};
+use crate::mig_hold::HeldBack;
 use crate::pass::Engine;
 use crate::plan::Cut;
 use crate::quick::{Left, Waiting};
@@ -27,7 +28,7 @@ pub(crate) fn cuts(engine: &Engine, snapshot: &Snapshot, left: &Left) -> Vec<Cut
     if !planned && config.mig.is_empty() {
         return Vec::new();
     }
-    let mut floor = Floor::new(engine, snapshot);
+    let mut floor = Floor::new(engine, snapshot, &left.held_back);
     let mut cuts = floor.fixed();
     if planned {
         let reserved: BTreeMap<_, _> = left.reserved.iter().map(|one| (one.job, one)).collect();
@@ -89,12 +90,13 @@ struct Wish<'a> {
 }
 
 impl<'a> Floor<'a> {
-    fn new(engine: &'a Engine, snapshot: &'a Snapshot) -> Self {
+    fn new(engine: &'a Engine, snapshot: &'a Snapshot, held_back: &[HeldBack]) -> Self {
         let mut nodes = BTreeMap::new();
         for (at, node) in snapshot.nodes.iter().enumerate().filter(|(_, node)| !node.mig.boards.is_empty()) {
             let up = node.unavailable.is_none();
             let room = engine.cluster.room(at);
-            let is_free = |slot: gmodel::GpuSlot| room.slots.get(usize::from(slot.0)) == Some(&1000);
+            let kept: BTreeSet<u16> = held_back.iter().filter(|held| held.at == at && held.empty).flat_map(|held| held.slots.iter().copied()).collect();
+            let is_free = |slot: gmodel::GpuSlot| room.slots.get(usize::from(slot.0)) == Some(&1000) || kept.contains(&slot.0);
             let boards = node.gpus.iter().filter(|gpu| gpu.info.slice.is_none() && gpu.present && gpu.info.fault.is_empty());
             let board = |gpu: &'a gmodel::node::GpuEntry| {
                 let slices = || node.gpus.iter().filter(|one| one.present && one.info.slice.is_some() && one.info.board() == gpu.info.uuid);

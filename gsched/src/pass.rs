@@ -11,6 +11,7 @@ use crate::headroom::{KeptNodes, kept_nodes};
 use crate::ledger::{Ledger, Take};
 use crate::preempt::Candidates;
 use crate::priority::{in_order, of_starts};
+use crate::mig_hold::HeldBack;
 use crate::network::Network;
 use crate::placement::{Ask, Looked, Picked, Search};
 use crate::plan::{Plan, Sizes, Start, WorkBudget};
@@ -250,6 +251,8 @@ pub(crate) struct Pass<'a> {
     pub(crate) reserved: Vec<Reserved>,
     /// Who waits for room, in order.
     pub(crate) room_wanted: Vec<Waiting>,
+    /// GPUs that wait to be cut for them.
+    pub(crate) held_back: Vec<HeldBack>,
     /// Who is to have a reservation, in order, and by partition how many: what nobody asks for is not worked out.
     pub(crate) wants: VecDeque<Want>,
     pub(crate) wanted: Vec<u32>,
@@ -344,6 +347,7 @@ impl<'a> Pass<'a> {
             waiting: vec![false; partitions],
             reserved: Vec::new(),
             room_wanted: Vec::new(),
+            held_back: Vec::new(),
             wants: VecDeque::new(),
             wanted: vec![0; partitions],
             at_once: false,
@@ -397,6 +401,7 @@ impl<'a> Pass<'a> {
         let left = Left {
             ledger: keeps.then_some(self.ledger),
             waiting: self.room_wanted,
+            held_back: self.held_back,
             reserved: self.reserved,
             wants: self.wants,
             reserve_left: self.reserve_left,

@@ -6,6 +6,7 @@
 use crate::claims;
 use crate::cluster::end_of;
 use crate::ledger::Ledger;
+use crate::mig_hold::HeldBack;
 use crate::pass::{Engine, Pass, Reserved, Wait, Want};
 use crate::plan::{Plan, WorkBudget};
 use crate::queue::{Line, Queue};
@@ -40,6 +41,8 @@ pub(crate) struct Left {
     pub ledger: Option<Ledger>,
     /// Who waits for room, in order, of those that were looked at.
     pub waiting: Vec<Waiting>,
+    /// GPUs that wait to be cut for some of them.
+    pub held_back: Vec<HeldBack>,
     pub reserved: Vec<Reserved>,
     /// Reservations that were put off, and by partition how many may be made.
     pub wants: VecDeque<Want>,
@@ -69,7 +72,8 @@ impl Engine {
         let mut left = self.left.take()?;
         let (config, policy) = self.seen.clone()?;
         let same = Arc::ptr_eq(&config, &snapshot.config) && Arc::ptr_eq(&policy, &snapshot.policy);
-        let stands_still = self.cluster.frozen > 0;
+        // What comes free of a GPU that is to be cut is given to nobody.
+        let stands_still = self.cluster.frozen > 0 || !left.held_back.is_empty();
         if changes.everything || !same || stands_still || snapshot.config.scheduler.backfill == Backfill::Off {
             return None;
         }

@@ -363,6 +363,16 @@ impl Room {
         picked
     }
 
+    /// Slots that are free are kept from everybody for a time.
+    pub fn hold_back(&mut self, make: &Make, slots: &[u16], now: Timestamp, until: Timestamp) {
+        let mut amount = Amount::default();
+        for slot in slots.iter().map(|slot| usize::from(*slot)) {
+            self.slots[slot] = 0;
+            amount.gpus[usize::from(make.slots[slot])] += 1;
+        }
+        self.profile.take(now, until, &amount);
+    }
+
     /// A share that a run holds until `end` is expected back at an earlier time; until then it is held. A GPU that is shared
     /// counts as shared for as long as before.
     pub fn leave_at(&mut self, make: &Make, share: &NodeShare, at: Timestamp, end: Timestamp) {

@@ -53,6 +53,9 @@ impl Pass<'_> {
                 start = self.begin_last();
             }
         }
+        if code == ReasonCode::Resources && preempting.is_none() {
+            self.hold_back_for(job, partition, tasks, start);
+        }
         if let Some(reason) = preempting.or(kept) {
             return reason;
         }

@@ -131,11 +131,11 @@ fn cuts(snapshot: &Snapshot) -> Vec<String> {
 
 #[test]
 fn a_slice_is_given_out_like_a_gpu_and_charged_as_its_part() {
-    let snapshot = snapshot(vec![node(1, &["3g.40gb,2g.20gb,1g.10gb!", "-"])], &["2g.20gb", "1g.10gb:1", "1", "1"]);
+    let snapshot = snapshot(vec![node(1, &["3g.40gb,2g.20gb,1g.10gb!", "-"])], &["2g.20gb", "1", "1g.10gb:1", "1"]);
     let plan = plan(&snapshot);
     let starts: Vec<_> = plan.starts.iter().map(|start| (start.job.0, start.allocation[0].gpus.0[0].clone())).collect();
     let slots: Vec<_> = starts.iter().map(|(job, grant)| (*job, grant.slot.0)).collect();
-    assert_eq!(slots, [(1, 2), (3, 4)], "a slice for the first, the whole GPU for the third; the 1g is held, and a GPU that is cut is no GPU");
+    assert_eq!(slots, [(1, 2), (2, 4)], "a slice for the first, the whole GPU for the second; the 1g is held, and a GPU that is cut is no GPU");
     assert!(matches!(&starts[0].1.part, GpuPart::Mig { profile, .. } if profile == "2g.20gb"));
     assert_eq!((starts[0].1.part.milli(), starts[0].1.part.of_slot_milli()), (285, 1000));
 }
@@ -156,6 +156,46 @@ fn nothing_is_cut_where_slices_are_free_or_nobody_waits() {
     assert_eq!(cuts(&snapshot(vec![node(1, &["-!", "-!"])], &["1g.10gb"])), [""; 0], "busy ones are left alone");
     assert_eq!(cuts(&snapshot(vec![node(1, &["3g.40gb!,3g.40gb"])], &["7g.80gb", "1"])), [""; 0]);
     assert_eq!(cuts(&snapshot(vec![node(1, &["-"])], &["a30:1g.6gb"])), [""; 0], "no GPU is of that type");
+}
+
+/// Runs that hold these slots of node 1 until so many seconds from now.
+fn with_runs(mut snapshot: Snapshot, runs: &[(u16, i64)]) -> Snapshot {
+    for (id, (slot, secs)) in (90..).zip(runs) {
+        let gpu = &snapshot.nodes[0].gpus[usize::from(*slot)].info;
+        let gpus = gmodel::GpuSet(vec![gmodel::GpuGrant { slot: GpuSlot(*slot), part: gpu.part() }]);
+        let share = gmodel::run::NodeShare { node: NodeId(1), cpus: 1, mem_bytes: 0, gpus, tasks: 1 };
+        let run = gmodel::RunId::new(JobId(id), 1);
+        snapshot.running.push(crate::RunningRun::new(run, Arc::new(spec(Request::default())), vec![share], Some(NOW.plus_secs(*secs))));
+    }
+    snapshot
+}
+
+/// `3[0]` for each start: the job and its slots.
+fn starts(snapshot: &Snapshot) -> Vec<String> {
+    let slots = |start: &crate::Start| start.allocation[0].gpus.slots().map(|slot| slot.0.to_string()).collect::<Vec<_>>().join(",");
+    plan(snapshot).starts.iter().map(|start| format!("{}[{}]", start.job.0, slots(start))).collect()
+}
+
+#[test]
+fn an_empty_gpu_is_kept_for_a_job_that_waits_for_its_cut() {
+    let first = snapshot(vec![node(1, &["-", "-!"])], &["2g.20gb", "1"]);
+    assert_eq!((starts(&first), cuts(&first).len()), (vec![], 1), "the whole GPU is not given to who came later");
+    let later = snapshot(vec![node(1, &["-", "-!"])], &["1", "2g.20gb"]);
+    assert_eq!((starts(&later), cuts(&later)), (vec!["1[0]".to_owned()], vec![]), "who came first has it");
+    let one = snapshot(vec![node(1, &["-", "-"])], &["1g.10gb", "2g.20gb", "1"]);
+    assert_eq!((starts(&one), cuts(&one).len()), (vec!["3[1]".to_owned()], 1), "one GPU is enough for both slices");
+}
+
+#[test]
+fn nothing_more_starts_on_the_gpu_that_is_empty_first_while_a_job_before_waits_for_it_whole() {
+    // Slots: 0 and 3 are GPUs, 1, 2 and 4, 5 their halves. The second GPU is empty sooner.
+    let two = || vec![node(1, &["3g.40gb!,3g.40gb", "3g.40gb!,3g.40gb"])];
+    let of = |jobs: &[&str]| with_runs(snapshot(two(), jobs), &[(1, 9000), (4, 600)]);
+    assert_eq!(starts(&of(&["3g.40gb", "3g.40gb"])).len(), 2, "both free halves are given out");
+    assert_eq!(starts(&of(&["1", "3g.40gb", "3g.40gb"])), ["2[2]"], "one is kept, of the GPU that is empty in 600 s");
+    assert_eq!(cuts(&of(&["1", "3g.40gb"])), [""; 0], "a busy GPU is left alone");
+    let late = with_runs(snapshot(two(), &["1", "3g.40gb", "3g.40gb"]), &[(1, 9000), (4, 3601)]);
+    assert_eq!(starts(&late).len(), 2, "it asks for an hour: no GPU is idle for it longer than that");
 }
 
 #[test]

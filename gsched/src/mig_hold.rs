@@ -1,0 +1,149 @@
+//! GPUs that are held back for jobs that wait for another cut: nobody after them in the order gets what such a GPU has free.
+//!
+//! Derived anew in each pass from who waits and when runs end; nothing is ordered here. A GPU that is empty is cut after the pass
+//! (`mig_plan.rs`), one that is not gets empty since nothing more starts on it. Never touches what a run holds.
+
+use crate::demand::{Demand, NodeDemand};
+use crate::pass::Pass;
+use crate::snapshot::PendingJob;
+use crate::timeline::UNLIMITED_SECS;
+use gmodel::Timestamp;
+use gmodel::config::MigCuts;
+use gmodel::gpu_request::GpuAmount;
+use gmodel::mig::{MigKind, fits};
+use gmodel::node::GpuInfo;
+
+/// GPUs held back in a pass at most, and tasks of an array that are looked at.
+const MOST_HELD: usize = 256;
+const MOST_TASKS: u32 = 64;
+
+/// A GPU that is held back.
+#[derive(Clone, Debug)]
+pub(crate) struct HeldBack {
+    /// Place of its node.
+    pub at: usize,
+    pub uuid: String,
+    /// Slots that were free: its own, or its slices'.
+    pub slots: Vec<u16>,
+    /// Nobody holds anything of it.
+    pub empty: bool,
+    /// What it is wanted to be; none: whole.
+    wanted: Vec<MigKind>,
+}
+
+/// A GPU that could be held back.
+struct Choice {
+    empty_at: Timestamp,
+    index: u32,
+    at: usize,
+    uuid: String,
+    slots: Vec<u16>,
+    kind: Option<MigKind>,
+}
+
+impl Pass<'_> {
+    /// Holds GPUs back for a job that waits for room, if another cut would make it; `starts`: when it starts anyway.
+    pub(crate) fn hold_back_for(&mut self, job: &PendingJob, partition: usize, tasks: u32, starts: Option<Timestamp>) {
+        let snapshot = self.snapshot;
+        let partition = &snapshot.config.partitions[partition];
+        if partition.mig != MigCuts::Planned {
+            return;
+        }
+        let demands = Demand::all(&job.spec.request, partition);
+        let Some(wanted) = demands.first().filter(|demand| demand.nodes.len() == 1).map(|demand| &demand.nodes[0]) else { return };
+        if wanted.is_linked() || wanted.exclusive || matches!(wanted.gpus.amount, GpuAmount::Share { .. }) {
+            return;
+        }
+        let most = tasks.min(MOST_TASKS).saturating_mul(wanted.gpus.count());
+        for _ in 0..most {
+            if self.held_back.len() >= MOST_HELD || !(self.joins(wanted) || self.hold_one_more(job, wanted, starts)) {
+                return;
+            }
+        }
+    }
+
+    /// Beside what a GPU is held back for already.
+    fn joins(&mut self, wanted: &NodeDemand) -> bool {
+        let snapshot = self.snapshot;
+        self.held_back.iter_mut().any(|held| {
+            let node = &snapshot.nodes[held.at];
+            let gpu = node.gpus.iter().map(|gpu| &gpu.info).find(|gpu| gpu.uuid == held.uuid);
+            let kind = gpu.and_then(|gpu| kind_for(node.mig.kinds_of(gpu), gpu, wanted));
+            let (Some(kind), false) = (kind, held.wanted.is_empty()) else { return false };
+            held.wanted.push(kind.clone());
+            let goes = fits(&held.wanted.iter().collect::<Vec<_>>()).is_some();
+            if !goes {
+                held.wanted.pop();
+            }
+            goes
+        })
+    }
+
+    fn hold_one_more(&mut self, job: &PendingJob, wanted: &NodeDemand, starts: Option<Timestamp>) -> bool {
+        let Some(choice) = self.first_empty(job, wanted) else { return false };
+        let secs = i64::from(job.limit_secs.unwrap_or(UNLIMITED_SECS));
+        // Slices that come free as they are serve it sooner, and cost nobody anything; and what is idle for longer than the job
+        // itself runs costs more than it brings.
+        if starts.is_some_and(|at| at <= choice.empty_at) || choice.empty_at.since_secs(self.now) > secs {
+            return false;
+        }
+        let until = choice.empty_at.plus_secs(secs);
+        let cluster = &mut self.engine.cluster;
+        let make = cluster.nodes[choice.at].make;
+        let mut room = cluster.room(choice.at).clone();
+        room.hold_back(&cluster.makes.list[make as usize], &choice.slots, self.now, until);
+        *cluster.touch(choice.at) = room;
+        cluster.file(choice.at);
+        let empty = choice.empty_at <= self.now;
+        self.held_back.push(HeldBack { at: choice.at, uuid: choice.uuid, slots: choice.slots, empty, wanted: choice.kind.into_iter().collect() });
+        true
+    }
+
+    /// The GPU that is empty first, of those that a cut would make serve a demand.
+    fn first_empty(&self, job: &PendingJob, wanted: &NodeDemand) -> Option<Choice> {
+        let (snapshot, request) = (self.snapshot, &job.spec.request);
+        let partition = snapshot.config.partition(&job.spec.partition)?;
+        let nodes = snapshot.nodes.iter().enumerate().filter(|(_, node)| {
+            !node.mig.boards.is_empty()
+                && node.unavailable.is_none()
+                && wanted.cpus <= node.cpus
+                && partition.holds(&node.name, &node.features)
+                && request.exclude.as_ref().is_none_or(|list| !list.contains(&node.name))
+                && request.nodelist.as_ref().is_none_or(|list| list.contains(&node.name))
+        });
+        let choices = nodes.flat_map(|(at, node)| {
+            let whole = node.gpus.iter().filter(|gpu| gpu.present && gpu.info.fault.is_empty() && gpu.info.slice.is_none());
+            whole.filter_map(move |gpu| self.choice(at, &gpu.info, wanted))
+        });
+        choices.min_by_key(|choice| (choice.empty_at, choice.at, choice.index))
+    }
+
+    fn choice(&self, at: usize, gpu: &GpuInfo, wanted: &NodeDemand) -> Option<Choice> {
+        let node = &self.snapshot.nodes[at];
+        let kind = kind_for(node.mig.kinds_of(gpu), gpu, wanted);
+        let serves = match &wanted.gpus.amount {
+            GpuAmount::Mig { .. } => kind.is_some(),
+            _ => gpu.divided && wanted.gpus.matches(gpu),
+        };
+        let is_taken = |uuid: &str| node.mig.ordered.contains(uuid) || self.held_back.iter().any(|held| held.at == at && held.uuid == uuid);
+        let gpus = || node.gpus.iter().map(|gpu| &gpu.info);
+        if !serves || is_taken(&gpu.uuid) || crate::mig_plan::layout_of(self.snapshot, &node.name, gpus(), gpu).is_some() {
+            return None;
+        }
+        let is_of = |slot: usize| node.gpus[slot].info.board() == gpu.uuid && node.gpus[slot].usable();
+        let all: Vec<usize> = (0..node.gpus.len()).filter(|slot| is_of(*slot)).collect();
+        let room = self.engine.cluster.room(at);
+        let (free, held): (Vec<usize>, Vec<usize>) = all.into_iter().partition(|slot| room.slots.get(*slot) == Some(&1000));
+        let rests = node.mig.cuts.get(&gpu.uuid).map_or(self.now, |cut| cut.at.plus_secs(i64::from(self.snapshot.config.mig_recut_secs)));
+        // What this pass gave away counts as held for good.
+        let end = |slot: usize| self.engine.cluster.end_on(at, slot);
+        let empty_at = held.into_iter().try_fold(rests.max(self.now), |latest, slot| Some(latest.max(end(slot)?)))?;
+        let kind = kind.filter(|_| matches!(wanted.gpus.amount, GpuAmount::Mig { .. })).cloned();
+        Some(Choice { empty_at, index: gpu.index, at, uuid: gpu.uuid.clone(), slots: free.into_iter().map(|slot| slot as u16).collect(), kind })
+    }
+}
+
+/// The smallest kind of slice that serves a demand.
+fn kind_for<'a>(kinds: &'a [MigKind], gpu: &GpuInfo, wanted: &NodeDemand) -> Option<&'a MigKind> {
+    kinds.iter().find(|kind| wanted.gpus.is_served_by(&gpu.gpu_type, kind.memory_mib, &kind.part()))
+}
