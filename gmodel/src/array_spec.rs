@@ -36,7 +36,7 @@ pub struct IndexRange {
 }
 
 impl ArraySpec {
-    /// Reads `--array`.
+    /// Reads `--array`. Brackets in it count for nothing, as in sbatch: `[0-9]%2`.
     pub fn parse(text: &str) -> Result<Self, ArraySpecError> {
         let text = text.trim();
         let wrong = |why: Why| ArraySpecError {
@@ -46,9 +46,10 @@ impl ArraySpec {
         if text.len() > MAX_TEXT_BYTES {
             return Err(wrong(Why::TextTooLong { bytes: text.len() }));
         }
-        let (indices, limit) = match text.split_once('%') {
+        let bare: &str = &text.replace(['[', ']'], "");
+        let (indices, limit) = match bare.split_once('%') {
             Some((indices, limit)) => (indices, Some(limit)),
-            None => (text, None),
+            None => (bare, None),
         };
         let limit = match limit.map(|digits| (digits, number(digits))) {
             None => None,
@@ -659,6 +660,7 @@ mod tests {
         check("0-999999", expect!["0-999999 (1000000 tasks)"]);
         check("4000000", expect!["4000000 (1 tasks)"]);
         check("1-3%0", expect!["1-3 (3 tasks)"]);
+        check("[0-1],[3]%2", expect!["0-1,3%2 (3 tasks)"]);
     }
 
     #[test]

@@ -199,6 +199,9 @@ pub struct Request {
     /// Nodes at least and at most; equal for a plain `--nodes N`.
     pub nodes_min: u32,
     pub nodes_max: u32,
+    /// Nobody asked for a number of nodes: as few as have room for the tasks. The controller puts their number above.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub nodes_any: bool,
     pub ntasks: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ntasks_per_node: Option<u32>,
@@ -247,6 +250,7 @@ impl Default for Request {
         Self {
             nodes_min: 1,
             nodes_max: 1,
+            nodes_any: false,
             ntasks: 1,
             ntasks_per_node: None,
             cpus_per_task: None,

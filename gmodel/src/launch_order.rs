@@ -6,7 +6,7 @@
 use crate::checkpoint::CheckpointSpec;
 use crate::gpu_set::{GpuPart, GpuSlot};
 use crate::ids::{JobId, RunId};
-use crate::job::{OpenMode, SoftLimit, UserRef, few_limits};
+use crate::job::{MemAsk, OpenMode, SoftLimit, UserRef, few_limits};
 use crate::signal::SigSpec;
 use serde::{Deserialize, Serialize};
 
@@ -30,11 +30,17 @@ pub struct LaunchOrder {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub switches: Vec<String>,
     pub ntasks: u32,
+    /// Somebody asked for so many.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub ntasks_asked: bool,
     /// As asked for; 0 where it was not.
     pub cpus_per_task: u32,
     /// CPUs, bytes and GPUs on the receiving node.
     pub cpus: u32,
     pub mem_bytes: u64,
+    /// How it was asked for, or as the partition has it.
+    #[serde(skip_serializing_if = "MemAsk::is_default")]
+    pub mem_ask: MemAsk,
     pub gpus: Vec<OrderGpu>,
     /// IMEX channel that the run opens here, and on its other nodes of the same NVLink domain.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -233,7 +233,7 @@ pub const OPTIONS: &[OptionSpec] = &[
     option("nodefile", Required("FILE"), Later, "Nodes to run on, from a file").short('F'),
     option("nodelist", Required("NODES"), Done, "Nodes the job must have: node[01-03,7]").short('w'),
     option("nodes", Required("MIN[-MAX]"), Done, "Number of nodes").short('N'),
-    option("ntasks", Required("COUNT"), Done, "Number of tasks").short('n'),
+    option("ntasks", Required("COUNT"), Done, "Number of tasks; without --nodes on as few nodes as have room for them").short('n'),
     option("ntasks-per-core", Required("COUNT"), Later, "Tasks on each core, at most"),
     option("ntasks-per-gpu", Required("COUNT"), Later, "Tasks for each GPU"),
     option("ntasks-per-node", Required("COUNT"), Done, "Tasks on each node"),

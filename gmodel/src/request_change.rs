@@ -137,6 +137,7 @@ impl RequestChange {
                 request.ntasks = least;
             }
             (request.nodes_min, request.nodes_max) = (least, most);
+            request.nodes_any = false;
         }
         request.ntasks = self.ntasks.unwrap_or(request.ntasks);
         if let Some(most) = self.ntasks_per_node {

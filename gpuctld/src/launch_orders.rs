@@ -7,6 +7,8 @@ use crate::store::reader::Reader;
 use gcore::ctl::{checkpoint_of, imex_channel};
 use gcore::ctl::state::{Node, Run, State};
 use gmodel::checkpoint::Mark;
+use gmodel::config::Partition;
+use gmodel::job::{MemAsk, Request};
 use gmodel::launch_order::{ArrayTask, LaunchOrder, OrderGpu, OrderNode};
 use gmodel::run::{EndCause, NodeShare, RunEnd, RunPhase, RunReport};
 use gmodel::{BlobId, JobSpec, NodeId, RunId};
@@ -68,10 +70,12 @@ fn order(state: &State, node: NodeId, run: &Run, spec: &JobSpec) -> LaunchOrder 
         node_index: u32::try_from(node_index).unwrap_or(0),
         switches: switches_above(state, node),
         ntasks: run.allocation.iter().map(|share| share.tasks).sum(),
+        ntasks_asked: spec.request.ntasks > 1 || spec.request.ntasks_per_node.is_some(),
         // As Slurm has it, SLURM_CPUS_PER_TASK is there where it was asked for: with --cpus-per-gpu a task has others.
         cpus_per_task: spec.request.cpus_per_task.unwrap_or(0),
         cpus: share.map_or(0, |share| share.cpus),
         mem_bytes: share.map_or(0, |share| share.mem_bytes),
+        mem_ask: mem_ask(&spec.request, &partition),
         gpus: share.map_or(Vec::new(), |share| order_gpus(state.nodes.get(node), share)),
         imex_channel: imex_channel(state, run, node),
         argv: launch.argv.clone(),
@@ -95,6 +99,14 @@ fn order(state: &State, node: NodeId, run: &Run, spec: &JobSpec) -> LaunchOrder 
         scrub_gpus: partition.gpu_scrub,
         allow_root: config.allow_root_jobs,
         ..LaunchOrder::default()
+    }
+}
+
+fn mem_ask(request: &Request, partition: &Partition) -> MemAsk {
+    match (request.mem, partition.mem_per_gpu_bytes.filter(|_| request.gpus.is_some()), partition.mem_per_cpu_bytes) {
+        (MemAsk::Default, Some(bytes), _) => MemAsk::PerGpu(bytes),
+        (MemAsk::Default, None, Some(bytes)) => MemAsk::PerCpu(bytes),
+        (asked, ..) => asked,
     }
 }
 

@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 
 use gmodel::binding::mask_text;
 use gmodel::hostlist;
-use gmodel::launch_order::LaunchOrder;
+use gmodel::job::MemAsk;
+use gmodel::launch_order::{LaunchOrder, OrderNode};
 use gmodel::supervise::{Setup, StepOrder};
 
 use crate::task_binding::TaskBinding;
@@ -19,7 +20,7 @@ pub const PID_NAMES: [&str; 2] = ["GSUB_TASK_PID", "SLURM_TASK_PID"];
 
 /// Set by an enclosing job when a submission comes from inside one; none of them may shine through.
 const OWN_PREFIXES: [&str; 4] = ["SLURM_JOB", "SLURM_STEP", "SLURM_ARRAY_", "SLURM_TASK"];
-const OWN_NAMES: [&str; 22] = [
+const OWN_NAMES: [&str; 24] = [
     "SLURMD_NODENAME",
     "SLURM_CLUSTER_NAME",
     "SLURM_CPUS_ON_NODE",
@@ -27,6 +28,8 @@ const OWN_NAMES: [&str; 22] = [
     "SLURM_GPUS_ON_NODE",
     "SLURM_GTIDS",
     "SLURM_LOCALID",
+    "SLURM_MEM_PER_CPU",
+    "SLURM_MEM_PER_GPU",
     "SLURM_MEM_PER_NODE",
     "SLURM_NNODES",
     "SLURM_NODEID",
@@ -190,16 +193,25 @@ fn size_variables(env: &mut Variables, order: &LaunchOrder) {
     env.slurm("NODELIST", &nodes);
     env.slurm("JOB_NUM_NODES", order.nodes.len());
     env.slurm("NNODES", order.nodes.len());
-    env.slurm("NTASKS", order.ntasks);
-    env.slurm("NPROCS", order.ntasks);
-    env.slurm("TASKS_PER_NODE", run_lengths(order.nodes.iter().map(|node| node.tasks)));
+    // As sbatch has it: the number of tasks where it was asked for (frameworks take it for "srun started me"); else each node
+    // has as many as its CPUs are for, which is what mpirun counts.
+    let asked = order.ntasks_asked || order.environment.iter().any(|variable| variable.starts_with("SLURM_NTASKS="));
+    if asked {
+        env.slurm("NTASKS", order.ntasks);
+        env.slurm("NPROCS", order.ntasks);
+    }
+    let tasks = |node: &OrderNode| if asked { node.tasks } else { (node.cpus / order.cpus_per_task.max(1)).max(1) };
+    env.slurm("TASKS_PER_NODE", run_lengths(order.nodes.iter().map(tasks)));
     env.slurm("JOB_CPUS_PER_NODE", run_lengths(order.nodes.iter().map(|node| node.cpus)));
     env.slurm("CPUS_ON_NODE", order.cpus);
     if order.cpus_per_task > 0 {
         env.slurm("CPUS_PER_TASK", order.cpus_per_task);
     }
-    if order.mem_bytes > 0 {
-        env.slurm("MEM_PER_NODE", order.mem_bytes >> 20);
+    match order.mem_ask {
+        MemAsk::PerCpu(bytes) => env.slurm("MEM_PER_CPU", bytes >> 20),
+        MemAsk::PerGpu(bytes) => env.slurm("MEM_PER_GPU", bytes >> 20),
+        _ if order.mem_bytes == 0 => {}
+        MemAsk::Default | MemAsk::PerNode(_) => env.slurm("MEM_PER_NODE", order.mem_bytes >> 20),
     }
 }
 
@@ -286,7 +298,7 @@ fn run_lengths(numbers: impl Iterator<Item = u32>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gmodel::launch_order::{ArrayTask, OrderNode};
+    use gmodel::launch_order::ArrayTask;
     use gmodel::supervise::SetupGpu;
     use gmodel::{JobId, RunId, UserRef};
 
@@ -303,6 +315,7 @@ mod tests {
             cluster: "clitest".into(),
             nodes: vec![node("node2", 6, 3), node("n1", 2, 1)],
             ntasks: 4,
+            ntasks_asked: true,
             cpus_per_task: 2,
             cpus: 6,
             mem_bytes: 200 << 20,
@@ -371,6 +384,24 @@ mod tests {
         assert_eq!((value(&env, "SLURM_SUBMIT_DIR"), value(&env, "GSUB_SUBMIT_DIR")), (Some("/home/me"), Some("/home/me")));
         assert_eq!(value(&env, "PWD"), Some("/home/me/w"), "where the job is");
         assert_eq!((value(&env, "HOME"), value(&env, "USER")), (Some("/root"), Some("root")));
+    }
+
+    #[test]
+    fn sizes_are_told_as_they_were_asked_for() {
+        let (order, setup) = golden_job();
+        let sizes = |order: &LaunchOrder| {
+            let env = batch(order, &setup);
+            let of = |name: &str| value(&env, &format!("SLURM_{name}")).unwrap_or("-").to_owned();
+            ["NTASKS", "NPROCS", "TASKS_PER_NODE", "MEM_PER_NODE", "MEM_PER_CPU", "MEM_PER_GPU"].map(of).join(" ")
+        };
+        assert_eq!(sizes(&order), "4 4 3,1 200 - -");
+        let nobody = LaunchOrder { ntasks_asked: false, mem_ask: MemAsk::PerCpu(100 << 20), ..order };
+        assert_eq!(sizes(&nobody), "- - 3,1 - 100 -", "6 and 2 CPUs, 2 for a task");
+        let exclusive = LaunchOrder { cpus_per_task: 0, mem_ask: MemAsk::PerGpu(1 << 30), ..nobody };
+        assert_eq!(sizes(&exclusive), "- - 6,2 - - 1024");
+        // -n 1, which no number tells from nothing.
+        let one = LaunchOrder { ntasks: 1, environment: vec!["SLURM_NTASKS=1".into()], ..exclusive };
+        assert!(sizes(&one).starts_with("1 1 3,1 "));
     }
 
     #[test]

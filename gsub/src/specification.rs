@@ -52,6 +52,7 @@ pub(crate) struct Submission {
 /// The first value that cannot be, with where it was given.
 pub(crate) fn build(choices: &mut Choices, work: &Work, submitter: &Submitter) -> Result<Submission, Failure> {
     let text = |given: Option<Given>| given.map(|given| given.text().to_owned());
+    let tasks_asked = choices.has("ntasks");
     let name = text(choices.take("job-name")).unwrap_or_else(|| work.job_name.clone());
     let mut common = CommonSpec {
         partition: text(choices.take("partition")).unwrap_or_default(),
@@ -88,7 +89,8 @@ pub(crate) fn build(choices: &mut Choices, work: &Work, submitter: &Submitter) -
     let gpu_bind = parsed(choices.take("gpu-bind"), |text| GpuBind::parse(text).map(|_| text.to_owned()))?;
     // Where grun finds it, as srun does.
     gpu_bind.into_iter().for_each(|bind| export.set("SLURM_GPU_BIND", bind));
-    for (word, value) in asked_variables(&spec.request) {
+    let tasks = tasks_asked.then(|| ("NTASKS", spec.request.ntasks.to_string()));
+    for (word, value) in asked_variables(&spec.request).into_iter().chain(tasks) {
         export.set(&format!("SLURM_{word}"), value.clone());
         export.set(&format!("GSUB_{word}"), value);
     }
@@ -97,11 +99,6 @@ pub(crate) fn build(choices: &mut Choices, work: &Work, submitter: &Submitter) -
 
 /// What sbatch itself puts into the job's environment of the options it was given. Source: OUTPUT ENVIRONMENT VARIABLES in sbatch(1).
 fn asked_variables(request: &Request) -> Vec<(&'static str, String)> {
-    let mem = match request.mem {
-        MemAsk::PerCpu(bytes) => Some(("MEM_PER_CPU", (bytes >> 20).to_string())),
-        MemAsk::PerGpu(bytes) => Some(("MEM_PER_GPU", (bytes >> 20).to_string())),
-        MemAsk::Default | MemAsk::PerNode(_) => None,
-    };
     let gpus = request.gpus.as_ref().map(|ask| match request.gpu_scope {
         GpuScope::Job => ("GPUS", ask.to_string()),
         GpuScope::Node => ("GPUS_PER_NODE", ask.to_string()),
@@ -109,7 +106,7 @@ fn asked_variables(request: &Request) -> Vec<(&'static str, String)> {
     });
     let counts = [("NTASKS_PER_NODE", request.ntasks_per_node), ("CPUS_PER_GPU", request.cpus_per_gpu)];
     let counts = counts.into_iter().filter_map(|(word, count)| Some((word, count?.to_string())));
-    counts.chain(mem).chain(gpus).collect()
+    counts.chain(gpus).collect()
 }
 
 /// An error that names its option itself, without the name: where the option was given says it.
@@ -254,9 +251,16 @@ fn request(choices: &mut Choices) -> Result<Request, Failure> {
         (needed, needed)
     });
     let (gpus, gpu_scope) = gpus(choices)?;
+    let nodelist = parsed(choices.take("nodelist"), nodes_named)?;
+    if let (Some((_, most)), Some(named)) = (nodes, nodelist.as_ref().map(Hostlist::len))
+        && named > most as usize
+    {
+        return Err(Failure::usage(format_args!("--nodes {most} and --nodelist, which names {named}: take one of them back")));
+    }
     Ok(Request {
         nodes_min,
         nodes_max,
+        nodes_any: nodes.is_none() && ntasks.is_some_and(|tasks| tasks > 1) && ntasks_per_node.is_none(),
         ntasks: ntasks.unwrap_or(usual.ntasks),
         ntasks_per_node,
         cpus_per_task: parsed(choices.take("cpus-per-task"), count)?,
@@ -266,9 +270,10 @@ fn request(choices: &mut Choices) -> Result<Request, Failure> {
         gpu_scope,
         gpu_mem_mib: parsed(choices.take("gpu-mem"), parse_gpu_mem)?.map(|bytes| bytes.div_ceil(1 << 20)),
         exclusive: exclusive(choices.take("exclusive"))?,
-        nodelist: parsed(choices.take("nodelist"), nodes_named)?,
+        nodelist,
         exclude: parsed(choices.take("exclude"), nodes_named)?,
-        constraint: parsed(choices.take("constraint"), |text| Constraint::parse(text).map(|_| text.to_owned()))?,
+        // Scripts have it empty, from a variable.
+        constraint: parsed(choices.take("constraint").filter(|given| !given.text().is_empty()), |text| Constraint::parse(text).map(|_| text.to_owned()))?,
         prefer: parsed(choices.take("prefer"), |text| Constraint::parse(text).map(|_| text.to_owned()))?,
         nvlink: choices.take_flag("nvlink"),
         switches: parsed(choices.take("switches"), switches)?,
@@ -476,9 +481,9 @@ mod tests {
             all.retain(|line| line.starts_with("SLURM_"));
             all.join(" ")
         };
-        assert_eq!(variables(&["-N2", "--ntasks-per-node=4", "--mem-per-cpu=1G", "-G", "h100:8"]), "SLURM_NTASKS_PER_NODE=4 SLURM_MEM_PER_CPU=1024 SLURM_GPUS=h100:8");
-        assert_eq!(variables(&["--gres=gpu:2", "--cpus-per-gpu=3", "--mem-per-gpu=2G"]), "SLURM_CPUS_PER_GPU=3 SLURM_MEM_PER_GPU=2048 SLURM_GPUS_PER_NODE=2");
-        assert_eq!(variables(&["-n2", "--gpus-per-task=1", "--mem=2G"]), "SLURM_GPUS_PER_TASK=1");
+        assert_eq!(variables(&["-N2", "--ntasks-per-node=4", "--mem-per-cpu=1G", "-G", "h100:8"]), "SLURM_NTASKS_PER_NODE=4 SLURM_GPUS=h100:8");
+        assert_eq!(variables(&["--gres=gpu:2", "--cpus-per-gpu=3", "--mem-per-gpu=2G"]), "SLURM_CPUS_PER_GPU=3 SLURM_GPUS_PER_NODE=2");
+        assert_eq!(variables(&["-n2", "--gpus-per-task=1", "--mem=2G"]), "SLURM_GPUS_PER_TASK=1 SLURM_NTASKS=2");
         assert!(submission(&["-G1"]).unwrap().export.select([]).0.contains(&"GSUB_GPUS=1".to_owned()));
     }
 

@@ -50,6 +50,10 @@ pub(super) fn complete(
                 no_default |= said.iter().any(|note| note.starts_with(NO_TIME));
                 said.retain(|note| !note.starts_with(NO_TIME) && !notes.contains(note));
                 notes.append(&mut said);
+                // Tasks without a number of nodes get enough for each of them.
+                let widest = if spec.request.nodes_any { spec.request.nodes_min.max(there.request.nodes_min) } else { 0 };
+                there.request.nodes_min = there.request.nodes_min.max(widest);
+                there.request.nodes_max = there.request.nodes_max.max(widest);
                 // What the first says of account and QOS goes for all: it is one job.
                 there.partition.clone_from(&spec.partition);
                 spec = there;

@@ -86,8 +86,9 @@ pub struct State {
     pub idle_seen: ChunkMap<RunId, IdleSeen>,
     /// Runs that were warned for standing idle and of which the site's program is still to be told.
     pub idle_untold: BTreeSet<RunId>,
-    /// Requests known to fit the nodes there are: a memo for submission, cleared when nodes change.
-    pub feasible: Arc<BTreeSet<(String, Request)>>,
+    /// Requests known to fit the nodes there are, as they were asked for, and on how many: a memo for submission, cleared when
+    /// nodes change.
+    pub feasible: Arc<BTreeMap<(String, Request), u32>>,
     /// Pending jobs whose request changed since the last plan was entered: a plan made before does not start them. A
     /// memo of the controller that runs.
     pub respecified: BTreeMap<JobId, Seq>,

@@ -11,12 +11,13 @@ use super::handle::Tx;
 use super::limits;
 use super::several_partitions;
 use super::snapshot::sched_node;
-use super::state::{ClientKey, State};
+use super::state::{ClientKey, Node, State};
 use gmodel::config::{ClusterConfig, Partition, PartitionState};
 use gmodel::constraint::Constraint;
 use gmodel::duration::squeue_time;
 use gmodel::partition_list::names;
-use gmodel::{JobId, JobSpec, Timestamp, UserRef};
+use gmodel::{JobId, JobSpec, Request, Timestamp, UserRef};
+use gsched::SchedNode;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -32,6 +33,8 @@ pub(super) const MAX_TEXT_BYTES: usize = 4096;
 /// Nodes, tasks and CPUs a job may name.
 const MAX_NODES: u32 = 65_536;
 const MAX_TASKS: u32 = 1_000_000;
+/// Numbers of nodes that are tried for tasks without one.
+const MORE_NODES: usize = 64;
 
 pub(super) fn handle(
     tx: &mut Tx,
@@ -44,13 +47,16 @@ pub(super) fn handle(
     }
     let mut notes = Vec::new();
     let (spec, limit_secs) = complete(tx.state, actor, spec, &mut notes, tx.now)?;
-    for partition in names(&spec.partition) {
-        let shape = (partition.to_owned(), spec.request.clone());
-        if !tx.state.feasible.contains(&shape) {
+    let asked = as_asked(&spec.request);
+    // Of several partitions the widest decided: what is enough in each is not known.
+    let one = |_: &&str| !(asked.nodes_any && spec.waits_in_several());
+    for partition in names(&spec.partition).filter(one) {
+        let shape = (partition.to_owned(), asked.clone());
+        if !tx.state.feasible.contains_key(&shape) {
             if tx.state.feasible.len() >= MAX_FEASIBLE {
                 tx.state.feasible = Arc::default();
             }
-            Arc::make_mut(&mut tx.state.feasible).insert(shape);
+            Arc::make_mut(&mut tx.state.feasible).insert(shape, spec.request.nodes_min);
         }
     }
     let id = JobId(tx.state.next_job);
@@ -114,6 +120,7 @@ pub(super) fn complete_in(
     now: Timestamp,
 ) -> Result<Option<u32>, Refusal> {
     let partition = partition_or_refusal(&state.config, &spec.partition)?;
+    widen(state, partition, &mut spec.request)?;
     admission::admit(state, actor, spec, partition, notes)?;
     check_admission(partition, actor, spec)?;
     super::gpu_share::check_request(&state.config, partition, &spec.request)?;
@@ -233,6 +240,51 @@ pub(super) fn spread(request: &mut gmodel::Request) {
         request.nodes_min = request.nodes_min.max(request.ntasks.div_ceil(per_node));
         request.nodes_max = request.nodes_max.max(request.nodes_min);
     }
+}
+
+/// Before a number of nodes was chosen for it.
+fn as_asked(request: &Request) -> Request {
+    let (nodes_min, nodes_max) = if request.nodes_any { (1, 1) } else { (request.nodes_min, request.nodes_max) };
+    Request { nodes_min, nodes_max, ..request.clone() }
+}
+
+/// Tasks without a word about nodes get as few nodes as have room for them, dealt evenly: `--ntasks 64` where a node has 16 CPUs.
+fn widen(state: &State, partition: &Partition, request: &mut Request) -> Result<(), Refusal> {
+    if !request.nodes_any {
+        return Ok(());
+    }
+    *request = as_asked(request);
+    if let Some(nodes) = state.feasible.get(&(partition.name.clone(), request.clone())) {
+        (request.nodes_min, request.nodes_max) = (*nodes, *nodes);
+        return Ok(());
+    }
+    if members(state, partition).all(|node| node.link == gmodel::node::Link::Never) {
+        return Ok(());
+    }
+    // What else is wrong with it is said when it is checked.
+    let Ok(nodes) = allowed_nodes(request, partition, member_nodes(state, partition)) else { return Ok(()) };
+    let cpus = request.ntasks.saturating_mul(request.cpus_per_task.unwrap_or(1));
+    let largest = nodes.iter().map(|node| node.cpus).max().unwrap_or(0).max(1);
+    let most = (nodes.len() as u32).min(request.ntasks);
+    let fits = |count: &u32| {
+        let wider = Request { nodes_min: *count, nodes_max: *count, ..request.clone() };
+        gsched::impossible(&wider, partition, &nodes).is_none()
+    };
+    // Where nodes are unlike it may take a few more than their largest would.
+    let least = cpus.div_ceil(largest).max(1);
+    match (least..=most).take(MORE_NODES).find(fits) {
+        Some(count) => (request.nodes_min, request.nodes_max) = (count, count),
+        None if request.ntasks > 1 && most > 1 && request.gpus.is_none() => {
+            return Err(invalid(format!(
+                "--ntasks {}: the {} nodes of partition {:?} have no room for so many tasks, dealt evenly. Ask for fewer.",
+                request.ntasks,
+                nodes.len(),
+                partition.name
+            )));
+        }
+        None => {}
+    }
+    Ok(())
 }
 
 fn no_default(config: &ClusterConfig) -> Refusal {
@@ -378,22 +430,51 @@ pub(super) fn check_nodes(
     notes: &mut Vec<String>,
 ) -> Result<(), Refusal> {
     let request = &spec.request;
-    let members = || {
-        state
-            .nodes
-            .values()
-            .filter(|node| node.role == gmodel::node::Role::Compute)
-            .filter(|node| partition.holds(&node.name, &node.inventory.features))
-    };
     // What a node has is known from its first hello on.
-    if members().all(|node| node.link == gmodel::node::Link::Never) {
+    if members(state, partition).all(|node| node.link == gmodel::node::Link::Never) {
         notes.push(format!("no node of partition {:?} has reported yet: the job waits", partition.name));
         return Ok(());
     }
-    if state.feasible.contains(&(spec.partition.clone(), request.clone())) {
+    if state.feasible.contains_key(&(spec.partition.clone(), as_asked(request))) {
         return Ok(());
     }
-    let nodes: Vec<_> = members().map(|node| sched_node(state, node)).collect();
+    let allowed = allowed_nodes(request, partition, member_nodes(state, partition))?;
+    let asked = request.nodes_min.max(request.nodelist.as_ref().map_or(0, |l| l.len() as u32));
+    if asked as usize > allowed.len() {
+        return Err(invalid(format!(
+            "--nodes {asked}: partition {:?} has {} such nodes.",
+            partition.name,
+            allowed.len()
+        )));
+    }
+    if let Some(switches) = request.switches.filter(|switches| switches.wait_secs.is_none()) {
+        let most = gsched::network::most_below(&state.config.scheduler.topology, &allowed, switches.most as usize);
+        if asked as usize > most {
+            let which = if switches.most == 1 { "any leaf switch".to_owned() } else { format!("any {} leaf switches together", switches.most) };
+            return Err(invalid(format!(
+                "--switches {}: below {which} partition {:?} has {most} such nodes at most, and {asked} are needed. Ask for more, or \
+                 say how long to wait for it: --switches {}@30:00.",
+                switches.most, partition.name, switches.most
+            )));
+        }
+    }
+    match gsched::impossible(request, partition, &allowed) {
+        Some(text) => Err(invalid(text)),
+        None => Ok(()),
+    }
+}
+
+fn members<'a>(state: &'a State, partition: &'a Partition) -> impl Iterator<Item = &'a Node> {
+    let nodes = state.nodes.values().filter(|node| node.role == gmodel::node::Role::Compute);
+    nodes.filter(|node| partition.holds(&node.name, &node.inventory.features))
+}
+
+fn member_nodes(state: &State, partition: &Partition) -> Vec<SchedNode> {
+    members(state, partition).map(|node| sched_node(state, node)).collect()
+}
+
+/// Those of a partition that the request does not rule out by name or feature.
+fn allowed_nodes(request: &Request, partition: &Partition, nodes: Vec<SchedNode>) -> Result<Vec<SchedNode>, Refusal> {
     for name in request.nodelist.iter().flat_map(|list| list.iter()) {
         if !nodes.iter().any(|node| node.name == name) {
             let names = nodes.iter().map(|node| node.name.as_str());
@@ -402,6 +483,9 @@ pub(super) fn check_nodes(
                 "--nodelist: {name:?} is not a node of partition {:?}.{hint}",
                 partition.name
             )));
+        }
+        if request.exclude.as_ref().is_some_and(|exclude| exclude.contains(name)) {
+            return Err(invalid(format!("--nodelist and --exclude both name {name}. Take it out of one of them.")));
         }
     }
     let mut allowed = nodes;
@@ -430,29 +514,7 @@ pub(super) fn check_nodes(
             partition.name
         )));
     }
-    let asked = request.nodes_min.max(request.nodelist.as_ref().map_or(0, |l| l.len() as u32));
-    if asked as usize > allowed.len() {
-        return Err(invalid(format!(
-            "--nodes {asked}: partition {:?} has {} such nodes.",
-            partition.name,
-            allowed.len()
-        )));
-    }
-    if let Some(switches) = request.switches.filter(|switches| switches.wait_secs.is_none()) {
-        let most = gsched::network::most_below(&state.config.scheduler.topology, &allowed, switches.most as usize);
-        if asked as usize > most {
-            let which = if switches.most == 1 { "any leaf switch".to_owned() } else { format!("any {} leaf switches together", switches.most) };
-            return Err(invalid(format!(
-                "--switches {}: below {which} partition {:?} has {most} such nodes at most, and {asked} are needed. Ask for more, or \
-                 say how long to wait for it: --switches {}@30:00.",
-                switches.most, partition.name, switches.most
-            )));
-        }
-    }
-    match gsched::impossible(request, partition, &allowed) {
-        Some(text) => Err(invalid(text)),
-        None => Ok(()),
-    }
+    Ok(allowed)
 }
 
 fn invalid(text: impl Into<String>) -> Refusal {

@@ -151,3 +151,45 @@ fn other_peoples_jobs_and_the_cluster_are_out_of_reach() {
         "#]],
     );
 }
+
+#[test]
+fn tasks_without_a_word_about_nodes_get_as_few_as_have_room_for_them() {
+    check(
+        "partition main default
+         node n1 16c h100:4
+         node n2 16c h100:4
+         node n3 8c
+         submit user=alice ntasks=16 any
+         submit user=alice ntasks=17 any
+         submit user=alice ntasks=24 any
+         submit user=alice ntasks=17
+         submit user=alice ntasks=20 cpus=2 any
+         submit user=alice ntasks=8 any gpt=1
+         submit user=alice ntasks=9 any gpt=1
+         submit user=alice ntasks=6 any nodelist=n[1-2]
+         submit user=alice ntasks=6 any nodelist=n1 exclude=n1
+         plan
+         show",
+        expect![[r#"
+            job 1
+              note: no --time given and partition "main" has no default: the limit is 1-00:00:00
+            job 2
+              note: no --time given and partition "main" has no default: the limit is 1-00:00:00
+            job 3
+              note: no --time given and partition "main" has no default: the limit is 1-00:00:00
+            refused: 17 CPUs on one node: the largest node in partition "main" has 16. Ask for fewer, or for more --nodes.
+            refused: --ntasks 20: the 3 nodes of partition "main" have no room for so many tasks, dealt evenly. Ask for fewer.
+            job 4
+              note: no --time given and partition "main" has no default: the limit is 1-00:00:00
+            refused: 9 GPUs on one node: the largest node in partition "main" has 4. Try --nodes 3 --gpus-per-node 3.
+            job 5
+              note: no --time given and partition "main" has no default: the limit is 1-00:00:00
+            refused: --nodelist and --exclude both name n1. Take it out of one of them.
+            1 alice RUNNING 1-1 on n1[]
+            2 alice RUNNING 2-1 on n2[] n3[]
+            3 alice PENDING Resources: needs 12 CPUs on each of 2 nodes; most is free on n2: 4 GPUs, 7 CPUs and 224G of memory; room is expected by 1970-01-13T13:46:40Z
+            4 alice PENDING Priority: needs 4 GPUs and 4 CPUs on each of 2 nodes; jobs of higher priority wait for such resources too
+            5 alice PENDING Priority: needs 3 CPUs on each of 2 nodes; jobs of higher priority wait for such resources too
+        "#]],
+    );
+}

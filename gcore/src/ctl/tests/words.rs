@@ -282,12 +282,16 @@ pub(super) fn spec(words: &Words, now: Timestamp) -> JobSpec {
     request.nodes_min = words.parse("nodes").unwrap_or(1);
     request.nodes_max = request.nodes_min;
     request.ntasks = words.parse("ntasks").unwrap_or(1);
+    request.nodes_any = words.has("any");
     request.cpus_per_task = words.parse("cpus");
     request.mem = words.get("mem").map_or(MemAsk::Default, |text| MemAsk::PerNode(bytes(text)));
-    let gpus = words.get("gpus").or_else(|| words.get("gpn"));
+    let gpus = words.get("gpus").or_else(|| words.get("gpn")).or_else(|| words.get("gpt"));
     request.gpus = gpus.map(|text| GpuAsk::parse(text).unwrap());
     if words.get("gpn").is_some() {
         request.gpu_scope = GpuScope::Node;
+    }
+    if words.get("gpt").is_some() {
+        request.gpu_scope = GpuScope::Task;
     }
     request.exclusive = words.has("exclusive");
     request.nodelist = words.get("nodelist").map(|text| Hostlist::parse(text).unwrap());
