@@ -150,7 +150,8 @@ impl<'a> GpuRun<'a> {
 
     /// A job opens every device file of a GPU: its own it may.
     fn device_fence(&self) -> Finding {
-        let all: Vec<u32> = self.minors().into_values().collect();
+        let mut all: Vec<u32> = self.minors().into_values().collect();
+        all.sort_unstable();
         let words: Vec<String> = all.iter().map(u32::to_string).collect();
         // What the kernel says of a simulated device, whose driver is not there, is not what the fence says.
         let look = format!(
