@@ -42,6 +42,9 @@ pub(crate) fn several_nodes(sets: &[NodeSet], nodes: usize, proof: &mut Proof) -
     }
 }
 
+/// What some runs cost: the less above the guarantees, and the more lost, the dearer.
+type Cost<'a> = dyn Fn(&[usize]) -> (Reverse<u64>, u64) + 'a;
+
 /// Several nodes that may need a run more than the fewest, and on which less is lost than what is `known` to do: of accounts
 /// as far above their guarantees, or further. `most` runs are allowed, or one more than the fewest that there can be. `cost` is
 /// the order of the policy: who is least above the guarantee, and what is lost.
@@ -50,7 +53,7 @@ pub(crate) fn less_loss(
     nodes: usize,
     known: &[usize],
     most: usize,
-    cost: &dyn Fn(&[usize]) -> (Reverse<u64>, u64),
+    cost: &Cost<'_>,
     proof: &mut Proof,
 ) -> Option<Vec<usize>> {
     let by_node = fewest_by_node(sets);

@@ -86,6 +86,7 @@ impl<'a> GpuRun<'a> {
     }
 
     /// Every step, each told as soon as it is done.
+    #[allow(clippy::type_complexity)]
     pub fn run(&self, told: &mut dyn FnMut(&Step)) -> Vec<Step> {
         let steps: [(&'static str, &dyn Fn(&Self) -> Finding); 7] = [
             ("discovery", &Self::discovery),

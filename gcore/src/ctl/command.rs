@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// Something that happened outside.
+#[allow(clippy::large_enum_variant, reason = "they are handed on one at a time, not kept")]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "input", rename_all = "snake_case")]
 pub enum Input {
@@ -48,6 +49,7 @@ pub struct Actor {
     pub via: Option<NodeId>,
 }
 
+#[allow(clippy::large_enum_variant, reason = "they are handed on one at a time, not kept")]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "snake_case")]
 pub enum Command {

@@ -53,10 +53,10 @@ fn a_gpu_with_a_link_down_is_taken_last() {
          job gpus=1",
     );
     let gpus = Arc::make_mut(&mut snapshot.nodes[0].gpus);
-    for at in 0..gpus.len() {
-        gpus[at].info.minor = 10 + at as u32;
+    for (at, gpu) in gpus.iter_mut().enumerate() {
+        gpu.info.minor = 10 + at as u32;
         let links = |other: u32| GpuLink::Nvlink(if at == 1 || other == 1 { 17 } else { 18 });
-        gpus[at].info.links = (0..4).filter(|other| *other != at as u32).map(|other| (10 + other, links(other))).collect();
+        gpu.info.links = (0..4).filter(|other| *other != at as u32).map(|other| (10 + other, links(other))).collect();
     }
     expect![[r#"
         10 starts on n1[0,2,3]x1

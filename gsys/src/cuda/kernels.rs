@@ -104,7 +104,7 @@ impl<'a> CheckKernels<'a> {
         assert!(report.bytes() >= SweepReport::BYTES);
         let words = (memory.bytes() / 8) as u64;
         let mut values = [memory.address, words, pattern.step, pattern.offset, seen, left, report.address];
-        let mut parameters = values.each_mut().map(|value| pointer(value));
+        let mut parameters = values.each_mut().map(pointer);
         self.begin(self.pattern_sweep, Self::sweep_blocks(words), &mut parameters)
     }
 

@@ -205,6 +205,7 @@ impl Reader {
         Ok(())
     }
 
+    #[allow(clippy::type_complexity)]
     fn predicate<'t>(&self, text: &'t str) -> Result<(Option<(usize, bool)>, &'t str), String> {
         let Some(rest) = text.strip_prefix('@') else { return Ok((None, text)) };
         let (name, rest) = rest.split_once(char::is_whitespace).ok_or("a predicate and nothing behind it")?;
