@@ -1,7 +1,8 @@
 //! Suspended runs go on: before anybody else as soon as the job that had their CPUs is done, or when it never started.
 //!
 //! Until their CPUs are all free, what is free of them is kept, so that smaller jobs do not starve a run that stands still
-//! with its GPUs. Never suspends: that is preempt's.
+//! with its GPUs. Licences are not lent: what stands still keeps its seat at the licence server, so it need not wait for
+//! them. (Slurm counts those of suspended jobs too: `license_job_get` after a restart.) Never suspends: that is preempt's.
 
 use crate::pass::Pass;
 use crate::snapshot::RunningRun;

@@ -63,3 +63,22 @@ fn it_goes_on_though_nobody_may_preempt_any_more() {
     let plan = planned("node n1 h100:2\nrun 1 b bob 2 on=n1 ago=90 cpus=40 frozen=10\njob 11 c eve 0 cpus=30");
     assert_eq!(shown(&plan), "starts ; resumes 1-1; suspends ");
 }
+
+#[test]
+fn a_frozen_run_keeps_its_licences_and_nobody_is_frozen_for_them() {
+    let pool = format!("licence matlab 2\n{POOL}");
+    let run = "run 1 b bob 2 on=n1 ago=90 qos=low cpus=40 licence=matlab:2";
+    let plan = planned(&format!("{pool}\n{run}\njob 10 a ann 0 qos=high cpus=30 licence=matlab:1"));
+    assert_eq!(shown(&plan), "starts ; resumes ; suspends ", "its CPUs alone would not start the job");
+    let plan = planned(&format!("{pool}\n{run} frozen=10\njob 10 a ann 0 qos=high cpus=30 licence=matlab:1"));
+    assert_eq!(shown(&plan), "starts ; resumes 1-1; suspends ");
+    assert_eq!(&*plan.reasons[0].1.text, "needs 1 of licence \"matlab\"; 0 of 2 are free for as long");
+}
+
+#[test]
+fn a_frozen_run_with_licences_goes_on_without_asking_for_them_again() {
+    let frozen = "run 1 b bob 2 on=n1 ago=90 qos=low cpus=40 licence=matlab:2 frozen=10";
+    let other = "run 2 c eve 0 on=n1 ago=5 cpus=10 licence=matlab:1 limit=600";
+    let plan = planned(&format!("licence matlab 3\n{POOL}\n{frozen}\n{other}\njob 11 c eve 0 cpus=1 licence=matlab:1"));
+    assert_eq!(shown(&plan), "starts ; resumes 1-1; suspends ");
+}

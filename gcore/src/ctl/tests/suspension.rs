@@ -186,3 +186,32 @@ fn classes_go_with_the_last_guarantee() {
         "#]],
     );
 }
+
+#[test]
+fn a_suspended_job_keeps_its_licences_and_need_not_ask_for_them_again() {
+    check(
+        "node n1 h100:2
+         licence matlab=2
+         submit user=alice time=600 licences=matlab:2
+         plan
+         n1 running 1-1
+         suspend 1
+         submit user=bob time=600 licences=matlab:1
+         plan
+         show
+         go-on 1
+         cancel 1 user=alice
+         n1 ended 1-1
+         n1 clean 1-1
+         plan
+         show",
+        expect![[r#"
+            job 1
+            job 2
+            1 alice SUSPENDED 1-1 on n1[]
+            2 bob PENDING Licenses: needs 1 of licence "matlab"; 0 of 2 are free for as long
+            1 alice CANCELLED 0:0 (alice)
+            2 bob RUNNING 2-1 on n1[]
+        "#]],
+    );
+}
