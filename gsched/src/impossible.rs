@@ -4,6 +4,7 @@ use crate::demand::{Demand, Lack, NodeDemand};
 use crate::reason::describe;
 use crate::snapshot::SchedNode;
 use gmodel::Request;
+use gmodel::job::GpuScope;
 use gmodel::config::{MigCuts, Partition};
 use gmodel::gpu_request::GpuAmount;
 use std::collections::{BTreeMap, BTreeSet};
@@ -65,13 +66,15 @@ pub fn impossible(
                 let has = if types.is_empty() { "no GPUs".into() } else { types.join(", ") };
                 format!("{ask}: partition {name:?} has none such (it has {has}).")
             } else {
-                let nodes = (count as usize).div_ceil(most);
-                let each = (count as usize).div_ceil(nodes);
-                let of_type = wanted.gpus.gpu_type.as_ref().map_or(String::new(), |t| format!("{t}:"));
-                format!(
-                    "{ask}: the largest node in partition {name:?} has {most}. \
-                     Try --nodes {nodes} --gpus-per-node {of_type}{each}."
-                )
+                let advice = on_more_nodes(request, wanted, most as u32)
+                    .filter(|(wider, _)| has_room(wider, partition, &members))
+                    .map_or_else(|| "Ask for fewer.".to_owned(), |(_, advice)| advice);
+                let each = count / wanted.tasks.max(1);
+                let ask = match request.gpu_scope {
+                    GpuScope::Task if each as usize > most => format!("{each} {kind} for one task"),
+                    _ => ask,
+                };
+                format!("{ask}: the largest node in partition {name:?} has {most}. {advice}")
             }
         }
         Lack::Cpus => {
@@ -91,6 +94,27 @@ pub fn impossible(
         }
     };
     Some(text)
+}
+
+/// Whether nodes that do nothing else could run it.
+fn has_room(request: &Request, partition: &Partition, members: &[&SchedNode]) -> bool {
+    request.nodes_min as usize <= members.len()
+        && Demand::all(request, partition).iter().any(|demand| lack_of(demand, members).is_none())
+}
+
+/// The same GPUs on more nodes, of which none has more than `most`, and the options that say so.
+fn on_more_nodes(request: &Request, wanted: &NodeDemand, most: u32) -> Option<(Request, String)> {
+    let factor = wanted.gpus.count().div_ceil(most);
+    let nodes = request.nodes_min.checked_mul(factor)?;
+    let wider = Request { nodes_min: nodes, nodes_max: nodes, nodes_any: false, ..request.clone() };
+    if request.gpu_scope == GpuScope::Task {
+        return Some((wider, format!("Try --nodes {nodes}.")));
+    }
+    let each = wanted.gpus.count().div_ceil(factor);
+    let of_type = wanted.gpus.gpu_type.as_ref().map_or(String::new(), |kind| format!("{kind}:"));
+    let gpus = format!("{of_type}{each}");
+    let gpus_asked = gmodel::gpu_request::GpuAsk::parse(&gpus).ok();
+    Some((Request { gpus: gpus_asked, gpu_scope: GpuScope::Node, ..wider }, format!("Try --nodes {nodes} --gpus-per-node {gpus}.")))
 }
 
 /// With `--nvlink` the nodes of a job are of one NVLink domain, where there are domains.

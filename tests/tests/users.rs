@@ -16,9 +16,11 @@ fn gsub(pool: &Pool, args: &[&str]) -> Said {
 #[test]
 fn requests_that_no_node_can_ever_meet_are_refused_with_numbers() {
     let Some(pool) = Pool::up(2, "h100:4") else { return };
-    let cases: [(&[&str], &str); 9] = [
+    let cases: [(&[&str], &str); 11] = [
         (&["-p", "nope"], r#"no partition "nope". There are: main."#),
-        (&["--gpus", "16"], r#"16 GPUs on one node: the largest node in partition "main" has 4. Try --nodes 4 --gpus-per-node 4."#),
+        (&["--gpus", "8"], r#"8 GPUs on one node: the largest node in partition "main" has 4. Try --nodes 2 --gpus-per-node 4."#),
+        (&["--gpus", "16"], r#"16 GPUs on one node: the largest node in partition "main" has 4. Ask for fewer."#),
+        (&["--nodes", "1", "--ntasks", "6", "--gpus-per-task", "1"], r#"6 GPUs on one node: the largest node in partition "main" has 4. Try --nodes 2."#),
         (&["--gpus", "h100:5"], r#"5 h100 on one node: the largest node in partition "main" has 4. Try --nodes 2"#),
         (&["--gpus", "b200:1"], r#"partition "main" has none such (it has h100)"#),
         (&["-N", "3"], r#"--nodes 3: partition "main" has 2 such nodes"#),

@@ -266,15 +266,16 @@ fn widen(state: &State, partition: &Partition, request: &mut Request) -> Result<
     let cpus = request.ntasks.saturating_mul(request.cpus_per_task.unwrap_or(1));
     let largest = nodes.iter().map(|node| node.cpus).max().unwrap_or(0).max(1);
     let most = (nodes.len() as u32).min(request.ntasks);
-    let fits = |count: &u32| {
-        let wider = Request { nodes_min: *count, nodes_max: *count, ..request.clone() };
+    let possible = |ntasks: u32, count: u32| {
+        let wider = Request { ntasks, nodes_min: count, nodes_max: count, ..request.clone() };
         gsched::impossible(&wider, partition, &nodes).is_none()
     };
     // Where nodes are unlike it may take a few more than their largest would.
     let least = cpus.div_ceil(largest).max(1);
-    match (least..=most).take(MORE_NODES).find(fits) {
+    match (least..=most).take(MORE_NODES).find(|count| possible(request.ntasks, *count)) {
         Some(count) => (request.nodes_min, request.nodes_max) = (count, count),
-        None if request.ntasks > 1 && most > 1 && request.gpus.is_none() => {
+        // It is the number of tasks that stands against it, and not what one of them needs.
+        None if request.ntasks > 1 && most > 1 && possible(1, 1) => {
             return Err(invalid(format!(
                 "--ntasks {}: the {} nodes of partition {:?} have no room for so many tasks, dealt evenly. Ask for fewer.",
                 request.ntasks,

@@ -96,11 +96,11 @@ fn partitions_that_do_not_take_it_are_left_out_with_their_words() {
               note: the job does not wait in partition main: --time 2:00:00: partition "main" allows at most 1:00:00.
               note: the job does not wait in partition vip: partition "vip" is not open to alice.
             job 2
-              note: the job does not wait in partition main: 4 GPUs on one node: the largest node in partition "main" has 2. Try --nodes 2 --gpus-per-node 2.
+              note: the job does not wait in partition main: 4 GPUs on one node: the largest node in partition "main" has 2. Ask for fewer.
               note: no --time given: the limit is 1-00:00:00
             job 3
               note: no --time given: the limit is 1:00:00
-            refused: none of the partitions main, long takes the job. main: 8 GPUs on one node: the largest node in partition "main" has 2. Try --nodes 4 --gpus-per-node 2. long: 8 GPUs on one node: the largest node in partition "long" has 4. Try --nodes 2 --gpus-per-node 4.
+            refused: none of the partitions main, long takes the job. main: 8 GPUs on one node: the largest node in partition "main" has 2. Ask for fewer. long: 8 GPUs on one node: the largest node in partition "long" has 4. Ask for fewer.
             refused: no partition "lung". Did you mean "long"? There are: main, long, vip.
             1 alice PENDING None: 
             2 alice PENDING None: 

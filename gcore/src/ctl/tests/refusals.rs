@@ -166,6 +166,7 @@ fn tasks_without_a_word_about_nodes_get_as_few_as_have_room_for_them() {
          submit user=alice ntasks=20 cpus=2 any
          submit user=alice ntasks=8 any gpt=1
          submit user=alice ntasks=9 any gpt=1
+         submit user=alice ntasks=9 any gpt=5
          submit user=alice ntasks=6 any nodelist=n[1-2]
          submit user=alice ntasks=6 any nodelist=n1 exclude=n1
          plan
@@ -181,7 +182,8 @@ fn tasks_without_a_word_about_nodes_get_as_few_as_have_room_for_them() {
             refused: --ntasks 20: the 3 nodes of partition "main" have no room for so many tasks, dealt evenly. Ask for fewer.
             job 4
               note: no --time given and partition "main" has no default: the limit is 1-00:00:00
-            refused: 9 GPUs on one node: the largest node in partition "main" has 4. Try --nodes 3 --gpus-per-node 3.
+            refused: --ntasks 9: the 3 nodes of partition "main" have no room for so many tasks, dealt evenly. Ask for fewer.
+            refused: 5 GPUs for one task: the largest node in partition "main" has 4. Ask for fewer.
             job 5
               note: no --time given and partition "main" has no default: the limit is 1-00:00:00
             refused: --nodelist and --exclude both name n1. Take it out of one of them.

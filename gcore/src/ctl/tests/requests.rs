@@ -50,7 +50,7 @@ fn what_could_not_be_submitted_is_refused_and_nothing_of_it_changes() {
         expect![[r#"
             job 1
             refused: --nodes 3: partition "main" has 2 such nodes.
-            refused: 8 GPUs on one node: the largest node in partition "main" has 4. Try --nodes 2 --gpus-per-node 4.
+            refused: 8 GPUs on one node: the largest node in partition "main" has 4. Ask for fewer.
             refused: 1 h200 on one node: partition "main" has none such (it has h100).
             refused: --constraint ibx: no node of partition "main" has the feature "ibx" (there are: ib).
             refused: --nodelist: "n7" is not a node of partition "main". Did you mean "n1"?
