@@ -1,13 +1,16 @@
-//! Jobs that wait in several partitions: one start, one reservation, one reason, whichever entries were looked at.
+//! Jobs that wait in several partitions: one start and one reservation (of an array: for each task), one reason, whichever
+//! entries were looked at.
 //!
 //! A pass sees such a job once for each partition, in the order of tiers and priorities as any other, and then as the job
 //! names them. Source: sbatch(1), `--partition`; slurm.conf(5), `bf_one_resv_per_job`.
 
 use crate::pass::{Pass, Reserved};
+use crate::room::Hold;
 use crate::shape::ShapeId;
 use crate::snapshot::PendingJob;
 use gmodel::{JobId, Reason, ReasonCode};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 /// What a pass found out about them.
 #[derive(Debug, Default)]
@@ -105,27 +108,31 @@ impl Pass<'_> {
         }
     }
 
-    /// The reservation that a job has in another of its partitions is not in its own way: taken back while it is looked
-    /// at. Where it stands, and what it held.
-    pub(crate) fn lift_own(&mut self, job: &PendingJob) -> Option<(usize, Reserved)> {
-        if !job.is_choice() || job.positions.is_some() {
-            return None;
+    /// What a job has reserved in other partitions is not in its own way: taken back while it is looked at. Where each
+    /// stands, and what it held.
+    pub(crate) fn lift_own(&mut self, job: &PendingJob) -> Vec<(usize, Reserved)> {
+        if !job.is_choice() {
+            return Vec::new();
         }
-        let is_wanted = self.wants.iter().any(|want| want.job == job.id);
-        if is_wanted || self.place_of(job).is_some() {
+        if self.wants.iter().any(|want| is_of(job, want.job, want.is_array)) || self.places_of(job).next().is_some() {
             // Those who come after it are to find what it leaves them, not what is free while it is lifted.
             self.reserve_wanted();
         }
-        self.lift_reserved(job)
+        let places: Vec<usize> = self.places_of(job).collect();
+        // Holds of one node are given back in the opposite order.
+        let mut own: Vec<_> = places.into_iter().rev().map(|place| (place, self.lift_reserved(job, place))).collect();
+        own.reverse();
+        own
     }
 
-    fn place_of(&self, job: &PendingJob) -> Option<usize> {
-        self.reserved.iter().position(|one| one.job == job.id && !one.holds.is_empty())
+    fn places_of(&self, job: &PendingJob) -> impl Iterator<Item = usize> + '_ {
+        let (id, is_array) = (job.id, job.positions.is_some());
+        let of_job = move |one: &Reserved| one.job == id && one.is_array == is_array && !one.holds.is_empty();
+        (0..self.reserved.len()).filter(move |at| of_job(&self.reserved[*at]))
     }
 
     /// Leaves an empty one in its place: who goes along the list must not miss those behind it.
-    fn lift_reserved(&mut self, job: &PendingJob) -> Option<(usize, Reserved)> {
-        let place = self.place_of(job)?;
+    fn lift_reserved(&mut self, job: &PendingJob, place: usize) -> Reserved {
         // What is taken back out of its turn is no part of the argument that others are promised the same again.
         self.keeps_promises = false;
         self.engine.promised.forget();
@@ -134,34 +141,63 @@ impl Pass<'_> {
         for (hold, nodes) in &lifted.holds {
             nodes.iter().cloned().flatten().for_each(|at| self.engine.cluster.touch(at).release(hold));
         }
-        Some((place, lifted))
+        for (name, count) in &job.spec.licences {
+            self.licences.get_mut(name).into_iter().for_each(|free| free.give(lifted.at, lifted.to, *count));
+        }
+        lifted
     }
 
     /// It did not start: what was lifted is held again.
-    pub(crate) fn hold_own(&mut self, own: Option<(usize, Reserved)>) {
-        let Some((place, own)) = own else { return };
-        for (hold, nodes) in &own.holds {
-            nodes.iter().cloned().flatten().for_each(|at| self.engine.cluster.touch(at).hold_again(hold));
+    pub(crate) fn hold_own(&mut self, job: &PendingJob, own: Vec<(usize, Reserved)>) {
+        for (place, own) in own {
+            for (hold, nodes) in &own.holds {
+                nodes.iter().cloned().flatten().for_each(|at| self.engine.cluster.touch(at).hold_again(hold));
+            }
+            for (name, count) in &job.spec.licences {
+                self.licences.get_mut(name).into_iter().for_each(|free| free.take(own.at, own.to, *count));
+            }
+            self.reserved[place] = own;
         }
-        self.reserved[place] = own;
     }
 
-    /// One reservation for each job, in the partition that offers the earliest start; an array's in the first.
-    pub(crate) fn reserve_choice(&mut self, job: &PendingJob, shape: ShapeId, partition: usize) {
-        let is_reserved = job.positions.is_some() && self.place_of(job).is_some();
-        if self.reserve_left[partition] == 0 || is_reserved {
-            return;
-        }
-        self.reserve_left[partition] -= 1;
-        let own = self.lift_reserved(job);
-        let earliest = self.earliest(job, shape);
-        match (earliest, own) {
-            (Some(earliest), own) if own.as_ref().is_none_or(|(_, own)| earliest.0 < own.at) => {
-                if self.reserve_at(job, shape, earliest).is_none() {
-                    self.hold_own(own);
-                }
+    /// It started, or one of its tasks did: one reservation less, that which the start stands in the way of or the latest.
+    pub(crate) fn hold_but_one(&mut self, job: &PendingJob, mut own: Vec<(usize, Reserved)>) {
+        own.sort_by_key(|(place, one)| (one.at, *place));
+        let mut left = own.len().saturating_sub(1);
+        for (place, one) in own {
+            if left > 0 && self.still_fits(job, &one) {
+                left -= 1;
+                self.hold_own(job, vec![(place, one)]);
             }
-            (_, own) => self.hold_own(own),
         }
     }
+
+    fn still_fits(&self, job: &PendingJob, one: &Reserved) -> bool {
+        let cluster = &self.engine.cluster;
+        let has_room = |(hold, nodes): &(Hold, Vec<Range<usize>>)| nodes.iter().cloned().flatten().all(|at| cluster.room(at).can_hold_again(hold));
+        let is_free = |(name, count): (&String, &u32)| self.licences.get(name).is_some_and(|free| free.least(one.at, one.to) >= *count);
+        one.holds.iter().all(has_room) && job.spec.licences.iter().all(is_free)
+    }
+
+    /// One reservation for each job, and for each task of an array, in the partition that offers the earliest start: this one
+    /// takes over what is the latest in others as long as it offers an earlier one.
+    pub(crate) fn reserve_choice(&mut self, job: &PendingJob, shape: ShapeId, partition: usize, tasks: u32) {
+        for _ in 0..tasks {
+            if self.reserve_left[partition] == 0 || self.is_spent() {
+                return;
+            }
+            self.reserve_left[partition] -= 1;
+            let is_new = self.places_of(job).count() < tasks as usize;
+            let latest = self.places_of(job).max_by_key(|place| (self.reserved[*place].at, *place)).filter(|_| !is_new);
+            let own: Vec<_> = latest.map(|place| (place, self.lift_reserved(job, place))).into_iter().collect();
+            let found = self.earliest(job, shape).filter(|found| own.iter().all(|(_, own)| found.0 < own.at));
+            if found.and_then(|found| self.reserve_at(job, shape, found)).is_none() {
+                return self.hold_own(job, own);
+            }
+        }
+    }
+}
+
+fn is_of(job: &PendingJob, id: JobId, is_array: bool) -> bool {
+    job.id == id && job.positions.is_some() == is_array
 }

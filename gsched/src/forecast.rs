@@ -52,7 +52,8 @@ impl Engine {
             true
         });
         for one in left.reserved.iter().filter(|one| !one.holds.is_empty()) {
-            if let Some(told) = found.iter_mut().find(|told| told.job == one.job && told.start.is_none()) {
+            let is_first = |told: &&mut Forecast| told.job == one.job && told.start.is_none_or(|start| one.at < start);
+            if let Some(told) = found.iter_mut().find(is_first) {
                 told.start = Some(one.at);
                 told.partition = partition_of(snapshot, one.job, one.choice);
                 let mut nodes: Vec<usize> = one.nodes().collect();

@@ -216,9 +216,12 @@ fn partitions(snapshot: &Snapshot) -> BTreeMap<&str, usize> {
 #[derive(Clone, Debug)]
 pub struct Reserved {
     pub job: JobId,
+    /// For a task of an array, whose id this is.
+    pub is_array: bool,
     /// Which of its partitions it is in.
     pub choice: u32,
     pub at: Timestamp,
+    pub to: Timestamp,
     /// With the nodes of each, those that follow each other together. None: it was taken back.
     pub holds: Vec<(Hold, Vec<Range<usize>>)>,
 }
@@ -522,6 +525,25 @@ impl<'a> Pass<'a> {
 
     /// By one of some ways.
     pub(crate) fn start_by(&mut self, job: &PendingJob, id: JobId, shape: ShapeId, ways: &[usize]) -> Result<(), Wait> {
+        if !job.is_choice() {
+            return self.start_beside(job, id, shape, ways);
+        }
+        if self.is_full(shape) {
+            self.licences_now(job, job.limit_secs.unwrap_or(UNLIMITED_SECS))?;
+            self.of_pass(shape).refused_secs = Some(0);
+            return Err(Wait::Room);
+        }
+        let own = self.lift_own(job);
+        let told = self.start_beside(job, id, shape, ways);
+        match &told {
+            Ok(()) => self.hold_but_one(job, own),
+            Err(_) => self.hold_own(job, own),
+        }
+        told
+    }
+
+    /// Beside all that is reserved.
+    fn start_beside(&mut self, job: &PendingJob, id: JobId, shape: ShapeId, ways: &[usize]) -> Result<(), Wait> {
         let secs = job.limit_secs.unwrap_or(UNLIMITED_SECS);
         self.licences_now(job, secs)?;
         if self.shape(shape).pass.refused_secs.is_none_or(|refused| secs < refused) {
@@ -529,15 +551,8 @@ impl<'a> Pass<'a> {
                 self.of_pass(shape).refused_secs = Some(0);
                 return Err(Wait::Room);
             }
-            let own = self.lift_own(job);
-            let found = self.start_one_way(job, id, shape, ways, secs);
-            match found {
-                Ok(true) => return Ok(()),
-                Ok(false) => self.hold_own(own),
-                Err(wait) => {
-                    self.hold_own(own);
-                    return Err(wait);
-                }
+            if self.start_one_way(job, id, shape, ways, secs)? {
+                return Ok(());
             }
             if ways.len() == self.shape(shape).ways.len() {
                 self.of_pass(shape).refused_secs = Some(secs);

@@ -229,6 +229,19 @@ impl Room {
         }
     }
 
+    /// Whether what was given back can be taken again, though others have taken something meanwhile.
+    pub fn can_hold_again(&self, hold: &Hold) -> bool {
+        let has = |from: Timestamp, amount: &Amount| self.profile.least(from, hold.to).holds(amount);
+        let shared = |(slot, milli, before): (u16, u32, Timestamp)| {
+            self.shared.iter().find(|gpu| gpu.slot == slot && gpu.until == before).is_some_and(|gpu| {
+                let mut longer = Amount::default();
+                longer.gpus[usize::from(gpu.group)] = 1;
+                gpu.milli.least(hold.from, hold.to.min(before)) >= milli && (hold.to <= before || has(before, &longer))
+            })
+        };
+        has(hold.from, &hold.amount) && hold.shared.is_none_or(shared)
+    }
+
     /// Takes again what was just given back.
     pub fn hold_again(&mut self, hold: &Hold) {
         self.profile.take(hold.from, hold.to, &hold.amount);

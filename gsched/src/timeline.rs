@@ -67,6 +67,11 @@ impl Amount {
             *mine = mine.saturating_sub(theirs);
         }
     }
+    /// Whether all of another is in it.
+    pub fn holds(&self, other: &Self) -> bool {
+        let gpus = self.gpus.iter().zip(other.gpus).all(|(mine, theirs)| *mine >= theirs);
+        self.cpus >= other.cpus && self.mem_bytes >= other.mem_bytes && gpus
+    }
     /// Whole GPUs of these kinds.
     pub fn gpus_in(&self, groups: u8) -> u32 {
         self.gpus.iter().enumerate().filter(|(at, _)| groups & (1 << at) != 0).map(|(_, n)| u32::from(*n)).sum()

@@ -113,7 +113,7 @@ impl Pass<'_> {
         // In quick passes nobody counts.
         self.wanted[partition] = self.wanted[partition].saturating_sub(1);
         if let Some(job) = job.filter(|job| job.is_choice()) {
-            self.reserve_choice(job, want.shape, partition);
+            self.reserve_choice(job, want.shape, partition, want.tasks);
         }
     }
 
@@ -243,7 +243,7 @@ impl Pass<'_> {
                 free.take(at, to, *count);
             }
         }
-        self.reserved.push(Reserved { job: job.id, choice: job.spec.choice(), at, holds });
+        self.reserved.push(Reserved { job: job.id, is_array: job.positions.is_some(), choice: job.spec.choice(), at, to, holds });
         Some(at)
     }
 

@@ -183,7 +183,7 @@ impl Pass<'_> {
         if has_room && !self.kept_nodes.is_empty() {
             found.extend(self.kept_whole(job, shape, secs).filter(|kept| found.iter().all(|known| known.code != kept.code)));
         }
-        self.hold_own(own);
+        self.hold_own(job, own);
         self.hold_again(lifted);
         found
     }

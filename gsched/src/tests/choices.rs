@@ -126,6 +126,110 @@ fn what_is_kept_for_it_in_one_partition_is_not_in_its_way_in_another() {
 }
 
 #[test]
+fn each_task_of_an_array_waits_where_it_is_expected_first() {
+    // In turn: b at 50 and 1050, a at 100 and 1100. What is kept for them there nobody has.
+    check(
+        "partition a nodes=n1
+         partition b nodes=n2
+         node n1 h100:4
+         node n2 h100:4
+         running 1 n1 gpus=0-1 left=100
+         running 2 n2 gpus=0-1 left=50
+         job gpus=4 partition=a,b time=1000 array=4
+         job gpus=2 partition=a time=500
+         job gpus=2 partition=b time=500
+         job gpus=2 partition=a time=90
+         job gpus=2 partition=b time=40",
+        expect![[r#"
+            40 starts on n1[2,3]x1
+            50 starts on n2[2,3]x1
+            20 waits: Priority: what it needs is kept for job 10
+            30 waits: Priority: what it needs is kept for job 10
+            10_* waits: Resources: needs 4 GPUs, 1 CPU and 1G of memory on one node; most is free on n1: 2 GPUs, 63 CPUs and 511G of memory; room is expected by 1970-01-01T00:18:20Z
+        "#]],
+    );
+}
+
+#[test]
+fn an_array_is_expected_where_its_first_task_starts() {
+    let snapshot = picture(
+        "partition a nodes=n1
+         partition b nodes=n2
+         node n1 h100:1
+         node n2 h100:1
+         running 1 n1 gpus=0 left=100
+         running 2 n2 gpus=0 left=50
+         job gpus=1 partition=a,b time=1000 array=3",
+    );
+    let expected = forecast(&snapshot, &BTreeSet::from([JobId(10)])).pop().unwrap();
+    assert_eq!((expected.partition.as_deref(), expected.start), (Some("b"), Some(NOW.plus_secs(50))));
+}
+
+#[test]
+fn a_task_starts_in_one_partition_though_what_another_keeps_for_it_stands_in_the_way() {
+    // As for a single job: in a a task needs 40 CPUs, which are free in 100 s on the one node there is; in b it needs one.
+    check(
+        "partition a nodes=n1 cpus_per_gpu=40
+         partition b nodes=n1 cpus_per_gpu=1
+         node n1 h100:3
+         running 1 n1 gpus=0 cpus=30 left=100
+         job gpus=1 partition=a,b time=1000 array=2
+         job gpus=1 partition=b time=1000",
+        expect![[r#"
+            10 starts in b on n1[1]x1
+            11 starts in b on n1[2]x1
+            20 waits: Resources: needs 1 GPU, 1 CPU and 1G of memory on one node; most is free on n1: 0 GPUs, 32 CPUs and 509G of memory; room is expected by 1970-01-01T00:18:20Z
+        "#]],
+    );
+}
+
+#[test]
+fn licences_kept_for_it_in_one_partition_are_its_own_in_another() {
+    check(
+        "partition a nodes=n1
+         partition b nodes=n2
+         licence matlab 1
+         node n1 h100:1
+         node n2 h100:1
+         running 1 n1 gpus=0 left=100
+         job gpus=1 partition=a,b time=1000 licences=matlab:1
+         job gpus=1 partition=b time=1000",
+        expect![[r#"
+            10 starts in b on n2[0]x1
+            20 waits: Resources: needs 1 GPU, 1 CPU and 1G of memory on one node; most is free on n2: 0 GPUs, 63 CPUs and 511G of memory; room is expected by 1970-01-01T00:33:20Z
+        "#]],
+    );
+}
+
+#[test]
+fn it_starts_for_a_shorter_time_where_only_its_own_reservation_elsewhere_is_in_the_way() {
+    // In a it needs 40 CPUs, free in 100 s, and in b 400G: free now, but job 10 has most of the memory in 400 s. Both on the
+    // one h100 there is.
+    let mut snapshot = picture(
+        "partition c nodes=n1
+         partition a nodes=n1 cpus_per_gpu=40
+         partition b nodes=n1 cpus_per_gpu=1
+         node n1 h100:1 a100:1
+         running 1 n1 cpus=30 left=100
+         running 2 n1 gpus=1 left=400
+         job gpus=a100:1 mem=300 partition=c time=1000
+         job gpus=h100:1 partition=a,b time=1000 time_min=200",
+    );
+    let mut config = (*snapshot.config).clone();
+    (config.partitions[1].mem_per_gpu_bytes, config.partitions[2].mem_per_gpu_bytes) = (Some(1 << 30), Some(400 << 30));
+    snapshot.config = Arc::new(config);
+    snapshot.pending[1..].iter_mut().for_each(|job| Arc::make_mut(&mut job.spec).request.mem = gmodel::job::MemAsk::Default);
+    let told = plan(&snapshot, WorkBudget::default());
+    let starts: Vec<_> = told.starts.iter().map(|one| (one.job.0, one.partition.as_deref(), one.limit_secs)).collect();
+    assert_eq!(starts, [(20, Some("b"), Some(400))]);
+    // Where it may not be cut as short it waits, and keeps what is reserved for it in a.
+    snapshot.pending[1..].iter_mut().for_each(|job| Arc::make_mut(&mut job.spec).time_min_secs = Some(500));
+    assert_eq!(plan(&snapshot, WorkBudget::default()).starts.len(), 0);
+    let expected = forecast(&snapshot, &BTreeSet::from([JobId(20)])).pop().unwrap();
+    assert_eq!((expected.partition.as_deref(), expected.start), (Some("a"), Some(NOW.plus_secs(100))));
+}
+
+#[test]
 fn it_is_told_what_stands_in_its_way_in_each_and_where_it_is_expected() {
     let snapshot = picture(
         "partition a nodes=n1
