@@ -1,4 +1,5 @@
-//! `gq --start`: when waiting jobs are expected to start, and where. Source: `squeue --start`.
+//! `gq --start`: when waiting jobs are expected to start, and where; of an array the next task and the last. Source:
+//! `squeue --start`.
 
 use crate::queue::copy_json;
 use gcli::Outcome;
@@ -45,6 +46,10 @@ pub(crate) fn print(client: &mut Client, query: &JobQuery, header: bool, json: b
     let at = |instant: Option<Instant>| instant.map_or_else(|| "N/A".to_owned(), |at| times.print(at.0));
     let mut table = TableWriter::new(stdout()?, columns, Screen::of_stdout(), header);
     for job in jobs {
+        let last = job.last_task.map(|last| {
+            let times = [at(last.earliest), at(last.expected.or(last.at_limits)), at(last.latest)];
+            (times, vec![last.shown_id, job.partition.clone(), job.name.clone(), job.user.clone(), "PD".into()], job.nodes, job.ahead)
+        });
         table.row(vec![
             job.shown_id.into(),
             job.partition.into(),
@@ -59,6 +64,10 @@ pub(crate) fn print(client: &mut Client, query: &JobQuery, header: bool, json: b
             job.ahead.to_string().into(),
             format!("({})", job.reason).into(),
         ])?;
+        if let Some((times, first, nodes, ahead)) = last {
+            let rest = [nodes.to_string(), "(null)".into(), ahead.to_string(), "(last task)".into()];
+            table.row(first.into_iter().chain(times).chain(rest).map(Into::into).collect())?;
+        }
     }
     table.finish()?;
     // Talk, not data.

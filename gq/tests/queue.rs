@@ -75,7 +75,10 @@ fn answer(request: &Request) -> Answer {
             {"id": 119, "shown_id": "119", "name": "wrap", "user": "root", "partition": "main", "nodes": 1, "reason": "Resources", "ahead": 0,
              "earliest": "2026-11-20T11:00:00Z", "expected": "2026-11-20T12:00:00Z", "latest": "2026-11-20T13:30:00Z",
              "at_limits": "2026-11-20T15:00:00Z", "nodelist": "node07"},
-            {"id": 97, "shown_id": "97", "name": "dep", "user": "root", "partition": "main", "nodes": 1, "reason": "Dependency", "ahead": 1}
+            {"id": 97, "shown_id": "97", "name": "dep", "user": "root", "partition": "main", "nodes": 1, "reason": "Dependency", "ahead": 1},
+            {"id": 98, "shown_id": "98_[5-9]", "name": "arr", "user": "root", "partition": "main", "nodes": 1, "reason": "Priority", "ahead": 1,
+             "expected": "2026-11-20T12:30:00Z", "at_limits": "2026-11-20T15:00:00Z", "latest": "2026-11-20T15:00:00Z", "nodelist": "node07",
+             "last_task": {"id": 102, "shown_id": "98_9", "expected": "2026-11-20T16:30:00Z", "at_limits": "2026-11-20T19:00:00Z", "latest": "2026-11-20T19:00:00Z"}}
         ], "records": [{"partition": "main", "nominal_percent": 90, "intervals": 342, "right": 311, "median_width_secs": 840}]}).to_string()),
         "/v1/jobs/95/log" => Answer::ok(concat!(r#"{"schema":1,"events":[{"at":"2026-11-20T09:05:20Z","text":"submitted by root to partition main","event":{}},"#,
             r#"{"at":"2026-11-20T09:05:27Z","text":"requeued, not before 2026-11-20T09:05:31Z: node2 was\u001b[2J lost","event":{}}],"#,
@@ -450,9 +453,11 @@ fn priorities_are_listed_with_their_factors() {
 #[test]
 fn starts_are_listed_as_intervals() {
     check(GQ, &["--start"], expect![[r#"
-        JOBID PARTITION NAME USER ST EARLIEST            START_TIME          LATEST              NODES SCHEDNODES AHEAD (REASON)
-          119 main      wrap root PD 2026-11-20T11:00:00 2026-11-20T12:00:00 2026-11-20T13:30:00     1 node07         0 (Resources)
-           97 main      dep  root PD N/A                 N/A                 N/A                     1 (null)         1 (Dependency)
+           JOBID PARTITION NAME USER ST EARLIEST            START_TIME          LATEST              NODES SCHEDNODES AHEAD (REASON)
+             119 main      wrap root PD 2026-11-20T11:00:00 2026-11-20T12:00:00 2026-11-20T13:30:00     1 node07         0 (Resources)
+              97 main      dep  root PD N/A                 N/A                 N/A                     1 (null)         1 (Dependency)
+        98_[5-9] main      arr  root PD N/A                 2026-11-20T12:30:00 2026-11-20T15:00:00     1 node07         1 (Priority)
+            98_9 main      arr  root PD N/A                 2026-11-20T16:30:00 2026-11-20T19:00:00     1 (null)         1 (last task)
         stderr: 311 of 342 intervals for starts in partition main were right (90.9%; 90% is meant); half are narrower than 14 min
     "#]]);
     let controller = FakeController::start(answer);

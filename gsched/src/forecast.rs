@@ -3,10 +3,12 @@
 //! A conservative pass over the whole queue: each job in order gets the earliest start that delays none before it. The
 //! real start is mostly sooner, as runs end before their limits.
 
+use crate::array_starts::ArrayStarts;
+use crate::cluster::end_of;
 use crate::pass::Engine;
 use crate::plan::WorkBudget;
-use crate::snapshot::Snapshot;
-use gmodel::{JobId, NodeId, Timestamp};
+use crate::snapshot::{PendingJob, Snapshot};
+use gmodel::{JobId, JobSpec, NodeId, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,6 +24,9 @@ pub struct Forecast {
     pub partition: Option<String>,
     /// Waiting jobs of its partition whose turn is before its own.
     pub ahead: u32,
+    /// Of an array, whose next task the rest is about: when each of its tasks starts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tasks: Option<ArrayStarts>,
 }
 
 /// The expected starts of these jobs (an array by its own id: its next task), in the order of the queue.
@@ -42,17 +47,18 @@ impl Engine {
             let before = ahead.entry(partition).or_default();
             if jobs.contains(&job.id) {
                 left -= 1;
-                let known = found.iter_mut().find(|told| job.is_choice() && told.job == job.id);
+                let tasks = job.positions.as_ref().map(|_| ArrayStarts::default());
+                let known = found.iter_mut().find(|told| job.is_choice() && told.is_of(job.id, tasks.is_some()));
                 match known {
                     Some(told) => told.ahead = told.ahead.min(*before),
-                    None => found.push(Forecast { job: job.id, start: None, nodes: Vec::new(), partition: None, ahead: *before }),
+                    None => found.push(Forecast { job: job.id, start: None, nodes: Vec::new(), partition: None, ahead: *before, tasks }),
                 }
             }
             *before += 1;
             true
         });
         for one in left.reserved.iter().filter(|one| !one.holds.is_empty()) {
-            let is_first = |told: &&mut Forecast| told.job == one.job && told.start.is_none_or(|start| one.at < start);
+            let is_first = |told: &&mut Forecast| told.is_of(one.job, one.is_array) && told.start.is_none_or(|start| one.at < start);
             if let Some(told) = found.iter_mut().find(is_first) {
                 told.start = Some(one.at);
                 told.partition = partition_of(snapshot, one.job, one.choice);
@@ -71,8 +77,43 @@ impl Engine {
                 one.nodes = start.allocation.iter().map(|share| share.node).collect();
             }
         }
+        let of_arrays = found.iter_mut().filter(|told| told.tasks.is_some());
+        for told in of_arrays {
+            let Some(array) = snapshot.pending.iter().find(|job| job.id == told.job && job.positions.is_some()) else { continue };
+            let reserved = left.reserved.iter().filter(|one| one.is_array && one.job == array.id && !one.holds.is_empty());
+            let at_once = plan.starts.iter().filter(|start| is_task(array, start.job));
+            let planned = reserved.map(|one| one.at).chain(at_once.map(|_| snapshot.now)).collect();
+            let starts = starts_of_tasks(snapshot, array, planned);
+            told.start = told.start.or(array.positions.as_ref().and_then(|waiting| starts.of(waiting.first()?)));
+            told.tasks = Some(starts);
+        }
         found
     }
+}
+
+impl Forecast {
+    fn is_of(&self, job: JobId, is_array: bool) -> bool {
+        self.job == job && self.tasks.is_some() == is_array
+    }
+}
+
+/// Whether a waiting array means a task.
+fn is_task(array: &PendingJob, task: JobId) -> bool {
+    let position = task.0.checked_sub(array.id.0).and_then(|position| u32::try_from(position).ok());
+    position.is_some_and(|position| array.positions.as_ref().is_some_and(|waiting| waiting.contains(position)))
+}
+
+fn starts_of_tasks(snapshot: &Snapshot, array: &PendingJob, planned: Vec<Timestamp>) -> ArrayStarts {
+    let waiting = array.positions.clone().unwrap_or_default();
+    let last = JobId(array.id.0 + u64::from(waiting.last().unwrap_or(0)));
+    let alike = |spec: &JobSpec| spec.name == array.spec.name && spec.user == array.spec.user;
+    let from = snapshot.running.partition_point(|run| run.run.job < array.id);
+    let own = snapshot.running[from..].iter().take_while(|run| run.run.job <= last).filter(|run| !run.charged && alike(&run.spec));
+    let ends: Vec<Timestamp> = own.map(|run| end_of(run).max(snapshot.now)).collect();
+    // Nothing is known of those that are held, or wait for another job, a time or a limit of others.
+    let waits_for_itself = array.room == Some(0) && array.held_by.is_none() && array.dependency.is_none();
+    let is_known = !planned.is_empty() || waits_for_itself;
+    ArrayStarts::new(snapshot.now, waiting, planned, &ends, array.limit_secs.filter(|_| is_known))
 }
 
 /// The name of one of the partitions of a job that waits in several.

@@ -3,6 +3,7 @@
 //! Pure: no clock, no I/O; its budget is work units, so a plan never depends on the machine.
 
 pub mod account_tree;
+pub mod array_starts;
 pub mod calibration;
 pub mod run_lengths;
 mod consolidate;
@@ -53,6 +54,7 @@ pub mod plan;
 pub mod snapshot;
 pub mod usage;
 
+pub use array_starts::ArrayStarts;
 pub use demand::{Demand, NodeDemand};
 pub use impossible::impossible;
 pub use pass::{Engine, HandOver, plan, priority};

@@ -97,8 +97,11 @@ fn foretell(state: &State, actor: Actor, command: Command, outlook: &Outlook, no
         let there = forecast.and_then(|told| told.partition.as_ref()).map_or(String::new(), |name| format!(" in partition {name}"));
         text.push_str(&format!("; would start by {start} on {nodelist}{there}"));
         let expected = expected_starts(&picture, &BTreeSet::from([id]), outlook);
-        interval = expected.get(&id).filter(|_| count == 1).and_then(|at| outlook.interval(&partition, now, *at, now));
+        let expected = expected.first().and_then(|one| one.start);
+        interval = expected.and_then(|at| outlook.interval(&partition, now, at, now));
         text.push_str(&interval.as_ref().map(interval_text).unwrap_or_default());
+        let last = forecast.and_then(|told| told.tasks.as_ref()?.last()).filter(|_| count > 1);
+        text.push_str(&last.map_or(String::new(), |at| format!("; the last of its {count} tasks by about {at}")));
     }
     let changes: Vec<ChangeRow> = why.iter().flat_map(|why| &why.changes).map(|change| change_row(change, now)).collect();
     if gives_way {

@@ -9,7 +9,7 @@ use super::lookup::job_name;
 use super::nodes::mark_row;
 use super::permission::{Caller, Sight};
 use super::query::Pairs;
-use super::row::{Row, View};
+use super::row::{Row, View, positions};
 use super::{Site, now};
 use axum::Json;
 use axum::extract::{Path, State as Shared};
@@ -17,7 +17,7 @@ use gcore::ctl::{State, snapshot};
 use crate::outlook::Outlook;
 use gmodel::{Instant, JobId, NodeId, ReasonCode, Timestamp, hostlist};
 use gsched::{Change, Engine, Forecast, Snapshot, Why, WorkBudget};
-use gwire::api::{BlockerRow, ChangeRow, ElsewhereRow, IntervalRecord, JobQuery, NearestRow, SCHEMA, StartInterval, StartRow, WhyRow};
+use gwire::api::{BlockerRow, ChangeRow, ElsewhereRow, IntervalRecord, JobQuery, LastTaskRow, NearestRow, SCHEMA, StartInterval, StartRow, WhyRow};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -51,27 +51,49 @@ fn why_rows(state: &State, sight: &Sight, filter: &JobFilter, outlook: &Outlook,
     let picture = rows.iter().any(|row| row.is_pending()).then(|| snapshot(state, now));
     let explained = |row: &Row| {
         let why = picture.as_ref().filter(|_| row.is_pending());
-        why_row(state, view, row, why.and_then(|picture| Engine::default().why(picture, JobId(row.id()), WORK)), now)
+        why_row(state, view, row, why.and_then(|picture| Engine::default().why(picture, entry_of(row), WORK)), now)
     };
     let mut told: Vec<WhyRow> = rows.iter().map(explained).collect();
     let Some(picture) = &picture else { return told };
-    let waits = |row: &Row, told: &WhyRow| row.is_pending() && matches!(row, Row::Job(_)) && told.expected_start.is_some();
-    let asked: BTreeSet<JobId> = rows.iter().zip(&told).filter(|(row, told)| waits(row, told)).map(|(row, _)| JobId(row.id())).collect();
+    let waits = |row: &Row, told: &WhyRow| row.is_pending() && told.expected_start.is_some();
+    let asked: BTreeSet<JobId> = rows.iter().zip(&told).filter(|(row, told)| waits(row, told)).map(|(row, _)| entry_of(row)).collect();
     let expected = expected_starts(picture, &asked, outlook);
     for (row, told) in rows.iter().zip(&mut told) {
-        let at = expected.get(&JobId(row.id())).filter(|_| told.expected_start.is_some());
-        told.interval = at.and_then(|at| outlook.interval(&row.spec().partition, row.eligible(), *at, now));
+        let at = start_of(&expected, row).filter(|_| told.expected_start.is_some());
+        told.interval = at.and_then(|at| outlook.interval(&row.spec().partition, row.eligible(), at, now));
     }
     told
 }
 
 /// If everything takes as long as its like did of late.
-pub(super) fn expected_starts(picture: &Snapshot, jobs: &BTreeSet<JobId>, outlook: &Outlook) -> BTreeMap<JobId, Timestamp> {
+pub(super) fn expected_starts(picture: &Snapshot, jobs: &BTreeSet<JobId>, outlook: &Outlook) -> Vec<Forecast> {
     if jobs.is_empty() {
-        return BTreeMap::new();
+        return Vec::new();
     }
-    let told = Engine::default().forecast(&outlook.lengths().believed(picture.clone()), jobs, WORK);
-    told.into_iter().filter_map(|one| Some((one.job, one.start?))).collect()
+    Engine::default().forecast(&outlook.lengths().believed(picture.clone()), jobs, WORK)
+}
+
+/// By what a row waits in the queue: a task without a record of its own with its array.
+fn entry_of(row: &Row) -> JobId {
+    match row {
+        Row::Job(job) => job.id,
+        Row::Tasks { array, .. } | Row::Task { array, .. } => array.id,
+    }
+}
+
+/// What is told of the entry of a row.
+fn told_of<'f>(told: &'f [Forecast], row: &Row) -> Option<&'f Forecast> {
+    let is_array = !matches!(row, Row::Job(_));
+    told.iter().find(|one| one.job == entry_of(row) && one.tasks.is_some() == is_array)
+}
+
+/// When a row is to start: of an array its next task.
+fn start_of(told: &[Forecast], row: &Row) -> Option<Timestamp> {
+    let one = told_of(told, row)?;
+    match (row, &one.tasks) {
+        (Row::Task { position, .. }, Some(tasks)) => tasks.of(*position),
+        _ => one.start,
+    }
 }
 
 /// In words, for a sentence that goes on; instants are RFC 3339.
@@ -164,6 +186,23 @@ pub(super) async fn starts(caller: Caller, Shared(site): Shared<Site>, pairs: Pa
     Ok(Json(json!({"schema": SCHEMA, "jobs": rows, "records": records})))
 }
 
+/// When the last waiting task of an array starts.
+fn last_task(row: &Row, at_limits: Option<&Forecast>, expected: Option<&Forecast>, interval: impl Fn(Option<Timestamp>) -> Option<StartInterval>) -> Option<LastTaskRow> {
+    let Row::Tasks { array, alike } = row else { return None };
+    let position = Some(positions(array, *alike)).filter(|waiting| waiting.len() > 1)?.last()?;
+    let last = |told: Option<&Forecast>| told?.tasks.as_ref()?.last();
+    let (at_limits, expected) = (last(at_limits).map(Instant), last(expected));
+    let interval = interval(expected);
+    Some(LastTaskRow {
+        id: array.task_id(position).0,
+        shown_id: Row::Task { array, position, alike: *alike }.shown_id(),
+        earliest: interval.as_ref().and_then(|one| one.earliest),
+        expected: expected.map(Instant),
+        latest: interval.as_ref().map_or(at_limits, |one| one.latest),
+        at_limits,
+    })
+}
+
 type Starts = (Vec<StartRow>, Vec<IntervalRecord>);
 
 fn start_rows(state: &State, sight: &Sight, filter: &JobFilter, outlook: &Outlook, now: Timestamp) -> Starts {
@@ -171,19 +210,21 @@ fn start_rows(state: &State, sight: &Sight, filter: &JobFilter, outlook: &Outloo
     let mut rows = Vec::new();
     filter.each(view, sight, |row| rows.push(row));
     rows.retain(Row::is_pending);
-    let ids: BTreeSet<JobId> = rows.iter().map(|row| JobId(row.id())).collect();
+    let ids: BTreeSet<JobId> = rows.iter().map(entry_of).collect();
     let picture = snapshot(state, now);
     let at_limits = Engine::default().forecast(&picture, &ids, WORK);
     let expected = expected_starts(&picture, &ids, outlook);
-    let places: BTreeMap<JobId, usize> = at_limits.iter().enumerate().map(|(place, one)| (one.job, place)).collect();
-    rows.sort_by_key(|row| places.get(&JobId(row.id())).copied().unwrap_or(usize::MAX));
+    let places: BTreeMap<(JobId, bool), usize> =
+        at_limits.iter().enumerate().map(|(place, one)| ((one.job, one.tasks.is_some()), place)).collect();
+    let place_of = |row: &Row| places.get(&(entry_of(row), !matches!(row, Row::Job(_)))).copied();
+    rows.sort_by_key(|row| place_of(row).unwrap_or(usize::MAX));
     let told = |row: &Row| {
-        let id = JobId(row.id());
-        let one = places.get(&id).map(|place| &at_limits[*place]);
-        let at_limits = one.and_then(|one| one.start).map(Instant);
-        let expected = expected.get(&id).copied();
-        // An array has no record: its tasks start one after the other.
-        let interval = expected.filter(|_| matches!(row, Row::Job(_))).and_then(|at| outlook.interval(&row.spec().partition, row.eligible(), at, now));
+        let one = place_of(row).map(|place| &at_limits[place]);
+        let in_order = |told: Option<Timestamp>| told.and_then(|at| outlook.interval(&row.spec().partition, row.eligible(), at, now));
+        let last_task = last_task(row, told_of(&at_limits, row), told_of(&expected, row), in_order);
+        let at_limits = start_of(&at_limits, row).map(Instant);
+        let expected = start_of(&expected, row);
+        let interval = in_order(expected);
         // As squeue has it: a job that only waits for its time.
         let begins = (row.reason_code(view) == ReasonCode::BeginTime).then(|| Instant(row.eligible()));
         StartRow {
@@ -199,7 +240,8 @@ fn start_rows(state: &State, sight: &Sight, filter: &JobFilter, outlook: &Outloo
             expected: expected.map(Instant).or(begins),
             latest: interval.as_ref().map_or(at_limits, |one| one.latest),
             at_limits,
-            nodelist: one.map(|one| names(state, &one.nodes)).unwrap_or_default(),
+            nodelist: one.filter(|_| !matches!(row, Row::Task { .. })).map(|one| names(state, &one.nodes)).unwrap_or_default(),
+            last_task,
         }
     };
     let partitions: BTreeSet<&str> = rows.iter().map(|row| row.spec().partition.as_str()).collect();

@@ -216,6 +216,25 @@ pub struct StartRow {
     pub at_limits: Option<Instant>,
     /// Where it would start then.
     pub nodelist: String,
+    /// Of an array: when the last of its waiting tasks starts. The rest of the row is about the next.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_task: Option<LastTaskRow>,
+}
+
+/// When the last waiting task of an array is expected to start: others that wait are in its way too, so only roughly.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LastTaskRow {
+    pub id: u64,
+    pub shown_id: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub earliest: Option<Instant>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expected: Option<Instant>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub latest: Option<Instant>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub at_limits: Option<Instant>,
 }
 
 /// How often intervals for starts were right, of the forecasts that are remembered.

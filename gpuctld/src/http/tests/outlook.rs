@@ -62,6 +62,37 @@ async fn starts_and_dry_runs_say_when_and_where() {
 }
 
 #[tokio::test]
+async fn starts_of_an_array_are_those_of_its_next_and_its_last_task_and_of_each_asked_for() {
+    let pool = Pool::new("");
+    let node = pool.node("n1", Role::Compute, 4).await;
+    let alice = local(1000, "alice");
+    let first = pool.submit(&alice, json!({"request": {"gpus": "4"}, "time_limit_secs": 3600})).await;
+    pool.pass().await;
+    pool.running(node, first).await;
+    // Two side by side, for an hour each: the last pair begins four hours after the first.
+    let array = pool.submit(&alice, json!({"array": "1-10", "request": {"gpus": "2"}, "time_limit_secs": 3600})).await;
+    let answer = pool.get(&alice, "/v1/starts").await;
+    let row = &answer["jobs"][0];
+    let time = |text: &Value| gmodel::time::parse_rfc3339(text.as_str().unwrap()).unwrap();
+    assert_eq!((&row["id"], &row["shown_id"], &row["last_task"]["shown_id"]), (&json!(array), &json!(format!("{array}_[1-10]")), &json!(format!("{array}_10"))));
+    let gap = time(&row["last_task"]["latest"]).since_secs(time(&row["latest"]));
+    assert!((4 * 3600 - 60..4 * 3600 + 60).contains(&gap), "{answer}");
+    let (third, tenth) = (format!("/v1/starts?job={array}_3"), format!("/v1/starts?job={array}_10"));
+    let (third, tenth) = (pool.get(&alice, &third).await, pool.get(&alice, &tenth).await);
+    assert_eq!(third["jobs"][0]["shown_id"], json!(format!("{array}_3")));
+    assert_eq!(time(&third["jobs"][0]["expected"]).since_secs(time(&row["expected"])) / 60, 60);
+    assert_eq!(tenth["jobs"][0]["latest"], row["last_task"]["latest"]);
+    assert!(tenth["jobs"][0]["last_task"].is_null());
+    // Why a task waits is told too; who is held has no start.
+    assert_eq!(column(&pool.get(&alice, &format!("/v1/jobs/{array}_3/why")).await["jobs"][0], "blockers", "code"), ["Resources"]);
+    let held = pool.submit(&alice, json!({"array": "1-3", "hold": true, "request": {"gpus": "2"}, "time_limit_secs": 3600})).await;
+    let row = pool.get(&alice, &format!("/v1/starts?job={held}")).await["jobs"][0].clone();
+    assert!(row["latest"].is_null() && row["last_task"]["latest"].is_null(), "{row}");
+    let dry = pool.post(&alice, "/v1/jobs/dry-run", request(json!({"array": "1-4", "request": {"gpus": "4"}, "time_limit_secs": 600}))).await;
+    assert!(dry["text"].as_str().unwrap().contains("; the last of its 4 tasks by about "), "{dry}");
+}
+
+#[tokio::test]
 async fn a_dry_run_says_of_each_kind_whether_it_would_start_and_its_price() {
     let pool = Pool::new(
         "[[price]]\ngpu_type = \"h100\"\nfrom = 2020-01-01\nper_gpu_hour = 2.5\n
