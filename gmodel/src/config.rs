@@ -2,6 +2,7 @@
 
 use crate::hostlist::Hostlist;
 use crate::idle::IdlePolicy;
+use crate::job::MemAsk;
 use crate::policy::{GpuAmounts, Limits, Placement, Policy, PreemptMode, SchedulerConfig};
 use crate::time_zone::TimeZone;
 use serde::{Deserialize, Serialize};
@@ -170,6 +171,18 @@ pub struct Partition {
     pub idle: Option<IdlePolicy>,
 }
 
+impl Partition {
+    /// The memory that is asked for, with what the partition gives where the request says nothing: for each GPU of one
+    /// that has some, else for each CPU. `Default` leaves it to the node.
+    pub fn mem_ask(&self, asked: MemAsk, has_gpus: bool) -> MemAsk {
+        let by_gpu = self.mem_per_gpu_bytes.filter(|_| has_gpus).map(MemAsk::PerGpu);
+        match asked {
+            MemAsk::Default => by_gpu.or(self.mem_per_cpu_bytes.map(MemAsk::PerCpu)).unwrap_or_default(),
+            asked => asked,
+        }
+    }
+}
+
 impl Default for Partition {
     fn default() -> Self {
         Self {
@@ -295,5 +308,30 @@ impl Partition {
             NodeSelection::Names(names) => names.contains(node_name),
             NodeSelection::Features(wanted) => wanted.iter().all(|f| features.contains(f)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_partition_gives_memory_by_gpu_else_by_cpu_and_only_where_nothing_was_asked() {
+        let partition = |mem_per_cpu_bytes, mem_per_gpu_bytes| Partition { mem_per_cpu_bytes, mem_per_gpu_bytes, ..Partition::default() };
+        let both = partition(Some(1), Some(8));
+        assert_eq!((both.mem_ask(MemAsk::Default, true), both.mem_ask(MemAsk::Default, false)), (MemAsk::PerGpu(8), MemAsk::PerCpu(1)));
+        assert_eq!(both.mem_ask(MemAsk::PerNode(3), true), MemAsk::PerNode(3));
+        assert_eq!(partition(None, Some(8)).mem_ask(MemAsk::Default, false), MemAsk::Default, "the node's share");
+        assert_eq!(partition(Some(1), None).mem_ask(MemAsk::Default, true), MemAsk::PerCpu(1));
+    }
+
+    #[test]
+    fn a_partition_gives_memory_by_gpu_else_by_cpu_and_only_where_nothing_was_asked() {
+        let partition = |mem_per_cpu_bytes, mem_per_gpu_bytes| Partition { mem_per_cpu_bytes, mem_per_gpu_bytes, ..Partition::default() };
+        let both = partition(Some(1), Some(8));
+        assert_eq!((both.mem_ask(MemAsk::Default, true), both.mem_ask(MemAsk::Default, false)), (MemAsk::PerGpu(8), MemAsk::PerCpu(1)));
+        assert_eq!(both.mem_ask(MemAsk::PerNode(3), true), MemAsk::PerNode(3));
+        assert_eq!(partition(None, Some(8)).mem_ask(MemAsk::Default, false), MemAsk::Default, "the node's share");
+        assert_eq!(partition(Some(1), None).mem_ask(MemAsk::Default, true), MemAsk::PerCpu(1));
     }
 }

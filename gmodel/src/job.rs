@@ -298,6 +298,13 @@ pub enum MemAsk {
     PerGpu(u64),
 }
 
+impl Request {
+    /// It asks for GPUs, whole or in part.
+    pub fn has_gpus(&self) -> bool {
+        self.gpus.as_ref().is_some_and(|ask| !ask.is_none())
+    }
+}
+
 impl MemAsk {
     pub fn is_default(&self) -> bool {
         *self == Self::Default

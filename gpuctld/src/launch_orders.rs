@@ -7,8 +7,6 @@ use crate::store::reader::Reader;
 use gcore::ctl::{checkpoint_of, imex_channel};
 use gcore::ctl::state::{Node, Run, State};
 use gmodel::checkpoint::Mark;
-use gmodel::config::Partition;
-use gmodel::job::{MemAsk, Request};
 use gmodel::launch_order::{ArrayTask, LaunchOrder, OrderGpu, OrderNode};
 use gmodel::run::{EndCause, NodeShare, RunEnd, RunPhase, RunReport};
 use gmodel::{BlobId, JobSpec, NodeId, RunId};
@@ -75,7 +73,7 @@ fn order(state: &State, node: NodeId, run: &Run, spec: &JobSpec) -> LaunchOrder 
         cpus_per_task: spec.request.cpus_per_task.unwrap_or(0),
         cpus: share.map_or(0, |share| share.cpus),
         mem_bytes: share.map_or(0, |share| share.mem_bytes),
-        mem_ask: mem_ask(&spec.request, &partition),
+        mem_ask: partition.mem_ask(spec.request.mem, spec.request.has_gpus()),
         gpus: share.map_or(Vec::new(), |share| order_gpus(state.nodes.get(node), share)),
         imex_channel: imex_channel(state, run, node),
         argv: launch.argv.clone(),
@@ -99,14 +97,6 @@ fn order(state: &State, node: NodeId, run: &Run, spec: &JobSpec) -> LaunchOrder 
         scrub_gpus: partition.gpu_scrub,
         allow_root: config.allow_root_jobs,
         ..LaunchOrder::default()
-    }
-}
-
-fn mem_ask(request: &Request, partition: &Partition) -> MemAsk {
-    match (request.mem, partition.mem_per_gpu_bytes.filter(|_| request.gpus.is_some()), partition.mem_per_cpu_bytes) {
-        (MemAsk::Default, Some(bytes), _) => MemAsk::PerGpu(bytes),
-        (MemAsk::Default, None, Some(bytes)) => MemAsk::PerCpu(bytes),
-        (asked, ..) => asked,
     }
 }
 

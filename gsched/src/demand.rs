@@ -174,18 +174,12 @@ fn gpu_count(amount: &GpuAmount) -> u32 {
 }
 
 fn mem_on_node(request: &Request, partition: &Partition, cpus: u32, gpus: u32) -> MemDemand {
-    match request.mem {
+    match partition.mem_ask(request.mem, gpus > 0) {
         MemAsk::PerNode(0) => MemDemand::All,
         MemAsk::PerNode(bytes) => MemDemand::Bytes(bytes),
         MemAsk::PerCpu(bytes) => MemDemand::Bytes(bytes.saturating_mul(u64::from(cpus))),
         MemAsk::PerGpu(bytes) => MemDemand::Bytes(bytes.saturating_mul(u64::from(gpus))),
-        MemAsk::Default => match (partition.mem_per_gpu_bytes, partition.mem_per_cpu_bytes) {
-            (Some(bytes), _) if gpus > 0 => {
-                MemDemand::Bytes(bytes.saturating_mul(u64::from(gpus)))
-            }
-            (_, Some(bytes)) => MemDemand::Bytes(bytes.saturating_mul(u64::from(cpus))),
-            _ => MemDemand::Share,
-        },
+        MemAsk::Default => MemDemand::Share,
     }
 }
 

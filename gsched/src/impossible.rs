@@ -120,7 +120,7 @@ fn on_more_nodes(request: &Request, wanted: &NodeDemand, most: u32) -> Option<(R
 /// With `--nvlink` the nodes of a job are of one NVLink domain, where there are domains.
 fn wider_than_domains(request: &Request, partition: &Partition, members: &[&SchedNode]) -> Option<String> {
     let nodes = request.nodes_min.max(request.nodelist.as_ref().map_or(0, |list| list.len() as u32)) as usize;
-    let asks = request.nvlink && nodes > 1 && request.gpus.as_ref().is_some_and(|ask| !ask.is_none());
+    let asks = request.nvlink && nodes > 1 && request.has_gpus();
     let mut sizes: BTreeMap<&str, usize> = BTreeMap::new();
     members.iter().filter(|node| !node.nvlink_domain.is_empty()).for_each(|node| *sizes.entry(&node.nvlink_domain).or_default() += 1);
     let most = sizes.into_values().max().filter(|most| asks && *most < nodes)?;

@@ -451,20 +451,25 @@ impl<'a> Row<'a> {
         }
     }
 
+    /// The memory that was asked for, or is given by the partition.
+    fn mem_ask(&self, view: View) -> MemAsk {
+        let request = &self.spec().request;
+        self.partition(view).map_or(request.mem, |partition| partition.mem_ask(request.mem, request.has_gpus()))
+    }
+
+    /// What its first node gave a run without a request of its own.
+    fn mem_given(&self, view: View<'a>) -> Option<u64> {
+        let share = self.run(view)?.allocation.first()?;
+        self.spec().request.mem.is_default().then_some(share.mem_bytes)
+    }
+
     /// As `squeue %m`: the request as it was made; of a run without one, what its first node gave. `None` while
     /// nobody can say.
-    pub(super) fn mem_bytes(&self, view: View) -> Option<u64> {
-        match self.spec().request.mem {
+    pub(super) fn mem_bytes(&self, view: View<'a>) -> Option<u64> {
+        self.mem_given(view).or(match self.mem_ask(view) {
             MemAsk::PerNode(bytes) | MemAsk::PerCpu(bytes) | MemAsk::PerGpu(bytes) => Some(bytes),
-            MemAsk::Default => match self.run(view).and_then(|run| run.allocation.first()) {
-                Some(share) => Some(share.mem_bytes),
-                None => {
-                    let partition = self.partition(view)?;
-                    let by_gpu = partition.mem_per_gpu_bytes.filter(|_| self.spec().request.gpus.is_some());
-                    by_gpu.or(partition.mem_per_cpu_bytes)
-                }
-            },
-        }
+            MemAsk::Default => None,
+        })
     }
 
     /// Memory held, or asked for, on all nodes; 0 of a request that leaves it to the node.
@@ -472,31 +477,21 @@ impl<'a> Row<'a> {
         if let Some(run) = self.run(view) {
             return run.allocation.iter().map(|share| share.mem_bytes).sum();
         }
-        let (nodes, cpus, gpus) = (u64::from(self.nodes(view)), u64::from(self.cpus(view)), self.gpu_milli(view).div_ceil(1000));
-        let by_partition = |partition: &Partition| match (partition.mem_per_gpu_bytes, partition.mem_per_cpu_bytes) {
-            (Some(bytes), _) if gpus > 0 => bytes.saturating_mul(gpus),
-            (_, each_cpu) => each_cpu.unwrap_or(0).saturating_mul(cpus),
-        };
-        match self.spec().request.mem {
-            MemAsk::PerNode(bytes) => bytes.saturating_mul(nodes),
-            MemAsk::PerCpu(bytes) => bytes.saturating_mul(cpus),
-            MemAsk::PerGpu(bytes) => bytes.saturating_mul(gpus),
-            MemAsk::Default => self.partition(view).map_or(0, by_partition),
+        match self.mem_ask(view) {
+            MemAsk::PerNode(bytes) => bytes.saturating_mul(self.nodes(view).into()),
+            MemAsk::PerCpu(bytes) => bytes.saturating_mul(self.cpus(view).into()),
+            MemAsk::PerGpu(bytes) => bytes.saturating_mul(self.gpu_milli(view).div_ceil(1000)),
+            MemAsk::Default => 0,
         }
     }
 
     /// What one [`Self::mem_bytes`] is for.
-    pub(super) fn mem_per(&self, view: View) -> &'static str {
-        match self.spec().request.mem {
+    pub(super) fn mem_per(&self, view: View<'a>) -> &'static str {
+        match self.mem_ask(view) {
+            _ if self.mem_given(view).is_some() => "node",
             MemAsk::PerCpu(_) => "cpu",
             MemAsk::PerGpu(_) => "gpu",
-            MemAsk::PerNode(_) => "node",
-            MemAsk::Default if self.run(view).is_some() => "node",
-            MemAsk::Default => match self.partition(view) {
-                Some(partition) if partition.mem_per_gpu_bytes.is_some() && self.spec().request.gpus.is_some() => "gpu",
-                Some(partition) if partition.mem_per_cpu_bytes.is_some() => "cpu",
-                _ => "node",
-            },
+            MemAsk::PerNode(_) | MemAsk::Default => "node",
         }
     }
 
