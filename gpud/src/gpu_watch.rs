@@ -138,7 +138,11 @@ impl GpuWatch {
         loop {
             let left = self.left_on(gpus);
             if left.is_empty() {
-                return format!("{} GPUs are clean: no process, memory given back, after {:.1} s", gpus.len(), begun.elapsed().as_secs_f64());
+                let clean = match gpus.len() {
+                    1 => "1 GPU is clean".to_owned(),
+                    count => format!("{count} GPUs are clean"),
+                };
+                return format!("{clean}: no process, memory given back, after {:.1} s", begun.elapsed().as_secs_f64());
             }
             let silent = left.values().all(|(_, silent)| *silent);
             if silent || begun.elapsed() >= CLEAN_WITHIN {
