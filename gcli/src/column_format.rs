@@ -5,7 +5,7 @@
 
 use crate::printable::printable;
 use std::fmt;
-use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+use unicode_width::UnicodeWidthStr;
 
 /// Widest column that can be asked for.
 pub const MAX_WIDTH: usize = 4096;
@@ -173,15 +173,11 @@ pub(crate) fn columns_of(text: &str) -> usize {
 /// Adds as much of the text as fits `width` together with `mark`, and blanks where a wide character leaves one.
 fn cut(text: &str, width: usize, mark: &str, line: &mut String) {
     let room = width.saturating_sub(mark.width());
-    let mut used = 0;
-    for c in text.chars() {
-        let next = used + c.width().unwrap_or(0);
-        if next > room {
-            break;
-        }
-        used = next;
-        line.push(c);
-    }
+    // What is joined may be wider than its characters are apart: 0 and the sign that makes it a picture.
+    let ends = text.char_indices().map(|(at, c)| at + c.len_utf8());
+    let kept = ends.take_while(|end| columns_of(&text[..*end]) <= room).last().unwrap_or(0);
+    line.push_str(&text[..kept]);
+    let mut used = columns_of(&text[..kept]);
     if mark.width() <= width {
         line.push_str(mark);
         used += mark.width();
@@ -247,6 +243,9 @@ mod tests {
         line.clear();
         Spec { width: Some(3), ..Spec::default() }.fill("日本", &mut line);
         assert_eq!(line, "日 ", "a wide character that does not fit leaves a blank");
+        line.clear();
+        Spec { width: Some(2), ..Spec::default() }.fill("0\u{fe0f}a", &mut line);
+        assert_eq!(line, "0\u{fe0f}", "joined, they are two wide");
     }
 
     proptest! {
