@@ -50,8 +50,15 @@ fn main() -> anyhow::Result<()> {
 }
 
 type Scenario = fn(&mut Bench) -> anyhow::Result<()>;
-const SCENARIOS: &[(&str, Scenario)] =
-    &[("latency", latency), ("queue", queue), ("own", own_jobs), ("nodes", nodes), ("hollow", hollow_nodes), ("history", history::history)];
+const SCENARIOS: &[(&str, Scenario)] = &[
+    ("latency", latency),
+    ("queue", queue),
+    ("own", own_jobs),
+    ("nodes", nodes),
+    ("accounting", accounting),
+    ("hollow", hollow_nodes),
+    ("history", history::history),
+];
 
 struct Bench<'a> {
     base: &'a Path,
@@ -351,15 +358,33 @@ fn restart(bench: &Bench, pool: &Pool) -> anyhow::Result<()> {
 /// Many node daemons at once.
 fn nodes(bench: &mut Bench) -> anyhow::Result<()> {
     let pool = bench.pool(16, "h100:8")?;
-    end_to_end(bench, &pool, "/bin/true jobs end to end, 16 real node daemons", "57 to 66/s", 1600)?;
-    bench.row(|_| {
-        let time = median(3, || pool.run("gacct", &["-a", "-S", "now-1hour"]).map(drop))?;
-        Ok(Row { what: "gacct listing those jobs", slurm: "955 ms (10,000)", ours: millis(time) })
-    })?;
-    bench.row(|_| {
-        let time = median(10, || pool.run("gacct", &["-j", "1"]).map(drop))?;
-        Ok(Row { what: "gacct of one job", slurm: "99 ms", ours: millis(time) })
-    })
+    end_to_end(bench, &pool, "/bin/true jobs end to end, 16 real node daemons", "57 to 66/s", 1600)
+}
+
+/// What accounting takes to list ten thousand jobs that are over, and one of them.
+fn accounting(bench: &mut Bench) -> anyhow::Result<()> {
+    const ARRAYS: usize = 5;
+    let pool = Pool::up(&bench.base.join("accounting"), 1, 63, "h100:8")?;
+    for _ in 0..ARRAYS {
+        pool.run("gsub", &["-Q", "-o", "/dev/null", "-t", "1", "-a", "0-1999", "--wrap", "true"])?;
+    }
+    pool.drain(Duration::from_secs(300))?;
+    let listed = String::from_utf8(pool.run("gacct", &["-X", "-n"])?.stdout)?.lines().count();
+    anyhow::ensure!(listed == ARRAYS * 2000, "{listed} jobs are listed");
+    for (what, slurm, args, runs) in [
+        ("gacct -X of 10,000 finished jobs", "955 ms", &["-X"][..], 7),
+        ("gacct -X --json of them", "", &["-X", "--json"], 3),
+        ("gacct of one of them", "99 ms", &["-j", "17"], 20),
+    ] {
+        bench.row(|_| {
+            let (controller, own) = (pool.cpu_time()?.controller, children_cpu()?);
+            let time = median(runs, || pool.run("gacct", args).map(drop))?;
+            let each = |cpu: Duration| millis(cpu / runs as u32);
+            let (controller, own) = (each(pool.cpu_time()?.controller - controller), each(children_cpu()? - own));
+            Ok(Row { what, slurm, ours: format!("{}; CPU {controller} gpuctld, {own} gacct", millis(time)) })
+        })?;
+    }
+    Ok(())
 }
 
 /// A thousand nodes that speak the real protocol and only pretend to run: what they cost the controller, and how soon what

@@ -1,9 +1,11 @@
 //! `gacct`: what ran and how it ended, line by line as sacct prints it, and what was used. Source: sacct(1).
 
+use crate::bare_row;
 use crate::efficiency::{self, EfficiencyArgs};
 use crate::job_filter::{own_name, states, user_name};
 use crate::queue::copy_json;
-use crate::run_column::{self, RunColumn, Units};
+use crate::run_column::{self, Manner, RunColumn, Units};
+use crate::run_line::{Key, RunLine};
 use crate::usage_report::{self, ReportArgs};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use gcli::column_format::Spec;
@@ -12,9 +14,10 @@ use gcli::printable::printable;
 use gcli::table::stdout;
 use gcli::{Failure, Outcome, command_line};
 use gmodel::{Instant, Timestamp};
-use gwire::api::{RunQuery, RunRow, StepRow};
+use gwire::api::RunQuery;
 use gwire::client::path_with_query;
 use nix::unistd::Uid;
+use std::borrow::Cow;
 use std::ffi::OsString;
 use std::io::Write;
 
@@ -156,32 +159,36 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     }
     let columns = columns(&args)?;
     let named = Named::of(args.jobs.as_deref().unwrap_or_default());
-    let detail = args.json || run_column::need_detail(&columns);
-    let query = RunQuery { detail, steps: args.steps || !named.steps.is_empty(), ..query(&args, now)? };
+    let steps = args.steps || !named.steps.is_empty();
+    let query = RunQuery { steps, detail: args.json, ..query(&args, now)? };
     let query = if named.steps.is_empty() { query } else { RunQuery { job: named.all(), ..query } };
-    let path = path_with_query("/v1/runs", &query);
     let mut client = gcli::connect("gacct")?;
     if args.json {
-        copy_json(&mut client, &path, &mut out)?;
+        copy_json(&mut client, &path_with_query("/v1/runs", &query), &mut out)?;
         out.flush()?;
         return Ok(0);
     }
-    let listing = Listing { columns, style: Style::of(&args) };
+    let mut keys = run_column::keys(&columns);
+    keys.extend(steps.then_some(["steps", "array_id"]).into_iter().flatten());
+    let query = RunQuery { columns: keys.join(","), bare: true, ..query };
+    let keys: Vec<Key> = keys.into_iter().map(Key::of).collect();
+    let listing = Listing { columns, style: Style::of(&args), manner: Manner::new(TimeFormat::from_env(), args.units.unwrap_or_default()) };
     if !args.noheader {
         out.write_all(listing.header().as_bytes())?;
     }
-    let (times, units) = (TimeFormat::from_env(), args.units.unwrap_or_default());
-    let mut rows = client.rows(&path)?;
+    let mut rows = client.rows(&path_with_query("/v1/runs", &query))?;
+    let mut line = String::with_capacity(256);
     while let Some(text) = rows.next_row()? {
-        let run: RunRow = serde_json::from_slice(text)
+        let run: RunLine = bare_row::read(text, &keys)
             .map_err(|error| Failure::new(format_args!("a row of accounting cannot be read: {error}")))?;
         if named.has_job(&run) {
-            out.write_all(listing.line(|column| column.text(&run, &times, units)).as_bytes())?;
+            listing.add(&run, &mut line);
         }
         for step in run.steps.iter().filter(|step| args.steps && named.has_job(&run) || named.steps.contains(&step.shown_id)) {
-            let step = as_row(step, &run);
-            out.write_all(listing.line(|column| column.text(&step, &times, units)).as_bytes())?;
+            listing.add(&run.of_step(step), &mut line);
         }
+        out.write_all(line.as_bytes())?;
+        line.clear();
     }
     out.flush()?;
     Ok(0)
@@ -207,31 +214,9 @@ impl Named {
     }
 
     /// Whether a row is there for itself, not only for a step of its job.
-    fn has_job(&self, run: &RunRow) -> bool {
+    fn has_job(&self, run: &RunLine) -> bool {
         let own = |job: &String| *job == run.shown_id || *job == run.id.to_string() || run.array_id.is_some_and(|id| *job == id.to_string());
         self.steps.is_empty() || self.jobs.iter().any(own)
-    }
-}
-
-/// A step as a line of accounting: what it held and used is known of the job only.
-fn as_row(step: &StepRow, run: &RunRow) -> RunRow {
-    RunRow {
-        shown_id: step.shown_id.clone(),
-        name: step.name.clone(),
-        user: String::new(),
-        partition: String::new(),
-        qos: String::new(),
-        account: step.account.clone(),
-        state: step.state,
-        exit_code: step.exit_code,
-        start_time: step.start_time,
-        end_time: step.end_time,
-        elapsed_secs: step.elapsed_secs,
-        time_limit_secs: None,
-        nodes: step.nodes,
-        nodelist: step.nodelist.clone(),
-        submit_time: step.start_time,
-        ..RunRow { id: run.id, attempt: run.attempt, cpus: run.cpus, detail: run.detail.clone(), ..RunRow::default() }
     }
 }
 
@@ -283,15 +268,15 @@ fn query(args: &AccountingArgs, now: Timestamp) -> Result<RunQuery, Failure> {
         from,
         to,
         attempts: args.duplicates,
-        steps: false,
-        detail: false,
         limit: args.limit,
+        ..RunQuery::default()
     })
 }
 
 struct Listing {
     columns: Vec<(RunColumn, Spec)>,
     style: Style,
+    manner: Manner,
 }
 
 /// How columns are parted.
@@ -314,22 +299,25 @@ impl Style {
 
 impl Listing {
     fn header(&self) -> String {
-        let titles = self.line(|column| column.title().to_owned());
-        match self.style {
-            Style::Parted { .. } => titles,
-            Style::Padded => {
-                let rules = self.columns.iter().map(|(_, spec)| format!("{} ", "-".repeat(spec.width.unwrap_or(10))));
-                format!("{titles}{}\n", rules.collect::<String>())
-            }
+        let mut text = String::new();
+        self.fill(&mut text, |column| column.title().into());
+        if let Style::Padded = self.style {
+            let rules = self.columns.iter().map(|(_, spec)| format!("{} ", "-".repeat(spec.width.unwrap_or(10))));
+            text.extend(rules);
+            text.push('\n');
         }
+        text
     }
 
-    fn line(&self, text: impl Fn(RunColumn) -> String) -> String {
-        let mut line = String::new();
+    fn add(&self, run: &RunLine, line: &mut String) {
+        self.fill(line, |column| column.text(run, &self.manner));
+    }
+
+    fn fill<'t>(&self, line: &mut String, text: impl Fn(RunColumn) -> Cow<'t, str>) {
         for (at, (column, spec)) in self.columns.iter().enumerate() {
             match &self.style {
                 Style::Padded => {
-                    spec.fill(&text(*column), &mut line);
+                    spec.fill(&text(*column), line);
                     line.push(' ');
                 }
                 Style::Parted { by, ends } => {
@@ -341,7 +329,6 @@ impl Listing {
             }
         }
         line.push('\n');
-        line
     }
 }
 

@@ -118,7 +118,7 @@ fn cells(run: &RunRow) -> [String; 9] {
 }
 
 /// Mean use of its GPUs, percent.
-pub(crate) fn gpu_percent(run: &RunRow) -> Option<f64> {
+fn gpu_percent(run: &RunRow) -> Option<f64> {
     run.gpu_use.and_then(|used| used.busy_percent)
 }
 

@@ -3,6 +3,7 @@
 //! Each formats what the REST API answers; none of them decides anything about jobs or nodes.
 
 pub mod accounting;
+mod bare_row;
 pub mod cancel;
 mod efficiency;
 mod difference_listing;
@@ -20,6 +21,7 @@ mod priority_listing;
 pub mod queue;
 mod queue_row;
 mod run_column;
+mod run_line;
 mod start_listing;
 mod step_listing;
 mod usage_report;

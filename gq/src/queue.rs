@@ -4,7 +4,8 @@
 
 use crate::job_column::{self, JobColumn, JobFormat};
 use crate::job_filter::{self, JobFilter};
-use crate::queue_row::{self, Key, QueueRow};
+use crate::bare_row;
+use crate::queue_row::{Key, QueueRow};
 use crate::{job_record, output_file, priority_listing, start_listing, step_listing, why_text};
 use clap::{ArgAction, CommandFactory, FromArgMatches, Parser};
 use gcli::column_format::Piece;
@@ -367,7 +368,7 @@ fn fields(pieces: &JobFormat) -> impl Iterator<Item = JobColumn> {
 }
 
 fn read_row<'a>(text: &'a [u8], keys: &[Key]) -> Result<QueueRow<'a>, Failure> {
-    queue_row::read(text, keys).map_err(|error| Failure::new(format_args!("a row of the queue cannot be read: {error}")))
+    bare_row::read(text, keys).map_err(|error| Failure::new(format_args!("a row of the queue cannot be read: {error}")))
 }
 
 /// `t,-p,i` as columns, and whether each descends.

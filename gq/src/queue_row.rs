@@ -2,12 +2,11 @@
 //!
 //! A queue of 100,000 jobs is formatted while it is read, so a row costs no allocation where none is needed.
 
+use crate::bare_row::bare_row;
 use gmodel::{ExitCode, Instant, JobState, ReasonCode};
 use gwire::api::CheckpointMarkRow;
-use serde::de::{DeserializeSeed, IgnoredAny, SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
 use std::borrow::Cow;
-use std::fmt;
 
 /// A row of `GET /v1/jobs`. Keys that were not asked for have their defaults.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -94,137 +93,12 @@ pub(crate) struct QueueRow<'a> {
     pub last_mark: Option<CheckpointMarkRow>,
 }
 
-/// A key of a row, by which values without names are put into it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(non_camel_case_types, reason = "the keys as they are written")]
-#[rustfmt::skip]
-pub(crate) enum Key {
-    /// Not known to this release: passed over.
-    other,
-    id, shown_id, array_id, array_index, array_tasks, name, user, uid, account, partition, qos, state, reason, reason_text,
-    priority, nice, nodes, nodelist, cpus, ntasks, mem, mem_bytes, mem_total_bytes, gpus, gpu_count, time_limit_secs, elapsed_secs,
-    submit_time, eligible_time, start_time, end_time, exit_code, work_dir, command, stdout, stderr, stdin, comment,
-    constraint, req_nodelist, exclude, exclusive, tags, dependency, licences, reservation, class, position, deadline,
-    checkpoint, attempts, requeue, time_min_secs, last_mark,
-}
-
-macro_rules! keys {
-    ($($key:ident)*) => {
-        impl Key {
-            /// By the name in a row.
-            pub fn of(name: &str) -> Self {
-                match name {
-                    $(stringify!($key) => Self::$key,)*
-                    _ => Self::other,
-                }
-            }
-
-            fn fill<'de, A: SeqAccess<'de>>(self, row: &mut QueueRow<'de>, values: &mut A) -> Result<(), A::Error> {
-                match self {
-                    Self::other => values.next_element::<IgnoredAny>().map(drop),
-                    $(Self::$key => row.$key.fill(values),)*
-                }
-            }
-        }
-    };
-}
-keys! {
+bare_row! { QueueRow, Key:
     id shown_id array_id array_index array_tasks name user uid account partition qos state reason reason_text
     priority nice nodes nodelist cpus ntasks mem mem_bytes mem_total_bytes gpus gpu_count time_limit_secs elapsed_secs
     submit_time eligible_time start_time end_time exit_code work_dir command stdout stderr stdin comment
     constraint req_nodelist exclude exclusive tags dependency licences reservation class position deadline
     checkpoint attempts requeue time_min_secs last_mark
-}
-
-/// A value that stays as it is where a row has none.
-trait Fill<'de> {
-    fn fill<A: SeqAccess<'de>>(&mut self, values: &mut A) -> Result<(), A::Error>;
-}
-
-macro_rules! take {
-    ($($kind:ty)*) => {
-        $(impl<'de> Fill<'de> for $kind {
-            fn fill<A: SeqAccess<'de>>(&mut self, values: &mut A) -> Result<(), A::Error> {
-                if let Some(Some(value)) = values.next_element::<Option<$kind>>()? {
-                    *self = value;
-                }
-                Ok(())
-            }
-        })*
-    };
-}
-take! { u64 u32 i32 i64 f64 bool JobState ReasonCode ExitCode Vec<String> }
-
-macro_rules! take_some {
-    ($($kind:ty)*) => {
-        $(impl<'de> Fill<'de> for Option<$kind> {
-            fn fill<A: SeqAccess<'de>>(&mut self, values: &mut A) -> Result<(), A::Error> {
-                *self = values.next_element::<Self>()?.flatten();
-                Ok(())
-            }
-        })*
-    };
-}
-take_some! { u64 u32 Instant CheckpointMarkRow }
-
-/// A text that is borrowed where it has no escapes.
-#[derive(Deserialize)]
-struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
-
-impl<'de> Fill<'de> for Cow<'de, str> {
-    fn fill<A: SeqAccess<'de>>(&mut self, values: &mut A) -> Result<(), A::Error> {
-        if let Some(Some(Text(text))) = values.next_element::<Option<Text<'de>>>()? {
-            *self = text;
-        }
-        Ok(())
-    }
-}
-
-impl<'de> Fill<'de> for Option<Cow<'de, str>> {
-    fn fill<A: SeqAccess<'de>>(&mut self, values: &mut A) -> Result<(), A::Error> {
-        *self = values.next_element::<Option<Text<'de>>>()?.flatten().map(|Text(text)| text);
-        Ok(())
-    }
-}
-
-/// Reads a row, written as a list of the values of `keys` or with its keys.
-///
-/// # Errors
-/// It is no row.
-pub(crate) fn read<'a>(text: &'a [u8], keys: &[Key]) -> Result<QueueRow<'a>, serde_json::Error> {
-    if text.first() != Some(&b'[') {
-        return serde_json::from_slice(text);
-    }
-    // Looked at once as a whole, not once for each text in it.
-    let text = std::str::from_utf8(text).map_err(serde::de::Error::custom)?;
-    let mut values = serde_json::Deserializer::from_str(text);
-    let row = Bare(keys).deserialize(&mut values)?;
-    values.end()?;
-    Ok(row)
-}
-
-struct Bare<'k>(&'k [Key]);
-
-impl<'de> DeserializeSeed<'de> for Bare<'_> {
-    type Value = QueueRow<'de>;
-    fn deserialize<D: Deserializer<'de>>(self, values: D) -> Result<Self::Value, D::Error> {
-        values.deserialize_seq(self)
-    }
-}
-
-impl<'de> Visitor<'de> for Bare<'_> {
-    type Value = QueueRow<'de>;
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "a row of {} values", self.0.len())
-    }
-    fn visit_seq<A: SeqAccess<'de>>(self, mut values: A) -> Result<Self::Value, A::Error> {
-        let mut row = QueueRow::default();
-        for key in self.0 {
-            key.fill(&mut row, &mut values)?;
-        }
-        while values.next_element::<IgnoredAny>()?.is_some() {}
-        Ok(row)
-    }
 }
 
 impl QueueRow<'_> {
@@ -242,6 +116,7 @@ pub(crate) fn shown_start(state: JobState, [submitted, eligible, started]: [Opti
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bare_row::read;
 
     #[test]
     fn a_row_without_escapes_is_borrowed() {
@@ -256,12 +131,12 @@ mod tests {
         let keyed = r#"{"id":7,"shown_id":"7","name":"a\"b","state":"RUNNING","position":3,"elapsed_secs":-1,"tags":["x"]}"#;
         let bare = r#"[7,"7","a\"b",{"newer":[1]},null,"RUNNING",null,3,null,-1,["x"]]"#;
         let names = ["id", "shown_id", "name", "newer", "user", "state", "class", "position", "start_time", "elapsed_secs", "tags"];
-        let (keyed, bare) = (read(keyed.as_bytes(), &[]).unwrap(), read(bare.as_bytes(), &names.map(Key::of)).unwrap());
+        let (keyed, bare) = (read::<QueueRow>(keyed.as_bytes(), &[]).unwrap(), read::<QueueRow>(bare.as_bytes(), &names.map(Key::of)).unwrap());
         assert_eq!(format!("{keyed:?}"), format!("{bare:?}"));
         for odd in ["[", "[]x", "[\"x\"]", "[{}]"] {
-            assert!(read(odd.as_bytes(), &[Key::id]).is_err(), "{odd}");
+            assert!(read::<QueueRow>(odd.as_bytes(), &[Key::id]).is_err(), "{odd}");
         }
-        assert_eq!(read(b"[]", &[Key::id, Key::name]).unwrap().id, 0, "values that do not come have their defaults");
+        assert_eq!(read::<QueueRow>(b"[]", &[Key::id, Key::name]).unwrap().id, 0, "values that do not come have their defaults");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The columns of accounting: sacct's field names, widths and values. Source: sacct(1).
 
-use crate::efficiency::gpu_percent;
+use crate::run_line::RunLine;
 use crate::usage_report::percent;
 use gcli::column_format::{FormatError, Spec, parse_percent_names};
 use gcli::local_time::TimeFormat;
@@ -8,8 +8,11 @@ use gmodel::duration::sacct_time;
 use gmodel::size::exact_size;
 use gmodel::suggest::did_you_mean;
 use gmodel::{Instant, JobState};
-use gwire::api::{RunDetail, RunRow};
+use gwire::api::RunDetail;
 use nix::unistd::User;
+use std::borrow::Cow;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 
 /// What a column shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,71 +80,72 @@ pub(crate) enum RunColumn {
     WorkDir,
 }
 
-type Entry = (RunColumn, &'static str, usize);
+/// With its name, its width, and the keys of a row that it is made of.
+type Entry = (RunColumn, &'static str, usize, &'static [&'static str]);
 
 #[rustfmt::skip] // read as a table
 const COLUMNS: &[Entry] = &[
-    (RunColumn::Account,      "Account",      10),
-    (RunColumn::AllocCpus,    "AllocCPUS",    10),
-    (RunColumn::AllocNodes,   "AllocNodes",   10),
-    (RunColumn::AllocTres,    "AllocTRES",    10),
-    (RunColumn::Attempt,      "Attempt",       7),
-    (RunColumn::Class,        "Class",        10),
-    (RunColumn::Cluster,      "Cluster",      10),
-    (RunColumn::Comment,      "Comment",      14),
-    (RunColumn::Constraints,  "Constraints",  19),
-    (RunColumn::ConsumedEnergy, "ConsumedEnergy", 14),
-    (RunColumn::ConsumedEnergyRaw, "ConsumedEnergyRaw", 17),
-    (RunColumn::CpuEff,       "CPUEff",        7),
-    (RunColumn::CpuTime,      "CPUTime",      10),
-    (RunColumn::CpuTimeRaw,   "CPUTimeRAW",   10),
-    (RunColumn::DerivedExitCode, "DerivedExitCode", 15),
-    (RunColumn::Elapsed,      "Elapsed",      10),
-    (RunColumn::ElapsedRaw,   "ElapsedRaw",   10),
-    (RunColumn::Eligible,     "Eligible",     19),
-    (RunColumn::End,          "End",          19),
-    (RunColumn::ExitCode,     "ExitCode",      8),
-    (RunColumn::Gid,          "GID",           6),
-    (RunColumn::GpuEff,       "GPUEff",        7),
-    (RunColumn::GpuIdle,      "GPUIdle",      10),
-    (RunColumn::GpuMaxMem,    "GPUMaxMem",    10),
-    (RunColumn::GpuMaxPower,  "GPUMaxPower",  11),
-    (RunColumn::Gpus,         "GPUs",         10),
-    (RunColumn::JobId,        "JobID",        12),
-    (RunColumn::JobIdRaw,     "JobIDRaw",     12),
-    (RunColumn::JobName,      "JobName",      10),
-    (RunColumn::LostGpuSecs,  "LostGPUSecs",  11),
-    (RunColumn::MaxRss,       "MaxRSS",       10),
-    (RunColumn::MemEff,       "MemEff",        7),
-    (RunColumn::NCpus,        "NCPUS",        10),
-    (RunColumn::NNodes,       "NNodes",        8),
-    (RunColumn::NodeList,     "NodeList",     15),
-    (RunColumn::Partition,    "Partition",    10),
-    (RunColumn::Planned,      "Planned",      10),
-    (RunColumn::PlannedCpu,   "PlannedCPU",   10),
-    (RunColumn::PlannedCpuRaw, "PlannedCPURAW", 13),
-    (RunColumn::Priority,     "Priority",     10),
-    (RunColumn::Qos,          "QOS",          10),
-    (RunColumn::Reason,       "Reason",       30),
-    (RunColumn::ReqCpus,      "ReqCPUS",       8),
-    (RunColumn::ReqMem,       "ReqMem",       10),
-    (RunColumn::ReqNodes,     "ReqNodes",      8),
-    (RunColumn::ReqTres,      "ReqTRES",      10),
-    (RunColumn::Reservation,  "Reservation",  20),
-    (RunColumn::Restarts,     "Restarts",      8),
-    (RunColumn::Start,        "Start",        19),
-    (RunColumn::State,        "State",        10),
-    (RunColumn::Submit,       "Submit",       19),
-    (RunColumn::Suspended,    "Suspended",    10),
-    (RunColumn::Tags,         "Tags",         14),
-    (RunColumn::Timelimit,    "Timelimit",    10),
-    (RunColumn::TimelimitRaw, "TimelimitRaw", 13),
-    (RunColumn::TotalCpu,     "TotalCPU",     10),
-    (RunColumn::TresUsageInAve, "TRESUsageInAve", 14),
-    (RunColumn::TresUsageInMax, "TRESUsageInMax", 14),
-    (RunColumn::Uid,          "UID",           6),
-    (RunColumn::User,         "User",          9),
-    (RunColumn::WorkDir,      "WorkDir",      22),
+    (RunColumn::Account,      "Account",      10, &["account"]),
+    (RunColumn::AllocCpus,    "AllocCPUS",    10, &["cpus"]),
+    (RunColumn::AllocNodes,   "AllocNodes",   10, &["nodes", "start_time"]),
+    (RunColumn::AllocTres,    "AllocTRES",    10, &["start_time", "cpus", "gpu_count", "mem_bytes", "nodes"]),
+    (RunColumn::Attempt,      "Attempt",       7, &["attempt"]),
+    (RunColumn::Class,        "Class",        10, &["class"]),
+    (RunColumn::Cluster,      "Cluster",      10, &["detail"]),
+    (RunColumn::Comment,      "Comment",      14, &["comment"]),
+    (RunColumn::Constraints,  "Constraints",  19, &["detail"]),
+    (RunColumn::ConsumedEnergy, "ConsumedEnergy", 14, &["gpu_use"]),
+    (RunColumn::ConsumedEnergyRaw, "ConsumedEnergyRaw", 17, &["gpu_use"]),
+    (RunColumn::CpuEff,       "CPUEff",        7, &["cpu_percent"]),
+    (RunColumn::CpuTime,      "CPUTime",      10, &["elapsed_secs", "cpus"]),
+    (RunColumn::CpuTimeRaw,   "CPUTimeRAW",   10, &["elapsed_secs", "cpus"]),
+    (RunColumn::DerivedExitCode, "DerivedExitCode", 15, &["detail"]),
+    (RunColumn::Elapsed,      "Elapsed",      10, &["elapsed_secs"]),
+    (RunColumn::ElapsedRaw,   "ElapsedRaw",   10, &["elapsed_secs"]),
+    (RunColumn::Eligible,     "Eligible",     19, &["detail"]),
+    (RunColumn::End,          "End",          19, &["end_time"]),
+    (RunColumn::ExitCode,     "ExitCode",      8, &["exit_code"]),
+    (RunColumn::Gid,          "GID",           6, &["detail"]),
+    (RunColumn::GpuEff,       "GPUEff",        7, &["gpu_use"]),
+    (RunColumn::GpuIdle,      "GPUIdle",      10, &["gpu_use"]),
+    (RunColumn::GpuMaxMem,    "GPUMaxMem",    10, &["gpu_use"]),
+    (RunColumn::GpuMaxPower,  "GPUMaxPower",  11, &["gpu_use"]),
+    (RunColumn::Gpus,         "GPUs",         10, &["gpus"]),
+    (RunColumn::JobId,        "JobID",        12, &[]),
+    (RunColumn::JobIdRaw,     "JobIDRaw",     12, &[]),
+    (RunColumn::JobName,      "JobName",      10, &["name"]),
+    (RunColumn::LostGpuSecs,  "LostGPUSecs",  11, &["lost_gpu_secs"]),
+    (RunColumn::MaxRss,       "MaxRSS",       10, &["peak_memory_bytes"]),
+    (RunColumn::MemEff,       "MemEff",        7, &["mem_percent"]),
+    (RunColumn::NCpus,        "NCPUS",        10, &["cpus"]),
+    (RunColumn::NNodes,       "NNodes",        8, &["nodes"]),
+    (RunColumn::NodeList,     "NodeList",     15, &["nodelist"]),
+    (RunColumn::Partition,    "Partition",    10, &["partition"]),
+    (RunColumn::Planned,      "Planned",      10, &["detail", "start_time"]),
+    (RunColumn::PlannedCpu,   "PlannedCPU",   10, &["detail", "start_time", "cpus"]),
+    (RunColumn::PlannedCpuRaw, "PlannedCPURAW", 13, &["detail", "start_time", "cpus"]),
+    (RunColumn::Priority,     "Priority",     10, &["detail"]),
+    (RunColumn::Qos,          "QOS",          10, &["qos"]),
+    (RunColumn::Reason,       "Reason",       30, &["end_text"]),
+    (RunColumn::ReqCpus,      "ReqCPUS",       8, &["detail"]),
+    (RunColumn::ReqMem,       "ReqMem",       10, &["mem_bytes"]),
+    (RunColumn::ReqNodes,     "ReqNodes",      8, &["detail"]),
+    (RunColumn::ReqTres,      "ReqTRES",      10, &["detail", "cpus", "gpu_count", "mem_bytes", "nodes"]),
+    (RunColumn::Reservation,  "Reservation",  20, &["detail"]),
+    (RunColumn::Restarts,     "Restarts",      8, &["attempt"]),
+    (RunColumn::Start,        "Start",        19, &["start_time"]),
+    (RunColumn::State,        "State",        10, &["state", "cancelled_by"]),
+    (RunColumn::Submit,       "Submit",       19, &["submit_time"]),
+    (RunColumn::Suspended,    "Suspended",    10, &["suspended_secs"]),
+    (RunColumn::Tags,         "Tags",         14, &["tags"]),
+    (RunColumn::Timelimit,    "Timelimit",    10, &["time_limit_secs"]),
+    (RunColumn::TimelimitRaw, "TimelimitRaw", 13, &["time_limit_secs"]),
+    (RunColumn::TotalCpu,     "TotalCPU",     10, &["cpu_time_secs"]),
+    (RunColumn::TresUsageInAve, "TRESUsageInAve", 14, &["cpu_time_secs", "gpu_use"]),
+    (RunColumn::TresUsageInMax, "TRESUsageInMax", 14, &["gpu_use", "peak_memory_bytes"]),
+    (RunColumn::Uid,          "UID",           6, &["detail"]),
+    (RunColumn::User,         "User",          9, &["user"]),
+    (RunColumn::WorkDir,      "WorkDir",      22, &["work_dir"]),
 ];
 
 /// Columns when none are named, of `--brief` and of `--long`.
@@ -162,13 +166,16 @@ pub(crate) fn read(text: &str) -> Result<Vec<(RunColumn, Spec)>, FormatError> {
     })
 }
 
-/// Whether columns need [`RunDetail`].
-pub(crate) fn need_detail(columns: &[(RunColumn, Spec)]) -> bool {
-    use RunColumn::*;
-    let needing = [
-        Cluster, Constraints, DerivedExitCode, Eligible, Gid, Planned, PlannedCpu, PlannedCpuRaw, Priority, ReqCpus, ReqNodes, ReqTres, Reservation, Uid,
-    ];
-    columns.iter().any(|(column, _)| needing.contains(column))
+/// The keys of a row that these columns are made of, as they are asked for. The id as it is shown is always one of them: it
+/// tells steps from jobs.
+pub(crate) fn keys<'c>(columns: impl IntoIterator<Item = &'c (RunColumn, Spec)>) -> Vec<&'static str> {
+    let mut keys = vec!["id", "shown_id"];
+    for key in columns.into_iter().flat_map(|(column, _)| column.entry().3) {
+        if !keys.contains(key) {
+            keys.push(key);
+        }
+    }
+    keys
 }
 
 fn of_name(name: &str) -> Result<RunColumn, String> {
@@ -197,15 +204,30 @@ impl RunColumn {
     }
 
     /// What the column prints.
-    pub(crate) fn text(self, run: &RunRow, times: &TimeFormat, units: Units) -> String {
+    pub(crate) fn text<'r>(self, run: &'r RunLine<'_>, manner: &Manner) -> Cow<'r, str> {
         let secs = run.elapsed_secs.max(0).cast_unsigned();
-        let used = run.gpu_use.as_ref();
-        let at = |instant: Option<Instant>| instant.map_or("Unknown".to_owned(), |at| times.print(at.0));
+        let (units, used) = (manner.units, run.gpu_use.as_ref());
+        let at = |instant: Option<Instant>| instant.map_or("Unknown".to_owned(), |at| manner.times.print(at.0));
         let detail = |text: fn(&RunDetail) -> String| run.detail.as_deref().map(text).unwrap_or_default();
-        match self {
+        let text = match self {
             // What a step asked for and held is its job's affair.
-            Self::Timelimit | Self::TimelimitRaw | Self::ReqMem | Self::ReqTres | Self::AllocTres | Self::Gpus if is_step(run) => String::new(),
-            Self::Account => run.account.clone(),
+            Self::Timelimit | Self::TimelimitRaw | Self::ReqMem | Self::ReqTres | Self::AllocTres | Self::Gpus if run.is_step() => return "".into(),
+            // As they stand in the row.
+            Self::Account => return Cow::Borrowed(&run.account),
+            Self::Class => return run.class.as_deref().unwrap_or_default().into(),
+            Self::Comment => return Cow::Borrowed(&run.comment),
+            Self::Gpus if run.gpus.is_empty() => return "0".into(),
+            Self::Gpus => return Cow::Borrowed(&run.gpus),
+            Self::JobId => return Cow::Borrowed(&run.shown_id),
+            Self::JobName => return Cow::Borrowed(&run.name),
+            Self::NodeList if run.nodelist.is_empty() => return "None assigned".into(),
+            Self::NodeList => return Cow::Borrowed(&run.nodelist),
+            Self::Partition => return Cow::Borrowed(&run.partition),
+            Self::Qos => return Cow::Borrowed(&run.qos),
+            Self::Reason => return Cow::Borrowed(&run.end_text),
+            Self::User => return Cow::Borrowed(&run.user),
+            Self::WorkDir => return Cow::Borrowed(&run.work_dir),
+            Self::State => return state(run, manner),
             Self::AllocCpus | Self::NCpus => run.cpus.to_string(),
             // Before it ran, what it would have.
             Self::AllocNodes if run.start_time.is_none() => "0".to_owned(),
@@ -216,9 +238,7 @@ impl RunColumn {
             }),
             Self::AllocTres | Self::ReqTres => tres(run.cpus, run.gpu_count, units.size(run.mem_bytes, exact_size), run.nodes),
             Self::Attempt => run.attempt.to_string(),
-            Self::Class => run.class.clone().unwrap_or_default(),
             Self::Cluster => detail(|detail| detail.cluster.clone()),
-            Self::Comment => run.comment.clone(),
             Self::Constraints => detail(|detail| detail.constraint.clone()),
             Self::ConsumedEnergy => used.map_or(String::new(), |used| large(used.energy_joules)),
             Self::ConsumedEnergyRaw => used.map_or(String::new(), |used| used.energy_joules.to_string()),
@@ -232,39 +252,29 @@ impl RunColumn {
             Self::End => at(run.end_time),
             Self::ExitCode => run.exit_code.to_string(),
             Self::Gid => detail(|detail| detail.gid.to_string()),
-            Self::GpuEff => percent(gpu_percent(run)).unwrap_or_default(),
+            Self::GpuEff => percent(used.and_then(|used| used.busy_percent)).unwrap_or_default(),
             Self::GpuIdle => used.map_or(String::new(), |used| sacct_time(used.idle_secs)),
             Self::GpuMaxMem => used.map_or(String::new(), |used| units.size(used.memory_peak_bytes, mebibytes)),
             Self::GpuMaxPower => used.map_or(String::new(), |used| format!("{:.0}W", used.power_peak_watts)),
-            Self::Gpus if run.gpus.is_empty() => "0".to_owned(),
-            Self::Gpus => run.gpus.clone(),
-            Self::JobId => run.shown_id.clone(),
             // `17.0` of a step.
             Self::JobIdRaw => match run.shown_id.split_once('.') {
                 Some((_, step)) => format!("{}.{step}", run.id),
                 None => run.id.to_string(),
             },
-            Self::JobName => run.name.clone(),
             Self::LostGpuSecs => run.lost_gpu_secs.to_string(),
             Self::MaxRss if run.peak_memory_bytes == 0 => String::new(),
             Self::MaxRss => units.size(run.peak_memory_bytes, kibibytes),
             Self::MemEff => percent(run.mem_percent).unwrap_or_default(),
-            Self::NodeList if run.nodelist.is_empty() => "None assigned".to_owned(),
-            Self::NodeList => run.nodelist.clone(),
-            Self::Partition => run.partition.clone(),
             Self::Planned => planned_secs(run).map(sacct_time).unwrap_or_default(),
             Self::PlannedCpu => planned_secs(run).map(|secs| sacct_time(secs * u64::from(run.cpus))).unwrap_or_default(),
             Self::PlannedCpuRaw => planned_secs(run).map(|secs| (secs * u64::from(run.cpus)).to_string()).unwrap_or_default(),
             Self::Priority => detail(|detail| detail.priority.map(|priority| priority.to_string()).unwrap_or_default()),
-            Self::Qos => run.qos.clone(),
-            Self::Reason => run.end_text.clone(),
             Self::ReqCpus => detail(|detail| detail.req_cpus.to_string()),
             Self::ReqMem => units.size(run.mem_bytes, exact_size),
             Self::ReqNodes => detail(|detail| detail.req_nodes.to_string()),
             Self::Reservation => detail(|detail| detail.reservation.clone()),
             Self::Restarts => run.attempt.saturating_sub(1).to_string(),
             Self::Start => at(run.start_time),
-            Self::State => state(run),
             Self::Submit => at(run.submit_time),
             Self::Suspended => sacct_time(run.suspended_secs.max(0).cast_unsigned()),
             Self::Tags => run.tags.join(","),
@@ -274,9 +284,32 @@ impl RunColumn {
             Self::TresUsageInAve => usage_mean(run),
             Self::TresUsageInMax => usage_peak(run, units),
             Self::Uid => detail(|detail| detail.uid.to_string()),
-            Self::User => run.user.clone(),
-            Self::WorkDir => run.work_dir.clone(),
-        }
+        };
+        text.into()
+    }
+}
+
+/// In which forms times, sizes and people are shown.
+#[derive(Debug, Default)]
+pub(crate) struct Manner {
+    pub times: TimeFormat,
+    pub units: Units,
+    /// Uids that were looked up: the same few people cancel thousands of jobs.
+    uids: RefCell<BTreeMap<String, String>>,
+}
+
+impl Manner {
+    pub(crate) fn new(times: TimeFormat, units: Units) -> Self {
+        Self { times, units, uids: RefCell::default() }
+    }
+
+    /// Their uid; their name where this machine does not know them.
+    fn uid(&self, name: &str) -> String {
+        let look_up = || match User::from_name(name) {
+            Ok(Some(user)) => user.uid.to_string(),
+            _ => name.to_owned(),
+        };
+        self.uids.borrow_mut().entry(name.to_owned()).or_insert_with(look_up).clone()
     }
 }
 
@@ -287,7 +320,7 @@ fn tres(cpus: u32, gpus: f64, mem: String, nodes: u32) -> String {
 }
 
 /// `cpu=00:30:00,energy=1800000,gres/gpuutil=37`, as sacct names what was used; empty before the end.
-fn usage_mean(run: &RunRow) -> String {
+fn usage_mean(run: &RunLine) -> String {
     if run.cpu_time_secs <= 0.0 && run.gpu_use.is_none() {
         return String::new();
     }
@@ -302,30 +335,22 @@ fn usage_mean(run: &RunRow) -> String {
 }
 
 /// `gres/gpumem=40960M,mem=1024K`.
-fn usage_peak(run: &RunRow, units: Units) -> String {
+fn usage_peak(run: &RunLine, units: Units) -> String {
     let gpu = run.gpu_use.map(|used| format!("gres/gpumem={}", units.size(used.memory_peak_bytes, mebibytes)));
     let mem = (run.peak_memory_bytes > 0).then(|| format!("mem={}", units.size(run.peak_memory_bytes, kibibytes)));
     gpu.into_iter().chain(mem).collect::<Vec<_>>().join(",")
 }
 
-/// `17.0`; ids of jobs have no dot.
-fn is_step(run: &RunRow) -> bool {
-    run.shown_id.contains('.')
-}
-
 /// `CANCELLED by 1000`, as sacct has it; by the name of one who is not known on this machine.
-fn state(run: &RunRow) -> String {
+fn state(run: &RunLine, manner: &Manner) -> Cow<'static, str> {
     match run.cancelled_by.as_deref().filter(|by| run.state == JobState::Cancelled && *by != "system") {
-        Some(by) => match User::from_name(by) {
-            Ok(Some(user)) => format!("CANCELLED by {}", user.uid),
-            _ => format!("CANCELLED by {by}"),
-        },
-        None => run.state.long().to_owned(),
+        Some(by) => format!("CANCELLED by {}", manner.uid(by)).into(),
+        None => run.state.long().into(),
     }
 }
 
 /// How long it waited from when it might have started.
-fn planned_secs(run: &RunRow) -> Option<u64> {
+fn planned_secs(run: &RunLine) -> Option<u64> {
     let eligible = run.detail.as_ref()?.eligible_time?;
     Some(run.start_time?.0.since_secs(eligible.0).max(0).cast_unsigned())
 }
@@ -372,7 +397,7 @@ fn large(number: u64) -> String {
     if size.fract() == 0.0 { format!("{size:.0}{unit}") } else { format!("{size:.2}{unit}") }
 }
 
-fn limit(run: &RunRow, print: impl Fn(u64) -> String) -> String {
+fn limit(run: &RunLine, print: impl Fn(u64) -> String) -> String {
     match run.time_limit_secs {
         None | Some(u32::MAX) => "UNLIMITED".to_owned(),
         Some(secs) => print(secs.into()),
@@ -391,6 +416,7 @@ fn cpu_time(secs: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run_line::Key;
     use proptest::prelude::*;
 
     #[test]
@@ -417,6 +443,13 @@ mod tests {
     }
 
     #[test]
+    fn columns_name_keys_that_rows_have() {
+        let all = read("all").unwrap();
+        assert!(keys(&all).iter().all(|key| Key::of(key) != Key::other), "{:?}", keys(&all));
+        assert_eq!(keys(&read("state,jobid,state").unwrap()), ["id", "shown_id", "state", "cancelled_by"]);
+    }
+
+    #[test]
     fn sizes_are_shown_in_the_unit_asked_for() {
         let size = |unit: &str, bytes| Units::read(unit).unwrap().size(bytes, exact_size);
         assert_eq!((size("g", 300 << 20), size("M", 300 << 20), size("K", 1 << 20)), ("0.29G".into(), "300M".into(), "1024K".into()));
@@ -426,11 +459,11 @@ mod tests {
 
     #[test]
     fn a_cancelled_job_says_by_whom_as_sacct_does() {
-        let by = |name: &str| state(&RunRow { state: JobState::Cancelled, cancelled_by: Some(name.into()), ..RunRow::default() });
+        let by = |name: &str| state(&RunLine { state: JobState::Cancelled, cancelled_by: Some(name.into()), ..RunLine::default() }, &Manner::default());
         assert_eq!((by("root"), by("system")), ("CANCELLED by 0".into(), "CANCELLED".into()));
         assert_eq!(by("nobody-of-that-name"), "CANCELLED by nobody-of-that-name");
-        let ended = RunRow { state: JobState::Completed, cancelled_by: Some("root".into()), ..RunRow::default() };
-        assert_eq!(state(&ended), "COMPLETED");
+        let ended = RunLine { state: JobState::Completed, cancelled_by: Some("root".into()), ..RunLine::default() };
+        assert_eq!(state(&ended, &Manner::default()), "COMPLETED");
     }
 
     #[test]

@@ -103,16 +103,29 @@ fn the_query_carries_times_and_filters() {
     controller.run(GACCT, &["-u", "0", "-A", "lab", "-r", "main", "-q", "high", "-N", "node[1-2]", "--name", "x", "-S", "2026-11-20", "-E", "2026-11-20T09:05"]);
     let paths: Vec<String> = controller.requests().iter().map(|request| request.path.clone()).collect();
     expect![[r#"
-        /v1/runs?attempts=true&job=98_5,17&state=FAILED,CANCELLED
-        /v1/runs?account=lab&from=2026-11-20T00%3A00%3A00Z&name=x&nodelist=node%5B1-2%5D&partition=main&qos=high&to=2026-11-20T09%3A05%3A00Z&user=root"#]].assert_eq(&paths.join("\n"));
+        /v1/runs?attempts=true&bare=true&columns=id,shown_id,name,partition,account,cpus,state,cancelled_by,exit_code&job=98_5,17&state=FAILED,CANCELLED
+        /v1/runs?account=lab&bare=true&columns=id,shown_id,name,partition,account,cpus,state,cancelled_by,exit_code&from=2026-11-20T00%3A00%3A00Z&name=x&nodelist=node%5B1-2%5D&partition=main&qos=high&to=2026-11-20T09%3A05%3A00Z&user=root"#]].assert_eq(&paths.join("\n"));
+}
+
+#[test]
+fn rows_without_names_are_those_with_names() {
+    let bare = |request: &Request| {
+        assert!(request.path.contains("columns=id,shown_id,state,cancelled_by,elapsed_secs,steps,array_id"), "{}", request.path);
+        Answer::ok(r#"{"schema":1,"runs":[[99,"98_1","CANCELLED","root",14,null,98],[100,"100","RUNNING",null,3,[{"shown_id":"100.batch","state":"RUNNING"}],null]]}"#)
+    };
+    expect![[r#"
+        98_1|CANCELLED by 0|00:00:14
+        100|RUNNING|00:00:03
+        100.batch|RUNNING|00:00:00
+    "#]].assert_eq(&FakeController::start(bare).run(GACCT, &["-n", "-P", "--steps", "-o", "jobid,state,elapsed"]).text());
 }
 
 #[test]
 fn without_times_and_jobs_it_is_since_midnight() {
     let controller = FakeController::start(answer);
-    controller.run(GACCT, &[]);
+    controller.run(GACCT, &["-o", "jobid"]);
     let path = &controller.requests()[0].path;
-    assert!(path.starts_with("/v1/runs?from=20") && path.ends_with("T00%3A00%3A00Z") | path.contains("T00%3A00%3A00Z&user="), "{path}");
+    assert!(path.starts_with("/v1/runs?bare=true&columns=id,shown_id&from=20") && path.ends_with("T00%3A00%3A00Z") | path.contains("T00%3A00%3A00Z&user="), "{path}");
 }
 
 #[test]

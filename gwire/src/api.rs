@@ -455,6 +455,12 @@ pub struct RunQuery {
     /// With [`RunDetail`], which takes longer to find.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub detail: bool,
+    /// Keys of [`RunRow`], comma separated: `id` comes first and always. Empty is all of them, but for `steps` and `detail`.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub columns: String,
+    /// Rows are lists of the values in the order of `columns`, null for what is not there, instead of objects.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub bare: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
 }

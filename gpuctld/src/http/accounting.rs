@@ -5,32 +5,33 @@
 
 use super::error::ApiError;
 use super::filter::{JobFilter, words_of_ids};
+use super::json_row::chosen;
 use super::lookup::job_names;
-use crate::store::reader::StoredJob;
 use super::permission::{Caller, Sight};
 use super::query::{Pairs, job_state, words};
-use super::row::{Alike, Row, View};
+use super::row::{Alike, Row, RowKey, View};
+use super::run_column::{COLUMNS, RunColumn};
+use super::run_list::{Moment, RunBody, RunList, Shown};
 use super::steps::StepsOf;
 use super::{Site, now};
+use crate::store::reader::{RunFields, RunKey, StoredJob};
 use axum::Json;
+use axum::body::Body;
 use axum::extract::State as Shared;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
 use gmodel::suggest::did_you_mean;
 use gmodel::{ExitCode, Instant, JobId, JobState, Timestamp};
 use gwire::api::{JobQuery, ReportRow, RunDetail, RunQuery, RunRow, SCHEMA};
 use serde::Serialize;
 
-const KEYS: [&str; 14] = [
+const KEYS: [&str; 16] = [
     "job", "user", "account", "partition", "qos", "name", "state", "nodelist", "from", "to", "attempts", "steps", "detail", "limit",
+    "columns", "bare",
 ];
 const GROUPS: [&str; 6] = ["account", "user", "partition", "gpu-type", "tag", "class"];
 /// Rows of one answer, unless fewer are asked for.
 const MAX_ROWS: u32 = 1_000_000;
-
-#[derive(Serialize)]
-pub(super) struct Runs {
-    schema: u32,
-    runs: Vec<RunRow>,
-}
 
 #[derive(Serialize)]
 pub(super) struct Report {
@@ -38,8 +39,9 @@ pub(super) struct Report {
     rows: Vec<ReportRow>,
 }
 
-pub(super) async fn runs(caller: Caller, Shared(site): Shared<Site>, pairs: Pairs) -> Result<Json<Runs>, ApiError> {
+pub(super) async fn runs(caller: Caller, Shared(site): Shared<Site>, pairs: Pairs) -> Result<Response, ApiError> {
     let mut query = run_query(&pairs.only(&KEYS)?)?;
+    let columns = chosen(COLUMNS, &words(&query.columns))?;
     let state = site.core.view().await;
     let sight = Sight::of(&caller, &state);
     if !sight.sees_all() && sight.accounts().is_empty() {
@@ -47,29 +49,40 @@ pub(super) async fn runs(caller: Caller, Shared(site): Shared<Site>, pairs: Pair
         query.user = only_own(&query.user, &caller.actor.user)?;
     }
     let now = now();
-    let mut rows = site.core.reader().runs(query.clone(), now).await?;
-    rows.retain(|row| sight.sees_named(&row.user, &row.account));
-    let ranks = site.app.ranks(&state, now);
-    let view = View { ranks: ranks.as_deref(), ..View::new(&state, now) };
-    if let Some(filter) = waiting(&query)? {
-        rows.retain(|row| row.state != JobState::Pending || query.attempts && row.attempt > 0);
-        let until = query.to.map_or(Timestamp(i64::MAX), |to| to.0);
-        filter.each(view, &sight, |row| {
-            if row.submitted() <= until && !(query.attempts && row.attempts() > 0) {
-                rows.push(RunRow { detail: query.detail.then(|| detail(&row, view)), ..waiting_row(&row, view) });
-            }
-        });
-        rows.sort_by_key(|row| (row.id, row.attempt));
-        let most = query.limit.unwrap_or(MAX_ROWS) as usize;
-        rows.drain(..rows.len().saturating_sub(most));
+    let moment = Moment { ranks: site.app.ranks(&state, now), state, now };
+    let filter = waiting(&query)?;
+    let found = site.core.reader().found_runs(query.clone(), filter.is_some()).await?;
+    let waiting = filter.map(|filter| waiting_keys(&filter, &query, moment.view(), &sight)).unwrap_or_default();
+    let shown = shown(&query, columns, sight);
+    let most = query.limit.unwrap_or(MAX_ROWS) as usize;
+    let body = RunBody::begin(RunList::new(site, moment, shown, found, waiting, most)).await?;
+    Ok(([(CONTENT_TYPE, "application/json")], Body::new(body)).into_response())
+}
+
+/// What the rows show, and what must be read for it.
+fn shown(query: &RunQuery, columns: Vec<&'static RunColumn>, sight: Sight) -> Shown {
+    let chosen = !query.columns.is_empty();
+    let has = |key: &str| chosen && columns.iter().any(|column| column.key == key);
+    let (steps, detail) = (query.steps || has("steps"), query.detail || has("detail"));
+    let mut keys: Vec<&str> = columns.iter().map(|column| column.key).collect();
+    if !sight.sees_all() {
+        keys.extend(["user", "account"]);
     }
-    if query.steps || query.detail {
-        add_steps(&site, &mut rows, now).await?;
-    }
-    if query.detail {
-        add_details(&site, &mut rows, view).await?;
-    }
-    Ok(Json(Runs { schema: SCHEMA, runs: rows }))
+    // Steps show much of their job.
+    let all = !chosen || steps || detail;
+    let fields = RunFields::of((!all).then_some(&keys), query.attempts).into();
+    Shown { columns, bare: query.bare, steps, detail, fields, sight }
+}
+
+fn waiting_keys(filter: &JobFilter, query: &RunQuery, view: View, sight: &Sight) -> Vec<(RunKey, RowKey)> {
+    let until = query.to.map_or(Timestamp(i64::MAX), |to| to.0);
+    let mut keys = Vec::new();
+    filter.each(view, sight, |row| {
+        if row.submitted() <= until && !(query.attempts && row.attempts() > 0) {
+            keys.push((RunKey { id: row.id(), attempt: Some(row.attempts()) }, row.key()));
+        }
+    });
+    keys
 }
 
 /// The jobs that wait, if a question means them; they never were on a node.
@@ -92,7 +105,7 @@ fn waiting(query: &RunQuery) -> Result<Option<JobFilter>, ApiError> {
 }
 
 /// A job that waits, or an array's tasks that do, with what was asked for.
-fn waiting_row(row: &Row, view: View) -> RunRow {
+pub(super) fn waiting_row(row: &Row, view: View) -> RunRow {
     let spec = row.spec();
     RunRow {
         id: row.id(),
@@ -121,7 +134,7 @@ fn waiting_row(row: &Row, view: View) -> RunRow {
     }
 }
 
-fn detail(row: &Row, view: View) -> Box<RunDetail> {
+pub(super) fn detail(row: &Row, view: View) -> Box<RunDetail> {
     let spec = row.spec();
     Box::new(RunDetail {
         cluster: view.state.config.name.clone(),
@@ -143,7 +156,7 @@ fn detail(row: &Row, view: View) -> Box<RunDetail> {
 }
 
 /// The steps of what ran, from the history.
-async fn add_steps(site: &Site, rows: &mut [RunRow], now: Timestamp) -> Result<(), ApiError> {
+pub(super) async fn add_steps(site: &Site, rows: &mut [RunRow], now: Timestamp) -> Result<(), ApiError> {
     let stored = site.core.reader().steps(rows.iter().map(|row| JobId(row.id)).collect()).await?;
     for (row, stored) in rows.iter_mut().zip(&stored) {
         let of = StepsOf {
@@ -166,7 +179,7 @@ async fn add_steps(site: &Site, rows: &mut [RunRow], now: Timestamp) -> Result<(
 }
 
 /// Details of what ran or is over, which the database has.
-async fn add_details(site: &Site, rows: &mut [RunRow], view: View<'_>) -> Result<(), ApiError> {
+pub(super) async fn add_details(site: &Site, rows: &mut [RunRow], view: View<'_>) -> Result<(), ApiError> {
     let ids = rows.iter().filter(|row| row.detail.is_none()).map(|row| JobId(row.id)).collect();
     let jobs = site.core.reader().jobs(ids).await?;
     for (row, job) in rows.iter_mut().filter(|row| row.detail.is_none()).zip(&jobs) {
@@ -205,6 +218,8 @@ fn run_query(pairs: &Pairs) -> Result<RunQuery, ApiError> {
         steps: pairs.flag("steps")?,
         detail: pairs.flag("detail")?,
         limit: Some(pairs.number("limit")?.unwrap_or(MAX_ROWS).min(MAX_ROWS)),
+        columns: text("columns"),
+        bare: pairs.flag("bare")?,
     })
 }
 

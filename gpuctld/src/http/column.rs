@@ -2,23 +2,14 @@
 //!
 //! Owns which columns there are and their form; 100,000 rows are written without making a value of any.
 
-use super::error::ApiError;
-use super::query::list;
+use super::json_row::{Column, Json};
 use super::row::{Row, View};
-use gmodel::size::exact_size;
+use gmodel::Instant;
 use gmodel::job::GpuScope;
-use gmodel::suggest::did_you_mean;
-use gmodel::{Instant, Timestamp};
-use serde::Serialize;
-use std::io::Write;
+use gmodel::size::exact_size;
 
-/// One key of `JobRow`. `write` puts the value, or nothing and answers false.
-pub(super) struct Column {
-    pub(super) key: &'static str,
-    /// `,"key":`
-    prefix: &'static str,
-    write: fn(&Row, View, &mut Json) -> bool,
-}
+/// `write` puts the value of a row's key, or nothing and answers false.
+pub(super) type JobColumn = Column<fn(&Row, View, &mut Json) -> bool>;
 
 macro_rules! column {
     ($key:literal, $write:expr) => {
@@ -27,8 +18,8 @@ macro_rules! column {
 }
 
 /// `id` is always sent and comes first.
-pub(super) const COLUMNS: &[Column] = &[
-    column!("shown_id", |row, _, out| out.shown_id(row)),
+pub(super) const COLUMNS: &[JobColumn] = &[
+    column!("shown_id", |row, _, out| put_shown_id(row, out)),
     column!("array_id", |row, _, out| out.some(row.array_id())),
     column!("array_index", |row, _, out| out.some(row.array_index())),
     column!("array_tasks", |row, _, out| out.some(row.array_tasks())),
@@ -124,152 +115,28 @@ pub(super) const COLUMNS: &[Column] = &[
     column!("idle_exempt", |row, _, out| row.spec().idle_exempt && out.value(&true)),
 ];
 
-/// The columns asked for, in their order; all for none.
-///
-/// # Errors
-/// Naming the first key that is no column.
-pub(super) fn chosen(keys: &[String]) -> Result<Vec<&'static Column>, ApiError> {
-    if keys.is_empty() {
-        return Ok(COLUMNS.iter().collect());
-    }
-    let find = |key: &String| {
-        COLUMNS.iter().find(|column| column.key == key).ok_or_else(|| {
-            let names: Vec<&str> = COLUMNS.iter().map(|column| column.key).collect();
-            let guess = did_you_mean(key, names.iter().copied());
-            ApiError::invalid(format!("there is no column {key:?}.{guess} Columns: id, {}", list(&names)))
-        })
-    };
-    keys.iter().filter(|key| *key != "id").map(find).collect()
+/// Puts a row: with keys as `{"id":17,"name":"train",...}`, bare as `[17,"train",...]`.
+pub(super) fn write_row(row: &Row, view: View, columns: &[&JobColumn], bare: bool, out: &mut Json) {
+    out.row(row.id(), columns, bare, |write, out| write(row, view, out));
 }
 
-/// `{"id":17,"name":"train",...}`
-pub(super) fn write_row(row: &Row, view: View, columns: &[&Column], out: &mut Json) {
-    out.raw("{\"id\":");
-    out.number(row.id());
-    for column in columns {
-        let before = out.bytes.len();
-        out.raw(column.prefix);
-        if !(column.write)(row, view, out) {
-            out.bytes.truncate(before);
+/// Nearly all rows are jobs of their own or tasks: these are written without a text in between.
+fn put_shown_id(row: &Row, out: &mut Json) -> bool {
+    let alone = row.array_id().is_none();
+    if !alone && row.array_index().is_none() {
+        return out.text(&row.shown_id());
+    }
+    out.bytes.push(b'"');
+    match (row.array_id(), row.array_index()) {
+        (Some(array), Some(index)) => {
+            out.number(array);
+            out.bytes.push(b'_');
+            out.number(index);
+        }
+        _ => {
+            out.number(row.id());
         }
     }
-    out.raw("}");
-}
-
-/// `[17,"train",...]`, null for what is not there.
-pub(super) fn write_bare_row(row: &Row, view: View, columns: &[&Column], out: &mut Json) {
-    out.raw("[");
-    out.number(row.id());
-    for column in columns {
-        out.raw(",");
-        let before = out.bytes.len();
-        if !(column.write)(row, view, out) {
-            out.bytes.truncate(before);
-            out.raw("null");
-        }
-    }
-    out.raw("]");
-}
-
-/// A buffer of JSON text. The writers answer whether there was a value.
-#[derive(Default)]
-pub(super) struct Json {
-    pub(super) bytes: Vec<u8>,
-}
-
-impl Json {
-    pub(super) fn raw(&mut self, text: &str) {
-        self.bytes.extend_from_slice(text.as_bytes());
-    }
-
-    fn text(&mut self, text: &str) -> bool {
-        // Without an early end the loop is done many bytes at a time.
-        let odd = |b: u8| b < 0x20 || b == b'"' || b == b'\\';
-        if text.bytes().fold(false, |found, b| found | odd(b)) {
-            return self.value(text);
-        }
-        self.bytes.push(b'"');
-        self.raw(text);
-        self.bytes.push(b'"');
-        true
-    }
-
-    fn text_unless_empty(&mut self, text: &str) -> bool {
-        !text.is_empty() && self.text(text)
-    }
-
-    /// Nearly all rows are jobs of their own or tasks: these are written without a text in between.
-    fn shown_id(&mut self, row: &Row) -> bool {
-        let alone = row.array_id().is_none();
-        if !alone && row.array_index().is_none() {
-            return self.text(&row.shown_id());
-        }
-        self.bytes.push(b'"');
-        match (row.array_id(), row.array_index()) {
-            (Some(array), Some(index)) => {
-                self.number(array);
-                self.bytes.push(b'_');
-                self.number(index);
-            }
-            _ => {
-                self.number(row.id());
-            }
-        }
-        self.bytes.push(b'"');
-        true
-    }
-
-    /// Digits by hand: most of a listing is numbers.
-    fn number(&mut self, number: impl Into<i128>) -> bool {
-        let number: i128 = number.into();
-        if number < 0 {
-            self.bytes.push(b'-');
-        }
-        let mut left = u64::try_from(number.unsigned_abs()).unwrap_or(u64::MAX);
-        let mut digits = [0_u8; 20];
-        let mut at = digits.len();
-        loop {
-            at -= 1;
-            digits[at] = b'0' + (left % 10) as u8;
-            left /= 10;
-            if left == 0 {
-                break;
-            }
-        }
-        self.bytes.extend_from_slice(&digits[at..]);
-        true
-    }
-
-    /// A word that needs no escapes.
-    fn quoted(&mut self, word: impl std::fmt::Display) -> bool {
-        write!(self.bytes, "\"{word}\"").expect("a Vec takes every write");
-        true
-    }
-
-    fn instant(&mut self, at: Option<Timestamp>) -> bool {
-        match at {
-            Some(at) => self.quoted(at),
-            None => self.value(&None::<Instant>),
-        }
-    }
-
-    fn hostlist(&mut self, list: &Option<gmodel::hostlist::Hostlist>) -> bool {
-        match list {
-            Some(list) => self.value(list),
-            None => self.text(""),
-        }
-    }
-
-    fn some<T: Serialize>(&mut self, value: Option<T>) -> bool {
-        value.is_some_and(|value| self.value(&value))
-    }
-
-    fn list_unless_empty<T: Serialize>(&mut self, list: &[T]) -> bool {
-        !list.is_empty() && self.value(list)
-    }
-
-    fn value<T: Serialize + ?Sized>(&mut self, value: &T) -> bool {
-        serde_json::to_writer(&mut self.bytes, value).expect("these values have no maps with odd keys");
-        true
-    }
+    out.bytes.push(b'"');
+    true
 }

@@ -4,9 +4,10 @@
 //! a client that stops reading costs no thread. Order: partition, state, priority (squeue's `--sort=P,t,-p`).
 
 use super::Site;
-use super::column::{Column, Json, chosen, write_bare_row, write_row};
+use super::column::{COLUMNS, JobColumn, write_row};
 use super::error::ApiError;
 use super::filter::{JobFilter, expanded, job_query};
+use super::json_row::{Json, chosen};
 use super::permission::{Caller, Sight};
 use super::query::{Pairs, words};
 use super::ranks::Ranks;
@@ -69,19 +70,19 @@ async fn past_nodes(site: &Site, rows: &Rows, now: Timestamp) -> Result<BTreeMap
 struct Listing {
     filter: JobFilter,
     expand: bool,
-    columns: Vec<&'static Column>,
+    columns: Vec<&'static JobColumn>,
 }
 
 struct Rows {
     keys: Vec<RowKey>,
     /// Jobs among them that hold nothing any more.
     past: Vec<JobId>,
-    columns: Vec<&'static Column>,
+    columns: Vec<&'static JobColumn>,
 }
 
 impl Listing {
     fn prepare(query: &JobQuery) -> Result<Self, ApiError> {
-        let columns = chosen(&words(&query.columns))?;
+        let columns = chosen(COLUMNS, &words(&query.columns))?;
         Ok(Self { filter: JobFilter::new(query)?, expand: query.expand, columns })
     }
 
@@ -132,7 +133,7 @@ struct ListBody {
     now: Timestamp,
     ranks: Option<Arc<Ranks>>,
     rows: std::vec::IntoIter<RowKey>,
-    columns: Vec<&'static Column>,
+    columns: Vec<&'static JobColumn>,
     /// Rows as lists.
     bare: bool,
     past_nodes: BTreeMap<JobId, String>,
@@ -158,8 +159,7 @@ impl ListBody {
                 out.raw(",");
             }
             self.begun = true;
-            let write = if self.bare { write_bare_row } else { write_row };
-            write(&row, view, &self.columns, &mut out);
+            write_row(&row, view, &self.columns, self.bare, &mut out);
         }
         Bytes::from(out.bytes)
     }
@@ -182,11 +182,11 @@ impl hyper::body::Body for ListBody {
 }
 
 /// Rows as one body, for the answers about a single job.
-pub(super) fn json_rows(view: View, rows: &[Row], columns: &[&Column]) -> Vec<u8> {
+pub(super) fn json_rows(view: View, rows: &[Row], columns: &[&JobColumn]) -> Vec<u8> {
     let mut out = Json::default();
     for (position, row) in rows.iter().enumerate() {
         out.raw(if position == 0 { "[" } else { "," });
-        write_row(row, view, columns, &mut out);
+        write_row(row, view, columns, false, &mut out);
     }
     out.raw(if rows.is_empty() { "[]" } else { "]" });
     out.bytes

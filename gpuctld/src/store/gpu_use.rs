@@ -4,7 +4,6 @@
 
 use gmodel::gpu_use::GpuUseTotals;
 use rusqlite::Row;
-use std::sync::LazyLock;
 
 pub const COLUMNS: [&str; 13] = [
     "sampled_ms",
@@ -21,9 +20,6 @@ pub const COLUMNS: [&str; 13] = [
     "pcie_kib",
     "slowed_ms",
 ];
-
-/// `r.gpu_sampled_ms, r.gpu_idle_ms, ...`
-pub static SELECTED: LazyLock<String> = LazyLock::new(|| COLUMNS.map(|name| format!("r.gpu_{name}")).join(", "));
 
 /// In the order of [`COLUMNS`]; `idle_now_ms` is of no use after the end.
 pub fn values(totals: &GpuUseTotals) -> [Option<i64>; COLUMNS.len()] {
@@ -46,7 +42,7 @@ pub fn values(totals: &GpuUseTotals) -> [Option<i64>; COLUMNS.len()] {
     ]
 }
 
-/// From [`SELECTED`], beginning at a column.
+/// From [`COLUMNS`] in their order, beginning at a column.
 pub fn read(row: &Row<'_>, first: usize) -> rusqlite::Result<Option<GpuUseTotals>> {
     let number = |at: usize| row.get::<_, Option<u64>>(first + at);
     let Some(sampled_ms) = number(0)? else { return Ok(None) };

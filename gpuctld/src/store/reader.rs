@@ -8,13 +8,15 @@ mod gpu_history;
 mod idle;
 mod past;
 mod report;
+mod run_fields;
 mod steps;
 mod trace;
 
+pub use accounting::Found;
+pub use idle::IdleRun;
+pub use run_fields::{RunFields, RunKey};
 pub use steps::StoredStep;
 pub use trace::TracedJob;
-
-pub use idle::IdleRun;
 
 use super::documents::{ArrayDocument, JobDocument};
 use super::open::open_reader;
@@ -104,6 +106,22 @@ impl Reader {
     /// The database does not answer, or a filter is not understood ([`ReadError::question`]).
     pub async fn runs(&self, query: RunQuery, now: Timestamp) -> Result<Vec<RunRow>, ReadError> {
         self.ask(move |db| accounting::runs(db, &query, now)).await
+    }
+
+    /// Which rows [`Self::runs`] would give, without those of jobs that wait if they are known better elsewhere.
+    ///
+    /// # Errors
+    /// As [`Self::runs`].
+    pub async fn found_runs(&self, query: RunQuery, without_waiting: bool) -> Result<Found, ReadError> {
+        self.ask(move |db| accounting::found(db, &query, without_waiting)).await
+    }
+
+    /// These rows with these of their keys; None for what is not there.
+    ///
+    /// # Errors
+    /// The database does not answer.
+    pub async fn run_rows(&self, keys: Vec<RunKey>, fields: Arc<RunFields>, now: Timestamp) -> Result<Vec<Option<RunRow>>, ReadError> {
+        self.ask(move |db| run_fields::rows(db, &keys, &fields, now)).await
     }
 
     /// A job by id, finished or not; a task without a record of its own as its array.

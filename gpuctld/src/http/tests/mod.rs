@@ -1,5 +1,6 @@
 //! The API asked as commands ask it, over a real core with a database in a temporary directory.
 
+mod accounting;
 mod admin;
 mod dependency;
 mod jobs;

@@ -3,106 +3,93 @@
 //! Finished jobs are found by the index over ends (or user and end), live ones by the index over live rows: the
 //! number of jobs that ever were does not matter.
 
-use super::{Answer, ReadFailure, cancelled_tasks, read};
-use crate::store::gpu_use;
-use crate::store::usage_sums::stood_still_ms;
+use super::run_fields::{self, RunFields, RunKey};
+use super::{Answer, ReadFailure, cancelled_tasks};
 use gmodel::array_spec::ArraySpec;
 use gmodel::hostlist::Hostlist;
-use gmodel::{Instant, JobId, JobState, Timestamp};
-use gwire::api::{GpuUseRow, RunQuery, RunRow};
+use gmodel::{JobId, JobState, Timestamp};
+use gwire::api::{RunQuery, RunRow};
 use rusqlite::types::Value;
-use serde::Deserialize;
-use rusqlite::{Connection, Row, params_from_iter};
+use rusqlite::{Connection, params_from_iter};
 use std::collections::BTreeMap;
-use std::sync::LazyLock;
 
 /// Rows in one answer at most.
 const MAX_ROWS: u32 = 1_000_000;
 /// Jobs or names in one filter at most.
 const MAX_LISTED: usize = 1000;
 
-const COLUMNS: &str = "j.id, r.attempt, j.array_id, j.array_index, j.name, j.user, j.account, j.partition, j.qos,
-    j.state, j.exit, j.end_text, j.submit_ms, j.start_ms, j.end_ms, j.limit_secs, r.nodes, r.nodelist, r.cpus,
-    r.mem_bytes, r.gpus, r.cpu_micros, r.peak_bytes, s.work_dir, s.comment, s.tags,
-    r.state, r.exit, r.end_text, r.start_ms, r.end_ms, j.attempt, r.class, r.lost_gpu_secs,
-    CASE WHEN j.state = 'CANCELLED' THEN j.doc END, coalesce(r.suspended_ms, 0), r.suspended_since_ms";
-const GPU_USE_AT: usize = 37;
-
-/// What of a cancelled job's document a row shows.
-#[derive(Deserialize)]
-struct Cancelled {
-    #[serde(default)]
-    cancelled_by: Option<String>,
+/// What a listing has, without what stands in the rows themselves.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// The newest there are room for, the oldest first.
+    pub runs: Vec<RunKey>,
+    /// Tasks that were cancelled before they had rows of their own: a line for those of each array.
+    pub cancelled: Vec<RunRow>,
 }
 
-/// What a row is read from.
-static SELECTED: LazyLock<String> = LazyLock::new(|| format!("{COLUMNS}, {}", *gpu_use::SELECTED));
-
-pub fn runs(db: &Connection, query: &RunQuery, now: Timestamp) -> Answer<Vec<RunRow>> {
-    let filter = Filter::of(query)?;
+/// Which rows a question means. Those of jobs that wait are left out if others know them better.
+pub fn found(db: &Connection, query: &RunQuery, without_waiting: bool) -> Answer<Found> {
     let limit = query.limit.unwrap_or(MAX_ROWS).min(MAX_ROWS);
-    let mut on_nodes = OnNodes::of(&query.nodelist)?;
-    // Host lists are read here, not by SQLite: rows come until there are enough.
-    let sql_limit = if query.nodelist.is_empty() { i64::from(limit) } else { -1 };
-    let sql = if query.attempts { attempts_sql(&filter, sql_limit) } else { jobs_sql(&filter, sql_limit) };
-    let mut statement = db.prepare_cached(&sql)?;
-    let mut rows = statement.query(params_from_iter(&filter.values))?;
-    let mut all = Vec::new();
-    while let Some(row) = rows.next()?
-        && all.len() < limit as usize
-    {
-        if on_nodes.has(row)? {
-            all.push(run_row(row, query.attempts, now)?);
-        }
-    }
-    all.reverse(); // the newest were asked for, the oldest come first
     let cancelled = cancelled_tasks::lines(db, query, limit)?;
+    let mut runs = keys(db, query, without_waiting, limit)?;
+    runs.reverse(); // the newest were asked for, the oldest come first
+    Ok(Found { runs, cancelled })
+}
+
+/// All rows that a question means.
+pub fn runs(db: &Connection, query: &RunQuery, now: Timestamp) -> Answer<Vec<RunRow>> {
+    let Found { runs, cancelled } = found(db, query, false)?;
+    let rows = run_fields::rows(db, &runs, &RunFields::of(None, query.attempts), now)?;
+    let mut all: Vec<RunRow> = rows.into_iter().flatten().collect();
     if !cancelled.is_empty() {
         all.extend(cancelled);
         all.sort_by_key(|row| (row.id, row.attempt));
-        all.drain(..all.len().saturating_sub(limit as usize));
+        all.drain(..all.len().saturating_sub(query.limit.unwrap_or(MAX_ROWS) as usize));
     }
     Ok(all)
 }
 
 /// The last attempts of some jobs, those that there are.
 pub fn last_runs(db: &Connection, ids: &[JobId], now: Timestamp) -> Answer<Vec<RunRow>> {
-    let sql = format!(
-        "SELECT {} FROM jobs j CROSS JOIN specs s ON s.id = j.spec
-         LEFT JOIN runs r ON r.job = j.id AND r.attempt = j.attempt WHERE j.id = ?1",
-        *SELECTED
-    );
+    let keys: Vec<RunKey> = ids.iter().map(|id| RunKey { id: id.0, attempt: None }).collect();
+    Ok(run_fields::rows(db, &keys, &RunFields::of(None, false), now)?.into_iter().flatten().collect())
+}
+
+/// The newest so many, the newest first, from the indexes alone where they have what is asked. The `+` keeps SQLite from
+/// walking all jobs backwards, which are in that order already.
+fn keys(db: &Connection, query: &RunQuery, without_waiting: bool, limit: u32) -> Answer<Vec<RunKey>> {
+    let filter = Filter::of(query, without_waiting)?;
+    let mut on_nodes = OnNodes::of(&query.nodelist)?;
+    let ids = match query.attempts {
+        false => format!("SELECT id, NULL AS attempt FROM ({}) ORDER BY +id DESC", filter.union("j.id AS id", "")),
+        true => {
+            let all = filter.union("j.id AS id, r.attempt AS attempt", "LEFT JOIN runs r ON r.job = j.id");
+            format!("SELECT id, attempt FROM ({all}) ORDER BY +id DESC, +attempt DESC")
+        }
+    };
+    let sql = match (&on_nodes.asked, query.attempts) {
+        (None, _) => format!("{ids} LIMIT {limit}"),
+        // Host lists are read here, not by SQLite: rows come until there are enough.
+        (Some(_), false) => format!(
+            "SELECT k.id, k.attempt, r.nodelist FROM ({ids}) k CROSS JOIN jobs j ON j.id = k.id
+             LEFT JOIN runs r ON r.job = k.id AND r.attempt = j.attempt ORDER BY 1 DESC"
+        ),
+        (Some(_), true) => format!(
+            "SELECT k.id, k.attempt, r.nodelist FROM ({ids}) k
+             LEFT JOIN runs r ON r.job = k.id AND r.attempt = k.attempt ORDER BY 1 DESC, 2 DESC"
+        ),
+    };
     let mut statement = db.prepare_cached(&sql)?;
-    let mut all = Vec::new();
-    for id in ids {
-        let mut rows = statement.query([id.0])?;
-        if let Some(row) = rows.next()? {
-            all.push(run_row(row, false, now)?);
+    let mut rows = statement.query(params_from_iter(&filter.values))?;
+    let mut keys = Vec::new();
+    while keys.len() < limit as usize
+        && let Some(row) = rows.next()?
+    {
+        if on_nodes.asked.is_none() || on_nodes.has(row.get_ref(2)?.as_str().unwrap_or_default()) {
+            keys.push(RunKey { id: row.get(0)?, attempt: row.get(1)? });
         }
     }
-    Ok(all)
-}
-
-/// The ids first, from the indexes alone; only then the rows behind the newest of them. The `+` keeps SQLite from walking
-/// all jobs backwards, which are in that order already.
-fn jobs_sql(filter: &Filter, limit: i64) -> String {
-    let ids = filter.union("SELECT j.id AS id FROM jobs j");
-    format!(
-        "SELECT {} FROM (SELECT id FROM ({ids}) ORDER BY +id DESC LIMIT {limit}) k CROSS JOIN jobs j ON j.id = k.id
-         CROSS JOIN specs s ON s.id = j.spec LEFT JOIN runs r ON r.job = j.id AND r.attempt = j.attempt
-         ORDER BY 1 DESC",
-        *SELECTED
-    )
-}
-
-fn attempts_sql(filter: &Filter, limit: i64) -> String {
-    let ids = filter.union("SELECT j.id AS id, r.attempt AS attempt FROM jobs j LEFT JOIN runs r ON r.job = j.id");
-    format!(
-        "SELECT {} FROM (SELECT id, attempt FROM ({ids}) ORDER BY +id DESC, +attempt DESC LIMIT {limit}) k
-         CROSS JOIN jobs j ON j.id = k.id CROSS JOIN specs s ON s.id = j.spec
-         LEFT JOIN runs r ON r.job = k.id AND r.attempt = k.attempt ORDER BY 1 DESC, 2 DESC",
-        *SELECTED
-    )
+    Ok(keys)
 }
 
 /// Whether a run was on one of the nodes asked for.
@@ -119,11 +106,15 @@ impl OnNodes {
         Ok(Self { asked, known: BTreeMap::new() })
     }
 
-    fn has(&mut self, row: &Row<'_>) -> Answer<bool> {
-        let Some(asked) = &self.asked else { return Ok(true) };
-        let nodelist = row.get::<_, Option<String>>(17)?.unwrap_or_default();
-        let has = |list: &str| Hostlist::parse(list).is_ok_and(|nodes| nodes.iter().any(|node| asked.contains(node)));
-        Ok(*self.known.entry(nodelist).or_insert_with_key(|list| has(list)))
+    /// True of a host list with one of them.
+    fn has(&mut self, nodelist: &str) -> bool {
+        let Some(asked) = &self.asked else { return true };
+        if let Some(known) = self.known.get(nodelist) {
+            return *known;
+        }
+        let has = Hostlist::parse(nodelist).is_ok_and(|nodes| nodes.iter().any(|node| asked.contains(node)));
+        self.known.insert(nodelist.to_owned(), has);
+        has
     }
 }
 
@@ -136,7 +127,7 @@ struct Filter {
 }
 
 impl Filter {
-    fn of(query: &RunQuery) -> Answer<Self> {
+    fn of(query: &RunQuery, without_waiting: bool) -> Answer<Self> {
         let mut filter = Self {
             halves: Vec::new(),
             conditions: String::new(),
@@ -149,7 +140,7 @@ impl Filter {
         let states = states(&query.state)?;
         filter.any("j.user", &query.user)?;
         filter.any("j.account", &query.account)?;
-        filter.any("j.partition", &query.partition)?;
+        filter.partitions(&query.partition)?;
         filter.any("j.qos", &query.qos)?;
         filter.any("j.name", &query.name)?;
         let state = if query.attempts { "coalesce(r.state, j.state)" } else { "j.state" };
@@ -167,14 +158,19 @@ impl Filter {
         }
         let waiting_too = states.contains(&super::super::write::PENDING);
         let live = if waiting_too { "j.live = 1" } else { "j.live = 1 AND j.attempt > 0" };
-        // By id the primary key serves both.
-        filter.halves = if by_id { vec!["1".into()] } else { vec![live.into(), over] };
+        let begun = match (without_waiting, query.attempts) {
+            (false, _) => String::new(),
+            (true, false) => " AND j.state <> 'PENDING'".to_owned(),
+            (true, true) => format!(" AND ({state} <> 'PENDING' OR coalesce(r.attempt, j.attempt) > 0)"),
+        };
+        // By id the primary key serves both. What is over never waits.
+        filter.halves = if by_id { vec![format!("1{begun}")] } else { vec![format!("{live}{begun}"), over] };
         Ok(filter)
     }
 
-    /// `select` over both halves.
-    fn union(&self, select: &str) -> String {
-        let half = |half: &String| format!("{select} WHERE {half} {}", self.conditions);
+    /// `columns` of both halves, with what is joined.
+    fn union(&self, columns: &str, joined: &str) -> String {
+        let half = |half: &String| format!("SELECT {columns} FROM jobs j {joined} WHERE {half} {}", self.conditions);
         self.halves.iter().map(half).collect::<Vec<_>>().join(" UNION ALL ")
     }
 
@@ -192,6 +188,22 @@ impl Filter {
         let places: Vec<String> =
             words.iter().map(|word| format!("?{}", self.value(Value::from((*word).to_owned())))).collect();
         self.conditions.push_str(&format!(" AND {column} IN ({})", places.join(",")));
+        Ok(())
+    }
+
+    /// A job that was never placed is in each of the partitions that it may start in.
+    fn partitions(&mut self, list: &str) -> Answer<()> {
+        let before = self.values.len();
+        let conditions = self.conditions.len();
+        self.any("j.partition", list)?;
+        if self.values.len() == before {
+            return Ok(());
+        }
+        let among: Vec<String> =
+            (before + 1..=self.values.len()).map(|at| format!("instr(',' || j.partition || ',', ',' || ?{at} || ',')")).collect();
+        let alone = self.conditions.split_off(conditions);
+        let alone = alone.trim_start_matches(" AND ");
+        self.conditions.push_str(&format!(" AND ({alone} OR instr(j.partition, ',') AND ({}))", among.join(" OR ")));
         Ok(())
     }
 
@@ -271,89 +283,6 @@ fn split_outside_brackets(text: &str) -> Vec<&str> {
     .map(str::trim)
     .filter(|word| !word.is_empty())
     .collect()
-}
-
-fn run_row(row: &Row<'_>, attempts: bool, now: Timestamp) -> Answer<RunRow> {
-    let id: u64 = row.get(0)?;
-    let attempt: Option<u32> = row.get(1)?;
-    // A listing of attempts shows each as it ended; of jobs, the job.
-    let (state, exit, end_text, start, end) =
-        if attempts && attempt.is_some() { (26, 27, 28, 29, 30) } else { (9, 10, 11, 13, 14) };
-    let array_id: Option<u64> = row.get(2)?;
-    let array_index: Option<u32> = row.get(3)?;
-    let start_ms: Option<i64> = row.get(start)?;
-    let end_ms: Option<i64> = row.get(end)?;
-    let gpus: BTreeMap<String, u64> = match row.get::<_, Option<String>>(20)? {
-        Some(text) => serde_json::from_str(&text)?,
-        None => BTreeMap::new(),
-    };
-    let instant = |ms: Option<i64>| ms.map(|ms| Instant(Timestamp(ms)));
-    let until = Timestamp(end_ms.unwrap_or(now.0));
-    let stood_still_ms = stood_still_ms(row, 35, until)?;
-    let elapsed = start_ms.map_or(0, |from| until.plus_millis(-stood_still_ms).since_secs(Timestamp(from)).max(0));
-    let (cpus, nodes) = (row.get::<_, Option<u32>>(18)?.unwrap_or(0), row.get::<_, Option<u32>>(16)?.unwrap_or(0));
-    let mem_bytes = row.get::<_, Option<u64>>(19)?.unwrap_or(0);
-    let cpu_time_secs = row.get::<_, Option<i64>>(21)?.unwrap_or(0) as f64 / 1e6;
-    let peak_memory_bytes = row.get::<_, Option<u64>>(22)?.unwrap_or(0);
-    let cancelled: Option<Cancelled> = row.get::<_, Option<Vec<u8>>>(34)?.map(|doc| read(&doc)).transpose()?;
-    let percent = |used: f64, held: f64| (used > 0.0 && held > 0.0).then(|| used / held * 100.0);
-    Ok(RunRow {
-        id,
-        shown_id: match (array_id, array_index) {
-            (Some(array), Some(index)) => format!("{array}_{index}"),
-            _ => id.to_string(),
-        },
-        attempt: attempt.map_or_else(|| row.get(31), Ok)?,
-        array_id,
-        array_index,
-        array_tasks: None,
-        name: row.get(4)?,
-        user: row.get(5)?,
-        account: row.get(6)?,
-        partition: row.get(7)?,
-        qos: row.get(8)?,
-        state: JobState::parse(row.get_ref(state)?.as_str().unwrap_or("")).unwrap_or(JobState::Unknown),
-        exit_code: row.get_ref(exit)?.as_str().unwrap_or("").parse().unwrap_or_default(),
-        end_text: row.get(end_text)?,
-        submit_time: instant(row.get(12)?),
-        start_time: instant(start_ms),
-        end_time: instant(end_ms),
-        elapsed_secs: elapsed,
-        suspended_secs: stood_still_ms / 1000,
-        time_limit_secs: row.get(15)?,
-        nodes,
-        nodelist: row.get::<_, Option<String>>(17)?.unwrap_or_default(),
-        cpus,
-        mem_bytes,
-        gpu_count: gpus.values().sum::<u64>() as f64 / 1000.0,
-        gpus: gpus_text(&gpus),
-        cpu_time_secs,
-        peak_memory_bytes,
-        cpu_percent: percent(cpu_time_secs, elapsed as f64 * f64::from(cpus)),
-        // The peak is that of the node with the most.
-        mem_percent: percent(peak_memory_bytes as f64 * f64::from(nodes), mem_bytes as f64),
-        work_dir: row.get(23)?,
-        comment: row.get(24)?,
-        tags: serde_json::from_str(row.get_ref(25)?.as_str().unwrap_or("[]"))?,
-        class: row.get(32)?,
-        lost_gpu_secs: row.get::<_, Option<u64>>(33)?.unwrap_or(0),
-        gpu_use: gpu_use::read(row, GPU_USE_AT)?.as_ref().map(GpuUseRow::from),
-        cancelled_by: cancelled.and_then(|cancelled| cancelled.cancelled_by),
-        steps: Vec::new(),
-        detail: None,
-    })
-}
-
-/// `a100:2,h100:0.5`.
-fn gpus_text(gpus: &BTreeMap<String, u64>) -> String {
-    let parts: Vec<String> = gpus
-        .iter()
-        .map(|(gpu_type, milli)| match milli % 1000 {
-            0 => format!("{gpu_type}:{}", milli / 1000),
-            _ => format!("{gpu_type}:{}", *milli as f64 / 1000.0),
-        })
-        .collect();
-    parts.join(",")
 }
 
 #[cfg(test)]

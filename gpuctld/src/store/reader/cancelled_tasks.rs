@@ -7,6 +7,7 @@ use super::{Answer, bytes, read, stored_array};
 use crate::store::documents::ArrayDocument;
 use gcore::ctl::{Array, LateSpecs};
 use gmodel::array_spec::RangeSet;
+use gmodel::partition_list::names;
 use gmodel::{ExitCode, Instant, JobId, JobState, Timestamp};
 use gwire::api::{RunQuery, RunRow};
 use rusqlite::types::Value;
@@ -85,7 +86,7 @@ fn line(query: &RunQuery, array: &Array, at: Timestamp, positions: &RangeSet) ->
     let listed = |list: &str, word: &str| list.is_empty() || list.split(',').any(|one| one.trim() == word);
     let asked = listed(&query.user, &spec.user.name)
         && listed(&query.account, &spec.account)
-        && listed(&query.partition, &spec.partition)
+        && names(&spec.partition).any(|name| listed(&query.partition, name))
         && listed(&query.qos, &spec.qos)
         && listed(&query.name, &spec.name)
         && query.from.is_none_or(|from| at >= from.0)
