@@ -324,14 +324,4 @@ mod tests {
         assert_eq!(partition(None, Some(8)).mem_ask(MemAsk::Default, false), MemAsk::Default, "the node's share");
         assert_eq!(partition(Some(1), None).mem_ask(MemAsk::Default, true), MemAsk::PerCpu(1));
     }
-
-    #[test]
-    fn a_partition_gives_memory_by_gpu_else_by_cpu_and_only_where_nothing_was_asked() {
-        let partition = |mem_per_cpu_bytes, mem_per_gpu_bytes| Partition { mem_per_cpu_bytes, mem_per_gpu_bytes, ..Partition::default() };
-        let both = partition(Some(1), Some(8));
-        assert_eq!((both.mem_ask(MemAsk::Default, true), both.mem_ask(MemAsk::Default, false)), (MemAsk::PerGpu(8), MemAsk::PerCpu(1)));
-        assert_eq!(both.mem_ask(MemAsk::PerNode(3), true), MemAsk::PerNode(3));
-        assert_eq!(partition(None, Some(8)).mem_ask(MemAsk::Default, false), MemAsk::Default, "the node's share");
-        assert_eq!(partition(Some(1), None).mem_ask(MemAsk::Default, true), MemAsk::PerCpu(1));
-    }
 }
