@@ -4,9 +4,9 @@ use crate::demand::{Demand, Lack, NodeDemand};
 use crate::reason::describe;
 use crate::snapshot::SchedNode;
 use gmodel::Request;
-use gmodel::job::GpuScope;
 use gmodel::config::{MigCuts, Partition};
 use gmodel::gpu_request::GpuAmount;
+use gmodel::job::GpuScope;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Why a request can never run in a partition as its nodes are now, with what would work; `None`
