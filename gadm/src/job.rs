@@ -59,6 +59,12 @@ pub(crate) enum JobAct {
         #[arg(long)]
         hold: bool,
     },
+    /// `requeue --hold`, as scontrol has it
+    #[command(name = "requeuehold")]
+    RequeueHold {
+        #[command(flatten)]
+        jobs: Jobs,
+    },
 }
 
 /// Which jobs.
@@ -88,12 +94,15 @@ pub(crate) fn run(client: &mut Client, act: JobAct) -> Outcome {
             let request = TargetsRequest { jobs: jobs.jobs, ..TargetsRequest::default() };
             report(&client.post_repeatable("/v1/jobs/resume", &request)?)
         }
-        JobAct::Requeue { jobs, hold } => {
-            let request = TargetsRequest { jobs: jobs.jobs, hold, ..TargetsRequest::default() };
-            // Asked twice it would end the attempt that the first one made room for.
-            report(&client.post("/v1/jobs/requeue", &request)?)
-        }
+        JobAct::Requeue { jobs, hold } => requeue(client, jobs, hold),
+        JobAct::RequeueHold { jobs } => requeue(client, jobs, true),
     }
+}
+
+fn requeue(client: &mut Client, jobs: Jobs, hold: bool) -> Outcome {
+    let request = TargetsRequest { jobs: jobs.jobs, hold, ..TargetsRequest::default() };
+    // Asked twice it would end the attempt that the first one made room for.
+    report(&client.post("/v1/jobs/requeue", &request)?)
 }
 
 fn report(answer: &EachResult) -> Outcome {

@@ -29,6 +29,15 @@ pub(super) fn handle(tx: &mut Tx, actor: &Actor, targets: &[Target], hold: bool)
                 shown(target)
             )));
         }
+        let never = |run: &&RunId| tx.state.jobs.get(run.job).is_some_and(|job| job.spec.requeue == Some(false));
+        if let Some(run) = live.iter().find(never) {
+            return Err(conflict(format!(
+                "job {} was submitted with --no-requeue. If it may run again: gadm job update {} Requeue=1, \
+                 and then requeue it.",
+                shown(target),
+                run.job
+            )));
+        }
         for run in live {
             if hold {
                 let job_owner = tx.state.jobs.get(run.job).map_or("", |job| &job.spec.user.name);

@@ -197,6 +197,26 @@ fn a_requeued_job_keeps_its_id_and_starts_a_new_attempt() {
 }
 
 #[test]
+fn what_is_never_to_run_again_is_not_taken_back_before_it_says_otherwise() {
+    check(
+        "node n1 h100:1
+         submit user=alice gpus=1 requeue=no
+         plan
+         n1 running 1-1
+         requeue 1 user=alice
+         update 1 user=alice requeue=yes
+         requeue 1 user=alice
+         show",
+        expect![[r#"
+            job 1
+              note: no --time given and partition "main" has no default: the limit is 1-00:00:00
+            refused: job 1 was submitted with --no-requeue. If it may run again: gadm job update 1 Requeue=1, and then requeue it.
+            1 alice RUNNING 1-1 on n1[0]
+        "#]],
+    );
+}
+
+#[test]
 fn cancelling_a_job_that_is_completing_keeps_it_out_of_the_queue() {
     check(
         "node n1 h100:1

@@ -375,6 +375,7 @@ impl World {
                     priority: words.parse("priority").map(Some),
                     borrow: words.get("borrow").map(|word| word == "yes"),
                     idle_exempt: words.get("exempt").map(|word| word == "yes"),
+                    requeue: words.get("requeue").map(|word| word == "yes"),
                     deadline: words.parse::<i64>("deadline").map(|secs| Some(self.now.plus_secs(secs))),
                     time_min_secs: words.parse("time_min").map(Some),
                     request: request_change(words),
