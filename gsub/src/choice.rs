@@ -1,21 +1,30 @@
 //! Which of several options counts: command line over environment over script, and the last within each.
 //!
 //! Options that say the same thing in different ways rival each other: `--mem` on the command line puts
-//! `--mem-per-cpu` of the script aside.
+//! `--mem-per-cpu` of the script aside. What of them may stand side by side in one place is said here, not what they come to.
 
 use crate::option_words::{Given, Origin};
 use gcli::Failure;
 use gmodel::option_table::OptionStatus;
 use std::collections::BTreeMap;
 
-/// Options of which one counts, and whether two of one origin are an error rather than the last one's win.
-const RIVALS: [(&[&str], bool); 5] = [
-    (&["mem", "mem-per-cpu", "mem-per-gpu"], true),
-    (&["gpus", "gpus-per-node", "gpus-per-task", "gres"], true),
-    (&["requeue", "no-requeue"], false),
-    (&["borrow", "no-borrow"], false),
-    (&["quiet", "verbose"], false),
+/// Options that put each other aside across origins, and what two of one origin are.
+const RIVALS: [(&[&str], Side); 5] = [
+    (&["mem", "mem-per-cpu", "mem-per-gpu"], Side::Refused),
+    (&["gpus", "gpus-per-node", "gpus-per-task", "gres"], Side::Together),
+    (&["requeue", "no-requeue"], Side::LastWins),
+    (&["borrow", "no-borrow"], Side::LastWins),
+    (&["quiet", "verbose"], Side::LastWins),
 ];
+
+/// Rivals of one origin, side by side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Side {
+    Refused,
+    LastWins,
+    /// Both count.
+    Together,
+}
 
 /// Options that may be given several times.
 const ADDING_UP: [&str; 1] = ["tag"];
@@ -39,15 +48,20 @@ impl Choices {
             let rank = given.iter().map(|given| given.origin.rank()).max().unwrap_or_default();
             given.retain(|given| given.origin.rank() == rank);
             let last = given.last().map(|given| given.option.name).unwrap_or_default();
+            let side = RIVALS.iter().find(|(names, _)| names.contains(&last)).map_or(Side::LastWins, |(_, side)| *side);
             if let Some(rival) = given.iter().find(|given| given.option.name != last)
-                && RIVALS.iter().any(|(names, exclude)| *exclude && names.contains(&last))
+                && side == Side::Refused
             {
                 let (one, other) = (rival.option.name, last);
                 return Err(rival.origin.fail(format_args!("--{one} and --{other} say the same thing in two ways. Keep one of them")));
             }
-            given.retain(|given| given.option.name == last);
+            if side != Side::Together {
+                given.retain(|given| given.option.name == last);
+            }
             if !ADDING_UP.contains(&last) {
-                given.drain(..given.len() - 1);
+                let names: Vec<&str> = given.iter().map(|given| given.option.name).collect();
+                let mut place = 0..;
+                given.retain(|given| place.next().is_some_and(|place| !names[place + 1..].contains(&given.option.name)));
             }
             chosen.append(&mut given);
         }
@@ -70,7 +84,12 @@ impl Choices {
 
     /// Whether a flag counts, without taking it.
     pub(crate) fn has(&self, name: &str) -> bool {
-        self.0.iter().any(|given| given.option.name == name)
+        self.get(name).is_some()
+    }
+
+    /// An option that counts, without taking it.
+    pub(crate) fn get(&self, name: &str) -> Option<&Given> {
+        self.0.iter().find(|given| given.option.name == name)
     }
 
     /// Takes the last of an option.
@@ -133,6 +152,7 @@ mod tests {
     fn rivals_are_put_aside_across_origins_and_refused_within_one() {
         assert_eq!(chosen("--mem-per-cpu=1G --gres=gpu:1", "", "--mem=2G --gpus=4").unwrap(), "gpus=4 mem=2G");
         assert_eq!(chosen("--requeue --no-requeue", "", "").unwrap(), "no-requeue=");
+        assert_eq!(chosen("", "", "--gpus=8 --gres=gpu:2 --gpus=4").unwrap(), "gres=gpu:2 gpus=4", "taken together");
         let refused = chosen("--mem=1G --mem-per-cpu=2G", "", "").unwrap_err();
         assert_eq!(refused.text, "job.sh: line 2: --mem and --mem-per-cpu say the same thing in two ways. Keep one of them");
     }

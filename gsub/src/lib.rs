@@ -6,6 +6,7 @@
 
 mod choice;
 mod environment;
+mod gpu_options;
 mod mark;
 mod notes;
 mod option_words;

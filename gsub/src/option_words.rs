@@ -104,7 +104,7 @@ fn read_long<'w>(word: &str, next: &mut impl Iterator<Item = &'w String>, origin
         (OptionValue::None, Some(value)) => {
             return Err(origin.fail(format_args!("--{} takes no value, and was given {value:?}", option.name)));
         }
-        (OptionValue::Required(what), None) => Some(next.next().cloned().ok_or_else(|| missing(option, what, origin))?),
+        (OptionValue::Required(what), None) => Some(value_behind(option, what, next, origin)?),
         (_, value) => value,
     };
     accept(option, value, origin)
@@ -127,7 +127,7 @@ fn read_short<'w>(
             }
             OptionValue::Optional(_) => Some(rest.as_str().to_owned()).filter(|value| !value.is_empty()),
             OptionValue::Required(what) => Some(match rest.as_str() {
-                "" => next.next().cloned().ok_or_else(|| missing(option, what, origin))?,
+                "" => value_behind(option, what, next, origin)?,
                 value if value.starts_with('=') => {
                     let value = &value[1..];
                     let text = format!("-{letter}={value}: write -{letter} {value} or --{}={value}", option.name);
@@ -142,8 +142,13 @@ fn read_short<'w>(
     Ok(())
 }
 
-fn missing(option: &OptionSpec, what: &str, origin: &Origin) -> Failure {
-    origin.fail(format_args!("--{} needs a value, {what}", option.name))
+/// The next word, unless it is an option itself: then the value was forgotten.
+fn value_behind<'w>(option: &OptionSpec, what: &str, next: &mut impl Iterator<Item = &'w String>, origin: &Origin) -> Result<String, Failure> {
+    let word = next.next().ok_or_else(|| origin.fail(format_args!("--{} needs a value, {what}", option.name)))?;
+    match word.strip_prefix("--").and_then(|long| OptionSpec::find(long.split('=').next()?)) {
+        Some(_) => Err(origin.fail(format_args!("--{} needs a value, {what}; {word} follows instead", option.name))),
+        None => Ok(word.clone()),
+    }
 }
 
 /// Follows other names to the option that is meant, and refuses what is refused here.

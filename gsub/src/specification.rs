@@ -4,6 +4,7 @@
 
 use crate::choice::Choices;
 use crate::environment::Export;
+use crate::gpu_options::GpuOptions;
 use crate::option_words::Given;
 use crate::script::Work;
 use gcli::{Failure, local_time};
@@ -13,9 +14,9 @@ use gmodel::checkpoint::CheckpointSpec;
 use gmodel::constraint::Constraint;
 use gmodel::dependency::Dependency;
 use gmodel::duration::{TimeLimit, squeue_time};
-use gmodel::gpu_request::{GpuAsk, parse_gpu_mem};
+use gmodel::gpu_request::parse_gpu_mem;
 use gmodel::hostlist::Hostlist;
-use gmodel::job::{CommonSpec, GpuScope, Launch, MemAsk, OpenMode, SoftLimit, Surroundings, Switches};
+use gmodel::job::{CommonSpec, Launch, MemAsk, OpenMode, SoftLimit, Surroundings, Switches};
 use gmodel::licence;
 use gmodel::signal::SigSpec;
 use gmodel::suggest::did_you_mean;
@@ -52,7 +53,9 @@ pub(crate) struct Submission {
 /// The first value that cannot be, with where it was given.
 pub(crate) fn build(choices: &mut Choices, work: &Work, submitter: &Submitter) -> Result<Submission, Failure> {
     let text = |given: Option<Given>| given.map(|given| given.text().to_owned());
-    let tasks_asked = choices.has("ntasks");
+    let gpus = GpuOptions::take(choices)?;
+    per_gpu_without_gpus(&gpus, choices)?;
+    let tasks_known = choices.has("ntasks") || gpus.ntasks.is_some();
     let name = text(choices.take("job-name")).unwrap_or_else(|| work.job_name.clone());
     let mut common = CommonSpec {
         partition: text(choices.take("partition")).unwrap_or_default(),
@@ -66,11 +69,11 @@ pub(crate) fn build(choices: &mut Choices, work: &Work, submitter: &Submitter) -
         nice: nice(choices.take("nice"))?,
         requeue: requeue(choices)?,
         no_kill: no_kill(choices.take("no-kill"))?,
-        request: request(choices)?,
-        dependency: parsed(choices.take("dependency"), |text| unnamed("--dependency", Dependency::parse(text)))?,
+        request: request(choices, &gpus)?,
+        dependency: parsed(filled(choices.take("dependency")), |text| unnamed("--dependency", Dependency::parse(text)))?,
         kill_on_invalid_dep: parsed(choices.take("kill-on-invalid-dep"), yes_or_no)?,
-        licences: parsed(choices.take("licenses"), |text| unnamed("--licenses", licence::parse(text)))?.unwrap_or_default(),
-        reservation: parsed(choices.take("reservation"), one_reservation)?,
+        licences: parsed(filled(choices.take("licenses")), |text| unnamed("--licenses", licence::parse(text)))?.unwrap_or_default(),
+        reservation: parsed(filled(choices.take("reservation")), one_reservation)?,
         borrow: borrow(choices),
         checkpoint: parsed(choices.take("checkpoint"), |text| unnamed("--checkpoint", CheckpointSpec::parse(text)))?,
         priority: parsed(choices.take("priority"), priority)?,
@@ -89,8 +92,8 @@ pub(crate) fn build(choices: &mut Choices, work: &Work, submitter: &Submitter) -
     let gpu_bind = parsed(choices.take("gpu-bind"), |text| GpuBind::parse(text).map(|_| text.to_owned()))?;
     // Where grun finds it, as srun does.
     gpu_bind.into_iter().for_each(|bind| export.set("SLURM_GPU_BIND", bind));
-    let tasks = tasks_asked.then(|| ("NTASKS", spec.request.ntasks.to_string()));
-    for (word, value) in asked_variables(&spec.request).into_iter().chain(tasks) {
+    let tasks = tasks_known.then(|| ("NTASKS", spec.request.ntasks.to_string()));
+    for (word, value) in asked_variables(&spec.request).chain(gpus.given).chain(tasks) {
         export.set(&format!("SLURM_{word}"), value.clone());
         export.set(&format!("GSUB_{word}"), value);
     }
@@ -98,15 +101,9 @@ pub(crate) fn build(choices: &mut Choices, work: &Work, submitter: &Submitter) -
 }
 
 /// What sbatch itself puts into the job's environment of the options it was given. Source: OUTPUT ENVIRONMENT VARIABLES in sbatch(1).
-fn asked_variables(request: &Request) -> Vec<(&'static str, String)> {
-    let gpus = request.gpus.as_ref().map(|ask| match request.gpu_scope {
-        GpuScope::Job => ("GPUS", ask.to_string()),
-        GpuScope::Node => ("GPUS_PER_NODE", ask.to_string()),
-        GpuScope::Task => ("GPUS_PER_TASK", ask.to_string()),
-    });
+fn asked_variables(request: &Request) -> impl Iterator<Item = (&'static str, String)> {
     let counts = [("NTASKS_PER_NODE", request.ntasks_per_node), ("CPUS_PER_GPU", request.cpus_per_gpu)];
-    let counts = counts.into_iter().filter_map(|(word, count)| Some((word, count?.to_string())));
-    counts.chain(gpus).collect()
+    counts.into_iter().filter_map(|(word, count)| Some((word, count?.to_string())))
 }
 
 /// An error that names its option itself, without the name: where the option was given says it.
@@ -127,7 +124,6 @@ fn yes_or_no(text: &str) -> Result<bool, String> {
 
 fn one_reservation(text: &str) -> Result<String, String> {
     match text.trim() {
-        "" => Err("it names no reservation".to_owned()),
         name if name.contains(',') => Err(format!("{name:?} names several; a job runs in one. gadm reservation list shows them")),
         name => Ok(name.to_owned()),
     }
@@ -188,6 +184,11 @@ fn parsed<T, E: Display>(given: Option<Given>, parse: impl Fn(&str) -> Result<T,
     given.map(|given| parse(given.text()).map_err(|error| given.fail(error))).transpose()
 }
 
+/// Not given, if empty: scripts have it so, from a variable.
+fn filled(given: Option<Given>) -> Option<Given> {
+    given.filter(|given| !given.text().trim().is_empty())
+}
+
 fn count(text: &str) -> Result<u32, String> {
     match text.parse::<u32>() {
         Ok(0) => Err("0 is too few: ask for at least 1".to_owned()),
@@ -240,18 +241,32 @@ fn no_kill(given: Option<Given>) -> Result<bool, Failure> {
     }
 }
 
-fn request(choices: &mut Choices) -> Result<Request, Failure> {
+/// What is asked of each GPU is refused where no GPU is asked for; `--gpus 0` and variables, which hold for many jobs, put it aside.
+fn per_gpu_without_gpus(gpus: &GpuOptions, choices: &Choices) -> Result<(), Failure> {
+    let of_gpus = ["gpu-mem", "cpus-per-gpu", "mem-per-gpu", "nvlink"];
+    let odd = of_gpus.iter().find_map(|name| choices.get(name).filter(|given| given.origin.rank() != 1));
+    match odd {
+        Some(given) if !gpus.asked => {
+            Err(given.origin.fail(format_args!("--{}: the job asks for no GPU. Add --gpus 1, or leave this out", given.option.name)))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn request(choices: &mut Choices, gpus: &GpuOptions) -> Result<Request, Failure> {
     let usual = Request::default();
     let nodes = parsed(choices.take("nodes"), node_range)?;
     let ntasks = parsed(choices.take("ntasks"), count)?;
     let ntasks_per_node = parsed(choices.take("ntasks-per-node"), count)?;
+    gpus.agree_with(nodes, ntasks, ntasks_per_node)?;
+    let nodes = gpus.nodes.map(|nodes| (nodes, nodes)).or(nodes);
+    let (ntasks, ntasks_per_node) = (gpus.ntasks.or(ntasks), gpus.ntasks_per_node.or(ntasks_per_node));
     let (nodes_min, nodes_max) = nodes.unwrap_or_else(|| {
         // So many tasks at so many a node say how many nodes.
         let needed = ntasks.zip(ntasks_per_node).map_or(1, |(tasks, per_node)| tasks.div_ceil(per_node));
         (needed, needed)
     });
-    let (gpus, gpu_scope) = gpus(choices)?;
-    let nodelist = parsed(choices.take("nodelist"), nodes_named)?;
+    let nodelist = parsed(filled(choices.take("nodelist")), nodes_named)?;
     if let (Some((_, most)), Some(named)) = (nodes, nodelist.as_ref().map(Hostlist::len))
         && named > most as usize
     {
@@ -266,15 +281,14 @@ fn request(choices: &mut Choices) -> Result<Request, Failure> {
         cpus_per_task: parsed(choices.take("cpus-per-task"), count)?,
         cpus_per_gpu: parsed(choices.take("cpus-per-gpu"), count)?,
         mem: memory(choices)?,
-        gpus,
-        gpu_scope,
+        gpus: gpus.ask.clone(),
+        gpu_scope: gpus.scope,
         gpu_mem_mib: parsed(choices.take("gpu-mem"), parse_gpu_mem)?.map(|bytes| bytes.div_ceil(1 << 20)),
         exclusive: exclusive(choices.take("exclusive"))?,
         nodelist,
-        exclude: parsed(choices.take("exclude"), nodes_named)?,
-        // Scripts have it empty, from a variable.
-        constraint: parsed(choices.take("constraint").filter(|given| !given.text().is_empty()), |text| Constraint::parse(text).map(|_| text.to_owned()))?,
-        prefer: parsed(choices.take("prefer"), |text| Constraint::parse(text).map(|_| text.to_owned()))?,
+        exclude: parsed(filled(choices.take("exclude")), nodes_named)?,
+        constraint: parsed(filled(choices.take("constraint")), |text| Constraint::parse(text).map(|_| text.to_owned()))?,
+        prefer: parsed(filled(choices.take("prefer")), |text| Constraint::parse(text).map(|_| text.to_owned()))?,
         nvlink: choices.take_flag("nvlink"),
         switches: parsed(choices.take("switches"), switches)?,
     })
@@ -311,18 +325,6 @@ fn memory(choices: &mut Choices) -> Result<MemAsk, Failure> {
     Ok(parsed(choices.take("mem-per-gpu"), some_bytes)?.map_or(MemAsk::Default, MemAsk::PerGpu))
 }
 
-fn gpus(choices: &mut Choices) -> Result<(Option<GpuAsk>, GpuScope), Failure> {
-    for (name, scope) in [("gpus", GpuScope::Job), ("gpus-per-node", GpuScope::Node), ("gpus-per-task", GpuScope::Task)] {
-        if let Some(ask) = parsed(choices.take(name), GpuAsk::parse)? {
-            return Ok((Some(ask).filter(|ask| !ask.is_none()), scope));
-        }
-    }
-    match parsed(choices.take("gres"), GpuAsk::parse_gres)? {
-        Some(ask) => Ok((Some(ask).filter(|ask| !ask.is_none()), GpuScope::Node)),
-        None => Ok((None, GpuScope::Job)),
-    }
-}
-
 fn exclusive(given: Option<Given>) -> Result<bool, Failure> {
     match given {
         None => Ok(false),
@@ -336,7 +338,10 @@ fn exclusive(given: Option<Given>) -> Result<bool, Failure> {
 
 fn launch(choices: &mut Choices, work: &Work, submitter: &Submitter) -> Result<Launch, Failure> {
     let file = |choices: &mut Choices, name: &str| {
-        let checked = |text: &str| pattern::check(text).map(|()| text.to_owned());
+        let checked = |text: &str| match text {
+            _ if text.eq_ignore_ascii_case("none") => Ok("/dev/null".to_owned()),
+            _ => pattern::check(text).map(|()| text.to_owned()),
+        };
         parsed(choices.take(name), checked).map(Option::unwrap_or_default)
     };
     let text = |given: Option<Given>| given.map(|given| given.text().to_owned());
@@ -353,7 +358,7 @@ fn launch(choices: &mut Choices, work: &Work, submitter: &Submitter) -> Result<L
         umask: submitter.umask,
         rlimits: submitter.limits.clone(),
         signal: parsed(choices.take("signal"), SigSpec::parse)?,
-        mail_type: parsed(choices.take("mail-type"), mail_type)?,
+        mail_type: parsed(filled(choices.take("mail-type")), mail_type)?,
         mail_user: text(choices.take("mail-user")),
         ..Surroundings::default()
     };
@@ -458,7 +463,9 @@ mod tests {
                 OptionValue::Required(_) => format!("--{}={}", option.name, sample(option.name)),
                 _ => option.flag(),
             };
-            let changed = show(&submission(&["--hold", &word]).unwrap());
+            // What is asked of each GPU is for jobs that say something of GPUs.
+            let changed = submission(&["--hold", &word]).or_else(|_| submission(&["--hold", "--gpus=0", &word]));
+            let changed = show(&changed.unwrap());
             assert_ne!(changed, plain, "{word}");
         }
         assert!(submission(&["--hold"]).unwrap().spec.hold && !submission(&["--parsable"]).unwrap().spec.hold);
@@ -471,6 +478,8 @@ mod tests {
         check("--gpus-per-task=h100:1 --mem-per-gpu=10G", expect![[r#"{"nodes_min":1,"nodes_max":1,"ntasks":1,"mem":{"per_gpu":10737418240},"gpus":"h100:1","gpu_scope":"task"}"#]]);
         check("--gres=gpu:a100:2 --mem=0 --exclusive", expect![[r#"{"nodes_min":1,"nodes_max":1,"ntasks":1,"mem":{"per_node":0},"gpus":"a100:2","gpu_scope":"node","exclusive":true}"#]]);
         check("-G 0", expect![[r#"{"nodes_min":1,"nodes_max":1,"ntasks":1,"gpu_scope":"job"}"#]]);
+        check("--gpus=8 --gpus-per-node=4 --gpus-per-task=2", expect![[r#"{"nodes_min":2,"nodes_max":2,"ntasks":4,"ntasks_per_node":2,"gpus":"4","gpu_scope":"node"}"#]]);
+        check("-G 0 --mem-per-gpu=10G --cpus-per-gpu=4", expect![[r#"{"nodes_min":1,"nodes_max":1,"ntasks":1,"cpus_per_gpu":4,"mem":{"per_gpu":10737418240},"gpu_scope":"job"}"#]]);
         check("-w n[1-2] -x m1 -C a100&ib", expect![[r#"{"nodes_min":1,"nodes_max":1,"ntasks":1,"gpu_scope":"job","nodelist":"n[1-2]","exclude":"m1","constraint":"a100&ib"}"#]]);
     }
 
@@ -484,6 +493,7 @@ mod tests {
         assert_eq!(variables(&["-N2", "--ntasks-per-node=4", "--mem-per-cpu=1G", "-G", "h100:8"]), "SLURM_NTASKS_PER_NODE=4 SLURM_GPUS=h100:8");
         assert_eq!(variables(&["--gres=gpu:2", "--cpus-per-gpu=3", "--mem-per-gpu=2G"]), "SLURM_CPUS_PER_GPU=3 SLURM_GPUS_PER_NODE=2");
         assert_eq!(variables(&["-n2", "--gpus-per-task=1", "--mem=2G"]), "SLURM_GPUS_PER_TASK=1 SLURM_NTASKS=2");
+        assert_eq!(variables(&["-G4", "--gpus-per-task=1"]), "SLURM_GPUS=4 SLURM_GPUS_PER_TASK=1 SLURM_NTASKS=4");
         assert!(submission(&["-G1"]).unwrap().export.select([]).0.contains(&"GSUB_GPUS=1".to_owned()));
     }
 
@@ -496,6 +506,9 @@ mod tests {
         check("-w ./nodes", expect![[r#"2: --nodelist: "./nodes" looks like a file. Write the nodes themselves: node[01-03,7]"#]]);
         check("-w node[1-1000000000]", expect!["2: --nodelist: the host list names 1000000000 nodes and 65536 are the most. Use a smaller range"]);
         check("--exclusive=user", expect![[r#"2: --exclusive: "user" is not known here: a node is shared with all or with none. Write --exclusive alone"#]]);
+        check("--gpu-mem=40G", expect!["2: --gpu-mem: the job asks for no GPU. Add --gpus 1, or leave this out"]);
+        check("-N3 --gpus=8 --gpus-per-node=4", expect!["2: --gpus: 8 at --gpus-per-node 4 make 2 nodes, and --nodes asks for 3. Leave one of the three out"]);
+        check("-n3 --gpus=8 --gpus-per-task=2", expect!["2: --gpus: 8 at --gpus-per-task 2 make 4 tasks, and --ntasks asks for 3. Leave one of the three out"]);
         check("--mail-type=END,FIAL", expect![[r#"2: --mail-type: "FIAL" is no event. Did you mean "FAIL"? Events are NONE, BEGIN, END, FAIL, REQUEUE, ALL, INVALID_DEPEND, STAGE_OUT, TIME_LIMIT, TIME_LIMIT_90, TIME_LIMIT_80, TIME_LIMIT_50, ARRAY_TASKS"#]]);
         check("--open-mode=w", expect![[r#"2: --open-mode: "w" is neither append nor truncate"#]]);
         check("-t 1:xx", expect![[r#"2: --time: time limit "1:xx" is in none of the forms minutes, minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes, days-hours:minutes:seconds or UNLIMITED. Try 90 (minutes) or 1:30:00"#]]);
@@ -520,6 +533,15 @@ mod tests {
         check("--kill-on-invalid-dep=maybe", expect![[r#"2: --kill-on-invalid-dep: "maybe" is neither yes nor no"#]]);
         check("--checkpoint=KILL@10", expect![[r#"2: --checkpoint: "KILL@10": KILL and STOP cannot be answered. Write SIGNAL@GRACE, as in USR1@120 (seconds) or USR1@10:00, or a command as in './save.sh@120'"#]]);
         check("--prefer=a&&b", expect![[r#"2: --prefer: constraint "a&&b": a feature is missing beside & or |. Try a100&ib or a100|h100"#]]);
+    }
+
+    #[test]
+    fn empty_values_of_lists_are_as_if_not_given() {
+        let plain = submission(&["--hold"]).unwrap();
+        for option in ["constraint", "prefer", "nodelist", "exclude", "dependency", "licenses", "reservation", "mail-type", "gres"] {
+            assert_eq!(submission(&["--hold", &format!("--{option}=")]).unwrap().spec, plain.spec, "{option}");
+        }
+        assert_eq!(submission(&["-o", "none", "-e", "None"]).unwrap().spec.launch.stdout, "/dev/null", "as sbatch reads it");
     }
 
     #[test]

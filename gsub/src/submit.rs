@@ -186,6 +186,10 @@ fn script_options(work: &Work, notes: &mut Notes) -> Result<Vec<Given>, Failure>
     for line in lines {
         let origin = Origin::Script { script: work.shown.clone(), line_no: line.line_no };
         let (options, rest) = read(&line.words, &origin)?;
+        if let Some(word @ ("hetjob" | "packjob")) = rest.words.first().map(String::as_str) {
+            let text = format!("{word}: jobs of unlike parts are not offered. Submit each part by itself, held together with --dependency after:ID, or ask all nodes for the most that one needs");
+            return Err(origin.fail(text));
+        }
         if let Some(word) = rest.words.first() {
             return Err(origin.fail(format_args!("{}: {word:?} is no option", line.kind.word())));
         }

@@ -1,0 +1,213 @@
+//! `--gpus`, `--gpus-per-node` (or `--gres`) and `--gpus-per-task` given together: one request, and the nodes and tasks that follow.
+//!
+//! Never guesses: numbers that do not go into each other are refused. Source: sbatch(1), which takes the options together
+//! and works out nodes and tasks by the same divisions.
+
+use crate::choice::Choices;
+use crate::option_words::Given;
+use gcli::Failure;
+use gmodel::gpu_request::{GpuAlternative, GpuAmount, GpuAsk, GpuKind};
+use gmodel::job::GpuScope;
+
+/// What the GPU options of a submission come to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct GpuOptions {
+    pub ask: Option<GpuAsk>,
+    pub scope: GpuScope,
+    /// Number of nodes: GPUs of the job over GPUs of a node.
+    pub nodes: Option<u32>,
+    /// Number of tasks: GPUs of the job over GPUs of a task.
+    pub ntasks: Option<u32>,
+    /// Tasks on each node: GPUs of a node over GPUs of a task.
+    pub ntasks_per_node: Option<u32>,
+    /// Whether any was given, be it `--gpus 0`.
+    pub asked: bool,
+    /// Each as it was given, by the end of its variable's name: `GPUS_PER_NODE`.
+    pub given: Vec<(&'static str, String)>,
+}
+
+/// One option, read.
+#[derive(Clone, Debug)]
+struct Part {
+    given: Given,
+    ask: GpuAsk,
+    scope: GpuScope,
+}
+
+impl GpuOptions {
+    /// Takes the GPU options out of `choices`.
+    ///
+    /// # Errors
+    /// A value that cannot be read, and values that contradict each other.
+    pub(crate) fn take(choices: &mut Choices) -> Result<Self, Failure> {
+        let mut parts: Vec<Part> = Vec::new();
+        for (name, scope) in [("gpus", GpuScope::Job), ("gpus-per-node", GpuScope::Node), ("gres", GpuScope::Node), ("gpus-per-task", GpuScope::Task)] {
+            let Some(given) = choices.take(name) else { continue };
+            if name == "gres" && given.text().trim().is_empty() {
+                continue; // Scripts have it empty, from a variable.
+            }
+            let ask = if name == "gres" { GpuAsk::parse_gres(given.text()) } else { GpuAsk::parse(given.text()) };
+            let ask = ask.map_err(|error| given.fail(error))?;
+            match parts.iter().find(|part| part.scope == scope) {
+                Some(same) if same.ask != ask => return Err(contradiction(&same.given, &given)),
+                Some(_) => {}
+                None => parts.push(Part { given, ask, scope }),
+            }
+        }
+        match parts.as_slice() {
+            [] => Ok(Self::default()),
+            [part] => {
+                let ask = Some(part.ask.clone()).filter(|ask| !ask.is_none());
+                Ok(Self { ask, scope: part.scope, asked: true, given: variables(&parts), ..Self::default() })
+            }
+            [..] => together(&parts),
+        }
+    }
+
+    /// Compares with what is asked for by `--nodes`, `--ntasks` and `--ntasks-per-node`.
+    ///
+    /// # Errors
+    /// A number that the GPU options do not come to.
+    pub(crate) fn agree_with(&self, nodes: Option<(u32, u32)>, ntasks: Option<u32>, per_node: Option<u32>) -> Result<(), Failure> {
+        let checks = [
+            (self.nodes, nodes, ["GPUS", "GPUS_PER_NODE"], "nodes", "--nodes"),
+            (self.ntasks, ntasks.map(|count| (count, count)), ["GPUS", "GPUS_PER_TASK"], "tasks", "--ntasks"),
+            (self.ntasks_per_node, per_node.map(|count| (count, count)), ["GPUS_PER_NODE", "GPUS_PER_TASK"], "tasks on a node", "--ntasks-per-node"),
+        ];
+        for (made, asked, words, what, option) in checks {
+            let Some((made, (least, most))) = made.zip(asked) else { continue };
+            if (least..=most).contains(&made) {
+                continue;
+            }
+            let [more, fewer] = words.map(|word| {
+                let value = self.given.iter().find(|(known, _)| *known == word).map(|(_, value)| value.as_str());
+                (word.to_ascii_lowercase().replace('_', "-"), value.unwrap_or_default())
+            });
+            let asked = if least == most { least.to_string() } else { format!("{least} to {most}") };
+            return Err(Failure::usage(format_args!(
+                "--{}: {} at --{} {} make {made} {what}, and {option} asks for {asked}. Leave one of the three out",
+                more.0, more.1, fewer.0, fewer.1
+            )));
+        }
+        Ok(())
+    }
+}
+
+fn together(parts: &[Part]) -> Result<GpuOptions, Failure> {
+    let kind = one_kind(parts)?;
+    let (job, node, task) = (of(parts, GpuScope::Job), of(parts, GpuScope::Node), of(parts, GpuScope::Task));
+    // A node's number is the firmest; the job's and the tasks' follow from it by the counts worked out here.
+    let stored = node.or(task).expect("there are two of the three");
+    let amount = stored.ask.alternatives[0].amount.clone();
+    Ok(GpuOptions {
+        ask: Some(GpuAsk { alternatives: vec![GpuAlternative { kind, amount }] }),
+        scope: stored.scope,
+        nodes: ratio(job, node)?,
+        ntasks: ratio(job, task)?,
+        ntasks_per_node: ratio(node, task)?,
+        asked: true,
+        given: variables(parts),
+    })
+}
+
+fn of(parts: &[Part], scope: GpuScope) -> Option<&Part> {
+    parts.iter().find(|part| part.scope == scope)
+}
+
+/// How often the fewer go into the more; they must do so evenly.
+fn ratio(more: Option<&Part>, fewer: Option<&Part>) -> Result<Option<u32>, Failure> {
+    let Some((more, fewer)) = more.zip(fewer) else { return Ok(None) };
+    match (count(more), count(fewer)) {
+        (Some(most), Some(least)) if most % least == 0 => Ok(Some(most / least)),
+        (Some(most), Some(least)) => Err(more.given.fail(format_args!(
+            "{most} is no multiple of --{} {least}. Make it {}, or leave one of the two out",
+            fewer.given.option.name,
+            most.next_multiple_of(least)
+        ))),
+        _ => Err(contradiction(&more.given, &fewer.given)),
+    }
+}
+
+/// GPUs or MIG instances of an ask that names one kind and no share.
+fn count(part: &Part) -> Option<u32> {
+    match part.ask.alternatives.as_slice() {
+        [GpuAlternative { amount: GpuAmount::Whole(count) | GpuAmount::Mig { count, .. }, .. }] => Some(*count),
+        _ => None,
+    }
+}
+
+/// The type that the options name, `Any` if none does. What is counted must be the same for all.
+fn one_kind(parts: &[Part]) -> Result<GpuKind, Failure> {
+    let first = &parts[0];
+    let profile = |part: &Part| match part.ask.alternatives.first().map(|alternative| &alternative.amount) {
+        Some(GpuAmount::Mig { profile, .. }) => Some(profile.clone()),
+        _ => None,
+    };
+    let mut named: Option<&Part> = None;
+    for part in parts {
+        if count(part).is_none() || profile(part) != profile(first) {
+            return Err(contradiction(&first.given, &parts.iter().find(|other| other.scope != first.scope).unwrap_or(part).given));
+        }
+        if part.ask.alternatives[0].kind == GpuKind::Any {
+            continue;
+        }
+        match named {
+            Some(other) if other.ask.alternatives[0].kind != part.ask.alternatives[0].kind => return Err(contradiction(&other.given, &part.given)),
+            _ => named = Some(part),
+        }
+    }
+    Ok(named.map_or(GpuKind::Any, |part| part.ask.alternatives[0].kind.clone()))
+}
+
+fn contradiction(one: &Given, other: &Given) -> Failure {
+    let (name, other_name) = (one.option.name, other.option.name);
+    one.origin.fail(format_args!("--{name} {} and --{other_name} {} contradict each other. Keep one of them", one.text(), other.text()))
+}
+
+fn variables(parts: &[Part]) -> Vec<(&'static str, String)> {
+    let word = |scope| match scope {
+        GpuScope::Job => "GPUS",
+        GpuScope::Node => "GPUS_PER_NODE",
+        GpuScope::Task => "GPUS_PER_TASK",
+    };
+    parts.iter().filter(|part| !part.ask.is_none()).map(|part| (word(part.scope), part.ask.to_string())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::option_words::{Origin, read};
+
+    fn check(words: &str, want: &str) {
+        let words: Vec<String> = words.split(' ').map(str::to_owned).collect();
+        let mut choices = Choices::of(read(&words, &Origin::CommandLine).unwrap().0).unwrap();
+        let seen = match GpuOptions::take(&mut choices) {
+            Ok(GpuOptions { ask, scope, nodes, ntasks, ntasks_per_node, .. }) => {
+                let ask = ask.map(|ask| ask.to_string()).unwrap_or_default();
+                format!("{ask} a {scope:?}, nodes {nodes:?}, tasks {ntasks:?}, a node {ntasks_per_node:?}")
+            }
+            Err(failure) => failure.text,
+        };
+        assert_eq!(seen, want, "{words:?}");
+    }
+
+    #[test]
+    fn two_ways_to_count_gpus_say_how_many_nodes_and_tasks() {
+        check("--gpus=8 --gpus-per-node=4", "4 a Node, nodes Some(2), tasks None, a node None");
+        check("--gpus=4 --gpus-per-task=1", "1 a Task, nodes None, tasks Some(4), a node None");
+        check("--gres=gpu:h100:8 --gpus-per-task=2", "h100:8 a Node, nodes None, tasks None, a node Some(4)");
+        check("-G16 --gpus-per-node=8 --gpus-per-task=h100:1", "h100:8 a Node, nodes Some(2), tasks Some(16), a node Some(8)");
+        check("--gres=gpu:4 --gpus-per-node=4", "4 a Node, nodes None, tasks None, a node None");
+        check("-G 1g.10gb:4 --gpus-per-task=1g.10gb:2", "1g.10gb:2 a Task, nodes None, tasks Some(2), a node None");
+    }
+
+    #[test]
+    fn gpu_options_that_contradict_each_other_are_refused_with_their_numbers() {
+        check("--gpus=7 --gpus-per-node=4", "--gpus: 7 is no multiple of --gpus-per-node 4. Make it 8, or leave one of the two out");
+        check("--gres=gpu:2 --gpus-per-node=4", "--gpus-per-node 4 and --gres gpu:2 contradict each other. Keep one of them");
+        check("--gpus=h100:4 --gpus-per-task=a100:1", "--gpus h100:4 and --gpus-per-task a100:1 contradict each other. Keep one of them");
+        check("--gpus=4 --gpus-per-task=1g.10gb:1", "--gpus 4 and --gpus-per-task 1g.10gb:1 contradict each other. Keep one of them");
+        check("--gpus=h100:4|a100:8 --gpus-per-node=4", "--gpus h100:4|a100:8 and --gpus-per-node 4 contradict each other. Keep one of them");
+        check("--gpus=0 --gpus-per-task=1", "--gpus 0 and --gpus-per-task 1 contradict each other. Keep one of them");
+    }
+}
