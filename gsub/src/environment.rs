@@ -40,6 +40,14 @@ impl Export {
         Ok(export)
     }
 
+    /// For tasks inside a job, as `srun --export`: what describes the job stays whatever is asked.
+    pub(crate) fn inside(&self, variables: Vec<(String, String)>) -> Vec<(String, String)> {
+        let named = |name: &str, with_value: bool| self.names.iter().any(|(known, value)| known == name && value.is_some() == with_value);
+        let kept = |name: &str| !named(name, true) && (self.all || describes_job(name) || named(name, false));
+        let set = self.names.iter().filter_map(|(name, value)| Some((name.clone(), value.clone()?)));
+        variables.into_iter().filter(|(name, _)| kept(name)).chain(set).collect()
+    }
+
     /// A variable of the job whatever else it gets.
     pub(crate) fn set(&mut self, name: &str, value: String) {
         self.names.retain(|(known, _)| known != name);

@@ -15,4 +15,6 @@ mod script;
 mod specification;
 pub mod step;
 mod step_input;
+mod step_output;
+mod step_refusal;
 pub mod submit;

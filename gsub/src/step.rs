@@ -3,7 +3,10 @@
 //! The controller counts the step and tells the nodes; their supervisors connect back here with a secret and
 //! stream output and exits. When grun ends, its tasks end.
 
+use crate::environment::Export;
 use crate::step_input::{self, Peer, Reads};
+use crate::step_output::{JobAround, StepFiles};
+use crate::step_refusal;
 use clap::{CommandFactory, FromArgMatches, Parser};
 use gcli::{Failure, Outcome, command_line};
 use gmodel::ExitCode;
@@ -16,7 +19,7 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::SignalFd;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, Read};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -25,6 +28,8 @@ use std::time::{Duration, Instant};
 /// Where the nodes read how tasks are bound, as srun has it.
 const CPU_BIND: &str = "SLURM_CPU_BIND";
 const GPU_BIND: &str = "SLURM_GPU_BIND";
+/// What `gsub --gpus-per-task` told the job; without --gpu-bind it is the tasks' binding, as srun takes it.
+const GPUS_PER_TASK: &str = "SLURM_GPUS_PER_TASK";
 /// Time the nodes have to call back.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(30);
 /// Time the controller has to take note of a step's end.
@@ -40,12 +45,15 @@ const EXAMPLES: &str = "\
 Inside a job script:
   grun hostname                   one task for each task of the job
   grun -N 2 -n 2 --label ./rank   two tasks on two nodes, output marked with the rank
-
   grun --gpu-bind=closest ./rank  each task on the GPUs near its CPUs
   grun -i0 ./rank < parameters    the first task reads the file, the others nothing
+  grun -N1 -n1 -w node2 ./head &  one task on this node of the job
+  grun -K -o rank-%t.log ./rank   a file for each task; when one fails, all end
 
 SLURM_CPU_BIND and SLURM_GPU_BIND in the environment are as --cpu-bind and --gpu-bind.
-Every task reads all of grun's input. In a loop that reads a list itself, give grun -i none, or it takes the rest of the list.
+Every task reads all of grun's input. In a loop that reads a list itself, give grun -i none, or it
+takes the rest of the list. In a job of gsub --gpus-per-task each task has GPUs of its own, unless
+--gpu-bind says otherwise.
 grun returns the highest exit code of its tasks.";
 
 #[derive(Parser)]
@@ -57,6 +65,21 @@ struct StepArgs {
     /// Tasks to start
     #[arg(short = 'n', long, value_name = "N")]
     ntasks: Option<u32>,
+    /// Tasks on each node; with --ntasks the most on one
+    #[arg(long, alias = "tasks-per-node", value_name = "N")]
+    ntasks_per_node: Option<u32>,
+    /// Nodes of the job that the step must be on: node[1-2]
+    #[arg(short = 'w', long, value_name = "NODES")]
+    nodelist: Option<String>,
+    /// Nodes of the job that the step must not be on
+    #[arg(short = 'x', long, value_name = "NODES")]
+    exclude: Option<String>,
+    /// CPUs of each task; those that gsub --cpus-per-task gave the job's tasks, no others can be had
+    #[arg(short = 'c', long, value_name = "N")]
+    cpus_per_task: Option<u32>,
+    /// GPUs of each task, as --gpu-bind=per_task:N
+    #[arg(long, value_name = "N", conflicts_with = "gpu_bind")]
+    gpus_per_task: Option<u32>,
     /// CPUs of each task: none (all of the job), cores, threads, map_cpu:LIST, mask_cpu:LIST; verbose, before it says which
     #[arg(long, value_name = "SPEC", value_parser = cpu_bind)]
     cpu_bind: Option<String>,
@@ -69,6 +92,27 @@ struct StepArgs {
     /// Which tasks read grun's standard input: all, none, or one by its rank
     #[arg(short, long, value_name = "WHICH", default_value = "all", value_parser = step_input::reads)]
     input: Reads,
+    /// File for the tasks' stdout: %t rank, %N node, %j job, %s step; none, or all for grun's own
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<String>,
+    /// File for their stderr; without it stderr goes where stdout goes
+    #[arg(short, long, value_name = "FILE")]
+    error: Option<String>,
+    /// End all tasks when one fails
+    #[arg(short = 'K', long, value_name = "0|1", num_args = 0..=1, default_missing_value = "1", require_equals = true, value_parser = ["0", "1"])]
+    kill_on_bad_exit: Option<String>,
+    /// Environment of the tasks: ALL, NONE, or NAME,NAME=VALUE
+    #[arg(long, value_name = "LIST", value_parser = Export::parse)]
+    export: Option<Export>,
+    /// Name of the step, for listings; without it that of the command
+    #[arg(short = 'J', long, value_name = "NAME")]
+    job_name: Option<String>,
+    /// Print output as it comes, as always
+    #[arg(short, long)]
+    unbuffered: bool,
+    /// Share the job's CPUs and GPUs with its other steps, as always
+    #[arg(long)]
+    overlap: bool,
     /// Directory the tasks start in
     #[arg(short = 'D', long, value_name = "DIR")]
     chdir: Option<String>,
@@ -87,8 +131,11 @@ pub fn command() -> clap::Command {
 /// # Errors
 /// What stood in the way, with the exit code.
 pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
-    let matches = command_line::parse(command(), words)?;
-    let args = StepArgs::from_arg_matches(&matches).map_err(Failure::usage)?;
+    let matches = command_line::parse_explained(command(), words, step_refusal::of_srun)?;
+    let mut args = StepArgs::from_arg_matches(&matches).map_err(Failure::usage)?;
+    let variable = |name: &str| std::env::var(name).ok();
+    check_cpus(args.cpus_per_task, variable("SLURM_CPUS_PER_TASK"))?;
+    args.gpu_bind = args.gpu_bind.or_else(|| bind_per_task(args.gpus_per_task, variable));
     check_inherited(&args)?;
     let job = own_job()?;
     // Blocked before the first thread starts, so that none of them takes a signal.
@@ -99,21 +146,33 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     let key = secret().map_err(|e| failed("read /dev/urandom", e))?;
     let request = StepRequest {
         argv: args.command.clone(),
-        environment: environment([(CPU_BIND, args.cpu_bind), (GPU_BIND, args.gpu_bind)]),
+        environment: environment(args.export.as_ref(), [(CPU_BIND, args.cpu_bind), (GPU_BIND, args.gpu_bind)]),
         work_dir: work_dir(args.chdir)?,
+        name: args.job_name.unwrap_or_default(),
         nodes: args.nodes,
         ntasks: args.ntasks,
+        ntasks_per_node: args.ntasks_per_node,
+        nodelist: args.nodelist.unwrap_or_default(),
+        exclude: args.exclude.unwrap_or_default(),
         connect: listener.local_addr().map_err(|e| failed("listen for the nodes", e))?.to_string(),
         key: key.clone(),
     };
     let mut client = gcli::connect("grun")?;
     let step: StepReply = client.post(&format!("/v1/jobs/{job}/steps"), &request)?;
     let (sender, messages) = mpsc::sync_channel(CHANNEL);
-    let outcome = check_reader(&step, args.input).and_then(|()| accept(&listener, &step, &key, &sender)).and_then(|peers| {
+    let around = JobAround::from_env(&job, variable);
+    let files = check_reader(&step, args.input).and_then(|()| {
+        let own = std::env::current_dir().unwrap_or_default();
+        StepFiles::open(args.output.as_deref(), args.error.as_deref(), &own, &around, &step)
+    });
+    let outcome = files.and_then(|files| {
+        let peers = accept(&listener, &step, &key, &sender)?;
         forward_signals(signals, sender);
         let nodes: Vec<_> = peers.values().cloned().collect();
         std::thread::spawn(move || step_input::forward(std::io::stdin(), args.input, &nodes));
-        Gathering::new(&step, args.label).run(&messages, &peers)
+        let mut gathering = Gathering::new(&step, args.label);
+        (gathering.files, gathering.end_with_first) = (files, args.kill_on_bad_exit.is_some_and(|text| text == "1"));
+        gathering.run(&messages, &peers)
     });
     let code = outcome.as_ref().copied().unwrap_or(gcli::failure::FAILED);
     report_end(client, &job, step.step, code);
@@ -150,6 +209,24 @@ fn check_inherited(args: &StepArgs) -> Result<(), Failure> {
     Ok(())
 }
 
+/// A step's tasks have the CPUs that the job's tasks were given.
+fn check_cpus(asked: Option<u32>, given: Option<String>) -> Result<(), Failure> {
+    let given = given.and_then(|text| text.parse().ok()).unwrap_or(1);
+    match asked {
+        Some(asked) if asked != given => Err(Failure::usage(format_args!(
+            "--cpus-per-task {asked}: the tasks of this job have {given} each. Give --cpus-per-task {asked} to gsub, or leave it out"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// `--gpus-per-task`, here or of the job, gives each task its own GPUs unless something else is said of them.
+fn bind_per_task(asked: Option<u32>, variable: impl Fn(&str) -> Option<String>) -> Option<String> {
+    let of_job = || variable(GPUS_PER_TASK)?.rsplit(':').next()?.parse().ok();
+    let count = asked.or_else(|| variable(GPU_BIND).is_none().then(of_job).flatten())?;
+    Some(format!("per_task:{count}"))
+}
+
 fn own_job() -> Result<String, Failure> {
     ["SLURM_JOB_ID", "GSUB_JOB_ID"]
         .iter()
@@ -176,12 +253,14 @@ fn secret() -> std::io::Result<String> {
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// `NAME=value` of this process, and over it these of the command line. What is not UTF-8 cannot travel in JSON and stays
+/// `NAME=value` of this process as far as `--export` lets it through, and over it these of the command line. What is not UTF-8 cannot travel in JSON and stays
 /// behind.
-fn environment(told: [(&str, Option<String>); 2]) -> Vec<String> {
+fn environment(export: Option<&Export>, told: [(&str, Option<String>); 2]) -> Vec<String> {
     let told: Vec<(String, String)> = told.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect();
     let own = std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
-    let own: Vec<(String, String)> = own.filter(|(name, _)| told.iter().all(|(known, _)| known != name)).collect();
+    let own: Vec<(String, String)> = own.collect();
+    let mut own = export.map_or(own.clone(), |export| export.inside(own));
+    own.retain(|(name, _)| told.iter().all(|(known, _)| known != name));
     own.into_iter().chain(told).map(|(name, value)| format!("{name}={value}")).collect()
 }
 
@@ -330,6 +409,9 @@ struct Gathering<'a> {
     lines: BTreeMap<(u32, bool), Vec<u8>>,
     worst: u8,
     width: usize,
+    files: StepFiles,
+    /// One task's failure ends the step (`--kill-on-bad-exit`).
+    end_with_first: bool,
 }
 
 impl<'a> Gathering<'a> {
@@ -342,11 +424,12 @@ impl<'a> Gathering<'a> {
             .map(|(at, node)| (at as u32, node.ranks.iter().copied().collect()))
             .collect();
         let last = running.values().flatten().max().copied().unwrap_or(0);
-        Self { step, label, running, lines: BTreeMap::new(), worst: 0, width: last.to_string().len() }
+        let (lines, width) = (BTreeMap::new(), last.to_string().len());
+        Self { step, label, running, lines, worst: 0, width, files: StepFiles::default(), end_with_first: false }
     }
 
     fn run(mut self, messages: &Receiver<Message>, peers: &Peers) -> Outcome {
-        while !self.running.is_empty() {
+        while !self.running.is_empty() && !(self.end_with_first && self.worst != 0) {
             match messages.recv_timeout(Duration::from_secs(3600)) {
                 Ok(Message::From(at, StepOutput::Taken { bytes })) => peers.get(&at).into_iter().for_each(|peer| peer.taken(bytes)),
                 Ok(Message::From(at, output)) => self.take(at, output)?,
@@ -358,6 +441,10 @@ impl<'a> Gathering<'a> {
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
             }
+        }
+        if self.end_with_first && !self.running.is_empty() {
+            // Tasks end when their grun does.
+            eprintln!("grun: error: a task failed, and --kill-on-bad-exit ends the others");
         }
         self.flush_lines()?;
         Ok(self.worst)
@@ -412,7 +499,7 @@ impl<'a> Gathering<'a> {
 
     fn print(&mut self, rank: u32, stderr: bool, bytes: &[u8]) -> Result<(), Failure> {
         if !self.label {
-            return write_to(stderr, bytes);
+            return Ok(self.files.write(rank, stderr, bytes)?);
         }
         let mut line = self.lines.remove(&(rank, stderr)).unwrap_or_default();
         let mut text = Vec::new();
@@ -426,7 +513,7 @@ impl<'a> Gathering<'a> {
         if !line.is_empty() {
             self.lines.insert((rank, stderr), line);
         }
-        write_to(stderr, &text)
+        Ok(self.files.write(rank, stderr, &text)?)
     }
 
     fn labelled(&self, rank: u32, line: &[u8], out: &mut Vec<u8>) {
@@ -440,21 +527,10 @@ impl<'a> Gathering<'a> {
             line.push(b'\n');
             let mut text = Vec::new();
             self.labelled(rank, &line, &mut text);
-            write_to(stderr, &text)?;
+            self.files.write(rank, stderr, &text)?;
         }
         Ok(())
     }
-}
-
-fn write_to(stderr: bool, bytes: &[u8]) -> Result<(), Failure> {
-    if stderr {
-        std::io::stderr().write_all(bytes)?;
-    } else {
-        let mut out = std::io::stdout().lock();
-        out.write_all(bytes)?;
-        out.flush()?;
-    }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -476,6 +552,36 @@ mod tests {
         sender.send(Message::From(1, ended(2, ExitCode::killed(9)))).unwrap();
         sender.send(Message::From(0, ended(1, ExitCode::exited(0)))).unwrap();
         assert_eq!(Gathering::new(&step, false).run(&messages, &Peers::new()), Ok(137));
+    }
+
+    #[test]
+    fn the_first_failure_ends_the_step_where_that_is_asked_for() {
+        let step = two_nodes();
+        let (sender, messages) = mpsc::sync_channel(16);
+        let ended = |rank, exit| StepOutput::Ended { rank, exit, text: String::new() };
+        sender.send(Message::From(0, ended(0, ExitCode::exited(0)))).unwrap();
+        sender.send(Message::From(1, ended(2, ExitCode::exited(4)))).unwrap();
+        // Task 1 says nothing more: without the option this would wait for it.
+        let mut gathering = Gathering::new(&step, false);
+        gathering.end_with_first = true;
+        assert_eq!(gathering.run(&messages, &Peers::new()), Ok(4));
+    }
+
+    #[test]
+    fn gpus_per_task_are_a_binding_unless_another_is_given() {
+        let job = |pairs: &'static [(&str, &str)]| move |name: &str| pairs.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned());
+        assert_eq!(bind_per_task(None, job(&[])), None);
+        assert_eq!(bind_per_task(Some(2), job(&[])).as_deref(), Some("per_task:2"));
+        assert_eq!(bind_per_task(None, job(&[("SLURM_GPUS_PER_TASK", "h100:1")])).as_deref(), Some("per_task:1"));
+        assert_eq!(bind_per_task(None, job(&[("SLURM_GPUS_PER_TASK", "1"), ("SLURM_GPU_BIND", "none")])), None);
+        assert_eq!(bind_per_task(None, job(&[("SLURM_GPUS_PER_TASK", "0.5")])), None, "a share is no whole GPU");
+    }
+
+    #[test]
+    fn cpus_of_a_task_are_those_of_the_job() {
+        assert!(check_cpus(Some(4), Some("4".into())).is_ok() && check_cpus(Some(1), None).is_ok() && check_cpus(None, Some("4".into())).is_ok());
+        let refused = check_cpus(Some(8), Some("4".into())).unwrap_err();
+        assert_eq!(refused.text, "--cpus-per-task 8: the tasks of this job have 4 each. Give --cpus-per-task 8 to gsub, or leave it out");
     }
 
     #[test]

@@ -35,8 +35,9 @@ Examples:
   gsub --gpus 1 -- python train.py    a command instead of a script
   gsub --dry-run -N 2 train.sh        where and when it would start
 
-Options on the command line count before variables (SBATCH_PARTITION, GSUB_PARTITION, ...), and these before
-the script's lines. The man page lists every option of sbatch and what becomes of it.";
+Options on the command line count before variables (SBATCH_PARTITION, GSUB_PARTITION, ...), and
+these before the script's lines. GPUs may be counted in several ways at once, as in
+--gpus-per-node 4 --gpus-per-task 1: nodes and tasks follow. The man page lists every option of sbatch and what becomes of it.";
 
 /// The command line as clap knows it, made from the table: for help, man page and completions.
 pub fn command() -> Command {

@@ -93,6 +93,29 @@ fn single_tasks_of_an_array_are_cancelled_and_the_rest_goes_on() {
 }
 
 #[test]
+fn a_step_is_where_it_asks_to_be_and_each_task_has_its_gpus_and_its_file() {
+    let Some(pool) = Pool::up(2, "h100:4") else { return };
+    let script = "grun -w node2 -N1 -n1 sh -c 'echo $SLURMD_NODENAME $SLURM_STEP_NODELIST' > chosen\n\
+                  grun -x node2 --ntasks-per-node=2 -o 'gpus.%t' sh -c 'echo $CUDA_VISIBLE_DEVICES'\n\
+                  grun -w node9 true 2> stranger; grun --exclusive true 2> exclusive; echo $? >> exclusive\n\
+                  grun -K -n2 -J first-falls sh -c '[ $SLURM_PROCID = 0 ] && exit 5; sleep 1000'; echo $? > killed\n\
+                  grun --export=NONE,FOO=1 -n1 sh -c 'echo $FOO $BAR $SLURM_JOB_ID' > env; echo $((SLURM_JOB_END_TIME - SLURM_JOB_START_TIME)) >> env";
+    let path = format!("export BAR=2 PATH={}:$PATH\n{script}", gpupool_tests::pool::programs().display());
+    let id = pool.gsub(&["-N2", "--gpus=8", "--gpus-per-node=4", "--gpus-per-task=2", "--mem", "1G", "-t", "5", "--wrap", &path]);
+    pool.wait_state(id, Completed);
+    assert_eq!(pool.file("chosen"), "node2 node2\n", "{}", pool.file(&format!("gsub-{id}.out")));
+    let gpus = [pool.file("gpus.0"), pool.file("gpus.1")];
+    assert!(gpus[0] != gpus[1] && gpus.iter().all(|line| line.matches("GPU-").count() == 2), "{gpus:?}");
+    assert_eq!(pool.file("stranger"), "grun: --nodelist: \"node9\" is not a node of the job, or is excluded. It holds node[1-2].\n");
+    let exclusive = pool.file("exclusive");
+    assert!(exclusive.starts_with("grun: --exclusive of srun is not offered: ") && exclusive.ends_with("\n2\n"), "{exclusive}");
+    assert_eq!((pool.file("killed").as_str(), pool.file("env")), ("5\n", format!("1 {id}\n300\n")));
+    let steps = pool.run("gacct", &["-j", &id.to_string(), "--steps", "-nP", "-o", "jobname,nodelist,state"]).out;
+    let of_gruns: Vec<&str> = steps.lines().skip(2).collect();
+    assert_eq!(of_gruns, ["sh|node2|COMPLETED", "sh|node1|COMPLETED", "first-falls|node[1-2]|FAILED", "sh|node1|COMPLETED"], "{steps}");
+}
+
+#[test]
 fn a_job_on_two_nodes_starts_and_ends_as_one() {
     let Some(pool) = Pool::up(2, "h100:2") else { return };
     let script = "echo $GSUB_JOB_NODELIST $GSUB_NNODES $GSUB_NTASKS >> seen\n\

@@ -8,6 +8,7 @@ use super::event::{JobChange, PolicyChange};
 use super::state::JoinToken;
 use gmodel::config::ClusterConfig;
 use gmodel::gpu_order::{GpuAction, GpuOrderDone};
+use gmodel::hostlist::Hostlist;
 use gmodel::idle::IdleReport;
 use gmodel::launch_order::LaunchOrder;
 use gmodel::node::{Inventory, Role};
@@ -49,6 +50,21 @@ pub struct Actor {
     pub via: Option<NodeId>,
 }
 
+/// Which of its job's nodes a step is on, and how many tasks it has.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StepAsk {
+    /// The program, for listings.
+    pub name: String,
+    pub nodes: Option<u32>,
+    pub ntasks: Option<u32>,
+    /// On each node; with `ntasks` the most on one.
+    pub ntasks_per_node: Option<u32>,
+    /// Nodes it must be on; others of the job follow as far as `nodes` goes.
+    pub nodelist: Option<Hostlist>,
+    pub exclude: Option<Hostlist>,
+}
+
 #[allow(clippy::large_enum_variant, reason = "they are handed on one at a time, not kept")]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "snake_case")]
@@ -66,7 +82,7 @@ pub enum Command {
     Resume { targets: Vec<Target> },
     Update { target: Target, change: JobChange },
     /// Count a step of a running job and lay out its tasks. -> `Reply::Step`
-    StartStep { target: Target, nodes: Option<u32>, ntasks: Option<u32>, name: String },
+    StartStep { target: Target, ask: StepAsk },
     /// A step is over, as its grun says.
     EndStep { target: Target, step: u32, exit: ExitCode },
     NodeDrain { node: NodeId, reason: String },

@@ -163,6 +163,9 @@ pub enum Event {
         /// How many of the run's nodes it is on, the first of them; 0 was not said by releases before.
         #[serde(default)]
         nodes: u32,
+        /// Which they are, by their places among the run's nodes, where they are not the first.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        places: Vec<u32>,
         at: Timestamp,
     },
     /// A step is over; of one whose grun was killed nobody says so, and it ends with its run.

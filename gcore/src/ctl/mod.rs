@@ -62,7 +62,7 @@ pub use apply::apply;
 pub use boot_rows::BootRows;
 pub use check::{Violation, check};
 pub use command::{
-    Actor, CancelSignal, Command, Input, NodeReport, Refusal, RefusalCode, Reply, StepNode, Target,
+    Actor, CancelSignal, Command, Input, NodeReport, Refusal, RefusalCode, Reply, StepAsk, StepNode, Target,
     TargetResult,
 };
 pub use dependency::{Dependent, PastJob, Wait, Waits};

@@ -1,13 +1,14 @@
 //! Steps: tasks started inside an allocation by `grun`. The core counts them and lays out their ranks;
 //! the order itself travels outside the desired state, for a step belongs to the grun that waits for it.
 
-use super::command::{Actor, Refusal, RefusalCode, Reply, StepNode, Target};
+use super::command::{Actor, Refusal, RefusalCode, Reply, StepAsk, StepNode, Target};
 use super::event::Event;
 use super::handle::Tx;
 use super::state::State;
 use super::targets::{Found, conflict, find, shown};
-use gmodel::{ExitCode, JobId};
+use gmodel::hostlist::Hostlist;
 use gmodel::run::NodeShare;
+use gmodel::{ExitCode, JobId};
 
 /// Tasks one step may have.
 pub const MAX_STEP_TASKS: u32 = 65_536;
@@ -16,9 +17,7 @@ pub(super) fn start(
     tx: &mut Tx,
     actor: &Actor,
     target: Target,
-    nodes: Option<u32>,
-    ntasks: Option<u32>,
-    name: String,
+    ask: StepAsk,
 ) -> Result<Reply, Refusal> {
     let not_running = || {
         conflict(format!("job {} is not running: steps need its allocation.", shown(target)))
@@ -30,22 +29,24 @@ pub(super) fn start(
     if run.stop.is_some() || run.outcome.is_some() || run.go.is_none() {
         return Err(not_running());
     }
-    let tasks = layout(&run.allocation, nodes, ntasks)?;
+    let name_of = |share: &NodeShare| tx.state.nodes.get(share.node).map_or(String::new(), |node| node.name.clone());
+    let held: Vec<(String, u32)> = run.allocation.iter().map(|share| (name_of(share), share.tasks)).collect();
+    let tasks = layout(&held, &ask)?;
     let mut next = 0;
-    let layout = run
-        .allocation
+    let layout: Vec<StepNode> = tasks
         .iter()
-        .zip(&tasks)
-        .map(|(share, count)| {
+        .map(|(place, count)| {
             let ranks = (next..next + count).collect();
             next += count;
-            let name = tx.state.nodes.get(share.node).map_or(String::new(), |n| n.name.clone());
-            StepNode { node: share.node, name, ranks }
+            StepNode { node: run.allocation[*place].node, name: held[*place].0.clone(), ranks }
         })
         .collect();
-    let (run, step) = (run.id, run.steps);
-    let name = name.chars().take(255).collect();
-    tx.emit(Event::StepStarted { run, step, name, tasks: next, nodes: tasks.len() as u32, at: tx.now });
+    let places: Vec<u32> = tasks.iter().map(|(place, _)| *place as u32).collect();
+    let the_first = places.iter().copied().eq(0..places.len() as u32);
+    let (run, step, nodes) = (run.id, run.steps, places.len() as u32);
+    let name = ask.name.chars().take(255).collect();
+    let places = if the_first { Vec::new() } else { places };
+    tx.emit(Event::StepStarted { run, step, name, tasks: next, nodes, places, at: tx.now });
     Ok(Reply::Step { run, step, layout })
 }
 
@@ -68,55 +69,115 @@ fn job_of(state: &State, actor: &Actor, target: Target) -> Result<Option<JobId>,
     })
 }
 
-/// Tasks on each of the first nodes of the allocation: the job's own layout when nothing is asked, else
-/// even blocks.
-fn layout(
-    allocation: &[NodeShare],
-    nodes: Option<u32>,
-    ntasks: Option<u32>,
-) -> Result<Vec<u32>, Refusal> {
-    let invalid = |text: String| Err(Refusal::new(RefusalCode::Invalid, text));
-    let held = allocation.len() as u32;
-    let wanted = nodes.unwrap_or_else(|| ntasks.unwrap_or(held).clamp(1, held));
-    if wanted == 0 || wanted > held {
-        return invalid(format!("-N {wanted}: the job holds {held} node(s)."));
+/// Places in the allocation with the tasks of each: the job's own layout when nothing is asked, else even blocks.
+fn layout(held: &[(String, u32)], ask: &StepAsk) -> Result<Vec<(usize, u32)>, Refusal> {
+    let invalid = |text: String| Refusal::new(RefusalCode::Invalid, text);
+    let (places, named) = usable(held, ask)?;
+    let most = places.len() as u32;
+    let by_tasks = ask.ntasks.map(|tasks| tasks.div_ceil(ask.ntasks_per_node.unwrap_or(1).max(1)));
+    let wanted = ask.nodes.or(named.checked_sub(1).map(|_| named)).unwrap_or_else(|| by_tasks.unwrap_or(most).clamp(1, most));
+    if wanted < named.max(1) || wanted > most {
+        let of = if most < held.len() as u32 { format!(" and {most} are left after --exclude") } else { String::new() };
+        return Err(match wanted < named {
+            true => invalid(format!("-N {wanted}: --nodelist names {named} nodes. Leave -N out.")),
+            false => invalid(format!("-N {wanted}: the job holds {} node(s){of}.", held.len())),
+        });
     }
-    let Some(total) = ntasks else {
-        let own = allocation.iter().take(wanted as usize).map(|share| share.tasks.max(1));
-        return Ok(own.collect());
+    let mut places: Vec<usize> = places.into_iter().take(wanted as usize).collect();
+    places.sort_unstable();
+    let Some(total) = ask.ntasks else {
+        let own = |place: usize| ask.ntasks_per_node.unwrap_or(held[place].1).max(1);
+        return Ok(places.into_iter().map(|place| (place, own(place))).collect());
     };
-    if total < wanted || total > MAX_STEP_TASKS {
-        return invalid(format!(
-            "-n {total} on {wanted} node(s): ask for {wanted} to {MAX_STEP_TASKS} tasks."
-        ));
+    let room = ask.ntasks_per_node.map_or(MAX_STEP_TASKS, |each| each.saturating_mul(wanted).min(MAX_STEP_TASKS));
+    if total < wanted || total > room {
+        return Err(invalid(format!("-n {total} on {wanted} node(s): ask for {wanted} to {room} tasks.")));
     }
-    Ok((0..wanted).map(|at| total / wanted + u32::from(at < total % wanted)).collect())
+    let each = |at: usize| total / wanted + u32::from((at as u32) < total % wanted);
+    Ok(places.into_iter().enumerate().map(|(at, place)| (place, each(at))).collect())
+}
+
+/// Places of the nodes that a step may be on, those it must be on first, and how many the latter are.
+fn usable(held: &[(String, u32)], ask: &StepAsk) -> Result<(Vec<usize>, u32), Refusal> {
+    let names = |list: &Option<Hostlist>| -> Vec<String> { list.iter().flat_map(Hostlist::iter).map(str::to_owned).collect() };
+    let (must, out) = (names(&ask.nodelist), names(&ask.exclude));
+    if let Some(stranger) = must.iter().find(|name| out.contains(name) || held.iter().all(|(known, _)| known != *name)) {
+        let all: Vec<&str> = held.iter().map(|(name, _)| name.as_str()).collect();
+        let text = format!("--nodelist: {stranger:?} is not a node of the job, or is excluded. It holds {}.", gmodel::hostlist::compress(&all));
+        return Err(Refusal::new(RefusalCode::Invalid, text));
+    }
+    let (first, rest): (Vec<usize>, Vec<usize>) =
+        (0..held.len()).filter(|place| !out.contains(&held[*place].0)).partition(|place| must.contains(&held[*place].0));
+    let named = first.len() as u32;
+    match first.is_empty() && rest.is_empty() {
+        true => Err(Refusal::new(RefusalCode::Invalid, "--exclude leaves no node of the job.")),
+        false => Ok(([first, rest].concat(), named)),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gmodel::{GpuSet, NodeId};
 
-    fn share(node: u32, tasks: u32) -> NodeShare {
-        NodeShare { node: NodeId(node), cpus: 4, mem_bytes: 0, gpus: GpuSet::default(), tasks }
+    fn held() -> Vec<(String, u32)> {
+        [("n1", 3), ("n2", 1), ("n3", 1)].map(|(name, tasks)| (name.to_owned(), tasks)).to_vec()
+    }
+
+    fn ask(text: &str) -> StepAsk {
+        let mut ask = StepAsk::default();
+        for word in text.split_whitespace() {
+            let (name, value) = word.split_once('=').unwrap();
+            match name {
+                "N" => ask.nodes = Some(value.parse().unwrap()),
+                "n" => ask.ntasks = Some(value.parse().unwrap()),
+                "each" => ask.ntasks_per_node = Some(value.parse().unwrap()),
+                "w" => ask.nodelist = Some(Hostlist::parse(value).unwrap()),
+                _ => ask.exclude = Some(Hostlist::parse(value).unwrap()),
+            }
+        }
+        ask
+    }
+
+    fn check(text: &str, want: &str) {
+        let held = held();
+        let seen = match layout(&held, &ask(text)) {
+            Ok(tasks) => tasks.iter().map(|(place, count)| format!("{}:{count}", held[*place].0)).collect::<Vec<_>>().join(" "),
+            Err(refusal) => refusal.text,
+        };
+        assert_eq!(seen, want, "{text}");
     }
 
     #[test]
     fn tasks_are_dealt_in_blocks_over_the_nodes_asked_for() {
-        let held = [share(1, 3), share(2, 1)];
-        assert_eq!(layout(&held, None, None).unwrap(), [3, 1]);
-        assert_eq!(layout(&held, None, Some(1)).unwrap(), [1]);
-        assert_eq!(layout(&held, None, Some(5)).unwrap(), [3, 2]);
-        assert_eq!(layout(&held, Some(1), Some(3)).unwrap(), [3]);
-        assert_eq!(layout(&held, Some(1), None).unwrap(), [3]);
+        check("", "n1:3 n2:1 n3:1");
+        check("n=1", "n1:1");
+        check("n=7", "n1:3 n2:2 n3:2");
+        check("N=1 n=3", "n1:3");
+        check("N=1", "n1:3");
+        check("each=2", "n1:2 n2:2 n3:2");
+        check("N=2 each=1", "n1:1 n2:1");
+        check("n=4 each=2", "n1:2 n2:2");
     }
 
     #[test]
-    fn more_nodes_than_held_and_fewer_tasks_than_nodes_are_refused() {
-        let held = [share(1, 1), share(2, 1)];
-        assert_eq!(layout(&held, Some(3), None).unwrap_err().text, "-N 3: the job holds 2 node(s).");
-        assert!(layout(&held, Some(2), Some(1)).unwrap_err().text.contains("ask for 2 to"));
-        assert!(layout(&held, Some(0), None).is_err());
+    fn a_step_is_on_the_nodes_it_names_and_not_on_those_it_excludes() {
+        check("w=n2", "n2:1");
+        check("w=n3 N=1 n=1", "n3:1");
+        check("w=n3 N=2 n=2", "n1:1 n3:1");
+        check("w=n[2-3] n=4", "n2:2 n3:2");
+        check("x=n1", "n2:1 n3:1");
+        check("x=n1 n=1", "n2:1");
+    }
+
+    #[test]
+    fn what_the_allocation_has_no_room_for_is_refused() {
+        check("N=4", "-N 4: the job holds 3 node(s).");
+        check("N=3 x=n1", "-N 3: the job holds 3 node(s) and 2 are left after --exclude.");
+        check("N=2 n=1", "-n 1 on 2 node(s): ask for 2 to 65536 tasks.");
+        check("N=2 n=5 each=2", "-n 5 on 2 node(s): ask for 2 to 4 tasks.");
+        check("N=0", "-N 0: the job holds 3 node(s).");
+        check("w=n[1-2] N=1", "-N 1: --nodelist names 2 nodes. Leave -N out.");
+        check("w=n9", "--nodelist: \"n9\" is not a node of the job, or is excluded. It holds n[1-3].");
+        check("x=n[1-3]", "--exclude leaves no node of the job.");
     }
 }

@@ -15,7 +15,8 @@ use crate::store::reader::StoredStep;
 use axum::Json;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, State as Shared};
-use gcore::ctl::{Command, Reply, StepNode};
+use gcore::ctl::{Command, Reply, StepAsk, StepNode};
+use gmodel::hostlist::Hostlist;
 use gmodel::supervise::StepOrder;
 use gmodel::{ExitCode, Instant, JobId, JobState, Timestamp, hostlist};
 use gwire::api::{
@@ -39,8 +40,17 @@ pub(super) async fn start(
         return Err(ApiError::invalid(format!("{id} names several tasks; a step runs in one job")));
     };
     confine(&site, &caller, &[target]).await?;
-    let name = request.argv[0].rsplit('/').next().unwrap_or_default().to_owned();
-    let command = Command::StartStep { target, nodes: request.nodes, ntasks: request.ntasks, name };
+    let program = request.argv[0].rsplit('/').next().unwrap_or_default();
+    let name = if request.name.is_empty() { program } else { &request.name }.to_owned();
+    let ask = StepAsk {
+        name,
+        nodes: request.nodes,
+        ntasks: request.ntasks,
+        ntasks_per_node: request.ntasks_per_node,
+        nodelist: hosts("--nodelist", &request.nodelist)?,
+        exclude: hosts("--exclude", &request.exclude)?,
+    };
+    let command = Command::StartStep { target, ask };
     let (run, step, layout) = match site.core.command(caller.actor, command).await? {
         Reply::Step { run, step, layout } => (run, step, layout),
         other => return Err(odd(&other)),
@@ -139,7 +149,7 @@ impl StepsOf<'_> {
     pub(super) fn rows(&self, stored: &[StoredStep], now: Timestamp) -> Vec<StepRow> {
         let Some(began) = self.started else { return Vec::new() };
         let nodes = hostlist::expand(self.nodelist, hostlist::MAX_HOSTS).unwrap_or_default();
-        let row = |id: String, name: &str, held: usize, started: Timestamp, ended: Option<Timestamp>| StepRow {
+        let row = |id: String, name: &str, on: &[String], started: Timestamp, ended: Option<Timestamp>| StepRow {
             job: self.job,
             shown_id: format!("{}.{id}", self.shown_id),
             name: name.to_owned(),
@@ -147,28 +157,38 @@ impl StepsOf<'_> {
             account: self.account.to_owned(),
             partition: self.partition.to_owned(),
             qos: self.qos.to_owned(),
-            nodes: held as u32,
-            nodelist: hostlist::compress(&nodes[..held]),
+            nodes: on.len() as u32,
+            nodelist: hostlist::compress(on),
             start_time: Some(Instant(started)),
             end_time: ended.map(Instant),
             elapsed_secs: ended.unwrap_or(now).since_secs(started).max(0),
             ..StepRow::default()
         };
-        let batch = row("batch".to_owned(), "batch", nodes.len().min(1), began, self.ended);
+        let batch = row("batch".to_owned(), "batch", &nodes[..nodes.len().min(1)], began, self.ended);
         let mut rows = vec![StepRow { state: self.state, exit_code: self.exit, ntasks: 1, ..batch }];
         for step in stored.iter().filter(|step| step.attempt == self.attempt) {
-            let held = if step.nodes == 0 { nodes.len() } else { nodes.len().min(step.nodes as usize) };
+            let places: Vec<usize> = match (step.nodes, step.places.is_empty()) {
+                (0, _) => (0..nodes.len()).collect(),
+                (first, true) => (0..first as usize).collect(),
+                (_, false) => step.places.iter().map(|place| *place as usize).collect(),
+            };
+            let on: Vec<String> = places.into_iter().filter_map(|place| nodes.get(place).cloned()).collect();
             let (ended, state, exit_code) = match (step.ended, self.ended) {
                 (Some((at, exit)), _) if exit.is_success() => (Some(at), JobState::Completed, exit),
                 (Some((at, exit)), _) => (Some(at), JobState::Failed, exit),
                 (None, Some(at)) => (Some(at), JobState::Cancelled, ExitCode::SUCCESS),
                 (None, None) => (None, self.state, ExitCode::SUCCESS),
             };
-            let row = row(step.number.to_string(), &step.name, held, step.started, ended);
+            let row = row(step.number.to_string(), &step.name, &on, step.started, ended);
             rows.push(StepRow { state, exit_code, ntasks: step.tasks, ..row });
         }
         rows
     }
+}
+
+fn hosts(option: &str, text: &str) -> Result<Option<Hostlist>, ApiError> {
+    let some = (!text.is_empty()).then(|| Hostlist::parse(text)).transpose();
+    some.map_err(|error| ApiError::invalid(format!("{option}: {error}")))
 }
 
 fn check(request: &StepRequest) -> Result<(), ApiError> {

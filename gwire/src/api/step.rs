@@ -12,10 +12,21 @@ pub struct StepRequest {
     /// `NAME=value` of the calling process.
     pub environment: Vec<String>,
     pub work_dir: String,
+    /// For listings; empty: the program's.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub name: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nodes: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ntasks: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ntasks_per_node: Option<u32>,
+    /// Nodes of the job that the step must be on, as a host list.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub nodelist: String,
+    /// Nodes that it must not be on.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub exclude: String,
     /// `ADDRESS:PORT`, numeric.
     pub connect: String,
     pub key: String,

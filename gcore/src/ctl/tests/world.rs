@@ -357,7 +357,7 @@ impl World {
             "suspend" => Command::Suspend { targets },
             "go-on" => Command::Resume { targets },
             "requeue" => Command::Requeue { targets, hold: words.has("held") },
-            "step" => Command::StartStep { target: targets[0], nodes: None, ntasks: None, name: "hostname".into() },
+            "step" => Command::StartStep { target: targets[0], ask: StepAsk { name: "hostname".into(), ..StepAsk::default() } },
             "step-ends" => Command::EndStep { target: targets[0], step: 0, exit: gmodel::ExitCode::default() },
             "update" => {
                 let number = |key: &str| words.get(key).map(|n| n.parse().unwrap());

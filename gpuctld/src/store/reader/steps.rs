@@ -16,6 +16,8 @@ pub struct StoredStep {
     pub tasks: u32,
     /// 0 where it was not said.
     pub nodes: u32,
+    /// Which of the run's nodes, by place; empty: the first.
+    pub places: Vec<u32>,
     pub started: Timestamp,
     pub ended: Option<(Timestamp, ExitCode)>,
 }
@@ -32,8 +34,8 @@ fn of_job(db: &Connection, id: JobId) -> Answer<Vec<StoredStep>> {
     let mut steps: Vec<StoredStep> = Vec::new();
     while let Some(row) = rows.next()? {
         match read(&bytes(row, 0)?)? {
-            Event::StepStarted { run, step, name, tasks, nodes, at } => {
-                steps.push(StoredStep { attempt: run.attempt, number: step, name, tasks, nodes, started: at, ended: None });
+            Event::StepStarted { run, step, name, tasks, nodes, places, at } => {
+                steps.push(StoredStep { attempt: run.attempt, number: step, name, tasks, nodes, places, started: at, ended: None });
             }
             Event::StepEnded { run, step, exit, at } => {
                 let of = |one: &&mut StoredStep| one.attempt == run.attempt && one.number == step;

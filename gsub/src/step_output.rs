@@ -1,0 +1,143 @@
+//! `grun --output`, `--error`: files that the tasks' output goes to instead of grun's own stdout and stderr.
+//!
+//! Written here, where grun runs, since all output comes here anyway; never on the other nodes. Source: "filename pattern" in srun(1).
+
+use gcli::Failure;
+use gmodel::pattern::{self, PatternContext};
+use gwire::api::StepReply;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// Where a step's output goes, by rank and stream.
+#[derive(Debug, Default)]
+pub struct StepFiles {
+    files: Vec<File>,
+    /// By rank, stdout before stderr: a place in `files`, or none for grun's own.
+    places: BTreeMap<(u32, bool), usize>,
+}
+
+/// The job around, for `%j`, `%x` and their like.
+#[derive(Debug, Default)]
+pub struct JobAround {
+    pub id: u64,
+    pub array: Option<(u64, u32)>,
+    pub name: String,
+    pub user: String,
+}
+
+impl JobAround {
+    /// As the job's environment has it.
+    pub fn from_env(job: &str, variable: impl Fn(&str) -> Option<String>) -> Self {
+        let number = |name: &str| variable(name)?.parse().ok();
+        Self {
+            id: job.parse().unwrap_or(0),
+            array: number("SLURM_ARRAY_JOB_ID").zip(variable("SLURM_ARRAY_TASK_ID").and_then(|index| index.parse().ok())),
+            name: variable("SLURM_JOB_NAME").unwrap_or_default(),
+            user: variable("SLURM_JOB_USER").unwrap_or_default(),
+        }
+    }
+}
+
+impl StepFiles {
+    /// Makes the files of all tasks, below `dir`. Without `error` stderr goes where stdout goes. `none` is /dev/null, `all` grun's own.
+    ///
+    /// # Errors
+    /// A pattern or a file that cannot be.
+    pub fn open(output: Option<&str>, error: Option<&str>, dir: &Path, job: &JobAround, step: &StepReply) -> Result<Self, Failure> {
+        let mut open = Self::default();
+        let mut known: BTreeMap<PathBuf, usize> = BTreeMap::new();
+        for (flag, pattern, stderr) in [("--output", output, false), ("--error", error.or(output), true)] {
+            let Some(pattern) = pattern.filter(|pattern| *pattern != "all") else { continue };
+            let pattern = if pattern == "none" { "/dev/null" } else { pattern };
+            for (at, node) in step.nodes.iter().enumerate() {
+                for rank in &node.ranks {
+                    let context = PatternContext {
+                        job_id: job.id,
+                        array: job.array,
+                        job_name: &job.name,
+                        user_name: &job.user,
+                        node_name: &node.name,
+                        node_index: at as u32,
+                        step: Some(step.step),
+                        task: *rank,
+                    };
+                    let path = dir.join(pattern::expand(pattern, &context).map_err(|error| Failure::usage(format_args!("{flag}: {error}")))?);
+                    let place = match known.get(&path) {
+                        Some(place) => *place,
+                        None => {
+                            let file = File::create(&path).map_err(|error| Failure::new(format_args!("{flag} {}: {error}", path.display())))?;
+                            open.files.push(file);
+                            *known.entry(path).or_insert(open.files.len() - 1)
+                        }
+                    };
+                    open.places.insert((*rank, stderr), place);
+                }
+            }
+        }
+        Ok(open)
+    }
+
+    /// Writes to the task's file, or to grun's own stdout or stderr.
+    ///
+    /// # Errors
+    /// A full disk, a reader that went away.
+    pub fn write(&mut self, rank: u32, stderr: bool, bytes: &[u8]) -> std::io::Result<()> {
+        if let Some(place) = self.places.get(&(rank, stderr)) {
+            return self.files[*place].write_all(bytes);
+        }
+        if stderr {
+            return std::io::stderr().write_all(bytes);
+        }
+        let mut out = std::io::stdout().lock();
+        out.write_all(bytes)?;
+        out.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gwire::api::StepNodeRow;
+
+    fn step() -> StepReply {
+        let node = |name: &str, ranks: &[u32]| StepNodeRow { name: name.into(), ranks: ranks.to_vec() };
+        StepReply { schema: 1, step: 4, nodes: vec![node("n1", &[0, 1]), node("n2", &[2])] }
+    }
+
+    fn files(dir: &Path) -> Vec<String> {
+        let mut all: Vec<String> = std::fs::read_dir(dir)
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .map(|path| format!("{}={}", path.file_name().unwrap().to_string_lossy(), std::fs::read_to_string(&path).unwrap()))
+            .collect();
+        all.sort();
+        all
+    }
+
+    fn written(output: Option<&str>, error: Option<&str>) -> Vec<String> {
+        let dir = tempfile::tempdir().unwrap();
+        let job = JobAround { id: 17, array: None, name: "train".into(), user: "ada".into() };
+        let mut files_of_step = StepFiles::open(output, error, dir.path(), &job, &step()).unwrap();
+        for (rank, text) in [(0, "a"), (1, "b"), (2, "c")] {
+            files_of_step.write(rank, false, text.as_bytes()).unwrap();
+        }
+        files_of_step.write(0, true, b"e").unwrap();
+        files(dir.path())
+    }
+
+    #[test]
+    fn tasks_share_a_file_or_have_their_own_as_the_pattern_says() {
+        assert_eq!(written(Some("%x-%j.out"), None), ["train-17.out=abce"]);
+        assert_eq!(written(Some("r%t"), None), ["r0=ae", "r1=b", "r2=c"]);
+        assert_eq!(written(Some("%N.%s"), Some("err")), ["err=e", "n1.4=ab", "n2.4=c"]);
+        assert_eq!(written(Some("none"), None), [""; 0]);
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_made_is_named() {
+        let failure = StepFiles::open(Some("missing/x"), None, Path::new("/proc"), &JobAround::default(), &step()).unwrap_err();
+        assert!(failure.text.starts_with("--output /proc/missing/x: No such file"), "{}", failure.text);
+    }
+}

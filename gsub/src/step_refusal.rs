@@ -1,0 +1,61 @@
+//! Options of srun that grun does not have: why, and what to do instead. A script moved from srun is to learn it at once.
+
+/// Options by their names, and what is said of them.
+const REFUSED: [(&[&str], &str); 9] = [
+    (
+        &["exclusive", "exact", "overcommit", "O", "oversubscribe", "s"],
+        "steps run side by side and share all that their job holds. Let the script say how many run at once (xargs -P, wait -n), or bind \
+         tasks with --cpu-bind and --gpu-bind",
+    ),
+    (
+        &["mem", "mem-per-cpu", "mem-per-gpu", "gpus", "G", "gres", "gpus-per-node", "gpus-per-socket", "cpus-per-gpu", "tres-per-task"],
+        "a step has all CPUs, memory and GPUs of its job. Leave it out; --gpus-per-task 1 gives each task a GPU of its own",
+    ),
+    (&["mpi"], "grun starts no MPI. Call mpirun in the script, or start the ranks with grun and join them over SLURM_PROCID and the first node's name"),
+    (&["pty"], "grun has no terminal yet. gq --follow shows a job's output as it comes"),
+    (&["multi-prog"], "grun starts one program. Let a script choose by SLURM_PROCID what each task runs"),
+    (&["bcast", "task-prolog", "task-epilog", "prolog", "epilog"], "do it in the job's script, before or after grun"),
+    (
+        &["time", "t", "wait", "W", "immediate", "I", "signal", "deadline", "begin"],
+        "a step ends with its command or its job. timeout(1) before the command bounds it",
+    ),
+    (
+        &["partition", "p", "account", "A", "qos", "q", "constraint", "C", "reservation", "hold", "H", "dependency", "d", "array", "a"],
+        "it is for the job: give it to gsub. grun starts tasks in the job around it",
+    ),
+    (&["jobid", "het-group", "clusters", "M"], "grun starts tasks in the job around it: SLURM_JOB_ID says which"),
+];
+
+/// What is said of a word of the command line, if it is one of those options: `--exclusive=user`, `-t`, `-t5`.
+pub(crate) fn of_srun(word: &str) -> Option<String> {
+    let name = match word.strip_prefix("--") {
+        Some(long) => long.split('=').next().unwrap_or_default(),
+        None => word.strip_prefix('-').and_then(|short| short.get(..1))?,
+    };
+    let (_, why) = REFUSED.iter().find(|(names, _)| names.contains(&name))?;
+    let dashes = if name.len() == 1 { "-" } else { "--" };
+    Some(format!("{dashes}{name} of srun is not offered: {why}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_of_srun_are_refused_with_what_to_do_instead() {
+        assert!(of_srun("--exclusive").unwrap().starts_with("--exclusive of srun is not offered: steps run side by side"));
+        assert!(of_srun("--mem=4G").unwrap().contains("all CPUs, memory and GPUs"));
+        assert!(of_srun("-t10").unwrap().starts_with("-t of srun"));
+        assert_eq!((of_srun("--nosuch"), of_srun("-l"), of_srun("hostname")), (None, None, None));
+    }
+
+    #[test]
+    fn what_grun_has_is_not_refused() {
+        for arg in crate::step::command().get_arguments() {
+            let names = arg.get_long().map(str::to_owned).into_iter().chain(arg.get_short().map(String::from));
+            for name in names {
+                assert!(REFUSED.iter().all(|(names, _)| !names.contains(&name.as_str())), "{name}");
+            }
+        }
+    }
+}
