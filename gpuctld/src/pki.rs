@@ -28,6 +28,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// DNS name in every controller's certificate: nodes check this one, whatever address they dial.
 pub const SERVER_NAME: &str = "gpuctld.gpupool.internal";
+/// Where the authority lives, in the state directory.
+pub const FOLDER: &str = "pki";
 const CA_DAYS: u64 = 20 * 365;
 /// Made anew at each start, so it only has to outlive one process.
 const SERVER_DAYS: u64 = 10 * 365;
@@ -60,7 +62,7 @@ impl Pki {
     /// # Errors
     /// A file that cannot be read, written or understood.
     pub fn open(state_dir: &Path, cluster: &str) -> anyhow::Result<Self> {
-        let dir = state_dir.join("pki");
+        let dir = state_dir.join(FOLDER);
         let (cert_path, key_path) = (dir.join("ca.pem"), dir.join("ca.key"));
         if !cert_path.exists() {
             std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;

@@ -91,6 +91,7 @@ impl Store {
     pub fn open(state_dir: &Path, cluster: &str) -> Result<(Self, State), OpenError> {
         let lock = open::StateLock::take(state_dir)?;
         let path = state_dir.join(DATABASE);
+        open::check_not_lost(&path)?;
         let db = open::open_writer(&path, cluster)?;
         let loaded = load::load(&db).map_err(|e| e.at(&path))?;
         let generations = loaded.state.nodes.values().map(|n| (n.id, n.generation)).collect();

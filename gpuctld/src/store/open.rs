@@ -51,6 +51,10 @@ pub enum OpenError {
         "{path} is damaged: {detail}. Keep the file, and restore the newest backup: gpuctld restore --from FILE (backups are made with gadm backup)"
     )]
     Damaged { path: PathBuf, detail: String },
+    #[error(
+        "{0} is gone or empty, though this controller has served from there before (its certificates are in pki beside it). A new one would give job ids a second time. Restore the newest backup: gpuctld restore --from FILE. To begin anew, without nodes and jobs, move the whole directory away"
+    )]
+    Lost(PathBuf),
     #[error("cannot open {path}")]
     Io {
         path: PathBuf,
@@ -109,6 +113,17 @@ impl StateLock {
             }
             std::thread::sleep(Duration::from_millis(5));
         }
+    }
+}
+
+/// A database that was here once is not made anew. It is on disk before the certificates are made, at the first start.
+pub fn check_not_lost(path: &Path) -> Result<(), OpenError> {
+    let served_before = path.with_file_name(crate::pki::FOLDER).is_dir();
+    match std::fs::metadata(path) {
+        Ok(file) if file.len() > 0 => Ok(()),
+        Ok(_) if served_before => Err(OpenError::Lost(path.to_owned())),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound && served_before => Err(OpenError::Lost(path.to_owned())),
+        _ => Ok(()),
     }
 }
 

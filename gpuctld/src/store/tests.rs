@@ -642,6 +642,23 @@ fn a_restored_backup_gives_no_id_and_no_incarnation_twice() {
 }
 
 #[test]
+fn a_database_that_was_there_is_never_made_anew() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(Store::open(dir.path(), "test").unwrap());
+    drop(crate::pki::Pki::open(dir.path(), "test").unwrap());
+    drop(Store::open(dir.path(), "test").expect("it is there"));
+    let path = dir.path().join(open::DATABASE);
+    std::fs::write(&path, "").unwrap();
+    let emptied = Store::open(dir.path(), "test").unwrap_err().to_string();
+    std::fs::remove_file(&path).unwrap();
+    let gone = Store::open(dir.path(), "test").unwrap_err().to_string();
+    for error in [emptied, gone] {
+        assert!(error.contains("gone or empty") && error.contains("gpuctld restore --from"), "{error}");
+    }
+    assert!(!path.exists(), "nothing was made");
+}
+
+#[test]
 fn a_damaged_backup_is_not_restored() {
     let mut world = World::new();
     for _ in 0..300 {
