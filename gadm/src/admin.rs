@@ -26,8 +26,8 @@ Examples:
   gadm export-trace --from now-30days -o jobs.csv --cluster pool.toml
   gadm backup /var/backups/gpupool.db
 
-Owners may hold, release, requeue and update their own jobs, coordinators edit their accounts; the rest is for operators on the
-controller's host.";
+Owners may hold, release, requeue and update their own jobs, coordinators edit their accounts;
+the rest is for operators on the controller's host.";
 
 #[derive(Parser)]
 #[command(name = "gadm", version, about = "Administer the pool", after_help = EXAMPLES, subcommand_required = true,

@@ -1,5 +1,6 @@
 //! The controller itself: reload, backup, restore, how it is doing, whether its state holds together.
 
+use crate::sandbox;
 use gcli::printable::printable;
 use gcli::table::stdout;
 use gcli::{Failure, Outcome};
@@ -41,7 +42,7 @@ pub(crate) struct RestoreArgs {
     /// A file written by gadm backup
     #[arg(value_name = "FILE")]
     path: PathBuf,
-    /// The controller's configuration
+    /// The controller's configuration; without it that of the sandbox around, else /etc/gpupool/gpuctld.toml
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
@@ -81,7 +82,7 @@ pub(crate) fn restore(args: &RestoreArgs) -> Outcome {
     let program = beside.unwrap_or_else(|| PathBuf::from("gpuctld"));
     let mut command = Command::new(&program);
     command.arg("restore");
-    if let Some(config) = &args.config {
+    if let Some(config) = args.config.clone().or_else(sandbox::controller_config) {
         command.arg("--config").arg(config);
     }
     command.arg("--from").arg(absolute(&args.path));

@@ -2,7 +2,7 @@
 //!
 //! Says which jobs are meant; the controller decides what may be done to each and answers for each.
 
-use crate::job_filter::JobFilter;
+use crate::job_filter::{self, JobFilter};
 use clap::{CommandFactory, FromArgMatches, Parser};
 use gcli::local_time::TimeFormat;
 use gcli::table::stdout;
@@ -90,6 +90,12 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     } else {
         client.post_repeatable("/v1/jobs/cancel", &request)?
     };
+    let users = request.filter.as_ref().map_or("", |filter| filter.user.as_str());
+    if answer.results.is_empty()
+        && let Some(user) = job_filter::unknown_user(users)
+    {
+        return Err(Failure::new(format_args!("no job of {user:?} is here, and there is no user of that name on this machine")));
+    }
     report(&answer, &args)
 }
 

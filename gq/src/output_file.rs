@@ -7,6 +7,7 @@ use crate::queue::jobs_named;
 use gcli::table::stdout;
 use gcli::{Failure, Outcome};
 use gmodel::JobState;
+use gmodel::reason::ReasonCode;
 use gwire::api::JobRow;
 use gwire::client::Client;
 use std::fs::File;
@@ -46,7 +47,8 @@ pub(crate) fn follow(client: &mut Client, name: &str) -> Outcome {
         if state == JobState::Pending {
             waiting_since = Instant::now();
             if said != Some(state) {
-                writeln!(std::io::stderr(), "gq: job {} waits ({}); its output follows when it starts", job.shown_id, job.reason)?;
+                let reason = Some(&job.reason).filter(|reason| **reason != ReasonCode::None).map(|reason| format!(" ({reason})")).unwrap_or_default();
+                writeln!(std::io::stderr(), "gq: job {} waits{reason}; its output follows when it starts", job.shown_id)?;
                 said = Some(state);
             }
         } else if !tail.found && waiting_since.elapsed() > MISSING && said != Some(state) {

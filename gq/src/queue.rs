@@ -63,8 +63,9 @@ Examples:
   gq -s                 steps of running jobs
   gq -h -o '%i %T'      ids and states, for a script
 
-GQ_FORMAT, GQ_FORMAT2 (names), GQ_SORT, GQ_ARRAY, GQ_USERS, GQ_PARTITION, GQ_STATES, GQ_ACCOUNT, GQ_QOS and GQ_NAMES in
-the environment are as the options; without them those of squeue count, SQUEUE_FORMAT and so on.
+GQ_FORMAT, GQ_FORMAT2 (names), GQ_SORT, GQ_ARRAY, GQ_USERS, GQ_PARTITION, GQ_STATES, GQ_ACCOUNT,
+GQ_QOS and GQ_NAMES in the environment are as the options; without them those of squeue count,
+SQUEUE_FORMAT and so on.
 
 Columns of -o and -O (-S takes the letters):
 ";

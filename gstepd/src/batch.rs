@@ -4,7 +4,7 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use gmodel::job;
+use gmodel::{Timestamp, job};
 use gmodel::launch_order::LaunchOrder;
 use gmodel::pattern::{self, DEFAULT_ARRAY_OUTPUT, DEFAULT_OUTPUT, PatternContext, PatternError};
 use gmodel::supervise::Setup;
@@ -14,18 +14,20 @@ use gsys::launch::{Bind, Identity, LaunchSpec, OpenMode, Stdio};
 use crate::environment;
 use crate::resource_limits::JobLimits;
 
-/// The launch of the batch process. `script` is the script's copy, if there is a script.
+/// The launch of the batch process. `script` is the script's copy, if there is a script; `started` is told to the job.
 pub fn launch_spec<'a>(
     order: &LaunchOrder,
     setup: &Setup,
     limits: &JobLimits,
     script: Option<&Path>,
     join: Option<&'a JoinFds>,
+    started: Timestamp,
 ) -> Result<LaunchSpec<'a>, PatternError> {
     let mut argv: Vec<OsString> = script.iter().map(|path| path.as_os_str().to_owned()).collect();
     argv.extend(order.argv.iter().map(OsString::from));
     let mut spec = LaunchSpec::new(argv, identity(setup));
-    spec.env = split_variables(environment::batch(order, setup));
+    spec.called = script.map(|_| "the job's script");
+    spec.env = split_variables(environment::batch(order, setup, started));
     spec.pid_variables = environment::PID_NAMES.map(OsString::from).to_vec();
     set_limits(&mut spec, limits);
     spec.cwd = PathBuf::from(&order.work_dir);
@@ -53,8 +55,9 @@ pub fn checkpoint_spec<'a>(
     setup: &Setup,
     limits: &JobLimits,
     join: Option<&'a JoinFds>,
+    started: Timestamp,
 ) -> Result<LaunchSpec<'a>, PatternError> {
-    let mut spec = launch_spec(order, setup, limits, None, join)?;
+    let mut spec = launch_spec(order, setup, limits, None, join, started)?;
     spec.argv = ["/bin/sh", "-c", command].map(OsString::from).to_vec();
     spec.stdin = Stdio::Null;
     for file in [&mut spec.stdout, &mut spec.stderr] {

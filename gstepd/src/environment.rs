@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use gmodel::binding::mask_text;
-use gmodel::hostlist;
+use gmodel::{Timestamp, hostlist};
 use gmodel::job::MemAsk;
 use gmodel::launch_order::{LaunchOrder, OrderNode};
 use gmodel::supervise::{Setup, StepOrder};
@@ -17,6 +17,10 @@ pub const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/us
 
 /// The process's own number: only the process itself can have it.
 pub const PID_NAMES: [&str; 2] = ["GSUB_TASK_PID", "SLURM_TASK_PID"];
+
+/// When the script began, and when the limit it began with ends it; seconds since 1970.
+const START_TIME: &str = "JOB_START_TIME";
+const END_TIME: &str = "JOB_END_TIME";
 
 /// Set by an enclosing job when a submission comes from inside one; none of them may shine through.
 const OWN_PREFIXES: [&str; 4] = ["SLURM_JOB", "SLURM_STEP", "SLURM_ARRAY_", "SLURM_TASK"];
@@ -48,10 +52,15 @@ const OWN_NAMES: [&str; 24] = [
 ];
 
 /// Environment of the batch script or command: `NAME=value` in the order of the names.
-pub fn batch(order: &LaunchOrder, setup: &Setup) -> Vec<String> {
+pub fn batch(order: &LaunchOrder, setup: &Setup, started: Timestamp) -> Vec<String> {
     let mut env = Variables::inherited(&order.environment, setup);
     user_variables(&mut env, setup, order);
     job_variables(&mut env, order, setup);
+    // As later Slurms than 22.05 have it: programs write their last checkpoint by the second.
+    env.slurm(START_TIME, started.secs().to_string());
+    if let Some(limit) = order.limit_secs {
+        env.slurm(END_TIME, (started.secs() + i64::from(limit)).to_string());
+    }
     // A batch script is task 0 of its node.
     task_variables(&mut env, &TaskPlace { rank: 0, local: 0, node_index: order.node_index, node_ranks: &[0] });
     env.lines()
@@ -62,6 +71,11 @@ pub fn task(order: &LaunchOrder, setup: &Setup, step: &StepOrder, local: usize, 
     let mut env = Variables::inherited(&step.environment, setup);
     user_variables(&mut env, setup, order);
     job_variables(&mut env, order, setup);
+    // Those of the script, which grun runs in: each node began at a moment of its own.
+    for word in [START_TIME, END_TIME] {
+        let name = format!("SLURM_{word}=");
+        step.environment.iter().filter_map(|line| line.strip_prefix(&name)).for_each(|value| env.slurm(word, value));
+    }
     let place = TaskPlace {
         rank: step.ranks.get(local).copied().unwrap_or(0),
         local: local as u32,
@@ -334,6 +348,8 @@ mod tests {
         (order, setup)
     }
 
+    const STARTED: Timestamp = Timestamp::from_secs(1_795_165_527);
+
     fn value<'a>(env: &'a [String], name: &str) -> Option<&'a str> {
         env.iter().find_map(|line| line.strip_prefix(name)?.strip_prefix('='))
     }
@@ -373,14 +389,17 @@ mod tests {
     #[test]
     fn a_batch_job_sees_what_slurm_shows_it() {
         let (order, setup) = golden_job();
-        let env = batch(&order, &setup);
+        let env = batch(&order, &setup, STARTED);
         compare(&env, golden("[batch]", "[task 3 of 4]"));
         assert_eq!(value(&env, "CUDA_VISIBLE_DEVICES"), Some("GPU-aa"));
         assert_eq!(value(&env, "GSUB_ATTEMPT"), Some("1"));
         assert_eq!(value(&env, "SLURM_RESTART_COUNT"), None);
         assert_eq!(value(&env, "SLURM_TASK_PID"), None);
+        assert_eq!((value(&env, "SLURM_JOB_START_TIME"), value(&env, "GSUB_JOB_END_TIME")), (Some("1795165527"), None));
+        let limited = LaunchOrder { limit_secs: Some(60), ..order.clone() };
+        assert_eq!(value(&batch(&limited, &setup, STARTED), "SLURM_JOB_END_TIME"), Some("1795165587"));
         let elsewhere = LaunchOrder { submit_dir: "/home/me".into(), ..order };
-        let env = batch(&elsewhere, &setup);
+        let env = batch(&elsewhere, &setup, STARTED);
         assert_eq!((value(&env, "SLURM_SUBMIT_DIR"), value(&env, "GSUB_SUBMIT_DIR")), (Some("/home/me"), Some("/home/me")));
         assert_eq!(value(&env, "PWD"), Some("/home/me/w"), "where the job is");
         assert_eq!((value(&env, "HOME"), value(&env, "USER")), (Some("/root"), Some("root")));
@@ -390,7 +409,7 @@ mod tests {
     fn sizes_are_told_as_they_were_asked_for() {
         let (order, setup) = golden_job();
         let sizes = |order: &LaunchOrder| {
-            let env = batch(order, &setup);
+            let env = batch(order, &setup, STARTED);
             let of = |name: &str| value(&env, &format!("SLURM_{name}")).unwrap_or("-").to_owned();
             ["NTASKS", "NPROCS", "TASKS_PER_NODE", "MEM_PER_NODE", "MEM_PER_CPU", "MEM_PER_GPU"].map(of).join(" ")
         };
@@ -417,16 +436,19 @@ mod tests {
             node_index: 1,
             node_tasks: vec![2, 2],
             work_dir: "/home/me/w".into(),
+            environment: vec!["SLURM_JOB_END_TIME=1795165587".into()],
             ..StepOrder::default()
         };
-        compare(&task(&order, &setup, &step, 1, &TaskBinding::default()), golden("[task 3 of 4]", "[array]"));
+        let env = task(&order, &setup, &step, 1, &TaskBinding::default());
+        compare(&env, golden("[task 3 of 4]", "[array]"));
+        assert_eq!(value(&env, "SLURM_JOB_END_TIME"), Some("1795165587"), "the same on each node");
     }
 
     #[test]
     fn the_way_through_the_switches_is_told_from_the_top() {
         let (order, setup) = golden_job();
         let order = LaunchOrder { switches: vec!["spine".into(), "leaf2".into()], ..order };
-        let env = batch(&order, &setup);
+        let env = batch(&order, &setup, STARTED);
         assert_eq!(value(&env, "SLURM_TOPOLOGY_ADDR"), Some("spine.leaf2.node2"));
         assert_eq!(value(&env, "GSUB_TOPOLOGY_ADDR_PATTERN"), Some("switch.switch.node"));
     }
@@ -436,7 +458,7 @@ mod tests {
         let (mut order, setup) = golden_job();
         order.run = Some(RunId::new(JobId(170), 3));
         order.array = Some(ArrayTask { array: JobId(169), index: 9, count: 2, min: 5, max: 9, step: 4 });
-        let env = batch(&order, &setup);
+        let env = batch(&order, &setup, STARTED);
         for (name, want) in golden("[array]", "").iter().filter(|(name, _)| name.contains("ARRAY")) {
             assert_eq!(value(&env, name), Some(want.as_str()), "{name}");
         }
@@ -462,7 +484,7 @@ mod tests {
             "=x",
         ];
         order.environment = outer.iter().map(|line| line.to_string()).collect();
-        let env = batch(&order, &setup);
+        let env = batch(&order, &setup, STARTED);
         for gone in
             ["SLURM_ARRAY_TASK_ID", "GSUB_ARRAY_TASK_ID", "SLURM_STEP_GPUS", "SLURM_JOB_GPUS", "GSUB_TASK_PID", "OLDPWD", "BROKEN", ""]
         {

@@ -332,7 +332,7 @@ impl Supervisor {
             self.dir.log(&text);
         }
         let join = self.processes.join_fds()?;
-        let spec = batch::launch_spec(&self.order, &self.setup, &self.limits, script.as_deref(), join.as_ref())
+        let spec = batch::launch_spec(&self.order, &self.setup, &self.limits, script.as_deref(), join.as_ref(), wall_clock())
             .map_err(|e| LaunchFailure { cause: EndCause::LaunchUser, text: e.to_string() })?;
         let launching = launch::spawn(&spec)?;
         self.main_pid = Some(launching.pid());
@@ -475,7 +475,8 @@ impl Supervisor {
             CheckpointHow::Command(_) if self.order.node_index != 0 => Ok(()),
             CheckpointHow::Command(command) => {
                 let join = self.processes.join_fds()?;
-                let spec = batch::checkpoint_spec(&command, &self.order, &self.setup, &self.limits, join.as_ref())?;
+                let started = self.started.unwrap_or_else(wall_clock);
+                let spec = batch::checkpoint_spec(&command, &self.order, &self.setup, &self.limits, join.as_ref(), started)?;
                 let launching = launch::spawn(&spec).map_err(|e| anyhow::anyhow!(e.text))?;
                 self.checkpoint_pid = Some(launching.pid());
                 self.checkpoint = Some(launching);

@@ -60,6 +60,8 @@ pub fn spawn(spec: &LaunchSpec<'_>) -> Result<Launching, LaunchError> {
 pub struct LaunchSpec<'a> {
     /// Program and arguments. A program without a slash is looked for in the `PATH` of `env`, as the user.
     pub argv: Vec<OsString>,
+    /// What error texts call the program where its path says nothing to its user: `the job's script`.
+    pub called: Option<&'a str>,
     /// The whole environment: nothing is inherited.
     pub env: Vec<(OsString, OsString)>,
     /// Working directory, entered as the user, before relative output paths are opened.
@@ -96,6 +98,7 @@ impl LaunchSpec<'_> {
     pub fn new(argv: Vec<OsString>, identity: Identity) -> Self {
         LaunchSpec {
             argv,
+            called: None,
             env: Vec::new(),
             cwd: PathBuf::from("/"),
             identity,

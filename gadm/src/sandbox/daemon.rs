@@ -24,6 +24,9 @@ struct Alive {
     pid: i32,
     /// Field 22 of /proc/PID/stat: ticks from boot to start.
     started: u64,
+    /// Bytes of the log before its start: what follows are its own words.
+    #[serde(default)]
+    log_from: u64,
 }
 
 /// Starts a daemon unless it runs.
@@ -44,6 +47,7 @@ pub fn spawn(sandbox: &Sandbox, name: &str) -> anyhow::Result<()> {
         _ => ("gpud", home.join("gpud.toml")),
     };
     let log = OpenOptions::new().create(true).append(true).mode(0o644).open(home.join("log"))?;
+    let log_from = log.metadata()?.len();
     let mut command = Command::new(sandbox.record.programs.join(program));
     command.args(["run", "--config"]).arg(config);
     if name == HOLLOW {
@@ -63,7 +67,7 @@ pub fn spawn(sandbox: &Sandbox, name: &str) -> anyhow::Result<()> {
         .with_context(|| format!("cannot start {program}"))?;
     let pid = child.id() as i32;
     let started = start_time(pid).context("the daemon ended at once")?;
-    fs::write(home.join("pid"), serde_json::to_vec(&Alive { pid, started })?)?;
+    fs::write(home.join("pid"), serde_json::to_vec(&Alive { pid, started, log_from })?)?;
     Ok(())
 }
 
@@ -96,8 +100,13 @@ pub fn wait(
     }
 }
 
+/// The last lines since its last start.
 fn log_tail(sandbox: &Sandbox, name: &str) -> String {
-    let text = fs::read_to_string(sandbox.home(name).join("log")).unwrap_or_default();
+    let home = sandbox.home(name);
+    let log = fs::read(home.join("log")).unwrap_or_default();
+    let noted = fs::read(home.join("pid")).ok().and_then(|text| serde_json::from_slice::<Alive>(&text).ok());
+    let from = noted.map_or(0, |noted| noted.log_from as usize);
+    let text = String::from_utf8_lossy(log.get(from..).unwrap_or(&log));
     let lines: Vec<&str> = text.lines().collect();
     lines[lines.len().saturating_sub(12)..].join("\n")
 }

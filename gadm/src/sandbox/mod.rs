@@ -50,7 +50,7 @@ pub fn command() -> Command {
         .subcommand(Command::new("status").about("What is running of it").arg(dir()))
         .subcommand(
             Command::new("down")
-                .about("End it and remove everything it made but its directory's files")
+                .about("End it and remove everything it made")
                 .arg(dir())
                 .arg(
                     Arg::new("keep")
@@ -110,6 +110,12 @@ fn up_command(dir: Arg) -> Command {
                 .default_value("512G")
                 .help("Memory each node declares"),
         )
+}
+
+/// The controller's configuration of the sandbox that GPUPOOL_CONFIG points at, if it points at one.
+pub(crate) fn controller_config() -> Option<PathBuf> {
+    let sandbox = Sandbox::find(None).ok()?;
+    Some(sandbox.home("gpuctld").join("gpuctld.toml"))
 }
 
 /// Runs what was asked for.

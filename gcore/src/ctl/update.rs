@@ -12,6 +12,7 @@ use super::state::{State, TaskOf};
 use super::submit::{MAX_TEXT_BYTES, check_counts, check_nodes, check_size, may_use, partition_or_refusal};
 use super::targets::{Found, conflict, find, own_tasks, shown, split};
 use gmodel::config::Partition;
+use gmodel::duration::squeue_time;
 use gmodel::partition_list::{MAX_PARTITIONS, names};
 use gmodel::request_change::RequestChange;
 use gmodel::{JobId, JobSpec, JobState};
@@ -78,12 +79,12 @@ pub(super) fn handle(
                     "a running job's time limit can only be lowered by its owner; job {} has {}. \
                      Ask an operator for more.",
                     shown(target),
-                    old_limit.map_or("no limit".into(), |s| format!("{s} s"))
+                    old_limit.map_or("no limit".into(), |secs| squeue_time(u64::from(secs)))
                 ))?;
             }
             let mut said = partitions.iter().map(|partition| match partition.max_time_secs {
                 Some(most) if limit.is_none_or(|new| new > most) => {
-                    denied(format!("partition {:?} allows at most {most} s.", partition.name))
+                    denied(format!("partition {:?} allows at most {}.", partition.name, squeue_time(u64::from(most))))
                 }
                 _ => Ok(()),
             });

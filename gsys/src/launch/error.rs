@@ -169,56 +169,55 @@ impl Report {
                 "input file {}: {reason} (as uid {uid}, in {})",
                 words.stdin, words.cwd
             ),
-            Stage::Stdout => format!(
-                "output file {}: {reason} (as uid {uid}, in {})",
-                words.stdout, words.cwd
-            ),
-            Stage::Stderr => format!(
-                "error file {}: {reason} (as uid {uid}, in {})",
-                words.stderr, words.cwd
-            ),
+            Stage::Stdout => format!("output file {}: {}", words.stdout, self.not_written(words)),
+            Stage::Stderr => format!("error file {}: {}", words.stderr, self.not_written(words)),
             Stage::Terminal => format!("making {} the controlling terminal: {reason}", words.stdin),
             Stage::Exec => self.exec_text(words, &reason),
         }
     }
 
+    fn not_written(&self, words: &Words) -> String {
+        let advice = if self.errno == libc::ENOENT { ". Its directory has to be there when the job starts" } else { "" };
+        format!("{} (as uid {}, in {}){advice}", reason(self.errno), words.uid, words.cwd)
+    }
+
     fn exec_text(&self, words: &Words, reason: &str) -> String {
-        let program = &words.program;
+        let Words { called, program, .. } = words;
         match (self.errno, interpreter(&self.first_line)) {
             (libc::ENOENT, Some(name)) if name.ends_with('\r') => format!(
-                "program {program}: its first line ends with a carriage return, so its interpreter {name:?} is not found. \
+                "{called}: its first line ends with a carriage return, so its interpreter {name:?} is not found. \
                  Convert it: sed -i 's/\\r$//' {program}"
             ),
             (libc::ENOENT | libc::EACCES, Some(name)) => {
                 format!(
-                    "program {program}: its interpreter {name:?}, named on its first line, cannot be run: {reason}"
+                    "{called}: its interpreter {name:?}, named on its first line, cannot be run: {reason}"
                 )
             }
             (libc::ENOENT, None) if !program.contains('/') => {
-                format!("program {program}: not found in PATH ({})", words.path)
+                format!("{called}: not found in PATH ({})", words.path)
             }
             (libc::ENOENT, None) => format!(
-                "program {program}: no such file on this node (in {})",
+                "{called}: no such file on this node (in {})",
                 words.cwd
             ),
             (libc::EACCES, None) => {
                 format!(
-                    "program {program}: {reason} (as uid {}). Make it executable: chmod +x {program}",
+                    "{called}: {reason} (as uid {}). Make it executable: chmod +x {program}",
                     words.uid
                 )
             }
             (libc::EAGAIN, _) => format!(
-                "program {program}: uid {} has more processes on this node than its limit NPROC allows",
+                "{called}: uid {} has more processes on this node than its limit NPROC allows",
                 words.uid
             ),
             (libc::ENOEXEC, _) => format!(
-                "program {program}: neither a binary for this machine nor a script with an interpreter. \
+                "{called}: neither a binary for this machine nor a script with an interpreter. \
                  Begin a script with a line such as #!/bin/bash"
             ),
             (libc::E2BIG, _) => {
-                format!("program {program}: arguments and environment together are too long")
+                format!("{called}: arguments and environment together are too long")
             }
-            _ => format!("program {program}: {reason}"),
+            _ => format!("{called}: {reason}"),
         }
     }
 }
@@ -227,6 +226,8 @@ impl Report {
 #[derive(Debug)]
 pub(super) struct Words {
     uid: u32,
+    /// As texts begin: `program /bin/x`, or what the spec says instead.
+    called: String,
     program: String,
     path: String,
     cwd: String,
@@ -237,13 +238,11 @@ pub(super) struct Words {
 
 impl Words {
     pub fn of(spec: &LaunchSpec<'_>) -> Words {
+        let program = spec.argv.first().map(|path| path.to_string_lossy().into_owned()).unwrap_or_default();
         Words {
             uid: spec.identity.uid,
-            program: spec
-                .argv
-                .first()
-                .map(|p| p.to_string_lossy().into_owned())
-                .unwrap_or_default(),
+            called: spec.called.map_or_else(|| format!("program {program}"), str::to_owned),
+            program: if spec.called.is_some() { "SCRIPT".into() } else { program },
             path: String::from_utf8_lossy(search_path(&spec.env)).into_owned(),
             cwd: spec.cwd.display().to_string(),
             stdin: name_of(&spec.stdin),

@@ -311,8 +311,8 @@ fn limits_are_changed_by_their_owner_downward_and_by_operators_at_will() {
          update 1 user=alice nice=-5",
         expect![[r#"
             job 1
-            refused: partition "main" allows at most 600 s.
-            refused: a running job's time limit can only be lowered by its owner; job 1 has 300 s. Ask an operator for more.
+            refused: partition "main" allows at most 10:00.
+            refused: a running job's time limit can only be lowered by its owner; job 1 has 5:00. Ask an operator for more.
             refused: job 1 is running: its partition can only change while it is pending.
             refused: job 1 belongs to alice; you are bob. Ask them or an operator.
             refused: only operators may lower a job's nice value.

@@ -32,7 +32,7 @@ fn an_operator_suspends_and_resumes_and_the_limit_waits() {
             job 1
             refused: suspending jobs is for operators; you are alice. On the controller's host root is one, and the users listed as `operators` in gpuctld.toml.
             refused: job 1 is suspended already, or being ended.
-            refused: a running job's time limit can only be lowered by its owner; job 1 has 600 s. Ask an operator for more.
+            refused: a running job's time limit can only be lowered by its owner; job 1 has 10:00. Ask an operator for more.
             n1 is told: 1-1 Run suspended
             1 alice SUSPENDED 1-1 on n1[0]
             n1 MIXED 1 GPUs 63 CPUs free
