@@ -4,9 +4,10 @@ use crate::topology_conf;
 use gcli::table::stdout;
 use gcli::{Failure, Outcome};
 use gmodel::hostlist;
-use gmodel::policy::{NodeGroup, Switch, Topology};
+use gmodel::policy::{NodeGroup, Rails, Switch, Topology};
 use gwire::client::Client;
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 
 /// What to do with the topology.
@@ -18,7 +19,7 @@ pub(crate) enum TopologyAct {
         /// Slurm's file; - is stdin
         file: String,
     },
-    /// Show the switches in force as a tree, and racks and NVLink domains
+    /// Show the switches in force as a tree, and racks, NVLink domains and rails
     Show {
         /// One line of JSON
         #[arg(long)]
@@ -52,15 +53,16 @@ fn show(client: &mut Client, json: bool) -> Outcome {
     let topology: Topology = read.map_err(|error| Failure::new(format_args!("the topology cannot be read: {error}")))?;
     let mut out = stdout()?;
     if json {
-        let (switches, racks, domains) = (&topology.switches, &topology.racks, &topology.nvlink_domains);
-        writeln!(out, "{}", serde_json::json!({"schema": 1, "switches": switches, "racks": racks, "nvlink_domains": domains}))?;
+        let (switches, racks, domains, rails) = (&topology.switches, &topology.racks, &topology.nvlink_domains, &topology.rails);
+        writeln!(out, "{}", serde_json::json!({"schema": 1, "switches": switches, "racks": racks, "nvlink_domains": domains, "rails": rails}))?;
         out.flush()?;
         return Ok(0);
     }
     if topology == Topology::default() {
         writeln!(std::io::stderr(), "gadm: there is no topology.toml; all nodes count as equally near")?;
     }
-    for line in tree(&topology.switches).into_iter().chain(groups("rack", &topology.racks)).chain(groups("NVLink domain", &topology.nvlink_domains)) {
+    let groups = groups("rack", &topology.racks).into_iter().chain(groups("NVLink domain", &topology.nvlink_domains));
+    for line in tree(&topology.switches).into_iter().chain(groups).chain(topology.rails.iter().map(rails)) {
         writeln!(out, "{line}")?;
     }
     out.flush()?;
@@ -69,6 +71,16 @@ fn show(client: &mut Client, json: bool) -> Outcome {
 
 fn groups(kind: &str, groups: &[NodeGroup]) -> Vec<String> {
     groups.iter().map(|group| format!("{kind} {} {}", group.name, hostlist::compress(group.nodes.iter()))).collect()
+}
+
+/// `rails pod1 gpu[01-16] rail 0: GPU 0,1; rail 1: GPU 2,3`.
+fn rails(rails: &Rails) -> String {
+    let mut gpus: BTreeMap<u32, Vec<String>> = BTreeMap::new();
+    for (index, rail) in rails.of_gpu.iter().enumerate() {
+        gpus.entry(*rail).or_default().push(index.to_string());
+    }
+    let each: Vec<String> = gpus.into_iter().map(|(rail, gpus)| format!("rail {rail}: GPU {}", gpus.join(","))).collect();
+    format!("rails {} {} {}", rails.name, hostlist::compress(rails.nodes.iter()), each.join("; "))
 }
 
 /// Each switch below the one it hangs on, with its nodes.

@@ -42,6 +42,9 @@ pub struct LaunchOrder {
     #[serde(skip_serializing_if = "MemAsk::is_default")]
     pub mem_ask: MemAsk,
     pub gpus: Vec<OrderGpu>,
+    /// Rail of each of them, in their order; empty where not all are on one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub gpu_rails: Vec<u32>,
     /// IMEX channel that the run opens here, and on its other nodes of the same NVLink domain.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub imex_channel: Option<u32>,

@@ -8,7 +8,7 @@ use crate::hostlist::Hostlist;
 use crate::idle::IdlePolicy;
 use crate::time::Timestamp;
 use crate::time_zone::TimeZone;
-pub use crate::topology::{NodeGroup, Switch, Topology};
+pub use crate::topology::{NodeGroup, Rails, Switch, Topology};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

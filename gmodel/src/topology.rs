@@ -1,4 +1,4 @@
-//! The network between nodes as the site tells it: switches, racks, NVLink domains; and the order of nodes along it.
+//! The network between nodes as the site tells it: switches, racks, NVLink domains, rails; and the order of nodes along it.
 //!
 //! Says what is near what; who gets which nodes is the scheduler's. Words of Slurm's topology.conf(5).
 
@@ -15,6 +15,9 @@ pub struct Topology {
     /// Nodes whose GPUs reach each other by NVLink, as in an NVL72 rack. What nodes report themselves goes first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub nvlink_domains: Vec<NodeGroup>,
+    /// Fabrics in which each GPU of a node, or each NIC, has a leaf switch of its own.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub rails: Vec<Rails>,
 }
 
 /// As a line of Slurm's topology.conf.
@@ -33,6 +36,16 @@ pub struct Switch {
 pub struct NodeGroup {
     pub name: String,
     pub nodes: Hostlist,
+}
+
+/// Nodes of a rail-optimised fabric: GPUs of two nodes on the same rail are one switch apart.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Rails {
+    pub name: String,
+    pub nodes: Hostlist,
+    /// Rail of the GPU with each NVML index.
+    pub of_gpu: Vec<u32>,
 }
 
 impl Topology {
@@ -58,6 +71,11 @@ impl Topology {
     /// The domain that the site names for a node.
     pub fn nvlink_domain(&self, node: &str) -> Option<&str> {
         self.nvlink_domains.iter().find(|domain| domain.nodes.contains(node)).map(|domain| domain.name.as_str())
+    }
+
+    /// The fabric with rails that a node belongs to.
+    pub fn rails(&self, node: &str) -> Option<&Rails> {
+        self.rails.iter().find(|rails| rails.nodes.contains(node))
     }
 
     /// Nodes, each with its NVLink domain or an empty word, by their places in `nodes`: neighbours in this order are neighbours in
@@ -97,6 +115,13 @@ impl Topology {
     }
 }
 
+impl Rails {
+    /// Rail of a GPU by its NVML index; none for one that the site does not name.
+    pub fn of(&self, index: u32) -> Option<u32> {
+        self.of_gpu.get(usize::try_from(index).ok()?).copied()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -112,6 +137,7 @@ mod tests {
             switches: vec![switch("leaf1", "a,c,e", &[]), switch("leaf2", "b,d", &[]), switch("spine", "", &["leaf2", "leaf1"])],
             racks: vec![group("r1", "e"), group("r2", "a,c")],
             nvlink_domains: vec![group("nvl1", "x[1-2]")],
+            rails: vec![Rails { name: "pod".into(), nodes: Hostlist::parse("a,b").unwrap(), of_gpu: vec![0, 0, 1, 1] }],
         }
     }
 
@@ -124,6 +150,8 @@ mod tests {
         assert_eq!(topology().switches_above("c"), ["spine", "leaf1"]);
         assert!(topology().switches_above("z").is_empty());
         assert_eq!((topology().nvlink_domain("x2"), topology().nvlink_domain("a")), (Some("nvl1"), None));
+        let rail = |node: &str, index| topology().rails(node).and_then(|rails| rails.of(index));
+        assert_eq!((rail("b", 2), rail("b", 4), rail("c", 0)), (Some(1), None, None));
     }
 
     #[test]

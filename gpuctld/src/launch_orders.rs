@@ -53,6 +53,7 @@ fn order(state: &State, node: NodeId, run: &Run, spec: &JobSpec) -> LaunchOrder 
     let node_index = run.allocation.iter().position(|share| share.node == node).unwrap_or(0);
     let share = run.allocation.get(node_index);
     let launch = &spec.launch;
+    let (gpus, gpu_rails) = share.map_or((Vec::new(), Vec::new()), |share| order_gpus(state, state.nodes.get(node), share));
     let or = |text: &str, default: &str| if text.is_empty() { default.to_owned() } else { text.to_owned() };
     let default_output = if spec.array.is_some() { DEFAULT_ARRAY_OUTPUT } else { DEFAULT_OUTPUT };
     LaunchOrder {
@@ -74,7 +75,8 @@ fn order(state: &State, node: NodeId, run: &Run, spec: &JobSpec) -> LaunchOrder 
         cpus: share.map_or(0, |share| share.cpus),
         mem_bytes: share.map_or(0, |share| share.mem_bytes),
         mem_ask: partition.mem_ask(spec.request.mem, spec.request.has_gpus()),
-        gpus: share.map_or(Vec::new(), |share| order_gpus(state.nodes.get(node), share)),
+        gpus,
+        gpu_rails,
         imex_channel: imex_channel(state, run, node),
         argv: launch.argv.clone(),
         work_dir: launch.work_dir.clone(),
@@ -126,17 +128,23 @@ fn order_node(state: &State, share: &NodeShare) -> OrderNode {
     }
 }
 
-fn order_gpus(node: Option<&Node>, share: &NodeShare) -> Vec<OrderGpu> {
+/// The GPUs of a share and the rail of each, in the order of their rails where all are on one: GPU k of a rank is then on the same rail
+/// as GPU k of the others.
+fn order_gpus(state: &State, node: Option<&Node>, share: &NodeShare) -> (Vec<OrderGpu>, Vec<u32>) {
     let known = |slot: gmodel::GpuSlot| node.and_then(|node| node.gpus.get(usize::from(slot.0)));
-    let gpu = |grant: &gmodel::GpuGrant| {
-        known(grant.slot).map(|known| OrderGpu {
-            slot: grant.slot,
-            uuid: known.info.uuid.clone(),
-            gpu_type: known.info.gpu_type.clone(),
-            part: grant.part.clone(),
-        })
-    };
-    share.gpus.0.iter().filter_map(gpu).collect()
+    let rails = node.and_then(|node| state.config.scheduler.topology.rails(&node.name));
+    let mut gpus: Vec<(Option<u32>, OrderGpu)> = Vec::with_capacity(share.gpus.len());
+    for (grant, known) in share.gpus.0.iter().filter_map(|grant| Some((grant, known(grant.slot)?))) {
+        let info = &known.info;
+        let rail = rails.filter(|_| info.slice.is_none()).and_then(|rails| rails.of(info.index));
+        gpus.push((rail, OrderGpu { slot: grant.slot, uuid: info.uuid.clone(), gpu_type: info.gpu_type.clone(), part: grant.part.clone() }));
+    }
+    let on_rails = gpus.iter().all(|(rail, _)| rail.is_some());
+    if on_rails {
+        gpus.sort_by_key(|(rail, _)| *rail);
+    }
+    let rails = gpus.iter().filter(|_| on_rails).filter_map(|(rail, _)| *rail).collect();
+    (gpus.into_iter().map(|(_, gpu)| gpu).collect(), rails)
 }
 
 /// Script and environment of a launch, from its blobs in that order.

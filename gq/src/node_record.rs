@@ -60,6 +60,9 @@ fn gpu(gpu: &GpuRow) -> String {
     if !gpu.profile.is_empty() {
         let _ = write!(line, " Slice={} of={}", gpu.profile, gpu.gpu);
     }
+    if let Some(rail) = gpu.rail {
+        let _ = write!(line, " Rail={rail}");
+    }
     if gpu.mps {
         line.push_str(" MPS=yes");
     }

@@ -50,6 +50,7 @@ mod preempt_room;
 pub mod priority;
 mod resume;
 pub mod quota;
+mod rails;
 pub mod plan;
 pub mod snapshot;
 pub mod usage;

@@ -5,7 +5,8 @@
 use crate::placement::Picked;
 use crate::snapshot::SchedNode;
 use fixedbitset::FixedBitSet;
-use gmodel::policy::Topology;
+use gmodel::node::GpuEntry;
+use gmodel::policy::{Rails, Topology};
 use std::collections::BTreeMap;
 
 /// Sets of leaf switches that are tried for a job with `--switches`, and looked at.
@@ -21,6 +22,9 @@ pub struct Network {
     pub domains: Vec<FixedBitSet>,
     /// Place of each node in the order of ranks.
     rank: Vec<u32>,
+    /// The fabric with rails of each node, by its place in `rails`; empty where there are none.
+    rails_of: Vec<Option<usize>>,
+    rails: Vec<Rails>,
 }
 
 impl Network {
@@ -34,7 +38,22 @@ impl Network {
         for (at, (_, domain)) in named.iter().enumerate().filter(|(_, (_, domain))| !domain.is_empty()) {
             domains.entry(domain).or_insert_with(|| FixedBitSet::with_capacity(nodes.len())).insert(at);
         }
-        Self { leaves: leaves(topology, nodes), domains: domains.into_values().collect(), rank }
+        let rails = topology.rails.clone();
+        let of_node = |node: &SchedNode| rails.iter().position(|rails| rails.nodes.contains(&node.name));
+        let rails_of = if rails.is_empty() { Vec::new() } else { nodes.iter().map(of_node).collect() };
+        Self { leaves: leaves(topology, nodes), domains: domains.into_values().collect(), rank, rails_of, rails }
+    }
+
+    /// Whether the site told of rails.
+    pub fn has_rails(&self) -> bool {
+        !self.rails.is_empty()
+    }
+
+    /// Rail of each slot of a node, where its whole GPU is on one; `None` for a node without rails.
+    pub fn rails_of(&self, at: usize, node: &SchedNode) -> Option<Vec<Option<u32>>> {
+        let rails = &self.rails[(*self.rails_of.get(at)?)?];
+        let whole = |gpu: &&GpuEntry| gpu.info.slice.is_none();
+        Some(node.gpus.iter().map(|gpu| Some(gpu).filter(whole).and_then(|gpu| rails.of(gpu.info.index))).collect())
     }
 
     /// Leaf switches that some nodes are below.

@@ -18,6 +18,7 @@ use crate::plan::{Plan, Sizes, Start, WorkBudget};
 use crate::promised::Promised;
 use crate::reason::{self, array_limit, standing};
 use crate::queue::Queue;
+use crate::rails;
 use crate::quick::{Changes, Left, Waiting};
 use crate::room::Hold;
 use crate::rooms::RoomId;
@@ -650,11 +651,14 @@ impl<'a> Pass<'a> {
         let of = &engine.shapes.list[shape as usize];
         let mut allocation: Vec<(usize, NodeShare)> = Vec::with_capacity(picked.len());
         // Nodes that were alike give the same and are alike again.
-        let mut made: BTreeMap<(RoomId, usize), (RoomId, NodeShare)> = BTreeMap::new();
+        let mut made: BTreeMap<(RoomId, usize, Vec<u16>), (RoomId, NodeShare)> = BTreeMap::new();
+        let mut on_rails = rails::aligned(engine, self.snapshot, (picked, shape, way), (now, end));
         for (at, part) in picked {
             let cluster = &mut engine.cluster;
             let (before, node) = (cluster.room_id(*at), cluster.nodes[*at].id);
-            if let Some((room, share)) = made.get(&(before, *part)) {
+            let liked = on_rails.remove(at).unwrap_or_default();
+            let key = (before, *part, liked);
+            if let Some((room, share)) = made.get(&key) {
                 cluster.set_room(*at, *room);
                 allocation.push((*at, NodeShare { node, ..share.clone() }));
             } else {
@@ -670,10 +674,11 @@ impl<'a> Pass<'a> {
                     }
                     _ => None,
                 };
+                let liked = slot.as_ref().map_or(&*key.2, std::slice::from_ref);
                 let mut room = cluster.room(*at).clone();
-                let share = room.start(make, node, (&need, slot), tasks, (now, end)).expect("picked nodes have room");
+                let share = room.start(make, node, (&need, liked), tasks, (now, end)).expect("picked nodes have room");
                 *cluster.touch(*at) = room;
-                made.insert((before, *part), (cluster.room_id(*at), share.clone()));
+                made.insert(key, (cluster.room_id(*at), share.clone()));
                 allocation.push((*at, share));
             }
             engine.cluster.file(*at);

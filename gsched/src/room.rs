@@ -257,27 +257,48 @@ impl Room {
     }
 
     /// Starts a run here: takes the need from now until `to`, and says which slots it holds. A share goes on the slot
-    /// named, where one is.
+    /// that is liked, whole GPUs are those, where any are.
     pub fn start(
         &mut self,
         make: &Make,
         node: NodeId,
-        (need, slot): (&Need, Option<u16>),
+        (need, liked): (&Need, &[u16]),
         tasks: u32,
         (now, to): (Timestamp, Timestamp),
     ) -> Option<NodeShare> {
         let gpus = match need.milli {
             0 => {
                 let amount = self.amount(make, need, now, to)?;
-                let slots = self.best_joined(make, need, now, to).unwrap_or_else(|| self.pick(make, &amount));
+                let slots = match liked {
+                    [] => self.best_joined(make, need, now, to).unwrap_or_else(|| self.pick(make, &amount)),
+                    liked => liked.iter().map(|slot| GpuSlot(*slot)).collect(),
+                };
                 self.profile.take(now, to, &amount);
                 slots.iter().for_each(|slot| self.slots[usize::from(slot.0)] = 0);
                 let part = |slot: GpuSlot| make.groups[usize::from(make.slots[usize::from(slot.0)])].part.clone();
                 GpuSet(slots.into_iter().map(|slot| GpuGrant { slot, part: part(slot) }).collect())
             }
-            milli => self.start_share(make, (need, slot), u32::from(milli), now, to)?,
+            milli => self.start_share(make, (need, liked.first().copied()), u32::from(milli), now, to)?,
         };
         Some(NodeShare { node, cpus: need.cpus, mem_bytes: need.mem_bytes, gpus, tasks })
+    }
+
+    /// The slots of whole GPUs that `start` gives by itself; `None` where there is no room, or GPUs are not given whole.
+    pub(crate) fn slots_by_itself(&self, make: &Make, need: &Need, (now, to): (Timestamp, Timestamp)) -> Option<Vec<u16>> {
+        if need.milli > 0 || need.gpus == 0 {
+            return None;
+        }
+        let slots = match self.best_joined(make, need, now, to) {
+            Some(slots) => slots,
+            None => self.pick(make, &self.amount(make, need, now, to)?),
+        };
+        Some(slots.into_iter().map(|slot| slot.0).collect())
+    }
+
+    /// Slots that nothing is held of.
+    pub(crate) fn free_slots(&self, make: &Make) -> Vec<u16> {
+        let free = |at: &usize| self.slots[*at] == WHOLE && make.slots[*at] != NO_GROUP;
+        (0..self.slots.len()).filter(free).map(|at| at as u16).collect()
     }
 
     fn start_share(
@@ -461,6 +482,6 @@ impl crate::NodeDemand {
             () if need.mem_bytes > free.mem_bytes => Lack::Memory,
             () => Lack::Gpus,
         };
-        room.start(make, node.id, (&need, None), self.tasks, (now, now.plus_secs(1))).ok_or(lack)
+        room.start(make, node.id, (&need, &[]), self.tasks, (now, now.plus_secs(1))).ok_or(lack)
     }
 }

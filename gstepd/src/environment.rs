@@ -190,7 +190,7 @@ fn job_variables(env: &mut Variables, order: &LaunchOrder, setup: &Setup) {
     env.slurm("TOPOLOGY_ADDR", above(&|switch| switch.to_owned()) + &setup.node_name);
     env.slurm("TOPOLOGY_ADDR_PATTERN", above(&|_| "switch".to_owned()) + "node");
     size_variables(env, order);
-    gpu_variables(env, setup);
+    gpu_variables(env, order, setup);
     if let Some(array) = &order.array {
         env.slurm("ARRAY_JOB_ID", array.array);
         env.slurm("ARRAY_TASK_ID", array.index);
@@ -230,7 +230,7 @@ fn size_variables(env: &mut Variables, order: &LaunchOrder) {
 }
 
 /// A job without a GPU gets an empty list, or CUDA would try whatever the fence is about to deny.
-fn gpu_variables(env: &mut Variables, setup: &Setup) {
+fn gpu_variables(env: &mut Variables, order: &LaunchOrder, setup: &Setup) {
     let mut uuids: Vec<&str> = Vec::new();
     for gpu in &setup.gpus {
         if !uuids.contains(&gpu.uuid.as_str()) {
@@ -243,6 +243,9 @@ fn gpu_variables(env: &mut Variables, setup: &Setup) {
     if !setup.gpus.is_empty() {
         env.slurm("GPUS_ON_NODE", setup.gpus.len());
         env.slurm("JOB_GPUS", gpu_indexes(setup));
+    }
+    if !order.gpu_rails.is_empty() {
+        env.set("GSUB_GPU_RAILS", order.gpu_rails.iter().map(u32::to_string).collect::<Vec<_>>().join(","));
     }
 }
 

@@ -56,6 +56,41 @@ fn ranks_follow_the_network_and_nvlink_jobs_stay_in_their_domain() {
     pool.down();
 }
 
+#[test]
+fn a_job_on_two_nodes_gets_gpus_on_the_same_rails_in_their_order() {
+    let Some(pool) = Pool::up(2, "h100:4") else { return };
+    let topology = |text: &str| {
+        std::fs::write(pool.config("gpuctld").with_file_name("topology.toml"), text).unwrap();
+        pool.run("gadm", &["reload"])
+    };
+    topology("[rails.pod]\nnodes = \"node[1-2]\"\ncount = 4\nof_gpu = [3, 2, 1, 0]\n").fails_with(1, "say count and of_gpu");
+    let said = topology("[rails.pod]\nnodes = \"node[1-2]\"\nof_gpu = [3, 2, 1, 0]\n");
+    assert_eq!(said.code, 0, "{said:?}");
+    assert!(pool.run("gadm", &["topology", "show"]).out.contains("rails pod node[1-2] rail 0: GPU 3; rail 1: GPU 2; rail 2: GPU 1; rail 3: GPU 0"));
+    let rail_of = |node: &str, uuid: &str| pool.node(node).gpus.iter().find(|gpu| gpu.uuid == uuid).and_then(|gpu| gpu.rail);
+
+    // On one node two GPUs are taken; without rails the other would give the same two again.
+    let held = pool.gsub(&["-w", "node1", "--gpus", "2", "--wrap", WAIT]);
+    pool.wait_state(held, Running);
+    let taken: Vec<u32> = pool.node("node1").gpus.iter().filter(|gpu| !gpu.jobs.is_empty()).filter_map(|gpu| gpu.rail).collect();
+    let script = "echo $CUDA_VISIBLE_DEVICES $GSUB_GPU_RAILS > rank.$SLURMD_NODENAME";
+    let script = format!("{}/grun sh -c '{script}'", gpupool_tests::pool::programs().display());
+    let id = pool.gsub(&["-N", "2", "-n", "2", "--gpus-per-node", "2", "--wrap", &script]);
+    pool.wait_state(id, Completed);
+    for node in ["node1", "node2"] {
+        let said = pool.file(&format!("rank.{node}"));
+        let (devices, rails) = said.trim().split_once(' ').unwrap();
+        let of_devices: Vec<u32> = devices.split(',').map(|uuid| rail_of(node, uuid).unwrap()).collect();
+        assert_eq!(of_devices.iter().map(u32::to_string).collect::<Vec<_>>().join(","), rails, "{said}");
+        assert!(of_devices.is_sorted() && of_devices.iter().all(|rail| !taken.contains(rail)), "{node}: {said}");
+    }
+    assert!(pool.run("gnodes", &["node1"]).out.contains(" Rail=3"));
+    pool.write("stop", "");
+    pool.wait_state(held, Completed);
+    pool.check();
+    pool.down();
+}
+
 /// The device file of a channel on a node of the sandbox.
 fn channel_file(pool: &Pool, node: &str, channel: u32) -> std::path::PathBuf {
     pool.dir.join(node).join(format!("dev/nvidia-caps-imex-channels/channel{channel}"))

@@ -97,7 +97,25 @@ impl<'a> Section<'a> {
 
     /// A whole number within bounds.
     pub(super) fn number(&self, key: &str, bounds: RangeInclusive<u32>, errors: &mut Errors) -> Option<u32> {
+        self.number_in(self.value(key)?, key, bounds, errors)
+    }
+
+    /// A list of whole numbers within bounds, one at least.
+    pub(super) fn numbers(&self, key: &str, bounds: RangeInclusive<u32>, most: usize, errors: &mut Errors) -> Option<Vec<u32>> {
         let value = self.value(key)?;
+        let Some(array) = value.get_ref().as_array() else {
+            self.wrong_type(value, key, "a list as [0, 1]", errors);
+            return None;
+        };
+        if array.is_empty() || array.len() > most {
+            errors.add(self.source, value.span(), format!("{key} has {} numbers", array.len()), format!("1 to {most} are allowed"));
+            return None;
+        }
+        let read: Vec<_> = array.iter().map(|item| self.number_in(item, key, bounds.clone(), errors)).collect();
+        read.into_iter().collect()
+    }
+
+    fn number_in(&self, value: &Spanned<DeValue>, key: &str, bounds: RangeInclusive<u32>, errors: &mut Errors) -> Option<u32> {
         let Some(integer) = value.get_ref().as_integer() else {
             self.wrong_type(value, key, "a whole number without quotes", errors);
             return None;

@@ -626,7 +626,7 @@ fn racks_and_nvlink_domains_are_of_nodes_that_are_in_one_each() {
              --> topology.toml:4:9
               |
             4 | nodes = "n[4-5]"
-              |         ^^^^^^^^ a node is in one nvlink_domain
+              |         ^^^^^^^^ a node is in one [nvlink_domain.NAME]
 
             error: rack "r" has no nodes
              --> topology.toml:5:7
@@ -645,6 +645,67 @@ fn racks_and_nvlink_domains_are_of_nodes_that_are_in_one_each() {
               |
             7 | node = "n1"
               | ^^^^ did you mean "nodes"?
+        "#]],
+    );
+}
+
+#[test]
+fn rails_say_of_each_gpu_which_it_is_on() {
+    let config = load("--- gpuctld.toml\n--- topology.toml\n[rails.a]\nnodes = \"n[1-4]\"\ncount = 8\n[rails.b]\nnodes = \"m1\"\nof_gpu = [1, 0]\n").unwrap();
+    let topology = &config.cluster.scheduler.topology;
+    let rail = |node: &str, index| topology.rails(node).and_then(|rails| rails.of(index));
+    assert_eq!((rail("n4", 7), rail("n4", 8), rail("m1", 0), rail("x", 0)), (Some(7), None, Some(1), None));
+    check(
+        "--- gpuctld.toml\n--- topology.toml\n[rails.a]\nnodes = \"n[1-4]\"\n[rails.b]\nnodes = \"n[4-5]\"\ncount = 8\nof_gpu = [1]\n[rails.c]\nnodes = \"m1\"\nof_gpu = [0, -1, \"x\"]\n\
+         [rails.d]\nnodes = \"n1\"\ncount = 100\n[rails.e]\nnodes = \"m2\"\nof_gpu = []\n",
+        expect![[r#"
+            error: rails "a" do not say which GPU is on which
+             --> topology.toml:2:9
+              |
+            2 | nodes = "n[1-4]"
+              |         ^^^^^^^^ say count = 8 where GPU k is on rail k, or of_gpu = [0, 0, 1, 1] where not
+
+            error: node "n4" is in rails "a" and in "b"
+             --> topology.toml:4:9
+              |
+            4 | nodes = "n[4-5]"
+              |         ^^^^^^^^ a node is in one [rails.NAME]
+
+            error: rails "b" say count and of_gpu
+             --> topology.toml:5:9
+              |
+            5 | count = 8
+              |         ^ say count = 8 where GPU k is on rail k, or of_gpu = [0, 0, 1, 1] where not
+
+            error: of_gpu = -1 is out of bounds
+             --> topology.toml:9:14
+              |
+            9 | of_gpu = [0, -1, "x"]
+              |              ^^ 0 to 63 is allowed
+
+            error: of_gpu is of type string
+             --> topology.toml:9:18
+              |
+            9 | of_gpu = [0, -1, "x"]
+              |                  ^^^ write a whole number without quotes
+
+            error: node "n1" is in rails "a" and in "d"
+              --> topology.toml:11:9
+               |
+            11 | nodes = "n1"
+               |         ^^^^ a node is in one [rails.NAME]
+
+            error: count = 100 is out of bounds
+              --> topology.toml:12:9
+               |
+            12 | count = 100
+               |         ^^^ 1 to 64 is allowed
+
+            error: of_gpu has 0 numbers
+              --> topology.toml:15:10
+               |
+            15 | of_gpu = []
+               |          ^^ 1 to 64 are allowed
         "#]],
     );
 }

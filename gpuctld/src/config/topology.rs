@@ -1,4 +1,4 @@
-//! `topology.toml`: switches, what hangs below each, racks and NVLink domains, and so which nodes are near each other.
+//! `topology.toml`: switches, what hangs below each, racks, NVLink domains and rails, and so which nodes are near each other.
 //!
 //! Owns its keys, and that switches are a forest: each node below one leaf, each switch below one other, none below itself.
 //! Words of topology.conf(5).
@@ -7,7 +7,7 @@ use super::cluster::is_name;
 use super::error::{Errors, Source};
 use super::section::{NamedTable, Section};
 use gmodel::hostlist::Hostlist;
-use gmodel::policy::{NodeGroup, Switch, Topology};
+use gmodel::policy::{NodeGroup, Rails, Switch, Topology};
 use gmodel::suggest::closest;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -15,10 +15,13 @@ use toml::de::DeTable;
 
 const KEYS: [&str; 2] = ["nodes", "switches"];
 const GROUP_KEYS: [&str; 1] = ["nodes"];
+const RAILS_KEYS: [&str; 3] = ["nodes", "count", "of_gpu"];
+/// GPUs of a node that a rail may be named for.
+const MOST_RAILS: u32 = 64;
 
-/// Reads `[switch.NAME]`, `[rack.NAME]` and `[nvlink_domain.NAME]` tables.
+/// Reads `[switch.NAME]`, `[rack.NAME]`, `[nvlink_domain.NAME]` and `[rails.NAME]` tables.
 pub(super) fn read(source: &Source, table: &DeTable<'_>, errors: &mut Errors) -> Topology {
-    let file = Section::open(source, table, &["switch", "rack", "nvlink_domain"], "topology.toml", errors);
+    let file = Section::open(source, table, &["switch", "rack", "nvlink_domain", "rails"], "topology.toml", errors);
     let mut switches = Vec::new();
     let mut spans: Vec<Range<usize>> = Vec::new();
     for NamedTable { name, span, table } in file.named_tables("switch", errors) {
@@ -35,9 +38,26 @@ pub(super) fn read(source: &Source, table: &DeTable<'_>, errors: &mut Errors) ->
         switches.push(Switch { name: name.to_owned(), nodes, switches: switches_below });
     }
     check(source, &switches, &spans, errors);
-    let racks = groups(source, &file, "rack", errors);
-    let nvlink_domains = groups(source, &file, "nvlink_domain", errors);
-    Topology { switches, racks, nvlink_domains }
+    let racks = groups(source, &file, "rack", &GROUP_KEYS, errors, |name, nodes, _, _| Some(NodeGroup { name, nodes }));
+    let nvlink_domains = groups(source, &file, "nvlink_domain", &GROUP_KEYS, errors, |name, nodes, _, _| Some(NodeGroup { name, nodes }));
+    let rails = groups(source, &file, "rails", &RAILS_KEYS, errors, |name, nodes, section, errors| {
+        Some(Rails { of_gpu: rails_of_gpus(&name, section, errors)?, name, nodes })
+    });
+    Topology { switches, racks, nvlink_domains, rails }
+}
+
+/// `count = 8`: GPU k is on rail k; `of_gpu = [0, 0, 1, 1]` says it of each.
+fn rails_of_gpus(name: &str, section: &Section, errors: &mut Errors) -> Option<Vec<u32>> {
+    match (section.has("count"), section.has("of_gpu")) {
+        (true, false) => section.number("count", 1..=MOST_RAILS, errors).map(|count| (0..count).collect()),
+        (false, true) => section.numbers("of_gpu", 0..=MOST_RAILS - 1, MOST_RAILS as usize, errors),
+        (both, _) => {
+            let key = if both { "count" } else { "nodes" };
+            let text = format!("rails {name:?} {}", if both { "say count and of_gpu" } else { "do not say which GPU is on which" });
+            errors.add(section.source, section.span(key), text, "say count = 8 where GPU k is on rail k, or of_gpu = [0, 0, 1, 1] where not");
+            None
+        }
+    }
 }
 
 fn check_name(source: &Source, kind: &str, name: &str, span: &Range<usize>, errors: &mut Errors) {
@@ -48,12 +68,19 @@ fn check_name(source: &Source, kind: &str, name: &str, span: &Range<usize>, erro
 }
 
 /// Nodes that have something in common: each is in one group of a kind.
-fn groups(source: &Source, file: &Section, kind: &str, errors: &mut Errors) -> Vec<NodeGroup> {
+fn groups<T>(
+    source: &Source,
+    file: &Section,
+    kind: &str,
+    keys: &[&str],
+    errors: &mut Errors,
+    mut make: impl FnMut(String, Hostlist, &Section, &mut Errors) -> Option<T>,
+) -> Vec<T> {
     let mut found = Vec::new();
     let mut group_of: BTreeMap<String, &str> = BTreeMap::new();
     for NamedTable { name, span, table } in file.named_tables(kind, errors) {
         check_name(source, kind, name, &span, errors);
-        let section = Section::open(source, table, &GROUP_KEYS, &format!("[{kind}.{name}]"), errors);
+        let section = Section::open(source, table, keys, &format!("[{kind}.{name}]"), errors);
         if !section.has("nodes") {
             errors.add(source, span, format!("{kind} {name:?} has no nodes"), "name its nodes");
             continue;
@@ -62,10 +89,10 @@ fn groups(source: &Source, file: &Section, kind: &str, errors: &mut Errors) -> V
         for node in nodes.iter() {
             if let Some(other) = group_of.insert(node.to_owned(), name) {
                 let text = format!("node {node:?} is in {kind} {other:?} and in {name:?}");
-                errors.add(source, section.span("nodes"), text, format!("a node is in one {kind}"));
+                errors.add(source, section.span("nodes"), text, format!("a node is in one [{kind}.NAME]"));
             }
         }
-        found.push(NodeGroup { name: name.to_owned(), nodes });
+        found.extend(make(name.to_owned(), nodes, &section, errors));
     }
     found
 }

@@ -161,8 +161,13 @@ fn gpu_rows(state: &State, sight: &Sight, node: &Node) -> Vec<GpuRow> {
     let mut holders = gpu_holders(state, sight, node);
     // A slice that is no more was cut away: nobody misses it.
     let shown = node.gpus.iter().filter(|gpu| gpu.present || gpu.info.slice.is_none());
+    let rails = state.config.scheduler.topology.rails(&node.name);
+    let rail = |gpu: &GpuEntry| rails.filter(|_| gpu.info.slice.is_none()).and_then(|rails| rails.of(gpu.info.index));
     shown
-        .map(|gpu| GpuRow { links: links_by_slot(gpu, &node.gpus), ..gpu_row(gpu, holders.remove(&gpu.slot.0).unwrap_or_default()) })
+        .map(|gpu| {
+            let jobs = holders.remove(&gpu.slot.0).unwrap_or_default();
+            GpuRow { links: links_by_slot(gpu, &node.gpus), rail: rail(gpu), ..gpu_row(gpu, jobs) }
+        })
         .collect()
 }
 
@@ -202,6 +207,7 @@ fn gpu_row(gpu: &GpuEntry, jobs: Vec<String>) -> GpuRow {
         mps: gpu.info.mps,
         numa: gpu.info.numa,
         links: BTreeMap::new(),
+        rail: None,
         jobs,
         fault: gpu.info.fault.clone(),
         present: gpu.present,

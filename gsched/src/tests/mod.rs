@@ -19,7 +19,7 @@ use gmodel::gpu_request::GpuAsk;
 use gmodel::hostlist::Hostlist;
 use gmodel::job::{GpuScope, MemAsk, Switches};
 use gmodel::node::{GpuEntry, GpuInfo};
-use gmodel::policy::{Backfill, GpuAmounts, Repeat, Reservation, ReservedPart, Switch};
+use gmodel::policy::{Backfill, GpuAmounts, Rails, Repeat, Reservation, ReservedPart, Switch};
 use gmodel::run::NodeShare;
 use gmodel::{CommonSpec, GpuGrant, GpuSet, GpuSlot, JobId, JobSpec, NodeId, Request, RunId, Timestamp};
 use std::collections::BTreeMap;
@@ -52,6 +52,10 @@ fn picture(text: &str) -> Snapshot {
             "switch" => {
                 let nodes = Some(Hostlist::parse(words[1]).unwrap());
                 config.scheduler.topology.switches.push(Switch { name: words[0].into(), nodes, ..Switch::default() });
+            }
+            "rails" => {
+                let of_gpu = get(&words, "of").unwrap().split(',').map(|rail| rail.parse().unwrap()).collect();
+                config.scheduler.topology.rails.push(Rails { name: "pod".into(), nodes: Hostlist::parse(words[0]).unwrap(), of_gpu });
             }
             "reservation" => {
                 let one = reservation(&words);
@@ -134,6 +138,7 @@ fn node(id: NodeId, words: &[&str]) -> SchedNode {
                 let slot = GpuSlot(gpus.len() as u16);
                 let info = GpuInfo {
                     uuid: format!("{}-{}", words[0], slot.0),
+                    index: u32::from(slot.0),
                     gpu_type: gpu_type.into(),
                     memory_mib: if gpu_type == "h100" { 81_920 } else { 40_960 },
                     mps: words.contains(&"mps"),

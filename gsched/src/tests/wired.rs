@@ -166,3 +166,63 @@ fn ranks_follow_the_switches_and_domains_and_names_within() {
         "#]],
     );
 }
+
+#[test]
+fn a_job_of_several_nodes_gets_gpus_on_the_same_rails() {
+    let two = "node n1 h100:8\nnode n2 h100:8\nrunning 1 n1 gpus=0-1 left=60\njob nodes=2 gpn=2";
+    check(two, expect![[r#"
+        10 starts on n1[2,3]x1 n2[0,1]x1
+    "#]]);
+    check(&format!("rails n[1-2] of=0,1,2,3,4,5,6,7\n{two}"), expect![[r#"
+        10 starts on n1[2,3]x1 n2[2,3]x1
+    "#]]);
+    // Two GPUs share a NIC: rails are met by either of them.
+    check(&format!("rails n[1-2] of=0,0,1,1,2,2,3,3\n{two}"), expect![[r#"
+        10 starts on n1[2,3]x1 n2[2,3]x1
+    "#]]);
+    check("rails n[1-2] of=0,1,2,3,4,5,6,7\nnode n1 h100:8\nnode n2 h100:8\nrunning 1 n1 gpus=0-1,5 left=60\nrunning 2 n2 gpus=2,3 left=60\njob nodes=2 gpn=3", expect![[r#"
+        10 starts on n1[4,6,7]x1 n2[4,6,7]x1
+    "#]]);
+}
+
+#[test]
+fn rails_cost_no_island_no_start_and_nothing_where_there_are_none() {
+    // Of n1 an island is left on the high rails, of n2 on the low ones: links within a node come first.
+    let islands = "node n1 h100:8 island=4\nnode n2 h100:8 island=4\nrunning 1 n1 gpus=0-1 left=60\nrunning 2 n2 gpus=6-7 left=60\njob nodes=2 gpn=4";
+    check(&format!("rails n[1-2] of=0,1,2,3,4,5,6,7\n{islands}"), expect![[r#"
+        10 starts on n1[4,5,6,7]x1 n2[0,1,2,3]x1
+    "#]]);
+    // No rail is free on both.
+    let apart = "node n1 h100:4\nnode n2 h100:4\nrunning 1 n1 gpus=0-1 left=60\nrunning 2 n2 gpus=2-3 left=60\njob nodes=2 gpn=2";
+    check(&format!("rails n[1-2] of=0,1,2,3\n{apart}"), expect![[r#"
+        10 starts on n1[2,3]x1 n2[0,1]x1
+    "#]]);
+    // One of the nodes is in no such fabric, and of the other not all GPUs are.
+    check(&format!("rails n1 of=0,1,2,3\n{apart}"), expect![[r#"
+        10 starts on n1[2,3]x1 n2[0,1]x1
+    "#]]);
+    check("rails n[1-2] of=0,1\nnode n1 h100:4\nnode n2 h100:4\nrunning 1 n1 gpus=0 left=60\njob nodes=2 gpn=2", expect![[r#"
+        10 starts on n1[1,2]x1 n2[0,1]x1
+    "#]]);
+}
+
+#[test]
+fn whatever_is_free_rails_are_shared_where_some_are_and_change_no_start() {
+    for (one, other) in (0u32..256).step_by(7).flat_map(|one| (0u32..256).step_by(11).map(move |other| (one, other))) {
+        let busy = |bits: u32| (0..8).filter(|slot| bits & (1 << slot) != 0).map(|slot| slot.to_string()).collect::<Vec<_>>().join(",");
+        let mut text = "node n1 h100:8\nnode n2 h100:8\n".to_owned();
+        for (run, bits) in [(1, one), (2, other)].into_iter().filter(|(_, bits)| *bits != 0) {
+            text += &format!("running {run} n{run} gpus={} left=60\n", busy(bits));
+        }
+        text += "job nodes=2 gpn=2 time=60\n";
+        let starts = |text: &str| plan(&picture(text), WorkBudget::default()).starts;
+        let (plain, railed) = (starts(&text), starts(&format!("rails n[1-2] of=0,1,2,3,4,5,6,7\n{text}")));
+        assert_eq!(plain.len(), railed.len(), "{text}");
+        let Some(start) = railed.first() else { continue };
+        let slots = |at: usize| start.allocation[at].gpus.slots().map(|slot| slot.0).collect::<Vec<_>>();
+        if (one | other).count_zeros() - 24 >= 2 {
+            assert_eq!(slots(0), slots(1), "{text}");
+        }
+        assert!(slots(0).iter().all(|slot| one & (1 << slot) == 0) && slots(1).iter().all(|slot| other & (1 << slot) == 0), "{text}");
+    }
+}

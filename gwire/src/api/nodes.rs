@@ -78,6 +78,9 @@ pub struct GpuRow {
     pub mps: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub numa: Option<u32>,
+    /// Rail of the network between nodes that it is on, where the site names one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rail: Option<u32>,
     /// The best way to each other GPU of the node that is there, by its slot.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub links: BTreeMap<u16, GpuLink>,
