@@ -11,6 +11,8 @@ pub struct Finding {
     pub version: &'static str,
     /// Others are not compared with it: boards of one type may be built in unlike.
     pub class: String,
+    /// The GPU at the other end, of a way between two.
+    pub peer: String,
     pub checksum: Option<u64>,
     /// With its unit.
     pub value: Option<(f64, &'static str)>,
@@ -20,7 +22,7 @@ pub struct Finding {
 
 impl Finding {
     pub fn new(check: &str, size: Size) -> Self {
-        Self { check: check.to_owned(), version: size.version(), class: String::new(), checksum: None, value: None, pass: None, text: String::new() }
+        Self { check: check.to_owned(), version: size.version(), class: String::new(), peer: String::new(), checksum: None, value: None, pass: None, text: String::new() }
     }
 
     pub fn failed(check: &str, size: Size, text: String) -> Self {
@@ -42,6 +44,9 @@ impl Finding {
         put("version", self.version.into());
         if !self.class.is_empty() {
             put("class", self.class.clone().into());
+        }
+        if !self.peer.is_empty() {
+            put("peer", self.peer.clone().into());
         }
         if let Some(sum) = self.checksum {
             put("checksum", format!("{sum:016x}").into());

@@ -44,7 +44,7 @@ enum Action {
     Run {
         /// arith, memory, copy [default: $GPUPOOL_CHECKS, or all]
         checks: Vec<String>,
-        /// Another idle GPU, to measure the way to it
+        /// Another idle GPU, to measure the way to it [default: $GPUPOOL_PEER]
         #[arg(long, value_name = "UUID")]
         peer: Option<String>,
     },
@@ -145,10 +145,6 @@ fn check(cuda: &Cuda, gpus: &[Gpu], context: &Context, terms: &Terms, checks: &[
     if let Some(word) = named.iter().find(|word| !GROUPS.contains(&word.as_str())) {
         bail!("there is no check {word:?}; there are {}", GROUPS.join(", "));
     }
-    let peer = match peer {
-        Some(uuid) => Some(Context::open(cuda, find(gpus, Some(uuid))?)?),
-        None => None,
-    };
     let wanted = |group: &str| named.is_empty() || named.iter().any(|name| name == group);
     let mut sound = true;
     for group in GROUPS.into_iter().filter(|group| wanted(group)) {
@@ -157,7 +153,7 @@ fn check(cuda: &Cuda, gpus: &[Gpu], context: &Context, terms: &Terms, checks: &[
         let outcome = match group {
             "arith" => arithmetic::check(context, terms, &mut told),
             "memory" => memory::check(context, terms).map(&mut told),
-            _ => bandwidth::check(context, peer.as_ref(), terms, &mut told),
+            _ => bandwidth::check(context, terms, &mut told),
         };
         if let Err(e) = outcome {
             let Some(error) = e.downcast_ref::<CudaError>().filter(|error| error.blames_gpu()) else { return Err(e) };
@@ -165,6 +161,14 @@ fn check(cuda: &Cuda, gpus: &[Gpu], context: &Context, terms: &Terms, checks: &[
             Finding::failed(group, terms.size, error.to_string()).tell();
             return Ok(false);
         }
+    }
+    let way = |uuid: &str| bandwidth::way(context, &Context::open(cuda, find(gpus, Some(uuid))?)?, uuid, terms);
+    match (peer, variable("GPUPOOL_PEER")) {
+        _ if !wanted("copy") => {}
+        (Some(uuid), _) => way(uuid)?,
+        // Either of the two may be to blame: nothing is held against this one.
+        (None, Some(uuid)) => way(&uuid).unwrap_or_else(|e| eprintln!("gcheck: the way to {uuid} was not measured: {e:#}")),
+        (None, None) => {}
     }
     Ok(sound)
 }

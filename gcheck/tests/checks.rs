@@ -152,6 +152,10 @@ fn the_way_to_a_peer_is_measured_where_one_is_given_and_links_that_are_down_show
     (0..9).for_each(|link| host.inject(0, &format!("nvlink-down {link}")));
     assert!((rate() / whole - 0.5).abs() < 0.01, "9 of 18 links");
     assert!(!host.found(0, &["run", "copy"]).1.contains_key("copy.to-peer"));
+    host.inject(0, "clear");
+    host.inject(1, "nvlink-slow");
+    assert!((rate() / whole - 0.5).abs() < 0.01, "the other end is slow");
+    assert_eq!(host.found(0, &["run", "copy", "--peer", &peer]).1["copy.to-peer"]["peer"], peer.as_str());
 }
 
 #[test]

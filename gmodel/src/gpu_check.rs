@@ -63,6 +63,9 @@ pub struct CheckProgram {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub checks: Vec<String>,
     pub timeout_secs: u32,
+    /// UUID of another idle GPU of the node, to which the way is measured too.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub peer: String,
 }
 
 /// One thing that a program found. A checksum, a number, a verdict, or several of them.
@@ -76,6 +79,9 @@ pub struct CheckResult {
     /// And those of other classes neither: where boards of one type are built in unlike, as behind other PCIe switches.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub class: String,
+    /// UUID of the GPU at the other end, of what is measured between two. Results are compared whatever it is.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub peer: String,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub sum: String,
     /// In millionths of `unit`.
@@ -98,7 +104,7 @@ impl CheckResult {
 
     /// Within the bounds, and about something.
     pub fn is_sound(&self) -> bool {
-        let words = [&self.check, &self.version, &self.class, &self.unit];
+        let words = [&self.check, &self.version, &self.class, &self.unit, &self.peer];
         let says_something = !self.sum.is_empty() || self.value_micro.is_some() || self.passed.is_some();
         !self.check.is_empty()
             && words.iter().all(|word| word.len() <= MAX_WORD_BYTES && word.chars().all(|c| c.is_ascii_graphic() || c == ' '))
@@ -117,9 +123,10 @@ impl CheckResult {
         }
     }
 
-    /// `25.3 GB/s`, `9f3a01c2`, `passed`; several with commas between them.
+    /// `25.3 GB/s`, `9f3a01c2`, `passed`; several with commas between them. `398 GB/s to GPU-1f..` of what is between two.
     pub fn words(&self) -> String {
-        let number = self.value_micro.map(|micro| format!("{} {}", micro_text(micro), self.unit).trim_end().to_owned());
+        let to = if self.peer.is_empty() { String::new() } else { format!(" to {}", self.peer) };
+        let number = self.value_micro.map(|micro| format!("{} {}", micro_text(micro), self.unit).trim_end().to_owned() + &to);
         let sum = (!self.sum.is_empty()).then(|| self.sum.clone());
         let passed = self.passed.map(|passed| if passed { "passed".to_owned() } else { "failed".to_owned() });
         let text = (!self.text.is_empty()).then(|| self.text.clone());
@@ -227,6 +234,9 @@ pub struct KeptResult {
     pub odd_since: Timestamp,
     /// Results in a row that are none.
     pub good: u32,
+    /// The outlier before it was of the same way: the GPU at the other end may as well be to blame.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub same_way: bool,
 }
 
 /// So many outliers of one check make a GPU one that is not trusted.
@@ -243,6 +253,7 @@ impl GpuChecks {
             let mut kept = KeptResult { result: result.clone(), at, ..KeptResult::default() };
             if let Some(old) = old.filter(|old| old.result.version == result.version) {
                 (kept.strikes, kept.odd_since, kept.good) = (old.strikes, old.odd_since, old.good + 1);
+                kept.same_way = !old.odd.is_empty() && !old.result.peer.is_empty() && old.result.peer == result.peer;
                 kept.before = old.result.sum;
                 let forgiven = if kept.result.sum.is_empty() { 1 } else { FORGIVEN_AFTER };
                 if kept.good > forgiven {
@@ -264,7 +275,7 @@ impl GpuChecks {
             if kept.strikes == 0 {
                 kept.odd_since = kept.at;
             }
-            (kept.strikes, kept.good) = (kept.strikes + 1, 0);
+            (kept.strikes, kept.good) = (kept.strikes + u32::from(!kept.same_way), 0);
         }
     }
 
@@ -278,7 +289,21 @@ impl GpuChecks {
 
     /// It was an outlier, and is to be checked again soon.
     pub fn is_suspect(&self) -> bool {
-        self.kept.iter().any(|kept| !kept.odd.is_empty() && kept.strikes < STRIKES)
+        self.suspicions().next().is_some()
+    }
+
+    /// All that it is suspected for are ways to other GPUs.
+    pub fn only_ways_are_suspect(&self) -> bool {
+        self.is_suspect() && self.suspicions().all(|kept| !kept.result.peer.is_empty())
+    }
+
+    fn suspicions(&self) -> impl Iterator<Item = &KeptResult> {
+        self.kept.iter().filter(|kept| !kept.odd.is_empty() && kept.strikes < STRIKES && !kept.same_way)
+    }
+
+    /// The way that was last measured from it.
+    pub fn last_way(&self) -> Option<&KeptResult> {
+        self.kept.iter().find(|kept| !kept.result.peer.is_empty())
     }
 
     /// The check of which it was an outlier too often to be chance, where nothing was done about it.
@@ -333,6 +358,25 @@ mod tests {
         assert_eq!(round("wrong", "").0.as_deref(), Some("arith"));
         checks.forgive();
         assert!(!checks.is_suspect() && checks.condemned().is_none());
+    }
+
+    #[test]
+    fn a_slow_way_condemns_only_when_one_to_another_gpu_is_slow_too() {
+        let way = |peer: &str| CheckResult { check: "copy.to-peer".into(), peer: peer.into(), value_micro: Some(1), unit: "GB/s".into(), ..CheckResult::default() };
+        let verdicts = |ways: &[(&str, &str)]| {
+            let mut checks = GpuChecks::default();
+            let mut round = |(peer, odd): &(&str, &str)| {
+                checks.take(&report(vec![way(peer)]), Timestamp(1));
+                checks.judge("copy.to-peer", odd);
+                (checks.is_suspect(), checks.condemned().is_some())
+            };
+            ways.iter().map(&mut round).collect::<Vec<_>>()
+        };
+        assert_eq!(verdicts(&[("b", "slow"), ("c", "slow")]), [(true, false), (false, true)]);
+        assert_eq!(verdicts(&[("b", "slow"), ("c", ""), ("b", "slow")]), [(true, false), (false, false), (true, false)], "in a row");
+        assert_eq!(verdicts(&[("b", "slow"), ("b", "slow"), ("b", "slow")]), [(true, false), (false, false), (false, false)], "b may be to blame");
+        assert_eq!(verdicts(&[("b", "slow"), ("b", "slow"), ("c", "slow")]), [(true, false), (false, false), (false, true)]);
+        assert_eq!(way("GPU-b").words(), "0 GB/s to GPU-b");
     }
 
     #[test]

@@ -32,13 +32,14 @@ pub fn read(output: &[u8]) -> Result<Vec<CheckResult>, String> {
     Ok(results)
 }
 
-/// `{"check": "pcie", "version": "1", "value": 25.3, "unit": "GB/s"}`, or with `checksum`, `pass` and `text`.
+/// `{"check": "pcie", "version": "1", "value": 25.3, "unit": "GB/s"}`, or with `checksum`, `pass`, `text`, and `peer` of a way between two GPUs.
 fn of_line(line: &Value) -> Option<CheckResult> {
     let text = |key: &str| line.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
     Some(CheckResult {
         check: line.get("check")?.as_str()?.to_owned(),
         version: text("version"),
         class: text("class"),
+        peer: text("peer"),
         sum: text("checksum"),
         value_micro: line.get("value").and_then(Value::as_f64).filter(|value| value.abs() < MOST / 1e6).map(|value| (value * 1e6).round() as i64),
         unit: text("unit"),

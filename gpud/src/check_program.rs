@@ -1,4 +1,4 @@
-//! One run of the program that checks one GPU, or scrubs its memory: in a cgroup of its own, with the fence of that GPU, as an ordinary
+//! One run of the program that checks one GPU (and the way to another), or scrubs its memory: in a cgroup of its own, with its fence, as an ordinary
 //! user where the site says so, at the lowest priority. Reads a bounded part of what it writes, and leaves nothing of it behind.
 
 use crate::check_output;
@@ -51,14 +51,21 @@ pub fn run(site: &Site, order: &GpuOrder, program: &CheckProgram, ends: &OwnedFd
     check_ownership(path)?;
     let own = mig::find(&site.gpus.current().facts, &order.uuid).context("the GPU is not in this node")?;
     ensure!(!own.gpu.mig_enabled, "the GPU is cut by MIG");
-    let environment = vec![
+    // One that is gone meanwhile is left out: the GPU itself can be checked.
+    let peer = mig::find(&site.gpus.current().facts, &program.peer).filter(|peer| !peer.gpu.mig_enabled);
+    let mut environment = vec![
         ("GPUPOOL_GPU", own.uuid.clone()),
         ("GPUPOOL_CHECKS", program.checks.join(" ")),
         ("GPUPOOL_TIMEOUT_SECS", program.timeout_secs.to_string()),
     ];
+    if let Some(peer) = &peer {
+        let links = own.gpu.nvlinks.iter().find(|link| link.uuid == peer.uuid).map_or(0, |link| link.links);
+        environment.extend([("GPUPOOL_PEER", peer.uuid.clone()), ("GPUPOOL_PEER_LINK", format!("NV{links}"))]);
+    }
     let limit = Duration::from_secs(u64::from(program.timeout_secs.max(1)));
     let call = Call { words: vec![path.into()], environment, identity: identity(&program.user)?, limit };
-    in_cgroup(site, &own, &order.number.to_string(), call, ends)
+    let owns: Vec<Own> = [own].into_iter().chain(peer).collect();
+    in_cgroup(site, &owns, &order.number.to_string(), call, ends)
 }
 
 /// Has gpupool's own program overwrite all memory of a GPU, or of a slice, that nobody holds. As `run` otherwise.
@@ -70,7 +77,7 @@ pub fn scrub(site: &Site, uuid: &str) -> Result<Found> {
     let environment = vec![("GPUPOOL_TIMEOUT_SECS", SCRUB_LIMIT.as_secs().to_string())];
     let call = Call { words: vec![path.into(), "scrub".into()], environment, identity: identity("")?, limit: SCRUB_LIMIT };
     let (ends, _stays_open) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
-    in_cgroup(site, &own, &format!("scrub_{uuid}"), call, &ends)
+    in_cgroup(site, &[own], &format!("scrub_{uuid}"), call, &ends)
 }
 
 /// A program with what it is told.
@@ -82,9 +89,10 @@ struct Call {
     limit: Duration,
 }
 
-fn in_cgroup(site: &Site, own: &Own, name: &str, call: Call, ends: &OwnedFd) -> Result<Found> {
-    let cgroup = site.cgroups.as_ref().map(|root| fenced(site, root, own, name)).transpose()?;
-    let found = watched(site, own, call, cgroup.as_ref(), ends);
+/// `owns`: the GPU that it is about, and others that it may open.
+fn in_cgroup(site: &Site, owns: &[Own], name: &str, call: Call, ends: &OwnedFd) -> Result<Found> {
+    let cgroup = site.cgroups.as_ref().map(|root| fenced(site, root, owns, name)).transpose()?;
+    let found = watched(site, owns, call, cgroup.as_ref(), ends);
     if let Some(cgroup) = &cgroup {
         remove(cgroup)?;
     }
@@ -121,7 +129,7 @@ fn identity(user: &str) -> Result<Identity> {
     Ok(Identity::from(&user))
 }
 
-fn fenced(site: &Site, root: &CgroupRoot, own: &Own, name: &str) -> Result<RunCgroup> {
+fn fenced(site: &Site, root: &CgroupRoot, owns: &[Own], name: &str) -> Result<RunCgroup> {
     let declared = site.config.mem_bytes.is_some();
     let limits = Limits {
         memory_bytes: (!declared && root.supports(Controller::Memory)).then_some(MEMORY_BYTES),
@@ -129,17 +137,17 @@ fn fenced(site: &Site, root: &CgroupRoot, own: &Own, name: &str) -> Result<RunCg
         pids_max: root.supports(Controller::Pids).then_some(PIDS),
         ..Limits::default()
     };
-    let rules = fence_rules(site, std::slice::from_ref(own)).map_err(|failure| anyhow::anyhow!(failure.text))?;
+    let rules = fence_rules(site, owns).map_err(|failure| anyhow::anyhow!(failure.text))?;
     let cgroup = RunCgroup::create(root, &format!("{CGROUP}{name}"), &limits)?;
     device_fence::attach_run(&cgroup, &rules)?;
     Ok(cgroup)
 }
 
-fn watched(site: &Site, own: &Own, call: Call, cgroup: Option<&RunCgroup>, ends: &OwnedFd) -> Result<Found> {
+fn watched(site: &Site, owns: &[Own], call: Call, cgroup: Option<&RunCgroup>, ends: &OwnedFd) -> Result<Found> {
     let ((out, to_out), (err, to_err)) = (pipe()?, pipe()?);
     let join = cgroup.map(RunCgroup::join_fds).transpose()?;
     let mut spec = LaunchSpec::new(call.words, call.identity);
-    spec.env = environment(site, own, call.environment);
+    spec.env = environment(site, owns, call.environment);
     (spec.stdout, spec.stderr) = (Stdio::Fd(to_out.as_fd()), Stdio::Fd(to_err.as_fd()));
     (spec.umask, spec.nice, spec.join) = (0o077, NICE, join.as_ref());
     spec.rlimits = vec![Rlimit { resource: Resource::Core, soft: 0, hard: 0 }];
@@ -173,10 +181,12 @@ fn pipe() -> Result<(OwnedFd, OwnedFd)> {
     Ok((read, write))
 }
 
-fn environment(site: &Site, own: &Own, more: Vec<(&'static str, String)>) -> Vec<(OsString, OsString)> {
+fn environment(site: &Site, owns: &[Own], more: Vec<(&'static str, String)>) -> Vec<(OsString, OsString)> {
+    let own = &owns[0];
+    let visible: Vec<&str> = owns.iter().map(|own| own.uuid.as_str()).collect();
     let mut variables = vec![
         ("PATH", "/usr/sbin:/usr/bin:/sbin:/bin".to_owned()),
-        ("CUDA_VISIBLE_DEVICES", own.uuid.clone()),
+        ("CUDA_VISIBLE_DEVICES", visible.join(",")),
         ("GPUPOOL_GPU_INDEX", own.gpu.index.to_string()),
         ("GPUPOOL_GPU_TYPE", own.gpu.gpu_type.clone()),
         ("GPUPOOL_NODE", site.name.clone()),

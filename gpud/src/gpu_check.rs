@@ -31,6 +31,8 @@ pub struct GpuChecks {
 struct Book {
     /// By the GPU's UUID.
     running: BTreeMap<String, Running>,
+    /// GPUs to which a way is measured, and the GPU whose check that is.
+    other_ends: BTreeMap<String, String>,
     finished: BTreeMap<u64, GpuOrderDone>,
 }
 
@@ -60,12 +62,12 @@ impl GpuChecks {
         let mut book = self.lock();
         let mut any = false;
         for uuid in &uuids {
-            if let Some(running) = book.running.get_mut(*uuid) {
+            if let Some(running) = book.on(uuid) {
                 running.end(to);
                 any = true;
             }
         }
-        let alive = |book: &mut Book| uuids.iter().any(|uuid| book.running.contains_key(*uuid));
+        let alive = |book: &mut Book| uuids.iter().any(|uuid| book.on(uuid).is_some());
         let (book, late) = self.ended.wait_timeout_while(book, PATIENCE, alive).expect("no holder panics");
         drop(book);
         if late.timed_out() {
@@ -79,10 +81,15 @@ impl GpuChecks {
     }
 
     /// Entered as under way: whoever wants the GPU from now on waits. What tells it to end.
-    fn enter(&self, uuid: &str, number: u64) -> Result<OwnedFd> {
+    fn enter(&self, order: &GpuOrder, peer: &str) -> Result<OwnedFd> {
         let (ends, stop) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
-        let running = Running { number, stop: Some(stop), why: String::new() };
-        ensure!(self.lock().running.insert(uuid.to_owned(), running).is_none(), "another check of it is under way");
+        let running = Running { number: order.number, stop: Some(stop), why: String::new() };
+        let mut book = self.lock();
+        ensure!(book.on(&order.uuid).is_none() && (peer.is_empty() || book.on(peer).is_none()), "another check of it is under way");
+        book.running.insert(order.uuid.clone(), running);
+        if !peer.is_empty() {
+            book.other_ends.insert(peer.to_owned(), order.uuid.clone());
+        }
         Ok(ends)
     }
 
@@ -91,6 +98,7 @@ impl GpuChecks {
     fn leave(&self, order: &GpuOrder, report: impl FnOnce(&str) -> CheckReport) -> GpuOrderDone {
         let mut book = self.lock();
         let why = book.running.remove(&order.uuid).map_or_else(String::new, |running| running.why);
+        book.other_ends.retain(|_, uuid| *uuid != order.uuid);
         let done = GpuOrderDone { check: Some(Box::new(report(&why))), ..GpuOrderDone::new(order, "") };
         book.finished.insert(order.number, done.clone());
         self.ended.notify_all();
@@ -102,6 +110,14 @@ impl GpuChecks {
         let book = self.lock();
         let running = book.running.values().any(|running| running.number == number);
         running.then_some(Begun::Before).or_else(|| book.finished.get(&number).cloned().map(Begun::Answered))
+    }
+}
+
+impl Book {
+    /// The check that a GPU is under, or is the other end of.
+    fn on(&mut self, uuid: &str) -> Option<&mut Running> {
+        let checked = self.other_ends.get(uuid).map_or(uuid, String::as_str).to_owned();
+        self.running.get_mut(&checked)
     }
 }
 
@@ -117,7 +133,7 @@ impl Running {
 pub fn obey(site: &Arc<Site>, sender: &mpsc::Sender<Happening>, incarnation: u64, orders: Vec<GpuOrder>) {
     for order in orders {
         let GpuAction::Check(program) = &order.what else { continue };
-        match begin(site, incarnation, &order) {
+        match begin(site, incarnation, &order, program) {
             Ok(Begun::Before) => {}
             Ok(Begun::Answered(done)) => answer(sender, done),
             Ok(Begun::Running(ends)) => {
@@ -138,25 +154,28 @@ enum Begun {
 }
 
 /// Enters the check while nobody makes a run ready, and writes down that it was begun.
-fn begin(site: &Site, incarnation: u64, order: &GpuOrder) -> Result<Begun> {
+fn begin(site: &Site, incarnation: u64, order: &GpuOrder, program: &CheckProgram) -> Result<Begun> {
     let watch = site.gpu_watch.as_ref().context("this node does not look after GPUs")?;
     // Nor does anybody else begin one: the same order may come twice at once.
     let _nobody_prepares = site.gpus.cutting.write().expect("no holder panics");
     if let Some(known) = site.checks.known(order.number) {
         return Ok(known);
     }
-    if let Some(run) = mig::holders(site).get(&order.uuid).and_then(BTreeSet::first) {
-        bail!("run {run} holds it");
-    }
+    let held = mig::holders(site);
     let here = site.gpus.current();
-    let standing = here.health.get(&order.uuid).and_then(|shown| shown.standing.as_ref());
-    if let Some(standing) = standing.filter(|one| matches!(one.stage, Stage::Resetting | Stage::Booting | Stage::BurningIn)) {
-        bail!("its repair is under way ({:?})", standing.stage);
+    for uuid in [&order.uuid, &program.peer] {
+        if let Some(run) = held.get(uuid).and_then(BTreeSet::first) {
+            bail!("run {run} holds {}", if *uuid == order.uuid { "it" } else { "the other end of the way" });
+        }
+        let standing = here.health.get(uuid).and_then(|shown| shown.standing.as_ref());
+        if let Some(standing) = standing.filter(|one| matches!(one.stage, Stage::Resetting | Stage::Booting | Stage::BurningIn)) {
+            bail!("the repair of {uuid} is under way ({:?})", standing.stage);
+        }
     }
     if let Some(done) = watch.check_begins(incarnation, order)? {
         return Ok(Begun::Answered(done));
     }
-    Ok(Begun::Running(site.checks.enter(&order.uuid, order.number)?))
+    Ok(Begun::Running(site.checks.enter(order, &program.peer)?))
 }
 
 fn answer(sender: &mpsc::Sender<Happening>, done: GpuOrderDone) {

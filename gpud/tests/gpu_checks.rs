@@ -169,6 +169,37 @@ async fn no_check_begins_on_a_gpu_that_a_run_holds_and_other_gpus_are_checked_be
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_way_to_another_gpu_has_both_in_its_fence_and_gives_way_to_a_run_on_either() {
+    let mut ctl = Controller::start().await;
+    let (node, gpus) = node_with_gpus(&mut ctl).await;
+    let opens = format!("for d in {}/nvidia[0-9]*; do (: < $d) 2>&1 | grep -c permitted; done | tr -d '\\n'", node.path("dev").display());
+    let body = format!("echo $CUDA_VISIBLE_DEVICES $GPUPOOL_PEER $GPUPOOL_PEER_LINK $({opens}) > {}\nwhile :; do sleep 1; done", node.path("work/told").display());
+    let order = with(check(&node, 7, &gpus[0], &body), |program| program.peer = gpus[1].uuid.clone());
+    ctl.order_gpus(7, vec![order.clone()]);
+    let told = wait_file(&node.path("work/told")).await;
+    let (one, other) = (&gpus[0].uuid, &gpus[1].uuid);
+    assert!(told.starts_with(&format!("{one},{other} {other} NV")), "{told}");
+    if is_root() {
+        let opened = told.split_whitespace().last().unwrap();
+        assert_eq!(opened.matches('0').count(), 2, "two of four: {told}");
+    }
+    // A run on the other end is made ready when the check is dead.
+    let run = run_id("1-1");
+    let desired = gmodel::run::Desired { fence: gmodel::Fence { incarnation: 1, generation: 8 }, runs: vec![want(run, Want::Run)], gpus: vec![order] };
+    ctl.send(&gwire::node_protocol::ToNode::Orders { orders: vec![job(&node, run, &gpus[1])], desired });
+    assert_eq!(wait_file(&node.path("work/begun")).await.trim(), other);
+    ctl.wait("what came of the check", |ctl| ctl.gpu_orders.iter().any(|done| done.number == 7)).await;
+    let done = ctl.gpu_orders.last().unwrap().check.clone().unwrap();
+    assert!(done.stopped.contains("run 1-1 was given the GPU"), "{done:?}");
+    // Nor does one begin to a GPU that a run holds.
+    let held = with(check(&node, 9, &gpus[0], "true"), |program| program.peer = gpus[1].uuid.clone());
+    let desired = gmodel::run::Desired { fence: gmodel::Fence { incarnation: 1, generation: 9 }, runs: vec![want(run, Want::Run)], gpus: vec![held] };
+    ctl.send(&gwire::node_protocol::ToNode::Orders { orders: Vec::new(), desired });
+    ctl.wait("a refusal", |ctl| ctl.gpu_orders.iter().any(|done| done.number == 9)).await;
+    assert_eq!(ctl.gpu_orders.last().unwrap().error, "run 1-1 holds the other end of the way");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_check_that_dies_with_the_daemon_is_not_done_again_and_leaves_nothing() {
     let mut ctl = Controller::start().await;
     let (mut node, gpus) = node_with_gpus(&mut ctl).await;

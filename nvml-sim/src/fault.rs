@@ -66,6 +66,8 @@ pub enum Fault {
     NvlinkUp {
         link: u32,
     },
+    /// Its links are up and carry half, to it and from it.
+    NvlinkSlow,
     /// So many more CRC errors on the links.
     NvlinkErrors {
         errors: u64,
@@ -163,7 +165,7 @@ words! {
 }
 
 const WORDS: &str = "xid N [TIMES], lost, missing, hang, slow MILLIS, error CODE, ecc [N], ecc-sram [N], ecc-corrected [N], sram-threshold, \
-remap-pending, remap-failed, retired [PAGES], nvlink-down LINK, nvlink-up LINK, nvlink-errors N, pcie LANES [GENERATION], hot CELSIUS, \
+remap-pending, remap-failed, retired [PAGES], nvlink-down LINK, nvlink-up LINK, nvlink-slow, nvlink-errors N, pcie LANES [GENERATION], hot CELSIUS, \
 throttle WORD, fabric WORD, nvlink-domain NAME CLIQUE, recovery WORD, process PID MIB [INSTANCE COMPUTE], no-process [PID], mig on|off|PROFILE,..., reset, reset-fails, check WORD, check-takes MILLIS, clear";
 
 /// Changes the GPU in `slot`; an error says which slots there are, or what does not fit this board.
@@ -225,6 +227,7 @@ fn change_gpu(gpu: &mut Gpu, fault: Fault) -> Result<(), String> {
         }
         Fault::NvlinkDown { link } => take_link_down(gpu, link)?,
         Fault::NvlinkUp { link } => gpu.nvlinks_down.retain(|&down| down != link),
+        Fault::NvlinkSlow => gpu.faults.nvlink_slow = true,
         Fault::NvlinkErrors { errors } => gpu.nvlink_errors += errors,
         Fault::Pcie { lanes, generation } => {
             gpu.faults.pcie_width = Some(lanes);
@@ -477,6 +480,7 @@ impl FromStr for Fault {
             },
             ["nvlink-down", link] => Fault::NvlinkDown { link: small(link)? },
             ["nvlink-up", link] => Fault::NvlinkUp { link: small(link)? },
+            ["nvlink-slow"] => Fault::NvlinkSlow,
             ["nvlink-errors", n] => Fault::NvlinkErrors { errors: number(n)? },
             ["pcie", lanes] => Fault::Pcie {
                 lanes: small(lanes)?,
@@ -545,6 +549,7 @@ impl fmt::Display for Fault {
             Fault::Retired { pages } => write!(f, "retired {pages}"),
             Fault::NvlinkDown { link } => write!(f, "nvlink-down {link}"),
             Fault::NvlinkUp { link } => write!(f, "nvlink-up {link}"),
+            Fault::NvlinkSlow => f.write_str("nvlink-slow"),
             Fault::NvlinkErrors { errors } => write!(f, "nvlink-errors {errors}"),
             Fault::Pcie {
                 lanes,
@@ -637,6 +642,7 @@ mod tests {
             "sram-threshold",
             "retired 3",
             "nvlink-up 4",
+            "nvlink-slow",
             "nvlink-errors 900",
             "pcie 8",
             "pcie 8 3",

@@ -395,6 +395,8 @@ pub struct Faults {
     /// Lanes and generation the PCIe link came up with, where they are less than the board's.
     pub pcie_width: Option<u32>,
     pub pcie_gen: Option<u32>,
+    /// Its NVLinks carry half.
+    pub nvlink_slow: bool,
     /// A reset does not succeed.
     pub reset_fails: bool,
     /// What `nvml-sim check` finds or does on it, as the fault `check` says it; empty: all is well.

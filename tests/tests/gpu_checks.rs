@@ -149,8 +149,12 @@ fn a_program_that_hangs_on_one_gpu_takes_that_one_out_and_one_that_cannot_be_run
 
 /// A pool whose GPUs are checked by gpupool's own program.
 fn pool_with_our_checks(faults: &[&[&str]], more: &str) -> Option<Pool> {
-    let pool = Pool::up(1, "h100:6")?;
-    pool.wait_idle("node1");
+    nodes_with_our_checks(1, faults, more)
+}
+
+fn nodes_with_our_checks(nodes: u32, faults: &[&[&str]], more: &str) -> Option<Pool> {
+    let pool = Pool::up(nodes, "h100:6")?;
+    (1..=nodes).for_each(|node| pool.wait_idle(&format!("node{node}")));
     for words in faults {
         fault(&pool, words);
     }
@@ -196,5 +200,18 @@ fn a_gpu_that_moves_bytes_half_as_fast_as_its_like_is_found_by_our_own_program()
     pool.wait_until("one GPU is out", || faults(&pool).len() == 1);
     let (_, words) = faults(&pool).remove(0);
     assert!(words.starts_with("quarantined: check copy.") && words.contains("the median of 6 GPUs of type h100 is"), "{words}");
+    pool.down();
+}
+
+#[test]
+fn a_gpu_whose_links_to_others_are_slow_is_found_and_those_at_their_other_ends_are_not() {
+    let Some(pool) = nodes_with_our_checks(2, &[&["gpu1", "nvlink-slow"]], "checks = [\"copy\"]\nat_once = 2") else { return };
+    pool.wait_until("one GPU is out", || faults(&pool).len() == 1);
+    let (index, words) = faults(&pool).remove(0);
+    assert!(words.starts_with("quarantined: check copy.to-peer, the second time: to GPU-") && words.contains("of type h100 is"), "{words}");
+    let said = history(&pool, index.into());
+    assert!(said.out.contains(" GB/s to GPU-"), "{said:?}");
+    assert_eq!(index, 1, "and not one whose way leads there");
+    pool.check();
     pool.down();
 }

@@ -1,6 +1,6 @@
 //! Checks of GPUs in idle gaps: which GPU is checked next, what its results are held against, and when it goes out for them. A GPU
 //! under check is as free as before: a job that is placed there ends the check. Never checks what is held, out of service or cut
-//! by MIG, nor anything while the breaker is open; what is an outlier is `gpu_outlier`'s word, and one alone takes nothing out.
+//! by MIG, nor anything while the breaker is open; another idle GPU of its NVLink island may be held for the way between the two; what is an outlier is `gpu_outlier`'s word, and one alone takes nothing out.
 
 use super::breaker::{self, Loss};
 use super::command::{Refusal, RefusalCode};
@@ -9,7 +9,7 @@ use super::gpu_outlier::{Sample, judge};
 use super::handle::Tx;
 use super::state::{Node, State};
 use gmodel::config::Partition;
-use gmodel::gpu_check::{CheckReport, CheckResult, Diagnostics, GpuChecks, KeptResult, clipped};
+use gmodel::gpu_check::{BUILTIN, CheckProgram, CheckReport, CheckResult, Diagnostics, GpuChecks, KeptResult, clipped};
 use gmodel::gpu_order::{GpuAction, GpuOrder, GpuOrderDone};
 use gmodel::node::{GpuEntry, Link, Role};
 use gmodel::run::{Allocation, NodeShare};
@@ -37,7 +37,7 @@ pub(super) fn wake(tx: &mut Tx) {
     let (ready, next) = due(tx.state, terms, tx.now);
     let room = most_at_once(tx.state, terms).saturating_sub(under_way(tx.state));
     for (_, node, uuid) in ready.into_iter().take(room) {
-        let what = GpuAction::Check(terms.program.clone());
+        let what = program_for(tx.state, terms, node, &uuid, tx.now);
         tx.emit(Event::GpuOrdered { node, uuid, what, by: ASKED_BY.into(), at: tx.now });
     }
     let (soonest, latest) = LOOK_WITHIN_SECS;
@@ -61,7 +61,7 @@ fn due(state: &State, terms: &Diagnostics, now: Timestamp) -> (Vec<(Timestamp, N
     for node in state.nodes.values().filter(|node| takes_checks(state, node)) {
         let held = held_slots(state, node);
         for gpu in node.gpus.iter().filter(|gpu| is_checkable(gpu) && !held.contains(&gpu.slot)) {
-            let (idle_at, due_at) = due_at(state, terms, node, gpu);
+            let (idle_at, due_at) = due_at(state, terms, node, gpu, now);
             if idle_at <= now {
                 idle.push((node, gpu));
             }
@@ -121,16 +121,58 @@ fn is_alike(a: &CheckResult, b: &CheckResult) -> bool {
 
 /// When a GPU that nobody holds has been idle long enough, and when it may be checked. Idleness counts from this controller's
 /// own start at the earliest.
-fn due_at(state: &State, terms: &Diagnostics, node: &Node, gpu: &GpuEntry) -> (Timestamp, Timestamp) {
-    let freed = node.freed.get(&gpu.slot).copied().unwrap_or_default();
-    let idle = freed.max(state.started).plus_secs(i64::from(terms.idle_after_secs));
+fn due_at(state: &State, terms: &Diagnostics, node: &Node, gpu: &GpuEntry, now: Timestamp) -> (Timestamp, Timestamp) {
+    let idle = idle_at(state, terms, node, gpu);
     let again = match gpu.checks.as_deref() {
         None => Timestamp(0),
         Some(checks) if !checks.told => checks.tried.plus_secs(i64::from(RETRY_SECS.min(terms.every_secs))),
-        Some(checks) if checks.is_suspect() => checks.tried,
+        // A slow way is told by another one.
+        Some(checks) if checks.is_suspect() && (!checks.only_ways_are_suspect() || peer_for(state, terms, node, gpu, now).is_some()) => checks.tried,
         Some(checks) => checks.tried.plus_secs(i64::from(terms.every_secs)),
     };
     (idle, idle.max(again))
+}
+
+fn idle_at(state: &State, terms: &Diagnostics, node: &Node, gpu: &GpuEntry) -> Timestamp {
+    let freed = node.freed.get(&gpu.slot).copied().unwrap_or_default();
+    freed.max(state.started).plus_secs(i64::from(terms.idle_after_secs))
+}
+
+/// The check of one GPU, with the GPU to which the way is measured where one is idle too. Only gpupool's own program is told of two.
+fn program_for(state: &State, terms: &Diagnostics, node: NodeId, uuid: &str, now: Timestamp) -> GpuAction {
+    let own = &terms.program;
+    let wants_way = own.program == BUILTIN && (own.checks.is_empty() || own.checks.iter().any(|check| check == "copy"));
+    let peer = state.nodes.get(node).filter(|_| wants_way).and_then(|node| {
+        let gpu = node.gpus.iter().find(|gpu| gpu.info.uuid == uuid)?;
+        peer_for(state, terms, node, gpu, now)
+    });
+    GpuAction::Check(CheckProgram { peer: peer.unwrap_or_default(), ..terms.program.clone() })
+}
+
+/// Another GPU of its NVLink island that is idle as long: each in turn, so that a GPU with a bad end is known by its ways to several. After
+/// a slow way none whose own was slow as well.
+fn peer_for(state: &State, terms: &Diagnostics, node: &Node, gpu: &GpuEntry, now: Timestamp) -> Option<String> {
+    gpu.info.nvlink_island?;
+    let held = held_slots(state, node);
+    let last = gpu.checks.as_ref().and_then(|checks| checks.last_way());
+    let after_slow = last.is_some_and(|way| !way.odd.is_empty());
+    let slow = |other: &GpuEntry| other.checks.as_ref().and_then(|checks| checks.last_way()).is_some_and(|way| !way.odd.is_empty());
+    let may = |other: &&GpuEntry| {
+        other.slot != gpu.slot
+            && other.info.nvlink_island == gpu.info.nvlink_island
+            && is_checkable(other)
+            && !held.contains(&other.slot)
+            && idle_at(state, terms, node, other) <= now
+            && !(after_slow && slow(other))
+    };
+    let from = last.and_then(|way| node.gpus.iter().find(|other| other.info.uuid == way.result.peer)).map_or(gpu.slot, |other| other.slot);
+    let after = |other: &&GpuEntry| (other.slot <= from, other.slot);
+    node.gpus.iter().filter(may).min_by_key(after).map(|other| other.info.uuid.clone())
+}
+
+/// Whether an order is to check this GPU, or the way to it.
+fn concerns(order: &GpuOrder, uuid: &str) -> bool {
+    matches!(&order.what, GpuAction::Check(program) if order.uuid == uuid || program.peer == uuid)
 }
 
 /// Nothing else is done to the GPUs of the node, and its partitions let them be checked.
@@ -172,7 +214,7 @@ fn gpus(state: &State) -> impl Iterator<Item = (&Node, &GpuEntry)> {
 }
 
 /// An operator's order to check a GPU, as the configuration has it. One that is out of service may be checked too.
-pub(super) fn asked(state: &State, node: &Node, uuid: &str) -> Result<GpuAction, Refusal> {
+pub(super) fn asked(state: &State, node: &Node, uuid: &str, now: Timestamp) -> Result<GpuAction, Refusal> {
     let name = &node.name;
     let refuse = |code, text: String| Err(Refusal::new(code, text));
     let Some(terms) = &state.config.diagnostics else {
@@ -194,7 +236,7 @@ pub(super) fn asked(state: &State, node: &Node, uuid: &str) -> Result<GpuAction,
     if held_slots(state, node).contains(&gpu.slot) {
         return refuse(RefusalCode::Conflict, format!("a job holds GPU {uuid} of {name}, and a check gives way to jobs. Drain the node, or wait"));
     }
-    Ok(GpuAction::Check(terms.program.clone()))
+    Ok(program_for(state, terms, node.id, uuid, now))
 }
 
 /// Checks of GPUs that a run is given are over, as far as the controller goes; the node ends them before the run is ready.
@@ -210,7 +252,7 @@ pub(super) fn yield_to(tx: &mut Tx, allocation: &Allocation, run: RunId) {
 
 fn checks_on(node: &Node, share: &NodeShare) -> Vec<GpuOrder> {
     let boards: BTreeSet<&str> = share.gpus.slots().filter_map(|slot| node.gpus.get(usize::from(slot.0))).map(|gpu| gpu.info.board()).collect();
-    node.gpu_orders.iter().filter(|order| is_check(order) && boards.contains(order.uuid.as_str())).cloned().collect()
+    node.gpu_orders.iter().filter(|order| boards.iter().any(|uuid| concerns(order, uuid))).cloned().collect()
 }
 
 /// A node's answer to an order to check.
@@ -244,6 +286,7 @@ fn compare(tx: &mut Tx, node: NodeId, uuid: &str, check: &str) {
     let news = group.iter().zip(verdicts).filter_map(|((node, gpu, kept), odd)| {
         // Without a fleet one's own word of before counts, and that was said when it came.
         let odd = odd.filter(|_| kept.odd.is_empty() && (gpu.info.uuid == uuid || samples.len() >= terms.min_fleet as usize))?;
+        let odd = if kept.result.peer.is_empty() { odd } else { format!("to {}: {odd}", kept.result.peer) };
         Some((*node, gpu.info.uuid.clone(), odd))
     });
     for (node, uuid, odd) in news.collect::<Vec<_>>() {
@@ -329,7 +372,7 @@ pub(super) fn note_freed(state: &mut State, id: NodeId, share: &NodeShare, at: T
 pub(super) fn check(state: &State, found: &mut Vec<String>) {
     for node in state.nodes.values().filter(|node| node.gpu_orders.iter().any(is_check)) {
         let held = held_slots(state, node);
-        let of = |order: &&GpuOrder| is_check(order) && node.gpus.iter().any(|gpu| held.contains(&gpu.slot) && gpu.info.board() == order.uuid);
+        let of = |order: &&GpuOrder| node.gpus.iter().any(|gpu| held.contains(&gpu.slot) && concerns(order, gpu.info.board()));
         found.extend(node.gpu_orders.iter().filter(of).map(|order| format!("GPU {} of node {} is to be checked and a run holds it", order.uuid, node.name)));
     }
 }

@@ -35,7 +35,7 @@ pub(super) fn order(tx: &mut Tx, actor: &Actor, node: NodeId, uuid: &str, what: 
             mig::check_order(tx.state, known, uuid, &profiles)?;
             GpuAction::Cut { profiles }
         }
-        GpuAction::Check(_) => gpu_check::asked(tx.state, known, uuid)?,
+        GpuAction::Check(_) => gpu_check::asked(tx.state, known, uuid, tx.now)?,
         GpuAction::Quarantine { reason } => GpuAction::Quarantine { reason: reason.chars().take(MAX_TEXT_BYTES / 4).collect() },
         other => other,
     };

@@ -7,7 +7,7 @@ use super::event::Event;
 use super::gpu_check;
 use super::handle::Tx;
 use super::state::{Node, State};
-use gmodel::gpu_order::GpuAction;
+use gmodel::gpu_order::{GpuAction, GpuOrder};
 use gmodel::mig::{MigBoard, arrange};
 use gmodel::node::{GpuEntry, Link};
 use gmodel::run::NodeShare;
@@ -113,7 +113,12 @@ pub(super) fn note(node: &mut Node, uuid: &str, what: &GpuAction, at: Timestamp)
 /// A run that came with its node after a restore goes before orders to cut or check what it holds.
 pub(super) fn yield_to(node: &mut Node, share: &NodeShare) {
     let held: Vec<String> = share.gpus.slots().filter_map(|slot| board_at(node, slot).map(str::to_owned)).collect();
-    node.gpu_orders.retain(|order| !matches!(order.what, GpuAction::Cut { .. } | GpuAction::Check(_)) || !held.contains(&order.uuid));
+    let concerns = |order: &GpuOrder| match &order.what {
+        GpuAction::Cut { .. } => held.contains(&order.uuid),
+        GpuAction::Check(program) => held.contains(&order.uuid) || held.contains(&program.peer),
+        _ => false,
+    };
+    node.gpu_orders.retain(|order| !concerns(order));
 }
 
 /// What must never be: a GPU is to be cut while a run holds something of it.

@@ -29,6 +29,7 @@ pub(super) fn read(file: &Section, errors: &mut Errors) -> Option<Diagnostics> {
             user: section.text("user", errors).unwrap_or_default(),
             checks: checks(&section, errors),
             timeout_secs,
+            peer: String::new(),
         },
         idle_after_secs,
         every_secs,

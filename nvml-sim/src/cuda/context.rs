@@ -279,5 +279,6 @@ pub fn nvlink_rate(gpu: &Gpu, peer: &Gpu, peer_slot: usize) -> Option<f64> {
         true => 0,
         false => gpu.nvlink_peer_slots.iter().zip(0..).filter(|(slot, link)| **slot as usize == peer_slot && !gpu.nvlinks_down.contains(link)).count() as u32,
     };
-    (links > 0).then(|| f64::from(links) * f64::from(gpu.nvlink_mbytes_per_s) / 1000.0)
+    let carried = if gpu.faults.nvlink_slow || peer.faults.nvlink_slow { 0.5 } else { 1.0 };
+    (links > 0).then(|| carried * f64::from(links) * f64::from(gpu.nvlink_mbytes_per_s) / 1000.0)
 }

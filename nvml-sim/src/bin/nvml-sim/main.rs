@@ -18,7 +18,7 @@ nvml-sim init  --dir D --gpus h100:8[,l4:2] [--seed S] [--minor-base M]   make D
 nvml-sim fault --dir D gpu3 FAULT
     xid N [TIMES]; lost; missing; hang; slow MILLIS; error NVML-CODE; clear
     ecc [N]; ecc-sram [N]; ecc-corrected [N]; sram-threshold; remap-pending; remap-failed; retired [PAGES]
-    nvlink-down LINK; nvlink-up LINK; nvlink-errors N; pcie LANES [GENERATION]
+    nvlink-down LINK; nvlink-up LINK; nvlink-slow; nvlink-errors N; pcie LANES [GENERATION]
     hot CELSIUS; throttle none|power-cap|power-brake|hardware|thermal|software-thermal
     fabric not-started|in-progress|completed|failed|unhealthy; recovery none|reset|reboot|drain-p2p|drain-and-reset
     check none|wrong|slow|fails|hang|crash|garbage; check-takes MILLIS
