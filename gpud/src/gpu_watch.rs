@@ -40,6 +40,8 @@ const CLEAN_LOOK_EVERY: Duration = Duration::from_millis(200);
 const BURN_IN_LIMIT: Duration = Duration::from_secs(900);
 /// For the site's programs that reset a GPU, or have the machine boot.
 const RESET_LIMIT: Duration = Duration::from_secs(300);
+/// For NVML to be closed before a reset: those who wait for its events look up every second.
+const LET_GO_WITHIN: Duration = Duration::from_secs(15);
 /// A run that is to end and has not is told again.
 const END_AGAIN: Duration = Duration::from_secs(10);
 /// In the spool: what administrators of this node order, a file per GPU.
@@ -134,6 +136,7 @@ impl GpuWatch {
     /// Waits until nothing of a run is left on its GPUs; those that do not come clean are given to nobody. What was seen, for
     /// the run's log. Blocking.
     pub fn leave_clean(&self, run: RunId, gpus: &[String], table: &GpuTable) -> String {
+        self.nvml();
         let begun = Instant::now();
         loop {
             let left = self.left_on(gpus);
@@ -209,15 +212,21 @@ impl GpuWatch {
 
     /// Who may have a context on a GPU, asked now. Blocking.
     pub fn compute_mode(&self, uuid: &str) -> Result<ComputeMode> {
-        let found = self.reader.worker.discover(PATIENCE)?;
+        let found = self.nvml().discover(PATIENCE)?;
         let gpu = found.gpus.into_iter().find(|gpu| gpu.uuid == uuid).with_context(|| format!("GPU {uuid} is not in this node"))?;
         gpu.compute_mode.with_context(|| format!("GPU {uuid} does not tell its compute mode"))
     }
 
     /// Blocking.
     pub fn set_compute_mode(&self, uuid: &str, mode: ComputeMode) -> Result<()> {
-        self.reader.worker.change(uuid, Change::ComputeMode(mode), PATIENCE)?;
+        self.nvml().change(uuid, Change::ComputeMode(mode), PATIENCE)?;
         Ok(())
+    }
+
+    /// For what has to be done: waits while another GPU is reset.
+    fn nvml(&self) -> &NvmlWorker {
+        self.reader.worker.wait_until_open(RESET_LIMIT);
+        &self.reader.worker
     }
 
     /// What is left on those GPUs that are not clean, and whether they are merely silent.
@@ -384,7 +393,7 @@ impl GpuWatch {
     /// Cuts a GPU by MIG, and sees what came of it before anybody hears.
     fn cut(&self, site: &Site, uuid: &str, profiles: &[String]) -> Result<()> {
         site.checks.give_way([uuid], "the GPU is cut by MIG")?;
-        let outcome = mig::cut(site, &self.reader.worker, uuid, profiles);
+        let outcome = mig::cut(site, self.nvml(), uuid, profiles);
         self.discover(&site.gpus);
         outcome
     }
@@ -479,7 +488,13 @@ fn run_program(site: &Arc<Site>) {
             time_limit,
         };
         let freed = site.checks.give_way([uuid.as_str()], "the GPU is repaired");
-        let outcome = freed.and_then(|_| program.run());
+        let outcome = freed.and_then(|_| {
+            let _closed = (stage == Stage::Resetting).then(|| watch.reader.worker.let_go(LET_GO_WITHIN)).transpose();
+            if let Err(e) = &_closed {
+                tracing::warn!("GPU {uuid}: gpud itself may be what its driver refuses the reset for: {e}");
+            }
+            program.run()
+        });
         let mut health = lock(&watch.health);
         health.program_ended(&uuid, outcome, wall_clock());
         health.write(wall_clock());

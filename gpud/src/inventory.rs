@@ -9,7 +9,7 @@ use gmodel::gpu_link::{GpuLink, GpuLinks};
 use gmodel::node::{GpuInfo, Inventory};
 use gsys::device_fence::{DeviceNumber, GpuNode};
 use gsys::device_node::char_device;
-use gsys::nvml::{GpuFacts, NvmlWorker, PcieDistance, device_node, islands};
+use gsys::nvml::{GpuFacts, NvmlError, NvmlWorker, PcieDistance, device_node, islands};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, RwLock};
@@ -85,6 +85,8 @@ impl Reader {
                 let trouble = dumb.collect::<Vec<_>>().join("; ");
                 Gpus { driver: found.driver_version, facts, nodes, control, trouble, ..Gpus::default() }
             }
+            // They are looked at anew when it is open again.
+            Err(NvmlError::LetGo) => before.clone(),
             Err(e) if e.means_cpu_node() && before.facts.is_empty() => {
                 tracing::debug!("{e}");
                 Gpus::default()

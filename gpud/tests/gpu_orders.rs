@@ -145,6 +145,28 @@ async fn a_gpu_is_reset_when_the_controller_allows_it_and_comes_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_daemon_lets_go_of_nvml_for_a_reset_which_its_driver_would_refuse_and_begins_anew() {
+    let mut ctl = Controller::start().await;
+    let (node, at) = node_to_reset(&mut ctl, "").await;
+    // As a site's program calls nvidia-smi: by UUID, and with the driver's answer as its own.
+    let sim = format!("{} reset --dir {} $GPUPOOL_GPUS", fake::beside("nvml-sim").display(), node.path("nvml").display());
+    let refused = std::process::Command::new(fake::beside("nvml-sim")).args(["reset", "--dir"]).arg(node.path("nvml")).arg("gpu3").output().unwrap();
+    let words = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && words.contains("which has NVML initialised"), "the daemon has it open: {words}");
+    program(&node, "reset", &format!("{} && sleep 2", sim.replace("$GPUPOOL_GPUS", "gpu3")));
+    ctl.order_gpus(5, vec![order(5, &gpu(&ctl, at), GpuAction::Repair)]);
+    assert_eq!(answer(&mut ctl).await.error, "");
+    // What there is stays as it was while nobody looks.
+    fake::wait_file(&node.path("state/reset.ran")).await;
+    ctl.wait("it is back", |ctl| gpu(ctl, at).fault.is_empty()).await;
+    assert_eq!(ran(&node, "reset"), 1, "it was not refused");
+    assert!(ctl.inventories.iter().all(|told| told.gpus.len() == 4 && told.gpus.iter().filter(|gpu| !gpu.fault.is_empty()).count() <= 1));
+    // And it looks again.
+    nvml_sim(&node, &["fault", "gpu1", "xid", "79"]);
+    ctl.wait("another is out", |ctl| (0..4).filter(|at| !gpu(ctl, *at).fault.is_empty()).count() == 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_reset_that_fails_is_tried_once_more_and_then_the_board_is_marked() {
     let mut ctl = Controller::start().await;
     let (node, at) = node_to_reset(&mut ctl, "echo in use; exit 1").await;

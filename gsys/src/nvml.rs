@@ -28,7 +28,7 @@ pub use mig::{CapMinors, MigDevice, MigInstance, MigLayout, MigProfile};
 pub use recut::{RecutError, WantedCut, WantedPart, next_step};
 pub use topology::{NvlinkPeer, PcieDistance, islands};
 pub use usage::{GpuProcess, GpuUse, InstanceUse, ProcessKind};
-pub use worker::{MAX_ABANDONED_THREADS, MAX_WAITING_EVENTS, NvmlWorker, Progress, WorkerState};
+pub use worker::{LetGo, MAX_ABANDONED_THREADS, MAX_WAITING_EVENTS, NvmlWorker, Progress, WorkerState};
 
 /// The name under which the driver installs NVML.
 pub const DEFAULT_LIBRARY: &str = "libnvidia-ml.so.1";
@@ -164,6 +164,8 @@ pub enum NvmlError {
         for_secs: f64,
         index: Option<u32>,
     },
+    #[error("NVML is closed while a GPU is reset")]
+    LetGo,
     #[error("{doing}: {reason}")]
     Failed { doing: &'static str, reason: String },
     #[error("{doing} of {uuid}: {refusal}")]

@@ -5,6 +5,7 @@
 mod abi;
 mod board;
 mod check;
+mod clients;
 mod cuda;
 mod fault;
 mod host_seed;
@@ -17,6 +18,7 @@ mod state;
 mod state_watch;
 
 pub use check::check;
+pub use clients::keep_out;
 pub use board::{PROFILES, Profile, board, host, profile};
 pub use fault::{Fault, apply_fault, find_gpu};
 pub use kernel_log::{KERNEL_LOG_FILE, log_xid};

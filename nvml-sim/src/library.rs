@@ -27,6 +27,7 @@ use nvml_wrapper_sys::bindings::{
 };
 
 use crate::STATE_VARIABLE;
+use crate::clients;
 use crate::state::{
     ComputeInstance, Counters, DriverState, Event, EventKind, Gpu, GpuInstance, State, state_file,
 };
@@ -43,6 +44,8 @@ const FIRST_HANDLE: usize = 0x4E00_0000;
 
 struct Library {
     users: u32,
+    /// Who has the library initialised holds the GPUs open.
+    held_open: Option<fs::File>,
     path: PathBuf,
     seen: Option<FileMark>,
     state: Result<Arc<State>, Code>,
@@ -100,6 +103,7 @@ struct FileMark {
 
 static LIBRARY: Mutex<Library> = Mutex::new(Library {
     users: 0,
+    held_open: None,
     path: PathBuf::new(),
     seen: None,
     state: Err(UNINITIALIZED),
@@ -143,7 +147,12 @@ pub fn initialise() -> Result<(), Code> {
         }
     }
     readable_state()?;
-    library().users += 1;
+    let mut library = library();
+    library.users += 1;
+    if library.users == 1 {
+        let file = state_file(&library.path);
+        library.held_open = file.parent().and_then(|dir| clients::hold_open(dir).ok());
+    }
     Ok(())
 }
 
@@ -154,6 +163,7 @@ pub fn shut_down() -> Result<(), Code> {
     if library.users == 0 {
         library.event_sets.clear();
         library.gpm_samples.clear();
+        library.held_open = None;
     }
     Ok(())
 }

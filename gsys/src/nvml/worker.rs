@@ -119,6 +119,34 @@ impl NvmlWorker {
         })
     }
 
+    /// Closes NVML on all threads: the driver resets no GPU that anybody has open. Until what is returned is dropped calls fail with
+    /// [`NvmlError::LetGo`]; then it is opened anew by who needs it. An error where a call that does not return has it open still.
+    pub fn let_go(&self, timeout: Duration) -> Result<LetGo, NvmlError> {
+        let begun = Instant::now();
+        self.shared.closed.fetch_add(1, Ordering::SeqCst);
+        let closed = LetGo(Arc::clone(&self.shared));
+        self.call("letting NVML go", timeout, Request::LetGo)?;
+        while self.shared.open.load(Ordering::SeqCst) > 0 {
+            if begun.elapsed() >= timeout {
+                return Err(NvmlError::Timeout {
+                    doing: "letting NVML go",
+                    waited_secs: timeout.as_secs_f64(),
+                    index: None,
+                });
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        Ok(closed)
+    }
+
+    /// Waits while NVML is let go, at most so long.
+    pub fn wait_until_open(&self, timeout: Duration) {
+        let begun = Instant::now();
+        while self.shared.is_closed() && begun.elapsed() < timeout {
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+
     /// Events since the last call, waiting for the first up to `timeout`.
     pub fn next_events(&self, timeout: Duration) -> Vec<GpuEvent> {
         let deadline = Instant::now() + timeout;
@@ -253,6 +281,42 @@ impl NvmlWorker {
     }
 }
 
+/// While it lives nobody here has NVML open.
+pub struct LetGo(Arc<Shared>);
+
+impl Drop for LetGo {
+    fn drop(&mut self) {
+        self.0.closed.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// A source, and that it is open.
+struct Opened {
+    source: Box<dyn GpuSource>,
+    _counted: Counted,
+}
+
+/// Counts from before the library is opened until after it is closed.
+struct Counted(Arc<AtomicU64>);
+
+impl Opened {
+    fn open(shared: &Shared, open: &Opener) -> Result<Opened, NvmlError> {
+        shared.open.fetch_add(1, Ordering::SeqCst);
+        let counted = Counted(Arc::clone(&shared.open));
+        // After it was counted: whoever closes sees the one or is seen.
+        if shared.is_closed() {
+            return Err(NvmlError::LetGo);
+        }
+        Ok(Opened { source: open()?, _counted: counted })
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
 /// The way to the thread that makes the calls at present.
 struct Line {
     requests: Sender<Request>,
@@ -267,6 +331,7 @@ enum Request {
         SyncSender<Result<Vec<GpuUse>, NvmlError>>,
     ),
     Change(String, Change, SyncSender<Result<Option<u32>, NvmlError>>),
+    LetGo(SyncSender<Result<(), NvmlError>>),
 }
 
 impl Line {
@@ -418,6 +483,9 @@ struct Shared {
     abandoned: AtomicU64,
     /// Rises when the driver was found gone: whoever holds the library must open it anew.
     reopened: AtomicU64,
+    /// Sources that are open, on whatever thread; and how many want none to be.
+    open: Arc<AtomicU64>,
+    closed: AtomicU64,
     watched: Mutex<BTreeSet<String>>,
     events: Mutex<VecDeque<GpuEvent>>,
     event_came: Condvar,
@@ -425,6 +493,10 @@ struct Shared {
 }
 
 impl Shared {
+    fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::SeqCst) > 0
+    }
+
     fn push_event(&self, event: GpuEvent) {
         let mut events = lock(&self.events);
         let full = events.len() >= MAX_WAITING_EVENTS;
@@ -534,7 +606,7 @@ impl Shared {
 
 /// The life of the thread "nvml": until the worker is dropped, or gives this thread up.
 fn serve(requests: &Receiver<Request>, shared: &Shared, open: &Opener, job: Arc<Job>) {
-    let mut source: Option<Box<dyn GpuSource>> = None;
+    let mut source: Option<Opened> = None;
     while let Ok(request) = requests.recv() {
         let progress = Progress {
             job: Arc::clone(&job),
@@ -587,19 +659,24 @@ fn serve(requests: &Receiver<Request>, shared: &Shared, open: &Opener, job: Arc<
                 job.finish(shared);
                 let _ = answer.send(result);
             }
+            Request::LetGo(answer) => {
+                source = None;
+                job.finish(shared);
+                let _ = answer.send(Ok(()));
+            }
         }
     }
 }
 
 /// Opens the source where it is not; where the driver went away under it, opens it once more and tries again.
 fn with_source<T>(
-    source: &mut Option<Box<dyn GpuSource>>,
+    source: &mut Option<Opened>,
     shared: &Shared,
     open: &Opener,
     mut work: impl FnMut(&mut dyn GpuSource) -> Result<T, NvmlError>,
 ) -> Result<T, NvmlError> {
     if let Some(opened) = source {
-        match work(opened.as_mut()) {
+        match work(opened.source.as_mut()) {
             Err(NvmlError::Init(_)) => {
                 *source = None;
                 shared.reopened.fetch_add(1, Ordering::SeqCst);
@@ -607,7 +684,7 @@ fn with_source<T>(
             result => return result,
         }
     }
-    work(source.insert(open()?).as_mut())
+    work(source.insert(Opened::open(shared, open)?).source.as_mut())
 }
 
 /// The life of the thread "nvml-events".
@@ -615,10 +692,11 @@ fn watch_events(worker: &Weak<Shared>, open: &Opener) {
     while let Some(shared) = worker.upgrade() {
         let wanted = shared.healthy();
         let generation = shared.reopened.load(Ordering::SeqCst);
+        let opened = if wanted.is_empty() { None } else { Some(Opened::open(&shared, open)) };
         drop(shared);
-        if !wanted.is_empty() {
+        if let Some(opened) = opened {
             let mut each = |event| pass_on(worker, &wanted, generation, event);
-            let outcome = open().and_then(|mut source| source.watch(&wanted, &mut each));
+            let outcome = opened.and_then(|mut opened| opened.source.watch(&wanted, &mut each));
             if outcome.is_err() {
                 // What is wrong with the source, discovery tells; here it is only opened anew.
                 thread::sleep(Duration::from_secs(1));
@@ -674,7 +752,7 @@ fn pass_on(
         None => lock(&shared.watched).clone_from(wanted),
     }
     let all_watched = shared.healthy().is_subset(wanted);
-    if all_watched && generation == shared.reopened.load(Ordering::SeqCst) {
+    if all_watched && !shared.is_closed() && generation == shared.reopened.load(Ordering::SeqCst) {
         ControlFlow::Continue(())
     } else {
         ControlFlow::Break(())
@@ -920,6 +998,36 @@ mod tests {
             Err(NvmlError::Thread(_))
         ));
         assert!(worker.discover(SOON).is_ok());
+    }
+
+    #[test]
+    fn who_lets_go_has_nothing_open_and_begins_anew_afterwards() {
+        let rack = Arc::new(Rack::default());
+        let worker = start(&rack);
+        worker.discover(SOON).unwrap();
+        let closed = worker.let_go(SOON).unwrap();
+        assert_eq!(rack.open.load(Ordering::SeqCst), 0);
+        assert_eq!(worker.discover(SOON).unwrap_err(), NvmlError::LetGo);
+        let again = worker.let_go(SOON).unwrap();
+        drop(closed);
+        assert_eq!(worker.discover(SOON).unwrap_err(), NvmlError::LetGo, "the other still wants it closed");
+        drop(again);
+        worker.wait_until_open(SOON);
+        assert!(worker.discover(SOON).is_ok());
+    }
+
+    #[test]
+    fn a_call_that_does_not_return_keeps_it_open_and_that_is_said() {
+        let rack = Arc::new(Rack::default());
+        let worker = start(&rack);
+        worker.discover(SOON).unwrap();
+        rack.hang(&[3]);
+        let brief = Duration::from_millis(200);
+        assert!(worker.discover(brief).is_err());
+        let outcome = worker.let_go(brief).map(drop);
+        assert!(matches!(outcome, Err(NvmlError::Timeout { .. } | NvmlError::Stuck { .. })), "{outcome:?}");
+        rack.hang(&[]);
+        eventually("it works again, not being closed", || worker.discover(SOON).is_ok());
     }
 
     #[test]

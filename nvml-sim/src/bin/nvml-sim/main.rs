@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use nvidia_ml_sim::{Fault, State, apply_fault, find_gpu, host, log_xid};
+use nvidia_ml_sim::{Fault, State, apply_fault, find_gpu, host, keep_out, log_xid};
 
 const USAGE: &str = "\
 nvml-sim init  --dir D --gpus h100:8[,l4:2] [--seed S] [--minor-base M]   make D/state.json
@@ -29,6 +29,7 @@ nvml-sim set   --dir D gpu3 util=90 mem-util=40 temp=70 mem-temp=80 power=500 me
                             nvlink-tx=9000 nvlink-rx=9000 pcie-replays=3 sm.PID=80
 nvml-sim play  --dir D FILE     lines `SECONDS gpu3 FAULT...` or `SECONDS gpu3 set util=90 ...`, seconds since the start
 nvml-sim show  --dir D [--json]
+nvml-sim reset --dir D gpu3     what nvidia-smi --gpu-reset does: refuses while anybody has the GPU in use or NVML open
 nvml-sim check --dir D GPU-UUID  what a program that checks the GPU finds, in JSON lines: for [diagnostics] of gpuctld.toml
 GPUs are named gpuN by slot, or by UUID. See README.md for the state file.
 ";
@@ -57,8 +58,9 @@ fn main() -> ExitCode {
         "play" => play(arguments),
         "show" => show(arguments),
         "check" => check_gpu(arguments),
+        "reset" => reset(arguments),
         _ => Err(Failure::Usage(format!(
-            "no command {command:?}; there are init, fault, set, play, show, check"
+            "no command {command:?}; there are init, fault, set, play, show, check, reset"
         ))),
     });
     match outcome {
@@ -266,6 +268,21 @@ fn set(mut arguments: Arguments) -> Result<String, Failure> {
         .map_err(refused)?
         .map_err(Failure::Refused)?;
     Ok(String::new())
+}
+
+/// Unlike the fault of that name, which is what a GPU is like afterwards.
+fn reset(mut arguments: Arguments) -> Result<String, Failure> {
+    let dir = arguments.dir()?;
+    let words = arguments.finish(true)?;
+    let [target] = &words[..] else {
+        return Err(Failure::Usage(
+            "which GPU? nvml-sim reset --dir D gpu3".to_owned(),
+        ));
+    };
+    let _nobody_comes =
+        keep_out(&dir).map_err(|why| Failure::Refused(format!("{target}: {why}")))?;
+    inject(&dir, target, "reset")?;
+    Ok(format!("GPU {target} was reset\n"))
 }
 
 /// Reads the whole drill before it starts, so that a typing error at its end does not cost half an hour.
