@@ -342,6 +342,8 @@ pub enum GpuNoteKind {
     Appeared,
     /// From another node, where it was out of service.
     Moved,
+    /// The node it left out of service: it is in another one now, whose word counts.
+    Left,
     Gone,
     /// Out of service, or for another reason than before.
     Sick,
@@ -364,6 +366,7 @@ impl GpuNoteKind {
         match self {
             Self::Appeared => "appeared",
             Self::Moved => "moved",
+            Self::Left => "left",
             Self::Gone => "gone",
             Self::Sick => "sick",
             Self::Noted => "noted",

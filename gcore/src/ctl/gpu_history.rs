@@ -10,6 +10,7 @@ use gmodel::gpu_order::{GpuAction, MAX_TEXT_BYTES};
 use gmodel::node::{GpuInfo, Inventory};
 use gmodel::{NodeId, Timestamp};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// A line of a GPU's history.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -98,7 +99,9 @@ pub(super) fn compare(tx: &mut Tx, id: NodeId, inventory: &Inventory) -> Vec<Str
         tx.emit(Event::GpuNoted { node: id, uuid, kind, text, automatic, at: tx.now });
     }
     for (uuid, from) in sick_before {
-        order_out(tx, id, uuid, from);
+        order_out(tx, id, uuid.clone(), from);
+        let text = tx.state.nodes.get(id).map_or_else(String::new, |node| format!("it is in {} now", node.name));
+        tx.emit(Event::GpuNoted { node: from, uuid, kind: GpuNoteKind::Left, text, automatic: false, at: tx.now });
     }
     wanting
 }
@@ -168,6 +171,12 @@ pub(super) fn apply(state: &mut State, node: NodeId, uuid: &str, kind: GpuNoteKi
             }
         }
         GpuNoteKind::Appeared | GpuNoteKind::Moved => drop(state.sick_gone.remove(uuid)),
+        GpuNoteKind::Left => {
+            let gpus = state.nodes.get_mut(node).map(|node| Arc::make_mut(&mut node.gpus));
+            if let Some(gpu) = gpus.and_then(|gpus| gpus.iter_mut().find(|gpu| gpu.info.uuid == uuid && !gpu.present)) {
+                gpu.info.standing = None;
+            }
+        }
         _ => {}
     }
 }

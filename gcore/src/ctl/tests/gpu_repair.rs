@@ -228,8 +228,32 @@ fn a_gpu_that_moves_takes_its_quarantine_along() {
     let orders = pool.state.nodes.get(NodeId(2)).unwrap().gpu_orders.clone();
     let words: Vec<(String, GpuAction)> = orders.into_iter().map(|order| (order.uuid, order.what)).collect();
     assert_eq!(words, [(sick.uuid.clone(), GpuAction::Quarantine { reason: "out of service when it left n1: Xid 48".into() })]);
-    assert_eq!(pool.history(&sick.uuid), ["sick", "gone", "moved", "ordered"]);
+    assert_eq!(pool.history(&sick.uuid), ["sick", "gone", "moved", "ordered", "left"]);
     assert_eq!(pool.history(&well.uuid), ["gone", "appeared"]);
+}
+
+#[test]
+fn one_that_left_a_second_node_healthy_is_not_ordered_out_in_a_third_after_a_restart() {
+    let mut pool = Pool::new(3);
+    let restart = |pool: &mut Pool| pool.state.sick_gone = super::super::gpu_history::sick_gone(&pool.state);
+    let orders = |pool: &Pool, node: u32| pool.state.nodes.get(NodeId(node)).unwrap().gpu_orders.len();
+    pool.falls_sick(1, 2, "");
+    let sick = pool.nodes[0].remove(2);
+    pool.report(1);
+    restart(&mut pool);
+    let here = GpuInfo { uuid: sick.uuid, index: 8, ..GpuInfo::default() };
+    pool.nodes[1].push(here.clone());
+    pool.report(2);
+    assert_eq!(orders(&pool, 2), 1, "it was sick when it left, which a new controller knows");
+    // Ordered out, returned by somebody, and taken out.
+    pool.answer(2, "");
+    pool.nodes[1].pop();
+    pool.report(2);
+    restart(&mut pool);
+    pool.nodes[2].push(here);
+    pool.report(3);
+    assert_eq!(orders(&pool, 3), 0);
+    assert_eq!(check(&pool.state), []);
 }
 
 #[test]
