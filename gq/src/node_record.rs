@@ -29,7 +29,7 @@ pub(crate) fn text(node: &NodeRow, times: &TimeFormat) -> String {
         lines.push(format!("NoMPS={}", node.no_mps));
     }
     if !node.left_out.is_empty() {
-        lines.push(format!("LeftOut={} (a node offers 8 kinds of GPUs and slices)", node.left_out.join(",")));
+        lines.push(format!("LeftOut={} (a node offers 16 kinds of GPUs and slices)", node.left_out.join(",")));
     }
     if reason(node) != "none" {
         lines.push(format!("Reason={}", reason(node)));

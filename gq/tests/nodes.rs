@@ -47,7 +47,7 @@ fn one_node_in_full_shows_how_its_gpus_are_joined() {
            GPU2  SYS   ?     X     1
     "#]].assert_eq(&format!("{}\n", matrix.join("\n").trim_end()));
     assert!(shown.contains("\n   Switches=spine.leaf1\n   NVLinkDomain=abc.1\n"), "{shown}");
-    assert!(shown.contains("LeftOut=v100:1 (a node offers 8 kinds"), "{shown}");
+    assert!(shown.contains("LeftOut=v100:1 (a node offers 16 kinds"), "{shown}");
     assert!(controller.run(GNODES, &[]).text().contains("not offered: v100:1"), "{shown}");
 }
 

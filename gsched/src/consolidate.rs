@@ -78,7 +78,7 @@ impl<'a> Pass<'a> {
                 let (node, track) = (&self.snapshot.nodes[at], &cluster.nodes[at]);
                 let groups = cluster.makes.list[track.make as usize].groups.iter().enumerate();
                 let same = groups.filter(|(_, group)| kind.is_some_and(|kind| kind.eq_ignore_ascii_case(&group.gpu_type)));
-                let groups = same.fold(0, |bits, (at, _)| bits | 1u8 << at);
+                let groups = same.fold(0, |bits, (at, _)| bits | 1 << at);
                 let need = Need {
                     cpus: share.cpus,
                     mem_bytes: share.mem_bytes,

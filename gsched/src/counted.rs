@@ -72,7 +72,7 @@ fn take(
 ) -> u64 {
     let make = &engine.cluster.makes.list[engine.cluster.nodes[at].make as usize];
     let of_kind = make.groups.iter().enumerate().filter(|(_, group)| kind == ALL_GPUS || group.gpu_type == kind);
-    let groups = of_kind.fold(0, |bits, (group, _)| bits | 1u8 << group);
+    let groups = of_kind.fold(0, |bits, (group, _)| bits | 1 << group);
     let free = engine.cluster.room(at).profile.least(from, to).gpus_in(groups);
     let gpus = u64::from(free).min(most).min(u64::from(u8::MAX));
     if gpus == 0 {

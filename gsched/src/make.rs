@@ -4,7 +4,7 @@
 
 use crate::demand::{GpuDemand, Lack, MemDemand, NodeDemand};
 use crate::snapshot::SchedNode;
-use crate::timeline::{Amount, GROUPS, Need};
+use crate::timeline::{Amount, GROUPS, Kinds, Need};
 use crate::wiring::Wiring;
 use gmodel::GpuPart;
 use gmodel::gpu_request::GpuAmount;
@@ -198,7 +198,7 @@ impl Make {
     }
 
     /// Kinds of GPUs that serve a demand, a bit each; if `linked`, those of NVLink islands.
-    fn groups_for(&self, wanted: &GpuDemand, linked: bool) -> u8 {
+    fn groups_for(&self, wanted: &GpuDemand, linked: bool) -> Kinds {
         let fits = |group: &Group| {
             wanted.is_served_by_kind(group) && (group.island.is_some() || !linked)
         };
@@ -206,7 +206,7 @@ impl Make {
     }
 
     /// Thousandths of a GPU's memory that one of these kinds has, the least.
-    fn slice_milli(&self, groups: u8) -> u32 {
+    fn slice_milli(&self, groups: Kinds) -> u32 {
         let of_groups = self.groups.iter().enumerate().filter(|(at, _)| groups & (1 << at) != 0);
         of_groups.map(|(_, group)| group.part.memory_milli()).min().unwrap_or(1000)
     }
@@ -245,7 +245,7 @@ impl Make {
             exclusive: demand.exclusive,
         };
         if demand.exclusive {
-            let bits = ((1u16 << self.groups.len()) - 1) as u8;
+            let bits = ((1u32 << self.groups.len()) - 1) as Kinds;
             let gpus = self.all.all_gpus().min(u32::from(u8::MAX)) as u8;
             need = Need { cpus: self.cpus, gpus, groups: bits, milli: 0, one_group: false, ..need };
         }

@@ -7,7 +7,7 @@ use crate::cluster::Cluster;
 use crate::make::{Make, MakeId};
 use crate::room::Room;
 use crate::snapshot::Snapshot;
-use crate::timeline::Need;
+use crate::timeline::{GROUPS, Kinds, Need};
 use gmodel::Timestamp;
 use std::collections::BTreeMap;
 
@@ -136,8 +136,8 @@ impl<'a> State<'a> {
         Self { make, cpus: free.cpus, mem_bytes: free.mem_bytes, slots: room.slots.clone() }
     }
 
-    fn offers(&self, slot: usize, groups: u8) -> bool {
-        self.make.slots[slot] < 8 && groups & (1 << self.make.slots[slot]) != 0
+    fn offers(&self, slot: usize, groups: Kinds) -> bool {
+        usize::from(self.make.slots[slot]) < GROUPS && groups & (1 << self.make.slots[slot]) != 0
     }
 
     /// After a job took what it needs, a share of the slot named.

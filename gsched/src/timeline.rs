@@ -6,7 +6,9 @@
 use gmodel::Timestamp;
 
 /// Kinds of GPUs that are told apart on one node; further kinds of such a node are not offered.
-pub const GROUPS: usize = 8;
+pub const GROUPS: usize = 16;
+/// Some of them, a bit each.
+pub type Kinds = u16;
 /// A run without a limit is planned as if it ended after a year, as Slurm has it.
 pub const UNLIMITED_SECS: u32 = 366 * 86_400;
 
@@ -27,7 +29,7 @@ pub struct Need {
     /// Whole GPUs.
     pub gpus: u8,
     /// Kinds that will do, a bit each.
-    pub groups: u8,
+    pub groups: Kinds,
     /// Thousandths of one GPU instead of whole ones; 0: none.
     pub milli: u16,
     /// Of a share that MPS is to hold: its user.
@@ -73,11 +75,11 @@ impl Amount {
         self.cpus >= other.cpus && self.mem_bytes >= other.mem_bytes && gpus
     }
     /// Whole GPUs of these kinds.
-    pub fn gpus_in(&self, groups: u8) -> u32 {
+    pub fn gpus_in(&self, groups: Kinds) -> u32 {
         self.gpus.iter().enumerate().filter(|(at, _)| groups & (1 << at) != 0).map(|(_, n)| u32::from(*n)).sum()
     }
     pub fn all_gpus(&self) -> u32 {
-        self.gpus_in(u8::MAX)
+        self.gpus_in(Kinds::MAX)
     }
     fn least(&mut self, other: &Self) {
         self.cpus = self.cpus.min(other.cpus);
@@ -192,7 +194,9 @@ impl Profile {
         for (at, step) in self.0.iter().enumerate() {
             print.add(if at == 0 { 0 } else { step.at.0 as u64 });
             print.add(u64::from(step.free.cpus) ^ step.free.mem_bytes.rotate_left(24));
-            print.add(u64::from_le_bytes(step.free.gpus));
+            let gpus = u128::from_le_bytes(step.free.gpus);
+            print.add(gpus as u64);
+            print.add((gpus >> 64) as u64);
         }
     }
 
@@ -368,7 +372,7 @@ mod tests {
         Timestamp::from_secs(at)
     }
     fn gpus(count: u8) -> Amount {
-        Amount { cpus: u32::from(count), mem_bytes: 0, gpus: [count, 0, 0, 0, 0, 0, 0, 0] }
+        Amount { cpus: u32::from(count), mem_bytes: 0, gpus: std::array::from_fn(|at| if at == 0 { count } else { 0 }) }
     }
     fn need(gpus: u8) -> Need {
         Need { cpus: 1, mem_bytes: 0, gpus, groups: 1, milli: 0, tenant: None, one_group: false, exclusive: false }

@@ -82,11 +82,17 @@ fn limits_by_type_count_the_gpus_that_the_job_really_gets() {
 }
 
 #[test]
-fn kinds_beyond_the_eighth_are_named() {
-    let snapshot = picture("node n1 a:1 b:1 c:1 d:1 e:1 f:1 g:1 h:1 i:2 j:1");
-    assert_eq!(left_out(&snapshot.nodes[0].gpus), [("i".to_owned(), 2), ("j".to_owned(), 1)]);
-    let snapshot = picture("node n1 a:1 b:1 c:1 d:1 e:1 f:1 g:1 h:9");
-    assert_eq!(left_out(&snapshot.nodes[0].gpus), []);
+fn sixteen_kinds_of_a_node_are_given_out_and_those_beyond_are_named() {
+    let sixteen = (b'a'..=b'p').map(|kind| format!("{}:1", char::from(kind))).collect::<Vec<_>>().join(" ");
+    assert_eq!(left_out(&picture(&format!("node n1 {sixteen}")).nodes[0].gpus), []);
+    check(&format!("node n1 {sixteen}\njob gpus=p:1\njob gpus=i:1\njob gpus=a:1\njob gpus=p:1"), expect![[r#"
+        10 starts on n1[15]x1
+        20 starts on n1[8]x1
+        30 starts on n1[0]x1
+        40 waits: Resources: needs 1 p, 1 CPU and 1G of memory on one node; most is free on n1: 13 GPUs, 61 CPUs and 509G of memory
+    "#]]);
+    let snapshot = picture(&format!("node n1 {sixteen} q:2 r:1"));
+    assert_eq!(left_out(&snapshot.nodes[0].gpus), [("q".to_owned(), 2), ("r".to_owned(), 1)]);
 }
 
 const TWO_DOMAINS: &str = "switch leaf1 n[1-3]

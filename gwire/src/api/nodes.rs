@@ -32,7 +32,7 @@ pub struct NodeRow {
     pub gpus_alloc: f64,
     pub runs: Vec<String>,
     pub drains: Vec<MarkRow>,
-    /// Sound GPUs and slices that no job gets, since the node has more than eight kinds: `a100:3g.20gb:2`.
+    /// Sound GPUs and slices that no job gets, since the node has more than sixteen kinds: `a100:3g.20gb:2`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<String>,
     /// Why it takes no work though it is up.
