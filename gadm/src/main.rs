@@ -16,6 +16,7 @@ mod share;
 mod token;
 mod topology;
 mod topology_conf;
+mod topology_yaml;
 
 fn main() -> ExitCode {
     gcli::failure::run("gadm", || admin::main(std::env::args_os()))

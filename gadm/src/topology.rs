@@ -1,6 +1,6 @@
-//! `gadm topology`: Slurm's `topology.conf` as our `topology.toml`, and the switches in force.
+//! `gadm topology`: Slurm's `topology.conf` and `topology.yaml` as our `topology.toml`, and the switches in force.
 
-use crate::topology_conf;
+use crate::{topology_conf, topology_yaml};
 use gcli::table::stdout;
 use gcli::{Failure, Outcome};
 use gmodel::hostlist;
@@ -13,11 +13,14 @@ use std::io::{Read, Write};
 /// What to do with the topology.
 #[derive(clap::Subcommand)]
 pub(crate) enum TopologyAct {
-    /// Print Slurm's topology.conf (trees and blocks; topograph writes it too) as topology.toml:
+    /// Print Slurm's topology.conf or topology.yaml (trees and blocks; topograph writes them too) as topology.toml:
     /// gadm topology import /etc/slurm/topology.conf > topology.toml
     Import {
         /// Slurm's file; - is stdin
         file: String,
+        /// Which topology of a topology.yaml [default: the cluster's]
+        #[arg(long, value_name = "NAME")]
+        topology: Option<String>,
     },
     /// Show the switches in force as a tree, and racks, NVLink domains and rails
     Show {
@@ -30,14 +33,18 @@ pub(crate) enum TopologyAct {
 /// Reading a file needs no controller; showing does.
 pub(crate) fn run(act: TopologyAct, client: impl FnOnce() -> Result<Client, Failure>) -> Outcome {
     match act {
-        TopologyAct::Import { file } => {
+        TopologyAct::Import { file, topology: name } => {
             let mut text = String::new();
             let read = match file.as_str() {
                 "-" => std::io::stdin().read_to_string(&mut text).map(|_| ()),
                 path => std::fs::read_to_string(path).map(|read| text = read),
             };
             read.map_err(|error| Failure::new(format_args!("cannot read {file}: {error}")))?;
-            let topology = topology_conf::read(&file, &text).map_err(Failure::new)?;
+            let topology = match topology_yaml::is_one(&file, &text) {
+                true => of_yaml(&file, &text, name.as_deref())?,
+                false if name.is_some() => return Err(Failure::new(format_args!("--topology is of a topology.yaml; {file} is a topology.conf, which has one"))),
+                false => topology_conf::read(&file, &text).map_err(Failure::new)?,
+            };
             let mut out = stdout()?;
             out.write_all(topology_conf::toml(&topology).as_bytes())?;
             out.flush()?;
@@ -45,6 +52,15 @@ pub(crate) fn run(act: TopologyAct, client: impl FnOnce() -> Result<Client, Fail
         }
         TopologyAct::Show { json } => show(&mut client()?, json),
     }
+}
+
+fn of_yaml(file: &str, text: &str, name: Option<&str>) -> Result<Topology, Failure> {
+    let taken = topology_yaml::read(file, text, name).map_err(Failure::new)?;
+    if !taken.others.is_empty() {
+        let (name, others) = (&taken.name, taken.others.join(", "));
+        writeln!(std::io::stderr(), "gadm: this is topology {name:?}; {file} also has {others}, and gpupool has one for all partitions (--topology NAME takes another)")?;
+    }
+    Ok(taken.topology)
 }
 
 fn show(client: &mut Client, json: bool) -> Outcome {

@@ -27,19 +27,14 @@ type Line<'a> = Vec<(Range<usize>, &'a str, &'a str)>;
 /// # Errors
 /// All mistakes, as text with line and caret.
 pub(crate) fn read(file: &str, text: &str) -> Result<Topology, String> {
-    let mut reader = Reader { mistakes: Vec::new(), topology: Topology::default(), spans: Vec::new(), placed: BTreeMap::new() };
+    let mut reader = Reader::default();
     for line in lines(text, &mut reader.mistakes) {
         reader.line(&line);
     }
-    reader.check_tree();
-    let empty = reader.topology.switches.is_empty() && reader.topology.nvlink_domains.is_empty();
-    if empty && reader.mistakes.is_empty() {
-        return Err(format!("{file} has no SwitchName= and no BlockName= line"));
-    }
-    reader.mistakes.sort_by_key(|mistake| mistake.span.start);
-    match reader.mistakes.is_empty() {
-        true => Ok(reader.topology),
-        false => Err(reader.mistakes.iter().map(|mistake| mistake.shown(file, text)).collect::<Vec<_>>().join("\n\n")),
+    let topology = reader.finish(file, text)?;
+    match topology == Topology::default() {
+        true => Err(format!("{file} has no SwitchName= and no BlockName= line")),
+        false => Ok(topology),
     }
 }
 
@@ -91,7 +86,9 @@ fn lines<'a>(text: &'a str, mistakes: &mut Vec<Mistake>) -> Vec<Line<'a>> {
     all
 }
 
-struct Reader {
+/// Takes switches and blocks one by one, each with its place in a file.
+#[derive(Default)]
+pub(crate) struct Reader {
     mistakes: Vec<Mistake>,
     topology: Topology,
     /// Of each switch: its name's place and that of what is below it.
@@ -101,7 +98,17 @@ struct Reader {
 }
 
 impl Reader {
-    fn wrong(&mut self, span: &Range<usize>, message: String, hint: impl Into<String>) {
+    /// All of it, or every mistake as text.
+    pub(crate) fn finish(mut self, file: &str, text: &str) -> Result<Topology, String> {
+        self.check_tree();
+        self.mistakes.sort_by_key(|mistake| mistake.span.start);
+        match self.mistakes.is_empty() {
+            true => Ok(self.topology),
+            false => Err(self.mistakes.iter().map(|mistake| mistake.shown(file, text)).collect::<Vec<_>>().join("\n\n")),
+        }
+    }
+
+    pub(crate) fn wrong(&mut self, span: &Range<usize>, message: String, hint: impl Into<String>) {
         self.mistakes.push(Mistake { span: span.clone(), message, hint: hint.into() });
     }
 
@@ -127,10 +134,10 @@ impl Reader {
         }
     }
 
-    fn switch(&mut self, (at, name): (&Range<usize>, &str), nodes: Option<(&Range<usize>, &str)>, below: Option<(&Range<usize>, &str)>) {
+    pub(crate) fn switch(&mut self, (at, name): (&Range<usize>, &str), nodes: Option<(&Range<usize>, &str)>, below: Option<(&Range<usize>, &str)>) {
         self.place(at, "switch", name, "the file");
         if nodes.is_none() && below.is_none() {
-            self.wrong(at, format!("switch {name:?} has neither Nodes= nor Switches="), "name what hangs below it");
+            self.wrong(at, format!("switch {name:?} has neither nodes nor switches below it"), "name what hangs below it");
         }
         let nodes = nodes.and_then(|nodes| self.nodes(nodes, "node on a switch", name));
         let switches = below.and_then(|(span, list)| self.hosts(span, list)).map_or(Vec::new(), |list| list.iter().map(str::to_owned).collect());
@@ -139,10 +146,10 @@ impl Reader {
         self.topology.switches.push(Switch { name: name.to_owned(), nodes, switches });
     }
 
-    fn block(&mut self, (at, name): (&Range<usize>, &str), nodes: Option<(&Range<usize>, &str)>) {
+    pub(crate) fn block(&mut self, (at, name): (&Range<usize>, &str), nodes: Option<(&Range<usize>, &str)>) {
         self.place(at, "block", name, "the file");
         match nodes {
-            None => self.wrong(at, format!("block {name:?} has no Nodes="), "name its nodes"),
+            None => self.wrong(at, format!("block {name:?} has no nodes"), "name its nodes"),
             Some(nodes) => {
                 let nodes = self.nodes(nodes, "node of a block", name);
                 self.topology.nvlink_domains.extend(nodes.map(|nodes| NodeGroup { name: name.to_owned(), nodes }));
@@ -253,7 +260,7 @@ mod tests {
             1 | SwitchNam=a Nodes=n1
               | ^^^^^^^^^^^ Did you mean "SwitchName"?
 
-            error: switch "b" has neither Nodes= nor Switches=
+            error: switch "b" has neither nodes nor switches below it
              --> topology.conf:2:1
               |
             2 | SwitchName=b
@@ -283,7 +290,7 @@ mod tests {
             6 | SwitchName=g Switches=h
               | ^^^^^^^^^^^^ break the circle
 
-            error: block "x" has no Nodes=
+            error: block "x" has no nodes
              --> topology.conf:8:1
               |
             8 | BlockName=x
@@ -295,7 +302,7 @@ mod tests {
             9 | Nodes=n5
               | ^^^^^^^^ begin it with SwitchName= or BlockName=
 
-            error: switch "i" has neither Nodes= nor Switches=
+            error: switch "i" has neither nodes nor switches below it
               --> topology.conf:10:1
                |
             10 | SwitchName=i Nodes = n6
