@@ -14,29 +14,32 @@ use std::time::{Duration, Instant};
 pub(crate) enum GpuAct {
     /// Take one GPU out of service until it is returned; the others of its node work on, its job may finish
     Quarantine {
-        /// Node that has it
+        /// Node that has it; or node and GPU, as node1:3
+        #[arg(value_name = "NODE[:GPU]")]
         node: String,
         /// Index, UUID, or the beginning of a UUID
-        gpu: String,
+        gpu: Option<String>,
         /// Why, for all who will ask
         #[arg(long, short, value_name = "TEXT", required = true)]
         reason: String,
     },
     /// Put one GPU back into service: what it showed is forgotten, and it has to look well
     Return {
-        /// Node that has it
+        /// Node that has it; or node and GPU, as node1:3
+        #[arg(value_name = "NODE[:GPU]")]
         node: String,
         /// Index, UUID, or the beginning of a UUID
-        gpu: String,
+        gpu: Option<String>,
     },
     /// Cut one GPU by MIG that nobody holds, or make it whole
     Cut {
-        /// Node that has it
+        /// Node that has it; or node and GPU, as node1:3
+        #[arg(value_name = "NODE[:GPU]")]
         node: String,
         /// Index, UUID, or the beginning of a UUID
         gpu: String,
         /// Profiles with commas between them, as 3g.40gb,2g.20gb; or whole
-        profiles: String,
+        profiles: Option<String>,
     },
     /// Check one GPU now, as [diagnostics] of gpuctld.toml has it in idle gaps, and print what was found
     Check {
@@ -51,8 +54,8 @@ pub(crate) enum GpuAct {
     },
     /// What was seen of one GPU and done about it, in whichever node it was
     History {
-        /// UUID or its beginning; or the node that has it
-        #[arg(value_name = "UUID|NODE")]
+        /// UUID or its beginning; or the node that has it; or both, as node1:3
+        #[arg(value_name = "UUID|NODE[:GPU]")]
         first: String,
         /// Index, UUID or its beginning, when a node is named first
         gpu: Option<String>,
@@ -78,9 +81,21 @@ pub(crate) fn run(client: &mut Client, act: GpuAct) -> Outcome {
         GpuAct::Quarantine { reason, .. } if reason.trim().is_empty() => {
             return Err(Failure::usage("--reason is empty. Say why, for all who will ask"));
         }
-        GpuAct::Quarantine { node, gpu, reason } => ("quarantine", node, gpu, GpuRequest { reason, ..GpuRequest::default() }),
-        GpuAct::Return { node, gpu } => ("return", node, gpu, GpuRequest::default()),
+        GpuAct::Quarantine { node, gpu, reason } => {
+            let (node, gpu) = node_and_gpu("quarantine", node, gpu)?;
+            ("quarantine", node, gpu, GpuRequest { reason, ..GpuRequest::default() })
+        }
+        GpuAct::Return { node, gpu } => {
+            let (node, gpu) = node_and_gpu("return", node, gpu)?;
+            ("return", node, gpu, GpuRequest::default())
+        }
         GpuAct::Cut { node, gpu, profiles } => {
+            // The second word is the profiles where the first has both.
+            let (gpu, profiles) = match profiles {
+                Some(profiles) => (Some(gpu), profiles),
+                None => (None, gpu),
+            };
+            let (node, gpu) = node_and_gpu("cut", node, gpu)?;
             let words = profiles.split(',').map(|word| word.trim().to_ascii_lowercase());
             let profiles = words.filter(|word| !word.is_empty() && word != "whole").collect();
             ("cut", node, gpu, GpuRequest { profiles, ..GpuRequest::default() })
@@ -111,6 +126,15 @@ pub(crate) fn run(client: &mut Client, act: GpuAct) -> Outcome {
     Ok(0)
 }
 
+/// `node1 3`, or `node1:3`.
+fn node_and_gpu(act: &str, node: String, gpu: Option<String>) -> Result<(String, String), Failure> {
+    match (gpu, node.split_once(':')) {
+        (Some(gpu), _) => Ok((node, gpu)),
+        (None, Some((node, gpu))) => Ok((node.to_owned(), gpu.to_owned())),
+        (None, None) => Err(Failure::usage(format_args!("which GPU of {node}? As in gadm gpu {act} {node}:3"))),
+    }
+}
+
 /// What checks of a GPU have found, oldest first.
 fn checks_of(client: &mut Client, uuid: &str) -> Result<Vec<GpuHistoryRow>, Failure> {
     let answer: History = client.get(&format!("/v1/gpus/{}/history", escape(uuid)))?;
@@ -119,11 +143,7 @@ fn checks_of(client: &mut Client, uuid: &str) -> Result<Vec<GpuHistoryRow>, Fail
 
 /// Orders a check and waits for its end: as long as the site gives its program.
 fn check(client: &mut Client, node: String, gpu: Option<String>, no_wait: bool) -> Outcome {
-    let (node, gpu) = match (gpu, node.split_once(':')) {
-        (Some(gpu), _) => (node, gpu),
-        (None, Some((node, gpu))) => (node.to_owned(), gpu.to_owned()),
-        (None, None) => return Err(Failure::usage(format_args!("which GPU of {node}? As in gadm gpu check {node}:3"))),
-    };
+    let (node, gpu) = node_and_gpu("check", node, gpu)?;
     let asked = GpuQuery { node: node.clone() };
     let list: GpuList = client.get(&path_with_query("/v1/gpus", &asked))?;
     let known = list.gpus.into_iter().find(|row| row.uuid == gpu || row.index.to_string() == gpu);
@@ -157,9 +177,10 @@ fn check(client: &mut Client, node: String, gpu: Option<String>, no_wait: bool) 
 }
 
 fn history(client: &mut Client, first: String, gpu: Option<String>, json: bool) -> Outcome {
-    let uuid = match gpu {
-        None => first,
-        Some(gpu) => uuid_of(client, &first, &gpu)?,
+    let uuid = match (gpu, first.split_once(':')) {
+        (Some(gpu), _) => uuid_of(client, &first, &gpu)?,
+        (None, Some((node, gpu))) => uuid_of(client, node, gpu)?,
+        (None, None) => first,
     };
     let path = format!("/v1/gpus/{}/history", escape(&uuid));
     let mut out = stdout()?;
@@ -227,6 +248,13 @@ fn in_words(row: &GpuHealthRow) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_gpu_is_named_with_its_node_in_one_word_or_two() {
+        let named = |node: &str, gpu: Option<&str>| node_and_gpu("return", node.into(), gpu.map(str::to_owned));
+        assert_eq!(named("node1", Some("3")).ok(), named("node1:3", None).ok());
+        assert!(named("node1", None).is_err());
+    }
 
     #[test]
     fn a_gpu_in_words_says_why_what_is_next_and_who_holds_it() {

@@ -95,6 +95,9 @@ pub enum StopWhy {
     PrepareTimeout,
     /// The controller holds the node for lost, or ran the job elsewhere meanwhile.
     Fenced,
+    /// The node ends it: a GPU of it fell sick, or its fence does not stand.
+    GpuFailed,
+    FenceBroken,
     #[serde(other)]
     Unknown,
 }

@@ -172,8 +172,8 @@ impl Daemon {
                     self.feed(NodeInput::Forgotten { run });
                 }
             }
-            Happening::FencesBroken { runs } => self.end_at_once(&runs, 0),
-            Happening::GpusFailed { runs } => self.end_at_once(&runs, GPU_GRACE_SECS),
+            Happening::FencesBroken { runs } => self.end_at_once(&runs, StopWhy::FenceBroken, 0),
+            Happening::GpusFailed { runs } => self.end_at_once(&runs, StopWhy::GpuFailed, GPU_GRACE_SECS),
             Happening::Measured { run, end } => self.ended_by_itself(run, *end),
             Happening::GpuOrdersDone { done } => self.answer_gpu_orders(done),
             Happening::GpusIdle { runs } => self.tell_idle(runs),
@@ -557,9 +557,9 @@ impl Daemon {
         self.begin_work(run, |site, run, _| Happening::Supervisor { run, outcome: look_after(site, run) });
     }
 
-    fn end_at_once(&mut self, runs: &[RunId], grace_secs: u32) {
+    fn end_at_once(&mut self, runs: &[RunId], why: StopWhy, grace_secs: u32) {
         for run in runs {
-            self.with_step(*run, |step| step.stop(StopWhy::Fenced, grace_secs));
+            self.with_step(*run, |step| step.stop(why, grace_secs));
         }
     }
 

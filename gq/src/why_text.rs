@@ -57,7 +57,8 @@ pub(crate) fn text(job: &WhyRow, times: &TimeFormat) -> String {
             None => continue,
         };
         let words = if place == 0 { "it would start" } else { "or" };
-        let _ = writeln!(text, "  {words} {when} with {}", printable(&change.option));
+        let with = if change.option.starts_with("without ") { "" } else { "with " };
+        let _ = writeln!(text, "  {words} {when} {with}{}", printable(&change.option));
     }
     text
 }

@@ -219,6 +219,10 @@ impl Shapes {
         let demands = Demand::dealt(request, policy, fill);
         never = never.or_else(|| sharing::refused(spec, policy));
         let named = named(spec, snapshot, &candidates);
+        // Where no node beside those that are named is needed, none is spoken of.
+        let asked = request.nodelist.as_ref().map_or(0, |list| list.len());
+        let closed = asked > 0 && named.len() == asked && demands.iter().all(|demand| demand.nodes.len() <= asked);
+        let candidates = if closed { Arc::new(candidates.only(&named, cluster)) } else { candidates };
         let shape = Shape {
             partition,
             spec: spec.clone(),
@@ -241,6 +245,20 @@ impl Candidates {
     fn none(nodes: usize) -> Self {
         let none = FixedBitSet::with_capacity(nodes);
         Self { up: none.clone(), all: none, up_by_make: Vec::new(), all_by_make: Vec::new() }
+    }
+
+    /// Those of them that are named.
+    fn only(&self, named: &[usize], cluster: &Cluster) -> Self {
+        let mut only = Self::none(self.all.len());
+        only.all.extend(named.iter().copied().filter(|at| self.all.contains(*at)));
+        only.up.extend(named.iter().copied().filter(|at| self.up.contains(*at)));
+        let by_make = |nodes: &FixedBitSet| {
+            let mut counts = vec![0; cluster.makes.list.len()];
+            nodes.ones().for_each(|at| counts[cluster.nodes[at].make as usize] += 1);
+            counts
+        };
+        (only.up_by_make, only.all_by_make) = (by_make(&only.up), by_make(&only.all));
+        only
     }
 }
 

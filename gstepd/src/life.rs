@@ -434,6 +434,8 @@ fn stop_text(why: StopWhy) -> &'static str {
         StopWhy::Member => "another node of the run ended",
         StopWhy::PrepareTimeout => "the run did not get ready in time",
         StopWhy::Fenced => "the controller no longer counts this run as its own",
+        StopWhy::GpuFailed => "a GPU of it is out of order",
+        StopWhy::FenceBroken => "its fence does not stand any more",
         StopWhy::Unknown => "for a reason this release does not know",
     }
 }

@@ -108,7 +108,8 @@ fn foretell(state: &State, actor: Actor, command: Command, outlook: &Outlook, no
         text.push_str("; it starts when they are gone");
     } else if let Some(change) = changes.first() {
         let when = if change.now { "at once".to_owned() } else { change.start.map(|at| format!("by {}", at.0)).unwrap_or_default() };
-        text.push_str(&format!("; with {} it would start {when}", change.option));
+        let with = if change.option.starts_with("without ") { "" } else { "with " };
+        text.push_str(&format!("; {with}{} it would start {when}", change.option));
     }
     Ok(DryRun {
         schema: SCHEMA,

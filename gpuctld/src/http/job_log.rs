@@ -266,6 +266,7 @@ impl Teller<'_> {
                 format!("stopped: {} did not get ready in time", hostlist::compress(late))
             }
             StopWhy::Fenced => "stopped where it was: its node had been given up".to_owned(),
+            StopWhy::GpuFailed | StopWhy::FenceBroken => "stopped by its node".to_owned(),
             StopWhy::Unknown => format!("stopped by {}", stop.by),
         }
     }

@@ -87,6 +87,24 @@ fn all_that_stands_in_the_way_is_told() {
 }
 
 #[test]
+fn of_a_job_that_names_its_nodes_only_those_are_spoken_of() {
+    check(
+        "node n1 h100:8
+         node n2 h100:8
+         running 1 n1 gpus=0 left=600
+         job gpus=8 time=1000 nodelist=n1",
+        10,
+        expect![[r#"
+            0 ahead
+            Resources: needs 8 GPUs, 1 CPU and 1G of memory on one node; n1 comes nearest and has 7 of 8 GPUs free, more becomes free there at 1970-01-01T00:26:40Z (until 1970-01-01T00:26:40Z)
+            expected 1970-01-01T00:26:40Z on [1]
+            --gpus 7: 1970-01-01T00:16:40Z
+            without --nodelist: 1970-01-01T00:16:40Z
+        "#]],
+    );
+}
+
+#[test]
 fn another_type_or_partition_is_proposed() {
     check(
         "partition main nodes=n1
