@@ -50,6 +50,31 @@ fn failure(error: &clap::Error) -> Failure {
     }
 }
 
+/// Options of Slurm's command that ours does not have, each with what to do instead.
+pub type Advice = [(&'static [&'static str], &'static str)];
+
+/// What holds for all commands.
+const EVERYWHERE: &Advice = &[
+    (&["-M", "--cluster", "--clusters"], "a configuration names one cluster; GPUPOOL_CONFIG names another configuration"),
+    (&["--federation", "--local", "--sibling", "--allclusters"], "there are no federations: each cluster has a queue of its own"),
+    (&["--yaml"], "there is no YAML; --json prints all there is"),
+    (&["--usage"], "--help says it all"),
+    (&["--wckey", "--wckeys"], "jobs have tags instead: gsub --tag, gacct -o tags, gacct report --by tag"),
+    (&["--noconvert"], "sizes are exact already: none is rounded"),
+];
+
+/// As [`parse`]. Options can be shortened as long as they are clear (`--part`), as Slurm's commands take them; those that
+/// Slurm's command has and ours has not are refused with advice.
+///
+/// # Errors
+/// As [`parse`].
+pub fn parse_advising(command: Command, words: impl IntoIterator<Item = OsString>, advice: &Advice) -> Result<ArgMatches, Failure> {
+    parse_explained(command.infer_long_args(true), words, |odd| {
+        let found = advice.iter().chain(EVERYWHERE).find(|(words, _)| words.contains(&odd));
+        found.map(|(_, text)| format!("{odd}: {text}"))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -60,5 +85,18 @@ mod tests {
         let failure = parse(command, ["gq", "--usr", "x"].map(OsString::from)).unwrap_err();
         assert_eq!(failure.exit, USAGE);
         assert!(failure.text.starts_with("unexpected argument '--usr'") && failure.text.contains("'--user'"), "{}", failure.text);
+    }
+
+    #[test]
+    fn options_of_slurm_that_are_not_ours_come_with_advice_and_ours_may_be_shortened() {
+        let flag = |name: &'static str| clap::Arg::new(name).long(name).action(clap::ArgAction::SetTrue);
+        let command = || Command::new("gq").arg(clap::Arg::new("partition").long("partition")).arg(flag("start")).arg(flag("states"));
+        let words = |text: &str| text.split(' ').map(OsString::from).collect::<Vec<_>>();
+        let read = |text: &str| parse_advising(command(), words(text), &[(&["-L"], "look elsewhere")]);
+        assert_eq!(read("gq --part x").unwrap().get_one::<String>("partition").unwrap(), "x");
+        assert!(read("gq --sta").is_err(), "two options begin so");
+        assert_eq!(read("gq -L").unwrap_err().text, "-L: look elsewhere");
+        assert!(read("gq --clusters=x").unwrap_err().text.contains("GPUPOOL_CONFIG"));
+        assert!(read("gq --nosuch").unwrap_err().text.starts_with("unexpected argument '--nosuch'"));
     }
 }

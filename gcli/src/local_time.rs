@@ -88,6 +88,9 @@ pub fn month_start(now: Timestamp) -> Timestamp {
 /// # Errors
 /// What is wrong with the text, with forms that would do.
 pub fn read(text: &str, now: Timestamp) -> Result<Timestamp, String> {
+    if let Some(at) = seconds_of_unix(text) {
+        return Ok(at);
+    }
     let begin = BeginTime::parse(text).map_err(|error| error.to_string())?;
     Ok(match begin.offset_secs() {
         Some(offset) => now.plus_secs(offset),
@@ -95,12 +98,24 @@ pub fn read(text: &str, now: Timestamp) -> Result<Timestamp, String> {
     })
 }
 
-/// As [`read`], for accounting: a bare time of day is today's, also when it has passed.
+/// As [`read`], of what has been: a time of day is today's, a day without its year is not a year ahead.
+///
+/// # Errors
+/// As [`read`].
 pub fn read_past(text: &str, now: Timestamp) -> Result<Timestamp, String> {
     match BeginTime::parse(text) {
-        Ok(BeginTime::TimeOfDay { clock }) => Ok(instant_of(civil(now).at(clock))),
-        _ => read(text, now).map_err(|why| why.replacen("begin time", "time", 1)),
+        Ok(begin) if begin.offset_secs().is_none() => Ok(instant_of(begin.resolve_past(civil(now)))),
+        _ => read(text, now).map_err(|why| {
+            let why = why.replacen("begin time", "time", 1);
+            why.replacen("Try now+1hour, 16:00, tomorrow,", "Try now-1hour, 16:00, yesterday, monday, 01/09,", 1)
+        }),
     }
+}
+
+/// `uts1795165527`: seconds since 1970, as Slurm takes them.
+fn seconds_of_unix(text: &str) -> Option<Timestamp> {
+    let secs: i64 = text.trim().strip_prefix("uts")?.parse().ok()?;
+    (0..1 << 40).contains(&secs).then(|| Timestamp::from_secs(secs))
 }
 
 fn civil(at: Timestamp) -> CivilTime {
@@ -160,6 +175,10 @@ mod tests {
         assert_eq!(read("now-1hour", now), Ok(now.plus_secs(-3600)));
         assert!(midnight(now) <= now && now.since_secs(midnight(now)) < 25 * 3600);
         assert_eq!(read_past("00:00", now), Ok(midnight(now)));
+        assert_eq!((read("uts1795165527", now), read_past("uts1795165527", now)), (Ok(now), Ok(now)));
+        assert!(read("uts-5", now).is_err() && read("uts99999999999999", now).is_err());
+        let day_before = now.plus_secs(-24 * 3600);
+        assert_eq!(read_past("yesterday", now), Ok(midnight(day_before)));
         assert!(read("soon", now).unwrap_err().contains("Try now+1hour"));
     }
 }

@@ -224,6 +224,11 @@ impl CivilTime {
         }
     }
 
+    /// 0 is Monday: 1 January of year 1 was one.
+    fn weekday(self) -> i64 {
+        day_number(self.year, self.month, self.day).rem_euclid(7)
+    }
+
     fn clock(self) -> ClockTime {
         ClockTime {
             hour: self.hour,
@@ -270,8 +275,10 @@ pub enum BeginTime {
     Relative { offset_secs: i64 },
     /// `16:00`, `midnight`, `noon`, `teatime`: the next time the clock shows it.
     TimeOfDay { clock: ClockTime },
-    /// `today`, `tomorrow`, each at a time of day (00:00 if none was given).
-    DayFromNow { days: u8, clock: ClockTime },
+    /// `yesterday`, `today`, `tomorrow`, each at a time of day (00:00 if none was given).
+    DayFromNow { days: i8, clock: ClockTime },
+    /// `monday`: the next one, or the last where the past is meant. 0 is Monday.
+    Weekday { weekday: u8, clock: ClockTime },
     /// `MMDD`, `MM/DD`: this year's, or the next year's when it has passed.
     MonthDay {
         month: u8,
@@ -342,11 +349,16 @@ impl BeginTime {
     /// The calendar time meant when the local calendar says `now`.
     pub fn resolve(self, now: CivilTime) -> CivilTime {
         let midnight = now.at(ClockTime::default());
-        let days_later = |days: u8| midnight.plus_secs(i64::from(days) * DAY_SECS as i64);
+        let days_later = |days: i64| midnight.plus_secs(days * DAY_SECS as i64);
         match self {
             Self::Relative { offset_secs } => now.plus_secs(offset_secs),
-            Self::TimeOfDay { clock } => days_later(u8::from(clock <= now.clock())).at(clock),
-            Self::DayFromNow { days, clock } => days_later(days).at(clock),
+            Self::TimeOfDay { clock } => days_later(i64::from(clock <= now.clock())).at(clock),
+            Self::DayFromNow { days, clock } => days_later(days.into()).at(clock),
+            Self::Weekday { weekday, clock } => {
+                let ahead = (i64::from(weekday) - now.weekday()).rem_euclid(7);
+                let over = ahead == 0 && clock <= now.clock();
+                days_later(if over { 7 } else { ahead }).at(clock)
+            }
             Self::MonthDay { month, day, clock } => next_month_day(now, month, day).at(clock),
             Self::Date {
                 year,
@@ -362,6 +374,27 @@ impl BeginTime {
                 second: 0,
             }
             .at(clock),
+        }
+    }
+
+    /// The calendar time meant when what has been is looked at: a time of day is today's, a weekday the last one, and a
+    /// date without a year this year's, or last year's where that is nearer.
+    pub fn resolve_past(self, now: CivilTime) -> CivilTime {
+        const HALF_A_YEAR_SECS: i64 = 183 * DAY_SECS as i64;
+        let midnight = now.at(ClockTime::default());
+        match self {
+            Self::TimeOfDay { clock } => now.at(clock),
+            Self::Weekday { weekday, clock } => {
+                let ago = (now.weekday() - i64::from(weekday)).rem_euclid(7);
+                midnight.plus_secs(-ago * DAY_SECS as i64).at(clock)
+            }
+            Self::MonthDay { month, day, clock } => {
+                let latest = midnight.plus_secs(HALF_A_YEAR_SECS);
+                let years = (now.year.saturating_sub(8)..=now.year).rev();
+                let mut days = years.filter_map(|year| CivilTime::midnight(year, month, day));
+                days.find(|found| *found <= latest).unwrap_or(midnight).at(clock)
+            }
+            other => other.resolve(now),
         }
     }
 }
@@ -381,7 +414,9 @@ impl fmt::Display for BeginTime {
             Self::Relative { offset_secs } => write!(f, "now{offset_secs:+}"),
             Self::TimeOfDay { clock } => write!(f, "{clock}"),
             Self::DayFromNow { days: 0, clock } => write!(f, "today {clock}"),
+            Self::DayFromNow { days, clock } if days < 0 => write!(f, "yesterday {clock}"),
             Self::DayFromNow { clock, .. } => write!(f, "tomorrow {clock}"),
+            Self::Weekday { weekday, clock } => write!(f, "{} {clock}", WEEKDAYS[usize::from(weekday % 7)]),
             Self::MonthDay { month, day, clock } => write!(f, "{month:02}/{day:02}-{clock}"),
             Self::Date {
                 year,
@@ -392,6 +427,8 @@ impl fmt::Display for BeginTime {
         }
     }
 }
+
+const WEEKDAYS: [&str; 7] = ["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"];
 
 /// `29 February` waits for a leap year; every other day is within a year.
 fn next_month_day(now: CivilTime, month: u8, day: u8) -> CivilTime {
@@ -440,11 +477,21 @@ fn begin_words(lower: &str) -> Vec<String> {
                 .and_then(|colon| word[..colon].rfind(['t', '-']))
             {
                 Some(cut) => words.extend([word[..cut].to_owned(), word[cut + 1..].to_owned()]),
-                None => words.push(word.to_owned()),
+                None => match hour_of_date(word) {
+                    Some((date, hour)) => words.extend([date.to_owned(), format!("{hour}:00")]),
+                    None => words.push(word.to_owned()),
+                },
             },
         }
     }
     words
+}
+
+/// `2027-01-09t06`, `01/09/27-6`: a date, and an hour without minutes.
+fn hour_of_date(word: &str) -> Option<(&str, &str)> {
+    let (date, hour) = word.rsplit_once(if word.contains(['/', '.']) { '-' } else { 't' })?;
+    let is_hour = matches!(hour.len(), 1 | 2) && hour.bytes().all(|b| b.is_ascii_digit());
+    (is_hour && date.ends_with(|c: char| c.is_ascii_digit())).then_some((date, hour))
 }
 
 struct ClockWord;
@@ -500,7 +547,8 @@ impl ClockWord {
 /// The day of a begin time.
 #[derive(Clone, Copy)]
 enum DayWord {
-    FromNow(u8),
+    FromNow(i8),
+    Weekday(u8),
     MonthDay(u8, u8),
     Date(i32, u8, u8),
 }
@@ -510,7 +558,11 @@ impl DayWord {
         match word {
             "today" => return Some(Self::FromNow(0)),
             "tomorrow" => return Some(Self::FromNow(1)),
+            "yesterday" => return Some(Self::FromNow(-1)),
             _ => {}
+        }
+        if let Some(at) = WEEKDAYS.iter().position(|name| *name == word || name[..3] == *word) {
+            return Some(Self::Weekday(at as u8));
         }
         let two = |digits: &str| {
             if digits.len() <= 2 {
@@ -554,6 +606,7 @@ impl DayWord {
         // 2000 had a 29 February: a day that some year has is taken.
         let (year, month, day) = match self {
             Self::FromNow(days) => return Ok(BeginTime::DayFromNow { days, clock }),
+            Self::Weekday(weekday) => return Ok(BeginTime::Weekday { weekday, clock }),
             Self::MonthDay(month, day) => (2000, month, day),
             Self::Date(year, month, day) => (year, month, day),
         };
@@ -726,6 +779,38 @@ mod tests {
         begin("01/09", expect!["2027-01-09T00:00:00"]);
         begin("1225", expect!["2026-12-25T00:00:00"]);
         begin("02/29", expect!["2028-02-29T00:00:00"]);
+        begin("2027-01-09T06", expect!["2027-01-09T06:00:00"]);
+        begin("01/09/27-6", expect!["2027-01-09T06:00:00"]);
+        begin("yesterday 8:00", expect!["2026-11-19T08:00:00"]);
+        begin("friday", expect!["2026-11-27T00:00:00"]); // now is one
+        begin("friday 16:00", expect!["2026-11-20T16:00:00"]);
+        begin("Mon", expect!["2026-11-23T00:00:00"]);
+    }
+
+    #[test]
+    fn times_of_the_past_have_been() {
+        let now = CivilTime { year: 2026, month: 11, day: 20, hour: 10, minute: 5, second: 27 };
+        let past = |text: &str| BeginTime::parse(text).unwrap().resolve_past(now).to_string();
+        let forms = ["11/19", "1119-06:30", "11/25", "01/05", "12/24", "05/01-7", "02/29", "friday", "fri 16:00", "saturday", "9:30", "noon", "now-1hour", "2026-11-19T10"];
+        expect![[r#"
+            11/19 2026-11-19T00:00:00
+            1119-06:30 2026-11-19T06:30:00
+            11/25 2026-11-25T00:00:00
+            01/05 2026-01-05T00:00:00
+            12/24 2026-12-24T00:00:00
+            05/01-7 2026-05-01T07:00:00
+            02/29 2024-02-29T00:00:00
+            friday 2026-11-20T00:00:00
+            fri 16:00 2026-11-20T16:00:00
+            saturday 2026-11-14T00:00:00
+            9:30 2026-11-20T09:30:00
+            noon 2026-11-20T12:00:00
+            now-1hour 2026-11-20T09:05:27
+            2026-11-19T10 2026-11-19T10:00:00
+        "#]].assert_eq(&forms.map(|text| format!("{text} {}\n", past(text))).concat());
+        let january = CivilTime { year: 2027, month: 1, day: 3, ..now };
+        let christmas = BeginTime::parse("12/25").unwrap();
+        assert_eq!(christmas.resolve_past(january).to_string(), "2026-12-25T00:00:00");
     }
 
     #[test]

@@ -13,6 +13,7 @@ use gcli::local_time::{self, TimeFormat};
 use gcli::printable::printable;
 use gcli::table::stdout;
 use gcli::{Failure, Outcome, command_line};
+use gmodel::duration::TimeLimit;
 use gmodel::{Instant, Timestamp};
 use gwire::api::RunQuery;
 use gwire::client::path_with_query;
@@ -32,6 +33,22 @@ Examples:
   gacct report --by account,user --from 2026-11-01
 
 Times: now-1hour, 09:00, 2026-11-20, 2026-11-20T09:05. gacct -e lists the columns.";
+
+/// Options of sacct that gacct does not have.
+const ADVICE: &command_line::Advice = &[
+    (&["-B", "--batch-script"], "gq --script JOB prints it"),
+    (&["-c", "--completion", "-d", "--dump", "-f", "--file"], "accounting is the controller's database: -P -o COLUMNS prints it for scripts, --json all of it"),
+    (&["-C", "--constraints"], "-o jobid,constraints shows them"),
+    (&["-g", "--gid", "--group", "-G"], "-u names users, -A accounts; -o jobid,gid shows groups"),
+    (&["-F"], "there are no federations: each cluster has a queue of its own"),
+    (&["-L"], "there are no federations: each cluster has a queue of its own"),
+    (&["-R", "--reason"], "gq -t PD -o '%i %r' shows why jobs wait; gacct -o jobid,reason why they ended"),
+    (&["-U", "--use-local-uid"], "names are kept, not numbers"),
+    (&["-v", "--verbose"], "gq --log JOB says what became of a job"),
+    (&["-w", "-W"], "jobs have tags instead: gsub --tag, gacct -o tags, gacct report --by tag"),
+    (&["-x", "--associations"], "-u and -A choose; gadm account list shows accounts and their users"),
+    (&["--array", "--expand-patterns"], "tasks that ran have lines of their own already; file names are as gq JOB shows them"),
+];
 
 #[derive(Parser)]
 #[command(name = "gacct", version, about = "Show what ran, and what was used", after_help = EXAMPLES,
@@ -66,6 +83,18 @@ struct AccountingArgs {
     /// Jobs that ran on one of these nodes
     #[arg(short = 'N', long, value_name = "NODES")]
     nodelist: Option<String>,
+    /// Jobs on so many nodes: 2, 2-4, 2-
+    #[arg(short = 'i', long, value_name = "COUNT", value_parser = Between::read)]
+    nnodes: Option<Between>,
+    /// Jobs with so many CPUs: 8, 8-16, 8-
+    #[arg(short = 'I', long, value_name = "COUNT", value_parser = Between::read)]
+    ncpus: Option<Between>,
+    /// Jobs with this time limit, or with -K from this on: 30, 1:00:00, 2-0
+    #[arg(short = 'k', long, value_name = "TIME", value_parser = limit_secs)]
+    timelimit_min: Option<u64>,
+    /// With -k: jobs with time limits up to this
+    #[arg(short = 'K', long, value_name = "TIME", value_parser = limit_secs, requires = "timelimit_min")]
+    timelimit_max: Option<u64>,
     /// Jobs in these states, FAILED or F
     #[arg(short, long, value_name = "STATES")]
     state: Option<String>,
@@ -99,6 +128,9 @@ struct AccountingArgs {
     /// Jobs without their steps, as is usual
     #[arg(short = 'X', long, conflicts_with = "steps")]
     allocations: bool,
+    /// Of each job only what lies between -S and -E: its start, its end and its time are cut there
+    #[arg(short = 'T', long, conflicts_with = "json")]
+    truncate: bool,
     /// No header line
     #[arg(short, long)]
     noheader: bool,
@@ -140,7 +172,7 @@ pub fn command() -> clap::Command {
 /// # Errors
 /// What stood in the way, with the exit code.
 pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
-    let matches = command_line::parse(command(), words)?;
+    let matches = command_line::parse_advising(command(), words, ADVICE)?;
     let args = AccountingArgs::from_arg_matches(&matches).map_err(Failure::usage)?;
     let now = local_time::now();
     match &args.sub {
@@ -151,36 +183,59 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     if !args.named.is_empty() {
         return efficiency::records(&mut gcli::connect("gacct")?, &args.named, args.json, efficiency::record);
     }
-    let mut out = stdout()?;
     if args.helpformat {
+        let mut out = stdout()?;
         out.write_all(run_column::names().as_bytes())?;
         out.flush()?;
         return Ok(0);
     }
-    let columns = columns(&args)?;
+    list(&args, now)
+}
+
+/// A line for each job, while they come.
+fn list(args: &AccountingArgs, now: Timestamp) -> Outcome {
+    let mut out = stdout()?;
+    let columns = columns(args)?;
     let named = Named::of(args.jobs.as_deref().unwrap_or_default());
     let steps = args.steps || !named.steps.is_empty();
-    let query = RunQuery { steps, detail: args.json, ..query(&args, now)? };
+    let query = RunQuery { steps, detail: args.json, ..query(args, now)? };
     let query = if named.steps.is_empty() { query } else { RunQuery { job: named.all(), ..query } };
     let mut client = gcli::connect("gacct")?;
+    let only = Only::of(args);
+    if args.json && only.is_some() {
+        return Err(Failure::usage("-i, -I, -k and -K choose lines, not rows of JSON: leave them out"));
+    }
+    let span = args.truncate.then_some(Span { from: query.from, to: query.to });
     if args.json {
         copy_json(&mut client, &path_with_query("/v1/runs", &query), &mut out)?;
         out.flush()?;
         return Ok(0);
     }
     let mut keys = run_column::keys(&columns);
-    keys.extend(steps.then_some(["steps", "array_id"]).into_iter().flatten());
+    let more: [(bool, &[&str]); 3] = [(steps, &["steps", "array_id"]), (only.is_some(), &Only::KEYS), (span.is_some(), &Span::KEYS)];
+    for key in more.into_iter().filter(|(needed, _)| *needed).flat_map(|(_, keys)| keys) {
+        if !keys.contains(key) {
+            keys.push(key);
+        }
+    }
     let query = RunQuery { columns: keys.join(","), bare: true, ..query };
     let keys: Vec<Key> = keys.into_iter().map(Key::of).collect();
-    let listing = Listing { columns, style: Style::of(&args), manner: Manner::new(TimeFormat::from_env(), args.units.unwrap_or_default()) };
+    let listing = Listing { columns, style: Style::of(args), manner: Manner::new(TimeFormat::from_env(), args.units.unwrap_or_default()) };
+    let mut rows = client.rows(&path_with_query("/v1/runs", &query))?;
+    // Behind the answer's head: an error comes without it.
     if !args.noheader {
         out.write_all(listing.header().as_bytes())?;
     }
-    let mut rows = client.rows(&path_with_query("/v1/runs", &query))?;
     let mut line = String::with_capacity(256);
     while let Some(text) = rows.next_row()? {
-        let run: RunLine = bare_row::read(text, &keys)
+        let mut run: RunLine = bare_row::read(text, &keys)
             .map_err(|error| Failure::new(format_args!("a row of accounting cannot be read: {error}")))?;
+        if only.as_ref().is_some_and(|only| !only.takes(&run)) {
+            continue;
+        }
+        if let Some(span) = &span {
+            span.cut(&mut run);
+        }
         if named.has_job(&run) {
             listing.add(&run, &mut line);
         }
@@ -192,6 +247,86 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     }
     out.flush()?;
     Ok(0)
+}
+
+/// `2`, `2-4`, `2-`: a number and the largest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Between(u32, u32);
+
+impl Between {
+    fn read(text: &str) -> Result<Self, String> {
+        let number = |text: &str| text.trim().parse::<u32>().map_err(|_| format!("{text:?} is no number; write 2, 2-4 or 2-"));
+        match text.split_once('-') {
+            None => number(text).map(|one| Self(one, one)),
+            Some((least, "")) => number(least).map(|least| Self(least, u32::MAX)),
+            Some((least, most)) => match (number(least)?, number(most)?) {
+                (least, most) if least <= most => Ok(Self(least, most)),
+                (least, most) => Err(format!("{least} is more than {most}")),
+            },
+        }
+    }
+
+    fn has(self, number: u32) -> bool {
+        (self.0..=self.1).contains(&number)
+    }
+}
+
+/// Seconds of a time limit; none is the longest.
+fn limit_secs(text: &str) -> Result<u64, String> {
+    TimeLimit::parse(text).map(|limit| limit.secs().unwrap_or(u64::MAX)).map_err(|error| error.to_string())
+}
+
+/// What only we tell apart of the jobs that come.
+struct Only {
+    nodes: Option<Between>,
+    cpus: Option<Between>,
+    limit_secs: Option<(u64, u64)>,
+}
+
+impl Only {
+    /// Keys of a row that it looks at.
+    const KEYS: [&str; 3] = ["nodes", "cpus", "time_limit_secs"];
+
+    fn of(args: &AccountingArgs) -> Option<Self> {
+        let least = args.timelimit_min;
+        // One limit alone is the one that is meant, as in sacct.
+        let limit_secs = least.map(|least| (least, args.timelimit_max.unwrap_or(least)));
+        let only = Self { nodes: args.nnodes, cpus: args.ncpus, limit_secs };
+        (only.nodes.is_some() || only.cpus.is_some() || limit_secs.is_some()).then_some(only)
+    }
+
+    fn takes(&self, run: &RunLine) -> bool {
+        let limit = run.time_limit_secs.filter(|secs| *secs != u32::MAX).map_or(u64::MAX, u64::from);
+        self.nodes.is_none_or(|between| between.has(run.nodes))
+            && self.cpus.is_none_or(|between| between.has(run.cpus))
+            && self.limit_secs.is_none_or(|(least, most)| (least..=most).contains(&limit))
+    }
+}
+
+/// The time that is looked at.
+struct Span {
+    from: Option<Instant>,
+    to: Option<Instant>,
+}
+
+impl Span {
+    /// Keys of a row that it changes.
+    const KEYS: [&str; 3] = ["start_time", "end_time", "elapsed_secs"];
+
+    /// Leaves of a job what lies within: as sacct, what stood still counts.
+    fn cut(&self, run: &mut RunLine) {
+        let Some(start) = run.start_time else { return };
+        let cut_start = self.from.filter(|from| *from > start);
+        let cut_end = self.to.filter(|to| run.end_time.is_none_or(|end| end > *to));
+        if cut_start.is_none() && cut_end.is_none() {
+            return;
+        }
+        let full_end = run.end_time.map_or(start.0.plus_secs(run.elapsed_secs), |end| end.0);
+        let (start, end) = (cut_start.unwrap_or(start), cut_end.map_or(full_end, |end| end.0.min(full_end)));
+        run.start_time = Some(start);
+        run.end_time = run.end_time.map(|_| Instant(end));
+        run.elapsed_secs = end.since_secs(start.0).max(0);
+    }
 }
 
 /// What `-j` names: jobs as they are asked for, and steps, which only we tell apart.
@@ -339,5 +474,26 @@ mod tests {
     #[test]
     fn the_command_line_is_sound() {
         command().debug_assert();
+    }
+
+    #[test]
+    fn numbers_are_one_or_a_range() {
+        assert_eq!((Between::read("2"), Between::read("2-4"), Between::read("2-")), (Ok(Between(2, 2)), Ok(Between(2, 4)), Ok(Between(2, u32::MAX))));
+        assert_eq!(Between::read("4-2").unwrap_err(), "4 is more than 2");
+        assert!(Between::read("-2").is_err() && Between::read("x").is_err() && Between::read("").is_err());
+    }
+
+    #[test]
+    fn a_job_is_cut_to_the_time_that_is_looked_at() {
+        let at = |secs: i64| Some(Instant(Timestamp::from_secs(secs)));
+        let cut = |start: Option<Instant>, end: Option<Instant>, elapsed_secs: i64| {
+            let mut run = RunLine { start_time: start, end_time: end, elapsed_secs, ..RunLine::default() };
+            Span { from: at(100), to: at(200) }.cut(&mut run);
+            (run.start_time, run.end_time, run.elapsed_secs)
+        };
+        assert_eq!(cut(at(50), at(250), 200), (at(100), at(200), 100));
+        assert_eq!(cut(at(120), at(150), 30), (at(120), at(150), 30), "it lies within");
+        assert_eq!(cut(at(150), None, 100), (at(150), None, 50), "it runs on");
+        assert_eq!(cut(None, None, 0), (None, None, 0), "it waits");
     }
 }

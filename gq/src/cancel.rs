@@ -22,6 +22,13 @@ Examples:
   gdel -b -s USR1 17    send it to the script's own shell only, as for a trap
   gdel -f -s USR1 17    send it to both";
 
+/// Options of scancel that gdel does not have.
+const ADVICE: &command_line::Advice = &[
+    (&["-c", "--ctld"], "the controller sends all signals; leave it out"),
+    (&["-H", "--hurry"], "nothing is staged out: jobs end at once"),
+    (&["--cron"], "there are no cron jobs here"),
+];
+
 #[derive(Parser)]
 #[command(name = "gdel", version, about = "Cancel jobs, or send them a signal", after_help = EXAMPLES)]
 struct CancelArgs {
@@ -63,10 +70,16 @@ pub fn command() -> clap::Command {
 /// # Errors
 /// What stood in the way, with the exit code.
 pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
-    let matches = command_line::parse(command(), words)?;
+    let matches = command_line::parse_advising(command(), words, ADVICE)?;
     let args = CancelArgs::from_arg_matches(&matches).map_err(Failure::usage)?;
     if args.jobs.is_empty() && args.filter.is_empty() {
         return Err(Failure::usage("which jobs? Name them (gdel 17 98_5), or choose them with -u, --me, -n, -p, -t, -A, -q, -R or -w"));
+    }
+    if let Some(step) = args.jobs.iter().flat_map(|words| words.split(',')).find(|word| word.contains('.')) {
+        let job = step.split('.').next().unwrap_or_default();
+        return Err(Failure::usage(format_args!(
+            "{step} is a step: it ends with its grun (Ctrl-C there), or with its job. A job: gdel {job}; its script alone: gdel -b -s TERM {job}"
+        )));
     }
     let mut client = gcli::connect("gdel")?;
     let mut request = CancelRequest { jobs: args.jobs.clone(), signal: args.signal, batch_only: args.batch, full: args.full, filter: None };

@@ -72,6 +72,8 @@ pub(crate) enum JobColumn {
     Deadline,
     Checkpoint,
     LastMark,
+    /// What no job here asks for, by squeue's name: its formats are used as they are.
+    Never(&'static str),
 }
 
 /// A line of the table: column, letter of `-o` (blank for none), name of `-O`, title, keys of the API.
@@ -136,6 +138,26 @@ const COLUMNS: &[Entry] = &[
     (JobColumn::Deadline,         ' ', "deadline",     "DEADLINE",         "deadline"),
     (JobColumn::Checkpoint,       ' ', "checkpoint",   "CHECKPOINT",       "checkpoint"),
     (JobColumn::LastMark,         ' ', "lastmark",     "LAST_MARK",        "last_mark"),
+    (JobColumn::Never("mintmpdisk"),  'd', "mintmpdisk",   "MIN_TMP_DISK",     ""),
+    (JobColumn::Never("sockets"),     'H', "sockets",      "SOCKETS_PER_NODE", ""),
+    (JobColumn::Never("cores"),       'I', "cores",        "CORES_PER_SOCKET", ""),
+    (JobColumn::Never("threads"),     'J', "threads",      "THREADS_PER_CORE", ""),
+    (JobColumn::Never("contiguous"),  'O', "contiguous",   "CONTIGUOUS",       ""),
+    (JobColumn::Never("wckey"),       'w', "wckey",        "WCKEY",            ""),
+    (JobColumn::Never("corespec"),    'X', "corespec",     "CORE_SPEC",        ""),
+    (JobColumn::Never("schednodes"),  'Y', "schednodes",   "SCHEDNODES",       ""),
+    (JobColumn::Never("sct"),         'z', "sct",          "S:C:T",            ""),
+    (JobColumn::Never("batchflag"),   ' ', "batchflag",    "BATCH_FLAG",       ""),
+    (JobColumn::Never("burstbuffer"), ' ', "burstbuffer",  "BURST_BUFFER",     ""),
+    (JobColumn::Never("container"),   ' ', "container",    "CONTAINER",        ""),
+    (JobColumn::Never("cpufreq"),     ' ', "cpufreq",      "CPU_FREQ",         ""),
+    (JobColumn::Never("mcslabel"),    ' ', "mcslabel",     "MCSLABEL",         ""),
+    (JobColumn::Never("network"),     ' ', "network",      "NETWORK",          ""),
+    (JobColumn::Never("ntperboard"),  ' ', "ntperboard",   "NTASKS_PER_BOARD", ""),
+    (JobColumn::Never("ntpercore"),   ' ', "ntpercore",    "NTASKS_PER_CORE",  ""),
+    (JobColumn::Never("ntpersocket"), ' ', "ntpersocket",  "NTASKS_PER_SOCKET", ""),
+    (JobColumn::Never("profile"),     ' ', "profile",      "PROFILE",          ""),
+    (JobColumn::Never("reboot"),      ' ', "reboot",       "REBOOT",           ""),
 ];
 
 /// A queue's format: columns with widths among literal text.
@@ -278,6 +300,15 @@ impl JobColumn {
             Self::Deadline => instant(row.deadline, times),
             Self::Checkpoint => or_null(row.checkpoint.as_deref().unwrap_or_default()),
             Self::LastMark => instant(row.last_mark.as_ref().and_then(|mark| mark.at), times),
+            Self::Never(name) => match name {
+                "mintmpdisk" | "contiguous" | "reboot" => "0",
+                "batchflag" => "1",
+                "sockets" | "cores" | "threads" | "ntperboard" | "ntpercore" | "ntpersocket" => "*",
+                "sct" => "*:*:*",
+                "wckey" | "schednodes" | "network" => "(null)",
+                _ => "N/A",
+            }
+            .into(),
         }
     }
 

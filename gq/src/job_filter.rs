@@ -88,21 +88,50 @@ impl JobFilter {
     }
 }
 
+/// States that no job is ever in here, in Slurm's two forms: lists that name them among others are often typed.
+const NEVER: [(&str, &str); 14] = [
+    ("BF", "BOOT_FAIL"),
+    ("CF", "CONFIGURING"),
+    ("DL", "DEADLINE"),
+    ("LF", "LAUNCH_FAILED"),
+    ("RD", "RESV_DEL_HOLD"),
+    ("RF", "REQUEUE_FED"),
+    ("RH", "REQUEUE_HOLD"),
+    ("RQ", "REQUEUED"),
+    ("RS", "RESIZING"),
+    ("RV", "REVOKED"),
+    ("SE", "SPECIAL_EXIT"),
+    ("SI", "SIGNALING"),
+    ("SO", "STAGE_OUT"),
+    ("ST", "STOPPED"),
+];
+
 /// States in their long form, comma-separated; `all` stays.
+///
+/// # Errors
+/// A word that is no state, or only states that no job is ever in here.
 pub(crate) fn states(list: &str) -> Result<String, Failure> {
-    let mut states = Vec::new();
+    let names = || JobState::ALL.map(JobState::long);
+    let (mut states, mut never) = (Vec::new(), None);
     for word in list.split(',').map(str::trim).filter(|word| !word.is_empty()) {
         if word.eq_ignore_ascii_case("all") {
             return Ok("all".to_owned());
         }
-        let state = JobState::parse(word).ok_or_else(|| {
-            let names = JobState::ALL.map(JobState::long);
-            let hint = did_you_mean(word, names);
-            Failure::usage(format_args!("{word:?} is no state of a job.{hint} States are {}, or all", names.join(", ")))
-        })?;
-        states.push(state.long());
+        match (JobState::parse(word), NEVER.iter().find(|(short, long)| short.eq_ignore_ascii_case(word) || long.eq_ignore_ascii_case(word))) {
+            (Some(state), _) => states.push(state.long()),
+            (None, Some((_, long))) => never = Some(*long),
+            (None, None) => {
+                let hint = did_you_mean(word, names());
+                return Err(Failure::usage(format_args!("{word:?} is no state of a job.{hint} States are {}, or all", names().join(", "))));
+            }
+        }
     }
-    Ok(states.join(","))
+    match never {
+        Some(never) if states.is_empty() => {
+            Err(Failure::usage(format_args!("no job here is ever {never}. States are {}, or all", names().join(", "))))
+        }
+        _ => Ok(states.join(",")),
+    }
 }
 
 /// The name of a user given by name or number.
@@ -137,6 +166,8 @@ mod tests {
     fn states_are_read_in_both_forms_and_refused_with_a_guess() {
         assert_eq!(states("pd,RUNNING").unwrap(), "PENDING,RUNNING");
         assert_eq!(states("all").unwrap(), "all");
+        assert_eq!(states("bf,F,NODE_FAIL,Deadline").unwrap(), "FAILED,NODE_FAIL", "what never is adds nothing");
+        assert!(states("CF").unwrap_err().text.starts_with("no job here is ever CONFIGURING."));
         let refused = states("RUNING").unwrap_err();
         assert!(refused.exit == 2 && refused.text.contains(r#"Did you mean "RUNNING"?"#), "{}", refused.text);
     }

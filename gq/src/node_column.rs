@@ -47,6 +47,10 @@ pub(crate) enum NodeColumn {
     Version,
     Placement,
     DefaultQos,
+    NodeAddress,
+    JobSize,
+    /// What no partition here narrows and no node tells, with sinfo's letter: its formats are used as they are.
+    Fixed(char),
 }
 
 type Entry = (NodeColumn, char, &'static str, &'static str);
@@ -86,6 +90,17 @@ const COLUMNS: &[Entry] = &[
     (NodeColumn::Version,         'v', "version",       "VERSION"),
     (NodeColumn::Placement,       ' ', "placement",     "PLACEMENT"),
     (NodeColumn::DefaultQos,      ' ', "defaultqos",    "DEFAULT_QOS"),
+    (NodeColumn::NodeAddress,     'o', "nodeaddr",      "NODE_ADDR"),
+    (NodeColumn::JobSize,         's', "size",          "JOB_SIZE"),
+    (NodeColumn::Fixed('B'),      'B', "maxcpuspernode", "MAX_CPUS_PER_NODE"),
+    (NodeColumn::Fixed('d'),      'd', "disk",          "TMP_DISK"),
+    (NodeColumn::Fixed('g'),      'g', "groups",        "GROUPS"),
+    (NodeColumn::Fixed('h'),      'h', "oversubscribe", "OVERSUBSCRIBE"),
+    (NodeColumn::Fixed('r'),      'r', "root",          "ROOT"),
+    (NodeColumn::Fixed('S'),      'S', "allocnodes",    "ALLOCNODES"),
+    (NodeColumn::Fixed('X'),      'X', "sockets",       "SOCKETS"),
+    (NodeColumn::Fixed('Y'),      'Y', "cores",         "CORES"),
+    (NodeColumn::Fixed('Z'),      'Z', "threads",       "THREADS"),
 ];
 
 /// A listing's format.
@@ -162,6 +177,8 @@ impl NodeColumn {
                 | Self::DefaultTime
                 | Self::Placement
                 | Self::DefaultQos
+                | Self::JobSize
+                | Self::Fixed(_)
         )
     }
 
@@ -175,6 +192,12 @@ impl NodeColumn {
             (Self::TimeLimit, _) => partition.max_time_secs.map_or("infinite".to_owned(), |secs| squeue_time(secs.into())),
             (Self::DefaultTime, _) => partition.default_time_secs.map_or("n/a".to_owned(), |secs| squeue_time(secs.into())),
             (Self::Nodes, _) => group.nodes.len().to_string(),
+            (Self::JobSize, _) => match partition.max_nodes {
+                None => "1-infinite".to_owned(),
+                Some(1) => "1".to_owned(),
+                Some(most) => format!("1-{most}"),
+            },
+            (Self::Fixed(letter), _) => fixed(letter).to_owned(),
             (Self::PriorityTier, _) => partition.priority_tier.to_string(),
             (Self::PriorityFactor, _) => partition.priority_factor.to_string(),
             (Self::PreemptMode, _) => partition.preempt_mode.to_uppercase(),
@@ -222,7 +245,7 @@ impl NodeColumn {
         match self {
             Self::ShortState => short_state(&node.state),
             Self::State => long_state(&node.state),
-            Self::NodeHost => node.name.clone(),
+            Self::NodeHost | Self::NodeAddress => node.name.clone(),
             Self::Cpus => node.cpus.to_string(),
             Self::Memory => mib(node.mem_bytes),
             Self::MemoryAllocated => mib(node.mem_alloc_bytes),
@@ -239,8 +262,21 @@ impl NodeColumn {
             Self::Version => node.version.clone(),
             Self::Weight => "1".to_owned(),
             Self::CpuLoad | Self::Sockets => "N/A".to_owned(),
+            Self::Fixed(letter) => fixed(letter).to_owned(),
             _ => String::new(),
         }
+    }
+}
+
+/// The same for all partitions and nodes.
+fn fixed(letter: char) -> &'static str {
+    match letter {
+        'B' => "UNLIMITED",
+        'd' => "0",
+        'g' | 'S' => "all",
+        'h' => "NO",
+        'r' => "no",
+        _ => "N/A",
     }
 }
 

@@ -33,8 +33,21 @@ Examples:
 Columns of -o and -O:
 ";
 
-const STATES: [&str; 13] =
-    ["idle", "mixed", "mix", "allocated", "alloc", "drained", "draining", "drng", "drain", "down", "unknown", "unk", "all"];
+const STATES: [&str; 14] =
+    ["idle", "mixed", "mix", "allocated", "alloc", "drained", "draining", "drng", "drain", "down", "no_respond", "unknown", "unk", "all"];
+
+/// States of Slurm's nodes that none is ever in here.
+const NEVER: [&str; 12] = [
+    "fail", "failing", "failg", "future", "futr", "inval", "perfctrs", "npc", "power_down", "powered_down", "powering_down", "powering_up",
+];
+
+/// Options of sinfo that gnodes does not have.
+const ADVICE: &command_line::Advice = &[
+    (&["-T", "--reservation"], "gadm reservation list shows them"),
+    (&["-F", "--future"], "nodes come by joining; none is declared before"),
+    (&["--hide"], "no partition is hidden; -p chooses some"),
+    (&["-v", "--verbose"], "gnodes NODE shows all of a node"),
+];
 
 #[derive(Parser)]
 #[command(name = "gnodes", version, about = "Show nodes, GPUs and partitions", disable_help_flag = true)]
@@ -81,6 +94,9 @@ struct NodeArgs {
     /// All partitions, as is usual: none is hidden
     #[arg(short, long)]
     all: bool,
+    /// Nodes share a line only if they are alike in all it shows, as is usual
+    #[arg(short, long)]
+    exact: bool,
     /// Order of the lines of partitions by columns, - for descending: P,-t,N
     #[arg(short = 'S', long, value_name = "LETTERS", allow_hyphen_values = true)]
     sort: Option<String>,
@@ -120,7 +136,7 @@ pub fn command() -> clap::Command {
 /// # Errors
 /// What stood in the way, with the exit code.
 pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
-    let matches = command_line::parse(command(), words)?;
+    let matches = command_line::parse_advising(command(), words, ADVICE)?;
     let args = NodeArgs::from_arg_matches(&matches).map_err(Failure::usage)?;
     if let Some(list) = &args.hostnames {
         return hostnames(list);
@@ -244,7 +260,10 @@ impl Choice {
         let hosts = |text: &str| Hostlist::parse(text).map_err(|error| Failure::usage(format_args!("--nodes: {error}")));
         let words = |text: &str| text.split(',').map(|word| word.trim().to_owned()).filter(|word| !word.is_empty()).collect::<Vec<_>>();
         let states = args.states.as_deref().map(|text| words(&text.to_lowercase()));
-        if let Some(unknown) = states.iter().flatten().find(|state| !STATES.contains(&state.as_str())) {
+        if states.iter().flatten().any(|state| state.starts_with("resv") || state.starts_with("maint")) {
+            return Err(Failure::usage("reserved nodes are no state here: gadm reservation list shows them"));
+        }
+        if let Some(unknown) = states.iter().flatten().find(|state| !STATES.contains(&state.as_str()) && !NEVER.contains(&state.as_str())) {
             let hint = did_you_mean(unknown, STATES);
             return Err(Failure::usage(format_args!("{unknown:?} is no state of a node.{hint} States are {}", STATES.join(", "))));
         }
@@ -262,6 +281,7 @@ impl Choice {
             let (long, short) = (long_state(&node.state), short_state(&node.state));
             states.iter().any(|state| {
                 state == "all"
+                    || state == "no_respond" && !answers(node)
                     || *state == long.trim_end_matches('*')
                     || *state == short.trim_end_matches('*')
                     // sinfo's "drain" means both.

@@ -70,6 +70,17 @@ SQUEUE_FORMAT and so on.
 Columns of -o and -O (-S takes the letters):
 ";
 
+/// Options of squeue that gq does not have.
+const ADVICE: &command_line::Advice = &[
+    (&["-P", "--priority"], "gq --prio lists what waits by priority; a job that waits in several partitions has one line"),
+    (&["-L", "--licenses"], "gq -o '%i %W' shows licences; gadm licence list shows who holds them"),
+    (&["-F"], "there are no federations: each cluster has a queue of its own"),
+    (&["--hide"], "no partition is hidden; -p chooses some"),
+    (&["--nodefile"], "-w names nodes: gq -w \"$(paste -sd, FILE)\""),
+    (&["-v", "--verbose"], "gq --why JOB and gq --log JOB say more"),
+    (&["--only-job-state"], "gq -h -o '%i %T' prints states"),
+];
+
 #[derive(Parser)]
 #[command(name = "gq", version, about = "Show the queue, or jobs in full", disable_help_flag = true)]
 struct QueueArgs {
@@ -79,7 +90,7 @@ struct QueueArgs {
     #[command(flatten)]
     filter: JobFilter,
     /// List only these jobs
-    #[arg(short, long = "jobs", value_name = "JOBS", conflicts_with = "jobs")]
+    #[arg(short, long = "jobs", value_name = "JOBS", alias = "job", conflicts_with = "jobs")]
     job_list: Option<String>,
     /// No header line
     #[arg(short = 'h', long)]
@@ -153,7 +164,7 @@ pub fn command() -> clap::Command {
 /// # Errors
 /// What stood in the way, with the exit code.
 pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
-    let matches = command_line::parse(command(), words)?;
+    let matches = command_line::parse_advising(command(), words, ADVICE)?;
     let args = QueueArgs::from_arg_matches(&matches).map_err(Failure::usage)?;
     let mut client = gcli::connect("gq")?;
     if let Some(job) = &args.why {

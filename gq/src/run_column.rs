@@ -9,7 +9,7 @@ use gmodel::size::exact_size;
 use gmodel::suggest::did_you_mean;
 use gmodel::{Instant, JobState};
 use gwire::api::RunDetail;
-use nix::unistd::User;
+use nix::unistd::{Gid, Group, User};
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -38,6 +38,7 @@ pub(crate) enum RunColumn {
     End,
     ExitCode,
     Gid,
+    Group,
     GpuEff,
     GpuIdle,
     GpuMaxMem,
@@ -78,6 +79,8 @@ pub(crate) enum RunColumn {
     Uid,
     User,
     WorkDir,
+    /// By sacct's name. Nothing here measures or keeps it: blank, as sacct leaves most of these for jobs.
+    NotMeasured(&'static str),
 }
 
 /// With its name, its width, and the keys of a row that it is made of.
@@ -86,16 +89,27 @@ type Entry = (RunColumn, &'static str, usize, &'static [&'static str]);
 #[rustfmt::skip] // read as a table
 const COLUMNS: &[Entry] = &[
     (RunColumn::Account,      "Account",      10, &["account"]),
+    (RunColumn::NotMeasured("AdminComment"), "AdminComment", 19, &[]),
     (RunColumn::AllocCpus,    "AllocCPUS",    10, &["cpus"]),
     (RunColumn::AllocNodes,   "AllocNodes",   10, &["nodes", "start_time"]),
     (RunColumn::AllocTres,    "AllocTRES",    10, &["start_time", "cpus", "gpu_count", "mem_bytes", "nodes"]),
+    (RunColumn::NotMeasured("AssocID"), "AssocID", 8, &[]),
     (RunColumn::Attempt,      "Attempt",       7, &["attempt"]),
+    (RunColumn::NotMeasured("AveCPU"), "AveCPU", 10, &[]),
+    (RunColumn::NotMeasured("AveCPUFreq"), "AveCPUFreq", 10, &[]),
+    (RunColumn::NotMeasured("AveDiskRead"), "AveDiskRead", 14, &[]),
+    (RunColumn::NotMeasured("AveDiskWrite"), "AveDiskWrite", 14, &[]),
+    (RunColumn::NotMeasured("AvePages"), "AvePages", 10, &[]),
+    (RunColumn::NotMeasured("AveRSS"), "AveRSS", 10, &[]),
+    (RunColumn::NotMeasured("AveVMSize"), "AveVMSize", 10, &[]),
+    (RunColumn::NotMeasured("BlockID"), "BlockID", 16, &[]),
     (RunColumn::Class,        "Class",        10, &["class"]),
     (RunColumn::Cluster,      "Cluster",      10, &["detail"]),
     (RunColumn::Comment,      "Comment",      14, &["comment"]),
     (RunColumn::Constraints,  "Constraints",  19, &["detail"]),
     (RunColumn::ConsumedEnergy, "ConsumedEnergy", 14, &["gpu_use"]),
     (RunColumn::ConsumedEnergyRaw, "ConsumedEnergyRaw", 17, &["gpu_use"]),
+    (RunColumn::NotMeasured("Container"), "Container", 19, &[]),
     (RunColumn::CpuEff,       "CPUEff",        7, &["cpu_percent"]),
     (RunColumn::CpuTime,      "CPUTime",      10, &["elapsed_secs", "cpus"]),
     (RunColumn::CpuTimeRaw,   "CPUTimeRAW",   10, &["elapsed_secs", "cpus"]),
@@ -111,15 +125,36 @@ const COLUMNS: &[Entry] = &[
     (RunColumn::GpuMaxMem,    "GPUMaxMem",    10, &["gpu_use"]),
     (RunColumn::GpuMaxPower,  "GPUMaxPower",  11, &["gpu_use"]),
     (RunColumn::Gpus,         "GPUs",         10, &["gpus"]),
+    (RunColumn::Group, "Group", 9, &["detail"]),
     (RunColumn::JobId,        "JobID",        12, &[]),
     (RunColumn::JobIdRaw,     "JobIDRaw",     12, &[]),
     (RunColumn::JobName,      "JobName",      10, &["name"]),
+    (RunColumn::NotMeasured("Layout"), "Layout", 9, &[]),
     (RunColumn::LostGpuSecs,  "LostGPUSecs",  11, &["lost_gpu_secs"]),
+    (RunColumn::NotMeasured("MaxDiskRead"), "MaxDiskRead", 12, &[]),
+    (RunColumn::NotMeasured("MaxDiskReadNode"), "MaxDiskReadNode", 15, &[]),
+    (RunColumn::NotMeasured("MaxDiskReadTask"), "MaxDiskReadTask", 15, &[]),
+    (RunColumn::NotMeasured("MaxDiskWrite"), "MaxDiskWrite", 12, &[]),
+    (RunColumn::NotMeasured("MaxDiskWriteNode"), "MaxDiskWriteNode", 16, &[]),
+    (RunColumn::NotMeasured("MaxDiskWriteTask"), "MaxDiskWriteTask", 16, &[]),
+    (RunColumn::NotMeasured("MaxPages"), "MaxPages", 8, &[]),
+    (RunColumn::NotMeasured("MaxPagesNode"), "MaxPagesNode", 12, &[]),
+    (RunColumn::NotMeasured("MaxPagesTask"), "MaxPagesTask", 14, &[]),
     (RunColumn::MaxRss,       "MaxRSS",       10, &["peak_memory_bytes"]),
+    (RunColumn::NotMeasured("MaxRSSNode"), "MaxRSSNode", 10, &[]),
+    (RunColumn::NotMeasured("MaxRSSTask"), "MaxRSSTask", 10, &[]),
+    (RunColumn::NotMeasured("MaxVMSize"), "MaxVMSize", 10, &[]),
+    (RunColumn::NotMeasured("MaxVMSizeNode"), "MaxVMSizeNode", 14, &[]),
+    (RunColumn::NotMeasured("MaxVMSizeTask"), "MaxVMSizeTask", 14, &[]),
+    (RunColumn::NotMeasured("McsLabel"), "McsLabel", 10, &[]),
     (RunColumn::MemEff,       "MemEff",        7, &["mem_percent"]),
+    (RunColumn::NotMeasured("MinCPU"), "MinCPU", 10, &[]),
+    (RunColumn::NotMeasured("MinCPUNode"), "MinCPUNode", 10, &[]),
+    (RunColumn::NotMeasured("MinCPUTask"), "MinCPUTask", 10, &[]),
     (RunColumn::NCpus,        "NCPUS",        10, &["cpus"]),
     (RunColumn::NNodes,       "NNodes",        8, &["nodes"]),
     (RunColumn::NodeList,     "NodeList",     15, &["nodelist"]),
+    (RunColumn::NotMeasured("NTasks"), "NTasks", 8, &[]),
     (RunColumn::Partition,    "Partition",    10, &["partition"]),
     (RunColumn::Planned,      "Planned",      10, &["detail", "start_time"]),
     (RunColumn::PlannedCpu,   "PlannedCPU",   10, &["detail", "start_time", "cpus"]),
@@ -127,24 +162,36 @@ const COLUMNS: &[Entry] = &[
     (RunColumn::Priority,     "Priority",     10, &["detail"]),
     (RunColumn::Qos,          "QOS",          10, &["qos"]),
     (RunColumn::Reason,       "Reason",       30, &["end_text"]),
+    (RunColumn::NotMeasured("ReqCPUFreq"), "ReqCPUFreq", 10, &[]),
+    (RunColumn::NotMeasured("ReqCPUFreqGov"), "ReqCPUFreqGov", 13, &[]),
+    (RunColumn::NotMeasured("ReqCPUFreqMax"), "ReqCPUFreqMax", 13, &[]),
+    (RunColumn::NotMeasured("ReqCPUFreqMin"), "ReqCPUFreqMin", 13, &[]),
     (RunColumn::ReqCpus,      "ReqCPUS",       8, &["detail"]),
     (RunColumn::ReqMem,       "ReqMem",       10, &["mem_bytes"]),
     (RunColumn::ReqNodes,     "ReqNodes",      8, &["detail"]),
     (RunColumn::ReqTres,      "ReqTRES",      10, &["detail", "cpus", "gpu_count", "mem_bytes", "nodes"]),
     (RunColumn::Reservation,  "Reservation",  20, &["detail"]),
+    (RunColumn::NotMeasured("ReservationID"), "ReservationID", 13, &[]),
     (RunColumn::Restarts,     "Restarts",      8, &["attempt"]),
     (RunColumn::Start,        "Start",        19, &["start_time"]),
     (RunColumn::State,        "State",        10, &["state", "cancelled_by"]),
     (RunColumn::Submit,       "Submit",       19, &["submit_time"]),
+    (RunColumn::NotMeasured("SubmitLine"), "SubmitLine", 20, &[]),
     (RunColumn::Suspended,    "Suspended",    10, &["suspended_secs"]),
+    (RunColumn::NotMeasured("SystemComment"), "SystemComment", 19, &[]),
+    (RunColumn::NotMeasured("SystemCPU"), "SystemCPU", 10, &[]),
     (RunColumn::Tags,         "Tags",         14, &["tags"]),
     (RunColumn::Timelimit,    "Timelimit",    10, &["time_limit_secs"]),
     (RunColumn::TimelimitRaw, "TimelimitRaw", 13, &["time_limit_secs"]),
     (RunColumn::TotalCpu,     "TotalCPU",     10, &["cpu_time_secs"]),
     (RunColumn::TresUsageInAve, "TRESUsageInAve", 14, &["cpu_time_secs", "gpu_use"]),
     (RunColumn::TresUsageInMax, "TRESUsageInMax", 14, &["gpu_use", "peak_memory_bytes"]),
+    (RunColumn::NotMeasured("TRESUsageOutTot"), "TRESUsageOutTot", 15, &[]),
     (RunColumn::Uid,          "UID",           6, &["detail"]),
     (RunColumn::User,         "User",          9, &["user"]),
+    (RunColumn::NotMeasured("UserCPU"), "UserCPU", 10, &[]),
+    (RunColumn::NotMeasured("WCKey"), "WCKey", 10, &[]),
+    (RunColumn::NotMeasured("WCKeyID"), "WCKeyID", 8, &[]),
     (RunColumn::WorkDir,      "WorkDir",      22, &["work_dir"]),
 ];
 
@@ -179,8 +226,10 @@ pub(crate) fn keys<'c>(columns: impl IntoIterator<Item = &'c (RunColumn, Spec)>)
 }
 
 fn of_name(name: &str) -> Result<RunColumn, String> {
-    // Its name until Slurm 21.08.
-    let name = if name.eq_ignore_ascii_case("reserved") { "Planned" } else { name };
+    // Their names until Slurm 21.08.
+    const BEFORE: [(&str, &str); 5] =
+        [("reserved", "Planned"), ("resvcpu", "PlannedCPU"), ("resvcpuraw", "PlannedCPURAW"), ("allocgres", "AllocTRES"), ("reqgres", "ReqTRES")];
+    let name = BEFORE.iter().find(|(before, _)| name.eq_ignore_ascii_case(before)).map_or(name, |(_, now)| now);
     let found = COLUMNS.iter().find(|entry| entry.1.eq_ignore_ascii_case(name)).map(|entry| entry.0);
     found.ok_or_else(|| {
         let hint = did_you_mean(name, COLUMNS.iter().map(|entry| entry.1));
@@ -227,6 +276,8 @@ impl RunColumn {
             Self::Reason => return Cow::Borrowed(&run.end_text),
             Self::User => return Cow::Borrowed(&run.user),
             Self::WorkDir => return Cow::Borrowed(&run.work_dir),
+            Self::NotMeasured(_) => return "".into(),
+            Self::Group => return run.detail.as_ref().map_or("".into(), |detail| manner.group(detail.gid).into()),
             Self::State => return state(run, manner),
             Self::AllocCpus | Self::NCpus => run.cpus.to_string(),
             // Before it ran, what it would have.
@@ -296,11 +347,12 @@ pub(crate) struct Manner {
     pub units: Units,
     /// Uids that were looked up: the same few people cancel thousands of jobs.
     uids: RefCell<BTreeMap<String, String>>,
+    groups: RefCell<BTreeMap<u32, String>>,
 }
 
 impl Manner {
     pub(crate) fn new(times: TimeFormat, units: Units) -> Self {
-        Self { times, units, uids: RefCell::default() }
+        Self { times, units, ..Self::default() }
     }
 
     /// Their uid; their name where this machine does not know them.
@@ -310,6 +362,15 @@ impl Manner {
             _ => name.to_owned(),
         };
         self.uids.borrow_mut().entry(name.to_owned()).or_insert_with(look_up).clone()
+    }
+
+    /// The name of a group; its number where this machine does not know it.
+    fn group(&self, gid: u32) -> String {
+        let look_up = || match Group::from_gid(Gid::from_raw(gid)) {
+            Ok(Some(group)) => group.name,
+            _ => gid.to_string(),
+        };
+        self.groups.borrow_mut().entry(gid).or_insert_with(look_up).clone()
     }
 }
 
@@ -468,7 +529,7 @@ mod tests {
 
     #[test]
     fn fields_of_sacct_that_are_said_here_keep_their_names() {
-        for name in ["DerivedExitCode", "AllocNodes", "Cluster", "Constraints", "Eligible", "GID", "Planned", "PlannedCPU", "Priority", "ReqCPUS", "ReqNodes", "Reservation", "Restarts", "UID", "reserved"] {
+        for name in ["DerivedExitCode", "AllocNodes", "Cluster", "Constraints", "Eligible", "GID", "Planned", "PlannedCPU", "Priority", "ReqCPUS", "ReqNodes", "Reservation", "Restarts", "UID", "reserved", "ResvCPU", "MaxVMSize", "Group", "UserCPU"] {
             assert_eq!(read(name).unwrap().len(), 1, "{name}");
         }
         assert_eq!(read("all").unwrap().len(), COLUMNS.len());

@@ -160,7 +160,7 @@ fn mistakes_are_refused() {
         exit: Some(1)
     "#]]);
     check(&["-S", "soon"], expect![[r#"
-        stderr: gacct: --starttime: time "soon" is no time that can be read. Try now+1hour, 16:00, tomorrow, 2027-01-09 or 2027-01-09T06:00
+        stderr: gacct: --starttime: time "soon" is no time that can be read. Try now-1hour, 16:00, yesterday, monday, 01/09, 2027-01-09 or 2027-01-09T06:00
         exit: Some(2)
     "#]]);
     check(&["-s", "BROKEN"], expect![[r#"
@@ -170,9 +170,48 @@ fn mistakes_are_refused() {
 }
 
 #[test]
+fn jobs_are_chosen_by_nodes_cpus_and_limit_and_options_of_sacct_may_be_short() {
+    check(&["-nXPo", "jobid", "-i", "2-"], expect![[r#"
+        100
+    "#]]);
+    check(&["-nXPo", "jobid", "-I", "2-3", "--end=2026-11-21", "--start=2026-11-19"], expect![[r#"
+        95
+    "#]]);
+    check(&["-nXPo", "jobid", "-k", "20", "-K", "1:00:00"], expect![[r#"
+        95
+    "#]]);
+    check(&["-nXPo", "jobid,start,end,elapsed", "-T", "-S", "2026-11-20T08", "-E", "2026-11-20T09:05:35", "-I", "2"], expect![[r#"
+        95|2026-11-20T09:05:27|Unknown|00:00:08
+    "#]]);
+    check(&["-i", "4-2"], expect![[r#"
+        stderr: gacct: invalid value '4-2' for '--nnodes <COUNT>': 4 is more than 2
+        stderr: 
+        stderr: For more information, try '--help'.
+        exit: Some(2)
+    "#]]);
+    check(&["-M", "all"], expect![[r#"
+        stderr: gacct: -M: a configuration names one cluster; GPUPOOL_CONFIG names another configuration
+        exit: Some(2)
+    "#]]);
+    check(&["-s", "DL"], expect![[r#"
+        stderr: gacct: no job here is ever DEADLINE. States are PENDING, RUNNING, SUSPENDED, COMPLETING, COMPLETED, FAILED, CANCELLED, TIMEOUT, NODE_FAIL, OUT_OF_MEMORY, PREEMPTED, or all
+        exit: Some(2)
+    "#]]);
+}
+
+#[test]
+fn an_error_of_the_controller_comes_without_a_header() {
+    let refuse = |_: &Request| Answer::refuse(400, "invalid", "\"x\" names no job");
+    expect![[r#"
+        stderr: gacct: "x" names no job
+        exit: Some(1)
+    "#]].assert_eq(&FakeController::start(refuse).run(GACCT, &["-j", "x"]).text());
+}
+
+#[test]
 fn fields_and_json_are_listed() {
     let controller = FakeController::start(answer);
-    assert!(controller.run(GACCT, &["-e"]).stdout.starts_with("Account             AllocCPUS "));
+    assert!(controller.run(GACCT, &["-e"]).stdout.starts_with("Account             AdminComment "));
     let ran = controller.run(GACCT, &["--json"]);
     assert_eq!(ran.stdout.lines().count(), 1);
     assert_eq!(serde_json::from_str::<Value>(&ran.stdout).unwrap()["runs"].as_array().map(Vec::len), Some(6));

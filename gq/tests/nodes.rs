@@ -246,16 +246,39 @@ fn host_lists_are_expanded_and_folded_as_scontrol_does_it() {
 #[test]
 fn mistakes_are_refused_with_a_guess() {
     check(&["-t", "drian"], expect![[r#"
-        stderr: gnodes: "drian" is no state of a node. Did you mean "drain"? States are idle, mixed, mix, allocated, alloc, drained, draining, drng, drain, down, unknown, unk, all
+        stderr: gnodes: "drian" is no state of a node. Did you mean "drain"? States are idle, mixed, mix, allocated, alloc, drained, draining, drng, drain, down, no_respond, unknown, unk, all
         exit: Some(2)
     "#]]);
     check(&["-n", "node[1-1000000000]"], expect![[r#"
         stderr: gnodes: --nodes: the host list names 1000000000 nodes and 65536 are the most. Use a smaller range
         exit: Some(2)
     "#]]);
-    check(&["-o", "%Y"], expect![[r#"
-        stderr: gnodes: format "%Y": there is no column %Y. --help lists them
+    check(&["-o", "%q"], expect![[r#"
+        stderr: gnodes: format "%q": there is no column %q. --help lists them
         exit: Some(2)
+    "#]]);
+    check(&["-T"], expect![[r#"
+        stderr: gnodes: -T: gadm reservation list shows them
+        exit: Some(2)
+    "#]]);
+    check(&["-t", "resv"], expect![[r#"
+        stderr: gnodes: reserved nodes are no state here: gadm reservation list shows them
+        exit: Some(2)
+    "#]]);
+}
+
+#[test]
+fn sinfos_ways_to_ask_are_understood() {
+    check(&["-hNe", "-t", "down,fail,drain", "-o", "%N %t %o"], expect![[r#"
+        n3 drain n3
+        n10 down n10
+        n3 drain n3
+    "#]]);
+    check(&["-h", "-t", "no_respond", "-o", "%N"], expect![[r#"
+        n10
+    "#]]);
+    check(&["-h", "--part=long", "-o", "%R %B %d %g %h %r %S %s %X:%Y:%Z"], expect![[r#"
+        long UNLIMITED 0 all NO no all 1-infinite N/A:N/A:N/A
     "#]]);
 }
 

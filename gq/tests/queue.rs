@@ -272,8 +272,8 @@ fn jobs_that_are_not_there_are_errors_where_one_is_named() {
         stderr: gq: "RUNING" is no state of a job. Did you mean "RUNNING"? States are PENDING, RUNNING, SUSPENDED, COMPLETING, COMPLETED, FAILED, CANCELLED, TIMEOUT, NODE_FAIL, OUT_OF_MEMORY, PREEMPTED, or all
         exit: Some(2)
     "#]]);
-    check(GQ, &["-o", "%Y"], expect![[r#"
-        stderr: gq: format "%Y": there is no column %Y. --help lists them
+    check(GQ, &["-o", "%_"], expect![[r#"
+        stderr: gq: format "%_": there is no column %_. --help lists them
         exit: Some(2)
     "#]]);
 }
@@ -391,6 +391,25 @@ fn filters_and_signals_reach_the_controller() {
         {"jobs":["98_[1-3]"],"filter":{"name":"x","state":"PENDING"},"batch_only":false}
         {"jobs":[],"filter":{"reservation":"maint"},"batch_only":false}
         {"jobs":["95"],"signal":12,"batch_only":false,"full":true}"#]].assert_eq(&bodies.join("\n"));
+}
+
+#[test]
+fn squeues_and_scancels_ways_to_ask_are_understood_or_refused_with_advice() {
+    check(GQ, &["-h", "--job=95", "--part", "main", "-t", "R,CF", "-o", "%i %z %d %w %X"], expect![[r#"
+        95 *:*:* 0 (null) N/A
+    "#]]);
+    check(GQ, &["-P"], expect![[r#"
+        stderr: gq: -P: gq --prio lists what waits by priority; a job that waits in several partitions has one line
+        exit: Some(2)
+    "#]]);
+    check(GDEL, &["95.0"], expect![[r#"
+        stderr: gdel: 95.0 is a step: it ends with its grun (Ctrl-C there), or with its job. A job: gdel 95; its script alone: gdel -b -s TERM 95
+        exit: Some(2)
+    "#]]);
+    check(GDEL, &["--ctld", "95"], expect![[r#"
+        stderr: gdel: --ctld: the controller sends all signals; leave it out
+        exit: Some(2)
+    "#]]);
 }
 
 #[test]
