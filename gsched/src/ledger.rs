@@ -9,11 +9,11 @@ use crate::limits::{ALL, Bound, GPU_HOUR, GpuTypes, Holding, Meter, Scope, hours
 use crate::names::Names;
 use crate::quota::{BudgetUse, Guarantees, Standing};
 use crate::snapshot::{PendingJob, RunningRun, Snapshot};
+use crate::types_of_nodes::{GpuTypesOfNodes, gpu_types};
 use crate::usage::UsageBook;
 use gmodel::config::ClusterConfig;
-use gmodel::policy::{Budget, BudgetKind, GpuAmounts, Limits, Period};
-use gmodel::run::NodeShare;
-use gmodel::{JobId, JobSpec, NodeId, Policy, Reason, ReasonCode, RunClass, RunId, Timestamp};
+use gmodel::policy::{Budget, BudgetKind, Limits, Period};
+use gmodel::{JobId, JobSpec, Policy, Reason, ReasonCode, RunClass, RunId, Timestamp};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -258,6 +258,11 @@ impl Ledger {
 
     pub fn types(&self) -> &GpuTypes {
         &self.types
+    }
+
+    /// The types that a job of a partition may be given where it names none; nothing where no guarantee is of a type.
+    pub(crate) fn types_in(&self, partition: &str) -> &[usize] {
+        self.partition_names.number(partition).map_or(&[], |at| self.gpu_types.of_partition(at as usize))
     }
 
     /// Thousandths of GPUs that an account and those below it hold, of all types.
@@ -712,79 +717,6 @@ fn period_text(period: Period) -> &'static str {
         Period::Month => "a month",
         Period::Quarter => "a quarter",
         Period::Year => "a year",
-    }
-}
-
-/// Those that nodes have and policies name.
-fn gpu_types(snapshot: &Snapshot) -> GpuTypes {
-    let policy = &snapshot.policy;
-    let of_accounts = policy.accounts.values().flat_map(|account| {
-        let limits = [&account.group, &account.per_user].into_iter().chain(account.users.values().map(|user| &user.limits));
-        let amounts = [&account.guaranteed, &account.limit, &account.lend_limit].into_iter().flatten();
-        let budgets = account.budgets.iter().filter_map(|budget| budget.gpu_type.as_deref());
-        names(amounts.chain(limits.filter_map(|limits| limits.gpus.as_ref()))).chain(budgets)
-    });
-    let of_qos = policy.qos.values().flat_map(|qos| {
-        let limits = [&qos.group, &qos.per_user, &qos.per_account].into_iter().filter_map(|limits| limits.gpus.as_ref());
-        let others = [&qos.per_job.gpus, &qos.per_job.min_gpus, &qos.headroom].into_iter().flatten();
-        names(limits.chain(others))
-    });
-    let of_partitions = snapshot.config.partitions.iter().flat_map(|one| {
-        let limits = [&one.group, &one.per_user, &one.per_account].into_iter().filter_map(|limits| limits.gpus.as_ref());
-        names(limits.chain(&one.headroom))
-    });
-    let of_nodes = snapshot.nodes.iter().flat_map(|node| node.gpus.iter().map(|gpu| &*gpu.info.gpu_type));
-    GpuTypes::new(of_accounts.chain(of_qos).chain(of_partitions).chain(of_nodes))
-}
-
-fn names<'a>(amounts: impl Iterator<Item = &'a GpuAmounts>) -> impl Iterator<Item = &'a str> {
-    amounts.flat_map(|amounts| amounts.0.keys().map(String::as_str))
-}
-
-/// The type of each node's GPUs, by slot.
-#[derive(Clone, Debug, Default)]
-struct GpuTypesOfNodes {
-    /// In the order of the ids, with the place of its first GPU in `types`.
-    nodes: Vec<(NodeId, usize)>,
-    types: Vec<usize>,
-}
-
-impl GpuTypesOfNodes {
-    fn new(snapshot: &Snapshot, types: &GpuTypes) -> Self {
-        let mut all = Self::default();
-        let mut last = ("", ALL);
-        for node in &snapshot.nodes {
-            all.nodes.push((node.id, all.types.len()));
-            for gpu in node.gpus.iter() {
-                let name = gpu.info.gpu_type.as_str();
-                if last.0 != name {
-                    last = (name, types.number(name));
-                }
-                all.types.push(last.1);
-            }
-        }
-        all
-    }
-
-    fn number(&self, node: NodeId, slot: usize) -> usize {
-        let Ok(at) = self.nodes.binary_search_by_key(&node, |(id, _)| *id) else { return ALL };
-        let end = self.nodes.get(at + 1).map_or(self.types.len(), |(_, next)| *next);
-        self.types[..end].get(self.nodes[at].1 + slot).copied().unwrap_or(ALL)
-    }
-
-    fn holding(&self, run: &RunningRun) -> Holding {
-        let mut held = Holding::new(0, run.shares.len() as u64, run.placed, run.ends_by);
-        for share in &run.shares {
-            self.add_share(&mut held, share);
-        }
-        held
-    }
-
-    fn add_share(&self, held: &mut Holding, share: &NodeShare) {
-        held.cpus += u64::from(share.cpus);
-        for grant in &share.gpus.0 {
-            held.add_gpus(self.number(share.node, usize::from(grant.slot.0)), u64::from(grant.part.milli()));
-        }
     }
 }
 

@@ -39,6 +39,7 @@ pub mod fair_tree;
 pub mod headroom;
 pub mod ledger;
 pub mod limits;
+mod types_of_nodes;
 mod names;
 mod queue;
 mod usual;

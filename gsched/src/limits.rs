@@ -361,13 +361,9 @@ fn count(number: u64, name: &str) -> String {
     format!("{number} {name}{}", if number == 1 { "" } else { "s" })
 }
 
-/// GPU time in hours with one decimal.
+/// GPU time in hours, to the thousandth.
 pub fn hours_text(gpu_time: u128) -> String {
-    let tenths = gpu_time * 10 / GPU_HOUR;
-    match tenths % 10 {
-        0 => (tenths / 10).to_string(),
-        rest => format!("{}.{rest}", tenths / 10),
-    }
+    milli_text(u64::try_from(gpu_time * 1000 / GPU_HOUR).unwrap_or(u64::MAX))
 }
 
 /// A duration as people say it: `90 s`, `30 min`, `24 h`.

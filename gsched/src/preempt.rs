@@ -10,7 +10,7 @@ use crate::plan::Preempt;
 use crate::preempt_exchange::{self, Heirs, Leaver};
 use crate::preempt_nodes::{fewest, less_loss, one_node, several_nodes};
 use crate::preempt_room::{Holder, Need, NodeSet, cheapest_nodes};
-use crate::priority::{asked, gpus_asked};
+use crate::priority::{gpus_asked, guaranteed_as};
 use crate::quota::Guarantees;
 use crate::snapshot::{PendingJob, RunningRun, Snapshot};
 use gmodel::policy::PreemptMode;
@@ -95,9 +95,10 @@ impl Claims {
     fn comes(&mut self, ledger: &Ledger, job: &PendingJob, now: Timestamp) {
         let tree = ledger.tree();
         let Some(account) = tree.number(&job.spec.account) else { return };
-        let held = asked(job, ledger, now);
-        tree.line(account).for_each(|above| self.coming[above as usize] += held.gpus);
-        if let Some(guarantees) = self.guarantees.as_mut().filter(|one| one.fits(tree, account, &held)) {
+        let gpus = gpus_asked(&job.spec.request).1;
+        tree.line(account).for_each(|above| self.coming[above as usize] += gpus);
+        let Some(guarantees) = &mut self.guarantees else { return };
+        if let Some(held) = guaranteed_as(job, account, guarantees, ledger, now) {
             guarantees.add(tree, account, &held);
         }
     }
@@ -276,8 +277,8 @@ impl<'a> Known<'a> {
             let exchanged = self.heirs.after(before, self.ledger, &leavers)?;
             // What the job is owed is still there for it.
             let account = self.ledger.tree().number(&job.spec.account)?;
-            let held = asked(job, self.ledger, self.snapshot.now);
-            exchanged.guarantees.fits(self.ledger.tree(), account, &held).then_some(exchanged)
+            guaranteed_as(job, account, &exchanged.guarantees, self.ledger, self.snapshot.now)?;
+            Some(exchanged)
         };
         let mut place = vec![usize::MAX; self.runs.len()];
         eligible.iter().enumerate().for_each(|(order, one)| place[one.at] = order);
@@ -343,10 +344,9 @@ impl<'a> Known<'a> {
         if self.ledger.is_outside_quota(&job.spec) {
             return None;
         }
-        let held = asked(job, self.ledger, self.snapshot.now);
         let account = self.ledger.tree().number(&job.spec.account);
-        let fits = account.is_some_and(|account| guarantees.fits(self.ledger.tree(), account, &held));
-        Some(if fits { RunClass::Guaranteed } else { RunClass::Borrowed })
+        let held = account.and_then(|account| guaranteed_as(job, account, guarantees, self.ledger, self.snapshot.now));
+        Some(if held.is_some() { RunClass::Guaranteed } else { RunClass::Borrowed })
     }
 
     fn preempts(&self, one: &str, other: &str) -> bool {

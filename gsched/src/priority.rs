@@ -8,6 +8,7 @@ use crate::ledger::Ledger;
 use crate::limits::{ALL, Holding};
 use crate::names::Names;
 use crate::plan::Start;
+use crate::quota::Guarantees;
 use crate::snapshot::{PendingJob, Snapshot};
 use gmodel::mig::least_milli;
 use gmodel::gpu_request::{GpuAmount, GpuKind};
@@ -180,13 +181,10 @@ fn give_classes(snapshot: &Snapshot, ledger: &Ledger, jobs: &mut [(Reverse<u32>,
         }
         ordered.class = Some(RunClass::Borrowed);
         let Some(account) = tree.number(&job.spec.account).filter(|_| may_start(job, snapshot.now)) else { continue };
-        let held = asked(job, ledger, snapshot.now);
         let room = job.room.map_or(u64::MAX, u64::from);
         let most = job.positions.as_ref().map_or(1, |positions| positions.len()).min(room);
         for task in 0..most {
-            if !guarantees.fits(tree, account, &held) {
-                break;
-            }
+            let Some(held) = guaranteed_as(job, account, &guarantees, ledger, snapshot.now) else { break };
             if task == 0 {
                 ordered.class = Some(RunClass::Guaranteed);
             }
@@ -206,14 +204,32 @@ fn may_start(job: &PendingJob, now: Timestamp) -> bool {
     job.held_by.is_none() && job.eligible <= now && job.dependency.is_none() && job.room != Some(0)
 }
 
-/// What a job, or the next task of an array, would hold by its first choice.
-pub(crate) fn asked(job: &PendingJob, ledger: &Ledger, now: Timestamp) -> Holding {
+/// What a job, or the next task of an array, would hold of what is guaranteed to its account, by its first choice: of the
+/// first of the types it may be given that has room. `None`: it would borrow.
+pub(crate) fn guaranteed_as(
+    job: &PendingJob,
+    account: u32,
+    guarantees: &Guarantees,
+    ledger: &Ledger,
+    now: Timestamp,
+) -> Option<Holding> {
     let until = job.limit_secs.map(|secs| now.plus_secs(i64::from(secs)));
     let request = &job.spec.request;
-    let mut held = Holding::new(u64::from(request.ntasks), u64::from(request.nodes_min), now, until);
+    let none = Holding::new(u64::from(request.ntasks), u64::from(request.nodes_min), now, until);
     let (gpu_type, milli) = gpus_asked(request);
-    held.add_gpus(gpu_type.map_or(ALL, |name| ledger.types().number(name)), milli);
-    held
+    let of_type = |number: usize| {
+        let mut held = none.clone();
+        held.add_gpus(number, milli);
+        Some(held).filter(|held| guarantees.fits(ledger.tree(), account, held))
+    };
+    match gpu_type {
+        Some(name) => of_type(ledger.types().number(name)),
+        None if milli == 0 => of_type(ALL),
+        None => match ledger.types_in(&job.spec.partition) {
+            [] => of_type(ALL),
+            types => types.iter().find_map(|number| of_type(*number)),
+        },
+    }
 }
 
 /// Thousandths of GPUs by the first choice, with their type if one is named.

@@ -228,7 +228,7 @@ impl Shapes {
             spec: spec.clone(),
             own: own.flatten(),
             behind: reason::behind_others(&needs(request, &demands)),
-            ways: demands.iter().map(|demand| Way::new(demand, spec, cluster)).collect(),
+            ways: demands.iter().map(|demand| Way::new(demand, spec, &candidates, cluster)).collect(),
             named,
             preferred: preferred(spec, snapshot),
             placement,
@@ -277,7 +277,7 @@ impl Shape {
 }
 
 impl Way {
-    fn new(demand: &Demand, spec: &JobSpec, cluster: &Cluster) -> Self {
+    fn new(demand: &Demand, spec: &JobSpec, candidates: &Candidates, cluster: &Cluster) -> Self {
         let mut parts: Vec<Part> = Vec::new();
         for wanted in &demand.nodes {
             match parts.last_mut() {
@@ -290,7 +290,8 @@ impl Way {
                 }
             }
         }
-        Self { parts, nodes: demand.nodes.len() as u32, take: take_of(demand, cluster) }
+        let take = take_of(demand, only_type(&parts, candidates, cluster), cluster);
+        Self { parts, nodes: demand.nodes.len() as u32, take }
     }
 
     /// The part that asks for the least.
@@ -309,7 +310,16 @@ fn needs(request: &gmodel::Request, demands: &[Demand]) -> String {
     needs
 }
 
-fn take_of(demand: &Demand, cluster: &Cluster) -> Take {
+/// The type of the GPUs that all nodes have which could serve a way, if it is one.
+fn only_type<'a>(parts: &[Part], candidates: &Candidates, cluster: &'a Cluster) -> Option<&'a str> {
+    let serves = |make: usize| candidates.all_by_make.get(make).is_some_and(|count| *count > 0) && parts.iter().any(|part| part.needs[make].is_some());
+    let makes = (0..cluster.makes.list.len()).filter(|make| serves(*make));
+    let mut types = makes.flat_map(|make| &cluster.makes.list[make].groups).map(|group| group.gpu_type.as_str());
+    let first = types.next()?;
+    types.all(|other| other == first).then_some(first)
+}
+
+fn take_of(demand: &Demand, only_type: Option<&str>, cluster: &Cluster) -> Take {
     let mut take = Take { nodes: demand.nodes.len() as u32, ..Take::default() };
     for node in &demand.nodes {
         take.cpus = take.cpus.saturating_add(node.cpus);
@@ -321,7 +331,7 @@ fn take_of(demand: &Demand, cluster: &Cluster) -> Take {
             }
         };
         if milli > 0 {
-            let kind = node.gpus.gpu_type.as_deref().unwrap_or(ALL_GPUS).to_ascii_lowercase();
+            let kind = node.gpus.gpu_type.as_deref().or(only_type).unwrap_or(ALL_GPUS).to_ascii_lowercase();
             *take.gpus.entry(kind).or_default() += milli;
         }
     }

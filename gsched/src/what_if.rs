@@ -5,15 +5,16 @@
 use crate::claims;
 use crate::cluster::{end_after, end_of};
 use crate::pass::Pass;
+use crate::placement::{Ask, Picked};
 use crate::plan::Preempt;
 use crate::rooms::RoomId;
 use crate::shape::ShapeId;
 use crate::snapshot::{PendingJob, Snapshot};
 use crate::timeline::UNLIMITED_SECS;
 use crate::preempt::stands_still;
-use gmodel::policy::PreemptMode;
+use gmodel::policy::{ALL_GPUS, PreemptMode};
 use gmodel::run::NodeShare;
-use gmodel::{GpuSet, Reason, ReasonCode, RunId};
+use gmodel::{GpuSet, Reason, ReasonCode, RunClass, RunId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A plan is entered so much later than its snapshot was made, at most: runs that it ends leave no later than is expected here.
@@ -56,6 +57,32 @@ impl Pass<'_> {
         let fits = (0..ways).any(|way| self.search(job, shape, |search, ask| search.pick(ask, way, now, end)).is_some());
         self.put_back(saved);
         fits
+    }
+
+    /// The same, where it must stand on its account's guarantee then: on GPUs of a type that this has room for.
+    fn is_owed_without(&mut self, job: &PendingJob, shape: ShapeId, gone: &BTreeSet<RunId>) -> bool {
+        let saved = self.without(gone);
+        let secs = job.limit_secs.unwrap_or(UNLIMITED_SECS);
+        let ways = self.shape(shape).ways.len();
+        let is_owed = (0..ways).any(|way| self.find_guaranteed(job, shape, way, secs));
+        self.put_back(saved);
+        is_owed
+    }
+
+    fn find_guaranteed(&mut self, job: &PendingJob, shape: ShapeId, way: usize, secs: u32) -> bool {
+        let now = self.snapshot.now;
+        let end = end_after(now, Some(secs));
+        let Some(liked) = self.search(job, shape, |search, ask| search.pick(ask, way, now, end)) else { return false };
+        let is_guaranteed = |pass: &Self, picked: &Picked| {
+            let class = pass.check(job, &pass.take_of(shape, way, picked, secs));
+            matches!(class, Ok(Some(RunClass::Guaranteed)))
+        };
+        is_guaranteed(self, &liked)
+            || self.gpu_types(shape).into_iter().any(|kind| {
+                let only = self.nodes_of_type(shape, &kind);
+                let picked = self.search(job, shape, |search, ask| search.pick(&Ask { only: Some(&only), ..*ask }, way, now, end));
+                picked.is_some_and(|picked| is_guaranteed(self, &picked))
+            })
     }
 
     /// Takes runs off their nodes; what those had before.
@@ -104,11 +131,18 @@ impl Pass<'_> {
         let frozen = self.frozen?;
         // What was started in this pass may have used up what the job is owed.
         let way = &self.shape(shape).ways.first()?.take;
-        if frozen.check(job, way).ok()? != self.ledger.check(job, way).ok()? {
+        let class = self.ledger.check(job, way).ok()?;
+        if frozen.check(job, way).ok()? != class {
             return None;
         }
+        // Whether the guarantee has room may depend on the type of the GPUs that others leave.
+        let is_open = way.gpus.contains_key(ALL_GPUS) || self.shape(shape).ways.len() > 1;
+        let by_type = is_open && class == Some(RunClass::Guaranteed);
         let mut candidates = self.candidates.take()?;
-        let mut fits = |gone: &BTreeSet<RunId>| self.fits_without(job, shape, gone);
+        let mut fits = |gone: &BTreeSet<RunId>| match by_type {
+            true => self.is_owed_without(job, shape, gone),
+            false => self.fits_without(job, shape, gone),
+        };
         let victims = candidates.victims(job, &mut fits);
         self.candidates = Some(candidates);
         let victims: Vec<Preempt> = victims.filter(|victims| !victims.is_empty())?;

@@ -9,7 +9,7 @@ use gwire::api::QosRow;
 use gwire::client::{Client, escape};
 use gmodel::duration::squeue_time;
 
-const KEYS: [Key; 54] = [
+const KEYS: [Key; 63] = [
     ("description", "description", Form::Text),
     ("priority", "priority", Form::Count),
     ("usage_factor", "usage_factor", Form::Decimal),
@@ -41,6 +41,7 @@ const KEYS: [Key; 54] = [
     ("per_user.submitted_jobs", "per_user.submitted_jobs", Form::Count),
     ("maxsubmitjobsperuser", "per_user.submitted_jobs", Form::Count),
     ("maxsubmitpu", "per_user.submitted_jobs", Form::Count),
+    ("maxsubmitjobspu", "per_user.submitted_jobs", Form::Count),
     ("per_user.gpus", "per_user.gpus", Form::Gpus),
     ("maxtresperuser", "per_user.gpus", Form::Gpus),
     ("maxtrespu", "per_user.gpus", Form::Gpus),
@@ -51,17 +52,26 @@ const KEYS: [Key; 54] = [
     ("per_user.submits_per_minute", "per_user.submits_per_minute", Form::Count),
     ("per_account.running_jobs", "per_account.running_jobs", Form::Count),
     ("maxjobsperaccount", "per_account.running_jobs", Form::Count),
+    ("maxjobspa", "per_account.running_jobs", Form::Count),
     ("per_account.submitted_jobs", "per_account.submitted_jobs", Form::Count),
+    ("maxsubmitjobsperaccount", "per_account.submitted_jobs", Form::Count),
+    ("maxsubmitjobspa", "per_account.submitted_jobs", Form::Count),
     ("per_account.gpus", "per_account.gpus", Form::Gpus),
     ("maxtresperaccount", "per_account.gpus", Form::Gpus),
+    ("maxtrespa", "per_account.gpus", Form::Gpus),
     ("per_account.cpus", "per_account.cpus", Form::Count),
     ("per_account.nodes", "per_account.nodes", Form::Count),
     ("per_job.max_time", "per_job.max_time_secs", Form::Secs),
     ("maxwall", "per_job.max_time_secs", Form::Secs),
+    ("maxwalldurationperjob", "per_job.max_time_secs", Form::Secs),
     ("per_job.gpus", "per_job.gpus", Form::Gpus),
     ("maxtresperjob", "per_job.gpus", Form::Gpus),
+    ("maxtrespj", "per_job.gpus", Form::Gpus),
+    ("maxtres", "per_job.gpus", Form::Gpus),
     ("per_job.min_gpus", "per_job.min_gpus", Form::Gpus),
     ("mintresperjob", "per_job.min_gpus", Form::Gpus),
+    ("mintrespj", "per_job.min_gpus", Form::Gpus),
+    ("mintres", "per_job.min_gpus", Form::Gpus),
     ("per_job.cpus", "per_job.cpus", Form::Count),
     ("per_job.nodes", "per_job.nodes", Form::Count),
 ];

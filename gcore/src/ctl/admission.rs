@@ -179,10 +179,21 @@ fn borrowing(state: &State, spec: &JobSpec) -> Option<String> {
     if outside || line.iter().any(|account| account.guaranteed.is_some() || !account.budgets.is_empty()) {
         return None;
     }
-    Some(format!(
-        "account {} is guaranteed no GPUs: this job runs on what others leave idle, and gives way when they want it back",
-        spec.account
-    ))
+    let account = &spec.account;
+    let usual = state.config.partitions_of(&spec.partition).next().is_none_or(|partition| partition.requeue);
+    Some(match (spec.borrow, spec.requeue.unwrap_or(usual)) {
+        (Some(false), _) => format!(
+            "account {account} is guaranteed no GPUs, and --no-borrow waits for such: it starts when the account gets a guarantee, or \
+             without that option on what others leave idle"
+        ),
+        (None, false) => format!(
+            "account {account} is guaranteed no GPUs, and a job that may not be requeued does not borrow: with --borrow it runs on what \
+             others leave idle, and ends for good when they want it back"
+        ),
+        _ => format!(
+            "account {account} is guaranteed no GPUs: this job runs on what others leave idle, and gives way when they want it back"
+        ),
+    })
 }
 
 fn denied<T>(text: impl Into<String>) -> Result<T, Refusal> {

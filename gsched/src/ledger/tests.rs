@@ -1,6 +1,9 @@
 use super::*;
 use crate::world::{NOW, take, world};
 use expect_test::{Expect, expect};
+use gmodel::policy::GpuAmounts;
+use gmodel::run::NodeShare;
+use gmodel::NodeId;
 
 /// For each job: its class, or why not, for as many h100 as it asks for.
 fn check(text: &str, want: Expect) {

@@ -8,6 +8,7 @@ mod promises;
 mod sharing;
 mod terms;
 mod textbook;
+mod typed;
 mod why;
 mod wired;
 

@@ -122,6 +122,11 @@ fn put(all: &mut Map<String, Value>, key: &str, value: &Value, known: &[&str]) -
         }
         Some(sign) => add_or_take(all, sign, name, value),
         None if TABLES.contains(&name) || name == "per_job" => put_into_table(all, name, value, tables),
+        // Nothing is said of it any more: what it is without a word.
+        None if value.is_null() => {
+            all.remove(name);
+            Ok(())
+        }
         None => {
             all.insert(name.to_owned(), value.clone());
             Ok(())

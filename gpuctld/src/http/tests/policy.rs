@@ -63,6 +63,11 @@ async fn impossible_edits_say_what_stands_against_them() {
     refuses(&pool, "/v1/accounts/top", set(json!({"guarantee": 8})), expect![[r#"400 invalid: "guarantee" cannot be set. Did you mean "guaranteed"? Keys: parent, description, shares, guaranteed, limit, lend_limit, budgets, group, per_user, allow_qos, default_qos, coordinators, closed"#]]).await;
     refuses(&pool, "/v1/accounts/top", set(json!({"group": {"gpu": 8}})), expect![[r#"400 invalid: group has no "gpu". Did you mean "gpus"? Keys: running_jobs, submitted_jobs, gpus, cpus, nodes, running_gpu_hours, array_tasks, submits_per_minute"#]]).await;
     refuses(&pool, "/v1/accounts/top", set(json!({"shares": "many"})), expect![[r#"400 invalid: the change cannot be read: invalid type: string "many", expected u32"#]]).await;
+    for (path, change) in [("/v1/accounts/top", json!({"shares": null, "description": null})), ("/v1/qos/q", json!({"priority": null}))] {
+        pool.post(&root(), "/v1/qos/q", json!({"create": true, "change": {"priority": 3}})).await;
+        let answer = pool.post(&root(), path, set(change)).await;
+        assert!(answer["error"].is_null(), "none is what it is without a word: {answer}");
+    }
     refuses(&pool, "/v1/accounts/root", new(json!({})), expect![[r#"400 invalid: "root" cannot be the name of a new account: use up to 64 letters, digits, '_', '-' and '.', not root"#]]).await;
     refuses(&pool, "/v1/accounts/tip", set(json!({})), expect![[r#"404 not_found: there is no account "tip". Did you mean "top"?"#]]).await;
     refuses(&pool, "/v1/qos/urgent", new(json!({"preempt": ["nomal"]})), expect![[r#"404 not_found: there is no qos "nomal". Did you mean "normal"?"#]]).await;
@@ -157,7 +162,7 @@ async fn who_will_borrow_hears_it_at_once() {
     pool.node("n1", Role::Compute, 4).await;
     let mut told = String::new();
     for (account, gpus, more) in [("vision", 2, json!({})), ("vision", 1, json!({})), ("vision", 1, json!({"borrow": false})),
-        ("vision", 1, json!({"requeue": false})), ("guest", 1, json!({})), ("guest", 0, json!({}))] {
+        ("vision", 1, json!({"requeue": false})), ("guest", 1, json!({})), ("guest", 1, json!({"borrow": false})), ("guest", 1, json!({"requeue": false})), ("guest", 0, json!({}))] {
         let mut spec = json!({"account": account, "time_limit_secs": 60, "request": {"gpus": gpus.to_string()}});
         spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         let answer = pool.post(&alice(), "/v1/jobs", request(spec)).await;
@@ -170,6 +175,8 @@ async fn who_will_borrow_hears_it_at_once() {
         vision 1 {"borrow":false}: []
         vision 1 {"requeue":false}: ["waits for guaranteed GPUs: account vision holds 2 of its 2 guaranteed GPUs and waits for 1 more, and a job that may not be requeued borrows only with --borrow"]
         guest 1 {}: ["account guest is guaranteed no GPUs: this job runs on what others leave idle, and gives way when they want it back"]
+        guest 1 {"borrow":false}: ["account guest is guaranteed no GPUs, and --no-borrow waits for such: it starts when the account gets a guarantee, or without that option on what others leave idle"]
+        guest 1 {"requeue":false}: ["account guest is guaranteed no GPUs, and a job that may not be requeued does not borrow: with --borrow it runs on what others leave idle, and ends for good when they want it back"]
         guest 0 {}: []
     "#]].assert_eq(&told);
 }
