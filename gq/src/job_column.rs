@@ -222,6 +222,23 @@ fn in_brackets(reason: ReasonCode) -> Cow<'static, str> {
     }
 }
 
+/// Task numbers that a table shows of an array at most: as many characters as squeue does.
+const MOST_TASKS: usize = 64;
+
+/// `17_[1-3,5,...%4]` of a long list in brackets.
+fn few_tasks(shown_id: Cow<'_, str>) -> Cow<'_, str> {
+    let Some((job, tasks)) = shown_id.strip_suffix(']').and_then(|rest| rest.split_once('[')) else { return shown_id };
+    let (tasks, cap) = tasks.find('%').map_or((tasks, ""), |at| tasks.split_at(at));
+    if tasks.len() <= MOST_TASKS {
+        return shown_id;
+    }
+    let first = tasks.char_indices().take_while(|(at, _)| *at <= MOST_TASKS).filter(|(_, letter)| *letter == ',').last();
+    match first {
+        Some((end, _)) => format!("{job}[{},...{cap}]", &tasks[..end]).into(),
+        None => shown_id,
+    }
+}
+
 impl JobColumn {
     fn entry(self) -> &'static Entry {
         COLUMNS.iter().find(|entry| entry.0 == self).expect("every column is in the table")
@@ -229,6 +246,15 @@ impl JobColumn {
 
     pub(crate) fn title(self) -> &'static str {
         self.entry().3
+    }
+
+    /// What the column prints in a table, where one line is not to make all of them wide. Scripts get [`JobColumn::text`].
+    pub(crate) fn cell<'r>(self, row: &'r QueueRow<'_>, times: &TimeFormat) -> Cow<'r, str> {
+        let text = self.text(row, times);
+        match self {
+            Self::ShownId => few_tasks(text),
+            _ => text,
+        }
     }
 
     /// What the column prints for a job.
@@ -427,6 +453,18 @@ mod tests {
 
     use proptest::prelude::*;
     use std::collections::BTreeSet;
+
+    #[test]
+    fn a_long_list_of_tasks_is_cut_at_a_comma() {
+        let all: Vec<String> = (100..200).step_by(3).map(|task| task.to_string()).collect();
+        let long = |end: &str| few_tasks(format!("17_[{}{end}]", all.join(",")).into()).into_owned();
+        let shown = "17_[100,103,106,109,112,115,118,121,124,127,130,133,136,139,142,145,...";
+        assert_eq!(long("%4"), format!("{shown}%4]"));
+        assert_eq!(long(""), format!("{shown}]"));
+        for short in ["17", "17_5", "17_[1-3,8%4]", "17_[0-999999]"] {
+            assert_eq!(few_tasks(short.into()), short);
+        }
+    }
 
     #[test]
     fn letters_and_names_are_unique_and_all_columns_are_listed() {

@@ -295,7 +295,7 @@ impl Listing {
         let count = self.each_row(client, path, &mut |row| {
             let cell = |column: &JobColumn| {
                 let coloured = matches!(column, JobColumn::State | JobColumn::ShortState);
-                (column.text(row, &times), if coloured { tint(row.state) } else { Tint::Plain })
+                (column.cell(row, &times), if coloured { tint(row.state) } else { Tint::Plain })
             };
             Ok(table.row_of(columns.iter().map(cell))?)
         })?;

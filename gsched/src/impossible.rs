@@ -1,7 +1,7 @@
 //! What no node of a partition can ever give, said at submission with the nearest thing that would work.
 
 use crate::demand::{Demand, Lack, NodeDemand};
-use crate::reason::describe;
+use crate::reason::{describe, of_size};
 use crate::snapshot::SchedNode;
 use gmodel::Request;
 use gmodel::config::{MigCuts, Partition};
@@ -42,9 +42,10 @@ pub fn impossible(
         }
         Lack::Gpus => {
             let most = members.iter().map(|node| wanted.most_gpus(node)).max().unwrap_or(0);
-            let kind = wanted.gpus.gpu_type.as_deref().unwrap_or("GPUs");
             let count = wanted.gpus.count();
-            let ask = format!("{count} {kind} on one node");
+            let kind = wanted.gpus.gpu_type.as_deref().unwrap_or(if count == 1 { "GPU" } else { "GPUs" });
+            let size = of_size(&wanted.gpus);
+            let ask = format!("{count} {kind}{size} on one node");
             if let GpuAmount::Mig { profile, .. } = &wanted.gpus.amount
                 && !wanted.is_linked()
             {
@@ -62,7 +63,15 @@ pub fn impossible(
             } else if most == 0 {
                 let mut types: BTreeSet<&str> = BTreeSet::new();
                 types.extend(members.iter().flat_map(|n| n.gpus.iter().map(|g| &*g.info.gpu_type)));
-                let types: Vec<_> = types.into_iter().collect();
+                let most_mib = |kind: &&str| {
+                    let of_kind = members.iter().flat_map(|n| n.gpus.iter()).filter(|gpu| &*gpu.info.gpu_type == *kind);
+                    of_kind.map(|gpu| gpu.info.memory_mib).max().unwrap_or(0)
+                };
+                let with_size = |kind: &str| match size.is_empty() {
+                    true => kind.to_owned(),
+                    false => format!("{kind} with {}", gmodel::size::rough_size(most_mib(&kind) << 20)),
+                };
+                let types: Vec<_> = types.into_iter().map(with_size).collect();
                 let has = if types.is_empty() { "no GPUs".into() } else { types.join(", ") };
                 format!("{ask}: partition {name:?} has none such (it has {has}).")
             } else {

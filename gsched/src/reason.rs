@@ -3,7 +3,7 @@
 //! Texts that a long queue shares are the same in every pass, so that it does not change with each job that starts.
 
 use crate::cluster::Cluster;
-use crate::demand::{Demand, Lack, MemDemand};
+use crate::demand::{Demand, GpuDemand, Lack, MemDemand};
 use crate::impossible::could_be_cut;
 use crate::shape::{self, Shape};
 use crate::snapshot::{PendingJob, Snapshot};
@@ -62,8 +62,14 @@ fn each_standing(
     let early = job.eligible > snapshot.now;
     tell(early.then(|| Reason::new(ReasonCode::BeginTime, format!("not before {}", job.eligible))))?;
     tell(match partition.state {
-        PartitionState::Down => Some(ReasonCode::PartitionDown.into()),
-        PartitionState::Inactive => Some(ReasonCode::PartitionInactive.into()),
+        PartitionState::Down => {
+            let text = format!("partition {:?} is DOWN: it takes jobs and starts none", partition.name);
+            Some(Reason::new(ReasonCode::PartitionDown, text))
+        }
+        PartitionState::Inactive => {
+            let text = format!("partition {:?} is INACTIVE: it neither takes nor starts jobs", partition.name);
+            Some(Reason::new(ReasonCode::PartitionInactive, text))
+        }
         PartitionState::Up | PartitionState::Drain => None,
     })?;
     let over = partition.max_time_secs.zip(job.limit_secs).filter(|(most, limit)| limit > most);
@@ -147,7 +153,7 @@ fn fault(gpu: &gmodel::node::GpuEntry) -> String {
 
 /// Where most is free now, in words.
 pub fn what_is_free(shape: &Shape, snapshot: &Snapshot, cluster: &Cluster) -> String {
-    let candidates = &shape.candidates.up;
+    let candidates = &*shape.in_question();
     let of = |at: usize| {
         let free = cluster.room(at).profile.free_at(cluster.now);
         (free.all_gpus(), free.cpus, free.mem_bytes, &snapshot.nodes[at].name)
@@ -178,6 +184,14 @@ pub fn behind_others(needs: &str) -> Reason {
     Reason::new(ReasonCode::Priority, text)
 }
 
+/// The memory that each GPU must have, where the request says so.
+pub fn of_size(gpus: &GpuDemand) -> String {
+    match gpus.min_memory_mib {
+        0 => String::new(),
+        mib => format!(" with {}", gmodel::size::rough_size(mib << 20)),
+    }
+}
+
 pub fn describe(demand: &Demand) -> String {
     let Some(first) = demand.nodes.first() else { return "nothing".into() };
     let plural = |count: u32| if count == 1 { "" } else { "s" };
@@ -196,6 +210,7 @@ pub fn describe(demand: &Demand) -> String {
         None => Some(format!("{gpus} GPU{}{linked}", plural(gpus))),
         Some(kind) => Some(format!("{gpus} {kind}{linked}")),
     };
+    let gpus = gpus.map(|gpus| format!("{gpus}{}", of_size(&first.gpus)));
     let mem = match first.mem {
         MemDemand::Bytes(bytes) if bytes > 0 => {
             Some(format!("{} of memory", gmodel::size::rough_size(bytes)))

@@ -17,6 +17,7 @@ use gmodel::constraint::Constraint;
 use gmodel::gpu_request::{GpuAlternative, GpuAmount, GpuKind};
 use gmodel::policy::{ALL_GPUS, Placement};
 use gmodel::{JobSpec, Reason, ReasonCode, Timestamp};
+use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -267,6 +268,17 @@ impl Shape {
     #[inline]
     pub fn need(&self, way: usize, part: usize, make: u32) -> Option<&Need> {
         self.ways[way].parts[part].needs[make as usize].as_ref()
+    }
+
+    /// Nodes in its way: those it names, where it takes no others.
+    pub fn in_question(&self) -> Cow<'_, FixedBitSet> {
+        let takes_others = |way: &Way| way.nodes as usize > self.named.len();
+        if self.named.is_empty() || self.ways.iter().all(takes_others) {
+            return Cow::Borrowed(&self.candidates.up);
+        }
+        let mut named = FixedBitSet::with_capacity(self.candidates.up.len());
+        named.extend(self.named.iter().copied().filter(|at| self.candidates.up.contains(*at)));
+        Cow::Owned(named)
     }
 
     /// Whole GPUs that a node must have free now to be worth looking at.

@@ -287,14 +287,17 @@ impl Pass<'_> {
             let lack = parts.into_iter().min().unwrap_or(0);
             Some((lack, gpus, std::cmp::Reverse(at)))
         };
-        let (_, _, std::cmp::Reverse(at)) = of.candidates.up.ones().filter_map(near).max()?;
+        let fits = |at: &usize| of.need(0, 0, cluster.nodes[*at].make).is_some_and(|need| cluster.fits(*at, need, now, soon));
+        let nodes = of.in_question();
+        // Of the nodes that it names, and must have, those that are in the way.
+        let named = of.named.iter().copied().filter(|at| nodes.contains(*at) && !fits(at)).filter_map(near).max();
+        let (_, _, std::cmp::Reverse(at)) = named.or_else(|| nodes.ones().filter_map(near).max())?;
         let track = &cluster.nodes[at];
         let need = of.need(0, 0, track.make)?;
         let free = cluster.room(at).profile.free_at(now);
-        let fits = |at: &usize| of.need(0, 0, cluster.nodes[*at].make).is_some_and(|need| cluster.fits(*at, need, now, soon));
         Some(Nearest {
             node: self.snapshot.nodes[at].name.clone(),
-            nodes_free: of.candidates.up.ones().filter(fits).count() as u32,
+            nodes_free: nodes.ones().filter(fits).count() as u32,
             nodes_needed: way.nodes,
             gpus_free: free.gpus_in(need.groups),
             gpus_needed: u32::from(need.whole()),

@@ -31,6 +31,44 @@ fn check(text: &str, job: u64, expect: Expect) {
 }
 
 #[test]
+fn a_job_that_names_its_node_is_told_of_that_one() {
+    // n2 and n3 are empty, and in nobody's way.
+    check(
+        "node n1 h100:8
+         node n2 h100:8
+         node n3 h100:8
+         running 1 n1 gpus=0-5 left=600
+         job gpus=4 nodelist=n1 time=1000",
+        10,
+        expect![[r#"
+            0 ahead
+            Resources: needs 4 GPUs, 1 CPU and 1G of memory on one node; n1 comes nearest and has 2 of 4 GPUs free, more becomes free there at 1970-01-01T00:26:40Z (until 1970-01-01T00:26:40Z)
+            expected 1970-01-01T00:26:40Z on [1]
+            without --nodelist: 1970-01-01T00:16:40Z
+            --gpus 2: 1970-01-01T00:16:40Z
+        "#]],
+    );
+    check(
+        "node n1 h100:8
+         node n2 h100:8
+         node n3 h100:8
+         running 1 n1 gpus=0-5 left=600
+         job gpus=8 nodes=2 nodelist=n1 time=1000",
+        10,
+        expect![[r#"
+            0 ahead
+            Resources: needs 4 GPUs, 1 CPU and 1G of memory on each of 2 nodes; n1 comes nearest and has 2 of 4 GPUs free, more becomes free there at 1970-01-01T00:26:40Z (until 1970-01-01T00:26:40Z)
+            expected 1970-01-01T00:26:40Z on [1, 2]
+            without --nodelist: 1970-01-01T00:16:40Z
+            --gpus 4: 1970-01-01T00:16:40Z
+        "#]],
+    );
+    let of_a_partition = picture("partition main down\n node n1 h100:8\n job gpus=4 nodelist=n1 time=1000");
+    let blockers = why(&of_a_partition, JobId(10)).unwrap().blockers;
+    assert_eq!(blockers[0].text, r#"partition "main" is DOWN: it takes jobs and starts none"#);
+}
+
+#[test]
 fn the_numbers_of_the_nearest_node_and_the_smallest_change() {
     check(
         "node n1 h100:8
