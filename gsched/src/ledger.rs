@@ -7,7 +7,8 @@ use crate::account_tree::AccountTree;
 use crate::headroom::IdleGpus;
 use crate::limits::{ALL, Bound, GPU_HOUR, GpuTypes, Holding, Meter, Scope, hours_text, job_exceeds, milli_text};
 use crate::names::Names;
-use crate::quota::{BudgetUse, Guarantees, Standing};
+use crate::priority::{asked, guaranteed_as};
+use crate::quota::{BudgetUse, Guarantees, Short, Standing};
 use crate::snapshot::{PendingJob, RunningRun, Snapshot};
 use crate::types_of_nodes::{GpuTypesOfNodes, gpu_types};
 use crate::usage::UsageBook;
@@ -225,6 +226,16 @@ impl Ledger {
         }
     }
 
+    /// Why a job that waits would borrow, in words; `None` where its account's guarantee has room for it as things are.
+    pub fn borrows(&self, job: &PendingJob) -> Option<String> {
+        let guarantees = self.guarantees.as_ref().filter(|_| !self.is_outside_quota(&job.spec))?;
+        let who = self.who(&job.spec);
+        if guaranteed_as(job, who.account?, guarantees, self, self.now).is_some() {
+            return None;
+        }
+        asked(job, self, self.now).first().map(|held| self.shortage_text(&job.spec, who, held))
+    }
+
     /// Runs whose class is not what it was.
     pub fn classes(&self) -> Vec<(RunId, RunClass)> {
         let changed = self.runs.iter().filter(|entry| entry.class != entry.before);
@@ -382,7 +393,7 @@ impl Ledger {
                 }
                 let text = format!(
                     "account {} may use {} GPU-hours{} {}: {} are used, running jobs may use {} more by their time \
-                     limits, and this job {}",
+                     limits, and this job {}; the next period begins {}",
                     self.tree.name(number),
                     budget.gpu_hours,
                     budget.gpu_type.as_ref().map_or(String::new(), |name| format!(" of {name}")),
@@ -390,6 +401,7 @@ impl Ledger {
                     hours_text(cap.used),
                     hours_text(cap.promised),
                     hours_text(ahead),
+                    cap.end,
                 );
                 if !found(Reason::new(ReasonCode::AssocGrpBilling, text)) {
                     return false;
@@ -438,23 +450,52 @@ impl Ledger {
             None if may_requeue => return true,
             None => "a job that may not be requeued does not borrow unless it says --borrow",
         };
-        let text = format!("{}, and this job needs {} ({because})", self.guarantee_text(spec, who), milli_text(held.gpus));
+        let text = format!("{} ({because})", self.shortage_text(spec, who, held));
         found(Reason::new(ReasonCode::Quota, text))
     }
 
-    fn guarantee_text(&self, spec: &JobSpec, who: Who) -> String {
-        let (Some(guarantees), Some(account)) = (&self.guarantees, who.account) else {
-            return format!("account {} is guaranteed no GPUs", spec.account);
+    /// Why a job would borrow: what of its account's guarantee has no room for it.
+    fn shortage_text(&self, spec: &JobSpec, who: Who, held: &Holding) -> String {
+        let needs = milli_text(held.gpus);
+        let short = match (&self.guarantees, who.account) {
+            (Some(all), Some(account)) if all.granting(&self.tree, account).is_some() => all.short_of(&self.tree, account, held),
+            _ => None,
         };
-        let Some(granting) = guarantees.granting(&self.tree, account) else {
-            return format!("account {} is guaranteed no GPUs", spec.account);
-        };
-        let name = self.tree.name(granting);
-        let held = milli_text(guarantees.used(granting, ALL));
-        match guarantees.guaranteed(granting) {
-            Some(most) => format!("account {name} is guaranteed {} and uses {held} of them", self.types.text(ALL, most)),
-            None => format!("account {name} has a guaranteed budget of GPU-hours and holds {held} GPUs on it"),
+        match short {
+            None => format!("account {} is guaranteed no GPUs, and this job needs {needs}", spec.account),
+            Some(Short::Gpus { account, gpu_type, most, used }) => format!(
+                "account {} is guaranteed {} and uses {} of them, and this job needs {}",
+                self.tree.name(account),
+                self.types.text(gpu_type, most),
+                milli_text(used),
+                milli_text(held.of(gpu_type))
+            ),
+            Some(Short::SetApart { account, gpu_type, most, set_apart }) => format!(
+                "account {} is guaranteed {}, of which {} are used or guaranteed to accounts below it, and this job needs {}",
+                self.tree.name(account),
+                self.types.text(gpu_type, most),
+                milli_text(set_apart),
+                milli_text(held.of(gpu_type))
+            ),
+            Some(Short::Budget { account, at }) => self.budget_text(account, at, held),
         }
+    }
+
+    fn budget_text(&self, account: u32, at: usize, held: &Holding) -> String {
+        let budgets = self.accounts[account as usize].budgets.iter().map(|(budget, _)| budget);
+        let budget = budgets.filter(|budget| budget.kind == BudgetKind::Guaranteed).nth(at);
+        let spent = self.guarantees.as_ref().map(|all| all.budget(account, at));
+        let (Some(budget), Some(spent)) = (budget, spent) else { return String::new() };
+        format!(
+            "account {} is guaranteed {} GPU-hours{} {}: {} are used, guaranteed runs may use {} more by their time limits, and this job {}",
+            self.tree.name(account),
+            budget.gpu_hours,
+            budget.gpu_type.as_ref().map_or(String::new(), |name| format!(" of {name}")),
+            period_text(budget.period),
+            hours_text(spent.used),
+            hours_text(spent.promised),
+            hours_text(spent.ahead(held, self.now)),
+        )
     }
 
     /// What is idle may be kept: by lenders from borrowers, as headroom for urgent work.

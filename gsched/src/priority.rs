@@ -213,6 +213,11 @@ pub(crate) fn guaranteed_as(
     ledger: &Ledger,
     now: Timestamp,
 ) -> Option<Holding> {
+    asked(job, ledger, now).into_iter().find(|held| guarantees.fits(ledger.tree(), account, held))
+}
+
+/// What it would hold by its first choice: one for each type of GPU that it may be given.
+pub(crate) fn asked(job: &PendingJob, ledger: &Ledger, now: Timestamp) -> Vec<Holding> {
     let until = job.limit_secs.map(|secs| now.plus_secs(i64::from(secs)));
     let request = &job.spec.request;
     let none = Holding::new(u64::from(request.ntasks), u64::from(request.nodes_min), now, until);
@@ -220,15 +225,12 @@ pub(crate) fn guaranteed_as(
     let of_type = |number: usize| {
         let mut held = none.clone();
         held.add_gpus(number, milli);
-        Some(held).filter(|held| guarantees.fits(ledger.tree(), account, held))
+        held
     };
-    match gpu_type {
-        Some(name) => of_type(ledger.types().number(name)),
-        None if milli == 0 => of_type(ALL),
-        None => match ledger.types_in(&job.spec.partition) {
-            [] => of_type(ALL),
-            types => types.iter().find_map(|number| of_type(*number)),
-        },
+    match (gpu_type, ledger.types_in(&job.spec.partition)) {
+        (Some(name), _) => vec![of_type(ledger.types().number(name))],
+        (None, types) if milli > 0 && !types.is_empty() => types.iter().map(|number| of_type(*number)).collect(),
+        (None, _) => vec![of_type(ALL)],
     }
 }
 

@@ -113,14 +113,17 @@ impl Guarantees {
 
     /// Whether `held` more stands within what is guaranteed to the account, and is not promised to others of the tree.
     pub fn fits(&self, tree: &AccountTree, account: u32, held: &Holding) -> bool {
-        if held.gpus == 0 {
-            return true;
-        }
-        if !self.is_granted(tree, account) {
-            return false;
-        }
-        held.each().all(|(gpu_type, milli)| self.type_fits(tree, account, gpu_type, milli))
-            && tree.line(account).all(|above| self.budgets_hold(above, held))
+        held.gpus == 0 || (self.is_granted(tree, account) && self.short_of(tree, account, held).is_none())
+    }
+
+    /// What has no room for `held` more, where something is granted: GPUs of a type before those of all, and before
+    /// budgets, at the nearest account.
+    pub fn short_of(&self, tree: &AccountTree, account: u32, held: &Holding) -> Option<Short> {
+        let gpus = |all: bool| {
+            let mut of_types = held.each().filter(move |(gpu_type, _)| (*gpu_type == ALL) == all);
+            of_types.find_map(|(gpu_type, milli)| self.gpus_short(tree, account, gpu_type, milli))
+        };
+        gpus(false).or_else(|| gpus(true)).or_else(|| tree.line(account).find_map(|above| self.budget_short(above, held)))
     }
 
     /// Whether a run that was guaranteed still is: only a guarantee that shrank says no.
@@ -268,26 +271,35 @@ impl Guarantees {
         self.granting(tree, account).is_some()
     }
 
-    fn budgets_hold(&self, account: u32, held: &Holding) -> bool {
-        let fits = |budget: &BudgetUse| {
-            budget.of(held) == 0 || budget.used + budget.promised + budget.ahead(held, self.now) <= budget.most
+    fn budget_short(&self, account: u32, held: &Holding) -> Option<Short> {
+        let is_short = |budget: &BudgetUse| {
+            budget.of(held) > 0 && budget.used + budget.promised + budget.ahead(held, self.now) > budget.most
         };
-        self.levels[account as usize].budgets.iter().all(fits)
+        let at = self.levels[account as usize].budgets.iter().position(is_short)?;
+        Some(Short::Budget { account, at })
+    }
+
+    /// A guaranteed budget of an account, by its place among those.
+    pub fn budget(&self, account: u32, at: usize) -> &BudgetUse {
+        &self.levels[account as usize].budgets[at]
     }
 
     /// Climbs to the root with what the level below newly takes of this one: nothing, as long as it stands within
     /// what is set apart for it anyway.
-    fn type_fits(&self, tree: &AccountTree, account: u32, gpu_type: usize, milli: u64) -> bool {
+    fn gpus_short(&self, tree: &AccountTree, account: u32, gpu_type: usize, milli: u64) -> Option<Short> {
         let mut newly = milli;
         for above in tree.line(account) {
             let level = &self.levels[above as usize];
             let used = self.used(above, gpu_type);
             match level.bound(gpu_type) {
-                Granted::Nothing => return false,
+                Granted::Nothing => return Some(Short::Gpus { account: above, gpu_type, most: 0, used }),
                 Granted::Up(most) => {
                     let set_apart = self.set_apart[above as usize * self.types + gpu_type];
-                    if used + milli > most || (newly > 0 && set_apart + newly > most) {
-                        return false;
+                    if used + milli > most {
+                        return Some(Short::Gpus { account: above, gpu_type, most, used });
+                    }
+                    if newly > 0 && set_apart + newly > most {
+                        return Some(Short::SetApart { account: above, gpu_type, most, set_apart });
                     }
                 }
                 Granted::Any => {}
@@ -296,8 +308,18 @@ impl Guarantees {
                 newly = (used + milli).max(own) - used.max(own);
             }
         }
-        true
+        None
     }
+}
+
+/// What of a guarantee has no room. Thousandths of GPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Short {
+    Gpus { account: u32, gpu_type: usize, most: u64, used: u64 },
+    /// In use, and guaranteed to accounts below.
+    SetApart { account: u32, gpu_type: usize, most: u64, set_apart: u64 },
+    /// GPU-hours: the budget at a place among the guaranteed ones.
+    Budget { account: u32, at: usize },
 }
 
 enum Granted {

@@ -252,7 +252,7 @@ fn a_cap_counts_what_was_used_what_runs_and_what_the_job_may_use() {
     let ledger = Ledger::new(&snapshot);
     assert_eq!(ledger.check(&snapshot.pending[0], &take("h100", 1)), Ok(None));
     let no = ledger.check(&snapshot.pending[1], &take("h100", 1)).unwrap_err();
-    expect![[r#"AssocGrpBilling: account lab may use 100 GPU-hours a month: 88 are used, running jobs may use 2 more by their time limits, and this job 11"#]]
+    expect!["AssocGrpBilling: account lab may use 100 GPU-hours a month: 88 are used, running jobs may use 2 more by their time limits, and this job 11; the next period begins 2026-12-01T00:00:00Z"]
         .assert_eq(&format!("{}: {}", no.code, no.text));
 }
 

@@ -63,7 +63,7 @@ fn it_waits_for_the_partition_that_is_nearest_to_start_it() {
          job gpus=1 partition=a,c time=60",
         expect![[r#"
             10 waits: Resources: needs 1 GPU, 1 CPU and 1G of memory on one node; most is free on n2: 0 GPUs, 63 CPUs and 511G of memory; room is expected by 1970-01-01T00:17:40Z
-            20 waits: PartitionDown: 
+            20 waits: PartitionDown: partition "a" is DOWN: it takes jobs and starts none
         "#]],
     );
 }

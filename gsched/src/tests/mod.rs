@@ -387,7 +387,7 @@ fn the_second_choice_of_gpu_is_taken_when_the_first_is_not_free() {
             20 waits: Resources: needs 4 h100, 1 CPU and 1G of memory on one node; most is free on n1: 3 GPUs, 63 CPUs and 511G of memory; room is expected by 1970-01-01T00:17:40Z
             30 waits: Priority: what it needs is kept for job 20
             40 waits: Priority: what it needs is kept for job 20
-            50 waits: PartitionConfig: needs 1 a100, 1 CPU and 1G of memory on one node; partition "main" has no such nodes
+            50 waits: PartitionConfig: needs 1 a100 with 58.6G, 1 CPU and 1G of memory on one node; partition "main" has no such nodes
         "#]],
     );
 }

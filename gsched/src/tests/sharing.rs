@@ -58,7 +58,7 @@ fn capped_shares_go_only_where_mps_is_and_memory_is_the_shares_own() {
         expect![[r#"
             10 starts on n2[0:500]x1
             20 starts on n3[0:500]x1
-            30 waits: PartitionConfig: needs 0.25 of one GPU, 1 CPU and 1G of memory on one node; partition "main" has no such nodes
+            30 waits: PartitionConfig: needs 0.25 of one GPU with 39.1G, 1 CPU and 1G of memory on one node; partition "main" has no such nodes
         "#]],
     );
 }

@@ -59,3 +59,34 @@ fn a_job_without_a_type_takes_back_gpus_of_the_type_that_its_account_is_owed() {
     assert_eq!(ended(&plan(&a100, WorkBudget::default())), ["2-1 for 10"]);
     assert_eq!(ended(&plan(&mixed("4"), WorkBudget::default())), ["1-1 for 10"]);
 }
+
+#[test]
+fn a_job_that_may_not_borrow_is_told_what_of_the_guarantee_is_short() {
+    let told = |accounts: &str, job: &str| {
+        let snapshot = world(&format!(
+            "node n1 h100:8
+             node n2 a100:8
+             {accounts}
+             run 1 a ann 2 on=n1 ago=1800 limit=3600 class=g
+             job 10 a ann {job}"
+        ));
+        let mut snapshot = snapshot;
+        let spec = std::sync::Arc::make_mut(&mut snapshot.pending[0].spec);
+        spec.borrow = Some(false);
+        let text = crate::why(&snapshot, JobId(10)).unwrap().blockers[0].text.clone();
+        text.replace(" (--no-borrow)", "")
+    };
+    let cases = [
+        ("account a g=h100:3,gpu:8", "h100:2", "account a is guaranteed 3 h100 and uses 2 of them, and this job needs 2"),
+        ("account a g=h100:3", "a100:2", "account a is guaranteed 0 a100 and uses 0 of them, and this job needs 2"),
+        ("account lab g=6\n account a under=lab g=4\n account b under=lab g=2", "5",
+            "account a is guaranteed 4 GPUs and uses 2 of them, and this job needs 5"),
+        ("account lab g=6\n account a under=lab\n account b under=lab g=2", "4",
+            "account lab is guaranteed 6 GPUs, of which 4 are used or guaranteed to accounts below it, and this job needs 4"),
+        ("account a budget=2/week", "2",
+            "account a is guaranteed 2 GPU-hours a week: 1 are used, guaranteed runs may use 1 more by their time limits, and this job 2"),
+    ];
+    for (accounts, job, text) in cases {
+        assert_eq!(told(accounts, &format!("{job} limit=3600")), text);
+    }
+}

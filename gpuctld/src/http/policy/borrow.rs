@@ -5,11 +5,13 @@
 use super::row::held_by_account;
 use crate::config::gpu_text;
 use crate::http::lookup::{JobName, one_row};
+use crate::http::now;
 use crate::http::row::{Row, View};
 use gcore::ctl::{Job, State};
 use gmodel::gpu_request::GpuKind;
-use gmodel::policy::ALL_GPUS;
+use gmodel::policy::{ALL_GPUS, BudgetKind};
 use gmodel::{JobId, JobState, Timestamp};
+use gsched::ledger::Ledger;
 
 /// Queues of this length are looked through for an estimate.
 const FEW_JOBS: usize = 2_000;
@@ -26,7 +28,8 @@ pub(in crate::http) fn borrow_note(state: &State, id: JobId) -> Option<String> {
     if outside || asked == 0 || spec.borrow == Some(false) {
         return None;
     }
-    let short = shortage(state, id, &spec.account, asked, spec.request.gpus.as_ref()?.first().map(|one| &one.kind))?;
+    let kind = spec.request.gpus.as_ref()?.first().map(|one| &one.kind);
+    let short = shortage(state, id, &spec.account, asked, kind).or_else(|| budget_shortage(state, id, &spec.account))?;
     let usual = state.config.partitions_of(&spec.partition).next().is_none_or(|partition| partition.requeue);
     if spec.borrow.is_none() && !spec.requeue.unwrap_or(usual) {
         return Some(format!("waits for guaranteed GPUs: {short}, and a job that may not be requeued borrows only with --borrow"));
@@ -57,6 +60,17 @@ fn shortage(state: &State, id: JobId, account: &str, asked: u64, kind: Option<&G
         let queue = if queued > 0 { format!(" and waits for {} more", gpu_text(queued)) } else { String::new() };
         Some(format!("account {name} holds {have} of its {most} guaranteed {what}{queue}"))
     })
+}
+
+/// Which guaranteed budget of GPU-hours has too little left.
+fn budget_shortage(state: &State, id: JobId, account: &str) -> Option<String> {
+    let line = state.policy.lineage(account);
+    if !line.iter().any(|account| account.budgets.iter().any(|budget| budget.kind == BudgetKind::Guaranteed)) {
+        return None;
+    }
+    let snapshot = gcore::ctl::snapshot(state, now());
+    let job = snapshot.pending.iter().find(|job| job.id == id)?;
+    Ledger::new(&snapshot).borrows(job)
 }
 
 /// Accounts, with those above, and thousandths of GPUs of the jobs that wait already; a long queue is left aside.

@@ -158,11 +158,13 @@ async fn the_private_see_their_own_accounts_and_those_above() {
 
 #[tokio::test]
 async fn who_will_borrow_hears_it_at_once() {
-    let pool = Pool::new("[account.vision]\nguaranteed = 2\n[account.guest]\n");
+    let hours = "[account.spent]\n[[account.spent.budget]]\nkind = \"guaranteed\"\ngpu_hours = 1\nperiod = \"week\"\n";
+    let pool = Pool::new(&format!("[account.vision]\nguaranteed = 2\n[account.guest]\n{hours}"));
     pool.node("n1", Role::Compute, 4).await;
     let mut told = String::new();
     for (account, gpus, more) in [("vision", 2, json!({})), ("vision", 1, json!({})), ("vision", 1, json!({"borrow": false})),
-        ("vision", 1, json!({"requeue": false})), ("guest", 1, json!({})), ("guest", 1, json!({"borrow": false})), ("guest", 1, json!({"requeue": false})), ("guest", 0, json!({}))] {
+        ("vision", 1, json!({"requeue": false})), ("guest", 1, json!({})), ("guest", 1, json!({"borrow": false})), ("guest", 1, json!({"requeue": false})), ("guest", 0, json!({})),
+        ("spent", 1, json!({"time_limit_secs": 3600})), ("spent", 1, json!({"time_limit_secs": 3660}))] {
         let mut spec = json!({"account": account, "time_limit_secs": 60, "request": {"gpus": gpus.to_string()}});
         spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         let answer = pool.post(&alice(), "/v1/jobs", request(spec)).await;
@@ -178,6 +180,8 @@ async fn who_will_borrow_hears_it_at_once() {
         guest 1 {"borrow":false}: ["account guest is guaranteed no GPUs, and --no-borrow waits for such: it starts when the account gets a guarantee, or without that option on what others leave idle"]
         guest 1 {"requeue":false}: ["account guest is guaranteed no GPUs, and a job that may not be requeued does not borrow: with --borrow it runs on what others leave idle, and ends for good when they want it back"]
         guest 0 {}: []
+        spent 1 {"time_limit_secs":3600}: []
+        spent 1 {"time_limit_secs":3660}: ["would start on borrowed GPUs: account spent is guaranteed 1 GPU-hours a week: 0 are used, guaranteed runs may use 0 more by their time limits, and this job 1.016. Their owners may take them back; with --no-borrow it waits for its own"]
     "#]].assert_eq(&told);
 }
 
@@ -214,7 +218,7 @@ async fn a_dry_reload_names_what_would_become_of_jobs() {
         partition b is removed
         account new is added
         partition b would be gone: its 1 waiting jobs would not start, its 0 running jobs go on
-        job J of alice: waits (PartitionDown); now it starts at once
+        job J of alice: waits (PartitionDown: partition \"a\" is DOWN: it takes jobs and starts none); now it starts at once
         job 2 of alice: waits (PartitionConfig: partition "b" is not in the configuration); now it waits (JobHeldUser: held by user:alice)
     "#]].assert_eq(&notes.replace(&format!("job {job} "), "job J "));
     assert_eq!(pool.core.view().await.config.partitions.len(), 2, "nothing changed");
