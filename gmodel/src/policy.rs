@@ -203,7 +203,8 @@ pub struct Qos {
     pub per_job: JobLimits,
     /// GPUs of this cluster that only jobs of this QOS may take when they are idle.
     pub headroom: Option<GpuAmounts>,
-    /// Jobs of it neither count against guarantees nor borrow: they run outside of quotas.
+    /// Jobs of it neither count against guarantees nor borrow: they run outside of quotas, and give way to guaranteed demand
+    /// before borrowed runs do, unless its preemption mode is off.
     pub outside_quota: bool,
     /// What is done about its runs whose GPUs stand idle; `None`: as the partition says.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -128,6 +128,8 @@ struct Candidate<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ground {
     Reclaim,
+    /// As a reclaim, of what runs outside of quotas: it stands on nobody's guarantee, and goes before what is borrowed.
+    Outside,
     Qos,
     FairShare,
 }
@@ -316,19 +318,23 @@ impl<'a> Known<'a> {
                 continue;
             }
             let is_borrowed = run.class == Some(RunClass::Borrowed);
-            let in_pair = pairs.is_some_and(|pairs| pairs.contains(&run.run.spec.qos));
+            let is_outside = class.is_some() && run.class.is_none();
+            // What one ground takes the other must not give back: QOS that name each other preempt neither way.
+            let gives_back = self.preempts(&run.run.spec.qos, &job.spec.qos);
+            let in_pair = !gives_back && pairs.is_some_and(|pairs| pairs.contains(&run.run.spec.qos));
             let ground = match class {
                 Some(RunClass::Guaranteed) if is_borrowed && needs_gpus => Ground::Reclaim,
-                Some(RunClass::Borrowed) if in_pair && is_borrowed => Ground::Qos,
-                // What one ground takes the other must not give back.
-                Some(RunClass::Borrowed) if is_borrowed && !self.preempts(&run.run.spec.qos, &job.spec.qos) && swap.is_for(run) => {
-                    Ground::FairShare
-                }
+                Some(RunClass::Guaranteed) if is_outside && needs_gpus && run.gpus > 0 && !gives_back => Ground::Outside,
+                Some(RunClass::Borrowed) if in_pair && (is_borrowed || is_outside) => Ground::Qos,
+                Some(RunClass::Borrowed) if is_borrowed && !gives_back && swap.is_for(run) => Ground::FairShare,
                 Some(RunClass::Guaranteed) | None if in_pair => Ground::Qos,
                 _ => continue,
             };
-            let excess = self.borrowed.get(&lender_of(self.ledger, run.account)).copied().filter(|_| is_borrowed);
-            all.push(Eligible { at, ground, excess: excess.unwrap_or(0) });
+            let excess = match ground {
+                Ground::Outside => u64::MAX,
+                _ => self.borrowed.get(&lender_of(self.ledger, run.account)).copied().filter(|_| is_borrowed).unwrap_or(0),
+            };
+            all.push(Eligible { at, ground, excess });
         }
         all.sort_by_key(|one| {
             let run = &self.runs[one.at];
@@ -402,13 +408,17 @@ impl<'a> Known<'a> {
         let (whose, from) = (&job.spec.account, &victim.run.spec.account);
         let borrowed = milli_text(eligible.excess);
         let why = match eligible.ground {
-            Ground::Reclaim => {
+            Ground::Reclaim | Ground::Outside => {
                 let lender = self.ledger.tree().number(whose).map_or(ROOT, |account| lender_of(self.ledger, account));
                 let guarantees = self.ledger.guarantees();
                 let most = guarantees.and_then(|one| one.guaranteed(lender)).unwrap_or(0);
                 let used = guarantees.map_or(0, |one| one.used(lender, ALL));
+                let stands = match eligible.ground {
+                    Ground::Outside => format!("QOS {} runs outside of quotas", victim.run.spec.qos),
+                    _ => format!("account {from} borrows {borrowed}"),
+                };
                 format!(
-                    "account {} takes back GPUs of its guarantee for job {} (uses {} of {}); account {from} borrows {borrowed}",
+                    "account {} takes back GPUs of its guarantee for job {} (uses {} of {}); {stands}",
                     self.ledger.tree().name(lender),
                     job.id,
                     milli_text(used),

@@ -149,8 +149,13 @@ fn in_words(account: &AccountRow) -> String {
     }
     let borrowed = held(&account.borrowed_held, "gpu");
     text.push_str(&format!("borrowed: {borrowed} GPUs, which go back when their owners want them\n"));
+    let outside = held(&account.outside_held, "gpu");
+    if outside > 0.0 {
+        text.push_str(&format!("outside of quotas: {outside} GPUs, by QOS that say outside_quota\n"));
+    }
     for (gpu_type, most) in account.limit.iter().flatten() {
-        let all = held(&account.guaranteed_held, gpu_type) + held(&account.borrowed_held, gpu_type);
+        let parts = [&account.guaranteed_held, &account.borrowed_held, &account.outside_held];
+        let all: f64 = parts.into_iter().map(|part| held(part, gpu_type)).sum();
         text.push_str(&format!("limit: {all} of {most} {} held\n", word(gpu_type)));
     }
     for (gpu_type, most) in account.lend_limit.iter().flatten() {

@@ -84,6 +84,49 @@ fn the_account_furthest_above_its_guarantee_comes_first_then_the_least_loss() {
 }
 
 #[test]
+fn what_runs_outside_of_quotas_goes_before_what_is_borrowed_unless_it_is_never_preempted() {
+    let text = |more: &str| {
+        format!(
+            "node n1 h100:8
+             account a g=8
+             account b
+             qos scavenger outside {more}
+             qos urgent preempts=scavenger
+             run 1 b bob 4 on=n1 ago=10 class=b
+             run 2 b bob 4 on=n1 ago=900 qos=scavenger
+             job 10 a ann 4
+             job 11 b bob 4 qos=urgent
+             job 12 b bob 4"
+        )
+    };
+    check(
+        &text(""),
+        expect![[r#"
+            10: 2-1 Requeue loses 3600: account a takes back GPUs of its guarantee for job 10 (uses 0 of 8); QOS scavenger runs outside of quotas
+            11: 2-1 Requeue loses 3600: QOS urgent of job 11 may preempt QOS scavenger
+            12: nobody
+        "#]],
+    );
+    check(
+        &text("mode=off"),
+        expect![[r#"
+            10: 1-1 Requeue loses 40: account a takes back GPUs of its guarantee for job 10 (uses 0 of 8); account b borrows 4
+            11: nobody
+            12: nobody
+        "#]],
+    );
+    // Who may preempt each other would go back and forth.
+    check(
+        &text("preempts=urgent"),
+        expect![[r#"
+            10: 2-1 Requeue loses 3600: account a takes back GPUs of its guarantee for job 10 (uses 0 of 8); QOS scavenger runs outside of quotas
+            11: nobody
+            12: nobody
+        "#]],
+    );
+}
+
+#[test]
 fn work_protects_a_run_only_up_to_the_bound() {
     // Two and five hours without a mark protect alike: the younger goes, and never marking gains nothing.
     check(

@@ -44,6 +44,9 @@ pub struct AccountRow {
     pub guaranteed_held: Gpus,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub borrowed_held: Gpus,
+    /// What runs of QOS that are outside of quotas hold: limits count it, guarantees do not.
+    #[serde(skip_serializing_if = "Gpus::is_empty")]
+    pub outside_held: Gpus,
     /// Where it is written, `FILE:LINE`; absent for what `gadm` made.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
@@ -69,6 +72,7 @@ impl Default for AccountRow {
             closed: false,
             guaranteed_held: Gpus::new(),
             borrowed_held: Gpus::new(),
+            outside_held: Gpus::new(),
             file: None,
         }
     }

@@ -68,7 +68,7 @@ fn every_job_that_waits_has_its_reason() {
             3 alice PENDING Priority: needs 1 GPU and 1 CPU on one node; jobs of higher priority wait for such resources too
             4 alice PENDING JobHeldUser: held by user:alice HELD user:alice (submitted with --hold)
             5 alice PENDING BeginTime: not before 1970-01-12T13:55:00Z
-            6 alice PENDING PartitionDown: 
+            6 alice PENDING PartitionDown: partition "closed" is DOWN: it takes jobs and starts none
             7 alice PENDING ReqNodeNotAvail: nodes it needs are not available (n2: drained: fan is broken)
         "#]],
     );

@@ -88,6 +88,7 @@ pub(in crate::http) fn account_row(account: &Account, held: Option<&Held>, confi
         closed: account.closed,
         guaranteed_held: held.map(|held| gpus(&held.guaranteed)).unwrap_or_default(),
         borrowed_held: held.map(|held| gpus(&held.borrowed)).unwrap_or_default(),
+        outside_held: held.map(|held| gpus(&held.outside)).unwrap_or_default(),
         file: place(config, RecordKind::Account, &account.name),
     }
 }
@@ -198,6 +199,7 @@ fn place(config: &Config, kind: RecordKind, name: &str) -> Option<String> {
 pub(in crate::http) struct Held {
     pub(in crate::http) guaranteed: GpuAmounts,
     pub(in crate::http) borrowed: GpuAmounts,
+    pub(in crate::http) outside: GpuAmounts,
 }
 
 /// What every account holds now, with those below it. Without quotas all of it counts as guaranteed.
@@ -214,6 +216,7 @@ pub(in crate::http) fn held_by_account(state: &State) -> BTreeMap<String, Held> 
         if amounts.is_empty() {
             continue;
         }
+        let is_outside = state.policy.qos.get(&job.spec.qos).is_some_and(|qos| qos.outside_quota);
         let line = state.policy.lineage(&job.spec.account);
         let mut names: Vec<&str> = line.iter().map(|account| &*account.name).collect();
         if names.is_empty() {
@@ -221,7 +224,11 @@ pub(in crate::http) fn held_by_account(state: &State) -> BTreeMap<String, Held> 
         }
         for name in names {
             let held = all.entry(name.to_owned()).or_default();
-            let sum = if run.class == Some(RunClass::Borrowed) { &mut held.borrowed } else { &mut held.guaranteed };
+            let sum = match run.class {
+                _ if is_outside => &mut held.outside,
+                Some(RunClass::Borrowed) => &mut held.borrowed,
+                _ => &mut held.guaranteed,
+            };
             for (gpu_type, milli) in &amounts.0 {
                 *sum.0.entry(gpu_type.clone()).or_default() += milli;
             }

@@ -218,7 +218,7 @@ async fn a_dry_reload_names_what_would_become_of_jobs() {
         partition b is removed
         account new is added
         partition b would be gone: its 1 waiting jobs would not start, its 0 running jobs go on
-        job J of alice: waits (PartitionDown: partition \"a\" is DOWN: it takes jobs and starts none); now it starts at once
+        job J of alice: waits (PartitionDown: partition "a" is DOWN: it takes jobs and starts none); now it starts at once
         job 2 of alice: waits (PartitionConfig: partition "b" is not in the configuration); now it waits (JobHeldUser: held by user:alice)
     "#]].assert_eq(&notes.replace(&format!("job {job} "), "job J "));
     assert_eq!(pool.core.view().await.config.partitions.len(), 2, "nothing changed");
