@@ -68,7 +68,7 @@ fn find<'k>(name: &str, keys: &'k [Key], what: &str) -> Result<&'k Key, Failure>
     let plain = |text: &str| text.to_ascii_lowercase().replace(['_', '-'], "");
     let wanted = plain(name);
     keys.iter().find(|(word, ..)| plain(word) == wanted).ok_or_else(|| {
-        if what == "accounts" && matches!(&*wanted, "budget") {
+        if what == "accounts" && wanted == "budget" {
             return Failure::usage(format_args!("{name}= is of quotas: gadm quota set ACCOUNT {name}=guaranteed:10000/month"));
         }
         let guess = did_you_mean(&name.to_ascii_lowercase(), keys.iter().map(|(word, ..)| *word));

@@ -9,7 +9,7 @@ use gwire::api::QosRow;
 use gwire::client::{Client, escape};
 use gmodel::duration::squeue_time;
 
-const KEYS: [Key; 63] = [
+const KEYS: [Key; 64] = [
     ("description", "description", Form::Text),
     ("priority", "priority", Form::Count),
     ("usage_factor", "usage_factor", Form::Decimal),
@@ -147,4 +147,20 @@ fn list(client: &mut Client, json: bool) -> Outcome {
     }
     table.finish()?;
     Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_short_spellings_of_sacctmgr_are_known() {
+        let words = "MaxSubmitJobsPU=4 MaxSubmitJobsPA=9 MaxJobsPA=2 MaxTRESPJ=gres/gpu=3 MaxWallDurationPerJob=30:00 MinTRESPJ=gres/gpu:h100=1";
+        let words: Vec<String> = words.split(' ').map(str::to_owned).collect();
+        let change = key_value::read(&words, &KEYS, "QOS").ok();
+        assert_eq!(
+            serde_json::to_string(&change).unwrap(),
+            r#"{"per_account":{"running_jobs":2,"submitted_jobs":9},"per_job":{"gpus":{"gpu":3.0},"max_time_secs":1800,"min_gpus":{"h100":1.0}},"per_user":{"submitted_jobs":4}}"#
+        );
+    }
 }
