@@ -238,6 +238,29 @@ mod tests {
         assert_eq!(run("[preempt]\ndefault_checkpoint = \"USR1@60\""), (1, 0.0, 11_000));
     }
 
+    /// Every night at ten in Berlin the cluster is kept for somebody else.
+    #[test]
+    fn with_a_date_windows_and_periods_are_those_of_the_sites_clock() {
+        let trace = Trace::parse("job_id,account,submit_s,run_s,time_limit_s,gpus\na,x,0,3600,7200,1\nb,x,100,3600,3600,1\nc,x,200,60,60,1\n").unwrap();
+        let site = "time_zone = \"Europe/Berlin\"\n[reservation.night]\nnodes = \"ALL\"\nstart = 2026-01-05T22:00:00\nduration = \"8:00:00\"\nrepeat = \"daily\"\n";
+        let starts = |policy: &str| -> Vec<i64> {
+            let policy = PolicyFile::parse("x", policy).unwrap();
+            let done = Experiment::run(&trace, &uniform(1, 1), &policy, &mut || 0).unwrap();
+            done.parts[0].outcome.jobs.iter().map(|job| job.start_ms / 1000).collect()
+        };
+        let begin = |at: &str| format!("{site}[simulation]\nbegin = \"{at}\"\n");
+        // At 20:30 there is no room for two hours before ten, but for one; the long one has to wait for six in the morning.
+        assert_eq!(starts(&begin("2026-01-06T20:30:00")), [9 * 3600 + 1800, 100, 3700]);
+        assert_eq!(starts(&begin("2026-01-06T12:00:00")), [0, 3600, 7200], "by day nothing is kept");
+        assert_eq!(starts(site), [0, 3600, 7200], "without a date there is no night");
+        // Two GPU-hours a month are enough for January's evening; of one, b waits for Berlin's first of February and c for March.
+        let month = "time_zone = \"Europe/Berlin\"\n[account.x]\n[[account.x.budget]]\nkind = \"cap\"\ngpu_hours = 2\nperiod = \"month\"\n\
+                     [simulation]\nbegin = \"2026-01-31T22:00:00\"\nruntime = \"actual\"\n";
+        assert_eq!(starts(month), [0, 3600, 7200]);
+        let early = month.replace("gpu_hours = 2", "gpu_hours = 1");
+        assert_eq!(starts(&early), [0, 7200, 7200 + 28 * 86_400]);
+    }
+
     #[test]
     fn the_measures_add_up() {
         let trace = Trace::parse(TRACE).unwrap();

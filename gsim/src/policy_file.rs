@@ -1,13 +1,15 @@
-//! Policies as TOML: what `--policy` reads. Words are those of gpuctld.toml; `[simulation]` is gsim's own.
+//! Policies: those with a name, and what `--policy` takes of a [`SiteFile`].
 //!
-//! Owns keys and bounds; never what a setting does, and never reads a file.
+//! Never what a setting does, and never reads a file.
 
 use crate::hardware::Hardware;
-use crate::policy_words::{account, qos, read_fair_share, read_preempt, read_weights, replace};
-use crate::toml_table::{Reader, read};
+use crate::site_file::SiteFile;
 use crate::trace_run::{Runtime, Settings};
+use gmodel::TimeZone;
 use gmodel::config::ClusterConfig;
 use gmodel::policy::{Backfill, JobOrder, Placement, Policy, SchedulerConfig};
+use std::path::Path;
+use std::sync::Arc;
 
 /// A policy to try.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -18,6 +20,10 @@ pub struct PolicyFile {
     pub settings: Settings,
     /// Every account has a cluster of its own.
     pub per_account_clusters: bool,
+    /// Whose days and months periods of budgets and recurring reservations follow.
+    pub time_zone: Arc<TimeZone>,
+    /// Reservations that were left out, since nothing says on which days the trace is.
+    pub dateless: usize,
 }
 
 /// Policies that need no file, with what they are.
@@ -30,44 +36,8 @@ pub const NAMED: [(&str, &str); 6] = [
     ("sjf-easy", "shortest job first with EASY backfill, best fit"),
 ];
 
-pub(crate) const PLACEMENTS: [(&str, Placement); 4] = [
-    ("pack", Placement::Pack),
-    ("spread", Placement::Spread),
-    ("best-fit", Placement::BestFit),
-    ("first-fit", Placement::FirstFit),
-];
-const ORDERS: [(&str, JobOrder); 3] =
-    [("multifactor", JobOrder::Multifactor), ("fifo", JobOrder::Fifo), ("sjf", JobOrder::Sjf)];
-const BACKFILLS: [(&str, Backfill); 3] =
-    [("off", Backfill::Off), ("easy", Backfill::EASY), ("conservative", Backfill::All)];
-const RUNTIMES: [(&str, Runtime); 2] = [("limit", Runtime::Limit), ("actual", Runtime::Actual)];
-
-/// Keys of gpuctld.toml that a simulation has no use for.
-const DAEMON_KEYS: [&str; 35] = [
-    "cluster", "state_dir", "socket", "listen", "advertise", "min_free", "node_cert_days", "keep_scripts_days", "trace",
-    "operators", "expect", "privacy", "default_account", "allow_root_jobs", "node_timeout_secs", "lost_node", "fence_program", "fence_timeout_secs",
-    "idle_program", "idle_timeout_secs",
-    "prepare_timeout_secs", "kill_grace_secs", "min_job_age_secs", "kill_invalid_depend", "time_zone", "mig", "mig_recut_secs", "diagnostics", "max_array_tasks", "max_pending_jobs", "submit_hook",
-    // Traces name no licences and no topology; reservations are for days that are not the trace's.
-    "licences", "price", "reservation", "switch",
-];
-/// Tables and keys of a policy, which stand in the same file as the partitions where a site likes.
-const POLICY_KEYS: [&str; 15] = [
-    "scheduler", "simulation", "priority", "fair_share", "preempt", "account", "qos", "order", "backfill", "placement",
-    "consolidate", "runtime", "kill_at_limit", "per_account_clusters", "marks_every",
-];
-
-pub(crate) fn skip_rest_of_daemon(top: &Reader) {
-    DAEMON_KEYS.iter().for_each(|key| {
-        top.skip(key);
-    });
-}
-
-pub(crate) fn skip_policy(top: &Reader) {
-    POLICY_KEYS.iter().for_each(|key| {
-        top.skip(key);
-    });
-}
+const PLACEMENTS: [(&str, Placement); 4] = gconfig::scheduling::PLACEMENTS;
+const ORDERS: [(&str, JobOrder); 3] = gconfig::scheduling::ORDERS;
 
 impl PolicyFile {
     /// A policy that needs no file.
@@ -86,47 +56,33 @@ impl PolicyFile {
         Some(Self { name: name.to_owned(), scheduler, ..Self::default() })
     }
 
-    /// Reads a policy. The keys of `[scheduler]` and `[simulation]` may also stand at the top.
+    /// Reads a policy, under the name of its file. The keys of `[scheduler]` and `[simulation]` may also stand at the top.
     ///
     /// # Errors
-    /// Every mistake, a line each.
+    /// Every mistake with its place.
     pub fn parse(name: &str, text: &str) -> Result<Self, String> {
-        read(text, |top| {
-            let mut policy = Self { name: name.to_owned(), ..Self::default() };
-            for table in [top, &top.table("scheduler"), &top.table("simulation")] {
-                policy.read_words(table);
-            }
-            read_weights(&top.table("priority"), &mut policy.scheduler.priority);
-            read_fair_share(&top.table("fair_share"), &mut policy.scheduler.fair_share);
-            read_preempt(&top.table("preempt"), &mut policy.scheduler.preempt);
-            let accounts = top.tables("account").into_iter().map(|(name, table)| (name.to_owned(), account(name, &table)));
-            policy.accounts.accounts = accounts.collect();
-            let qos = top.tables("qos").into_iter().map(|(name, table)| (name.to_owned(), qos(name, &table)));
-            policy.accounts.qos = qos.collect();
-            skip_rest_of_daemon(top);
-            ["partition", "node"].iter().for_each(|key| {
-                top.skip(key);
-            });
-            policy
-        })
-    }
-
-    fn read_words(&mut self, table: &Reader) {
-        let set = &mut self.scheduler;
-        replace(&mut set.order, table.word("order", &ORDERS));
-        replace(&mut set.placement, table.word("placement", &PLACEMENTS));
-        let backfill = match table.as_integer("backfill") {
-            Some(0) => Some(Backfill::Off),
-            Some(_) => table.number("backfill", 10_000_000).map(Backfill::First),
-            None => table.word("backfill", &BACKFILLS),
+        let SiteFile { config, simulation, .. } = SiteFile::parse(name, text)?;
+        let default = Settings::default();
+        let mut policy = Self {
+            name: Path::new(name).file_stem().map_or_else(|| name.to_owned(), |stem| stem.to_string_lossy().into_owned()),
+            scheduler: config.scheduler,
+            accounts: config.policy,
+            time_zone: config.time_zone,
+            settings: Settings {
+                runtime: simulation.runtime.unwrap_or(default.runtime),
+                kill_at_limit: simulation.kill_at_limit.unwrap_or(default.kill_at_limit),
+                marks_every_ms: simulation.marks_every_secs.map(|secs| i64::from(secs) * 1000),
+                begin: simulation.begin,
+                ..default
+            },
+            per_account_clusters: simulation.per_account_clusters.unwrap_or(false),
+            dateless: 0,
         };
-        replace(&mut set.backfill, backfill);
-        replace(&mut set.consolidate, table.boolean("consolidate"));
-        replace(&mut self.settings.runtime, table.word("runtime", &RUNTIMES));
-        replace(&mut self.settings.kill_at_limit, table.boolean("kill_at_limit"));
-        replace(&mut self.per_account_clusters, table.boolean("per_account_clusters"));
-        let marks = table.time_secs("marks_every").map(|secs| secs.map(|secs| i64::from(secs.max(1)) * 1000));
-        replace(&mut self.settings.marks_every_ms, marks);
+        if policy.settings.begin.is_none() {
+            // They are for days that are not the trace's.
+            policy.dateless = std::mem::take(&mut policy.accounts.reservations).len();
+        }
+        Ok(policy)
     }
 
     /// What the core is to decide by, over the partitions of the hardware.
@@ -138,6 +94,7 @@ impl PolicyFile {
             max_pending_jobs: u32::MAX,
             scheduler: self.scheduler.clone(),
             policy: self.accounts.clone(),
+            time_zone: self.time_zone.clone(),
             ..ClusterConfig::default()
         }
     }
@@ -159,6 +116,12 @@ impl PolicyFile {
         }
         if !self.accounts.accounts.is_empty() {
             text.push_str(&format!(", {} accounts", self.accounts.accounts.len()));
+        }
+        if let Some(begin) = self.settings.begin {
+            text.push_str(&format!(", from {begin} on"));
+        }
+        if self.dateless > 0 {
+            text.push_str(&format!(", {} reservations left out for want of begin under [simulation]", self.dateless));
         }
         text
     }
@@ -215,14 +178,28 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
-        let wrong = |text: &str| PolicyFile::parse("x", text).unwrap_err();
+    fn what_is_wrong_is_said_as_the_controller_says_it() {
+        let wrong = |text: &str| PolicyFile::parse("site.toml", text).unwrap_err();
         assert_eq!(
             wrong("[scheduler]\nbackfill = \"eazy\"\n"),
-            "line 2: backfill = \"eazy\": one of off, easy, conservative is allowed. Did you mean \"easy\"?"
+            "error: backfill = \"eazy\" is unknown\n --> site.toml:2:12\n  |\n2 | backfill = \"eazy\"\n  |            ^^^^^^ did you mean \"easy\"?"
         );
-        assert_eq!(wrong("oder = \"fifo\"\n"), "line 1: unknown key \"oder\". Did you mean \"order\"?");
-        assert_eq!(wrong("backfill = -3\n"), "line 1: backfill = -3: 0 to 10000000 is allowed");
-        assert!(wrong("[account.a]\nguaranteed = \"lots\"\n").contains("guaranteed is of type string"));
+        let all = wrong("oder = \"fifo\"\nbackfill = -3\n[simulation]\nrun_time = 1\n[account.a]\nguaranteed = \"lots\"\n");
+        for said in ["did you mean \"order\"?", "backfill", "did you mean \"runtime\"?", "guaranteed"] {
+            assert!(all.contains(said), "{said}: {all}");
+        }
+        assert_eq!(all.matches("error: ").count(), 4, "{all}");
+    }
+
+    #[test]
+    fn days_are_those_of_the_sites_clock_and_without_a_date_reservations_are_left_out() {
+        let site = "time_zone = \"Europe/Berlin\"\n[reservation.night]\nnodes = \"ALL\"\nstart = 2026-01-05T22:00:00\nduration = \"8:00:00\"\nrepeat = \"daily\"\n";
+        let dated = PolicyFile::parse("x", &format!("{site}[simulation]\nbegin = \"2026-01-05T00:00\"\n")).unwrap();
+        assert_eq!(dated.settings.begin.unwrap().to_string(), "2026-01-04T23:00:00Z");
+        assert_eq!(dated.accounts.reservations["night"].start.to_string(), "2026-01-05T21:00:00Z");
+        assert!(dated.describe().ends_with(", from 2026-01-04T23:00:00Z on"));
+        let without = PolicyFile::parse("x", site).unwrap();
+        assert!(without.accounts.reservations.is_empty());
+        assert!(without.describe().ends_with("1 reservations left out for want of begin under [simulation]"));
     }
 }

@@ -10,6 +10,7 @@ use crate::prng::Prng;
 use crate::trace::{Trace, TraceJob};
 use crate::trace_run::{Fate, Onlooker, run_watched};
 use gcore::ctl::{Event, Run, State};
+use gmodel::policy::Account;
 use gmodel::{JobId, NodeId, Timestamp};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -74,11 +75,12 @@ pub fn reclaims(trace: &Trace, setup: &Setup, seed: u64) -> Result<Reclaims, Str
     let jobs: Vec<&TraceJob> = trace.jobs.iter().chain(&own).collect();
     let most = setup.most_nodes * GPUS_PER_NODE;
     let minutes = setup.marks_every_ms / 60_000;
-    let mut policy = format!("marks_every = \"{minutes}:00\"\n[account.{OWNER}]\nguaranteed = {most}\n");
+    let policy = format!("marks_every = \"{minutes}:00\"\n[account.{OWNER}]\nguaranteed = {most}\n");
+    let mut policy = PolicyFile::parse("reclaim", &policy)?;
     // Everybody else has no guarantee and borrows.
     let accounts: BTreeSet<&str> = trace.jobs.iter().map(|job| &*job.account).filter(|name| !name.is_empty()).collect();
-    policy.extend(accounts.iter().map(|name| format!("[account.\"{name}\"]\n")));
-    let policy = PolicyFile::parse("reclaim", &policy)?;
+    let others = accounts.into_iter().map(|name| (name.to_owned(), Account { name: name.to_owned(), ..Account::default() }));
+    policy.accounts.accounts.extend(others);
     let shape = NodeShape { gpus: GPUS_PER_NODE, cpus: 64, mem_bytes: 1 << 40, ..NodeShape::default() };
     let hardware = Hardware::uniform(setup.nodes, &shape);
     let mut watch = Watch { out: Reclaims { seed, ..Reclaims::default() }, seen: BTreeSet::new() };

@@ -21,6 +21,8 @@ use std::sync::Arc;
 
 /// The first submission is here on the simulated clock.
 pub const BASE: Timestamp = Timestamp::from_secs(1_700_000_000);
+/// Windows and periods that come and go in vain before those who still wait are given up: a year of days and nights.
+const MAX_IDLE_TURNS: u32 = 800;
 /// Ends between two looks for finished jobs to forget.
 const FORGET_EVERY: u32 = 256;
 /// Passes without a start that may follow each other at one instant.
@@ -34,6 +36,8 @@ pub struct Settings {
     pub kill_at_limit: bool,
     /// Work is safe at every multiple of this since a run's start; `None`: a run that is preempted begins again.
     pub marks_every_ms: Option<i64>,
+    /// The date of the trace's second 0; `None`: [`BASE`].
+    pub begin: Option<Timestamp>,
     pub budget: WorkBudget,
 }
 
@@ -43,6 +47,7 @@ impl Default for Settings {
             runtime: Runtime::Limit,
             kill_at_limit: false,
             marks_every_ms: None,
+            begin: None,
             budget: WorkBudget { node_probes: u64::MAX, starts: usize::MAX },
         }
     }
@@ -190,6 +195,8 @@ struct TraceRun<'a> {
     /// Work done and safe, by place in `jobs`; only of those that were preempted.
     saved_ms: BTreeMap<u32, i64>,
     waiting: usize,
+    /// Instants since anything started, ended or came.
+    idle_turns: u32,
     ended_since_forget: u32,
     /// The policy may end runs for others.
     preempts: bool,
@@ -244,6 +251,7 @@ impl<'a> TraceRun<'a> {
             ids: vec![JobId(0); jobs.len()],
             saved_ms: BTreeMap::new(),
             waiting: 0,
+            idle_turns: 0,
             ended_since_forget: 0,
             preempts: config.policy.has_quotas() || config.policy.qos.values().any(|qos| !qos.preempt.is_empty()),
             now_ms: begin_ms,
@@ -262,20 +270,39 @@ impl<'a> TraceRun<'a> {
     }
 
     fn now(&self) -> Timestamp {
-        BASE.plus_millis(self.now_ms)
+        self.at(self.now_ms)
+    }
+
+    /// The date of a moment of the trace.
+    fn at(&self, ms: i64) -> Timestamp {
+        self.settings.begin.unwrap_or(BASE).plus_millis(ms)
     }
 
     fn next_instant(&self) -> Option<i64> {
         let end = self.ends.peek().map(|Reverse((at, ..))| *at);
         let arrival = self.arrivals.get(self.arrived).map(|at| self.jobs[*at as usize].submit_ms);
-        let later = self.state.not_yet.first().map(|(at, _)| at.since_millis(BASE));
+        let later = self.state.not_yet.first().map(|(at, _)| at.since_millis(self.at(0)));
         let later = later.filter(|_| self.waiting > 0).map(|at| at.max(self.now_ms));
-        [end, arrival, later].into_iter().flatten().min()
+        [end, arrival, later, self.next_turn()].into_iter().flatten().min()
+    }
+
+    /// When a window of a reservation opens or closes next, or the period of a budget is over: who waits may start then.
+    fn next_turn(&self) -> Option<i64> {
+        if self.waiting == 0 || self.idle_turns >= MAX_IDLE_TURNS {
+            return None;
+        }
+        let (now, policy) = (self.now(), &self.state.policy);
+        let windows = policy.reservations.values().filter_map(|one| gsched::window::next(one, now));
+        let turns = windows.map(|(from, to)| if from > now { from } else { to });
+        let budgets = policy.accounts.values().flat_map(|account| &account.budgets);
+        let periods = budgets.map(|budget| self.state.usage.period_bounds(budget.period, now).1);
+        turns.chain(periods).min().map(|at| at.since_millis(self.at(0)))
     }
 
     fn instant(&mut self, at: i64, clock: &mut dyn FnMut() -> u64) {
         self.out.ledger.pass_to(at);
         self.now_ms = at;
+        self.idle_turns += 1;
         while let Some(Reverse((_, job, attempt))) = self.ends.peek().copied().filter(|Reverse((end, ..))| *end <= at) {
             self.ends.pop();
             self.end_of_run(job, attempt);
@@ -365,7 +392,7 @@ impl<'a> TraceRun<'a> {
             EndCause::TimeLimit => out.fate = Fate::TimedOut,
             _ => out.fate = Fate::Finished,
         }
-        let started = Some(BASE.plus_millis(live.start_ms));
+        let started = Some(self.at(live.start_ms));
         let end = RunEnd { cause, exit, started, ended: Some(self.now()), ..RunEnd::default() };
         for share in &live.allocation {
             let place = place_of(share.node);
@@ -390,8 +417,8 @@ impl<'a> TraceRun<'a> {
 
     fn mark(&mut self, run: RunId, live: &Live, number: u32, at_ms: i64) {
         let Some(share) = live.allocation.first() else { return };
-        let mark = Some(Mark { number, at: BASE.plus_millis(at_ms), note: String::new() });
-        let phase = RunPhase::Running { started: BASE.plus_millis(live.start_ms) };
+        let mark = Some(Mark { number, at: self.at(at_ms), note: String::new() });
+        let phase = RunPhase::Running { started: self.at(live.start_ms) };
         let report = NodeReport::Runs { runs: vec![RunReport { run, phase, mark }] };
         self.tell(Input::Node { node: share.node, report });
     }
@@ -445,6 +472,7 @@ impl<'a> TraceRun<'a> {
     fn placed(&mut self, run: RunId, allocation: &Allocation) {
         let job = self.job_of[(run.job.0 - self.first_id) as usize];
         self.waiting -= 1;
+        self.idle_turns = 0;
         for share in allocation {
             self.out.ledger.take(place_of(share.node), share);
         }

@@ -1,41 +1,33 @@
 //! The controller's TOML: `gpuctld.toml` with `topology.toml`, `partitions.d/*.toml` and `policy.d/*.toml` beside it, read as a
 //! whole or refused as a whole.
 //!
-//! Owns keys, defaults and bounds; every mistake is reported at once with its place. It never decides what a
-//! setting does: the policy goes to the core as a [`ClusterConfig`]. Words are slurm.conf(5)'s where it has one.
+//! Owns which files there are; what stands in them is [`gconfig`]'s, but for the daemon's own keys. Every mistake is reported
+//! at once with its place. It never decides what a setting does: the policy goes to the core as a [`ClusterConfig`].
 
-mod cluster;
-mod diagnostics;
-mod error;
-mod expect;
-mod idle;
-mod limits;
-mod mig;
-mod partition;
-mod policy;
-mod policy_check;
-mod policy_text;
-mod scheduling;
-mod section;
-mod time_zone;
-mod topology;
+mod daemon;
 
 #[cfg(test)]
 mod tests;
 
-pub use error::ConfigError;
-pub use idle::sense as idle_sense;
-pub use policy::{RecordKind, is_user};
-pub use policy_text::policy_text;
-pub use section::gpu_text;
+pub use gconfig::error::ConfigError;
+pub use gconfig::idle::sense as idle_sense;
+pub use gconfig::policy::{RecordKind, is_user};
+pub use gconfig::policy_text::policy_text;
+pub use gconfig::section::gpu_text;
 
-use error::{Errors, Source};
+use chrono::{DateTime, TimeDelta, TimeZone as _};
+use gconfig::error::{Errors, Source};
+use gconfig::policy::Records;
+use gconfig::{partition, policy, policy_check, topology};
 use gmodel::config::{ClusterConfig, Partition};
+use gmodel::Timestamp;
 use gmodel::policy::Policy;
-use policy::Records;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+
+/// Largest configuration file that is read, bytes.
+const MAX_FILE_BYTES: u64 = 4 << 20;
 
 /// Everything the administrator wrote, with defaults filled in.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -98,8 +90,8 @@ impl Config {
     /// # Errors
     /// All mistakes of all files, in the order of the files and of the text.
     pub fn load(path: &Path) -> Result<Self, Vec<ConfigError>> {
-        let mut errors = Errors::default();
-        let Some(main) = Source::read(path, &mut errors) else { return Err(errors.into_sorted()) };
+        let mut errors = Errors::with_local(machine_time);
+        let Some(main) = read_source(path, &mut errors) else { return Err(errors.into_sorted()) };
         let mut sources = vec![(Part::Main, main)];
         let dir = path.parent().unwrap_or(Path::new("."));
         for (part, name) in [(Part::Partitions, "partitions.d"), (Part::Policy, "policy.d")] {
@@ -107,7 +99,7 @@ impl Config {
         }
         let topology = dir.join("topology.toml");
         if topology.exists() {
-            sources.extend(Source::read(&topology, &mut errors).map(|source| (Part::Topology, source)));
+            sources.extend(read_source(&topology, &mut errors).map(|source| (Part::Topology, source)));
         }
         Self::read(&sources, errors)
     }
@@ -120,7 +112,7 @@ impl Config {
         for (part, source) in sources {
             let table = source.parse(&mut errors);
             match part {
-                Part::Main => config = Some(cluster::read(source, &table, &mut errors)),
+                Part::Main => config = Some(daemon::read(source, &table, &mut errors)),
                 Part::Partitions => partition::refuse_other_keys(source, &table, &mut errors),
                 Part::Policy => policy::refuse_other_keys(source, &table, "files of policy.d", &mut errors),
                 Part::Topology => topology = Some(topology::read(source, &table, &mut errors)),
@@ -189,7 +181,7 @@ enum Part {
 /// # Errors
 /// All mistakes, each with its place in the text.
 pub fn read_policy(name: &str, text: &str, partitions: &[Partition], base: &Policy) -> Result<Policy, Vec<ConfigError>> {
-    let mut errors = Errors::default();
+    let mut errors = Errors::with_local(machine_time);
     let source = Source::new(Path::new(name), text, &mut errors);
     let table = source.parse(&mut errors);
     policy::refuse_other_keys(&source, &table, "policies", &mut errors);
@@ -214,5 +206,26 @@ fn files_of(dir: &Path, errors: &mut Errors) -> Vec<Source> {
         .filter(|path| path.extension().is_some_and(|extension| extension == "toml"))
         .collect();
     paths.sort();
-    paths.iter().filter_map(|path| Source::read(path, errors)).collect()
+    paths.iter().filter_map(|path| read_source(path, errors)).collect()
+}
+
+fn read_source(path: &Path, errors: &mut Errors) -> Option<Source> {
+    let text = std::fs::metadata(path).and_then(|metadata| match metadata.len() {
+        0..=MAX_FILE_BYTES => std::fs::read_to_string(path),
+        bytes => Err(std::io::Error::other(format!("{bytes} bytes; at most {MAX_FILE_BYTES} are read"))),
+    });
+    match text {
+        Ok(text) => Some(Source::new(path, &text, errors)),
+        Err(error) => {
+            errors.unreadable(path, &error);
+            None
+        }
+    }
+}
+
+/// A local time of this machine. One that is skipped begins at the next that is there; one that comes twice, at the first.
+fn machine_time(millis: i64) -> Option<Timestamp> {
+    let civil = DateTime::from_timestamp_millis(millis)?.naive_utc();
+    let later = |mins: i64| chrono::Local.from_local_datetime(&(civil + TimeDelta::minutes(mins))).earliest();
+    (0..=180).find_map(later).map(|at| Timestamp(at.timestamp_millis()))
 }

@@ -1,6 +1,5 @@
 //! What an administrator reads when a file is wrong, and that every sample is right.
 
-use super::error::{Errors, Source};
 use super::*;
 use expect_test::{Expect, expect};
 use gmodel::config::{NodeSelection, PartitionState, Privacy};

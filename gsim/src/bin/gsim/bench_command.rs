@@ -83,8 +83,10 @@ pub fn frag(args: &FragArgs) -> Result<(), String> {
         return Err(format!("{}: no row asks for GPUs", args.trace.display()));
     }
     let text = read_text(&args.cluster)?;
-    let read = if is_node_csv(&text) { Hardware::from_csv(&text) } else { Hardware::from_toml(&text, &NodeShape::default()) };
-    let hardware = read.map_err(|errors| in_file(&args.cluster, &errors))?;
+    let hardware = match is_node_csv(&text) {
+        true => Hardware::from_csv(&text).map_err(|errors| in_file(&args.cluster, &errors)),
+        false => Hardware::from_toml(&args.cluster.display().to_string(), &text, &NodeShape::default()),
+    }?;
     if hardware.gpus() == 0 {
         return Err(format!("{}: the nodes have no GPUs", args.cluster.display()));
     }

@@ -134,8 +134,7 @@ pub fn read_policy(policy: &str) -> Result<PolicyFile, String> {
         let names: Vec<&str> = NAMED.iter().map(|(name, _)| *name).collect();
         format!("--policy: {error}. Without a file there are: {}.", names.join(", "))
     })?;
-    let name = path.file_stem().map_or(policy.to_owned(), |stem| stem.to_string_lossy().into_owned());
-    PolicyFile::parse(&name, &text).map_err(|errors| in_file(path, &errors))
+    PolicyFile::parse(policy, &text)
 }
 
 pub fn policy_with(policy: &str, how: &How) -> Result<PolicyFile, String> {
@@ -173,8 +172,11 @@ pub fn read_place(place: &Where, trace: &Trace) -> Result<Place, String> {
         });
     };
     let text = read_text(path)?;
-    let hardware = if is_node_csv(&text) { Hardware::from_csv(&text) } else { Hardware::from_toml(&text, &shape()) };
-    hardware.map(Place::Given).map_err(|errors| in_file(path, &errors))
+    let hardware = match is_node_csv(&text) {
+        true => Hardware::from_csv(&text).map_err(|errors| in_file(path, &errors)),
+        false => Hardware::from_toml(&path.display().to_string(), &text, &shape()),
+    };
+    hardware.map(Place::Given)
 }
 
 fn experiments<'a>(trace: &'a Trace, place: &Where, policies: &[PolicyFile]) -> Result<Vec<Experiment<'a>>, String> {

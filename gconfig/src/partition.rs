@@ -2,12 +2,12 @@
 //!
 //! Owns their keys, and that names and the default are unique over all files. Source of words: slurm.conf(5).
 
-use super::cluster::is_name;
-use super::error::{Errors, Source};
-use super::limits::limits;
-use super::policy::{PREEMPT_MODES, RecordKind, Records, default_among_allowed};
-use super::scheduling::PLACEMENTS;
-use super::section::Section;
+use crate::cluster::is_name;
+use crate::error::{Errors, Source};
+use crate::limits::limits;
+use crate::policy::{PREEMPT_MODES, RecordKind, Records, default_among_allowed};
+use crate::scheduling::PLACEMENTS;
+use crate::section::Section;
 use gmodel::config::{GpuSharing, MigCuts, NodeSelection, Partition, PartitionState};
 use gmodel::hostlist::Hostlist;
 use std::collections::BTreeMap;
@@ -65,7 +65,7 @@ const STATES: [(&str, PartitionState); 4] = [
 
 /// Partitions in the order in which they were read.
 #[derive(Default)]
-pub(super) struct Partitions {
+pub struct Partitions {
     list: Vec<Partition>,
     /// Where each name was first written: `path:line`.
     places: BTreeMap<String, String>,
@@ -73,7 +73,7 @@ pub(super) struct Partitions {
 }
 
 impl Partitions {
-    pub(super) fn read<'s>(&mut self, source: &'s Source, file: &DeTable<'_>, records: &mut Records<'s>, errors: &mut Errors) {
+    pub fn read<'s>(&mut self, source: &'s Source, file: &DeTable<'_>, records: &mut Records<'s>, errors: &mut Errors) {
         let Some(value) = file.get("partition") else { return };
         let Some(tables) = value.get_ref().as_table() else {
             errors.add(source, value.span(), "partition is not a table", "write [partition.NAME]");
@@ -129,7 +129,7 @@ impl Partitions {
     }
 
     /// Without any partition there is one, `main`, of all nodes.
-    pub(super) fn finish(self) -> Vec<Partition> {
+    pub fn finish(self) -> Vec<Partition> {
         if self.list.is_empty() {
             return vec![Partition { name: "main".into(), is_default: true, ..Partition::default() }];
         }
@@ -138,7 +138,7 @@ impl Partitions {
 }
 
 /// A file of `partitions.d` holds `[partition.NAME]` tables and nothing else.
-pub(super) fn refuse_other_keys(source: &Source, file: &DeTable<'_>, errors: &mut Errors) {
+pub fn refuse_other_keys(source: &Source, file: &DeTable<'_>, errors: &mut Errors) {
     for key in file.keys().filter(|key| key.get_ref() != "partition") {
         let word: &str = key.get_ref();
         let hint = if KEYS.contains(&word) {
@@ -209,7 +209,7 @@ fn partition(name: &str, section: &Section, errors: &mut Errors) -> Partition {
         slices_for_memory: section.boolean("slices_for_memory", errors).unwrap_or(default.slices_for_memory),
         gpu_sharing: sharing,
         diagnostics: section.boolean("diagnostics", errors).unwrap_or(default.diagnostics),
-        idle: super::idle::idle(section, &holder, errors),
+        idle: crate::idle::idle(section, &holder, errors),
         ..default
     }
 }

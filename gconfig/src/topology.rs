@@ -3,9 +3,9 @@
 //! Owns its keys, and that switches are a forest: each node below one leaf, each switch below one other, none below itself.
 //! Words of topology.conf(5).
 
-use super::cluster::is_name;
-use super::error::{Errors, Source};
-use super::section::{NamedTable, Section};
+use crate::cluster::is_name;
+use crate::error::{Errors, Source};
+use crate::section::{NamedTable, Section};
 use gmodel::hostlist::Hostlist;
 use gmodel::policy::{NodeGroup, Rails, Switch, Topology};
 use gmodel::suggest::closest;
@@ -20,7 +20,7 @@ const RAILS_KEYS: [&str; 3] = ["nodes", "count", "of_gpu"];
 const MOST_RAILS: u32 = 64;
 
 /// Reads `[switch.NAME]`, `[rack.NAME]`, `[nvlink_domain.NAME]` and `[rails.NAME]` tables.
-pub(super) fn read(source: &Source, table: &DeTable<'_>, errors: &mut Errors) -> Topology {
+pub fn read(source: &Source, table: &DeTable<'_>, errors: &mut Errors) -> Topology {
     let file = Section::open(source, table, &["switch", "rack", "nvlink_domain", "rails"], "topology.toml", errors);
     let mut switches = Vec::new();
     let mut spans: Vec<Range<usize>> = Vec::new();

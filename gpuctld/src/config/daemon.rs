@@ -1,13 +1,12 @@
-//! The main file, `gpuctld.toml`: where the controller lives and the cluster-wide policy.
+//! The daemon's part of the main file, `gpuctld.toml`: where the controller lives, and programs of the site.
 //!
-//! Owns its keys and defaults. Partitions are read by [`super::partition`].
+//! What the core decides by is [`gconfig`]'s.
 
-use super::error::{Errors, Source};
-use super::section::Section;
 use super::{Config, SiteProgram, Hook, OnFailure};
 use crate::site_program::check_ownership;
-use gmodel::array_spec::MAX_TASKS;
-use gmodel::config::{ClusterConfig, LostNode, Privacy};
+use gconfig::cluster::{self, KEYS};
+use gconfig::error::{Errors, Source};
+use gconfig::section::Section;
 use std::net::SocketAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -18,50 +17,6 @@ pub(super) const DEFAULT_PORT: u16 = 7117;
 /// A unix socket's path ends here (unix(7)).
 const MAX_SOCKET_PATH_BYTES: usize = 107;
 
-const KEYS: [&str; 41] = [
-    "cluster",
-    "state_dir",
-    "socket",
-    "listen",
-    "advertise",
-    "min_free",
-    "node_cert_days",
-    "keep_scripts_days",
-    "trace",
-    "operators",
-    "privacy",
-    "default_account",
-    "allow_root_jobs",
-    "node_timeout_secs",
-    "lost_node",
-    "fence_program",
-    "fence_timeout_secs",
-    "idle_program",
-    "idle_timeout_secs",
-    "prepare_timeout_secs",
-    "kill_grace_secs",
-    "min_job_age_secs",
-    "kill_invalid_depend",
-    "time_zone",
-    "max_array_tasks",
-    "max_pending_jobs",
-    "submit_hook",
-    "mig",
-    "mig_recut_secs",
-    "diagnostics",
-    "expect",
-    "partition",
-    "scheduler",
-    "priority",
-    "fair_share",
-    "preempt",
-    "licences",
-    "price",
-    "account",
-    "qos",
-    "reservation",
-];
-
 const HOOK_KEYS: [&str; 4] = ["program", "user", "timeout_ms", "on_failure"];
 
 /// Reads the main file. What is wrong or missing has its default, so that reading goes on.
@@ -69,7 +24,7 @@ pub(super) fn read(source: &Source, table: &DeTable<'_>, errors: &mut Errors) ->
     let section = Section::open(source, table, &KEYS, "gpuctld.toml", errors);
     let listen = listen(&section, errors);
     Config {
-        cluster: policy(&section, errors),
+        cluster: cluster::read(&section, errors),
         state_dir: section.path("state_dir", false, errors).unwrap_or_else(|| "/var/lib/gpupool".into()),
         socket: socket(&section, errors),
         listen,
@@ -83,62 +38,6 @@ pub(super) fn read(source: &Source, table: &DeTable<'_>, errors: &mut Errors) ->
         trace: section.boolean("trace", errors).unwrap_or(false),
         places: std::collections::BTreeMap::new(),
     }
-}
-
-fn policy(section: &Section, errors: &mut Errors) -> ClusterConfig {
-    // Dates in this file and those after it are read in it.
-    errors.zone = section.has("time_zone").then(|| super::time_zone::read(section, errors));
-    let default = ClusterConfig::default();
-    let mut secs = |key, bounds, default| section.number(key, bounds, errors).unwrap_or(default);
-    let node_timeout_secs = secs("node_timeout_secs", 1..=86_400, default.node_timeout_secs);
-    let prepare_timeout_secs = secs("prepare_timeout_secs", 1..=86_400, default.prepare_timeout_secs);
-    let kill_grace_secs = secs("kill_grace_secs", 0..=3_600, default.kill_grace_secs);
-    let min_job_age_secs = secs("min_job_age_secs", 0..=86_400, default.min_job_age_secs);
-    let mig_recut_secs = secs("mig_recut_secs", 0..=86_400, default.mig_recut_secs);
-    let max_array_tasks = secs("max_array_tasks", 1..=MAX_TASKS, default.max_array_tasks);
-    let max_pending_jobs = secs("max_pending_jobs", 1..=10_000_000, default.max_pending_jobs);
-    let lost_node = [("requeue", LostNode::Requeue), ("wait", LostNode::Wait)];
-    let privacy = [("open", Privacy::Open), ("account", Privacy::Account), ("own", Privacy::Own)];
-    ClusterConfig {
-        name: name(section, "cluster", errors).unwrap_or(default.name),
-        partitions: Vec::new(),
-        default_account: name(section, "default_account", errors).unwrap_or(default.default_account),
-        node_timeout_secs,
-        fence_program: section.has("fence_program"),
-        idle_program: section.has("idle_program"),
-        lost_node: section.word("lost_node", &lost_node, errors).unwrap_or_default(),
-        prepare_timeout_secs,
-        kill_grace_secs,
-        max_array_tasks,
-        max_pending_jobs,
-        allow_root_jobs: section.boolean("allow_root_jobs", errors).unwrap_or(default.allow_root_jobs),
-        operators: section.texts("operators", errors).unwrap_or_default(),
-        min_job_age_secs,
-        kill_invalid_depend: section.boolean("kill_invalid_depend", errors).unwrap_or(default.kill_invalid_depend),
-        time_zone: errors.zone.clone().unwrap_or_default(),
-        privacy: section.word("privacy", &privacy, errors).unwrap_or_default(),
-        scheduler: super::scheduling::read(section, errors),
-        mig: super::mig::read(section, errors),
-        expected: super::expect::read(section, errors),
-        mig_recut_secs,
-        diagnostics: super::diagnostics::read(section, errors),
-        ..default
-    }
-}
-
-/// A name of letters, digits, `_`, `-` and `.`, at most 64 of them.
-pub(super) fn is_name(text: &str) -> bool {
-    (1..=64).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.".contains(&b))
-}
-
-fn name(section: &Section, key: &str, errors: &mut Errors) -> Option<String> {
-    let text = section.text(key, errors)?;
-    if is_name(&text) {
-        return Some(text);
-    }
-    let message = format!("{key} = {text:?} is not a name");
-    errors.add(section.source, section.span(key), message, "use up to 64 letters, digits, '_', '-' and '.'");
-    None
 }
 
 fn socket(section: &Section, errors: &mut Errors) -> PathBuf {

@@ -2,8 +2,8 @@
 //!
 //! Owns the layout: what is a default is left out, names are sorted, so that two exports compare line by line.
 
-use super::policy::hosts_text;
-use super::section::gpu_text;
+use crate::policy::hosts_text;
+use crate::section::gpu_text;
 use gmodel::Timestamp;
 use gmodel::policy::{
     ALL_GPUS, Account, AccountUser, BudgetKind, GpuAmounts, JobLimits, Limits, Period, Policy, PreemptMode, Qos, Repeat,

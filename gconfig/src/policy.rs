@@ -1,12 +1,12 @@
 //! `[account.NAME]`, `[qos.NAME]` and `[reservation.NAME]` tables, of the main file and of `policy.d`.
 //!
-//! Owns their keys and bounds. Whether names that they mention exist is [`super::policy_check`]'s. Words of sacctmgr(1)
+//! Owns their keys and bounds. Whether names that they mention exist is [`crate::policy_check`]'s. Words of sacctmgr(1)
 //! and of `scontrol create reservation`.
 
-use super::cluster::is_name;
-use super::error::{Errors, Source};
-use super::limits::{job_limits, keys_with, limits, read as read_limits};
-use super::section::{NamedTable, Section};
+use crate::cluster::is_name;
+use crate::error::{Errors, Source};
+use crate::limits::{job_limits, keys_with, limits, read as read_limits};
+use crate::section::{NamedTable, Section};
 use gmodel::hostlist::Hostlist;
 use gmodel::policy::{
     Account, AccountUser, Budget, BudgetKind, Period, Policy, PreemptMode, Qos, ROOT_ACCOUNT, Repeat, Reservation,
@@ -17,7 +17,7 @@ use std::ops::Range;
 use toml::de::DeTable;
 
 /// The tables that hold records.
-pub(super) const RECORD_TABLES: [&str; 3] = ["account", "qos", "reservation"];
+pub const RECORD_TABLES: [&str; 3] = ["account", "qos", "reservation"];
 
 const ACCOUNT_KEYS: [&str; 15] = [
     "parent",
@@ -68,7 +68,7 @@ const RESERVATION_KEYS: [&str; 12] = [
     "ignore_running",
 ];
 
-pub(super) const PREEMPT_MODES: [(&str, PreemptMode); 4] = [
+pub const PREEMPT_MODES: [(&str, PreemptMode); 4] = [
     ("off", PreemptMode::Off),
     ("requeue", PreemptMode::Requeue),
     ("cancel", PreemptMode::Cancel),
@@ -113,27 +113,27 @@ impl RecordKind {
 }
 
 /// A name that a record mentions, with its place.
-pub(super) struct Mention<'s> {
-    pub(super) source: &'s Source,
-    pub(super) span: Range<usize>,
-    pub(super) kind: RecordKind,
-    pub(super) name: String,
+pub struct Mention<'s> {
+    pub source: &'s Source,
+    pub span: Range<usize>,
+    pub kind: RecordKind,
+    pub name: String,
 }
 
 /// The records read so far, with their places.
 #[derive(Default)]
-pub(super) struct Records<'s> {
-    pub(super) policy: Policy,
+pub struct Records<'s> {
+    pub policy: Policy,
     /// Where each record was first written: `path:line`.
-    pub(super) places: BTreeMap<(RecordKind, String), String>,
-    pub(super) mentions: Vec<Mention<'s>>,
+    pub places: BTreeMap<(RecordKind, String), String>,
+    pub mentions: Vec<Mention<'s>>,
     /// Places of keys of accounts, for what is checked over several of them.
-    pub(super) account_spans: BTreeMap<(String, &'static str), (&'s Source, Range<usize>)>,
+    pub account_spans: BTreeMap<(String, &'static str), (&'s Source, Range<usize>)>,
 }
 
 impl<'s> Records<'s> {
     /// Reads the records of one file.
-    pub(super) fn read(&mut self, source: &'s Source, file: &DeTable<'_>, errors: &mut Errors) {
+    pub fn read(&mut self, source: &'s Source, file: &DeTable<'_>, errors: &mut Errors) {
         let file = Section::open(source, file, &every_key(file), "", errors);
         for table in file.named_tables("account", errors) {
             self.begin(RecordKind::Account, source, &table, errors);
@@ -175,7 +175,7 @@ impl<'s> Records<'s> {
     }
 
     /// Names under a key, which must be there when all is read.
-    pub(super) fn mentioned(&mut self, source: &'s Source, section: &Section, key: &str, kind: RecordKind, errors: &mut Errors) -> Vec<String> {
+    pub fn mentioned(&mut self, source: &'s Source, section: &Section, key: &str, kind: RecordKind, errors: &mut Errors) -> Vec<String> {
         let names = section.names(key, errors).unwrap_or_default();
         for (name, span) in &names {
             self.mention(source, span.clone(), kind, name);
@@ -184,7 +184,7 @@ impl<'s> Records<'s> {
     }
 
     /// One name under a key.
-    pub(super) fn mentioned_one(&mut self, source: &'s Source, section: &Section, key: &str, kind: RecordKind, errors: &mut Errors) -> Option<String> {
+    pub fn mentioned_one(&mut self, source: &'s Source, section: &Section, key: &str, kind: RecordKind, errors: &mut Errors) -> Option<String> {
         let name = section.text(key, errors)?;
         self.mention(source, section.span(key), kind, &name);
         Some(name)
@@ -247,7 +247,7 @@ impl<'s> Records<'s> {
             per_job: job_limits(&section, &holder, "per_job", errors),
             headroom: section.amounts("headroom", errors),
             outside_quota: section.boolean("outside_quota", errors).unwrap_or(false),
-            idle: super::idle::idle(&section, &holder, errors),
+            idle: crate::idle::idle(&section, &holder, errors),
         }
     }
 
@@ -282,7 +282,7 @@ fn every_key<'t>(file: &'t DeTable<'_>) -> Vec<&'t str> {
 }
 
 /// A file of `policy.d` holds records and nothing else.
-pub(super) fn refuse_other_keys(source: &Source, file: &DeTable<'_>, what: &str, errors: &mut Errors) {
+pub fn refuse_other_keys(source: &Source, file: &DeTable<'_>, what: &str, errors: &mut Errors) {
     for key in file.keys().filter(|key| !RECORD_TABLES.contains(&&**key.get_ref())) {
         let word: &str = key.get_ref();
         let hint = match gmodel::suggest::closest(word, RECORD_TABLES) {
@@ -381,7 +381,7 @@ fn within_limit(section: &Section, account: &Account, errors: &mut Errors) {
     let (Some(guaranteed), Some(limit)) = (&account.guaranteed, &account.limit) else { return };
     for (gpu_type, most) in &limit.0 {
         if let Some(least) = guaranteed.of(gpu_type).filter(|least| least > most) {
-            let show = super::section::gpu_text;
+            let show = crate::section::gpu_text;
             let text = format!("guaranteed {gpu_type} is {}, more than the limit {}", show(least), show(*most));
             errors.add(section.source, section.span("guaranteed"), text, "make it the limit or less");
             return;
@@ -390,7 +390,7 @@ fn within_limit(section: &Section, account: &Account, errors: &mut Errors) {
 }
 
 /// The QOS of jobs that name none must be one they may have.
-pub(super) fn default_among_allowed(section: &Section, allowed: &[String], default: Option<&str>, errors: &mut Errors) {
+pub fn default_among_allowed(section: &Section, allowed: &[String], default: Option<&str>, errors: &mut Errors) {
     let Some(default) = default else { return };
     if !allowed.is_empty() && !allowed.iter().any(|qos| qos == default) {
         let text = format!("default_qos = {default:?} is not in allow_qos");
@@ -399,6 +399,6 @@ pub(super) fn default_among_allowed(section: &Section, allowed: &[String], defau
 }
 
 /// A list of nodes as one text.
-pub(super) fn hosts_text(hosts: &Hostlist) -> String {
+pub fn hosts_text(hosts: &Hostlist) -> String {
     gmodel::hostlist::compress(hosts.iter())
 }

@@ -2,8 +2,8 @@
 //!
 //! Owns their keys, bounds and what has to fit together; what they do is gcore's affair.
 
-use super::error::Errors;
-use super::section::Section;
+use crate::error::Errors;
+use crate::section::Section;
 use gmodel::idle::{IdleAction, IdlePolicy, LEVELS};
 
 const KEYS: [&str; 6] = ["action", "warn_after", "act_after", "grace", "gpus_percent", "max_requeues"];
@@ -13,7 +13,7 @@ pub const MAX_REQUEUES: u32 = 1000;
 pub const MAX_SECS: u32 = 30 * 86_400;
 
 /// The table below one of `holder`, if it is there.
-pub(super) fn idle(section: &Section, holder: &str, errors: &mut Errors) -> Option<IdlePolicy> {
+pub fn idle(section: &Section, holder: &str, errors: &mut Errors) -> Option<IdlePolicy> {
     let what = format!("[{holder}.idle]");
     let table = section.table("idle", errors)?;
     let table = Section::open(section.source, table, &KEYS, &what, errors);

@@ -2,8 +2,8 @@
 //!
 //! The table of zones is chrono-tz's, compiled in: what a controller decides does not depend on the machine's.
 
-use super::error::Errors;
-use super::section::Section;
+use crate::error::Errors;
+use crate::section::Section;
 use chrono::{DateTime, Offset, TimeZone as _};
 use chrono_tz::{TZ_VARIANTS, Tz};
 use gmodel::TimeZone;
@@ -15,7 +15,7 @@ const KNOWN: (i64, i64) = (946_684_800, 4_102_444_800);
 /// A zone changes seldom; two changes in a week that undo each other are history.
 const STEP_SECS: i64 = 7 * 86_400;
 
-pub(super) fn read(section: &Section, errors: &mut Errors) -> Arc<TimeZone> {
+pub fn read(section: &Section, errors: &mut Errors) -> Arc<TimeZone> {
     let Some(name) = section.text("time_zone", errors) else { return Arc::default() };
     if let Ok(zone) = name.parse::<Tz>() {
         return Arc::new(of(&name, zone));
@@ -41,7 +41,7 @@ fn of(name: &str, zone: Tz) -> TimeZone {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::*;
     use gmodel::Timestamp;
     use gmodel::time::parse_rfc3339;
 

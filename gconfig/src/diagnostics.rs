@@ -2,8 +2,8 @@
 //!
 //! Owns its keys, defaults and bounds; the program is on the nodes, which look whether they may run it.
 
-use super::error::Errors;
-use super::section::Section;
+use crate::error::Errors;
+use crate::section::Section;
 use gmodel::gpu_check::{BUILTIN, CheckProgram, Diagnostics, MAX_WORD_BYTES};
 
 const KEYS: [&str; 10] =
@@ -12,7 +12,7 @@ const KEYS: [&str; 10] =
 const MAX_CHECKS: usize = 32;
 const DAY_SECS: u32 = 86_400;
 
-pub(super) fn read(file: &Section, errors: &mut Errors) -> Option<Diagnostics> {
+pub fn read(file: &Section, errors: &mut Errors) -> Option<Diagnostics> {
     let table = file.table("diagnostics", errors)?;
     let section = Section::open(file.source, table, &KEYS, "[diagnostics]", errors);
     let usual = Diagnostics::default();

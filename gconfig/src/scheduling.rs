@@ -2,8 +2,8 @@
 //!
 //! Owns their keys, defaults and bounds; what they do is gsched's affair. Words of slurm.conf(5) where it has one.
 
-use super::error::Errors;
-use super::section::Section;
+use crate::error::Errors;
+use crate::section::Section;
 use gmodel::checkpoint::CheckpointSpec;
 use gmodel::licence;
 use gmodel::policy::{
@@ -11,17 +11,19 @@ use gmodel::policy::{
 };
 use std::collections::BTreeMap;
 
-const SCHEDULER_KEYS: [&str; 4] = ["order", "backfill", "placement", "consolidate"];
+/// Of `[scheduler]`.
+pub const SCHEDULER_KEYS: [&str; 4] = ["order", "backfill", "placement", "consolidate"];
 const PRIORITY_KEYS: [&str; 8] = ["age", "fair_share", "qos", "partition", "size", "site", "max_age", "favor_small"];
 const FAIR_SHARE_KEYS: [&str; 4] = ["half_life", "gpu_weights", "cpu_weight", "mem_gib_weight"];
 const PREEMPT_KEYS: [&str; 4] = ["max_protected_loss", "min_run", "default_checkpoint", "max_grace"];
 const PRICE_KEYS: [&str; 3] = ["gpu_type", "from", "per_gpu_hour"];
 
-const ORDERS: [(&str, JobOrder); 3] =
+/// Words of `order`.
+pub const ORDERS: [(&str, JobOrder); 3] =
     [("multifactor", JobOrder::Multifactor), ("fifo", JobOrder::Fifo), ("sjf", JobOrder::Sjf)];
 const BACKFILLS: [(&str, Backfill); 3] =
     [("off", Backfill::Off), ("easy", Backfill::EASY), ("conservative", Backfill::All)];
-pub(super) const PLACEMENTS: [(&str, Placement); 4] = [
+pub const PLACEMENTS: [(&str, Placement); 4] = [
     ("pack", Placement::Pack),
     ("spread", Placement::Spread),
     ("best-fit", Placement::BestFit),
@@ -31,7 +33,7 @@ const MAX_WEIGHT: u32 = 1_000_000_000;
 const YEAR_SECS: u32 = 366 * 86_400;
 
 /// The scheduler's part of the main file; the topology has a file of its own.
-pub(super) fn read(main: &Section, errors: &mut Errors) -> SchedulerConfig {
+pub fn read(main: &Section, errors: &mut Errors) -> SchedulerConfig {
     let default = SchedulerConfig::default();
     let mut config = SchedulerConfig {
         priority: priority(main, errors),
@@ -43,11 +45,16 @@ pub(super) fn read(main: &Section, errors: &mut Errors) -> SchedulerConfig {
     };
     let Some(table) = main.table("scheduler", errors) else { return config };
     let section = Section::open(main.source, table, &SCHEDULER_KEYS, "[scheduler]", errors);
-    config.order = section.word("order", &ORDERS, errors).unwrap_or_default();
-    config.backfill = backfill(&section, errors).unwrap_or_default();
-    config.placement = section.word("placement", &PLACEMENTS, errors).unwrap_or_default();
-    config.consolidate = section.boolean("consolidate", errors).unwrap_or(false);
+    read_words(&section, &mut config, errors);
     config
+}
+
+/// The words of `[scheduler]`, as far as they are in a table.
+pub fn read_words(section: &Section, config: &mut SchedulerConfig, errors: &mut Errors) {
+    config.order = section.word("order", &ORDERS, errors).unwrap_or(config.order);
+    config.backfill = backfill(section, errors).unwrap_or(config.backfill);
+    config.placement = section.word("placement", &PLACEMENTS, errors).unwrap_or(config.placement);
+    config.consolidate = section.boolean("consolidate", errors).unwrap_or(config.consolidate);
 }
 
 /// A word, or how many of the first jobs get a reservation.

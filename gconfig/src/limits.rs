@@ -2,8 +2,8 @@
 //!
 //! Owns their keys; never who is bounded. The Slurm names of the bounds are in gpuctld.toml(5).
 
-use super::error::Errors;
-use super::section::Section;
+use crate::error::Errors;
+use crate::section::Section;
 use gmodel::policy::{JobLimits, Limits};
 
 const LIMIT_KEYS: [&str; 8] = [
@@ -20,14 +20,14 @@ const LIMIT_KEYS: [&str; 8] = [
 const JOB_LIMIT_KEYS: [&str; 5] = ["max_time", "nodes", "cpus", "gpus", "min_gpus"];
 
 /// `[HOLDER.key]` with bounds of what is held at once; empty when it is not there.
-pub(super) fn limits(section: &Section, holder: &str, key: &str, errors: &mut Errors) -> Limits {
+pub fn limits(section: &Section, holder: &str, key: &str, errors: &mut Errors) -> Limits {
     let Some(table) = section.table(key, errors) else { return Limits::default() };
     let limits = Section::open(section.source, table, &LIMIT_KEYS, &format!("[{holder}.{key}]"), errors);
     read(&limits, errors)
 }
 
 /// Bounds among other keys of a table.
-pub(super) fn read(section: &Section, errors: &mut Errors) -> Limits {
+pub fn read(section: &Section, errors: &mut Errors) -> Limits {
     let mut count = |key| section.number(key, 0..=100_000_000, errors);
     Limits {
         running_jobs: count("running_jobs"),
@@ -42,12 +42,12 @@ pub(super) fn read(section: &Section, errors: &mut Errors) -> Limits {
 }
 
 /// The keys of [`read`] together with others.
-pub(super) fn keys_with(others: &[&'static str]) -> Vec<&'static str> {
+pub fn keys_with(others: &[&'static str]) -> Vec<&'static str> {
     LIMIT_KEYS.iter().chain(others).copied().collect()
 }
 
 /// `[qos.NAME.per_job]`.
-pub(super) fn job_limits(section: &Section, holder: &str, key: &str, errors: &mut Errors) -> JobLimits {
+pub fn job_limits(section: &Section, holder: &str, key: &str, errors: &mut Errors) -> JobLimits {
     let Some(table) = section.table(key, errors) else { return JobLimits::default() };
     let limits = Section::open(section.source, table, &JOB_LIMIT_KEYS, &format!("[{holder}.{key}]"), errors);
     JobLimits {

@@ -3,16 +3,16 @@
 //! Each mistake is shown at the place that mentions the other. What `gadm` made may refer to the files, never the other way
 //! round, so a file can be checked without the database.
 
-use super::error::Errors;
-use super::policy::{RecordKind, Records};
-use super::section::gpu_text;
+use crate::error::Errors;
+use crate::policy::{RecordKind, Records};
+use crate::section::gpu_text;
 use gmodel::config::Partition;
 use gmodel::policy::{ALL_GPUS, Account, GpuAmounts, Policy};
 use gmodel::suggest::closest;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Checks all that was read. Names of `base` exist too: an import may refer to what is there.
-pub(super) fn check(records: &Records, partitions: &[Partition], base: &Policy, errors: &mut Errors) {
+pub fn check(records: &Records, partitions: &[Partition], base: &Policy, errors: &mut Errors) {
     mentions(records, partitions, base, errors);
     let mut all = base.clone();
     all.accounts.extend(records.policy.accounts.clone());

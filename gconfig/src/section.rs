@@ -2,8 +2,8 @@
 //!
 //! Owns types, bounds and "did you mean"; never which keys there are.
 
-use super::error::{Errors, Source};
-use chrono::{DateTime, Local, NaiveDate, NaiveDateTime, NaiveTime, TimeDelta, TimeZone as _};
+use crate::error::{Errors, Local, Source};
+use chrono::{DateTime, NaiveDate, NaiveDateTime, NaiveTime};
 use gmodel::{TimeZone, Timestamp};
 use gmodel::duration::TimeLimit;
 use gmodel::hostlist::Hostlist;
@@ -20,20 +20,20 @@ use toml::de::{DeTable, DeValue};
 const MAX_GPUS_MILLI: u64 = 1_000_000_000;
 
 /// A table under a name of the administrator's choice.
-pub(super) struct NamedTable<'a> {
-    pub(super) name: &'a str,
-    pub(super) span: Range<usize>,
-    pub(super) table: &'a DeTable<'a>,
+pub struct NamedTable<'a> {
+    pub name: &'a str,
+    pub span: Range<usize>,
+    pub table: &'a DeTable<'a>,
 }
 
-pub(super) struct Section<'a> {
-    pub(super) source: &'a Source,
+pub struct Section<'a> {
+    pub source: &'a Source,
     table: &'a DeTable<'a>,
 }
 
 impl<'a> Section<'a> {
     /// Reports every key that is not among the known ones.
-    pub(super) fn open(
+    pub fn open(
         source: &'a Source,
         table: &'a DeTable<'a>,
         known: &[&str],
@@ -53,16 +53,16 @@ impl<'a> Section<'a> {
         Self { source, table }
     }
 
-    pub(super) fn has(&self, key: &str) -> bool {
+    pub fn has(&self, key: &str) -> bool {
         self.value(key).is_some()
     }
 
-    pub(super) fn is_number(&self, key: &str) -> bool {
+    pub fn is_number(&self, key: &str) -> bool {
         self.value(key).is_some_and(|value| value.get_ref().is_integer() || value.get_ref().is_float())
     }
 
     /// Place of the value of a key; of the file's begin when it is not there.
-    pub(super) fn span(&self, key: &str) -> Range<usize> {
+    pub fn span(&self, key: &str) -> Range<usize> {
         self.value(key).map_or(0..0, Spanned::span)
     }
 
@@ -75,7 +75,7 @@ impl<'a> Section<'a> {
         errors.add(self.source, value.span(), format!("{key} is of type {found}"), format!("write {wanted}"));
     }
 
-    pub(super) fn text(&self, key: &str, errors: &mut Errors) -> Option<String> {
+    pub fn text(&self, key: &str, errors: &mut Errors) -> Option<String> {
         let value = self.value(key)?;
         match value.get_ref().as_str() {
             Some(text) => Some(text.to_owned()),
@@ -86,7 +86,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    pub(super) fn boolean(&self, key: &str, errors: &mut Errors) -> Option<bool> {
+    pub fn boolean(&self, key: &str, errors: &mut Errors) -> Option<bool> {
         let value = self.value(key)?;
         let read = value.get_ref().as_bool();
         if read.is_none() {
@@ -96,12 +96,12 @@ impl<'a> Section<'a> {
     }
 
     /// A whole number within bounds.
-    pub(super) fn number(&self, key: &str, bounds: RangeInclusive<u32>, errors: &mut Errors) -> Option<u32> {
+    pub fn number(&self, key: &str, bounds: RangeInclusive<u32>, errors: &mut Errors) -> Option<u32> {
         self.number_in(self.value(key)?, key, bounds, errors)
     }
 
     /// A list of whole numbers within bounds, one at least.
-    pub(super) fn numbers(&self, key: &str, bounds: RangeInclusive<u32>, most: usize, errors: &mut Errors) -> Option<Vec<u32>> {
+    pub fn numbers(&self, key: &str, bounds: RangeInclusive<u32>, most: usize, errors: &mut Errors) -> Option<Vec<u32>> {
         let value = self.value(key)?;
         let Some(array) = value.get_ref().as_array() else {
             self.wrong_type(value, key, "a list as [0, 1]", errors);
@@ -131,14 +131,14 @@ impl<'a> Section<'a> {
     }
 
     /// A size: `"80G"`, or a bare number of MiB.
-    pub(super) fn size(&self, key: &str, errors: &mut Errors) -> Option<u64> {
+    pub fn size(&self, key: &str, errors: &mut Errors) -> Option<u64> {
         let value = self.value(key)?;
         let text = self.text_or_number(value, key, "a size as \"80G\"", errors)?;
         self.parsed(value, parse_bytes(&text), key, errors)
     }
 
     /// A time in Slurm's forms; `Some(None)` is no limit.
-    pub(super) fn limit(&self, key: &str, errors: &mut Errors) -> Option<Option<u32>> {
+    pub fn limit(&self, key: &str, errors: &mut Errors) -> Option<Option<u32>> {
         let value = self.value(key)?;
         let text = self.text_or_number(value, key, "a time as \"1-12:00\" or 90 (minutes)", errors)?;
         let limit = self.parsed(value, TimeLimit::parse(&text), key, errors)?;
@@ -146,7 +146,7 @@ impl<'a> Section<'a> {
     }
 
     /// A length of time in Slurm's forms, within bounds of seconds; 0 is none at all.
-    pub(super) fn secs(&self, key: &str, bounds: RangeInclusive<u32>, errors: &mut Errors) -> Option<u32> {
+    pub fn secs(&self, key: &str, bounds: RangeInclusive<u32>, errors: &mut Errors) -> Option<u32> {
         let value = self.value(key)?;
         let text = self.text_or_number(value, key, "a time as \"30:00\" or 90 (minutes)", errors)?;
         let secs = match self.parsed(value, TimeLimit::parse(&text), key, errors)?.secs() {
@@ -166,7 +166,7 @@ impl<'a> Section<'a> {
     }
 
     /// A number with up to three decimals, in thousandths.
-    pub(super) fn milli(&self, key: &str, bounds: RangeInclusive<u64>, errors: &mut Errors) -> Option<u64> {
+    pub fn milli(&self, key: &str, bounds: RangeInclusive<u64>, errors: &mut Errors) -> Option<u64> {
         self.milli_of(key, self.value(key)?, bounds, errors)
     }
 
@@ -195,7 +195,7 @@ impl<'a> Section<'a> {
     }
 
     /// GPUs: a number for all types together, or a table of numbers by type, in which `gpu` is all types.
-    pub(super) fn amounts(&self, key: &str, errors: &mut Errors) -> Option<GpuAmounts> {
+    pub fn amounts(&self, key: &str, errors: &mut Errors) -> Option<GpuAmounts> {
         let value = self.value(key)?;
         let Some(table) = value.get_ref().as_table() else {
             if value.get_ref().as_integer().is_none() && value.get_ref().as_float().is_none() {
@@ -208,7 +208,7 @@ impl<'a> Section<'a> {
         let mut amounts = BTreeMap::new();
         for (name, value) in table.iter() {
             let gpu_type = name.get_ref().to_ascii_lowercase();
-            if !super::cluster::is_name(&gpu_type) {
+            if !crate::cluster::is_name(&gpu_type) {
                 errors.add(self.source, name.span(), format!("{:?} is no type of GPU", name.get_ref()), "as h100, or gpu for all types");
             } else if let Some(milli) = self.milli_of(key, value, 0..=MAX_GPUS_MILLI, errors)
                 && amounts.insert(gpu_type, milli).is_some()
@@ -220,7 +220,7 @@ impl<'a> Section<'a> {
     }
 
     /// A host list, written as one text or as a list of them.
-    pub(super) fn hosts(&self, key: &str, errors: &mut Errors) -> Option<Hostlist> {
+    pub fn hosts(&self, key: &str, errors: &mut Errors) -> Option<Hostlist> {
         let text = self.texts(key, errors)?.join(",");
         match Hostlist::parse(&text) {
             Ok(hosts) => Some(hosts),
@@ -232,7 +232,7 @@ impl<'a> Section<'a> {
     }
 
     /// The tables `[key.NAME]` in the order of the text, as pairs of name and value.
-    pub(super) fn named_tables(&self, key: &str, errors: &mut Errors) -> Vec<NamedTable<'a>> {
+    pub fn named_tables(&self, key: &str, errors: &mut Errors) -> Vec<NamedTable<'a>> {
         let Some(table) = self.table(key, errors) else { return Vec::new() };
         let mut named = Vec::new();
         for (name, value) in table.iter() {
@@ -250,7 +250,7 @@ impl<'a> Section<'a> {
     }
 
     /// The tables of a list `[[key]]`, or of a list of inline tables.
-    pub(super) fn listed_tables(&self, key: &str, errors: &mut Errors) -> Vec<(&'a DeTable<'a>, Range<usize>)> {
+    pub fn listed_tables(&self, key: &str, errors: &mut Errors) -> Vec<(&'a DeTable<'a>, Range<usize>)> {
         let Some(value) = self.value(key) else { return Vec::new() };
         let Some(array) = value.get_ref().as_array() else {
             self.wrong_type(value, key, &format!("tables [[{key}]], or a list of tables"), errors);
@@ -266,8 +266,8 @@ impl<'a> Section<'a> {
         tables
     }
 
-    /// A moment: TOML's date or date and time, or the same as text. Without an offset it is this host's local time.
-    pub(super) fn moment(&self, key: &str, errors: &mut Errors) -> Option<Timestamp> {
+    /// A moment: TOML's date or date and time, or the same as text. Without an offset it is local time.
+    pub fn moment(&self, key: &str, errors: &mut Errors) -> Option<Timestamp> {
         let value = self.value(key)?;
         let text = match (value.get_ref().as_datetime(), value.get_ref().as_str()) {
             (Some(datetime), _) => datetime.to_string(),
@@ -277,7 +277,7 @@ impl<'a> Section<'a> {
                 return None;
             }
         };
-        let moment = read_moment(&text, errors.zone.as_deref());
+        let moment = read_moment(&text, errors.zone.as_deref(), errors.local);
         if moment.is_none() {
             let hint = "as 2026-12-01, 2026-12-01T06:00:00 or 2026-12-01T06:00:00Z";
             errors.add(self.source, value.span(), format!("{key} = {text:?} is no date or time"), hint);
@@ -286,12 +286,12 @@ impl<'a> Section<'a> {
     }
 
     /// A list of texts; one text alone is a list of one.
-    pub(super) fn texts(&self, key: &str, errors: &mut Errors) -> Option<Vec<String>> {
+    pub fn texts(&self, key: &str, errors: &mut Errors) -> Option<Vec<String>> {
         Some(self.names(key, errors)?.into_iter().map(|(text, _)| text).collect())
     }
 
     /// A list of texts, each with its place.
-    pub(super) fn names(&self, key: &str, errors: &mut Errors) -> Option<Vec<(String, Range<usize>)>> {
+    pub fn names(&self, key: &str, errors: &mut Errors) -> Option<Vec<(String, Range<usize>)>> {
         let value = self.value(key)?;
         if let Some(text) = value.get_ref().as_str() {
             return Some(vec![(text.to_owned(), value.span())]);
@@ -312,7 +312,7 @@ impl<'a> Section<'a> {
     }
 
     /// An absolute path; empty when `allow_empty`.
-    pub(super) fn path(&self, key: &str, allow_empty: bool, errors: &mut Errors) -> Option<PathBuf> {
+    pub fn path(&self, key: &str, allow_empty: bool, errors: &mut Errors) -> Option<PathBuf> {
         let text = self.text(key, errors)?;
         if text.starts_with('/') || text.is_empty() && allow_empty {
             return Some(PathBuf::from(text));
@@ -323,7 +323,7 @@ impl<'a> Section<'a> {
     }
 
     /// One of some words, in any case.
-    pub(super) fn word<T: Copy>(&self, key: &str, words: &[(&str, T)], errors: &mut Errors) -> Option<T> {
+    pub fn word<T: Copy>(&self, key: &str, words: &[(&str, T)], errors: &mut Errors) -> Option<T> {
         let text = self.text(key, errors)?;
         if let Some((_, value)) = words.iter().find(|(word, _)| word.eq_ignore_ascii_case(&text)) {
             return Some(*value);
@@ -338,7 +338,7 @@ impl<'a> Section<'a> {
     }
 
     /// A table under a key.
-    pub(super) fn table(&self, key: &str, errors: &mut Errors) -> Option<&'a DeTable<'a>> {
+    pub fn table(&self, key: &str, errors: &mut Errors) -> Option<&'a DeTable<'a>> {
         let value = self.value(key)?;
         let table = value.get_ref().as_table();
         if table.is_none() {
@@ -392,8 +392,8 @@ pub fn gpu_text(milli: u64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// Without a zone of the site local times are the machine's.
-fn read_moment(text: &str, zone: Option<&TimeZone>) -> Option<Timestamp> {
+/// Without a zone of the site local times are the machine's, where there is one.
+fn read_moment(text: &str, zone: Option<&TimeZone>, local: Local) -> Option<Timestamp> {
     let text = text.trim().replace(' ', "T");
     if let Ok(exact) = DateTime::parse_from_rfc3339(&text) {
         return Some(Timestamp(exact.timestamp_millis()));
@@ -401,10 +401,6 @@ fn read_moment(text: &str, zone: Option<&TimeZone>) -> Option<Timestamp> {
     let with_time = ["%Y-%m-%dT%H:%M:%S%.f", "%Y-%m-%dT%H:%M"];
     let civil = with_time.iter().find_map(|form| NaiveDateTime::parse_from_str(&text, form).ok());
     let civil = civil.or_else(|| Some(NaiveDate::parse_from_str(&text, "%Y-%m-%d").ok()?.and_time(NaiveTime::MIN)))?;
-    if let Some(zone) = zone {
-        return Some(zone.at_local(civil.and_utc().timestamp_millis()));
-    }
-    // A local time that is skipped begins at the next that is there; one that comes twice, at the first.
-    let later = |mins: i64| Local.from_local_datetime(&(civil + TimeDelta::minutes(mins))).earliest();
-    (0..=180).find_map(later).map(|at| Timestamp(at.timestamp_millis()))
+    let millis = civil.and_utc().timestamp_millis();
+    zone.map_or_else(|| (local.0)(millis), |zone| Some(zone.at_local(millis)))
 }

@@ -3,14 +3,12 @@
 //! Owns the texts of files and how a mistake is printed; never what is a mistake.
 
 use annotate_snippets::{AnnotationKind, Level, Renderer, Snippet};
+use gmodel::Timestamp;
 use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use toml::de::DeTable;
-
-/// Largest configuration file that is read, bytes.
-const MAX_FILE_BYTES: u64 = 4 << 20;
 
 /// One mistake. `Display` shows the line with a caret under the place.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,40 +44,27 @@ impl std::error::Error for ConfigError {}
 
 /// The text of one file.
 #[derive(Clone, Debug)]
-pub(super) struct Source {
-    pub(super) path: PathBuf,
-    pub(super) text: Arc<str>,
+pub struct Source {
+    pub path: PathBuf,
+    pub text: Arc<str>,
     file: usize,
 }
 
 impl Source {
-    pub(super) fn new(path: &Path, text: &str, errors: &mut Errors) -> Self {
+    /// A file whose text is known.
+    pub fn new(path: &Path, text: &str, errors: &mut Errors) -> Self {
         errors.files += 1;
         Self { path: path.to_owned(), text: text.into(), file: errors.files }
     }
 
-    pub(super) fn read(path: &Path, errors: &mut Errors) -> Option<Self> {
-        let text = std::fs::metadata(path).and_then(|metadata| match metadata.len() {
-            0..=MAX_FILE_BYTES => std::fs::read_to_string(path),
-            bytes => Err(std::io::Error::other(format!("{bytes} bytes; at most {MAX_FILE_BYTES} are read"))),
-        });
-        match text {
-            Ok(text) => Some(Self::new(path, &text, errors)),
-            Err(error) => {
-                errors.unreadable(path, &error);
-                None
-            }
-        }
-    }
-
     /// `path:line` of a byte of the text.
-    pub(super) fn place(&self, at: usize) -> String {
+    pub fn place(&self, at: usize) -> String {
         let line = self.text[..at.min(self.text.len())].matches('\n').count() + 1;
         format!("{}:{line}", self.path.display())
     }
 
     /// The file as a table in which every key and value knows its place. Broken lines are reported and left out.
-    pub(super) fn parse(&self, errors: &mut Errors) -> DeTable<'_> {
+    pub fn parse(&self, errors: &mut Errors) -> DeTable<'_> {
         let (table, broken) = DeTable::parse_recoverable(&self.text);
         for error in broken {
             let span = error.span().unwrap_or(0..0);
@@ -91,15 +76,39 @@ impl Source {
 
 /// All mistakes found so far.
 #[derive(Debug, Default)]
-pub(super) struct Errors {
+pub struct Errors {
     list: Vec<ConfigError>,
     files: usize,
-    /// What dates without a zone are read in, from the main file on; `None`: the machine's.
-    pub(super) zone: Option<Arc<gmodel::TimeZone>>,
+    /// What dates without a zone are read in, from the main file on; `None`: as `local` has them.
+    pub zone: Option<Arc<gmodel::TimeZone>>,
+    /// The instant of a date and time without a zone where nothing names one: UTC's, if nobody knows better.
+    pub(crate) local: Local,
+}
+
+/// Of a local time given as if it were UTC's, in milliseconds since 1970: when that is.
+#[derive(Clone, Copy)]
+pub struct Local(pub(crate) fn(i64) -> Option<Timestamp>);
+
+impl Default for Local {
+    fn default() -> Self {
+        Self(|millis| Some(Timestamp(millis)))
+    }
+}
+
+impl fmt::Debug for Local {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Local")
+    }
 }
 
 impl Errors {
-    pub(super) fn add(
+    /// Where dates that name no zone are in another time than UTC's.
+    pub fn with_local(local: fn(i64) -> Option<Timestamp>) -> Self {
+        Self { local: Local(local), ..Self::default() }
+    }
+
+    /// A mistake at a place of a file.
+    pub fn add(
         &mut self,
         source: &Source,
         span: Range<usize>,
@@ -125,7 +134,8 @@ impl Errors {
         });
     }
 
-    pub(super) fn unreadable(&mut self, path: &Path, error: &std::io::Error) {
+    /// A file that could not be read at all.
+    pub fn unreadable(&mut self, path: &Path, error: &dyn fmt::Display) {
         self.list.push(ConfigError {
             path: path.to_owned(),
             line: 0,
@@ -138,11 +148,13 @@ impl Errors {
         });
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    /// Whether nothing is wrong so far.
+    pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 
-    pub(super) fn into_sorted(mut self) -> Vec<ConfigError> {
+    /// In the order of the files and of the text.
+    pub fn into_sorted(mut self) -> Vec<ConfigError> {
         self.list.sort_by_key(|error| (error.file, error.span.start));
         self.list
     }

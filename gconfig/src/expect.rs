@@ -1,14 +1,14 @@
 //! `[expect.NAME]` tables: what nodes should have. Owns their keys; differences are shown by `gnodes --diff` and stop nothing.
 
-use super::cluster::is_name;
-use super::error::Errors;
-use super::section::{NamedTable, Section};
+use crate::cluster::is_name;
+use crate::error::Errors;
+use crate::section::{NamedTable, Section};
 use gmodel::expected::Expected;
 
 const KEYS: [&str; 5] = ["nodes", "gpus", "cpus", "memory", "driver"];
 
 /// In the order of the file: the first that names a node counts.
-pub(super) fn read(section: &Section, errors: &mut Errors) -> Vec<Expected> {
+pub fn read(section: &Section, errors: &mut Errors) -> Vec<Expected> {
     let tables = section.named_tables("expect", errors);
     tables.into_iter().map(|table| expected(section, &table, errors)).collect()
 }

@@ -2,9 +2,9 @@
 //!
 //! Owns their keys. Whether profiles go together is for the boards to say, which nobody knows here: the node refuses what does not.
 
-use super::cluster::is_name;
-use super::error::Errors;
-use super::section::{NamedTable, Section};
+use crate::cluster::is_name;
+use crate::error::Errors;
+use crate::section::{NamedTable, Section};
 use gmodel::config::MigLayout;
 use gmodel::gpu_request::is_mig_profile;
 use gmodel::mig::MAX_INSTANCES;
@@ -12,7 +12,7 @@ use gmodel::mig::MAX_INSTANCES;
 const KEYS: [&str; 4] = ["nodes", "gpu_type", "gpus", "layout"];
 
 /// In the order of the file: the first that names a GPU counts.
-pub(super) fn read(section: &Section, errors: &mut Errors) -> Vec<MigLayout> {
+pub fn read(section: &Section, errors: &mut Errors) -> Vec<MigLayout> {
     let tables = section.named_tables("mig", errors);
     tables.into_iter().map(|table| layout(section, &table, errors)).collect()
 }
