@@ -507,6 +507,9 @@ impl Daemon {
 
     fn suspend(&mut self, run: RunId, suspended: bool) {
         let mut news = false;
+        if !suspended {
+            choose_cpus_again(&self.site, run);
+        }
         self.with_step(run, |step| news = step.suspend(suspended));
         if let Some(watch) = self.site.gpu_watch.as_ref().filter(|_| news) {
             watch.run_suspended(run, suspended);
@@ -639,6 +642,21 @@ fn inventory(site: &Site) -> Inventory {
 fn gpus_of(site: &Site, run: RunId) -> Vec<(String, u32)> {
     let setup = site.spool.setup(run).ok().flatten();
     setup.map_or_else(Vec::new, |setup| setup.gpus.iter().map(|gpu| (gpu.uuid.clone(), if gpu.share_milli == 0 { 1000 } else { gpu.share_milli })).collect())
+}
+
+/// Before a run goes on: others may have its CPUs meanwhile.
+fn choose_cpus_again(site: &Site, run: RunId) {
+    let (Some(binding), Some(root), Ok(order)) = (&site.cpus, &site.cgroups, site.spool.order(run)) else { return };
+    let own = gpus_of(site, run);
+    let known = site.gpus.current();
+    let near = known.facts.iter().filter(|gpu| own.iter().any(|(uuid, _)| *uuid == gpu.uuid));
+    let wish = crate::cpu_binding::wish(&order, near);
+    let text = match binding.choose_again(site, root, &crate::site::cgroup_name(run), &wish) {
+        Ok(None) => return,
+        Ok(Some(cpus)) => format!("goes on with CPUs {}", gsys::cpu::list_text(&cpus)),
+        Err(e) => format!("goes on: {e:#}"),
+    };
+    site.spool.log(run, wall_clock(), &text);
 }
 
 /// The supervisor of a run, or the run's end: its own, or `SupervisorLost` once everything of it is killed.
