@@ -41,7 +41,7 @@ fn of(name: &str, zone: Tz) -> TimeZone {
 
 #[cfg(test)]
 mod tests {
-    use crate::*;
+    use super::*;
     use gmodel::Timestamp;
     use gmodel::time::parse_rfc3339;
 
