@@ -287,6 +287,7 @@ fn step_variables(env: &mut Variables, order: &LaunchOrder, setup: &Setup, step:
         env.slurm("STEP_TASKS_PER_NODE", &per_node);
         env.slurm("TASKS_PER_NODE", per_node);
     }
+    env.slurm("NNODES", step.nodes.len());
     env.slurm("UMASK", format!("{:04o}", order.umask));
     if !setup.gpus.is_empty() {
         env.slurm("STEP_GPUS", gpu_indexes(setup));

@@ -10,6 +10,7 @@ use crate::step_refusal;
 use clap::{CommandFactory, FromArgMatches, Parser};
 use gcli::{Failure, Outcome, command_line};
 use gmodel::ExitCode;
+use gmodel::duration::{TimeLimit, squeue_time};
 use gmodel::signal::MAX_SIGNAL;
 use gmodel::binding::{BadBinding, CpuBind, GpuBind};
 use gmodel::supervise::{StepInput, StepOutput, StepStream};
@@ -38,6 +39,10 @@ const END_PATIENCE: Duration = Duration::from_secs(2);
 const HELLO_PATIENCE: Duration = Duration::from_secs(5);
 /// Longest line held back for `--label`, bytes.
 const MAX_LINE_BYTES: usize = 64 << 10;
+/// Time that tasks have between SIGTERM and SIGKILL.
+const KILL_GRACE: Duration = Duration::from_secs(30);
+/// Nothing is due.
+const LONG: Duration = Duration::from_secs(3600);
 /// Messages in flight: tasks that write faster than we print wait in their pipes.
 const CHANNEL: usize = 1024;
 
@@ -77,6 +82,12 @@ struct StepArgs {
     /// CPUs of each task; those that gsub --cpus-per-task gave the job's tasks, no others can be had
     #[arg(short = 'c', long, value_name = "N")]
     cpus_per_task: Option<u32>,
+    /// Begin with this node of the job, counted from 0
+    #[arg(short, long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    relative: u32,
+    /// How ranks lie on the nodes: block fills one after the other, cyclic goes round
+    #[arg(short = 'm', long, value_name = "HOW", default_value = "block", value_parser = ["block", "cyclic"])]
+    distribution: String,
     /// GPUs of each task, as --gpu-bind=per_task:N
     #[arg(long, value_name = "N", conflicts_with = "gpu_bind")]
     gpus_per_task: Option<u32>,
@@ -89,6 +100,9 @@ struct StepArgs {
     /// Put the rank before each line of output
     #[arg(short, long)]
     label: bool,
+    /// What happens to a file that is there: truncate or append
+    #[arg(long, value_name = "MODE", default_value = "truncate", value_parser = ["truncate", "append", "t", "a"])]
+    open_mode: String,
     /// Which tasks read grun's standard input: all, none, or one by its rank
     #[arg(short, long, value_name = "WHICH", default_value = "all", value_parser = step_input::reads)]
     input: Reads,
@@ -101,6 +115,12 @@ struct StepArgs {
     /// End all tasks when one fails
     #[arg(short = 'K', long, value_name = "0|1", num_args = 0..=1, default_missing_value = "1", require_equals = true, value_parser = ["0", "1"])]
     kill_on_bad_exit: Option<String>,
+    /// End the others so many seconds after the first task has ended; 0: wait for them
+    #[arg(short = 'W', long, value_name = "SECONDS", default_value_t = 0, hide_default_value = true)]
+    wait: u32,
+    /// End the step after this time: minutes, or as gsub has it
+    #[arg(short, long, value_name = "TIME", value_parser = TimeLimit::parse)]
+    time: Option<TimeLimit>,
     /// Environment of the tasks: ALL, NONE, or NAME,NAME=VALUE
     #[arg(long, value_name = "LIST", value_parser = Export::parse)]
     export: Option<Export>,
@@ -154,6 +174,8 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
         ntasks_per_node: args.ntasks_per_node,
         nodelist: args.nodelist.unwrap_or_default(),
         exclude: args.exclude.unwrap_or_default(),
+        relative: args.relative,
+        cyclic: args.distribution == "cyclic",
         connect: listener.local_addr().map_err(|e| failed("listen for the nodes", e))?.to_string(),
         key: key.clone(),
     };
@@ -163,15 +185,20 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     let around = JobAround::from_env(&job, variable);
     let files = check_reader(&step, args.input).and_then(|()| {
         let own = std::env::current_dir().unwrap_or_default();
-        StepFiles::open(args.output.as_deref(), args.error.as_deref(), &own, &around, &step)
+        StepFiles::open(args.output.as_deref(), args.error.as_deref(), args.open_mode.starts_with('a'), &own, &around, &step)
     });
+    let early_end = EarlyEnd {
+        time: args.time.and_then(TimeLimit::secs).map(Duration::from_secs),
+        wait: Some(Duration::from_secs(args.wait.into())).filter(|wait| !wait.is_zero()),
+        bad_exit: args.kill_on_bad_exit.is_some_and(|text| text == "1"),
+    };
     let outcome = files.and_then(|files| {
         let peers = accept(&listener, &step, &key, &sender)?;
         forward_signals(signals, sender);
         let nodes: Vec<_> = peers.values().cloned().collect();
         std::thread::spawn(move || step_input::forward(std::io::stdin(), args.input, &nodes));
         let mut gathering = Gathering::new(&step, args.label);
-        (gathering.files, gathering.end_with_first) = (files, args.kill_on_bad_exit.is_some_and(|text| text == "1"));
+        (gathering.files, gathering.early_end) = (files, early_end);
         gathering.run(&messages, &peers)
     });
     let code = outcome.as_ref().copied().unwrap_or(gcli::failure::FAILED);
@@ -410,8 +437,21 @@ struct Gathering<'a> {
     worst: u8,
     width: usize,
     files: StepFiles,
-    /// One task's failure ends the step (`--kill-on-bad-exit`).
-    end_with_first: bool,
+    early_end: EarlyEnd,
+    first_end: Option<Instant>,
+    /// The tasks were told to end; what is left of them then is killed, once.
+    ending: Option<Instant>,
+    killed: bool,
+}
+
+/// What ends a step before its tasks are done.
+#[derive(Clone, Copy, Debug, Default)]
+struct EarlyEnd {
+    time: Option<Duration>,
+    /// From the end of the first task.
+    wait: Option<Duration>,
+    /// One task's failure (`--kill-on-bad-exit`).
+    bad_exit: bool,
 }
 
 impl<'a> Gathering<'a> {
@@ -425,12 +465,15 @@ impl<'a> Gathering<'a> {
             .collect();
         let last = running.values().flatten().max().copied().unwrap_or(0);
         let (lines, width) = (BTreeMap::new(), last.to_string().len());
-        Self { step, label, running, lines, worst: 0, width, files: StepFiles::default(), end_with_first: false }
+        let (files, early_end) = (StepFiles::default(), EarlyEnd::default());
+        Self { step, label, running, lines, worst: 0, width, files, early_end, first_end: None, ending: None, killed: false }
     }
 
     fn run(mut self, messages: &Receiver<Message>, peers: &Peers) -> Outcome {
-        while !self.running.is_empty() && !(self.end_with_first && self.worst != 0) {
-            match messages.recv_timeout(Duration::from_secs(3600)) {
+        let began = Instant::now();
+        while !self.running.is_empty() {
+            let patience = self.end_early(began, peers);
+            match messages.recv_timeout(patience) {
                 Ok(Message::From(at, StepOutput::Taken { bytes })) => peers.get(&at).into_iter().for_each(|peer| peer.taken(bytes)),
                 Ok(Message::From(at, output)) => self.take(at, output)?,
                 Ok(Message::Gone(at)) => {
@@ -442,12 +485,38 @@ impl<'a> Gathering<'a> {
                 Err(RecvTimeoutError::Disconnected) => break,
             }
         }
-        if self.end_with_first && !self.running.is_empty() {
-            // Tasks end when their grun does.
-            eprintln!("grun: error: a task failed, and --kill-on-bad-exit ends the others");
-        }
         self.flush_lines()?;
         Ok(self.worst)
+    }
+
+    /// Ends the tasks when it is time to, with SIGTERM first; how long to wait for the next such moment.
+    fn end_early(&mut self, began: Instant, peers: &Peers) -> Duration {
+        let now = Instant::now();
+        let tell = |signal: Signal| peers.values().for_each(|peer| peer.send(&StepInput::Signal { signal: signal as u8 }));
+        if let Some(kill_at) = self.ending {
+            if now >= kill_at && !std::mem::replace(&mut self.killed, true) {
+                tell(Signal::SIGKILL);
+            }
+            return if self.killed { LONG } else { kill_at - now };
+        }
+        let EarlyEnd { time, wait, bad_exit } = self.early_end;
+        let time_is_up = time.map(|time| began + time);
+        let wait_is_over = wait.zip(self.first_end).map(|(wait, first)| first + wait);
+        let why = if bad_exit && self.worst > 0 {
+            "a task failed, and --kill-on-bad-exit ends the others".to_owned()
+        } else if time_is_up.is_some_and(|at| now >= at) {
+            format!("its time is up (--time {})", squeue_time(time.unwrap_or_default().as_secs()))
+        } else if wait_is_over.is_some_and(|at| now >= at) {
+            format!("its first task ended {} s ago (--wait)", wait.unwrap_or_default().as_secs())
+        } else {
+            return time_is_up.into_iter().chain(wait_is_over).min().map_or(LONG, |at| at - now);
+        };
+        let left: Vec<String> = self.running.values().flatten().map(u32::to_string).collect();
+        eprintln!("grun: error: step {}: {why}: ending task {}", self.step.step, left.join(", "));
+        tell(Signal::SIGTERM);
+        tell(Signal::SIGCONT);
+        self.ending = Some(now + KILL_GRACE);
+        KILL_GRACE
     }
 
     fn name(&self, at: u32) -> &str {
@@ -476,6 +545,7 @@ impl<'a> Gathering<'a> {
     }
 
     fn ended(&mut self, at: u32, rank: u32, exit: ExitCode, text: &str) {
+        self.first_end.get_or_insert_with(Instant::now);
         let code = exit.shell_code();
         self.worst = self.worst.max(code);
         let name = self.name(at);
@@ -555,16 +625,25 @@ mod tests {
     }
 
     #[test]
-    fn the_first_failure_ends_the_step_where_that_is_asked_for() {
+    fn a_step_ends_early_when_a_task_fails_or_the_time_or_the_patience_is_over() {
         let step = two_nodes();
-        let (sender, messages) = mpsc::sync_channel(16);
-        let ended = |rank, exit| StepOutput::Ended { rank, exit, text: String::new() };
-        sender.send(Message::From(0, ended(0, ExitCode::exited(0)))).unwrap();
-        sender.send(Message::From(1, ended(2, ExitCode::exited(4)))).unwrap();
-        // Task 1 says nothing more: without the option this would wait for it.
-        let mut gathering = Gathering::new(&step, false);
-        gathering.end_with_first = true;
-        assert_eq!(gathering.run(&messages, &Peers::new()), Ok(4));
+        let after = |early_end: EarlyEnd, exit: Option<ExitCode>| {
+            let mut gathering = Gathering::new(&step, false);
+            gathering.early_end = early_end;
+            exit.into_iter().for_each(|exit| gathering.ended(0, 0, exit, ""));
+            let patience = gathering.end_early(Instant::now(), &Peers::new());
+            (gathering.ending.is_some(), patience)
+        };
+        let (failed, fine) = (Some(ExitCode::exited(4)), Some(ExitCode::exited(0)));
+        let (bad_exit, at_once) = (EarlyEnd { bad_exit: true, ..EarlyEnd::default() }, Some(Duration::ZERO));
+        assert_eq!(after(EarlyEnd::default(), failed), (false, LONG));
+        assert_eq!(after(bad_exit, fine), (false, LONG));
+        assert_eq!(after(bad_exit, failed), (true, KILL_GRACE));
+        assert_eq!(after(EarlyEnd { time: at_once, ..EarlyEnd::default() }, None), (true, KILL_GRACE));
+        assert_eq!(after(EarlyEnd { wait: at_once, ..EarlyEnd::default() }, None), (false, LONG));
+        assert_eq!(after(EarlyEnd { wait: at_once, ..EarlyEnd::default() }, fine), (true, KILL_GRACE));
+        let (ending, patience) = after(EarlyEnd { time: Some(LONG / 2), ..EarlyEnd::default() }, failed);
+        assert!(!ending && patience <= LONG / 2 && patience > LONG / 3);
     }
 
     #[test]

@@ -41,11 +41,11 @@ impl JobAround {
 }
 
 impl StepFiles {
-    /// Makes the files of all tasks, below `dir`. Without `error` stderr goes where stdout goes. `none` is /dev/null, `all` grun's own.
+    /// Makes the files of all tasks, below `dir`, empty unless `append`. Without `error` stderr goes where stdout goes. `none` is /dev/null, `all` grun's own.
     ///
     /// # Errors
     /// A pattern or a file that cannot be.
-    pub fn open(output: Option<&str>, error: Option<&str>, dir: &Path, job: &JobAround, step: &StepReply) -> Result<Self, Failure> {
+    pub fn open(output: Option<&str>, error: Option<&str>, append: bool, dir: &Path, job: &JobAround, step: &StepReply) -> Result<Self, Failure> {
         let mut open = Self::default();
         let mut known: BTreeMap<PathBuf, usize> = BTreeMap::new();
         for (flag, pattern, stderr) in [("--output", output, false), ("--error", error.or(output), true)] {
@@ -67,7 +67,8 @@ impl StepFiles {
                     let place = match known.get(&path) {
                         Some(place) => *place,
                         None => {
-                            let file = File::create(&path).map_err(|error| Failure::new(format_args!("{flag} {}: {error}", path.display())))?;
+                            let opened = File::options().write(true).create(true).append(append).truncate(!append).open(&path);
+                            let file = opened.map_err(|error| Failure::new(format_args!("{flag} {}: {error}", path.display())))?;
                             open.files.push(file);
                             *known.entry(path).or_insert(open.files.len() - 1)
                         }
@@ -119,7 +120,7 @@ mod tests {
     fn written(output: Option<&str>, error: Option<&str>) -> Vec<String> {
         let dir = tempfile::tempdir().unwrap();
         let job = JobAround { id: 17, array: None, name: "train".into(), user: "ada".into() };
-        let mut files_of_step = StepFiles::open(output, error, dir.path(), &job, &step()).unwrap();
+        let mut files_of_step = StepFiles::open(output, error, false, dir.path(), &job, &step()).unwrap();
         for (rank, text) in [(0, "a"), (1, "b"), (2, "c")] {
             files_of_step.write(rank, false, text.as_bytes()).unwrap();
         }
@@ -136,8 +137,18 @@ mod tests {
     }
 
     #[test]
+    fn what_is_there_is_replaced_or_goes_on() {
+        let dir = tempfile::tempdir().unwrap();
+        for (append, want) in [(false, "log=a"), (true, "log=aa"), (false, "log=a")] {
+            let mut to = StepFiles::open(Some("log"), None, append, dir.path(), &JobAround::default(), &step()).unwrap();
+            to.write(0, false, b"a").unwrap();
+            assert_eq!(files(dir.path()), [want]);
+        }
+    }
+
+    #[test]
     fn a_file_that_cannot_be_made_is_named() {
-        let failure = StepFiles::open(Some("missing/x"), None, Path::new("/proc"), &JobAround::default(), &step()).unwrap_err();
+        let failure = StepFiles::open(Some("missing/x"), None, false, Path::new("/proc"), &JobAround::default(), &step()).unwrap_err();
         assert!(failure.text.starts_with("--output /proc/missing/x: No such file"), "{}", failure.text);
     }
 }

@@ -16,8 +16,8 @@ const REFUSED: [(&[&str], &str); 9] = [
     (&["multi-prog"], "grun starts one program. Let a script choose by SLURM_PROCID what each task runs"),
     (&["bcast", "task-prolog", "task-epilog", "prolog", "epilog"], "do it in the job's script, before or after grun"),
     (
-        &["time", "t", "wait", "W", "immediate", "I", "signal", "deadline", "begin"],
-        "a step ends with its command or its job. timeout(1) before the command bounds it",
+        &["immediate", "I", "signal", "deadline", "begin"],
+        "a step begins at once and ends with its command, its --time or its job",
     ),
     (
         &["partition", "p", "account", "A", "qos", "q", "constraint", "C", "reservation", "hold", "H", "dependency", "d", "array", "a"],
@@ -45,7 +45,7 @@ mod tests {
     fn options_of_srun_are_refused_with_what_to_do_instead() {
         assert!(of_srun("--exclusive").unwrap().starts_with("--exclusive of srun is not offered: steps run side by side"));
         assert!(of_srun("--mem=4G").unwrap().contains("all CPUs, memory and GPUs"));
-        assert!(of_srun("-t10").unwrap().starts_with("-t of srun"));
+        assert!(of_srun("-I10").unwrap().starts_with("-I of srun"));
         assert_eq!((of_srun("--nosuch"), of_srun("-l"), of_srun("hostname")), (None, None, None));
     }
 

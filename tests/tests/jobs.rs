@@ -99,6 +99,10 @@ fn a_step_is_where_it_asks_to_be_and_each_task_has_its_gpus_and_its_file() {
                   grun -x node2 --ntasks-per-node=2 -o 'gpus.%t' sh -c 'echo $CUDA_VISIBLE_DEVICES'\n\
                   grun -w node9 true 2> stranger; grun --exclusive true 2> exclusive; echo $? >> exclusive\n\
                   grun -K -n2 -J first-falls sh -c '[ $SLURM_PROCID = 0 ] && exit 5; sleep 1000'; echo $? > killed\n\
+                  grun -r1 -n1 sh -c 'echo $SLURM_NNODES of $SLURM_JOB_NUM_NODES' > relative\n\
+                  grun -n4 -m cyclic sh -c 'echo $SLURM_PROCID on $SLURM_NODEID' | sort > cyclic\n\
+                  grun -t 0:01 -n1 sleep 1000 2> late; echo $? >> late\n\
+                  grun -W1 -n2 sh -c '[ $SLURM_PROCID = 0 ] || sleep 1000' 2> left; echo $? >> left\n\
                   grun --export=NONE,FOO=1 -n1 sh -c 'echo $FOO $BAR $SLURM_JOB_ID' > env; echo $((SLURM_JOB_END_TIME - SLURM_JOB_START_TIME)) >> env";
     let path = format!("export BAR=2 PATH={}:$PATH\n{script}", gpupool_tests::pool::programs().display());
     let id = pool.gsub(&["-N2", "--gpus=8", "--gpus-per-node=4", "--gpus-per-task=2", "--mem", "1G", "-t", "5", "--wrap", &path]);
@@ -109,10 +113,14 @@ fn a_step_is_where_it_asks_to_be_and_each_task_has_its_gpus_and_its_file() {
     assert_eq!(pool.file("stranger"), "grun: --nodelist: \"node9\" is not a node of the job, or is excluded. It holds node[1-2].\n");
     let exclusive = pool.file("exclusive");
     assert!(exclusive.starts_with("grun: --exclusive of srun is not offered: ") && exclusive.ends_with("\n2\n"), "{exclusive}");
-    assert_eq!((pool.file("killed").as_str(), pool.file("env")), ("5\n", format!("1 {id}\n300\n")));
+    assert_eq!((pool.file("killed").as_str(), pool.file("env")), ("143\n", format!("1 {id}\n300\n")));
+    assert_eq!((pool.file("relative").as_str(), pool.file("cyclic").as_str()), ("1 of 2\n", "0 on 0\n1 on 1\n2 on 0\n3 on 1\n"));
+    let (late, left) = (pool.file("late"), pool.file("left"));
+    assert!(late.contains("its time is up (--time 0:01): ending task 0\n") && late.ends_with("\n143\n"), "{late}");
+    assert!(left.contains("its first task ended 1 s ago (--wait): ending task 1\n") && left.ends_with("\n143\n"), "{left}");
     let steps = pool.run("gacct", &["-j", &id.to_string(), "--steps", "-nP", "-o", "jobname,nodelist,state"]).out;
     let of_gruns: Vec<&str> = steps.lines().skip(2).collect();
-    assert_eq!(of_gruns, ["sh|node2|COMPLETED", "sh|node1|COMPLETED", "first-falls|node[1-2]|FAILED", "sh|node1|COMPLETED"], "{steps}");
+    assert_eq!(of_gruns, ["sh|node2|COMPLETED", "sh|node1|COMPLETED", "first-falls|node[1-2]|FAILED", "sh|node2|COMPLETED", "sh|node[1-2]|COMPLETED", "sleep|node1|FAILED", "sh|node[1-2]|FAILED", "sh|node1|COMPLETED"], "{steps}");
 }
 
 #[test]

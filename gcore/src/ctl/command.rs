@@ -63,6 +63,10 @@ pub struct StepAsk {
     /// Nodes it must be on; others of the job follow as far as `nodes` goes.
     pub nodelist: Option<Hostlist>,
     pub exclude: Option<Hostlist>,
+    /// Begin with this node of the job, counted from 0.
+    pub relative: u32,
+    /// Ranks go round the nodes instead of filling one after the other.
+    pub cyclic: bool,
 }
 
 #[allow(clippy::large_enum_variant, reason = "they are handed on one at a time, not kept")]

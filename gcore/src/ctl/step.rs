@@ -32,21 +32,18 @@ pub(super) fn start(
     let name_of = |share: &NodeShare| tx.state.nodes.get(share.node).map_or(String::new(), |node| node.name.clone());
     let held: Vec<(String, u32)> = run.allocation.iter().map(|share| (name_of(share), share.tasks)).collect();
     let tasks = layout(&held, &ask)?;
-    let mut next = 0;
+    let counts: Vec<u32> = tasks.iter().map(|(_, count)| *count).collect();
     let layout: Vec<StepNode> = tasks
         .iter()
-        .map(|(place, count)| {
-            let ranks = (next..next + count).collect();
-            next += count;
-            StepNode { node: run.allocation[*place].node, name: held[*place].0.clone(), ranks }
-        })
+        .zip(deal(&counts, ask.cyclic))
+        .map(|((place, _), ranks)| StepNode { node: run.allocation[*place].node, name: held[*place].0.clone(), ranks })
         .collect();
     let places: Vec<u32> = tasks.iter().map(|(place, _)| *place as u32).collect();
     let the_first = places.iter().copied().eq(0..places.len() as u32);
     let (run, step, nodes) = (run.id, run.steps, places.len() as u32);
     let name = ask.name.chars().take(255).collect();
     let places = if the_first { Vec::new() } else { places };
-    tx.emit(Event::StepStarted { run, step, name, tasks: next, nodes, places, at: tx.now });
+    tx.emit(Event::StepStarted { run, step, name, tasks: counts.iter().sum(), nodes, places, at: tx.now });
     Ok(Reply::Step { run, step, layout })
 }
 
@@ -77,7 +74,8 @@ fn layout(held: &[(String, u32)], ask: &StepAsk) -> Result<Vec<(usize, u32)>, Re
     let by_tasks = ask.ntasks.map(|tasks| tasks.div_ceil(ask.ntasks_per_node.unwrap_or(1).max(1)));
     let wanted = ask.nodes.or(named.checked_sub(1).map(|_| named)).unwrap_or_else(|| by_tasks.unwrap_or(most).clamp(1, most));
     if wanted < named.max(1) || wanted > most {
-        let of = if most < held.len() as u32 { format!(" and {most} are left after --exclude") } else { String::new() };
+        let left = if ask.relative > 0 { "--relative and --exclude" } else { "--exclude" };
+        let of = if most < held.len() as u32 { format!(" and {most} are left after {left}") } else { String::new() };
         return Err(match wanted < named {
             true => invalid(format!("-N {wanted}: --nodelist names {named} nodes. Leave -N out.")),
             false => invalid(format!("-N {wanted}: the job holds {} node(s){of}.", held.len())),
@@ -107,12 +105,26 @@ fn usable(held: &[(String, u32)], ask: &StepAsk) -> Result<(Vec<usize>, u32), Re
         return Err(Refusal::new(RefusalCode::Invalid, text));
     }
     let (first, rest): (Vec<usize>, Vec<usize>) =
-        (0..held.len()).filter(|place| !out.contains(&held[*place].0)).partition(|place| must.contains(&held[*place].0));
+        (ask.relative as usize..held.len()).filter(|place| !out.contains(&held[*place].0)).partition(|place| must.contains(&held[*place].0));
     let named = first.len() as u32;
     match first.is_empty() && rest.is_empty() {
-        true => Err(Refusal::new(RefusalCode::Invalid, "--exclude leaves no node of the job.")),
+        true => Err(Refusal::new(RefusalCode::Invalid, "--relative or --exclude leaves no node of the job.")),
         false => Ok(([first, rest].concat(), named)),
     }
+}
+
+/// The ranks on each node: one node after the other, or round and round.
+fn deal(counts: &[u32], cyclic: bool) -> Vec<Vec<u32>> {
+    let mut ranks: Vec<Vec<u32>> = vec![Vec::new(); counts.len()];
+    let mut at = 0;
+    for rank in 0..counts.iter().sum() {
+        while ranks[at].len() == counts[at] as usize {
+            at = (at + 1) % counts.len();
+        }
+        ranks[at].push(rank);
+        at = if cyclic { (at + 1) % counts.len() } else { at };
+    }
+    ranks
 }
 
 #[cfg(test)]
@@ -131,6 +143,7 @@ mod tests {
                 "N" => ask.nodes = Some(value.parse().unwrap()),
                 "n" => ask.ntasks = Some(value.parse().unwrap()),
                 "each" => ask.ntasks_per_node = Some(value.parse().unwrap()),
+                "r" => ask.relative = value.parse().unwrap(),
                 "w" => ask.nodelist = Some(Hostlist::parse(value).unwrap()),
                 _ => ask.exclude = Some(Hostlist::parse(value).unwrap()),
             }
@@ -167,6 +180,9 @@ mod tests {
         check("w=n[2-3] n=4", "n2:2 n3:2");
         check("x=n1", "n2:1 n3:1");
         check("x=n1 n=1", "n2:1");
+        check("r=1", "n2:1 n3:1");
+        check("r=1 n=1", "n2:1");
+        check("r=1 w=n3", "n3:1");
     }
 
     #[test]
@@ -178,6 +194,15 @@ mod tests {
         check("N=0", "-N 0: the job holds 3 node(s).");
         check("w=n[1-2] N=1", "-N 1: --nodelist names 2 nodes. Leave -N out.");
         check("w=n9", "--nodelist: \"n9\" is not a node of the job, or is excluded. It holds n[1-3].");
-        check("x=n[1-3]", "--exclude leaves no node of the job.");
+        check("x=n[1-3]", "--relative or --exclude leaves no node of the job.");
+        check("r=3", "--relative or --exclude leaves no node of the job.");
+        check("r=1 N=3", "-N 3: the job holds 3 node(s) and 2 are left after --relative and --exclude.");
+    }
+
+    #[test]
+    fn ranks_fill_the_nodes_or_go_round_them() {
+        assert_eq!(deal(&[3, 1, 2], false), [vec![0, 1, 2], vec![3], vec![4, 5]]);
+        assert_eq!(deal(&[3, 1, 2], true), [vec![0, 3, 5], vec![1], vec![2, 4]]);
+        assert_eq!(deal(&[], true), Vec::<Vec<u32>>::new());
     }
 }

@@ -49,6 +49,8 @@ pub(super) async fn start(
         ntasks_per_node: request.ntasks_per_node,
         nodelist: hosts("--nodelist", &request.nodelist)?,
         exclude: hosts("--exclude", &request.exclude)?,
+        relative: request.relative,
+        cyclic: request.cyclic,
     };
     let command = Command::StartStep { target, ask };
     let (run, step, layout) = match site.core.command(caller.actor, command).await? {

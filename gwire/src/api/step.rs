@@ -27,6 +27,10 @@ pub struct StepRequest {
     /// Nodes that it must not be on.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub exclude: String,
+    /// Begin with this node of the job, counted from 0.
+    pub relative: u32,
+    /// Ranks go round the nodes.
+    pub cyclic: bool,
     /// `ADDRESS:PORT`, numeric.
     pub connect: String,
     pub key: String,
