@@ -7,8 +7,7 @@ use crate::history::History;
 use gcore::ctl::{BootRows, Input, Mirror, Rows, State, check, handle, snapshot};
 use gmodel::{Seq, Timestamp};
 use gsched::{Engine, Made, Plan, WorkBudget};
-use serde::Serialize;
-use serde_json::Value;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Differences that are told in words; the others are counted.
@@ -87,13 +86,26 @@ impl Recorded {
     }
 }
 
+/// What every line has. Usage is in numbers that a `serde_json::Value` would round: all is read from the text itself.
+#[derive(Deserialize)]
+struct Head {
+    now: Option<i64>,
+    #[serde(default)]
+    input: String,
+}
+
+#[derive(Deserialize)]
+struct Found {
+    rows: Box<BootRows>,
+}
+
 fn read_line(number: usize, line: &str) -> Result<Line, String> {
-    let value: Value = serde_json::from_str(line).map_err(|error| format!("no JSON: {error}"))?;
-    let now = value.get("now").and_then(Value::as_i64).ok_or("no \"now\"; this is no trace of gpuctld")?;
+    let head: Head = serde_json::from_str(line).map_err(|error| format!("no JSON: {error}"))?;
+    let now = head.now.ok_or("no \"now\"; this is no trace of gpuctld")?;
     let unknown = |error: serde_json::Error| format!("no input that this release knows: {error}");
-    let what = match value.get("input").and_then(Value::as_str) {
-        Some("loaded") => What::Loaded(serde_json::from_value(value["rows"].clone()).map_err(unknown)?),
-        _ => What::Input(serde_json::from_value(value).map_err(unknown)?),
+    let what = match &*head.input {
+        "loaded" => What::Loaded(serde_json::from_str::<Found>(line).map_err(unknown)?.rows),
+        _ => What::Input(serde_json::from_str(line).map_err(unknown)?),
     };
     Ok(Line { number, now: Timestamp(now), what })
 }
@@ -272,6 +284,7 @@ impl Fnv {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::Value;
     use gcore::ctl::{Actor, Command, NodeReport};
     use gmodel::config::{ClusterConfig, Partition};
     use gmodel::gpu_request::GpuAsk;
@@ -371,6 +384,18 @@ mod tests {
         let done = replay(&Recorded::parse(&lines.join("\n")).unwrap()).unwrap();
         assert!(done.plans_equal < done.plans, "{done:?}");
         assert!(done.differences[0].contains("1 starts then, 2 now"), "{:?}", done.differences);
+    }
+
+    #[test]
+    fn usage_that_is_more_than_64_bits_is_read_as_it_was_written() {
+        // 23 days of one GPU: what a controller that is started again finds in its database.
+        let used = "{\"decayed\":{\"half_life_secs\":604800,\"epochs\":{\"2968\":1236118891860599372000}}}";
+        let empty = serde_json::to_string(&BootRows::of(&State::from_rows(Rows::default()))).unwrap();
+        let rows = empty.replace("\"usage\":[]", &format!("\"usage\":[[\"default\",\"root\",{used}]]"));
+        let text = format!("{{\"now\":1,\"input\":\"loaded\",\"rows\":{rows}}}\n");
+        let recorded = Recorded::parse(&text).unwrap();
+        let What::Loaded(rows) = &recorded.lines[0].what else { panic!("{text}") };
+        assert!(serde_json::to_string(rows).unwrap().contains(used), "{}", serde_json::to_string(rows).unwrap());
     }
 
     #[test]
