@@ -265,7 +265,10 @@ impl Reader {
 
     fn ask_blocking<T>(&self, question: impl FnOnce(&Connection) -> Answer<T>) -> Result<T, ReadError> {
         let answer = self.connection().and_then(|db| {
-            let answer = question(&db);
+            // One state of the database for a whole question, and one lock instead of one for each row that is looked up.
+            let snapshot = db.unchecked_transaction()?;
+            let answer = question(&snapshot);
+            drop(snapshot);
             let mut idle = self.idle.lock().expect("no panic while held");
             if idle.len() < KEPT_CONNECTIONS {
                 idle.push(db);

@@ -46,9 +46,8 @@ pub fn report(
         )));
     }
     let period = Period { from, to, now, prices };
-    let db = db.unchecked_transaction()?; // one moment for all that is read
-    let book = period.book(&db)?;
-    let repeated = period.repeated(&db, by)?;
+    let book = period.book(db)?;
+    let repeated = period.repeated(db, by)?;
     grouped(&book, by, &repeated, !prices.is_empty())
 }
 

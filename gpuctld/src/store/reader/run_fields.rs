@@ -55,8 +55,6 @@ impl RunFields {
 
 /// The rows of these keys, in their order; None where there is no such job.
 pub fn rows(db: &Connection, keys: &[RunKey], fields: &RunFields, now: Timestamp) -> Answer<Vec<Option<RunRow>>> {
-    // One lock and one state of the database for all of them.
-    let _snapshot = db.unchecked_transaction()?;
     let mut statement = db.prepare_cached(&fields.sql)?;
     let mut all = Vec::with_capacity(keys.len());
     for key in keys {
