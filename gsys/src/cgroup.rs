@@ -1,5 +1,6 @@
-//! The cgroups of runs: `<root>/<prefix>/run_N/job` in every tree that the run needs, `run_N/sup` in the main one. `sup` holds
-//! the supervisor and has no limits; limits, fence, freeze, kill and OOM act on `job` only. Never decides a limit.
+//! The cgroups of runs: `<root>/<prefix>/run_N/job` in the main tree, with `run_N/sup` beside it, and `run_N` alone, for the job, in
+//! every other tree that the run needs. `sup` holds the supervisor and has no limits; limits, fence, freeze, kill and OOM act on
+//! the job only. Never decides a limit.
 //! Source: the kernel's Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/.
 
 mod hierarchy;
@@ -17,6 +18,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use hierarchy::Place;
 pub(crate) use hierarchy::unescape as unescape_mount;
 pub use hierarchy::{Controller, Hierarchy, Trees, V1Tree};
 pub use limits::Limits;
@@ -26,7 +28,7 @@ pub use usage::Usage;
 /// How long a directory whose processes are dead may answer EBUSY before removal gives up.
 const REMOVE_PATIENCE: Duration = Duration::from_secs(2);
 
-/// The two cgroups of one run, in every tree.
+/// The cgroups of one run, in every tree.
 #[derive(Clone, Debug)]
 pub struct RunCgroup {
     trees: Trees,
@@ -35,7 +37,7 @@ pub struct RunCgroup {
 }
 
 impl RunCgroup {
-    /// Makes `run/sup` and `run/job` below `root` with their limits. Empty ones of an earlier attempt at the same prepare are
+    /// Makes the cgroups of a run below `root` with their limits. Empty ones of an earlier attempt at the same prepare are
     /// removed first, with their counters and their fence; ones that hold processes are refused. On an error nothing stays.
     pub fn create(root: &CgroupRoot, run: &str, limits: &Limits) -> Result<RunCgroup, CgroupError> {
         check_name(run)?;
@@ -91,7 +93,7 @@ impl RunCgroup {
 
     /// The directory the device fence of this run is attached to: `job` in the v2 tree, else in the v1 devices tree.
     pub fn fence_dir(&self) -> Result<PathBuf, CgroupError> {
-        fence_dir(&self.trees, &self.rel.join("job"))
+        fence_dir(&self.job())
     }
 
     /// Moves a process (all its threads) into `sup`. 0 means the caller. In trees that have no `sup` it stays where it is.
@@ -108,16 +110,12 @@ impl RunCgroup {
     /// Moves a process into `job`. To start a job use [`RunCgroup::join_fds`]: a process moved from outside has run
     /// outside for a moment.
     pub fn attach_job(&self, pid: i32) -> Result<(), CgroupError> {
-        for mount in self.trees.mounts() {
-            let procs = mount.join(&self.rel).join("job/cgroup.procs");
-            write_file(&procs, &pid.to_string())?;
-        }
-        Ok(())
+        self.job().dirs().try_for_each(|dir| write_file(&dir.join("cgroup.procs"), &pid.to_string()))
     }
 
     /// Open `cgroup.procs` of `job` in every tree, for the forked child of `launch` to join by itself.
     pub fn join_fds(&self) -> Result<JoinFds, CgroupError> {
-        JoinFds::open(self.trees.mounts().map(|m| m.join(&self.rel).join("job")))
+        JoinFds::open(self.job().dirs())
     }
 
     /// Sets the limits of a live run. `None` leaves a limit as it is.
@@ -132,7 +130,7 @@ impl RunCgroup {
 
     /// What the job has used so far, all its past and present processes together.
     pub fn usage(&self) -> Result<Usage, CgroupError> {
-        usage::read(&self.trees, &self.rel.join("job"))
+        usage::read(&self.job())
     }
 
     /// Pids in `job` and the cgroups below it, as the kernel lists them now.
@@ -143,7 +141,7 @@ impl RunCgroup {
     /// Sends SIGKILL to every process of `job`, however it forked, and whether or not it is frozen. Returns when the
     /// signals are sent; use [`RunCgroup::wait_empty`] for the end of the processes.
     pub fn kill(&self) -> Result<(), CgroupError> {
-        kill::kill_tree(&self.trees, &self.rel.join("job"))
+        kill::kill_tree(&self.job())
     }
 
     /// Sends `signal` once to every process of `job`; processes forked meanwhile may miss it. For anything but KILL.
@@ -153,15 +151,15 @@ impl RunCgroup {
 
     /// Stops every process of `job` from running (`SUSPENDED`), or lets them run on.
     pub fn freeze(&self, frozen: bool) -> Result<(), CgroupError> {
-        kill::freeze(&self.trees, &self.rel.join("job"), frozen)
+        kill::freeze(&self.job(), frozen)
     }
 
     /// Whether [`RunCgroup::freeze`] was the last that befell `job`.
     pub fn is_frozen(&self) -> Result<bool, CgroupError> {
-        let job = self.rel.join("job");
-        let (path, thawed) = match (&self.trees.v2, self.trees.v1_mount(Controller::Freezer)) {
-            (Some(mount), _) => (mount.join(job).join("cgroup.freeze"), "0"),
-            (None, Some(mount)) => (mount.join(job).join("freezer.state"), "THAWED"),
+        let job = self.job();
+        let (path, thawed) = match (job.v2(), job.v1(Controller::Freezer)) {
+            (Some(dir), _) => (dir.join("cgroup.freeze"), "0"),
+            (None, Some(dir)) => (dir.join("freezer.state"), "THAWED"),
             (None, None) => return Ok(false),
         };
         Ok(read_file(&path)?.trim() != thawed)
@@ -169,12 +167,12 @@ impl RunCgroup {
 
     /// No live process is in `job` or below. A cgroup that is gone is empty.
     pub fn is_empty(&self) -> Result<bool, CgroupError> {
-        kill::is_empty(&self.trees, &self.rel.join("job"))
+        kill::is_empty(&self.job())
     }
 
     /// Waits until `job` is empty; false when `patience` ends first.
     pub fn wait_empty(&self, patience: Duration) -> Result<bool, CgroupError> {
-        kill::wait_empty(&self.trees, &self.rel.join("job"), patience)
+        kill::wait_empty(&self.job(), patience)
     }
 
     /// `cgroup.events` of `job`: becomes ready for POLLPRI when `job` turns empty or is populated again; then call
@@ -197,8 +195,7 @@ impl RunCgroup {
         if self.remove_plain() {
             return Ok(());
         }
-        let (job, sup) = (self.rel.join("job"), self.main_dir("sup"));
-        if !kill::is_empty(&self.trees, &job)? || !kill::pids_below(&sup)?.is_empty() {
+        if !kill::is_empty(&self.job())? || !kill::pids_below(&self.main_dir("sup"))?.is_empty() {
             self.refuse_occupied()?;
         }
         self.trees.mounts().try_for_each(|mount| remove_tree(&mount.join(&self.rel), REMOVE_PATIENCE))
@@ -208,8 +205,9 @@ impl RunCgroup {
     fn remove_plain(&self) -> bool {
         let main = self.trees.main_mount();
         is_gone_now(fs::remove_dir(self.main_dir("sup")))
-            && self.trees.mounts().filter(|mount| Some(*mount) != main).all(|mount| remove_run(mount, &self.rel))
-            && main.is_none_or(|mount| remove_run(mount, &self.rel))
+            && self.trees.mounts().filter(|mount| Some(*mount) != main).all(|mount| is_gone_now(fs::remove_dir(mount.join(&self.rel))))
+            && is_gone_now(fs::remove_dir(self.main_dir("job")))
+            && is_gone_now(fs::remove_dir(main_dir(&self.trees, &self.rel)))
     }
 
     /// As [`RunCgroup::remove`], of a run that has no use for a supervisor any more: one that is there, or on its way, is
@@ -219,7 +217,7 @@ impl RunCgroup {
         loop {
             match self.remove() {
                 Err(CgroupError::Occupied { .. }) if Instant::now() < deadline => {
-                    kill::kill_tree(&self.trees, &self.rel.join("sup"))?;
+                    kill::kill_tree(&self.trees.at(&self.rel.join("sup")))?;
                     std::thread::sleep(Duration::from_millis(2));
                 }
                 removed => return removed,
@@ -243,11 +241,16 @@ impl RunCgroup {
     fn make(&self, root: &CgroupRoot, limits: &Limits) -> Result<(), CgroupError> {
         root.make_new(&self.trees, &self.rel)?;
         root.hand_down_controllers(&self.rel)?;
-        root.make_new(&self.trees, &self.rel.join("job"))?;
-        let sup = self.main_dir("sup");
-        fs::create_dir(&sup).map_err(|e| CgroupError::io("making", &sup, e))?;
-        root.fill_lists(&self.trees, &self.rel.join("sup"))?;
+        for leaf in ["job", "sup"] {
+            let dir = self.main_dir(leaf);
+            fs::create_dir(&dir).map_err(|e| CgroupError::io("making", &dir, e))?;
+            root.fill_lists(&self.trees, &self.rel.join(leaf))?;
+        }
         self.set_limits(limits)
+    }
+
+    fn job(&self) -> Place<'_> {
+        self.trees.job_of(&self.rel)
     }
 
     fn main_dir(&self, leaf: &str) -> PathBuf {
@@ -354,16 +357,12 @@ fn main_dir(trees: &Trees, rel: &Path) -> PathBuf {
     }
 }
 
-fn fence_dir(trees: &Trees, rel: &Path) -> Result<PathBuf, CgroupError> {
-    match (&trees.v2, trees.v1_mount(Controller::Devices)) {
-        (Some(mount), _) => Ok(mount.join(rel)),
-        (None, Some(mount)) => Ok(mount.join(rel)),
-        (None, None) => Err(CgroupError::NoController {
-            limit: "device",
-            controller: "devices",
-            why: "neither a v2 tree nor a v1 devices tree is mounted".into(),
-        }),
-    }
+fn fence_dir(place: &Place<'_>) -> Result<PathBuf, CgroupError> {
+    place.v2().or_else(|| place.v1(Controller::Devices)).ok_or_else(|| CgroupError::NoController {
+        limit: "device",
+        controller: "devices",
+        why: "neither a v2 tree nor a v1 devices tree is mounted".into(),
+    })
 }
 
 /// One path component that cannot climb out of our subtree.
@@ -413,11 +412,6 @@ fn child_dirs(dir: &Path) -> Vec<PathBuf> {
     };
     let is_dir = |e: &fs::DirEntry| e.file_type().is_ok_and(|t| t.is_dir());
     entries.flatten().filter(is_dir).map(|e| e.path()).collect()
-}
-
-fn remove_run(mount: &Path, rel: &Path) -> bool {
-    let run = mount.join(rel);
-    is_gone_now(fs::remove_dir(run.join("job"))) && is_gone_now(fs::remove_dir(run))
 }
 
 fn is_gone_now(removed: io::Result<()>) -> bool {

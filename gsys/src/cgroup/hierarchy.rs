@@ -161,6 +161,16 @@ impl Trees {
         self.v2.as_deref().or_else(v1)
     }
 
+    /// The cgroup of that path in every tree.
+    pub(super) fn at<'a>(&'a self, rel: &'a Path) -> Place<'a> {
+        Place { trees: self, main: rel.to_owned(), others: rel }
+    }
+
+    /// The job of the run with that path: beside its supervisor in the main tree, the run's own cgroup in the others.
+    pub(super) fn job_of<'a>(&'a self, run: &'a Path) -> Place<'a> {
+        Place { trees: self, main: run.join("job"), others: run }
+    }
+
     fn keeping(&self, keep: impl Fn(&V1Tree) -> bool) -> Trees {
         Trees {
             v1: self.v1.iter().filter(|tree| keep(tree)).cloned().collect(),
@@ -208,6 +218,43 @@ impl Trees {
         }
         self.v1.retain(|t| !t.controllers.is_empty());
         self
+    }
+}
+
+/// One cgroup in every tree; its path may be another in the main one.
+pub(super) struct Place<'a> {
+    trees: &'a Trees,
+    main: PathBuf,
+    others: &'a Path,
+}
+
+impl Place<'_> {
+    pub fn trees(&self) -> &Trees {
+        self.trees
+    }
+
+    /// Its path below this mount point.
+    pub fn rel(&self, mount: &Path) -> &Path {
+        if self.trees.main_mount() == Some(mount) { &self.main } else { self.others }
+    }
+
+    pub fn dir(&self, mount: &Path) -> PathBuf {
+        mount.join(self.rel(mount))
+    }
+
+    /// Its directories, in the order of [`Trees::mounts`].
+    pub fn dirs(&self) -> impl Iterator<Item = PathBuf> {
+        self.trees.mounts().map(|mount| self.dir(mount))
+    }
+
+    /// In the v2 tree, where there is one.
+    pub fn v2(&self) -> Option<PathBuf> {
+        self.trees.v2.as_deref().map(|mount| self.dir(mount))
+    }
+
+    /// In the v1 tree of this controller.
+    pub fn v1(&self, controller: Controller) -> Option<PathBuf> {
+        self.trees.v1_mount(controller).map(|mount| self.dir(mount))
     }
 }
 

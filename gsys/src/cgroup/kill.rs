@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::usage::field;
-use super::{CgroupError, Controller, Trees, child_dirs, read_file, write_file};
+use super::hierarchy::Place;
+use super::{CgroupError, Controller, child_dirs, read_file, write_file};
 use crate::process;
 
 /// Rounds of SIGKILL without `cgroup.kill` go on for this long against a job that forks as fast as it can.
@@ -17,34 +18,31 @@ const KILL_ROUNDS: Duration = Duration::from_secs(5);
 /// v1 has no event for an empty cgroup, and v2's may be missed by another reader's poll: look at least this often.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// SIGKILL to everything at and below `rel` in every tree. A cgroup that is gone has nothing to kill.
-pub(super) fn kill_tree(trees: &Trees, rel: &Path) -> Result<(), CgroupError> {
-    let switch = trees
-        .v2
-        .as_ref()
-        .map(|mount| mount.join(rel).join("cgroup.kill"));
+/// SIGKILL to everything at and below `place` in every tree. A cgroup that is gone has nothing to kill.
+pub(super) fn kill_tree(place: &Place<'_>) -> Result<(), CgroupError> {
+    let switch = place.v2().map(|dir| dir.join("cgroup.kill"));
     match switch.map(|path| write_file(&path, "1")) {
         Some(Ok(())) => {}
         Some(Err(e)) if !e.is_not_found() => return Err(e),
-        _ => freeze(trees, rel, true)?,
+        _ => freeze(place, true)?,
     }
-    let killed = kill_listed(trees, rel);
+    let killed = kill_listed(place);
     // A kill leaves the frozen flag standing, and the next process to join would stop for ever.
-    freeze(trees, rel, false)?;
+    freeze(place, false)?;
     killed
 }
 
 /// Kills what `cgroup.procs` lists, again and again until nothing new turns up. After `cgroup.kill` this finds only
 /// processes that sit in a v1 tree of the run and not in its v2 tree.
-fn kill_listed(trees: &Trees, rel: &Path) -> Result<(), CgroupError> {
+fn kill_listed(place: &Place<'_>) -> Result<(), CgroupError> {
     let deadline = Instant::now() + KILL_ROUNDS;
     let mut signalled: Vec<i32> = Vec::new();
     loop {
         let mut fresh = false;
-        for mount in trees.mounts() {
-            for pid in pids_below(&mount.join(rel))? {
+        for mount in place.trees().mounts() {
+            for pid in pids_below(&place.dir(mount))? {
                 if !signalled.contains(&pid) {
-                    fresh |= signal_member(pid, rel, libc::SIGKILL);
+                    fresh |= signal_member(pid, place.rel(mount), libc::SIGKILL);
                     signalled.push(pid);
                 }
             }
@@ -94,19 +92,11 @@ fn cgroup_suffix(dir: &Path) -> Option<PathBuf> {
         .map(|from| parts[from..].iter().collect())
 }
 
-/// Stops or lets run everything at and below `rel`. Thawing reaches cgroups the job has nested and frozen itself.
-pub(super) fn freeze(trees: &Trees, rel: &Path, frozen: bool) -> Result<(), CgroupError> {
-    let (dir, file, value) = match (&trees.v2, trees.v1_mount(Controller::Freezer)) {
-        (Some(mount), _) => (
-            mount.join(rel),
-            "cgroup.freeze",
-            if frozen { "1" } else { "0" },
-        ),
-        (None, Some(mount)) => (
-            mount.join(rel),
-            "freezer.state",
-            if frozen { "FROZEN" } else { "THAWED" },
-        ),
+/// Stops or lets run everything at and below `place`. Thawing reaches cgroups the job has nested and frozen itself.
+pub(super) fn freeze(place: &Place<'_>, frozen: bool) -> Result<(), CgroupError> {
+    let (dir, file, value) = match (place.v2(), place.v1(Controller::Freezer)) {
+        (Some(dir), _) => (dir, "cgroup.freeze", if frozen { "1" } else { "0" }),
+        (None, Some(dir)) => (dir, "freezer.state", if frozen { "FROZEN" } else { "THAWED" }),
         (None, None) => return Ok(()),
     };
     match write_file(&dir.join(file), value) {
@@ -127,17 +117,17 @@ fn thaw_nested(dir: &Path, file: &str, value: &str) {
     }
 }
 
-/// No live process at or below `rel`, in any tree.
-pub(super) fn is_empty(trees: &Trees, rel: &Path) -> Result<bool, CgroupError> {
-    if let Some(mount) = &trees.v2 {
-        match read_file(&mount.join(rel).join("cgroup.events")) {
+/// No live process at or below `place`, in any tree.
+pub(super) fn is_empty(place: &Place<'_>) -> Result<bool, CgroupError> {
+    if let Some(dir) = place.v2() {
+        match read_file(&dir.join("cgroup.events")) {
             Ok(events) if field(&events, "populated") != Some(0) => return Ok(false),
             Err(e) if !is_gone(&e) => return Err(e),
             _ => {}
         }
     }
-    for tree in &trees.v1 {
-        if !pids_below(&tree.mount.join(rel))?.is_empty() {
+    for tree in &place.trees().v1 {
+        if !pids_below(&place.dir(&tree.mount))?.is_empty() {
             return Ok(false);
         }
     }
@@ -145,18 +135,11 @@ pub(super) fn is_empty(trees: &Trees, rel: &Path) -> Result<bool, CgroupError> {
 }
 
 /// Waits for [`is_empty`]; false when `patience` ends first.
-pub(super) fn wait_empty(
-    trees: &Trees,
-    rel: &Path,
-    patience: Duration,
-) -> Result<bool, CgroupError> {
+pub(super) fn wait_empty(place: &Place<'_>, patience: Duration) -> Result<bool, CgroupError> {
     let deadline = Instant::now() + patience;
-    let events = trees
-        .v2
-        .as_ref()
-        .and_then(|mount| fs::File::open(mount.join(rel).join("cgroup.events")).ok());
+    let events = place.v2().and_then(|dir| fs::File::open(dir.join("cgroup.events")).ok());
     loop {
-        if is_empty(trees, rel)? {
+        if is_empty(place)? {
             return Ok(true);
         }
         let left = deadline.saturating_duration_since(Instant::now());

@@ -1,8 +1,9 @@
 //! The limits of a run, written to whichever tree has the controller. Memory, pids and cpuset go to `job`; the CPU weight
 //! goes to the run's directory, because it is runs that compete. Never adjusts a limit to fit: what cannot be set is an error.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use super::hierarchy::Place;
 use super::{CgroupError, CgroupRoot, Controller, Hierarchy, Trees, read_file, write_file};
 use crate::cpu::{list_text, parse_list};
 
@@ -50,10 +51,10 @@ impl Limits {
 
 /// Writes `limits` for the run whose directory is `run_rel`.
 pub(super) fn write(trees: &Trees, run_rel: &Path, limits: &Limits) -> Result<(), CgroupError> {
-    let job_rel = run_rel.join("job");
+    let (run, job) = (trees.at(run_rel), trees.job_of(run_rel));
     let v2 = trees.hierarchy() == Hierarchy::V2;
     if let Some(bytes) = limits.memory_bytes {
-        let dir = dir_of(trees, Controller::Memory, "memory", &job_rel)?;
+        let dir = dir_of(&job, Controller::Memory, "memory")?;
         if v2 {
             write_memory_v2(&dir, bytes)?
         } else {
@@ -61,18 +62,18 @@ pub(super) fn write(trees: &Trees, run_rel: &Path, limits: &Limits) -> Result<()
         }
     }
     if let Some(pids) = limits.pids_max {
-        let dir = dir_of(trees, Controller::Pids, "pids", &job_rel)?;
+        let dir = dir_of(&job, Controller::Pids, "pids")?;
         write_file(&dir.join("pids.max"), &pids.to_string())?;
     }
     if let Some(cpus) = &limits.cpu_set {
-        let dir = dir_of(trees, Controller::Cpuset, "cpuset", &job_rel)?;
+        let dir = dir_of(&job, Controller::Cpuset, "cpuset")?;
         write_file(&dir.join("cpuset.cpus"), &list_text(cpus))?;
         if !limits.mem_set.is_empty() {
             write_file(&dir.join("cpuset.mems"), &list_text(&limits.mem_set))?;
         }
     }
     if let Some(millis) = limits.cpu_millis {
-        let dir = dir_of(trees, Controller::Cpu, "cpu weight", run_rel)?;
+        let dir = dir_of(&run, Controller::Cpu, "cpu weight")?;
         match v2 {
             true => write_file(&dir.join("cpu.weight"), &weight_v2(millis).to_string())?,
             false => write_file(&dir.join("cpu.shares"), &shares_v1(millis).to_string())?,
@@ -81,24 +82,14 @@ pub(super) fn write(trees: &Trees, run_rel: &Path, limits: &Limits) -> Result<()
     Ok(())
 }
 
-fn dir_of(
-    trees: &Trees,
-    controller: Controller,
-    limit: &'static str,
-    rel: &Path,
-) -> Result<std::path::PathBuf, CgroupError> {
-    let v2 = trees
-        .v2
-        .as_deref()
-        .filter(|_| trees.hierarchy() == Hierarchy::V2);
-    let mount = v2
-        .or(trees.v1_mount(controller))
-        .ok_or_else(|| CgroupError::NoController {
-            limit,
-            controller: controller.name(),
-            why: format!("hierarchy {}", trees.hierarchy().name()),
-        })?;
-    Ok(mount.join(rel))
+fn dir_of(place: &Place<'_>, controller: Controller, limit: &'static str) -> Result<PathBuf, CgroupError> {
+    let hierarchy = place.trees().hierarchy();
+    let v2 = place.v2().filter(|_| hierarchy == Hierarchy::V2);
+    v2.or_else(|| place.v1(controller)).ok_or_else(|| CgroupError::NoController {
+        limit,
+        controller: controller.name(),
+        why: format!("hierarchy {}", hierarchy.name()),
+    })
 }
 
 fn write_memory_v2(dir: &Path, bytes: u64) -> Result<(), CgroupError> {
@@ -143,7 +134,7 @@ fn weight_v2(cpu_millis: u64) -> u64 {
 
 /// The processors that a run was given; `None` where it has no set of its own.
 pub(super) fn cpu_set(trees: &Trees, run_rel: &Path) -> Result<Option<Vec<u32>>, CgroupError> {
-    let Ok(dir) = dir_of(trees, Controller::Cpuset, "cpuset", &run_rel.join("job")) else {
+    let Ok(dir) = dir_of(&trees.job_of(run_rel), Controller::Cpuset, "cpuset") else {
         return Ok(None);
     };
     match read_file(&dir.join("cpuset.cpus")) {
@@ -155,7 +146,7 @@ pub(super) fn cpu_set(trees: &Trees, run_rel: &Path) -> Result<Option<Vec<u32>>,
 
 /// Processors and memory nodes that the subtree may use.
 pub(super) fn bounds(trees: &Trees, rel: &Path) -> Result<(Vec<u32>, Vec<u32>), CgroupError> {
-    let dir = dir_of(trees, Controller::Cpuset, "cpuset", rel)?;
+    let dir = dir_of(&trees.at(rel), Controller::Cpuset, "cpuset")?;
     let names = match trees.hierarchy() {
         Hierarchy::V2 => ["cpuset.cpus.effective", "cpuset.mems.effective"],
         _ => ["cpuset.effective_cpus", "cpuset.effective_mems"],

@@ -124,7 +124,7 @@ impl CgroupRoot {
     }
 
     pub(crate) fn fence_dir_of(&self, rel: &Path) -> Result<PathBuf, CgroupError> {
-        fence_dir(&self.trees, rel)
+        fence_dir(&self.trees.at(rel))
     }
 
     /// A directory that will have child cgroups.
@@ -241,8 +241,8 @@ fn remove_subtree(trees: &Trees, rel: &Path) -> Result<(), CgroupError> {
     {
         return Err(CgroupError::Occupied { path: dir, pids: 1 });
     }
-    kill::kill_tree(trees, rel)?;
-    kill::wait_empty(trees, rel, Duration::from_secs(10))?;
+    kill::kill_tree(&trees.at(rel))?;
+    kill::wait_empty(&trees.at(rel), Duration::from_secs(10))?;
     trees
         .mounts()
         .try_for_each(|mount| remove_tree(&mount.join(rel), Duration::from_secs(2)))

@@ -3,7 +3,8 @@
 
 use std::path::Path;
 
-use super::{CgroupError, Controller, Hierarchy, Trees, child_dirs, read_file};
+use super::hierarchy::Place;
+use super::{CgroupError, Controller, Hierarchy, child_dirs, read_file};
 
 /// Use since the cgroup was made, over all its past and present processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -16,28 +17,27 @@ pub struct Usage {
     pub oom_kills: u64,
 }
 
-/// Reads the use of the cgroup at `rel`. What no controller counts is 0.
-pub(super) fn read(trees: &Trees, rel: &Path) -> Result<Usage, CgroupError> {
+/// Reads the use of the cgroup. What no controller counts is 0.
+pub(super) fn read(place: &Place<'_>) -> Result<Usage, CgroupError> {
     let mut usage = Usage::default();
-    read_cpu(trees, rel, &mut usage)?;
-    match (trees.hierarchy(), &trees.v2) {
-        (Hierarchy::V2, Some(mount)) => read_memory_v2(&mount.join(rel), &mut usage)?,
+    read_cpu(place, &mut usage)?;
+    match (place.trees().hierarchy(), place.v2()) {
+        (Hierarchy::V2, Some(dir)) => read_memory_v2(&dir, &mut usage)?,
         _ => {
-            if let Some(mount) = trees.v1_mount(Controller::Memory) {
-                read_memory_v1(&mount.join(rel), &mut usage)?;
+            if let Some(dir) = place.v1(Controller::Memory) {
+                read_memory_v1(&dir, &mut usage)?;
             }
         }
     }
     Ok(usage)
 }
 
-fn read_cpu(trees: &Trees, rel: &Path, usage: &mut Usage) -> Result<(), CgroupError> {
-    if let Some(mount) = &trees.v2 {
-        let stat = read_file(&mount.join(rel).join("cpu.stat"))?;
+fn read_cpu(place: &Place<'_>, usage: &mut Usage) -> Result<(), CgroupError> {
+    if let Some(dir) = place.v2() {
+        let stat = read_file(&dir.join("cpu.stat"))?;
         usage.cpu_user_micros = field(&stat, "user_usec").unwrap_or(0);
         usage.cpu_system_micros = field(&stat, "system_usec").unwrap_or(0);
-    } else if let Some(mount) = trees.v1_mount(Controller::Cpuacct) {
-        let dir = mount.join(rel);
+    } else if let Some(dir) = place.v1(Controller::Cpuacct) {
         usage.cpu_user_micros = number(&dir.join("cpuacct.usage_user"))? / 1000;
         usage.cpu_system_micros = number(&dir.join("cpuacct.usage_sys"))? / 1000;
     }

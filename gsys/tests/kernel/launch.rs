@@ -66,7 +66,7 @@ fn a_job_runs_as_its_user_and_as_nobody_else() {
         "its own environment only: {text}"
     );
     assert!(text.contains("\n3\n"), "nice: {text}");
-    let cgroup = format!("/{}/job", run.rel().display());
+    let cgroup = format!("/{}", run.rel().display());
     assert_eq!(
         text.matches(&cgroup).count(),
         scratch
