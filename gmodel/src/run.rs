@@ -146,6 +146,9 @@ pub struct RunEnd {
     /// For people: the path and system error of a failed launch, the limit that was hit.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub text: String,
+    /// A failed launch is about the job's user, whom the node does not know, say: others may start there.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub about_user: bool,
     /// When the first process of the user started and the last was gone, by the node's clock.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub started: Option<Timestamp>,
@@ -160,6 +163,7 @@ impl Default for RunEnd {
             cause: EndCause::Exited,
             exit: ExitCode::default(),
             text: String::new(),
+            about_user: false,
             started: None,
             ended: None,
             usage: Usage::default(),

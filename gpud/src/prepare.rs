@@ -33,20 +33,25 @@ const SUPERVISOR_PATIENCE: Duration = Duration::from_secs(5);
 pub struct Failure {
     pub cause: EndCause,
     pub text: String,
+    /// The node's, and perhaps with this user only.
+    about_user: bool,
 }
 
 impl Failure {
     pub fn node(error: impl Into<anyhow::Error>) -> Self {
-        Self { cause: EndCause::LaunchNode, text: format!("{:#}", error.into()) }
+        Self::node_text(format!("{:#}", error.into()))
     }
     fn node_text(text: String) -> Self {
-        Self { cause: EndCause::LaunchNode, text }
+        Self { cause: EndCause::LaunchNode, text, about_user: false }
+    }
+    fn user_unknown(text: String) -> Self {
+        Self { cause: EndCause::LaunchNode, text, about_user: true }
     }
     fn user(text: String) -> Self {
-        Self { cause: EndCause::LaunchUser, text }
+        Self { cause: EndCause::LaunchUser, text, about_user: false }
     }
     pub fn end(self) -> RunEnd {
-        RunEnd { cause: self.cause, text: self.text, ended: Some(wall_clock()), ..RunEnd::default() }
+        RunEnd { cause: self.cause, text: self.text, about_user: self.about_user, ended: Some(wall_clock()), ..RunEnd::default() }
     }
 }
 
@@ -107,7 +112,7 @@ pub fn prepare(site: &Site, run: RunId) -> Result<Supervisor, Failure> {
             cgroups: site.cgroups.as_ref(),
             time_limit: TIME_LIMIT,
         };
-        prolog.run().map_err(|e| Failure { cause: EndCause::PrologFailed, text: format!("{e:#}") })?;
+        prolog.run().map_err(|e| Failure { cause: EndCause::PrologFailed, text: format!("{e:#}"), about_user: false })?;
     }
     // Left by a supervisor that died before it was ready.
     let _ = fs::remove_file(dir.join("ctl.sock"));
@@ -118,11 +123,11 @@ pub fn prepare(site: &Site, run: RunId) -> Result<Supervisor, Failure> {
 fn resolve_user(order: &LaunchOrder, isolation: Isolation) -> Result<User, Failure> {
     let wanted = &order.user;
     let user = User::by_name(&wanted.name).map_err(Failure::node)?.ok_or_else(|| {
-        Failure::node_text(format!("user {:?} does not exist on this node (uid {} elsewhere)", wanted.name, wanted.uid))
+        Failure::user_unknown(format!("user {:?} does not exist on this node (uid {} elsewhere)", wanted.name, wanted.uid))
     })?;
     if user.uid != wanted.uid {
         let text = format!("user {:?} is uid {} on this node and uid {} where the job was submitted", user.name, user.uid, wanted.uid);
-        return Err(Failure::node_text(text));
+        return Err(Failure::user_unknown(text));
     }
     if user.uid == 0 && !order.allow_root {
         return Err(Failure::user("jobs of root are refused; set allow_root_jobs in gpuctld.toml to allow them".into()));

@@ -492,7 +492,7 @@ impl Supervisor {
         });
         let (cause, exit, text) = self.life.end(usage.oom_kills);
         let text = if cause == EndCause::OutOfMemory { out_of_memory_text(&usage, self.order.mem_bytes) } else { text };
-        let end = RunEnd { cause, exit, text: shorten(&text), started: self.started, ended: Some(wall_clock()), usage };
+        let end = RunEnd { cause, exit, text: shorten(&text), started: self.started, ended: Some(wall_clock()), usage, ..RunEnd::default() };
         self.marks = None;
         self.dir.remove_user_files(&self.setup);
         let written = self.record.write(&end).context("writing exit.json");

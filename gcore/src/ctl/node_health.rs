@@ -1,7 +1,7 @@
 //! Strikes against nodes that fail to start jobs, and the breaker that bounds automatic drains.
 //!
-//! Three node errors from two users or jobs drain a node, a failed prolog does at once; no more than
-//! max(1, 10%) of a partition in an hour, whatever the cause (DESIGN §4).
+//! Three node errors from two users or jobs drain a node (from two users, where a user is what they are about), a failed
+//! prolog does at once; no more than max(1, 10%) of a partition in an hour, whatever the cause (DESIGN §4).
 
 use super::breaker::{self, Loss};
 use super::event::Event;
@@ -21,11 +21,13 @@ pub(super) fn strikes_of(run: &Run, job: &Job, now: Timestamp) -> Vec<(NodeId, S
     run.members
         .iter()
         .filter_map(|member| {
+            let about_user = member.end().is_some_and(|end| end.about_user);
             let strike = |text: &str| Strike {
                 run: run.id,
                 user: job.spec.user.name.clone(),
                 at: now,
                 text: text.to_owned(),
+                about_user,
             };
             match member.end() {
                 Some(end) if end.cause == EndCause::PrologFailed => {
@@ -47,10 +49,7 @@ pub(super) fn strike(tx: &mut Tx, id: NodeId, strike: Strike, at_once: bool) {
     let text = strike.text.clone();
     tx.emit(Event::NodeStruck { node: id, strike });
     let Some(node) = tx.state.nodes.get(id) else { return };
-    let users: BTreeSet<_> = node.strikes.iter().map(|s| &s.user).collect();
-    let jobs: BTreeSet<_> = node.strikes.iter().map(|s| s.run.job).collect();
-    let sources = users.len().max(jobs.len());
-    let enough = node.strikes.len() >= STRIKES && sources >= STRIKE_SOURCES;
+    let enough = is_the_nodes(&node.strikes);
     let drained = node.drains.iter().any(|mark| mark.owner == "system");
     if drained || !(at_once || enough) {
         return;
@@ -65,6 +64,15 @@ pub(super) fn strike(tx: &mut Tx, id: NodeId, strike: Strike, at_once: bool) {
     };
     let mark = Mark { owner: "system".into(), reason, since: tx.now };
     tx.emit(Event::NodeDrained { node: id, mark, automatic: true });
+}
+
+/// Whether so many failed there, with so little in common, that it is not theirs: of the jobs of one user, whom a node does not
+/// know, a hundred may fail.
+fn is_the_nodes(strikes: &[Strike]) -> bool {
+    let users: BTreeSet<_> = strikes.iter().map(|s| &s.user).collect();
+    let others: Vec<_> = strikes.iter().filter(|s| !s.about_user).collect();
+    let jobs: BTreeSet<_> = others.iter().map(|s| s.run.job).collect();
+    strikes.len() >= STRIKES && users.len() >= STRIKE_SOURCES || others.len() >= STRIKES && jobs.len() >= STRIKE_SOURCES
 }
 
 /// True while no partition of the node has lost its share to automatic actions this hour.

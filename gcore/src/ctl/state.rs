@@ -404,6 +404,9 @@ pub struct Strike {
     pub user: String,
     pub at: Timestamp,
     pub text: String,
+    /// It says something of the node only when other users fail there, too.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub about_user: bool,
 }
 
 /// A one-time invitation for a machine.

@@ -73,6 +73,41 @@ fn three_launch_errors_of_two_jobs_drain_the_node_and_the_jobs_go_elsewhere() {
 }
 
 #[test]
+fn jobs_of_a_user_whom_a_node_does_not_know_drain_it_only_together_with_anothers() {
+    check(
+        "node n1 h100:4
+         submit user=alice gpus=1
+         submit user=alice gpus=1
+         submit user=alice gpus=1
+         submit user=alice gpus=1
+         plan
+         n1 user_unknown 1-1
+         n1 user_unknown 2-1
+         n1 user_unknown 3-1
+         n1 user_unknown 4-1
+         nodes
+         submit user=bob gpus=1
+         plan
+         n1 user_unknown 5-1
+         nodes",
+        expect![[r#"
+            job 1
+              note: no --time given and partition "main" has no default: the limit is 1-00:00:00
+            job 2
+              note: no --time given and partition "main" has no default: the limit is 1-00:00:00
+            job 3
+              note: no --time given and partition "main" has no default: the limit is 1-00:00:00
+            job 4
+              note: no --time given and partition "main" has no default: the limit is 1-00:00:00
+            n1 IDLE 4 GPUs 64 CPUs free 4 strikes
+            job 5
+              note: no --time given and partition "main" has no default: the limit is 1-00:00:00
+            n1 IDLE+DRAIN 4 GPUs 64 CPUs free DRAINED system (3 launch errors, the last: no such user) 5 strikes
+        "#]],
+    );
+}
+
+#[test]
 fn a_success_clears_the_strikes_and_a_users_error_makes_none() {
     check(
         "node n1 h100:4

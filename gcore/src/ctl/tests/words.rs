@@ -332,6 +332,9 @@ pub(super) fn phase(verb: &str, arg: &str, now: Timestamp) -> RunPhase {
         "stops" => {
             RunPhase::Ended(RunEnd { cause: EndCause::Stopped, exit: ExitCode::killed(15), ..RunEnd::default() })
         }
+        "user_unknown" => {
+            RunPhase::Clean(RunEnd { cause: EndCause::LaunchNode, text: "no such user".into(), about_user: true, ..RunEnd::default() })
+        }
         cause => caused(serde_json::from_value(serde_json::Value::String(cause.into())).unwrap()),
     }
 }
