@@ -4,11 +4,11 @@
 //! SPOOL/runs/17-1/          root, 0700
 //!   order.json              LaunchOrder, as the controller sent it
 //!   setup.json              Setup, what gpud prepared for the run
-//!   ctl.sock                messages below, one JSON object a line, root only
 //!   mark.json               Mark, the newest of the run (fsync, rename), there before it is acknowledged
 //!   exit.json               RunEnd, written once (fsync, rename): the truth about the end
 //!   log                     what the node did for the run, for `gq --log`
-//! SPOOL/marks/17-1.script     the script's copy, its user's
+//! RUN_DIR/marks/17-1.ctl      messages below, one JSON object a line, root only; SPOOL/runs/17-1/ctl.sock where that cannot be made
+//! RUN_DIR/marks/17-1.script   the script's copy, its user's; in SPOOL/marks where it is long or cannot be executed there
 //! RUN_DIR/marks/17-1.sock     where the job itself may write, a stream: a line is a mark with that note, the answer is a line
 //!                             `ok NUMBER` or `error WHY`; GSUB_MARK_SOCKET names it
 //! ```
@@ -18,6 +18,7 @@ use crate::exit_code::ExitCode;
 use crate::run::{NumberedSignal, RunEnd, StopWhy};
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
 
 /// What gpud made ready, for gstepd to use. Paths are absolute.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,9 +42,12 @@ pub struct Setup {
     /// Empty: no private directories. Else bound over /tmp and /dev/shm of the job.
     pub private_tmp: String,
     pub private_shm: String,
-    /// Where the job's mark socket is made; empty: in SPOOL/marks.
+    /// Where the sockets of the run are made; empty: the job's in SPOOL/marks, the supervisor's in the run's directory.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub marks_dir: String,
+    /// Programs can be executed in `marks_dir`, and it is no disk.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub short_scripts_in_marks_dir: bool,
     /// Service name of the PAM session; empty for none.
     pub pam_service: String,
     /// Drop capabilities and make the cgroup trees read-only (jobs of uid 0).
@@ -71,6 +75,15 @@ pub struct SetupGpu {
     /// Ranges of the processors nearest to it; empty: not told.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub near_cpus: Vec<(u32, u32)>,
+}
+
+impl Setup {
+    /// Where the run's supervisor listens, and where it does if it cannot there; run directories have the run's name.
+    pub fn control_sockets(&self, run_dir: &Path) -> Vec<PathBuf> {
+        let run = run_dir.file_name().and_then(|name| name.to_str()).filter(|_| !self.marks_dir.is_empty());
+        let first = run.map(|run| Path::new(&self.marks_dir).join(format!("{run}.ctl")));
+        first.into_iter().chain([run_dir.join("ctl.sock")]).collect()
+    }
 }
 
 fn is_zero(milli: &u32) -> bool {

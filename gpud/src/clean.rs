@@ -22,7 +22,7 @@ const GONE_PATIENCE: Duration = Duration::from_secs(10);
 pub fn clean(site: &Site, run: RunId, supervisor: Option<&OwnedFd>) -> Result<()> {
     match supervisor {
         Some(supervisor) => step::see_off(supervisor),
-        None => step::dismiss(&site.spool.run_dir(run)),
+        None => step::Place::of(&site.spool, run).dismiss(),
     }
     let cgroup = site.cgroup_of(run)?;
     // Nearly always the run has left nothing.
@@ -48,7 +48,10 @@ pub fn clean(site: &Site, run: RunId, supervisor: Option<&OwnedFd>) -> Result<()
     }
     // Left by a supervisor that was killed.
     remove_file(&site.spool.script(run))?;
-    remove_file(&site.config.marks_dir().join(format!("{run}.sock")))?;
+    for ending in ["script", "sock"] {
+        remove_file(&site.config.marks_dir().join(format!("{run}.{ending}")))?;
+    }
+    step::Place::of(&site.spool, run).remove_sockets()?;
     site.spool.mark_clean(run)
 }
 

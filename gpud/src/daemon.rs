@@ -593,7 +593,8 @@ impl Daemon {
     fn find_supervisor(&mut self, run: RunId) -> anyhow::Result<Found> {
         let site = Arc::clone(&self.site);
         let spool = &site.spool;
-        let Some(supervisor) = step::find(&spool.run_dir(run)) else {
+        let place = step::Place::of(spool, run);
+        let Some(supervisor) = place.find() else {
             return Ok(match spool.end(run)? {
                 Some(end) => Found::Ended { end, clean: false },
                 // It was about to be started when the daemon died, and was never ready: nothing was released.
@@ -601,7 +602,7 @@ impl Daemon {
                 None => Found::Ended { end: supervisor_lost(&site, run), clean: false },
             });
         };
-        let said = step::first_words(&spool.run_dir(run));
+        let said = place.first_words();
         self.converse(run, supervisor);
         Ok(match said {
             Some(FromStep::Running { started, .. }) => Found::Running { started },
@@ -661,7 +662,7 @@ fn choose_cpus_again(site: &Site, run: RunId) {
 
 /// The supervisor of a run, or the run's end: its own, or `SupervisorLost` once everything of it is killed.
 fn look_after(site: &Site, run: RunId) -> Result<Supervisor, Box<RunEnd>> {
-    step::find(&site.spool.run_dir(run)).ok_or_else(|| Box::new(supervisor_lost(site, run)))
+    step::Place::of(&site.spool, run).find().ok_or_else(|| Box::new(supervisor_lost(site, run)))
 }
 
 fn supervisor_lost(site: &Site, run: RunId) -> RunEnd {

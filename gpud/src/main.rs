@@ -24,6 +24,7 @@ mod inventory;
 mod link;
 mod mig;
 mod mps_control;
+mod old_logs;
 mod prepare;
 mod report;
 mod site;
@@ -149,7 +150,9 @@ fn main() -> ExitCode {
             tracing_subscriber::EnvFilter::try_from_env("GPUD_LOG").unwrap_or_else(|_| "info".into()),
         )
         .init();
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    // One thread for all conversations of a node: between two each word would wake the other. What blocks has its own.
+    let workers = if matches!(options.command, Action::Run { hollow: Some(_), .. }) { 2 } else { 1 };
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(workers).enable_all().build();
     let outcome = match runtime {
         Ok(runtime) => {
             let outcome = runtime.block_on(carry_out(options.command));
@@ -285,6 +288,7 @@ fn begin(config: Config, role: Option<Role>, happenings: mpsc::Sender<Happening>
         bail!("gstepd is not at {}. Install it, or name it with gstepd = \"PATH\"", config.gstepd.display());
     }
     let spool = spool::Spool::open(&config.spool_dir, daemon::wall_clock())?;
+    std::fs::create_dir_all(&config.run_dir).with_context(|| format!("making {}", config.run_dir.display()))?;
     let gpus = Arc::new(inventory::GpuTable::default());
     let (gpu_watch, cgroups, unfit) = match identity.role {
         Role::Login => (None, None, String::new()),
@@ -307,8 +311,9 @@ fn begin(config: Config, role: Option<Role>, happenings: mpsc::Sender<Happening>
         stand_by.prepare();
     }
     let address = OnceLock::new();
+    let short_scripts_in_marks_dir = site::holds_programs(&config.run_dir);
     let shares = gpu_share::GpuShares::default();
-    let site = Site { name: identity.name, role: identity.role, config, spool, cgroups, cpus, gpus, gpu_watch, shares, checks: GpuChecks::default(), scrubs: GpuScrubs::default(), stand_by, unfit, address };
+    let site = Site { name: identity.name, role: identity.role, config, spool, cgroups, cpus, gpus, gpu_watch, shares, checks: GpuChecks::default(), scrubs: GpuScrubs::default(), stand_by, unfit, short_scripts_in_marks_dir, address };
     let site = Arc::new(site);
     gpu_share::settle(&site);
     let daemon = Daemon::begin(Arc::clone(&site), happenings.clone())?;

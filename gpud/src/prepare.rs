@@ -115,7 +115,7 @@ pub fn prepare(site: &Site, run: RunId) -> Result<Supervisor, Failure> {
         prolog.run().map_err(|e| Failure { cause: EndCause::PrologFailed, text: format!("{e:#}"), about_user: false })?;
     }
     // Left by a supervisor that died before it was ready.
-    let _ = fs::remove_file(dir.join("ctl.sock"));
+    step::Place::of(&site.spool, run).remove_sockets().map_err(Failure::node)?;
     step::start(&site.stand_by, &dir, cgroup.as_ref()).map_err(Failure::node)
 }
 
@@ -261,6 +261,7 @@ fn setup(site: &Site, run: RunId, user: &User, gpus: &[Own], cpus: Vec<u32>) -> 
         private_tmp: String::new(),
         private_shm: String::new(),
         marks_dir: site.config.marks_dir().display().to_string(),
+        short_scripts_in_marks_dir: site.short_scripts_in_marks_dir,
         pam_service: site.config.pam_service.clone(),
         restrict_root: user.uid == 0 && site.cgroups.is_some(),
         environment: node_environment(site),

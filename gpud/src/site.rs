@@ -12,7 +12,9 @@ use crate::stand_by::StandBy;
 use gmodel::RunId;
 use gmodel::node::Role;
 use gsys::cgroup::{CgroupError, CgroupRoot, RunCgroup};
+use nix::sys::statvfs::{FsFlags, statvfs};
 use std::net::IpAddr;
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 /// One node daemon.
@@ -39,6 +41,8 @@ pub struct Site {
     pub stand_by: StandBy,
     /// Why this node can start nothing: found when the daemon started, stands until it ends. Empty when it can.
     pub unfit: String,
+    /// The directory of the runs' sockets is memory, and programs can be executed there; see [`holds_programs`].
+    pub short_scripts_in_marks_dir: bool,
     /// Where other nodes reach this one, as soon as that was asked; see `prepare`.
     pub address: OnceLock<Option<IpAddr>>,
 }
@@ -82,6 +86,11 @@ pub fn open_isolation(config: &Config) -> (Option<CgroupRoot>, String) {
         Ok(()) => (Some(root), String::new()),
         Err(e) => (Some(root), format!("{:#}", anyhow::Error::from(e))),
     }
+}
+
+/// Whether the directory is memory, and the scripts of runs can be executed there: distributions differ about `/run`.
+pub fn holds_programs(dir: &Path) -> bool {
+    gsys::mount::is_tmpfs(dir).unwrap_or(false) && statvfs(dir).is_ok_and(|fs| !fs.flags().contains(FsFlags::ST_NOEXEC))
 }
 
 pub fn cgroup_name(run: RunId) -> String {

@@ -6,22 +6,25 @@ use crate::spool::remove_dir;
 use gmodel::RunId;
 use std::fs::{self, OpenOptions};
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 /// More than run at once on a node with eight GPUs.
 const MOST: usize = 16;
-/// What is left of each, the brace that begins them all: a file of no length would lose its block, and ext4 would write the
-/// next content out at once, as if it replaced this one.
+/// What is left of each, the brace that begins them all, of a log an empty line: a file of no length would lose its block, and
+/// ext4 would write the next content out at once, as if it replaced this one.
 const LEFT_BYTES: u64 = 1;
-/// Files that each run has, and where their next writer finds them: they are written aside and renamed.
-const KEPT: [(&str, &str); 5] = [
+/// Files that each run has, and where their next writer finds them: they are written aside and renamed, but for the log.
+const KEPT: [(&str, &str); 6] = [
     ("order.json", "order.new"),
     ("setup.json", "setup.new"),
     ("fence.json", "fence.new"),
     ("gpu-use.json", "gpu-use.new"),
     ("exit.json", "exit.json.room"),
+    (LOG, LOG),
 ];
+const LOG: &str = "log";
 
 /// Those of one spool.
 #[derive(Debug, Default)]
@@ -61,8 +64,14 @@ fn empty(dir: &Path) -> io::Result<()> {
         match aside {
             Some(aside) => {
                 // Scripts and variables of a user must not outlive the run.
-                OpenOptions::new().write(true).open(&path)?.set_len(LEFT_BYTES)?;
-                fs::rename(&path, aside)?;
+                let file = OpenOptions::new().write(true).open(&path)?;
+                if aside == path {
+                    file.write_all_at(b"\n", 0)?;
+                }
+                file.set_len(LEFT_BYTES)?;
+                if aside != path {
+                    fs::rename(&path, aside)?;
+                }
             }
             None if entry.file_type()?.is_dir() => fs::remove_dir_all(&path)?,
             None => fs::remove_file(&path)?,
@@ -98,7 +107,7 @@ mod tests {
         let run: RunId = "17-1".parse().unwrap();
         let dir = root.0.join("17-1");
         fs::create_dir_all(dir.join("nested/deep")).unwrap();
-        for name in ["order.json", "exit.json", "mark.json", "nested/deep/file"] {
+        for name in ["order.json", "exit.json", "mark.json", "log", "nested/deep/file"] {
             fs::write(dir.join(name), "{secret}").unwrap();
         }
         fs::hard_link(dir.join("order.json"), dir.join("ready")).unwrap();
@@ -108,8 +117,9 @@ mod tests {
         let spare = spares.take().unwrap();
         let mut left: Vec<_> = fs::read_dir(&spare).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         left.sort();
-        assert_eq!(left, ["exit.json.room", "order.new"]);
-        assert!(left.iter().all(|name| fs::read(spare.join(name)).unwrap() == b"{"));
+        assert_eq!(left, ["exit.json.room", "log", "order.new"]);
+        let text = |name: &str| fs::read_to_string(spare.join(name)).unwrap();
+        assert_eq!(["exit.json.room", "log", "order.new"].map(text), ["{", "\n", "{"]);
         assert_eq!(spares.take(), None);
     }
 

@@ -3,6 +3,7 @@
 //! The fence survives a power cut: two slots of a preallocated file, written in turn, so that one is always whole and a
 //! full disk does not matter. Files of a run survive the daemon; after a reboot the run is lost whatever they say.
 
+use crate::old_logs::OldLogs;
 use crate::spare_dirs::SpareDirs;
 use anyhow::{Context, Result, bail};
 use gmodel::checkpoint::Mark;
@@ -14,11 +15,11 @@ use gsys::durable_file::{sync_parent, write_atomic};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
-use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 /// A sector each, so that a torn write spoils one.
 const SLOT_BYTES: usize = 512;
@@ -27,15 +28,8 @@ const SLOTS: u64 = 2;
 pub const MIN_FREE_BYTES: u64 = 64 << 20;
 /// Most of a run's log that is kept, and most that is read for `gq --log`.
 const LOG_MAX_BYTES: u64 = 1 << 20;
-const LOG_READ_BYTES: u64 = 64 << 10;
+const LOG_READ_BYTES: usize = 64 << 10;
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
-/// Logs of forgotten runs that are kept: so many, so much, so long.
-const OLD_LOGS: usize = 10_000;
-const OLD_LOGS_BYTES: u64 = 256 << 20;
-const OLD_LOG_AGE: Duration = Duration::from_secs(14 * 86_400);
-/// The others are removed after so many runs, or when one ends so long after the last time.
-const PRUNE_RUNS: u32 = 1000;
-const PRUNE_AFTER: Duration = Duration::from_secs(3600);
 /// A record file is never larger; a larger one is somebody's mistake.
 const RECORD_MAX_BYTES: u64 = 16 << 20;
 const READ_AT_ONCE_BYTES: usize = 8 << 10;
@@ -49,8 +43,7 @@ pub struct Spool {
     spares: SpareDirs,
     /// Of runs that were accepted or asked for since the daemon began: what is in their files.
     known: Mutex<BTreeMap<RunId, Known>>,
-    /// Runs forgotten since old logs were last removed, and when that was.
-    forgotten: Mutex<(u32, Instant)>,
+    old_logs: OldLogs,
     /// Held for the lock.
     _lock: nix::fcntl::Flock<File>,
 }
@@ -87,11 +80,10 @@ impl Spool {
         }
         let lock = lock(&dir.join("lock"))?;
         let fence = Mutex::new(FenceFile::open(&dir.join("fence"))?);
-        let forgotten = Mutex::new((0, Instant::now()));
+        let old_logs = OldLogs::open(dir.join("logs"));
         let (life, spares, known) = (NodeLife::default(), SpareDirs::default(), Mutex::default());
-        let mut spool = Self { dir: dir.to_owned(), fence, life, spares, known, forgotten, _lock: lock };
+        let mut spool = Self { dir: dir.to_owned(), fence, life, spares, known, old_logs, _lock: lock };
         spool.begin_life(now)?;
-        spool.prune_logs(OLD_LOGS, OLD_LOGS_BYTES);
         Ok(spool)
     }
 
@@ -169,7 +161,11 @@ impl Spool {
     pub fn end(&self, run: RunId) -> Result<Option<RunEnd>> {
         let end = match read_json::<RunEnd>(&self.run_dir(run).join("exit.json")) {
             Ok(Some(end)) => end,
-            Ok(None) => return Ok(None),
+            // Its content was on the disk before it had its name, which a power cut may undo.
+            Ok(None) => match read_json::<RunEnd>(&self.run_dir(run).join("exit.json.room")) {
+                Ok(Some(end)) => end,
+                _ => return Ok(None),
+            },
             // One spoilt record must not keep the node from starting: how that run ended is lost, that it ended is not.
             Err(e) if e.downcast_ref::<serde_json::Error>().is_some() => {
                 tracing::error!(%run, "{e:#}");
@@ -242,12 +238,9 @@ impl Spool {
 
     /// Removes all files of a clean run but its log, which stays for `gq --log` among the newest.
     pub fn forget(&self, run: RunId) -> Result<()> {
-        match fs::rename(self.run_dir(run).join("log"), self.old_log(run)) {
+        match fs::read(self.run_dir(run).join("log")).and_then(|log| self.old_logs.keep(run, &log)) {
             Err(e) if e.kind() != ErrorKind::NotFound => tracing::warn!(%run, "keeping the log: {e}"),
             _ => {}
-        }
-        if self.old_logs_are_due() {
-            self.prune_logs(OLD_LOGS, OLD_LOGS_BYTES);
         }
         remove_dir(&self.private_dir(run))?;
         let dir = self.run_dir(run);
@@ -340,55 +333,18 @@ impl Spool {
 
     /// The last lines of the run's log, at most 64 KiB.
     pub fn read_log(&self, run: RunId) -> Result<String> {
-        let opened = File::open(self.run_dir(run).join("log")).or_else(|_| File::open(self.old_log(run)));
-        let mut file = match opened {
-            Err(e) if e.kind() == ErrorKind::NotFound => bail!("this node has no record of run {run} any more"),
-            opened => opened?,
+        let log = match fs::read(self.run_dir(run).join("log")) {
+            Err(e) if e.kind() == ErrorKind::NotFound => self.old_logs.read(run)?,
+            log => log?,
         };
-        let length = file.metadata()?.len();
-        file.seek(SeekFrom::Start(length.saturating_sub(LOG_READ_BYTES)))?;
-        let mut bytes = Vec::new();
-        file.take(LOG_READ_BYTES).read_to_end(&mut bytes)?;
-        let text = String::from_utf8_lossy(&bytes).into_owned();
-        Ok(match length > LOG_READ_BYTES {
-            true => text.split_once('\n').map_or(String::new(), |(_, rest)| rest.to_owned()),
-            false => text,
-        })
-    }
-
-    fn old_log(&self, run: RunId) -> PathBuf {
-        self.dir.join("logs").join(run.to_string())
-    }
-
-    /// Counts a forgotten run.
-    fn old_logs_are_due(&self) -> bool {
-        let mut since = self.forgotten.lock().expect("no holder panics");
-        since.0 += 1;
-        let due = since.0 >= PRUNE_RUNS || since.1.elapsed() >= PRUNE_AFTER;
-        if due {
-            *since = (0, Instant::now());
+        if log.is_empty() {
+            bail!("this node has no record of run {run} any more");
         }
-        due
-    }
-
-    /// Leaves the newest logs of forgotten runs, none of them too old. What cannot be removed is looked at again.
-    fn prune_logs(&self, most: usize, most_bytes: u64) {
-        let Ok(entries) = fs::read_dir(self.dir.join("logs")) else { return };
-        let dated = entries.flatten().filter_map(|entry| {
-            let meta = entry.metadata().ok()?;
-            Some((meta.modified().ok()?, meta.len(), entry.path()))
-        });
-        let mut logs: Vec<_> = dated.collect();
-        logs.sort_by(|a, b| b.cmp(a)); // the newest first
-        let now = SystemTime::now();
-        let mut bytes = 0;
-        for (at, (written, size, path)) in logs.into_iter().enumerate() {
-            bytes += size;
-            let old = now.duration_since(written).is_ok_and(|age| age > OLD_LOG_AGE);
-            if old || at >= most || bytes > most_bytes {
-                let _ = fs::remove_file(path);
-            }
-        }
+        let cut = log.len().saturating_sub(LOG_READ_BYTES);
+        let text = String::from_utf8_lossy(&log[cut..]);
+        let whole = if cut > 0 { text.split_once('\n').map_or("", |(_, rest)| rest) } else { &text };
+        // The mark of a file that is used again; see `spare_dirs`.
+        Ok(whole.trim_start_matches('\n').to_owned())
     }
 
     /// Reads which life the spool was in, ends the runs of an earlier boot, and begins this one.
@@ -731,6 +687,23 @@ mod tests {
     }
 
     #[test]
+    fn an_end_whose_name_was_undone_by_a_power_cut_counts_and_a_half_written_one_does_not() {
+        let scratch = Scratch::new("room");
+        let spool = Spool::open(&scratch.0, NOW).unwrap();
+        let room = scratch.0.join("runs/1-1/exit.json.room");
+        spool.accept(run("1-1"), &LaunchOrder::default()).unwrap();
+        let end = RunEnd { cause: EndCause::TimeLimit, ..RunEnd::default() };
+        let text = serde_json::to_string(&end).unwrap();
+        for unfinished in ["", "{", "\0\0\0\0", &text[..text.len() - 1], &format!("{text}\0\0")] {
+            fs::write(&room, unfinished).unwrap();
+            assert_eq!(spool.end(run("1-1")).unwrap(), None, "{unfinished:?}");
+        }
+        fs::write(&room, &text).unwrap();
+        assert_eq!(spool.end(run("1-1")).unwrap(), Some(end.clone()));
+        assert_eq!(spool.scan().unwrap()[&run("1-1")], Record::Ended { end: Box::new(end), clean: false });
+    }
+
+    #[test]
     fn the_first_end_counts_and_a_broken_fence_explains_it() {
         let scratch = Scratch::new("end");
         let spool = Spool::open(&scratch.0, NOW).unwrap();
@@ -754,49 +727,27 @@ mod tests {
             spool.log(run("1-1"), NOW, &format!("line {n} {}", "x".repeat(40)));
         }
         let text = spool.read_log(run("1-1")).unwrap();
-        assert!(text.len() <= LOG_READ_BYTES as usize && text.ends_with(&format!("line 4999 {}\n", "x".repeat(40))));
+        assert!(text.len() <= LOG_READ_BYTES && text.ends_with(&format!("line 4999 {}\n", "x".repeat(40))));
         assert!(text.starts_with("1970-01-01T00:00:01Z line "));
     }
 
     #[test]
-    fn the_newest_logs_outlive_their_runs() {
+    fn logs_outlive_their_runs() {
         let scratch = Scratch::new("old-logs");
         let spool = Spool::open(&scratch.0, NOW).unwrap();
         spool.accept(run("1-1"), &LaunchOrder::default()).unwrap();
         spool.log(run("1-1"), NOW, "accepted");
         spool.forget(run("1-1")).unwrap();
         assert_eq!(spool.read_log(run("1-1")).unwrap(), "1970-01-01T00:00:01Z accepted\n");
-        spool.prune_logs(OLD_LOGS, OLD_LOGS_BYTES);
-        assert!(spool.read_log(run("1-1")).is_ok());
-        let written = |id: &str, days_ago: u64| {
-            let file = File::create(scratch.0.join("logs").join(id)).unwrap();
-            (&file).write_all(&[b'x'; 100]).unwrap();
-            file.set_modified(SystemTime::now() - Duration::from_secs(days_ago * 86_400)).unwrap();
-        };
-        let left = || {
-            let names = fs::read_dir(scratch.0.join("logs")).unwrap();
-            let mut names: Vec<_> = names.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-            names.sort();
-            names
-        };
-        for (id, days_ago) in [("1-1", 15), ("2-1", 13), ("3-1", 3), ("4-1", 2), ("5-1", 1)] {
-            written(id, days_ago);
-        }
-        spool.prune_logs(OLD_LOGS, OLD_LOGS_BYTES);
-        assert_eq!(left(), ["2-1", "3-1", "4-1", "5-1"], "too old");
-        spool.prune_logs(3, OLD_LOGS_BYTES);
-        assert_eq!(left(), ["3-1", "4-1", "5-1"], "too many");
-        spool.prune_logs(3, 250);
-        assert_eq!(left(), ["4-1", "5-1"], "too much");
-    }
-
-    #[test]
-    fn old_logs_are_looked_at_now_and_then() {
-        let scratch = Scratch::new("due");
+        // Of a run in the same directory, only that.
+        spool.accept(run("2-1"), &LaunchOrder::default()).unwrap();
+        spool.log(run("2-1"), NOW, "another");
+        assert_eq!(spool.read_log(run("2-1")).unwrap(), "1970-01-01T00:00:01Z another\n");
+        spool.forget(run("2-1")).unwrap();
+        drop(spool);
         let spool = Spool::open(&scratch.0, NOW).unwrap();
-        let due = (0..2 * PRUNE_RUNS).filter(|_| spool.old_logs_are_due()).count();
-        assert_eq!(due, 2);
-        spool.forgotten.lock().unwrap().1 = Instant::now().checked_sub(PRUNE_AFTER).unwrap();
-        assert!(spool.old_logs_are_due() && !spool.old_logs_are_due());
+        assert_eq!(spool.read_log(run("1-1")).unwrap(), "1970-01-01T00:00:01Z accepted\n");
+        assert_eq!(spool.read_log(run("2-1")).unwrap(), "1970-01-01T00:00:01Z another\n");
+        assert_eq!(fs::read_dir(scratch.0.join("logs")).unwrap().count(), 1, "no file for each run");
     }
 }

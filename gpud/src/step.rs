@@ -1,9 +1,10 @@
-//! A run's supervisor, gstepd, as the daemon sees it: start it, find it again, talk with it over `ctl.sock`.
+//! A run's supervisor, gstepd, as the daemon sees it: start it, find it again, talk with it over its socket.
 //!
 //! The supervisor survives us and owes us nothing: whatever it says on the socket is in the run's directory, too. A run
 //! directory's lock says whether it lives.
 
 use crate::daemon::Happening;
+use crate::spool::{Spool, remove_file};
 use crate::stand_by::{self, StandBy};
 use anyhow::{Context, Result, bail};
 use gmodel::RunId;
@@ -18,7 +19,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
@@ -29,7 +30,6 @@ const START_PATIENCE: Duration = Duration::from_secs(20);
 /// Between the end of a run and the end of its supervisor.
 const LEAVE_PATIENCE: Duration = Duration::from_secs(12);
 const FIRST_WORDS_PATIENCE: Duration = Duration::from_secs(5);
-const SOCKET: &str = "ctl.sock";
 
 /// A conversation with a supervisor that has said how far its run is.
 #[derive(Debug)]
@@ -110,38 +110,82 @@ fn wait_until_ready(stream: &UnixStream) -> Result<i32> {
     }
 }
 
-/// Connects to the run's supervisor. Goes by the directory's descriptor, because a socket's path has room for 107 bytes.
-pub fn connect(run_dir: &Path) -> io::Result<UnixStream> {
-    let dir = File::open(run_dir)?;
-    let stream = UnixStream::connect(format!("/proc/self/fd/{}/{SOCKET}", dir.as_raw_fd()))?;
-    stream.set_nonblocking(true)?;
-    Ok(stream)
+/// Where a run's supervisor is found: by its sockets, and by the lock of the run's directory.
+pub struct Place {
+    run_dir: PathBuf,
+    sockets: Vec<PathBuf>,
 }
 
-/// As [`connect`], with patience for a supervisor that is about to listen or to leave. `None`: there is none.
-pub fn find(run_dir: &Path) -> Option<Supervisor> {
-    let stream = find_stream(run_dir)?;
-    let process = gsys::peer::peer_of(&stream).and_then(|peer| gsys::process::pidfd_open(peer.pid)).ok();
-    Some(Supervisor { stream, process, suspended: None })
-}
+impl Place {
+    pub fn of(spool: &Spool, run: RunId) -> Place {
+        let run_dir = spool.run_dir(run);
+        // Without a setup there is no supervisor.
+        let setup = spool.setup(run).ok().flatten().unwrap_or_default();
+        Place { sockets: setup.control_sockets(&run_dir), run_dir }
+    }
 
-fn find_stream(run_dir: &Path) -> Option<UnixStream> {
-    let deadline = Instant::now() + START_PATIENCE;
-    loop {
-        match connect(run_dir) {
-            Ok(stream) => return Some(stream),
-            Err(_) if run_dir.join("exit.json").exists() || !is_locked(run_dir) || Instant::now() >= deadline => {
-                // It may have listened between our two looks.
-                return connect(run_dir).ok();
+    fn connect(&self) -> io::Result<UnixStream> {
+        let mut last = io::ErrorKind::NotFound.into();
+        for socket in &self.sockets {
+            match connect(socket) {
+                Ok(stream) => return Ok(stream),
+                Err(e) => last = e,
             }
-            Err(_) => std::thread::sleep(Duration::from_millis(5)),
         }
+        Err(last)
+    }
+
+    /// A connection, with patience for a supervisor that is about to listen or to leave. `None`: there is none.
+    pub fn find(&self) -> Option<Supervisor> {
+        let stream = self.find_stream()?;
+        let process = gsys::peer::peer_of(&stream).and_then(|peer| gsys::process::pidfd_open(peer.pid)).ok();
+        Some(Supervisor { stream, process, suspended: None })
+    }
+
+    fn find_stream(&self) -> Option<UnixStream> {
+        let deadline = Instant::now() + START_PATIENCE;
+        loop {
+            match self.connect() {
+                Ok(stream) => return Some(stream),
+                Err(_) if self.run_dir.join("exit.json").exists() || !is_locked(&self.run_dir) || Instant::now() >= deadline => {
+                    // It may have listened between our two looks.
+                    return self.connect().ok();
+                }
+                Err(_) => std::thread::sleep(Duration::from_millis(5)),
+            }
+        }
+    }
+
+    /// What a supervisor says of itself to everyone who connects. Blocking.
+    pub fn first_words(&self) -> Option<FromStep> {
+        first_words_of(self.connect().ok()?)
+    }
+
+    /// Sees off a supervisor that has ended its run and lingers, because whoever was to hear of the end is gone. Blocking.
+    pub fn dismiss(&self) {
+        let Ok(stream) = self.connect() else { return };
+        let process = gsys::process::pidfd_open(gsys::peer::peer_of(&stream).map_or(0, |peer| peer.pid));
+        // Whoever was told the end and hangs up lets it go.
+        if first_words_of(stream).is_some()
+            && let Ok(process) = process
+        {
+            see_off(&process);
+        }
+    }
+
+    /// What a supervisor that was killed left: another one refuses to begin beside it.
+    pub fn remove_sockets(&self) -> Result<()> {
+        self.sockets.iter().try_for_each(|socket| remove_file(socket))
     }
 }
 
-/// What a supervisor says of itself to everyone who connects. Blocking.
-pub fn first_words(run_dir: &Path) -> Option<FromStep> {
-    first_words_of(connect(run_dir).ok()?)
+/// Goes by the directory's descriptor, because a socket's path has room for 107 bytes.
+fn connect(socket: &Path) -> io::Result<UnixStream> {
+    let (Some(dir), Some(name)) = (socket.parent(), socket.file_name()) else { return Err(io::ErrorKind::InvalidInput.into()) };
+    let dir = File::open(dir)?;
+    let stream = UnixStream::connect(Path::new("/proc/self/fd").join(dir.as_raw_fd().to_string()).join(name))?;
+    stream.set_nonblocking(true)?;
+    Ok(stream)
 }
 
 fn first_words_of(stream: UnixStream) -> Option<FromStep> {
@@ -154,20 +198,8 @@ fn first_words_of(stream: UnixStream) -> Option<FromStep> {
 }
 
 /// A supervisor holds the lock of its run directory as long as it lives.
-pub fn is_locked(run_dir: &Path) -> bool {
+fn is_locked(run_dir: &Path) -> bool {
     File::open(run_dir).is_ok_and(|dir| Flock::lock(dir, FlockArg::LockSharedNonblock).is_err())
-}
-
-/// Sees off a supervisor that has ended its run and lingers, because whoever was to hear of the end is gone. Blocking.
-pub fn dismiss(run_dir: &Path) {
-    let Ok(stream) = connect(run_dir) else { return };
-    let process = gsys::process::pidfd_open(gsys::peer::peer_of(&stream).map_or(0, |peer| peer.pid));
-    // Whoever was told the end and hangs up lets it go.
-    if first_words_of(stream).is_some()
-        && let Ok(process) = process
-    {
-        see_off(&process);
-    }
 }
 
 /// Waits for the process behind a connection to leave; one that does not is killed. Blocking.

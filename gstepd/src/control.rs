@@ -2,17 +2,17 @@
 //! Several connections at a time, so that a new gpud need not wait for the old one to be gone. Never blocks; a peer that
 //! does not read, or sends what is no line, is dropped, and may come again.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
 
 use gmodel::checkpoint::Mark;
 use gmodel::supervise::{FromStep, ToStep};
 use gsys::peer::peer_of;
 
-const SOCKET: &str = "ctl.sock";
 /// gpud has one, and for a moment two, when it is replaced.
 const MAX_CONNECTIONS: usize = 16;
 /// A step carries arguments and environment, of 1 MiB each, as escaped JSON.
@@ -20,6 +20,7 @@ const MAX_LINE_BYTES: usize = 16 << 20;
 
 pub struct Control {
     listener: UnixListener,
+    path: PathBuf,
     connections: Vec<Connection>,
     state: FromStep,
     /// The newest checkpoint mark: told after the state.
@@ -35,16 +36,18 @@ struct Connection {
 }
 
 impl Control {
-    /// Makes `ctl.sock` in the current directory. It appears under its name only when it can be connected to. Whoever
-    /// started us may be connected already, and is told the state.
-    pub fn listen(state: FromStep, connected: Option<UnixStream>) -> io::Result<Control> {
-        let aside = "ctl.sock.new";
-        let _ = fs::remove_file(aside);
-        let listener = UnixListener::bind(aside)?;
-        fs::set_permissions(aside, fs::Permissions::from_mode(0o600))?;
-        listener.set_nonblocking(true)?;
-        fs::rename(aside, SOCKET)?;
-        let mut control = Control { listener, connections: Vec::new(), state, mark: None };
+    /// Listens at the first of `places` where that can be made. Whoever started us may be connected already, and is told the
+    /// state.
+    pub fn listen(places: &[PathBuf], state: FromStep, connected: Option<UnixStream>) -> io::Result<Control> {
+        let mut made = Err(io::Error::other("no place for the control socket"));
+        for path in places {
+            made = bind(path).map(|listener| (listener, path.clone()));
+            if made.is_ok() {
+                break;
+            }
+        }
+        let (listener, path) = made?;
+        let mut control = Control { listener, path, connections: Vec::new(), state, mark: None };
         connected.into_iter().for_each(|stream| control.admit(stream));
         Ok(control)
     }
@@ -105,8 +108,24 @@ impl Control {
 
 impl Drop for Control {
     fn drop(&mut self) {
-        let _ = fs::remove_file(SOCKET);
+        let _ = fs::remove_file(&self.path);
     }
+}
+
+/// A socket for root and our own user that appears under its name only when it can be connected to. Made by the directory's
+/// descriptor: a socket's path has room for 107 bytes only.
+fn bind(path: &Path) -> io::Result<UnixListener> {
+    let (Some(dir), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str())) else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    let dir = File::open(dir)?;
+    let aside = Path::new("/proc/self/fd").join(dir.as_raw_fd().to_string()).join(format!("{name}.new"));
+    let _ = fs::remove_file(&aside);
+    let listener = UnixListener::bind(&aside)?;
+    fs::set_permissions(&aside, fs::Permissions::from_mode(0o600))?;
+    listener.set_nonblocking(true)?;
+    fs::rename(&aside, path)?;
+    Ok(listener)
 }
 
 impl Connection {

@@ -105,7 +105,7 @@ fn supervise(dir: &Path, connection: Option<UnixStream>) -> anyhow::Result<()> {
     }
 }
 
-fn prepare(dir: RunDir, connection: Option<UnixStream>) -> anyhow::Result<Supervisor> {
+fn prepare(mut dir: RunDir, connection: Option<UnixStream>) -> anyhow::Result<Supervisor> {
     let record = Record::reserve().context("taking room for exit.json")?;
     let (order, setup) = (dir.order()?, dir.setup()?);
     let is_told = connection.is_some();

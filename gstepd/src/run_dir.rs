@@ -10,7 +10,7 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use gmodel::Timestamp;
 use gmodel::launch_order::LaunchOrder;
 use gmodel::supervise::Setup;
@@ -20,12 +20,15 @@ use crate::batch;
 
 /// How long a lock may be held before it counts as a supervisor's.
 const LOCK_PATIENCE: Duration = Duration::from_millis(500);
+/// Longer scripts are copied to the disk: the runtime directory is memory.
+const SHORT_SCRIPT_BYTES: usize = 64 << 10;
 
 /// An open run directory. While it lives no second supervisor can take the run.
 pub struct RunDir {
     path: PathBuf,
     _lock: Flock<File>,
     log: Option<File>,
+    setup: anyhow::Result<Setup>,
 }
 
 impl RunDir {
@@ -39,19 +42,32 @@ impl RunDir {
         if Path::new("exit.json").exists() {
             bail!("{} has ended already: exit.json is there", path.display());
         }
-        if Path::new("ctl.sock").exists() {
-            bail!("{} was supervised before, by a process that is gone: ctl.sock is there", path.display());
+        let setup = read_json::<Setup>(&path, "setup.json");
+        let places = setup.as_ref().map_or_else(|_| Setup::default().control_sockets(&path), |setup| setup.control_sockets(&path));
+        if let Some(left) = places.iter().find(|place| place.exists()) {
+            bail!("{} was supervised before, by a process that is gone: {} is there", path.display(), left.display());
         }
         let log = OpenOptions::new().append(true).create(true).mode(0o600).open("log").ok();
-        Ok(RunDir { path, _lock: lock, log })
+        Ok(RunDir { path, _lock: lock, log, setup })
     }
 
     pub fn order(&self) -> anyhow::Result<LaunchOrder> {
-        self.read_json("order.json")
+        read_json(&self.path, "order.json")
     }
 
-    pub fn setup(&self) -> anyhow::Result<Setup> {
-        self.read_json("setup.json")
+    /// What gpud prepared, read when the directory was entered.
+    pub fn setup(&mut self) -> anyhow::Result<Setup> {
+        std::mem::replace(&mut self.setup, Err(anyhow!("the setup is with somebody")))
+    }
+
+    /// Where to listen for gpud.
+    pub fn control_places(&self, setup: &Setup) -> anyhow::Result<Vec<PathBuf>> {
+        let places = setup.control_sockets(&self.path);
+        if let Some(first) = places.first().filter(|_| !setup.marks_dir.is_empty()) {
+            // Where it cannot be made there is the other place.
+            let _ = make_user_dir(first);
+        }
+        Ok(places)
     }
 
     /// A line for `gq --log`. A log that cannot be written holds nothing up.
@@ -64,24 +80,10 @@ impl RunDir {
 
     /// Copies the script to where its user, and nobody else, can read and run it. Returns the path that the job sees.
     pub fn place_script(&self, text: &str, setup: &Setup) -> anyhow::Result<PathBuf> {
-        let UserPlace { path, seen } = self.script_place(setup)?;
-        let dir = make_user_dir(&path)?;
-        if path == seen {
-            check_reachable(dir, setup)?;
-        }
-        let _ = fs::remove_file(&path);
-        let write = || -> io::Result<()> {
-            let mut file = OpenOptions::new().write(true).create_new(true).mode(0o500).open(&path)?;
-            file.write_all(text.as_bytes())?;
-            // The supervisor's umask may have taken bits away.
-            file.set_permissions(Permissions::from_mode(0o500))?;
-            if nix::unistd::geteuid().is_root() {
-                std::os::unix::fs::fchown(&file, Some(setup.uid), Some(setup.gid))?;
-            }
-            Ok(())
-        };
-        write().with_context(|| format!("writing the script to {}", path.display()))?;
-        Ok(seen)
+        let (short, always) = self.script_places(setup)?;
+        // Memory that has run out is no reason not to start.
+        let placed = short.filter(|_| text.len() <= SHORT_SCRIPT_BYTES).and_then(|place| write_script(place, text, setup).ok());
+        placed.map_or_else(|| write_script(always, text, setup), Ok)
     }
 
     /// The socket that the job's user writes marks to, and the path that the job sees.
@@ -102,7 +104,8 @@ impl RunDir {
 
     /// What was made for the user goes, and its directory in a private one.
     pub fn remove_user_files(&self, setup: &Setup) {
-        for UserPlace { path, seen } in [self.script_place(setup), self.socket_place(setup)].into_iter().flatten() {
+        let scripts = self.script_places(setup).into_iter().flat_map(|(short, always)| short.into_iter().chain([always]));
+        for UserPlace { path, seen } in scripts.chain(self.socket_place(setup)) {
             let _ = fs::remove_file(&path);
             if path != seen {
                 let _ = path.parent().map(fs::remove_dir);
@@ -110,9 +113,11 @@ impl RunDir {
         }
     }
 
-    /// `SPOOL/marks/RUN.script`
-    fn script_place(&self, setup: &Setup) -> anyhow::Result<UserPlace> {
-        Ok(seen_place(setup, &self.marks_dir()?, &format!("{}.script", self.run()?)))
+    /// `RUN_DIR/marks/RUN.script`, where short scripts can be executed there, and `SPOOL/marks/RUN.script`.
+    fn script_places(&self, setup: &Setup) -> anyhow::Result<(Option<UserPlace>, UserPlace)> {
+        let name = format!("{}.script", self.run()?);
+        let short = setup.short_scripts_in_marks_dir.then(|| seen_place(setup, Path::new(&setup.marks_dir), &name));
+        Ok((short, seen_place(setup, &self.marks_dir()?, &name)))
     }
 
     /// `RUN_DIR/marks/RUN.sock`; in the spool's directory where gpud names no other.
@@ -132,16 +137,40 @@ impl RunDir {
         Ok(self.path.parent().and_then(Path::parent).context("the run directory is not in SPOOL/runs")?.join("marks"))
     }
 
-    fn read_json<T: serde::de::DeserializeOwned>(&self, name: &str) -> anyhow::Result<T> {
-        let bytes = fs::read(name).with_context(|| format!("reading {}", self.path.join(name).display()))?;
-        serde_json::from_slice(&bytes).with_context(|| format!("{} is no {name}", self.path.join(name).display()))
-    }
+}
+
+/// From the current directory, which is `dir`.
+fn read_json<T: serde::de::DeserializeOwned>(dir: &Path, name: &str) -> anyhow::Result<T> {
+    let bytes = fs::read(name).with_context(|| format!("reading {}", dir.join(name).display()))?;
+    serde_json::from_slice(&bytes).with_context(|| format!("{} is no {name}", dir.join(name).display()))
 }
 
 /// Where a file for the user is, and the path under which the job finds it.
 struct UserPlace {
     path: PathBuf,
     seen: PathBuf,
+}
+
+/// Returns the path that the job sees.
+fn write_script(UserPlace { path, seen }: UserPlace, text: &str, setup: &Setup) -> anyhow::Result<PathBuf> {
+    let dir = make_user_dir(&path)?;
+    if path == seen {
+        check_reachable(dir, setup)?;
+    }
+    let _ = fs::remove_file(&path);
+    let write = || -> io::Result<()> {
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o500).open(&path)?;
+        file.write_all(text.as_bytes())?;
+        // The supervisor's umask may have taken bits away.
+        file.set_permissions(Permissions::from_mode(0o500))?;
+        if nix::unistd::geteuid().is_root() {
+            std::os::unix::fs::fchown(&file, Some(setup.uid), Some(setup.gid))?;
+        }
+        Ok(())
+    };
+    let written = write().with_context(|| format!("writing the script to {}", path.display()));
+    written.inspect_err(|_| drop(fs::remove_file(&path)))?;
+    Ok(seen)
 }
 
 /// A private directory that is bound over this place hides it, as in a sandbox below /tmp; then the file lies in that private

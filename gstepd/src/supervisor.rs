@@ -120,7 +120,7 @@ impl Supervisor {
             limits: JobLimits::new(of_session, &order.rlimits),
             session,
             events: processes.events_file(),
-            control: Control::listen(ready, connection).context("making ctl.sock")?,
+            control: Control::listen(&dir.control_places(&setup)?, ready, connection).context("making the control socket")?,
             marks,
             timer: BootTimer::new().context("making a timer")?,
             dir,

@@ -133,6 +133,11 @@ pub fn mount_tmpfs(target: &Path, size_bytes: u64) -> io::Result<()> {
     }
 }
 
+/// Whether what is in the directory is memory.
+pub fn is_tmpfs(dir: &Path) -> io::Result<bool> {
+    Ok(nix::sys::statfs::statfs(dir)?.filesystem_type() == nix::sys::statfs::TMPFS_MAGIC)
+}
+
 /// Unmounts, even while somebody still uses it (then it goes with the last user). What is not mounted is no error.
 pub fn unmount(target: &Path) -> io::Result<()> {
     let target = c_path(target)?;

@@ -52,10 +52,10 @@ fn garbage_on_every_socket_ends_its_connection_only() {
     let pids = ["gpuctld", "node1"].map(|daemon| pool.daemon_pid(daemon));
     let before = pids.map(resident_mib);
     let node_socket = pool.socket().parent().unwrap().join("node1/gpud.sock");
-    let run_dir = pool.dir.join(format!("node1/spool/runs/{id}-1"));
+    let supervisor = node_socket.with_file_name(format!("marks/{id}-1.ctl"));
     let patience = Some(Duration::from_millis(300));
     for bytes in garbage() {
-        for socket in [pool.socket(), node_socket.clone(), run_dir.join("ctl.sock")] {
+        for socket in [pool.socket(), node_socket.clone(), supervisor.clone()] {
             let Ok(stream) = UnixStream::connect(&socket) else { panic!("{} takes no connection", socket.display()) };
             stream.set_read_timeout(patience).unwrap();
             stream.set_write_timeout(patience).unwrap();

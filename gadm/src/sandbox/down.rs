@@ -27,6 +27,9 @@ pub fn down(sandbox: &Sandbox, keep: bool) -> anyhow::Result<()> {
     for name in &sandbox.record.nodes {
         remove_devices(&sandbox.home(name).join("dev"))?;
     }
+    if sandbox.record.isolated {
+        gsys::mount::unmount(&sandbox.run_dir())?;
+    }
     remove_dir(&sandbox.run_dir())?;
     if !keep {
         for name in sandbox.daemons() {

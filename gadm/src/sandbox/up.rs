@@ -20,6 +20,8 @@ use std::process::{Command, Stdio};
 
 /// Minors set aside for each node: unique on the machine under one major.
 const MINORS_PER_NODE: u32 = 64;
+/// Room for sockets and short scripts.
+const RUN_DIR_BYTES: u64 = 64 << 20;
 /// Minors of `nvidiactl` and `nvidia-uvm`, above those of all nodes.
 const CONTROL_MINOR: u32 = 64 * MINORS_PER_NODE;
 
@@ -127,6 +129,11 @@ fn new_sandbox(
         Record { tag, nodes, port, isolated, programs, major, hollow_nodes, hollow_gpus };
     let sandbox = Sandbox { dir: dir.to_owned(), record };
     make_open_dir(&sandbox.run_dir())?;
+    if isolated && !gsys::mount::is_tmpfs(&sandbox.run_dir())? {
+        // As /run is where there is systemd, with a socket or two for each job.
+        gsys::mount::mount_tmpfs(&sandbox.run_dir(), RUN_DIR_BYTES)?;
+        make_open_dir(&sandbox.run_dir())?;
+    }
     if let Some(major) = major {
         fs::write(sandbox.run_dir().join("major"), major.to_string())?;
     }

@@ -21,7 +21,7 @@ pub const PATIENCE: Duration = Duration::from_secs(20);
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
 pub struct Bench {
-    spool: tempfile::TempDir,
+    pub spool: tempfile::TempDir,
     /// Where the job works; its user's own.
     pub work: PathBuf,
     pub order: LaunchOrder,
@@ -123,8 +123,11 @@ impl Bench {
     }
 
     pub fn connect(&self) -> Link {
-        let path = self.run_dir().join("ctl.sock");
-        let stream = wait_for("ctl.sock", || UnixStream::connect(&path).ok());
+        let path = self.setup.control_sockets(&self.run_dir()).remove(0);
+        self.talk(wait_for("ctl.sock", || UnixStream::connect(&path).ok()))
+    }
+
+    pub fn talk(&self, stream: UnixStream) -> Link {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         Link { reader: BufReader::new(stream) }
     }

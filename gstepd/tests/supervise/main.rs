@@ -581,6 +581,58 @@ fn garbage_on_the_socket_costs_only_its_connection() {
     assert_eq!(link.end().exit, ExitCode::SUCCESS, "a word of a newer release is passed over");
 }
 
+/// A runtime directory beside the spool, with a path longer than a socket's may be.
+fn with_runtime_dir(bench: &mut Bench) -> std::path::PathBuf {
+    let marks = bench.spool.path().join("x".repeat(120)).join("marks");
+    bench.setup.marks_dir = marks.display().to_string();
+    bench.setup.short_scripts_in_marks_dir = true;
+    marks
+}
+
+#[test]
+fn socket_and_short_script_are_in_the_runtime_directory_and_go_with_the_run() {
+    let Some(mut bench) = Bench::isolated("echo $0 > script; while [ ! -e go-on ]; do sleep 0.01; done") else { return };
+    let marks = with_runtime_dir(&mut bench);
+    bench.write_orders();
+    bench.spawn();
+    let socket = marks.join("7-1.ctl");
+    wait_for("the socket", || exists(&socket).then_some(()));
+    assert_eq!(fs::metadata(&socket).unwrap().mode() & 0o777, 0o600);
+    assert!(!exists(&bench.run_dir().join("ctl.sock")));
+    let dir = fs::File::open(&marks).unwrap();
+    let short = format!("/proc/self/fd/{}/7-1.ctl", std::os::fd::AsRawFd::as_raw_fd(&dir));
+    let mut link = bench.talk(std::os::unix::net::UnixStream::connect(short).unwrap());
+    assert!(matches!(link.next(), FromStep::Ready { .. }));
+    link.send(&ToStep::Go);
+    let script = bench.file_when("script", |text| text.ends_with('\n'));
+    assert_eq!(script.trim(), marks.join("7-1.script").to_str().unwrap());
+    let (uid, mode) = fs::metadata(script.trim()).map(|meta| (meta.uid(), meta.mode() & 0o777)).unwrap();
+    assert_eq!((uid, mode), (bench.setup.uid, 0o500));
+    fs::write(bench.work.join("go-on"), "").unwrap();
+    assert_eq!(link.end().exit, ExitCode::SUCCESS);
+    drop(link);
+    assert_eq!(bench.gstepd_exit(), Some(0));
+    let left: Vec<_> = fs::read_dir(&marks).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn a_long_script_is_on_the_disk_and_a_lost_runtime_directory_keeps_nothing_from_starting() {
+    let Some(mut bench) = Bench::isolated("echo $0 > script") else { return };
+    with_runtime_dir(&mut bench);
+    bench.order.script.push_str(&"# filler\n".repeat(8 << 10));
+    // A file is where the directory would have to be made.
+    fs::write(bench.spool.path().join("x".repeat(120)), "").unwrap();
+    bench.write_orders();
+    bench.spawn();
+    let fallback = bench.run_dir().join("ctl.sock");
+    let stream = wait_for("ctl.sock", || std::os::unix::net::UnixStream::connect(&fallback).ok());
+    let mut link = bench.talk(stream);
+    link.send(&ToStep::Go);
+    assert_eq!(link.end().exit, ExitCode::SUCCESS);
+    assert_eq!(bench.file("script").trim(), bench.script().to_str().unwrap());
+}
+
 #[test]
 fn the_socket_works_below_a_long_path() {
     let Some(mut bench) = Bench::isolated("true") else { return };
