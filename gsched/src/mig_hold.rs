@@ -5,9 +5,9 @@
 
 use crate::demand::{Demand, NodeDemand};
 use crate::pass::Pass;
-use crate::snapshot::PendingJob;
+use crate::snapshot::{PendingJob, SchedNode, Snapshot};
 use crate::timeline::UNLIMITED_SECS;
-use gmodel::Timestamp;
+use gmodel::{GpuSlot, Timestamp};
 use gmodel::config::MigCuts;
 use gmodel::gpu_request::GpuAmount;
 use gmodel::mig::{MigKind, fits};
@@ -56,10 +56,41 @@ impl Pass<'_> {
         }
         let most = tasks.min(MOST_TASKS).saturating_mul(wanted.gpus.count());
         for _ in 0..most {
+            if self.is_coming(job, wanted) {
+                continue;
+            }
             if self.held_back.len() >= MOST_HELD || !(self.joins(wanted) || self.hold_one_more(job, wanted, starts)) {
                 return;
             }
         }
+    }
+
+    /// A slice of a GPU that is being cut, or the GPU that is made whole, counted on for a job that waits.
+    fn is_coming(&mut self, job: &PendingJob, wanted: &NodeDemand) -> bool {
+        let snapshot = self.snapshot;
+        let coming = self.coming.get_or_insert_with(|| {
+            let of_node = |(at, node): (usize, &SchedNode)| {
+                let gpu = |uuid: &String| node.gpus.iter().find(|gpu| gpu.info.uuid == *uuid && gpu.present && gpu.info.fault.is_empty()).map(|gpu| gpu.slot);
+                let cuts = node.mig.being_cut.iter().filter_map(|(uuid, profiles)| Some((at, gpu(uuid)?, profiles)));
+                cuts.flat_map(|(at, slot, profiles)| match profiles.is_empty() {
+                    true => vec![(at, slot, String::new())],
+                    false => profiles.iter().map(|profile| (at, slot, profile.clone())).collect(),
+                }).collect::<Vec<_>>()
+            };
+            snapshot.nodes.iter().enumerate().filter(|(_, node)| !node.mig.being_cut.is_empty()).flat_map(of_node).collect()
+        });
+        let serves = |(at, slot, profile): &(usize, GpuSlot, String)| {
+            let node = &snapshot.nodes[*at];
+            let gpu = &node.gpus[usize::from(slot.0)].info;
+            let kind = node.mig.kinds_of(gpu).iter().find(|kind| kind.profile == *profile);
+            let fits = match kind {
+                Some(kind) => wanted.gpus.is_served_by(&gpu.gpu_type, kind.memory_mib, &kind.part()),
+                None => profile.is_empty() && !matches!(wanted.gpus.amount, GpuAmount::Mig { .. }) && wanted.gpus.matches(gpu),
+            };
+            fits && may_use(snapshot, job, node)
+        };
+        let place = coming.iter().position(serves);
+        place.map(|place| coming.swap_remove(place)).is_some()
     }
 
     /// Beside what a GPU is held back for already.
@@ -101,16 +132,8 @@ impl Pass<'_> {
 
     /// The GPU that is empty first, of those that a cut would make serve a demand.
     fn first_empty(&self, job: &PendingJob, wanted: &NodeDemand) -> Option<Choice> {
-        let (snapshot, request) = (self.snapshot, &job.spec.request);
-        let partition = snapshot.config.partition(&job.spec.partition)?;
-        let nodes = snapshot.nodes.iter().enumerate().filter(|(_, node)| {
-            !node.mig.boards.is_empty()
-                && node.unavailable.is_none()
-                && wanted.cpus <= node.cpus
-                && partition.holds(&node.name, &node.features)
-                && request.exclude.as_ref().is_none_or(|list| !list.contains(&node.name))
-                && request.nodelist.as_ref().is_none_or(|list| list.contains(&node.name))
-        });
+        let snapshot = self.snapshot;
+        let nodes = snapshot.nodes.iter().enumerate().filter(|(_, node)| !node.mig.boards.is_empty() && wanted.cpus <= node.cpus && may_use(snapshot, job, node));
         let choices = nodes.flat_map(|(at, node)| {
             let whole = node.gpus.iter().filter(|gpu| gpu.present && gpu.info.fault.is_empty() && gpu.info.slice.is_none());
             whole.filter_map(move |gpu| self.choice(at, &gpu.info, wanted))
@@ -141,6 +164,15 @@ impl Pass<'_> {
         let kind = kind.filter(|_| matches!(wanted.gpus.amount, GpuAmount::Mig { .. })).cloned();
         Some(Choice { empty_at, index: gpu.index, at, uuid: gpu.uuid.clone(), slots: free.into_iter().map(|slot| slot as u16).collect(), kind })
     }
+}
+
+/// Whether a job may run on a node that is up.
+fn may_use(snapshot: &Snapshot, job: &PendingJob, node: &SchedNode) -> bool {
+    let request = &job.spec.request;
+    node.unavailable.is_none()
+        && snapshot.config.partition(&job.spec.partition).is_some_and(|partition| partition.holds(&node.name, &node.features))
+        && request.exclude.as_ref().is_none_or(|list| !list.contains(&node.name))
+        && request.nodelist.as_ref().is_none_or(|list| list.contains(&node.name))
 }
 
 /// The smallest kind of slice that serves a demand.

@@ -1,6 +1,6 @@
 //! Which empty GPUs are cut anew by MIG: to a layout of the configuration, or as the queue needs it.
 //!
-//! Jobs that wait for room are served in their order: first by slices that are free, then by cutting GPUs that nobody holds. What
+//! Jobs that wait for room are served in their order: first by slices that are free or are being cut, then by cutting GPUs that nobody holds. What
 //! is busy, ordered already, was cut a short while ago or is kept for a job before them is left alone. Decides about no job.
 
 use crate::demand::{Demand, NodeDemand};
@@ -68,6 +68,8 @@ struct Node<'a> {
 #[derive(Clone)]
 struct Board<'a> {
     info: &'a GpuInfo,
+    /// It is cut, or is being cut.
+    divided: bool,
     kinds: &'a [MigKind],
     /// Profiles of the slices that it is cut into, and how many of each are free. A whole GPU has none.
     cut: BTreeMap<&'a str, u32>,
@@ -101,19 +103,29 @@ impl<'a> Floor<'a> {
             let board = |gpu: &'a gmodel::node::GpuEntry| {
                 let slices = || node.gpus.iter().filter(|one| one.present && one.info.slice.is_some() && one.info.board() == gpu.info.uuid);
                 let (mut cut, mut free) = (BTreeMap::new(), BTreeMap::new());
-                for slice in slices() {
+                let coming = node.mig.being_cut.get(&gpu.info.uuid);
+                for profile in coming.into_iter().flatten() {
+                    *cut.entry(profile.as_str()).or_default() += 1;
+                    *free.entry(profile.as_str()).or_default() += 1;
+                }
+                for slice in slices().filter(|_| coming.is_none()) {
                     let Some(of) = &slice.info.slice else { continue };
                     *cut.entry(of.profile.as_str()).or_default() += 1;
                     *free.entry(of.profile.as_str()).or_default() += u32::from(is_free(slice.slot));
                 }
-                let empty = if gpu.info.divided { slices().all(|slice| is_free(slice.slot)) } else { is_free(gpu.slot) };
+                let divided = coming.map_or(gpu.info.divided, |profiles| !profiles.is_empty());
+                let empty = match coming {
+                    Some(_) => true,
+                    None if gpu.info.divided => slices().all(|slice| is_free(slice.slot)),
+                    None => is_free(gpu.slot),
+                };
                 let rests = node.mig.cuts.get(&gpu.info.uuid).is_some_and(|cut| {
                     snapshot.now.since_secs(cut.at) < i64::from(snapshot.config.mig_recut_secs)
                 });
                 let fixed = layout_of(snapshot, &node.name, node.gpus.iter().map(|gpu| &gpu.info), &gpu.info).is_some();
                 let kinds = node.mig.kinds_of(&gpu.info);
                 let open = up && empty && !rests && !fixed && !kinds.is_empty() && !node.mig.ordered.contains(&gpu.info.uuid);
-                Board { info: &gpu.info, kinds, cut, free, empty, open, used: false, wish: None }
+                Board { info: &gpu.info, divided, kinds, cut, free, empty, open, used: false, wish: None }
             };
             let free = room.profile.free_at(engine.cluster.now);
             nodes.insert(at, Node { cpus: free.cpus, mem_bytes: free.mem_bytes, boards: boards.map(board).collect() });
@@ -228,7 +240,7 @@ impl<'a> Node<'a> {
             if boards.iter_mut().any(|board| board.take_free(wanted)) || boards.iter_mut().any(|board| may_cut && board.add(wanted)) {
                 continue;
             }
-            boards.sort_by_key(|board| (!board.info.divided, board.info.index));
+            boards.sort_by_key(|board| (!board.divided, board.info.index));
             if !may_cut || !boards.iter_mut().any(|board| board.open_for(wanted, job)) {
                 return None;
             }
@@ -245,7 +257,7 @@ impl<'a> Board<'a> {
             return false;
         }
         let is_slice = matches!(wanted.gpus.amount, GpuAmount::Mig { .. });
-        if !self.info.divided {
+        if !self.divided {
             let takes = !is_slice && self.empty && !self.used && wanted.gpus.matches(self.info);
             self.used |= takes;
             return takes;
@@ -282,7 +294,7 @@ impl<'a> Board<'a> {
             (GpuAmount::Mig { .. }, None) => return false,
             (GpuAmount::Mig { .. }, Some(kind)) => vec![kind],
             // Only what is cut has to be made whole.
-            _ if !self.info.divided || !wanted.gpus.matches(self.info) => return false,
+            _ if !self.divided || !wanted.gpus.matches(self.info) => return false,
             _ => Vec::new(),
         };
         self.wish = Some(Wish { kinds, for_job: job.id });
@@ -299,7 +311,7 @@ impl<'a> Board<'a> {
         let mut wanted: BTreeMap<&str, u32> = BTreeMap::new();
         profiles.for_each(|profile| *wanted.entry(profile).or_default() += 1);
         let is_divided = !wanted.is_empty();
-        self.info.divided == is_divided && wanted.len() == self.cut.len() && wanted.iter().all(|(name, count)| self.cut.get(name) == Some(count))
+        self.divided == is_divided && wanted.len() == self.cut.len() && wanted.iter().all(|(name, count)| self.cut.get(name) == Some(count))
     }
 
     /// With what else goes on it: more of the same, then the smallest.

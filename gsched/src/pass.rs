@@ -32,7 +32,7 @@ use fixedbitset::FixedBitSet;
 use gmodel::config::{ClusterConfig, MigCuts, Partition};
 use gmodel::policy::{Backfill, Placement, Policy};
 use gmodel::run::{Allocation, NodeShare};
-use gmodel::{JobId, NodeId, Reason, ReasonCode, RunClass, Timestamp};
+use gmodel::{GpuSlot, JobId, NodeId, Reason, ReasonCode, RunClass, Timestamp};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
@@ -257,6 +257,8 @@ pub(crate) struct Pass<'a> {
     pub(crate) room_wanted: Vec<Waiting>,
     /// GPUs that wait to be cut for them.
     pub(crate) held_back: Vec<HeldBack>,
+    /// What GPUs that are being cut will have and nobody was counted on yet: node, GPU and profile, empty of one that is made whole.
+    pub(crate) coming: Option<Vec<(usize, GpuSlot, String)>>,
     /// Who is to have a reservation, in order, and by partition how many: what nobody asks for is not worked out.
     pub(crate) wants: VecDeque<Want>,
     pub(crate) wanted: Vec<u32>,
@@ -352,6 +354,7 @@ impl<'a> Pass<'a> {
             reserved: Vec::new(),
             room_wanted: Vec::new(),
             held_back: Vec::new(),
+            coming: None,
             wants: VecDeque::new(),
             wanted: vec![0; partitions],
             at_once: false,

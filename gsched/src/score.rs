@@ -7,13 +7,15 @@ use crate::cluster::Cluster;
 use crate::make::{Make, MakeId};
 use crate::room::Room;
 use crate::snapshot::Snapshot;
-use crate::timeline::{GROUPS, Kinds, Need};
+use crate::timeline::{Amount, GROUPS, Kinds, Need};
 use gmodel::Timestamp;
 use std::collections::BTreeMap;
 
 /// Less is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Score {
+    /// Thousandths of GPUs that it would hold: where slices would do too, one here is better than a whole GPU elsewhere.
+    takes_milli: u32,
     /// Thousandths of GPUs that more get lost, weighed by how usual the jobs are that miss them.
     lost: i64,
     free_gpus: u32,
@@ -60,7 +62,7 @@ impl Scores {
         let make = &cluster.makes.list[track.make as usize];
         if make.groups.is_empty() {
             let free = cluster.room(at).profile.free_at(cluster.now);
-            return Score { lost: 0, free_gpus: 0, free_cpus: free.cpus };
+            return Score { takes_milli: 0, lost: 0, free_gpus: 0, free_cpus: free.cpus };
         }
         let class = self.class(cluster, at);
         if let Some(Some(score)) = self.known.get(need).and_then(|known| known.get(class as usize)) {
@@ -127,7 +129,10 @@ fn work_out(usual: &[Usual], make: &Make, id: MakeId, room: &Room, need: &Need, 
         }
     };
     let free = room.profile.free_at(now);
-    Score { lost: (is - was) * 16 / whole, free_gpus: free.all_gpus(), free_cpus: free.cpus }
+    // A whole node takes what it has; all other whole GPUs and parts are of one size on each node.
+    let amount = (need.gpus > 0 && !need.exclusive).then(|| need.amount_from(&free)).flatten();
+    let takes = |amount: Amount| make.groups.iter().zip(amount.gpus).map(|(group, count)| group.part.milli() * u32::from(count)).sum();
+    Score { takes_milli: amount.map_or(0, takes), lost: (is - was) * 16 / whole, free_gpus: free.all_gpus(), free_cpus: free.cpus }
 }
 
 impl<'a> State<'a> {

@@ -67,6 +67,8 @@ pub struct NodeMig {
     pub cuts: BTreeMap<String, CutRecord>,
     /// GPUs with an order that the node has not answered, whatever it is.
     pub ordered: BTreeSet<String>,
+    /// Those of them that are being cut, and into what; none: they will be whole.
+    pub being_cut: BTreeMap<String, Vec<String>>,
 }
 
 /// The newest cut of a GPU.

@@ -45,6 +45,8 @@ pub struct Unmet {
     pub way: String,
     /// GPU-hours of demand that waited, of what was asked for in all.
     pub waited_gpu_hours: f64,
+    /// The same of each kind: `1g.10gb`, `2g.20gb`, `3g.40gb`, whole GPUs.
+    pub waited_by_kind: [f64; 4],
     pub asked_gpu_hours: f64,
     pub mean_wait_secs: f64,
     pub cuts: u64,
@@ -87,8 +89,10 @@ fn asks(trace: &Trace, jobs: usize, busy: f64, seed: u64, most_milli: u64) -> Ve
 
 fn result(way: String, asks: &[Ask], waits_ms: &[i64], cuts: u64) -> Unmet {
     let gpu_hours = |ms: i64, ask: &Ask| ms as f64 * KINDS[ask.kind].2 as f64 / 3.6e9;
+    let of_kind = |kind: usize| asks.iter().zip(waits_ms).filter(|(ask, _)| ask.kind == kind).map(|(ask, ms)| gpu_hours(*ms, ask)).sum();
     Unmet {
         way,
+        waited_by_kind: std::array::from_fn(of_kind),
         waited_gpu_hours: asks.iter().zip(waits_ms).map(|(ask, ms)| gpu_hours(*ms, ask)).sum(),
         asked_gpu_hours: asks.iter().map(|ask| gpu_hours(ask.run_ms, ask)).sum(),
         mean_wait_secs: waits_ms.iter().sum::<i64>() as f64 / 1000.0 / waits_ms.len().max(1) as f64,
@@ -224,13 +228,12 @@ impl Pool {
     fn order(&mut self, node: usize, uuid: String, profiles: Vec<String>) {
         let now = self.picture.now;
         let node = &mut self.picture.nodes[node];
-        let gpus = Arc::make_mut(&mut node.gpus);
-        for (gpu, free) in gpus.iter_mut().zip(&mut node.free_gpu_milli).filter(|(gpu, _)| gpu.info.board() == uuid && gpu.present) {
+        for (gpu, free) in node.gpus.iter().zip(&mut node.free_gpu_milli).filter(|(gpu, _)| gpu.info.board() == uuid && gpu.present) {
             assert!(gpu.info.divided || *free == 1000, "a busy GPU is cut");
-            gpu.info.fault = "is being cut".into();
             *free = 0;
         }
         node.mig.ordered.insert(uuid.clone());
+        node.mig.being_cut.insert(uuid.clone(), profiles.clone());
         node.mig.cuts.insert(uuid, CutRecord { at: now, profiles });
     }
 
@@ -238,11 +241,11 @@ impl Pool {
     fn cut(&mut self, node: usize, uuid: &str) {
         let node = &mut self.picture.nodes[node];
         node.mig.ordered.remove(uuid);
+        node.mig.being_cut.remove(uuid);
         let profiles = node.mig.cuts[uuid].profiles.clone();
         let gpus = Arc::make_mut(&mut node.gpus);
         let mut whole = GpuInfo::default();
         for (gpu, free) in gpus.iter_mut().zip(&mut node.free_gpu_milli).filter(|(gpu, _)| gpu.info.board() == uuid) {
-            gpu.info.fault.clear();
             gpu.present = gpu.info.slice.is_none();
             if gpu.present {
                 gpu.info.divided = !profiles.is_empty();

@@ -98,7 +98,12 @@ pub(super) fn gpus_of(node: &Node) -> Arc<Vec<GpuEntry>> {
 pub(super) fn of_node(node: &Node) -> NodeMig {
     let boards = node.inventory.mig.clone();
     let ordered = node.gpu_orders.iter().filter(|order| !gpu_check::is_check(order)).map(|order| order.uuid.clone()).collect();
-    NodeMig { boards, cuts: node.cuts.clone(), ordered }
+    let cut = |order: &GpuOrder| match &order.what {
+        GpuAction::Cut { profiles } => Some((order.uuid.clone(), profiles.clone())),
+        _ => None,
+    };
+    let being_cut = node.gpu_orders.iter().filter_map(cut).collect();
+    NodeMig { boards, cuts: node.cuts.clone(), ordered, being_cut }
 }
 
 /// The record of a GPU's newest cut. Of GPUs that the node has no more nothing is kept.
@@ -298,5 +303,16 @@ mod tests {
         pool.give(Input::Node { node: NODE, report: halved }).unwrap();
         pool.give(Input::Plan { plan: stale }).unwrap();
         assert_eq!(pool.running(), []);
+    }
+
+    #[test]
+    fn the_scheduler_hears_what_is_being_cut_and_into_what() {
+        let order = |uuid: &str, what: GpuAction| GpuOrder { number: 1, uuid: uuid.into(), what };
+        let cut = GpuAction::Cut { profiles: vec!["3g.40gb".into()] };
+        let check = GpuAction::Check(gmodel::gpu_check::CheckProgram::default());
+        let gpu_orders = vec![order("a", cut), order("b", GpuAction::Return), order("c", check)];
+        let told = of_node(&Node { gpu_orders, ..Node::default() });
+        assert_eq!(told.ordered.iter().collect::<Vec<_>>(), ["a", "b"]);
+        assert_eq!(told.being_cut.into_iter().collect::<Vec<_>>(), [("a".to_owned(), vec!["3g.40gb".to_owned()])]);
     }
 }

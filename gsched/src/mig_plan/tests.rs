@@ -217,6 +217,25 @@ fn what_was_cut_a_short_while_ago_or_is_ordered_rests() {
 }
 
 #[test]
+fn what_is_being_cut_serves_who_waits_for_it_and_nothing_more_is_cut_for_him() {
+    let mut one = node(1, &["-", "-"]);
+    one.mig.ordered.insert("GPU-1-0".into());
+    one.mig.being_cut.insert("GPU-1-0".into(), vec!["3g.40gb".into(), "3g.40gb".into()]);
+    one.free_gpu_milli[0] = 0;
+    assert_eq!(cuts(&snapshot(vec![one.clone()], &["3g.40gb"])), [""; 0]);
+    assert_eq!(cuts(&snapshot(vec![one.clone()], &["3g.40gb", "3g.40gb"])), [""; 0]);
+    assert_eq!(cuts(&snapshot(vec![one.clone()], &["3g.40gb", "3g.40gb", "3g.40gb"])), ["1-1: 3g.40gb,3g.40gb"], "the third has none there");
+    assert_eq!(cuts(&snapshot(vec![one.clone()], &["2g.20gb"])), ["1-1: 2g.20gb,2g.20gb,2g.20gb,1g.10gb"]);
+    // A GPU that is made whole, for who waits for that; another order is no cut.
+    let mut whole = node(1, &["3g.40gb,3g.40gb", "3g.40gb,3g.40gb"]);
+    whole.mig.ordered.insert("GPU-1-0".into());
+    let other = whole.clone();
+    whole.mig.being_cut.insert("GPU-1-0".into(), Vec::new());
+    assert_eq!(cuts(&snapshot(vec![whole], &["1"])), [""; 0]);
+    assert_eq!(cuts(&snapshot(vec![other], &["1"])), ["1-1: "]);
+}
+
+#[test]
 fn gpus_kept_for_a_job_before_are_not_cut_for_those_after_it() {
     let jobs = ["2", "3g.40gb"];
     let mut one = node(1, &["-", "-!"]);
@@ -294,6 +313,10 @@ fn a_gpu_asked_for_by_memory_may_be_a_slice_where_the_partition_says_so() {
     assert_eq!(slot(&asked), 3, "the whole GPU");
     Arc::make_mut(&mut asked.config).partitions[0].slices_for_memory = true;
     assert_eq!(slot(&asked), 1, "the smallest that has 18 GiB");
+    // Also on another node than the one that is first with a whole GPU.
+    asked.nodes = vec![node(1, &["-!", "-"]), node(2, &["3g.40gb,2g.20gb", "-"])];
+    let share = plan(&asked).starts[0].allocation[0].clone();
+    assert_eq!((share.node, share.gpus.0[0].slot.0), (NodeId(2), 2));
 }
 
 proptest! {
