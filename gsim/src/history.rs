@@ -163,13 +163,13 @@ fn hardware(state: &State) -> Result<Hardware, String> {
 }
 
 impl Told {
-    /// The jobs that would have started at another time, the largest difference first: id, then and now in seconds
-    /// since the begin.
+    /// The jobs that would have started a second or more earlier or later, the largest difference first: id, then and now in
+    /// seconds since the begin. Less than that is what a real cluster takes to start a job.
     pub fn moved(&self, outcome: &Outcome) -> Vec<(Arc<str>, f64, f64)> {
         let secs = |ms: i64| ms as f64 / 1000.0;
         let pairs = self.trace.jobs.iter().zip(&self.starts_ms).zip(&outcome.jobs);
         let mut moved: Vec<_> = pairs
-            .filter(|((_, then), now)| now.fate.ran() && **then != now.start_ms)
+            .filter(|((_, then), now)| now.fate.ran() && then.abs_diff(now.start_ms) >= 1000)
             .map(|((job, then), now)| (job.id.clone(), secs(*then), secs(now.start_ms)))
             .collect();
         moved.sort_by(|a, b| (b.1 - b.2).abs().total_cmp(&(a.1 - a.2).abs()));

@@ -58,7 +58,7 @@ fn under(told: &Told, policy: &str) -> Result<serde_json::Value, String> {
     println!("use and fragmentation are of the simulation only; its nodes run a job at once and no node fails");
     let moved = other.parts.first().map_or(Vec::new(), |part| told.moved(&part.outcome));
     let earlier = moved.iter().filter(|(_, then, now)| now < then).count();
-    println!("{} of {} jobs start at another time: {earlier} earlier, {} later", moved.len(), told.trace.jobs.len(), moved.len() - earlier);
+    println!("{} of {} jobs start a second or more from then: {earlier} earlier, {} later", moved.len(), told.trace.jobs.len(), moved.len() - earlier);
     for (id, then, now) in moved.iter().take(10) {
         println!("  job {id}: {now:.0} s after the begin instead of {then:.0}");
     }
