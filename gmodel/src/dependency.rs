@@ -67,7 +67,7 @@ const KINDS: [(&str, Kind); 5] = [
     ("afternotok", Kind::AfterNotOk),
     ("aftercorr", Kind::AfterCorr),
 ];
-const FORMS: &str = "write afterok:17:18, after:17+10, aftercorr:98, singleton; `,` between conditions for all of them, `?` for any";
+const FORMS: &str = "Write afterok:17:18, after:17+10, aftercorr:98, singleton; `,` between conditions for all of them, `?` for any";
 
 impl Dependency {
     pub fn parse(text: &str) -> Result<Self, DependencyError> {
@@ -98,18 +98,18 @@ fn read_part(part: &str, conditions: &mut Vec<Condition>) -> Result<(), String> 
         return Ok(());
     }
     if part.is_empty() {
-        return Err(format!("a condition is empty; {FORMS}"));
+        return Err(format!("a condition is empty. {FORMS}"));
     }
     let (word, jobs) = part.split_once(':').unwrap_or((part, ""));
     let Some((_, kind)) = KINDS.iter().find(|(name, _)| word.eq_ignore_ascii_case(name)) else {
         let hint = crate::suggest::did_you_mean(word, KINDS.iter().map(|(name, _)| *name).chain(["singleton"]));
         return Err(match &*word.to_ascii_lowercase() {
-            "expand" | "afterburstbuffer" => format!("{word} is not offered here; {FORMS}"),
+            "expand" | "afterburstbuffer" => format!("{word} is not offered here. {FORMS}"),
             _ => format!("{word:?} is no kind of dependency.{hint} {FORMS}"),
         });
     };
     if jobs.is_empty() {
-        return Err(format!("{word} names no job; {FORMS}"));
+        return Err(format!("{word} names no job. {FORMS}"));
     }
     for job in jobs.split(':') {
         let (job, delay_mins) = match job.split_once('+') {
@@ -120,7 +120,7 @@ fn read_part(part: &str, conditions: &mut Vec<Condition>) -> Result<(), String> 
             Some(_) => return Err(format!("only after: takes +minutes, not {word}")),
             None => (job, 0),
         };
-        let job = job.parse().map_err(|()| format!("{job:?} is no job id; {FORMS}"))?;
+        let job = job.parse().map_err(|()| format!("{job:?} is no job id. {FORMS}"))?;
         conditions.push(Condition::On { kind: *kind, job, delay_mins });
     }
     Ok(())
@@ -223,12 +223,12 @@ mod tests {
 
     #[test]
     fn refuses_with_the_reason() {
-        check("afterok", expect!["error: --dependency \"afterok\": afterok names no job; write afterok:17:18, after:17+10, aftercorr:98, singleton; `,` between conditions for all of them, `?` for any"]);
-        check("afterk:17", expect!["error: --dependency \"afterk:17\": \"afterk\" is no kind of dependency. Did you mean \"after\"? write afterok:17:18, after:17+10, aftercorr:98, singleton; `,` between conditions for all of them, `?` for any"]);
+        check("afterok", expect![[r#"error: --dependency "afterok": afterok names no job. Write afterok:17:18, after:17+10, aftercorr:98, singleton; `,` between conditions for all of them, `?` for any"#]]);
+        check("afterk:17", expect!["error: --dependency \"afterk:17\": \"afterk\" is no kind of dependency. Did you mean \"after\"? Write afterok:17:18, after:17+10, aftercorr:98, singleton; `,` between conditions for all of them, `?` for any"]);
         check("afterok:1,afterany:2?afterany:3", expect!["error: --dependency \"afterok:1,afterany:2?afterany:3\": `,` and `?` cannot be mixed: all of the conditions, or any of them"]);
-        check("afterok:x", expect!["error: --dependency \"afterok:x\": \"x\" is no job id; write afterok:17:18, after:17+10, aftercorr:98, singleton; `,` between conditions for all of them, `?` for any"]);
+        check("afterok:x", expect![[r#"error: --dependency "afterok:x": "x" is no job id. Write afterok:17:18, after:17+10, aftercorr:98, singleton; `,` between conditions for all of them, `?` for any"#]]);
         check("afterok:17+5", expect!["error: --dependency \"afterok:17+5\": only after: takes +minutes, not afterok"]);
-        check("", expect!["error: --dependency \"\": a condition is empty; write afterok:17:18, after:17+10, aftercorr:98, singleton; `,` between conditions for all of them, `?` for any"]);
+        check("", expect![[r#"error: --dependency "": a condition is empty. Write afterok:17:18, after:17+10, aftercorr:98, singleton; `,` between conditions for all of them, `?` for any"#]]);
         assert!(Dependency::parse(&"afterok:1".repeat(1000)).is_err());
     }
 

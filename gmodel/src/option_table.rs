@@ -211,9 +211,10 @@ pub const OPTIONS: &[OptionSpec] = &[
     option("help", Flag, Done, "Show the options").short('h'),
     option("hint", Required("KIND"), Later, "Lay tasks over cores for this kind of work").env("SBATCH_HINT"),
     option("hold", Flag, Done, "Submit, and start only after gadm job release").short('H'),
-    option("ignore-pbs", Flag, Never("#PBS lines are never read. Leave it out"), "Ignore #PBS lines").env("SBATCH_IGNORE_PBS"),
+    option("ignore-pbs", Flag, Done, "Read no #PBS lines, as always").env("SBATCH_IGNORE_PBS"),
     option("input", Required("FILE"), Done, "File for stdin; without it /dev/null").short('i').env("SBATCH_INPUT"),
     option("job-name", Required("NAME"), Done, "Name of the job; without it that of the script").short('J').env("SBATCH_JOB_NAME"),
+    option("json", Flag, Done, "Print the id, or what --dry-run says, as one line of JSON").ours(),
     option("kill-on-invalid-dep", Required("YES|NO"), Done, "Cancel a job whose dependency can never be met"),
     option("licenses", Required("LIST"), Done, "Licences the job holds").short('L'),
     option("mail-type", Required("LIST"), Done, "When to send mail: BEGIN, END, FAIL, ALL, NONE (stored with the job)"),
@@ -281,8 +282,8 @@ pub const OPTIONS: &[OptionSpec] = &[
     option("verbose", Flag, Done, "Say on stderr where each option was taken from").short('v').env("SBATCH_DEBUG"),
     option("version", Flag, Done, "Show the version").short('V'),
     option("wait", Flag, Done, "Wait for the job's end and exit with its code").short('W').env("SBATCH_WAIT"),
-    option("wait-all-nodes", Required("0|1"), Never("a job always begins when all its nodes are ready. Leave it out"), "Begin when all nodes are ready").env("SBATCH_WAIT_ALL_NODES"),
-    option("wckey", Required("KEY"), Never("usage is grouped by account and tag. Use --tag"), "Key to group usage by").env("SBATCH_WCKEY"),
+    option("wait-all-nodes", Required("0|1"), Done, "1: begin when all nodes are ready, as always").env("SBATCH_WAIT_ALL_NODES"),
+    option("wckey", Required("KEY"), SameAs("tag"), "As --tag").env("SBATCH_WCKEY"),
     option("wrap", Required("COMMAND"), Done, "Run this shell command instead of a script"),
 ];
 
@@ -424,7 +425,7 @@ mod tests {
             .filter(|o| o.status == OptionStatus::Done)
             .map(|o| o.name)
             .collect();
-        expect!["account array begin borrow chdir checkpoint comment constraint cpus-per-gpu cpus-per-task deadline dependency dry-run error exclude exclusive export gpu-bind gpu-mem gpus gpus-per-node gpus-per-task gres help hold input job-name kill-on-invalid-dep licenses mail-type mail-user mem mem-per-cpu mem-per-gpu nice no-borrow no-kill no-requeue nodelist nodes ntasks ntasks-per-node nvlink open-mode output parsable partition prefer priority qos quiet requeue reservation signal switches tag time time-min verbose version wait wrap"].assert_eq(&done.join(" "));
+        expect!["account array begin borrow chdir checkpoint comment constraint cpus-per-gpu cpus-per-task deadline dependency dry-run error exclude exclusive export gpu-bind gpu-mem gpus gpus-per-node gpus-per-task gres help hold ignore-pbs input job-name json kill-on-invalid-dep licenses mail-type mail-user mem mem-per-cpu mem-per-gpu nice no-borrow no-kill no-requeue nodelist nodes ntasks ntasks-per-node nvlink open-mode output parsable partition prefer priority qos quiet requeue reservation signal switches tag time time-min verbose version wait wait-all-nodes wrap"].assert_eq(&done.join(" "));
     }
 
     #[test]

@@ -19,7 +19,7 @@ use serde::Deserialize;
 use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::ffi::OsString;
-use std::io::{IsTerminal, Write};
+use std::io::{IsTerminal, Read, Write};
 use std::time::Duration;
 
 /// Columns of the listing.
@@ -499,9 +499,27 @@ fn jobs_in_full(client: &mut Client, names: &[String], json: bool) -> Outcome {
 
 /// Passes an answer on as it comes, as one line.
 pub(crate) fn copy_json(client: &mut Client, path: &str, out: &mut impl Write) -> Result<(), Failure> {
-    let mut body = client.open(path)?;
-    std::io::copy(&mut body, out)?;
-    out.write_all(b"\n")?;
+    copy_line(client.open(path)?, out)
+}
+
+/// The answer as one line, whether it ends with a line break or not.
+fn copy_line(mut body: impl Read, out: &mut impl Write) -> Result<(), Failure> {
+    let mut chunk = vec![0; 64 << 10];
+    let mut last = b' ';
+    loop {
+        match body.read(&mut chunk) {
+            Ok(0) => break,
+            Ok(count) => {
+                out.write_all(&chunk[..count])?;
+                last = chunk[count - 1];
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    if last != b'\n' {
+        out.write_all(b"\n")?;
+    }
     Ok(())
 }
 
@@ -560,6 +578,15 @@ fn log(client: &mut Client, job: &str, json: bool) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn json_is_one_line_whether_the_answer_ends_so_or_not() {
+        for answer in ["{}", "{}\n"] {
+            let mut out = Vec::new();
+            copy_line(answer.as_bytes(), &mut out).unwrap();
+            assert_eq!(out, b"{}\n");
+        }
+    }
 
     #[test]
     fn the_command_line_is_sound() {

@@ -23,7 +23,7 @@ use gmodel::suggest::did_you_mean;
 use gmodel::{JobSpec, Request, Timestamp, pattern, size};
 use std::collections::BTreeMap;
 use std::fmt::Display;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Priority that a bare `--nice` gives up, as in Slurm.
 const NICE_DEFAULT: i32 = 100;
@@ -84,9 +84,11 @@ pub(crate) fn build(choices: &mut Choices, work: &Work, submitter: &Submitter) -
     common.begin = parsed(choices.take("begin"), |text| local_time::read(text, submitter.now))?;
     let launch = launch(choices, work, submitter)?;
     common.later = choices.take_later().iter().map(|given| (given.option.name.to_owned(), given.text().to_owned())).collect::<BTreeMap<_, _>>();
-    for of_the_command in ["parsable", "quiet", "verbose"] {
-        choices.take(of_the_command);
+    // Of the command, or so anyway.
+    for nothing_to_do in ["json", "parsable", "quiet", "verbose", "ignore-pbs"] {
+        choices.take(nothing_to_do);
     }
+    parsed(choices.take("wait-all-nodes"), all_nodes)?;
     let spec = JobSpec { name, launch, common: common.into() };
     let mut export = parsed(choices.take("export"), Export::parse)?.unwrap_or_else(Export::all);
     let gpu_bind = parsed(choices.take("gpu-bind"), |text| GpuBind::parse(text).map(|_| text.to_owned()))?;
@@ -119,6 +121,13 @@ fn yes_or_no(text: &str) -> Result<bool, String> {
         "yes" | "y" => Ok(true),
         "no" | "n" => Ok(false),
         _ => Err(format!("{text:?} is neither yes nor no")),
+    }
+}
+
+fn all_nodes(text: &str) -> Result<(), String> {
+    match text {
+        "1" => Ok(()),
+        _ => Err(format!("{text:?}: a job always begins when all its nodes are ready. Write 1, or leave it out")),
     }
 }
 
@@ -370,7 +379,8 @@ fn work_dir(chdir: Option<Given>, submitter: &Submitter) -> Result<String, Failu
     match (chdir, here) {
         (Some(given), _) if given.text().is_empty() => Err(given.fail("it names no directory")),
         (Some(given), _) if given.text().starts_with('/') => Ok(given.text().to_owned()),
-        (Some(given), Some(here)) => Ok(Path::new(here).join(given.text()).to_string_lossy().into_owned()),
+        // `-D .` is where we are, not `/home/me/.`.
+        (Some(given), Some(here)) => Ok(Path::new(here).join(given.text()).components().collect::<PathBuf>().to_string_lossy().into_owned()),
         (None, Some(here)) => Ok(here.to_owned()),
         (_, None) => Err(Failure::new("the working directory no longer exists. Change to one that does, or use --chdir with an absolute path")),
     }
@@ -456,7 +466,7 @@ mod tests {
         let plain = show(&submission(&["--hold"]).unwrap());
         for option in OPTIONS.iter().filter(|option| option.status == OptionStatus::Done) {
             // Read before there is a submission, or without effect on it by definition.
-            if ["help", "version", "wrap", "parsable", "quiet", "verbose", "hold"].contains(&option.name) {
+            if ["help", "version", "wrap", "json", "parsable", "quiet", "verbose", "hold", "ignore-pbs", "wait-all-nodes"].contains(&option.name) {
                 continue;
             }
             let word = match option.value {
@@ -468,6 +478,8 @@ mod tests {
             let changed = show(&changed.unwrap());
             assert_ne!(changed, plain, "{word}");
         }
+        assert_eq!(submission(&["--wckey=submitit"]).unwrap().spec.tags, ["submitit"], "every script of submitit has one");
+        check("--wait-all-nodes=0", expect![[r#"2: --wait-all-nodes: "0": a job always begins when all its nodes are ready. Write 1, or leave it out"#]]);
         assert!(submission(&["--hold"]).unwrap().spec.hold && !submission(&["--parsable"]).unwrap().spec.hold);
     }
 
@@ -520,9 +532,9 @@ mod tests {
         assert_eq!(spec.dependency.clone().unwrap().to_string(), "afterok:17?afterany:98_5");
         assert_eq!((spec.licences["matlab"], spec.licences["ansys"], spec.time_min_secs, spec.borrow), (2, 1, Some(600), Some(false)));
         assert_eq!(spec.request.switches, Some(Switches { most: 2, wait_secs: None }));
-        check("-d afterok", expect![[r#"2: --dependency: "afterok": afterok names no job; write afterok:17:18, after:17+10, aftercorr:98, singleton; `,` between conditions for all of them, `?` for any"#]]);
+        check("-d afterok", expect![[r#"2: --dependency: "afterok": afterok names no job. Write afterok:17:18, after:17+10, aftercorr:98, singleton; `,` between conditions for all of them, `?` for any"#]]);
         check("-d afterok:1,after:2?afterany:3", expect![[r#"2: --dependency: "afterok:1,after:2?afterany:3": `,` and `?` cannot be mixed: all of the conditions, or any of them"#]]);
-        check("-d aftrok:1", expect![[r#"2: --dependency: "aftrok:1": "aftrok" is no kind of dependency. Did you mean "afterok"? write afterok:17:18, after:17+10, aftercorr:98, singleton; `,` between conditions for all of them, `?` for any"#]]);
+        check("-d aftrok:1", expect![[r#"2: --dependency: "aftrok:1": "aftrok" is no kind of dependency. Did you mean "afterok"? Write afterok:17:18, after:17+10, aftercorr:98, singleton; `,` between conditions for all of them, `?` for any"#]]);
         check("-L matlab:0", expect![[r#"2: --licenses: "matlab:0": counts go from 1 to 1000000. Write name:count with commas between, as in matlab:2,ansys"#]]);
         check("--time=10 --time-min=60", expect!["2: --time-min: 1:00:00 is more than the time limit 10:00. Make it less"]);
         check("--deadline=2020-01-01", expect!["2: --deadline: 2020-01-01 has passed"]);
@@ -552,6 +564,7 @@ mod tests {
         assert_eq!(spec.launch.submit_dir, "/home/me", "where gsub was called, which --chdir does not change");
         assert_eq!(submission(&["-D", "/home/me"]).unwrap().spec.launch.submit_dir, "", "said once");
         assert_eq!(submission(&["-t", "UNLIMITED"]).unwrap().spec.time_limit_secs, Some(u32::MAX));
+        assert_eq!(submission(&["-D", "."]).unwrap().spec.launch.work_dir, "/home/me");
         let lost = work_dir(None, &Submitter::default()).unwrap_err();
         assert!(lost.text.contains("no longer exists"), "{}", lost.text);
     }

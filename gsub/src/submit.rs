@@ -113,6 +113,7 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
         writeln!(std::io::stdout(), "gsub {}", env!("CARGO_PKG_VERSION"))?;
         return Ok(0);
     }
+    let json = has(&given, "json");
     let work = work(&mut given, rest)?;
     let variables = read_environment(|name| std::env::var(name).ok())?;
     let mut notes = Notes::new(has(&given, "quiet"));
@@ -125,14 +126,17 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     let mut client = gcli::connect("gsub")?;
     let request = request(&submission, &work, &mut notes)?;
     if submission.dry_run {
-        return dry_run(&mut client, &request, &mut notes);
+        return dry_run(&mut client, &request, &mut notes, json);
     }
     let submitted: Submitted = client.post_repeatable("/v1/jobs", &request)?;
     for note in &submitted.notes {
         notes.say(note);
     }
     let mut out = std::io::stdout();
-    writeln!(out, "{}", submitted.id)?;
+    match json {
+        true => write_json(serde_json::to_string(&submitted))?,
+        false => writeln!(out, "{}", submitted.id)?,
+    }
     out.flush()?;
     if submission.wait {
         return wait(client.wait_for(WAIT_PATIENCE), submitted.id);
@@ -194,7 +198,7 @@ fn script_options(work: &Work, notes: &mut Notes) -> Result<Vec<Given>, Failure>
         if let Some(word) = rest.words.first() {
             return Err(origin.fail(format_args!("{}: {word:?} is no option", line.kind.word())));
         }
-        let elsewhere = ["help", "version", "wrap", "dry-run"];
+        let elsewhere = ["help", "version", "wrap", "dry-run", "json"];
         if let Some(option) = options.iter().find(|given| elsewhere.contains(&given.option.name)) {
             return Err(option.fail("it is for the command line, not for a script"));
         }
@@ -259,8 +263,12 @@ fn client_key() -> Result<String, Failure> {
     Ok(key.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-fn dry_run(client: &mut Client, request: &SubmitRequest, notes: &mut Notes) -> Outcome {
+fn dry_run(client: &mut Client, request: &SubmitRequest, notes: &mut Notes, json: bool) -> Outcome {
     let answer: DryRun = client.post_repeatable("/v1/jobs/dry-run", request)?;
+    if json {
+        write_json(serde_json::to_string(&answer))?;
+        return Ok(0);
+    }
     for note in &answer.notes {
         notes.say(note);
     }
@@ -273,6 +281,10 @@ fn dry_run(client: &mut Client, request: &SubmitRequest, notes: &mut Notes) -> O
     let text = TimeFormat::from_env().in_text(&gcli::printable::printable(&text));
     writeln!(std::io::stdout(), "{text}")?;
     Ok(0)
+}
+
+fn write_json(line: serde_json::Result<String>) -> Result<(), Failure> {
+    Ok(writeln!(std::io::stdout(), "{}", line.map_err(Failure::new)?)?)
 }
 
 /// Waits for the end of a job, or of all tasks of an array; the highest of their exit codes.

@@ -58,6 +58,24 @@ fn stdout_is_the_id_and_nothing_else() {
 }
 
 #[test]
+fn json_is_one_line_with_the_id_or_with_what_a_dry_run_says() {
+    check("", &["--json", "-Q", "job.sh"], &[], expect![[r#"
+        {"schema":1,"id":17,"notes":["no time limit was asked for; it is 1-00:00:00"],"repeated":false}
+    "#]]);
+    check("", &["--json", "--dry-run", "job.sh"], &[], expect![[r#"
+        {"schema":1,"nodelist":"","cpus":2,"partition":"main","reason":"Resources","text":"would wait in partition main (Resources): needs 2 h100 on a node; node1 has 1 free of 8","notes":[]}
+    "#]]);
+}
+
+#[test]
+fn lines_between_the_parts_of_a_heterogeneous_job_are_refused_with_another_way() {
+    check("#SBATCH -n1\n#SBATCH hetjob\n#SBATCH -n2", &["job.sh"], &[], expect![[r#"
+        stderr: gsub: job.sh: line 3: hetjob: jobs of unlike parts are not offered. Submit each part by itself, held together with --dependency after:ID, or ask all nodes for the most that one needs
+        exit: Some(1)
+    "#]]);
+}
+
+#[test]
 fn the_command_line_outranks_variables_and_these_the_script() {
     let head = "#SBATCH -p script -A script -q script --mem-per-cpu=1G\n#GSUB --gres=gpu:1";
     let variables = [("SBATCH_PARTITION", "slurm"), ("GSUB_PARTITION", "ours"), ("SBATCH_ACCOUNT", "slurm")];

@@ -16,13 +16,14 @@ fn gsub(pool: &Pool, args: &[&str]) -> Said {
 #[test]
 fn requests_that_no_node_can_ever_meet_are_refused_with_numbers() {
     let Some(pool) = Pool::up(2, "h100:4") else { return };
-    let cases: [(&[&str], &str); 11] = [
+    let cases: [(&[&str], &str); 12] = [
         (&["-p", "nope"], r#"no partition "nope". There are: main."#),
         (&["--gpus", "8"], r#"8 GPUs on one node: the largest node in partition "main" has 4. Try --nodes 2 --gpus-per-node 4."#),
         (&["--gpus", "16"], r#"16 GPUs on one node: the largest node in partition "main" has 4. Ask for fewer."#),
         (&["--nodes", "1", "--ntasks", "6", "--gpus-per-task", "1"], r#"6 GPUs on one node: the largest node in partition "main" has 4. Try --nodes 2."#),
         (&["--gpus", "h100:5"], r#"5 h100 on one node: the largest node in partition "main" has 4. Try --nodes 2"#),
         (&["--gpus", "b200:1"], r#"partition "main" has none such (it has h100)"#),
+        (&["--gpus", "1", "--gpu-mem", "400G"], r#"1 GPU with 400G on one node: partition "main" has none such (it has h100 with 80G)"#),
         (&["-N", "3"], r#"--nodes 3: partition "main" has 2 such nodes"#),
         (&["-c", "65"], r#"65 CPUs on one node: the largest node in partition "main" has 64"#),
         (&["--mem", "600G"], r#"the largest in partition "main" has 512G"#),
