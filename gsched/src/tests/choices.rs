@@ -400,3 +400,53 @@ proptest! {
         told_what_changed_it_plans_alike(snapshot, coming, steps);
     }
 }
+
+/// Licences that some need, a night in which a node is kept, a limit of the account, jobs that are held: all at once.
+fn with_all_that_hinders(mut snapshot: Snapshot, needs: u8, held: u8, limit: u64) -> Snapshot {
+    let config = Arc::make_mut(&mut snapshot.config);
+    config.scheduler.order = gmodel::policy::JobOrder::Fifo;
+    config.scheduler.licences.insert("matlab".into(), 2);
+    let group = gmodel::policy::Limits { gpus: Some(GpuAmounts::all(limit)), ..Default::default() };
+    let account = Account { name: "a".into(), group, ..Account::default() };
+    let kept = super::reservation(&["night", "nodes=n1", "from=700", "secs=500"]);
+    let policy = Arc::make_mut(&mut snapshot.policy);
+    policy.accounts.insert("a".into(), account);
+    policy.reservations.insert(kept.name.clone(), kept);
+    for job in &mut snapshot.pending {
+        let bit = 1u8 << (job.id.0 / 10 % 8);
+        job.held_by = (held & bit != 0).then(|| "user:bob".into());
+        let spec = Arc::make_mut(&mut job.spec);
+        spec.account = "a".into();
+        if needs & bit != 0 {
+            spec.licences.insert("matlab".into(), 1);
+        }
+    }
+    snapshot
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
+    /// The change is made in all of a job's partitions, as `gadm job update` does.
+    #[test]
+    fn what_is_proposed_starts_the_job_in_one_of_its_partitions(
+        snapshot in in_partitions(), needs in any::<u8>(), held in any::<u8>(), limit in 1u64..20,
+    ) {
+        let snapshot = with_all_that_hinders(snapshot, needs & 0x6b, held & 0x12, limit);
+        let starts = |snapshot: &Snapshot, job: JobId| plan(snapshot, WorkBudget::default()).starts.iter().any(|start| start.job == job);
+        let ids: BTreeSet<JobId> = snapshot.pending.iter().map(|job| job.id).collect();
+        for id in ids {
+            let told = why(&snapshot, id).unwrap();
+            prop_assert_eq!(told.starts_now, starts(&snapshot, id), "job {}: {:?}", id, told);
+            prop_assert_ne!(told.starts_now, !told.blockers.is_empty(), "job {}: {:?}", id, told);
+            for change in told.changes.iter().filter(|change| change.starts == NOW) {
+                let mut changed = snapshot.clone();
+                changed.pending.iter_mut().filter(|one| one.id == id).for_each(|one| *one = change.edit.apply(one).unwrap_or_else(|| one.clone()));
+                if matches!(change.edit, crate::Edit::Partition(_)) {
+                    let mut first = true;
+                    changed.pending.retain(|one| one.id != id || std::mem::take(&mut first));
+                }
+                prop_assert!(starts(&changed, id), "job {}: {:?}", id, change);
+            }
+        }
+    }
+}
