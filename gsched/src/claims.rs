@@ -5,7 +5,7 @@
 use crate::cluster::{end_after, end_of};
 use crate::ledger::Take;
 use crate::pass::{Found, Pass, Wait};
-use crate::placement::{Ask, Picked};
+use crate::placement::{Ask, Picked, count, each};
 use crate::shape::ShapeId;
 use crate::snapshot::{PendingJob, Snapshot};
 use crate::timeline::Count;
@@ -70,7 +70,7 @@ impl Pass<'_> {
             return Ok(class);
         }
         for kept in &self.kept_nodes {
-            let taken = picked.iter().filter(|(at, _)| kept.nodes.contains(*at) && self.is_idle(*at)).count();
+            let taken = each(picked).filter(|(at, _)| kept.nodes.contains(*at) && self.is_idle(*at)).count();
             let idle = kept.nodes.ones().filter(|at| self.is_idle(*at)).count();
             if taken > 0 && idle < kept.most + taken {
                 let name = &self.snapshot.config.partitions[kept.partition].name;
@@ -135,11 +135,11 @@ impl Pass<'_> {
         if self.unlimited {
             return Take::default();
         }
-        let mut take = Take { nodes: picked.len() as u32, ..Take::default() };
-        for (at, part) in picked {
-            let track = &self.engine.cluster.nodes[*at];
+        let mut take = Take { nodes: count(picked) as u32, ..Take::default() };
+        for (at, part) in each(picked) {
+            let track = &self.engine.cluster.nodes[at];
             let make = &self.engine.cluster.makes.list[track.make as usize];
-            let Some(need) = of.need(way, *part, track.make) else { continue };
+            let Some(need) = of.need(way, part, track.make) else { continue };
             take.cpus = take.cpus.saturating_add(need.cpus);
             let mut add = |group: usize, milli: u64| {
                 if let Some(group) = make.groups.get(group).filter(|_| milli > 0) {
@@ -148,7 +148,7 @@ impl Pass<'_> {
             };
             if need.milli > 0 {
                 add(need.groups.trailing_zeros() as usize, u64::from(need.milli));
-            } else if let Some(amount) = self.engine.cluster.room(*at).amount(make, need, now, end_after(now, Some(secs))) {
+            } else if let Some(amount) = self.engine.cluster.room(at).amount(make, need, now, end_after(now, Some(secs))) {
                 for (group, count) in amount.gpus.iter().enumerate().filter(|(_, count)| **count > 0) {
                     add(group, u64::from(*count) * u64::from(make.groups[group].part.milli()));
                 }

@@ -30,10 +30,13 @@ pub struct Cluster {
     base_of: Vec<RoomId>,
     /// Of each node, in this pass.
     room_of: Vec<RoomId>,
+    /// Nodes whose room is another than that of the one before them: before this pass, and in it.
+    base_breaks: FixedBitSet,
+    breaks: FixedBitSet,
     /// By the number of whole GPUs that are free: the nodes with so many and a free CPU, without which nothing starts.
     pub by_free: Vec<FixedBitSet>,
-    /// Nodes that this pass took something of.
-    touched: FixedBitSet,
+    /// Nodes that this pass put into another set of these.
+    filed: Vec<usize>,
     runs: Vec<Known>,
     /// Nodes whose runs are others than when their room was worked out.
     stale: Vec<usize>,
@@ -105,10 +108,7 @@ impl Cluster {
     pub fn sync(&mut self, snapshot: &Snapshot, changes: Option<&Changes>) {
         self.now = snapshot.now;
         self.room_of.clone_from(&self.base_of);
-        let mut touched = std::mem::take(&mut self.touched);
-        touched.ones().for_each(|at| self.file(at));
-        touched.clear();
-        self.touched = touched;
+        std::mem::take(&mut self.filed).into_iter().for_each(|at| self.file(at));
         self.rooms.begin();
         let changes = changes.filter(|changes| !changes.everything && self.nodes.len() == snapshot.nodes.len());
         let mut dirty = FixedBitSet::with_capacity(snapshot.nodes.len());
@@ -131,6 +131,7 @@ impl Cluster {
                     self.nodes = snapshot.nodes.iter().map(|node| Track::new(node, &mut self.makes)).collect();
                     self.base_of = self.nodes.iter().map(|track| self.rooms.keep(Room::default(), track.make)).collect();
                     self.room_of.clone_from(&self.base_of);
+                    self.base_breaks = FixedBitSet::with_capacity(self.nodes.len());
                     self.runs.clear();
                     (self.leaving, self.frozen) = (0, 0);
                     self.usual = Usual::default();
@@ -166,6 +167,11 @@ impl Cluster {
             self.room_of[at] = base;
             self.file(at);
         }
+        self.filed.clear();
+        for at in self.changed.iter().flat_map(|at| [*at, *at + 1]) {
+            break_before(&mut self.base_breaks, &self.base_of, at);
+        }
+        self.breaks.clone_from(&self.base_breaks);
     }
 
     /// Whether two nodes have the same free, now and later.
@@ -384,18 +390,31 @@ impl Cluster {
 
     /// All nodes, those together that follow each other and have one room in this pass.
     pub(crate) fn stretches(&self) -> impl Iterator<Item = Range<usize>> + '_ {
-        let mut end = 0;
-        self.room_of.chunk_by(|one, next| one == next).map(move |nodes| {
-            end += nodes.len();
-            end - nodes.len()..end
-        })
+        let ends = self.breaks.ones().skip(1).chain([self.nodes.len()]);
+        self.breaks.ones().zip(ends).map(|(from, to)| from..to)
+    }
+
+    /// Where the nodes that have the same room as one, and follow each other from it on, come to an end.
+    fn end_of_stretch(&self, at: usize) -> usize {
+        let (words, next) = (self.breaks.as_slice(), at + 1);
+        let bits = usize::BITS as usize;
+        let first = words.get(next / bits).map_or(0, |word| word & (usize::MAX << (next % bits)));
+        let later = || words.iter().copied().enumerate().skip(next / bits + 1);
+        let word = std::iter::once((next / bits, first)).chain(later()).find(|(_, word)| *word != 0);
+        word.map_or(self.nodes.len(), |(place, word)| place * bits + word.trailing_zeros() as usize)
     }
 
     /// Gives a node another room in this pass: one that a node of its make has or had in it. Call `file` when what is
     /// free now is otherwise.
     pub(crate) fn set_room(&mut self, at: usize, room: RoomId) {
-        self.touched.grow_and_insert(at);
-        self.room_of[at] = room;
+        self.set_rooms(at..at + 1, room);
+    }
+
+    /// The same for nodes that follow each other and have one room.
+    fn set_rooms(&mut self, nodes: Range<usize>, room: RoomId) {
+        self.room_of[nodes.clone()].fill(room);
+        break_before(&mut self.breaks, &self.room_of, nodes.start);
+        break_before(&mut self.breaks, &self.room_of, nodes.end);
     }
 
     /// A room of its own for a node, to take something of it in this pass. Call `file` when done.
@@ -416,26 +435,28 @@ impl Cluster {
     ) -> Option<Vec<(Hold, Vec<Range<usize>>)>> {
         let mut holds: Vec<(Hold, Vec<Range<usize>>)> = Vec::new();
         let mut made: BTreeMap<(RoomId, usize), (RoomId, usize)> = BTreeMap::new();
-        let mut last = None;
-        for (at, part) in picked {
-            let key = (self.room_of[*at], *part);
-            let known = last.filter(|(of, _)| *of == key).map(|(_, known)| known).or_else(|| made.get(&key).copied());
-            let (room, place) = match known {
-                Some(known) => known,
-                None => {
-                    let make = self.nodes[*at].make;
-                    let mut room = self.room(*at).clone();
-                    holds.push((room.hold(need(*part, make)?, from, to)?, Vec::new()));
-                    let known = (self.rooms.add(room, make), holds.len() - 1);
-                    made.insert(key, known);
-                    known
+        for (nodes, part) in picked {
+            let mut at = nodes.start;
+            while at < nodes.end {
+                let stretch = at..self.end_of_stretch(at).min(nodes.end);
+                let key = (self.room_of[at], *part);
+                let (room, place) = match made.get(&key) {
+                    Some(known) => *known,
+                    None => {
+                        let make = self.nodes[at].make;
+                        let mut room = self.room(at).clone();
+                        holds.push((room.hold(need(*part, make)?, from, to)?, Vec::new()));
+                        let known = (self.rooms.add(room, make), holds.len() - 1);
+                        made.insert(key, known);
+                        known
+                    }
+                };
+                at = stretch.end;
+                self.set_rooms(stretch.clone(), room);
+                match holds[place].1.last_mut() {
+                    Some(last) if last.end == stretch.start => last.end = stretch.end,
+                    _ => holds[place].1.push(stretch),
                 }
-            };
-            last = Some((key, (room, place)));
-            self.set_room(*at, room);
-            match holds[place].1.last_mut() {
-                Some(stretch) if stretch.end == *at => stretch.end += 1,
-                _ => holds[place].1.push(*at..*at + 1),
             }
         }
         Some(holds)
@@ -452,11 +473,6 @@ impl Cluster {
         self.makes.list.iter().any(|make| !make.groups.is_empty())
     }
 
-    /// Whole GPUs that are free on a node now; `None` where nothing starts, for want of a CPU.
-    pub(crate) fn free_gpus(&self, at: usize) -> Option<usize> {
-        self.nodes[at].bucket
-    }
-
     /// Puts a node into the set for what is free on it now.
     pub fn file(&mut self, at: usize) {
         let nodes = self.nodes.len();
@@ -467,6 +483,7 @@ impl Cluster {
         if bucket == track.bucket {
             return;
         }
+        self.filed.push(at);
         if let Some(before) = track.bucket {
             self.by_free[before].set(at, false);
         }
@@ -491,6 +508,14 @@ impl Cluster {
     /// Runs with a share on a node, and when they end.
     pub fn held_on(&self, at: usize) -> impl Iterator<Item = (RunId, Timestamp, &NodeShare)> + '_ {
         self.nodes[at].held.iter().map(|held| (held.run, held.end, &held.share))
+    }
+}
+
+/// Notes whether the room of a node is another than that of the one before it.
+#[inline]
+fn break_before(breaks: &mut FixedBitSet, rooms: &[RoomId], at: usize) {
+    if at < rooms.len() {
+        breaks.set(at, at == 0 || rooms[at - 1] != rooms[at]);
     }
 }
 

@@ -58,7 +58,7 @@ impl Network {
 
     /// Leaf switches that some nodes are below.
     pub fn leaves_of(&self, picked: &Picked) -> u32 {
-        self.leaves.iter().filter(|leaf| picked.iter().any(|(at, _)| leaf.contains(*at))).count() as u32
+        self.leaves.iter().filter(|leaf| picked.iter().any(|(nodes, _)| leaf.contains_any_in_range(nodes.clone()))).count() as u32
     }
 
     /// Nodes of at most so many leaves together, that hold as many fitting nodes as are needed and all that are named:

@@ -13,7 +13,7 @@ use crate::preempt::Candidates;
 use crate::priority::{in_order, of_starts};
 use crate::mig_hold::HeldBack;
 use crate::network::Network;
-use crate::placement::{Ask, Looked, Picked, Search};
+use crate::placement::{Ask, Looked, Picked, Search, count, each};
 use crate::plan::{Plan, Sizes, Start, WorkBudget};
 use crate::promised::Promised;
 use crate::reason::{self, array_limit, standing};
@@ -230,6 +230,11 @@ pub struct Reserved {
 impl Reserved {
     pub fn nodes(&self) -> impl Iterator<Item = usize> + '_ {
         self.holds.iter().flat_map(|(_, nodes)| nodes).cloned().flatten()
+    }
+
+    /// Whether it holds something of any of some nodes.
+    pub fn is_on(&self, nodes: &FixedBitSet) -> bool {
+        self.holds.iter().flat_map(|(_, stretches)| stretches).any(|stretch| nodes.contains_any_in_range(stretch.clone()))
     }
 }
 
@@ -615,8 +620,8 @@ impl<'a> Pass<'a> {
         let end = end_after(self.snapshot.now, Some(secs));
         while let (Some((picked, ..)), false) = (&found, self.wants.is_empty()) {
             let mut nodes = FixedBitSet::with_capacity(self.snapshot.nodes.len());
-            nodes.extend(picked.iter().map(|(at, _)| *at));
-            let in_the_way = |one: &Reserved| one.at < end && one.nodes().any(|at| nodes.contains(at));
+            picked.iter().for_each(|(picked, _)| nodes.insert_range(picked.clone()));
+            let in_the_way = |one: &Reserved| one.at < end && one.is_on(&nodes);
             let mut looked = self.reserved.len();
             while !self.wants.is_empty() && !self.reserved[looked..].iter().any(in_the_way) {
                 looked = self.reserved.len();
@@ -650,41 +655,41 @@ impl<'a> Pass<'a> {
         let now = self.now;
         let end = end_after(self.snapshot.now, shorter.or(job.limit_secs));
         let engine = &mut *self.engine;
-        engine.promised.start(picked.iter().map(|(at, _)| *at));
+        engine.promised.start(each(picked).map(|(at, _)| at));
         let of = &engine.shapes.list[shape as usize];
-        let mut allocation: Vec<(usize, NodeShare)> = Vec::with_capacity(picked.len());
+        let mut allocation: Vec<(usize, NodeShare)> = Vec::with_capacity(count(picked));
         // Nodes that were alike give the same and are alike again.
         let mut made: BTreeMap<(RoomId, usize, Vec<u16>), (RoomId, NodeShare)> = BTreeMap::new();
         let mut on_rails = rails::aligned(engine, self.snapshot, (picked, shape, way), (now, end));
-        for (at, part) in picked {
+        for (at, part) in each(picked) {
             let cluster = &mut engine.cluster;
-            let (before, node) = (cluster.room_id(*at), cluster.nodes[*at].id);
-            let liked = on_rails.remove(at).unwrap_or_default();
-            let key = (before, *part, liked);
+            let (before, node) = (cluster.room_id(at), cluster.nodes[at].id);
+            let liked = on_rails.remove(&at).unwrap_or_default();
+            let key = (before, part, liked);
             if let Some((room, share)) = made.get(&key) {
-                cluster.set_room(*at, *room);
-                allocation.push((*at, NodeShare { node, ..share.clone() }));
+                cluster.set_room(at, *room);
+                allocation.push((at, NodeShare { node, ..share.clone() }));
             } else {
-                let make = cluster.nodes[*at].make;
-                let need = *of.need(way, *part, make).expect("picked nodes serve their part");
-                let tasks = of.ways[way].parts[*part].demand.tasks;
+                let make = cluster.nodes[at].make;
+                let need = *of.need(way, part, make).expect("picked nodes serve their part");
+                let tasks = of.ways[way].parts[part].demand.tasks;
                 let make = &cluster.makes.list[make as usize];
                 let slot = match (need.milli, of.placement) {
                     (0, _) => None,
                     (_, Placement::Pack) => {
-                        let fitting = cluster.room(*at).slots_for(make, &need, now, end);
-                        engine.scores.slot(cluster, *at, &need, &fitting, self.snapshot)
+                        let fitting = cluster.room(at).slots_for(make, &need, now, end);
+                        engine.scores.slot(cluster, at, &need, &fitting, self.snapshot)
                     }
                     _ => None,
                 };
                 let liked = slot.as_ref().map_or(&*key.2, std::slice::from_ref);
-                let mut room = cluster.room(*at).clone();
+                let mut room = cluster.room(at).clone();
                 let share = room.start(make, node, (&need, liked), tasks, (now, end)).expect("picked nodes have room");
-                *cluster.touch(*at) = room;
-                made.insert(key, (cluster.room_id(*at), share.clone()));
-                allocation.push((*at, share));
+                *cluster.touch(at) = room;
+                made.insert(key, (cluster.room_id(at), share.clone()));
+                allocation.push((at, share));
             }
-            engine.cluster.file(*at);
+            engine.cluster.file(at);
         }
         // Ranks follow the network, and names within: neighbours in rank are neighbours there.
         allocation.sort_by_key(|(at, _)| engine.network.rank(*at));

@@ -17,8 +17,18 @@ use gmodel::policy::Placement;
 use std::collections::BinaryHeap;
 use std::ops::Range;
 
-/// Nodes by their place, each with the part of the way that it serves.
-pub type Picked = Vec<(usize, usize)>;
+/// Nodes by their place, each with the part of the way that it serves; those together that follow each other.
+pub type Picked = Vec<(Range<usize>, usize)>;
+
+/// Each node by itself.
+pub fn each(picked: &Picked) -> impl Iterator<Item = (usize, usize)> + Clone + '_ {
+    picked.iter().flat_map(|(nodes, part)| nodes.clone().map(|at| (at, *part)))
+}
+
+/// How many they are.
+pub fn count(picked: &Picked) -> usize {
+    picked.iter().map(|(nodes, _)| nodes.len()).sum()
+}
 
 /// Times that are tried for a job of several nodes before it is left without an expected start.
 const MOST_TIMES: usize = 300;
@@ -65,6 +75,29 @@ pub struct Ask<'a> {
     pub most_leaves: Option<u32>,
 }
 
+/// Nodes in their order, those together that follow each other.
+pub fn stretches(nodes: impl Iterator<Item = usize>) -> Vec<Range<usize>> {
+    let mut all: Vec<Range<usize>> = Vec::new();
+    for at in nodes {
+        match all.last_mut() {
+            Some(last) if last.end == at => last.end += 1,
+            _ => all.push(at..at + 1),
+        }
+    }
+    all
+}
+
+/// Leaves the first `most` nodes; how many there are then.
+fn cut(nodes: &mut Vec<Range<usize>>, most: usize) -> usize {
+    let mut left = most;
+    nodes.retain_mut(|stretch| {
+        stretch.end = stretch.end.min(stretch.start.saturating_add(left));
+        left -= stretch.len();
+        stretch.start < stretch.end
+    });
+    most - left
+}
+
 impl Ask<'_> {
     /// Whether a node may be taken, as far as anybody knows beforehand.
     fn may(&self, at: usize) -> bool {
@@ -88,7 +121,11 @@ impl Looked {
         let last = of.last();
         self.fits.begin();
         if last == 0 && !cluster.has_gpus() {
-            // Sets by free GPUs say nothing here.
+            // Sets by free GPUs say no more than who has a CPU free.
+            let may_start: usize = cluster.by_free.iter().map(|nodes| nodes.intersection_count(&shape.candidates.up)).sum();
+            if may_start < wanted {
+                return false;
+            }
             let mut left = wanted;
             return cluster.stretches().any(|nodes| {
                 let up = shape.candidates.up.count_ones(nodes.clone());
@@ -152,7 +189,7 @@ impl Search<'_> {
     pub fn pick(&mut self, ask: &Ask, way: usize, from: Timestamp, to: Timestamp) -> Option<Picked> {
         let shape = ask.shape;
         if shape.ways[way].nodes == 1 && shape.named.is_empty() {
-            return self.best(ask, way, from, to).map(|at| vec![(at, 0)]);
+            return self.best(ask, way, from, to).map(|at| vec![(at..at + 1, 0)]);
         }
         if shape.ways[way].nodes == 1 {
             return self.pick_many(ask, way, from, to);
@@ -170,7 +207,8 @@ impl Search<'_> {
     fn pick_in_domain(&mut self, ask: &Ask, way: usize, from: Timestamp, to: Timestamp) -> Option<Picked> {
         let count = ask.shape.ways[way].nodes as usize;
         let mut fitting = FixedBitSet::with_capacity(self.cluster.nodes.len());
-        fitting.extend(self.fitting(ask, way, ask.shape.ways[way].last(), (from, to), usize::MAX));
+        let found = self.fitting(ask, way, ask.shape.ways[way].last(), (from, to), usize::MAX);
+        found.into_iter().for_each(|nodes| fitting.insert_range(nodes));
         let network = self.network;
         let mut sizes: Vec<(usize, usize)> =
             network.domains.iter().enumerate().map(|(at, domain)| (domain.intersection_count(&fitting), at)).filter(|(size, _)| *size >= count).collect();
@@ -180,7 +218,8 @@ impl Search<'_> {
             let only: FixedBitSet = domain.intersection(&fitting).collect();
             let picked = self.pick_near(&Ask { only: Some(&only), ..*ask }, way, from, to)?;
             // Nodes that are named are not asked for their domain.
-            picked.iter().all(|(at, _)| domain.contains(*at)).then_some(picked)
+            let within = each(&picked).all(|(at, _)| domain.contains(at));
+            within.then_some(picked)
         })
     }
 
@@ -192,7 +231,7 @@ impl Search<'_> {
         let count = ask.shape.ways[way].nodes as usize;
         let fitting = self.fitting(ask, way, ask.shape.ways[way].last(), (from, to), usize::MAX);
         let mut set = FixedBitSet::with_capacity(self.cluster.nodes.len());
-        set.extend(fitting);
+        fitting.into_iter().for_each(|nodes| set.insert_range(nodes));
         let mut sizes: Vec<(usize, usize)> =
             self.network.leaves.iter().enumerate().map(|(leaf, nodes)| (nodes.intersection_count(&set), leaf)).collect();
         sizes.sort();
@@ -228,7 +267,7 @@ impl Search<'_> {
     fn pick_many(&mut self, ask: &Ask, way: usize, from: Timestamp, to: Timestamp) -> Option<Picked> {
         let shape = ask.shape;
         let way_of = &shape.ways[way];
-        let mut picked: Picked = Vec::with_capacity(way_of.nodes as usize);
+        let mut picked = Picked::new();
         let mut named = shape.named.iter().copied();
         if shape.spec.request.nodelist.as_ref().is_some_and(|list| shape.named.len() < list.len()) {
             return None;
@@ -241,45 +280,55 @@ impl Search<'_> {
                 if !shape.candidates.up.contains(at) || !self.fits(ask, at, need, from, to) {
                     return None;
                 }
-                picked.push((at, part));
+                picked.push((at..at + 1, part));
                 left -= 1;
             }
             if left == 0 {
                 continue;
             }
-            let found = self.ranked(ask, way, part, (from, to), left + picked.len());
-            let before = picked.len();
-            let mut taken = FixedBitSet::new();
-            picked.iter().for_each(|(at, _)| taken.grow_and_insert(*at));
-            picked.extend(found.into_iter().filter(|at| !taken.contains(*at)).take(left).map(|at| (at, part)));
-            if picked.len() - before < left {
+            let mut found = self.ranked(ask, way, part, (from, to), left + count(&picked));
+            if !picked.is_empty() {
+                let mut taken = FixedBitSet::new();
+                each(&picked).for_each(|(at, _)| taken.grow_and_insert(at));
+                found = stretches(found.into_iter().flatten().filter(|at| !taken.contains(*at)));
+            }
+            if cut(&mut found, left) < left {
                 return None;
             }
+            picked.extend(found.into_iter().map(|nodes| (nodes, part)));
         }
         Some(picked)
     }
 
-    /// The first `most` nodes that serve a part, in their order.
-    fn fitting(&mut self, ask: &Ask, way: usize, part: usize, (from, to): (Timestamp, Timestamp), most: usize) -> Vec<usize> {
+    /// The first `most` nodes that serve a part, in their order: stretches of nodes with one room.
+    fn fitting(&mut self, ask: &Ask, way: usize, part: usize, (from, to): (Timestamp, Timestamp), most: usize) -> Vec<Range<usize>> {
         self.looked.fits.begin();
         let (cluster, windows) = (self.cluster, self.windows);
         let mut found = Vec::with_capacity(64);
+        let mut left = most;
         for stretch in cluster.stretches() {
-            let mut nodes = stretch.filter(|at| ask.may(*at)).peekable();
-            let Some(first) = nodes.peek() else { continue };
-            if self.serves_beside_windows(ask, *first, (way, part), from, to) {
-                let open = nodes.filter(|at| windows.open(*at, ask.shape.own, from, to));
-                found.extend(open.take(most - found.len()));
-                if found.len() == most {
-                    break;
-                }
+            let here = ask.count(stretch.clone());
+            if here == 0 || !self.serves_beside_windows(ask, stretch.start, (way, part), from, to) {
+                continue;
+            }
+            if here == stretch.len() && !windows.concern_any(stretch.clone(), ask.shape.own) {
+                found.push(stretch.start..stretch.end.min(stretch.start.saturating_add(left)));
+                left -= here.min(left);
+            } else {
+                let open = stretch.filter(|at| ask.may(*at) && windows.open(*at, ask.shape.own, from, to));
+                let mut open = stretches(open);
+                left -= cut(&mut open, left);
+                found.append(&mut open);
+            }
+            if left == 0 {
+                break;
             }
         }
         found
     }
 
     /// The first `enough` nodes that serve a part, those liked best first.
-    fn ranked(&mut self, ask: &Ask, way: usize, part: usize, (from, to): (Timestamp, Timestamp), enough: usize) -> Vec<usize> {
+    fn ranked(&mut self, ask: &Ask, way: usize, part: usize, (from, to): (Timestamp, Timestamp), enough: usize) -> Vec<Range<usize>> {
         let placement = ask.shape.placement;
         let picky = !ask.avoid.is_empty() || ask.shape.preferred.is_some();
         // What is left of a job that fills nodes goes where most is free.
@@ -290,22 +339,25 @@ impl Search<'_> {
             let mut found = self.fitting(ask, way, part, (from, to), most);
             let (cluster, known) = (self.cluster, &mut self.looked.free);
             known.begin();
-            let mut free = |at: &usize| {
-                known.get_or(cluster.room_id(*at), || cluster.room(*at).profile.free_at(from).all_gpus())
+            let mut free = |nodes: &Range<usize>| {
+                let at = nodes.start;
+                known.get_or(cluster.room_id(at), || cluster.room(at).profile.free_at(from).all_gpus())
             };
             match (in_order, emptiest) {
                 (true, _) => {}
-                (_, true) => found.sort_by_cached_key(|at| std::cmp::Reverse(free(at))),
+                (_, true) => found.sort_by_cached_key(|nodes| std::cmp::Reverse(free(nodes))),
                 (_, false) => found.sort_by_cached_key(free),
             }
             found
         } else {
-            self.by_bucket(ask, way, part, (from, to), emptiest, enough)
+            stretches(self.by_bucket(ask, way, part, (from, to), emptiest, enough).into_iter())
         };
         if picky {
-            found.sort_by_key(|at| self.dislike(ask, *at));
+            let mut nodes: Vec<usize> = found.into_iter().flatten().collect();
+            nodes.sort_by_key(|at| self.dislike(ask, *at));
+            found = stretches(nodes.into_iter());
         }
-        found.truncate(enough);
+        cut(&mut found, enough);
         found
     }
 
@@ -349,7 +401,7 @@ impl Search<'_> {
     fn best(&mut self, ask: &Ask, way: usize, from: Timestamp, to: Timestamp) -> Option<usize> {
         let picky = !ask.avoid.is_empty() || ask.shape.preferred.is_some();
         if picky || from > self.cluster.now || ask.shape.placement != Placement::Pack {
-            return self.ranked(ask, way, 0, (from, to), 1).first().copied();
+            return self.ranked(ask, way, 0, (from, to), 1).first().map(|nodes| nodes.start);
         }
         let cluster = self.cluster;
         let mut best: Option<(Score, usize)> = None;

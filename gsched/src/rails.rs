@@ -7,7 +7,7 @@
 
 use crate::make::Make;
 use crate::pass::Engine;
-use crate::placement::Picked;
+use crate::placement::{Picked, count, each};
 use crate::shape::ShapeId;
 use crate::snapshot::Snapshot;
 use crate::wiring::MOST_SETS;
@@ -41,7 +41,7 @@ pub(crate) fn aligned(
     (picked, shape, way): (&Picked, ShapeId, usize),
     span: (Timestamp, Timestamp),
 ) -> BTreeMap<usize, Vec<u16>> {
-    if picked.len() < 2 || !engine.network.has_rails() {
+    if count(picked) < 2 || !engine.network.has_rails() {
         return BTreeMap::new();
     }
     find(engine, snapshot, (picked, shape, way), span).unwrap_or_default()
@@ -54,24 +54,24 @@ fn find(
     span: (Timestamp, Timestamp),
 ) -> Option<BTreeMap<usize, Vec<u16>>> {
     let mut choices: Vec<Choice> = Vec::new();
-    let mut of_node: Vec<(usize, usize)> = Vec::with_capacity(picked.len());
+    let mut of_node: Vec<(usize, usize)> = Vec::with_capacity(count(picked));
     let mut known: BTreeMap<(crate::rooms::RoomId, usize, Vec<Option<u32>>), usize> = BTreeMap::new();
-    for (at, part) in picked {
-        let rails = engine.network.rails_of(*at, &snapshot.nodes[*at])?;
-        let key = (engine.cluster.room_id(*at), *part, rails);
+    for (at, part) in each(picked) {
+        let rails = engine.network.rails_of(at, &snapshot.nodes[at])?;
+        let key = (engine.cluster.room_id(at), part, rails);
         let choice = match known.get(&key) {
             Some(choice) => *choice,
             None => {
-                let make = engine.cluster.nodes[*at].make;
-                let need = engine.shapes.list[shape as usize].need(way, *part, make)?;
-                let (make, room) = (&engine.cluster.makes.list[make as usize], engine.cluster.room(*at));
+                let make = engine.cluster.nodes[at].make;
+                let need = engine.shapes.list[shape as usize].need(way, part, make)?;
+                let (make, room) = (&engine.cluster.makes.list[make as usize], engine.cluster.room(at));
                 let usual = room.slots_by_itself(make, need, span)?;
                 choices.push(Choice { make, rails: key.2.clone(), free: room.free_slots(make), usual });
                 known.insert(key, choices.len() - 1);
                 choices.len() - 1
             }
         };
-        of_node.push((*at, choice));
+        of_node.push((at, choice));
     }
     let sets = common_sets(&choices)?;
     Some(of_node.into_iter().map(|(at, choice)| (at, sets[choice].clone())).collect())

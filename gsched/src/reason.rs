@@ -8,9 +8,11 @@ use crate::impossible::could_be_cut;
 use crate::shape::{self, Shape};
 use crate::snapshot::{PendingJob, Snapshot};
 use crate::timeline::UNLIMITED_SECS;
+use fixedbitset::FixedBitSet;
 use gmodel::config::{MigCuts, Partition, PartitionState};
 use gmodel::gpu_request::GpuAmount;
 use gmodel::{Reason, ReasonCode};
+use std::ops::Range;
 
 /// The reason of a job with this owner's hold on it.
 pub fn held_by(owner: &str) -> Reason {
@@ -154,14 +156,21 @@ fn fault(gpu: &gmodel::node::GpuEntry) -> String {
 /// Where most is free now, in words.
 pub fn what_is_free(shape: &Shape, snapshot: &Snapshot, cluster: &Cluster) -> String {
     let candidates = &*shape.in_question();
-    let of = |at: usize| {
-        let free = cluster.room(at).profile.free_at(cluster.now);
-        (free.all_gpus(), free.cpus, free.mem_bytes, &snapshot.nodes[at].name)
+    // Of nodes with one room the last.
+    let most_of = |mut nodes: FixedBitSet| {
+        nodes.intersect_with(candidates);
+        let last = |stretch: Range<usize>| stretch.rev().find(|at| nodes.contains(*at));
+        let of = |at: usize| {
+            let free = cluster.room(at).profile.free_at(cluster.now);
+            (free.all_gpus(), free.cpus, free.mem_bytes, at)
+        };
+        cluster.stretches().filter(|stretch| nodes.contains_any_in_range(stretch.clone())).filter_map(last).map(of).max()
     };
     // Among those with the most GPUs; all are looked at only where none has a CPU left.
-    let most = cluster.by_free.iter().rev().find_map(|nodes| nodes.intersection(candidates).map(of).max());
-    match most.or_else(|| candidates.ones().map(of).max()) {
-        Some((gpus, cpus, mem, name)) => {
+    let most = cluster.by_free.iter().rev().find_map(|nodes| most_of(nodes.clone()));
+    match most.or_else(|| most_of(candidates.clone())) {
+        Some((gpus, cpus, mem, at)) => {
+            let name = &snapshot.nodes[at].name;
             let mem = gmodel::size::rough_size(mem);
             let others = crate::sharing::others_room(shape, snapshot, cluster);
             format!("most is free on {name}: {gpus} GPUs, {cpus} CPUs and {mem} of memory{others}")

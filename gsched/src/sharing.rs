@@ -65,6 +65,9 @@ pub(crate) fn none_by_mps(demand: &Demand, partition: &Partition, members: &[&Sc
 
 /// Why room on shared GPUs is none for a job; empty where that is not so.
 pub(crate) fn others_room(shape: &Shape, snapshot: &Snapshot, cluster: &Cluster) -> String {
+    if !asks_for_share(&shape.spec.request) {
+        return String::new();
+    }
     let nodes = shape.candidates.up.ones().filter_map(|at| {
         let track = &cluster.nodes[at];
         let need = shape.need(0, 0, track.make).filter(|need| need.milli > 0)?;

@@ -47,7 +47,7 @@ pub struct Step {
 }
 
 /// Free amounts of a node; each step holds until the next, the last for ever. Never empty.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 pub struct Profile(Vec<Step>);
 
 /// FNV-1a over words.
@@ -143,6 +143,15 @@ impl Need {
             left -= here;
         }
         (left == 0 && self.fits_beside_gpus(free)).then_some(amount)
+    }
+}
+
+impl Clone for Profile {
+    /// With a place for the two steps of what is taken next: that is what copies are made for.
+    fn clone(&self) -> Self {
+        let mut steps = Vec::with_capacity(self.0.len() + 2);
+        steps.extend_from_slice(&self.0);
+        Self(steps)
     }
 }
 

@@ -10,6 +10,7 @@ use crate::reason;
 use crate::shape::{Shape, ShapeId};
 use crate::snapshot::PendingJob;
 use crate::timeline::UNLIMITED_SECS;
+use fixedbitset::FixedBitSet;
 use gmodel::policy::Backfill;
 use gmodel::{Reason, ReasonCode, Timestamp};
 use std::ops::Range;
@@ -182,9 +183,12 @@ impl Pass<'_> {
         let (shape, cluster) = (self.shape(shape), &self.engine.cluster);
         let end = end_after(self.now, shape.pass.refused_secs);
         let least = shape.least_gpus(0, shape.ways.first()?.last());
-        let is_free = |at: usize| shape.candidates.up.contains(at) && cluster.free_gpus(at).is_some_and(|free| free >= least);
-        let in_the_way = |reserved: &&Reserved| reserved.at < end && reserved.nodes().any(is_free);
-        let first = self.reserved[from..].iter().find(in_the_way)?;
+        let mut others = self.reserved[from..].iter().filter(|reserved| reserved.at < end).peekable();
+        others.peek()?;
+        let mut free = FixedBitSet::with_capacity(cluster.nodes.len());
+        cluster.by_free.iter().skip(least).for_each(|nodes| free.union_with(nodes));
+        free.intersect_with(&shape.candidates.up);
+        let first = others.find(|reserved| reserved.is_on(&free))?;
         Some(Reason::new(ReasonCode::Priority, format!("what it needs is kept for job {}", first.job)))
     }
 
@@ -236,7 +240,7 @@ impl Pass<'_> {
         let of = &engine.shapes.list[shape as usize];
         let holds = engine.cluster.hold(&picked, |part, make| of.need(way, part, make), at, to)?;
         if self.keeps_promises {
-            engine.promised.make((job.id, shape, secs), at, stretches(&picked));
+            engine.promised.make((job.id, shape, secs), at, together(&picked));
         }
         for (name, count) in &job.spec.licences {
             if let Some(free) = self.licences.get_mut(name) {
@@ -262,7 +266,7 @@ impl Pass<'_> {
             need.is_some_and(|need| cluster.room(at).first(need, now, secs, time.plus_millis(1)).is_some())
         };
         let (at, nodes) = promised.again((job.id, shape, secs), now, is_as_early)?;
-        let picked = nodes.iter().cloned().flatten().map(|node| (node, 0)).collect();
+        let picked = nodes.iter().map(|nodes| (nodes.clone(), 0)).collect();
         self.remember_not_before(job, shape, 0, secs, at);
         Some((at, 0, picked))
     }
@@ -351,10 +355,16 @@ impl Pass<'_> {
     }
 }
 
-/// Nodes in their order, those together that follow each other.
-fn stretches(picked: &Picked) -> Vec<Range<usize>> {
-    let follow = |one: &(usize, usize), next: &(usize, usize)| one.0 + 1 == next.0;
-    picked.chunk_by(follow).map(|nodes| nodes[0].0..nodes[0].0 + nodes.len()).collect()
+/// Nodes in their order, those together that follow each other, whatever they serve.
+fn together(picked: &Picked) -> Vec<Range<usize>> {
+    let mut all: Vec<Range<usize>> = Vec::with_capacity(picked.len());
+    for (nodes, _) in picked {
+        match all.last_mut() {
+            Some(last) if last.end == nodes.start => last.end = nodes.end,
+            _ => all.push(nodes.clone()),
+        }
+    }
+    all
 }
 
 /// Nothing about the job but its shape and limit decides when it can start.
