@@ -19,7 +19,7 @@ const PLACES: u32 = 32;
 const OUTLOOK: [u32; 4] = [500, 1000, 2000, 4000];
 
 /// Everybody's standing at one moment.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct FairTree<'a> {
     /// The root first, then accounts, then users.
     nodes: Vec<ShareNode<'a>>,
@@ -109,16 +109,6 @@ impl<'a> FairTree<'a> {
             };
             last = Some((&job.spec, at));
             tree.pending.push(at);
-        }
-        tree.finish()
-    }
-
-    /// As [`FairTree::of`], with those whose jobs wait named by account and user instead of looked up.
-    pub(crate) fn with(snapshot: &'a Snapshot, waiting: impl Iterator<Item = (&'a str, &'a str)>) -> Self {
-        let mut tree = Self::of_policy(&snapshot.policy);
-        tree.enter_use(snapshot);
-        for (account, user) in waiting {
-            tree.user_or_new(account, user, 1);
         }
         tree.finish()
     }
@@ -224,6 +214,13 @@ impl<'a> FairTree<'a> {
     }
 
     fn finish(mut self) -> Self {
+        self.link();
+        self.compute();
+        self
+    }
+
+    /// Finds out who is below whom.
+    fn link(&mut self) {
         let mut first = vec![0; self.nodes.len() + 1];
         for node in &self.nodes[1..] {
             first[node.parent + 1] += 1;
@@ -239,8 +236,6 @@ impl<'a> FairTree<'a> {
             *place += 1;
         }
         self.first_below = first;
-        self.compute();
-        self
     }
 
     fn below(&self, at: usize) -> &[usize] {
@@ -303,19 +298,38 @@ impl<'a> FairTree<'a> {
     fn compute(&mut self) {
         self.add_up(0);
         let all = self.nodes[0].usage;
+        self.each_with_siblings(|node, shares, usage| {
+            node.norm_shares = part(u64::from(node.shares), shares);
+            node.effective_usage = part(node.usage, usage);
+            node.norm_usage = part(node.usage, all);
+        });
+        self.rank_siblings();
+    }
+
+    /// Ranks and factors alone, from what each user has used; some may be new.
+    fn rank_all(&mut self) {
+        if self.first_below.len() != self.nodes.len() + 1 {
+            self.link();
+        }
+        self.add_up(0);
+        self.rank_siblings();
+    }
+
+    /// Hands out each but the root, with the shares and the use of all its siblings together.
+    fn each_with_siblings(&mut self, mut tell: impl FnMut(&mut ShareNode, u64, u64)) {
         for parent in 0..self.nodes.len() {
             let range = self.first_below[parent]..self.first_below[parent + 1];
             let of_each = || self.below[range.clone()].iter().map(|at| &self.nodes[*at]);
             let shares: u64 = of_each().map(|node| u64::from(node.shares)).sum();
             let usage = of_each().map(|node| node.usage).fold(0, u64::saturating_add);
-            for &at in &self.below[range] {
-                let node = &mut self.nodes[at];
-                node.norm_shares = part(u64::from(node.shares), shares);
-                node.effective_usage = part(node.usage, usage);
-                node.norm_usage = part(node.usage, all);
-                node.level_fs = LevelFs::of(u64::from(node.shares), shares, node.usage, usage);
-            }
+            self.below[range].iter().for_each(|at| tell(&mut self.nodes[*at], shares, usage));
         }
+    }
+
+    fn rank_siblings(&mut self) {
+        self.each_with_siblings(|node, shares, usage| {
+            node.level_fs = LevelFs::of(u64::from(node.shares), shares, node.usage, usage);
+        });
         let mut ranks = Ranks { next: self.user_count, last: self.user_count };
         self.visit(self.below(0).to_vec(), false, &mut ranks);
     }
@@ -414,6 +428,9 @@ impl GpuWeights {
         weighted_micro(&run.shares, weight, &snapshot.config.scheduler.fair_share, factor)
     }
 }
+
+mod kept;
+pub(crate) use kept::Standings;
 
 #[cfg(test)]
 mod tests;

@@ -7,6 +7,7 @@
 use crate::choices::Choices;
 use crate::claims;
 use crate::cluster::{Cluster, end_after};
+use crate::fair_tree::Standings;
 use crate::headroom::{KeptNodes, kept_nodes};
 use crate::ledger::{Ledger, Take};
 use crate::preempt::Candidates;
@@ -63,6 +64,7 @@ pub struct Engine {
     pub(crate) looked: Looked,
     pub(crate) queue: Queue,
     pub(crate) promised: Promised,
+    pub(crate) standings: Standings,
     /// For quick passes after this one.
     pub(crate) left: Option<Left>,
     /// How often the budget is doubled: a pass that is cut short comes further the next time.
@@ -177,6 +179,7 @@ impl Engine {
     /// Brings everything up to a snapshot, with nothing taken by a pass.
     pub(crate) fn sync(&mut self, snapshot: &Snapshot, changes: Option<&Changes>) {
         self.cluster.sync(snapshot, changes);
+        self.standings.note(changes);
         let same_policy = self.seen.as_ref().is_some_and(|(config, policy)| {
             (Arc::ptr_eq(config, &snapshot.config) || *config == snapshot.config)
                 && (Arc::ptr_eq(policy, &snapshot.policy) || *policy == snapshot.policy)

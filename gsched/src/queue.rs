@@ -251,7 +251,7 @@ impl Queue {
     }
 
     /// Everybody who has a job here, account and user.
-    pub fn owners(&self) -> impl Iterator<Item = (&str, &str)> + '_ {
+    pub fn owners(&self) -> impl Iterator<Item = (&str, &str)> + Clone + '_ {
         let here = self.owners.list.iter().filter(|(_, _, jobs)| *jobs > 0);
         here.map(|(account, user, _)| (self.owners.accounts.name(*account), self.owners.users.name(*user)))
     }

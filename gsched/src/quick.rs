@@ -69,6 +69,7 @@ impl Engine {
     /// What can start now that could not in the pass before, by what became free since. `None`: that takes a full pass
     /// (nodes that come and go, another policy, runs that stand still, or nobody may pass anybody).
     pub fn after(&mut self, snapshot: &Snapshot, changes: &Changes, budget: WorkBudget) -> Option<Plan> {
+        self.standings.note(Some(changes));
         let mut left = self.left.take()?;
         let (config, policy) = self.seen.clone()?;
         let same = Arc::ptr_eq(&config, &snapshot.config) && Arc::ptr_eq(&policy, &snapshot.policy);
@@ -158,7 +159,7 @@ impl Pass<'_> {
         for guaranteed in rounds {
             self.guaranteed_only = *guaranteed;
             let serves: Vec<bool> = (0..self.engine.shapes.list.len()).map(|shape| self.is_served(shape as ShapeId, freed)).collect();
-            let mut turns = Turns::new(queue, self.snapshot, |line| serves[line.shape as usize]);
+            let mut turns = Turns::new(queue, &mut self.engine.standings, self.snapshot, |line| serves[line.shape as usize]);
             while let Some((number, at)) = turns.next() {
                 if self.is_spent() {
                     return;

@@ -175,6 +175,17 @@ impl Clock {
     }
 }
 
+impl Clock {
+    /// Steps of the half-life since 1970: as long as this is the same, so is what is left of a use. `None`: it was recorded with
+    /// another half-life, and falls at every moment.
+    pub(crate) fn step_of(&self, used: &Decayed) -> Option<i64> {
+        (used.half_life_secs == self.half_life_secs).then(|| match self.half_life_secs {
+            0 => 0,
+            secs => self.now.0.div_euclid(i64::from(secs)),
+        })
+    }
+}
+
 impl Running {
     /// Adds a run that uses `micro` millionths of a GPU since it started.
     pub fn add(&mut self, clock: &Clock, micro: u64, started: Timestamp) {
@@ -198,6 +209,12 @@ impl Running {
 
     pub fn is_empty(&self) -> bool {
         self.present == 0 && self.before.is_empty()
+    }
+
+    /// As if no run had been added.
+    pub fn clear(&mut self) {
+        self.present = 0;
+        self.before.clear();
     }
 }
 
@@ -240,6 +257,11 @@ impl UsageBook {
     /// Of those who used anything: account, user, and what is left of it.
     pub fn users(&self) -> impl Iterator<Item = (&str, &str, &Decayed)> {
         self.rows().filter(|(_, user, _)| !user.is_empty()).map(|(account, user, entry)| (account, user, &entry.decayed))
+    }
+
+    /// The rows of users, by account and user.
+    pub(crate) fn entries_of_users(&self) -> impl Iterator<Item = (&str, &str, &Arc<UsageEntry>)> {
+        self.entries.iter().filter(|((_, user), _)| !user.is_empty()).map(|((account, user), entry)| (&**account, &**user, entry))
     }
 
     /// Whether anything was ever charged to an account: then it is closed, not deleted.

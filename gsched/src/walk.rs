@@ -4,7 +4,7 @@
 //! pass: the same way along the lines that a freed node can serve.
 
 use crate::claims;
-use crate::fair_tree::FairTree;
+use crate::fair_tree::Standings;
 use crate::ledger::Ledger;
 use crate::pass::{Engine, Pass, Slices, Wait};
 use crate::plan::{Plan, WorkBudget};
@@ -47,7 +47,7 @@ enum Behind {
 
 impl<'a> Turns<'a> {
     /// Of the lines that are wanted.
-    pub fn new(queue: &Queue, snapshot: &'a Snapshot, wanted: impl Fn(&Line) -> bool) -> Self {
+    pub fn new(queue: &Queue, standings: &mut Standings, snapshot: &'a Snapshot, wanted: impl Fn(&Line) -> bool) -> Self {
         let mut turns = Self { snapshot, fair_shares: Vec::new(), heap: BinaryHeap::new() };
         let lines = || (0..).zip(&queue.lines).filter(|(_, line)| !line.turns.is_empty() && wanted(line));
         let mut owners = lines().map(|(_, line)| line.owner);
@@ -55,8 +55,7 @@ impl<'a> Turns<'a> {
         let by_share = snapshot.config.scheduler.order == JobOrder::Multifactor
             && snapshot.config.scheduler.priority.fair_share > 0;
         if by_share && owners.any(|owner| Some(owner) != first) {
-            let tree = FairTree::with(snapshot, queue.owners());
-            turns.fair_shares = queue.all_owners().map(|(account, user)| tree.factor(account, user)).collect();
+            turns.fair_shares = standings.factors(snapshot, queue.owners(), queue.all_owners());
         }
         let heads: Vec<_> = lines().map(|(number, line)| Reverse((turns.rank(line, 0), number, 0))).collect();
         turns.heap = heads.into();
@@ -104,7 +103,7 @@ impl Engine {
         pass.hold_counted();
         pass.slices = slices;
         pass.keep_promises();
-        let mut turns = Turns::new(&queue, snapshot, |_| true);
+        let mut turns = Turns::new(&queue, &mut pass.engine.standings, snapshot, |_| true);
         let mut passed: Vec<PassedOver> = Vec::new();
         while let Some((number, at)) = turns.next() {
             if pass.is_spent() {

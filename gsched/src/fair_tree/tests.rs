@@ -1,5 +1,7 @@
 use super::*;
+use crate::PendingJob;
 use expect_test::{Expect, expect};
+use gmodel::Timestamp;
 use gmodel::policy::{Account, AccountUser};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -278,6 +280,78 @@ proptest! {
         let tree = tree(&policy, &used);
         for ((account, user), factor) in by_the_book(&policy, &used) {
             prop_assert_eq!(u64::from(tree.factor(&account, &user)), factor, "{} in {}\n{}", user, account, text);
+        }
+    }
+}
+
+/// A job of one of a few users, some of whose accounts the policy does not know.
+fn spec_of(who: u8) -> Arc<JobSpec> {
+    let mut spec = JobSpec::from(gmodel::CommonSpec { account: format!("a{}", who % 4), ..Default::default() });
+    spec.user.name = format!("u{}", who / 2);
+    Arc::new(spec)
+}
+
+fn waits(at: usize, who: u8) -> PendingJob {
+    let now = Timestamp::default();
+    let (reason, particulars) = Default::default();
+    PendingJob { id: gmodel::JobId(at as u64), spec: spec_of(who), submitted: now, eligible: now, nice: 0, limit_secs: None, reason, particulars }
+}
+
+fn runs(job: u64, who: u8, cpus: u32, started: Option<Timestamp>) -> RunningRun {
+    let share = gmodel::run::NodeShare { node: NodeId(1), cpus, mem_bytes: 0, gpus: Default::default(), tasks: 1 };
+    let run = RunningRun::new(gmodel::RunId::new(gmodel::JobId(job), 1), spec_of(who), vec![share], None);
+    RunningRun { started, ..run }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Runs come, go and are charged, people wait and go away again: of each moment the kept tree says what a new one says.
+    #[test]
+    fn a_kept_tree_says_what_a_new_one_says(
+        steps in prop::collection::vec((0u8..5, 0u8..12, 1u32..9, 0i64..200_000, any::<bool>()), 1..60),
+    ) {
+        let (policy, _) = policy_and_use("account a0 shares=2\naccount a1 shares=1 under=a0\nuser u0 in a0 shares=3");
+        let mut snapshot = Snapshot { policy: Arc::new(policy), ..Snapshot::default() };
+        Arc::make_mut(&mut snapshot.config).scheduler.fair_share.cpu_weight_milli = 1000;
+        let half_life = snapshot.config.scheduler.fair_share.half_life_secs;
+        let mut kept = Standings::default();
+        let mut changes = crate::Changes::default();
+        for (at, (what, who, amount, secs, looks)) in steps.into_iter().enumerate() {
+            snapshot.now = snapshot.now.plus_secs(secs);
+            let last = snapshot.running.len().checked_sub(1);
+            match (what, last) {
+                (0, _) => snapshot.pending.push(waits(at, who)),
+                (1, _) => drop(snapshot.pending.pop()),
+                (2, Some(last)) => {
+                    let run = &mut snapshot.running[usize::from(who) % (last + 1)];
+                    run.started = run.started.or(Some(snapshot.now));
+                    run.shares[0].cpus = amount;
+                    changes.runs.insert(run.run);
+                }
+                (3, Some(last)) => {
+                    let run = snapshot.running.remove(usize::from(who) % (last + 1));
+                    let rate = crate::usage::Rate { weighted_micro: u64::from(amount) * 1000, ..Default::default() };
+                    let book = Arc::make_mut(&mut snapshot.usage);
+                    let from = run.started.unwrap_or(snapshot.now);
+                    book.charge(&run.spec.account, &run.spec.user.name, &rate, from, snapshot.now, half_life);
+                    changes.runs.insert(run.run);
+                }
+                _ => {
+                    let run = runs(at as u64, who, amount, Some(snapshot.now).filter(|_| what == 4));
+                    changes.runs.insert(run.run);
+                    snapshot.running.push(run);
+                }
+            }
+            if !looks {
+                continue;
+            }
+            kept.note(Some(&std::mem::take(&mut changes)));
+            let new = FairTree::of(&snapshot);
+            let waiting = || snapshot.pending.iter().map(|job| (job.spec.account.as_str(), job.spec.user.name.as_str()));
+            let others = [("a1", "u0"), ("a9", "u9")];
+            let want: Vec<u32> = waiting().chain(others).map(|(account, user)| new.factor(account, user)).collect();
+            prop_assert_eq!(kept.factors(&snapshot, waiting(), waiting().chain(others)), want);
         }
     }
 }
