@@ -395,7 +395,7 @@ impl Cluster {
     }
 
     /// Where the nodes that have the same room as one, and follow each other from it on, come to an end.
-    fn end_of_stretch(&self, at: usize) -> usize {
+    pub(crate) fn end_of_stretch(&self, at: usize) -> usize {
         let (words, next) = (self.breaks.as_slice(), at + 1);
         let bits = usize::BITS as usize;
         let first = words.get(next / bits).map_or(0, |word| word & (usize::MAX << (next % bits)));

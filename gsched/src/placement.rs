@@ -107,7 +107,7 @@ impl Ask<'_> {
     /// How many of some nodes may.
     fn count(&self, nodes: Range<usize>) -> usize {
         match self.only {
-            None => self.shape.candidates.up.count_ones(nodes),
+            None => self.shape.candidates.up_in(nodes),
             Some(_) => nodes.filter(|at| self.may(*at)).count(),
         }
     }
@@ -128,7 +128,7 @@ impl Looked {
             }
             let mut left = wanted;
             return cluster.stretches().any(|nodes| {
-                let up = shape.candidates.up.count_ones(nodes.clone());
+                let up = shape.candidates.up_in(nodes.clone());
                 if up > 0 && self.serves_now(shape, (way, last), nodes.start, now, cluster) {
                     left = left.saturating_sub(up);
                 }
@@ -178,11 +178,6 @@ impl Search<'_> {
             *probes_left = probes_left.saturating_sub(1);
             ask.shape.need(way, part, cluster.nodes[at].make).is_some_and(|need| cluster.fits(at, need, from, to))
         })
-    }
-
-    #[inline]
-    fn serves(&mut self, ask: &Ask, at: usize, part: (usize, usize), from: Timestamp, to: Timestamp) -> bool {
-        self.serves_beside_windows(ask, at, part, from, to) && self.windows.open(at, ask.shape.own, from, to)
     }
 
     /// Nodes for all parts of a way from `from` until `to`, or none.
@@ -382,11 +377,15 @@ impl Search<'_> {
         self.looked.fits.begin();
         for step in 0..buckets.saturating_sub(least) {
             let bucket = if emptiest { buckets - 1 - step } else { least + step };
+            // Up to here nodes have a room that does not serve.
+            let mut beyond = 0;
             for at in cluster.by_free[bucket].intersection(&ask.shape.candidates.up) {
-                if ask.only.is_some_and(|only| !only.contains(at)) {
+                if at < beyond || ask.only.is_some_and(|only| !only.contains(at)) {
                     continue;
                 }
-                if self.serves(ask, at, (way, part), from, to) {
+                if !self.serves_beside_windows(ask, at, (way, part), from, to) {
+                    beyond = cluster.end_of_stretch(at);
+                } else if self.windows.open(at, ask.shape.own, from, to) {
                     found.push(at);
                     if found.len() == enough {
                         return found;

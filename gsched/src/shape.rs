@@ -20,6 +20,7 @@ use gmodel::{JobSpec, Reason, ReasonCode, Timestamp};
 use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 pub type ShapeId = u32;
@@ -101,6 +102,8 @@ pub struct Candidates {
     /// How many of `up` and of `all` are of each make.
     up_by_make: Vec<u32>,
     all_by_make: Vec<u32>,
+    /// Every node of the cluster takes its work.
+    up_everywhere: bool,
 }
 
 #[derive(Debug)]
@@ -245,7 +248,13 @@ impl Shapes {
 impl Candidates {
     fn none(nodes: usize) -> Self {
         let none = FixedBitSet::with_capacity(nodes);
-        Self { up: none.clone(), all: none, up_by_make: Vec::new(), all_by_make: Vec::new() }
+        Self { up: none.clone(), all: none, up_by_make: Vec::new(), all_by_make: Vec::new(), up_everywhere: false }
+    }
+
+    /// How many of some nodes that follow each other take work.
+    #[inline]
+    pub fn up_in(&self, nodes: Range<usize>) -> usize {
+        if self.up_everywhere { nodes.len() } else { self.up.count_ones(nodes) }
     }
 
     /// Those of them that are named.
@@ -377,6 +386,7 @@ fn candidates(
             found.up_by_make[make] += u32::from(node.unavailable.is_none());
         }
     }
+    found.up_everywhere = found.up.is_full();
     Ok(Arc::new(found))
 }
 

@@ -57,12 +57,12 @@ impl Windows {
     /// Whether any window decides when a job may be on a node.
     #[inline]
     pub fn concern(&self, node: usize, own: Option<usize>) -> bool {
-        own.is_some() || self.covered.contains(node)
+        own.is_some() || (!self.list.is_empty() && self.covered.contains(node))
     }
 
     /// Whether that is so for any of some nodes.
     pub fn concern_any(&self, nodes: Range<usize>, own: Option<usize>) -> bool {
-        own.is_some() || self.covered.contains_any_in_range(nodes)
+        own.is_some() || (!self.list.is_empty() && self.covered.contains_any_in_range(nodes))
     }
 
     /// Whether a job may be on a node for that time: in its own reservation, and in no other's way.
