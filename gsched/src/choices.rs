@@ -134,7 +134,6 @@ impl Pass<'_> {
     /// Leaves an empty one in its place: who goes along the list must not miss those behind it.
     fn lift_reserved(&mut self, job: &PendingJob, place: usize) -> Reserved {
         // What is taken back out of its turn is no part of the argument that others are promised the same again.
-        self.keeps_promises = false;
         self.engine.promised.forget();
         let own = &mut self.reserved[place];
         let lifted = Reserved { holds: std::mem::take(&mut own.holds), ..own.clone() };
@@ -164,6 +163,9 @@ impl Pass<'_> {
     pub(crate) fn hold_but_one(&mut self, job: &PendingJob, mut own: Vec<(usize, Reserved)>) {
         own.sort_by_key(|(place, one)| (one.at, *place));
         let mut left = own.len().saturating_sub(1);
+        if !own.is_empty() {
+            self.room_grew();
+        }
         for (place, one) in own {
             if left > 0 && self.still_fits(job, &one) {
                 left -= 1;
@@ -190,11 +192,22 @@ impl Pass<'_> {
             let is_new = self.places_of(job).count() < tasks as usize;
             let latest = self.places_of(job).max_by_key(|place| (self.reserved[*place].at, *place)).filter(|_| !is_new);
             let own: Vec<_> = latest.map(|place| (place, self.lift_reserved(job, place))).into_iter().collect();
+            if !own.is_empty() {
+                self.of_pass(shape).forget();
+            }
             let found = self.earliest(job, shape).filter(|found| own.iter().all(|(_, own)| found.0 < own.at));
             if found.and_then(|found| self.reserve_at(job, shape, found)).is_none() {
                 return self.hold_own(job, own);
             }
+            if !own.is_empty() {
+                self.room_grew();
+            }
         }
+    }
+
+    /// What was found out about shapes rests on rooms that only shrink: not so where a reservation was taken back.
+    fn room_grew(&mut self) {
+        self.engine.shapes.list.iter_mut().for_each(|shape| shape.pass.forget());
     }
 }
 

@@ -27,6 +27,8 @@ pub(crate) struct Promised {
     started: Moved,
     /// Of the shapes that promises name.
     era: u64,
+    /// Until the next pass nothing is compared or noted, also not by who makes later what it put off.
+    closed: bool,
 }
 
 /// A reservation as it was made: for whom, when and where.
@@ -70,6 +72,7 @@ impl Promised {
             self.moved.0.clear();
         }
         self.passed = 0;
+        self.closed = false;
         // What the last pass started it may have started before it made a reservation, and the core may have dropped it.
         self.moved.add(std::mem::take(&mut self.started.0));
         self.moved.add(changed.iter().copied());
@@ -77,7 +80,7 @@ impl Promised {
 
     /// Nothing is promised again in this pass and the next.
     pub fn forget(&mut self) {
-        *self = Self { era: self.era, ..Self::default() };
+        *self = Self { era: self.era, closed: true, ..Self::default() };
     }
 
     /// A pass started something there.
@@ -98,6 +101,9 @@ impl Promised {
 
     /// A job got a reservation, `again` or by a search.
     pub fn make(&mut self, who: Who, at: Timestamp, nodes: Vec<Range<usize>>) {
+        if self.closed {
+            return;
+        }
         let one = Promise { who, at, nodes };
         let place = self.pass_to(who);
         let before = place.map(|place| &self.before[place]);
@@ -154,6 +160,18 @@ mod tests {
         assert_eq!(promised.again((JobId(2), 0, 61), secs(1), never), None, "it asks for longer");
         promised.begin(1, &[]);
         assert_eq!(promised.again(who(2), secs(1), never), None, "shapes are others");
+    }
+
+    #[test]
+    fn after_something_was_taken_back_nothing_is_noted_before_the_next_pass() {
+        let mut promised = two(&[]);
+        promised.forget();
+        promised.make(who(3), secs(300), vec![3..4]);
+        promised.begin(0, &[]);
+        assert_eq!(promised.again(who(3), secs(1), never), None, "who was promised something before it is not known");
+        promised.make(who(3), secs(300), vec![3..4]);
+        promised.begin(0, &[]);
+        assert!(promised.again(who(3), secs(1), never).is_some());
     }
 
     #[test]
