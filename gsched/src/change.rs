@@ -264,19 +264,22 @@ impl Edit {
 }
 
 impl Engine {
-    /// Whether a job of a snapshot, changed, starts in the next pass; of one that waits in several partitions, its entry
-    /// for this one.
+    /// Whether a job of a snapshot, changed, starts in the next pass; of one that waits in several partitions, what was
+    /// found out about its entry for this one.
     pub fn starts_with(&mut self, snapshot: &Snapshot, edit: &Edit, (job, partition): (JobId, Option<&str>), budget: WorkBudget) -> bool {
+        let is_entry = |one: &&PendingJob| one.id == job && partition.is_none_or(|name| name == one.spec.partition);
+        let Some(entry) = snapshot.pending.iter().find(is_entry) else { return false };
+        let Some(new) = edit.apply(entry) else { return false };
+        let is_of_job = |one: &PendingJob| one.id == job && one.positions.is_some() == entry.positions.is_some();
+        let moves = new.spec.partition != entry.spec.partition;
         let mut changed = snapshot.clone();
-        let is_entry = |one: &PendingJob| one.id == job && partition.is_none_or(|name| name == one.spec.partition);
-        let Some(at) = changed.pending.iter().position(is_entry) else { return false };
-        let Some(new) = edit.apply(&changed.pending[at]) else { return false };
-        let is_meant = |one: &PendingJob| one.id == job && one.spec.partition == new.spec.partition;
-        changed.pending[at] = new.clone();
-        let mut seen = false;
+        // A change of a job is one in all of its partitions.
+        changed.pending.retain(|one| !moves || !is_of_job(one) || is_entry(&one));
+        changed.pending.iter_mut().filter(|one| is_of_job(one)).for_each(|one| *one = edit.apply(one).unwrap_or_else(|| one.clone()));
+        let mut left = changed.pending.iter().filter(|one| is_of_job(one)).count();
         let (plan, _) = self.walk(&changed, budget, None, &mut |_, one, _| {
-            let over = seen;
-            seen |= is_meant(one);
+            let over = left == 0;
+            left = left.saturating_sub(usize::from(is_of_job(one)));
             !over
         });
         plan.starts.iter().any(|start| start.job == job)

@@ -114,7 +114,7 @@ impl Pass<'_> {
         if !job.is_choice() {
             return Vec::new();
         }
-        if self.wants.iter().any(|want| is_of(job, want.job, want.is_array)) || self.places_of(job).next().is_some() {
+        if self.waits_elsewhere(job) {
             // Those who come after it are to find what it leaves them, not what is free while it is lifted.
             self.reserve_wanted();
         }
@@ -123,6 +123,11 @@ impl Pass<'_> {
         let mut own: Vec<_> = places.into_iter().rev().map(|place| (place, self.lift_reserved(job, place))).collect();
         own.reverse();
         own
+    }
+
+    /// Whether it has, or is to have, a reservation in another of its partitions.
+    pub(crate) fn waits_elsewhere(&self, job: &PendingJob) -> bool {
+        self.wants.iter().any(|want| is_of(job, want.job, want.is_array)) || self.places_of(job).next().is_some()
     }
 
     fn places_of(&self, job: &PendingJob) -> impl Iterator<Item = usize> + '_ {
@@ -163,9 +168,6 @@ impl Pass<'_> {
     pub(crate) fn hold_but_one(&mut self, job: &PendingJob, mut own: Vec<(usize, Reserved)>) {
         own.sort_by_key(|(place, one)| (one.at, *place));
         let mut left = own.len().saturating_sub(1);
-        if !own.is_empty() {
-            self.room_grew();
-        }
         for (place, one) in own {
             if left > 0 && self.still_fits(job, &one) {
                 left -= 1;
@@ -192,22 +194,11 @@ impl Pass<'_> {
             let is_new = self.places_of(job).count() < tasks as usize;
             let latest = self.places_of(job).max_by_key(|place| (self.reserved[*place].at, *place)).filter(|_| !is_new);
             let own: Vec<_> = latest.map(|place| (place, self.lift_reserved(job, place))).into_iter().collect();
-            if !own.is_empty() {
-                self.of_pass(shape).forget();
-            }
             let found = self.earliest(job, shape).filter(|found| own.iter().all(|(_, own)| found.0 < own.at));
             if found.and_then(|found| self.reserve_at(job, shape, found)).is_none() {
                 return self.hold_own(job, own);
             }
-            if !own.is_empty() {
-                self.room_grew();
-            }
         }
-    }
-
-    /// What was found out about shapes rests on rooms that only shrink: not so where a reservation was taken back.
-    fn room_grew(&mut self) {
-        self.engine.shapes.list.iter_mut().for_each(|shape| shape.pass.forget());
     }
 }
 

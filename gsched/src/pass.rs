@@ -546,9 +546,6 @@ impl<'a> Pass<'a> {
             return Err(Wait::Room);
         }
         let own = self.lift_own(job);
-        if !own.is_empty() {
-            self.of_pass(shape).forget();
-        }
         let told = self.start_beside(job, id, shape, ways);
         match &told {
             Ok(()) => self.hold_but_one(job, own),

@@ -74,13 +74,6 @@ pub struct OfPass {
     pub full: Option<bool>,
 }
 
-impl OfPass {
-    /// All but what stands of this moment, which no reservation changes.
-    pub fn forget(&mut self) {
-        *self = Self { full: self.full, ..Self::default() };
-    }
-}
-
 /// One way to serve a job.
 #[derive(Debug)]
 pub struct Way {

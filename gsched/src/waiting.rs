@@ -47,8 +47,10 @@ impl Pass<'_> {
             self.wanted[partition] += 1;
             let (is_array, choice) = (job.positions.is_some(), job.spec.choice());
             let tasks = tasks.min(MOST_RESERVED_TASKS);
+            // To put it off is no loss to others as long as it only takes room: not where it may take over from another of its own.
+            let takes_over = job.is_choice() && self.waits_elsewhere(job);
             self.wants.push_back(Want { at: self.at_hand as u32, job: job.id, is_array, choice, shape, tasks });
-            if self.at_once || preempting.is_some() {
+            if self.at_once || takes_over || preempting.is_some() {
                 start = self.reserve_wanted();
             } else if first {
                 start = self.begin_last();

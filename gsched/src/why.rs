@@ -160,12 +160,13 @@ impl Pass<'_> {
         found.extend(self.not_admitted(job, shape).map(Blocker::of));
         let secs = job.limit_secs.unwrap_or(UNLIMITED_SECS);
         found.extend(self.limit_blockers(job, shape));
+        let lifted = self.lift_counted(shape);
+        // Room and licences that are kept for itself in another partition are not in its way.
+        let own = self.lift_own(job);
         match self.licences_now(job, secs) {
             Err(Wait::Licences(reason) | Wait::Limit(reason)) => found.push(Blocker::of(reason)),
             Err(Wait::Room) | Ok(()) => {}
         }
-        let lifted = self.lift_counted(shape);
-        let own = self.lift_own(job);
         let has_room = self.has_room(job, shape);
         if !has_room {
             found.push(self.room_blocker(job, shape));

@@ -180,7 +180,7 @@ fn a_lost_node_while_giving_way_is_still_a_preemption() {
             1 alice RUNNING 1-2 on n2[0]
             2 bob PENDING ReqNodeNotAvail: nodes it needs are not available (n1: down)
             1 alice RUNNING 1-2 on n2[0]
-            2 bob PENDING ReqNodeNotAvail: nodes it needs are not available (n1: down, n2: not responding)
+            2 bob PENDING ReqNodeNotAvail: nodes it needs are not available (n1: down)
         "#]],
     );
 }
