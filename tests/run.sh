@@ -23,7 +23,7 @@ say "building, then all tests: about 15 minutes on 2 cores from nothing, 5 when 
 say "clippy on the crates without clock, I/O and hash order (1 min)"
 if "$cargo" clippy --version >/dev/null 2>&1; then
     # Its opinions are for make lint; what is denied here ends with an error.
-    "$cargo" clippy --quiet -p gmodel -p gsched -p gcore -p gsim --lib 2>"$logs/clippy" || { cat "$logs/clippy"; failed=1; }
+    "$cargo" clippy --quiet -p gmodel -p gconfig -p gsched -p gcore -p gsim --lib 2>"$logs/clippy" || { cat "$logs/clippy"; failed=1; }
 else
     echo "NOT RUN: clippy is not installed; tests/tidy.rs looks for the same words" | tee -a "$not_run"
 fi

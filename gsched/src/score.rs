@@ -130,7 +130,7 @@ fn work_out(usual: &[Usual], make: &Make, id: MakeId, room: &Room, need: &Need, 
     };
     let free = room.profile.free_at(now);
     // A whole node takes what it has; all other whole GPUs and parts are of one size on each node.
-    let amount = (need.gpus > 0 && !need.exclusive).then(|| need.amount_from(&free)).flatten();
+    let amount = (need.gpus > 0 && !need.exclusive).then(|| need.amount_from(free)).flatten();
     let takes = |amount: Amount| make.groups.iter().zip(amount.gpus).map(|(group, count)| group.part.milli() * u32::from(count)).sum();
     Score { takes_milli: amount.map_or(0, takes), lost: (is - was) * 16 / whole, free_gpus: free.all_gpus(), free_cpus: free.cpus }
 }

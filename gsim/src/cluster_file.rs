@@ -17,7 +17,7 @@ impl Hardware {
         let SiteFile { config, has_partitions, nodes, .. } = SiteFile::parse(name, text)?;
         let mut named = Named::default();
         for (names, shape) in &nodes {
-            for node in names.iter().filter(|node| !named.add(node, shape)).take(1) {
+            if let Some(node) = names.iter().find(|node| !named.add(node, shape)) {
                 return Err(format!("{name}: node {node:?} is there twice (or there are more than {MAX_NODES})"));
             }
         }
