@@ -24,6 +24,8 @@ impl ArrayStarts {
     pub fn new(now: Timestamp, waiting: RangeSet, mut planned: Vec<Timestamp>, running: &[Timestamp], length_secs: Option<u32>) -> Self {
         planned.sort_unstable();
         planned.truncate(usize::try_from(waiting.len()).unwrap_or(usize::MAX));
+        // As on the timeline: who takes no time has its place for a second.
+        let length_secs = length_secs.map(|secs| secs.max(1));
         let then = length_secs.filter(|_| (planned.len() as u64) < waiting.len()).map(|secs| {
             let mut ends: Vec<Timestamp> = running.iter().copied().chain(planned.iter().map(|at| at.plus_secs(i64::from(secs)))).collect();
             ends.sort_unstable();
@@ -93,6 +95,12 @@ mod tests {
         waiting.remove(1);
         let told = ArrayStarts::new(at(0), waiting, Vec::new(), &[at(40), at(60)], Some(100));
         assert_eq!(secs(&told, 1..6), [None, Some(40), Some(60), Some(140), Some(160)]);
+    }
+
+    #[test]
+    fn tasks_of_no_length_take_a_second_each() {
+        let told = ArrayStarts::new(at(0), RangeSet::first_n(6), vec![at(10), at(10), at(20)], &[], Some(0));
+        assert_eq!(secs(&told, 0..6), [10, 10, 20, 20, 21, 21].map(Some));
     }
 
     #[test]

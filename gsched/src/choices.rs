@@ -17,6 +17,8 @@ use std::ops::Range;
 pub(crate) struct Choices {
     /// Jobs, and tasks of arrays, that it started in one of their partitions.
     pub settled: BTreeSet<JobId>,
+    /// Those for which room is, or is to be, kept in one of theirs; and whether they are arrays.
+    pub kept_for: BTreeSet<(JobId, bool)>,
     /// What stands against each entry that was looked at, by the job, and whether that is an array.
     said: BTreeMap<(JobId, bool), Said>,
 }
@@ -194,7 +196,9 @@ impl Pass<'_> {
             let is_new = self.places_of(job).count() < tasks as usize;
             let latest = self.places_of(job).max_by_key(|place| (self.reserved[*place].at, *place)).filter(|_| !is_new);
             let own: Vec<_> = latest.map(|place| (place, self.lift_reserved(job, place))).into_iter().collect();
+            let known = (!own.is_empty()).then(|| std::mem::take(self.of_pass(shape)));
             let found = self.earliest(job, shape).filter(|found| own.iter().all(|(_, own)| found.0 < own.at));
+            known.into_iter().for_each(|known| *self.of_pass(shape) = known);
             if found.and_then(|found| self.reserve_at(job, shape, found)).is_none() {
                 return self.hold_own(job, own);
             }

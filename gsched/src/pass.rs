@@ -546,7 +546,10 @@ impl<'a> Pass<'a> {
             return Err(Wait::Room);
         }
         let own = self.lift_own(job);
+        // What those of its shape were refused they were refused beside what it has reserved.
+        let known = (!own.is_empty()).then(|| std::mem::take(self.of_pass(shape)));
         let told = self.start_beside(job, id, shape, ways);
+        known.into_iter().for_each(|known| *self.of_pass(shape) = known);
         match &told {
             Ok(()) => self.hold_but_one(job, own),
             Err(_) => self.hold_own(job, own),

@@ -49,6 +49,7 @@ impl Pass<'_> {
             let tasks = tasks.min(MOST_RESERVED_TASKS);
             // To put it off is no loss to others as long as it only takes room: not where it may take over from another of its own.
             let takes_over = job.is_choice() && self.waits_elsewhere(job);
+            self.choices.kept_for.extend(job.is_choice().then_some((job.id, is_array)));
             self.wants.push_back(Want { at: self.at_hand as u32, job: job.id, is_array, choice, shape, tasks });
             if self.at_once || takes_over || preempting.is_some() {
                 start = self.reserve_wanted();

@@ -155,7 +155,12 @@ impl Pass<'_> {
                 return None;
             }
         }
-        let to = if refused == 0 { line.turns.len() } else { line.shorter_from(at, refused) };
+        let mut to = if refused == 0 { line.turns.len() } else { line.shorter_from(at, refused) };
+        if refused > 0 && !self.choices.kept_for.is_empty() {
+            // What is kept for itself in another partition is not in its way.
+            let is_kept_for = |at: &usize| self.choices.kept_for.contains(&(line.turns[*at].id, line.turns[*at].is_array));
+            to = (at..to).find(is_kept_for).unwrap_or(to);
+        }
         (to > at).then(|| (to, self.wait_of(line.shape)))
     }
 

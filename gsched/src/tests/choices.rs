@@ -7,7 +7,7 @@ use crate::{Snapshot, WorkBudget, forecast, plan, why};
 use expect_test::expect;
 use gmodel::config::{NodeSelection, Partition};
 use gmodel::hostlist::Hostlist;
-use gmodel::policy::{Account, GpuAmounts, Qos};
+use gmodel::policy::{Account, Backfill, GpuAmounts, Qos};
 use gmodel::{JobId, Policy, Reason, ReasonCode};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -184,6 +184,26 @@ fn a_task_starts_in_one_partition_though_what_another_keeps_for_it_stands_in_the
 }
 
 #[test]
+fn who_is_refused_for_what_is_kept_for_it_does_not_stand_in_its_way() {
+    // In a, which comes first, job 20 needs 32 CPUs; what is kept for it there refuses 10, of the shape that it has in b itself.
+    for backfill in ["easy", "100"] {
+        let text = "partition a nodes=n1 cpus_per_gpu=16 tier=2
+         partition b nodes=n1 cpus_per_gpu=1
+         node n1 h100:3
+         running 1 n1 gpus=0 cpus=40 left=100
+         job gpus=2 time=500 partition=b
+         job gpus=2 time=1000 partition=b,a";
+        check(
+            &format!("backfill {backfill}\n{text}"),
+            expect![[r#"
+                20 starts in b on n1[1,2]x2
+                10 waits: Priority: what it needs is kept for job 20
+            "#]],
+        );
+    }
+}
+
+#[test]
 fn licences_kept_for_it_in_one_partition_are_its_own_in_another() {
     check(
         "partition a nodes=n1
@@ -199,6 +219,59 @@ fn licences_kept_for_it_in_one_partition_are_its_own_in_another() {
             20 waits: Resources: needs 1 GPU, 1 CPU and 1G of memory on one node; most is free on n2: 0 GPUs, 63 CPUs and 511G of memory; room is expected by 1970-01-01T00:33:20Z
         "#]],
     );
+}
+
+#[test]
+fn licences_kept_for_it_in_one_partition_do_not_stand_in_its_way_in_another() {
+    let snapshot = picture(
+        "partition a nodes=n1
+         partition b nodes=n2
+         licence matlab 1
+         node n1 h100:1
+         node n2 h100:1
+         running 1 n1 gpus=0 left=100
+         job gpus=1 partition=a,b time=1000 licences=matlab:1",
+    );
+    let told = why(&snapshot, JobId(10)).unwrap();
+    assert_eq!((told.starts_now, told.partition.as_deref(), told.blockers), (true, Some("b"), vec![]));
+}
+
+#[test]
+fn a_reservation_that_moves_to_another_partition_refuses_nobody_where_it_was() {
+    // 30 could have n1 in 188 s by odd, and has n2 in 10 s by main: the GPUs of n1 are for 40.
+    check(
+        "partition main
+         partition odd nodes=n1
+         node n1 h100:5
+         node n2 h100:5
+         running 1 n1 gpus=0 left=188
+         job gpus=5 time=10 partition=main,odd
+         job nodes=2 gpn=1
+         job gpus=4 partition=odd,main
+         job gpus=1",
+        expect![[r#"
+            10 starts in main on n2[0,1,2,3,4]x1
+            40 starts on n1[1]x1
+            20 waits: Resources: needs 1 GPU, 1 CPU and 1G of memory on each of 2 nodes; most is free on n1: 4 GPUs, 63 CPUs and 511G of memory; room is expected by 1970-01-01T00:16:50Z
+            30 waits: Priority: what it needs is kept for job 20
+        "#]],
+    );
+}
+
+#[test]
+fn a_change_is_tried_in_all_of_its_partitions() {
+    // With two GPUs it would start in b now, were it not for a, where its turn is before: there it has no CPUs for two, and what
+    // it leaves by asking for less goes to 10.
+    let snapshot = picture(
+        "partition a nodes=n1 cpus_per_gpu=16 tier=2
+         partition b nodes=n1 cpus_per_gpu=1
+         node n1 h100:4
+         running 1 n1 gpus=0-1 cpus=40 left=100
+         job gpus=2 time=500 partition=b
+         job gpus=4 time=1000 partition=b,a",
+    );
+    let told = why(&snapshot, JobId(20)).unwrap();
+    assert_eq!((told.partition.as_deref(), told.changes), (Some("b"), vec![]));
 }
 
 #[test]
@@ -343,10 +416,12 @@ fn the_reason_that_it_has_stays_while_another_is_as_good() {
     }
 }
 
-/// Three partitions over the nodes of a random cluster, and jobs that name some of them.
+/// Three partitions over the nodes of a random cluster, which give other CPUs with a GPU, and jobs that name some of them.
 fn in_partitions() -> impl Strategy<Value = Snapshot> {
     let lists = prop::sample::select(vec!["main", "odd", "main,odd", "odd,main", "even,odd,main", "odd,gone"]);
-    (cluster(), prop::collection::vec(lists, 12), any::<bool>()).prop_map(|(mut snapshot, lists, tiers)| {
+    let cpus = prop::collection::vec(prop::sample::select(vec![None, Some(4), Some(10)]), 3);
+    let backfill = prop::sample::select(vec![Backfill::EASY, Backfill::First(3), Backfill::default()]);
+    (cluster(), prop::collection::vec(lists, 12), any::<bool>(), cpus, backfill).prop_map(|(mut snapshot, lists, tiers, cpus, backfill)| {
         let part = |name: &str, nodes: &str, priority_tier: u32| Partition {
             name: name.into(),
             nodes: NodeSelection::Names(Hostlist::parse(nodes).unwrap()),
@@ -355,11 +430,15 @@ fn in_partitions() -> impl Strategy<Value = Snapshot> {
         };
         let mut config = (*snapshot.config).clone();
         config.partitions.extend([part("odd", "n1,n3,n5", if tiers { 3 } else { 1 }), part("even", "n2,n4", 1)]);
+        config.scheduler.backfill = backfill;
+        config.partitions.iter_mut().zip(cpus).for_each(|(one, cpus)| one.cpus_per_gpu = cpus);
         snapshot.config = Arc::new(config);
         let jobs = std::mem::take(&mut snapshot.pending);
         for (mut job, list) in jobs.into_iter().zip(lists) {
             let mut spec = (*job.spec).clone();
             spec.partition = list.into();
+            // Half of them ask for what the partition gives.
+            spec.request.cpus_per_task = spec.request.cpus_per_task.filter(|cpus| *cpus > 10);
             job.spec = Arc::new(spec);
             snapshot.pending.extend(job.in_each_partition());
         }

@@ -85,10 +85,13 @@ fn says_what_a_look_at_every_job_says(snapshot: &Snapshot, plan: &Plan) {
     assert_eq!(plan.starts, by_job.starts);
     let reasons = |plan: &Plan| -> BTreeMap<_, _> {
         let all = plan.reasons.iter().map(|one| (one, false)).chain(plan.array_reasons.iter().map(|one| (one, true)));
-        all.map(|((job, reason), array)| ((*job, array), reason.code)).collect()
+        let told: BTreeMap<_, _> = all.map(|((job, reason), array)| ((*job, array), reason.code)).collect();
+        assert_eq!(told.len(), plan.reasons.len() + plan.array_reasons.len(), "nobody is told twice");
+        // Who is told nothing has the reason that is known.
+        let known = snapshot.pending.iter().map(|job| ((job.id, job.positions.is_some()), job.reason.code));
+        known.chain(told).collect()
     };
     assert_eq!(reasons(plan), reasons(&by_job));
-    assert_eq!(plan.reasons.len(), by_job.reasons.len());
 }
 
 pub(super) fn told_what_changed_it_plans_alike(mut snapshot: Snapshot, coming: Snapshot, steps: Vec<(prop::sample::Index, i64)>) {
