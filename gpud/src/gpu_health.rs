@@ -140,8 +140,9 @@ impl HealthBook {
     }
 
     /// What a run left on these GPUs, or nothing where they are clean.
-    pub fn left_on(&mut self, uuid: &str, what: String) {
+    pub fn left_on(&mut self, uuid: &str, what: String, now: Timestamp) {
         let record = self.gpus.entry(uuid.to_owned()).or_default();
+        record.unclean_at = now;
         if record.unclean != what {
             match what.is_empty() {
                 true => tracing::info!("GPU {uuid} is clean now"),
@@ -154,8 +155,8 @@ impl HealthBook {
     }
 
     /// A run left this, and its memory is to be overwritten before the GPU is given out.
-    pub fn unscrubbed(&mut self, uuid: &str, what: String) {
-        self.left_on(uuid, what);
+    pub fn unscrubbed(&mut self, uuid: &str, what: String, now: Timestamp) {
+        self.left_on(uuid, what, now);
         let record = self.gpus.entry(uuid.to_owned()).or_default();
         self.unwritten |= !record.unscrubbed;
         record.unscrubbed = true;
@@ -164,6 +165,11 @@ impl HealthBook {
     /// What a run left on it; empty for nothing. And whether its memory is to be overwritten.
     pub fn left(&self, uuid: &str) -> (&str, bool) {
         self.gpus.get(uuid).map_or(("", false), |record| (record.unclean.as_str(), record.unscrubbed))
+    }
+
+    /// When something was last seen on it that a run left.
+    pub fn left_at(&self, uuid: &str) -> Timestamp {
+        self.gpus.get(uuid).map_or(Timestamp::default(), |record| record.unclean_at)
     }
 
     /// Why slices are not given out though nothing is wrong with their GPUs, by UUID.
@@ -454,7 +460,7 @@ mod tests {
         node.book.obey(&uuid(2), Order::Return, node.now).unwrap();
         node.look(&[]);
         assert!(node.out().is_empty());
-        node.book.left_on(&uuid(6), "after run 1-1, processes 7 are still on it".into());
+        node.book.left_on(&uuid(6), "after run 1-1, processes 7 are still on it".into(), node.now);
         assert_eq!(node.out(), [6]);
         node.restart("boot-1");
         assert_eq!(node.out(), [6], "what a run left is remembered");

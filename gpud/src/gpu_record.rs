@@ -24,6 +24,8 @@ pub struct Record {
     evidence: String,
     /// What a run left on it. Over when it is seen clean.
     pub unclean: String,
+    /// When that was last seen: only what is seen later says that it is gone.
+    pub unclean_at: Timestamp,
     /// Its memory was to be overwritten and is not known to be. Then it is not clean either.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unscrubbed: bool,
@@ -126,7 +128,7 @@ impl Record {
                 breaker_allows: verdict.is_some_and(|verdict| is_certain(&verdict)),
             };
             let step = self.repair.next(&surroundings, policy, now);
-            self.next = self.words_for(step, around.held.is_some());
+            self.next = self.words_for(step, &surroundings);
             match step {
                 Step::Quarantine => {
                     tracing::error!("GPU {uuid} (index {}) is out of service: {}", self.index, self.reason);
@@ -173,7 +175,7 @@ impl Record {
         let step = step.ok_or_else(|| anyhow::anyhow!("no step of its repair waits for the controller's word any more"))?;
         tracing::warn!("GPU {uuid} (index {}): the pool's breaker allows: {step:?}", self.index);
         self.repair.begin(step, policy, now);
-        self.next = self.words_for(Step::Nothing, false);
+        self.next = self.words_for(Step::Nothing, &Surroundings::default());
         Ok(())
     }
 
@@ -286,7 +288,8 @@ impl Record {
         }
     }
 
-    fn words_for(&self, step: Step, held: bool) -> String {
+    fn words_for(&self, step: Step, around: &Surroundings<'_>) -> String {
+        let action = around.verdict.map(|verdict| verdict.action);
         let words = match (self.repair.stage, step) {
             (_, Step::Quarantine | Step::StoppedByBreaker) => "quarantine",
             (_, Step::EndJob) => "its job ends and is requeued elsewhere",
@@ -297,9 +300,13 @@ impl Record {
             (Stage::Resetting, _) => "a new look when the reset is done",
             (Stage::Booting, _) => "a new look when the node has booted",
             (Stage::BurningIn, _) => "back in service if it passes",
-            (Stage::Out, Step::Nothing) if held => "its job may finish first",
+            (Stage::Out, Step::Nothing) if around.held => "its job may finish first",
+            // What its node has no program for.
+            (Stage::Out, Step::WaitForAdmin) if action == Some(Action::Reset) => "reset it, then gadm gpu return; or boot the node",
+            (Stage::Out, Step::WaitForAdmin) if action == Some(Action::Reboot) => "boot the node; or gadm gpu return when it is mended",
             (Stage::Out, Step::WaitForAdmin) => "waits for gadm gpu return",
             (Stage::Out, Step::Nothing) if self.repair.held_by_admin.is_some() => "waits for gadm gpu return",
+            (Stage::Out, _) if action >= Some(Action::Reset) && !around.node_empty => "the next step, when no run is on the node",
             (Stage::Out, _) => "a pause, then the next step",
             (Stage::InService, _) => "",
         };

@@ -95,9 +95,10 @@ impl UseBook {
         due
     }
 
-    /// The newest sample of a GPU.
-    pub fn latest(&self, uuid: &str) -> Option<&GpuUse> {
-        self.latest.iter().find(|sample| sample.uuid.as_deref() == Some(uuid))
+    /// The newest sample of a GPU, if it was taken after `since`.
+    pub fn latest(&self, uuid: &str, since: Timestamp) -> Option<&GpuUse> {
+        let (_, at) = self.taken?;
+        self.latest.iter().find(|sample| at > since && sample.uuid.as_deref() == Some(uuid))
     }
 
     /// A run begins, or is found again, with its sums from before.
@@ -187,6 +188,15 @@ mod tests {
 
     fn sample(uuid: &str, percent: u32, energy_mj: u64) -> GpuUse {
         GpuUse { uuid: Some(uuid.into()), gpu_percent: Some(percent), energy_mj: Some(energy_mj), ..GpuUse::default() }
+    }
+
+    #[test]
+    fn a_sample_says_nothing_of_what_came_after_it() {
+        let mut book = UseBook::default();
+        book.add(vec![sample("GPU-a", 0, 0)], Timestamp(1000));
+        assert!(book.latest("GPU-a", Timestamp(999)).is_some());
+        assert!(book.latest("GPU-a", Timestamp(1000)).is_none());
+        assert!(book.latest("GPU-b", Timestamp(0)).is_none());
     }
 
     #[test]

@@ -94,10 +94,9 @@ impl GpuWatch {
             every: Duration::from_secs(u64::from(config.gpu_watch_secs)),
         };
         watch.discover(table);
-        match table.current().as_ref() {
-            gpus if !gpus.trouble.is_empty() => tracing::warn!("{}", gpus.trouble),
-            gpus if gpus.facts.is_empty() => tracing::info!("a CPU node: NVML shows no GPU"),
-            gpus => tracing::info!("{} GPUs, driver {}", gpus.facts.len(), gpus.driver),
+        let found = table.current();
+        if found.facts.is_empty() && found.trouble.is_empty() {
+            tracing::info!("a CPU node: NVML shows no GPU");
         }
         Ok(watch)
     }
@@ -151,7 +150,7 @@ impl GpuWatch {
             if silent || begun.elapsed() >= CLEAN_WITHIN {
                 let mut health = lock(&self.health);
                 for (uuid, (what, _)) in &left {
-                    health.left_on(uuid, format!("after run {run}, {what}"));
+                    health.left_on(uuid, format!("after run {run}, {what}"), wall_clock());
                 }
                 health.write(wall_clock());
                 drop(health);
@@ -166,7 +165,7 @@ impl GpuWatch {
     /// This GPU is given to nobody until it is seen clean.
     pub fn not_clean(&self, uuid: &str, why: String, table: &GpuTable) {
         let mut health = lock(&self.health);
-        health.left_on(uuid, why);
+        health.left_on(uuid, why, wall_clock());
         health.write(wall_clock());
         drop(health);
         self.show(table);
@@ -176,7 +175,7 @@ impl GpuWatch {
     pub fn not_scrubbed(&self, uuid: &str, why: &str, table: &GpuTable) {
         let mut health = lock(&self.health);
         let left = health.left(uuid).0.to_owned();
-        health.unscrubbed(uuid, if left.is_empty() { why.to_owned() } else { left });
+        health.unscrubbed(uuid, if left.is_empty() { why.to_owned() } else { left }, wall_clock());
         health.write(wall_clock());
         drop(health);
         self.show(table);
@@ -205,9 +204,10 @@ impl GpuWatch {
         waiting.into_iter().filter(|uuid| !held.contains_key(uuid) && self.is_empty(uuid)).collect()
     }
 
-    /// By the newest sample: no process, and memory given back.
+    /// By a sample newer than what was last seen on it: no process, and memory given back. While NVML hangs there is none.
     fn is_empty(&self, uuid: &str) -> bool {
-        lock(&self.uses).latest(uuid).is_some_and(|sample| sample.leftovers(None, CLEAN_SLACK_BYTES).is_none())
+        let since = lock(&self.health).left_at(uuid);
+        lock(&self.uses).latest(uuid, since).is_some_and(|sample| sample.leftovers(None, CLEAN_SLACK_BYTES).is_none())
     }
 
     /// Who may have a context on a GPU, asked now. Blocking.
@@ -276,6 +276,7 @@ impl GpuWatch {
     fn discover(&self, table: &GpuTable) -> bool {
         let before = lock(&self.seen).clone();
         let gpus = self.reader.read(&before);
+        tell_driver(&before, &gpus);
         *lock(&self.seen) = gpus;
         self.show(table)
     }
@@ -334,7 +335,7 @@ impl GpuWatch {
         let held = mig::holders(site);
         for uuid in unclean.into_iter().filter(|uuid| !held.contains_key(uuid)) {
             if self.is_empty(&uuid) && !lock(&self.health).left(&uuid).1 {
-                lock(&self.health).left_on(&uuid, String::new());
+                lock(&self.health).left_on(&uuid, String::new(), wall_clock());
             }
         }
     }
@@ -449,6 +450,17 @@ pub fn start(site: Arc<Site>, daemon: mpsc::Sender<Happening>) -> Result<()> {
         std::thread::Builder::new().name("gpus".into()).spawn(move || keep(&site, &daemon))?;
     }
     Ok(())
+}
+
+/// For the log: a driver that fell silent, answers again, or is another one.
+fn tell_driver(before: &Gpus, now: &Gpus) {
+    if before.trouble == now.trouble && before.driver == now.driver {
+        return;
+    }
+    match now.trouble.as_str() {
+        "" => tracing::info!("{} GPUs, driver {}{}", now.facts.len(), now.driver, if before.trouble.is_empty() { "" } else { ": it answers again" }),
+        trouble => tracing::warn!("{trouble}"),
+    }
 }
 
 /// What the site gives this node to mend GPUs with. Without its programs nothing is reset or booted.

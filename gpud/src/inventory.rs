@@ -60,12 +60,15 @@ impl GpuTable {
 pub struct Reader {
     pub worker: NvmlWorker,
     fenced: bool,
+    /// The configuration names a library, or the kernel has the driver: without NVML this is no CPU node, it is one in trouble.
+    has_driver: bool,
     dev_dir: PathBuf,
 }
 
 impl Reader {
     pub fn new(worker: NvmlWorker, config: &Config) -> Self {
-        Self { worker, fenced: config.isolation == Isolation::Fence, dev_dir: config.dev_dir.clone() }
+        let has_driver = config.nvml_lib.is_some() || Path::new("/proc/driver/nvidia/version").exists();
+        Self { worker, fenced: config.isolation == Isolation::Fence, has_driver, dev_dir: config.dev_dir.clone() }
     }
 
     /// A reading that fails leaves the GPUs known before, each with the reason as its fault.
@@ -87,14 +90,17 @@ impl Reader {
             }
             // They are looked at anew when it is open again.
             Err(NvmlError::LetGo) => before.clone(),
-            Err(e) if e.means_cpu_node() && before.facts.is_empty() => {
-                tracing::debug!("{e}");
+            Err(e) if e.means_cpu_node() && before.facts.is_empty() && !self.has_driver => {
+                tracing::debug!("a CPU node: {e}");
                 Gpus::default()
             }
             Err(e) => {
                 let mut gpus = before.clone();
                 gpus.facts.iter_mut().for_each(|gpu| gpu.fault = Some(e.to_string()));
-                gpus.trouble = e.to_string();
+                gpus.trouble = match before.facts.is_empty() {
+                    true => format!("{e}. Without GPUs on purpose: gpus = \"none\" in gpud.toml"),
+                    false => e.to_string(),
+                };
                 gpus
             }
         }

@@ -94,9 +94,10 @@ pub fn slices(gpu: &GpuFacts, whole: &GpuInfo) -> Vec<GpuInfo> {
 pub fn boards(facts: &[GpuFacts]) -> Vec<MigBoard> {
     let mut boards: Vec<MigBoard> = Vec::new();
     for gpu in facts {
-        let Some(layout) = gpu.mig.as_ref().filter(|layout| !layout.profiles.is_empty()) else { continue };
-        if !boards.iter().any(|board| board.gpu_type == gpu.gpu_type && board.memory_mib == gpu.nominal_memory_mib) {
-            let kinds = layout.profiles.iter().map(kind).collect();
+        let Some(layout) = &gpu.mig else { continue };
+        // Where the driver does not tell us places (it wants more than we may), nothing can be cut.
+        let kinds: Vec<MigKind> = layout.profiles.iter().filter(|profile| !profile.starts.is_empty()).map(kind).collect();
+        if !kinds.is_empty() && !boards.iter().any(|board| board.gpu_type == gpu.gpu_type && board.memory_mib == gpu.nominal_memory_mib) {
             boards.push(MigBoard { gpu_type: gpu.gpu_type.clone(), memory_mib: gpu.nominal_memory_mib, kinds });
         }
     }

@@ -215,7 +215,7 @@ async fn a_gpu_that_is_lost_while_it_is_reset_stays_out_for_its_second_fault() {
     let second = |gpu: GpuInfo| gpu.standing.is_some_and(|standing| standing.sign == "lost" && standing.stage == Stage::Out);
     ctl.wait("the second fault is seen", |ctl| second(gpu(ctl, at))).await;
     assert!(gpu(&ctl, at).wants.is_empty(), "a boot would be next, which this site has no program for");
-    assert_eq!((ran(&node, "reset"), gpu(&ctl, at).standing.unwrap().next.as_str()), (1, "waits for gadm gpu return"));
+    assert_eq!((ran(&node, "reset"), gpu(&ctl, at).standing.unwrap().next.as_str()), (1, "boot the node; or gadm gpu return when it is mended"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -229,7 +229,8 @@ async fn a_boot_waits_until_the_node_is_empty_and_a_program_that_fails_is_no_boo
     nvml_sim(&node, &["fault", "gpu0", "xid", "79"]);
     ctl.wait("it is out", |ctl| (0..4).any(|at| gpu(ctl, at).fault.starts_with("Xid 79"))).await;
     let at = (0..4).find(|at| !gpu(&ctl, *at).fault.is_empty()).unwrap();
-    assert_eq!(gpu(&ctl, at).wants, "");
+    let next = |ctl: &Controller| gpu(ctl, at).standing.unwrap().next;
+    assert_eq!((gpu(&ctl, at).wants.as_str(), next(&ctl).as_str()), ("", "the next step, when no run is on the node"));
     fs::write(node.path("work/stop"), "").unwrap();
     ctl.wait_clean(run).await;
     ctl.desire(2, Vec::new(), Vec::new());

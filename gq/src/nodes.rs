@@ -409,13 +409,7 @@ fn notes(node: &NodeRow) -> String {
     if reason(node) != "none" {
         notes.push(reason(node));
     }
-    let faulty: Vec<String> = node
-        .gpus
-        .iter()
-        .filter(|gpu| !gpu.fault.is_empty() || !gpu.present)
-        .map(|gpu| format!("gpu{} {}", gpu.slot, if gpu.present { gpu.fault.as_str() } else { "missing" }))
-        .collect();
-    notes.extend(faulty);
+    notes.extend(gpu_faults(node));
     if !node.left_out.is_empty() {
         notes.push(format!("not offered: {}", node.left_out.join(",")));
     }
@@ -426,6 +420,29 @@ fn notes(node: &NodeRow) -> String {
         notes.push("declared".to_owned());
     }
     notes.join("; ")
+}
+
+/// `gpu3 hot: 90 C`; what is wrong with several GPUs alike is said once: `gpu0,2-7 the driver is not loaded`.
+fn gpu_faults(node: &NodeRow) -> Vec<String> {
+    let mut faults: Vec<(&str, Vec<u32>)> = Vec::new();
+    for gpu in node.gpus.iter().filter(|gpu| !gpu.fault.is_empty() || !gpu.present) {
+        let fault = if gpu.present { gpu.fault.as_str() } else { "missing" };
+        match faults.iter_mut().find(|(text, _)| *text == fault) {
+            Some((_, slots)) => slots.push(u32::from(gpu.slot)),
+            None => faults.push((fault, vec![u32::from(gpu.slot)])),
+        }
+    }
+    faults.into_iter().map(|(fault, slots)| format!("gpu{} {fault}", ranges(&slots))).collect()
+}
+
+/// `0,2-7`.
+fn ranges(numbers: &[u32]) -> String {
+    let runs = numbers.chunk_by(|one, next| one + 1 == *next);
+    let words = runs.map(|run| match run {
+        [one] => one.to_string(),
+        _ => format!("{}-{}", run[0], run[run.len() - 1]),
+    });
+    words.collect::<Vec<_>>().join(",")
 }
 
 fn tint(state: &str) -> Tint {
@@ -473,5 +490,13 @@ mod tests {
     #[test]
     fn the_command_line_is_sound() {
         command().debug_assert();
+    }
+
+    #[test]
+    fn what_is_wrong_with_several_gpus_alike_is_said_once() {
+        let gpu = |slot: u16, fault: &str| gwire::api::GpuRow { slot, fault: fault.to_owned(), present: fault != "gone", ..Default::default() };
+        let gpus = vec![gpu(0, "no driver"), gpu(1, "hot: 90 C"), gpu(2, "no driver"), gpu(3, "no driver"), gpu(4, ""), gpu(5, "gone")];
+        let node = NodeRow { gpus, ..NodeRow::default() };
+        assert_eq!(gpu_faults(&node), ["gpu0,2-3 no driver", "gpu1 hot: 90 C", "gpu5 missing"]);
     }
 }

@@ -145,7 +145,7 @@ pub struct GpuEvent {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum NvmlError {
     #[error(
-        "no NVML here: {path} cannot be loaded ({reason}); without the NVIDIA driver this is a CPU node"
+        "no NVML here: {path} cannot be loaded ({reason}); it comes with the NVIDIA driver"
     )]
     LibraryMissing { path: String, reason: String },
     #[error("{path} is too old: {reason}")]
@@ -158,7 +158,7 @@ pub enum NvmlError {
         waited_secs: f64,
         index: Option<u32>,
     },
-    #[error("NVML still holds an earlier call: {doing}{}, for {for_secs:.0} s", at_gpu(*index))]
+    #[error("the driver does not answer: {doing}{} has not returned for {}", at_gpu(*index), roughly(*for_secs))]
     Stuck {
         doing: &'static str,
         for_secs: f64,
@@ -176,6 +176,16 @@ pub enum NvmlError {
     },
     #[error("the thread for NVML cannot run: {0}")]
     Thread(String),
+}
+
+/// How long, in words that stand for a while: who compares them hears of news, not of every second.
+fn roughly(secs: f64) -> &'static str {
+    match secs as u64 {
+        0..60 => "some seconds",
+        60..600 => "over a minute",
+        600..3600 => "over ten minutes",
+        _ => "over an hour",
+    }
 }
 
 impl NvmlError {

@@ -116,10 +116,18 @@ fn a_note_a_storm_and_a_driver_that_hangs_take_no_gpu_and_do_not_stop_the_node()
     // NVML does not return: a CPU job runs meanwhile, and afterwards all is as before.
     fault(&pool, &["driver", "hang"]);
     pool.wait_until("it is seen", || faults(&pool).len() == 8);
-    let id = pool.gsub(&["--wrap", "true"]);
+    let id = pool.gsub(&["--wrap", "sleep 3"]);
     pool.wait_state(id, Completed);
+    // It is one fault however long it lasts: not another one with every look.
+    let history = gadm(&pool, &["gpu", "history", "node1:3"]).out;
+    assert_eq!(history.matches("the driver does not answer").count(), 1, "{history}");
+    assert!(pool.log("node1").contains("WARN the driver does not answer"), "the node's log says it too");
+    let notes = pool.run("gnodes", &[]).out;
+    assert!(notes.contains("gpu0-7 the driver does not answer"), "{notes}");
+    assert!(pool.run("gnodes", &["--health"]).out.contains("back by itself when that is over"));
     fault(&pool, &["driver", "clear"]);
     pool.wait_until("the driver answers", || faults(&pool).is_empty());
+    assert!(pool.log("node1").contains("8 GPUs, driver 580.95.05: it answers again"));
     let id = pool.gsub(&["--gpus", "8", "--wrap", "true"]);
     pool.wait_state(id, Completed);
     pool.down();
@@ -162,6 +170,50 @@ fn a_gpu_on_which_something_is_left_is_not_given_out_until_it_is_clean() {
     pool.wait_state(next, Completed);
     let log = pool.run("gq", &["--log", &next.to_string()]);
     assert!(log.out.contains("8 GPUs are clean"), "{log:?}");
+    pool.down();
+}
+
+#[test]
+fn what_a_run_left_while_the_driver_hung_is_seen_when_it_answers() {
+    let Some(pool) = pool_of_eight() else { return };
+    let id = pool.gsub(&["--gpus", "1", "--wrap", &format!("echo $CUDA_VISIBLE_DEVICES > mine; {WAIT}")]);
+    pool.wait_until("it runs", || !pool.file("mine").is_empty());
+    let slot = slot_of(&pool, pool.file("mine").trim());
+    fault(&pool, &["driver", "hang"]);
+    fault(&pool, &[&slot, "process", "999999", "4000"]);
+    pool.write("stop", "");
+    pool.wait_state(id, Completed);
+    // What was seen of it before says nothing now, however often it is looked at.
+    pool.wait_until("nothing is known of any", || faults(&pool).len() == 8);
+    pool.gsub(&["--wait", "--wrap", "sleep 3"]);
+    fault(&pool, &["driver", "clear"]);
+    pool.wait_until("one GPU is not clean", || matches!(&faults(&pool)[..], [(_, words)] if words.contains("not clean")));
+    assert!(!pool.log("node1").contains("is clean now"), "{}", pool.log("node1"));
+    fault(&pool, &[&slot, "no-process"]);
+    pool.wait_until("it is clean", || faults(&pool).is_empty());
+    pool.down();
+}
+
+#[test]
+fn a_node_whose_driver_has_no_library_says_so_and_takes_no_work_until_it_is_there() {
+    let Some(pool) = pool_of_eight() else { return };
+    let library = pool.dir.join("node1/nvml/libnvidia_ml_sim.so");
+    let away = pool.dir.join("node1/nvml/away");
+    pool.kill("node1");
+    std::fs::rename(&library, &away).unwrap();
+    pool.start("node1");
+    let reason = || pool.node("node1").unfit;
+    pool.wait_until("the node says what is missing", || reason().contains("no NVML here"));
+    assert!(reason().contains("libnvidia_ml_sim.so") && reason().contains("gpus = \"none\""), "{}", reason());
+    assert!(pool.log("node1").contains("WARN no NVML here"));
+    // As too old a one does.
+    std::fs::copy("/bin/true", &library).unwrap();
+    pool.wait_until("it is no NVML", || !reason().is_empty());
+    std::fs::remove_file(&library).unwrap();
+    std::fs::rename(&away, &library).unwrap();
+    pool.wait_idle("node1");
+    let id = pool.gsub(&["--gpus", "8", "--wrap", "true"]);
+    pool.wait_state(id, Completed);
     pool.down();
 }
 

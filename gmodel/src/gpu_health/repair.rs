@@ -46,7 +46,7 @@ pub enum Attempt {
 }
 
 /// What has to be known to decide.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Surroundings<'a> {
     /// What the standing signs call for.
     pub verdict: Option<Verdict<'a>>,

@@ -139,7 +139,11 @@ fn row(node: &Node, gpu: &GpuEntry, jobs: Vec<String>) -> GpuHealthRow {
         reason: info.fault.clone(),
         sign: standing.map_or_else(String::new, |standing| standing.sign.clone()),
         evidence: standing.map_or_else(String::new, |standing| standing.evidence.clone()),
-        next: standing.map_or_else(String::new, |standing| standing.next.clone()),
+        next: match standing {
+            Some(standing) => standing.next.clone(),
+            None if gpu.present && !info.fault.is_empty() => "back by itself when that is over".to_owned(),
+            None => String::new(),
+        },
         notes: info.notes.clone(),
         jobs,
         ordered: ordered.map_or_else(String::new, |order| action_word(&order.what).to_owned()),

@@ -22,6 +22,8 @@ pub struct KernelXid {
 #[derive(Debug)]
 pub struct KernelLog {
     file: File,
+    /// The beginning of a line whose end is not read yet: only in a file that stands for the log.
+    begun: Vec<u8>,
 }
 
 impl KernelLog {
@@ -33,7 +35,7 @@ impl KernelLog {
             .custom_flags(libc::O_NONBLOCK)
             .open(path)?;
         file.seek(io::SeekFrom::End(0))?;
-        Ok(KernelLog { file })
+        Ok(KernelLog { file, begun: Vec::new() })
     }
 
     /// Xids since the last call, at most `most` records read; the kernel drops old records by itself.
@@ -45,11 +47,21 @@ impl KernelLog {
         for _ in 0..most {
             match self.file.read(&mut record) {
                 // A file that stands for the log may have begun anew.
-                Ok(0) if self.is_shorter()? => self.file.rewind()?,
+                Ok(0) if self.is_shorter()? => {
+                    self.file.rewind()?;
+                    self.begun.clear();
+                }
                 Ok(0) => break,
                 Ok(length) => {
-                    let text = String::from_utf8_lossy(&record[..length]);
+                    self.begun.extend_from_slice(&record[..length]);
+                    let whole = self.begun.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1);
+                    let text = String::from_utf8_lossy(&self.begun[..whole]);
                     found.extend(text.lines().filter_map(kernel_xid));
+                    self.begun.drain(..whole);
+                    // No line is so long: it is nonsense, whatever comes.
+                    if self.begun.len() > MAX_RECORD {
+                        self.begun.clear();
+                    }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 // Records were overwritten before we came: go on with the oldest that is left.
@@ -149,6 +161,27 @@ mod tests {
         assert!(watched.new_xids(10).unwrap().is_empty());
         std::fs::write(&path, "NVRM: Xid (PCI:0000:1b:00): 95, anew\n").unwrap();
         assert_eq!(watched.new_xids(10).unwrap()[0].xid, 95);
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    /// A storm is read in pieces that end anywhere: "Xid 31" is never an Xid 3.
+    #[test]
+    fn a_line_that_is_read_in_two_pieces_is_one_line() {
+        let path = std::env::temp_dir().join(format!("gsys-kmsg-pieces-{}", std::process::id()));
+        let mut log = File::create(&path).unwrap();
+        let mut watched = KernelLog::open(&path).unwrap();
+        write!(log, "NVRM: Xid (PCI:0000:1b:00): 3").unwrap();
+        assert!(watched.new_xids(10).unwrap().is_empty());
+        writeln!(log, "1, Ch 8").unwrap();
+        let numbers = |found: Vec<KernelXid>| found.iter().map(|xid| xid.xid).collect::<Vec<_>>();
+        assert_eq!(numbers(watched.new_xids(10).unwrap()), [31]);
+        let line = "NVRM: Xid (PCI:0000:1b:00): 31, pid='<unknown>', name=<unknown>, Ch 00000008\n";
+        log.write_all(line.repeat(10_000).as_bytes()).unwrap();
+        assert_eq!(numbers(watched.new_xids(1000).unwrap()), vec![31; 10_000]);
+        // What has no end is dropped, and the next line is read.
+        log.write_all(&[b'x'; 20_000]).unwrap();
+        writeln!(log, "\n{}", line.trim_end()).unwrap();
+        assert_eq!(numbers(watched.new_xids(10).unwrap()), [31]);
         std::fs::remove_file(&path).unwrap();
     }
 

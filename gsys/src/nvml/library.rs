@@ -26,7 +26,7 @@ use super::change::{apply, refusal};
 use super::health::{count_links, fabric, fabric_place, link_states};
 use super::mig::{MigProfile, read_layout, read_profiles};
 use super::topology::{Connected, Connections, Wiring, read_connections};
-use super::usage::{GpmLooks, sample_one};
+use super::usage::{GpmLooks, memory, sample_one};
 use super::{
     Change, ComputeMode, GpuEvent, GpuEventKind, GpuFacts, GpuHealth, GpuSource, GpuUse, Inventory, NvmlError,
     Progress, UnreadableGpu, gpu_type_of, health, nominal_memory_mib,
@@ -443,26 +443,26 @@ fn handle_number(device: &Device<'_>) -> usize {
 
 fn read_fixed(device: &Device<'_>) -> Result<Fixed, Answer> {
     let name = device.name()?;
-    let memory_bytes = device.memory_info()?.total;
+    let memory_bytes = fact(memory(device))?.flatten().map_or(0, |memory| memory.total_bytes);
     let pci_bus_id = device.pci_info()?.bus_id;
     let capability = device.cuda_compute_capability()?;
-    let threshold = |kind| if_offered(device.temperature_threshold(kind));
+    let threshold = |kind| fact(device.temperature_threshold(kind));
     let facts = GpuFacts {
         uuid: device.uuid()?,
         gpu_type: gpu_type_of(&name),
         name,
         memory_bytes,
         nominal_memory_mib: nominal_memory_mib(memory_bytes),
-        serial: if_offered(device.serial())?,
+        serial: fact(device.serial())?,
         numa_node: numa_node(device, &pci_bus_id)?,
         near_cpus: near_cpus(device)?,
         pci_bus_id,
         compute_capability: (capability.major as u32, capability.minor as u32),
-        pcie_gen_max: if_offered(device.max_pcie_link_gen())?,
-        pcie_width_max: if_offered(device.max_pcie_link_width())?,
+        pcie_gen_max: fact(device.max_pcie_link_gen())?,
+        pcie_width_max: fact(device.max_pcie_link_width())?,
         slowdown_c: threshold(TemperatureThreshold::Slowdown)?,
         memory_max_c: threshold(TemperatureThreshold::MemoryMax)?,
-        nvlink_count: count_links(device)?,
+        nvlink_count: fact(count_links(device))?.unwrap_or(0),
         ..GpuFacts::default()
     };
     Ok(Fixed {
@@ -472,12 +472,12 @@ fn read_fixed(device: &Device<'_>) -> Result<Fixed, Answer> {
         pcie_width_max: facts.pcie_width_max,
         slowdown_c: facts.slowdown_c,
         memory_max_c: facts.memory_max_c,
-        has_sram_status: health::has_sram_status(device)?,
-        has_fabric: fabric(device)?.is_some(),
-        has_gpm: if_offered(device.gpm_support())?.unwrap_or(false),
+        has_sram_status: fact(health::has_sram_status(device))?.unwrap_or(false),
+        has_fabric: fact(fabric(device))?.flatten().is_some(),
+        has_gpm: fact(device.gpm_support())?.unwrap_or(false),
         index: 0,
         gpu_instances: Vec::new(),
-        mig_profiles: read_profiles(device)?,
+        mig_profiles: fact(read_profiles(device))?.unwrap_or_default(),
         facts,
     })
 }
@@ -486,7 +486,7 @@ fn read_fixed(device: &Device<'_>) -> Result<Fixed, Answer> {
 fn near_cpus(device: &Device<'_>) -> Result<Vec<(u32, u32)>, Answer> {
     /// Room for 4,096 processors.
     const WORDS: usize = 64;
-    let words = if_offered(device.cpu_affinity(WORDS))?.unwrap_or_default();
+    let words = fact(device.cpu_affinity(WORDS))?.unwrap_or_default();
     let bits = words.iter().zip(0u32..).flat_map(|(&word, at)| {
         (0..u64::BITS)
             .filter(move |bit| word & (1 << bit) != 0)
@@ -505,7 +505,7 @@ fn near_cpus(device: &Device<'_>) -> Result<Vec<(u32, u32)>, Answer> {
 /// The host's node, not NVML's `NumaNodeId`: that one is the GPU's own memory and exists on Grace only.
 fn numa_node(device: &Device<'_>, pci_bus_id: &str) -> Result<Option<u32>, Answer> {
     const WITHIN_NODE: c_uint = 0;
-    let words = if_offered(device.memory_affinity(16, WITHIN_NODE))?.unwrap_or_default();
+    let words = fact(device.memory_affinity(16, WITHIN_NODE))?.unwrap_or_default();
     let bits = u64::BITS;
     let from_nvml = words
         .iter()
@@ -541,6 +541,14 @@ pub fn if_offered<T>(answer: Result<T, Answer>) -> Result<Option<T>, Answer> {
             Ok(None)
         }
         Err(error) => Err(error),
+    }
+}
+
+/// A fact that a GPU can be used without: whatever the driver answers instead of it, the GPU is there. How it is its health says.
+fn fact<T>(answer: Result<T, Answer>) -> Result<Option<T>, Answer> {
+    match answer {
+        Err(error) if !concerns_driver(&error) && !matches!(error, Answer::GpuLost) => Ok(None),
+        other => other.map(Some),
     }
 }
 

@@ -9,7 +9,7 @@ use nvml_wrapper::error::NvmlError as Answer;
 use nvml_wrapper_sys::bindings::{
     NVML_GPM_METRICS_GET_VERSION, NvmlLib, field_id as id, nvmlDevice_t,
     nvmlGpmMetricId_t_NVML_GPM_METRIC_DRAM_BW_UTIL as DRAM,
-    nvmlGpmMetricId_t_NVML_GPM_METRIC_SM_UTIL as SM, nvmlGpmMetricsGet_t, nvmlGpmSample_t,
+    nvmlGpmMetricId_t_NVML_GPM_METRIC_SM_UTIL as SM, nvmlGpmMetricsGet_t, nvmlGpmSample_t, nvmlMemory_t,
     nvmlProcessInfo_t, nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE as INSUFFICIENT_SIZE,
     nvmlReturn_enum_NVML_SUCCESS as SUCCESS, nvmlReturn_t,
 };
@@ -186,9 +186,9 @@ pub fn sample_one(
         uuid: Some(fixed.uuid.clone()),
         fault: None,
         gpu_percent: rates.as_ref().map(|rates| rates.gpu),
-        sm_percent: whole.map(|look| look.sm_percent),
+        sm_percent: whole.and_then(|look| look.sm_percent),
         memory_percent: rates.as_ref().map(|rates| rates.memory),
-        memory_used_bytes: if_offered(device.memory_info())?.map(|memory| memory.used),
+        memory_used_bytes: memory(device)?.map(|memory| memory.used_bytes),
         temperature_c: if_offered(device.temperature(TemperatureSensor::Gpu))?,
         power_mw: match power {
             Some(power) => u32::try_from(power).ok(),
@@ -217,8 +217,8 @@ pub fn sample_one(
         let inside = inside.filter(|process| process.gpu_instance_id == Some(instance));
         sample.instances.push(InstanceUse {
             gpu_instance_id: instance,
-            sm_percent: look.map(|look| look.sm_percent),
-            memory_percent: look.map(|look| look.memory_percent),
+            sm_percent: look.and_then(|look| look.sm_percent),
+            memory_percent: look.and_then(|look| look.memory_percent),
             memory_used_bytes: inside.filter_map(|process| process.memory_bytes).sum(),
         });
     }
@@ -302,11 +302,31 @@ fn seen(info: &nvmlProcessInfo_t, kind: ProcessKind) -> GpuProcess {
     }
 }
 
-/// What GPM saw between two looks.
+/// A board's memory, in bytes.
+pub struct BoardMemory {
+    pub total_bytes: u64,
+    pub used_bytes: u64,
+}
+
+/// Drivers before R510 know only the first version, which counts what they keep for themselves as used.
+pub fn memory(device: &Device<'_>) -> Result<Option<BoardMemory>, Answer> {
+    if let Some(told) = if_offered(device.memory_info())? {
+        return Ok(Some(BoardMemory { total_bytes: told.total, used_bytes: told.used }));
+    }
+    let Ok(ask) = &device.nvml().lib().nvmlDeviceGetMemoryInfo else {
+        return Ok(None);
+    };
+    let mut told = nvmlMemory_t { total: 0, free: 0, used: 0 };
+    // SAFETY: the handle is of the library the function comes from, and the pointer is to a live structure of its type.
+    let code = unsafe { ask(device.handle(), &mut told) };
+    Ok(if_offered(check(code))?.map(|()| BoardMemory { total_bytes: told.total, used_bytes: told.used }))
+}
+
+/// What GPM saw between two looks; `None` where it does not tell one of them.
 #[derive(Clone, Copy, Debug)]
 pub struct GpmLook {
-    sm_percent: u32,
-    memory_percent: u32,
+    sm_percent: Option<u32>,
+    memory_percent: Option<u32>,
 }
 
 /// The earlier look at each GPU (by handle) and GPU instance, and room for the next. To be freed by [`GpmLooks::free`].
@@ -411,11 +431,14 @@ fn compare(
     request.metrics[1].metricId = DRAM;
     // SAFETY: both samples were read into, and the structure lives over the call.
     check(unsafe { get(&mut *request) })?;
-    let percent = |metric: usize| match request.metrics[metric] {
-        metric if metric.nvmlReturn == SUCCESS && metric.value.is_finite() => {
-            metric.value.round().clamp(0.0, 100.0) as u32
-        }
-        _ => 0,
+    // What is not told is not zero, and a little work is not none: who is idle may be ended for it.
+    let percent = |metric: usize| {
+        let metric = &request.metrics[metric];
+        let told = metric.nvmlReturn == SUCCESS && metric.value.is_finite();
+        told.then(|| match metric.value {
+            ..0.01 => 0,
+            value => value.round().clamp(1.0, 100.0) as u32,
+        })
     };
     Ok(GpmLook {
         sm_percent: percent(0),
