@@ -1,6 +1,7 @@
 //! Command lines by clap, with errors in our one voice: `gq: unexpected argument '--foo' found ...`, exit code 2.
 
 use crate::failure::{Failure, USAGE};
+use crate::slurm_name;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgMatches, Command};
 use std::ffi::OsString;
@@ -15,6 +16,8 @@ pub fn parse_explained(
     words: impl IntoIterator<Item = OsString>,
     explain: impl Fn(&str) -> Option<String>,
 ) -> Result<ArgMatches, Failure> {
+    let words: Vec<OsString> = words.into_iter().collect();
+    let command = slurm_name::versioned(command, words.first());
     command.try_get_matches_from(words).map_err(|error| match (error.kind(), error.get(ContextKind::InvalidArg)) {
         (ErrorKind::UnknownArgument, Some(ContextValue::String(word))) => match explain(word) {
             Some(text) => Failure::usage(text),
@@ -55,7 +58,6 @@ pub type Advice = [(&'static [&'static str], &'static str)];
 
 /// What holds for all commands.
 const EVERYWHERE: &Advice = &[
-    (&["-M", "--cluster", "--clusters"], "a configuration names one cluster; GPUPOOL_CONFIG names another configuration"),
     (&["--federation", "--local", "--sibling", "--allclusters"], "there are no federations: each cluster has a queue of its own"),
     (&["--yaml"], "there is no YAML; --json prints all there is"),
     (&["--usage"], "--help says it all"),
@@ -63,13 +65,13 @@ const EVERYWHERE: &Advice = &[
     (&["--noconvert"], "sizes are exact already: none is rounded"),
 ];
 
-/// As [`parse`]. Options can be shortened as long as they are clear (`--part`), as Slurm's commands take them; those that
-/// Slurm's command has and ours has not are refused with advice.
+/// As [`parse`]. Options can be shortened as long as they are clear (`--part`) and given again (the last counts, or lists
+/// grow), as Slurm's commands take them; those that Slurm's command has and ours has not are refused with advice.
 ///
 /// # Errors
 /// As [`parse`].
 pub fn parse_advising(command: Command, words: impl IntoIterator<Item = OsString>, advice: &Advice) -> Result<ArgMatches, Failure> {
-    parse_explained(command.infer_long_args(true), words, |odd| {
+    parse_explained(command.infer_long_args(true).args_override_self(true), words, |odd| {
         let found = advice.iter().chain(EVERYWHERE).find(|(words, _)| words.contains(&odd));
         found.map(|(_, text)| format!("{odd}: {text}"))
     })
@@ -96,7 +98,8 @@ mod tests {
         assert_eq!(read("gq --part x").unwrap().get_one::<String>("partition").unwrap(), "x");
         assert!(read("gq --sta").is_err(), "two options begin so");
         assert_eq!(read("gq -L").unwrap_err().text, "-L: look elsewhere");
-        assert!(read("gq --clusters=x").unwrap_err().text.contains("GPUPOOL_CONFIG"));
+        assert!(read("gq --federation").unwrap_err().text.contains("no federations"));
+        assert_eq!(read("gq --part x --start --start --part y").unwrap().get_one::<String>("partition").unwrap(), "y", "the last counts");
         assert!(read("gq --nosuch").unwrap_err().text.starts_with("unexpected argument '--nosuch'"));
     }
 }

@@ -110,6 +110,18 @@ impl FakeController {
         self.run_with(program, words, &[], "")
     }
 
+    /// As [`FakeController::run`], called by another name through a link.
+    ///
+    /// # Panics
+    /// When the link cannot be made or the program not started.
+    pub fn run_as(&self, name: &str, program: &str, words: &[&str]) -> Ran {
+        let link = self.dir.join(name);
+        if !link.is_symlink() {
+            std::os::unix::fs::symlink(program, &link).expect("a link");
+        }
+        self.run(link.to_str().expect("a path of ours"), words)
+    }
+
     /// As [`FakeController::run`], in the test's directory, with variables and a text on stdin.
     ///
     /// # Panics

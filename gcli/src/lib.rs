@@ -4,6 +4,7 @@
 //! knows what a job is.
 
 pub mod client_config;
+pub mod cluster_choice;
 pub mod column_format;
 pub mod command_line;
 pub mod failure;
@@ -12,7 +13,9 @@ pub mod fake_controller;
 pub mod local_time;
 pub mod pages;
 pub mod printable;
+pub mod slurm_name;
 pub mod table;
 
 pub use client_config::connect;
+pub use cluster_choice::ClusterChoice;
 pub use failure::{Failure, Outcome};

@@ -173,7 +173,7 @@ pub const OPTIONS: &[OptionSpec] = &[
     option("chdir", Required("DIR"), Done, "Working directory of the job").short('D'),
     option("checkpoint", Required("SIG[@TIME]"), Done, "How it is told to write a checkpoint before it must go: USR1@120, ./save.sh@5:00").env("GSUB_CHECKPOINT").ours(),
     option("cluster-constraint", Required("LIST"), Never(ONE_CLUSTER), "Features of clusters"),
-    option("clusters", Required("LIST"), Never(ONE_CLUSTER), "Clusters to submit to").short('M').env("SBATCH_CLUSTERS"),
+    option("clusters", Required("NAMES"), Done, "The cluster: there is this one, by its name or as all").short('M').env("SBATCH_CLUSTERS"),
     option("comment", Required("TEXT"), Done, "Remark that listings show"),
     option("consolidate-segments", Flag, Never(NEAR_NODES), "Put segments of nodes close together"),
     option("constraint", Required("FEATURES"), Done, "Features a node must have: a100&ib, (a100|h100)&ib").short('C').env("SBATCH_CONSTRAINT"),
@@ -425,7 +425,7 @@ mod tests {
             .filter(|o| o.status == OptionStatus::Done)
             .map(|o| o.name)
             .collect();
-        expect!["account array begin borrow chdir checkpoint comment constraint cpus-per-gpu cpus-per-task deadline dependency dry-run error exclude exclusive export gpu-bind gpu-mem gpus gpus-per-node gpus-per-task gres help hold ignore-pbs input job-name json kill-on-invalid-dep licenses mail-type mail-user mem mem-per-cpu mem-per-gpu nice no-borrow no-kill no-requeue nodelist nodes ntasks ntasks-per-node nvlink open-mode output parsable partition prefer priority qos quiet requeue reservation signal switches tag time time-min verbose version wait wait-all-nodes wrap"].assert_eq(&done.join(" "));
+        expect!["account array begin borrow chdir checkpoint clusters comment constraint cpus-per-gpu cpus-per-task deadline dependency dry-run error exclude exclusive export gpu-bind gpu-mem gpus gpus-per-node gpus-per-task gres help hold ignore-pbs input job-name json kill-on-invalid-dep licenses mail-type mail-user mem mem-per-cpu mem-per-gpu nice no-borrow no-kill no-requeue nodelist nodes ntasks ntasks-per-node nvlink open-mode output parsable partition prefer priority qos quiet requeue reservation signal switches tag time time-min verbose version wait wait-all-nodes wrap"].assert_eq(&done.join(" "));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use crate::bare_row;
 use crate::efficiency::{self, EfficiencyArgs};
-use crate::job_filter::{own_name, states, user_name};
+use crate::job_filter::{own_name, states, unknown_user, user_name};
 use crate::queue::copy_json;
 use crate::run_column::{self, Manner, RunColumn, Units};
 use crate::run_line::{Key, RunLine};
@@ -12,7 +12,7 @@ use gcli::column_format::Spec;
 use gcli::local_time::{self, TimeFormat};
 use gcli::printable::printable;
 use gcli::table::stdout;
-use gcli::{Failure, Outcome, command_line};
+use gcli::{ClusterChoice, Failure, Outcome, command_line, slurm_name};
 use gmodel::duration::TimeLimit;
 use gmodel::{Instant, Timestamp};
 use gwire::api::RunQuery;
@@ -61,28 +61,28 @@ struct AccountingArgs {
     named: Vec<String>,
     /// These jobs, a line each: 17, 98 (an array), 98_5; or steps of theirs: 17.0
     #[arg(short, long, value_name = "JOBS", alias = "job")]
-    jobs: Option<String>,
+    jobs: Vec<String>,
     /// Jobs of these users
     #[arg(short, long, value_name = "USERS", alias = "uid")]
-    user: Option<String>,
+    user: Vec<String>,
     /// Jobs of all users
     #[arg(short, long)]
     allusers: bool,
     /// Jobs charged to these accounts
     #[arg(short = 'A', long, value_name = "NAMES", alias = "account")]
-    accounts: Option<String>,
+    accounts: Vec<String>,
     /// Jobs in these partitions
     #[arg(short = 'r', long, value_name = "NAMES")]
-    partition: Option<String>,
+    partition: Vec<String>,
     /// Jobs of these qualities of service
     #[arg(short, long, value_name = "NAMES")]
-    qos: Option<String>,
+    qos: Vec<String>,
     /// Jobs with these names
     #[arg(long, value_name = "NAMES")]
-    name: Option<String>,
+    name: Vec<String>,
     /// Jobs that ran on one of these nodes
     #[arg(short = 'N', long, value_name = "NODES")]
-    nodelist: Option<String>,
+    nodelist: Vec<String>,
     /// Jobs on so many nodes: 2, 2-4, 2-
     #[arg(short = 'i', long, value_name = "COUNT", value_parser = Between::read)]
     nnodes: Option<Between>,
@@ -97,7 +97,9 @@ struct AccountingArgs {
     timelimit_max: Option<u64>,
     /// Jobs in these states, FAILED or F
     #[arg(short, long, value_name = "STATES")]
-    state: Option<String>,
+    state: Vec<String>,
+    #[command(flatten)]
+    cluster: ClusterChoice,
     /// From this time; without it from midnight, or with -j from the beginning
     #[arg(short = 'S', long, value_name = "TIME")]
     starttime: Option<String>,
@@ -106,7 +108,7 @@ struct AccountingArgs {
     endtime: Option<String>,
     /// Columns, with widths: jobid,state%20
     #[arg(short = 'o', long, value_name = "COLUMNS")]
-    format: Option<String>,
+    format: Vec<String>,
     /// Many columns
     #[arg(short, long, conflicts_with = "format")]
     long: bool,
@@ -172,8 +174,12 @@ pub fn command() -> clap::Command {
 /// # Errors
 /// What stood in the way, with the exit code.
 pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
+    let words: Vec<OsString> = words.into_iter().collect();
+    let as_sacct = slurm_name::is_one(words.first());
     let matches = command_line::parse_advising(command(), words, ADVICE)?;
-    let args = AccountingArgs::from_arg_matches(&matches).map_err(Failure::usage)?;
+    let mut args = AccountingArgs::from_arg_matches(&matches).map_err(Failure::usage)?;
+    // sacct shows steps unless it is told not to.
+    args.steps |= as_sacct && !args.allocations;
     let now = local_time::now();
     match &args.sub {
         Some(Sub::Report(report)) => return usage_report::run(&mut gcli::connect("gacct")?, report, now),
@@ -196,11 +202,12 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
 fn list(args: &AccountingArgs, now: Timestamp) -> Outcome {
     let mut out = stdout()?;
     let columns = columns(args)?;
-    let named = Named::of(args.jobs.as_deref().unwrap_or_default());
+    let named = Named::of(&args.jobs.join(","));
     let steps = args.steps || !named.steps.is_empty();
     let query = RunQuery { steps, detail: args.json, ..query(args, now)? };
     let query = if named.steps.is_empty() { query } else { RunQuery { job: named.all(), ..query } };
     let mut client = gcli::connect("gacct")?;
+    args.cluster.check(&mut client)?;
     let only = Only::of(args);
     if args.json && only.is_some() {
         return Err(Failure::usage("-i, -I, -k and -K choose lines, not rows of JSON: leave them out"));
@@ -222,14 +229,13 @@ fn list(args: &AccountingArgs, now: Timestamp) -> Outcome {
     let keys: Vec<Key> = keys.into_iter().map(Key::of).collect();
     let listing = Listing { columns, style: Style::of(args), manner: Manner::new(TimeFormat::from_env(), args.units.unwrap_or_default()) };
     let mut rows = client.rows(&path_with_query("/v1/runs", &query))?;
-    // Behind the answer's head: an error comes without it.
-    if !args.noheader {
-        out.write_all(listing.header().as_bytes())?;
-    }
-    let mut line = String::with_capacity(256);
+    // It goes out with the first row: an error comes without it.
+    let mut line = if args.noheader { String::with_capacity(256) } else { listing.header() };
+    let mut found = false;
     while let Some(text) = rows.next_row()? {
         let mut run: RunLine = bare_row::read(text, &keys)
             .map_err(|error| Failure::new(format_args!("a row of accounting cannot be read: {error}")))?;
+        found = true;
         if only.as_ref().is_some_and(|only| !only.takes(&run)) {
             continue;
         }
@@ -245,6 +251,11 @@ fn list(args: &AccountingArgs, now: Timestamp) -> Outcome {
         out.write_all(line.as_bytes())?;
         line.clear();
     }
+    // One who left keeps their jobs in accounting, so only of one who has none it is said.
+    if !found && let Some(user) = unknown_user(&query.user) {
+        return Err(Failure::new(format_args!("Invalid user: no job of {user:?} is in accounting, and there is no user of that name on this machine")));
+    }
+    out.write_all(line.as_bytes())?;
     out.flush()?;
     Ok(0)
 }
@@ -357,11 +368,11 @@ impl Named {
 
 fn columns(args: &AccountingArgs) -> Result<Vec<(RunColumn, Spec)>, Failure> {
     let variable = std::env::var("SACCT_FORMAT").ok().filter(|text| !text.is_empty());
-    let text = match &args.format {
-        Some(text) => text.clone(),
-        None if args.brief => run_column::BRIEF.to_owned(),
-        None if args.long => run_column::LONG.to_owned(),
-        None => variable.unwrap_or_else(|| run_column::USUAL.to_owned()),
+    let text = match () {
+        () if !args.format.is_empty() => args.format.join(","),
+        () if args.brief => run_column::BRIEF.to_owned(),
+        () if args.long => run_column::LONG.to_owned(),
+        () => variable.unwrap_or_else(|| run_column::USUAL.to_owned()),
     };
     run_column::read(&text).map_err(Failure::new)
 }
@@ -370,20 +381,16 @@ fn query(args: &AccountingArgs, now: Timestamp) -> Result<RunQuery, Failure> {
     let time = |option: &str, text: &str| {
         local_time::read_past(text, now).map(Instant).map_err(|why| Failure::usage(format_args!("--{option}: {why}")))
     };
-    let own = |value: &Option<String>| value.clone().unwrap_or_default();
-    let user = match &args.user {
-        Some(list) => {
-            let names = list.split(',').filter(|user| !user.is_empty()).map(user_name);
-            names.collect::<Result<Vec<_>, _>>()?.join(",")
-        }
+    let jobs_named = !args.jobs.is_empty();
+    let names = args.user.iter().flat_map(|list| list.split(',')).filter(|user| !user.is_empty()).map(user_name);
+    let user = match names.collect::<Result<Vec<_>, _>>()?.join(",") {
         // Root looks after everybody's jobs; jobs that are named need no user.
-        None if args.allusers || args.jobs.is_some() || Uid::current().is_root() => String::new(),
-        None => own_name()?,
+        none if none.is_empty() && !(args.allusers || jobs_named || Uid::current().is_root()) => own_name()?,
+        names => names,
     };
-    let from = match (&args.starttime, &args.jobs) {
-        (Some(text), _) => Some(time("starttime", text)?),
-        (None, Some(_)) => None,
-        (None, None) => Some(Instant(local_time::midnight(now))),
+    let from = match &args.starttime {
+        Some(text) => Some(time("starttime", text)?),
+        None => (!jobs_named).then(|| Instant(local_time::midnight(now))),
     };
     let to = args.endtime.as_deref().map(|text| time("endtime", text)).transpose()?;
     if let (Some(from), Some(to)) = (from, to)
@@ -392,14 +399,14 @@ fn query(args: &AccountingArgs, now: Timestamp) -> Result<RunQuery, Failure> {
         return Err(Failure::usage(format_args!("-S ({}) is after -E ({}): there is nothing between them", from.0, to.0)));
     }
     Ok(RunQuery {
-        job: own(&args.jobs),
+        job: args.jobs.join(","),
         user,
-        account: own(&args.accounts),
-        partition: own(&args.partition),
-        qos: own(&args.qos),
-        name: own(&args.name),
-        nodelist: own(&args.nodelist),
-        state: args.state.as_deref().map(states).transpose()?.filter(|states| states != "all").unwrap_or_default(),
+        account: args.accounts.join(","),
+        partition: args.partition.join(","),
+        qos: args.qos.join(","),
+        name: args.name.join(","),
+        nodelist: args.nodelist.join(","),
+        state: Some(states(&args.state.join(","))?).filter(|states| states != "all").unwrap_or_default(),
         from,
         to,
         attempts: args.duplicates,

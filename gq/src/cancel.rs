@@ -6,7 +6,7 @@ use crate::job_filter::{self, JobFilter};
 use clap::{CommandFactory, FromArgMatches, Parser};
 use gcli::local_time::TimeFormat;
 use gcli::table::stdout;
-use gcli::{Failure, Outcome, command_line};
+use gcli::{ClusterChoice, Failure, Outcome, command_line, slurm_name};
 use gmodel::signal::{parse_signal, signal_word};
 use gwire::api::{CancelRequest, EachResult, JobQuery, JobRow};
 use gwire::client::{Client, path_with_query};
@@ -37,6 +37,8 @@ struct CancelArgs {
     jobs: Vec<String>,
     #[command(flatten)]
     filter: JobFilter,
+    #[command(flatten)]
+    cluster: ClusterChoice,
     /// Send running jobs this signal instead. Their script's shell is spared unless it is alone, or the signal is KILL
     #[arg(short, long, value_name = "SIGNAL", value_parser = |text: &str| parse_signal(text).map_err(|error| error.to_string()))]
     signal: Option<u8>,
@@ -70,10 +72,17 @@ pub fn command() -> clap::Command {
 /// # Errors
 /// What stood in the way, with the exit code.
 pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
+    let words: Vec<OsString> = words.into_iter().collect();
+    let as_scancel = slurm_name::is_one(words.first());
     let matches = command_line::parse_advising(command(), words, ADVICE)?;
-    let args = CancelArgs::from_arg_matches(&matches).map_err(Failure::usage)?;
+    let mut args = CancelArgs::from_arg_matches(&matches).map_err(Failure::usage)?;
+    // Programs cancel what may be over already, and scancel is content with that.
+    args.quiet |= as_scancel && !args.verbose && args.signal.is_none();
     if args.jobs.is_empty() && args.filter.is_empty() {
         return Err(Failure::usage("which jobs? Name them (gdel 17 98_5), or choose them with -u, --me, -n, -p, -t, -A, -q, -R or -w"));
+    }
+    if let Some(flag) = args.filter.blank() {
+        return Err(Failure::usage(format_args!("--{flag} is empty: that names no job, and is not taken for all of them")));
     }
     if let Some(step) = args.jobs.iter().flat_map(|words| words.split(',')).find(|word| word.contains('.')) {
         let job = step.split('.').next().unwrap_or_default();
@@ -82,6 +91,7 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
         )));
     }
     let mut client = gcli::connect("gdel")?;
+    args.cluster.check(&mut client)?;
     let mut request = CancelRequest { jobs: args.jobs.clone(), signal: args.signal, batch_only: args.batch, full: args.full, filter: None };
     if !args.filter.is_empty() {
         let mut filter = args.filter.query()?;

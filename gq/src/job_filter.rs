@@ -11,42 +11,53 @@ use nix::unistd::{Uid, User};
 pub(crate) struct JobFilter {
     /// Jobs of these users
     #[arg(short, long, value_name = "USERS", alias = "users")]
-    pub user: Option<String>,
+    pub user: Vec<String>,
     /// Your own jobs
     #[arg(long)]
     pub me: bool,
     /// Jobs in these partitions
     #[arg(short, long, value_name = "NAMES")]
-    pub partition: Option<String>,
+    pub partition: Vec<String>,
     /// Jobs in these states, PENDING or PD; all shows finished ones too
     #[arg(short = 't', long, value_name = "STATES", alias = "state")]
-    pub states: Option<String>,
+    pub states: Vec<String>,
     /// Jobs charged to these accounts
     #[arg(short = 'A', long, value_name = "NAMES")]
-    pub account: Option<String>,
+    pub account: Vec<String>,
     /// Jobs of these qualities of service
     #[arg(short, long, value_name = "NAMES")]
-    pub qos: Option<String>,
+    pub qos: Vec<String>,
     /// Jobs in these reservations
     #[arg(short = 'R', long, value_name = "NAMES")]
-    pub reservation: Option<String>,
+    pub reservation: Vec<String>,
     /// Jobs with these names
     #[arg(short, long, value_name = "NAMES", alias = "jobname")]
-    pub name: Option<String>,
+    pub name: Vec<String>,
     /// Jobs on these nodes: node[1-3]
     #[arg(short = 'w', long, value_name = "NODES", alias = "nodes")]
-    pub nodelist: Option<String>,
+    pub nodelist: Vec<String>,
 }
 
 impl JobFilter {
     pub(crate) fn is_empty(&self) -> bool {
         let Self { user, me, partition, states, account, qos, reservation, name, nodelist } = self;
-        !me && [user, partition, states, account, qos, reservation, name, nodelist].iter().all(|filter| filter.is_none())
+        !me && [user, partition, states, account, qos, reservation, name, nodelist].iter().all(|filter| filter.is_empty())
+    }
+
+    /// A filter that was given and names nothing, as `-u "$UNSET"` does.
+    pub(crate) fn blank(&self) -> Option<&'static str> {
+        let Self { user, me: _, partition, states, account, qos, reservation, name, nodelist } = self;
+        let filters = [
+            ("user", user), ("partition", partition), ("states", states), ("account", account), ("qos", qos),
+            ("reservation", reservation), ("name", name), ("nodelist", nodelist),
+        ];
+        let nothing = |values: &Vec<String>| !values.is_empty() && values.iter().all(|list| list.split(',').all(|word| word.trim().is_empty()));
+        filters.into_iter().find(|(_, values)| nothing(values)).map(|(flag, _)| flag)
     }
 
     /// With what the environment says where nothing is given. Source: squeue(1).
     pub(crate) fn with_variables(&self, variable: impl Fn(&str) -> Option<String>) -> Self {
-        let or = |given: &Option<String>, end: &str| given.clone().or_else(|| variable(end));
+        let or = |given: &[String], end: &str| if given.is_empty() { variable(end).into_iter().collect() } else { given.to_vec() };
         Self {
             user: if self.me { self.user.clone() } else { or(&self.user, "USERS") },
             partition: or(&self.partition, "PARTITION"),
@@ -70,19 +81,19 @@ impl JobFilter {
         if self.me {
             users.push(own_name()?);
         }
-        if let Some(nodes) = &self.nodelist {
-            gmodel::hostlist::Hostlist::parse(nodes).map_err(|error| Failure::usage(format_args!("--nodelist: {error}")))?;
+        let nodelist = self.nodelist.join(",");
+        if !self.nodelist.is_empty() {
+            gmodel::hostlist::Hostlist::parse(&nodelist).map_err(|error| Failure::usage(format_args!("--nodelist: {error}")))?;
         }
-        let own = |value: &Option<String>| value.clone().unwrap_or_default();
         Ok(JobQuery {
             user: users.join(","),
-            partition: own(&self.partition),
-            account: own(&self.account),
-            qos: own(&self.qos),
-            name: own(&self.name),
-            reservation: own(&self.reservation),
-            state: self.states.as_deref().map(states).transpose()?.unwrap_or_default(),
-            nodelist: own(&self.nodelist),
+            partition: self.partition.join(","),
+            account: self.account.join(","),
+            qos: self.qos.join(","),
+            name: self.name.join(","),
+            reservation: self.reservation.join(","),
+            state: states(&self.states.join(","))?,
+            nodelist,
             ..JobQuery::default()
         })
     }
@@ -181,19 +192,21 @@ mod tests {
     #[test]
     fn variables_stand_in_for_options_that_are_not_given() {
         let variable = |end: &str| Some(format!("v{}", end.to_lowercase()));
-        let given = JobFilter { me: true, partition: Some("p".into()), states: Some("R".into()), ..JobFilter::default() };
+        let given = JobFilter { me: true, partition: vec!["p".into()], states: vec!["R".into()], ..JobFilter::default() };
         let both = given.with_variables(variable);
-        assert_eq!((both.user, both.partition.as_deref(), both.account.as_deref()), (None, Some("p"), Some("vaccount")));
-        assert_eq!(JobFilter::default().with_variables(variable).user.as_deref(), Some("vusers"));
+        assert_eq!((both.user.join(","), both.partition.join(","), both.account.join(",")), ("".into(), "p".into(), "vaccount".into()));
+        assert_eq!(JobFilter::default().with_variables(variable).user, ["vusers"]);
     }
 
     #[test]
     fn filters_become_the_query_of_the_api() {
-        let filter = JobFilter { user: Some("0,alice".into()), states: Some("R".into()), ..Default::default() };
+        let filter = JobFilter { user: vec!["0,alice".into(), "bob".into()], states: vec!["R".into(), "PD".into()], ..Default::default() };
         let query = filter.query().unwrap();
-        assert_eq!((query.user.as_str(), query.state.as_str()), ("root,alice", "RUNNING"));
+        assert_eq!((query.user.as_str(), query.state.as_str()), ("root,alice,bob", "RUNNING,PENDING"), "lists grow");
         assert!(!filter.is_empty() && JobFilter::default().is_empty());
-        let bad = JobFilter { nodelist: Some("node[1-1000000000]".into()), ..Default::default() };
+        assert_eq!(filter.blank(), None);
+        assert_eq!(JobFilter { user: vec![" ,".into()], ..filter }.blank(), Some("user"));
+        let bad = JobFilter { nodelist: vec!["node[1-1000000000]".into()], ..Default::default() };
         assert_eq!(bad.query().unwrap_err().exit, 2);
     }
 }

@@ -7,7 +7,7 @@ use crate::{difference_listing, health_listing, node_record, queue};
 use clap::{ArgAction, CommandFactory, FromArgMatches, Parser};
 use gcli::local_time::{self, TimeFormat};
 use gcli::table::{Cell, Column, Screen, TableWriter, Tint, stdout};
-use gcli::{Failure, Outcome, command_line};
+use gcli::{ClusterChoice, Failure, Outcome, command_line, slurm_name};
 use gmodel::hostlist::{self, Hostlist};
 use gmodel::size::rough_size;
 use gmodel::suggest::did_you_mean;
@@ -58,6 +58,8 @@ struct NodeArgs {
     /// Partitions as sinfo lists them, all or these
     #[arg(short, long, value_name = "NAMES", num_args = 0..=1, default_missing_value = "", alias = "partition")]
     partitions: Option<String>,
+    #[command(flatten)]
+    cluster: ClusterChoice,
     /// With -p: each partition in full, as scontrol shows it
     #[arg(long, requires = "partitions", conflicts_with_all = ["by_node", "summarize", "list_reasons", "long", "format", "format_names"])]
     full: bool,
@@ -136,8 +138,14 @@ pub fn command() -> clap::Command {
 /// # Errors
 /// What stood in the way, with the exit code.
 pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
+    let words: Vec<OsString> = words.into_iter().collect();
+    let as_sinfo = slurm_name::is_one(words.first());
     let matches = command_line::parse_advising(command(), words, ADVICE)?;
-    let args = NodeArgs::from_arg_matches(&matches).map_err(Failure::usage)?;
+    let mut args = NodeArgs::from_arg_matches(&matches).map_err(Failure::usage)?;
+    if as_sinfo && args.names.is_empty() && !(args.health || args.diff || args.json) {
+        // sinfo lists partitions.
+        args.partitions.get_or_insert_default();
+    }
     if let Some(list) = &args.hostnames {
         return hostnames(list);
     }
@@ -150,6 +158,7 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     let sort = node_column::read_sort(args.sort.as_deref().unwrap_or_default());
     let sort = sort.map_err(|why| Failure::usage(format_args!("--sort: {why}")))?;
     let mut client = gcli::connect("gnodes")?;
+    args.cluster.check(&mut client)?;
     let Some(secs) = args.iterate else { return show(&mut client, &args, &choice, format, &sort) };
     loop {
         writeln!(std::io::stdout(), "{}", local_time::banner(local_time::now()))?;

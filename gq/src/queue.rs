@@ -11,7 +11,7 @@ use clap::{ArgAction, CommandFactory, FromArgMatches, Parser};
 use gcli::column_format::Piece;
 use gcli::local_time::{self, TimeFormat};
 use gcli::table::{Column, Screen, TableWriter, Tint, stdout};
-use gcli::{Failure, Outcome, command_line};
+use gcli::{ClusterChoice, Failure, Outcome, command_line, slurm_name};
 use gmodel::JobState;
 use gwire::api::{JobQuery, JobRow, LogText, WhyRow};
 use gwire::client::{Client, escape, path_with_query};
@@ -49,6 +49,10 @@ const LONG: &[JobColumn] = &[
     JobColumn::Class,
     JobColumn::NodelistOrReason,
 ];
+/// Listings under the name squeue.
+const SQUEUE_USUAL: &str = "%.18i %.9P %.8j %.8u %.2t %.10M %.6D %R";
+const SQUEUE_LONG: &str = "%.18i %.9P %.8j %.8u %.8T %.10M %.9l %.6D %R";
+const SQUEUE_STEPS: &str = "%.15i %.8j %.9P %.8u %.9M %N";
 const WATCH_SECS: u64 = 2;
 
 const EXAMPLES: &str = "\
@@ -89,9 +93,11 @@ struct QueueArgs {
     jobs: Vec<String>,
     #[command(flatten)]
     filter: JobFilter,
+    #[command(flatten)]
+    cluster: ClusterChoice,
     /// List only these jobs
     #[arg(short, long = "jobs", value_name = "JOBS", alias = "job", conflicts_with = "jobs")]
-    job_list: Option<String>,
+    job_list: Vec<String>,
     /// No header line
     #[arg(short = 'h', long)]
     noheader: bool,
@@ -164,9 +170,12 @@ pub fn command() -> clap::Command {
 /// # Errors
 /// What stood in the way, with the exit code.
 pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
+    let words: Vec<OsString> = words.into_iter().collect();
+    let as_squeue = slurm_name::is_one(words.first());
     let matches = command_line::parse_advising(command(), words, ADVICE)?;
     let args = QueueArgs::from_arg_matches(&matches).map_err(Failure::usage)?;
     let mut client = gcli::connect("gq")?;
+    args.cluster.check(&mut client)?;
     if let Some(job) = &args.why {
         return why(&mut client, job, args.json);
     }
@@ -183,12 +192,12 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     }
     if args.start {
         let mut query = args.filter.query()?;
-        query.job = args.job_list.clone().unwrap_or_default();
+        query.job = args.job_list.join(",");
         return start_listing::print(&mut client, &query, !args.noheader, args.json);
     }
     if args.prio {
         let mut query = args.filter.query()?;
-        query.job = args.job_list.clone().unwrap_or_default();
+        query.job = args.job_list.join(",");
         let shape = priority_listing::Shape { long: args.long, normalized: args.normalized, header: !args.noheader, json: args.json };
         return priority_listing::print(&mut client, &query, shape);
     }
@@ -198,7 +207,7 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
         }
         return jobs_in_full(&mut client, &args.jobs, args.json);
     }
-    let listing = Listing::of(&args)?;
+    let listing = Listing::of(&args, as_squeue)?;
     if let Some(named) = &args.steps {
         return step_listing::print(&mut client, listing.query, named, &listing.shape, listing.header);
     }
@@ -231,11 +240,17 @@ pub(crate) enum Shape {
 }
 
 impl Listing {
-    fn of(args: &QueueArgs) -> Result<Self, Failure> {
+    fn of(args: &QueueArgs, as_squeue: bool) -> Result<Self, Failure> {
         let free = args.format.is_none() && args.names.is_none() && !args.long && args.steps.is_none();
         let letters = args.format.clone().or_else(|| variable("FORMAT").filter(|_| free));
         let by_name = variable("FORMAT2").filter(|_| free && letters.is_none());
         let names = args.names.clone().or(by_name);
+        let of_squeue = match (args.steps.is_some(), args.long) {
+            (true, _) => SQUEUE_STEPS,
+            (false, true) => SQUEUE_LONG,
+            (false, false) => SQUEUE_USUAL,
+        };
+        let letters = letters.or_else(|| (as_squeue && names.is_none()).then(|| of_squeue.to_owned()));
         let shape = if args.json {
             Shape::Json
         } else if let Some(letters) = &letters {
@@ -249,7 +264,7 @@ impl Listing {
         let sort = sort_keys(&sort)?;
         let filter = args.filter.with_variables(variable);
         let mut query = filter.query()?;
-        query.job = args.job_list.clone().unwrap_or_default();
+        query.job = args.job_list.join(",");
         query.expand = args.array || variable("ARRAY").is_some();
         let sorted_by = sort.iter().map(|(column, _)| *column);
         query.bare = !args.json;

@@ -36,6 +36,7 @@ fn answer(request: &Request) -> Answer {
         "/v1/report" => Answer::ok(
             r#"{"schema":1,"rows":[{"group":["lab","h100"],"jobs":3,"gpu_hours":12.25,"cpu_hours":100.0},{"group":["other",""],"jobs":1,"gpu_hours":0.0,"cpu_hours":2.5}]}"#,
         ),
+        "/v1/cluster" => Answer::ok(r#"{"schema":1,"name":"lab","version":"0.1.0"}"#),
         _ => Answer::refuse(404, "not_found", "no such path"),
     }
 }
@@ -100,10 +101,12 @@ fn parsable_fields_are_those_of_sacct() {
 fn the_query_carries_times_and_filters() {
     let controller = FakeController::start(answer);
     controller.run(GACCT, &["-j", "98_5,17", "-s", "F,CA", "-D"]);
+    controller.run(GACCT, &["-j", "1", "--job", "2,3", "-s", "F", "-s", "CA", "-u", "0", "-u", "nobody", "-o", "jobid", "-o", "state"]);
     controller.run(GACCT, &["-u", "0", "-A", "lab", "-r", "main", "-q", "high", "-N", "node[1-2]", "--name", "x", "-S", "2026-11-20", "-E", "2026-11-20T09:05"]);
     let paths: Vec<String> = controller.requests().iter().map(|request| request.path.clone()).collect();
     expect![[r#"
         /v1/runs?attempts=true&bare=true&columns=id,shown_id,name,partition,account,cpus,state,cancelled_by,exit_code&job=98_5,17&state=FAILED,CANCELLED
+        /v1/runs?bare=true&columns=id,shown_id,state,cancelled_by&job=1,2,3&state=FAILED,CANCELLED&user=root,nobody
         /v1/runs?account=lab&bare=true&columns=id,shown_id,name,partition,account,cpus,state,cancelled_by,exit_code&from=2026-11-20T00%3A00%3A00Z&name=x&nodelist=node%5B1-2%5D&partition=main&qos=high&to=2026-11-20T09%3A05%3A00Z&user=root"#]].assert_eq(&paths.join("\n"));
 }
 
@@ -189,14 +192,47 @@ fn jobs_are_chosen_by_nodes_cpus_and_limit_and_options_of_sacct_may_be_short() {
         stderr: For more information, try '--help'.
         exit: Some(2)
     "#]]);
-    check(&["-M", "all"], expect![[r#"
-        stderr: gacct: -M: a configuration names one cluster; GPUPOOL_CONFIG names another configuration
-        exit: Some(2)
+    check(&["-nXPo", "jobid", "-M", "all", "-I", "2"], expect![[r#"
+        95
+    "#]]);
+    check(&["-nXPo", "jobid", "--clusters=lab", "-I", "2"], expect![[r#"
+        95
+    "#]]);
+    check(&["-M", "lab,other"], expect![[r#"
+        stderr: gacct: --clusters other: this is cluster "lab", and its controller knows no other. GPUPOOL_CONFIG names another configuration
+        exit: Some(1)
     "#]]);
     check(&["-s", "DL"], expect![[r#"
         stderr: gacct: no job here is ever DEADLINE. States are PENDING, RUNNING, SUSPENDED, COMPLETING, COMPLETED, FAILED, CANCELLED, TIMEOUT, NODE_FAIL, OUT_OF_MEMORY, PREEMPTED, or all
         exit: Some(2)
     "#]]);
+}
+
+#[test]
+fn a_user_without_jobs_whom_nobody_knows_is_an_error_and_a_job_nobody_knows_is_not() {
+    let none = |_: &Request| Answer::ok(r#"{"schema":1,"runs":[]}"#);
+    let check = |words: &[&str], want: Expect| want.assert_eq(&FakeController::start(none).run(GACCT, words).text());
+    check(&["-u", "no-such-user"], expect![[r#"
+        stderr: gacct: Invalid user: no job of "no-such-user" is in accounting, and there is no user of that name on this machine
+        exit: Some(1)
+    "#]]);
+    check(&["-u", "root", "-X"], expect![[r#"
+        JobID           JobName  Partition    Account  AllocCPUS      State ExitCode 
+        ------------ ---------- ---------- ---------- ---------- ---------- -------- 
+    "#]]);
+    check(&["-j", "99999", "-nX"], expect![""]);
+    assert!(FakeController::start(answer).run(GACCT, &["-u", "no-such-user"]).exit == Some(0), "one who left has jobs still");
+}
+
+#[test]
+fn under_the_name_sacct_there_are_steps_unless_told_otherwise() {
+    let controller = FakeController::start(answer);
+    assert!(controller.run_as("sacct", GACCT, &["-V"]).stdout.starts_with("slurm 25.05.0 (as gpupool "));
+    for words in [&["-j", "95"][..], &["-X", "-j", "95"]] {
+        assert_eq!(controller.run_as("sacct", GACCT, words).exit, Some(0));
+    }
+    let paths: Vec<String> = controller.requests().iter().map(|request| request.path.clone()).collect();
+    assert!(paths[0].contains("steps=true") && !paths[1].contains("steps"), "{paths:?}");
 }
 
 #[test]

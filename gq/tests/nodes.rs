@@ -130,6 +130,16 @@ fn partitions_are_listed_as_sinfo_lists_them() {
 }
 
 #[test]
+fn under_the_name_sinfo_partitions_are_listed_without_being_asked_for() {
+    let controller = FakeController::start(answer);
+    for words in [&[][..], &["-N"], &["-s"], &["-h", "-o", "%P %D"], &["-t", "idle"]] {
+        let ours: Vec<&str> = words.iter().copied().chain(["-p"]).collect();
+        assert_eq!(controller.run_as("sinfo", GNODES, words), controller.run(GNODES, &ours), "{words:?}");
+    }
+    assert!(controller.run_as("sinfo", GNODES, &["--health"]).exit == Some(1), "no canned answer for it: it is gnodes'");
+}
+
+#[test]
 fn formats_print_what_sinfo_printed() {
     check(&["-h", "-n", "node2", "-o", "%P|%a|%l|%D|%t|%T|%N|%c|%m|%C|%f|%F|%w|%R|%n"], expect![[r#"
         main*|up|1-00:00:00|1|mix|mixed|node2|16|8000|4/12/0/16|a100|1/0/0/1|1|main|node2

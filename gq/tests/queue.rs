@@ -55,6 +55,7 @@ fn answer(request: &Request) -> Answer {
     let job = query.split('&').find_map(|pair| pair.strip_prefix("job="));
     let one = |id: &str| queue().into_iter().filter(|job| job["shown_id"] == id).collect::<Vec<_>>();
     match path {
+        "/v1/cluster" => Answer::ok(r#"{"schema":1,"name":"lab"}"#),
         "/v1/jobs" => match job {
             Some(ids) => listing(ids.split(',').flat_map(one).collect()),
             None => listing(queue()),
@@ -117,6 +118,61 @@ fn the_listing_has_squeues_columns_and_the_gpus() {
           95 main run  root root RUNNING 0:14     1:00:00 1 1       node2
         98_1 main arr  root root RUNNING 0:14       10:00 1 0       node2
     "#]]);
+}
+
+#[test]
+fn under_the_name_squeue_the_listing_is_squeues_to_the_blank() {
+    let controller = FakeController::start(answer);
+    expect![[r#"
+                     JOBID PARTITION     NAME     USER ST       TIME  NODES NODELIST(REASON)
+                        97      main      dep     root PD       0:00      1 (Dependency)
+                      98_5      main      arr     root PD       0:00      1 (JobArrayTaskLimit)
+                       119      main     wrap     root PD       0:00      1 (PartitionTimeLimit)
+                        95      main      run     root  R       0:14      1 node2
+                      98_1      main      arr     root  R       0:14      1 node2
+    "#]].assert_eq(&controller.run_as("squeue", GQ, &[]).text());
+    expect![[r#"
+                        97      main      dep     root  PENDING       0:00     10:00      1 (Dependency)
+    "#]].assert_eq(&controller.run_as("squeue", GQ, &["-l", "-h", "-j", "97"]).text());
+    assert_eq!(controller.run_as("squeue", GQ, &["-h", "-j", "97", "-o", "%i %T"]).text(), "97 PENDING\n", "a format is a format");
+    assert!(controller.run_as("squeue", GQ, &["--version"]).stdout.starts_with("slurm 25.05.0 "));
+    assert!(controller.run(GQ, &["--version"]).stdout.starts_with("gq "));
+}
+
+#[test]
+fn clusters_are_this_one_or_all_and_jobs_may_be_named_in_several_options() {
+    check(GQ, &["-h", "-o", "%i", "-j", "97", "-j", "95", "-M", "all"], expect![[r#"
+        97
+        95
+    "#]]);
+    check(GQ, &["--clusters", "lab2"], expect![[r#"
+        stderr: gq: --clusters lab2: this is cluster "lab", and its controller knows no other. GPUPOOL_CONFIG names another configuration
+        exit: Some(1)
+    "#]]);
+    check(GDEL, &["--clusters=lab2", "95"], expect![[r#"
+        stderr: gdel: --clusters lab2: this is cluster "lab", and its controller knows no other. GPUPOOL_CONFIG names another configuration
+        exit: Some(1)
+    "#]]);
+    check(GDEL, &["--clusters=all", "95"], expect![""]);
+}
+
+#[test]
+fn a_filter_that_names_nothing_cancels_nothing() {
+    let controller = FakeController::start(answer);
+    expect![[r#"
+        stderr: gdel: --user is empty: that names no job, and is not taken for all of them
+        exit: Some(2)
+    "#]].assert_eq(&controller.run(GDEL, &["-u", ""]).text());
+    assert_eq!(controller.run(GDEL, &["-t", "PD", "-n", " ,"]).exit, Some(2));
+    assert!(controller.requests().is_empty());
+}
+
+#[test]
+fn under_the_name_scancel_jobs_that_are_over_are_no_failure() {
+    let controller = FakeController::start(answer);
+    assert_eq!(controller.run_as("scancel", GDEL, &["999999"]).text(), "");
+    assert_eq!(controller.run_as("scancel", GDEL, &["-v", "999999"]).exit, Some(1));
+    assert_eq!(controller.run(GDEL, &["999999"]).exit, Some(1));
 }
 
 #[test]

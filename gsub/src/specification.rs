@@ -45,6 +45,20 @@ pub(crate) struct Submission {
     pub export: Export,
     pub wait: bool,
     pub dry_run: bool,
+    /// The id alone, where sbatch would say more.
+    pub parsable: bool,
+    /// As `--clusters` names them.
+    pub clusters: String,
+}
+
+impl Submission {
+    /// Where no output file is named, the one that sbatch writes.
+    pub(crate) fn name_output_as_sbatch(&mut self) {
+        let usual = if self.spec.array.is_some() { "slurm-%A_%a.out" } else { "slurm-%j.out" };
+        if self.spec.launch.stdout.is_empty() {
+            usual.clone_into(&mut self.spec.launch.stdout);
+        }
+    }
 }
 
 /// Reads all options that are acted on.
@@ -85,7 +99,7 @@ pub(crate) fn build(choices: &mut Choices, work: &Work, submitter: &Submitter) -
     let launch = launch(choices, work, submitter)?;
     common.later = choices.take_later().iter().map(|given| (given.option.name.to_owned(), given.text().to_owned())).collect::<BTreeMap<_, _>>();
     // Of the command, or so anyway.
-    for nothing_to_do in ["json", "parsable", "quiet", "verbose", "ignore-pbs"] {
+    for nothing_to_do in ["json", "quiet", "verbose", "ignore-pbs"] {
         choices.take(nothing_to_do);
     }
     parsed(choices.take("wait-all-nodes"), all_nodes)?;
@@ -99,7 +113,14 @@ pub(crate) fn build(choices: &mut Choices, work: &Work, submitter: &Submitter) -
         export.set(&format!("SLURM_{word}"), value.clone());
         export.set(&format!("GSUB_{word}"), value);
     }
-    Ok(Submission { spec, export, wait: choices.take_flag("wait"), dry_run: choices.take_flag("dry-run") })
+    Ok(Submission {
+        spec,
+        export,
+        wait: choices.take_flag("wait"),
+        dry_run: choices.take_flag("dry-run"),
+        parsable: choices.take_flag("parsable"),
+        clusters: text(choices.take("clusters")).unwrap_or_default(),
+    })
 }
 
 /// What sbatch itself puts into the job's environment of the options it was given. Source: OUTPUT ENVIRONMENT VARIABLES in sbatch(1).
@@ -460,13 +481,13 @@ mod tests {
     #[test]
     fn every_done_option_changes_the_submission() {
         let show = |submission: &Submission| {
-            let Submission { spec, export, wait, dry_run } = submission;
-            format!("{spec:?} {export:?} {wait} {dry_run}")
+            let Submission { spec, export, wait, dry_run, parsable, clusters } = submission;
+            format!("{spec:?} {export:?} {wait} {dry_run} {parsable} {clusters}")
         };
         let plain = show(&submission(&["--hold"]).unwrap());
         for option in OPTIONS.iter().filter(|option| option.status == OptionStatus::Done) {
             // Read before there is a submission, or without effect on it by definition.
-            if ["help", "version", "wrap", "json", "parsable", "quiet", "verbose", "hold", "ignore-pbs", "wait-all-nodes"].contains(&option.name) {
+            if ["help", "version", "wrap", "json", "quiet", "verbose", "hold", "ignore-pbs", "wait-all-nodes"].contains(&option.name) {
                 continue;
             }
             let word = match option.value {

@@ -12,7 +12,7 @@ use crate::script::Work;
 use crate::specification::{Submission, Submitter, build};
 use clap::{Arg, ArgAction, Command};
 use gcli::local_time::{self, TimeFormat};
-use gcli::{Failure, Outcome};
+use gcli::{Failure, Outcome, cluster_choice, slurm_name};
 use gmodel::directive::{misplaced_directives, read_directives};
 use gmodel::option_table::{OPTIONS, OptionSpec, OptionStatus, OptionValue};
 use gmodel::{JobId, JobState};
@@ -99,6 +99,8 @@ fn table_text() -> String {
 /// # Errors
 /// What stood in the way, with the exit code.
 pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
+    let words: Vec<OsString> = words.into_iter().collect();
+    let as_sbatch = slurm_name::is_one(words.first());
     let words = words_as_text(words)?;
     if let Some(note) = mark::asked(&words) {
         return mark::main(&note);
@@ -110,7 +112,8 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
         return Ok(0);
     }
     if has(&given, "version") {
-        writeln!(std::io::stdout(), "gsub {}", env!("CARGO_PKG_VERSION"))?;
+        let own = concat!("gsub ", env!("CARGO_PKG_VERSION"));
+        writeln!(std::io::stdout(), "{}", if as_sbatch { slurm_name::VERSION } else { own })?;
         return Ok(0);
     }
     let json = has(&given, "json");
@@ -121,9 +124,13 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     note_later(variables.iter().chain(&in_script), &mut notes);
     let mut choices = Choices::of(in_script.into_iter().chain(variables).chain(given))?;
     notes.decide(&choices);
-    let submission = build(&mut choices, &work, &submitter()?)?;
+    let mut submission = build(&mut choices, &work, &submitter()?)?;
+    if as_sbatch {
+        submission.name_output_as_sbatch();
+    }
     assert!(choices.left().is_empty(), "options nobody acts on: {:?}", choices.left());
     let mut client = gcli::connect("gsub")?;
+    let cluster = cluster_choice::check(&submission.clusters, &mut client)?;
     let request = request(&submission, &work, &mut notes)?;
     if submission.dry_run {
         return dry_run(&mut client, &request, &mut notes, json);
@@ -135,13 +142,23 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     let mut out = std::io::stdout();
     match json {
         true => write_json(serde_json::to_string(&submitted))?,
-        false => writeln!(out, "{}", submitted.id)?,
+        false => writeln!(out, "{}", said(submitted.id, as_sbatch && !submission.parsable, as_sbatch, cluster.as_deref()))?,
     }
     out.flush()?;
     if submission.wait {
         return wait(client.wait_for(WAIT_PATIENCE), submitted.id);
     }
     Ok(0)
+}
+
+/// The id; under the name sbatch as it says it, with the cluster where one was named.
+fn said(id: JobId, in_words: bool, as_sbatch: bool, cluster: Option<&str>) -> String {
+    match (in_words, cluster.filter(|_| as_sbatch)) {
+        (true, Some(cluster)) => format!("Submitted batch job {id} on cluster {cluster}"),
+        (true, None) => format!("Submitted batch job {id}"),
+        (false, Some(cluster)) => format!("{id};{cluster}"),
+        (false, None) => id.to_string(),
+    }
 }
 
 fn words_as_text(words: impl IntoIterator<Item = OsString>) -> Result<Vec<String>, Failure> {

@@ -9,6 +9,7 @@ const GSUB: &str = env!("CARGO_BIN_EXE_gsub");
 
 fn answer(request: &Request) -> Answer {
     match request.path.as_str() {
+        "/v1/cluster" => Answer::ok(r#"{"schema":1,"name":"lab"}"#),
         "/v1/jobs" => Answer::ok(r#"{"schema":1,"id":17,"notes":["no time limit was asked for; it is 1-00:00:00"]}"#),
         "/v1/jobs/dry-run" => Answer::ok(r#"{"schema":1,"nodelist":"","cpus":2,"partition":"main","reason":"Resources","text":"would wait in partition main (Resources): needs 2 h100 on a node; node1 has 1 free of 8"}"#),
         path if path.starts_with("/v1/jobs/17/wait") => {
@@ -36,6 +37,13 @@ fn sent(controller: &FakeController) -> Value {
     serde_json::from_str(&requests.first().expect("something was sent").body).unwrap()
 }
 
+/// The submission, if one came.
+fn sent_job(controller: &FakeController) -> Option<Value> {
+    let requests = controller.requests();
+    let job = requests.iter().find(|request| request.path == "/v1/jobs")?;
+    Some(serde_json::from_str(&job.body).unwrap())
+}
+
 #[test]
 fn stdout_is_the_id_and_nothing_else() {
     let (controller, text) = submit("#SBATCH -J fit -n2", &["-t", "30", "job.sh", "--epochs", "10"], &[]);
@@ -55,6 +63,36 @@ fn stdout_is_the_id_and_nothing_else() {
     assert!(launch["submit_host"].as_str().is_some_and(|host| !host.is_empty()) && launch["umask"].is_u64());
     assert!(sent["script"].as_str().unwrap().ends_with("\nhostname\n"));
     assert_eq!(sent["client_key"].as_str().map(str::len), Some(32));
+}
+
+#[test]
+fn under_the_name_sbatch_it_says_what_sbatch_says_and_names_the_same_files() {
+    let says = |words: &[&str]| {
+        let controller = FakeController::start(answer);
+        let ran = controller.run_as("sbatch", GSUB, words);
+        let stdout = sent_job(&controller).map(|sent| sent["spec"]["launch"]["stdout"].as_str().unwrap_or_default().to_owned());
+        (ran.stdout, stdout.unwrap_or_default())
+    };
+    let pair = |line: &str, file: &str| (line.to_owned(), file.to_owned());
+    assert_eq!(says(&["-Q", "--wrap", "true"]), pair("Submitted batch job 17\n", "slurm-%j.out"));
+    assert_eq!(says(&["-Q", "-a", "0-3", "--wrap", "true"]), pair("Submitted batch job 17\n", "slurm-%A_%a.out"));
+    assert_eq!(says(&["-Q", "--parsable", "-o", "x", "--wrap", "true"]), pair("17\n", "x"));
+    assert_eq!(says(&["-Q", "-M", "lab", "--wrap", "true"]).0, "Submitted batch job 17 on cluster lab\n");
+    assert_eq!(says(&["-Q", "-M", "lab", "--parsable", "--wrap", "true"]).0, "17;lab\n");
+    assert_eq!(says(&["-Q", "-M", "all", "--parsable", "--wrap", "true"]).0, "17\n");
+    assert_eq!(says(&["--test-only", "--wrap", "true"]).0, says(&["--dry-run", "--wrap", "true"]).0);
+    assert!(says(&["--version"]).0.starts_with("slurm 25.05.0 (as gpupool "));
+}
+
+#[test]
+fn another_cluster_is_refused_before_anything_is_submitted() {
+    let controller = FakeController::start(answer);
+    expect![[r#"
+        stderr: gsub: --clusters lab2: this is cluster "lab", and its controller knows no other. GPUPOOL_CONFIG names another configuration
+        exit: Some(1)
+    "#]].assert_eq(&controller.run(GSUB, &["-M", "lab2", "--wrap", "true"]).text());
+    assert!(sent_job(&controller).is_none());
+    assert_eq!(controller.run(GSUB, &["-Q", "-M", "lab", "--wrap", "true"]).stdout, "17\n", "gsub prints the id and nothing else");
 }
 
 #[test]
@@ -136,8 +174,8 @@ fn options_of_later_releases_are_stored_from_a_script_and_refused_on_the_command
         exit: Some(1)
     "#]]);
     check("", &["job.sh"], &[("SBATCH_CLUSTERS", "a")], expect![[r#"
-        stderr: gsub: SBATCH_CLUSTERS: --clusters has no meaning here: a controller has one cluster. Set GPUPOOL_CONFIG to talk to another
-        exit: Some(2)
+        stderr: gsub: --clusters a: this is cluster "lab", and its controller knows no other. GPUPOOL_CONFIG names another configuration
+        exit: Some(1)
     "#]]);
 }
 

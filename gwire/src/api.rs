@@ -20,6 +20,7 @@
 //! | `POST /v1/jobs/{id}/steps/{step}/end` | [`StepEndRequest`] -> [`Done`] |
 //! | `GET /v1/steps?QUERY` | [`JobQuery`] -> `{"schema":1,"steps":[StepRow...]}`, those that run |
 //! | `GET /v1/nodes` | -> `{"schema":1,"nodes":[NodeRow...]}` |
+//! | `GET /v1/cluster` | -> [`ClusterInfo`] |
 //! | `GET /v1/partitions` | -> `{"schema":1,"partitions":[PartitionRow...]}` |
 //! | `POST /v1/nodes/{name}/drain`, `resume`, `down`, `remove` | [`NodeRequest`] -> [`Done`] |
 //! | `GET /v1/runs?QUERY` | [`RunQuery`] -> `{"schema":1,"runs":[RunRow...]}`, accounting, oldest first |
@@ -463,6 +464,20 @@ pub struct RunQuery {
     pub bare: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
+}
+
+/// What anybody may know of the cluster as a whole.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ClusterInfo {
+    pub schema: u32,
+    pub name: String,
+    /// Of the controller.
+    pub version: String,
+    /// So long after its end a job is in listings of the queue that ask for all states.
+    pub min_job_age_secs: u32,
+    /// Tasks that an array may have.
+    pub max_array_tasks: u32,
 }
 
 /// What few ask about a job in accounting.

@@ -246,6 +246,7 @@ pub fn router(core: CoreHandle, app: Arc<App>) -> Router {
         .route("/v1/gpus/{gpu}/history", get(gpus::history))
         .route("/v1/nodes/{name}/gpus/{gpu}/{act}", post(gpus::act))
         .route("/v1/partitions", get(nodes::partitions))
+        .route("/v1/cluster", get(nodes::cluster))
         .route("/v1/differences", get(differences::list))
         .route("/v1/runs", get(accounting::runs))
         .route("/v1/idle", get(idle::report))

@@ -1,4 +1,4 @@
-//! Nodes and partitions: listings, and what administrators do to nodes.
+//! Nodes, partitions and the cluster they are of: listings, and what administrators do to nodes.
 //!
 //! Owns the shape of the rows. What runs on a node is shown as far as the reader may see the jobs.
 
@@ -17,7 +17,7 @@ use gmodel::hostlist::sort_names;
 use gmodel::node::{GpuEntry, Link, Mark, Role};
 use gmodel::suggest::did_you_mean;
 use gmodel::{Instant, JobId, RunId, Timestamp};
-use gwire::api::{Done, GpuRow, MarkRow, NodeRequest, NodeRow, PartitionRow, SCHEMA};
+use gwire::api::{ClusterInfo, Done, GpuRow, MarkRow, NodeRequest, NodeRow, PartitionRow, SCHEMA};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -47,6 +47,18 @@ pub(super) async fn partitions(_: Caller, Shared(site): Shared<Site>, pairs: Pai
     let nodes = by_name(&state);
     let rows = state.config.partitions.iter().map(|partition| partition_row(&state, partition, &nodes)).collect();
     Ok(Json(Partitions { schema: SCHEMA, partitions: rows }))
+}
+
+pub(super) async fn cluster(_: Caller, Shared(site): Shared<Site>, pairs: Pairs) -> Result<Json<ClusterInfo>, ApiError> {
+    pairs.only(&[])?;
+    let config = &site.core.view().await.config;
+    Ok(Json(ClusterInfo {
+        schema: SCHEMA,
+        name: config.name.clone(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        min_job_age_secs: config.min_job_age_secs,
+        max_array_tasks: config.max_array_tasks,
+    }))
 }
 
 /// Nodes in the order of people: `n2` before `n10`.

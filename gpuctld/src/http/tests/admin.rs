@@ -26,6 +26,14 @@ async fn a_bad_file_is_refused_as_a_whole_and_a_good_one_says_what_waits_for_a_r
 }
 
 #[tokio::test]
+async fn anybody_may_ask_which_cluster_this_is() {
+    let pool = Pool::new("privacy = \"own\"\nmin_job_age_secs = 90\n");
+    let cluster = pool.get(&local(1000, "alice"), "/v1/cluster").await;
+    assert_eq!((&cluster["name"], &cluster["min_job_age_secs"]), (&json!("gpupool"), &json!(90)));
+    assert!(pool.refused(&root(), "GET", "/v1/cluster?name=x", Value::Null).await.contains("name"));
+}
+
+#[tokio::test]
 async fn partitions_and_nodes_are_listed_in_the_order_of_people() {
     let pool = Pool::new("[partition.p]\nnodes = \"n[2,10]\"\nmax_time = \"2:00:00\"\n");
     for name in ["n10", "n2", "login"] {

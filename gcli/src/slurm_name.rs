@@ -1,0 +1,46 @@
+//! Called by the name of Slurm's command: `sbatch` may be a link to `gsub`, `squeue` one to `gq`, and programs that come from
+//! Slurm then find what they read there: columns, first lines, names of files.
+//!
+//! Owns the question and what such a command says of its version; what differs is each command's affair.
+
+use clap::Command;
+use std::ffi::OsStr;
+use std::path::Path;
+
+/// Slurm's commands that ours stand in for.
+const NAMES: [&str; 7] = ["sbatch", "squeue", "sacct", "scancel", "sinfo", "srun", "scontrol"];
+
+/// Whose options and formats we know. Programs read the number behind the first word.
+pub const VERSION: &str = concat!("slurm 25.05.0 (as gpupool ", env!("CARGO_PKG_VERSION"), " speaks it)");
+
+/// Whether the first word of a command line, the program itself, is one of Slurm's names.
+pub fn is_one(program: Option<impl AsRef<OsStr>>) -> bool {
+    let name = program.as_ref().and_then(|program| Path::new(program.as_ref()).file_name()?.to_str());
+    name.is_some_and(|name| NAMES.contains(&name))
+}
+
+/// The command, which calls itself Slurm where `--version` asks if it was called so.
+pub(crate) fn versioned(command: Command, program: Option<impl AsRef<OsStr>>) -> Command {
+    match (is_one(program), VERSION.split_once(' ')) {
+        (true, Some((name, version))) => command.display_name(name).version(version),
+        _ => command,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_slurms_own_names_count() {
+        assert!(is_one(Some("sbatch")) && is_one(Some("/usr/local/bin/squeue")));
+        assert!(!is_one(Some("/usr/bin/gsub")) && !is_one(Some("my-sbatch")) && !is_one(Some("sbatch.bak")));
+        assert!(!is_one(None::<&str>));
+    }
+
+    #[test]
+    fn a_version_is_found_where_programs_look_for_it() {
+        let number = VERSION.strip_prefix("slurm ").unwrap().split(' ').next().unwrap();
+        assert_eq!(number.split('.').filter(|part| part.parse::<u32>().is_ok()).count(), 3, "{number}");
+    }
+}
