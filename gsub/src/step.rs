@@ -11,8 +11,9 @@ use clap::{CommandFactory, FromArgMatches, Parser};
 use gcli::{Failure, Outcome, command_line};
 use gmodel::ExitCode;
 use gmodel::duration::{TimeLimit, squeue_time};
-use gmodel::signal::MAX_SIGNAL;
 use gmodel::binding::{BadBinding, CpuBind, GpuBind};
+use gmodel::gpu_request::{GpuAmount, GpuAsk};
+use gmodel::signal::MAX_SIGNAL;
 use gmodel::supervise::{StepInput, StepOutput, StepStream};
 use gwire::api::{StepEndRequest, StepReply, StepRequest};
 use gwire::client::Client;
@@ -106,7 +107,7 @@ struct StepArgs {
     /// Which tasks read grun's standard input: all, none, or one by its rank
     #[arg(short, long, value_name = "WHICH", default_value = "all", value_parser = step_input::reads)]
     input: Reads,
-    /// File for the tasks' stdout: %t rank, %N node, %j job, %s step; none, or all for grun's own
+    /// File for the tasks' stdout: %t rank, %N node, %j job, %s step; none, all for grun's own, or a rank for that task's alone
     #[arg(short, long, value_name = "FILE")]
     output: Option<String>,
     /// File for their stderr; without it stderr goes where stdout goes
@@ -247,9 +248,18 @@ fn check_cpus(asked: Option<u32>, given: Option<String>) -> Result<(), Failure> 
     }
 }
 
-/// `--gpus-per-task`, here or of the job, gives each task its own GPUs unless something else is said of them.
+/// `--gpus-per-task`, here or of the job, gives each task its own GPUs unless something else is said of them. A share, and
+/// alternatives of unlike counts, say nothing of how many whole GPUs a task has.
 fn bind_per_task(asked: Option<u32>, variable: impl Fn(&str) -> Option<String>) -> Option<String> {
-    let of_job = || variable(GPUS_PER_TASK)?.rsplit(':').next()?.parse().ok();
+    let of_job = || {
+        let ask = GpuAsk::parse(&variable(GPUS_PER_TASK)?).ok()?;
+        let mut counts = ask.alternatives.iter().map(|alternative| match alternative.amount {
+            GpuAmount::Whole(count) | GpuAmount::Mig { count, .. } => Some(count),
+            GpuAmount::Share { .. } => None,
+        });
+        let first = counts.next()??;
+        counts.all(|count| count == Some(first)).then_some(first)
+    };
     let count = asked.or_else(|| variable(GPU_BIND).is_none().then(of_job).flatten())?;
     Some(format!("per_task:{count}"))
 }
@@ -280,8 +290,8 @@ fn secret() -> std::io::Result<String> {
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// `NAME=value` of this process as far as `--export` lets it through, and over it these of the command line. What is not UTF-8 cannot travel in JSON and stays
-/// behind.
+/// `NAME=value` of this process as far as `--export` lets it through, and over it these of the command line. What is not
+/// UTF-8 cannot travel in JSON and stays behind.
 fn environment(export: Option<&Export>, told: [(&str, Option<String>); 2]) -> Vec<String> {
     let told: Vec<(String, String)> = told.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect();
     let own = std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
@@ -651,9 +661,14 @@ mod tests {
         let job = |pairs: &'static [(&str, &str)]| move |name: &str| pairs.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned());
         assert_eq!(bind_per_task(None, job(&[])), None);
         assert_eq!(bind_per_task(Some(2), job(&[])).as_deref(), Some("per_task:2"));
-        assert_eq!(bind_per_task(None, job(&[("SLURM_GPUS_PER_TASK", "h100:1")])).as_deref(), Some("per_task:1"));
         assert_eq!(bind_per_task(None, job(&[("SLURM_GPUS_PER_TASK", "1"), ("SLURM_GPU_BIND", "none")])), None);
-        assert_eq!(bind_per_task(None, job(&[("SLURM_GPUS_PER_TASK", "0.5")])), None, "a share is no whole GPU");
+        let of = |text: &'static str| bind_per_task(None, |name| (name == "SLURM_GPUS_PER_TASK").then(|| text.to_owned()));
+        assert_eq!(of("h100:1").as_deref(), Some("per_task:1"));
+        assert_eq!(of("h100").as_deref(), Some("per_task:1"), "a type alone is one GPU of it");
+        assert_eq!(of("h100:2|a100:2").as_deref(), Some("per_task:2"));
+        assert_eq!(of("1g.10gb:3").as_deref(), Some("per_task:3"));
+        assert_eq!(of("h100:1|a100:2"), None, "which of them it is, is not said");
+        assert_eq!([of("0.5"), of("0"), of("no:such:thing")], [None, None, None], "a share is no whole GPU");
     }
 
     #[test]

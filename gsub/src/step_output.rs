@@ -41,7 +41,8 @@ impl JobAround {
 }
 
 impl StepFiles {
-    /// Makes the files of all tasks, below `dir`, empty unless `append`. Without `error` stderr goes where stdout goes. `none` is /dev/null, `all` grun's own.
+    /// Makes the files of all tasks, below `dir`, empty unless `append`. Without `error` stderr goes where stdout goes.
+    /// `none` is /dev/null, `all` grun's own, and a number is grun's own for the task of that rank, /dev/null for the others.
     ///
     /// # Errors
     /// A pattern or a file that cannot be.
@@ -50,9 +51,14 @@ impl StepFiles {
         let mut known: BTreeMap<PathBuf, usize> = BTreeMap::new();
         for (flag, pattern, stderr) in [("--output", output, false), ("--error", error.or(output), true)] {
             let Some(pattern) = pattern.filter(|pattern| *pattern != "all") else { continue };
-            let pattern = if pattern == "none" { "/dev/null" } else { pattern };
+            let only: Option<u32> = pattern.parse().ok();
+            let last = step.nodes.iter().flat_map(|node| &node.ranks).max().copied().unwrap_or(0);
+            if let Some(rank) = only.filter(|rank| *rank > last) {
+                return Err(Failure::usage(format_args!("{flag} {rank}: the last task of the step is {last}; for a file of that name give ./{rank}")));
+            }
+            let pattern = if pattern == "none" || only.is_some() { "/dev/null" } else { pattern };
             for (at, node) in step.nodes.iter().enumerate() {
-                for rank in &node.ranks {
+                for rank in node.ranks.iter().filter(|rank| only != Some(**rank)) {
                     let context = PatternContext {
                         job_id: job.id,
                         array: job.array,
@@ -134,6 +140,14 @@ mod tests {
         assert_eq!(written(Some("r%t"), None), ["r0=ae", "r1=b", "r2=c"]);
         assert_eq!(written(Some("%N.%s"), Some("err")), ["err=e", "n1.4=ab", "n2.4=c"]);
         assert_eq!(written(Some("none"), None), [""; 0]);
+    }
+
+    #[test]
+    fn a_number_means_the_output_of_that_task_alone() {
+        assert_eq!(written(Some("1"), Some("err")), ["err=e"], "that task's stdout is grun's, no file is named 1");
+        assert_eq!(written(Some("./1"), None), ["1=abce"]);
+        let failure = StepFiles::open(Some("3"), None, false, Path::new("/"), &JobAround::default(), &step()).unwrap_err();
+        assert_eq!(failure.text, "--output 3: the last task of the step is 2; for a file of that name give ./3");
     }
 
     #[test]
