@@ -40,6 +40,7 @@ pub mod run;
 pub mod shared;
 pub mod signal;
 pub mod size;
+pub mod step_share;
 pub mod suggest;
 pub mod supervise;
 pub mod time;

@@ -145,6 +145,15 @@ pub struct StepOrder {
     /// secret that opens it.
     pub connect: String,
     pub key: String,
+    /// CPUs of each task; 0: as many as the job's tasks have.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub cpus_per_task: u32,
+    /// The CPUs of the step's own, as positions among the run's here; none: it shares all of them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub cpus: Vec<u32>,
+    /// Its GPUs, as positions among the run's here; `None`: all of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpus: Option<Vec<u32>>,
 }
 
 /// gstepd to grun, over the one TCP connection that gstepd opens per step and node: `Hello`, then what the tasks do.

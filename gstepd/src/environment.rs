@@ -289,6 +289,9 @@ fn step_variables(env: &mut Variables, order: &LaunchOrder, setup: &Setup, step:
     }
     env.slurm("NNODES", step.nodes.len());
     env.slurm("UMASK", format!("{:04o}", order.umask));
+    if step.cpus_per_task > 0 {
+        env.slurm("CPUS_PER_TASK", step.cpus_per_task);
+    }
     if !setup.gpus.is_empty() {
         env.slurm("STEP_GPUS", gpu_indexes(setup));
     }

@@ -25,7 +25,7 @@ use crate::job_processes::JobProcesses;
 use crate::life::Boot;
 use crate::resource_limits::JobLimits;
 use crate::step_link::StepLink;
-use crate::task_binding::TaskBinding;
+use crate::task_binding::{self, TaskBinding};
 use crate::task_input::{StepInputs, TaskInput};
 
 /// Each task holds three pipes and, while it starts, two descriptors more.
@@ -149,7 +149,8 @@ impl Step {
         self.service_link(job, now);
         if matches!(self.phase, Phase::Connecting(_)) && self.link.as_ref().is_some_and(StepLink::is_connected) {
             self.phase = Phase::Running;
-            self.tasks = (0..self.order.ranks.len()).map(|local| Task::start(&self.order, job, local)).collect();
+            let job = Job { setup: &task_binding::seen_by(&self.order, job.setup), ..*job };
+            self.tasks = (0..self.order.ranks.len()).map(|local| Task::start(&self.order, &job, local)).collect();
         }
         for task in &mut self.tasks {
             task.look_at_launch(self.link.as_mut());

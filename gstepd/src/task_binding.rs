@@ -35,6 +35,9 @@ impl TaskBinding {
             false => setup.cpus.clone(),
         };
         let cpus = cpus_of(&cpu, order, step, local, &own).map_err(|e| format!("--cpu-bind={cpu}: {e}"))?;
+        // Processors of the step's own keep it from those of other steps.
+        let has_own = !step.cpus.is_empty() && !setup.cpus.is_empty();
+        let cpus = cpus.or_else(|| has_own.then(|| own.clone()));
         let here: &[u32] = cpus.as_deref().unwrap_or(&own);
         let positions = gpu.positions(local as u32, setup.gpus.len() as u32, &near(setup, here));
         // Without a word nothing is narrowed, and a job without GPUs has none to narrow.
@@ -65,9 +68,22 @@ impl TaskBinding {
     }
 }
 
+/// What the run has as a step sees it: of the CPUs and GPUs only its own, where it asked for some.
+pub fn seen_by(step: &StepOrder, setup: &Setup) -> Setup {
+    let mut seen = setup.clone();
+    if let Some(gpus) = &step.gpus {
+        seen.gpus = gpus.iter().filter_map(|at| setup.gpus.get(*at as usize).cloned()).collect();
+    }
+    // Where the run has no processors of its own, its share of the machine's is all there is.
+    if !step.cpus.is_empty() && !setup.cpus.is_empty() {
+        seen.cpus = step.cpus.iter().filter_map(|at| setup.cpus.get(*at as usize).copied()).collect();
+    }
+    seen
+}
+
 /// The CPUs of one task; `None` where nothing is asked.
 fn cpus_of(bind: &CpuBind, order: &LaunchOrder, step: &StepOrder, local: usize, own: &[u32]) -> Result<Option<Vec<u32>>, String> {
-    let each = order.cpus_per_task.max(1) as usize;
+    let each = if step.cpus_per_task > 0 { step.cpus_per_task } else { order.cpus_per_task.max(1) } as usize;
     let tasks = step.ranks.len().max(1);
     let too_few = |units: &str, has: usize| {
         format!("{tasks} tasks of {each} CPUs here, and the job has {has} {units} on this node. Start fewer tasks, ask for more CPUs, or leave it away")
@@ -159,6 +175,25 @@ mod tests {
         assert_eq!(bound(4, 3, &["SLURM_CPU_BIND=map_cpu:3,1"]).unwrap().cpus, Some(vec![1]));
         assert_eq!(nth_share(vec![vec![0, 8], vec![1, 9], vec![2, 10]], 1, 2), Some(vec![2, 10]));
         assert_eq!(nth_share(vec![vec![0, 8], vec![1, 9], vec![2, 10]], 3, 0), Some(vec![0, 1, 8, 9]));
+    }
+
+    #[test]
+    fn a_step_with_a_part_of_its_own_sees_nothing_else() {
+        let variables = vec!["SLURM_GPU_BIND=per_task:1".to_owned()];
+        let mut step = StepOrder { ranks: vec![0, 1], cpus: vec![2, 3], cpus_per_task: 1, gpus: Some(vec![1, 3]), ..StepOrder::default() };
+        let order = LaunchOrder { cpus_per_task: 2, ..LaunchOrder::default() };
+        let of = |step: &StepOrder, local| TaskBinding::of(&order, &seen_by(step, &node()), step, local).unwrap();
+        assert_eq!((of(&step, 1).cpus, of(&step, 1).gpus), (Some(vec![2, 3]), None), "all tasks of it share its part");
+        step.environment = variables;
+        let seen = seen_by(&step, &node());
+        let second = of(&step, 1).gpus.unwrap();
+        assert_eq!(seen.gpus[second[0] as usize].index, 3);
+        step.environment.push("SLURM_CPU_BIND=threads".into());
+        assert_eq!(of(&step, 1).cpus, Some(vec![3]), "as many for each as the step says");
+        step.gpus = Some(Vec::new());
+        assert!(seen_by(&step, &node()).gpus.is_empty(), "--gpus 0");
+        let shares = Setup { cpus: Vec::new(), ..node() };
+        assert!(seen_by(&step, &shares).cpus.is_empty(), "where the run shares the machine's, so does the step");
     }
 
     #[test]

@@ -17,4 +17,5 @@ pub mod step;
 mod step_input;
 mod step_output;
 mod step_refusal;
+mod step_turn;
 pub mod submit;

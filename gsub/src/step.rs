@@ -7,6 +7,7 @@ use crate::environment::Export;
 use crate::step_input::{self, Peer, Reads};
 use crate::step_output::{JobAround, StepFiles};
 use crate::step_refusal;
+use crate::step_turn::{self, ShareWords, TasksOfJob};
 use clap::{CommandFactory, FromArgMatches, Parser};
 use gcli::{Failure, Outcome, command_line};
 use gmodel::ExitCode;
@@ -14,6 +15,7 @@ use gmodel::duration::{TimeLimit, squeue_time};
 use gmodel::binding::{BadBinding, CpuBind, GpuBind};
 use gmodel::gpu_request::{GpuAmount, GpuAsk};
 use gmodel::signal::MAX_SIGNAL;
+use gmodel::step_share::{Per, StepGpus};
 use gmodel::supervise::{StepInput, StepOutput, StepStream};
 use gwire::api::{StepEndRequest, StepReply, StepRequest};
 use gwire::client::Client;
@@ -55,6 +57,8 @@ Inside a job script:
   grun -i0 ./rank < parameters    the first task reads the file, the others nothing
   grun -N1 -n1 -w node2 ./head &  one task on this node of the job
   grun -K -o rank-%t.log ./rank   a file for each task; when one fails, all end
+  for i in $(seq 100); do grun --exact -n1 --gpus 1 ./one $i & done; wait
+                                  a hundred steps, as many at a time as the job has CPUs and GPUs
 
 SLURM_CPU_BIND and SLURM_GPU_BIND in the environment are as --cpu-bind and --gpu-bind.
 Every task reads all of grun's input. In a loop that reads a list itself, give grun -i none, or it
@@ -80,18 +84,36 @@ struct StepArgs {
     /// Nodes of the job that the step must not be on
     #[arg(short = 'x', long, value_name = "NODES")]
     exclude: Option<String>,
-    /// CPUs of each task; those that gsub --cpus-per-task gave the job's tasks, no others can be had
+    /// CPUs of each task; without --exact those that gsub --cpus-per-task gave the job's tasks, no others
     #[arg(short = 'c', long, value_name = "N")]
     cpus_per_task: Option<u32>,
+    /// CPUs of its own for the step, --cpus-per-task for each task; it waits until other such steps leave them
+    #[arg(long, alias = "exclusive")]
+    exact: bool,
+    /// GPUs of its own for the step: a number, or type:number; it waits for them. 0: none
+    #[arg(short = 'G', long, value_name = "N", group = "own_gpus")]
+    gpus: Option<String>,
+    /// The same for each of its nodes
+    #[arg(long, value_name = "N", group = "own_gpus")]
+    gpus_per_node: Option<String>,
+    /// The same for each of its nodes, as gpu:N, gpu:type:N or none
+    #[arg(long, value_name = "GRES", group = "own_gpus")]
+    gres: Option<String>,
+    /// Memory of the step on each node: it waits until other such steps leave as much; no limit of its own
+    #[arg(long, value_name = "SIZE")]
+    mem: Option<String>,
+    /// The same for each CPU of an --exact step
+    #[arg(long, value_name = "SIZE", requires = "exact")]
+    mem_per_cpu: Option<String>,
     /// Begin with this node of the job, counted from 0
     #[arg(short, long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     relative: u32,
     /// How ranks lie on the nodes: block fills one after the other, cyclic goes round
     #[arg(short = 'm', long, value_name = "HOW", default_value = "block", value_parser = ["block", "cyclic"])]
     distribution: String,
-    /// GPUs of each task, as --gpu-bind=per_task:N
-    #[arg(long, value_name = "N", conflicts_with = "gpu_bind")]
-    gpus_per_task: Option<u32>,
+    /// GPUs of its own for each task of the step, which sees no others; it waits for them
+    #[arg(long, value_name = "N", conflicts_with = "gpu_bind", group = "own_gpus")]
+    gpus_per_task: Option<String>,
     /// CPUs of each task: none (all of the job), cores, threads, map_cpu:LIST, mask_cpu:LIST; verbose, before it says which
     #[arg(long, value_name = "SPEC", value_parser = cpu_bind)]
     cpu_bind: Option<String>,
@@ -131,8 +153,8 @@ struct StepArgs {
     /// Print output as it comes, as always
     #[arg(short, long)]
     unbuffered: bool,
-    /// Share the job's CPUs and GPUs with its other steps, as always
-    #[arg(long)]
+    /// Wait for nothing and share the job's CPUs and GPUs with its other steps, as without --exact
+    #[arg(long, conflicts_with_all = ["exact", "gpus", "gpus_per_node", "gres", "mem"])]
     overlap: bool,
     /// Directory the tasks start in
     #[arg(short = 'D', long, value_name = "DIR")]
@@ -140,6 +162,21 @@ struct StepArgs {
     /// What to start
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<String>,
+}
+
+impl StepArgs {
+    fn share_words(&self) -> ShareWords<'_> {
+        ShareWords {
+            exact: self.exact,
+            cpus_per_task: self.cpus_per_task,
+            mem: self.mem.as_deref(),
+            mem_per_cpu: self.mem_per_cpu.as_deref(),
+            gpus: self.gpus.as_deref(),
+            gpus_per_node: self.gpus_per_node.as_deref(),
+            gpus_per_task: self.gpus_per_task.as_deref(),
+            gres: self.gres.as_deref(),
+        }
+    }
 }
 
 /// The command line as clap knows it.
@@ -155,8 +192,14 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     let matches = command_line::parse_explained(command(), words, step_refusal::of_srun)?;
     let mut args = StepArgs::from_arg_matches(&matches).map_err(Failure::usage)?;
     let variable = |name: &str| std::env::var(name).ok();
-    check_cpus(args.cpus_per_task, variable("SLURM_CPUS_PER_TASK"))?;
-    args.gpu_bind = args.gpu_bind.or_else(|| bind_per_task(args.gpus_per_task, variable));
+    let of_job = TasksOfJob { cpus: variable("SLURM_CPUS_PER_TASK").and_then(|text| text.parse().ok()).unwrap_or(1), gpus: gpus_per_task_of_job(variable) };
+    if !args.exact {
+        check_cpus(args.cpus_per_task, of_job.cpus)?;
+    }
+    let words = args.share_words();
+    let own_gpus = words.gpus()?;
+    let share = if args.overlap { None } else { words.ask(&of_job)? };
+    args.gpu_bind = args.gpu_bind.or_else(|| bind_per_task(own_gpus.as_ref(), of_job.gpus, variable(GPU_BIND).is_some()));
     check_inherited(&args)?;
     let job = own_job()?;
     // Blocked before the first thread starts, so that none of them takes a signal.
@@ -177,11 +220,12 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
         exclude: args.exclude.unwrap_or_default(),
         relative: args.relative,
         cyclic: args.distribution == "cyclic",
+        share,
         connect: listener.local_addr().map_err(|e| failed("listen for the nodes", e))?.to_string(),
         key: key.clone(),
     };
     let mut client = gcli::connect("grun")?;
-    let step: StepReply = client.post(&format!("/v1/jobs/{job}/steps"), &request)?;
+    let step = step_turn::start(&mut client, &job, &request, &signals)?;
     let (sender, messages) = mpsc::sync_channel(CHANNEL);
     let around = JobAround::from_env(&job, variable);
     let files = check_reader(&step, args.input).and_then(|()| {
@@ -238,30 +282,35 @@ fn check_inherited(args: &StepArgs) -> Result<(), Failure> {
 }
 
 /// A step's tasks have the CPUs that the job's tasks were given.
-fn check_cpus(asked: Option<u32>, given: Option<String>) -> Result<(), Failure> {
-    let given = given.and_then(|text| text.parse().ok()).unwrap_or(1);
+fn check_cpus(asked: Option<u32>, given: u32) -> Result<(), Failure> {
     match asked {
         Some(asked) if asked != given => Err(Failure::usage(format_args!(
-            "--cpus-per-task {asked}: the tasks of this job have {given} each. Give --cpus-per-task {asked} to gsub, or leave it out"
+            "--cpus-per-task {asked}: the tasks of this job have {given} each. Give --cpus-per-task {asked} to gsub, or leave it out; \
+             with --exact a step has CPUs of its own, as many as it says"
         ))),
         _ => Ok(()),
     }
 }
 
-/// `--gpus-per-task`, here or of the job, gives each task its own GPUs unless something else is said of them. A share, and
-/// alternatives of unlike counts, say nothing of how many whole GPUs a task has.
-fn bind_per_task(asked: Option<u32>, variable: impl Fn(&str) -> Option<String>) -> Option<String> {
-    let of_job = || {
-        let ask = GpuAsk::parse(&variable(GPUS_PER_TASK)?).ok()?;
-        let mut counts = ask.alternatives.iter().map(|alternative| match alternative.amount {
-            GpuAmount::Whole(count) | GpuAmount::Mig { count, .. } => Some(count),
-            GpuAmount::Share { .. } => None,
-        });
-        let first = counts.next()??;
-        counts.all(|count| count == Some(first)).then_some(first)
+/// What `gsub --gpus-per-task` gave each task of the job. A share, and alternatives of unlike counts, say nothing of how many
+/// whole GPUs that is.
+fn gpus_per_task_of_job(variable: impl Fn(&str) -> Option<String>) -> Option<u32> {
+    let ask = GpuAsk::parse(&variable(GPUS_PER_TASK)?).ok()?;
+    let mut counts = ask.alternatives.iter().map(|alternative| match alternative.amount {
+        GpuAmount::Whole(count) | GpuAmount::Mig { count, .. } => Some(count),
+        GpuAmount::Share { .. } => None,
+    });
+    let first = counts.next()??;
+    counts.all(|count| count == Some(first)).then_some(first)
+}
+
+/// Each task sees its own GPUs where they are counted by the task, here or for the job, and nothing else is said of them.
+fn bind_per_task(own: Option<&StepGpus>, of_job: Option<u32>, is_bound: bool) -> Option<String> {
+    let count = match own {
+        Some(gpus) => Some(gpus.count).filter(|_| gpus.per == Per::Task),
+        None => of_job.filter(|_| !is_bound),
     };
-    let count = asked.or_else(|| variable(GPU_BIND).is_none().then(of_job).flatten())?;
-    Some(format!("per_task:{count}"))
+    count.filter(|count| *count > 0).map(|count| format!("per_task:{count}"))
 }
 
 fn own_job() -> Result<String, Failure> {
@@ -620,7 +669,7 @@ mod tests {
 
     fn two_nodes() -> StepReply {
         let node = |name: &str, ranks: &[u32]| StepNodeRow { name: name.into(), ranks: ranks.to_vec() };
-        StepReply { schema: 1, step: 0, nodes: vec![node("n1", &[0, 1]), node("n2", &[2])] }
+        StepReply { schema: 1, step: 0, nodes: vec![node("n1", &[0, 1]), node("n2", &[2])], waits: None }
     }
 
     #[test]
@@ -657,25 +706,31 @@ mod tests {
     }
 
     #[test]
-    fn gpus_per_task_are_a_binding_unless_another_is_given() {
-        let job = |pairs: &'static [(&str, &str)]| move |name: &str| pairs.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned());
-        assert_eq!(bind_per_task(None, job(&[])), None);
-        assert_eq!(bind_per_task(Some(2), job(&[])).as_deref(), Some("per_task:2"));
-        assert_eq!(bind_per_task(None, job(&[("SLURM_GPUS_PER_TASK", "1"), ("SLURM_GPU_BIND", "none")])), None);
-        let of = |text: &'static str| bind_per_task(None, |name| (name == "SLURM_GPUS_PER_TASK").then(|| text.to_owned()));
-        assert_eq!(of("h100:1").as_deref(), Some("per_task:1"));
-        assert_eq!(of("h100").as_deref(), Some("per_task:1"), "a type alone is one GPU of it");
-        assert_eq!(of("h100:2|a100:2").as_deref(), Some("per_task:2"));
-        assert_eq!(of("1g.10gb:3").as_deref(), Some("per_task:3"));
+    fn gpus_per_task_of_the_job_are_read_where_they_are_whole_and_the_same() {
+        let of = |text: &'static str| gpus_per_task_of_job(|name| (name == "SLURM_GPUS_PER_TASK").then(|| text.to_owned()));
+        assert_eq!(of("h100:1"), Some(1));
+        assert_eq!(of("h100"), Some(1), "a type alone is one GPU of it");
+        assert_eq!([of("h100:2|a100:2"), of("1g.10gb:3")], [Some(2), Some(3)]);
         assert_eq!(of("h100:1|a100:2"), None, "which of them it is, is not said");
         assert_eq!([of("0.5"), of("0"), of("no:such:thing")], [None, None, None], "a share is no whole GPU");
     }
 
     #[test]
+    fn gpus_per_task_are_a_binding_unless_another_is_given() {
+        let own = |per, count| StepGpus { per, count, gpu_type: None };
+        assert_eq!(bind_per_task(None, None, false), None);
+        assert_eq!(bind_per_task(None, Some(1), false).as_deref(), Some("per_task:1"));
+        assert_eq!(bind_per_task(None, Some(1), true), None);
+        assert_eq!(bind_per_task(Some(&own(Per::Task, 2)), Some(1), true).as_deref(), Some("per_task:2"));
+        assert_eq!(bind_per_task(Some(&own(Per::Step, 2)), Some(1), false), None, "its tasks share those of the step");
+        assert_eq!(bind_per_task(Some(&own(Per::Task, 0)), Some(1), false), None);
+    }
+
+    #[test]
     fn cpus_of_a_task_are_those_of_the_job() {
-        assert!(check_cpus(Some(4), Some("4".into())).is_ok() && check_cpus(Some(1), None).is_ok() && check_cpus(None, Some("4".into())).is_ok());
-        let refused = check_cpus(Some(8), Some("4".into())).unwrap_err();
-        assert_eq!(refused.text, "--cpus-per-task 8: the tasks of this job have 4 each. Give --cpus-per-task 8 to gsub, or leave it out");
+        assert!(check_cpus(Some(4), 4).is_ok() && check_cpus(None, 4).is_ok());
+        let refused = check_cpus(Some(8), 4).unwrap_err().text;
+        assert!(refused.starts_with("--cpus-per-task 8: the tasks of this job have 4 each. Give --cpus-per-task 8 to gsub"), "{refused}");
     }
 
     #[test]

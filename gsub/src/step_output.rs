@@ -110,7 +110,7 @@ mod tests {
 
     fn step() -> StepReply {
         let node = |name: &str, ranks: &[u32]| StepNodeRow { name: name.into(), ranks: ranks.to_vec() };
-        StepReply { schema: 1, step: 4, nodes: vec![node("n1", &[0, 1]), node("n2", &[2])] }
+        StepReply { schema: 1, step: 4, nodes: vec![node("n1", &[0, 1]), node("n2", &[2])], waits: None }
     }
 
     fn files(dir: &Path) -> Vec<String> {

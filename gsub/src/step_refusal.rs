@@ -3,13 +3,12 @@
 /// Options by their names, and what is said of them.
 const REFUSED: [(&[&str], &str); 9] = [
     (
-        &["exclusive", "exact", "overcommit", "O", "oversubscribe", "s"],
-        "steps run side by side and share all that their job holds. Let the script say how many run at once (xargs -P, wait -n), or bind \
-         tasks with --cpu-bind and --gpu-bind",
+        &["overcommit", "O", "oversubscribe", "s"],
+        "tasks share the CPUs of their job unless --exact gives them their own. Leave it out",
     ),
     (
-        &["mem", "mem-per-cpu", "mem-per-gpu", "gpus", "G", "gres", "gpus-per-node", "gpus-per-socket", "cpus-per-gpu", "tres-per-task"],
-        "a step has all CPUs, memory and GPUs of its job. Leave it out; --gpus-per-task 1 gives each task a GPU of its own",
+        &["mem-per-gpu", "gpus-per-socket", "cpus-per-gpu", "tres-per-task"],
+        "a step counts its part by --cpus-per-task with --exact, --mem, and --gpus, --gpus-per-node or --gpus-per-task",
     ),
     (&["mpi"], "grun starts no MPI. Call mpirun in the script, or start the ranks with grun and join them over SLURM_PROCID and the first node's name"),
     (&["pty"], "grun has no terminal yet. gq --follow shows a job's output as it comes"),
@@ -43,8 +42,8 @@ mod tests {
 
     #[test]
     fn options_of_srun_are_refused_with_what_to_do_instead() {
-        assert!(of_srun("--exclusive").unwrap().starts_with("--exclusive of srun is not offered: steps run side by side"));
-        assert!(of_srun("--mem=4G").unwrap().contains("all CPUs, memory and GPUs"));
+        assert!(of_srun("--overcommit").unwrap().starts_with("--overcommit of srun is not offered: tasks share the CPUs"));
+        assert!(of_srun("--mem-per-gpu=4G").unwrap().contains("--gpus-per-task"));
         assert!(of_srun("-I10").unwrap().starts_with("-I of srun"));
         assert_eq!((of_srun("--nosuch"), of_srun("-l"), of_srun("hostname")), (None, None, None));
     }

@@ -152,9 +152,13 @@ pub fn apply(state: &mut State, event: &Event) {
             run_mut(state, *run).signals.push(*signal);
             raise_generations(state, *run);
         }
-        Event::StepStarted { run, step, .. } => run_mut(state, *run).steps = step + 1,
-        // Which steps are under way is the history's: nothing is decided by it.
-        Event::StepEnded { .. } => {}
+        // Which steps are under way is the history's: only what some have for themselves decides something.
+        Event::StepStarted { run, step, hold, .. } => {
+            let run = run_mut(state, *run);
+            run.steps = step + 1;
+            run.step_holds.extend(hold.clone());
+        }
+        Event::StepEnded { run, step, .. } => run_mut(state, *run).step_holds.retain(|hold| hold.step != *step),
         Event::RunReported { run, node, phase, at } => {
             run_reported(state, *run, *node, phase, *at);
         }
@@ -580,6 +584,7 @@ fn run_placed(
         limit_secs,
         signals: Vec::new(),
         steps: 0,
+        step_holds: Vec::new(),
         started: None,
         outcome: None,
     };
@@ -650,6 +655,7 @@ fn run_reported(state: &mut State, id: RunId, node: NodeId, phase: &RunPhase, at
 fn run_ended(state: &mut State, id: RunId, outcome: &Outcome, settled: Option<Timestamp>) {
     let run = run_mut(state, id);
     run.outcome = Some(outcome.clone());
+    run.step_holds.clear();
     let placed = run.placed;
     let idled = run.stop.as_ref().is_some_and(|stop| stop.by == idle::BY);
     state.preparing.remove(&(placed, id));

@@ -13,6 +13,7 @@ use gmodel::idle::IdleReport;
 use gmodel::launch_order::LaunchOrder;
 use gmodel::node::{Inventory, Role};
 use gmodel::run::RunReport;
+use gmodel::step_share::{StepHold, StepHoldOnNode, StepShareAsk};
 use gmodel::{ExitCode, Fence, JobId, JobSpec, NodeId, NodeLife, RunId, Timestamp};
 use gsched::Plan;
 use serde::{Deserialize, Serialize};
@@ -67,6 +68,11 @@ pub struct StepAsk {
     pub relative: u32,
     /// Ranks go round the nodes instead of filling one after the other.
     pub cyclic: bool,
+    /// What it is to have for itself; `None`: it shares all of its job.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub share: Option<StepShareAsk>,
+    /// Where its grun listens.
+    pub connect: String,
 }
 
 #[allow(clippy::large_enum_variant, reason = "they are handed on one at a time, not kept")]
@@ -176,6 +182,8 @@ pub enum Reply {
         admin: bool,
     },
     Step { run: RunId, step: u32, layout: Vec<StepNode> },
+    /// No step was started: what it asked for itself, these have.
+    StepWaits { text: String, holders: Vec<StepHold> },
 }
 
 /// One node of a step and the global ranks that run on it.
@@ -184,6 +192,9 @@ pub struct StepNode {
     pub node: NodeId,
     pub name: String,
     pub ranks: Vec<u32>,
+    /// Its own part of the node, where it asked for one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub own: Option<StepHoldOnNode>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -9,6 +9,7 @@ use gmodel::config::ClusterConfig;
 use gmodel::gpu_check::CheckReport;
 use gmodel::idle::{IdleAction, IdleLevels, IdleSpell};
 use gmodel::gpu_order::{GpuAction, GpuOrderDone};
+use gmodel::step_share::StepHold;
 use gmodel::node::{Inventory, Link, Mark, Role};
 use gmodel::run::{Allocation, NodeShare, NumberedSignal, RunPhase};
 use gmodel::policy::{Account, AccountUser, Qos, Reservation};
@@ -166,6 +167,9 @@ pub enum Event {
         /// Which they are, by their places among the run's nodes, where they are not the first.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         places: Vec<u32>,
+        /// What it has for itself until it ends.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        hold: Option<StepHold>,
         at: Timestamp,
     },
     /// A step is over; of one whose grun was killed nobody says so, and it ends with its run.

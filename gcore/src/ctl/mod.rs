@@ -48,6 +48,7 @@ mod run_end;
 mod several_partitions;
 mod snapshot;
 mod step;
+mod step_share;
 pub mod state;
 mod maintenance;
 mod submit;

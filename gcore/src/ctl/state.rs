@@ -16,6 +16,7 @@ use gmodel::node::{GpuEntry, Inventory, Link, Mark, NodeStateView, Role};
 use gmodel::policy::PreemptMode;
 use gmodel::rare::Rare;
 use gmodel::run::{Allocation, NumberedSignal, RunEnd, RunPhase, StopWhy, Usage};
+use gmodel::step_share::StepHold;
 use gmodel::{
     ExitCode, GpuSlot, JobId, JobSpec, JobState, NodeId, NodeLife, Policy, Reason, Request, RunClass, RunId,
     Seq, Timestamp,
@@ -230,6 +231,9 @@ pub struct Run {
     /// Steps started so far; the next has this number.
     #[serde(default)]
     pub steps: u32,
+    /// What steps under way have for themselves.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub step_holds: Vec<StepHold>,
     /// First process started, by the controller's clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started: Option<Timestamp>,

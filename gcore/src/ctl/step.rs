@@ -5,9 +5,11 @@ use super::command::{Actor, Refusal, RefusalCode, Reply, StepAsk, StepNode, Targ
 use super::event::Event;
 use super::handle::Tx;
 use super::state::State;
+use super::step_share;
 use super::targets::{Found, conflict, find, shown};
 use gmodel::hostlist::Hostlist;
 use gmodel::run::NodeShare;
+use gmodel::step_share::StepHold;
 use gmodel::{ExitCode, JobId};
 
 /// Tasks one step may have.
@@ -31,19 +33,38 @@ pub(super) fn start(
     }
     let name_of = |share: &NodeShare| tx.state.nodes.get(share.node).map_or(String::new(), |node| node.name.clone());
     let held: Vec<(String, u32)> = run.allocation.iter().map(|share| (name_of(share), share.tasks)).collect();
-    let tasks = layout(&held, &ask)?;
+    let shared = layout(&held, &ask)?;
+    let (tasks, parts) = match &ask.share {
+        None => (shared, Vec::new()),
+        Some(share) => {
+            let total = shared.iter().map(|(_, count)| *count).sum();
+            // Without a number of tasks it is the job's own, on all its nodes.
+            let nodes = ask.nodes.or(ask.ntasks.is_none().then_some(shared.len() as u32));
+            match step_share::find(tx.state, run, &held, &ask, share, total, nodes)? {
+                step_share::Found::Room { tasks, parts } => (tasks, parts),
+                step_share::Found::Waits(text) => return Ok(Reply::StepWaits { text, holders: run.step_holds.clone() }),
+            }
+        }
+    };
     let counts: Vec<u32> = tasks.iter().map(|(_, count)| *count).collect();
     let layout: Vec<StepNode> = tasks
         .iter()
         .zip(deal(&counts, ask.cyclic))
-        .map(|((place, _), ranks)| StepNode { node: run.allocation[*place].node, name: held[*place].0.clone(), ranks })
+        .enumerate()
+        .map(|(at, ((place, _), ranks))| StepNode {
+            node: run.allocation[*place].node,
+            name: held[*place].0.clone(),
+            ranks,
+            own: parts.get(at).cloned(),
+        })
         .collect();
     let places: Vec<u32> = tasks.iter().map(|(place, _)| *place as u32).collect();
     let the_first = places.iter().copied().eq(0..places.len() as u32);
     let (run, step, nodes) = (run.id, run.steps, places.len() as u32);
     let name = ask.name.chars().take(255).collect();
     let places = if the_first { Vec::new() } else { places };
-    tx.emit(Event::StepStarted { run, step, name, tasks: counts.iter().sum(), nodes, places, at: tx.now });
+    let hold = parts.iter().any(step_share::holds).then_some(StepHold { step, connect: ask.connect, nodes: parts });
+    tx.emit(Event::StepStarted { run, step, name, tasks: counts.iter().sum(), nodes, places, hold, at: tx.now });
     Ok(Reply::Step { run, step, layout })
 }
 
@@ -96,7 +117,7 @@ fn layout(held: &[(String, u32)], ask: &StepAsk) -> Result<Vec<(usize, u32)>, Re
 }
 
 /// Places of the nodes that a step may be on, those it must be on first, and how many the latter are.
-fn usable(held: &[(String, u32)], ask: &StepAsk) -> Result<(Vec<usize>, u32), Refusal> {
+pub(super) fn usable(held: &[(String, u32)], ask: &StepAsk) -> Result<(Vec<usize>, u32), Refusal> {
     let names = |list: &Option<Hostlist>| -> Vec<String> { list.iter().flat_map(Hostlist::iter).map(str::to_owned).collect() };
     let (must, out) = (names(&ask.nodelist), names(&ask.exclude));
     if let Some(stranger) = must.iter().find(|name| out.contains(name) || held.iter().all(|(known, _)| known != *name)) {

@@ -135,7 +135,7 @@ fn what_people_do_is_told_with_their_names() {
     assert_eq!(one(&Event::RunStopping { run: run(), stop: late }), "stopped: node2 did not get ready in time");
     let signal = NumberedSignal { number: 1, signal: 10, batch_only: true, full: false };
     assert_eq!(one(&Event::RunSignalled { run: run(), signal }), "signal SIGUSR1 to the batch script only");
-    let step = Event::StepStarted { run: run(), step: 0, name: "bash".into(), tasks: 4, nodes: 2, places: vec![], at };
+    let step = Event::StepStarted { run: run(), step: 0, name: "bash".into(), tasks: 4, nodes: 2, places: vec![], hold: None, at };
     assert_eq!(one(&step), "step 0: bash, 4 tasks");
 }
 

@@ -17,16 +17,19 @@ use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, State as Shared};
 use gcore::ctl::{Command, Reply, StepAsk, StepNode};
 use gmodel::hostlist::Hostlist;
+use gmodel::step_share::StepHold;
 use gmodel::supervise::StepOrder;
 use gmodel::{ExitCode, Instant, JobId, JobState, Timestamp, hostlist};
 use gwire::api::{
-    Done, JobQuery, MAX_ARGUMENT_BYTES, MAX_ENVIRONMENT_BYTES, SCHEMA, StepEndRequest, StepNodeRow, StepReply, StepRequest, StepRow,
+    Done, JobQuery, MAX_ARGUMENT_BYTES, MAX_ENVIRONMENT_BYTES, SCHEMA, StepEndRequest, StepHolder, StepNodeRow, StepReply, StepRequest, StepRow, StepWaits,
 };
 use serde::Serialize;
 use std::net::SocketAddr;
 
 /// Longest secret of a step, bytes.
 const MAX_KEY_BYTES: usize = 256;
+/// Longest name of a GPU type that a step may ask for, bytes.
+const MAX_TYPE_BYTES: usize = 64;
 
 pub(super) async fn start(
     caller: Caller,
@@ -51,21 +54,31 @@ pub(super) async fn start(
         exclude: hosts("--exclude", &request.exclude)?,
         relative: request.relative,
         cyclic: request.cyclic,
+        share: request.share.clone(),
+        connect: request.connect.clone(),
     };
     let command = Command::StartStep { target, ask };
-    let (run, step, layout) = match site.core.command(caller.actor, command).await? {
+    let (run, step, layout) = match site.core.command(caller.actor.clone(), command).await? {
         Reply::Step { run, step, layout } => (run, step, layout),
+        Reply::StepWaits { text, holders } => return Ok(Json(waits(text, holders))),
         other => return Err(odd(&other)),
     };
     for (position, node) in layout.iter().enumerate() {
         let order = order(&request, step, &layout, position);
-        let told = site.app.links.start_step(node.node, run, order).await;
-        told.map_err(|why| {
-            ApiError::unavailable(format!("{} did not take its part of step {step} of job {id}: {why}", node.name))
-        })?;
+        if let Err(why) = site.app.links.start_step(node.node, run, order).await {
+            // What it was given is free again. Tasks that did start end with their grun.
+            let _ = site.core.command(caller.actor, Command::EndStep { target, step, exit: ExitCode::exited(1) }).await;
+            let text = format!("{} did not take its part of step {step} of job {id}: {why}", node.name);
+            return Err(ApiError::unavailable(text));
+        }
     }
     let nodes = layout.into_iter().map(|node| StepNodeRow { name: node.name, ranks: node.ranks }).collect();
-    Ok(Json(StepReply { schema: SCHEMA, step, nodes }))
+    Ok(Json(StepReply { schema: SCHEMA, step, nodes, waits: None }))
+}
+
+fn waits(reason: String, holders: Vec<StepHold>) -> StepReply {
+    let holders = holders.into_iter().map(|hold| StepHolder { step: hold.step, connect: hold.connect }).collect();
+    StepReply { schema: SCHEMA, waits: Some(StepWaits { reason, holders }), ..StepReply::default() }
 }
 
 /// A step is over, as its grun says.
@@ -215,11 +228,17 @@ fn check(request: &StepRequest) -> Result<(), ApiError> {
     if request.key.is_empty() || request.key.len() > MAX_KEY_BYTES {
         return Err(ApiError::invalid(format!("key has to have 1 to {MAX_KEY_BYTES} bytes")));
     }
+    let type_bytes = request.share.iter().filter_map(|share| share.gpus.as_ref()?.gpu_type.as_ref()).map(String::len).max();
+    if type_bytes > Some(MAX_TYPE_BYTES) {
+        return Err(ApiError::invalid(format!("the GPU type of the step has more than {MAX_TYPE_BYTES} bytes")));
+    }
     Ok(())
 }
 
 fn order(request: &StepRequest, step: u32, layout: &[StepNode], position: usize) -> StepOrder {
     let tasks = |node: &StepNode| node.ranks.len() as u32;
+    let own = layout[position].own.as_ref();
+    let narrows_gpus = request.share.as_ref().is_some_and(|share| share.gpus.is_some());
     StepOrder {
         step,
         argv: request.argv.clone(),
@@ -232,5 +251,8 @@ fn order(request: &StepRequest, step: u32, layout: &[StepNode], position: usize)
         node_tasks: layout.iter().map(tasks).collect(),
         connect: request.connect.clone(),
         key: request.key.clone(),
+        cpus_per_task: request.share.as_ref().map_or(0, |share| share.cpus_per_task),
+        cpus: own.map_or(Vec::new(), |own| own.cpus.clone()),
+        gpus: own.filter(|_| narrows_gpus).map(|own| own.gpus.clone()),
     }
 }

@@ -1,5 +1,6 @@
 //! Steps: what grun asks for and says at the end, and what listings show of them.
 
+use gmodel::step_share::StepShareAsk;
 use gmodel::{ExitCode, Instant, JobState};
 use serde::{Deserialize, Serialize};
 
@@ -31,6 +32,9 @@ pub struct StepRequest {
     pub relative: u32,
     /// Ranks go round the nodes.
     pub cyclic: bool,
+    /// What it is to have for itself; without it the step shares all of its job.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub share: Option<StepShareAsk>,
     /// `ADDRESS:PORT`, numeric.
     pub connect: String,
     pub key: String,
@@ -43,6 +47,25 @@ pub struct StepReply {
     pub step: u32,
     /// Nodes of the step in order, with the global ranks on each.
     pub nodes: Vec<StepNodeRow>,
+    /// No step was started: what it asked for itself, others have. To be asked again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waits: Option<StepWaits>,
+}
+
+/// Why a step has to wait.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StepWaits {
+    pub reason: String,
+    /// The steps that hold parts of the job, with the addresses of their gruns.
+    pub holders: Vec<StepHolder>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StepHolder {
+    pub step: u32,
+    pub connect: String,
 }
 
 /// How a step ended, as its grun says.

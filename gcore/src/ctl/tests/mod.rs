@@ -21,6 +21,7 @@ mod requests;
 mod refusals;
 mod reservations;
 mod maintenance;
+mod steps;
 mod suspension;
 mod usage;
 mod words;

@@ -18,7 +18,9 @@ use gmodel::checkpoint::Mark;
 use gmodel::policy::{
     Account, PreemptMode,
 };
+use gmodel::gpu_request::GpuAsk;
 use gmodel::run::{RunPhase, RunReport, StopWhy, Want};
+use gmodel::step_share::{Per, StepGpus, StepShareAsk};
 use gmodel::{Fence, JobId, NodeId, NodeLife, RunId, Seq, Timestamp};
 use gsched::{Plan, Preempt};
 use std::collections::{BTreeMap, BTreeSet};
@@ -219,8 +221,16 @@ impl World {
                 self.say(format_args!("joined as {name}, node {node}{admin}"));
             }
             Ok(Reply::Step { run, step, layout }) => {
-                let names: Vec<&str> = layout.iter().map(|node| node.name.as_str()).collect();
-                self.say(format_args!("step {run}.{step} on {}", names.join(",")));
+                let part = |node: &StepNode| match &node.own {
+                    Some(own) => format!("{}:{} cpus={:?} gpus={:?}", node.name, node.ranks.len(), own.cpus, own.gpus),
+                    None => node.name.clone(),
+                };
+                let nodes: Vec<String> = layout.iter().map(part).collect();
+                self.say(format_args!("step {run}.{step} on {}", nodes.join(",")));
+            }
+            Ok(Reply::StepWaits { text, holders }) => {
+                let holders: Vec<String> = holders.iter().map(|hold| format!("{} at {}", hold.step, hold.connect)).collect();
+                self.say(format_args!("waits: {text} (steps {})", holders.join(", ")));
             }
             Ok(_) => {}
             Err(refusal) => self.say(format_args!("refused: {refusal}")),
@@ -357,8 +367,11 @@ impl World {
             "suspend" => Command::Suspend { targets },
             "go-on" => Command::Resume { targets },
             "requeue" => Command::Requeue { targets, hold: words.has("held") },
-            "step" => Command::StartStep { target: targets[0], ask: StepAsk { name: "hostname".into(), ..StepAsk::default() } },
-            "step-ends" => Command::EndStep { target: targets[0], step: 0, exit: gmodel::ExitCode::default() },
+            "step" => Command::StartStep { target: targets[0], ask: step_ask(words) },
+            "step-ends" => {
+                let step = words.get("n").map_or(0, |n| n.parse().unwrap());
+                Command::EndStep { target: targets[0], step, exit: gmodel::ExitCode::default() }
+            }
             "update" => {
                 let number = |key: &str| words.get(key).map(|n| n.parse().unwrap());
                 let change = JobChange {
@@ -630,5 +643,34 @@ impl World {
 
     fn name(&self, id: NodeId) -> &str {
         self.state.nodes.get(id).map_or("?", |node| &node.name)
+    }
+}
+
+/// `n`, `N` and `each` as grun has them; `cpus`, `mem` in GiB, `gpus=Step:2` what the step is to have for itself.
+fn step_ask(words: &Words) -> StepAsk {
+    let number = |key: &str| words.get(key).map(|n| n.parse().unwrap());
+    let gpus = words.get("gpus").map(|text| {
+        let (per, ask) = text.split_once(':').unwrap();
+        let per = match per {
+            "Step" => Per::Step,
+            "Node" => Per::Node,
+            _ => Per::Task,
+        };
+        StepGpus::of(per, &GpuAsk::parse(ask).unwrap()).unwrap()
+    });
+    let share = StepShareAsk {
+        cpus_per_task: number("cpus").unwrap_or(0),
+        mem_bytes: words.get("mem").map_or(0, |n| n.parse::<u64>().unwrap() << 30),
+        gpus,
+        ..StepShareAsk::default()
+    };
+    StepAsk {
+        name: "hostname".into(),
+        nodes: number("N"),
+        ntasks: number("n"),
+        ntasks_per_node: number("each"),
+        share: (share != StepShareAsk::default()).then_some(share),
+        connect: "grun".into(),
+        ..StepAsk::default()
     }
 }

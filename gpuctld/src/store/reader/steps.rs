@@ -34,7 +34,7 @@ fn of_job(db: &Connection, id: JobId) -> Answer<Vec<StoredStep>> {
     let mut steps: Vec<StoredStep> = Vec::new();
     while let Some(row) = rows.next()? {
         match read(&bytes(row, 0)?)? {
-            Event::StepStarted { run, step, name, tasks, nodes, places, at } => {
+            Event::StepStarted { run, step, name, tasks, nodes, places, at, .. } => {
                 steps.push(StoredStep { attempt: run.attempt, number: step, name, tasks, nodes, places, started: at, ended: None });
             }
             Event::StepEnded { run, step, exit, at } => {

@@ -1,0 +1,200 @@
+//! A step that asks for parts of its job for itself, and its turn to get them: `--exact`, `--gpus`, `--mem` of grun.
+//!
+//! The controller says what is free, and keeps no queue: whoever waits asks again. Source: srun(1).
+
+use gcli::Failure;
+use gmodel::gpu_request::GpuAsk;
+use gmodel::size::parse_bytes;
+use gmodel::step_share::{Per, StepGpus, StepShareAsk};
+use gmodel::ExitCode;
+use gwire::api::{StepEndRequest, StepHolder, StepReply, StepRequest, StepWaits};
+use gwire::client::Client;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+/// Between two questions, at first and at most.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+/// Between two looks for gruns that were killed and hold their parts still.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// A grun that lives takes a connection at once; holders looked at, at a time.
+const LOOK_PATIENCE: Duration = Duration::from_secs(1);
+const MAX_LOOKED_AT: usize = 64;
+
+/// What the command line says of parts of the job.
+#[derive(Debug, Default)]
+pub(crate) struct ShareWords<'a> {
+    pub exact: bool,
+    pub cpus_per_task: Option<u32>,
+    pub mem: Option<&'a str>,
+    pub mem_per_cpu: Option<&'a str>,
+    pub gpus: Option<&'a str>,
+    pub gpus_per_node: Option<&'a str>,
+    pub gpus_per_task: Option<&'a str>,
+    pub gres: Option<&'a str>,
+}
+
+impl ShareWords<'_> {
+    /// What is asked for; `None`: the step shares all of its job. `of_job` is what the job's tasks were given.
+    ///
+    /// # Errors
+    /// Numbers that are none, and what a step cannot choose.
+    pub(crate) fn ask(&self, of_job: &TasksOfJob) -> Result<Option<StepShareAsk>, Failure> {
+        let bytes = |flag: &str, text: Option<&str>| match text {
+            None => Ok(0),
+            Some(text) => parse_bytes(text).map_err(|error| Failure::usage(format_args!("{flag} {text}: {error}"))),
+        };
+        let per_task = self.exact.then_some(of_job.gpus).flatten();
+        let ask = StepShareAsk {
+            cpus_per_task: if self.exact { self.cpus_per_task.unwrap_or(of_job.cpus).max(1) } else { 0 },
+            mem_bytes: bytes("--mem", self.mem)?,
+            mem_per_cpu_bytes: bytes("--mem-per-cpu", self.mem_per_cpu)?,
+            gpus: self.gpus()?.or(per_task.map(|count| StepGpus { per: Per::Task, count, gpu_type: None })),
+        };
+        Ok((ask != StepShareAsk::default()).then_some(ask))
+    }
+
+    /// GPUs of the step's own, as far as the command line names some.
+    ///
+    /// # Errors
+    /// As [`ShareWords::ask`].
+    pub(crate) fn gpus(&self) -> Result<Option<StepGpus>, Failure> {
+        let read = |flag: &str, text: Option<&str>, per: Per| -> Result<Option<StepGpus>, Failure> {
+            let Some(text) = text else { return Ok(None) };
+            let said = |error: &dyn std::fmt::Display| Failure::usage(format_args!("{flag} {text}: {error}"));
+            let ask = if flag == "--gres" { GpuAsk::parse_gres(text) } else { GpuAsk::parse(text) };
+            StepGpus::of(per, &ask.map_err(|error| said(&error))?).map(Some).map_err(|why| said(&why))
+        };
+        let all = [
+            read("--gpus-per-task", self.gpus_per_task, Per::Task)?,
+            read("--gpus", self.gpus, Per::Step)?,
+            read("--gpus-per-node", self.gpus_per_node, Per::Node)?,
+            read("--gres", self.gres, Per::Node)?,
+        ];
+        Ok(all.into_iter().flatten().next())
+    }
+}
+
+/// What `gsub` gave each task of the job.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct TasksOfJob {
+    pub cpus: u32,
+    /// Whole GPUs, or slices; `None`: it was not said by the task.
+    pub gpus: Option<u32>,
+}
+
+/// Starts the step, as soon as what it asks for is free. `signals` are blocked; one that ends programs ends the waiting.
+///
+/// # Errors
+/// The controller's refusal; the signal, as an exit code.
+pub(crate) fn start(client: &mut Client, job: &str, request: &StepRequest, signals: &SigSet) -> Result<StepReply, Failure> {
+    let path = format!("/v1/jobs/{job}/steps");
+    let (mut pause, mut looked): (Duration, Option<Instant>) = (FIRST_PAUSE, None);
+    loop {
+        let waits = match client.post::<_, StepReply>(&path, request) {
+            Ok(StepReply { waits: Some(waits), .. }) => waits,
+            Ok(step) => return Ok(step),
+            // A controller that is away now will be back; then it says whether our turn has come.
+            Err(error) if looked.is_some() && error.is_unreachable() => StepWaits::default(),
+            Err(error) => return Err(error.into()),
+        };
+        if looked.is_none() {
+            eprintln!("grun: waiting: {}", waits.reason);
+        }
+        if looked.is_none_or(|at| at.elapsed() >= LOOK_EVERY) {
+            looked = Some(Instant::now());
+            end_deserted(client, job, &waits.holders, &request.connect);
+        }
+        if let Some(signal) = signal_within(signals, pause) {
+            return Err(Failure::silent(128 + signal));
+        }
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+/// Says the end of steps whose gruns were killed and could not: nobody listens where they did. One that listens where we do
+/// is our own, and the answer that told us of it was lost.
+fn end_deserted(client: &mut Client, job: &str, holders: &[StepHolder], own: &str) {
+    let is_gone = |connect: &str| {
+        let address = connect.parse::<SocketAddr>();
+        let refused = |address| TcpStream::connect_timeout(&address, LOOK_PATIENCE).is_err_and(|e| e.kind() == ErrorKind::ConnectionRefused);
+        connect == own || address.is_ok_and(refused)
+    };
+    for holder in holders.iter().take(MAX_LOOKED_AT).filter(|holder| is_gone(&holder.connect)) {
+        let end = StepEndRequest { exit_code: ExitCode::killed(Signal::SIGKILL as u8) };
+        // If it cannot be said now, the next look will.
+        let _ = client.post_repeatable::<_, serde_json::Value>(&format!("/v1/jobs/{job}/steps/{}/end", holder.step), &end);
+    }
+}
+
+/// The signal that came meanwhile, if it is one that ends a program that waits.
+fn signal_within(signals: &SigSet, patience: Duration) -> Option<u8> {
+    let Ok(fd) = SignalFd::with_flags(signals, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC) else {
+        std::thread::sleep(patience);
+        return None;
+    };
+    let mut fds = [PollFd::new(fd.as_fd(), PollFlags::POLLIN)];
+    let _ = poll(&mut fds, PollTimeout::try_from(patience).unwrap_or(PollTimeout::MAX));
+    let signal = fd.read_signal().ok().flatten()?.ssi_signo as u8;
+    let passed_on = [Signal::SIGUSR1, Signal::SIGUSR2].iter().any(|known| *known as u8 == signal);
+    (!passed_on).then_some(signal)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OF_JOB: TasksOfJob = TasksOfJob { cpus: 4, gpus: None };
+
+    fn ask(words: &ShareWords<'_>) -> StepShareAsk {
+        words.ask(&OF_JOB).unwrap().unwrap_or_default()
+    }
+
+    #[test]
+    fn a_step_has_for_itself_what_it_names() {
+        assert_eq!(ShareWords::default().ask(&OF_JOB).unwrap(), None);
+        let exact = ShareWords { exact: true, ..ShareWords::default() };
+        assert_eq!((ask(&exact).cpus_per_task, ask(&exact).gpus), (4, None));
+        let own = ShareWords { cpus_per_task: Some(1), mem: Some("2G"), mem_per_cpu: Some("512M"), ..exact };
+        let own = ask(&own);
+        assert_eq!((own.cpus_per_task, own.mem_bytes, own.mem_per_cpu_bytes), (1, 2 << 30, 512 << 20));
+        let gres = ask(&ShareWords { gres: Some("gpu:h100:2"), ..ShareWords::default() });
+        assert_eq!((gres.cpus_per_task, gres.gpus), (0, Some(StepGpus { per: Per::Node, count: 2, gpu_type: Some("h100".into()) })));
+        let none = ask(&ShareWords { gres: Some("none"), ..ShareWords::default() });
+        assert_eq!(none.gpus.map(|gpus| gpus.count), Some(0));
+    }
+
+    #[test]
+    fn where_the_jobs_tasks_have_gpus_each_those_of_an_exact_step_do_unless_it_says_otherwise() {
+        let of_job = TasksOfJob { cpus: 1, gpus: Some(2) };
+        let per = |words: ShareWords<'_>| words.ask(&of_job).unwrap().and_then(|ask| ask.gpus).map(|gpus| (gpus.per, gpus.count));
+        assert_eq!(per(ShareWords { exact: true, ..ShareWords::default() }), Some((Per::Task, 2)));
+        assert_eq!(per(ShareWords { exact: true, gpus: Some("1"), ..ShareWords::default() }), Some((Per::Step, 1)));
+        assert_eq!(per(ShareWords::default()), None);
+    }
+
+    #[test]
+    fn what_a_step_cannot_choose_is_refused_with_the_option() {
+        let refusal = |words: ShareWords<'_>| words.ask(&OF_JOB).unwrap_err().text;
+        assert!(refusal(ShareWords { gpus: Some("h100:1|a100:1"), ..ShareWords::default() }).starts_with("--gpus h100:1|a100:1: a step takes GPUs"));
+        assert!(refusal(ShareWords { mem: Some("many"), ..ShareWords::default() }).starts_with("--mem many: "));
+        assert!(refusal(ShareWords { gres: Some("fpga:1"), ..ShareWords::default() }).starts_with("--gres fpga:1: "));
+    }
+
+    #[test]
+    fn a_signal_ends_the_waiting_and_time_does_not() {
+        // Signals are the thread's own here: other tests do not see them.
+        let signals: SigSet = [Signal::SIGUSR2, Signal::SIGHUP].into_iter().collect();
+        signals.thread_block().unwrap();
+        assert_eq!(signal_within(&signals, Duration::from_millis(1)), None);
+        for (signal, ends) in [(Signal::SIGUSR2, None), (Signal::SIGHUP, Some(Signal::SIGHUP as u8))] {
+            nix::sys::signal::raise(signal).unwrap();
+            assert_eq!(signal_within(&signals, Duration::from_secs(5)), ends);
+        }
+    }
+}
