@@ -202,6 +202,7 @@ mod tests {
             limit_secs: None,
             signals: Vec::new(),
             steps: 0,
+            step_holds: Vec::new(),
             started: None,
             outcome: None,
         };
