@@ -1,4 +1,4 @@
-//! The order of the queue: tier, guaranteed before borrowed, multifactor priority, submission, id.
+//! The order of the queue: whom room is being made for, tier, guaranteed before borrowed, multifactor priority, submission, id.
 //!
 //! Each factor is 0 to 1 in millionths, times its weight; nice is taken off, and what an operator set replaces the sum.
 //! Never says whether a job may start. Source: Slurm's page "Multifactor Priority Plugin", sprio(1).
@@ -14,7 +14,7 @@ use gmodel::mig::least_milli;
 use gmodel::gpu_request::{GpuAmount, GpuKind};
 use gmodel::job::{GpuScope, Request};
 use gmodel::policy::{JobOrder, PriorityWeights};
-use gmodel::{JobId, JobSpec, RunClass, Timestamp};
+use gmodel::{JobId, JobSpec, ReasonCode, RunClass, Timestamp};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub struct Ordered {
     /// Place in the snapshot's `pending`.
     pub at: usize,
     /// As what it would start, with all before it that could stand on the same guarantee counted; `None` where there are
-    /// no quotas. Of an array: its next task.
+    /// no quotas, and of who is held or waits for something else than its turn. Of an array: its next task.
     pub class: Option<RunClass>,
     pub factors: Factors,
 }
@@ -92,13 +92,16 @@ impl Factors {
 
 /// All waiting jobs, first the one whose turn it is.
 pub fn in_order(snapshot: &Snapshot, ledger: &Ledger) -> Vec<Ordered> {
-    match snapshot.config.scheduler.order {
+    let mut order = match snapshot.config.scheduler.order {
         JobOrder::Multifactor => by_priority(snapshot, ledger),
         JobOrder::Fifo => by_key(snapshot, |job| (0, job.submitted, job.id, job.positions.is_some(), job.spec.choice())),
         JobOrder::Sjf => by_key(snapshot, |job| {
             (job.limit_secs.unwrap_or(u32::MAX), job.submitted, job.id, job.positions.is_some(), job.spec.choice())
         }),
-    }
+    };
+    // Others went for it: what they left is its own, whatever comes before it otherwise, themselves above all.
+    order.sort_by_key(|one| snapshot.pending[one.at].reason.code != ReasonCode::Preempting);
+    order
 }
 
 /// Each job once, where its turn comes first: in an order that has an entry for each partition that it waits in.
@@ -136,7 +139,9 @@ fn by_priority(snapshot: &Snapshot, ledger: &Ledger) -> Vec<Ordered> {
         keys.into_iter().map(|(key, at)| (key.0, Ordered { at, class: None, factors: factors[at] })).collect();
     if ledger.has_quotas() {
         give_classes(snapshot, ledger, &mut jobs);
-        jobs.sort_by_key(|(tier, job)| (*tier, job.class == Some(RunClass::Borrowed)));
+        // Who may not start has no class, and stands where it would borrow.
+        let stands_outside = |job: &Ordered| job.class.is_none() && ledger.is_outside_quota(&snapshot.pending[job.at].spec);
+        jobs.sort_by_key(|(tier, job)| (*tier, job.class != Some(RunClass::Guaranteed) && !stands_outside(job)));
     }
     jobs.into_iter().map(|(_, job)| job).collect()
 }
@@ -179,8 +184,11 @@ fn give_classes(snapshot: &Snapshot, ledger: &Ledger, jobs: &mut [(Reverse<u32>,
             ordered.class = *class;
             continue;
         }
+        if !may_start(job, snapshot.now) {
+            continue;
+        }
         ordered.class = Some(RunClass::Borrowed);
-        let Some(account) = tree.number(&job.spec.account).filter(|_| may_start(job, snapshot.now)) else { continue };
+        let Some(account) = tree.number(&job.spec.account) else { continue };
         let room = job.room.map_or(u64::MAX, u64::from);
         let most = job.positions.as_ref().map_or(1, |positions| positions.len()).min(room);
         for task in 0..most {

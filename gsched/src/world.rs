@@ -1,13 +1,13 @@
 //! For tests: nodes, accounts, QOS, runs and jobs as lines of text.
 //!
-//! `node n1 h100:8`, `account vision under=lab g=16 limit=32 lend=4 shares=2 cap=100/month`, `qos high preempts=low mode=off`,
+//! `node n1 h100:8 mps cut=3g.40gb+1g.10gb` (one GPU more, cut), `account vision under=lab g=16 limit=32 lend=4 shares=2 cap=100/month`, `qos high preempts=low mode=off`,
 //! `run 1 vision ann 4 on=n1 ago=3600 limit=7200 class=b`, `job 9 nlp bob 8 nodes=2 qos=high`. Times are seconds before now.
 
 use crate::ledger::Take;
 use crate::snapshot::{PendingJob, RunningRun, SchedNode, Snapshot};
 use gmodel::config::{ClusterConfig, Partition};
 use gmodel::gpu_request::GpuAsk;
-use gmodel::node::{GpuEntry, GpuInfo};
+use gmodel::node::{GpuEntry, GpuInfo, MigSlice};
 use gmodel::policy::{Account, AccountUser, Budget, BudgetKind, GpuAmounts, Limits, Period, PreemptMode, Qos};
 use gmodel::run::NodeShare;
 use gmodel::{CommonSpec, GpuSet, GpuSlot, JobId, JobSpec, NodeId, Reason, RunClass, RunId, Timestamp};
@@ -25,7 +25,7 @@ pub fn world(text: &str) -> Snapshot {
         let words: Vec<&str> = line.split_whitespace().collect();
         let named: BTreeMap<&str, &str> = words.iter().map(|word| word.split_once('=').unwrap_or((word, ""))).collect();
         match words[0] {
-            "node" => snapshot.nodes.push(node(snapshot.nodes.len() as u32 + 1, words[1], words[2])),
+            "node" => snapshot.nodes.push(node(snapshot.nodes.len() as u32 + 1, &words, &named)),
             "partition" => config.partitions.push(partition(words[1], &named)),
             "account" => {
                 policy.accounts.insert(words[1].into(), account(words[1], &named));
@@ -47,16 +47,40 @@ pub fn world(text: &str) -> Snapshot {
     snapshot
 }
 
-fn node(id: u32, name: &str, gpus: &str) -> SchedNode {
-    let (gpu_type, count) = gpus.split_once(':').unwrap();
+fn node(id: u32, words: &[&str], named: &BTreeMap<&str, &str>) -> SchedNode {
+    let (name, (gpu_type, count)) = (words[1], words[2].split_once(':').unwrap());
     let count: u16 = count.parse().unwrap();
-    let gpu = |slot: u16| GpuEntry {
-        slot: GpuSlot(slot),
-        info: GpuInfo { gpu_type: gpu_type.into(), memory_mib: 80_000, ..GpuInfo::default() },
-        present: true,
-        refused: String::new(),
-        checks: None,
+    let (mut gpus, mut free_gpu_milli) = (Vec::new(), Vec::new());
+    let mut push = |info: GpuInfo| {
+        let slot = GpuSlot(gpus.len() as u16);
+        free_gpu_milli.push(if info.divided { 0 } else { 1000 });
+        gpus.push(GpuEntry { slot, info, present: true, refused: String::new(), checks: None });
     };
+    let whole = |index: u16| GpuInfo {
+        uuid: format!("{name}-{index}"),
+        index: u32::from(index),
+        gpu_type: gpu_type.into(),
+        memory_mib: 80_000,
+        mps: named.contains_key("mps"),
+        ..GpuInfo::default()
+    };
+    (0..count).for_each(|index| push(whole(index)));
+    if let Some(cut) = named.get("cut") {
+        let divided = GpuInfo { divided: true, ..whole(count) };
+        push(divided.clone());
+        for (at, profile) in cut.split('+').enumerate() {
+            let (compute_slices, memory_gb) = profile.split_once("g.").unwrap();
+            let memory_mib = memory_gb.trim_end_matches("gb").parse::<u64>().unwrap() << 10;
+            let slice = MigSlice {
+                gpu: divided.uuid.clone(),
+                profile: profile.into(),
+                placement: at as u8,
+                compute_slices: compute_slices.parse().unwrap(),
+                memory_slices: (memory_mib / 10_240) as u8,
+            };
+            push(GpuInfo { uuid: format!("MIG-{name}-{at}"), memory_mib, slice: Some(slice), divided: false, ..divided.clone() });
+        }
+    }
     SchedNode {
         id: NodeId(id),
         name: name.into(),
@@ -65,10 +89,10 @@ fn node(id: u32, name: &str, gpus: &str) -> SchedNode {
         nvlink_domain: String::new(),
         cpus: 64,
         mem_bytes: 512 << 30,
-        gpus: Arc::new((0..count).map(gpu).collect()),
+        gpus: Arc::new(gpus),
         free_cpus: 64,
         free_mem_bytes: 512 << 30,
-        free_gpu_milli: vec![1000; usize::from(count)],
+        free_gpu_milli,
         runs: 0,
         exclusive: false,
         mig: Default::default(),

@@ -93,7 +93,7 @@ fn guaranteed_goes_before_borrowed_within_a_tier() {
             5 9800 Guaranteed
             4 20000 Borrowed
             2 9900 Borrowed
-            7 9700 Borrowed
+            7 9700
         "#]],
     );
 }
@@ -112,6 +112,29 @@ fn tasks_of_an_array_take_the_guarantee_one_by_one() {
             3 9998 Borrowed
         "#]],
     );
+}
+
+#[test]
+fn who_may_not_start_has_no_class_and_stands_with_the_borrowers() {
+    let mut snapshot = world(
+        "node n1 h100:8
+         account a g=4
+         job 1 a ann 1 held
+         job 2 a ann 1 nice=1
+         job 3 a ann 1 nice=2
+         job 4 a ann 1 nice=3
+         job 5 b bob 1 nice=4",
+    );
+    snapshot.pending[2].eligible = snapshot.now.plus_secs(60);
+    snapshot.pending[3].dependency = Some(gmodel::Reason::new(gmodel::ReasonCode::Dependency, "waits for job 9"));
+    expect![[r#"
+        2 9999 Guaranteed
+        1 10000
+        3 9998
+        4 9997
+        5 9996 Borrowed
+    "#]]
+    .assert_eq(&shown(&snapshot));
 }
 
 #[test]

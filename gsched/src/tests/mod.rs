@@ -5,6 +5,7 @@ mod backfill;
 mod choices;
 mod kept;
 mod promises;
+mod rounds;
 mod sharing;
 mod terms;
 mod textbook;

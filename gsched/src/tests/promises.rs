@@ -87,6 +87,24 @@ pub(super) fn gives_out_only_what_is_free(snapshot: &Snapshot, plan: &Plan) {
     }
 }
 
+/// No node gave out more than it has, and what is free of it is the rest.
+pub(super) fn is_within_the_node(snapshot: &Snapshot) {
+    for node in &snapshot.nodes {
+        let mut milli = vec![0; node.gpus.len()];
+        let mut cpus = 0;
+        let shares = snapshot.running.iter().flat_map(|run| &run.shares).filter(|share| share.node == node.id);
+        for share in shares {
+            cpus += share.cpus;
+            share.gpus.0.iter().for_each(|grant| milli[usize::from(grant.slot.0)] += grant.part.of_slot_milli());
+        }
+        assert_eq!(cpus + node.free_cpus, node.cpus, "CPUs of {}", node.name);
+        for (gpu, given) in node.gpus.iter().zip(&milli) {
+            let all = if gpu.info.divided { 0 } else { 1000 };
+            assert_eq!(given + node.free_gpu_milli[usize::from(gpu.slot.0)], all, "GPU {} of {}", gpu.slot.0, node.name);
+        }
+    }
+}
+
 fn is_what_was_asked(snapshot: &Snapshot, plan: &Plan) {
     for start in &plan.starts {
         let job = snapshot.pending.iter().rfind(|job| job.id <= start.job).unwrap();

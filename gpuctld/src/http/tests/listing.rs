@@ -124,13 +124,14 @@ async fn what_the_scheduler_was_asked_for_is_shown() {
     assert_eq!((shown("licences"), shown("switches"), shown("checkpoint")), ("\"matlab:2\"".into(), "\"1@00:30:00\"".into(), "\"USR1@120\"".into()));
     assert_eq!((shown("nvlink"), shown("borrow"), shown("time_min_secs"), shown("prefer")), ("true".into(), "true".into(), "60".into(), "\"ib\"".into()));
     assert_eq!((shown("position"), shown("deadline")), ("2".into(), "\"2096-10-02T07:06:40Z\"".into()));
-    assert_eq!(shown("class"), "\"borrowed\"");
+    assert_eq!(shown("class"), "null", "it waits for another job");
     let refused = pool.refused(&alice(), "POST", "/v1/jobs", super::pool::request(json!({"priority": 5}))).await;
     assert_eq!(refused, "403 denied: --priority 5: only operators set a job's priority. With --nice you may lower it");
     let change = json!({"job": id.to_string(), "change": {"dependency": null, "licences": "matlab:1", "checkpoint": "TERM@60"}});
     pool.post(&alice(), "/v1/jobs/update", change).await;
     let row = pool.get(&alice(), &format!("/v1/jobs/{id}")).await["jobs"][0].clone();
     assert_eq!((&row["licences"], &row["checkpoint"], &row["dependency"]), (&json!("matlab:1"), &json!("TERM@60"), &Value::Null));
+    assert_eq!(row["class"], json!("borrowed"));
 }
 
 #[tokio::test]
