@@ -9,7 +9,7 @@ use super::policy;
 use super::state::{Node, Run, State};
 use gmodel::hostlist::{Hostlist, natural_order};
 use gmodel::node::Role;
-use gmodel::policy::{ALL_GPUS, GpuAmounts, Repeat, Reservation, ReservedPart};
+use gmodel::policy::{ALL_GPUS, GpuAmounts, Reservation, ReservedPart};
 use gmodel::{JobSpec, JobState, NodeId, Reason, ReasonCode, Timestamp};
 use gsched::window::{Window, next};
 use std::collections::{BTreeMap, BTreeSet};
@@ -247,26 +247,13 @@ pub(super) fn note_deleted(tx: &mut Tx) {
     }
 }
 
-/// Time passed: single reservations that are over go, recurring ones stand for their next window.
+/// Time passed: what is over goes. What recurs stays as it was made: its hour on the clock is that of the first window, and where
+/// the clocks change a window may begin at another.
 pub(super) fn pass(tx: &mut Tx) {
-    let over: Vec<Reservation> = tx
-        .state
-        .own_policy
-        .reservations
-        .values()
-        .map(|one| {
-            let mut one = one.clone();
-            policy::zoned(&mut one, &tx.state.config);
-            one
-        })
-        .filter(|one| next(one, tx.now).is_none_or(|window| window.0 > one.start && one.repeat != Repeat::Once))
-        .collect();
-    for one in over {
-        let change = match next(&one, tx.now) {
-            Some(window) => PolicyChange::Reservation { reservation: Box::new(Reservation { start: window.0, zone: None, ..one }) },
-            None => PolicyChange::ReservationRemoved { name: one.name },
-        };
-        policy::make(tx, change, "system".into());
+    let all = tx.state.own_policy.reservations.values();
+    let over: Vec<String> = all.filter(|one| next(one, tx.now).is_none()).map(|one| one.name.clone()).collect();
+    for name in over {
+        policy::make(tx, PolicyChange::ReservationRemoved { name }, "system".into());
     }
 }
 

@@ -49,7 +49,7 @@ fn a_count_of_nodes_becomes_nodes_that_nobody_is_on() {
 }
 
 #[test]
-fn what_is_over_goes_and_what_recurs_rolls() {
+fn what_is_over_goes_and_what_recurs_stays_as_it_was_made() {
     check(
         "node n1 h100:1
          reservation once nodes=n1 at=100 for=50 users=alice
@@ -89,8 +89,8 @@ fn what_is_over_goes_and_what_recurs_rolls() {
             1 alice COMPLETED 0:0
             reservation daily by root at 1970-01-12T14:03:20Z: {"nodes":"n1"}
             reservation daily by root at 1970-01-12T14:03:20Z: {"nodes":"n1"}
-            reservation daily by root at 1970-01-13T14:03:20Z: {"nodes":"n1"}
-            reservation daily by root at 1970-01-23T14:03:20Z: {"nodes":"n1"}
+            reservation daily by root at 1970-01-12T14:03:20Z: {"nodes":"n1"}
+            reservation daily by root at 1970-01-12T14:03:20Z: {"nodes":"n1"}
             2_[0-1] alice PENDING ReservationDeleted: there is no reservation "once"
             2_[1] alice PENDING Resources: needs 1 GPU and 1 CPU on one node; most is free on n1: 0 GPUs, 63 CPUs and 0 of memory; room is expected by 1970-01-22T14:04:30Z
             2_0 alice RUNNING 2-1 on n1[0]
