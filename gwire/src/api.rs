@@ -152,6 +152,9 @@ pub struct AlternativeRow {
     pub gpus: String,
     /// It would start at once with these alone.
     pub starts_now: bool,
+    /// Why it could never start with these alone; absent where it could.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub never: Option<String>,
     /// Of all its GPUs, in the site's currency; absent where they have no price.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub price_per_hour: Option<f64>,

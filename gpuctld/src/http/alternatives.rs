@@ -1,4 +1,4 @@
-//! What a job would get by each of the ranked kinds of GPUs that it names: whether it starts at once, and the price.
+//! What a job would get by each of the ranked kinds of GPUs that it names: whether it starts at once or ever, and the price.
 //!
 //! Asked of the real core and scheduler on copies, as a dry run is; prices are those of the TOML at this moment.
 
@@ -20,13 +20,16 @@ pub(super) fn rows(state: &State, actor: &Actor, spec: &JobSpec, starts_now: boo
         let mut alone = spec.clone();
         alone.request.gpus = Some(GpuAsk { alternatives: vec![alternative.clone()] });
         let price_per_hour = price_per_hour(state, &alone, now);
-        let starts_now = if several { would_start(state, actor, alone, now) } else { starts_now };
-        AlternativeRow { gpus: alternative.to_string(), starts_now, price_per_hour }
+        let (starts_now, never) = match several {
+            true => would_start(state, actor, alone, now).map_or_else(|why| (false, Some(why)), |starts| (starts, None)),
+            false => (starts_now, None),
+        };
+        AlternativeRow { gpus: alternative.to_string(), starts_now, never, price_per_hour }
     });
     rows.filter(|row| several || row.price_per_hour.is_some()).collect()
 }
 
-/// `; h100:4 would wait (34.00 an hour), a100:8 would start at once (20.00 an hour)`.
+/// `; h100:4 would wait (34.00 an hour), a100:8 would start at once (20.00 an hour)`; of what is refused alone, why.
 pub(super) fn in_words(rows: &[AlternativeRow]) -> String {
     let price = |row: &AlternativeRow| row.price_per_hour.map(|price| format!("{price:.2} an hour"));
     match rows {
@@ -36,7 +39,10 @@ pub(super) fn in_words(rows: &[AlternativeRow]) -> String {
             let words = several.iter().map(|row| {
                 let when = if row.starts_now { "would start at once" } else { "would wait" };
                 let price = price(row).map(|price| format!(" ({price})")).unwrap_or_default();
-                format!("{} {when}{price}", row.gpus)
+                match &row.never {
+                    Some(why) => format!("{} can never start: {}", row.gpus, why.trim_end_matches('.')),
+                    None => format!("{} {when}{price}", row.gpus),
+                }
             });
             format!("; {}", words.collect::<Vec<_>>().join(", "))
         }
@@ -50,12 +56,14 @@ fn price_per_hour(state: &State, spec: &JobSpec, now: Timestamp) -> Option<f64> 
     Some(milli as f64 / 1000.0 * price.per_gpu_hour_milli as f64 / 1000.0)
 }
 
-fn would_start(state: &State, actor: &Actor, spec: JobSpec, now: Timestamp) -> bool {
+/// # Errors
+/// It would be refused: why.
+fn would_start(state: &State, actor: &Actor, spec: JobSpec, now: Timestamp) -> Result<bool, String> {
     let mut copy = state.clone();
     let command = Command::Submit { spec: Box::new(spec), client_key: None };
     let reply = handle(&mut copy, &mut Vec::new(), Input::Command { actor: actor.clone(), command }, now);
-    let Ok(Reply::Submitted { id, .. }) = reply else { return false };
+    let Reply::Submitted { id, .. } = reply.map_err(|refusal| refusal.text)? else { return Ok(false) };
     let plan = gsched::plan(&snapshot(&copy, now), WorkBudget::default());
     let tasks = copy.arrays.get(id).map_or(1, |array| u64::from(array.len()));
-    plan.starts.iter().any(|start| (id.0..id.0 + tasks).contains(&start.job.0))
+    Ok(plan.starts.iter().any(|start| (id.0..id.0 + tasks).contains(&start.job.0)))
 }

@@ -78,9 +78,13 @@ fn check_presence(what: &str, name: &str, create: bool, present: bool, known: im
 }
 
 async fn send(site: &Site, caller: Caller, change: PolicyChange) -> Answer {
+    send_noting(site, caller, change, Vec::new()).await
+}
+
+async fn send_noting(site: &Site, caller: Caller, change: PolicyChange, notes: Vec<String>) -> Answer {
     site.core.command(caller.actor, Command::Policy { change }).await?;
     site.app.may_have_quotas.store(true, Relaxed);
-    Ok(Json(Done { schema: SCHEMA, notes: Vec::new() }))
+    Ok(Json(Done { schema: SCHEMA, notes }))
 }
 
 // accounts
@@ -144,7 +148,8 @@ pub(super) async fn edit_account(caller: Caller, Shared(site): Shared<Site>, Pat
     let row = old.map(|account| account_row(account, None, &config)).unwrap_or_default();
     let account = record::account(&name, record::edited(&row, &edit, &record::ACCOUNT_KEYS)?)?;
     sense::account(&state, &account)?;
-    send(&site, caller, PolicyChange::Account { account: Box::new(account) }).await
+    let notes = sense::unheard_of(&state, old, &account);
+    send_noting(&site, caller, PolicyChange::Account { account: Box::new(account) }, notes).await
 }
 
 pub(super) async fn remove_account(caller: Caller, Shared(site): Shared<Site>, Path(name): Path<String>, _: Body) -> Answer {
@@ -184,7 +189,8 @@ pub(super) async fn edit_user(
     let user = record::user_name(&user)?;
     let row: UserRow = old.map(user_row).unwrap_or_default();
     let entry = record::user_entry(record::edited_user(&row, &edit)?)?;
-    send(&site, caller, PolicyChange::User { account: name, user, entry }).await
+    let notes = sense::unheard_of(&state, old, &entry);
+    send_noting(&site, caller, PolicyChange::User { account: name, user, entry }, notes).await
 }
 
 pub(super) async fn remove_user(
@@ -231,7 +237,8 @@ pub(super) async fn edit_qos(caller: Caller, Shared(site): Shared<Site>, Path(na
     let row = old.map(|qos| qos_row(qos, &site.app.config())).unwrap_or_default();
     let qos = record::qos(&name, record::edited(&row, &edit, &record::QOS_KEYS)?)?;
     sense::qos(&state, &qos)?;
-    send(&site, caller, PolicyChange::Qos { qos: Box::new(qos) }).await
+    let notes = sense::unheard_of(&state, old, &qos);
+    send_noting(&site, caller, PolicyChange::Qos { qos: Box::new(qos) }, notes).await
 }
 
 pub(super) async fn remove_qos(caller: Caller, Shared(site): Shared<Site>, Path(name): Path<String>, _: Body) -> Answer {

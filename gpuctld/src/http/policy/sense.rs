@@ -4,8 +4,9 @@
 
 use crate::http::error::ApiError;
 use gcore::ctl::State;
-use gmodel::policy::{Account, Qos, Reservation, ReservedPart};
+use gmodel::policy::{Account, AccountUser, GpuAmounts, Limits, Qos, Reservation, ReservedPart};
 use gmodel::suggest::did_you_mean;
+use std::collections::BTreeSet;
 
 pub(super) fn account(state: &State, account: &Account) -> Result<(), ApiError> {
     if let Some(parent) = &account.parent {
@@ -38,6 +39,50 @@ pub(super) fn reservation(state: &State, reservation: &Reservation) -> Result<()
         ReservedPart::Nodes(hosts) => hosts.iter().try_for_each(|host| exists("node", host, state.node_names.keys())),
         _ => Ok(()),
     }
+}
+
+/// What amounts of GPUs are of.
+pub(super) trait OfTypes {
+    fn types(&self) -> BTreeSet<&str>;
+}
+
+impl OfTypes for Account {
+    fn types(&self) -> BTreeSet<&str> {
+        let users = self.users.values().flat_map(OfTypes::types);
+        let budgets = self.budgets.iter().filter_map(|budget| budget.gpu_type.as_deref());
+        named([&self.guaranteed, &self.limit, &self.lend_limit, &self.group.gpus, &self.per_user.gpus]).chain(budgets).chain(users).collect()
+    }
+}
+
+impl OfTypes for AccountUser {
+    fn types(&self) -> BTreeSet<&str> {
+        named([&self.limits.gpus]).collect()
+    }
+}
+
+impl OfTypes for Qos {
+    fn types(&self) -> BTreeSet<&str> {
+        let [all, user, account] = [&self.group, &self.per_user, &self.per_account].map(|limits: &Limits| &limits.gpus);
+        named([all, user, account, &self.per_job.gpus, &self.per_job.min_gpus, &self.headroom]).collect()
+    }
+}
+
+fn named<'a, const N: usize>(amounts: [&'a Option<GpuAmounts>; N]) -> impl Iterator<Item = &'a str> {
+    amounts.into_iter().flatten().flat_map(|amounts| amounts.0.keys().map(String::as_str))
+}
+
+/// A note for each type of GPU that an edit brought in and no node has: such nodes may be to come, or it is a slip.
+pub(super) fn unheard_of<T: OfTypes>(state: &State, old: Option<&T>, new: &T) -> Vec<String> {
+    let there: BTreeSet<&str> = state.nodes.values().flat_map(|node| node.gpus.iter()).map(|gpu| &*gpu.info.gpu_type).collect();
+    let before = old.map(OfTypes::types).unwrap_or_default();
+    let is_new = |kind: &&str| *kind != "gpu" && !before.contains(kind) && !there.iter().any(|known| known.eq_ignore_ascii_case(kind));
+    let note = |kind: &str| {
+        let known: Vec<&str> = there.iter().copied().collect();
+        let guess = did_you_mean(kind, known.iter().copied());
+        format!("no node has GPUs of type {kind:?} (there are {}); it counts when one comes.{guess}", known.join(", "))
+    };
+    // Of a pool without GPUs nothing can be said yet.
+    if there.is_empty() { Vec::new() } else { new.types().into_iter().filter(is_new).map(note).collect() }
 }
 
 pub(super) fn exists<'a>(what: &str, name: &str, mut names: impl Iterator<Item = &'a String> + Clone) -> Result<(), ApiError> {

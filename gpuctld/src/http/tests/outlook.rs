@@ -108,6 +108,12 @@ async fn a_dry_run_says_of_each_kind_whether_it_would_start_and_its_price() {
     let rows = [json!({"gpus": "h100:2", "starts_now": false, "price_per_hour": 5.0}), json!({"gpus": "h100:1", "starts_now": true, "price_per_hour": 2.5})];
     assert_eq!(several["alternatives"], json!(rows), "{several}");
     assert!(several["text"].as_str().unwrap().ends_with("; h100:2 would wait (5.00 an hour), h100:1 would start at once (2.50 an hour)"), "{several}");
+    // What no node has is no matter of waiting.
+    let never = dry("h200:1|h100:9|h100:1").await;
+    let told: Vec<&str> = never["alternatives"].as_array().unwrap().iter().map(|row| row["never"].as_str().unwrap_or("")).collect();
+    let none_such = "1 h200 on one node: partition \"main\" has none such (it has h100).";
+    assert_eq!(told, [none_such, "9 h100 on one node: the largest node in partition \"main\" has 4. Ask for fewer.", ""], "{never}");
+    assert!(never["text"].as_str().unwrap().contains("; h200:1 can never start: 1 h200 on one node: partition \"main\" has none such"), "{never}");
     let one = dry("h100:1").await;
     assert!(one["text"].as_str().unwrap().ends_with("; its GPUs cost 2.50 an hour"), "{one}");
     // Of any type nobody can say.

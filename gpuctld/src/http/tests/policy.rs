@@ -48,6 +48,26 @@ async fn accounts_are_made_changed_and_removed() {
 }
 
 #[tokio::test]
+async fn amounts_of_a_type_that_no_node_has_are_taken_with_a_note() {
+    let pool = Pool::new("[qos.normal]\n");
+    let make = json!({"create": true, "change": {"guaranteed": {"b200": 4}}});
+    let done = pool.post(&root(), "/v1/accounts/early", make).await;
+    assert_eq!(done["notes"], json!([]), "of a pool without nodes nothing is known: {done}");
+    pool.node("n1", Role::Compute, 4).await;
+    let note = |kind: &str, guess: &str| json!([format!("no node has GPUs of type {kind:?} (there are h100); it counts when one comes.{guess}")]);
+    let done = pool.post(&root(), "/v1/accounts/slip", json!({"create": true, "change": {"guaranteed": {"h10": 3, "H100": 2, "gpu": 9}}})).await;
+    assert_eq!(done["notes"], note("h10", " Did you mean \"h100\"?"));
+    assert_eq!(pool.get(&root(), "/v1/accounts/slip").await["accounts"][0]["guaranteed"], json!({"h10": 3.0, "h100": 2.0, "gpu": 9.0}));
+    // It is said once, of what the edit brought in.
+    let done = pool.post(&root(), "/v1/accounts/slip", json!({"change": {"limit": {"gpu": 20}}})).await;
+    assert_eq!(done["notes"], json!([]));
+    let done = pool.post(&root(), "/v1/accounts/slip", json!({"change": {"budgets": [{"kind": "cap", "gpu_hours": 9, "period": "week", "gpu_type": "a100"}]}})).await;
+    assert_eq!(done["notes"], note("a100", " Did you mean \"h100\"?"));
+    let done = pool.post(&root(), "/v1/qos/normal2", json!({"create": true, "change": {"per_user": {"gpus": {"mi300": 1}}}})).await;
+    assert_eq!(done["notes"], note("mi300", ""));
+}
+
+#[tokio::test]
 async fn impossible_edits_say_what_stands_against_them() {
     let pool = Pool::new("[qos.normal]\n");
     pool.node("n1", Role::Compute, 4).await;
