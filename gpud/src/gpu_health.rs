@@ -103,6 +103,24 @@ impl HealthBook {
         all.filter(|(_, shown)| *shown != Shown::default()).collect()
     }
 
+    /// What discovery sees is this node's, looked at or not.
+    pub fn meet(&mut self, facts: &[GpuFacts]) {
+        for gpu in facts {
+            let record = self.gpus.entry(gpu.uuid.clone()).or_default();
+            (record.index, record.gpu_type) = (gpu.index, gpu.gpu_type.clone());
+        }
+    }
+
+    /// Whether it was ever this node's.
+    pub fn knows(&self, uuid: &str) -> bool {
+        self.gpus.contains_key(uuid)
+    }
+
+    /// A GPU has answered since this daemon began.
+    pub fn has_readings(&self) -> bool {
+        self.gpus.values().any(|record| record.reading.is_some())
+    }
+
     /// Takes a sweep over all GPUs. When all of several fall silent at once it is the driver's trouble and no GPU's: discovery
     /// says so, and nothing is held against them.
     pub fn read(&mut self, catalogue: &Catalogue, sweep: Vec<GpuHealth>, facts: &[GpuFacts], now: Timestamp) {
@@ -447,6 +465,19 @@ mod tests {
         assert!(node.out().is_empty());
         node.look(&[0, 1, 2, 3, 4, 5, 6]);
         assert_eq!(node.out().len(), 7);
+    }
+
+    #[test]
+    fn a_gpu_that_discovery_saw_can_be_ordered_out_before_it_was_looked_at() {
+        let mut node = Node::new("met");
+        let (new, stranger) = (uuid(9), uuid(10));
+        assert!(!node.book.knows(&new));
+        node.book.meet(&[GpuFacts { index: 9, uuid: new.clone(), gpu_type: "h100".into(), ..GpuFacts::default() }]);
+        assert!(!node.book.shown().contains_key(&new) && node.book.all_well(), "nothing is wrong with it");
+        node.book.obey(&new, Order::Quarantine("smells".into()), node.now).unwrap();
+        assert_eq!(node.book.gpus[&new].fault(), "quarantined: smells");
+        let refused = node.book.obey(&stranger, Order::Return, node.now).unwrap_err();
+        assert_eq!(refused.to_string(), "this node has never seen GPU GPU-10");
     }
 
     #[test]

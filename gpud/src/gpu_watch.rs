@@ -42,6 +42,8 @@ const BURN_IN_LIMIT: Duration = Duration::from_secs(900);
 const RESET_LIMIT: Duration = Duration::from_secs(300);
 /// For NVML to be closed before a reset: those who wait for its events look up every second.
 const LET_GO_WITHIN: Duration = Duration::from_secs(15);
+/// For GPUs to be looked at for the first time after the daemon's start: an order that comes sooner waits so long.
+const FIRST_LOOK_WITHIN: Duration = Duration::from_secs(20);
 /// A run that is to end and has not is told again.
 const END_AGAIN: Duration = Duration::from_secs(10);
 /// In the spool: what administrators of this node order, a file per GPU.
@@ -60,6 +62,9 @@ pub struct GpuWatch {
     carrying_out: Mutex<()>,
     /// Some were: the next step is due at once.
     ordered: AtomicBool,
+    opened: Instant,
+    /// GPUs were looked at since, and took their steps by it.
+    looked: AtomicBool,
     every: Duration,
 }
 
@@ -91,6 +96,8 @@ impl GpuWatch {
             orders,
             carrying_out: Mutex::default(),
             ordered: AtomicBool::default(),
+            opened: Instant::now(),
+            looked: AtomicBool::default(),
             every: Duration::from_secs(u64::from(config.gpu_watch_secs)),
         };
         watch.discover(table);
@@ -277,6 +284,7 @@ impl GpuWatch {
         let before = lock(&self.seen).clone();
         let gpus = self.reader.read(&before);
         tell_driver(&before, &gpus);
+        lock(&self.health).meet(&gpus.facts);
         *lock(&self.seen) = gpus;
         self.show(table)
     }
@@ -351,6 +359,7 @@ impl GpuWatch {
         let _one_at_a_time = lock(&self.carrying_out);
         let mut done = Vec::new();
         for order in orders {
+            self.wait_for_first_look(order);
             let known = lock(&self.health).answered(incarnation, order);
             done.push(known.unwrap_or_else(|| {
                 // Seconds, in which nothing of the health may wait.
@@ -378,6 +387,15 @@ impl GpuWatch {
             done.clear();
         }
         done
+    }
+
+    /// A driver may be slower than the controller's first order, and only a look finds the step of a repair that waits. Blocking.
+    fn wait_for_first_look(&self, order: &GpuOrder) {
+        let needs_look = order.what == GpuAction::Repair;
+        let too_soon = || !self.looked.load(Ordering::Relaxed) && (needs_look || !lock(&self.health).knows(&order.uuid));
+        while too_soon() && self.opened.elapsed() < FIRST_LOOK_WITHIN {
+            std::thread::sleep(CLEAN_LOOK_EVERY);
+        }
     }
 
     /// Writes down that a check begins; the answer where that was written before: its daemon or its node ended during it.
@@ -429,6 +447,7 @@ impl GpuWatch {
         let node_empty = well || site.spool.live().is_empty();
         let mut health = lock(&self.health);
         let to_end = health.step(&held, node_empty, wall_clock());
+        self.looked.fetch_or(health.has_readings(), Ordering::Relaxed);
         health.write(wall_clock());
         drop(health);
         let sick = to_end.into_iter().map(|end| (end.run, end.why));

@@ -130,6 +130,34 @@ async fn what_cannot_be_carried_out_is_said_and_a_repair_needs_a_step_that_waits
     ctl.wait("it is out", |ctl| ctl.inventories.last().unwrap().gpus.iter().any(|gpu| gpu.fault.starts_with("Xid 94"))).await;
 }
 
+/// A boot: the daemon is there before the driver, and what is open on the controller comes at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_order_that_comes_before_the_first_look_waits_for_it() {
+    let mut ctl = Controller::start().await;
+    let mut node = watched_node(&mut ctl, |_| String::new()).await;
+    let sick = gpu(&ctl, 1);
+    node.stop_daemon();
+    let _ = fs::remove_file(node.path("spool/gpu-health.json"));
+    nvml_sim(&node, &["fault", "driver", "not-loaded"]);
+    node.start_daemon();
+    ctl.wait_hello().await;
+    ctl.wait("a node that shows no GPU", |ctl| ctl.inventories.last().is_some_and(|inventory| inventory.gpus.is_empty())).await;
+    ctl.order_gpus(1, vec![order(1, &sick, quarantine())]);
+    nvml_sim(&node, &["fault", "driver", "clear"]);
+    assert_eq!(answer(&mut ctl).await.error, "");
+    assert_eq!(gpu(&ctl, 1).fault, "quarantined: smells");
+
+    // A driver that never comes costs its time, and no more.
+    node.stop_daemon();
+    let _ = fs::remove_file(node.path("spool/gpu-health.json"));
+    nvml_sim(&node, &["fault", "driver", "not-loaded"]);
+    node.start_daemon();
+    ctl.wait_hello().await;
+    ctl.order_gpus(2, vec![order(2, &sick, quarantine())]);
+    let said = answer(&mut ctl).await.error;
+    assert!(said.contains("has never seen GPU"), "{said}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gpu_is_reset_when_the_controller_allows_it_and_comes_back() {
     let mut ctl = Controller::start().await;
