@@ -37,6 +37,9 @@ pub struct Setup {
     /// Processors of the run's own; empty: it shares those of the machine.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub cpus: Vec<u32>,
+    /// What its cgroup holds the job's memory to, where it does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mem_limit_bytes: Option<u64>,
     /// GPUs of the run in the order of the launch order.
     pub gpus: Vec<SetupGpu>,
     /// Empty: no private directories. Else bound over /tmp and /dev/shm of the job.

@@ -80,7 +80,7 @@ pub fn prepare(site: &Site, run: RunId) -> Result<Supervisor, Failure> {
         }
         None => (None, Vec::new()),
     };
-    let mut setup = setup(site, run, &user, &gpus, cpus);
+    let mut setup = setup(site, run, &order, &user, &gpus, cpus);
     setup.environment.extend(of_shares);
     if let Some(channel) = &channel {
         setup.environment.extend(channel.variables());
@@ -207,16 +207,22 @@ fn fenced_cgroup(
     Ok((cgroup, cpus))
 }
 
-/// Declared CPUs and memory are not really there: they weigh, and limit nothing.
 fn limits(site: &Site, root: &CgroupRoot, order: &LaunchOrder) -> Limits {
-    let declared = site.config.mem_bytes.is_some();
     Limits {
-        memory_bytes: (!declared && order.mem_bytes > 0).then_some(order.mem_bytes),
+        memory_bytes: mem_limit(site, root, order),
         cpu_set: None,
         mem_set: Vec::new(),
         cpu_millis: root.supports(Controller::Cpu).then_some(u64::from(order.cpus.max(1)) * 1000),
         pids_max: root.supports(Controller::Pids).then_some(site.config.pids_max),
     }
+}
+
+/// What the job's memory is held to. Declared memory may not be there: what a job asked for, or its partition gives by CPU or
+/// GPU, holds all the same, where the kernel can; its share of the node, which nobody chose, does not.
+fn mem_limit(site: &Site, root: &CgroupRoot, order: &LaunchOrder) -> Option<u64> {
+    let declared = site.config.mem_bytes.is_some();
+    let holds = order.mem_bytes > 0 && (!declared || (!order.mem_ask.is_default() && root.supports(Controller::Memory)));
+    holds.then_some(order.mem_bytes)
 }
 
 pub(crate) fn fence_rules(site: &Site, own: &[Own]) -> Result<FenceRules, Failure> {
@@ -242,7 +248,7 @@ pub(crate) fn fence_rules(site: &Site, own: &[Own]) -> Result<FenceRules, Failur
     Ok(devices.rules_for_run(&owned, &caps, &deny, site.config.devices.default_deny))
 }
 
-fn setup(site: &Site, run: RunId, user: &User, gpus: &[Own], cpus: Vec<u32>) -> Setup {
+fn setup(site: &Site, run: RunId, order: &LaunchOrder, user: &User, gpus: &[Own], cpus: Vec<u32>) -> Setup {
     let gpu = |own: &Own| SetupGpu {
         near_cpus: near_cpus(site, &own.gpu),
         ..own.setup(device_node(&site.config.dev_dir, &own.gpu).display().to_string())
@@ -257,6 +263,7 @@ fn setup(site: &Site, run: RunId, user: &User, gpus: &[Own], cpus: Vec<u32>) -> 
         home: user.home.display().to_string(),
         shell: user.shell.display().to_string(),
         cpus,
+        mem_limit_bytes: site.cgroups.as_ref().and_then(|root| mem_limit(site, root, order)),
         gpus: gpus.iter().map(gpu).collect(),
         private_tmp: String::new(),
         private_shm: String::new(),

@@ -156,9 +156,7 @@ impl Life {
     fn begin_stop(&mut self, now: Boot, why: StopWhy, grace_secs: u32) -> Vec<Act> {
         match self.phase {
             Phase::Ready | Phase::Starting { .. } => {
-                let text = format!("stopped before it started: {}", stop_text(why));
-                self.verdict = Some(Verdict { cause: EndCause::Stopped, text, kill_at: now });
-                self.begin_kill(now)
+                self.end_unstarted(now, EndCause::Stopped, format!("stopped before it started: {}", stop_text(why)))
             }
             Phase::Running { .. } if self.verdict.is_none() && gives_time(why) && self.terms.checkpoint_secs.is_some() => {
                 self.ask_before_stop(now, why, grace_secs)
@@ -248,8 +246,12 @@ impl Life {
             acts.push(Act::Checkpoint);
         }
         if self.limit_at().is_some_and(|at| now >= at) {
-            acts.extend(match self.wait {
-                Some(Wait::Stop { .. }) => self.end_wait(now, "the time limit"),
+            acts.extend(match (self.phase, self.wait) {
+                (Phase::Starting { .. }, _) => {
+                    let text = format!("{} before its program ran: its directory, input or output did not open", self.limit_text(None));
+                    self.end_unstarted(now, EndCause::TimeLimit, text)
+                }
+                (_, Some(Wait::Stop { .. })) => self.end_wait(now, "the time limit"),
                 _ => self.condemn(now, EndCause::TimeLimit, self.limit_text(None), self.terms.kill_grace_secs),
             });
         }
@@ -386,6 +388,12 @@ impl Life {
                 vec![Act::Terminate]
             }
         }
+    }
+
+    /// Nothing of the user's runs yet that could use a grace.
+    fn end_unstarted(&mut self, now: Boot, cause: EndCause, text: String) -> Vec<Act> {
+        self.verdict = Some(Verdict { cause, text, kill_at: now });
+        self.begin_kill(now)
     }
 
     fn begin_kill(&mut self, now: Boot) -> Vec<Act> {
@@ -596,11 +604,13 @@ mod tests {
         let mut life = Life::new(Terms { limit_secs: Some(60), kill_grace_secs: 5, warning: None, checkpoint_secs: None });
         life.go(at(0));
         assert_eq!(life.next_deadline(), Some(at(60)));
-        assert_eq!(life.tick(at(60)), TERM);
-        assert_eq!(life.tick(at(65)), KILL);
-        assert_eq!(life.main_ended(at(65), ExitCode::killed(9)), []);
+        assert_eq!(life.tick(at(60)), KILL, "nothing of it could use the grace");
+        life.started(at(60));
+        assert!(!life.is_running(), "too late");
+        assert_eq!(life.main_ended(at(60), ExitCode::killed(9)), []);
         assert_eq!(life.emptied(true), RECORD);
-        assert_eq!(life.end(0).0, EndCause::TimeLimit);
+        let (cause, _, text) = life.end(0);
+        assert!(cause == EndCause::TimeLimit && text.contains("limit of 60 s was reached before its program ran"), "{cause:?} {text}");
     }
 
     #[test]

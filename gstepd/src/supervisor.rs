@@ -298,7 +298,7 @@ impl Supervisor {
                 }
                 Act::Kill => {
                     // It may not have come as far as its cgroup.
-                    for on_its_way in self.checkpoint.iter() {
+                    for on_its_way in self.launching.iter().chain(&self.checkpoint) {
                         let _ = process::pidfd_signal(on_its_way.pidfd(), SIGKILL);
                     }
                     self.processes.kill().map(|found_empty| self.found_empty = found_empty)
@@ -491,7 +491,7 @@ impl Supervisor {
             Usage::default()
         });
         let (cause, exit, text) = self.life.end(usage.oom_kills);
-        let text = if cause == EndCause::OutOfMemory { out_of_memory_text(&usage, self.order.mem_bytes) } else { text };
+        let text = if cause == EndCause::OutOfMemory { out_of_memory_text(&usage, self.setup.mem_limit_bytes) } else { text };
         let end = RunEnd { cause, exit, text: shorten(&text), started: self.started, ended: Some(wall_clock()), usage, ..RunEnd::default() };
         self.marks = None;
         self.dir.remove_user_files(&self.setup);
@@ -562,12 +562,12 @@ fn exit_code(exit: Exit) -> ExitCode {
     }
 }
 
-fn out_of_memory_text(usage: &Usage, limit_bytes: u64) -> String {
+fn out_of_memory_text(usage: &Usage, limit_bytes: Option<u64>) -> String {
     let (killed, peak_mib) = (usage.oom_kills, usage.peak_memory_bytes >> 20);
     let processes = if killed == 1 { "process" } else { "processes" };
-    match limit_bytes >> 20 {
-        0 => format!("the kernel killed {killed} {processes} for want of memory; the peak was {peak_mib} MiB"),
-        limit_mib => format!(
+    match limit_bytes.map(|bytes| bytes >> 20) {
+        None => format!("the kernel killed {killed} {processes} for want of memory; the peak was {peak_mib} MiB"),
+        Some(limit_mib) => format!(
             "the kernel killed {killed} {processes} for want of memory: the limit is {limit_mib} MiB, the peak was \
              {peak_mib} MiB. Ask for more with --mem"
         ),

@@ -189,6 +189,42 @@ fn a_job_over_its_memory_is_out_of_memory_and_a_neighbour_goes_on() {
     pool.wait_idle("node1");
 }
 
+/// Of declared memory what somebody chose holds, and the share of a job that chose nothing does not.
+#[test]
+fn in_a_sandbox_too_a_job_is_held_to_the_memory_it_asked_for_and_to_no_other() {
+    let Some(pool) = Pool::up(1, "none") else { return };
+    // A share of 8 MiB for each of 64 CPUs.
+    let config = fs::read_to_string(pool.config("node1")).unwrap();
+    assert!(config.contains("mem_bytes = 549755813888"), "{config}");
+    fs::write(pool.config("node1"), config.replace("mem_bytes = 549755813888", "mem_bytes = 536870912")).unwrap();
+    pool.reconfigure("node1", "");
+    pool.wait_until("the node says what it has", || pool.node("node1").mem_bytes == 512 << 20);
+    let fill = |options: &[&str]| {
+        let command = ["-o", "/dev/null", "--wrap", "head -c 100000000 /dev/zero | tail -n 1 | wc -c"];
+        pool.run_as_user("gsub", &[options, &command].concat()).id()
+    };
+    let unasked = fill(&[]);
+    pool.wait_state(unasked, Completed);
+    assert!(pool.attempts(unasked)[0].peak_memory_bytes > 64 << 20, "more than its share of the declared memory");
+    let enough = fill(&["--mem", "200M"]);
+    pool.wait_state(enough, Completed);
+    let main = pool.dir.join("gpuctld/partitions.d/main.toml");
+    for asked in [&["--mem", "40M"][..], &["-c", "2", "--mem-per-cpu", "20M"], &[]] {
+        if asked.is_empty() {
+            let text = fs::read_to_string(&main).unwrap();
+            fs::write(&main, format!("{text}mem_per_cpu = \"40M\"\n")).unwrap();
+            assert_eq!(pool.run("gadm", &["reload"]).code, 0);
+        }
+        let id = fill(asked);
+        let text = pool.wait_state(id, OutOfMemory).end_text;
+        assert!(text.contains("the limit is 40 MiB, the peak was") && text.contains("--mem"), "{asked:?}: {text}");
+        let run = &pool.attempts(id)[0];
+        assert!(run.peak_memory_bytes <= 40 << 20 && run.peak_memory_bytes > 20 << 20, "{asked:?}: {run:?}");
+        let shown = pool.run("gq", &[&id.to_string()]).out;
+        assert!(shown.contains("JobState=OUT_OF_MEMORY") && shown.contains("the limit is 40 MiB"), "{shown}");
+    }
+}
+
 #[test]
 fn a_time_limit_ends_a_job_that_ignores_it_also_without_any_daemon() {
     let Some(pool) = Pool::up(1, "none") else { return };
@@ -204,6 +240,22 @@ fn a_time_limit_ends_a_job_that_ignores_it_also_without_any_daemon() {
     pool.start("gpuctld");
     pool.start("node1");
     pool.wait_state(id, Timeout);
+    pool.wait_idle("node1");
+}
+
+#[test]
+fn a_job_whose_input_nobody_opens_ends_at_its_cancel_and_at_its_limit_without_the_grace() {
+    let Some(pool) = Pool::up(1, "none") else { return };
+    pool.reconfigure("gpuctld", "kill_grace_secs = 600");
+    assert_eq!(pool.run_shell("mkfifo -m 666 pipe").code, 0);
+    let cancelled = pool.run_as_user("gsub", &["-i", "pipe", "--wrap", "touch started"]).id();
+    let limited = pool.run_as_user("gsub", &["-t", "0:01", "-i", "pipe", "--wrap", "touch started"]).id();
+    pool.wait_until("the job waits for its input", || !pool.processes_of("node1", &format!("{cancelled}-1")).is_empty());
+    assert_eq!(pool.run_as_user("gdel", &[&cancelled.to_string()]).code, 0);
+    pool.wait_state(cancelled, Cancelled);
+    let text = pool.wait_state(limited, Timeout).end_text;
+    assert!(text.contains("its directory, input or output did not open"), "{text}");
+    assert!(!pool.work.join("started").exists());
     pool.wait_idle("node1");
 }
 

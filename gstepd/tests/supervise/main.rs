@@ -304,7 +304,7 @@ fn a_task_finds_its_own_number_in_its_environment() {
 fn a_job_that_fills_its_memory_is_out_of_memory() {
     let limits = Limits { memory_bytes: Some(32 << 20), ..Limits::default() };
     let Some(mut bench) = Bench::limited("x=0123456789abcdef; while :; do x=$x$x; done", &limits) else { return };
-    bench.order.mem_bytes = 32 << 20;
+    bench.setup.mem_limit_bytes = limits.memory_bytes;
     let end = bench.run_to_end();
     assert_eq!((end.cause, end.exit), (EndCause::OutOfMemory, ExitCode::killed(9)));
     assert!(end.usage.oom_kills > 0 && end.usage.peak_memory_bytes > 16 << 20, "{:?}", end.usage);
@@ -530,6 +530,20 @@ fn a_stop_reaches_a_start_that_hangs() {
     link.stop(30);
     let end = link.end();
     assert_eq!((end.cause, end.started), (EndCause::Stopped, None));
+}
+
+#[test]
+fn the_limit_of_a_start_that_hangs_costs_no_grace() {
+    let Some(mut bench) = Bench::isolated("touch started") else { return };
+    nix::unistd::mkfifo(&bench.work.join("in"), nix::sys::stat::Mode::from_bits_truncate(0o666)).unwrap();
+    bench.order.stdin = "in".into();
+    (bench.order.limit_secs, bench.order.kill_grace_secs) = (Some(1), 3600);
+    let mut link = bench.start();
+    link.send(&ToStep::Go);
+    let end = link.end();
+    assert_eq!((end.cause, end.exit, end.started), (EndCause::TimeLimit, ExitCode::killed(9), None));
+    assert!(end.text.contains("did not open"), "{}", end.text);
+    assert!(!exists(&bench.work.join("started")));
 }
 
 #[test]

@@ -173,6 +173,8 @@ fn prepare(plan: &Plan<'_>) -> Result<(), Report> {
             return Err(report(Stage::Directory, errno()));
         }
     }
+    // Opening may wait for ever (a FIFO, a dead file server): from here on whoever ends the run is heard.
+    unblock_signals();
     open_files(&plan.files)?;
     // SAFETY: ioctl with an integer argument on descriptor 0.
     if plan.controlling_terminal && unsafe { libc::ioctl(0, libc::TIOCSCTTY, 0) } != 0 {
@@ -183,7 +185,6 @@ fn prepare(plan: &Plan<'_>) -> Result<(), Report> {
     let pid = unsafe { libc::getpid() };
     plan.pid_slots.iter().for_each(|slot| slot.fill(pid as u32));
     set_soft_limits(&plan.soft_limits);
-    unblock_signals();
     Ok(())
 }
 

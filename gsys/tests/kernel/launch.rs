@@ -577,6 +577,25 @@ fn an_output_that_blocks_does_not_block_the_supervisor() {
 }
 
 #[test]
+fn a_signal_ends_a_process_that_waits_for_its_input() {
+    let Some(scratch) = Scratch::new() else {
+        return;
+    };
+    let fifo = scratch.dir.join("fifo");
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::from_bits_truncate(0o600)).expect("mkfifo");
+    let mut spec = scratch.shell("echo started");
+    spec.stdin = Stdio::Open {
+        path: fifo,
+        mode: OpenMode::Read,
+    };
+    let launching = spawn(&spec).expect("fork");
+    process::pidfd_signal(launching.pidfd(), libc::SIGTERM).expect("signal");
+    let launched = launching.finish().expect("one that was killed on the way counts as started");
+    assert_eq!(end_of(launched.pid), Exit::Signal(libc::SIGTERM, false));
+    assert_eq!(scratch.read_output(), "");
+}
+
+#[test]
 fn the_pidfd_says_when_the_process_has_ended() {
     let Some(scratch) = Scratch::new() else {
         return;
