@@ -51,7 +51,8 @@ pub(crate) enum JobAct {
         #[command(flatten)]
         jobs: Jobs,
     },
-    /// End running jobs and put them back into the queue
+    /// Put jobs back into the queue: running ones are ended for it, those that are over run again (as long as the controller
+    /// has them in memory: min_job_age)
     Requeue {
         #[command(flatten)]
         jobs: Jobs,

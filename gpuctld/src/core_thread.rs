@@ -13,9 +13,9 @@ pub use batch::{Core, CoreParts, now};
 use crate::histogram::Histogram;
 use crate::store::Blob;
 use crate::store::reader::Reader;
-use gcore::ctl::{Actor, Command, Input, NodeReport, Refusal, RefusalCode, Reply, State};
+use gcore::ctl::{Actor, Command, Input, NodeReport, Refusal, RefusalCode, Reply, State, Target};
 use gmodel::config::ClusterConfig;
-use gmodel::dependency::{Condition, JobRef, Kind};
+use gmodel::dependency::{Condition, Dependency, JobRef, Kind, MAX_CONDITIONS};
 use gmodel::{BlobId, JobSpec, NodeId};
 use gsched::Plan;
 use sha2::{Digest, Sha256};
@@ -129,9 +129,16 @@ impl CoreHandle {
             Command::Update { change, .. } => change.dependency.as_ref().and_then(Option::as_ref),
             _ => None,
         };
-        let Some(dependency) = dependency else { return Ok(command) };
+        let targets: &[Target] = if let Command::Requeue { targets, .. } = &command { targets } else { &[] };
+        if dependency.is_none() && targets.is_empty() {
+            return Ok(command);
+        }
         let view = self.view().await;
-        let names: Vec<JobRef> = dependency.conditions.iter().filter_map(|one| forgotten(&view, one)).collect();
+        let of_targets = targets.iter().filter_map(|target| dependency_of(&view, *target));
+        let conditions = dependency.into_iter().chain(of_targets).flat_map(|dependency| &dependency.conditions);
+        let mut names: Vec<JobRef> = conditions.filter_map(|one| forgotten(&view, one)).collect();
+        names.dedup();
+        names.truncate(MAX_CONDITIONS);
         if names.is_empty() {
             return Ok(command);
         }
@@ -354,6 +361,13 @@ fn forgotten(state: &State, condition: &Condition) -> Option<JobRef> {
         None => state.jobs.get(job.id).is_some_and(|job| !job.state.is_final()),
     };
     (!live).then_some(*job)
+}
+
+/// Of a job or array as it was submitted.
+fn dependency_of(state: &State, target: Target) -> Option<&Dependency> {
+    let (Target::Job(id) | Target::Task { array: id, .. }) = target;
+    let array = state.arrays.get(id).map(|array| &array.spec);
+    array.or_else(|| state.jobs.get(id).map(|job| &job.spec))?.dependency.as_ref()
 }
 
 fn stopping() -> Refusal {

@@ -199,6 +199,7 @@ mod tests {
             idle: None,
             imex_channel: None,
             stop: None,
+            called_back: None,
             limit_secs: None,
             signals: Vec::new(),
             steps: 0,

@@ -163,6 +163,7 @@ pub fn nodes_of(state: &State, event: &Event) -> Vec<NodeId> {
         Event::RunPlaced { allocation, .. } => allocation.iter().map(|share| share.node).collect(),
         Event::RunGo { run, .. }
         | Event::RunStopping { run, .. }
+        | Event::RunUnneeded { run, .. }
         | Event::RequeueDropped { run, .. }
         | Event::RunSuspended { run, .. }
         | Event::RunResumed { run, .. }

@@ -20,6 +20,10 @@ pub struct Summary {
     pub jobs_over: u64,
     pub jobs: usize,
     pub suspensions: u64,
+    /// Jobs, and tasks, that were over and were put back.
+    pub returns: u64,
+    /// Runs that were told to make room for a job that started elsewhere.
+    pub unneeded: u64,
     pub fenced: u64,
     pub simulated_secs: i64,
 }
@@ -108,6 +112,8 @@ fn summary(cluster: &Cluster) -> Summary {
         jobs_over: cluster.truth.jobs_over,
         jobs: cluster.truth.acknowledged_jobs().count(),
         suspensions: cluster.truth.suspensions,
+        returns: cluster.truth.returns,
+        unneeded: cluster.truth.unneeded,
         fenced: cluster.truth.fenced,
         simulated_secs: cluster.now / 1000,
     }

@@ -74,9 +74,11 @@ impl Store {
         for id in jobs {
             if let Some(job) = state.jobs.get(id) {
                 self.jobs.insert(id, document(job));
-                if job.state.is_final() {
-                    self.over.insert(id);
-                }
+                // One that is over may be put back.
+                match job.state.is_final() {
+                    true => self.over.insert(id),
+                    false => self.over.remove(&id),
+                };
             }
         }
         for id in runs {

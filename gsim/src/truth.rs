@@ -18,11 +18,17 @@ pub struct Truth {
     /// How the batch process of each run ended.
     ends: BTreeMap<RunId, RunEnd>,
     cancelled: BTreeSet<JobId>,
+    /// Put back into the queue when they were over: an earlier cancel counts no more, whenever its answer came.
+    returned: BTreeSet<JobId>,
     /// A backup was brought back: the controller does not know what came after it.
     went_back: bool,
     pub jobs_over: u64,
     pub runs_placed: u64,
     pub suspensions: u64,
+    /// Jobs, and tasks, that were over and were put back.
+    pub returns: u64,
+    /// Runs that were told to make room for a job that started elsewhere.
+    pub unneeded: u64,
     /// Nodes whose runs were written off because the fence program had powered them off.
     pub fenced: u64,
 }
@@ -52,7 +58,9 @@ impl Truth {
             }
             (Command::Cancel { targets, signal: None }, Reply::Each { results }) => {
                 for (target, result) in targets.iter().zip(results) {
-                    if let (Target::Job(id), None) = (target, &result.refusal) {
+                    if let (Target::Job(id), None) = (target, &result.refusal)
+                        && !self.returned.contains(id)
+                    {
                         self.cancelled.insert(*id);
                     }
                 }
@@ -111,6 +119,11 @@ impl Truth {
                         return Err(format!("{run} was placed although its job was cancelled"));
                     }
                 }
+                Event::JobRequeued { job, .. } => self.comes_back(*job),
+                Event::TasksRequeued { array, positions, .. } => {
+                    positions.iter().for_each(|position| self.comes_back(JobId(array.0 + u64::from(position))));
+                }
+                Event::RunUnneeded { .. } => self.unneeded += 1,
                 Event::RunSuspended { .. } => self.suspensions += 1,
                 Event::NodeFenced { by, .. } => self.fenced += u64::from(by == "fence_program"),
                 Event::RunEnded { run, outcome, .. } => {
@@ -121,6 +134,12 @@ impl Truth {
             }
         }
         Ok(())
+    }
+
+    fn comes_back(&mut self, job: JobId) {
+        self.returns += 1;
+        self.cancelled.remove(&job);
+        self.returned.insert(job);
     }
 
     fn judge(&self, run: RunId, outcome: &Outcome) -> Result<(), String> {

@@ -19,12 +19,16 @@ fn must_rest(scenario: &Scenario) -> Summary {
 
 #[test]
 fn whatever_breaks_all_comes_to_rest_and_nothing_is_lost() {
-    let (mut suspensions, mut fenced) = (0, 0);
+    let (mut suspensions, mut fenced, mut returns, mut unneeded) = (0, 0, 0, 0);
     for seed in 1..=100 {
         let summary = must_rest(&Scenario::from_seed(seed, None));
         suspensions += summary.suspensions;
         fenced += summary.fenced;
+        returns += summary.returns;
+        unneeded += summary.unneeded;
     }
+    println!("{returns} jobs put back, {unneeded} asked in vain");
+    assert!(returns > 20, "{returns} jobs were put back: too few to mean anything");
     assert!(suspensions > 20 && fenced > 0, "{suspensions} runs stood still and {fenced} nodes were powered off: too few to mean anything");
 }
 

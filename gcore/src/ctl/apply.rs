@@ -10,6 +10,8 @@ use super::event::{Event, JobChange};
 use super::gpu_check;
 use super::mig;
 use super::policy;
+use super::preempt;
+use super::requeue;
 use super::submit::spread;
 use super::suspend;
 use super::usage;
@@ -87,6 +89,7 @@ pub fn apply(state: &mut State, event: &Event) {
         Event::TasksCancelled { array, positions, by, at } => {
             tasks_cancelled(state, *array, positions, by, *at);
         }
+        Event::JobRequeued { .. } | Event::TasksRequeued { .. } => requeue::apply(state, event),
         Event::ReasonsGiven { jobs, arrays } => {
             for (id, reason) in jobs {
                 job_mut(state, *id).reason = reason.clone();
@@ -134,11 +137,14 @@ pub fn apply(state: &mut State, event: &Event) {
             raise_generations(state, *run);
         }
         Event::RunStopping { run, stop } => {
-            let one = run_mut(state, *run);
-            one.stop = Some(stop.clone());
-            let placed = one.placed;
-            state.preparing.remove(&(placed, *run));
+            preempt::apply_stopping(state, *run, stop);
             raise_generations(state, *run);
+        }
+        Event::RunUnneeded { run, for_job, called_back, .. } => {
+            preempt::apply_unneeded(state, *run, *for_job, *called_back);
+            if *called_back {
+                raise_generations(state, *run);
+            }
         }
         Event::RunSuspended { run, suspension } => {
             suspend::apply_suspended(state, *run, suspension);
@@ -170,8 +176,8 @@ pub fn apply(state: &mut State, event: &Event) {
             run_ended(state, *run, outcome, settled.then_some(*at));
         }
         Event::RequeueDropped { run, stop } => {
+            preempt::apply_stopping(state, *run, stop);
             let one = run_mut(state, *run);
-            one.stop = Some(stop.clone());
             let outcome = one.outcome.as_mut().expect("a run that is to be requeued has ended");
             outcome.state = JobState::Cancelled;
             outcome.requeue = None;
@@ -349,7 +355,7 @@ fn split(state: &mut State, array: JobId, position: u32) {
 }
 
 /// What a waiting job waits for as far as its holds go; the next pass says more.
-fn reason_of(holds: &[Mark]) -> Reason {
+pub(super) fn reason_of(holds: &[Mark]) -> Reason {
     holds.first().map_or_else(Reason::default, |mark| gsched::held_by(&mark.owner))
 }
 
@@ -411,7 +417,7 @@ pub(super) fn changed_spec(spec: &mut Arc<JobSpec>, change: &JobChange) {
 }
 
 /// Changes the request of a job that is not over, where it counts and where it is shared.
-fn respecify(state: &mut State, id: JobId, change: impl FnOnce(&mut JobSpec)) {
+pub(super) fn respecify(state: &mut State, id: JobId, change: impl FnOnce(&mut JobSpec)) {
     let before = job_mut(state, id).spec.clone();
     let mut spec = (*before).clone();
     change(&mut spec);
@@ -501,7 +507,7 @@ fn tasks_cancelled(state: &mut State, id: JobId, positions: &RangeSet, by: &str,
     }
 }
 
-fn close_array(array: &mut Array, at: Timestamp) {
+pub(super) fn close_array(array: &mut Array, at: Timestamp) {
     array.ended = array.is_over().then_some(at);
 }
 
@@ -581,6 +587,7 @@ fn run_placed(
         idle: None,
         imex_channel: None,
         stop: None,
+        called_back: None,
         limit_secs,
         signals: Vec::new(),
         steps: 0,
@@ -739,6 +746,7 @@ fn fate(state: &mut State, id: RunId, outcome: &Outcome, at: Timestamp) {
 
 fn run_closed(state: &mut State, id: RunId) {
     let run = state.runs.remove(id).expect("a closed run exists");
+    preempt::forget(state, id, run.stop.as_ref());
     for member in &run.members {
         if let Some(node) = state.nodes.get_mut(member.node) {
             node.runs.remove(&id);
@@ -764,13 +772,13 @@ fn raise_generation(state: &mut State, node: NodeId) {
     }
 }
 
-fn job_mut(state: &mut State, id: JobId) -> &mut Job {
+pub(super) fn job_mut(state: &mut State, id: JobId) -> &mut Job {
     state.jobs.get_mut(id).unwrap_or_else(|| panic!("job {id} is in the state"))
 }
-fn array_mut(state: &mut State, id: JobId) -> &mut Array {
+pub(super) fn array_mut(state: &mut State, id: JobId) -> &mut Array {
     state.arrays.get_mut(id).unwrap_or_else(|| panic!("array {id} is in the state"))
 }
-fn run_mut(state: &mut State, id: RunId) -> &mut Run {
+pub(super) fn run_mut(state: &mut State, id: RunId) -> &mut Run {
     state.runs.get_mut(id).unwrap_or_else(|| panic!("run {id} is in the state"))
 }
 fn node_mut(state: &mut State, id: NodeId) -> &mut Node {

@@ -94,6 +94,10 @@ impl Asker<'_> {
 }
 
 impl Wait {
+    fn new(condition: Condition, of: JobId, whole: bool) -> Self {
+        let condition = Dependency { any: false, conditions: vec![condition] };
+        Self { condition, of, whole, until: None, never: None, met: RangeSet::new(), failed: RangeSet::new() }
+    }
     fn condition(&self) -> Condition {
         self.condition.conditions.first().cloned().unwrap_or(Condition::Singleton)
     }
@@ -138,6 +142,37 @@ pub(super) fn resolve(
     Ok((!enough).then(|| Box::new(waits)))
 }
 
+/// What a job that was over waits for when it is put back: all of its dependency if it never ran, since what had been met of
+/// it went with it; else only until no other runs, where it is a singleton.
+///
+/// # Errors
+/// As [`resolve`], and where it would wait for itself.
+pub(super) fn resolve_again(tx: &Tx, who: Dependent, asker: Asker, ran: bool) -> Result<Option<Box<Waits>>, Refusal> {
+    let Some(mut dependency) = asker.spec.dependency.clone() else { return Ok(None) };
+    let at_work = at_work(tx.state, asker).filter(|_| !dependency.any && dependency.conditions.contains(&Condition::Singleton));
+    if ran {
+        dependency.conditions.retain(|condition| *condition == Condition::Singleton);
+    }
+    let waits = resolve(tx.state, &tx.past, tx.now, &dependency, asker)?;
+    let waits = waits.or_else(|| Some(Box::new(Waits { any: false, on: vec![Wait::new(Condition::Singleton, at_work?, false)] })));
+    match waits {
+        Some(waits) if closes_circle(tx.state, who, &waits) => {
+            let text = format!("--dependency {dependency}: what job {} would wait for waits for it.", who.id());
+            Err(Refusal::new(RefusalCode::Conflict, text))
+        }
+        waits => Ok(waits),
+    }
+}
+
+/// A job of the same name and user that runs, whichever came first.
+fn at_work(state: &State, asker: Asker) -> Option<JobId> {
+    let array = |task: Option<TaskOf>| task.map(|task| task.array);
+    let same = |job: &Job| job.spec.user.uid == asker.spec.user.uid && job.spec.name == asker.spec.name;
+    let apart = |job: &Job| asker.task.is_none() || array(job.task) != array(asker.task);
+    let other = state.jobs.values().find(|job| job.live.is_some() && job.id != asker.id && same(job) && apart(job));
+    other.map(|job| job.id)
+}
+
 fn new_wait(
     state: &State,
     past: &[PastJob],
@@ -162,9 +197,7 @@ fn new_wait(
             place
         }
     };
-    let condition = Dependency { any: false, conditions: vec![condition.clone()] };
-    let (met, failed) = (RangeSet::new(), RangeSet::new());
-    Ok(Some(Wait { condition, of, whole, until: None, never: None, met, failed }))
+    Ok(Some(Wait::new(condition.clone(), of, whole)))
 }
 
 /// The record that decides, and whether it is a whole array.
@@ -655,7 +688,10 @@ fn wait_words(state: &State, wait: &Wait) -> String {
     let other = match (wait.whole, state.jobs.get(of), state.arrays.get(of)) {
         (true, _, Some(array)) => {
             let left = array.pending.len() + u64::from(array.own_pending + array.own_live);
-            format!("array {of} ({left} of {} tasks are not over)", array.len())
+            match left {
+                0 => format!("array {of} (over)"),
+                left => format!("array {of} ({left} of {} tasks not over)", array.len()),
+            }
         }
         (_, Some(job), _) => format!("job {} ({})", job.shown_id(), job.state),
         _ => match state.array_of(of) {

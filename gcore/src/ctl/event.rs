@@ -62,6 +62,17 @@ pub enum Event {
         reason: ReasonCode,
         at: Timestamp,
     },
+    /// It was over, and waits again.
+    JobRequeued {
+        job: JobId,
+        /// Its last run, where that is still being cleaned up.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        run: Option<RunId>,
+        by: String,
+        at: Timestamp,
+    },
+    /// Untouched tasks of an array that were cancelled wait again.
+    TasksRequeued { array: JobId, positions: RangeSet, by: String, at: Timestamp },
     /// What of a dependency is not met; `None`: all of it is.
     WaitsChanged { who: Dependent, waits: Option<Box<Waits>>, at: Timestamp },
     /// Untouched tasks of an array, cancelled together.
@@ -116,6 +127,9 @@ pub enum Event {
     RunSuspended { run: RunId, suspension: Suspension },
     RunResumed { run: RunId, by: String, at: Timestamp },
     RunStopping { run: RunId, stop: Stop },
+    /// The job for which it was told to go started elsewhere. `called_back`: none of its nodes is known to have the order, and it
+    /// runs on.
+    RunUnneeded { run: RunId, for_job: JobId, called_back: bool, at: Timestamp },
     RunSignalled { run: RunId, signal: NumberedSignal },
     /// A node told of a sample of a run's GPUs; not stored, as the next.
     RunIdleSeen { run: RunId, node: NodeId, idle_secs: Vec<u32>, watched_secs: u32, at: Timestamp },
@@ -438,12 +452,14 @@ impl Event {
             Self::JobCancelled { job: id, .. } => {
                 Touched { job: Some(*id), array_of_job: true, ..none }
             }
+            Self::JobRequeued { job: id, run, .. } => Touched { job: Some(*id), run: *run, array_of_job: true, ..none },
             Self::WaitsChanged { who: Dependent::Job(id), .. } => job(*id),
             Self::WaitsChanged { who: Dependent::Array(id), .. } => of_array(*id),
             Self::ArrayHeld { array, .. }
             | Self::ArrayReleased { array, .. }
             | Self::ArrayUpdated { array, .. }
-            | Self::TasksCancelled { array, .. } => of_array(*array),
+            | Self::TasksCancelled { array, .. }
+            | Self::TasksRequeued { array, .. } => of_array(*array),
             Self::RunPlaced { run, .. }
             | Self::RunAdopted { run, .. }
             | Self::RunEnded { run, .. }
@@ -454,6 +470,7 @@ impl Event {
             }
             Self::RunGo { run, .. }
             | Self::RunStopping { run, .. }
+            | Self::RunUnneeded { run, .. }
             | Self::RunSignalled { run, .. }
             | Self::RunIdleOver { run, .. }
             | Self::RunIdleWarned { run, .. }

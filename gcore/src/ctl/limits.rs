@@ -146,6 +146,12 @@ pub(super) fn check_move(
     Ok(())
 }
 
+/// Refuses to put jobs that were over back into the queue where they would be more than somebody may have there.
+pub(super) fn check_return(state: &State, spec: &JobSpec, tasks: u64) -> Result<(), Refusal> {
+    let Some(partition) = state.config.partitions_of(&spec.partition).next() else { return Ok(()) };
+    held(state, spec, partition).iter().try_for_each(|held| queue_has_room(state, held, spec, tasks))
+}
+
 fn queue_has_room(state: &State, held: &Held, spec: &JobSpec, tasks: u64) -> Result<(), Refusal> {
     let Some(most) = held.limits.submitted_jobs else { return Ok(()) };
     let have = held.jobs(state, spec);

@@ -50,6 +50,7 @@ mod snapshot;
 mod step;
 mod step_share;
 pub mod state;
+mod stop;
 mod maintenance;
 mod submit;
 mod suspend;

@@ -83,6 +83,7 @@ fn place(tx: &mut Tx, start: Start, priority: Option<i64>) {
     if single {
         tx.emit(Event::RunGo { run, at });
     }
+    preempt::release_others(tx, run.job);
 }
 
 /// Only where there are quotas, and not outside of them. What a plan does not say is borrowed: it may be more.

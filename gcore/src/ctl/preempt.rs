@@ -1,14 +1,14 @@
 //! Runs that give way: for a job that is owed their resources, for a drain with a deadline.
 //!
 //! The plan brings the proof; here it is checked once more that the victims still run and that the job still waits. A
-//! victim is asked for its checkpoint first. What was asked once is not called back, and for one job nobody else is
-//! asked until those are gone.
+//! victim is asked for its checkpoint first. For one job nobody else is asked until those are gone; if it starts elsewhere
+//! before, they stay where their nodes have not heard of it.
 
 use super::dependency;
 use super::event::Event;
 use super::handle::Tx;
 use super::run_end::advance;
-use super::state::{Run, State, Stop, Suspension};
+use super::state::{Job, Member, Run, State, Stop, Suspension};
 use gmodel::checkpoint::CheckpointSpec;
 use gmodel::policy::PreemptMode;
 use gmodel::run::StopWhy;
@@ -52,8 +52,55 @@ pub(super) fn enter(tx: &mut Tx, preempts: Vec<Preempt>) {
 
 /// Jobs for which runs are being ended already.
 fn served(state: &State) -> BTreeSet<JobId> {
-    let leaving = state.runs.values().filter(|run| !run.is_clean());
-    leaving.filter_map(|run| run.stop.as_ref()?.for_job).collect()
+    let leaving = |run: RunId| state.runs.get(run).is_some_and(|run| !run.is_clean());
+    state.making_room.iter().filter(|(_, run)| leaving(*run)).map(|(job, _)| *job).collect()
+}
+
+/// A job starts: of the runs that were told to go for it, those of which nothing is gone are not needed. Such an order is taken
+/// back where no node is known to have it. What a node obeyed is final there: gstepd has sent its signal, or asked for a
+/// checkpoint that costs the job its time whoever wants it.
+pub(super) fn release_others(tx: &mut Tx, job: JobId) {
+    let first = RunId::new(JobId(0), 1);
+    let asked = tx.state.making_room.range((job, first)..(JobId(job.0 + 1), first)).filter_map(|(_, run)| tx.state.runs.get(*run));
+    let whole = |run: &&Run| run.outcome.is_none() && !run.members.iter().any(Member::is_ended);
+    let asked = asked.filter(whole).filter_map(|run| Some((run, run.stop.as_ref().filter(|stop| stop.makes_room_for() == Some(job))?)));
+    let unheard = |run: &Run, stop: &Stop| {
+        let obeyed = |member: &Member| tx.state.nodes.get(member.node).map_or(u64::MAX, |node| node.obeyed);
+        run.go.is_some() && run.members.iter().all(|member| obeyed(member) < stop.number)
+    };
+    let unneeded: Vec<(RunId, bool)> = asked.map(|(run, stop)| (run.id, unheard(run, stop))).collect();
+    for (run, called_back) in unneeded {
+        tx.emit(Event::RunUnneeded { run, for_job: job, called_back, at: tx.now });
+    }
+}
+
+pub(super) fn apply_stopping(state: &mut State, id: RunId, stop: &Stop) {
+    let number = state.seq.0;
+    let run = state.runs.get_mut(id).expect("a run that stops exists");
+    let before = run.stop.replace(Stop { number, ..stop.clone() });
+    let placed = run.placed;
+    state.preparing.remove(&(placed, id));
+    forget(state, id, before.as_ref());
+    state.making_room.extend(stop.for_job.map(|job| (job, id)));
+}
+
+pub(super) fn apply_unneeded(state: &mut State, id: RunId, for_job: JobId, called_back: bool) {
+    let whom = state.jobs.get(for_job).map_or(for_job.to_string(), Job::shown_id);
+    let run = state.runs.get_mut(id).expect("a run that is not needed exists");
+    let Some(stop) = &mut run.stop else { return };
+    stop.in_vain = true;
+    stop.text = format!("{}; job {whom} started elsewhere before it was gone", stop.text);
+    if called_back {
+        run.called_back = run.stop.take().map(Box::new);
+        state.making_room.remove(&(for_job, id));
+    }
+}
+
+/// A run makes room no more: it is clean on all its nodes, or was told otherwise.
+pub(super) fn forget(state: &mut State, run: RunId, stop: Option<&Stop>) {
+    if let Some(job) = stop.and_then(|stop| stop.for_job) {
+        state.making_room.remove(&(job, run));
+    }
 }
 
 /// Whether a job waits for nothing but resources.
@@ -181,6 +228,10 @@ fn staying(state: &State, node: NodeId) -> Vec<RunId> {
 
 /// What must never be.
 pub(super) fn check(state: &State, found: &mut Vec<String>) {
+    let asked = state.runs.values().filter_map(|run| Some((run.stop.as_ref()?.for_job?, run.id)));
+    if asked.collect::<BTreeSet<_>>() != state.making_room {
+        found.push("the index of who makes room is not that of the runs".into());
+    }
     let since = state.policy_since.1;
     let quotas = state.policy.has_quotas();
     for run in state.runs.values() {

@@ -1,52 +1,228 @@
-//! Taking a running job back to the queue on somebody's word.
+//! Taking jobs back to the queue on somebody's word: a running one is ended for it, one that is over waits again as long as
+//! it is in memory. What was decided by its earlier end (dependants, the record of that attempt) stays decided.
 
+use super::apply::{array_mut, close_array, job_mut, reason_of, respecify, run_mut};
 use super::cancel::stop;
-use super::command::{Actor, Reply, Target};
+use super::command::{Actor, Refusal, RefusalCode, Reply, Target};
+use super::dependency::{self, Asker, Dependent, Waits};
 use super::event::Event;
 use super::handle::Tx;
 use super::hold::mark_owner;
-use super::targets::{Found, conflict, each, find, own_tasks, shown};
+use super::limits;
+use super::state::{Job, State};
+use super::targets::{Found, conflict, each, find, own_tasks, shown, split};
+use gmodel::array_spec::RangeSet;
 use gmodel::node::Mark;
 use gmodel::run::StopWhy;
-use gmodel::{JobId, RunId};
+use gmodel::{JobId, JobSpec, JobState, RunId, Timestamp};
 
 pub(super) fn handle(tx: &mut Tx, actor: &Actor, targets: &[Target], hold: bool) -> Reply {
     each(tx, targets, |tx, target| {
-        let jobs: Vec<JobId> = match find(tx.state, actor, target)? {
-            Found::Job(id) => vec![id],
-            Found::Array(id) => own_tasks(tx.state, id),
-            Found::Untouched { .. } | Found::Over => Vec::new(),
+        let found = find(tx.state, actor, target).map_err(|refusal| what_is_left(tx, target, refusal))?;
+        let (jobs, cancelled) = match found {
+            Found::Job(id) => (vec![id], None),
+            Found::Array(id) => (own_tasks(tx.state, id), tx.state.arrays.get(id).map(|array| (id, array.cancelled.clone()))),
+            Found::Untouched { .. } => (Vec::new(), None),
+            Found::Over => (Vec::new(), position_of(tx, actor, target)?),
         };
-        let live: Vec<RunId> = jobs
-            .iter()
-            .filter_map(|id| tx.state.jobs.get(*id)?.live_run())
-            .filter(|run| tx.state.runs.get(*run).is_some_and(|run| run.outcome.is_none()))
-            .collect();
-        if live.is_empty() {
-            return Err(conflict(format!(
-                "job {} is not running, so there is nothing to take back. A finished job is \
-                 submitted again with gsub.",
-                shown(target)
-            )));
+        let steps: Vec<(JobId, Step)> = jobs.iter().filter_map(|id| Some((*id, step(tx, tx.state.jobs.get(*id)?)?))).collect();
+        let cancelled = cancelled.filter(|(_, positions)| !positions.is_empty());
+        if steps.is_empty() && cancelled.is_none() {
+            let text = format!("job {} waits in the queue, so there is nothing to take back.", shown(target));
+            return Err(conflict(text));
         }
-        let never = |run: &&RunId| tx.state.jobs.get(run.job).is_some_and(|job| job.spec.requeue == Some(false));
-        if let Some(run) = live.iter().find(never) {
-            return Err(conflict(format!(
-                "job {} was submitted with --no-requeue. If it may run again: gadm job update {} Requeue=1, \
-                 and then requeue it.",
-                shown(target),
-                run.job
-            )));
+        may_run_again(tx, actor, target, &steps, cancelled.as_ref())?;
+        let waits = steps.iter().map(|(id, step)| waits_again(tx, *id, *step)).collect::<Result<Vec<_>, Refusal>>()?;
+        let array_waits = cancelled.as_ref().map_or(Ok(None), |(array, _)| waits_of_tasks(tx, *array))?;
+        for (step, waits) in steps.into_iter().zip(waits) {
+            take_back(tx, actor, step, waits, hold);
         }
-        for run in live {
-            if hold {
-                let job_owner = tx.state.jobs.get(run.job).map_or("", |job| &job.spec.user.name);
-                let owner = mark_owner(actor, job_owner);
-                let mark = Mark { owner, reason: "requeued and held".into(), since: tx.now };
-                tx.emit(Event::JobHeld { job: run.job, mark });
+        if let Some((array, positions)) = cancelled {
+            tx.emit(Event::TasksRequeued { array, positions: positions.clone(), by: actor.user.clone(), at: tx.now });
+            wait_for(tx, Dependent::Array(array), array_waits);
+            match found {
+                _ if !hold => {}
+                Found::Array(_) => hold_array(tx, actor, array),
+                _ => positions.iter().for_each(|position| {
+                    let task = split(tx, array, position);
+                    hold_job(tx, actor, task);
+                }),
             }
-            stop(tx, run, StopWhy::Requeued, &actor.user);
         }
         Ok(())
     })
+}
+
+/// How a job comes back to the queue.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Step {
+    /// Its run is ended for it.
+    Stop(RunId),
+    /// Its run has ended and is being cleaned up.
+    Stay(RunId),
+    Return,
+}
+
+/// `None` for one that waits, or goes back already.
+fn step(tx: &Tx, job: &Job) -> Option<Step> {
+    let Some(run) = job.live_run() else { return job.state.is_final().then_some(Step::Return) };
+    match tx.state.runs.get(run)?.outcome.as_ref() {
+        None => Some(Step::Stop(run)),
+        Some(outcome) => outcome.requeue.is_none().then_some(Step::Stay(run)),
+    }
+}
+
+/// No word for it is taken where its owner said that it must not run twice, or where the queue has no room for it.
+fn may_run_again(tx: &Tx, actor: &Actor, target: Target, steps: &[(JobId, Step)], cancelled: Option<&(JobId, RangeSet)>) -> Result<(), Refusal> {
+    let job = |(id, _): &(JobId, Step)| Some((*id, &tx.state.jobs.get(*id)?.spec));
+    let array = cancelled.and_then(|(id, _)| Some((*id, &tx.state.arrays.get(*id)?.spec)));
+    if let Some((id, _)) = steps.iter().filter_map(job).chain(array).find(|(_, spec)| spec.requeue == Some(false)) {
+        return Err(conflict(format!(
+            "job {} was submitted with --no-requeue. If it may run again: gadm job update {id} Requeue=1, and then requeue it.",
+            shown(target)
+        )));
+    }
+    let returning = || steps.iter().filter(|(_, step)| *step == Step::Return);
+    let count = returning().count() as u64 + cancelled.map_or(0, |(_, positions)| positions.len());
+    match returning().find_map(job).or(array) {
+        Some((_, spec)) if !actor.operator && count > 0 => limits::check_return(tx.state, spec, count),
+        _ => Ok(()),
+    }
+}
+
+fn take_back(tx: &mut Tx, actor: &Actor, (id, step): (JobId, Step), waits: Option<Box<Waits>>, hold: bool) {
+    let by = actor.user.clone();
+    match step {
+        Step::Stop(_) => {}
+        Step::Stay(run) => tx.emit(Event::JobRequeued { job: id, run: Some(run), by, at: tx.now }),
+        Step::Return => tx.emit(Event::JobRequeued { job: id, run: None, by, at: tx.now }),
+    }
+    if hold {
+        hold_job(tx, actor, id);
+    }
+    match step {
+        Step::Stop(run) => stop(tx, run, StopWhy::Requeued, &actor.user),
+        Step::Stay(_) => {}
+        Step::Return => wait_for(tx, Dependent::Job(id), waits),
+    }
+}
+
+fn hold_job(tx: &mut Tx, actor: &Actor, id: JobId) {
+    let Some(job) = tx.state.jobs.get(id) else { return };
+    let mark = mark(tx, actor, &job.spec);
+    if job.holds.iter().all(|held| held.owner != mark.owner) {
+        tx.emit(Event::JobHeld { job: id, mark });
+    }
+}
+
+fn hold_array(tx: &mut Tx, actor: &Actor, id: JobId) {
+    let Some(array) = tx.state.arrays.get(id) else { return };
+    let mark = mark(tx, actor, &array.spec);
+    if array.holds.iter().all(|held| held.owner != mark.owner) {
+        tx.emit(Event::ArrayHeld { array: id, mark });
+    }
+}
+
+fn mark(tx: &Tx, actor: &Actor, spec: &JobSpec) -> Mark {
+    Mark { owner: mark_owner(actor, &spec.user.name), reason: "requeued and held".into(), since: tx.now }
+}
+
+fn wait_for(tx: &mut Tx, who: Dependent, waits: Option<Box<Waits>>) {
+    if waits.is_some() {
+        tx.emit(Event::WaitsChanged { who, waits, at: tx.now });
+        dependency::cancel_hopeless(tx, who);
+    }
+}
+
+/// What one that was over waits for besides resources.
+fn waits_again(tx: &Tx, id: JobId, step: Step) -> Result<Option<Box<Waits>>, Refusal> {
+    let Some(job) = tx.state.jobs.get(id).filter(|_| step == Step::Return) else { return Ok(None) };
+    let asker = Asker { id, spec: &job.spec, task: job.task };
+    dependency::resolve_again(tx, Dependent::Job(id), asker, job.attempts > 0)
+}
+
+/// The same of tasks that never had a record of their own. They share what those that wait still wait for.
+fn waits_of_tasks(tx: &Tx, id: JobId) -> Result<Option<Box<Waits>>, Refusal> {
+    let Some(array) = tx.state.arrays.get(id) else { return Ok(None) };
+    if !array.pending.is_empty() {
+        return Ok(array.waits.clone());
+    }
+    dependency::resolve_again(tx, Dependent::Array(id), Asker { id, spec: &array.spec, task: None }, false)
+}
+
+/// The array of a task that was cancelled with others, and its place there.
+fn position_of(tx: &Tx, actor: &Actor, target: Target) -> Result<Option<(JobId, RangeSet)>, Refusal> {
+    let place = match target {
+        Target::Job(id) => tx.state.array_of(id),
+        Target::Task { array, index } => tx.state.arrays.get(array).and_then(|array| Some((array, array.tasks.position(index)?))),
+    };
+    let Some((array, position)) = place else { return Ok(None) };
+    find(tx.state, actor, Target::Job(array.id))?;
+    Ok(Some((array.id, RangeSet::from_iter([position]))))
+}
+
+/// Of a job that has left the memory only its record is known.
+fn what_is_left(tx: &Tx, target: Target, refusal: Refusal) -> Refusal {
+    let of_known_array = matches!(target, Target::Task { array, .. } if tx.state.arrays.contains(array));
+    if refusal.code != RefusalCode::NotFound || of_known_array {
+        return refusal;
+    }
+    let age = tx.state.config.min_job_age_secs;
+    let text = format!("{} A job can be requeued for {age} s after its end; after that, submit it again with gsub.", refusal.text);
+    Refusal { text, ..refusal }
+}
+
+pub(super) fn apply(state: &mut State, event: &Event) {
+    match event {
+        Event::JobRequeued { run: Some(run), at, .. } => {
+            let outcome = run_mut(state, *run).outcome.as_mut().expect("a run that is being cleaned up has ended");
+            outcome.requeue = Some(*at);
+        }
+        Event::JobRequeued { job, run: None, at, .. } => returned(state, *job, *at),
+        Event::TasksRequeued { array, positions, at, .. } => tasks_returned(state, *array, positions, *at),
+        _ => {}
+    }
+}
+
+/// Back from memory: as it was when it waited, but behind those who have waited since.
+fn returned(state: &mut State, id: JobId, at: Timestamp) {
+    let job = job_mut(state, id);
+    assert!(job.state.is_final() && job.live.is_none(), "job {id} is over");
+    let unsuccessful = job.state != JobState::Completed;
+    job.state = JobState::Pending;
+    job.reason = reason_of(&job.holds);
+    job.eligible = at;
+    job.ended = None;
+    job.cancelled_by = None;
+    let (task, spec, limit_secs) = (job.task, job.spec.clone(), job.limit_secs);
+    state.finished.retain(|(_, one)| *one != id);
+    state.tally.add(&spec, 1);
+    if !spec.partitions.is_empty() {
+        respecify(state, id, |spec| spec.unsettle());
+    }
+    state.not_yet.insert((at, id));
+    state.index_deadline(id, &spec, limit_secs);
+    if let Some(task) = task {
+        let array = array_mut(state, task.array);
+        array.own_pending += 1;
+        array.unsuccessful -= u32::from(unsuccessful);
+        close_array(array, at);
+    }
+}
+
+fn tasks_returned(state: &mut State, id: JobId, positions: &RangeSet, at: Timestamp) {
+    let array = array_mut(state, id);
+    if array.pending.is_empty() {
+        array.eligible = at;
+    }
+    for (first, last) in positions.runs() {
+        array.cancelled.remove_range(first, last);
+        array.pending.insert_range(first, last);
+    }
+    array.reason = reason_of(&array.holds);
+    close_array(array, at);
+    let (eligible, spec, limit_secs) = (array.eligible, array.spec.clone(), array.limit_secs);
+    state.tally.add(&spec, positions.len());
+    state.not_yet.insert((eligible, id));
+    state.index_deadline(id, &spec, limit_secs);
 }

@@ -131,11 +131,12 @@ impl InTheWay {
         if self.jobs.is_empty() || one.ignore_running {
             return Ok(());
         }
+        let noun = if self.jobs.len() == 1 { "job" } else { "jobs" };
         let more = self.jobs.len().saturating_sub(10);
         let named: Vec<String> = self.jobs.into_iter().take(10).collect();
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         conflict(format!(
-            "reservation {}: jobs {}{more} may still run on {} then, by their time limits. Begin later, choose other \
+            "reservation {}: {noun} {}{more} may still run on {} then, by their time limits. Begin later, choose other \
              nodes, or make it over running jobs (ignore_running).",
             one.name,
             named.join(", "),

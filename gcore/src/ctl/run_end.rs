@@ -194,6 +194,9 @@ enum Kind {
 fn verdict(run: &Run, name: NodeName) -> Verdict {
     let batch = run.members.first().and_then(Member::end);
     let why = run.stop.as_ref().map(|stop| stop.why);
+    // A node had heard of it before it was taken back: that is why it ended, and what else was ordered came of it.
+    let heard = run.called_back.as_deref().filter(|_| matches!(why, None | Some(StopWhy::Member)));
+    let order = heard.or(run.stop.as_ref());
     let worst = worst(run, name);
     // A batch process that ended by itself counts, whatever was ordered meanwhile. Its success counts
     // whatever befell the other nodes; its failure, unless theirs explains it: a limit that they met
@@ -208,7 +211,7 @@ fn verdict(run: &Run, name: NodeName) -> Verdict {
         return by_exit(end);
     }
     let exit = batch.map(|end| end.exit).unwrap_or_default();
-    let by = run.stop.as_ref().map_or("", |stop| stop.by.as_str());
+    let (by, why) = (order.map_or("", |stop| stop.by.as_str()), order.map(|stop| stop.why));
     // Who asked for the end gets it, even if a node was lost before it could obey.
     let asked = matches!(why, Some(StopWhy::Cancelled | StopWhy::Requeued | StopWhy::Preempted | StopWhy::Drained));
     if let Some(verdict) = worst.filter(|worst| !(asked && worst.state == JobState::NodeFail)) {
@@ -219,9 +222,8 @@ fn verdict(run: &Run, name: NodeName) -> Verdict {
             (JobState::Cancelled, with_ground(format!("requeued by {by}"), run), Kind::AskedBack)
         }
         Some(StopWhy::Preempted) => {
-            let stop = run.stop.as_ref();
-            let text = stop.map_or(String::new(), |stop| format!("preempted {}", stop.text));
-            let cancel = stop.is_some_and(|stop| stop.mode == Some(PreemptMode::Cancel));
+            let text = order.map_or(String::new(), |stop| format!("preempted {}", stop.text));
+            let cancel = order.is_some_and(|stop| stop.mode == Some(PreemptMode::Cancel));
             (JobState::Preempted, text, if cancel { Kind::Final } else { Kind::GaveWay })
         }
         Some(StopWhy::Drained) => {

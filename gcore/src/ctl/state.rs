@@ -8,14 +8,14 @@ use super::idle::{self, IdleSeen, RunIdle};
 use super::late_specs::LateSpecs;
 use super::limits::{Minutes, Tally};
 use super::past::Past;
+pub use super::stop::Stop;
 use crate::chunk_map::ChunkMap;
 use gmodel::array_spec::{ArraySpec, RangeSet};
 use gmodel::config::ClusterConfig;
 use gmodel::gpu_order::GpuOrder;
 use gmodel::node::{GpuEntry, Inventory, Link, Mark, NodeStateView, Role};
-use gmodel::policy::PreemptMode;
 use gmodel::rare::Rare;
-use gmodel::run::{Allocation, NumberedSignal, RunEnd, RunPhase, StopWhy, Usage};
+use gmodel::run::{Allocation, NumberedSignal, RunEnd, RunPhase, Usage};
 use gmodel::step_share::StepHold;
 use gmodel::{
     ExitCode, GpuSlot, JobId, JobSpec, JobState, NodeId, NodeLife, Policy, Reason, Request, RunClass, RunId,
@@ -83,6 +83,8 @@ pub struct State {
     pub watched: BTreeSet<NodeId>,
     /// Runs whose nodes are not all ready, by placement.
     pub preparing: BTreeSet<(Timestamp, RunId)>,
+    /// Runs that were told to make room, by the job they make it for, until they are clean everywhere.
+    pub making_room: BTreeSet<(JobId, RunId)>,
     /// What nodes tell of runs that do not use all their GPUs. A memo, as `respecified`.
     pub idle_seen: ChunkMap<RunId, IdleSeen>,
     /// Runs that were warned for standing idle and of which the site's program is still to be told.
@@ -224,6 +226,9 @@ pub struct Run {
     pub class: Option<RunClass>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop: Option<Stop>,
+    /// An order that was taken back before any of its nodes was known to have it. A node that had it all the same ends the run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub called_back: Option<Box<Stop>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit_secs: Option<u32>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -286,31 +291,6 @@ pub struct Member {
     /// reports.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub forfeited: bool,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Stop {
-    pub why: StopWhy,
-    pub grace_secs: u32,
-    pub at: Timestamp,
-    pub by: String,
-    /// Of a run that did not get ready in time: the nodes that were late.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub late: Vec<NodeId>,
-    /// Seconds the job has for its checkpoint before `grace_secs` begin; 0: it is not told.
-    #[serde(default)]
-    pub checkpoint_secs: u32,
-    /// Of a preemption: the job that starts in its place, and how.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub for_job: Option<JobId>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mode: Option<PreemptMode>,
-    /// GPU-seconds since the last mark when it was told to stop: lost if the signal is not answered.
-    #[serde(default)]
-    pub lost_gpu_secs: u64,
-    /// For people: whose claim, on which ground.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub text: String,
 }
 
 /// How a run ended, over all its nodes.
@@ -427,28 +407,6 @@ pub struct JoinToken {
     /// A login node whose operators may administer from there.
     #[serde(default)]
     pub admin: bool,
-}
-
-impl Stop {
-    /// With the site's grace and nothing else said.
-    pub fn new(why: StopWhy, grace_secs: u32, at: Timestamp, by: impl Into<String>) -> Self {
-        Self {
-            why,
-            grace_secs,
-            at,
-            by: by.into(),
-            late: Vec::new(),
-            checkpoint_secs: 0,
-            for_job: None,
-            mode: None,
-            lost_gpu_secs: 0,
-            text: String::new(),
-        }
-    }
-    /// When what the run holds is expected back.
-    pub fn leaves_by(&self) -> Timestamp {
-        self.at.plus_secs(i64::from(self.checkpoint_secs) + i64::from(self.grace_secs))
-    }
 }
 
 impl Job {
@@ -717,6 +675,7 @@ impl State {
         if run.go.is_none() && run.stop.is_none() && run.outcome.is_none() {
             self.preparing.insert((run.placed, run.id));
         }
+        self.making_room.extend(run.stop.as_ref().and_then(|stop| Some((stop.for_job?, run.id))));
         idle::index(self, run.id, idle::is_untold(run));
     }
 

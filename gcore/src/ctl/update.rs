@@ -37,7 +37,9 @@ pub(super) fn handle(
         }
         Found::Over => return Err(conflict(format!("job {} is over", shown(target)))),
     };
-    if state.is_final() || state == JobState::Completing {
+    // That it may be requeued can still be said.
+    let of_requeue = JobChange { requeue: change.requeue, ..JobChange::default() };
+    if (state.is_final() || state == JobState::Completing) && change != of_requeue {
         let text = format!("job {} is {state}; nothing of it can change any more.", shown(target));
         return Err(conflict(text));
     }

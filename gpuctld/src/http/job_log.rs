@@ -137,6 +137,8 @@ impl Teller<'_> {
                 format!("{}{by}", changed(change))
             }
             Event::JobCancelled { by, text, .. } => with(format!("cancelled by {by}"), text),
+            Event::JobRequeued { by, .. } => format!("put back into the queue by {by}: it had been over"),
+            Event::TasksRequeued { positions, by, .. } => format!("tasks {} put back into the queue by {by}", self.tasks(positions)),
             Event::WaitsChanged { waits, .. } => waiting(waits.as_deref()),
             Event::TasksCancelled { positions, by, .. } => format!("tasks {} cancelled by {by}", self.tasks(positions)),
             Event::RunPlaced { run, allocation, partition, class, imex_channel, .. } => {
@@ -159,6 +161,10 @@ impl Teller<'_> {
             }
             Event::RunGo { .. } => "ready on all nodes: told to start".to_owned(),
             Event::RunStopping { stop, .. } => self.stopping(stop),
+            Event::RunUnneeded { for_job, called_back: true, .. } => {
+                format!("stays: job {for_job} started elsewhere, and no node of it had been told to make room")
+            }
+            Event::RunUnneeded { for_job, .. } => format!("job {for_job} started elsewhere; its signal is out, so it goes all the same"),
             Event::RunSuspended { suspension, .. } => with(format!("suspended by {}", suspension.by), &suspension.text),
             Event::RunResumed { by, .. } => format!("goes on: resumed by {by}"),
             Event::RunSignalled { signal, .. } => signalled(*signal),

@@ -133,6 +133,13 @@ fn what_people_do_is_told_with_their_names() {
     assert_eq!(one(&Event::RunStopping { run: run(), stop: stop.clone() }), "cancelled by root");
     let late = Stop { why: StopWhy::PrepareTimeout, late: vec![NodeId(2)], ..stop };
     assert_eq!(one(&Event::RunStopping { run: run(), stop: late }), "stopped: node2 did not get ready in time");
+    let unneeded = |called_back| Event::RunUnneeded { run: run(), for_job: JobId(40), called_back, at };
+    assert_eq!(one(&unneeded(true)), "stays: job 40 started elsewhere, and no node of it had been told to make room");
+    assert_eq!(one(&unneeded(false)), "job 40 started elsewhere; its signal is out, so it goes all the same");
+    let back = Event::JobRequeued { job: JobId(17), run: None, by: "ada".into(), at };
+    assert_eq!(one(&back), "put back into the queue by ada: it had been over");
+    let tasks = Event::TasksRequeued { array: JobId(17), positions: [1, 2].into_iter().collect(), by: "ada".into(), at };
+    assert_eq!(one(&tasks), "tasks 1-2 put back into the queue by ada");
     let signal = NumberedSignal { number: 1, signal: 10, batch_only: true, full: false };
     assert_eq!(one(&Event::RunSignalled { run: run(), signal }), "signal SIGUSR1 to the batch script only");
     let step = Event::StepStarted { run: run(), step: 0, name: "bash".into(), tasks: 4, nodes: 2, places: vec![], hold: None, at };

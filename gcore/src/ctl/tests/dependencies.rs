@@ -224,15 +224,15 @@ fn a_whole_array_counts_when_all_its_tasks_do() {
             1_0 alice RUNNING 1-1 on n1[0]
             1_1 alice COMPLETED 0:0
             1_2 alice RUNNING 3-1 on n1[1]
-            4 alice PENDING Dependency: waits for array 1 (2 of 3 tasks are not over) to end well
-            5 alice PENDING Dependency: waits for array 1 (2 of 3 tasks are not over) to begin
+            4 alice PENDING Dependency: waits for array 1 (2 of 3 tasks not over) to end well
+            5 alice PENDING Dependency: waits for array 1 (2 of 3 tasks not over) to begin
             6 alice RUNNING 6-1 on n1[]
-            7 alice PENDING Dependency: waits for array 1 (2 of 3 tasks are not over) to fail
+            7 alice PENDING Dependency: waits for array 1 (2 of 3 tasks not over) to fail
             1_0 alice RUNNING 1-1 on n1[0]
-            4 alice PENDING Dependency: waits for array 1 (1 of 3 tasks are not over) to end well
+            4 alice PENDING Dependency: waits for array 1 (1 of 3 tasks not over) to end well
             5 alice RUNNING 5-1 on n1[]
             6 alice RUNNING 6-1 on n1[]
-            7 alice PENDING Dependency: waits for array 1 (1 of 3 tasks are not over) to fail
+            7 alice PENDING Dependency: waits for array 1 (1 of 3 tasks not over) to fail
             1_0 alice COMPLETED 0:0
             4 alice RUNNING 4-1 on n1[]
             5 alice RUNNING 5-1 on n1[]
@@ -264,11 +264,39 @@ fn a_task_that_failed_spoils_the_array_even_after_it_was_forgotten() {
             job 3
             job 4
             1_1 alice RUNNING 2-1 on n1[1]
-            3 alice PENDING Dependency: waits for array 1 (1 of 2 tasks are not over) to fail
-            4 alice PENDING Dependency: waits for array 1 (1 of 2 tasks are not over) to end well
+            3 alice PENDING Dependency: waits for array 1 (1 of 2 tasks not over) to fail
+            4 alice PENDING Dependency: waits for array 1 (1 of 2 tasks not over) to end well
             1_1 alice COMPLETED 0:0
             3 alice RUNNING 3-1 on n1[]
             4 alice PENDING DependencyNeverSatisfied: its dependency can never be met: not all tasks of array 1 ended well
+        "#]],
+    );
+}
+
+#[test]
+fn an_array_that_is_over_is_said_to_be() {
+    check(
+        "node n1 h100:8
+         submit user=alice gpus=1 time=600 array=0-1
+         submit user=alice time=60 dep=after:1+5
+         plan
+         n1 running 1-1
+         n1 running 2-1
+         n1 clean 1-1 0
+         plan
+         show
+         n1 clean 2-1 0
+         plan
+         show",
+        expect![[r#"
+            job 1
+            job 3
+            1_0 alice COMPLETED 0:0
+            1_1 alice RUNNING 2-1 on n1[1]
+            3 alice PENDING Dependency: waits for 1970-01-12T13:51:40Z, 5 min after array 1 (1 of 2 tasks not over) began
+            1_0 alice COMPLETED 0:0
+            1_1 alice COMPLETED 0:0
+            3 alice PENDING Dependency: waits for 1970-01-12T13:51:40Z, 5 min after array 1 (over) began
         "#]],
     );
 }
@@ -301,12 +329,12 @@ fn aftercorr_goes_task_by_task() {
             job 1
             job 5
             1_[3%3] alice PENDING JobArrayTaskLimit: as many tasks of the array run as it allows at once
-            5_[0,2-3] alice PENDING Dependency: waits for the task of the same index of array 1 (4 of 4 tasks are not over) to end well
+            5_[0,2-3] alice PENDING Dependency: waits for the task of the same index of array 1 (4 of 4 tasks not over) to end well
             1_0 alice RUNNING 1-1 on n1[0]
             1_1 alice RUNNING 2-1 on n1[1]
             1_2 alice RUNNING 3-1 on n1[2]
             5_1 alice PENDING JobHeldUser: held by user:alice HELD user:alice (because)
-            5_[2-3] alice PENDING Dependency: waits for the task of the same index of array 1 (2 of 4 tasks are not over) to end well
+            5_[2-3] alice PENDING Dependency: waits for the task of the same index of array 1 (2 of 4 tasks not over) to end well
             1_0 alice COMPLETED 0:0
             1_1 alice COMPLETED 0:0
             1_2 alice RUNNING 3-1 on n1[2]

@@ -188,7 +188,7 @@ fn a_requeued_job_keeps_its_id_and_starts_a_new_attempt() {
         expect![[r#"
             job 1
               note: no --time given and partition "main" has no default: the limit is 1-00:00:00
-            refused: job 1 is not running, so there is nothing to take back. A finished job is submitted again with gsub.
+            refused: job 1 waits in the queue, so there is nothing to take back.
             n1 is told: 1-1 stop (Requeued)
             1 alice PENDING JobHeldUser: held by user:alice HELD user:alice (requeued and held)
             1 alice RUNNING 1-2 on n1[0]

@@ -17,6 +17,7 @@ mod policy;
 mod preemption;
 mod promises;
 mod random;
+mod requeue;
 mod requests;
 mod refusals;
 mod reservations;

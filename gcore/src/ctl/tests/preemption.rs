@@ -215,6 +215,122 @@ fn marks_are_numbered_and_old_ones_are_no_news() {
 }
 
 #[test]
+fn who_goes_for_a_job_that_starts_elsewhere_stays_where_its_node_has_not_heard() {
+    check(
+        "node n1 h100:1
+         node n2 h100:1
+         submit user=alice gpus=1 time=600
+         submit user=alice gpus=1 time=600
+         plan
+         n1 running 1-1
+         n2 running 2-1
+         n1 obeys
+         submit user=bob gpus=1 time=60
+         preempt 1-1 for=3
+         n1 told
+         n2 clean 2-1 0
+         plan
+         n1 told
+         show
+         n1 clean 1-1 0
+         show",
+        expect![[r#"
+            job 1
+            job 2
+            job 3
+            n1 is told: 1-1 stop (Preempted, gone in 30 s)
+            n1 is told: 1-1 Run
+            1 alice RUNNING 1-1 on n1[0]
+            2 alice COMPLETED 0:0
+            3 bob RUNNING 3-1 on n2[0]
+            1 alice COMPLETED 0:0
+            2 alice COMPLETED 0:0
+            3 bob RUNNING 3-1 on n2[0]
+        "#]],
+    );
+}
+
+/// Two victims: one is known to have the order, the other has it and has not said so.
+#[test]
+fn who_has_heard_goes_and_the_record_says_that_it_was_for_nothing() {
+    check(
+        "node n1 h100:1
+         node n2 h100:1
+         node n3 h100:1
+         submit user=alice gpus=1 time=600
+         submit user=alice gpus=1 time=600
+         submit user=alice gpus=1 time=600
+         plan
+         n1 running 1-1
+         n2 running 2-1
+         n3 running 3-1
+         submit user=bob gpus=1 time=60
+         preempt 1-1 2-1 for=4 mode=cancel
+         n1 obeys
+         n3 clean 3-1 0
+         plan
+         n1 told
+         n2 told
+         preempt 2-1 for=4
+         n1 stopped 1-1
+         n2 stopped 2-1
+         show
+         restart",
+        expect![[r#"
+            job 1
+            job 2
+            job 3
+            job 4
+            n1 is told: 1-1 stop (Preempted, gone in 30 s)
+            n2 is told: 2-1 Run
+            1 alice PREEMPTED 0:0 (preempted for job 4 of bob (account default): its guarantee; job 4 started elsewhere before it was gone)
+            2 alice PREEMPTED 0:0 (preempted for job 4 of bob (account default): its guarantee; job 4 started elsewhere before it was gone)
+            3 alice COMPLETED 0:0
+            4 bob RUNNING 4-1 on n3[0]
+        "#]],
+    );
+}
+
+/// A run on two nodes of which one had heard: the other is ended for it, and the whole counts as having made room.
+#[test]
+fn a_run_of_which_one_node_had_heard_goes_as_a_whole() {
+    check(
+        "node n1 h100:1
+         node n2 h100:1
+         node n3 h100:1
+         submit user=alice nodes=2 gpus=1 time=600
+         submit user=alice gpus=1 time=600
+         plan
+         n1 ready 1-1
+         n2 ready 1-1
+         n1 running 1-1
+         n2 running 1-1
+         n3 running 2-1
+         submit user=bob gpus=1 time=60
+         preempt 1-1 for=3
+         n3 clean 2-1 0
+         plan
+         n1 told
+         n2 stopped 1-1
+         n1 told
+         n1 stopped 1-1
+         wait 1
+         plan
+         show",
+        expect![[r#"
+            job 1
+            job 2
+            job 3
+            n1 is told: 1-1 Run
+            n1 is told: 1-1 stop (Member)
+            1 alice RUNNING 1-2 on n1[0] n2[]
+            2 alice COMPLETED 0:0
+            3 bob RUNNING 3-1 on n3[0]
+        "#]],
+    );
+}
+
+#[test]
 fn a_task_of_an_array_that_gave_way_keeps_its_index() {
     check(
         "node n1 h100:2

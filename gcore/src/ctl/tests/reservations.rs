@@ -33,7 +33,7 @@ fn a_count_of_nodes_becomes_nodes_that_nobody_is_on() {
             job 2
             refused: reservation three: reservation two has nodes of it at that time.
             refused: reservation four asks for 4 nodes of 3.
-            refused: reservation maint: jobs 1 may still run on n2 then, by their time limits. Begin later, choose other nodes, or make it over running jobs (ignore_running).
+            refused: reservation maint: job 1 may still run on n2 then, by their time limits. Begin later, choose other nodes, or make it over running jobs (ignore_running).
             refused: reservation past would be over already: it began at 1970-01-12T13:35:00Z.
             refused: reservation what: there is no node "n9".
             refused: reservation gpus asks for 4 h100; there are 3.

@@ -507,6 +507,11 @@ impl World {
                 let runs = known.collect();
                 self.hello(node, fence, runs);
             }
+            // All that it was ordered so far.
+            "obeys" => {
+                let fence = desired(&self.state, node).fence;
+                self.feed(Input::Node { node, report: NodeReport::Obeyed { fence } }).unwrap();
+            }
             "mark" => {
                 let run: RunId = args[0].parse().unwrap();
                 let number = args[1].parse().unwrap();

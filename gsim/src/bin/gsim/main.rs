@@ -150,6 +150,8 @@ fn fuzz(first: u64, seeds: u64, nodes: Option<u16>, cut_down: bool) -> ExitCode 
                 total.jobs += one.jobs;
                 total.suspensions += one.suspensions;
                 total.fenced += one.fenced;
+                total.returns += one.returns;
+                total.unneeded += one.unneeded;
                 total.simulated_secs += one.simulated_secs;
             }
             Err(failure) => {
@@ -161,10 +163,12 @@ fn fuzz(first: u64, seeds: u64, nodes: Option<u16>, cut_down: bool) -> ExitCode 
         }
     }
     println!(
-        "{seeds} seeds came to rest: {} jobs, {} runs, {} stood still, {} nodes fenced, {} commits, {} happenings, {} h simulated, {:.2} s of CPU",
+        "{seeds} seeds came to rest: {} jobs, {} runs, {} stood still, {} put back, {} asked in vain, {} nodes fenced, {} commits, {} happenings, {} h simulated, {:.2} s of CPU",
         total.jobs,
         total.runs_placed,
         total.suspensions,
+        total.returns,
+        total.unneeded,
         total.fenced,
         total.commits,
         total.happenings,
