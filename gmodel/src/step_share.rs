@@ -14,6 +14,8 @@ pub struct StepShareAsk {
     pub mem_bytes: u64,
     /// For each CPU of the step, beside `mem_bytes`.
     pub mem_per_cpu_bytes: u64,
+    /// For each GPU of the step, beside the others.
+    pub mem_per_gpu_bytes: u64,
     /// `None`: its tasks see all GPUs of the job.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpus: Option<StepGpus>,

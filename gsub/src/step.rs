@@ -84,27 +84,30 @@ struct StepArgs {
     /// Nodes of the job that the step must not be on
     #[arg(short = 'x', long, value_name = "NODES")]
     exclude: Option<String>,
-    /// CPUs of each task; without --exact those that gsub --cpus-per-task gave the job's tasks, no others
+    /// CPUs of each task, as --exact has them
     #[arg(short = 'c', long, value_name = "N")]
     cpus_per_task: Option<u32>,
-    /// CPUs of its own for the step, --cpus-per-task for each task; it waits until other such steps leave them
-    #[arg(long, alias = "exclusive")]
+    /// CPUs of its own for the step, --cpus-per-task for each task or as many as the job's tasks have; it waits for them
+    #[arg(long, alias = "exclusive", overrides_with = "exact")]
     exact: bool,
     /// GPUs of its own for the step: a number, or type:number; it waits for them. 0: none
-    #[arg(short = 'G', long, value_name = "N", group = "own_gpus")]
+    #[arg(short = 'G', long, value_name = "N")]
     gpus: Option<String>,
     /// The same for each of its nodes
-    #[arg(long, value_name = "N", group = "own_gpus")]
+    #[arg(long, value_name = "N")]
     gpus_per_node: Option<String>,
     /// The same for each of its nodes, as gpu:N, gpu:type:N or none
-    #[arg(long, value_name = "GRES", group = "own_gpus")]
+    #[arg(long, value_name = "GRES")]
     gres: Option<String>,
     /// Memory of the step on each node: it waits until other such steps leave as much; no limit of its own
     #[arg(long, value_name = "SIZE")]
     mem: Option<String>,
     /// The same for each CPU of an --exact step
-    #[arg(long, value_name = "SIZE", requires = "exact")]
+    #[arg(long, value_name = "SIZE")]
     mem_per_cpu: Option<String>,
+    /// The same for each of the step's GPUs
+    #[arg(long, value_name = "SIZE")]
+    mem_per_gpu: Option<String>,
     /// Begin with this node of the job, counted from 0
     #[arg(short, long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     relative: u32,
@@ -112,7 +115,7 @@ struct StepArgs {
     #[arg(short = 'm', long, value_name = "HOW", default_value = "block", value_parser = ["block", "cyclic"])]
     distribution: String,
     /// GPUs of its own for each task of the step, which sees no others; it waits for them
-    #[arg(long, value_name = "N", conflicts_with = "gpu_bind", group = "own_gpus")]
+    #[arg(long, value_name = "N", conflicts_with = "gpu_bind")]
     gpus_per_task: Option<String>,
     /// CPUs of each task: none (all of the job), cores, threads, map_cpu:LIST, mask_cpu:LIST; verbose, before it says which
     #[arg(long, value_name = "SPEC", value_parser = cpu_bind)]
@@ -154,14 +157,47 @@ struct StepArgs {
     #[arg(short, long)]
     unbuffered: bool,
     /// Wait for nothing and share the job's CPUs and GPUs with its other steps, as without --exact
-    #[arg(long, conflicts_with_all = ["exact", "gpus", "gpus_per_node", "gres", "mem"])]
+    #[arg(long, conflicts_with_all = ["exact", "gpus", "gpus_per_node", "gres", "mem", "mem_per_cpu", "mem_per_gpu"])]
     overlap: bool,
+    /// Options of the job that scripts give to srun, too: in a running job nothing comes of them there either.
+    #[command(flatten)]
+    of_job: OptionsOfJob,
     /// Directory the tasks start in
     #[arg(short = 'D', long, value_name = "DIR")]
     chdir: Option<String>,
     /// What to start
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<String>,
+}
+
+/// What only a job has. Such words are told to change nothing.
+#[derive(clap::Args)]
+struct OptionsOfJob {
+    #[arg(short = 'p', long, hide = true)]
+    partition: Option<String>,
+    #[arg(short = 'A', long, hide = true)]
+    account: Option<String>,
+    #[arg(short = 'q', long, hide = true)]
+    qos: Option<String>,
+    #[arg(short = 'C', long, hide = true)]
+    constraint: Option<String>,
+    #[arg(long, hide = true)]
+    reservation: Option<String>,
+}
+
+impl OptionsOfJob {
+    /// One line for each, unless the job has just that.
+    fn notes(&self, variable: impl Fn(&str) -> Option<String>) -> Vec<String> {
+        let all = [
+            ("--partition", &self.partition, "SLURM_JOB_PARTITION"),
+            ("--account", &self.account, "SLURM_JOB_ACCOUNT"),
+            ("--qos", &self.qos, "SLURM_JOB_QOS"),
+            ("--constraint", &self.constraint, "SLURM_JOB_CONSTRAINTS"),
+            ("--reservation", &self.reservation, "SLURM_JOB_RESERVATION"),
+        ];
+        let differs = all.into_iter().filter(|(_, given, name)| given.is_some() && **given != variable(name));
+        differs.map(|(flag, given, _)| format!("{flag} {} changes nothing here: it is for the job, give it to gsub", given.as_deref().unwrap_or_default())).collect()
+    }
 }
 
 impl StepArgs {
@@ -171,6 +207,7 @@ impl StepArgs {
             cpus_per_task: self.cpus_per_task,
             mem: self.mem.as_deref(),
             mem_per_cpu: self.mem_per_cpu.as_deref(),
+            mem_per_gpu: self.mem_per_gpu.as_deref(),
             gpus: self.gpus.as_deref(),
             gpus_per_node: self.gpus_per_node.as_deref(),
             gpus_per_task: self.gpus_per_task.as_deref(),
@@ -193,11 +230,16 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     let mut args = StepArgs::from_arg_matches(&matches).map_err(Failure::usage)?;
     let variable = |name: &str| std::env::var(name).ok();
     let of_job = TasksOfJob { cpus: variable("SLURM_CPUS_PER_TASK").and_then(|text| text.parse().ok()).unwrap_or(1), gpus: gpus_per_task_of_job(variable) };
-    if !args.exact {
+    args.exact |= args.cpus_per_task.is_some() && !args.overlap;
+    if args.overlap {
         check_cpus(args.cpus_per_task, of_job.cpus)?;
     }
     let words = args.share_words();
     let own_gpus = words.gpus()?;
+    if words.mem_per_cpu.is_some() && !args.exact {
+        return Err(Failure::usage("--mem-per-cpu counts CPUs of the step's own: give --exact or --cpus-per-task, too"));
+    }
+    args.of_job.notes(variable).iter().for_each(|note| eprintln!("grun: {note}"));
     let share = if args.overlap { None } else { words.ask(&of_job)? };
     args.gpu_bind = args.gpu_bind.or_else(|| bind_per_task(own_gpus.as_ref(), of_job.gpus, variable(GPU_BIND).is_some()));
     check_inherited(&args)?;
@@ -281,12 +323,11 @@ fn check_inherited(args: &StepArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A step's tasks have the CPUs that the job's tasks were given.
+/// Tasks of a step that shares its job's CPUs have as many as the job's tasks were given.
 fn check_cpus(asked: Option<u32>, given: u32) -> Result<(), Failure> {
     match asked {
         Some(asked) if asked != given => Err(Failure::usage(format_args!(
-            "--cpus-per-task {asked}: the tasks of this job have {given} each. Give --cpus-per-task {asked} to gsub, or leave it out; \
-             with --exact a step has CPUs of its own, as many as it says"
+            "--cpus-per-task {asked}: with --overlap tasks have what the job's have, {given} each. Leave one of the two out"
         ))),
         _ => Ok(()),
     }
@@ -727,10 +768,24 @@ mod tests {
     }
 
     #[test]
+    fn options_of_the_job_are_said_to_change_nothing_unless_the_job_has_them() {
+        let args = StepArgs::try_parse_from(["grun", "-p", "main", "-A", "phys", "-C", "ib", "true"]).unwrap();
+        let notes = args.of_job.notes(|name| (name == "SLURM_JOB_PARTITION").then(|| "main".to_owned()));
+        let want = ["--account phys", "--constraint ib"].map(|what| format!("{what} changes nothing here: it is for the job, give it to gsub"));
+        assert_eq!(notes, want);
+    }
+
+    #[test]
+    fn scripts_for_srun_may_say_the_same_twice() {
+        let args = StepArgs::try_parse_from(["grun", "--exact", "--exclusive", "--gpus-per-task=0", "--gres=none", "-u", "true"]).unwrap();
+        assert!(args.exact && args.share_words().gpus().unwrap().is_some_and(|gpus| gpus.count == 0));
+    }
+
+    #[test]
     fn cpus_of_a_task_are_those_of_the_job() {
         assert!(check_cpus(Some(4), 4).is_ok() && check_cpus(None, 4).is_ok());
         let refused = check_cpus(Some(8), 4).unwrap_err().text;
-        assert!(refused.starts_with("--cpus-per-task 8: the tasks of this job have 4 each. Give --cpus-per-task 8 to gsub"), "{refused}");
+        assert!(refused.starts_with("--cpus-per-task 8: with --overlap tasks have what the job's have, 4 each"), "{refused}");
     }
 
     #[test]

@@ -1,14 +1,18 @@
 //! Options of srun that grun does not have: why, and what to do instead. A script moved from srun is to learn it at once.
 
 /// Options by their names, and what is said of them.
-const REFUSED: [(&[&str], &str); 9] = [
+const REFUSED: [(&[&str], &str); 10] = [
     (
         &["overcommit", "O", "oversubscribe", "s"],
         "tasks share the CPUs of their job unless --exact gives them their own. Leave it out",
     ),
     (
-        &["mem-per-gpu", "gpus-per-socket", "cpus-per-gpu", "tres-per-task"],
-        "a step counts its part by --cpus-per-task with --exact, --mem, and --gpus, --gpus-per-node or --gpus-per-task",
+        &["gpus-per-socket", "cpus-per-gpu", "tres-per-task"],
+        "a step counts its part by --cpus-per-task, --mem, and --gpus, --gpus-per-node or --gpus-per-task",
+    ),
+    (
+        &["hint", "threads-per-core", "cores-per-socket", "sockets-per-node", "ntasks-per-socket", "ntasks-per-core", "extra-node-info", "B"],
+        "how tasks lie on cores is said by --cpu-bind: cores gives each whole cores, threads each CPU alone",
     ),
     (&["mpi"], "grun starts no MPI. Call mpirun in the script, or start the ranks with grun and join them over SLURM_PROCID and the first node's name"),
     (&["pty"], "grun has no terminal yet. gq --follow shows a job's output as it comes"),
@@ -19,7 +23,7 @@ const REFUSED: [(&[&str], &str); 9] = [
         "a step begins at once and ends with its command, its --time or its job",
     ),
     (
-        &["partition", "p", "account", "A", "qos", "q", "constraint", "C", "reservation", "hold", "H", "dependency", "d", "array", "a"],
+        &["hold", "H", "dependency", "d", "array", "a"],
         "it is for the job: give it to gsub. grun starts tasks in the job around it",
     ),
     (&["jobid", "het-group", "clusters", "M"], "grun starts tasks in the job around it: SLURM_JOB_ID says which"),
@@ -43,7 +47,7 @@ mod tests {
     #[test]
     fn options_of_srun_are_refused_with_what_to_do_instead() {
         assert!(of_srun("--overcommit").unwrap().starts_with("--overcommit of srun is not offered: tasks share the CPUs"));
-        assert!(of_srun("--mem-per-gpu=4G").unwrap().contains("--gpus-per-task"));
+        assert!(of_srun("--cpus-per-gpu=4").unwrap().contains("--gpus-per-task"));
         assert!(of_srun("-I10").unwrap().starts_with("-I of srun"));
         assert_eq!((of_srun("--nosuch"), of_srun("-l"), of_srun("hostname")), (None, None, None));
     }

@@ -33,6 +33,7 @@ pub(crate) struct ShareWords<'a> {
     pub cpus_per_task: Option<u32>,
     pub mem: Option<&'a str>,
     pub mem_per_cpu: Option<&'a str>,
+    pub mem_per_gpu: Option<&'a str>,
     pub gpus: Option<&'a str>,
     pub gpus_per_node: Option<&'a str>,
     pub gpus_per_task: Option<&'a str>,
@@ -54,15 +55,16 @@ impl ShareWords<'_> {
             cpus_per_task: if self.exact { self.cpus_per_task.unwrap_or(of_job.cpus).max(1) } else { 0 },
             mem_bytes: bytes("--mem", self.mem)?,
             mem_per_cpu_bytes: bytes("--mem-per-cpu", self.mem_per_cpu)?,
+            mem_per_gpu_bytes: bytes("--mem-per-gpu", self.mem_per_gpu)?,
             gpus: self.gpus()?.or(per_task.map(|count| StepGpus { per: Per::Task, count, gpu_type: None })),
         };
         Ok((ask != StepShareAsk::default()).then_some(ask))
     }
 
-    /// GPUs of the step's own, as far as the command line names some.
+    /// GPUs of the step's own, as far as the command line names some. That a step has none may be said in several ways.
     ///
     /// # Errors
-    /// As [`ShareWords::ask`].
+    /// As [`ShareWords::ask`]; two numbers.
     pub(crate) fn gpus(&self) -> Result<Option<StepGpus>, Failure> {
         let read = |flag: &str, text: Option<&str>, per: Per| -> Result<Option<StepGpus>, Failure> {
             let Some(text) = text else { return Ok(None) };
@@ -76,7 +78,11 @@ impl ShareWords<'_> {
             read("--gpus-per-node", self.gpus_per_node, Per::Node)?,
             read("--gres", self.gres, Per::Node)?,
         ];
-        Ok(all.into_iter().flatten().next())
+        let mut all: Vec<StepGpus> = all.into_iter().flatten().collect();
+        if all.len() > 1 && all.iter().any(|gpus| gpus.count > 0) {
+            return Err(Failure::usage("--gpus, --gpus-per-node, --gpus-per-task and --gres each say how many GPUs the step has: give one of them"));
+        }
+        Ok(all.pop())
     }
 }
 
@@ -183,6 +189,9 @@ mod tests {
         let refusal = |words: ShareWords<'_>| words.ask(&OF_JOB).unwrap_err().text;
         assert!(refusal(ShareWords { gpus: Some("h100:1|a100:1"), ..ShareWords::default() }).starts_with("--gpus h100:1|a100:1: a step takes GPUs"));
         assert!(refusal(ShareWords { mem: Some("many"), ..ShareWords::default() }).starts_with("--mem many: "));
+        assert!(refusal(ShareWords { gres: Some("gpu:1"), gpus: Some("1"), ..ShareWords::default() }).ends_with("give one of them"));
+        let none = ShareWords { gres: Some("none"), gpus_per_task: Some("0"), ..ShareWords::default() };
+        assert_eq!(none.gpus().unwrap().map(|gpus| gpus.count), Some(0));
         assert!(refusal(ShareWords { gres: Some("fpga:1"), ..ShareWords::default() }).starts_with("--gres fpga:1: "));
     }
 

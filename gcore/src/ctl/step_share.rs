@@ -155,6 +155,9 @@ impl Search<'_> {
         if share.mem_per_cpu_bytes > 0 {
             parts.push(format!("{} a CPU", rough_size(share.mem_per_cpu_bytes)));
         }
+        if share.mem_per_gpu_bytes > 0 {
+            parts.push(format!("{} a GPU", rough_size(share.mem_per_gpu_bytes)));
+        }
         let on = self.nodes.map_or(String::new(), |nodes| format!(" on {}", plural(nodes, "node")));
         format!("{}{on} with {}", plural(self.total, "task"), parts.join(", "))
     }
@@ -188,8 +191,16 @@ impl Room {
         let each = share.cpus_per_task as usize;
         let Some(mem_bytes) = self.mem_bytes.checked_sub(share.mem_bytes) else { return 0 };
         let by_cpus = self.cpus.len().checked_div(each);
-        let by_mem = mem_bytes.checked_div(share.mem_per_cpu_bytes.saturating_mul(each as u64));
         let has = self.gpus.len() as u32;
+        let (gpus_each, gpus_here) = share.gpus.as_ref().map_or((0, 0), |gpus| match gpus.per {
+            Per::Task => (gpus.count, 0),
+            Per::Node => (0, gpus.count),
+            Per::Step => (0, gpus.count / nodes),
+        });
+        let of = |bytes: u64, count: u64| bytes.saturating_mul(count);
+        let Some(mem_bytes) = mem_bytes.checked_sub(of(share.mem_per_gpu_bytes, gpus_here.into())) else { return 0 };
+        let mem_each = of(share.mem_per_cpu_bytes, each as u64).saturating_add(of(share.mem_per_gpu_bytes, gpus_each.into()));
+        let by_mem = mem_bytes.checked_div(mem_each);
         let by_gpus = match share.gpus.as_ref().map(|gpus| (gpus.per, gpus.count)) {
             Some((Per::Task, count)) => has.checked_div(count),
             Some((Per::Node, count)) if count > has => Some(0),
@@ -213,7 +224,9 @@ impl Room {
         StepHoldOnNode {
             place: place as u32,
             cpus: first(&self.cpus, cpus),
-            mem_bytes: share.mem_bytes.saturating_add(share.mem_per_cpu_bytes.saturating_mul(cpus.into())),
+            mem_bytes: [(share.mem_per_cpu_bytes, cpus), (share.mem_per_gpu_bytes, gpus)]
+                .into_iter()
+                .fold(share.mem_bytes, |sum, (bytes, count)| sum.saturating_add(bytes.saturating_mul(count.into()))),
             gpus: first(&self.gpus, gpus),
         }
     }
@@ -227,7 +240,7 @@ impl Room {
         if let Some(gpus) = &share.gpus {
             parts.push(plural(self.gpus.len() as u32, &unit(gpus)));
         }
-        if share.mem_bytes > 0 || share.mem_per_cpu_bytes > 0 {
+        if share.mem_bytes > 0 || share.mem_per_cpu_bytes > 0 || share.mem_per_gpu_bytes > 0 {
             parts.push(rough_size(self.mem_bytes));
         }
         parts.join(", ")

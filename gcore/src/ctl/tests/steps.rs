@@ -82,6 +82,8 @@ fn what_the_job_never_has_is_refused() {
          step 1 user=alice n=1 gpus=Step:100000
          step 1 user=alice n=65536 cpus=4294967295
          step 1 user=alice n=1 cpus=1 mem=4000000
+         step 1 user=alice n=2 gpus=Task:1 mem-per-gpu=300
+         step 1 user=alice n=1 gpus=Node:2 mem-per-gpu=300
          step 1 user=alice n=1 gpus=Step:2",
         expect![[r#"
             job 1
@@ -92,6 +94,8 @@ fn what_the_job_never_has_is_refused() {
             refused: 1 task with 100000 GPUs: more than the job has there; n1 has 2 GPUs
             refused: 65536 tasks with 4294967295 CPUs each: more than the job has there; n1 has 4 CPUs
             refused: 1 task with 1 CPU each, 3906T a node: more than the job has there; n1 has 4 CPUs, 512G
+            refused: 2 tasks with 1 GPU each, 300G a GPU: more than the job has there; n1 has 2 GPUs, 512G
+            refused: 1 task with 2 GPUs a node, 300G a GPU: more than the job has there; n1 has 2 GPUs, 512G
             step 1-1.0 on n1:1 cpus=[] gpus=[0, 1]
         "#]],
     );

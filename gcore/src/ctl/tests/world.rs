@@ -666,6 +666,7 @@ fn step_ask(words: &Words) -> StepAsk {
     let share = StepShareAsk {
         cpus_per_task: number("cpus").unwrap_or(0),
         mem_bytes: words.get("mem").map_or(0, |n| n.parse::<u64>().unwrap() << 30),
+        mem_per_gpu_bytes: words.get("mem-per-gpu").map_or(0, |n| n.parse::<u64>().unwrap() << 30),
         gpus,
         ..StepShareAsk::default()
     };
