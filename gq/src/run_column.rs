@@ -8,7 +8,7 @@ use gmodel::duration::sacct_time;
 use gmodel::size::exact_size;
 use gmodel::suggest::did_you_mean;
 use gmodel::{Instant, JobState};
-use gwire::api::RunDetail;
+use gwire::api::{RunDetail, StepOwn};
 use nix::unistd::{Gid, Group, User};
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -259,7 +259,8 @@ impl RunColumn {
         let at = |instant: Option<Instant>| instant.map_or("Unknown".to_owned(), |at| manner.times.print(at.0));
         let detail = |text: fn(&RunDetail) -> String| run.detail.as_deref().map(text).unwrap_or_default();
         let text = match self {
-            // What a step asked for and held is its job's affair.
+            // What a step asked for, and held unless for itself, is its job's affair.
+            Self::AllocTres if run.own.is_some() => run.own.map_or(String::new(), |own| own_tres(own, run.nodes, units)),
             Self::Timelimit | Self::TimelimitRaw | Self::ReqMem | Self::ReqTres | Self::AllocTres | Self::Gpus if run.is_step() => return "".into(),
             // As they stand in the row.
             Self::Account => return Cow::Borrowed(&run.account),
@@ -378,6 +379,16 @@ impl Manner {
 fn tres(cpus: u32, gpus: f64, mem: String, nodes: u32) -> String {
     let gpus = if gpus > 0.0 { format!(",gres/gpu={gpus}") } else { String::new() };
     format!("billing={cpus},cpu={cpus}{gpus},mem={mem},node={nodes}")
+}
+
+/// `cpu=1,gres/gpu=1,mem=2G,node=1`: what a step has for itself.
+fn own_tres(own: StepOwn, nodes: u32, units: Units) -> String {
+    let mut parts: Vec<String> = [("cpu", own.cpus), ("gres/gpu", own.gpus)].iter().filter(|(_, count)| *count > 0).map(|(name, count)| format!("{name}={count}")).collect();
+    if own.mem_bytes > 0 {
+        parts.push(format!("mem={}", units.size(own.mem_bytes, exact_size)));
+    }
+    parts.push(format!("node={nodes}"));
+    parts.join(",")
 }
 
 /// `cpu=00:30:00,energy=1800000,gres/gpuutil=37`, as sacct names what was used; empty before the end.

@@ -4,7 +4,7 @@
 
 use crate::bare_row::bare_row;
 use gmodel::{ExitCode, Instant, JobState};
-use gwire::api::{GpuUseRow, RunDetail, StepRow};
+use gwire::api::{GpuUseRow, RunDetail, StepOwn, StepRow};
 use serde::Deserialize;
 use std::borrow::Cow;
 
@@ -62,6 +62,8 @@ pub(crate) struct RunLine<'a> {
     pub cancelled_by: Option<Cow<'a, str>>,
     pub steps: Vec<StepRow>,
     pub detail: Option<Box<RunDetail>>,
+    /// Of a step.
+    pub own: Option<StepOwn>,
 }
 
 bare_row! { RunLine, Key:
@@ -76,7 +78,7 @@ impl RunLine<'_> {
         self.shown_id.contains('.')
     }
 
-    /// A step as a line of its own: what it asked for and held is known of the job only.
+    /// A step as a line of its own. One that shared its job had all of it.
     pub fn of_step<'s>(&self, step: &'s StepRow) -> RunLine<'s> {
         RunLine {
             id: self.id,
@@ -92,7 +94,8 @@ impl RunLine<'_> {
             elapsed_secs: step.elapsed_secs,
             nodes: step.nodes,
             nodelist: Cow::Borrowed(&step.nodelist),
-            cpus: self.cpus,
+            cpus: step.own.map(|own| own.cpus).filter(|cpus| *cpus > 0).unwrap_or(self.cpus),
+            own: step.own,
             detail: self.detail.clone(),
             ..RunLine::default()
         }

@@ -79,9 +79,9 @@ fn a_job_that_uses_one_of_its_two_gpus_is_seen_to_do_so_and_a_crash_of_the_contr
 fn steps_are_listed_while_they_run_and_kept_when_they_are_over() {
     let Some(pool) = Pool::up(2, "h100:1") else { return };
     let programs = gpupool_tests::pool::programs();
-    let script = "PATH=PROGRAMS:$PATH; grun -N1 -n1 true; grun -n2 sh -c 'exit $((SLURM_PROCID * 7))'; grun sleep 1000 & until [ -e stop ]; do sleep 0.1; done; kill $!; wait";
+    let script = "PATH=PROGRAMS:$PATH; grun -N1 -n1 --exact --gpus 1 --mem 64M true; grun -n2 sh -c 'exit $((SLURM_PROCID * 7))'; grun sleep 1000 & until [ -e stop ]; do sleep 0.1; done; kill $!; wait";
     let script = script.replace("PROGRAMS", &programs.display().to_string());
-    let job = pool.gsub(&["-N2", "--wrap", &script]);
+    let job = pool.gsub(&["-N2", "--gpus-per-node", "1", "--wrap", &script]);
     let listed = || pool.run("gq", &["-s", "-h", "-o", "%i %j %N"]).out;
     pool.wait_until("the third step runs", || listed().contains("sleep"));
     assert_eq!(listed(), format!("{job}.batch batch node1\n{job}.2 sleep node[1-2]\n"));
@@ -103,6 +103,8 @@ fn steps_are_listed_while_they_run_and_kept_when_they_are_over() {
         format!("{job}.1|sh|FAILED|7:0"),
     ]);
     assert!(lines[4].starts_with(&format!("{job}.2|sleep|FAILED|")), "{kept}");
+    let held = pool.run("gacct", &["-n", "-P", "--steps", "-j", &job.to_string(), "-o", "alloccpus,alloctres"]).out;
+    assert_eq!(held.lines().skip(1).take(3).collect::<Vec<_>>(), ["2|", "1|cpu=1,gres/gpu=1,mem=64M,node=1", "2|"], "{held}");
     assert_eq!(pool.run("gacct", &["-n", "-P", "-j", &format!("{job}.1"), "-o", columns]).out, format!("{}\n", lines[3]));
     assert_eq!(pool.run("gacct", &["-n", "-P", "-X", "-j", &job.to_string(), "-o", "jobid,derivedexitcode"]).out.lines().count(), 1);
 }

@@ -195,7 +195,7 @@ impl StepsOf<'_> {
                 (None, None) => (None, self.state, ExitCode::SUCCESS),
             };
             let row = row(step.number.to_string(), &step.name, &on, step.started, ended);
-            rows.push(StepRow { state, exit_code, ntasks: step.tasks, ..row });
+            rows.push(StepRow { state, exit_code, ntasks: step.tasks, own: step.own, ..row });
         }
         rows
     }

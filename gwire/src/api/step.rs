@@ -98,6 +98,18 @@ pub struct StepRow {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub end_time: Option<Instant>,
     pub elapsed_secs: i64,
+    /// What it had for itself; missing where it shared all of its job.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub own: Option<StepOwn>,
+}
+
+/// Parts of its job that a step has for itself, over all its nodes; 0: shared with other steps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StepOwn {
+    pub cpus: u32,
+    pub gpus: u32,
+    pub mem_bytes: u64,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]

@@ -4,7 +4,9 @@
 
 use super::{Answer, bytes, read};
 use gcore::ctl::Event;
+use gmodel::step_share::{StepHold, StepHoldOnNode};
 use gmodel::{ExitCode, JobId, Timestamp};
+use gwire::api::StepOwn;
 use rusqlite::Connection;
 
 /// A step as the history has it.
@@ -20,11 +22,22 @@ pub struct StoredStep {
     pub places: Vec<u32>,
     pub started: Timestamp,
     pub ended: Option<(Timestamp, ExitCode)>,
+    pub own: Option<StepOwn>,
 }
 
 /// The steps of each job, in the order of the ids.
 pub fn of_jobs(db: &Connection, ids: &[JobId]) -> Answer<Vec<Vec<StoredStep>>> {
     ids.iter().map(|id| of_job(db, *id)).collect()
+}
+
+/// All that it has for itself.
+fn own(hold: &StepHold) -> StepOwn {
+    let add = |sum: StepOwn, part: &StepHoldOnNode| StepOwn {
+        cpus: sum.cpus + part.cpus.len() as u32,
+        gpus: sum.gpus + part.gpus.len() as u32,
+        mem_bytes: sum.mem_bytes.saturating_add(part.mem_bytes),
+    };
+    hold.nodes.iter().fold(StepOwn::default(), add)
 }
 
 fn of_job(db: &Connection, id: JobId) -> Answer<Vec<StoredStep>> {
@@ -34,8 +47,9 @@ fn of_job(db: &Connection, id: JobId) -> Answer<Vec<StoredStep>> {
     let mut steps: Vec<StoredStep> = Vec::new();
     while let Some(row) = rows.next()? {
         match read(&bytes(row, 0)?)? {
-            Event::StepStarted { run, step, name, tasks, nodes, places, at, .. } => {
-                steps.push(StoredStep { attempt: run.attempt, number: step, name, tasks, nodes, places, started: at, ended: None });
+            Event::StepStarted { run, step, name, tasks, nodes, places, hold, at } => {
+                let own = hold.as_ref().map(own);
+                steps.push(StoredStep { attempt: run.attempt, number: step, name, tasks, nodes, places, started: at, ended: None, own });
             }
             Event::StepEnded { run, step, exit, at } => {
                 let of = |one: &&mut StoredStep| one.attempt == run.attempt && one.number == step;
