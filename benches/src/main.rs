@@ -54,6 +54,7 @@ const SCENARIOS: &[(&str, Scenario)] = &[
     ("latency", latency),
     ("queue", queue),
     ("own", own_jobs),
+    ("submit", submissions),
     ("nodes", nodes),
     ("accounting", accounting),
     ("hollow", hollow_nodes),
@@ -262,23 +263,7 @@ fn listings(bench: &Bench, pool: &Pool, job: impl Fn(usize) -> SubmitRequest + S
         [(0, "9 ms"), (10_000, "125 ms"), (50_000, "490 to 680 ms"), (100_000, "1130 ms")]
     {
         if target > pending {
-            let count = target - pending;
-            let cpu = pool.cpu_time()?;
-            let start = Instant::now();
-            pool.submit(64, count, &job)?;
-            let time = start.elapsed();
-            let used = pool.cpu_time()?.controller - cpu.controller;
-            let each = used.as_secs_f64() * 1e6 / count as f64;
-            let floor = Floor::measure(bench.base)?;
-            println!(
-                "{:<58} {:>24} {:<44} {:>8} {:>8} {:>5.1}",
-                format!("64 clients, a durable job a request, {pending} queued"),
-                "80 to 127/s",
-                format!("{:.0}/s; {each:.0} us of gpuctld's CPU a job", per_second(count, time)),
-                millis(floor.spawn),
-                millis(floor.fsync),
-                floor.load
-            );
+            submit_many(bench, pool, pending, target - pending, &job)?;
             pending = target;
         }
         bench.row(|_| {
@@ -305,6 +290,44 @@ fn listings(bench: &Bench, pool: &Pool, job: impl Fn(usize) -> SubmitRequest + S
         }
     }
     restart(bench, pool)
+}
+
+fn submit_many(
+    bench: &Bench,
+    pool: &Pool,
+    queued: usize,
+    count: usize,
+    job: impl Fn(usize) -> SubmitRequest + Sync,
+) -> anyhow::Result<()> {
+    let cpu = pool.cpu_time()?;
+    let start = Instant::now();
+    pool.submit(64, count, job)?;
+    let time = start.elapsed();
+    let used = pool.cpu_time()?.controller - cpu.controller;
+    let each = used.as_secs_f64() * 1e6 / count as f64;
+    let floor = Floor::measure(bench.base)?;
+    println!(
+        "{:<58} {:>24} {:<44} {:>8} {:>8} {:>5.1}",
+        format!("64 clients, a durable job a request, {queued} queued"),
+        "80 to 127/s",
+        format!("{:.0}/s; {each:.0} us of gpuctld's CPU a job", per_second(count, time)),
+        millis(floor.spawn),
+        millis(floor.fsync),
+        floor.load
+    );
+    Ok(())
+}
+
+/// Submissions alone, alike and then all different.
+fn submissions(bench: &mut Bench) -> anyhow::Result<()> {
+    const JOBS: usize = 20_000;
+    for alike in [true, false] {
+        let pool = bench.full_pool()?;
+        println!("{}:", if alike { "all jobs alike" } else { "every job another" });
+        let job = pool.job(2048, 60);
+        submit_many(bench, &pool, 0, JOBS, |number| if alike { job.clone() } else { pool.own_job(number, 2048, 60) })?;
+    }
+    Ok(())
 }
 
 fn single_jobs(bench: &Bench, pool: &Pool) -> anyhow::Result<()> {

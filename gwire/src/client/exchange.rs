@@ -2,7 +2,9 @@
 //!
 //! Owns framing: the head with a bound, bodies by length, in chunks, or until the end. Never retries.
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
@@ -15,6 +17,7 @@ const BUFFER_BYTES: usize = 64 << 10;
 /// A connected socket with what has been read from it and not yet used.
 pub(super) struct Connection {
     stream: UnixStream,
+    read_timeout: Duration,
     buffer: Box<[u8]>,
     start: usize,
     end: usize,
@@ -57,7 +60,7 @@ impl Connection {
     pub fn new(stream: UnixStream, read_timeout: Duration) -> io::Result<Self> {
         stream.set_read_timeout(Some(read_timeout))?;
         stream.set_write_timeout(Some(read_timeout))?;
-        Ok(Self { stream, buffer: vec![0; BUFFER_BYTES].into(), start: 0, end: 0, usable: true })
+        Ok(Self { stream, read_timeout, buffer: vec![0; BUFFER_BYTES].into(), start: 0, end: 0, usable: true })
     }
 
     pub fn is_usable(&self) -> bool {
@@ -77,10 +80,25 @@ impl Connection {
             // A peer that refuses a large body answers and closes before it has read all of it.
             return self.read_head().map_err(|_| error);
         }
+        self.await_answer()?;
         loop {
             let head = self.read_head()?;
             if head.status >= 200 {
                 return Ok(head);
+            }
+        }
+    }
+
+    /// Waits without reading: a thread that waits in read(2) is woken, at the controller's cost, as soon as that takes the
+    /// request from the socket, and finds nothing.
+    fn await_answer(&self) -> io::Result<()> {
+        let mut fds = [PollFd::new(self.stream.as_fd(), PollFlags::POLLIN)];
+        let timeout = PollTimeout::try_from(self.read_timeout).unwrap_or(PollTimeout::MAX);
+        loop {
+            match poll(&mut fds, timeout) {
+                Err(nix::Error::EINTR) => {}
+                Ok(0) => return Err(ErrorKind::WouldBlock.into()),
+                done => return done.map(drop).map_err(io::Error::from),
             }
         }
     }
