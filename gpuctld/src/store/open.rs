@@ -29,6 +29,9 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(20);
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
 /// Page cache of the writer, KiB.
 const WRITER_CACHE_KIB: i64 = 4 << 10;
+/// Of a new database; one that is there keeps its own. Two scripts of 2 KiB need two pages of 4 KiB and less than one of these, and
+/// each page is written twice, to the log and from there.
+const NEW_PAGE_BYTES: i64 = 8 << 10;
 /// More than the statements of one commit.
 const CACHED_STATEMENTS: usize = 64;
 /// Places in the header of an SQLite file (fileformat2.html, section 1.3).
@@ -202,6 +205,9 @@ fn open_migrated(path: &Path, cluster: &str) -> Result<Connection, OpenError> {
         .map_err(sqlite)?;
     if found == 0 && tables > 0 {
         return Err(OpenError::Foreign(path.to_owned()));
+    }
+    if found == 0 {
+        db.pragma_update(None, "page_size", NEW_PAGE_BYTES).map_err(sqlite)?;
     }
     db.pragma_update(None, "journal_mode", "WAL").map_err(sqlite)?;
     for (number, sql) in (1u32..).zip(MIGRATIONS) {
