@@ -35,6 +35,9 @@ const TURN_TIMEOUT: Duration = Duration::from_secs(10);
 const ORDERS_FRAME_BYTES: usize = MAX_FRAME_BYTES as usize / 4;
 /// Largest single order: what a submission may have at most, and room for the names of its nodes.
 const ORDER_BYTES: usize = MAX_FRAME_BYTES as usize / 4 * 3;
+/// What only lets a node forget runs that it said are clean waits so long for something more to say: on a busy cluster the next
+/// run comes within it, and both cost the node one durable write.
+const LET_GO_WAITS: Duration = Duration::from_millis(200);
 /// Open questions for logs to one node.
 const QUESTIONS: usize = 64;
 const LOG_TIMEOUT: Duration = Duration::from_secs(10);
@@ -214,7 +217,7 @@ impl NodeLinks {
         let end = match self.take_hello(frames, sink, node, hello).await {
             Ok(()) => {
                 let reading = self.read_frames(frames, node, &heard, &waiting);
-                let mut writer = Writer { links: self, identity, sink, sent: BTreeSet::new(), fence: None };
+                let mut writer = Writer { links: self, identity, sink, sent: BTreeSet::new(), last: None, let_go_at: None };
                 let writing = writer.run(&mark, &mut asked, &waiting);
                 let Err(end) = tokio::select! {
                     end = reading => end,
@@ -378,8 +381,10 @@ struct Writer<'a, W> {
     sink: &'a mut W,
     /// Runs whose orders went out on this connection.
     sent: BTreeSet<RunId>,
-    /// Of the last orders sent.
-    fence: Option<Fence>,
+    /// The last orders sent.
+    last: Option<Desired>,
+    /// When the node is to hear that it may forget runs, if nothing else is said before.
+    let_go_at: Option<Instant>,
 }
 
 impl<W: AsyncWrite + Unpin> Writer<'_, W> {
@@ -394,8 +399,10 @@ impl<W: AsyncWrite + Unpin> Writer<'_, W> {
         self.write(&ToNode::Welcome { protocol: PROTOCOL, release, cluster, heartbeat_secs: HEARTBEAT_SECS }).await?;
         self.send_orders().await?;
         loop {
+            let let_go_at = self.let_go_at;
             tokio::select! {
                 () = mark.notified() => self.send_orders().await?,
+                () = until(let_go_at), if let_go_at.is_some() => self.send_orders().await?,
                 Some(question) = asked.recv() => self.ask(question, waiting).await?,
                 () = tokio::time::sleep(HEARTBEAT) => self.write(&ToNode::Ping).await?,
             }
@@ -409,9 +416,16 @@ impl<W: AsyncWrite + Unpin> Writer<'_, W> {
         self.identity.check(&state).map_err(LinkEnd::Refused)?;
         let node = self.identity.node;
         let desired = desired(&state, node);
-        if self.fence == Some(desired.fence) {
+        if self.last.as_ref().is_some_and(|last| last.fence == desired.fence) {
             return Ok(());
         }
+        if self.last.as_ref().is_some_and(|last| only_lets_go(&state, node, last, &desired)) {
+            let now = Instant::now();
+            if now < *self.let_go_at.get_or_insert(now + LET_GO_WAITS) {
+                return Ok(());
+            }
+        }
+        self.let_go_at = None;
         let new = self.runs_without_order(&state, &desired);
         let mut ready = Vec::new();
         let mut bytes = 0;
@@ -435,7 +449,7 @@ impl<W: AsyncWrite + Unpin> Writer<'_, W> {
             ready.push(order);
         }
         self.sent.retain(|sent| desired.runs.iter().any(|one| one.run == *sent));
-        self.fence = Some(desired.fence);
+        self.last = Some(desired.clone());
         self.write(&ToNode::Orders { orders: ready, desired }).await
     }
 
@@ -474,6 +488,23 @@ impl<W: AsyncWrite + Unpin> Writer<'_, W> {
     async fn write(&mut self, frame: &ToNode) -> Result<(), LinkEnd> {
         timeout(SILENCE, frame::write(self.sink, frame)).await.map_err(|_| LinkEnd::Silent(SILENCE))??;
         Ok(())
+    }
+}
+
+/// Whether all that is new is that runs are not named any more which are clean on the node.
+fn only_lets_go(state: &State, node: NodeId, last: &Desired, new: &Desired) -> bool {
+    let is_clean = |run: RunId| state.runs.get(run).and_then(|run| run.member(node)).is_none_or(|member| member.is_clean());
+    let (named, gone): (Vec<_>, Vec<_>) = last.runs.iter().partition(|one| new.runs.iter().any(|other| other.run == one.run));
+    !gone.is_empty()
+        && last.fence.incarnation == new.fence.incarnation
+        && last.gpus == new.gpus
+        && named.into_iter().eq(&new.runs)
+        && gone.iter().all(|one| is_clean(one.run))
+}
+
+async fn until(at: Option<Instant>) {
+    if let Some(at) = at {
+        tokio::time::sleep_until(at.into()).await;
     }
 }
 
