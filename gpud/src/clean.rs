@@ -24,8 +24,9 @@ pub fn clean(site: &Site, run: RunId, supervisor: Option<&OwnedFd>) -> Result<()
         Some(supervisor) => step::see_off(supervisor),
         None => step::Place::of(&site.spool, run).dismiss(),
     }
-    let cgroup = site.cgroup_of(run)?;
-    // Nearly always the run has left nothing.
+    // Nearly always the run has left nothing, and then the kernel lets its cgroups go. An epilog may want to look at them.
+    let has_epilog = site.spool.order(run).is_ok_and(|order| !order.epilog.is_empty());
+    let cgroup = site.cgroup_of(run)?.filter(|cgroup| has_epilog || !cgroup.remove_left());
     if let Some(cgroup) = &cgroup
         && !cgroup.is_empty()?
     {

@@ -69,7 +69,7 @@ pub struct Daemon {
     recording: bool,
     work: BTreeMap<RunId, Work>,
     steps_opened: u64,
-    inventory: Inventory,
+    inventory: Arc<Inventory>,
     /// The GPUs that `inventory` is about.
     gpus_shown: Arc<Gpus>,
 }
@@ -96,7 +96,7 @@ impl Daemon {
             work: BTreeMap::new(),
             steps_opened: 0,
             gpus_shown: site.gpus.current(),
-            inventory: inventory(&site),
+            inventory: Arc::new(inventory(&site)),
             site,
         };
         daemon.adopt()?;
@@ -183,7 +183,7 @@ impl Daemon {
 
     fn look_at_inventory(&mut self) {
         self.gpus_shown = self.site.gpus.current();
-        self.inventory = inventory(&self.site);
+        self.inventory = Arc::new(inventory(&self.site));
     }
 
     // --- the controller ---

@@ -117,6 +117,10 @@ impl UseBook {
     /// Writes down what is known of the run.
     pub fn keep(&self, run: RunId, run_dir: &Path) {
         let Some(sums) = self.runs.get(&run) else { return };
+        // Of a run that was over before its second sample there is nothing to say, and no file says so too.
+        if sums.gpus.values().all(|gpu| gpu.totals.is_empty()) {
+            return;
+        }
         let written = serde_json::to_vec(sums).map_err(anyhow::Error::from);
         if let Err(e) = written.and_then(|bytes| write_aside(&run_dir.join(USE_FILE), &bytes)) {
             tracing::debug!(%run, "{e:#}");

@@ -19,6 +19,7 @@ use gmodel::{NodeLife, RunId};
 use gwire::node_protocol::{ToController, ToNode};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
@@ -100,7 +101,7 @@ fn hollow_gpu(node: &str, gpu_type: &str, slot: u32) -> GpuInfo {
 /// One of them: the node machine, and a table of when its jobs end.
 struct HollowNode {
     state: NodeState,
-    inventory: Inventory,
+    inventory: Arc<Inventory>,
     told: Option<Told>,
     orders: BTreeMap<RunId, LaunchOrder>,
     running: BTreeMap<RunId, Running>,
@@ -114,7 +115,7 @@ struct Running {
 impl HollowNode {
     fn new(life: NodeLife, inventory: Inventory) -> Self {
         let mut node =
-            Self { state: NodeState::new(), inventory, told: None, orders: BTreeMap::new(), running: BTreeMap::new() };
+            Self { state: NodeState::new(), inventory: Arc::new(inventory), told: None, orders: BTreeMap::new(), running: BTreeMap::new() };
         node.feed(NodeInput::Scanned { life, fence: gmodel::Fence::default(), runs: Vec::new() });
         node
     }

@@ -9,6 +9,7 @@ use gmodel::run::{RunPhase, RunReport, Want};
 use gmodel::{Fence, RunId};
 use gwire::node_protocol::{Hello, PROTOCOL, ToController};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
@@ -32,7 +33,7 @@ pub struct Told {
     obeyed: Fence,
     /// Since when a newer fence is obeyed; told with the next runs, for nobody waits for it.
     obeys_newer: Option<Instant>,
-    inventory: Inventory,
+    inventory: Arc<Inventory>,
 }
 
 impl Told {
@@ -41,7 +42,7 @@ impl Told {
         connection: u64,
         sender: mpsc::Sender<ToController>,
         state: &NodeState,
-        inventory: &Inventory,
+        inventory: &Arc<Inventory>,
     ) -> Option<Self> {
         let runs = reports(state);
         let reported = runs.iter().map(|report| (report.run, progress_of(report))).collect();
@@ -50,7 +51,7 @@ impl Told {
             release: env!("CARGO_PKG_VERSION").into(),
             life: state.life.clone(),
             fence: state.fence,
-            inventory: inventory.clone(),
+            inventory: Inventory::clone(inventory),
             runs,
         };
         sender.try_send(ToController::Hello(hello)).ok()?;
@@ -63,13 +64,13 @@ impl Told {
             marks_wait: false,
             obeyed: state.fence,
             obeys_newer: None,
-            inventory: inventory.clone(),
+            inventory: Arc::clone(inventory),
         })
     }
 
     /// Sends what changed. False when the controller reads too slowly or is gone: let go, the next hello says everything.
     #[must_use]
-    pub fn send_news(&mut self, state: &NodeState, inventory: &Inventory, now: Instant) -> bool {
+    pub fn send_news(&mut self, state: &NodeState, inventory: &Arc<Inventory>, now: Instant) -> bool {
         let mut runs = Vec::new();
         for (&run, known) in &state.runs {
             let is_news = self.reported.get(&run) != Some(&progress(&known.phase, known.mark.as_ref()));
@@ -89,9 +90,12 @@ impl Told {
             }
         }
         // Before the runs: a GPU that a run did not leave clean is out before the run's share is free.
-        if self.inventory != *inventory {
-            self.inventory = inventory.clone();
-            frames.push(ToController::Inventory { inventory: inventory.clone() });
+        // Nearly always it is the very one that was told, and its eight GPUs need not be compared.
+        if !Arc::ptr_eq(&self.inventory, inventory) {
+            if self.inventory != *inventory {
+                frames.push(ToController::Inventory { inventory: Inventory::clone(inventory) });
+            }
+            self.inventory = Arc::clone(inventory);
         }
         if !runs.is_empty() {
             self.reported.extend(runs.iter().map(|report| (report.run, progress_of(report))));
@@ -173,7 +177,7 @@ mod tests {
         let life = NodeLife::default();
         feed(&mut state, NodeInput::Scanned { life, fence: Fence::default(), runs: Vec::new() });
         let (sender, mut frames) = mpsc::channel(8);
-        let told = Told::greet(1, sender, &state, &Inventory::default()).unwrap();
+        let told = Told::greet(1, sender, &state, &Arc::default()).unwrap();
         assert!(matches!(frames.try_recv(), Ok(ToController::Hello(_))));
         (state, told, frames)
     }
@@ -204,10 +208,10 @@ mod tests {
         let (state, mut told, mut frames) = told();
         let now = Instant::now();
         let accepted = with_run(&state, Found::Accepted);
-        assert!(told.send_news(&accepted, &Inventory::default(), now));
+        assert!(told.send_news(&accepted, &Arc::default(), now));
         assert_eq!(phases(&mut frames), [0; 0]);
         assert_eq!(told.due(), Some(now + PASSING_WAITS));
-        assert!(told.send_news(&with_run(&state, Found::Ready), &Inventory::default(), now));
+        assert!(told.send_news(&with_run(&state, Found::Ready), &Arc::default(), now));
         assert_eq!((phases(&mut frames), told.due()), (vec![1], None), "the controller waits for it");
     }
 
@@ -219,10 +223,10 @@ mod tests {
         let ended = |clean| Found::Ended { end: end.clone(), clean };
         for found in [Found::Accepted, Found::Ready, Found::Running { started: Timestamp(1) }, ended(false)] {
             now += PASSING_WAITS / 2;
-            assert!(told.send_news(&wanted(with_run(&state, found), Want::Run), &Inventory::default(), now));
+            assert!(told.send_news(&wanted(with_run(&state, found), Want::Run), &Arc::default(), now));
             assert_eq!((phases(&mut frames), told.due()), (vec![], Some(now + PASSING_WAITS)));
         }
-        assert!(told.send_news(&with_run(&state, ended(true)), &Inventory::default(), now));
+        assert!(told.send_news(&with_run(&state, ended(true)), &Arc::default(), now));
         assert_eq!((phases(&mut frames), told.due()), (vec![4], None));
     }
 
@@ -232,10 +236,10 @@ mod tests {
         let mut now = Instant::now();
         for (found, rank) in [(Found::Ready, 1), (Found::Running { started: Timestamp(1) }, 2)] {
             let lasting = wanted(with_run(&state, found), Want::Run);
-            assert!(told.send_news(&lasting, &Inventory::default(), now));
+            assert!(told.send_news(&lasting, &Arc::default(), now));
             assert_eq!(phases(&mut frames), [0; 0]);
             now = told.due().expect("it is held back");
-            assert!(told.send_news(&lasting, &Inventory::default(), now));
+            assert!(told.send_news(&lasting, &Arc::default(), now));
             assert_eq!((phases(&mut frames), told.due()), (vec![rank], None));
         }
     }
@@ -249,13 +253,13 @@ mod tests {
             _ => None,
         };
         state.fence.generation = 7;
-        assert!(told.send_news(&state, &Inventory::default(), now));
+        assert!(told.send_news(&state, &Arc::default(), now));
         assert_eq!((told_fence(), told.due()), (None, Some(now + PASSING_WAITS)));
-        assert!(told.send_news(&with_run(&state, Found::Ready), &Inventory::default(), now));
+        assert!(told.send_news(&with_run(&state, Found::Ready), &Arc::default(), now));
         assert_eq!((told_fence(), told_fence()), (Some(7), None), "before the run");
         state.fence.generation = 8;
-        assert!(told.send_news(&state, &Inventory::default(), now));
-        assert!(told.send_news(&state, &Inventory::default(), told.due().expect("held back")));
+        assert!(told.send_news(&state, &Arc::default(), now));
+        assert!(told.send_news(&state, &Arc::default(), told.due().expect("held back")));
         assert_eq!((told_fence(), told.due()), (Some(8), None));
     }
 
@@ -264,24 +268,24 @@ mod tests {
         let (state, mut told, mut frames) = told();
         let mut running = with_run(&state, Found::Running { started: Timestamp(1) });
         let began = Instant::now();
-        assert!(told.send_news(&running, &Inventory::default(), began));
+        assert!(told.send_news(&running, &Arc::default(), began));
         let now = began + PASSING_WAITS;
-        assert!(told.send_news(&running, &Inventory::default(), now));
+        assert!(told.send_news(&running, &Arc::default(), now));
         for _ in 0..2 {
             let mark = gmodel::checkpoint::Mark { number: 1, ..Default::default() };
             feed(&mut running, NodeInput::Marked { run: run(), mark });
-            assert!(told.send_news(&running, &Inventory::default(), now));
+            assert!(told.send_news(&running, &Arc::default(), now));
         }
         assert_eq!(phases(&mut frames), [2, 2], "once for the phase, once for the mark");
         assert_eq!(told.due(), None);
         let mark = gmodel::checkpoint::Mark { number: 2, ..Default::default() };
         feed(&mut running, NodeInput::Marked { run: run(), mark });
         let half = now + MARKS_EVERY / 2;
-        assert!(told.send_news(&running, &Inventory::default(), half));
+        assert!(told.send_news(&running, &Arc::default(), half));
         assert_eq!((phases(&mut frames), told.due()), (vec![], Some(now + MARKS_EVERY)), "the next one waits its turn");
         feed(&mut running, NodeInput::Ended { run: run(), end: RunEnd::default() });
         feed(&mut running, NodeInput::Cleaned { run: run() });
-        assert!(told.send_news(&running, &Inventory::default(), half));
+        assert!(told.send_news(&running, &Arc::default(), half));
         assert_eq!((phases(&mut frames), told.due()), (vec![4], None), "unless the run has more to say");
     }
 
@@ -290,16 +294,16 @@ mod tests {
         let (state, mut told, mut frames) = told();
         let now = Instant::now();
         let accepted = with_run(&state, Found::Accepted);
-        assert!(told.send_news(&accepted, &Inventory::default(), now));
-        assert!(told.send_news(&accepted, &Inventory::default(), now + PASSING_WAITS / 2));
+        assert!(told.send_news(&accepted, &Arc::default(), now));
+        assert!(told.send_news(&accepted, &Arc::default(), now + PASSING_WAITS / 2));
         assert_eq!(phases(&mut frames), [0; 0]);
-        assert!(told.send_news(&accepted, &Inventory::default(), now + PASSING_WAITS));
+        assert!(told.send_news(&accepted, &Arc::default(), now + PASSING_WAITS));
         assert_eq!((phases(&mut frames), told.due()), (vec![0], None));
-        assert!(told.send_news(&accepted, &Inventory::default(), now + PASSING_WAITS * 2));
+        assert!(told.send_news(&accepted, &Arc::default(), now + PASSING_WAITS * 2));
         assert_eq!((phases(&mut frames), told.due()), (vec![], None), "said once");
-        assert!(told.send_news(&state, &Inventory::default(), now));
-        assert!(told.send_news(&accepted, &Inventory::default(), now));
-        assert!(told.send_news(&state, &Inventory::default(), now));
+        assert!(told.send_news(&state, &Arc::default(), now));
+        assert!(told.send_news(&accepted, &Arc::default(), now));
+        assert!(told.send_news(&state, &Arc::default(), now));
         assert_eq!((phases(&mut frames), told.due()), (vec![], None), "nothing is due of a run that is gone");
     }
 }

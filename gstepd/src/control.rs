@@ -140,7 +140,8 @@ impl Connection {
     }
 
     fn read(&mut self, orders: &mut Vec<ToStep>) {
-        let mut buffer = [0; 16 << 10];
+        // Orders are short. Each page of the stack that is touched is copied, in a process that is a copy.
+        let mut buffer = [0; 4 << 10];
         while !self.closed {
             match self.stream.read(&mut buffer) {
                 Ok(0) => self.closed = true,

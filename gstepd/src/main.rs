@@ -95,7 +95,7 @@ fn supervise(dir: &Path, connection: Option<UnixStream>) -> anyhow::Result<()> {
     nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
     let dir = RunDir::enter(dir)?;
     match prepare(dir, connection) {
-        Ok(supervisor) => supervisor.run(),
+        Ok(supervisor) => supervisor.run().map(|never| match never {}),
         Err(e) => {
             let text = shorten(&format!("{e:#}"));
             let end = RunEnd { cause: EndCause::LaunchNode, text, ended: Some(wall_clock()), ..RunEnd::default() };

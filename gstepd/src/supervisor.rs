@@ -141,8 +141,8 @@ impl Supervisor {
         })
     }
 
-    /// Runs until the end is recorded and told.
-    pub fn run(mut self) -> anyhow::Result<()> {
+    /// Runs until the end is recorded and told; then this process ends.
+    pub fn run(mut self) -> anyhow::Result<std::convert::Infallible> {
         let mut end_is_known = false;
         loop {
             let ready = self.wait()?;
@@ -162,9 +162,16 @@ impl Supervisor {
             end_is_known |= acknowledged;
             let told = end_is_known && self.steps.is_quiet();
             if self.life.is_recorded() && (told || self.leave_at.is_some_and(|at| now() >= at)) {
-                return Ok(());
+                self.leave();
             }
         }
+    }
+
+    /// Takes away what others would see and goes at once: to give back memory piece by piece costs a copy of each page of it.
+    fn leave(self) -> ! {
+        let Supervisor { control, session, .. } = self;
+        drop((control, session));
+        process::leave()
     }
 
     fn wait(&mut self) -> anyhow::Result<Ready> {

@@ -192,7 +192,7 @@ impl RunCgroup {
     pub fn remove(&self) -> Result<(), CgroupError> {
         // Nearly always nothing is nested and nothing is left: then the kernel, which refuses to remove what is occupied, need
         // not be asked before.
-        if self.remove_plain() {
+        if self.remove_left() {
             return Ok(());
         }
         if !kill::is_empty(&self.job())? || !kill::pids_below(&self.main_dir("sup"))?.is_empty() {
@@ -201,8 +201,10 @@ impl RunCgroup {
         self.trees.mounts().try_for_each(|mount| remove_tree(&mount.join(&self.rel), REMOVE_PATIENCE))
     }
 
-    /// Directory by directory, until one cannot go. The main tree's `job` goes last: while it is there, the run is found again.
-    fn remove_plain(&self) -> bool {
+    /// As [`RunCgroup::remove`], but only what goes at once: nothing is waited for, nor looked at, if this is false. The kernel
+    /// removes no cgroup in which a process is.
+    pub fn remove_left(&self) -> bool {
+        // Until one cannot go. The main tree's `job` goes last: while it is there, the run is found again.
         let main = self.trees.main_mount();
         is_gone_now(fs::remove_dir(self.main_dir("sup")))
             && self.trees.mounts().filter(|mount| Some(*mount) != main).all(|mount| is_gone_now(fs::remove_dir(mount.join(&self.rel))))
