@@ -261,7 +261,11 @@ mod tests {
         assert_eq!(sums.busy_mean_permille(), Some(200));
         book.close(run);
         assert!(book.runs().is_empty());
-        assert!(kept(&dir.join("none")).is_empty());
+        let short = dir.join("short");
+        std::fs::create_dir(&short).unwrap();
+        book.open(run, &short, &[("GPU-a".into(), 1000)]);
+        book.keep(run, &short);
+        assert!(kept(&short).is_empty() && !short.join(USE_FILE).exists(), "of no sample nothing is written");
         std::fs::remove_dir_all(&dir).unwrap();
     }
 

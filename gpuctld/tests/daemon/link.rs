@@ -63,6 +63,40 @@ async fn a_job_goes_to_the_node_and_its_end_comes_back() {
 }
 
 #[tokio::test]
+async fn what_a_node_may_forget_comes_with_its_next_run() {
+    let (site, controller) = site();
+    let machine = Machine::join(&site, &controller, "compute", "n1").await;
+    let (mut link, _) = machine.connect("boot", Vec::new()).await;
+    let run = |id: u64| RunId::new(JobId(id), 1);
+    let (first, second) = (controller.client().submit(&gpu_job()), controller.client().submit(&gpu_job()));
+    let mut named = 0;
+    while named < 2 {
+        let ToNode::Orders { desired, .. } = link.hear().await else { panic!("no orders") };
+        named = desired.runs.len();
+    }
+    // Whether the next run is in time is the machine's affair: of some rounds one is.
+    let mut gone = first;
+    let together = async {
+        for _ in 0..20 {
+            link.report(run(gone), RunPhase::Clean(RunEnd::default())).await;
+            wait_for_job(&controller, gone, "COMPLETED");
+            let next = controller.client().submit(&gpu_job());
+            let ToNode::Orders { desired, .. } = link.hear().await else { panic!("no orders") };
+            assert!(desired.runs.iter().all(|one| one.run != run(gone)), "it is clean");
+            assert!(desired.runs.iter().any(|one| one.run == run(second)), "it is not");
+            if desired.runs.iter().any(|one| one.run == run(next)) {
+                return true;
+            }
+            let ToNode::Orders { desired, .. } = link.hear().await else { panic!("no orders") };
+            assert!(desired.runs.iter().any(|one| one.run == run(next)));
+            gone = next;
+        }
+        false
+    };
+    assert!(together.await, "each came alone, twenty times");
+}
+
+#[tokio::test]
 async fn a_job_that_ended_while_the_controller_was_down_is_known_as_ended() {
     let (site, controller) = site();
     let machine = Machine::join(&site, &controller, "compute", "n1").await;

@@ -108,6 +108,7 @@ fn a_job_that_holds_processes_is_not_taken_over() {
         [child.pid],
         "and the live run is untouched"
     );
+    assert!(!run.remove_left() && run.job_pids().expect("list") == [child.pid], "what is occupied stays");
     assert!(matches!(run.remove(), Err(CgroupError::Occupied { .. })));
     assert_killed(&run);
     end_of(child.pid);

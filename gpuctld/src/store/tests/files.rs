@@ -157,6 +157,17 @@ fn write_fixture(path: &Path) {
 }
 
 #[test]
+fn a_new_database_has_large_pages_and_one_that_is_there_keeps_its_own() {
+    let page_bytes = |store: &Store| Connection::open(store.path()).unwrap().pragma_query_value(None, "page_size", |row| row.get::<_, u32>(0)).unwrap();
+    let world = World::new();
+    assert_eq!(page_bytes(&world.store), 8192);
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::copy(Path::new(FIXTURES).join("schema-1.db"), dir.path().join(DATABASE)).unwrap();
+    let (store, _) = Store::open(dir.path(), "test").unwrap();
+    assert_eq!(page_bytes(&store), 4096);
+}
+
+#[test]
 fn databases_of_every_released_schema_are_read() {
     let newest = Path::new(FIXTURES).join(format!("schema-{SCHEMA}.db"));
     if !newest.exists() {
