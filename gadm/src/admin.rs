@@ -1,9 +1,9 @@
 //! The subcommands of `gadm` and where each is carried out.
 
 use crate::policy::{account, document, qos, quota, reservation, user};
-use crate::{controller, export_trace, gpu, idle, job, node, pages, sandbox, share, token, topology};
+use crate::{controller, export_trace, gpu, idle, job, node, pages, sandbox, scontrol, share, token, topology};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
-use gcli::{Failure, Outcome, command_line};
+use gcli::{Failure, Outcome, command_line, slurm_name};
 use std::ffi::OsString;
 use std::process::ExitCode;
 
@@ -110,6 +110,10 @@ pub fn command() -> clap::Command {
 /// # Errors
 /// What stood in the way, with the exit code.
 pub fn main(words: impl IntoIterator<Item = OsString>) -> Result<ExitCode, Failure> {
+    let words: Vec<OsString> = words.into_iter().collect();
+    if slurm_name::is_one(words.first()) {
+        return scontrol::main(words).map(ExitCode::from);
+    }
     let matches = command_line::parse(command(), words)?;
     if let Some(("sandbox", matches)) = matches.subcommand() {
         return sandbox::run(matches).map_err(|error| Failure::new(format_args!("{error:#}")));

@@ -21,7 +21,7 @@ pub(crate) struct JsonArgs {
 }
 
 /// Options of `gadm reload`.
-#[derive(clap::Args)]
+#[derive(clap::Args, Default)]
 pub(crate) struct ReloadArgs {
     /// Say what the changed files would do to which jobs, and change nothing
     #[arg(long)]

@@ -76,6 +76,12 @@ pub(crate) struct Jobs {
     jobs: Vec<String>,
 }
 
+impl Jobs {
+    pub(crate) fn of(jobs: Vec<String>) -> Self {
+        Self { jobs }
+    }
+}
+
 pub(crate) fn run(client: &mut Client, act: JobAct) -> Outcome {
     match act {
         JobAct::Update { words, time } => update(client, &words, time.as_deref()),

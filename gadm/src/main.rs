@@ -12,6 +12,7 @@ mod node;
 mod pages;
 mod policy;
 mod sandbox;
+mod scontrol;
 mod share;
 mod token;
 mod topology;

@@ -52,6 +52,12 @@ pub(crate) struct Nodes {
     names: Vec<String>,
 }
 
+impl Nodes {
+    pub(crate) fn of(names: Vec<String>) -> Self {
+        Self { names }
+    }
+}
+
 pub(crate) fn run(client: &mut Client, act: NodeAct) -> Outcome {
     let mut by = None;
     let is_off = matches!(act, NodeAct::Down { fenced: true, .. });

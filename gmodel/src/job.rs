@@ -435,13 +435,15 @@ pub enum JobState {
     NodeFail,
     OutOfMemory,
     Preempted,
+    /// Of a run in accounting, never of a job: it was ended, and its job went back to the queue.
+    Requeued,
     /// A state this release does not know, from a newer controller.
     #[serde(other)]
     Unknown,
 }
 
 impl JobState {
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Pending,
         Self::Running,
         Self::Suspended,
@@ -453,6 +455,7 @@ impl JobState {
         Self::NodeFail,
         Self::OutOfMemory,
         Self::Preempted,
+        Self::Requeued,
     ];
 
     /// Long form, as `squeue %T` prints it.
@@ -469,6 +472,7 @@ impl JobState {
             Self::NodeFail => "NODE_FAIL",
             Self::OutOfMemory => "OUT_OF_MEMORY",
             Self::Preempted => "PREEMPTED",
+            Self::Requeued => "REQUEUED",
             Self::Unknown => "UNKNOWN",
         }
     }
@@ -487,6 +491,7 @@ impl JobState {
             Self::NodeFail => "NF",
             Self::OutOfMemory => "OOM",
             Self::Preempted => "PR",
+            Self::Requeued => "RQ",
             Self::Unknown => "?",
         }
     }

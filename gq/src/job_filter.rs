@@ -100,7 +100,7 @@ impl JobFilter {
 }
 
 /// States that no job is ever in here, in Slurm's two forms: lists that name them among others are often typed.
-const NEVER: [(&str, &str); 14] = [
+const NEVER: [(&str, &str); 13] = [
     ("BF", "BOOT_FAIL"),
     ("CF", "CONFIGURING"),
     ("DL", "DEADLINE"),
@@ -108,7 +108,6 @@ const NEVER: [(&str, &str); 14] = [
     ("RD", "RESV_DEL_HOLD"),
     ("RF", "REQUEUE_FED"),
     ("RH", "REQUEUE_HOLD"),
-    ("RQ", "REQUEUED"),
     ("RS", "RESIZING"),
     ("RV", "REVOKED"),
     ("SE", "SPECIAL_EXIT"),

@@ -20,6 +20,7 @@ mod partition_record;
 mod priority_listing;
 pub mod queue;
 mod queue_row;
+pub mod record_listing;
 mod run_column;
 mod run_line;
 mod start_listing;

@@ -17,7 +17,7 @@ pub(crate) fn text(node: &NodeRow, times: &TimeFormat) -> String {
         format!("Partitions={}", node.partitions.join(",")),
         format!("CPUAlloc={} CPUTot={}", node.cpus_alloc, node.cpus),
         format!("RealMemory={} AllocMem={}", of(NodeColumn::Memory), of(NodeColumn::MemoryAllocated)),
-        format!("AvailableFeatures={}", of(NodeColumn::Features)),
+        format!("AvailableFeatures={} ActiveFeatures={}", of(NodeColumn::Features), of(NodeColumn::ActiveFeatures)),
         format!("Gres={} GresUsed={}", of(NodeColumn::Gres), of(NodeColumn::GresUsed)),
         format!("OS={} Driver={} Version={}", or_unknown(&node.os), or_unknown(&node.driver), or_unknown(&node.version)),
         format!("Isolation={} Resources={}", or_unknown(&node.isolation), if node.declared { "declared" } else { "found" }),

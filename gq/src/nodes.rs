@@ -311,7 +311,7 @@ fn answers(node: &NodeRow) -> bool {
 }
 
 /// All rows of a listing.
-fn list<T: DeserializeOwned>(client: &mut Client, path: &str) -> Result<Vec<T>, Failure> {
+pub(crate) fn list<T: DeserializeOwned>(client: &mut Client, path: &str) -> Result<Vec<T>, Failure> {
     let mut rows = client.rows(path)?;
     let mut list = Vec::new();
     while let Some(text) = rows.next_row()? {
@@ -345,7 +345,7 @@ fn json(client: &mut Client, args: &NodeArgs, choice: &Choice) -> Outcome {
 }
 
 /// The nodes named on the command line; None for no names.
-fn named(names: &[String]) -> Result<Option<Hostlist>, Failure> {
+pub(crate) fn named(names: &[String]) -> Result<Option<Hostlist>, Failure> {
     if names.is_empty() {
         return Ok(None);
     }

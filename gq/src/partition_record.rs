@@ -3,6 +3,7 @@
 use gcli::printable::printable;
 use gmodel::duration::sacct_time;
 use gmodel::hostlist;
+use gmodel::size::exact_size;
 use gwire::api::{Gpus, LimitsRow, NodeRow, PartitionRow};
 
 /// The record, with an empty line behind it.
@@ -34,6 +35,7 @@ pub(crate) fn text(partition: &PartitionRow, nodes: &[NodeRow]) -> String {
             held.iter().map(|node| node.gpus.iter().filter(|gpu| gpu.present && gpu.profile.is_empty()).count()).sum::<usize>()
         ),
     ];
+    lines.push(format!("TRES={}", tres(&held)));
     if let Some(headroom) = &partition.headroom {
         lines.push(format!("Headroom={}", gpus_text(headroom)));
     }
@@ -75,4 +77,12 @@ fn limits_text(limits: &LimitsRow) -> String {
         count("submits_per_minute", limits.submits_per_minute.map(u64::from)),
     ];
     parts.into_iter().flatten().collect::<Vec<_>>().join(",")
+}
+
+/// `cpu=64,mem=512G,node=2,gres/gpu=8`: all that its nodes have.
+fn tres(nodes: &[&NodeRow]) -> String {
+    let mem: u64 = nodes.iter().map(|node| node.mem_bytes).sum();
+    let gpus = nodes.iter().flat_map(|node| &node.gpus).filter(|gpu| gpu.present && gpu.profile.is_empty()).count();
+    let gpus = if gpus > 0 { format!(",gres/gpu={gpus}") } else { String::new() };
+    format!("cpu={},mem={},node={}{gpus}", nodes.iter().map(|node| node.cpus).sum::<u32>(), exact_size(mem), nodes.len())
 }

@@ -138,6 +138,10 @@ fn decide(
         }
         Kind::NodeFailure => (None, None),
     };
+    let state = match verdict.state {
+        JobState::Cancelled if requeue.is_some() => JobState::Requeued,
+        state => state,
+    };
     let (started, ended) = times(run, now);
     let gave_way = matches!(verdict.kind, Kind::AskedBack | Kind::GaveWay) || verdict.state == JobState::Preempted;
     let lost_gpu_secs = if gave_way { lost_gpu_secs(run, started, ended) } else { 0 };
@@ -146,7 +150,7 @@ fn decide(
         _ => verdict.text,
     };
     Outcome {
-        state: verdict.state,
+        state,
         exit: verdict.exit,
         text,
         started,

@@ -22,10 +22,11 @@ use super::documents::{ArrayDocument, JobDocument};
 use super::open::open_reader;
 use gcore::ctl::{Array, Job, LateSpecs, PastJob};
 use gmodel::dependency::JobRef;
-use gmodel::{BlobId, JobId, NodeId, RunId, Timestamp};
+use gmodel::{BlobId, JobId, JobSpec, NodeId, RunId, Timestamp};
 use gwire::api::{GpuHistoryRow, ReportRow, RunQuery, RunRow};
 use rusqlite::{Connection, OptionalExtension, Row};
 use serde::de::DeserializeOwned;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
@@ -129,7 +130,7 @@ impl Reader {
     /// # Errors
     /// The database does not answer.
     pub async fn job(&self, id: JobId) -> Result<Option<StoredJob>, ReadError> {
-        self.ask(move |db| stored_job(db, id)).await
+        self.ask(move |db| stored_job(db, id, &mut Specs::default())).await
     }
 
     /// Several jobs, as [`Self::job`] finds them; none for an id that was never given.
@@ -137,7 +138,11 @@ impl Reader {
     /// # Errors
     /// The database does not answer.
     pub async fn jobs(&self, ids: Vec<JobId>) -> Result<Vec<Option<StoredJob>>, ReadError> {
-        self.ask(move |db| ids.into_iter().map(|id| stored_job(db, id)).collect()).await
+        self.ask(move |db| {
+            let mut specs = Specs::default();
+            ids.into_iter().map(|id| stored_job(db, id, &mut specs)).collect()
+        })
+        .await
     }
 
     /// The steps of several jobs, in the order of the ids.
@@ -156,7 +161,7 @@ impl Reader {
         self.ask(move |db| {
             let Some(found) = stored_array(db, array)? else { return Ok(None) };
             let Some(position) = found.tasks.position(index) else { return Ok(None) };
-            match stored_job(db, found.task_id(position))? {
+            match stored_job(db, found.task_id(position), &mut Specs::default())? {
                 Some(StoredJob::Job(job)) if job.task.is_some() => Ok(Some(StoredJob::Job(job))),
                 _ => Ok(Some(StoredJob::Array(Box::new(found)))),
             }
@@ -284,16 +289,30 @@ impl Reader {
     }
 }
 
-fn stored_job(db: &Connection, id: JobId) -> Answer<Option<StoredJob>> {
+/// The specs that a question has read: jobs that were submitted alike share one.
+#[derive(Default)]
+struct Specs(BTreeMap<u64, Arc<JobSpec>>);
+
+impl Specs {
+    fn read(&mut self, db: &Connection, id: u64) -> Answer<Arc<JobSpec>> {
+        if let Some(spec) = self.0.get(&id) {
+            return Ok(Arc::clone(spec));
+        }
+        let doc = db.prepare_cached("SELECT doc FROM specs WHERE id = ?1")?.query_row([id], |row| bytes(row, 0))?;
+        let spec: Arc<JobSpec> = read(&doc)?;
+        self.0.insert(id, Arc::clone(&spec));
+        Ok(spec)
+    }
+}
+
+fn stored_job(db: &Connection, id: JobId, specs: &mut Specs) -> Answer<Option<StoredJob>> {
     let job = db
-        .prepare_cached(
-            "SELECT jobs.doc, specs.doc FROM jobs JOIN specs ON specs.id = spec WHERE jobs.id = ?1",
-        )?
-        .query_row([id.0], |row| Ok((bytes(row, 0)?, bytes(row, 1)?)))
+        .prepare_cached("SELECT doc, spec FROM jobs WHERE id = ?1")?
+        .query_row([id.0], |row| Ok((bytes(row, 0)?, row.get::<_, u64>(1)?)))
         .optional()?;
     if let Some((doc, spec)) = job {
         let document: JobDocument = read(&doc)?;
-        return Ok(Some(StoredJob::Job(Box::new(document.with_spec(read(&spec)?, &mut LateSpecs::default())))));
+        return Ok(Some(StoredJob::Job(Box::new(document.with_spec(specs.read(db, spec)?, &mut LateSpecs::default())))));
     }
     let array: Option<u64> = db
         .prepare_cached("SELECT id FROM arrays WHERE id <= ?1 ORDER BY id DESC LIMIT 1")?

@@ -2,7 +2,7 @@
 //!
 //! Owns how they are found, task by task where it matters; whether a condition is met is for the core.
 
-use super::{Answer, StoredJob, stored_array, stored_job};
+use super::{Answer, Specs, StoredJob, stored_array, stored_job};
 use gcore::ctl::{Array, Job, PastJob};
 use gmodel::array_spec::RangeSet;
 use gmodel::dependency::JobRef;
@@ -27,7 +27,7 @@ pub fn past_jobs(db: &Connection, names: &[JobRef]) -> Answer<Vec<PastJob>> {
 }
 
 fn of_job(db: &Connection, id: JobId) -> Answer<Option<PastJob>> {
-    Ok(match stored_job(db, id)? {
+    Ok(match stored_job(db, id, &mut Specs::default())? {
         Some(StoredJob::Job(job)) => over(&job),
         Some(StoredJob::Array(array)) => cancelled(&array, id),
         None => None,

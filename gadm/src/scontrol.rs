@@ -1,0 +1,214 @@
+//! `gadm` called as `scontrol`, through a link: the words that Slurm's users and programs give it, carried out by the same
+//! code as `gadm job`, `gadm node`, `gq JOB` and `gnodes`.
+//!
+//! Owns the reading of those words. What has another home here is refused with its name. Source: scontrol(1).
+
+use crate::controller::{self, ReloadArgs};
+use crate::job::{self, JobAct};
+use crate::node::{self, NodeAct};
+use clap::{CommandFactory, FromArgMatches, Parser};
+use gcli::local_time::{self, TimeFormat};
+use gcli::table::stdout;
+use gcli::{ClusterChoice, Failure, Outcome, command_line, slurm_name};
+use gwire::api::ClusterInfo;
+use gwire::client::{Client, escape};
+use std::ffi::OsString;
+use std::io::Write;
+
+const EXAMPLES: &str = "\
+Commands:
+  show job [17], show node [node1], show partition [main], show config
+  show hostnames [node[1-3]], show hostlist node1,node2
+  hold, uhold, release, requeue, requeuehold, suspend, resume 17[,18]
+  update JobId=17 TimeLimit=4:00:00
+  update NodeName=node1 State=DRAIN Reason='fan'   (DRAIN, RESUME, DOWN)
+  write batch_script 17 [FILE|-]
+  ping, reconfigure, version
+
+This is gpupool: gadm --help has more.";
+
+#[derive(Parser)]
+#[command(name = "scontrol", about = "scontrol's words, by gadm", after_help = EXAMPLES)]
+struct Args {
+    /// Each record on one line
+    #[arg(short, long)]
+    oneliner: bool,
+    /// All there is, as is usual
+    #[arg(short, long)]
+    all: bool,
+    /// All details, as is usual
+    #[arg(short, long)]
+    details: bool,
+    /// Only errors are said, as is usual
+    #[arg(short = 'Q', long)]
+    quiet: bool,
+    #[command(flatten)]
+    cluster: ClusterChoice,
+    /// What to do
+    #[arg(required = true, value_name = "COMMAND")]
+    words: Vec<String>,
+}
+
+/// `gadm` under that name.
+///
+/// # Errors
+/// What stood in the way, with the exit code.
+pub(crate) fn main(words: Vec<OsString>) -> Outcome {
+    let matches = command_line::parse_advising(Args::command(), words, &[])?;
+    let args = Args::from_arg_matches(&matches).map_err(Failure::usage)?;
+    let (command, rest) = args.words.split_first().expect("one is required");
+    let mut client = gcli::connect("scontrol")?;
+    args.cluster.check(&mut client)?;
+    let jobs = || job_names(rest);
+    let mut on_jobs = |act: JobAct| job::run(&mut client, act);
+    match command.to_ascii_lowercase().as_str() {
+        "show" => show(&mut client, rest, args.oneliner),
+        "hold" | "uhold" => on_jobs(JobAct::Hold { jobs: jobs()?, reason: String::new() }),
+        "release" => on_jobs(JobAct::Release { jobs: jobs()? }),
+        "requeue" => on_jobs(JobAct::Requeue { jobs: jobs()?, hold: false }),
+        "requeuehold" => on_jobs(JobAct::RequeueHold { jobs: jobs()? }),
+        "suspend" => on_jobs(JobAct::Suspend { jobs: jobs()? }),
+        "resume" => on_jobs(JobAct::Resume { jobs: jobs()? }),
+        "update" => update(&mut client, rest),
+        "write" => write_script(&mut client, rest),
+        "ping" => ping(&mut client),
+        "reconfigure" => controller::reload(&mut client, &ReloadArgs::default()),
+        "version" => {
+            writeln!(std::io::stdout(), "{}", slurm_name::VERSION)?;
+            Ok(0)
+        }
+        "create" | "delete" => Err(Failure::usage("reservations are made and removed with gadm reservation add and del; partitions are files (partitions.d), nodes join by themselves")),
+        "reboot" | "cancel_reboot" | "power" => Err(Failure::usage("machines are not booted from here: node_reboot in gpud.toml names the site's program for sick GPUs")),
+        "top" => Err(Failure::usage("gadm job update JOB Priority=NUMBER or Nice=NUMBER moves a job")),
+        _ => Err(Failure::usage(format_args!("{command:?} of scontrol is not known here. scontrol --help lists what is; gadm --help has more"))),
+    }
+}
+
+/// `17 18,19`, `JobId=17`.
+fn job_names(words: &[String]) -> Result<job::Jobs, Failure> {
+    let mut jobs = Vec::new();
+    for word in words.iter().flat_map(|word| word.split(',')).filter(|word| !word.is_empty()) {
+        match word.split_once('=') {
+            None => jobs.push(word.to_owned()),
+            Some((key, job)) if key.eq_ignore_ascii_case("jobid") => jobs.push(job.to_owned()),
+            Some((key, _)) => return Err(Failure::usage(format_args!("{key}= chooses no jobs here; name them: 17,18 or JobId=17"))),
+        }
+    }
+    match jobs.is_empty() {
+        true => Err(Failure::usage("which jobs? Name them: 17,18")),
+        false => Ok(job::Jobs::of(jobs)),
+    }
+}
+
+/// What `show` can be asked for, as scontrol spells it; beginnings are enough.
+const SHOWN: [&str; 9] = ["jobs", "nodes", "partitions", "hostnames", "hostlist", "hostlistsorted", "config", "reservations", "steps"];
+
+fn show(client: &mut Client, words: &[String], oneliner: bool) -> Outcome {
+    let (entity, names) = words.split_first().ok_or_else(|| Failure::usage("show what? job, node, partition, hostnames, hostlist, config"))?;
+    // `show job=17`, as some write it.
+    let (entity, value) = entity.split_once('=').map_or((entity.as_str(), None), |(entity, value)| (entity, Some(value.to_owned())));
+    let names: Vec<String> = value.into_iter().chain(names.iter().cloned()).collect();
+    let lower = entity.to_ascii_lowercase();
+    let found = SHOWN.iter().find(|known| **known == lower).or_else(|| SHOWN.iter().find(|known| known.starts_with(&lower)));
+    let records = match found.copied() {
+        Some("jobs") => gq::record_listing::jobs(client, &split(&names))?,
+        Some("nodes") => gq::record_listing::nodes(client, &names)?,
+        Some("partitions") => gq::record_listing::partitions(client, &split(&names))?,
+        Some("hostnames") => return gq::nodes::main(as_gnodes("--hostnames", &names)),
+        Some("hostlist" | "hostlistsorted") => return gq::nodes::main(as_gnodes("--hostlist", &names)),
+        Some("config") => return config(client),
+        Some("reservations") => return Err(Failure::usage("gadm reservation list and gadm reservation show NAME show them")),
+        Some("steps") => return Err(Failure::usage("squeue -s and sacct -j JOB show steps")),
+        _ => return Err(Failure::usage(format_args!("show {entity:?} is not known here. Known are {}", SHOWN.join(", ")))),
+    };
+    let mut out = stdout()?;
+    if records.is_empty() && found == Some(&"jobs") {
+        out.write_all(b"No jobs in the system\n")?;
+    }
+    for record in &records {
+        match oneliner {
+            true => writeln!(out, "{}", record.split('\n').map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" "))?,
+            false => out.write_all(record.as_bytes())?,
+        }
+    }
+    out.flush()?;
+    Ok(0)
+}
+
+fn split(names: &[String]) -> Vec<String> {
+    names.iter().flat_map(|names| names.split(',')).filter(|name| !name.is_empty()).map(str::to_owned).collect()
+}
+
+fn as_gnodes(option: &str, names: &[String]) -> Vec<OsString> {
+    let value = (!names.is_empty()).then(|| names.join(",").into());
+    ["gnodes", option].into_iter().map(OsString::from).chain(value).collect()
+}
+
+/// Keys that programs look for.
+fn config(client: &mut Client) -> Outcome {
+    let cluster: ClusterInfo = client.get("/v1/cluster")?;
+    let lines = [
+        ("ClusterName", cluster.name),
+        ("GPUPOOL_VERSION", cluster.version),
+        // As Slurm has it, one more than the highest index.
+        ("MaxArraySize", (u64::from(cluster.max_array_tasks) + 1).to_string()),
+        ("MinJobAge", format!("{} sec", cluster.min_job_age_secs)),
+        ("SLURM_VERSION", slurm_name::VERSION.split(' ').nth(1).unwrap_or_default().to_owned()),
+    ];
+    let mut out = stdout()?;
+    writeln!(out, "Configuration data as of {}", TimeFormat::from_env().print(local_time::now()))?;
+    for (key, value) in lines {
+        writeln!(out, "{key:<23} = {value}")?;
+    }
+    out.flush()?;
+    Ok(0)
+}
+
+fn ping(client: &mut Client) -> Outcome {
+    let cluster: ClusterInfo = client.get("/v1/cluster")?;
+    writeln!(std::io::stdout(), "Slurmctld(primary) is UP: gpuctld {} of cluster {}", cluster.version, cluster.name)?;
+    Ok(0)
+}
+
+/// `write batch_script 17 [FILE]`: without a file `slurm-17.sh`, `-` is stdout.
+fn write_script(client: &mut Client, words: &[String]) -> Outcome {
+    let ("batch_script", [job, rest @ ..]) = (words.first().map_or("", String::as_str), words.get(1..).unwrap_or_default()) else {
+        return Err(Failure::usage("write what? write batch_script 17 [FILE|-]"));
+    };
+    let script = client.get_text(&format!("/v1/jobs/{}/script", escape(job)))?;
+    match rest.first().map(String::as_str) {
+        Some("-") => stdout()?.write_all(script.as_bytes())?,
+        file => {
+            let file = file.map_or_else(|| format!("slurm-{job}.sh"), str::to_owned);
+            std::fs::write(&file, script).map_err(|error| Failure::new(format_args!("cannot write {file}: {error}")))?;
+            writeln!(std::io::stdout(), "batch script for job {job} written to {file}")?;
+        }
+    }
+    Ok(0)
+}
+
+/// Jobs as `gadm job update` has them, nodes by their state.
+fn update(client: &mut Client, words: &[String]) -> Outcome {
+    let value = |wanted: &str| {
+        words.iter().filter_map(|word| word.split_once('=')).find(|(key, _)| key.eq_ignore_ascii_case(wanted)).map(|(_, value)| value)
+    };
+    let Some(nodes) = value("nodename") else {
+        if value("jobid").is_none() && words.iter().any(|word| word.to_ascii_lowercase().starts_with("partitionname=")) {
+            return Err(Failure::usage("partitions are files here (partitions.d); gadm reload puts a change in force"));
+        }
+        return job::run(client, JobAct::Update { words: words.to_vec(), time: None });
+    };
+    let (names, reason) = (node::Nodes::of(vec![nodes.to_owned()]), value("reason").unwrap_or_default().to_owned());
+    let others = words.iter().filter_map(|word| Some(word.split_once('=')?.0)).find(|key| {
+        !["nodename", "state", "reason"].contains(&key.to_ascii_lowercase().as_str())
+    });
+    if let Some(other) = others {
+        return Err(Failure::usage(format_args!("{other}= of a node cannot be changed: a node says itself what it has")));
+    }
+    match value("state").unwrap_or_default().to_ascii_uppercase().as_str() {
+        "DRAIN" => node::run(client, NodeAct::Drain { nodes: names, reason, deadline: None }),
+        "RESUME" | "UNDRAIN" | "IDLE" => node::run(client, NodeAct::Resume { nodes: names }),
+        "DOWN" => node::run(client, NodeAct::Down { nodes: names, reason, fenced: false }),
+        state => Err(Failure::usage(format_args!("State={state} is none that a node is put into. Known are DRAIN (with Reason=), RESUME and DOWN"))),
+    }
+}
