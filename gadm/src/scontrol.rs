@@ -212,3 +212,13 @@ fn update(client: &mut Client, words: &[String]) -> Outcome {
         state => Err(Failure::usage(format_args!("State={state} is none that a node is put into. Known are DRAIN (with Reason=), RESUME and DOWN"))),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Args::command().debug_assert();
+    }
+}

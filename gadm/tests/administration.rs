@@ -86,6 +86,39 @@ fn jobs_are_changed_with_scontrols_keys() {
 }
 
 #[test]
+fn under_the_name_scontrol_its_words_do_what_gadms_do() {
+    let sent = |words: &[&str]| {
+        let controller = FakeController::start(answer);
+        let said = controller.run_as("scontrol", GADM, words);
+        let sent: String = controller.requests().iter().map(|request| format!("{} {}\n", request.path, request.body)).collect();
+        format!("{sent}{}", said.text())
+    };
+    assert_eq!(sent(&["update", "NodeName=n[1-2]", "State=DRAIN", "Reason=bad fan"]), "/v1/nodes/n1/drain {\"reason\":\"bad fan\"}\n/v1/nodes/n2/drain {\"reason\":\"bad fan\"}\n");
+    assert_eq!(sent(&["update", "nodename=n1", "state=resume"]), "/v1/nodes/n1/resume {\"reason\":\"\"}\n");
+    assert!(sent(&["-M", "all", "update", "JobId=17", "TimeLimit=2:00:00"]).starts_with("/v1/jobs/update {\"job\":\"17\",\"change\":{\"time_limit_secs\":7200}}"));
+    assert!(sent(&["requeuehold", "17,18"]).starts_with(r#"/v1/jobs/requeue {"jobs":["17","18"],"#));
+    assert!(sent(&["hold", "jobid=17"]).starts_with(r#"/v1/jobs/hold {"jobs":["17"]"#));
+    assert_eq!(sent(&["show", "hostnames", "n[1-2]"]), "n1\nn2\n");
+    assert!(sent(&["show", "config"]).contains("MinJobAge               = 0 sec"));
+    expect![[r#"
+        stderr: gadm: Name= chooses no jobs here; name them: 17,18 or JobId=17
+        exit: Some(2)
+    "#]].assert_eq(&sent(&["hold", "Name=x"]));
+    expect![[r#"
+        stderr: gadm: State=FAIL is none that a node is put into. Known are DRAIN (with Reason=), RESUME and DOWN
+        exit: Some(2)
+    "#]].assert_eq(&sent(&["update", "NodeName=n1", "State=FAIL"]));
+    expect![[r#"
+        stderr: gadm: reservations are made and removed with gadm reservation add and del; partitions are files (partitions.d), nodes join by themselves
+        exit: Some(2)
+    "#]].assert_eq(&sent(&["create", "reservation=x"]));
+    expect![[r#"
+        stderr: gadm: show "licences" is not known here. Known are jobs, nodes, partitions, hostnames, hostlist, hostlistsorted, config, reservations, steps
+        exit: Some(2)
+    "#]].assert_eq(&sent(&["show", "licences"]));
+}
+
+#[test]
 fn a_token_is_all_of_stdout() {
     check(&["token", "node", "--role", "login", "--ttl", "60"], expect![[r#"
         SECRET.HASH

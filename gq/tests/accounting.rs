@@ -167,7 +167,7 @@ fn mistakes_are_refused() {
         exit: Some(2)
     "#]]);
     check(&["-s", "BROKEN"], expect![[r#"
-        stderr: gacct: "BROKEN" is no state of a job. States are PENDING, RUNNING, SUSPENDED, COMPLETING, COMPLETED, FAILED, CANCELLED, TIMEOUT, NODE_FAIL, OUT_OF_MEMORY, PREEMPTED, or all
+        stderr: gacct: "BROKEN" is no state of a job. States are PENDING, RUNNING, SUSPENDED, COMPLETING, COMPLETED, FAILED, CANCELLED, TIMEOUT, NODE_FAIL, OUT_OF_MEMORY, PREEMPTED, REQUEUED, or all
         exit: Some(2)
     "#]]);
 }
@@ -203,7 +203,7 @@ fn jobs_are_chosen_by_nodes_cpus_and_limit_and_options_of_sacct_may_be_short() {
         exit: Some(1)
     "#]]);
     check(&["-s", "DL"], expect![[r#"
-        stderr: gacct: no job here is ever DEADLINE. States are PENDING, RUNNING, SUSPENDED, COMPLETING, COMPLETED, FAILED, CANCELLED, TIMEOUT, NODE_FAIL, OUT_OF_MEMORY, PREEMPTED, or all
+        stderr: gacct: no job here is ever DEADLINE. States are PENDING, RUNNING, SUSPENDED, COMPLETING, COMPLETED, FAILED, CANCELLED, TIMEOUT, NODE_FAIL, OUT_OF_MEMORY, PREEMPTED, REQUEUED, or all
         exit: Some(2)
     "#]]);
 }
@@ -222,6 +222,29 @@ fn a_user_without_jobs_whom_nobody_knows_is_an_error_and_a_job_nobody_knows_is_n
     "#]]);
     check(&["-j", "99999", "-nX"], expect![""]);
     assert!(FakeController::start(answer).run(GACCT, &["-u", "no-such-user"]).exit == Some(0), "one who left has jobs still");
+}
+
+#[test]
+fn up_to_now_has_what_began_in_this_second() {
+    let controller = FakeController::start(answer);
+    controller.run(GACCT, &["-S", "2020-01-01", "-E", "now"]);
+    controller.run(GACCT, &["-S", "2020-01-01", "-E", "now-1minutes"]);
+    let paths: Vec<String> = controller.requests().iter().map(|request| request.path.clone()).collect();
+    assert!(!paths[0].contains("&to=") && paths[1].contains("&to="), "{paths:?}");
+}
+
+#[test]
+fn steps_have_tasks_and_the_batch_script_has_what_the_job_used() {
+    let answer = |_: &Request| {
+        let step = |id: &str, name: &str, tasks: u32| json!({"job": 7, "shown_id": id, "name": name, "state": "COMPLETED", "ntasks": tasks});
+        Answer::ok(json!({"schema": 1, "runs": [{"id": 7, "shown_id": "7", "state": "COMPLETED", "cpu_time_secs": 2.5, "peak_memory_bytes": 4096,
+            "steps": [step("7.batch", "batch", 1), step("7.0", "rank", 4)]}]}).to_string())
+    };
+    expect![[r#"
+        7||00:02.500|4K
+        7.batch|1|00:02.500|4K
+        7.0|4|00:00.000|
+    "#]].assert_eq(&FakeController::start(answer).run_as("sacct", GACCT, &["-nPo", "jobid,ntasks,totalcpu,maxrss"]).text());
 }
 
 #[test]

@@ -164,7 +164,7 @@ fn one_node_in_full_names_each_gpu() {
            Partitions=main,long
            CPUAlloc=0 CPUTot=16
            RealMemory=8000 AllocMem=0
-           AvailableFeatures=a100
+           AvailableFeatures=a100 ActiveFeatures=a100
            Gres=gpu:h100:2 GresUsed=gpu:h100:0
            OS=Linux 6.18 Driver=550.1 Version=0.1.0
            Isolation=fence Resources=declared
@@ -180,7 +180,7 @@ fn one_node_in_full_names_each_gpu() {
            Partitions=main
            CPUAlloc=0 CPUTot=16
            RealMemory=8000 AllocMem=0
-           AvailableFeatures=a100
+           AvailableFeatures=a100 ActiveFeatures=a100
            Gres=gpu:h100:2 GresUsed=gpu:h100:0
            OS=Linux 6.18 Driver=550.1 Version=0.1.0
            Isolation=fence Resources=found
@@ -318,6 +318,7 @@ fn partitions_are_shown_with_their_limits_and_how_they_preempt() {
            PriorityJobFactor=7 PriorityTier=1
            PreemptMode=REQUEUE Placement=pack GpuSharing=
            State=UP TotalCPUs=80 TotalNodes=5 GPUs=10
+           TRES=cpu=80,mem=40000M,node=5,gres/gpu=10
            Headroom=gpu:2
            PerUserLimits=running_jobs:2,gpus[h100:4]
 

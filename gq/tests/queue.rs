@@ -123,18 +123,20 @@ fn the_listing_has_squeues_columns_and_the_gpus() {
 #[test]
 fn under_the_name_squeue_the_listing_is_squeues_to_the_blank() {
     let controller = FakeController::start(answer);
+    // Marked where lines begin: their blanks count.
+    let lines = |words: &[&str]| controller.run_as("squeue", GQ, words).text().lines().map(|line| format!("|{line}\n")).collect::<String>();
     expect![[r#"
-                     JOBID PARTITION     NAME     USER ST       TIME  NODES NODELIST(REASON)
-                        97      main      dep     root PD       0:00      1 (Dependency)
-                      98_5      main      arr     root PD       0:00      1 (JobArrayTaskLimit)
-                       119      main     wrap     root PD       0:00      1 (PartitionTimeLimit)
-                        95      main      run     root  R       0:14      1 node2
-                      98_1      main      arr     root  R       0:14      1 node2
-    "#]].assert_eq(&controller.run_as("squeue", GQ, &[]).text());
+        |             JOBID PARTITION     NAME     USER ST       TIME  NODES NODELIST(REASON)
+        |                97      main      dep     root PD       0:00      1 (Dependency)
+        |              98_5      main      arr     root PD       0:00      1 (JobArrayTaskLimit)
+        |               119      main     wrap     root PD       0:00      1 (PartitionTimeLimit)
+        |                95      main      run     root  R       0:14      1 node2
+        |              98_1      main      arr     root  R       0:14      1 node2
+    "#]].assert_eq(&lines(&[]));
     expect![[r#"
-                        97      main      dep     root  PENDING       0:00     10:00      1 (Dependency)
-    "#]].assert_eq(&controller.run_as("squeue", GQ, &["-l", "-h", "-j", "97"]).text());
-    assert_eq!(controller.run_as("squeue", GQ, &["-h", "-j", "97", "-o", "%i %T"]).text(), "97 PENDING\n", "a format is a format");
+        |                97      main      dep     root  PENDING       0:00     10:00      1 (Dependency)
+    "#]].assert_eq(&lines(&["-l", "-h", "-j", "97"]));
+    assert_eq!(lines(&["-h", "-j", "97", "-o", "%i %T"]), "|97 PENDING\n", "a format is a format");
     assert!(controller.run_as("squeue", GQ, &["--version"]).stdout.starts_with("slurm 25.05.0 "));
     assert!(controller.run(GQ, &["--version"]).stdout.starts_with("gq "));
 }
@@ -325,7 +327,7 @@ fn jobs_that_are_not_there_are_errors_where_one_is_named() {
         exit: Some(1)
     "#]]);
     check(GQ, &["-t", "RUNING"], expect![[r#"
-        stderr: gq: "RUNING" is no state of a job. Did you mean "RUNNING"? States are PENDING, RUNNING, SUSPENDED, COMPLETING, COMPLETED, FAILED, CANCELLED, TIMEOUT, NODE_FAIL, OUT_OF_MEMORY, PREEMPTED, or all
+        stderr: gq: "RUNING" is no state of a job. Did you mean "RUNNING"? States are PENDING, RUNNING, SUSPENDED, COMPLETING, COMPLETED, FAILED, CANCELLED, TIMEOUT, NODE_FAIL, OUT_OF_MEMORY, PREEMPTED, REQUEUED, or all
         exit: Some(2)
     "#]]);
     check(GQ, &["-o", "%_"], expect![[r#"
