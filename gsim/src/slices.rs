@@ -52,14 +52,14 @@ pub struct Unmet {
     pub cuts: u64,
 }
 
-/// Planned cuts, the best that never changes, and the same number of GPUs for each kind; with so many nodes of eight GPUs that
+/// Planned cuts, the best that never changes, the same number of GPUs for each kind, and what no cut can reach; with so many nodes of eight GPUs that
 /// are asked for `load` of what they have.
 /// `most_milli`: jobs that ask for more are left out.
 pub fn compare(trace: &Trace, nodes: u32, jobs: usize, load: f64, seed: u64, most_milli: u64) -> Vec<Unmet> {
     let gpus = nodes as usize * GPUS;
     let asks = asks(trace, jobs, load * gpus as f64, seed, most_milli);
     let [best, even] = fixed(&asks, gpus);
-    vec![planned(&asks, nodes), best, even]
+    vec![planned(&asks, nodes), best, even, divisible(&asks, gpus)]
 }
 
 /// Jobs in the order of the trace from a place of the seed's choice, at random times, so that they ask for `busy` GPUs.
@@ -140,6 +140,36 @@ fn pool(asks: &[Ask], kind: usize, servers: usize, waits_ms: &mut [i64]) {
         waits_ms[at] = begin - ask.at_ms;
         free.push(Reverse(begin + ask.run_ms));
     }
+}
+
+/// All GPUs as one that is divided at will: who comes first starts first, others where there is room. No cut does better in that order.
+fn divisible(asks: &[Ask], gpus: usize) -> Unmet {
+    let mut waits = vec![0; asks.len()];
+    let mut free = gpus as u64 * 1000;
+    let mut ends: BinaryHeap<Reverse<(i64, usize)>> = BinaryHeap::new();
+    let mut waiting: Vec<usize> = Vec::new();
+    let mut coming = (0..asks.len()).peekable();
+    loop {
+        let next_end = ends.peek().map(|Reverse((at, _))| *at);
+        let next = coming.peek().map(|at| asks[*at].at_ms).into_iter().chain(next_end).min();
+        let Some(now) = next else { break };
+        while let Some(Reverse((_, at))) = ends.peek().copied().filter(|Reverse((end, _))| *end == now) {
+            ends.pop();
+            free += KINDS[asks[at].kind].2;
+        }
+        waiting.extend(std::iter::from_fn(|| coming.next_if(|at| asks[*at].at_ms == now)));
+        waiting.retain(|at| {
+            let (ask, milli) = (&asks[*at], KINDS[asks[*at].kind].2);
+            let starts = milli <= free;
+            if starts {
+                free -= milli;
+                waits[*at] = now - ask.at_ms;
+                ends.push(Reverse((now + ask.run_ms, *at)));
+            }
+            !starts
+        });
+    }
+    result("divided at will (no cut can)".into(), asks, &waits, 0)
 }
 
 /// What happens next.
@@ -370,6 +400,17 @@ mod tests {
         assert!(planned.waited_gpu_hours < best.waited_gpu_hours, "{planned:?} {best:?}");
         assert!(best.waited_gpu_hours <= even.waited_gpu_hours);
         assert!((2..40).contains(&planned.cuts), "{planned:?}");
+    }
+
+    #[test]
+    fn divided_at_will_nothing_is_lost_to_cuts() {
+        let ask = |at_ms, kind| Ask { at_ms, run_ms: 3_600_000, kind };
+        // Two halves, a whole, and seven small ones that fit beside nothing: one GPU.
+        let asks: Vec<Ask> = [(0, 2), (0, 2), (1, 3)].into_iter().map(|(at, kind)| ask(at, kind)).collect();
+        let all = divisible(&asks, 1);
+        assert!((all.waited_by_kind[3] - 3_599_999.0 / 3.6e6).abs() < 1e-9 && all.waited_by_kind[2] == 0.0, "{all:?}");
+        let both = divisible(&[ask(0, 2), ask(0, 1), ask(0, 0)], 1);
+        assert_eq!(both.waited_gpu_hours, 0.0, "no cut of one GPU that is made for one of them serves the others at once");
     }
 
     #[test]
