@@ -234,7 +234,9 @@ fn wait(client: &mut Client, node: &str, uuid: &str, word: &str, patience: Durat
 fn in_words(row: &GpuHealthRow) -> String {
     let mut words = row.state.clone();
     if !row.reason.is_empty() {
-        words += &format!(": {}", row.reason);
+        // A quarantine by hand has the word in its reason too.
+        let reason = row.reason.strip_prefix(&row.state).and_then(|rest| rest.strip_prefix(": ")).unwrap_or(&row.reason);
+        words += &format!(": {reason}");
     }
     if !row.next.is_empty() {
         words += &format!("; next: {}", row.next);
@@ -262,5 +264,7 @@ mod tests {
         assert_eq!(in_words(&well), "ok");
         let out = GpuHealthRow { state: "quarantined".into(), reason: "hot".into(), next: "its job may finish first".into(), ..well };
         assert_eq!(in_words(&out), "quarantined: hot; next: its job may finish first; held by 17");
+        let by_hand = GpuHealthRow { state: "quarantined".into(), reason: "quarantined: fan noise".into(), ..GpuHealthRow::default() };
+        assert_eq!(in_words(&by_hand), "quarantined: fan noise");
     }
 }

@@ -67,11 +67,21 @@ fn reason(row: &GpuHealthRow) -> String {
         (true, true) => Vec::new(),
     };
     words.extend(row.notes.iter().map(|note| format!("noted: {note}")));
-    words.extend(row.odd.iter().map(|odd| format!("out of line: {odd}")));
+    words.extend(odd_words(row));
     if !row.refused.is_empty() {
         words.push(format!("the last order was not carried out: {}", row.refused));
     }
     if words.is_empty() { "-".to_owned() } else { words.join("; ") }
+}
+
+/// What is out of line, in full; of a GPU that is out already only the names of what its reason does not say. gadm gpu history has all.
+fn odd_words(row: &GpuHealthRow) -> Vec<String> {
+    if row.reason.is_empty() {
+        return row.odd.iter().map(|odd| format!("out of line: {odd}")).collect();
+    }
+    let names = row.odd.iter().filter_map(|odd| odd.split(':').next());
+    let others: Vec<&str> = names.filter(|name| !row.reason.contains(name)).collect();
+    if others.is_empty() { Vec::new() } else { vec![format!("also out of line: {}", others.join(", "))] }
 }
 
 fn next(row: &GpuHealthRow) -> String {
@@ -102,7 +112,7 @@ fn say_if_stopped(rows: &[GpuHealthRow]) -> Result<(), Failure> {
         let gpus = if stopped == 1 { "1 GPU waits" } else { &format!("{stopped} GPUs wait") };
         writeln!(
             std::io::stderr(),
-            "gnodes: the pool's breaker is open: {gpus}, for a tenth of a partition has gone out of service by itself within an hour. \
+            "gnodes: the pool's breaker is open: {gpus}, for a node's worth of GPUs, or a tenth of a partition, went out of service by itself within an hour. \
              Look whether something else is wrong before more go; gadm gpu quarantine takes one out in spite of it"
         )?;
     }
@@ -129,6 +139,12 @@ mod tests {
         assert_eq!((reason(&out).as_str(), next(&out).as_str()), ("Xid 79: gone", "ordered: return"));
         let odd = GpuHealthRow { odd: vec!["check pcie: 12 GB/s".into()], ..GpuHealthRow::default() };
         assert_eq!(reason(&odd), "out of line: check pcie: 12 GB/s");
+        let several = GpuHealthRow {
+            reason: "quarantined: check arith.fp32, the second time: 1 of 768".into(),
+            odd: vec!["check arith.fp32: 1 of 768".into(), "check arith.int: 3 of 768".into()],
+            ..GpuHealthRow::default()
+        };
+        assert_eq!(reason(&several), "quarantined: check arith.fp32, the second time: 1 of 768; also out of line: check arith.int");
         let well = GpuHealthRow::default();
         assert_eq!((reason(&well).as_str(), next(&well).as_str()), ("-", "-"));
     }

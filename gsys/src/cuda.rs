@@ -47,16 +47,20 @@ fn detail(words: &str) -> String {
 /// What may be on a node where nothing is wrong with its GPU, `CUresult` of `cuda.h`: no room, nothing to begin with, no permission,
 /// a GPU that is another's or is not there, a driver that does not fit
 /// its kernel module or cannot compile our text, fabric manager or MPS server that are not ready.
-const NOT_THE_GPUS: [u32; 25] = [
+const NOT_THE_GPUS: [u32; 28] = [
     1, 2, 3, 4, 34, 36, 46, 100, 101, 209, 216, 218, 221, 222, 223, 304, 500, 800, 801, 802, 803,
-    804, 805, 807, 808,
+    804, 805, 806, 807, 808, 809, 810,
 ];
 pub(crate) const OUT_OF_MEMORY: u32 = 2;
+/// `CUDA_ERROR_UNKNOWN`. From `cuInit` it says that the driver is not whole, above all that /dev/nvidia-uvm is missing.
+const UNKNOWN: u32 = 999;
+pub(crate) const INITIALISING: &str = "initialising CUDA";
 
 impl CudaError {
     /// Whether it says something of the GPU: an uncorrected error, a kernel that failed, an answer that means nothing else.
     pub fn blames_gpu(&self) -> bool {
-        matches!(self, CudaError::Call { code, .. } if !NOT_THE_GPUS.contains(code))
+        let is_init = |doing: &str, code: u32| code == UNKNOWN && doing == INITIALISING;
+        matches!(self, CudaError::Call { code, doing, .. } if !NOT_THE_GPUS.contains(code) && !is_init(doing, *code))
     }
 
     pub fn is_out_of_memory(&self) -> bool {
@@ -91,6 +95,9 @@ mod tests {
         );
         assert!(call(214).blames_gpu() && call(719).blames_gpu() && call(999).blames_gpu());
         assert!(!call(2).blames_gpu() && call(2).is_out_of_memory());
+        // A driver without nvidia-uvm is no sick GPU.
+        let CudaError::Call { code, name, words, .. } = call(999) else { unreachable!() };
+        assert!(!CudaError::Call { doing: INITIALISING.into(), code, name, words }.blames_gpu());
         assert!([46, 100, 221, 803].iter().all(|code| !call(*code).blames_gpu()));
     }
 

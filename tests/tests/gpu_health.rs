@@ -369,3 +369,49 @@ fn a_node_that_is_not_as_expected_is_shown_and_works_on_and_features_are_found()
     pool.wait_state(id, Completed);
     pool.down();
 }
+
+/// Swaps two boards of two hosts as hands would: each board is where the other was on the bus.
+fn swap_boards(pool: &Pool, (one, other): (&str, &str), slot: usize) {
+    let path = |node: &str| pool.dir.join(node).join("nvml/state.json");
+    let read = |node: &str| serde_json::from_slice::<serde_json::Value>(&std::fs::read(path(node)).unwrap()).unwrap();
+    let (mut first, mut second) = (read(one), read(other));
+    let (mut a, mut b) = (first["gpus"][slot].take(), second["gpus"][slot].take());
+    for place in ["minor", "pci_bus_id"] {
+        std::mem::swap(&mut a[place], &mut b[place]);
+    }
+    (first["gpus"][slot], second["gpus"][slot]) = (b, a);
+    for (node, state) in [(one, first), (other, second)] {
+        let new = path(node).with_extension("new");
+        std::fs::write(&new, state.to_string()).unwrap();
+        std::fs::rename(&new, path(node)).unwrap();
+    }
+}
+
+#[test]
+fn a_gpu_that_is_put_into_another_node_is_out_there_too_and_its_old_node_says_where_it_is() {
+    let Some(pool) = Pool::up(2, "h100:2") else { return };
+    for node in ["node1", "node2"] {
+        pool.reconfigure(node, "gpu_watch_secs = 1\n");
+        pool.wait_idle(node);
+    }
+    let uuid_of = |node: &str| pool.node(node).gpus.into_iter().find(|gpu| gpu.index == 1 && gpu.present).unwrap().uuid;
+    let (sick, sound) = (uuid_of("node1"), uuid_of("node2"));
+    let said = gadm(&pool, &["gpu", "quarantine", "node1:1", "--reason", "fan noise"]);
+    assert!(format!("{}{}", said.out, said.err).contains("is quarantined: fan noise"), "{said:?}");
+    swap_boards(&pool, ("node1", "node2"), 1);
+    let there = |node: &str, uuid: &str| pool.node(node).gpus.into_iter().find(|gpu| gpu.uuid == uuid && gpu.present);
+    pool.wait_until("it is out in its new node", || there("node2", &sick).is_some_and(|gpu| gpu.fault.contains("out of service when it left node1")));
+    pool.wait_until("the other came", || there("node1", &sound).is_some());
+    assert_eq!(there("node1", &sound).unwrap().fault, "", "the one that came in its place is sound");
+    let shown = pool.run("gnodes", &["--health", "--json"]).out;
+    let rows: serde_json::Value = serde_json::from_str(&shown).unwrap();
+    let old = rows["gpus"].as_array().unwrap().iter().find(|row| row["node"] == "node1" && row["uuid"] == *sick).unwrap();
+    assert_eq!((old["state"].as_str(), old["next"].as_str()), (Some("missing"), Some("it is in node2 now")), "{old}");
+    let history = gadm(&pool, &["gpu", "history", &sick]).out;
+    assert!(history.contains("quarantined by root: fan noise") && history.contains("it left node1 out of service"), "{history}");
+    gadm(&pool, &["gpu", "return", "node2:1"]);
+    pool.wait_until("it is back", || there("node2", &sick).is_some_and(|gpu| gpu.fault.is_empty()));
+    let id = pool.gsub(&["--nodes", "2", "--gpus-per-node", "2", "--wrap", "true"]);
+    pool.wait_state(id, Completed);
+    pool.down();
+}

@@ -54,6 +54,26 @@ fn a_node_without_a_fence_does_not_pass_for_one() {
 }
 
 #[test]
+fn where_runs_cannot_be_fenced_in_the_other_steps_are_run_and_the_reason_is_told() {
+    let Some(pool) = Pool::up(1, "l4:2") else { return };
+    // As in a container: cgroups that cannot be made.
+    let path = pool.config("node1");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let line = text.lines().find(|line| line.starts_with("cgroup_tag")).unwrap();
+    std::fs::write(&path, text.replace(line, "cgroup_tag = \".none\"")).unwrap();
+    let run = GpuRun::new(&pool, Kind::Simulated, May::default());
+    let steps = run.run(&mut |step| println!("{step:?}"));
+    let outcomes = outcomes(&steps);
+    for step in ["fence of device files", "fence seen from CUDA"] {
+        assert!(matches!(outcomes[step], Outcome::NotRun(words) if words.contains("runs cannot be fenced in") && words.contains("is no name of a cgroup")), "{steps:#?}");
+    }
+    for step in ["discovery", "device numbers", "use under load, energy", "diagnostics"] {
+        assert!(matches!(outcomes[step], Outcome::Passed(_)), "{steps:#?}");
+    }
+    pool.down();
+}
+
+#[test]
 fn without_a_gpu_nothing_is_tried_and_what_is_not_known_is_refused() {
     let program = programs().join("gpupool-test-gpu");
     assert!(program.exists(), "{} is built with the workspace", program.display());

@@ -131,8 +131,11 @@ fn new_sandbox(
     make_open_dir(&sandbox.run_dir())?;
     if isolated && !gsys::mount::is_tmpfs(&sandbox.run_dir())? {
         // As /run is where there is systemd, with a socket or two for each job.
-        gsys::mount::mount_tmpfs(&sandbox.run_dir(), RUN_DIR_BYTES)?;
-        make_open_dir(&sandbox.run_dir())?;
+        match gsys::mount::mount_tmpfs(&sandbox.run_dir(), RUN_DIR_BYTES) {
+            Ok(()) => make_open_dir(&sandbox.run_dir())?,
+            // As in containers. It is for speed alone.
+            Err(e) => say(&format!("{} stays on the disk: {e}", sandbox.run_dir().display())),
+        }
     }
     if let Some(major) = major {
         fs::write(sandbox.run_dir().join("major"), major.to_string())?;

@@ -120,7 +120,14 @@ fn rows(state: &State, sight: &Sight, node: &Node) -> Vec<GpuHealthRow> {
     let mut holders = gpu_holders(state, sight, node);
     // A slice that is no more was cut away: nobody misses it.
     let shown = node.gpus.iter().filter(|gpu| gpu.present || gpu.info.slice.is_none());
-    shown.map(|gpu| row(node, gpu, holders.remove(&gpu.slot.0).unwrap_or_default())).collect()
+    let rows = shown.map(|gpu| row(node, gpu, holders.remove(&gpu.slot.0).unwrap_or_default()));
+    rows.map(|row| if row.state == "missing" { GpuHealthRow { next: where_it_went(state, &row.uuid), ..row } } else { row }).collect()
+}
+
+/// Nobody has to look for a board that was put into another node.
+fn where_it_went(state: &State, uuid: &str) -> String {
+    let is_there = |node: &&Node| node.gpus.iter().any(|gpu| gpu.present && gpu.info.uuid == uuid);
+    state.nodes.values().find(is_there).map_or_else(String::new, |node| format!("it is in {} now", node.name))
 }
 
 fn row(node: &Node, gpu: &GpuEntry, jobs: Vec<String>) -> GpuHealthRow {

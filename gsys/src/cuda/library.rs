@@ -1,14 +1,14 @@
 //! The functions of libcuda that are used, found by name in a library opened at run time, and the GPUs it lets this process use.
 //! Owns the types of the functions; the library stays loaded, since the driver leaves threads and exit handlers behind.
 //!
-//! Source: `cuda.h` and the CUDA driver API reference; each name is the one that a CUDA 9.2 or newer library exports.
+//! Source: `cuda.h` and the CUDA driver API reference; each name is the one that the library of CUDA 11.0 (driver 450) or newer exports.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr::null;
 
-use super::CudaError;
+use super::{CudaError, INITIALISING};
 
 pub(super) type Code = c_uint;
 pub(super) type Device = c_int;
@@ -115,7 +115,7 @@ impl Cuda {
         let functions = unsafe { Functions::find(find, &shown) }?;
         let cuda = Cuda { functions };
         // SAFETY: cuInit takes flags, which must be 0.
-        cuda.check(|| "initialising CUDA".into(), unsafe { (functions.init)(0) })?;
+        cuda.check(|| INITIALISING.into(), unsafe { (functions.init)(0) })?;
         Ok(cuda)
     }
 

@@ -20,6 +20,12 @@ fn main() -> ExitCode {
         println!("no NVIDIA GPU here: nothing was tried ({})", String::from_utf8_lossy(&list.stderr).trim());
         return ExitCode::from(NO_GPU);
     }
+    // Daemons and jobs do not have this shell's variables.
+    let bare = Command::new(programs().join("gcheck")).arg("list").env_remove("LD_LIBRARY_PATH").output().expect("gcheck runs");
+    if !bare.status.success() {
+        eprintln!("test-gpu: the driver's libraries are found by LD_LIBRARY_PATH alone, which daemons do not have. Write their directory into a file in /etc/ld.so.conf.d, run ldconfig, and try again");
+        return ExitCode::FAILURE;
+    }
     println!("test-gpu: MIG, clocks and resets are not touched{}", if may.mps { "; MPS may set a GPU's compute mode for the time of a job" } else { "" });
     let Some(pool) = Pool::up(1, "real") else { return ExitCode::FAILURE };
     let run = GpuRun::new(&pool, Kind::Real, may);
