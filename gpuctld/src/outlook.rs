@@ -8,9 +8,9 @@ use crate::planner::step_back;
 use crate::store::forecasts::{self, ForecastStore};
 use gcore::ctl::{Job, State, snapshot};
 use gmodel::{Instant, JobId, JobState, RunId, Timestamp};
-use gsched::calibration::{Calibration, NOMINAL_MILLI, Outcome, Record, Said};
+use gsched::calibration::{Calibration, NOMINAL_MILLI, Outcome, Plans, Record, Said};
 use gsched::run_lengths::RunLengths;
-use gsched::{Engine, WorkBudget};
+use gsched::{Engine, Forecast, WorkBudget};
 use gwire::api::{IntervalRecord, StartInterval};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -44,10 +44,10 @@ impl Outlook {
         self.known().lengths.clone()
     }
 
-    /// Between when a job that may start since `eligible` and is expected at a time starts nine times in ten.
-    pub fn interval(&self, partition: &str, eligible: Timestamp, expected: Timestamp, now: Timestamp) -> Option<StartInterval> {
+    /// Between when a job that may start since `eligible` and of which the plans say so starts nine times in ten.
+    pub fn interval(&self, partition: &str, eligible: Timestamp, plans: Plans, now: Timestamp) -> Option<StartInterval> {
         let waited_secs = now.since_millis(eligible).max(0) / 1000;
-        let interval = self.known().calibration.interval(partition, waited_secs, now, expected)?;
+        let interval = self.known().calibration.interval(partition, waited_secs, now, plans)?;
         Some(StartInterval {
             earliest: Some(Instant(interval.earliest)),
             latest: Some(Instant(interval.latest)),
@@ -129,14 +129,17 @@ impl Learner {
         }
         let picture = snapshot(&view, now);
         drop(view); // chunks that are not shared need not be copied
-        let believed = outlook.lengths().believed(picture);
-        let told = Engine::default().forecast(&believed, &due.keys().copied().collect(), WORK);
+        let ids = due.keys().copied().collect();
+        let starts = |told: Vec<Forecast>| told.into_iter().filter_map(|one| Some((one.job, one.start?)));
+        let at_limits: BTreeMap<JobId, Timestamp> = starts(Engine::default().forecast(&picture, &ids, WORK)).collect();
+        let expected = starts(Engine::default().forecast(&outlook.lengths().believed(picture), &ids, WORK));
         let mut known = outlook.known();
         let mut said = Vec::new();
-        for (one, expected) in told.into_iter().filter_map(|one| Some((one.job, one.start?))) {
+        for (one, expected) in expected {
             let Some((age, partition, waited_secs)) = due.get(&one) else { continue };
-            let interval = known.calibration.interval(partition, *waited_secs, now, expected);
-            said.push((one, partition.clone(), Said { age: *age, at: now, expected, interval }));
+            let plans = Plans { expected, at_limits: at_limits.get(&one).copied().unwrap_or(expected) };
+            let interval = known.calibration.interval(partition, *waited_secs, now, plans);
+            said.push((one, partition.clone(), Said { age: *age, at: now, plans, interval }));
         }
         let watched = known.calibration.say(said);
         drop(known);
@@ -191,15 +194,16 @@ mod tests {
     fn who_asks_gets_the_interval_with_its_record() {
         let outlook = Outlook::default();
         let at = |secs: i64| Timestamp::from_secs(1_000_000 + secs);
-        assert_eq!(outlook.interval("p", at(0), at(600), at(0)), None, "nothing is known yet");
+        let plans = Plans { expected: at(300), at_limits: at(600) };
+        assert_eq!(outlook.interval("p", at(0), plans, at(0)), None, "nothing is known yet");
         for n in 0..100 {
             let interval = Some(Interval { earliest: at(0), latest: at(500 + n) });
-            let said = Said { age: 0, at: at(0), expected: at(600), interval };
+            let said = Said { age: 0, at: at(0), plans, interval };
             let mut known = outlook.known();
             known.calibration.say(vec![(JobId(n as u64), "p".into(), said)]);
             known.calibration.over(JobId(n as u64), at(550), true);
         }
-        let told = outlook.interval("p", at(0), at(600), at(0)).unwrap();
+        let told = outlook.interval("p", at(0), plans, at(0)).unwrap();
         assert!(told.earliest <= Some(Instant(at(550))) && Some(Instant(at(550))) <= told.latest, "{told:?}");
         assert_eq!((told.record.intervals, told.record.right, told.record.median_width_secs), (100, 50, Some(550)));
         let text = told.record.text().unwrap();

@@ -1,10 +1,10 @@
 //! Intervals for starts, made from how earlier forecasts turned out, and the record of how often they were right.
 //!
 //! Conformal correction (Vovk; Lei and others 2018) over the past forecasts of the partition that were most like the one
-//! at hand, each with the part of the predicted wait that it really took, or the wait itself where that is narrower and the
-//! record allows it. Who is cancelled or still waits is counted as long as that lasted, as Kaplan and Meier (1958) do, so
-//! that neither bends the result. The level is corrected by its own successes (Gibbs and Candès 2021). Integers and bounds;
-//! no clock.
+//! at hand, each with the part of the wait by limits that it really took; of jobs that have waited for hours, as long as
+//! such jobs still waited. Who is cancelled or waits now is counted as long as that lasted, as Kaplan and Meier (1958) do, so
+//! that neither bends the result. The narrowest interval of the level is said, and the level is corrected by its own
+//! successes (Gibbs and Candès 2021). Integers and bounds; no clock.
 
 use gmodel::{JobId, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -19,6 +19,11 @@ pub const AGES_SECS: [i64; 4] = [0, 600, 4 * 3600, 16 * 3600];
 const OUTCOMES_KEPT: usize = 512;
 /// Those most like a forecast that it is measured by.
 const NEIGHBOURS: usize = 128;
+/// From this of `AGES_SECS` on, plans say less of a job than how long others of its age went on waiting: it was passed over
+/// for a reason that they do not know.
+const PASSED_OVER: usize = 2;
+/// Ways in which the part that may be missed is split between too early and too late, from none too early to as many.
+const SPLITS: i64 = 4;
 /// Fewer outcomes say nothing: those of all partitions are asked.
 const FEWEST: usize = 30;
 /// Jobs of one partition and age that are learned from when many are forecast at once: they share their fate.
@@ -27,11 +32,8 @@ const SAMPLED: usize = 8;
 const MOST_OPEN: usize = 8192;
 /// Added to waits before they are compared, seconds: from 2 to 4 is not twice as long for who waits.
 const BLUR_SECS: i64 = 60;
-/// The part that may be missed moves by so much, millionths, for a hit; for a miss by what keeps the balance.
-const STEP_PPM: i64 = 1_000;
-const MISS_PPM: i64 = 1_000_000 - NOMINAL_MILLI as i64 * 1000;
-/// How far ahead of that balance the record has to be before a narrower way is taken.
-const AHEAD_PPM: i64 = 2 * STEP_PPM;
+/// How fast the level follows its successes, thousandths of what an outcome was off it.
+const PACE_MILLI: i64 = 3;
 
 /// An interval for a start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,14 +42,23 @@ pub struct Interval {
     pub latest: Timestamp,
 }
 
+/// When a job starts by two plans of the same queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plans {
+    /// If everything takes as long as its like did of late.
+    pub expected: Timestamp,
+    /// If everything takes as long as it may. The scheduler lets nobody go ahead who may be in the way, so this says more of
+    /// a wait than the other where limits are loose.
+    pub at_limits: Timestamp,
+}
+
 /// What was said of a job at one time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Said {
     /// Which of `AGES_SECS` the job had reached.
     pub age: u8,
     pub at: Timestamp,
-    /// When the plan expected it to start.
-    pub expected: Timestamp,
+    pub plans: Plans,
     /// `None`: too little was known.
     pub interval: Option<Interval>,
 }
@@ -87,8 +98,10 @@ pub struct Open {
 }
 
 /// Past forecasts by partition.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Calibration {
+    /// What its intervals are to hold, thousandths.
+    level_milli: u32,
     by_partition: BTreeMap<String, [Ages; AGES_SECS.len()]>,
     all: [Ages; AGES_SECS.len()],
     /// Of each job the youngest age first.
@@ -107,21 +120,39 @@ struct Ages {
     widths: VecDeque<i64>,
 }
 
+/// Waits by both plans, from when they were made.
+#[derive(Clone, Copy, Debug)]
+struct Foretold {
+    expected_secs: i64,
+    at_limits_secs: i64,
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Past {
-    expected_secs: i64,
+    foretold: Foretold,
     waited_secs: i64,
     started: bool,
 }
 
 impl Past {
-    /// Waited of expected, thousandths.
+    /// Waited of the wait by limits, thousandths.
     fn ratio(&self) -> i64 {
-        (self.waited_secs + BLUR_SECS).saturating_mul(1000) / (self.expected_secs + BLUR_SECS)
+        (self.waited_secs + BLUR_SECS).saturating_mul(1000) / (self.foretold.at_limits_secs + BLUR_SECS)
+    }
+}
+
+impl Default for Calibration {
+    fn default() -> Self {
+        Self::at_level(NOMINAL_MILLI)
     }
 }
 
 impl Calibration {
+    /// Knows nothing yet. Its intervals are to hold so many thousandths of the starts.
+    pub fn at_level(level_milli: u32) -> Self {
+        Self { level_milli, by_partition: BTreeMap::new(), all: <[Ages; AGES_SECS.len()]>::default(), open: BTreeMap::new() }
+    }
+
     /// The age at which a job that has waited so long is to be forecast; `None`: it was.
     pub fn due(&self, job: JobId, waited_secs: i64) -> Option<u8> {
         let age = age_of(waited_secs);
@@ -129,47 +160,37 @@ impl Calibration {
         last.is_none_or(|open| open.said.age < age).then_some(age)
     }
 
-    /// What may be said of a start that the plan expects then, nine times in ten right. `None`: too little is known.
-    pub fn interval(&self, partition: &str, waited_secs: i64, now: Timestamp, expected: Timestamp) -> Option<Interval> {
-        self.interval_at(partition, waited_secs, now, expected, NOMINAL_MILLI, true)
-    }
-
-    /// As [`Self::interval`] at another level, thousandths, with or without the correction of the level.
-    pub fn interval_at(
-        &self,
-        partition: &str,
-        waited_secs: i64,
-        now: Timestamp,
-        expected: Timestamp,
-        level_milli: u32,
-        corrected: bool,
-    ) -> Option<Interval> {
+    /// What may be said of a start of which the plans say so, right as often as the level. `None`: too little is known.
+    pub fn interval(&self, partition: &str, waited_secs: i64, now: Timestamp, plans: Plans) -> Option<Interval> {
         let age = usize::from(age_of(waited_secs));
         let own = self.by_partition.get(partition).map(|ages| &ages[age]).filter(|ages| ages.past.len() >= FEWEST);
         let ages = own.unwrap_or(&self.all[age]);
-        let expected_secs = (expected.since_millis(now) / 1000).max(0);
         // Who still waits counts too, or long waits would be known of late.
         let here = self.open.values().flatten().filter(|open| own.is_none() || open.partition == partition);
         let open = here.filter(|open| open.sampled && usize::from(open.said.age) == age).map(|open| open.said.past(now, false));
-        let mut like = nearest(ages.past.iter().rev().copied().chain(open), expected_secs);
+        let mut like: Vec<Past> = ages.past.iter().rev().copied().chain(open).collect();
+        let foretold = plans.foretold(now);
+        if age < PASSED_OVER {
+            keep_nearest(&mut like, foretold);
+        }
         if like.iter().filter(|past| past.started).count() < FEWEST {
             return None;
         }
-        let missed_ppm = 1_000_000 - i64::from(level_milli) * 1000 + if corrected { ages.shift_ppm } else { 0 };
-        let missed_ppm = missed_ppm.clamp(5_000, 995_000);
-        let (low, high) = quantiles(&mut like, missed_ppm, Past::ratio);
-        let of = |ratio: i64| ((expected_secs + BLUR_SECS).saturating_mul(ratio) / 1000 - BLUR_SECS).max(0);
-        let (mut low, mut high) = (of(low), of(high));
-        if ages.shift_ppm >= AHEAD_PPM {
-            // As those most like it waited, not scaled: where plans say little this is much narrower, and seldom right in a jam
-            // that nobody has seen before. So only while there are successes to spare.
-            let (least, most) = quantiles(&mut like, missed_ppm, |past| past.waited_secs);
-            if most - least < high - low {
-                (low, high) = (least, most);
-            }
-        }
+        let missed_ppm = (self.missed_ppm() + ages.shift_ppm).clamp(5_000, 995_000);
+        let (low, high) = if age < PASSED_OVER {
+            let (low, high) = narrowest(&mut like, missed_ppm, Past::ratio);
+            let of = |ratio: i64| ((foretold.at_limits_secs + BLUR_SECS).saturating_mul(ratio) / 1000 - BLUR_SECS).max(0);
+            (of(low), of(high))
+        } else {
+            narrowest(&mut like, missed_ppm, |past| past.waited_secs)
+        };
         // One more: what was cut off below.
         Some(Interval { earliest: now.plus_secs(low), latest: now.plus_secs(high + 1) })
+    }
+
+    /// The part that may be missed, millionths.
+    fn missed_ppm(&self) -> i64 {
+        1_000_000 - i64::from(self.level_milli) * 1000
     }
 
     /// Watches what comes of forecasts that were made at one time, in the order of the queue. Returns those that it does.
@@ -222,9 +243,10 @@ impl Calibration {
     /// Takes an outcome in, in the order in which they came.
     pub fn learn(&mut self, outcome: &Outcome) {
         let Some(own) = AGES_SECS.get(usize::from(outcome.said.age)).map(|_| usize::from(outcome.said.age)) else { return };
+        let missed_ppm = self.missed_ppm();
         let of_partition = self.by_partition.entry(outcome.partition.clone()).or_default();
-        of_partition[own].learn(outcome);
-        self.all[own].learn(outcome);
+        of_partition[own].learn(outcome, missed_ppm);
+        self.all[own].learn(outcome, missed_ppm);
     }
 
     /// How intervals of a partition turned out, over all ages; of all partitions with `None`.
@@ -243,15 +265,24 @@ impl Calibration {
     }
 }
 
-impl Said {
-    fn past(&self, until: Timestamp, started: bool) -> Past {
-        let secs = |to: Timestamp| (to.since_millis(self.at) / 1000).max(0);
-        Past { expected_secs: secs(self.expected), waited_secs: secs(until), started }
+impl Plans {
+    fn foretold(self, at: Timestamp) -> Foretold {
+        Foretold { expected_secs: secs_between(at, self.expected), at_limits_secs: secs_between(at, self.at_limits) }
     }
 }
 
+impl Said {
+    fn past(&self, until: Timestamp, started: bool) -> Past {
+        Past { foretold: self.plans.foretold(self.at), waited_secs: secs_between(self.at, until), started }
+    }
+}
+
+fn secs_between(from: Timestamp, to: Timestamp) -> i64 {
+    (to.since_millis(from) / 1000).max(0)
+}
+
 impl Ages {
-    fn learn(&mut self, outcome: &Outcome) {
+    fn learn(&mut self, outcome: &Outcome, missed_ppm: i64) {
         let Outcome { said, sampled, ended, started, .. } = outcome;
         if *sampled {
             self.past.push_back(said.past(*ended, *started));
@@ -264,8 +295,9 @@ impl Ages {
         self.intervals += 1;
         self.right += u64::from(right);
         if *sampled {
-            let step = if right { STEP_PPM } else { STEP_PPM - STEP_PPM * 1_000_000 / MISS_PPM };
-            self.shift_ppm = (self.shift_ppm + step).clamp(-MISS_PPM, MISS_PPM);
+            // As many as are to be missed, less those that were.
+            let off_ppm = missed_ppm - if right { 0 } else { 1_000_000 };
+            self.shift_ppm = (self.shift_ppm + off_ppm * PACE_MILLI / 1000).clamp(-missed_ppm, missed_ppm);
         }
         self.widths.push_back(interval.latest.since_millis(interval.earliest) / 1000);
         if self.widths.len() > OUTCOMES_KEPT {
@@ -274,12 +306,12 @@ impl Ages {
     }
 }
 
-/// The outcomes whose expected wait was most like this.
-fn nearest(past: impl Iterator<Item = Past>, expected_secs: i64) -> Vec<Past> {
-    let mut all: Vec<Past> = past.collect();
-    all.sort_by_key(|past| unlike(past.expected_secs, expected_secs));
-    all.truncate(NEIGHBOURS);
-    all
+/// Keeps the outcomes of which the plans said most nearly this.
+fn keep_nearest(past: &mut Vec<Past>, to: Foretold) {
+    past.sort_by_cached_key(|past| {
+        unlike(past.foretold.expected_secs, to.expected_secs).saturating_mul(unlike(past.foretold.at_limits_secs, to.at_limits_secs))
+    });
+    past.truncate(NEIGHBOURS);
 }
 
 /// The larger of the smaller, thousandths.
@@ -288,23 +320,31 @@ fn unlike(a_secs: i64, b_secs: i64) -> i64 {
     a.max(b).saturating_mul(1000) / a.min(b)
 }
 
-/// The values between which all but so many millionths lie, half of these on each side. It grows with the time waited.
-fn quantiles(past: &mut [Past], missed_ppm: i64, value: impl Fn(&Past) -> i64) -> (i64, i64) {
+/// The narrowest of the intervals that all but so many millionths of the values lie in. It grows with the time waited, and most waits
+/// being short, it mostly begins at none.
+fn narrowest(past: &mut [Past], missed_ppm: i64, value: impl Fn(&Past) -> i64) -> (i64, i64) {
     // Of equal ones those that started first: who still waited then waited longer.
-    past.sort_by_key(|past| (value(past), !past.started));
-    let half = missed_ppm / 2;
+    past.sort_by_cached_key(|past| (value(past), !past.started));
+    let early = (0..=SPLITS).map(|part| missed_ppm * part / (2 * SPLITS));
+    let intervals = early.map(|early_ppm| quantiles(past, early_ppm, missed_ppm - early_ppm, &value));
+    intervals.min_by_key(|(low, high)| high - low).unwrap_or((0, 0))
+}
+
+/// The values below and above which so many millionths lie, of outcomes in order.
+fn quantiles(past: &[Past], early_ppm: i64, late_ppm: i64, value: impl Fn(&Past) -> i64) -> (i64, i64) {
     let count = past.len() as i64;
     // One forecast more than there are outcomes is to be among them.
-    let below = half - (1_000_000 - half) / count.max(1);
-    let (mut low, mut high) = (None, None);
+    let early = early_ppm - early_ppm / count.max(1);
+    let late = late_ppm - (1_000_000 - late_ppm) / count.max(1);
+    let (mut low, mut high) = ((early_ppm == 0).then_some(0), None);
     let mut waiting_ppm = 1_000_000_i64;
     for (at, one) in past.iter().enumerate().filter(|(_, one)| one.started) {
         let at_risk = count - at as i64;
         waiting_ppm = waiting_ppm * (at_risk - 1) / at_risk;
-        if low.is_none() && 1_000_000 - waiting_ppm > half - half / count.max(1) {
+        if low.is_none() && 1_000_000 - waiting_ppm > early {
             low = Some(value(one));
         }
-        if high.is_none() && waiting_ppm <= below.max(0) {
+        if high.is_none() && waiting_ppm <= late.max(0) {
             high = Some(value(one));
         }
     }
@@ -331,14 +371,19 @@ mod tests {
         (n.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407) >> 33) as i64
     }
 
-    /// One job after the other: expected to wait `expected` seconds, and waiting that times `ratio` thousandths.
+    /// Both plans say so.
+    fn plans(at: Timestamp) -> Plans {
+        Plans { expected: at, at_limits: at }
+    }
+
+    /// One job after the other: to wait `expected` seconds by both plans, and waiting that times `ratio` thousandths.
     fn past(calibration: &mut Calibration, count: u64, expected: impl Fn(u64) -> i64, ratio: impl Fn(u64) -> i64) -> Vec<bool> {
         let mut right = Vec::new();
         for n in 0..count {
             let now = at(n as i64 * 100_000);
             let wait = expected(n) * ratio(n) / 1000;
-            let interval = calibration.interval("p", 0, now, now.plus_secs(expected(n)));
-            let said = Said { age: 0, at: now, expected: now.plus_secs(expected(n)), interval };
+            let interval = calibration.interval("p", 0, now, plans(now.plus_secs(expected(n))));
+            let said = Said { age: 0, at: now, plans: plans(now.plus_secs(expected(n))), interval };
             calibration.say(vec![(JobId(n), "p".into(), said)]);
             calibration.over(JobId(n), now.plus_secs(wait), true);
             right.extend(interval.map(|interval| (interval.earliest..=interval.latest).contains(&now.plus_secs(wait))));
@@ -359,15 +404,46 @@ mod tests {
         }
     }
 
-    /// Plans that say from one minute to a day of waits of half an hour: what the waits were is narrower than a part of that.
+    /// Of 400 jobs, of which the plans say so, the waits; and an interval that holds four in five.
+    fn of_past(age: u8, said: impl Fn(u64) -> (i64, i64), wait: impl Fn(u64) -> i64, now: (i64, i64)) -> (i64, i64) {
+        let mut calibration = Calibration::at_level(800);
+        let plans = |(expected, at_limits): (i64, i64)| Plans { expected: at(expected), at_limits: at(at_limits) };
+        for n in 0..400 {
+            let said = Said { age, at: at(0), plans: plans(said(n)), interval: None };
+            calibration.learn(&Outcome { job: JobId(n), partition: "p".into(), said, sampled: true, ended: at(wait(n)), started: true });
+        }
+        let told = calibration.interval("p", AGES_SECS[usize::from(age)], at(0), plans(now)).unwrap();
+        (told.earliest.since_millis(at(0)) / 1000, told.latest.since_millis(at(0)) / 1000)
+    }
+
+    /// The wait is from 0.4 to 0.6 of what the limits say, and has nothing to do with what runs of late say.
     #[test]
-    fn where_plans_say_little_the_waits_themselves_do() {
-        let mut calibration = Calibration::default();
-        let expected = |n: u64| 60 + chance(n) % 86_400;
-        let right = past(&mut calibration, 2000, expected, |n| (1200 + chance(n + 7) % 1200) * 1000 / expected(n));
-        assert!((850..=950).contains(&part(&right)), "{}", part(&right));
-        let width = calibration.record(Some("p")).median_width_secs.unwrap();
-        assert!((900..=1300).contains(&width), "{width}");
+    fn the_plan_by_limits_is_what_waits_are_measured_by() {
+        let at_limits = |n| 1000 + chance(n) % 50_000;
+        let wait = |n| at_limits(n) * (400 + chance(n + 7) % 200) / 1000;
+        let (low, high) = of_past(0, |n| (chance(n + 3) % 50_000, at_limits(n)), wait, (300, 20_000));
+        assert!((7_500..9_500).contains(&low) && (10_500..12_500).contains(&high), "{low} {high}");
+    }
+
+    /// Whatever the plans say of it.
+    #[test]
+    fn who_was_passed_over_for_hours_waits_as_long_as_others_like_it_did() {
+        let wait = |n| 30_000 + chance(n) % 10_000;
+        let (low, high) = of_past(2, |n| (chance(n + 3) % 90_000, chance(n + 5) % 90_000), wait, (0, 0));
+        assert!((29_000..33_000).contains(&low) && (37_000..40_010).contains(&high), "{low} {high}");
+        let (low, high) = of_past(1, |n| (chance(n + 3) % 90_000, chance(n + 5) % 90_000), wait, (0, 0));
+        assert!(high < 29_000, "of a younger one the plans say something: {low} {high}");
+    }
+
+    /// Half wait less than a minute, few a day.
+    #[test]
+    fn the_narrowest_interval_of_its_level_is_said() {
+        let wait = |n| if chance(n) % 2 == 0 { chance(n + 7) % 60 } else { 86_400 * (chance(n + 9) % 1000).pow(3) / 1_000_000_000 };
+        let (low, high) = of_past(0, |_| (600, 600), wait, (600, 600));
+        let mut waits: Vec<i64> = (0..400).map(wait).collect();
+        waits.sort_unstable();
+        assert_eq!(low, 0);
+        assert!(high < waits[345] && high > waits[310], "{high} {:?}", &waits[310..345]);
     }
 
     #[test]
@@ -383,11 +459,11 @@ mod tests {
     fn nothing_is_said_before_enough_is_known() {
         let mut calibration = Calibration::default();
         past(&mut calibration, FEWEST as u64 - 1, |_| 600, |_| 1000);
-        assert_eq!(calibration.interval("p", 0, at(0), at(600)), None);
+        assert_eq!(calibration.interval("p", 0, at(0), plans(at(600))), None);
         past(&mut calibration, 1, |_| 600, |_| 1000);
-        assert!(calibration.interval("p", 0, at(0), at(600)).is_some());
-        assert!(calibration.interval("new", 0, at(0), at(600)).is_some(), "what all partitions know");
-        assert_eq!(calibration.interval("p", 5 * 3600, at(0), at(600)), None, "of this age nothing is known");
+        assert!(calibration.interval("p", 0, at(0), plans(at(600))).is_some());
+        assert!(calibration.interval("new", 0, at(0), plans(at(600))).is_some(), "what all partitions know");
+        assert_eq!(calibration.interval("p", 5 * 3600, at(0), plans(at(600))), None, "of this age nothing is known");
     }
 
     /// Of 400 jobs each second one is cancelled, half way through its wait. Left out or taken for starts they would not
@@ -395,16 +471,16 @@ mod tests {
     #[test]
     fn cancelled_jobs_do_not_bend_the_intervals() {
         let learn = |cancelled: bool| {
-            let mut calibration = Calibration::default();
+            let mut calibration = Calibration::at_level(800);
             for n in 0..400 {
                 let wait = 600 + chance(n) % 1200;
-                let said = Said { age: 0, at: at(0), expected: at(900), interval: None };
+                let said = Said { age: 0, at: at(0), plans: plans(at(900)), interval: None };
                 let outcome = |ended, started| Outcome { job: JobId(n), partition: "p".into(), said, sampled: true, ended: at(ended), started };
                 let gone = cancelled && n % 2 == 1;
                 // Whoever waits longer is longer at risk of being cancelled.
                 calibration.learn(&if gone { outcome(wait.min(chance(n + 99) % 1800), wait <= chance(n + 99) % 1800) } else { outcome(wait, true) });
             }
-            calibration.interval_at("p", 0, at(0), at(900), 800, false).unwrap()
+            calibration.interval("p", 0, at(0), plans(at(900))).unwrap()
         };
         let (plain, with_cancelled) = (learn(false), learn(true));
         let off = |a: Timestamp, b: Timestamp| a.since_millis(b).abs() / 1000;
@@ -417,19 +493,19 @@ mod tests {
         let mut calibration = Calibration::default();
         past(&mut calibration, 60, |_| 600, |_| 1000);
         let now = at(10_000_000);
-        let before = calibration.interval("p", 0, now, now.plus_secs(600)).unwrap();
+        let before = calibration.interval("p", 0, now, plans(now.plus_secs(600))).unwrap();
         for n in 0..40 {
-            let said = Said { age: 0, at: now.plus_secs(-6000), expected: now.plus_secs(-5400), interval: None };
+            let said = Said { age: 0, at: now.plus_secs(-6000), plans: plans(now.plus_secs(-5400)), interval: None };
             calibration.say(vec![(JobId(1000 + n), "p".into(), said)]);
         }
-        let after = calibration.interval("p", 0, now, now.plus_secs(600)).unwrap();
+        let after = calibration.interval("p", 0, now, plans(now.plus_secs(600))).unwrap();
         assert!(after.latest > before.latest.plus_secs(5000), "{before:?} {after:?}");
     }
 
     #[test]
     fn of_many_jobs_forecast_at_once_a_few_stand_for_all() {
         let mut calibration = Calibration::default();
-        let said = Said { age: 0, at: at(0), expected: at(600), interval: Some(Interval { earliest: at(0), latest: at(700) }) };
+        let said = Said { age: 0, at: at(0), plans: plans(at(600)), interval: Some(Interval { earliest: at(0), latest: at(700) }) };
         calibration.say((0..1000).map(|n| (JobId(n), "p".to_owned(), said)).collect());
         for n in 0..1000 {
             calibration.over(JobId(n), at(600), true);
@@ -444,7 +520,7 @@ mod tests {
     fn a_job_is_forecast_again_when_it_is_older_and_after_a_hold_not_learned_from() {
         let mut calibration = Calibration::default();
         assert_eq!(calibration.due(JobId(1), 0), Some(0));
-        let said = |age| Said { age, at: at(0), expected: at(600), interval: None };
+        let said = |age| Said { age, at: at(0), plans: plans(at(600)), interval: None };
         calibration.say(vec![(JobId(1), "p".into(), said(0))]);
         assert_eq!((calibration.due(JobId(1), 599), calibration.due(JobId(1), 600)), (None, Some(1)));
         calibration.say(vec![(JobId(1), "p".into(), said(1))]);
@@ -461,14 +537,14 @@ mod tests {
         let mut outcomes = Vec::new();
         for n in 0..300 {
             let now = at(n as i64 * 1000);
-            let interval = calibration.interval("p", 0, now, now.plus_secs(700));
-            calibration.say(vec![(JobId(n), "p".into(), Said { age: 0, at: now, expected: now.plus_secs(700), interval })]);
+            let interval = calibration.interval("p", 0, now, plans(now.plus_secs(700)));
+            calibration.say(vec![(JobId(n), "p".into(), Said { age: 0, at: now, plans: plans(now.plus_secs(700)), interval })]);
             outcomes.extend(calibration.over(JobId(n), now.plus_secs(chance(n) % 2000), n % 5 > 0));
         }
         let mut again = Calibration::default();
         outcomes.iter().for_each(|outcome| again.learn(outcome));
         let now = at(1_000_000);
-        assert_eq!(again.interval("p", 0, now, now.plus_secs(700)), calibration.interval("p", 0, now, now.plus_secs(700)));
+        assert_eq!(again.interval("p", 0, now, plans(now.plus_secs(700))), calibration.interval("p", 0, now, plans(now.plus_secs(700))));
         assert_eq!(again.record(None), calibration.record(None));
     }
 }

@@ -5,9 +5,9 @@
 use crate::trace_run::Onlooker;
 use gcore::ctl::{Event, Mirror, State};
 use gmodel::{JobId, Timestamp};
-use gsched::calibration::{AGES_SECS, Calibration, Interval, NOMINAL_MILLI, Said};
+use gsched::calibration::{AGES_SECS, Calibration, Interval, NOMINAL_MILLI, Plans, Said};
 use gsched::run_lengths::RunLengths;
-use gsched::{Engine, WorkBudget};
+use gsched::{Engine, Forecast, WorkBudget};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -26,7 +26,10 @@ pub struct Watch {
     every_ms: i64,
     next: Timestamp,
     lengths: RunLengths,
+    /// By what is promised.
     calibration: Calibration,
+    /// One for each of `LEVELS`.
+    at_levels: Vec<Calibration>,
     mirror: Mirror,
     engine: Engine,
     /// By partition, waits of jobs that waited long, oldest first.
@@ -42,8 +45,8 @@ struct Case {
     age: u8,
     submitted: Timestamp,
     at: Timestamp,
-    expected: Timestamp,
-    /// By what is promised, and at each level without the correction of the level.
+    plans: Plans,
+    /// By what is promised, and at each level.
     nominal: Option<Interval>,
     ours: Vec<Interval>,
     waits: Vec<Interval>,
@@ -92,6 +95,7 @@ impl Watch {
             next: Timestamp::default(),
             lengths: RunLengths::default(),
             calibration: Calibration::default(),
+            at_levels: LEVELS.iter().map(|level| Calibration::at_level(*level)).collect(),
             mirror: Mirror::default(),
             engine: Engine::default(),
             waits: BTreeMap::new(),
@@ -115,12 +119,17 @@ impl Watch {
     /// Each forecast as a line of CSV.
     pub fn csv(&self) -> String {
         let secs = |a: Timestamp, b: Timestamp| a.since_millis(b) as f64 / 1000.0;
-        let mut text = "forecast_at,age,submitted_to_forecast,expected,real,low,high\n".to_owned();
+        let mut text = "forecast_at,age,submitted_to_forecast,expected,at_limits,real,low,high\n".to_owned();
         for case in &self.closed {
             let (low, high) = case.nominal.map_or((-1.0, -1.0), |i| (secs(i.earliest, case.at), secs(i.latest, case.at)));
             text.push_str(&format!(
-                "{},{},{},{},{},{low},{high}\n",
-                case.at.0 / 1000, case.age, secs(case.at, case.submitted), secs(case.expected, case.at), secs(case.start, case.at)
+                "{},{},{},{},{},{},{low},{high}\n",
+                case.at.0 / 1000,
+                case.age,
+                secs(case.at, case.submitted),
+                secs(case.plans.expected, case.at),
+                secs(case.plans.at_limits, case.at),
+                secs(case.start, case.at)
             ));
         }
         text
@@ -145,26 +154,33 @@ impl Watch {
         let believed = self.lengths.believed(picture.clone());
         let ids: BTreeSet<JobId> = due.keys().copied().collect();
         let budget = WorkBudget { node_probes: u64::MAX, starts: usize::MAX };
+        let at_limits: BTreeMap<JobId, Timestamp> = starts(self.engine.forecast(picture, &ids, budget)).collect();
         let mut said = Vec::new();
-        for one in self.engine.forecast(&believed, &ids, budget) {
-            let (Some(expected), Some((age, submitted, partition))) = (one.start, due.get(&one.job)) else { continue };
-            let interval = self.calibration.interval(partition, waited(*submitted), now, expected);
-            let at = |level| self.calibration.interval_at(partition, waited(*submitted), now, expected, level, false);
+        for (job, expected) in starts(self.engine.forecast(&believed, &ids, budget)) {
+            let Some((age, submitted, partition)) = due.get(&job) else { continue };
+            let plans = Plans { expected, at_limits: at_limits.get(&job).copied().unwrap_or(expected) };
+            let of = |calibration: &Calibration| calibration.interval(partition, waited(*submitted), now, plans);
+            let interval = of(&self.calibration);
+            let at_levels: Vec<Option<Interval>> = self.at_levels.iter().map(of).collect();
             let waits = self.waits.get(partition).filter(|waits| waits.len() >= 30);
             let case = Case {
                 age: *age,
                 submitted: *submitted,
                 at: now,
-                expected,
+                plans,
                 nominal: interval.filter(|_| waits.is_some()),
-                ours: LEVELS.iter().filter_map(|level| at(*level)).collect(),
+                ours: at_levels.iter().flatten().copied().collect(),
                 waits: waits.map(|waits| past_waits(waits, *submitted)).unwrap_or_default(),
                 start: now,
             };
-            self.open.entry(one.job).or_default().push(case);
-            said.push((one.job, partition.clone(), Said { age: *age, at: now, expected, interval }));
+            self.open.entry(job).or_default().push(case);
+            said.push((job, partition.clone(), Said { age: *age, at: now, plans, interval }, at_levels));
         }
-        self.calibration.say(said);
+        let of_level = |level: usize| said.iter().map(move |(job, partition, said, ours)| (*job, partition.clone(), Said { interval: ours[level], ..*said }));
+        for (level, calibration) in self.at_levels.iter_mut().enumerate() {
+            calibration.say(of_level(level).collect());
+        }
+        self.calibration.say(said.into_iter().map(|(job, partition, said, _)| (job, partition, said)).collect());
     }
 }
 
@@ -173,7 +189,9 @@ impl Onlooker for Watch {
         for event in events {
             match event {
                 Event::RunPlaced { run, at, .. } if run.attempt == 1 => {
-                    self.calibration.over(run.job, *at, true);
+                    for calibration in self.at_levels.iter_mut().chain([&mut self.calibration]) {
+                        calibration.over(run.job, *at, true);
+                    }
                     let cases = self.open.remove(&run.job).unwrap_or_default();
                     self.closed.extend(cases.into_iter().map(|case| Case { start: *at, ..case }));
                     let Some(job) = state.jobs.get(run.job) else { continue };
@@ -203,6 +221,10 @@ impl Onlooker for Watch {
     }
 }
 
+fn starts(told: Vec<Forecast>) -> impl Iterator<Item = (JobId, Timestamp)> {
+    told.into_iter().filter_map(|one| Some((one.job, one.start?)))
+}
+
 /// What a partition's past waits say of a start, at each level.
 fn past_waits(waits: &VecDeque<i64>, submitted: Timestamp) -> Vec<Interval> {
     let mut sorted: Vec<i64> = waits.iter().copied().collect();
@@ -226,7 +248,7 @@ fn at_age(waited_secs: i64, cases: &[&Case]) -> AtAge {
     let past_waits_as_often = waits(as_often);
     let (equal, as_often_level) = (ours_at(past_waits.coverage), ours_at(past_waits_as_often.coverage));
     let part = |level: usize| f64::from(LEVELS[level]) / 1000.0;
-    let early = cases.iter().filter(|case| case.start <= case.expected).count();
+    let early = cases.iter().filter(|case| case.start <= case.plans.expected).count();
     AtAge {
         waited_secs,
         nominal,

@@ -15,6 +15,7 @@ use axum::extract::rejection::JsonRejection;
 use gcore::ctl::{Actor, Command, Input, Reply, State, handle, snapshot};
 use gmodel::run::Allocation;
 use gmodel::{Instant, JobId, JobSpec, Timestamp};
+use gsched::calibration::Plans;
 use gsched::{Engine, WorkBudget};
 use gwire::api::{ChangeRow, DryRun, SCHEMA, SubmitRequest};
 use std::collections::BTreeSet;
@@ -98,7 +99,7 @@ fn foretell(state: &State, actor: Actor, command: Command, outlook: &Outlook, no
         text.push_str(&format!("; would start by {start} on {nodelist}{there}"));
         let expected = expected_starts(&picture, &BTreeSet::from([id]), outlook);
         let expected = expected.first().and_then(|one| one.start);
-        interval = expected.and_then(|at| outlook.interval(&partition, now, at, now));
+        interval = expected.and_then(|expected| outlook.interval(&partition, now, Plans { expected, at_limits: start }, now));
         text.push_str(&interval.as_ref().map(interval_text).unwrap_or_default());
         let last = forecast.and_then(|told| told.tasks.as_ref()?.last()).filter(|_| count > 1);
         text.push_str(&last.map_or(String::new(), |at| format!("; the last of its {count} tasks by about {at}")));

@@ -16,6 +16,7 @@ use axum::extract::{Path, State as Shared};
 use gcore::ctl::{State, snapshot};
 use crate::outlook::Outlook;
 use gmodel::{Instant, JobId, NodeId, ReasonCode, Timestamp, hostlist};
+use gsched::calibration::Plans;
 use gsched::{Change, Engine, Forecast, Snapshot, Why, WorkBudget};
 use gwire::api::{BlockerRow, ChangeRow, ElsewhereRow, IntervalRecord, JobQuery, LastTaskRow, NearestRow, SCHEMA, StartInterval, StartRow, WhyRow};
 use serde_json::{Value, json};
@@ -59,8 +60,8 @@ fn why_rows(state: &State, sight: &Sight, filter: &JobFilter, outlook: &Outlook,
     let asked: BTreeSet<JobId> = rows.iter().zip(&told).filter(|(row, told)| waits(row, told)).map(|(row, _)| entry_of(row)).collect();
     let expected = expected_starts(picture, &asked, outlook);
     for (row, told) in rows.iter().zip(&mut told) {
-        let at = start_of(&expected, row).filter(|_| told.expected_start.is_some());
-        told.interval = at.and_then(|at| outlook.interval(&row.spec().partition, row.eligible(), at, now));
+        let plans = start_of(&expected, row).zip(told.expected_start).map(|(expected, Instant(at_limits))| Plans { expected, at_limits });
+        told.interval = plans.and_then(|plans| outlook.interval(&row.spec().partition, row.eligible(), plans, now));
     }
     told
 }
@@ -187,12 +188,13 @@ pub(super) async fn starts(caller: Caller, Shared(site): Shared<Site>, pairs: Pa
 }
 
 /// When the last waiting task of an array starts.
-fn last_task(row: &Row, at_limits: Option<&Forecast>, expected: Option<&Forecast>, interval: impl Fn(Option<Timestamp>) -> Option<StartInterval>) -> Option<LastTaskRow> {
+fn last_task(row: &Row, at_limits: Option<&Forecast>, expected: Option<&Forecast>, interval: impl Fn(Option<Timestamp>, Option<Timestamp>) -> Option<StartInterval>) -> Option<LastTaskRow> {
     let Row::Tasks { array, alike } = row else { return None };
     let position = Some(positions(array, *alike)).filter(|waiting| waiting.len() > 1)?.last()?;
     let last = |told: Option<&Forecast>| told?.tasks.as_ref()?.last();
-    let (at_limits, expected) = (last(at_limits).map(Instant), last(expected));
-    let interval = interval(expected);
+    let (at_limits, expected) = (last(at_limits), last(expected));
+    let interval = interval(expected, at_limits);
+    let at_limits = at_limits.map(Instant);
     Some(LastTaskRow {
         id: array.task_id(position).0,
         shown_id: Row::Task { array, position, alike: *alike }.shown_id(),
@@ -220,11 +222,14 @@ fn start_rows(state: &State, sight: &Sight, filter: &JobFilter, outlook: &Outloo
     rows.sort_by_key(|row| place_of(row).unwrap_or(usize::MAX));
     let told = |row: &Row| {
         let one = place_of(row).map(|place| &at_limits[place]);
-        let in_order = |told: Option<Timestamp>| told.and_then(|at| outlook.interval(&row.spec().partition, row.eligible(), at, now));
+        let in_order = |expected: Option<Timestamp>, at_limits: Option<Timestamp>| {
+            let plans = expected.map(|expected| Plans { expected, at_limits: at_limits.unwrap_or(expected) })?;
+            outlook.interval(&row.spec().partition, row.eligible(), plans, now)
+        };
         let last_task = last_task(row, told_of(&at_limits, row), told_of(&expected, row), in_order);
-        let at_limits = start_of(&at_limits, row).map(Instant);
-        let expected = start_of(&expected, row);
-        let interval = in_order(expected);
+        let (at_limits, expected) = (start_of(&at_limits, row), start_of(&expected, row));
+        let interval = in_order(expected, at_limits);
+        let at_limits = at_limits.map(Instant);
         // As squeue has it: a job that only waits for its time.
         let begins = (row.reason_code(view) == ReasonCode::BeginTime).then(|| Instant(row.eligible()));
         StartRow {

@@ -3,7 +3,7 @@
 
 use super::maintenance::open_writer;
 use gmodel::{JobId, Timestamp};
-use gsched::calibration::{Interval, Open, Outcome, Said};
+use gsched::calibration::{Interval, Open, Outcome, Plans, Said};
 use gsched::run_lengths::{RunLengths, Whose};
 use rusqlite::{Connection, Row, params};
 use std::collections::BTreeSet;
@@ -34,14 +34,15 @@ impl ForecastStore {
     /// # Errors
     /// The database's.
     pub fn say(&mut self, open: &[Open]) -> rusqlite::Result<()> {
-        const SQL: &str = "INSERT OR REPLACE INTO forecasts (job, age, partition, at_ms, expected_ms, earliest_ms, latest_ms, sampled)
-            VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
+        const SQL: &str = "INSERT OR REPLACE INTO forecasts (job, age, partition, at_ms, expected_ms, at_limits_ms, earliest_ms, latest_ms, sampled)
+            VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
         for some in open.chunks(ROWS) {
             let turn = self.db.transaction()?;
             for Open { job, partition, said, sampled } in some {
                 let interval = said.interval.map(|interval| (interval.earliest.0, interval.latest.0)).unzip();
-                turn.prepare_cached(SQL)?
-                    .execute(params![job.0, said.age, partition, said.at.0, said.expected.0, interval.0, interval.1, sampled])?;
+                let Plans { expected, at_limits } = said.plans;
+                let values = params![job.0, said.age, partition, said.at.0, expected.0, at_limits.0, interval.0, interval.1, sampled];
+                turn.prepare_cached(SQL)?.execute(values)?;
             }
             turn.commit()?;
         }
@@ -70,11 +71,11 @@ impl ForecastStore {
     /// # Errors
     /// The database's.
     pub fn outcomes(&self) -> rusqlite::Result<Vec<Outcome>> {
-        const SQL: &str = "SELECT job, age, partition, at_ms, expected_ms, earliest_ms, latest_ms, sampled, ended_ms, started
+        const SQL: &str = "SELECT job, age, partition, at_ms, expected_ms, at_limits_ms, earliest_ms, latest_ms, sampled, ended_ms, started
             FROM forecasts WHERE ended_ms IS NOT NULL ORDER BY ended_ms, job, age";
         let outcome = |row: &Row<'_>| {
             let Open { job, partition, said, sampled } = line(row)?;
-            Ok(Outcome { job, partition, said, sampled, ended: Timestamp(row.get(8)?), started: row.get(9)? })
+            Ok(Outcome { job, partition, said, sampled, ended: Timestamp(row.get(9)?), started: row.get(10)? })
         };
         self.db.prepare(SQL)?.query_map([], outcome)?.collect()
     }
@@ -82,7 +83,7 @@ impl ForecastStore {
     /// # Errors
     /// The database's.
     pub fn open_forecasts(&self) -> rusqlite::Result<Vec<Open>> {
-        const SQL: &str = "SELECT job, age, partition, at_ms, expected_ms, earliest_ms, latest_ms, sampled
+        const SQL: &str = "SELECT job, age, partition, at_ms, expected_ms, at_limits_ms, earliest_ms, latest_ms, sampled
             FROM forecasts WHERE ended_ms IS NULL ORDER BY job, age";
         self.db.prepare(SQL)?.query_map([], line)?.collect()
     }
@@ -124,10 +125,11 @@ impl ForecastStore {
 }
 
 fn line(row: &Row<'_>) -> rusqlite::Result<Open> {
-    let (earliest, latest): (Option<i64>, Option<i64>) = (row.get(5)?, row.get(6)?);
+    let (earliest, latest): (Option<i64>, Option<i64>) = (row.get(6)?, row.get(7)?);
     let interval = earliest.zip(latest).map(|(earliest, latest)| Interval { earliest: Timestamp(earliest), latest: Timestamp(latest) });
-    let said = Said { age: row.get(1)?, at: Timestamp(row.get(3)?), expected: Timestamp(row.get(4)?), interval };
-    Ok(Open { job: JobId(row.get(0)?), partition: row.get(2)?, said, sampled: row.get(7)? })
+    let plans = Plans { expected: Timestamp(row.get(4)?), at_limits: Timestamp(row.get(5)?) };
+    let said = Said { age: row.get(1)?, at: Timestamp(row.get(3)?), plans, interval };
+    Ok(Open { job: JobId(row.get(0)?), partition: row.get(2)?, said, sampled: row.get(8)? })
 }
 
 #[cfg(test)]
@@ -143,7 +145,7 @@ mod tests {
         let line = |job, age, interval| Open {
             job: JobId(job),
             partition: "p".into(),
-            said: Said { age, at: at(100), expected: at(200), interval },
+            said: Said { age, at: at(100), plans: Plans { expected: at(200), at_limits: at(400) }, interval },
             sampled: job == 1,
         };
         let interval = Some(Interval { earliest: at(150), latest: at(300) });

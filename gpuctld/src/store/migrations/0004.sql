@@ -100,7 +100,9 @@ CREATE TABLE forecasts (
     age INTEGER NOT NULL,
     partition TEXT NOT NULL,
     at_ms INTEGER NOT NULL,
+    -- When it starts if everything takes as long as its like did of late, and if everything takes as long as it may.
     expected_ms INTEGER NOT NULL,
+    at_limits_ms INTEGER NOT NULL,
     -- NULL: too little was known.
     earliest_ms INTEGER,
     latest_ms INTEGER,
