@@ -7,6 +7,7 @@ use crate::account_tree::AccountTree;
 use crate::headroom::IdleGpus;
 use crate::limits::{ALL, Bound, GPU_HOUR, GpuTypes, Holding, Meter, Scope, hours_text, job_exceeds, milli_text};
 use crate::names::Names;
+use crate::plan::Preempt;
 use crate::priority::{asked, guaranteed_as};
 use crate::quota::{BudgetUse, Guarantees, Short, Standing};
 use crate::snapshot::{PendingJob, RunningRun, Snapshot};
@@ -15,7 +16,7 @@ use crate::usage::UsageBook;
 use gmodel::config::ClusterConfig;
 use gmodel::policy::{Budget, BudgetKind, Limits, Period};
 use gmodel::{JobId, JobSpec, Policy, Reason, ReasonCode, RunClass, RunId, Timestamp};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// What a job would take.
@@ -181,6 +182,35 @@ impl Ledger {
             guarantees.add(&self.tree, account, &held);
         }
         held
+    }
+
+    /// Room is being made for a job: what it is guaranteed is nobody else's from now on, and what others pass on for it stands.
+    /// `false`, and nothing changed: who started in the meantime stands on what was to be passed on.
+    pub(crate) fn claim(&mut self, job: &PendingJob, victims: &[Preempt]) -> bool {
+        let Some(mut guarantees) = self.guarantees.clone() else { return true };
+        let entry = |run: &RunId| {
+            let entry = &self.runs[self.runs.binary_search_by_key(run, |entry| entry.run).ok()?];
+            Some((self.tree.number(&entry.spec.account)?, &entry.held))
+        };
+        let passed_on = victims.iter().filter(|one| !one.heirs.is_empty());
+        for (account, held) in passed_on.clone().filter_map(|one| entry(&one.run)) {
+            guarantees.remove(&self.tree, account, held);
+        }
+        let heirs: BTreeSet<&RunId> = passed_on.flat_map(|one| &one.heirs).collect();
+        for (account, held) in heirs.into_iter().filter_map(entry) {
+            if !guarantees.fits(&self.tree, account, held) {
+                return false;
+            }
+            guarantees.add(&self.tree, account, held);
+        }
+        let account = self.tree.number(&job.spec.account).filter(|_| !self.is_outside_quota(&job.spec));
+        if let Some(account) = account
+            && let Some(held) = guaranteed_as(job, account, &guarantees, self, self.now)
+        {
+            guarantees.add(&self.tree, account, &held);
+        }
+        self.guarantees = Some(guarantees);
+        true
     }
 
     /// The run of a job that was counted is still to come.

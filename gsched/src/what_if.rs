@@ -121,6 +121,9 @@ impl Pass<'_> {
     /// Makes others give way to a job that waits for room, where somebody owes it that.
     pub(crate) fn preempt_for(&mut self, job: &PendingJob, shape: ShapeId) -> Option<Reason> {
         if let Some(runs) = self.leaving.for_job.get(&job.id) {
+            if job.spec.choice() == 0 {
+                self.ledger.claim(job, &[]);
+            }
             return Some(preempting(*runs));
         }
         // In another of its partitions its turn has come before.
@@ -148,6 +151,9 @@ impl Pass<'_> {
         let victims: Vec<Preempt> = victims.filter(|victims| !victims.is_empty())?;
         let freezes = victims.iter().all(|victim| victim.mode == PreemptMode::Suspend);
         let reason = if freezes { standing_still(victims.len()) } else { preempting(victims.len()) };
+        if !self.ledger.claim(job, &victims) {
+            return None;
+        }
         victims.iter().for_each(|victim| self.expect_back(victim));
         self.plan.preempts.extend(victims);
         Some(reason)

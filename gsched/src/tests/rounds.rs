@@ -6,7 +6,7 @@ use crate::ledger::Ledger;
 use crate::world::world;
 use crate::{Engine, Plan, PendingJob, RunningRun, Snapshot, WorkBudget, forecast, plan, priority};
 use gmodel::config::GpuSharing;
-use gmodel::policy::{GpuAmounts, Limits};
+use gmodel::policy::{GpuAmounts, Limits, Placement};
 use gmodel::{JobId, NodeId, RunClass, RunId, Timestamp};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -290,6 +290,8 @@ proptest! {
     fn guaranteed_demand_starts_within_its_bound(jobs in jobs(24), lab in 4..8u64, vision in 0..4u64, bio in 0..4u64, pairs in any::<bool>()) {
         let bound = MIN_RUN_SECS + GRACE_SECS + 2 * ROUND_SECS;
         let mut pool = Pool::new(&guarantees(lab, vision, bio, pairs));
+        // What is kept for who waits in a higher tier is kept from this one.
+        Arc::make_mut(&mut pool.snapshot.config).partitions.iter_mut().for_each(|one| one.priority_tier = 1);
         let mut since: BTreeMap<JobId, Timestamp> = BTreeMap::new();
         for round in 0..30 {
             for (id, job) in (1..).zip(&jobs).filter(|(_, job)| job.comes == round) {
@@ -338,6 +340,8 @@ proptest! {
         jobs in jobs(24), lab in 2..8u64, vision in 0..3u64, bio in 0..4u64, pairs in any::<bool>(), cut in any::<prop::sample::Index>(),
     ) {
         let mut pool = Pool::new(&guarantees(lab.max(vision), vision, bio, pairs));
+        // The other placements ask what the whole queue wants usually.
+        Arc::make_mut(&mut pool.snapshot.config).scheduler.placement = Placement::BestFit;
         for round in 0..14 {
             for (id, job) in (1..).zip(&jobs).filter(|(_, job)| job.comes == round) {
                 pool.submit(id, job, false);
@@ -391,4 +395,25 @@ fn what_others_left_for_a_job_is_its_own_though_their_tier_is_higher() {
     let runs: Vec<u64> = pool.snapshot.running.iter().map(|run| run.run.job.0).collect();
     let preempted: Vec<_> = pool.preempted.iter().map(|(_, who, whom)| (who.0, whom.0)).collect();
     assert_eq!((runs, preempted), (vec![1, 3, 4], vec![(2, 4)]));
+}
+
+/// Vision's job is to get the slice that nlp's guaranteed run has, and nlp's whole GPUs to take over that guarantee: not in the pass
+/// that starts a share on the same.
+#[test]
+fn a_guarantee_that_is_passed_on_is_not_given_to_another_in_the_same_pass() {
+    let mut pool = Pool::new(LIMITS);
+    let job = |account: usize, ask: usize, list: usize, secs: u32| Job { comes: 0, account, user: 0, ask, list, high: false, secs, percent: 100 };
+    pool.submit(1, &job(2, 10, 0, 3000), false);
+    pool.submit(2, &job(0, 5, 3, 3000), false);
+    pool.submit(3, &job(2, 4, 0, 3000), false);
+    pool.round();
+    pool.submit(4, &job(1, 10, 0, 60), false);
+    let mut alone = Pool { engine: Engine::default(), snapshot: pool.snapshot.clone(), jobs: pool.jobs.clone(), ..Pool::new(LIMITS) };
+    let passed_on = |told: &Plan| told.preempts.iter().map(|one| (one.run.job.0, one.heirs.len())).collect::<Vec<_>>();
+    assert_eq!(passed_on(&alone.round()), [(1, 1)]);
+    pool.submit(5, &job(2, 7, 2, 60), false);
+    let told = pool.round();
+    assert_eq!(told.starts.iter().map(|one| (one.job.0, one.class)).collect::<Vec<_>>(), [(5, Some(RunClass::Guaranteed))]);
+    assert_eq!(passed_on(&told), []);
+    guarantees_hold(&pool.snapshot, 6, 3);
 }
