@@ -96,6 +96,9 @@ pub fn read(section: &Section, errors: &mut Errors) -> ClusterConfig {
     }
 }
 
+/// What a name may be, for who wrote another.
+pub(crate) const NAMES: &str = "use up to 64 letters, digits, '_', '-' and '.'";
+
 /// A name of letters, digits, `_`, `-` and `.`, at most 64 of them.
 pub fn is_name(text: &str) -> bool {
     (1..=64).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.".contains(&b))
@@ -107,7 +110,7 @@ fn name(section: &Section, key: &str, errors: &mut Errors) -> Option<String> {
         return Some(text);
     }
     let message = format!("{key} = {text:?} is not a name");
-    errors.add(section.source, section.span(key), message, "use up to 64 letters, digits, '_', '-' and '.'");
+    errors.add(section.source, section.span(key), message, NAMES);
     None
 }
 

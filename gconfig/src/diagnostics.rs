@@ -2,6 +2,7 @@
 //!
 //! Owns its keys, defaults and bounds; the program is on the nodes, which look whether they may run it.
 
+use crate::cluster::NAMES;
 use crate::error::Errors;
 use crate::section::Section;
 use gmodel::gpu_check::{BUILTIN, CheckProgram, Diagnostics, MAX_WORD_BYTES};
@@ -55,7 +56,7 @@ fn checks(section: &Section, errors: &mut Errors) -> Vec<String> {
     let names = section.names("checks", errors).unwrap_or_default();
     for (name, span) in &names {
         if name.len() > MAX_WORD_BYTES || !name.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.".contains(&b)) {
-            errors.add(section.source, span.clone(), format!("{name:?} is no name of a check"), "use up to 64 letters, digits, '_', '-' and '.'");
+            errors.add(section.source, span.clone(), format!("{name:?} is no name of a check"), NAMES);
         }
     }
     if names.len() > MAX_CHECKS {

@@ -1,6 +1,6 @@
 //! `[expect.NAME]` tables: what nodes should have. Owns their keys; differences are shown by `gnodes --diff` and stop nothing.
 
-use crate::cluster::is_name;
+use crate::cluster::{NAMES, is_name};
 use crate::error::Errors;
 use crate::section::{NamedTable, Section};
 use gmodel::expected::Expected;
@@ -15,8 +15,7 @@ pub fn read(section: &Section, errors: &mut Errors) -> Vec<Expected> {
 
 fn expected(file: &Section, NamedTable { name, span, table }: &NamedTable, errors: &mut Errors) -> Expected {
     if !is_name(name) {
-        let hint = "use up to 64 letters, digits, '_', '-' and '.'";
-        errors.add(file.source, span.clone(), format!("[expect.{name}] has no valid name"), hint);
+        errors.add(file.source, span.clone(), format!("[expect.{name}] has no valid name"), NAMES);
     }
     let section = Section::open(file.source, table, &KEYS, &format!("[expect.{name}]"), errors);
     if !section.has("nodes") {

@@ -2,7 +2,7 @@
 //!
 //! Owns their keys. Whether profiles go together is for the boards to say, which nobody knows here: the node refuses what does not.
 
-use crate::cluster::is_name;
+use crate::cluster::{NAMES, is_name};
 use crate::error::Errors;
 use crate::section::{NamedTable, Section};
 use gmodel::config::MigLayout;
@@ -19,8 +19,7 @@ pub fn read(section: &Section, errors: &mut Errors) -> Vec<MigLayout> {
 
 fn layout(file: &Section, NamedTable { name, span, table }: &NamedTable, errors: &mut Errors) -> MigLayout {
     if !is_name(name) {
-        let hint = "use up to 64 letters, digits, '_', '-' and '.'";
-        errors.add(file.source, span.clone(), format!("[mig.{name}] has no valid name"), hint);
+        errors.add(file.source, span.clone(), format!("[mig.{name}] has no valid name"), NAMES);
     }
     let section = Section::open(file.source, table, &KEYS, &format!("[mig.{name}]"), errors);
     for key in ["nodes", "layout"] {

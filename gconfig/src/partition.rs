@@ -2,7 +2,7 @@
 //!
 //! Owns their keys, and that names and the default are unique over all files. Source of words: slurm.conf(5).
 
-use crate::cluster::is_name;
+use crate::cluster::{NAMES, is_name};
 use crate::error::{Errors, Source};
 use crate::limits::limits;
 use crate::policy::{PREEMPT_MODES, RecordKind, Records, default_among_allowed};
@@ -96,8 +96,7 @@ impl Partitions {
     ) {
         let name: &str = key.get_ref();
         if !is_name(name) {
-            let hint = "use up to 64 letters, digits, '_', '-' and '.'";
-            errors.add(source, key.span(), format!("partition {name:?} has no valid name"), hint);
+                errors.add(source, key.span(), format!("partition {name:?} has no valid name"), NAMES);
         }
         let place = source.place(key.span().start);
         if let Some(first) = self.places.get(name) {

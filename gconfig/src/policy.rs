@@ -3,7 +3,7 @@
 //! Owns their keys and bounds. Whether names that they mention exist is [`crate::policy_check`]'s. Words of sacctmgr(1)
 //! and of `scontrol create reservation`.
 
-use crate::cluster::is_name;
+use crate::cluster::{NAMES, is_name};
 use crate::error::{Errors, Source};
 use crate::limits::{job_limits, keys_with, limits, read as read_limits};
 use crate::section::{NamedTable, Section};
@@ -74,21 +74,27 @@ pub const PREEMPT_MODES: [(&str, PreemptMode); 4] = [
     ("cancel", PreemptMode::Cancel),
     ("suspend", PreemptMode::Suspend),
 ];
-const BUDGET_KINDS: [(&str, BudgetKind); 2] = [("guaranteed", BudgetKind::Guaranteed), ("cap", BudgetKind::Cap)];
-const PERIODS: [(&str, Period); 5] = [
+pub const BUDGET_KINDS: [(&str, BudgetKind); 2] = [("guaranteed", BudgetKind::Guaranteed), ("cap", BudgetKind::Cap)];
+pub const PERIODS: [(&str, Period); 5] = [
     ("day", Period::Day),
     ("week", Period::Week),
     ("month", Period::Month),
     ("quarter", Period::Quarter),
     ("year", Period::Year),
 ];
-const REPEATS: [(&str, Repeat); 5] = [
+pub const REPEATS: [(&str, Repeat); 5] = [
     ("once", Repeat::Once),
     ("hourly", Repeat::Hourly),
     ("daily", Repeat::Daily),
     ("weekday", Repeat::Weekday),
     ("weekly", Repeat::Weekly),
 ];
+
+/// The word of a value, from a table of both.
+pub fn word_of<T: PartialEq>(words: &[(&'static str, T)], value: T) -> &'static str {
+    words.iter().find(|(_, known)| *known == value).map_or("unknown", |(word, _)| word)
+}
+
 const MAX_DURATION_SECS: u32 = 366 * 86_400;
 
 /// What kind of record a name names.
@@ -155,8 +161,7 @@ impl<'s> Records<'s> {
     fn begin(&mut self, kind: RecordKind, source: &Source, table: &NamedTable, errors: &mut Errors) {
         let (name, word) = (table.name, kind.word());
         if !is_name(name) {
-            let hint = "use up to 64 letters, digits, '_', '-' and '.'";
-            errors.add(source, table.span.clone(), format!("{word} {name:?} has no valid name"), hint);
+                errors.add(source, table.span.clone(), format!("{word} {name:?} has no valid name"), NAMES);
         }
         if kind == RecordKind::Account && name == ROOT_ACCOUNT {
             let hint = "accounts without a parent are directly below it";
@@ -378,14 +383,10 @@ fn reserved_part(section: &Section, table: &NamedTable, errors: &mut Errors) -> 
 }
 
 fn within_limit(section: &Section, account: &Account, errors: &mut Errors) {
-    let (Some(guaranteed), Some(limit)) = (&account.guaranteed, &account.limit) else { return };
-    for (gpu_type, most) in &limit.0 {
-        if let Some(least) = guaranteed.of(gpu_type).filter(|least| least > most) {
-            let show = crate::section::gpu_text;
-            let text = format!("guaranteed {gpu_type} is {}, more than the limit {}", show(least), show(*most));
-            errors.add(section.source, section.span("guaranteed"), text, "make it the limit or less");
-            return;
-        }
+    if let Some((gpu_type, least, most)) = account.guaranteed_beyond_limit() {
+        let show = crate::section::gpu_text;
+        let text = format!("guaranteed {gpu_type} is {}, more than the limit {}", show(least), show(most));
+        errors.add(section.source, section.span("guaranteed"), text, "make it the limit or less");
     }
 }
 

@@ -7,7 +7,7 @@ use crate::error::Errors;
 use crate::policy::{RecordKind, Records};
 use crate::section::gpu_text;
 use gmodel::config::Partition;
-use gmodel::policy::{ALL_GPUS, Account, GpuAmounts, Policy};
+use gmodel::policy::{ALL_GPUS, Policy};
 use gmodel::suggest::closest;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -62,55 +62,20 @@ fn circles(records: &Records, all: &Policy, errors: &mut Errors) {
     }
 }
 
-/// What the children of an account are guaranteed must fit into what it is guaranteed itself.
+/// What accounts below another are guaranteed must fit into what that is guaranteed itself.
 fn guarantees(records: &Records, all: &Policy, errors: &mut Errors) {
-    for (parent, gpu_type, children, own) in overdrawn(all) {
-        let sum: u64 = children.iter().map(|(_, milli)| milli).sum();
-        let list: Vec<String> = children.iter().map(|(name, milli)| format!("{name} {}", gpu_text(*milli))).collect();
+    for one in all.overdrawn() {
+        let (parent, sum) = (one.account, gpu_text(one.sum));
+        let list: Vec<String> = one.parts.iter().map(|(name, milli)| format!("{name} {}", gpu_text(*milli))).collect();
         let text = format!(
-            "the accounts below {parent:?} are guaranteed {} {} together ({}) and it has {}",
-            gpu_text(sum), gpu_word(&gpu_type), list.join(", "), gpu_text(own)
+            "the accounts below {parent:?} are guaranteed {sum} {} together ({}) and it has {}",
+            gpu_word(one.gpu_type), list.join(", "), gpu_text(one.milli)
         );
-        let places = std::iter::once(parent.as_str()).chain(children.iter().map(|(name, _)| name.as_str()));
-        let place = places.filter_map(|name| records.account_spans.get(&(name.to_owned(), "guaranteed"))).next();
+        let mut places = std::iter::once(parent).chain(one.parts.iter().map(|(name, _)| *name));
+        let place = places.find_map(|name| records.account_spans.get(&(name.to_owned(), "guaranteed")));
         if let Some((source, span)) = place {
-            errors.add(source, span.clone(), text, format!("guarantee {parent:?} {} or more, or its children less", gpu_text(sum)));
+            errors.add(source, span.clone(), text, format!("guarantee {parent:?} {sum} or more, or those below it less"));
         }
-    }
-}
-
-/// Children by name with their thousandths of a type of GPU.
-type Parts = Vec<(String, u64)>;
-
-/// Accounts whose children are guaranteed more than they are: account, type, children with their parts, its own.
-fn overdrawn(policy: &Policy) -> Vec<(String, String, Parts, u64)> {
-    let mut below: BTreeMap<&str, Vec<&Account>> = BTreeMap::new();
-    for account in policy.accounts.values() {
-        if let Some(parent) = &account.parent {
-            below.entry(parent).or_default().push(account);
-        }
-    }
-    let mut found = Vec::new();
-    for (parent, children) in below {
-        let Some(own) = policy.accounts.get(parent).and_then(|parent| parent.guaranteed.as_ref()) else { continue };
-        for (gpu_type, most) in &own.0 {
-            let part = |child: &&Account| Some((child.name.clone(), amount(child.guaranteed.as_ref()?, gpu_type)));
-            let parts: Parts = children.iter().filter_map(part).filter(|(_, milli)| *milli > 0).collect();
-            if parts.iter().map(|(_, milli)| milli).sum::<u64>() > *most {
-                found.push((parent.to_owned(), gpu_type.clone(), parts, *most));
-                break;
-            }
-        }
-    }
-    found
-}
-
-/// Of all types together: what is said of them, else the sum of the types.
-fn amount(amounts: &GpuAmounts, gpu_type: &str) -> u64 {
-    match amounts.of(gpu_type) {
-        Some(milli) => milli,
-        None if gpu_type == ALL_GPUS => amounts.0.values().sum(),
-        None => 0,
     }
 }
 

@@ -2,12 +2,11 @@
 //!
 //! Owns the layout: what is a default is left out, names are sorted, so that two exports compare line by line.
 
-use crate::policy::hosts_text;
+use crate::policy::{BUDGET_KINDS, PERIODS, PREEMPT_MODES, REPEATS, hosts_text, word_of};
 use crate::section::gpu_text;
 use gmodel::Timestamp;
 use gmodel::policy::{
-    ALL_GPUS, Account, AccountUser, BudgetKind, GpuAmounts, JobLimits, Limits, Period, Policy, PreemptMode, Qos, Repeat,
-    Reservation, ReservedPart,
+    ALL_GPUS, Account, AccountUser, GpuAmounts, JobLimits, Limits, Policy, Qos, Repeat, Reservation, ReservedPart,
 };
 use std::fmt::{Display, Write};
 
@@ -128,9 +127,9 @@ fn account_text(text: &mut String, account: &Account) {
     table.flag("closed", account.closed);
     for budget in &account.budgets {
         let mut table = Table::begin(text, &format!("[[account.{name}.budget]]"));
-        table.raw("kind", quoted(budget_kind_word(budget.kind)));
+        table.raw("kind", quoted(word_of(&BUDGET_KINDS, budget.kind)));
         table.raw("gpu_hours", budget.gpu_hours);
-        table.raw("period", quoted(period_word(budget.period)));
+        table.raw("period", quoted(word_of(&PERIODS, budget.period)));
         table.text("gpu_type", budget.gpu_type.as_deref().unwrap_or_default());
     }
     limits_text(text, &format!("account.{name}.group"), &account.group);
@@ -153,7 +152,7 @@ fn qos_text(text: &mut String, qos: &Qos) {
     }
     table.texts("preempt", &qos.preempt);
     if let Some(mode) = qos.preempt_mode {
-        table.raw("preempt_mode", quoted(preempt_mode_word(mode)));
+        table.raw("preempt_mode", quoted(word_of(&PREEMPT_MODES, mode)));
     }
     if qos.min_run_secs > 0 {
         table.raw("min_run", time_text(qos.min_run_secs));
@@ -194,7 +193,7 @@ fn reservation_text(text: &mut String, reservation: &Reservation) {
     table.raw("start", moment_text(reservation.start));
     table.raw("duration", time_text(reservation.duration_secs));
     if reservation.repeat != Repeat::Once {
-        table.raw("repeat", quoted(repeat_word(reservation.repeat)));
+        table.raw("repeat", quoted(word_of(&REPEATS, reservation.repeat)));
     }
     match &reservation.what {
         ReservedPart::AllNodes => table.raw("nodes", quoted("ALL")),
@@ -221,41 +220,5 @@ fn moment_text(at: Timestamp) -> String {
 fn limits_text(text: &mut String, name: &str, limits: &Limits) {
     if *limits != Limits::default() {
         Table::begin(text, &format!("[{name}]")).limits(limits);
-    }
-}
-
-pub const fn preempt_mode_word(mode: PreemptMode) -> &'static str {
-    match mode {
-        PreemptMode::Off => "off",
-        PreemptMode::Requeue => "requeue",
-        PreemptMode::Cancel => "cancel",
-        PreemptMode::Suspend => "suspend",
-    }
-}
-
-pub const fn repeat_word(repeat: Repeat) -> &'static str {
-    match repeat {
-        Repeat::Once => "once",
-        Repeat::Hourly => "hourly",
-        Repeat::Daily => "daily",
-        Repeat::Weekday => "weekday",
-        Repeat::Weekly => "weekly",
-    }
-}
-
-pub const fn budget_kind_word(kind: BudgetKind) -> &'static str {
-    match kind {
-        BudgetKind::Guaranteed => "guaranteed",
-        BudgetKind::Cap => "cap",
-    }
-}
-
-pub const fn period_word(period: Period) -> &'static str {
-    match period {
-        Period::Day => "day",
-        Period::Week => "week",
-        Period::Month => "month",
-        Period::Quarter => "quarter",
-        Period::Year => "year",
     }
 }

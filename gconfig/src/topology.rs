@@ -3,7 +3,7 @@
 //! Owns its keys, and that switches are a forest: each node below one leaf, each switch below one other, none below itself.
 //! Words of topology.conf(5).
 
-use crate::cluster::is_name;
+use crate::cluster::{NAMES, is_name};
 use crate::error::{Errors, Source};
 use crate::section::{NamedTable, Section};
 use gmodel::hostlist::Hostlist;
@@ -62,8 +62,7 @@ fn rails_of_gpus(name: &str, section: &Section, errors: &mut Errors) -> Option<V
 
 fn check_name(source: &Source, kind: &str, name: &str, span: &Range<usize>, errors: &mut Errors) {
     if !is_name(name) {
-        let hint = "use up to 64 letters, digits, '_', '-' and '.'";
-        errors.add(source, span.clone(), format!("{kind} {name:?} has no valid name"), hint);
+        errors.add(source, span.clone(), format!("{kind} {name:?} has no valid name"), NAMES);
     }
 }
 

@@ -473,8 +473,36 @@ impl GpuAmounts {
     pub fn total(&self) -> Option<u64> {
         self.of(ALL_GPUS)
     }
+    /// Of a type, or of all types together: what is said of these, else the sum of the types.
+    pub fn amount(&self, gpu_type: &str) -> u64 {
+        match self.of(gpu_type) {
+            Some(milli) => milli,
+            None if gpu_type == ALL_GPUS => self.0.values().sum(),
+            None => 0,
+        }
+    }
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+}
+
+/// What an account is guaranteed of a type, and those below it more. Thousandths of GPUs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Overdrawn<'a> {
+    pub account: &'a str,
+    pub gpu_type: &'a str,
+    pub milli: u64,
+    /// By account.
+    pub parts: Vec<(&'a str, u64)>,
+    pub sum: u64,
+}
+
+impl Account {
+    /// The first type of which it is guaranteed more than it may hold: with both, thousandths.
+    pub fn guaranteed_beyond_limit(&self) -> Option<(&str, u64, u64)> {
+        let guaranteed = self.guaranteed.as_ref()?;
+        let mut limits = self.limit.as_ref()?.0.iter().map(|(gpu_type, most)| (gpu_type.as_str(), guaranteed.amount(gpu_type), *most));
+        limits.find(|(_, least, most)| least > most)
     }
 }
 
@@ -492,6 +520,32 @@ impl Policy {
         }
         line
     }
+    /// Accounts that are guaranteed less than those below them together, each with the first such type.
+    pub fn overdrawn(&self) -> Vec<Overdrawn<'_>> {
+        // Each stands on the nearest guarantee above it.
+        let mut below: BTreeMap<&str, Vec<(&str, &GpuAmounts)>> = BTreeMap::new();
+        for account in self.accounts.values() {
+            let Some(guaranteed) = &account.guaranteed else { continue };
+            let above = self.lineage(&account.name).into_iter().skip(1).find(|above| above.guaranteed.is_some());
+            if let Some(above) = above {
+                below.entry(&above.name).or_default().push((&account.name, guaranteed));
+            }
+        }
+        let mut found = Vec::new();
+        for (account, below) in below {
+            let own = self.accounts.get(account).and_then(|account| account.guaranteed.as_ref());
+            for (gpu_type, milli) in own.into_iter().flat_map(|own| &own.0) {
+                let parts = below.iter().map(|(name, all)| (*name, all.amount(gpu_type)));
+                let parts: Vec<(&str, u64)> = parts.filter(|(_, part)| *part > 0).collect();
+                let sum = parts.iter().map(|(_, part)| part).sum();
+                if sum > *milli {
+                    found.push(Overdrawn { account, gpu_type, milli: *milli, parts, sum });
+                    break;
+                }
+            }
+        }
+        found
+    }
     /// Whether any account has a guarantee: only then are runs guaranteed or borrowed.
     pub fn has_quotas(&self) -> bool {
         self.accounts.values().any(|account| {
@@ -502,5 +556,43 @@ impl Policy {
     /// Whether a user may coordinate an account, there or above it.
     pub fn coordinates(&self, user: &str, account: &str) -> bool {
         self.lineage(account).iter().any(|account| account.coordinators.contains(user))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn account(name: &str, parent: Option<&str>, guaranteed: &[(&str, u64)]) -> (String, Account) {
+        let amounts = GpuAmounts(guaranteed.iter().map(|(kind, milli)| ((*kind).to_owned(), *milli)).collect());
+        let guaranteed = (!guaranteed.is_empty()).then_some(amounts);
+        (name.to_owned(), Account { name: name.into(), parent: parent.map(Into::into), guaranteed, ..Account::default() })
+    }
+
+    #[test]
+    fn what_is_guaranteed_below_counts_at_the_nearest_guarantee_above() {
+        let of = |deep: u64| Policy {
+            accounts: BTreeMap::from([
+                account("top", None, &[("h100", 8000)]),
+                account("middle", Some("top"), &[]),
+                account("deep", Some("middle"), &[("h100", deep)]),
+                account("deeper", Some("deep"), &[("h100", 4000)]),
+                account("side", Some("top"), &[("h100", 2000), ("a100", 9000)]),
+            ]),
+            ..Policy::default()
+        };
+        assert_eq!(of(6000).overdrawn(), []);
+        let parts = vec![("deep", 7000), ("side", 2000)];
+        assert_eq!(of(7000).overdrawn(), [Overdrawn { account: "top", gpu_type: "h100", milli: 8000, parts, sum: 9000 }]);
+        assert_eq!(of(3000).overdrawn()[0].account, "deep");
+    }
+
+    #[test]
+    fn a_guarantee_by_types_is_held_against_a_limit_of_all() {
+        let (_, mut one) = account("a", None, &[("h100", 5000), ("a100", 4000)]);
+        one.limit = Some(GpuAmounts::all(9));
+        assert_eq!(one.guaranteed_beyond_limit(), None);
+        one.limit = Some(GpuAmounts::all(8));
+        assert_eq!(one.guaranteed_beyond_limit(), Some((ALL_GPUS, 9000, 8000)));
     }
 }

@@ -6,7 +6,7 @@
 use super::state::State;
 use gmodel::Policy;
 use gmodel::config::ClusterConfig;
-use gmodel::policy::{ALL_GPUS, Account, GpuAmounts, Qos, ROOT_ACCOUNT, Repeat, Reservation};
+use gmodel::policy::{Account, Qos, ROOT_ACCOUNT, Repeat, Reservation};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Accounts below each other at most.
@@ -98,49 +98,23 @@ fn account_faults(policy: &Policy, account: &Account, found: &mut Vec<String>) {
     {
         found.push(format!("account {name}: its default QOS {default} is none of those it allows."));
     }
-    for (kind, least) in account.guaranteed.iter().flat_map(|amounts| &amounts.0) {
-        let most = account.limit.as_ref().and_then(|limit| limit.of(kind));
-        if let Some(most) = most.filter(|most| most < least) {
-            let (least, most) = (gpus(*least), gpus(most));
-            found.push(format!("account {name} would be guaranteed {least} {kind} and limited to {most}."));
-        }
+    if let Some((kind, least, most)) = account.guaranteed_beyond_limit() {
+        found.push(format!("account {name} would be guaranteed {} {kind} and limited to {}.", gpus(least), gpus(most)));
     }
 }
 
-/// What the children of an account are guaranteed fits into what it is guaranteed itself.
+/// What accounts below another are guaranteed fits into what that is guaranteed itself.
 fn guarantees(policy: &Policy, found: &mut Vec<String>) {
-    let mut below: BTreeMap<&str, Vec<&Account>> = BTreeMap::new();
-    for account in policy.accounts.values() {
-        if let Some(parent) = &account.parent {
-            below.entry(parent).or_default().push(account);
-        }
-    }
-    for (parent, children) in below {
-        let Some(own) = policy.accounts.get(parent).and_then(|parent| parent.guaranteed.as_ref()) else { continue };
-        for (kind, most) in &own.0 {
-            let part = |child: &&Account| Some((child.name.clone(), part_of(child.guaranteed.as_ref()?, kind)));
-            let parts: Vec<(String, u64)> = children.iter().filter_map(part).filter(|(_, milli)| *milli > 0).collect();
-            let sum: u64 = parts.iter().map(|(_, milli)| milli).sum();
-            if sum > *most {
-                let list: Vec<String> = parts.iter().map(|(name, milli)| format!("{name} {}", gpus(*milli))).collect();
-                found.push(format!(
-                    "the accounts below {parent} would be guaranteed {} {kind} together ({}), and it has {}. Raise its \
-                     guarantee first.",
-                    gpus(sum),
-                    list.join(", "),
-                    gpus(*most)
-                ));
-            }
-        }
-    }
-}
-
-/// Of all types together: what is said of them, else the sum of the types.
-fn part_of(amounts: &GpuAmounts, kind: &str) -> u64 {
-    match amounts.of(kind) {
-        Some(milli) => milli,
-        None if kind == ALL_GPUS => amounts.0.values().sum(),
-        None => 0,
+    for one in policy.overdrawn() {
+        let list: Vec<String> = one.parts.iter().map(|(name, milli)| format!("{name} {}", gpus(*milli))).collect();
+        found.push(format!(
+            "the accounts below {} would be guaranteed {} {} together ({}), and it has {}. Raise its guarantee first.",
+            one.account,
+            gpus(one.sum),
+            one.gpu_type,
+            list.join(", "),
+            gpus(one.milli)
+        ));
     }
 }
 

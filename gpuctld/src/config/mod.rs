@@ -11,8 +11,9 @@ mod tests;
 
 pub use gconfig::error::ConfigError;
 pub use gconfig::idle::sense as idle_sense;
-pub use gconfig::policy::{RecordKind, is_user};
+pub use gconfig::policy::{BUDGET_KINDS, PERIODS, PREEMPT_MODES, REPEATS, RecordKind, is_user, word_of};
 pub use gconfig::policy_text::policy_text;
+pub use gconfig::scheduling::PLACEMENTS;
 pub use gconfig::section::gpu_text;
 
 use chrono::{DateTime, TimeDelta, TimeZone as _};

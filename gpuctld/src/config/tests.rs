@@ -569,7 +569,7 @@ fn guarantees_of_children_fit_into_the_parents() {
              --> policy.d/a.toml:2:14
               |
             2 | guaranteed = { h100 = 16, gpu = 32 }
-              |              ^^^^^^^^^^^^^^^^^^^^^^^ guarantee "top" 18 or more, or its children less
+              |              ^^^^^^^^^^^^^^^^^^^^^^^ guarantee "top" 18 or more, or those below it less
         "#]],
     );
 }

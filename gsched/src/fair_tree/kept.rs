@@ -27,7 +27,7 @@ pub(crate) struct Standings {
     stale: BTreeSet<RunId>,
     book: Option<Arc<UsageBook>>,
     used: Vec<Used>,
-    /// By place in the tree: what runs have used, and the last pass in which somebody was to stand there.
+    /// By place in the tree, as `names`: what runs have used, and the last pass in which somebody was to stand there.
     running: Vec<Running>,
     seen: Vec<u64>,
     pass: u64,
@@ -92,7 +92,9 @@ impl Standings {
         let tree = FairTree { nodes, accounts, users, user_count, ..FairTree::default() };
         let of = Some((snapshot.config.clone(), snapshot.policy.clone()));
         *self = Self { of, tree, names, ..Self::default() };
+        // Users whom the policy names always stand there.
         self.seen = self.tree.nodes.iter().map(|node| if node.user.is_some() { u64::MAX } else { 0 }).collect();
+        self.running.resize_with(self.seen.len(), Running::default);
     }
 
     /// Enters what everybody has used by now. `false`: not all who stand in the tree are to.
@@ -107,7 +109,6 @@ impl Standings {
             let at = self.user(account, user);
             self.see(at);
         }
-        self.running.resize_with(self.tree.nodes.len(), Running::default);
         for (at, more) in self.running.iter().enumerate().filter(|(_, more)| !more.is_empty()) {
             self.tree.nodes[at].usage = Decayed::default().with(more, &clock);
         }
@@ -176,7 +177,6 @@ impl Standings {
 
     /// Somebody is to stand in the tree in this pass.
     fn see(&mut self, at: usize) {
-        self.running.resize_with(self.tree.nodes.len().max(self.running.len()), Running::default);
         self.seen[at] = self.seen[at].max(self.pass);
     }
 
@@ -204,6 +204,7 @@ impl Standings {
     fn push(&mut self, account: &str, user: Option<&str>, parent: usize) -> usize {
         self.names.push((account.into(), user.map(Into::into)));
         self.seen.push(0);
+        self.running.push(Running::default());
         self.tree.push("", user.map(|_| ""), parent, 1)
     }
 }

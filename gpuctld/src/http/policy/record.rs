@@ -3,8 +3,7 @@
 //! Refuses unknown keys with a guess and impossible values with what would be possible. Whether names that a record
 //! mentions exist is said by [`super::sense`].
 
-use super::row::{BUDGET_KINDS, PERIODS, PREEMPT_MODES, REPEATS};
-use crate::config::{idle_sense, is_user};
+use crate::config::{BUDGET_KINDS, PERIODS, PREEMPT_MODES, REPEATS, idle_sense, is_user};
 use crate::http::error::ApiError;
 use gmodel::Instant;
 use gmodel::hostlist::Hostlist;

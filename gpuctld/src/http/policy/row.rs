@@ -2,12 +2,11 @@
 //!
 //! Owns the way from a record to its row; the way back is [`super::record`]'s.
 
-use crate::config::{Config, RecordKind};
+use crate::config::{BUDGET_KINDS, Config, PERIODS, PLACEMENTS, PREEMPT_MODES, REPEATS, RecordKind, word_of};
 use gcore::ctl::State;
 use gmodel::gpu_set::GpuSet;
 use gmodel::policy::{
-    ALL_GPUS, Account, AccountUser, BudgetKind, GpuAmounts, JobLimits, Limits, Period, Placement, PreemptMode, Qos, Repeat, Reservation,
-    ReservedPart,
+    ALL_GPUS, Account, AccountUser, GpuAmounts, JobLimits, Limits, Placement, PreemptMode, Qos, Reservation, ReservedPart,
 };
 use gmodel::{Instant, NodeId, RunClass, Timestamp, hostlist};
 use gwire::api::{
@@ -15,46 +14,14 @@ use gwire::api::{
 };
 use std::collections::BTreeMap;
 
-pub(super) const PERIODS: [(&str, Period); 5] = [
-    ("day", Period::Day),
-    ("week", Period::Week),
-    ("month", Period::Month),
-    ("quarter", Period::Quarter),
-    ("year", Period::Year),
-];
-pub(super) const BUDGET_KINDS: [(&str, BudgetKind); 2] = [("guaranteed", BudgetKind::Guaranteed), ("cap", BudgetKind::Cap)];
-pub(super) const PREEMPT_MODES: [(&str, PreemptMode); 4] = [
-    ("off", PreemptMode::Off),
-    ("requeue", PreemptMode::Requeue),
-    ("cancel", PreemptMode::Cancel),
-    ("suspend", PreemptMode::Suspend),
-];
-pub(super) const REPEATS: [(&str, Repeat); 5] = [
-    ("once", Repeat::Once),
-    ("hourly", Repeat::Hourly),
-    ("daily", Repeat::Daily),
-    ("weekday", Repeat::Weekday),
-    ("weekly", Repeat::Weekly),
-];
-
-/// The word of a value, from a table of both.
-pub(super) fn word_of<T: PartialEq>(words: &[(&'static str, T)], value: &T) -> &'static str {
-    words.iter().find(|(_, known)| known == value).map_or("unknown", |(word, _)| word)
-}
-
 /// As `off`, `requeue`, ...
 pub(in crate::http) fn preempt_mode_word(mode: PreemptMode) -> &'static str {
-    word_of(&PREEMPT_MODES, &mode)
+    word_of(&PREEMPT_MODES, mode)
 }
 
 /// As `pack`, `spread`, ...
-pub(in crate::http) const fn placement_word(placement: Placement) -> &'static str {
-    match placement {
-        Placement::Pack => "pack",
-        Placement::Spread => "spread",
-        Placement::BestFit => "best-fit",
-        Placement::FirstFit => "first-fit",
-    }
+pub(in crate::http) fn placement_word(placement: Placement) -> &'static str {
+    word_of(&PLACEMENTS, placement)
 }
 
 /// Thousandths as the API shows them.
@@ -64,9 +31,9 @@ pub(in crate::http) fn gpus(amounts: &GpuAmounts) -> Gpus {
 
 pub(in crate::http) fn account_row(account: &Account, held: Option<&Held>, config: &Config) -> AccountRow {
     let budget = |budget: &gmodel::policy::Budget| BudgetRow {
-        kind: word_of(&BUDGET_KINDS, &budget.kind).to_owned(),
+        kind: word_of(&BUDGET_KINDS, budget.kind).to_owned(),
         gpu_hours: budget.gpu_hours,
-        period: word_of(&PERIODS, &budget.period).to_owned(),
+        period: word_of(&PERIODS, budget.period).to_owned(),
         gpu_type: budget.gpu_type.clone(),
         ..BudgetRow::default()
     };
@@ -157,7 +124,7 @@ pub(super) fn reservation_row(reservation: &Reservation, config: &Config, now: T
         name: reservation.name.clone(),
         start: Some(Instant(reservation.start)),
         duration_secs: reservation.duration_secs,
-        repeat: word_of(&REPEATS, &reservation.repeat).to_owned(),
+        repeat: word_of(&REPEATS, reservation.repeat).to_owned(),
         nodes,
         node_count,
         gpus: amounts,
@@ -267,6 +234,7 @@ pub(super) fn licence_rows(state: &State) -> Vec<LicenceRow> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gmodel::policy::Repeat;
 
     #[test]
     fn windows_come_again_and_weekends_are_left_out() {
