@@ -1,7 +1,7 @@
 //! The subcommands of `gadm` and where each is carried out.
 
 use crate::policy::{account, document, qos, quota, reservation, user};
-use crate::{controller, export_trace, gpu, idle, job, node, pages, sandbox, scontrol, share, token, topology};
+use crate::{controller, export_trace, gpu, idle, job, node, pages, sacctmgr, sandbox, scontrol, share, token, topology};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use gcli::{Failure, Outcome, command_line, slurm_name};
 use std::ffi::OsString;
@@ -111,8 +111,10 @@ pub fn command() -> clap::Command {
 /// What stood in the way, with the exit code.
 pub fn main(words: impl IntoIterator<Item = OsString>) -> Result<ExitCode, Failure> {
     let words: Vec<OsString> = words.into_iter().collect();
-    if slurm_name::is_one(words.first()) {
-        return scontrol::main(words).map(ExitCode::from);
+    match slurm_name::of(words.first()) {
+        Some(name @ ("sacctmgr" | "sshare")) => return sacctmgr::main(name, words).map(ExitCode::from),
+        Some(_) => return scontrol::main(words).map(ExitCode::from),
+        None => {}
     }
     let matches = command_line::parse(command(), words)?;
     if let Some(("sandbox", matches)) = matches.subcommand() {

@@ -11,6 +11,7 @@ mod job;
 mod node;
 mod pages;
 mod policy;
+mod sacctmgr;
 mod sandbox;
 mod scontrol;
 mod share;

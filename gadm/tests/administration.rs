@@ -119,6 +119,39 @@ fn under_the_name_scontrol_its_words_do_what_gadms_do() {
 }
 
 #[test]
+fn under_the_names_sacctmgr_and_sshare_accounts_are_listed_and_nothing_is_made() {
+    let answer = |request: &Request| match request.path.as_str() {
+        "/v1/cluster" => Answer::ok(r#"{"schema":1,"name":"lab"}"#),
+        "/v1/accounts" => Answer::ok(r#"{"schema":1,"accounts":[{"name":"vision","description":"eyes","users":{"ada":{"default":true,"shares":3}}},{"name":"open"}]}"#),
+        _ => Answer::refuse(404, "not_found", "no such path"),
+    };
+    let controller = FakeController::start(answer);
+    let said = |name: &str, words: &[&str]| controller.run_as(name, GADM, words).text().lines().map(|line| format!("|{line}\n")).collect::<String>();
+    expect![[r#"
+        |              vision 
+        |                open 
+    "#]].assert_eq(&said("sacctmgr", &["-n", "-s", "list", "user", "ada", "format=account%20"]));
+    expect![[r#"
+        ||vision
+        |ada|vision
+        ||open
+    "#]].assert_eq(&said("sacctmgr", &["-nP", "show", "assoc", "format=User,Account"]));
+    expect![[r#"
+        |Cluster|Account|User|Share
+        |lab|vision|ada|3
+    "#]].assert_eq(&said("sacctmgr", &["-P", "list", "associations", "where", "user=ada", "account=vision"]).replace("|lab|vision||1\n", ""));
+    expect![[r#"
+        |              vision 
+        |                open 
+    "#]].assert_eq(&said("sshare", &["-U", "-u", "ada", "--format", "Account%20", "--noheader"]));
+    expect![[r#"
+        |stderr: gadm: "add" is not done here: gadm account, user, qos and quota make and change what there is; gadm share shows shares and use
+        |exit: Some(2)
+    "#]].assert_eq(&said("sacctmgr", &["add", "user", "eve"]));
+    assert!(said("sshare", &["-U", "--format", "FairShare,Nosuch"]).contains("there is no column \"Nosuch\" here"));
+}
+
+#[test]
 fn a_token_is_all_of_stdout() {
     check(&["token", "node", "--role", "login", "--ttl", "60"], expect![[r#"
         SECRET.HASH

@@ -8,15 +8,20 @@ use std::ffi::OsStr;
 use std::path::Path;
 
 /// Slurm's commands that ours stand in for.
-const NAMES: [&str; 7] = ["sbatch", "squeue", "sacct", "scancel", "sinfo", "srun", "scontrol"];
+const NAMES: [&str; 9] = ["sbatch", "squeue", "sacct", "scancel", "sinfo", "srun", "scontrol", "sacctmgr", "sshare"];
 
 /// Whose options and formats we know. Programs read the number behind the first word.
 pub const VERSION: &str = concat!("slurm 25.05.0 (as gpupool ", env!("CARGO_PKG_VERSION"), " speaks it)");
 
-/// Whether the first word of a command line, the program itself, is one of Slurm's names.
+/// Which of Slurm's names the first word of a command line is, the program itself.
+pub fn of(program: Option<impl AsRef<OsStr>>) -> Option<&'static str> {
+    let program = program.as_ref().and_then(|program| Path::new(program.as_ref()).file_name()?.to_str())?;
+    NAMES.into_iter().find(|name| *name == program)
+}
+
+/// Whether it is one of them.
 pub fn is_one(program: Option<impl AsRef<OsStr>>) -> bool {
-    let name = program.as_ref().and_then(|program| Path::new(program.as_ref()).file_name()?.to_str());
-    name.is_some_and(|name| NAMES.contains(&name))
+    of(program).is_some()
 }
 
 /// The command, which calls itself Slurm where `--version` asks if it was called so.

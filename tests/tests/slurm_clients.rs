@@ -6,8 +6,9 @@ use std::fs;
 use std::os::unix::fs::symlink;
 
 const CALLS: &str = include_str!("slurm_clients.txt");
-const NAMES: [(&str, &str); 7] = [
+const NAMES: [(&str, &str); 9] = [
     ("sbatch", "gsub"), ("squeue", "gq"), ("sacct", "gacct"), ("scancel", "gdel"), ("sinfo", "gnodes"), ("srun", "grun"), ("scontrol", "gadm"),
+    ("sacctmgr", "gadm"), ("sshare", "gadm"),
 ];
 
 #[test]
