@@ -107,7 +107,11 @@ impl HealthBook {
     pub fn meet(&mut self, facts: &[GpuFacts]) {
         for gpu in facts {
             let record = self.gpus.entry(gpu.uuid.clone()).or_default();
-            (record.index, record.gpu_type) = (gpu.index, gpu.gpu_type.clone());
+            record.index = gpu.index;
+            // One that does not answer tells no type.
+            if !gpu.gpu_type.is_empty() {
+                record.gpu_type.clone_from(&gpu.gpu_type);
+            }
         }
     }
 

@@ -359,9 +359,9 @@ impl GpuWatch {
         let _one_at_a_time = lock(&self.carrying_out);
         let mut done = Vec::new();
         for order in orders {
-            self.wait_for_first_look(order);
             let known = lock(&self.health).answered(incarnation, order);
             done.push(known.unwrap_or_else(|| {
+                self.wait_for_first_look(order);
                 // Seconds, in which nothing of the health may wait.
                 let cut = match &order.what {
                     GpuAction::Cut { profiles } => self.cut(site, &order.uuid, profiles),
