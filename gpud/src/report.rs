@@ -31,7 +31,8 @@ pub struct Told {
     marks_told: Option<Instant>,
     marks_wait: bool,
     obeyed: Fence,
-    /// Since when a newer fence is obeyed; told with the next runs, for nobody waits for it.
+    /// Since when a newer fence is obeyed; told with the next runs, for nobody waits for it but where it stops a run: what the
+    /// controller ordered it can take back until then.
     obeys_newer: Option<Instant>,
     inventory: Arc<Inventory>,
 }
@@ -84,7 +85,8 @@ impl Told {
         let mut frames = Vec::new();
         if self.obeyed != state.fence {
             let since = *self.obeys_newer.get_or_insert(now);
-            if !runs.is_empty() || now.duration_since(since) >= PASSING_WAITS {
+            let stops = state.runs.values().any(|known| matches!(known.want, Want::Stop { .. }) && known.phase.end().is_none());
+            if stops || !runs.is_empty() || now.duration_since(since) >= PASSING_WAITS {
                 (self.obeyed, self.obeys_newer) = (state.fence, None);
                 frames.push(ToController::Obeyed { fence: state.fence });
             }
@@ -159,7 +161,7 @@ fn progress_of(report: &RunReport) -> (u8, u32) {
 mod tests {
     use super::*;
     use gcore::node::{Found, NodeEvent, NodeInput, apply, handle};
-    use gmodel::run::RunEnd;
+    use gmodel::run::{RunEnd, StopWhy};
     use gmodel::{NodeLife, Timestamp};
 
     fn run() -> RunId {
@@ -261,6 +263,14 @@ mod tests {
         assert!(told.send_news(&state, &Arc::default(), now));
         assert!(told.send_news(&state, &Arc::default(), told.due().expect("held back")));
         assert_eq!((told_fence(), told.due()), (Some(8), None));
+        let running = with_run(&state, Found::Running { started: Timestamp(1) });
+        assert!(told.send_news(&running, &Inventory::default(), now));
+        assert!(told.send_news(&running, &Inventory::default(), told.due().expect("held back")));
+        assert_eq!(told_fence(), None, "the run");
+        let mut stopped = wanted(running, Want::Stop { why: StopWhy::Preempted, grace_secs: 30 });
+        stopped.fence.generation = 9;
+        assert!(told.send_news(&stopped, &Inventory::default(), now));
+        assert_eq!(told_fence(), Some(9), "at once");
     }
 
     #[test]

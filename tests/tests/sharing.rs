@@ -136,3 +136,34 @@ fn a_drain_with_a_deadline_moves_jobs_after_their_checkpoint() {
     pool.wait_state(id, Completed);
     pool.down();
 }
+
+/// It has its signal and takes its time: that is not taken back, and the record says for whom it was and what became of that.
+#[test]
+fn a_run_that_goes_for_a_job_that_started_elsewhere_says_so() {
+    let Some(pool) = Pool::up(2, "h100:1") else { return };
+    pool.reconfigure("gpuctld", "kill_grace_secs = 600");
+    for words in ["qos add low", "qos add firm", "qos add high preempt=low"] {
+        let said = pool.run("gadm", &words.split_whitespace().collect::<Vec<_>>());
+        assert_eq!(said.code, 0, "{said:?}");
+    }
+    let run = |qos: &str, node: &str, script: &str| pool.gsub(&["-q", qos, "-w", node, "--gpus", "1", "-t", "60", "--wrap", script]);
+    let low = run("low", "node1", "trap 'touch heard' TERM; touch up; until [ -e leave ]; do sleep 0.05; done");
+    let firm = run("firm", "node2", "until [ -e free ]; do sleep 0.05; done");
+    pool.wait_until("it runs", || pool.work.join("up").exists());
+    pool.wait_state(firm, Running);
+    let high = pool.gsub(&["-q", "high", "--gpus", "1", "-t", "60", "--wrap", "until [ -e over ]; do sleep 0.05; done"]);
+    pool.wait_until("the run has its SIGTERM", || pool.work.join("heard").exists());
+    pool.write("free", "");
+    pool.wait_state(high, Running);
+    assert_eq!(pool.job(high).nodelist, "node2");
+    let words = format!("job {high} started elsewhere");
+    let log = pool.run("gq", &["--log", &low.to_string()]).out;
+    assert!(log.contains(&format!("{words}; its signal is out, so it goes all the same")), "{log}");
+    pool.write("leave", "");
+    pool.wait_until("it has gone", || !pool.attempts(low)[0].end_text.is_empty());
+    let text = &pool.attempts(low)[0].end_text;
+    assert!(text.contains(&words), "{text}");
+    pool.write("over", "");
+    pool.wait_state(high, Completed);
+    pool.check();
+}

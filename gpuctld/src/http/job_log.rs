@@ -162,7 +162,7 @@ impl Teller<'_> {
             Event::RunGo { .. } => "ready on all nodes: told to start".to_owned(),
             Event::RunStopping { stop, .. } => self.stopping(stop),
             Event::RunUnneeded { for_job, called_back: true, .. } => {
-                format!("stays: job {for_job} started elsewhere, and no node of it had been told to make room")
+                format!("may stay: job {for_job} started elsewhere, and no node of it had confirmed that order")
             }
             Event::RunUnneeded { for_job, .. } => format!("job {for_job} started elsewhere; its signal is out, so it goes all the same"),
             Event::RunSuspended { suspension, .. } => with(format!("suspended by {}", suspension.by), &suspension.text),

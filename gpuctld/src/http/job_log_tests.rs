@@ -134,7 +134,7 @@ fn what_people_do_is_told_with_their_names() {
     let late = Stop { why: StopWhy::PrepareTimeout, late: vec![NodeId(2)], ..stop };
     assert_eq!(one(&Event::RunStopping { run: run(), stop: late }), "stopped: node2 did not get ready in time");
     let unneeded = |called_back| Event::RunUnneeded { run: run(), for_job: JobId(40), called_back, at };
-    assert_eq!(one(&unneeded(true)), "stays: job 40 started elsewhere, and no node of it had been told to make room");
+    assert_eq!(one(&unneeded(true)), "may stay: job 40 started elsewhere, and no node of it had confirmed that order");
     assert_eq!(one(&unneeded(false)), "job 40 started elsewhere; its signal is out, so it goes all the same");
     let back = Event::JobRequeued { job: JobId(17), run: None, by: "ada".into(), at };
     assert_eq!(one(&back), "put back into the queue by ada: it had been over");
