@@ -264,12 +264,12 @@ mod tests {
         assert!(told.send_news(&state, &Arc::default(), told.due().expect("held back")));
         assert_eq!((told_fence(), told.due()), (Some(8), None));
         let running = with_run(&state, Found::Running { started: Timestamp(1) });
-        assert!(told.send_news(&running, &Inventory::default(), now));
-        assert!(told.send_news(&running, &Inventory::default(), told.due().expect("held back")));
+        assert!(told.send_news(&running, &Arc::default(), now));
+        assert!(told.send_news(&running, &Arc::default(), told.due().expect("held back")));
         assert_eq!(told_fence(), None, "the run");
         let mut stopped = wanted(running, Want::Stop { why: StopWhy::Preempted, grace_secs: 30 });
         stopped.fence.generation = 9;
-        assert!(told.send_news(&stopped, &Inventory::default(), now));
+        assert!(told.send_news(&stopped, &Arc::default(), now));
         assert_eq!(told_fence(), Some(9), "at once");
     }
 
