@@ -129,6 +129,9 @@ fn mistakes_in_a_nodes_configuration_are_shown_all_at_once_with_their_place() {
     for words in ["isolatoin", "Did you mean \"isolation\"", "pids_max", "gpud.toml:1", "gpud.toml:2", "^"] {
         assert!(said.err.contains(words), "{words}: {}", said.err);
     }
+    // Who starts it by the sandbox does not have to look into its log.
+    let said = pool.sandbox(&["start", "node1"]);
+    assert!(said.code == 1 && said.err.contains("node1 ended while starting") && said.err.contains("Did you mean \"isolation\""), "{said:?}");
     fs::write(&path, good).unwrap();
     pool.start("node1");
     pool.wait_idle("node1");

@@ -29,6 +29,9 @@ struct Alive {
     log_from: u64,
 }
 
+/// How long a node's daemon is watched after its start.
+const NODE_PATIENCE: Duration = Duration::from_millis(700);
+
 /// Starts a daemon unless it runs.
 pub fn start(sandbox: &Sandbox, name: &str) -> anyhow::Result<()> {
     sandbox.check_daemon(name)?;
@@ -37,7 +40,13 @@ pub fn start(sandbox: &Sandbox, name: &str) -> anyhow::Result<()> {
         return Ok(());
     }
     spawn(sandbox, name)?;
-    if name == "gpuctld" { wait_for_controller(sandbox) } else { Ok(()) }
+    if name == "gpuctld" { wait_for_controller(sandbox) } else { wait_for_first_words(sandbox, name) }
+}
+
+/// A node's daemon that does not like its configuration ends at once, and says so only in its log. A controller that is away is no fault.
+fn wait_for_first_words(sandbox: &Sandbox, name: &str) -> anyhow::Result<()> {
+    let deadline = Instant::now() + NODE_PATIENCE;
+    wait(sandbox, name, || Ok(log_tail(sandbox, name).contains("connected to cluster") || Instant::now() > deadline))
 }
 
 pub fn spawn(sandbox: &Sandbox, name: &str) -> anyhow::Result<()> {
