@@ -240,7 +240,7 @@ fn guarantees_hold(snapshot: &Snapshot, lab: u64, vision: u64) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
     #[test]
     fn no_limit_is_exceeded_at_any_level_whatever_comes_and_goes(jobs in jobs(30)) {
         let mut pool = Pool::new(LIMITS);
@@ -284,7 +284,7 @@ fn guarantees(lab: u64, vision: u64, bio: u64, pairs: bool) -> String {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 20, ..ProptestConfig::default() })]
     /// The grace of those who go, what protects those who came back once, and the pass that sees it.
     #[test]
     fn guaranteed_demand_starts_within_its_bound(jobs in jobs(24), lab in 4..8u64, vision in 0..4u64, bio in 0..4u64, pairs in any::<bool>()) {
