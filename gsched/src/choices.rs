@@ -145,7 +145,7 @@ impl Pass<'_> {
         let own = &mut self.reserved[place];
         let lifted = Reserved { holds: std::mem::take(&mut own.holds), ..own.clone() };
         for (hold, nodes) in &lifted.holds {
-            nodes.iter().cloned().flatten().for_each(|at| self.engine.cluster.touch(at).release(hold));
+            nodes.clone().for_each(|at| self.engine.cluster.touch(at).release(hold));
         }
         for (name, count) in &job.spec.licences {
             self.licences.get_mut(name).into_iter().for_each(|free| free.give(lifted.at, lifted.to, *count));
@@ -157,7 +157,7 @@ impl Pass<'_> {
     pub(crate) fn hold_own(&mut self, job: &PendingJob, own: Vec<(usize, Reserved)>) {
         for (place, own) in own {
             for (hold, nodes) in &own.holds {
-                nodes.iter().cloned().flatten().for_each(|at| self.engine.cluster.touch(at).hold_again(hold));
+                nodes.clone().for_each(|at| self.engine.cluster.touch(at).hold_again(hold));
             }
             for (name, count) in &job.spec.licences {
                 self.licences.get_mut(name).into_iter().for_each(|free| free.take(own.at, own.to, *count));
@@ -180,7 +180,7 @@ impl Pass<'_> {
 
     fn still_fits(&self, job: &PendingJob, one: &Reserved) -> bool {
         let cluster = &self.engine.cluster;
-        let has_room = |(hold, nodes): &(Hold, Vec<Range<usize>>)| nodes.iter().cloned().flatten().all(|at| cluster.room(at).can_hold_again(hold));
+        let has_room = |(hold, nodes): &(Hold, Range<usize>)| nodes.clone().all(|at| cluster.room(at).can_hold_again(hold));
         let is_free = |(name, count): (&String, &u32)| self.licences.get(name).is_some_and(|free| free.least(one.at, one.to) >= *count);
         one.holds.iter().all(has_room) && job.spec.licences.iter().all(is_free)
     }

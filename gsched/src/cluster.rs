@@ -8,14 +8,13 @@ use crate::make::{MakeId, Makes};
 use crate::placement::Picked;
 use crate::quick::Changes;
 use crate::room::{Hold, Room};
-use crate::rooms::{RoomId, Rooms};
+use crate::rooms::{ByRoom, RoomId, Rooms};
 use crate::snapshot::{RunningRun, SchedNode, Snapshot};
 use crate::timeline::{Need, UNLIMITED_SECS};
 use crate::usual::{Sort, Usual};
 use fixedbitset::FixedBitSet;
 use gmodel::run::NodeShare;
 use gmodel::{NodeId, RunId, Timestamp};
-use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -26,6 +25,8 @@ pub struct Cluster {
     pub makes: Makes,
     pub nodes: Vec<Track>,
     rooms: Rooms,
+    /// What the reservation under way made of rooms, and took of them.
+    taken: ByRoom<(RoomId, Hold)>,
     /// Of each node, before this pass.
     base_of: Vec<RoomId>,
     /// Of each node, in this pass.
@@ -419,43 +420,46 @@ impl Cluster {
 
     /// A room of its own for a node, to take something of it in this pass. Call `file` when done.
     pub fn touch(&mut self, at: usize) -> &mut Room {
-        let room = self.rooms.add(self.room(at).clone(), self.nodes[at].make);
-        self.set_room(at, room);
-        self.rooms.just_added(room)
+        let (made, room) = self.rooms.add_like(self.room_of[at]);
+        self.room_of[at] = made;
+        break_before(&mut self.breaks, &self.room_of, at);
+        break_before(&mut self.breaks, &self.room_of, at + 1);
+        room
     }
 
     /// Takes what a job needs of the nodes picked for a time to come; `None` when it is not there. Nodes that were alike
-    /// and give the same are alike again, and have one hold.
+    /// and give the same are alike again. Those that follow each other and have the same hold come together.
     pub(crate) fn hold<'n>(
         &mut self,
         picked: &Picked,
         need: impl Fn(usize, MakeId) -> Option<&'n Need>,
         from: Timestamp,
         to: Timestamp,
-    ) -> Option<Vec<(Hold, Vec<Range<usize>>)>> {
-        let mut holds: Vec<(Hold, Vec<Range<usize>>)> = Vec::new();
-        let mut made: BTreeMap<(RoomId, usize), (RoomId, usize)> = BTreeMap::new();
-        for (nodes, part) in picked {
+    ) -> Option<Vec<(Hold, Range<usize>)>> {
+        let mut holds: Vec<(Hold, Range<usize>)> = Vec::with_capacity(picked.len());
+        let mut part = None;
+        for (nodes, of) in picked {
+            if part.replace(*of) != Some(*of) {
+                self.taken.begin();
+            }
             let mut at = nodes.start;
             while at < nodes.end {
                 let stretch = at..self.end_of_stretch(at).min(nodes.end);
-                let key = (self.room_of[at], *part);
-                let (room, place) = match made.get(&key) {
-                    Some(known) => *known,
+                let before = self.room_of[at];
+                let (room, hold) = match self.taken.get(before) {
+                    Some(known) => known,
                     None => {
-                        let make = self.nodes[at].make;
-                        let mut room = self.room(at).clone();
-                        holds.push((room.hold(need(*part, make)?, from, to)?, Vec::new()));
-                        let known = (self.rooms.add(room, make), holds.len() - 1);
-                        made.insert(key, known);
-                        known
+                        let (made, room) = self.rooms.add_like(before);
+                        let hold = room.hold(need(*of, self.nodes[at].make)?, from, to)?;
+                        self.taken.set(before, (made, hold));
+                        (made, hold)
                     }
                 };
                 at = stretch.end;
                 self.set_rooms(stretch.clone(), room);
-                match holds[place].1.last_mut() {
-                    Some(last) if last.end == stretch.start => last.end = stretch.end,
-                    _ => holds[place].1.push(stretch),
+                match holds.last_mut() {
+                    Some((same, last)) if last.end == stretch.start && *same == hold => last.end = stretch.end,
+                    _ => holds.push((hold, stretch)),
                 }
             }
         }

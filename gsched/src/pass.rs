@@ -226,18 +226,18 @@ pub struct Reserved {
     pub choice: u32,
     pub at: Timestamp,
     pub to: Timestamp,
-    /// With the nodes of each, those that follow each other together. None: it was taken back.
-    pub holds: Vec<(Hold, Vec<Range<usize>>)>,
+    /// With the nodes of each, which follow each other. None: it was taken back.
+    pub holds: Vec<(Hold, Range<usize>)>,
 }
 
 impl Reserved {
     pub fn nodes(&self) -> impl Iterator<Item = usize> + '_ {
-        self.holds.iter().flat_map(|(_, nodes)| nodes).cloned().flatten()
+        self.holds.iter().flat_map(|(_, nodes)| nodes.clone())
     }
 
     /// Whether it holds something of any of some nodes.
     pub fn is_on(&self, nodes: &FixedBitSet) -> bool {
-        self.holds.iter().flat_map(|(_, stretches)| stretches).any(|stretch| nodes.contains_any_in_range(stretch.clone()))
+        self.holds.iter().any(|(_, stretch)| nodes.contains_any_in_range(stretch.clone()))
     }
 }
 
@@ -620,16 +620,16 @@ impl<'a> Pass<'a> {
     }
 
     /// Nodes for a way, now, beside all that is to be reserved for those before. Reservations only take room: they are
-    /// worked out one by one, and no more of them than it takes to refuse.
+    /// worked out one by one, and no more of them than it takes to refuse, or to know that the others begin when it is over.
     fn find_beside(&mut self, job: &PendingJob, shape: ShapeId, way: usize, secs: u32) -> Found {
         let mut found = self.find(job, shape, way, secs)?;
         let end = end_after(self.snapshot.now, Some(secs));
-        while let (Some((picked, ..)), false) = (&found, self.wants.is_empty()) {
+        while let (Some((picked, ..)), true) = (&found, self.is_any_wanted_before(end)) {
             let mut nodes = FixedBitSet::with_capacity(self.snapshot.nodes.len());
             picked.iter().for_each(|(picked, _)| nodes.insert_range(picked.clone()));
             let in_the_way = |one: &Reserved| one.at < end && one.is_on(&nodes);
             let mut looked = self.reserved.len();
-            while !self.wants.is_empty() && !self.reserved[looked..].iter().any(in_the_way) {
+            while !self.reserved[looked..].iter().any(in_the_way) && self.is_any_wanted_before(end) {
                 looked = self.reserved.len();
                 self.reserve_next();
             }

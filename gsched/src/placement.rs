@@ -345,7 +345,7 @@ impl Search<'_> {
             }
             found
         } else {
-            stretches(self.by_bucket(ask, way, part, (from, to), emptiest, enough).into_iter())
+            self.by_bucket(ask, way, part, (from, to), emptiest, enough)
         };
         if picky {
             let mut nodes: Vec<usize> = found.into_iter().flatten().collect();
@@ -369,27 +369,35 @@ impl Search<'_> {
         (from, to): (Timestamp, Timestamp),
         emptiest: bool,
         enough: usize,
-    ) -> Vec<usize> {
+    ) -> Vec<Range<usize>> {
         let cluster = self.cluster;
         let least = ask.shape.least_gpus(way, part);
         let buckets = cluster.by_free.len();
-        let mut found = Vec::with_capacity(enough);
+        let mut found: Vec<Range<usize>> = Vec::new();
+        let mut left = enough;
         self.looked.fits.begin();
         for step in 0..buckets.saturating_sub(least) {
             let bucket = if emptiest { buckets - 1 - step } else { least + step };
-            // Up to here nodes have a room that does not serve.
-            let mut beyond = 0;
+            // Up to here nodes have the room of the one before, which serves or does not.
+            let (mut same_until, mut serves) = (0, false);
             for at in cluster.by_free[bucket].intersection(&ask.shape.candidates.up) {
-                if at < beyond || ask.only.is_some_and(|only| !only.contains(at)) {
+                if ask.only.is_some_and(|only| !only.contains(at)) {
                     continue;
                 }
-                if !self.serves_beside_windows(ask, at, (way, part), from, to) {
-                    beyond = cluster.end_of_stretch(at);
-                } else if self.windows.open(at, ask.shape.own, from, to) {
-                    found.push(at);
-                    if found.len() == enough {
-                        return found;
-                    }
+                if at >= same_until {
+                    same_until = cluster.end_of_stretch(at);
+                    serves = self.serves_beside_windows(ask, at, (way, part), from, to);
+                }
+                if !serves || !self.windows.open(at, ask.shape.own, from, to) {
+                    continue;
+                }
+                match found.last_mut() {
+                    Some(last) if last.end == at => last.end += 1,
+                    _ => found.push(at..at + 1),
+                }
+                left -= 1;
+                if left == 0 {
+                    return found;
                 }
             }
         }
@@ -468,6 +476,29 @@ impl Search<'_> {
             }
         }
         None
+    }
+
+    /// Whether as many nodes as a way needs get room for `secs` at some time before `until`, each by itself: otherwise it
+    /// does not begin before.
+    pub fn may_begin(&mut self, ask: &Ask, way: usize, (from, secs): (Timestamp, u32), until: Timestamp) -> bool {
+        let (shape, cluster) = (ask.shape, self.cluster);
+        let part = shape.ways[way].last();
+        let probes_left = &mut *self.probes_left;
+        let fits = &mut self.looked.fits;
+        fits.begin();
+        let mut left = shape.ways[way].nodes as usize;
+        cluster.stretches().any(|nodes| {
+            let (at, here) = (nodes.start, ask.count(nodes));
+            let has_room = here > 0 && fits.get_or(cluster.room_id(at), || {
+                *probes_left = probes_left.saturating_sub(1);
+                let need = shape.need(way, part, cluster.nodes[at].make);
+                need.is_some_and(|need| cluster.room(at).first(need, from, secs, until).is_some())
+            });
+            if has_room {
+                left = left.saturating_sub(here);
+            }
+            left == 0
+        })
     }
 
     /// Nodes in groups of which all get room at the same time, from stretches of nodes that have one room. `count` says how

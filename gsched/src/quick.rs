@@ -205,7 +205,7 @@ impl Pass<'_> {
         let place = self.reserved.iter().position(mine);
         let own = place.map(|place| self.reserved.remove(place));
         for (hold, nodes) in own.iter().flat_map(|own| &own.holds) {
-            nodes.iter().cloned().flatten().for_each(|at| self.engine.cluster.touch(at).release(hold));
+            nodes.clone().for_each(|at| self.engine.cluster.touch(at).release(hold));
         }
         let mut room = job.room.unwrap_or(u32::MAX);
         let ids: Vec<JobId> = match &job.positions {
@@ -229,7 +229,7 @@ impl Pass<'_> {
     fn keep(&mut self, own: Option<Reserved>) {
         let Some(own) = own else { return };
         for (hold, nodes) in &own.holds {
-            nodes.iter().cloned().flatten().for_each(|at| self.engine.cluster.touch(at).hold_again(hold));
+            nodes.clone().for_each(|at| self.engine.cluster.touch(at).hold_again(hold));
         }
         self.reserved.push(own);
     }

@@ -13,7 +13,7 @@ use gmodel::run::NodeShare;
 use gmodel::{GpuGrant, GpuPart, GpuSet, GpuSlot, NodeId, Timestamp};
 
 /// What is free on a node.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct Room {
     /// Thousandths by slot, now.
     pub slots: Vec<u16>,
@@ -43,6 +43,19 @@ pub struct Hold {
     pub amount: Amount,
     /// Of a share on a GPU that is shared already: its slot, thousandths, and how long that was shared before.
     shared: Option<(u16, u32, Timestamp)>,
+}
+
+impl Clone for Room {
+    fn clone(&self) -> Self {
+        Self { slots: self.slots.clone(), profile: self.profile.clone(), shared: self.shared.clone() }
+    }
+
+    /// Into the memory that is there already.
+    fn clone_from(&mut self, source: &Self) {
+        self.slots.clone_from(&source.slots);
+        self.profile.clone_from(&source.profile);
+        self.shared.clone_from(&source.shared);
+    }
 }
 
 const WHOLE: u16 = WHOLE_GPU_MILLI as u16;

@@ -11,6 +11,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Number of a room; of those that passes made only until the next `begin`.
 pub type RoomId = u32;
 
+/// Rooms of a pass whose memory is kept for the next.
+const MOST_SPARE: usize = 1 << 14;
+
 /// All rooms that nodes have, and had in this pass.
 #[derive(Debug, Default)]
 pub struct Rooms {
@@ -18,6 +21,8 @@ pub struct Rooms {
     /// Those up to here are rooms before the pass; the others were made in it.
     kept: usize,
     unused: Vec<RoomId>,
+    /// Of the pass before: a pass makes thousands, and to ask for their memory took longer than to fill it.
+    spare: Vec<Room>,
     by_print: BTreeMap<u64, RoomId>,
     /// When what is free in those that nodes have next changes by itself.
     next_change: BTreeSet<(Timestamp, RoomId)>,
@@ -49,7 +54,8 @@ impl Rooms {
 
     /// Forgets the rooms that the last pass made: no node has them any more.
     pub fn begin(&mut self) {
-        self.list.truncate(self.kept);
+        let room_for = MOST_SPARE.saturating_sub(self.spare.len());
+        self.spare.extend(self.list.drain(self.kept..).take(room_for).map(|entry| entry.room));
     }
 
     /// The room of one more node before the pass: one that is there already, or this one. Between `begin` and the pass.
@@ -103,16 +109,14 @@ impl Rooms {
         }
     }
 
-    /// A room that a pass makes.
-    pub fn add(&mut self, room: Room, make: MakeId) -> RoomId {
-        self.list.push(Entry { room, make, nodes: 0, print: 0 });
-        self.list.len() as RoomId - 1
-    }
-
-    /// To change a room that was just added, and that no search has seen yet.
-    pub fn just_added(&mut self, id: RoomId) -> &mut Room {
-        assert!(id as usize >= self.kept, "rooms of before the pass never change");
-        &mut self.list[id as usize].room
+    /// A room that a pass makes, like another so far: to be changed before any search sees it.
+    pub fn add_like(&mut self, id: RoomId) -> (RoomId, &mut Room) {
+        let mut room = self.spare.pop().unwrap_or_default();
+        let like = &self.list[id as usize];
+        room.clone_from(&like.room);
+        let (made, place) = (Entry { room, make: like.make, nodes: 0, print: 0 }, self.list.len());
+        self.list.push(made);
+        (place as RoomId, &mut self.list[place].room)
     }
 }
 
@@ -193,12 +197,13 @@ mod tests {
     fn what_a_pass_made_is_gone_with_it() {
         let mut rooms = Rooms::default();
         let kept = rooms.keep(room(8, 0), 0);
-        let made = rooms.add(rooms.get(kept).clone(), 0);
-        rooms.just_added(made).profile.take(Timestamp::from_secs(0), Timestamp::from_secs(9), &Amount { cpus: 3, ..Amount::default() });
+        let (made, room) = rooms.add_like(kept);
+        room.profile.take(Timestamp::from_secs(0), Timestamp::from_secs(9), &Amount { cpus: 3, ..Amount::default() });
         assert_eq!(rooms.get(made).profile.free_at(Timestamp::from_secs(0)).cpus, 5);
         assert_eq!(rooms.get(kept).profile.free_at(Timestamp::from_secs(0)).cpus, 8);
         rooms.begin();
-        assert_eq!(rooms.add(room(1, 0), 0), made);
+        let (again, room) = rooms.add_like(kept);
+        assert_eq!((again, room.profile.free_at(Timestamp::from_secs(0)).cpus), (made, 8));
     }
 
     #[test]

@@ -153,6 +153,12 @@ impl Clone for Profile {
         steps.extend_from_slice(&self.0);
         Self(steps)
     }
+
+    fn clone_from(&mut self, source: &Self) {
+        self.0.clear();
+        self.0.reserve(source.0.len() + 2);
+        self.0.extend_from_slice(&source.0);
+    }
 }
 
 impl Default for Profile {

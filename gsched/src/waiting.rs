@@ -121,6 +121,32 @@ impl Pass<'_> {
         }
     }
 
+    /// Whether any of those who are to have a reservation might get one that begins before a time. Whom they stand before
+    /// and is over by then need not know of the others: theirs come out the same after it.
+    pub(crate) fn is_any_wanted_before(&mut self, end: Timestamp) -> bool {
+        // The last is there the longest: mostly it was the one the time before, or cannot since.
+        (0..self.wants.len()).rev().any(|place| self.may_begin_before(self.wants[place], end))
+    }
+
+    fn may_begin_before(&mut self, want: Want, end: Timestamp) -> bool {
+        let Some(job) = self.snapshot.job_near(&want) else { return false };
+        let of = self.shape(want.shape);
+        let ways = of.ways.len();
+        if job.is_choice() || of.own.is_some() || !of.named.is_empty() {
+            // What it lifts or names is not looked into here.
+            return true;
+        }
+        let secs = job.limit_secs.unwrap_or(UNLIMITED_SECS);
+        (0..ways).any(|way| {
+            let from = self.not_before(job, want.shape, way, secs);
+            let may = from < end && self.search(job, want.shape, |search, ask| search.may_begin(ask, way, (from, secs), end));
+            if !may && from < end {
+                self.remember_not_before(job, want.shape, way, secs, end);
+            }
+            may
+        })
+    }
+
     /// Whether fewer nodes than a shape needs have room for it at this moment: then it starts for no time at all.
     pub(crate) fn is_full(&mut self, shape: ShapeId) -> bool {
         if let Some(full) = self.shape(shape).pass.full {
@@ -145,11 +171,13 @@ impl Pass<'_> {
             return (kept.code != ReasonCode::None).then(|| kept.clone());
         }
         let mut kept = None;
-        if self.is_free_now(shape) {
+        // Who found it full in this pass need not look again.
+        if self.shape(shape).pass.full != Some(true) && self.is_free_now(shape) {
             kept = self.kept_for_window(shape).or_else(|| self.kept_for_jobs(shape, 0));
             // Nobody after the first in its way need be known, as long as what is free now stays free.
             let mut is_free = true;
-            while is_free && kept.is_none() && !self.wants.is_empty() {
+            let end = end_after(self.now, self.shape(shape).pass.refused_secs);
+            while is_free && kept.is_none() && self.is_any_wanted_before(end) {
                 let before = self.reserved.len();
                 self.reserve_next();
                 let at_once = self.reserved[before..].iter().any(|reserved| reserved.at <= self.now);
@@ -171,6 +199,7 @@ impl Pass<'_> {
     /// The window that keeps nodes on which a shape would have room.
     fn kept_for_window(&self, shape: ShapeId) -> Option<Reason> {
         let (shape, windows) = (self.shape(shape), &self.engine.windows);
+        windows.list.first()?;
         let end = end_after(self.now, shape.pass.refused_secs);
         let least = shape.least_gpus(0, shape.ways.first()?.last());
         let mut free = self.engine.cluster.with_gpus(least, &shape.candidates.up);

@@ -2,7 +2,7 @@
 
 use super::promises::{cluster, gives_out_only_what_is_free};
 use super::{NOW, picture};
-use crate::quick::Changes;
+use crate::quick::{Changes, Left};
 use crate::{Engine, PendingJob, Plan, RunningRun, Snapshot, WorkBudget, plan};
 use crate::ledger::{Ledger, Take};
 use gmodel::policy::{Account, GpuAmounts, Limits};
@@ -81,8 +81,12 @@ fn all() -> WorkBudget {
 fn says_what_a_look_at_every_job_says(snapshot: &Snapshot, plan: &Plan) {
     let mut engine = Engine::default();
     engine.sync(snapshot, None);
-    let (by_job, _) = engine.walk_all(snapshot, all(), None, None, None);
+    let (by_job, left) = engine.walk_all(snapshot, all(), None, None, None);
     assert_eq!(plan.starts, by_job.starts);
+    // Along the lines those are put off that are in nobody's way: they must come out the same after all starts.
+    let mut along_lines = Engine::default();
+    along_lines.plan(snapshot, all());
+    assert_eq!(promises(&mut along_lines, snapshot), reserved(&left));
     let reasons = |plan: &Plan| -> BTreeMap<_, _> {
         let all = plan.reasons.iter().map(|one| (one, false)).chain(plan.array_reasons.iter().map(|one| (one, true)));
         let told: BTreeMap<_, _> = all.map(|((job, reason), array)| ((*job, array), reason.code)).collect();
@@ -159,8 +163,13 @@ pub(super) fn plans_as_a_new_one(mut snapshot: Snapshot, which: Vec<prop::sample
 /// All reservations after a pass: for whom, when, and on which nodes.
 fn promises(engine: &mut Engine, snapshot: &Snapshot) -> Vec<(JobId, Timestamp, Vec<usize>)> {
     engine.make_ready(snapshot);
-    let left = engine.left.as_ref().unwrap();
-    left.reserved.iter().map(|one| (one.job, one.at, one.nodes().collect())).collect()
+    reserved(engine.left.as_ref().unwrap())
+}
+
+/// Those that were not taken back.
+fn reserved(left: &Left) -> Vec<(JobId, Timestamp, Vec<usize>)> {
+    let standing = left.reserved.iter().filter(|one| !one.holds.is_empty());
+    standing.map(|one| (one.job, one.at, one.nodes().collect())).collect()
 }
 
 proptest! {
@@ -236,14 +245,14 @@ proptest! {
             let after = starts(&snapshot);
             let told = |list: &[(JobId, Option<i64>)]| list.iter().find(|(job, _)| *job == head).and_then(|(_, at)| *at);
             if let (Some(before), Some(after)) = (told(&before), told(&after)) {
-                prop_assert!(after <= before.max(reserved(&first, head)), "job {head} from {before} to {after}");
+                prop_assert!(after <= before.max(named(&first, head)), "job {head} from {before} to {after}");
             }
         }
     }
 }
 
 /// The start that the text of the first plan named, seconds from now; nothing where it named none.
-fn reserved(plan: &Plan, job: JobId) -> i64 {
+fn named(plan: &Plan, job: JobId) -> i64 {
     let text = plan.reasons.iter().find(|(id, _)| *id == job).map(|(_, reason)| reason.text.to_string());
     let at = text.and_then(|text| gmodel::time::parse_rfc3339(text.rsplit_once("expected by ")?.1));
     at.map_or(i64::MAX, |at| at.since_secs(NOW))
@@ -253,6 +262,31 @@ fn starts(snapshot: &Snapshot) -> Vec<(JobId, Option<i64>)> {
     let jobs = snapshot.pending.iter().map(|job| job.id).collect();
     let told = crate::forecast(snapshot, &jobs);
     told.into_iter().map(|one| (one.job, one.start.map(|at| at.since_secs(NOW)))).collect()
+}
+
+#[test]
+fn only_reservations_that_may_begin_before_a_start_is_over_are_made_for_it() {
+    let queue = |second: &str| {
+        format!(
+            "node n1 h100:4
+             node n2 h100:4
+             running 1 n1 gpus=0-3 left=1000
+             running 2 n2 gpus=0 left=300
+             job nodes=2 gpn=4 time=1000
+             {second}
+             job nodes=2 gpn=4 time=700
+             job gpus=2 time=900"
+        )
+    };
+    let decided = |text: &str| {
+        let mut engine = Engine::default();
+        let plan = engine.plan(&picture(text), all());
+        let left = engine.left.unwrap();
+        (plan.starts.iter().map(|start| start.job.0).collect::<Vec<_>>(), left.reserved.len(), left.wants.len())
+    };
+    assert_eq!(decided(&queue("job nodes=2 gpn=4 time=500")), (vec![40], 1, 2), "both begin after the first");
+    assert!(decided(&queue("job gpus=4 time=600")).0.is_empty(), "between the run on n2 and the first there is time for the second");
+    assert_eq!(decided(&queue("job gpus=4 time=800")), (vec![40], 1, 2), "there is not");
 }
 
 #[test]
