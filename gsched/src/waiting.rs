@@ -7,6 +7,7 @@ use crate::pass::{Counted, Engine, Pass, Reserved, Wait, Want};
 use crate::placement::Picked;
 use crate::quick::Waiting;
 use crate::reason;
+use crate::rooms::RoomId;
 use crate::shape::{Shape, ShapeId};
 use crate::snapshot::PendingJob;
 use crate::timeline::UNLIMITED_SECS;
@@ -293,8 +294,13 @@ impl Pass<'_> {
             return None;
         }
         let now = self.now;
+        // Of nodes that have one room and follow each other the first is looked at.
+        let mut last: Option<RoomId> = None;
         let is_as_early = |at: usize, time: Timestamp| {
-            let need = of.need(0, 0, cluster.nodes[at].make).filter(|_| of.candidates.up.contains(at));
+            if !of.candidates.up.contains(at) || last.replace(cluster.room_id(at)) == Some(cluster.room_id(at)) {
+                return false;
+            }
+            let need = of.need(0, 0, cluster.nodes[at].make);
             need.is_some_and(|need| cluster.room(at).first(need, now, secs, time.plus_millis(1)).is_some())
         };
         let (at, nodes) = promised.again((job.id, shape, secs), now, is_as_early)?;
