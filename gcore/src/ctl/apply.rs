@@ -12,7 +12,7 @@ use super::mig;
 use super::policy;
 use super::preempt;
 use super::requeue;
-use super::submit::spread;
+use super::submit::{forget_what_fits, spread};
 use super::suspend;
 use super::usage;
 use super::state::{Array, Job, Member, Node, NodeFailure, Outcome, Run, State, TaskOf};
@@ -229,7 +229,7 @@ pub fn apply(state: &mut State, event: &Event) {
                 Arc::make_mut(&mut state.usage).set_zone(config.time_zone.clone());
             }
             state.policy_since = (state.seq, *at);
-            state.feasible = Arc::default();
+            forget_what_fits(state);
             state.merge_policy();
         }
         Event::Restored { incarnation, next_job, .. } => {

@@ -21,11 +21,12 @@ use gmodel::{
     ExitCode, GpuSlot, JobId, JobSpec, JobState, NodeId, NodeLife, Policy, Reason, Request, RunClass, RunId,
     Seq, Timestamp,
 };
+use gsched::SchedNode;
 use gsched::usage::UsageBook;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Deref, DerefMut};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Everything the controller decides from.
 #[derive(Clone, Debug, Default)]
@@ -92,6 +93,8 @@ pub struct State {
     /// Requests known to fit the nodes there are, as they were asked for, and on how many: a memo for submission, cleared when
     /// nodes change.
     pub feasible: Arc<BTreeMap<(String, Request), u32>>,
+    /// The nodes of each partition as a submission looks at them, made when the first needs them. A memo, cleared with `feasible`.
+    pub(super) members: OnceLock<Arc<BTreeMap<String, Vec<SchedNode>>>>,
     /// Pending jobs whose request changed since the last plan was entered: a plan made before does not start them. A
     /// memo of the controller that runs.
     pub respecified: BTreeMap<JobId, Seq>,

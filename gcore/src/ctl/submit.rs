@@ -19,7 +19,7 @@ use gmodel::partition_list::names;
 use gmodel::{JobId, JobSpec, Request, Timestamp, UserRef};
 use gsched::SchedNode;
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Used when neither job nor partition says anything, seconds.
 const DEFAULT_LIMIT_SECS: u32 = 86_400;
@@ -439,6 +439,9 @@ pub(super) fn check_nodes(
     if state.feasible.contains_key(&(spec.partition.clone(), as_asked(request))) {
         return Ok(());
     }
+    if fits_members(state, partition, request) {
+        return Ok(());
+    }
     let allowed = allowed_nodes(request, partition, member_nodes(state, partition))?;
     let asked = request.nodes_min.max(request.nodelist.as_ref().map_or(0, |l| l.len() as u32));
     if asked as usize > allowed.len() {
@@ -463,6 +466,21 @@ pub(super) fn check_nodes(
         Some(text) => Err(invalid(text)),
         None => Ok(()),
     }
+}
+
+/// Whether the nodes as they are remembered have room for a request that asks for none by name. What they lack is said of the
+/// nodes as they are: a memo refuses nothing.
+fn fits_members(state: &State, partition: &Partition, request: &Request) -> bool {
+    let names_some = request.nodelist.is_some() || request.exclude.is_some() || request.constraint.is_some() || request.switches.is_some();
+    let all = || Arc::new(state.config.partitions.iter().map(|one| (one.name.clone(), member_nodes(state, one))).collect());
+    let known = (!names_some).then(|| state.members.get_or_init(all).get(&partition.name)).flatten();
+    known.is_some_and(|nodes| request.nodes_min as usize <= nodes.len() && gsched::impossible(request, partition, nodes).is_none())
+}
+
+/// Nodes are others, or in other partitions.
+pub(super) fn forget_what_fits(state: &mut State) {
+    state.feasible = Arc::default();
+    state.members = OnceLock::new();
 }
 
 fn members<'a>(state: &'a State, partition: &'a Partition) -> impl Iterator<Item = &'a Node> {

@@ -3,7 +3,7 @@
 use super::{lift, node_mut, raise_generation};
 use crate::ctl::event::{Event, GpuNoteKind};
 use crate::ctl::state::{FenceFailure, Fencing, Node, State};
-use crate::ctl::{gpu_check, gpu_history, gpu_order, mig};
+use crate::ctl::{gpu_check, gpu_history, gpu_order, mig, submit};
 use gmodel::GpuSlot;
 use gmodel::node::{GpuEntry, Inventory, Link};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub(super) fn apply(state: &mut State, event: &Event) {
             state.next_node = state.next_node.max(node.0 + 1);
             state.node_names.insert(name.clone(), *node);
             state.nodes.insert(*node, joined);
-            state.feasible = Arc::default();
+            submit::forget_what_fits(state);
         }
         Event::NodeAdminChanged { node, admin, .. } => node_mut(state, *node).admin = *admin,
         Event::NodeHello { node, life, at } => {
@@ -35,7 +35,7 @@ pub(super) fn apply(state: &mut State, event: &Event) {
         }
         Event::NodeInventory { node, inventory, .. } => {
             take_inventory(node_mut(state, *node), inventory);
-            state.feasible = Arc::default();
+            submit::forget_what_fits(state);
             state.watch(*node);
         }
         Event::NodeLinkChanged { node, link, at } => {
@@ -96,7 +96,7 @@ pub(super) fn apply(state: &mut State, event: &Event) {
                 state.watched.remove(&node.id);
                 state.sick_gone.retain(|_, from| *from != node.id);
             }
-            state.feasible = Arc::default();
+            submit::forget_what_fits(state);
         }
         Event::GpuOrdered { node, uuid, what, by, at } => {
             gpu_history::count(state, event);

@@ -43,6 +43,7 @@ pub(super) fn same(one: &State, other: &State) -> bool {
     let blind = |state: &State| {
         let state = State {
             feasible: Arc::default(),
+            members: Default::default(),
             late_specs: Default::default(),
             respecified: BTreeMap::new(),
             minutes: Minutes::default(),
