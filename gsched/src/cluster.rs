@@ -408,6 +408,7 @@ impl Cluster {
     /// Gives a node another room in this pass: one that a node of its make has or had in it. Call `file` when what is
     /// free now is otherwise.
     pub(crate) fn set_room(&mut self, at: usize, room: RoomId) {
+        self.rooms.give(room, 1);
         self.set_rooms(at..at + 1, room);
     }
 
@@ -447,12 +448,15 @@ impl Cluster {
                 let stretch = at..self.end_of_stretch(at).min(nodes.end);
                 let before = self.room_of[at];
                 let (room, hold) = match self.taken.get(before) {
-                    Some(known) => known,
+                    Some(known) => {
+                        self.rooms.give(known.0, stretch.len());
+                        known
+                    }
                     None => {
-                        let (made, room) = self.rooms.add_like(before);
-                        let hold = room.hold(need(*of, self.nodes[at].make)?, from, to)?;
-                        self.taken.set(before, (made, hold));
-                        (made, hold)
+                        let need = need(*of, self.nodes[at].make)?;
+                        let taken = self.rooms.add_changed(before, stretch.len(), |room| room.hold(need, from, to))?;
+                        self.taken.set(before, taken);
+                        taken
                     }
                 };
                 at = stretch.end;

@@ -203,6 +203,8 @@ impl Room {
     }
 
     /// Takes what is needed for a time; `None` when it is not there.
+    ///
+    /// Nothing is taken where not all of it is there.
     pub fn hold(&mut self, need: &Need, from: Timestamp, to: Timestamp) -> Option<Hold> {
         if need.milli > 0
             && let Some(at) = self.shared_for(need, from, to)

@@ -32,7 +32,7 @@ pub struct Rooms {
 struct Entry {
     room: Room,
     make: MakeId,
-    /// Nodes that have it before the pass.
+    /// Nodes that have it before the pass; of a room that the pass made, how often it was given to a node.
     nodes: u32,
     print: u64,
 }
@@ -114,9 +114,46 @@ impl Rooms {
         let mut room = self.spare.pop().unwrap_or_default();
         let like = &self.list[id as usize];
         room.clone_from(&like.room);
-        let (made, place) = (Entry { room, make: like.make, nodes: 0, print: 0 }, self.list.len());
+        let (made, place) = (Entry { room, make: like.make, nodes: 1, print: 0 }, self.list.len());
         self.list.push(made);
         (place as RoomId, &mut self.list[place].room)
+    }
+
+    /// A room that a pass makes for so many nodes that have this one, by a change that changes nothing where it fails. A room
+    /// of the pass that was never given to anybody else goes over with its memory: thousands of jobs may wait for one node,
+    /// and each adds to its timeline.
+    pub fn add_changed<T>(&mut self, id: RoomId, nodes: usize, change: impl FnOnce(&mut Room) -> Option<T>) -> Option<(RoomId, T)> {
+        let goes_over = self.is_made(id) && self.list[id as usize].nodes as usize == nodes;
+        let like = &mut self.list[id as usize];
+        let mut room = match goes_over {
+            true => std::mem::take(&mut like.room),
+            false => {
+                let mut room = self.spare.pop().unwrap_or_default();
+                room.clone_from(&like.room);
+                room
+            }
+        };
+        let make = like.make;
+        let Some(found) = change(&mut room) else {
+            match goes_over {
+                true => like.room = room,
+                false => self.spare.push(room),
+            }
+            return None;
+        };
+        self.list.push(Entry { room, make, nodes: nodes as u32, print: 0 });
+        Some((self.list.len() as RoomId - 1, found))
+    }
+
+    /// So many more nodes get a room in the pass.
+    pub fn give(&mut self, id: RoomId, nodes: usize) {
+        if self.is_made(id) {
+            self.list[id as usize].nodes += nodes as u32;
+        }
+    }
+
+    fn is_made(&self, id: RoomId) -> bool {
+        id as usize >= self.kept
     }
 }
 
@@ -204,6 +241,28 @@ mod tests {
         rooms.begin();
         let (again, room) = rooms.add_like(kept);
         assert_eq!((again, room.profile.free_at(Timestamp::from_secs(0)).cpus), (made, 8));
+    }
+
+    #[test]
+    fn a_room_that_only_one_node_was_given_is_changed_and_not_copied() {
+        let taken = |from: i64| move |room: &mut Room| {
+            room.profile.take(Timestamp::from_secs(from), Timestamp::from_secs(from + 1), &Amount { cpus: 1, ..Amount::default() });
+            Some(())
+        };
+        let mut rooms = Rooms::default();
+        let kept = rooms.keep(room(8, 0), 0);
+        let (mut last, ()) = rooms.add_changed(kept, 1, taken(0)).unwrap();
+        for at in 1..100 {
+            last = rooms.add_changed(last, 1, taken(at)).unwrap().0;
+        }
+        let steps = |rooms: &Rooms| rooms.list.iter().map(|entry| entry.room.profile.steps().len()).sum::<usize>();
+        assert!(steps(&rooms) < 300, "{} steps for a timeline of a hundred jobs", steps(&rooms));
+        assert_eq!(rooms.get(kept).profile.free_at(Timestamp::from_secs(0)).cpus, 8, "what it was before the pass stays");
+        assert_eq!(rooms.add_changed(last, 1, |_| None::<()>), None);
+        assert_eq!(rooms.get(last).profile.free_at(Timestamp::from_secs(50)).cpus, 7, "and so does what could not be changed");
+        rooms.give(last, 1);
+        rooms.add_changed(last, 1, taken(50)).unwrap();
+        assert_eq!(rooms.get(last).profile.free_at(Timestamp::from_secs(50)).cpus, 7, "another node was given it too");
     }
 
     #[test]
