@@ -109,7 +109,7 @@ pub enum ToStep {
     /// Freeze the job's processes, or let them go on. The time limit stands still meanwhile; a stop ends it.
     Suspend { suspended: bool },
     /// Start tasks of a step; output and end go to the address as [`StepOutput`] frames.
-    Step { step: StepOrder },
+    Step { step: Box<StepOrder> },
     #[serde(other)]
     Unknown,
 }

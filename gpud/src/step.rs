@@ -267,7 +267,7 @@ impl StepLink {
         }
     }
     pub fn step(&mut self, step: StepOrder) {
-        self.say(ToStep::Step { step });
+        self.say(ToStep::Step { step: Box::new(step) });
     }
     pub fn signal(&mut self, signal: NumberedSignal) {
         if signal.number > self.signalled {

@@ -246,7 +246,7 @@ impl Supervisor {
                     Vec::new()
                 }
                 ToStep::Step { step } => {
-                    self.begin_step(step);
+                    self.begin_step(*step);
                     Vec::new()
                 }
                 ToStep::Unknown => {

@@ -32,7 +32,7 @@ fn the_submissions_soft_limits_hold_in_the_job_and_its_steps() {
     };
     assert_eq!(bench.file("out"), format!("77\n{}\n0\n{memlock}\n", own(Resource::Nofile).hard));
     let grun = Grun::listen();
-    link.send(&ToStep::Step { step: grun.order(0, 1, "ulimit -Sn") });
+    link.send(&ToStep::Step { step: Box::new(grun.order(0, 1, "ulimit -Sn")) });
     assert_eq!(grun.accept().collect().stdout[&0], "77\n");
     link.stop(15);
     link.end();

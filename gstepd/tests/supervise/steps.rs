@@ -14,7 +14,7 @@ fn job_with_step(order: impl FnOnce(&Grun) -> StepOrder) -> Option<(Bench, Link,
     let mut bench = Bench::isolated("exec sleep 600")?;
     let mut link = bench.start_and_go();
     let grun = Grun::listen();
-    link.send(&ToStep::Step { step: order(&grun) });
+    link.send(&ToStep::Step { step: Box::new(order(&grun)) });
     Some((bench, link, grun))
 }
 
@@ -56,9 +56,9 @@ fn much_output_arrives_whole_however_slow_grun_reads() {
 #[test]
 fn a_repeated_order_starts_no_second_step() {
     let Some((bench, mut link, grun)) = job_with_step(|grun| grun.order(0, 1, "echo once >> runs")) else { return };
-    link.send(&ToStep::Step { step: grun.order(0, 1, "echo twice >> runs") });
+    link.send(&ToStep::Step { step: Box::new(grun.order(0, 1, "echo twice >> runs")) });
     assert_eq!(grun.accept().collect().ended[&0].0, ExitCode::SUCCESS);
-    link.send(&ToStep::Step { step: grun.order(1, 1, "echo next >> runs") });
+    link.send(&ToStep::Step { step: Box::new(grun.order(1, 1, "echo next >> runs")) });
     assert_eq!(grun.accept().collect().ended[&0].0, ExitCode::SUCCESS);
     assert_eq!(bench.file("runs"), "once\nnext\n");
 }
@@ -73,7 +73,7 @@ fn a_task_that_cannot_start_says_why() {
     let all = grun.accept().collect();
     let (exit, text) = &all.ended[&0];
     assert!(*exit == ExitCode::exited(127) && text.contains("no-such-program: not found in PATH"), "{all:?}");
-    link.send(&ToStep::Step { step: StepOrder { work_dir: "/nonexistent".into(), ..grun.order(1, 1, "") } });
+    link.send(&ToStep::Step { step: Box::new(StepOrder { work_dir: "/nonexistent".into(), ..grun.order(1, 1, "") }) });
     assert!(grun.accept().collect().ended[&0].1.contains("/nonexistent"));
 }
 
@@ -124,7 +124,7 @@ fn a_step_before_the_go_waits_for_it() {
     let Some(mut bench) = Bench::isolated("exec sleep 600") else { return };
     let mut link = bench.start();
     let grun = Grun::listen();
-    link.send(&ToStep::Step { step: grun.order(0, 1, "echo then") });
+    link.send(&ToStep::Step { step: Box::new(grun.order(0, 1, "echo then")) });
     link.send(&ToStep::Go);
     let all = grun.accept().collect();
     assert_eq!(all.ended[&0].0, ExitCode::SUCCESS, "{all:?}");
@@ -136,7 +136,7 @@ fn a_step_of_a_job_that_is_stopped_before_its_go_is_refused() {
     let Some(mut bench) = Bench::isolated("exec sleep 600") else { return };
     let mut link = bench.start();
     let grun = Grun::listen();
-    link.send(&ToStep::Step { step: grun.order(0, 1, "true") });
+    link.send(&ToStep::Step { step: Box::new(grun.order(0, 1, "true")) });
     link.send(&ToStep::Stop { why: gmodel::run::StopWhy::Cancelled, grace_secs: 0 });
     let all = grun.accept().collect();
     assert!(all.refused.as_deref().is_some_and(|text| text.contains("not running")), "{all:?}");
@@ -149,7 +149,7 @@ fn a_grun_that_cannot_be_reached_costs_nothing() {
     else {
         return;
     };
-    link.send(&ToStep::Step { step: StepOrder { step: 1, connect: "login:99".into(), ..StepOrder::default() } });
+    link.send(&ToStep::Step { step: Box::new(StepOrder { step: 1, connect: "login:99".into(), ..StepOrder::default() }) });
     wait_for("a line in the log", || {
         let log = fs::read_to_string(bench.run_dir().join("log")).unwrap();
         log.contains("\"login:99\" is no numeric ADDRESS:PORT").then_some(())
@@ -165,7 +165,7 @@ fn steps_run_on_a_node_that_only_holds_its_share() {
     bench.order.node_index = 1;
     let mut link = bench.start_and_go();
     let grun = Grun::listen();
-    link.send(&ToStep::Step { step: StepOrder { ranks: vec![5], ..grun.order(0, 6, "echo $GSUB_PROCID") } });
+    link.send(&ToStep::Step { step: Box::new(StepOrder { ranks: vec![5], ..grun.order(0, 6, "echo $GSUB_PROCID") }) });
     assert_eq!(grun.accept().collect().stdout[&5], "5\n");
     link.stop(30);
     assert_eq!(link.end().cause, EndCause::Stopped);

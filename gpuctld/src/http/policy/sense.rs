@@ -67,7 +67,7 @@ impl OfTypes for Qos {
     }
 }
 
-fn named<'a, const N: usize>(amounts: [&'a Option<GpuAmounts>; N]) -> impl Iterator<Item = &'a str> {
+fn named<const N: usize>(amounts: [&Option<GpuAmounts>; N]) -> impl Iterator<Item = &str> {
     amounts.into_iter().flatten().flat_map(|amounts| amounts.0.keys().map(String::as_str))
 }
 
