@@ -239,6 +239,8 @@ fn a_share_whose_runs_are_gone_is_taken_back_at_the_next_start() {
     let Some(pool) = pool("h100:1", "mps") else { return };
     let one = submit(&pool, "0.5", WAIT);
     wait_up(&pool, one, 1);
+    // What the controller has heard of it is lost with the spool; what it has not is sent again.
+    pool.wait_state(one, Running);
     let daemons = daemons(&pool);
     pool.kill("node1");
     let spool = pool.dir.join("node1/spool/runs");
