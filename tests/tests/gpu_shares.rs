@@ -240,7 +240,7 @@ fn a_share_whose_runs_are_gone_is_taken_back_at_the_next_start() {
     let one = submit(&pool, "0.5", WAIT);
     wait_up(&pool, one, 1);
     // What the controller has heard of it is lost with the spool; what it has not is sent again.
-    pool.wait_state(one, Running);
+    pool.wait_until("the controller has heard of it", || pool.run("gq", &["--log", &one.to_string()]).out.contains("running on node1"));
     let daemons = daemons(&pool);
     pool.kill("node1");
     let spool = pool.dir.join("node1/spool/runs");
