@@ -88,7 +88,7 @@ struct StepArgs {
     #[arg(short = 'c', long, value_name = "N")]
     cpus_per_task: Option<u32>,
     /// CPUs of its own for the step, --cpus-per-task for each task or as many as the job's tasks have; it waits for them
-    #[arg(long, alias = "exclusive", overrides_with = "exact")]
+    #[arg(long, alias = "exclusive")]
     exact: bool,
     /// GPUs of its own for the step: a number, or type:number; it waits for them. 0: none
     #[arg(short = 'G', long, value_name = "N")]
@@ -216,9 +216,9 @@ impl StepArgs {
     }
 }
 
-/// The command line as clap knows it.
+/// The command line as clap knows it. As in srun options can be given again, and the last counts.
 pub fn command() -> clap::Command {
-    StepArgs::command()
+    StepArgs::command().args_override_self(true)
 }
 
 /// `grun` itself.
@@ -777,8 +777,10 @@ mod tests {
 
     #[test]
     fn scripts_for_srun_may_say_the_same_twice() {
-        let args = StepArgs::try_parse_from(["grun", "--exact", "--exclusive", "--gpus-per-task=0", "--gres=none", "-u", "true"]).unwrap();
+        let words = ["grun", "-n2", "--exact", "--exclusive", "--gpus-per-task=0", "--gres=none", "-u", "-n", "1", "true"];
+        let args = StepArgs::from_arg_matches(&command().try_get_matches_from(words).unwrap()).unwrap();
         assert!(args.exact && args.share_words().gpus().unwrap().is_some_and(|gpus| gpus.count == 0));
+        assert_eq!(args.ntasks, Some(1), "the last counts");
     }
 
     #[test]

@@ -126,16 +126,19 @@ pub(crate) fn start(client: &mut Client, job: &str, request: &StepRequest, signa
 /// Says the end of steps whose gruns were killed and could not: nobody listens where they did. One that listens where we do
 /// is our own, and the answer that told us of it was lost.
 fn end_deserted(client: &mut Client, job: &str, holders: &[StepHolder], own: &str) {
-    let is_gone = |connect: &str| {
-        let address = connect.parse::<SocketAddr>();
-        let refused = |address| TcpStream::connect_timeout(&address, LOOK_PATIENCE).is_err_and(|e| e.kind() == ErrorKind::ConnectionRefused);
-        connect == own || address.is_ok_and(refused)
-    };
-    for holder in holders.iter().take(MAX_LOOKED_AT).filter(|holder| is_gone(&holder.connect)) {
+    for holder in holders.iter().take(MAX_LOOKED_AT).filter(|holder| holder.connect == own || is_gone(&holder.connect, own)) {
         let end = StepEndRequest { exit_code: ExitCode::killed(Signal::SIGKILL as u8) };
         // If it cannot be said now, the next look will.
         let _ = client.post_repeatable::<_, serde_json::Value>(&format!("/v1/jobs/{job}/steps/{}/end", holder.step), &end);
     }
+}
+
+/// Nobody listens there. One's own loopback address tells nothing of a grun on another machine.
+fn is_gone(connect: &str, own: &str) -> bool {
+    let loopback = |address: &SocketAddr| address.ip().is_loopback();
+    let (Ok(address), Ok(own)) = (connect.parse::<SocketAddr>(), own.parse::<SocketAddr>()) else { return false };
+    let is_told = !loopback(&address) || loopback(&own);
+    is_told && TcpStream::connect_timeout(&address, LOOK_PATIENCE).is_err_and(|e| e.kind() == ErrorKind::ConnectionRefused)
 }
 
 /// The signal that came meanwhile, if it is one that ends a program that waits.
@@ -193,6 +196,17 @@ mod tests {
         let none = ShareWords { gres: Some("none"), gpus_per_task: Some("0"), ..ShareWords::default() };
         assert_eq!(none.gpus().unwrap().map(|gpus| gpus.count), Some(0));
         assert!(refusal(ShareWords { gres: Some("fpga:1"), ..ShareWords::default() }).starts_with("--gres fpga:1: "));
+    }
+
+    #[test]
+    fn a_grun_is_gone_where_nobody_listens_any_more() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let there = listener.local_addr().unwrap().to_string();
+        assert!(!is_gone(&there, "127.0.0.1:1"));
+        drop(listener);
+        assert!(is_gone(&there, "127.0.0.1:1"));
+        assert!(!is_gone(&there, "10.0.0.7:1"), "that is another machine's loopback");
+        assert!(!is_gone("nowhere", "127.0.0.1:1"));
     }
 
     #[test]
