@@ -111,11 +111,8 @@ impl Rooms {
 
     /// A room that a pass makes, like another so far: to be changed before any search sees it.
     pub fn add_like(&mut self, id: RoomId) -> (RoomId, &mut Room) {
-        let mut room = self.spare.pop().unwrap_or_default();
-        let like = &self.list[id as usize];
-        room.clone_from(&like.room);
-        let (made, place) = (Entry { room, make: like.make, nodes: 1, print: 0 }, self.list.len());
-        self.list.push(made);
+        let (room, place) = (self.copy_of(id), self.list.len());
+        self.list.push(Entry { room, make: self.make(id), nodes: 1, print: 0 });
         (place as RoomId, &mut self.list[place].room)
     }
 
@@ -124,25 +121,25 @@ impl Rooms {
     /// and each adds to its timeline.
     pub fn add_changed<T>(&mut self, id: RoomId, nodes: usize, change: impl FnOnce(&mut Room) -> Option<T>) -> Option<(RoomId, T)> {
         let goes_over = self.is_made(id) && self.list[id as usize].nodes as usize == nodes;
-        let like = &mut self.list[id as usize];
         let mut room = match goes_over {
-            true => std::mem::take(&mut like.room),
-            false => {
-                let mut room = self.spare.pop().unwrap_or_default();
-                room.clone_from(&like.room);
-                room
-            }
+            true => std::mem::take(&mut self.list[id as usize].room),
+            false => self.copy_of(id),
         };
-        let make = like.make;
         let Some(found) = change(&mut room) else {
             match goes_over {
-                true => like.room = room,
+                true => self.list[id as usize].room = room,
                 false => self.spare.push(room),
             }
             return None;
         };
-        self.list.push(Entry { room, make, nodes: nodes as u32, print: 0 });
+        self.list.push(Entry { room, make: self.make(id), nodes: nodes as u32, print: 0 });
         Some((self.list.len() as RoomId - 1, found))
+    }
+
+    fn copy_of(&mut self, id: RoomId) -> Room {
+        let mut room = self.spare.pop().unwrap_or_default();
+        room.clone_from(self.get(id));
+        room
     }
 
     /// So many more nodes get a room in the pass.
