@@ -5,7 +5,7 @@
 use clap::{CommandFactory, FromArgMatches, Parser};
 use gcli::column_format::{Spec, parse_percent_names};
 use gcli::table::stdout;
-use gcli::{Failure, Outcome, command_line};
+use gcli::{Failure, Outcome, cluster_choice, command_line};
 use gwire::api::{AccountRow, ClusterInfo};
 use gwire::client::Client;
 use serde::Deserialize;
@@ -113,6 +113,7 @@ pub(crate) fn main(name: &str, words: Vec<OsString>) -> Outcome {
     let args = Args::from_arg_matches(&matches).map_err(Failure::usage)?;
     let mut client = gcli::connect("gadm")?;
     let asked = if name == "sshare" { of_sshare(&args)? } else { of_sacctmgr(&args)? };
+    cluster_choice::check(&asked.clusters, &mut client)?;
     print(&mut client, &args, &asked)
 }
 
@@ -121,6 +122,8 @@ struct Asked {
     kind: Kind,
     users: Vec<String>,
     accounts: Vec<String>,
+    /// As `cluster=` names them.
+    clusters: String,
     columns: String,
 }
 
@@ -138,13 +141,19 @@ fn list(text: &str) -> Vec<String> {
 
 /// `sshare -U`: the associations of who asks, or of `-u`.
 fn of_sshare(args: &Args) -> Result<Asked, Failure> {
+    if let Some(word) = args.words.first() {
+        return Err(Failure::usage(format_args!("{word:?} chooses nothing here. Known are -U, -u NAMES and -o COLUMNS; {ELSEWHERE}")));
+    }
     let own = || nix::unistd::User::from_uid(nix::unistd::Uid::current()).ok().flatten().map(|user| user.name).into_iter().collect();
     let users = args.user.as_deref().map_or_else(own, list);
     let kind = if args.users { Kind::Users } else { Kind::Associations };
-    Ok(Asked { kind, users, accounts: Vec::new(), columns: args.format.clone().unwrap_or_else(|| "Account,User,RawShares".to_owned()) })
+    Ok(Asked { kind, users, accounts: Vec::new(), clusters: String::new(), columns: args.format.clone().unwrap_or_else(|| "Account,User,RawShares".to_owned()) })
 }
 
 fn of_sacctmgr(args: &Args) -> Result<Asked, Failure> {
+    if args.users || args.user.is_some() {
+        return Err(Failure::usage("-U and -u are sshare's: here user=NAMES chooses"));
+    }
     let [verb, entity, words @ ..] = &args.words[..] else { return Err(Failure::usage(format_args!("list what? user, account, assoc or cluster. {ELSEWHERE}"))) };
     if !["list", "show"].contains(&verb.to_ascii_lowercase().as_str()) {
         return Err(Failure::usage(format_args!("{verb:?} is not done here: {ELSEWHERE}")));
@@ -157,14 +166,14 @@ fn of_sacctmgr(args: &Args) -> Result<Asked, Failure> {
         assoc if assoc.starts_with("assoc") => (Kind::Associations, "Cluster,Account,User,Share"),
         _ => return Err(Failure::usage(format_args!("{entity:?} is not listed here: {ELSEWHERE}"))),
     };
-    let mut asked = Asked { kind, users: Vec::new(), accounts: Vec::new(), columns: args.format.clone().unwrap_or_else(|| usual.to_owned()) };
+    let mut asked = Asked { kind, users: Vec::new(), accounts: Vec::new(), clusters: String::new(), columns: args.format.clone().unwrap_or_else(|| usual.to_owned()) };
     for word in words.iter().filter(|word| !["where", "withassoc"].contains(&word.to_ascii_lowercase().as_str())) {
         let (key, value) = word.split_once('=').map_or(("", word.as_str()), |(key, value)| (key, value));
         match (key.to_ascii_lowercase().as_str(), kind) {
             ("format", _) => asked.columns = value.to_owned(),
             ("user" | "users", _) | ("" | "name" | "names", Kind::Users) => asked.users.extend(list(value)),
             ("account" | "accounts", _) | ("" | "name" | "names", Kind::Accounts) => asked.accounts.extend(list(value)),
-            ("cluster" | "clusters", _) => {}
+            ("cluster" | "clusters", _) => asked.clusters = value.to_owned(),
             _ => return Err(Failure::usage(format_args!("{word:?} chooses nothing here. Known are user=, account= and format="))),
         }
     }
@@ -273,7 +282,7 @@ mod tests {
         let closed = AccountRow { closed: true, ..account("old", &[]) };
         let accounts = [account("lab", &[("ada", true), ("bob", false)]), account("open", &[]), account("other", &[("bob", true)]), closed];
         let of = |kind: Kind, users: &[&str]| {
-            let asked = Asked { kind, users: users.iter().map(|user| (*user).to_owned()).collect(), accounts: Vec::new(), columns: String::new() };
+            let asked = Asked { kind, users: users.iter().map(|user| (*user).to_owned()).collect(), accounts: Vec::new(), clusters: String::new(), columns: String::new() };
             rows(&accounts, &asked).iter().map(|row| format!("{}/{}/{}", row.account, row.user, row.default_account)).collect::<Vec<_>>()
         };
         assert_eq!(of(Kind::Users, &["ada"]), ["lab/ada/lab", "open/ada/lab"]);

@@ -59,6 +59,9 @@ pub(crate) fn main(words: Vec<OsString>) -> Outcome {
     let (command, rest) = args.words.split_first().expect("one is required");
     let mut client = gcli::connect("scontrol")?;
     args.cluster.check(&mut client)?;
+    if let (["ping" | "reconfigure" | "version"], Some(odd)) = ([command.to_ascii_lowercase().as_str()], rest.first()) {
+        return Err(Failure::usage(format_args!("{command} takes no words, and {odd:?} is one")));
+    }
     let jobs = || job_names(rest);
     let mut on_jobs = |act: JobAct| job::run(&mut client, act);
     match command.to_ascii_lowercase().as_str() {

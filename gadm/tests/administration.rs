@@ -112,6 +112,7 @@ fn under_the_name_scontrol_its_words_do_what_gadms_do() {
         stderr: gadm: reservations are made and removed with gadm reservation add and del; partitions are files (partitions.d), nodes join by themselves
         exit: Some(2)
     "#]].assert_eq(&sent(&["create", "reservation=x"]));
+    assert!(sent(&["reconfigure", "now"]).contains("reconfigure takes no words, and \"now\" is one"));
     expect![[r#"
         stderr: gadm: show "licences" is not known here. Known are jobs, nodes, partitions, hostnames, hostlist, hostlistsorted, config, reservations, steps
         exit: Some(2)
@@ -139,7 +140,7 @@ fn under_the_names_sacctmgr_and_sshare_accounts_are_listed_and_nothing_is_made()
     expect![[r#"
         |Cluster|Account|User|Share
         |lab|vision|ada|3
-    "#]].assert_eq(&said("sacctmgr", &["-P", "list", "associations", "where", "user=ada", "account=vision"]).replace("|lab|vision||1\n", ""));
+    "#]].assert_eq(&said("sacctmgr", &["-P", "list", "associations", "where", "user=ada", "account=vision"]));
     expect![[r#"
         |              vision 
         |                open 
@@ -149,6 +150,11 @@ fn under_the_names_sacctmgr_and_sshare_accounts_are_listed_and_nothing_is_made()
         |exit: Some(2)
     "#]].assert_eq(&said("sacctmgr", &["add", "user", "eve"]));
     assert!(said("sshare", &["-U", "--format", "FairShare,Nosuch"]).contains("there is no column \"Nosuch\" here"));
+    // What would choose something is not passed over.
+    assert!(said("sacctmgr", &["list", "user", "cluster=other"]).contains("this is cluster \"lab\", and its controller knows no other"));
+    assert!(said("sacctmgr", &["-nP", "list", "cluster", "cluster=lab"]).starts_with("|lab\n"));
+    assert!(said("sacctmgr", &["-u", "ada", "list", "assoc"]).contains("-U and -u are sshare's: here user=NAMES chooses"));
+    assert!(said("sshare", &["ada"]).contains("\"ada\" chooses nothing here. Known are -U, -u NAMES and -o COLUMNS"));
 }
 
 #[test]
