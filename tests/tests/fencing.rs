@@ -6,11 +6,11 @@ use gmodel::JobState::{Failed, Running};
 use gmodel::ReasonCode;
 use gpupool_tests::pool::{Pool, is_alive};
 
-/// Fails while `broken` is there, hangs while `hangs` is, else cuts the power of what `pid.1` names.
+/// Fails while `broken` is there, hangs while `hangs` is (also one whose controller was killed ends with it), else cuts the power of what `pid.1` names.
 const FENCE: &str = r#"#!/bin/sh
 cd "${0%/*}" || exit 9
 echo "$1 $GPUPOOL_ATTEMPT" >> calls
-[ ! -e hangs ] || sleep 1000
+[ ! -e hangs ] || { while [ -e hangs ]; do sleep 0.05; done; exit 4; }
 [ ! -e broken ] || { echo "no route to the BMC of $1" >&2; exit 3; }
 kill -9 $(cat pid.1); echo off >> calls
 "#;
