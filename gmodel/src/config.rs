@@ -39,7 +39,7 @@ pub struct ClusterConfig {
     pub time_zone: Arc<TimeZone>,
     /// Users who may administer besides root on the controller's host.
     pub operators: Vec<String>,
-    /// Finished jobs stay in memory this long, for `gq` without the database.
+    /// Finished jobs stay in memory this long (of more than 10,000 the oldest for 60 s), for `gq` without the database and to be requeued.
     pub min_job_age_secs: u32,
     /// What of others' jobs listings show.
     pub privacy: Privacy,
@@ -76,7 +76,7 @@ impl Default for ClusterConfig {
             kill_invalid_depend: false,
             time_zone: Arc::default(),
             operators: Vec::new(),
-            min_job_age_secs: 60,
+            min_job_age_secs: 300,
             privacy: Privacy::Open,
             scheduler: SchedulerConfig::default(),
             mig: Vec::new(),

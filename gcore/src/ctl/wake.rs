@@ -68,26 +68,38 @@ pub(super) fn handle(tx: &mut Tx) {
     }
 }
 
+/// So many finished jobs, and so many arrays, stay in memory for all of `min_job_age_secs`; of more the oldest leave at `CROWDED_AGE_SECS`.
+const KEPT_FINISHED: usize = 10_000;
+const CROWDED_AGE_SECS: u32 = 60;
+
+fn age_secs(state: &State, is_crowded: bool) -> i64 {
+    let age = state.config.min_job_age_secs;
+    i64::from(if is_crowded { age.min(CROWDED_AGE_SECS) } else { age })
+}
+
+/// How long the finished job with so many older ones stays.
+fn job_age_secs(state: &State, older: usize) -> i64 {
+    age_secs(state, older + KEPT_FINISHED < state.finished.len())
+}
+
+fn array_age_secs(state: &State) -> i64 {
+    age_secs(state, state.arrays.len() > KEPT_FINISHED)
+}
+
+/// Clients that lost their answer with the process before ask again: their keys must be known, so nothing is forgotten until then.
+fn settled(state: &State) -> Timestamp {
+    state.started.plus_secs(age_secs(state, true))
+}
+
 fn forget_finished(tx: &mut Tx) {
-    let before = tx.now.plus_secs(-i64::from(tx.state.config.min_job_age_secs));
-    if tx.state.started > before {
-        // Clients that lost their answer with the old process ask again: their keys must be known.
+    let (state, now) = (&*tx.state, tx.now);
+    if settled(state) > now {
         return;
     }
-    let jobs: Vec<JobId> = tx
-        .state
-        .finished
-        .iter()
-        .take_while(|(ended, _)| *ended <= before)
-        .map(|(_, id)| *id)
-        // A run on a lost node still refers to its job.
-        .filter(|id| tx.state.jobs.get(*id).is_some_and(|job| job.live.is_none()))
-        .collect();
-    if jobs.is_empty() && tx.state.arrays.is_empty() {
-        return;
-    }
-    let arrays: Vec<JobId> = tx
-        .state
+    let is_old = |(older, (ended, _)): &(usize, &(Timestamp, JobId))| ended.plus_secs(job_age_secs(state, *older)) <= now;
+    let jobs: Vec<JobId> = state.finished.iter().enumerate().take_while(is_old).map(|(_, (_, id))| *id).collect();
+    let before = now.plus_secs(-array_age_secs(state));
+    let arrays: Vec<JobId> = state
         .arrays
         .values()
         .filter(|array| array.is_over() && array.ended.is_some_and(|ended| ended <= before))
@@ -112,12 +124,10 @@ fn prepare_ends(state: &State, placed: Timestamp) -> Timestamp {
 
 /// The next time at which `Input::Wake` would do something; derived, never set.
 pub fn next_deadline(state: &State) -> Option<Timestamp> {
-    let config = &state.config;
     let silence = state.watched_nodes().filter_map(|node| silence_ends(state, node)).min();
     let fence = state.watched_nodes().filter_map(|node| next_call(state, node)).min();
     let prepare = state.preparing.first().map(|(placed, _)| prepare_ends(state, *placed));
-    let age = i64::from(config.min_job_age_secs);
-    let forget = state.finished.first().map(|(ended, _)| ended.plus_secs(age));
+    let forget = state.finished.first().map(|(ended, _)| ended.plus_secs(job_age_secs(state, 0)));
     let eligible = state.not_yet.first().map(|(at, _)| *at);
     let due = state.due.first().map(|(at, _)| *at);
     let arrays = state
@@ -126,9 +136,8 @@ pub fn next_deadline(state: &State) -> Option<Timestamp> {
         .filter(|array| array.is_over())
         .filter_map(|array| array.ended)
         .min()
-        .map(|ended| ended.plus_secs(age));
-    let settled = state.started.plus_secs(age);
-    let (forget, arrays) = (forget.map(|at| at.max(settled)), arrays.map(|at| at.max(settled)));
+        .map(|ended| ended.plus_secs(array_age_secs(state)));
+    let (forget, arrays) = (forget.map(|at| at.max(settled(state))), arrays.map(|at| at.max(settled(state))));
     let work = [next_emptying(state), next_edge(state), gpu_repair::next_look(state), gpu_check::next_look(state), maintenance::next_clearing(state)];
     [silence, fence, prepare, forget, eligible, due, arrays].into_iter().chain(work).flatten().min()
 }

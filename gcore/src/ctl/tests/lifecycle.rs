@@ -1,7 +1,9 @@
 //! A job's life on one node: from the submission to the end, and what people do to it on the way.
 
-use super::world::check;
+use super::super::{Input, Job, handle, next_deadline};
+use super::world::{World, check};
 use expect_test::expect;
+use gmodel::JobId;
 
 #[test]
 fn a_job_is_placed_runs_and_ends_with_its_exit_code() {
@@ -417,4 +419,25 @@ fn finished_jobs_are_forgotten_after_their_age() {
             refused: no job 1 in the queue. If it was there, it is over: see `gacct -j 1`.
         "#]],
     );
+}
+
+#[test]
+fn of_very_many_finished_jobs_the_oldest_are_forgotten_after_a_minute() {
+    let mut world = World::new();
+    world.line("config age=300");
+    world.line("submit user=alice hold");
+    world.line("cancel 1");
+    let (mut state, ended) = (world.state, world.now);
+    for id in (2..=10_002).map(JobId) {
+        let job = Job { id, ..state.jobs.get(JobId(1)).unwrap().clone() };
+        state.jobs.insert(id, job);
+        state.finished.insert((ended, id));
+    }
+    for (secs, left) in [(59, 10_002), (60, 10_000), (299, 10_000), (300, 0)] {
+        let now = ended.plus_secs(secs);
+        handle(&mut state, &mut Vec::new(), Input::Wake, now).unwrap();
+        assert_eq!((state.finished.len(), state.jobs.len()), (left, left), "after {secs} s");
+        assert!(next_deadline(&state).is_none_or(|at| at > now), "a deadline that is met is over");
+        assert!(left == 0 || state.jobs.get(JobId(10_002)).is_some(), "the oldest went");
+    }
 }

@@ -59,6 +59,7 @@ impl World {
         let config = ClusterConfig {
             name: "test".into(),
             partitions: vec![Partition { name: "main".into(), is_default: true, ..Partition::default() }],
+            min_job_age_secs: 60, // stories wait for minutes
             ..ClusterConfig::default()
         };
         let state = State::from_rows(Rows::default());
