@@ -150,7 +150,7 @@ fn a_finished_job_is_found_by_id_with_its_request_and_history() {
     let job = world.submit(spec("h100:1"));
     world.start(node, job);
     world.end(node, job);
-    world.now = world.now.plus_secs(120);
+    world.now = world.now.plus_secs(301);
     world.input(Input::Wake);
     assert!(!world.state.jobs.contains(job), "forgotten");
     match wait(world.reader().job(job)).unwrap() {
