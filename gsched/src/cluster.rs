@@ -101,7 +101,7 @@ pub fn end_of(run: &RunningRun) -> Timestamp {
 
 /// When a run that starts at a time with this limit ends at the latest.
 pub fn end_after(from: Timestamp, limit_secs: Option<u32>) -> Timestamp {
-    from.plus_secs(i64::from(limit_secs.unwrap_or(UNLIMITED_SECS)))
+    from.plus_secs(i64::from(limit_secs.unwrap_or(UNLIMITED_SECS).max(1)))
 }
 
 impl Cluster {

@@ -6,7 +6,6 @@
 use crate::demand::{Demand, NodeDemand};
 use crate::pass::Pass;
 use crate::snapshot::{PendingJob, SchedNode, Snapshot};
-use crate::timeline::UNLIMITED_SECS;
 use gmodel::{GpuSlot, Timestamp};
 use gmodel::config::MigCuts;
 use gmodel::gpu_request::GpuAmount;
@@ -112,7 +111,7 @@ impl Pass<'_> {
 
     fn hold_one_more(&mut self, job: &PendingJob, wanted: &NodeDemand, starts: Option<Timestamp>) -> bool {
         let Some(choice) = self.first_empty(job, wanted) else { return false };
-        let secs = i64::from(job.limit_secs.unwrap_or(UNLIMITED_SECS));
+        let secs = i64::from(job.held_secs());
         // Slices that come free as they are serve it sooner, and cost nobody anything; and what is idle for longer than the job
         // itself runs costs more than it brings.
         if starts.is_some_and(|at| at <= choice.empty_at) || choice.empty_at.since_secs(self.now) > secs {

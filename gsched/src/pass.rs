@@ -26,7 +26,7 @@ use crate::rooms::RoomId;
 use crate::score::Scores;
 use crate::shape::{OfPass, Shape, ShapeId, Shapes};
 use crate::snapshot::{PendingJob, Snapshot};
-use crate::timeline::{Count, UNLIMITED_SECS};
+use crate::timeline::Count;
 use crate::what_if::{self, Leaving};
 use crate::window::Windows;
 use fixedbitset::FixedBitSet;
@@ -530,7 +530,7 @@ impl<'a> Pass<'a> {
 
     /// Starts a job or task now, if it can.
     pub(crate) fn start(&mut self, job: &PendingJob, id: JobId, shape: ShapeId) -> Result<(), Wait> {
-        let secs = job.limit_secs.unwrap_or(UNLIMITED_SECS);
+        let secs = job.held_secs();
         let ways = self.allowed_ways(job, shape, secs)?;
         self.start_by(job, id, shape, &ways)
     }
@@ -541,7 +541,7 @@ impl<'a> Pass<'a> {
             return self.start_beside(job, id, shape, ways);
         }
         if self.is_full(shape) {
-            self.licences_now(job, job.limit_secs.unwrap_or(UNLIMITED_SECS))?;
+            self.licences_now(job, job.held_secs())?;
             self.of_pass(shape).refused_secs = Some(0);
             return Err(Wait::Room);
         }
@@ -559,7 +559,7 @@ impl<'a> Pass<'a> {
 
     /// Beside all that is reserved.
     fn start_beside(&mut self, job: &PendingJob, id: JobId, shape: ShapeId, ways: &[usize]) -> Result<(), Wait> {
-        let secs = job.limit_secs.unwrap_or(UNLIMITED_SECS);
+        let secs = job.held_secs();
         self.licences_now(job, secs)?;
         if self.shape(shape).pass.refused_secs.is_none_or(|refused| secs < refused) {
             if self.is_full(shape) {

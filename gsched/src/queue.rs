@@ -10,7 +10,6 @@ use crate::quick::Changes;
 use crate::reason::{self, standing};
 use crate::shape::{Shape, ShapeId, Shapes};
 use crate::snapshot::{PendingJob, Snapshot};
-use crate::timeline::UNLIMITED_SECS;
 use crate::usual::{NO_SORT, Sort, Usual};
 use crate::window::Windows;
 use gmodel::policy::JobOrder;
@@ -282,7 +281,7 @@ impl Line {
     fn add(&mut self, job: &PendingJob, place: usize, turn: Turn) {
         let at = self.turns.partition_point(|other| *other < turn);
         self.turns.insert(at, turn);
-        self.secs.insert(at, job.limit_secs.unwrap_or(UNLIMITED_SECS));
+        self.secs.insert(at, job.held_secs());
         self.at.insert(at, place as u32);
         self.eligible.insert(at, job.eligible);
         if job.reason != self.said {

@@ -7,7 +7,6 @@ use crate::demand::{Demand, GpuDemand, Lack, MemDemand};
 use crate::impossible::could_be_cut;
 use crate::shape::{self, Shape};
 use crate::snapshot::{PendingJob, Snapshot};
-use crate::timeline::UNLIMITED_SECS;
 use fixedbitset::FixedBitSet;
 use gmodel::config::{MigCuts, Partition, PartitionState};
 use gmodel::gpu_request::GpuAmount;
@@ -83,7 +82,7 @@ fn each_standing(
     tell(partition.max_nodes.filter(|most| nodes > *most).map(|most| {
         Reason::new(ReasonCode::PartitionNodeLimit, format!("asks for {nodes} nodes, the limit is {most}"))
     }))?;
-    let secs = job.spec.time_min_secs.or(job.limit_secs).unwrap_or(UNLIMITED_SECS);
+    let secs = job.spec.time_min_secs.unwrap_or(job.held_secs());
     let end = snapshot.now.plus_secs(i64::from(secs));
     tell(job.spec.deadline.filter(|deadline| end > *deadline).map(|deadline| {
         Reason::new(ReasonCode::DeadLine, format!("needs {secs} s and was to end by {deadline}"))

@@ -1,6 +1,7 @@
 //! What a pass looks at: nodes with what is free, jobs that wait, runs with their latest end.
 
 use crate::pass::Want;
+use crate::timeline::UNLIMITED_SECS;
 use crate::usage::UsageBook;
 use gmodel::array_spec::RangeSet;
 use gmodel::config::ClusterConfig;
@@ -133,6 +134,11 @@ impl DerefMut for PendingJob {
 }
 
 impl PendingJob {
+    /// For how long it takes its place, in seconds: one at least, for a reservation of nothing would hold nothing.
+    pub fn held_secs(&self) -> u32 {
+        self.limit_secs.unwrap_or(UNLIMITED_SECS).max(1)
+    }
+
     /// One of several partitions is meant, and the others have entries of their own.
     pub fn is_choice(&self) -> bool {
         !self.spec.partitions.is_empty()

@@ -137,7 +137,7 @@ impl Pass<'_> {
             // What it lifts or names is not looked into here.
             return true;
         }
-        let secs = job.limit_secs.unwrap_or(UNLIMITED_SECS);
+        let secs = job.held_secs();
         (0..ways).any(|way| {
             let from = self.not_before(job, want.shape, way, secs);
             let may = from < end && self.search(job, want.shape, |search, ask| search.may_begin(ask, way, (from, secs), end));
@@ -233,7 +233,7 @@ impl Pass<'_> {
             let (user, account) = (&job.spec.user.name, &job.spec.account);
             return wait(format!("reservation {name:?} is neither for user {user:?} nor for account {account:?}"));
         }
-        let secs = job.spec.time_min_secs.or(job.limit_secs).unwrap_or(UNLIMITED_SECS);
+        let secs = job.spec.time_min_secs.unwrap_or(job.held_secs());
         let one = &reserved.reservation;
         if !one.flex && secs > one.duration_secs {
             return wait(format!("asks for {secs} s, and reservation {name:?} lasts {} s", one.duration_secs));
@@ -258,7 +258,7 @@ impl Pass<'_> {
 
     /// Gives a job the earliest start that delays none before it.
     pub(crate) fn reserve(&mut self, job: &PendingJob, shape: ShapeId) -> Option<Timestamp> {
-        let secs = job.limit_secs.unwrap_or(UNLIMITED_SECS);
+        let secs = job.held_secs();
         let earliest = match self.promised_before(job, shape, secs) {
             Some(again) => again,
             None => self.earliest(job, shape)?,
@@ -267,7 +267,7 @@ impl Pass<'_> {
     }
 
     pub(crate) fn reserve_at(&mut self, job: &PendingJob, shape: ShapeId, (at, way, picked): (Timestamp, usize, Picked)) -> Option<Timestamp> {
-        let secs = job.limit_secs.unwrap_or(UNLIMITED_SECS);
+        let secs = job.held_secs();
         let to = end_after(at, Some(secs));
         let engine = &mut *self.engine;
         let of = &engine.shapes.list[shape as usize];
@@ -311,7 +311,7 @@ impl Pass<'_> {
 
     /// The earliest start of a job, beside what is reserved already: when, which way, on which nodes.
     pub fn earliest(&mut self, job: &PendingJob, shape: ShapeId) -> Option<(Timestamp, usize, Picked)> {
-        let secs = job.limit_secs.unwrap_or(UNLIMITED_SECS);
+        let secs = job.held_secs();
         let horizon = self.snapshot.now.plus_secs(3 * i64::from(UNLIMITED_SECS));
         let mut from = self.now;
         let ways = self.shape(shape).ways.len();

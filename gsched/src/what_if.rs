@@ -10,7 +10,6 @@ use crate::plan::Preempt;
 use crate::rooms::RoomId;
 use crate::shape::ShapeId;
 use crate::snapshot::{PendingJob, Snapshot};
-use crate::timeline::UNLIMITED_SECS;
 use crate::preempt::stands_still;
 use gmodel::policy::{ALL_GPUS, PreemptMode};
 use gmodel::run::NodeShare;
@@ -51,7 +50,7 @@ impl Pass<'_> {
     /// Whether a job could start now if these runs, and those that leave already, were gone.
     pub(crate) fn fits_without(&mut self, job: &PendingJob, shape: ShapeId, gone: &BTreeSet<RunId>) -> bool {
         let now = self.snapshot.now;
-        let end = end_after(now, Some(job.limit_secs.unwrap_or(UNLIMITED_SECS)));
+        let end = end_after(now, Some(job.held_secs()));
         let saved = self.without(gone);
         let ways = self.shape(shape).ways.len();
         let fits = (0..ways).any(|way| self.search(job, shape, |search, ask| search.pick(ask, way, now, end)).is_some());
@@ -62,7 +61,7 @@ impl Pass<'_> {
     /// The same, where it must stand on its account's guarantee then: on GPUs of a type that this has room for.
     fn is_owed_without(&mut self, job: &PendingJob, shape: ShapeId, gone: &BTreeSet<RunId>) -> bool {
         let saved = self.without(gone);
-        let secs = job.limit_secs.unwrap_or(UNLIMITED_SECS);
+        let secs = job.held_secs();
         let ways = self.shape(shape).ways.len();
         let is_owed = (0..ways).any(|way| self.find_guaranteed(job, shape, way, secs));
         self.put_back(saved);

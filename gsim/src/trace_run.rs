@@ -589,8 +589,7 @@ pub(crate) fn spec_of(job: &TraceJob, config: &ClusterConfig, settings: &Setting
         Runtime::Limit => job.limit_ms.or(job.run_ms),
         Runtime::Actual => job.run_ms,
     };
-    // A job of no length takes its place for a second: a reservation of nothing would hold nothing.
-    spec.time_limit_secs = believed_ms.map(|ms| u32::try_from((ms + 999) / 1000).unwrap_or(u32::MAX - 1).max(1));
+    spec.time_limit_secs = believed_ms.map(|ms| u32::try_from((ms + 999) / 1000).unwrap_or(u32::MAX - 1));
     let request = &mut spec.request;
     (request.nodes_min, request.nodes_max) = (job.nodes, job.nodes);
     let cpus = job.cpus().max(u64::from(job.nodes)) as u32;

@@ -24,7 +24,11 @@ fn generated(seed: u64, count: usize, nodes: u32, size: u32, exact: bool) -> Vec
     (0..count)
         .map(|_| {
             now += if prng.range(0, 2) == 0 { 0 } else { prng.range(0, 60) };
-            let run = if prng.range(0, 9) == 0 { 0 } else { prng.range(1, 400) };
+            let run = match prng.range(0, 9) {
+                0 => 0,
+                1 | 2 => prng.range(1, 3),
+                _ => prng.range(1, 400),
+            };
             let all = i64::from(nodes * size);
             let gpus = match prng.range(0, 9) {
                 0..=4 => prng.range(1, 2),
