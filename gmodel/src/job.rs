@@ -245,6 +245,13 @@ pub struct Switches {
     pub wait_secs: Option<u32>,
 }
 
+impl Switches {
+    /// Until when a job waits for them that may start since some time; `None`: for ever.
+    pub fn waits_until(&self, since: Timestamp) -> Option<Timestamp> {
+        self.wait_secs.map(|secs| since.plus_secs(i64::from(secs)))
+    }
+}
+
 impl Default for Request {
     fn default() -> Self {
         Self {

@@ -721,8 +721,12 @@ impl<'a> Pass<'a> {
 /// `--switches`: at most so many leaf switches, as long as it is willing to wait for that.
 fn most_leaves(job: &PendingJob, now: Timestamp) -> Option<u32> {
     let wanted = job.spec.request.switches?;
-    let since = job.eligible.max(job.submitted);
-    let waits = wanted.wait_secs.is_none_or(|secs| now.since_secs(since) < i64::from(secs));
+    let waits = any_switches_from(job).is_none_or(|over| now < over);
     waits.then_some(wanted.most.max(1))
+}
+
+/// When a job with `--switches` no longer waits for few of them; `None`: never, or it does not ask.
+pub(crate) fn any_switches_from(job: &PendingJob) -> Option<Timestamp> {
+    job.spec.request.switches?.waits_until(job.eligible.max(job.submitted))
 }
 

@@ -3,8 +3,8 @@
 //! A reservation is on concrete nodes for the whole limit; those after it see only what is left beside it.
 
 use crate::cluster::end_after;
-use crate::pass::{Counted, Engine, Pass, Reserved, Wait, Want};
-use crate::placement::Picked;
+use crate::pass::{Counted, Engine, Pass, Reserved, Wait, Want, any_switches_from};
+use crate::placement::{Ask, Picked};
 use crate::quick::Waiting;
 use crate::reason;
 use crate::rooms::RoomId;
@@ -323,7 +323,14 @@ impl Pass<'_> {
                 if from >= until {
                     continue;
                 }
-                let found = self.search(job, shape, |search, ask| search.earliest(ask, way, (from, secs), until));
+                let found = self.search(job, shape, |search, ask| {
+                    let few = search.earliest(ask, way, (from, secs), until);
+                    let Some(over) = any_switches_from(job).filter(|_| ask.most_leaves.is_some()) else { return few };
+                    let until = few.as_ref().map_or(until, |(at, _)| *at);
+                    let (on_any, from) = (Ask { most_leaves: None, ..*ask }, from.max(over));
+                    let any = if from < until { search.earliest(&on_any, way, (from, secs), until) } else { None };
+                    any.or(few)
+                });
                 if let Some((at, picked)) = found {
                     self.remember_not_before(job, shape, way, secs, at);
                     best = Some((at, way, picked));

@@ -48,6 +48,8 @@ pub fn apply(state: &mut State, event: &Event) {
                 job.reason = reason_of(&job.holds);
             }
             job.eligible = job.eligible.max(*at);
+            let (id, eligible, spec) = (job.id, job.eligible, job.spec.clone());
+            state.index_begin(id, eligible, eligible, &spec);
         }
         Event::ArrayHeld { array, mark } => {
             let array = array_mut(state, *array);
@@ -59,6 +61,8 @@ pub fn apply(state: &mut State, event: &Event) {
             lift(&mut array.holds, owner.as_deref());
             array.reason = reason_of(&array.holds);
             array.eligible = array.eligible.max(*at);
+            let (id, eligible, spec) = (array.id, array.eligible, array.spec.clone());
+            state.index_begin(id, eligible, eligible, &spec);
         }
         Event::JobUpdated { job, change, .. } => job_updated(state, *job, change),
         Event::ArrayUpdated { array, change, .. } => array_updated(state, *array, change),
@@ -70,20 +74,22 @@ pub fn apply(state: &mut State, event: &Event) {
             state.set_waits(*who, waits.clone());
             if waits.is_none() {
                 // It counts as waiting in line from here on, as in Slurm.
-                let (eligible, reason) = match who {
+                let (eligible, reason, spec) = match who {
                     Dependent::Job(id) => {
                         let job = job_mut(state, *id);
-                        (&mut job.eligible, &mut job.reason)
+                        (&mut job.eligible, &mut job.reason, job.spec.clone())
                     }
                     Dependent::Array(id) => {
                         let array = array_mut(state, *id);
-                        (&mut array.eligible, &mut array.reason)
+                        (&mut array.eligible, &mut array.reason, array.spec.clone())
                     }
                 };
                 *eligible = (*eligible).max(*at);
+                let eligible = *eligible;
                 if matches!(reason.code, ReasonCode::Dependency | ReasonCode::DependencyNeverSatisfied) {
                     *reason = Reason::default();
                 }
+                state.index_begin(who.id(), eligible, eligible, &spec);
             }
         }
         Event::TasksCancelled { array, positions, by, at } => {
@@ -442,14 +448,14 @@ fn job_updated(state: &mut State, id: JobId, change: &JobChange) {
             raise_generations(state, run);
         }
     }
-    state.not_yet.insert((eligible, id));
     let (over, after) = (job_mut(state, id).state.is_final(), job_mut(state, id).spec.clone());
     if !over {
         state.tally.remove(&before, 1);
         state.tally.add(&after, 1);
     }
     let job = state.jobs.get(id).filter(|job| job.state == JobState::Pending);
-    if let Some((spec, limit_secs)) = job.map(|job| (job.spec.clone(), job.limit_secs)) {
+    if let Some((spec, limit_secs, submitted)) = job.map(|job| (job.spec.clone(), job.limit_secs, job.submitted)) {
+        state.index_begin(id, submitted, eligible, &spec);
         state.index_deadline(id, &spec, limit_secs);
     }
 }
@@ -464,11 +470,11 @@ fn array_updated(state: &mut State, id: JobId, change: &JobChange) {
     if let Some(most) = change.max_running {
         array.tasks = array.tasks.clone().with_limit((most > 0).then_some(most));
     }
-    let (eligible, spec, limit_secs) = (array.eligible, array.spec.clone(), array.limit_secs);
+    let (spec, limit_secs, submitted, eligible) = (array.spec.clone(), array.limit_secs, array.submitted, array.eligible);
     let untouched = array.pending.len();
     state.tally.remove(&before, untouched);
     state.tally.add(&spec, untouched);
-    state.not_yet.insert((eligible, id));
+    state.index_begin(id, submitted, eligible, &spec);
     state.index_deadline(id, &spec, limit_secs);
 }
 
@@ -722,8 +728,8 @@ fn fate(state: &mut State, id: RunId, outcome: &Outcome, at: Timestamp) {
             respecify(state, id.job, |spec| spec.unsettle());
         }
         let job = job_mut(state, id.job);
-        let (spec, limit_secs) = (job.spec.clone(), job.limit_secs);
-        state.not_yet.insert((eligible, id.job));
+        let (spec, limit_secs, submitted) = (job.spec.clone(), job.limit_secs, job.submitted);
+        state.index_begin(id.job, submitted, eligible, &spec);
         state.index_deadline(id.job, &spec, limit_secs);
     } else {
         job.state = outcome.state;

@@ -194,13 +194,13 @@ fn returned(state: &mut State, id: JobId, at: Timestamp) {
     job.eligible = at;
     job.ended = None;
     job.cancelled_by = None;
-    let (task, spec, limit_secs) = (job.task, job.spec.clone(), job.limit_secs);
+    let (task, spec, limit_secs, submitted) = (job.task, job.spec.clone(), job.limit_secs, job.submitted);
     state.finished.retain(|(_, one)| *one != id);
     state.tally.add(&spec, 1);
     if !spec.partitions.is_empty() {
         respecify(state, id, |spec| spec.unsettle());
     }
-    state.not_yet.insert((at, id));
+    state.index_begin(id, submitted, at, &spec);
     state.index_deadline(id, &spec, limit_secs);
     if let Some(task) = task {
         let array = array_mut(state, task.array);
@@ -221,8 +221,8 @@ fn tasks_returned(state: &mut State, id: JobId, positions: &RangeSet, at: Timest
     }
     array.reason = reason_of(&array.holds);
     close_array(array, at);
-    let (eligible, spec, limit_secs) = (array.eligible, array.spec.clone(), array.limit_secs);
+    let (spec, limit_secs, submitted, eligible) = (array.spec.clone(), array.limit_secs, array.submitted, array.eligible);
     state.tally.add(&spec, positions.len());
-    state.not_yet.insert((eligible, id));
+    state.index_begin(id, submitted, eligible, &spec);
     state.index_deadline(id, &spec, limit_secs);
 }

@@ -72,7 +72,7 @@ pub struct State {
     pub sick_gone: BTreeMap<String, NodeId>,
     /// When idle GPUs are looked at next, where they are checked.
     pub next_check_look: Timestamp,
-    /// Jobs and arrays that become eligible later, by time.
+    /// When jobs and arrays become eligible, or no longer wait for few switches, if that is later.
     pub not_yet: BTreeSet<(Timestamp, JobId)>,
     /// Who waits for whom: by the id of the job, task or array that decides. An end costs only its dependants.
     pub dependents: BTreeSet<(JobId, Dependent)>,
@@ -619,9 +619,6 @@ impl State {
             let key = ClientKey { uid: job.spec.user.uid, key: key.clone() };
             self.client_keys.insert(key, job.id);
         }
-        if job.state == JobState::Pending && job.eligible > job.submitted {
-            self.not_yet.insert((job.eligible, job.id));
-        }
         if let (true, Some(ended)) = (job.state.is_final(), job.ended) {
             self.finished.insert((ended, job.id));
         }
@@ -631,6 +628,7 @@ impl State {
         if job.state == JobState::Pending {
             self.index_waits(Dependent::Job(job.id), job.waits.as_deref());
             self.index_deadline(job.id, &job.spec, job.limit_secs);
+            self.index_begin(job.id, job.submitted, job.eligible, &job.spec);
         }
     }
 
@@ -639,14 +637,12 @@ impl State {
             let key = ClientKey { uid: array.spec.user.uid, key: key.clone() };
             self.client_keys.insert(key, array.id);
         }
-        if array.eligible > array.submitted {
-            self.not_yet.insert((array.eligible, array.id));
-        }
         self.index_waits(Dependent::Array(array.id), array.waits.as_deref());
         self.tally.add(&array.spec, array.pending.len());
         if !array.pending.is_empty() {
             self.index_deadline(array.id, &array.spec, array.limit_secs);
         }
+        self.index_begin(array.id, array.submitted, array.eligible, &array.spec);
     }
 
     fn index_waits(&mut self, who: Dependent, waits: Option<&Waits>) {
@@ -654,6 +650,14 @@ impl State {
             self.dependents.insert((wait.of, who));
             self.due.extend(wait.until.map(|at| (at, who.id())));
         }
+    }
+
+    /// When a waiting job may start that could not before, without anything happening: it is eligible, or takes nodes on
+    /// any switches.
+    pub(super) fn index_begin(&mut self, id: JobId, submitted: Timestamp, eligible: Timestamp, spec: &JobSpec) {
+        let later = (eligible > submitted).then_some(eligible);
+        let any_switches = spec.request.switches.and_then(|wanted| wanted.waits_until(eligible));
+        self.not_yet.extend(later.into_iter().chain(any_switches).map(|at| (at, id)));
     }
 
     /// The latest time at which the job could begin and still end by its deadline.

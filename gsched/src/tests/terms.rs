@@ -1,8 +1,10 @@
 //! What a job may ask for beside amounts: reservations, licences, switches, shares, a shorter time.
 
 use super::{check, picture, story};
+use super::NOW;
 use crate::{WorkBudget, plan};
 use expect_test::expect;
+use gmodel::JobId;
 
 #[test]
 fn nobody_runs_into_a_maintenance() {
@@ -142,6 +144,12 @@ fn a_job_of_several_nodes_stays_below_one_switch_if_it_can() {
     check(&format!("{nodes}\nrunning 3 n4 gpus=1 left=50\nrunning 4 n5 gpus=1 left=70\njob nodes=2 gpn=8 time=60 switches=1@900 begin=-900"), expect![[r#"
         10 starts on n3[0,1,2,3,4,5,6,7]x1 n6[0,1,2,3,4,5,6,7]x1
     "#]]);
+    // In 20 s any switches will do; in 50 s there is room below one.
+    for (patience, expected) in [(20, 20), (49, 49), (51, 50)] {
+        let snapshot = picture(&format!("{nodes}\nrunning 3 n4 gpus=1 left=50\nrunning 4 n5 gpus=1 left=70\njob nodes=2 gpn=8 time=60 switches=1@{patience}"));
+        let told = crate::forecast(&snapshot, &std::collections::BTreeSet::from([JobId(10)]));
+        assert_eq!(told[0].start, Some(NOW.plus_secs(expected)), "waits {patience} s");
+    }
 }
 
 #[test]

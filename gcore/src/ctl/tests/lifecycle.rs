@@ -370,6 +370,50 @@ fn a_job_that_was_moved_since_the_plan_does_not_start_on_the_old_nodes() {
     "#]].assert_eq(&world.out);
 }
 
+/// A cluster whose leaf switches have a busy node each, and a job of two nodes that waits 600 s for one switch.
+fn waits_for_one_switch(more: &[&str]) -> super::world::World {
+    let mut world = super::world::World::new();
+    let lines = [
+        "config switches=n[1-2]/n[3-4]",
+        "node n1 h100:1",
+        "node n2 h100:1",
+        "node n3 h100:1",
+        "node n4 h100:1",
+        "submit user=alice gpus=1 nodelist=n1 time=9000",
+        "submit user=alice gpus=1 nodelist=n3 time=9000",
+        "plan",
+    ];
+    lines.iter().chain(more).for_each(|line| world.line(line));
+    world
+}
+
+/// When somebody looks at the queue though nothing happened, in seconds from now.
+fn looks_at(world: &super::world::World) -> Vec<i64> {
+    world.state.not_yet.iter().map(|(at, _)| at.since_secs(world.now)).filter(|secs| *secs > 0).collect()
+}
+
+#[test]
+fn the_end_of_a_wait_for_switches_is_a_time_to_look_again() {
+    use gmodel::JobId;
+    let mut world = waits_for_one_switch(&["submit user=alice nodes=2 gpn=1 time=60 switches=1@600", "wait 599"]);
+    assert_eq!(world.plan(), []);
+    assert_eq!((looks_at(&world), super::super::next_deadline(&world.state)), (vec![1], Some(world.now.plus_secs(1))));
+    let mut again = waits_for_one_switch(&["submit user=alice nodes=2 gpn=1 time=60 switches=1@600", "wait 599", "restart"]);
+    assert_eq!(looks_at(&again), [1]);
+    again.line("wait 1");
+    assert!(looks_at(&again).is_empty());
+    world.line("wait 1");
+    assert!(looks_at(&world).is_empty());
+    assert_eq!(world.plan(), [JobId(3)]);
+    // For ever is no time; arrays wait too, and who was held, or waited for another, from then on.
+    let world = waits_for_one_switch(&["submit user=alice nodes=2 gpn=1 time=60 switches=1"]);
+    assert!(looks_at(&world).is_empty());
+    let held = ["submit user=alice nodes=2 gpn=1 time=60 switches=1@600 array=0-3 held", "wait 100", "release 3 user=alice"];
+    assert_eq!(looks_at(&waits_for_one_switch(&held)), [500, 600]);
+    let after = ["submit user=alice nodes=2 gpn=1 time=60 switches=1@600 dep=afterany:2", "wait 100", "cancel 2", "n3 stopped 2-1"];
+    assert_eq!(looks_at(&waits_for_one_switch(&after)), [500, 600]);
+}
+
 #[test]
 fn a_stale_plan_gives_nothing_out_twice() {
     use super::world::World;

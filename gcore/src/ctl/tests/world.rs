@@ -147,8 +147,12 @@ impl World {
         let open = |state: &State| {
             let later = state.not_yet.iter().filter(|(at, id)| {
                 let job = state.jobs.get(*id).filter(|j| j.state == gmodel::JobState::Pending);
-                let eligible = job.map(|job| job.eligible);
-                *at > self.now && eligible.or(state.arrays.get(*id).map(|a| a.eligible)) == Some(*at)
+                let begin = job.map(|job| (job.eligible, job.spec.request.switches));
+                let begin = begin.or(state.arrays.get(*id).map(|array| (array.eligible, array.spec.request.switches)));
+                let is = |(eligible, switches): (Timestamp, Option<gmodel::job::Switches>)| {
+                    *at == eligible || switches.is_some_and(|wanted| wanted.waits_until(eligible) == Some(*at))
+                };
+                *at > self.now && begin.is_some_and(is)
             });
             later.copied().collect::<BTreeSet<_>>()
         };
