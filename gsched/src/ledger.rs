@@ -8,7 +8,7 @@ use crate::headroom::IdleGpus;
 use crate::limits::{ALL, Bound, GPU_HOUR, GpuTypes, Holding, Meter, Scope, hours_text, job_exceeds, milli_text};
 use crate::names::Names;
 use crate::plan::Preempt;
-use crate::priority::{asked, guaranteed_as};
+use crate::priority::{asked, guaranteed_as, may_start};
 use crate::quota::{BudgetUse, Guarantees, Short, Standing};
 use crate::snapshot::{PendingJob, RunningRun, Snapshot};
 use crate::types_of_nodes::{GpuTypesOfNodes, gpu_types};
@@ -722,11 +722,30 @@ impl Ledger {
                 leaving: snapshot.running[at].leaves_by.is_some() || snapshot.running[at].charged,
             })
             .collect();
-        let classes = guarantees.walk(&self.tree, &standing);
+        let classes = guarantees.walk(&self.tree, &standing, |left| self.promised(snapshot, left));
         for (at, class) in inside.into_iter().zip(classes) {
             self.runs[at].class = Some(class);
         }
         self.guarantees = Some(guarantees);
+    }
+
+    /// What jobs will stand on for which others are being ended: while these go, no run is moved onto it.
+    fn promised(&self, snapshot: &Snapshot, left: &Guarantees) -> Vec<(u32, Holding)> {
+        let waiting: BTreeSet<JobId> = snapshot.running.iter().filter_map(|run| run.leaves_for).collect();
+        if waiting.is_empty() {
+            return Vec::new();
+        }
+        let mut left = left.clone();
+        let is_owed = |job: &&PendingJob| {
+            waiting.contains(&job.id) && job.spec.choice() == 0 && may_start(job, snapshot.now) && !self.is_outside_quota(&job.spec)
+        };
+        let promise = |job: &PendingJob| {
+            let account = self.tree.number(&job.spec.account)?;
+            let held = guaranteed_as(job, account, &left, self, self.now)?;
+            left.add(&self.tree, account, &held);
+            Some((account, held))
+        };
+        snapshot.pending.iter().filter(is_owed).filter_map(promise).collect()
     }
 
     fn free_licences(&mut self, spec: &JobSpec) {

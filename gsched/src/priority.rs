@@ -208,7 +208,7 @@ fn give_classes(snapshot: &Snapshot, ledger: &Ledger, jobs: &mut [(Reverse<u32>,
 }
 
 /// Whether anything but resources and limits holds it back.
-fn may_start(job: &PendingJob, now: Timestamp) -> bool {
+pub(crate) fn may_start(job: &PendingJob, now: Timestamp) -> bool {
     job.held_by.is_none() && job.eligible <= now && job.dependency.is_none() && job.room != Some(0)
 }
 

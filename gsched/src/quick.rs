@@ -67,7 +67,7 @@ impl Changes {
 
 impl Engine {
     /// What can start now that could not in the pass before, by what became free since. `None`: that takes a full pass
-    /// (nodes that come and go, another policy, runs that stand still, or nobody may pass anybody).
+    /// (nodes that come and go, another policy, runs that stand still or go for somebody's guarantee, or nobody may pass anybody).
     pub fn after(&mut self, snapshot: &Snapshot, changes: &Changes, budget: WorkBudget) -> Option<Plan> {
         self.standings.note(Some(changes));
         let mut left = self.left.take()?;
@@ -75,7 +75,9 @@ impl Engine {
         let same = Arc::ptr_eq(&config, &snapshot.config) && Arc::ptr_eq(&policy, &snapshot.policy);
         // What comes free of a GPU that is to be cut is given to nobody.
         let stands_still = self.cluster.frozen > 0 || !left.held_back.is_empty();
-        if changes.everything || !same || stands_still || snapshot.config.scheduler.backfill == Backfill::Off {
+        // What is promised to those for whom others go is known in the course of a full pass only.
+        let promised = policy.has_quotas() && snapshot.running.iter().any(|run| run.leaves_for.is_some());
+        if changes.everything || !same || stands_still || promised || snapshot.config.scheduler.backfill == Backfill::Off {
             return None;
         }
         self.left = Some(left);

@@ -194,8 +194,13 @@ impl Guarantees {
     }
 
     /// The class of each run, in the order given: those guaranteed before stay so while they fit, oldest first, then the
-    /// others, oldest first, while they fit what is left.
-    pub fn walk(&mut self, tree: &AccountTree, runs: &[Standing]) -> Vec<RunClass> {
+    /// others, oldest first, while they fit what is left of it. `promised` says what of that is somebody's who comes.
+    pub fn walk(
+        &mut self,
+        tree: &AccountTree,
+        runs: &[Standing],
+        promised: impl FnOnce(&Self) -> Vec<(u32, Holding)>,
+    ) -> Vec<RunClass> {
         let mut classes = vec![RunClass::Borrowed; runs.len()];
         let mut by_age: Vec<usize> = (0..runs.len()).collect();
         // Runs come in the order of their ids, which decides between equal ages.
@@ -208,6 +213,8 @@ impl Guarantees {
                 classes[at] = RunClass::Guaranteed;
             }
         }
+        let promised = promised(self);
+        promised.iter().for_each(|(account, held)| self.add(tree, *account, held));
         for at in by_age {
             let run = &runs[at];
             if classes[at] == RunClass::Borrowed && !run.leaving && self.fits(tree, run.account, run.held) {
@@ -215,6 +222,7 @@ impl Guarantees {
                 classes[at] = RunClass::Guaranteed;
             }
         }
+        promised.iter().for_each(|(account, held)| self.remove(tree, *account, held));
         classes
     }
 

@@ -295,6 +295,32 @@ fn runs_become_guaranteed_oldest_first_whole_runs_only() {
 }
 
 #[test]
+fn no_run_is_moved_onto_what_a_job_was_promised_for_whom_others_go() {
+    // What run 1 did not fit beside is over; job 10 had its four of the eight before.
+    let text = |leaving: &str, more: &str| {
+        format!(
+            "node n1 h100:16
+             account a g=8
+             account b
+             run 1 a ann 8 on=n1 ago=500 class=b
+             run 2 b bob 4 on=n1 ago=400 class=b {leaving}
+             run 3 a ann 4 on=n1 ago=300 class=b
+             job 10 a ann 4 {more}"
+        )
+    };
+    classes(&text("leaving=10", ""), expect![[r#"
+        3-1 Guaranteed
+    "#]]);
+    check(&text("leaving=10", ""), expect!["10: Some(Guaranteed)\n"]);
+    // Who does not come, or does not stand on it, is promised nothing.
+    for (leaving, more) in [("", ""), ("leaving", ""), ("leaving=11", ""), ("leaving=10", "held")] {
+        classes(&text(leaving, more), expect![[r#"
+            1-1 Guaranteed
+        "#]]);
+    }
+}
+
+#[test]
 fn a_guaranteed_run_stays_so_though_an_older_one_is_borrowed() {
     classes(
         "node n1 h100:8

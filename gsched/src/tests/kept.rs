@@ -6,7 +6,7 @@ use crate::quick::{Changes, Left};
 use crate::{Engine, PendingJob, Plan, RunningRun, Snapshot, WorkBudget, plan};
 use crate::ledger::{Ledger, Take};
 use gmodel::policy::{Account, GpuAmounts, Limits};
-use gmodel::{JobId, Policy, RunId, Timestamp};
+use gmodel::{JobId, Policy, ReasonCode, RunId, Timestamp};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -351,4 +351,29 @@ fn of_an_array_that_waits_first_one_task_is_promised_a_start_until_somebody_woul
     let promised = promises(&mut engine, &snapshot);
     assert_eq!(promised.len(), 100, "K, which is 100 where nothing is said");
     assert!(promised[..50].iter().all(|(job, ..)| *job == promised[0].0));
+}
+
+#[test]
+fn while_others_go_for_a_job_no_quick_pass_gives_its_guarantee_away() {
+    // 11 comes before 10 in the order, and asks for the same guarantee.
+    let text = "node n1 h100:4
+         node n2 h100:4
+         account a g=4
+         account b
+         run 1 b bob 4 on=n1 ago=900 class=b
+         run 2 b bob 4 on=n2 ago=800 class=b
+         job 10 a ann 4
+         job 11 a ann 4 nice=-100";
+    let quick = |leaves_for: Option<JobId>| {
+        let mut snapshot = crate::world::world(text);
+        snapshot.running[0].leaves_by = leaves_for.map(|_| snapshot.now.plus_secs(60));
+        snapshot.running[0].leaves_for = leaves_for;
+        snapshot.pending[0].reason.code = leaves_for.map_or(ReasonCode::None, |_| ReasonCode::Preempting);
+        let mut engine = Engine::default();
+        engine.plan(&snapshot, all());
+        let changes = end(&mut snapshot, 1);
+        engine.after(&snapshot, &changes, all()).map(|plan| plan.starts.iter().map(|start| start.job.0).collect::<Vec<_>>())
+    };
+    assert_eq!(quick(None), Some(vec![11]));
+    assert_eq!(quick(Some(JobId(10))), None, "that takes a full pass");
 }
