@@ -1,14 +1,14 @@
 //! Changes of a request that would start it: one thing less, shorter, or elsewhere.
 //!
 //! Each is tried at the job's turn in the pass, with everybody before it as they are; the least that works comes first.
+//! What that leaves out, `why.rs` sees to by a whole pass: the job's turn, and what others make of what it leaves.
 
 use crate::pass::{Engine, Pass};
 use crate::plan::WorkBudget;
 use crate::snapshot::{PendingJob, Snapshot};
-use crate::timeline::UNLIMITED_SECS;
 use gmodel::gpu_request::{GpuAlternative, GpuAmount, GpuAsk, GpuKind};
 use gmodel::job::MemAsk;
-use gmodel::{JobId, JobSpec, Timestamp};
+use gmodel::{JobId, JobSpec, ReasonCode, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -33,8 +33,8 @@ pub enum Edit {
     Gpus(u32),
     Nodes(u32),
     CpusPerTask(u32),
-    /// Memory of each node, bytes.
-    MemPerNode(u64),
+    /// Bytes: of each node, CPU or GPU, as the request counts it.
+    Mem(u64),
     /// `None`: any type.
     GpuType(Option<String>),
     Partition(String),
@@ -44,83 +44,134 @@ pub enum Edit {
     Without(String),
 }
 
-/// Counts that are tried below what is asked, from the largest; then halves.
-const TRIES: u32 = 16;
+/// Counts below what is asked that are tried one by one: with fewer nodes or GPUs it need not fit better.
+const ONE_BY_ONE: u32 = 64;
+/// Of one kind, should the least not be it after all.
+const MOST_OF_KIND: usize = 16;
 
-/// What would start a job now, the least first; else what would start it soonest.
-pub(crate) fn find(pass: &mut Pass, job: &PendingJob, partition: usize) -> Vec<Change> {
+/// What would help a job, by the pass at its turn.
+pub(crate) struct Found {
+    /// Of each kind those that would start it now, the least first.
+    pub now: Vec<Vec<Change>>,
+    /// Where there are none: what would start it soonest.
+    pub later: Option<Change>,
+}
+
+pub(crate) fn find(pass: &mut Pass, job: &PendingJob, partition: usize) -> Found {
     let now = pass.snapshot.now;
-    let mut works: Vec<Change> = Vec::new();
-    let mut later: Vec<(Timestamp, Edit)> = Vec::new();
-    let as_is = pass.starts_at(job, partition);
-    let groups = edits(job, pass.snapshot, partition);
-    for group in groups {
-        // Of one kind of change the first that works is the least.
-        for edit in group {
-            let Some(changed) = edit.apply(job) else { continue };
-            let Some(place) = place_of(pass.snapshot, &changed) else { continue };
-            if pass.blockers(&changed, Some(place)).is_empty() {
-                works.push(Change::new(job, edit, now));
-                break;
-            }
-            let starts = pass.starts_at(&changed, place);
-            later.extend(starts.filter(|at| as_is.is_none_or(|as_is| *at < as_is)).map(|at| (at, edit)));
-        }
-    }
-    if let Some(longest) = longest_now(pass, job, partition) {
-        works.push(Change::new(job, Edit::TimeLimit(longest), now));
-    }
-    works.sort_by_key(|change| change.loss_milli);
-    if works.is_empty()
-        && let Some((at, edit)) = later.into_iter().min_by_key(|(at, edit)| (*at, edit.loss_milli(job)))
-    {
-        works.push(Change::new(job, edit, at));
-    }
-    works
-}
-
-/// The longest limit with which it would start now; whole minutes where it is more than one.
-fn longest_now(pass: &mut Pass, job: &PendingJob, partition: usize) -> Option<u32> {
-    let limit = job.limit_secs.unwrap_or(UNLIMITED_SECS);
-    let starts = |pass: &mut Pass, secs: u32| {
-        Edit::TimeLimit(secs).apply(job).is_some_and(|changed| pass.blockers(&changed, Some(partition)).is_empty())
+    let kinds = kinds(job, pass.snapshot, partition);
+    let works = |pass: &mut Pass, edit: &Edit| {
+        let changed = edit.apply(job).and_then(|changed| Some((place_of(pass.snapshot, &changed)?, changed)));
+        changed.is_some_and(|(place, changed)| pass.blockers(&changed, Some(place)).is_empty())
     };
-    if limit <= 60 || !starts(pass, 60) {
-        return None;
+    let mut of_kinds: Vec<Vec<Change>> = Vec::new();
+    for kind in &kinds {
+        let edits = kind.that(&mut |edit| works(pass, edit));
+        of_kinds.push(edits.into_iter().map(|edit| Change::new(job, edit, now)).collect());
     }
-    let (mut low, mut high) = (1, limit.div_ceil(60) - 1);
-    while low < high {
-        let middle = low + (high - low).div_ceil(2);
-        match starts(pass, middle * 60) {
-            true => low = middle,
-            false => high = middle - 1,
-        }
-    }
-    Some(low * 60)
+    of_kinds.retain(|changes| !changes.is_empty());
+    let later = if of_kinds.is_empty() { soonest(pass, job, partition, &kinds) } else { None };
+    Found { now: of_kinds, later }
 }
 
-/// Lists of one kind of change each, the least first.
-fn edits(job: &PendingJob, snapshot: &Snapshot, partition: usize) -> Vec<Vec<Edit>> {
+/// Of changes after which only time stands in its way, the least of those that start it first.
+fn soonest(pass: &mut Pass, job: &PendingJob, partition: usize, kinds: &[Kind]) -> Option<Change> {
+    let as_is = pass.starts_at(job, partition);
+    let starts = |pass: &mut Pass, edit: &Edit| {
+        let changed = edit.apply(job)?;
+        let place = place_of(pass.snapshot, &changed)?;
+        pass.starts_at(&changed, place).filter(|at| as_is.is_none_or(|as_is| *at < as_is))
+    };
+    let mut found: Vec<(Timestamp, Edit)> = Vec::new();
+    for kind in kinds {
+        found.extend(kind.each.iter().filter_map(|edit| Some((starts(pass, edit)?, edit.clone()))));
+        let Some(first) = kind.least().and_then(|edit| starts(pass, &edit)) else { continue };
+        let edits = kind.most_below(&mut |edit| starts(pass, edit).is_some_and(|at| at <= first));
+        found.extend(edits.into_iter().map(|edit| (first, edit)));
+    }
+    found.sort_by_key(|(at, edit)| (*at, edit.loss_milli(job)));
+    let passes = |code: &ReasonCode| matches!(code, ReasonCode::Resources | ReasonCode::Priority | ReasonCode::Licenses | ReasonCode::ReqNodeNotAvail);
+    let (at, edit) = found.into_iter().take(MOST_OF_KIND).find(|(_, edit)| {
+        let changed = edit.apply(job).and_then(|changed| Some((place_of(pass.snapshot, &changed)?, changed)));
+        changed.is_some_and(|(place, changed)| pass.blockers(&changed, Some(place)).iter().all(|blocker| passes(&blocker.code)))
+    })?;
+    Some(Change::new(job, edit, at))
+}
+
+/// Changes of one kind.
+struct Kind {
+    /// Tried one by one, the least change first.
+    each: Vec<Edit>,
+    /// Then amounts from here down to one: who has room for much has it for less.
+    below: u32,
+    amount: Box<dyn Fn(u32) -> Edit>,
+}
+
+impl Kind {
+    fn each(edits: impl IntoIterator<Item = Edit>) -> Self {
+        Self { each: edits.into_iter().collect(), below: 0, amount: Box::new(Edit::Nodes) }
+    }
+
+    /// Amounts up to one.
+    fn amounts(most: u32, amount: impl Fn(u32) -> Edit + 'static) -> Self {
+        Self { each: Vec::new(), below: most, amount: Box::new(amount) }
+    }
+
+    /// Counts below what is asked.
+    fn counts(asked: u32, count: impl Fn(u32) -> Edit + 'static) -> Self {
+        let below = asked.saturating_sub(1 + ONE_BY_ONE);
+        Self { each: (below + 1..asked).rev().map(&count).collect(), below, amount: Box::new(count) }
+    }
+
+    /// The changes that work, the least first.
+    fn that(&self, works: &mut dyn FnMut(&Edit) -> bool) -> Vec<Edit> {
+        let mut all: Vec<Edit> = self.each.iter().filter(|edit| works(edit)).take(MOST_OF_KIND).cloned().collect();
+        if all.is_empty() {
+            all.extend(self.most_below(works));
+        }
+        all
+    }
+
+    fn least(&self) -> Option<Edit> {
+        (self.below > 0).then(|| (self.amount)(1))
+    }
+
+    /// The largest amount that works, and smaller ones.
+    fn most_below(&self, works: &mut dyn FnMut(&Edit) -> bool) -> Vec<Edit> {
+        let (mut low, mut high) = (0, self.below);
+        while low < high {
+            let middle = low + (high - low).div_ceil(2);
+            match works(&(self.amount)(middle)) {
+                true => low = middle,
+                false => high = middle - 1,
+            }
+        }
+        std::iter::successors(Some(low), |most| Some(most / 2)).take_while(|most| *most > 0).map(&self.amount).collect()
+    }
+}
+
+fn kinds(job: &PendingJob, snapshot: &Snapshot, partition: usize) -> Vec<Kind> {
     let request = &job.spec.request;
-    let mut groups: Vec<Vec<Edit>> = Vec::new();
-    groups.push(if job.spec.borrow == Some(true) { Vec::new() } else { vec![Edit::Borrow] });
+    let mut kinds = vec![Kind::each((job.spec.borrow != Some(true)).then_some(Edit::Borrow))];
     let gpus = request.gpus.iter().flat_map(|ask| &ask.alternatives);
     let most = gpus.filter_map(|one| if let GpuAmount::Whole(count) = one.amount { Some(count) } else { None }).max();
-    groups.push(most.map_or(Vec::new(), |most| fewer(most).map(Edit::Gpus).collect()));
-    groups.push(fewer(request.nodes_min).map(Edit::Nodes).collect());
-    groups.push(fewer(request.cpus_per_task.unwrap_or(1)).map(Edit::CpusPerTask).collect());
-    if let MemAsk::PerNode(bytes) = request.mem
-        && bytes > 0
-    {
-        groups.push((1..8).map(|eighths| Edit::MemPerNode(bytes / 8 * (8 - eighths))).collect());
+    kinds.push(Kind::counts(most.unwrap_or(0), Edit::Gpus));
+    kinds.push(Kind::counts(request.nodes_min, Edit::Nodes));
+    kinds.push(Kind::amounts(request.cpus_per_task.unwrap_or(1) - 1, Edit::CpusPerTask));
+    if let MemAsk::PerNode(bytes) | MemAsk::PerCpu(bytes) | MemAsk::PerGpu(bytes) = request.mem {
+        let unit = mem_unit(bytes);
+        let most = (bytes.saturating_sub(1) / unit) as u32;
+        kinds.push(Kind::amounts(most, move |units| Edit::Mem(u64::from(units) * unit)));
     }
+    let minutes = job.held_secs().div_ceil(60);
+    kinds.push(Kind::amounts(minutes.saturating_sub(1), |minutes| Edit::TimeLimit(minutes * 60)));
     let mut types: BTreeSet<String> = BTreeSet::new();
     for node in &snapshot.nodes {
         let holds = snapshot.config.partitions[partition].holds(&node.name, &node.features);
         types.extend(node.gpus.iter().filter(|_| holds).map(|gpu| gpu.info.gpu_type.to_ascii_lowercase()));
     }
-    let kinds = types.into_iter().map(Some).chain([None]);
-    groups.push(kinds.map(Edit::GpuType).filter(|_| most.is_some()).collect());
+    let of_types = types.into_iter().map(Some).chain([None]).map(Edit::GpuType);
+    kinds.push(Kind::each(of_types.filter(|_| most.is_some())));
     let others = snapshot.config.partitions.iter().enumerate().filter(|(at, _)| *at != partition);
     let open = others.filter(|(_, one)| {
         let spec = &job.spec;
@@ -128,7 +179,7 @@ fn edits(job: &PendingJob, snapshot: &Snapshot, partition: usize) -> Vec<Vec<Edi
         let waits_there = gmodel::partition_list::is_among(&spec.partitions, &one.name);
         !waits_there && allows(&one.allow_accounts, &spec.account) && allows(&one.allow_users, &spec.user.name) && allows(&one.allow_qos, &spec.qos)
     });
-    groups.push(open.map(|(_, one)| Edit::Partition(one.name.clone())).collect());
+    kinds.push(Kind::each(open.map(|(_, one)| Edit::Partition(one.name.clone()))));
     let given = [
         ("switches", request.switches.is_some()),
         ("exclusive", request.exclusive),
@@ -137,14 +188,13 @@ fn edits(job: &PendingJob, snapshot: &Snapshot, partition: usize) -> Vec<Vec<Edi
         ("constraint", request.constraint.is_some()),
         ("nvlink", request.nvlink),
     ];
-    groups.extend(given.into_iter().filter(|(_, given)| *given).map(|(name, _)| vec![Edit::Without(name.into())]));
-    groups
+    kinds.extend(given.into_iter().filter(|(_, given)| *given).map(|(name, _)| Kind::each([Edit::Without(name.into())])));
+    kinds
 }
 
-fn fewer(most: u32) -> impl Iterator<Item = u32> {
-    let one_by_one = (1..most).rev().take(TRIES as usize);
-    let rest = most.saturating_sub(TRIES);
-    one_by_one.chain(std::iter::successors(Some(rest / 2), |count| Some(count / 2)).take_while(|count| *count > 0))
+/// What changes of memory are rounded to: whole GiB of what is large, else an eighth of a power of two.
+fn mem_unit(bytes: u64) -> u64 {
+    if bytes >= 8 << 30 { 1 << 30 } else { (bytes.max(64 << 20).next_power_of_two() / 64).max(1 << 20) }
 }
 
 fn place_of(snapshot: &Snapshot, job: &PendingJob) -> Option<usize> {
@@ -195,7 +245,11 @@ impl Edit {
                 }
             }
             Self::CpusPerTask(count) => request.cpus_per_task = Some(*count),
-            Self::MemPerNode(bytes) => request.mem = MemAsk::PerNode(*bytes),
+            Self::Mem(bytes) => {
+                if let MemAsk::PerNode(asked) | MemAsk::PerCpu(asked) | MemAsk::PerGpu(asked) = &mut request.mem {
+                    *asked = *bytes;
+                }
+            }
             Self::GpuType(kind) => {
                 let kind = kind.clone().map_or(GpuKind::Any, GpuKind::Type);
                 let first = request.gpus.as_ref()?.first()?;
@@ -232,7 +286,17 @@ impl Edit {
             }
             Self::Nodes(count) => format!("--nodes {count}"),
             Self::CpusPerTask(count) => format!("--cpus-per-task {count}"),
-            Self::MemPerNode(bytes) => format!("--mem {}M", bytes >> 20),
+            Self::Mem(bytes) => {
+                let name = match job.spec.request.mem {
+                    MemAsk::PerCpu(_) => "--mem-per-cpu",
+                    MemAsk::PerGpu(_) => "--mem-per-gpu",
+                    MemAsk::PerNode(_) | MemAsk::Default => "--mem",
+                };
+                match bytes % (1 << 30) {
+                    0 => format!("{name} {}G", bytes >> 30),
+                    _ => format!("{name} {}M", bytes >> 20),
+                }
+            }
             Self::Partition(name) => format!("--partition {name}"),
             Self::Borrow => "--borrow".into(),
             Self::Without(name) => format!("without --{name}"),
@@ -243,7 +307,7 @@ impl Edit {
         let request = &job.spec.request;
         let part = |is: u64, was: u64| 1000 - (is.min(was) * 1000 / was.max(1)) as u32;
         match self {
-            Self::TimeLimit(secs) => part(u64::from(*secs), u64::from(job.limit_secs.unwrap_or(UNLIMITED_SECS))),
+            Self::TimeLimit(secs) => part(u64::from(*secs), u64::from(job.held_secs())),
             Self::Gpus(count) => {
                 let whole = request.gpus.iter().flat_map(|ask| &ask.alternatives);
                 let most = whole.filter_map(|one| if let GpuAmount::Whole(gpus) = one.amount { Some(gpus) } else { None }).max();
@@ -251,9 +315,9 @@ impl Edit {
             }
             Self::Nodes(count) => part(u64::from(*count), u64::from(request.nodes_min)),
             Self::CpusPerTask(count) => part(u64::from(*count), u64::from(request.cpus_per_task.unwrap_or(1))),
-            Self::MemPerNode(bytes) => match request.mem {
-                MemAsk::PerNode(was) => part(*bytes, was),
-                _ => 500,
+            Self::Mem(bytes) => match request.mem {
+                MemAsk::PerNode(was) | MemAsk::PerCpu(was) | MemAsk::PerGpu(was) => part(*bytes, was),
+                MemAsk::Default => 0,
             },
             Self::GpuType(_) => 300,
             Self::Partition(_) => 400,

@@ -11,7 +11,6 @@ use crate::plan::WorkBudget;
 use crate::reason;
 use crate::shape::ShapeId;
 use crate::snapshot::{PendingJob, Snapshot};
-use crate::timeline::UNLIMITED_SECS;
 use gmodel::{JobId, Reason, ReasonCode, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -82,6 +81,14 @@ pub struct Nearest {
 
 /// Changes that are told.
 const MOST_CHANGES: usize = 6;
+/// Changes that are tried in a whole pass.
+const MOST_PROOFS: usize = 32;
+
+/// Of one entry of the queue: without what its changes come to in a whole pass.
+struct Here {
+    why: Why,
+    help: Option<change::Found>,
+}
 
 /// Why a job waits; `None` when it is not among the pending. An array by its own id: its next task.
 pub fn why(snapshot: &Snapshot, job: JobId) -> Option<Why> {
@@ -94,29 +101,52 @@ impl Engine {
         let entry = snapshot.pending.iter().find(|one| one.id == job)?;
         let is_array = entry.positions.is_some();
         let entries = || snapshot.pending.iter().filter(|one| one.id == job && one.positions.is_some() == is_array);
-        let mut told: Vec<(u32, Why)> =
+        let mut told: Vec<(u32, Here)> =
             entries().filter_map(|entry| Some((entry.spec.choice(), self.why_here(snapshot, entry, budget)?))).collect();
         // First of all where it would start, then where the least stands in its way, then as it names them.
-        told.sort_by_key(|(choice, why)| (why.blockers.len(), *choice));
-        let mut rest = told.into_iter().map(|(_, why)| why);
-        let mut found = rest.next()?;
+        told.sort_by_key(|(choice, here)| (here.why.blockers.len(), *choice));
+        let mut rest = told.into_iter().map(|(_, here)| here);
+        let Here { why: mut found, help } = rest.next()?;
         found.elsewhere = rest
-            .filter_map(|why| Some(Elsewhere { partition: why.partition?, ahead: why.ahead, blockers: why.blockers }))
+            .filter_map(|Here { why, .. }| Some(Elsewhere { partition: why.partition?, ahead: why.ahead, blockers: why.blockers }))
             .collect();
-        // What jobs there are has a say in where the others go: a change counts when the pass with it starts the job.
-        found.changes.truncate(MOST_CHANGES);
-        found.changes.retain(|change| {
-            let entry = (job, found.partition.as_deref());
-            change.starts > snapshot.now || self.starts_with(snapshot, &change.edit, entry, budget)
-        });
+        if let Some(help) = help {
+            found.changes = self.proved(snapshot, help.now, (job, found.partition.as_deref()), budget);
+            if found.changes.is_empty() {
+                found.changes.extend(help.later);
+            }
+        }
         if !found.starts_now {
             found.forecast = self.forecast(snapshot, &BTreeSet::from([job]), budget).pop();
         }
         Some(found)
     }
 
-    /// What stands in the way of one entry of the queue, when its turn comes.
-    fn why_here(&mut self, snapshot: &Snapshot, entry: &PendingJob, budget: WorkBudget) -> Option<Why> {
+    /// Of each kind the least change with which a pass starts the job, the least first: what jobs there are has a say in
+    /// where the others go, so a change counts when the pass with it starts the job.
+    fn proved(&mut self, snapshot: &Snapshot, kinds: Vec<Vec<Change>>, entry: (JobId, Option<&str>), budget: WorkBudget) -> Vec<Change> {
+        let mut found = vec![false; kinds.len()];
+        let mut all: Vec<(usize, Change)> =
+            kinds.into_iter().enumerate().flat_map(|(kind, changes)| changes.into_iter().map(move |change| (kind, change))).collect();
+        all.sort_by_key(|(_, change)| change.loss_milli);
+        let mut proved = Vec::new();
+        let mut proofs = 0;
+        for (kind, change) in all {
+            if found[kind] {
+                continue;
+            }
+            if proved.len() == MOST_CHANGES || proofs == MOST_PROOFS {
+                break;
+            }
+            proofs += 1;
+            found[kind] = self.starts_with(snapshot, &change.edit, entry, budget);
+            proved.extend(found[kind].then_some(change));
+        }
+        proved
+    }
+
+    /// What stands in the way of one entry of the queue, when its turn comes, and what would help.
+    fn why_here(&mut self, snapshot: &Snapshot, entry: &PendingJob, budget: WorkBudget) -> Option<Here> {
         let mut found = None;
         let mut ahead = 0;
         let partition = &entry.spec.partition;
@@ -133,14 +163,13 @@ impl Engine {
 }
 
 impl Pass<'_> {
-    fn explain(&mut self, job: &PendingJob, partition: Option<usize>, ahead: u32) -> Why {
+    fn explain(&mut self, job: &PendingJob, partition: Option<usize>, ahead: u32) -> Here {
         let blockers = self.blockers(job, partition);
-        let changes = match (blockers.is_empty(), partition) {
-            (false, Some(partition)) => change::find(self, job, partition),
-            _ => Vec::new(),
-        };
+        let help = partition.filter(|_| !blockers.is_empty()).map(|partition| change::find(self, job, partition));
         let partition = job.is_choice().then(|| job.spec.partition.clone());
-        Why { job: job.id, partition, elsewhere: Vec::new(), starts_now: blockers.is_empty(), ahead, blockers, forecast: None, changes }
+        let starts_now = blockers.is_empty();
+        let why = Why { job: job.id, partition, elsewhere: Vec::new(), starts_now, ahead, blockers, forecast: None, changes: Vec::new() };
+        Here { why, help }
     }
 
     /// Everything that must go before a job starts, at this point of a pass.
@@ -158,7 +187,7 @@ impl Pass<'_> {
             return found;
         }
         found.extend(self.not_admitted(job, shape).map(Blocker::of));
-        let secs = job.limit_secs.unwrap_or(UNLIMITED_SECS);
+        let secs = job.held_secs();
         found.extend(self.limit_blockers(job, shape));
         let lifted = self.lift_counted(shape);
         // Room and licences that are kept for itself in another partition are not in its way.
@@ -244,7 +273,7 @@ impl Pass<'_> {
     /// Whether nodes have room for a job now; limits and licences left aside.
     pub(crate) fn has_room(&mut self, job: &PendingJob, shape: ShapeId) -> bool {
         let now = self.snapshot.now;
-        let end = crate::cluster::end_after(now, Some(job.limit_secs.unwrap_or(UNLIMITED_SECS)));
+        let end = crate::cluster::end_after(now, Some(job.held_secs()));
         let shortest = job.spec.time_min_secs.map(|secs| crate::cluster::end_after(now, Some(secs)));
         let ways = self.shape(shape).ways.len();
         (0..ways).any(|way| self.search(job, shape, |search, ask| search.pick(ask, way, now, shortest.unwrap_or(end))).is_some())
@@ -252,7 +281,7 @@ impl Pass<'_> {
 
     /// What is short, or for whom it is kept.
     fn room_blocker(&mut self, job: &PendingJob, shape: ShapeId) -> Blocker {
-        let limit = job.limit_secs.unwrap_or(UNLIMITED_SECS);
+        let limit = job.held_secs();
         let refused = &mut self.of_pass(shape).refused_secs;
         *refused = Some(refused.map_or(limit, |secs| secs.min(limit)));
         let nearest = self.nearest(shape);

@@ -271,7 +271,8 @@ fn a_change_is_tried_in_all_of_its_partitions() {
          job gpus=4 time=1000 partition=b,a",
     );
     let told = why(&snapshot, JobId(20)).unwrap();
-    assert_eq!((told.partition.as_deref(), told.changes), (Some("b"), vec![]));
+    let changes: Vec<_> = told.changes.iter().map(|change| (&*change.option, change.starts == NOW)).collect();
+    assert_eq!((told.partition.as_deref(), changes), (Some("b"), vec![("--gpus 1", true)]));
 }
 
 #[test]

@@ -2,10 +2,11 @@
 
 use super::promises::cluster;
 use super::{NOW, picture};
-use crate::{Snapshot, WorkBudget, forecast, plan, why};
+use crate::{Edit, PendingJob, Snapshot, WorkBudget, forecast, plan, why};
 use expect_test::{Expect, expect};
 use gmodel::config::PartitionState;
-use gmodel::policy::{Account, Budget, BudgetKind, GpuAmounts, JobOrder, Limits, Period, Qos, Reservation, ReservedPart};
+use gmodel::gpu_request::GpuAmount;
+use gmodel::policy::{Account, Budget, BudgetKind, GpuAmounts, JobOrder, Limits, Period, Placement, Qos, Reservation, ReservedPart};
 use gmodel::{JobId, NodeId, Reason, ReasonCode};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -269,6 +270,93 @@ proptest! {
             }
         }
     }
+}
+
+/// All changes of an amount of a job, the least first, of each kind.
+fn amounts(job: &PendingJob) -> Vec<Vec<Edit>> {
+    let request = &job.spec.request;
+    let gpus = request.gpus.iter().flat_map(|ask| &ask.alternatives).filter_map(|one| match one.amount {
+        GpuAmount::Whole(count) => Some(count),
+        _ => None,
+    });
+    let minutes = job.limit_secs.map_or(0, |secs| secs.div_ceil(60));
+    vec![
+        (1..gpus.max().unwrap_or(0)).rev().map(Edit::Gpus).collect(),
+        (1..request.nodes_min).rev().map(Edit::Nodes).collect(),
+        (1..request.cpus_per_task.unwrap_or(1)).rev().map(Edit::CpusPerTask).collect(),
+        (1..minutes).rev().map(|minutes| Edit::TimeLimit(minutes * 60)).collect(),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+    #[test]
+    fn no_smaller_change_of_an_amount_starts_the_job(snapshot in cluster(), limit in 1u64..30) {
+        let mut snapshot = hindered(snapshot, 0, 0, limit);
+        // Where others are packed depends on what all ask for, so on the change too.
+        Arc::make_mut(&mut snapshot.config).scheduler.placement = Placement::BestFit;
+        for job in &snapshot.pending {
+            let why = why(&snapshot, job.id).unwrap();
+            if why.starts_now || why.changes.len() == 6 {
+                continue;
+            }
+            let works = |edit: &Edit| {
+                let mut changed = snapshot.clone();
+                let at = changed.pending.iter().position(|one| one.id == job.id).unwrap();
+                changed.pending[at] = edit.apply(job).unwrap();
+                starts(&changed, job.id)
+            };
+            for edits in amounts(job) {
+                let told = why.changes.iter().find(|change| change.starts == NOW && edits.contains(&change.edit));
+                let least = edits.iter().find(|edit| works(edit));
+                prop_assert_eq!(told.map(|change| &change.edit), least, "job {}: {:?}", job.id, why);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_least_change_of_large_amounts_is_found() {
+    // Of 200 GPUs 100, of 128 CPUs 37, of 400G 131G are free, and nobody waits 9 days and 13 minutes before the maintenance.
+    let gpus = "node n1 h100:200
+         running 1 n1 gpus=0-99 left=600
+         job gpus=200 time=100";
+    let cpus = "node n1 h100:8 128c
+         running 1 n1 cpus=91 left=600
+         job cpus=128 time=100";
+    let mem = "node n1 h100:8 400G
+         node n2 h100:8 132G
+         running 1 n1 cpus=1 left=600
+         job mem=400 nodes=2 time=100";
+    let time = "reservation patch maint from=778380 secs=50
+         node n1 h100:8
+         job gpus=8";
+    for (text, option) in [(gpus, "--gpus 100"), (cpus, "--cpus-per-task 37"), (mem, "--mem 132G"), (time, "--time 12973")] {
+        let told = why(&picture(text), JobId(10)).unwrap();
+        assert!(told.changes.iter().any(|change| change.option == option), "{option}: {told:?}");
+    }
+}
+
+#[test]
+fn where_nothing_starts_it_now_the_change_that_starts_it_soonest_is_told() {
+    // Two GPUs are free in 100 s, until job 10 has them in 600 s.
+    check(
+        "node n1 h100:8
+         running 1 n1 gpus=0-1 left=100
+         running 2 n1 gpus=2-7 left=600
+         job gpus=8 time=1000
+         job gpus=2 time=3000",
+        20,
+        expect![[r#"
+            1 ahead
+            Resources: needs 2 GPUs, 1 CPU and 1G of memory on one node; n1 comes nearest and has 0 of 2 GPUs free, more becomes free there at 1970-01-01T00:18:20Z (until 1970-01-01T00:43:20Z)
+            expected 1970-01-01T00:43:20Z on [1]
+            --time 8: 1970-01-01T00:18:20Z
+        "#]],
+    );
+    // Who is held is not told to ask for less.
+    let held = picture("node n1 h100:8\n running 1 n1 gpus=0-7 left=100\n job gpus=8 time=1000 held=user:bob");
+    assert_eq!(why(&held, JobId(10)).unwrap().changes, []);
 }
 
 /// Things that can stand in the way of all jobs of a cluster, one a bit.
