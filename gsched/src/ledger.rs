@@ -3,21 +3,24 @@
 //! Built once a pass from the runs; a check costs the depth of the tree and allocates only to say no. Never looks at
 //! nodes one by one: whether there is room is for the timeline. Words of sacctmgr(1).
 
+use self::shortage::period_text;
 use crate::account_tree::AccountTree;
 use crate::headroom::IdleGpus;
 use crate::limits::{ALL, Bound, GPU_HOUR, GpuTypes, Holding, Meter, Scope, hours_text, job_exceeds, milli_text};
 use crate::names::Names;
 use crate::plan::Preempt;
-use crate::priority::{asked, guaranteed_as, may_start};
-use crate::quota::{BudgetUse, Guarantees, Short, Standing};
+use crate::priority::{guaranteed_as, may_start};
+use crate::quota::{BudgetUse, Guarantees, Standing};
 use crate::snapshot::{PendingJob, RunningRun, Snapshot};
 use crate::types_of_nodes::{GpuTypesOfNodes, gpu_types};
 use crate::usage::UsageBook;
 use gmodel::config::ClusterConfig;
-use gmodel::policy::{Budget, BudgetKind, Limits, Period};
+use gmodel::policy::{Budget, BudgetKind, Limits};
 use gmodel::{JobId, JobSpec, Policy, Reason, ReasonCode, RunClass, RunId, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+
+mod shortage;
 
 /// What a job would take.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -256,16 +259,6 @@ impl Ledger {
         }
     }
 
-    /// Why a job that waits would borrow, in words; `None` where its account's guarantee has room for it as things are.
-    pub fn borrows(&self, job: &PendingJob) -> Option<String> {
-        let guarantees = self.guarantees.as_ref().filter(|_| !self.is_outside_quota(&job.spec))?;
-        let who = self.who(&job.spec);
-        if guaranteed_as(job, who.account?, guarantees, self, self.now).is_some() {
-            return None;
-        }
-        asked(job, self, self.now).first().map(|held| self.shortage_text(&job.spec, who, held))
-    }
-
     /// Runs whose class is not what it was.
     pub fn classes(&self) -> Vec<(RunId, RunClass)> {
         let changed = self.runs.iter().filter(|entry| entry.class != entry.before);
@@ -482,50 +475,6 @@ impl Ledger {
         };
         let text = format!("{} ({because})", self.shortage_text(spec, who, held));
         found(Reason::new(ReasonCode::Quota, text))
-    }
-
-    /// Why a job would borrow: what of its account's guarantee has no room for it.
-    fn shortage_text(&self, spec: &JobSpec, who: Who, held: &Holding) -> String {
-        let needs = milli_text(held.gpus);
-        let short = match (&self.guarantees, who.account) {
-            (Some(all), Some(account)) if all.granting(&self.tree, account).is_some() => all.short_of(&self.tree, account, held),
-            _ => None,
-        };
-        match short {
-            None => format!("account {} is guaranteed no GPUs, and this job needs {needs}", spec.account),
-            Some(Short::Gpus { account, gpu_type, most, used }) => format!(
-                "account {} is guaranteed {} and uses {} of them, and this job needs {}",
-                self.tree.name(account),
-                self.types.text(gpu_type, most),
-                milli_text(used),
-                milli_text(held.of(gpu_type))
-            ),
-            Some(Short::SetApart { account, gpu_type, most, set_apart }) => format!(
-                "account {} is guaranteed {}, of which {} are used or guaranteed to accounts below it, and this job needs {}",
-                self.tree.name(account),
-                self.types.text(gpu_type, most),
-                milli_text(set_apart),
-                milli_text(held.of(gpu_type))
-            ),
-            Some(Short::Budget { account, at }) => self.budget_text(account, at, held),
-        }
-    }
-
-    fn budget_text(&self, account: u32, at: usize, held: &Holding) -> String {
-        let budgets = self.accounts[account as usize].budgets.iter().map(|(budget, _)| budget);
-        let budget = budgets.filter(|budget| budget.kind == BudgetKind::Guaranteed).nth(at);
-        let spent = self.guarantees.as_ref().map(|all| all.budget(account, at));
-        let (Some(budget), Some(spent)) = (budget, spent) else { return String::new() };
-        format!(
-            "account {} is guaranteed {} GPU-hours{} {}: {} are used, guaranteed runs may use {} more by their time limits, and this job {}",
-            self.tree.name(account),
-            budget.gpu_hours,
-            budget.gpu_type.as_ref().map_or(String::new(), |name| format!(" of {name}")),
-            period_text(budget.period),
-            hours_text(spent.used),
-            hours_text(spent.promised),
-            hours_text(spent.ahead(held, self.now)),
-        )
     }
 
     /// What is idle may be kept: by lenders from borrowers, as headroom for urgent work.
@@ -797,16 +746,6 @@ fn stricter(own: &Limits, each: &Limits) -> Limits {
         running_gpu_hours: own.running_gpu_hours.or(each.running_gpu_hours),
         array_tasks: own.array_tasks.or(each.array_tasks),
         submits_per_minute: own.submits_per_minute.or(each.submits_per_minute),
-    }
-}
-
-fn period_text(period: Period) -> &'static str {
-    match period {
-        Period::Day => "a day",
-        Period::Week => "a week",
-        Period::Month => "a month",
-        Period::Quarter => "a quarter",
-        Period::Year => "a year",
     }
 }
 

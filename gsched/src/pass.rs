@@ -729,4 +729,3 @@ fn most_leaves(job: &PendingJob, now: Timestamp) -> Option<u32> {
 pub(crate) fn any_switches_from(job: &PendingJob) -> Option<Timestamp> {
     job.spec.request.switches?.waits_until(job.eligible.max(job.submitted))
 }
-

@@ -1,0 +1,77 @@
+//! What of a guarantee has no room for a job, in words: why it would borrow.
+//!
+//! Counts nothing and decides nothing: the ledger does.
+
+use super::{Ledger, Who};
+use crate::limits::{Holding, hours_text, milli_text};
+use crate::priority::{asked, guaranteed_as};
+use crate::quota::Short;
+use crate::snapshot::PendingJob;
+use gmodel::JobSpec;
+use gmodel::policy::{BudgetKind, Period};
+
+impl Ledger {
+    /// Why a job that waits would borrow, in words; `None` where its account's guarantee has room for it as things are.
+    pub fn borrows(&self, job: &PendingJob) -> Option<String> {
+        let guarantees = self.guarantees.as_ref().filter(|_| !self.is_outside_quota(&job.spec))?;
+        let who = self.who(&job.spec);
+        if guaranteed_as(job, who.account?, guarantees, self, self.now).is_some() {
+            return None;
+        }
+        asked(job, self, self.now).first().map(|held| self.shortage_text(&job.spec, who, held))
+    }
+
+    /// Why a job would borrow: what of its account's guarantee has no room for it.
+    pub(super) fn shortage_text(&self, spec: &JobSpec, who: Who, held: &Holding) -> String {
+        let needs = milli_text(held.gpus);
+        let short = match (&self.guarantees, who.account) {
+            (Some(all), Some(account)) if all.granting(&self.tree, account).is_some() => all.short_of(&self.tree, account, held),
+            _ => None,
+        };
+        match short {
+            None => format!("account {} is guaranteed no GPUs, and this job needs {needs}", spec.account),
+            Some(Short::Gpus { account, gpu_type, most, used }) => format!(
+                "account {} is guaranteed {} and uses {} of them, and this job needs {}",
+                self.tree.name(account),
+                self.types.text(gpu_type, most),
+                milli_text(used),
+                milli_text(held.of(gpu_type))
+            ),
+            Some(Short::SetApart { account, gpu_type, most, set_apart }) => format!(
+                "account {} is guaranteed {}, of which {} are used or guaranteed to accounts below it, and this job needs {}",
+                self.tree.name(account),
+                self.types.text(gpu_type, most),
+                milli_text(set_apart),
+                milli_text(held.of(gpu_type))
+            ),
+            Some(Short::Budget { account, at }) => self.budget_text(account, at, held),
+        }
+    }
+
+    fn budget_text(&self, account: u32, at: usize, held: &Holding) -> String {
+        let budgets = self.accounts[account as usize].budgets.iter().map(|(budget, _)| budget);
+        let budget = budgets.filter(|budget| budget.kind == BudgetKind::Guaranteed).nth(at);
+        let spent = self.guarantees.as_ref().map(|all| all.budget(account, at));
+        let (Some(budget), Some(spent)) = (budget, spent) else { return String::new() };
+        format!(
+            "account {} is guaranteed {} GPU-hours{} {}: {} are used, guaranteed runs may use {} more by their time limits, and this job {}",
+            self.tree.name(account),
+            budget.gpu_hours,
+            budget.gpu_type.as_ref().map_or(String::new(), |name| format!(" of {name}")),
+            period_text(budget.period),
+            hours_text(spent.used),
+            hours_text(spent.promised),
+            hours_text(spent.ahead(held, self.now)),
+        )
+    }
+}
+
+pub(super) fn period_text(period: Period) -> &'static str {
+    match period {
+        Period::Day => "a day",
+        Period::Week => "a week",
+        Period::Month => "a month",
+        Period::Quarter => "a quarter",
+        Period::Year => "a year",
+    }
+}
