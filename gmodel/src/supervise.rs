@@ -15,7 +15,7 @@
 
 use crate::checkpoint::Mark;
 use crate::exit_code::ExitCode;
-use crate::run::{NumberedSignal, RunEnd, StopWhy};
+use crate::run::{NumberedSignal, RunEnd, StopWhy, Usage};
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -93,6 +93,10 @@ fn is_zero(milli: &u32) -> bool {
     *milli == 0
 }
 
+fn is_no_bytes(bytes: &u64) -> bool {
+    *bytes == 0
+}
+
 /// gpud to gstepd.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "to_step", rename_all = "snake_case")]
@@ -157,6 +161,9 @@ pub struct StepOrder {
     /// Its GPUs, as positions among the run's here; `None`: all of them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpus: Option<Vec<u32>>,
+    /// What its tasks on this node may have of memory together; 0: as much as the job.
+    #[serde(skip_serializing_if = "is_no_bytes")]
+    pub mem_bytes: u64,
 }
 
 /// gstepd to grun, over the one TCP connection that gstepd opens per step and node: `Hello`, then what the tasks do.
@@ -168,6 +175,7 @@ pub struct StepOrder {
 /// O  rank u32, bytes of its stdout            E  rank u32, bytes of its stderr
 /// X  rank u32, code u8, signal u8, text       R  text
 /// T  bytes of input taken u32
+/// U  CPU user u64, system u64 (microseconds), peak of memory u64 (bytes), OOM kills u64, text
 /// K  signal u8                                (grun to gstepd)
 /// I  rank u32, bytes for its stdin            (grun to gstepd; no bytes: its end; rank 2^32-1: every task)
 /// ```
@@ -177,12 +185,15 @@ pub enum StepOutput {
     Hello { step: u32, node_index: u32, key: String },
     Started { rank: u32, pid: u32 },
     Output { rank: u32, stream: StepStream, bytes: Vec<u8> },
-    /// All output of the task came before. The text says why it could not be started; else it is empty.
+    /// All output of the task came before. The text says why it could not be started, or was killed; else it is empty.
     Ended { rank: u32, exit: ExitCode, text: String },
     /// No task of the step was started here.
     Refused { text: String },
     /// So much of the input has reached every task that it is for, or will never: as much more may be sent.
     Taken { bytes: u32 },
+    /// Nothing of the step is left here: what all of it used together. Where the kernel killed some of it for want of memory
+    /// the text says so. Not sent by releases before, nor where nobody could measure.
+    Used { usage: Usage, text: String },
     /// From a newer gstepd.
     Unknown,
 }
@@ -230,6 +241,10 @@ impl StepOutput {
             Self::Ended { rank, exit, text } => frame(b'X', &[&number(rank), &[exit.code, exit.signal], text.as_bytes()]),
             Self::Refused { text } => frame(b'R', &[text.as_bytes()]),
             Self::Taken { bytes } => frame(b'T', &[&number(bytes)]),
+            Self::Used { usage, text } => {
+                let numbers = [usage.cpu_user_micros, usage.cpu_system_micros, usage.peak_memory_bytes, usage.oom_kills];
+                frame(b'U', &[&numbers.map(u64::to_be_bytes).concat(), text.as_bytes()])
+            }
             Self::Unknown => frame(0, &[]),
         }
     }
@@ -240,10 +255,25 @@ impl StepOutput {
         let bad = BadFrame { length: body.len() + 1, kind };
         let output = match kind {
             b'R' => Self::Refused { text: text_of(body) },
+            b'U' => Self::used(body).ok_or(bad)?,
             b'H' | b'S' | b'O' | b'E' | b'X' | b'T' => Self::from_body(kind, body).ok_or(bad)?,
             _ => Self::Unknown,
         };
         Ok(Some((output, used)))
+    }
+
+    fn used(body: &[u8]) -> Option<Self> {
+        let (numbers, text) = body.split_first_chunk::<32>()?;
+        let mut numbers = numbers.chunks_exact(8).map(|bytes| bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte)));
+        let mut next = || numbers.next();
+        let usage = Usage {
+            cpu_user_micros: next()?,
+            cpu_system_micros: next()?,
+            peak_memory_bytes: next()?,
+            oom_kills: next()?,
+            ..Usage::default()
+        };
+        Some(Self::Used { usage, text: text_of(text) })
     }
 
     fn from_body(kind: u8, body: &[u8]) -> Option<Self> {
@@ -337,6 +367,10 @@ mod tests {
             StepOutput::Ended { rank: 1, exit: ExitCode::exited(127), text: "program x: not found".into() },
             StepOutput::Refused { text: "ended".into() },
             StepOutput::Taken { bytes: 70_000 },
+            StepOutput::Used {
+                usage: Usage { cpu_user_micros: 1 << 40, cpu_system_micros: 7, peak_memory_bytes: u64::MAX, oom_kills: 1, ..Usage::default() },
+                text: "killed".into(),
+            },
         ]
     }
 
@@ -368,6 +402,7 @@ mod tests {
         let long = (MAX_STEP_FRAME_BYTES as u32 + 1).to_be_bytes();
         assert!(StepOutput::read(&long).is_err() && StepInput::read(&long).is_err());
         assert!(StepOutput::read(&[0, 0, 0, 3, b'X', 0, 0]).is_err(), "too short for its kind");
+        assert!(StepOutput::read(&[0, 0, 0, 3, b'U', 0, 0]).is_err());
         assert_eq!(StepOutput::read(&[0, 0, 0, 2, b'?', 9]), Ok(Some((StepOutput::Unknown, 6))), "newer");
     }
 

@@ -81,10 +81,8 @@ impl RunLine<'_> {
         self.shown_id.contains('.')
     }
 
-    /// A step as a line of its own. One that shared its job had all of it. What the job used is its script's line's: all that
-    /// gruns started is counted with it, and so the lines add up.
+    /// A step as a line of its own. One that shared its job had all of it.
     pub fn of_step<'s>(&self, step: &'s StepRow) -> RunLine<'s> {
-        let is_batch = step.shown_id.ends_with(".batch");
         RunLine {
             id: self.id,
             attempt: self.attempt,
@@ -101,8 +99,8 @@ impl RunLine<'_> {
             nodelist: Cow::Borrowed(&step.nodelist),
             cpus: step.own.map(|own| own.cpus).filter(|cpus| *cpus > 0).unwrap_or(self.cpus),
             own: step.own,
-            cpu_time_secs: if is_batch { self.cpu_time_secs } else { 0.0 },
-            peak_memory_bytes: if is_batch { self.peak_memory_bytes } else { 0 },
+            cpu_time_secs: step.cpu_time_secs.unwrap_or(0.0),
+            peak_memory_bytes: step.peak_memory_bytes.unwrap_or(0),
             ntasks: Some(step.ntasks.max(1)),
             detail: self.detail.clone(),
             ..RunLine::default()

@@ -234,17 +234,20 @@ fn up_to_now_has_what_began_in_this_second() {
 }
 
 #[test]
-fn steps_have_tasks_and_the_batch_script_has_what_the_job_used() {
+fn steps_have_tasks_and_what_they_used() {
     let answer = |_: &Request| {
-        let step = |id: &str, name: &str, tasks: u32| json!({"job": 7, "shown_id": id, "name": name, "state": "COMPLETED", "ntasks": tasks});
-        Answer::ok(json!({"schema": 1, "runs": [{"id": 7, "shown_id": "7", "state": "COMPLETED", "cpu_time_secs": 2.5, "peak_memory_bytes": 4096,
-            "steps": [step("7.batch", "batch", 1), step("7.0", "rank", 4)]}]}).to_string())
+        let step = |id: &str, name: &str, tasks: u32, used: Option<(f64, u64)>| {
+            json!({"job": 7, "shown_id": id, "name": name, "state": "COMPLETED", "ntasks": tasks, "cpu_time_secs": used.map(|used| used.0), "peak_memory_bytes": used.map(|used| used.1)})
+        };
+        Answer::ok(json!({"schema": 1, "runs": [{"id": 7, "shown_id": "7", "state": "COMPLETED", "cpu_time_secs": 62.5, "peak_memory_bytes": 4096,
+            "steps": [step("7.batch", "batch", 1, Some((2.5, 4096))), step("7.0", "rank", 4, Some((60.0, 2048))), step("7.1", "lost", 1, None)]}]}).to_string())
     };
     expect![[r#"
-        7||00:02.500|4K
-        7.batch|1|00:02.500|4K
-        7.0|4|00:00.000|
-    "#]].assert_eq(&FakeController::start(answer).run_as("sacct", GACCT, &["-nPo", "jobid,ntasks,totalcpu,maxrss"]).text());
+        7||01:02.500||4K
+        7.batch|1|00:02.500|00:00:02|4K
+        7.0|4|01:00.000|00:00:15|2K
+        7.1|1|00:00.000|00:00:00|
+    "#]].assert_eq(&FakeController::start(answer).run_as("sacct", GACCT, &["-nPo", "jobid,ntasks,totalcpu,avecpu,maxrss"]).text());
 }
 
 #[test]

@@ -156,6 +156,11 @@ impl JobProcesses {
         })
     }
 
+    /// Whether what [`JobProcesses::usage`] says of kills has those in steps whose cgroups are gone.
+    pub fn counts_kills_of_ended_steps(&self) -> bool {
+        matches!(self, JobProcesses::Cgroup(cgroup) if cgroup.counts_kills_of_removed_steps())
+    }
+
     fn pids(&self) -> anyhow::Result<Vec<i32>> {
         match self {
             JobProcesses::Cgroup(cgroup) => Ok(cgroup.job_pids()?),

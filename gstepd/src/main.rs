@@ -14,6 +14,7 @@ mod resource_limits;
 mod run_dir;
 mod stand_by;
 mod step;
+mod step_account;
 mod step_link;
 mod supervisor;
 mod task_binding;

@@ -1,5 +1,5 @@
-//! Steps: tasks that grun starts inside a job, in the job's cgroup and as its user, their output sent to grun. A step
-//! ends with its tasks, with its grun or with the job. Each task has a session of its own, which is what dies with it.
+//! Steps: tasks that grun starts inside a job, in a cgroup below the job's and as its user, their output sent to grun. A step
+//! ends with its tasks, with its grun or with the job, and takes along what its tasks left. Each task has a session of its own.
 //! Source: srun(1) for ranks, environment and what a task's end takes along.
 
 use std::collections::BTreeSet;
@@ -12,8 +12,10 @@ use std::path::PathBuf;
 use gmodel::ExitCode;
 use gmodel::launch_order::LaunchOrder;
 use gmodel::supervise::{Setup, StepInput, StepOrder, StepOutput, StepStream};
+use gsys::cgroup::StepCgroup;
 use gsys::cpu::Affinity;
 use gsys::launch::{self, LaunchError, LaunchSpec, Launching, Stdio};
+use gsys::process::Reaped;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::libc::{ENOENT, SIGCONT, SIGKILL, SIGTERM};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -24,6 +26,7 @@ use crate::environment;
 use crate::job_processes::JobProcesses;
 use crate::life::Boot;
 use crate::resource_limits::JobLimits;
+use crate::step_account::{Closed, StepAccount};
 use crate::step_link::StepLink;
 use crate::task_binding::{self, TaskBinding};
 use crate::task_input::{StepInputs, TaskInput};
@@ -32,7 +35,11 @@ use crate::task_input::{StepInputs, TaskInput};
 const MAX_TASKS: usize = 1024;
 /// grun has to take the connection, and at the end the last output, within this time.
 const GRUN_PATIENCE_SECS: u32 = 10;
+/// What was killed at the end of a step, and sits in a system call so long, is the job's to end.
+const ENDING_PATIENCE_SECS: u32 = 5;
 const PIECE_BYTES: usize = 32 << 10;
+/// As srun says it of a task.
+const OUT_OF_MEMORY: &str = "Out Of Memory";
 
 /// What a task is started with, beside its own order.
 pub struct Job<'a> {
@@ -48,6 +55,12 @@ pub struct Steps {
     live: Vec<Step>,
     /// Orders may come twice; a step is started once.
     seen: BTreeSet<u32>,
+    notes: Vec<String>,
+    /// Cgroups that were not empty when their step was given up.
+    left: Vec<StepCgroup>,
+    /// Kills for want of memory in steps that are over: at limits of their own, and at their job's.
+    own_kills: u64,
+    job_kills: u64,
 }
 
 struct Step {
@@ -56,6 +69,8 @@ struct Step {
     phase: Phase,
     tasks: Vec<Task>,
     inputs: StepInputs,
+    /// From the start of the tasks to their end.
+    account: Option<StepAccount>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -66,7 +81,9 @@ enum Phase {
     /// grun is gone: SIGTERM was sent, SIGKILL follows.
     Deserted(Boot),
     Killed,
-    /// No task is left; the last output is being sent.
+    /// No task is left. What they left was killed; it is waited for until then.
+    Ending(Boot),
+    /// Nothing is left; the last output is being sent.
     Flushing(Boot),
 }
 
@@ -102,7 +119,7 @@ impl Steps {
             }
             None => Phase::Connecting(until),
         };
-        self.live.push(Step { order, link: Some(link), phase, tasks: Vec::new(), inputs: StepInputs::default() });
+        self.live.push(Step { order, link: Some(link), phase, tasks: Vec::new(), inputs: StepInputs::default(), account: None });
         refusal.map_or(Ok(()), |text| Err(anyhow::Error::msg(text)))
     }
 
@@ -113,7 +130,7 @@ impl Steps {
 
     pub fn next_deadline(&self) -> Option<Boot> {
         let deadline = |step: &Step| match step.phase {
-            Phase::Connecting(at) | Phase::Deserted(at) | Phase::Flushing(at) => Some(at),
+            Phase::Connecting(at) | Phase::Deserted(at) | Phase::Ending(at) | Phase::Flushing(at) => Some(at),
             Phase::Running | Phase::Killed => None,
         };
         self.live.iter().filter_map(deadline).min()
@@ -125,12 +142,17 @@ impl Steps {
     }
 
     /// A child was reaped. If it was a task, what it leaves behind in its session goes with it.
-    pub fn reaped(&mut self, job: &Job<'_>, pid: i32, exit: ExitCode) {
-        let mut tasks = self.live.iter_mut().flat_map(|step| step.tasks.iter_mut());
-        let Some(task) = tasks.find(|task| task.pid == Some(pid)) else { return };
+    pub fn reaped(&mut self, job: &Job<'_>, child: &Reaped, exit: ExitCode) {
+        let is_its = |task: &Task| task.pid == Some(child.pid);
+        let mut found = self.live.iter_mut().filter_map(|step| Some((step.tasks.iter_mut().find(|task| is_its(task))?, step.account.as_mut()?)));
+        let Some((task, account)) = found.next() else { return };
         task.finish_launch_of_the_dead();
         task.pid = None;
-        task.exit.get_or_insert((exit, String::new()));
+        account.reaped(child);
+        if task.exit.is_none() {
+            let of_memory = exit == ExitCode::killed(SIGKILL as u8) && account.blames_memory();
+            task.exit = Some((exit, if of_memory { OUT_OF_MEMORY.to_owned() } else { String::new() }));
+        }
         // A cgroup that cannot be listed is found out by the supervisor itself.
         let _ = job.processes.signal_session(task.session, SIGKILL);
     }
@@ -138,19 +160,40 @@ impl Steps {
     /// Moves every step on: connections, output, deadlines. Never blocks.
     pub fn service(&mut self, job: &Job<'_>, now: Boot) {
         for step in &mut self.live {
-            step.service(job, now);
+            if let Some(closed) = step.service(job, now, &mut self.notes) {
+                let kills = if closed.is_own_limit { &mut self.own_kills } else { &mut self.job_kills };
+                *kills += closed.usage.oom_kills;
+                self.left.extend(closed.left);
+            }
         }
         self.live.retain(|step| !step.is_over());
+        self.left.retain(|cgroup| !cgroup.remove_left());
+    }
+
+    /// What is to be in the run's log.
+    pub fn take_notes(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.notes)
+    }
+
+    /// Of the kills for want of memory that the job's cgroup counts, those that are the job's: a step that came to its own
+    /// limit is out of memory, its job is not.
+    pub fn kills_of_job(&self, counted: u64, processes: &JobProcesses) -> u64 {
+        let at_live_limits: u64 = self.live.iter().filter_map(|step| step.account.as_ref()).map(StepAccount::own_kills).sum();
+        let (counted, over) = match processes.counts_kills_of_ended_steps() {
+            true => (counted, self.own_kills),
+            false => (counted + self.job_kills, 0),
+        };
+        counted.saturating_sub(over + at_live_limits)
     }
 }
 
 impl Step {
-    fn service(&mut self, job: &Job<'_>, now: Boot) {
+    /// Returns its account when it is closed.
+    fn service(&mut self, job: &Job<'_>, now: Boot, notes: &mut Vec<String>) -> Option<Closed> {
         self.service_link(job, now);
         if matches!(self.phase, Phase::Connecting(_)) && self.link.as_ref().is_some_and(StepLink::is_connected) {
             self.phase = Phase::Running;
-            let job = Job { setup: &task_binding::seen_by(&self.order, job.setup), ..*job };
-            self.tasks = (0..self.order.ranks.len()).map(|local| Task::start(&self.order, &job, local)).collect();
+            self.start_tasks(job, notes);
         }
         for task in &mut self.tasks {
             task.look_at_launch(self.link.as_mut());
@@ -159,14 +202,17 @@ impl Step {
         match self.phase {
             Phase::Deserted(at) if now >= at => {
                 self.signal(job, SIGKILL);
+                self.account.iter().for_each(StepAccount::kill);
                 self.phase = Phase::Killed;
             }
             Phase::Running | Phase::Deserted(_) | Phase::Killed if self.tasks.iter().all(|task| task.told) => {
-                self.phase = Phase::Flushing(now.plus_secs(GRUN_PATIENCE_SECS));
+                self.account.iter().for_each(StepAccount::kill);
+                self.phase = Phase::Ending(now.plus_secs(ENDING_PATIENCE_SECS));
             }
             Phase::Connecting(at) | Phase::Flushing(at) if now >= at => self.link = None,
             _ => {}
         }
+        let closed = self.close_account(job, now, notes);
         // What was just queued goes out now, not at the next event. Input may have come by either look.
         self.service_link(job, now);
         self.feed();
@@ -176,6 +222,39 @@ impl Step {
         {
             link.finish();
         }
+        closed
+    }
+
+    fn start_tasks(&mut self, job: &Job<'_>, notes: &mut Vec<String>) {
+        let job = Job { setup: &task_binding::seen_by(&self.order, job.setup), ..*job };
+        let locals = 0..self.order.ranks.len();
+        self.tasks = match StepAccount::open(&self.order, job.setup, job.processes) {
+            Ok((account, note)) => {
+                notes.extend(note.map(|note| format!("step {} {note}", self.order.step)));
+                let account = self.account.insert(account);
+                locals.map(|local| Task::start(&self.order, &job, account, local)).collect()
+            }
+            Err(text) => {
+                notes.push(format!("step {}: {text}", self.order.step));
+                let failed = |local: usize| Task::failed(self.order.ranks[local], (ExitCode::exited(126), text.clone()));
+                locals.map(failed).collect()
+            }
+        };
+    }
+
+    /// When nothing of the step is left, or that has taken too long: what it used goes to grun, behind all that it wrote.
+    fn close_account(&mut self, job: &Job<'_>, now: Boot, notes: &mut Vec<String>) -> Option<Closed> {
+        let Phase::Ending(at) = self.phase else { return None };
+        if now < at && self.account.as_ref().is_some_and(|account| !account.is_empty()) {
+            return None;
+        }
+        self.phase = Phase::Flushing(now.plus_secs(GRUN_PATIENCE_SECS));
+        let closed = self.account.take()?.close(self.order.step, job.setup.mem_limit_bytes);
+        notes.extend(Some(closed.text.clone()).filter(|text| !text.is_empty()));
+        if let Some(link) = &mut self.link {
+            link.send(&StepOutput::Used { usage: closed.usage, text: closed.text.clone() });
+        }
+        Some(closed)
     }
 
     fn service_link(&mut self, job: &Job<'_>, now: Boot) {
@@ -224,9 +303,9 @@ impl Step {
         }
     }
 
-    /// Without a link there is nobody to tell; then only tasks keep a step.
+    /// Without a link there is nobody to tell; then only tasks keep a step, and what they left.
     fn is_over(&self) -> bool {
-        self.link.is_none() && self.tasks.iter().all(|task| task.told)
+        self.link.is_none() && self.account.is_none() && self.tasks.iter().all(|task| task.told)
     }
 
     fn poll_fds(&self) -> Vec<(BorrowedFd<'_>, PollFlags)> {
@@ -245,22 +324,26 @@ impl Step {
 
 impl Task {
     /// A task that cannot be started has ended already, with the text that says why.
-    fn start(order: &StepOrder, job: &Job<'_>, local: usize) -> Task {
+    fn start(order: &StepOrder, job: &Job<'_>, account: &StepAccount, local: usize) -> Task {
         let rank = order.ranks[local];
-        let mut task =
-            Task { rank, launching: None, pid: None, session: 0, pipes: [None, None], stdin: None, exit: None, told: false };
-        match spawn(order, job, local) {
-            Ok((launching, stdin, pipes)) => {
-                task.stdin = Some(TaskInput::new(stdin));
-                task.pid = Some(launching.pid());
+        match spawn(order, job, account, local) {
+            Ok((launching, stdin, pipes)) => Task {
+                rank,
+                pid: Some(launching.pid()),
                 // The child makes itself a session, whose number is its pid.
-                task.session = launching.pid();
-                task.launching = Some(launching);
-                task.pipes = pipes.map(Some);
-            }
-            Err(failure) => task.exit = Some(failure),
+                session: launching.pid(),
+                launching: Some(launching),
+                pipes: pipes.map(Some),
+                stdin: Some(TaskInput::new(stdin)),
+                exit: None,
+                told: false,
+            },
+            Err(failure) => Task::failed(rank, failure),
         }
-        task
+    }
+
+    fn failed(rank: u32, failure: Failure) -> Task {
+        Task { rank, launching: None, pid: None, session: 0, pipes: [None, None], stdin: None, exit: Some(failure), told: false }
     }
 
     fn look_at_launch(&mut self, link: Option<&mut StepLink>) {
@@ -329,9 +412,9 @@ impl Task {
 type Failure = (ExitCode, String);
 
 /// The start of a task, and our ends of its stdin, and of its stdout and stderr.
-fn spawn(order: &StepOrder, job: &Job<'_>, local: usize) -> Result<(Launching, File, [File; 2]), Failure> {
+fn spawn(order: &StepOrder, job: &Job<'_>, account: &StepAccount, local: usize) -> Result<(Launching, File, [File; 2]), Failure> {
     let node_failure = |e: &dyn std::fmt::Display| (ExitCode::exited(126), e.to_string());
-    let join = job.processes.join_fds().map_err(|e| node_failure(&e))?;
+    let join = account.join_fds(job.processes).map_err(|e| node_failure(&e))?;
     let (reader, stdin) = pipe2(OFlag::O_CLOEXEC).map_err(|e| node_failure(&e))?;
     let stdin = not_blocking(stdin).map_err(|e| node_failure(&e))?;
     let (out, out_writer) = output_pipe().map_err(|e| node_failure(&e))?;

@@ -159,6 +159,7 @@ impl Supervisor {
             self.look_whether_empty();
             let job = Job { order: &self.order, setup: &self.setup, processes: &self.processes, limits: &self.limits };
             self.steps.service(&job, now());
+            self.steps.take_notes().iter().for_each(|note| self.dir.log(note));
             end_is_known |= acknowledged;
             let told = end_is_known && self.steps.is_quiet();
             if self.life.is_recorded() && (told || self.leave_at.is_some_and(|at| now() >= at)) {
@@ -400,7 +401,8 @@ impl Supervisor {
 
     /// Reaps everything that has ended: the batch process, and orphans that fell to the sub-reaper.
     fn reap(&mut self) {
-        for (pid, exit) in process::reap_all() {
+        for child in process::reap_all() {
+            let (pid, exit) = (child.pid, child.exit);
             let job = Job { order: &self.order, setup: &self.setup, processes: &self.processes, limits: &self.limits };
             if self.checkpoint_pid == Some(pid) {
                 self.look_at_checkpoint(true);
@@ -410,7 +412,7 @@ impl Supervisor {
                 continue;
             }
             if self.main_pid != Some(pid) {
-                self.steps.reaped(&job, pid, exit_code(exit));
+                self.steps.reaped(&job, &child, exit_code(exit));
                 continue;
             }
             if let Some(launching) = self.launching.take() {
@@ -493,10 +495,11 @@ impl Supervisor {
     }
 
     fn record_end(&mut self) -> anyhow::Result<()> {
-        let usage = self.processes.usage().unwrap_or_else(|e| {
+        let mut usage = self.processes.usage().unwrap_or_else(|e| {
             self.dir.log(&format!("usage is lost: {e:#}"));
             Usage::default()
         });
+        usage.oom_kills = self.steps.kills_of_job(usage.oom_kills, &self.processes);
         let (cause, exit, text) = self.life.end(usage.oom_kills);
         let text = if cause == EndCause::OutOfMemory { out_of_memory_text(&usage, self.setup.mem_limit_bytes) } else { text };
         let end = RunEnd { cause, exit, text: shorten(&text), started: self.started, ended: Some(wall_clock()), usage, ..RunEnd::default() };

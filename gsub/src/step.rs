@@ -14,6 +14,7 @@ use gmodel::ExitCode;
 use gmodel::duration::{TimeLimit, squeue_time};
 use gmodel::binding::{BadBinding, CpuBind, GpuBind};
 use gmodel::gpu_request::{GpuAmount, GpuAsk};
+use gmodel::run::Usage;
 use gmodel::signal::MAX_SIGNAL;
 use gmodel::step_share::{Per, StepGpus};
 use gmodel::supervise::{StepInput, StepOutput, StepStream};
@@ -38,6 +39,10 @@ const GPUS_PER_TASK: &str = "SLURM_GPUS_PER_TASK";
 const CONNECT_PATIENCE: Duration = Duration::from_secs(30);
 /// Time the controller has to take note of a step's end.
 const END_PATIENCE: Duration = Duration::from_secs(2);
+/// Time the nodes have, after the last task, to end what the tasks left and to say what the step used.
+const USE_PATIENCE: Duration = Duration::from_secs(10);
+/// As a shell has it of SIGKILL.
+const KILLED: u8 = 128 + Signal::SIGKILL as u8;
 /// A caller that says nothing is no supervisor of ours.
 const HELLO_PATIENCE: Duration = Duration::from_secs(5);
 /// Longest line held back for `--label`, bytes.
@@ -99,7 +104,7 @@ struct StepArgs {
     /// The same for each of its nodes, as gpu:N, gpu:type:N or none
     #[arg(long, value_name = "GRES")]
     gres: Option<String>,
-    /// Memory of the step on each node: it waits until other such steps leave as much; no limit of its own
+    /// Memory of the step on each node: it waits until other such steps leave as much, and may have no more
     #[arg(long, value_name = "SIZE")]
     mem: Option<String>,
     /// The same for each CPU of an --exact step
@@ -279,6 +284,7 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
         wait: Some(Duration::from_secs(args.wait.into())).filter(|wait| !wait.is_zero()),
         bad_exit: args.kill_on_bad_exit.is_some_and(|text| text == "1"),
     };
+    let mut used = None;
     let outcome = files.and_then(|files| {
         let peers = accept(&listener, &step, &key, &sender)?;
         forward_signals(signals, sender);
@@ -286,21 +292,23 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
         std::thread::spawn(move || step_input::forward(std::io::stdin(), args.input, &nodes));
         let mut gathering = Gathering::new(&step, args.label);
         (gathering.files, gathering.early_end) = (files, early_end);
-        gathering.run(&messages, &peers)
+        let outcome = gathering.run(&messages, &peers);
+        used = gathering.used;
+        outcome
     });
     let code = outcome.as_ref().copied().unwrap_or(gcli::failure::FAILED);
-    report_end(client, &job, step.step, code);
+    report_end(client, &job, step.step, code, used);
     outcome
 }
 
 /// For listings of steps. That the controller is away now must not hold up the script: the step ends with its job then.
-fn report_end(client: Client, job: &str, step: u32, code: u8) {
+fn report_end(client: Client, job: &str, step: u32, code: u8, used: Option<Usage>) {
     let exit_code = match code.checked_sub(128) {
         Some(signal @ 1..=MAX_SIGNAL) => ExitCode::killed(signal),
         _ => ExitCode::exited(code),
     };
     let path = format!("/v1/jobs/{job}/steps/{step}/end");
-    let _ = client.wait_for(END_PATIENCE).post_repeatable::<_, serde_json::Value>(&path, &StepEndRequest { exit_code });
+    let _ = client.wait_for(END_PATIENCE).post_repeatable::<_, serde_json::Value>(&path, &StepEndRequest { exit_code, used });
 }
 
 /// How many tasks there are is known only now.
@@ -535,6 +543,10 @@ struct Gathering<'a> {
     /// Begun lines of `--label`, by rank and stream.
     lines: BTreeMap<(u32, bool), Vec<u8>>,
     worst: u8,
+    /// What the step used, on the nodes that have said so.
+    used: Option<Usage>,
+    /// Positions of nodes that may still say it.
+    unmeasured: BTreeSet<u32>,
     width: usize,
     files: StepFiles,
     early_end: EarlyEnd,
@@ -566,10 +578,11 @@ impl<'a> Gathering<'a> {
         let last = running.values().flatten().max().copied().unwrap_or(0);
         let (lines, width) = (BTreeMap::new(), last.to_string().len());
         let (files, early_end) = (StepFiles::default(), EarlyEnd::default());
-        Self { step, label, running, lines, worst: 0, width, files, early_end, first_end: None, ending: None, killed: false }
+        let (used, unmeasured) = (None, running.keys().copied().collect());
+        Self { step, label, running, lines, worst: 0, used, unmeasured, width, files, early_end, first_end: None, ending: None, killed: false }
     }
 
-    fn run(mut self, messages: &Receiver<Message>, peers: &Peers) -> Outcome {
+    fn run(&mut self, messages: &Receiver<Message>, peers: &Peers) -> Outcome {
         let began = Instant::now();
         while !self.running.is_empty() {
             let patience = self.end_early(began, peers);
@@ -586,7 +599,32 @@ impl<'a> Gathering<'a> {
             }
         }
         self.flush_lines()?;
+        self.await_use(messages);
+        if self.worst == 0 && self.used.is_some_and(|used| used.oom_kills > 0) {
+            self.worst = KILLED;
+        }
         Ok(self.worst)
+    }
+
+    /// Each node says last of all what the step used there; one of a release before closes the connection.
+    fn await_use(&mut self, messages: &Receiver<Message>) {
+        let deadline = Instant::now() + USE_PATIENCE;
+        while !self.unmeasured.is_empty() {
+            match messages.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(Message::From(at, StepOutput::Used { usage, text })) => self.measured(at, &usage, &text),
+                Ok(Message::Gone(at)) => drop(self.unmeasured.remove(&at)),
+                Ok(_) => {}
+                Err(_) => return,
+            }
+        }
+    }
+
+    fn measured(&mut self, at: u32, usage: &Usage, text: &str) {
+        if !text.is_empty() {
+            eprintln!("grun: error: {}: {text}", self.name(at));
+        }
+        self.used.get_or_insert_default().add(usage);
+        self.unmeasured.remove(&at);
     }
 
     /// Ends the tasks when it is time to, with SIGTERM first; how long to wait for the next such moment.
@@ -638,6 +676,12 @@ impl<'a> Gathering<'a> {
                 eprintln!("grun: {}: {text}", self.name(at));
                 self.worst = self.worst.max(1);
                 self.running.remove(&at);
+                self.unmeasured.remove(&at);
+                Ok(())
+            }
+            // With tasks on other nodes still at work.
+            StepOutput::Used { usage, text } => {
+                self.measured(at, &usage, &text);
                 Ok(())
             }
             StepOutput::Hello { .. } | StepOutput::Started { .. } | StepOutput::Taken { .. } | StepOutput::Unknown => Ok(()),
@@ -660,6 +704,7 @@ impl<'a> Gathering<'a> {
     }
 
     fn gone(&mut self, at: u32) {
+        self.unmeasured.remove(&at);
         if let Some(ranks) = self.running.remove(&at) {
             let ranks: Vec<String> = ranks.iter().map(u32::to_string).collect();
             eprintln!("grun: error: {}: lost, with task {}", self.name(at), ranks.join(", "));
@@ -721,7 +766,31 @@ mod tests {
         sender.send(Message::From(0, ended(0, ExitCode::exited(3)))).unwrap();
         sender.send(Message::From(1, ended(2, ExitCode::killed(9)))).unwrap();
         sender.send(Message::From(0, ended(1, ExitCode::exited(0)))).unwrap();
-        assert_eq!(Gathering::new(&step, false).run(&messages, &Peers::new()), Ok(137));
+        // Both nodes are of a release that measures nothing.
+        [0, 1].into_iter().for_each(|at| sender.send(Message::Gone(at)).unwrap());
+        let mut gathering = Gathering::new(&step, false);
+        assert_eq!((gathering.run(&messages, &Peers::new()), gathering.used), (Ok(137), None));
+    }
+
+    #[test]
+    fn the_use_of_all_nodes_comes_together_and_a_kill_for_memory_is_no_success() {
+        let step = two_nodes();
+        let (sender, messages) = mpsc::sync_channel(16);
+        let ended = |rank| StepOutput::Ended { rank, exit: ExitCode::SUCCESS, text: String::new() };
+        let used = |micros, peak, kills| StepOutput::Used {
+            usage: Usage { cpu_user_micros: micros, peak_memory_bytes: peak, oom_kills: kills, ..Usage::default() },
+            text: String::new(),
+        };
+        let outcome = |kills| {
+            // The second node is done while the first still works, and says more than its last task.
+            for (at, output) in [(1, ended(2)), (1, used(5, 9, 0)), (0, ended(0)), (0, ended(1)), (0, used(7, 4, kills))] {
+                sender.send(Message::From(at, output)).unwrap();
+            }
+            let mut gathering = Gathering::new(&step, false);
+            (gathering.run(&messages, &Peers::new()), gathering.used.map(|used| (used.cpu_user_micros, used.peak_memory_bytes)))
+        };
+        assert_eq!(outcome(0), (Ok(0), Some((12, 9))));
+        assert_eq!(outcome(1), (Ok(137), Some((12, 9))));
     }
 
     #[test]

@@ -127,7 +127,7 @@ pub(crate) fn start(client: &mut Client, job: &str, request: &StepRequest, signa
 /// is our own, and the answer that told us of it was lost.
 fn end_deserted(client: &mut Client, job: &str, holders: &[StepHolder], own: &str) {
     for holder in holders.iter().take(MAX_LOOKED_AT).filter(|holder| holder.connect == own || is_gone(&holder.connect, own)) {
-        let end = StepEndRequest { exit_code: ExitCode::killed(Signal::SIGKILL as u8) };
+        let end = StepEndRequest { exit_code: ExitCode::killed(Signal::SIGKILL as u8), used: None };
         // If it cannot be said now, the next look will.
         let _ = client.post_repeatable::<_, serde_json::Value>(&format!("/v1/jobs/{job}/steps/{}/end", holder.step), &end);
     }

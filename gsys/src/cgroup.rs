@@ -1,12 +1,13 @@
 //! The cgroups of runs: `<root>/<prefix>/run_N/job` in the main tree, with `run_N/sup` beside it, and `run_N` alone, for the job, in
 //! every other tree that the run needs. `sup` holds the supervisor and has no limits; limits, fence, freeze, kill and OOM act on
-//! the job only. Never decides a limit.
+//! the job only. A step of the job may have a cgroup below it (`step`). Never decides a limit.
 //! Source: the kernel's Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/.
 
 mod hierarchy;
 mod kill;
 mod limits;
 mod root;
+mod step;
 mod usage;
 
 use std::ffi::CString;
@@ -23,6 +24,7 @@ pub(crate) use hierarchy::unescape as unescape_mount;
 pub use hierarchy::{Controller, Hierarchy, Trees, V1Tree};
 pub use limits::Limits;
 pub use root::{CgroupRoot, remove_all};
+pub use step::{StepCgroup, StepUsage};
 pub use usage::Usage;
 
 /// How long a directory whose processes are dead may answer EBUSY before removal gives up.
@@ -115,7 +117,10 @@ impl RunCgroup {
 
     /// Open `cgroup.procs` of `job` in every tree, for the forked child of `launch` to join by itself.
     pub fn join_fds(&self) -> Result<JoinFds, CgroupError> {
-        JoinFds::open(self.job().dirs())
+        match self.batch_leaf() {
+            Some(leaf) => JoinFds::open(std::iter::once(leaf)),
+            None => JoinFds::open(self.job().dirs()),
+        }
     }
 
     /// Sets the limits of a live run. `None` leaves a limit as it is.

@@ -106,47 +106,61 @@ pub fn set_child_subreaper() -> io::Result<()> {
 
 /// Reaps the child `pid` if it has ended; `None` while it runs. ECHILD when it is no child of the caller.
 pub fn try_reap(pid: i32) -> io::Result<Option<Exit>> {
-    wait(pid, libc::WNOHANG).map(|reaped| reaped.map(|(_, exit)| exit))
+    Ok(wait(pid, libc::WNOHANG)?.map(|reaped| reaped.exit))
 }
 
 /// Waits for the child `pid` to end and reaps it.
 pub fn reap(pid: i32) -> io::Result<Exit> {
     loop {
-        if let Some((_, exit)) = wait(pid, 0)? {
-            return Ok(exit);
+        if let Some(reaped) = wait(pid, 0)? {
+            return Ok(reaped.exit);
         }
     }
 }
 
-/// Reaps every child that has ended: pid and how. For a sub-reaper's SIGCHLD.
-pub fn reap_all() -> Vec<(i32, Exit)> {
-    let mut reaped = Vec::new();
-    while let Ok(Some(child)) = wait(-1, libc::WNOHANG) {
-        reaped.push(child);
-    }
-    reaped
+/// A child that has ended: how, and what it and the descendants that were waited for have used.
+#[derive(Clone, Copy, Debug)]
+pub struct Reaped {
+    pub pid: i32,
+    pub exit: Exit,
+    pub cpu_user_micros: u64,
+    pub cpu_system_micros: u64,
+    /// Of the largest single process.
+    pub max_rss_bytes: u64,
 }
 
-fn wait(pid: i32, flags: i32) -> io::Result<Option<(i32, Exit)>> {
+/// Reaps every child that has ended. For a sub-reaper's SIGCHLD.
+pub fn reap_all() -> Vec<Reaped> {
+    let mut all = Vec::new();
+    while let Ok(Some(child)) = wait(-1, libc::WNOHANG) {
+        all.push(child);
+    }
+    all
+}
+
+fn wait(pid: i32, flags: i32) -> io::Result<Option<Reaped>> {
+    let mut status = 0;
+    // SAFETY: a struct of integers.
+    let mut used: libc::rusage = unsafe { std::mem::zeroed() };
     loop {
-        let mut status = 0;
-        // SAFETY: status outlives the call.
-        let reaped = unsafe { libc::waitpid(pid, &mut status, flags) };
-        match reaped {
+        // SAFETY: status and used outlive the call.
+        let pid = unsafe { libc::wait4(pid, &mut status, flags, &mut used) };
+        let exit = match pid {
             0 => return Ok(None),
             -1 if errno() == libc::EINTR => continue,
             -1 => return Err(io::Error::last_os_error()),
-            _ if libc::WIFEXITED(status) => {
-                return Ok(Some((reaped, Exit::Code(libc::WEXITSTATUS(status)))));
-            }
-            _ if libc::WIFSIGNALED(status) => {
-                return Ok(Some((
-                    reaped,
-                    Exit::Signal(libc::WTERMSIG(status), libc::WCOREDUMP(status)),
-                )));
-            }
+            _ if libc::WIFEXITED(status) => Exit::Code(libc::WEXITSTATUS(status)),
+            _ if libc::WIFSIGNALED(status) => Exit::Signal(libc::WTERMSIG(status), libc::WCOREDUMP(status)),
             _ => return Ok(None),
-        }
+        };
+        let micros = |time: libc::timeval| (time.tv_sec * 1_000_000 + time.tv_usec).max(0) as u64;
+        return Ok(Some(Reaped {
+            pid,
+            exit,
+            cpu_user_micros: micros(used.ru_utime),
+            cpu_system_micros: micros(used.ru_stime),
+            max_rss_bytes: used.ru_maxrss.max(0) as u64 * 1024,
+        }));
     }
 }
 

@@ -108,3 +108,55 @@ fn steps_are_listed_while_they_run_and_kept_when_they_are_over() {
     assert_eq!(pool.run("gacct", &["-n", "-P", "-j", &format!("{job}.1"), "-o", columns]).out, format!("{}\n", lines[3]));
     assert_eq!(pool.run("gacct", &["-n", "-P", "-X", "-j", &job.to_string(), "-o", "jobid,derivedexitcode"]).out.lines().count(), 1);
 }
+
+/// Rows of `gacct` for a job and its steps, split at `|`.
+fn steps_of(pool: &Pool, job: u64, columns: &str) -> Vec<Vec<String>> {
+    let said = pool.run("gacct", &["-n", "-P", "--steps", "--units=K", "-j", &job.to_string(), "-o", columns]).out;
+    said.lines().map(|line| line.split('|').map(str::to_owned).collect()).collect()
+}
+
+#[test]
+fn a_step_is_measured_apart_from_its_job_and_held_to_its_memory() {
+    let Some(pool) = Pool::up(2, "none") else { return };
+    let programs = gpupool_tests::pool::programs();
+    let script = "PATH=PROGRAMS:$PATH\n\
+                  fill() { head -c $1 /dev/zero | tail -n 1 | wc -c; }\n\
+                  export burn='i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done; head -c 60000000 /dev/zero | tail -n 1 | wc -c'\n\
+                  grun -N2 -n2 sh -c \"$burn\" > sizes\n\
+                  grun -N1 -n1 --mem 40M sh -c 'exec tail -n 1 /dev/zero' 2> said; echo $? >> said\n\
+                  grun -N1 -n1 --mem 40M sh -c '(head -c 300000000 /dev/zero | tail -n 1 | wc -c); exit 0' 2> child; echo $? >> child\n\
+                  grun -N1 -n1 sleep 1000 & until [ -e up ]; do gq -s -h -o %i | grep -q '\\.3$' && touch up; sleep 0.1; done; kill -9 $!; wait\n\
+                  touch goes-on";
+    let job = pool.gsub(&["-N2", "--mem", "500M", "--wrap", &script.replace("PROGRAMS", &programs.display().to_string())]);
+    let ended = pool.wait_state(job, Completed);
+    assert_eq!(pool.file("goes-on"), "", "{ended:?}");
+
+    let rows = steps_of(&pool, job, "jobid,state,exitcode,ntasks,totalcpu,avecpu,maxrss");
+    let states: Vec<String> = rows.iter().map(|row| format!("{} {} {}", row[0], row[1], row[2])).collect();
+    let (job_row, of) = (format!("{job} COMPLETED 0:0"), |step: &str, rest: &str| format!("{job}.{step} {rest}"));
+    assert_eq!(
+        states,
+        [job_row, of("batch", "COMPLETED 0:0"), of("0", "COMPLETED 0:0"), of("1", "OUT_OF_MEMORY 0:9"), of("2", "OUT_OF_MEMORY 0:9"), of("3", "CANCELLED 0:0")],
+        "{rows:?}"
+    );
+    let said = pool.file("said");
+    assert!(said.contains("grun: error: node1: task 0: Out Of Memory\n") && said.ends_with("\n137\n"), "{said}");
+    let why = "grun: error: node1: step 1: Out Of Memory: the kernel killed 1 process of it, at a peak of ";
+    assert!(said.contains(why) && said.contains(": the step may have 40 MiB on this node. Ask for more with --mem\n"), "{said}");
+    let child = pool.file("child");
+    assert!(child.contains("step 2: Out Of Memory") && child.ends_with("\n137\n"), "its main process ended well: {child}");
+    let log = pool.run("gq", &["--log", &job.to_string()]).out;
+    assert!(log.contains("step 1: ended, exit 0:9, out of memory") && log.contains("step 1: Out Of Memory: the kernel killed 1 process"), "{log}");
+
+    // 00:01.234 and 61234K
+    let secs = |text: &str| -> f64 { text.split(':').fold(0.0, |sum, part| sum * 60.0 + part.parse::<f64>().unwrap()) };
+    let mib = |text: &str| text.strip_suffix('K').unwrap().parse::<f64>().unwrap() / 1024.0;
+    let cpu: Vec<f64> = rows.iter().map(|row| secs(&row[4])).collect();
+    assert!(cpu[2] > 0.02 && cpu[0] >= cpu[2] + cpu[3], "{rows:?}");
+    assert!((cpu[0] - cpu[1..].iter().sum::<f64>()).abs() < 0.01, "they add up: {rows:?}");
+    assert!((50.0..400.0).contains(&mib(&rows[2][6])) && (20.0..41.0).contains(&mib(&rows[3][6])), "{rows:?}");
+    assert_eq!((rows[0][5].as_str(), rows[2][5].as_str(), rows[5][6].as_str()), ("", "00:00:00", ""), "{rows:?}");
+    pool.wait_idle("node1");
+    pool.wait_idle("node2");
+    pool.check();
+}

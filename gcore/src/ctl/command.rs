@@ -12,7 +12,7 @@ use gmodel::hostlist::Hostlist;
 use gmodel::idle::IdleReport;
 use gmodel::launch_order::LaunchOrder;
 use gmodel::node::{Inventory, Role};
-use gmodel::run::RunReport;
+use gmodel::run::{RunReport, Usage};
 use gmodel::step_share::{StepHold, StepHoldOnNode, StepShareAsk};
 use gmodel::{ExitCode, Fence, JobId, JobSpec, NodeId, NodeLife, RunId, Timestamp};
 use gsched::Plan;
@@ -94,7 +94,7 @@ pub enum Command {
     /// Count a step of a running job and lay out its tasks. -> `Reply::Step`
     StartStep { target: Target, ask: StepAsk },
     /// A step is over, as its grun says.
-    EndStep { target: Target, step: u32, exit: ExitCode },
+    EndStep { target: Target, step: u32, exit: ExitCode, used: Option<Usage> },
     NodeDrain { node: NodeId, reason: String },
     /// As `NodeDrain`; what still runs there at the deadline is told to checkpoint and goes back to the queue.
     NodeDrainBy { node: NodeId, reason: String, deadline: Timestamp },

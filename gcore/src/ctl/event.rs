@@ -11,7 +11,7 @@ use gmodel::idle::{IdleAction, IdleLevels, IdleSpell};
 use gmodel::gpu_order::{GpuAction, GpuOrderDone};
 use gmodel::step_share::StepHold;
 use gmodel::node::{Inventory, Link, Mark, Role};
-use gmodel::run::{Allocation, NodeShare, NumberedSignal, RunPhase};
+use gmodel::run::{Allocation, NodeShare, NumberedSignal, RunPhase, Usage};
 use gmodel::policy::{Account, AccountUser, Qos, Reservation};
 use gmodel::checkpoint::CheckpointSpec;
 use gmodel::request_change::RequestChange;
@@ -187,7 +187,15 @@ pub enum Event {
         at: Timestamp,
     },
     /// A step is over; of one whose grun was killed nobody says so, and it ends with its run.
-    StepEnded { run: RunId, step: u32, exit: ExitCode, at: Timestamp },
+    StepEnded {
+        run: RunId,
+        step: u32,
+        exit: ExitCode,
+        /// What it used, as its nodes measured and its grun says.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        used: Option<Usage>,
+        at: Timestamp,
+    },
     /// The node is given up for this run: its part is written off.
     RunForfeited { run: RunId, node: NodeId, text: String, at: Timestamp },
     /// Every member ended; the job's fate is decided. Until it is settled the job is COMPLETING.

@@ -92,7 +92,7 @@ fn handle_command(tx: &mut Tx, actor: &Actor, command: Command) -> Result<Reply,
         Command::Resume { targets } => suspend::resume(tx, actor, &targets),
         Command::Update { target, change } => update::handle(tx, actor, target, change),
         Command::StartStep { target, ask } => step::start(tx, actor, target, ask),
-        Command::EndStep { target, step, exit } => step::end(tx, actor, target, step, exit),
+        Command::EndStep { target, step, exit, used } => step::end(tx, actor, target, step, exit, used),
         Command::NodeDrain { node, reason } => node_admin::drain(tx, actor, node, &reason),
         Command::NodeDrainBy { node, reason, deadline } => {
             node_admin::drain(tx, actor, node, &reason)?;

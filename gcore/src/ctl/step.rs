@@ -8,7 +8,7 @@ use super::state::State;
 use super::step_share;
 use super::targets::{Found, conflict, find, shown};
 use gmodel::hostlist::Hostlist;
-use gmodel::run::NodeShare;
+use gmodel::run::{NodeShare, Usage};
 use gmodel::step_share::StepHold;
 use gmodel::{ExitCode, JobId};
 
@@ -68,14 +68,21 @@ pub(super) fn start(
     Ok(Reply::Step { run, step, layout })
 }
 
-pub(super) fn end(tx: &mut Tx, actor: &Actor, target: Target, step: u32, exit: ExitCode) -> Result<Reply, Refusal> {
+pub(super) fn end(
+    tx: &mut Tx,
+    actor: &Actor,
+    target: Target,
+    step: u32,
+    exit: ExitCode,
+    used: Option<Usage>,
+) -> Result<Reply, Refusal> {
     let id = job_of(tx.state, actor, target)?.ok_or_else(|| conflict(format!("job {} is not running.", shown(target))))?;
     let run = tx.state.jobs.get(id).and_then(|job| job.live_run()).and_then(|run| tx.state.runs.get(run));
     let Some(run) = run.filter(|run| step < run.steps) else {
         return Err(conflict(format!("job {} has no step {step}.", shown(target))));
     };
     let run = run.id;
-    tx.emit(Event::StepEnded { run, step, exit, at: tx.now });
+    tx.emit(Event::StepEnded { run, step, exit, used, at: tx.now });
     Ok(Reply::Done)
 }
 

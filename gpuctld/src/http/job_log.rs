@@ -187,7 +187,10 @@ impl Teller<'_> {
             Event::RunIdleTold { failure: None, .. } => "idle_program was told that it is idle".to_owned(),
             Event::RunIdleTold { failure: Some(why), .. } => format!("its owner may not know that it is idle: {why}"),
             Event::StepStarted { step, name, tasks, .. } => format!("step {step}: {name}, {}", count(*tasks, "task")),
-            Event::StepEnded { step, exit, .. } => format!("step {step}: ended, exit {exit}"),
+            Event::StepEnded { step, exit, used, .. } => {
+                let of_memory = if used.is_some_and(|used| used.oom_kills > 0) { ", out of memory" } else { "" };
+                format!("step {step}: ended, exit {exit}{of_memory}")
+            }
             Event::RunForfeited { node: id, text, .. } => with(format!("{} was given up for this run", node(id)), text),
             Event::RunEnded { outcome, .. } => ended(outcome),
             Event::RequeueDropped { stop, .. } => format!("does not go back to the queue: {}", self.stopping(stop)),

@@ -17,6 +17,7 @@ use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, State as Shared};
 use gcore::ctl::{Command, Reply, StepAsk, StepNode};
 use gmodel::hostlist::Hostlist;
+use gmodel::run::Usage;
 use gmodel::step_share::StepHold;
 use gmodel::supervise::StepOrder;
 use gmodel::{ExitCode, Instant, JobId, JobState, Timestamp, hostlist};
@@ -67,7 +68,7 @@ pub(super) async fn start(
         let order = order(&request, step, &layout, position);
         if let Err(why) = site.app.links.start_step(node.node, run, order).await {
             // What it was given is free again. Tasks that did start end with their grun.
-            let _ = site.core.command(caller.actor, Command::EndStep { target, step, exit: ExitCode::exited(1) }).await;
+            let _ = site.core.command(caller.actor, Command::EndStep { target, step, exit: ExitCode::exited(1), used: None }).await;
             let text = format!("{} did not take its part of step {step} of job {id}: {why}", node.name);
             return Err(ApiError::unavailable(text));
         }
@@ -93,7 +94,7 @@ pub(super) async fn end(
         return Err(ApiError::invalid(format!("{id} names several tasks; a step is of one job")));
     };
     confine(&site, &caller, &[target]).await?;
-    site.core.command(caller.actor, Command::EndStep { target, step, exit: request.exit_code }).await?;
+    site.core.command(caller.actor, Command::EndStep { target, step, exit: request.exit_code, used: request.used }).await?;
     Ok(Json(Done { schema: SCHEMA, notes: Vec::new() }))
 }
 
@@ -136,6 +137,7 @@ pub(super) async fn list(caller: Caller, Shared(site): Shared<Site>, pairs: Pair
             nodelist: &row.nodelist(view),
             started: row.started(),
             ended: row.ended(),
+            used: None,
         };
         all.extend(of.rows(stored, now).into_iter().filter(|step| step.end_time.is_none()));
     }
@@ -156,11 +158,13 @@ pub(super) struct StepsOf<'a> {
     pub(super) nodelist: &'a str,
     pub(super) started: Option<Timestamp>,
     pub(super) ended: Option<Timestamp>,
+    /// Seconds of CPU time and peak of memory, once it is over.
+    pub(super) used: Option<(f64, u64)>,
 }
 
 impl StepsOf<'_> {
     /// Its batch script, then what gruns started; nothing of a run that never began. A step of which nobody said that it
-    /// ended has ended with the run.
+    /// ended has ended with the run, and what it used is counted with the script: the rows add up to the run.
     pub(super) fn rows(&self, stored: &[StoredStep], now: Timestamp) -> Vec<StepRow> {
         let Some(began) = self.started else { return Vec::new() };
         let nodes = hostlist::expand(self.nodelist, hostlist::MAX_HOSTS).unwrap_or_default();
@@ -180,25 +184,48 @@ impl StepsOf<'_> {
             ..StepRow::default()
         };
         let batch = row("batch".to_owned(), "batch", &nodes[..nodes.len().min(1)], began, self.ended);
-        let mut rows = vec![StepRow { state: self.state, exit_code: self.exit, ntasks: 1, ..batch }];
-        for step in stored.iter().filter(|step| step.attempt == self.attempt) {
+        let of_run: Vec<&StoredStep> = stored.iter().filter(|step| step.attempt == self.attempt).collect();
+        let of_gruns: f64 = of_run.iter().filter_map(|step| step.ended?.used).map(|used| cpu_secs(&used)).sum();
+        let mut rows = vec![StepRow {
+            state: self.state,
+            exit_code: self.exit,
+            ntasks: 1,
+            cpu_time_secs: self.used.map(|(all, _)| (all - of_gruns).max(0.0)),
+            peak_memory_bytes: self.used.map(|(_, peak)| peak),
+            ..batch
+        }];
+        for step in of_run {
             let places: Vec<usize> = match (step.nodes, step.places.is_empty()) {
                 (0, _) => (0..nodes.len()).collect(),
                 (first, true) => (0..first as usize).collect(),
                 (_, false) => step.places.iter().map(|place| *place as usize).collect(),
             };
             let on: Vec<String> = places.into_iter().filter_map(|place| nodes.get(place).cloned()).collect();
+            let used = step.ended.and_then(|end| end.used);
             let (ended, state, exit_code) = match (step.ended, self.ended) {
-                (Some((at, exit)), _) if exit.is_success() => (Some(at), JobState::Completed, exit),
-                (Some((at, exit)), _) => (Some(at), JobState::Failed, exit),
+                (Some(end), _) if used.is_some_and(|used| used.oom_kills > 0) => (Some(end.at), JobState::OutOfMemory, end.exit),
+                (Some(end), _) if end.exit.is_success() => (Some(end.at), JobState::Completed, end.exit),
+                (Some(end), _) => (Some(end.at), JobState::Failed, end.exit),
                 (None, Some(at)) => (Some(at), JobState::Cancelled, ExitCode::SUCCESS),
                 (None, None) => (None, self.state, ExitCode::SUCCESS),
             };
             let row = row(step.number.to_string(), &step.name, &on, step.started, ended);
-            rows.push(StepRow { state, exit_code, ntasks: step.tasks, own: step.own, ..row });
+            rows.push(StepRow {
+                state,
+                exit_code,
+                ntasks: step.tasks,
+                cpu_time_secs: used.map(|used| cpu_secs(&used)),
+                peak_memory_bytes: used.map(|used| used.peak_memory_bytes),
+                own: step.own,
+                ..row
+            });
         }
         rows
     }
+}
+
+fn cpu_secs(used: &Usage) -> f64 {
+    (used.cpu_user_micros as f64 + used.cpu_system_micros as f64) / 1e6
 }
 
 fn hosts(option: &str, text: &str) -> Result<Option<Hostlist>, ApiError> {
@@ -254,5 +281,60 @@ fn order(request: &StepRequest, step: u32, layout: &[StepNode], position: usize)
         cpus_per_task: request.share.as_ref().map_or(0, |share| share.cpus_per_task),
         cpus: own.map_or(Vec::new(), |own| own.cpus.clone()),
         gpus: own.filter(|_| narrows_gpus).map(|own| own.gpus.clone()),
+        mem_bytes: own.map_or(0, |own| own.mem_bytes),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::reader::StoredEnd;
+
+    #[test]
+    fn what_steps_used_is_taken_off_the_script_and_never_more_than_there_was() {
+        let at = Timestamp::from_secs;
+        let of = StepsOf {
+            job: 7,
+            shown_id: "7",
+            user: "alice",
+            account: "phys",
+            partition: "main",
+            qos: "",
+            attempt: 1,
+            state: JobState::Completed,
+            exit: ExitCode::SUCCESS,
+            nodelist: "n1",
+            started: Some(at(0)),
+            ended: Some(at(90)),
+            used: Some((10.0, 4096)),
+        };
+        let step = |number, secs: u64, oom_kills| StoredStep {
+            attempt: 1,
+            number,
+            name: "x".into(),
+            tasks: 1,
+            nodes: 1,
+            places: Vec::new(),
+            started: at(1),
+            ended: Some(StoredEnd {
+                at: at(2),
+                exit: ExitCode::SUCCESS,
+                used: Some(Usage { cpu_user_micros: secs * 1_000_000, oom_kills, peak_memory_bytes: 512, ..Usage::default() }),
+            }),
+            own: None,
+        };
+        let unmeasured = StoredStep { ended: None, ..step(2, 0, 0) };
+        let row = |step: &StepRow| (step.cpu_time_secs, step.peak_memory_bytes, step.state);
+        let rows = of.rows(&[step(0, 3, 0), step(1, 4, 1), unmeasured.clone()], at(90));
+        let want = [
+            (Some(3.0), Some(4096), JobState::Completed),
+            (Some(3.0), Some(512), JobState::Completed),
+            (Some(4.0), Some(512), JobState::OutOfMemory),
+            (None, None, JobState::Cancelled),
+        ];
+        assert_eq!(rows.iter().map(row).collect::<Vec<_>>(), want);
+        assert_eq!(of.rows(&[step(0, 30, 0)], at(90))[0].cpu_time_secs, Some(0.0), "a grun that lies");
+        let running = StepsOf { state: JobState::Running, ended: None, used: None, ..of };
+        assert_eq!(running.rows(&[unmeasured], at(90))[0].cpu_time_secs, None);
     }
 }

@@ -15,7 +15,7 @@ mod trace;
 pub use accounting::Found;
 pub use idle::IdleRun;
 pub use run_fields::{RunFields, RunKey};
-pub use steps::StoredStep;
+pub use steps::{StoredEnd, StoredStep};
 pub use trace::TracedJob;
 
 use super::documents::{ArrayDocument, JobDocument};

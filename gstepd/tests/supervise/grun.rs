@@ -6,6 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
 use gmodel::ExitCode;
+use gmodel::run::Usage;
 use gmodel::supervise::{StepInput, StepOrder, StepOutput, StepStream};
 
 use super::bench::wait_for;
@@ -24,6 +25,7 @@ pub struct Collected {
     pub refused: Option<String>,
     /// Bytes of input.
     pub taken: usize,
+    pub used: Option<(Usage, String)>,
 }
 
 pub struct Connection {
@@ -114,6 +116,7 @@ impl Connection {
                 StepOutput::Refused { text } => all.refused = Some(text),
                 StepOutput::Started { .. } => {}
                 StepOutput::Taken { bytes } => all.taken += bytes as usize,
+                StepOutput::Used { usage, text } => assert_eq!(all.used.replace((usage, text)), None),
                 other => panic!("{other:?}"),
             }
         }

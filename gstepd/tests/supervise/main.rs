@@ -7,6 +7,7 @@ mod limits;
 mod marks;
 mod pam;
 mod stand_by;
+mod step_use;
 mod steps;
 
 use std::fs;

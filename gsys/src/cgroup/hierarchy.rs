@@ -161,14 +161,30 @@ impl Trees {
         self.v2.as_deref().or_else(v1)
     }
 
+    /// The trees in which a step has a cgroup of its own: where memory and CPU time are counted and processes are killed.
+    pub(super) fn for_step(&self) -> Trees {
+        let main = self.main_mount();
+        let needed = |controller: &Controller| match controller {
+            Controller::Memory => true,
+            Controller::Cpuacct => self.v2.is_none(),
+            _ => false,
+        };
+        self.keeping(|tree| Some(tree.mount.as_path()) == main || tree.controllers.iter().any(needed))
+    }
+
     /// The cgroup of that path in every tree.
-    pub(super) fn at<'a>(&'a self, rel: &'a Path) -> Place<'a> {
-        Place { trees: self, main: rel.to_owned(), others: rel }
+    pub(super) fn at(&self, rel: &Path) -> Place<'_> {
+        Place { trees: self, main: rel.to_owned(), others: rel.to_owned() }
     }
 
     /// The job of the run with that path: beside its supervisor in the main tree, the run's own cgroup in the others.
-    pub(super) fn job_of<'a>(&'a self, run: &'a Path) -> Place<'a> {
-        Place { trees: self, main: run.join("job"), others: run }
+    pub(super) fn job_of(&self, run: &Path) -> Place<'_> {
+        Place { trees: self, main: run.join("job"), others: run.to_owned() }
+    }
+
+    /// A step of that run: below its job.
+    pub(super) fn step_of(&self, run: &Path, step: &str) -> Place<'_> {
+        Place { trees: self, main: run.join("job").join(step), others: run.join(step) }
     }
 
     fn keeping(&self, keep: impl Fn(&V1Tree) -> bool) -> Trees {
@@ -225,7 +241,7 @@ impl Trees {
 pub(super) struct Place<'a> {
     trees: &'a Trees,
     main: PathBuf,
-    others: &'a Path,
+    others: PathBuf,
 }
 
 impl Place<'_> {
@@ -235,7 +251,7 @@ impl Place<'_> {
 
     /// Its path below this mount point.
     pub fn rel(&self, mount: &Path) -> &Path {
-        if self.trees.main_mount() == Some(mount) { &self.main } else { self.others }
+        if self.trees.main_mount() == Some(mount) { &self.main } else { &self.others }
     }
 
     pub fn dir(&self, mount: &Path) -> PathBuf {

@@ -54,12 +54,7 @@ pub(super) fn write(trees: &Trees, run_rel: &Path, limits: &Limits) -> Result<()
     let (run, job) = (trees.at(run_rel), trees.job_of(run_rel));
     let v2 = trees.hierarchy() == Hierarchy::V2;
     if let Some(bytes) = limits.memory_bytes {
-        let dir = dir_of(&job, Controller::Memory, "memory")?;
-        if v2 {
-            write_memory_v2(&dir, bytes)?
-        } else {
-            write_memory_v1(&dir, bytes)?
-        }
+        write_memory(&job, bytes)?;
     }
     if let Some(pids) = limits.pids_max {
         let dir = dir_of(&job, Controller::Pids, "pids")?;
@@ -90,6 +85,15 @@ fn dir_of(place: &Place<'_>, controller: Controller, limit: &'static str) -> Res
         controller: controller.name(),
         why: format!("hierarchy {}", hierarchy.name()),
     })
+}
+
+/// What all processes at and below `place` may have together.
+pub(super) fn write_memory(place: &Place<'_>, bytes: u64) -> Result<(), CgroupError> {
+    let dir = dir_of(place, Controller::Memory, "memory")?;
+    match place.trees().hierarchy() {
+        Hierarchy::V2 => write_memory_v2(&dir, bytes),
+        _ => write_memory_v1(&dir, bytes),
+    }
 }
 
 fn write_memory_v2(dir: &Path, bytes: u64) -> Result<(), CgroupError> {

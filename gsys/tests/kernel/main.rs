@@ -7,3 +7,4 @@ mod full_disk;
 mod launch;
 mod pam;
 mod scratch;
+mod step;

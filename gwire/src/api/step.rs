@@ -1,5 +1,6 @@
 //! Steps: what grun asks for and says at the end, and what listings show of them.
 
+use gmodel::run::Usage;
 use gmodel::step_share::StepShareAsk;
 use gmodel::{ExitCode, Instant, JobState};
 use serde::{Deserialize, Serialize};
@@ -73,6 +74,9 @@ pub struct StepHolder {
 #[serde(default)]
 pub struct StepEndRequest {
     pub exit_code: ExitCode,
+    /// What all of it used, as its nodes measured; missing where they did not, or could not be heard.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub used: Option<Usage>,
 }
 
 /// One step of a job: its batch script, or what a grun started.
@@ -98,6 +102,12 @@ pub struct StepRow {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub end_time: Option<Instant>,
     pub elapsed_secs: i64,
+    /// CPU time, user and system; missing where nobody measured it. Of the batch script: all of the run that is no other step's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu_time_secs: Option<f64>,
+    /// The most memory its tasks had together on a node; of the batch script: its run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peak_memory_bytes: Option<u64>,
     /// What it had for itself; missing where it shared all of its job.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub own: Option<StepOwn>,

@@ -375,7 +375,7 @@ impl World {
             "step" => Command::StartStep { target: targets[0], ask: step_ask(words) },
             "step-ends" => {
                 let step = words.get("n").map_or(0, |n| n.parse().unwrap());
-                Command::EndStep { target: targets[0], step, exit: gmodel::ExitCode::default() }
+                Command::EndStep { target: targets[0], step, exit: gmodel::ExitCode::default(), used: None }
             }
             "update" => {
                 let number = |key: &str| words.get(key).map(|n| n.parse().unwrap());

@@ -227,13 +227,19 @@ async fn a_step_goes_to_the_nodes_of_its_job() {
     let mut own = step.clone();
     own["share"] = json!({"cpus_per_task": 2});
     assert!(pool.refused(&here, "POST", "/v1/jobs/1/steps", own.clone()).await.contains("more than the job has there; node1 has 2 CPUs"));
-    own["share"] = json!({"cpus_per_task": 1, "gpus": {"per": "step", "count": 0}});
+    own["share"] = json!({"cpus_per_task": 1, "mem_per_cpu_bytes": 1 << 20, "gpus": {"per": "step", "count": 0}});
     assert_eq!(pool.post(&here, "/v1/jobs/1/steps", own.clone()).await["step"], 1);
     let order = pool.steps.lock().unwrap()[1].2.clone();
-    assert_eq!((order.cpus_per_task, order.cpus, order.gpus), (1, vec![0, 1], Some(vec![])));
+    assert_eq!((order.cpus_per_task, order.cpus, order.gpus, order.mem_bytes), (1, vec![0, 1], Some(vec![]), 2 << 20));
     let waits = pool.post(&here, "/v1/jobs/1/steps", own.clone()).await["waits"].clone();
     assert_eq!(waits["holders"], json!([{"step": 1, "connect": "127.0.0.1:4000"}]), "{waits}");
+    // What a grun of the release before says, and one that says more than its job can have used.
     pool.post(&here, "/v1/jobs/1/steps/1/end", json!({})).await;
+    let used = json!({"cpu_user_micros": u64::MAX, "cpu_system_micros": u64::MAX, "peak_memory_bytes": 7, "oom_kills": 1});
+    pool.post(&here, "/v1/jobs/1/steps/0/end", json!({"exit_code": {"code": 0, "signal": 9}, "used": used})).await;
+    let steps = pool.get(&here, "/v1/runs?job=1&steps=true").await["runs"][0]["steps"].clone();
+    assert_eq!((&steps[1]["state"], &steps[1]["peak_memory_bytes"]), (&json!("OUT_OF_MEMORY"), &json!(7)), "{steps}");
+    assert_eq!((&steps[2]["state"], steps[2].get("cpu_time_secs"), steps[0].get("cpu_time_secs")), (&json!("COMPLETED"), None, None), "{steps}");
     assert_eq!(pool.post(&here, "/v1/jobs/1/steps", own).await["step"], 2);
     let mut bad = step.clone();
     bad["share"] = json!({"gpus": {"per": "node", "count": 1, "gpu_type": "x".repeat(65)}});

@@ -4,6 +4,7 @@
 
 use super::{Answer, bytes, read};
 use gcore::ctl::Event;
+use gmodel::run::Usage;
 use gmodel::step_share::{StepHold, StepHoldOnNode};
 use gmodel::{ExitCode, JobId, Timestamp};
 use gwire::api::StepOwn;
@@ -21,8 +22,16 @@ pub struct StoredStep {
     /// Which of the run's nodes, by place; empty: the first.
     pub places: Vec<u32>,
     pub started: Timestamp,
-    pub ended: Option<(Timestamp, ExitCode)>,
+    pub ended: Option<StoredEnd>,
     pub own: Option<StepOwn>,
+}
+
+/// The end of a step, as its grun told it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoredEnd {
+    pub at: Timestamp,
+    pub exit: ExitCode,
+    pub used: Option<Usage>,
 }
 
 /// The steps of each job, in the order of the ids.
@@ -51,10 +60,10 @@ fn of_job(db: &Connection, id: JobId) -> Answer<Vec<StoredStep>> {
                 let own = hold.as_ref().map(own);
                 steps.push(StoredStep { attempt: run.attempt, number: step, name, tasks, nodes, places, started: at, ended: None, own });
             }
-            Event::StepEnded { run, step, exit, at } => {
+            Event::StepEnded { run, step, exit, used, at } => {
                 let of = |one: &&mut StoredStep| one.attempt == run.attempt && one.number == step;
                 if let Some(step) = steps.iter_mut().find(of) {
-                    step.ended.get_or_insert((at, exit));
+                    step.ended.get_or_insert(StoredEnd { at, exit, used });
                 }
             }
             _ => {}
