@@ -93,3 +93,36 @@ fn a_share_of_the_multiprocessors_that_is_not_told_is_not_zero() {
     worker.sample_use(SOON).unwrap();
     assert_eq!(worker.sample_use(SOON).unwrap()[0].sm_percent, Some(0));
 }
+
+/// What R510 brought, and R470.
+const NEWER: &[&str] = &[
+    "nvmlDeviceGetComputeRunningProcesses_v3",
+    "nvmlDeviceGetGpuInstancePossiblePlacements_v2",
+    "nvmlDeviceGetGpuInstanceProfileInfoV",
+    "nvmlDeviceGetGraphicsRunningProcesses_v3",
+    "nvmlDeviceGetMPSComputeRunningProcesses_v3",
+];
+
+#[test]
+fn a_driver_of_the_first_years_of_mig_has_the_same_profiles_by_name_and_tells_who_is_on_a_gpu() {
+    let older = ["nvmlDeviceGetComputeRunningProcesses_v2", "nvmlDeviceGetMPSComputeRunningProcesses_v2"];
+    for (board, cut) in [("a100-40", "mig 3g.20gb,1g.5gb"), ("a100-80", "mig 3g.40gb,1g.10gb")] {
+        let host = SimulatedHost::with(&[(board, 1)]);
+        host.inject(0, cut);
+        let instance = host.state().gpus[0].mig_instances[0].id;
+        host.inject(0, &format!("process 4711 2000 {instance} 0"));
+        let look = |withheld: &[&str]| {
+            host.edit(|state| state.driver.withheld_functions = withheld.iter().map(|name| (*name).to_owned()).collect());
+            let worker = NvmlWorker::start(Some(host.library())).expect("a worker");
+            let gpu = worker.discover(SOON).unwrap().gpus.remove(0);
+            let used = worker.sample_use(SOON).unwrap().remove(0);
+            (gpu.mig.expect("the board has MIG"), used.processes)
+        };
+        let (newest, processes) = look(&[]);
+        assert_eq!(processes.iter().map(|process| (process.pid, process.gpu_instance_id)).collect::<Vec<_>>(), [(4711, Some(instance))], "{board}");
+        assert_eq!(look(NEWER), (newest.clone(), processes), "{board}");
+        let (mig, processes) = look(&[NEWER, &older].concat());
+        assert_eq!(mig, newest, "{board}");
+        assert_eq!(processes.iter().map(|process| (process.pid, process.gpu_instance_id)).collect::<Vec<_>>(), [(4711, None)], "{board}");
+    }
+}

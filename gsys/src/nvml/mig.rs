@@ -9,12 +9,16 @@ use std::ptr::null_mut;
 use nvml_wrapper::Device;
 use nvml_wrapper::error::NvmlError as Answer;
 use nvml_wrapper_sys::bindings::{
-    NVML_COMPUTE_INSTANCE_PROFILE_COUNT, NVML_GPU_INSTANCE_PROFILE_COUNT, nvmlGpuInstance_t,
-    nvmlGpuInstanceInfo_t, nvmlGpuInstancePlacement_t, nvmlGpuInstanceProfileInfo_v2_t,
+    NVML_COMPUTE_INSTANCE_PROFILE_COUNT, NVML_GPU_INSTANCE_PROFILE_1_SLICE_REV1 as ONE_SLICE_WITH_ENGINES,
+    NVML_GPU_INSTANCE_PROFILE_2_SLICE_REV1 as TWO_SLICES_WITH_ENGINES, NVML_GPU_INSTANCE_PROFILE_COUNT, nvmlGpuInstance_t,
+    nvmlGpuInstanceInfo_t, nvmlGpuInstancePlacement_t, nvmlGpuInstanceProfileInfo_t,
+    nvmlGpuInstanceProfileInfo_v2_t,
 };
 use serde::{Deserialize, Serialize};
 
 use super::library::{check, if_offered, struct_version};
+use super::nominal_memory_mib;
+use super::usage::memory;
 
 /// What one GPU can be cut into, and how it is cut.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -161,29 +165,29 @@ pub fn read_layout(
 
 /// The kinds a GPU can be cut into, smallest first; none where the board has no MIG.
 pub fn read_profiles(device: &Device<'_>) -> Result<Vec<MigProfile>, Answer> {
-    let Ok(ask) = &device.nvml().lib().nvmlDeviceGetGpuInstanceProfileInfoV else {
-        return Ok(Vec::new());
-    };
     let mut profiles = Vec::new();
+    let mut has_no_names = false;
     for kind in 0..NVML_GPU_INSTANCE_PROFILE_COUNT {
-        // SAFETY: all zero is a value of this structure of numbers and letters.
-        let mut info: nvmlGpuInstanceProfileInfo_v2_t = unsafe { std::mem::zeroed() };
-        info.version = struct_version::<nvmlGpuInstanceProfileInfo_v2_t>(2);
-        // SAFETY: the handle is of the library the function comes from; the version tells the size of the structure.
-        let code = unsafe { ask(device.handle(), kind, &mut info) };
-        if if_offered(check(code))?.is_none() {
+        let Some(told) = profile_of_kind(device, kind)? else {
             continue;
-        }
-        let places = placements(device, info.id)?;
+        };
+        let places = placements(device, told.id)?;
+        let name = profile_name(&told.name);
+        has_no_names |= name.is_empty();
         profiles.push(MigProfile {
-            name: profile_name(&info.name),
-            id: info.id,
-            compute_slices: info.sliceCount,
+            // Without a name, what it ends with: the rest is known when all are.
+            name: if name.is_empty() { more_engines(kind).to_owned() } else { name },
+            id: told.id,
+            compute_slices: told.sliceCount,
             memory_slices: places.first().map_or(0, |place| place.size),
-            memory_mib: info.memorySizeMB,
+            memory_mib: told.memorySizeMB,
             starts: places.iter().map(|place| place.start).collect(),
-            max_count: info.instanceCount,
+            max_count: told.instanceCount,
         });
+    }
+    if has_no_names {
+        let board = memory(device)?.map_or(0, |memory| nominal_memory_mib(memory.total_bytes));
+        give_names(&mut profiles, board);
     }
     profiles.sort_by_key(|profile| {
         (
@@ -193,6 +197,52 @@ pub fn read_profiles(device: &Device<'_>) -> Result<Vec<MigProfile>, Answer> {
         )
     });
     Ok(profiles)
+}
+
+/// What the driver tells of one kind. Those before R510 tell no name.
+fn profile_of_kind(device: &Device<'_>, kind: u32) -> Result<Option<nvmlGpuInstanceProfileInfo_v2_t>, Answer> {
+    let lib = device.nvml().lib();
+    // SAFETY: all zero is a value of this structure of numbers and letters.
+    let mut info: nvmlGpuInstanceProfileInfo_v2_t = unsafe { std::mem::zeroed() };
+    if let Ok(ask) = &lib.nvmlDeviceGetGpuInstanceProfileInfoV {
+        info.version = struct_version::<nvmlGpuInstanceProfileInfo_v2_t>(2);
+        // SAFETY: the handle is of the library the function comes from; the version tells the size of the structure.
+        match check(unsafe { ask(device.handle(), kind, &mut info) }) {
+            Err(Answer::FunctionNotFound) => {}
+            told => return Ok(if_offered(told)?.map(|()| info)),
+        }
+    }
+    let Ok(ask) = &lib.nvmlDeviceGetGpuInstanceProfileInfo else {
+        return Ok(None);
+    };
+    // SAFETY: as above; this structure is of numbers only and has one version.
+    let (code, told) = unsafe {
+        let mut told: nvmlGpuInstanceProfileInfo_t = std::mem::zeroed();
+        (ask(device.handle(), kind, &mut told), told)
+    };
+    info.id = told.id;
+    info.sliceCount = told.sliceCount;
+    info.instanceCount = told.instanceCount;
+    info.memorySizeMB = told.memorySizeMB;
+    Ok(if_offered(check(code))?.map(|()| info))
+}
+
+/// What a kind's name ends with, where it has the media engines.
+fn more_engines(kind: u32) -> &'static str {
+    match kind {
+        ONE_SLICE_WITH_ENGINES | TWO_SLICES_WITH_ENGINES => "+me",
+        _ => "",
+    }
+}
+
+/// Names as newer drivers tell them: the compute slices, and the part of the board's memory.
+fn give_names(profiles: &mut [MigProfile], board_mib: u64) {
+    let whole = profiles.iter().map(|profile| profile.memory_slices).max().unwrap_or(0).max(1);
+    for profile in profiles {
+        let mib = board_mib * u64::from(profile.memory_slices) / u64::from(whole);
+        let gigabytes = (mib + 512) / 1024;
+        profile.name = format!("{}g.{gigabytes}gb{}", profile.compute_slices, profile.name);
+    }
 }
 
 /// `MIG 1g.10gb+me` without the first word. Some drivers write attributes with dots.
@@ -207,24 +257,39 @@ fn placements(
     device: &Device<'_>,
     profile_id: u32,
 ) -> Result<Vec<nvmlGpuInstancePlacement_t>, Answer> {
-    let Ok(ask) = &device
-        .nvml()
-        .lib()
-        .nvmlDeviceGetGpuInstancePossiblePlacements_v2
-    else {
-        return Ok(Vec::new());
+    let lib = device.nvml().lib();
+    let Ok(ask) = &lib.nvmlDeviceGetGpuInstancePossiblePlacements_v2 else {
+        return older_placements(device, profile_id);
     };
     let mut count = 0;
     // SAFETY: the handle is of the library the function comes from; a null array asks for the count.
     let code = unsafe { ask(device.handle(), profile_id, null_mut(), &mut count) };
-    if if_offered(check(code))?.is_none() {
-        return Ok(Vec::new());
+    match check(code) {
+        Err(Answer::FunctionNotFound) => return older_placements(device, profile_id),
+        told => {
+            if if_offered(told)?.is_none() {
+                return Ok(Vec::new());
+            }
+        }
     }
     let mut places = vec![nvmlGpuInstancePlacement_t { start: 0, size: 0 }; count as usize];
     // SAFETY: as above, with an array of the length that is told.
     let code = unsafe { ask(device.handle(), profile_id, places.as_mut_ptr(), &mut count) };
     check(code)?;
     places.truncate(count as usize);
+    Ok(places)
+}
+
+/// Drivers before R470 do not tell how many there will be: there is room for more than any board has memory slices.
+fn older_placements(device: &Device<'_>, profile_id: u32) -> Result<Vec<nvmlGpuInstancePlacement_t>, Answer> {
+    let Ok(ask) = &device.nvml().lib().nvmlDeviceGetGpuInstancePossiblePlacements else {
+        return Ok(Vec::new());
+    };
+    let mut places = vec![nvmlGpuInstancePlacement_t { start: 0, size: 0 }; 64];
+    let mut count = 64;
+    // SAFETY: the handle is of the library the function comes from, and there are at most eight places on any board.
+    let code = unsafe { ask(device.handle(), profile_id, places.as_mut_ptr(), &mut count) };
+    places.truncate(if_offered(check(code))?.map_or(0, |()| count as usize));
     Ok(places)
 }
 
@@ -364,5 +429,27 @@ mod tests {
         };
         assert_eq!(profile_name(&letters("MIG 1g.10gb+me")), "1g.10gb+me");
         assert_eq!(profile_name(&letters("7g.80gb")), "7g.80gb");
+    }
+
+    #[test]
+    fn a_driver_that_tells_no_names_has_its_profiles_named_as_newer_ones_name_them() {
+        let profile = |compute_slices, memory_slices, ending: &str| MigProfile {
+            name: ending.to_owned(),
+            id: 0,
+            compute_slices,
+            memory_slices,
+            memory_mib: 0,
+            starts: Vec::new(),
+            max_count: 1,
+        };
+        let names = |board_mib: u64, kinds: &[(u32, u32, &str)]| {
+            let mut profiles: Vec<MigProfile> = kinds.iter().map(|kind| profile(kind.0, kind.1, kind.2)).collect();
+            give_names(&mut profiles, board_mib);
+            profiles.into_iter().map(|profile| profile.name).collect::<Vec<_>>().join(" ")
+        };
+        let a100 = [(1, 1, ""), (1, 1, "+me"), (2, 2, ""), (3, 4, ""), (4, 4, ""), (7, 8, "")];
+        assert_eq!(names(40 << 10, &a100), "1g.5gb 1g.5gb+me 2g.10gb 3g.20gb 4g.20gb 7g.40gb");
+        assert_eq!(names(80 << 10, &a100), "1g.10gb 1g.10gb+me 2g.20gb 3g.40gb 4g.40gb 7g.80gb");
+        assert_eq!(names(24 << 10, &[(1, 1, ""), (2, 2, ""), (2, 2, "+me"), (4, 4, "")]), "1g.6gb 2g.12gb 2g.12gb+me 4g.24gb");
     }
 }

@@ -10,7 +10,7 @@ use nvml_wrapper_sys::bindings::{
     NVML_GPM_METRICS_GET_VERSION, NvmlLib, field_id as id, nvmlDevice_t,
     nvmlGpmMetricId_t_NVML_GPM_METRIC_DRAM_BW_UTIL as DRAM,
     nvmlGpmMetricId_t_NVML_GPM_METRIC_SM_UTIL as SM, nvmlGpmMetricsGet_t, nvmlGpmSample_t, nvmlMemory_t,
-    nvmlProcessInfo_t, nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE as INSUFFICIENT_SIZE,
+    nvmlProcessInfo_t, nvmlProcessInfo_v1_t, nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE as INSUFFICIENT_SIZE,
     nvmlReturn_enum_NVML_SUCCESS as SUCCESS, nvmlReturn_t,
 };
 use serde::{Deserialize, Serialize};
@@ -228,49 +228,80 @@ pub fn sample_one(
 /// Compute, MPS clients, graphics. Graphics is asked only where nothing else runs: GPUs of a pool show no pictures.
 fn processes(device: &Device<'_>) -> Result<Vec<GpuProcess>, Answer> {
     let lib = device.nvml().lib();
-    let mut found = list(
-        device,
-        lib.nvmlDeviceGetComputeRunningProcesses_v3.as_ref().ok(),
-        ProcessKind::Compute,
-    )?;
-    let clients = list(
-        device,
-        lib.nvmlDeviceGetMPSComputeRunningProcesses_v3.as_ref().ok(),
-        ProcessKind::Mps,
-    )?;
+    let compute = Lists {
+        named: [
+            lib.nvmlDeviceGetComputeRunningProcesses_v3.as_ref().ok(),
+            lib.nvmlDeviceGetComputeRunningProcesses_v2.as_ref().ok(),
+        ],
+        first: lib.nvmlDeviceGetComputeRunningProcesses.as_ref().ok(),
+    };
+    let mps = Lists {
+        named: [
+            lib.nvmlDeviceGetMPSComputeRunningProcesses_v3.as_ref().ok(),
+            lib.nvmlDeviceGetMPSComputeRunningProcesses_v2.as_ref().ok(),
+        ],
+        first: lib.nvmlDeviceGetMPSComputeRunningProcesses.as_ref().ok(),
+    };
+    let mut found = compute.read(device, ProcessKind::Compute)?;
     // A client of MPS is listed in both by some drivers.
-    for client in clients {
+    for client in mps.read(device, ProcessKind::Mps)? {
         match found.iter_mut().find(|process| process.pid == client.pid) {
             Some(process) => process.kind = ProcessKind::Mps,
             None => found.push(client),
         }
     }
     if found.is_empty() {
-        found = list(
-            device,
-            lib.nvmlDeviceGetGraphicsRunningProcesses_v3.as_ref().ok(),
-            ProcessKind::Graphics,
-        )?;
+        let graphics = Lists {
+            named: [
+                lib.nvmlDeviceGetGraphicsRunningProcesses_v3.as_ref().ok(),
+                lib.nvmlDeviceGetGraphicsRunningProcesses_v2.as_ref().ok(),
+            ],
+            first: lib.nvmlDeviceGetGraphicsRunningProcesses.as_ref().ok(),
+        };
+        found = graphics.read(device, ProcessKind::Graphics)?;
     }
     Ok(found)
 }
 
-type ListProcesses =
-    unsafe extern "C" fn(nvmlDevice_t, *mut u32, *mut nvmlProcessInfo_t) -> nvmlReturn_t;
+type ListProcesses<T> = unsafe extern "C" fn(nvmlDevice_t, *mut u32, *mut T) -> nvmlReturn_t;
+
+/// The function that lists one kind of processes, in the versions that the loaded driver has of it.
+struct Lists<'a> {
+    /// From R510 and from R470 on: of which MIG instance a process is.
+    named: [Option<&'a ListProcesses<nvmlProcessInfo_t>>; 2],
+    /// Before: only how much memory it has.
+    first: Option<&'a ListProcesses<nvmlProcessInfo_v1_t>>,
+}
+
+impl Lists<'_> {
+    /// By the newest that the driver knows.
+    fn read(&self, device: &Device<'_>, kind: ProcessKind) -> Result<Vec<GpuProcess>, Answer> {
+        for ask in self.named.into_iter().flatten() {
+            match list(device, ask) {
+                Err(Answer::FunctionNotFound) => {}
+                told => return Ok(if_offered(told)?.unwrap_or_default().iter().map(|info| seen(info, kind)).collect()),
+            }
+        }
+        let Some(ask) = self.first else {
+            return Ok(Vec::new());
+        };
+        let of_gpu = |info: &nvmlProcessInfo_v1_t| nvmlProcessInfo_t {
+            pid: info.pid,
+            usedGpuMemory: info.usedGpuMemory,
+            gpuInstanceId: u32::MAX,
+            computeInstanceId: u32::MAX,
+        };
+        let told = if_offered(list(device, ask))?.unwrap_or_default();
+        Ok(told.iter().map(|info| seen(&of_gpu(info), kind)).collect())
+    }
+}
 
 /// One kind of processes in one call, where nvml-wrapper makes two; a second one only where there are more than we had room for.
-fn list(
-    device: &Device<'_>,
-    ask: Option<&ListProcesses>,
-    kind: ProcessKind,
-) -> Result<Vec<GpuProcess>, Answer> {
-    let Some(ask) = ask else {
-        return Ok(Vec::new());
-    };
+fn list<T: Copy>(device: &Device<'_>, ask: &ListProcesses<T>) -> Result<Vec<T>, Answer> {
     // An MPS server of the newest boards takes 60 clients.
     let mut room: u32 = 64;
     loop {
-        let mut infos: Vec<nvmlProcessInfo_t> = Vec::with_capacity(room as usize);
+        let mut infos: Vec<T> = Vec::with_capacity(room as usize);
         let mut count = room;
         // SAFETY: the handle is of the library the function comes from, and the array has room for the count that is told.
         let code = unsafe { ask(device.handle(), &mut count, infos.as_mut_ptr()) };
@@ -279,12 +310,10 @@ fn list(
             room = count + 16;
             continue;
         }
-        if if_offered(check(code))?.is_none() {
-            return Ok(Vec::new());
-        }
+        check(code)?;
         // SAFETY: after success the library has filled as many as it counts, which are no more than there is room for.
         unsafe { infos.set_len(count.min(room) as usize) };
-        return Ok(infos.iter().map(|info| seen(info, kind)).collect());
+        return Ok(infos);
     }
 }
 

@@ -71,6 +71,23 @@ nvml_functions! {
         })
     }
 
+    // The first version asks nobody how much room there is.
+    fn nvmlDeviceGetGpuInstancePossiblePlacements(
+        device: Handle,
+        profile_id: c_uint,
+        placements: Out<nvmlGpuInstancePlacement_t>,
+        count: Out<c_uint>,
+    ) {
+        ask(device, |_, gpu| {
+            require_capable(gpu)?;
+            let profile = mig_profile(gpu, profile_id).map_err(code_of)?;
+            let place = |&start: &u32| nvmlGpuInstancePlacement_t { start, size: profile.memory_slices };
+            let places: Vec<_> = profile.starts().iter().map(place).collect();
+            count.put(places.len() as c_uint)?;
+            placements.put_all(places.len(), &places)
+        })
+    }
+
     fn nvmlDeviceGetGpuInstancePossiblePlacements_v2(
         device: Handle,
         profile_id: c_uint,

@@ -4,7 +4,7 @@
 use std::ffi::{c_uint, c_ulonglong};
 
 use nvml_wrapper_sys::bindings::{
-    nvmlAccountingStats_t, nvmlProcessInfo_t, nvmlProcessUtilizationSample_t,
+    nvmlAccountingStats_t, nvmlProcessInfo_t, nvmlProcessInfo_v1_t, nvmlProcessUtilizationSample_t,
     nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID_ARGUMENT,
     nvmlReturn_enum_NVML_ERROR_NOT_FOUND as NOT_FOUND, nvmlSample_t,
     nvmlSamplingType_enum_NVML_GPU_UTILIZATION_SAMPLES as GPU_UTILIZATION,
@@ -106,6 +106,10 @@ nvml_functions! {
         ask_device(device, |_, gpu, part| list(gpu, part, ProcessKind::Compute, &count, &processes))
     }
 
+    fn nvmlDeviceGetComputeRunningProcesses(device: Handle, count: Out<c_uint>, processes: Out<nvmlProcessInfo_v1_t>) {
+        ask_device(device, |_, gpu, part| list_first(gpu, part, ProcessKind::Compute, &count, &processes))
+    }
+
     fn nvmlDeviceGetComputeRunningProcesses_v2(device: Handle, count: Out<c_uint>, processes: Out<nvmlProcessInfo_t>) {
         ask_device(device, |_, gpu, part| list(gpu, part, ProcessKind::Compute, &count, &processes))
     }
@@ -114,12 +118,20 @@ nvml_functions! {
         ask_device(device, |_, gpu, part| list(gpu, part, ProcessKind::Graphics, &count, &processes))
     }
 
+    fn nvmlDeviceGetGraphicsRunningProcesses(device: Handle, count: Out<c_uint>, processes: Out<nvmlProcessInfo_v1_t>) {
+        ask_device(device, |_, gpu, part| list_first(gpu, part, ProcessKind::Graphics, &count, &processes))
+    }
+
     fn nvmlDeviceGetGraphicsRunningProcesses_v2(device: Handle, count: Out<c_uint>, processes: Out<nvmlProcessInfo_t>) {
         ask_device(device, |_, gpu, part| list(gpu, part, ProcessKind::Graphics, &count, &processes))
     }
 
     fn nvmlDeviceGetMPSComputeRunningProcesses_v3(device: Handle, count: Out<c_uint>, processes: Out<nvmlProcessInfo_t>) {
         ask_device(device, |_, gpu, part| list(gpu, part, ProcessKind::Mps, &count, &processes))
+    }
+
+    fn nvmlDeviceGetMPSComputeRunningProcesses(device: Handle, count: Out<c_uint>, processes: Out<nvmlProcessInfo_v1_t>) {
+        ask_device(device, |_, gpu, part| list_first(gpu, part, ProcessKind::Mps, &count, &processes))
     }
 
     fn nvmlDeviceGetMPSComputeRunningProcesses_v2(device: Handle, count: Out<c_uint>, processes: Out<nvmlProcessInfo_t>) {
@@ -200,17 +212,33 @@ fn list(
     count: &Out<c_uint>,
     processes: &Out<nvmlProcessInfo_t>,
 ) -> Result<(), Code> {
+    let info = |process: &Process| nvmlProcessInfo_t {
+        pid: process.pid,
+        usedGpuMemory: process.memory_bytes,
+        gpuInstanceId: process.instance.map_or(NO_INSTANCE, |at| at[0]),
+        computeInstanceId: process.instance.map_or(NO_INSTANCE, |at| at[1]),
+    };
+    put_list(running(gpu, part, kind).map(info).collect(), count, processes)
+}
+
+/// The first version, which knows of no MIG.
+fn list_first(
+    gpu: &Gpu,
+    part: Option<Part<'_>>,
+    kind: ProcessKind,
+    count: &Out<c_uint>,
+    processes: &Out<nvmlProcessInfo_v1_t>,
+) -> Result<(), Code> {
+    let info = |process: &Process| nvmlProcessInfo_v1_t { pid: process.pid, usedGpuMemory: process.memory_bytes };
+    put_list(running(gpu, part, kind).map(info).collect(), count, processes)
+}
+
+fn running<'a>(gpu: &'a Gpu, part: Option<Part<'_>>, kind: ProcessKind) -> impl Iterator<Item = &'a Process> {
     let here = part.map(|part| [part.instance.id, part.compute.id]);
-    let wanted = gpu.processes.iter().filter(|process| process.kind == kind);
-    let found: Vec<nvmlProcessInfo_t> = wanted
-        .filter(|process| here.is_none() || process.instance == here)
-        .map(|process| nvmlProcessInfo_t {
-            pid: process.pid,
-            usedGpuMemory: process.memory_bytes,
-            gpuInstanceId: process.instance.map_or(NO_INSTANCE, |at| at[0]),
-            computeInstanceId: process.instance.map_or(NO_INSTANCE, |at| at[1]),
-        })
-        .collect();
+    gpu.processes.iter().filter(move |process| process.kind == kind && (here.is_none() || process.instance == here))
+}
+
+fn put_list<T: Copy>(found: Vec<T>, count: &Out<c_uint>, processes: &Out<T>) -> Result<(), Code> {
     let room = count.get()? as usize;
     count.put(found.len() as c_uint)?;
     if found.len() > room || (processes.is_null() && !found.is_empty()) {
