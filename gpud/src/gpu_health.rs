@@ -105,6 +105,9 @@ impl HealthBook {
 
     /// What discovery sees is this node's, looked at or not.
     pub fn meet(&mut self, facts: &[GpuFacts]) {
+        for (uuid, record) in &mut self.gpus {
+            record.absent = facts.iter().all(|gpu| gpu.uuid != *uuid);
+        }
         for gpu in facts {
             let record = self.gpus.entry(gpu.uuid.clone()).or_default();
             record.index = gpu.index;
@@ -482,6 +485,21 @@ mod tests {
         assert_eq!(node.book.gpus[&new].fault(), "quarantined: smells");
         let refused = node.book.obey(&stranger, Order::Return, node.now).unwrap_err();
         assert_eq!(refused.to_string(), "this node has never seen GPU GPU-10");
+    }
+
+    #[test]
+    fn a_gpu_that_is_missing_keeps_no_other_waiting_and_a_step_that_waits_for_another_says_so() {
+        let mut node = Node::new("missing");
+        node.book.means.policy = RepairPolicy { max_resets: 2, max_boots: 1, first_pause_secs: 1, ..RepairPolicy::default() };
+        node.xid(2, 79, &[]);
+        node.xid(3, 48, &[]);
+        let told = |node: &Node, index: u32| (node.book.shown()[&uuid(index)].wants, node.book.shown()[&uuid(index)].standing.clone().unwrap().next);
+        assert_eq!(told(&node, 2).0, "boot");
+        assert_eq!(told(&node, 3), ("", "the next step, after that of another GPU of its node".to_owned()));
+        let there: Vec<GpuFacts> = (0..8).filter(|index| *index != 2).map(|index| GpuFacts { index, uuid: uuid(index), ..GpuFacts::default() }).collect();
+        node.book.meet(&there);
+        node.look(&[]);
+        assert_eq!((told(&node, 2).0, told(&node, 3).0), ("", "reset"));
     }
 
     #[test]

@@ -22,6 +22,9 @@ pub struct Record {
     /// The sign that `reason` is about, and what was seen when it was raised.
     sign: String,
     evidence: String,
+    /// Why the newest reset or boot was none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    failure: String,
     /// What a run left on it. Over when it is seen clean.
     pub unclean: String,
     /// When that was last seen: only what is seen later says that it is gone.
@@ -31,6 +34,9 @@ pub struct Record {
     pub unscrubbed: bool,
     /// The controller's newest order that was carried out: it is not carried out again.
     pub obeyed: Option<Obeyed>,
+    /// Discovery does not see it: the controller is not told of it, and allows nothing.
+    #[serde(skip)]
+    pub absent: bool,
     /// The newest reading that was one.
     #[serde(skip)]
     pub reading: Option<Reading>,
@@ -40,7 +46,7 @@ pub struct Record {
     /// What comes next, for people.
     #[serde(skip)]
     next: String,
-    /// Signs that stand and take it out of nothing, each as it was when it was raised.
+    /// Signs that stand beside the one it is out for, each as it was when it was raised.
     #[serde(skip)]
     notes: Vec<(String, String)>,
 }
@@ -77,8 +83,15 @@ impl Record {
         match (self.repair.in_service(), self.unclean.is_empty()) {
             (true, true) => String::new(),
             (true, false) => format!("not clean: {}", self.unclean),
-            (false, _) => self.reason.clone(),
+            (false, _) => self.out_for(),
         }
+    }
+
+    /// The sign, whether what was tried against it could be done at all, and what is left.
+    fn out_for(&self) -> String {
+        let marked = if self.repair.stage == Stage::Marked { "to be replaced" } else { "" };
+        let words = [self.reason.as_str(), self.failure.as_str(), marked];
+        words.into_iter().filter(|words| !words.is_empty()).collect::<Vec<_>>().join("; ")
     }
 
     /// `quarantine`, `reset`, `boot`; empty: nothing waits for the controller's word.
@@ -139,7 +152,8 @@ impl Record {
                     return None;
                 }
                 Step::Reset | Step::Boot => {
-                    self.wants = Some(step);
+                    // What would never be allowed would keep the node's other GPUs waiting.
+                    self.wants = Some(step).filter(|_| !self.absent);
                     return None;
                 }
                 Step::EndJob => {
@@ -159,10 +173,14 @@ impl Record {
                 }
                 Step::MarkForReplacement => {
                     tracing::error!("GPU {uuid} (index {}) has to be replaced: {}", self.index, self.reason);
-                    self.reason.push_str("; to be replaced");
                     self.repair.begin(step, policy, now);
                 }
-                Step::GiveUp => self.repair.begin(step, policy, now),
+                Step::GiveUp => {
+                    if self.repair.stage == Stage::Booting {
+                        self.failure = format!("the node did not boot within {} min", policy.patience_secs / 60);
+                    }
+                    self.repair.begin(step, policy, now);
+                }
                 Step::Nothing | Step::WaitForAdmin => return None,
             }
         }
@@ -206,6 +224,7 @@ impl Record {
             (Stage::Booting, Ok(())) => tracing::warn!("GPU {uuid}: the node is about to boot"),
             (Stage::Resetting | Stage::Booting, Err(e)) => {
                 self.repair.end(Ended::Failed, now);
+                self.failure = format!("{e:#}");
                 tracing::error!("GPU {uuid}: {e:#}");
             }
             (stage, _) => tracing::debug!("GPU {uuid}: a program ended that nobody waits for: {stage:?}"),
@@ -228,6 +247,7 @@ impl Record {
         self.watch = self.reading.as_ref().map_or_else(GpuWatch::default, GpuWatch::accepting);
         self.unclean.clear();
         self.unscrubbed = false;
+        self.failure.clear();
     }
 
     /// The daemon began anew: a step that was under way ended with the one before, and nobody knows how.
@@ -235,7 +255,10 @@ impl Record {
         match self.repair.stage {
             // A burn-in that nobody saw the end of says nothing against the GPU.
             Stage::BurningIn => self.repair.stage = Stage::Out,
-            Stage::Resetting => self.repair.end(Ended::Failed, now),
+            Stage::Resetting => {
+                self.repair.end(Ended::Failed, now);
+                self.failure = "gpud ended during its reset".to_owned();
+            }
             Stage::Booting if is_boot => self.begin_anew("", now),
             _ => {}
         }
@@ -248,6 +271,7 @@ impl Record {
     fn begin_anew(&mut self, uuid: &str, now: Timestamp) {
         tracing::warn!("GPU {uuid} (index {}): reset or booted; it is looked at anew", self.index);
         self.repair.end(Ended::Done, now);
+        self.failure.clear();
         (self.watch, self.reading) = (GpuWatch::default(), None);
     }
 
@@ -265,6 +289,7 @@ impl Record {
 
     fn back_in_service(&mut self, uuid: &str) {
         self.reason.clear();
+        self.failure.clear();
         (self.sign, self.evidence) = (String::new(), String::new());
         tracing::warn!("GPU {uuid} (index {}) is back in service", self.index);
     }
@@ -280,9 +305,11 @@ impl Record {
         }
     }
 
+    /// Signs that call for nothing; and of a GPU that is out, those that it is not out for: a second fault is evidence too.
     fn note_signs(&mut self) {
-        let noted: Vec<(String, String)> =
-            self.watch.standing().filter(|sign| sign.action == Action::Note).map(|sign| (sign.name.clone(), words(sign))).collect();
+        let is_out = !self.repair.in_service();
+        let beside = |sign: &&Sign| sign.action == Action::Note || is_out && sign.name != self.sign;
+        let noted: Vec<(String, String)> = self.watch.standing().filter(beside).map(|sign| (sign.name.clone(), words(sign))).collect();
         if !noted.iter().map(|(name, _)| name).eq(self.notes.iter().map(|(name, _)| name)) {
             self.notes = noted;
         }
@@ -306,6 +333,7 @@ impl Record {
             (Stage::Out, Step::WaitForAdmin) if action == Some(Action::Reboot) => "boot the node; or gadm gpu return when it is mended",
             (Stage::Out, Step::WaitForAdmin) => "waits for gadm gpu return",
             (Stage::Out, Step::Nothing) if self.repair.held_by_admin.is_some() => "waits for gadm gpu return",
+            (Stage::Out, Step::Nothing) if action >= Some(Action::Reset) && around.other_under_way => "the next step, after that of another GPU of its node",
             (Stage::Out, _) if action >= Some(Action::Reset) && !around.node_empty => "the next step, when no run is on the node",
             (Stage::Out, _) => "a pause, then the next step",
             (Stage::InService, _) => "",

@@ -504,7 +504,7 @@ fn run_program(site: &Arc<Site>) {
         let (kind, path, time_limit) = match stage {
             Stage::Resetting => ("gpu_reset", &config.gpu_reset, RESET_LIMIT),
             Stage::Booting => ("node_reboot", &config.node_reboot, RESET_LIMIT),
-            _ => ("burn_in", &config.gpu_burn_in, BURN_IN_LIMIT),
+            _ => ("gpu_burn_in", &config.gpu_burn_in, BURN_IN_LIMIT),
         };
         let Some(path) = path else { return };
         tracing::info!("GPU {uuid}: {} begins", path.display());

@@ -198,7 +198,7 @@ async fn the_daemon_lets_go_of_nvml_for_a_reset_which_its_driver_would_refuse_an
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reset_that_fails_is_tried_once_more_and_then_the_board_is_marked() {
+async fn a_reset_that_fails_is_tried_once_more_and_then_waits_for_somebody_with_the_programs_words_and_marks_no_board() {
     let mut ctl = Controller::start().await;
     let (node, at) = node_to_reset(&mut ctl, "echo in use; exit 1").await;
     for number in [5, 6] {
@@ -206,9 +206,10 @@ async fn a_reset_that_fails_is_tried_once_more_and_then_the_board_is_marked() {
         ctl.order_gpus(number, vec![order(number, &gpu(&ctl, at), GpuAction::Repair)]);
         assert_eq!(answer(&mut ctl).await.error, "");
     }
-    ctl.wait("it is marked", |ctl| stage(ctl, at) == Stage::Marked).await;
-    assert_eq!(ran(&node, "reset"), 2);
-    assert!(gpu(&ctl, at).fault.contains("to be replaced"), "{:?}", gpu(&ctl, at));
+    ctl.wait("it waits", |ctl| gpu(ctl, at).standing.is_some_and(|standing| standing.next == "reset it, then gadm gpu return; or boot the node")).await;
+    assert_eq!((ran(&node, "reset"), stage(&ctl, at)), (2, Stage::Out));
+    let fault = gpu(&ctl, at).fault;
+    assert!(fault.contains("ended with 1: in use") && !fault.contains("replaced"), "{fault}");
     assert!(node.log_text().contains("gpu_reset"), "{}", node.log_text());
 }
 

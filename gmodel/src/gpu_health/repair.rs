@@ -18,6 +18,9 @@ pub struct Repair {
     pub attempts: Vec<(Attempt, Timestamp)>,
     /// The last burn-in did not pass: another would not either without more.
     pub burn_in_failed: bool,
+    /// The last reset or boot could not be done: that says nothing about the board.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub not_done: bool,
     /// Why an administrator keeps it out of service, until he returns it.
     pub held_by_admin: Option<String>,
 }
@@ -159,6 +162,7 @@ impl Repair {
                 true => self.when_rested(Step::Boot, around, policy, now),
                 false => Step::Nothing,
             },
+            Action::Reset | Action::Reboot if self.not_done => Step::WaitForAdmin,
             Action::Reset if policy.max_resets > 0 => Step::MarkForReplacement,
             Action::Reboot if policy.max_boots > 0 => Step::MarkForReplacement,
             Action::Reset | Action::Reboot => Step::WaitForAdmin,
@@ -183,8 +187,9 @@ impl Repair {
             self.attempts.retain(|(_, at)| now.since_secs(*at) < policy.window_secs as i64);
             self.attempts.push((attempt, now));
         }
-        if step == Step::GiveUp && self.stage == Stage::BurningIn {
-            self.burn_in_failed = true;
+        if step == Step::GiveUp {
+            let burning_in = self.stage == Stage::BurningIn;
+            (self.burn_in_failed, self.not_done) = (self.burn_in_failed || burning_in, self.not_done || !burning_in);
         }
         self.stage = stage;
         self.since = now;
@@ -199,6 +204,9 @@ impl Repair {
             (Stage::BurningIn, Ended::BurnInFailed | Ended::Failed) => (Stage::Out, true),
             _ => return,
         };
+        if matches!(self.stage, Stage::Resetting | Stage::Booting) {
+            self.not_done = ended == Ended::Failed;
+        }
         self.stage = stage;
         self.burn_in_failed = burn_in_failed;
         self.since = now;
@@ -209,14 +217,16 @@ impl Repair {
         self.held_by_admin = Some(reason);
     }
 
-    /// An administrator returns it: what was tried is forgotten, and a burn-in decides. The caller also forgets its signs.
+    /// An administrator returns it: what was tried is forgotten, and a burn-in decides. The caller also forgets its signs. Whoever returns
+    /// one does not wait for a boot that has not come; a reset or a burn-in ends first.
     pub fn release(&mut self, now: Timestamp) {
-        if self.stage == Stage::Marked || self.stage == Stage::Out {
+        if matches!(self.stage, Stage::Marked | Stage::Out | Stage::Booting) {
             self.stage = Stage::Out;
             self.since = now;
         }
         self.attempts.clear();
         self.burn_in_failed = false;
+        self.not_done = false;
         self.held_by_admin = None;
     }
 
@@ -314,7 +324,7 @@ mod tests {
             if next != Step::Nothing {
                 taken.push((next, secs));
             }
-            repair.end(Ended::Failed, at(secs));
+            repair.end(Ended::Done, at(secs));
         }
         assert_eq!(
             taken,
@@ -364,6 +374,35 @@ mod tests {
         assert_eq!(repair.stage, Stage::Out);
         repair.end(Ended::BurnInPassed, at(3602));
         assert_eq!(repair.stage, Stage::Out, "an answer that comes too late returns nothing to service");
+    }
+
+    #[test]
+    fn a_reset_that_could_not_be_done_marks_no_board_for_replacement() {
+        let (policy, sick) = (RepairPolicy { first_pause_secs: 1, ..RepairPolicy::default() }, with_xids(&[48]));
+        let after = |endings: [Ended; 2]| {
+            let mut repair = Repair::default();
+            step(&mut repair, &around(&sick), &policy, at(0));
+            for (turn, ended) in endings.into_iter().enumerate() {
+                assert_eq!(step(&mut repair, &around(&sick), &policy, at(100 * (1 + turn as i64))), Step::Reset);
+                repair.end(ended, at(100 * (1 + turn as i64) + 1));
+            }
+            repair.next(&around(&sick), &policy, at(1000))
+        };
+        assert_eq!(after([Ended::Failed, Ended::Failed]), Step::WaitForAdmin);
+        assert_eq!(after([Ended::Failed, Ended::Done]), Step::MarkForReplacement, "it was reset, and that did not help");
+    }
+
+    #[test]
+    fn whoever_returns_a_gpu_does_not_wait_for_a_boot_that_has_not_come() {
+        let policy = RepairPolicy { max_boots: 1, ..RepairPolicy::default() };
+        let (mut repair, sick) = (Repair::default(), with_xids(&[79]));
+        step(&mut repair, &around(&sick), &policy, at(0));
+        assert_eq!(step(&mut repair, &around(&sick), &policy, at(1)), Step::Boot);
+        repair.release(at(2));
+        assert_eq!(step(&mut repair, &around(&GpuWatch::default()), &policy, at(3)), Step::BurnIn);
+        let mut resetting = Repair { stage: Stage::Resetting, ..Repair::default() };
+        resetting.release(at(2));
+        assert_eq!(resetting.stage, Stage::Resetting, "its program is at work on it");
     }
 
     proptest! {
