@@ -52,6 +52,12 @@ pub(crate) enum GpuAct {
         #[arg(long)]
         no_wait: bool,
     },
+    /// Miss a GPU no more that is gone for good, as after its board was replaced; its history stays
+    Forget {
+        /// UUID or its beginning, as gnodes --health shows it
+        #[arg(value_name = "UUID")]
+        gpu: String,
+    },
     /// What was seen of one GPU and done about it, in whichever node it was
     History {
         /// UUID or its beginning; or the node that has it; or both, as node1:3
@@ -101,6 +107,7 @@ pub(crate) fn run(client: &mut Client, act: GpuAct) -> Outcome {
             ("cut", node, gpu, GpuRequest { profiles, ..GpuRequest::default() })
         }
         GpuAct::Check { node, gpu, no_wait } => return check(client, node, gpu, no_wait),
+        GpuAct::Forget { gpu } => return forget(client, &gpu),
         GpuAct::History { first, gpu, json } => return history(client, first, gpu, json),
     };
     let path = format!("/v1/nodes/{}/gpus/{}/{word}", escape(&node), escape(&gpu));
@@ -174,6 +181,14 @@ fn check(client: &mut Client, node: String, gpu: Option<String>, no_wait: bool) 
         writeln!(std::io::stderr(), "gadm: out of line: {}", printable(odd))?;
     }
     Ok(u8::from(!row.odd.is_empty() || checks.last().is_some_and(|line| line.text.starts_with("not run"))))
+}
+
+fn forget(client: &mut Client, gpu: &str) -> Outcome {
+    let missed: GpuList = client.post(&format!("/v1/gpus/{}/forget", escape(gpu)), &GpuRequest::default())?;
+    for row in missed.gpus {
+        writeln!(std::io::stderr(), "gadm: {} misses gpu{} ({}) no more; gadm gpu history {} has what became of it", row.node, row.index, row.uuid, row.uuid)?;
+    }
+    Ok(0)
 }
 
 fn history(client: &mut Client, first: String, gpu: Option<String>, json: bool) -> Outcome {

@@ -85,6 +85,7 @@ mod tests {
             slot: GpuSlot(at as u16),
             info: GpuInfo { gpu_type: (*gpu_type).into(), ..GpuInfo::default() },
             present: *present,
+            forgotten: false,
             refused: String::new(),
             checks: None,
         };

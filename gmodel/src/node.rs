@@ -111,6 +111,9 @@ pub struct GpuEntry {
     pub info: GpuInfo,
     /// In the node's latest inventory.
     pub present: bool,
+    /// Nobody misses it here while it is not present: it was seen in another node, or an operator says that it is gone for good.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub forgotten: bool,
     /// Why its node did not carry out the newest order for it; empty when it did.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub refused: String,
@@ -145,6 +148,11 @@ impl GpuInfo {
 }
 
 impl GpuEntry {
+    /// The node has it, or should have it: one that is missing comes back. A slice that is no more was cut away, and does not.
+    pub fn is_expected(&self) -> bool {
+        self.present || self.info.slice.is_none() && !self.forgotten
+    }
+
     pub fn usable(&self) -> bool {
         self.present && self.info.fault.is_empty() && !self.info.divided
     }

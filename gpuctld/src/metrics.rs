@@ -44,13 +44,13 @@ fn census(state: &State) -> Census {
     }
     for node in state.nodes.values().filter(|node| node.role == Role::Compute) {
         *count.nodes.entry(state.node_view(node).to_string()).or_default() += 1;
-        for gpu in node.gpus.iter() {
+        for gpu in node.gpus.iter().filter(|gpu| gpu.is_expected()) {
             *count.health.entry(state_word(gpu)).or_default() += 1;
         }
         let free = state.free_on(node);
         for (gpu, free_milli) in node.gpus.iter().zip(&free.gpu_milli) {
             let gpu_type = gpu.info.gpu_type.clone();
-            if gpu.info.divided && gpu.info.fault.is_empty() || gpu.info.slice.is_some() && !gpu.present {
+            if gpu.info.divided && gpu.info.fault.is_empty() || !gpu.is_expected() {
                 continue;
             }
             let part = f64::from(gpu.info.part().milli()) / 1000.0;

@@ -100,7 +100,7 @@ fn next(row: &GpuHealthRow) -> String {
 fn tint(state: &str) -> Tint {
     match state {
         "ok" => Tint::Good,
-        "noted" | "suspect" | "resetting" | "booting" | "burning in" => Tint::Waiting,
+        "moved" | "noted" | "suspect" | "resetting" | "booting" | "burning in" => Tint::Waiting,
         _ => Tint::Bad,
     }
 }

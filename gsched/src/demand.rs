@@ -255,9 +255,8 @@ impl NodeDemand {
 
     /// The most matching GPUs that the node could give it; of one island where they must be linked.
     pub fn most_gpus(&self, node: &SchedNode) -> usize {
-        // A slice that is no more was cut away, and does not come back by itself.
-        let known = node.gpus.iter().filter(|gpu| gpu.present || gpu.info.slice.is_none());
-        let matching = known.map(|gpu| &gpu.info).filter(|gpu| self.gpus.matches(gpu));
+        let expected = node.gpus.iter().filter(|gpu| gpu.is_expected());
+        let matching = expected.map(|gpu| &gpu.info).filter(|gpu| self.gpus.matches(gpu));
         if !self.is_linked() {
             return matching.count();
         }

@@ -126,7 +126,7 @@ pub fn never(shape: &Shape, demands: &[Demand], snapshot: &Snapshot, cluster: &C
     };
     if demands.iter().any(would) {
         let down = whole.iter().filter_map(|node| {
-            let sick = || node.gpus.iter().find(|gpu| !gpu.usable() && (gpu.present || gpu.info.slice.is_none())).map(fault);
+            let sick = || node.gpus.iter().find(|gpu| !gpu.usable() && gpu.is_expected()).map(fault);
             node.unavailable.clone().or_else(sick).map(|why| format!("{}: {why}", node.name))
         });
         let down: Vec<String> = down.take(4).collect();

@@ -54,7 +54,7 @@ fn node(id: u32, words: &[&str], named: &BTreeMap<&str, &str>) -> SchedNode {
     let mut push = |info: GpuInfo| {
         let slot = GpuSlot(gpus.len() as u16);
         free_gpu_milli.push(if info.divided { 0 } else { 1000 });
-        gpus.push(GpuEntry { slot, info, present: true, refused: String::new(), checks: None });
+        gpus.push(GpuEntry { slot, info, present: true, forgotten: false, refused: String::new(), checks: None });
     };
     let whole = |index: u16| GpuInfo {
         uuid: format!("{name}-{index}"),

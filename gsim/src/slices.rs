@@ -297,7 +297,7 @@ impl Pool {
                     memory_slices: kind.memory_slices,
                 };
                 let info = GpuInfo { uuid: name, memory_mib: kind.memory_mib, slice: Some(slice), divided: false, ..whole.clone() };
-                gpus.push(GpuEntry { slot: GpuSlot(gpus.len() as u16), info, present: true, refused: String::new(), checks: None });
+                gpus.push(GpuEntry { slot: GpuSlot(gpus.len() as u16), info, present: true, forgotten: false, refused: String::new(), checks: None });
                 node.free_gpu_milli.push(0);
                 gpus.len() - 1
             });
@@ -318,6 +318,7 @@ fn node(id: u32) -> SchedNode {
             ..GpuInfo::default()
         },
         present: true,
+        forgotten: false,
         refused: String::new(),
         checks: None,
     };

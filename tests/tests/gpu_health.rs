@@ -406,12 +406,47 @@ fn a_gpu_that_is_put_into_another_node_is_out_there_too_and_its_old_node_says_wh
     let shown = pool.run("gnodes", &["--health", "--json"]).out;
     let rows: serde_json::Value = serde_json::from_str(&shown).unwrap();
     let old = rows["gpus"].as_array().unwrap().iter().find(|row| row["node"] == "node1" && row["uuid"] == *sick).unwrap();
-    assert_eq!((old["state"].as_str(), old["next"].as_str()), (Some("missing"), Some("it is in node2 now")), "{old}");
+    assert_eq!((old["state"].as_str(), old["next"].as_str()), (Some("moved"), Some("it is in node2 now")), "{old}");
+    let listed = pool.run("gnodes", &[]).out;
+    assert!(!listed.contains("missing"), "nobody looks for it in its old node: {listed}");
     let history = gadm(&pool, &["gpu", "history", &sick]).out;
     assert!(history.contains("quarantined by root: fan noise") && history.contains("it left node1 out of service"), "{history}");
     gadm(&pool, &["gpu", "return", "node2:1"]);
     pool.wait_until("it is back", || there("node2", &sick).is_some_and(|gpu| gpu.fault.is_empty()));
     let id = pool.gsub(&["--nodes", "2", "--gpus-per-node", "2", "--wrap", "true"]);
     pool.wait_state(id, Completed);
+    pool.down();
+}
+
+#[test]
+fn a_gpu_that_is_gone_for_good_is_forgotten_by_an_operators_word_and_taken_again_when_it_comes_back() {
+    let Some(pool) = Pool::up(1, "h100:2") else { return };
+    pool.reconfigure("node1", "gpu_watch_secs = 1\n");
+    pool.wait_idle("node1");
+    let notes = || pool.run("gnodes", &[]).out;
+    let uuid = pool.node("node1").gpus.iter().find(|gpu| gpu.index == 1).unwrap().uuid.clone();
+    let said = gadm(&pool, &["gpu", "forget", &uuid]);
+    assert!(said.code != 0 && said.err.contains("is in node1 (gpu1)"), "{said:?}");
+    // Its job has it until the job is over.
+    let id = pool.gsub(&["--gpus", "2", "--wrap", "trap '' TERM; until [ -e stop ]; do sleep 0.1; done"]);
+    pool.wait_state(id, Running);
+    fault(&pool, &["gpu1", "missing"]);
+    pool.wait_until("it is missed", || notes().contains("gpu1 missing"));
+    pool.wait_until("its job left it", || pool.node("node1").runs.is_empty());
+    let health = pool.run("gnodes", &["--health"]).out;
+    assert!(health.contains("gadm gpu forget"), "{health}");
+    let both = pool.gsub(&["--gpus", "2", "--wrap", "true"]);
+    let said = gadm(&pool, &["gpu", "forget", &uuid[..12]]);
+    assert_eq!(said.code, 0, "{said:?}");
+    assert!(!notes().contains("missing") && pool.node("node1").gpus.len() == 1, "{}", notes());
+    let refused = pool.run("gsub", &["--gpus", "2", "--wrap", "true"]);
+    assert!(refused.code != 0 && refused.err.contains("has 1"), "two GPUs are promised by nobody any more: {refused:?}");
+    let history = gadm(&pool, &["gpu", "history", &uuid]).out;
+    assert!(history.contains("gone for good, says root"), "{history}");
+    // It comes back all the same, after the boot that it calls for, and is a GPU as any.
+    fault(&pool, &["gpu1", "clear"]);
+    pool.wait_until("it is there", || pool.node("node1").gpus.len() == 2);
+    gadm(&pool, &["gpu", "return", "node1:1"]);
+    pool.wait_state(both, Completed);
     pool.down();
 }

@@ -109,6 +109,8 @@ pub enum Command {
     },
     NodeRemove { node: NodeId },
     GpuOrder { node: NodeId, uuid: String, what: GpuAction },
+    /// A GPU that is missing is gone for good.
+    GpuForget { uuid: String },
     MintToken { token: JoinToken },
     /// A machine presents a token's hash and the name it wants. -> `Reply::Joined`
     Join { token_hash: String, name: String },

@@ -368,9 +368,11 @@ pub enum GpuNoteKind {
     Appeared,
     /// From another node, where it was out of service.
     Moved,
-    /// The node it left out of service: it is in another one now, whose word counts.
+    /// The node it left: it is in another one now, whose word counts.
     Left,
     Gone,
+    /// Nobody misses it any more, by an operator's word.
+    Forgotten,
     /// Out of service, or for another reason than before.
     Sick,
     Noted,
@@ -394,6 +396,7 @@ impl GpuNoteKind {
             Self::Moved => "moved",
             Self::Left => "left",
             Self::Gone => "gone",
+            Self::Forgotten => "forgotten",
             Self::Sick => "sick",
             Self::Noted => "noted",
             Self::Well => "well",

@@ -1,16 +1,15 @@
 //! What befalls each GPU, read off the difference between two inventories of its node: it appeared, is sick, is noted, is well, is
-//! gone. A GPU that moves takes its history along, and its quarantine: no other slot makes a sick GPU well.
+//! gone. A GPU that moves takes its history along. Where those are that are gone: `gpu_gone`.
 
 use super::event::{Event, GpuNoteKind};
-use super::gpu_check;
+use super::{gpu_check, gpu_gone};
 use super::handle::Tx;
-use super::state::{Node, State};
+use super::state::State;
 use gmodel::gpu_health::Stage;
 use gmodel::gpu_order::{GpuAction, MAX_TEXT_BYTES};
 use gmodel::node::{GpuInfo, Inventory};
 use gmodel::{NodeId, Timestamp};
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 /// A line of a GPU's history.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,17 +69,19 @@ struct Note {
 pub(super) fn compare(tx: &mut Tx, id: NodeId, inventory: &Inventory) -> Vec<String> {
     let Some(node) = tx.state.nodes.get(id) else { return Vec::new() };
     let mut notes = Vec::new();
-    let mut sick_before = Vec::new();
+    let mut came = Vec::new();
+    let mut silent = None;
     let mut wanting = Vec::new();
     for info in inventory.gpus.iter().filter(|info| info.slice.is_none()) {
         let known = node.gpus.iter().find(|gpu| gpu.info.uuid == info.uuid);
         match known.filter(|gpu| gpu.present) {
             Some(gpu) => differences(&gpu.info, info, &mut notes),
             None => {
-                let elsewhere = tx.state.sick_gone.get(&info.uuid).filter(|from| **from != id);
-                notes.push(appeared(tx.state, info, elsewhere.copied()));
+                let silent = silent.get_or_insert_with(|| gpu_gone::silent_nodes(tx.state));
+                let from = gpu_gone::was_in(tx.state, silent, id, &info.uuid);
+                notes.push(appeared(tx.state, info, from));
                 differences(&GpuInfo { fault: String::new(), ..info.clone() }, info, &mut notes);
-                sick_before.extend(elsewhere.map(|from| (info.uuid.clone(), *from)));
+                came.extend(from.map(|from| (info.uuid.clone(), from)));
             }
         }
         if !info.wants.is_empty() && known.is_none_or(|gpu| gpu.info.wants != info.wants) {
@@ -88,7 +89,12 @@ pub(super) fn compare(tx: &mut Tx, id: NodeId, inventory: &Inventory) -> Vec<Str
         }
     }
     let here: BTreeMap<&str, ()> = inventory.gpus.iter().map(|info| (info.uuid.as_str(), ())).collect();
+    let mut went = Vec::new();
     for gpu in node.gpus.iter().filter(|gpu| gpu.present && gpu.info.slice.is_none() && !here.contains_key(gpu.info.uuid.as_str())) {
+        if let Some(to) = gpu_gone::is_in(tx.state, id, &gpu.info.uuid) {
+            went.push((gpu.info.uuid.clone(), to));
+            continue;
+        }
         let text = if gpu.info.fault.is_empty() { String::new() } else { format!("it was out of service: {}", gpu.info.fault) };
         notes.push(Note { uuid: gpu.info.uuid.clone(), kind: GpuNoteKind::Gone, text, automatic: false });
     }
@@ -98,29 +104,23 @@ pub(super) fn compare(tx: &mut Tx, id: NodeId, inventory: &Inventory) -> Vec<Str
         }
         tx.emit(Event::GpuNoted { node: id, uuid, kind, text, automatic, at: tx.now });
     }
-    for (uuid, from) in sick_before {
-        order_out(tx, id, uuid.clone(), from);
-        let text = tx.state.nodes.get(id).map_or_else(String::new, |node| format!("it is in {} now", node.name));
-        tx.emit(Event::GpuNoted { node: from, uuid, kind: GpuNoteKind::Left, text, automatic: false, at: tx.now });
+    for (uuid, from) in came {
+        gpu_gone::left(tx, uuid, from, id);
+    }
+    for (uuid, to) in went {
+        gpu_gone::left(tx, uuid, id, to);
     }
     wanting
 }
 
-fn appeared(state: &State, info: &GpuInfo, elsewhere: Option<NodeId>) -> Note {
-    let name = elsewhere.and_then(|from| state.nodes.get(from)).map(|node| node.name.as_str());
+fn appeared(state: &State, info: &GpuInfo, from: Option<NodeId>) -> Note {
+    let from = from.filter(|from| gpu_gone::was_sick(state, *from, &info.uuid));
+    let name = from.and_then(|from| state.nodes.get(from)).map(|node| node.name.as_str());
     let (kind, text) = match name {
         Some(from) => (GpuNoteKind::Moved, format!("{}, index {}; it left {from} out of service", info.gpu_type, info.index)),
         None => (GpuNoteKind::Appeared, format!("{}, index {}", info.gpu_type, info.index)),
     };
     Note { uuid: info.uuid.clone(), kind, text, automatic: false }
-}
-
-/// It was out of service where it came from: so it is here, until somebody returns it.
-fn order_out(tx: &mut Tx, id: NodeId, uuid: String, from: NodeId) {
-    let Some(node) = tx.state.nodes.get(from) else { return };
-    let fault = node.gpus.iter().find(|gpu| gpu.info.uuid == uuid).map_or("", |gpu| gpu.info.fault.as_str());
-    let reason = format!("out of service when it left {}: {fault}", node.name);
-    tx.emit(Event::GpuOrdered { node: id, uuid, what: GpuAction::Quarantine { reason }, by: "system".into(), at: tx.now });
 }
 
 fn differences(old: &GpuInfo, new: &GpuInfo, notes: &mut Vec<Note>) {
@@ -159,44 +159,4 @@ pub(super) fn count(state: &mut State, event: &Event) {
     if let Some(line) = event.of_gpu().filter(|line| line.automatic) {
         state.automatic_gpus.insert((line.at, line.node, line.uuid));
     }
-}
-
-/// What follows of a note for the sick GPUs that are nowhere.
-pub(super) fn apply(state: &mut State, node: NodeId, uuid: &str, kind: GpuNoteKind) {
-    match kind {
-        GpuNoteKind::Gone => {
-            let sick = state.nodes.get(node).is_some_and(|node| is_sick(node, uuid));
-            if sick {
-                state.sick_gone.insert(uuid.to_owned(), node);
-            }
-        }
-        GpuNoteKind::Appeared | GpuNoteKind::Moved => drop(state.sick_gone.remove(uuid)),
-        GpuNoteKind::Left => {
-            let gpus = state.nodes.get_mut(node).map(|node| Arc::make_mut(&mut node.gpus));
-            if let Some(gpu) = gpus.and_then(|gpus| gpus.iter_mut().find(|gpu| gpu.info.uuid == uuid && !gpu.present)) {
-                gpu.info.standing = None;
-            }
-        }
-        _ => {}
-    }
-}
-
-fn is_sick(node: &Node, uuid: &str) -> bool {
-    let entry = node.gpus.iter().find(|gpu| gpu.info.uuid == uuid);
-    entry.is_some_and(|gpu| gpu.info.standing.as_ref().is_some_and(|standing| standing.stage != Stage::InService || standing.held))
-}
-
-/// The sick GPUs that are nowhere now, as rows tell: for a start.
-pub(super) fn sick_gone(state: &State) -> BTreeMap<String, NodeId> {
-    let gone = state.nodes.values().flat_map(|node| {
-        let absent = node.gpus.iter().filter(|gpu| !gpu.present && is_sick(node, &gpu.info.uuid));
-        absent.map(|gpu| (gpu.info.uuid.clone(), node.id))
-    });
-    let mut gone: BTreeMap<String, NodeId> = gone.collect();
-    if !gone.is_empty() {
-        for gpu in state.nodes.values().flat_map(|node| node.gpus.iter()).filter(|gpu| gpu.present) {
-            gone.remove(&gpu.info.uuid);
-        }
-    }
-    gone
 }

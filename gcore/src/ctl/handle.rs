@@ -6,8 +6,8 @@ use super::event::Event;
 use super::state::State;
 use super::dependency::{self, PastJob};
 use super::{
-    cancel, gpu_order, hold, idle, join, lost_node, node_admin, node_report, placement, policy, preempt, requeue, step, submit, suspend, update,
-    wake,
+    cancel, gpu_gone, gpu_order, hold, idle, join, lost_node, node_admin, node_report, placement, policy, preempt, requeue, step, submit, suspend,
+    update, wake,
 };
 use gmodel::Timestamp;
 
@@ -103,6 +103,7 @@ fn handle_command(tx: &mut Tx, actor: &Actor, command: Command) -> Result<Reply,
         Command::NodeDown { node, reason, fenced } => node_admin::down(tx, actor, node, &reason, fenced),
         Command::NodeRemove { node } => node_admin::remove(tx, actor, node),
         Command::GpuOrder { node, uuid, what } => gpu_order::order(tx, actor, node, &uuid, what),
+        Command::GpuForget { uuid } => gpu_gone::forget(tx, actor, &uuid),
         Command::MintToken { token } => join::mint(tx, actor, token),
         Command::Policy { change } => policy::change(tx, actor, change),
         Command::Join { token_hash, name } => join::join(tx, &token_hash, &name),

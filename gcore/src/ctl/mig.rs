@@ -56,7 +56,7 @@ pub(super) fn check_order(state: &State, node: &Node, uuid: &str, profiles: &[St
 }
 
 /// A run that holds a GPU or a slice of it, and has not reported clean.
-fn holder(state: &State, node: &Node, uuid: &str) -> Option<RunId> {
+pub(super) fn holder(state: &State, node: &Node, uuid: &str) -> Option<RunId> {
     let is_of = |share: &NodeShare| share.node == node.id && share.gpus.slots().any(|slot| board_at(node, slot) == Some(uuid));
     let mut runs = node.runs.iter().filter_map(|run| state.runs.get(*run));
     let holds = runs.find(|run| {

@@ -19,6 +19,7 @@ mod dependency;
 mod desired;
 pub mod event;
 mod gpu_check;
+mod gpu_gone;
 mod gpu_history;
 mod gpu_order;
 mod gpu_outlier;

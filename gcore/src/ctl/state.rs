@@ -68,8 +68,8 @@ pub struct State {
     pub automatic_drains: BTreeSet<(Timestamp, NodeId)>,
     /// And GPUs that went out of service by themselves, by UUID.
     pub automatic_gpus: BTreeSet<(Timestamp, NodeId, String)>,
-    /// GPUs that were out of service when they were last seen, and are in no node now; where that was.
-    pub sick_gone: BTreeMap<String, NodeId>,
+    /// GPUs that are in no node now, and missed or out of service where they were last seen; where that was.
+    pub gone: BTreeMap<String, NodeId>,
     /// When idle GPUs are looked at next, where they are checked.
     pub next_check_look: Timestamp,
     /// When jobs and arrays become eligible, or no longer wait for few switches, if that is later.
@@ -590,7 +590,7 @@ impl State {
             state.index_run(&run);
             state.runs.insert(run.id, run);
         }
-        state.sick_gone = super::gpu_history::sick_gone(&state);
+        state.gone = super::gpu_gone::gone(&state);
         state
     }
 

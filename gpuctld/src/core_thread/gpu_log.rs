@@ -14,7 +14,7 @@ pub(super) fn lines(state: &State, events: &[Event]) -> Vec<(tracing::Level, Str
         let level = match kind {
             GpuNoteKind::Stopped => tracing::Level::ERROR,
             GpuNoteKind::Sick | GpuNoteKind::ToBeReplaced | GpuNoteKind::Moved => tracing::Level::WARN,
-            GpuNoteKind::Well => tracing::Level::INFO,
+            GpuNoteKind::Well | GpuNoteKind::Left | GpuNoteKind::Forgotten => tracing::Level::INFO,
             _ => return None,
         };
         let name = state.nodes.get(*node).map_or("?", |node| node.name.as_str());

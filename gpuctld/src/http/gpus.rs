@@ -18,6 +18,7 @@ use gmodel::node::{GpuEntry, Role};
 use gmodel::suggest::did_you_mean;
 use gwire::api::{GpuHealthRow, GpuHistoryRow, GpuList, GpuRequest, SCHEMA};
 use serde::Serialize;
+use std::collections::BTreeSet;
 
 /// `GET /v1/gpus`, `?node=node[1-4]`: each GPU with how it stands.
 pub(super) async fn list(caller: Caller, Shared(site): Shared<Site>, pairs: Pairs) -> Result<Json<GpuList>, ApiError> {
@@ -48,6 +49,30 @@ pub(super) async fn history(_: Caller, Shared(site): Shared<Site>, Path(gpu): Pa
         return Err(ApiError::not_found(format!("no GPU {gpu:?} was ever seen here; gnodes --health shows the UUIDs of those that are")));
     }
     Ok(Json(History { schema: SCHEMA, history }))
+}
+
+/// `POST /v1/gpus/{gpu}/forget`: by UUID, or the beginning of one. The answer has the nodes that do not miss it any more.
+pub(super) async fn forget(caller: Caller, Shared(site): Shared<Site>, Path(gpu): Path<String>) -> Result<Json<GpuList>, ApiError> {
+    caller.must_administer("gpu forget")?;
+    let state = site.core.view().await;
+    let uuid = known(&state, &gpu)?;
+    let missed = state.nodes.values().flat_map(|node| node.gpus.iter().filter(|gpu| gpu.info.uuid == uuid && gpu.is_expected()).map(move |gpu| (node, gpu)));
+    let gpus = missed.map(|(node, gpu)| row(node, gpu, Vec::new())).collect();
+    site.core.command(caller.actor, Command::GpuForget { uuid }).await?;
+    Ok(Json(GpuList { schema: SCHEMA, gpus }))
+}
+
+/// The UUID that begins so, of all GPUs that nodes have or miss.
+fn known(state: &State, word: &str) -> Result<String, ApiError> {
+    let all = state.nodes.values().flat_map(|node| node.gpus.iter()).filter(|gpu| gpu.is_expected() && gpu.info.slice.is_none());
+    let found: BTreeSet<&str> = all.map(|gpu| gpu.info.uuid.as_str()).filter(|uuid| !word.is_empty() && uuid.starts_with(word)).collect();
+    let uuids: Vec<&str> = found.into_iter().collect();
+    match uuids[..] {
+        _ if uuids.contains(&word) => Ok(word.to_owned()),
+        [uuid] => Ok(uuid.to_owned()),
+        [] => Err(ApiError::not_found(format!("no node has or misses a GPU {word:?}: it takes a UUID, as `gnodes --health` shows it"))),
+        _ => Err(ApiError::invalid(format!("{word:?} is the beginning of {} UUIDs: {}. Write more of it", uuids.len(), uuids.join(", ")))),
+    }
 }
 
 const ACTS: [&str; 4] = ["quarantine", "return", "cut", "check"];
@@ -118,16 +143,19 @@ pub(super) fn find<'a>(node: &'a Node, word: &str) -> Result<&'a GpuEntry, ApiEr
 
 fn rows(state: &State, sight: &Sight, node: &Node) -> Vec<GpuHealthRow> {
     let mut holders = gpu_holders(state, sight, node);
-    // A slice that is no more was cut away: nobody misses it.
-    let shown = node.gpus.iter().filter(|gpu| gpu.present || gpu.info.slice.is_none());
-    let rows = shown.map(|gpu| row(node, gpu, holders.remove(&gpu.slot.0).unwrap_or_default()));
-    rows.map(|row| if row.state == "missing" { GpuHealthRow { next: where_it_went(state, &row.uuid), ..row } } else { row }).collect()
+    let mut row = |gpu: &GpuEntry| row(node, gpu, holders.remove(&gpu.slot.0).unwrap_or_default());
+    let shown = node.gpus.iter().filter_map(|gpu| if gpu.is_expected() { Some(row(gpu)) } else { moved(state, node, gpu) });
+    shown.collect()
 }
 
 /// Nobody has to look for a board that was put into another node.
-fn where_it_went(state: &State, uuid: &str) -> String {
-    let is_there = |node: &&Node| node.gpus.iter().any(|gpu| gpu.present && gpu.info.uuid == uuid);
-    state.nodes.values().find(is_there).map_or_else(String::new, |node| format!("it is in {} now", node.name))
+fn moved(state: &State, node: &Node, gpu: &GpuEntry) -> Option<GpuHealthRow> {
+    let uuid = &gpu.info.uuid;
+    let is_there = |other: &&Node| other.gpus.iter().any(|gpu| gpu.present && gpu.info.uuid == *uuid);
+    let there = state.nodes.values().find(is_there).filter(|_| gpu.info.slice.is_none())?;
+    let next = format!("it is in {} now", there.name);
+    let GpuHealthRow { node, slot, index, gpu_type, uuid, .. } = row(node, gpu, Vec::new());
+    Some(GpuHealthRow { node, slot, index, gpu_type, uuid, state: "moved".to_owned(), next, ..GpuHealthRow::default() })
 }
 
 fn row(node: &Node, gpu: &GpuEntry, jobs: Vec<String>) -> GpuHealthRow {
@@ -147,8 +175,9 @@ fn row(node: &Node, gpu: &GpuEntry, jobs: Vec<String>) -> GpuHealthRow {
         sign: standing.map_or_else(String::new, |standing| standing.sign.clone()),
         evidence: standing.map_or_else(String::new, |standing| standing.evidence.clone()),
         next: match standing {
+            _ if !gpu.present => "boot the node or put it in again; gadm gpu forget, if it is gone for good".to_owned(),
             Some(standing) => standing.next.clone(),
-            None if gpu.present && !info.fault.is_empty() => "back by itself when that is over".to_owned(),
+            None if !info.fault.is_empty() => "back by itself when that is over".to_owned(),
             None => String::new(),
         },
         notes: info.notes.clone(),

@@ -244,6 +244,7 @@ pub fn router(core: CoreHandle, app: Arc<App>) -> Router {
         .route("/v1/nodes/{name}/{act}", post(nodes::act))
         .route("/v1/gpus", get(gpus::list))
         .route("/v1/gpus/{gpu}/history", get(gpus::history))
+        .route("/v1/gpus/{gpu}/forget", post(gpus::forget))
         .route("/v1/nodes/{name}/gpus/{gpu}/{act}", post(gpus::act))
         .route("/v1/partitions", get(nodes::partitions))
         .route("/v1/cluster", get(nodes::cluster))

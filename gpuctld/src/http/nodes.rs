@@ -171,8 +171,7 @@ fn shown(state: &State, run: RunId) -> String {
 
 fn gpu_rows(state: &State, sight: &Sight, node: &Node) -> Vec<GpuRow> {
     let mut holders = gpu_holders(state, sight, node);
-    // A slice that is no more was cut away: nobody misses it.
-    let shown = node.gpus.iter().filter(|gpu| gpu.present || gpu.info.slice.is_none());
+    let shown = node.gpus.iter().filter(|gpu| gpu.is_expected());
     let rails = state.config.scheduler.topology.rails(&node.name);
     let rail = |gpu: &GpuEntry| rails.filter(|_| gpu.info.slice.is_none()).and_then(|rails| rails.of(gpu.info.index));
     shown

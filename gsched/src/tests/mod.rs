@@ -149,7 +149,7 @@ fn node(id: NodeId, words: &[&str]) -> SchedNode {
                 let island_size = number::<u32>(words, "island");
                 let nvlink_island = island_size.map(|size| u32::from(slot.0) / size);
                 let info = GpuInfo { nvlink_island, ..info };
-                gpus.push(GpuEntry { slot, info, present: true, refused: String::new(), checks: None });
+                gpus.push(GpuEntry { slot, info, present: true, forgotten: false, refused: String::new(), checks: None });
             }
         }
     }

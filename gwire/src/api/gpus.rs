@@ -25,7 +25,7 @@ pub struct GpuHealthRow {
     pub gpu_type: String,
     pub uuid: String,
     /// `ok`, `noted`, `suspect` (it should go out, and waits for the breaker), `out`, `quarantined`, `resetting`, `booting`,
-    /// `burning in`, `to be replaced`, `missing`.
+    /// `burning in`, `to be replaced`, `missing`, `moved` (it is in another node now).
     pub state: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<Instant>,
@@ -60,7 +60,7 @@ pub struct GpuHistoryRow {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at: Option<Instant>,
     pub node: String,
-    /// `appeared`, `moved`, `sick`, `noted`, `well`, `gone`, `ordered`, `refused`, `reset`, `boot`, `burn_in`, `to_be_replaced`, `stopped`, `cut`,
+    /// `appeared`, `moved`, `sick`, `noted`, `well`, `gone`, `left`, `forgotten`, `ordered`, `refused`, `reset`, `boot`, `burn_in`, `to_be_replaced`, `stopped`, `cut`,
     /// `checked` (what a check in an idle gap found), `odd` (its result is out of line).
     pub kind: String,
     pub text: String,

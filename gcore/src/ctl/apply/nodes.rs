@@ -3,7 +3,7 @@
 use super::{lift, node_mut, raise_generation};
 use crate::ctl::event::{Event, GpuNoteKind};
 use crate::ctl::state::{FenceFailure, Fencing, Node, State};
-use crate::ctl::{gpu_check, gpu_history, gpu_order, mig, submit};
+use crate::ctl::{gpu_check, gpu_gone, gpu_history, gpu_order, mig, submit};
 use gmodel::GpuSlot;
 use gmodel::node::{GpuEntry, Inventory, Link};
 use std::sync::Arc;
@@ -94,7 +94,7 @@ pub(super) fn apply(state: &mut State, event: &Event) {
             if let Some(node) = state.nodes.remove(*node) {
                 state.node_names.remove(&node.name);
                 state.watched.remove(&node.id);
-                state.sick_gone.retain(|_, from| *from != node.id);
+                state.gone.retain(|_, from| *from != node.id);
             }
             submit::forget_what_fits(state);
         }
@@ -113,9 +113,15 @@ pub(super) fn apply(state: &mut State, event: &Event) {
         }
         Event::GpuNoted { node, uuid, kind, .. } => {
             gpu_history::count(state, event);
-            gpu_history::apply(state, *node, uuid, *kind);
-            if *kind == GpuNoteKind::Stopped {
-                gpu_check::apply_stopped(node_mut(state, *node), uuid);
+            gpu_gone::apply(state, *node, uuid, *kind);
+            match kind {
+                GpuNoteKind::Stopped => gpu_check::apply_stopped(node_mut(state, *node), uuid),
+                // What was ordered for it is ordered no more.
+                GpuNoteKind::Left | GpuNoteKind::Forgotten => {
+                    raise_generation(state, *node);
+                    submit::forget_what_fits(state);
+                }
+                _ => {}
             }
         }
         Event::GpuChecked { node, uuid, number, gave_way_to, report, at } => {
@@ -146,10 +152,11 @@ fn take_inventory(node: &mut Node, inventory: &Inventory) {
                 }
                 known.info = info.clone();
                 known.present = true;
+                known.forgotten = false;
             }
             None => {
                 let slot = GpuSlot(u16::try_from(gpus.len()).expect("slots are bounded"));
-                gpus.push(GpuEntry { slot, info: info.clone(), present: true, refused: String::new(), checks: None });
+                gpus.push(GpuEntry { slot, info: info.clone(), present: true, forgotten: false, refused: String::new(), checks: None });
             }
         }
     }

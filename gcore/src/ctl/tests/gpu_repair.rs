@@ -7,7 +7,7 @@ use super::super::{check, handle, next_deadline, open_breakers};
 use gmodel::config::{ClusterConfig, Partition};
 use gmodel::gpu_health::{GpuStanding, Stage};
 use gmodel::gpu_order::{GpuAction, GpuOrderDone};
-use gmodel::node::{GpuInfo, Inventory};
+use gmodel::node::{GpuInfo, Inventory, Link};
 use gmodel::{Fence, NodeId, NodeLife, Timestamp};
 use std::sync::Arc;
 
@@ -100,6 +100,18 @@ impl Pool {
     /// What became of a GPU, as kinds.
     fn history(&self, uuid: &str) -> Vec<&'static str> {
         self.events.iter().filter_map(Event::of_gpu).filter(|line| line.uuid == uuid).map(|line| line.kind).collect()
+    }
+
+    fn forget(&mut self, operator: bool, uuid: &str) -> Result<Reply, Refusal> {
+        let actor = Actor { user: "root".into(), operator, ..Actor::default() };
+        let input = Input::Command { actor, command: Command::GpuForget { uuid: uuid.into() } };
+        handle(&mut self.state, &mut self.events, input, self.now)
+    }
+
+    /// Who misses what.
+    fn missed(&self) -> Vec<(String, String)> {
+        let all = self.state.nodes.values().flat_map(|node| node.gpus.iter().map(|gpu| (node.name.clone(), gpu)));
+        all.filter(|(_, gpu)| gpu.is_expected() && !gpu.present).map(|(node, gpu)| (node, gpu.info.uuid.clone())).collect()
     }
 
     fn drains(&self, node: u32) -> usize {
@@ -229,13 +241,76 @@ fn a_gpu_that_moves_takes_its_quarantine_along() {
     let words: Vec<(String, GpuAction)> = orders.into_iter().map(|order| (order.uuid, order.what)).collect();
     assert_eq!(words, [(sick.uuid.clone(), GpuAction::Quarantine { reason: "out of service when it left n1: Xid 48".into() })]);
     assert_eq!(pool.history(&sick.uuid), ["sick", "gone", "moved", "ordered", "left"]);
-    assert_eq!(pool.history(&well.uuid), ["gone", "appeared"]);
+    assert_eq!(pool.history(&well.uuid), ["gone", "appeared", "left"]);
+    assert!(pool.missed().is_empty(), "nobody looks for a board in its old node");
+}
+
+#[test]
+fn a_move_is_one_whichever_node_tells_of_it_first_and_when_the_old_one_is_dead() {
+    for old_is_dead in [false, true] {
+        let mut pool = Pool::new(2);
+        pool.falls_sick(1, 2, "");
+        if old_is_dead {
+            let dead = Event::NodeLinkChanged { node: NodeId(1), link: Link::Down, at: pool.now };
+            super::super::apply(&mut pool.state, &dead);
+        }
+        let (sick, well) = (pool.nodes[0].remove(2), pool.nodes[0].remove(2));
+        for gpu in [&sick, &well] {
+            pool.nodes[1].push(GpuInfo { uuid: gpu.uuid.clone(), index: 8, ..GpuInfo::default() });
+        }
+        pool.report(2);
+        if !old_is_dead {
+            pool.report(1);
+        }
+        let orders: Vec<String> = pool.state.nodes.get(NodeId(2)).unwrap().gpu_orders.iter().map(|order| order.uuid.clone()).collect();
+        assert_eq!(orders, [sick.uuid.clone()], "dead: {old_is_dead}");
+        assert!(pool.missed().is_empty() && pool.history(&well.uuid).contains(&"left"), "dead: {old_is_dead}");
+        // What it left is not held against it again.
+        pool.nodes[1].retain(|gpu| gpu.uuid != sick.uuid);
+        pool.report(2);
+        assert_eq!(pool.missed(), [("n2".to_owned(), sick.uuid)], "dead: {old_is_dead}");
+    }
+}
+
+#[test]
+fn an_operator_says_that_a_missing_gpu_is_gone_for_good_and_it_may_come_back() {
+    let mut pool = Pool::new(2);
+    let refused = |pool: &mut Pool, operator: bool, uuid: &str| pool.forget(operator, uuid).unwrap_err().text;
+    assert!(refused(&mut pool, true, "GPU-1-3").contains("is in n1 (gpu3)"));
+    assert!(refused(&mut pool, true, "GPU-x").contains("no node misses a GPU GPU-x"));
+    let gone = pool.nodes[0].remove(3);
+    pool.report(1);
+    assert_eq!(pool.missed(), [("n1".to_owned(), gone.uuid.clone())]);
+    assert!(refused(&mut pool, false, &gone.uuid).contains("operators"));
+    pool.forget(true, &gone.uuid).unwrap();
+    assert!(pool.missed().is_empty() && refused(&mut pool, true, &gone.uuid).contains("no node misses"));
+    pool.nodes[0].insert(3, gone.clone());
+    pool.report(1);
+    let usable = pool.state.nodes.get(NodeId(1)).unwrap().gpus.iter().filter(|gpu| gpu.usable()).count();
+    assert_eq!((usable, pool.history(&gone.uuid)), (8, vec!["gone", "forgotten", "appeared"]));
+    pool.nodes[0].remove(3);
+    pool.report(1);
+    assert_eq!(pool.missed().len(), 1, "it is missed as any other");
+}
+
+#[test]
+fn a_sick_gpu_that_was_forgotten_is_sick_wherever_it_turns_up() {
+    let mut pool = Pool::new(2);
+    pool.falls_sick(1, 2, "");
+    let sick = pool.nodes[0].remove(2);
+    pool.report(1);
+    pool.forget(true, &sick.uuid).unwrap();
+    // A new controller knows too.
+    pool.state.gone = super::super::gpu_gone::gone(&pool.state);
+    pool.nodes[1].push(GpuInfo { uuid: sick.uuid.clone(), index: 8, ..GpuInfo::default() });
+    pool.report(2);
+    assert_eq!(pool.history(&sick.uuid), ["sick", "gone", "forgotten", "moved", "ordered", "left"]);
 }
 
 #[test]
 fn one_that_left_a_second_node_healthy_is_not_ordered_out_in_a_third_after_a_restart() {
     let mut pool = Pool::new(3);
-    let restart = |pool: &mut Pool| pool.state.sick_gone = super::super::gpu_history::sick_gone(&pool.state);
+    let restart = |pool: &mut Pool| pool.state.gone = super::super::gpu_gone::gone(&pool.state);
     let orders = |pool: &Pool, node: u32| pool.state.nodes.get(NodeId(node)).unwrap().gpu_orders.len();
     pool.falls_sick(1, 2, "");
     let sick = pool.nodes[0].remove(2);
