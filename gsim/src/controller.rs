@@ -122,7 +122,7 @@ impl Controller {
             return Ok(Handled::Crashed { millis, events: Vec::new() });
         }
         self.store.commit(&self.state, &events);
-        self.plan_wanted |= events.iter().any(wakes_planner);
+        self.plan_wanted |= events.iter().any(Event::wakes_planner);
         if self.commits.is_multiple_of(self.check_every)
             && let Some(violation) = check(&self.state).first()
         {
@@ -175,22 +175,6 @@ pub fn nodes_of(state: &State, event: &Event) -> Vec<NodeId> {
         }
         Event::Restored { .. } => state.nodes.keys().collect(),
         _ => Vec::new(),
-    }
-}
-
-/// Whether a plan made before this fact may be wrong now.
-fn wakes_planner(event: &Event) -> bool {
-    match event {
-        Event::RunReported { phase, .. } => matches!(phase, gmodel::run::RunPhase::Clean(_)),
-        Event::ReasonsGiven { .. }
-        | Event::NodeObeyed { .. }
-        | Event::JobsForgotten { .. }
-        | Event::RunPlaced { .. }
-        | Event::RunGo { .. }
-        | Event::TaskSplit { .. }
-        | Event::RunStopping { .. }
-        | Event::RunSignalled { .. } => false,
-        _ => true,
     }
 }
 

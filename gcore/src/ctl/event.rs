@@ -441,6 +441,38 @@ impl Event {
         )
     }
 
+    /// Whether a plan made before it may be wrong now, so that another is wanted.
+    pub fn wakes_planner(&self) -> bool {
+        match self {
+            // Of what a node says, that a share of it is free.
+            Self::RunReported { phase, .. } => matches!(phase, RunPhase::Clean(_)),
+            Self::ReasonsGiven { .. }
+            | Self::NodeObeyed { .. }
+            | Self::JobsForgotten { .. }
+            | Self::RunPlaced { .. }
+            | Self::RunGo { .. }
+            | Self::TaskSplit { .. }
+            | Self::RunStopping { .. }
+            | Self::RunSignalled { .. }
+            | Self::StepStarted { .. }
+            | Self::StepEnded { .. }
+            | Self::RunMarked { .. }
+            | Self::RunIdleSeen { .. }
+            | Self::RunIdled { .. }
+            | Self::RunIdleOver { .. }
+            | Self::RunIdleWarned { .. }
+            | Self::RunIdleNoted { .. }
+            | Self::RunIdleTold { .. }
+            | Self::RunClassed { .. }
+            | Self::NodeDrainDue { .. }
+            | Self::TokenMinted { .. }
+            | Self::TokenSpent { .. }
+            | Self::NodeJoined { .. }
+            | Self::NodeStrikesCleared { .. } => false,
+            _ => true,
+        }
+    }
+
     /// Which rows the event changes.
     pub fn touched(&self) -> Touched {
         let none = Touched::default();

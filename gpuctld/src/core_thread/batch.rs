@@ -223,7 +223,7 @@ impl Core {
             trace.flush();
         }
         if !batch.events.is_empty() {
-            let wakes = batch.events.iter().any(wakes_planner);
+            let wakes = batch.events.iter().any(Event::wakes_planner);
             let urgent = wakes && batch.events.iter().any(frees_resources);
             let starts = batch.events.iter().filter(|e| matches!(e, Event::RunPlaced { .. })).count();
             stats.events.fetch_add(batch.events.len() as u64, Relaxed);
@@ -313,37 +313,6 @@ fn view_of(state: &mut State) -> State {
     state.client_keys = keys;
     state.late_specs = specs;
     view
-}
-
-/// Whether a plan made before this fact may be wrong now.
-fn wakes_planner(event: &Event) -> bool {
-    !matches!(
-        event,
-        Event::ReasonsGiven { .. }
-            | Event::NodeObeyed { .. }
-            | Event::JobsForgotten { .. }
-            | Event::RunPlaced { .. }
-            | Event::RunGo { .. }
-            | Event::TaskSplit { .. }
-            | Event::RunStopping { .. }
-            | Event::RunSignalled { .. }
-            | Event::StepStarted { .. }
-            | Event::StepEnded { .. }
-            | Event::RunMarked { .. }
-            | Event::RunIdleSeen { .. }
-            | Event::RunIdled { .. }
-            | Event::RunIdleOver { .. }
-            | Event::RunIdleWarned { .. }
-            | Event::RunIdleNoted { .. }
-            | Event::RunIdleTold { .. }
-            | Event::RunClassed { .. }
-            | Event::NodeDrainDue { .. }
-            | Event::RunReported { .. }
-            | Event::TokenMinted { .. }
-            | Event::TokenSpent { .. }
-            | Event::NodeJoined { .. }
-            | Event::NodeStrikesCleared { .. }
-    ) || matches!(event, Event::RunReported { phase: gmodel::run::RunPhase::Clean(_), .. })
 }
 
 /// Something waits for these: the planner does not rest before looking.
