@@ -186,27 +186,7 @@ mod tests {
             rlimits: rlimits.clone(),
             ..Surroundings::default()
         };
-        let run = Run {
-            id: RunId::new(JobId(7), 1),
-            allocation: Vec::new(),
-            members: Vec::new(),
-            placed: Timestamp(0),
-            go: None,
-            class: None,
-            mark: None,
-            suspension: None,
-            suspended_millis: 0,
-            idle: None,
-            imex_channel: None,
-            stop: None,
-            called_back: None,
-            limit_secs: None,
-            signals: Vec::new(),
-            steps: 0,
-            step_holds: Vec::new(),
-            started: None,
-            outcome: None,
-        };
+        let run = Run::placed(RunId::new(JobId(7), 1), Vec::new(), Vec::new(), None, Timestamp(0));
         let made = order(&State::default(), NodeId(1), &run, &JobSpec { launch: launch.into(), ..JobSpec::default() });
         assert_eq!((made.work_dir.as_str(), made.submit_dir.as_str()), ("/home/me/run", "/home/me"));
         assert_eq!(made.rlimits, rlimits);

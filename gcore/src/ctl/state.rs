@@ -445,6 +445,30 @@ impl Array {
 }
 
 impl Run {
+    /// As it begins: nothing of it is ready, and no node has said anything. Members are in the order of the allocation.
+    pub fn placed(id: RunId, allocation: Allocation, members: Vec<Member>, limit_secs: Option<u32>, at: Timestamp) -> Self {
+        Self {
+            id,
+            allocation,
+            members,
+            placed: at,
+            go: None,
+            class: None,
+            mark: None,
+            suspension: None,
+            suspended_millis: 0,
+            idle: None,
+            imex_channel: None,
+            stop: None,
+            called_back: None,
+            limit_secs,
+            signals: Vec::new(),
+            steps: 0,
+            step_holds: Vec::new(),
+            started: None,
+            outcome: None,
+        }
+    }
     pub fn member(&self, node: NodeId) -> Option<&Member> {
         self.place_of(node).map(|at| &self.members[at])
     }
@@ -483,6 +507,9 @@ impl Run {
 }
 
 impl Member {
+    pub fn new(node: NodeId, life: Arc<NodeLife>) -> Self {
+        Self { node, life, phase: None, forfeited: false }
+    }
     pub fn end(&self) -> Option<&RunEnd> {
         self.phase.as_ref().and_then(RunPhase::end)
     }

@@ -4,8 +4,8 @@ use super::{lift, node_mut, raise_generation};
 use crate::ctl::event::{Event, GpuNoteKind};
 use crate::ctl::state::{FenceFailure, Fencing, Node, State};
 use crate::ctl::{gpu_check, gpu_gone, gpu_history, gpu_order, mig, submit};
-use gmodel::GpuSlot;
 use gmodel::node::{GpuEntry, Inventory, Link};
+use gmodel::{GpuSlot, NodeId, Timestamp};
 use std::sync::Arc;
 
 pub(super) fn apply(state: &mut State, event: &Event) {
@@ -135,6 +135,16 @@ pub(super) fn apply(state: &mut State, event: &Event) {
             gpu_check::change(node_mut(state, *node), uuid, |checks| checks.judge(check, odd));
         }
         other => unreachable!("{other:?} is not of a node"),
+    }
+}
+
+/// A controller that starts has heard of no node yet.
+pub(super) fn unheard(state: &mut State, at: Timestamp) {
+    let up: Vec<NodeId> = state.nodes.values().filter(|node| node.link == Link::Up).map(|node| node.id).collect();
+    for id in up {
+        let node = node_mut(state, id);
+        (node.link, node.link_since) = (Link::Silent, at);
+        state.watched.insert(id);
     }
 }
 

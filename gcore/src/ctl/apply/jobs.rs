@@ -1,0 +1,347 @@
+//! What the events of jobs and arrays change, from the submission until they are forgotten. A part of `apply`, and like it
+//! infallible, without clock or chance.
+
+use super::{array_mut, job_mut, lift, raise_generations, run_mut};
+use crate::ctl::dependency::{self, Dependent, Waits};
+use crate::ctl::event::JobChange;
+use crate::ctl::state::{Array, ClientKey, Job, State, TaskOf};
+use crate::ctl::submit::spread;
+use gmodel::array_spec::RangeSet;
+use gmodel::node::Mark;
+use gmodel::rare::Rare;
+use gmodel::{JobId, JobSpec, JobState, Reason, ReasonCode, Timestamp};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+pub(super) fn submitted(
+    state: &mut State,
+    id: JobId,
+    spec: &Arc<JobSpec>,
+    limit_secs: Option<u32>,
+    at: Timestamp,
+    client_key: Option<&str>,
+) {
+    let eligible = spec.begin.unwrap_or(at).max(at);
+    let owner = format!("user:{}", spec.user.name);
+    let hold = Mark { owner, reason: "submitted with --hold".into(), since: at };
+    let holds = if spec.hold { vec![hold] } else { Vec::new() };
+    let reason = reason_of(&holds);
+    let client_key = client_key.map(Arc::from);
+    if let Some(tasks) = &spec.array {
+        let array = Array {
+            id,
+            spec: spec.clone(),
+            tasks: tasks.clone(),
+            pending: RangeSet::first_n(tasks.len()),
+            cancelled: RangeSet::new(),
+            own_pending: 0,
+            own_live: 0,
+            reason,
+            submitted: at,
+            eligible,
+            holds,
+            limit_secs,
+            nice: spec.nice,
+            cancelled_by: None,
+            ended: None,
+            client_key,
+            waits: None,
+            unsuccessful: 0,
+        };
+        state.next_job = state.next_job.max(id.0 + u64::from(tasks.len()));
+        state.index_array(&array);
+        state.arrays.insert(id, array);
+    } else {
+        let job = Job {
+            id,
+            spec: spec.clone(),
+            task: None,
+            state: JobState::Pending,
+            reason,
+            submitted: at,
+            eligible,
+            holds,
+            attempts: 0,
+            live: None,
+            limit_secs,
+            nice: spec.nice,
+            client_key,
+            waits: None,
+            past: Rare::default(),
+        };
+        state.next_job = state.next_job.max(id.0 + 1);
+        state.index_job(&job);
+        state.jobs.insert(id, job);
+    }
+}
+
+/// A task gets a record of its own.
+pub(super) fn split(state: &mut State, array: JobId, position: u32) {
+    let waits = state.arrays.get(array).and_then(|array| dependency::of_task(state, array, position));
+    let array = array_mut(state, array);
+    assert!(array.pending.remove(position), "task {position} of {} is not pending", array.id);
+    array.own_pending += 1;
+    let index = array.tasks.nth(position).expect("position is in the array");
+    let job = Job {
+        id: array.task_id(position),
+        spec: array.spec.clone(),
+        task: Some(TaskOf { array: array.id, position, index }),
+        state: JobState::Pending,
+        reason: array.reason.clone(),
+        submitted: array.submitted,
+        eligible: array.eligible,
+        holds: array.holds.clone(),
+        attempts: 0,
+        live: None,
+        limit_secs: array.limit_secs,
+        nice: array.nice,
+        client_key: None,
+        waits,
+        past: Rare::default(),
+    };
+    let (id, none_left) = (array.id, array.pending.is_empty());
+    state.index_job(&job);
+    // It was counted with its array.
+    state.tally.remove(&job.spec, 1);
+    state.jobs.insert(job.id, job);
+    if none_left {
+        state.set_waits(Dependent::Array(id), None);
+    }
+}
+
+pub(super) fn held(job: &mut Job, mark: &Mark) {
+    job.holds.push(mark.clone());
+    if job.state == JobState::Pending {
+        job.reason = reason_of(&job.holds);
+    }
+}
+
+pub(super) fn released(state: &mut State, id: JobId, owner: Option<&str>, at: Timestamp) {
+    let job = job_mut(state, id);
+    lift(&mut job.holds, owner);
+    if job.state == JobState::Pending {
+        job.reason = reason_of(&job.holds);
+    }
+    job.eligible = job.eligible.max(at);
+    let (eligible, spec) = (job.eligible, job.spec.clone());
+    state.index_begin(id, eligible, eligible, &spec);
+}
+
+pub(super) fn array_held(array: &mut Array, mark: &Mark) {
+    array.holds.push(mark.clone());
+    array.reason = reason_of(&array.holds);
+}
+
+pub(super) fn array_released(state: &mut State, id: JobId, owner: Option<&str>, at: Timestamp) {
+    let array = array_mut(state, id);
+    lift(&mut array.holds, owner);
+    array.reason = reason_of(&array.holds);
+    array.eligible = array.eligible.max(at);
+    let (eligible, spec) = (array.eligible, array.spec.clone());
+    state.index_begin(id, eligible, eligible, &spec);
+}
+
+/// What a waiting job waits for as far as its holds go; the next pass says more.
+pub(in crate::ctl) fn reason_of(holds: &[Mark]) -> Reason {
+    holds.first().map_or_else(Reason::default, |mark| gsched::held_by(&mark.owner))
+}
+
+/// What a change says, in the request itself.
+pub(in crate::ctl) fn changed_spec(spec: &mut Arc<JobSpec>, change: &JobChange) {
+    let JobChange {
+        limit_secs: _,
+        nice: _,
+        eligible: _,
+        max_running: _,
+        name,
+        comment,
+        partition,
+        account,
+        qos,
+        requeue,
+        dependency,
+        licences,
+        reservation,
+        priority,
+        borrow,
+        deadline,
+        time_min_secs,
+        checkpoint,
+        idle_exempt,
+        request,
+    } = change;
+    let texts = [name, comment, partition, account, qos];
+    let own = JobChange { limit_secs: None, nice: None, eligible: None, max_running: None, ..change.clone() };
+    if own == JobChange::default() {
+        return;
+    }
+    let spec = Arc::make_mut(spec);
+    dependency.iter().for_each(|new| spec.dependency.clone_from(new));
+    licences.iter().for_each(|new| spec.licences.clone_from(new));
+    reservation.iter().for_each(|new| spec.reservation = Some(new.clone()).filter(|name| !name.is_empty()));
+    priority.iter().for_each(|new| spec.priority = *new);
+    deadline.iter().for_each(|new| spec.deadline = *new);
+    time_min_secs.iter().for_each(|new| spec.time_min_secs = *new);
+    checkpoint.iter().for_each(|new| spec.checkpoint.clone_from(new));
+    spec.borrow = borrow.or(spec.borrow);
+    spec.idle_exempt = idle_exempt.unwrap_or(spec.idle_exempt);
+    if !request.is_empty() {
+        request.apply(&mut spec.request);
+        spread(&mut spec.request);
+    }
+    let common = &mut *spec.common;
+    let fields =
+        [&mut spec.name, &mut common.comment, &mut common.partition, &mut common.account, &mut common.qos];
+    for (field, text) in fields.into_iter().zip(texts) {
+        if let Some(text) = text {
+            field.clone_from(text);
+        }
+    }
+    spec.requeue = requeue.or(spec.requeue);
+}
+
+/// Changes the request of a job that is not over, where it counts and where it is shared.
+pub(in crate::ctl) fn respecify(state: &mut State, id: JobId, change: impl FnOnce(&mut JobSpec)) {
+    let before = job_mut(state, id).spec.clone();
+    let mut spec = (*before).clone();
+    change(&mut spec);
+    let after = state.late_specs.share(spec);
+    state.tally.remove(&before, 1);
+    state.tally.add(&after, 1);
+    job_mut(state, id).spec = after;
+}
+
+pub(super) fn updated(state: &mut State, id: JobId, change: &JobChange) {
+    let job = job_mut(state, id);
+    let before = job.spec.clone();
+    changed_spec(&mut job.spec, change);
+    job.nice = change.nice.unwrap_or(job.nice);
+    let eligible = change.eligible.unwrap_or(job.eligible);
+    job.eligible = eligible;
+    let live = job.live_run();
+    if let Some(limit) = change.limit_secs {
+        job.limit_secs = limit;
+        if let Some(run) = live {
+            run_mut(state, run).limit_secs = limit;
+            raise_generations(state, run);
+        }
+    }
+    let (over, after) = (job_mut(state, id).state.is_final(), job_mut(state, id).spec.clone());
+    if !over {
+        state.tally.remove(&before, 1);
+        state.tally.add(&after, 1);
+    }
+    let job = state.jobs.get(id).filter(|job| job.state == JobState::Pending);
+    if let Some((spec, limit_secs, submitted)) = job.map(|job| (job.spec.clone(), job.limit_secs, job.submitted)) {
+        state.index_begin(id, submitted, eligible, &spec);
+        state.index_deadline(id, &spec, limit_secs);
+    }
+}
+
+pub(super) fn array_updated(state: &mut State, id: JobId, change: &JobChange) {
+    let array = array_mut(state, id);
+    let before = array.spec.clone();
+    changed_spec(&mut array.spec, change);
+    array.nice = change.nice.unwrap_or(array.nice);
+    array.limit_secs = change.limit_secs.unwrap_or(array.limit_secs);
+    array.eligible = change.eligible.unwrap_or(array.eligible);
+    if let Some(most) = change.max_running {
+        array.tasks = array.tasks.clone().with_limit((most > 0).then_some(most));
+    }
+    let (spec, limit_secs, submitted, eligible) = (array.spec.clone(), array.limit_secs, array.submitted, array.eligible);
+    let untouched = array.pending.len();
+    state.tally.remove(&before, untouched);
+    state.tally.add(&spec, untouched);
+    state.index_begin(id, submitted, eligible, &spec);
+    state.index_deadline(id, &spec, limit_secs);
+}
+
+pub(super) fn cancelled(state: &mut State, id: JobId, by: &str, text: &str, at: Timestamp) {
+    let job = job_mut(state, id);
+    assert_eq!(job.state, JobState::Pending, "job {id} is cancelled as pending");
+    job.state = JobState::Cancelled;
+    job.ended = Some(at);
+    job.reason = Reason::default();
+    job.cancelled_by = Some(by.to_owned());
+    job.end_text = text.to_owned();
+    let (task, spec) = (job.task, job.spec.clone());
+    state.tally.remove(&spec, 1);
+    state.finished.insert((at, id));
+    state.set_waits(Dependent::Job(id), None);
+    if let Some(task) = task {
+        let array = array_mut(state, task.array);
+        array.own_pending -= 1;
+        array.unsuccessful += 1;
+        close_array(array, at);
+    }
+}
+
+pub(super) fn tasks_cancelled(state: &mut State, id: JobId, positions: &RangeSet, by: &str, at: Timestamp) {
+    let array = array_mut(state, id);
+    for (first, last) in positions.runs() {
+        array.pending.remove_range(first, last);
+        array.cancelled.insert_range(first, last);
+    }
+    array.cancelled_by = Some(by.to_owned());
+    close_array(array, at);
+    let (none_left, spec) = (array.pending.is_empty(), array.spec.clone());
+    state.tally.remove(&spec, positions.len());
+    if none_left {
+        state.set_waits(Dependent::Array(id), None);
+    }
+}
+
+/// An array is over when nothing of it waits or runs.
+pub(in crate::ctl) fn close_array(array: &mut Array, at: Timestamp) {
+    array.ended = array.is_over().then_some(at);
+}
+
+pub(super) fn waits_changed(state: &mut State, who: Dependent, waits: Option<Box<Waits>>, at: Timestamp) {
+    let still = waits.is_some();
+    state.set_waits(who, waits);
+    if still {
+        return;
+    }
+    // It counts as waiting in line from here on, as in Slurm.
+    let (eligible, reason, spec) = match who {
+        Dependent::Job(id) => {
+            let job = job_mut(state, id);
+            (&mut job.eligible, &mut job.reason, job.spec.clone())
+        }
+        Dependent::Array(id) => {
+            let array = array_mut(state, id);
+            (&mut array.eligible, &mut array.reason, array.spec.clone())
+        }
+    };
+    *eligible = (*eligible).max(at);
+    let eligible = *eligible;
+    if matches!(reason.code, ReasonCode::Dependency | ReasonCode::DependencyNeverSatisfied) {
+        *reason = Reason::default();
+    }
+    state.index_begin(who.id(), eligible, eligible, &spec);
+}
+
+pub(super) fn forgotten(state: &mut State, jobs: &[JobId], arrays: &[JobId]) {
+    let gone: BTreeSet<JobId> = jobs.iter().copied().collect();
+    // They are the oldest, so this looks at hardly any other.
+    let oldest = state.finished.iter().filter(|(_, id)| gone.contains(id)).take(gone.len());
+    for key in oldest.copied().collect::<Vec<_>>() {
+        state.finished.remove(&key);
+    }
+    for id in jobs {
+        if let Some(job) = state.jobs.remove(*id) {
+            forget_key(state, job.spec.user.uid, job.client_key);
+        }
+    }
+    for id in arrays {
+        if let Some(array) = state.arrays.remove(*id) {
+            forget_key(state, array.spec.user.uid, array.client_key);
+        }
+    }
+}
+
+fn forget_key(state: &mut State, uid: u32, key: Option<Arc<str>>) {
+    if let Some(key) = key {
+        state.client_keys.remove(&ClientKey { uid, key });
+    }
+}

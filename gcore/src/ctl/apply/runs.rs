@@ -1,0 +1,215 @@
+//! What the events of runs change, from the placement until their nodes are clean. A part of `apply`, and like it infallible,
+//! without clock or chance.
+
+use super::{array_mut, close_array, job_mut, jobs, node_mut, raise_generation, raise_generations, respecify, run_mut};
+use crate::ctl::dependency::Dependent;
+use crate::ctl::state::{Member, NodeFailure, Outcome, Run, State};
+use crate::ctl::{gpu_check, idle, mig, preempt, usage};
+use gmodel::run::{Allocation, NodeShare, RunPhase};
+use gmodel::{JobSpec, JobState, NodeId, NodeLife, Reason, RunId, Timestamp};
+use std::sync::Arc;
+
+pub(super) fn placed(
+    state: &mut State,
+    id: RunId,
+    allocation: &Allocation,
+    lives: &[Arc<NodeLife>],
+    limit_secs: Option<u32>,
+    at: Timestamp,
+) {
+    assert_eq!(allocation.len(), lives.len());
+    let job = job_mut(state, id.job);
+    assert_eq!(job.state, JobState::Pending, "job {} is placed", id.job);
+    assert!(job.attempts < id.attempt, "attempts of job {} count up", id.job);
+    job.state = JobState::Running;
+    job.reason = Reason::default();
+    job.attempts = id.attempt;
+    job.live = Some(id.attempt);
+    job.started = Some(at);
+    job.ended = None;
+    let (task, waited) = (job.task, job.waits.is_some());
+    if let Some(task) = task {
+        let array = array_mut(state, task.array);
+        array.own_pending -= 1;
+        array.own_live += 1;
+    }
+    if waited {
+        // Only what a node brought along after a restore: it runs, whatever it waited for.
+        state.set_waits(Dependent::Job(id.job), None);
+    }
+    let members = allocation.iter().zip(lives).map(|(share, life)| Member::new(share.node, life.clone())).collect();
+    let run = Run::placed(id, allocation.clone(), members, limit_secs, at);
+    let generation = state.seq.0;
+    for share in allocation {
+        let node = node_mut(state, share.node);
+        node.runs.insert(id);
+        node.generation = generation;
+    }
+    state.index_run(&run);
+    state.runs.insert(id, run);
+}
+
+/// Makes what is missing of a job and its run, as if it had been placed and let go just now.
+pub(super) fn adopted(
+    state: &mut State,
+    id: RunId,
+    spec: &Arc<JobSpec>,
+    limit_secs: Option<u32>,
+    at: Timestamp,
+) {
+    if state.runs.contains(id) {
+        return;
+    }
+    if !state.jobs.contains(id.job) {
+        jobs::submitted(state, id.job, spec, limit_secs, at, None);
+    }
+    let job = job_mut(state, id.job);
+    job.attempts = id.attempt - 1;
+    placed(state, id, &Allocation::new(), &[], limit_secs, at);
+    let_go(state, id, at);
+}
+
+/// A node brought its part of an adopted run along. That of the batch node comes first.
+pub(super) fn found_on(state: &mut State, id: RunId, share: &NodeShare, life: &NodeLife, batch: bool) {
+    let run = run_mut(state, id);
+    let place = if batch { 0 } else { run.members.len() };
+    run.allocation.insert(place, share.clone());
+    run.members.insert(place, Member::new(share.node, Arc::new(life.clone())));
+    let node = node_mut(state, share.node);
+    node.runs.insert(id);
+    mig::yield_to(node, share);
+}
+
+/// All of its nodes are ready.
+pub(super) fn let_go(state: &mut State, id: RunId, at: Timestamp) {
+    let run = run_mut(state, id);
+    run.go = Some(at);
+    let placed = run.placed;
+    state.preparing.remove(&(placed, id));
+}
+
+pub(super) fn reported(state: &mut State, id: RunId, node: NodeId, phase: &RunPhase, at: Timestamp) {
+    let run = run_mut(state, id);
+    // A run that was written off may report long after its job is over and forgotten.
+    if let RunPhase::Running { started } = phase
+        && run.started.is_none()
+        && run.outcome.is_none()
+    {
+        // The node's word, which may come late, within what our own clock allows.
+        let started = (*started).clamp(run.placed, at.max(run.placed));
+        run.started = Some(started);
+        job_mut(state, id.job).started = Some(started);
+    }
+    let run = run_mut(state, id);
+    let clean = matches!(phase, RunPhase::Clean(_));
+    let place = run.place_of(node).unwrap_or_else(|| panic!("node {node} is in run {id}"));
+    run.members[place].phase = Some(phase.clone());
+    let first_ended = place == 0 && phase.end().is_some();
+    let ends_wait = first_ended && run.members.len() > 1 && run.stop.as_ref().is_some_and(|stop| stop.checkpoint_secs > 0);
+    let freed = Some(&run.allocation[place]).filter(|share| clean && !share.gpus.is_empty()).cloned();
+    if clean {
+        raise_generation(state, node);
+    }
+    if let Some(share) = freed {
+        gpu_check::note_freed(state, node, &share, at);
+    }
+    if ends_wait {
+        // The others need not wait for a checkpoint any more.
+        raise_generations(state, id);
+    }
+}
+
+pub(super) fn ended(state: &mut State, id: RunId, outcome: &Outcome, settled: Option<Timestamp>) {
+    let run = run_mut(state, id);
+    run.outcome = Some(outcome.clone());
+    run.step_holds.clear();
+    let placed = run.placed;
+    let idled = run.stop.as_ref().is_some_and(|stop| stop.by == idle::BY);
+    state.preparing.remove(&(placed, id));
+    state.idle_untold.remove(&id);
+    state.idle_seen.remove(id);
+    let job = job_mut(state, id.job);
+    let idle_requeues = if idled && outcome.requeue.is_some() { job.idle_requeues + 1 } else { 0 };
+    if job.idle_requeues != idle_requeues {
+        job.idle_requeues = idle_requeues;
+    }
+    job.started = outcome.started.or(job.started);
+    job.exit = outcome.exit;
+    job.end_text.clone_from(&outcome.text);
+    if outcome.state == JobState::Preempted {
+        job.preempted = Some(outcome.ended);
+    }
+    note_node_failures(state, id, outcome);
+    usage::charge(state, id, outcome);
+    if let Some(at) = settled {
+        fate(state, id, outcome, at);
+    } else {
+        job_mut(state, id.job).state = JobState::Completing;
+    }
+}
+
+fn note_node_failures(state: &mut State, id: RunId, outcome: &Outcome) {
+    let run = state.runs.get(id).expect("run exists");
+    let failed: Vec<NodeFailure> = run
+        .failed_nodes()
+        .map(|(node, text)| NodeFailure {
+            node,
+            attempt: id.attempt,
+            at: outcome.ended,
+            text: text.to_owned(),
+        })
+        .collect();
+    job_mut(state, id.job).node_failures.extend(failed);
+}
+
+pub(super) fn settled(state: &mut State, id: RunId, at: Timestamp) {
+    let outcome = run_mut(state, id).outcome.clone().expect("a settled run has ended");
+    fate(state, id, &outcome, at);
+}
+
+/// The run is over: the job goes back to the queue or is finished. Its age in memory counts from when we
+/// heard: it may have ended long before, and must not be forgotten before it is written.
+fn fate(state: &mut State, id: RunId, outcome: &Outcome, at: Timestamp) {
+    let job = job_mut(state, id.job);
+    job.live = None;
+    let task = job.task;
+    if let Some(eligible) = outcome.requeue {
+        job.state = JobState::Pending;
+        job.eligible = eligible;
+        job.reason = Reason::default();
+        job.holds.extend(outcome.hold.clone());
+        if !job.spec.partitions.is_empty() {
+            respecify(state, id.job, |spec| spec.unsettle());
+        }
+        let job = job_mut(state, id.job);
+        let (spec, limit_secs, submitted) = (job.spec.clone(), job.limit_secs, job.submitted);
+        state.index_begin(id.job, submitted, eligible, &spec);
+        state.index_deadline(id.job, &spec, limit_secs);
+    } else {
+        job.state = outcome.state;
+        job.ended = Some(outcome.ended);
+        let by = state.runs.get(id).and_then(|run| run.stop.as_ref()).map(|stop| stop.by.clone());
+        let job = job_mut(state, id.job);
+        job.cancelled_by = by.filter(|_| outcome.state == JobState::Cancelled);
+        let spec = job.spec.clone();
+        state.tally.remove(&spec, 1);
+        state.finished.insert((at, id.job));
+    }
+    if let Some(task) = task {
+        let array = array_mut(state, task.array);
+        array.own_live -= 1;
+        array.own_pending += u32::from(outcome.requeue.is_some());
+        array.unsuccessful += u32::from(outcome.requeue.is_none() && outcome.state != JobState::Completed);
+        close_array(array, at);
+    }
+}
+
+pub(super) fn closed(state: &mut State, id: RunId) {
+    let run = state.runs.remove(id).expect("a closed run exists");
+    preempt::forget(state, id, run.stop.as_ref());
+    for member in &run.members {
+        if let Some(node) = state.nodes.get_mut(member.node) {
+            node.runs.remove(&id);
+        }
+    }
+}
