@@ -13,7 +13,7 @@ pub use batch::{Core, CoreParts, now};
 use crate::histogram::Histogram;
 use crate::store::Blob;
 use crate::store::reader::Reader;
-use gcore::ctl::{Actor, Command, Input, NodeReport, Refusal, RefusalCode, Reply, State, Target};
+use gcore::ctl::{Actor, Command, Input, NodeReport, Refusal, Reply, State, Target};
 use gmodel::config::ClusterConfig;
 use gmodel::dependency::{Condition, Dependency, JobRef, Kind, MAX_CONDITIONS};
 use gmodel::{BlobId, JobSpec, NodeId};
@@ -144,7 +144,7 @@ impl CoreHandle {
         }
         let past = self.reader().past_jobs(names).await.map_err(|error| {
             let text = format!("the jobs it depends on cannot be looked up: {:#}", anyhow::Error::from(error));
-            Refusal::new(RefusalCode::Unavailable, text)
+            Refusal::unavailable(text)
         })?;
         Ok(Command::Knowing { past, asked: Box::new(command) })
     }
@@ -279,10 +279,7 @@ impl CoreHandle {
     async fn ask(&self, input: Input, blobs: Vec<Blob>) -> Result<Reply, Refusal> {
         let Ok(permit) = self.shared.command_room.clone().try_acquire_owned() else {
             self.shared.stats.refusals.fetch_add(1, Ordering::Relaxed);
-            return Err(Refusal::new(
-                RefusalCode::Unavailable,
-                format!("{COMMAND_QUEUE} requests are waiting already. Try again in a moment"),
-            ));
+            return Err(Refusal::unavailable(format!("{COMMAND_QUEUE} requests are waiting already. Try again in a moment")));
         };
         let (reply, answer) = oneshot::channel();
         self.send(Message::Input(Box::new(Queued {
@@ -371,7 +368,7 @@ fn dependency_of(state: &State, target: Target) -> Option<&Dependency> {
 }
 
 fn stopping() -> Refusal {
-    Refusal::new(RefusalCode::Unavailable, "the controller is stopping. Try again when it is back")
+    Refusal::unavailable("the controller is stopping. Try again when it is back")
 }
 
 async fn make_blob(data: Vec<u8>) -> Blob {

@@ -150,7 +150,7 @@ impl Pki {
         let key = public_key(&request.csr_pem)?;
         let view = core.view().await;
         let Some(node) = view.nodes.get(node) else {
-            return Err(Refusal::new(RefusalCode::Denied, "this node was removed from the cluster"));
+            return Err(Refusal::denied("this node was removed from the cluster"));
         };
         // An older certificate without the mark gets none by being renewed.
         let admin = admin && node.admin;
@@ -165,7 +165,7 @@ impl Pki {
         cert_days: u32,
     ) -> Result<JoinReply, Refusal> {
         let cert_pem = self.sign_node(key, &identity, cert_days).map_err(|e| {
-            Refusal::new(RefusalCode::Unavailable, format!("cannot sign a certificate: {e}"))
+            Refusal::unavailable(format!("cannot sign a certificate: {e}"))
         })?;
         Ok(JoinReply {
             schema: SCHEMA,
@@ -300,10 +300,7 @@ fn valid_for(days: u64) -> CertificateParams {
 fn public_key(csr_pem: &str) -> Result<impl PublicKeyData + use<>, Refusal> {
     match CertificateSigningRequestParams::from_pem(csr_pem) {
         Ok(request) => Ok(request.public_key),
-        Err(e) => Err(Refusal::new(
-            RefusalCode::Invalid,
-            format!("csr_pem is not a certificate signing request: {e}"),
-        )),
+        Err(e) => Err(Refusal::invalid(format!("csr_pem is not a certificate signing request: {e}"))),
     }
 }
 

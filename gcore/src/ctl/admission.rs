@@ -2,7 +2,7 @@
 //!
 //! A cluster without any of these takes every name, as before. A refusal says what would be allowed.
 
-use super::command::{Actor, Refusal, RefusalCode};
+use super::command::{Actor, Refusal};
 use super::state::State;
 use gmodel::config::Partition;
 use gmodel::policy::{Account, Policy};
@@ -197,9 +197,9 @@ fn borrowing(state: &State, spec: &JobSpec) -> Option<String> {
 }
 
 fn denied<T>(text: impl Into<String>) -> Result<T, Refusal> {
-    Err(Refusal::new(RefusalCode::Denied, text))
+    Err(Refusal::denied(text))
 }
 
 fn invalid<T>(text: impl Into<String>) -> Result<T, Refusal> {
-    Err(Refusal::new(RefusalCode::Invalid, text))
+    Err(Refusal::invalid(text))
 }

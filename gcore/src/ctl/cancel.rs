@@ -6,7 +6,7 @@ use super::event::Event;
 use super::handle::Tx;
 use super::preempt::order;
 use super::state::{Run, Stop};
-use super::targets::{Found, conflict, each, find, own_tasks, shown};
+use super::targets::{Found, each, find, own_tasks, shown};
 use gmodel::array_spec::RangeSet;
 use gmodel::run::{NumberedSignal, StopWhy};
 use gmodel::{JobId, JobState, ReasonCode, RunId};
@@ -117,13 +117,13 @@ fn send(tx: &mut Tx, target: Target, found: Found, signal: CancelSignal) -> Resu
             "job {} is not running: only running jobs take signals. To cancel it, leave out --signal.",
             shown(target)
         );
-        return Err(conflict(text));
+        return Err(Refusal::conflict(text));
     }
     for run in live {
         let sent = tx.state.runs.get(run).map_or(0, next_number);
         if sent as usize > MAX_SIGNALS {
             let text = format!("job {} was sent {MAX_SIGNALS} signals already", run.job);
-            return Err(conflict(text));
+            return Err(Refusal::conflict(text));
         }
         let signal = NumberedSignal {
             number: sent,

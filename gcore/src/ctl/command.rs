@@ -233,4 +233,22 @@ impl Refusal {
     pub fn new(code: RefusalCode, text: impl Into<String>) -> Self {
         Self { code, text: text.into() }
     }
+    pub fn invalid(text: impl Into<String>) -> Self {
+        Self::new(RefusalCode::Invalid, text)
+    }
+    pub fn denied(text: impl Into<String>) -> Self {
+        Self::new(RefusalCode::Denied, text)
+    }
+    pub fn not_found(text: impl Into<String>) -> Self {
+        Self::new(RefusalCode::NotFound, text)
+    }
+    pub fn conflict(text: impl Into<String>) -> Self {
+        Self::new(RefusalCode::Conflict, text)
+    }
+    pub fn limit(text: impl Into<String>) -> Self {
+        Self::new(RefusalCode::Limit, text)
+    }
+    pub fn unavailable(text: impl Into<String>) -> Self {
+        Self::new(RefusalCode::Unavailable, text)
+    }
 }

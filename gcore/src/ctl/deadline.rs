@@ -2,7 +2,7 @@
 //! there is until then.
 
 use super::cancel::cancel_untouched;
-use super::command::{Refusal, RefusalCode};
+use super::command::Refusal;
 use super::event::Event;
 use super::handle::Tx;
 use gmodel::duration::squeue_time;
@@ -38,7 +38,7 @@ pub(super) fn run_limit(
 
 /// Refuses what could not end in time even if it started at once.
 pub(super) fn check(spec: &JobSpec, limit_secs: Option<u32>, now: Timestamp) -> Result<(), Refusal> {
-    let invalid = |text: String| Err(Refusal::new(RefusalCode::Invalid, text));
+    let invalid = |text: String| Err(Refusal::invalid(text));
     if let (Some(least), Some(limit)) = (spec.time_min_secs, limit_secs)
         && least > limit
     {

@@ -4,7 +4,7 @@
 //! The conditions are those of sbatch(1). Which jobs wait for which is an index of the state, so an end costs only its
 //! dependants. A condition that was met is forgotten, as in Slurm: what is left outlives the jobs it is about.
 
-use super::command::{Refusal, RefusalCode};
+use super::command::Refusal;
 use super::event::Event;
 use super::handle::Tx;
 use super::state::{Array, Job, State, TaskOf};
@@ -158,7 +158,7 @@ pub(super) fn resolve_again(tx: &Tx, who: Dependent, asker: Asker, ran: bool) ->
     match waits {
         Some(waits) if closes_circle(tx.state, who, &waits) => {
             let text = format!("--dependency {dependency}: what job {} would wait for waits for it.", who.id());
-            Err(Refusal::new(RefusalCode::Conflict, text))
+            Err(Refusal::conflict(text))
         }
         waits => Ok(waits),
     }
@@ -203,7 +203,7 @@ fn new_wait(
 /// The record that decides, and whether it is a whole array.
 fn locate(state: &State, past: &[PastJob], job: JobRef) -> Result<(JobId, bool), Refusal> {
     let JobRef { id, index } = job;
-    let not_found = |text: String| Err(Refusal::new(RefusalCode::NotFound, text));
+    let not_found = |text: String| Err(Refusal::not_found(text));
     if id.0 >= state.next_job {
         return not_found(format!("--dependency: there has never been a job {id}; the next will be {}.", state.next_job));
     }
@@ -233,13 +233,10 @@ fn all_have_partners(state: &State, past: &[PastJob], of: JobId, asker: Asker) -
     let (Some(theirs), Some(mine)) = (tasks_of(state, past, of), asker.tasks()) else { return Ok(()) };
     let missing = mine.iter().find(|index| theirs.position(*index).is_none());
     match missing {
-        Some(index) => Err(Refusal::new(
-            RefusalCode::Invalid,
-            format!(
-                "--dependency aftercorr:{of}: task {index} has no partner there; array {of} has {theirs}. \
-                 Submit the same indices, or use afterok:{of} to wait for all of it."
-            ),
-        )),
+        Some(index) => Err(Refusal::invalid(format!(
+            "--dependency aftercorr:{of}: task {index} has no partner there; array {of} has {theirs}. \
+             Submit the same indices, or use afterok:{of} to wait for all of it."
+        ))),
         None => Ok(()),
     }
 }

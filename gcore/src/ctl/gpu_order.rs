@@ -1,6 +1,6 @@
 //! Orders for GPUs: given by operators or by the controller itself, kept with the node until it says how they ended.
 
-use super::command::{Actor, Refusal, RefusalCode, Reply};
+use super::command::{Actor, Refusal, Reply};
 use super::event::Event;
 use super::handle::{Tx, operator_only};
 use super::{gpu_check, mig};
@@ -13,23 +13,23 @@ use std::sync::Arc;
 pub(super) fn order(tx: &mut Tx, actor: &Actor, node: NodeId, uuid: &str, what: GpuAction) -> Result<Reply, Refusal> {
     operator_only(actor, "giving orders for a GPU")?;
     let known = tx.state.nodes.get(node);
-    let known = known.ok_or_else(|| Refusal::new(RefusalCode::NotFound, format!("no node number {node}")))?;
+    let known = known.ok_or_else(|| Refusal::not_found(format!("no node number {node}")))?;
     let name = &known.name;
     if !known.gpus.iter().any(|gpu| gpu.info.uuid == uuid) {
-        return Err(Refusal::new(RefusalCode::NotFound, format!("{name} has no GPU {uuid}; `gnodes {name} --health` lists those it has")));
+        return Err(Refusal::not_found(format!("{name} has no GPU {uuid}; `gnodes {name} --health` lists those it has")));
     }
     if let Some(slice) = known.gpus.iter().find_map(|gpu| gpu.info.slice.as_ref().filter(|_| gpu.info.uuid == uuid)) {
         let text = format!("{uuid} is a slice ({}) of GPU {}; orders are for GPUs", slice.profile, slice.gpu);
-        return Err(Refusal::new(RefusalCode::Invalid, text));
+        return Err(Refusal::invalid(text));
     }
     if known.gpu_orders.len() >= MAX_OPEN {
         let text = format!("{name} has not answered {MAX_OPEN} orders for its GPUs. Look whether its gpud is connected.");
-        return Err(Refusal::new(RefusalCode::Limit, text));
+        return Err(Refusal::limit(text));
     }
     let what = match what {
         GpuAction::Quarantine { reason } if reason.trim().is_empty() => {
             let text = "a GPU is quarantined with a --reason: others will ask why.";
-            return Err(Refusal::new(RefusalCode::Invalid, text));
+            return Err(Refusal::invalid(text));
         }
         GpuAction::Cut { profiles } => {
             mig::check_order(tx.state, known, uuid, &profiles)?;

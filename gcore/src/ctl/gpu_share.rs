@@ -1,7 +1,7 @@
 //! Parts of GPUs: whether a partition gives them, and the rule that holds on each GPU (`GpuPart::goes_beside`). Which part goes on
 //! which GPU is the scheduler's choice (`gsched::sharing`), what holds a job to it the node's work.
 
-use super::command::{Refusal, RefusalCode};
+use super::command::Refusal;
 use super::state::{Node, State};
 use gmodel::config::{ClusterConfig, GpuSharing, Partition, PartitionState};
 use gmodel::gpu_request::GpuAmount;
@@ -13,7 +13,7 @@ const LEAST_MPS_MILLI: u32 = 50;
 
 /// Why the partition gives no such part of a GPU, and what would work.
 pub(super) fn check_request(config: &ClusterConfig, partition: &Partition, request: &Request) -> Result<(), Refusal> {
-    let invalid = |text: String| Err(Refusal::new(RefusalCode::Invalid, text));
+    let invalid = |text: String| Err(Refusal::invalid(text));
     let alternatives = request.gpus.iter().flat_map(|ask| &ask.alternatives);
     for one in alternatives {
         let GpuAmount::Share { milli } = one.amount else { continue };

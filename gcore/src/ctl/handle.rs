@@ -1,7 +1,7 @@
 //! Decides: one input in, events out, or a refusal before the first event.
 
 use super::apply::apply;
-use super::command::{Actor, Command, Input, Refusal, RefusalCode, Reply};
+use super::command::{Actor, Command, Input, Refusal, Reply};
 use super::event::Event;
 use super::state::State;
 use super::dependency::{self, PastJob};
@@ -78,7 +78,7 @@ fn handle_command(tx: &mut Tx, actor: &Actor, command: Command) -> Result<Reply,
     match command {
         Command::Knowing { past, asked } => {
             if matches!(*asked, Command::Knowing { .. }) || past.len() > MAX_PAST {
-                return Err(Refusal::new(RefusalCode::Invalid, "a command knows too much of the past"));
+                return Err(Refusal::invalid("a command knows too much of the past"));
             }
             tx.past = past;
             handle_command(tx, actor, *asked)
@@ -132,5 +132,5 @@ pub(super) fn operator_only(actor: &Actor, what: &str) -> Result<(), Refusal> {
          users listed as `operators` in gpuctld.toml.",
         actor.user
     );
-    Err(Refusal::new(RefusalCode::Denied, text))
+    Err(Refusal::denied(text))
 }

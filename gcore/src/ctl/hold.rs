@@ -3,7 +3,7 @@
 use super::command::{Actor, Refusal, Reply, Target};
 use super::event::Event;
 use super::handle::Tx;
-use super::targets::{Found, conflict, each, find, own_tasks, shown, split};
+use super::targets::{Found, each, find, own_tasks, shown, split};
 use gmodel::node::Mark;
 use gmodel::{JobId, JobState};
 
@@ -28,7 +28,7 @@ pub(super) fn hold(tx: &mut Tx, actor: &Actor, targets: &[Target], reason: &str)
                 Ok(())
             }
             Found::Job(id) if hold_job(tx, actor, id, reason) => Ok(()),
-            Found::Job(_) | Found::Over => Err(conflict(format!(
+            Found::Job(_) | Found::Over => Err(Refusal::conflict(format!(
                 "job {} is not pending: only pending jobs can be held.",
                 shown(target)
             ))),
@@ -111,7 +111,7 @@ pub(super) fn release(tx: &mut Tx, actor: &Actor, targets: &[Target]) -> Reply {
             release_job(tx, actor, id, target)
         }
         Found::Job(id) => release_job(tx, actor, id, target),
-        Found::Over => Err(conflict(format!("job {} is over", shown(target)))),
+        Found::Over => Err(Refusal::conflict(format!("job {} is over", shown(target)))),
     })
 }
 

@@ -1,6 +1,6 @@
 //! Machines joining: one-time tokens carry role and name; what a machine says of itself does not count.
 
-use super::command::{Actor, Refusal, RefusalCode, Reply};
+use super::command::{Actor, Refusal, Reply};
 use super::event::Event;
 use super::handle::{Tx, operator_only};
 use super::state::JoinToken;
@@ -16,10 +16,10 @@ pub(super) fn mint(tx: &mut Tx, actor: &Actor, token: JoinToken) -> Result<Reply
     if token.admin && token.role != Role::Login {
         let text = "an admin certificate is for login nodes, where people work: users' jobs run on compute nodes. \
                     Add --role login, or leave --admin away.";
-        return Err(Refusal::new(RefusalCode::Invalid, text));
+        return Err(Refusal::invalid(text));
     }
     if let Some(name) = &token.name {
-        check_name(name).map_err(|e| Refusal::new(RefusalCode::Invalid, e.to_string()))?;
+        check_name(name).map_err(|e| Refusal::invalid(e.to_string()))?;
     }
     let stale: Vec<_> = tx
         .state
@@ -30,7 +30,7 @@ pub(super) fn mint(tx: &mut Tx, actor: &Actor, token: JoinToken) -> Result<Reply
         .collect();
     if tx.state.tokens.len() - stale.len() >= MAX_TOKENS {
         let text = format!("{MAX_TOKENS} invitations are open; use or outwait some first.");
-        return Err(Refusal::new(RefusalCode::Limit, text));
+        return Err(Refusal::limit(text));
     }
     for hash in stale {
         tx.emit(Event::TokenSpent { hash, at: tx.now });
@@ -44,10 +44,10 @@ pub(super) fn join(tx: &mut Tx, token_hash: &str, name: &str) -> Result<Reply, R
     let Some(token) = token.cloned() else {
         let text = "this token is unknown, used or expired; ask for a new one with \
                     `gadm token node`.";
-        return Err(Refusal::new(RefusalCode::Denied, text));
+        return Err(Refusal::denied(text));
     };
     let name = token.name.clone().unwrap_or_else(|| name.to_owned());
-    check_name(&name).map_err(|e| Refusal::new(RefusalCode::Invalid, e.to_string()))?;
+    check_name(&name).map_err(|e| Refusal::invalid(e.to_string()))?;
     let node = match tx.state.node_by_name(&name) {
         // The same machine joining again (a new disk) keeps its record when the token names it.
         Some(known) if token.name.is_some() && known.role == token.role => known.id,
@@ -56,7 +56,7 @@ pub(super) fn join(tx: &mut Tx, token_hash: &str, name: &str) -> Result<Reply, R
                 "a node named {name:?} has joined already. If it is being replaced, make the \
                  token with --name {name}; if it is another machine, give it another name."
             );
-            return Err(Refusal::new(RefusalCode::Conflict, text));
+            return Err(Refusal::conflict(text));
         }
         None => NodeId(tx.state.next_node.max(1)),
     };

@@ -4,7 +4,7 @@
 //! What only has to wait is accepted: the planner counts what runs. Who has how many jobs is counted as they come and go.
 //! Source: sacctmgr(1), MaxSubmitJobs and its kin.
 
-use super::command::{Refusal, RefusalCode};
+use super::command::Refusal;
 use super::state::State;
 use gmodel::config::Partition;
 use gmodel::gpu_request::GpuAmount;
@@ -163,13 +163,13 @@ fn queue_has_room(state: &State, held: &Held, spec: &JobSpec, tasks: u64) -> Res
          some have ended.",
         held.subject(spec)
     );
-    Err(Refusal::new(RefusalCode::Limit, text))
+    Err(Refusal::limit(text))
 }
 
 /// Refuses a submission that is beyond what somebody may have queued or submit at once.
 pub(super) fn check_queue(state: &State, spec: &JobSpec, partition: &Partition, now: Timestamp) -> Result<(), Refusal> {
     let tasks = spec.array.as_ref().map_or(1, |array| array.len());
-    let limit = |text: String| Err(Refusal::new(RefusalCode::Limit, text));
+    let limit = |text: String| Err(Refusal::limit(text));
     for held in held(state, spec, partition) {
         let subject = held.subject(spec);
         if let Some(most) = held.limits.array_tasks.filter(|most| spec.array.is_some() && tasks > *most) {
@@ -224,7 +224,7 @@ pub(super) fn check_request(
     match first {
         Some(reason) => {
             let text = format!("{}, so it could never start ({}).", reason.text, reason.code);
-            Err(Refusal::new(RefusalCode::Limit, text))
+            Err(Refusal::limit(text))
         }
         None => Ok(()),
     }

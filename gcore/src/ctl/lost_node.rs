@@ -10,7 +10,6 @@ use super::handle::{Tx, operator_only};
 use super::node_health::breaker_allows;
 use super::node_report::forfeit_runs;
 use super::state::{FenceFailure, Fencing, Node, State};
-use super::targets::conflict;
 use gmodel::node::Link;
 use gmodel::{NodeId, Timestamp};
 
@@ -130,7 +129,7 @@ pub(super) fn next_call(state: &State, node: &Node) -> Option<Timestamp> {
 pub(super) fn may_declare(actor: &Actor, state: &State, fenced: bool) -> Result<(), Refusal> {
     operator_only(actor, "declaring a node down")?;
     match fenced && !state.config.fence_program {
-        true => Err(conflict("there is no fence_program in gpuctld.toml, so nothing waits for it: leave --fenced away.".into())),
+        true => Err(Refusal::conflict("there is no fence_program in gpuctld.toml, so nothing waits for it: leave --fenced away.")),
         false => Ok(()),
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! The scheduler proposes, the node cuts; a third look is the node's own, under its lock. Never ends a run for a cut.
 
-use super::command::{Refusal, RefusalCode};
+use super::command::Refusal;
 use super::event::Event;
 use super::gpu_check;
 use super::handle::Tx;
@@ -31,7 +31,7 @@ pub(super) fn enter(tx: &mut Tx, cuts: Vec<Cut>) {
 /// Whether a GPU may be cut so now.
 pub(super) fn check_order(state: &State, node: &Node, uuid: &str, profiles: &[String]) -> Result<(), Refusal> {
     let name = &node.name;
-    let invalid = |text: String| Err(Refusal::new(RefusalCode::Invalid, text));
+    let invalid = |text: String| Err(Refusal::invalid(text));
     let Some(gpu) = node.gpus.iter().find(|gpu| gpu.info.uuid == uuid && gpu.present).map(|gpu| &gpu.info) else {
         return invalid(format!("{name} has no GPU {uuid} now"));
     };
@@ -49,7 +49,7 @@ pub(super) fn check_order(state: &State, node: &Node, uuid: &str, profiles: &[St
     match holder(state, node, uuid) {
         Some(run) => {
             let text = format!("run {run} holds GPU {uuid} of {name} or a slice of it; a busy GPU is not cut. Drain the node, or wait.");
-            Err(Refusal::new(RefusalCode::Conflict, text))
+            Err(Refusal::conflict(text))
         }
         None => Ok(()),
     }

@@ -1,12 +1,11 @@
 //! What administrators do to nodes: drain, resume, declare down, remove.
 
-use super::command::{Actor, Refusal, RefusalCode, Reply};
+use super::command::{Actor, Refusal, Reply};
 use super::event::Event;
 use super::handle::{Tx, operator_only};
 use super::lost_node;
 use super::node_report::take;
 use super::state::Node;
-use super::targets::conflict;
 use gmodel::node::{Link, Mark};
 use gmodel::run::{EndCause, RunEnd, RunPhase};
 use gmodel::{NodeId, RunId};
@@ -21,7 +20,7 @@ pub(super) fn drain(
     let name = node(tx, id)?.name.clone();
     if reason.trim().is_empty() {
         let text = format!("draining {name} needs a --reason: others will ask why.");
-        return Err(Refusal::new(RefusalCode::Invalid, text));
+        return Err(Refusal::invalid(text));
     }
     let mark = Mark {
         owner: format!("admin:{}", actor.user),
@@ -46,7 +45,7 @@ pub(super) fn resume(tx: &mut Tx, actor: &Actor, id: NodeId) -> Result<Reply, Re
             ("", _) => format!("{} is not drained.", node.name),
             (why, _) => format!("{} is not drained; it takes no work because: {why}", node.name),
         };
-        return Err(conflict(text));
+        return Err(Refusal::conflict(text));
     }
     let owner = node.drains.iter().any(|mark| mark.owner == mine).then_some(mine);
     tx.emit(Event::NodeResumed { node: id, owner, by: actor.user.clone(), at: tx.now });
@@ -62,7 +61,7 @@ pub(super) fn down(tx: &mut Tx, actor: &Actor, id: NodeId, reason: &str, fenced:
              known to be off.",
             node.name
         );
-        return Err(conflict(text));
+        return Err(Refusal::conflict(text));
     }
     if node.link != Link::Down {
         tx.emit(Event::NodeLinkChanged { node: id, link: Link::Down, at: tx.now });
@@ -86,7 +85,7 @@ pub(super) fn remove(tx: &mut Tx, actor: &Actor, id: NodeId) -> Result<Reply, Re
             node.name,
             if node.link == Link::Up { "connected" } else { "not connected" },
         );
-        return Err(conflict(text));
+        return Err(Refusal::conflict(text));
     }
     close_runs(tx, id);
     tx.emit(Event::NodeRemoved { node: id, by: actor.user.clone(), at: tx.now });
@@ -105,6 +104,6 @@ fn close_runs(tx: &mut Tx, id: NodeId) {
 }
 
 fn node<'a>(tx: &'a Tx, id: NodeId) -> Result<&'a Node, Refusal> {
-    let unknown = || Refusal::new(RefusalCode::NotFound, format!("no node number {id}"));
+    let unknown = || Refusal::not_found(format!("no node number {id}"));
     tx.state.nodes.get(id).ok_or_else(unknown)
 }

@@ -3,7 +3,7 @@
 //! What the configuration's files say wins over what `gadm` made; the state in force is both together. Whether the whole
 //! makes sense is `policy_check`'s.
 
-use super::command::{Actor, Refusal, RefusalCode, Reply};
+use super::command::{Actor, Refusal, Reply};
 use super::event::{Event, PolicyChange};
 use super::handle::{Tx, operator_only};
 use super::policy_check::new_faults;
@@ -28,7 +28,7 @@ pub(super) fn change(tx: &mut Tx, actor: &Actor, change: PolicyChange) -> Result
     let mut after = tx.state.own_policy.clone();
     edit(&mut after, &change);
     if let Some(fault) = new_faults(tx.state, &merged(&after, &tx.state.config)).into_iter().next() {
-        return Err(Refusal::new(RefusalCode::Invalid, fault));
+        return Err(Refusal::invalid(fault));
     }
     make(tx, change, actor.user.clone());
     Ok(Reply::Done)
@@ -78,7 +78,7 @@ fn may_edit(state: &State, actor: &Actor, change: &PolicyChange) -> Result<(), R
         actor.user,
         theirs.join(", ")
     );
-    Err(Refusal::new(RefusalCode::Denied, text))
+    Err(Refusal::denied(text))
 }
 
 /// The user makes the account their default, and nothing else.
@@ -97,10 +97,7 @@ fn only_users(known: &Account, account: &Account) -> bool {
 fn is_not_in_files(state: &State, change: &PolicyChange) -> Result<(), Refusal> {
     let files = &state.config.policy;
     let written = |what: &str, name: &str, there: bool| match there {
-        true => Err(Refusal::new(
-            RefusalCode::Conflict,
-            format!("{what} {name} is written in the controller's configuration: change it there, and run `gadm reload`."),
-        )),
+        true => Err(Refusal::conflict(format!("{what} {name} is written in the controller's configuration: change it there, and run `gadm reload`."))),
         false => Ok(()),
     };
     let account = |name: &String| written("account", name, files.accounts.contains_key(name));
@@ -124,9 +121,9 @@ fn is_not_in_files(state: &State, change: &PolicyChange) -> Result<(), Refusal> 
 
 /// What is taken away must be there, and nobody may need it.
 fn is_not_in_use(state: &State, change: &PolicyChange) -> Result<(), Refusal> {
-    let conflict = |text: String| Err(Refusal::new(RefusalCode::Conflict, text));
+    let conflict = |text: String| Err(Refusal::conflict(text));
     let unknown = |what: &str, name: &str| {
-        Err(Refusal::new(RefusalCode::NotFound, format!("there is no {what} {name:?}.")))
+        Err(Refusal::not_found(format!("there is no {what} {name:?}.")))
     };
     let own = &state.own_policy;
     match change {
@@ -161,7 +158,7 @@ fn account_is_free(state: &State, name: &str) -> Result<(), Refusal> {
         jobs => format!("it has {jobs} jobs that are not over"),
     };
     let text = format!("account {name} cannot be removed: {why}. Close it instead: it takes no new jobs then.");
-    Err(Refusal::new(RefusalCode::Conflict, text))
+    Err(Refusal::conflict(text))
 }
 
 /// Carries out an edit.

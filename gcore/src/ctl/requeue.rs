@@ -10,7 +10,7 @@ use super::handle::Tx;
 use super::hold::mark_owner;
 use super::limits;
 use super::state::{Job, State};
-use super::targets::{Found, conflict, each, find, own_tasks, shown, split};
+use super::targets::{Found, each, find, own_tasks, shown, split};
 use gmodel::array_spec::RangeSet;
 use gmodel::node::Mark;
 use gmodel::run::StopWhy;
@@ -29,7 +29,7 @@ pub(super) fn handle(tx: &mut Tx, actor: &Actor, targets: &[Target], hold: bool)
         let cancelled = cancelled.filter(|(_, positions)| !positions.is_empty());
         if steps.is_empty() && cancelled.is_none() {
             let text = format!("job {} waits in the queue, so there is nothing to take back.", shown(target));
-            return Err(conflict(text));
+            return Err(Refusal::conflict(text));
         }
         may_run_again(tx, actor, target, &steps, cancelled.as_ref())?;
         let waits = steps.iter().map(|(id, step)| waits_again(tx, *id, *step)).collect::<Result<Vec<_>, Refusal>>()?;
@@ -77,7 +77,7 @@ fn may_run_again(tx: &Tx, actor: &Actor, target: Target, steps: &[(JobId, Step)]
     let job = |(id, _): &(JobId, Step)| Some((*id, &tx.state.jobs.get(*id)?.spec));
     let array = cancelled.and_then(|(id, _)| Some((*id, &tx.state.arrays.get(*id)?.spec)));
     if let Some((id, _)) = steps.iter().filter_map(job).chain(array).find(|(_, spec)| spec.requeue == Some(false)) {
-        return Err(conflict(format!(
+        return Err(Refusal::conflict(format!(
             "job {} was submitted with --no-requeue. If it may run again: gadm job update {id} Requeue=1, and then requeue it.",
             shown(target)
         )));

@@ -2,7 +2,7 @@
 //!
 //! A count of nodes becomes nodes once, so that everybody can see which. When a window holds is `gsched::window`'s.
 
-use super::command::{Actor, Refusal, RefusalCode};
+use super::command::{Actor, Refusal};
 use super::event::{Event, PolicyChange};
 use super::handle::Tx;
 use super::policy;
@@ -25,13 +25,13 @@ pub(super) fn made(tx: &Tx, actor: &Actor, mut one: Reservation) -> Result<Reser
     policy::zoned(&mut one, &state.config);
     let Some(window) = next(&one, tx.now) else {
         let text = format!("reservation {} would be over already: it began at {}.", one.name, one.start);
-        return Err(Refusal::new(RefusalCode::Invalid, text));
+        return Err(Refusal::invalid(text));
     };
     let nodes = candidates(state, &one)?;
     match one.what.clone() {
         ReservedPart::NodeCount(count) => {
             let chosen = choose(state, &one, nodes, count as usize, window)?;
-            let list = Hostlist::parse(&gmodel::hostlist::compress(chosen)).map_err(|e| invalid(e.to_string()))?;
+            let list = Hostlist::parse(&gmodel::hostlist::compress(chosen)).map_err(|e| Refusal::invalid(e.to_string()))?;
             one.what = ReservedPart::Nodes(list);
         }
         ReservedPart::Nodes(_) | ReservedPart::AllNodes => {
@@ -49,7 +49,7 @@ pub(super) fn made(tx: &Tx, actor: &Actor, mut one: Reservation) -> Result<Reser
 fn candidates<'a>(state: &'a State, one: &Reservation) -> Result<Vec<&'a Node>, Refusal> {
     if let ReservedPart::Nodes(list) = &one.what {
         let find = |name: &str| {
-            state.node_by_name(name).ok_or_else(|| invalid(format!("reservation {}: there is no node {name:?}.", one.name)))
+            state.node_by_name(name).ok_or_else(|| Refusal::invalid(format!("reservation {}: there is no node {name:?}.", one.name)))
         };
         return list.iter().map(find).collect();
     }
@@ -67,7 +67,7 @@ fn choose(
     window: Window,
 ) -> Result<Vec<String>, Refusal> {
     if count == 0 || count > nodes.len() {
-        return Err(invalid(format!("reservation {} asks for {count} nodes of {}.", one.name, nodes.len())));
+        return Err(Refusal::invalid(format!("reservation {} asks for {count} nodes of {}.", one.name, nodes.len())));
     }
     let mut ranked: Vec<(usize, bool, &Node, InTheWay)> = nodes
         .into_iter()
@@ -124,7 +124,7 @@ impl InTheWay {
     }
 
     fn refuse(self, one: &Reservation) -> Result<(), Refusal> {
-        let conflict = |text: String| Err(Refusal::new(RefusalCode::Conflict, text));
+        let conflict = |text: String| Err(Refusal::conflict(text));
         if let Some(other) = self.others.iter().next() {
             return conflict(format!("reservation {}: reservation {other} has nodes of it at that time.", one.name));
         }
@@ -202,7 +202,7 @@ fn gpus_are_free(
     for (kind, wanted) in &amounts.0 {
         let (all, open) = (there.get(kind).copied().unwrap_or(0), free.get(kind).copied().unwrap_or(0));
         if *wanted > all {
-            return Err(invalid(format!("reservation {} asks for {} {kind}; there are {}.", one.name, text(*wanted), text(all))));
+            return Err(Refusal::invalid(format!("reservation {} asks for {} {kind}; there are {}.", one.name, text(*wanted), text(all))));
         }
         if *wanted > open && !one.ignore_running {
             let named: Vec<String> = jobs.iter().take(10).cloned().collect();
@@ -214,7 +214,7 @@ fn gpus_are_free(
                 text(open),
                 named.join(", ")
             );
-            return Err(Refusal::new(RefusalCode::Conflict, text));
+            return Err(Refusal::conflict(text));
         }
     }
     Ok(())
@@ -266,8 +266,4 @@ pub(super) fn next_edge(state: &State) -> Option<Timestamp> {
         Some(if window.0 > after { window.0 } else { window.1 })
     };
     state.policy.reservations.values().filter_map(edge).min()
-}
-
-fn invalid(text: String) -> Refusal {
-    Refusal::new(RefusalCode::Invalid, text)
 }

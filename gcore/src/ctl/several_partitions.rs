@@ -27,10 +27,10 @@ pub(super) fn complete(
     let list: Vec<String> = names(&spec.partition).filter(|name| seen.insert(*name)).map(str::to_owned).collect();
     if list.len() > MAX_PARTITIONS {
         let text = format!("--partition names {} partitions and {MAX_PARTITIONS} are the most", list.len());
-        return Err(Refusal::new(RefusalCode::Limit, text));
+        return Err(Refusal::limit(text));
     }
     if list.is_empty() {
-        return Err(Refusal::new(RefusalCode::Invalid, format!("--partition {}: that names none.", spec.partition)));
+        return Err(Refusal::invalid(format!("--partition {}: that names none.", spec.partition)));
     }
     for name in &list {
         partition_or_refusal(&state.config, name)?;

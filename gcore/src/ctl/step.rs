@@ -1,12 +1,12 @@
 //! Steps: tasks started inside an allocation by `grun`. The core counts them and lays out their ranks;
 //! the order itself travels outside the desired state, for a step belongs to the grun that waits for it.
 
-use super::command::{Actor, Refusal, RefusalCode, Reply, StepAsk, StepNode, Target};
+use super::command::{Actor, Refusal, Reply, StepAsk, StepNode, Target};
 use super::event::Event;
 use super::handle::Tx;
 use super::state::State;
 use super::step_share;
-use super::targets::{Found, conflict, find, shown};
+use super::targets::{Found, find, shown};
 use gmodel::hostlist::Hostlist;
 use gmodel::run::{NodeShare, Usage};
 use gmodel::step_share::StepHold;
@@ -22,7 +22,7 @@ pub(super) fn start(
     ask: StepAsk,
 ) -> Result<Reply, Refusal> {
     let not_running = || {
-        conflict(format!("job {} is not running: steps need its allocation.", shown(target)))
+        Refusal::conflict(format!("job {} is not running: steps need its allocation.", shown(target)))
     };
     let id = job_of(tx.state, actor, target)?.ok_or_else(not_running)?;
     let live = tx.state.jobs.get(id).and_then(|job| job.live_run());
@@ -76,10 +76,10 @@ pub(super) fn end(
     exit: ExitCode,
     used: Option<Usage>,
 ) -> Result<Reply, Refusal> {
-    let id = job_of(tx.state, actor, target)?.ok_or_else(|| conflict(format!("job {} is not running.", shown(target))))?;
+    let id = job_of(tx.state, actor, target)?.ok_or_else(|| Refusal::conflict(format!("job {} is not running.", shown(target))))?;
     let run = tx.state.jobs.get(id).and_then(|job| job.live_run()).and_then(|run| tx.state.runs.get(run));
     let Some(run) = run.filter(|run| step < run.steps) else {
-        return Err(conflict(format!("job {} has no step {step}.", shown(target))));
+        return Err(Refusal::conflict(format!("job {} has no step {step}.", shown(target))));
     };
     let run = run.id;
     tx.emit(Event::StepEnded { run, step, exit, used, at: tx.now });
@@ -96,7 +96,6 @@ fn job_of(state: &State, actor: &Actor, target: Target) -> Result<Option<JobId>,
 
 /// Places in the allocation with the tasks of each: the job's own layout when nothing is asked, else even blocks.
 fn layout(held: &[(String, u32)], ask: &StepAsk) -> Result<Vec<(usize, u32)>, Refusal> {
-    let invalid = |text: String| Refusal::new(RefusalCode::Invalid, text);
     let (places, named) = usable(held, ask)?;
     let most = places.len() as u32;
     let by_tasks = ask.ntasks.map(|tasks| tasks.div_ceil(ask.ntasks_per_node.unwrap_or(1).max(1)));
@@ -105,8 +104,8 @@ fn layout(held: &[(String, u32)], ask: &StepAsk) -> Result<Vec<(usize, u32)>, Re
         let left = if ask.relative > 0 { "--relative and --exclude" } else { "--exclude" };
         let of = if most < held.len() as u32 { format!(" and {most} are left after {left}") } else { String::new() };
         return Err(match wanted < named {
-            true => invalid(format!("-N {wanted}: --nodelist names {named} nodes. Leave -N out.")),
-            false => invalid(format!("-N {wanted}: the job holds {} node(s){of}.", held.len())),
+            true => Refusal::invalid(format!("-N {wanted}: --nodelist names {named} nodes. Leave -N out.")),
+            false => Refusal::invalid(format!("-N {wanted}: the job holds {} node(s){of}.", held.len())),
         });
     }
     let mut places: Vec<usize> = places.into_iter().take(wanted as usize).collect();
@@ -117,7 +116,7 @@ fn layout(held: &[(String, u32)], ask: &StepAsk) -> Result<Vec<(usize, u32)>, Re
     };
     let room = ask.ntasks_per_node.map_or(MAX_STEP_TASKS, |each| each.saturating_mul(wanted).min(MAX_STEP_TASKS));
     if total < wanted || total > room {
-        return Err(invalid(format!("-n {total} on {wanted} node(s): ask for {wanted} to {room} tasks.")));
+        return Err(Refusal::invalid(format!("-n {total} on {wanted} node(s): ask for {wanted} to {room} tasks.")));
     }
     let each = |at: usize| total / wanted + u32::from((at as u32) < total % wanted);
     Ok(places.into_iter().enumerate().map(|(at, place)| (place, each(at))).collect())
@@ -130,13 +129,13 @@ pub(super) fn usable(held: &[(String, u32)], ask: &StepAsk) -> Result<(Vec<usize
     if let Some(stranger) = must.iter().find(|name| out.contains(name) || held.iter().all(|(known, _)| known != *name)) {
         let all: Vec<&str> = held.iter().map(|(name, _)| name.as_str()).collect();
         let text = format!("--nodelist: {stranger:?} is not a node of the job, or is excluded. It holds {}.", gmodel::hostlist::compress(&all));
-        return Err(Refusal::new(RefusalCode::Invalid, text));
+        return Err(Refusal::invalid(text));
     }
     let (first, rest): (Vec<usize>, Vec<usize>) =
         (ask.relative as usize..held.len()).filter(|place| !out.contains(&held[*place].0)).partition(|place| must.contains(&held[*place].0));
     let named = first.len() as u32;
     match first.is_empty() && rest.is_empty() {
-        true => Err(Refusal::new(RefusalCode::Invalid, "--relative or --exclude leaves no node of the job.")),
+        true => Err(Refusal::invalid("--relative or --exclude leaves no node of the job.")),
         false => Ok(([first, rest].concat(), named)),
     }
 }

@@ -1,7 +1,7 @@
 //! Parts of a run that its steps have for themselves: what is free of them, and where a step that asks for some fits.
 //! A step that does not fit yet waits at its grun, and nothing is kept for it. Source: `--exact` in srun(1).
 
-use super::command::{Refusal, RefusalCode, StepAsk};
+use super::command::{Refusal, StepAsk};
 use super::state::{Run, State};
 use super::step::{MAX_STEP_TASKS, usable};
 use gmodel::run::NodeShare;
@@ -68,7 +68,7 @@ pub(super) fn find(
     };
     match search.among(&all) {
         Some(_) => Ok(Found::Waits(format!("{what}: other steps have the rest; {}", has(&free, " has free")))),
-        None => Err(Refusal::new(RefusalCode::Invalid, format!("{what}: more than the job has there; {}", has(&all, " has")))),
+        None => Err(Refusal::invalid(format!("{what}: more than the job has there; {}", has(&all, " has")))),
     }
 }
 

@@ -3,7 +3,7 @@
 //! What can never run is refused here with what would work; what must wait is queued.
 
 use super::admission;
-use super::command::{Actor, Refusal, RefusalCode, Reply};
+use super::command::{Actor, Refusal, Reply};
 use super::deadline;
 use super::dependency::{Asker, Dependent, Waits, cancel_hopeless, kills, never, resolve};
 use super::event::Event;
@@ -80,7 +80,7 @@ fn open_dependency(tx: &Tx, id: JobId, spec: &JobSpec) -> Result<Option<Box<Wait
     let waits = resolve(tx.state, &tx.past, tx.now, dependency, asker)?;
     match waits.as_deref().and_then(never) {
         Some(why) if kills(tx.state, spec) => {
-            Err(invalid(format!("--dependency {dependency}: {why}, so it can never be met.")))
+            Err(Refusal::invalid(format!("--dependency {dependency}: {why}, so it can never be met.")))
         }
         _ => Ok(waits),
     }
@@ -139,7 +139,7 @@ fn known_key(
 ) -> Result<Option<JobId>, Refusal> {
     let Some(key) = key else { return Ok(None) };
     if key.is_empty() || key.len() > 128 {
-        return Err(invalid("a client key has 1 to 128 characters"));
+        return Err(Refusal::invalid("a client key has 1 to 128 characters"));
     }
     let key = ClientKey { uid: actor.uid, key: key.into() };
     Ok(state.client_keys.get(&key).copied())
@@ -147,10 +147,8 @@ fn known_key(
 
 fn check_user(config: &ClusterConfig, actor: &Actor) -> Result<(), Refusal> {
     if actor.uid == 0 && !config.allow_root_jobs {
-        return Err(Refusal::new(
-            RefusalCode::Denied,
-            "jobs of root are not accepted here: submit as an ordinary user. \
-             (`allow_root_jobs = true` in gpuctld.toml changes that.)",
+        return Err(Refusal::denied(
+            "jobs of root are not accepted here: submit as an ordinary user. (`allow_root_jobs = true` in gpuctld.toml changes that.)",
         ));
     }
     Ok(())
@@ -173,18 +171,18 @@ fn check_texts(spec: &JobSpec) -> Result<(), Refusal> {
     ];
     for (what, text, most) in named {
         if text.len() > most {
-            return Err(invalid(format!("the {what} has {} bytes; {most} are allowed", text.len())));
+            return Err(Refusal::invalid(format!("the {what} has {} bytes; {most} are allowed", text.len())));
         }
         if text.contains(['\0', '\n']) {
-            return Err(invalid(format!("the {what} holds a line break or NUL byte")));
+            return Err(Refusal::invalid(format!("the {what} holds a line break or NUL byte")));
         }
     }
     if !launch.work_dir.starts_with('/') {
         let text = format!("the working directory {:?} is not an absolute path", launch.work_dir);
-        return Err(invalid(text));
+        return Err(Refusal::invalid(text));
     }
     if spec.tags.len() > 32 || spec.tags.iter().any(|tag| tag.is_empty() || tag.len() > 64) {
-        return Err(invalid("a job may have 32 tags of 1 to 64 characters"));
+        return Err(Refusal::invalid("a job may have 32 tags of 1 to 64 characters"));
     }
     Ok(())
 }
@@ -193,15 +191,15 @@ pub(super) fn check_counts(request: &gmodel::Request) -> Result<(), Refusal> {
     let per_node = request.ntasks_per_node.unwrap_or(1);
     if request.nodes_min == 0 || request.nodes_max < request.nodes_min {
         let (least, most) = (request.nodes_min, request.nodes_max);
-        return Err(invalid(format!("--nodes {least}-{most}: ask for at least one, smaller first")));
+        return Err(Refusal::invalid(format!("--nodes {least}-{most}: ask for at least one, smaller first")));
     }
     if request.nodes_max > MAX_NODES || request.ntasks > MAX_TASKS || per_node > MAX_TASKS {
-        return Err(invalid(format!(
+        return Err(Refusal::invalid(format!(
             "a job may have {MAX_NODES} nodes and {MAX_TASKS} tasks at most"
         )));
     }
     if request.ntasks == 0 || request.cpus_per_task == Some(0) || per_node == 0 {
-        return Err(invalid("tasks and CPUs are counted from 1"));
+        return Err(Refusal::invalid("tasks and CPUs are counted from 1"));
     }
     Ok(())
 }
@@ -212,24 +210,18 @@ fn check_numbers(state: &State, spec: &JobSpec) -> Result<(), Refusal> {
     if let Some(array) = &spec.array
         && array.len() > config.max_array_tasks
     {
-        return Err(Refusal::new(
-            RefusalCode::Limit,
-            format!(
-                "the array has {} tasks; this cluster allows {}. Split it.",
-                array.len(),
-                config.max_array_tasks
-            ),
-        ));
+        return Err(Refusal::limit(format!(
+            "the array has {} tasks; this cluster allows {}. Split it.",
+            array.len(),
+            config.max_array_tasks
+        )));
     }
     let records = state.jobs.len() + state.arrays.len();
     if records >= config.max_pending_jobs as usize {
-        return Err(Refusal::new(
-            RefusalCode::Limit,
-            format!(
-                "{records} jobs are in the queue, as many as this cluster allows. Try later, or \
-                 submit an array, which counts once."
-            ),
-        ));
+        return Err(Refusal::limit(format!(
+            "{records} jobs are in the queue, as many as this cluster allows. Try later, or \
+             submit an array, which counts once."
+        )));
     }
     Ok(())
 }
@@ -276,7 +268,7 @@ fn widen(state: &State, partition: &Partition, request: &mut Request) -> Result<
         Some(count) => (request.nodes_min, request.nodes_max) = (count, count),
         // It is the number of tasks that stands against it, and not what one of them needs.
         None if request.ntasks > 1 && most > 1 && possible(1, 1) => {
-            return Err(invalid(format!(
+            return Err(Refusal::invalid(format!(
                 "--ntasks {}: the {} nodes of partition {:?} have no room for so many tasks, dealt evenly. Ask for fewer.",
                 request.ntasks,
                 nodes.len(),
@@ -295,7 +287,7 @@ fn no_default(config: &ClusterConfig) -> Refusal {
     } else {
         format!("no default partition is set; name one with -p: {}", names.join(", "))
     };
-    invalid(text)
+    Refusal::invalid(text)
 }
 
 pub(super) fn partition_or_refusal<'a>(
@@ -306,7 +298,7 @@ pub(super) fn partition_or_refusal<'a>(
         let names: Vec<_> = config.partitions.iter().map(|p| p.name.as_str()).collect();
         let hint = gmodel::suggest::did_you_mean(name, names.iter().copied());
         let text = format!("no partition {name:?}.{hint} There are: {}.", names.join(", "));
-        Refusal::new(RefusalCode::Invalid, text)
+        Refusal::invalid(text)
     })
 }
 
@@ -318,12 +310,12 @@ fn check_admission(
     let name = &partition.name;
     if matches!(partition.state, PartitionState::Drain | PartitionState::Inactive) {
         let text = format!("partition {name:?} takes no submissions now.");
-        return Err(Refusal::new(RefusalCode::Unavailable, text));
+        return Err(Refusal::unavailable(text));
     }
     may_use(partition, &actor.user, &spec.account)?;
     if spec.nice < 0 && !actor.operator {
         let text = "only operators may use a negative --nice.";
-        return Err(Refusal::new(RefusalCode::Denied, text));
+        return Err(Refusal::denied(text));
     }
     check_private_tmp(partition, spec)?;
     check_size(partition, &spec.request)
@@ -333,7 +325,7 @@ fn check_admission(
 pub(super) fn check_size(partition: &Partition, request: &gmodel::Request) -> Result<(), Refusal> {
     match partition.max_nodes {
         Some(most) if request.nodes_min > most => {
-            Err(invalid(format!("--nodes {}: partition {:?} allows {most} a job.", request.nodes_min, partition.name)))
+            Err(Refusal::invalid(format!("--nodes {}: partition {:?} allows {most} a job.", request.nodes_min, partition.name)))
         }
         _ => Ok(()),
     }
@@ -342,7 +334,7 @@ pub(super) fn check_size(partition: &Partition, request: &gmodel::Request) -> Re
 /// Whether the partition is open to a user and an account.
 pub(super) fn may_use(partition: &Partition, user: &str, account: &str) -> Result<(), Refusal> {
     let name = &partition.name;
-    let denied = |text| Err(Refusal::new(RefusalCode::Denied, text));
+    let denied = |text| Err(Refusal::denied(text));
     if !partition.allow_accounts.is_empty() && !partition.allow_accounts.iter().any(|a| a == account) {
         let allowed = partition.allow_accounts.join(", ");
         return denied(format!(
@@ -373,7 +365,7 @@ fn check_private_tmp(partition: &Partition, spec: &JobSpec) -> Result<(), Refusa
         return Ok(());
     }
     match paths.iter().find_map(|(what, path)| Some((what, path, hidden(path)?))) {
-        Some((what, path, dir)) => Err(invalid(format!(
+        Some((what, path, dir)) => Err(Refusal::invalid(format!(
             "the {what} {path} lies under {dir}, and jobs of partition {:?} have a {dir} of their \
              own that is gone with them. Submit from another directory.",
             partition.name
@@ -400,7 +392,7 @@ fn time_limit(
         Some(asked) => match most {
             Some(most) if asked > most => {
                 let asked = if asked == u32::MAX { "UNLIMITED".into() } else { shown(asked) };
-                Err(invalid(format!(
+                Err(Refusal::invalid(format!(
                     "--time {asked}: partition {:?} allows at most {}.",
                     partition.name,
                     shown(most)
@@ -445,7 +437,7 @@ pub(super) fn check_nodes(
     let allowed = allowed_nodes(request, partition, member_nodes(state, partition))?;
     let asked = request.nodes_min.max(request.nodelist.as_ref().map_or(0, |l| l.len() as u32));
     if asked as usize > allowed.len() {
-        return Err(invalid(format!(
+        return Err(Refusal::invalid(format!(
             "--nodes {asked}: partition {:?} has {} such nodes.",
             partition.name,
             allowed.len()
@@ -455,7 +447,7 @@ pub(super) fn check_nodes(
         let most = gsched::network::most_below(&state.config.scheduler.topology, &allowed, switches.most as usize);
         if asked as usize > most {
             let which = if switches.most == 1 { "any leaf switch".to_owned() } else { format!("any {} leaf switches together", switches.most) };
-            return Err(invalid(format!(
+            return Err(Refusal::invalid(format!(
                 "--switches {}: below {which} partition {:?} has {most} such nodes at most, and {asked} are needed. Ask for more, or \
                  say how long to wait for it: --switches {}@30:00.",
                 switches.most, partition.name, switches.most
@@ -463,7 +455,7 @@ pub(super) fn check_nodes(
         }
     }
     match gsched::impossible(request, partition, &allowed) {
-        Some(text) => Err(invalid(text)),
+        Some(text) => Err(Refusal::invalid(text)),
         None => Ok(()),
     }
 }
@@ -498,25 +490,25 @@ fn allowed_nodes(request: &Request, partition: &Partition, nodes: Vec<SchedNode>
         if !nodes.iter().any(|node| node.name == name) {
             let names = nodes.iter().map(|node| node.name.as_str());
             let hint = gmodel::suggest::did_you_mean(name, names);
-            return Err(invalid(format!(
+            return Err(Refusal::invalid(format!(
                 "--nodelist: {name:?} is not a node of partition {:?}.{hint}",
                 partition.name
             )));
         }
         if request.exclude.as_ref().is_some_and(|exclude| exclude.contains(name)) {
-            return Err(invalid(format!("--nodelist and --exclude both name {name}. Take it out of one of them.")));
+            return Err(Refusal::invalid(format!("--nodelist and --exclude both name {name}. Take it out of one of them.")));
         }
     }
     let mut allowed = nodes;
     if let Some(text) = &request.constraint {
-        let wanted = Constraint::parse(text).map_err(|e| invalid(e.to_string()))?;
+        let wanted = Constraint::parse(text).map_err(|e| Refusal::invalid(e.to_string()))?;
         let known: BTreeSet<&str> =
             allowed.iter().flat_map(|n| n.features.iter().map(String::as_str)).collect();
         let missing = wanted.features().into_iter().find(|f| !known.contains(f)).map(str::to_owned);
         let known: Vec<String> = known.into_iter().map(str::to_owned).collect();
         allowed.retain(|n| wanted.eval(&n.features.iter().map(String::as_str).collect()));
         if let Some(missing) = missing.filter(|_| allowed.is_empty()) {
-            return Err(invalid(format!(
+            return Err(Refusal::invalid(format!(
                 "--constraint {text}: no node of partition {:?} has the feature {missing:?} (there \
                  are: {}).",
                 partition.name,
@@ -528,16 +520,12 @@ fn allowed_nodes(request: &Request, partition: &Partition, nodes: Vec<SchedNode>
         allowed.retain(|node| !exclude.contains(&node.name));
     }
     if allowed.is_empty() {
-        return Err(invalid(format!(
+        return Err(Refusal::invalid(format!(
             "no node of partition {:?} is left after --constraint, --exclude and --nodelist.",
             partition.name
         )));
     }
     Ok(allowed)
-}
-
-fn invalid(text: impl Into<String>) -> Refusal {
-    Refusal::new(RefusalCode::Invalid, text)
 }
 
 #[cfg(test)]

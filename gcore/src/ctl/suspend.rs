@@ -8,7 +8,7 @@ use super::command::{Actor, Refusal, Reply, Target};
 use super::event::Event;
 use super::handle::{Tx, operator_only};
 use super::state::{Run, State, Suspension};
-use super::targets::{Found, conflict, each, find, own_tasks, shown};
+use super::targets::{Found, each, find, own_tasks, shown};
 use gmodel::{JobId, JobState, RunId, Timestamp};
 
 /// Operators only: its owner would keep GPUs from others for nothing.
@@ -19,7 +19,7 @@ pub(super) fn suspend(tx: &mut Tx, actor: &Actor, targets: &[Target]) -> Result<
         let awake = |run: &Run| run.suspension.is_none() && run.stop.is_none();
         let runs: Vec<RunId> = runs.into_iter().filter(|run| tx.state.runs.get(*run).is_some_and(awake)).collect();
         if runs.is_empty() {
-            return Err(conflict(format!("job {} is suspended already, or being ended.", shown(target))));
+            return Err(Refusal::conflict(format!("job {} is suspended already, or being ended.", shown(target))));
         }
         for run in runs {
             let suspension = Suspension { since: tx.now, by: actor.user.clone(), for_job: None, text: String::new() };
@@ -39,7 +39,7 @@ pub(super) fn resume(tx: &mut Tx, actor: &Actor, targets: &[Target]) -> Result<R
         let held: Vec<RunId> = runs.iter().copied().filter(|run| of(run).is_some_and(|one| one.for_job.is_none())).collect();
         if held.is_empty() {
             let lent = runs.iter().find_map(|run| of(run)?.for_job);
-            return Err(conflict(match lent {
+            return Err(Refusal::conflict(match lent {
                 Some(job) => format!("job {} was suspended for job {job} and goes on when its CPUs are free.", shown(target)),
                 None => format!("job {} is not suspended.", shown(target)),
             }));
@@ -60,7 +60,7 @@ fn live_runs(tx: &Tx, actor: &Actor, target: Target) -> Result<Vec<RunId>, Refus
     let live = jobs.iter().filter_map(|id| tx.state.jobs.get(*id)?.live_run());
     let live: Vec<RunId> = live.filter(|run| tx.state.runs.get(*run).is_some_and(|run| run.outcome.is_none())).collect();
     if live.is_empty() {
-        return Err(conflict(format!("job {} is not running.", shown(target))));
+        return Err(Refusal::conflict(format!("job {} is not running.", shown(target))));
     }
     Ok(live)
 }

@@ -1,6 +1,6 @@
 //! From what a user names to the record it means: a job, a task, or a whole array.
 
-use super::command::{Actor, Refusal, RefusalCode, Reply, Target, TargetResult};
+use super::command::{Actor, Refusal, Reply, Target, TargetResult};
 use super::event::Event;
 use super::handle::Tx;
 use super::state::State;
@@ -30,15 +30,12 @@ pub(super) fn find(state: &State, actor: &Actor, target: Target) -> Result<Found
         Found::Over => None,
     };
     match owner {
-        Some(spec) if !may_change(state, actor, spec) => Err(Refusal::new(
-            RefusalCode::Denied,
-            format!(
-                "job {} belongs to {}; you are {}. Ask them or an operator.",
-                shown(target),
-                spec.user.name,
-                actor.user
-            ),
-        )),
+        Some(spec) if !may_change(state, actor, spec) => Err(Refusal::denied(format!(
+            "job {} belongs to {}; you are {}. Ask them or an operator.",
+            shown(target),
+            spec.user.name,
+            actor.user
+        ))),
         _ => Ok(found),
     }
 }
@@ -55,7 +52,7 @@ fn locate(state: &State, target: Target) -> Result<Found, Refusal> {
             shown(target),
             shown(target)
         );
-        Refusal::new(RefusalCode::NotFound, text)
+        Refusal::not_found(text)
     };
     match target {
         Target::Job(id) if state.arrays.contains(id) => Ok(Found::Array(id)),
@@ -71,7 +68,7 @@ fn locate(state: &State, target: Target) -> Result<Found, Refusal> {
                     "job {id} has no array task {index}; its tasks are {}.",
                     array.tasks.text_of(&gmodel::array_spec::RangeSet::first_n(array.len()))
                 );
-                return Err(Refusal::new(RefusalCode::NotFound, text));
+                return Err(Refusal::not_found(text));
             };
             let task = array.task_id(position);
             if state.jobs.contains(task) {
@@ -124,8 +121,4 @@ pub(super) fn shown(target: Target) -> String {
         Target::Job(id) => id.to_string(),
         Target::Task { array, index } => format!("{array}_{index}"),
     }
-}
-
-pub(super) fn conflict(text: String) -> Refusal {
-    Refusal::new(RefusalCode::Conflict, text)
 }

@@ -2,7 +2,7 @@
 
 use super::admission;
 use super::apply::changed_spec;
-use super::command::{Actor, Refusal, RefusalCode, Reply, Target};
+use super::command::{Actor, Refusal, Reply, Target};
 use super::deadline;
 use super::dependency::{Asker, Dependent, Waits, cancel_hopeless, closes_circle, resolve};
 use super::event::{Event, JobChange};
@@ -10,7 +10,7 @@ use super::handle::Tx;
 use super::limits;
 use super::state::{State, TaskOf};
 use super::submit::{MAX_TEXT_BYTES, check_counts, check_nodes, check_size, may_use, partition_or_refusal};
-use super::targets::{Found, conflict, find, own_tasks, shown, split};
+use super::targets::{Found, find, own_tasks, shown, split};
 use gmodel::config::Partition;
 use gmodel::duration::squeue_time;
 use gmodel::partition_list::{MAX_PARTITIONS, names};
@@ -19,134 +19,167 @@ use gmodel::{JobId, JobSpec, JobState};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-pub(super) fn handle(
-    tx: &mut Tx,
-    actor: &Actor,
-    target: Target,
-    change: JobChange,
-) -> Result<Reply, Refusal> {
+pub(super) fn handle(tx: &mut Tx, actor: &Actor, target: Target, mut change: JobChange) -> Result<Reply, Refusal> {
     let found = find(tx.state, actor, target)?;
-    let (spec, old_limit, old_nice, state) = match found {
-        Found::Job(id) => {
-            let job = tx.state.jobs.get(id).expect("found");
-            (&job.spec, job.limit_secs, job.nice, job.state)
-        }
-        Found::Array(id) | Found::Untouched { array: id, .. } => {
-            let array = tx.state.arrays.get(id).expect("found");
-            (&array.spec, array.limit_secs, array.nice, JobState::Pending)
-        }
-        Found::Over => return Err(conflict(format!("job {} is over", shown(target)))),
-    };
-    // That it may be requeued can still be said.
-    let of_requeue = JobChange { requeue: change.requeue, ..JobChange::default() };
-    if (state.is_final() || state == JobState::Completing) && change != of_requeue {
-        let text = format!("job {} is {state}; nothing of it can change any more.", shown(target));
-        return Err(conflict(text));
-    }
-    if let Some(what) = waiting_only(&change).filter(|_| state != JobState::Pending) {
-        let text = format!("job {} is running: its {what} can only change while it is pending.", shown(target));
-        return Err(conflict(text));
-    }
-    if change.priority.is_some() && !actor.operator {
-        return Err(Refusal::new(RefusalCode::Denied, "only operators may set a priority."));
-    }
-    if change.idle_exempt.is_some() && !actor.operator {
-        return Err(Refusal::new(RefusalCode::Denied, "only operators may exempt a job from the idle policy, or take that back."));
-    }
-    let mut change = change;
+    let old = Old::of(tx.state, found).ok_or_else(|| Refusal::conflict(format!("job {} is over", shown(target))))?;
+    check_state(&old, target, &change)?;
+    check_operators_own(actor, &change)?;
     if let Some(list) = &change.partition {
         change.partition = Some(each_once(list)?);
     }
-    let partitions = partitions(tx.state, change.partition.as_deref().unwrap_or(&spec.partition))?;
-    let texts = [&change.name, &change.comment, &change.account, &change.qos];
-    if texts.into_iter().flatten().any(|text| text.len() > MAX_TEXT_BYTES || text.contains(['\0', '\n'])) {
-        let text = format!("names and comments have one line of at most {MAX_TEXT_BYTES} bytes.");
-        return Err(Refusal::new(RefusalCode::Invalid, text));
-    }
+    let partitions = partitions(tx.state, change.partition.as_deref().unwrap_or(&old.spec.partition))?;
+    check_texts(&change)?;
     if !actor.operator {
-        if change.partition.is_some() || change.account.is_some() {
-            let account = change.account.as_ref().unwrap_or(&spec.account);
-            // Of those that it waits in already the others will do.
-            let mut said = partitions.iter().map(|partition| may_use(partition, &spec.user.name, account));
-            match change.partition.is_some() {
-                true => said.collect::<Result<(), Refusal>>()?,
-                false => any_of(&mut said)?,
-            }
-        }
-        let denied = |text: String| Err::<(), _>(Refusal::new(RefusalCode::Denied, text));
-        if let Some(limit) = change.limit_secs {
-            let longer = limit.is_none_or(|new| old_limit.is_some_and(|old| new > old));
-            if longer && matches!(state, JobState::Running | JobState::Suspended) {
-                denied(format!(
-                    "a running job's time limit can only be lowered by its owner; job {} has {}. \
-                     Ask an operator for more.",
-                    shown(target),
-                    old_limit.map_or("no limit".into(), |secs| squeue_time(u64::from(secs)))
-                ))?;
-            }
-            let mut said = partitions.iter().map(|partition| match partition.max_time_secs {
-                Some(most) if limit.is_none_or(|new| new > most) => {
-                    denied(format!("partition {:?} allows at most {}.", partition.name, squeue_time(u64::from(most))))
-                }
-                _ => Ok(()),
-            });
-            any_of(&mut said)?;
-        }
-        if change.nice.is_some_and(|new| new < old_nice) {
-            denied("only operators may lower a job's nice value.".into())?;
-        }
+        check_owners_own(&old, target, &partitions, &change)?;
     }
-    let tasks = match found {
-        Found::Array(id) => tx.state.arrays.get(id).map_or(0, |array| array.pending.len()),
-        _ => 1,
-    };
-    let old = Old { spec, limit_secs: old_limit, tasks };
     let change = admitted(tx, actor, &old, &partitions, change)?;
     if change.max_running.is_some() && !matches!(found, Found::Array(_)) {
-        return Err(Refusal::new(
-            RefusalCode::Invalid,
-            "ArrayTaskThrottle is for a whole array: name it by its id alone.",
-        ));
+        return Err(Refusal::invalid("ArrayTaskThrottle is for a whole array: name it by its id alone."));
     }
     let new_waits = depend_anew(tx, found, &change)?;
-    let respecified = match found {
-        Found::Job(id) => vec![id],
-        Found::Untouched { array, position } => vec![JobId(array.0 + u64::from(position))],
-        Found::Array(array) => own_tasks(tx.state, array).into_iter().chain([array]).collect(),
-        Found::Over => Vec::new(),
-    };
-    let by = actor.user.clone();
-    match found {
-        Found::Job(job) => tx.emit(Event::JobUpdated { job, change, by }),
-        Found::Untouched { array, position } => {
-            let job = split(tx, array, position);
-            tx.emit(Event::JobUpdated { job, change, by });
-        }
-        Found::Array(array) => {
-            tx.emit(Event::ArrayUpdated { array, change: change.clone(), by: by.clone() });
-            for job in own_tasks(tx.state, array) {
-                let change = task_change(tx, actor, job, &change);
-                if change != JobChange::default() {
-                    tx.emit(Event::JobUpdated { job, change, by: by.clone() });
-                }
-            }
-        }
-        Found::Over => {}
-    }
-    for id in respecified {
+    // A plan made before this does not start them.
+    for id in changed(tx, actor, found, &change) {
         tx.state.respecified.insert(id, tx.state.seq);
     }
     for (who, waits) in new_waits {
-        let is_there = match who {
-            Dependent::Job(id) => tx.state.jobs.contains(id),
-            Dependent::Array(id) => tx.state.arrays.get(id).is_some_and(|array| !array.pending.is_empty()),
-        };
-        if is_there {
-            tx.emit(Event::WaitsChanged { who, waits, at: tx.now });
-            cancel_hopeless(tx, who);
-        }
+        wait_anew(tx, who, waits);
     }
     Ok(Reply::Done)
+}
+
+/// A job as it was.
+struct Old<'a> {
+    spec: &'a JobSpec,
+    limit_secs: Option<u32>,
+    nice: i32,
+    state: JobState,
+    /// How many jobs it stands for: the tasks of an array.
+    tasks: u64,
+}
+
+impl<'a> Old<'a> {
+    /// `None`: a task that was cancelled with others, of which nothing is left.
+    fn of(state: &'a State, found: Found) -> Option<Self> {
+        match found {
+            Found::Job(id) => {
+                let job = state.jobs.get(id).expect("found");
+                Some(Self { spec: &job.spec, limit_secs: job.limit_secs, nice: job.nice, state: job.state, tasks: 1 })
+            }
+            Found::Array(id) | Found::Untouched { array: id, .. } => {
+                let array = state.arrays.get(id).expect("found");
+                let tasks = if matches!(found, Found::Array(_)) { array.pending.len() } else { 1 };
+                Some(Self { spec: &array.spec, limit_secs: array.limit_secs, nice: array.nice, state: JobState::Pending, tasks })
+            }
+            Found::Over => None,
+        }
+    }
+}
+
+/// What can change of a job that runs, and of one that is over.
+fn check_state(old: &Old, target: Target, change: &JobChange) -> Result<(), Refusal> {
+    // That it may be requeued can still be said.
+    let of_requeue = JobChange { requeue: change.requeue, ..JobChange::default() };
+    if (old.state.is_final() || old.state == JobState::Completing) && *change != of_requeue {
+        return Err(Refusal::conflict(format!("job {} is {}; nothing of it can change any more.", shown(target), old.state)));
+    }
+    match waiting_only(change) {
+        Some(what) if old.state != JobState::Pending => {
+            Err(Refusal::conflict(format!("job {} is running: its {what} can only change while it is pending.", shown(target))))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_operators_own(actor: &Actor, change: &JobChange) -> Result<(), Refusal> {
+    if change.priority.is_some() && !actor.operator {
+        return Err(Refusal::denied("only operators may set a priority."));
+    }
+    if change.idle_exempt.is_some() && !actor.operator {
+        return Err(Refusal::denied("only operators may exempt a job from the idle policy, or take that back."));
+    }
+    Ok(())
+}
+
+fn check_texts(change: &JobChange) -> Result<(), Refusal> {
+    let mut texts = [&change.name, &change.comment, &change.account, &change.qos].into_iter().flatten();
+    match texts.any(|text| text.len() > MAX_TEXT_BYTES || text.contains(['\0', '\n'])) {
+        true => Err(Refusal::invalid(format!("names and comments have one line of at most {MAX_TEXT_BYTES} bytes."))),
+        false => Ok(()),
+    }
+}
+
+/// What its owner may not: a partition that is not theirs, more time than it allows or than a running job has, a better nice value.
+fn check_owners_own(old: &Old, target: Target, partitions: &[&Partition], change: &JobChange) -> Result<(), Refusal> {
+    if change.partition.is_some() || change.account.is_some() {
+        let account = change.account.as_ref().unwrap_or(&old.spec.account);
+        // Of those that it waits in already the others will do.
+        let mut said = partitions.iter().map(|partition| may_use(partition, &old.spec.user.name, account));
+        match change.partition.is_some() {
+            true => said.collect::<Result<(), Refusal>>()?,
+            false => any_of(&mut said)?,
+        }
+    }
+    if let Some(limit) = change.limit_secs {
+        let longer = limit.is_none_or(|new| old.limit_secs.is_some_and(|old| new > old));
+        if longer && matches!(old.state, JobState::Running | JobState::Suspended) {
+            return Err(Refusal::denied(format!(
+                "a running job's time limit can only be lowered by its owner; job {} has {}. Ask an operator for more.",
+                shown(target),
+                old.limit_secs.map_or("no limit".into(), |secs| squeue_time(u64::from(secs)))
+            )));
+        }
+        let mut said = partitions.iter().map(|partition| match partition.max_time_secs {
+            Some(most) if limit.is_none_or(|new| new > most) => {
+                Err(Refusal::denied(format!("partition {:?} allows at most {}.", partition.name, squeue_time(u64::from(most)))))
+            }
+            _ => Ok(()),
+        });
+        any_of(&mut said)?;
+    }
+    match change.nice {
+        Some(new) if new < old.nice => Err(Refusal::denied("only operators may lower a job's nice value.")),
+        _ => Ok(()),
+    }
+}
+
+/// Asserts the change of what was found; the jobs and arrays that are others now.
+fn changed(tx: &mut Tx, actor: &Actor, found: Found, change: &JobChange) -> Vec<JobId> {
+    let updated = |job: JobId, change: JobChange| Event::JobUpdated { job, change, by: actor.user.clone() };
+    match found {
+        Found::Job(job) => {
+            tx.emit(updated(job, change.clone()));
+            vec![job]
+        }
+        Found::Untouched { array, position } => {
+            let job = split(tx, array, position);
+            tx.emit(updated(job, change.clone()));
+            vec![job]
+        }
+        Found::Array(array) => {
+            tx.emit(Event::ArrayUpdated { array, change: change.clone(), by: actor.user.clone() });
+            let tasks = own_tasks(tx.state, array);
+            for job in &tasks {
+                let change = task_change(tx, actor, *job, change);
+                if change != JobChange::default() {
+                    tx.emit(updated(*job, change));
+                }
+            }
+            tasks.into_iter().chain([array]).collect()
+        }
+        Found::Over => Vec::new(),
+    }
+}
+
+/// A new dependency holds for what still waits by now; what it can never have ends it.
+fn wait_anew(tx: &mut Tx, who: Dependent, waits: Option<Box<Waits>>) {
+    let is_there = match who {
+        Dependent::Job(id) => tx.state.jobs.contains(id),
+        Dependent::Array(id) => tx.state.arrays.get(id).is_some_and(|array| !array.pending.is_empty()),
+    };
+    if is_there {
+        tx.emit(Event::WaitsChanged { who, waits, at: tx.now });
+        cancel_hopeless(tx, who);
+    }
 }
 
 /// What of a change is only for jobs that wait.
@@ -166,22 +199,14 @@ fn waiting_only(change: &JobChange) -> Option<&'static str> {
     fields.into_iter().find(|(is_there, _)| *is_there).map(|(_, what)| what)
 }
 
-/// A job as it was.
-struct Old<'a> {
-    spec: &'a JobSpec,
-    limit_secs: Option<u32>,
-    /// How many jobs it stands for: the tasks of an array.
-    tasks: u64,
-}
-
 /// A list of partitions without those that come twice.
 fn each_once(list: &str) -> Result<String, Refusal> {
     let mut seen = BTreeSet::new();
     let names: Vec<&str> = names(list).filter(|name| seen.insert(*name)).collect();
     match names.len() {
-        0 => Err(Refusal::new(RefusalCode::Invalid, format!("Partition={list}: that names none."))),
+        0 => Err(Refusal::invalid(format!("Partition={list}: that names none."))),
         1..=MAX_PARTITIONS => Ok(names.join(",")),
-        many => Err(Refusal::new(RefusalCode::Limit, format!("{many} partitions, and {MAX_PARTITIONS} are the most."))),
+        many => Err(Refusal::limit(format!("{many} partitions, and {MAX_PARTITIONS} are the most."))),
     }
 }
 
@@ -206,7 +231,7 @@ fn any_of(said: &mut dyn Iterator<Item = Result<(), Refusal>>) -> Result<(), Ref
 /// that the change names, or else by one of those that the job waits in.
 fn admitted(tx: &Tx, actor: &Actor, old: &Old, partitions: &[&Partition], mut change: JobChange) -> Result<JobChange, Refusal> {
     let limit = change.limit_secs.unwrap_or(old.limit_secs);
-    change.request.check(&old.spec.request).map_err(|text| Refusal::new(RefusalCode::Invalid, text))?;
+    change.request.check(&old.spec.request).map_err(Refusal::invalid)?;
     let mut wanted = Arc::new(old.spec.clone());
     changed_spec(&mut wanted, &change);
     let wanted = Arc::unwrap_or_clone(wanted);
@@ -311,7 +336,7 @@ fn depend_anew(tx: &Tx, found: Found, change: &JobChange) -> Result<NewWaits, Re
         };
         if let (Some(text), true) = (new, waits.as_deref().is_some_and(|waits| closes_circle(state, who, waits))) {
             let text = format!("--dependency {text}: in the end that waits for job {id} itself, so neither could ever start.");
-            return Err(Refusal::new(RefusalCode::Invalid, text));
+            return Err(Refusal::invalid(text));
         }
         all.push((who, waits));
     }

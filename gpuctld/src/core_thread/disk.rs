@@ -75,15 +75,12 @@ impl Disk {
     pub fn refusal(&self) -> Option<Refusal> {
         let min_free = self.min_free_bytes.load(Relaxed);
         (self.free_bytes < min_free).then(|| {
-            Refusal::new(
-                RefusalCode::Unavailable,
-                format!(
-                    "the disk of {} has {} MiB free and gpuctld keeps {} MiB (min_free): nothing new is accepted. Running jobs go on. An administrator has to make room",
-                    self.dir.display(),
-                    self.free_bytes >> 20,
-                    min_free >> 20
-                ),
-            )
+            Refusal::unavailable(format!(
+                "the disk of {} has {} MiB free and gpuctld keeps {} MiB (min_free): nothing new is accepted. Running jobs go on. An administrator has to make room",
+                self.dir.display(),
+                self.free_bytes >> 20,
+                min_free >> 20
+            ))
         })
     }
 }
