@@ -1,7 +1,7 @@
 //! The controller's state machine: `handle` decides, `apply` changes, `desired` tells the nodes.
 //!
 //! ```text
-//! PENDING --RunPlaced--> RUNNING --RunEnded--> (COMPLETING) --RunClosed--> COMPLETED | FAILED | ...
+//! PENDING --RunPlaced--> RUNNING --RunEnded--> (COMPLETING) --RunSettled--> COMPLETED | FAILED | ...
 //!    ^                                |
 //!    +----------- requeue ------------+
 //! ```
@@ -9,8 +9,8 @@
 mod admission;
 mod adopt;
 mod apply;
-mod breaker;
 mod boot_rows;
+mod breaker;
 mod cancel;
 mod check;
 pub mod command;
@@ -33,6 +33,7 @@ mod join;
 mod late_specs;
 mod limits;
 mod lost_node;
+mod maintenance;
 mod mig;
 mod mirror;
 mod node_admin;
@@ -48,11 +49,10 @@ mod reservation;
 mod run_end;
 mod several_partitions;
 mod snapshot;
+pub mod state;
 mod step;
 mod step_share;
-pub mod state;
 mod stop;
-mod maintenance;
 mod submit;
 mod suspend;
 mod targets;
