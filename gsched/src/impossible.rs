@@ -32,77 +32,74 @@ pub fn impossible(
     let demand = demands.first()?;
     let wanted = demand.nodes.first()?;
     let name = &partition.name;
-    let text = match lacks.into_iter().min()? {
+    Some(match lacks.into_iter().min()? {
         Lack::Nodes => {
             let fitting = members.iter().filter(|node| wanted.fits_empty(node).is_ok()).count();
-            format!(
-                "{}: partition {name:?} has {fitting} such nodes. Ask for fewer --nodes.",
-                describe(demand)
-            )
+            format!("{}: partition {name:?} has {fitting} such nodes. Ask for fewer --nodes.", describe(demand))
         }
-        Lack::Gpus => {
-            let most = members.iter().map(|node| wanted.most_gpus(node)).max().unwrap_or(0);
-            let count = wanted.gpus.count();
-            let kind = wanted.gpus.gpu_type.as_deref().unwrap_or(if count == 1 { "GPU" } else { "GPUs" });
-            let size = of_size(&wanted.gpus);
-            let ask = format!("{count} {kind}{size} on one node");
-            if let GpuAmount::Mig { profile, .. } = &wanted.gpus.amount
-                && !wanted.is_linked()
-            {
-                return Some(no_slices(wanted, profile, count, most, partition, &members));
-            }
-            if wanted.gpus.capped && most == 0 && !members.is_empty() {
-                return Some(crate::sharing::none_by_mps(demand, partition, &members));
-            }
-            if wanted.is_linked() {
-                let has = match most {
-                    0 => "reports no NVLink between such GPUs".into(),
-                    most => format!("links {most} of them at most"),
-                };
-                format!("{ask} that NVLink joins: partition {name:?} {has}. Ask for fewer, or leave out --nvlink.")
-            } else if most == 0 {
-                let mut types: BTreeSet<&str> = BTreeSet::new();
-                types.extend(members.iter().flat_map(|n| n.gpus.iter().map(|g| &*g.info.gpu_type)));
-                let most_mib = |kind: &&str| {
-                    let of_kind = members.iter().flat_map(|n| n.gpus.iter()).filter(|gpu| &*gpu.info.gpu_type == *kind);
-                    of_kind.map(|gpu| gpu.info.memory_mib).max().unwrap_or(0)
-                };
-                let with_size = |kind: &str| match size.is_empty() {
-                    true => kind.to_owned(),
-                    false => format!("{kind} with {}", gmodel::size::rough_size(most_mib(&kind) << 20)),
-                };
-                let types: Vec<_> = types.into_iter().map(with_size).collect();
-                let has = if types.is_empty() { "no GPUs".into() } else { types.join(", ") };
-                format!("{ask}: partition {name:?} has none such (it has {has}).")
-            } else {
-                let advice = on_more_nodes(request, wanted, most as u32)
-                    .filter(|(wider, _)| has_room(wider, partition, &members))
-                    .map_or_else(|| "Ask for fewer.".to_owned(), |(_, advice)| advice);
-                let each = count / wanted.tasks.max(1);
-                let ask = match request.gpu_scope {
-                    GpuScope::Task if each as usize > most => format!("{each} {kind} for one task"),
-                    _ => ask,
-                };
-                format!("{ask}: the largest node in partition {name:?} has {most}. {advice}")
-            }
-        }
+        Lack::Gpus => too_many_gpus(request, demand, wanted, partition, &members),
         Lack::Cpus => {
-            let most = members.iter().map(|n| n.cpus).max().unwrap_or(0);
-            format!(
-                "{} CPUs on one node: the largest node in partition {name:?} has {most}. \
-                 Ask for fewer, or for more --nodes.",
-                wanted.cpus
-            )
+            let most = members.iter().map(|node| node.cpus).max().unwrap_or(0);
+            let asked = wanted.cpus;
+            format!("{asked} CPUs on one node: the largest node in partition {name:?} has {most}. Ask for fewer, or for more --nodes.")
         }
         Lack::Memory => {
-            let most = members.iter().map(|n| n.mem_bytes).max().unwrap_or(0);
-            format!(
-                "more memory on one node than any has: the largest in partition {name:?} has {}.",
-                gmodel::size::rough_size(most)
-            )
+            let most = gmodel::size::rough_size(members.iter().map(|node| node.mem_bytes).max().unwrap_or(0));
+            format!("more memory on one node than any has: the largest in partition {name:?} has {most}.")
         }
+    })
+}
+
+/// No node has so many of such GPUs, slices or parts.
+fn too_many_gpus(request: &Request, demand: &Demand, wanted: &NodeDemand, partition: &Partition, members: &[&SchedNode]) -> String {
+    let name = &partition.name;
+    let most = members.iter().map(|node| wanted.most_gpus(node)).max().unwrap_or(0);
+    let count = wanted.gpus.count();
+    if let GpuAmount::Mig { profile, .. } = &wanted.gpus.amount
+        && !wanted.is_linked()
+    {
+        return no_slices(wanted, profile, count, most, partition, members);
+    }
+    if wanted.gpus.capped && most == 0 && !members.is_empty() {
+        return crate::sharing::none_by_mps(demand, partition, members);
+    }
+    let kind = wanted.gpus.gpu_type.as_deref().unwrap_or(if count == 1 { "GPU" } else { "GPUs" });
+    let size = of_size(&wanted.gpus);
+    let ask = format!("{count} {kind}{size} on one node");
+    if wanted.is_linked() {
+        let has = match most {
+            0 => "reports no NVLink between such GPUs".into(),
+            most => format!("links {most} of them at most"),
+        };
+        return format!("{ask} that NVLink joins: partition {name:?} {has}. Ask for fewer, or leave out --nvlink.");
+    }
+    if most == 0 {
+        return format!("{ask}: partition {name:?} has none such (it has {}).", types_there(members, !size.is_empty()));
+    }
+    let advice = on_more_nodes(request, wanted, most as u32)
+        .filter(|(wider, _)| has_room(wider, partition, members))
+        .map_or_else(|| "Ask for fewer.".to_owned(), |(_, advice)| advice);
+    let each = count / wanted.tasks.max(1);
+    let ask = match request.gpu_scope {
+        GpuScope::Task if each as usize > most => format!("{each} {kind} for one task"),
+        _ => ask,
     };
-    Some(text)
+    format!("{ask}: the largest node in partition {name:?} has {most}. {advice}")
+}
+
+/// The types of GPUs that nodes have, with the largest memory of each where that is what was asked for.
+fn types_there(members: &[&SchedNode], with_size: bool) -> String {
+    let mut most_mib: BTreeMap<&str, u64> = BTreeMap::new();
+    for gpu in members.iter().flat_map(|node| node.gpus.iter()) {
+        let most = most_mib.entry(&gpu.info.gpu_type).or_default();
+        *most = gpu.info.memory_mib.max(*most);
+    }
+    let types = most_mib.into_iter().map(|(kind, mib)| match with_size {
+        true => format!("{kind} with {}", gmodel::size::rough_size(mib << 20)),
+        false => kind.to_owned(),
+    });
+    let types: Vec<String> = types.collect();
+    if types.is_empty() { "no GPUs".into() } else { types.join(", ") }
 }
 
 /// Whether nodes that do nothing else could run it.

@@ -8,7 +8,7 @@ use gmodel::gpu_request::GpuAsk;
 use gmodel::job::{GpuScope, JobSpec};
 use gmodel::dependency::Dependency;
 use gmodel::policy::{Account, GpuAmounts, Limits, Policy, Qos, Reservation, ReservedPart};
-use gmodel::{NodeId, ReasonCode};
+use gmodel::{JobId, NodeId, ReasonCode};
 use std::collections::BTreeSet;
 
 /// Pause of the caretaker, milliseconds.
@@ -74,86 +74,62 @@ impl Cluster {
     }
 
     fn person(&mut self, what: What) {
-        let target = |cluster: &Self, pick: usize| {
-            let known = cluster.truth.submissions();
-            (!known.is_empty()).then(|| (known[pick % known.len()], cluster.owner_of(pick)))
-        };
-        let by = |operator: bool, owner: Actor| if operator { root() } else { owner };
         match what {
             What::Submit { user, gpus, nodes, tasks, cap, limit_secs, option } => {
                 let spec = self.spec(gpus, nodes, tasks, cap, limit_secs, option);
                 let client_key = Some(format!("key-{}", self.requests.len()));
                 self.ask(actor(user), Command::Submit { spec: Box::new(spec), client_key });
             }
-            What::Cancel { pick } => {
-                if let Some((id, _)) = target(self, pick) {
-                    self.ask(root(), Command::Cancel { targets: vec![Target::Job(id)], signal: None });
-                }
-            }
+            What::Cancel { pick } => self.ask_about(pick, true, |job| Command::Cancel { targets: vec![job], signal: None }),
             What::Hold { pick, operator } => {
-                if let Some((id, owner)) = target(self, pick) {
-                    let reason = "because".into();
-                    self.ask(by(operator, owner), Command::Hold { targets: vec![Target::Job(id)], reason });
-                }
+                self.ask_about(pick, operator, |job| Command::Hold { targets: vec![job], reason: "because".into() });
             }
-            What::Release { pick, operator } => {
-                if let Some((id, owner)) = target(self, pick) {
-                    self.ask(by(operator, owner), Command::Release { targets: vec![Target::Job(id)] });
-                }
-            }
+            What::Release { pick, operator } => self.ask_about(pick, operator, |job| Command::Release { targets: vec![job] }),
             What::Requeue { pick } => {
-                if let Some((id, _)) = target(self, pick) {
-                    let hold = pick.is_multiple_of(5);
-                    self.ask(root(), Command::Requeue { targets: vec![Target::Job(id)], hold });
-                }
+                self.ask_about(pick, true, |job| Command::Requeue { targets: vec![job], hold: pick.is_multiple_of(5) });
             }
-            What::Suspend { pick } => {
-                if let Some((id, _)) = target(self, pick) {
-                    self.ask(root(), Command::Suspend { targets: vec![Target::Job(id)] });
-                }
-            }
-            What::GoOn { pick } => {
-                if let Some((id, _)) = target(self, pick) {
-                    self.ask(root(), Command::Resume { targets: vec![Target::Job(id)] });
-                }
-            }
+            What::Suspend { pick } => self.ask_about(pick, true, |job| Command::Suspend { targets: vec![job] }),
+            What::GoOn { pick } => self.ask_about(pick, true, |job| Command::Resume { targets: vec![job] }),
             What::ChangeLimit { pick, limit_secs } => {
-                if let Some((id, _)) = target(self, pick) {
-                    let change = JobChange { limit_secs: Some(Some(limit_secs)), ..JobChange::default() };
-                    self.ask(root(), Command::Update { target: Target::Job(id), change });
-                }
+                let change = JobChange { limit_secs: Some(Some(limit_secs)), ..JobChange::default() };
+                self.ask_about(pick, true, |target| Command::Update { target, change });
+            }
+            What::Depend { pick, on } => {
+                let Some(on) = self.picked(on) else { return };
+                let dependency = Dependency::parse(&format!("afterany:{on}")).ok();
+                let change = JobChange { dependency: Some(dependency), ..JobChange::default() };
+                self.ask_about(pick, true, |target| Command::Update { target, change });
             }
             What::Edit { edit } => {
                 let change = self.edit(edit);
                 self.ask(root(), Command::Policy { change });
             }
-            What::Depend { pick, on } => {
-                if let (Some((id, _)), Some((on, _))) = (target(self, pick), target(self, on)) {
-                    let dependency = Dependency::parse(&format!("afterany:{on}")).ok();
-                    let change = JobChange { dependency: Some(dependency), ..JobChange::default() };
-                    self.ask(root(), Command::Update { target: Target::Job(id), change });
-                }
-            }
             What::DrainBy { machine, millis } => {
-                let node = NodeId(machine as u32 + 1);
                 let deadline = self.controller.now(self.now + millis);
-                self.ask(root(), Command::NodeDrainBy { node, reason: "a fan".into(), deadline });
+                self.ask(root(), Command::NodeDrainBy { node: node_of(machine), reason: "a fan".into(), deadline });
             }
-            What::Drain { machine } => {
-                let node = NodeId(machine as u32 + 1);
-                self.ask(root(), Command::NodeDrain { node, reason: "a fan".into() });
-            }
-            What::Resume { machine } => {
-                self.ask(root(), Command::NodeResume { node: NodeId(machine as u32 + 1) });
-            }
+            What::Drain { machine } => self.ask(root(), Command::NodeDrain { node: node_of(machine), reason: "a fan".into() }),
+            What::Resume { machine } => self.ask(root(), Command::NodeResume { node: node_of(machine) }),
             misfortune => unreachable!("{misfortune:?} is no person's act"),
         }
     }
 
-    fn owner_of(&self, pick: usize) -> Actor {
+    /// One of the jobs submitted so far, whatever became of it.
+    fn picked(&self, pick: usize) -> Option<JobId> {
         let known = self.truth.submissions();
-        let job = known.get(pick % known.len().max(1)).and_then(|id| self.controller.store.job(*id));
-        job.map_or(actor(0), |job| Actor {
+        (!known.is_empty()).then(|| known[pick % known.len()])
+    }
+
+    /// An operator, or the job's owner, asks for something about it.
+    fn ask_about(&mut self, pick: usize, operator: bool, command: impl FnOnce(Target) -> Command) {
+        if let Some(id) = self.picked(pick) {
+            let who = if operator { root() } else { self.owner_of(id) };
+            self.ask(who, command(Target::Job(id)));
+        }
+    }
+
+    fn owner_of(&self, id: JobId) -> Actor {
+        self.controller.store.job(id).map_or(actor(0), |job| Actor {
             user: job.spec.user.name.clone(),
             uid: job.spec.user.uid,
             gid: job.spec.user.gid,
@@ -357,6 +333,11 @@ impl Cluster {
         left.extend(self.requests.iter().filter(|r| !r.answered).map(|r| format!("unanswered: {:?}", r.command)));
         left
     }
+}
+
+/// Nodes are numbered from 1, in the order of the machines.
+fn node_of(machine: usize) -> NodeId {
+    NodeId(machine as u32 + 1)
 }
 
 pub fn actor(user: u8) -> Actor {
