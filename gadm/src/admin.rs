@@ -148,7 +148,7 @@ fn carry_out(what: What) -> Outcome {
         What::Diag(args) => controller::diag(&mut client()?, &args),
         What::Check(args) => controller::check(&mut client()?, &args),
         What::Config => controller::config(&mut client()?),
-        What::Man(args) => pages::man(&args, &command()),
+        What::Man(args) => pages::man(&args, command()),
         What::Completions(args) => pages::completions(&args, command()),
     }
 }

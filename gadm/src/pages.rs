@@ -2,7 +2,7 @@
 
 use clap::Command;
 use clap_complete::Shell;
-use gcli::pages::{completion, write_man_page};
+use gcli::pages::{ManPage, completion};
 use gcli::table::stdout;
 use gcli::{Failure, Outcome};
 use std::io::Write;
@@ -27,32 +27,45 @@ pub(crate) struct CompletionArgs {
     command: Option<String>,
 }
 
-/// The commands of users, each with its manual section.
-fn user_commands() -> Vec<Command> {
+/// The pages of all commands.
+fn pages(gadm: Command) -> Vec<ManPage> {
+    let page = |command, exit_status, see_also| ManPage { command, section: "1", exit_status, see_also };
     vec![
-        gsub::submit::command(),
-        gsub::step::command(),
-        gq::queue::command(),
-        gq::cancel::command(),
-        gq::nodes::command(),
-        gq::accounting::command(),
+        page(
+            gsub::submit::command(),
+            "With --wait: what the job exits with, 128 and the number of the signal that ended it, or 1 if it never ran.",
+            "grun(1), gq(1), gdel(1), gacct(1), gpupool(7), gpupool-json(5)",
+        ),
+        page(
+            gsub::step::command(),
+            "Else the highest of its tasks: what each exits with, or 128 and the number of the signal that ended it.",
+            "gsub(1), gq(1), gacct(1), gpupool(7)",
+        ),
+        page(gq::queue::command(), "", "gsub(1), gdel(1), gnodes(1), gacct(1), gpupool(7), gpupool-json(5)"),
+        page(gq::cancel::command(), "1 also when one of several jobs was refused; the others are cancelled.", "gsub(1), gq(1), gpupool(7)"),
+        page(gq::nodes::command(), "", "gq(1), gadm(8), gpupool(7), gpupool-json(5)"),
+        page(gq::accounting::command(), "", "gq(1), gadm(8), gpupool(7), gpupool-json(5)"),
+        ManPage {
+            command: gadm,
+            section: "8",
+            exit_status: "",
+            see_also: "gq(1), gnodes(1), gacct(1), gpuctld.toml(5), gpud.toml(5), gpuctld(8), gpud(8), gpupool(7)",
+        },
     ]
 }
 
-pub(crate) fn man(args: &ManArgs, gadm: &Command) -> Outcome {
+pub(crate) fn man(args: &ManArgs, gadm: Command) -> Outcome {
     std::fs::create_dir_all(&args.dir).map_err(|error| Failure::new(format_args!("cannot make {}: {error}", args.dir.display())))?;
     let mut out = stdout()?;
-    let pages = user_commands().into_iter().map(|command| (command, "1")).chain([(gadm.clone(), "8")]);
-    for (command, section) in pages {
-        writeln!(out, "{}", write_man_page(&command, section, &args.dir)?)?;
+    for page in pages(gadm) {
+        writeln!(out, "{}", page.write(&args.dir)?)?;
     }
     out.flush()?;
     Ok(0)
 }
 
 pub(crate) fn completions(args: &CompletionArgs, gadm: Command) -> Outcome {
-    let mut commands = user_commands();
-    commands.push(gadm);
+    let mut commands: Vec<Command> = pages(gadm).into_iter().map(|page| page.command).collect();
     if let Some(name) = &args.command {
         commands.retain(|command| command.get_name() == name);
         if commands.is_empty() {

@@ -7,36 +7,90 @@ use clap_mangen::Man;
 use std::io::Write;
 use std::path::Path;
 
-/// Writes `NAME.1` (`section` otherwise) for the command into a directory; returns the file's name.
-/// Subcommands are on the page of their command.
-///
-/// # Errors
-/// What stands against writing.
-pub fn write_man_page(command: &Command, section: &str, dir: &Path) -> Result<String, Failure> {
-    let file = format!("{}.{section}", command.get_name());
-    let mut page = Vec::new();
-    render(command.clone(), section, &mut page).map_err(Failure::from)?;
-    let path = dir.join(&file);
-    std::fs::write(&path, page).map_err(|error| Failure::new(format_args!("cannot write {}: {error}", path.display())))?;
-    Ok(file)
+/// A command's page: what clap knows of it, and what it does not.
+pub struct ManPage {
+    pub command: Command,
+    /// `1`, `8`.
+    pub section: &'static str,
+    /// What it exits with beside the codes that all commands have; may be empty.
+    pub exit_status: &'static str,
+    /// Pages of its kind: `gq(1)`.
+    pub see_also: &'static str,
 }
 
-fn render(mut command: Command, section: &str, out: &mut Vec<u8>) -> std::io::Result<()> {
-    command.build();
-    let version = env!("CARGO_PKG_VERSION");
-    let man = Man::new(command.clone())
-        .section(section)
-        .source(format!("gpupool {version}"))
-        .manual("gpupool")
-        // The day of the build must not change the page.
-        .date("");
-    man.render_title(out)?;
-    man.render_name_section(out)?;
-    man.render_synopsis_section(out)?;
-    man.render_description_section(out)?;
-    man.render_options_section(out)?;
-    render_subcommands(&command, command.get_name(), out)?;
-    man.render_extra_section(out)
+/// What holds for every command.
+const EXIT_CODES: &str = "0 done, 1 refused or failed, 2 wrong usage, 3 the controller cannot be reached, 255 a bug.";
+const ENVIRONMENT: &str = ".TP\n\\fBGPUPOOL_CONFIG\\fR\nThe file with its configuration.\n\
+    .TP\n\\fBNO_COLOR\\fR\nNo colours, whatever it is set to.\n";
+const FILES: &str = ".TP\n\\fI/etc/gpupool/gpupool.toml\\fR\n\
+    Its configuration where GPUPOOL_CONFIG names none: where the controller is, see gpupool.toml(5).\n";
+
+impl ManPage {
+    /// Writes `gq.1` into a directory; returns the file's name. Subcommands are on the page of their command.
+    ///
+    /// # Errors
+    /// What stands against writing.
+    pub fn write(mut self, dir: &Path) -> Result<String, Failure> {
+        self.command.build();
+        let file = format!("{}.{}", self.command.get_name(), self.section);
+        let mut page = Vec::new();
+        self.render(&mut page).map_err(Failure::from)?;
+        let path = dir.join(&file);
+        std::fs::write(&path, page).map_err(|error| Failure::new(format_args!("cannot write {}: {error}", path.display())))?;
+        Ok(file)
+    }
+
+    fn render(&self, out: &mut Vec<u8>) -> std::io::Result<()> {
+        let version = env!("CARGO_PKG_VERSION");
+        let man = Man::new(self.command.clone())
+            .section(self.section)
+            .source(format!("gpupool {version}"))
+            .manual("gpupool")
+            // The day of the build must not change the page.
+            .date("");
+        man.render_title(out)?;
+        man.render_name_section(out)?;
+        man.render_synopsis_section(out)?;
+        man.render_description_section(out)?;
+        man.render_options_section(out)?;
+        render_subcommands(&self.command, self.command.get_name(), out)?;
+        let behind = self.command.get_after_long_help().or(self.command.get_after_help());
+        render_behind_options(&behind.map(ToString::to_string).unwrap_or_default(), out)?;
+        writeln!(out, ".SH \"EXIT STATUS\"\n{EXIT_CODES}")?;
+        if !self.exit_status.is_empty() {
+            writeln!(out, ".PP\n{}", escaped(self.exit_status))?;
+        }
+        write!(out, ".SH ENVIRONMENT\n{ENVIRONMENT}.SH FILES\n{FILES}")?;
+        writeln!(out, ".SH \"SEE ALSO\"\n{}", escaped(self.see_also))
+    }
+}
+
+/// The help's text behind the options. Its first paragraph are examples, what follows are notes. Indented lines stand as they are.
+fn render_behind_options(text: &str, out: &mut Vec<u8>) -> std::io::Result<()> {
+    for (at, paragraph) in text.split("\n\n").filter(|paragraph| !paragraph.trim().is_empty()).enumerate() {
+        match at {
+            0 => writeln!(out, ".SH EXAMPLES")?,
+            1 => writeln!(out, ".SH NOTES")?,
+            _ => writeln!(out, ".PP")?,
+        }
+        let is_literal = |line: &&str| line.starts_with(' ');
+        let mut lines = paragraph.lines().filter(|line| *line != "Examples:").peekable();
+        while lines.peek().is_some() {
+            std::iter::from_fn(|| lines.next_if(|line| !is_literal(line))).try_for_each(|line| writeln!(out, "{}", escaped(line)))?;
+            if lines.peek().is_some() {
+                writeln!(out, ".nf")?;
+                std::iter::from_fn(|| lines.next_if(is_literal)).try_for_each(|line| writeln!(out, "{}", escaped(line)))?;
+                writeln!(out, ".fi")?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Text that roff leaves as it is: its own characters, and a line's first.
+fn escaped(line: &str) -> String {
+    let text = line.replace('\\', "\\e").replace('-', "\\-").replace('\'', "\\(aq");
+    if text.starts_with('.') { format!("\\&{text}") } else { text }
 }
 
 /// Each subcommand with its options, nested ones too, where its command is described.
@@ -75,7 +129,7 @@ mod tests {
     use clap::Arg;
 
     fn sample() -> Command {
-        Command::new("gx").about("Does x").after_help("Examples:\n  gx --fast").arg(Arg::new("fast").long("fast").help("Be quick")).subcommand(
+        Command::new("gx").about("Does x").after_help("Examples:\n  gx --fast 'x'\n\nColumns:\n  %x \\X").arg(Arg::new("fast").long("fast").help("Be quick")).subcommand(
             Command::new("node").about("Nodes").subcommand(Command::new("drain").about("No new work").arg(Arg::new("reason").long("reason"))),
         )
     }
@@ -83,10 +137,18 @@ mod tests {
     #[test]
     fn a_man_page_has_options_subcommands_and_examples() {
         let dir = tempfile::tempdir().unwrap();
-        assert_eq!(write_man_page(&sample(), "1", dir.path()).unwrap(), "gx.1");
+        let page = ManPage { command: sample(), section: "1", exit_status: "7 when x is missing.", see_also: "gy(1)" };
+        assert_eq!(page.write(dir.path()).unwrap(), "gx.1");
         let page = std::fs::read_to_string(dir.path().join("gx.1")).unwrap();
-        for part in [".TH gx 1", "\\-\\-fast", "GX NODE DRAIN", "\\-\\-reason", "Examples"] {
+        for part in [".TH gx 1", "\\-\\-fast", "GX NODE DRAIN", "\\-\\-reason"] {
             assert!(page.contains(part), "{part} in {page}");
+        }
+        let end = &page[page.find(".SH EXAMPLES").expect("a section of examples")..];
+        let expected = ".SH EXAMPLES\n.nf\n  gx \\-\\-fast \\(aqx\\(aq\n.fi\n.SH NOTES\nColumns:\n.nf\n  %x \\eX\n.fi\n\
+            .SH \"EXIT STATUS\"\n0 done,";
+        assert!(end.starts_with(expected), "{end}");
+        for part in ["\n.PP\n7 when x is missing.\n", ".SH ENVIRONMENT", "GPUPOOL_CONFIG", ".SH FILES", ".SH \"SEE ALSO\"\ngy(1)"] {
+            assert!(end.contains(part), "{part} in {end}");
         }
     }
 
