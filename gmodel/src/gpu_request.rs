@@ -1,6 +1,6 @@
 //! What a job asks of GPUs: `4`, `h100:4|a100:8`, `0.5`, `1g.10gb:2`, `gpu:h100:4`. Owns the grammar of
 //! `--gpus`, `--gpus-per-node`, `--gpus-per-task`, `--gres` and `--gpu-mem`; never knows which GPUs there are.
-//! Source: DESIGN §5; Slurm's forms are those of sbatch(1), MIG profiles are named as NVIDIA names them.
+//! Source: sbatch(1) for Slurm's forms; MIG profiles are named as NVIDIA names them.
 
 use std::fmt;
 use std::str::FromStr;

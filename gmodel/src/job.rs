@@ -344,7 +344,7 @@ pub struct Surroundings {
     #[serde(skip_serializing_if = "String::is_empty")]
     pub submit_dir: String,
     pub submit_host: String,
-    /// Patterns; empty means the default of DESIGN §8.
+    /// Patterns; empty means `gsub-%j.out`, for tasks of arrays `gsub-%A_%a.out`.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub stdout: String,
     #[serde(skip_serializing_if = "String::is_empty")]

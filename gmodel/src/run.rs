@@ -1,7 +1,7 @@
 //! A run, one attempt of a job: what each node is told of it, and what it reports back.
 //!
 //! A run goes `prepare -> ready -> go -> running -> ended -> clean` on each of its nodes
-//! (DESIGN §4). Reports carry the whole phase, so repeating or reordering them does no harm.
+//! Reports carry the whole phase, so repeating or reordering them does no harm.
 
 use crate::checkpoint::Mark;
 use crate::exit_code::ExitCode;

@@ -1,6 +1,6 @@
 //! The life of a run under its supervisor, as a state machine without a clock or a process: what is fed in is what
 //! happened, what comes out is what to do. Owns limit, warning, the wait for a checkpoint, grace and the cause of the end;
-//! sends no signal itself. Source: DESIGN §4, and sbatch(1) for `--signal` and the kill after the limit.
+//! sends no signal itself. Source: sbatch(1) for `--signal` and the kill after the limit.
 
 use gmodel::ExitCode;
 use gmodel::run::{EndCause, NumberedSignal, StopWhy};

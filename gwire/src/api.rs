@@ -73,7 +73,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 pub const SCHEMA: u32 = 1;
-/// Bounds of DESIGN §3, bytes.
+/// The most that a submission may bring along, bytes.
 pub const MAX_SCRIPT_BYTES: usize = 4 << 20;
 pub const MAX_ENVIRONMENT_BYTES: usize = 1 << 20;
 pub const MAX_ARGUMENT_BYTES: usize = 1 << 20;

@@ -1,5 +1,5 @@
 //! The pool's one breaker: nothing automatic takes more than max(1 node, a tenth) of a partition out of service within an hour,
-//! whatever the causes (DESIGN §4). Counts in thousandths of nodes: a GPU is its part of its node. Never takes anything itself.
+//! whatever the causes. Counts in thousandths of nodes: a GPU is its part of its node. Never takes anything itself.
 
 use super::state::{Node, State};
 use gmodel::config::Partition;

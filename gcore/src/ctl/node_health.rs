@@ -1,7 +1,7 @@
 //! Strikes against nodes that fail to start jobs, and the breaker that bounds automatic drains.
 //!
 //! Three node errors from two users or jobs drain a node (from two users, where a user is what they are about), a failed
-//! prolog does at once; no more than max(1, 10%) of a partition in an hour, whatever the cause (DESIGN §4).
+//! prolog does at once; no more than max(1, 10%) of a partition in an hour, whatever the cause.
 
 use super::breaker::{self, Loss};
 use super::event::Event;

@@ -1,6 +1,6 @@
 //! Who may ask what: the actor behind a request, what of others' jobs they see, what a compute node may forward.
 //!
-//! Owns DESIGN §6 as far as reading and forwarding go; whether an actor may change a job or node is the core's word.
+//! Owns what may be read and who may speak for whom; whether an actor may change a job or node is the core's word.
 
 use super::error::ApiError;
 use super::{Peer, Site};

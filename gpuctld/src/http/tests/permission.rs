@@ -1,4 +1,4 @@
-//! Who may do what: each way in against each kind of request (DESIGN §6).
+//! Who may do what: each way in against each kind of request.
 
 use super::pool::{Pool, column, local, request, via};
 use crate::http::Peer;
