@@ -106,6 +106,25 @@ fn crates_depend_only_along_the_arrows() {
 }
 
 #[test]
+fn every_dependency_is_used() {
+    // Built for the library that tests open by its path, not for its Rust names.
+    let opened_by_path = |krate: &str, dependency: &str| dependency == "nvml-sim" && krate != "nvml-sim";
+    let sources = sources();
+    let mut wrong = String::new();
+    for package in members(&metadata()) {
+        let krate = text(&package["name"]);
+        for dependency in list(&package["dependencies"]).iter().map(|dependency| text(&dependency["name"])) {
+            let word = dependency.replace('-', "_");
+            let is_named = sources.iter().any(|file| file.krate == krate && has_word(&file.text, &word));
+            if !is_named && !opened_by_path(krate, dependency) {
+                let _ = writeln!(wrong, "{krate}/Cargo.toml: {dependency} is used nowhere");
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+}
+
+#[test]
 fn each_crate_is_a_folder_of_its_name_and_takes_the_workspaces_lints() {
     let mut wrong = String::new();
     for package in members(&metadata()) {
