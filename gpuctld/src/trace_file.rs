@@ -4,7 +4,7 @@
 //! Scripts and environments are not in inputs, so they are not in traces. A trace that cannot be written ends
 //! with one line in the log; it never stops the controller.
 
-use gcore::ctl::{BootRows, Input, State};
+use gcore::ctl::{Input, Rows, State};
 use gmodel::Timestamp;
 use serde::Serialize;
 use std::fs::{File, OpenOptions};
@@ -30,7 +30,7 @@ struct Line<'a> {
 struct Loaded {
     now: Timestamp,
     input: &'static str,
-    rows: BootRows,
+    rows: Rows,
 }
 
 impl TraceFile {
@@ -53,7 +53,7 @@ impl TraceFile {
     /// Begins with what was loaded.
     pub fn begin(&mut self, now: Timestamp, state: &State) {
         self.attempt(|file| {
-            serde_json::to_writer(&mut *file, &Loaded { now, input: "loaded", rows: BootRows::of(state) })?;
+            serde_json::to_writer(&mut *file, &Loaded { now, input: "loaded", rows: state.rows() })?;
             file.write_all(b"\n")
         });
     }

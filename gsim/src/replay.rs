@@ -4,7 +4,7 @@
 //! Owns the reading of the lines and the comparison. It changes nothing of what happened.
 
 use crate::history::History;
-use gcore::ctl::{BootRows, Input, Mirror, Rows, State, check, handle, snapshot};
+use gcore::ctl::{Input, Mirror, Rows, State, check, handle, snapshot};
 use gmodel::{Seq, Timestamp};
 use gsched::{Engine, Made, Plan, WorkBudget};
 use serde::{Deserialize, Serialize};
@@ -28,7 +28,7 @@ pub struct Line {
 pub enum What {
     Input(Box<Input>),
     /// A life of the controller begins with what it found in the database.
-    Loaded(Box<BootRows>),
+    Loaded(Box<Rows>),
 }
 
 /// The inputs of a controller in order.
@@ -96,7 +96,7 @@ struct Head {
 
 #[derive(Deserialize)]
 struct Found {
-    rows: Box<BootRows>,
+    rows: Box<Rows>,
 }
 
 fn read_line(number: usize, line: &str) -> Result<Line, String> {
@@ -139,7 +139,7 @@ pub fn replay_with_history(recorded: &Recorded) -> Result<(Replayed, History, St
         let input = match &line.what {
             What::Input(input) => &**input,
             What::Loaded(rows) => {
-                state = rows.as_ref().clone().state();
+                state = State::from_rows((**rows).clone());
                 planner = Planner::default();
                 known.clear();
                 known.insert(state.seq, state.clone());
@@ -390,7 +390,7 @@ mod tests {
     fn usage_that_is_more_than_64_bits_is_read_as_it_was_written() {
         // 23 days of one GPU: what a controller that is started again finds in its database.
         let used = "{\"decayed\":{\"half_life_secs\":604800,\"epochs\":{\"2968\":1236118891860599372000}}}";
-        let empty = serde_json::to_string(&BootRows::of(&State::from_rows(Rows::default()))).unwrap();
+        let empty = serde_json::to_string(&State::from_rows(Rows::default()).rows()).unwrap();
         let rows = empty.replace("\"usage\":[]", &format!("\"usage\":[[\"default\",\"root\",{used}]]"));
         let text = format!("{{\"now\":1,\"input\":\"loaded\",\"rows\":{rows}}}\n");
         let recorded = Recorded::parse(&text).unwrap();

@@ -139,11 +139,10 @@ impl Store {
             tokens: self.tokens.values().map(read::<JoinToken>).collect(),
             policy: if self.policy.is_empty() { Policy::default() } else { read(&self.policy) },
             usage,
+            automatic_drains: self.automatic_drains.clone(),
+            automatic_gpus: self.automatic_gpus.clone(),
         };
-        let mut state = State::from_rows(rows);
-        state.automatic_drains.clone_from(&self.automatic_drains);
-        state.automatic_gpus.clone_from(&self.automatic_gpus);
-        state
+        State::from_rows(rows)
     }
 
     /// A job's record, wherever it went: its own, or `None` with whether an array has it as a task.

@@ -9,7 +9,6 @@
 mod admission;
 mod adopt;
 mod apply;
-mod boot_rows;
 mod breaker;
 mod cancel;
 mod check;
@@ -46,6 +45,7 @@ mod policy_check;
 mod preempt;
 mod requeue;
 mod reservation;
+mod rows;
 mod run_end;
 mod several_partitions;
 mod snapshot;
@@ -62,7 +62,6 @@ mod wake;
 
 pub use adopt::MAX_ADOPTED;
 pub use apply::apply;
-pub use boot_rows::BootRows;
 pub use check::{Violation, check};
 pub use command::{
     Actor, CancelSignal, Command, Input, NodeReport, Refusal, RefusalCode, Reply, StepAsk, StepNode, Target,
@@ -85,7 +84,8 @@ pub use submit::complete;
 pub use wake::next_deadline;
 
 pub use event::{Event, JobChange, PolicyChange, Touched};
-pub use state::{Array, Job, Node, Rows, Run, State};
+pub use rows::Rows;
+pub use state::{Array, Job, Node, Run, State};
 
 #[cfg(test)]
 mod tests;

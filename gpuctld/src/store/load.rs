@@ -111,11 +111,11 @@ pub fn load(db: &Connection) -> Result<Loaded, LoadError> {
         usage.insert(&account, &user, entry);
     }
     let seq = Seq(seq);
-    let mut state =
-        State::from_rows(Rows { incarnation, seq, next_job, next_node, jobs, arrays, runs, nodes, tokens, policy, usage });
-    state.automatic_drains = load_automatic_drains(db)?;
-    state.automatic_gpus = gpu_history::automatic(db)?;
-    Ok(Loaded { state, specs: requests.ids })
+    let (automatic_drains, automatic_gpus) = (load_automatic_drains(db)?, gpu_history::automatic(db)?);
+    let rows = Rows {
+        incarnation, seq, next_job, next_node, jobs, arrays, runs, nodes, tokens, policy, usage, automatic_drains, automatic_gpus,
+    };
+    Ok(Loaded { state: State::from_rows(rows), specs: requests.ids })
 }
 
 fn usage_row(row: &Row<'_>) -> Result<(String, String, UsageEntry), LoadError> {

@@ -1,41 +1,14 @@
 //! What holds after every input of a story, whatever it was: rows and events give the state, and nothing changes unnamed.
 
-use crate::ctl::state::{Rows, State};
+use crate::ctl::state::State;
 use crate::ctl::*;
 use gmodel::NodeId;
-use gsched::usage::UsageBook;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Records as the store keeps them: documents.
+/// Rows as the store keeps them: documents.
 pub(super) fn through_json(rows: Rows) -> Rows {
-    fn each<T: serde::Serialize + serde::de::DeserializeOwned>(rows: Vec<T>) -> Vec<T> {
-        let json = serde_json::to_vec(&rows).unwrap();
-        serde_json::from_slice(&json).unwrap()
-    }
-    let Rows { incarnation, seq, next_job, next_node, jobs, arrays, runs, nodes, tokens, policy, usage } = rows;
-    Rows {
-        incarnation,
-        seq,
-        next_job,
-        next_node,
-        jobs: each(jobs),
-        arrays: each(arrays),
-        runs: each(runs),
-        nodes: each(nodes),
-        tokens: each(tokens),
-        policy,
-        usage: usage_through_json(&usage),
-    }
-}
-
-pub(super) fn usage_through_json(usage: &UsageBook) -> UsageBook {
-    let mut read = UsageBook::default();
-    for (account, user, entry) in usage.rows() {
-        let json = serde_json::to_vec(entry).unwrap();
-        read.insert(account, user, serde_json::from_slice(&json).unwrap());
-    }
-    read
+    serde_json::from_slice(&serde_json::to_vec(&rows).unwrap()).unwrap()
 }
 
 /// Everything but the memos of submission.

@@ -7,7 +7,7 @@ use super::promises::{
     new_orders_have_a_new_number, none_is_forgotten_unwritten, none_is_written_off_before_the_fence, same, through_json, touched_covers_changes,
 };
 use super::words::{Words, actor, inventory, phase, policy_change, request_change, set_config, set_partition, spec, target};
-use crate::ctl::state::{JoinToken, Rows, State};
+use crate::ctl::state::{JoinToken, State};
 use crate::ctl::*;
 use expect_test::Expect;
 use gmodel::array_spec::ArraySpec;
@@ -194,9 +194,7 @@ impl World {
 
     /// The controller ends and starts again from its rows.
     pub fn restart(&mut self, rows: Rows) {
-        let (automatic_drains, automatic_gpus) = (self.state.automatic_drains.clone(), self.state.automatic_gpus.clone());
         self.state = State::from_rows(through_json(rows));
-        (self.state.automatic_drains, self.state.automatic_gpus) = (automatic_drains, automatic_gpus);
         self.replayed = self.state.clone();
         self.configure();
         self.feed(Input::Started).unwrap();

@@ -1,0 +1,116 @@
+//! The state as the store keeps it, in rows: what a controller finds at boot, and what a trace of its inputs begins with.
+//!
+//! Only what cannot be worked out; everything else follows from it, as at every boot.
+
+use super::gpu_gone;
+use super::state::{Array, Job, JoinToken, Node, Run, State};
+use gmodel::{NodeId, Policy, Seq, Timestamp};
+use gsched::usage::UsageBook;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// The live rows, and numbers that go on.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rows {
+    pub incarnation: u64,
+    pub seq: Seq,
+    pub next_job: u64,
+    pub next_node: u32,
+    pub jobs: Vec<Job>,
+    pub arrays: Vec<Array>,
+    pub runs: Vec<Run>,
+    pub nodes: Vec<Node>,
+    pub tokens: Vec<JoinToken>,
+    pub policy: Policy,
+    #[serde(with = "usage_entries")]
+    pub usage: UsageBook,
+    pub automatic_drains: BTreeSet<(Timestamp, NodeId)>,
+    pub automatic_gpus: BTreeSet<(Timestamp, NodeId, String)>,
+}
+
+impl State {
+    /// What the store keeps of it.
+    pub fn rows(&self) -> Rows {
+        Rows {
+            incarnation: self.incarnation,
+            seq: self.seq,
+            next_job: self.next_job,
+            next_node: self.next_node,
+            jobs: self.jobs.values().cloned().collect(),
+            arrays: self.arrays.values().cloned().collect(),
+            runs: self.runs.values().cloned().collect(),
+            nodes: self.nodes.values().cloned().collect(),
+            tokens: self.tokens.values().cloned().collect(),
+            policy: self.own_policy.clone(),
+            usage: (*self.usage).clone(),
+            automatic_drains: self.automatic_drains.clone(),
+            automatic_gpus: self.automatic_gpus.clone(),
+        }
+    }
+
+    /// The state as of the last commit. Feed `Input::Configure` and `Input::Started` next.
+    pub fn from_rows(rows: Rows) -> Self {
+        let mut state = Self {
+            incarnation: rows.incarnation.max(1),
+            seq: rows.seq,
+            next_job: rows.next_job.max(1),
+            next_node: rows.next_node.max(1),
+            policy: Arc::new(rows.policy.clone()),
+            own_policy: rows.policy,
+            usage: Arc::new(rows.usage),
+            automatic_drains: rows.automatic_drains,
+            automatic_gpus: rows.automatic_gpus,
+            ..Self::default()
+        };
+        for mut node in rows.nodes {
+            node.generation = rows.seq.0;
+            node.runs.clear();
+            state.node_names.insert(node.name.clone(), node.id);
+            let id = node.id;
+            state.nodes.insert(id, node);
+            state.watch(id);
+        }
+        for token in rows.tokens {
+            state.tokens.insert(token.hash.clone(), token);
+        }
+        for array in rows.arrays {
+            state.index_array(&array);
+            state.arrays.insert(array.id, array);
+        }
+        for job in rows.jobs {
+            state.index_job(&job);
+            state.jobs.insert(job.id, job);
+        }
+        // Which runs a node holds is in the rows of the runs: placing one does not touch the node's.
+        for run in rows.runs {
+            for member in &run.members {
+                if let Some(node) = state.nodes.get_mut(member.node) {
+                    node.runs.insert(run.id);
+                }
+            }
+            state.index_run(&run);
+            state.runs.insert(run.id, run);
+        }
+        state.gone = gpu_gone::gone(&state);
+        state
+    }
+}
+
+/// What was used, as a list of account, user and entry.
+mod usage_entries {
+    use gsched::usage::{UsageBook, UsageEntry};
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub fn serialize<S: Serializer>(usage: &UsageBook, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(usage.rows())
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<UsageBook, D::Error> {
+        let mut usage = UsageBook::default();
+        for (account, user, entry) in Vec::<(String, String, UsageEntry)>::deserialize(deserializer)? {
+            usage.insert(&account, &user, entry);
+        }
+        Ok(usage)
+    }
+}
