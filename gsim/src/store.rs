@@ -3,8 +3,8 @@
 //! A record that changed without being named is old after the next crash, as it would be in the real
 //! store (gpuctld's `store`, whose rules on what is live are repeated here).
 
-use gcore::ctl::state::{Array, Job, JoinToken, Node, Rows, Run, State};
-use gcore::ctl::Event;
+use gcore::ctl::state::{Array, Job, JoinToken, Node, Run, State};
+use gcore::ctl::{Event, Rows};
 use gmodel::{JobId, NodeId, Policy, RunId, Seq, Timestamp};
 use gsched::usage::UsageBook;
 use serde::Serialize;
