@@ -518,28 +518,6 @@ impl RangeSet {
         self.runs.values().next_back().copied()
     }
 
-    /// Takes out the lowest position.
-    pub fn take_first(&mut self) -> Option<u32> {
-        let first = self.first()?;
-        self.remove(first);
-        Some(first)
-    }
-
-    /// Takes out the lowest `count` positions (all if there are fewer) as a set of their own.
-    pub fn take_first_n(&mut self, count: u64) -> Self {
-        let mut taken = Self::new();
-        while taken.len < count {
-            let Some((&from, &to)) = self.runs.iter().next() else {
-                break;
-            };
-            let wanted = u32::try_from(count - taken.len - 1).unwrap_or(u32::MAX);
-            let last = to.min(from.saturating_add(wanted));
-            self.remove_range(from, last);
-            taken.insert_range(from, last);
-        }
-        taken
-    }
-
     /// The positions, ascending.
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         self.runs().flat_map(|(from, to)| from..=to)
@@ -766,13 +744,10 @@ mod tests {
         let step = |text: &str| ArraySpec::parse(text).unwrap().step();
         assert_eq!((step("5-9:4"), step("0-15:4"), step("1,2"), step("7"), step("1,3,9")), (4, 4, 1, 1, 1));
         let mut waiting = RangeSet::first_n(spec.len());
-        assert_eq!(waiting.take_first_n(10).to_string(), "0-9");
-        assert_eq!(
-            (waiting.first(), waiting.take_first(), waiting.len()),
-            (Some(10), Some(10), 999_989)
-        );
-        assert_eq!(waiting.take_first_n(u64::MAX).len(), 999_989);
-        assert_eq!((waiting.take_first(), waiting.last()), (None, None));
+        waiting.remove_range(0, 9);
+        assert_eq!((waiting.to_string().as_str(), waiting.len(), waiting.last()), ("10-999999", 999_990, Some(999_999)));
+        waiting.remove_range(10, 999_999);
+        assert_eq!((waiting.first(), waiting.last()), (None, None));
     }
 
     proptest! {

@@ -1,5 +1,5 @@
 //! How a run ended: exit code and signal, printed `code:signal` as sacct does.
-//! Owns the translation from a wait status and to a shell's exit code; never waits for a process.
+//! Owns the translation to a shell's exit code; never waits for a process.
 
 use std::fmt;
 use std::str::FromStr;
@@ -30,14 +30,6 @@ impl ExitCode {
     /// Ended by this signal.
     pub const fn killed(signal: u8) -> Self {
         Self { code: 0, signal }
-    }
-
-    /// From a Linux wait status (wait(2)): the low seven bits are the signal, the second byte the code.
-    pub const fn from_wait_status(status: i32) -> Self {
-        match (status & 0x7f) as u8 {
-            0 => Self::exited((status >> 8 & 0xff) as u8),
-            signal => Self::killed(signal),
-        }
     }
 
     /// True for `0:0`.
@@ -108,17 +100,6 @@ mod tests {
         assert_eq!(ExitCode::exited(5).shell_code(), 5);
         assert_eq!(ExitCode::killed(9).shell_code(), 137);
         assert!(ExitCode::SUCCESS.is_success() && !ExitCode::killed(15).is_success());
-    }
-
-    #[test]
-    fn wait_statuses_are_read_as_linux_writes_them() {
-        assert_eq!(ExitCode::from_wait_status(0x0300), ExitCode::exited(3));
-        assert_eq!(ExitCode::from_wait_status(9), ExitCode::killed(9));
-        assert_eq!(
-            ExitCode::from_wait_status(0x8b),
-            ExitCode::killed(11),
-            "with a core dump"
-        );
     }
 
     #[test]

@@ -33,27 +33,6 @@ impl Hostlist {
         Ok(Self::from_distinct(expand(text, MAX_HOSTS)?))
     }
 
-    /// A host list of these names, each checked, repeats dropped.
-    pub fn from_names<I, S>(names: I) -> Result<Self, HostlistError>
-    where
-        I: IntoIterator<Item = S>,
-        S: Into<String>,
-    {
-        let mut checked = Vec::new();
-        for name in names {
-            let name = name.into();
-            check_name(&name)?;
-            if checked.len() == MAX_HOSTS {
-                return Err(HostlistError::TooMany {
-                    hosts: MAX_HOSTS as u128 + 1,
-                    cap: MAX_HOSTS,
-                });
-            }
-            checked.push(name);
-        }
-        Ok(Self::from_distinct(checked))
-    }
-
     /// How many different nodes are named.
     pub fn len(&self) -> usize {
         self.names.len()

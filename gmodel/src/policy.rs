@@ -123,7 +123,7 @@ pub enum BudgetKind {
     Cap,
 }
 
-/// Calendar periods, UTC; weeks begin on Monday.
+/// Calendar periods by the site's clock (`time_zone`, else UTC); weeks begin on Monday.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Period {

@@ -3,7 +3,7 @@
 //! Texts that a long queue shares are the same in every pass, so that it does not change with each job that starts.
 
 use crate::cluster::Cluster;
-use crate::demand::{Demand, GpuDemand, Lack, MemDemand};
+use crate::demand::{Demand, GpuDemand, MemDemand};
 use crate::impossible::could_be_cut;
 use crate::shape::{self, Shape};
 use crate::snapshot::{PendingJob, Snapshot};
@@ -176,11 +176,6 @@ pub fn what_is_free(shape: &Shape, snapshot: &Snapshot, cluster: &Cluster) -> St
         }
         None => "no node is available".into(),
     }
-}
-
-/// What is lacked even by the node that comes nearest; for `--why`.
-pub fn nearest_lack(shape: &Shape, way: usize, cluster: &Cluster) -> Option<Lack> {
-    shape::lack(&shape.ways[way], &shape.candidates, false, cluster)
 }
 
 /// What those say who wait behind others for the same.

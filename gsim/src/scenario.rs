@@ -62,27 +62,6 @@ pub enum What {
     Restore { millis: i64 },
 }
 
-impl What {
-    pub fn is_fault(&self) -> bool {
-        !matches!(
-            self,
-            Self::Submit { .. }
-                | Self::Cancel { .. }
-                | Self::Hold { .. }
-                | Self::Release { .. }
-                | Self::Requeue { .. }
-                | Self::Suspend { .. }
-                | Self::GoOn { .. }
-                | Self::ChangeLimit { .. }
-                | Self::Edit { .. }
-                | Self::Depend { .. }
-                | Self::Drain { .. }
-                | Self::DrainBy { .. }
-                | Self::Resume { .. }
-        )
-    }
-}
-
 impl fmt::Display for Act {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.what {

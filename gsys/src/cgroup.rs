@@ -13,7 +13,7 @@ mod usage;
 use std::ffi::CString;
 use std::fs;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -296,11 +296,6 @@ impl JoinFds {
             }
         }
         Ok(())
-    }
-
-    /// The raw descriptors, for a caller that hands them to a child of its own making.
-    pub fn raw_fds(&self) -> Vec<RawFd> {
-        self.procs.iter().map(|fd| fd.as_raw_fd()).collect()
     }
 }
 

@@ -84,11 +84,6 @@ fn mount(
 
 const CGROUPS: &[&str] = &["cgroup", "cgroup2"];
 
-/// Every cgroup file system in the caller's mount namespace, the named ones included.
-pub fn cgroup_mount_points() -> io::Result<Vec<PathBuf>> {
-    Ok(mount_points(&mountinfo()?, CGROUPS))
-}
-
 /// The tmpfs below /sys in which cgroup trees are mounted, if there is one.
 fn tmpfs_above(mountinfo: &str, trees: &[PathBuf]) -> Vec<PathBuf> {
     let mut points = mount_points(mountinfo, &["tmpfs"]);

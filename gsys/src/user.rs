@@ -26,13 +26,6 @@ impl User {
             .map_err(|e| UserError::new(format!("user {name:?}"), e))?;
         found.map(with_groups).transpose()
     }
-
-    /// By uid; as [`User::by_name`].
-    pub fn by_uid(uid: u32) -> Result<Option<User>, UserError> {
-        let found = unistd::User::from_uid(uid.into())
-            .map_err(|e| UserError::new(format!("uid {uid}"), e))?;
-        found.map(with_groups).transpose()
-    }
 }
 
 /// The login name of a uid.
@@ -40,20 +33,6 @@ pub fn user_name(uid: u32) -> Result<Option<String>, UserError> {
     let found =
         unistd::User::from_uid(uid.into()).map_err(|e| UserError::new(format!("uid {uid}"), e))?;
     Ok(found.map(|user| user.name))
-}
-
-/// The name of a group.
-pub fn group_name(gid: u32) -> Result<Option<String>, UserError> {
-    let found =
-        unistd::Group::from_gid(gid.into()).map_err(|e| UserError::new(format!("gid {gid}"), e))?;
-    Ok(found.map(|group| group.name))
-}
-
-/// The gid of a group.
-pub fn group_id(name: &str) -> Result<Option<u32>, UserError> {
-    let found =
-        unistd::Group::from_name(name).map_err(|e| UserError::new(format!("group {name:?}"), e))?;
-    Ok(found.map(|group| group.gid.as_raw()))
 }
 
 /// The effective uid of the caller is 0.
@@ -104,18 +83,10 @@ mod tests {
             .expect("root exists");
         assert_eq!((root.uid, root.gid), (0, 0));
         assert!(root.groups.contains(&0));
-        assert_eq!(
-            User::by_uid(0)
-                .expect("NSS answers")
-                .map(|u| u.name)
-                .as_deref(),
-            Some("root")
-        );
+        assert_eq!(user_name(0).expect("NSS answers").as_deref(), Some("root"));
         assert_eq!(
             User::by_name("no-such-user-of-gpupool").expect("NSS answers"),
             None
         );
-        assert_eq!(group_id("root").expect("NSS answers"), Some(0));
-        assert_eq!(group_name(0).expect("NSS answers").as_deref(), Some("root"));
     }
 }
