@@ -23,6 +23,9 @@ pub(crate) fn text(job: &WhyRow, times: &TimeFormat) -> String {
         let name = printable(&other.partition);
         other.blockers.iter().for_each(|blocker| text.push_str(&format!("  in {name}: {}", line(blocker))));
     }
+    if let Some(borrows) = &job.borrows {
+        let _ = writeln!(text, "  it would start on borrowed GPUs: {}", say(borrows));
+    }
     if job.blockers.is_empty() && !job.starts_now && !job.reason_text.is_empty() {
         let _ = writeln!(text, "  {}", say(&job.reason_text));
     }

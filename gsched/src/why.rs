@@ -31,6 +31,9 @@ pub struct Why {
     pub ahead: u32,
     /// All that stands in its way; each must go before it starts.
     pub blockers: Vec<Blocker>,
+    /// Why its account's guarantee would not carry it, with the numbers: it waits for what others leave idle.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub borrows: Option<String>,
     /// When it would start as it is.
     pub forecast: Option<Forecast>,
     /// Changes of the request that would start it now, the smallest first; where there are none, the one that would
@@ -168,7 +171,11 @@ impl Pass<'_> {
         let help = partition.filter(|_| !blockers.is_empty()).map(|partition| change::find(self, job, partition));
         let partition = job.is_choice().then(|| job.spec.partition.clone());
         let starts_now = blockers.is_empty();
-        let why = Why { job: job.id, partition, elsewhere: Vec::new(), starts_now, ahead, blockers, forecast: None, changes: Vec::new() };
+        // Who does not borrow is told so by what is in the way.
+        let is_told = starts_now || blockers.iter().any(|blocker| blocker.code == ReasonCode::Quota);
+        let borrows = if is_told { None } else { self.ledger.borrows(job) };
+        let (elsewhere, forecast, changes) = (Vec::new(), None, Vec::new());
+        let why = Why { job: job.id, partition, elsewhere, starts_now, ahead, blockers, borrows, forecast, changes };
         Here { why, help }
     }
 

@@ -16,7 +16,7 @@ fn accounts_outlive_the_controller_and_their_limits_hold() {
     done(&pool, &["account", "add", "top", "guaranteed=4"]);
     done(&pool, &["account", "add", "vision", "parent=top", "guaranteed=2", "MaxJobs=1"]);
     done(&pool, &["qos", "add", "long", "MaxWall=2:00:00"]);
-    pool.run("gadm", &["account", "add", "nlp", "parent=top", "guaranteed=3"]).fails_with(1, "guaranteed 5 gpu together");
+    pool.run("gadm", &["account", "add", "nlp", "parent=top", "guaranteed=3"]).fails_with(1, "guaranteed 5 GPUs together");
     pool.run_as_user("gadm", &["account", "set", "vision", "shares=9"]).fails_with(1, "for root and the operators");
     pool.run("gsub", &["-q", "long", "-t", "3:00:00", "--wrap", "true"]).fails_with(1, "QOS long allows 2 h a job; this job asks for 3 h");
     pool.kill("gpuctld");

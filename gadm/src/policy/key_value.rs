@@ -72,7 +72,9 @@ fn find<'k>(name: &str, keys: &'k [Key], what: &str) -> Result<&'k Key, Failure>
             return Failure::usage(format_args!("{name}= is of quotas: gadm quota set ACCOUNT {name}=guaranteed:10000/month"));
         }
         let guess = did_you_mean(&name.to_ascii_lowercase(), keys.iter().map(|(word, ..)| *word));
-        Failure::usage(format_args!("{name}= cannot be set for {what}.{guess} Keys: {}", known(keys)))
+        // Read by `gadm quota` itself.
+        let budget = if what == "quotas" { ", budget" } else { "" };
+        Failure::usage(format_args!("{name}= cannot be set for {what}.{guess} Keys: {}{budget}", known(keys)))
     })
 }
 

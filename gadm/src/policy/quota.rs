@@ -171,14 +171,14 @@ fn in_words(account: &AccountRow) -> String {
     text
 }
 
-/// `: 12.5 used, 87.5 left (40 of them promised to what runs); a new one on 2026-12-01T00:00`.
+/// `: 12.5 used, 87.5 left, what runs may use 40 by its time limits; the next begins 2026-12-01T00:00`.
 fn budget_use(budget: &BudgetRow) -> String {
     let Some(used) = budget.used_gpu_hours else { return String::new() };
     let left = (budget.gpu_hours as f64 - used).max(0.0);
     let promised = budget.promised_gpu_hours.unwrap_or(0.0);
     let mut text = format!(": {} used, {} left", rounded(used), rounded(left));
     if promised > 0.0 {
-        text.push_str(&format!(" ({} of them promised to what runs)", rounded(promised)));
+        text.push_str(&format!(", what runs may use {} by its time limits", rounded(promised)));
     }
     if let Some(resets) = budget.resets {
         text.push_str(&format!("; the next begins {}", TimeFormat::from_env().print(resets.0)));
@@ -201,7 +201,7 @@ mod tests {
     #[test]
     fn a_budget_says_what_is_used_left_and_promised() {
         let budget = BudgetRow { gpu_hours: 100, used_gpu_hours: Some(12.46), promised_gpu_hours: Some(3.0), ..BudgetRow::default() };
-        assert_eq!(budget_use(&budget), ": 12.5 used, 87.5 left (3 of them promised to what runs)");
+        assert_eq!(budget_use(&budget), ": 12.5 used, 87.5 left, what runs may use 3 by its time limits");
         let over = BudgetRow { gpu_hours: 1, used_gpu_hours: Some(2.0), ..BudgetRow::default() };
         assert_eq!(budget_use(&over), ": 2 used, 0 left");
         assert_eq!(budget_use(&BudgetRow::default()), "", "an older controller says nothing of it");

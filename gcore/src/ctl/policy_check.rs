@@ -6,7 +6,7 @@
 use super::state::State;
 use gmodel::Policy;
 use gmodel::config::ClusterConfig;
-use gmodel::policy::{Account, Qos, ROOT_ACCOUNT, Repeat, Reservation};
+use gmodel::policy::{ALL_GPUS, Account, Qos, ROOT_ACCOUNT, Repeat, Reservation};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Accounts below each other at most.
@@ -99,7 +99,7 @@ fn account_faults(policy: &Policy, account: &Account, found: &mut Vec<String>) {
         found.push(format!("account {name}: its default QOS {default} is none of those it allows."));
     }
     if let Some((kind, least, most)) = account.guaranteed_beyond_limit() {
-        found.push(format!("account {name} would be guaranteed {} {kind} and limited to {}.", gpus(least), gpus(most)));
+        found.push(format!("account {name} would be guaranteed {} {} and limited to {}.", gpus(least), word(kind), gpus(most)));
     }
 }
 
@@ -111,11 +111,15 @@ fn guarantees(policy: &Policy, found: &mut Vec<String>) {
             "the accounts below {} would be guaranteed {} {} together ({}), and it has {}. Raise its guarantee first.",
             one.account,
             gpus(one.sum),
-            one.gpu_type,
+            word(one.gpu_type),
             list.join(", "),
             gpus(one.milli)
         ));
     }
+}
+
+fn word(gpu_type: &str) -> &str {
+    if gpu_type == ALL_GPUS { "GPUs" } else { gpu_type }
 }
 
 fn gpus(milli: u64) -> String {

@@ -6,6 +6,7 @@ use super::{Site, alternatives};
 use super::error::ApiError;
 use super::outlook::{blocker_rows, change_row, expected_starts, interval_text, names};
 use super::permission::Caller;
+use super::policy::borrow_note;
 use super::row::{Row, View};
 use super::submit::{check, may_ask};
 use crate::outlook::Outlook;
@@ -72,7 +73,8 @@ fn submitted(command: Command) -> Option<Box<JobSpec>> {
 fn foretell(state: &State, actor: Actor, command: Command, outlook: &Outlook, now: Timestamp) -> Result<DryRun, ApiError> {
     let mut copy = state.clone();
     let reply = handle(&mut copy, &mut Vec::new(), Input::Command { actor, command }, now)?;
-    let Reply::Submitted { id, notes, .. } = reply else { return Err(super::targets::odd(&reply)) };
+    let Reply::Submitted { id, mut notes, .. } = reply else { return Err(super::targets::odd(&reply)) };
+    notes.extend(borrow_note(&copy, id));
     let picture = snapshot(&copy, now);
     let plan = gsched::plan(&picture, WorkBudget::default());
     let count = copy.arrays.get(id).map_or(1, |array| u64::from(array.len()));
@@ -84,11 +86,14 @@ fn foretell(state: &State, actor: Actor, command: Command, outlook: &Outlook, no
     }
     let reason = plan.reasons.iter().chain(&plan.array_reasons).find(|(job, _)| *job == id).map(|(_, reason)| reason.clone());
     let reason = reason.unwrap_or_default();
-    let gives_way = plan.preempts.iter().any(|preempt| tasks.contains(&preempt.for_job.0));
+    let give_way = plan.preempts.iter().filter(|preempt| tasks.contains(&preempt.for_job.0)).count();
     let why = Engine::default().why(&picture, id, WorkBudget { starts: usize::MAX, ..WorkBudget::default() });
     let mut text = format!("would wait in partition {partition} ({})", reason.code);
-    if !reason.text.is_empty() {
-        text.push_str(&format!(": {}", reason.text));
+    match give_way {
+        0 if reason.text.is_empty() => {}
+        0 => text.push_str(&format!(": {}", reason.text)),
+        1 => text.push_str(": a run of others would make room for it first"),
+        runs => text.push_str(&format!(": {runs} runs of others would make room for it first")),
     }
     let forecast = why.as_ref().and_then(|why| why.forecast.as_ref()).filter(|told| told.start.is_some());
     let nodelist = forecast.map(|told| names(&copy, &told.nodes)).unwrap_or_default();
@@ -105,9 +110,7 @@ fn foretell(state: &State, actor: Actor, command: Command, outlook: &Outlook, no
         text.push_str(&last.map_or(String::new(), |at| format!("; the last of its {count} tasks by about {at}")));
     }
     let changes: Vec<ChangeRow> = why.iter().flat_map(|why| &why.changes).map(|change| change_row(change, now)).collect();
-    if gives_way {
-        text.push_str("; it starts when they are gone");
-    } else if let Some(change) = changes.first() {
+    if let Some(change) = changes.first().filter(|_| give_way == 0) {
         let when = if change.now { "at once".to_owned() } else { change.start.map(|at| format!("by {}", at.0)).unwrap_or_default() };
         let with = if change.option.starts_with("without ") { "" } else { "with " };
         text.push_str(&format!("; {with}{} it would start {when}", change.option));

@@ -121,6 +121,7 @@ fn why_row(state: &State, view: View, row: &Row, why: Option<Why>, now: Timestam
         told.elsewhere = why.elsewhere.iter().map(elsewhere_row).collect();
         told.ahead = why.ahead;
         told.blockers = blocker_rows(&why);
+        told.borrows.clone_from(&why.borrows);
         told.changes = why.changes.iter().map(|change| change_row(change, now)).collect();
         if let Some(Forecast { start: Some(start), nodes, partition, .. }) = &why.forecast {
             told.expected_start = Some(Instant(*start));

@@ -210,6 +210,27 @@ fn forecasts_follow_the_queue() {
     assert_eq!(told[0].nodes, [NodeId(1)]);
 }
 
+#[test]
+fn who_would_borrow_is_told_what_of_the_guarantee_is_short() {
+    let snapshot = crate::world::world(
+        "node n1 h100:6
+         node n2 l4:8
+         account lab g=8
+         account a under=lab g=4
+         account b under=lab
+         run 1 a ann 2 on=n1
+         run 2 b bob 4 on=n1
+         job 10 a ann h100:5
+         job 11 b bob h100:2
+         job 12 b bob h100:3 noborrow
+         job 13 a ann h100:2 held",
+    );
+    let borrows = |job| why(&snapshot, JobId(job)).unwrap().borrows;
+    assert_eq!(borrows(10).unwrap(), "account a is guaranteed 4 GPUs and uses 2 of them, and this job needs 5");
+    assert_eq!(borrows(11).unwrap(), "account lab is guaranteed 8 GPUs, of which 8 are used or guaranteed to accounts below it, and this job needs 2");
+    assert_eq!((borrows(12), borrows(13)), (None, None), "the one is told by what is in its way, the other stands on its guarantee");
+}
+
 /// A snapshot in which more stands in the way of some jobs.
 fn hindered(mut snapshot: Snapshot, held: u8, late: u8, limit: u64) -> Snapshot {
     for (at, job) in snapshot.pending.iter_mut().enumerate() {

@@ -123,6 +123,9 @@ pub struct WhyRow {
     pub ahead: u32,
     /// Each must go before it starts.
     pub blockers: Vec<BlockerRow>,
+    /// Why its account's guarantee would not carry it: then it would start on borrowed GPUs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub borrows: Option<String>,
     /// When it starts at the latest if nobody more urgent comes, and where; absent where nobody can say.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expected_start: Option<Instant>,

@@ -29,12 +29,12 @@ fn edits_that_make_no_sense_are_refused_with_what_is_wrong() {
          user vision alice gone
          policy",
         expect![[r#"
-            refused: the accounts below lab would be guaranteed 10 gpu together (nlp 4, vision 6), and it has 8. Raise its guarantee first.
-            refused: the accounts below lab would be guaranteed 8 gpu together (nlp 2, vision 6), and it has 7. Raise its guarantee first.
+            refused: the accounts below lab would be guaranteed 10 GPUs together (nlp 4, vision 6), and it has 8. Raise its guarantee first.
+            refused: the accounts below lab would be guaranteed 8 GPUs together (nlp 2, vision 6), and it has 7. Raise its guarantee first.
             refused: account lab would be below itself.
             refused: account x: its parent "nowhere" does not exist.
             refused: account x: QOS "gold" does not exist.
-            refused: account x would be guaranteed 8 gpu and limited to 4.
+            refused: account x would be guaranteed 8 GPUs and limited to 4.
             refused: root stands above all accounts and cannot be one.
             refused: "bad/name" is no name of a account: use up to 64 letters, digits, '_', '-' and '.'.
             refused: QOS high: QOS "low" does not exist.

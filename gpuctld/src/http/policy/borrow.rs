@@ -7,11 +7,12 @@ use crate::config::gpu_text;
 use crate::http::lookup::{JobName, one_row};
 use crate::http::now;
 use crate::http::row::{Row, View};
-use gcore::ctl::{Job, State};
+use gcore::ctl::State;
 use gmodel::gpu_request::GpuKind;
-use gmodel::policy::{ALL_GPUS, BudgetKind};
+use gmodel::policy::{ALL_GPUS, Account, BudgetKind};
 use gmodel::{JobId, JobState, Timestamp};
 use gsched::ledger::Ledger;
+use std::collections::BTreeMap;
 
 /// Queues of this length are looked through for an estimate.
 const FEW_JOBS: usize = 2_000;
@@ -48,13 +49,24 @@ fn shortage(state: &State, id: JobId, account: &str, asked: u64, kind: Option<&G
         Some(GpuKind::Type(name)) => name.to_ascii_lowercase(),
         _ => ALL_GPUS.to_owned(),
     };
-    let waiting = waiting_before(state, id);
+    let of = |account: &Account, key: &str| held.get(&account.name).and_then(|held| held.guaranteed.of(key)).unwrap_or(0);
+    let keys = [gpu_type.as_str(), ALL_GPUS];
+    // Thousandths that those stand on who wait already: whole jobs only, where they have room on every level.
+    let mut queued: BTreeMap<&str, u64> = BTreeMap::new();
+    let full = |account: &Account, queued: &BTreeMap<&str, u64>, more: u64| {
+        let guaranteed = account.guaranteed.as_ref()?;
+        let more = more + queued.get(account.name.as_str()).copied().unwrap_or(0);
+        keys.into_iter().find(|key| guaranteed.of(key).is_some_and(|most| of(account, key) + more > most))
+    };
+    for (line, milli) in waiting_before(state, id) {
+        if line.iter().all(|account| full(account, &queued, milli).is_none()) {
+            line.iter().for_each(|account| *queued.entry(&account.name).or_default() += milli);
+        }
+    }
     line.iter().find_map(|account| {
         let guaranteed = account.guaranteed.as_ref()?;
-        let of = |key: &str| held.get(&account.name).and_then(|held| held.guaranteed.of(key)).unwrap_or(0);
-        let queued: u64 = waiting.iter().filter(|(line, _)| line.contains(&account.name)).map(|(_, milli)| milli).sum();
-        let full = |key: &&str| guaranteed.of(key).is_some_and(|most| of(key) + queued + asked > most);
-        let key = [gpu_type.as_str(), ALL_GPUS].into_iter().find(full)?;
+        let key = full(account, &queued, asked)?;
+        let (of, queued) = (|key: &str| of(account, key), queued.get(account.name.as_str()).copied().unwrap_or(0));
         let (name, what) = (&account.name, if key == ALL_GPUS { "GPUs" } else { key });
         let (have, most) = (gpu_text(of(key)), gpu_text(guaranteed.of(key)?));
         let queue = if queued > 0 { format!(" and waits for {} more", gpu_text(queued)) } else { String::new() };
@@ -74,15 +86,11 @@ fn budget_shortage(state: &State, id: JobId, account: &str) -> Option<String> {
 }
 
 /// Accounts, with those above, and thousandths of GPUs of the jobs that wait already; a long queue is left aside.
-fn waiting_before(state: &State, id: JobId) -> Vec<(Vec<String>, u64)> {
+fn waiting_before(state: &State, id: JobId) -> Vec<(Vec<&Account>, u64)> {
     if state.jobs.len() > FEW_JOBS {
         return Vec::new();
     }
     let view = View::new(state, Timestamp::default());
     let earlier = state.jobs.values().filter(|job| job.state == JobState::Pending && job.id < id && job.holds.is_empty());
-    let part = |job: &Job| {
-        let line = state.policy.lineage(&job.spec.account);
-        (line.iter().map(|account| account.name.clone()).collect(), Row::Job(job).gpu_milli(view))
-    };
-    earlier.map(part).collect()
+    earlier.map(|job| (state.policy.lineage(&job.spec.account), Row::Job(job).gpu_milli(view))).collect()
 }

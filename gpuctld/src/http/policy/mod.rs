@@ -148,7 +148,10 @@ pub(super) async fn edit_account(caller: Caller, Shared(site): Shared<Site>, Pat
     let row = old.map(|account| account_row(account, None, &config)).unwrap_or_default();
     let account = record::account(&name, record::edited(&row, &edit, &record::ACCOUNT_KEYS)?)?;
     sense::account(&state, &account)?;
-    let notes = sense::unheard_of(&state, old, &account);
+    let mut notes = sense::unheard_of(&state, old, &account);
+    if notes.is_empty() {
+        notes.extend(sense::beyond_the_pool(&state, old, &account));
+    }
     send_noting(&site, caller, PolicyChange::Account { account: Box::new(account) }, notes).await
 }
 

@@ -2,9 +2,10 @@
 //!
 //! Whether the whole makes sense, and who may edit it, is the core's word.
 
+use crate::config::gpu_text;
 use crate::http::error::ApiError;
 use gcore::ctl::State;
-use gmodel::policy::{Account, AccountUser, GpuAmounts, Limits, Qos, Reservation, ReservedPart};
+use gmodel::policy::{ALL_GPUS, Account, AccountUser, GpuAmounts, Limits, Qos, Reservation, ReservedPart};
 use gmodel::suggest::did_you_mean;
 use std::collections::BTreeSet;
 
@@ -83,6 +84,32 @@ pub(super) fn unheard_of<T: OfTypes>(state: &State, old: Option<&T>, new: &T) ->
     };
     // Of a pool without GPUs nothing can be said yet.
     if there.is_empty() { Vec::new() } else { new.types().into_iter().filter(is_new).map(note).collect() }
+}
+
+/// A note where an edit of an account guarantees more, with what others are guaranteed, than the nodes have.
+pub(super) fn beyond_the_pool(state: &State, old: Option<&Account>, new: &Account) -> Option<String> {
+    if new.guaranteed.is_none() || old.is_some_and(|old| old.guaranteed == new.guaranteed && old.parent == new.parent) {
+        return None;
+    }
+    let mut policy = (*state.policy).clone();
+    policy.accounts.insert(new.name.clone(), new.clone());
+    // What is below another guarantee is a part of it.
+    let is_top = |account: &&Account| policy.lineage(&account.name)[1..].iter().all(|above| above.guaranteed.is_none());
+    let tops: Vec<&GpuAmounts> = policy.accounts.values().filter(is_top).filter_map(|account| account.guaranteed.as_ref()).collect();
+    let gpus = || state.nodes.values().flat_map(|node| node.gpus.iter()).filter(|gpu| gpu.usable()).map(|gpu| &gpu.info);
+    let too_many = |kind: &str, sum: u64| {
+        let there: u64 = gpus().filter(|gpu| kind == ALL_GPUS || gpu.gpu_type.eq_ignore_ascii_case(kind)).map(|gpu| u64::from(gpu.part().milli())).sum();
+        // Of a pool without GPUs nothing can be said yet.
+        let what = if kind == ALL_GPUS { "GPUs" } else { kind };
+        (0 < there && there < sum).then(|| {
+            let (sum, there) = (gpu_text(sum), gpu_text(there));
+            format!("accounts are guaranteed {sum} {what} together, and the nodes have {there}: not all can have theirs at once.")
+        })
+    };
+    let named = new.guaranteed.iter().flat_map(|amounts| amounts.0.keys().map(String::as_str));
+    let mut kinds: Vec<&str> = named.filter(|kind| *kind != ALL_GPUS).collect();
+    kinds.push(ALL_GPUS);
+    kinds.into_iter().find_map(|kind| too_many(kind, tops.iter().map(|one| one.amount(kind)).sum()))
 }
 
 pub(super) fn exists<'a>(what: &str, name: &str, mut names: impl Iterator<Item = &'a String> + Clone) -> Result<(), ApiError> {

@@ -195,7 +195,7 @@ async fn who_will_borrow_hears_it_at_once() {
         vision 2 {}: []
         vision 1 {}: ["would start on borrowed GPUs: account vision holds 2 of its 2 guaranteed GPUs. Their owners may take them back; with --no-borrow it waits for its own"]
         vision 1 {"borrow":false}: []
-        vision 1 {"requeue":false}: ["waits for guaranteed GPUs: account vision holds 2 of its 2 guaranteed GPUs and waits for 1 more, and a job that may not be requeued borrows only with --borrow"]
+        vision 1 {"requeue":false}: ["waits for guaranteed GPUs: account vision holds 2 of its 2 guaranteed GPUs, and a job that may not be requeued borrows only with --borrow"]
         guest 1 {}: ["account guest is guaranteed no GPUs: this job runs on what others leave idle, and gives way when they want it back"]
         guest 1 {"borrow":false}: ["account guest is guaranteed no GPUs, and --no-borrow waits for such: it starts when the account gets a guarantee, or without that option on what others leave idle"]
         guest 1 {"requeue":false}: ["account guest is guaranteed no GPUs, and a job that may not be requeued does not borrow: with --borrow it runs on what others leave idle, and ends for good when they want it back"]
@@ -203,6 +203,43 @@ async fn who_will_borrow_hears_it_at_once() {
         spent 1 {"time_limit_secs":3600}: []
         spent 1 {"time_limit_secs":3660}: ["would start on borrowed GPUs: account spent is guaranteed 1 GPU-hours a week: 0 are used, guaranteed runs may use 0 more by their time limits, and this job 1.016. Their owners may take them back; with --no-borrow it waits for its own"]
     "#]].assert_eq(&told);
+}
+
+#[tokio::test]
+async fn who_fits_beside_those_who_will_borrow_hears_nothing_of_borrowing() {
+    // The second job is too large for what is left of the guarantee: it will borrow, and the third stands on that.
+    let pool = Pool::new("[account.top]\nguaranteed = 4\n[account.vision]\nparent = \"top\"\nguaranteed = 3\n[account.other]\nparent = \"top\"\n");
+    pool.node("n1", Role::Compute, 8).await;
+    let mut told = Vec::new();
+    for (account, gpus) in [("vision", 1), ("vision", 3), ("vision", 2), ("vision", 1), ("other", 1), ("other", 1)] {
+        let spec = json!({"account": account, "time_limit_secs": 60, "request": {"gpus": gpus.to_string()}});
+        let dry = pool.post(&alice(), "/v1/jobs/dry-run", request(spec.clone())).await;
+        let answer = pool.post(&alice(), "/v1/jobs", request(spec)).await;
+        assert_eq!(dry["notes"], answer["notes"], "a dry run says it too");
+        told.push(answer["notes"].as_array().unwrap().len());
+    }
+    assert_eq!(told, [0, 1, 0, 1, 0, 1]);
+}
+
+#[tokio::test]
+async fn guarantees_beyond_the_pool_are_noted_and_taken() {
+    let pool = Pool::new("");
+    let new = |change: Value| json!({"create": true, "change": change});
+    let set = |change: Value| json!({"change": change});
+    assert_eq!(pool.post(&root(), "/v1/accounts/early", new(json!({"guaranteed": {"gpu": 100}}))).await["notes"], json!([]), "no node has come yet");
+    pool.post(&root(), "/v1/accounts/early", set(json!({"guaranteed": null}))).await;
+    pool.node("n1", Role::Compute, 8).await;
+    let told = |what: &str| json!([format!("accounts are guaranteed {what}: not all can have theirs at once.")]);
+    for (account, change, notes) in [
+        ("top", new(json!({"guaranteed": {"gpu": 6}})), json!([])),
+        ("below", new(json!({"parent": "top", "guaranteed": {"gpu": 6}})), json!([])),
+        ("rest", new(json!({"guaranteed": {"gpu": 2}})), json!([])),
+        ("rest", set(json!({"guaranteed": {"gpu": 3}})), told("9 GPUs together, and the nodes have 8")),
+        ("rest", set(json!({"shares": 3})), json!([])),
+        ("typed", new(json!({"guaranteed": {"h100": 9}})), told("9 h100 together, and the nodes have 8")),
+    ] {
+        assert_eq!(pool.post(&root(), &format!("/v1/accounts/{account}"), change).await["notes"], notes, "{account}");
+    }
 }
 
 #[tokio::test]
