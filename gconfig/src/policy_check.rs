@@ -13,7 +13,23 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Checks all that was read. Names of `base` exist too: an import may refer to what is there.
 pub fn check(records: &Records, partitions: &[Partition], base: &Policy, errors: &mut Errors) {
-    mentions(records, partitions, base, errors);
+    mentions(records, partitions, base, |_| true, errors);
+    tree(records, base, errors);
+}
+
+/// The same for one file of several: names of a kind that it has none of may be in others.
+pub fn check_one(records: &Records, partitions: &[Partition], errors: &mut Errors) {
+    let has_some = |kind: RecordKind| match kind {
+        RecordKind::Account => !records.policy.accounts.is_empty(),
+        RecordKind::Qos => !records.policy.qos.is_empty(),
+        RecordKind::Partition => !partitions.is_empty(),
+        RecordKind::Reservation => !records.policy.reservations.is_empty(),
+    };
+    mentions(records, partitions, &Policy::default(), has_some, errors);
+    tree(records, &Policy::default(), errors);
+}
+
+fn tree(records: &Records, base: &Policy, errors: &mut Errors) {
     let mut all = base.clone();
     all.accounts.extend(records.policy.accounts.clone());
     circles(records, &all, errors);
@@ -25,8 +41,8 @@ pub fn check(records: &Records, partitions: &[Partition], base: &Policy, errors:
     }
 }
 
-fn mentions(records: &Records, partitions: &[Partition], base: &Policy, errors: &mut Errors) {
-    for mention in &records.mentions {
+fn mentions(records: &Records, partitions: &[Partition], base: &Policy, is_here: impl Fn(RecordKind) -> bool, errors: &mut Errors) {
+    for mention in records.mentions.iter().filter(|mention| is_here(mention.kind)) {
         let names: Vec<&str> = match mention.kind {
             RecordKind::Account => records.policy.accounts.keys().chain(base.accounts.keys()).map(|name| &**name).collect(),
             RecordKind::Qos => records.policy.qos.keys().chain(base.qos.keys()).map(|name| &**name).collect(),

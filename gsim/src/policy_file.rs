@@ -148,7 +148,7 @@ mod tests {
             "x: fifo order, EASY backfill, best-fit placement, by actual run times, a cluster for each account"
         );
         let rest = "listen = \"x\"\n[priority]\nage = 5\nmax_age = \"2-0\"\n[account.vision]\nguaranteed = 64\n\
-                    limit = { h100 = 32 }\n[qos.high]\npreempt = [\"low\"]\n[partition.train]\nnodes = \"a\"\n";
+                    limit = { h100 = 32 }\n[qos.high]\npreempt = [\"low\"]\n[qos.low]\n[partition.train]\nnodes = \"a\"\n";
         let policy = PolicyFile::parse("x", rest).unwrap();
         assert_eq!((policy.scheduler.priority.age, policy.scheduler.priority.max_age_secs), (5, 172_800));
         assert_eq!(policy.accounts.accounts["vision"].guaranteed, Some(GpuAmounts::all(64)));
@@ -189,6 +189,13 @@ mod tests {
             assert!(all.contains(said), "{said}: {all}");
         }
         assert_eq!(all.matches("error: ").count(), 4, "{all}");
+        // What does not go together: of QOS the file has none, so that they may be in another.
+        let all = wrong("[account.a]\nparent = \"b\"\ndefault_qos = \"high\"\n[account.b]\nparent = \"a\"\n[account.lab]\nguaranteed = 4\n\
+                         [account.c]\nparent = \"lab\"\nguaranteed = 8\n[account.d]\nparent = \"lap\"\n");
+        for said in ["account \"a\" is below itself", "the accounts below \"lab\" are guaranteed 8 GPUs together (c 8) and it has 4", "did you mean \"lab\"?"] {
+            assert!(all.contains(said), "{said}: {all}");
+        }
+        assert_eq!(all.matches("error: ").count(), 3, "{all}");
     }
 
     #[test]

@@ -9,6 +9,7 @@ use gconfig::cluster::{self, KEYS as SITE_KEYS};
 use gconfig::error::{Errors, Source};
 use gconfig::partition::Partitions;
 use gconfig::policy::Records;
+use gconfig::policy_check;
 use gconfig::scheduling::{self, SCHEDULER_KEYS};
 use gconfig::section::Section;
 use gmodel::Timestamp;
@@ -70,7 +71,9 @@ impl SiteFile {
         let nodes = top.listed_tables("node", &mut errors).into_iter();
         let nodes: Vec<_> = nodes.filter_map(|(table, span)| node(&source, table, span, &mut errors)).collect();
         let has_partitions = top.has("partition");
-        config.partitions = partitions.finish().into_iter().map(|one| without_processes(one, &table)).collect();
+        let partitions = partitions.finish();
+        policy_check::check_one(&records, &partitions, &mut errors);
+        config.partitions = partitions.into_iter().map(|one| without_processes(one, &table)).collect();
         config.policy = records.policy;
         config.policy.qos.values_mut().for_each(|qos| qos.idle = None);
         if errors.is_empty() {
