@@ -10,6 +10,7 @@ use clap::{CommandFactory, FromArgMatches, Parser};
 use gcli::local_time::{self, TimeFormat};
 use gcli::table::stdout;
 use gcli::{ClusterChoice, Failure, Outcome, command_line, slurm_name};
+use gmodel::hostlist;
 use gwire::api::ClusterInfo;
 use gwire::client::{Client, escape};
 use std::ffi::OsString;
@@ -17,7 +18,7 @@ use std::io::Write;
 
 const EXAMPLES: &str = "\
 Commands:
-  show job [17], show node [node1], show partition [main], show config
+  show job [17], show node [node1], show partition [main], show reservation, show license, show config
   show hostnames [node[1-3]], show hostlist node1,node2
   hold, uhold, release, requeue, requeuehold, suspend, resume 17[,18]
   update JobId=17 TimeLimit=4:00:00
@@ -93,7 +94,7 @@ fn job_names(words: &[String]) -> Result<job::Jobs, Failure> {
     for word in words.iter().flat_map(|word| word.split(',')).filter(|word| !word.is_empty()) {
         match word.split_once('=') {
             None => jobs.push(word.to_owned()),
-            Some((key, job)) if key.eq_ignore_ascii_case("jobid") => jobs.push(job.to_owned()),
+            Some((key, job)) if is_job_key(key) => jobs.push(job.to_owned()),
             Some((key, _)) => return Err(Failure::usage(format_args!("{key}= chooses no jobs here; name them: 17,18 or JobId=17"))),
         }
     }
@@ -103,8 +104,13 @@ fn job_names(words: &[String]) -> Result<job::Jobs, Failure> {
     }
 }
 
+/// scontrol's names of what chooses jobs.
+fn is_job_key(key: &str) -> bool {
+    ["job", "jobid", "jobs"].iter().any(|known| key.eq_ignore_ascii_case(known))
+}
+
 /// What `show` can be asked for, as scontrol spells it; beginnings are enough.
-const SHOWN: [&str; 9] = ["jobs", "nodes", "partitions", "hostnames", "hostlist", "hostlistsorted", "config", "reservations", "steps"];
+const SHOWN: [&str; 10] = ["jobs", "nodes", "partitions", "hostnames", "hostlist", "hostlistsorted", "config", "reservations", "licenses", "steps"];
 
 fn show(client: &mut Client, words: &[String], oneliner: bool) -> Outcome {
     let (entity, names) = words.split_first().ok_or_else(|| Failure::usage("show what? job, node, partition, hostnames, hostlist, config"))?;
@@ -112,21 +118,33 @@ fn show(client: &mut Client, words: &[String], oneliner: bool) -> Outcome {
     let (entity, value) = entity.split_once('=').map_or((entity.as_str(), None), |(entity, value)| (entity, Some(value.to_owned())));
     let names: Vec<String> = value.into_iter().chain(names.iter().cloned()).collect();
     let lower = entity.to_ascii_lowercase();
+    let lower = match lower.as_str() {
+        key if is_job_key(key) => "jobs".to_owned(),
+        _ => lower.replace("licence", "license"),
+    };
     let found = SHOWN.iter().find(|known| **known == lower).or_else(|| SHOWN.iter().find(|known| known.starts_with(&lower)));
     let records = match found.copied() {
         Some("jobs") => gq::record_listing::jobs(client, &split(&names))?,
         Some("nodes") => gq::record_listing::nodes(client, &names)?,
         Some("partitions") => gq::record_listing::partitions(client, &split(&names))?,
         Some("hostnames") => return gq::nodes::main(as_gnodes("--hostnames", &names)),
-        Some("hostlist" | "hostlistsorted") => return gq::nodes::main(as_gnodes("--hostlist", &names)),
+        Some("hostlist") => return gq::nodes::main(as_gnodes("--hostlist", &names)),
+        Some("hostlistsorted") => {
+            let mut names = hostlist::expand(&names.join(","), hostlist::MAX_HOSTS).map_err(Failure::new)?;
+            hostlist::sort_names(&mut names);
+            writeln!(std::io::stdout(), "{}", hostlist::compress(names))?;
+            return Ok(0);
+        }
         Some("config") => return config(client),
-        Some("reservations") => return Err(Failure::usage("gadm reservation list and gadm reservation show NAME show them")),
+        Some("reservations") => gq::record_listing::reservations(client, &split(&names))?,
+        Some("licenses") => gq::record_listing::licences(client, &split(&names))?,
         Some("steps") => return Err(Failure::usage("squeue -s and sacct -j JOB show steps")),
         _ => return Err(Failure::usage(format_args!("show {entity:?} is not known here. Known are {}", SHOWN.join(", ")))),
     };
     let mut out = stdout()?;
-    if records.is_empty() && found == Some(&"jobs") {
-        out.write_all(b"No jobs in the system\n")?;
+    match found {
+        Some(&what @ ("jobs" | "reservations" | "licenses")) if records.is_empty() => writeln!(out, "No {what} in the system")?,
+        _ => {}
     }
     for record in &records {
         match oneliner {
@@ -195,20 +213,27 @@ fn update(client: &mut Client, words: &[String]) -> Outcome {
     let value = |wanted: &str| {
         words.iter().filter_map(|word| word.split_once('=')).find(|(key, _)| key.eq_ignore_ascii_case(wanted)).map(|(_, value)| value)
     };
-    let Some(nodes) = value("nodename") else {
-        if value("jobid").is_none() && words.iter().any(|word| word.to_ascii_lowercase().starts_with("partitionname=")) {
-            return Err(Failure::usage("partitions are files here (partitions.d); gadm reload puts a change in force"));
+    let Some(nodes) = value("nodename").or(value("node")) else {
+        let words = jobs_first(words);
+        if words.iter().all(|word| word.contains('=')) {
+            return Err(match value("partitionname").or(value("partition")) {
+                Some(_) => Failure::usage("partitions are files here (partitions.d); gadm reload puts a change in force"),
+                None => Failure::usage("update what? update JobId=17 TimeLimit=4:00:00, update NodeName=node1 State=DRAIN Reason='fan'"),
+            });
         }
-        return job::run(client, JobAct::Update { words: words.to_vec(), time: None });
+        return job::run(client, JobAct::Update { words, time: None });
     };
     let (names, reason) = (node::Nodes::of(vec![nodes.to_owned()]), value("reason").unwrap_or_default().to_owned());
     let others = words.iter().filter_map(|word| Some(word.split_once('=')?.0)).find(|key| {
-        !["nodename", "state", "reason"].contains(&key.to_ascii_lowercase().as_str())
+        !["nodename", "node", "state", "reason"].contains(&key.to_ascii_lowercase().as_str())
     });
     if let Some(other) = others {
         return Err(Failure::usage(format_args!("{other}= of a node cannot be changed: a node says itself what it has")));
     }
     match value("state").unwrap_or_default().to_ascii_uppercase().as_str() {
+        "DRAIN" | "DOWN" if reason.trim().is_empty() => {
+            Err(Failure::usage("a reason is needed, for all who will ask: Reason='fan broken'"))
+        }
         "DRAIN" => node::run(client, NodeAct::Drain { nodes: names, reason, deadline: None }),
         "RESUME" | "UNDRAIN" | "IDLE" => node::run(client, NodeAct::Resume { nodes: names }),
         "DOWN" => node::run(client, NodeAct::Down { nodes: names, reason, fenced: false }),
@@ -216,9 +241,34 @@ fn update(client: &mut Client, words: &[String]) -> Outcome {
     }
 }
 
+/// `JobId=17,18`, `job=17` and `job 17` as the jobs' names, before the changes.
+fn jobs_first(words: &[String]) -> Vec<String> {
+    let (mut jobs, mut changes) = (Vec::new(), Vec::new());
+    for word in words {
+        match word.split_once('=') {
+            Some((key, names)) if is_job_key(key) => jobs.extend(names.split(',').filter(|name| !name.is_empty()).map(str::to_owned)),
+            Some(_) => changes.push(word.clone()),
+            None if is_job_key(word) => {}
+            None => jobs.extend(word.split(',').filter(|name| !name.is_empty()).map(str::to_owned)),
+        }
+    }
+    jobs.into_iter().chain(changes).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn jobs_are_named_in_all_of_scontrols_ways() {
+        let first = |text: &str| jobs_first(&text.split(' ').map(str::to_owned).collect::<Vec<_>>()).join(" ");
+        assert_eq!(first("JobId=17 TimeLimit=5"), "17 TimeLimit=5");
+        assert_eq!(first("TimeLimit+=5 job=17,98_5"), "17 98_5 TimeLimit+=5");
+        assert_eq!(first("job 17 Comment=x"), "17 Comment=x");
+        assert_eq!(first("TimeLimit=5"), "TimeLimit=5");
+        let named = |text: &str| job_names(&[text.to_owned()]).is_ok();
+        assert!(named("17,18") && named("job=17") && named("JobId=17") && !named("name=x"));
+    }
 
     #[test]
     fn the_command_line_is_sound() {

@@ -114,8 +114,8 @@ fn under_the_name_scontrol_its_words_do_what_gadms_do() {
     "#]].assert_eq(&sent(&["create", "reservation=x"]));
     assert!(sent(&["reconfigure", "now"]).contains("reconfigure takes no words, and \"now\" is one"));
     expect![[r#"
-        stderr: gadm: show "licences" is not known here. Known are jobs, nodes, partitions, hostnames, hostlist, hostlistsorted, config, reservations, steps
-        exit: Some(2)
+        /v1/licences 
+        No licenses in the system
     "#]].assert_eq(&sent(&["show", "licences"]));
 }
 

@@ -47,6 +47,7 @@ impl DirectiveKind {
 /// Checks a script and reads the directives at its head, in order.
 pub fn read_directives(script: &[u8]) -> Result<Vec<DirectiveLine>, ScriptError> {
     check_script(script)?;
+    let next_is_directive = |line_no| head(script).any(|(at, line)| at == line_no + 1 && directive(line).is_some());
     let mut directives = Vec::new();
     for (line_no, line) in head(script) {
         let Some((kind, rest)) = directive(line) else {
@@ -64,6 +65,7 @@ pub fn read_directives(script: &[u8]) -> Result<Vec<DirectiveLine>, ScriptError>
             return Err(refuse(LineError::TooLong { bytes: line.len() }));
         }
         let rest = str::from_utf8(rest).map_err(|_| refuse(LineError::NotUtf8))?;
+        let rest = without_continuation(rest, next_is_directive(line_no));
         let words = split_words(rest).map_err(refuse)?;
         directives.push(DirectiveLine {
             line_no,
@@ -206,6 +208,14 @@ pub fn split_words(text: &str) -> Result<Vec<String>, LineError> {
     Ok(words)
 }
 
+/// A backslash at the end says no more than that options go on, where another directive follows: sbatch takes it so.
+fn without_continuation(rest: &str, next_is_directive: bool) -> &str {
+    match rest.trim_end().strip_suffix('\\') {
+        Some(before) if next_is_directive && before.ends_with(char::is_whitespace) => before,
+        _ => rest,
+    }
+}
+
 /// The lines with their numbers, without their line ends.
 fn lines(script: &[u8]) -> impl Iterator<Item = (u32, &[u8])> {
     script
@@ -275,6 +285,18 @@ mod tests {
     }
 
     #[test]
+    fn a_backslash_before_another_directive_says_nothing() {
+        check(
+            "#!/bin/sh\n#SBATCH -J x \\\n#SBATCH --time=5 \\\n#SBATCH -n 5\n",
+            expect![[r#"
+                2 Sbatch ["-J", "x"]
+                3 Sbatch ["--time=5"]
+                4 Sbatch ["-n", "5"]
+            "#]],
+        );
+    }
+
+    #[test]
     fn bad_lines_are_named() {
         check(
             "#!/bin/sh\n\n#SBATCH --comment='a b\n",
@@ -290,6 +312,12 @@ mod tests {
             "#!/bin/sh\n#GSUB -J x \\\n#  -n 5\n",
             expect![
                 "error: line 2: #GSUB: it ends in a backslash, and a directive cannot go on in the next line. Begin another line of the same kind"
+            ],
+        );
+        check(
+            "#!/bin/sh\n#SBATCH -J x \\\n#SBATCH -n 5 \\ \n\n#SBATCH -N 2\n",
+            expect![
+                "error: line 3: #SBATCH: it ends in a backslash, and a directive cannot go on in the next line. Begin another line of the same kind"
             ],
         );
         let latin1 = read_directives(b"#!/bin/sh\n# \xe9\n#SBATCH -J \xe9\n");

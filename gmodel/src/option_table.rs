@@ -236,7 +236,7 @@ pub const OPTIONS: &[OptionSpec] = &[
     option("nodes", Required("MIN[-MAX]"), Done, "Number of nodes").short('N'),
     option("ntasks", Required("COUNT"), Done, "Number of tasks; without --nodes on as few nodes as have room for them").short('n'),
     option("ntasks-per-core", Required("COUNT"), Later, "Tasks on each core, at most"),
-    option("ntasks-per-gpu", Required("COUNT"), Later, "Tasks for each GPU"),
+    option("ntasks-per-gpu", Required("COUNT"), Done, "Tasks for each GPU: --ntasks then says how many GPUs, or the GPUs how many tasks"),
     option("ntasks-per-node", Required("COUNT"), Done, "Tasks on each node"),
     option("ntasks-per-socket", Required("COUNT"), Later, "Tasks on each socket, at most"),
     option("nvlink", Flag, Done, "All GPUs of a node on one NVLink island").ours(),

@@ -19,6 +19,9 @@ pub struct StepShareAsk {
     /// `None`: its tasks see all GPUs of the job.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpus: Option<StepGpus>,
+    /// What it gets it shares with other steps: it waits for none, and none for it. Source: `--overlap` in srun(1).
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub overlap: bool,
 }
 
 /// GPUs of a step: whole ones, MIG slices or shares, as its job holds them. None at all is an answer, too.

@@ -9,6 +9,7 @@ use gmodel::duration::squeue_time;
 use gmodel::size::exact_size;
 use gmodel::suggest::did_you_mean;
 use gmodel::{Instant, JobState, ReasonCode, Timestamp, hostlist};
+use nix::unistd::{Group, User};
 use std::borrow::Cow;
 use std::cmp::Ordering;
 
@@ -22,6 +23,9 @@ pub(crate) enum JobColumn {
     Name,
     User,
     Uid,
+    Group,
+    Gid,
+    SubmitHost,
     Account,
     Partition,
     Qos,
@@ -35,6 +39,7 @@ pub(crate) enum JobColumn {
     ExcludedNodes,
     Nodes,
     Cpus,
+    CpusPerTask,
     Tasks,
     Mem,
     Gpus,
@@ -47,6 +52,8 @@ pub(crate) enum JobColumn {
     StartTime,
     EndTime,
     EligibleTime,
+    /// Since when its age counts: as long as it is eligible.
+    AccrueTime,
     PendingTime,
     Restarts,
     Requeue,
@@ -103,7 +110,10 @@ const COLUMNS: &[Entry] = &[
     (JobColumn::Cpus,             'C', "numcpus",      "CPUS",             "cpus"),
     (JobColumn::Tasks,            ' ', "numtasks",     "TASKS",            "ntasks"),
     (JobColumn::Mem,              'm', "minmemory",    "MIN_MEMORY",       "mem"),
-    (JobColumn::Gpus,             'g', "gpus",         "GPUS",             "gpus,gpu_count"),
+    (JobColumn::CpusPerTask,      'c', "mincpus",      "MIN_CPUS",         "cpus,ntasks"),
+    (JobColumn::Gpus,             ' ', "gpus",         "GPUS",             "gpus,gpu_count"),
+    (JobColumn::Group,            'g', "groupname",    "GROUP",            "user"),
+    (JobColumn::Gid,              'G', "groupid",      "GROUP",            "user"),
     (JobColumn::GpusPerNode,      'b', "tres-per-node","TRES_PER_NODE",    "gpus"),
     (JobColumn::Tres,             ' ', "tres-alloc",   "TRES_ALLOC",       "cpus,mem_total_bytes,nodes,gpu_count"),
     (JobColumn::Elapsed,          'M', "timeused",     "TIME",             "elapsed_secs"),
@@ -113,6 +123,8 @@ const COLUMNS: &[Entry] = &[
     (JobColumn::StartTime,        'S', "starttime",    "START_TIME",       "start_time,eligible_time,submit_time,state"),
     (JobColumn::EndTime,          'e', "endtime",      "END_TIME",         "end_time,start_time,eligible_time,submit_time,state,time_limit_secs"),
     (JobColumn::EligibleTime,     ' ', "eligibletime", "ELIGIBLE_TIME",    "eligible_time"),
+    (JobColumn::AccrueTime,       ' ', "accruetime",   "ACCRUE_TIME",      "eligible_time"),
+    (JobColumn::SubmitHost,       ' ', "allocnodes",   "ALLOC_NODES",      "submit_host"),
     (JobColumn::PendingTime,      ' ', "pendingtime",  "PENDING_TIME",     "submit_time,start_time"),
     (JobColumn::Restarts,         ' ', "restartcnt",   "RESTART_COUNT",    "attempts"),
     (JobColumn::Requeue,          ' ', "requeue",      "REQUEUE",          "requeue"),
@@ -128,7 +140,7 @@ const COLUMNS: &[Entry] = &[
     (JobColumn::Stdout,           ' ', "stdout",       "STDOUT",           "stdout"),
     (JobColumn::Stderr,           ' ', "stderr",       "STDERR",           "stderr"),
     (JobColumn::Stdin,            ' ', "stdin",        "STDIN",            "stdin"),
-    (JobColumn::ExitCode,         ' ', "exit_code",    "EXIT_CODE",        "exit_code"),
+    (JobColumn::ExitCode,         ' ', "exit_code",    "EXIT_CODE",        "exit_code,state"),
     (JobColumn::Tags,             ' ', "tags",         "TAGS",             "tags"),
     (JobColumn::Dependency,       'E', "dependency",   "DEPENDENCY",       "dependency"),
     (JobColumn::Licences,         'W', "licenses",     "LICENSES",         "licences"),
@@ -158,6 +170,25 @@ const COLUMNS: &[Entry] = &[
     (JobColumn::Never("ntpersocket"), ' ', "ntpersocket",  "NTASKS_PER_SOCKET", ""),
     (JobColumn::Never("profile"),     ' ', "profile",      "PROFILE",          ""),
     (JobColumn::Never("reboot"),      ' ', "reboot",       "REBOOT",           ""),
+    (JobColumn::Never("selectjobinfo"), 's', "selectjobinfo", "SELECT_JOBINFO", ""),
+    (JobColumn::Never("admin_comment"), ' ', "admin_comment", "ADMIN_COMMENT", ""),
+    (JobColumn::Never("system_comment"), ' ', "system_comment", "SYSTEM_COMMENT", ""),
+    (JobColumn::Never("boardspernode"), ' ', "boardspernode", "BOARDS_PER_NODE", ""),
+    (JobColumn::Never("clusterfeature"), ' ', "clusterfeature", "CLUSTER_FEATURES", ""),
+    (JobColumn::Never("cpus-per-tres"), ' ', "cpus-per-tres", "CPUS_PER_TRES",  ""),
+    (JobColumn::Never("mem-per-tres"), ' ', "mem-per-tres", "MEM_PER_TRES",     ""),
+    (JobColumn::Never("tres-bind"),   ' ', "tres-bind",    "TRES_BIND",        ""),
+    (JobColumn::Never("tres-freq"),   ' ', "tres-freq",    "TRES_FREQ",        ""),
+    (JobColumn::Never("tres-per-socket"), ' ', "tres-per-socket", "TRES_PER_SOCKET", ""),
+    (JobColumn::Never("delayboot"),   ' ', "delayboot",    "DELAY_BOOT",       ""),
+    (JobColumn::Never("wait4switch"), ' ', "wait4switch",  "WAIT4SWITCH",      ""),
+    (JobColumn::Never("hetjobid"),    ' ', "hetjobid",     "HET_JOB_ID",       ""),
+    (JobColumn::Never("lastschedeval"), ' ', "lastschedeval", "LAST_SCHED_EVAL", ""),
+    (JobColumn::Never("origin"),      ' ', "origin",       "ORIGIN",           ""),
+    (JobColumn::Never("siblingsactive"), ' ', "siblingsactive", "ACTIVE_SIBLINGS", ""),
+    (JobColumn::Never("ntpernode"),   ' ', "ntpernode",    "NTASKS_PER_NODE",  ""),
+    (JobColumn::Never("preempttime"), ' ', "preempttime",  "PREEMPT_TIME",     ""),
+    (JobColumn::Never("resizetime"),  ' ', "resizetime",   "RESIZE_TIME",      ""),
 ];
 
 /// A queue's format: columns with widths among literal text.
@@ -176,6 +207,7 @@ pub(crate) fn read_names(text: &str) -> Result<JobFormat, FormatError> {
         // squeue knows a few columns by two names.
         let lower = match lower.as_str() {
             "user" => "username",
+            "cpus-per-task" => "mincpus",
             "jobname" => "name",
             "tres" => "tres-alloc",
             "features" => "feature",
@@ -285,6 +317,7 @@ impl JobColumn {
             Self::Nodes if row.nodes == 1 => "1".into(),
             Self::Nodes => row.nodes.to_string().into(),
             Self::Cpus => row.cpus.to_string().into(),
+            Self::CpusPerTask => (row.cpus / row.ntasks.max(1)).max(1).to_string().into(),
             Self::Tasks => row.ntasks.to_string().into(),
             Self::Mem if row.mem.is_empty() => "0".into(),
             Self::Mem => Cow::Borrowed(&row.mem),
@@ -301,6 +334,9 @@ impl JobColumn {
             Self::StartTime => instant(row.start(), times),
             Self::EndTime => instant(row.end_time.or_else(|| end_by_limit(row.start(), row.time_limit_secs)), times),
             Self::EligibleTime => instant(row.eligible_time, times),
+            Self::AccrueTime => instant(row.eligible_time.filter(|at| at.0 <= local_time::now()), times),
+            Self::SubmitHost => Cow::Borrowed(&row.submit_host),
+            Self::Group | Self::Gid => group_of(&row.user, self == Self::Group).into(),
             Self::PendingTime => pending_secs(row, local_time::now()).to_string().into(),
             Self::Restarts => row.attempts.saturating_sub(1).to_string().into(),
             Self::Requeue => if row.requeue { "1" } else { "0" }.into(),
@@ -316,7 +352,7 @@ impl JobColumn {
             Self::Stdout => Cow::Borrowed(&row.stdout),
             Self::Stderr => Cow::Borrowed(if row.stderr.is_empty() { &row.stdout } else { &row.stderr }),
             Self::Stdin => Cow::Borrowed(&row.stdin),
-            Self::ExitCode => row.exit_code.to_string().into(),
+            Self::ExitCode => row.exit_code.in_row_of(row.state).to_string().into(),
             Self::Tags => row.tags.join(",").into(),
             Self::Dependency => or_null(&row.dependency),
             Self::Licences => or_null(&row.licences),
@@ -327,15 +363,23 @@ impl JobColumn {
             Self::Checkpoint => or_null(row.checkpoint.as_deref().unwrap_or_default()),
             Self::LastMark => instant(row.last_mark.as_ref().and_then(|mark| mark.at), times),
             Self::Never(name) => match name {
-                "mintmpdisk" | "contiguous" | "reboot" => "0",
+                "mintmpdisk" | "contiguous" | "reboot" | "ntpernode" | "boardspernode" => "0",
+                "delayboot" | "wait4switch" => "0:00",
+                "selectjobinfo" => "",
+                "origin" | "siblingsactive" => "NA",
                 "batchflag" => "1",
                 "sockets" | "cores" | "threads" | "ntperboard" | "ntpercore" | "ntpersocket" => "*",
                 "sct" => "*:*:*",
-                "wckey" | "schednodes" | "network" => "(null)",
+                "wckey" | "schednodes" | "network" | "admin_comment" | "system_comment" | "clusterfeature" => "(null)",
                 _ => "N/A",
             }
             .into(),
         }
+    }
+
+    /// Where a waiting job is expected to start, as far as a listing knows it.
+    pub(crate) fn is_planned_nodes(self) -> bool {
+        self == Self::Never("schednodes")
     }
 
     /// Order of two jobs by this column: numbers and times by value, text by its bytes.
@@ -363,6 +407,13 @@ impl JobColumn {
             _ => self.text(a, &TimeFormat::Standard).cmp(&self.text(b, &TimeFormat::Standard)),
         }
     }
+}
+
+/// The user's first group as this machine knows it, by name or number; `N/A` of one whom it does not know.
+pub(crate) fn group_of(user: &str, by_name: bool) -> String {
+    let Ok(Some(user)) = User::from_name(user) else { return "N/A".to_owned() };
+    let named = || Group::from_gid(user.gid).ok().flatten().map(|group| group.name);
+    by_name.then(named).flatten().unwrap_or_else(|| user.gid.to_string())
 }
 
 /// Seconds between the submission and the start, or until now.
@@ -496,6 +547,12 @@ mod tests {
         for key in keys(COLUMNS.iter().map(|entry| entry.0)).split(',') {
             assert!(row.get(key).is_some(), "{key}");
         }
+    }
+
+    #[test]
+    fn groups_are_those_of_this_machine() {
+        assert_eq!((group_of("root", true).as_str(), group_of("root", false).as_str()), ("root", "0"));
+        assert_eq!(group_of("no such user", true), "N/A");
     }
 
     #[test]

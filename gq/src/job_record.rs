@@ -2,7 +2,7 @@
 //!
 //! Scripts read `Key=value` pairs from it: keys that Slurm has keep Slurm's names and values. Ours follow.
 
-use crate::job_column::{end_by_limit, time_limit, tres};
+use crate::job_column::{end_by_limit, group_of, time_limit, tres};
 use crate::queue_row::shown_start;
 use gcli::local_time::TimeFormat;
 use gcli::printable::printable;
@@ -78,16 +78,21 @@ fn identity(record: &mut Record, job: &JobRow) {
             (None, Some(tasks)) => record.put("ArrayTaskId", tasks),
             (None, None) => record,
         };
+        if let Some((_, most)) = job.array_tasks.as_deref().and_then(|tasks| tasks.split_once('%')) {
+            record.put("ArrayTaskThrottle", most);
+        }
     }
     record.line("JobName", &job.name);
-    record.put("UserId", format_args!("{}({})", job.user, job.uid)).end();
+    record.put("UserId", format_args!("{}({})", job.user, job.uid));
+    record.put("GroupId", format_args!("{}({})", group_of(&job.user, true), group_of(&job.user, false))).put("MCS_label", "N/A").end();
     record.put("Priority", job.priority).put("Nice", job.nice).put("Account", &job.account).put("QOS", &job.qos).end();
 }
 
 fn state(record: &mut Record, job: &JobRow, times: &TimeFormat) {
     record.put("JobState", job.state).put("Reason", job.reason).put("Dependency", or_null(&job.dependency)).end();
     let restarts = job.attempts.saturating_sub(1);
-    record.put("Requeue", u8::from(job.requeue)).put("Restarts", restarts).put("ExitCode", job.exit_code).end();
+    record.put("Requeue", u8::from(job.requeue)).put("Restarts", restarts).put("BatchFlag", 1).put("Reboot", 0);
+    record.put("ExitCode", job.exit_code.in_row_of(job.state)).end();
     let limit = match job.time_limit_secs {
         None | Some(u32::MAX) => time_limit(None),
         Some(secs) => sacct_time(secs.into()),
@@ -108,15 +113,21 @@ fn request(record: &mut Record, job: &JobRow) {
     if let Some(first) = hostlist::expand(&job.nodelist, hostlist::MAX_HOSTS).ok().and_then(|names| names.into_iter().next()) {
         record.line("BatchHost", first);
     }
-    record.put("NumNodes", job.nodes).put("NumCPUs", job.cpus).put("NumTasks", job.ntasks).end();
+    let cpus_per_task = (job.cpus / job.ntasks.max(1)).max(1);
+    record.put("NumNodes", job.nodes).put("NumCPUs", job.cpus).put("NumTasks", job.ntasks);
+    record.put("CPUs/Task", cpus_per_task).put("ReqB:S:C:T", "0:0:*:*").end();
     record.line("TRES", tres(job.cpus, job.mem_total_bytes, job.nodes, job.gpu_count));
     let mem = if job.mem.is_empty() { exact_size(job.mem_bytes) } else { job.mem.clone() };
+    record.put("MinCPUsNode", cpus_per_task);
     match job.mem_per.as_str() {
-        "cpu" => record.line("MinMemoryCPU", mem),
-        "gpu" => record.line("MemPerTres", format_args!("gres:gpu:{mem}")),
-        _ => record.line("MinMemoryNode", mem),
+        "cpu" => record.put("MinMemoryCPU", mem),
+        "gpu" => record.put("MemPerTres", format_args!("gres:gpu:{mem}")),
+        _ => record.put("MinMemoryNode", mem),
     };
-    record.put("Features", or_null(&job.constraint)).put("OverSubscribe", if job.exclusive { "NO" } else { "OK" }).end();
+    record.put("MinTmpDiskNode", 0).end();
+    record.put("Features", or_null(&job.constraint)).put("DelayBoot", "00:00:00").end();
+    record.put("OverSubscribe", if job.exclusive { "NO" } else { "OK" }).put("Contiguous", 0);
+    record.put("Licenses", or_null(&job.licences)).put("Network", "(null)").end();
     if !job.gpus.is_empty() {
         let key = match job.gpus_per.as_deref() {
             Some("job") => "TresPerJob",
@@ -125,7 +136,6 @@ fn request(record: &mut Record, job: &JobRow) {
         };
         record.line(key, format_args!("gres:gpu:{}", job.gpus));
     }
-    record.line("Licenses", or_null(&job.licences));
     let places = [("Reservation", &job.reservation), ("Switches", &job.switches), ("PreferredFeatures", &job.prefer)];
     for (key, value) in places.iter().filter_map(|(key, value)| Some((key, value.as_ref()?))) {
         record.line(key, value);

@@ -9,6 +9,7 @@ use gmodel::duration::squeue_time;
 use gmodel::hostlist;
 use gmodel::suggest::did_you_mean;
 use gwire::api::{NodeRow, PartitionRow};
+use nix::unistd::User;
 use std::cmp::Ordering;
 
 /// What a column shows.
@@ -35,6 +36,7 @@ pub(crate) enum NodeColumn {
     NodesBusyIdle,
     Reason,
     ReasonUser,
+    ReasonUserAndUid,
     ReasonTime,
     Weight,
     CpuLoad,
@@ -78,6 +80,7 @@ const COLUMNS: &[Entry] = &[
     (NodeColumn::NodesBusyIdle,   'A', "nodeai",        "NODES(A/I)"),
     (NodeColumn::Reason,          'E', "reason",        "REASON"),
     (NodeColumn::ReasonUser,      'u', "user",          "USER"),
+    (NodeColumn::ReasonUserAndUid, 'U', "userlong",     "USER"),
     (NodeColumn::ReasonTime,      'H', "timestamp",     "TIMESTAMP"),
     (NodeColumn::Weight,          'w', "weight",        "WEIGHT"),
     (NodeColumn::CpuLoad,         'O', "cpuload",       "CPU_LOAD"),
@@ -98,6 +101,10 @@ const COLUMNS: &[Entry] = &[
     (NodeColumn::Fixed('h'),      'h', "oversubscribe", "OVERSUBSCRIBE"),
     (NodeColumn::Fixed('r'),      'r', "root",          "ROOT"),
     (NodeColumn::Fixed('S'),      'S', "allocnodes",    "ALLOCNODES"),
+    (NodeColumn::Fixed('V'),      'V', "cluster",       "CLUSTER"),
+    (NodeColumn::Fixed('k'),      ' ', "comment",       "COMMENT"),
+    (NodeColumn::Fixed('x'),      ' ', "extra",         "EXTRA"),
+    (NodeColumn::Fixed('i'),      'i', "reservation",   "RESERVATION"),
     (NodeColumn::Fixed('X'),      'X', "sockets",       "SOCKETS"),
     (NodeColumn::Fixed('Y'),      'Y', "cores",         "CORES"),
     (NodeColumn::Fixed('Z'),      'Z', "threads",       "THREADS"),
@@ -116,7 +123,12 @@ pub(crate) fn read_names(text: &str) -> Result<NodeFormat, FormatError> {
     parse_names(text, |name| {
         let lower = name.to_ascii_lowercase();
         // sinfo knows a column by two names.
-        let lower = if lower == "cpusload" { "cpuload" } else { lower.as_str() };
+        let lower = match lower.as_str() {
+            "cpusload" => "cpuload",
+            "socketcorethread" => "sct",
+            "statecomplete" => "statelong",
+            lower => lower,
+        };
         let found = COLUMNS.iter().find(|entry| entry.2 == lower).map(|entry| entry.0);
         let hint = || did_you_mean(name, COLUMNS.iter().map(|entry| entry.2));
         found.ok_or_else(|| format!("there is no column {name:?}.{} --help lists them", hint()))
@@ -255,8 +267,10 @@ impl NodeColumn {
             Self::Features | Self::ActiveFeatures if node.features.is_empty() => "(null)".to_owned(),
             Self::Features | Self::ActiveFeatures => node.features.join(","),
             Self::Reason => reason(node),
-            Self::ReasonUser => node.drains.first().map_or("Unknown".to_owned(), |mark| {
-                mark.owner.split_once(':').map_or(mark.owner.as_str(), |(_, name)| name).to_owned()
+            Self::ReasonUser => drainer(node).unwrap_or("Unknown").to_owned(),
+            Self::ReasonUserAndUid => drainer(node).map_or("Unknown".to_owned(), |name| match User::from_name(name) {
+                Ok(Some(user)) => format!("{name}({})", user.uid),
+                _ => name.to_owned(),
             }),
             Self::ReasonTime => node.drains.first().map_or("Unknown".to_owned(), |mark| times.print(mark.since.0)),
             Self::Version => node.version.clone(),
@@ -268,6 +282,12 @@ impl NodeColumn {
     }
 }
 
+/// Who drained it first.
+fn drainer(node: &NodeRow) -> Option<&str> {
+    let mark = node.drains.first()?;
+    Some(mark.owner.split_once(':').map_or(mark.owner.as_str(), |(_, name)| name))
+}
+
 /// The same for all partitions and nodes.
 fn fixed(letter: char) -> &'static str {
     match letter {
@@ -276,6 +296,8 @@ fn fixed(letter: char) -> &'static str {
         'g' | 'S' => "all",
         'h' => "NO",
         'r' => "no",
+        'k' | 'x' => "(null)",
+        'i' => "",
         _ => "N/A",
     }
 }

@@ -5,6 +5,7 @@ use crate::node_column::{NodeColumn, reason};
 use gcli::local_time::TimeFormat;
 use gcli::printable::printable;
 use gmodel::Instant;
+use gmodel::size::exact_size;
 use gwire::api::{GpuRow, NodeRow};
 use std::fmt::Write;
 
@@ -15,8 +16,11 @@ pub(crate) fn text(node: &NodeRow, times: &TimeFormat) -> String {
     let mut lines = vec![
         format!("NodeName={} State={} Role={}", node.name, node.state, node.role),
         format!("Partitions={}", node.partitions.join(",")),
-        format!("CPUAlloc={} CPUTot={}", node.cpus_alloc, node.cpus),
-        format!("RealMemory={} AllocMem={}", of(NodeColumn::Memory), of(NodeColumn::MemoryAllocated)),
+        format!("CPUAlloc={} CPUEfctv={} CPUTot={} CPULoad=N/A", node.cpus_alloc, node.cpus, node.cpus),
+        format!("NodeAddr={} NodeHostName={}", node.name, node.name),
+        format!("RealMemory={} AllocMem={} FreeMem=N/A", of(NodeColumn::Memory), of(NodeColumn::MemoryAllocated)),
+        format!("CfgTRES={}", tres(node.cpus, node.mem_bytes, gpus(node, |_| true))),
+        format!("AllocTRES={}", tres(node.cpus_alloc, node.mem_alloc_bytes, gpus(node, |gpu| !gpu.jobs.is_empty()))),
         format!("AvailableFeatures={} ActiveFeatures={}", of(NodeColumn::Features), of(NodeColumn::ActiveFeatures)),
         format!("Gres={} GresUsed={}", of(NodeColumn::Gres), of(NodeColumn::GresUsed)),
         format!("OS={} Driver={} Version={}", or_unknown(&node.os), or_unknown(&node.driver), or_unknown(&node.version)),
@@ -32,7 +36,8 @@ pub(crate) fn text(node: &NodeRow, times: &TimeFormat) -> String {
         lines.push(format!("LeftOut={} (a node offers 16 kinds of GPUs and slices)", node.left_out.join(",")));
     }
     if reason(node) != "none" {
-        lines.push(format!("Reason={}", reason(node)));
+        let by = node.drains.first().map(|mark| format!(" [{}@{}]", of(NodeColumn::ReasonUser), times.print(mark.since.0)));
+        lines.push(format!("Reason={}{}", reason(node), by.unwrap_or_default()));
     }
     for mark in &node.drains {
         lines.push(format!("Drain={} since {}: {}", mark.owner, times.print(mark.since.0), mark.reason));
@@ -49,6 +54,20 @@ pub(crate) fn text(node: &NodeRow, times: &TimeFormat) -> String {
     }
     text.push('\n');
     text
+}
+
+/// `cpu=64,mem=512G,billing=64,gres/gpu=8`; empty of nothing.
+fn tres(cpus: u32, mem_bytes: u64, gpus: usize) -> String {
+    let gpus = if gpus > 0 { format!(",gres/gpu={gpus}") } else { String::new() };
+    match (cpus, mem_bytes, gpus.as_str()) {
+        (0, 0, "") => String::new(),
+        _ => format!("cpu={cpus},mem={},billing={cpus}{gpus}", exact_size(mem_bytes)),
+    }
+}
+
+/// Its whole GPUs, and those that are cut.
+fn gpus(node: &NodeRow, counts: impl Fn(&GpuRow) -> bool) -> usize {
+    node.gpus.iter().filter(|gpu| gpu.present && gpu.profile.is_empty() && counts(gpu)).count()
 }
 
 fn gpu(gpu: &GpuRow) -> String {

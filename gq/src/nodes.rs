@@ -154,7 +154,7 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
         return Ok(0);
     }
     let choice = Choice::of(&args)?;
-    let format = sinfo_format(&args)?;
+    let format = sinfo_format(&args, as_sinfo)?;
     let sort = node_column::read_sort(args.sort.as_deref().unwrap_or_default());
     let sort = sort.map_err(|why| Failure::usage(format_args!("--sort: {why}")))?;
     let mut client = gcli::connect("gnodes")?;
@@ -174,7 +174,7 @@ fn expand(list: &str) -> Result<Vec<String>, Failure> {
 
 /// As `scontrol show hostnames`.
 fn hostnames(list: &str) -> Outcome {
-    let own = || ["SLURM_JOB_NODELIST", "GSUB_JOB_NODELIST"].iter().find_map(|name| std::env::var(name).ok());
+    let own = || ["SLURM_JOB_NODELIST", "GSUB_JOB_NODELIST", "SLURM_NODELIST"].iter().find_map(|name| std::env::var(name).ok());
     let list = match list {
         "" => own().ok_or_else(|| Failure::usage("--hostnames without a list is for scripts of jobs: SLURM_JOB_NODELIST is not set"))?,
         list => list.to_owned(),
@@ -231,7 +231,7 @@ fn show(
 }
 
 /// sinfo's listing, if that is what is wanted, and whether its columns may grow.
-fn sinfo_format(args: &NodeArgs) -> Result<Option<(NodeFormat, bool)>, Failure> {
+fn sinfo_format(args: &NodeArgs, as_sinfo: bool) -> Result<Option<(NodeFormat, bool)>, Failure> {
     let letters = |text: &str| node_column::read_letters(text).map_err(Failure::usage);
     if let Some(text) = &args.format {
         return Ok(Some((letters(text)?, false)));
@@ -240,10 +240,13 @@ fn sinfo_format(args: &NodeArgs) -> Result<Option<(NodeFormat, bool)>, Failure> 
         return Ok(Some((node_column::read_names(text).map_err(Failure::usage)?, false)));
     }
     let usual = match (args.list_reasons, args.summarize, args.by_node, args.long) {
+        (true, _, _, true) => listing::REASONS_LONG,
         (true, ..) => listing::REASONS,
         (_, true, ..) => listing::SUMMARY,
         (_, _, true, false) => listing::BY_NODE,
+        (_, _, true, true) if as_sinfo => listing::SINFO_BY_NODE_LONG,
         (_, _, true, true) => listing::BY_NODE_LONG,
+        (_, _, false, true) if as_sinfo => listing::SINFO_LONG,
         (_, _, false, true) if args.partitions.is_some() => listing::LONG,
         _ if args.partitions.is_some() => listing::USUAL,
         _ => return Ok(None),

@@ -16,14 +16,14 @@ pub(crate) fn text(partition: &PartitionRow, nodes: &[NodeRow]) -> String {
     hostlist::sort_names(&mut names);
     let mut lines = vec![
         format!("PartitionName={}", partition.name),
-        format!("AllowAccounts={} AllowUsers={} AllowQos={}", all(&partition.allow_accounts), all(&partition.allow_users), all(&partition.allow_qos)),
+        format!("AllowGroups=ALL AllowAccounts={} AllowUsers={} AllowQos={}", all(&partition.allow_accounts), all(&partition.allow_users), all(&partition.allow_qos)),
         format!(
-            "Default={} QoS={}",
+            "AllocNodes=ALL Default={} QoS={} Hidden=NO RootOnly=NO",
             if partition.is_default { "YES" } else { "NO" },
             partition.default_qos.as_deref().unwrap_or("N/A")
         ),
         format!("DefaultTime={} MaxTime={} OverTimeLimit={over}", time(partition.default_time_secs, "NONE"), time(partition.max_time_secs, "UNLIMITED")),
-        format!("MaxNodes={}", partition.max_nodes.map_or("UNLIMITED".to_owned(), |nodes| nodes.to_string())),
+        format!("MinNodes=0 MaxNodes={} MaxCPUsPerNode=UNLIMITED", partition.max_nodes.map_or("UNLIMITED".to_owned(), |nodes| nodes.to_string())),
         format!("Nodes={}", hostlist::compress(names)),
         format!("PriorityJobFactor={} PriorityTier={}", partition.priority_factor, partition.priority_tier),
         format!("PreemptMode={} Placement={} GpuSharing={}", partition.preempt_mode.to_uppercase(), partition.placement, partition.gpu_sharing.to_uppercase()),

@@ -12,12 +12,13 @@ use gcli::column_format::Piece;
 use gcli::local_time::{self, TimeFormat};
 use gcli::table::{Column, Screen, TableWriter, Tint, stdout};
 use gcli::{ClusterChoice, Failure, Outcome, command_line, slurm_name};
-use gmodel::JobState;
-use gwire::api::{JobQuery, JobRow, LogText, WhyRow};
+use gmodel::{Instant, JobState};
+use gwire::api::{JobQuery, JobRow, LogText, StartRow, WhyRow};
 use gwire::client::{Client, escape, path_with_query};
 use serde::Deserialize;
 use std::borrow::Cow;
 use std::cmp::Ordering;
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::{IsTerminal, Read, Write};
 use std::time::Duration;
@@ -53,6 +54,7 @@ const LONG: &[JobColumn] = &[
 const SQUEUE_USUAL: &str = "%.18i %.9P %.8j %.8u %.2t %.10M %.6D %R";
 const SQUEUE_LONG: &str = "%.18i %.9P %.8j %.8u %.8T %.10M %.9l %.6D %R";
 const SQUEUE_STEPS: &str = "%.15i %.8j %.9P %.8u %.9M %N";
+const SQUEUE_START: &str = "%.18i %.9P %.8j %.8u %.2t %.19S %.6D %20Y %R";
 const WATCH_SECS: u64 = 2;
 
 const EXAMPLES: &str = "\
@@ -135,7 +137,7 @@ struct QueueArgs {
     #[arg(long, conflicts_with_all = ["jobs", "about_one", "iterate", "watch", "format", "names", "sort", "array"])]
     prio: bool,
     /// When waiting jobs are expected to start, as squeue --start lists them
-    #[arg(long, conflicts_with_all = ["jobs", "about_one", "iterate", "watch", "format", "names", "sort", "array", "prio", "long"])]
+    #[arg(long, conflicts_with_all = ["jobs", "about_one", "iterate", "watch", "prio"])]
     start: bool,
     /// With --prio: factors from 0 to 1 instead of times their weights
     #[arg(long, requires = "prio")]
@@ -190,7 +192,8 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
         stdout()?.write_all(text.as_bytes())?;
         return Ok(0);
     }
-    if args.start {
+    let chosen = args.format.is_some() || args.names.is_some() || args.long || args.array || args.sort.is_some();
+    if args.start && !as_squeue && !chosen {
         let mut query = args.filter.query()?;
         query.job = args.job_list.join(",");
         return start_listing::print(&mut client, &query, !args.noheader, args.json);
@@ -207,7 +210,10 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
         }
         return jobs_in_full(&mut client, &args.jobs, args.json);
     }
-    let listing = Listing::of(&args, as_squeue)?;
+    let mut listing = Listing::of(&args, as_squeue)?;
+    if args.start {
+        listing.expect_starts(&mut client)?;
+    }
     if let Some(named) = &args.steps {
         return step_listing::print(&mut client, listing.query, named, &listing.shape, listing.header);
     }
@@ -231,6 +237,8 @@ struct Listing {
     header: bool,
     /// The one job that was asked for: that it is not there is an error.
     only_job: Option<String>,
+    /// When waiting jobs are expected to start, and where; by their ids.
+    starts: BTreeMap<u64, (Option<Instant>, String)>,
 }
 
 pub(crate) enum Shape {
@@ -245,10 +253,11 @@ impl Listing {
         let letters = args.format.clone().or_else(|| variable("FORMAT").filter(|_| free));
         let by_name = variable("FORMAT2").filter(|_| free && letters.is_none());
         let names = args.names.clone().or(by_name);
-        let of_squeue = match (args.steps.is_some(), args.long) {
-            (true, _) => SQUEUE_STEPS,
-            (false, true) => SQUEUE_LONG,
-            (false, false) => SQUEUE_USUAL,
+        let of_squeue = match (args.steps.is_some(), args.start, args.long) {
+            (true, ..) => SQUEUE_STEPS,
+            (_, true, _) => SQUEUE_START,
+            (.., true) => SQUEUE_LONG,
+            _ => SQUEUE_USUAL,
         };
         let letters = letters.or_else(|| (as_squeue && names.is_none()).then(|| of_squeue.to_owned()));
         let shape = if args.json {
@@ -275,7 +284,29 @@ impl Listing {
             Shape::Format(pieces) => job_column::keys(fields(pieces).chain(sorted_by)),
         };
         let only_job = (filter.is_empty() && !query.job.is_empty() && !query.job.contains(',')).then(|| query.job.clone());
-        Ok(Self { query, shape, sort, header: !args.noheader, only_job })
+        Ok(Self { query, shape, sort, header: !args.noheader, only_job, starts: BTreeMap::new() })
+    }
+
+    /// The waiting jobs alone, each with the start that is expected of it.
+    fn expect_starts(&mut self, client: &mut Client) -> Result<(), Failure> {
+        #[derive(Deserialize)]
+        struct Answer {
+            jobs: Vec<StartRow>,
+        }
+        self.query.state = JobState::Pending.long().to_owned();
+        let query = JobQuery { columns: String::new(), bare: false, ..self.query.clone() };
+        let answer: Answer = client.get(&path_with_query("/v1/starts", &query))?;
+        self.starts = answer.jobs.into_iter().map(|job| (job.id, (job.expected.or(job.at_limits), job.nodelist))).collect();
+        Ok(())
+    }
+
+    /// What a column prints, with what is expected in it.
+    fn text<'r>(&self, column: JobColumn, row: &'r QueueRow<'_>, times: &TimeFormat) -> Cow<'r, str> {
+        match (column, self.starts.get(&row.id)) {
+            (JobColumn::StartTime, Some((Some(at), _))) => times.print(at.0).into(),
+            (column, Some((_, nodes))) if column.is_planned_nodes() && !nodes.is_empty() => nodes.clone().into(),
+            _ => column.text(row, times),
+        }
     }
 
     fn print(&self, client: &mut Client) -> Outcome {
@@ -329,7 +360,7 @@ impl Listing {
         }
         let count = self.each_row(client, path, &mut |row| {
             // The header goes out with the first row: an error comes without it.
-            fill(pieces, &mut line, |column| column.text(row, &times));
+            fill(pieces, &mut line, |column| self.text(column, row, &times));
             out.write_all(line.as_bytes())?;
             line.clear();
             Ok(())

@@ -74,6 +74,8 @@ pub(crate) struct QueueRow<'a> {
     #[serde(borrow)]
     pub exclude: Cow<'a, str>,
     pub exclusive: bool,
+    #[serde(borrow)]
+    pub submit_host: Cow<'a, str>,
     pub tags: Vec<String>,
     #[serde(borrow)]
     pub dependency: Cow<'a, str>,
@@ -97,7 +99,7 @@ bare_row! { QueueRow, Key:
     id shown_id array_id array_index array_tasks name user uid account partition qos state reason reason_text
     priority nice nodes nodelist cpus ntasks mem mem_bytes mem_total_bytes gpus gpu_count time_limit_secs elapsed_secs
     submit_time eligible_time start_time end_time exit_code work_dir command stdout stderr stdin comment
-    constraint req_nodelist exclude exclusive tags dependency licences reservation class position deadline
+    constraint req_nodelist exclude exclusive submit_host tags dependency licences reservation class position deadline
     checkpoint attempts requeue time_min_secs last_mark
 }
 

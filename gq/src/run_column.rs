@@ -264,6 +264,7 @@ impl RunColumn {
             // What a step asked for, and held unless for itself, is its job's affair.
             Self::AllocTres if run.own.is_some() => run.own.map_or(String::new(), |own| own_tres(own, run.nodes, units)),
             Self::Timelimit | Self::TimelimitRaw | Self::ReqMem | Self::ReqTres | Self::AllocTres | Self::Gpus if run.is_step() => return "".into(),
+            Self::DerivedExitCode | Self::Uid | Self::Gid | Self::Group if run.is_step() => return "".into(),
             // As they stand in the row.
             Self::Account => return Cow::Borrowed(&run.account),
             Self::Class => return run.class.as_deref().unwrap_or_default().into(),
@@ -307,7 +308,8 @@ impl RunColumn {
             Self::ElapsedRaw => secs.to_string(),
             Self::Eligible => at(run.detail.as_ref().and_then(|detail| detail.eligible_time)),
             Self::End => at(run.end_time),
-            Self::ExitCode => run.exit_code.to_string(),
+            Self::ExitCode if run.is_step() => run.exit_code.to_string(),
+            Self::ExitCode => run.exit_code.in_row_of(run.state).to_string(),
             Self::Gid => detail(|detail| detail.gid.to_string()),
             Self::GpuEff => percent(used.and_then(|used| used.busy_percent)).unwrap_or_default(),
             Self::GpuIdle => used.map_or(String::new(), |used| sacct_time(used.idle_secs)),

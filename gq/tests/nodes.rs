@@ -153,7 +153,7 @@ fn formats_print_what_sinfo_printed() {
     "#]]);
     check(&["-h", "-o", "%P,%m", "-n", "n1"], expect!["main*,8000\n"]);
     check(&["-h", "-N", "-l", "-p", "long"], expect![[r#"
-        n3              1 long          drained    16     8000 gpu:h100:2           fan replaced on Monday
+        n3             1      long     drained    16     8000 gpu:h100:2           fan replaced on Monday
     "#]]);
 }
 
@@ -162,14 +162,17 @@ fn one_node_in_full_names_each_gpu() {
     check(&["n3"], expect![[r#"
         NodeName=n3 State=IDLE+DRAIN Role=compute
            Partitions=main,long
-           CPUAlloc=0 CPUTot=16
-           RealMemory=8000 AllocMem=0
+           CPUAlloc=0 CPUEfctv=16 CPUTot=16 CPULoad=N/A
+           NodeAddr=n3 NodeHostName=n3
+           RealMemory=8000 AllocMem=0 FreeMem=N/A
+           CfgTRES=cpu=16,mem=8000M,billing=16,gres/gpu=2
+           AllocTRES=
            AvailableFeatures=a100 ActiveFeatures=a100
            Gres=gpu:h100:2 GresUsed=gpu:h100:0
            OS=Linux 6.18 Driver=550.1 Version=0.1.0
            Isolation=fence Resources=declared
            BootTime=2026-11-20T08:12:53 LastSeen=2026-11-20T09:05:40
-           Reason=fan replaced on Monday
+           Reason=fan replaced on Monday [root@2026-11-20T09:00:00]
            Drain=admin:root since 2026-11-20T09:00:00: fan replaced on Monday
            GPU=0 Type=h100 Index=0 Minor=2 UUID=GPU-n3-0 Memory=81559M Jobs=none
            GPU=1 Type=h100 Index=1 Minor=3 UUID=GPU-n3-1 Memory=81559M Jobs=none Fault=XID 79
@@ -178,8 +181,11 @@ fn one_node_in_full_names_each_gpu() {
     check(&["n1", "nod2"], expect![[r#"
         NodeName=n1 State=IDLE Role=compute
            Partitions=main
-           CPUAlloc=0 CPUTot=16
-           RealMemory=8000 AllocMem=0
+           CPUAlloc=0 CPUEfctv=16 CPUTot=16 CPULoad=N/A
+           NodeAddr=n1 NodeHostName=n1
+           RealMemory=8000 AllocMem=0 FreeMem=N/A
+           CfgTRES=cpu=16,mem=8000M,billing=16,gres/gpu=2
+           AllocTRES=
            AvailableFeatures=a100 ActiveFeatures=a100
            Gres=gpu:h100:2 GresUsed=gpu:h100:0
            OS=Linux 6.18 Driver=550.1 Version=0.1.0
@@ -310,10 +316,10 @@ fn json_is_one_line_and_follows_the_filters() {
 fn partitions_are_shown_with_their_limits_and_how_they_preempt() {
     check(&["-p", "main", "--full"], expect![[r#"
         PartitionName=main
-           AllowAccounts=ALL AllowUsers=ALL AllowQos=normal,urgent
-           Default=YES QoS=normal
+           AllowGroups=ALL AllowAccounts=ALL AllowUsers=ALL AllowQos=normal,urgent
+           AllocNodes=ALL Default=YES QoS=normal Hidden=NO RootOnly=NO
            DefaultTime=NONE MaxTime=1-00:00:00 OverTimeLimit=NONE
-           MaxNodes=UNLIMITED
+           MinNodes=0 MaxNodes=UNLIMITED MaxCPUsPerNode=UNLIMITED
            Nodes=n1
            PriorityJobFactor=7 PriorityTier=1
            PreemptMode=REQUEUE Placement=pack GpuSharing=

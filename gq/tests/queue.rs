@@ -246,10 +246,10 @@ fn only_the_columns_that_are_shown_are_asked_for() {
 fn a_job_in_full_reads_like_scontrol() {
     check(GQ, &["95"], expect![[r#"
         JobId=95 JobName=run
-           UserId=root(0)
+           UserId=root(0) GroupId=root(0) MCS_label=N/A
            Priority=4294901683 Nice=0 Account=root QOS=normal
            JobState=RUNNING Reason=None Dependency=(null)
-           Requeue=1 Restarts=0 ExitCode=0:0
+           Requeue=1 Restarts=0 BatchFlag=1 Reboot=0 ExitCode=0:0
            RunTime=00:00:14 TimeLimit=01:00:00 TimeMin=N/A
            SubmitTime=2026-11-20T09:05:27 EligibleTime=Unknown
            StartTime=2026-11-20T09:05:27 EndTime=2026-11-20T10:05:27 Deadline=N/A
@@ -257,12 +257,12 @@ fn a_job_in_full_reads_like_scontrol() {
            ReqNodeList=(null) ExcNodeList=(null)
            NodeList=node2
            BatchHost=node2
-           NumNodes=1 NumCPUs=2 NumTasks=1
+           NumNodes=1 NumCPUs=2 NumTasks=1 CPUs/Task=2 ReqB:S:C:T=0:0:*:*
            TRES=cpu=2,mem=300M,node=1,billing=2,gres/gpu=1
-           MinMemoryNode=300M
-           Features=(null) OverSubscribe=OK
+           MinCPUsNode=2 MinMemoryNode=300M MinTmpDiskNode=0
+           Features=(null) DelayBoot=00:00:00
+           OverSubscribe=OK Contiguous=0 Licenses=(null) Network=(null)
            TresPerNode=gres:gpu:1
-           Licenses=(null)
            GPUs=node2:h100:0
            GPULinks=node2:NV18
            Command=(null)

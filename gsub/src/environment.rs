@@ -77,7 +77,8 @@ impl Export {
     }
 }
 
-fn describes_job(name: &str) -> bool {
+/// Variables that tell a job of itself.
+pub(crate) fn describes_job(name: &str) -> bool {
     ["SLURM_", "SLURMD_", "GSUB_"].iter().any(|prefix| name.starts_with(prefix))
         || matches!(name, "CUDA_VISIBLE_DEVICES" | "GPU_DEVICE_ORDINAL" | "ROCR_VISIBLE_DEVICES")
 }

@@ -1,4 +1,5 @@
-//! `--gpus`, `--gpus-per-node` (or `--gres`) and `--gpus-per-task` given together: one request, and the nodes and tasks that follow.
+//! `--gpus`, `--gpus-per-node` (or `--gres`), `--gpus-per-task` and `--ntasks-per-gpu` given together: one request, and the
+//! nodes and tasks that follow.
 //!
 //! Never guesses: numbers that do not go into each other are refused. Source: sbatch(1), which takes the options together
 //! and works out nodes and tasks by the same divisions.
@@ -22,6 +23,8 @@ pub(crate) struct GpuOptions {
     pub ntasks_per_node: Option<u32>,
     /// Whether any was given, be it `--gpus 0`.
     pub asked: bool,
+    /// `--ntasks-per-gpu`: so many tasks of a step share each GPU.
+    pub tasks_per_gpu: Option<u32>,
     /// Each as it was given, by the end of its variable's name: `GPUS_PER_NODE`.
     pub given: Vec<(&'static str, String)>,
 }
@@ -54,14 +57,50 @@ impl GpuOptions {
                 None => parts.push(Part { given, ask, scope }),
             }
         }
-        match parts.as_slice() {
-            [] => Ok(Self::default()),
+        let mut options = match parts.as_slice() {
+            [] => Self::default(),
             [part] => {
                 let ask = Some(part.ask.clone()).filter(|ask| !ask.is_none());
-                Ok(Self { ask, scope: part.scope, asked: true, given: variables(&parts), ..Self::default() })
+                Self { ask, scope: part.scope, asked: true, given: variables(&parts), ..Self::default() }
             }
-            [..] => together(&parts),
+            [..] => together(&parts)?,
+        };
+        if let Some(per_gpu) = choices.take("ntasks-per-gpu") {
+            if let Some(rival) = choices.get("ntasks-per-node").or(parts.iter().find(|part| part.scope == GpuScope::Task).map(|part| &part.given)) {
+                return Err(contradiction(rival, &per_gpu));
+            }
+            options.count_tasks(&per_gpu, choices.get("ntasks"))?;
         }
+        Ok(options)
+    }
+
+    /// How many tasks the GPUs come to at so many tasks each, or how many GPUs the tasks.
+    fn count_tasks(&mut self, per_gpu: &Given, ntasks: Option<&Given>) -> Result<(), Failure> {
+        let each = task_count(per_gpu)?;
+        let ntasks = ntasks.map(task_count).transpose()?;
+        match (self.ask.as_ref(), ntasks) {
+            (Some(ask), ntasks) => {
+                let gpus = count(ask).ok_or_else(|| per_gpu.fail(format_args!("{ask} are no whole GPUs of one kind to count tasks by. Use --ntasks")))?;
+                let made = gpus.saturating_mul(each);
+                match (self.scope, ntasks) {
+                    (GpuScope::Job, Some(asked)) if asked != made => {
+                        let text = format!("{each} for each of {gpus} GPUs are {made} tasks, and --ntasks asks for {asked}. Leave one of the three out");
+                        return Err(per_gpu.fail(text));
+                    }
+                    (GpuScope::Job, _) => self.ntasks = Some(made),
+                    _ => self.ntasks_per_node = Some(made),
+                }
+            }
+            (None, Some(tasks)) if !self.asked => {
+                let gpus = tasks.div_ceil(each);
+                self.ask = Some(GpuAsk { alternatives: vec![GpuAlternative { kind: GpuKind::Any, amount: GpuAmount::Whole(gpus) }] });
+                (self.scope, self.asked) = (GpuScope::Job, true);
+            }
+            (None, _) => return Err(per_gpu.fail("the job asks for no GPU. Add --gpus 1, or --ntasks to have as many GPUs as its tasks need")),
+        }
+        self.given.push(("NTASKS_PER_GPU", each.to_string()));
+        self.tasks_per_gpu = Some(each);
+        Ok(())
     }
 
     /// Compares with what is asked for by `--nodes`, `--ntasks` and `--ntasks-per-node`.
@@ -106,6 +145,7 @@ fn together(parts: &[Part]) -> Result<GpuOptions, Failure> {
         ntasks: ratio(job, task)?,
         ntasks_per_node: ratio(node, task)?,
         asked: true,
+        tasks_per_gpu: None,
         given: variables(parts),
     })
 }
@@ -117,7 +157,7 @@ fn of(parts: &[Part], scope: GpuScope) -> Option<&Part> {
 /// How often the fewer go into the more; they must do so evenly.
 fn ratio(more: Option<&Part>, fewer: Option<&Part>) -> Result<Option<u32>, Failure> {
     let Some((more, fewer)) = more.zip(fewer) else { return Ok(None) };
-    match (count(more), count(fewer)) {
+    match (count(&more.ask), count(&fewer.ask)) {
         (Some(most), Some(least)) if most % least == 0 => Ok(Some(most / least)),
         (Some(most), Some(least)) => Err(more.given.fail(format_args!(
             "{most} is no multiple of --{} {least}. Make it {}, or leave one of the two out",
@@ -128,9 +168,14 @@ fn ratio(more: Option<&Part>, fewer: Option<&Part>) -> Result<Option<u32>, Failu
     }
 }
 
+fn task_count(given: &Given) -> Result<u32, Failure> {
+    let count = given.text().parse().ok().filter(|count| *count > 0);
+    count.ok_or_else(|| given.fail(format_args!("{:?} is not a whole number from 1", given.text())))
+}
+
 /// GPUs or MIG instances of an ask that names one kind and no share.
-fn count(part: &Part) -> Option<u32> {
-    match part.ask.alternatives.as_slice() {
+fn count(ask: &GpuAsk) -> Option<u32> {
+    match ask.alternatives.as_slice() {
         [GpuAlternative { amount: GpuAmount::Whole(count) | GpuAmount::Mig { count, .. }, .. }] => Some(*count),
         _ => None,
     }
@@ -145,7 +190,7 @@ fn one_kind(parts: &[Part]) -> Result<GpuKind, Failure> {
     };
     let mut named: Option<&Part> = None;
     for part in parts {
-        if count(part).is_none() || profile(part) != profile(first) {
+        if count(&part.ask).is_none() || profile(part) != profile(first) {
             return Err(contradiction(&first.given, &parts.iter().find(|other| other.scope != first.scope).unwrap_or(part).given));
         }
         if part.ask.alternatives[0].kind == GpuKind::Any {
@@ -198,6 +243,11 @@ mod tests {
         check("--gres=gpu:h100:8 --gpus-per-task=2", "h100:8 a Node, nodes None, tasks None, a node Some(4)");
         check("-G16 --gpus-per-node=8 --gpus-per-task=h100:1", "h100:8 a Node, nodes Some(2), tasks Some(16), a node Some(8)");
         check("--gres=gpu:4 --gpus-per-node=4", "4 a Node, nodes None, tasks None, a node None");
+        check("--gpus=h100:2 --ntasks-per-gpu=2", "h100:2 a Job, nodes None, tasks Some(4), a node None");
+        check("--gpus=2 --ntasks-per-gpu=2 -n4", "2 a Job, nodes None, tasks Some(4), a node None");
+        check("--gres=gpu:2 --ntasks-per-gpu=3 -N2", "2 a Node, nodes None, tasks None, a node Some(6)");
+        check("-n8 --ntasks-per-gpu=2", "4 a Job, nodes None, tasks None, a node None");
+        check("-n9 --ntasks-per-gpu=2", "5 a Job, nodes None, tasks None, a node None");
         check("-G 1g.10gb:4 --gpus-per-task=1g.10gb:2", "1g.10gb:2 a Task, nodes None, tasks Some(2), a node None");
     }
 
@@ -208,6 +258,13 @@ mod tests {
         check("--gpus=h100:4 --gpus-per-task=a100:1", "--gpus h100:4 and --gpus-per-task a100:1 contradict each other. Keep one of them");
         check("--gpus=4 --gpus-per-task=1g.10gb:1", "--gpus 4 and --gpus-per-task 1g.10gb:1 contradict each other. Keep one of them");
         check("--gpus=h100:4|a100:8 --gpus-per-node=4", "--gpus h100:4|a100:8 and --gpus-per-node 4 contradict each other. Keep one of them");
+        check("--gpus=2 --ntasks-per-gpu=2 -n5", "--ntasks-per-gpu: 2 for each of 2 GPUs are 4 tasks, and --ntasks asks for 5. Leave one of the three out");
+        check("--gpus-per-task=1 --ntasks-per-gpu=2", "--gpus-per-task 1 and --ntasks-per-gpu 2 contradict each other. Keep one of them");
+        check("--ntasks-per-node=4 --gpus=2 --ntasks-per-gpu=2", "--ntasks-per-node 4 and --ntasks-per-gpu 2 contradict each other. Keep one of them");
+        check("--ntasks-per-gpu=2", "--ntasks-per-gpu: the job asks for no GPU. Add --gpus 1, or --ntasks to have as many GPUs as its tasks need");
+        check("-G 0 -n2 --ntasks-per-gpu=2", "--ntasks-per-gpu: the job asks for no GPU. Add --gpus 1, or --ntasks to have as many GPUs as its tasks need");
+        check("-G 0.5 --ntasks-per-gpu=2", "--ntasks-per-gpu: 0.5 are no whole GPUs of one kind to count tasks by. Use --ntasks");
+        check("-G 1 --ntasks-per-gpu=x", "--ntasks-per-gpu: \"x\" is not a whole number from 1");
         check("--gpus=0 --gpus-per-task=1", "--gpus 0 and --gpus-per-task 1 contradict each other. Keep one of them");
     }
 }

@@ -8,6 +8,7 @@ mod choice;
 mod environment;
 mod gpu_options;
 mod mark;
+mod multi_prog;
 mod notes;
 mod option_words;
 mod resource_limits;

@@ -35,6 +35,10 @@ impl Notes {
         }
     }
 
+    pub(crate) fn are_quiet(&self) -> bool {
+        self.quiet == Some(true)
+    }
+
     pub(crate) fn say(&mut self, text: &str) {
         match self.quiet {
             None => self.held.push(text.to_owned()),

@@ -3,7 +3,8 @@
 //! The controller counts the step and tells the nodes; their supervisors connect back here with a secret and
 //! stream output and exits. When grun ends, its tasks end.
 
-use crate::environment::Export;
+use crate::environment::{Export, describes_job};
+use crate::multi_prog;
 use crate::step_input::{self, Peer, Reads};
 use crate::step_output::{JobAround, StepFiles};
 use crate::step_refusal;
@@ -161,9 +162,24 @@ struct StepArgs {
     /// Print output as it comes, as always
     #[arg(short, long)]
     unbuffered: bool,
-    /// Wait for nothing and share the job's CPUs and GPUs with its other steps, as without --exact
-    #[arg(long, conflicts_with_all = ["exact", "gpus", "gpus_per_node", "gres", "mem", "mem_per_cpu", "mem_per_gpu"])]
+    /// Wait for nothing: what the step asks for it shares with the job's other steps
+    #[arg(long)]
     overlap: bool,
+    /// The job to start tasks in, instead of the one around
+    #[arg(long, value_name = "JOB")]
+    jobid: Option<gmodel::JobId>,
+    /// The command is a file that says which tasks run what, a line for the ranks of each: 0-3 ./worker %t
+    #[arg(long)]
+    multi_prog: bool,
+    /// How MPI ranks find each other: none, for mpirun in the script or ranks that use SLURM_PROCID
+    #[arg(long, value_name = "TYPE", value_parser = mpi)]
+    mpi: Option<String>,
+    /// Say nothing besides errors
+    #[arg(short = 'Q', long)]
+    quiet: bool,
+    /// Say which tasks are on which node
+    #[arg(short, long, action = clap::ArgAction::Count)]
+    verbose: u8,
     /// Options of the job that scripts give to srun, too: in a running job nothing comes of them there either.
     #[command(flatten)]
     of_job: OptionsOfJob,
@@ -188,6 +204,9 @@ struct OptionsOfJob {
     constraint: Option<String>,
     #[arg(long, hide = true)]
     reservation: Option<String>,
+    /// Memory comes from where the kernel has it nearest, as without these words.
+    #[arg(long, hide = true)]
+    mem_bind: Option<String>,
 }
 
 impl OptionsOfJob {
@@ -201,7 +220,9 @@ impl OptionsOfJob {
             ("--reservation", &self.reservation, "SLURM_JOB_RESERVATION"),
         ];
         let differs = all.into_iter().filter(|(_, given, name)| given.is_some() && **given != variable(name));
-        differs.map(|(flag, given, _)| format!("{flag} {} changes nothing here: it is for the job, give it to gsub", given.as_deref().unwrap_or_default())).collect()
+        let of_job = differs.map(|(flag, given, _)| format!("{flag} {} changes nothing here: it is for the job, give it to gsub", given.as_deref().unwrap_or_default()));
+        let bound = self.mem_bind.as_deref().filter(|word| !["none", "no", "quiet", "q", "local"].contains(word));
+        of_job.chain(bound.map(|word| format!("--mem-bind {word} changes nothing here: memory is not bound to NUMA nodes"))).collect()
     }
 }
 
@@ -209,6 +230,7 @@ impl StepArgs {
     fn share_words(&self) -> ShareWords<'_> {
         ShareWords {
             exact: self.exact,
+            overlap: self.overlap,
             cpus_per_task: self.cpus_per_task,
             mem: self.mem.as_deref(),
             mem_per_cpu: self.mem_per_cpu.as_deref(),
@@ -233,22 +255,23 @@ pub fn command() -> clap::Command {
 pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     let matches = command_line::parse_explained(command(), words, step_refusal::of_srun)?;
     let mut args = StepArgs::from_arg_matches(&matches).map_err(Failure::usage)?;
-    let variable = |name: &str| std::env::var(name).ok();
+    let job = job_of(args.jobid)?;
+    let is_around = own_job().is_ok_and(|around| around == job);
+    let variable = |name: &str| std::env::var(name).ok().filter(|_| is_around || !describes_job(name));
     let of_job = TasksOfJob { cpus: variable("SLURM_CPUS_PER_TASK").and_then(|text| text.parse().ok()).unwrap_or(1), gpus: gpus_per_task_of_job(variable) };
-    args.exact |= args.cpus_per_task.is_some() && !args.overlap;
-    if args.overlap {
-        check_cpus(args.cpus_per_task, of_job.cpus)?;
-    }
+    args.exact |= args.cpus_per_task.is_some();
     let words = args.share_words();
     let own_gpus = words.gpus()?;
     if words.mem_per_cpu.is_some() && !args.exact {
         return Err(Failure::usage("--mem-per-cpu counts CPUs of the step's own: give --exact or --cpus-per-task, too"));
     }
-    args.of_job.notes(variable).iter().for_each(|note| eprintln!("grun: {note}"));
-    let share = if args.overlap { None } else { words.ask(&of_job)? };
+    args.of_job.notes(variable).iter().filter(|_| !args.quiet).for_each(|note| eprintln!("grun: {note}"));
+    let share = words.ask(&of_job)?;
     args.gpu_bind = args.gpu_bind.or_else(|| bind_per_task(own_gpus.as_ref(), of_job.gpus, variable(GPU_BIND).is_some()));
     check_inherited(&args)?;
-    let job = own_job()?;
+    if args.multi_prog {
+        take_programs(&mut args)?;
+    }
     // Blocked before the first thread starts, so that none of them takes a signal.
     let signals = watched_signals();
     let failed = |what: &str, error: std::io::Error| Failure::new(format_args!("cannot {what}: {error}"));
@@ -257,7 +280,7 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     let key = secret().map_err(|e| failed("read /dev/urandom", e))?;
     let request = StepRequest {
         argv: args.command.clone(),
-        environment: environment(args.export.as_ref(), [(CPU_BIND, args.cpu_bind), (GPU_BIND, args.gpu_bind)]),
+        environment: environment(args.export.as_ref(), is_around, [(CPU_BIND, args.cpu_bind), (GPU_BIND, args.gpu_bind)]),
         work_dir: work_dir(args.chdir)?,
         name: args.job_name.unwrap_or_default(),
         nodes: args.nodes,
@@ -272,7 +295,10 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
         key: key.clone(),
     };
     let mut client = gcli::connect("grun")?;
-    let step = step_turn::start(&mut client, &job, &request, &signals)?;
+    let step = step_turn::start(&mut client, &job, &request, &signals, args.quiet)?;
+    if args.verbose > 0 {
+        eprintln!("grun: step {} of job {job}: {}", step.step, placed(&step));
+    }
     let (sender, messages) = mpsc::sync_channel(CHANNEL);
     let around = JobAround::from_env(&job, variable);
     let files = check_reader(&step, args.input).and_then(|()| {
@@ -331,13 +357,32 @@ fn check_inherited(args: &StepArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Tasks of a step that shares its job's CPUs have as many as the job's tasks were given.
-fn check_cpus(asked: Option<u32>, given: u32) -> Result<(), Failure> {
-    match asked {
-        Some(asked) if asked != given => Err(Failure::usage(format_args!(
-            "--cpus-per-task {asked}: with --overlap tasks have what the job's have, {given} each. Leave one of the two out"
-        ))),
-        _ => Ok(()),
+/// `node1 has tasks 0-1, node2 has task 2`
+fn placed(step: &StepReply) -> String {
+    let one = |node: &gwire::api::StepNodeRow| {
+        let ranks: Vec<String> = node.ranks.iter().map(u32::to_string).collect();
+        format!("{} has task{} {}", node.name, if ranks.len() == 1 { "" } else { "s" }, ranks.join(","))
+    };
+    step.nodes.iter().map(one).collect::<Vec<_>>().join("; ")
+}
+
+/// The step is called after its file, as without --multi-prog after its program.
+fn take_programs(args: &mut StepArgs) -> Result<(), Failure> {
+    let [path] = &args.command[..] else {
+        return Err(Failure::usage("--multi-prog: one file says what all tasks run; their arguments are in it"));
+    };
+    let file = std::fs::read_to_string(path).map_err(|error| Failure::new(format_args!("--multi-prog: cannot read {path}: {error}")))?;
+    let name = path.rsplit('/').next().unwrap_or_default().to_owned();
+    let command = multi_prog::command(path, &file)?;
+    args.job_name.get_or_insert(name);
+    args.command = command;
+    Ok(())
+}
+
+fn mpi(word: &str) -> Result<String, &'static str> {
+    match word {
+        "none" => Ok(word.to_owned()),
+        _ => Err("grun starts no MPI. Call mpirun in the script, or give none and join the ranks over SLURM_PROCID and the first node's name"),
     }
 }
 
@@ -362,6 +407,10 @@ fn bind_per_task(own: Option<&StepGpus>, of_job: Option<u32>, is_bound: bool) ->
     count.filter(|count| *count > 0).map(|count| format!("per_task:{count}"))
 }
 
+fn job_of(given: Option<gmodel::JobId>) -> Result<String, Failure> {
+    given.map_or_else(own_job, |job| Ok(job.to_string()))
+}
+
 fn own_job() -> Result<String, Failure> {
     ["SLURM_JOB_ID", "GSUB_JOB_ID"]
         .iter()
@@ -370,7 +419,7 @@ fn own_job() -> Result<String, Failure> {
         .ok_or_else(|| {
             Failure::new(
                 "not inside a job (SLURM_JOB_ID is not set). grun starts tasks in an allocation: call it from a \
-                 script given to gsub.",
+                 script given to gsub, or name a running job with --jobid.",
             )
         })
 }
@@ -389,11 +438,11 @@ fn secret() -> std::io::Result<String> {
 }
 
 /// `NAME=value` of this process as far as `--export` lets it through, and over it these of the command line. What is not
-/// UTF-8 cannot travel in JSON and stays behind.
-fn environment(export: Option<&Export>, told: [(&str, Option<String>); 2]) -> Vec<String> {
+/// UTF-8 cannot travel in JSON and stays behind, and so does what describes another job than the step's.
+fn environment(export: Option<&Export>, is_around: bool, told: [(&str, Option<String>); 2]) -> Vec<String> {
     let told: Vec<(String, String)> = told.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect();
     let own = std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
-    let own: Vec<(String, String)> = own.collect();
+    let own: Vec<(String, String)> = own.filter(|(name, _)| is_around || !describes_job(name)).collect();
     let mut own = export.map_or(own.clone(), |export| export.inside(own));
     own.retain(|(name, _)| told.iter().all(|(known, _)| known != name));
     own.into_iter().chain(told).map(|(name, value)| format!("{name}={value}")).collect()
@@ -842,6 +891,29 @@ mod tests {
         let notes = args.of_job.notes(|name| (name == "SLURM_JOB_PARTITION").then(|| "main".to_owned()));
         let want = ["--account phys", "--constraint ib"].map(|what| format!("{what} changes nothing here: it is for the job, give it to gsub"));
         assert_eq!(notes, want);
+        let bound = |word: &str| StepArgs::try_parse_from(["grun", "--mem-bind", word, "true"]).unwrap().of_job.notes(|_| None);
+        assert_eq!((bound("local"), bound("rank").len()), (Vec::new(), 1), "memory is local anyway");
+    }
+
+    #[test]
+    fn a_step_may_name_its_job_and_a_file_of_programs() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("mp.conf").to_str().unwrap().to_owned();
+        std::fs::write(&file, "0 echo a\n").unwrap();
+        let mut args = StepArgs::try_parse_from(["grun", "--jobid", "17", "-Q", "-vv", "--mpi=none", "--multi-prog", &file]).unwrap();
+        assert_eq!(job_of(args.jobid).unwrap(), "17");
+        take_programs(&mut args).unwrap();
+        assert_eq!((args.job_name.as_deref(), args.command[0].as_str()), (Some("mp.conf"), "/bin/sh"));
+        args.command = vec!["/nosuch".into()];
+        assert!(take_programs(&mut args).unwrap_err().text.starts_with("--multi-prog: cannot read /nosuch: "));
+        let refused = StepArgs::try_parse_from(["grun", "--mpi=pmix", "true"]).err().unwrap().to_string();
+        assert!(refused.contains("grun starts no MPI"), "{refused}");
+        assert!(StepArgs::try_parse_from(["grun", "--jobid", "x", "true"]).is_err());
+    }
+
+    #[test]
+    fn a_step_says_where_its_tasks_are() {
+        assert_eq!(placed(&two_nodes()), "n1 has tasks 0,1; n2 has task 2");
     }
 
     #[test]
@@ -850,13 +922,6 @@ mod tests {
         let args = StepArgs::from_arg_matches(&command().try_get_matches_from(words).unwrap()).unwrap();
         assert!(args.exact && args.share_words().gpus().unwrap().is_some_and(|gpus| gpus.count == 0));
         assert_eq!(args.ntasks, Some(1), "the last counts");
-    }
-
-    #[test]
-    fn cpus_of_a_task_are_those_of_the_job() {
-        assert!(check_cpus(Some(4), 4).is_ok() && check_cpus(None, 4).is_ok());
-        let refused = check_cpus(Some(8), 4).unwrap_err().text;
-        assert!(refused.starts_with("--cpus-per-task 8: with --overlap tasks have what the job's have, 4 each"), "{refused}");
     }
 
     #[test]

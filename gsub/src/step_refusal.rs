@@ -1,7 +1,7 @@
 //! Options of srun that grun does not have: why, and what to do instead. A script moved from srun is to learn it at once.
 
 /// Options by their names, and what is said of them.
-const REFUSED: [(&[&str], &str); 10] = [
+const REFUSED: [(&[&str], &str); 8] = [
     (
         &["overcommit", "O", "oversubscribe", "s"],
         "tasks share the CPUs of their job unless --exact gives them their own. Leave it out",
@@ -14,9 +14,7 @@ const REFUSED: [(&[&str], &str); 10] = [
         &["hint", "threads-per-core", "cores-per-socket", "sockets-per-node", "ntasks-per-socket", "ntasks-per-core", "extra-node-info", "B"],
         "how tasks lie on cores is said by --cpu-bind: cores gives each whole cores, threads each CPU alone",
     ),
-    (&["mpi"], "grun starts no MPI. Call mpirun in the script, or start the ranks with grun and join them over SLURM_PROCID and the first node's name"),
     (&["pty"], "grun has no terminal yet. gq --follow shows a job's output as it comes"),
-    (&["multi-prog"], "grun starts one program. Let a script choose by SLURM_PROCID what each task runs"),
     (&["bcast", "task-prolog", "task-epilog", "prolog", "epilog"], "do it in the job's script, before or after grun"),
     (
         &["immediate", "I", "signal", "deadline", "begin"],
@@ -26,7 +24,7 @@ const REFUSED: [(&[&str], &str); 10] = [
         &["hold", "H", "dependency", "d", "array", "a"],
         "it is for the job: give it to gsub. grun starts tasks in the job around it",
     ),
-    (&["jobid", "het-group", "clusters", "M"], "grun starts tasks in the job around it: SLURM_JOB_ID says which"),
+    (&["het-group", "clusters", "M"], "grun starts tasks in the job around it, or that of --jobid"),
 ];
 
 /// What is said of a word of the command line, if it is one of those options: `--exclusive=user`, `-t`, `-t5`.

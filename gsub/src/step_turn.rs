@@ -30,6 +30,7 @@ const MAX_LOOKED_AT: usize = 64;
 #[derive(Debug, Default)]
 pub(crate) struct ShareWords<'a> {
     pub exact: bool,
+    pub overlap: bool,
     pub cpus_per_task: Option<u32>,
     pub mem: Option<&'a str>,
     pub mem_per_cpu: Option<&'a str>,
@@ -57,8 +58,9 @@ impl ShareWords<'_> {
             mem_per_cpu_bytes: bytes("--mem-per-cpu", self.mem_per_cpu)?,
             mem_per_gpu_bytes: bytes("--mem-per-gpu", self.mem_per_gpu)?,
             gpus: self.gpus()?.or(per_task.map(|count| StepGpus { per: Per::Task, count, gpu_type: None })),
+            overlap: false,
         };
-        Ok((ask != StepShareAsk::default()).then_some(ask))
+        Ok((ask != StepShareAsk::default()).then_some(StepShareAsk { overlap: self.overlap, ..ask }))
     }
 
     /// GPUs of the step's own, as far as the command line names some. That a step has none may be said in several ways.
@@ -98,7 +100,7 @@ pub(crate) struct TasksOfJob {
 ///
 /// # Errors
 /// The controller's refusal; the signal, as an exit code.
-pub(crate) fn start(client: &mut Client, job: &str, request: &StepRequest, signals: &SigSet) -> Result<StepReply, Failure> {
+pub(crate) fn start(client: &mut Client, job: &str, request: &StepRequest, signals: &SigSet, quiet: bool) -> Result<StepReply, Failure> {
     let path = format!("/v1/jobs/{job}/steps");
     let (mut pause, mut looked): (Duration, Option<Instant>) = (FIRST_PAUSE, None);
     loop {
@@ -109,7 +111,7 @@ pub(crate) fn start(client: &mut Client, job: &str, request: &StepRequest, signa
             Err(error) if looked.is_some() && error.is_unreachable() => StepWaits::default(),
             Err(error) => return Err(error.into()),
         };
-        if looked.is_none() {
+        if looked.is_none() && !quiet {
             eprintln!("grun: waiting: {}", waits.reason);
         }
         if looked.is_none_or(|at| at.elapsed() >= LOOK_EVERY) {
@@ -176,6 +178,9 @@ mod tests {
         assert_eq!((gres.cpus_per_task, gres.gpus), (0, Some(StepGpus { per: Per::Node, count: 2, gpu_type: Some("h100".into()) })));
         let none = ask(&ShareWords { gres: Some("none"), ..ShareWords::default() });
         assert_eq!(none.gpus.map(|gpus| gpus.count), Some(0));
+        let over = |words: ShareWords<'_>| words.ask(&OF_JOB).unwrap().map(|ask| (ask.overlap, ask.mem_bytes));
+        assert_eq!(over(ShareWords { overlap: true, ..ShareWords::default() }), None, "it shares all of its job anyway");
+        assert_eq!(over(ShareWords { overlap: true, mem: Some("1G"), ..ShareWords::default() }), Some((true, 1 << 30)));
     }
 
     #[test]

@@ -133,7 +133,7 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     let cluster = cluster_choice::check(&submission.clusters, &mut client)?;
     let request = request(&submission, &work, &mut notes)?;
     if submission.dry_run {
-        return dry_run(&mut client, &request, &mut notes, json);
+        return dry_run(&mut client, &request, &mut notes, if json { Told::Json } else if as_sbatch { Told::AsSbatch } else { Told::InFull });
     }
     let submitted: Submitted = client.post_repeatable("/v1/jobs", &request)?;
     for note in &submitted.notes {
@@ -142,6 +142,8 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     let mut out = std::io::stdout();
     match json {
         true => write_json(serde_json::to_string(&submitted))?,
+        // The id is gsub's answer; sbatch counts it among what --quiet leaves out.
+        false if as_sbatch && notes.are_quiet() => {}
         false => writeln!(out, "{}", said(submitted.id, as_sbatch && !submission.parsable, as_sbatch, cluster.as_deref()))?,
     }
     out.flush()?;
@@ -280,14 +282,27 @@ fn client_key() -> Result<String, Failure> {
     Ok(key.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-fn dry_run(client: &mut Client, request: &SubmitRequest, notes: &mut Notes, json: bool) -> Outcome {
+/// How the answer of a dry run is told.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Told {
+    InFull,
+    Json,
+    /// The one line that programs read from `sbatch --test-only`, where a time and nodes are known.
+    AsSbatch,
+}
+
+fn dry_run(client: &mut Client, request: &SubmitRequest, notes: &mut Notes, told: Told) -> Outcome {
     let answer: DryRun = client.post_repeatable("/v1/jobs/dry-run", request)?;
-    if json {
+    if told == Told::Json {
         write_json(serde_json::to_string(&answer))?;
         return Ok(0);
     }
     for note in &answer.notes {
         notes.say(note);
+    }
+    if let Some(line) = test_only(&answer).filter(|_| told == Told::AsSbatch) {
+        eprintln!("sbatch: {line}");
+        return Ok(0);
     }
     let text = match (&answer.text, answer.nodelist.is_empty(), answer.start) {
         (text, ..) if !text.is_empty() => text.clone(),
@@ -298,6 +313,16 @@ fn dry_run(client: &mut Client, request: &SubmitRequest, notes: &mut Notes, json
     let text = TimeFormat::from_env().in_text(&gcli::printable::printable(&text));
     writeln!(std::io::stdout(), "{text}")?;
     Ok(0)
+}
+
+/// As sbatch says it; the job has no number, for there is none.
+fn test_only(answer: &DryRun) -> Option<String> {
+    let (start, nodes) = match (answer.start, &answer.nodelist, answer.expected_start, &answer.expected_nodes) {
+        (Some(start), nodes, ..) | (_, _, Some(start), nodes) if !nodes.is_empty() => (start, nodes),
+        _ => return None,
+    };
+    let (start, cpus) = (TimeFormat::from_env().print(start.0), answer.cpus);
+    Some(format!("Job 0 to start at {start} using {cpus} processors on nodes {nodes} in partition {}", answer.partition))
 }
 
 fn write_json(line: serde_json::Result<String>) -> Result<(), Failure> {
@@ -364,6 +389,18 @@ mod tests {
         assert_eq!(exit_code(&job(JobState::Failed, ExitCode::exited(5))), 5);
         assert_eq!(exit_code(&job(JobState::Failed, ExitCode::killed(9))), 137);
         assert_eq!(exit_code(&job(JobState::Cancelled, ExitCode::SUCCESS)), 1);
+    }
+
+    #[test]
+    fn a_dry_run_says_to_programs_of_sbatch_what_they_read() {
+        let at = |secs| Some(gmodel::Instant(gmodel::Timestamp::from_secs(secs)));
+        let answer = DryRun { cpus: 4, partition: "main".into(), ..DryRun::default() };
+        assert_eq!(test_only(&answer), None, "nobody knows when");
+        let waits = DryRun { expected_start: at(0), expected_nodes: "n[1-2]".into(), ..answer };
+        let line = test_only(&waits).unwrap();
+        assert!(line.starts_with("Job 0 to start at 19") && line.ends_with("using 4 processors on nodes n[1-2] in partition main"), "{line}");
+        let starts = DryRun { start: at(1_795_165_527), nodelist: "n1".into(), ..waits };
+        assert!(test_only(&starts).unwrap().contains("to start at 2026-"));
     }
 
     #[test]

@@ -74,12 +74,13 @@ fn under_the_name_sbatch_it_says_what_sbatch_says_and_names_the_same_files() {
         (ran.stdout, stdout.unwrap_or_default())
     };
     let pair = |line: &str, file: &str| (line.to_owned(), file.to_owned());
-    assert_eq!(says(&["-Q", "--wrap", "true"]), pair("Submitted batch job 17\n", "slurm-%j.out"));
-    assert_eq!(says(&["-Q", "-a", "0-3", "--wrap", "true"]), pair("Submitted batch job 17\n", "slurm-%A_%a.out"));
-    assert_eq!(says(&["-Q", "--parsable", "-o", "x", "--wrap", "true"]), pair("17\n", "x"));
-    assert_eq!(says(&["-Q", "-M", "lab", "--wrap", "true"]).0, "Submitted batch job 17 on cluster lab\n");
-    assert_eq!(says(&["-Q", "-M", "lab", "--parsable", "--wrap", "true"]).0, "17;lab\n");
-    assert_eq!(says(&["-Q", "-M", "all", "--parsable", "--wrap", "true"]).0, "17\n");
+    assert_eq!(says(&["--wrap", "true"]), pair("Submitted batch job 17\n", "slurm-%j.out"));
+    assert_eq!(says(&["-a", "0-3", "--wrap", "true"]), pair("Submitted batch job 17\n", "slurm-%A_%a.out"));
+    assert_eq!(says(&["--parsable", "-o", "x", "--wrap", "true"]), pair("17\n", "x"));
+    assert_eq!(says(&["-M", "lab", "--wrap", "true"]).0, "Submitted batch job 17 on cluster lab\n");
+    assert_eq!(says(&["-M", "lab", "--parsable", "--wrap", "true"]).0, "17;lab\n");
+    assert_eq!(says(&["-M", "all", "--parsable", "--wrap", "true"]).0, "17\n");
+    assert_eq!(says(&["-Q", "--wrap", "true"]), pair("", "slurm-%j.out"), "sbatch --quiet leaves out the id");
     assert_eq!(says(&["--test-only", "--wrap", "true"]).0, says(&["--dry-run", "--wrap", "true"]).0);
     assert!(says(&["--version"]).0.starts_with("slurm 25.05.0 (as gpupool "));
 }

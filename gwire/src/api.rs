@@ -112,7 +112,7 @@ pub struct Submitted {
     pub repeated: bool,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct DryRun {
     pub schema: u32,
     /// Nodes it would start on now; empty when it would wait.

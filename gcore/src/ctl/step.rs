@@ -36,15 +36,10 @@ pub(super) fn start(
     let shared = layout(&held, &ask)?;
     let (tasks, parts) = match &ask.share {
         None => (shared, Vec::new()),
-        Some(share) => {
-            let total = shared.iter().map(|(_, count)| *count).sum();
-            // Without a number of tasks it is the job's own, on all its nodes.
-            let nodes = ask.nodes.or(ask.ntasks.is_none().then_some(shared.len() as u32));
-            match step_share::find(tx.state, run, &held, &ask, share, total, nodes)? {
-                step_share::Found::Room { tasks, parts } => (tasks, parts),
-                step_share::Found::Waits(text) => return Ok(Reply::StepWaits { text, holders: run.step_holds.clone() }),
-            }
-        }
+        Some(share) => match step_share::find(tx.state, run, &held, &ask, share, &shared)? {
+            step_share::Found::Room { tasks, parts } => (tasks, parts),
+            step_share::Found::Waits(text) => return Ok(Reply::StepWaits { text, holders: run.step_holds.clone() }),
+        },
     };
     let counts: Vec<u32> = tasks.iter().map(|(_, count)| *count).collect();
     let layout: Vec<StepNode> = tasks
@@ -63,7 +58,8 @@ pub(super) fn start(
     let (run, step, nodes) = (run.id, run.steps, places.len() as u32);
     let name = ask.name.chars().take(255).collect();
     let places = if the_first { Vec::new() } else { places };
-    let hold = parts.iter().any(step_share::holds).then_some(StepHold { step, connect: ask.connect, nodes: parts });
+    let holds = parts.iter().any(step_share::holds) && ask.share.as_ref().is_some_and(|share| !share.overlap);
+    let hold = holds.then_some(StepHold { step, connect: ask.connect, nodes: parts });
     tx.emit(Event::StepStarted { run, step, name, tasks: counts.iter().sum(), nodes, places, hold, at: tx.now });
     Ok(Reply::Step { run, step, layout })
 }

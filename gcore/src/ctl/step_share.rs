@@ -33,7 +33,8 @@ struct Room {
     mem_bytes: u64,
 }
 
-/// Finds room for a step of `total` tasks, on `nodes` nodes if that is fixed.
+/// Finds room for a step that would lie as `shared` if it shared all of its job: for so many tasks, and on so many nodes if there
+/// is room now, or if they were asked for.
 ///
 /// # Errors
 /// The job never has room for it, even without other steps.
@@ -43,20 +44,24 @@ pub(super) fn find(
     held: &[(String, u32)],
     ask: &StepAsk,
     share: &StepShareAsk,
-    total: u32,
-    nodes: Option<u32>,
+    shared: &[(usize, u32)],
 ) -> Result<Found, Refusal> {
     let all: Vec<Room> = run.allocation.iter().map(|part| Room::of(state, part, share)).collect();
     let mut free = all.clone();
-    for part in run.step_holds.iter().flat_map(|hold| &hold.nodes) {
+    for part in run.step_holds.iter().filter(|_| !share.overlap).flat_map(|hold| &hold.nodes) {
         free[part.place as usize].take(part);
     }
-    if run.step_holds.len() >= MAX_HOLDS {
+    if run.step_holds.len() >= MAX_HOLDS && !share.overlap {
         return Ok(Found::Waits(format!("{MAX_HOLDS} steps of the job hold parts of it, and more cannot")));
     }
     let (places, named) = usable(held, ask)?;
-    let search = Search { places: &places, named: named as usize, most_each: ask.ntasks_per_node.unwrap_or(MAX_STEP_TASKS), share, total, nodes };
-    if let Some(tasks) = search.among(&free) {
+    let total = shared.iter().map(|(_, count)| *count).sum();
+    let search = |nodes| Search { places: &places, named: named as usize, most_each: ask.ntasks_per_node.unwrap_or(MAX_STEP_TASKS), share, total, nodes };
+    let usual_nodes = Some(shared.len() as u32);
+    // Without a number of tasks it is the job's own, on all its nodes.
+    let is_fixed = ask.nodes.is_some() || ask.ntasks.is_none();
+    let (spread, search) = (search(usual_nodes), search(usual_nodes.filter(|_| is_fixed)));
+    if let Some(tasks) = spread.among(&free).or_else(|| search.among(&free)) {
         let parts = tasks.iter().map(|(place, count)| free[*place].part(*place, share, *count, tasks.len() as u32)).collect();
         return Ok(Found::Room { tasks, parts });
     }

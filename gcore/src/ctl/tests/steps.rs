@@ -70,6 +70,57 @@ fn a_step_is_on_the_nodes_that_have_room_for_it() {
 }
 
 #[test]
+fn a_step_lies_on_as_many_nodes_as_it_has_tasks_while_there_is_room() {
+    check(
+        "node n1 h100:2 cpus=8
+         node n2 h100:2 cpus=8
+         submit user=alice gpn=2 nodes=2 cpus=4
+         plan
+         n1 ready 1-1
+         n2 ready 1-1
+         n1 running 1-1
+         n2 running 1-1
+         step 1 user=alice n=2 cpus=2
+         step 1 user=alice n=1 cpus=2
+         step 1 user=alice n=2 cpus=1
+         step 1 user=alice n=2 cpus=4",
+        expect![[r#"
+            job 1
+              note: no --time given and partition "main" has no default: the limit is 1-00:00:00
+            step 1-1.0 on n1:1 cpus=[0, 1] gpus=[],n2:1 cpus=[0, 1] gpus=[]
+            step 1-1.1 on n1:1 cpus=[2, 3] gpus=[]
+            step 1-1.2 on n2:2 cpus=[2, 3] gpus=[]
+            waits: 2 tasks with 4 CPUs each: other steps have the rest; n1 has free 0 CPUs; n2 has free 0 CPUs (steps 0 at grun, 1 at grun, 2 at grun)
+        "#]],
+    );
+}
+
+#[test]
+fn a_step_that_overlaps_waits_for_none_and_none_for_it() {
+    check(
+        "node n1 h100:2 cpus=8
+         submit user=alice gpus=2 cpus=4
+         plan
+         n1 running 1-1
+         step 1 user=alice n=1 cpus=4 gpus=Step:2
+         step 1 user=alice n=1 cpus=1 gpus=Step:1 overlap=yes
+         step 1 user=alice n=1 gpus=Step:3 overlap=yes
+         step 1 user=alice n=1 cpus=1
+         step-ends 1 n=0 user=alice
+         step 1 user=alice n=1 cpus=4 gpus=Step:2",
+        expect![[r#"
+            job 1
+              note: no --time given and partition "main" has no default: the limit is 1-00:00:00
+            step 1-1.0 on n1:1 cpus=[0, 1, 2, 3] gpus=[0, 1]
+            step 1-1.1 on n1:1 cpus=[0] gpus=[0]
+            refused: 1 task with 3 GPUs: more than the job has there; n1 has 2 GPUs
+            waits: 1 task with 1 CPU each: other steps have the rest; n1 has free 0 CPUs (steps 0 at grun)
+            step 1-1.2 on n1:1 cpus=[0, 1, 2, 3] gpus=[0, 1]
+        "#]],
+    );
+}
+
+#[test]
 fn what_the_job_never_has_is_refused() {
     check(
         "node n1 h100:2 cpus=8

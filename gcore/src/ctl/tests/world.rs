@@ -654,7 +654,7 @@ impl World {
     }
 }
 
-/// `n`, `N` and `each` as grun has them; `cpus`, `mem` in GiB, `gpus=Step:2` what the step is to have for itself.
+/// `n`, `N`, `each` and `overlap=yes` as grun has them; `cpus`, `mem` in GiB, `gpus=Step:2` what the step is to have for itself.
 fn step_ask(words: &Words) -> StepAsk {
     let number = |key: &str| words.get(key).map(|n| n.parse().unwrap());
     let gpus = words.get("gpus").map(|text| {
@@ -671,6 +671,7 @@ fn step_ask(words: &Words) -> StepAsk {
         mem_bytes: words.get("mem").map_or(0, |n| n.parse::<u64>().unwrap() << 30),
         mem_per_gpu_bytes: words.get("mem-per-gpu").map_or(0, |n| n.parse::<u64>().unwrap() << 30),
         gpus,
+        overlap: words.get("overlap").is_some(),
         ..StepShareAsk::default()
     };
     StepAsk {
