@@ -1,7 +1,7 @@
 //! The subcommands of `gadm` and where each is carried out.
 
 use crate::policy::{account, document, qos, quota, reservation, user};
-use crate::{controller, export_trace, gpu, idle, job, node, pages, sacctmgr, sandbox, scontrol, share, token, topology};
+use crate::{controller, export_trace, gpu, idle, job, node, pages, sacctmgr, sandbox, scontrol, share, slurm_names, token, topology};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use gcli::{Failure, Outcome, command_line, slurm_name};
 use std::ffi::OsString;
@@ -25,6 +25,7 @@ Examples:
   gadm reload --dry-run
   gadm export-trace --from now-30days -o jobs.csv --cluster pool.toml
   gadm backup /var/backups/gpupool.db
+  eval $(gadm slurm-names ~/slurm-names)
 
 Owners may hold, release, requeue and update their own jobs, coordinators edit their accounts;
 the rest is for operators on the controller's host.";
@@ -98,6 +99,8 @@ enum What {
     Man(pages::ManArgs),
     /// Print a shell's completions for all commands
     Completions(pages::CompletionArgs),
+    /// Links for programs that call Slurm: sbatch to gsub, squeue to gq and so on; prints what to put into PATH
+    SlurmNames(slurm_names::NamesArgs),
 }
 
 /// The command line as clap knows it.
@@ -150,6 +153,7 @@ fn carry_out(what: What) -> Outcome {
         What::Config => controller::config(&mut client()?),
         What::Man(args) => pages::man(&args, command()),
         What::Completions(args) => pages::completions(&args, command()),
+        What::SlurmNames(args) => slurm_names::run(&args),
     }
 }
 

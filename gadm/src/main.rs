@@ -15,6 +15,7 @@ mod sacctmgr;
 mod sandbox;
 mod scontrol;
 mod share;
+mod slurm_names;
 mod token;
 mod topology;
 mod topology_conf;

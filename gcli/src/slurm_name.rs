@@ -7,8 +7,18 @@ use clap::Command;
 use std::ffi::OsStr;
 use std::path::Path;
 
-/// Slurm's commands that ours stand in for.
-const NAMES: [&str; 9] = ["sbatch", "squeue", "sacct", "scancel", "sinfo", "srun", "scontrol", "sacctmgr", "sshare"];
+/// Slurm's commands, each with ours that stands in for it.
+pub const NAMES: [(&str, &str); 9] = [
+    ("sbatch", "gsub"),
+    ("squeue", "gq"),
+    ("sacct", "gacct"),
+    ("scancel", "gdel"),
+    ("sinfo", "gnodes"),
+    ("srun", "grun"),
+    ("scontrol", "gadm"),
+    ("sacctmgr", "gadm"),
+    ("sshare", "gadm"),
+];
 
 /// Whose options and formats we know. Programs read the number behind the first word.
 pub const VERSION: &str = concat!("slurm 25.05.0 (as gpupool ", env!("CARGO_PKG_VERSION"), " speaks it)");
@@ -16,7 +26,7 @@ pub const VERSION: &str = concat!("slurm 25.05.0 (as gpupool ", env!("CARGO_PKG_
 /// Which of Slurm's names the first word of a command line is, the program itself.
 pub fn of(program: Option<impl AsRef<OsStr>>) -> Option<&'static str> {
     let program = program.as_ref().and_then(|program| Path::new(program.as_ref()).file_name()?.to_str())?;
-    NAMES.into_iter().find(|name| *name == program)
+    NAMES.into_iter().map(|(name, _)| name).find(|name| *name == program)
 }
 
 /// Whether it is one of them.

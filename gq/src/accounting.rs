@@ -95,7 +95,7 @@ struct AccountingArgs {
     /// With -k: jobs with time limits up to this
     #[arg(short = 'K', long, value_name = "TIME", value_parser = limit_secs, requires = "timelimit_min")]
     timelimit_max: Option<u64>,
-    /// Jobs in these states, FAILED or F
+    /// Jobs in these states, FAILED or F; with -S those that were in one at some time between -S and -E
     #[arg(short, long, value_name = "STATES")]
     state: Vec<String>,
     #[command(flatten)]
@@ -398,8 +398,15 @@ fn query(args: &AccountingArgs, now: Timestamp) -> Result<RunQuery, Failure> {
     {
         return Err(Failure::usage(format_args!("-S ({}) is after -E ({}): there is nothing between them", from.0, to.0)));
     }
+    if let (Some(from), None) = (from.filter(|from| from.0 > now), to) {
+        return Err(Failure::usage(format_args!("-S ({}) has not come yet: there is nothing after it", from.0)));
+    }
     // Times are whole seconds: what began in this very one lies before now all the same.
     let to = to.filter(|to| !(to.0 <= now && now < to.0.plus_secs(1)));
+    let states = Some(states(&args.state.join(","))?).filter(|states| states != "all").unwrap_or_default();
+    // With both ends a state is one that a job was in between them.
+    let is_between = args.starttime.is_some() && !states.is_empty();
+    let to = to.or(is_between.then(|| Instant(now.plus_secs(1))));
     Ok(RunQuery {
         job: args.jobs.join(","),
         user,
@@ -408,7 +415,7 @@ fn query(args: &AccountingArgs, now: Timestamp) -> Result<RunQuery, Failure> {
         qos: args.qos.join(","),
         name: args.name.join(","),
         nodelist: args.nodelist.join(","),
-        state: Some(states(&args.state.join(","))?).filter(|states| states != "all").unwrap_or_default(),
+        state: states,
         from,
         to,
         attempts: args.duplicates,

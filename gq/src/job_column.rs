@@ -109,7 +109,7 @@ const COLUMNS: &[Entry] = &[
     (JobColumn::Nodes,            'D', "numnodes",     "NODES",            "nodes"),
     (JobColumn::Cpus,             'C', "numcpus",      "CPUS",             "cpus"),
     (JobColumn::Tasks,            ' ', "numtasks",     "TASKS",            "ntasks"),
-    (JobColumn::Mem,              'm', "minmemory",    "MIN_MEMORY",       "mem"),
+    (JobColumn::Mem,              'm', "minmemory",    "MIN_MEMORY",       "mem,mem_bytes"),
     (JobColumn::CpusPerTask,      'c', "mincpus",      "MIN_CPUS",         "cpus,ntasks"),
     (JobColumn::Gpus,             ' ', "gpus",         "GPUS",             "gpus,gpu_count"),
     (JobColumn::Group,            'g', "groupname",    "GROUP",            "user"),
@@ -126,7 +126,7 @@ const COLUMNS: &[Entry] = &[
     (JobColumn::AccrueTime,       ' ', "accruetime",   "ACCRUE_TIME",      "eligible_time"),
     (JobColumn::SubmitHost,       ' ', "allocnodes",   "ALLOC_NODES",      "submit_host"),
     (JobColumn::PendingTime,      ' ', "pendingtime",  "PENDING_TIME",     "submit_time,start_time"),
-    (JobColumn::Restarts,         ' ', "restartcnt",   "RESTART_COUNT",    "attempts"),
+    (JobColumn::Restarts,         ' ', "restartcnt",   "RESTART_COUNT",    "attempts,state"),
     (JobColumn::Requeue,          ' ', "requeue",      "REQUEUE",          "requeue"),
     (JobColumn::TimeMin,          ' ', "mintime",      "MIN_TIME",         "time_min_secs"),
     (JobColumn::Priority,         'Q', "prioritylong", "PRIORITY",         "priority"),
@@ -338,7 +338,7 @@ impl JobColumn {
             Self::SubmitHost => Cow::Borrowed(&row.submit_host),
             Self::Group | Self::Gid => group_of(&row.user, self == Self::Group).into(),
             Self::PendingTime => pending_secs(row, local_time::now()).to_string().into(),
-            Self::Restarts => row.attempts.saturating_sub(1).to_string().into(),
+            Self::Restarts => restarts(row.attempts, row.state).to_string().into(),
             Self::Requeue => if row.requeue { "1" } else { "0" }.into(),
             Self::TimeMin => row.time_min_secs.map_or("N/A".into(), |secs| squeue_time(secs.into()).into()),
             Self::Priority => row.priority.to_string().into(),
@@ -426,6 +426,11 @@ fn pending_secs(row: &QueueRow<'_>, now: Timestamp) -> i64 {
 pub(crate) fn tres(cpus: u32, mem_bytes: u64, nodes: u32, gpus: f64) -> String {
     let gpus = if gpus > 0.0 { format!(",gres/gpu={gpus}") } else { String::new() };
     format!("cpu={cpus},mem={},node={nodes},billing={cpus}{gpus}", exact_size(mem_bytes))
+}
+
+/// How often it was put back into the queue: one that waits has no run of its own yet.
+pub(crate) fn restarts(attempts: u32, state: JobState) -> u32 {
+    if state == JobState::Pending { attempts } else { attempts.saturating_sub(1) }
 }
 
 /// `1:00:00` or `UNLIMITED`.

@@ -2,7 +2,7 @@
 //!
 //! Scripts read `Key=value` pairs from it: keys that Slurm has keep Slurm's names and values. Ours follow.
 
-use crate::job_column::{end_by_limit, group_of, time_limit, tres};
+use crate::job_column::{end_by_limit, group_of, restarts, time_limit, tres};
 use crate::queue_row::shown_start;
 use gcli::local_time::TimeFormat;
 use gcli::printable::printable;
@@ -90,8 +90,7 @@ fn identity(record: &mut Record, job: &JobRow) {
 
 fn state(record: &mut Record, job: &JobRow, times: &TimeFormat) {
     record.put("JobState", job.state).put("Reason", job.reason).put("Dependency", or_null(&job.dependency)).end();
-    let restarts = job.attempts.saturating_sub(1);
-    record.put("Requeue", u8::from(job.requeue)).put("Restarts", restarts).put("BatchFlag", 1).put("Reboot", 0);
+    record.put("Requeue", u8::from(job.requeue)).put("Restarts", restarts(job.attempts, job.state)).put("BatchFlag", 1).put("Reboot", 0);
     record.put("ExitCode", job.exit_code.in_row_of(job.state)).end();
     let limit = match job.time_limit_secs {
         None | Some(u32::MAX) => time_limit(None),

@@ -103,6 +103,9 @@ struct QueueArgs {
     /// No header line
     #[arg(short = 'h', long)]
     noheader: bool,
+    /// Memory that is asked for in MiB: 2048M, not 2G
+    #[arg(long)]
+    noconvert: bool,
     /// Steps of running jobs: batch scripts, and what gruns started; all, or these: 17.0,98
     #[arg(short, long, value_name = "STEPS", num_args = 0..=1, default_missing_value = "",
           conflicts_with_all = ["jobs", "about_one", "watch", "long", "array", "sort", "start", "prio"])]
@@ -239,6 +242,7 @@ struct Listing {
     only_job: Option<String>,
     /// When waiting jobs are expected to start, and where; by their ids.
     starts: BTreeMap<u64, (Option<Instant>, String)>,
+    noconvert: bool,
 }
 
 pub(crate) enum Shape {
@@ -284,7 +288,7 @@ impl Listing {
             Shape::Format(pieces) => job_column::keys(fields(pieces).chain(sorted_by)),
         };
         let only_job = (filter.is_empty() && !query.job.is_empty() && !query.job.contains(',')).then(|| query.job.clone());
-        Ok(Self { query, shape, sort, header: !args.noheader, only_job, starts: BTreeMap::new() })
+        Ok(Self { query, shape, sort, header: !args.noheader, only_job, starts: BTreeMap::new(), noconvert: args.noconvert })
     }
 
     /// The waiting jobs alone, each with the start that is expected of it.
@@ -303,6 +307,7 @@ impl Listing {
     /// What a column prints, with what is expected in it.
     fn text<'r>(&self, column: JobColumn, row: &'r QueueRow<'_>, times: &TimeFormat) -> Cow<'r, str> {
         match (column, self.starts.get(&row.id)) {
+            (JobColumn::Mem, _) if self.noconvert => format!("{}M", row.mem_bytes >> 20).into(),
             (JobColumn::StartTime, Some((Some(at), _))) => times.print(at.0).into(),
             (column, Some((_, nodes))) if column.is_planned_nodes() && !nodes.is_empty() => nodes.clone().into(),
             _ => column.text(row, times),

@@ -54,6 +54,8 @@ const OWN_NAMES: [&str; 24] = [
 /// Environment of the batch script or command: `NAME=value` in the order of the names.
 pub fn batch(order: &LaunchOrder, setup: &Setup, started: Timestamp) -> Vec<String> {
     let mut env = Variables::inherited(&order.environment, setup);
+    // By which login files and scripts tell that nobody watches; one that the user has says something else.
+    env.set_if_absent("ENVIRONMENT", "BATCH");
     user_variables(&mut env, setup, order);
     job_variables(&mut env, order, setup);
     // As later Slurms than 22.05 have it: programs write their last checkpoint by the second.
@@ -184,6 +186,7 @@ fn job_variables(env: &mut Variables, order: &LaunchOrder, setup: &Setup) {
     env.slurm("SUBMIT_HOST", &order.submit_host);
     env.slurm("NODE_ALIASES", "(null)");
     env.slurm("PRIO_PROCESS", 0);
+    env.set("HOSTNAME", &setup.node_name);
     env.set("SLURMD_NODENAME", &setup.node_name);
     env.set("GSUB_NODENAME", &setup.node_name);
     let above = |name: &dyn Fn(&str) -> String| order.switches.iter().map(|switch| name(switch) + ".").collect::<String>();
@@ -399,6 +402,7 @@ mod tests {
         let env = batch(&order, &setup, STARTED);
         compare(&env, golden("[batch]", "[task 3 of 4]"));
         assert_eq!(value(&env, "CUDA_VISIBLE_DEVICES"), Some("GPU-aa"));
+        assert_eq!((value(&env, "ENVIRONMENT"), value(&env, "HOSTNAME")), (Some("BATCH"), value(&env, "SLURMD_NODENAME")));
         assert_eq!(value(&env, "GSUB_ATTEMPT"), Some("1"));
         assert_eq!(value(&env, "SLURM_RESTART_COUNT"), None);
         assert_eq!(value(&env, "SLURM_TASK_PID"), None);
@@ -486,6 +490,8 @@ mod tests {
             "CUDA_VISIBLE_DEVICES=0",
             "SLURM_TIME_FORMAT=%s",
             "HOME=/elsewhere",
+            "ENVIRONMENT=production",
+            "HOSTNAME=login1",
             "OLDPWD=/x",
             "BROKEN",
             "=x",
@@ -499,7 +505,8 @@ mod tests {
         }
         assert_eq!(value(&env, "CUDA_VISIBLE_DEVICES"), Some(""), "a job without GPUs sees none");
         assert_eq!(value(&env, "SLURM_TIME_FORMAT"), Some("%s"), "a user's own setting stays");
-        assert_eq!(value(&env, "HOME"), Some("/elsewhere"));
+        assert_eq!((value(&env, "HOME"), value(&env, "ENVIRONMENT")), (Some("/elsewhere"), Some("production")));
+        assert_ne!(value(&env, "HOSTNAME"), Some("login1"), "it runs here");
         assert_eq!(value(&env, "GSUB_ATTEMPT"), Some("1"));
     }
 

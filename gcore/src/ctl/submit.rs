@@ -428,6 +428,7 @@ pub(super) fn check_nodes(
         notes.push(format!("no node of partition {:?} has reported yet: the job waits", partition.name));
         return Ok(());
     }
+    notes.extend(request.exclude.as_ref().and_then(|list| stranger(state, list)));
     if state.feasible.contains_key(&(spec.partition.clone(), as_asked(request))) {
         return Ok(());
     }
@@ -437,8 +438,11 @@ pub(super) fn check_nodes(
     let allowed = allowed_nodes(request, partition, member_nodes(state, partition))?;
     let asked = request.nodes_min.max(request.nodelist.as_ref().map_or(0, |l| l.len() as u32));
     if asked as usize > allowed.len() {
+        let by_tasks = request.ntasks_per_node.filter(|each| request.ntasks > 1 && request.ntasks.div_ceil(*each) == asked);
+        let why = by_tasks.map(|each| format!(", as many as --ntasks {} at --ntasks-per-node {each} take", request.ntasks));
         return Err(Refusal::invalid(format!(
-            "--nodes {asked}: partition {:?} has {} such nodes.",
+            "--nodes {asked}{}: partition {:?} has {} such nodes.",
+            why.unwrap_or_default(),
             partition.name,
             allowed.len()
         )));
@@ -482,6 +486,13 @@ fn members<'a>(state: &'a State, partition: &'a Partition) -> impl Iterator<Item
 
 fn member_nodes(state: &State, partition: &Partition) -> Vec<SchedNode> {
     members(state, partition).map(|node| sched_node(state, node)).collect()
+}
+
+/// A note on a name that no node has: scripts outlive nodes, and a slip of the pen excludes nothing.
+fn stranger(state: &State, exclude: &gmodel::hostlist::Hostlist) -> Option<String> {
+    let name = exclude.iter().find(|name| state.nodes.values().all(|node| node.name != *name))?;
+    let hint = gmodel::suggest::did_you_mean(name, state.nodes.values().map(|node| node.name.as_str()));
+    Some(format!("--exclude: there is no node {name:?}.{hint}"))
 }
 
 /// Those of a partition that the request does not rule out by name or feature.

@@ -32,6 +32,7 @@ fn requests_that_can_never_run_are_refused_with_what_would_work() {
          submit user=alice constraint=nvswitch
          submit user=alice constraint=ib&(
          submit user=alice exclude=node[1-3]
+         submit user=alice nodes=2 ntasks=8 each=2
          submit user=alice nice=-1
          submit user=root
          submit user=alice nodes=0
@@ -57,6 +58,7 @@ fn requests_that_can_never_run_are_refused_with_what_would_work() {
             refused: --constraint nvswitch: no node of partition "train" has the feature "nvswitch" (there are: ib).
             refused: constraint "ib&(": a feature is missing beside & or |. Try a100&ib or a100|h100
             refused: no node of partition "train" is left after --constraint, --exclude and --nodelist.
+            refused: --nodes 4, as many as --ntasks 8 at --ntasks-per-node 2 take: partition "train" has 3 such nodes.
             refused: only operators may use a negative --nice.
             refused: jobs of root are not accepted here: submit as an ordinary user. (`allow_root_jobs = true` in gpuctld.toml changes that.)
             refused: --nodes 0-0: ask for at least one, smaller first
@@ -169,6 +171,7 @@ fn tasks_without_a_word_about_nodes_get_as_few_as_have_room_for_them() {
          submit user=alice ntasks=9 any gpt=5
          submit user=alice ntasks=6 any nodelist=n[1-2]
          submit user=alice ntasks=6 any nodelist=n1 exclude=n1
+         submit user=alice exclude=n[3-4]
          plan
          show",
         expect![[r#"
@@ -187,11 +190,15 @@ fn tasks_without_a_word_about_nodes_get_as_few_as_have_room_for_them() {
             job 5
               note: no --time given and partition "main" has no default: the limit is 1-00:00:00
             refused: --nodelist and --exclude both name n1. Take it out of one of them.
+            job 6
+              note: no --time given and partition "main" has no default: the limit is 1-00:00:00
+              note: --exclude: there is no node "n4". Did you mean "n1"?
             1 alice RUNNING 1-1 on n1[]
             2 alice RUNNING 2-1 on n2[] n3[]
-            3 alice PENDING Resources: needs 12 CPUs on each of 2 nodes; most is free on n2: 4 GPUs, 7 CPUs and 224G of memory; room is expected by 1970-01-13T13:46:40Z
+            3 alice PENDING Resources: needs 12 CPUs on each of 2 nodes; most is free on n2: 4 GPUs, 6 CPUs and 192G of memory; room is expected by 1970-01-13T13:46:40Z
             4 alice PENDING Priority: needs 4 GPUs and 4 CPUs on each of 2 nodes; jobs of higher priority wait for such resources too
             5 alice PENDING Priority: needs 3 CPUs on each of 2 nodes; jobs of higher priority wait for such resources too
+            6 alice RUNNING 6-1 on n2[]
         "#]],
     );
 }

@@ -282,6 +282,7 @@ pub(super) fn spec(words: &Words, now: Timestamp) -> JobSpec {
     request.nodes_min = words.parse("nodes").unwrap_or(1);
     request.nodes_max = request.nodes_min;
     request.ntasks = words.parse("ntasks").unwrap_or(1);
+    request.ntasks_per_node = words.parse("each");
     request.nodes_any = words.has("any");
     request.cpus_per_task = words.parse("cpus");
     request.mem = words.get("mem").map_or(MemAsk::Default, |text| MemAsk::PerNode(bytes(text)));

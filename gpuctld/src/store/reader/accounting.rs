@@ -144,7 +144,11 @@ impl Filter {
         filter.any("j.qos", &query.qos)?;
         filter.any("j.name", &query.name)?;
         let state = if query.attempts { "coalesce(r.state, j.state)" } else { "j.state" };
-        filter.any(state, &states.join(","))?;
+        let between = query.from.zip(query.to).filter(|_| !states.is_empty() && !query.attempts);
+        match between {
+            Some((from, to)) => filter.in_states_between(&states, from.0, to.0),
+            None => filter.any(state, &states.join(","))?,
+        }
         // A job has an end exactly when it is over.
         let mut over = "j.end_ms IS NOT NULL".to_owned();
         if let Some(from) = query.from {
@@ -152,7 +156,7 @@ impl Filter {
             filter.conditions.push_str(&format!(" AND (j.end_ms >= ?{at} OR j.end_ms IS NULL)"));
             over = format!("j.end_ms >= ?{at}");
         }
-        if let Some(to) = query.to {
+        if let Some(to) = query.to.filter(|_| between.is_none()) {
             let at = filter.value(to.0.0.into());
             filter.conditions.push_str(&format!(" AND coalesce(j.start_ms, j.submit_ms) <= ?{at}"));
         }
@@ -172,6 +176,20 @@ impl Filter {
     fn union(&self, columns: &str, joined: &str) -> String {
         let half = |half: &String| format!("SELECT {columns} FROM jobs j {joined} WHERE {half} {}", self.conditions);
         self.halves.iter().map(half).collect::<Vec<_>>().join(" UNION ALL ")
+    }
+
+    /// As `-s` with `-S` and `-E` of sacct: what waited or ran at some time between, and what ended so between.
+    fn in_states_between(&mut self, states: &[&str], from: Timestamp, to: Timestamp) {
+        let (from, to) = (self.value(from.0.into()), self.value(to.0.into()));
+        let (running, pending) = (JobState::Running.long(), JobState::Pending.long());
+        let was = |state: &&str| match JobState::parse(state).filter(|state| state.is_final()) {
+            Some(_) => format!("j.state = '{state}' AND j.end_ms BETWEEN ?{from} AND ?{to}"),
+            None if *state == running => format!("j.start_ms <= ?{to} AND coalesce(j.end_ms, ?{to}) >= ?{from}"),
+            None if *state == pending => format!("j.submit_ms <= ?{to} AND coalesce(j.start_ms, j.end_ms, ?{to}) >= ?{from}"),
+            None => format!("j.state = '{state}'"),
+        };
+        let any: Vec<String> = states.iter().map(was).collect();
+        self.conditions.push_str(&format!(" AND ({})", any.join(" OR ")));
     }
 
     fn value(&mut self, value: Value) -> usize {

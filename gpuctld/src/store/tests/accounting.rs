@@ -51,6 +51,34 @@ fn accounting_finds_jobs_by_user_state_id_and_time() {
 }
 
 #[test]
+fn between_two_times_a_state_is_one_that_a_job_was_in_then() {
+    let mut world = World::new();
+    let node = world.add_node("node1", 8);
+    let first = world.submit(spec("h100:8"));
+    world.now = world.now.plus_secs(HOUR);
+    world.start(node, first);
+    let second = world.submit(spec("h100:8"));
+    world.now = world.now.plus_secs(HOUR);
+    world.end(node, first);
+    world.now = world.now.plus_secs(HOUR);
+    world.start(node, second);
+    let shown = |state: &str, from: i64, to: i64| {
+        let at = |minutes: i64| Some(gmodel::Instant(START.plus_secs(minutes * 60)));
+        world.runs(RunQuery { state: state.into(), from: at(from), to: at(to), ..all() }).join(" ")
+    };
+    // The first waited for an hour and ran for one; the second waited for two and runs.
+    assert_eq!(shown("PD", 10, 20), "1#1 FAILED");
+    assert_eq!(shown("PD", 70, 80), "2#1 RUNNING");
+    assert_eq!(shown("PD", 190, 200), "");
+    assert_eq!(shown("R", 10, 20), "");
+    assert_eq!(shown("R", 70, 80), "1#1 FAILED");
+    assert_eq!(shown("R", 70, 200), "1#1 FAILED 2#1 RUNNING");
+    assert_eq!(shown("F", 70, 80), "", "it ended later");
+    assert_eq!(shown("F,CD", 110, 130), "1#1 FAILED");
+    assert_eq!(shown("R,PD", 0, 200), "1#1 FAILED 2#1 RUNNING");
+}
+
+#[test]
 fn tasks_cancelled_untouched_are_one_line_of_accounting() {
     let mut world = World::new();
     let node = world.add_node("node1", 1);
