@@ -10,6 +10,10 @@ use gcli::Failure;
 use gmodel::gpu_request::{GpuAlternative, GpuAmount, GpuAsk, GpuKind};
 use gmodel::job::GpuScope;
 
+/// GPUs or slices that a node has at most, and entries of a map that `--gpu-bind` reads.
+const MOST_GPUS_OF_NODE: u32 = 64;
+const MOST_MAPPED: u32 = 4096;
+
 /// What the GPU options of a submission come to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct GpuOptions {
@@ -23,8 +27,8 @@ pub(crate) struct GpuOptions {
     pub ntasks_per_node: Option<u32>,
     /// Whether any was given, be it `--gpus 0`.
     pub asked: bool,
-    /// `--ntasks-per-gpu`: so many tasks of a step share each GPU.
-    pub tasks_per_gpu: Option<u32>,
+    /// Of `--ntasks-per-gpu`: which GPU each task of a node has, in the words of `--gpu-bind`.
+    pub bind: Option<String>,
     /// Each as it was given, by the end of its variable's name: `GPUS_PER_NODE`.
     pub given: Vec<(&'static str, String)>,
 }
@@ -77,6 +81,9 @@ impl GpuOptions {
     /// How many tasks the GPUs come to at so many tasks each, or how many GPUs the tasks.
     fn count_tasks(&mut self, per_gpu: &Given, ntasks: Option<&Given>) -> Result<(), Failure> {
         let each = task_count(per_gpu)?;
+        if each > MOST_MAPPED {
+            return Err(per_gpu.fail(format_args!("{each} tasks for each GPU are more than {MOST_MAPPED}, the most there can be")));
+        }
         let ntasks = ntasks.map(task_count).transpose()?;
         match (self.ask.as_ref(), ntasks) {
             (Some(ask), ntasks) => {
@@ -99,7 +106,7 @@ impl GpuOptions {
             (None, _) => return Err(per_gpu.fail("the job asks for no GPU. Add --gpus 1, or --ntasks to have as many GPUs as its tasks need")),
         }
         self.given.push(("NTASKS_PER_GPU", each.to_string()));
-        self.tasks_per_gpu = Some(each);
+        self.bind = self.ask.as_ref().and_then(count).map(|gpus| one_gpu_each(gpus, each));
         Ok(())
     }
 
@@ -145,7 +152,7 @@ fn together(parts: &[Part]) -> Result<GpuOptions, Failure> {
         ntasks: ratio(job, task)?,
         ntasks_per_node: ratio(node, task)?,
         asked: true,
-        tasks_per_gpu: None,
+        bind: None,
         given: variables(parts),
     })
 }
@@ -166,6 +173,13 @@ fn ratio(more: Option<&Part>, fewer: Option<&Part>) -> Result<Option<u32>, Failu
         ))),
         _ => Err(contradiction(&more.given, &fewer.given)),
     }
+}
+
+/// `map_gpu:0*2,1*2`: the first two tasks of a node have its first GPU. More positions than a node has GPUs are never used.
+fn one_gpu_each(gpus: u32, tasks: u32) -> String {
+    let positions = gpus.min(MOST_GPUS_OF_NODE).min(MOST_MAPPED / tasks).max(1);
+    let map: Vec<String> = (0..positions).map(|gpu| format!("{gpu}*{tasks}")).collect();
+    format!("map_gpu:{}", map.join(","))
 }
 
 fn task_count(given: &Given) -> Result<u32, Failure> {
@@ -249,6 +263,14 @@ mod tests {
         check("-n8 --ntasks-per-gpu=2", "4 a Job, nodes None, tasks None, a node None");
         check("-n9 --ntasks-per-gpu=2", "5 a Job, nodes None, tasks None, a node None");
         check("-G 1g.10gb:4 --gpus-per-task=1g.10gb:2", "1g.10gb:2 a Task, nodes None, tasks Some(2), a node None");
+    }
+
+    #[test]
+    fn a_map_of_gpus_can_be_read_whatever_the_numbers() {
+        for (gpus, tasks) in [(1, 1), (8, 2), (4096, 3), (2, 4096), (8, 100_000)] {
+            let read = gmodel::binding::GpuBind::parse(&one_gpu_each(gpus, tasks));
+            assert_eq!(read.is_ok(), tasks <= MOST_MAPPED, "{gpus} GPUs, {tasks} tasks: {read:?}");
+        }
     }
 
     #[test]

@@ -107,7 +107,7 @@ pub(crate) fn build(choices: &mut Choices, work: &Work, submitter: &Submitter) -
     let mut export = parsed(choices.take("export"), Export::parse)?.unwrap_or_else(Export::all);
     let gpu_bind = parsed(choices.take("gpu-bind"), |text| GpuBind::parse(text).map(|_| text.to_owned()))?;
     // Where grun finds it, as srun does; tasks counted by the GPU have one each.
-    let gpu_bind = gpu_bind.or(gpus.tasks_per_gpu.map(|tasks| format!("single:{tasks}")));
+    let gpu_bind = gpu_bind.or(gpus.bind);
     gpu_bind.into_iter().for_each(|bind| export.set("SLURM_GPU_BIND", bind));
     let tasks = tasks_known.then(|| ("NTASKS", spec.request.ntasks.to_string()));
     for (word, value) in asked_variables(&spec.request).chain(gpus.given).chain(tasks) {
@@ -527,7 +527,7 @@ mod tests {
         assert_eq!(variables(&["-N2", "--ntasks-per-node=4", "--mem-per-cpu=1G", "-G", "h100:8"]), "SLURM_NTASKS_PER_NODE=4 SLURM_GPUS=h100:8");
         assert_eq!(variables(&["--gres=gpu:2", "--cpus-per-gpu=3", "--mem-per-gpu=2G"]), "SLURM_CPUS_PER_GPU=3 SLURM_GPUS_PER_NODE=2");
         assert_eq!(variables(&["-n2", "--gpus-per-task=1", "--mem=2G"]), "SLURM_GPUS_PER_TASK=1 SLURM_NTASKS=2");
-        assert_eq!(variables(&["-G2", "--ntasks-per-gpu=2"]), "SLURM_GPU_BIND=single:2 SLURM_GPUS=2 SLURM_NTASKS_PER_GPU=2 SLURM_NTASKS=4");
+        assert_eq!(variables(&["-G2", "--ntasks-per-gpu=2"]), "SLURM_GPU_BIND=map_gpu:0*2,1*2 SLURM_GPUS=2 SLURM_NTASKS_PER_GPU=2 SLURM_NTASKS=4");
         assert_eq!(variables(&["-G4", "--gpus-per-task=1"]), "SLURM_GPUS=4 SLURM_GPUS_PER_TASK=1 SLURM_NTASKS=4");
         assert!(submission(&["-G1"]).unwrap().export.select([]).0.contains(&"GSUB_GPUS=1".to_owned()));
     }
