@@ -315,7 +315,7 @@ mod tests {
             ],
         );
         check(
-            "#!/bin/sh\n#SBATCH -J x \\\n#SBATCH -n 5 \\ \n\n#SBATCH -N 2\n",
+            "#!/bin/sh\n#SBATCH -J x \\\n#SBATCH -n 5 \\\n\n#SBATCH -N 2\n",
             expect![
                 "error: line 3: #SBATCH: it ends in a backslash, and a directive cannot go on in the next line. Begin another line of the same kind"
             ],
