@@ -2,6 +2,7 @@
 //!
 //! An event that names something unknown is a bug of `handle`, not bad input: it stops the process.
 
+mod gpus;
 mod jobs;
 mod nodes;
 mod runs;
@@ -138,12 +139,12 @@ pub fn apply(state: &mut State, event: &Event) {
             | Event::NodeFenceAsked { .. }
             | Event::NodeFenceFailed { .. }
             | Event::NodeFenced { .. }
-            | Event::NodeRemoved { .. }
-            | Event::GpuOrdered { .. }
+            | Event::NodeRemoved { .. } => nodes::apply(state, event),
+        Event::GpuOrdered { .. }
             | Event::GpuOrderEnded { .. }
             | Event::GpuNoted { .. }
             | Event::GpuChecked { .. }
-            | Event::GpuJudged { .. } => nodes::apply(state, event),
+            | Event::GpuJudged { .. } => gpus::apply(state, event),
         Event::GpuChecksLooked { next } => state.next_check_look = *next,
         Event::TokenMinted { token } => {
             state.tokens.insert(token.hash.clone(), token.clone());

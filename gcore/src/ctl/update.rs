@@ -23,14 +23,14 @@ pub(super) fn handle(tx: &mut Tx, actor: &Actor, target: Target, mut change: Job
     let found = find(tx.state, actor, target)?;
     let old = Old::of(tx.state, found).ok_or_else(|| Refusal::conflict(format!("job {} is over", shown(target))))?;
     check_state(&old, target, &change)?;
-    check_operators_own(actor, &change)?;
+    check_for_operators_only(actor, &change)?;
     if let Some(list) = &change.partition {
         change.partition = Some(each_once(list)?);
     }
     let partitions = partitions(tx.state, change.partition.as_deref().unwrap_or(&old.spec.partition))?;
     check_texts(&change)?;
     if !actor.operator {
-        check_owners_own(&old, target, &partitions, &change)?;
+        check_as_owner(&old, target, &partitions, &change)?;
     }
     let change = admitted(tx, actor, &old, &partitions, change)?;
     if change.max_running.is_some() && !matches!(found, Found::Array(_)) {
@@ -90,7 +90,7 @@ fn check_state(old: &Old, target: Target, change: &JobChange) -> Result<(), Refu
     }
 }
 
-fn check_operators_own(actor: &Actor, change: &JobChange) -> Result<(), Refusal> {
+fn check_for_operators_only(actor: &Actor, change: &JobChange) -> Result<(), Refusal> {
     if change.priority.is_some() && !actor.operator {
         return Err(Refusal::denied("only operators may set a priority."));
     }
@@ -109,7 +109,7 @@ fn check_texts(change: &JobChange) -> Result<(), Refusal> {
 }
 
 /// What its owner may not: a partition that is not theirs, more time than it allows or than a running job has, a better nice value.
-fn check_owners_own(old: &Old, target: Target, partitions: &[&Partition], change: &JobChange) -> Result<(), Refusal> {
+fn check_as_owner(old: &Old, target: Target, partitions: &[&Partition], change: &JobChange) -> Result<(), Refusal> {
     if change.partition.is_some() || change.account.is_some() {
         let account = change.account.as_ref().unwrap_or(&old.spec.account);
         // Of those that it waits in already the others will do.
