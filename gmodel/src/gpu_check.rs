@@ -207,6 +207,9 @@ pub struct GpuChecks {
     pub tried: Timestamp,
     /// That time it came to results, or to none though it was run.
     pub told: bool,
+    /// Why nothing was found out that time; empty when something was.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub stopped: String,
     /// It was ordered out for what was found: nothing more follows until somebody returns it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub ordered_out: bool,
@@ -248,6 +251,7 @@ impl GpuChecks {
     /// Takes a report.
     pub fn take(&mut self, report: &CheckReport, at: Timestamp) {
         (self.tried, self.told) = (at, report.stopped.is_empty());
+        self.stopped.clone_from(&report.stopped);
         for result in &report.results {
             let old = self.kept.iter().position(|kept| kept.result.check == result.check).map(|place| self.kept.remove(place));
             let mut kept = KeptResult { result: result.clone(), at, ..KeptResult::default() };

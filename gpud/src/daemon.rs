@@ -161,7 +161,7 @@ impl Daemon {
                     if !Arc::ptr_eq(&self.gpus_shown, &self.site.gpus.current()) {
                         self.look_at_inventory();
                     }
-                    self.site.spool.log(run, wall_clock(), "clean: nothing of the run is left on this node");
+                    self.site.spool.log(run, wall_clock(), "clean: its processes, cgroups and files are gone from this node");
                     self.feed(NodeInput::Cleaned { run });
                 }
             }

@@ -4,6 +4,7 @@ use crate::queue::copy_json;
 use gcli::local_time::TimeFormat;
 use gcli::table::{Cell, Column, Screen, TableWriter, Tint, stdout};
 use gcli::{Failure, Outcome};
+use gmodel::gpu_health::Catalogue;
 use gwire::api::{GpuHealthRow, GpuList, GpuQuery};
 use gwire::client::{Client, path_with_query};
 use std::io::Write;
@@ -63,7 +64,7 @@ fn short(uuid: &str) -> String {
 fn reason(row: &GpuHealthRow) -> String {
     let mut words = match (row.reason.is_empty(), row.sign.is_empty()) {
         (false, _) => vec![row.reason.clone()],
-        (true, false) => vec![format!("{}: {}", row.sign, row.evidence)],
+        (true, false) => vec![sign_words(row)],
         (true, true) => Vec::new(),
     };
     words.extend(row.notes.iter().map(|note| format!("noted: {note}")));
@@ -72,6 +73,14 @@ fn reason(row: &GpuHealthRow) -> String {
         words.push(format!("the last order was not carried out: {}", row.refused));
     }
     if words.is_empty() { "-".to_owned() } else { words.join("; ") }
+}
+
+/// The sign for which it is to go: a number of an Xid says nothing to people.
+fn sign_words(row: &GpuHealthRow) -> String {
+    match Catalogue::built_in().signs.get(&row.sign).filter(|_| row.sign.starts_with("xid")) {
+        Some(kind) => format!("{}: {}", row.evidence, kind.meaning),
+        None => format!("{}: {}", row.sign, row.evidence),
+    }
 }
 
 /// What is out of line, in full; of a GPU that is out already only the names of what its reason does not say. gadm gpu history has all.
@@ -135,6 +144,8 @@ mod tests {
         };
         assert_eq!(reason(&suspect), "pcie-width: 8 of 16 lanes");
         assert_eq!(next(&suspect), "quarantine, when the pool's breaker allows it");
+        let xid = GpuHealthRow { sign: "xid-79".into(), evidence: "Xid 79".into(), ..GpuHealthRow::default() };
+        assert_eq!(reason(&xid), "Xid 79: the GPU has fallen off the bus");
         let out = GpuHealthRow { reason: "Xid 79: gone".into(), sign: "xid-79".into(), ordered: "return".into(), ..GpuHealthRow::default() };
         assert_eq!((reason(&out).as_str(), next(&out).as_str()), ("Xid 79: gone", "ordered: return"));
         let odd = GpuHealthRow { odd: vec!["check pcie: 12 GB/s".into()], ..GpuHealthRow::default() };

@@ -434,17 +434,23 @@ fn notes(node: &NodeRow) -> String {
     notes.join("; ")
 }
 
-/// `gpu3 hot: 90 C`; what is wrong with several GPUs alike is said once: `gpu0,2-7 the driver is not loaded`.
+/// `gpu3 hot: 90 C`; what is wrong with several GPUs alike, or with a GPU and its slices, is said once: `gpu0,2-7 the driver is not
+/// loaded`. By the driver's index, as `gadm gpu` takes it.
 fn gpu_faults(node: &NodeRow) -> Vec<String> {
     let mut faults: Vec<(&str, Vec<u32>)> = Vec::new();
     for gpu in node.gpus.iter().filter(|gpu| !gpu.fault.is_empty() || !gpu.present) {
         let fault = if gpu.present { gpu.fault.as_str() } else { "missing" };
         match faults.iter_mut().find(|(text, _)| *text == fault) {
-            Some((_, slots)) => slots.push(u32::from(gpu.slot)),
-            None => faults.push((fault, vec![u32::from(gpu.slot)])),
+            Some((_, indices)) => indices.push(gpu.index),
+            None => faults.push((fault, vec![gpu.index])),
         }
     }
-    faults.into_iter().map(|(fault, slots)| format!("gpu{} {fault}", ranges(&slots))).collect()
+    let words = faults.into_iter().map(|(fault, mut indices)| {
+        indices.sort_unstable();
+        indices.dedup();
+        format!("gpu{} {fault}", ranges(&indices))
+    });
+    words.collect()
 }
 
 /// `0,2-7`.
@@ -506,8 +512,8 @@ mod tests {
 
     #[test]
     fn what_is_wrong_with_several_gpus_alike_is_said_once() {
-        let gpu = |slot: u16, fault: &str| gwire::api::GpuRow { slot, fault: fault.to_owned(), present: fault != "gone", ..Default::default() };
-        let gpus = vec![gpu(0, "no driver"), gpu(1, "hot: 90 C"), gpu(2, "no driver"), gpu(3, "no driver"), gpu(4, ""), gpu(5, "gone")];
+        let gpu = |index: u32, fault: &str| gwire::api::GpuRow { slot: 9, index, fault: fault.to_owned(), present: fault != "gone", ..Default::default() };
+        let gpus = vec![gpu(0, "no driver"), gpu(1, "hot: 90 C"), gpu(2, "no driver"), gpu(3, "no driver"), gpu(3, "no driver"), gpu(4, ""), gpu(5, "gone")];
         let node = NodeRow { gpus, ..NodeRow::default() };
         assert_eq!(gpu_faults(&node), ["gpu0,2-3 no driver", "gpu1 hot: 90 C", "gpu5 missing"]);
     }

@@ -142,14 +142,14 @@ pub fn never(shape: &Shape, demands: &[Demand], snapshot: &Snapshot, cluster: &C
     Some(Reason::new(code, text))
 }
 
-/// What is wrong with a GPU, in its node's words.
+/// What is wrong with a GPU, in its node's words, under the number that people call it by.
 fn fault(gpu: &gmodel::node::GpuEntry) -> String {
     let fault = match gpu.present {
         false => "is missing",
         true if gpu.info.divided && gpu.info.fault.is_empty() => "is cut by MIG",
         true => &gpu.info.fault,
     };
-    format!("gpu{} {fault}", gpu.slot.0)
+    format!("gpu{} {fault}", gpu.info.index)
 }
 
 /// Where most is free now, in words.

@@ -426,7 +426,7 @@ fn between_tenants_a_gpu_is_clean_when_nobody_and_nothing_is_left_on_it() {
         |slot: usize, instance| worker.sample_use(SOON).unwrap()[slot].leftovers(instance, SLACK);
     assert_eq!(left(0, None), None);
     host.inject(0, "process 4242 9000");
-    assert_eq!(left(0, None).unwrap(), "processes 4242 are still on it");
+    assert_eq!(left(0, None).unwrap(), "process 4242 is still on it");
     host.inject(0, "no-process");
     host.edit(|state| state.set_reading(0, "mem=900").unwrap());
     assert_eq!(

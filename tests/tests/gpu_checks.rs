@@ -141,6 +141,7 @@ fn a_program_that_hangs_on_one_gpu_takes_that_one_out_and_one_that_cannot_be_run
     std::fs::set_permissions(&path, PermissionsExt::from_mode(0o777)).unwrap();
     let said = pool.run("gadm", &["gpu", "check", "node1:0"]);
     assert!(said.code == 1 && said.out.contains("not run to its end") && said.out.contains("chmod go-w"), "{said:?}");
+    assert!(pool.run("gnodes", &["--health"]).out.contains("not checked: "), "whoever switched checks on sees that there are none");
     assert_eq!(faults(&pool).len(), 1);
     let said = pool.run("gadm", &["gpu", "check", "node1:0", "--no-wait"]);
     assert!(said.code == 0 && said.err.contains("gadm gpu history"), "{said:?}");

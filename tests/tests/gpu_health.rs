@@ -84,6 +84,8 @@ fn a_gpu_that_is_lost_under_its_job_ends_it_and_the_job_runs_on_another() {
     assert_ne!(pool.file("seen").lines().nth(1).unwrap(), uuid);
     let first = pool.attempts(id).remove(0);
     assert!(format!("{first:?}").contains("lost: "), "the record does not say why: {first:?}");
+    let history = gadm(&pool, &["gpu", "history", &uuid]).out;
+    assert!(history.contains(&format!("; run {id}-1 was on it")), "whose results are in doubt is not said: {history}");
     assert_eq!(pool.job(other).attempts, 1, "the others go on");
     assert_eq!(faults(&pool).len(), 1);
     pool.write("stop", "");

@@ -2,7 +2,7 @@
 //! gone. A GPU that moves takes its history along. Where those are that are gone: `gpu_gone`.
 
 use super::event::{Event, GpuNoteKind};
-use super::{gpu_check, gpu_gone};
+use super::{gpu_check, gpu_gone, mig};
 use super::handle::Tx;
 use super::state::State;
 use gmodel::gpu_health::Stage;
@@ -75,7 +75,12 @@ pub(super) fn compare(tx: &mut Tx, id: NodeId, inventory: &Inventory) -> Vec<Str
     for info in inventory.gpus.iter().filter(|info| info.slice.is_none()) {
         let known = node.gpus.iter().find(|gpu| gpu.info.uuid == info.uuid);
         match known.filter(|gpu| gpu.present) {
-            Some(gpu) => differences(&gpu.info, info, &mut notes),
+            Some(gpu) => {
+                let before = notes.len();
+                differences(&gpu.info, info, &mut notes);
+                let fell_sick = notes[before..].iter_mut().filter(|note| note.kind == GpuNoteKind::Sick && gpu.info.fault.is_empty());
+                fell_sick.for_each(|note| note.text += &mig::holder(tx.state, node, &info.uuid).map_or_else(String::new, |run| format!("; run {run} was on it")));
+            }
             None => {
                 let silent = silent.get_or_insert_with(|| gpu_gone::silent_nodes(tx.state));
                 let from = gpu_gone::was_in(tx.state, silent, id, &info.uuid);

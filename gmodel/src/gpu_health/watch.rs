@@ -419,14 +419,15 @@ fn counter(counted: Counted, reading: &Reading) -> Option<u64> {
 }
 
 fn counted_text(counted: Counted, rise: u64) -> String {
+    let s = if rise == 1 { "" } else { "s" };
     match counted {
-        Counted::EccUncorrected => format!("{rise} uncorrected ECC errors"),
-        Counted::EccCorrected => format!("{rise} corrected ECC errors"),
-        Counted::NvlinkErrors => format!("{rise} errors on its NVLinks"),
-        Counted::PcieReplays => format!("{rise} replays on its PCIe link"),
+        Counted::EccUncorrected => format!("{rise} uncorrected ECC error{s}"),
+        Counted::EccCorrected => format!("{rise} corrected ECC error{s}"),
+        Counted::NvlinkErrors => format!("{rise} error{s} on its NVLinks"),
+        Counted::PcieReplays => format!("{rise} replay{s} on its PCIe link"),
         Counted::HeatSlowed => format!("slowed down for heat for {} s", rise / 1000),
         Counted::PowerSlowed => format!("slowed down for lack of power for {} s", rise / 1000),
-        Counted::RowsRemapped => format!("{rise} rows of memory replaced"),
+        Counted::RowsRemapped => format!("{rise} row{s} of memory replaced"),
     }
 }
 

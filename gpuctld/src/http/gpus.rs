@@ -170,7 +170,8 @@ fn row(node: &Node, gpu: &GpuEntry, jobs: Vec<String>) -> GpuHealthRow {
         gpu_type: info.kind(),
         uuid: info.uuid.clone(),
         state: state_word(gpu).to_owned(),
-        since: standing.filter(|standing| standing.since.0 > 0).map(|standing| Instant(standing.since)),
+        // Of one that is on its way out it is when it last came back.
+        since: standing.filter(|standing| standing.since.0 > 0 && (standing.stage != Stage::InService || standing.held)).map(|standing| Instant(standing.since)),
         reason: info.fault.clone(),
         sign: standing.map_or_else(String::new, |standing| standing.sign.clone()),
         evidence: standing.map_or_else(String::new, |standing| standing.evidence.clone()),
@@ -180,14 +181,20 @@ fn row(node: &Node, gpu: &GpuEntry, jobs: Vec<String>) -> GpuHealthRow {
             None if !info.fault.is_empty() => "back by itself when that is over".to_owned(),
             None => String::new(),
         },
-        notes: info.notes.clone(),
+        notes: info.notes.iter().cloned().chain(checks.and_then(not_checked)).collect(),
         jobs,
         ordered: ordered.map_or_else(String::new, |order| action_word(&order.what).to_owned()),
         refused: gpu.refused.clone(),
-        stopped: !info.wants.is_empty() && ordered.is_none(),
+        // A check is no step of a repair.
+        stopped: !info.wants.is_empty() && ordered.is_none_or(|order| matches!(order.what, GpuAction::Check(_))),
         checked: checks.map(|checks| Instant(checks.tried)),
         odd: checks.map_or_else(Vec::new, odd_words),
     }
+}
+
+/// Whoever switches checks on sees here that they cannot be run.
+fn not_checked(checks: &GpuChecks) -> Option<String> {
+    (!checks.stopped.is_empty()).then(|| format!("not checked: {}", checks.stopped))
 }
 
 /// `check pcie: 12.5 GB/s; the median of 23 GPUs ...`, for each check of which it is an outlier now.

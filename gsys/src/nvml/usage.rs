@@ -105,7 +105,10 @@ impl GpuUse {
             .map(|process| process.pid.to_string())
             .collect();
         if !pids.is_empty() {
-            return Some(format!("processes {} are still on it", pids.join(", ")));
+            return Some(match &pids[..] {
+                [pid] => format!("process {pid} is still on it"),
+                _ => format!("processes {} are still on it", pids.join(", ")),
+            });
         }
         // What an instance holds beyond its processes is not told.
         let used = self
