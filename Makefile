@@ -34,7 +34,7 @@ demo:
 	$(CARGO) build --workspace
 	@tests/demo.sh target/debug
 
-# One of `latency`, `queue`, `own`, `nodes`, `hollow`, `history` in SCENARIO measures only that.
+# SCENARIO names what is to be measured alone; benches/README.md lists them.
 bench:
 	@tests/setup.sh build
 	@echo 'bench: building with optimisation (8 min on 2 cores the first time), then 5 min of measuring'
