@@ -48,82 +48,44 @@ enum FileAt<'a> {
 
 impl<'a> Plan<'a> {
     pub fn new(spec: &'a LaunchSpec<'a>) -> Result<Plan<'a>, LaunchError> {
-        let users = |stage, what: &str| {
-            let text = format!("{what} holds a NUL byte, which no path, argument or variable can");
-            move |_: io::Error| LaunchError::user(stage, libc::EINVAL, text.clone())
-        };
         if spec.argv.is_empty() {
-            return Err(LaunchError::user(
-                Stage::Exec,
-                libc::EINVAL,
-                "no program was given".into(),
-            ));
+            return Err(LaunchError::user(Stage::Exec, libc::EINVAL, "no program was given".into()));
         }
-        let programs = candidates(spec)
-            .iter()
-            .map(|p| c_path(p))
-            .collect::<io::Result<_>>();
-        let argv = spec
-            .argv
-            .iter()
-            .map(|a| c_string(a))
-            .collect::<io::Result<_>>();
-        let env = spec
-            .env
-            .iter()
-            .map(|(name, value)| variable(name, value))
-            .collect::<io::Result<_>>();
-        let pid_slots = spec
-            .pid_variables
-            .iter()
-            .map(|name| PidSlot::new(name))
-            .collect::<io::Result<Vec<_>>>()
-            .map_err(users(Stage::Exec, "the environment"))?;
-        let mut env = CStringArray::new(env.map_err(users(Stage::Exec, "the environment"))?);
+        let pid_slots: Vec<PidSlot> = without_nul(Stage::Exec, "the environment", spec.pid_variables.iter().map(|name| PidSlot::new(name)).collect())?;
+        let variables = spec.env.iter().map(|(name, value)| variable(name, value)).collect();
+        let mut env = CStringArray::new(without_nul(Stage::Exec, "the environment", variables)?);
         env.append(pid_slots.iter().map(PidSlot::text));
+        let argv = spec.argv.iter().map(|word| c_string(word)).collect();
         Ok(Plan {
-            programs: programs.map_err(users(Stage::Exec, "the program's path"))?,
-            argv: CStringArray::new(argv.map_err(users(Stage::Exec, "an argument"))?),
+            programs: without_nul(Stage::Exec, "the program's path", candidates(spec).iter().map(|path| c_path(path)).collect())?,
+            argv: CStringArray::new(without_nul(Stage::Exec, "an argument", argv)?),
             env,
             pid_slots,
-            cwd: c_path(&spec.cwd)
-                .map_err(users(Stage::Directory, "the working directory's path"))?,
+            cwd: without_nul(Stage::Directory, "the working directory's path", c_path(&spec.cwd))?,
             identity: identity(spec)?,
             umask: spec.umask & 0o777,
-            rlimits: spec
-                .rlimits
-                .iter()
-                .map(|l| (l.resource.number(), raw_rlimit(l.soft, l.hard)))
-                .collect(),
-            soft_limits: spec
-                .soft_limits
-                .iter()
-                .map(|(resource, soft)| (resource.number(), *soft))
-                .collect(),
+            rlimits: spec.rlimits.iter().map(|l| (l.resource.number(), raw_rlimit(l.soft, l.hard))).collect(),
+            soft_limits: spec.soft_limits.iter().map(|(resource, soft)| (resource.number(), *soft)).collect(),
             nice: spec.nice,
             files: [
-                (
-                    Stage::Stdin,
-                    file(&spec.stdin).map_err(users(Stage::Stdin, "the input file's path"))?,
-                ),
-                (
-                    Stage::Stdout,
-                    file(&spec.stdout).map_err(users(Stage::Stdout, "the output file's path"))?,
-                ),
-                (
-                    Stage::Stderr,
-                    file(&spec.stderr).map_err(users(Stage::Stderr, "the error file's path"))?,
-                ),
+                (Stage::Stdin, without_nul(Stage::Stdin, "the input file's path", file(&spec.stdin))?),
+                (Stage::Stdout, without_nul(Stage::Stdout, "the output file's path", file(&spec.stdout))?),
+                (Stage::Stderr, without_nul(Stage::Stderr, "the error file's path", file(&spec.stderr))?),
             ],
             controlling_terminal: spec.controlling_terminal,
             join: spec.join,
             affinity: spec.affinity.as_ref(),
-            mounts: private_mounts(spec).map_err(|e| {
-                LaunchError::node(Stage::Mounts, "preparing the job's mount namespace", &e)
-            })?,
+            mounts: private_mounts(spec)
+                .map_err(|e| LaunchError::node(Stage::Mounts, "preparing the job's mount namespace", &e))?,
             confine_root: spec.confine_root,
         })
     }
+}
+
+/// Text made ready for the kernel, for which it ends at the first NUL byte: one in the middle is the user's mistake.
+fn without_nul<T>(stage: Stage, what: &str, made: io::Result<T>) -> Result<T, LaunchError> {
+    let text = || format!("{what} holds a NUL byte, which no path, argument or variable can");
+    made.map_err(|_| LaunchError::user(stage, libc::EINVAL, text()))
 }
 
 /// Never returns: ends in the program, or in a report and exit code 127.
