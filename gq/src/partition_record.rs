@@ -65,18 +65,11 @@ fn gpus_text(gpus: &Gpus) -> String {
 }
 
 fn limits_text(limits: &LimitsRow) -> String {
-    let count = |key: &str, count: Option<u64>| count.map(|count| format!("{key}:{count}"));
-    let parts = [
-        count("running_jobs", limits.running_jobs.map(u64::from)),
-        count("submitted_jobs", limits.submitted_jobs.map(u64::from)),
-        limits.gpus.as_ref().map(|gpus| format!("gpus[{}]", gpus_text(gpus))),
-        count("cpus", limits.cpus.map(u64::from)),
-        count("nodes", limits.nodes.map(u64::from)),
-        count("running_gpu_hours", limits.running_gpu_hours),
-        count("array_tasks", limits.array_tasks.map(u64::from)),
-        count("submits_per_minute", limits.submits_per_minute.map(u64::from)),
-    ];
-    parts.into_iter().flatten().collect::<Vec<_>>().join(",")
+    let shown = |(key, bound): (&str, String)| match key {
+        "gpus" => format!("gpus[{bound}]"),
+        _ => format!("{key}:{bound}"),
+    };
+    limits.bounds(gpus_text).into_iter().map(shown).collect::<Vec<_>>().join(",")
 }
 
 /// `cpu=64,mem=512G,node=2,gres/gpu=8`: all that its nodes have.

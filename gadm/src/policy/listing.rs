@@ -27,18 +27,8 @@ pub(super) fn budget_text(budget: &BudgetRow) -> String {
 
 /// `running_jobs=5,gpus=h100:8`; empty for no bounds.
 pub(super) fn limits_text(limits: &LimitsRow) -> String {
-    let count = |key: &str, count: Option<u64>| count.map(|count| format!("{key}={count}"));
-    let parts = [
-        count("running_jobs", limits.running_jobs.map(u64::from)),
-        count("submitted_jobs", limits.submitted_jobs.map(u64::from)),
-        limits.gpus.as_ref().map(|gpus| format!("gpus={}", gpus_text(Some(gpus)))),
-        count("cpus", limits.cpus.map(u64::from)),
-        count("nodes", limits.nodes.map(u64::from)),
-        count("running_gpu_hours", limits.running_gpu_hours),
-        count("array_tasks", limits.array_tasks.map(u64::from)),
-        count("submits_per_minute", limits.submits_per_minute.map(u64::from)),
-    ];
-    parts.into_iter().flatten().collect::<Vec<_>>().join(",")
+    let bounds = limits.bounds(|gpus| gpus_text(Some(gpus)));
+    bounds.into_iter().map(|(key, bound)| format!("{key}={bound}")).collect::<Vec<_>>().join(",")
 }
 
 /// A record, a line for each key that says something.

@@ -137,6 +137,24 @@ pub struct LimitsRow {
     pub submits_per_minute: Option<u32>,
 }
 
+impl LimitsRow {
+    /// The bounds there are, by key, as `gpus` and decimal numbers write them.
+    pub fn bounds(&self, gpus: impl Fn(&Gpus) -> String) -> Vec<(&'static str, String)> {
+        let count = |count: Option<u32>| count.map(|count| count.to_string());
+        let all = [
+            ("running_jobs", count(self.running_jobs)),
+            ("submitted_jobs", count(self.submitted_jobs)),
+            ("gpus", self.gpus.as_ref().map(gpus)),
+            ("cpus", count(self.cpus)),
+            ("nodes", count(self.nodes)),
+            ("running_gpu_hours", self.running_gpu_hours.map(|hours| hours.to_string())),
+            ("array_tasks", count(self.array_tasks)),
+            ("submits_per_minute", count(self.submits_per_minute)),
+        ];
+        all.into_iter().filter_map(|(key, bound)| Some((key, bound?))).collect()
+    }
+}
+
 /// Bounds on one job.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
