@@ -8,10 +8,11 @@ use std::ffi::OsStr;
 use std::path::Path;
 
 /// Slurm's commands, each with ours that stands in for it.
-pub const NAMES: [(&str, &str); 9] = [
+pub const NAMES: [(&str, &str); 10] = [
     ("sbatch", "gsub"),
     ("squeue", "gq"),
     ("sacct", "gacct"),
+    ("sstat", "gacct"),
     ("scancel", "gdel"),
     ("sinfo", "gnodes"),
     ("srun", "grun"),

@@ -238,6 +238,35 @@ impl Usage {
     }
 }
 
+/// What a run that goes on has used by now.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RunUse {
+    /// All of it, steps that are over included.
+    pub all: Usage,
+    /// Its steps under way: number and use. No map, whose numbers a tagged frame could not read back.
+    pub steps: Vec<(u32, Usage)>,
+}
+
+impl RunUse {
+    /// As [`Usage::add`].
+    pub fn add(&mut self, other: &Self) {
+        self.all.add(&other.all);
+        for (step, used) in &other.steps {
+            match self.steps.iter_mut().find(|(known, _)| known == step) {
+                Some((_, sum)) => sum.add(used),
+                None => self.steps.push((*step, *used)),
+            }
+        }
+    }
+
+    /// Of one step under way.
+    #[must_use]
+    pub fn of_step(&self, step: u32) -> Option<Usage> {
+        self.steps.iter().find(|(known, _)| *known == step).map(|(_, used)| *used)
+    }
+}
+
 /// One line of a node's report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunReport {

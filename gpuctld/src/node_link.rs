@@ -11,7 +11,7 @@ use crate::pki::NodeIdentity;
 use gcore::ctl::state::State;
 use gcore::ctl::{MAX_ADOPTED, NodeReport, desired};
 use gmodel::launch_order::LaunchOrder;
-use gmodel::run::{Desired, RunReport, Want};
+use gmodel::run::{Desired, RunReport, RunUse, Want};
 use gmodel::supervise::StepOrder;
 use gmodel::{Fence, NodeId, NodeLife, RunId};
 use gwire::frame::{self, FrameError, FrameReader};
@@ -38,7 +38,7 @@ const ORDER_BYTES: usize = MAX_FRAME_BYTES as usize / 4 * 3;
 /// What only lets a node forget runs that it said are clean waits so long for something more to say: on a busy cluster the next
 /// run comes within it, and both cost the node one durable write.
 const LET_GO_WAITS: Duration = Duration::from_millis(200);
-/// Open questions for logs to one node.
+/// Open questions to one node.
 const QUESTIONS: usize = 64;
 const LOG_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -72,19 +72,30 @@ struct Live {
 struct Question {
     run: RunId,
     about: About,
-    answer: oneshot::Sender<Result<String, String>>,
 }
 
-/// What is asked of a node beside its orders.
+/// What is asked of a node beside its orders, and who waits for the answer.
 enum About {
-    /// Answered with the log's text.
-    Log,
-    /// Answered, with nothing, as soon as the order is sent.
-    Step(Box<StepOrder>),
+    Log(Asker<String>),
+    Use(Asker<RunUse>),
+    /// Answered as soon as the order is sent.
+    Step(Box<StepOrder>, Asker<()>),
 }
 
-/// Answers that a connection waits for.
-type Waiting = Mutex<BTreeMap<u64, oneshot::Sender<Result<String, String>>>>;
+type Asker<T> = oneshot::Sender<Result<T, String>>;
+
+/// Questions whose answers a connection waits for.
+type Waiting = Mutex<BTreeMap<u64, About>>;
+
+impl About {
+    fn is_given_up(&self) -> bool {
+        match self {
+            Self::Log(asker) => asker.is_closed(),
+            Self::Use(asker) => asker.is_closed(),
+            Self::Step(_, asker) => asker.is_closed(),
+        }
+    }
+}
 
 /// Why a connection ended.
 #[derive(Debug, thiserror::Error)]
@@ -288,9 +299,14 @@ impl NodeLinks {
                 ToController::GpuOrders { done } => NodeReport::GpuOrders { done },
                 ToController::Obeyed { fence } => NodeReport::Obeyed { fence },
                 ToController::Log { question, text, error } => {
-                    let asker = waiting.lock().expect("no panic while held").remove(&question);
-                    if let Some(asker) = asker {
+                    if let Some(About::Log(asker)) = waiting.lock().expect("no panic while held").remove(&question) {
                         let _ = asker.send(if error.is_empty() { Ok(text) } else { Err(error) });
+                    }
+                    continue;
+                }
+                ToController::Use { question, used, error } => {
+                    if let Some(About::Use(asker)) = waiting.lock().expect("no panic while held").remove(&question) {
+                        let _ = asker.send(if error.is_empty() { Ok(used) } else { Err(error) });
                     }
                     continue;
                 }
@@ -317,17 +333,21 @@ impl http::NodeLinks for NodeLinks {
         Box::pin(self.ask_node(node, run, About::Log))
     }
 
+    fn read_use(&self, node: NodeId, run: RunId) -> Later<'_, Result<RunUse, String>> {
+        Box::pin(self.ask_node(node, run, About::Use))
+    }
+
     fn start_step(&self, node: NodeId, run: RunId, order: StepOrder) -> Later<'_, Result<(), String>> {
-        Box::pin(async move { self.ask_node(node, run, About::Step(Box::new(order))).await.map(drop) })
+        Box::pin(self.ask_node(node, run, |asker| About::Step(Box::new(order), asker)))
     }
 }
 
 impl NodeLinks {
-    async fn ask_node(&self, node: NodeId, run: RunId, about: About) -> Result<String, String> {
+    async fn ask_node<T>(&self, node: NodeId, run: RunId, about: impl FnOnce(Asker<T>) -> About) -> Result<T, String> {
         let questions = self.lock_live().get(&node).map(|live| live.questions.clone());
         let Some(questions) = questions else { return Err("the node is not connected; try again when it is back".into()) };
         let (answer, answered) = oneshot::channel();
-        if questions.try_send(Question { run, about, answer }).is_err() {
+        if questions.try_send(Question { run, about: about(answer) }).is_err() {
             return Err(format!("{QUESTIONS} questions to this node are open already"));
         }
         match timeout(LOG_TIMEOUT, answered).await {
@@ -469,19 +489,23 @@ impl<W: AsyncWrite + Unpin> Writer<'_, W> {
     }
 
     async fn ask(&mut self, question: Question, waiting: &Waiting) -> Result<(), LinkEnd> {
-        let Question { run, about, answer } = question;
-        if let About::Step(step) = about {
-            self.write(&ToNode::Step { run, step: *step }).await?;
-            let _ = answer.send(Ok(String::new()));
-            return Ok(());
-        }
+        let Question { run, about } = question;
         let number = self.links.inner.next_question.fetch_add(1, Ordering::Relaxed);
+        let frame = match about {
+            About::Step(step, asker) => {
+                self.write(&ToNode::Step { run, step: *step }).await?;
+                let _ = asker.send(Ok(()));
+                return Ok(());
+            }
+            About::Log(_) => ToNode::ReadLog { question: number, run },
+            About::Use(_) => ToNode::ReadUse { question: number, run },
+        };
         {
             let mut waiting = waiting.lock().expect("no panic while held");
-            waiting.retain(|_, asker| !asker.is_closed());
-            waiting.insert(number, answer);
+            waiting.retain(|_, about| !about.is_given_up());
+            waiting.insert(number, about);
         }
-        self.write(&ToNode::ReadLog { question: number, run }).await
+        self.write(&frame).await
     }
 
     /// A node that takes nothing for too long is as good as silent.

@@ -13,7 +13,7 @@ use gmodel::gpu_order::{GpuAction, GpuOrder, GpuOrderDone};
 use gmodel::idle::IdleReport;
 use gmodel::launch_order::LaunchOrder;
 use gmodel::node::{Inventory, Role};
-use gmodel::run::{Desired, EndCause, RunEnd, RunPhase, StopWhy};
+use gmodel::run::{Desired, EndCause, RunEnd, RunPhase, RunUse, StopWhy};
 use gmodel::supervise::{FromStep, StepOrder};
 use gmodel::{Fence, RunId, Timestamp};
 use gwire::node_protocol::{ToController, ToNode};
@@ -201,6 +201,7 @@ impl Daemon {
             }
             ToNode::Orders { orders, desired } => self.receive(orders, desired),
             ToNode::ReadLog { question, run } => self.answer_log(question, run),
+            ToNode::ReadUse { question, run } => self.answer_use(question, run),
             ToNode::TellOrders { runs } => self.tell_orders(runs),
             ToNode::Step { run, step } => self.start_step(run, step),
             ToNode::Ping | ToNode::Refused { .. } | ToNode::Unknown => {}
@@ -316,6 +317,18 @@ impl Daemon {
                 Err(e) => (String::new(), format!("{e:#}")),
             };
             let _ = sender.blocking_send(ToController::Log { question, text, error });
+        });
+    }
+
+    fn answer_use(&self, question: u64, run: RunId) {
+        let Some(told) = &self.told else { return };
+        let (site, sender) = (Arc::clone(&self.site), told.sender.clone());
+        tokio::task::spawn_blocking(move || {
+            let (used, error) = match crate::live_use::read(&site, run) {
+                Ok(used) => (used, String::new()),
+                Err(e) => (RunUse::default(), format!("{e:#}")),
+            };
+            let _ = sender.blocking_send(ToController::Use { question, used, error });
         });
     }
 

@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail};
 use gcore::node::{NodeAction, NodeInput, NodeState, actions, apply, check, handle};
 use gmodel::launch_order::LaunchOrder;
 use gmodel::node::{GpuInfo, Inventory};
-use gmodel::run::{EndCause, RunEnd};
+use gmodel::run::{EndCause, RunEnd, RunUse};
 use gmodel::{NodeLife, RunId};
 use gwire::node_protocol::{ToController, ToNode};
 use std::collections::{BTreeMap, BTreeSet};
@@ -158,6 +158,12 @@ impl HollowNode {
                 let text = "a hollow node: nothing was really run\n".into();
                 if let Some(told) = &self.told {
                     let _ = told.sender.try_send(ToController::Log { question, text, error: String::new() });
+                }
+            }
+            Happening::Frame { frame: ToNode::ReadUse { question, .. }, .. } => {
+                let error = "a hollow node: nothing really runs".into();
+                if let Some(told) = &self.told {
+                    let _ = told.sender.try_send(ToController::Use { question, used: RunUse::default(), error });
                 }
             }
             _ => {}

@@ -22,6 +22,7 @@ mod identity;
 mod imex;
 mod inventory;
 mod link;
+mod live_use;
 mod mig;
 mod mps_control;
 mod old_logs;

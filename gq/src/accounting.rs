@@ -1,5 +1,7 @@
 //! `gacct`: what ran and how it ended, line by line as sacct prints it, and what was used. Source: sacct(1).
 
+mod live;
+
 use crate::bare_row;
 use crate::efficiency::{self, EfficiencyArgs};
 use crate::job_filter::{own_name, states, unknown_user, user_name};
@@ -29,6 +31,7 @@ Examples:
   gacct -j 17                    one job, a line
   gacct -S now-7days -s FAILED   what failed in a week
   gacct -n -P -o jobid,state     for a script
+  gacct --live -j 17             what its steps use by now
   gacct efficiency --by user     what was used of what was held, since the first of the month
   gacct report --by account,user --from 2026-11-01
 
@@ -107,7 +110,7 @@ struct AccountingArgs {
     #[arg(short = 'E', long, value_name = "TIME")]
     endtime: Option<String>,
     /// Columns, with widths: jobid,state%20
-    #[arg(short = 'o', long, value_name = "COLUMNS")]
+    #[arg(short = 'o', long, value_name = "COLUMNS", alias = "fields")]
     format: Vec<String>,
     /// Many columns
     #[arg(short, long, conflicts_with = "format")]
@@ -127,6 +130,9 @@ struct AccountingArgs {
     /// A line for each step of a job too: 17.batch, 17.0
     #[arg(long)]
     steps: bool,
+    /// Steps that run now, with what they use so far; as sstat the first of each job, unless with -a or a step's number
+    #[arg(long, conflicts_with_all = ["named", "steps", "allocations", "state", "starttime", "endtime", "duplicates", "truncate", "limit", "long", "brief", "nnodes", "ncpus", "timelimit_min"])]
+    live: bool,
     /// Jobs without their steps, as is usual
     #[arg(short = 'X', long, conflicts_with = "steps")]
     allocations: bool,
@@ -175,11 +181,12 @@ pub fn command() -> clap::Command {
 /// What stood in the way, with the exit code.
 pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     let words: Vec<OsString> = words.into_iter().collect();
-    let as_sacct = slurm_name::is_one(words.first());
+    let called = slurm_name::of(words.first());
     let matches = command_line::parse_advising(command(), words, ADVICE)?;
     let mut args = AccountingArgs::from_arg_matches(&matches).map_err(Failure::usage)?;
     // sacct shows steps unless it is told not to.
-    args.steps |= as_sacct && !args.allocations;
+    args.steps |= called == Some("sacct") && !args.allocations;
+    let as_sstat = called == Some("sstat");
     let now = local_time::now();
     match &args.sub {
         Some(Sub::Report(report)) => return usage_report::run(&mut gcli::connect("gacct")?, report, now),
@@ -195,7 +202,11 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
         out.flush()?;
         return Ok(0);
     }
-    list(&args, now)
+    match args.live || as_sstat {
+        // `-a` of sstat are all steps.
+        true => live::list(&args, as_sstat && !args.allusers, now),
+        false => list(&args, now),
+    }
 }
 
 /// A line for each job, while they come.

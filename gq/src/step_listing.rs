@@ -66,7 +66,7 @@ pub(crate) fn print(client: &mut Client, mut query: JobQuery, named: &str, shape
 }
 
 /// Whether a job is the one named, or a task of it.
-fn covers(word: &str, job: &str) -> bool {
+pub(crate) fn covers(word: &str, job: &str) -> bool {
     job == word || job.split_once('_').is_some_and(|(array, _)| array == word)
 }
 

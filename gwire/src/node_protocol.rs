@@ -20,7 +20,7 @@ use gmodel::gpu_order::GpuOrderDone;
 use gmodel::idle::IdleReport;
 use gmodel::launch_order::LaunchOrder;
 use gmodel::node::Inventory;
-use gmodel::run::{Desired, RunReport};
+use gmodel::run::{Desired, RunReport, RunUse};
 use gmodel::{Fence, NodeLife};
 use serde::{Deserialize, Serialize};
 
@@ -52,6 +52,8 @@ pub enum ToController {
     Orders { orders: Vec<LaunchOrder>, done: bool },
     /// Answer to `ReadLog`.
     Log { question: u64, text: String, error: String },
+    /// Answer to `ReadUse`.
+    Use { question: u64, used: RunUse, error: String },
     /// From a newer node: ignored.
     #[serde(other)]
     Unknown,
@@ -81,6 +83,8 @@ pub enum ToNode {
     TellOrders { runs: Vec<gmodel::RunId> },
     /// `gq --log`: what the node did for a run.
     ReadLog { question: u64, run: gmodel::RunId },
+    /// `gacct --live`: what a run uses by now. A node of a release before does not answer.
+    ReadUse { question: u64, run: gmodel::RunId },
     /// Start tasks of a step in a run. Not durable and not repeated: whoever asked waits at
     /// `step.connect` and hears from the node there.
     Step { run: gmodel::RunId, step: gmodel::supervise::StepOrder },

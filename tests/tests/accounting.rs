@@ -125,9 +125,23 @@ fn a_step_is_measured_apart_from_its_job_and_held_to_its_memory() {
                   grun -N2 -n2 sh -c \"$burn\" > sizes\n\
                   grun -N1 -n1 --mem 40M sh -c 'exec tail -n 1 /dev/zero' 2> said; echo $? >> said\n\
                   grun -N1 -n1 --mem 40M sh -c '(head -c 300000000 /dev/zero | tail -n 1 | wc -c); exit 0' 2> child; echo $? >> child\n\
-                  grun -N1 -n1 sleep 1000 & until [ -e up ]; do gq -s -h -o %i | grep -q '\\.3$' && touch up; sleep 0.1; done; kill -9 $!; wait\n\
+                  grun -N1 -n1 sleep 1000 & until [ -e up ]; do sleep 0.1; done; kill -9 $!; wait\n\
                   touch goes-on";
     let job = pool.gsub(&["-N2", "--mem", "500M", "--wrap", &script.replace("PROGRAMS", &programs.display().to_string())]);
+    pool.wait_until("the last step runs", || pool.run("gq", &["-s", "-h", "-o", "%i"]).out.contains(&format!("{job}.3\n")));
+    let live = |more: &[&str]| pool.run("gacct", &[&["--live", "-n", "-P", "--units=K", "-o", "jobid,ntasks,maxrss,totalcpu"], more].concat());
+    let rows = || -> Vec<Vec<String>> {
+        let said = live(&["-j", &job.to_string()]).out;
+        said.lines().map(|line| line.split('|').map(str::to_owned).collect()).collect()
+    };
+    pool.wait_until("both are measured", || rows().iter().filter(|row| !row[2].is_empty()).count() == 2);
+    let seen = rows();
+    assert_eq!((seen.len(), &seen[0][0], &seen[1][0]), (2, &format!("{job}.batch"), &format!("{job}.3")), "{seen:?}");
+    assert!(seen[0][3] != "00:00.000" && seen[1][1] == "1", "{seen:?}");
+    assert_eq!(live(&["-j", &format!("{job}.3")]).out.lines().count(), 1);
+    let none = live(&["-j", &format!("{job}.0")]);
+    assert!(none.code == 1 && none.err.contains("none of it runs now"), "{none:?}");
+    pool.write("up", "");
     let ended = pool.wait_state(job, Completed);
     assert_eq!(pool.file("goes-on"), "", "{ended:?}");
 

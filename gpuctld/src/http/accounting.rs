@@ -173,6 +173,7 @@ pub(super) async fn add_steps(site: &Site, rows: &mut [RunRow], now: Timestamp) 
             started: row.start_time.map(|at| at.0),
             ended: row.end_time.map(|at| at.0),
             used: row.end_time.map(|_| (row.cpu_time_secs, row.peak_memory_bytes)),
+            live: None,
         };
         row.steps = of.rows(stored, now);
     }

@@ -19,6 +19,7 @@ mod job_list;
 mod job_log;
 mod join;
 mod json_row;
+mod live_use;
 mod lookup;
 mod nodes;
 mod outlook;
@@ -55,6 +56,7 @@ use axum::middleware::Next;
 use axum::response::Response;
 use axum::routing::{get, post};
 use gmodel::node::Role;
+use gmodel::run::RunUse;
 use gmodel::supervise::StepOrder;
 use gmodel::{NodeId, RunId, Timestamp};
 use gwire::api::MAX_BODY_BYTES;
@@ -93,6 +95,8 @@ pub type Later<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 pub trait NodeLinks: Send + Sync {
     /// What the node did for a run; waits a few seconds at most.
     fn read_log(&self, node: NodeId, run: RunId) -> Later<'_, Result<String, String>>;
+    /// What a run uses there by now; waits a few seconds at most.
+    fn read_use(&self, node: NodeId, run: RunId) -> Later<'_, Result<RunUse, String>>;
     /// Hands tasks of a step to the supervisor of a run. What becomes of them goes to `order.connect`, not here.
     fn start_step(&self, node: NodeId, run: RunId, order: StepOrder) -> Later<'_, Result<(), String>>;
 }

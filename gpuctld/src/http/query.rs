@@ -40,6 +40,15 @@ impl Pairs {
         Ok(self)
     }
 
+    /// Takes out a flag that only some of those who read the rest know.
+    pub(super) fn take_flag(&mut self, key: &str) -> Result<bool, ApiError> {
+        let flag = self.flag(key)?;
+        if let Some(at) = self.0.iter().position(|(k, _)| k == key) {
+            self.0.remove(at);
+        }
+        Ok(flag)
+    }
+
     /// The value of a key; empty when it is not there.
     pub(super) fn text(&self, key: &str) -> &str {
         self.0.iter().find(|(k, _)| k == key).map_or("", |(_, value)| value)

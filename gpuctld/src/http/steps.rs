@@ -6,6 +6,7 @@
 use super::Site;
 use super::error::ApiError;
 use super::filter::{JobFilter, job_query};
+use super::live_use;
 use super::lookup::{job_name, targets};
 use super::permission::{Caller, Sight};
 use super::query::Pairs;
@@ -15,9 +16,9 @@ use crate::store::reader::StoredStep;
 use axum::Json;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, State as Shared};
-use gcore::ctl::{Command, Reply, StepAsk, StepNode};
+use gcore::ctl::{Command, Reply, Run, StepAsk, StepNode};
 use gmodel::hostlist::Hostlist;
-use gmodel::run::Usage;
+use gmodel::run::{RunUse, Usage};
 use gmodel::step_share::StepHold;
 use gmodel::supervise::StepOrder;
 use gmodel::{ExitCode, Instant, JobId, JobState, Timestamp, hostlist};
@@ -104,8 +105,9 @@ pub(super) struct Steps {
     steps: Vec<StepRow>,
 }
 
-/// The steps under way, by job; filters are those of the queue.
-pub(super) async fn list(caller: Caller, Shared(site): Shared<Site>, pairs: Pairs) -> Result<Json<Steps>, ApiError> {
+/// The steps under way, by job; filters are those of the queue. With `live` their nodes are asked what they use by now.
+pub(super) async fn list(caller: Caller, Shared(site): Shared<Site>, mut pairs: Pairs) -> Result<Json<Steps>, ApiError> {
+    let live = pairs.take_flag("live")?;
     let query = job_query(pairs)?;
     let running = [JobState::Running, JobState::Suspended].map(JobState::long).join(",");
     let filter = JobFilter::new(&JobQuery { state: if query.state.is_empty() { running } else { query.state.clone() }, ..query })?;
@@ -121,9 +123,12 @@ pub(super) async fn list(caller: Caller, Shared(site): Shared<Site>, pairs: Pair
     jobs.sort_by_key(|(row, _)| row.id());
     let ids = jobs.iter().map(|(row, _)| JobId(row.id())).collect();
     let stored = site.core.reader().steps(ids).await?;
+    let nodes = |run: &Run| (run.id, run.allocation.iter().map(|share| share.node).collect());
+    let asked: Vec<_> = jobs.iter().filter(|_| live).map(|(_, run)| nodes(run)).collect();
+    let uses = live_use::of_runs(&site, &asked).await?;
     let mut all = Vec::new();
     for ((row, run), stored) in jobs.iter().zip(&stored) {
-        let spec = row.spec();
+        let (spec, live) = (row.spec(), uses.get(&run.id));
         let of = StepsOf {
             job: row.id(),
             shown_id: &row.shown_id(),
@@ -137,7 +142,8 @@ pub(super) async fn list(caller: Caller, Shared(site): Shared<Site>, pairs: Pair
             nodelist: &row.nodelist(view),
             started: row.started(),
             ended: row.ended(),
-            used: None,
+            used: live.map(|used| (cpu_secs(&used.all), used.all.peak_memory_bytes)),
+            live,
         };
         all.extend(of.rows(stored, now).into_iter().filter(|step| step.end_time.is_none()));
     }
@@ -158,8 +164,10 @@ pub(super) struct StepsOf<'a> {
     pub(super) nodelist: &'a str,
     pub(super) started: Option<Timestamp>,
     pub(super) ended: Option<Timestamp>,
-    /// Seconds of CPU time and peak of memory, once it is over.
+    /// Seconds of CPU time and peak of memory, where they are known.
     pub(super) used: Option<(f64, u64)>,
+    /// Of steps under way.
+    pub(super) live: Option<&'a RunUse>,
 }
 
 impl StepsOf<'_> {
@@ -185,7 +193,11 @@ impl StepsOf<'_> {
         };
         let batch = row("batch".to_owned(), "batch", &nodes[..nodes.len().min(1)], began, self.ended);
         let of_run: Vec<&StoredStep> = stored.iter().filter(|step| step.attempt == self.attempt).collect();
-        let of_gruns: f64 = of_run.iter().filter_map(|step| step.ended?.used).map(|used| cpu_secs(&used)).sum();
+        let used = |step: &StoredStep| match step.ended {
+            Some(end) => end.used,
+            None => self.live.and_then(|live| live.of_step(step.number)),
+        };
+        let of_gruns: f64 = of_run.iter().filter_map(|step| used(step)).map(|used| cpu_secs(&used)).sum();
         let mut rows = vec![StepRow {
             state: self.state,
             exit_code: self.exit,
@@ -201,7 +213,7 @@ impl StepsOf<'_> {
                 (_, false) => step.places.iter().map(|place| *place as usize).collect(),
             };
             let on: Vec<String> = places.into_iter().filter_map(|place| nodes.get(place).cloned()).collect();
-            let used = step.ended.and_then(|end| end.used);
+            let used = used(step);
             let (ended, state, exit_code) = match (step.ended, self.ended) {
                 (Some(end), _) if used.is_some_and(|used| used.oom_kills > 0) => (Some(end.at), JobState::OutOfMemory, end.exit),
                 (Some(end), _) if end.exit.is_success() => (Some(end.at), JobState::Completed, end.exit),
@@ -307,6 +319,7 @@ mod tests {
             started: Some(at(0)),
             ended: Some(at(90)),
             used: Some((10.0, 4096)),
+            live: None,
         };
         let step = |number, secs: u64, oom_kills| StoredStep {
             attempt: 1,
@@ -335,6 +348,12 @@ mod tests {
         assert_eq!(rows.iter().map(row).collect::<Vec<_>>(), want);
         assert_eq!(of.rows(&[step(0, 30, 0)], at(90))[0].cpu_time_secs, Some(0.0), "a grun that lies");
         let running = StepsOf { state: JobState::Running, ended: None, used: None, ..of };
-        assert_eq!(running.rows(&[unmeasured], at(90))[0].cpu_time_secs, None);
+        let under_way = [step(0, 3, 0), unmeasured];
+        assert_eq!(running.rows(&under_way, at(90))[0].cpu_time_secs, None);
+        let now = Usage { cpu_system_micros: 2_000_000, peak_memory_bytes: 99, ..Usage::default() };
+        let live = RunUse { all: Usage::default(), steps: vec![(2, now)] };
+        let rows = StepsOf { used: Some((6.0, 4096)), live: Some(&live), ..running }.rows(&under_way, at(90));
+        let seen: Vec<_> = rows.iter().map(|step| (step.cpu_time_secs, step.peak_memory_bytes)).collect();
+        assert_eq!(seen, [(Some(1.0), Some(4096)), (Some(3.0), Some(512)), (Some(2.0), Some(99))], "those that are over are the script's no more");
     }
 }

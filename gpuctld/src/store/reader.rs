@@ -15,7 +15,9 @@ mod trace;
 pub use accounting::Found;
 pub use idle::IdleRun;
 pub use run_fields::{RunFields, RunKey};
-pub use steps::{StoredEnd, StoredStep};
+#[cfg(test)]
+pub use steps::StoredEnd;
+pub use steps::StoredStep;
 pub use trace::TracedJob;
 
 use super::documents::{ArrayDocument, JobDocument};

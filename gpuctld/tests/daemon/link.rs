@@ -2,7 +2,7 @@
 
 use crate::controller::{Controller, Site, job, wait_until};
 use crate::node::{Machine, hello};
-use gmodel::run::{RunEnd, RunPhase, RunReport, Want};
+use gmodel::run::{RunEnd, RunPhase, RunReport, RunUse, Usage, Want};
 use gmodel::{ExitCode, JobId, RunId, Timestamp};
 use gwire::node_protocol::{ALPN_HTTP, ToController, ToNode};
 use serde_json::{Value, json};
@@ -355,6 +355,31 @@ async fn a_log_is_read_over_the_nodes_own_connection() {
     link.say(&ToController::Log { question, text: "prolog took 3 ms".into(), error: String::new() }).await;
     let log = asked.await.unwrap().to_string();
     assert!(log.contains("prolog took 3 ms"), "{log}");
+}
+
+#[tokio::test]
+async fn what_a_running_job_uses_is_asked_of_its_node_and_not_known_where_it_cannot_say() {
+    let (site, controller) = site();
+    let machine = Machine::join(&site, &controller, "compute", "n1").await;
+    let (mut link, _) = machine.connect("boot", Vec::new()).await;
+    let id = controller.client().submit(&gpu_job());
+    let _orders = link.hear().await;
+    link.report(RunId::new(JobId(id), 1), RunPhase::Running { started: Timestamp(1) }).await;
+    wait_for_job(&controller, id, "RUNNING");
+    for (error, want) in [("", json!(2.0)), ("no cgroup", Value::Null)] {
+        let mut client = controller.client();
+        let asked = tokio::task::spawn_blocking(move || client.get(&format!("/v1/steps?job={id}&live=true")));
+        let question = loop {
+            if let ToNode::ReadUse { question, run } = link.hear().await {
+                assert_eq!(run, RunId::new(JobId(id), 1));
+                break question;
+            }
+        };
+        let two = Usage { cpu_user_micros: 2_000_000, ..Usage::default() };
+        let used = RunUse { all: two, steps: vec![(3, two)] };
+        link.say(&ToController::Use { question, used, error: error.into() }).await;
+        assert_eq!(asked.await.unwrap()["steps"][0]["cpu_time_secs"], want);
+    }
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use super::hierarchy::Place;
 use super::usage;
-use super::{CgroupError, Controller, Hierarchy, JoinFds, RunCgroup, Trees, Usage, check_name, is_gone_now, kill, limits, read_file, write_file};
+use super::{CgroupError, Controller, Hierarchy, JoinFds, RunCgroup, Trees, Usage, check_name, child_dirs, is_gone_now, kill, limits, read_file, write_file};
 
 /// Where the job's own processes are on pure v2, once it has steps.
 const BATCH_LEAF: &str = "batch";
@@ -39,16 +39,28 @@ impl RunCgroup {
     /// Makes the cgroup `name` for a step of the run; its processes together may have `memory_bytes`. On an error nothing stays.
     pub fn begin_step(&self, name: &str, memory_bytes: Option<u64>) -> Result<StepCgroup, CgroupError> {
         check_name(name)?;
-        let step = StepCgroup {
-            trees: self.trees.for_step(),
-            run_trees: self.trees.clone(),
-            run: self.rel.clone(),
-            name: name.to_owned(),
-        };
+        let step = self.step(name);
         step.make(memory_bytes).inspect_err(|_| {
             step.remove_left();
         })?;
         Ok(step)
+    }
+
+    /// Names of the steps under way, with what each has used so far.
+    pub fn steps(&self) -> Vec<(String, Usage)> {
+        let dirs = child_dirs(&self.main_dir("job"));
+        let names = dirs.iter().filter_map(|dir| Some(dir.file_name()?.to_str()?.to_owned())).filter(|name| name != BATCH_LEAF);
+        // One that ends meanwhile is none.
+        names.filter_map(|name| Some((name.clone(), self.step(&name).usage().ok()?.usage))).collect()
+    }
+
+    fn step(&self, name: &str) -> StepCgroup {
+        StepCgroup {
+            trees: self.trees.for_step(),
+            run_trees: self.trees.clone(),
+            run: self.rel.clone(),
+            name: name.to_owned(),
+        }
     }
 
     /// The job's memory, and a step's, can be limited here.

@@ -53,11 +53,14 @@ fn measure_a_step(scratch: &Scratch) {
         assert!(used.usage.memory_peak_bytes > 20 * MIB && used.usage.oom_kills == 0, "{used:?}");
     }
     assert!(step.is_empty().expect("look") && !run.is_empty().expect("look"), "the batch process is not the step's");
+    let seen = run.steps();
+    assert!(matches!(&seen[..], [(name, usage)] if name == "step_0" && *usage == used.usage), "{seen:?}");
     // What comes after is the job's and not the step's.
     let more = start_in(&run, scratch.shell("i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done")).expect("start in the job");
     assert_eq!(end_of(more.pid), Exit::Code(0));
     assert_eq!(step.usage().expect("usage").usage.cpu_user_micros, used.usage.cpu_user_micros);
     remove(&step);
+    assert_eq!(run.steps(), []);
     let job = run.usage().expect("usage");
     assert!(job.cpu_user_micros >= used.usage.cpu_user_micros, "{job:?} with {used:?}");
     assert!(job.memory_peak_bytes >= used.usage.memory_peak_bytes, "{job:?} with {used:?}");

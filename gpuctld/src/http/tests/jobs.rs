@@ -233,6 +233,9 @@ async fn a_step_goes_to_the_nodes_of_its_job() {
     assert_eq!((order.cpus_per_task, order.cpus, order.gpus, order.mem_bytes), (1, vec![0, 1], Some(vec![]), 2 << 20));
     let waits = pool.post(&here, "/v1/jobs/1/steps", own.clone()).await["waits"].clone();
     assert_eq!(waits["holders"], json!([{"step": 1, "connect": "127.0.0.1:4000"}]), "{waits}");
+    let live = pool.get(&here, "/v1/steps?job=1&live=true").await["steps"].clone();
+    assert_eq!((&live[0]["cpu_time_secs"], &live[0]["peak_memory_bytes"], &live[1]["cpu_time_secs"]), (&json!(2.0), &json!(1 << 20), &json!(1.0)), "{live}");
+    assert_eq!(pool.get(&here, "/v1/steps?job=1").await["steps"][0].get("cpu_time_secs"), None, "nobody was asked");
     // What a grun of the release before says, and one that says more than its job can have used.
     pool.post(&here, "/v1/jobs/1/steps/1/end", json!({})).await;
     let used = json!({"cpu_user_micros": u64::MAX, "cpu_system_micros": u64::MAX, "peak_memory_bytes": 7, "oom_kills": 1});

@@ -14,6 +14,7 @@ use gcore::ctl::state::JoinToken;
 use gcore::ctl::{Actor, Command, Input, NodeReport, Reply, snapshot};
 use gmodel::node::{GpuInfo, Inventory, Role};
 use gmodel::run::{RunEnd, RunPhase, RunReport};
+use gmodel::run::{RunUse, Usage};
 use gmodel::supervise::StepOrder;
 use gmodel::{ExitCode, Fence, JobId, NodeId, NodeLife, RunId};
 use gsched::WorkBudget;
@@ -42,6 +43,10 @@ struct Links {
 impl NodeLinks for Links {
     fn read_log(&self, _: NodeId, run: RunId) -> Later<'_, Result<String, String>> {
         Box::pin(async move { Ok(format!("prepared {run}\nstarted {run}")) })
+    }
+    fn read_use(&self, _: NodeId, _: RunId) -> Later<'_, Result<RunUse, String>> {
+        let all = Usage { cpu_user_micros: 3_000_000, peak_memory_bytes: 1 << 20, ..Usage::default() };
+        Box::pin(async move { Ok(RunUse { all, steps: vec![(0, Usage { cpu_user_micros: 1_000_000, ..Usage::default() })] }) })
     }
     fn start_step(&self, node: NodeId, run: RunId, order: StepOrder) -> Later<'_, Result<(), String>> {
         self.steps.lock().unwrap().push((node, run, order));
