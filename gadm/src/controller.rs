@@ -26,6 +26,9 @@ pub(crate) struct ReloadArgs {
     /// Say what the changed files would do to which jobs, and change nothing
     #[arg(long)]
     dry_run: bool,
+    /// One line of JSON
+    #[arg(long, requires = "dry_run")]
+    json: bool,
 }
 
 /// Options of `gadm backup`.
@@ -58,7 +61,10 @@ pub(crate) fn reload(client: &mut Client, args: &ReloadArgs) -> Outcome {
     if args.dry_run {
         let done: Done = client.post_repeatable("/v1/reload/dry-run", &BackupRequest::default())?;
         let mut out = stdout()?;
-        for note in &done.notes {
+        if args.json {
+            writeln!(out, "{}", serde_json::to_string(&done).map_err(Failure::new)?)?;
+        }
+        for note in done.notes.iter().filter(|_| !args.json) {
             writeln!(out, "{}", printable(note))?;
         }
         out.flush()?;

@@ -205,4 +205,16 @@ fn the_policy_is_a_document() {
         partition a is changed
         job 17 of alice: waits (PartitionDown); now it starts at once
     "#]]);
+    check(&["reload", "--dry-run", "--json"], expect![[r#"
+        {"schema":1,"notes":["partition a is changed","job 17 of alice: waits (PartitionDown); now it starts at once"]}
+    "#]]);
+    check(&["reload", "--json"], expect![[r#"
+        stderr: gadm: the following required arguments were not provided:
+        stderr:   --dry-run
+        stderr: 
+        stderr: Usage: gadm reload --dry-run --json
+        stderr: 
+        stderr: For more information, try '--help'.
+        exit: Some(2)
+    "#]]);
 }

@@ -37,10 +37,15 @@ pub(super) async fn reload_dry_run(caller: Caller, Shared(site): Shared<Site>) -
 
 fn compare(state: &State, config: ClusterConfig, now: Timestamp) -> Result<Vec<String>, ApiError> {
     let mut notes = settings(&state.config, &config);
-    notes.extend(changes(&state.config.policy, &config.policy));
+    let new_in_files = changes(&state.config.policy, &config.policy);
     let before = Outlook::of(state.clone(), now);
     let mut copy = state.clone();
     handle(&mut copy, &mut Vec::new(), Input::Configure { config: Arc::new(config) }, now)?;
+    // In force are the files over what gadm made.
+    for change in changes(&state.policy, &copy.policy) {
+        let over_gadms = change.strip_suffix(" is changed").is_some_and(|record| new_in_files.contains(&format!("{record} is added")));
+        notes.push(if over_gadms { format!("{change}: what gadm made of it counts no more") } else { change });
+    }
     notes.extend(stranded(state, &copy));
     let after = Outlook::of(copy, now);
     let mut jobs = before.differences(&after, state);

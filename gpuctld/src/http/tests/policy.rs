@@ -279,5 +279,11 @@ async fn a_dry_reload_names_what_would_become_of_jobs() {
         job 2 of alice: waits (PartitionConfig: partition "b" is not in the configuration); now it waits (JobHeldUser: held by user:alice)
     "#]].assert_eq(&notes.replace(&format!("job {job} "), "job J "));
     assert_eq!(pool.core.view().await.config.partitions.len(), 2, "nothing changed");
-    let _ = request(json!({}));
+    // What gadm made is in force until a file says it; what both say alike is no change.
+    for (name, shares) in [("new", 3), ("same", 1), ("kept", 1)] {
+        pool.post(&root(), &format!("/v1/accounts/{name}"), json!({"create": true, "change": {"shares": shares}})).await;
+    }
+    write_config(pool.dir.path(), "[partition.a]\ndefault = true\n[partition.b]\n[account.new]\n[account.same]\n");
+    let answer = pool.post(&root(), "/v1/reload/dry-run", Value::Null).await;
+    assert_eq!(answer["notes"], json!(["account new is changed: what gadm made of it counts no more"]));
 }
