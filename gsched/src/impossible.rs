@@ -22,9 +22,16 @@ pub fn impossible(
         return Some(text);
     }
     let demands = Demand::all(request, partition);
+    let named: Vec<&SchedNode> = members.iter().copied().filter(|node| request.nodelist.as_ref().is_some_and(|list| list.contains(&node.name))).collect();
     let lacks: Vec<Lack> = demands.iter().filter_map(|d| lack_of(d, &members)).collect();
     if lacks.len() < demands.len() {
-        return None;
+        // Those that do not lack nodes may have no use for one that must be among theirs.
+        let unfit = |demand: &Demand| unfit_of(demand, &named, partition);
+        let is_possible = |demand: &&Demand| lack_of(demand, &members).is_none() && unfit(demand).is_none();
+        return match demands.iter().find(is_possible) {
+            Some(_) => None,
+            None => demands.iter().find_map(|demand| Some(no_use_for(demand, unfit(demand)?))),
+        };
     }
     if partition.mig == MigCuts::Planned && demands.iter().any(|demand| could_be_cut(demand, &members)) {
         return None;
@@ -48,6 +55,25 @@ pub fn impossible(
             format!("more memory on one node than any has: the largest in partition {name:?} has {most}.")
         }
     })
+}
+
+/// The first of the nodes that a request names that could serve no part of a demand if nothing else ran there.
+pub(crate) fn unfit_of<'a>(demand: &Demand, named: &[&'a SchedNode], partition: &Partition) -> Option<&'a SchedNode> {
+    let is_cut = partition.mig == MigCuts::Planned;
+    let serves = |node: &SchedNode| demand.nodes.iter().any(|part| part.fits_empty(node).is_ok() || (is_cut && part.fits_cut(node)));
+    named.iter().copied().find(|node| !serves(node))
+}
+
+fn no_use_for(demand: &Demand, node: &SchedNode) -> String {
+    let mut gpus: BTreeMap<String, u32> = BTreeMap::new();
+    node.gpus.iter().filter(|gpu| !gpu.info.divided).for_each(|gpu| *gpus.entry(gpu.info.kind()).or_default() += 1);
+    let gpus: Vec<String> = gpus.into_iter().map(|(kind, count)| format!("{count} {kind}")).collect();
+    let gpus = if gpus.is_empty() { "no GPUs".to_owned() } else { gpus.join(" and ") };
+    let mem = gmodel::size::rough_size(node.mem_bytes);
+    format!(
+        "{}: {}, which --nodelist names, has {gpus}, {} CPUs and {mem} of memory. Take it out of the list, or ask for what it has.",
+        describe(demand), node.name, node.cpus
+    )
 }
 
 /// No node has so many of such GPUs, slices or parts.

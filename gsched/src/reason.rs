@@ -4,7 +4,7 @@
 
 use crate::cluster::Cluster;
 use crate::demand::{Demand, GpuDemand, MemDemand};
-use crate::impossible::could_be_cut;
+use crate::impossible::{could_be_cut, unfit_of};
 use crate::shape::{self, Shape};
 use crate::snapshot::{PendingJob, Snapshot};
 use fixedbitset::FixedBitSet;
@@ -105,6 +105,14 @@ pub fn never(shape: &Shape, demands: &[Demand], snapshot: &Snapshot, cluster: &C
             let text = format!("node {missing:?} is none that partition {partition:?} can give it");
             return Some(Reason::new(ReasonCode::BadConstraints, text));
         }
+    }
+    let named: Vec<_> = shape.named.iter().map(|at| &snapshot.nodes[*at]).collect();
+    let unfit = |demand: &Demand| unfit_of(demand, &named, &snapshot.config.partitions[shape.partition]);
+    if demands.iter().all(|demand| unfit(demand).is_some())
+        && let Some((demand, node)) = demands.iter().find_map(|demand| Some((demand, unfit(demand)?)))
+    {
+        let text = format!("needs {}; {}, which it names, has not that", describe(demand), node.name);
+        return Some(Reason::new(ReasonCode::BadConstraints, text));
     }
     let named_up = shape.named.iter().all(|at| candidates.up.contains(*at));
     if named_up && shape.ways.iter().any(|way| shape::lack(way, candidates, true, cluster).is_none()) {

@@ -153,6 +153,27 @@ fn a_job_of_several_nodes_stays_below_one_switch_if_it_can() {
 }
 
 #[test]
+fn a_named_node_that_can_give_no_part_of_it_is_named_as_the_reason() {
+    // Other nodes have what is asked for; n1 and n3 must be among them. A GPU that is only busy comes back.
+    check(
+        "node n1 h100:8
+         node n2 a100:4
+         node n3 a100:2
+         running 1 n2 gpus=0-3 left=60
+         job gpn=a100:2 nodes=2 nodelist=n1 time=60
+         job gpn=a100:4 nodelist=n3 time=60
+         job gpus=a100:4|h100:8 nodelist=n1 time=60
+         job gpn=a100:4 nodelist=n2 time=60",
+        expect![[r#"
+            30 starts on n1[0,1,2,3,4,5,6,7]x1
+            40 waits: Resources: needs 4 a100, 1 CPU and 1G of memory on one node; most is free on n2: 0 GPUs, 63 CPUs and 511G of memory; room is expected by 1970-01-01T00:17:40Z
+            10 waits: BadConstraints: needs 2 a100, 1 CPU and 1G of memory on each of 2 nodes; n1, which it names, has not that
+            20 waits: BadConstraints: needs 4 a100, 1 CPU and 1G of memory on one node; n3, which it names, has not that
+        "#]],
+    );
+}
+
+#[test]
 fn a_job_stays_below_as_many_switches_as_it_bears() {
     let nodes = |free: [&str; 9]| {
         let mut text = "switch s1 n[1-3]\nswitch s2 n[4-6]\nswitch s3 n[7-9]\n".to_owned();

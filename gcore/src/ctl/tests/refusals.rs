@@ -90,6 +90,38 @@ fn what_no_so_many_switches_have_is_refused_unless_it_waits_for_them_only_so_lon
 }
 
 #[test]
+fn nodes_that_are_named_and_can_give_no_part_of_it_are_refused() {
+    check(
+        "node n1 h100:8 16c 64G
+         node n2 a100:4 16c 64G
+         node n3 h100:2 a100:4 16c 64G
+         node n4 8c 32G
+         submit user=alice gpus=a100:3 nodelist=n1 time=60
+         submit user=alice gpus=h100:8|a100:8 nodelist=n3 time=60
+         submit user=alice nodes=2 gpus=a100:4|h100:8 nodelist=n1 time=60
+         submit user=alice nodes=2 gpn=a100:2 nodelist=n[1-2] time=60
+         submit user=alice cpus=12 nodelist=n4 time=60
+         submit user=alice gpus=a100:8|h100:8 nodelist=n1 time=60
+         submit user=alice nodes=2 gpn=a100:4 nodelist=n3 time=60
+         submit user=alice nodes=3 gpus=7 nodelist=n1 time=60
+         submit user=alice gpus=4 nodelist=n2 time=60
+         update 4 user=alice nodelist=n4",
+        expect![[r#"
+            refused: 3 a100 and 1 CPU on one node: n1, which --nodelist names, has 8 h100, 16 CPUs and 64G of memory. Take it out of the list, or ask for what it has.
+            refused: 8 h100 and 1 CPU on one node: n3, which --nodelist names, has 4 a100, 16 CPUs and 64G of memory. Take it out of the list, or ask for what it has.
+            refused: 2 a100 and 1 CPU on each of 2 nodes: n1, which --nodelist names, has 8 h100, 16 CPUs and 64G of memory. Take it out of the list, or ask for what it has.
+            refused: 2 a100 and 1 CPU on each of 2 nodes: n1, which --nodelist names, has 8 h100, 16 CPUs and 64G of memory. Take it out of the list, or ask for what it has.
+            refused: 12 CPUs on one node: n4, which --nodelist names, has no GPUs, 8 CPUs and 32G of memory. Take it out of the list, or ask for what it has.
+            job 1
+            job 2
+            job 3
+            job 4
+            refused: 4 GPUs and 1 CPU on one node: n4, which --nodelist names, has no GPUs, 8 CPUs and 32G of memory. Take it out of the list, or ask for what it has.
+        "#]],
+    );
+}
+
+#[test]
 fn without_a_limit_the_partition_decides_else_a_day_with_a_note() {
     check(
         "partition short max_time=600
