@@ -19,13 +19,6 @@ pub struct ExitCode {
 }
 
 impl ExitCode {
-    /// As Slurm's listings have it: the row of a job that was ended from outside shows none, and its script's own is that of
-    /// its batch step. `state` is the job's.
-    pub fn in_row_of(self, state: crate::JobState) -> Self {
-        use crate::JobState::{Cancelled, Preempted, Timeout};
-        if matches!(state, Cancelled | Preempted | Timeout) { Self::SUCCESS } else { self }
-    }
-
     /// `0:0`.
     pub const SUCCESS: Self = Self { code: 0, signal: 0 };
 

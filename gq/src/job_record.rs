@@ -91,7 +91,7 @@ fn identity(record: &mut Record, job: &JobRow) {
 fn state(record: &mut Record, job: &JobRow, times: &TimeFormat) {
     record.put("JobState", job.state).put("Reason", job.reason).put("Dependency", or_null(&job.dependency)).end();
     record.put("Requeue", u8::from(job.requeue)).put("Restarts", restarts(job.attempts, job.state)).put("BatchFlag", 1).put("Reboot", 0);
-    record.put("ExitCode", job.exit_code.in_row_of(job.state)).end();
+    record.put("ExitCode", job.exit_code).end();
     let limit = match job.time_limit_secs {
         None | Some(u32::MAX) => time_limit(None),
         Some(secs) => sacct_time(secs.into()),

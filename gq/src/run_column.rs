@@ -7,7 +7,7 @@ use gcli::local_time::TimeFormat;
 use gmodel::duration::sacct_time;
 use gmodel::size::exact_size;
 use gmodel::suggest::did_you_mean;
-use gmodel::{Instant, JobState};
+use gmodel::{ExitCode, Instant, JobState};
 use gwire::api::{RunDetail, StepOwn};
 use nix::unistd::{Gid, Group, User};
 use std::borrow::Cow;
@@ -308,8 +308,9 @@ impl RunColumn {
             Self::ElapsedRaw => secs.to_string(),
             Self::Eligible => at(run.detail.as_ref().and_then(|detail| detail.eligible_time)),
             Self::End => at(run.end_time),
-            Self::ExitCode if run.is_step() => run.exit_code.to_string(),
-            Self::ExitCode => run.exit_code.in_row_of(run.state).to_string(),
+            // As in sacct a job that was ended from outside has none of its own: its script's is the batch step's.
+            Self::ExitCode if !run.is_step() && is_ended(run.state) => ExitCode::SUCCESS.to_string(),
+            Self::ExitCode => run.exit_code.to_string(),
             Self::Gid => detail(|detail| detail.gid.to_string()),
             Self::GpuEff => percent(used.and_then(|used| used.busy_percent)).unwrap_or_default(),
             Self::GpuIdle => used.map_or(String::new(), |used| sacct_time(used.idle_secs)),
@@ -418,6 +419,11 @@ fn usage_peak(run: &RunLine, units: Units) -> String {
     let gpu = run.gpu_use.map(|used| format!("gres/gpumem={}", units.size(used.memory_peak_bytes, mebibytes)));
     let mem = (run.peak_memory_bytes > 0).then(|| format!("mem={}", units.size(run.peak_memory_bytes, kibibytes)));
     gpu.into_iter().chain(mem).collect::<Vec<_>>().join(",")
+}
+
+/// Not by itself.
+fn is_ended(state: JobState) -> bool {
+    matches!(state, JobState::Cancelled | JobState::Preempted | JobState::Timeout)
 }
 
 /// `CANCELLED by 1000`, as sacct has it; by the name of one who is not known on this machine.

@@ -24,6 +24,8 @@ use std::time::Duration;
 
 /// `--wait` outlasts any outage of the controller that an administrator would sleep through.
 const WAIT_PATIENCE: Duration = Duration::from_secs(7 * 86_400);
+/// Tasks of an array whose ends are told one by one.
+const MOST_ENDS: usize = 3;
 /// The longest that one question of `--wait` is held open by the controller.
 const WAIT_SECS: u32 = 30;
 
@@ -148,7 +150,7 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     }
     out.flush()?;
     if submission.wait {
-        return wait(client.wait_for(WAIT_PATIENCE), submitted.id);
+        return wait(client.wait_for(WAIT_PATIENCE), submitted.id, &mut notes);
     }
     Ok(0)
 }
@@ -329,22 +331,29 @@ fn write_json(line: serde_json::Result<String>) -> Result<(), Failure> {
     Ok(writeln!(std::io::stdout(), "{}", line.map_err(Failure::new)?)?)
 }
 
-/// Waits for the end of a job, or of all tasks of an array; the highest of their exit codes.
-fn wait(mut client: Client, id: JobId) -> Outcome {
+/// Waits for the end of a job, or of all tasks of an array; the highest of their exit codes. Says of those that did not end by
+/// themselves why: their own output says nothing of it.
+fn wait(mut client: Client, id: JobId, notes: &mut Notes) -> Outcome {
     let path = format!("/v1/jobs/{id}/wait?timeout_secs={WAIT_SECS}");
     loop {
         let mut rows = client.rows(&path)?;
         let (mut over, mut seen, mut worst) = (true, false, 0);
+        let mut ends = Vec::new();
         while let Some(text) = rows.next_row()? {
             let job: JobRow = read_row(text)?;
             seen = true;
             over &= job.state.is_final();
             worst = worst.max(exit_code(&job));
+            ends.extend((!job.end_text.is_empty()).then(|| format!("job {}: {}: {}", job.shown_id, job.state, job.end_text)));
         }
         if !seen {
             return Err(Failure::new(format_args!("job {id}: there is no such job any more")));
         }
         if over {
+            ends.iter().take(MOST_ENDS).for_each(|text| notes.say(text));
+            if ends.len() > MOST_ENDS {
+                notes.say(&format!("{} more of its tasks; gacct -j {id} shows them", ends.len() - MOST_ENDS));
+            }
             return Ok(worst);
         }
     }

@@ -13,7 +13,8 @@ fn answer(request: &Request) -> Answer {
         "/v1/jobs" => Answer::ok(r#"{"schema":1,"id":17,"notes":["no time limit was asked for; it is 1-00:00:00"]}"#),
         "/v1/jobs/dry-run" => Answer::ok(r#"{"schema":1,"nodelist":"","cpus":2,"partition":"main","reason":"Resources","text":"would wait in partition main (Resources): needs 2 h100 on a node; node1 has 1 free of 8"}"#),
         path if path.starts_with("/v1/jobs/17/wait") => {
-            Answer::ok(r#"{"schema":1,"jobs":[{"id":17,"state":"COMPLETED"},{"id":18,"state":"FAILED","exit_code":{"code":0,"signal":9}}]}"#)
+            Answer::ok(r#"{"schema":1,"jobs":[{"id":17,"state":"COMPLETED"},{"id":18,"shown_id":"17_1","state":"FAILED","exit_code":{"code":0,"signal":9},
+                "end_text":"output file no/such: No such file or directory"}]}"#)
         }
         _ => Answer::refuse(404, "not_found", "no such path"),
     }
@@ -334,6 +335,9 @@ fn waiting_ends_with_the_highest_code_of_the_tasks() {
     let controller = FakeController::start(answer);
     let ran = controller.run(GSUB, &["-W", "--wrap", "true"]);
     assert_eq!((ran.stdout.as_str(), ran.exit), ("17\n", Some(137)));
+    let why = "gsub: job 17_1: FAILED: output file no/such: No such file or directory\n";
+    assert!(ran.text().contains(why), "{}", ran.text());
+    assert!(!controller.run(GSUB, &["-W", "-Q", "--wrap", "true"]).text().contains(why));
 }
 
 #[test]
