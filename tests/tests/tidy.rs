@@ -453,6 +453,29 @@ fn every_key_of_the_json_is_in_its_man_page() {
 }
 
 #[test]
+fn each_crate_has_a_readme_and_source_files_that_documents_name_exist() {
+    let sources = sources();
+    let crates = members(&metadata()).map(|package| Path::new(text(&package["manifest_path"])).with_file_name("README.md")).collect::<Vec<_>>();
+    let mut wrong = String::new();
+    let mut seen = 0;
+    for document in crates.into_iter().chain([root().join("CONTRIBUTING.md")]) {
+        let shown = document.strip_prefix(root()).unwrap_or(&document).display().to_string();
+        let Ok(text) = fs::read_to_string(&document) else {
+            let _ = writeln!(wrong, "{shown} itself");
+            continue;
+        };
+        for span in text.split('`').skip(1).step_by(2).filter(|span| span.ends_with(".rs") && !span.contains(['*', ' ', '\n'])) {
+            seen += 1;
+            if !sources.iter().any(|file| file.path == span || file.path.ends_with(&format!("/{span}"))) {
+                let _ = writeln!(wrong, "{shown}: {span}");
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "not there:\n{wrong}");
+    assert!(seen > 100, "names were found");
+}
+
+#[test]
 fn paths_in_the_code_map_exist() {
     let map = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("ARCHITECTURE.md");
     let mut wrong = String::new();
