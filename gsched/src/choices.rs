@@ -142,6 +142,7 @@ impl Pass<'_> {
     fn lift_reserved(&mut self, job: &PendingJob, place: usize) -> Reserved {
         // What is taken back out of its turn is no part of the argument that others are promised the same again.
         self.engine.promised.forget();
+        self.refusals.forget();
         let own = &mut self.reserved[place];
         let lifted = Reserved { holds: std::mem::take(&mut own.holds), ..own.clone() };
         for (hold, nodes) in &lifted.holds {

@@ -36,6 +36,8 @@ pub struct Cluster {
     breaks: FixedBitSet,
     /// By the number of whole GPUs that are free: the nodes with so many and a free CPU, without which nothing starts.
     pub by_free: Vec<FixedBitSet>,
+    /// How many nodes have so many CPUs free, by that number.
+    by_free_cpus: Vec<u32>,
     /// Nodes that this pass put into another set of these.
     filed: Vec<usize>,
     runs: Vec<Known>,
@@ -59,6 +61,7 @@ pub struct Track {
     /// Takes new work.
     pub up: bool,
     bucket: Option<usize>,
+    free_cpus: Option<u32>,
     held: Vec<Held>,
     /// As the snapshot had it, to see what changes.
     seen: Seen,
@@ -137,6 +140,7 @@ impl Cluster {
                     (self.leaving, self.frozen) = (0, 0);
                     self.usual = Usual::default();
                     self.by_free.clear();
+                    self.by_free_cpus.clear();
                     self.generation += 1;
                     dirty.insert_range(..);
                 }
@@ -390,9 +394,11 @@ impl Cluster {
     }
 
     /// All nodes, those together that follow each other and have one room in this pass.
-    pub(crate) fn stretches(&self) -> impl Iterator<Item = Range<usize>> + '_ {
-        let ends = self.breaks.ones().skip(1).chain([self.nodes.len()]);
-        self.breaks.ones().zip(ends).map(|(from, to)| from..to)
+    pub(crate) fn stretches(&self) -> Stretches<'_> {
+        let words = self.breaks.as_slice();
+        let mut all = Stretches { words, word: 0, bits: words.first().copied().unwrap_or(0), from: 0, nodes: self.nodes.len() };
+        all.from = all.next_break();
+        all
     }
 
     /// Where the nodes that have the same room as one, and follow each other from it on, come to an end.
@@ -481,17 +487,27 @@ impl Cluster {
         self.makes.list.iter().any(|make| !make.groups.is_empty())
     }
 
-    /// Puts a node into the set for what is free on it now.
+    /// Puts a node into the sets for what is free on it now.
     pub fn file(&mut self, at: usize) {
         let nodes = self.nodes.len();
         let room = self.rooms.get(self.room_of[at]);
-        let has_cpu = room.profile.free_at(self.now).cpus > 0;
-        let bucket = has_cpu.then(|| room.free_gpus());
+        let cpus = room.profile.free_at(self.now).cpus;
+        let bucket = (cpus > 0).then(|| room.free_gpus());
         let track = &mut self.nodes[at];
-        if bucket == track.bucket {
+        if bucket == track.bucket && Some(cpus) == track.free_cpus {
             return;
         }
         self.filed.push(at);
+        if let Some(before) = track.free_cpus.replace(cpus) {
+            self.by_free_cpus[before as usize] -= 1;
+        }
+        if self.by_free_cpus.len() <= cpus as usize {
+            self.by_free_cpus.resize(cpus as usize + 1, 0);
+        }
+        self.by_free_cpus[cpus as usize] += 1;
+        if bucket == track.bucket {
+            return;
+        }
         if let Some(before) = track.bucket {
             self.by_free[before].set(at, false);
         }
@@ -502,6 +518,11 @@ impl Cluster {
             self.by_free[bucket].insert(at);
         }
         track.bucket = bucket;
+    }
+
+    /// How many nodes have at least so many CPUs free now, but for what reservations that begin at once hold.
+    pub(crate) fn with_cpus(&self, least: u32) -> usize {
+        self.by_free_cpus.iter().skip(least as usize).map(|nodes| *nodes as usize).sum()
     }
 
     /// Nodes of a set with at least so many whole GPUs free, the fullest first.
@@ -516,6 +537,45 @@ impl Cluster {
     /// Runs with a share on a node, and when they end.
     pub fn held_on(&self, at: usize) -> impl Iterator<Item = (RunId, Timestamp, &NodeShare)> + '_ {
         self.nodes[at].held.iter().map(|held| (held.run, held.end, &held.share))
+    }
+}
+
+/// Goes from one break to the next.
+pub(crate) struct Stretches<'a> {
+    words: &'a [usize],
+    /// Where it is among these, and the breaks there that are still to come.
+    word: usize,
+    bits: usize,
+    /// Where the next stretch begins.
+    from: usize,
+    nodes: usize,
+}
+
+impl Stretches<'_> {
+    #[inline]
+    fn next_break(&mut self) -> usize {
+        while self.bits == 0 {
+            self.word += 1;
+            let Some(bits) = self.words.get(self.word) else { return self.nodes };
+            self.bits = *bits;
+        }
+        let at = self.word * usize::BITS as usize + self.bits.trailing_zeros() as usize;
+        self.bits &= self.bits - 1;
+        at
+    }
+}
+
+impl Iterator for Stretches<'_> {
+    type Item = Range<usize>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Range<usize>> {
+        let from = self.from;
+        if from >= self.nodes {
+            return None;
+        }
+        self.from = self.next_break();
+        Some(from..self.from)
     }
 }
 
@@ -545,6 +605,7 @@ impl Track {
             make: makes.of(node),
             up: node.unavailable.is_none(),
             bucket: None,
+            free_cpus: None,
             held: Vec::new(),
             seen: Seen::of(node),
         }

@@ -41,6 +41,7 @@ pub mod ledger;
 pub mod limits;
 mod types_of_nodes;
 mod names;
+mod refusals;
 mod queue;
 mod usual;
 mod walk;

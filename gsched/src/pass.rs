@@ -18,6 +18,7 @@ use crate::placement::{Ask, Looked, Picked, Search, count, each};
 use crate::plan::{Plan, Sizes, Start, WorkBudget};
 use crate::promised::Promised;
 use crate::reason::{self, array_limit, standing};
+use crate::refusals::Refusals;
 use crate::queue::Queue;
 use crate::rails;
 use crate::quick::{Changes, Left, Waiting};
@@ -69,14 +70,22 @@ pub struct Engine {
     pub(crate) left: Option<Left>,
     /// How often the budget is doubled: a pass that is cut short comes further the next time.
     stretch: u32,
+    /// Plans say who starts and nothing else.
+    pub(crate) silent: bool,
     /// Probes of the last pass.
-    probed: u64,
+    pub(crate) probed: u64,
     /// What shapes and windows were worked out for.
     pub(crate) seen: Option<(Arc<ClusterConfig>, Arc<Policy>)>,
     generation: (u64, usize),
 }
 
 impl Engine {
+    /// One whose plans say only who starts: the same starts, but nobody is told why he waits, or when he may expect to start, where
+    /// the pass need not know it itself. For replays; quick passes find nothing left by it.
+    pub fn silent() -> Self {
+        Self { silent: true, ..Self::default() }
+    }
+
     pub fn plan(&mut self, snapshot: &Snapshot, budget: WorkBudget) -> Plan {
         self.plan_changed(snapshot, None, budget)
     }
@@ -116,7 +125,7 @@ impl Engine {
             (false, true) => self.stretch,
             (false, false) => self.stretch.saturating_sub(1),
         };
-        self.left = (!plan.cut_short).then_some(left);
+        self.left = (!plan.cut_short && !self.silent).then_some(left);
         plan
     }
 
@@ -274,6 +283,8 @@ pub(crate) struct Pass<'a> {
     pub(crate) at_once: bool,
     /// They are compared with those of the pass before, and noted for the next.
     pub(crate) keeps_promises: bool,
+    /// Nobody is told anything.
+    pub(crate) is_silent: bool,
     /// Place of the job at hand among the pending.
     pub(crate) at_hand: usize,
     pub(crate) licences: BTreeMap<String, Count>,
@@ -294,6 +305,8 @@ pub(crate) struct Pass<'a> {
     pub(crate) guaranteed_only: bool,
     /// The array whose guarantee was used up just now.
     pub(crate) later: Option<usize>,
+    /// What this pass found out about some requests that holds for others, too.
+    pub(crate) refusals: Refusals,
     /// Whole nodes that partitions keep idle.
     pub(crate) kept_nodes: Vec<KeptNodes>,
     /// What became of jobs that wait in several partitions.
@@ -367,6 +380,7 @@ impl<'a> Pass<'a> {
             wanted: vec![0; partitions],
             at_once: false,
             keeps_promises: false,
+            is_silent: false,
             at_hand: 0,
             licences: claims::licences(snapshot),
             ledger,
@@ -379,6 +393,7 @@ impl<'a> Pass<'a> {
             counted: Vec::new(),
             guaranteed_only: false,
             later: None,
+            refusals: Refusals::default(),
             kept_nodes: kept_nodes(snapshot),
             choices: Choices::default(),
             probes_left: budget.node_probes,
@@ -432,6 +447,9 @@ impl<'a> Pass<'a> {
     }
 
     pub(crate) fn tell(&mut self, job: &PendingJob, reason: Option<Reason>) {
+        if self.is_silent {
+            return;
+        }
         if job.is_choice() {
             return self.choices.tell(job, reason);
         }
@@ -566,11 +584,16 @@ impl<'a> Pass<'a> {
                 self.of_pass(shape).refused_secs = Some(0);
                 return Err(Wait::Room);
             }
-            if self.start_one_way(job, id, shape, ways, secs)? {
+            // What it has reserved elsewhere is lifted for a job of several partitions.
+            let is_refused = !job.is_choice() && self.refusals.is_refused(&self.engine.shapes.list, shape, secs);
+            if !is_refused && self.start_one_way(job, id, shape, ways, secs)? {
                 return Ok(());
             }
             if ways.len() == self.shape(shape).ways.len() {
                 self.of_pass(shape).refused_secs = Some(secs);
+                if !is_refused {
+                    self.refusals.refuse_now(shape, secs);
+                }
             }
         }
         // Rooms of an earlier moment say too little of a time that is cut to what they have.

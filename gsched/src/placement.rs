@@ -119,6 +119,9 @@ impl Looked {
         let of = &shape.ways[way];
         let wanted = of.nodes as usize;
         let last = of.last();
+        if cluster.with_cpus(shape.least_cpus(way, last)) < wanted {
+            return false;
+        }
         self.fits.begin();
         if last == 0 && !cluster.has_gpus() {
             // Sets by free GPUs say no more than who has a CPU free.

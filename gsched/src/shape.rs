@@ -290,6 +290,11 @@ impl Shape {
         Cow::Owned(named)
     }
 
+    /// CPUs that a node must have free now to be worth looking at.
+    pub fn least_cpus(&self, way: usize, part: usize) -> u32 {
+        self.ways[way].parts[part].needs.iter().flatten().map(|need| need.cpus).min().unwrap_or(0)
+    }
+
     /// Whole GPUs that a node must have free now to be worth looking at.
     pub fn least_gpus(&self, way: usize, part: usize) -> usize {
         let needs = self.ways[way].parts[part].needs.iter().flatten();

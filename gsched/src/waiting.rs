@@ -19,6 +19,28 @@ use std::ops::Range;
 /// Tasks of one array that get reservations where all jobs do.
 const MOST_RESERVED_TASKS: u32 = 128;
 
+impl Engine {
+    /// Whether fewer nodes than a shape needs have room for it at this moment: then it starts for no time at all.
+    pub(crate) fn is_full(&mut self, shape: ShapeId) -> bool {
+        let of = &self.shapes.list[shape as usize];
+        if let Some(full) = of.pass.full {
+            return full;
+        }
+        let full = of.own.is_none() && !self.is_free_now(shape);
+        // What is free only shrinks within a pass.
+        if full {
+            self.shapes.list[shape as usize].pass.full = Some(true);
+        }
+        full
+    }
+
+    /// Whether enough nodes have room for a shape at this moment, for however short a time.
+    fn is_free_now(&mut self, shape: ShapeId) -> bool {
+        let (of, cluster, looked) = (&self.shapes.list[shape as usize], &self.cluster, &mut self.looked);
+        (0..of.ways.len()).any(|way| looked.is_free(of, way, cluster.now, cluster))
+    }
+}
+
 impl Pass<'_> {
     /// A job that waits for resources gets a start if it is among the first, and a reason.
     pub(crate) fn wait(&mut self, job: &PendingJob, shape: ShapeId, wait: Wait, tasks: u32) -> Reason {
@@ -32,8 +54,9 @@ impl Pass<'_> {
         }
         let partition = self.shape(shape).partition;
         let first = !std::mem::replace(&mut self.waiting[partition], true);
-        let kept = if code == ReasonCode::Licenses { None } else { self.kept(shape) };
-        let free = first.then(|| reason::what_is_free(self.shape(shape), self.snapshot, &self.engine.cluster));
+        let says = !self.is_silent;
+        let kept = if code == ReasonCode::Licenses || !says { None } else { self.kept(shape) };
+        let free = (first && says).then(|| reason::what_is_free(self.shape(shape), self.snapshot, &self.engine.cluster));
         let mut preempting = if code == ReasonCode::Resources { self.preempt_for(job, shape) } else { None };
         if preempting.is_none() && first && code == ReasonCode::Resources {
             preempting = self.consolidate_for(job, shape);
@@ -54,7 +77,7 @@ impl Pass<'_> {
             self.wants.push_back(Want { at: self.at_hand as u32, job: job.id, is_array, choice, shape, tasks });
             if self.at_once || takes_over || preempting.is_some() {
                 start = self.reserve_wanted();
-            } else if first {
+            } else if first && says {
                 start = self.begin_last();
             }
         }
@@ -66,6 +89,9 @@ impl Pass<'_> {
         }
         if let Some(text) = text {
             return Reason::new(code, text);
+        }
+        if !says {
+            return Reason::default();
         }
         let behind = &self.shape(shape).behind;
         let Some(free) = free else { return behind.clone() };
@@ -148,17 +174,9 @@ impl Pass<'_> {
         })
     }
 
-    /// Whether fewer nodes than a shape needs have room for it at this moment: then it starts for no time at all.
+    /// As [`Engine::is_full`].
     pub(crate) fn is_full(&mut self, shape: ShapeId) -> bool {
-        if let Some(full) = self.shape(shape).pass.full {
-            return full;
-        }
-        let full = self.shape(shape).own.is_none() && !self.is_free_now(shape);
-        // What is free only shrinks within a pass.
-        if full {
-            self.of_pass(shape).full = Some(true);
-        }
-        full
+        self.engine.is_full(shape)
     }
 
     /// Whether somebody before it waits whom nobody may pass.
@@ -173,7 +191,7 @@ impl Pass<'_> {
         }
         let mut kept = None;
         // Who found it full in this pass need not look again.
-        if self.shape(shape).pass.full != Some(true) && self.is_free_now(shape) {
+        if self.shape(shape).pass.full != Some(true) && self.engine.is_free_now(shape) {
             kept = self.kept_for_window(shape).or_else(|| self.kept_for_jobs(shape, 0));
             // Nobody after the first in its way need be known, as long as what is free now stays free.
             let mut is_free = true;
@@ -182,19 +200,12 @@ impl Pass<'_> {
                 let before = self.reserved.len();
                 self.reserve_next();
                 let at_once = self.reserved[before..].iter().any(|reserved| reserved.at <= self.now);
-                is_free = !at_once || self.is_free_now(shape);
+                is_free = !at_once || self.engine.is_free_now(shape);
                 kept = self.kept_for_jobs(shape, before).filter(|_| is_free);
             }
         }
         self.of_pass(shape).kept = Some(kept.clone().unwrap_or_default());
         kept
-    }
-
-    /// Whether enough nodes have room for a shape at this moment, for however short a time.
-    fn is_free_now(&mut self, shape: ShapeId) -> bool {
-        let engine = &mut *self.engine;
-        let (of, cluster, looked) = (&engine.shapes.list[shape as usize], &engine.cluster, &mut engine.looked);
-        (0..of.ways.len()).any(|way| looked.is_free(of, way, self.now, cluster))
     }
 
     /// The window that keeps nodes on which a shape would have room.
@@ -352,18 +363,26 @@ impl Pass<'_> {
     /// What jobs of the shape before it found out: within a pass room only shrinks.
     pub(crate) fn not_before(&self, job: &PendingJob, shape: ShapeId, way: usize, secs: u32) -> Timestamp {
         let of = self.shape(shape);
+        if !plain(job, of) {
+            return self.now;
+        }
         match of.pass.not_before.get(way) {
-            Some((shorter, at)) if *shorter <= secs && plain(job, of) => *at,
-            _ => self.now,
+            Some((shorter, at)) if *shorter <= secs => *at,
+            _ if job.is_choice() => self.now,
+            _ => self.refusals.not_before(&self.engine.shapes.list, shape, secs).unwrap_or(self.now),
         }
     }
 
     pub(crate) fn remember_not_before(&mut self, job: &PendingJob, shape: ShapeId, way: usize, secs: u32, at: Timestamp) {
-        let of = &mut self.engine.shapes.list[shape as usize];
-        if !plain(job, of) {
+        let now = self.now;
+        let shapes = &mut self.engine.shapes.list;
+        if !plain(job, &shapes[shape as usize]) {
             return;
         }
-        let now = self.now;
+        if !job.is_choice() && self.refusals.not_before(shapes, shape, secs).is_none_or(|known| known < at) {
+            self.refusals.refuse_before(shape, secs, at);
+        }
+        let of = &mut shapes[shape as usize];
         of.pass.not_before.resize(of.ways.len(), (u32::MAX, now));
         let known = &mut of.pass.not_before[way];
         // A longer one that came later says more about the time, a shorter one about more jobs.

@@ -11,8 +11,10 @@ use crate::plan::{Plan, WorkBudget};
 use crate::queue::{Known, Line, Queue, Turn};
 use crate::quick::{Changes, Left};
 use crate::reason;
+use crate::refusals::Refusals;
 use crate::shape::ShapeId;
 use crate::snapshot::Snapshot;
+use fixedbitset::FixedBitSet;
 use gmodel::policy::JobOrder;
 use gmodel::{Reason, ReasonCode};
 use std::cmp::Reverse;
@@ -35,6 +37,27 @@ struct PassedOver {
     line: u32,
     places: Range<usize>,
     reason: Reason,
+}
+
+/// Lines of which anybody may start, where those who do not start are not of interest.
+struct Open {
+    /// By number; `None`: all are looked at.
+    lines: Option<FixedBitSet>,
+    left: usize,
+}
+
+impl Open {
+    fn is_over(&self) -> bool {
+        self.lines.is_some() && self.left == 0
+    }
+
+    /// Nobody of a line starts any more.
+    fn close(&mut self, line: u32) {
+        if let Some(lines) = self.lines.as_mut().filter(|lines| lines.contains(line as usize)) {
+            lines.set(line as usize, false);
+            self.left -= 1;
+        }
+    }
 }
 
 /// What follows for those behind a job in its line.
@@ -95,6 +118,12 @@ impl Engine {
 
     pub(crate) fn walk_lines(&mut self, snapshot: &Snapshot, budget: WorkBudget, slices: Option<Slices>) -> (Plan, Left) {
         let mut queue = std::mem::take(&mut self.queue);
+        let mut open = self.open_lines(&queue);
+        if open.is_over() {
+            self.queue = queue;
+            self.probed = 0;
+            return (Plan { made_from: snapshot.seq, ..Plan::default() }, Left::default());
+        }
         let ledger = match claims::is_unlimited(snapshot) {
             true => Ledger::new(&nobody(snapshot)),
             false => Ledger::new(snapshot),
@@ -102,21 +131,30 @@ impl Engine {
         let mut pass = Pass::new(self, snapshot, budget, ledger);
         pass.hold_counted();
         pass.slices = slices;
+        pass.is_silent = pass.engine.silent;
         pass.keep_promises();
+        pass.refusals = Refusals::kept();
         let mut turns = Turns::new(&queue, &mut pass.engine.standings, snapshot, |_| true);
         let mut passed: Vec<PassedOver> = Vec::new();
         while let Some((number, at)) = turns.next() {
-            if pass.is_spent() {
+            if pass.is_spent() || open.is_over() {
                 break;
             }
             let line = &queue.lines[number as usize];
             if let Some((to, reason)) = pass.passes_over(line, at) {
+                if to == line.turns.len() {
+                    open.close(number);
+                }
                 passed.push(PassedOver { line: number, places: at..to, reason });
                 turns.push(number, line, to);
                 continue;
             }
             let behind = pass.consider_next(line, at);
             pass.hand_over();
+            let is_last = at + 1 == line.turns.len() || matches!(behind, Behind::Waits(_));
+            if is_last || pass.shape(line.shape).pass.full == Some(true) {
+                open.close(number);
+            }
             match behind {
                 Behind::Next => turns.push(number, line, at + 1),
                 Behind::Waits(reason) => passed.push(PassedOver { line: number, places: at + 1..line.turns.len(), reason }),
@@ -126,6 +164,23 @@ impl Engine {
         let done = pass.finish(budget);
         self.queue = queue;
         done
+    }
+
+    /// Of a silent pass those lines for which enough nodes have anything free now: nobody else starts, since that only shrinks.
+    fn open_lines(&mut self, queue: &Queue) -> Open {
+        let mut open = Open { lines: None, left: 0 };
+        if !self.silent {
+            return open;
+        }
+        let mut lines = FixedBitSet::with_capacity(queue.lines.len());
+        for (number, line) in queue.lines.iter().enumerate().filter(|(_, line)| !line.turns.is_empty()) {
+            if !self.is_full(line.shape) {
+                lines.insert(number);
+                open.left += 1;
+            }
+        }
+        open.lines = Some(lines);
+        open
     }
 }
 
@@ -166,6 +221,9 @@ impl Pass<'_> {
 
     /// What those are told who are not looked at: words that do not change from pass to pass.
     fn wait_of(&mut self, shape: ShapeId) -> Reason {
+        if self.is_silent {
+            return Reason::default();
+        }
         let kept = self.kept(shape).filter(|kept| kept.code != ReasonCode::Priority);
         kept.unwrap_or_else(|| self.shape(shape).behind.clone())
     }
@@ -200,6 +258,9 @@ impl Pass<'_> {
 
     /// Gives a reason to all who were not looked at and have another.
     fn tell_others(&mut self, queue: &mut Queue, mut passed: Vec<PassedOver>) {
+        if self.is_silent {
+            return;
+        }
         passed.sort_by_key(|one| (one.line, one.places.start));
         let mut told = Vec::new();
         for of_line in passed.chunk_by(|one, next| one.line == next.line && one.reason == next.reason) {

@@ -13,7 +13,7 @@ use gmodel::gpu_request::{GpuAlternative, GpuAmount, GpuAsk, GpuKind};
 use gmodel::job::MemAsk;
 use gmodel::node::Role;
 use gmodel::run::{Allocation, EndCause, RunEnd, RunPhase, RunReport};
-use gmodel::{CommonSpec, ExitCode, Fence, JobId, JobSpec, NodeId, NodeLife, RunId, Timestamp};
+use gmodel::{CommonSpec, ExitCode, Fence, JobId, JobSpec, NodeId, NodeLife, Reason, RunId, Timestamp};
 use gsched::{Engine, WorkBudget};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -177,7 +177,7 @@ struct TraceRun<'a> {
     settings: &'a Settings,
     onlooker: &'a mut dyn Onlooker,
     state: State,
-    /// Kept from pass to pass, as the daemon's planner does.
+    /// Kept from pass to pass, as the daemon's planner does. Why somebody waits is asked at the end only.
     engine: Engine,
     mirror: Mirror,
     events: Vec<Event>,
@@ -239,7 +239,7 @@ impl<'a> TraceRun<'a> {
             settings,
             onlooker,
             state: State::default(),
-            engine: Engine::default(),
+            engine: Engine::silent(),
             mirror: Mirror::default(),
             events: Vec::new(),
             arrivals,
@@ -530,11 +530,16 @@ impl<'a> TraceRun<'a> {
 
     fn finish(mut self) -> Result<Outcome, String> {
         self.out.end_ms = self.now_ms;
+        let told: BTreeMap<JobId, Reason> = match self.waiting {
+            0 => BTreeMap::new(),
+            _ => Engine::default().plan(self.mirror.update(&self.state, self.now()), self.settings.budget).reasons.into_iter().collect(),
+        };
         for (at, job) in self.job_of.iter().enumerate() {
             let out = &mut self.out.jobs[*job as usize];
             if out.fate == Fate::Skipped {
                 let id = JobId(self.first_id + at as u64);
-                let reason = self.state.jobs.get(id).map(|job| job.reason.clone()).unwrap_or_default();
+                let known = || self.state.jobs.get(id).map(|job| job.reason.clone());
+                let reason = told.get(&id).cloned().or_else(known).unwrap_or_default();
                 out.fate = Fate::NeverStarted(format!("{}: {}", reason.code, reason.text));
             }
         }

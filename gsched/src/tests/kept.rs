@@ -102,9 +102,12 @@ pub(super) fn told_what_changed_it_plans_alike(mut snapshot: Snapshot, coming: S
     snapshot.running.sort_by_key(|run| run.run);
     let mut coming = coming.pending.into_iter().peekable();
     let mut engine = Engine::default();
+    let mut silent = Engine::silent();
     let mut before = Snapshot::default();
     for (which, secs) in steps {
         let kept = engine.plan_changed(&snapshot, Some(&difference(&before, &snapshot)), all());
+        let only_starts = silent.plan_changed(&snapshot, Some(&difference(&before, &snapshot)), all());
+        assert_eq!((&only_starts.starts, &only_starts.preempts, &only_starts.classes), (&kept.starts, &kept.preempts, &kept.classes));
         assert_eq!(&kept, &plan(&snapshot, all()));
         says_what_a_look_at_every_job_says(&snapshot, &kept);
         let mut new = Engine::default();
@@ -287,6 +290,46 @@ fn only_reservations_that_may_begin_before_a_start_is_over_are_made_for_it() {
     assert_eq!(decided(&queue("job nodes=2 gpn=4 time=500")), (vec![40], 1, 2), "both begin after the first");
     assert!(decided(&queue("job gpus=4 time=600")).0.is_empty(), "between the run on n2 and the first there is time for the second");
     assert_eq!(decided(&queue("job gpus=4 time=800")), (vec![40], 1, 2), "there is not");
+}
+
+#[test]
+fn a_silent_engine_starts_the_same_and_tells_nobody_why_he_waits() {
+    let snapshot = picture(
+        "node n1 h100:4
+         node n2 h100:4
+         running 1 n1 gpus=0-3 left=1000
+         job nodes=2 gpn=4 time=1000
+         job gpus=4 time=2000
+         job gpus=4 time=900
+         job gpus=4 time=800",
+    );
+    let (mut silent, loud) = (Engine::silent(), plan(&snapshot, all()));
+    let only_starts = silent.plan(&snapshot, all());
+    assert_eq!(only_starts.starts.iter().map(|start| start.job.0).collect::<Vec<_>>(), [30]);
+    assert_eq!((&only_starts.starts, only_starts.reasons.len(), loud.reasons.len()), (&loud.starts, 0, 3));
+    assert!(silent.left.is_none(), "what it did not look at no quick pass may rest on");
+}
+
+#[test]
+fn who_asks_for_more_than_one_who_was_refused_is_not_searched_for() {
+    let probes = |more: &str| {
+        let text = "node n1 h100:8
+             node n2 h100:8
+             running 1 n1 gpus=0-3 left=1000
+             running 2 n2 gpus=0-3 left=1000
+             job nodes=2 gpn=8 time=100
+             job gpus=4 cpus=8 time=2000
+             ";
+        let mut engine = Engine::default();
+        let plan = engine.plan(&picture(&format!("{text}{more}")), all());
+        (engine.probed, plan.starts.len())
+    };
+    let (before, starts) = probes("");
+    assert_eq!(starts, 0, "the second would stand in the way of the first");
+    assert_eq!(probes("job nodes=2 gpn=4 cpus=9 time=2100"), (before, 0), "more of more nodes for longer");
+    assert!(probes("job gpus=4 cpus=7 time=2000").0 > before, "fewer CPUs");
+    assert!(probes("job gpus=3 cpus=8 time=2000").0 > before, "fewer GPUs");
+    assert_eq!(probes("job gpus=4 cpus=9 time=900").1, 1, "it is over when the first begins");
 }
 
 #[test]
