@@ -23,9 +23,8 @@ const OUTLOOK: [u32; 4] = [500, 1000, 2000, 4000];
 pub struct FairTree<'a> {
     /// The root first, then accounts, then users.
     nodes: Vec<ShareNode<'a>>,
-    /// Those directly below each, one after the other, and where they begin.
-    below: Vec<usize>,
-    first_below: Vec<usize>,
+    /// Those directly below each, in the order in which they were ranked last: mostly it is the next time, too.
+    below: Vec<Vec<usize>>,
     /// Places of accounts by name, and of users by account and name.
     accounts: Places,
     users: Places,
@@ -127,7 +126,6 @@ impl<'a> FairTree<'a> {
         let mut tree = Self {
             nodes: Vec::with_capacity(256),
             below: Vec::new(),
-            first_below: Vec::new(),
             accounts: Places::default(),
             users: Places::default(),
             user_count: 0,
@@ -221,25 +219,10 @@ impl<'a> FairTree<'a> {
 
     /// Finds out who is below whom.
     fn link(&mut self) {
-        let mut first = vec![0; self.nodes.len() + 1];
-        for node in &self.nodes[1..] {
-            first[node.parent + 1] += 1;
+        self.below = vec![Vec::new(); self.nodes.len()];
+        for (at, node) in self.nodes.iter().enumerate().skip(1) {
+            self.below[node.parent].push(at);
         }
-        for at in 1..first.len() {
-            first[at] += first[at - 1];
-        }
-        let mut next = first.clone();
-        self.below = vec![0; self.nodes.len().saturating_sub(1)];
-        for at in 1..self.nodes.len() {
-            let place = &mut next[self.nodes[at].parent];
-            self.below[*place] = at;
-            *place += 1;
-        }
-        self.first_below = first;
-    }
-
-    fn below(&self, at: usize) -> &[usize] {
-        &self.below[self.first_below[at]..self.first_below[at + 1]]
     }
 
     /// A user's factor, millionths; nobody is without use or job and asked for.
@@ -308,7 +291,7 @@ impl<'a> FairTree<'a> {
 
     /// Ranks and factors alone, from what each user has used; some may be new.
     fn rank_all(&mut self) {
-        if self.first_below.len() != self.nodes.len() + 1 {
+        if self.below.len() != self.nodes.len() {
             self.link();
         }
         self.add_up(0);
@@ -317,12 +300,11 @@ impl<'a> FairTree<'a> {
 
     /// Hands out each but the root, with the shares and the use of all its siblings together.
     fn each_with_siblings(&mut self, mut tell: impl FnMut(&mut ShareNode, u64, u64)) {
-        for parent in 0..self.nodes.len() {
-            let range = self.first_below[parent]..self.first_below[parent + 1];
-            let of_each = || self.below[range.clone()].iter().map(|at| &self.nodes[*at]);
+        for below in &self.below {
+            let of_each = || below.iter().map(|at| &self.nodes[*at]);
             let shares: u64 = of_each().map(|node| u64::from(node.shares)).sum();
             let usage = of_each().map(|node| node.usage).fold(0, u64::saturating_add);
-            self.below[range].iter().for_each(|at| tell(&mut self.nodes[*at], shares, usage));
+            below.iter().for_each(|at| tell(&mut self.nodes[*at], shares, usage));
         }
     }
 
@@ -331,20 +313,28 @@ impl<'a> FairTree<'a> {
             node.level_fs = LevelFs::of(u64::from(node.shares), shares, node.usage, usage);
         });
         let mut ranks = Ranks { next: self.user_count, last: self.user_count };
-        self.visit(self.below(0).to_vec(), false, &mut ranks);
+        self.visit_below(0, false, &mut ranks);
     }
 
     fn add_up(&mut self, at: usize) -> u64 {
         if self.nodes[at].user.is_none() {
-            let below = self.first_below[at]..self.first_below[at + 1];
-            self.nodes[at].usage = below.fold(0, |sum, place| sum.saturating_add(self.add_up(self.below[place])));
+            let below = 0..self.below[at].len();
+            self.nodes[at].usage = below.fold(0, |sum, place| sum.saturating_add(self.add_up(self.below[at][place])));
         }
         self.nodes[at].usage
     }
 
+    /// Ranks all users below an account.
+    fn visit_below(&mut self, at: usize, tied: bool, ranks: &mut Ranks) -> bool {
+        let mut siblings = std::mem::take(&mut self.below[at]);
+        let any = self.visit(&mut siblings, tied, ranks);
+        self.below[at] = siblings;
+        any
+    }
+
     /// Ranks the users of siblings and of those below them; says whether there were any. `tied`: the first of them
     /// shares the last rank given.
-    fn visit(&mut self, mut siblings: Vec<usize>, mut tied: bool, ranks: &mut Ranks) -> bool {
+    fn visit(&mut self, siblings: &mut [usize], mut tied: bool, ranks: &mut Ranks) -> bool {
         siblings.sort_by_key(|at| (Reverse(self.nodes[*at].level_fs), self.nodes[*at].user.is_none(), *at));
         let mut any = false;
         let mut rest = &siblings[..];
@@ -357,8 +347,14 @@ impl<'a> FairTree<'a> {
                 self.rank(at, tied, ranks);
                 tied = true;
             }
-            let below: Vec<usize> = accounts.iter().flat_map(|at| self.below(*at)).copied().collect();
-            let ranked = !below.is_empty() && self.visit(below, tied, ranks);
+            let ranked = match accounts {
+                [account] => self.visit_below(*account, tied, ranks),
+                // Tied accounts are one.
+                _ => {
+                    let mut below: Vec<usize> = accounts.iter().flat_map(|at| &self.below[*at]).copied().collect();
+                    self.visit(&mut below, tied, ranks)
+                }
+            };
             if ranked || !users.is_empty() {
                 (any, tied) = (true, false);
             }
@@ -377,7 +373,7 @@ impl<'a> FairTree<'a> {
 
     fn list<'t>(&'t self, at: usize, depth: usize, lines: &mut Vec<(usize, &'t ShareNode<'a>)>) {
         lines.push((depth, &self.nodes[at]));
-        let mut children = self.below(at).to_vec();
+        let mut children = self.below[at].clone();
         children.sort_by_key(|at| (self.nodes[*at].user.is_none(), self.nodes[*at].account, self.nodes[*at].user));
         for child in children {
             self.list(child, depth + 1, lines);

@@ -35,6 +35,8 @@ pub(crate) struct Queue {
     qos: Names,
     /// Of the shapes that lines name.
     era: u64,
+    /// How often it was made anew: owners have other numbers then.
+    pub made: u64,
 }
 
 /// Where a pending job stands.
@@ -112,7 +114,7 @@ impl Queue {
             None => {
                 known.cluster.usual.forget_queue();
                 known.cluster.usual.queue_is_known = true;
-                *self = Self { scale: Scale::new(snapshot), era: known.shapes.era(), ..Self::default() };
+                *self = Self { scale: Scale::new(snapshot), era: known.shapes.era(), made: self.made + 1, ..Self::default() };
                 (0..snapshot.pending.len()).collect()
             }
         };
@@ -249,15 +251,10 @@ impl Queue {
         self.untold.iter().map(|(place, reason)| (*place, reason))
     }
 
-    /// Everybody who has a job here, account and user.
-    pub fn owners(&self) -> impl Iterator<Item = (&str, &str)> + Clone + '_ {
-        let here = self.owners.list.iter().filter(|(_, _, jobs)| *jobs > 0);
-        here.map(|(account, user, _)| (self.owners.accounts.name(*account), self.owners.users.name(*user)))
-    }
-
-    /// By their numbers, with those whose jobs are gone.
-    pub fn all_owners(&self) -> impl Iterator<Item = (&str, &str)> + '_ {
-        self.owners.list.iter().map(|(account, user, _)| (self.owners.accounts.name(*account), self.owners.users.name(*user)))
+    /// Everybody who has a job here, by number, account and user.
+    pub fn owners(&self) -> impl Iterator<Item = (usize, &str, &str)> + Clone + '_ {
+        let here = self.owners.list.iter().enumerate().filter(|(_, (_, _, jobs))| *jobs > 0);
+        here.map(|(number, (account, user, _))| (number, self.owners.accounts.name(*account), self.owners.users.name(*user)))
     }
 
     /// Tells jobs that were passed over why they wait, those that do not know: by their places.

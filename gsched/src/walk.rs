@@ -78,7 +78,7 @@ impl<'a> Turns<'a> {
         let by_share = snapshot.config.scheduler.order == JobOrder::Multifactor
             && snapshot.config.scheduler.priority.fair_share > 0;
         if by_share && owners.any(|owner| Some(owner) != first) {
-            turns.fair_shares = standings.factors(snapshot, queue.owners(), queue.all_owners());
+            turns.fair_shares = standings.factors(snapshot, queue.made, queue.owners());
         }
         let heads: Vec<_> = lines().map(|(number, line)| Reverse((turns.rank(line, 0), number, 0))).collect();
         turns.heap = heads.into();

@@ -31,6 +31,9 @@ pub(crate) struct Standings {
     running: Vec<Running>,
     seen: Vec<u64>,
     pass: u64,
+    /// Places of those who wait, by the number that the queue gave them, and which queue that was.
+    waiting: Vec<Option<usize>>,
+    queue: u64,
 }
 
 /// A run by whom it is charged to.
@@ -60,26 +63,34 @@ impl Standings {
         }
     }
 
-    /// Factors of those who are asked for, millionths. `waiting`: all whose jobs wait, by account and user.
+    /// Factors of all whose jobs wait, millionths, by the number that a queue gave each; it numbers nobody otherwise later.
     pub fn factors<'n>(
         &mut self,
         snapshot: &Snapshot,
-        waiting: impl Iterator<Item = (&'n str, &'n str)> + Clone,
-        asked: impl Iterator<Item = (&'n str, &'n str)>,
+        queue: u64,
+        waiting: impl Iterator<Item = (usize, &'n str, &'n str)> + Clone,
     ) -> Vec<u32> {
+        if queue != self.queue {
+            self.waiting.clear();
+            self.queue = queue;
+        }
         let same = self.of.as_ref().is_some_and(|(config, policy)| {
             Arc::ptr_eq(config, &snapshot.config) && Arc::ptr_eq(policy, &snapshot.policy)
         });
         if !same || !self.enter(snapshot, waiting.clone()) {
             // Somebody is gone who has used nothing.
-            self.begin(snapshot);
-            self.enter(snapshot, waiting);
+            self.begin(snapshot, queue);
+            self.enter(snapshot, waiting.clone());
         }
         self.tree.rank_all();
-        asked.map(|(account, user)| self.place(account, user).map_or(PPM as u32, |at| self.tree.nodes[at].factor)).collect()
+        let mut factors = vec![0; self.waiting.len()];
+        for (number, ..) in waiting {
+            factors[number] = self.waiting[number].map_or(PPM as u32, |at| self.tree.nodes[at].factor);
+        }
+        factors
     }
 
-    fn begin(&mut self, snapshot: &Snapshot) {
+    fn begin(&mut self, snapshot: &Snapshot, queue: u64) {
         let mut tree = FairTree::of_policy(&snapshot.policy);
         let names = tree.nodes.iter().map(|node| (node.account.into(), node.user.map(Into::into))).collect();
         let nodes = std::mem::take(&mut tree.nodes).into_iter().map(|node| super::ShareNode {
@@ -91,22 +102,26 @@ impl Standings {
         let FairTree { accounts, users, user_count, .. } = tree;
         let tree = FairTree { nodes, accounts, users, user_count, ..FairTree::default() };
         let of = Some((snapshot.config.clone(), snapshot.policy.clone()));
-        *self = Self { of, tree, names, ..Self::default() };
+        *self = Self { of, tree, names, queue, ..Self::default() };
         // Users whom the policy names always stand there.
         self.seen = self.tree.nodes.iter().map(|node| if node.user.is_some() { u64::MAX } else { 0 }).collect();
         self.running.resize_with(self.seen.len(), Running::default);
     }
 
     /// Enters what everybody has used by now. `false`: not all who stand in the tree are to.
-    fn enter<'n>(&mut self, snapshot: &Snapshot, waiting: impl Iterator<Item = (&'n str, &'n str)>) -> bool {
+    fn enter<'n>(&mut self, snapshot: &Snapshot, waiting: impl Iterator<Item = (usize, &'n str, &'n str)>) -> bool {
         self.pass += 1;
         let clock = Clock::new(snapshot.now, snapshot.config.scheduler.fair_share.half_life_secs);
         self.running.iter_mut().for_each(Running::clear);
         self.tree.nodes.iter_mut().for_each(|node| node.usage = 0);
         self.enter_runs(snapshot, &clock);
         self.enter_book(snapshot);
-        for (account, user) in waiting {
-            let at = self.user(account, user);
+        for (number, account, user) in waiting {
+            if self.waiting.len() <= number {
+                self.waiting.resize(number + 1, None);
+            }
+            let at = self.waiting[number].unwrap_or_else(|| self.user(account, user));
+            self.waiting[number] = Some(at);
             self.see(at);
         }
         for (at, more) in self.running.iter().enumerate().filter(|(_, more)| !more.is_empty()) {
