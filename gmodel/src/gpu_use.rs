@@ -91,6 +91,22 @@ impl GpuUseTotals {
         }
     }
 
+    /// As GPU time, of one who holds so many thousandths of the GPU: of half of it the time is half as long, beside the half that is paid
+    /// for. What was measured in time alone, and the means, stay.
+    pub fn in_part(&self, part_milli: u32) -> GpuUseTotals {
+        let part = |millis: u64| millis.saturating_mul(u64::from(part_milli)) / 1000;
+        GpuUseTotals {
+            sampled_ms: part(self.sampled_ms),
+            idle_ms: part(self.idle_ms),
+            busy_percent_ms: part(self.busy_percent_ms),
+            busy_told_ms: part(self.busy_told_ms),
+            memory_percent_ms: part(self.memory_percent_ms),
+            memory_told_ms: part(self.memory_told_ms),
+            slowed_ms: part(self.slowed_ms),
+            ..*self
+        }
+    }
+
     /// The two together: the GPUs of a run, or the nodes of a run.
     pub fn merge(&self, other: &GpuUseTotals) -> GpuUseTotals {
         if self.is_empty() {
@@ -212,6 +228,15 @@ mod tests {
         let mut half = GpuUseTotals::default();
         half.add(&sample(0, Some(50), 0), &sample(10, Some(50), 1_000_000), 500);
         assert_eq!((half.energy_mj, half.busy_mean_permille()), (500_000, Some(500)));
+    }
+
+    #[test]
+    fn of_a_part_of_a_gpu_the_gpu_time_is_its_part_and_no_more_is_idle_than_is_held() {
+        let whole = totals(&[sample(0, Some(0), 0), sample(40, Some(0), 0), sample(60, Some(60), 6_000_000)]);
+        let slice = whole.in_part(142);
+        assert_eq!((slice.sampled_ms, slice.idle_ms, slice.busy_mean_permille()), (8_520, 5_680, whole.busy_mean_permille()));
+        assert_eq!((slice.energy_mj, slice.idle_now_ms, slice.memory_peak_bytes), (whole.energy_mj, whole.idle_now_ms, whole.memory_peak_bytes));
+        assert_eq!(whole.in_part(1000), whole);
     }
 
     #[test]

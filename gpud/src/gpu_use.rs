@@ -179,11 +179,11 @@ impl RunUse {
     }
 }
 
-/// What a run made of all its GPUs together, as far as it was written down.
-pub fn kept(run_dir: &Path) -> GpuUseTotals {
+/// What a run made of all its GPUs together, as far as it was written down. `part_milli`: how much it holds of one, by UUID.
+pub fn kept(run_dir: &Path, part_milli: impl Fn(&str) -> u32) -> GpuUseTotals {
     let bytes = std::fs::read(run_dir.join(USE_FILE)).unwrap_or_default();
     let kept: RunUse = serde_json::from_slice(&bytes).unwrap_or_default();
-    kept.gpus.values().fold(GpuUseTotals::default(), |sum, gpu| sum.merge(&gpu.totals))
+    kept.gpus.iter().fold(GpuUseTotals::default(), |sum, (uuid, gpu)| sum.merge(&gpu.totals.in_part(part_milli(uuid))))
 }
 
 #[cfg(test)]
@@ -256,7 +256,7 @@ mod tests {
         book.add(vec![GpuUse { uuid: Some("GPU-a".into()), fault: Some(silent), ..GpuUse::default() }], at(140));
         book.add(vec![sample("GPU-a", 0, 9000)], at(150));
         book.keep(run, &dir);
-        let sums = kept(&dir);
+        let sums = kept(&dir, |_| 1000);
         assert_eq!((sums.joules(), sums.sampled_ms, sums.idle_secs()), (8, 50_000, 40));
         assert_eq!(sums.busy_mean_permille(), Some(200));
         book.close(run);
@@ -265,7 +265,7 @@ mod tests {
         std::fs::create_dir(&short).unwrap();
         book.open(run, &short, &[("GPU-a".into(), 1000)]);
         book.keep(run, &short);
-        assert!(kept(&short).is_empty() && !short.join(USE_FILE).exists(), "of no sample nothing is written");
+        assert!(kept(&short, |_| 1000).is_empty() && !short.join(USE_FILE).exists(), "of no sample nothing is written");
         std::fs::remove_dir_all(&dir).unwrap();
     }
 
@@ -279,8 +279,8 @@ mod tests {
         book.open(run, &dir, &[("GPU-a".into(), 250)]);
         book.add(vec![sample("GPU-a", 80, 8000)], Timestamp::from_secs(110));
         book.keep(run, &dir);
-        let sums = kept(&dir);
-        assert_eq!((sums.joules(), sums.busy_mean_permille()), (2, Some(800)), "busy is said of the GPU");
+        let sums = kept(&dir, |_| 250);
+        assert_eq!((sums.joules(), sums.busy_mean_permille(), sums.sampled_ms), (2, Some(800), 2_500), "busy is said of the GPU");
         std::fs::remove_dir_all(&dir).unwrap();
     }
 }

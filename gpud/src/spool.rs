@@ -7,6 +7,7 @@ use crate::old_logs::OldLogs;
 use crate::spare_dirs::SpareDirs;
 use anyhow::{Context, Result, bail};
 use gmodel::checkpoint::Mark;
+use gmodel::gpu_use::GpuUseTotals;
 use gmodel::launch_order::LaunchOrder;
 use gmodel::run::{EndCause, RunEnd};
 use gmodel::supervise::Setup;
@@ -185,9 +186,16 @@ impl Spool {
             }
         }
         if end.usage.gpu.is_empty() {
-            end.usage.gpu = crate::gpu_use::kept(&self.run_dir(run));
+            end.usage.gpu = self.gpu_use(run);
         }
         end
+    }
+
+    /// What it made of its GPUs, each in the part that it holds.
+    fn gpu_use(&self, run: RunId) -> GpuUseTotals {
+        let order = self.order(run).ok();
+        let part = |uuid: &str| order.iter().flat_map(|order| &order.gpus).find(|gpu| gpu.uuid == uuid).map(|gpu| gpu.part.milli());
+        crate::gpu_use::kept(&self.run_dir(run), |uuid| part(uuid).unwrap_or(1000))
     }
 
     /// Writes the end of a run that no supervisor will write, unless there is one; returns the one that counts.
