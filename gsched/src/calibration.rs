@@ -1,9 +1,9 @@
 //! Intervals for starts, made from how earlier forecasts turned out, and the record of how often they were right.
 //!
 //! Conformal correction (Vovk; Lei and others 2018) over the past forecasts of the partition that were most like the one
-//! at hand, each with the part of the wait by limits that it really took; of jobs that have waited for hours, as long as
-//! such jobs still waited. Who is cancelled or waits now is counted as long as that lasted, as Kaplan and Meier (1958) do, so
-//! that neither bends the result. The narrowest interval of the level is said, and the level is corrected by its own
+//! at hand, each with its wait over the square root of that by limits; of jobs that have waited for hours, as long as such
+//! jobs still waited. Who is cancelled or waits now is counted as long as that lasted, as Kaplan and Meier (1958) do, so that
+//! neither bends the result. The narrowest interval of the level is said, and the level is corrected by its own
 //! successes (Gibbs and Candès 2021). Integers and bounds; no clock.
 
 use gmodel::{JobId, Timestamp};
@@ -18,9 +18,9 @@ pub const AGES_SECS: [i64; 4] = [0, 600, 4 * 3600, 16 * 3600];
 /// Outcomes remembered of each partition and age.
 const OUTCOMES_KEPT: usize = 512;
 /// Those most like a forecast that it is measured by.
-const NEIGHBOURS: usize = 128;
+const NEIGHBOURS: usize = 176;
 /// From this of `AGES_SECS` on, plans say less of a job than how long others of its age went on waiting: it was passed over
-/// for a reason that they do not know.
+/// for a reason that they do not know. Who still waits says nothing there: it is of the same jam.
 const PASSED_OVER: usize = 2;
 /// Ways in which the part that may be missed is split between too early and too late, from none too early to as many.
 const SPLITS: i64 = 4;
@@ -28,12 +28,15 @@ const SPLITS: i64 = 4;
 const FEWEST: usize = 30;
 /// Jobs of one partition and age that are learned from when many are forecast at once: they share their fate.
 const SAMPLED: usize = 8;
+/// So many of them say as much as one that has nothing to do with the others.
+const SHARE_A_FATE: i64 = 4;
 /// Jobs that are watched at once.
 const MOST_OPEN: usize = 8192;
 /// Added to waits before they are compared, seconds: from 2 to 4 is not twice as long for who waits.
 const BLUR_SECS: i64 = 60;
-/// How fast the level follows its successes, thousandths of what an outcome was off it.
-const PACE_MILLI: i64 = 3;
+/// How fast the level follows its successes at each age, thousandths of what an outcome was off it: there are few old jobs,
+/// of few jams.
+const PACE_MILLI: [i64; AGES_SECS.len()] = [3, 3, 10, 10];
 
 /// An interval for a start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -127,6 +130,13 @@ struct Foretold {
     at_limits_secs: i64,
 }
 
+impl Foretold {
+    /// Square root of the wait by limits, thousandths of that of a second.
+    fn root_milli(self) -> i64 {
+        (self.at_limits_secs + BLUR_SECS).saturating_mul(1_000_000).isqrt()
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Past {
     foretold: Foretold,
@@ -135,9 +145,10 @@ struct Past {
 }
 
 impl Past {
-    /// Waited of the wait by limits, thousandths.
-    fn ratio(&self) -> i64 {
-        (self.waited_secs + BLUR_SECS).saturating_mul(1000) / (self.foretold.at_limits_secs + BLUR_SECS)
+    /// Its wait over the root of that by limits, so that it may speak for a longer or a shorter one: waits differ less than
+    /// plans do. Millionths.
+    fn scaled(&self) -> i64 {
+        (self.waited_secs + BLUR_SECS).saturating_mul(1_000_000) / self.foretold.root_milli()
     }
 }
 
@@ -165,12 +176,13 @@ impl Calibration {
         let age = usize::from(age_of(waited_secs));
         let own = self.by_partition.get(partition).map(|ages| &ages[age]).filter(|ages| ages.past.len() >= FEWEST);
         let ages = own.unwrap_or(&self.all[age]);
-        // Who still waits counts too, or long waits would be known of late.
-        let here = self.open.values().flatten().filter(|open| own.is_none() || open.partition == partition);
-        let open = here.filter(|open| open.sampled && usize::from(open.said.age) == age).map(|open| open.said.past(now, false));
-        let mut like: Vec<Past> = ages.past.iter().rev().copied().chain(open).collect();
+        let mut like: Vec<Past> = ages.past.iter().rev().copied().collect();
         let foretold = plans.foretold(now);
         if age < PASSED_OVER {
+            // Who still waits counts too, or long waits would be known of late.
+            let here = self.open.values().flatten().filter(|open| own.is_none() || open.partition == partition);
+            let open = here.filter(|open| open.sampled && usize::from(open.said.age) == age);
+            like.extend(open.map(|open| open.said.past(now, false)));
             keep_nearest(&mut like, foretold);
         }
         if like.iter().filter(|past| past.started).count() < FEWEST {
@@ -178,8 +190,8 @@ impl Calibration {
         }
         let missed_ppm = (self.missed_ppm() + ages.shift_ppm).clamp(5_000, 995_000);
         let (low, high) = if age < PASSED_OVER {
-            let (low, high) = narrowest(&mut like, missed_ppm, Past::ratio);
-            let of = |ratio: i64| ((foretold.at_limits_secs + BLUR_SECS).saturating_mul(ratio) / 1000 - BLUR_SECS).max(0);
+            let (low, high) = narrowest(&mut like, missed_ppm, Past::scaled);
+            let of = |scaled: i64| (foretold.root_milli().saturating_mul(scaled) / 1_000_000 - BLUR_SECS).max(0);
             (of(low), of(high))
         } else {
             narrowest(&mut like, missed_ppm, |past| past.waited_secs)
@@ -297,7 +309,9 @@ impl Ages {
         if *sampled {
             // As many as are to be missed, less those that were.
             let off_ppm = missed_ppm - if right { 0 } else { 1_000_000 };
-            self.shift_ppm = (self.shift_ppm + off_ppm * PACE_MILLI / 1000).clamp(-missed_ppm, missed_ppm);
+            let shift_ppm = self.shift_ppm + off_ppm * PACE_MILLI[usize::from(said.age)] / 1000;
+            // It may be as bold as to miss twice as many. After misses it stays at its widest for a while: they come in rows.
+            self.shift_ppm = shift_ppm.clamp(-2 * missed_ppm, missed_ppm);
         }
         self.widths.push_back(interval.latest.since_millis(interval.earliest) / 1000);
         if self.widths.len() > OUTCOMES_KEPT {
@@ -334,8 +348,9 @@ fn narrowest(past: &mut [Past], missed_ppm: i64, value: impl Fn(&Past) -> i64) -
 fn quantiles(past: &[Past], early_ppm: i64, late_ppm: i64, value: impl Fn(&Past) -> i64) -> (i64, i64) {
     let count = past.len() as i64;
     // One forecast more than there are outcomes is to be among them.
-    let early = early_ppm - early_ppm / count.max(1);
-    let late = late_ppm - (1_000_000 - late_ppm) / count.max(1);
+    let apart = (count / SHARE_A_FATE).max(1);
+    let early = early_ppm - early_ppm / apart;
+    let late = late_ppm - (1_000_000 - late_ppm) / apart;
     let (mut low, mut high) = ((early_ppm == 0).then_some(0), None);
     let mut waiting_ppm = 1_000_000_i64;
     for (at, one) in past.iter().enumerate().filter(|(_, one)| one.started) {
@@ -421,8 +436,19 @@ mod tests {
     fn the_plan_by_limits_is_what_waits_are_measured_by() {
         let at_limits = |n| 1000 + chance(n) % 50_000;
         let wait = |n| at_limits(n) * (400 + chance(n + 7) % 200) / 1000;
-        let (low, high) = of_past(0, |n| (chance(n + 3) % 50_000, at_limits(n)), wait, (300, 20_000));
-        assert!((7_500..9_500).contains(&low) && (10_500..12_500).contains(&high), "{low} {high}");
+        let said = |n| (chance(n + 3) % 50_000, at_limits(n));
+        let (low, high) = of_past(0, said, wait, (300, 20_000));
+        assert!((7_500..9_500).contains(&low) && (12_000..18_000).contains(&high), "{low} {high}");
+        let (_, sooner) = of_past(0, said, wait, (300, 4_000));
+        assert!(sooner < low, "{sooner} {low}");
+    }
+
+    /// The plan is four times as long as any before.
+    #[test]
+    fn a_longer_plan_makes_the_interval_longer_by_its_root() {
+        let wait = |n| 2_000 + chance(n) % 400;
+        let (low, high) = of_past(0, |_| (1_000, 10_000), wait, (1_000, 4 * 10_060 - 60));
+        assert!((4_060..4_300).contains(&low) && (4_500..4_870).contains(&high), "{low} {high}");
     }
 
     /// Whatever the plans say of it.
@@ -489,17 +515,43 @@ mod tests {
     }
 
     #[test]
-    fn who_still_waits_counts_before_the_start() {
-        let mut calibration = Calibration::default();
-        past(&mut calibration, 60, |_| 600, |_| 1000);
-        let now = at(10_000_000);
-        let before = calibration.interval("p", 0, now, plans(now.plus_secs(600))).unwrap();
-        for n in 0..40 {
-            let said = Said { age: 0, at: now.plus_secs(-6000), plans: plans(now.plus_secs(-5400)), interval: None };
-            calibration.say(vec![(JobId(1000 + n), "p".into(), said)]);
+    fn who_still_waits_counts_before_the_start_unless_passed_over() {
+        for age in [0, 2] {
+            let mut calibration = Calibration::default();
+            let said = |at: Timestamp| Said { age, at, plans: plans(at.plus_secs(600)), interval: None };
+            for n in 0..60 {
+                let begun = at(n as i64 * 1000);
+                let ended = begun.plus_secs(500 + chance(n) % 500);
+                calibration.learn(&Outcome { job: JobId(n), partition: "p".into(), said: said(begun), sampled: true, ended, started: true });
+            }
+            let now = at(10_000_000);
+            let told = |calibration: &Calibration| calibration.interval("p", AGES_SECS[usize::from(age)], now, plans(now.plus_secs(600))).unwrap();
+            let before = told(&calibration);
+            for n in 0..40 {
+                calibration.say(vec![(JobId(1000 + n), "p".into(), said(now.plus_secs(-6000)))]);
+            }
+            let after = told(&calibration);
+            assert_eq!(after.latest > before.latest.plus_secs(4900), age == 0, "{before:?} {after:?}");
+            assert_eq!(after == before, age == 2, "{before:?} {after:?}");
         }
-        let after = calibration.interval("p", 0, now, plans(now.plus_secs(600))).unwrap();
-        assert!(after.latest > before.latest.plus_secs(5000), "{before:?} {after:?}");
+    }
+
+    #[test]
+    fn the_level_follows_its_successes_within_bounds_and_remembers_a_row_of_misses() {
+        let shift_after = |age: u8, rows: &[(u64, bool)]| {
+            let mut calibration = Calibration::default();
+            let said = Said { age, at: at(0), plans: plans(at(600)), interval: Some(Interval { earliest: at(0), latest: at(700) }) };
+            for (many, right) in rows {
+                let ended = at(if *right { 600 } else { 800 });
+                let outcome = Outcome { job: JobId(1), partition: "p".into(), said, sampled: true, ended, started: true };
+                (0..*many).for_each(|_| calibration.learn(&outcome));
+            }
+            calibration.by_partition["p"][usize::from(age)].shift_ppm
+        };
+        assert_eq!((shift_after(0, &[(10, true)]), shift_after(0, &[(10, false)])), (3_000, -27_000));
+        assert_eq!((shift_after(2, &[(10, true)]), shift_after(2, &[(10, false)])), (10_000, -90_000), "faster");
+        assert_eq!((shift_after(0, &[(5_000, true)]), shift_after(0, &[(5_000, false)])), (100_000, -200_000));
+        assert_eq!(shift_after(0, &[(5_000, false), (300, true)]), -110_000, "as wide as can be for as long");
     }
 
     #[test]

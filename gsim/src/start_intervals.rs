@@ -12,8 +12,10 @@ use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Levels at which both are measured, thousandths.
-const LEVELS: [u32; 26] =
-    [10, 25, 50, 100, 150, 200, 250, 300, 350, 400, 450, 500, 550, 600, 650, 700, 750, 800, 825, 850, 875, 900, 925, 950, 970, 985];
+const LEVELS: [u32; 42] = [
+    10, 25, 50, 100, 150, 200, 250, 300, 350, 400, 450, 500, 550, 600, 650, 675, 700, 725, 750, 775, 800, 810, 820, 830, 840, 850, 860, 870, 880, 890,
+    900, 910, 920, 930, 940, 945, 950, 955, 960, 970, 980, 985,
+];
 /// What a partition's past waits are asked at: their 10th to 90th percentile.
 const WAITS_LEVEL: u32 = 800;
 /// Waits of a partition that are remembered.
