@@ -284,7 +284,11 @@ impl Edit {
                 };
                 format!("{name} {}", changed.map_or_else(String::new, String::from))
             }
-            Self::Nodes(count) => format!("--nodes {count}"),
+            Self::Nodes(count) => {
+                let tasks = self.apply(job).map_or(job.spec.request.ntasks, |changed| changed.spec.request.ntasks);
+                let tasks = if tasks == job.spec.request.ntasks { String::new() } else { format!(" --ntasks {tasks}") };
+                format!("--nodes {count}{tasks}")
+            }
             Self::CpusPerTask(count) => format!("--cpus-per-task {count}"),
             Self::Mem(bytes) => {
                 let name = match job.spec.request.mem {

@@ -7,9 +7,10 @@ use crate::demand::{Demand, GpuDemand, MemDemand};
 use crate::impossible::{could_be_cut, unfit_of};
 use crate::shape::{self, Shape};
 use crate::snapshot::{PendingJob, Snapshot};
+use crate::timeline::Amount;
 use fixedbitset::FixedBitSet;
 use gmodel::config::{MigCuts, Partition, PartitionState};
-use gmodel::gpu_request::GpuAmount;
+use gmodel::gpu_request::{GpuAmount, GpuKind};
 use gmodel::{Reason, ReasonCode};
 use std::ops::Range;
 
@@ -163,18 +164,26 @@ fn fault(gpu: &gmodel::node::GpuEntry) -> String {
 /// Where most is free now, in words.
 pub fn what_is_free(shape: &Shape, snapshot: &Snapshot, cluster: &Cluster) -> String {
     let candidates = &*shape.in_question();
+    let request = &shape.spec.request;
+    // Where not any GPU will do, only those that would are counted.
+    let names_kind = request.gpu_mem_mib.is_some() || request.gpus.iter().flat_map(|ask| &ask.alternatives).any(|one| one.kind != GpuKind::Any);
+    let gpus_of = |at: usize, free: &Amount| match shape.need(0, 0, cluster.nodes[at].make) {
+        Some(need) if names_kind && need.whole() > 0 => free.gpus_in(need.groups),
+        None if names_kind => 0,
+        _ => free.all_gpus(),
+    };
     // Of nodes with one room the last.
     let most_of = |mut nodes: FixedBitSet| {
         nodes.intersect_with(candidates);
         let last = |stretch: Range<usize>| stretch.rev().find(|at| nodes.contains(*at));
         let of = |at: usize| {
             let free = cluster.room(at).profile.free_at(cluster.now);
-            (free.all_gpus(), free.cpus, free.mem_bytes, at)
+            (gpus_of(at, free), free.cpus, free.mem_bytes, at)
         };
         cluster.stretches().filter(|stretch| nodes.contains_any_in_range(stretch.clone())).filter_map(last).map(of).max()
     };
     // Among those with the most GPUs; all are looked at only where none has a CPU left.
-    let most = cluster.by_free.iter().rev().find_map(|nodes| most_of(nodes.clone()));
+    let most = if names_kind { None } else { cluster.by_free.iter().rev().find_map(|nodes| most_of(nodes.clone())) };
     match most.or_else(|| most_of(candidates.clone())) {
         Some((gpus, cpus, mem, at)) => {
             let name = &snapshot.nodes[at].name;

@@ -153,6 +153,20 @@ fn a_job_of_several_nodes_stays_below_one_switch_if_it_can() {
 }
 
 #[test]
+fn only_gpus_of_the_kind_it_names_are_counted_as_free() {
+    check(
+        "node n1 h100:4 a100:4
+         node n2 h100:4
+         running 1 n1 gpus=0-2 left=60
+         running 2 n2 gpus=0-1 left=60
+         job gpus=h100:4 time=60",
+        expect![[r#"
+            10 waits: Resources: needs 4 h100, 1 CPU and 1G of memory on one node; most is free on n2: 2 GPUs, 63 CPUs and 511G of memory; room is expected by 1970-01-01T00:17:40Z
+        "#]],
+    );
+}
+
+#[test]
 fn a_named_node_that_can_give_no_part_of_it_is_named_as_the_reason() {
     // Other nodes have what is asked for; n1 and n3 must be among them. A GPU that is only busy comes back.
     check(
