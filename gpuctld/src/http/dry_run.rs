@@ -17,7 +17,7 @@ use gcore::ctl::{Actor, Command, Input, Reply, State, handle, snapshot};
 use gmodel::run::Allocation;
 use gmodel::{Instant, JobId, JobSpec, Timestamp};
 use gsched::calibration::Plans;
-use gsched::{Engine, WorkBudget};
+use gsched::{Change, Engine, PendingJob, WorkBudget};
 use gwire::api::{ChangeRow, DryRun, SCHEMA, SubmitRequest};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -72,7 +72,8 @@ fn submitted(command: Command) -> Option<Box<JobSpec>> {
 
 fn foretell(state: &State, actor: Actor, command: Command, outlook: &Outlook, now: Timestamp) -> Result<DryRun, ApiError> {
     let mut copy = state.clone();
-    let reply = handle(&mut copy, &mut Vec::new(), Input::Command { actor, command }, now)?;
+    let asked_for = submitted(command.clone());
+    let reply = handle(&mut copy, &mut Vec::new(), Input::Command { actor: actor.clone(), command }, now)?;
     let Reply::Submitted { id, mut notes, .. } = reply else { return Err(super::targets::odd(&reply)) };
     notes.extend(borrow_note(&copy, id));
     let picture = snapshot(&copy, now);
@@ -109,7 +110,12 @@ fn foretell(state: &State, actor: Actor, command: Command, outlook: &Outlook, no
         let last = forecast.and_then(|told| told.tasks.as_ref()?.last()).filter(|_| count > 1);
         text.push_str(&last.map_or(String::new(), |at| format!("; the last of its {count} tasks by about {at}")));
     }
-    let changes: Vec<ChangeRow> = why.iter().flat_map(|why| &why.changes).map(|change| change_row(change, now)).collect();
+    let entry = picture.pending.iter().find(|job| job.id == id);
+    let holds = |change: &&Change| {
+        let again = entry.zip(asked_for.as_deref()).filter(|(entry, _)| change.starts <= now && entry.spec.request.nodes_any);
+        again.is_none_or(|(entry, asked_for)| starts_as_asked(state, &actor, (entry, asked_for), change, now))
+    };
+    let changes: Vec<ChangeRow> = why.iter().flat_map(|why| &why.changes).filter(holds).map(|change| change_row(change, now)).collect();
     if let Some(change) = changes.first().filter(|_| give_way == 0) {
         let when = if change.now { "at once".to_owned() } else { change.start.map(|at| format!("by {}", at.0)).unwrap_or_default() };
         let with = if change.option.starts_with("without ") { "" } else { "with " };
@@ -131,6 +137,21 @@ fn foretell(state: &State, actor: Actor, command: Command, outlook: &Outlook, no
         alternatives: Vec::new(),
         notes,
     })
+}
+
+/// Whether a job that leaves its nodes to its tasks starts at once where it is submitted with a change: it may come to other
+/// nodes than the one that waits.
+fn starts_as_asked(state: &State, actor: &Actor, (entry, asked_for): (&PendingJob, &JobSpec), change: &Change, now: Timestamp) -> bool {
+    let entry = PendingJob { spec: Arc::new(asked_for.clone()), limit_secs: asked_for.time_limit_secs, ..entry.clone() };
+    let Some(changed) = change.edit.apply(&entry) else { return false };
+    let mut spec = (*changed.spec).clone();
+    spec.time_limit_secs = changed.limit_secs;
+    let mut copy = state.clone();
+    let command = Command::Submit { spec: Box::new(spec), client_key: None };
+    let told = handle(&mut copy, &mut Vec::new(), Input::Command { actor: actor.clone(), command }, now);
+    let Ok(Reply::Submitted { id, .. }) = told else { return false };
+    let first = copy.arrays.get(id).map_or(1, |array| u64::from(array.len()));
+    gsched::plan(&snapshot(&copy, now), WorkBudget::default()).starts.iter().any(|start| (id.0..id.0 + first).contains(&start.job.0))
 }
 
 fn would_start(state: &State, allocation: &Allocation, partition: String, notes: Vec<String>, now: Timestamp) -> DryRun {

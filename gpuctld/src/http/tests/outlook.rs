@@ -93,6 +93,37 @@ async fn starts_of_an_array_are_those_of_its_next_and_its_last_task_and_of_each_
 }
 
 #[tokio::test]
+async fn what_a_dry_run_proposes_starts_as_it_would_be_submitted() {
+    // Fewer CPUs for each task bring the tasks to fewer nodes, on which they may not fit beside the others.
+    let pool = Pool::new("");
+    for name in ["n1", "n2", "n3"] {
+        pool.node(name, Role::Compute, 4).await;
+    }
+    let alice = local(1000, "alice");
+    for name in ["n1", "n2"] {
+        pool.submit(&alice, json!({"request": {"nodelist": name, "cpus_per_task": 10, "gpus": "1"}, "time_limit_secs": 3600})).await;
+    }
+    pool.pass().await;
+    let mut proposed = 0;
+    for tasks in 2..24 {
+        for cpus in [2, 3, 5] {
+            let request_of = |tasks: u32, cpus: u32| json!({"request": {"ntasks": tasks, "nodes_any": true, "cpus_per_task": cpus}, "time_limit_secs": 600});
+            let (status, dry) = pool.ask(&alice, "POST", "/v1/jobs/dry-run", request(request_of(tasks, cpus))).await;
+            if status.as_u16() != 200 || dry.get("start").is_some() {
+                continue;
+            }
+            for change in dry["changes"].as_array().into_iter().flatten() {
+                let Some(cpus) = change["option"].as_str().unwrap().strip_prefix("--cpus-per-task ") else { continue };
+                let again = pool.post(&alice, "/v1/jobs/dry-run", request(request_of(tasks, cpus.parse().unwrap()))).await;
+                assert!(again["text"].as_str().unwrap().starts_with("would start at once"), "{tasks} tasks, {change}: {again}");
+                proposed += 1;
+            }
+        }
+    }
+    assert!(proposed > 0);
+}
+
+#[tokio::test]
 async fn a_dry_run_says_of_each_kind_whether_it_would_start_and_its_price() {
     let pool = Pool::new(
         "[[price]]\ngpu_type = \"h100\"\nfrom = 2020-01-01\nper_gpu_hour = 2.5\n
