@@ -3,7 +3,7 @@
 //! Below `min_free` commands are refused; node reports are still taken, at the very end from the bytes of the
 //! reserved file, which is given up for them and made again when there is room.
 
-use gcore::ctl::{Refusal, RefusalCode};
+use gcore::ctl::Refusal;
 use nix::fcntl::{FallocateFlags, fallocate};
 use nix::sys::statvfs::statvfs;
 use std::os::unix::fs::OpenOptionsExt;
@@ -97,6 +97,7 @@ fn reserve(path: &Path) -> std::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gcore::ctl::RefusalCode;
 
     fn disk(dir: &Path, min_free: u64) -> Disk {
         Disk::new(dir, Arc::new(AtomicU64::new(min_free)))
