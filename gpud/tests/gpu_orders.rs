@@ -266,6 +266,9 @@ async fn a_boot_waits_until_the_node_is_empty_and_a_program_that_fails_is_no_boo
     ctl.wait("a boot is asked for", |ctl| gpu(ctl, at).wants == "boot").await;
     ctl.order_gpus(3, vec![order(3, &gpu(&ctl, at), GpuAction::Repair)]);
     assert_eq!(answer(&mut ctl).await.error, "");
-    ctl.wait("the boot failed, and there is no other", |ctl| stage(ctl, at) == Stage::Marked).await;
-    assert_eq!(ran(&node, "reboot"), 1);
+    let waits = "boot the node; or gadm gpu return when it is mended";
+    ctl.wait("the boot failed, and there is no other", |ctl| next(ctl) == waits).await;
+    assert_eq!((ran(&node, "reboot"), stage(&ctl, at)), (1, Stage::Out));
+    let fault = gpu(&ctl, at).fault;
+    assert!(fault.contains("ended with 3") && !fault.contains("replaced"), "{fault}");
 }

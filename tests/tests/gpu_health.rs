@@ -430,7 +430,7 @@ fn a_gpu_that_is_gone_for_good_is_forgotten_by_an_operators_word_and_taken_again
     let said = gadm(&pool, &["gpu", "forget", &uuid]);
     assert!(said.code != 0 && said.err.contains("is in node1 (gpu1)"), "{said:?}");
     // Its job has it until the job is over.
-    let id = pool.gsub(&["--gpus", "2", "--wrap", "trap '' TERM; until [ -e stop ]; do sleep 0.1; done"]);
+    let id = pool.gsub(&["--no-requeue", "--gpus", "2", "--wrap", "trap '' TERM; until [ -e stop ]; do sleep 0.1; done"]);
     pool.wait_state(id, Running);
     fault(&pool, &["gpu1", "missing"]);
     pool.wait_until("it is missed", || notes().contains("gpu1 missing"));

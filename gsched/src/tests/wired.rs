@@ -89,7 +89,7 @@ fn sixteen_kinds_of_a_node_are_given_out_and_those_beyond_are_named() {
         10 starts on n1[15]x1
         20 starts on n1[8]x1
         30 starts on n1[0]x1
-        40 waits: Resources: needs 1 p, 1 CPU and 1G of memory on one node; most is free on n1: 13 GPUs, 61 CPUs and 509G of memory
+        40 waits: Resources: needs 1 p, 1 CPU and 1G of memory on one node; most is free on n1: 0 GPUs, 61 CPUs and 509G of memory
     "#]]);
     let snapshot = picture(&format!("node n1 {sixteen} q:2 r:1"));
     assert_eq!(left_out(&snapshot.nodes[0].gpus), [("q".to_owned(), 2), ("r".to_owned(), 1)]);
