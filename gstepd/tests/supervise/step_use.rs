@@ -59,7 +59,8 @@ fn a_step_is_measured_apart_from_its_job_and_leaves_no_cgroup() {
 fn a_step_that_fills_its_memory_is_out_of_memory_and_its_job_goes_on() {
     let Some(mut bench) = Bench::isolated(UNTIL_TOLD) else { return };
     let mut link = bench.start_and_go();
-    let script = format!("{FILL}; case $SLURM_PROCID in 0) fill 100000000;; 1) while [ ! -e killed ]; do sleep 0.02; done; exit 3;; esac");
+    // The kernel ends the one that is to be ended: else it may take the small one, which forks just then.
+    let script = format!("{FILL}; case $SLURM_PROCID in 0) echo 1000 > /proc/self/oom_score_adj; fill 100000000;; 1) while [ ! -e killed ]; do sleep 0.02; done; exit 3;; esac");
     let grun = Grun::listen();
     link.send(&ToStep::Step { step: Box::new(StepOrder { mem_bytes: 32 * MIB, ..grun.order(1, 2, &script) }) });
     let connection = grun.accept();
