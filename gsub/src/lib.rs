@@ -15,6 +15,7 @@ mod resource_limits;
 mod script;
 mod specification;
 pub mod step;
+mod step_gathering;
 mod step_input;
 mod step_output;
 mod step_refusal;

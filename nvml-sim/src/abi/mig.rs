@@ -79,10 +79,7 @@ nvml_functions! {
         count: Out<c_uint>,
     ) {
         ask(device, |_, gpu| {
-            require_capable(gpu)?;
-            let profile = mig_profile(gpu, profile_id).map_err(code_of)?;
-            let place = |&start: &u32| nvmlGpuInstancePlacement_t { start, size: profile.memory_slices };
-            let places: Vec<_> = profile.starts().iter().map(place).collect();
+            let places = places_of(gpu, profile_id)?;
             count.put(places.len() as c_uint)?;
             placements.put_all(places.len(), &places)
         })
@@ -94,13 +91,7 @@ nvml_functions! {
         placements: Out<nvmlGpuInstancePlacement_t>,
         count: Out<c_uint>,
     ) {
-        // Whether the mode is on or not.
-        ask(device, |_, gpu| {
-            require_capable(gpu)?;
-            let profile = mig_profile(gpu, profile_id).map_err(code_of)?;
-            let place = |&start: &u32| nvmlGpuInstancePlacement_t { start, size: profile.memory_slices };
-            give_all(profile.starts().iter().map(place).collect(), &count, &placements)
-        })
+        ask(device, |_, gpu| give_all(places_of(gpu, profile_id)?, &count, &placements))
     }
 
     fn nvmlDeviceGetGpuInstanceRemainingCapacity(device: Handle, profile_id: c_uint, count: Out<c_uint>) {
@@ -325,6 +316,14 @@ fn code_of(refusal: MigRefusal) -> Code {
         MigRefusal::InUse => IN_USE,
         MigRefusal::NoSuchInstance => NOT_FOUND,
     }
+}
+
+/// Where instances of a profile can lie, whether the mode is on or not.
+fn places_of(gpu: &Gpu, profile_id: c_uint) -> Result<Vec<nvmlGpuInstancePlacement_t>, Code> {
+    require_capable(gpu)?;
+    let profile = mig_profile(gpu, profile_id).map_err(code_of)?;
+    let place = |&start: &u32| nvmlGpuInstancePlacement_t { start, size: profile.memory_slices };
+    Ok(profile.starts().iter().map(place).collect())
 }
 
 fn profile_of_kind(gpu: &Gpu, kind: c_uint) -> Result<MigProfile, Code> {

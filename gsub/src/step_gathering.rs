@@ -1,0 +1,458 @@
+//! What comes from the nodes of a step: their connections, the output of all tasks, their ends and what they used, brought
+//! together. Never asks the controller, and reads no command line. Source: srun(1) for labels, exit codes and early ends.
+
+use crate::step_input::Peer;
+use crate::step_output::StepFiles;
+use gcli::{Failure, Outcome};
+use gmodel::ExitCode;
+use gmodel::duration::squeue_time;
+use gmodel::run::Usage;
+use gmodel::supervise::{StepInput, StepOutput, StepStream};
+use gwire::api::StepReply;
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::SignalFd;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{ErrorKind, Read};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::time::{Duration, Instant};
+
+/// Time the nodes have to call back.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(30);
+/// Time the nodes have, after the last task, to end what the tasks left and to say what the step used.
+const USE_PATIENCE: Duration = Duration::from_secs(10);
+/// As a shell has it of SIGKILL.
+const KILLED: u8 = 128 + Signal::SIGKILL as u8;
+/// A caller that says nothing is no supervisor of ours.
+const HELLO_PATIENCE: Duration = Duration::from_secs(5);
+/// Longest line held back for `--label`, bytes.
+const MAX_LINE_BYTES: usize = 64 << 10;
+/// Time that tasks have between SIGTERM and SIGKILL.
+const KILL_GRACE: Duration = Duration::from_secs(30);
+/// Nothing is due.
+const LONG: Duration = Duration::from_secs(3600);
+
+/// Connections, by the position of their node in the step.
+pub(crate) type Peers = BTreeMap<u32, Arc<Peer>>;
+
+/// What the threads tell the main one.
+pub(crate) enum Message {
+    From(u32, StepOutput),
+    /// The connection of this node of the step is at its end.
+    Gone(u32),
+    Signal(u8),
+}
+
+/// Waits until every node of the step has called back and proved itself.
+pub(crate) fn accept(
+    listener: &TcpListener,
+    step: &StepReply,
+    key: &str,
+    sender: &mpsc::SyncSender<Message>,
+) -> Result<Peers, Failure> {
+    let mut missing: BTreeSet<u32> =
+        (0..step.nodes.len() as u32).filter(|at| !step.nodes[*at as usize].ranks.is_empty()).collect();
+    let deadline = Instant::now() + CONNECT_PATIENCE;
+    let _ = listener.set_nonblocking(false);
+    let (found, incoming) = mpsc::channel();
+    let listener = listener.try_clone().map_err(|e| Failure::new(format_args!("cannot listen: {e}")))?;
+    let (key, number) = (key.to_owned(), step.step);
+    std::thread::spawn(move || greet(&listener, number, &key, &found));
+    let mut peers = Peers::new();
+    while !missing.is_empty() {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let (at, stream, rest) = incoming.recv_timeout(left).map_err(|_| {
+            let names: Vec<&str> = missing.iter().map(|at| step.nodes[*at as usize].name.as_str()).collect();
+            Failure::new(format_args!(
+                "step {}: no answer from {} in {} s",
+                step.step,
+                names.join(", "),
+                CONNECT_PATIENCE.as_secs()
+            ))
+        })?;
+        if !missing.remove(&at) {
+            continue;
+        }
+        let reader = stream.try_clone().map_err(|e| Failure::new(format_args!("a node's connection: {e}")))?;
+        let sender = sender.clone();
+        std::thread::spawn(move || read_node(at, reader, rest, &sender));
+        peers.insert(at, Peer::new(stream));
+    }
+    Ok(peers)
+}
+
+/// Takes callers one after another; those that do not know the key are dropped.
+fn greet(listener: &TcpListener, step: u32, key: &str, found: &Sender<(u32, TcpStream, Vec<u8>)>) {
+    for stream in listener.incoming() {
+        let Ok(mut stream) = stream else { return };
+        let _ = stream.set_read_timeout(Some(HELLO_PATIENCE));
+        let mut buffer = Vec::new();
+        let Some(StepOutput::Hello { step: told, node_index, key: theirs }) = next_frame(&mut stream, &mut buffer)
+        else {
+            continue;
+        };
+        let _ = stream.set_read_timeout(None);
+        if told == step && same(theirs.as_bytes(), key.as_bytes()) && found.send((node_index, stream, buffer)).is_err()
+        {
+            return;
+        }
+    }
+}
+
+/// Compares without telling by its time where the first difference is.
+fn same(a: &[u8], b: &[u8]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).fold(0, |sum, (x, y)| sum | (x ^ y)) == 0
+}
+
+fn read_node(at: u32, mut stream: TcpStream, mut buffer: Vec<u8>, sender: &mpsc::SyncSender<Message>) {
+    while let Some(output) = next_frame(&mut stream, &mut buffer) {
+        if sender.send(Message::From(at, output)).is_err() {
+            return;
+        }
+    }
+    let _ = sender.send(Message::Gone(at));
+}
+
+/// The next whole frame; `None` at the end and when what comes is no frame.
+fn next_frame(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Option<StepOutput> {
+    let mut chunk = [0u8; 16 << 10];
+    loop {
+        match StepOutput::read(buffer) {
+            Err(_) => return None,
+            Ok(Some((output, used))) => {
+                buffer.drain(..used);
+                return Some(output);
+            }
+            Ok(None) => {}
+        }
+        match stream.read(&mut chunk) {
+            Ok(0) => return None,
+            Ok(count) => buffer.extend_from_slice(&chunk[..count]),
+            Err(e) if e.kind() == ErrorKind::Interrupted => {}
+            Err(_) => return None,
+        }
+    }
+}
+
+pub(crate) fn forward_signals(signals: SigSet, sender: mpsc::SyncSender<Message>) {
+    std::thread::spawn(move || {
+        let Ok(fd) = SignalFd::new(&signals) else { return };
+        while let Ok(Some(info)) = fd.read_signal() {
+            if sender.send(Message::Signal(info.ssi_signo as u8)).is_err() {
+                return;
+            }
+        }
+    });
+}
+
+/// Output and ends of all tasks coming together.
+pub(crate) struct Gathering<'a> {
+    step: &'a StepReply,
+    label: bool,
+    /// Ranks that have not ended, by position of their node.
+    running: BTreeMap<u32, BTreeSet<u32>>,
+    /// Begun lines of `--label`, by rank and stream.
+    lines: BTreeMap<(u32, bool), Vec<u8>>,
+    worst: u8,
+    /// What the step used, on the nodes that have said so.
+    pub used: Option<Usage>,
+    /// Positions of nodes that may still say it.
+    unmeasured: BTreeSet<u32>,
+    width: usize,
+    pub files: StepFiles,
+    pub early_end: EarlyEnd,
+    first_end: Option<Instant>,
+    /// The tasks were told to end; what is left of them then is killed, once.
+    ending: Option<Instant>,
+    killed: bool,
+}
+
+/// What ends a step before its tasks are done.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct EarlyEnd {
+    pub time: Option<Duration>,
+    /// From the end of the first task.
+    pub wait: Option<Duration>,
+    /// One task's failure (`--kill-on-bad-exit`).
+    pub bad_exit: bool,
+}
+
+impl<'a> Gathering<'a> {
+    pub fn new(step: &'a StepReply, label: bool) -> Self {
+        let running: BTreeMap<u32, BTreeSet<u32>> = step
+            .nodes
+            .iter()
+            .enumerate()
+            .filter(|(_, node)| !node.ranks.is_empty())
+            .map(|(at, node)| (at as u32, node.ranks.iter().copied().collect()))
+            .collect();
+        let last = running.values().flatten().max().copied().unwrap_or(0);
+        let (lines, width) = (BTreeMap::new(), last.to_string().len());
+        let (files, early_end) = (StepFiles::default(), EarlyEnd::default());
+        let (used, unmeasured) = (None, running.keys().copied().collect());
+        Self { step, label, running, lines, worst: 0, used, unmeasured, width, files, early_end, first_end: None, ending: None, killed: false }
+    }
+
+    pub fn run(&mut self, messages: &Receiver<Message>, peers: &Peers) -> Outcome {
+        let began = Instant::now();
+        while !self.running.is_empty() {
+            let patience = self.end_early(began, peers);
+            match messages.recv_timeout(patience) {
+                Ok(Message::From(at, StepOutput::Taken { bytes })) => peers.get(&at).into_iter().for_each(|peer| peer.taken(bytes)),
+                Ok(Message::From(at, output)) => self.take(at, output)?,
+                Ok(Message::Gone(at)) => {
+                    peers.get(&at).into_iter().for_each(|peer| peer.gone());
+                    self.gone(at);
+                }
+                Ok(Message::Signal(signal)) => peers.values().for_each(|peer| peer.send(&StepInput::Signal { signal })),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+        }
+        self.flush_lines()?;
+        self.await_use(messages);
+        if self.worst == 0 && self.used.is_some_and(|used| used.oom_kills > 0) {
+            self.worst = KILLED;
+        }
+        Ok(self.worst)
+    }
+
+    /// Each node says last of all what the step used there; one of a release before closes the connection.
+    fn await_use(&mut self, messages: &Receiver<Message>) {
+        let deadline = Instant::now() + USE_PATIENCE;
+        while !self.unmeasured.is_empty() {
+            match messages.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(Message::From(at, StepOutput::Used { usage, text })) => self.measured(at, &usage, &text),
+                Ok(Message::Gone(at)) => drop(self.unmeasured.remove(&at)),
+                Ok(_) => {}
+                Err(_) => return,
+            }
+        }
+    }
+
+    fn measured(&mut self, at: u32, usage: &Usage, text: &str) {
+        if !text.is_empty() {
+            eprintln!("grun: error: {}: {text}", self.name(at));
+        }
+        self.used.get_or_insert_default().add(usage);
+        self.unmeasured.remove(&at);
+    }
+
+    /// Ends the tasks when it is time to, with SIGTERM first; how long to wait for the next such moment.
+    fn end_early(&mut self, began: Instant, peers: &Peers) -> Duration {
+        let now = Instant::now();
+        let tell = |signal: Signal| peers.values().for_each(|peer| peer.send(&StepInput::Signal { signal: signal as u8 }));
+        if let Some(kill_at) = self.ending {
+            if now >= kill_at && !std::mem::replace(&mut self.killed, true) {
+                tell(Signal::SIGKILL);
+            }
+            return if self.killed { LONG } else { kill_at - now };
+        }
+        let EarlyEnd { time, wait, bad_exit } = self.early_end;
+        let time_is_up = time.map(|time| began + time);
+        let wait_is_over = wait.zip(self.first_end).map(|(wait, first)| first + wait);
+        let why = if bad_exit && self.worst > 0 {
+            "a task failed, and --kill-on-bad-exit ends the others".to_owned()
+        } else if time_is_up.is_some_and(|at| now >= at) {
+            format!("its time is up (--time {})", squeue_time(time.unwrap_or_default().as_secs()))
+        } else if wait_is_over.is_some_and(|at| now >= at) {
+            format!("its first task ended {} s ago (--wait)", wait.unwrap_or_default().as_secs())
+        } else {
+            return time_is_up.into_iter().chain(wait_is_over).min().map_or(LONG, |at| at - now);
+        };
+        let left: Vec<String> = self.running.values().flatten().map(u32::to_string).collect();
+        eprintln!("grun: error: step {}: {why}: ending task {}", self.step.step, left.join(", "));
+        tell(Signal::SIGTERM);
+        tell(Signal::SIGCONT);
+        self.ending = Some(now + KILL_GRACE);
+        KILL_GRACE
+    }
+
+    fn name(&self, at: u32) -> &str {
+        self.step.nodes.get(at as usize).map_or("?", |node| node.name.as_str())
+    }
+
+    fn take(&mut self, at: u32, output: StepOutput) -> Result<(), Failure> {
+        match output {
+            StepOutput::Output { rank, stream, bytes } => self.print(rank, stream == StepStream::Stderr, &bytes),
+            StepOutput::Ended { rank, exit, text } => {
+                if let Some(ranks) = self.running.get_mut(&at) {
+                    ranks.remove(&rank);
+                }
+                self.running.retain(|_, ranks| !ranks.is_empty());
+                self.ended(at, rank, exit, &text);
+                Ok(())
+            }
+            StepOutput::Refused { text } => {
+                eprintln!("grun: {}: {text}", self.name(at));
+                self.worst = self.worst.max(1);
+                self.running.remove(&at);
+                self.unmeasured.remove(&at);
+                Ok(())
+            }
+            // With tasks on other nodes still at work.
+            StepOutput::Used { usage, text } => {
+                self.measured(at, &usage, &text);
+                Ok(())
+            }
+            StepOutput::Hello { .. } | StepOutput::Started { .. } | StepOutput::Taken { .. } | StepOutput::Unknown => Ok(()),
+        }
+    }
+
+    fn ended(&mut self, at: u32, rank: u32, exit: ExitCode, text: &str) {
+        self.first_end.get_or_insert_with(Instant::now);
+        let code = exit.shell_code();
+        self.worst = self.worst.max(code);
+        let name = self.name(at);
+        if !text.is_empty() {
+            eprintln!("grun: error: {name}: task {rank}: {text}");
+        } else if exit.signal != 0 {
+            let signal = gmodel::signal::signal_word(exit.signal);
+            eprintln!("grun: error: {name}: task {rank}: killed by {signal}");
+        } else if code != 0 {
+            eprintln!("grun: error: {name}: task {rank}: Exited with exit code {code}");
+        }
+    }
+
+    fn gone(&mut self, at: u32) {
+        self.unmeasured.remove(&at);
+        if let Some(ranks) = self.running.remove(&at) {
+            let ranks: Vec<String> = ranks.iter().map(u32::to_string).collect();
+            eprintln!("grun: error: {}: lost, with task {}", self.name(at), ranks.join(", "));
+            self.worst = self.worst.max(1);
+        }
+    }
+
+    fn print(&mut self, rank: u32, stderr: bool, bytes: &[u8]) -> Result<(), Failure> {
+        if !self.label {
+            return Ok(self.files.write(rank, stderr, bytes)?);
+        }
+        let mut line = self.lines.remove(&(rank, stderr)).unwrap_or_default();
+        let mut text = Vec::new();
+        for byte in bytes {
+            line.push(*byte);
+            if *byte == b'\n' || line.len() >= MAX_LINE_BYTES {
+                self.labelled(rank, &line, &mut text);
+                line.clear();
+            }
+        }
+        if !line.is_empty() {
+            self.lines.insert((rank, stderr), line);
+        }
+        Ok(self.files.write(rank, stderr, &text)?)
+    }
+
+    fn labelled(&self, rank: u32, line: &[u8], out: &mut Vec<u8>) {
+        out.extend_from_slice(format!("{rank:>width$}: ", width = self.width).as_bytes());
+        out.extend_from_slice(line);
+    }
+
+    /// Last lines without an end.
+    fn flush_lines(&mut self) -> Result<(), Failure> {
+        for ((rank, stderr), mut line) in std::mem::take(&mut self.lines) {
+            line.push(b'\n');
+            let mut text = Vec::new();
+            self.labelled(rank, &line, &mut text);
+            self.files.write(rank, stderr, &text)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gwire::api::StepNodeRow;
+
+    fn two_nodes() -> StepReply {
+        let node = |name: &str, ranks: &[u32]| StepNodeRow { name: name.into(), ranks: ranks.to_vec() };
+        StepReply { schema: 1, step: 0, nodes: vec![node("n1", &[0, 1]), node("n2", &[2])], waits: None }
+    }
+
+    #[test]
+    fn the_highest_exit_code_is_returned_and_all_tasks_are_waited_for() {
+        let step = two_nodes();
+        let (sender, messages) = mpsc::sync_channel(16);
+        let ended = |rank, exit| StepOutput::Ended { rank, exit, text: String::new() };
+        sender.send(Message::From(0, ended(0, ExitCode::exited(3)))).unwrap();
+        sender.send(Message::From(1, ended(2, ExitCode::killed(9)))).unwrap();
+        sender.send(Message::From(0, ended(1, ExitCode::exited(0)))).unwrap();
+        // Both nodes are of a release that measures nothing.
+        [0, 1].into_iter().for_each(|at| sender.send(Message::Gone(at)).unwrap());
+        let mut gathering = Gathering::new(&step, false);
+        assert_eq!((gathering.run(&messages, &Peers::new()), gathering.used), (Ok(137), None));
+    }
+
+    #[test]
+    fn the_use_of_all_nodes_comes_together_and_a_kill_for_memory_is_no_success() {
+        let step = two_nodes();
+        let (sender, messages) = mpsc::sync_channel(16);
+        let ended = |rank| StepOutput::Ended { rank, exit: ExitCode::SUCCESS, text: String::new() };
+        let used = |micros, peak, kills| StepOutput::Used {
+            usage: Usage { cpu_user_micros: micros, peak_memory_bytes: peak, oom_kills: kills, ..Usage::default() },
+            text: String::new(),
+        };
+        let outcome = |kills| {
+            // The second node is done while the first still works, and says more than its last task.
+            for (at, output) in [(1, ended(2)), (1, used(5, 9, 0)), (0, ended(0)), (0, ended(1)), (0, used(7, 4, kills))] {
+                sender.send(Message::From(at, output)).unwrap();
+            }
+            let mut gathering = Gathering::new(&step, false);
+            (gathering.run(&messages, &Peers::new()), gathering.used.map(|used| (used.cpu_user_micros, used.peak_memory_bytes)))
+        };
+        assert_eq!(outcome(0), (Ok(0), Some((12, 9))));
+        assert_eq!(outcome(1), (Ok(137), Some((12, 9))));
+    }
+
+    #[test]
+    fn a_step_ends_early_when_a_task_fails_or_the_time_or_the_patience_is_over() {
+        let step = two_nodes();
+        let after = |early_end: EarlyEnd, exit: Option<ExitCode>| {
+            let mut gathering = Gathering::new(&step, false);
+            gathering.early_end = early_end;
+            exit.into_iter().for_each(|exit| gathering.ended(0, 0, exit, ""));
+            let patience = gathering.end_early(Instant::now(), &Peers::new());
+            (gathering.ending.is_some(), patience)
+        };
+        let (failed, fine) = (Some(ExitCode::exited(4)), Some(ExitCode::exited(0)));
+        let (bad_exit, at_once) = (EarlyEnd { bad_exit: true, ..EarlyEnd::default() }, Some(Duration::ZERO));
+        assert_eq!(after(EarlyEnd::default(), failed), (false, LONG));
+        assert_eq!(after(bad_exit, fine), (false, LONG));
+        assert_eq!(after(bad_exit, failed), (true, KILL_GRACE));
+        assert_eq!(after(EarlyEnd { time: at_once, ..EarlyEnd::default() }, None), (true, KILL_GRACE));
+        assert_eq!(after(EarlyEnd { wait: at_once, ..EarlyEnd::default() }, None), (false, LONG));
+        assert_eq!(after(EarlyEnd { wait: at_once, ..EarlyEnd::default() }, fine), (true, KILL_GRACE));
+        let (ending, patience) = after(EarlyEnd { time: Some(LONG / 2), ..EarlyEnd::default() }, failed);
+        assert!(!ending && patience <= LONG / 2 && patience > LONG / 3);
+    }
+
+    #[test]
+    fn a_node_that_vanishes_fails_the_step() {
+        let step = two_nodes();
+        let (sender, messages) = mpsc::sync_channel(16);
+        let ended = |rank| StepOutput::Ended { rank, exit: ExitCode::exited(0), text: String::new() };
+        sender.send(Message::From(0, ended(0))).unwrap();
+        sender.send(Message::From(0, ended(1))).unwrap();
+        sender.send(Message::Gone(0)).unwrap();
+        sender.send(Message::Gone(1)).unwrap();
+        assert_eq!(Gathering::new(&step, false).run(&messages, &Peers::new()), Ok(1));
+    }
+
+    #[test]
+    fn labels_are_put_before_whole_lines_only() {
+        let step = two_nodes();
+        let mut gathering = Gathering::new(&step, true);
+        let mut out = Vec::new();
+        gathering.labelled(2, b"text\n", &mut out);
+        assert_eq!(out, b"2: text\n");
+        gathering.print(1, false, b"no end yet").unwrap();
+        assert_eq!(gathering.lines[&(1, false)], b"no end yet");
+    }
+
+    #[test]
+    fn secrets_are_compared_whole() {
+        assert!(same(b"abc", b"abc"));
+        assert!(!same(b"abc", b"abd") && !same(b"abc", b"ab"));
+    }
+}
