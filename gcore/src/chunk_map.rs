@@ -3,7 +3,6 @@
 //! The controller publishes a view after each commit; with this it costs what changed, not what exists.
 
 use gmodel::{JobId, NodeId, RunId};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Keys fall into chunks of this many consecutive ids.
@@ -32,17 +31,67 @@ impl ChunkKey for RunId {
 /// Sorted map with cheap clones.
 #[derive(Clone, Debug)]
 pub struct ChunkMap<K, V> {
-    chunks: BTreeMap<u64, Arc<Chunk<K, V>>>,
+    /// In the order of their numbers; none is empty.
+    chunks: Vec<(u64, Arc<Chunk<K, V>>)>,
     len: usize,
+    /// Changes so far. Chunks and entries bear the number of their last one.
+    changes: u64,
+    /// The same for a map and all that became of it.
+    origin: Arc<()>,
 }
 
 /// Neighbours in the order of their keys. Each value is shared by itself: a change copies it and the list, and not
 /// its neighbours.
-type Chunk<K, V> = Vec<(K, Arc<V>)>;
+#[derive(Debug)]
+struct Chunk<K, V> {
+    entries: Vec<Entry<K, V>>,
+    changed: u64,
+    /// When an entry last came or went.
+    reshaped: u64,
+}
+
+#[derive(Debug)]
+struct Entry<K, V> {
+    key: K,
+    changed: u64,
+    value: Arc<V>,
+}
+
+/// How far somebody knows a map. Holds its keys and no value: what it changes need not be copied for that.
+#[derive(Debug)]
+pub struct Seen<K> {
+    origin: Option<Arc<()>>,
+    changes: u64,
+    chunks: Vec<(u64, Vec<K>)>,
+}
+
+impl<K: Copy, V> Clone for Entry<K, V> {
+    fn clone(&self) -> Self {
+        Self { key: self.key, changed: self.changed, value: self.value.clone() }
+    }
+}
+
+impl<K: Copy, V> Clone for Chunk<K, V> {
+    fn clone(&self) -> Self {
+        Self { entries: self.entries.clone(), ..*self }
+    }
+}
+
+impl<K, V> Default for Chunk<K, V> {
+    fn default() -> Self {
+        Self { entries: Vec::new(), changed: 0, reshaped: 0 }
+    }
+}
+
+impl<K> Default for Seen<K> {
+    fn default() -> Self {
+        Self { origin: None, changes: 0, chunks: Vec::new() }
+    }
+}
 
 impl<K, V> Default for ChunkMap<K, V> {
     fn default() -> Self {
-        Self { chunks: BTreeMap::new(), len: 0 }
+        Self { chunks: Vec::new(), len: 0, changes: 0, origin: Arc::default() }
     }
 }
 
@@ -54,42 +103,60 @@ impl<K: ChunkKey, V: Clone> ChunkMap<K, V> {
         self.len == 0
     }
     pub fn get(&self, key: K) -> Option<&V> {
-        let chunk = self.chunks.get(&(key.number() / CHUNK_IDS))?;
-        let at = place(chunk, key).ok()?;
-        Some(&chunk[at].1)
+        let (_, chunk) = &self.chunks[self.chunk_of(key).ok()?];
+        let at = chunk.place(key).ok()?;
+        Some(&chunk.entries[at].value)
     }
     pub fn contains(&self, key: K) -> bool {
         self.get(key).is_some()
     }
     pub fn get_mut(&mut self, key: K) -> Option<&mut V> {
-        let chunk = self.chunks.get_mut(&(key.number() / CHUNK_IDS))?;
-        let at = place(chunk, key).ok()?;
-        Some(Arc::make_mut(&mut Arc::make_mut(chunk)[at].1))
+        let chunk = self.chunk_of(key).ok()?;
+        let (_, chunk) = &mut self.chunks[chunk];
+        let at = chunk.place(key).ok()?;
+        self.changes += 1;
+        let chunk = Arc::make_mut(chunk);
+        let entry = &mut chunk.entries[at];
+        (chunk.changed, entry.changed) = (self.changes, self.changes);
+        Some(Arc::make_mut(&mut entry.value))
     }
     pub fn insert(&mut self, key: K, value: V) -> Option<V> {
-        let chunk = Arc::make_mut(self.chunks.entry(key.number() / CHUNK_IDS).or_default());
-        match place(chunk, key) {
-            Ok(at) => Some(Arc::unwrap_or_clone(std::mem::replace(&mut chunk[at].1, Arc::new(value)))),
+        let chunk = match self.chunk_of(key) {
+            Ok(chunk) => chunk,
+            Err(chunk) => {
+                self.chunks.insert(chunk, (key.number() / CHUNK_IDS, Arc::default()));
+                chunk
+            }
+        };
+        self.changes += 1;
+        let chunk = Arc::make_mut(&mut self.chunks[chunk].1);
+        chunk.changed = self.changes;
+        let entry = Entry { key, changed: self.changes, value: Arc::new(value) };
+        match chunk.place(key) {
+            Ok(at) => Some(Arc::unwrap_or_clone(std::mem::replace(&mut chunk.entries[at], entry).value)),
             Err(at) => {
-                chunk.insert(at, (key, Arc::new(value)));
+                chunk.entries.insert(at, entry);
+                chunk.reshaped = self.changes;
                 self.len += 1;
                 None
             }
         }
     }
     pub fn remove(&mut self, key: K) -> Option<V> {
-        let number = key.number() / CHUNK_IDS;
-        let chunk = self.chunks.get_mut(&number)?;
-        let at = place(chunk, key).ok()?;
-        let (_, old) = Arc::make_mut(chunk).remove(at);
-        if chunk.is_empty() {
-            self.chunks.remove(&number);
+        let number = self.chunk_of(key).ok()?;
+        let at = self.chunks[number].1.place(key).ok()?;
+        self.changes += 1;
+        let chunk = Arc::make_mut(&mut self.chunks[number].1);
+        (chunk.changed, chunk.reshaped) = (self.changes, self.changes);
+        let old = chunk.entries.remove(at);
+        if chunk.entries.is_empty() {
+            self.chunks.remove(number);
         }
         self.len -= 1;
-        Some(Arc::unwrap_or_clone(old))
+        Some(Arc::unwrap_or_clone(old.value))
     }
     pub fn iter(&self) -> impl Iterator<Item = (K, &V)> + '_ {
-        self.chunks.values().flat_map(|chunk| chunk.iter().map(|(k, v)| (*k, &**v)))
+        self.chunks.iter().flat_map(|(_, chunk)| chunk.iter())
     }
     pub fn values(&self) -> impl Iterator<Item = &V> + '_ {
         self.iter().map(|(_, v)| v)
@@ -97,62 +164,90 @@ impl<K: ChunkKey, V: Clone> ChunkMap<K, V> {
     pub fn keys(&self) -> impl Iterator<Item = K> + '_ {
         self.iter().map(|(k, _)| k)
     }
-    /// Tells what differs from an earlier state of the map: key, before, now. Costs the number of chunks, and the
-    /// entries of those that are not shared.
-    pub fn each_change<'a>(&'a self, before: &'a Self, mut tell: impl FnMut(K, Option<&'a V>, Option<&'a V>)) {
-        let empty: &'a [(K, Arc<V>)] = &[];
-        let mut old = before.chunks.iter().peekable();
-        let mut new = self.chunks.iter().peekable();
-        loop {
-            let number = match (old.peek(), new.peek()) {
-                (Some((a, _)), Some((b, _))) => *(*a).min(*b),
-                (Some((a, _)), None) => **a,
-                (None, Some((b, _))) => **b,
-                (None, None) => return,
-            };
-            let was = old.next_if(|(at, _)| **at == number).map(|(_, chunk)| chunk);
-            let is = new.next_if(|(at, _)| **at == number).map(|(_, chunk)| chunk);
-            if was.zip(is).is_some_and(|(was, is)| Arc::ptr_eq(was, is)) {
-                continue;
-            }
-            let mut was = was.map_or(empty, |chunk| &chunk[..]).iter().peekable();
-            let mut is = is.map_or(empty, |chunk| &chunk[..]).iter().peekable();
-            loop {
-                let key = match (was.peek(), is.peek()) {
-                    (Some((a, _)), Some((b, _))) => *a.min(b),
-                    (Some((a, _)), None) => *a,
-                    (None, Some((b, _))) => *b,
-                    (None, None) => break,
-                };
-                let a = was.next_if(|(k, _)| *k == key).map(|(_, value)| value);
-                let b = is.next_if(|(k, _)| *k == key).map(|(_, value)| value);
-                if !a.zip(b).is_some_and(|(a, b)| Arc::ptr_eq(a, b)) {
-                    tell(key, a.map(|value| &**value), b.map(|value| &**value));
-                }
-            }
+    /// Tells what came, changed or went since `seen` (of this map as it was before, or of none), by key with what is there
+    /// now, and notes that it was told. Costs the number of chunks, and the entries of those that changed.
+    pub fn each_change<'a>(&'a self, seen: &mut Seen<K>, mut tell: impl FnMut(K, Option<&'a V>)) {
+        let same = seen.origin.as_ref().is_some_and(|origin| Arc::ptr_eq(origin, &self.origin));
+        // Of another map: nothing that was seen says what is there now.
+        let since = if same { seen.changes } else { 0 };
+        if same && since == self.changes {
+            return;
         }
+        let mut before = std::mem::replace(&mut seen.chunks, Vec::with_capacity(self.chunks.len())).into_iter().peekable();
+        for (number, chunk) in &self.chunks {
+            while let Some((_, gone)) = before.next_if(|(at, _)| at < number) {
+                gone.into_iter().for_each(|key| tell(key, None));
+            }
+            let keys = before.next_if(|(at, _)| at == number).map_or(Vec::new(), |(_, keys)| keys);
+            let keys = if same && chunk.changed <= since { keys } else { chunk.tell_changes(since, keys, &mut tell) };
+            seen.chunks.push((*number, keys));
+        }
+        before.flat_map(|(_, gone)| gone).for_each(|key| tell(key, None));
+        (seen.origin, seen.changes) = (Some(self.origin.clone()), self.changes);
     }
     /// Entries whose key is in the half-open range of numbers.
     pub fn range(&self, from: u64, to: u64) -> impl DoubleEndedIterator<Item = (K, &V)> + '_ {
-        let chunks = if from >= to { 0..0 } else { from / CHUNK_IDS..(to - 1) / CHUNK_IDS + 1 };
-        self.chunks
-            .range(chunks)
-            .flat_map(|(_, chunk)| chunk.iter().map(|(k, v)| (*k, &**v)))
+        let first = self.chunks.partition_point(|(at, _)| *at < from / CHUNK_IDS);
+        let chunks = self.chunks[first..].partition_point(|(at, _)| at * CHUNK_IDS < to);
+        self.chunks[first..first + chunks]
+            .iter()
+            .flat_map(|(_, chunk)| chunk.iter())
             .filter(move |(k, _)| (from..to).contains(&k.number()))
+    }
+
+    /// Where the chunk of a key is, or belongs.
+    fn chunk_of(&self, key: K) -> Result<usize, usize> {
+        let number = key.number() / CHUNK_IDS;
+        let Some((first, _)) = self.chunks.first() else { return Err(0) };
+        // No chunk is missing mostly; and where some are, it is before the place it would have.
+        let Some(near) = number.checked_sub(*first) else { return Err(0) };
+        let near = usize::try_from(near).unwrap_or(usize::MAX);
+        match self.chunks.get(near) {
+            Some((is, _)) if *is == number => Ok(near),
+            _ => {
+                let end = near.min(self.chunks.len());
+                self.chunks[..end].binary_search_by_key(&number, |(at, _)| *at)
+            }
+        }
     }
 }
 
-/// Where a key is in a chunk, or belongs.
-fn place<K: ChunkKey, V>(chunk: &Chunk<K, V>, key: K) -> Result<usize, usize> {
-    // Ids are given out in order: mostly the next one goes to the end, and none is missing before one that is there.
-    let (Some((first, _)), Some((last, _))) = (chunk.first(), chunk.last()) else { return Err(0) };
-    if *last < key {
-        return Err(chunk.len());
+impl<K: ChunkKey, V> Chunk<K, V> {
+    /// Where a key is, or belongs.
+    fn place(&self, key: K) -> Result<usize, usize> {
+        // Ids are given out in order: mostly the next one goes to the end, and none is missing before one that is there.
+        let (Some(first), Some(last)) = (self.entries.first(), self.entries.last()) else { return Err(0) };
+        if last.key < key {
+            return Err(self.entries.len());
+        }
+        let near = key.number().saturating_sub(first.key.number()) as usize;
+        match self.entries.get(near) {
+            Some(entry) if entry.key == key => Ok(near),
+            _ => self.entries.binary_search_by(|entry| entry.key.cmp(&key)),
+        }
     }
-    let near = key.number().saturating_sub(first.number()) as usize;
-    match chunk.get(near) {
-        Some((k, _)) if *k == key => Ok(near),
-        _ => chunk.binary_search_by(|(k, _)| k.cmp(&key)),
+    fn iter(&self) -> impl DoubleEndedIterator<Item = (K, &V)> {
+        self.entries.iter().map(|entry| (entry.key, &*entry.value))
+    }
+    /// What differs from a time when it had these keys; the keys it has.
+    fn tell_changes<'a>(&'a self, since: u64, before: Vec<K>, tell: &mut impl FnMut(K, Option<&'a V>)) -> Vec<K> {
+        let changed = |entry: &&'a Entry<K, V>| entry.changed > since;
+        if self.reshaped <= since {
+            self.entries.iter().filter(changed).for_each(|entry| tell(entry.key, Some(&entry.value)));
+            return before;
+        }
+        let mut before = before.into_iter().peekable();
+        for entry in &self.entries {
+            while let Some(gone) = before.next_if(|key| *key < entry.key) {
+                tell(gone, None);
+            }
+            before.next_if_eq(&entry.key);
+            if changed(&entry) {
+                tell(entry.key, Some(&entry.value));
+            }
+        }
+        before.for_each(|gone| tell(gone, None));
+        self.entries.iter().map(|entry| entry.key).collect()
     }
 }
 
@@ -160,6 +255,7 @@ fn place<K: ChunkKey, V>(chunk: &Chunk<K, V>, key: K) -> Result<usize, usize> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::collections::{BTreeMap, BTreeSet};
 
     proptest! {
         #[test]
@@ -183,20 +279,45 @@ mod tests {
             prop_assert_eq!(&in_range, &expected);
             let backwards: Vec<_> = ours.range(60, 130).rev().map(|(k, _)| k.0).collect();
             prop_assert!(backwards.iter().rev().eq(&expected));
-            if let Some((ours_before, model_before)) = &before {
-                let mut replayed = model_before.clone();
-                ours.each_change(ours_before, |key, was, is| {
-                    assert_eq!(was, model_before.get(&key));
-                    assert_eq!(is, model.get(&key));
-                    match is {
-                        Some(value) => replayed.insert(key, *value),
-                        None => replayed.remove(&key),
-                    };
-                });
-                prop_assert_eq!(&replayed, &model, "a change was not told");
-            }
             if let Some((ours, model)) = before {
                 prop_assert!(ours.iter().eq(model.iter().map(|(k, v)| (*k, v))), "a clone changed");
+            }
+        }
+
+        /// Told of every change and of nothing else, one may keep a copy, be it of another map from some time on.
+        #[test]
+        fn who_is_told_of_changes_knows_the_map(
+            ops in prop::collection::vec((0u8..4, 1u64..300, any::<u8>()), 0..400), tell_every in 1usize..40, other_at in 0usize..800
+        ) {
+            let mut ours = ChunkMap::default();
+            let (mut seen, mut told, mut touched) = (Seen::default(), BTreeMap::new(), BTreeSet::new());
+            for (number, (what, key, value)) in ops.into_iter().enumerate() {
+                let key = JobId(key);
+                match what {
+                    0 => drop(ours.insert(key, value)),
+                    1 => drop(ours.remove(key)),
+                    _ => ours.get_mut(key).into_iter().for_each(|known| *known = value),
+                }
+                touched.insert(key);
+                if number == other_at {
+                    let mut other = ChunkMap::default();
+                    ours.iter().filter(|(key, _)| key.0 % 3 > 0).for_each(|(key, value)| drop(other.insert(key, *value)));
+                    touched.extend(ours.keys());
+                    ours = other;
+                }
+                if number % tell_every == 0 {
+                    let mut last = None;
+                    ours.each_change(&mut seen, |key, is| {
+                        assert!(touched.contains(&key) && last < Some(key), "{key} did not change, or is told out of order");
+                        last = Some(key);
+                        match is {
+                            Some(value) => drop(told.insert(key, *value)),
+                            None => drop(told.remove(&key)),
+                        }
+                    });
+                    prop_assert!(ours.iter().eq(told.iter().map(|(k, v)| (*k, v))), "a change was not told");
+                    touched.clear();
+                }
             }
         }
     }

@@ -1,14 +1,17 @@
 //! A snapshot that is kept and brought up to date: it costs what changed since, not the length of the queue.
 //!
-//! Compares shared chunks of two states; what is derived from more than its own record (dependencies, caps of arrays,
-//! runs that are getting ready) is derived anew each time. Equal to `snapshot` but for the order of `pending`.
+//! Asks the state which records changed; what is derived from more than its own record (dependencies, caps of arrays,
+//! runs that are getting ready) is derived anew each time. Keeps no records: what changes while a plan is made need not
+//! be copied. Equal to `snapshot` but for the order of `pending`.
 
-use super::snapshot::{pending_array, pending_job, running_run, sched_node, set_free, snapshot};
+use super::snapshot::{compute_nodes, pending_array, pending_job, running_run, sched_node, set_free, snapshot};
 use super::state::{Job, Node, Run, State};
-use crate::chunk_map::ChunkMap;
-use gmodel::node::Role;
+use crate::chunk_map::Seen;
+use gmodel::gpu_order::GpuOrder;
+use gmodel::node::{GpuEntry, Inventory, Link, Mark, Role};
 use gmodel::{JobId, JobState, NodeId, RunId, Timestamp};
-use gsched::{Changes, PendingJob, Snapshot};
+use gsched::snapshot::CutRecord;
+use gsched::{Changes, PendingJob, SchedNode, Snapshot};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -21,10 +24,12 @@ type Key = (JobId, bool, u32);
 /// What the planner keeps between its passes.
 #[derive(Debug, Default)]
 pub struct Mirror {
-    jobs: ChunkMap<JobId, Job>,
-    runs: ChunkMap<RunId, Run>,
-    nodes: ChunkMap<NodeId, Node>,
+    jobs: Seen<JobId>,
+    runs: Seen<RunId>,
+    nodes: Seen<NodeId>,
     snapshot: Option<Snapshot>,
+    /// What the nodes of the picture were made of, in their order.
+    bases: Vec<Basis>,
     /// Where entries stand in `pending`.
     places: BTreeMap<Key, usize>,
     /// How many entries those have that wait in several partitions.
@@ -46,9 +51,6 @@ impl Mirror {
             Some(before) if same_config => self.bring_up(before, state, now),
             _ => self.begin(state, now),
         }
-        self.jobs = state.jobs.clone();
-        self.runs = state.runs.clone();
-        self.nodes = state.nodes.clone();
         self.snapshot.as_ref().expect("set by both ways")
     }
 
@@ -65,6 +67,11 @@ impl Mirror {
     fn begin(&mut self, state: &State, now: Timestamp) {
         self.changes.everything = true;
         let fresh = snapshot(state, now);
+        self.bases = compute_nodes(state).map(Basis::of).collect();
+        // All of it is in the picture.
+        state.jobs.each_change(&mut self.jobs, |_, _| {});
+        state.runs.each_change(&mut self.runs, |_, _| {});
+        state.nodes.each_change(&mut self.nodes, |_, _| {});
         self.places = fresh.pending.iter().enumerate().map(|(at, job)| (key(job), at)).collect();
         self.several.clear();
         for job in fresh.pending.iter().filter(|job| job.is_choice()) {
@@ -83,7 +90,7 @@ impl Mirror {
         picture.usage = state.usage.clone();
         let mut runs: BTreeSet<RunId> = std::mem::take(&mut self.preparing);
         self.pending(&mut picture, state, &mut runs);
-        state.runs.each_change(&self.runs, |id, _, _| {
+        state.runs.each_change(&mut self.runs, |id, _| {
             runs.insert(id);
         });
         self.running(&mut picture, state, &runs, now);
@@ -95,7 +102,7 @@ impl Mirror {
     fn pending(&mut self, picture: &mut Snapshot, state: &State, runs: &mut BTreeSet<RunId>) {
         let mut changed: BTreeSet<JobId> = self.fickle.clone();
         let fickle = &mut self.fickle;
-        state.jobs.each_change(&self.jobs, |id, _, is| {
+        state.jobs.each_change(&mut self.jobs, |id, is| {
             changed.insert(id);
             // What a run is, its job says in part.
             runs.extend(state.runs.range(id.0, id.0 + 1).map(|(run, _)| run));
@@ -188,48 +195,82 @@ impl Mirror {
 
     /// What a run takes or gives back on a node changes the node's record too: its generation at least.
     fn nodes_of(&mut self, picture: &mut Snapshot, state: &State) {
-        let mut changed: Vec<(NodeId, bool)> = Vec::new();
+        let mut changed: Vec<(usize, &Node)> = Vec::new();
+        let mut ids = BTreeSet::new();
         let mut others = false;
-        let compute = |node: Option<&Node>| node.is_some_and(|node| node.role == Role::Compute);
-        state.nodes.each_change(&self.nodes, |id, before, is| {
-            others |= compute(before) != compute(is);
-            changed.push((id, before.zip(is).is_some_and(|(before, is)| differs_in_runs(before, is))));
+        state.nodes.each_change(&mut self.nodes, |id, is| {
+            let at = place_of(&picture.nodes, id);
+            let is = is.filter(|node| node.role == Role::Compute);
+            others |= at.is_some() != is.is_some();
+            changed.extend(at.zip(is));
+            ids.insert(id);
         });
         if others {
             self.changes.everything = true;
-            let nodes = state.nodes.values().filter(|node| node.role == Role::Compute);
-            picture.nodes = nodes.map(|node| sched_node(state, node)).collect();
+            self.bases = compute_nodes(state).map(Basis::of).collect();
+            picture.nodes = compute_nodes(state).map(|node| sched_node(state, node)).collect();
             return;
         }
-        self.changes.nodes.append(&mut changed.iter().map(|(id, _)| *id).collect());
-        for (id, differs_in_runs) in changed {
-            let (Ok(at), Some(node)) = (picture.nodes.binary_search_by_key(&id, |node| node.id), state.nodes.get(id)) else { continue };
+        self.changes.nodes.append(&mut ids);
+        for (at, node) in changed {
             let entry = &mut picture.nodes[at];
-            if differs_in_runs {
+            if self.bases[at].is_of(node) {
                 set_free(entry, state.free_on(node));
                 continue;
             }
+            self.bases[at] = Basis::of(node);
             let fresh = sched_node(state, node);
             // The list of GPUs is shared as long as it says the same: who compares looks at the address first.
             let gpus = if *fresh.gpus == *entry.gpus { entry.gpus.clone() } else { fresh.gpus.clone() };
-            *entry = gsched::SchedNode { gpus, ..fresh };
+            *entry = SchedNode { gpus, ..fresh };
         }
+    }
+}
+
+/// What a node's entry says of it beside what its runs leave. (Its name stays what it is.)
+#[derive(Debug)]
+struct Basis {
+    inventory: Arc<Inventory>,
+    gpus: Arc<Vec<GpuEntry>>,
+    link: Link,
+    drains: Vec<Mark>,
+    gpu_orders: Vec<GpuOrder>,
+    cuts: BTreeMap<String, CutRecord>,
+}
+
+impl Basis {
+    fn of(node: &Node) -> Self {
+        Self {
+            inventory: node.inventory.clone(),
+            gpus: node.gpus.clone(),
+            link: node.link,
+            drains: node.drains.clone(),
+            gpu_orders: node.gpu_orders.clone(),
+            cuts: node.cuts.clone(),
+        }
+    }
+    /// Whether a node differs in nothing but what runs on it.
+    fn is_of(&self, node: &Node) -> bool {
+        Arc::ptr_eq(&self.inventory, &node.inventory)
+            && Arc::ptr_eq(&self.gpus, &node.gpus)
+            && self.link == node.link
+            && self.drains == node.drains
+            && self.gpu_orders == node.gpu_orders
+            && self.cuts == node.cuts
+    }
+}
+
+/// Where a node is in a list in the order of ids. They mostly follow each other.
+fn place_of(nodes: &[SchedNode], id: NodeId) -> Option<usize> {
+    let near = id.0.checked_sub(nodes.first()?.id.0)? as usize;
+    match nodes.get(near) {
+        Some(node) if node.id == id => Some(near),
+        _ => nodes.binary_search_by_key(&id, |node| node.id).ok(),
     }
 }
 
 fn key(job: &PendingJob) -> Key {
     (job.id, job.positions.is_some(), job.spec.choice())
-}
-
-/// In nothing but what runs on it.
-fn differs_in_runs(before: &Node, is: &Node) -> bool {
-    Arc::ptr_eq(&before.inventory, &is.inventory)
-        && Arc::ptr_eq(&before.gpus, &is.gpus)
-        && before.link == is.link
-        && (before.drains.is_empty() && is.drains.is_empty() || before.drains == is.drains)
-        && before.gpu_orders == is.gpu_orders
-        && before.cuts == is.cuts
-        && before.name == is.name
 }
 
 /// Its entry says something of other records: its array's cap, or whom it waits for.

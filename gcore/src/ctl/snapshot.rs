@@ -3,6 +3,7 @@
 use super::dependency;
 use super::mig;
 use super::state::{Array, Free, Job, Node, Run, State};
+use gmodel::node::Role;
 use gmodel::run::NodeShare;
 use gmodel::{JobState, NodeId, Timestamp};
 use gsched::snapshot::Frozen;
@@ -10,12 +11,7 @@ use gsched::{Particulars, PendingJob, RunningRun, SchedNode, Snapshot};
 
 /// Everything a pass needs, and nothing that changes under it.
 pub fn snapshot(state: &State, now: Timestamp) -> Snapshot {
-    let nodes = state
-        .nodes
-        .values()
-        .filter(|node| node.role == gmodel::node::Role::Compute)
-        .map(|node| sched_node(state, node))
-        .collect();
+    let nodes = compute_nodes(state).map(|node| sched_node(state, node)).collect();
     let jobs = state.jobs.values().filter(|job| job.state == JobState::Pending);
     let arrays = state.arrays.values().filter(|array| !array.pending.is_empty());
     // Of the size of the queue at once: it is large, and made again in every pass.
@@ -33,6 +29,11 @@ pub fn snapshot(state: &State, now: Timestamp) -> Snapshot {
         running: running.collect(),
         usage: state.usage.clone(),
     }
+}
+
+/// Those that a plan is for, in the order of their ids.
+pub(super) fn compute_nodes(state: &State) -> impl Iterator<Item = &Node> {
+    state.nodes.values().filter(|node| node.role == Role::Compute)
 }
 
 pub(super) fn pending_array(state: &State, array: &Array) -> PendingJob {
