@@ -11,6 +11,7 @@ use crate::gpu_use::GpuUseTotals;
 use crate::ids::{Fence, NodeId, RunId};
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 
 /// What one run holds on one node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -113,9 +114,9 @@ pub enum RunPhase {
     /// The user's process was started.
     Running { started: Timestamp },
     /// All processes are gone; the epilog may still run and the share is not free yet.
-    Ended(RunEnd),
+    Ended(Arc<RunEnd>),
     /// Nothing of the run is left on the node but its record. The share is free.
-    Clean(RunEnd),
+    Clean(Arc<RunEnd>),
 }
 
 impl RunPhase {
@@ -129,7 +130,7 @@ impl RunPhase {
             Self::Clean(_) => 4,
         }
     }
-    pub const fn end(&self) -> Option<&RunEnd> {
+    pub const fn end(&self) -> Option<&Arc<RunEnd>> {
         match self {
             Self::Ended(end) | Self::Clean(end) => Some(end),
             _ => None,

@@ -43,7 +43,7 @@ pub async fn build(state: &State, node: NodeId, runs: &[RunId], reader: &Reader)
 /// The report of a run that cannot be launched for a reason on the controller's side.
 pub fn failed(run: RunId, text: String) -> RunReport {
     let end = RunEnd { cause: EndCause::LaunchUser, text, ..RunEnd::default() };
-    RunReport::new(run, RunPhase::Clean(end))
+    RunReport::new(run, RunPhase::Clean(end.into()))
 }
 
 /// Everything but script and environment.

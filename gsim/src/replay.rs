@@ -338,7 +338,7 @@ mod tests {
             give(&mut state, Input::Plan { plan }, now);
             let live: Vec<RunId> = state.runs.values().map(|run| run.id).collect();
             for run in live {
-                let phase = RunPhase::Clean(RunEnd::default());
+                let phase = RunPhase::Clean(RunEnd::default().into());
                 let report = NodeReport::Runs { runs: vec![RunReport { run, phase, mark: None }] };
                 give(&mut state, Input::Node { node, report }, now);
             }

@@ -393,7 +393,7 @@ impl<'a> TraceRun<'a> {
             _ => out.fate = Fate::Finished,
         }
         let started = Some(self.at(live.start_ms));
-        let end = RunEnd { cause, exit, started, ended: Some(self.now()), ..RunEnd::default() };
+        let end = Arc::new(RunEnd { cause, exit, started, ended: Some(self.now()), ..RunEnd::default() });
         for share in &live.allocation {
             let place = place_of(share.node);
             self.out.ledger.give(place, share);

@@ -51,7 +51,7 @@ fn take_back_unnamed(tx: &mut Tx, id: NodeId, runs: &[RunReport]) {
             text: "unknown to its node after a restore".into(),
             ..RunEnd::default()
         };
-        take(tx, id, run, RunPhase::Clean(end));
+        take(tx, id, run, RunPhase::Clean(end.into()));
     }
 }
 
@@ -249,7 +249,7 @@ mod tests {
         assert!(state.next_job > 17);
 
         let end = RunEnd { ended: Some(Timestamp::from_secs(999)), ..RunEnd::default() };
-        let runs = vec![RunReport::new(run, RunPhase::Clean(end))];
+        let runs = vec![RunReport::new(run, RunPhase::Clean(end.into()))];
         give(&mut state, Input::Node { node: NODE, report: NodeReport::Runs { runs } });
         assert_eq!(state.jobs.get(run.job).unwrap().state, JobState::Completed);
         assert!(state.runs.is_empty());

@@ -221,7 +221,7 @@ mod tests {
         }
 
         fn end(&mut self, run: RunId) {
-            let report = RunReport::new(run, RunPhase::Clean(RunEnd::default()));
+            let report = RunReport::new(run, RunPhase::Clean(RunEnd::default().into()));
             self.give(Input::Node { node: NODE, report: NodeReport::Runs { runs: vec![report] } }).unwrap();
         }
     }

@@ -99,7 +99,7 @@ fn close_runs(tx: &mut Tx, id: NodeId) {
     for run in left {
         let text = "the node was removed".into();
         let end = RunEnd { cause: EndCause::SpoolLost, text, ..RunEnd::default() };
-        take(tx, id, run, RunPhase::Clean(end));
+        take(tx, id, run, RunPhase::Clean(end.into()));
     }
 }
 

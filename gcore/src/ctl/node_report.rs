@@ -143,7 +143,7 @@ fn lost(member: &Member, life: &NodeLife) -> Option<RunPhase> {
         }
     };
     let end = RunEnd { cause, text: text.into(), ..RunEnd::default() };
-    Some(RunPhase::Clean(end))
+    Some(RunPhase::Clean(end.into()))
 }
 
 pub(super) fn take_inventory(tx: &mut Tx, id: NodeId, mut inventory: Inventory) {

@@ -302,7 +302,7 @@ fn worst(run: &Run, name: NodeName) -> Option<Verdict> {
     let failed = failed.into_iter().find(|end| {
         end.cause == EndCause::Exited && !end.exit.is_success()
     });
-    failed.map(by_exit)
+    failed.map(|end| by_exit(end))
 }
 
 fn node_failure(run: &Run, text: String) -> Verdict {

@@ -510,7 +510,7 @@ impl Member {
     pub fn new(node: NodeId, life: Arc<NodeLife>) -> Self {
         Self { node, life, phase: None, forfeited: false }
     }
-    pub fn end(&self) -> Option<&RunEnd> {
+    pub fn end(&self) -> Option<&Arc<RunEnd>> {
         self.phase.as_ref().and_then(RunPhase::end)
     }
     pub fn is_ready(&self) -> bool {

@@ -76,7 +76,7 @@ pub fn handle(state: &NodeState, input: NodeInput, now: Timestamp) -> Vec<NodeEv
             }
             _ => Vec::new(),
         },
-        NodeInput::Ended { run, end } => reach(state, run, RunPhase::Ended(end)),
+        NodeInput::Ended { run, end } => reach(state, run, RunPhase::Ended(end.into())),
         NodeInput::Cleaned { run } => match state.runs.get(&run).map(|known| &known.phase) {
             Some(RunPhase::Ended(end)) => reach(state, run, RunPhase::Clean(end.clone())),
             _ => Vec::new(),

@@ -135,7 +135,7 @@ fn obey(
         runs.insert(*run, NodeRun::new(RunPhase::Accepted, Want::Prepare));
     }
     for (run, end) in refused {
-        runs.insert(*run, NodeRun::new(RunPhase::Clean(end.clone()), Want::Prepare));
+        runs.insert(*run, NodeRun::new(RunPhase::Clean(end.clone().into()), Want::Prepare));
     }
     let named: BTreeMap<RunId, &DesiredRun> = desired.runs.iter().map(|told| (told.run, told)).collect();
     for (run, known) in runs {
@@ -152,8 +152,8 @@ fn found_run(found: &Found) -> NodeRun {
         Found::Accepted => (RunPhase::Accepted, Want::Prepare),
         Found::Ready => (RunPhase::Ready, Want::Prepare),
         Found::Running { started } => (RunPhase::Running { started: *started }, Want::Run),
-        Found::Ended { end, clean: false } => (RunPhase::Ended(end.clone()), Want::Run),
-        Found::Ended { end, clean: true } => (RunPhase::Clean(end.clone()), Want::Run),
+        Found::Ended { end, clean: false } => (RunPhase::Ended(end.clone().into()), Want::Run),
+        Found::Ended { end, clean: true } => (RunPhase::Clean(end.clone().into()), Want::Run),
     };
     NodeRun::new(phase, want)
 }

@@ -92,12 +92,12 @@ fn every_phase_of_a_node_is_told() {
     assert_eq!(phase(RunPhase::Ready), "node1: ready");
     assert_eq!(phase(RunPhase::Running { started: Timestamp::from_secs(1) }), "running on node1");
     let killed = RunEnd { exit: ExitCode::killed(9), ..RunEnd::default() };
-    assert_eq!(phase(RunPhase::Ended(killed.clone())), "ended on node1: exit 0:9");
-    assert_eq!(phase(RunPhase::Clean(killed.clone())), "node1: cleaned up (exit 0:9)");
+    assert_eq!(phase(RunPhase::Ended(killed.clone().into())), "ended on node1: exit 0:9");
+    assert_eq!(phase(RunPhase::Clean(killed.clone().into())), "node1: cleaned up (exit 0:9)");
     let late = RunEnd { cause: EndCause::TimeLimit, text: "it was 0:30".into(), ..killed };
-    assert_eq!(phase(RunPhase::Ended(late)), "ended on node1: time limit, exit 0:9: it was 0:30");
+    assert_eq!(phase(RunPhase::Ended(late.into())), "ended on node1: time limit, exit 0:9: it was 0:30");
     let lost = RunEnd { cause: EndCause::LaunchUser, text: "no directory /x".into(), ..RunEnd::default() };
-    assert_eq!(phase(RunPhase::Ended(lost)), "ended on node1: could not be started: no directory /x");
+    assert_eq!(phase(RunPhase::Ended(lost.into())), "ended on node1: could not be started: no directory /x");
 }
 
 #[test]

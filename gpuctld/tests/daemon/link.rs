@@ -55,8 +55,8 @@ async fn a_job_goes_to_the_node_and_its_end_comes_back() {
     link.report(run, RunPhase::Running { started: Timestamp(1) }).await;
     wait_for_job(&controller, id, "RUNNING");
     let end = RunEnd { exit: ExitCode::exited(7), ..RunEnd::default() };
-    link.report(run, RunPhase::Ended(end.clone())).await;
-    link.report(run, RunPhase::Clean(end)).await;
+    link.report(run, RunPhase::Ended(end.clone().into())).await;
+    link.report(run, RunPhase::Clean(end.into())).await;
     wait_for_job(&controller, id, "FAILED");
     let after = link.hear().await;
     assert!(matches!(&after, ToNode::Orders { desired, .. } if desired.runs.is_empty()), "{after:?}");
@@ -78,7 +78,7 @@ async fn what_a_node_may_forget_comes_with_its_next_run() {
     let mut gone = first;
     let together = async {
         for _ in 0..20 {
-            link.report(run(gone), RunPhase::Clean(RunEnd::default())).await;
+            link.report(run(gone), RunPhase::Clean(RunEnd::default().into())).await;
             wait_for_job(&controller, gone, "COMPLETED");
             let next = controller.client().submit(&gpu_job());
             let ToNode::Orders { desired, .. } = link.hear().await else { panic!("no orders") };
@@ -111,7 +111,7 @@ async fn a_job_that_ended_while_the_controller_was_down_is_known_as_ended() {
     let controller = site.start();
     assert_eq!(job_row(&controller, id)["state"], "RUNNING");
     assert_eq!(node_state(&controller, "n1"), "MIXED+NOT_RESPONDING");
-    let report = RunReport::new(run, RunPhase::Clean(RunEnd::default()));
+    let report = RunReport::new(run, RunPhase::Clean(RunEnd::default().into()));
     let (_link, orders) = machine.connect("boot", vec![report]).await;
     wait_for_job(&controller, id, "COMPLETED");
     let ToNode::Orders { orders, desired } = orders else { panic!("{orders:?}") };

@@ -158,7 +158,7 @@ impl HollowNode {
         let mut phases = self.phases.lock().unwrap();
         new.iter()
             .map(|run| {
-                let clean = RunPhase::Clean(RunEnd::default());
+                let clean = RunPhase::Clean(RunEnd::default().into());
                 if phases.insert(*run, clean.clone()).is_some() {
                     self.twice.lock().unwrap().get_or_insert(*run);
                 }

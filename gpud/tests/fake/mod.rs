@@ -185,7 +185,7 @@ impl Controller {
     /// Waits until the run is clean; its end.
     pub async fn wait_clean(&mut self, run: RunId) -> RunEnd {
         self.wait_phase(run, 4).await;
-        self.phases[&run].end().unwrap().clone()
+        self.phases[&run].end().unwrap().as_ref().clone()
     }
 
     /// Forgets the hello there was and waits for the next.

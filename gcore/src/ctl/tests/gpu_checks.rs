@@ -137,7 +137,7 @@ impl Pool {
     fn end_run(&mut self, run: RunId) {
         let members: Vec<NodeId> = self.state.runs.get(run).unwrap().members.iter().map(|member| member.node).collect();
         for node in members {
-            let runs = vec![RunReport::new(run, RunPhase::Clean(RunEnd::default()))];
+            let runs = vec![RunReport::new(run, RunPhase::Clean(RunEnd::default().into()))];
             self.feed(Input::Node { node, report: NodeReport::Runs { runs } }).unwrap();
         }
     }

@@ -138,8 +138,8 @@ fn phase(kind: u8) -> RunPhase {
         0 => RunPhase::Accepted,
         1 | 2 => RunPhase::Ready,
         3 | 4 => RunPhase::Running { started: gmodel::Timestamp::from_secs(5) },
-        5 => RunPhase::Ended(end),
-        _ => RunPhase::Clean(end),
+        5 => RunPhase::Ended(end.into()),
+        _ => RunPhase::Clean(end.into()),
     }
 }
 

@@ -319,22 +319,22 @@ pub(super) fn phase(verb: &str, arg: &str, now: Timestamp) -> RunPhase {
     let exit = ExitCode::exited(arg.parse().unwrap_or(0));
     let caused = |cause| {
         let text = arg.replace('_', " ");
-        RunPhase::Clean(RunEnd { cause, text, ended: Some(now), ..RunEnd::default() })
+        RunPhase::Clean(RunEnd { cause, text, ended: Some(now), ..RunEnd::default() }.into())
     };
     match verb {
         "accepted" => RunPhase::Accepted,
         "ready" => RunPhase::Ready,
         "running" => RunPhase::Running { started: now },
-        "exits" => RunPhase::Ended(RunEnd { exit, ended: Some(now), ..RunEnd::default() }),
-        "clean" => RunPhase::Clean(RunEnd { exit, ended: Some(now), ..RunEnd::default() }),
+        "exits" => RunPhase::Ended(RunEnd { exit, ended: Some(now), ..RunEnd::default() }.into()),
+        "clean" => RunPhase::Clean(RunEnd { exit, ended: Some(now), ..RunEnd::default() }.into()),
         // Over before it was told to run.
-        "ran" => RunPhase::Clean(RunEnd { exit, started: Some(now), ended: Some(now), ..RunEnd::default() }),
+        "ran" => RunPhase::Clean(RunEnd { exit, started: Some(now), ended: Some(now), ..RunEnd::default() }.into()),
         "stopped" => caused(EndCause::Stopped),
         "stops" => {
-            RunPhase::Ended(RunEnd { cause: EndCause::Stopped, exit: ExitCode::killed(15), ..RunEnd::default() })
+            RunPhase::Ended(RunEnd { cause: EndCause::Stopped, exit: ExitCode::killed(15), ..RunEnd::default() }.into())
         }
         "user_unknown" => {
-            RunPhase::Clean(RunEnd { cause: EndCause::LaunchNode, text: "no such user".into(), about_user: true, ..RunEnd::default() })
+            RunPhase::Clean(RunEnd { cause: EndCause::LaunchNode, text: "no such user".into(), about_user: true, ..RunEnd::default() }.into())
         }
         cause => caused(serde_json::from_value(serde_json::Value::String(cause.into())).unwrap()),
     }

@@ -184,7 +184,7 @@ impl Pool {
 
     pub(super) async fn ended(&self, node: NodeId, job: u64, exit: ExitCode) {
         let end = RunEnd { exit, started: Some(now()), ended: Some(now()), ..RunEnd::default() };
-        self.report(node, job, RunPhase::Clean(end)).await;
+        self.report(node, job, RunPhase::Clean(end.into())).await;
     }
 }
 

@@ -10,7 +10,7 @@ fn a_run_that_is_placed_and_gone_in_one_commit_is_in_the_accounting() {
     let plan = gsched::plan(&snapshot(&world.state, world.now), gsched::WorkBudget::default());
     let run = RunId::new(job, 1);
     let end = RunEnd { exit: ExitCode::exited(9), started: Some(world.now), ended: Some(world.now), ..RunEnd::default() };
-    let clean = NodeReport::Runs { runs: vec![RunReport::new(run, RunPhase::Clean(end))] };
+    let clean = NodeReport::Runs { runs: vec![RunReport::new(run, RunPhase::Clean(end.into()))] };
     world.inputs(vec![Input::Plan { plan }, Input::Node { node, report: clean }], Vec::new());
     assert!(world.state.runs.is_empty());
     let rows = wait(world.reader().runs(RunQuery { attempts: true, ..all() }, world.now)).unwrap();

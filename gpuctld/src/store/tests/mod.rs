@@ -132,7 +132,7 @@ impl World {
             usage: Usage { cpu_user_micros: 7_000_000, peak_memory_bytes: 1 << 30, ..Usage::default() },
             ..RunEnd::default()
         };
-        self.phase(node, job, RunPhase::Clean(end));
+        self.phase(node, job, RunPhase::Clean(end.into()));
     }
 
     fn reopen(self) -> Self {

@@ -136,7 +136,7 @@ fn what_a_run_made_of_its_gpus_is_in_its_row_and_in_reports() {
     };
     let idle = gmodel::idle::IdleReport { run: RunId::new(job, 1), watched_secs: 3000, idle_secs: vec![1800, 600] };
     world.report(node, NodeReport::Idle { runs: vec![idle] });
-    world.phase(node, job, RunPhase::Clean(end));
+    world.phase(node, job, RunPhase::Clean(end.into()));
     let run = wait(world.reader().idle_runs(START, world.now)).unwrap().remove(0);
     let spells: Vec<_> = run.spells.iter().map(|spell| (spell.percent, spell.from_secs, spell.secs)).collect();
     assert_eq!((run.run.job, run.gpus_milli, spells), (job, 2000, vec![(50, 1200, 1800), (100, 2400, 600)]));
@@ -190,7 +190,7 @@ fn the_time_in_which_a_run_stood_still_is_charged_to_nobody() {
     assert_eq!(told(&world), (vec![(2, 2), (1, 3)], 6.0), "one goes on");
     for job in [resumed, ended] {
         let end = RunEnd { started: Some(START), ended: Some(world.now), ..RunEnd::default() };
-        world.phase(node, job, RunPhase::Clean(end));
+        world.phase(node, job, RunPhase::Clean(end.into()));
     }
     assert_eq!(told(&world), (vec![(2, 2), (1, 3)], 6.0), "they are over");
     let mut world = world.reopen();
