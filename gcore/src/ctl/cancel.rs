@@ -2,6 +2,7 @@
 //! over when its nodes say so.
 
 use super::command::{Actor, CancelSignal, Refusal, Reply, Target};
+use super::dependency::intersection;
 use super::event::Event;
 use super::handle::Tx;
 use super::preempt::order;
@@ -10,6 +11,7 @@ use super::targets::{Found, each, find, own_tasks, shown};
 use gmodel::array_spec::RangeSet;
 use gmodel::run::{NumberedSignal, StopWhy};
 use gmodel::{JobId, JobState, ReasonCode, RunId};
+use std::collections::BTreeMap;
 
 /// Signals a run keeps in its record; the oldest delivered ones matter to nobody.
 const MAX_SIGNALS: usize = 256;
@@ -20,25 +22,29 @@ pub(super) fn handle(
     targets: &[Target],
     signal: Option<CancelSignal>,
 ) -> Reply {
-    each(tx, targets, |tx, target| {
+    let mut untouched = BTreeMap::new();
+    let reply = each(tx, targets, |tx, target| {
         let found = find(tx.state, actor, target)?;
         match signal {
             None => {
-                cancel(tx, actor, found);
+                cancel(tx, actor, found, &mut untouched);
                 Ok(())
             }
             Some(signal) => send(tx, target, found, signal),
         }
-    })
+    });
+    for (array, positions) in untouched {
+        cancel_tasks(tx, array, positions, &actor.user);
+    }
+    reply
 }
 
-fn cancel(tx: &mut Tx, actor: &Actor, found: Found) {
+/// Untouched tasks are noted: those of an array are cancelled together, as one fact.
+fn cancel(tx: &mut Tx, actor: &Actor, found: Found, untouched: &mut BTreeMap<JobId, RangeSet>) {
     match found {
         Found::Job(id) => cancel_job(tx, actor, id),
         Found::Untouched { array, position } => {
-            let positions = RangeSet::from_iter([position]);
-            let by = actor.user.clone();
-            tx.emit(Event::TasksCancelled { array, positions, by, at: tx.now });
+            untouched.entry(array).or_default().insert(position);
         }
         Found::Array(array) => {
             for id in own_tasks(tx.state, array) {
@@ -53,6 +59,13 @@ fn cancel(tx: &mut Tx, actor: &Actor, found: Found) {
 /// Every task of an array that is still like it.
 pub(super) fn cancel_untouched(tx: &mut Tx, array: JobId, by: &str) {
     let positions = tx.state.arrays.get(array).map_or(RangeSet::new(), |array| array.pending.clone());
+    cancel_tasks(tx, array, positions, by);
+}
+
+/// Those of some tasks that are still like their array.
+fn cancel_tasks(tx: &mut Tx, array: JobId, positions: RangeSet, by: &str) {
+    let Some(record) = tx.state.arrays.get(array) else { return };
+    let positions = intersection(&positions, &record.pending);
     if !positions.is_empty() {
         tx.emit(Event::TasksCancelled { array, positions, by: by.to_owned(), at: tx.now });
     }

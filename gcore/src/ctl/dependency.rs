@@ -565,7 +565,7 @@ fn by_position(waits: &Waits, pending: &RangeSet, of: impl Fn(&Wait) -> RangeSet
     sets.fold(first, |left, set| intersection(&left, &set))
 }
 
-fn intersection(one: &RangeSet, other: &RangeSet) -> RangeSet {
+pub(super) fn intersection(one: &RangeSet, other: &RangeSet) -> RangeSet {
     let mut both = RangeSet::new();
     let mut others = other.runs().peekable();
     for (first, last) in one.runs() {

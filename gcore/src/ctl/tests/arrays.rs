@@ -1,7 +1,9 @@
 //! Arrays: one record for many tasks, records of their own for those that differ.
 
-use super::world::check;
+use super::world::{World, check};
+use crate::ctl::*;
 use expect_test::expect;
+use gmodel::JobId;
 
 #[test]
 fn no_more_tasks_run_than_the_cap_allows() {
@@ -104,6 +106,31 @@ fn some_tasks_are_cancelled_and_the_rest_go_on() {
             1_0 alice CANCELLED 0:0 (alice)
         "#]],
     );
+}
+
+#[test]
+fn tasks_that_are_cancelled_together_are_one_fact_of_each_array() {
+    let mut world = World::new();
+    for line in ["node n1 h100:1", "submit user=alice gpus=1 array=0-999999", "submit user=alice gpus=1 array=0-9"] {
+        world.line(line);
+    }
+    let task = |array: u64, index: u32| Target::Task { array: JobId(array), index };
+    let mut targets: Vec<Target> = (2000..402_000).map(|index| task(1, index)).collect();
+    // Named twice, and once more with its whole array.
+    targets.extend([task(1, 5), task(1, 5), task(1_000_001, 3), Target::Job(JobId(1_000_001))]);
+    let actor = Actor { user: "alice".into(), uid: 1000, gid: 1000, operator: false, via: None };
+    let mut events = Vec::new();
+    let command = Command::Cancel { targets, signal: None };
+    let Ok(Reply::Each { results }) = handle(&mut world.state, &mut events, Input::Command { actor, command }, world.now) else { panic!() };
+    assert!(results.len() == 400_004 && results.iter().all(|result| result.refusal.is_none()));
+    let told: Vec<String> = events
+        .iter()
+        .map(|event| match event {
+            Event::TasksCancelled { array, positions, .. } => format!("{array}: {positions}"),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(told, ["1000001: 0-9", "1: 5,2000-401999"]);
 }
 
 #[test]
