@@ -10,19 +10,24 @@ use gmodel::Timestamp;
 use gmodel::checkpoint::{MAX_NOTE_BYTES, Mark};
 use gsys::durable_file::write_atomic;
 use gsys::peer::peer_of;
+use nix::sys::socket::{Backlog, listen};
 
 use crate::life::Boot;
 
 const RECORD: &str = "mark.json";
 /// Longest line that is read; whoever sends more is answered and dropped.
 const MAX_LINE_BYTES: usize = 4096;
-/// When one more comes, the oldest connection goes.
-const MAX_PEERS: usize = 16;
+/// When one more comes, one that has been silent for a while goes; as long as none has, it waits to be let in.
+const MAX_PEERS: usize = 64;
+const SILENT_MILLIS: u64 = 1000;
+/// Connections that wait in the kernel: a mark comes behind these at most.
+const MAX_WAITING: i32 = 128;
 /// Between two marks that are accepted.
 const MARK_EVERY_MILLIS: u64 = 1000;
-/// A job may send as fast as it can: after so many answers in a second nothing is read until the second is over.
-const MAX_ANSWERS: u32 = 20;
-const ANSWERS_EVERY_MILLIS: u64 = 1000;
+/// A job may send as fast as it can: after so many answers in a tenth of a second nothing is read until that is over. Few
+/// enough to cost nothing, and enough for a mark to get through behind all whom the kernel lets wait.
+const MAX_ANSWERS: u32 = 25;
+const ANSWERS_EVERY_MILLIS: u64 = 100;
 
 pub struct MarkSocket {
     listener: UnixListener,
@@ -31,7 +36,7 @@ pub struct MarkSocket {
     peers: Vec<Peer>,
     newest: Option<Mark>,
     accepted_at: Option<Boot>,
-    /// Begin of a second, and answers given in it.
+    /// Begin of such a time, and answers given in it.
     answered: (Boot, u32),
 }
 
@@ -39,31 +44,41 @@ struct Peer {
     stream: UnixStream,
     received: Vec<u8>,
     closed: bool,
+    /// When it was first looked at in vain since it last sent something.
+    silent_since: Option<Boot>,
 }
 
 impl MarkSocket {
     /// Marks from this listener, by this user.
     pub fn new(listener: UnixListener, uid: u32) -> io::Result<MarkSocket> {
         listener.set_nonblocking(true)?;
+        listen(&listener, Backlog::new(MAX_WAITING)?)?;
         Ok(MarkSocket { listener, uid, peers: Vec::new(), newest: None, accepted_at: None, answered: (Boot(0), 0) })
     }
 
-    /// What to poll for POLLIN; nothing while it rests.
+    /// What to poll for POLLIN; nothing while it rests, and no newcomers while there is no room for one.
     pub fn fds(&self, now: Boot) -> Vec<BorrowedFd<'_>> {
-        match self.rests(now) {
-            true => Vec::new(),
-            false => std::iter::once(self.listener.as_fd()).chain(self.peers.iter().map(|p| p.stream.as_fd())).collect(),
+        if self.rests(now) {
+            return Vec::new();
         }
+        let listener = self.has_room(now).then(|| self.listener.as_fd());
+        listener.into_iter().chain(self.peers.iter().map(|peer| peer.stream.as_fd())).collect()
     }
 
-    /// When it has rested.
+    /// When it has rested, or has room again.
     pub fn next_deadline(&self, now: Boot) -> Option<Boot> {
-        self.rests(now).then(|| Boot(self.answered.0.0 + ANSWERS_EVERY_MILLIS))
+        match self.rests(now) {
+            true => Some(Boot(self.answered.0.0 + ANSWERS_EVERY_MILLIS)),
+            false => self.next_room().filter(|at| !self.has_room(now) && *at > now),
+        }
     }
 
     /// Reads what has come, answers it, and returns the marks that were accepted. Never blocks, but for the disk.
     pub fn receive(&mut self, now: Boot, at: Timestamp) -> Vec<Mark> {
-        while let Ok((stream, _)) = self.listener.accept() {
+        // Before the others are heard: who came first is not to wait for the next turn.
+        while self.has_room(now)
+            && let Ok((stream, _)) = self.listener.accept()
+        {
             self.admit(stream);
         }
         let mut accepted = Vec::new();
@@ -71,7 +86,7 @@ impl MarkSocket {
             if self.rests(now) {
                 break;
             }
-            for line in self.peers[index].read() {
+            for line in self.peers[index].read(now) {
                 let answer = line.and_then(|line| self.mark(&line, now, at));
                 self.peers[index].answer(&answer);
                 self.count_answer(now);
@@ -89,15 +104,25 @@ impl MarkSocket {
         if stream.set_nonblocking(true).is_err() {
             return;
         }
-        let mut peer = Peer { stream, received: Vec::new(), closed: false };
+        let mut peer = Peer { stream, received: Vec::new(), closed: false, silent_since: None };
         if !peer_of(&peer.stream).is_ok_and(|peer| peer.uid == 0 || peer.uid == self.uid) {
             peer.answer(&Err(format!("only the job's user (uid {}) marks its checkpoints", self.uid)));
             return;
         }
         if self.peers.len() >= MAX_PEERS {
-            self.peers.remove(0);
+            let silent = self.peers.iter().enumerate().filter_map(|(at, peer)| Some((peer.silent_since?, at))).min();
+            silent.map(|(_, at)| self.peers.remove(at));
         }
         self.peers.push(peer);
+    }
+
+    fn has_room(&self, now: Boot) -> bool {
+        self.peers.len() < MAX_PEERS || self.next_room().is_some_and(|at| at <= now)
+    }
+
+    /// When the one that has been silent longest may go for another.
+    fn next_room(&self) -> Option<Boot> {
+        self.peers.iter().filter_map(|peer| peer.silent_since).min().map(|since| Boot(since.0 + SILENT_MILLIS))
     }
 
     fn mark(&mut self, line: &[u8], now: Boot, at: Timestamp) -> Result<Mark, String> {
@@ -143,7 +168,7 @@ fn note(line: &[u8]) -> Result<String, String> {
 
 impl Peer {
     /// Lines that are whole. The last one may end with the stream.
-    fn read(&mut self) -> Vec<Result<Vec<u8>, String>> {
+    fn read(&mut self, now: Boot) -> Vec<Result<Vec<u8>, String>> {
         let mut buffer = [0; MAX_LINE_BYTES];
         match self.stream.read(&mut buffer) {
             Ok(0) => {
@@ -151,8 +176,13 @@ impl Peer {
                 let rest = std::mem::take(&mut self.received);
                 return if rest.is_empty() { Vec::new() } else { vec![Ok(rest)] };
             }
-            Ok(count) => self.received.extend_from_slice(&buffer[..count]),
-            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+            Ok(count) => {
+                self.received.extend_from_slice(&buffer[..count]);
+                self.silent_since = None;
+            }
+            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+                self.silent_since.get_or_insert(now);
+            }
             Err(_) => self.closed = true,
         }
         let mut lines: Vec<Result<Vec<u8>, String>> = Vec::new();
@@ -189,5 +219,58 @@ mod tests {
         assert!(note(b"\xff\xfe").is_err() && note(b"a\0b").is_err() && note(b"\x1b[31m").is_err());
         assert!(note(&[b'x'; MAX_NOTE_BYTES]).is_ok());
         assert_eq!(note(&[b'x'; MAX_NOTE_BYTES + 1]).unwrap_err(), "a note of 257 bytes: 256 are taken");
+    }
+
+    /// A socket in a directory of its own, and so many connections to it that have all sent this.
+    fn crowd(name: &str, count: usize, words: &[u8]) -> (MarkSocket, Vec<UnixStream>) {
+        let path = std::env::temp_dir().join(format!("gstepd-{name}-{}", std::process::id()));
+        let listener = UnixListener::bind(&path).unwrap();
+        let connect = |_| {
+            let mut stream = UnixStream::connect(&path).unwrap();
+            stream.set_nonblocking(true).unwrap();
+            stream.write_all(words).unwrap();
+            stream
+        };
+        let streams = (0..count).map(connect).collect();
+        std::fs::remove_file(&path).unwrap();
+        (MarkSocket::new(listener, 0).unwrap(), streams)
+    }
+
+    /// Hears them for some seconds, as the supervisor's loop does.
+    fn hear(socket: &mut MarkSocket, millis: std::ops::Range<u64>) {
+        for now in millis.step_by(100).map(Boot) {
+            if !socket.fds(now).is_empty() {
+                socket.receive(now, Timestamp::from_secs(1));
+            }
+        }
+    }
+
+    fn answer(mut stream: &UnixStream) -> String {
+        let mut answer = [0; 200];
+        let count = stream.read(&mut answer).unwrap_or(0);
+        String::from_utf8_lossy(&answer[..count]).into_owned()
+    }
+
+    #[test]
+    fn in_a_flood_each_is_answered_when_it_is_its_turn() {
+        let (mut socket, streams) = crowd("flood", 120, b"\x1b\n");
+        hear(&mut socket, 0..300);
+        let answered = streams[..75].iter().filter(|stream| answer(stream).starts_with("error a note is")).count();
+        assert_eq!((answered, answer(&streams[75])), (75, String::new()), "no more at a time, and none is sent away unheard");
+        hear(&mut socket, 300..600);
+        assert!(streams[75..].iter().all(|stream| answer(stream).starts_with("error a note is")));
+    }
+
+    #[test]
+    fn who_keeps_silent_makes_room_for_who_speaks() {
+        let (mut socket, mut streams) = crowd("silent", MAX_PEERS + 1, b"");
+        streams[MAX_PEERS].write_all(b"\x1b\n").unwrap();
+        assert_eq!(socket.next_deadline(Boot(0)), None);
+        hear(&mut socket, 0..1000);
+        assert_eq!(answer(&streams[MAX_PEERS]), "", "nobody has been silent for long");
+        assert_eq!(socket.next_deadline(Boot(900)), Some(Boot(SILENT_MILLIS)));
+        hear(&mut socket, 1000..1200);
+        assert!(answer(&streams[MAX_PEERS]).starts_with("error a note is"));
+        assert_eq!(socket.next_deadline(Boot(1200)), None, "there is room");
     }
 }
