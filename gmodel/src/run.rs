@@ -150,6 +150,9 @@ pub struct RunEnd {
     /// A failed launch is about the job's user, whom the node does not know, say: others may start there.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub about_user: bool,
+    /// A mark on this node was the answer when the run was asked for its checkpoint: nobody waits for it on the other nodes.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub answered: bool,
     /// When the first process of the user started and the last was gone, by the node's clock.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub started: Option<Timestamp>,
@@ -165,6 +168,7 @@ impl Default for RunEnd {
             exit: ExitCode::default(),
             text: String::new(),
             about_user: false,
+            answered: false,
             started: None,
             ended: None,
             usage: Usage::default(),

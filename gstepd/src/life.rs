@@ -71,6 +71,8 @@ pub struct Life {
     wait: Option<Wait>,
     /// Number of the mark that ended the wait, and when SIGTERM follows.
     answer: Option<(u32, Boot)>,
+    /// It was.
+    answered: bool,
     verdict: Option<Verdict>,
     main: Option<ExitCode>,
 }
@@ -112,7 +114,7 @@ struct Verdict {
 
 impl Life {
     pub fn new(terms: Terms) -> Life {
-        Life { terms, phase: Phase::Ready, warned: false, signalled: 0, suspended: false, frozen: None, wait: None, answer: None, verdict: None, main: None }
+        Life { terms, phase: Phase::Ready, warned: false, signalled: 0, suspended: false, frozen: None, wait: None, answer: None, answered: false, verdict: None, main: None }
     }
 
     /// The user's process may start. Repeating it does nothing.
@@ -301,6 +303,11 @@ impl Life {
         matches!(self.phase, Phase::Running { .. })
     }
 
+    /// A mark ended the wait for its checkpoint.
+    pub fn was_answered(&self) -> bool {
+        self.answered
+    }
+
     /// Cause, exit and text of the end. A kernel's kill for want of memory explains an end that nobody asked for.
     pub fn end(&self, oom_kills: u64) -> (EndCause, ExitCode, String) {
         let exit = self.main.unwrap_or_default();
@@ -348,6 +355,7 @@ impl Life {
     /// The job has had its time, or needs no more.
     fn end_wait(&mut self, now: Boot, by: &str) -> Vec<Act> {
         let mark = self.answer.map(|(number, _)| format!("checkpoint mark {number}"));
+        self.answered = mark.is_some();
         let by = mark.as_deref().unwrap_or(by);
         match self.wait {
             None => Vec::new(),
@@ -542,11 +550,13 @@ mod tests {
         assert_eq!(life.next_deadline(), Some(Boot(19_500)), "the grace of the order");
         assert_eq!(life.tick(Boot(19_500)), KILL);
         assert_eq!(life.end(0).2, "preempted; asked for a checkpoint, ended after checkpoint mark 2");
+        assert!(life.was_answered());
         for why in [StopWhy::Drained, StopWhy::Requeued] {
             let mut life = with_checkpoint(None, None);
             assert_eq!(life.stop(at(2), why, 10), [Act::Checkpoint]);
             assert_eq!(life.tick(at(61)), []);
             assert_eq!(life.tick(at(62)), TERM, "no mark came");
+            assert!(!life.was_answered());
         }
         let mut life = with_checkpoint(Some(600), None);
         life.tick(at(540));

@@ -502,7 +502,8 @@ impl Supervisor {
         usage.oom_kills = self.steps.kills_of_job(usage.oom_kills, &self.processes);
         let (cause, exit, text) = self.life.end(usage.oom_kills);
         let text = if cause == EndCause::OutOfMemory { out_of_memory_text(&usage, self.setup.mem_limit_bytes) } else { text };
-        let end = RunEnd { cause, exit, text: shorten(&text), started: self.started, ended: Some(wall_clock()), usage, ..RunEnd::default() };
+        let answered = self.life.was_answered();
+        let end = RunEnd { cause, exit, text: shorten(&text), answered, started: self.started, ended: Some(wall_clock()), usage, ..RunEnd::default() };
         self.marks = None;
         self.dir.remove_user_files(&self.setup);
         let written = self.record.write(&end).context("writing exit.json");

@@ -59,9 +59,9 @@ pub fn apply(state: &mut State, event: &Event) {
             job_mut(state, run.job).priority = *priority;
         }
         Event::RunClassed { run, class } => run_mut(state, *run).class = *class,
-        Event::RunMarked { run, mark, at, .. } => {
+        Event::RunMarked { run, node, mark, at } => {
             let mark = gmodel::checkpoint::Mark { at: *at, ..mark.clone() };
-            run_mut(state, *run).mark = Some(mark.clone());
+            runs::marked(run_mut(state, *run), *node, &mark);
             job_mut(state, run.job).last_mark = Some(Box::new(mark));
         }
         Event::RunAdopted { run, spec, share, life, batch, limit_secs, imex_channel, at } => {

@@ -25,8 +25,7 @@ fn desired_run(state: &State, run: &Run, member: &Member, id: NodeId) -> Desired
     let want = match (&run.stop, run.go) {
         _ if member.forfeited => Want::Stop { why: StopWhy::Fenced, grace_secs },
         (Some(stop), _) => {
-            // With its first node's processes the run is over: nobody waits for a checkpoint of the others any more.
-            let over = stop.checkpoint_secs > 0 && run.members.first().is_some_and(|first| first.node != id && first.is_ended());
+            let over = stop.checkpoint_secs > 0 && checkpoint_is_over(run, id);
             Want::Stop { why: if over { StopWhy::Member } else { stop.why }, grace_secs: stop.grace_secs }
         }
         (None, Some(_)) => Want::Run,
@@ -34,4 +33,14 @@ fn desired_run(state: &State, run: &Run, member: &Member, id: NodeId) -> Desired
     };
     let suspended = run.suspension.is_some() && want == Want::Run;
     DesiredRun { run: run.id, want, signals: run.signals.clone(), limit_secs: state.enforced_limit_secs(run), suspended }
+}
+
+/// Whether nobody waits for a checkpoint on a node any more: with its first node's processes the run is over, and a mark that was
+/// the answer on any of its nodes is one for all.
+fn checkpoint_is_over(run: &Run, id: NodeId) -> bool {
+    let ends_it = |(place, member): (usize, &Member)| match place {
+        0 => member.is_ended(),
+        _ => member.end().is_some_and(|end| end.answered),
+    };
+    run.members.iter().enumerate().filter(|(_, member)| member.node != id).any(ends_it)
 }

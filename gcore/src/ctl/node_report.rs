@@ -170,11 +170,13 @@ pub(super) fn take_inventory(tx: &mut Tx, id: NodeId, mut inventory: Inventory) 
     }
 }
 
-/// Takes a checkpoint mark if it is newer than what is known of the run.
+/// Takes a checkpoint mark if it is newer than what is known of the run on its node.
 fn take_mark(tx: &mut Tx, node: NodeId, run: RunId, mark: Option<Mark>) {
     let (Some(mut mark), Some(record)) = (mark, tx.state.runs.get(run)) else { return };
-    let newer = record.mark.as_ref().is_none_or(|known| known.number < mark.number);
-    if newer && record.outcome.is_none() && record.member(node).is_some() {
+    let Some(member) = record.member(node) else { return };
+    // Members that an earlier release wrote count for nothing.
+    let alone = record.mark.as_ref().filter(|_| record.members.len() == 1).map_or(0, |known| known.number);
+    if member.marked.max(alone) < mark.number && record.outcome.is_none() {
         if mark.note.len() > MAX_NOTE_BYTES {
             mark.note = mark.note.chars().take(MAX_NOTE_BYTES / 4).collect();
         }

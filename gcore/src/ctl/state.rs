@@ -282,6 +282,10 @@ fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
+fn is_none_yet(number: &u32) -> bool {
+    *number == 0
+}
+
 /// One node of a run, under the life of the node it was placed in.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Member {
@@ -294,6 +298,9 @@ pub struct Member {
     /// reports.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub forfeited: bool,
+    /// Number of the newest checkpoint mark that was set there: each node of a run counts its own.
+    #[serde(default, skip_serializing_if = "is_none_yet")]
+    pub marked: u32,
 }
 
 /// How a run ended, over all its nodes.
@@ -508,7 +515,7 @@ impl Run {
 
 impl Member {
     pub fn new(node: NodeId, life: Arc<NodeLife>) -> Self {
-        Self { node, life, phase: None, forfeited: false }
+        Self { node, life, phase: None, forfeited: false, marked: 0 }
     }
     pub fn end(&self) -> Option<&Arc<RunEnd>> {
         self.phase.as_ref().and_then(RunPhase::end)

@@ -5,6 +5,7 @@ use super::{array_mut, close_array, job_mut, jobs, node_mut, raise_generation, r
 use crate::ctl::dependency::Dependent;
 use crate::ctl::state::{Member, NodeFailure, Outcome, Run, State};
 use crate::ctl::{gpu_check, idle, mig, preempt, usage};
+use gmodel::checkpoint::Mark;
 use gmodel::run::{Allocation, NodeShare, RunPhase};
 use gmodel::{JobSpec, JobState, NodeId, NodeLife, Reason, RunId, Timestamp};
 use std::sync::Arc;
@@ -104,8 +105,7 @@ pub(super) fn reported(state: &mut State, id: RunId, node: NodeId, phase: &RunPh
     let clean = matches!(phase, RunPhase::Clean(_));
     let place = run.place_of(node).unwrap_or_else(|| panic!("node {node} is in run {id}"));
     run.members[place].phase = Some(phase.clone());
-    let first_ended = place == 0 && phase.end().is_some();
-    let ends_wait = first_ended && run.members.len() > 1 && run.stop.as_ref().is_some_and(|stop| stop.checkpoint_secs > 0);
+    let ends_wait = phase.end().is_some_and(|end| place == 0 || end.answered) && run.members.len() > 1 && run.stop.as_ref().is_some_and(|stop| stop.checkpoint_secs > 0);
     let freed = Some(&run.allocation[place]).filter(|share| clean && !share.gpus.is_empty()).cloned();
     if clean {
         raise_generation(state, node);
@@ -117,6 +117,13 @@ pub(super) fn reported(state: &mut State, id: RunId, node: NodeId, phase: &RunPh
         // The others need not wait for a checkpoint any more.
         raise_generations(state, id);
     }
+}
+
+pub(super) fn marked(run: &mut Run, node: NodeId, mark: &Mark) {
+    if let Some(place) = run.place_of(node) {
+        run.members[place].marked = mark.number;
+    }
+    run.mark = Some(mark.clone());
 }
 
 pub(super) fn ended(state: &mut State, id: RunId, outcome: &Outcome, settled: Option<Timestamp>) {

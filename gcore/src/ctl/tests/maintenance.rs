@@ -106,3 +106,69 @@ fn the_other_nodes_of_a_run_wait_no_longer_than_its_first() {
         "#]],
     );
 }
+
+#[test]
+fn a_mark_that_was_waited_for_is_one_for_all_nodes_of_the_run() {
+    check(
+        "node n1 h100:1
+         node n2 h100:1
+         node n3 h100:1
+         submit user=alice gpus=3 nodes=3 time=6000 checkpoint=USR1@120
+         submit user=bob gpus=1 time=60
+         plan
+         n1 ready 1-1
+         n2 ready 1-1
+         n3 ready 1-1
+         n1 running 1-1
+         n2 running 1-1
+         n3 running 1-1
+         preempt 1-1 for=2
+         # Whose last process is gone has nothing to say for the others.
+         n3 stops 1-1
+         n1 told
+         n2 told
+         n2 mark 1-1 1 rank 0
+         n1 told
+         n2 answers 1-1
+         n1 told
+         n2 told",
+        expect![[r#"
+            job 1
+            job 2
+            n1 is told: 1-1 stop (Preempted, gone in 150 s)
+            n2 is told: 1-1 stop (Preempted, gone in 150 s)
+            n1 is told: 1-1 stop (Preempted, gone in 150 s)
+            n1 is told: 1-1 stop (Member)
+            n2 is told: 1-1 stop (Preempted, gone in 150 s)
+        "#]],
+    );
+}
+
+#[test]
+fn each_node_of_a_run_counts_its_own_marks_and_the_newest_of_all_is_the_last() {
+    check(
+        "node n1 h100:1
+         node n2 h100:1
+         submit user=alice gpus=2 nodes=2 time=6000
+         plan
+         n1 ready 1-1
+         n2 ready 1-1
+         n1 running 1-1
+         n2 running 1-1
+         n1 mark 1-1 5 five
+         wait 10
+         n2 mark 1-1 1 other
+         show
+         n1 mark 1-1 5 five
+         show
+         n1 mark 1-1 6 six
+         n2 mark 1-1 1 other
+         show",
+        expect![[r#"
+            job 1
+            1 alice RUNNING 1-1 on n1[0] n2[0] MARK 1 other
+            1 alice RUNNING 1-1 on n1[0] n2[0] MARK 1 other
+            1 alice RUNNING 1-1 on n1[0] n2[0] MARK 6 six
+        "#]],
+    );
+}
