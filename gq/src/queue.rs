@@ -137,10 +137,10 @@ struct QueueArgs {
     watch: Option<Option<u64>>,
     /// The waiting jobs in their order, with what their priorities are made of; with --long more, with --normalized
     /// the factors from 0 to 1
-    #[arg(long, conflicts_with_all = ["jobs", "about_one", "iterate", "watch", "format", "names", "sort", "array"])]
+    #[arg(long, conflicts_with_all = ["about_one", "iterate", "watch", "format", "names", "sort", "array"])]
     prio: bool,
     /// When waiting jobs are expected to start, as squeue --start lists them
-    #[arg(long, conflicts_with_all = ["jobs", "about_one", "iterate", "watch", "prio"])]
+    #[arg(long, conflicts_with_all = ["about_one", "iterate", "watch", "prio"])]
     start: bool,
     /// With --prio: factors from 0 to 1 instead of times their weights
     #[arg(long, requires = "prio")]
@@ -178,7 +178,8 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     let words: Vec<OsString> = words.into_iter().collect();
     let as_squeue = slurm_name::is_one(words.first());
     let matches = command_line::parse_advising(command(), words, ADVICE)?;
-    let args = QueueArgs::from_arg_matches(&matches).map_err(Failure::usage)?;
+    let mut args = QueueArgs::from_arg_matches(&matches).map_err(Failure::usage)?;
+    args.settle_jobs()?;
     let mut client = gcli::connect("gq")?;
     args.cluster.check(&mut client)?;
     if let Some(job) = &args.why {
@@ -224,6 +225,23 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
         (Some(secs), _) => repeat(&mut client, &listing, secs, false),
         (None, Some(secs)) => repeat(&mut client, &listing, secs.unwrap_or(WATCH_SECS), std::io::stdout().is_terminal()),
         (None, None) => listing.print(&mut client),
+    }
+}
+
+impl QueueArgs {
+    /// `--start` and `--prio` list the jobs that are named, too; what is about one job has no others beside it.
+    fn settle_jobs(&mut self) -> Result<(), Failure> {
+        if self.start || self.prio {
+            self.job_list.append(&mut self.jobs);
+        }
+        let about_one = [("why", &self.why), ("follow", &self.follow), ("log", &self.log), ("script", &self.script)];
+        let named = about_one.into_iter().find_map(|(option, job)| Some((option, job.as_ref()?)));
+        match (named, self.jobs.first()) {
+            (Some((option, job)), Some(other)) => Err(Failure::usage(format_args!(
+                "--{option} is about one job: {job}. For {other} ask again: gq --{option} {other}"
+            ))),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -642,6 +660,20 @@ mod tests {
     #[test]
     fn the_command_line_is_sound() {
         command().debug_assert();
+    }
+
+    #[test]
+    fn jobs_that_are_named_are_listed_or_refused_and_never_passed_over() {
+        let settled = |words: &str| {
+            let mut args = QueueArgs::from_arg_matches(&command().try_get_matches_from(words.split(' ')).unwrap()).unwrap();
+            args.settle_jobs().map(|()| (args.jobs, args.job_list)).map_err(|failure| failure.text)
+        };
+        let list = |jobs: &[&str]| jobs.iter().map(|job| (*job).to_owned()).collect::<Vec<_>>();
+        assert_eq!(settled("gq --start 17 98_5").unwrap(), (list(&[]), list(&["17", "98_5"])));
+        assert_eq!(settled("gq --prio 17").unwrap(), (list(&[]), list(&["17"])));
+        assert_eq!(settled("gq 17 18").unwrap(), (list(&["17", "18"]), list(&[])));
+        assert_eq!(settled("gq --why 17 18").unwrap_err(), "--why is about one job: 17. For 18 ask again: gq --why 18");
+        assert!(settled("gq 18 --log 17").is_err() && settled("gq --log 17").is_ok());
     }
 
     #[test]
