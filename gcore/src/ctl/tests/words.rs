@@ -334,7 +334,7 @@ pub(super) fn phase(verb: &str, arg: &str, now: Timestamp) -> RunPhase {
             RunPhase::Ended(RunEnd { cause: EndCause::Stopped, exit: ExitCode::killed(15), ..RunEnd::default() }.into())
         }
         // After a mark, which it had been asked for.
-        "answers" => RunPhase::Ended(RunEnd { cause: EndCause::Stopped, answered: true, ..RunEnd::default() }),
+        "answers" => RunPhase::Ended(RunEnd { cause: EndCause::Stopped, answered: true, ..RunEnd::default() }.into()),
         "user_unknown" => {
             RunPhase::Clean(RunEnd { cause: EndCause::LaunchNode, text: "no such user".into(), about_user: true, ..RunEnd::default() }.into())
         }
