@@ -10,7 +10,7 @@ use crate::shape::ShapeId;
 use crate::snapshot::{PendingJob, RunningRun, Snapshot};
 use crate::timeline::Need;
 use gmodel::policy::PreemptMode;
-use gmodel::{Reason, ReasonCode, RunId};
+use gmodel::{Reason, ReasonCode, RunClass, RunId};
 use std::collections::BTreeSet;
 
 /// Runs that are moved for one job at most.
@@ -38,7 +38,8 @@ impl<'a> Pass<'a> {
             let gone: BTreeSet<RunId> = moved.iter().map(|run| run.run).collect();
             if self.fit_elsewhere(&moved, at) && self.fits_without(job, shape, &gone) {
                 let count = moved.len();
-                self.plan.preempts.extend(moved.into_iter().map(|run| preempt(run, job, self.snapshot.now)));
+                let borrows = matches!(self.check(job, &self.shape(shape).ways[0].take), Ok(Some(RunClass::Borrowed)));
+                self.plan.preempts.extend(moved.into_iter().map(|run| preempt(run, (job, borrows), self.snapshot.now)));
                 let text = format!("{count} runs of one GPU move elsewhere to make room for it");
                 return Some(Reason::new(ReasonCode::Preempting, text));
             }
@@ -104,7 +105,7 @@ fn lost_secs(run: &RunningRun, now: gmodel::Timestamp) -> u64 {
     now.since_secs(since) as u64
 }
 
-fn preempt(run: &RunningRun, job: &PendingJob, now: gmodel::Timestamp) -> Preempt {
+fn preempt(run: &RunningRun, (job, borrows): (&PendingJob, bool), now: gmodel::Timestamp) -> Preempt {
     Preempt {
         run: run.run,
         for_job: job.id,
@@ -112,5 +113,6 @@ fn preempt(run: &RunningRun, job: &PendingJob, now: gmodel::Timestamp) -> Preemp
         lost_gpu_secs: lost_secs(run, now),
         why: format!("it has room elsewhere, and where it is job {} starts without it (consolidate)", job.id),
         heirs: Vec::new(),
+        for_borrower: borrows,
     }
 }

@@ -9,6 +9,7 @@ use crate::headroom::IdleGpus;
 use crate::limits::{ALL, Bound, GPU_HOUR, GpuTypes, Holding, Meter, Scope, hours_text, job_exceeds, milli_text};
 use crate::names::Names;
 use crate::plan::Preempt;
+use crate::preempt::promised_guarantee;
 use crate::priority::{guaranteed_as, may_start};
 use crate::quota::{BudgetUse, Guarantees, Standing};
 use crate::snapshot::{PendingJob, RunningRun, Snapshot};
@@ -678,9 +679,10 @@ impl Ledger {
         self.guarantees = Some(guarantees);
     }
 
-    /// What jobs will stand on for which others are being ended: while these go, no run is moved onto it.
+    /// What jobs will stand on for which others are being ended: while these go, no run is moved onto it. A job that was to
+    /// borrow has no part in this.
     fn promised(&self, snapshot: &Snapshot, left: &Guarantees) -> Vec<(u32, Holding)> {
-        let waiting: BTreeSet<JobId> = snapshot.running.iter().filter_map(|run| run.leaves_for).collect();
+        let waiting = promised_guarantee(snapshot);
         if waiting.is_empty() {
             return Vec::new();
         }

@@ -122,6 +122,9 @@ pub struct Preempt {
     /// Where it stands on a guarantee itself: borrowed runs elsewhere that stand on it from now on.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub heirs: Vec<RunId>,
+    /// The job is to start on what others leave idle: nothing of its account's guarantee is kept for it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub for_borrower: bool,
 }
 
 /// Bound of one pass, in node probes: a result never depends on the machine's speed.

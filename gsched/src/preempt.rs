@@ -86,18 +86,20 @@ impl Claims {
         }
         let waiting: BTreeSet<JobId> = leaving().filter_map(|run| run.leaves_for).collect();
         if !waiting.is_empty() {
+            let owed = promised_guarantee(snapshot);
             let jobs = snapshot.pending.iter().filter(|job| waiting.contains(&job.id) && job.spec.choice() == 0);
-            jobs.for_each(|job| claims.comes(ledger, job, snapshot.now));
+            jobs.for_each(|job| claims.comes(ledger, job, snapshot.now, owed.contains(&job.id)));
         }
         claims
     }
 
-    fn comes(&mut self, ledger: &Ledger, job: &PendingJob, now: Timestamp) {
+    /// `owed`: it may stand on its account's guarantee.
+    fn comes(&mut self, ledger: &Ledger, job: &PendingJob, now: Timestamp, owed: bool) {
         let tree = ledger.tree();
         let Some(account) = tree.number(&job.spec.account) else { return };
         let gpus = gpus_asked(&job.spec.request).1;
         tree.line(account).for_each(|above| self.coming[above as usize] += gpus);
-        let Some(guarantees) = &mut self.guarantees else { return };
+        let Some(guarantees) = self.guarantees.as_mut().filter(|_| owed) else { return };
         if let Some(held) = guaranteed_as(job, account, guarantees, ledger, now) {
             guarantees.add(tree, account, &held);
         }
@@ -218,7 +220,7 @@ impl<'a> Known<'a> {
                 *self.borrowed.entry(lender_of(self.ledger, account.unwrap_or(ROOT))).or_default() -= gpus;
             }
         }
-        self.claims.comes(self.ledger, job, self.snapshot.now);
+        self.claims.comes(self.ledger, job, self.snapshot.now, true);
     }
 
     /// The runs of those that may be ended which make room, with the fewest of them.
@@ -433,8 +435,15 @@ impl<'a> Known<'a> {
         };
         // What stands still loses nothing.
         let lost = if mode == PreemptMode::Suspend { 0 } else { victim.lost };
-        Preempt { run: victim.run.run, for_job: job.id, mode, lost_gpu_secs: lost, why, heirs: Vec::new() }
+        let for_borrower = self.class_of(job) == Some(RunClass::Borrowed);
+        Preempt { run: victim.run.run, for_job: job.id, mode, lost_gpu_secs: lost, why, heirs: Vec::new(), for_borrower }
     }
+}
+
+/// Jobs for which runs are being ended so that they start on their account's guarantee. Who was to borrow is promised none of it.
+pub(crate) fn promised_guarantee(snapshot: &Snapshot) -> BTreeSet<JobId> {
+    let leaving = snapshot.running.iter().filter(|run| !run.leaves_for_borrower);
+    leaving.filter_map(|run| run.leaves_for).collect()
 }
 
 /// Whether a run that gives way is frozen where it is: only its CPUs are others' then.

@@ -191,6 +191,8 @@ pub struct RunningRun {
     pub leaves_by: Option<Timestamp>,
     /// The job that it was preempted for.
     pub leaves_for: Option<JobId>,
+    /// Which was to start on what others leave idle when this was decided.
+    pub leaves_for_borrower: bool,
     /// May be started again after a preemption.
     pub may_requeue: bool,
     /// When an earlier run of the job was preempted.
@@ -224,6 +226,7 @@ impl RunningRun {
             marked: None,
             leaves_by: None,
             leaves_for: None,
+            leaves_for_borrower: false,
             may_requeue: true,
             preempted: None,
             charged: false,

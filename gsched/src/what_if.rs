@@ -10,7 +10,7 @@ use crate::plan::Preempt;
 use crate::rooms::RoomId;
 use crate::shape::ShapeId;
 use crate::snapshot::{PendingJob, Snapshot};
-use crate::preempt::stands_still;
+use crate::preempt::{promised_guarantee, stands_still};
 use gmodel::policy::{ALL_GPUS, PreemptMode};
 use gmodel::run::NodeShare;
 use gmodel::{GpuSet, Reason, ReasonCode, RunClass, RunId};
@@ -25,11 +25,13 @@ pub(crate) struct Leaving {
     pub runs: BTreeSet<RunId>,
     /// How many leave for a job.
     pub for_job: BTreeMap<gmodel::JobId, usize>,
+    /// Jobs that will stand on their account's guarantee then.
+    owed: BTreeSet<gmodel::JobId>,
 }
 
 impl Leaving {
     pub fn new(snapshot: &Snapshot) -> Self {
-        let mut leaving = Self::default();
+        let mut leaving = Self { owed: promised_guarantee(snapshot), ..Self::default() };
         for run in snapshot.running.iter().filter(|run| run.leaves_by.is_some()) {
             leaving.runs.insert(run.run);
             if let Some(job) = run.leaves_for {
@@ -120,7 +122,7 @@ impl Pass<'_> {
     /// Makes others give way to a job that waits for room, where somebody owes it that.
     pub(crate) fn preempt_for(&mut self, job: &PendingJob, shape: ShapeId) -> Option<Reason> {
         if let Some(runs) = self.leaving.for_job.get(&job.id) {
-            if job.spec.choice() == 0 {
+            if job.spec.choice() == 0 && self.leaving.owed.contains(&job.id) {
                 self.ledger.claim(job, &[]);
             }
             return Some(preempting(*runs));

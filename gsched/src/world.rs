@@ -1,7 +1,7 @@
 //! For tests: nodes, accounts, QOS, runs and jobs as lines of text.
 //!
 //! `node n1 h100:8 mps cut=3g.40gb+1g.10gb` (one GPU more, cut), `account vision under=lab g=16 limit=32 lend=4 shares=2 cap=100/month`, `qos high preempts=low mode=off`,
-//! `run 1 vision ann 4 on=n1 ago=3600 limit=7200 class=b leaving=9` (for that job; or `leaving`), `job 9 nlp bob 8 nodes=2 qos=high`. Times are seconds before now.
+//! `run 1 vision ann 4 on=n1 ago=3600 limit=7200 class=b leaving=9` (for that job, `toborrow`; or `leaving`), `job 9 nlp bob 8 nodes=2 qos=high`. Times are seconds before now.
 
 use crate::ledger::Take;
 use crate::snapshot::{PendingJob, RunningRun, SchedNode, Snapshot};
@@ -242,6 +242,7 @@ fn add_run(snapshot: &mut Snapshot, words: &[&str], named: &BTreeMap<&str, &str>
     if named.contains_key("leaving") {
         run.leaves_by = Some(NOW.plus_secs(30));
         run.leaves_for = named["leaving"].parse().ok().map(JobId);
+        run.leaves_for_borrower = named.contains_key("toborrow");
     }
     snapshot.running.push(run);
 }

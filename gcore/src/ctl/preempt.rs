@@ -39,12 +39,13 @@ pub(super) fn enter(tx: &mut Tx, preempts: Vec<Preempt>) {
             tx.emit(Event::RunSuspended { run: preempt.run, suspension });
             continue;
         }
-        let Preempt { run, for_job, lost_gpu_secs, heirs, .. } = preempt;
+        let Preempt { run, for_job, lost_gpu_secs, heirs, for_borrower, .. } = preempt;
         if !heirs.is_empty() {
             let heirs = heirs.into_iter().map(|heir| (heir, RunClass::Guaranteed));
             classify(tx, std::iter::once((run, RunClass::Borrowed)).chain(heirs).collect());
         }
-        let stop = Stop { for_job: Some(for_job), mode: Some(mode), lost_gpu_secs, text, ..order(tx, run, StopWhy::Preempted, "scheduler") };
+        let order = order(tx, run, StopWhy::Preempted, "scheduler");
+        let stop = Stop { for_job: Some(for_job), for_borrower, mode: Some(mode), lost_gpu_secs, text, ..order };
         tx.emit(Event::RunStopping { run, stop });
         advance(tx, run);
     }

@@ -110,6 +110,7 @@ pub(super) fn running_run(state: &State, run: &Run, now: Timestamp) -> Option<Ru
         marked: run.mark.as_ref().map(|mark| mark.at),
         leaves_by: run.stop.as_ref().map(|stop| stop.leaves_by()),
         leaves_for: run.stop.as_ref().and_then(|stop| stop.for_job),
+        leaves_for_borrower: run.stop.as_ref().is_some_and(|stop| stop.for_borrower),
         may_requeue: job.may_requeue(partition.is_none_or(|partition| partition.requeue)),
         preempted: job.preempted,
         charged: run.outcome.is_some(),

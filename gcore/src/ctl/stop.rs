@@ -20,6 +20,9 @@ pub struct Stop {
     /// Of a preemption: the job that starts in its place, and how.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub for_job: Option<JobId>,
+    /// It was to start on what others leave idle.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub for_borrower: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<PreemptMode>,
     /// GPU-seconds since the last mark when it was told to stop: lost if the signal is not answered.
@@ -55,6 +58,7 @@ impl Stop {
             lost_gpu_secs: 0,
             text: String::new(),
             number: 0,
+            for_borrower: false,
             in_vain: false,
         }
     }

@@ -313,7 +313,7 @@ fn no_run_is_moved_onto_what_a_job_was_promised_for_whom_others_go() {
     "#]]);
     check(&text("leaving=10", ""), expect!["10: Some(Guaranteed)\n"]);
     // Who does not come, or does not stand on it, is promised nothing.
-    for (leaving, more) in [("", ""), ("leaving", ""), ("leaving=11", ""), ("leaving=10", "held")] {
+    for (leaving, more) in [("", ""), ("leaving", ""), ("leaving=11", ""), ("leaving=10", "held"), ("leaving=10 toborrow", "")] {
         classes(&text(leaving, more), expect![[r#"
             1-1 Guaranteed
         "#]]);

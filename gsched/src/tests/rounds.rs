@@ -133,6 +133,7 @@ impl Pool {
         for preempt in &told.preempts {
             let run = self.run(preempt.run);
             (run.leaves_by, run.leaves_for) = (Some(now.plus_secs(GRACE_SECS)), Some(preempt.for_job));
+            run.leaves_for_borrower = preempt.for_borrower;
             if !preempt.heirs.is_empty() {
                 run.class = Some(RunClass::Borrowed);
                 preempt.heirs.iter().for_each(|heir| self.run(*heir).class = Some(RunClass::Guaranteed));

@@ -484,3 +484,39 @@ fn a_job_bound_to_a_node_gets_its_guarantee_there_and_the_lender_keeps_its_own_e
         "#]],
     );
 }
+
+#[test]
+fn a_job_that_was_to_borrow_keeps_no_guarantee_from_a_run_while_others_go_for_it() {
+    check(
+        "node n1 h100:6
+         account lab guaranteed=2 users=alice
+         account owner guaranteed=4 users=carol
+         account guest users=bob
+         qos low
+         qos high preempt=low
+         submit user=alice gpus=2 time=600
+         submit user=alice gpus=2 time=600
+         submit user=bob gpus=2 time=600 qos=low checkpoint=USR1@60
+         plan
+         n1 running 1-1
+         n1 running 2-1
+         n1 running 3-1
+         classes
+         submit user=alice gpus=2 time=600 qos=high
+         plan
+         n1 told
+         n1 clean 1-1 0
+         plan
+         classes",
+        expect![[r#"
+            job 1
+            job 2
+            job 3
+              note: account guest is guaranteed no GPUs: this job runs on what others leave idle, and gives way when they want it back
+            1-1 Guaranteed, 2-1 Borrowed, 3-1 Borrowed
+            job 4
+            n1 is told: 1-1 Run, 2-1 Run, 3-1 stop (Preempted, gone in 90 s)
+            2-1 Guaranteed, 3-1 Borrowed, 4-1 Borrowed
+        "#]],
+    );
+}

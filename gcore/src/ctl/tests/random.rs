@@ -212,7 +212,7 @@ fn take(world: &mut World, step: Step, ledger: &mut Vec<(JobId, u32)>) {
         Step::Preempt { run, job, mode } => {
             let Some(run) = run_at(world, run) else { return };
             let mode = [PreemptMode::Cancel, PreemptMode::Requeue, PreemptMode::Suspend][usize::from(mode)];
-            let preempt = Preempt { run, for_job: JobId(job), mode, lost_gpu_secs: 7, why: "because".into(), heirs: Vec::new() };
+            let preempt = Preempt { run, for_job: JobId(job), mode, lost_gpu_secs: 7, why: "because".into(), heirs: Vec::new(), for_borrower: false };
             let plan = Plan { made_from: world.state.seq, preempts: vec![preempt], ..Plan::default() };
             Input::Plan { plan }
         }

@@ -314,6 +314,7 @@ impl World {
                     mode,
                     lost_gpu_secs: 60,
                     why: "its guarantee".into(),
+                    for_borrower: false,
                 });
                 let made_from = words.parse("from").map_or(self.state.seq, Seq);
                 let plan = Plan { made_from, preempts: preempts.collect(), ..Plan::default() };
