@@ -256,7 +256,7 @@ pub struct Reservation {
     pub duration_secs: u32,
     pub repeat: Repeat,
     pub what: ReservedPart,
-    /// Who may use it. All empty: nobody (maintenance).
+    /// Who may use it, those below an account too. All empty: nobody (maintenance).
     pub users: BTreeSet<String>,
     pub accounts: BTreeSet<String>,
     pub partition: Option<String>,
@@ -519,6 +519,14 @@ impl Policy {
             next = account.parent.as_deref().and_then(|parent| self.accounts.get(parent));
         }
         line
+    }
+    /// Whether an account is one of those named, or below one.
+    pub fn is_among(&self, account: &str, named: impl Fn(&str) -> bool) -> bool {
+        named(account) || self.lineage(account).iter().any(|above| named(&above.name))
+    }
+    /// Whether a reservation is for jobs of a user in an account.
+    pub fn is_reserved_for(&self, reservation: &Reservation, user: &str, account: &str) -> bool {
+        reservation.users.contains(user) || self.is_among(account, |name| reservation.accounts.contains(name))
     }
     /// Accounts that are guaranteed less than those below them together, each with the first such type.
     pub fn overdrawn(&self) -> Vec<Overdrawn<'_>> {

@@ -177,7 +177,8 @@ fn kinds(job: &PendingJob, snapshot: &Snapshot, partition: usize) -> Vec<Kind> {
         let spec = &job.spec;
         let allows = |list: &[String], name: &str| list.is_empty() || list.iter().any(|one| one == name);
         let waits_there = gmodel::partition_list::is_among(&spec.partitions, &one.name);
-        !waits_there && allows(&one.allow_accounts, &spec.account) && allows(&one.allow_users, &spec.user.name) && allows(&one.allow_qos, &spec.qos)
+        let for_account = one.allow_accounts.is_empty() || snapshot.policy.is_among(&spec.account, |name| allows(&one.allow_accounts, name));
+        !waits_there && for_account && allows(&one.allow_users, &spec.user.name) && allows(&one.allow_qos, &spec.qos)
     });
     kinds.push(Kind::each(open.map(|(_, one)| Edit::Partition(one.name.clone()))));
     let given = [

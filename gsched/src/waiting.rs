@@ -240,7 +240,7 @@ impl Pass<'_> {
         let reserved = &self.engine.windows.list[self.shape(shape).own?];
         let name = &reserved.reservation.name;
         let wait = |text: String| Some(Reason::new(ReasonCode::Reservation, text));
-        if !reserved.admits(job) {
+        if !reserved.admits(job, &self.snapshot.policy) {
             let (user, account) = (&job.spec.user.name, &job.spec.account);
             return wait(format!("reservation {name:?} is neither for user {user:?} nor for account {account:?}"));
         }

@@ -6,7 +6,7 @@
 use crate::snapshot::{PendingJob, Snapshot};
 use fixedbitset::FixedBitSet;
 use gmodel::policy::{Repeat, Reservation, ReservedPart};
-use gmodel::{JobSpec, Timestamp};
+use gmodel::{JobSpec, Policy, Timestamp};
 use std::ops::Range;
 
 /// From, and until just before.
@@ -151,9 +151,8 @@ impl Reserved {
     }
 
     /// Whether a job may use it.
-    pub fn admits(&self, job: &PendingJob) -> bool {
-        let one = &self.reservation;
-        one.users.contains(&job.spec.user.name) || one.accounts.contains(&job.spec.account)
+    pub fn admits(&self, job: &PendingJob, policy: &Policy) -> bool {
+        policy.is_reserved_for(&self.reservation, &job.spec.user.name, &job.spec.account)
     }
 }
 

@@ -144,7 +144,7 @@ fn reservation(state: &State, spec: &JobSpec) -> Result<(), Refusal> {
         let hint = did_you_mean(name, names.map(String::as_str));
         return invalid(format!("--reservation {name}: there is no such reservation.{hint}"));
     };
-    if !reservation.users.contains(user) && !reservation.accounts.contains(account) {
+    if !state.policy.is_reserved_for(reservation, user, account) {
         let who: Vec<&str> = reservation.users.iter().chain(&reservation.accounts).map(String::as_str).collect();
         let who = if who.is_empty() { "maintenance, not for jobs".into() } else { format!("for {}", who.join(", ")) };
         return denied(format!("--reservation {name}: it is {who}; this job is of {user} in account {account}."));

@@ -228,7 +228,7 @@ fn asked(spec: &JobSpec) -> Option<&str> {
 pub(super) fn admits(state: &State, spec: &JobSpec) -> bool {
     let Some(name) = asked(spec) else { return true };
     let one = state.policy.reservations.get(name);
-    one.is_some_and(|one| one.users.contains(&spec.user.name) || one.accounts.contains(&spec.account))
+    one.is_some_and(|one| state.policy.is_reserved_for(one, &spec.user.name, &spec.account))
 }
 
 /// Pending jobs of reservations that are gone stay in the queue and are told why they wait.

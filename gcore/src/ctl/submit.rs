@@ -122,7 +122,7 @@ pub(super) fn complete_in(
     let partition = partition_or_refusal(&state.config, &spec.partition)?;
     widen(state, partition, &mut spec.request)?;
     admission::admit(state, actor, spec, partition, notes)?;
-    check_admission(partition, actor, spec)?;
+    check_admission(state, partition, actor, spec)?;
     super::gpu_share::check_request(&state.config, partition, &spec.request)?;
     let limit_secs = time_limit(spec, partition, qos_limit_secs(state, spec), notes)?;
     limits::check_request(state, spec, partition, limit_secs, now)?;
@@ -303,6 +303,7 @@ pub(super) fn partition_or_refusal<'a>(
 }
 
 fn check_admission(
+    state: &State,
     partition: &Partition,
     actor: &Actor,
     spec: &JobSpec,
@@ -312,7 +313,7 @@ fn check_admission(
         let text = format!("partition {name:?} takes no submissions now.");
         return Err(Refusal::unavailable(text));
     }
-    may_use(partition, &actor.user, &spec.account)?;
+    may_use(state, partition, &actor.user, &spec.account)?;
     if spec.nice < 0 && !actor.operator {
         let text = "only operators may use a negative --nice.";
         return Err(Refusal::denied(text));
@@ -332,10 +333,11 @@ pub(super) fn check_size(partition: &Partition, request: &gmodel::Request) -> Re
 }
 
 /// Whether the partition is open to a user and an account.
-pub(super) fn may_use(partition: &Partition, user: &str, account: &str) -> Result<(), Refusal> {
+pub(super) fn may_use(state: &State, partition: &Partition, user: &str, account: &str) -> Result<(), Refusal> {
     let name = &partition.name;
     let denied = |text| Err(Refusal::denied(text));
-    if !partition.allow_accounts.is_empty() && !partition.allow_accounts.iter().any(|a| a == account) {
+    let is_allowed = |name: &str| partition.allow_accounts.iter().any(|allowed| allowed == name);
+    if !partition.allow_accounts.is_empty() && !state.policy.is_among(account, is_allowed) {
         let allowed = partition.allow_accounts.join(", ");
         return denied(format!(
             "partition {name:?} is for the accounts {allowed}; this job is charged to {account}. \

@@ -30,7 +30,7 @@ pub(super) fn handle(tx: &mut Tx, actor: &Actor, target: Target, mut change: Job
     let partitions = partitions(tx.state, change.partition.as_deref().unwrap_or(&old.spec.partition))?;
     check_texts(&change)?;
     if !actor.operator {
-        check_as_owner(&old, target, &partitions, &change)?;
+        check_as_owner(tx.state, &old, target, &partitions, &change)?;
     }
     let change = admitted(tx, actor, &old, &partitions, change)?;
     if change.max_running.is_some() && !matches!(found, Found::Array(_)) {
@@ -109,11 +109,11 @@ fn check_texts(change: &JobChange) -> Result<(), Refusal> {
 }
 
 /// What its owner may not: a partition that is not theirs, more time than it allows or than a running job has, a better nice value.
-fn check_as_owner(old: &Old, target: Target, partitions: &[&Partition], change: &JobChange) -> Result<(), Refusal> {
+fn check_as_owner(state: &State, old: &Old, target: Target, partitions: &[&Partition], change: &JobChange) -> Result<(), Refusal> {
     if change.partition.is_some() || change.account.is_some() {
         let account = change.account.as_ref().unwrap_or(&old.spec.account);
         // Of those that it waits in already the others will do.
-        let mut said = partitions.iter().map(|partition| may_use(partition, &old.spec.user.name, account));
+        let mut said = partitions.iter().map(|partition| may_use(state, partition, &old.spec.user.name, account));
         match change.partition.is_some() {
             true => said.collect::<Result<(), Refusal>>()?,
             false => any_of(&mut said)?,

@@ -123,3 +123,32 @@ fn deleting_one_leaves_its_jobs_waiting_with_the_reason() {
         "#]],
     );
 }
+
+#[test]
+fn what_is_for_an_account_is_for_those_below_it() {
+    check(
+        "node n1 h100:2
+         partition lab accounts=lab
+         account lab
+         account vision parent=lab
+         account video parent=vision
+         account nlp
+         reservation course nodes=n1 for=6000 accounts=vision
+         submit user=alice account=video gpus=1 time=60 reservation=course
+         submit user=alice account=lab gpus=1 time=60 reservation=course
+         submit user=alice account=nlp gpus=1 time=60 reservation=course
+         submit user=alice account=video gpus=1 time=60 reservation=course partition=lab
+         submit user=alice account=nlp gpus=1 time=60 partition=lab
+         plan
+         show",
+        expect![[r#"
+            job 1
+            refused: --reservation course: it is for vision; this job is of alice in account lab.
+            refused: --reservation course: it is for vision; this job is of alice in account nlp.
+            job 2
+            refused: partition "lab" is for the accounts lab; this job is charged to nlp. Choose with -A.
+            1 alice RUNNING 1-1 on n1[0]
+            2 alice RUNNING 2-1 on n1[1]
+        "#]],
+    );
+}

@@ -198,6 +198,7 @@ pub(super) fn set_partition(config: &mut ClusterConfig, words: &Words) {
         },
         max_time_secs: words.parse("max_time"),
         default_time_secs: words.parse("default_time"),
+        allow_accounts: names(words.get("accounts")),
         allow_users: words.get("users").map_or(Vec::new(), |list| list.split(',').map(str::to_owned).collect()),
         requeue: words.get("requeue") != Some("no"),
         gpu_sharing: match words.get("sharing") {
