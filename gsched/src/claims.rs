@@ -64,8 +64,11 @@ impl Pass<'_> {
     }
 
     /// As `check`, for nodes that are known: whole ones that are kept idle are not broken into.
-    pub(crate) fn check_on(&self, job: &PendingJob, take: &Take, picked: &Picked) -> Result<Option<RunClass>, Reason> {
+    pub(crate) fn check_on(&self, job: &PendingJob, shape: ShapeId, (take, secs): (&Take, u32), picked: &Picked) -> Result<Option<RunClass>, Reason> {
         let class = self.check(job, take)?;
+        if let Some(short) = self.reserved_short(shape, &take.gpus, secs) {
+            return Err(short);
+        }
         if self.kept_nodes.is_empty() || class == Some(RunClass::Guaranteed) || self.ledger.is_urgent(&job.spec) {
             return Ok(class);
         }
@@ -110,7 +113,7 @@ impl Pass<'_> {
             return Ok(None);
         };
         let take = self.take_of(shape, way, &picked, secs);
-        let no = match self.check_on(job, &take, &picked) {
+        let no = match self.check_on(job, shape, (&take, secs), &picked) {
             Ok(class) => return Ok(Some((picked, take, class))),
             Err(reason) => reason,
         };
@@ -121,7 +124,7 @@ impl Pass<'_> {
             let found = self.search(job, shape, |search, ask| search.pick(&Ask { only: Some(&only), ..*ask }, way, now, end));
             let Some(picked) = found else { continue };
             let take = self.take_of(shape, way, &picked, secs);
-            if let Ok(class) = self.check_on(job, &take, &picked) {
+            if let Ok(class) = self.check_on(job, shape, (&take, secs), &picked) {
                 return Ok(Some((picked, take, class)));
             }
         }
@@ -132,7 +135,7 @@ impl Pass<'_> {
     pub fn take_of(&self, shape: ShapeId, way: usize, picked: &Picked, secs: u32) -> Take {
         let of = self.shape(shape);
         let now = self.snapshot.now;
-        if self.unlimited {
+        if self.unlimited && !self.is_counted(shape) {
             return Take::default();
         }
         let mut take = Take { nodes: count(picked) as u32, ..Take::default() };
@@ -187,7 +190,7 @@ impl Pass<'_> {
                     Some(all) => format!("needs {count} of licence {name:?}; {free} of {all} are free for as long"),
                 };
                 let reason = Reason::new(ReasonCode::Licenses, text);
-                return Err(if *count > all { Wait::Limit(reason) } else { Wait::Licences(reason) });
+                return Err(if *count > all { Wait::Limit(reason) } else { Wait::Short(reason) });
             }
         }
         Ok(())

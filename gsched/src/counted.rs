@@ -1,52 +1,355 @@
-//! Reservations of so many GPUs wherever they are: which ones they hold, for whom is not in them.
+//! Reservations of so many GPUs wherever they are: which ones they hold, for whom is not in them, and how many their own jobs take.
 //!
-//! GPUs are set apart on the nodes with the most free in the window, anew in each pass; what runs of the reservation
-//! hold already counts as theirs.
+//! GPUs are set apart on the nodes with the most free in the window, anew in each pass; what jobs of the reservation hold, or are
+//! promised, counts as theirs. Together these take no more than is reserved, unless it is flexible. Whole GPUs are set apart: not
+//! what is left of one of which a job of it has a part.
 
-use crate::pass::Engine;
-use crate::plan::Start;
+use crate::cluster::{end_after, end_of};
+use crate::limits::milli_text;
+use crate::pass::{Engine, Pass, Wait};
 use crate::room::Hold;
+use crate::shape::ShapeId;
 use crate::snapshot::Snapshot;
-use crate::timeline::Need;
+use crate::timeline::{Count, Need};
 use crate::window::{Window, asked};
-use gmodel::Timestamp;
-use gmodel::policy::{ALL_GPUS, ReservedPart};
+use gmodel::policy::{ALL_GPUS, GpuAmounts, Reservation, ReservedPart};
 use gmodel::run::NodeShare;
+use gmodel::{Reason, ReasonCode, Timestamp};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 /// Windows of a recurring reservation that are kept at once.
 const WINDOWS_AHEAD: usize = 32;
 
-/// Sets the GPUs of a reservation apart in its windows to come.
-pub(crate) fn hold(engine: &mut Engine, snapshot: &Snapshot, reservation: usize) -> Vec<(usize, Hold)> {
-    hold_beside(engine, snapshot, reservation, &[])
+/// One reservation of GPUs in a pass.
+#[derive(Debug)]
+pub(crate) struct Counted {
+    reservation: usize,
+    /// What is set apart, by node; nothing while a job of the reservation looks for nodes.
+    holds: Vec<(usize, Hold)>,
+    is_lifted: bool,
+    /// What its jobs hold or are promised.
+    parts: Vec<Part>,
+    left: Left,
+    /// They may take more than there is.
+    flex: bool,
 }
 
-/// As `hold`, with what jobs of the reservation were given in this pass counted as theirs.
-pub(crate) fn hold_beside(
-    engine: &mut Engine,
-    snapshot: &Snapshot,
-    reservation: usize,
-    starts: &[Start],
-) -> Vec<(usize, Hold)> {
-    let one = engine.windows.list[reservation].reservation.clone();
-    let ReservedPart::Gpus(amounts) = &one.what else { return Vec::new() };
-    let windows: Vec<Window> = engine.windows.of(reservation, snapshot.now).take(WINDOWS_AHEAD).collect();
-    let mut held = Vec::new();
-    for (kind, milli) in &amounts.0 {
-        let used = used(engine, snapshot, &one.name, kind, starts);
-        for (from, to) in &windows {
-            let from = (*from).max(snapshot.now);
-            let open = from <= snapshot.now;
-            let mut left = milli.saturating_sub(if open { used } else { 0 }).div_ceil(1000);
-            for at in emptiest(engine, snapshot, one.partition.as_deref(), (from, *to)) {
-                if left == 0 {
-                    break;
+/// What a job of the reservation has on a node.
+#[derive(Clone, Debug)]
+struct Part {
+    node: usize,
+    gpu_type: String,
+    milli: u64,
+    from: Timestamp,
+    to: Timestamp,
+}
+
+/// What was lifted for a job.
+pub(crate) struct Lifted {
+    at: usize,
+    holds: Vec<(usize, Hold)>,
+    /// How many parts there were then.
+    parts: usize,
+}
+
+/// What is reserved, and how much of it the reservation's jobs use over time. Thousandths of GPUs.
+#[derive(Debug)]
+struct Left {
+    /// By type.
+    named: BTreeMap<String, u64>,
+    /// Beyond what is named: of any type.
+    rest: u64,
+    /// By type that is named, [`OTHERS`] together, and all: what is free of [`PLENTY`].
+    unused: BTreeMap<String, Count>,
+}
+
+/// Types that are not named.
+const OTHERS: &str = "";
+const PLENTY: u32 = u32::MAX;
+
+impl Counted {
+    fn new(engine: &mut Engine, snapshot: &Snapshot, reservation: usize) -> Option<Self> {
+        let one = engine.windows.list[reservation].reservation.clone();
+        let ReservedPart::Gpus(amounts) = &one.what else { return None };
+        engine.windows.of(reservation, snapshot.now).next()?;
+        let left = Left::new(amounts, snapshot.now);
+        let mut counted = Self { reservation, holds: Vec::new(), is_lifted: false, parts: Vec::new(), left, flex: one.flex };
+        for run in snapshot.running.iter().filter(|run| asked(&run.spec) == Some(&one.name)) {
+            let to = end_of(run).max(snapshot.now.plus_secs(1));
+            run.shares.iter().for_each(|share| counted.add_share(engine, snapshot, share, (snapshot.now, to)));
+        }
+        counted.holds = counted.set_apart(engine, snapshot);
+        Some(counted)
+    }
+
+    fn add_share(&mut self, engine: &Engine, snapshot: &Snapshot, share: &NodeShare, (from, to): Window) {
+        let Some(node) = engine.cluster.place(share.node) else { return };
+        for grant in &share.gpus.0 {
+            let gpu = snapshot.nodes[node].gpus.get(usize::from(grant.slot.0));
+            let gpu_type = gpu.map_or(String::new(), |gpu| gpu.info.gpu_type.to_ascii_lowercase());
+            self.add(Part { node, gpu_type, milli: u64::from(grant.part.milli()), from, to });
+        }
+    }
+
+    fn add(&mut self, part: Part) {
+        self.left.take(&part);
+        self.parts.push(part);
+    }
+
+    /// Holds what nobody of the reservation has, from one change of that to the next.
+    fn set_apart(&self, engine: &mut Engine, snapshot: &Snapshot) -> Vec<(usize, Hold)> {
+        let windows: Vec<Window> = engine.windows.of(self.reservation, snapshot.now).take(WINDOWS_AHEAD).collect();
+        let partition = engine.windows.list[self.reservation].reservation.partition.clone();
+        let mut held: Vec<(usize, Hold)> = Vec::new();
+        for (from, to) in windows {
+            let from = from.max(snapshot.now);
+            let edges = self.parts.iter().flat_map(|part| [part.from, part.to]).filter(|at| from < *at && *at < to);
+            let edges: BTreeSet<Timestamp> = edges.chain([from, to]).collect();
+            let edges: Vec<Timestamp> = edges.into_iter().collect();
+            for (at, next) in edges.iter().copied().zip(edges.iter().copied().skip(1)) {
+                // Where it was before and where it comes back first, so that what is free to others moves as little as can be.
+                let mut liked: Vec<usize> = held.iter().filter(|(_, hold)| hold.to == at).map(|(node, _)| *node).collect();
+                liked.extend(self.parts.iter().filter(|part| part.to == at).map(|part| part.node));
+                for (kind, mut left) in self.left.missing(at).into_iter().filter(|(_, gpus)| *gpus > 0) {
+                    let mut place = |engine: &mut Engine, node: usize| {
+                        left -= if left == 0 { 0 } else { take(engine, node, &kind, left, (at, next), &mut held) };
+                        left
+                    };
+                    if !place_all(engine, &liked, &mut place) {
+                        let others = emptiest(engine, snapshot, partition.as_deref(), (at, next));
+                        place_all(engine, &others, &mut place);
+                    }
                 }
-                left -= take(engine, at, kind, left, (from, *to), &mut held);
+            }
+        }
+        held
+    }
+}
+
+impl Left {
+    fn new(amounts: &GpuAmounts, now: Timestamp) -> Self {
+        let named: BTreeMap<String, u64> = amounts.0.iter().filter(|(kind, _)| *kind != ALL_GPUS).map(|(kind, milli)| (kind.clone(), *milli)).collect();
+        let rest = amounts.total().unwrap_or(0).saturating_sub(named.values().sum());
+        let kinds = named.keys().map(String::as_str).chain([OTHERS, ALL_GPUS]);
+        let unused = kinds.map(|kind| (kind.to_owned(), Count::new(now, PLENTY))).collect();
+        Self { named, rest, unused }
+    }
+
+    fn key<'a>(&self, gpu_type: &'a str) -> &'a str {
+        if gpu_type == ALL_GPUS || self.named.contains_key(gpu_type) { gpu_type } else { OTHERS }
+    }
+
+    fn take(&mut self, part: &Part) {
+        let milli = u32::try_from(part.milli).unwrap_or(PLENTY);
+        for kind in [self.key(&part.gpu_type), ALL_GPUS] {
+            if let Some(count) = self.unused.get_mut(kind) {
+                count.take(part.from, part.to, milli);
             }
         }
     }
-    held
+
+    fn used(&self, kind: &str, at: Timestamp) -> u64 {
+        self.unused.get(kind).map_or(0, |count| u64::from(PLENTY - count.least(at, at.plus_millis(1))))
+    }
+
+    /// What nobody has of the part that may be of any type.
+    fn rest_left(&self, at: Timestamp) -> u64 {
+        let beyond = self.named.iter().map(|(kind, milli)| self.used(kind, at).saturating_sub(*milli));
+        self.rest.saturating_sub(beyond.sum::<u64>() + self.used(OTHERS, at))
+    }
+
+    /// What jobs may take of a type, or of all together, with nothing of it in use.
+    fn most(&self, kind: &str) -> u64 {
+        match kind {
+            ALL_GPUS => self.rest + self.named.values().sum::<u64>(),
+            kind => self.rest + self.named.get(kind).copied().unwrap_or(0),
+        }
+    }
+
+    fn free(&self, kind: &str, at: Timestamp) -> u64 {
+        match kind {
+            ALL_GPUS => self.most(ALL_GPUS).saturating_sub(self.used(ALL_GPUS, at)),
+            kind => {
+                let named = self.named.get(kind).map_or(0, |milli| milli.saturating_sub(self.used(kind, at)));
+                named + self.rest_left(at)
+            }
+        }
+    }
+
+    /// The least that is free of a kind in a time.
+    fn least(&self, kind: &str, from: Timestamp, to: Timestamp) -> u64 {
+        let changes = self.changes().filter(|at| from < *at && *at < to);
+        changes.chain([from]).map(|at| self.free(kind, at)).min().unwrap_or(0)
+    }
+
+    fn changes(&self) -> impl Iterator<Item = Timestamp> + '_ {
+        self.unused.get(ALL_GPUS).into_iter().flat_map(Count::times)
+    }
+
+    /// By kind, how many whole GPUs its jobs have not at a time: those of a type first, of any type the rest.
+    fn missing(&self, at: Timestamp) -> Vec<(String, u64)> {
+        let short = |kind: &str, milli: u64| milli.saturating_sub(self.used(kind, at)).div_ceil(1000);
+        let of_types = self.named.iter().map(|(kind, milli)| (kind.clone(), short(kind, *milli)));
+        of_types.chain([(ALL_GPUS.to_owned(), self.rest_left(at).div_ceil(1000))]).collect()
+    }
+}
+
+/// The kinds that something is wanted of, with thousandths: all together, and each type that is known.
+fn kinds(wanted: &BTreeMap<String, u64>) -> impl Iterator<Item = (&str, u64)> {
+    let of_types = wanted.iter().filter(|(kind, _)| *kind != ALL_GPUS).map(|(kind, milli)| (kind.as_str(), *milli));
+    std::iter::once((ALL_GPUS, wanted.values().sum())).chain(of_types).filter(|(_, milli)| *milli > 0)
+}
+
+impl Pass<'_> {
+    /// Sets GPUs apart that are reserved by their number.
+    pub(crate) fn hold_counted(&mut self) {
+        for at in 0..self.engine.windows.list.len() {
+            let counted = Counted::new(self.engine, self.snapshot, at);
+            self.counted.extend(counted);
+        }
+    }
+
+    /// Gives a job the GPUs back that its own reservation holds, while nodes are looked for.
+    pub(crate) fn lift_counted(&mut self, shape: ShapeId) -> Option<Lifted> {
+        let at = self.place_of_counted(shape).filter(|at| !self.counted[*at].is_lifted)?;
+        let counted = &mut self.counted[at];
+        counted.is_lifted = true;
+        let lifted = Lifted { at, holds: std::mem::take(&mut counted.holds), parts: counted.parts.len() };
+        release(self.engine, &lifted.holds);
+        Some(lifted)
+    }
+
+    pub(crate) fn hold_again(&mut self, lifted: Option<Lifted>) {
+        let Some(Lifted { at, holds, parts }) = lifted else { return };
+        let counted = &mut self.counted[at];
+        counted.is_lifted = false;
+        counted.holds = match counted.parts.len() == parts && took_again(self.engine, &holds) {
+            true => holds,
+            false => counted.set_apart(self.engine, self.snapshot),
+        };
+    }
+
+    fn place_of_counted(&self, shape: ShapeId) -> Option<usize> {
+        let own = self.shape(shape).own?;
+        self.counted.iter().position(|counted| counted.reservation == own)
+    }
+
+    fn left_of(&self, shape: ShapeId) -> Option<(&Reservation, &Left)> {
+        let counted = Some(&self.counted[self.place_of_counted(shape)?]).filter(|counted| !counted.flex)?;
+        Some((&self.engine.windows.list[counted.reservation].reservation, &counted.left))
+    }
+
+    /// Whether jobs of a shape take from a reservation that bounds them.
+    pub(crate) fn is_counted(&self, shape: ShapeId) -> bool {
+        self.left_of(shape).is_some()
+    }
+
+    /// Ways for which the job's reservation has GPUs left, as far as can be said before nodes are known.
+    pub(crate) fn reserved_ways(&self, shape: ShapeId, mut ways: Vec<usize>, secs: u32) -> Result<Vec<usize>, Wait> {
+        let Some((reservation, left)) = self.left_of(shape) else { return Ok(ways) };
+        let mut first = None;
+        ways.retain(|way| match self.short_of(reservation, left, &self.shape(shape).ways[*way].take.gpus, secs) {
+            None => true,
+            Some(wait) => {
+                first.get_or_insert(wait);
+                false
+            }
+        });
+        match first {
+            Some(wait) if ways.is_empty() => Err(wait),
+            _ => Ok(ways),
+        }
+    }
+
+    /// What of a job's reservation is short of these GPUs, thousandths by type.
+    pub(crate) fn reserved_short(&self, shape: ShapeId, gpus: &BTreeMap<String, u64>, secs: u32) -> Option<Reason> {
+        let (reservation, left) = self.left_of(shape)?;
+        match self.short_of(reservation, left, gpus, secs)? {
+            Wait::Limit(reason) | Wait::Short(reason) => Some(reason),
+            Wait::Room => None,
+        }
+    }
+
+    fn short_of(&self, reservation: &Reservation, left: &Left, gpus: &BTreeMap<String, u64>, secs: u32) -> Option<Wait> {
+        let name = &reservation.name;
+        let reason = |text: String| Reason::new(ReasonCode::Reservation, text);
+        for (kind, wants) in kinds(gpus) {
+            let all = left.most(kind);
+            if wants > all {
+                let text = format!("needs {}, and reservation {name:?} has {}", gpus_text(wants, kind), gpus_text(all, kind));
+                return Some(Wait::Limit(reason(text)));
+            }
+            let free = left.least(kind, self.now, end_after(self.now, Some(secs)));
+            if wants > free {
+                let text = format!(
+                    "reservation {name:?} has {}, and {} for as long: this job needs {}",
+                    gpus_text(all, kind),
+                    match free {
+                        0 => "none is free".to_owned(),
+                        1000 => "one is free".to_owned(),
+                        free => format!("{} are free", milli_text(free)),
+                    },
+                    milli_text(wants)
+                );
+                return Some(Wait::Short(reason(text)));
+            }
+        }
+        None
+    }
+
+    /// The first time from `from` on at which a job's reservation has enough left for one of its ways.
+    pub(crate) fn reserved_first(&self, shape: ShapeId, way: usize, from: Timestamp, secs: u32) -> Option<Timestamp> {
+        let Some((_, left)) = self.left_of(shape) else { return Some(from) };
+        let wanted = &self.shape(shape).ways[way].take.gpus;
+        let has_room = |at: &Timestamp| kinds(wanted).all(|(kind, wants)| wants <= left.least(kind, *at, end_after(*at, Some(secs))));
+        let later = left.changes().filter(|at| *at > from);
+        std::iter::once(from).chain(later).find(has_room)
+    }
+
+    /// A job of a reservation of GPUs starts: that is taken from it.
+    pub(crate) fn take_reserved(&mut self, shape: ShapeId, allocation: &[(usize, NodeShare)], window: Window) {
+        let Some(at) = self.place_of_counted(shape) else { return };
+        for (_, share) in allocation {
+            self.counted[at].add_share(self.engine, self.snapshot, share, window);
+        }
+    }
+
+    /// The same for a job that is promised a start.
+    pub(crate) fn promise_reserved(&mut self, shape: ShapeId, holds: &[(Hold, Range<usize>)]) {
+        let Some(at) = self.place_of_counted(shape) else { return };
+        let cluster = &self.engine.cluster;
+        for (hold, node) in holds.iter().flat_map(|(hold, nodes)| nodes.clone().map(move |node| (hold, node))) {
+            let groups = &cluster.makes.list[cluster.nodes[node].make as usize].groups;
+            for (group, count) in groups.iter().zip(hold.amount.gpus).filter(|(_, count)| *count > 0) {
+                let milli = u64::from(count) * u64::from(group.part.milli());
+                self.counted[at].add(Part { node, gpu_type: group.gpu_type.clone(), milli, from: hold.from, to: hold.to });
+            }
+        }
+    }
+}
+
+/// Nodes one after the other, until nothing is left to be placed; whether that came to be.
+fn place_all(engine: &mut Engine, nodes: &[usize], place: &mut dyn FnMut(&mut Engine, usize) -> u64) -> bool {
+    nodes.iter().any(|node| place(engine, *node) == 0)
+}
+
+fn release(engine: &mut Engine, holds: &[(usize, Hold)]) {
+    for (node, hold) in holds.iter().rev() {
+        engine.cluster.touch(*node).release(hold);
+    }
+}
+
+/// Takes again what was lifted; `false`, and nothing taken, where others have some of it now.
+fn took_again(engine: &mut Engine, holds: &[(usize, Hold)]) -> bool {
+    for (done, (node, hold)) in holds.iter().enumerate() {
+        if !engine.cluster.room(*node).can_hold_again(hold) {
+            release(engine, &holds[..done]);
+            return false;
+        }
+        engine.cluster.touch(*node).hold_again(hold);
+    }
+    true
 }
 
 fn emptiest(engine: &Engine, snapshot: &Snapshot, partition: Option<&str>, (from, to): Window) -> Vec<usize> {
@@ -67,7 +370,7 @@ fn take(
     at: usize,
     kind: &str,
     most: u64,
-    (from, to): (Timestamp, Timestamp),
+    (from, to): Window,
     held: &mut Vec<(usize, Hold)>,
 ) -> u64 {
     let make = &engine.cluster.makes.list[engine.cluster.nodes[at].make as usize];
@@ -88,22 +391,10 @@ fn take(
     }
 }
 
-/// Thousandths of GPUs of a kind that jobs of the reservation hold.
-fn used(engine: &Engine, snapshot: &Snapshot, name: &str, kind: &str, starts: &[Start]) -> u64 {
-    let of_kind = |share: &NodeShare| {
-        let Some(at) = engine.cluster.place(share.node) else { return 0 };
-        let gpus = &snapshot.nodes[at].gpus;
-        let wanted = |slot: usize| {
-            kind == ALL_GPUS || gpus.get(slot).is_some_and(|gpu| gpu.info.gpu_type.eq_ignore_ascii_case(kind))
-        };
-        let grants = share.gpus.0.iter().filter(|grant| wanted(usize::from(grant.slot.0)));
-        grants.map(|grant| u64::from(grant.part.milli())).sum::<u64>()
-    };
-    let running = snapshot.running.iter().filter(|run| asked(&run.spec) == Some(name));
-    let running: u64 = running.flat_map(|run| &run.shares).map(of_kind).sum();
-    let starting = starts.iter().filter(|start| {
-        let job = snapshot.pending.iter().filter(|job| job.id <= start.job).max_by_key(|job| job.id);
-        job.is_some_and(|job| asked(&job.spec) == Some(name))
-    });
-    running + starting.flat_map(|start| &start.allocation).map(of_kind).sum::<u64>()
+fn gpus_text(milli: u64, kind: &str) -> String {
+    match kind {
+        ALL_GPUS if milli == 1000 => "1 GPU".to_owned(),
+        ALL_GPUS => format!("{} GPUs", milli_text(milli)),
+        gpu_type => format!("{} {gpu_type}", milli_text(milli)),
+    }
 }

@@ -7,6 +7,7 @@
 use crate::choices::Choices;
 use crate::claims;
 use crate::cluster::{Cluster, end_after};
+use crate::counted::Counted;
 use crate::fair_tree::Standings;
 use crate::headroom::{KeptNodes, kept_nodes};
 use crate::ledger::{Ledger, Take};
@@ -254,8 +255,8 @@ impl Reserved {
 pub(crate) enum Wait {
     /// A limit says so, whatever is free.
     Limit(Reason),
-    /// Licences are short.
-    Licences(Reason),
+    /// Licences are short, or what is left of its reservation.
+    Short(Reason),
     /// Nodes are short.
     Room,
 }
@@ -299,7 +300,7 @@ pub(crate) struct Pass<'a> {
     pub(crate) minds_time: bool,
     /// Claims that a limit said no to in this pass: it only fills.
     pub(crate) limited: BTreeMap<Claim, Reason>,
-    /// What reservations of GPUs by count hold, for jobs that are not in them.
+    /// Reservations of GPUs by their number: what they hold, and what their jobs have of it.
     pub(crate) counted: Vec<Counted>,
     /// Tasks of the array at hand start only within its guarantee.
     pub(crate) guaranteed_only: bool,
@@ -347,13 +348,6 @@ pub(crate) struct Want {
     pub choice: u32,
     pub shape: ShapeId,
     pub tasks: u32,
-}
-
-/// GPUs that a reservation holds wherever they are.
-#[derive(Debug)]
-pub(crate) struct Counted {
-    pub reservation: usize,
-    pub holds: Vec<(usize, Hold)>,
 }
 
 impl<'a> Pass<'a> {
@@ -435,6 +429,7 @@ impl<'a> Pass<'a> {
             reserved: self.reserved,
             wants: self.wants,
             reserve_left: self.reserve_left,
+            counted: self.counted,
             started,
         };
         let Some(slices) = self.slices else { return (self.plan, left) };
@@ -550,6 +545,7 @@ impl<'a> Pass<'a> {
     pub(crate) fn start(&mut self, job: &PendingJob, id: JobId, shape: ShapeId) -> Result<(), Wait> {
         let secs = job.held_secs();
         let ways = self.allowed_ways(job, shape, secs)?;
+        let ways = self.reserved_ways(shape, ways, job.spec.time_min_secs.unwrap_or(secs))?;
         self.start_by(job, id, shape, &ways)
     }
 
@@ -633,7 +629,7 @@ impl<'a> Pass<'a> {
             let longest = self.search(job, shape, |search, ask| search.longest(ask, way, search.snapshot.now, (least, secs)));
             let Some((secs, picked)) = longest else { continue };
             let take = self.take_of(shape, way, &picked, secs);
-            if let Ok(class) = self.check_on(job, &take, &picked) {
+            if let Ok(class) = self.check_on(job, shape, (&take, secs), &picked) {
                 self.commit(job, id, shape, way, &picked, (&take, class), Some(secs));
                 return true;
             }
@@ -722,6 +718,7 @@ impl<'a> Pass<'a> {
         }
         // Ranks follow the network, and names within: neighbours in rank are neighbours there.
         allocation.sort_by_key(|(at, _)| engine.network.rank(*at));
+        self.take_reserved(shape, &allocation, (now, end));
         let allocation: Allocation = allocation.into_iter().map(|(_, share)| share).collect();
         for (name, count) in &job.spec.licences {
             if let Some(free) = self.licences.get_mut(name) {

@@ -5,6 +5,7 @@
 
 use crate::claims;
 use crate::cluster::end_of;
+use crate::counted::Counted;
 use crate::ledger::Ledger;
 use crate::mig_hold::HeldBack;
 use crate::pass::{Engine, Pass, Reserved, Wait, Want};
@@ -47,6 +48,8 @@ pub(crate) struct Left {
     /// Reservations that were put off, and by partition how many may be made.
     pub wants: VecDeque<Want>,
     pub reserve_left: Vec<u32>,
+    /// Reservations of GPUs by their number, with what is set apart for them.
+    pub counted: Vec<Counted>,
     /// Jobs that were started and have no run yet that is known here.
     pub started: BTreeSet<JobId>,
 }
@@ -76,8 +79,10 @@ impl Engine {
         // What comes free of a GPU that is to be cut is given to nobody.
         let stands_still = self.cluster.frozen > 0 || !left.held_back.is_empty();
         // What is promised to those for whom others go is known in the course of a full pass only.
+        // And what one run of a reservation of GPUs leaves is set apart for others of it.
+        let set_apart = !left.counted.is_empty();
         let promised = policy.has_quotas() && snapshot.running.iter().any(|run| run.leaves_for.is_some());
-        if changes.everything || !same || stands_still || promised || snapshot.config.scheduler.backfill == Backfill::Off {
+        if changes.everything || !same || stands_still || set_apart || promised || snapshot.config.scheduler.backfill == Backfill::Off {
             return None;
         }
         self.left = Some(left);
@@ -115,9 +120,11 @@ impl Engine {
         let mut pass = Pass::new(self, snapshot, WorkBudget::default(), Ledger::new(&nobody(snapshot)));
         pass.now = now;
         (pass.reserved, pass.wants, pass.reserve_left) = (left.reserved, left.wants, left.reserve_left);
+        pass.counted = left.counted;
         pass.keep_promises();
         pass.reserve_wanted();
         (left.reserved, left.wants, left.reserve_left) = (pass.reserved, VecDeque::new(), pass.reserve_left);
+        left.counted = pass.counted;
         self.left = Some(left);
     }
 

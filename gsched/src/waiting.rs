@@ -3,7 +3,7 @@
 //! A reservation is on concrete nodes for the whole limit; those after it see only what is left beside it.
 
 use crate::cluster::end_after;
-use crate::pass::{Counted, Engine, Pass, Reserved, Wait, Want, any_switches_from};
+use crate::pass::{Engine, Pass, Reserved, Wait, Want, any_switches_from};
 use crate::placement::{Ask, Picked};
 use crate::quick::Waiting;
 use crate::reason;
@@ -46,7 +46,7 @@ impl Pass<'_> {
     pub(crate) fn wait(&mut self, job: &PendingJob, shape: ShapeId, wait: Wait, tasks: u32) -> Reason {
         let (code, text) = match wait {
             Wait::Limit(reason) => return reason,
-            Wait::Licences(reason) => (ReasonCode::Licenses, Some(reason.text)),
+            Wait::Short(reason) => (reason.code, Some(reason.text)),
             Wait::Room => (ReasonCode::Resources, None),
         };
         if code == ReasonCode::Resources {
@@ -55,7 +55,7 @@ impl Pass<'_> {
         let partition = self.shape(shape).partition;
         let first = !std::mem::replace(&mut self.waiting[partition], true);
         let says = !self.is_silent;
-        let kept = if code == ReasonCode::Licenses || !says { None } else { self.kept(shape) };
+        let kept = if code != ReasonCode::Resources || !says { None } else { self.kept(shape) };
         let free = (first && says).then(|| reason::what_is_free(self.shape(shape), self.snapshot, &self.engine.cluster));
         let mut preempting = if code == ReasonCode::Resources { self.preempt_for(job, shape) } else { None };
         if preempting.is_none() && first && code == ReasonCode::Resources {
@@ -269,12 +269,11 @@ impl Pass<'_> {
 
     /// Gives a job the earliest start that delays none before it.
     pub(crate) fn reserve(&mut self, job: &PendingJob, shape: ShapeId) -> Option<Timestamp> {
-        let secs = job.held_secs();
-        let earliest = match self.promised_before(job, shape, secs) {
-            Some(again) => again,
-            None => self.earliest(job, shape)?,
-        };
-        self.reserve_at(job, shape, earliest)
+        let lifted = self.lift_counted(shape);
+        let earliest = self.promised_before(job, shape, job.held_secs()).or_else(|| self.earliest(job, shape));
+        let start = earliest.and_then(|earliest| self.reserve_at(job, shape, earliest));
+        self.hold_again(lifted);
+        start
     }
 
     pub(crate) fn reserve_at(&mut self, job: &PendingJob, shape: ShapeId, (at, way, picked): (Timestamp, usize, Picked)) -> Option<Timestamp> {
@@ -290,6 +289,10 @@ impl Pass<'_> {
             if let Some(free) = self.licences.get_mut(name) {
                 free.take(at, to, *count);
             }
+        }
+        // What it has promised in one of its partitions may be taken back in another.
+        if !job.is_choice() {
+            self.promise_reserved(shape, &holds);
         }
         self.reserved.push(Reserved { job: job.id, is_array: job.positions.is_some(), choice: job.spec.choice(), at, to, holds });
         Some(at)
@@ -322,6 +325,13 @@ impl Pass<'_> {
 
     /// The earliest start of a job, beside what is reserved already: when, which way, on which nodes.
     pub fn earliest(&mut self, job: &PendingJob, shape: ShapeId) -> Option<(Timestamp, usize, Picked)> {
+        let lifted = self.lift_counted(shape);
+        let found = self.earliest_beside(job, shape);
+        self.hold_again(lifted);
+        found
+    }
+
+    fn earliest_beside(&mut self, job: &PendingJob, shape: ShapeId) -> Option<(Timestamp, usize, Picked)> {
         let secs = job.held_secs();
         let horizon = self.snapshot.now.plus_secs(3 * i64::from(UNLIMITED_SECS));
         let mut from = self.now;
@@ -348,7 +358,7 @@ impl Pass<'_> {
                 }
             }
             let (at, way, picked) = best?;
-            let mut free = at;
+            let mut free = self.reserved_first(shape, way, at, secs)?;
             for (name, count) in &job.spec.licences {
                 free = free.max(self.licences.get(name)?.first(*count, at, secs)?);
             }
@@ -388,33 +398,6 @@ impl Pass<'_> {
         // A longer one that came later says more about the time, a shorter one about more jobs.
         if secs <= known.0 || at > known.1 {
             *known = (secs, at);
-        }
-    }
-
-    /// Sets GPUs apart that are reserved by their number.
-    pub(crate) fn hold_counted(&mut self) {
-        for at in 0..self.engine.windows.list.len() {
-            let holds = crate::counted::hold(self.engine, self.snapshot, at);
-            if !holds.is_empty() {
-                self.counted.push(Counted { reservation: at, holds });
-            }
-        }
-    }
-
-    /// Gives a job the GPUs back that its own reservation holds, while nodes are looked for.
-    pub(crate) fn lift_counted(&mut self, shape: ShapeId) -> Option<usize> {
-        let own = self.shape(shape).own?;
-        let at = self.counted.iter().position(|counted| counted.reservation == own)?;
-        for (node, hold) in self.counted[at].holds.drain(..).rev() {
-            self.engine.cluster.touch(node).release(&hold);
-        }
-        Some(at)
-    }
-
-    pub(crate) fn hold_again(&mut self, lifted: Option<usize>) {
-        if let Some(at) = lifted {
-            let reservation = self.counted[at].reservation;
-            self.counted[at].holds = crate::counted::hold_beside(self.engine, self.snapshot, reservation, &self.plan.starts);
         }
     }
 }

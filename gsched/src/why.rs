@@ -199,9 +199,13 @@ impl Pass<'_> {
         let lifted = self.lift_counted(shape);
         // Room and licences that are kept for itself in another partition are not in its way.
         let own = self.lift_own(job);
-        match self.licences_now(job, secs) {
-            Err(Wait::Licences(reason) | Wait::Limit(reason)) => found.push(Blocker::of(reason)),
-            Err(Wait::Room) | Ok(()) => {}
+        let ways = (0..self.shape(shape).ways.len()).collect();
+        let reserved = self.reserved_ways(shape, ways, job.spec.time_min_secs.unwrap_or(secs)).map(drop);
+        for told in [reserved, self.licences_now(job, secs)] {
+            match told {
+                Err(Wait::Short(reason) | Wait::Limit(reason)) => found.push(Blocker::of(reason)),
+                Err(Wait::Room) | Ok(()) => {}
+            }
         }
         let has_room = self.has_room(job, shape);
         if !has_room {

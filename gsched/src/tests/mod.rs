@@ -5,6 +5,7 @@ mod backfill;
 mod choices;
 mod kept;
 mod promises;
+mod reserved;
 mod rounds;
 mod sharing;
 mod terms;
@@ -21,7 +22,7 @@ use gmodel::gpu_request::GpuAsk;
 use gmodel::hostlist::Hostlist;
 use gmodel::job::{GpuScope, MemAsk, Switches};
 use gmodel::node::{GpuEntry, GpuInfo};
-use gmodel::policy::{Backfill, GpuAmounts, Rails, Repeat, Reservation, ReservedPart, Switch};
+use gmodel::policy::{Backfill, Rails, Repeat, Reservation, ReservedPart, Switch};
 use gmodel::run::NodeShare;
 use gmodel::{CommonSpec, GpuGrant, GpuSet, GpuSlot, JobId, JobSpec, NodeId, Request, RunId, Timestamp};
 use std::collections::BTreeMap;
@@ -86,16 +87,16 @@ fn backfill(text: &str) -> Backfill {
     }
 }
 
-/// `reservation r nodes=n1 from=100 secs=50 user=alice daily flex maint`; without nodes all, `gpus=4` so many.
+/// `reservation r nodes=n1 from=100 secs=50 user=alice daily flex maint`; without nodes all, `gpus=4`, `gpus=h100:2,gpu:3` so many.
 fn reservation(words: &[&str]) -> Reservation {
     Reservation {
         name: words[0].into(),
         start: NOW.plus_secs(number(words, "from").unwrap_or(0)),
         duration_secs: number(words, "secs").unwrap(),
         repeat: if words.contains(&"daily") { Repeat::Daily } else { Repeat::Once },
-        what: match (get(words, "nodes"), number(words, "gpus")) {
+        what: match (get(words, "nodes"), get(words, "gpus")) {
             (Some(list), _) => ReservedPart::Nodes(Hostlist::parse(list).unwrap()),
-            (None, Some(count)) => ReservedPart::Gpus(GpuAmounts::all(count)),
+            (None, Some(amounts)) => ReservedPart::Gpus(crate::world::amounts(amounts)),
             (None, None) => ReservedPart::AllNodes,
         },
         users: get(words, "user").map(str::to_owned).into_iter().collect(),

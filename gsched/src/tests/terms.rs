@@ -75,9 +75,9 @@ fn gpus_reserved_by_number_are_kept_wherever_they_are() {
          job gpus=2 user=bob time=100",
         expect![[r#"
             10 starts on n1[0,1,2]x1
-            20 starts on n1[3]x1
-            30 starts on n2[0]x1
-            40 waits: Resources: needs 2 GPUs, 1 CPU and 1G of memory on one node; most is free on n2: 1 GPUs, 63 CPUs and 511G of memory; room is expected by 1970-01-01T00:18:20Z
+            30 starts on n1[3]x1
+            40 starts on n2[0,1]x1
+            20 waits: Reservation: reservation "demo" has 3 GPUs, and none is free for as long: this job needs 1
         "#]],
     );
     check(
@@ -93,6 +93,98 @@ fn gpus_reserved_by_number_are_kept_wherever_they_are() {
             20 waits: Resources: needs 2 GPUs, 1 CPU and 1G of memory on one node; most is free on n1: 1 GPUs, 64 CPUs and 512G of memory; room is expected by 1970-01-01T00:18:20Z
         "#]],
     );
+}
+
+#[test]
+fn jobs_of_a_reservation_of_gpus_take_no_more_than_it_has_unless_it_is_flexible() {
+    let queue = |reservation: &str| {
+        format!(
+            "reservation demo gpus=4 user=alice secs=1000 {reservation}
+             node n1 h100:8
+             job gpus=2 user=alice reservation=demo time=100
+             job gpus=4 user=alice reservation=demo time=100
+             job gpus=1 user=alice reservation=demo time=100
+             job gpus=1 user=alice reservation=demo time=101
+             job gpus=5 user=alice reservation=demo time=100
+             job gpus=0 user=alice reservation=demo time=100
+             job gpus=4 user=bob time=100
+             job gpus=1 user=bob time=100"
+        )
+    };
+    // The second comes when the first ends, and the fourth would be in its way.
+    check(&queue(""), expect![[r#"
+        10 starts on n1[0,1]x1
+        30 starts on n1[2]x1
+        60 starts on n1[]x1
+        70 starts on n1[3,4,5,6]x1
+        20 waits: Reservation: reservation "demo" has 4 GPUs, and 2 are free for as long: this job needs 4
+        40 waits: Reservation: reservation "demo" has 4 GPUs, and none is free for as long: this job needs 1
+        50 waits: Reservation: needs 5 GPUs, and reservation "demo" has 4 GPUs
+        80 waits: Priority: needs 1 GPU, 1 CPU and 1G of memory on one node; jobs of higher priority wait for such resources too
+    "#]]);
+    check(&queue("flex"), expect![[r#"
+        10 starts on n1[0,1]x1
+        20 starts on n1[2,3,4,5]x1
+        30 starts on n1[6]x1
+        40 starts on n1[7]x1
+        60 starts on n1[]x1
+        50 waits: Resources: needs 5 GPUs, 1 CPU and 1G of memory on one node; most is free on n1: 0 GPUs, 60 CPUs and 508G of memory; room is expected by 1970-01-01T00:18:20Z
+        70 waits: Priority: needs 4 GPUs, 1 CPU and 1G of memory on one node; jobs of higher priority wait for such resources too
+        80 waits: Priority: needs 1 GPU, 1 CPU and 1G of memory on one node; jobs of higher priority wait for such resources too
+    "#]]);
+}
+
+#[test]
+fn a_reservation_of_gpus_of_a_type_is_of_that_type_for_its_jobs_too() {
+    let nodes = "node n1 a100:2
+         node n2 h100:4";
+    let queue = "job gpus=1 user=alice reservation=demo time=100
+         job gpus=1 user=alice reservation=demo time=100
+         job gpus=a100:1 user=alice reservation=demo time=100
+         job gpus=2 user=bob time=100
+         job gpus=h100:3 user=bob time=100
+         job gpus=h100:1 user=bob time=100";
+    check(&format!("reservation demo gpus=h100:1 user=alice secs=1000\n{nodes}\n{queue}"), expect![[r#"
+        10 starts on n2[0]x1
+        40 starts on n1[0,1]x1
+        50 starts on n2[1,2,3]x1
+        20 waits: Reservation: reservation "demo" has 1 GPU, and none is free for as long: this job needs 1
+        30 waits: Reservation: reservation "demo" has 1 GPU, and none is free for as long: this job needs 1
+        60 waits: Priority: needs 1 h100, 1 CPU and 1G of memory on one node; jobs of higher priority wait for such resources too
+    "#]]);
+    // One h100 and one more of any type.
+    check(&format!("reservation demo gpus=h100:1,gpu:2 user=alice secs=1000\n{nodes}\n{queue}"), expect![[r#"
+        10 starts on n1[0]x1
+        20 starts on n2[0]x1
+        40 starts on n2[1,2]x1
+        60 starts on n2[3]x1
+        30 waits: Reservation: reservation "demo" has 2 GPUs, and none is free for as long: this job needs 1
+        50 waits: Priority: needs 3 h100, 1 CPU and 1G of memory on one node; jobs of higher priority wait for such resources too
+    "#]]);
+}
+
+#[test]
+fn what_a_job_of_a_reservation_of_gpus_leaves_is_for_others_of_it() {
+    let mut snapshot = picture(
+        "reservation demo gpus=2 user=alice secs=1000
+         node n1 h100:4
+         job gpus=2 user=alice reservation=demo time=100
+         job gpus=3 user=bob time=60
+         job gpus=2 user=alice reservation=demo time=100",
+    );
+    let mut engine = crate::Engine::default();
+    let first = engine.plan(&snapshot, WorkBudget::default());
+    super::kept::enter(&mut snapshot, &first);
+    let starts = |snapshot: &crate::Snapshot| {
+        let jobs = snapshot.pending.iter().map(|job| job.id).collect();
+        crate::forecast(snapshot, &jobs).iter().map(|one| (one.job.0, one.start.map(|at| at.since_secs(NOW)))).collect::<Vec<_>>()
+    };
+    // The third when the first ends; bob, who needs three of four, when the reservation is over.
+    assert_eq!(starts(&snapshot), [(20, Some(1000)), (30, Some(100))]);
+    let changes = super::kept::end(&mut snapshot, 0);
+    assert_eq!(engine.after(&snapshot, &changes, WorkBudget::default()), None, "that takes a full pass");
+    let next = engine.plan(&snapshot, WorkBudget::default());
+    assert_eq!(next.starts.iter().map(|start| start.job.0).collect::<Vec<_>>(), [30]);
 }
 
 #[test]
