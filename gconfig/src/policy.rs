@@ -9,7 +9,7 @@ use crate::limits::{job_limits, keys_with, limits, read as read_limits};
 use crate::section::{NamedTable, Section};
 use gmodel::hostlist::Hostlist;
 use gmodel::policy::{
-    Account, AccountUser, Budget, BudgetKind, Period, Policy, PreemptMode, Qos, ROOT_ACCOUNT, Repeat, Reservation,
+    ALL_GPUS, Account, AccountUser, Budget, BudgetKind, Period, Policy, PreemptMode, Qos, ROOT_ACCOUNT, Repeat, Reservation,
     ReservedPart,
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -263,7 +263,7 @@ impl<'s> Records<'s> {
         for key in ["start", "duration"].iter().filter(|key| !section.has(key)) {
             errors.add(source, table.span.clone(), format!("{what} has no {key}"), "start and duration are needed");
         }
-        Reservation {
+        let reservation = Reservation {
             name: name.to_owned(),
             start: section.moment("start", errors).unwrap_or_default(),
             duration_secs: section.secs("duration", 60..=MAX_DURATION_SECS, errors).unwrap_or(0),
@@ -277,7 +277,12 @@ impl<'s> Records<'s> {
             ignore_running: section.boolean("ignore_running", errors).unwrap_or(false),
             created_by: source.path.display().to_string(),
             zone: None,
+        };
+        if reservation.repeat.every_secs().is_some_and(|secs| reservation.duration_secs > secs) {
+            let text = format!("{what} lasts longer than until it comes again");
+            errors.add(source, section.span("duration"), text, "at most an hour, a day or a week, as it comes");
         }
+        reservation
     }
 }
 
@@ -368,7 +373,14 @@ fn reserved_part(section: &Section, table: &NamedTable, errors: &mut Errors) -> 
             section.hosts("nodes", errors).map_or(ReservedPart::NodeCount(1), ReservedPart::Nodes)
         }
         ["node_count"] => ReservedPart::NodeCount(section.number("node_count", 1..=1_000_000, errors).unwrap_or(1)),
-        [_gpus] => ReservedPart::Gpus(section.amounts("gpus", errors).unwrap_or_default()),
+        [gpus] => {
+            let amounts = section.amounts(gpus, errors);
+            if amounts.as_ref().is_some_and(|amounts| amounts.amount(ALL_GPUS) == 0) {
+                let text = format!("[reservation.{}] reserves no GPU", table.name);
+                errors.add(section.source, section.span(gpus), text, "write a number, or numbers by type");
+            }
+            ReservedPart::Gpus(amounts.unwrap_or_default())
+        }
         [] => {
             let text = format!("[reservation.{}] reserves nothing", table.name);
             errors.add(section.source, table.span.clone(), text, "name nodes, node_count or gpus");

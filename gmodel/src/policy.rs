@@ -284,6 +284,18 @@ pub enum Repeat {
     Weekly,
 }
 
+impl Repeat {
+    /// Seconds from one to the next by the clock, the least; `None`: it comes once.
+    pub const fn every_secs(self) -> Option<u32> {
+        match self {
+            Self::Once => None,
+            Self::Hourly => Some(3_600),
+            Self::Daily | Self::Weekday => Some(86_400),
+            Self::Weekly => Some(7 * 86_400),
+        }
+    }
+}
+
 /// What a reservation sets apart.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

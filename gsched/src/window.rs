@@ -15,6 +15,9 @@ pub type Window = (Timestamp, Timestamp);
 /// Windows that are looked at in a row before a job is said to fit in none.
 const MOST_WINDOWS: usize = 64;
 
+/// Windows of two recurring reservations that are held against each other.
+const MOST_MEETINGS: usize = 1_000;
+
 /// The reservations of a snapshot, by number.
 #[derive(Clone, Debug, Default)]
 pub struct Windows {
@@ -163,7 +166,7 @@ pub fn next(reservation: &Reservation, after: Timestamp) -> Option<Window> {
     if millis == 0 {
         return None;
     }
-    let Some(period) = period_millis(reservation.repeat) else {
+    let Some(period) = reservation.repeat.every_secs().map(|secs| i64::from(secs) * 1000) else {
         return Some(window(reservation.start)).filter(|window| window.1 > after);
     };
     let ended = after.0.saturating_sub(reservation.start.0).saturating_sub(millis);
@@ -191,13 +194,19 @@ pub fn next(reservation: &Reservation, after: Timestamp) -> Option<Window> {
     }
 }
 
-fn period_millis(repeat: Repeat) -> Option<i64> {
-    match repeat {
-        Repeat::Once => None,
-        Repeat::Hourly => Some(3_600_000),
-        Repeat::Daily | Repeat::Weekday => Some(86_400_000),
-        Repeat::Weekly => Some(7 * 86_400_000),
+/// The first window of a reservation that ends after a time and meets one of another, with the other's.
+pub fn first_meeting(one: &Reservation, other: &Reservation, after: Timestamp) -> Option<(Window, Window)> {
+    let (mut own, mut theirs) = (next(one, after)?, next(other, after)?);
+    for _ in 0..MOST_MEETINGS {
+        if own.0 < theirs.1 && theirs.0 < own.1 {
+            return Some((own, theirs));
+        }
+        match own.1 <= theirs.1 {
+            true => own = next(one, own.1)?,
+            false => theirs = next(other, theirs.1)?,
+        }
     }
+    None
 }
 
 /// Monday to Friday, of milliseconds on a clock. The epoch was a Thursday.
@@ -227,6 +236,24 @@ mod tests {
         assert_eq!((at(&once, 0), at(&once, 149), at(&once, 150)), (Some((100, 150)), Some((100, 150)), None));
         let hourly = reservation(100, 50, Repeat::Hourly);
         assert_eq!((at(&hourly, 150), at(&hourly, 3749), at(&hourly, 3750)), (Some((3700, 3750)), Some((3700, 3750)), Some((7300, 7350))));
+    }
+
+    #[test]
+    fn recurring_reservations_meet_in_any_of_their_windows() {
+        let meets = |one: &Reservation, other: &Reservation| {
+            let met = |one: &Reservation, other: &Reservation| first_meeting(one, other, Timestamp(0)).map(|(own, theirs)| (own.0.secs(), theirs.0.secs()));
+            let there = met(one, other);
+            assert_eq!(there, met(other, one).map(|(own, theirs)| (theirs, own)), "either way");
+            there
+        };
+        let (hour, day) = (3600, 86_400);
+        let daily = reservation(0, 3600, Repeat::Daily);
+        assert_eq!(meets(&daily, &reservation(9 * day + 1800, 60, Repeat::Once)), Some((9 * day, 9 * day + 1800)));
+        assert_eq!(meets(&daily, &reservation(9 * day + 3600, 60, Repeat::Once)), None, "one ends when the other begins");
+        assert_eq!(meets(&daily, &reservation(5 * hour, 60, Repeat::Daily)), None);
+        let weekly = reservation(3 * day + hour / 2, 60, Repeat::Weekly);
+        assert_eq!(meets(&daily, &weekly), Some((3 * day, 3 * day + hour / 2)));
+        assert_eq!(meets(&reservation(hour / 4, 60, Repeat::Hourly), &weekly), None);
     }
 
     #[test]

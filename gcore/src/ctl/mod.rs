@@ -76,10 +76,11 @@ pub use idle::{BY as IDLE_POLICY, IdleOrder, idle_orders, idle_spells, idle_word
 pub use late_specs::LateSpecs;
 pub use limits::{Minutes, Tally};
 pub use lost_node::{FenceOrder, fence_orders, fence_words};
+pub use policy_check::policy_faults;
 pub use preempt::checkpoint_of;
 pub use mirror::Mirror;
 pub use imex::imex_channel;
-pub use snapshot::{nvlink_domain, sched_node, snapshot};
+pub use snapshot::{nvlink_domain, sched_node, snapshot, snapshot_of};
 pub use submit::complete;
 pub use wake::next_deadline;
 

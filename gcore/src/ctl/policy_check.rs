@@ -6,7 +6,7 @@
 use super::state::State;
 use gmodel::Policy;
 use gmodel::config::ClusterConfig;
-use gmodel::policy::{ALL_GPUS, Account, Qos, ROOT_ACCOUNT, Repeat, Reservation};
+use gmodel::policy::{ALL_GPUS, Account, Qos, ROOT_ACCOUNT, Reservation};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Accounts below each other at most.
@@ -26,6 +26,11 @@ pub(super) fn new_faults(state: &State, after: &Policy) -> Vec<String> {
     }
     let before: BTreeSet<String> = faults(&state.policy, &state.config).into_iter().collect();
     now.into_iter().filter(|fault| !before.contains(fault)).collect()
+}
+
+/// What does not go together in the policy in force: files may say otherwise than what was made beside them.
+pub fn policy_faults(state: &State) -> Vec<String> {
+    faults(&state.policy, &state.config)
 }
 
 fn faults(policy: &Policy, config: &ClusterConfig) -> Vec<String> {
@@ -161,13 +166,7 @@ fn reservation_faults(policy: &Policy, config: &ClusterConfig, one: &Reservation
     if one.duration_secs == 0 {
         found.push(format!("reservation {name} would last no time."));
     }
-    let every_secs = match one.repeat {
-        Repeat::Once => u32::MAX,
-        Repeat::Hourly => 3_600,
-        Repeat::Daily | Repeat::Weekday => 86_400,
-        Repeat::Weekly => 7 * 86_400,
-    };
-    if one.duration_secs > every_secs {
+    if one.repeat.every_secs().is_some_and(|secs| one.duration_secs > secs) {
         found.push(format!("reservation {name} would last longer than until it comes again."));
     }
     if let Some(partition) = one.partition.as_deref().filter(|partition| config.partition(partition).is_none()) {

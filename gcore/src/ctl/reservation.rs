@@ -11,7 +11,7 @@ use gmodel::hostlist::{Hostlist, natural_order};
 use gmodel::node::Role;
 use gmodel::policy::{ALL_GPUS, GpuAmounts, Reservation, ReservedPart};
 use gmodel::{JobSpec, JobState, NodeId, Reason, ReasonCode, Timestamp};
-use gsched::window::{Window, next};
+use gsched::window::{Window, first_meeting, next};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A reservation as it will stand: its nodes chosen, its maker named.
@@ -28,21 +28,35 @@ pub(super) fn made(tx: &Tx, actor: &Actor, mut one: Reservation) -> Result<Reser
         return Err(Refusal::invalid(text));
     };
     let nodes = candidates(state, &one)?;
+    let meeting = meeting(state, &one, window);
     match one.what.clone() {
         ReservedPart::NodeCount(count) => {
-            let chosen = choose(state, &one, nodes, count as usize, window)?;
+            let chosen = choose(state, &one, nodes, count as usize, (window, &meeting))?;
             let list = Hostlist::parse(&gmodel::hostlist::compress(chosen)).map_err(|e| Refusal::invalid(e.to_string()))?;
             one.what = ReservedPart::Nodes(list);
         }
         ReservedPart::Nodes(_) | ReservedPart::AllNodes => {
             let mut way = InTheWay::default();
-            nodes.iter().for_each(|node| way.look(state, &one, node, window));
+            nodes.iter().for_each(|node| way.look(state, &one, node, (window, &meeting)));
             way.refuse(&one)?;
         }
         ReservedPart::Gpus(amounts) => gpus_are_free(state, &one, &nodes, &amounts, window)?,
     }
+    gpus_are_there(state, &one, &meeting, window)?;
     one.zone = None;
     Ok(one)
+}
+
+/// Another reservation, and its window that the one at hand meets.
+type Meeting<'a> = (&'a Reservation, Window);
+
+/// Those that are in force at the same time, now or later. Maintenance takes nobody's place.
+fn meeting<'a>(state: &'a State, one: &Reservation, window: Window) -> Vec<Meeting<'a>> {
+    if one.maintenance {
+        return Vec::new();
+    }
+    let others = state.policy.reservations.values().filter(|other| other.name != one.name && !other.maintenance);
+    others.filter_map(|other| Some((other, first_meeting(one, other, window.0)?.1))).collect()
 }
 
 /// The nodes it may be about.
@@ -64,7 +78,7 @@ fn choose(
     one: &Reservation,
     nodes: Vec<&Node>,
     count: usize,
-    window: Window,
+    (window, meeting): (Window, &[Meeting]),
 ) -> Result<Vec<String>, Refusal> {
     if count == 0 || count > nodes.len() {
         return Err(Refusal::invalid(format!("reservation {} asks for {count} nodes of {}.", one.name, nodes.len())));
@@ -73,7 +87,7 @@ fn choose(
         .into_iter()
         .map(|node| {
             let mut way = InTheWay::default();
-            way.look(state, one, node, window);
+            way.look(state, one, node, (window, meeting));
             (way.weight(one), !node.is_available(), node, way)
         })
         .collect();
@@ -83,7 +97,7 @@ fn choose(
     for (_, _, _, way) in &ranked {
         all.jobs.extend(way.jobs.iter().cloned());
         all.nodes.extend(way.nodes.iter().cloned());
-        all.others.extend(way.others.iter().cloned());
+        all.others.extend(way.others.iter().map(|(name, at)| (name.clone(), *at)));
     }
     all.refuse(one)?;
     let mut names: Vec<String> = ranked.into_iter().map(|(_, _, node, _)| node.name.clone()).collect();
@@ -96,12 +110,12 @@ fn choose(
 struct InTheWay {
     jobs: BTreeSet<String>,
     nodes: BTreeSet<String>,
-    /// Other reservations.
-    others: BTreeSet<String>,
+    /// Other reservations, and when they are in force.
+    others: BTreeMap<String, Timestamp>,
 }
 
 impl InTheWay {
-    fn look(&mut self, state: &State, one: &Reservation, node: &Node, window: Window) {
+    fn look(&mut self, state: &State, one: &Reservation, node: &Node, (window, meeting): (Window, &[Meeting])) {
         for run in node.runs.iter().filter_map(|run| state.runs.get(*run)) {
             if runs_into(state, run, node.id, one, window) {
                 let shown = state.jobs.get(run.id.job).map_or_else(|| run.id.job.to_string(), |job| job.shown_id());
@@ -109,11 +123,8 @@ impl InTheWay {
                 self.nodes.insert(node.name.clone());
             }
         }
-        for other in state.policy.reservations.values().filter(|other| other.name != one.name) {
-            let meets = next(other, window.0).is_some_and(|theirs| theirs.0 < window.1);
-            if meets && !one.maintenance && !other.maintenance && covers(state, other, node) {
-                self.others.insert(other.name.clone());
-            }
+        for (other, theirs) in meeting.iter().filter(|(other, _)| covers(state, other, node)) {
+            self.others.insert(other.name.clone(), theirs.0);
         }
     }
 
@@ -125,8 +136,8 @@ impl InTheWay {
 
     fn refuse(self, one: &Reservation) -> Result<(), Refusal> {
         let conflict = |text: String| Err(Refusal::conflict(text));
-        if let Some(other) = self.others.iter().next() {
-            return conflict(format!("reservation {}: reservation {other} has nodes of it at that time.", one.name));
+        if let Some((other, at)) = self.others.iter().next() {
+            return conflict(format!("reservation {}: reservation {other} has nodes of it at {at}.", one.name));
         }
         if self.jobs.is_empty() || one.ignore_running {
             return Ok(());
@@ -218,6 +229,50 @@ fn gpus_are_free(
         }
     }
     Ok(())
+}
+
+/// GPUs that are reserved by their number must be there for all who are to have them at a time, beside nodes that are reserved whole.
+fn gpus_are_there(state: &State, one: &Reservation, meeting: &[Meeting], window: Window) -> Result<(), Refusal> {
+    for at in meeting.iter().map(|(_, theirs)| theirs.0).chain([window.0]) {
+        let others = meeting.iter().map(|(other, _)| *other).filter(|other| next(other, at).is_some_and(|theirs| theirs.0 <= at));
+        let others: Vec<&Reservation> = others.collect();
+        let all: Vec<&Reservation> = others.iter().copied().chain([one]).collect();
+        let Some((kind, wanted, there)) = too_many_gpus(state, &all).filter(|_| too_many_gpus(state, &others).is_none()) else { continue };
+        let text = gsched::limits::milli_text;
+        let names: Vec<&str> = others.iter().map(|other| other.name.as_str()).collect();
+        return Err(Refusal::conflict(format!(
+            "reservation {}: with {} there would be {} {} reserved by number at {at}, and beside nodes that are reserved there are {}.",
+            one.name,
+            names.join(", "),
+            text(wanted),
+            if kind == ALL_GPUS { "GPUs" } else { &kind },
+            text(there)
+        )));
+    }
+    Ok(())
+}
+
+/// The first kind of GPU of which more are reserved by number than there are on other nodes than those that are reserved: thousandths.
+fn too_many_gpus(state: &State, all: &[&Reservation]) -> Option<(String, u64, u64)> {
+    let counted = || {
+        let amounts = |one: &'_ Reservation| if let ReservedPart::Gpus(amounts) = &one.what { Some(amounts.clone()) } else { None };
+        all.iter().filter_map(move |one| Some((*one, amounts(one)?)))
+    };
+    for (one, amounts) in counted() {
+        let shares_nodes = |other: &Reservation| other.partition == one.partition || other.partition.is_none() || one.partition.is_none();
+        let nodes = candidates(state, one).ok()?;
+        let open = nodes.into_iter().filter(|node| !all.iter().any(|other| covers(state, other, node)));
+        let gpus: Vec<_> = open.flat_map(|node| node.gpus.iter()).filter(|gpu| gpu.usable()).collect();
+        for kind in amounts.0.keys().map(String::as_str).chain([ALL_GPUS]) {
+            let there = gpus.iter().filter(|gpu| kind == ALL_GPUS || gpu.info.gpu_type.eq_ignore_ascii_case(kind));
+            let there: u64 = there.map(|gpu| u64::from(gpu.info.part().milli())).sum();
+            let wanted = counted().filter(|(other, _)| shares_nodes(other)).map(|(_, amounts)| amounts.amount(kind)).sum();
+            if wanted > there {
+                return Some((kind.to_owned(), wanted, there));
+            }
+        }
+    }
+    None
 }
 
 fn asked(spec: &JobSpec) -> Option<&str> {

@@ -5,15 +5,20 @@ use super::mig;
 use super::state::{Array, Free, Job, Node, Run, State};
 use gmodel::node::Role;
 use gmodel::run::NodeShare;
-use gmodel::{JobState, NodeId, Timestamp};
+use gmodel::{JobId, JobState, NodeId, Timestamp};
 use gsched::snapshot::Frozen;
 use gsched::{Particulars, PendingJob, RunningRun, SchedNode, Snapshot};
 
 /// Everything a pass needs, and nothing that changes under it.
 pub fn snapshot(state: &State, now: Timestamp) -> Snapshot {
+    snapshot_of(state, now, |_| true)
+}
+
+/// The same with some of those who wait.
+pub fn snapshot_of(state: &State, now: Timestamp, wanted: impl Fn(JobId) -> bool) -> Snapshot {
     let nodes = compute_nodes(state).map(|node| sched_node(state, node)).collect();
-    let jobs = state.jobs.values().filter(|job| job.state == JobState::Pending);
-    let arrays = state.arrays.values().filter(|array| !array.pending.is_empty());
+    let jobs = state.jobs.values().filter(|job| job.state == JobState::Pending && wanted(job.id));
+    let arrays = state.arrays.values().filter(|array| !array.pending.is_empty() && wanted(array.id));
     // Of the size of the queue at once: it is large, and made again in every pass.
     let mut pending = Vec::with_capacity(state.jobs.len() + state.arrays.len());
     pending.extend(jobs.flat_map(|job| pending_job(state, job).in_each_partition()));

@@ -31,16 +31,16 @@ fn a_count_of_nodes_becomes_nodes_that_nobody_is_on() {
         expect![[r#"
             job 1
             job 2
-            refused: reservation three: reservation two has nodes of it at that time.
+            refused: reservation three: reservation two has nodes of it at 1970-01-12T13:56:40Z.
             refused: reservation four asks for 4 nodes of 3.
             refused: reservation maint: job 1 may still run on n2 then, by their time limits. Begin later, choose other nodes, or make it over running jobs (ignore_running).
             refused: reservation past would be over already: it began at 1970-01-12T13:35:00Z.
             refused: reservation what: there is no node "n9".
             refused: reservation gpus asks for 4 h100; there are 3.
             refused: reservation gpus asks for 3 h100; 1 are free of jobs then (1, 2 may still run). Begin later, or make it over running jobs (ignore_running).
+            refused: reservation gpus: with two there would be 2 h100 reserved by number at 1970-01-12T13:56:40Z, and beside nodes that are reserved there are 1.
             refused: reservation none would be over already: it began at 1970-01-12T13:46:40Z.
             reservation all by root at 1970-01-12T13:47:40Z: {"nodes":"n[1-3]"}
-            reservation gpus by root at 1970-01-12T13:56:40Z: {"gpus":{"h100":2000}}
             reservation late by root at 1970-01-12T15:43:20Z: {"nodes":"n[1-3]"}
             reservation maint by root at 1970-01-12T13:48:20Z: {"nodes":"n2"}
             reservation two by root at 1970-01-12T13:56:40Z: {"nodes":"n[1,3]"}
@@ -149,6 +149,41 @@ fn what_is_for_an_account_is_for_those_below_it() {
             refused: partition "lab" is for the accounts lab; this job is charged to nlp. Choose with -A.
             1 alice RUNNING 1-1 on n1[0]
             2 alice RUNNING 2-1 on n1[1]
+        "#]],
+    );
+}
+
+#[test]
+fn a_reservation_is_held_against_every_window_of_the_others_and_against_gpus_that_are_promised() {
+    check(
+        "node n1 h100:4
+         node n2 h100:4
+         reservation once nodes=n1 at=777600 for=600 users=alice
+         reservation daily nodes=n1 at=300 for=600 users=bob daily
+         reservation daily nodes=n2 at=300 for=600 users=bob daily
+         reservation later nodes=n2 at=864600 for=60 users=alice
+         reservation gpus gpus=6 at=1000000 for=600 users=alice
+         reservation more gpus=h100:3 at=1000300 for=600 users=bob
+         reservation node nodes=n1 at=1000300 for=600 users=bob
+         reservation late gpus=3 at=1000600 for=600 users=bob
+         reservation later_still gpus=5 at=1000900 for=600 users=bob
+         reservation long gpus=2 at=999000 for=9000 users=bob
+         reservation rest gpus=1 at=1000300 for=60 users=bob
+         reservation patch nodes=n1 at=1000300 maintenance
+         policy",
+        expect![[r#"
+            refused: reservation daily: reservation once has nodes of it at 1970-01-21T13:46:40Z.
+            refused: reservation later: reservation daily has nodes of it at 1970-01-22T13:51:40Z.
+            refused: reservation more: with gpus there would be 9 GPUs reserved by number at 1970-01-24T03:33:20Z, and beside nodes that are reserved there are 8.
+            refused: reservation node: with gpus there would be 6 GPUs reserved by number at 1970-01-24T03:33:20Z, and beside nodes that are reserved there are 4.
+            refused: reservation long: with late, later_still there would be 10 GPUs reserved by number at 1970-01-24T03:48:20Z, and beside nodes that are reserved there are 8.
+            reservation daily by root at 1970-01-12T13:51:40Z: {"nodes":"n2"}
+            reservation gpus by root at 1970-01-24T03:33:20Z: {"gpus":{"gpu":6000}}
+            reservation late by root at 1970-01-24T03:43:20Z: {"gpus":{"gpu":3000}}
+            reservation later_still by root at 1970-01-24T03:48:20Z: {"gpus":{"gpu":5000}}
+            reservation once by root at 1970-01-21T13:46:40Z: {"nodes":"n1"}
+            reservation patch by root at 1970-01-24T03:38:20Z: {"nodes":"n1"}
+            reservation rest by root at 1970-01-24T03:38:20Z: {"gpus":{"gpu":1000}}
         "#]],
     );
 }
