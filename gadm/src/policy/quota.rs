@@ -143,7 +143,7 @@ fn in_words(account: &AccountRow) -> String {
         Some(guaranteed) => {
             for (gpu_type, count) in guaranteed {
                 let held = held(&account.guaranteed_held, gpu_type);
-                text.push_str(&format!("guaranteed: {count} {}, {held} held, {} free to claim\n", word(gpu_type), (count - held).max(0.0)));
+                text.push_str(&format!("guaranteed: {count} {}, {held} held, {} free to claim\n", word(gpu_type), to_milli((count - held).max(0.0))));
             }
         }
     }
@@ -155,7 +155,7 @@ fn in_words(account: &AccountRow) -> String {
     }
     for (gpu_type, most) in account.limit.iter().flatten() {
         let parts = [&account.guaranteed_held, &account.borrowed_held, &account.outside_held];
-        let all: f64 = parts.into_iter().map(|part| held(part, gpu_type)).sum();
+        let all: f64 = to_milli(parts.into_iter().map(|part| held(part, gpu_type)).sum());
         text.push_str(&format!("limit: {all} of {most} {} held\n", word(gpu_type)));
     }
     for (gpu_type, most) in account.lend_limit.iter().flatten() {
@@ -190,6 +190,11 @@ fn rounded(hours: f64) -> f64 {
     (hours * 10.0).round() / 10.0
 }
 
+/// GPUs are counted in thousandths.
+fn to_milli(gpus: f64) -> f64 {
+    (gpus * 1000.0).round() / 1000.0
+}
+
 fn word(gpu_type: &str) -> &str {
     if gpu_type == "gpu" { "GPUs" } else { gpu_type }
 }
@@ -205,6 +210,13 @@ mod tests {
         let over = BudgetRow { gpu_hours: 1, used_gpu_hours: Some(2.0), ..BudgetRow::default() };
         assert_eq!(budget_use(&over), ": 2 used, 0 left");
         assert_eq!(budget_use(&BudgetRow::default()), "", "an older controller says nothing of it");
+    }
+
+    #[test]
+    fn parts_of_gpus_are_told_in_thousandths() {
+        let gpus = |gpus: f64| Gpus::from([("h100".to_owned(), gpus)]);
+        let account = AccountRow { name: "x".into(), guaranteed: Some(gpus(1.235)), guaranteed_held: gpus(1.0), ..AccountRow::default() };
+        assert!(in_words(&account).contains("guaranteed: 1.235 h100, 1 held, 0.235 free to claim\n"), "{}", in_words(&account));
     }
 
     #[test]

@@ -192,6 +192,16 @@ pub fn read_policy(name: &str, text: &str, partitions: &[Partition], base: &Poli
     if errors.is_empty() { Ok(records.policy) } else { Err(errors.into_sorted()) }
 }
 
+/// The first thing in records that a file of them could not say: what an export prints is read back as it is.
+pub fn beyond_files(policy: &Policy) -> Option<String> {
+    let mut errors = Errors::with_local(machine_time);
+    let source = Source::new(Path::new("export"), &policy_text(policy), &mut errors);
+    let table = source.parse(&mut errors);
+    Records::default().read(&source, &table, &mut errors);
+    let first = errors.into_sorted().into_iter().next()?;
+    Some(if first.hint.is_empty() { first.message } else { format!("{}: {}", first.message, first.hint) })
+}
+
 /// The `*.toml` of a directory by name. A directory that is missing is an empty one.
 fn files_of(dir: &Path, errors: &mut Errors) -> Vec<Source> {
     let entries = match std::fs::read_dir(dir) {

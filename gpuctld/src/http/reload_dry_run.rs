@@ -9,7 +9,7 @@ use super::{Site, admin, now};
 use crate::config::Config;
 use axum::Json;
 use axum::extract::State as Shared;
-use gcore::ctl::{Input, State, handle, snapshot};
+use gcore::ctl::{Input, State, handle, policy_faults, snapshot};
 use gmodel::config::ClusterConfig;
 use gmodel::{JobId, Reason, RunClass, RunId, Timestamp};
 use gsched::{Plan, WorkBudget};
@@ -46,6 +46,8 @@ fn compare(state: &State, config: ClusterConfig, now: Timestamp) -> Result<Vec<S
         let over_gadms = change.strip_suffix(" is changed").is_some_and(|record| new_in_files.contains(&format!("{record} is added")));
         notes.push(if over_gadms { format!("{change}: what gadm made of it counts no more") } else { change });
     }
+    let known = policy_faults(state);
+    notes.extend(policy_faults(&copy).into_iter().filter(|fault| !known.contains(fault)));
     notes.extend(stranded(state, &copy));
     let after = Outlook::of(copy, now);
     let mut jobs = before.differences(&after, state);
@@ -74,7 +76,25 @@ fn settings(old: &ClusterConfig, new: &ClusterConfig) -> Vec<String> {
     }
     notes.extend(before.keys().filter(|name| !after.contains_key(*name)).map(|name| format!("partition {name} is removed")));
     let (was, is) = (&old.scheduler, &new.scheduler);
-    let tables = [
+    let keys = [
+        ("default_account", old.default_account != new.default_account),
+        ("operators", old.operators != new.operators),
+        ("privacy", old.privacy != new.privacy),
+        ("time_zone", old.time_zone != new.time_zone),
+        ("allow_root_jobs", old.allow_root_jobs != new.allow_root_jobs),
+        ("node_timeout_secs", old.node_timeout_secs != new.node_timeout_secs),
+        ("lost_node", old.lost_node != new.lost_node),
+        ("prepare_timeout_secs", old.prepare_timeout_secs != new.prepare_timeout_secs),
+        ("kill_grace_secs", old.kill_grace_secs != new.kill_grace_secs),
+        ("kill_invalid_depend", old.kill_invalid_depend != new.kill_invalid_depend),
+        ("min_job_age_secs", old.min_job_age_secs != new.min_job_age_secs),
+        ("max_array_tasks", old.max_array_tasks != new.max_array_tasks),
+        ("max_pending_jobs", old.max_pending_jobs != new.max_pending_jobs),
+        ("mig_recut_secs", old.mig_recut_secs != new.mig_recut_secs),
+        ("[mig]", old.mig != new.mig),
+        ("[expect]", old.expected != new.expected),
+        ("[diagnostics]", old.diagnostics != new.diagnostics),
+
         ("[scheduler]", (was.order, was.backfill, was.placement, was.consolidate) != (is.order, is.backfill, is.placement, is.consolidate)),
         ("[priority]", was.priority != is.priority),
         ("[fair_share]", was.fair_share != is.fair_share),
@@ -83,7 +103,7 @@ fn settings(old: &ClusterConfig, new: &ClusterConfig) -> Vec<String> {
         ("[[price]]", was.prices != is.prices),
         ("topology.toml", was.topology != is.topology),
     ];
-    notes.extend(tables.iter().filter(|(_, differs)| *differs).map(|(name, _)| format!("{name} is changed")));
+    notes.extend(keys.iter().filter(|(_, differs)| *differs).map(|(name, _)| format!("{name} is changed")));
     notes
 }
 

@@ -15,7 +15,7 @@ use super::error::ApiError;
 use super::permission::{Caller, Sight};
 use super::query::Pairs;
 use super::{Site, now};
-use crate::config::{RecordKind, policy_text, read_policy};
+use crate::config::{RecordKind, beyond_files, policy_text, read_policy};
 use axum::Json;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, State as Shared};
@@ -81,7 +81,24 @@ async fn send(site: &Site, caller: Caller, change: PolicyChange) -> Answer {
     send_noting(site, caller, change, Vec::new()).await
 }
 
+/// What is made here has the bounds of what is written in files.
+fn can_be_exported(change: &PolicyChange) -> Result<(), ApiError> {
+    let mut one = Policy::default();
+    match change.clone() {
+        PolicyChange::Account { account } => drop(one.accounts.insert(account.name.clone(), *account)),
+        PolicyChange::User { account, user, entry } => {
+            let account = Account { name: account, users: BTreeMap::from([(user, entry)]), ..Account::default() };
+            one.accounts.insert(account.name.clone(), account);
+        }
+        PolicyChange::Qos { qos } => drop(one.qos.insert(qos.name.clone(), *qos)),
+        PolicyChange::Reservation { reservation } => drop(one.reservations.insert(reservation.name.clone(), *reservation)),
+        _ => {}
+    }
+    beyond_files(&one).map_or(Ok(()), |text| Err(ApiError::invalid(text)))
+}
+
 async fn send_noting(site: &Site, caller: Caller, change: PolicyChange, notes: Vec<String>) -> Answer {
+    can_be_exported(&change)?;
     site.core.command(caller.actor, Command::Policy { change }).await?;
     site.app.may_have_quotas.store(true, Relaxed);
     Ok(Json(Done { schema: SCHEMA, notes }))

@@ -79,7 +79,7 @@ async fn impossible_edits_say_what_stands_against_them() {
     refuses(&pool, "/v1/accounts/b", new(json!({"parent": "tap"})), expect![[r#"404 not_found: there is no account "tap". Did you mean "top"?"#]]).await;
     refuses(&pool, "/v1/accounts/b", new(json!({"parent": "top", "guaranteed": {"h100": 8}})), expect!["400 invalid: the accounts below top would be guaranteed 20 h100 together (a 12, b 8), and it has 16. Raise its guarantee first."]).await;
     refuses(&pool, "/v1/accounts/top", set(json!({"parent": "a"})), expect!["400 invalid: account a would be below itself."]).await;
-    refuses(&pool, "/v1/accounts/top", set(json!({"limit": {"h100": 8}})), expect!["400 invalid: account top would be guaranteed 16 h100 and limited to 8."]).await;
+    refuses(&pool, "/v1/accounts/top", set(json!({"limit": {"h100": 8}})), expect!["400 invalid: guaranteed h100 is 16, more than the limit 8: make it the limit or less"]).await;
     refuses(&pool, "/v1/accounts/top", set(json!({"guarantee": 8})), expect![[r#"400 invalid: "guarantee" cannot be set. Did you mean "guaranteed"? Keys: parent, description, shares, guaranteed, limit, lend_limit, budgets, group, per_user, allow_qos, default_qos, coordinators, closed"#]]).await;
     refuses(&pool, "/v1/accounts/top", set(json!({"group": {"gpu": 8}})), expect![[r#"400 invalid: group has no "gpu". Did you mean "gpus"? Keys: running_jobs, submitted_jobs, gpus, cpus, nodes, running_gpu_hours, array_tasks, submits_per_minute"#]]).await;
     refuses(&pool, "/v1/accounts/top", set(json!({"shares": "many"})), expect![[r#"400 invalid: the change cannot be read: invalid type: string "many", expected u32"#]]).await;
@@ -193,9 +193,9 @@ async fn who_will_borrow_hears_it_at_once() {
     }
     expect![[r#"
         vision 2 {}: []
-        vision 1 {}: ["would start on borrowed GPUs: account vision holds 2 of its 2 guaranteed GPUs. Their owners may take them back; with --no-borrow it waits for its own"]
+        vision 1 {}: ["would start on borrowed GPUs: account vision is guaranteed 2 GPUs and uses 2 of them, and this job needs 1. Their owners may take them back; with --no-borrow it waits for its own"]
         vision 1 {"borrow":false}: []
-        vision 1 {"requeue":false}: ["waits for guaranteed GPUs: account vision holds 2 of its 2 guaranteed GPUs, and a job that may not be requeued borrows only with --borrow"]
+        vision 1 {"requeue":false}: ["waits for guaranteed GPUs: account vision is guaranteed 2 GPUs and uses 2 of them, and this job needs 1, and a job that may not be requeued borrows only with --borrow"]
         guest 1 {}: ["account guest is guaranteed no GPUs: this job runs on what others leave idle, and gives way when they want it back"]
         guest 1 {"borrow":false}: ["account guest is guaranteed no GPUs, and --no-borrow waits for such: it starts when the account gets a guarantee, or without that option on what others leave idle"]
         guest 1 {"requeue":false}: ["account guest is guaranteed no GPUs, and a job that may not be requeued does not borrow: with --borrow it runs on what others leave idle, and ends for good when they want it back"]
@@ -219,6 +219,66 @@ async fn who_fits_beside_those_who_will_borrow_hears_nothing_of_borrowing() {
         told.push(answer["notes"].as_array().unwrap().len());
     }
     assert_eq!(told, [0, 1, 0, 1, 0, 1]);
+}
+
+#[tokio::test]
+async fn borrowing_is_told_of_other_types_and_of_what_accounts_below_are_guaranteed() {
+    let pool = Pool::new("[account.other.guaranteed]\na100 = 4\n[account.all]\nguaranteed = 3\n[account.part]\nparent = \"all\"\nguaranteed = 2\n");
+    pool.node("n1", Role::Compute, 8).await;
+    let mut told = String::new();
+    for (account, gpus) in [("other", "h100:1"), ("other", "1"), ("all", "2"), ("all", "1"), ("part", "2"), ("part", "1")] {
+        let spec = json!({"account": account, "time_limit_secs": 60, "request": {"gpus": gpus}});
+        let answer = pool.post(&alice(), "/v1/jobs", request(spec)).await;
+        told.push_str(&format!("{account} {gpus}: {}\n", answer["notes"]));
+    }
+    expect![[r#"
+        other h100:1: ["would start on borrowed GPUs: account other is guaranteed 0 h100 and uses 0 of them, and this job needs 1. Their owners may take them back; with --no-borrow it waits for its own"]
+        other 1: ["would start on borrowed GPUs: account other is guaranteed 0 h100 and uses 0 of them, and this job needs 1. Their owners may take them back; with --no-borrow it waits for its own"]
+        all 2: ["would start on borrowed GPUs: account all is guaranteed 3 GPUs, of which 2 are used or guaranteed to accounts below it, and this job needs 2. Their owners may take them back; with --no-borrow it waits for its own"]
+        all 1: []
+        part 2: []
+        part 1: ["would start on borrowed GPUs: jobs that wait before it stand on what account part has left of its guarantee. Their owners may take them back; with --no-borrow it waits for its own"]
+    "#]].assert_eq(&told);
+}
+
+#[tokio::test]
+async fn what_an_edit_makes_can_be_exported_and_read_again() {
+    let pool = Pool::new("");
+    pool.node("n1", Role::Compute, 8).await;
+    let new = |change: Value| json!({"create": true, "change": change});
+    let mut told = String::new();
+    for (path, change) in [
+        ("accounts/a", json!({"shares": 4_294_967_295u32})),
+        ("accounts/a", json!({"per_user": {"running_jobs": 4_000_000_000u32}})),
+        ("accounts/a", json!({"budgets": [{"kind": "cap", "gpu_hours": 99_999_999_999u64, "period": "day"}]})),
+        ("qos/q", json!({"priority": 4_294_967_295u32})),
+        ("qos/q", json!({"min_run_secs": 40_000_000})),
+        ("reservations/r", json!({"start": "2100-01-01T00:00:00Z", "duration_secs": 30, "nodes": "n1"})),
+        ("reservations/r", json!({"start": "2100-01-01T00:00:00Z", "duration_secs": 40_000_000, "nodes": "n1"})),
+        ("reservations/r", json!({"start": "2100-01-01T00:00:00Z", "duration_secs": 90_000, "nodes": "n1", "repeat": "daily"})),
+        ("reservations/r", json!({"start": "2100-01-01T00:00:00Z", "duration_secs": 600, "gpus": {"gpu": 0.0}})),
+    ] {
+        told.push_str(&format!("{}\n", pool.refused(&root(), "POST", &format!("/v1/{path}"), new(change)).await));
+    }
+    expect![[r#"
+        400 invalid: shares = 4294967295 is out of bounds: 0 to 1000000 is allowed
+        400 invalid: running_jobs = 4000000000 is out of bounds: 0 to 100000000 is allowed
+        400 invalid: gpu_hours = 99999999999 is out of bounds: 0 to 4294967295 is allowed
+        400 invalid: priority = 4294967295 is out of bounds: 0 to 1000000000 is allowed
+        400 invalid: min_run is 40000000 s, which is out of bounds: 0 s to 31622400 s is allowed
+        400 invalid: duration is 30 s, which is out of bounds: 60 s to 31622400 s is allowed
+        400 invalid: duration is 40000000 s, which is out of bounds: 60 s to 31622400 s is allowed
+        400 invalid: [reservation.r] lasts longer than until it comes again: at most an hour, a day or a week, as it comes
+        400 invalid: [reservation.r] reserves no GPU: write a number, or numbers by type
+    "#]].assert_eq(&told);
+    let most = json!({"shares": 1_000_000, "description": "two\nlines, \"quoted\", ü", "coordinators": ["ünï"],
+        "guaranteed": {"h100": 0.125}, "budgets": [{"kind": "cap", "gpu_hours": 4_294_967_295u32, "period": "day"}]});
+    pool.post(&root(), "/v1/accounts/a", new(most)).await;
+    pool.post(&root(), "/v1/accounts/a/users/bob.b", new(json!({"shares": 0, "default": true}))).await;
+    pool.post(&root(), "/v1/reservations/r", new(json!({"start": "2100-01-01T00:00:00.007Z", "duration_secs": 86_400, "gpus": {"h100": 2, "gpu": 3}, "repeat": "daily", "flex": true}))).await;
+    let export = pool.get(&root(), "/v1/policy").await;
+    let done = pool.post(&root(), "/v1/policy", json!({"toml": export["toml"], "dry_run": true})).await;
+    assert_eq!(done["notes"], json!(["nothing would change"]));
 }
 
 #[tokio::test]
@@ -286,4 +346,13 @@ async fn a_dry_reload_names_what_would_become_of_jobs() {
     write_config(pool.dir.path(), "[partition.a]\ndefault = true\n[partition.b]\n[account.new]\n[account.same]\n");
     let answer = pool.post(&root(), "/v1/reload/dry-run", Value::Null).await;
     assert_eq!(answer["notes"], json!(["account new is changed: what gadm made of it counts no more"]));
+    // What does not go together with what gadm made is said.
+    pool.post(&root(), "/v1/accounts/below", json!({"create": true, "change": {"parent": "kept", "guaranteed": {"gpu": 4}}})).await;
+    write_config(pool.dir.path(), "privacy = \"own\"\n[partition.a]\ndefault = true\n[partition.b]\n[account.kept]\nguaranteed = 2\n");
+    let answer = pool.post(&root(), "/v1/reload/dry-run", Value::Null).await;
+    assert_eq!(answer["notes"], json!([
+        "privacy is changed",
+        "account kept is changed: what gadm made of it counts no more",
+        "the accounts below kept would be guaranteed 4 GPUs together (below 4), and it has 2. Raise its guarantee first.",
+    ]));
 }
