@@ -71,7 +71,7 @@ pub struct Bench {
 const BUSY: &str = "10,000 pending (1-8 GPUs, 1-4 nodes, 10 min to 24 h), 1,024 nodes of 8 GPUs all busy";
 
 /// All rows, in the order of the table.
-pub const BENCHES: [Bench; 12] = [
+pub const BENCHES: [Bench; 13] = [
     row("pass-k1", BUSY, Some(50.0), 9, || busy(1024, 10_000, Backfill::EASY), nothing),
     row("pass-k100", BUSY, Some(150.0), 9, || busy(1024, 10_000, Backfill::First(100)), nothing),
     row("pass-all", BUSY, Some(5000.0), 3, || busy(1024, 10_000, Backfill::All), nothing),
@@ -111,6 +111,7 @@ pub const BENCHES: [Bench; 12] = [
     row("gang", "a gang of 512 nodes where 511 are free: the verdict", Some(100.0), 9, gang, nothing),
     row("gang-never", "a gang of 512 nodes on 511: refused when it is submitted", Some(100.0), 9, gang_never, nothing),
     row("reclaim", "one GPU reclaimed on a full cluster of 500 nodes of 8 GPUs", Some(50.0), 9, reclaim, nothing),
+    row("why", "gq --why of the last of 10,000 pending on 1,024 nodes of 8 GPUs all busy", None, 9, why_the_last, nothing),
 ];
 
 const fn row(
@@ -203,6 +204,8 @@ struct Bed {
     now: Timestamp,
     /// What is submitted and refused in each round, instead of a pass.
     submit: Option<JobSpec>,
+    /// Who is asked why it waits, instead of a pass.
+    ask: Option<JobId>,
     naive: bool,
     /// What became free is given away without a whole pass.
     quick: bool,
@@ -220,7 +223,7 @@ impl Bed {
         };
         config.policy.accounts = accounts.into_iter().map(|account| (account.name.clone(), account)).collect();
         let state = started_state(&hardware, &config, BASE);
-        Self { state, engine: Engine::default(), mirror: Mirror::default(), now: BASE, submit: None, naive: true, quick: false }
+        Self { state, engine: Engine::default(), mirror: Mirror::default(), now: BASE, submit: None, ask: None, naive: true, quick: false }
     }
 
     fn submit(&mut self, spec: JobSpec) -> Result<JobId, String> {
@@ -266,6 +269,13 @@ impl Bed {
             return (took, 0, refused.map_or_else(|text| format!("refused: {text}"), |id| format!("queued as {id}")));
         }
         let begun = clock();
+        if let Some(job) = self.ask {
+            let picture = snapshot(&self.state, self.now);
+            let seen = clock();
+            let why = Engine::default().why(&picture, job, unbounded()).expect("it waits");
+            let words = format!("{} ahead, {} blockers, {} changes", why.ahead, why.blockers.len(), why.changes.len());
+            return (clock() - begun, seen - begun, words);
+        }
         self.mirror.update(&self.state, self.now);
         let seen = clock();
         let (picture, changes) = self.mirror.picture().expect("it was just taken");
@@ -433,6 +443,17 @@ fn reclaim() -> Bed {
     bed.now = bed.now.plus_secs(7200);
     bed.submit(of("owner", 3600)).expect("it fits when it is idle");
     bed.naive = false;
+    bed
+}
+
+/// The question of gq --why, as the controller answers it.
+fn why_the_last() -> Bed {
+    let mut bed = busy(1024, 10_000, Backfill::First(100));
+    // Something is free, but not enough of it: changes are tried in whole passes.
+    let ended: Vec<RunId> = bed.state.runs.values().take(4).map(|run| run.id).collect();
+    ended.into_iter().for_each(|run| bed.end(run));
+    let last = bed.submit(spec(8, 4, 86_400)).expect("it fits when it is idle");
+    (bed.ask, bed.naive) = (Some(last), false);
     bed
 }
 
