@@ -187,10 +187,11 @@ pub fn apply(state: &mut State, event: &Event) {
 
 /// What the nodes of a run should do has changed.
 fn raise_generations(state: &mut State, id: RunId) {
-    let nodes: Vec<NodeId> =
-        state.runs.get(id).expect("run exists").members.iter().map(|m| m.node).collect();
-    for node in nodes {
-        raise_generation(state, node);
+    let generation = state.seq.0;
+    for member in &state.runs.get(id).expect("run exists").members {
+        if let Some(node) = state.nodes.get_mut(member.node) {
+            node.generation = generation;
+        }
     }
 }
 

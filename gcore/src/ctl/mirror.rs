@@ -196,14 +196,14 @@ impl Mirror {
     /// What a run takes or gives back on a node changes the node's record too: its generation at least.
     fn nodes_of(&mut self, picture: &mut Snapshot, state: &State) {
         let mut changed: Vec<(usize, &Node)> = Vec::new();
-        let mut ids = BTreeSet::new();
+        let mut ids = Vec::new();
         let mut others = false;
         state.nodes.each_change(&mut self.nodes, |id, is| {
             let at = place_of(&picture.nodes, id);
             let is = is.filter(|node| node.role == Role::Compute);
             others |= at.is_some() != is.is_some();
             changed.extend(at.zip(is));
-            ids.insert(id);
+            ids.push(id);
         });
         if others {
             self.changes.everything = true;
@@ -211,7 +211,7 @@ impl Mirror {
             picture.nodes = compute_nodes(state).map(|node| sched_node(state, node)).collect();
             return;
         }
-        self.changes.nodes.append(&mut ids);
+        self.changes.nodes.append(&mut ids.into_iter().collect());
         for (at, node) in changed {
             let entry = &mut picture.nodes[at];
             if self.bases[at].is_of(node) {

@@ -33,7 +33,7 @@ fn move_on(tx: &mut Tx, id: RunId, news: Option<NodeId>) {
     if run.outcome.is_none() {
         if all(run, Member::is_ended) {
             end(tx, id);
-        } else if should_stop_rest(run, no_kill(tx, id), news) {
+        } else if should_stop_rest(run, || no_kill(tx, id), news) {
             stop(tx, id, StopWhy::Member, "system");
             return;
         } else if run.go.is_none() && run.stop.is_none() && all(run, Member::is_ready) {
@@ -56,13 +56,13 @@ fn no_kill(tx: &Tx, id: RunId) -> bool {
 }
 
 /// The batch node's end is the run's; another member's failure is too, unless `--no-kill`.
-fn should_stop_rest(run: &Run, no_kill: bool, news: Option<NodeId>) -> bool {
+fn should_stop_rest(run: &Run, no_kill: impl Fn() -> bool, news: Option<NodeId>) -> bool {
     let ends_all = |at: usize| {
         let member = &run.members[at];
         match member.end() {
-            _ if member.forfeited => at == 0 || !no_kill,
+            _ if member.forfeited => at == 0 || !no_kill(),
             Some(_) if at == 0 => true,
-            Some(end) => !no_kill && (end.cause != EndCause::Exited || !end.exit.is_success()),
+            Some(end) => (end.cause != EndCause::Exited || !end.exit.is_success()) && !no_kill(),
             None => false,
         }
     };

@@ -480,8 +480,12 @@ impl Run {
         self.place_of(node).map(|at| &self.members[at])
     }
     /// Where a node stands in `allocation` and `members`. They are in the order of the nodes' names, which mostly is
-    /// that of their ids, and a large run is asked for each of its nodes again and again.
+    /// that of their ids, and a large run is asked for each of its nodes again and again. Its nodes mostly follow each other.
     pub fn place_of(&self, node: NodeId) -> Option<usize> {
+        let near = node.0.checked_sub(self.members.first()?.node.0).map(|near| near as usize);
+        if let Some(near) = near.filter(|near| self.members.get(*near).is_some_and(|member| member.node == node)) {
+            return Some(near);
+        }
         let by_order = self.members.binary_search_by_key(&node, |member| member.node).ok();
         by_order.or_else(|| self.members.iter().position(|member| member.node == node))
     }

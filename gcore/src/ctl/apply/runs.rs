@@ -91,6 +91,11 @@ pub(super) fn let_go(state: &mut State, id: RunId, at: Timestamp) {
 
 pub(super) fn reported(state: &mut State, id: RunId, node: NodeId, phase: &RunPhase, at: Timestamp) {
     let run = run_mut(state, id);
+    let clean = matches!(phase, RunPhase::Clean(_));
+    let place = run.place_of(node).unwrap_or_else(|| panic!("node {node} is in run {id}"));
+    run.members[place].phase = Some(phase.clone());
+    let ends_wait = phase.end().is_some_and(|end| place == 0 || end.answered) && run.members.len() > 1 && run.stop.as_ref().is_some_and(|stop| stop.checkpoint_secs > 0);
+    let freed = Some(&run.allocation[place]).filter(|share| clean && !share.gpus.is_empty()).cloned();
     // A run that was written off may report long after its job is over and forgotten.
     if let RunPhase::Running { started } = phase
         && run.started.is_none()
@@ -101,12 +106,6 @@ pub(super) fn reported(state: &mut State, id: RunId, node: NodeId, phase: &RunPh
         run.started = Some(started);
         job_mut(state, id.job).started = Some(started);
     }
-    let run = run_mut(state, id);
-    let clean = matches!(phase, RunPhase::Clean(_));
-    let place = run.place_of(node).unwrap_or_else(|| panic!("node {node} is in run {id}"));
-    run.members[place].phase = Some(phase.clone());
-    let ends_wait = phase.end().is_some_and(|end| place == 0 || end.answered) && run.members.len() > 1 && run.stop.as_ref().is_some_and(|stop| stop.checkpoint_secs > 0);
-    let freed = Some(&run.allocation[place]).filter(|share| clean && !share.gpus.is_empty()).cloned();
     if clean {
         raise_generation(state, node);
     }
