@@ -209,7 +209,7 @@ impl Pass<'_> {
         if self.shape(shape).never.is_some() {
             return None;
         }
-        self.earliest(job, shape).map(|(at, ..)| at)
+        self.earliest(job, shape).map(|found| found.at)
     }
 }
 

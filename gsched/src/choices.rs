@@ -198,7 +198,7 @@ impl Pass<'_> {
             let latest = self.places_of(job).max_by_key(|place| (self.reserved[*place].at, *place)).filter(|_| !is_new);
             let own: Vec<_> = latest.map(|place| (place, self.lift_reserved(job, place))).into_iter().collect();
             let known = (!own.is_empty()).then(|| std::mem::take(self.of_pass(shape)));
-            let found = self.earliest(job, shape).filter(|found| own.iter().all(|(_, own)| found.0 < own.at));
+            let found = self.earliest(job, shape).filter(|found| own.iter().all(|(_, own)| found.at < own.at));
             known.into_iter().for_each(|known| *self.of_pass(shape) = known);
             if found.and_then(|found| self.reserve_at(job, shape, found)).is_none() {
                 return self.hold_own(job, own);

@@ -51,6 +51,10 @@ pub struct Cluster {
     pub generation: u64,
     /// Nodes whose room was worked out anew by the last `sync`.
     pub changed: Vec<usize>,
+    /// Those of them on which something is free that was not.
+    pub freed: Vec<Range<usize>>,
+    /// How often `sync` was called.
+    pub synced: u64,
 }
 
 /// One node.
@@ -111,6 +115,7 @@ impl Cluster {
     /// Undoes what the last pass took, and brings in what changed since; `changes` where that is known.
     pub fn sync(&mut self, snapshot: &Snapshot, changes: Option<&Changes>) {
         self.now = snapshot.now;
+        self.synced += 1;
         self.room_of.clone_from(&self.base_of);
         std::mem::take(&mut self.filed).into_iter().for_each(|at| self.file(at));
         self.rooms.begin();
@@ -119,9 +124,11 @@ impl Cluster {
         let stale = std::mem::take(&mut self.stale);
         match changes {
             Some(changes) => {
-                let mut some = FixedBitSet::with_capacity(snapshot.nodes.len());
-                some.extend(stale.iter().copied().chain(changes.nodes.iter().filter_map(|node| self.place(*node))));
-                self.compare_nodes(snapshot, some.ones(), &mut dirty);
+                let mut some: FixedBitSet = stale.iter().copied().collect();
+                let only_free = changes.only_free.iter().filter_map(|node| self.place(*node)).filter(|at| !some.contains(*at));
+                let only_free: FixedBitSet = only_free.collect();
+                some.extend(changes.nodes.iter().filter_map(|node| self.place(*node)));
+                self.compare_nodes(snapshot, some.ones(), &mut dirty, |at| only_free.contains(at));
                 dirty.extend(stale);
                 for run in &changes.runs {
                     self.sync_run(*run, snapshot, &mut dirty);
@@ -145,7 +152,7 @@ impl Cluster {
                     dirty.insert_range(..);
                 }
                 dirty.extend(stale.into_iter().filter(|at| same && *at < snapshot.nodes.len()));
-                self.compare_nodes(snapshot, 0..snapshot.nodes.len(), &mut dirty);
+                self.compare_nodes(snapshot, 0..snapshot.nodes.len(), &mut dirty, |_| false);
                 self.sync_runs(snapshot, &mut dirty);
             }
         }
@@ -154,6 +161,7 @@ impl Cluster {
             dirty.extend((0..self.nodes.len()).filter(|at| due.contains(&self.base_of[*at])));
         }
         self.changed = dirty.ones().collect();
+        self.freed.clear();
         for place in 0..self.changed.len() {
             let at = self.changed[place];
             let track = &self.nodes[at];
@@ -168,6 +176,12 @@ impl Cluster {
                     self.rooms.keep(room, track.make)
                 }
             };
+            if !self.rooms.get(self.base_of[at]).has_now_all_of(self.rooms.get(base)) {
+                match self.freed.last_mut() {
+                    Some(last) if last.end == at => last.end += 1,
+                    _ => self.freed.push(at..at + 1),
+                }
+            }
             self.rooms.leave(std::mem::replace(&mut self.base_of[at], base));
             self.room_of[at] = base;
             self.file(at);
@@ -195,10 +209,23 @@ impl Cluster {
     }
 
     /// Looks which of some nodes are others than before in themselves.
-    fn compare_nodes(&mut self, snapshot: &Snapshot, some: impl Iterator<Item = usize>, dirty: &mut FixedBitSet) {
+    fn compare_nodes(
+        &mut self,
+        snapshot: &Snapshot,
+        some: impl Iterator<Item = usize>,
+        dirty: &mut FixedBitSet,
+        only_free: impl Fn(usize) -> bool,
+    ) {
         for at in some {
             let node = &snapshot.nodes[at];
             let track = &mut self.nodes[at];
+            if only_free(at) {
+                if !track.seen.is_as_free(node) {
+                    track.seen.take_free(node);
+                    dirty.insert(at);
+                }
+                continue;
+            }
             let up = node.unavailable.is_none();
             if track.up == up && track.is_as(node) {
                 continue;
@@ -401,6 +428,16 @@ impl Cluster {
         all
     }
 
+    /// Those of some nodes.
+    pub(crate) fn stretches_in(&self, nodes: Range<usize>) -> impl Iterator<Item = Range<usize>> + '_ {
+        let mut from = nodes.start;
+        std::iter::from_fn(move || {
+            let here = from..self.end_of_stretch(from).min(nodes.end);
+            from = here.end;
+            (!here.is_empty()).then_some(here)
+        })
+    }
+
     /// Where the nodes that have the same room as one, and follow each other from it on, come to an end.
     pub(crate) fn end_of_stretch(&self, at: usize) -> usize {
         let (words, next) = (self.breaks.as_slice(), at + 1);
@@ -520,6 +557,11 @@ impl Cluster {
         track.bucket = bucket;
     }
 
+    /// Whether a CPU is free on a node now, but for what reservations that begin at once hold.
+    pub(crate) fn may_start_on(&self, at: usize) -> bool {
+        self.nodes[at].bucket.is_some()
+    }
+
     /// How many nodes have at least so many CPUs free now, but for what reservations that begin at once hold.
     pub(crate) fn with_cpus(&self, least: u32) -> usize {
         self.by_free_cpus.iter().skip(least as usize).map(|nodes| *nodes as usize).sum()
@@ -613,9 +655,7 @@ impl Track {
 
     fn is_as(&self, node: &SchedNode) -> bool {
         let seen = &self.seen;
-        seen.free_cpus == node.free_cpus
-            && seen.free_mem_bytes == node.free_mem_bytes
-            && seen.free_gpu_milli == node.free_gpu_milli
+        seen.is_as_free(node)
             && (Arc::ptr_eq(&seen.gpus, &node.gpus) || seen.gpus == node.gpus)
             && seen.name == node.name
             && seen.features == node.features
@@ -634,6 +674,10 @@ impl Seen {
             free_gpu_milli: node.free_gpu_milli.clone(),
             gpus: node.gpus.clone(),
         }
+    }
+
+    fn is_as_free(&self, node: &SchedNode) -> bool {
+        (self.free_cpus, self.free_mem_bytes, &self.free_gpu_milli) == (node.free_cpus, node.free_mem_bytes, &node.free_gpu_milli)
     }
 
     fn take_free(&mut self, node: &SchedNode) {

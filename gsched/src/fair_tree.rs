@@ -6,6 +6,7 @@
 use crate::names::{Places, hash};
 use crate::snapshot::{RunningRun, Snapshot};
 use crate::usage::{Clock, Decayed, Running, left_after, weight_of_type, weighted_micro};
+use fixedbitset::FixedBitSet;
 use gmodel::policy::{Account, ROOT_ACCOUNT};
 use gmodel::{JobSpec, NodeId, Policy};
 use std::cmp::Reverse;
@@ -25,12 +26,16 @@ pub struct FairTree<'a> {
     nodes: Vec<ShareNode<'a>>,
     /// Those directly below each, in the order in which they were ranked last: mostly it is the next time, too.
     below: Vec<Vec<usize>>,
+    /// How many users each has below it, or is.
+    users_of: Vec<u64>,
     /// Places of accounts by name, and of users by account and name.
     accounts: Places,
     users: Places,
     user_count: u64,
     /// Places of the users of the snapshot's waiting jobs.
     pending: Vec<usize>,
+    /// Accounts below which somebody asks for a rank, and the root; of no length: all are ranked.
+    wanted: FixedBitSet,
 }
 
 /// A line of sshare(1): an account, or a user in one.
@@ -125,11 +130,7 @@ impl<'a> FairTree<'a> {
     fn of_policy(policy: &'a Policy) -> Self {
         let mut tree = Self {
             nodes: Vec::with_capacity(256),
-            below: Vec::new(),
-            accounts: Places::default(),
-            users: Places::default(),
-            user_count: 0,
-            pending: Vec::new(),
+            ..Self::default()
         };
         tree.account_or_new(ROOT_ACCOUNT, 1);
         for (name, account) in &policy.accounts {
@@ -223,6 +224,28 @@ impl<'a> FairTree<'a> {
         for (at, node) in self.nodes.iter().enumerate().skip(1) {
             self.below[node.parent].push(at);
         }
+        self.users_of = vec![0; self.nodes.len()];
+        for user in (0..self.nodes.len()).filter(|at| self.nodes[*at].user.is_some()) {
+            let mut at = user;
+            self.users_of[at] += 1;
+            while at != 0 {
+                at = self.nodes[at].parent;
+                self.users_of[at] += 1;
+            }
+        }
+    }
+
+    /// Only users of accounts in which somebody asks are ranked from now on.
+    fn want(&mut self, users: impl Iterator<Item = usize>) {
+        self.wanted.clear();
+        self.wanted.grow(self.nodes.len());
+        self.wanted.insert(0);
+        for user in users {
+            let mut at = self.nodes[user].parent;
+            while !self.wanted.put(at) {
+                at = self.nodes[at].parent;
+            }
+        }
     }
 
     /// A user's factor, millionths; nobody is without use or job and asked for.
@@ -309,11 +332,20 @@ impl<'a> FairTree<'a> {
     }
 
     fn rank_siblings(&mut self) {
-        self.each_with_siblings(|node, shares, usage| {
-            node.level_fs = LevelFs::of(u64::from(node.shares), shares, node.usage, usage);
-        });
-        let mut ranks = Ranks { next: self.user_count, last: self.user_count };
+        let mut ranks = Ranks { next: self.user_count, last: self.user_count, wanted: std::mem::take(&mut self.wanted) };
         self.visit_below(0, false, &mut ranks);
+        self.wanted = ranks.wanted;
+    }
+
+    /// Compares those directly below an account.
+    fn level_below(&mut self, at: usize) {
+        let of_each = || self.below[at].iter().map(|at| &self.nodes[*at]);
+        let shares: u64 = of_each().map(|node| u64::from(node.shares)).sum();
+        let usage = of_each().map(|node| node.usage).fold(0, u64::saturating_add);
+        for at in &self.below[at] {
+            let node = &mut self.nodes[*at];
+            node.level_fs = LevelFs::of(u64::from(node.shares), shares, node.usage, usage);
+        }
     }
 
     fn add_up(&mut self, at: usize) -> u64 {
@@ -324,8 +356,13 @@ impl<'a> FairTree<'a> {
         self.nodes[at].usage
     }
 
-    /// Ranks all users below an account.
+    /// Ranks all users below an account; or passes over their ranks where nobody asks for them.
     fn visit_below(&mut self, at: usize, tied: bool, ranks: &mut Ranks) -> bool {
+        if !ranks.are_wanted(&[at]) {
+            ranks.next -= self.users_of[at];
+            return self.users_of[at] > 0;
+        }
+        self.level_below(at);
         let mut siblings = std::mem::take(&mut self.below[at]);
         let any = self.visit(&mut siblings, tied, ranks);
         self.below[at] = siblings;
@@ -350,7 +387,13 @@ impl<'a> FairTree<'a> {
             let ranked = match accounts {
                 [account] => self.visit_below(*account, tied, ranks),
                 // Tied accounts are one.
+                _ if !ranks.are_wanted(accounts) => {
+                    let users: u64 = accounts.iter().map(|at| self.users_of[*at]).sum();
+                    ranks.next -= users;
+                    users > 0
+                }
                 _ => {
+                    accounts.iter().for_each(|at| self.level_below(*at));
                     let mut below: Vec<usize> = accounts.iter().flat_map(|at| &self.below[*at]).copied().collect();
                     self.visit(&mut below, tied, ranks)
                 }
@@ -386,6 +429,15 @@ struct Ranks {
     next: u64,
     /// That was given last.
     last: u64,
+    /// As in the tree.
+    wanted: FixedBitSet,
+}
+
+impl Ranks {
+    /// Whether somebody below any of some accounts asks.
+    fn are_wanted(&self, accounts: &[usize]) -> bool {
+        self.wanted.is_empty() || accounts.iter().any(|at| self.wanted.contains(*at))
+    }
 }
 
 /// Millionths. Of numbers too large for that the last places are not looked at: 128 bits divide slowly.

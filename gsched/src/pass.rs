@@ -348,6 +348,8 @@ pub(crate) struct Want {
     pub choice: u32,
     pub shape: ShapeId,
     pub tasks: u32,
+    /// It might begin before this time when that was looked into.
+    pub may_begin: Option<Timestamp>,
 }
 
 impl<'a> Pass<'a> {
@@ -647,10 +649,18 @@ impl<'a> Pass<'a> {
             let mut nodes = FixedBitSet::with_capacity(self.snapshot.nodes.len());
             picked.iter().for_each(|(picked, _)| nodes.insert_range(picked.clone()));
             let in_the_way = |one: &Reserved| one.at < end && one.is_on(&nodes);
-            let mut looked = self.reserved.len();
+            // Twice as many each time before it is asked whether more of them matter: to make one more is no harm.
+            let (mut looked, mut more) = (self.reserved.len(), 1);
             while !self.reserved[looked..].iter().any(in_the_way) && self.is_any_wanted_before(end) {
                 looked = self.reserved.len();
-                self.reserve_next();
+                for _ in 0..more {
+                    let before = self.reserved.len();
+                    self.reserve_next();
+                    if self.reserved[before..].iter().any(in_the_way) {
+                        break;
+                    }
+                }
+                more *= 2;
             }
             found = self.find(job, shape, way, secs)?;
         }

@@ -52,6 +52,11 @@ pub struct Looked {
     scores: ByRoom<Option<Score>>,
     free: ByRoom<u32>,
     groups: ByRoom<u32>,
+    /// When nodes in the groups of the last search for an earliest start have room by themselves, where that may be before it;
+    /// empty where it was not the first time at which enough have.
+    starts: Vec<Option<Timestamp>>,
+    /// From when on rooms serve who asks again.
+    pub firsts: ByRoom<Option<Timestamp>>,
 }
 
 /// Nodes that get room for a job at the same time: those that have one room and no window.
@@ -87,6 +92,29 @@ pub fn stretches(nodes: impl Iterator<Item = usize>) -> Vec<Range<usize>> {
     all
 }
 
+/// The first `most` nodes of a set, those together that follow each other.
+pub fn first_of(nodes: &FixedBitSet, most: usize) -> Vec<Range<usize>> {
+    let bits = usize::BITS as usize;
+    let mut all: Vec<Range<usize>> = Vec::new();
+    let mut left = most;
+    for (place, word) in nodes.as_slice().iter().enumerate() {
+        let mut word = *word;
+        let mut at = place * bits;
+        while word != 0 && left > 0 {
+            let skipped = word.trailing_zeros() as usize;
+            let here = ((word >> skipped).trailing_ones() as usize).min(left);
+            at += skipped;
+            match all.last_mut() {
+                Some(last) if last.end == at => last.end += here,
+                _ => all.push(at..at + here),
+            }
+            (left, at) = (left - here, at + here);
+            word = word.checked_shr((skipped + here) as u32).unwrap_or(0);
+        }
+    }
+    all
+}
+
 /// Leaves the first `most` nodes; how many there are then.
 fn cut(nodes: &mut Vec<Range<usize>>, most: usize) -> usize {
     let mut left = most;
@@ -114,53 +142,87 @@ impl Ask<'_> {
 }
 
 impl Looked {
-    /// Whether enough nodes have room for a way at a moment, for however short a time.
-    pub fn is_free(&mut self, shape: &Shape, way: usize, now: Timestamp, cluster: &Cluster) -> bool {
+    /// Whether enough nodes have room for a way now, for however short a time; if not, how many at most have it for its
+    /// smallest part.
+    pub fn is_free(&mut self, shape: &Shape, way: usize, cluster: &Cluster) -> Result<(), usize> {
         let of = &shape.ways[way];
         let wanted = of.nodes as usize;
         let last = of.last();
-        if cluster.with_cpus(shape.least_cpus(way, last)) < wanted {
-            return false;
+        let with_cpus = cluster.with_cpus(shape.least_cpus(way, last));
+        if with_cpus < wanted {
+            return Err(with_cpus);
         }
-        self.fits.begin();
-        if last == 0 && !cluster.has_gpus() {
-            // Sets by free GPUs say no more than who has a CPU free.
-            let may_start: usize = cluster.by_free.iter().map(|nodes| nodes.intersection_count(&shape.candidates.up)).sum();
-            if may_start < wanted {
-                return false;
-            }
-            let mut left = wanted;
-            return cluster.stretches().any(|nodes| {
-                let up = shape.candidates.up_in(nodes.clone());
-                if up > 0 && self.serves_now(shape, (way, last), nodes.start, now, cluster) {
-                    left = left.saturating_sub(up);
-                }
-                left == 0
-            });
+        let least = shape.least_gpus(way, last);
+        if cluster.has_gpus() {
+            let free = stretches(cluster.with_gpus(least, &shape.candidates.up));
+            return self.are_enough(shape, way, free.into_iter(), cluster);
         }
-        let free = cluster.with_gpus(shape.least_gpus(way, last), &shape.candidates.up);
-        let mut free = free.filter(|at| self.serves_now(shape, (way, last), *at, now, cluster));
-        if last == 0 {
-            return free.nth(wanted - 1).is_some();
-        }
-        let mut free: Vec<usize> = free.collect();
-        free.len() >= wanted
-            && (0..).zip(&of.parts).all(|(part, wanted)| {
-                let mut missing = wanted.count;
-                self.fits.begin();
-                free.retain(|at| {
-                    let fits = missing > 0 && self.serves_now(shape, (way, part), *at, now, cluster);
-                    missing -= u32::from(fits);
-                    !fits
-                });
-                missing == 0
-            })
+        let free = |nodes: &Range<usize>| cluster.may_start_on(nodes.start);
+        self.are_enough(shape, way, cluster.stretches().filter(free), cluster)
     }
 
-    fn serves_now(&mut self, shape: &Shape, (way, part): (usize, usize), at: usize, now: Timestamp, cluster: &Cluster) -> bool {
+    /// How many nodes among some have room now for the smallest part of a way.
+    pub fn serving(&mut self, shape: &Shape, way: usize, nodes: &[Range<usize>], cluster: &Cluster) -> usize {
+        self.fits.begin();
+        let last = shape.ways[way].last();
+        let rooms = nodes.iter().flat_map(|nodes| cluster.stretches_in(nodes.clone()));
+        rooms.map(|nodes| self.serving_here(shape, (way, last), nodes, cluster)).sum()
+    }
+
+    /// Of nodes that have one room.
+    fn serving_here(&mut self, shape: &Shape, part: (usize, usize), nodes: Range<usize>, cluster: &Cluster) -> usize {
+        let up = shape.candidates.up_in(nodes.clone());
+        if up > 0 && self.serves_now(shape, part, nodes.start, cluster) { up } else { 0 }
+    }
+
+    fn are_enough(&mut self, shape: &Shape, way: usize, free: impl Iterator<Item = Range<usize>>, cluster: &Cluster) -> Result<(), usize> {
+        let of = &shape.ways[way];
+        let (wanted, last) = (of.nodes as usize, of.last());
+        self.fits.begin();
+        let mut have = 0;
+        let mut serving: Vec<(usize, usize)> = Vec::new();
+        for nodes in free.flat_map(|nodes| cluster.stretches_in(nodes)) {
+            let at = nodes.start;
+            let here = self.serving_here(shape, (way, last), nodes, cluster);
+            have += here;
+            match last {
+                0 if have >= wanted => return Ok(()),
+                0 => {}
+                _ => serving.push((at, here)),
+            }
+        }
+        if have < wanted {
+            return Err(have);
+        }
+        for (part, of) in of.parts.iter().enumerate() {
+            let mut missing = of.count as usize;
+            self.fits.begin();
+            for (at, here) in &mut serving {
+                if missing > 0 && *here > 0 && self.serves_now(shape, (way, part), *at, cluster) {
+                    let taken = missing.min(*here);
+                    (missing, *here) = (missing - taken, *here - taken);
+                }
+            }
+            if missing > 0 {
+                return Err(have);
+            }
+        }
+        Ok(())
+    }
+
+    /// Nodes that have room by themselves before the start that the last search found, with from when on; others too. Of a
+    /// search that looked beside no windows, and found the first time at which enough have room.
+    pub fn starts<'c>(&self, cluster: &'c Cluster) -> Option<impl Iterator<Item = (Range<usize>, Timestamp)> + use<'_, 'c>> {
+        (!self.starts.is_empty()).then(|| cluster.stretches().filter_map(|nodes| {
+            let group = self.groups.get(cluster.room_id(nodes.start))?;
+            Some((nodes, (*self.starts.get(group as usize)?)?))
+        }))
+    }
+
+    fn serves_now(&mut self, shape: &Shape, (way, part): (usize, usize), at: usize, cluster: &Cluster) -> bool {
         self.fits.get_or(cluster.room_id(at), || {
             let need = shape.need(way, part, cluster.nodes[at].make);
-            need.is_some_and(|need| cluster.fits(at, need, now, now.plus_millis(1)))
+            need.is_some_and(|need| cluster.fits(at, need, cluster.now, cluster.now.plus_millis(1)))
         })
     }
 }
@@ -304,7 +366,11 @@ impl Search<'_> {
         let (cluster, windows) = (self.cluster, self.windows);
         let mut found = Vec::with_capacity(64);
         let mut left = most;
+        let at_once = from <= cluster.now;
         for stretch in cluster.stretches() {
+            if at_once && !cluster.may_start_on(stretch.start) {
+                continue;
+            }
             let here = ask.count(stretch.clone());
             if here == 0 || !self.serves_beside_windows(ask, stretch.start, (way, part), from, to) {
                 continue;
@@ -331,8 +397,8 @@ impl Search<'_> {
         let picky = !ask.avoid.is_empty() || ask.shape.preferred.is_some();
         // What is left of a job that fills nodes goes where most is free.
         let emptiest = placement == Placement::Spread || (placement == Placement::BestFit && part > 0);
-        let mut found = if from > self.cluster.now || placement == Placement::FirstFit || picky {
-            let in_order = placement == Placement::FirstFit || !self.cluster.has_gpus();
+        let in_order = placement == Placement::FirstFit || !self.cluster.has_gpus();
+        let mut found = if from > self.cluster.now || in_order || picky {
             let most = if in_order && !picky { enough } else { usize::MAX };
             let mut found = self.fitting(ask, way, part, (from, to), most);
             let (cluster, known) = (self.cluster, &mut self.looked.free);
@@ -461,8 +527,14 @@ impl Search<'_> {
             return None;
         }
         let mut time = from;
+        let mut first = None;
         for _ in 0..MOST_TIMES {
             let nth = self.nth_start(ask, way, &mut alike, (time, secs), count, until)?;
+            if first.is_none() {
+                first = Some(nth);
+                self.looked.starts.clear();
+                self.looked.starts.extend(alike.iter().map(|one| Some(one.start.0).filter(|_| one.start.1)));
+            }
             if nth > time {
                 time = nth;
                 if count > 1 {
@@ -470,6 +542,7 @@ impl Search<'_> {
                 }
             }
             if let Some(picked) = self.pick(ask, way, time, time.plus_secs(i64::from(secs))) {
+                self.looked.starts.retain(|_| first == Some(time));
                 return Some((time, picked));
             }
             // Enough nodes, but not the right ones: the next time that anything changes on one of them.

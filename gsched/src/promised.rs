@@ -1,10 +1,12 @@
 //! Reservations of the last pass, so that this one makes most of them again without a search. Decides nothing.
 //!
-//! Nodes whose room may be another than when a reservation was made have "moved". A job none of whose nodes has, and for which
-//! no moved node has room as early, gets the same again: before that time no more nodes have room than had then, which were
-//! too few, and at it all those do that a search liked best of more. Everybody else is looked for anew; the nodes they had
-//! and get have moved for those behind.
+//! Nodes whose room may be another than when a reservation was made have "moved"; of all others holds what was found out then.
+//! Too few of them had room before the time of the reservation, and where it is known which, the moved ones are counted
+//! anew: as long as all together are too few, it does not begin earlier. At its time the first nodes in their order get it,
+//! so moved ones that have room now take their places among these. Who cannot be helped in this way is looked for anew. The
+//! nodes that somebody had or gets, but not both, have moved for those behind.
 
+use crate::placement::first_of;
 use crate::shape::ShapeId;
 use fixedbitset::FixedBitSet;
 use gmodel::{JobId, Timestamp};
@@ -39,6 +41,36 @@ struct Promise {
     at: Timestamp,
     /// In the order in which they were picked.
     nodes: Vec<Range<usize>>,
+    early: Option<Early>,
+}
+
+/// All nodes that have room for a job by themselves from a time on, and before that of its reservation: too few.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Early {
+    pub from: Timestamp,
+    pub nodes: FixedBitSet,
+}
+
+/// What asks again for what was promised.
+pub(crate) struct Again {
+    pub who: Who,
+    pub now: Timestamp,
+    /// It is known not to begin before.
+    pub from: Timestamp,
+    /// How many nodes it asks for.
+    pub count: usize,
+    /// It gets the first of the nodes that have room.
+    pub in_order: bool,
+}
+
+/// What is known of a reservation without a search.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    Nothing,
+    /// When it begins, if it can then.
+    Time(Timestamp),
+    /// When and where.
+    All(Timestamp, Vec<Range<usize>>, Option<Early>),
 }
 
 /// A job with what decides when it can start: its shape, and the seconds it asks for.
@@ -107,34 +139,81 @@ impl Promised {
         self.moved.add(nodes);
     }
 
-    /// When and where a job is to start, if that is as before; of jobs whose nodes all give the same and may be any.
-    /// `is_as_early`: whether a node has room for it at that time or before.
-    pub fn again(&mut self, who: Who, now: Timestamp, mut is_as_early: impl FnMut(usize, Timestamp) -> bool) -> Option<(Timestamp, &[Range<usize>])> {
-        let place = self.pass_to(who)?;
-        let one = &self.before[place];
-        let moved = &self.moved;
-        let stands = one.who == who
-            && one.at > now
-            && !moved.are_too_many()
-            && !one.nodes.iter().any(|nodes| moved.are_any_in(nodes))
-            && !moved.nodes.ones().any(|at| is_as_early(at, one.at));
-        stands.then_some((one.at, &one.nodes))
+    /// When and where a job is to start, as far as that follows from what was promised; of jobs whose nodes all give the same
+    /// and may be any. `first`: from when on a node has room for it, not before `from` and before a time; `fits`: whether it has at a time.
+    pub fn again(
+        &mut self,
+        ask: &Again,
+        mut first: impl FnMut(usize, Timestamp) -> Option<Timestamp>,
+        mut fits: impl FnMut(usize, Timestamp) -> bool,
+    ) -> Found {
+        let Some(place) = self.pass_to(ask.who) else { return Found::Nothing };
+        let (one, moved) = (&mut self.before[place], &self.moved);
+        if one.who != ask.who || one.at <= ask.now || one.at < ask.from || moved.are_too_many() {
+            return Found::Nothing;
+        }
+        let early = one.early.take().filter(|early| early.from <= ask.from);
+        let is_known = early.is_some();
+        let mut early = early.unwrap_or_default().nodes;
+        early.difference_with(&moved.nodes);
+        let mut fitting = FixedBitSet::new();
+        for at in moved.nodes.ones() {
+            let Some(time) = first(at, one.at.plus_millis(1)) else { continue };
+            if time < one.at {
+                if !is_known {
+                    return Found::Nothing;
+                }
+                early.grow_and_insert(at);
+            }
+            if time == one.at || fits(at, one.at) {
+                fitting.grow_and_insert(at);
+            }
+        }
+        if is_known && early.count_ones(..) >= ask.count {
+            return Found::Nothing;
+        }
+        let early = is_known.then_some(Early { from: ask.from, nodes: early });
+        let have_moved = one.nodes.iter().any(|nodes| moved.are_any_in(nodes));
+        let end = one.nodes.last().map_or(0, |last| last.end);
+        let are_any_before = fitting.minimum().is_some_and(|at| at < end);
+        if !have_moved && (if ask.in_order { !are_any_before } else { fitting.is_clear() }) {
+            return Found::All(one.at, one.nodes.clone(), early);
+        }
+        if !ask.in_order {
+            return Found::Nothing;
+        }
+        let mut nodes = FixedBitSet::with_capacity(end);
+        one.nodes.iter().for_each(|stretch| nodes.insert_range(stretch.clone()));
+        nodes.difference_with(&moved.nodes);
+        fitting.ones().take_while(|at| *at < end).for_each(|at| nodes.insert(at));
+        match nodes.count_ones(..) >= ask.count {
+            true => Found::All(one.at, first_of(&nodes, ask.count), early),
+            false => Found::Time(one.at),
+        }
     }
 
     /// A job got a reservation, `again` or by a search.
-    pub fn make(&mut self, who: Who, at: Timestamp, nodes: Vec<Range<usize>>) {
+    pub fn make(&mut self, who: Who, at: Timestamp, nodes: Vec<Range<usize>>, early: Option<Early>) {
         if self.closed {
             return;
         }
-        let one = Promise { who, at, nodes };
         let place = self.pass_to(who);
-        let before = place.map(|place| &self.before[place]);
-        if before != Some(&one) {
-            self.moved.add(before.into_iter().flat_map(|before| &before.nodes).cloned().flatten());
-            self.moved.add(one.nodes.iter().cloned().flatten());
+        match place.map(|place| &self.before[place]) {
+            Some(before) if before.who == who && before.at == at && before.nodes == nodes => {}
+            Some(before) if before.who == who && before.at == at => {
+                let mut others = FixedBitSet::new();
+                let end = |nodes: &[Range<usize>]| nodes.iter().map(|stretch| stretch.end).max().unwrap_or(0);
+                others.grow(end(&before.nodes).max(end(&nodes)));
+                before.nodes.iter().chain(&nodes).for_each(|stretch| others.toggle_range(stretch.clone()));
+                self.moved.add(others.ones());
+            }
+            before => {
+                self.moved.add(before.into_iter().flat_map(|before| &before.nodes).cloned().flatten());
+                self.moved.add(nodes.iter().cloned().flatten());
+            }
         }
         self.passed = place.map_or(self.passed, |place| place + 1);
-        self.now.push(one);
+        self.now.push(Promise { who, at, nodes, early });
     }
 
     /// The place of a job among those of before, if it is still to come. Those up to it have no reservation now, or not in
@@ -163,51 +242,92 @@ mod tests {
     /// Two reservations, and the pass after.
     fn two(changed: &[usize]) -> Promised {
         let mut promised = Promised::default();
-        promised.make(who(1), secs(100), vec![0..2]);
-        promised.make(who(2), secs(200), vec![2..3]);
+        promised.make(who(1), secs(100), vec![0..2], None);
+        promised.make(who(2), secs(200), vec![2..3], None);
         promised.begin(0, changed);
         promised
     }
-    fn never(_: usize, _: Timestamp) -> bool {
-        false
+    fn never(_: usize, _: Timestamp) -> Option<Timestamp> {
+        None
+    }
+    fn ask(job: u64, now: i64, count: usize) -> Again {
+        Again { who: who(job), now: secs(now), from: secs(now), count, in_order: true }
+    }
+    fn nodes(all: &[usize]) -> FixedBitSet {
+        all.iter().copied().collect()
+    }
+    /// Nodes that have room from some second on, and keep it.
+    fn room(since: &[(usize, i64)]) -> impl Fn(usize, Timestamp) -> Option<Timestamp> + Copy {
+        move |node, until| since.iter().find(|(at, _)| *at == node).map(|(_, since)| secs(*since)).filter(|since| *since < until)
+    }
+    fn again(promised: &mut Promised, ask: Again, first: impl Fn(usize, Timestamp) -> Option<Timestamp> + Copy) -> Found {
+        promised.again(&ask, first, |node, at| first(node, at.plus_millis(1)).is_some())
+    }
+    fn all(at: i64, nodes: &[Range<usize>]) -> Found {
+        Found::All(secs(at), nodes.to_vec(), None)
     }
 
     #[test]
     fn what_nothing_changed_about_is_promised_again() {
         let mut promised = two(&[5]);
-        assert_eq!(promised.again(who(1), secs(1), never), Some((secs(100), &[0..2][..])));
-        promised.make(who(1), secs(100), vec![0..2]);
-        assert_eq!(promised.again(who(2), secs(1), never), Some((secs(200), &[2..3][..])));
-        assert_eq!(promised.again(who(2), secs(200), never), None, "its time has come");
-        assert_eq!(promised.again((JobId(2), 0, 61), secs(1), never), None, "it asks for longer");
+        assert_eq!(again(&mut promised, ask(1, 1, 2), never), all(100, &[0..2]));
+        promised.make(who(1), secs(100), vec![0..2], None);
+        assert_eq!(again(&mut promised, ask(2, 1, 1), never), all(200, &[2..3]));
+        assert_eq!(again(&mut promised, ask(2, 200, 1), never), Found::Nothing, "its time has come");
+        assert_eq!(again(&mut promised, Again { who: (JobId(2), 0, 61), ..ask(2, 1, 1) }, never), Found::Nothing, "it asks for longer");
         promised.begin(1, &[]);
-        assert_eq!(promised.again(who(2), secs(1), never), None, "shapes are others");
+        assert_eq!(again(&mut promised, ask(2, 1, 1), never), Found::Nothing, "shapes are others");
     }
 
     #[test]
     fn after_something_was_taken_back_nothing_is_noted_before_the_next_pass() {
         let mut promised = two(&[]);
         promised.forget();
-        promised.make(who(3), secs(300), vec![3..4]);
+        promised.make(who(3), secs(300), vec![3..4], None);
         promised.begin(0, &[]);
-        assert_eq!(promised.again(who(3), secs(1), never), None, "who was promised something before it is not known");
-        promised.make(who(3), secs(300), vec![3..4]);
+        assert_eq!(again(&mut promised, ask(3, 1, 1), never), Found::Nothing, "who was promised something before it is not known");
+        promised.make(who(3), secs(300), vec![3..4], None);
         promised.begin(0, &[]);
-        assert!(promised.again(who(3), secs(1), never).is_some());
+        assert_eq!(again(&mut promised, ask(3, 1, 1), never), all(300, &[3..4]));
     }
 
     #[test]
-    fn nodes_that_moved_take_promises_with_them() {
+    fn nodes_that_moved_are_counted_anew() {
         let mut promised = two(&[2]);
-        assert!(promised.again(who(1), secs(1), |node, at| (node, at) == (2, secs(101))).is_some());
-        assert_eq!(promised.again(who(1), secs(1), |node, at| (node, at) == (2, secs(100))), None, "it has room as early");
-        assert_eq!(promised.again(who(2), secs(1), never), None, "it was to run there");
+        assert_eq!(again(&mut promised, ask(1, 1, 2), room(&[(2, 101)])), all(100, &[0..2]));
+        assert_eq!(again(&mut promised, ask(1, 1, 2), room(&[(2, 100)])), all(100, &[0..2]), "those before it in the order have room, too");
+        let picky = || Again { in_order: false, ..ask(1, 1, 2) };
+        assert_eq!(again(&mut promised, picky(), room(&[(2, 100)])), Found::Nothing, "it may be liked better");
+        assert_eq!(again(&mut promised, ask(1, 1, 2), room(&[(2, 99)])), Found::Nothing, "with others it may be enough before");
+        assert_eq!(again(&mut promised, ask(2, 1, 1), never), Found::Time(secs(200)), "it was to run there");
+        assert_eq!(again(&mut two(&[0, 2]), ask(1, 1, 2), room(&[(0, 50)])), Found::Nothing, "nor is it known who had room before");
+        assert_eq!(again(&mut two(&[0, 2]), ask(1, 1, 2), room(&[(0, 100)])), all(100, &[0..2]), "it has room still");
         let mut promised = two(&[]);
         promised.start(std::iter::once(0));
-        assert_eq!(promised.again(who(1), secs(1), never), None, "somebody else runs there now");
-        promised.make(who(1), secs(300), vec![2..4]);
-        assert_eq!(promised.again(who(2), secs(1), never), None, "somebody before it moved there");
-        assert_eq!(two(&[]).again(who(2), secs(1), |node, _| node < 2), None, "who was before it leaves its nodes to it");
-        assert_eq!(two(&(10..10_000).collect::<Vec<_>>()).again(who(1), secs(1), never), None, "too much is otherwise");
+        assert_eq!(again(&mut promised, ask(1, 1, 2), never), Found::Time(secs(100)), "somebody else runs there now");
+        promised.make(who(1), secs(300), vec![2..4], None);
+        assert_eq!(again(&mut promised, ask(2, 1, 1), never), Found::Time(secs(200)), "somebody before it moved there");
+        assert_eq!(again(&mut two(&[]), ask(2, 1, 1), room(&[(0, 7), (1, 7)])), Found::Nothing, "who was before it leaves its nodes to it");
+        let mut far = two(&(10..10_000).collect::<Vec<_>>());
+        assert_eq!(again(&mut far, ask(1, 1, 2), never), Found::Nothing, "too much is otherwise");
+    }
+
+    #[test]
+    fn with_too_few_nodes_before_its_time_a_job_does_not_begin_earlier() {
+        let early = |from: i64, of: &[usize]| Some(Early { from: secs(from), nodes: nodes(of) });
+        let known = |from: i64, changed: &[usize]| {
+            let mut promised = Promised::default();
+            promised.make(who(1), secs(100), vec![4..7], early(from, &[1, 4]));
+            promised.begin(0, changed);
+            promised
+        };
+        assert_eq!(again(&mut known(0, &[9]), ask(1, 1, 3), room(&[(9, 50)])), Found::Nothing, "three have room before");
+        assert_eq!(again(&mut known(0, &[1, 9]), ask(1, 1, 3), room(&[(9, 50)])), Found::All(secs(100), vec![4..7], early(1, &[4, 9])));
+        assert_eq!(again(&mut known(0, &[1]), ask(1, 1, 3), room(&[(1, 50)])), Found::All(secs(100), vec![1..2, 4..6], early(1, &[1, 4])), "it comes first");
+        assert_eq!(again(&mut known(0, &[5]), ask(1, 1, 3), never), Found::Time(secs(100)), "who is the next is not known");
+        assert_eq!(again(&mut known(2, &[1]), ask(1, 1, 3), room(&[(1, 50)])), Found::Nothing, "who had room between is not known");
+        let mut promised = known(0, &[]);
+        promised.make(who(1), secs(100), vec![1..2, 4..6], None);
+        assert_eq!(promised.moved.nodes.ones().collect::<Vec<_>>(), [1, 6], "the others it has as before");
     }
 }

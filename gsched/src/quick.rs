@@ -27,6 +27,8 @@ pub struct Changes {
     pub runs: BTreeSet<RunId>,
     /// Nodes that are otherwise than before, with what is free on them.
     pub nodes: BTreeSet<NodeId>,
+    /// Those of them that are so only in what is free there.
+    pub only_free: BTreeSet<NodeId>,
     /// Places among the pending where another stands than before, or nobody any more.
     pub pending: BTreeSet<usize>,
     /// It is not known which places.

@@ -114,6 +114,16 @@ impl Room {
         &mut self.shared[at]
     }
 
+    /// Whether nothing is free in another at its beginning that is not free in this at its own. Shared GPUs are not looked into.
+    pub fn has_now_all_of(&self, other: &Self) -> bool {
+        let free = |room: &Self| room.profile.steps()[0].free;
+        self.shared.is_empty()
+            && other.shared.is_empty()
+            && free(self).holds(&free(other))
+            && self.slots.len() == other.slots.len()
+            && self.slots.iter().zip(&other.slots).all(|(mine, theirs)| mine >= theirs)
+    }
+
     /// Whether it is the same to every job, whenever it was worked out.
     pub fn is_as(&self, other: &Self) -> bool {
         self.slots == other.slots && self.shared == other.shared && self.profile.is_as(&other.profile)

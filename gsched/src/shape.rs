@@ -56,6 +56,8 @@ pub struct Shape {
     pub never: Option<Reason>,
     /// What those say who wait behind others for the same.
     pub behind: Reason,
+    /// At the beginning of which pass too few nodes had room for it, and how many at most had it for each way.
+    pub few: Option<(u64, Vec<usize>)>,
     pub pass: OfPass,
 }
 
@@ -237,6 +239,7 @@ impl Shapes {
             preferred: preferred(spec, snapshot),
             placement,
             never: None,
+            few: None,
             pass: OfPass::default(),
             candidates,
         };

@@ -3,16 +3,17 @@
 //! A reservation is on concrete nodes for the whole limit; those after it see only what is left beside it.
 
 use crate::cluster::end_after;
+use crate::network::Network;
 use crate::pass::{Engine, Pass, Reserved, Wait, Want, any_switches_from};
 use crate::placement::{Ask, Picked};
+use crate::promised::{Again, Early, Found};
 use crate::quick::Waiting;
 use crate::reason;
-use crate::rooms::RoomId;
 use crate::shape::{Shape, ShapeId};
 use crate::snapshot::PendingJob;
 use crate::timeline::UNLIMITED_SECS;
 use fixedbitset::FixedBitSet;
-use gmodel::policy::Backfill;
+use gmodel::policy::{Backfill, Placement};
 use gmodel::{Reason, ReasonCode, Timestamp};
 use std::ops::Range;
 
@@ -37,8 +38,62 @@ impl Engine {
     /// Whether enough nodes have room for a shape at this moment, for however short a time.
     fn is_free_now(&mut self, shape: ShapeId) -> bool {
         let (of, cluster, looked) = (&self.shapes.list[shape as usize], &self.cluster, &mut self.looked);
-        (0..of.ways.len()).any(|way| looked.is_free(of, way, cluster.now, cluster))
+        (0..of.ways.len()).any(|way| looked.is_free(of, way, cluster).is_ok())
     }
+
+    /// All nodes that have room for a shape by themselves from one time on and before another, of those that the search for an
+    /// earliest start looked at just now; if they are too few for it.
+    fn early(&self, shape: ShapeId, from: Timestamp, at: Timestamp) -> Option<Early> {
+        let of = &self.shapes.list[shape as usize];
+        let mut early = Early { from, nodes: FixedBitSet::with_capacity(self.cluster.nodes.len()) };
+        let mut left = of.ways[0].nodes as usize;
+        for (nodes, start) in self.looked.starts(&self.cluster)? {
+            if start >= at {
+                continue;
+            }
+            let up = of.candidates.up_in(nodes.clone());
+            left = left.checked_sub(up).filter(|left| *left > 0)?;
+            match up == nodes.len() {
+                true => early.nodes.insert_range(nodes),
+                false => early.nodes.extend(nodes.filter(|at| of.candidates.up.contains(*at))),
+            }
+        }
+        Some(early)
+    }
+
+    /// As `is_full`, before anything is taken in a pass: who found it full in the pass before looks at what was freed since.
+    pub(crate) fn is_full_at_first(&mut self, shape: ShapeId) -> bool {
+        let Self { shapes, cluster, looked, .. } = self;
+        let of = &mut shapes.list[shape as usize];
+        if let Some(full) = of.pass.full {
+            return full;
+        }
+        if of.own.is_some() {
+            return false;
+        }
+        let known = of.few.take().filter(|(of, _)| of + 1 >= cluster.synced);
+        let more = known.map(|(_, have)| {
+            let freed = |(way, have): (usize, usize)| have + looked.serving(of, way, &cluster.freed, cluster);
+            have.into_iter().enumerate().map(freed).collect::<Vec<usize>>()
+        });
+        let still_few = more.filter(|have| have.iter().zip(&of.ways).all(|(have, way)| *have < way.nodes as usize));
+        let few = match still_few {
+            Some(few) => Some(few),
+            None => (0..of.ways.len()).map(|way| looked.is_free(of, way, cluster).err()).collect(),
+        };
+        let full = few.is_some();
+        of.few = few.map(|few| (cluster.synced, few));
+        of.pass.full = full.then_some(true);
+        full
+    }
+}
+
+/// The earliest start of a job: when, which way, and on which nodes.
+pub(crate) struct Earliest {
+    pub at: Timestamp,
+    pub way: usize,
+    pub picked: Picked,
+    pub early: Option<Early>,
 }
 
 impl Pass<'_> {
@@ -74,7 +129,7 @@ impl Pass<'_> {
             // To put it off is no loss to others as long as it only takes room: not where it may take over from another of its own.
             let takes_over = job.is_choice() && self.waits_elsewhere(job);
             self.choices.kept_for.extend(job.is_choice().then_some((job.id, is_array)));
-            self.wants.push_back(Want { at: self.at_hand as u32, job: job.id, is_array, choice, shape, tasks });
+            self.wants.push_back(Want { at: self.at_hand as u32, job: job.id, is_array, choice, shape, tasks, may_begin: None });
             if self.at_once || takes_over || preempting.is_some() {
                 start = self.reserve_wanted();
             } else if first && says {
@@ -152,7 +207,13 @@ impl Pass<'_> {
     /// and is over by then need not know of the others: theirs come out the same after it.
     pub(crate) fn is_any_wanted_before(&mut self, end: Timestamp) -> bool {
         // The last is there the longest: mostly it was the one the time before, or cannot since.
-        (0..self.wants.len()).rev().any(|place| self.may_begin_before(self.wants[place], end))
+        (0..self.wants.len()).rev().any(|place| {
+            let want = self.wants[place];
+            // Who might a moment ago mostly still may, and one more reservation is no harm.
+            let may = want.may_begin.is_some_and(|known| known <= end) || self.may_begin_before(want, end);
+            self.wants[place].may_begin = if may { Some(want.may_begin.map_or(end, |known| known.min(end))) } else { want.may_begin };
+            may
+        })
     }
 
     fn may_begin_before(&mut self, want: Want, end: Timestamp) -> bool {
@@ -276,14 +337,15 @@ impl Pass<'_> {
         start
     }
 
-    pub(crate) fn reserve_at(&mut self, job: &PendingJob, shape: ShapeId, (at, way, picked): (Timestamp, usize, Picked)) -> Option<Timestamp> {
+    pub(crate) fn reserve_at(&mut self, job: &PendingJob, shape: ShapeId, earliest: Earliest) -> Option<Timestamp> {
+        let Earliest { at, way, picked, early } = earliest;
         let secs = job.held_secs();
         let to = end_after(at, Some(secs));
         let engine = &mut *self.engine;
         let of = &engine.shapes.list[shape as usize];
         let holds = engine.cluster.hold(&picked, |part, make| of.need(way, part, make), at, to)?;
         if self.keeps_promises {
-            engine.promised.make((job.id, shape, secs), at, together(&picked));
+            engine.promised.make((job.id, shape, secs), at, together(&picked), early);
         }
         for (name, count) in &job.spec.licences {
             if let Some(free) = self.licences.get_mut(name) {
@@ -298,48 +360,57 @@ impl Pass<'_> {
         Some(at)
     }
 
-    /// What the pass before reserved for a job, where a search would find the same.
-    fn promised_before(&mut self, job: &PendingJob, shape: ShapeId, secs: u32) -> Option<(Timestamp, usize, Picked)> {
-        let Engine { promised, shapes, cluster, network, .. } = &mut *self.engine;
+    /// What a search would find for a job, where that follows from what the pass before reserved for it.
+    fn promised_before(&mut self, job: &PendingJob, shape: ShapeId, secs: u32) -> Option<Earliest> {
+        let from = self.now.max(self.not_before(job, shape, 0, secs));
+        let now = self.now;
+        let Engine { promised, shapes, cluster, network, looked, .. } = &mut *self.engine;
         let of = &shapes.list[shape as usize];
-        let [way] = &of.ways[..] else { return None };
-        let alike = way.nodes == 1 || (way.parts.len() == 1 && network.leaves.is_empty() && network.domains.is_empty());
-        if !(self.keeps_promises && alike && of.named.is_empty() && job.avoid.is_empty() && plain(job, of)) {
+        if !(self.keeps_promises && is_any_alike(of, network) && job.avoid.is_empty() && plain(job, of)) {
             return None;
         }
-        let now = self.now;
-        // Of nodes that have one room and follow each other the first is looked at.
-        let mut last: Option<RoomId> = None;
-        let is_as_early = |at: usize, time: Timestamp| {
-            if !of.candidates.up.contains(at) || last.replace(cluster.room_id(at)) == Some(cluster.room_id(at)) {
-                return false;
-            }
-            let need = of.need(0, 0, cluster.nodes[at].make);
-            need.is_some_and(|need| cluster.room(at).first(need, now, secs, time.plus_millis(1)).is_some())
+        let in_order = of.preferred.is_none() && (of.placement == Placement::FirstFit || !cluster.has_gpus());
+        let ask = Again { who: (job.id, shape, secs), now, from, count: of.ways[0].nodes as usize, in_order };
+        let need = |at: usize| of.need(0, 0, cluster.nodes[at].make).filter(|_| of.candidates.up.contains(at));
+        looked.firsts.begin();
+        let first = |at: usize, until: Timestamp| {
+            let need = need(at)?;
+            looked.firsts.get_or(cluster.room_id(at), || cluster.room(at).first(need, from, secs, until))
         };
-        let (at, nodes) = promised.again((job.id, shape, secs), now, is_as_early)?;
-        let picked = nodes.iter().map(|nodes| (nodes.clone(), 0)).collect();
+        let fits = |at: usize, time: Timestamp| {
+            need(at).is_some_and(|need| cluster.fits(at, need, time, time.plus_secs(i64::from(secs))))
+        };
+        let (at, nodes, early) = match promised.again(&ask, first, fits) {
+            Found::Nothing => return None,
+            Found::Time(at) => {
+                self.remember_not_before(job, shape, 0, secs, at);
+                return None;
+            }
+            Found::All(at, nodes, early) => (at, nodes, early),
+        };
         self.remember_not_before(job, shape, 0, secs, at);
-        Some((at, 0, picked))
+        let picked = nodes.into_iter().map(|nodes| (nodes, 0)).collect();
+        Some(Earliest { at, way: 0, picked, early })
     }
 
     /// The earliest start of a job, beside what is reserved already: when, which way, on which nodes.
-    pub fn earliest(&mut self, job: &PendingJob, shape: ShapeId) -> Option<(Timestamp, usize, Picked)> {
+    pub fn earliest(&mut self, job: &PendingJob, shape: ShapeId) -> Option<Earliest> {
         let lifted = self.lift_counted(shape);
         let found = self.earliest_beside(job, shape);
         self.hold_again(lifted);
         found
     }
 
-    fn earliest_beside(&mut self, job: &PendingJob, shape: ShapeId) -> Option<(Timestamp, usize, Picked)> {
+    fn earliest_beside(&mut self, job: &PendingJob, shape: ShapeId) -> Option<Earliest> {
         let secs = job.held_secs();
         let horizon = self.snapshot.now.plus_secs(3 * i64::from(UNLIMITED_SECS));
         let mut from = self.now;
         let ways = self.shape(shape).ways.len();
+        let notes_early = self.keeps_promises && is_any_alike(self.shape(shape), &self.engine.network);
         for _ in 0..16 {
-            let mut best: Option<(Timestamp, usize, Picked)> = None;
+            let mut best: Option<Earliest> = None;
             for way in 0..ways {
-                let until = best.as_ref().map_or(horizon, |(at, ..)| *at);
+                let until = best.as_ref().map_or(horizon, |best| best.at);
                 let from = from.max(self.not_before(job, shape, way, secs));
                 if from >= until {
                     continue;
@@ -354,16 +425,18 @@ impl Pass<'_> {
                 });
                 if let Some((at, picked)) = found {
                     self.remember_not_before(job, shape, way, secs, at);
-                    best = Some((at, way, picked));
+                    let early = notes_early.then(|| self.engine.early(shape, from, at)).flatten();
+                    best = Some(Earliest { at, way, picked, early });
                 }
             }
-            let (at, way, picked) = best?;
-            let mut free = self.reserved_first(shape, way, at, secs)?;
+            let best = best?;
+            let at = best.at;
+            let mut free = self.reserved_first(shape, best.way, at, secs)?;
             for (name, count) in &job.spec.licences {
                 free = free.max(self.licences.get(name)?.first(*count, at, secs)?);
             }
             if free == at {
-                return Some((at, way, picked));
+                return Some(best);
             }
             from = free;
         }
@@ -412,6 +485,13 @@ fn together(picked: &Picked) -> Vec<Range<usize>> {
         }
     }
     all
+}
+
+/// All its nodes give the same, and may be any that have room.
+fn is_any_alike(shape: &Shape, network: &Network) -> bool {
+    let [way] = &shape.ways[..] else { return false };
+    let is_near = network.leaves.is_empty() && network.domains.is_empty();
+    shape.named.is_empty() && (way.nodes == 1 || (way.parts.len() == 1 && is_near))
 }
 
 /// Nothing about the job but its shape and limit decides when it can start.

@@ -174,7 +174,7 @@ impl Engine {
         }
         let mut lines = FixedBitSet::with_capacity(queue.lines.len());
         for (number, line) in queue.lines.iter().enumerate().filter(|(_, line)| !line.turns.is_empty()) {
-            if !self.is_full(line.shape) {
+            if !self.is_full_at_first(line.shape) {
                 lines.insert(number);
                 open.left += 1;
             }

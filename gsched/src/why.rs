@@ -296,7 +296,7 @@ impl Pass<'_> {
         let refused = &mut self.of_pass(shape).refused_secs;
         *refused = Some(refused.map_or(limit, |secs| secs.min(limit)));
         let nearest = self.nearest(shape);
-        let earliest = self.earliest(job, shape).map(|(at, ..)| at);
+        let earliest = self.earliest(job, shape).map(|found| found.at);
         if let Some(kept) = self.kept(shape) {
             return Blocker { until: earliest, nearest, ..Blocker::of(kept) };
         }

@@ -211,19 +211,23 @@ impl Mirror {
             picture.nodes = compute_nodes(state).map(|node| sched_node(state, node)).collect();
             return;
         }
-        self.changes.nodes.append(&mut ids.into_iter().collect());
         for (at, node) in changed {
             let entry = &mut picture.nodes[at];
             if self.bases[at].is_of(node) {
                 set_free(entry, state.free_on(node));
+                if !self.changes.nodes.contains(&node.id) {
+                    self.changes.only_free.insert(node.id);
+                }
                 continue;
             }
+            self.changes.only_free.remove(&node.id);
             self.bases[at] = Basis::of(node);
             let fresh = sched_node(state, node);
             // The list of GPUs is shared as long as it says the same: who compares looks at the address first.
             let gpus = if *fresh.gpus == *entry.gpus { entry.gpus.clone() } else { fresh.gpus.clone() };
             *entry = SchedNode { gpus, ..fresh };
         }
+        self.changes.nodes.append(&mut ids.into_iter().collect());
     }
 }
 

@@ -82,6 +82,7 @@ impl Standings {
             self.begin(snapshot, queue);
             self.enter(snapshot, waiting.clone());
         }
+        self.tree.want(waiting.clone().filter_map(|(number, ..)| self.waiting[number]));
         self.tree.rank_all();
         let mut factors = vec![0; self.waiting.len()];
         for (number, ..) in waiting {

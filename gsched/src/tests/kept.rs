@@ -1,6 +1,6 @@
 //! An engine that is kept: its plans are those of a new one, and quick passes give out only what became free.
 
-use super::promises::{cluster, gives_out_only_what_is_free};
+use super::promises::{cluster, cpus, gives_out_only_what_is_free};
 use super::{NOW, picture};
 use crate::quick::{Changes, Left};
 use crate::{Engine, PendingJob, Plan, RunningRun, Snapshot, WorkBudget, plan};
@@ -64,10 +64,15 @@ fn difference(before: &Snapshot, after: &Snapshot) -> Changes {
         one.running.iter().filter(|run| !other.running.contains(run)).map(|run| run.run).collect()
     };
     let nodes = before.nodes.iter().zip(&after.nodes).filter(|(was, is)| was != is);
+    let only_free = before.nodes.iter().zip(&after.nodes).filter(|(was, is)| {
+        let free = is.free_gpu_milli.clone();
+        was != is && crate::SchedNode { free_cpus: is.free_cpus, free_mem_bytes: is.free_mem_bytes, free_gpu_milli: free, runs: is.runs, ..(*was).clone() } == **is
+    });
     let length = before.pending.len().max(after.pending.len());
     Changes {
         runs: runs(before, after).into_iter().chain(runs(after, before)).collect(),
         nodes: nodes.map(|(_, is)| is.id).collect(),
+        only_free: only_free.map(|(_, is)| is.id).collect(),
         pending: (0..length).filter(|at| before.pending.get(*at) != after.pending.get(*at)).collect(),
         ..Changes::default()
     }
@@ -223,6 +228,14 @@ proptest! {
     #[test]
     fn who_is_told_what_changed_plans_as_who_looks_at_everything(
         snapshot in cluster(), coming in cluster(), steps in prop::collection::vec((any::<prop::sample::Index>(), 0i64..90), 1..8),
+    ) {
+        told_what_changed_it_plans_alike(snapshot, coming, steps);
+    }
+
+    /// Where nodes are given out in their order more is promised again without a search.
+    #[test]
+    fn on_nodes_without_gpus_who_is_told_what_changed_plans_alike_too(
+        snapshot in cpus(), coming in cpus(), steps in prop::collection::vec((any::<prop::sample::Index>(), 0i64..200), 1..12),
     ) {
         told_what_changed_it_plans_alike(snapshot, coming, steps);
     }

@@ -71,6 +71,32 @@ pub(super) fn cluster() -> impl Strategy<Value = Snapshot> {
     })
 }
 
+/// Nodes of CPUs alone, some taken by runs of several, and a queue of jobs of several nodes.
+pub(super) fn cpus() -> impl Strategy<Value = Snapshot> {
+    let runs = prop::collection::vec((0usize..12, 1usize..6, 1u32..17, 1i64..3000), 0..8);
+    let asks = prop::collection::vec((1u32..9, 1u32..17, 10u32..2000), 1..12);
+    (4usize..13, runs, asks).prop_map(|(nodes, runs, asks)| {
+        let main = Partition { name: "main".into(), is_default: true, ..Partition::default() };
+        let config = ClusterConfig { partitions: vec![main], ..ClusterConfig::default() };
+        let mut snapshot = Snapshot { now: NOW, config: Arc::new(config), ..Snapshot::default() };
+        snapshot.nodes.extend((1..=nodes).map(|id| node(NodeId(id as u32), &[&format!("n{id}"), "16c"])));
+        for (at, (first, count, cpus, left)) in runs.into_iter().enumerate() {
+            let free = snapshot.nodes.iter_mut().skip(first).filter(|node| node.free_cpus >= cpus).take(count);
+            let share = |node: NodeId| NodeShare { node, cpus, mem_bytes: 1 << 30, gpus: GpuSet::default(), tasks: 1 };
+            let shares: Vec<NodeShare> = free.map(|node| { node.take(&share(node.id)); share(node.id) }).collect();
+            if !shares.is_empty() {
+                let run = RunId::new(JobId(1000 + at as u64), 1);
+                snapshot.running.push(RunningRun::new(run, Arc::default(), shares, Some(NOW.plus_secs(left))));
+            }
+        }
+        for (at, (nodes, cpus, secs)) in asks.into_iter().enumerate() {
+            let words = [format!("nodes={nodes}"), format!("cpus={cpus}"), format!("time={secs}")];
+            snapshot.pending.push(job(JobId(10 + 10 * at as u64), &words.each_ref().map(String::as_str)));
+        }
+        snapshot
+    })
+}
+
 pub(super) fn gives_out_only_what_is_free(snapshot: &Snapshot, plan: &Plan) {
     let mut nodes: BTreeMap<NodeId, _> = snapshot.nodes.iter().map(|node| (node.id, node.clone())).collect();
     for start in &plan.starts {
