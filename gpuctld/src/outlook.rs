@@ -197,16 +197,17 @@ mod tests {
         let plans = Plans { expected: at(300), at_limits: at(600) };
         assert_eq!(outlook.interval("p", at(0), plans, at(0)), None, "nothing is known yet");
         for n in 0..100 {
-            let interval = Some(Interval { earliest: at(0), latest: at(500 + n) });
-            let said = Said { age: 0, at: at(0), plans, interval };
+            let begun = at((n - 100) * 1000);
+            let plans = Plans { expected: begun.plus_secs(300), at_limits: begun.plus_secs(600) };
+            let said = Said { age: 0, at: begun, plans, interval: Some(Interval { earliest: begun, latest: begun.plus_secs(600 + n) }) };
             let mut known = outlook.known();
             known.calibration.say(vec![(JobId(n as u64), "p".into(), said)]);
-            known.calibration.over(JobId(n as u64), at(550), true);
+            known.calibration.over(JobId(n as u64), begun.plus_secs(650), true);
         }
         let told = outlook.interval("p", at(0), plans, at(0)).unwrap();
-        assert!(told.earliest <= Some(Instant(at(550))) && Some(Instant(at(550))) <= told.latest, "{told:?}");
-        assert_eq!((told.record.intervals, told.record.right, told.record.median_width_secs), (100, 50, Some(550)));
+        assert!(told.earliest <= Some(Instant(at(650))) && Some(Instant(at(650))) <= told.latest, "{told:?}");
+        assert_eq!((told.record.intervals, told.record.right, told.record.median_width_secs), (100, 50, Some(650)));
         let text = told.record.text().unwrap();
-        assert_eq!(text, "50 of 100 intervals for starts in partition p were right (50.0%; 90% is meant); half are narrower than 10 min");
+        assert_eq!(text, "50 of 100 intervals for starts in partition p were right (50.0%; 90% is meant); half are narrower than 11 min");
     }
 }
