@@ -148,7 +148,7 @@ impl Why {
         match bad {
             '[' | ']' => Self::Bracket,
             '*' => Self::NodeCount,
-            '&' | '|' => Self::MissingFeature,
+            '&' | '|' | ',' => Self::MissingFeature,
             '(' | ')' => Self::Parenthesis,
             bad => Self::BadCharacter { bad },
         }
@@ -160,7 +160,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// `term`s joined by `&` and then by `|`. Slurm goes from left to right, most people let `&` bind first: only
+    /// `term`s joined by `&`, for which Slurm takes `,` too, and then by `|`. Slurm goes from left to right, most people let `&` bind first: only
     /// what both read alike is taken.
     fn expression(&mut self, depth: usize) -> Result<Constraint, Why> {
         if depth > MAX_DEPTH {
@@ -168,7 +168,7 @@ impl Reader<'_> {
         }
         let (mut any, mut all) = (Vec::new(), vec![self.term(depth)?]);
         loop {
-            if self.take('&') {
+            if self.take('&') || self.take(',') {
                 if !any.is_empty() {
                     return Err(Why::Mixed);
                 }
@@ -274,6 +274,8 @@ mod tests {
         check("(a100|h100)&ib", expect!["(a100|h100)&ib"]);
         check("a100&ib|h100", expect!["(a100&ib)|h100"]);
         check("((a100))", expect!["a100"]);
+        check("a100,ib", expect!["a100&ib"]);
+        check("(a|b),c", expect!["(a|b)&c"]);
         check("(a&b)&(c&(d|e))", expect!["a&b&c&(d|e)"]);
     }
 
@@ -292,6 +294,7 @@ mod tests {
 
     #[test]
     fn refuses_with_the_reason() {
+        check("a100,", expect![[r#"error: constraint "a100,": a feature is missing beside & or |. Try a100&ib or a100|h100"#]]);
         check(
             "",
             expect![[r#"error: constraint "": it is empty. Name a feature, as in a100&ib"#]],
@@ -340,9 +343,7 @@ mod tests {
         );
         check(
             "a,b",
-            expect![[
-                r#"error: constraint "a,b": ',' cannot be part of a feature's name. Features join with & and |, as in a100&ib"#
-            ]],
+            expect!["a&b"],
         );
         check(
             &"(".repeat(100),

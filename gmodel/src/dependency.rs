@@ -104,6 +104,7 @@ fn read_part(part: &str, conditions: &mut Vec<Condition>) -> Result<(), String> 
     let Some((_, kind)) = KINDS.iter().find(|(name, _)| word.eq_ignore_ascii_case(name)) else {
         let hint = crate::suggest::did_you_mean(word, KINDS.iter().map(|(name, _)| *name).chain(["singleton"]));
         return Err(match &*word.to_ascii_lowercase() {
+            "singleton" => format!("singleton names no job: it waits for all of the same name. {FORMS}"),
             "expand" | "afterburstbuffer" => format!("{word} is not offered here. {FORMS}"),
             _ => format!("{word:?} is no kind of dependency.{hint} {FORMS}"),
         });
@@ -229,6 +230,7 @@ mod tests {
         check("afterok:x", expect![[r#"error: --dependency "afterok:x": "x" is no job id. Write afterok:17:18, after:17+10, aftercorr:98, singleton; `,` between conditions for all of them, `?` for any"#]]);
         check("afterok:17+5", expect!["error: --dependency \"afterok:17+5\": only after: takes +minutes, not afterok"]);
         check("", expect![[r#"error: --dependency "": a condition is empty. Write afterok:17:18, after:17+10, aftercorr:98, singleton; `,` between conditions for all of them, `?` for any"#]]);
+        check("singleton:17", expect![[r#"error: --dependency "singleton:17": singleton names no job: it waits for all of the same name. Write afterok:17:18, after:17+10, aftercorr:98, singleton; `,` between conditions for all of them, `?` for any"#]]);
         assert!(Dependency::parse(&"afterok:1".repeat(1000)).is_err());
     }
 
