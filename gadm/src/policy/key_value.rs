@@ -47,6 +47,19 @@ pub(super) fn read(words: &[String], keys: &[Key], what: &str) -> Result<BTreeMa
             None => (name, None),
         };
         let (_, api, form) = find(name, keys, what)?;
+        let left;
+        let value = match form {
+            Form::Gpus => {
+                let (gpus, others) = split_tres(word, value, api, keys)?;
+                others.iter().for_each(|(key, bound)| put(&mut change, key, bound.clone()));
+                if gpus.is_empty() && !others.is_empty() {
+                    continue;
+                }
+                left = gpus;
+                left.as_str()
+            }
+            _ => value,
+        };
         let mut value = read_value(word, name, value, *form)?;
         if form == &Form::Names && value.is_null() {
             value = json!([]);
@@ -61,6 +74,36 @@ pub(super) fn read(words: &[String], keys: &[Key], what: &str) -> Result<BTreeMa
         put(&mut change, &key, value);
     }
     Ok(change)
+}
+
+/// sacctmgr bounds all it counts with one word, `GrpTRES=cpu=64,gres/gpu=8`; here CPUs and nodes have keys of their own. What of
+/// the value is about GPUs, and those keys with their bounds. `gres/gpu=-1` takes a bound away.
+fn split_tres(word: &str, value: &str, api: &str, keys: &[Key]) -> Result<(String, Vec<(String, Value)>), Failure> {
+    let wrong = |why: String| Failure::usage(format_args!("{word}: {why}"));
+    let table = if api == "limit" { Some("group") } else { api.strip_suffix(".gpus") };
+    let (mut gpus, mut others, mut none) = (Vec::new(), Vec::new(), false);
+    for part in value.split(',').map(str::trim) {
+        let Some((name, count)) = part.split_once('=') else {
+            gpus.push(part);
+            continue;
+        };
+        let name = name.to_ascii_lowercase();
+        match name.as_str() {
+            "cpu" | "node" => {
+                let key = table.map(|table| format!("{table}.{name}s")).filter(|key| keys.iter().any(|(_, known, _)| known == key));
+                let key = key.ok_or_else(|| wrong(format!("{name} is not bounded so here, GPUs are")))?;
+                others.push((key, read_value(word, &name, count, Form::Count)?));
+            }
+            "mem" | "billing" | "energy" | "vmem" | "pages" => return Err(wrong(format!("{name} is not bounded here; GPUs, CPUs and nodes are"))),
+            other if other.contains('/') && !other.starts_with("gres/gpu") => {
+                return Err(wrong(format!("{other} is not bounded here; GPUs, CPUs and nodes are")));
+            }
+            _ if count == "-1" => none = true,
+            _ => gpus.push(part),
+        }
+    }
+    let gpus = if gpus.is_empty() && none { "none".to_owned() } else { gpus.join(",") };
+    Ok((gpus, others))
 }
 
 /// A key by any of its spellings: letter case, `_` and `-` do not count.
@@ -157,12 +200,15 @@ pub(super) fn gpus(text: &str) -> Result<Value, String> {
 mod tests {
     use super::*;
 
-    const KEYS: [Key; 5] = [
+    const KEYS: [Key; 8] = [
         ("shares", "shares", Form::Count),
         ("fairshare", "shares", Form::Count),
         ("grp_jobs", "group.running_jobs", Form::Count),
         ("guaranteed", "guaranteed", Form::Gpus),
         ("qos", "allow_qos", Form::Names),
+        ("grp_tres", "limit", Form::Gpus),
+        ("group.cpus", "group.cpus", Form::Count),
+        ("min_tres", "per_job.min_gpus", Form::Gpus),
     ];
 
     fn change(words: &str) -> Result<String, String> {
@@ -180,11 +226,24 @@ mod tests {
     }
 
     #[test]
+    fn what_sacctmgr_counts_in_one_word_goes_to_the_keys_it_has_here() {
+        assert_eq!(change("GrpTRES=cpu=64,gres/gpu=8,gres/gpu:h100=4").unwrap(), r#"{"group":{"cpus":64},"limit":{"gpu":8.0,"h100":4.0}}"#);
+        assert_eq!(change("GrpTRES=cpu=64 shares=2").unwrap(), r#"{"group":{"cpus":64},"shares":2}"#);
+        assert_eq!(change("GrpTRES=cpu=-1,gres/gpu=-1").unwrap(), r#"{"group":{"cpus":null},"limit":null}"#);
+        assert_eq!(change("GrpTRES=gres/gpu=-1,gres/gpu:h100=4").unwrap(), r#"{"limit":{"h100":4.0}}"#);
+        assert_eq!(change("GrpTRES=node=3").unwrap_err(), "GrpTRES=node=3: node is not bounded so here, GPUs are");
+        assert_eq!(change("MinTRES=cpu=3").unwrap_err(), "MinTRES=cpu=3: cpu is not bounded so here, GPUs are");
+        assert_eq!(change("GrpTRES=mem=64G").unwrap_err(), "GrpTRES=mem=64G: mem is not bounded here; GPUs, CPUs and nodes are");
+        assert_eq!(change("GrpTRES=license/matlab=2").unwrap_err(), "GrpTRES=license/matlab=2: license/matlab is not bounded here; GPUs, CPUs and nodes are");
+        assert_eq!(change("GrpTRES=cpu=x").unwrap_err(), "GrpTRES=cpu=x: it is not a whole number, not negative");
+    }
+
+    #[test]
     fn what_cannot_be_read_is_said_with_what_can() {
-        assert_eq!(change("share=3").unwrap_err(), r#"share= cannot be set for accounts. Did you mean "shares"? Keys: shares, grp_jobs, guaranteed, qos"#);
+        assert_eq!(change("share=3").unwrap_err(), r#"share= cannot be set for accounts. Did you mean "shares"? Keys: shares, grp_jobs, guaranteed, qos, grp_tres, group.cpus, min_tres"#);
         assert_eq!(change("shares=-2").unwrap_err(), "shares=-2: it is not a whole number, not negative");
         assert_eq!(change("guaranteed=h100").unwrap_err(), r#"guaranteed=h100: "h100" is no number of GPUs. Write 32, or h100:16,gpu:32 by type, where gpu is all types"#);
         assert_eq!(change("shares+=3").unwrap_err(), "shares+=3: only lists of names take += and -=");
-        assert_eq!(change("vision").unwrap_err(), r#""vision" is no KEY=VALUE. Keys of accounts: shares, grp_jobs, guaranteed, qos"#);
+        assert_eq!(change("vision").unwrap_err(), r#""vision" is no KEY=VALUE. Keys of accounts: shares, grp_jobs, guaranteed, qos, grp_tres, group.cpus, min_tres"#);
     }
 }
