@@ -16,7 +16,7 @@ use std::io::Write;
 #[derive(clap::Subcommand)]
 pub(crate) enum JobAct {
     /// Change a job: TimeLimit= (also +=, -=), Nice=, JobName=, Comment=, Partition=, Account=, QOS=, StartTime=, Requeue=,
-    /// ArrayTaskThrottle=, Dependency=, Licenses=, ReservationName=, Priority= (operators; none computes it again),
+    /// ArrayTaskThrottle=, Dependency=, Licenses=, ReservationName=, Priority= (operators; none computes it again; 0 holds),
     /// Borrow=, Deadline=, TimeMin=, Checkpoint=, IdleExempt= (operators); of a waiting job also NumNodes=, NumTasks=, NumCPUs=,
     /// CPUsPerTask=, TasksPerNode=, MinMemoryNode=, MinMemoryCPU=, MemPerGPU=, Gpus=, TresPerNode=, TresPerTask=, Gres=, Features=,
     /// ReqNodeList=, ExcNodeList=
@@ -35,6 +35,9 @@ pub(crate) enum JobAct {
         /// Why
         #[arg(long, short, value_name = "TEXT", default_value = "")]
         reason: String,
+        /// Their owner may release them, whoever holds them: scontrol uhold
+        #[arg(long)]
+        for_owner: bool,
     },
     /// Lift your hold
     Release {
@@ -85,8 +88,8 @@ impl Jobs {
 pub(crate) fn run(client: &mut Client, act: JobAct) -> Outcome {
     match act {
         JobAct::Update { words, time } => update(client, &words, time.as_deref()),
-        JobAct::Hold { jobs, reason } => {
-            let request = TargetsRequest { jobs: jobs.jobs, reason, hold: false };
+        JobAct::Hold { jobs, reason, for_owner } => {
+            let request = TargetsRequest { jobs: jobs.jobs, reason, for_owner, ..TargetsRequest::default() };
             report(&client.post_repeatable("/v1/jobs/hold", &request)?)
         }
         JobAct::Release { jobs } => {

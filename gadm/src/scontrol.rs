@@ -6,6 +6,8 @@
 use crate::controller::{self, ReloadArgs};
 use crate::job::{self, JobAct};
 use crate::node::{self, NodeAct};
+use crate::policy::reservation::ReservationAct;
+use crate::policy::{self, NameAndWords, Removal};
 use clap::{CommandFactory, FromArgMatches, Parser};
 use gcli::local_time::{self, TimeFormat};
 use gcli::table::stdout;
@@ -23,6 +25,8 @@ Commands:
   hold, uhold, release, requeue, requeuehold, suspend, resume 17[,18]
   update JobId=17 TimeLimit=4:00:00
   update NodeName=node1 State=DRAIN Reason='fan'   (DRAIN, RESUME, DOWN)
+  create reservation ReservationName=course StartTime=now Duration=60 Users=ada Nodes=node1
+  update ReservationName=course Duration=120, delete ReservationName=course
   write batch_script 17 [FILE|-]
   ping, reconfigure, version
 
@@ -67,7 +71,8 @@ pub(crate) fn main(words: Vec<OsString>) -> Outcome {
     let mut on_jobs = |act: JobAct| job::run(&mut client, act);
     match command.to_ascii_lowercase().as_str() {
         "show" => show(&mut client, rest, args.oneliner),
-        "hold" | "uhold" => on_jobs(JobAct::Hold { jobs: jobs()?, reason: String::new() }),
+        "hold" => on_jobs(JobAct::Hold { jobs: jobs()?, reason: String::new(), for_owner: false }),
+        "uhold" => on_jobs(JobAct::Hold { jobs: jobs()?, reason: String::new(), for_owner: true }),
         "release" => on_jobs(JobAct::Release { jobs: jobs()? }),
         "requeue" => on_jobs(JobAct::Requeue { jobs: jobs()?, hold: false }),
         "requeuehold" => on_jobs(JobAct::RequeueHold { jobs: jobs()? }),
@@ -81,9 +86,10 @@ pub(crate) fn main(words: Vec<OsString>) -> Outcome {
             writeln!(std::io::stdout(), "{}", slurm_name::VERSION)?;
             Ok(0)
         }
-        "create" | "delete" => Err(Failure::usage("reservations are made and removed with gadm reservation add and del; partitions are files (partitions.d), nodes join by themselves")),
+        "create" => reservation(&mut client, rest, true),
+        "delete" => delete(&mut client, rest),
         "reboot" | "cancel_reboot" | "power" => Err(Failure::usage("machines are not booted from here: node_reboot in gpud.toml names the site's program for sick GPUs")),
-        "top" => Err(Failure::usage("gadm job update JOB Priority=NUMBER or Nice=NUMBER moves a job")),
+        "top" => Err(Failure::usage("top is not offered here. An operator moves a job with gadm job update JOB Priority=NUMBER, its owner lets others go first with Nice=NUMBER")),
         _ => Err(Failure::usage(format_args!("{command:?} of scontrol is not known here. scontrol --help lists what is; gadm --help has more"))),
     }
 }
@@ -95,6 +101,9 @@ fn job_names(words: &[String]) -> Result<job::Jobs, Failure> {
         match word.split_once('=') {
             None => jobs.push(word.to_owned()),
             Some((key, job)) if is_job_key(key) => jobs.push(job.to_owned()),
+            Some((key, state)) if key.eq_ignore_ascii_case("state") => {
+                return Err(Failure::usage(format_args!("State={state} marks no jobs here: requeuehold puts them back and holds them")));
+            }
             Some((key, _)) => return Err(Failure::usage(format_args!("{key}= chooses no jobs here; name them: 17,18 or JobId=17"))),
         }
     }
@@ -208,8 +217,55 @@ fn write_script(client: &mut Client, words: &[String]) -> Outcome {
     Ok(0)
 }
 
-/// Jobs as `gadm job update` has them, nodes by their state.
+const ONLY_RESERVATIONS: &str = "reservations are made and removed so: ReservationName=course; partitions are files (partitions.d), nodes join by themselves";
+
+/// A word's value, if it is of that key.
+fn value_of<'w>(word: &'w str, wanted: &[&str]) -> Option<&'w str> {
+    let (key, value) = word.split_once('=')?;
+    wanted.iter().any(|wanted| key.eq_ignore_ascii_case(wanted)).then_some(value)
+}
+
+/// scontrol's names of a reservation's name.
+const RESERVATION: [&str; 2] = ["reservationname", "reservation"];
+
+/// `create reservation ReservationName=course Users=ada ...`, `update ReservationName=course Duration=60`: the words are those
+/// of `gadm reservation`.
+fn reservation(client: &mut Client, words: &[String], new: bool) -> Outcome {
+    let Some(name) = words.iter().find_map(|word| value_of(word, &RESERVATION)) else {
+        let is_one = |word: &String| RESERVATION.iter().any(|known| word.eq_ignore_ascii_case(known));
+        return Err(Failure::usage(match words.first().is_some_and(is_one) {
+            true => "a reservation needs a name: ReservationName=course",
+            false => ONLY_RESERVATIONS,
+        }));
+    };
+    let is_change = |word: &&String| word.contains('=') && value_of(word, &RESERVATION).is_none();
+    let args = NameAndWords::of(name.to_owned(), words.iter().filter(is_change).cloned().collect());
+    let act = if new { ReservationAct::Add(args) } else { ReservationAct::Set(args) };
+    let exit = policy::reservation::run(client, act)?;
+    if exit == 0 {
+        writeln!(std::io::stdout(), "{}", if new { format!("Reservation created: {name}") } else { "Reservation updated.".to_owned() })?;
+    }
+    Ok(exit)
+}
+
+/// `delete ReservationName=course`, `delete reservation course`; as usual nothing is asked.
+fn delete(client: &mut Client, words: &[String]) -> Outcome {
+    let names: Vec<String> = match words {
+        [word, names @ ..] if RESERVATION.iter().any(|known| word.eq_ignore_ascii_case(known)) => names.to_vec(),
+        words => words.iter().filter_map(|word| value_of(word, &RESERVATION)).map(str::to_owned).collect(),
+    };
+    if names.is_empty() {
+        return Err(Failure::usage(ONLY_RESERVATIONS));
+    }
+    policy::reservation::run(client, ReservationAct::Del(Removal::of(split(&names))))
+}
+
+/// Jobs as `gadm job update` has them, nodes by their state, reservations.
 fn update(client: &mut Client, words: &[String]) -> Outcome {
+    // Without a job it is the reservation itself that changes.
+    if words.iter().any(|word| value_of(word, &RESERVATION).is_some()) && jobs_first(words).iter().all(|word| word.contains('=')) {
+        return reservation(client, words, false);
+    }
     let value = |wanted: &str| {
         words.iter().filter_map(|word| word.split_once('=')).find(|(key, _)| key.eq_ignore_ascii_case(wanted)).map(|(_, value)| value)
     };

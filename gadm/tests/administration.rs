@@ -66,10 +66,10 @@ fn jobs_are_changed_with_scontrols_keys() {
         /v1/jobs/update {"job":"98_5","change":{"max_running":4,"time_limit_secs":null}}
     "#]].assert_eq(&sent(&["job", "update", "JobId=98_5", "--time", "UNLIMITED", "ArrayTaskThrottle=4"]));
     expect![[r#"
-        /v1/jobs/hold {"jobs":["17","98_[1-3]"],"reason":"wait for data","hold":false}
+        /v1/jobs/hold {"jobs":["17","98_[1-3]"],"reason":"wait for data","hold":false,"for_owner":false}
     "#]].assert_eq(&sent(&["job", "hold", "17", "98_[1-3]", "--reason", "wait for data"]));
     expect![[r#"
-        /v1/jobs/requeue {"jobs":["17"],"reason":"","hold":true}
+        /v1/jobs/requeue {"jobs":["17"],"reason":"","hold":true,"for_owner":false}
     "#]].assert_eq(&sent(&["job", "requeue", "17", "--hold"]));
     check(&["job", "update", "17"], expect![[r#"
         stderr: gadm: what is to be changed? gadm job update 17 TimeLimit=4:00:00
@@ -108,15 +108,68 @@ fn under_the_name_scontrol_its_words_do_what_gadms_do() {
         stderr: gadm: State=FAIL is none that a node is put into. Known are DRAIN (with Reason=), RESUME and DOWN
         exit: Some(2)
     "#]].assert_eq(&sent(&["update", "NodeName=n1", "State=FAIL"]));
+    assert!(sent(&["uhold", "17"]).starts_with(r#"/v1/jobs/hold {"jobs":["17"],"reason":"","hold":false,"for_owner":true}"#));
     expect![[r#"
-        stderr: gadm: reservations are made and removed with gadm reservation add and del; partitions are files (partitions.d), nodes join by themselves
+        stderr: gadm: State=SpecialExit marks no jobs here: requeuehold puts them back and holds them
         exit: Some(2)
-    "#]].assert_eq(&sent(&["create", "reservation=x"]));
+    "#]].assert_eq(&sent(&["requeuehold", "State=SpecialExit", "17"]));
     assert!(sent(&["reconfigure", "now"]).contains("reconfigure takes no words, and \"now\" is one"));
     expect![[r#"
         /v1/licences 
         No licenses in the system
     "#]].assert_eq(&sent(&["show", "licences"]));
+}
+
+#[test]
+fn under_the_name_scontrol_reservations_are_made_changed_and_removed() {
+    let answer = |request: &Request| match request.path.as_str() {
+        "/v1/cluster" => Answer::ok(r#"{"schema":1,"name":"lab"}"#),
+        "/v1/reservations/gone" => Answer::refuse(404, "not_found", "there is no reservation \"gone\"."),
+        "/v1/reservations/course" if request.body.is_empty() => Answer::ok(r#"{"schema":1,"reservations":[{"name":"course"}]}"#),
+        _ => Answer::ok(r#"{"schema":1,"notes":[]}"#),
+    };
+    let sent = |words: &[&str]| {
+        let controller = FakeController::start(answer);
+        let said = controller.run_as("scontrol", GADM, words);
+        let sent: String = controller.requests().iter().map(|request| format!("{} {}\n", request.path, request.body)).collect();
+        format!("{sent}{}", said.text())
+    };
+    expect![[r#"
+        /v1/reservations/course {"create":true,"change":{"duration_secs":3600,"gpus":null,"maintenance":true,"node_count":null,"nodes":"n1","users":["ada"]}}
+        Reservation created: course
+    "#]].assert_eq(&sent(&["create", "reservation", "ReservationName=course", "Users=ada", "Nodes=n1", "Duration=60", "Flags=MAINT"]));
+    expect![[r#"
+        /v1/reservations/course {"create":true,"change":{"duration_secs":3600,"gpus":null,"node_count":2,"nodes":null}}
+        Reservation created: course
+    "#]].assert_eq(&sent(&["create", "Reservation=course", "NodeCnt=2", "Duration=60"]));
+    expect![[r#"
+        /v1/reservations/course 
+        /v1/reservations/course {"create":false,"change":{"duration_secs":7200}}
+        Reservation updated.
+    "#]].assert_eq(&sent(&["update", "ReservationName=course", "Duration=120"]));
+    expect![[r#"
+        /v1/reservations/course 
+        /v1/reservations/course/remove {"create":false,"change":{}}
+    "#]].assert_eq(&sent(&["delete", "ReservationName=course"]));
+    expect![[r#"
+        /v1/reservations/gone 
+        stderr: gadm: there is no reservation "gone".
+        exit: Some(1)
+    "#]].assert_eq(&sent(&["delete", "reservation", "gone"]));
+    expect![[r#"
+        stderr: gadm: a reservation needs a name: ReservationName=course
+        exit: Some(2)
+    "#]].assert_eq(&sent(&["create", "reservation", "Users=ada"]));
+    expect![[r#"
+        stderr: gadm: reservations are made and removed so: ReservationName=course; partitions are files (partitions.d), nodes join by themselves
+        exit: Some(2)
+    "#]].assert_eq(&sent(&["create", "partition", "PartitionName=x"]));
+    expect![[r#"
+        stderr: gadm: reservations are made and removed so: ReservationName=course; partitions are files (partitions.d), nodes join by themselves
+        exit: Some(2)
+    "#]].assert_eq(&sent(&["delete", "partition=x"]));
+    // Of a job it is another word.
+    assert!(sent(&["update", "JobId=17", "ReservationName=course"]).starts_with("/v1/jobs/update {\"job\":\"17\",\"change\":{\"reservation\":\"course\"}}"));
 }
 
 #[test]

@@ -82,7 +82,7 @@ impl Cluster {
             }
             What::Cancel { pick } => self.ask_about(pick, true, |job| Command::Cancel { targets: vec![job], signal: None }),
             What::Hold { pick, operator } => {
-                self.ask_about(pick, operator, |job| Command::Hold { targets: vec![job], reason: "because".into() });
+                self.ask_about(pick, operator, |job| Command::Hold { targets: vec![job], reason: "because".into(), for_owner: false });
             }
             What::Release { pick, operator } => self.ask_about(pick, operator, |job| Command::Release { targets: vec![job] }),
             What::Requeue { pick } => {

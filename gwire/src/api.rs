@@ -360,6 +360,8 @@ pub struct TargetsRequest {
     pub reason: String,
     /// `requeue`: hold it afterwards.
     pub hold: bool,
+    /// `hold`: it is the owner's, who may release it, whoever makes it.
+    pub for_owner: bool,
 }
 
 /// Cancel by id, by filter, or ids narrowed by a filter. One of them must be there.

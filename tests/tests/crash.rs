@@ -538,7 +538,7 @@ fn gsub_asks_again_by_itself_when_the_controller_dies_under_it() {
 fn holds_and_cancels_that_were_acknowledged_survive_a_kill() {
     let Some(pool) = Pool::up(1, "none") else { return };
     let [kept, gone] = [(); 2].map(|()| pool.gsub(&["--begin", "now+1hour", "--wrap", "true"]));
-    let holder = TargetsRequest { jobs: vec![kept.to_string()], reason: "later".into(), hold: false };
+    let holder = TargetsRequest { jobs: vec![kept.to_string()], reason: "later".into(), ..TargetsRequest::default() };
     let _: EachResult = pool.client().post("/v1/jobs/hold", &holder).unwrap();
     assert_eq!(pool.run("gdel", &[&gone.to_string()]).code, 0);
     let drained: serde_json::Value = pool.client().post("/v1/nodes/node1/drain", &serde_json::json!({"reason": "a fan"})).unwrap();

@@ -28,6 +28,12 @@ pub(crate) struct NameAndWords {
     words: Vec<String>,
 }
 
+impl NameAndWords {
+    pub(crate) fn of(name: String, words: Vec<String>) -> Self {
+        Self { name, words }
+    }
+}
+
 /// A record by name.
 #[derive(clap::Args)]
 pub(crate) struct Name {
@@ -47,6 +53,13 @@ pub(crate) struct Removal {
     /// Do not ask
     #[arg(long, short)]
     yes: bool,
+}
+
+impl Removal {
+    /// Of which nobody is asked.
+    pub(crate) fn of(names: Vec<String>) -> Self {
+        Self { names, yes: true }
+    }
 }
 
 /// How to list.

@@ -84,7 +84,13 @@ pub enum Command {
     /// Cancel jobs (or signal running ones). Ids of arrays mean the whole array unless `task`.
     /// -> `Reply::Cancelled`
     Cancel { targets: Vec<Target>, signal: Option<CancelSignal> },
-    Hold { targets: Vec<Target>, reason: String },
+    Hold {
+        targets: Vec<Target>,
+        reason: String,
+        /// The hold is the owner's, who may release it, whoever makes it.
+        #[serde(default)]
+        for_owner: bool,
+    },
     Release { targets: Vec<Target> },
     Requeue { targets: Vec<Target>, hold: bool },
     /// Freeze running jobs where they are.

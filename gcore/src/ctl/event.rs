@@ -309,7 +309,7 @@ pub struct JobChange {
     /// Empty: outside of reservations.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reservation: Option<String>,
-    /// Operators only. `Some(None)`: computed again.
+    /// Operators only, but for 0, which holds the job. `Some(None)`: computed again.
     #[serde(skip_serializing_if = "Option::is_none", with = "double_option")]
     pub priority: Option<Option<u32>>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -85,7 +85,7 @@ fn handle_command(tx: &mut Tx, actor: &Actor, command: Command) -> Result<Reply,
         }
         Command::Submit { spec, client_key } => submit::handle(tx, actor, *spec, client_key),
         Command::Cancel { targets, signal } => Ok(cancel::handle(tx, actor, &targets, signal)),
-        Command::Hold { targets, reason } => Ok(hold::hold(tx, actor, &targets, &reason)),
+        Command::Hold { targets, reason, for_owner } => Ok(hold::hold(tx, hold::Holder { actor, for_owner }, &targets, &reason)),
         Command::Release { targets } => Ok(hold::release(tx, actor, &targets)),
         Command::Requeue { targets, hold } => Ok(requeue::handle(tx, actor, &targets, hold)),
         Command::Suspend { targets } => suspend::suspend(tx, actor, &targets),

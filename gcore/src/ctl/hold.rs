@@ -7,27 +7,42 @@ use super::targets::{Found, each, find, own_tasks, shown, split};
 use gmodel::node::Mark;
 use gmodel::{JobId, JobState};
 
-pub(super) fn hold(tx: &mut Tx, actor: &Actor, targets: &[Target], reason: &str) -> Reply {
+/// Whose hold it is to be.
+#[derive(Clone, Copy)]
+pub(super) struct Holder<'a> {
+    pub actor: &'a Actor,
+    /// The job's owner's, as `scontrol uhold` has it; else the actor's.
+    pub for_owner: bool,
+}
+
+impl Holder<'_> {
+    /// How it is marked.
+    fn mark_owner(self, job_owner: &str) -> String {
+        if self.for_owner { format!("user:{job_owner}") } else { mark_owner(self.actor, job_owner) }
+    }
+}
+
+pub(super) fn hold(tx: &mut Tx, holder: Holder, targets: &[Target], reason: &str) -> Reply {
     each(tx, targets, |tx, target| {
-        let found = find(tx.state, actor, target)?;
+        let found = find(tx.state, holder.actor, target)?;
         let reason = reason.chars().take(1000).collect();
         match found {
             Found::Array(array) => {
                 let held = &tx.state.arrays.get(array).map_or(Vec::new(), |a| a.holds.clone());
-                if let Some(mark) = new_mark(tx, actor, held, owner_name(tx, found), reason) {
+                if let Some(mark) = new_mark(tx, holder, held, owner_name(tx, found), reason) {
                     tx.emit(Event::ArrayHeld { array, mark });
                 }
                 for id in own_tasks(tx.state, array) {
-                    hold_job(tx, actor, id, "its array is held".into());
+                    hold_job(tx, holder, id, "its array is held".into());
                 }
                 Ok(())
             }
             Found::Untouched { array, position } => {
                 let id = split(tx, array, position);
-                hold_job(tx, actor, id, reason);
+                hold_job(tx, holder, id, reason);
                 Ok(())
             }
-            Found::Job(id) if hold_job(tx, actor, id, reason) => Ok(()),
+            Found::Job(id) if hold_job(tx, holder, id, reason) => Ok(()),
             Found::Job(_) | Found::Over => Err(Refusal::conflict(format!(
                 "job {} is not pending: only pending jobs can be held.",
                 shown(target)
@@ -45,28 +60,28 @@ fn owner_name(tx: &Tx, found: Found) -> String {
     spec.map_or(String::new(), |spec| spec.user.name.clone())
 }
 
-fn hold_job(tx: &mut Tx, actor: &Actor, id: JobId, reason: String) -> bool {
+fn hold_job(tx: &mut Tx, holder: Holder, id: JobId, reason: String) -> bool {
     let Some(job) = tx.state.jobs.get(id) else { return false };
     if job.state != JobState::Pending {
         return false;
     }
     let held = job.holds.clone();
     let owner = job.spec.user.name.clone();
-    if let Some(mark) = new_mark(tx, actor, &held, owner, reason) {
+    if let Some(mark) = new_mark(tx, holder, &held, owner, reason) {
         tx.emit(Event::JobHeld { job: id, mark });
     }
     true
 }
 
-/// The actor's mark, unless one of theirs is there already.
+/// The holder's mark, unless one of theirs is there already.
 fn new_mark(
     tx: &Tx,
-    actor: &Actor,
+    holder: Holder,
     held: &[Mark],
     owner: String,
     reason: String,
 ) -> Option<Mark> {
-    let mine = mark_owner(actor, &owner);
+    let mine = holder.mark_owner(&owner);
     let known = held.iter().any(|mark| mark.owner == mine);
     (!known).then_some(Mark { owner: mine, reason, since: tx.now })
 }
@@ -138,9 +153,15 @@ fn to_lift(
     if actor.operator {
         return Ok(held.iter().map(|mark| mark.owner.clone()).collect());
     }
-    let by: Vec<_> = held.iter().map(|m| format!("{} ({})", m.owner, m.reason)).collect();
+    let by: Vec<_> = held.iter().map(who_and_why).collect();
     Err(Refusal::new(
         super::command::RefusalCode::Denied,
         format!("job {} is held by {}; only they or an operator can release it.", shown(target), by.join(", ")),
     ))
+}
+
+/// `carol (because)`.
+fn who_and_why(mark: &Mark) -> String {
+    let who = mark.owner.split_once(':').map_or(mark.owner.as_str(), |(_, name)| name);
+    if mark.reason.is_empty() { who.to_owned() } else { format!("{who} ({})", mark.reason) }
 }

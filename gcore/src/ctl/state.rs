@@ -657,6 +657,11 @@ impl State {
         (position < array.len()).then_some((array, position))
     }
 
+    /// The time limit that a job has: its run's, which may have been cut to what there was room for; else as asked.
+    pub fn limit_in_force(&self, job: &Job) -> Option<u32> {
+        job.live_run().and_then(|run| self.runs.get(run)).map_or(job.limit_secs, |run| run.limit_secs)
+    }
+
     /// When a run is ended: its limit with what its partition lets runs go over it.
     pub fn enforced_limit_secs(&self, run: &Run) -> Option<u32> {
         let job = self.jobs.get(run.id.job);

@@ -96,6 +96,8 @@ pub fn complete(
 ) -> Result<(JobSpec, Option<u32>), Refusal> {
     let config = &state.config;
     spec.user = UserRef { name: actor.user.clone(), uid: actor.uid, gid: actor.gid };
+    // Slurm's other word for a hold, which is everybody's.
+    spec.hold |= spec.priority.take_if(|priority| *priority == 0).is_some();
     check_user(config, actor)?;
     check_texts(&spec)?;
     check_numbers(state, &spec)?;
@@ -125,6 +127,7 @@ pub(super) fn complete_in(
     check_admission(state, partition, actor, spec)?;
     super::gpu_share::check_request(&state.config, partition, &spec.request)?;
     let limit_secs = time_limit(spec, partition, qos_limit_secs(state, spec), notes)?;
+    let limit_secs = left_of_reservation(state, spec, limit_secs, notes);
     limits::check_request(state, spec, partition, limit_secs, now)?;
     limits::check_queue(state, spec, partition, now)?;
     deadline::check(spec, limit_secs, now)?;
@@ -302,17 +305,22 @@ pub(super) fn partition_or_refusal<'a>(
     })
 }
 
+pub(super) fn takes_submissions(partition: &Partition) -> Result<(), Refusal> {
+    match partition.state {
+        PartitionState::Drain | PartitionState::Inactive => {
+            Err(Refusal::unavailable(format!("partition {:?} takes no submissions now.", partition.name)))
+        }
+        _ => Ok(()),
+    }
+}
+
 fn check_admission(
     state: &State,
     partition: &Partition,
     actor: &Actor,
     spec: &JobSpec,
 ) -> Result<(), Refusal> {
-    let name = &partition.name;
-    if matches!(partition.state, PartitionState::Drain | PartitionState::Inactive) {
-        let text = format!("partition {name:?} takes no submissions now.");
-        return Err(Refusal::unavailable(text));
-    }
+    takes_submissions(partition)?;
     may_use(state, partition, &actor.user, &spec.account)?;
     if spec.nice < 0 && !actor.operator {
         let text = "only operators may use a negative --nice.";
@@ -415,6 +423,20 @@ fn time_limit(
             Ok(Some(qos_most.map_or(chosen, |most| most.min(chosen))))
         }
     }
+}
+
+/// A job that names a reservation and no time does with what is left of its window when it starts: with its partition's usual
+/// limit it might fit at no time.
+fn left_of_reservation(state: &State, spec: &mut JobSpec, limit_secs: Option<u32>, notes: &mut Vec<String>) -> Option<u32> {
+    let reservation = spec.reservation.as_deref().and_then(|name| state.policy.reservations.get(name));
+    let Some(reservation) = reservation.filter(|one| !one.flex && spec.time_limit_secs.is_none()) else { return limit_secs };
+    let most = limit_secs.map_or(reservation.duration_secs, |limit| limit.min(reservation.duration_secs));
+    if spec.time_min_secs.is_none() {
+        spec.time_min_secs = Some(most.min(60));
+        let most = squeue_time(u64::from(most));
+        notes.push(format!("--reservation {}: without --time the job gets what is left of it when it starts, {most} at most", reservation.name));
+    }
+    Some(most)
 }
 
 /// Refuses what no set of the partition's nodes could ever run, running or not.

@@ -7,9 +7,10 @@ use super::deadline;
 use super::dependency::{Asker, Dependent, Waits, cancel_hopeless, closes_circle, resolve};
 use super::event::{Event, JobChange};
 use super::handle::Tx;
+use super::hold::{Holder, hold};
 use super::limits;
 use super::state::{State, TaskOf};
-use super::submit::{MAX_TEXT_BYTES, check_counts, check_nodes, check_size, may_use, partition_or_refusal};
+use super::submit::{MAX_TEXT_BYTES, check_counts, check_nodes, check_size, may_use, partition_or_refusal, takes_submissions};
 use super::targets::{Found, find, own_tasks, shown, split};
 use gmodel::config::Partition;
 use gmodel::duration::squeue_time;
@@ -21,13 +22,21 @@ use std::sync::Arc;
 
 pub(super) fn handle(tx: &mut Tx, actor: &Actor, target: Target, mut change: JobChange) -> Result<Reply, Refusal> {
     let found = find(tx.state, actor, target)?;
+    // Slurm's other word for a hold.
+    let holds = change.priority.take_if(|priority| *priority == Some(0)).is_some();
     let old = Old::of(tx.state, found).ok_or_else(|| Refusal::conflict(format!("job {} is over", shown(target))))?;
     check_state(&old, target, &change)?;
+    if holds && old.state != JobState::Pending {
+        return Err(Refusal::conflict(format!("job {} is {}: Priority=0 holds it, and only pending jobs can be held.", shown(target), old.state)));
+    }
     check_for_operators_only(actor, &change)?;
     if let Some(list) = &change.partition {
         change.partition = Some(each_once(list)?);
     }
     let partitions = partitions(tx.state, change.partition.as_deref().unwrap_or(&old.spec.partition))?;
+    if change.partition.is_some() {
+        partitions.iter().try_for_each(|partition| takes_submissions(partition))?;
+    }
     check_texts(&change)?;
     if !actor.operator {
         check_as_owner(tx.state, &old, target, &partitions, &change)?;
@@ -37,12 +46,16 @@ pub(super) fn handle(tx: &mut Tx, actor: &Actor, target: Target, mut change: Job
         return Err(Refusal::invalid("ArrayTaskThrottle is for a whole array: name it by its id alone."));
     }
     let new_waits = depend_anew(tx, found, &change)?;
+    let is_more = !holds || change != JobChange::default();
     // A plan made before this does not start them.
-    for id in changed(tx, actor, found, &change) {
+    for id in if is_more { changed(tx, actor, found, &change) } else { Vec::new() } {
         tx.state.respecified.insert(id, tx.state.seq);
     }
     for (who, waits) in new_waits {
         wait_anew(tx, who, waits);
+    }
+    if holds {
+        hold(tx, Holder { actor, for_owner: false }, &[target], "");
     }
     Ok(Reply::Done)
 }
@@ -63,7 +76,7 @@ impl<'a> Old<'a> {
         match found {
             Found::Job(id) => {
                 let job = state.jobs.get(id).expect("found");
-                Some(Self { spec: &job.spec, limit_secs: job.limit_secs, nice: job.nice, state: job.state, tasks: 1 })
+                Some(Self { spec: &job.spec, limit_secs: state.limit_in_force(job), nice: job.nice, state: job.state, tasks: 1 })
             }
             Found::Array(id) | Found::Untouched { array: id, .. } => {
                 let array = state.arrays.get(id).expect("found");
@@ -108,7 +121,7 @@ fn check_texts(change: &JobChange) -> Result<(), Refusal> {
     }
 }
 
-/// What its owner may not: a partition that is not theirs, more time than it allows or than a running job has, a better nice value.
+/// What its owner may not: a partition that is not theirs, more time than it allows or than a running job has, a nice value below none.
 fn check_as_owner(state: &State, old: &Old, target: Target, partitions: &[&Partition], change: &JobChange) -> Result<(), Refusal> {
     if change.partition.is_some() || change.account.is_some() {
         let account = change.account.as_ref().unwrap_or(&old.spec.account);
@@ -137,7 +150,7 @@ fn check_as_owner(state: &State, old: &Old, target: Target, partitions: &[&Parti
         any_of(&mut said)?;
     }
     match change.nice {
-        Some(new) if new < old.nice => Err(Refusal::denied("only operators may lower a job's nice value.")),
+        Some(new) if new < old.nice && new < 0 => Err(Refusal::denied("only operators may give a job a negative nice value.")),
         _ => Ok(()),
     }
 }
@@ -361,7 +374,7 @@ fn task_change(tx: &Tx, actor: &Actor, id: JobId, change: &JobChange) -> JobChan
             change.time_min_secs = None;
             change.request = RequestChange::default();
             let longer = |new: Option<u32>| {
-                new.is_none_or(|new| job.limit_secs.is_some_and(|old| new > old))
+                new.is_none_or(|new| tx.state.limit_in_force(job).is_some_and(|old| new > old))
             };
             if !actor.operator && change.limit_secs.is_some_and(longer) {
                 change.limit_secs = None;

@@ -121,7 +121,7 @@ pub(super) fn waiting_row(row: &Row, view: View) -> RunRow {
         qos: spec.qos.clone(),
         state: JobState::Pending,
         submit_time: Some(Instant(row.submitted())),
-        time_limit_secs: row.limit_secs(),
+        time_limit_secs: row.limit_secs(view),
         nodes: row.nodes(view),
         cpus: row.cpus(view),
         mem_bytes: row.mem_total_bytes(view),

@@ -66,7 +66,7 @@ pub(super) const COLUMNS: &[JobColumn] = &[
     column!("gpus_held", |row, view, out| out.list_unless_empty(&row.gpus_held(view))),
     column!("gpu_links", |row, view, out| out.list_unless_empty(&row.gpu_links(view))),
     column!("imex_channel", |row, view, out| out.some(row.run(view).and_then(|run| run.imex_channel))),
-    column!("time_limit_secs", |row, _, out| out.some(row.limit_secs())),
+    column!("time_limit_secs", |row, view, out| out.some(row.limit_secs(view))),
     column!("elapsed_secs", |row, view, out| out.number(row.elapsed_secs(view))),
     column!("submit_time", |row, _, out| out.instant(Some(row.submitted()))),
     column!("eligible_time", |row, _, out| out.instant(Some(row.eligible()))),

@@ -15,7 +15,7 @@ const MAX_TARGETS: u64 = 1_000_000;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum JobName {
-    /// A job; all of it when it is an array.
+    /// A job; all of it when it is an array, as `98_*` has it too.
     Job(JobId),
     /// Tasks by index.
     Tasks { array: JobId, indices: ArraySpec },
@@ -32,6 +32,9 @@ pub(super) fn job_name(text: &str) -> Result<JobName, ApiError> {
         return text.parse().map(JobName::Job).map_err(|_| wrong());
     };
     let array: JobId = array.parse().map_err(|_| wrong())?;
+    if tasks == "*" {
+        return Ok(JobName::Job(array));
+    }
     let inner = match tasks.strip_prefix('[') {
         Some(bracketed) => bracketed.strip_suffix(']').ok_or_else(wrong)?,
         None if tasks.bytes().all(|b| b.is_ascii_digit()) => tasks,

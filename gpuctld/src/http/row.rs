@@ -234,9 +234,10 @@ impl<'a> Row<'a> {
         }
     }
 
-    pub(super) fn limit_secs(&self) -> Option<u32> {
+    /// Of a job that runs its run's, which may have been cut to what there was room for.
+    pub(super) fn limit_secs(&self, view: View) -> Option<u32> {
         match self {
-            Self::Job(job) => job.limit_secs,
+            Self::Job(job) => view.state.limit_in_force(job),
             Self::Tasks { array, .. } | Self::Task { array, .. } => array.limit_secs,
         }
     }

@@ -57,7 +57,8 @@ pub(super) async fn submit(
 /// For everybody else.
 pub(super) fn may_ask(caller: &Caller, spec: &JobSpec) -> Result<(), ApiError> {
     match spec.priority {
-        Some(priority) if !caller.actor.operator => Err(ApiError::denied(format!(
+        // Of 0 the core makes a hold, which is everybody's.
+        Some(priority) if priority > 0 && !caller.actor.operator => Err(ApiError::denied(format!(
             "--priority {priority}: only operators set a job's priority. With --nice you may lower it"
         ))),
         _ if spec.site_factor_milli.is_some() && !caller.actor.operator => {

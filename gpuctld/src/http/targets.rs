@@ -20,12 +20,15 @@ use gmodel::time::parse_rfc3339;
 use gwire::api::{Done, EachResult, OneResult, SCHEMA, TargetsRequest, UpdateRequest};
 use serde_json::Value;
 
+/// Tasks that one request may change one by one; those before one that is refused are changed.
+const MAX_UPDATED: usize = 1000;
+
 type Body<T> = Result<Json<T>, JsonRejection>;
 
 pub(super) async fn hold(caller: Caller, Shared(site): Shared<Site>, body: Body<TargetsRequest>) -> Result<Json<EachResult>, ApiError> {
     let Json(request) = body?;
     let targets = named(&site, &caller, &request.jobs).await?;
-    each(&site, caller, Command::Hold { targets, reason: request.reason }).await
+    each(&site, caller, Command::Hold { targets, reason: request.reason, for_owner: request.for_owner }).await
 }
 
 pub(super) async fn release(caller: Caller, Shared(site): Shared<Site>, body: Body<TargetsRequest>) -> Result<Json<EachResult>, ApiError> {
@@ -54,13 +57,15 @@ pub(super) async fn resume(caller: Caller, Shared(site): Shared<Site>, body: Bod
 
 pub(super) async fn update(caller: Caller, Shared(site): Shared<Site>, body: Body<UpdateRequest>) -> Result<Json<Done>, ApiError> {
     let Json(request) = body?;
-    let target = match targets_of(&[job_name(request.job.trim())?])?[..] {
-        [target] => target,
-        _ => return Err(ApiError::invalid(format!("{:?} names several tasks; change one, or the whole array", request.job))),
-    };
-    confine(&site, &caller, &[target]).await?;
+    let targets = targets_of(&[job_name(request.job.trim())?])?;
+    if targets.len() > MAX_UPDATED {
+        return Err(ApiError::invalid(format!("{:?} names more than {MAX_UPDATED} tasks; change fewer, or the whole array", request.job)));
+    }
+    confine(&site, &caller, &targets).await?;
     let change = change(&request)?;
-    site.core.command(caller.actor, Command::Update { target, change }).await?;
+    for target in targets {
+        site.core.command(caller.actor.clone(), Command::Update { target, change: change.clone() }).await?;
+    }
     Ok(Json(Done { schema: SCHEMA, notes: Vec::new() }))
 }
 

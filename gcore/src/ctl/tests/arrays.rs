@@ -178,8 +178,8 @@ fn a_held_array_holds_its_requeued_tasks_too() {
               note: no --time given and partition "main" has no default: the limit is 1-00:00:00
             1_[1-3%1] alice PENDING JobHeldAdmin: held by admin:root
             1_0 alice RUNNING 1-2 on n1[0]
-            refused: job 1 is held by admin:root (quota); only they or an operator can release it.
-            refused: job 1_3 is held by admin:root (quota); only they or an operator can release it.
+            refused: job 1 is held by root (quota); only they or an operator can release it.
+            refused: job 1_3 is held by root (quota); only they or an operator can release it.
             1_[1-3%1] alice PENDING JobArrayTaskLimit: as many tasks of the array run as it allows at once
             1_0 alice RUNNING 1-2 on n1[0]
         "#]],

@@ -263,7 +263,7 @@ fn holds_stand_side_by_side_and_each_owner_lifts_their_own() {
               note: no --time given and partition "main" has no default: the limit is 1-00:00:00
             1 alice PENDING JobHeldUser: held by user:alice HELD user:alice (mine) HELD admin:root (maintenance)
             1 alice PENDING JobHeldAdmin: held by admin:root HELD admin:root (maintenance)
-            refused: job 1 is held by admin:root (maintenance); only they or an operator can release it.
+            refused: job 1 is held by root (maintenance); only they or an operator can release it.
             1 alice RUNNING 1-1 on n1[0]
             refused: job 1 is not pending: only pending jobs can be held.
         "#]],
@@ -317,7 +317,71 @@ fn limits_are_changed_by_their_owner_downward_and_by_operators_at_will() {
             refused: a running job's time limit can only be lowered by its owner; job 1 has 5:00. Ask an operator for more.
             refused: job 1 is running: its partition can only change while it is pending.
             refused: job 1 belongs to alice; you are bob. Ask them or an operator.
-            refused: only operators may lower a job's nice value.
+            refused: only operators may give a job a negative nice value.
+        "#]],
+    );
+}
+
+#[test]
+fn a_hold_is_its_owners_where_an_operator_says_so_and_by_a_priority_of_zero() {
+    check(
+        "node n1 h100:1
+         submit user=alice gpus=1 array=0-1
+         submit user=alice gpus=1 priority=0
+         hold 1 user=root for_owner reason=later
+         plan
+         show
+         release 1 user=bob
+         release 1 user=alice
+         update 3 user=bob priority=0
+         update 3 user=alice priority=5
+         release 3 user=alice
+         update 3 user=root priority=0 nice=7
+         release 3 user=alice
+         plan
+         show
+         update 1_1 user=alice priority=0 nice=3
+         n1 running 1-1
+         update 1_0 user=alice priority=0
+         show",
+        expect![[r#"
+            job 1
+              note: no --time given and partition "main" has no default: the limit is 1-00:00:00
+            job 3
+              note: no --time given and partition "main" has no default: the limit is 1-00:00:00
+            1_[0-1] alice PENDING JobHeldUser: held by user:alice
+            3 alice PENDING JobHeldUser: held by user:alice HELD user:alice (submitted with --hold)
+            refused: job 1 belongs to alice; you are bob. Ask them or an operator.
+            refused: job 3 belongs to alice; you are bob. Ask them or an operator.
+            refused: only operators may set a priority.
+            refused: job 3 is held by root; only they or an operator can release it.
+            1_[1] alice PENDING Resources: needs 1 GPU and 1 CPU on one node; most is free on n1: 0 GPUs, 63 CPUs and 0 of memory; room is expected by 1970-01-13T13:46:40Z
+            1_0 alice RUNNING 1-1 on n1[0]
+            3 alice PENDING JobHeldAdmin: held by admin:root HELD admin:root ()
+            refused: job 1_0 is RUNNING: Priority=0 holds it, and only pending jobs can be held.
+            1_0 alice RUNNING 1-1 on n1[0]
+            1_1 alice PENDING JobHeldUser: held by user:alice HELD user:alice ()
+            3 alice PENDING JobHeldAdmin: held by admin:root HELD admin:root ()
+        "#]],
+    );
+}
+
+#[test]
+fn a_nice_value_goes_up_and_down_above_none_for_its_owner() {
+    check(
+        "node n1 h100:1
+         submit user=alice gpus=1 nice=5
+         update 1 user=alice nice=50
+         update 1 user=alice nice=0
+         update 1 user=alice nice=-1
+         update 1 user=root nice=-5
+         update 1 user=alice nice=-3
+         update 1 user=alice nice=-5",
+        expect![[r#"
+            job 1
+              note: no --time given and partition "main" has no default: the limit is 1-00:00:00
+            refused: only operators may give a job a negative nice value.
+            refused: only operators may give a job a negative nice value.
         "#]],
     );
 }

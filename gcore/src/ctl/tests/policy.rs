@@ -138,8 +138,8 @@ fn coordinators_look_after_the_jobs_of_their_accounts() {
             job 2
               note: no node of partition "main" has reported yet: the job waits
             refused: job 2 belongs to alice; you are carol. Ask them or an operator.
-            refused: job 1 is held by admin:carol (because); only they or an operator can release it.
-            refused: only operators may lower a job's nice value.
+            refused: job 1 is held by carol (because); only they or an operator can release it.
+            refused: only operators may give a job a negative nice value.
             refused: job 2 belongs to alice; you are carol. Ask them or an operator.
             refused: job 2 belongs to alice; you are bob. Ask them or an operator.
             1 alice CANCELLED 0:0 (carol) HELD admin:carol (because)

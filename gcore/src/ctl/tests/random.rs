@@ -180,7 +180,7 @@ fn take(world: &mut World, step: Step, ledger: &mut Vec<(JobId, u32)>) {
             return;
         }
         Step::Cancel { user, job } => command(user, Command::Cancel { targets: targets(job), signal: None }),
-        Step::Hold { user, job } => command(user, Command::Hold { targets: targets(job), reason: "r".into() }),
+        Step::Hold { user, job } => command(user, Command::Hold { targets: targets(job), reason: "r".into(), for_owner: false }),
         Step::Release { user, job } => command(user, Command::Release { targets: targets(job) }),
         Step::StandStill { job, goes_on } => {
             let targets = targets(job);

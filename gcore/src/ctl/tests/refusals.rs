@@ -234,3 +234,23 @@ fn tasks_without_a_word_about_nodes_get_as_few_as_have_room_for_them() {
         "#]],
     );
 }
+
+#[test]
+fn a_waiting_job_is_not_moved_where_none_is_taken() {
+    check(
+        "partition train default
+         partition draining state=drain
+         node n1 h100:1
+         submit user=alice held time=60
+         update 1 user=alice partition=draining
+         update 1 user=alice partition=train,draining
+         update 1 user=root partition=draining
+         update 1 user=alice partition=train",
+        expect![[r#"
+            job 1
+            refused: partition "draining" takes no submissions now.
+            refused: partition "draining" takes no submissions now.
+            refused: partition "draining" takes no submissions now.
+        "#]],
+    );
+}

@@ -187,3 +187,40 @@ fn a_reservation_is_held_against_every_window_of_the_others_and_against_gpus_tha
         "#]],
     );
 }
+
+#[test]
+fn a_job_without_a_time_gets_what_is_left_of_its_reservation_and_cannot_make_it_more() {
+    check(
+        "partition main default default_time=3600
+         node n1 h100:4
+         reservation course nodes=n1 at=0 for=600 users=alice
+         reservation open nodes=n1 at=10000 for=600 users=alice flex
+         wait 100
+         submit user=alice gpus=1 reservation=course
+         submit user=alice gpus=1 reservation=course time_min=400
+         submit user=alice gpus=1 reservation=course time=600
+         submit user=alice gpus=1 reservation=open
+         plan
+         n1 running 1-1 2-1
+         update 1 user=alice time=501
+         update 2 user=alice time=501
+         update 2 user=alice time=499
+         update 1 user=root time=520
+         update 1 user=alice time=530
+         show",
+        expect![[r#"
+            job 1
+              note: --reservation course: without --time the job gets what is left of it when it starts, 10:00 at most
+            job 2
+            job 3
+            job 4
+            refused: a running job's time limit can only be lowered by its owner; job 1 has 8:20. Ask an operator for more.
+            refused: a running job's time limit can only be lowered by its owner; job 2 has 8:20. Ask an operator for more.
+            refused: a running job's time limit can only be lowered by its owner; job 1 has 8:40. Ask an operator for more.
+            1 alice RUNNING 1-1 on n1[0]
+            2 alice RUNNING 2-1 on n1[1]
+            3 alice PENDING Reservation: needs 600 s, and reservation "course" ends at 1970-01-12T13:56:40Z
+            4 alice PENDING ReqNodeNotAvail: nodes it needs are kept for reservation "course" from 1970-01-12T13:46:40Z to 1970-01-12T13:56:40Z
+        "#]],
+    );
+}

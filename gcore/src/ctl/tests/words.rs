@@ -133,6 +133,7 @@ pub(super) fn policy_change(words: &Words, now: Timestamp) -> PolicyChange {
                 accounts: names(words.get("accounts")),
                 ignore_running: words.has("ignore_running"),
                 maintenance: words.has("maintenance"),
+                flex: words.has("flex"),
                 name,
                 ..Reservation::default()
             };

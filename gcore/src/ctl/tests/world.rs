@@ -366,7 +366,7 @@ impl World {
                 let signal = words.get("signal").unwrap().parse().unwrap();
                 Command::Cancel { targets, signal: Some(CancelSignal { signal, batch_only: false, full: words.has("full") }) }
             }
-            "hold" => Command::Hold { targets, reason: words.get("reason").unwrap_or("because").into() },
+            "hold" => Command::Hold { targets, reason: words.get("reason").unwrap_or("because").into(), for_owner: words.has("for_owner") },
             "release" => Command::Release { targets },
             "suspend" => Command::Suspend { targets },
             "go-on" => Command::Resume { targets },

@@ -273,3 +273,22 @@ async fn usage_is_reported_in_groups() {
     let text = pool.refused(&alice(), "GET", "/v1/runs?user=bob", Value::Null).await;
     assert!(text.contains("what bob ran is private here"), "{text}");
 }
+
+#[tokio::test]
+async fn tasks_of_an_array_are_changed_together_and_a_star_is_all_of_it() {
+    let pool = Pool::new("");
+    pool.submit(&alice(), json!({"array": "1-5", "hold": true, "time_limit_secs": 600})).await;
+    pool.post(&alice(), "/v1/jobs/update", json!({"job": "1_[3-4]", "change": {"nice": 7}})).await;
+    for (task, nice) in [("1_2", 0), ("1_3", 7), ("1_4", 7), ("1_5", 0)] {
+        assert_eq!(pool.get(&alice(), &format!("/v1/jobs/{task}")).await["jobs"][0]["nice"], nice, "{task}");
+    }
+    let text = pool.refused(&alice(), "POST", "/v1/jobs/update", json!({"job": "1_[4-6]", "change": {"nice": 9}})).await;
+    assert!(text.contains("has no array task 6"), "{text}");
+    let text = pool.refused(&alice(), "POST", "/v1/jobs/update", json!({"job": "1_[1-1001]", "change": {"nice": 9}})).await;
+    assert!(text.starts_with("400 invalid") && text.contains("more than 1000 tasks"), "{text}");
+    let done = pool.post(&alice(), "/v1/jobs/release", json!({"jobs": ["1_*"]})).await;
+    assert_eq!(done["results"][0]["ok"], true, "{done}");
+    // A priority of zero is a hold, which is everybody's.
+    pool.post(&alice(), "/v1/jobs/update", json!({"job": "1_5", "change": {"priority": 0}})).await;
+    assert_eq!(pool.get(&alice(), "/v1/jobs/1_5").await["jobs"][0]["reason"], "JobHeldUser");
+}

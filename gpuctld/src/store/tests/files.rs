@@ -150,7 +150,7 @@ fn write_fixture(path: &Path) {
     let running = world.submit(spec("h100:2"));
     world.start(node, running);
     world.submit(array("0-99%5"));
-    world.command(Command::Hold { targets: vec![Target::Job(JobId(3))], reason: "wait".into() });
+    world.command(Command::Hold { targets: vec![Target::Job(JobId(3))], reason: "wait".into(), for_owner: false });
     world.plan();
     let db = Connection::open(world.store.path()).unwrap();
     db.execute("VACUUM INTO ?1", [path.to_str().unwrap()]).unwrap();

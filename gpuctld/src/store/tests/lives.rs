@@ -12,7 +12,7 @@ fn everything_comes_back_at_every_step_of_a_life() {
     world.assert_comes_back();
     world.start(node, job);
     world.assert_comes_back();
-    let hold = Command::Hold { targets: vec![Target::Job(tasks)], reason: "wait".into() };
+    let hold = Command::Hold { targets: vec![Target::Job(tasks)], reason: "wait".into(), for_owner: false };
     world.command(hold);
     world.assert_comes_back();
     world.report(node, NodeReport::Gone);
