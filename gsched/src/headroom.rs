@@ -34,33 +34,58 @@ pub(crate) fn kept_nodes(snapshot: &Snapshot) -> Vec<KeptNodes> {
 
 #[derive(Clone, Debug, Default)]
 pub struct IdleGpus {
-    /// Thousandths by type, of nodes that take work.
+    idle: Counts,
+    /// With what runs hold.
+    usable: Counts,
+    /// Of what is idle some is set aside for jobs that wait until enough is.
+    is_set_aside: bool,
+}
+
+/// Thousandths of GPUs on nodes that take work.
+#[derive(Clone, Debug, Default)]
+struct Counts {
+    /// By type.
     all: Vec<u64>,
     /// Of each partition, where any keeps headroom; else empty.
     partitions: Vec<Vec<u64>>,
-    /// Idle at the beginning on nodes of the first and not of the second partition.
+    /// On nodes of the first and not of the second partition; idle ones: at the beginning.
     outside: Vec<Vec<Vec<u64>>>,
+}
+
+impl Counts {
+    fn none(types: usize, keepers: &[bool]) -> Self {
+        let none = vec![0; types];
+        let of_keeper = |keeps: &bool| vec![none.clone(); if *keeps { keepers.len() } else { 0 }];
+        Self { all: none.clone(), partitions: vec![none.clone(); keepers.len()], outside: keepers.iter().map(of_keeper).collect() }
+    }
+
+    /// Some of a type on a node, which is in some partitions.
+    fn add(&mut self, gpu_type: usize, milli: u64, holds: &[bool], keepers: &[bool]) {
+        self.all[gpu_type] += milli;
+        for at in (0..holds.len()).filter(|at| holds[*at]) {
+            self.partitions[at][gpu_type] += milli;
+            for keeper in (0..keepers.len()).filter(|keeper| keepers[*keeper] && !holds[*keeper]) {
+                self.outside[keeper][at][gpu_type] += milli;
+            }
+        }
+    }
 }
 
 impl IdleGpus {
     pub fn new(snapshot: &Snapshot, types: &GpuTypes) -> Self {
         let config = &snapshot.config;
         let keepers: Vec<bool> = config.partitions.iter().map(|one| one.headroom.is_some()).collect();
-        let any = keepers.contains(&true);
-        let count = if any { keepers.len() } else { 0 };
-        let none = vec![0; types.len()];
-        let mut idle = Self {
-            all: none.clone(),
-            partitions: vec![none.clone(); count],
-            outside: keepers[..count].iter().map(|keeps| vec![none.clone(); if *keeps { count } else { 0 }]).collect(),
-        };
+        let keepers = if keepers.contains(&true) { &keepers[..] } else { &[] };
+        let none = Counts::none(types.len(), keepers);
+        let mut found = Self { idle: none.clone(), usable: none, is_set_aside: false };
         let mut last = ("", ALL);
         for node in snapshot.nodes.iter().filter(|node| node.unavailable.is_none()) {
-            let holds: Vec<bool> = config.partitions[..count].iter().map(|one| one.holds(&node.name, &node.features)).collect();
+            let holds: Vec<bool> = config.partitions[..keepers.len()].iter().map(|one| one.holds(&node.name, &node.features)).collect();
             for gpu in node.gpus.iter() {
                 let of_slot = node.free_gpu_milli.get(usize::from(gpu.slot.0)).copied().map_or(0, u64::from);
-                let milli = of_slot * u64::from(gpu.info.part().milli()) / 1000;
-                if milli == 0 {
+                let of_gpu = u64::from(gpu.info.part().milli());
+                let (idle, usable) = (of_slot * of_gpu / 1000, if gpu.usable() { of_gpu } else { 0 });
+                if idle == 0 && usable == 0 {
                     continue;
                 }
                 let name = gpu.info.gpu_type.as_str();
@@ -68,22 +93,22 @@ impl IdleGpus {
                     last = (name, types.number(name));
                 }
                 for gpu_type in [ALL, last.1] {
-                    idle.all[gpu_type] += milli;
-                    for at in (0..count).filter(|at| holds[*at]) {
-                        idle.partitions[at][gpu_type] += milli;
-                        for keeper in (0..count).filter(|keeper| keepers[*keeper] && !holds[*keeper]) {
-                            idle.outside[keeper][at][gpu_type] += milli;
-                        }
-                    }
+                    found.idle.add(gpu_type, idle, &holds, keepers);
+                    found.usable.add(gpu_type, usable, &holds, keepers);
                 }
             }
         }
-        idle
+        found
     }
 
     /// Thousandths of a type that nobody holds.
     pub fn of(&self, gpu_type: usize) -> u64 {
-        self.all[gpu_type]
+        self.idle.all[gpu_type]
+    }
+
+    /// Thousandths of a type, idle or not.
+    pub fn usable_of(&self, gpu_type: usize) -> u64 {
+        self.usable.all[gpu_type]
     }
 
     pub fn take(&mut self, held: &Holding, partition: Option<usize>) {
@@ -94,60 +119,86 @@ impl IdleGpus {
         self.change(held, partition, u64::saturating_add);
     }
 
+    /// For the rest of a pass nobody behind a job takes what it waits for.
+    pub fn set_aside(&mut self, held: &Holding, partition: Option<usize>) {
+        self.take(held, partition);
+        self.is_set_aside = true;
+    }
+
+    /// What is idle, in words.
+    pub fn idle_text(&self, count: &str) -> String {
+        let beside = if self.is_set_aside { " beside what a job before it waits for" } else { "" };
+        format!("{count} are idle{beside}")
+    }
+
     /// A start counts where it certainly is: outside of what others keep as long as there is room.
     fn change(&mut self, held: &Holding, partition: Option<usize>, change: impl Fn(u64, u64) -> u64) {
+        let Counts { all, partitions, outside } = &mut self.idle;
         for (gpu_type, milli) in held.each() {
-            self.all[gpu_type] = change(self.all[gpu_type], milli);
-            let Some(own) = partition.filter(|own| *own < self.partitions.len()) else { continue };
-            for keeper in 0..self.partitions.len() {
+            all[gpu_type] = change(all[gpu_type], milli);
+            let Some(own) = partition.filter(|own| *own < partitions.len()) else { continue };
+            for keeper in 0..partitions.len() {
                 let within = if keeper == own {
                     milli
-                } else if let Some(outside) = self.outside[keeper].get_mut(own) {
+                } else if let Some(outside) = outside[keeper].get_mut(own) {
                     let before = outside[gpu_type];
                     outside[gpu_type] = change(before, milli);
                     milli.saturating_sub(before.abs_diff(outside[gpu_type]))
                 } else {
                     continue;
                 };
-                self.partitions[keeper][gpu_type] = change(self.partitions[keeper][gpu_type], within);
+                partitions[keeper][gpu_type] = change(partitions[keeper][gpu_type], within);
             }
         }
     }
 
-    /// Why a job may not take so much of what is idle. `spare_none`: the partitions' headroom is kept from it, too.
+    /// Why a job may not take so much of what is idle; `ever`: were everything idle. `spare_none`: the partitions' headroom is
+    /// kept from it, too.
     #[expect(clippy::too_many_arguments, reason = "each says one thing of the job or the policy")]
     pub fn kept(
         &self,
         held: &Holding,
         partition: Option<usize>,
         spare_none: bool,
+        ever: bool,
         qos: &str,
         types: &GpuTypes,
         config: &ClusterConfig,
         policy: &Policy,
     ) -> Option<Reason> {
-        let own = partition.filter(|own| spare_none && *own < self.partitions.len());
+        let counts = if ever { &self.usable } else { &self.idle };
+        let own = partition.filter(|own| spare_none && *own < counts.partitions.len());
         for (keeper, name, headroom) in own.iter().flat_map(|_| keeping(config)) {
             let own = own?;
             for (gpu_type, kept) in amounts(headroom, types) {
                 let wants = held.of(gpu_type);
-                let elsewhere = if keeper == own { 0 } else { self.outside[keeper][own][gpu_type] };
+                let elsewhere = if keeper == own { 0 } else { counts.outside[keeper][own][gpu_type] };
                 let within = wants.saturating_sub(elsewhere);
-                let idle = self.partitions[keeper][gpu_type];
+                let idle = counts.partitions[keeper][gpu_type];
                 if within > 0 && idle < kept + within {
-                    return Some(reason(&format!("partition {name}"), gpu_type, kept, idle, wants, types));
+                    return Some(self.reason(&format!("partition {name}"), gpu_type, kept, idle, wants, types));
                 }
             }
         }
         for (name, other) in policy.qos.iter().filter(|(name, _)| *name != qos) {
             for (gpu_type, kept) in other.headroom.iter().flat_map(|headroom| amounts(headroom, types)) {
-                let (wants, idle) = (held.of(gpu_type), self.all[gpu_type]);
+                let (wants, idle) = (held.of(gpu_type), counts.all[gpu_type]);
                 if wants > 0 && idle < kept + wants {
-                    return Some(reason(&format!("QOS {name}"), gpu_type, kept, idle, wants, types));
+                    return Some(self.reason(&format!("QOS {name}"), gpu_type, kept, idle, wants, types));
                 }
             }
         }
         None
+    }
+
+    fn reason(&self, keeper: &str, gpu_type: usize, kept: u64, idle: u64, wants: u64, types: &GpuTypes) -> Reason {
+        let text = format!(
+            "{keeper} keeps {} idle for urgent work: {} and this job needs {}",
+            types.text(gpu_type, kept),
+            self.idle_text(&milli_text(idle)),
+            milli_text(wants)
+        );
+        Reason::new(ReasonCode::Headroom, text)
     }
 }
 
@@ -158,14 +209,4 @@ fn keeping(config: &ClusterConfig) -> impl Iterator<Item = (usize, &str, &GpuAmo
 
 fn amounts<'a>(headroom: &'a GpuAmounts, types: &'a GpuTypes) -> impl Iterator<Item = (usize, u64)> + 'a {
     headroom.0.iter().map(|(name, milli)| (types.number(name), *milli))
-}
-
-fn reason(keeper: &str, gpu_type: usize, kept: u64, idle: u64, wants: u64, types: &GpuTypes) -> Reason {
-    let text = format!(
-        "{keeper} keeps {} idle for urgent work: {} are idle and this job needs {}",
-        types.text(gpu_type, kept),
-        milli_text(idle),
-        milli_text(wants)
-    );
-    Reason::new(ReasonCode::Headroom, text)
 }

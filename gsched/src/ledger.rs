@@ -491,8 +491,8 @@ impl Ledger {
                 let idle = self.idle.of(gpu_type);
                 if kept > 0 && idle < kept + milli {
                     let text = format!(
-                        "{} are idle and accounts keep {} of them by their lending limits; this job would borrow {}",
-                        self.types.text(gpu_type, idle),
+                        "{} and accounts keep {} of them by their lending limits; this job would borrow {}",
+                        self.idle.idle_text(&self.types.text(gpu_type, idle)),
                         milli_text(kept),
                         milli_text(milli)
                     );
@@ -503,8 +503,26 @@ impl Ledger {
             }
         }
         let spared = self.is_urgent(spec) || class == Some(RunClass::Guaranteed);
-        let reason = self.idle.kept(held, who.partition, !spared, &spec.qos, &self.types, &self.config, &self.policy);
+        let reason = self.idle.kept(held, who.partition, !spared, false, &spec.qos, &self.types, &self.config, &self.policy);
         reason.is_none_or(found)
+    }
+
+    /// Keeps what a job that others' headroom or lending limits refuse waits for from all behind it in this pass: jobs that ask
+    /// for less would take it piece by piece. Not where even all GPUs together would be too few. Whether it is kept.
+    pub(crate) fn set_aside(&mut self, job: &PendingJob, take: &Take) -> bool {
+        let (held, who) = (self.holding_of(job, take), self.who(&job.spec));
+        let class = self.class_for(&job.spec, who, &held);
+        let lenders_keep = |(gpu_type, milli): (usize, u64)| {
+            let kept = self.guarantees.as_ref().map_or(0, |one| one.kept_back(&self.tree, who.account.unwrap_or_default(), gpu_type));
+            kept > 0 && self.idle.usable_of(gpu_type) < kept + milli
+        };
+        let spared = self.is_urgent(&job.spec) || class == Some(RunClass::Guaranteed);
+        let never = class == Some(RunClass::Borrowed) && held.each().any(lenders_keep)
+            || self.idle.kept(&held, who.partition, !spared, true, &job.spec.qos, &self.types, &self.config, &self.policy).is_some();
+        if !never {
+            self.idle.set_aside(&held, who.partition);
+        }
+        !never
     }
 
     /// Whether a job may use what is kept for urgent work.

@@ -270,6 +270,8 @@ pub(crate) struct Pass<'a> {
     pub(crate) reserve_left: Vec<u32>,
     /// By partition: a job waits for resources already, those after it wait for their turn too.
     pub(crate) waiting: Vec<bool>,
+    /// Partitions in which a job waits until more is idle than is kept, and has that set aside.
+    pub(crate) set_aside: FixedBitSet,
     pub(crate) reserved: Vec<Reserved>,
     /// Who waits for room, in order.
     pub(crate) room_wanted: Vec<Waiting>,
@@ -368,6 +370,7 @@ impl<'a> Pass<'a> {
             now: snapshot.now,
             reserve_left: vec![reserve; partitions],
             waiting: vec![false; partitions],
+            set_aside: FixedBitSet::with_capacity(partitions),
             reserved: Vec::new(),
             room_wanted: Vec::new(),
             held_back: Vec::new(),
@@ -432,6 +435,7 @@ impl<'a> Pass<'a> {
             wants: self.wants,
             reserve_left: self.reserve_left,
             counted: self.counted,
+            is_set_aside: !self.set_aside.is_clear(),
             started,
         };
         let Some(slices) = self.slices else { return (self.plan, left) };

@@ -52,6 +52,8 @@ pub(crate) struct Left {
     pub reserve_left: Vec<u32>,
     /// Reservations of GPUs by their number, with what is set apart for them.
     pub counted: Vec<Counted>,
+    /// Something is set aside for a job that waits until more is idle.
+    pub is_set_aside: bool,
     /// Jobs that were started and have no run yet that is known here.
     pub started: BTreeSet<JobId>,
 }
@@ -81,8 +83,8 @@ impl Engine {
         // What comes free of a GPU that is to be cut is given to nobody.
         let stands_still = self.cluster.frozen > 0 || !left.held_back.is_empty();
         // What is promised to those for whom others go is known in the course of a full pass only.
-        // And what one run of a reservation of GPUs leaves is set apart for others of it.
-        let set_apart = !left.counted.is_empty();
+        // And what one run of a reservation of GPUs leaves is set apart for others of it, or for who waits until more is idle.
+        let set_apart = !left.counted.is_empty() || left.is_set_aside;
         let promised = policy.has_quotas() && snapshot.running.iter().any(|run| run.leaves_for.is_some());
         if changes.everything || !same || stands_still || set_apart || promised || snapshot.config.scheduler.backfill == Backfill::Off {
             return None;

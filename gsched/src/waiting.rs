@@ -100,7 +100,12 @@ impl Pass<'_> {
     /// A job that waits for resources gets a start if it is among the first, and a reason.
     pub(crate) fn wait(&mut self, job: &PendingJob, shape: ShapeId, wait: Wait, tasks: u32) -> Reason {
         let (code, text) = match wait {
-            Wait::Limit(reason) => return reason,
+            Wait::Limit(reason) => {
+                if reason.code == ReasonCode::Headroom && tasks > 0 {
+                    self.set_aside_for(job, shape);
+                }
+                return reason;
+            }
             Wait::Short(reason) => (reason.code, Some(reason.text)),
             Wait::Room => (ReasonCode::Resources, None),
         };
@@ -155,6 +160,16 @@ impl Pass<'_> {
         let some_day = self.snapshot.now.plus_secs(i64::from(UNLIMITED_SECS) - 86_400);
         let expected = start.filter(|at| *at < some_day).map_or(String::new(), |at| format!("; room is expected by {at}"));
         Reason::new(code, format!("{needs}; {free}{expected}"))
+    }
+
+    /// The first of a partition that waits until more is idle keeps what it needs from all behind it, who could take less.
+    fn set_aside_for(&mut self, job: &PendingJob, shape: ShapeId) {
+        let of = self.shape(shape);
+        let (partition, take) = (of.partition, of.ways.first().map(|way| way.take.clone()));
+        if let Some(take) = take.filter(|_| !self.set_aside.contains(partition)) {
+            let is_kept = self.ledger.set_aside(job, &take);
+            self.set_aside.set(partition, is_kept);
+        }
     }
 
     /// Whether a job that waits in a partition now is among the first.

@@ -2,9 +2,10 @@
 
 use super::{check, picture, story};
 use super::NOW;
-use crate::{WorkBudget, plan};
+use crate::{Snapshot, WorkBudget, plan};
 use expect_test::expect;
 use gmodel::JobId;
+use std::sync::Arc;
 
 #[test]
 fn nobody_runs_into_a_maintenance() {
@@ -457,4 +458,34 @@ fn where_the_site_says_so_small_runs_move_to_make_a_large_hole() {
     snapshot.nodes[1].unavailable = Some("down".into());
     snapshot.nodes[2].unavailable = Some("down".into());
     assert!(plan(&snapshot, WorkBudget::default()).preempts.is_empty());
+}
+
+/// Of two nodes of four GPUs, one of which is kept: who waits in order, each with a GPU that some run will leave.
+fn with_one_kept(text: &str) -> Snapshot {
+    let mut snapshot = picture(text);
+    let config = Arc::make_mut(&mut snapshot.config);
+    config.partitions[0].headroom = Some(gmodel::policy::GpuAmounts::all(1));
+    snapshot
+}
+
+#[test]
+fn who_waits_until_more_is_idle_than_is_kept_is_not_passed_piece_by_piece() {
+    let starts = |text: &str| plan(&with_one_kept(text), WorkBudget::default()).starts.iter().map(|start| start.job.0).collect::<Vec<_>>();
+    let nodes = "node n1 h100:4
+         node n2 h100:4
+         running 1 n1 gpus=0-2 left=600
+         running 2 n2 gpus=0-2 left=900
+         ";
+    assert_eq!(starts(&format!("{nodes} job gpus=1")), [10], "of two that are idle one is kept");
+    assert_eq!(starts(&format!("{nodes} job gpus=3\n job gpus=1")), [0; 0], "what the first waits for is not for the second");
+    assert_eq!(starts(&format!("{nodes} job gpus=8\n job gpus=1")), [20], "so many will never be idle beside what is kept");
+    let one_over = "node n1 h100:4
+         node n2 h100:4
+         running 2 n2 gpus=0-2 left=900
+         job gpus=4
+         job gpus=1";
+    assert_eq!(starts(one_over), [10], "four and one kept are idle: the first has its turn");
+    let said = plan(&with_one_kept(&format!("{nodes} job gpus=3\n job gpus=1")), WorkBudget::default()).reasons;
+    let text = said.iter().find(|(job, _)| job.0 == 20).map(|(_, reason)| reason.text.to_string()).unwrap_or_default();
+    assert!(text.contains("0 are idle beside what a job before it waits for"), "{text}");
 }
