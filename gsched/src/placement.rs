@@ -152,10 +152,9 @@ impl Looked {
         if with_cpus < wanted {
             return Err(with_cpus);
         }
-        let least = shape.least_gpus(way, last);
         if cluster.has_gpus() {
-            let free = stretches(cluster.with_gpus(least, &shape.candidates.up));
-            return self.are_enough(shape, way, free.into_iter(), cluster);
+            let free = cluster.with_gpus(shape.least_gpus(way, last), &shape.candidates.up);
+            return self.are_enough(shape, way, free.map(|at| at..at + 1), cluster);
         }
         let free = |nodes: &Range<usize>| cluster.may_start_on(nodes.start);
         self.are_enough(shape, way, cluster.stretches().filter(free), cluster)
@@ -175,13 +174,14 @@ impl Looked {
         if up > 0 && self.serves_now(shape, part, nodes.start, cluster) { up } else { 0 }
     }
 
+    /// The same of some nodes; those that come together have one room.
     fn are_enough(&mut self, shape: &Shape, way: usize, free: impl Iterator<Item = Range<usize>>, cluster: &Cluster) -> Result<(), usize> {
         let of = &shape.ways[way];
         let (wanted, last) = (of.nodes as usize, of.last());
         self.fits.begin();
         let mut have = 0;
         let mut serving: Vec<(usize, usize)> = Vec::new();
-        for nodes in free.flat_map(|nodes| cluster.stretches_in(nodes)) {
+        for nodes in free {
             let at = nodes.start;
             let here = self.serving_here(shape, (way, last), nodes, cluster);
             have += here;
