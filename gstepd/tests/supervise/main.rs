@@ -245,7 +245,7 @@ fn a_signal_goes_to_the_shell_or_to_what_it_started_and_only_once() {
 
 #[test]
 fn a_full_signal_reaches_the_shell_and_what_it_started() {
-    let child = "sh -c 'trap \"echo child; exit\" USR2; touch ready; while :; do :; done' &";
+    let child = "sh -c 'trap \"echo child; exit\" USR2; : >ready; while :; do :; done' &";
     let Some(mut bench) = Bench::isolated(&format!("trap 'echo shell' USR2; {child} wait; wait; exit 6")) else {
         return;
     };
