@@ -304,11 +304,15 @@ impl<'a> FairTree<'a> {
     fn compute(&mut self) {
         self.add_up(0);
         let all = self.nodes[0].usage;
-        self.each_with_siblings(|node, shares, usage| {
-            node.norm_shares = part(u64::from(node.shares), shares);
-            node.effective_usage = part(node.usage, usage);
-            node.norm_usage = part(node.usage, all);
-        });
+        for above in 0..self.below.len() {
+            let (shares, usage) = self.all_below(above);
+            for at in &self.below[above] {
+                let node = &mut self.nodes[*at];
+                node.norm_shares = part(u64::from(node.shares), shares);
+                node.effective_usage = part(node.usage, usage);
+                node.norm_usage = part(node.usage, all);
+            }
+        }
         self.rank_siblings();
     }
 
@@ -321,27 +325,21 @@ impl<'a> FairTree<'a> {
         self.rank_siblings();
     }
 
-    /// Hands out each but the root, with the shares and the use of all its siblings together.
-    fn each_with_siblings(&mut self, mut tell: impl FnMut(&mut ShareNode, u64, u64)) {
-        for below in &self.below {
-            let of_each = || below.iter().map(|at| &self.nodes[*at]);
-            let shares: u64 = of_each().map(|node| u64::from(node.shares)).sum();
-            let usage = of_each().map(|node| node.usage).fold(0, u64::saturating_add);
-            below.iter().for_each(|at| tell(&mut self.nodes[*at], shares, usage));
-        }
-    }
-
     fn rank_siblings(&mut self) {
         let mut ranks = Ranks { next: self.user_count, last: self.user_count, wanted: std::mem::take(&mut self.wanted) };
         self.visit_below(0, false, &mut ranks);
         self.wanted = ranks.wanted;
     }
 
+    /// The shares and the use of all directly below an account together.
+    fn all_below(&self, at: usize) -> (u64, u64) {
+        let of_each = || self.below[at].iter().map(|at| &self.nodes[*at]);
+        (of_each().map(|node| u64::from(node.shares)).sum(), of_each().map(|node| node.usage).fold(0, u64::saturating_add))
+    }
+
     /// Compares those directly below an account.
     fn level_below(&mut self, at: usize) {
-        let of_each = || self.below[at].iter().map(|at| &self.nodes[*at]);
-        let shares: u64 = of_each().map(|node| u64::from(node.shares)).sum();
-        let usage = of_each().map(|node| node.usage).fold(0, u64::saturating_add);
+        let (shares, usage) = self.all_below(at);
         for at in &self.below[at] {
             let node = &mut self.nodes[*at];
             node.level_fs = LevelFs::of(u64::from(node.shares), shares, node.usage, usage);

@@ -115,6 +115,11 @@ pub fn first_of(nodes: &FixedBitSet, most: usize) -> Vec<Range<usize>> {
     all
 }
 
+/// Whether of the nodes that have room the policy takes the first, whatever is free on them.
+pub fn in_order(shape: &Shape, cluster: &Cluster) -> bool {
+    shape.placement == Placement::FirstFit || !cluster.has_gpus()
+}
+
 /// Leaves the first `most` nodes; how many there are then.
 fn cut(nodes: &mut Vec<Range<usize>>, most: usize) -> usize {
     let mut left = most;
@@ -397,7 +402,7 @@ impl Search<'_> {
         let picky = !ask.avoid.is_empty() || ask.shape.preferred.is_some();
         // What is left of a job that fills nodes goes where most is free.
         let emptiest = placement == Placement::Spread || (placement == Placement::BestFit && part > 0);
-        let in_order = placement == Placement::FirstFit || !self.cluster.has_gpus();
+        let in_order = in_order(ask.shape, self.cluster);
         let mut found = if from > self.cluster.now || in_order || picky {
             let most = if in_order && !picky { enough } else { usize::MAX };
             let mut found = self.fitting(ask, way, part, (from, to), most);

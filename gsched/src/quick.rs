@@ -82,9 +82,9 @@ impl Engine {
         let same = Arc::ptr_eq(&config, &snapshot.config) && Arc::ptr_eq(&policy, &snapshot.policy);
         // What comes free of a GPU that is to be cut is given to nobody.
         let stands_still = self.cluster.frozen > 0 || !left.held_back.is_empty();
-        // What is promised to those for whom others go is known in the course of a full pass only.
-        // And what one run of a reservation of GPUs leaves is set apart for others of it, or for who waits until more is idle.
+        // What a run leaves is set apart for others of its reservation of GPUs, or set aside for who waits until more is idle.
         let set_apart = !left.counted.is_empty() || left.is_set_aside;
+        // What is promised to those for whom others go is known in the course of a full pass only.
         let promised = policy.has_quotas() && snapshot.running.iter().any(|run| run.leaves_for.is_some());
         if changes.everything || !same || stands_still || set_apart || promised || snapshot.config.scheduler.backfill == Backfill::Off {
             return None;

@@ -5,7 +5,7 @@
 use crate::cluster::end_after;
 use crate::network::Network;
 use crate::pass::{Engine, Pass, Reserved, Wait, Want, any_switches_from};
-use crate::placement::{Ask, Picked};
+use crate::placement::{Ask, Picked, in_order};
 use crate::promised::{Again, Early, Found};
 use crate::quick::Waiting;
 use crate::reason;
@@ -13,7 +13,7 @@ use crate::shape::{Shape, ShapeId};
 use crate::snapshot::PendingJob;
 use crate::timeline::UNLIMITED_SECS;
 use fixedbitset::FixedBitSet;
-use gmodel::policy::{Backfill, Placement};
+use gmodel::policy::Backfill;
 use gmodel::{Reason, ReasonCode, Timestamp};
 use std::ops::Range;
 
@@ -384,7 +384,7 @@ impl Pass<'_> {
         if !(self.keeps_promises && is_any_alike(of, network) && job.avoid.is_empty() && plain(job, of)) {
             return None;
         }
-        let in_order = of.preferred.is_none() && (of.placement == Placement::FirstFit || !cluster.has_gpus());
+        let in_order = of.preferred.is_none() && in_order(of, cluster);
         let ask = Again { who: (job.id, shape, secs), now, from, count: of.ways[0].nodes as usize, in_order };
         let need = |at: usize| of.need(0, 0, cluster.nodes[at].make).filter(|_| of.candidates.up.contains(at));
         looked.firsts.begin();

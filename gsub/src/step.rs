@@ -456,12 +456,7 @@ fn watched_signals() -> SigSet {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gwire::api::StepNodeRow;
-
-    fn two_nodes() -> StepReply {
-        let node = |name: &str, ranks: &[u32]| StepNodeRow { name: name.into(), ranks: ranks.to_vec() };
-        StepReply { schema: 1, step: 0, nodes: vec![node("n1", &[0, 1]), node("n2", &[2])], waits: None }
-    }
+    use crate::step_gathering::tests::two_nodes;
 
     #[test]
     fn gpus_per_task_of_the_job_are_read_where_they_are_whole_and_the_same() {

@@ -361,11 +361,12 @@ impl<'a> Gathering<'a> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use gwire::api::StepNodeRow;
 
-    fn two_nodes() -> StepReply {
+    /// The step of three tasks, two of them on the first node.
+    pub(crate) fn two_nodes() -> StepReply {
         let node = |name: &str, ranks: &[u32]| StepNodeRow { name: name.into(), ranks: ranks.to_vec() };
         StepReply { schema: 1, step: 0, nodes: vec![node("n1", &[0, 1]), node("n2", &[2])], waits: None }
     }
