@@ -515,6 +515,7 @@ impl<'a> Pass<'a> {
         if self.must_not_pass(self.shape(shape).partition) {
             return Some(self.shape(shape).behind.clone());
         }
+        self.reserve_rivals(job, shape);
         let lifted = self.lift_counted(shape);
         let left = match &job.positions {
             None => self.start(job, job.id, shape).err().map(|wait| (wait, 1)),

@@ -192,7 +192,8 @@ impl Pass<'_> {
         self.guaranteed_only = false;
     }
 
-    /// Whether any of some nodes has room now for a part of a shape. Jobs of reservations wait for the full pass.
+    /// Whether any of some nodes has room now for a part of a shape. Jobs of reservations wait for the full pass, and those with
+    /// licences, which may be promised to others.
     fn is_served(&self, shape: ShapeId, nodes: &BTreeSet<usize>) -> bool {
         let of = self.shape(shape);
         let serves = |at: &usize| {
@@ -203,7 +204,7 @@ impl Pass<'_> {
             };
             of.candidates.up.contains(*at) && (0..of.ways.len()).any(fits)
         };
-        of.own.is_none() && nodes.iter().any(serves)
+        of.own.is_none() && of.spec.licences.is_empty() && nodes.iter().any(serves)
     }
 
     /// Starts a job, or as many tasks as have room. One that has a reservation is tried without it, and keeps it where it

@@ -218,6 +218,25 @@ impl Pass<'_> {
         }
     }
 
+    /// Makes the reservations that were put off up to the last that takes of a job's licences, or of the reservation it is in: it
+    /// may be short of these wherever their nodes are.
+    pub(crate) fn reserve_rivals(&mut self, job: &PendingJob, shape: ShapeId) {
+        let own = self.shape(shape).own;
+        let licences = &job.spec.licences;
+        if licences.is_empty() && own.is_none() {
+            return;
+        }
+        let is_rival = |want: &Want| {
+            let shares = |other: &PendingJob| other.spec.licences.keys().any(|name| licences.contains_key(name));
+            (own.is_some() && self.shape(want.shape).own == own) || self.snapshot.job_near(want).is_some_and(shares)
+        };
+        let Some(last) = self.wants.iter().rposition(is_rival) else { return };
+        let behind = self.wants.len() - 1 - last;
+        while self.wants.len() > behind {
+            self.reserve_next();
+        }
+    }
+
     /// Whether any of those who are to have a reservation might get one that begins before a time. Whom they stand before
     /// and is over by then need not know of the others: theirs come out the same after it.
     pub(crate) fn is_any_wanted_before(&mut self, end: Timestamp) -> bool {

@@ -212,6 +212,29 @@ fn licences_are_kept_for_who_waits_longest() {
 }
 
 #[test]
+fn what_is_promised_to_who_waits_for_a_node_is_taken_on_no_other() {
+    let starts = |of_second: &str, last: &str| {
+        let snapshot = picture(&format!(
+            "backfill 2
+             licence matlab 1
+             reservation demo gpus=4 user=bob secs=1000
+             node n1 h100:4
+             node n2 h100:8
+             running 1 n1 gpus=0-3 left=100
+             job gpus=4 nodelist=n1 time=50
+             job gpus=4 nodelist=n1 time=100 {of_second}
+             job gpus=1 {last}"
+        ));
+        plan(&snapshot, WorkBudget::default()).starts.len()
+    };
+    for of_both in ["licences=matlab:1", "reservation=demo"] {
+        assert_eq!(starts(of_both, &format!("{of_both} time=150")), 1, "{of_both}: over by then");
+        assert_eq!(starts(of_both, &format!("{of_both} time=151")), 0, "{of_both}");
+        assert_eq!(starts(of_both, "time=151"), 1, "{of_both}: needs none of it");
+    }
+}
+
+#[test]
 fn a_job_of_several_nodes_stays_below_one_switch_if_it_can() {
     let nodes = "switch s1 n[1-3]
          switch s2 n[4-6]
