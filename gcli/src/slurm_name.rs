@@ -8,9 +8,10 @@ use std::ffi::OsStr;
 use std::path::Path;
 
 /// Slurm's commands, each with ours that stands in for it.
-pub const NAMES: [(&str, &str); 10] = [
+pub const NAMES: [(&str, &str); 11] = [
     ("sbatch", "gsub"),
     ("squeue", "gq"),
+    ("sprio", "gq"),
     ("sacct", "gacct"),
     ("sstat", "gacct"),
     ("scancel", "gdel"),

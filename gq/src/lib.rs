@@ -23,6 +23,7 @@ mod queue_row;
 pub mod record_listing;
 mod run_column;
 mod run_line;
+mod sprio;
 mod start_listing;
 mod step_listing;
 mod usage_report;

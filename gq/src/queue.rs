@@ -6,7 +6,7 @@ use crate::job_column::{self, JobColumn, JobFormat};
 use crate::job_filter::{self, JobFilter};
 use crate::bare_row;
 use crate::queue_row::{Key, QueueRow};
-use crate::{job_record, output_file, priority_listing, start_listing, step_listing, why_text};
+use crate::{job_record, output_file, priority_listing, sprio, start_listing, step_listing, why_text};
 use clap::{ArgAction, CommandFactory, FromArgMatches, Parser};
 use gcli::column_format::Piece;
 use gcli::local_time::{self, TimeFormat};
@@ -176,6 +176,9 @@ pub fn command() -> clap::Command {
 /// What stood in the way, with the exit code.
 pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     let words: Vec<OsString> = words.into_iter().collect();
+    if slurm_name::of(words.first()) == Some("sprio") {
+        return sprio::main(words);
+    }
     let as_squeue = slurm_name::is_one(words.first());
     let matches = command_line::parse_advising(command(), words, ADVICE)?;
     let mut args = QueueArgs::from_arg_matches(&matches).map_err(Failure::usage)?;
