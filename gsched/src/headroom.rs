@@ -4,7 +4,7 @@
 //! far as it could not do without those nodes. Never knows guarantees: lending limits are the quota's.
 
 use crate::limits::{ALL, GpuTypes, Holding, milli_text};
-use crate::snapshot::Snapshot;
+use crate::snapshot::{RunningRun, Snapshot};
 use fixedbitset::FixedBitSet;
 use gmodel::config::{ClusterConfig, Partition};
 use gmodel::policy::GpuAmounts;
@@ -34,7 +34,10 @@ pub(crate) fn kept_nodes(snapshot: &Snapshot) -> Vec<KeptNodes> {
 
 #[derive(Clone, Debug, Default)]
 pub struct IdleGpus {
+    /// What starts may count on.
     idle: Counts,
+    /// With what runs leave that are on their way out, less what the jobs take for which they go: at least `idle`.
+    coming: Counts,
     /// With what runs hold.
     usable: Counts,
     /// Of what is idle some is set aside for jobs that wait until enough is.
@@ -69,15 +72,45 @@ impl Counts {
             }
         }
     }
+
+    fn each_mut(&mut self) -> impl Iterator<Item = &mut Vec<u64>> {
+        std::iter::once(&mut self.all).chain(&mut self.partitions).chain(self.outside.iter_mut().flatten())
+    }
+
+    /// Nowhere more than there.
+    fn limit_to(&mut self, other: &mut Self) {
+        let counts = self.each_mut().flatten().zip(other.each_mut().flatten());
+        counts.for_each(|(own, other)| *own = (*own).min(*other));
+    }
+
+    /// A start counts where it certainly is: outside of what others keep as long as there is room.
+    fn change(&mut self, held: &Holding, partition: Option<usize>, change: impl Fn(u64, u64) -> u64) {
+        let Self { all, partitions, outside } = self;
+        for (gpu_type, milli) in held.each() {
+            all[gpu_type] = change(all[gpu_type], milli);
+            let Some(own) = partition.filter(|own| *own < partitions.len()) else { continue };
+            for keeper in 0..partitions.len() {
+                let within = if keeper == own {
+                    milli
+                } else if let Some(outside) = outside[keeper].get_mut(own) {
+                    let before = outside[gpu_type];
+                    outside[gpu_type] = change(before, milli);
+                    milli.saturating_sub(before.abs_diff(outside[gpu_type]))
+                } else {
+                    continue;
+                };
+                partitions[keeper][gpu_type] = change(partitions[keeper][gpu_type], within);
+            }
+        }
+    }
 }
 
 impl IdleGpus {
     pub fn new(snapshot: &Snapshot, types: &GpuTypes) -> Self {
         let config = &snapshot.config;
-        let keepers: Vec<bool> = config.partitions.iter().map(|one| one.headroom.is_some()).collect();
-        let keepers = if keepers.contains(&true) { &keepers[..] } else { &[] };
+        let keepers = &keepers(config)[..];
         let none = Counts::none(types.len(), keepers);
-        let mut found = Self { idle: none.clone(), usable: none, is_set_aside: false };
+        let mut found = Self { idle: none.clone(), coming: Counts::default(), usable: none, is_set_aside: false };
         let mut last = ("", ALL);
         for node in snapshot.nodes.iter().filter(|node| node.unavailable.is_none()) {
             let holds: Vec<bool> = config.partitions[..keepers.len()].iter().map(|one| one.holds(&node.name, &node.features)).collect();
@@ -98,7 +131,55 @@ impl IdleGpus {
                 }
             }
         }
+        found.coming = found.idle.clone();
+        snapshot.running.iter().filter(|run| run.leaves_by.is_some()).for_each(|run| found.leaves(run, snapshot, types));
         found
+    }
+
+    /// What a run holds is idle when it has left: where others may have it.
+    fn leaves(&mut self, run: &RunningRun, snapshot: &Snapshot, types: &GpuTypes) {
+        let keepers = &keepers(&snapshot.config)[..];
+        for share in &run.shares {
+            let Ok(at) = snapshot.nodes.binary_search_by_key(&share.node, |node| node.id) else { continue };
+            let node = &snapshot.nodes[at];
+            if node.unavailable.is_some() {
+                continue;
+            }
+            let partitions = &snapshot.config.partitions[..keepers.len()];
+            let holds: Vec<bool> = partitions.iter().map(|one| one.holds(&node.name, &node.features)).collect();
+            for grant in &share.gpus.0 {
+                let Some(gpu) = node.gpus.get(usize::from(grant.slot.0)).filter(|gpu| gpu.usable()) else { continue };
+                for gpu_type in [ALL, types.number(&gpu.info.gpu_type)] {
+                    self.coming.add(gpu_type, u64::from(grant.part.milli()), &holds, keepers);
+                }
+            }
+        }
+    }
+
+    /// Counts as idle what will be when all that leaves has left, and some more runs; nothing of it is for a start now.
+    pub fn go_on_without<'a>(&mut self, gone: impl Iterator<Item = &'a RunningRun>, snapshot: &Snapshot, types: &GpuTypes) {
+        gone.for_each(|run| self.leaves(run, snapshot, types));
+        self.idle = self.coming.clone();
+    }
+
+    /// Some runs go for a job: what it takes beyond what they leave is nobody else's.
+    pub fn promise<'a>(
+        &mut self,
+        held: &Holding,
+        partition: Option<usize>,
+        gone: impl Iterator<Item = &'a RunningRun>,
+        snapshot: &Snapshot,
+        types: &GpuTypes,
+    ) {
+        gone.for_each(|run| self.leaves(run, snapshot, types));
+        self.coming.change(held, partition, u64::saturating_sub);
+        self.idle.limit_to(&mut self.coming);
+        self.is_set_aside = true;
+    }
+
+    /// Whether some of it is set aside for a job that waits.
+    pub fn is_set_aside(&self) -> bool {
+        self.is_set_aside
     }
 
     /// Thousandths of a type that nobody holds.
@@ -112,11 +193,11 @@ impl IdleGpus {
     }
 
     pub fn take(&mut self, held: &Holding, partition: Option<usize>) {
-        self.change(held, partition, u64::saturating_sub);
+        [&mut self.idle, &mut self.coming].into_iter().for_each(|counts| counts.change(held, partition, u64::saturating_sub));
     }
 
     pub fn give(&mut self, held: &Holding, partition: Option<usize>) {
-        self.change(held, partition, u64::saturating_add);
+        [&mut self.idle, &mut self.coming].into_iter().for_each(|counts| counts.change(held, partition, u64::saturating_add));
     }
 
     /// For the rest of a pass nobody behind a job takes what it waits for.
@@ -129,27 +210,6 @@ impl IdleGpus {
     pub fn idle_text(&self, count: &str) -> String {
         let beside = if self.is_set_aside { " beside what a job before it waits for" } else { "" };
         format!("{count} are idle{beside}")
-    }
-
-    /// A start counts where it certainly is: outside of what others keep as long as there is room.
-    fn change(&mut self, held: &Holding, partition: Option<usize>, change: impl Fn(u64, u64) -> u64) {
-        let Counts { all, partitions, outside } = &mut self.idle;
-        for (gpu_type, milli) in held.each() {
-            all[gpu_type] = change(all[gpu_type], milli);
-            let Some(own) = partition.filter(|own| *own < partitions.len()) else { continue };
-            for keeper in 0..partitions.len() {
-                let within = if keeper == own {
-                    milli
-                } else if let Some(outside) = outside[keeper].get_mut(own) {
-                    let before = outside[gpu_type];
-                    outside[gpu_type] = change(before, milli);
-                    milli.saturating_sub(before.abs_diff(outside[gpu_type]))
-                } else {
-                    continue;
-                };
-                partitions[keeper][gpu_type] = change(partitions[keeper][gpu_type], within);
-            }
-        }
     }
 
     /// Why a job may not take so much of what is idle; `ever`: were everything idle. `spare_none`: the partitions' headroom is
@@ -200,6 +260,12 @@ impl IdleGpus {
         );
         Reason::new(ReasonCode::Headroom, text)
     }
+}
+
+/// Which partitions keep headroom; empty where none does.
+fn keepers(config: &ClusterConfig) -> Vec<bool> {
+    let keepers: Vec<bool> = config.partitions.iter().map(|one| one.headroom.is_some()).collect();
+    if keepers.contains(&true) { keepers } else { Vec::new() }
 }
 
 fn keeping(config: &ClusterConfig) -> impl Iterator<Item = (usize, &str, &GpuAmounts)> {

@@ -6,7 +6,7 @@
 use self::shortage::period_text;
 use crate::account_tree::AccountTree;
 use crate::headroom::IdleGpus;
-use crate::limits::{ALL, Bound, GPU_HOUR, GpuTypes, Holding, Meter, Scope, hours_text, job_exceeds, milli_text};
+use crate::limits::{ALL, Bound, GPU_HOUR, GpuTypes, Holding, Meter, Scope, hours_text, job_exceeds};
 use crate::names::Names;
 use crate::plan::Preempt;
 use crate::preempt::promised_guarantee;
@@ -21,6 +21,7 @@ use gmodel::{JobId, JobSpec, Policy, Reason, ReasonCode, RunClass, RunId, Timest
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+mod kept_idle;
 mod shortage;
 
 /// What a job would take.
@@ -476,58 +477,6 @@ impl Ledger {
         };
         let text = format!("{} ({because})", self.shortage_text(spec, who, held));
         found(Reason::new(ReasonCode::Quota, text))
-    }
-
-    /// What is idle may be kept: by lenders from borrowers, as headroom for urgent work.
-    fn idle_is_not_kept(&self, spec: &JobSpec, who: Who, class: Option<RunClass>, held: &Holding, found: Found) -> bool {
-        if held.gpus == 0 {
-            return true;
-        }
-        if class == Some(RunClass::Borrowed)
-            && let Some(guarantees) = &self.guarantees
-        {
-            for (gpu_type, milli) in held.each() {
-                let kept = guarantees.kept_back(&self.tree, who.account.unwrap_or_default(), gpu_type);
-                let idle = self.idle.of(gpu_type);
-                if kept > 0 && idle < kept + milli {
-                    let text = format!(
-                        "{} and accounts keep {} of them by their lending limits; this job would borrow {}",
-                        self.idle.idle_text(&self.types.text(gpu_type, idle)),
-                        milli_text(kept),
-                        milli_text(milli)
-                    );
-                    if !found(Reason::new(ReasonCode::Headroom, text)) {
-                        return false;
-                    }
-                }
-            }
-        }
-        let spared = self.is_urgent(spec) || class == Some(RunClass::Guaranteed);
-        let reason = self.idle.kept(held, who.partition, !spared, false, &spec.qos, &self.types, &self.config, &self.policy);
-        reason.is_none_or(found)
-    }
-
-    /// Keeps what a job that others' headroom or lending limits refuse waits for from all behind it in this pass: jobs that ask
-    /// for less would take it piece by piece. Not where even all GPUs together would be too few. Whether it is kept.
-    pub(crate) fn set_aside(&mut self, job: &PendingJob, take: &Take) -> bool {
-        let (held, who) = (self.holding_of(job, take), self.who(&job.spec));
-        let class = self.class_for(&job.spec, who, &held);
-        let lenders_keep = |(gpu_type, milli): (usize, u64)| {
-            let kept = self.guarantees.as_ref().map_or(0, |one| one.kept_back(&self.tree, who.account.unwrap_or_default(), gpu_type));
-            kept > 0 && self.idle.usable_of(gpu_type) < kept + milli
-        };
-        let spared = self.is_urgent(&job.spec) || class == Some(RunClass::Guaranteed);
-        let never = class == Some(RunClass::Borrowed) && held.each().any(lenders_keep)
-            || self.idle.kept(&held, who.partition, !spared, true, &job.spec.qos, &self.types, &self.config, &self.policy).is_some();
-        if !never {
-            self.idle.set_aside(&held, who.partition);
-        }
-        !never
-    }
-
-    /// Whether a job may use what is kept for urgent work.
-    pub(crate) fn is_urgent(&self, spec: &JobSpec) -> bool {
-        self.policy.qos.get(&spec.qos).is_some_and(|qos| qos.headroom.is_some())
     }
 
     /// Whether a job's QOS has it run outside of quotas.

@@ -427,6 +427,7 @@ impl<'a> Pass<'a> {
         self.engine.probed = budget.node_probes - self.probes_left;
         let started = self.plan.starts.iter().map(|start| start.job).collect();
         let keeps = !self.unlimited && !self.minds_time && !self.ledger.has_quotas();
+        let is_set_aside = self.ledger.is_set_aside();
         let left = Left {
             ledger: keeps.then_some(self.ledger),
             waiting: self.room_wanted,
@@ -435,7 +436,7 @@ impl<'a> Pass<'a> {
             wants: self.wants,
             reserve_left: self.reserve_left,
             counted: self.counted,
-            is_set_aside: !self.set_aside.is_clear(),
+            is_set_aside,
             started,
         };
         let Some(slices) = self.slices else { return (self.plan, left) };

@@ -8,7 +8,7 @@ use crate::ledger::Ledger;
 use crate::limits::{ALL, milli_text};
 use crate::plan::Preempt;
 use crate::preempt_exchange::{self, Heirs, Leaver};
-use crate::preempt_nodes::{fewest, less_loss, one_node, several_nodes};
+use crate::preempt_nodes::{fewest, less_loss, near_fewest, one_node, several_nodes};
 use crate::preempt_room::{Holder, Need, NodeSet, cheapest_nodes};
 use crate::priority::{gpus_asked, guaranteed_as};
 use crate::quota::Guarantees;
@@ -229,7 +229,7 @@ impl<'a> Known<'a> {
         if all.is_empty() || !proof(&all) {
             return None;
         }
-        Some(self.on_few_nodes(job, eligible, proof).unwrap_or_else(|| fewest(all, proof)))
+        Some(self.on_few_nodes(job, eligible, proof))
     }
 
     /// Guaranteed runs of accounts that borrow elsewhere, least loss first: the last resort of guaranteed demand.
@@ -362,7 +362,7 @@ impl<'a> Known<'a> {
     }
 
     /// Room on as many nodes as the job needs, with the fewest runs, and of such sets the one the policy likes best.
-    fn on_few_nodes(&self, job: &PendingJob, eligible: &[Eligible], proof: &mut dyn FnMut(&[usize]) -> bool) -> Option<Vec<usize>> {
+    fn on_few_nodes(&self, job: &PendingJob, eligible: &[Eligible], proof: &mut dyn FnMut(&[usize]) -> bool) -> Vec<usize> {
         let mut place = vec![usize::MAX; self.runs.len()];
         for (order, one) in eligible.iter().enumerate() {
             place[one.at] = order;
@@ -371,18 +371,28 @@ impl<'a> Known<'a> {
         let sets: Vec<NodeSet> = cheapest_nodes(self.snapshot, job, &needs, &|node| {
             self.on_node[node].iter().filter_map(|at| self.holder(*at, place[*at], eligible)).collect()
         });
-        let nodes = needs.first()?.nodes;
+        let nodes = needs.first().map_or(1, |need| need.nodes);
         let runs_of = |orders: &[usize]| orders.iter().map(|order| eligible[*order].at).collect::<Vec<_>>();
         let mut by_order = |orders: &[usize]| proof(&runs_of(orders));
-        let found = match nodes {
+        let run = |order: &usize| &self.runs[eligible[*order].at];
+        let of_nodes = match nodes {
             1 => one_node(&sets, &mut by_order),
             _ => several_nodes(&sets, nodes, &mut by_order),
         };
-        let mut found = found?;
+        // Where nodes alone do not decide, as for what must stay idle, runs elsewhere may serve as well.
+        let seem_free = sets.iter().filter(|set| set.orders.is_empty()).count() >= nodes;
+        let is_wide = |set: &[usize]| set.len() > 1 && set.iter().any(|order| run(order).run.shares.len() > 1);
+        let of_nodes = of_nodes.map(|set| if seem_free || is_wide(&set) { fewest(set, &mut by_order) } else { set });
+        let is_near = of_nodes.as_ref().is_some_and(|set| set.len() <= 2 || (nodes == 1 && !seem_free));
+        let anywhere = (!is_near).then(|| near_fewest(&sets, nodes, eligible.len(), &|order| run(&order).gpus, &mut by_order));
+        let mut found = match (of_nodes, anywhere) {
+            (Some(of_nodes), Some(anywhere)) if anywhere.len() + 1 < of_nodes.len() => anywhere,
+            (Some(of_nodes), _) => of_nodes,
+            (None, anywhere) => anywhere.unwrap_or_default(),
+        };
         if nodes == 1 {
-            return Some(runs_of(&found));
+            return runs_of(&found);
         }
-        let run = |order: &usize| &self.runs[eligible[*order].at];
         let cost = |orders: &[usize]| {
             let excess = orders.iter().map(|order| eligible[*order].excess).min().unwrap_or(u64::MAX);
             (Reverse(excess), orders.iter().map(|order| run(order).protected).sum::<u64>())
@@ -397,7 +407,7 @@ impl<'a> Known<'a> {
             }
         }
         let found = less_loss(&sets, nodes, &found, found.len(), &cost, &mut by_order).unwrap_or(found);
-        Some(runs_of(&found))
+        runs_of(&found)
     }
 
     fn preempt(&self, job: &PendingJob, eligible: &Eligible) -> Preempt {

@@ -9,6 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Sets on single nodes that are held against the proof before the search goes over all nodes at once.
 const TRIES: usize = 24;
+/// Cheapest nodes from which the search over all runs begins.
+const BASES: usize = 4;
 /// Choices of several nodes that are held against the proof for less loss.
 const DEARER_TRIES: usize = 4;
 
@@ -40,6 +42,24 @@ pub(crate) fn several_nodes(sets: &[NodeSet], nodes: usize, proof: &mut Proof) -
         }
         take += (take / 2).max(1);
     }
+}
+
+/// Runs anywhere that make room together: in the caller's order, unless the largest first, or beyond those that clear the nodes,
+/// are at least two fewer. `count`: how many there are, all of which do.
+pub(crate) fn near_fewest(sets: &[NodeSet], nodes: usize, count: usize, gpus: &dyn Fn(usize) -> u64, proof: &mut Proof) -> Vec<usize> {
+    let mut by_node = fewest_by_node(sets);
+    by_node.sort_by_key(|set| key(set));
+    let mut by_size: Vec<usize> = (0..count).collect();
+    by_size.sort_by_key(|order| Reverse(gpus(*order)));
+    let mut tried = vec![fewest((0..count).collect(), proof)];
+    for from in (0..BASES).filter(|from| from + nodes <= by_node.len()) {
+        let first = union(by_node[from..from + nodes].iter().copied());
+        let rest = by_size.iter().filter(|order| !first.contains(order));
+        tried.push(fewest(first.iter().chain(rest).copied().collect(), proof));
+    }
+    tried.push(fewest(by_size, proof));
+    let least = tried.iter().map(Vec::len).min().unwrap_or(0);
+    tried.into_iter().find(|set| set.len() <= least + 1).unwrap_or_default()
 }
 
 /// What some runs cost: the less above the guarantees, and the more lost, the dearer.

@@ -99,12 +99,19 @@ pub(crate) struct Earliest {
 impl Pass<'_> {
     /// A job that waits for resources gets a start if it is among the first, and a reason.
     pub(crate) fn wait(&mut self, job: &PendingJob, shape: ShapeId, wait: Wait, tasks: u32) -> Reason {
+        let mut preempting = None;
         let (code, text) = match wait {
             Wait::Limit(reason) => {
-                if reason.code == ReasonCode::Headroom && tasks > 0 {
-                    self.set_aside_for(job, shape);
+                // There may be room, and only too little would stay idle: others may leave more.
+                let is_idle_kept = reason.code == ReasonCode::Headroom && tasks > 0;
+                preempting = if is_idle_kept { self.preempt_for(job, shape) } else { None };
+                if preempting.is_none() {
+                    if is_idle_kept {
+                        self.set_aside_for(job, shape);
+                    }
+                    return reason;
                 }
-                return reason;
+                (reason.code, None)
             }
             Wait::Short(reason) => (reason.code, Some(reason.text)),
             Wait::Room => (ReasonCode::Resources, None),
@@ -117,9 +124,9 @@ impl Pass<'_> {
         let says = !self.is_silent;
         let kept = if code != ReasonCode::Resources || !says { None } else { self.kept(shape) };
         let free = (first && says).then(|| reason::what_is_free(self.shape(shape), self.snapshot, &self.engine.cluster));
-        let mut preempting = if code == ReasonCode::Resources { self.preempt_for(job, shape) } else { None };
-        if preempting.is_none() && first && code == ReasonCode::Resources {
-            preempting = self.consolidate_for(job, shape);
+        if code == ReasonCode::Resources {
+            preempting = self.preempt_for(job, shape);
+            preempting = preempting.or_else(|| if first { self.consolidate_for(job, shape) } else { None });
         }
         if preempting.is_some() {
             // What is made free for it is its own, however many wait before it.

@@ -4,6 +4,7 @@
 
 use crate::claims;
 use crate::cluster::{end_after, end_of};
+use crate::headroom::IdleGpus;
 use crate::pass::Pass;
 use crate::placement::{Ask, Picked};
 use crate::plan::Preempt;
@@ -42,6 +43,13 @@ impl Leaving {
     }
 }
 
+/// What is put back after a look at what would be.
+struct Before {
+    rooms: Vec<(usize, RoomId)>,
+    /// Where anything of it is kept.
+    idle: Option<IdleGpus>,
+}
+
 /// Whether anybody may preempt anybody.
 pub(crate) fn may_preempt(snapshot: &Snapshot) -> bool {
     let pairs = snapshot.policy.qos.values().any(|qos| !qos.preempt.is_empty());
@@ -52,10 +60,16 @@ impl Pass<'_> {
     /// Whether a job could start now if these runs, and those that leave already, were gone.
     pub(crate) fn fits_without(&mut self, job: &PendingJob, shape: ShapeId, gone: &BTreeSet<RunId>) -> bool {
         let now = self.snapshot.now;
-        let end = end_after(now, Some(job.held_secs()));
+        let secs = job.held_secs();
+        let end = end_after(now, Some(secs));
+        let keeps = !self.kept_nodes.is_empty() || self.ledger.keeps_idle();
         let saved = self.without(gone);
         let ways = self.shape(shape).ways.len();
-        let fits = (0..ways).any(|way| self.search(job, shape, |search, ask| search.pick(ask, way, now, end)).is_some());
+        let fits = (0..ways).any(|way| match keeps {
+            // Beside what must stay idle, too.
+            true => matches!(self.find(job, shape, way, secs), Ok(Some(_))),
+            false => self.search(job, shape, |search, ask| search.pick(ask, way, now, end)).is_some(),
+        });
         self.put_back(saved);
         fits
     }
@@ -86,8 +100,8 @@ impl Pass<'_> {
             })
     }
 
-    /// Takes runs off their nodes; what those had before.
-    fn without(&mut self, gone: &BTreeSet<RunId>) -> Vec<(usize, RoomId)> {
+    /// Takes runs off their nodes; what was before.
+    fn without(&mut self, gone: &BTreeSet<RunId>) -> Before {
         let now = self.snapshot.now;
         let runs: BTreeSet<RunId> = gone.iter().chain(&self.leaving.runs).copied().collect();
         let running = &self.snapshot.running;
@@ -109,14 +123,17 @@ impl Pass<'_> {
             *cluster.touch(at) = room;
             cluster.file(at);
         }
-        saved
+        let leave = gone.iter().filter_map(of_run).filter(|run| !stands_still(self.snapshot, run));
+        let idle = self.ledger.keeps_idle().then(|| self.ledger.idle_without(leave, self.snapshot));
+        Before { rooms: saved, idle }
     }
 
-    fn put_back(&mut self, saved: Vec<(usize, RoomId)>) {
-        for (at, room) in saved {
+    fn put_back(&mut self, before: Before) {
+        for (at, room) in before.rooms {
             self.engine.cluster.set_room(at, room);
             self.engine.cluster.file(at);
         }
+        before.idle.into_iter().for_each(|idle| self.ledger.put_idle_back(idle));
     }
 
     /// Makes others give way to a job that waits for room, where somebody owes it that.
@@ -125,7 +142,11 @@ impl Pass<'_> {
             if job.spec.choice() == 0 && self.leaving.owed.contains(&job.id) {
                 self.ledger.claim(job, &[]);
             }
-            return Some(preempting(*runs));
+            let runs = *runs;
+            if job.spec.choice() == 0 {
+                self.promise_idle(job, shape, &[]);
+            }
+            return Some(preempting(runs));
         }
         // In another of its partitions its turn has come before.
         let chosen = |job: &PendingJob| self.plan.preempts.iter().filter(|one| one.for_job == job.id).count();
@@ -135,8 +156,8 @@ impl Pass<'_> {
         let frozen = self.frozen?;
         // What was started in this pass may have used up what the job is owed.
         let way = &self.shape(shape).ways.first()?.take;
-        let class = self.ledger.check(job, way).ok()?;
-        if frozen.check(job, way).ok()? != class {
+        let class = self.ledger.check_but_idle(job, way).ok()?;
+        if frozen.check_but_idle(job, way).ok()? != class {
             return None;
         }
         // Whether the guarantee has room may depend on the type of the GPUs that others leave.
@@ -156,8 +177,18 @@ impl Pass<'_> {
             return None;
         }
         victims.iter().for_each(|victim| self.expect_back(victim));
+        self.promise_idle(job, shape, &victims);
         self.plan.preempts.extend(victims);
         Some(reason)
+    }
+
+    /// What a job needs beyond what those leave who go for it stays idle for it.
+    fn promise_idle(&mut self, job: &PendingJob, shape: ShapeId, victims: &[Preempt]) {
+        let snapshot = self.snapshot;
+        let Some(way) = self.engine.shapes.list[shape as usize].ways.first() else { return };
+        let leave = victims.iter().filter(|victim| victim.mode != PreemptMode::Suspend);
+        let leave = leave.filter_map(|victim| snapshot.running.binary_search_by_key(&victim.run, |one| one.run).ok());
+        self.ledger.promise_idle(job, &way.take, leave.map(|at| &snapshot.running[at]), snapshot);
     }
 
     /// What a run holds that is to go is free soon: so the job that it goes for gets its reservation there and then, and nobody

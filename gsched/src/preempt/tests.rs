@@ -439,26 +439,34 @@ mod properties {
     }
 
     /// The fewest runs that make room, by trying all sets.
-    fn optimum(snapshot: &Snapshot, job: &PendingJob, eligible: &[RunId]) -> Option<usize> {
+    fn optimum(eligible: &[RunId], makes_room: impl Fn(&BTreeSet<RunId>) -> bool) -> Option<usize> {
         let sets = 0..1u32 << eligible.len();
         let set = |bits: u32| (0..eligible.len()).filter(|at| bits & (1 << at) != 0).map(|at| eligible[at]).collect();
-        sets.filter(|bits| has_room(snapshot, job, &set(*bits))).map(u32::count_ones).min().map(|count| count as usize)
+        sets.filter(|bits| makes_room(&set(*bits))).map(u32::count_ones).min().map(|count| count as usize)
+    }
+
+    /// With so many GPUs idle beside the job.
+    fn has_room_beside(snapshot: &Snapshot, job: &PendingJob, kept: u64, gone: &BTreeSet<RunId>) -> bool {
+        let left = snapshot.running.iter().filter(|run| gone.contains(&run.run)).map(gpus_of).sum::<u64>();
+        let idle: usize = snapshot.nodes.iter().flat_map(|node| &node.free_gpu_milli).filter(|milli| **milli == 1000).count();
+        has_room(snapshot, job, gone) && idle as u64 + left >= kept + gpus_asked(&job.spec.request).1 / 1000
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(400))]
+        #![proptest_config(ProptestConfig::with_cases(800))]
         #[test]
-        fn the_set_makes_room_needs_each_member_and_is_near_the_smallest(text in clusters()) {
+        fn the_set_makes_room_needs_each_member_and_is_near_the_smallest(text in clusters(), kept in prop::option::of(0..6u64)) {
             let snapshot = world(&text);
             let job = &snapshot.pending[0];
             let ledger = Ledger::new(&snapshot);
             let borrowed: Vec<RunId> = snapshot.running.iter()
                 .filter(|run| ledger.class_of(run.run) == Some(RunClass::Borrowed)).map(|run| run.run).collect();
+            let has_room = |snapshot: &Snapshot, job: &PendingJob, gone: &BTreeSet<RunId>| has_room_beside(snapshot, job, kept.unwrap_or(0), gone);
             if has_room(&snapshot, job, &BTreeSet::new()) {
                 return Ok(());
             }
-            let least = optimum(&snapshot, job, &borrowed);
-            let set = chosen(&snapshot, job);
+            let least = optimum(&borrowed, |gone| has_room(&snapshot, job, gone));
+            let set = victims(&snapshot, &ledger, job, &mut |gone| has_room(&snapshot, job, gone));
             prop_assert_eq!(set.is_some(), least.is_some(), "{}", text);
             let Some(set) = set else { return Ok(()) };
             let ids: BTreeSet<RunId> = set.iter().map(|one| one.run).collect();
@@ -504,7 +512,7 @@ mod properties {
             if has_room(&snapshot, job, &BTreeSet::new()) {
                 return Ok(());
             }
-            let Some(least) = optimum(&snapshot, job, &ids) else { return Ok(()) };
+            let Some(least) = optimum(&ids, |gone| has_room(&snapshot, job, gone)) else { return Ok(()) };
             let lost = |gone: &BTreeSet<RunId>| -> u64 {
                 let of = |run: &RunningRun| gpus_of(run) * snapshot.now.since_secs(run.started.unwrap()).min(3600) as u64;
                 snapshot.running.iter().filter(|run| gone.contains(&run.run)).map(of).sum()

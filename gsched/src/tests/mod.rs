@@ -3,6 +3,7 @@
 
 mod backfill;
 mod choices;
+mod headroom;
 mod kept;
 mod promises;
 mod reserved;

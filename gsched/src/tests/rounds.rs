@@ -32,39 +32,39 @@ const ACCOUNTS: [&str; 5] = ["lab", "vision", "nlp", "bio", "free"];
 const USERS: [&str; 3] = ["ann", "bob", "eve"];
 
 #[derive(Clone, Debug)]
-struct Job {
-    comes: usize,
-    account: usize,
-    user: usize,
-    ask: usize,
-    list: usize,
-    high: bool,
+pub(super) struct Job {
+    pub comes: usize,
+    pub account: usize,
+    pub user: usize,
+    pub ask: usize,
+    pub list: usize,
+    pub high: bool,
     /// Limit, and how much of it it runs, percent.
-    secs: u32,
-    percent: u32,
+    pub secs: u32,
+    pub percent: u32,
 }
 
-fn jobs(most: usize) -> impl Strategy<Value = Vec<Job>> {
+pub(super) fn jobs(most: usize) -> impl Strategy<Value = Vec<Job>> {
     let job = (0..12usize, 0..ACCOUNTS.len(), 0..USERS.len(), 0..ASKS.len(), 0..LISTS.len(), any::<bool>(), 60u32..2000, 10u32..101);
     let job = job.prop_map(|(comes, account, user, ask, list, high, secs, percent)| Job { comes, account, user, ask, list, high, secs, percent });
     prop::collection::vec(job, 4..most)
 }
 
 /// The simplest core there can be: it does what plans say.
-struct Pool {
-    snapshot: Snapshot,
+pub(super) struct Pool {
+    pub snapshot: Snapshot,
     engine: Engine,
     /// As they were submitted, and how long they run.
     jobs: BTreeMap<JobId, (PendingJob, Option<i64>)>,
     attempts: BTreeMap<JobId, u32>,
     ends: BTreeMap<RunId, Timestamp>,
     /// When, who, for whom.
-    preempted: Vec<(Timestamp, JobId, JobId)>,
+    pub preempted: Vec<(Timestamp, JobId, JobId)>,
     cancels: BTreeSet<RunId>,
 }
 
 impl Pool {
-    fn new(policy: &str) -> Self {
+    pub fn new(policy: &str) -> Self {
         let mut snapshot = world(&format!("{NODES}{policy}"));
         let config = Arc::make_mut(&mut snapshot.config);
         config.partitions.iter_mut().for_each(|one| one.gpu_sharing = GpuSharing::Mps);
@@ -80,7 +80,7 @@ impl Pool {
     }
 
     /// `lasts`: whether it ever ends.
-    fn submit(&mut self, id: u64, job: &Job, lasts: bool) {
+    pub fn submit(&mut self, id: u64, job: &Job, lasts: bool) {
         let qos = if job.high { "high" } else { "low" };
         let (account, user, ask, list) = (ACCOUNTS[job.account], USERS[job.user], ASKS[job.ask], LISTS[job.list]);
         let mut one = world(&format!("job {id} {account} {user} {ask} partition={list} qos={qos}")).pending.remove(0);
@@ -97,7 +97,7 @@ impl Pool {
         self.snapshot.pending.sort_by_key(|job| (job.id, job.spec.choice()));
     }
 
-    fn round(&mut self) -> Plan {
+    pub fn round(&mut self) -> Plan {
         let now = self.snapshot.now.plus_secs(ROUND_SECS);
         self.snapshot.now = now;
         let is_over = |run: &RunningRun| run.leaves_by.is_some_and(|at| at <= now) || self.ends.get(&run.run).is_some_and(|at| *at <= now);
@@ -130,7 +130,9 @@ impl Pool {
         for (id, class) in &told.classes {
             self.run(*id).class = Some(*class);
         }
-        for preempt in &told.preempts {
+        // Who starts in another of its partitions needs nobody to go.
+        let waits = |job: JobId| told.starts.iter().all(|start| start.job != job);
+        for preempt in told.preempts.iter().filter(|one| waits(one.for_job)) {
             let run = self.run(preempt.run);
             (run.leaves_by, run.leaves_for) = (Some(now.plus_secs(GRACE_SECS)), Some(preempt.for_job));
             run.leaves_for_borrower = preempt.for_borrower;
@@ -278,7 +280,7 @@ fn owed(snapshot: &Snapshot) -> BTreeSet<JobId> {
     plan(&left, WorkBudget::default()).starts.into_iter().map(|start| start.job).collect()
 }
 
-fn guarantees(lab: u64, vision: u64, bio: u64, pairs: bool) -> String {
+pub(super) fn guarantees(lab: u64, vision: u64, bio: u64, pairs: bool) -> String {
     let mut text = format!("account lab g={lab}\naccount vision under=lab g={vision}\naccount nlp under=lab\naccount bio g={bio}\nqos low\n");
     writeln!(text, "qos high {}", if pairs { "preempts=low" } else { "" }).unwrap();
     text

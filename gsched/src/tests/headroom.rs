@@ -1,0 +1,271 @@
+//! Idle GPUs that are kept, and jobs that may make others give way: they free what they need and what is to stay idle.
+
+use super::rounds::{Job, Pool, guarantees, jobs};
+use crate::world::world;
+use crate::{Plan, Snapshot, WorkBudget, plan};
+use gmodel::policy::{GpuAmounts, PreemptMode};
+use gmodel::{JobId, ReasonCode};
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// Who starts and whose runs are ended for whom.
+fn told(snapshot: &Snapshot) -> (Vec<u64>, Vec<(u64, u64)>) {
+    let told = plan(snapshot, WorkBudget::default());
+    let ended = told.preempts.iter().map(|one| (one.run.job.0, one.for_job.0)).collect();
+    (told.starts.iter().map(|start| start.job.0).collect(), ended)
+}
+
+fn of(text: &str) -> (Vec<u64>, Vec<(u64, u64)>) {
+    told(&world(text))
+}
+
+const TWO_LEFT: &str = "node n1 h100:4
+    node n2 h100:4
+    partition train nodes=n1,n2 headroom=1
+    qos low
+    qos high preempts=low
+    qos urgent headroom=0
+    run 1 b bob 3 on=n1 ago=10 qos=low partition=train
+    run 2 b bob 1 on=n2 ago=800 qos=low partition=train
+    run 3 b bob 2 on=n2 ago=700 qos=low partition=train
+    ";
+
+#[test]
+fn others_give_way_until_what_is_kept_stays_idle_beside_the_job() {
+    let one = |job: &str| of(&format!("{TWO_LEFT} {job} partition=train"));
+    assert_eq!(one("job 10 b ann 1 qos=high"), (vec![10], vec![]), "of two that are idle one is kept");
+    assert_eq!(one("job 10 b ann 2 qos=low"), (vec![], vec![]), "nobody gives way to it");
+    assert_eq!(one("job 10 b ann 1 nodes=1 qos=urgent"), (vec![10], vec![]));
+    assert_eq!(one("job 10 b ann 2 qos=high"), (vec![], vec![(1, 10)]), "it loses the least");
+    assert_eq!(one("job 10 b ann 4 qos=high"), (vec![], vec![(1, 10)]), "all of n1, and the one of n2 stays idle");
+    assert_eq!(one("job 10 b ann 8 nodes=2 qos=high"), (vec![], vec![]), "so many are never idle beside what is kept");
+    assert_eq!(one("job 10 b ann 7 nodes=1 qos=high"), (vec![], vec![]));
+}
+
+#[test]
+fn who_has_room_and_leaves_too_little_idle_makes_others_leave_as_much_as_is_missing() {
+    let text = |headroom: u32, job: &str| {
+        format!(
+            "node n1 h100:4
+             node n2 h100:4
+             partition train nodes=n1,n2 headroom={headroom}
+             qos low
+             qos high preempts=low
+             run 1 b bob 1 on=n2 ago=900 qos=low partition=train
+             run 2 b bob 1 on=n2 ago=10 qos=low partition=train
+             run 3 b bob 2 on=n2 ago=100 qos=low partition=train
+             {job} partition=train"
+        )
+    };
+    assert_eq!(of(&text(0, "job 10 b ann 4 qos=high")), (vec![10], vec![]));
+    assert_eq!(of(&text(1, "job 10 b ann 4 qos=high")), (vec![], vec![(2, 10)]), "the least loss");
+    assert_eq!(of(&text(2, "job 10 b ann 4 qos=high")), (vec![], vec![(3, 10)]), "one run that holds two");
+    assert_eq!(of(&text(4, "job 10 b ann 4 qos=high")).1.len(), 3);
+    assert_eq!(of(&text(5, "job 10 b ann 4 qos=high")), (vec![], vec![]));
+}
+
+#[test]
+fn guaranteed_demand_takes_back_what_others_keep_idle_besides() {
+    let text = |more: &str| {
+        format!(
+            "node n1 h100:8
+             account a g=4
+             account b
+             {more}
+             run 1 b bob 2 on=n1 ago=900 class=b
+             run 2 b bob 2 on=n1 ago=800 class=b
+             run 3 b bob 2 on=n1 ago=700 class=b
+             job 10 a ann 2"
+        )
+    };
+    assert_eq!(of(&text("")), (vec![10], vec![]));
+    assert_eq!(of(&text("qos urgent headroom=2")), (vec![], vec![(3, 10)]), "the two that are idle stay idle");
+    assert_eq!(of(&text("qos urgent headroom=7")), (vec![], vec![]));
+    // What an account does not lend is kept from who borrows, whoever preempts.
+    let lent = |lend: u32| {
+        of(&format!(
+            "node n1 h100:8
+             account a g=4 lend={lend}
+             account b
+             qos low
+             qos high preempts=low
+             run 1 b bob 2 on=n1 ago=900 class=b qos=low
+             run 2 b bob 2 on=n1 ago=800 class=b qos=low
+             job 10 b eve 3 qos=high"
+        ))
+    };
+    assert_eq!((lent(3), lent(2)), ((vec![10], vec![]), (vec![], vec![(2, 10)])));
+}
+
+#[test]
+fn whole_nodes_that_are_kept_stay_whole_when_others_give_way() {
+    let whole = |kept: u32, job: &str| {
+        let mut snapshot = world(&format!(
+            "node n1 h100:4
+             node n2 h100:4
+             partition train nodes=n1,n2
+             qos low
+             qos high preempts=low
+             run 1 b bob 2 on=n1 ago=900 qos=low partition=train
+             run 2 b bob 2 on=n1 ago=10 qos=low partition=train
+             {job} partition=train"
+        ));
+        Arc::make_mut(&mut snapshot.config).partitions[1].headroom_nodes = kept;
+        told(&snapshot)
+    };
+    assert_eq!(whole(0, "job 10 b ann 4 qos=high"), (vec![10], vec![]));
+    assert_eq!(whole(1, "job 10 b ann 1 qos=high"), (vec![], vec![(2, 10)]), "on the node that is in use");
+    assert_eq!(whole(1, "job 10 b ann 4 qos=high").1.len(), 2);
+    assert_eq!(whole(2, "job 10 b ann 1 qos=high"), (vec![], vec![]), "that would be one node too few");
+}
+
+/// Between the order to go and the start, and at it.
+#[test]
+fn nobody_takes_meanwhile_what_the_job_counts_on() {
+    let text = |headroom: u32| {
+        format!(
+            "node n1 h100:4
+             node n2 h100:4
+             partition train nodes=n1,n2 headroom={headroom}
+             qos low
+             qos high preempts=low
+             run 1 b bob 2 on=n1 ago=10 qos=low partition=train
+             run 2 b bob 3 on=n2 ago=900 partition=train
+             job 10 b ann 4 qos=high partition=train
+             job 11 b eve 1 qos=low partition=train"
+        )
+    };
+    assert_eq!(of(&text(0)), (vec![11], vec![(1, 10)]), "what is idle on n2 the first does not need");
+    assert_eq!(of(&text(1)), (vec![], vec![(1, 10)]), "of three one would be kept, and the first would find too little then");
+    let mut snapshot = world(&text(1));
+    snapshot.running[0].leaves_by = Some(snapshot.now.plus_secs(60));
+    snapshot.running[0].leaves_for = Some(JobId(10));
+    snapshot.pending[0].reason.code = ReasonCode::Preempting;
+    assert_eq!(told(&snapshot), (vec![], vec![]), "nor while the run goes");
+    let gone = snapshot.running.remove(0);
+    gone.shares.iter().for_each(|share| snapshot.nodes[share.node.0 as usize - 1].give(share));
+    assert_eq!(told(&snapshot), (vec![10], vec![]), "and one stays idle");
+    // What is to stay idle went meanwhile: it waits, and nobody else goes for nothing.
+    snapshot.nodes[1].unavailable = Some("down".into());
+    assert_eq!(told(&snapshot), (vec![11], vec![]));
+}
+
+#[test]
+fn runs_that_go_for_another_are_not_counted_on_twice() {
+    let text = |second: &str| {
+        format!(
+            "node n1 h100:4
+             node n2 h100:4
+             partition train nodes=n1,n2 headroom=1
+             qos low
+             qos high preempts=low
+             run 1 b bob 4 on=n1 ago=900 qos=low partition=train
+             run 2 b bob 3 on=n2 ago=800 qos=low partition=train
+             job 10 b ann 3 qos=high partition=train
+             {second} partition=train"
+        )
+    };
+    assert_eq!(of(&text("job 11 b eve 0 qos=high")).1, [(2, 10)]);
+    // One stays idle beside the first; for the second all of n1 has to go, and two are idle then.
+    assert_eq!(of(&text("job 11 b eve 3 qos=high")).1, [(2, 10), (1, 11)]);
+    assert_eq!(of(&text("job 11 b eve 4 qos=high")).1, [(2, 10), (1, 11)], "one is idle on n2");
+    let later = |ask: &str| {
+        let mut snapshot = world(&text(&format!("job 11 b eve {ask} qos=high")));
+        snapshot.running[1].leaves_by = Some(snapshot.now.plus_secs(60));
+        snapshot.running[1].leaves_for = Some(JobId(10));
+        snapshot.pending[0].reason.code = ReasonCode::Preempting;
+        told(&snapshot).1
+    };
+    assert_eq!((later("3"), later("4"), later("1")), (vec![(1, 11)], vec![(1, 11)], vec![(1, 11)]));
+}
+
+/// Who stands still keeps its GPUs.
+#[test]
+fn a_run_that_is_only_suspended_leaves_nothing_idle() {
+    let text = TWO_LEFT.replace("qos low", "qos low mode=suspend");
+    assert_eq!(of(&format!("{text} job 10 b ann 2 qos=high partition=train")), (vec![], vec![]));
+    let mut snapshot = world(&format!("{TWO_LEFT} job 10 b ann 2 qos=high partition=train"));
+    Arc::make_mut(&mut snapshot.policy).qos.get_mut("low").unwrap().preempt_mode = Some(PreemptMode::Off);
+    assert_eq!(told(&snapshot), (vec![], vec![]));
+}
+
+mod properties {
+    use super::*;
+
+    /// `odd` keeps some GPUs, an idle QOS others, bio does not lend all.
+    fn pool(kept: u64, of_odd: u64, lends: u64, guaranteed: [u64; 3], pairs: bool) -> Pool {
+        let [lab, vision, bio] = guaranteed;
+        let text = guarantees(lab.max(vision), vision, bio, pairs).replace("account bio", &format!("account bio lend={lends}"));
+        let mut pool = Pool::new(&format!("{text}qos urgent headroom={kept}\n"));
+        let config = Arc::make_mut(&mut pool.snapshot.config);
+        config.partitions.iter_mut().filter(|one| one.name == "odd").for_each(|one| one.headroom = Some(GpuAmounts::all(of_odd)));
+        pool
+    }
+
+    fn idle(pool: &Pool) -> u64 {
+        let nodes = pool.snapshot.nodes.iter();
+        let of = |node: &crate::SchedNode| -> u64 {
+            let gpus = node.gpus.iter().zip(&node.free_gpu_milli);
+            gpus.map(|(gpu, free)| u64::from(*free) * u64::from(gpu.info.part().milli()) / 1000).sum()
+        };
+        nodes.map(of).sum()
+    }
+
+    fn takes_gpus(told: &Plan) -> bool {
+        told.starts.iter().any(|start| start.allocation.iter().any(|share| share.gpus.milli() > 0))
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+        /// Whoever starts, by preemption or without: what is kept for who is not there is idle then.
+        #[test]
+        fn what_is_kept_is_idle_after_each_start(
+            jobs in jobs(24), kept in 0..5u64, of_odd in 0..3u64, lends in 0..3u64, lab in 0..6u64, vision in 0..3u64, bio in 0..4u64, pairs in any::<bool>(),
+        ) {
+            let mut pool = pool(kept, of_odd, lends, [lab, vision, bio], pairs);
+            for round in 0..20 {
+                for (id, job) in (1..).zip(&jobs).filter(|(_, job)| job.comes == round) {
+                    pool.submit(id, job, false);
+                }
+                let told = pool.round();
+                prop_assert!(!takes_gpus(&told) || idle(&pool) >= kept * 1000, "{} of {}: {:?}", idle(&pool), kept, told.starts);
+            }
+        }
+
+        /// Nobody comes and nothing ends: all for whom others went start when those are gone, and it comes to rest.
+        #[test]
+        fn nobody_gives_way_in_vain_or_for_ever(
+            jobs in jobs(20), kept in 0..5u64, of_odd in 0..3u64, lends in 0..3u64, lab in 0..6u64, vision in 0..3u64, bio in 0..4u64, pairs in any::<bool>(),
+        ) {
+            let mut pool = pool(kept, of_odd, lends, [lab, vision, bio], pairs);
+            (1..).zip(&jobs).for_each(|(id, job)| pool.submit(id, job, true));
+            let mut owed: BTreeSet<JobId> = BTreeSet::new();
+            let mut last = 0;
+            for round in 0..120 {
+                let told = pool.round();
+                let started: BTreeSet<JobId> = told.starts.iter().map(|start| start.job).collect();
+                prop_assert!(owed.is_subset(&started), "{:?} started, not all of {:?} in round {} after {:?}", started, owed, round, pool.preempted);
+                owed = told.preempts.iter().map(|one| one.for_job).filter(|job| !started.contains(job)).collect();
+                last = if owed.is_empty() { last } else { round };
+            }
+            prop_assert!(last < 60, "it goes on: {:?}", pool.preempted);
+            let pairs: BTreeSet<(JobId, JobId)> = pool.preempted.iter().map(|(_, who, whom)| (*who, *whom)).collect();
+            for (who, whom) in &pairs {
+                prop_assert!(!pairs.contains(&(*whom, *who)), "{} and {} gave way to each other", who, whom);
+            }
+        }
+    }
+
+    #[test]
+    fn somebody_gives_way_beside_headroom_in_such_pools() {
+        let mut pool = pool(2, 0, 0, [0, 0, 0], true);
+        let job = |ask: usize, high: bool| Job { comes: 0, account: 4, user: 0, ask, list: 0, high, secs: 600, percent: 100 };
+        (1..7).for_each(|id| pool.submit(id, &job(1, false), true));
+        pool.round();
+        pool.submit(9, &job(1, true), true);
+        (0..3).for_each(|_| drop(pool.round()));
+        assert!(!pool.preempted.is_empty() && pool.preempted.iter().all(|(_, _, whom)| whom.0 == 9), "{:?}", pool.preempted);
+        assert!(pool.snapshot.running.iter().any(|run| run.run.job == JobId(9)) && idle(&pool) >= 2000);
+    }
+}
