@@ -176,14 +176,16 @@ fn under_the_name_scontrol_reservations_are_made_changed_and_removed() {
 fn under_the_names_sacctmgr_and_sshare_accounts_are_listed_and_nothing_is_made() {
     let answer = |request: &Request| match request.path.as_str() {
         "/v1/cluster" => Answer::ok(r#"{"schema":1,"name":"lab"}"#),
+        "/v1/qos" => Answer::ok(r#"{"schema":1,"qos":[]}"#),
+        "/v1/shares" => Answer::ok(r#"{"schema":1,"half_life_secs":1,"shares":[{"depth":1,"account":"vision"},{"depth":2,"account":"vision","user":"ada"}]}"#),
         "/v1/accounts" => Answer::ok(r#"{"schema":1,"accounts":[{"name":"vision","description":"eyes","users":{"ada":{"default":true,"shares":3}}},{"name":"open"}]}"#),
         _ => Answer::refuse(404, "not_found", "no such path"),
     };
     let controller = FakeController::start(answer);
     let said = |name: &str, words: &[&str]| controller.run_as(name, GADM, words).text().lines().map(|line| format!("|{line}\n")).collect::<String>();
     expect![[r#"
-        |              vision 
         |                open 
+        |              vision 
     "#]].assert_eq(&said("sacctmgr", &["-n", "-s", "list", "user", "ada", "format=account%20"]));
     expect![[r#"
         ||vision
@@ -191,8 +193,8 @@ fn under_the_names_sacctmgr_and_sshare_accounts_are_listed_and_nothing_is_made()
         ||open
     "#]].assert_eq(&said("sacctmgr", &["-nP", "show", "assoc", "format=User,Account"]));
     expect![[r#"
-        |Cluster|Account|User|Share
-        |lab|vision|ada|3
+        |Cluster|Account|User|Partition|Share|Priority|GrpJobs|GrpTRES|GrpSubmit|GrpWall|GrpTRESMins|MaxJobs|MaxTRES|MaxTRESPerNode|MaxSubmit|MaxWall|MaxTRESMins|QOS|Def QOS|GrpTRESRunMins
+        |lab|vision|ada||3|||||||||||||normal||
     "#]].assert_eq(&said("sacctmgr", &["-P", "list", "associations", "where", "user=ada", "account=vision"]));
     expect![[r#"
         |              vision 
@@ -206,8 +208,8 @@ fn under_the_names_sacctmgr_and_sshare_accounts_are_listed_and_nothing_is_made()
     // What would choose something is not passed over.
     assert!(said("sacctmgr", &["list", "user", "cluster=other"]).contains("this is cluster \"lab\", and its controller knows no other"));
     assert!(said("sacctmgr", &["-nP", "list", "cluster", "cluster=lab"]).starts_with("|lab\n"));
-    assert!(said("sacctmgr", &["-u", "ada", "list", "assoc"]).contains("-U and -u are sshare's: here user=NAMES chooses"));
-    assert!(said("sshare", &["ada"]).contains("\"ada\" chooses nothing here. Known are -U, -u NAMES and -o COLUMNS"));
+    assert!(said("sacctmgr", &["-u", "ada", "list", "assoc"]).contains("unexpected argument '-u'"));
+    assert!(said("sshare", &["ada"]).contains("unexpected argument 'ada'"));
 }
 
 #[test]

@@ -122,7 +122,7 @@ fn list(client: &mut Client, json: bool) -> Outcome {
 }
 
 /// Each account below its parent, with its depth. One whose parent is not shown stands at the top.
-pub(super) fn tree(accounts: &[AccountRow]) -> Vec<(usize, &AccountRow)> {
+pub(crate) fn tree(accounts: &[AccountRow]) -> Vec<(usize, &AccountRow)> {
     fn below<'a>(parent: Option<&str>, depth: usize, all: &'a [AccountRow], tree: &mut Vec<(usize, &'a AccountRow)>) {
         for account in all {
             let shown = account.parent.as_deref().filter(|parent| all.iter().any(|other| other.name == *parent));

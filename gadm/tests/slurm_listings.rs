@@ -1,0 +1,213 @@
+//! `gadm` under the names `sacctmgr` and `sshare`, against canned answers. The wanted lines are those that Slurm 22.05.8 printed of the same
+//! accounts, users and QOS, without the user root and without what Slurm counts of TRES.
+
+use expect_test::{Expect, expect};
+use gcli::fake_controller::{Answer, FakeController, Request};
+
+const GADM: &str = env!("CARGO_BIN_EXE_gadm");
+
+const ACCOUNTS: &str = r#"{"schema":1,"accounts":[
+    {"name":"nlp","parent":"research","description":"nlp","shares":6,"limit":{"gpu":4},"users":{"games":{"shares":3},"news":{"shares":9,"default":true}}},
+    {"name":"research","description":"all research","shares":10,"users":{"chief":{}},"coordinators":["chief"],"allow_qos":["normal","urgent"],"default_qos":"normal"},
+    {"name":"vision","parent":"research","description":"vision lab","shares":4,"users":{"games":{"shares":6,"default":true,"running_jobs":7,"submitted_jobs":20}}},
+    {"name":"old","closed":true}]}"#;
+
+const SHARES: &str = r#"{"schema":1,"half_life_secs":604800,"shares":[
+    {"depth":0,"account":"root","norm_shares":0.0,"raw_shares":1,"raw_usage":911,"norm_usage":1.0,"effective_usage":0.0},
+    {"depth":1,"account":"research","raw_shares":10,"norm_shares":0.909091,"raw_usage":911,"norm_usage":1.0,"effective_usage":1.0,"level_fs":0.909091},
+    {"depth":2,"account":"nlp","raw_shares":6,"norm_shares":0.6},
+    {"depth":3,"account":"nlp","user":"games","raw_shares":3,"norm_shares":0.25,"fair_share":0.8},
+    {"depth":3,"account":"nlp","user":"news","raw_shares":9,"norm_shares":0.75,"fair_share":0.8},
+    {"depth":2,"account":"vision","raw_shares":4,"norm_shares":0.4,"raw_usage":911,"norm_usage":1.0,"effective_usage":1.0,"level_fs":0.4},
+    {"depth":3,"account":"vision","user":"games","raw_shares":6,"norm_shares":0.75,"raw_usage":911,"norm_usage":1.0,"effective_usage":1.0,"level_fs":0.75,"fair_share":0.2}]}"#;
+
+const QOS: &str = r#"{"schema":1,"qos":[{"name":"normal","description":"Normal QOS default"},
+    {"name":"urgent","description":"hurry","priority":100,"usage_factor":2.0,"preempt":["normal"],"preempt_mode":"requeue","per_user":{"running_jobs":2},
+     "per_job":{"max_time_secs":86400},"group":{"cpus":64,"gpus":{"gpu":8}}}]}"#;
+
+fn answer(request: &Request) -> Answer {
+    let (path, query) = request.path.split_once('?').unwrap_or((&request.path, ""));
+    match (path, query) {
+        ("/v1/cluster", _) => Answer::ok(r#"{"schema":1,"name":"pool"}"#),
+        ("/v1/config", _) => Answer::ok(r#"{"schema":1,"cluster":{"operators":["news"]}}"#),
+        ("/v1/accounts", _) => Answer::ok(ACCOUNTS),
+        ("/v1/qos", _) => Answer::ok(QOS),
+        ("/v1/shares", "") => Answer::ok(SHARES),
+        // As the controller answers for one account.
+        ("/v1/shares", "account=vision") => {
+            let mut value: serde_json::Value = serde_json::from_str(SHARES).unwrap();
+            value["shares"].as_array_mut().unwrap().retain(|row| row["account"] == "vision");
+            Answer::ok(value.to_string())
+        }
+        _ => Answer::refuse(404, "not_found", "no such path"),
+    }
+}
+
+/// What is printed, each line between bars for the blanks at both ends.
+fn check(line: &str, wanted: Expect) {
+    let words: Vec<&str> = line.split(' ').collect();
+    let text = FakeController::start(answer).run_as(words[0], GADM, &words[1..]).text();
+    wanted.assert_eq(&text.lines().map(|line| format!("|{line}|\n")).collect::<String>());
+}
+
+#[test]
+fn sshare_prints_the_tree_as_slurms_does() {
+    check("sshare -a", expect![[r#"
+        |Account                    User  RawShares  NormShares    RawUsage  EffectvUsage  FairShare |
+        |-------------------- ---------- ---------- ----------- ----------- ------------- ---------- |
+        |root                                          0.000000         911      1.000000            |
+        | research                               10    0.909091         911      1.000000            |
+        |  nlp                                    6    0.600000           0      0.000000            |
+        |   nlp                    games          3    0.250000           0      0.000000   0.800000 |
+        |   nlp                     news          9    0.750000           0      0.000000   0.800000 |
+        |  vision                                 4    0.400000         911      1.000000            |
+        |   vision                 games          6    0.750000         911      1.000000   0.200000 |
+    "#]]);
+    check("sshare -a -l -P", expect![[r#"
+        |Account|User|RawShares|NormShares|RawUsage|NormUsage|EffectvUsage|FairShare|LevelFS|
+        |root|||0.000000|911||1.000000|||
+        | research||10|0.909091|911|1.000000|1.000000||0.909091|
+        |  nlp||6|0.600000|0|0.000000|0.000000||inf|
+        |   nlp|games|3|0.250000|0|0.000000|0.000000|0.800000|inf|
+        |   nlp|news|9|0.750000|0|0.000000|0.000000|0.800000|inf|
+        |  vision||4|0.400000|911|1.000000|1.000000||0.400000|
+        |   vision|games|6|0.750000|911|1.000000|1.000000|0.200000|0.750000|
+    "#]]);
+}
+
+#[test]
+fn sshare_chooses_users_accounts_and_columns() {
+    check("sshare -u news -n", expect![[r#"
+        |root                                          0.000000         911      1.000000            |
+        | research                               10    0.909091         911      1.000000            |
+        |  nlp                                    6    0.600000           0      0.000000            |
+        |   nlp                     news          9    0.750000           0      0.000000   0.800000 |
+        |  vision                                 4    0.400000         911      1.000000            |
+    "#]]);
+    check("sshare -h -a -A vision", expect![[r#"
+        |vision                                   4    0.400000         911      1.000000            |
+        | vision                   games          6    0.750000         911      1.000000   0.200000 |
+    "#]]);
+    check("sshare -U -u games,news", expect![[r#"
+        |Account                    User  RawShares  NormShares    RawUsage  EffectvUsage  FairShare |
+        |-------------------- ---------- ---------- ----------- ----------- ------------- ---------- |
+        |nlp                       games          3    0.250000           0      0.000000   0.800000 |
+        |nlp                        news          9    0.750000           0      0.000000   0.800000 |
+        |vision                    games          6    0.750000         911      1.000000   0.200000 |
+    "#]]);
+    check("sshare -nap -o account%-9,u,Fair,cluster", expect![[r#"
+        |root|||pool||
+        | research|||pool||
+        |  nlp|||pool||
+        |   nlp|games|0.800000|pool||
+        |   nlp|news|0.800000|pool||
+        |  vision|||pool||
+        |   vision|games|0.200000|pool||
+    "#]]);
+}
+
+#[test]
+fn sshare_refuses_what_it_cannot_show() {
+    check("sshare -o account,GrpTRESMins", expect![[r#"
+        |stderr: gadm: there is no column "GrpTRESMins" here: --helpformat names those there are; gadm share shows shares and use, gadm quota limits and budgets|
+        |exit: Some(2)|
+    "#]]);
+    check("sshare -m", expect![[r#"
+        |stderr: gadm: -m: nobody's shares are by partition|
+        |exit: Some(2)|
+    "#]]);
+    check("sshare -M other", expect![[r#"
+        |stderr: gadm: --clusters other: this is cluster "pool", and its controller knows no other. GPUPOOL_CONFIG names another configuration|
+        |exit: Some(1)|
+    "#]]);
+}
+
+#[test]
+fn sacctmgr_lists_accounts_and_associations_as_slurms_does() {
+    check("sacctmgr show account", expect![[r#"
+        |   Account                Descr                  Org |
+        |---------- -------------------- -------------------- |
+        |       nlp                  nlp             research |
+        |  research         all research             research |
+        |    vision           vision lab             research |
+    "#]]);
+    check("sacctmgr -P show assoc where account=nlp,vision", expect![[r#"
+        |Cluster|Account|User|Partition|Share|Priority|GrpJobs|GrpTRES|GrpSubmit|GrpWall|GrpTRESMins|MaxJobs|MaxTRES|MaxTRESPerNode|MaxSubmit|MaxWall|MaxTRESMins|QOS|Def QOS|GrpTRESRunMins|
+        |pool|nlp|||6|||gres/gpu=4||||||||||normal,urgent|normal||
+        |pool|nlp|games||3|||||||||||||normal,urgent|normal||
+        |pool|nlp|news||9|||||||||||||normal,urgent|normal||
+        |pool|vision|||4|||||||||||||normal,urgent|normal||
+        |pool|vision|games||6|||||||7|||20|||normal,urgent|normal||
+    "#]]);
+    check("sacctmgr show assoc tree format=account,user,share where parent=research", expect![[r#"
+        |Account                    User     Share |
+        |-------------------- ---------- --------- |
+        |nlp                                     6 |
+        | nlp                      games         3 |
+        | nlp                       news         9 |
+        |vision                                  4 |
+        | vision                   games         6 |
+    "#]]);
+    check("sacctmgr -n -P show account vision withassoc format=account,parentname,user,maxjobs", expect![[r#"
+        |vision|research|||
+        |vision||games|7|
+    "#]]);
+}
+
+#[test]
+fn sacctmgr_lists_users_once_or_with_their_accounts() {
+    check("sacctmgr show user", expect![[r#"
+        |      User   Def Acct     Admin |
+        |---------- ---------- --------- |
+        |     chief                 None |
+        |     games     vision      None |
+        |      news        nlp  Operator |
+    "#]]);
+    check("sacctmgr -P show user games -s", expect![[r#"
+        |User|Def Acct|Admin|Cluster|Account|Partition|Share|Priority|MaxJobs|MaxNodes|MaxCPUs|MaxSubmit|MaxWall|MaxCPUMins|QOS|Def QOS|
+        |games|vision|None|pool|nlp||3||||||||normal,urgent|normal|
+        |games|vision|None|pool|vision||6||7|||20|||normal,urgent|normal|
+    "#]]);
+    check("sacctmgr -nP list user withcoord", expect![[r#"
+        |chief||None|research|
+        |games|vision|None||
+        |news|nlp|Operator||
+    "#]]);
+}
+
+#[test]
+fn sacctmgr_lists_qos_as_slurms_does() {
+    check("sacctmgr -P show qos", expect![[r#"
+        |Name|Priority|GraceTime|Preempt|PreemptExemptTime|PreemptMode|Flags|UsageThres|UsageFactor|GrpTRES|GrpTRESMins|GrpTRESRunMins|GrpJobs|GrpSubmit|GrpWall|MaxTRES|MaxTRESPerNode|MaxTRESMins|MaxWall|MaxTRESPU|MaxJobsPU|MaxSubmitPU|MaxTRESPA|MaxJobsPA|MaxSubmitPA|MinTRES|
+        |normal|0|00:00:00|||cluster|||1.000000||||||||||||||||||
+        |urgent|100|00:00:00|normal||requeue|||2.000000|cpu=64,gres/gpu=8|||||||||1-00:00:00||2||||||
+    "#]]);
+    check("sacctmgr show qos where name=urgent format=name%20,flags,preempt,grptres%30,maxtrespu", expect![[r#"
+        |                Name                Flags    Preempt                        GrpTRES     MaxTRESPU |
+        |-------------------- -------------------- ---------- ------------------------------ ------------- |
+        |              urgent                          normal              cpu=64,gres/gpu=8               |
+    "#]]);
+    check("sacctmgr -n list qos urgent format=name,priority,maxwall,maxjobspu", expect![[r#"
+        |    urgent        100  1-00:00:00         2 |
+    "#]]);
+}
+
+#[test]
+fn sacctmgr_says_what_is_elsewhere() {
+    check("sacctmgr show qos format=max", expect![[r#"
+        |stderr: gadm: "max" may be maxtres or maxtrespernode: write more of it|
+        |exit: Some(2)|
+    "#]]);
+    check("sacctmgr show tres", expect![[r#"
+        |stderr: gadm: "tres" is not listed here: GPUs, CPUs, memory and nodes are counted; gnodes shows what there is|
+        |exit: Some(2)|
+    "#]]);
+    check("sacctmgr show qos user=ada", expect![[r#"
+        |stderr: gadm: "user=ada" chooses nothing here. Known are name= and format=|
+        |exit: Some(2)|
+    "#]]);
+    check("sacctmgr modify user ada", expect![[r#"
+        |stderr: gadm: "modify" is not done here: gadm account, user, qos and quota make and change what there is; gadm share shows shares and use|
+        |exit: Some(2)|
+    "#]]);
+}
