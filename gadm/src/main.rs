@@ -15,6 +15,7 @@ mod ruled_table;
 mod sacctmgr;
 mod sandbox;
 mod scontrol;
+mod sdiag;
 mod share;
 mod slurm_names;
 mod sshare;

@@ -8,7 +8,7 @@ use std::ffi::OsStr;
 use std::path::Path;
 
 /// Slurm's commands, each with ours that stands in for it.
-pub const NAMES: [(&str, &str); 11] = [
+pub const NAMES: [(&str, &str); 12] = [
     ("sbatch", "gsub"),
     ("squeue", "gq"),
     ("sprio", "gq"),
@@ -20,6 +20,7 @@ pub const NAMES: [(&str, &str); 11] = [
     ("scontrol", "gadm"),
     ("sacctmgr", "gadm"),
     ("sshare", "gadm"),
+    ("sdiag", "gadm"),
 ];
 
 /// Whose options and formats we know. Programs read the number behind the first word.
