@@ -24,9 +24,9 @@ const WINDOWS_AHEAD: usize = 32;
 /// One reservation of GPUs in a pass.
 #[derive(Debug)]
 pub(crate) struct Counted {
-    reservation: usize,
+    pub(crate) reservation: usize,
     /// What is set apart, by node; nothing while a job of the reservation looks for nodes.
-    holds: Vec<(usize, Hold)>,
+    pub(crate) holds: Vec<(usize, Hold)>,
     is_lifted: bool,
     /// What its jobs hold or are promised.
     parts: Vec<Part>,

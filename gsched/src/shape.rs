@@ -282,6 +282,11 @@ impl Shape {
         self.ways[way].parts[part].needs[make as usize].as_ref()
     }
 
+    /// What its parts need of a node of a make.
+    pub fn needs_on(&self, make: u32) -> impl Iterator<Item = &Need> {
+        self.ways.iter().flat_map(|way| &way.parts).filter_map(move |part| part.needs[make as usize].as_ref())
+    }
+
     /// Nodes in its way: those it names, where it takes no others.
     pub fn in_question(&self) -> Cow<'_, FixedBitSet> {
         let takes_others = |way: &Way| way.nodes as usize > self.named.len();

@@ -9,6 +9,7 @@ use crate::placement::{Ask, Picked, in_order};
 use crate::promised::{Again, Early, Found};
 use crate::quick::Waiting;
 use crate::reason;
+use crate::room::Hold;
 use crate::shape::{Shape, ShapeId};
 use crate::snapshot::PendingJob;
 use crate::timeline::UNLIMITED_SECS;
@@ -39,6 +40,20 @@ impl Engine {
     fn is_free_now(&mut self, shape: ShapeId) -> bool {
         let (of, cluster, looked) = (&self.shapes.list[shape as usize], &self.cluster, &mut self.looked);
         (0..of.ways.len()).any(|way| looked.is_free(of, way, cluster).is_ok())
+    }
+
+    /// Whether a node has room for a part of a shape at a moment.
+    fn has_room_at(&self, of: &Shape, at: usize, from: Timestamp) -> bool {
+        of.needs_on(self.cluster.nodes[at].make).any(|need| self.cluster.fits(at, need, from, from.plus_millis(1)))
+    }
+
+    /// Whether GPUs for a part of a shape are short on a node when something is held there, and would not be without.
+    fn is_short_by(&self, of: &Shape, at: usize, hold: &Hold) -> bool {
+        let free = self.cluster.room(at).profile.free_at(hold.from);
+        of.needs_on(self.cluster.nodes[at].make).any(|need| {
+            let (wants, has) = (u32::from(need.whole()), free.gpus_in(need.groups));
+            has < wants && wants <= has + hold.amount.gpus_in(need.groups)
+        })
     }
 
     /// All nodes that have room for a shape by themselves from one time on and before another, of those that the search for an
@@ -294,7 +309,7 @@ impl Pass<'_> {
         let mut kept = None;
         // Who found it full in this pass need not look again.
         if self.shape(shape).pass.full != Some(true) && self.engine.is_free_now(shape) {
-            kept = self.kept_for_window(shape).or_else(|| self.kept_for_jobs(shape, 0));
+            kept = self.kept_for_window(shape).or_else(|| self.kept_by_number(shape)).or_else(|| self.kept_for_jobs(shape, 0));
             // Nobody after the first in its way need be known, as long as what is free now stays free.
             let mut is_free = true;
             let end = end_after(self.now, self.shape(shape).pass.refused_secs);
@@ -317,11 +332,28 @@ impl Pass<'_> {
         let end = end_after(self.now, shape.pass.refused_secs);
         let least = shape.least_gpus(0, shape.ways.first()?.last());
         let mut free = self.engine.cluster.with_gpus(least, &shape.candidates.up);
-        let (at, (from, to)) = free.find_map(|at| windows.blocking(at, shape.own, self.now, end))?;
+        let has_room = |at: usize| self.engine.has_room_at(shape, at, self.now);
+        let (at, (from, to)) = free.find_map(|at| windows.blocking(at, shape.own, self.now, end).filter(|_| has_room(at)))?;
         let reservation = &windows.list[at].reservation;
         let what = if reservation.maintenance { "maintenance" } else { "reservation" };
         let text = format!("nodes it needs are kept for {what} {:?} from {from} to {to}", reservation.name);
         Some(Reason::new(ReasonCode::ReqNodeNotAvail, text))
+    }
+
+    /// The reservation of so many GPUs that will hold some of a node on which a shape would have room.
+    fn kept_by_number(&self, shape: ShapeId) -> Option<Reason> {
+        let shape = self.shape(shape);
+        let end = end_after(self.now, shape.pass.refused_secs);
+        let blocks = |(at, hold): &&(usize, Hold)| {
+            let is_before = self.now < hold.from && hold.from < end && shape.candidates.up.contains(*at);
+            is_before && self.engine.has_room_at(shape, *at, self.now) && self.engine.is_short_by(shape, *at, hold)
+        };
+        let mut others = self.counted.iter().filter(|counted| shape.own != Some(counted.reservation));
+        let (counted, (_, hold)) = others.find_map(|counted| Some((counted, counted.holds.iter().find(blocks)?)))?;
+        let windows = &self.engine.windows;
+        let (from, to) = windows.of(counted.reservation, hold.from).next()?;
+        let name = &windows.list[counted.reservation].reservation.name;
+        Some(Reason::new(ReasonCode::ReqNodeNotAvail, format!("GPUs it needs are kept for reservation {name:?} from {from} to {to}")))
     }
 
     /// The first job, among those from a place on that have a reservation, for which such nodes are kept.
