@@ -178,14 +178,16 @@ pub fn what_is_free(shape: &Shape, snapshot: &Snapshot, cluster: &Cluster) -> St
         let last = |stretch: Range<usize>| stretch.rev().find(|at| nodes.contains(*at));
         let of = |at: usize| {
             let free = cluster.room(at).profile.free_at(cluster.now);
-            (gpus_of(at, free), free.cpus, free.mem_bytes, at)
+            // Where none is free, a node that has the kind says more than one that has not.
+            let has_kind = !names_kind || shape.need(0, 0, cluster.nodes[at].make).is_some();
+            (gpus_of(at, free), has_kind, free.cpus, free.mem_bytes, at)
         };
         cluster.stretches().filter(|stretch| nodes.contains_any_in_range(stretch.clone())).filter_map(last).map(of).max()
     };
     // Among those with the most GPUs; all are looked at only where none has a CPU left.
     let most = if names_kind { None } else { cluster.by_free.iter().rev().find_map(|nodes| most_of(nodes.clone())) };
     match most.or_else(|| most_of(candidates.clone())) {
-        Some((gpus, cpus, mem, at)) => {
+        Some((gpus, _, cpus, mem, at)) => {
             let name = &snapshot.nodes[at].name;
             let mem = gmodel::size::rough_size(mem);
             let others = crate::sharing::others_room(shape, snapshot, cluster);

@@ -136,6 +136,42 @@ fn jobs_of_a_reservation_of_gpus_take_no_more_than_it_has_unless_it_is_flexible(
 }
 
 #[test]
+fn the_reason_names_the_reservation_that_is_in_the_way_and_no_other() {
+    check(
+        "reservation demo gpus=a100:4 user=alice from=50 secs=1000
+         reservation patch nodes=n1 maint from=60 secs=100
+         node n1 h100:4
+         node n2 a100:8
+         job gpus=a100:6 time=100
+         job gpus=h100:2 time=100
+         job gpus=6 time=100
+         job gpus=a100:5 time=40
+         job gpus=a100:3 time=100",
+        expect![[r#"
+            40 starts on n2[0,1,2,3,4]x1
+            50 starts on n2[5,6,7]x1
+            10 waits: ReqNodeNotAvail: GPUs it needs are kept for reservation "demo" from 1970-01-01T00:17:30Z to 1970-01-01T00:34:10Z
+            20 waits: ReqNodeNotAvail: nodes it needs are kept for maintenance "patch" from 1970-01-01T00:17:40Z to 1970-01-01T00:19:20Z
+            30 waits: ReqNodeNotAvail: GPUs it needs are kept for reservation "demo" from 1970-01-01T00:17:30Z to 1970-01-01T00:34:10Z
+        "#]],
+    );
+    // As many are free, but kept for who waits before it.
+    check(
+        "reservation demo gpus=a100:2 user=alice from=50 secs=1000
+         node n1 a100:8
+         node n2 a100:4
+         job gpus=a100:4 nodelist=n2 time=20
+         job gpn=a100:4 nodes=2 time=100
+         job gpus=a100:5 time=100",
+        expect![[r#"
+            10 starts on n2[0,1,2,3]x1
+            20 waits: Resources: needs 4 a100, 1 CPU and 1G of memory on each of 2 nodes; most is free on n1: 8 GPUs, 64 CPUs and 512G of memory; room is expected by 1970-01-01T00:17:00Z
+            30 waits: Priority: what it needs is kept for job 20
+        "#]],
+    );
+}
+
+#[test]
 fn a_reservation_of_gpus_of_a_type_is_of_that_type_for_its_jobs_too() {
     let nodes = "node n1 a100:2
          node n2 h100:4";
@@ -278,6 +314,16 @@ fn only_gpus_of_the_kind_it_names_are_counted_as_free() {
          job gpus=h100:4 time=60",
         expect![[r#"
             10 waits: Resources: needs 4 h100, 1 CPU and 1G of memory on one node; most is free on n2: 2 GPUs, 63 CPUs and 511G of memory; room is expected by 1970-01-01T00:17:40Z
+        "#]],
+    );
+    // An idle node of another kind is of no interest.
+    check(
+        "node n1 h100:4
+         node n2 a100:4
+         running 1 n1 gpus=0-3 left=60
+         job gpus=h100:1 time=60",
+        expect![[r#"
+            10 waits: Resources: needs 1 h100, 1 CPU and 1G of memory on one node; most is free on n1: 0 GPUs, 63 CPUs and 511G of memory; room is expected by 1970-01-01T00:17:40Z
         "#]],
     );
 }
