@@ -302,7 +302,9 @@ impl Scope {
             (Self::UserInQos | Self::UserInPartition, What::Cpus) => R::QOSMaxCpuPerUserLimit,
             (Self::UserInQos | Self::UserInPartition, What::Nodes) => R::QOSMaxNodePerUserLimit,
             (Self::AccountInQos | Self::AccountInPartition, What::Jobs) => R::MaxJobsPerAccount,
-            (Self::AccountInQos | Self::AccountInPartition, What::Gpus | What::Cpus | What::Nodes) => R::MaxGRESPerAccount,
+            (Self::AccountInQos | Self::AccountInPartition, What::Gpus) => R::MaxGRESPerAccount,
+            (Self::AccountInQos | Self::AccountInPartition, What::Cpus) => R::MaxCpuPerAccount,
+            (Self::AccountInQos | Self::AccountInPartition, What::Nodes) => R::MaxNodePerAccount,
             (_, What::GpuHours) => R::QOSGrpGRESRunMinutes,
         }
     }
@@ -327,7 +329,7 @@ pub fn job_exceeds(limits: &JobLimits, qos: &str, wanted: &Holding, limit_secs: 
     let reason = |code, text: String| Some(Reason::new(code, format!("QOS {qos} allows {text}")));
     if let Some(most) = limits.time_secs.filter(|most| limit_secs.is_none_or(|secs| secs > *most)) {
         let asked = limit_secs.map_or("has no time limit".into(), |secs| format!("asks for {}", secs_text(secs)));
-        let text = format!("{} a job; this job {asked}. A shorter --time would do", secs_text(most));
+        let text = format!("{} a job; this job {asked}", secs_text(most));
         return reason(ReasonCode::QOSMaxWallDurationPerJobLimit, text);
     }
     for (name, most) in limits.gpus.iter().flat_map(|amounts| &amounts.0) {
@@ -345,9 +347,11 @@ pub fn job_exceeds(limits: &JobLimits, qos: &str, wanted: &Holding, limit_secs: 
             return reason(ReasonCode::QOSMinGRES, text);
         }
     }
-    for (most, wants, name) in [(limits.nodes, wanted.nodes, "node"), (limits.cpus, wanted.cpus, "CPU")] {
+    let nodes = (limits.nodes, wanted.nodes, "node", ReasonCode::QOSMaxNodePerJobLimit);
+    let cpus = (limits.cpus, wanted.cpus, "CPU", ReasonCode::QOSMaxCpuPerJobLimit);
+    for (most, wants, name, code) in [nodes, cpus] {
         if let Some(most) = most.map(u64::from).filter(|most| wants > *most) {
-            return reason(ReasonCode::QOSMaxGRESPerJob, format!("{} a job; this job needs {wants}", count(most, name)));
+            return reason(code, format!("{} a job; this job needs {wants}", count(most, name)));
         }
     }
     None
@@ -372,5 +376,27 @@ pub fn secs_text(secs: u32) -> String {
         secs if secs >= 3600 && secs % 3600 == 0 => format!("{} h", secs / 3600),
         secs if secs >= 60 && secs % 60 == 0 => format!("{} min", secs / 60),
         secs => format!("{secs} s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_job_asks_beyond_a_qos_has_the_code_of_what_it_is() {
+        let limits = JobLimits { time_secs: Some(600), cpus: Some(8), nodes: Some(2), ..JobLimits::default() };
+        let told = |cpus: u64, nodes: u64, secs: u32| {
+            let wanted = Holding::new(cpus, nodes, Timestamp::default(), None);
+            job_exceeds(&limits, "q", &wanted, Some(secs), &GpuTypes::new([])).map(|reason| (reason.code, reason.text.to_string()))
+        };
+        assert_eq!(told(8, 2, 600), None);
+        let all = [told(9, 2, 600), told(8, 3, 600), told(8, 2, 660)];
+        let wrong = [
+            (ReasonCode::QOSMaxCpuPerJobLimit, "QOS q allows 8 CPUs a job; this job needs 9"),
+            (ReasonCode::QOSMaxNodePerJobLimit, "QOS q allows 2 nodes a job; this job needs 3"),
+            (ReasonCode::QOSMaxWallDurationPerJobLimit, "QOS q allows 10 min a job; this job asks for 11 min"),
+        ];
+        assert_eq!(all, wrong.map(|(code, text)| Some((code, text.to_owned()))));
     }
 }

@@ -266,7 +266,7 @@ fn qos_come_from_the_account_the_partition_or_are_normal() {
             refused: there is no QOS "hihg". Did you mean "high"? There are: high, low.
             refused: account vision may use the QOS low, high, not normal. Choose with --qos.
             refused: QOS low allows 2 GPUs a job; this job needs 4, so it could never start (QOSMaxGRESPerJob).
-            refused: QOS low allows 10 min a job; this job asks for 1000 s. A shorter --time would do, so it could never start (QOSMaxWallDurationPerJobLimit).
+            refused: QOS low allows 10 min a job; this job asks for 1000 s, so it could never start (QOSMaxWallDurationPerJobLimit).
             job 1
               note: no --time given and partition "main" has no default: the limit is 1-00:00:00
             job 2
