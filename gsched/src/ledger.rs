@@ -23,6 +23,7 @@ use std::sync::Arc;
 
 mod kept_idle;
 mod shortage;
+pub use shortage::Shortage;
 
 /// What a job would take.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -475,7 +476,7 @@ impl Ledger {
             None if may_requeue => return true,
             None => "a job that may not be requeued does not borrow unless it says --borrow",
         };
-        let text = format!("{} ({because})", self.shortage_text(spec, who, held));
+        let text = format!("{} ({because})", self.shortage(spec, who, held).text);
         found(Reason::new(ReasonCode::Quota, text))
     }
 

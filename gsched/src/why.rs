@@ -13,6 +13,7 @@ use crate::shape::ShapeId;
 use crate::snapshot::{PendingJob, Snapshot};
 use gmodel::{JobId, Reason, ReasonCode, Timestamp};
 use serde::{Deserialize, Serialize};
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 /// The whole answer to `gq --why`.
@@ -173,7 +174,7 @@ impl Pass<'_> {
         let starts_now = blockers.is_empty();
         // Who does not borrow is told so by what is in the way.
         let is_told = starts_now || blockers.iter().any(|blocker| blocker.code == ReasonCode::Quota);
-        let borrows = if is_told { None } else { self.ledger.borrows(job) };
+        let borrows = if is_told { None } else { self.ledger.borrows(job).map(|short| short.text) };
         let (elsewhere, forecast, changes) = (Vec::new(), None, Vec::new());
         let why = Why { job: job.id, partition, elsewhere, starts_now, ahead, blockers, borrows, forecast, changes };
         Here { why, help }
@@ -326,13 +327,15 @@ impl Pass<'_> {
             let gpus = u64::from(free.gpus_in(need.groups));
             let parts = [part(gpus, whole), part(u64::from(free.cpus), u64::from(need.cpus)), part(free.mem_bytes, need.mem_bytes)];
             let lack = parts.into_iter().min().unwrap_or(0);
-            Some((lack, gpus, std::cmp::Reverse(at)))
+            // Of those that are as near, where more comes first.
+            let next = cluster.room(at).next_change(now).unwrap_or(Timestamp(i64::MAX));
+            Some((lack, gpus, Reverse(next), Reverse(at)))
         };
         let fits = |at: &usize| of.need(0, 0, cluster.nodes[*at].make).is_some_and(|need| cluster.fits(*at, need, now, soon));
         let nodes = of.in_question();
         // Of the nodes that it names, and must have, those that are in the way.
         let named = of.named.iter().copied().filter(|at| nodes.contains(*at) && !fits(at)).filter_map(near).max();
-        let (_, _, std::cmp::Reverse(at)) = named.or_else(|| nodes.ones().filter_map(near).max())?;
+        let (.., Reverse(at)) = named.or_else(|| nodes.ones().filter_map(near).max())?;
         let track = &cluster.nodes[at];
         let need = of.need(0, 0, track.make)?;
         let free = cluster.room(at).profile.free_at(now);

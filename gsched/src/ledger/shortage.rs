@@ -10,50 +10,73 @@ use crate::snapshot::PendingJob;
 use gmodel::JobSpec;
 use gmodel::policy::{BudgetKind, Period};
 
+/// Why a job would borrow.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shortage {
+    pub text: String,
+    /// It is more than the whole guarantee: with all of that free it would borrow, too.
+    pub for_good: bool,
+}
+
+impl Shortage {
+    fn now(text: String) -> Self {
+        Self { text, for_good: false }
+    }
+
+    fn for_good(text: String) -> Self {
+        Self { text, for_good: true }
+    }
+}
+
 impl Ledger {
-    /// Why a job that waits would borrow, in words; `None` where its account's guarantee has room for it as things are.
-    pub fn borrows(&self, job: &PendingJob) -> Option<String> {
+    /// Why a job that waits would borrow; `None` where its account's guarantee has room for it as things are.
+    pub fn borrows(&self, job: &PendingJob) -> Option<Shortage> {
         let guarantees = self.guarantees.as_ref().filter(|_| !self.is_outside_quota(&job.spec))?;
         let who = self.who(&job.spec);
         if guaranteed_as(job, who.account?, guarantees, self, self.now).is_some() {
             return None;
         }
-        asked(job, self, self.now).first().map(|held| self.shortage_text(&job.spec, who, held))
+        asked(job, self, self.now).first().map(|held| self.shortage(&job.spec, who, held))
     }
 
     /// Why a job would borrow: what of its account's guarantee has no room for it.
-    pub(super) fn shortage_text(&self, spec: &JobSpec, who: Who, held: &Holding) -> String {
-        let needs = milli_text(held.gpus);
+    pub(super) fn shortage(&self, spec: &JobSpec, who: Who, held: &Holding) -> Shortage {
         let short = match (&self.guarantees, who.account) {
             (Some(all), Some(account)) if all.granting(&self.tree, account).is_some() => all.short_of(&self.tree, account, held),
             _ => None,
         };
         match short {
-            None => format!("account {} is guaranteed no GPUs, and this job needs {needs}", spec.account),
-            Some(Short::Gpus { account, gpu_type, most, used }) => format!(
-                "account {} is guaranteed {} and uses {} of them, and this job needs {}",
-                self.tree.name(account),
-                self.types.text(gpu_type, most),
-                milli_text(used),
-                milli_text(held.of(gpu_type))
-            ),
-            Some(Short::SetApart { account, gpu_type, most, set_apart }) => format!(
+            None => {
+                let needs = milli_text(held.gpus);
+                Shortage::for_good(format!("account {} is guaranteed no GPUs, and this job needs {needs}", spec.account))
+            }
+            Some(Short::Gpus { account, gpu_type, most, used }) => {
+                let (name, all, needs) = (self.tree.name(account), self.types.text(gpu_type, most), held.of(gpu_type));
+                match needs > most {
+                    true => Shortage::for_good(format!("account {name} is guaranteed {all}, and this job needs {}", milli_text(needs))),
+                    false => {
+                        let (used, needs) = (milli_text(used), milli_text(needs));
+                        Shortage::now(format!("account {name} is guaranteed {all} and uses {used} of them, and this job needs {needs}"))
+                    }
+                }
+            }
+            Some(Short::SetApart { account, gpu_type, most, set_apart }) => Shortage::now(format!(
                 "account {} is guaranteed {}, of which {} are used or guaranteed to accounts below it, and this job needs {}",
                 self.tree.name(account),
                 self.types.text(gpu_type, most),
                 milli_text(set_apart),
                 milli_text(held.of(gpu_type))
-            ),
-            Some(Short::Budget { account, at }) => self.budget_text(account, at, held),
+            )),
+            Some(Short::Budget { account, at }) => self.of_budget(account, at, held),
         }
     }
 
-    fn budget_text(&self, account: u32, at: usize, held: &Holding) -> String {
+    fn of_budget(&self, account: u32, at: usize, held: &Holding) -> Shortage {
         let budgets = self.accounts[account as usize].budgets.iter().map(|(budget, _)| budget);
         let budget = budgets.filter(|budget| budget.kind == BudgetKind::Guaranteed).nth(at);
         let spent = self.guarantees.as_ref().map(|all| all.budget(account, at));
-        let (Some(budget), Some(spent)) = (budget, spent) else { return String::new() };
-        format!(
+        let (Some(budget), Some(spent)) = (budget, spent) else { return Shortage::now(String::new()) };
+        Shortage::now(format!(
             "account {} is guaranteed {} GPU-hours{} {}: {} are used, guaranteed runs may use {} more by their time limits, and this job {}",
             self.tree.name(account),
             budget.gpu_hours,
@@ -62,7 +85,7 @@ impl Ledger {
             hours_text(spent.used),
             hours_text(spent.promised),
             hours_text(spent.ahead(held, self.now)),
-        )
+        ))
     }
 }
 

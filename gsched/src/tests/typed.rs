@@ -78,9 +78,11 @@ fn a_job_that_may_not_borrow_is_told_what_of_the_guarantee_is_short() {
     };
     let cases = [
         ("account a g=h100:3,gpu:8", "h100:2", "account a is guaranteed 3 h100 and uses 2 of them, and this job needs 2"),
-        ("account a g=h100:3", "a100:2", "account a is guaranteed 0 a100 and uses 0 of them, and this job needs 2"),
+        ("account a g=h100:3", "a100:2", "account a is guaranteed 0 a100, and this job needs 2"),
         ("account lab g=6\n account a under=lab g=4\n account b under=lab g=2", "5",
-            "account a is guaranteed 4 GPUs and uses 2 of them, and this job needs 5"),
+            "account a is guaranteed 4 GPUs, and this job needs 5"),
+        ("account lab g=6\n account a under=lab g=4\n account b under=lab g=2", "3",
+            "account a is guaranteed 4 GPUs and uses 2 of them, and this job needs 3"),
         ("account lab g=6\n account a under=lab\n account b under=lab g=2", "4",
             "account lab is guaranteed 6 GPUs, of which 4 are used or guaranteed to accounts below it, and this job needs 4"),
         ("account a budget=2/week", "2",

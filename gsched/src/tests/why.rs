@@ -144,6 +144,26 @@ fn of_a_job_that_names_its_nodes_only_those_are_spoken_of() {
 }
 
 #[test]
+fn of_nodes_as_near_the_one_where_more_comes_first_is_named() {
+    check(
+        "node n1 h100:4
+         node n2 h100:4
+         node n3 a100:4
+         running 1 n1 gpus=0-3 left=600
+         running 2 n2 gpus=0-3 left=300
+         running 3 n3 gpus=0-3 left=100
+         job gpus=h100:2 time=1000",
+        10,
+        expect![[r#"
+            0 ahead
+            Resources: needs 2 h100, 1 CPU and 1G of memory on one node; n2 comes nearest and has 0 of 2 GPUs free, more becomes free there at 1970-01-01T00:21:40Z (until 1970-01-01T00:21:40Z)
+            expected 1970-01-01T00:21:40Z on [2]
+            --gpus a100:2: 1970-01-01T00:18:20Z
+        "#]],
+    );
+}
+
+#[test]
 fn another_type_or_partition_is_proposed() {
     check(
         "partition main nodes=n1
@@ -226,7 +246,7 @@ fn who_would_borrow_is_told_what_of_the_guarantee_is_short() {
          job 13 a ann h100:2 held",
     );
     let borrows = |job| why(&snapshot, JobId(job)).unwrap().borrows;
-    assert_eq!(borrows(10).unwrap(), "account a is guaranteed 4 GPUs and uses 2 of them, and this job needs 5");
+    assert_eq!(borrows(10).unwrap(), "account a is guaranteed 4 GPUs, and this job needs 5");
     assert_eq!(borrows(11).unwrap(), "account lab is guaranteed 8 GPUs, of which 8 are used or guaranteed to accounts below it, and this job needs 2");
     assert_eq!((borrows(12), borrows(13)), (None, None), "the one is told by what is in its way, the other stands on its guarantee");
 }

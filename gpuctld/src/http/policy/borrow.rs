@@ -7,7 +7,7 @@ use crate::http::now;
 use crate::http::row::View;
 use gcore::ctl::State;
 use gmodel::{JobId, RunClass, Timestamp};
-use gsched::ledger::Ledger;
+use gsched::ledger::{Ledger, Shortage};
 use gsched::priority::in_order;
 
 /// Queues of this length are looked through for who stands on the guarantee before the job.
@@ -25,19 +25,30 @@ pub(in crate::http) fn borrow_note(state: &State, id: JobId) -> Option<String> {
     // Where nothing is granted the core has said so.
     let is_granted = line.iter().any(|account| account.guaranteed.is_some() || !account.budgets.is_empty());
     let asked = row.gpu_milli(View::new(state, Timestamp::default()));
-    if outside || !is_granted || asked == 0 || spec.borrow == Some(false) {
+    if outside || !is_granted || asked == 0 {
         return None;
     }
     let short = shortage(state, id, &spec.account)?;
+    if spec.borrow == Some(false) {
+        // Who asks to wait need not be told that it waits.
+        return short.for_good.then(|| format!("does not start: {}, and with --no-borrow it waits for a larger guarantee", short.text));
+    }
     let usual = state.config.partitions_of(&spec.partition).next().is_none_or(|partition| partition.requeue);
     if spec.borrow.is_none() && !spec.requeue.unwrap_or(usual) {
-        return Some(format!("waits for guaranteed GPUs: {short}, and a job that may not be requeued borrows only with --borrow"));
+        let Shortage { text, for_good } = short;
+        let waits = if for_good { "does not start" } else { "waits for guaranteed GPUs" };
+        return Some(format!("{waits}: {text}, and a job that may not be requeued borrows only with --borrow"));
     }
-    Some(format!("would start on borrowed GPUs: {short}. Their owners may take them back; with --no-borrow it waits for its own"))
+    Some(match short {
+        Shortage { text, for_good: false } => {
+            format!("would start on borrowed GPUs: {text}. Their owners may take them back; with --no-borrow it waits for its own")
+        }
+        Shortage { text, for_good: true } => format!("would start on borrowed GPUs: {text}. Their owners may take them back"),
+    })
 }
 
 /// What of the account's guarantee has no room for the job, with those counted that wait before it.
-fn shortage(state: &State, id: JobId, account: &str) -> Option<String> {
+fn shortage(state: &State, id: JobId, account: &str) -> Option<Shortage> {
     let few = state.jobs.len() + state.arrays.len() <= FEW_JOBS;
     let snapshot = gcore::ctl::snapshot_of(state, now(), |job| few || job == id);
     let ledger = Ledger::new(&snapshot);
@@ -47,7 +58,8 @@ fn shortage(state: &State, id: JobId, account: &str) -> Option<String> {
     match one.class {
         Some(RunClass::Guaranteed) => None,
         Some(RunClass::Borrowed) => {
-            Some(short.unwrap_or_else(|| format!("jobs that wait before it stand on what account {account} has left of its guarantee")))
+            let text = || format!("jobs that wait before it stand on what account {account} has left of its guarantee");
+            Some(short.unwrap_or_else(|| Shortage { text: text(), for_good: false }))
         }
         // It may not start yet, or the order knows no classes.
         _ => short,

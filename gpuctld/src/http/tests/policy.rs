@@ -183,7 +183,8 @@ async fn who_will_borrow_hears_it_at_once() {
     pool.node("n1", Role::Compute, 4).await;
     let mut told = String::new();
     for (account, gpus, more) in [("vision", 2, json!({})), ("vision", 1, json!({})), ("vision", 1, json!({"borrow": false})),
-        ("vision", 1, json!({"requeue": false})), ("guest", 1, json!({})), ("guest", 1, json!({"borrow": false})), ("guest", 1, json!({"requeue": false})), ("guest", 0, json!({})),
+        ("vision", 1, json!({"requeue": false})), ("vision", 3, json!({})), ("vision", 3, json!({"borrow": false})),
+        ("vision", 3, json!({"requeue": false})), ("guest", 1, json!({})), ("guest", 1, json!({"borrow": false})), ("guest", 1, json!({"requeue": false})), ("guest", 0, json!({})),
         ("spent", 1, json!({"time_limit_secs": 3600})), ("spent", 1, json!({"time_limit_secs": 3660}))] {
         let mut spec = json!({"account": account, "time_limit_secs": 60, "request": {"gpus": gpus.to_string()}});
         spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -196,6 +197,9 @@ async fn who_will_borrow_hears_it_at_once() {
         vision 1 {}: ["would start on borrowed GPUs: account vision is guaranteed 2 GPUs and uses 2 of them, and this job needs 1. Their owners may take them back; with --no-borrow it waits for its own"]
         vision 1 {"borrow":false}: []
         vision 1 {"requeue":false}: ["waits for guaranteed GPUs: account vision is guaranteed 2 GPUs and uses 2 of them, and this job needs 1, and a job that may not be requeued borrows only with --borrow"]
+        vision 3 {}: ["would start on borrowed GPUs: account vision is guaranteed 2 GPUs, and this job needs 3. Their owners may take them back"]
+        vision 3 {"borrow":false}: ["does not start: account vision is guaranteed 2 GPUs, and this job needs 3, and with --no-borrow it waits for a larger guarantee"]
+        vision 3 {"requeue":false}: ["does not start: account vision is guaranteed 2 GPUs, and this job needs 3, and a job that may not be requeued borrows only with --borrow"]
         guest 1 {}: ["account guest is guaranteed no GPUs: this job runs on what others leave idle, and gives way when they want it back"]
         guest 1 {"borrow":false}: ["account guest is guaranteed no GPUs, and --no-borrow waits for such: it starts when the account gets a guarantee, or without that option on what others leave idle"]
         guest 1 {"requeue":false}: ["account guest is guaranteed no GPUs, and a job that may not be requeued does not borrow: with --borrow it runs on what others leave idle, and ends for good when they want it back"]
@@ -232,8 +236,8 @@ async fn borrowing_is_told_of_other_types_and_of_what_accounts_below_are_guarant
         told.push_str(&format!("{account} {gpus}: {}\n", answer["notes"]));
     }
     expect![[r#"
-        other h100:1: ["would start on borrowed GPUs: account other is guaranteed 0 h100 and uses 0 of them, and this job needs 1. Their owners may take them back; with --no-borrow it waits for its own"]
-        other 1: ["would start on borrowed GPUs: account other is guaranteed 0 h100 and uses 0 of them, and this job needs 1. Their owners may take them back; with --no-borrow it waits for its own"]
+        other h100:1: ["would start on borrowed GPUs: account other is guaranteed 0 h100, and this job needs 1. Their owners may take them back"]
+        other 1: ["would start on borrowed GPUs: account other is guaranteed 0 h100, and this job needs 1. Their owners may take them back"]
         all 2: ["would start on borrowed GPUs: account all is guaranteed 3 GPUs, of which 2 are used or guaranteed to accounts below it, and this job needs 2. Their owners may take them back; with --no-borrow it waits for its own"]
         all 1: []
         part 2: []
