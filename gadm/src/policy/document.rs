@@ -17,6 +17,10 @@ pub(crate) enum PolicyAct {
         all: bool,
     },
     /// Put accounts, QOS and reservations of a file in place of those that gadm made
+    ///
+    /// All of it or nothing. Reservations that are new or changed are made as gadm reservation add makes them: none where jobs
+    /// would run into it or others have its nodes, and a node_count becomes nodes. One that stays as it was keeps its nodes; one
+    /// that is over already is left out.
     Import {
         /// TOML as export prints it; - is stdin
         file: String,

@@ -76,6 +76,7 @@ pub use idle::{BY as IDLE_POLICY, IdleOrder, idle_orders, idle_spells, idle_word
 pub use late_specs::LateSpecs;
 pub use limits::{Minutes, Tally};
 pub use lost_node::{FenceOrder, fence_orders, fence_words};
+pub use policy::imported as imported_policy;
 pub use policy_check::policy_faults;
 pub use preempt::checkpoint_of;
 pub use mirror::Mirror;

@@ -11,27 +11,53 @@ use super::reservation;
 use super::state::State;
 use gmodel::config::ClusterConfig;
 use gmodel::policy::{Account, AccountUser, Reservation};
-use gmodel::{Policy, TimeZone};
+use gmodel::{Policy, TimeZone, Timestamp};
 use std::sync::Arc;
 
 pub(super) fn change(tx: &mut Tx, actor: &Actor, change: PolicyChange) -> Result<Reply, Refusal> {
-    may_edit(tx.state, actor, &change)?;
-    is_not_in_files(tx.state, &change)?;
-    is_not_in_use(tx.state, &change)?;
+    let state = &*tx.state;
     let change = match change {
-        PolicyChange::Reservation { reservation } => {
-            let reservation = Box::new(reservation::made(tx, actor, *reservation)?);
-            PolicyChange::Reservation { reservation }
+        PolicyChange::All { policy } => PolicyChange::All { policy: Box::new(imported(state, tx.now, actor, *policy)?) },
+        change => {
+            may_be_made(state, actor, &change)?;
+            let change = match change {
+                PolicyChange::Reservation { reservation } => {
+                    let one = reservation::made(state, tx.now, &actor.user, &state.policy.reservations, *reservation)?;
+                    PolicyChange::Reservation { reservation: Box::new(one) }
+                }
+                other => other,
+            };
+            let mut after = state.own_policy.clone();
+            edit(&mut after, &change);
+            goes_together(state, &after)?;
+            change
         }
-        other => other,
     };
-    let mut after = tx.state.own_policy.clone();
-    edit(&mut after, &change);
-    if let Some(fault) = new_faults(tx.state, &merged(&after, &tx.state.config)).into_iter().next() {
-        return Err(Refusal::invalid(fault));
-    }
     make(tx, change, actor.user.clone());
     Ok(Reply::Done)
+}
+
+/// A whole policy as it would stand in place of what was made: with the nodes that its reservations get, and without those that are over.
+///
+/// # Errors
+/// The actor may not, files say it, somebody needs what it takes away, a reservation cannot be made beside the others and the jobs, or
+/// something else does not go together.
+pub fn imported(state: &State, now: Timestamp, actor: &Actor, mut policy: Policy) -> Result<Policy, Refusal> {
+    may_be_made(state, actor, &PolicyChange::All { policy: Box::new(policy.clone()) })?;
+    policy.reservations = reservation::all_made(state, now, &actor.user, policy.reservations)?;
+    goes_together(state, &policy)?;
+    Ok(policy)
+}
+
+fn may_be_made(state: &State, actor: &Actor, change: &PolicyChange) -> Result<(), Refusal> {
+    may_edit(state, actor, change)?;
+    is_not_in_files(state, change)?;
+    is_not_in_use(state, change)
+}
+
+fn goes_together(state: &State, after: &Policy) -> Result<(), Refusal> {
+    let fault = new_faults(state, &merged(after, &state.config)).into_iter().next();
+    fault.map_or(Ok(()), |fault| Err(Refusal::invalid(fault)))
 }
 
 /// The change becomes a fact, with what follows from it.

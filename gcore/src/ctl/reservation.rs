@@ -2,7 +2,7 @@
 //!
 //! A count of nodes becomes nodes once, so that everybody can see which. When a window holds is `gsched::window`'s.
 
-use super::command::{Actor, Refusal};
+use super::command::Refusal;
 use super::event::{Event, PolicyChange};
 use super::handle::Tx;
 use super::policy;
@@ -14,21 +14,26 @@ use gmodel::{JobSpec, JobState, NodeId, Reason, ReasonCode, Timestamp};
 use gsched::window::{Window, first_meeting, next};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A reservation as it will stand: its nodes chosen, its maker named.
+/// What recurs comes again in the same order of those that recur, but for changes of the clock.
+const WEEK_SECS: i64 = 7 * 86_400;
+
+/// Reservations by name, with the clock that they follow.
+pub(super) type Reservations = BTreeMap<String, Reservation>;
+
+/// A reservation as it will stand beside others: its nodes chosen, its maker named.
 ///
 /// # Errors
 /// Jobs would run into it, other reservations have its nodes, or there are too few.
-pub(super) fn made(tx: &Tx, actor: &Actor, mut one: Reservation) -> Result<Reservation, Refusal> {
-    let state = &*tx.state;
+pub(super) fn made(state: &State, now: Timestamp, by: &str, others: &Reservations, mut one: Reservation) -> Result<Reservation, Refusal> {
     let known = state.own_policy.reservations.get(&one.name);
-    one.created_by = known.map_or_else(|| actor.user.clone(), |known| known.created_by.clone());
+    one.created_by = known.map_or_else(|| by.to_owned(), |known| known.created_by.clone());
     policy::zoned(&mut one, &state.config);
-    let Some(window) = next(&one, tx.now) else {
+    let Some(window) = next(&one, now) else {
         let text = format!("reservation {} would be over already: it began at {}.", one.name, one.start);
         return Err(Refusal::invalid(text));
     };
     let nodes = candidates(state, &one)?;
-    let meeting = meeting(state, &one, window);
+    let meeting = meeting(others, &one, window);
     match one.what.clone() {
         ReservedPart::NodeCount(count) => {
             let chosen = choose(state, &one, nodes, count as usize, (window, &meeting))?;
@@ -47,15 +52,53 @@ pub(super) fn made(tx: &Tx, actor: &Actor, mut one: Reservation) -> Result<Reser
     Ok(one)
 }
 
+/// The reservations of a whole policy as they will stand, each made beside the others. One that is as it was stays, with the nodes that
+/// its count became; one that is over already is left out.
+///
+/// # Errors
+/// As [`made`].
+pub(super) fn all_made(state: &State, now: Timestamp, by: &str, new: Reservations) -> Result<Reservations, Refusal> {
+    let stays = |one: &Reservation| state.own_policy.reservations.get(&one.name).filter(|known| is_as_before(known, one)).cloned();
+    let (mut all, mut changed) = (Reservations::new(), Vec::new());
+    for one in new.into_values() {
+        match stays(&one) {
+            Some(known) => drop(all.insert(one.name.clone(), known)),
+            None => changed.push(one),
+        }
+    }
+    let zoned = |mut one: Reservation| {
+        policy::zoned(&mut one, &state.config);
+        (one.name.clone(), one)
+    };
+    let mut others: Reservations = all.values().chain(state.config.policy.reservations.values()).cloned().map(zoned).collect();
+    // Which nodes a count becomes depends on what others say of theirs.
+    changed.sort_by_key(|one| matches!(one.what, ReservedPart::NodeCount(_)));
+    for one in changed.into_iter().filter(|one| next(&zoned((*one).clone()).1, now).is_some()) {
+        let one = made(state, now, by, &others, one)?;
+        others.extend([zoned(one.clone())]);
+        all.insert(one.name.clone(), one);
+    }
+    Ok(all)
+}
+
+/// Nothing is said anew, or only how many nodes it has.
+fn is_as_before(known: &Reservation, one: &Reservation) -> bool {
+    let what = match (&known.what, &one.what) {
+        (ReservedPart::Nodes(list), ReservedPart::NodeCount(count)) if list.len() == *count as usize => &known.what,
+        (_, what) => what,
+    };
+    *known == Reservation { what: what.clone(), created_by: known.created_by.clone(), ..one.clone() }
+}
+
 /// Another reservation, and its window that the one at hand meets.
 type Meeting<'a> = (&'a Reservation, Window);
 
 /// Those that are in force at the same time, now or later. Maintenance takes nobody's place.
-fn meeting<'a>(state: &'a State, one: &Reservation, window: Window) -> Vec<Meeting<'a>> {
+fn meeting<'a>(others: &'a Reservations, one: &Reservation, window: Window) -> Vec<Meeting<'a>> {
     if one.maintenance {
         return Vec::new();
     }
-    let others = state.policy.reservations.values().filter(|other| other.name != one.name && !other.maintenance);
+    let others = others.values().filter(|other| other.name != one.name && !other.maintenance);
     others.filter_map(|other| Some((other, first_meeting(one, other, window.0)?.1))).collect()
 }
 
@@ -233,9 +276,18 @@ fn gpus_are_free(
 
 /// GPUs that are reserved by their number must be there for all who are to have them at a time, beside nodes that are reserved whole.
 fn gpus_are_there(state: &State, one: &Reservation, meeting: &[Meeting], window: Window) -> Result<(), Refusal> {
-    for at in meeting.iter().map(|(_, theirs)| theirs.0).chain([window.0]) {
-        let others = meeting.iter().map(|(other, _)| *other).filter(|other| next(other, at).is_some_and(|theirs| theirs.0 <= at));
-        let others: Vec<&Reservation> = others.collect();
+    let is_counted = |one: &Reservation| matches!(one.what, ReservedPart::Gpus(_));
+    if !is_counted(one) && !meeting.iter().any(|(other, _)| is_counted(other)) {
+        return Ok(());
+    }
+    let mut known: BTreeSet<Vec<usize>> = BTreeSet::new();
+    for at in beginnings(one, meeting, window) {
+        let is_held = |other: &Reservation| next(other, at).is_some_and(|theirs| theirs.0 <= at);
+        let held: Vec<usize> = (0..meeting.len()).filter(|place| is_held(meeting[*place].0)).collect();
+        let others: Vec<&Reservation> = held.iter().map(|place| meeting[*place].0).collect();
+        if !known.insert(held) {
+            continue;
+        }
         let all: Vec<&Reservation> = others.iter().copied().chain([one]).collect();
         let Some((kind, wanted, there)) = too_many_gpus(state, &all).filter(|_| too_many_gpus(state, &others).is_none()) else { continue };
         let text = gsched::limits::milli_text;
@@ -250,6 +302,27 @@ fn gpus_are_there(state: &State, one: &Reservation, meeting: &[Meeting], window:
         )));
     }
     Ok(())
+}
+
+/// Times within a reservation's windows from which on it, or it and another, is in force: in a week of its windows from the first on, and
+/// from the first that meets each other.
+fn beginnings(one: &Reservation, meeting: &[Meeting], window: Window) -> BTreeSet<Timestamp> {
+    let firsts = meeting.iter().filter_map(|(other, _)| Some(first_meeting(one, other, window.0)?.0)).chain([window]);
+    let windows: BTreeSet<Window> = firsts.flat_map(|first| windows_of(one, first.0, first.0.plus_secs(WEEK_SECS))).collect();
+    let mut all = BTreeSet::new();
+    for (from, to) in windows {
+        all.insert(from);
+        let until = to.min(from.plus_secs(WEEK_SECS));
+        for (other, _) in meeting {
+            all.extend(windows_of(other, from, until).map(|theirs| theirs.0.max(from)));
+        }
+    }
+    all
+}
+
+/// The windows of a reservation that end after a time and begin before another.
+fn windows_of(one: &Reservation, from: Timestamp, until: Timestamp) -> impl Iterator<Item = Window> + '_ {
+    std::iter::successors(next(one, from), |window| next(one, window.1)).take_while(move |window| window.0 < until)
 }
 
 /// The first kind of GPU of which more are reserved by number than there are on other nodes than those that are reserved: thousandths.

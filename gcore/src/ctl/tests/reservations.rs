@@ -1,7 +1,9 @@
 //! Reservations: their nodes, what stands in their way, how they come and go.
 
-use super::world::check;
+use super::world::{World, check};
 use expect_test::expect;
+use gsched::window::next;
+use proptest::prelude::*;
 
 #[test]
 fn a_count_of_nodes_becomes_nodes_that_nobody_is_on() {
@@ -174,8 +176,8 @@ fn a_reservation_is_held_against_every_window_of_the_others_and_against_gpus_tha
         expect![[r#"
             refused: reservation daily: reservation once has nodes of it at 1970-01-21T13:46:40Z.
             refused: reservation later: reservation daily has nodes of it at 1970-01-22T13:51:40Z.
-            refused: reservation more: with gpus there would be 9 GPUs reserved by number at 1970-01-24T03:33:20Z, and beside nodes that are reserved there are 8.
-            refused: reservation node: with gpus there would be 6 GPUs reserved by number at 1970-01-24T03:33:20Z, and beside nodes that are reserved there are 4.
+            refused: reservation more: with gpus there would be 9 GPUs reserved by number at 1970-01-24T03:38:20Z, and beside nodes that are reserved there are 8.
+            refused: reservation node: with gpus there would be 6 GPUs reserved by number at 1970-01-24T03:38:20Z, and beside nodes that are reserved there are 4.
             refused: reservation long: with late, later_still there would be 10 GPUs reserved by number at 1970-01-24T03:48:20Z, and beside nodes that are reserved there are 8.
             reservation daily by root at 1970-01-12T13:51:40Z: {"nodes":"n2"}
             reservation gpus by root at 1970-01-24T03:33:20Z: {"gpus":{"gpu":6000}}
@@ -223,4 +225,118 @@ fn a_job_without_a_time_gets_what_is_left_of_its_reservation_and_cannot_make_it_
             4 alice PENDING ReqNodeNotAvail: nodes it needs are kept for reservation "course" from 1970-01-12T13:46:40Z to 1970-01-12T13:56:40Z
         "#]],
     );
+}
+
+#[test]
+fn gpus_are_counted_in_later_windows_of_what_recurs_too() {
+    check(
+        "node n1 h100:4
+         reservation weekly gpus=1 at=259200 for=3600 users=alice weekly
+         reservation half gpus=1 at=1800 for=1800 users=bob daily
+         reservation daily gpus=3 at=0 for=3600 users=alice daily
+         reservation short gpus=3 at=0 for=1800 users=alice daily
+         reservation four gpus=1 at=0 for=1800 users=alice daily
+         reservation once gpus=1 at=2678400 for=60 users=alice
+         reservation whole nodes=n1 at=2678460 for=60 users=alice
+         policy",
+        expect![[r#"
+            refused: reservation daily: with half, weekly there would be 5 GPUs reserved by number at 1970-01-15T14:16:40Z, and beside nodes that are reserved there are 4.
+            refused: reservation four: with short, weekly there would be 5 GPUs reserved by number at 1970-01-15T13:46:40Z, and beside nodes that are reserved there are 4.
+            refused: reservation once: with short, weekly there would be 5 GPUs reserved by number at 1970-02-12T13:46:40Z, and beside nodes that are reserved there are 4.
+            refused: reservation whole: with short, weekly there would be 4 GPUs reserved by number at 1970-02-12T13:47:40Z, and beside nodes that are reserved there are 0.
+            reservation half by root at 1970-01-12T14:16:40Z: {"gpus":{"gpu":1000}}
+            reservation short by root at 1970-01-12T13:46:40Z: {"gpus":{"gpu":3000}}
+            reservation weekly by root at 1970-01-15T13:46:40Z: {"gpus":{"gpu":1000}}
+        "#]],
+    );
+}
+
+#[test]
+fn what_is_in_force_at_another_hour_is_not_held_against_a_reservation() {
+    check(
+        "node n1 h100:4
+         reservation weekly gpus=3 at=259200 for=7200 users=alice weekly
+         reservation early gpus=1 at=0 for=5400 users=bob daily
+         reservation late gpus=1 at=3600 for=7200 users=alice daily
+         reservation last gpus=1 at=5400 for=1800 users=alice daily
+         policy",
+        expect![[r#"
+            refused: reservation late: with early, weekly there would be 5 GPUs reserved by number at 1970-01-15T14:46:40Z, and beside nodes that are reserved there are 4.
+            reservation early by root at 1970-01-12T13:46:40Z: {"gpus":{"gpu":1000}}
+            reservation last by root at 1970-01-12T15:16:40Z: {"gpus":{"gpu":1000}}
+            reservation weekly by root at 1970-01-15T13:46:40Z: {"gpus":{"gpu":3000}}
+        "#]],
+    );
+}
+
+#[test]
+fn an_import_makes_each_reservation_beside_the_others_and_the_jobs() {
+    check(
+        "node n1 h100:1
+         node n2 h100:1
+         node n3 h100:1
+         submit user=alice gpus=1 time=6000 nodelist=n2
+         plan
+         n2 running 1-1
+         import two count=2 at=600 for=60 users=bob | one count=1 at=600 for=60 users=bob
+         import two count=2 at=600 for=60 users=bob | first nodes=n1 at=600 for=60 users=bob
+         import two count=2 at=600 for=60 users=bob | gpus gpus=2 at=600 for=60 users=bob
+         import long nodes=n2 at=100 for=60 users=bob
+         import long nodes=n9 at=100 for=60 users=bob
+         policy
+         import two count=2 at=600 for=60 users=bob | last nodes=n3 at=9000 for=60 users=bob | past nodes=n2 at=-9000 users=bob
+         policy
+         wait 500
+         submit user=alice gpus=1 time=6000 nodelist=n1
+         plan
+         import last nodes=n3 at=8500 for=60 users=bob | two count=2 at=100 for=60 users=bob
+         policy
+         import last nodes=n3 at=8500 for=60 users=alice | two count=1 at=100 for=60 users=bob
+         policy
+         import
+         import two count=2 at=100 for=60 users=bob
+         policy",
+        expect![[r#"
+            job 1
+            refused: reservation two: job 1 may still run on n2 then, by their time limits. Begin later, choose other nodes, or make it over running jobs (ignore_running).
+            refused: reservation two: job 1 may still run on n2 then, by their time limits. Begin later, choose other nodes, or make it over running jobs (ignore_running).
+            refused: reservation two: with gpus there would be 2 GPUs reserved by number at 1970-01-12T13:56:40Z, and beside nodes that are reserved there are 1.
+            refused: reservation long: job 1 may still run on n2 then, by their time limits. Begin later, choose other nodes, or make it over running jobs (ignore_running).
+            refused: reservation long: there is no node "n9".
+            reservation last by root at 1970-01-12T16:16:40Z: {"nodes":"n3"}
+            reservation two by root at 1970-01-12T13:56:40Z: {"nodes":"n[1,3]"}
+            job 2
+            reservation last by root at 1970-01-12T16:16:40Z: {"nodes":"n3"}
+            reservation two by root at 1970-01-12T13:56:40Z: {"nodes":"n[1,3]"}
+            reservation last by root at 1970-01-12T16:16:40Z: {"nodes":"n3"}
+            reservation two by root at 1970-01-12T13:56:40Z: {"nodes":"n1"}
+            reservation two by root at 1970-01-12T13:56:40Z: {"nodes":"n[1,3]"}
+        "#]],
+    );
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+    /// Whichever of its windows a job would run into.
+    #[test]
+    fn a_job_that_runs_into_any_window_is_in_the_way(
+        repeat in prop::sample::select(vec!["", "hourly", "daily", "weekday", "weekly"]), at in -90_000i64..200_000, secs in 60i64..3600, limit in 60i64..900_000,
+    ) {
+        let mut world = World::new();
+        for line in ["node n1 h100:1", &format!("submit user=alice gpus=1 time={limit}"), "plan", "n1 running 1-1"] {
+            world.line(line);
+        }
+        let ends = world.now.plus_secs(limit);
+        world.line(&format!("reservation any nodes=n1 at={at} for={secs} users=bob ignore_running {repeat}"));
+        let Some(one) = world.state.policy.reservations.get("any").cloned() else { return Ok(()) };
+        let mut after = world.now;
+        let mut runs_into = false;
+        while let Some(window) = next(&one, after).filter(|window| window.0 < ends) {
+            runs_into |= window.1 > world.now;
+            after = window.1;
+        }
+        world.line("reservation any gone");
+        world.line(&format!("reservation any nodes=n1 at={at} for={secs} users=bob {repeat}"));
+        prop_assert_eq!(world.state.policy.reservations.contains_key("any"), !runs_into, "{}", world.out);
+    }
 }

@@ -127,7 +127,10 @@ pub(super) fn policy_change(words: &Words, now: Timestamp) -> PolicyChange {
             let reservation = Reservation {
                 start: now.plus_secs(words.parse("at").unwrap_or(0)),
                 duration_secs: words.parse("for").unwrap_or(600),
-                repeat: if words.has("daily") { Repeat::Daily } else { Repeat::Once },
+                repeat: [("hourly", Repeat::Hourly), ("daily", Repeat::Daily), ("weekday", Repeat::Weekday), ("weekly", Repeat::Weekly)]
+                    .into_iter()
+                    .find(|(word, _)| words.has(word))
+                    .map_or(Repeat::Once, |(_, repeat)| repeat),
                 what,
                 users: names(words.get("users")),
                 accounts: names(words.get("accounts")),

@@ -15,9 +15,7 @@ use gmodel::config::{ClusterConfig, Partition};
 use gmodel::idle::IdleReport;
 use gmodel::node::{Inventory, Role};
 use gmodel::checkpoint::Mark;
-use gmodel::policy::{
-    Account, PreemptMode,
-};
+use gmodel::policy::{Account, Policy, PreemptMode};
 use gmodel::gpu_request::GpuAsk;
 use gmodel::run::{RunPhase, RunReport, StopWhy, Want};
 use gmodel::step_share::{Per, StepGpus, StepShareAsk};
@@ -259,6 +257,15 @@ impl World {
             "account" | "qos" | "user" | "reservation" => {
                 let change = policy_change(&words, self.now);
                 self.command_by(words.get("by").unwrap_or("root"), Command::Policy { change });
+            }
+            "import" => {
+                let reservations = line.trim_start_matches("import").split('|').map(str::trim).filter(|part| !part.is_empty());
+                let mut policy = Policy { reservations: BTreeMap::new(), ..self.state.own_policy.clone() };
+                for part in reservations {
+                    let PolicyChange::Reservation { reservation } = policy_change(&Words::of(&format!("reservation {part}")), self.now) else { panic!("{line}") };
+                    policy.reservations.insert(reservation.name.clone(), *reservation);
+                }
+                self.command_by("root", Command::Policy { change: PolicyChange::All { policy: Box::new(policy) } });
             }
             "file" => {
                 let account = Account { name: words.args[0].into(), ..Account::default() };

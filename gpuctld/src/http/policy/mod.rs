@@ -19,7 +19,7 @@ use crate::config::{RecordKind, beyond_files, policy_text, read_policy};
 use axum::Json;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, State as Shared};
-use gcore::ctl::{Command, PolicyChange, State};
+use gcore::ctl::{Command, PolicyChange, State, imported_policy};
 use gmodel::policy::{Account, Policy, ROOT_ACCOUNT};
 use gmodel::suggest::did_you_mean;
 use gwire::api::{AccountRow, Done, LicenceRow, PolicyEdit, PolicyText, QosRow, ReservationRow, SCHEMA, UserRow};
@@ -355,11 +355,16 @@ pub(super) async fn import(
         reservation.created_by.clone_from(old.map_or(&caller.actor.user, |old| &old.created_by));
     }
     leave_to_files(&state.config.policy, &mut new, &site.app.config().places)?;
-    let mut notes = changes(&state.own_policy, &new);
-    if notes.is_empty() {
+    let named: BTreeSet<String> = new.reservations.keys().cloned().collect();
+    let new = imported_policy(&state, now(), &caller.actor, new)?;
+    let over = named.iter().filter(|name| !new.reservations.contains_key(*name));
+    let mut notes: Vec<String> = over.map(|name| format!("reservation {name} is over and left out")).collect();
+    let changes = changes(&state.own_policy, &new);
+    if changes.is_empty() {
         notes.push("nothing would change".to_owned());
-    } else if !request.dry_run {
-        notes.clear();
+    } else if request.dry_run {
+        notes.extend(changes);
+    } else {
         site.core.command(caller.actor, Command::Policy { change: PolicyChange::All { policy: Box::new(new) } }).await?;
         site.app.may_have_quotas.store(true, Relaxed);
     }

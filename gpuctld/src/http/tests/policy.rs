@@ -286,6 +286,31 @@ async fn what_an_edit_makes_can_be_exported_and_read_again() {
 }
 
 #[tokio::test]
+async fn an_import_of_reservations_is_refused_as_the_making_of_one_is() {
+    let pool = Pool::new("[partition.a]\ndefault = true\n[reservation.filed]\nstart = 2090-01-02T00:00:00Z\nduration = 60\nnodes = \"n1\"\n");
+    for node in ["n1", "n2"] {
+        pool.node(node, Role::Compute, 4).await;
+    }
+    let reservation = |name: &str, more: &str| format!("[reservation.{name}]\nstart = 2090-01-02T00:00:00Z\nduration = 600\nusers = [\"alice\"]\n{more}\n");
+    let import = |toml: String, dry_run: bool| json!({"toml": toml, "dry_run": dry_run});
+    let both = reservation("one", "node_count = 1") + &reservation("other", "nodes = \"n2\"");
+    for dry_run in [true, false] {
+        let (status, answer) = pool.ask(&root(), "POST", "/v1/policy", import(both.clone(), dry_run)).await;
+        let text = answer["error"].as_str().unwrap_or_default();
+        assert_eq!((status.as_u16(), text), (409, "reservation one: reservation filed has nodes of it at 2090-01-02T00:00:00Z."), "{answer}");
+    }
+    let past = reservation("past", "nodes = \"n2\"").replace("2090", "2020");
+    let one = reservation("one", "node_count = 1") + &past;
+    let told = pool.post(&root(), "/v1/policy", import(one.clone(), true)).await;
+    assert_eq!(told["notes"], json!(["reservation past is over and left out", "reservation one is added"]));
+    assert_eq!(pool.post(&root(), "/v1/policy", import(one.clone(), false)).await["notes"], json!(["reservation past is over and left out"]));
+    let list = pool.get(&root(), "/v1/reservations").await;
+    assert_eq!((column(&list, "reservations", "name"), column(&list, "reservations", "nodes")), (vec!["filed".into(), "one".into()], vec!["n1".into(), "n2".into()]));
+    let again = pool.post(&root(), "/v1/policy", import(one, true)).await;
+    assert_eq!(again["notes"], json!(["reservation past is over and left out", "nothing would change"]), "the count is the nodes that it became");
+}
+
+#[tokio::test]
 async fn guarantees_beyond_the_pool_are_noted_and_taken() {
     let pool = Pool::new("");
     let new = |change: Value| json!({"create": true, "change": change});
