@@ -43,9 +43,12 @@ pub(super) fn handle(tx: &mut Tx, actor: &Actor, targets: &[Target], hold: bool)
             match found {
                 _ if !hold => {}
                 Found::Array(_) => hold_array(tx, actor, array),
+                // A task whose dependency can never be met may be cancelled again.
                 _ => positions.iter().for_each(|position| {
-                    let task = split(tx, array, position);
-                    hold_job(tx, actor, task);
+                    if tx.state.arrays.get(array).is_some_and(|array| array.pending.contains(position)) {
+                        let task = split(tx, array, position);
+                        hold_job(tx, actor, task);
+                    }
                 }),
             }
         }

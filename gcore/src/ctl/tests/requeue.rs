@@ -296,3 +296,31 @@ fn what_is_put_back_counts_among_the_jobs_in_the_queue() {
         "#]],
     );
 }
+
+#[test]
+fn a_task_that_is_put_back_held_and_can_never_start_is_cancelled_again() {
+    check(
+        "node n1 h100:1
+         submit user=alice time=60 array=0-1
+         cancel 1_1
+         submit user=alice time=60 array=0-1 dep=aftercorr:1 kill=yes
+         show
+         requeue 3_1 held user=alice
+         requeue 4 held user=alice
+         show
+         update 3 dep=none user=alice
+         requeue 3_1 held user=alice
+         show",
+        expect![[r#"
+            job 1
+            job 3
+            1_[0] alice PENDING None: 
+            3_[0] alice PENDING None: 
+            1_[0] alice PENDING None: 
+            3_[0] alice PENDING None: 
+            1_[0] alice PENDING None: 
+            3_[0] alice PENDING None: 
+            3_1 alice PENDING JobHeldUser: held by user:alice HELD user:alice (requeued and held)
+        "#]],
+    );
+}
