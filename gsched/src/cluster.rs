@@ -7,12 +7,15 @@
 use crate::make::{MakeId, Makes};
 use crate::placement::Picked;
 use crate::quick::Changes;
+use crate::reason;
 use crate::room::{Hold, Room};
 use crate::rooms::{ByRoom, RoomId, Rooms};
 use crate::snapshot::{RunningRun, SchedNode, Snapshot};
 use crate::timeline::{Need, UNLIMITED_SECS};
 use crate::usual::{Sort, Usual};
 use fixedbitset::FixedBitSet;
+use gmodel::mig::MigBoard;
+use gmodel::node::GpuEntry;
 use gmodel::run::NodeShare;
 use gmodel::{NodeId, RunId, Timestamp};
 use std::ops::Range;
@@ -86,7 +89,9 @@ struct Seen {
     free_cpus: u32,
     free_mem_bytes: u64,
     free_gpu_milli: Vec<u32>,
-    gpus: Arc<Vec<gmodel::node::GpuEntry>>,
+    gpus: Arc<Vec<GpuEntry>>,
+    unavailable: Option<String>,
+    boards: Arc<Vec<MigBoard>>,
 }
 
 #[derive(Debug)]
@@ -226,16 +231,15 @@ impl Cluster {
                 }
                 continue;
             }
-            let up = node.unavailable.is_none();
-            if track.up == up && track.is_as(node) {
+            if track.seen.is_as_free(node) && track.seen.has_same_gpus(node) && track.seen.is_as_told(node) {
                 continue;
             }
             let make = self.makes.of(node);
-            if track.up != up || track.make != make || track.seen.name != node.name || track.seen.features != node.features || track.seen.nvlink_domain != node.nvlink_domain {
+            if track.make != make || !track.seen.is_as_told(node) || !track.seen.has_same_faults(node) {
                 self.generation += 1;
                 track.seen = Seen::of(node);
             }
-            (track.make, track.up) = (make, up);
+            (track.make, track.up) = (make, node.unavailable.is_none());
             track.seen.take_free(node);
             dirty.insert(at);
         }
@@ -652,15 +656,6 @@ impl Track {
             seen: Seen::of(node),
         }
     }
-
-    fn is_as(&self, node: &SchedNode) -> bool {
-        let seen = &self.seen;
-        seen.is_as_free(node)
-            && (Arc::ptr_eq(&seen.gpus, &node.gpus) || seen.gpus == node.gpus)
-            && seen.name == node.name
-            && seen.features == node.features
-            && seen.nvlink_domain == node.nvlink_domain
-    }
 }
 
 impl Seen {
@@ -673,7 +668,28 @@ impl Seen {
             free_mem_bytes: node.free_mem_bytes,
             free_gpu_milli: node.free_gpu_milli.clone(),
             gpus: node.gpus.clone(),
+            unavailable: node.unavailable.clone(),
+            boards: node.mig.boards.clone(),
         }
+    }
+
+    /// In all that a request is held against or told of a node, but for its GPUs.
+    fn is_as_told(&self, node: &SchedNode) -> bool {
+        self.name == node.name
+            && self.unavailable == node.unavailable
+            && self.features == node.features
+            && self.nvlink_domain == node.nvlink_domain
+            && self.boards == node.mig.boards
+    }
+
+    fn has_same_gpus(&self, node: &SchedNode) -> bool {
+        Arc::ptr_eq(&self.gpus, &node.gpus) || self.gpus == node.gpus
+    }
+
+    /// Of GPUs that nobody is given, what is wrong with them: who waits for them is told.
+    fn has_same_faults(&self, node: &SchedNode) -> bool {
+        let fault = |gpu: &GpuEntry| (!gpu.usable()).then(|| (gpu.is_expected(), reason::fault(gpu)));
+        Arc::ptr_eq(&self.gpus, &node.gpus) || self.gpus.iter().map(fault).eq(node.gpus.iter().map(fault))
     }
 
     fn is_as_free(&self, node: &SchedNode) -> bool {

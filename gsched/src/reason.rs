@@ -152,7 +152,7 @@ pub fn never(shape: &Shape, demands: &[Demand], snapshot: &Snapshot, cluster: &C
 }
 
 /// What is wrong with a GPU, in its node's words, under the number that people call it by.
-fn fault(gpu: &gmodel::node::GpuEntry) -> String {
+pub(crate) fn fault(gpu: &gmodel::node::GpuEntry) -> String {
     let fault = match gpu.present {
         false => "is missing",
         true if gpu.info.divided && gpu.info.fault.is_empty() => "is cut by MIG",

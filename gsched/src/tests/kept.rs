@@ -281,6 +281,32 @@ fn starts(snapshot: &Snapshot) -> Vec<(JobId, Option<i64>)> {
 }
 
 #[test]
+fn who_waits_for_what_is_out_of_order_is_told_when_that_changes() {
+    let mut snapshot = picture("node n1 h100:2\njob gpus=2 time=100");
+    let mut engine = Engine::default();
+    let mut before = Snapshot::default();
+    let mut told = |snapshot: &Snapshot| {
+        let plan = engine.plan_changed(snapshot, Some(&difference(&before, snapshot)), all());
+        before = snapshot.clone();
+        assert_eq!(plan, super::plan(snapshot, all()));
+        plan.reasons[0].1.text.to_string()
+    };
+    snapshot.nodes[0].unavailable = Some("not responding".into());
+    assert_eq!(told(&snapshot), "nodes it needs are not available (n1: not responding)");
+    snapshot.nodes[0].unavailable = Some("drained: disk".into());
+    assert_eq!(told(&snapshot), "nodes it needs are not available (n1: drained: disk)");
+    snapshot.nodes[0].unavailable = None;
+    let fault = |snapshot: &mut Snapshot, fault: &str| Arc::make_mut(&mut snapshot.nodes[0].gpus)[1].info.fault = fault.into();
+    fault(&mut snapshot, "is hot");
+    assert_eq!(told(&snapshot), "nodes it needs are not available (n1: gpu1 is hot)");
+    fault(&mut snapshot, "fell off the bus");
+    assert_eq!(told(&snapshot), "nodes it needs are not available (n1: gpu1 fell off the bus)");
+    Arc::make_mut(&mut snapshot.nodes[0].gpus)[1].present = false;
+    Arc::make_mut(&mut snapshot.nodes[0].gpus)[1].forgotten = true;
+    assert!(told(&snapshot).ends_with("has no such nodes"), "nobody expects it back");
+}
+
+#[test]
 fn only_reservations_that_may_begin_before_a_start_is_over_are_made_for_it() {
     let queue = |second: &str| {
         format!(
