@@ -10,6 +10,7 @@ mod gpu_share;
 mod health;
 mod idle;
 mod imex;
+mod kept_planner;
 mod lifecycle;
 mod multi_node;
 mod partitions;

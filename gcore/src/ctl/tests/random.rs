@@ -15,7 +15,7 @@ const USERS: [&str; 4] = ["alice", "bob", "carol", "root"];
 const ACCOUNTS: [&str; 4] = ["", "lab", "vision", "nlp"];
 
 /// Edits of the policy, which may or may not make sense when they are made.
-const EDITS: [&str; 22] = [
+const EDITS: [&str; 36] = [
     "account lab guaranteed=4 coordinators=bob",
     "account lab limit=3 queue=9",
     "account lab closed",
@@ -38,6 +38,20 @@ const EDITS: [&str; 22] = [
     "reservation r gone",
     "reservation d gpus=4 at=5 for=30 users=bob daily",
     "licence matlab=2",
+    "account lab guaranteed=6 lend=2",
+    "account nlp guaranteed=4 budget=1",
+    "account vision guaranteed=2 cap=1",
+    "account vision parent=nlp guaranteed=h100:1 users=alice,bob,carol",
+    "qos low headroom=h100:1",
+    "qos high preempt=normal outside_quota",
+    "reservation g gpus=h100:3 at=20 for=200 users=carol,alice flex",
+    "reservation m nodes=n2 at=60 for=50 maintenance",
+    "partition odd nodes=n1,n3",
+    "partition odd nodes=n1-n3 tier=2 max_time=300",
+    "partition odd nodes=n3 headroom=1 jobs=2",
+    "partition odd nodes=n1,n3 keeps=1 preempt=off",
+    "config backfill=1",
+    "config backfill=all",
 ];
 
 fn user_of() -> std::ops::Range<usize> {
@@ -62,6 +76,8 @@ enum Step {
     Policy { by: usize, line: usize },
     DrainBy { node: u32, secs: i64 },
     Plan,
+    /// One run goes to its end on all its nodes, and what it leaves is given away at once.
+    End { run: usize, code: u8 },
     Report { run: usize, member: usize, kind: u8 },
     Gone { node: u32 },
     Hello { node: u32, keep: u8, boot: u8 },
@@ -95,6 +111,7 @@ fn step() -> impl Strategy<Value = Step> {
         3 => (prop_oneof![1 => user_of(), 3 => Just(3usize)], 0..EDITS.len()).prop_map(|(by, line)| Step::Policy { by, line }),
         1 => (1u32..5, 0i64..100).prop_map(|(node, secs)| Step::DrainBy { node, secs }),
         10 => Just(Step::Plan),
+        6 => (0usize..20, 0u8..2).prop_map(|(run, code)| Step::End { run, code }),
         16 => (0usize..20, 0usize..2, any::<u8>()).prop_map(|(run, member, kind)| Step::Report { run, member, kind }),
         1 => node.clone().prop_map(|node| Step::Gone { node }),
         2 => (node.clone(), any::<u8>(), 0u8..4).prop_map(|(node, keep, boot)| Step::Hello { node, keep, boot }),
@@ -165,8 +182,8 @@ fn take(world: &mut World, step: Step, ledger: &mut Vec<(JobId, u32)>) {
                     line.push_str(word);
                 }
             }
-            let extra = [" partition=main,odd", " partition=odd,main", " account=vision", " account=lab", " qos=high", " reservation=r", " licences=matlab", " checkpoint=USR1@20", " borrow=no"];
-            if let Some(word) = extra.get((options >> 20) as usize % 18) {
+            let extra = [" partition=odd", " qos=low", " mem=300G", " cpus=20", " any", " qos=normal", " account=nlp", " partition=main,odd", " partition=odd,main", " account=vision", " account=lab", " qos=high", " reservation=r", " licences=matlab", " checkpoint=USR1@20", " borrow=no"];
+            if let Some(word) = extra.get((options >> 20) as usize % 25) {
                 line.push_str(word);
             }
             if let Some(on) = on {
@@ -233,6 +250,17 @@ fn take(world: &mut World, step: Step, ledger: &mut Vec<(JobId, u32)>) {
         }
         Step::Plan => {
             world.plan();
+            return;
+        }
+        Step::End { run, code } => {
+            let Some(run) = run_at(world, run) else { return };
+            let nodes: Vec<NodeId> = world.state.runs.get(run).unwrap().members.iter().map(|member| member.node).collect();
+            let end = RunEnd { exit: ExitCode::exited(code), ended: Some(world.now), ..RunEnd::default() };
+            for node in nodes {
+                let runs = vec![RunReport::new(run, RunPhase::Clean(end.clone().into()))];
+                let _ = world.feed(Input::Node { node, report: NodeReport::Runs { runs } });
+            }
+            world.quick_plan();
             return;
         }
         Step::Report { run, member, kind } => {

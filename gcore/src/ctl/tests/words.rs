@@ -9,7 +9,8 @@ use gmodel::idle::{IdleAction, IdlePolicy};
 use gmodel::job::{GpuScope, JobSpec, MemAsk};
 use gmodel::node::{GpuInfo, Inventory};
 use gmodel::policy::{
-    Account, AccountUser, GpuAmounts, JobLimits, Limits, PreemptMode, Qos, Repeat, Reservation, ReservedPart,
+    Account, AccountUser, Backfill, Budget, BudgetKind, GpuAmounts, JobLimits, Limits, Period, PreemptMode, Qos, Repeat, Reservation,
+    ReservedPart,
 };
 use gmodel::request_change::RequestChange;
 use gmodel::run::{EndCause, RunEnd, RunPhase};
@@ -67,6 +68,15 @@ pub(super) fn limits(words: &Words, prefix: &str) -> Limits {
     }
 }
 
+/// `budget=` and `cap=`: GPU-hours of a day.
+fn budgets(words: &Words) -> Vec<Budget> {
+    let kinds = [("budget", BudgetKind::Guaranteed), ("cap", BudgetKind::Cap)];
+    let each = kinds.into_iter().filter_map(|(key, kind)| {
+        Some(Budget { kind, gpu_hours: words.parse(key)?, period: Period::Day, gpu_type: None })
+    });
+    each.collect()
+}
+
 /// `account vision parent=lab users=alice,bob guaranteed=8 ...`, `user vision alice default queue=4`,
 /// `qos high gpus=4 ...`, `reservation r nodes=n1 at=60 for=600 ...`; `gone` removes.
 pub(super) fn policy_change(words: &Words, now: Timestamp) -> PolicyChange {
@@ -81,6 +91,8 @@ pub(super) fn policy_change(words: &Words, now: Timestamp) -> PolicyChange {
                 coordinators: names(words.get("coordinators")),
                 guaranteed: words.get("guaranteed").map(amounts),
                 limit: words.get("limit").map(amounts),
+                lend_limit: words.get("lend").map(amounts),
+                budgets: budgets(words),
                 allow_qos: names(words.get("allow_qos")),
                 default_qos: words.get("default_qos").map(str::to_owned),
                 group: limits(words, ""),
@@ -110,6 +122,9 @@ pub(super) fn policy_change(words: &Words, now: Timestamp) -> PolicyChange {
                 preempt: names(words.get("preempt")),
                 usage_factor_milli: words.parse("usage_factor").unwrap_or(1000),
                 preempt_mode: words.has("suspend").then_some(PreemptMode::Suspend),
+                headroom: words.get("headroom").map(amounts),
+                outside_quota: words.has("outside_quota"),
+                min_run_secs: words.parse("min_run").unwrap_or(0),
                 idle: words.get("idle").map(|_| idle_policy(words)),
                 name,
                 ..Qos::default()
@@ -180,6 +195,12 @@ pub(super) fn set_config(config: &mut ClusterConfig, words: &Words) {
         let switch = |list: &str| gmodel::policy::Switch { nodes: Hostlist::parse(list).ok(), ..Default::default() };
         config.scheduler.topology.switches = lists.split('/').map(switch).collect();
     }
+    config.scheduler.backfill = match words.get("backfill") {
+        Some("off") => Backfill::Off,
+        Some("all") => Backfill::All,
+        Some(first) => Backfill::First(first.parse().unwrap()),
+        None => config.scheduler.backfill,
+    };
     config.min_job_age_secs = words.parse("age").unwrap_or(config.min_job_age_secs);
 }
 
@@ -205,6 +226,11 @@ pub(super) fn set_partition(config: &mut ClusterConfig, words: &Words) {
         allow_accounts: names(words.get("accounts")),
         allow_users: words.get("users").map_or(Vec::new(), |list| list.split(',').map(str::to_owned).collect()),
         requeue: words.get("requeue") != Some("no"),
+        priority_tier: words.parse("tier").unwrap_or(1),
+        headroom: words.get("headroom").map(amounts),
+        headroom_nodes: words.parse("keeps").unwrap_or(0),
+        group: limits(words, ""),
+        preempt_mode: if words.get("preempt") == Some("off") { PreemptMode::Off } else { PreemptMode::Requeue },
         gpu_sharing: match words.get("sharing") {
             Some("mps") => GpuSharing::Mps,
             Some("uncapped") => GpuSharing::Uncapped,

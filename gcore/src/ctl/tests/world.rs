@@ -3,6 +3,7 @@
 //! After every input the invariants hold, refused inputs changed nothing, the events replayed from nothing give
 //! the same state, every changed record is named by `touched`, and the rows give the state back.
 
+use super::kept_planner::KeptPlanner;
 use super::promises::{
     new_orders_have_a_new_number, none_is_forgotten_unwritten, none_is_written_off_before_the_fence, same, through_json, touched_covers_changes,
 };
@@ -45,6 +46,7 @@ pub struct World {
     backup: Option<Rows>,
     /// Brought up to date after every input.
     mirror: Mirror,
+    planner: KeptPlanner,
     /// What the store says of forgotten jobs; handed in with each submission and update.
     past: Vec<PastJob>,
     pub out: String,
@@ -70,6 +72,7 @@ impl World {
             inventories: BTreeMap::new(),
             backup: None,
             mirror: Mirror::default(),
+            planner: KeptPlanner::default(),
             past: Vec::new(),
             out: String::new(),
         };
@@ -161,9 +164,8 @@ impl World {
     pub fn plan(&mut self) -> Vec<JobId> {
         let mut started = Vec::new();
         loop {
-            let plan = gsched::plan(&snapshot(&self.state, self.now), gsched::WorkBudget::default());
-            let starts: Vec<JobId> = plan.starts.iter().map(|start| start.job).collect();
-            self.feed(Input::Plan { plan }).unwrap();
+            let plan = self.planner.plan(&self.state, self.now);
+            let starts = self.enter(plan);
             if starts.is_empty() {
                 break;
             }
@@ -176,6 +178,26 @@ impl World {
             assert_ne!(array.reason.code, gmodel::ReasonCode::None, "array {} waits without a reason", array.id);
         }
         started
+    }
+
+    /// Gives away what became free, where that can be said without a pass over the whole queue.
+    pub fn quick_plan(&mut self) {
+        if let Some(plan) = self.planner.quick(&self.state, self.now) {
+            self.enter(plan);
+        }
+    }
+
+    /// What is planned from the state as it is fits: all of it is carried out. (Tasks with a record of their own, and the rest of
+    /// their array, do not know in a pass of each other's starts: what is beyond the array's cap is dropped.)
+    fn enter(&mut self, plan: Plan) -> Vec<JobId> {
+        let starts: Vec<JobId> = plan.starts.iter().map(|start| start.job).collect();
+        let shown = format!("{plan:?}");
+        self.feed(Input::Plan { plan }).unwrap();
+        let is_capped = |id: JobId| self.state.array_of(id).is_some_and(|(array, _)| array.tasks.limit().is_some_and(|most| array.own_live >= most));
+        for id in starts.iter().filter(|id| !is_capped(**id)) {
+            assert!(self.state.jobs.get(*id).is_some_and(|job| job.live.is_some()), "job {id} was not started by {shown}");
+        }
+        starts
     }
 
     /// Time passes; deadlines are met on the way.
@@ -193,6 +215,7 @@ impl World {
     /// The controller ends and starts again from its rows.
     pub fn restart(&mut self, rows: Rows) {
         self.state = State::from_rows(through_json(rows));
+        self.planner = KeptPlanner::default();
         self.replayed = self.state.clone();
         self.configure();
         self.feed(Input::Started).unwrap();
