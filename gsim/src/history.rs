@@ -9,7 +9,7 @@ use gcore::ctl::{Event, State};
 use gmodel::gpu_request::GpuKind;
 use gmodel::node::Role;
 use gmodel::run::Allocation;
-use gmodel::{JobId, JobSpec, Timestamp};
+use gmodel::{JobId, JobSpec, JobState, Timestamp};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -34,6 +34,8 @@ struct Ran {
     last_start: Timestamp,
     allocation: Allocation,
     ended: Option<Timestamp>,
+    preemptions: u32,
+    lost_gpu_secs: u64,
 }
 
 /// What a history was like, in the terms of a simulation.
@@ -60,6 +62,8 @@ impl History {
                     last_start: *at,
                     allocation: Vec::new(),
                     ended: None,
+                    preemptions: 0,
+                    lost_gpu_secs: 0,
                 });
                 ran.last_start = *at;
                 ran.allocation.clone_from(allocation);
@@ -69,6 +73,10 @@ impl History {
                 if let Some(ran) = self.runs.get_mut(&run.job) {
                     ran.last_start = outcome.started.unwrap_or(ran.last_start);
                     ran.ended = Some(outcome.ended.max(ran.last_start));
+                    if outcome.state == JobState::Preempted {
+                        ran.preemptions += 1;
+                        ran.lost_gpu_secs += outcome.lost_gpu_secs;
+                    }
                 }
             }
             _ => {}
@@ -99,6 +107,8 @@ impl History {
                 start_ms: since(ran.first_start),
                 last_start_ms: since(ran.last_start),
                 end_ms: since(ended),
+                preemptions: ran.preemptions,
+                lost: u128::from(ran.lost_gpu_secs) * 1_000_000,
                 ..JobOutcome::default()
             });
         }

@@ -278,10 +278,17 @@ const ROWS: [Row; 27] = [
     ("preemptions", |m| m.preemptions.to_string()),
     ("GPU-hours lost by them", |m| format!("{:.1}", m.gpu_hours_lost)),
     ("fairness over accounts", |m| format!("{:.4} ({} accounts)", m.fairness, m.accounts)),
-    ("passes", |m| m.passes.to_string()),
-    ("  time of a pass, ms", |m| format!("{:.3} (p99 {:.3}, max {:.1})", m.pass_millis.mean, m.pass_millis.p99, m.pass_millis.max)),
-    ("hash of all starts", |m| m.hash.clone()),
+    ("passes", |m| simulated(m, m.passes.to_string())),
+    ("  time of a pass, ms", |m| {
+        simulated(m, format!("{:.3} (p99 {:.3}, max {:.1})", m.pass_millis.mean, m.pass_millis.p99, m.pass_millis.max))
+    }),
+    ("hash of all starts", |m| simulated(m, m.hash.clone())),
 ];
+
+/// What only a simulation has: a history was not planned by it.
+fn simulated(measures: &Measures, text: String) -> String {
+    if measures.passes == 0 { "-".into() } else { text }
+}
 
 fn shown(value: f64) -> String {
     if value >= 100.0 { format!("{value:.0}") } else { format!("{value:.2}") }

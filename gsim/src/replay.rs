@@ -359,7 +359,7 @@ mod tests {
     #[test]
     fn another_policy_is_tried_on_the_same_history() {
         let recorded = Recorded::parse(&written().join("\n")).unwrap();
-        let (_, history, state) = replay_with_history(&recorded).unwrap();
+        let (_, mut history, state) = replay_with_history(&recorded).unwrap();
         let told = history.told(&state).unwrap();
         assert_eq!((told.trace.jobs.len(), told.hardware.gpus(), told.measures.finished), (6, 4, 6));
         let job = &told.trace.jobs[0];
@@ -372,6 +372,25 @@ mod tests {
         let moved = told.moved(&done.parts[0].outcome);
         assert_eq!(moved.len(), 6, "{moved:?}");
         assert!(History::default().told(&state).unwrap_err().starts_with("no job of the trace ended"));
+        // Of two runs that were ended only the one that gave way counts.
+        assert_eq!((told.measures.preemptions, told.measures.gpu_hours_lost), (0, 0.0));
+        for (job, ended_as) in [(1, gmodel::JobState::Preempted), (2, gmodel::JobState::NodeFail)] {
+            let outcome = gcore::ctl::state::Outcome {
+                state: ended_as,
+                exit: gmodel::ExitCode::default(),
+                text: String::new(),
+                started: None,
+                ended: Timestamp::from_secs(5000),
+                usage: Default::default(),
+                requeue: Some(Timestamp::from_secs(5000)),
+                hold: None,
+                lost_gpu_secs: 7200,
+                idle_spells: Vec::new(),
+            };
+            history.note(&gcore::ctl::Event::RunEnded { run: RunId::new(gmodel::JobId(job), 1), outcome, settled: true, at: Timestamp::from_secs(5000) });
+        }
+        let measures = history.told(&state).unwrap().measures;
+        assert_eq!((measures.preemptions, measures.gpu_hours_lost), (1, 2.0));
     }
 
     #[test]
