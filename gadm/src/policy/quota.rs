@@ -64,9 +64,9 @@ fn put_budget(budgets: &mut Vec<BudgetRow>, text: &str) -> Result<(), Failure> {
         budgets.clear();
         return Ok(());
     }
-    let wrong = |why: String| Failure::usage(format_args!("budget={text}: {why}. Write guaranteed:10000/month, or cap:h100:500/week"));
-    let (amount, period) = text.split_once('/').ok_or_else(|| wrong("there is no period".to_owned()))?;
-    let (kind, amount) = amount.split_once(':').ok_or_else(|| wrong("there is no kind".to_owned()))?;
+    let wrong = |why: String| Failure::usage(format_args!("budget={text}: {why} Write guaranteed:10000/month, or cap:h100:500/week"));
+    let (amount, period) = text.split_once('/').ok_or_else(|| wrong("there is no period.".to_owned()))?;
+    let (kind, amount) = amount.split_once(':').ok_or_else(|| wrong("there is no kind.".to_owned()))?;
     for (what, word, known) in
         [("kind", kind, &["guaranteed", "cap"][..]), ("period", period, &["day", "week", "month", "quarter", "year"][..])]
     {
@@ -81,7 +81,7 @@ fn put_budget(budgets: &mut Vec<BudgetRow>, text: &str) -> Result<(), Failure> {
     };
     budgets.retain(|budget| (&*budget.kind, &*budget.period, &budget.gpu_type) != (kind, period, &gpu_type));
     if !hours.eq_ignore_ascii_case("none") {
-        let gpu_hours = hours.parse().map_err(|_| wrong(format!("{hours:?} is no whole number of GPU-hours")))?;
+        let gpu_hours = hours.parse().map_err(|_| wrong(format!("{hours:?} is no whole number of GPU-hours.")))?;
         budgets.push(BudgetRow { kind: kind.to_owned(), gpu_hours, period: period.to_owned(), gpu_type, ..BudgetRow::default() });
     }
     Ok(())
@@ -171,14 +171,14 @@ fn in_words(account: &AccountRow) -> String {
     text
 }
 
-/// `: 12.5 used, 87.5 left, what runs may use 40 by its time limits; the next begins 2026-12-01T00:00`.
+/// `: 12.5 used, 87.5 left, of which running jobs may use 40 by their time limits; the next begins 2026-12-01T00:00`.
 fn budget_use(budget: &BudgetRow) -> String {
     let Some(used) = budget.used_gpu_hours else { return String::new() };
     let left = (budget.gpu_hours as f64 - used).max(0.0);
     let promised = budget.promised_gpu_hours.unwrap_or(0.0);
     let mut text = format!(": {} used, {} left", rounded(used), rounded(left));
     if promised > 0.0 {
-        text.push_str(&format!(", what runs may use {} by its time limits", rounded(promised)));
+        text.push_str(&format!(", of which running jobs may use {} by their time limits", rounded(promised)));
     }
     if let Some(resets) = budget.resets {
         text.push_str(&format!("; the next begins {}", TimeFormat::from_env().print(resets.0)));
@@ -206,7 +206,7 @@ mod tests {
     #[test]
     fn a_budget_says_what_is_used_left_and_promised() {
         let budget = BudgetRow { gpu_hours: 100, used_gpu_hours: Some(12.46), promised_gpu_hours: Some(3.0), ..BudgetRow::default() };
-        assert_eq!(budget_use(&budget), ": 12.5 used, 87.5 left, what runs may use 3 by its time limits");
+        assert_eq!(budget_use(&budget), ": 12.5 used, 87.5 left, of which running jobs may use 3 by their time limits");
         let over = BudgetRow { gpu_hours: 1, used_gpu_hours: Some(2.0), ..BudgetRow::default() };
         assert_eq!(budget_use(&over), ": 2 used, 0 left");
         assert_eq!(budget_use(&BudgetRow::default()), "", "an older controller says nothing of it");
@@ -231,6 +231,6 @@ mod tests {
         assert_eq!(put("guaranteed:20/month").unwrap(), "cap:h100:500/week guaranteed:20/month");
         assert_eq!(put("cap:h100:none/week").unwrap(), "guaranteed:20/month");
         assert_eq!(put("none").unwrap(), "");
-        assert_eq!(put("cap:5/moth").unwrap_err(), r#"budget=cap:5/moth: "moth" is no period. Did you mean "month"?. Write guaranteed:10000/month, or cap:h100:500/week"#);
+        assert_eq!(put("cap:5/moth").unwrap_err(), r#"budget=cap:5/moth: "moth" is no period. Did you mean "month"? Write guaranteed:10000/month, or cap:h100:500/week"#);
     }
 }

@@ -146,8 +146,9 @@ fn decide(
     let gave_way = matches!(verdict.kind, Kind::AskedBack | Kind::GaveWay) || verdict.state == JobState::Preempted;
     let lost_gpu_secs = if gave_way { lost_gpu_secs(run, started, ended) } else { 0 };
     let text = match lost_gpu_secs {
-        lost if lost > 0 => format!("{}; {lost} GPU-seconds since its last mark are lost", verdict.text),
-        _ => verdict.text,
+        0 => verdict.text,
+        1 => format!("{}; 1 GPU-second since its last mark is lost", verdict.text),
+        lost => format!("{}; {lost} GPU-seconds since its last mark are lost", verdict.text),
     };
     Outcome {
         state,
