@@ -4,17 +4,17 @@
 
 use super::error::ApiError;
 use super::permission::Caller;
-use super::policy::changes;
+use super::policy::{beyond_the_pool, changes, unheard_of};
 use super::{Site, admin, now};
 use crate::config::Config;
 use axum::Json;
 use axum::extract::State as Shared;
 use gcore::ctl::{Input, State, handle, policy_faults, snapshot};
 use gmodel::config::ClusterConfig;
-use gmodel::{JobId, Reason, RunClass, RunId, Timestamp};
+use gmodel::{JobId, JobSpec, Reason, RunClass, RunId, Timestamp};
 use gsched::{Plan, WorkBudget};
 use gwire::api::{Done, SCHEMA};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Jobs that are named; of the rest there is a count.
@@ -49,6 +49,8 @@ fn compare(state: &State, config: ClusterConfig, now: Timestamp) -> Result<Vec<S
     let known = policy_faults(state);
     notes.extend(policy_faults(&copy).into_iter().filter(|fault| !known.contains(fault)));
     notes.extend(stranded(state, &copy));
+    notes.extend(orphaned(state, &copy));
+    notes.extend(out_of_sense(state, &copy));
     let after = Outlook::of(copy, now);
     let mut jobs = before.differences(&after, state);
     let more = jobs.len().saturating_sub(MAX_NAMED);
@@ -107,23 +109,62 @@ fn settings(old: &ClusterConfig, new: &ClusterConfig) -> Vec<String> {
     notes
 }
 
-/// Jobs whose partition would be gone.
-fn stranded(old: &State, new: &State) -> Vec<String> {
+/// How many wait and run, by what their requests name.
+fn live_jobs(old: &State, by: impl Fn(&JobSpec) -> &str) -> BTreeMap<&str, (u64, u64)> {
     let mut counts: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
     for job in old.jobs.values().filter(|job| !job.state.is_final()) {
-        let count = counts.entry(&job.spec.partition).or_default();
+        let count = counts.entry(by(&job.spec)).or_default();
         if job.live.is_some() { count.1 += 1 } else { count.0 += 1 }
     }
     for array in old.arrays.values() {
-        counts.entry(&array.spec.partition).or_default().0 += array.pending.len();
+        counts.entry(by(&array.spec)).or_default().0 += array.pending.len();
     }
+    counts
+}
+
+/// Jobs whose partition would be gone.
+fn stranded(old: &State, new: &State) -> Vec<String> {
+    let counts = live_jobs(old, |spec| &spec.partition);
     // Who waits in several has the others left.
     let is_gone = |list: &str| new.config.partitions_of(list).next().is_none();
     let gone = counts.iter().filter(|(list, (waiting, running))| waiting + running > 0 && is_gone(list));
     gone.map(|(name, (waiting, running))| {
-        format!("partition {name} would be gone: its {waiting} waiting jobs would not start, its {running} running jobs go on")
+        let (waiting, running) = (jobs(*waiting, "waiting"), jobs(*running, "running"));
+        format!("partition {name} would be gone: its {waiting} would not start, its {running} would go on")
     })
     .collect()
+}
+
+/// Jobs whose account would be gone.
+fn orphaned(old: &State, new: &State) -> Vec<String> {
+    let is_gone = |name: &str| old.policy.accounts.contains_key(name) && !new.policy.accounts.contains_key(name);
+    let counts = live_jobs(old, |spec| &spec.account);
+    let gone = counts.iter().filter(|(name, (waiting, running))| waiting + running > 0 && is_gone(name));
+    gone.map(|(name, (waiting, running))| {
+        let (waiting, running) = (jobs(*waiting, "waiting"), jobs(*running, "running"));
+        format!("account {name} would be gone: its {waiting} and {running} would go on, without guarantee and limits of its own")
+    })
+    .collect()
+}
+
+/// What new and changed accounts and QOS say of GPUs that no node has, or guarantee beyond what there is.
+fn out_of_sense(old: &State, new: &State) -> Vec<String> {
+    let mut notes = Vec::new();
+    let mut beyond = BTreeSet::new();
+    for account in new.policy.accounts.values() {
+        let was = old.policy.accounts.get(&account.name);
+        notes.extend(unheard_of(new, was, account).into_iter().map(|note| format!("account {}: {note}", account.name)));
+        beyond.extend(beyond_the_pool(new, was, account));
+    }
+    for qos in new.policy.qos.values() {
+        let was = old.policy.qos.get(&qos.name);
+        notes.extend(unheard_of(new, was, qos).into_iter().map(|note| format!("QOS {}: {note}", qos.name)));
+    }
+    notes.into_iter().chain(beyond).collect()
+}
+
+fn jobs(count: u64, what: &str) -> String {
+    format!("{count} {what} job{}", if count == 1 { "" } else { "s" })
 }
 
 /// What a pass would make of the queue.

@@ -9,6 +9,7 @@ mod row;
 mod sense;
 
 pub(super) use borrow::borrow_note;
+pub(super) use sense::{beyond_the_pool, unheard_of};
 pub(super) use row::{gpus, limits_row, placement_word, preempt_mode_word};
 
 use super::error::ApiError;

@@ -43,7 +43,7 @@ pub(super) fn reservation(state: &State, reservation: &Reservation) -> Result<()
 }
 
 /// What amounts of GPUs are of.
-pub(super) trait OfTypes {
+pub(in crate::http) trait OfTypes {
     fn types(&self) -> BTreeSet<&str>;
 }
 
@@ -73,7 +73,7 @@ fn named<const N: usize>(amounts: [&Option<GpuAmounts>; N]) -> impl Iterator<Ite
 }
 
 /// A note for each type of GPU that an edit brought in and no node has: such nodes may be to come, or it is a slip.
-pub(super) fn unheard_of<T: OfTypes>(state: &State, old: Option<&T>, new: &T) -> Vec<String> {
+pub(in crate::http) fn unheard_of<T: OfTypes>(state: &State, old: Option<&T>, new: &T) -> Vec<String> {
     let there: BTreeSet<&str> = state.nodes.values().flat_map(|node| node.gpus.iter()).map(|gpu| &*gpu.info.gpu_type).collect();
     let before = old.map(OfTypes::types).unwrap_or_default();
     let is_new = |kind: &&str| *kind != "gpu" && !before.contains(kind) && !there.iter().any(|known| known.eq_ignore_ascii_case(kind));
@@ -87,7 +87,7 @@ pub(super) fn unheard_of<T: OfTypes>(state: &State, old: Option<&T>, new: &T) ->
 }
 
 /// A note where an edit of an account guarantees more, with what others are guaranteed, than the nodes have.
-pub(super) fn beyond_the_pool(state: &State, old: Option<&Account>, new: &Account) -> Option<String> {
+pub(in crate::http) fn beyond_the_pool(state: &State, old: Option<&Account>, new: &Account) -> Option<String> {
     if new.guaranteed.is_none() || old.is_some_and(|old| old.guaranteed == new.guaranteed && old.parent == new.parent) {
         return None;
     }

@@ -348,6 +348,33 @@ async fn licences_and_reservations_are_listed() {
 }
 
 #[tokio::test]
+async fn a_dry_reload_names_accounts_that_go_with_jobs_and_gpus_that_no_node_has() {
+    let pool = Pool::new("[account.vision]\nguaranteed = 2\n[account.idle]\n");
+    pool.node("n1", Role::Compute, 4).await;
+    for gpus in ["1", "4"] {
+        pool.submit(&alice(), json!({"account": "vision", "request": {"gpus": gpus}, "time_limit_secs": 60})).await;
+        pool.pass().await;
+    }
+    write_config(pool.dir.path(), "[account.new]\nguaranteed = { h10 = 2, gpu = 9 }\n[qos.q.per_job]\ngpus = { a100 = 1 }\n");
+    let notes = pool.post(&root(), "/v1/reload/dry-run", Value::Null).await["notes"].clone();
+    let notes = notes.as_array().unwrap().iter().map(|note| note.as_str().unwrap().to_owned() + "\n").collect::<String>();
+    expect![[r#"
+        account idle is removed
+        account new is added
+        account vision is removed
+        qos q is added
+        account vision would be gone: its 1 waiting job and 1 running job would go on, without guarantee and limits of its own
+        account new: no node has GPUs of type "h10" (there are h100); it counts when one comes. Did you mean "h100"?
+        QOS q: no node has GPUs of type "a100" (there are h100); it counts when one comes. Did you mean "h100"?
+        accounts are guaranteed 9 GPUs together, and the nodes have 4: not all can have theirs at once.
+        job 1 of alice becomes borrowed
+    "#]].assert_eq(&notes);
+    write_config(pool.dir.path(), "[account.vision]\nguaranteed = { h100 = 2 }\n");
+    let answer = pool.post(&root(), "/v1/reload/dry-run", Value::Null).await;
+    assert_eq!(answer["notes"], json!(["account idle is removed", "account vision is changed"]), "nobody is in idle, and h100 are there");
+}
+
+#[tokio::test]
 async fn a_dry_reload_names_what_would_become_of_jobs() {
     let pool = Pool::new("[partition.a]\ndefault = true\n[partition.b]\n");
     pool.node("n1", Role::Compute, 4).await;
@@ -363,7 +390,7 @@ async fn a_dry_reload_names_what_would_become_of_jobs() {
         partition a is changed
         partition b is removed
         account new is added
-        partition b would be gone: its 1 waiting jobs would not start, its 0 running jobs go on
+        partition b would be gone: its 1 waiting job would not start, its 0 running jobs would go on
         job J of alice: waits (PartitionDown: partition "a" is DOWN: it takes jobs and starts none); now it starts at once
         job 2 of alice: waits (PartitionConfig: partition "b" is not in the configuration); now it waits (JobHeldUser: held by user:alice)
     "#]].assert_eq(&notes.replace(&format!("job {job} "), "job J "));
