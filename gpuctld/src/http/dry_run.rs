@@ -14,6 +14,7 @@ use axum::Json;
 use axum::extract::State as Shared;
 use axum::extract::rejection::JsonRejection;
 use gcore::ctl::{Actor, Command, Input, Reply, State, handle, snapshot};
+use gmodel::policy::PreemptMode;
 use gmodel::run::Allocation;
 use gmodel::{Instant, JobId, JobSpec, Timestamp};
 use gsched::calibration::Plans;
@@ -87,16 +88,23 @@ fn foretell(state: &State, actor: Actor, command: Command, outlook: &Outlook, no
     }
     let reason = plan.reasons.iter().chain(&plan.array_reasons).find(|(job, _)| *job == id).map(|(_, reason)| reason.clone());
     let reason = reason.unwrap_or_default();
-    let give_way = plan.preempts.iter().filter(|preempt| tasks.contains(&preempt.for_job.0)).count();
+    let going = || plan.preempts.iter().filter(|preempt| tasks.contains(&preempt.for_job.0));
+    let give_way = going().count();
+    // They stand still within seconds, and their ends say nothing of this job's start.
+    let freezes = give_way > 0 && going().all(|preempt| preempt.mode == PreemptMode::Suspend);
     let why = Engine::default().why(&picture, id, WorkBudget { starts: usize::MAX, ..WorkBudget::default() });
     let mut text = format!("would wait in partition {partition} ({})", reason.code);
     match give_way {
         0 if reason.text.is_empty() => {}
         0 => text.push_str(&format!(": {}", reason.text)),
+        runs if freezes => {
+            let who = if runs == 1 { "a run of others stands".to_owned() } else { format!("{runs} runs of others stand") };
+            text.push_str(&format!(": {who} still for it, then it starts"));
+        }
         1 => text.push_str(": a run of others would make room for it first"),
         runs => text.push_str(&format!(": {runs} runs of others would make room for it first")),
     }
-    let forecast = why.as_ref().and_then(|why| why.forecast.as_ref()).filter(|told| told.start.is_some());
+    let forecast = why.as_ref().and_then(|why| why.forecast.as_ref()).filter(|told| told.start.is_some() && !freezes);
     let nodelist = forecast.map(|told| names(&copy, &told.nodes)).unwrap_or_default();
     let start = forecast.and_then(|told| told.start);
     let mut interval = None;
