@@ -137,7 +137,7 @@ impl Learner {
         let mut said = Vec::new();
         for (one, expected) in expected {
             let Some((age, partition, waited_secs)) = due.get(&one) else { continue };
-            let plans = Plans { expected, at_limits: at_limits.get(&one).copied().unwrap_or(expected) };
+            let Some(plans) = plans(Some(expected), at_limits.get(&one).copied(), now) else { continue };
             let interval = known.calibration.interval(partition, *waited_secs, now, plans);
             said.push((one, partition.clone(), Said { age: *age, at: now, plans, interval }));
         }
@@ -146,6 +146,13 @@ impl Learner {
         self.store.say(&watched)?;
         Ok(true)
     }
+}
+
+/// What two plans say of a start; nothing where only runs and jobs as short as is usual leave room now: what goes by time limits, as a
+/// cap of GPU-hours, does not.
+pub fn plans(expected: Option<Timestamp>, at_limits: Option<Timestamp>, now: Timestamp) -> Option<Plans> {
+    let expected = expected.filter(|at| at_limits.is_some() || *at > now)?;
+    Some(Plans { expected, at_limits: at_limits.unwrap_or(expected) })
 }
 
 type Due = BTreeMap<JobId, (u8, String, i64)>;

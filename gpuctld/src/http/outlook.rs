@@ -14,7 +14,7 @@ use super::{Site, now};
 use axum::Json;
 use axum::extract::{Path, State as Shared};
 use gcore::ctl::{State, snapshot};
-use crate::outlook::Outlook;
+use crate::outlook::{Outlook, plans};
 use gmodel::{Instant, JobId, NodeId, ReasonCode, Timestamp, hostlist};
 use gsched::calibration::Plans;
 use gsched::{Change, Engine, Forecast, Snapshot, Why, WorkBudget};
@@ -188,13 +188,19 @@ pub(super) async fn starts(caller: Caller, Shared(site): Shared<Site>, pairs: Pa
     Ok(Json(json!({"schema": SCHEMA, "jobs": rows, "records": records})))
 }
 
+/// When a job is expected to start. Who might start now has started: the passes go by time limits, before a maintenance too.
+fn plausible(expected: Option<Timestamp>, at_limits: Option<Timestamp>, now: Timestamp) -> Option<Timestamp> {
+    if expected? <= now { at_limits } else { expected }
+}
+
 /// When the last waiting task of an array starts.
-fn last_task(row: &Row, at_limits: Option<&Forecast>, expected: Option<&Forecast>, interval: impl Fn(Option<Timestamp>, Option<Timestamp>) -> Option<StartInterval>) -> Option<LastTaskRow> {
+fn last_task(row: &Row, at_limits: Option<&Forecast>, expected: Option<&Forecast>, now: Timestamp, interval: impl Fn(Option<Timestamp>, Option<Timestamp>) -> Option<StartInterval>) -> Option<LastTaskRow> {
     let Row::Tasks { array, alike } = row else { return None };
     let position = Some(positions(array, *alike)).filter(|waiting| waiting.len() > 1)?.last()?;
     let last = |told: Option<&Forecast>| told?.tasks.as_ref()?.last();
     let (at_limits, expected) = (last(at_limits), last(expected));
     let interval = interval(expected, at_limits);
+    let expected = plausible(expected, at_limits, now);
     let at_limits = at_limits.map(Instant);
     Some(LastTaskRow {
         id: array.task_id(position).0,
@@ -224,12 +230,13 @@ fn start_rows(state: &State, sight: &Sight, filter: &JobFilter, outlook: &Outloo
     let told = |row: &Row| {
         let one = place_of(row).map(|place| &at_limits[place]);
         let in_order = |expected: Option<Timestamp>, at_limits: Option<Timestamp>| {
-            let plans = expected.map(|expected| Plans { expected, at_limits: at_limits.unwrap_or(expected) })?;
+            let plans = plans(expected, at_limits, now)?;
             outlook.interval(&row.spec().partition, row.eligible(), plans, now)
         };
-        let last_task = last_task(row, told_of(&at_limits, row), told_of(&expected, row), in_order);
+        let last_task = last_task(row, told_of(&at_limits, row), told_of(&expected, row), now, in_order);
         let (at_limits, expected) = (start_of(&at_limits, row), start_of(&expected, row));
         let interval = in_order(expected, at_limits);
+        let expected = plausible(expected, at_limits, now);
         let at_limits = at_limits.map(Instant);
         // As squeue has it: a job that only waits for its time.
         let begins = (row.reason_code(view) == ReasonCode::BeginTime).then(|| Instant(row.eligible()));
@@ -253,4 +260,29 @@ fn start_rows(state: &State, sight: &Sight, filter: &JobFilter, outlook: &Outloo
     let partitions: BTreeSet<&str> = rows.iter().map(|row| row.spec().partition.as_str()).collect();
     let records = partitions.into_iter().map(|name| outlook.record(name)).filter(|record| record.intervals > 0).collect();
     (rows.iter().map(told).collect(), records)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_is_expected_now_who_would_have_started() {
+        let at = |secs: i64| Timestamp::from_secs(1000 + secs);
+        let told = |expected: Option<i64>, at_limits: Option<i64>| {
+            let (expected, at_limits) = (expected.map(at), at_limits.map(at));
+            let secs = |at: Timestamp| at.since_secs(Timestamp::from_secs(1000));
+            let plans = plans(expected, at_limits, at_now()).map(|plans| (secs(plans.expected), secs(plans.at_limits)));
+            (plausible(expected, at_limits, at_now()).map(secs), plans)
+        };
+        fn at_now() -> Timestamp {
+            Timestamp::from_secs(1000)
+        }
+        assert_eq!(told(Some(50), Some(90)), (Some(50), Some((50, 90))));
+        assert_eq!(told(Some(0), Some(90)), (Some(90), Some((0, 90))), "a maintenance begins before its limit ends");
+        assert_eq!(told(Some(0), None), (None, None), "a cap counts time limits");
+        assert_eq!(told(Some(50), None), (Some(50), Some((50, 50))), "who is before it has no limit");
+        assert_eq!(told(Some(0), Some(0)), (Some(0), Some((0, 0))));
+        assert_eq!(told(None, Some(90)), (None, None));
+    }
 }
