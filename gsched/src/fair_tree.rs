@@ -446,6 +446,7 @@ fn part(one: u64, all: u64) -> u64 {
 }
 
 /// Weights of the GPUs of each node, by slot.
+#[derive(Default)]
 struct GpuWeights {
     nodes: Vec<(NodeId, usize)>,
     weights: Vec<u32>,

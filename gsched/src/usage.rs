@@ -10,7 +10,10 @@ use gmodel::time::{civil_from_days, days_from_civil};
 use gmodel::{GpuSlot, NodeId, Timestamp, TimeZone};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use rows::Rows;
 use std::sync::Arc;
+
+mod rows;
 
 /// Steps of a half-life: within one, all use weighs the same. A step is as many milliseconds as the half-life has seconds.
 pub const STEPS: usize = 1000;
@@ -56,8 +59,8 @@ const fn sums() -> [u64; STEPS + 1] {
 /// What everybody has used. Rows of the store are its entries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UsageBook {
-    /// By account and user; the entry of the empty user is the account's own.
-    entries: BTreeMap<(Arc<str>, Arc<str>), Arc<UsageEntry>>,
+    /// The entry of the empty user is the account's own.
+    rows: Rows,
     /// Whose midnights begin the periods. Use that was charged before another zone was set stays where it was.
     zone: Arc<TimeZone>,
 }
@@ -159,12 +162,14 @@ pub struct Clock {
     weighted: u128,
 }
 
-/// What a user's runs have used by then.
+/// What a user's runs have used, to be read at any moment of the half-life in which they were added.
 #[derive(Clone, Debug, Default)]
 pub struct Running {
-    /// In the half-life of the reading.
-    present: u128,
-    /// In those before, each once.
+    /// Millionths of a GPU that they use together.
+    micro: u128,
+    /// What they would have used of the half-life before they started.
+    not_used: u128,
+    /// In half-lives before, each once.
     before: Vec<(i64, u128)>,
 }
 
@@ -176,13 +181,36 @@ impl Clock {
 }
 
 impl Clock {
-    /// Steps of the half-life since 1970: as long as this is the same, so is what is left of a use. `None`: it was recorded with
-    /// another half-life, and falls at every moment.
-    pub(crate) fn step_of(&self, used: &Decayed) -> Option<i64> {
-        (used.half_life_secs == self.half_life_secs).then(|| match self.half_life_secs {
-            0 => 0,
-            secs => self.now.0.div_euclid(i64::from(secs)),
-        })
+    /// Whether runs that were added by another are to be read by this: it is as late or later in the same half-life.
+    pub(crate) fn goes_on_from(&self, before: &Self) -> bool {
+        (self.half_life_secs, self.epoch) == (before.half_life_secs, before.epoch) && self.now >= before.now
+    }
+
+    pub(crate) fn is_after(&self, time: Timestamp) -> bool {
+        self.now > time
+    }
+
+    /// Weighted milliseconds of the half-life until a time.
+    fn weighted_until(&self, time: Timestamp) -> u128 {
+        weighted_millis((time.0 - self.start).max(0), self.half_life_secs)
+    }
+
+    /// The half-lives from a time on before this one, each with its weighted milliseconds.
+    fn each_before(&self, from: Timestamp, tell: impl FnMut(i64, u128)) {
+        if from.0 < self.start {
+            each_epoch(from, Timestamp(self.start), self.half_life_secs, tell);
+        }
+    }
+
+    /// Whether nothing has decayed since another reading: what is left of use stays the same within a step of its half-life.
+    pub(crate) fn is_in_step_of(&self, other: &Self) -> bool {
+        let step = |clock: &Self| clock.now.0.checked_div_euclid(i64::from(clock.half_life_secs));
+        (self.half_life_secs, step(self)) == (other.half_life_secs, step(other))
+    }
+
+    /// Use that was recorded with another half-life falls at every moment.
+    pub(crate) fn has_half_life_of(&self, used: &Decayed) -> bool {
+        used.half_life_secs == self.half_life_secs
     }
 }
 
@@ -192,29 +220,30 @@ impl Running {
         if started >= clock.now {
             return;
         }
-        if started.0 >= clock.start {
-            let weighted = clock.weighted - weighted_millis(started.0 - clock.start, clock.half_life_secs);
-            self.present += u128::from(micro) * weighted;
-            return;
-        }
-        each_epoch(started, clock.now, clock.half_life_secs, |epoch, weighted| {
+        self.micro += u128::from(micro);
+        self.not_used += u128::from(micro) * clock.weighted_until(started);
+        clock.each_before(started, |epoch, weighted| {
             let used = u128::from(micro) * weighted;
             match self.before.iter_mut().find(|(known, _)| *known == epoch) {
-                _ if epoch == clock.epoch => self.present += used,
                 Some((_, before)) => *before += used,
                 None => self.before.push((epoch, used)),
             }
         });
     }
 
-    pub fn is_empty(&self) -> bool {
-        self.present == 0 && self.before.is_empty()
+    /// Takes a run away that was added in the same half-life.
+    pub(crate) fn remove(&mut self, clock: &Clock, micro: u64, started: Timestamp) {
+        self.micro -= u128::from(micro);
+        self.not_used -= u128::from(micro) * clock.weighted_until(started);
+        clock.each_before(started, |epoch, weighted| {
+            let known = self.before.iter_mut().find(|(known, _)| *known == epoch);
+            known.into_iter().for_each(|(_, before)| *before -= u128::from(micro) * weighted);
+        });
+        self.before.retain(|(_, used)| *used > 0);
     }
 
-    /// As if no run had been added.
-    pub fn clear(&mut self) {
-        self.present = 0;
-        self.before.clear();
+    pub fn is_empty(&self) -> bool {
+        self.micro == 0 && self.before.is_empty()
     }
 }
 
@@ -224,34 +253,26 @@ impl UsageBook {
         if to <= from {
             return;
         }
-        let key = (Arc::from(account), Arc::from(user));
-        let entry = Arc::make_mut(self.entries.entry(key).or_default());
-        entry.decayed.charge(rate.weighted_micro, from, to, half_life_secs);
+        self.rows.entry(account, user).decayed.charge(rate.weighted_micro, from, to, half_life_secs);
         if rate.gpus.is_empty() {
             return;
         }
-        let entry = self.entries.entry((Arc::from(account), Arc::from(""))).or_default();
-        Arc::make_mut(entry).charge_periods(&self.zone, &rate.gpus, from, to);
+        self.rows.entry(account, "").charge_periods(&self.zone, &rate.gpus, from, to);
     }
 
     /// A row from the store.
     pub fn insert(&mut self, account: &str, user: &str, entry: UsageEntry) {
-        self.entries.insert((Arc::from(account), Arc::from(user)), Arc::new(entry));
+        *self.rows.entry(account, user) = entry;
     }
 
     /// All rows, by account and user.
     pub fn rows(&self) -> impl Iterator<Item = (&str, &str, &UsageEntry)> {
-        self.entries.iter().map(|((account, user), entry)| (&**account, &**user, &**entry))
+        self.rows.iter().map(|row| (&*row.account, &*row.user, &*row.entry))
     }
 
     /// The rows that are not as they were in `before`, by account and user.
     pub fn changed_since<'a>(&'a self, before: &'a Self) -> impl Iterator<Item = (&'a str, &'a str, &'a UsageEntry)> {
-        let mut old = before.entries.iter().peekable();
-        self.entries.iter().filter_map(move |(key, entry)| {
-            while old.next_if(|(other, _)| *other < key).is_some() {}
-            let same = old.peek().is_some_and(|(other, was)| *other == key && Arc::ptr_eq(was, entry));
-            (!same).then_some((&*key.0, &*key.1, &**entry))
-        })
+        self.rows.changed_since(&before.rows).map(|row| (&*row.account, &*row.user, &*row.entry))
     }
 
     /// Of those who used anything: account, user, and what is left of it.
@@ -259,14 +280,21 @@ impl UsageBook {
         self.rows().filter(|(_, user, _)| !user.is_empty()).map(|(account, user, entry)| (account, user, &entry.decayed))
     }
 
-    /// The rows of users, by account and user.
-    pub(crate) fn entries_of_users(&self) -> impl Iterator<Item = (&str, &str, &Arc<UsageEntry>)> {
-        self.entries.iter().filter(|((_, user), _)| !user.is_empty()).map(|((account, user), entry)| (&**account, &**user, entry))
+    /// How many of those there are.
+    pub(crate) fn user_count(&self) -> usize {
+        self.rows.users
+    }
+
+    /// The rows of users that are not as they were before.
+    pub(crate) fn users_since<'a>(&'a self, before: Option<&'a Self>) -> impl Iterator<Item = (&'a str, &'a str, &'a Arc<UsageEntry>)> {
+        let empty = const { &Rows::new() };
+        let changed = self.rows.changed_since(before.map_or(empty, |before| &before.rows));
+        changed.filter(|row| !row.user.is_empty()).map(|row| (&*row.account, &*row.user, &row.entry))
     }
 
     /// Whether anything was ever charged to an account: then it is closed, not deleted.
     pub fn knows_account(&self, account: &str) -> bool {
-        self.entries.range((Arc::from(account), Arc::from(""))..).next().is_some_and(|((name, _), _)| &**name == account)
+        self.rows.first_from(account, "").is_some_and(|row| &*row.account == account)
     }
 
     /// From now on periods begin at midnight there.
@@ -286,7 +314,7 @@ impl UsageBook {
     /// GPU use charged to an account itself in the period that holds `now`, thousandths of a GPU times milliseconds;
     /// of one type (lower case) or of all.
     pub fn in_period(&self, account: &str, period: Period, now: Timestamp, gpu_type: Option<&str>) -> u128 {
-        let Some(entry) = self.entries.get(&(Arc::from(account), Arc::from(""))) else { return 0 };
+        let Some(entry) = self.rows.get(account, "") else { return 0 };
         let day = period_days(&self.zone, period, now).0;
         let Some(types) = entry.periods.get(&period).and_then(|all| all.get(&day)) else { return 0 };
         match gpu_type {
@@ -353,7 +381,8 @@ impl Decayed {
             carried.carry_over(now, half_life_secs);
             return carried.with(running, clock);
         }
-        let total = self.weighted_in(clock.epoch, &running.before) + running.present;
+        let present = running.micro * clock.weighted - running.not_used;
+        let total = self.weighted_in(clock.epoch, &running.before) + present;
         let micro_millis = total / u128::from(weight(now.0 - clock.start, half_life_secs));
         u64::try_from(micro_millis / MICRO_MILLIS).unwrap_or(u64::MAX)
     }

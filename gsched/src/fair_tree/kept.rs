@@ -3,7 +3,7 @@
 //!
 //! Factors are those of a new tree (a property test says so). Lists nobody.
 
-use super::{FairTree, GpuWeights, PPM};
+use super::{FairTree, GpuWeights, PPM, ShareNode};
 use crate::names::hash;
 use crate::quick::Changes;
 use crate::snapshot::{RunningRun, Snapshot};
@@ -18,22 +18,44 @@ use std::sync::Arc;
 pub(crate) struct Standings {
     /// What the tree was begun with.
     of: Option<(Arc<ClusterConfig>, Arc<Policy>)>,
-    /// Without names: those stand in `names`, of accounts and of users in them.
+    /// Without names: those stand in `people`.
     tree: FairTree<'static>,
-    names: Vec<(Box<str>, Option<Box<str>>)>,
+    /// By place in the tree.
+    people: Vec<Person>,
     /// In the order of their ids.
     runs: Vec<RunUse>,
-    /// Runs that are otherwise than when they were looked at last.
+    /// Runs that are otherwise than when they were looked at last, or had yet to begin then.
     stale: BTreeSet<RunId>,
+    /// All may be.
+    are_stale: bool,
+    /// Whose use grows or falls at every moment, and whose is otherwise since it was read last.
+    moving: BTreeSet<usize>,
+    due: BTreeSet<usize>,
+    /// The book that is entered, and how many have a row in it.
     book: Option<Arc<UsageBook>>,
-    used: Vec<Used>,
-    /// By place in the tree, as `names`: what runs have used, and the last pass in which somebody was to stand there.
-    running: Vec<Running>,
-    seen: Vec<u64>,
+    rows: usize,
+    /// When use was read last.
+    read: Option<Clock>,
     pass: u64,
     /// Places of those who wait, by the number that the queue gave them, and which queue that was.
     waiting: Vec<Option<usize>>,
     queue: u64,
+}
+
+/// An account, or a user in one.
+#[derive(Debug, Default)]
+struct Person {
+    account: Box<str>,
+    user: Option<Box<str>>,
+    /// Whatever happens: an account, or a user whom the policy names.
+    stays: bool,
+    /// How many runs are charged to them, and what those have used.
+    runs: u32,
+    running: Running,
+    /// Their row of the book.
+    entry: Option<Arc<UsageEntry>>,
+    /// The last pass in which they had jobs that wait.
+    waited: u64,
 }
 
 /// A run by whom it is charged to.
@@ -42,16 +64,8 @@ struct RunUse {
     run: RunId,
     at: usize,
     micro: u64,
-    started: Option<Timestamp>,
-}
-
-/// A row of the book.
-#[derive(Debug)]
-struct Used {
-    entry: Arc<UsageEntry>,
-    at: usize,
-    /// What is left of it in a step of its half-life, where no run adds to it.
-    left: Option<(i64, u64)>,
+    /// Since when it counts among what theirs have used.
+    since: Option<Timestamp>,
 }
 
 impl Standings {
@@ -59,7 +73,7 @@ impl Standings {
     pub fn note(&mut self, changes: Option<&Changes>) {
         match changes.filter(|changes| !changes.everything) {
             Some(changes) => self.stale.extend(&changes.runs),
-            None => self.runs.clear(),
+            None => self.are_stale = true,
         }
     }
 
@@ -93,111 +107,128 @@ impl Standings {
 
     fn begin(&mut self, snapshot: &Snapshot, queue: u64) {
         let mut tree = FairTree::of_policy(&snapshot.policy);
-        let names = tree.nodes.iter().map(|node| (node.account.into(), node.user.map(Into::into))).collect();
-        let nodes = std::mem::take(&mut tree.nodes).into_iter().map(|node| super::ShareNode {
-            account: "",
-            user: node.user.map(|_| ""),
-            ..node
-        });
-        let nodes = nodes.collect();
+        let named = |node: &ShareNode| Person { account: node.account.into(), user: node.user.map(Into::into), stays: true, ..Person::default() };
+        let people = tree.nodes.iter().map(named).collect();
+        let nodes = std::mem::take(&mut tree.nodes).into_iter();
+        let nodes = nodes.map(|node| ShareNode { account: "", user: node.user.map(|_| ""), ..node }).collect();
         let FairTree { accounts, users, user_count, .. } = tree;
         let tree = FairTree { nodes, accounts, users, user_count, ..FairTree::default() };
         let of = Some((snapshot.config.clone(), snapshot.policy.clone()));
-        *self = Self { of, tree, names, queue, ..Self::default() };
-        // Users whom the policy names always stand there.
-        self.seen = self.tree.nodes.iter().map(|node| if node.user.is_some() { u64::MAX } else { 0 }).collect();
-        self.running.resize_with(self.seen.len(), Running::default);
+        *self = Self { of, tree, people, queue, are_stale: true, ..Self::default() };
     }
 
     /// Enters what everybody has used by now. `false`: not all who stand in the tree are to.
     fn enter<'n>(&mut self, snapshot: &Snapshot, waiting: impl Iterator<Item = (usize, &'n str, &'n str)>) -> bool {
         self.pass += 1;
         let clock = Clock::new(snapshot.now, snapshot.config.scheduler.fair_share.half_life_secs);
-        self.running.iter_mut().for_each(Running::clear);
-        self.tree.nodes.iter_mut().for_each(|node| node.usage = 0);
         self.enter_runs(snapshot, &clock);
-        self.enter_book(snapshot);
+        let are_rows_there = self.enter_book(&snapshot.usage);
         for (number, account, user) in waiting {
             if self.waiting.len() <= number {
                 self.waiting.resize(number + 1, None);
             }
             let at = self.waiting[number].unwrap_or_else(|| self.user(account, user));
             self.waiting[number] = Some(at);
-            self.see(at);
+            self.people[at].waited = self.pass;
         }
-        for (at, more) in self.running.iter().enumerate().filter(|(_, more)| !more.is_empty()) {
-            self.tree.nodes[at].usage = Decayed::default().with(more, &clock);
+        match self.read.as_ref().is_some_and(|read| clock.is_in_step_of(read)) {
+            true => self.due.extend(&self.moving),
+            false => self.due.extend(0..self.people.len()),
         }
-        for used in &mut self.used {
-            let (more, decayed) = (&self.running[used.at], &used.entry.decayed);
-            let step = clock.step_of(decayed).filter(|_| more.is_empty());
-            let left = match (step, used.left) {
-                (Some(now), Some((then, left))) if now == then => left,
-                _ => decayed.with(more, &clock),
-            };
-            used.left = step.map(|step| (step, left));
-            self.tree.nodes[used.at].usage = left;
-        }
-        self.seen.iter().filter(|seen| **seen >= self.pass).count() as u64 == self.tree.user_count
+        std::mem::take(&mut self.due).into_iter().for_each(|at| self.read_use(at, &clock));
+        self.read = Some(clock);
+        let is_there = |one: &Person| one.stays || one.runs > 0 || one.entry.is_some() || one.waited == self.pass;
+        are_rows_there && self.people.iter().all(is_there)
+    }
+
+    fn read_use(&mut self, at: usize, clock: &Clock) {
+        let person = &self.people[at];
+        let decayed = person.entry.as_ref().map(|entry| &entry.decayed);
+        let is_moving = !person.running.is_empty() || decayed.is_some_and(|decayed| !clock.has_half_life_of(decayed));
+        self.tree.nodes[at].usage = match decayed {
+            Some(decayed) => decayed.with(&person.running, clock),
+            None if is_moving => Decayed::default().with(&person.running, clock),
+            None => 0,
+        };
+        match is_moving {
+            true => self.moving.insert(at),
+            false => self.moving.remove(&at),
+        };
     }
 
     fn enter_runs(&mut self, snapshot: &Snapshot, clock: &Clock) {
-        let stale = std::mem::take(&mut self.stale);
-        let mut before = std::mem::take(&mut self.runs).into_iter().peekable();
         // What GPUs weigh their nodes say, which may come to say something else.
         let keeps = snapshot.config.scheduler.fair_share.gpu_weights_milli.is_empty();
-        let mut weights: Option<GpuWeights> = None;
-        let mut runs = Vec::with_capacity(snapshot.running.len());
-        for run in snapshot.running.iter().filter(|run| !run.charged) {
-            while before.next_if(|known| known.run < run.run).is_some() {}
-            let known = before.next_if(|known| keeps && known.run == run.run && !stale.contains(&run.run));
-            let known = known.unwrap_or_else(|| {
-                let weights = weights.get_or_insert_with(|| GpuWeights::new(snapshot));
-                self.use_of(run, weights.rate(snapshot, run))
-            });
-            self.see(known.at);
-            if let Some(started) = known.started {
-                self.running[known.at].add(clock, known.micro, started);
+        let stale = std::mem::take(&mut self.stale);
+        if std::mem::take(&mut self.are_stale) || !keeps || !self.read.as_ref().is_some_and(|read| clock.goes_on_from(read)) {
+            for (at, person) in self.people.iter_mut().enumerate().filter(|(_, person)| person.runs > 0) {
+                (person.runs, person.running) = (0, Running::default());
+                self.due.insert(at);
             }
-            runs.push(known);
-        }
-        self.runs = runs;
-    }
-
-    fn use_of(&mut self, run: &RunningRun, micro: u64) -> RunUse {
-        let at = self.user(&run.spec.account, &run.spec.user.name);
-        RunUse { run: run.run, at, micro, started: run.started }
-    }
-
-    fn enter_book(&mut self, snapshot: &Snapshot) {
-        if self.book.as_ref().is_some_and(|book| Arc::ptr_eq(book, &snapshot.usage)) {
-            for place in 0..self.used.len() {
-                self.see(self.used[place].at);
+            self.runs.clear();
+            let weights = GpuWeights::new(snapshot);
+            for run in &snapshot.running {
+                let entered = self.enter_run(snapshot, run, &weights, clock);
+                self.runs.extend(entered);
             }
             return;
         }
-        let mut before = std::mem::take(&mut self.used).into_iter().peekable();
-        let mut all = Vec::with_capacity(before.len() + 1);
-        for (account, user, entry) in snapshot.usage.entries_of_users() {
-            let used = before.next_if(|known| Arc::ptr_eq(&known.entry, entry)).unwrap_or_else(|| {
-                let at = self.user(account, user);
-                before.next_if(|known| known.at == at);
-                Used { entry: entry.clone(), at, left: None }
-            });
-            self.see(used.at);
-            all.push(used);
+        let weights = GpuWeights::default();
+        for id in stale {
+            let place = self.runs.binary_search_by_key(&id, |known| known.run);
+            if let Ok(place) = place {
+                let known = self.runs.remove(place);
+                self.leave_run(&known, clock);
+            }
+            let now = snapshot.running.binary_search_by_key(&id, |run| run.run).ok().map(|at| &snapshot.running[at]);
+            if let Some(entered) = now.and_then(|run| self.enter_run(snapshot, run, &weights, clock)) {
+                self.runs.insert(place.unwrap_or_else(|place| place), entered);
+            }
         }
-        self.used = all;
-        self.book = Some(snapshot.usage.clone());
     }
 
-    /// Somebody is to stand in the tree in this pass.
-    fn see(&mut self, at: usize) {
-        self.seen[at] = self.seen[at].max(self.pass);
+    fn enter_run(&mut self, snapshot: &Snapshot, run: &RunningRun, weights: &GpuWeights, clock: &Clock) -> Option<RunUse> {
+        if run.charged {
+            return None;
+        }
+        let micro = weights.rate(snapshot, run);
+        let at = self.user(&run.spec.account, &run.spec.user.name);
+        let person = &mut self.people[at];
+        person.runs += 1;
+        let since = run.started.filter(|started| clock.is_after(*started));
+        match (since, run.started) {
+            (Some(since), _) => person.running.add(clock, micro, since),
+            // By the clock of its node.
+            (None, Some(_)) => self.stale.extend([run.run]),
+            (None, None) => {}
+        }
+        self.due.insert(at);
+        Some(RunUse { run: run.run, at, micro, since })
+    }
+
+    fn leave_run(&mut self, known: &RunUse, clock: &Clock) {
+        let person = &mut self.people[known.at];
+        person.runs -= 1;
+        known.since.iter().for_each(|since| person.running.remove(clock, known.micro, *since));
+        self.due.insert(known.at);
+    }
+
+    /// `false`: somebody has no row any more.
+    fn enter_book(&mut self, book: &Arc<UsageBook>) -> bool {
+        let before = self.book.replace(book.clone());
+        if before.as_ref().is_some_and(|before| Arc::ptr_eq(before, book)) {
+            return true;
+        }
+        for (account, user, entry) in book.users_since(before.as_deref()) {
+            let at = self.user(account, user);
+            self.rows += usize::from(self.people[at].entry.replace(entry.clone()).is_none());
+            self.due.insert(at);
+        }
+        self.rows == book.user_count()
     }
 
     fn place(&self, account: &str, user: &str) -> Option<usize> {
-        let is_it = |at: usize| (&*self.names[at].0, self.names[at].1.as_deref()) == (account, Some(user));
+        let is_it = |at: usize| (&*self.people[at].account, self.people[at].user.as_deref()) == (account, Some(user));
         self.tree.users.find(hash(&[account, user]), is_it)
     }
 
@@ -206,21 +237,19 @@ impl Standings {
         if let Some(at) = self.place(account, user) {
             return at;
         }
-        let parent = self.tree.accounts.find(hash(&[account]), |at| &*self.names[at].0 == account).unwrap_or_else(|| {
+        let parent = self.tree.accounts.find(hash(&[account]), |at| &*self.people[at].account == account).unwrap_or_else(|| {
             let at = self.push(account, None, 0);
-            self.tree.accounts.add(at, |at| hash(&[&self.names[at].0]));
+            self.tree.accounts.add(at, |at| hash(&[&self.people[at].account]));
             at
         });
         let at = self.push(account, Some(user), parent);
-        self.tree.users.add(at, |at| hash(&[&self.names[at].0, self.names[at].1.as_deref().unwrap_or_default()]));
+        self.tree.users.add(at, |at| hash(&[&self.people[at].account, self.people[at].user.as_deref().unwrap_or_default()]));
         self.tree.user_count += 1;
         at
     }
 
     fn push(&mut self, account: &str, user: Option<&str>, parent: usize) -> usize {
-        self.names.push((account.into(), user.map(Into::into)));
-        self.seen.push(0);
-        self.running.push(Running::default());
+        self.people.push(Person { account: account.into(), user: user.map(Into::into), stays: user.is_none(), ..Person::default() });
         self.tree.push("", user.map(|_| ""), parent, 1)
     }
 }

@@ -309,12 +309,12 @@ proptest! {
     /// Runs come, go and are charged, people wait and go away again: of each moment the kept tree says what a new one says.
     #[test]
     fn a_kept_tree_says_what_a_new_one_says(
-        steps in prop::collection::vec((0u8..5, 0u8..12, 1u32..9, 0i64..200_000, any::<bool>()), 1..60),
+        steps in prop::collection::vec((0u8..11, 0u8..12, 1u32..9, 0i64..200_000, any::<bool>()), 1..60),
     ) {
         let (policy, _) = policy_and_use("account a0 shares=2\naccount a1 shares=1 under=a0\nuser u0 in a0 shares=3");
         let mut snapshot = Snapshot { policy: Arc::new(policy), ..Snapshot::default() };
         Arc::make_mut(&mut snapshot.config).scheduler.fair_share.cpu_weight_milli = 1000;
-        let half_life = snapshot.config.scheduler.fair_share.half_life_secs;
+        let mut half_life = snapshot.config.scheduler.fair_share.half_life_secs;
         let mut kept = Standings::default();
         let mut changes = crate::Changes::default();
         let mut numbers = BTreeMap::new();
@@ -326,7 +326,8 @@ proptest! {
                 (1, _) => drop(snapshot.pending.pop()),
                 (2, Some(last)) => {
                     let run = &mut snapshot.running[usize::from(who) % (last + 1)];
-                    run.started = run.started.or(Some(snapshot.now));
+                    // By the clock of its node, which may be ahead.
+                    run.started = run.started.or(Some(snapshot.now.plus_secs(i64::from(amount) * 1000 - 4000)));
                     run.shares[0].cpus = amount;
                     changes.runs.insert(run.run);
                 }
@@ -338,6 +339,18 @@ proptest! {
                     book.charge(&run.spec.account, &run.spec.user.name, &rate, from, snapshot.now, half_life);
                     changes.runs.insert(run.run);
                 }
+                (5, Some(last)) => {
+                    let run = &mut snapshot.running[last];
+                    run.charged = true;
+                    changes.runs.insert(run.run);
+                }
+                (6, _) => snapshot.now = snapshot.now.plus_secs(-2 * secs),
+                (7, _) if who == 0 => snapshot.usage = Arc::default(),
+                (8, _) if who == 0 => {
+                    half_life = if amount == 1 { 0 } else { 100_000 * amount };
+                    Arc::make_mut(&mut snapshot.config).scheduler.fair_share.half_life_secs = half_life;
+                }
+                (9, _) if who == 0 => changes.everything = true,
                 _ => {
                     let run = runs(at as u64, who, amount, Some(snapshot.now).filter(|_| what == 4));
                     changes.runs.insert(run.run);
