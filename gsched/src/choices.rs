@@ -175,8 +175,15 @@ impl Pass<'_> {
             if left > 0 && self.still_fits(job, &one) {
                 left -= 1;
                 self.hold_own(job, vec![(place, one)]);
+            } else {
+                self.forget_not_before();
             }
         }
+    }
+
+    /// A reservation is gone for good: others may have its time.
+    fn forget_not_before(&mut self) {
+        self.engine.shapes.list.iter_mut().for_each(|shape| shape.pass.not_before.clear());
     }
 
     fn still_fits(&self, job: &PendingJob, one: &Reserved) -> bool {
@@ -202,6 +209,9 @@ impl Pass<'_> {
             known.into_iter().for_each(|known| *self.of_pass(shape) = known);
             if found.and_then(|found| self.reserve_at(job, shape, found)).is_none() {
                 return self.hold_own(job, own);
+            }
+            if !own.is_empty() {
+                self.forget_not_before();
             }
         }
     }

@@ -10,7 +10,7 @@ use gmodel::hostlist::Hostlist;
 use gmodel::policy::{Account, Backfill, GpuAmounts, Qos};
 use gmodel::{JobId, Policy, Reason, ReasonCode};
 use proptest::prelude::*;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 #[test]
@@ -48,6 +48,30 @@ fn the_higher_tier_is_looked_at_first_and_then_the_first_named() {
             20 starts in c on n3[0]x1
         "#]],
     );
+}
+
+/// What stood in the way of one in its tier stands in nobody's way once the job has an earlier start in another partition.
+#[test]
+fn who_comes_after_a_reservation_was_taken_back_may_be_promised_its_time() {
+    let promised = |left: u32| {
+        let snapshot = picture(&format!(
+            "partition a nodes=n1 tier=2
+             partition c nodes=n2
+             partition m nodes=n1
+             node n1 h100:4
+             node n2 h100:4
+             running 1 n1 gpus=0-3 left=1000
+             running 2 n2 gpus=0-3 left={left}
+             job gpus=4 partition=m time=500
+             job gpus=4 partition=a,c time=500
+             job gpus=4 partition=m time=500"
+        ));
+        let told = forecast(&snapshot, &snapshot.pending.iter().map(|job| job.id).collect());
+        let starts: BTreeMap<u64, i64> = told.into_iter().map(|one| (one.job.0, one.start.unwrap().since_secs(NOW))).collect();
+        starts.into_values().collect::<Vec<_>>()
+    };
+    assert_eq!(promised(1100), [1500, 1000, 2000], "it stays where it is");
+    assert_eq!(promised(900), [1500, 900, 1000], "from 1000 on n1 is free");
 }
 
 #[test]
