@@ -182,7 +182,11 @@ impl Life {
         self.terms.limit_secs = limit_secs;
         if self.wait == Some(Wait::Limit) {
             self.wait = None;
-            match self.checkpoint_at().is_some_and(|at| now >= at) {
+            // While it stands still its time does, too.
+            let frozen = self.frozen.take();
+            let is_near = self.checkpoint_at().is_some_and(|at| frozen.unwrap_or(now) >= at);
+            self.frozen = frozen;
+            match is_near {
                 // Still near: it was asked already.
                 true => self.wait = Some(Wait::Limit),
                 false => self.answer = None,
@@ -195,7 +199,7 @@ impl Life {
     pub fn marked(&mut self, now: Boot, number: u32) -> bool {
         let is_answer = self.wait.is_some() && self.answer.is_none();
         if is_answer {
-            self.answer = Some((number, Boot(now.0 + AFTER_MARK_MILLIS)));
+            self.answer = Some((number, Boot(self.frozen.unwrap_or(now).0 + AFTER_MARK_MILLIS)));
         }
         is_answer
     }
@@ -257,7 +261,7 @@ impl Life {
                 _ => self.condemn(now, EndCause::TimeLimit, self.limit_text(None), self.terms.kill_grace_secs),
             });
         }
-        if self.answer.is_some_and(|(_, at)| now >= at) || matches!(self.wait, Some(Wait::Stop { until, .. }) if now >= until) {
+        if self.answered_at().is_some_and(|at| now >= at) || matches!(self.wait, Some(Wait::Stop { until, .. }) if now >= until) {
             acts.extend(self.end_wait(now, "the end of its time"));
         }
         let kill_at = self.verdict.as_ref().map(|v| v.kill_at);
@@ -282,8 +286,7 @@ impl Life {
             Some(Wait::Stop { until, .. }) => Some(until),
             _ => None,
         };
-        let answered_at = self.answer.map(|(_, at)| at);
-        [self.warn_at(), self.checkpoint_at(), self.limit_at(), answered_at, given_up_at, kill_at].into_iter().flatten().min()
+        [self.warn_at(), self.checkpoint_at(), self.limit_at(), self.answered_at(), given_up_at, kill_at].into_iter().flatten().min()
     }
 
     /// The run is ending: whoever watches should look whether processes are left.
@@ -327,7 +330,9 @@ impl Life {
                 vec![Act::Freeze]
             }
             (Phase::Running { started }, Some(since), false) => {
-                started.0 += now.0.saturating_sub(since.0);
+                let still_millis = now.0.saturating_sub(since.0);
+                started.0 += still_millis;
+                self.answer.iter_mut().for_each(|(_, at)| at.0 += still_millis);
                 self.frozen = None;
                 vec![Act::Thaw]
             }
@@ -418,6 +423,11 @@ impl Life {
             }
             _ => None,
         }
+    }
+
+    /// When SIGTERM follows the mark that was waited for: not while it stands still.
+    fn answered_at(&self) -> Option<Boot> {
+        self.answer.filter(|_| self.frozen.is_none()).map(|(_, at)| at)
     }
 
     fn warn_at(&self) -> Option<Boot> {
@@ -692,6 +702,42 @@ mod tests {
         assert_eq!(life.emptied(false), RECORD);
     }
 
+    #[test]
+    fn a_job_that_is_suspended_just_after_its_mark_is_ended_when_it_goes_on() {
+        let near = || {
+            let mut life = with_checkpoint(Some(600), None);
+            assert_eq!(life.tick(at(540)), [Act::Checkpoint]);
+            assert!(life.marked(at(541), 1));
+            life.set_suspended(true);
+            assert_eq!(life.tick(Boot(541_200)), [Act::Freeze]);
+            assert_eq!((life.tick(at(900)), life.next_deadline()), (vec![], None), "it stands still, and so does its time");
+            life.set_suspended(false);
+            life
+        };
+        let mut life = near();
+        assert_eq!(life.tick(at(1000)), [Act::Thaw]);
+        assert_eq!(life.next_deadline(), Some(Boot(1_000_300)), "what was left of the half second");
+        assert_eq!(life.tick(Boot(1_000_300)), TERM);
+        assert_eq!(life.end(0).2, "the time limit of 600 s was near; asked for a checkpoint, ended after checkpoint mark 1");
+        // A mark that was on its way when it was frozen counts from then.
+        let mut life = with_checkpoint(Some(600), None);
+        life.tick(at(540));
+        life.set_suspended(true);
+        life.tick(at(541));
+        assert!(life.marked(at(700), 1));
+        assert_eq!(life.next_deadline(), None);
+        // A limit that is said anew meanwhile is as near as it was; one that is moved out of sight asks nothing of it.
+        life.set_limit(Some(600), at(800));
+        life.set_suspended(false);
+        assert_eq!(life.tick(at(1000)), [Act::Thaw]);
+        assert_eq!(life.next_deadline(), Some(Boot(1_000_500)));
+        let mut life = near();
+        life.set_limit(Some(900), at(950));
+        assert_eq!(life.tick(at(1000)), [Act::Thaw]);
+        assert_eq!(life.next_deadline(), Some(Boot(1_298_800)), "asked again a minute before the new one");
+        assert_eq!(near().stop(at(1000), StopWhy::Cancelled, 10), [Act::Thaw, Act::Terminate]);
+    }
+
     #[derive(Clone, Debug)]
     enum Happening {
         Suspend(bool),
@@ -759,6 +805,9 @@ mod tests {
             prop_assert!(last(&Act::Terminate).is_none_or(|term| last(&Act::Checkpoint).is_none_or(|asked| asked < term)), "{all:?}");
             prop_assert!(asks || count(&Act::Checkpoint) == 0);
             let turns: Vec<&Act> = all.iter().filter(|act| matches!(act, Act::Freeze | Act::Thaw)).collect();
+            let first = |from: usize, act: &Act| all[from..].iter().position(|other| other == act).map_or(all.len(), |at| from + at);
+            let frozen = (0..all.len()).filter(|at| all[*at] == Act::Freeze).map(|at| at..first(at, &Act::Thaw));
+            prop_assert!(frozen.into_iter().all(|still| !all[still].contains(&Act::Terminate)), "ended while it stands still: {all:?}");
             prop_assert!(turns.chunks(2).all(|two| *two[0] == Act::Freeze && two.get(1).is_none_or(|act| **act == Act::Thaw)), "{all:?}");
             if life.is_recorded() {
                 prop_assert_eq!(all.last(), Some(&Act::Record));
