@@ -170,7 +170,8 @@ pub(super) fn take_inventory(tx: &mut Tx, id: NodeId, mut inventory: Inventory) 
     }
 }
 
-/// Takes a checkpoint mark if it is newer than what is known of the run on its node.
+/// Takes a checkpoint mark if it is newer than what is known of the run on its node. When it was set is the node's word: later than the
+/// run's start and its marks before, and not in the future. So work that was safe while the controller was away is not lost.
 fn take_mark(tx: &mut Tx, node: NodeId, run: RunId, mark: Option<Mark>) {
     let (Some(mut mark), Some(record)) = (mark, tx.state.runs.get(run)) else { return };
     let Some(member) = record.member(node) else { return };
@@ -180,7 +181,10 @@ fn take_mark(tx: &mut Tx, node: NodeId, run: RunId, mark: Option<Mark>) {
         if mark.note.len() > MAX_NOTE_BYTES {
             mark.note = mark.note.chars().take(MAX_NOTE_BYTES / 4).collect();
         }
-        tx.emit(Event::RunMarked { run, node, mark, at: tx.now });
+        let started = record.started.or(record.go).unwrap_or(record.placed);
+        let earliest = record.mark.as_ref().map_or(started, |known| known.at.max(started)).min(tx.now);
+        let at = mark.at.clamp(earliest, tx.now);
+        tx.emit(Event::RunMarked { run, node, mark, at });
     }
 }
 

@@ -28,7 +28,7 @@ pub struct Past {
     /// When its last run that was preempted ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preempted: Option<Timestamp>,
-    /// Newest checkpoint mark of all its runs, by the controller's clock.
+    /// Newest checkpoint mark of all its runs; its time is kept within what the controller's clock allows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_mark: Option<Box<Mark>>,
     /// What it was worth when its last run was placed.

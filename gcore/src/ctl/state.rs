@@ -248,7 +248,7 @@ pub struct Run {
     /// Outcome, once every member ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<Outcome>,
-    /// Its newest checkpoint mark, by the controller's clock, with the node's number and note.
+    /// Its newest checkpoint mark, with the node's number, note, and time as far as the controller's clock allows it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mark: Option<gmodel::checkpoint::Mark>,
     /// It stands still.

@@ -1,6 +1,6 @@
 //! Preemption, marks, and drains with a deadline: who is told to go, what becomes of it, what the record says.
 
-use super::world::check;
+use super::world::{World, check};
 use expect_test::expect;
 
 #[test]
@@ -210,6 +210,54 @@ fn marks_are_numbered_and_old_ones_are_no_news() {
             job 1
             1 alice RUNNING 1-1 on n1[0] MARK 3 three
             1 alice RUNNING 1-2 on n1[0] MARK 1 one
+        "#]],
+    );
+}
+
+#[test]
+fn a_mark_is_as_old_as_its_node_says_within_what_can_be() {
+    let mut world = World::new();
+    let mut tell = |lines: &[&str]| {
+        lines.iter().for_each(|line| world.line(line));
+        let run = world.state.runs.values().next().unwrap();
+        run.mark.as_ref().map_or(-1, |mark| mark.at.since_secs(run.started.unwrap()))
+    };
+    assert_eq!(tell(&["node n1 h100:1", "submit user=alice gpus=1 time=6000", "plan", "n1 running 1-1", "wait 100"]), -1);
+    assert_eq!(tell(&["n1 mark 1-1 1 early ago=5000"]), 0, "not before the run");
+    assert_eq!(tell(&["n1 mark 1-1 2 ahead ago=-5000"]), 100, "not in the future");
+    // The controller was away for a while, and the job went on.
+    assert_eq!(tell(&["restart", "wait 50", "n1 hello 1-1=running"]), 100);
+    assert_eq!(tell(&["n1 mark 1-1 7 while_away ago=20"]), 130);
+    assert_eq!(tell(&["n1 mark 1-1 8 set_back ago=90"]), 130, "the clock there was set back: it is the newer one all the same");
+    assert_eq!(tell(&["n1 mark 1-1 6 late ago=0"]), 130, "an old one is no news");
+    assert_eq!(tell(&["n1 mark 1-1 9 now"]), 150);
+}
+
+#[test]
+fn what_was_marked_while_the_controller_was_away_is_not_lost() {
+    check(
+        "node n1 h100:2
+         submit user=alice gpus=1 time=6000
+         submit user=alice gpus=1 time=6000
+         submit user=bob gpus=2 time=60
+         plan
+         n1 running 1-1
+         n1 running 2-1
+         restart
+         wait 50
+         n1 hello 1-1=running 2-1=running
+         n1 mark 1-1 1 safe ago=30
+         preempt 1-1 2-1 for=3 mode=cancel
+         n1 stopped 1-1
+         n1 stopped 2-1
+         show",
+        expect![[r#"
+            job 1
+            job 2
+            job 3
+            1 alice PREEMPTED 0:0 (preempted for job 3 of bob (account default): its guarantee; 30 GPU-seconds since its last mark are lost) MARK 1 safe
+            2 alice PREEMPTED 0:0 (preempted for job 3 of bob (account default): its guarantee; 50 GPU-seconds since its last mark are lost)
+            3 bob PENDING Resources: needs 2 GPUs and 1 CPU on one node; most is free on n1: 0 GPUs, 62 CPUs and 0 of memory; room is expected by 1970-01-12T15:26:40Z
         "#]],
     );
 }

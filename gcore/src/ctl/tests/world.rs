@@ -549,7 +549,8 @@ impl World {
             "mark" => {
                 let run: RunId = args[0].parse().unwrap();
                 let number = args[1].parse().unwrap();
-                let mark = Some(Mark { number, at: self.now, note: args[2..].join(" ") });
+                let ago: i64 = words.parse("ago").unwrap_or(0);
+                let mark = Some(Mark { number, at: self.now.plus_secs(-ago), note: args[2..].join(" ") });
                 let phase = RunPhase::Running { started: self.now };
                 let runs = vec![RunReport { run, phase, mark }];
                 self.feed(Input::Node { node, report: NodeReport::Runs { runs } }).unwrap();
