@@ -3,7 +3,7 @@
 use super::command::{Actor, Refusal, Reply, Target};
 use super::event::Event;
 use super::handle::Tx;
-use super::targets::{Found, each, find, own_tasks, shown, split};
+use super::targets::{Found, each, few_are_split, find, own_tasks, shown, split};
 use gmodel::node::Mark;
 use gmodel::{JobId, JobState};
 
@@ -22,8 +22,9 @@ impl Holder<'_> {
     }
 }
 
-pub(super) fn hold(tx: &mut Tx, holder: Holder, targets: &[Target], reason: &str) -> Reply {
-    each(tx, targets, |tx, target| {
+pub(super) fn hold(tx: &mut Tx, holder: Holder, targets: &[Target], reason: &str) -> Result<Reply, Refusal> {
+    few_are_split(tx.state, targets, "held", |found| matches!(found, Found::Untouched { .. }))?;
+    Ok(each(tx, targets, |tx, target| {
         let found = find(tx.state, holder.actor, target)?;
         let reason = reason.chars().take(1000).collect();
         match found {
@@ -48,7 +49,7 @@ pub(super) fn hold(tx: &mut Tx, holder: Holder, targets: &[Target], reason: &str
                 shown(target)
             ))),
         }
-    })
+    }))
 }
 
 fn owner_name(tx: &Tx, found: Found) -> String {
@@ -94,8 +95,10 @@ pub(super) fn mark_owner(actor: &Actor, job_owner: &str) -> String {
     }
 }
 
-pub(super) fn release(tx: &mut Tx, actor: &Actor, targets: &[Target]) -> Reply {
-    each(tx, targets, |tx, target| match find(tx.state, actor, target)? {
+pub(super) fn release(tx: &mut Tx, actor: &Actor, targets: &[Target]) -> Result<Reply, Refusal> {
+    let is_held = |array: JobId| tx.state.arrays.get(array).is_some_and(|array| !array.holds.is_empty());
+    few_are_split(tx.state, targets, "released", |found| matches!(found, Found::Untouched { array, .. } if is_held(array)))?;
+    Ok(each(tx, targets, |tx, target| match find(tx.state, actor, target)? {
         Found::Array(array) => {
             let (held, owner) = match tx.state.arrays.get(array) {
                 Some(array) => (array.holds.clone(), array.spec.user.name.clone()),
@@ -127,7 +130,7 @@ pub(super) fn release(tx: &mut Tx, actor: &Actor, targets: &[Target]) -> Reply {
         }
         Found::Job(id) => release_job(tx, actor, id, target),
         Found::Over => Err(Refusal::conflict(format!("job {} is over", shown(target)))),
-    })
+    }))
 }
 
 fn release_job(tx: &mut Tx, actor: &Actor, id: JobId, target: Target) -> Result<(), Refusal> {

@@ -10,14 +10,15 @@ use super::handle::Tx;
 use super::hold::mark_owner;
 use super::limits;
 use super::state::{Job, State};
-use super::targets::{Found, each, find, own_tasks, shown, split};
+use super::targets::{Found, each, few_are_split, find, own_tasks, shown, split};
 use gmodel::array_spec::RangeSet;
 use gmodel::node::Mark;
 use gmodel::run::StopWhy;
 use gmodel::{JobId, JobSpec, JobState, RunId, Timestamp};
 
-pub(super) fn handle(tx: &mut Tx, actor: &Actor, targets: &[Target], hold: bool) -> Reply {
-    each(tx, targets, |tx, target| {
+pub(super) fn handle(tx: &mut Tx, actor: &Actor, targets: &[Target], hold: bool) -> Result<Reply, Refusal> {
+    few_are_split(tx.state, targets, "held", |found| hold && found == Found::Over)?;
+    Ok(each(tx, targets, |tx, target| {
         let found = find(tx.state, actor, target).map_err(|refusal| what_is_left(tx, target, refusal))?;
         let (jobs, cancelled) = match found {
             Found::Job(id) => (vec![id], None),
@@ -53,7 +54,7 @@ pub(super) fn handle(tx: &mut Tx, actor: &Actor, targets: &[Target], hold: bool)
             }
         }
         Ok(())
-    })
+    }))
 }
 
 /// How a job comes back to the queue.

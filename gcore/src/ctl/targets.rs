@@ -19,6 +19,32 @@ pub(super) enum Found {
     Over,
 }
 
+/// Tasks that one command gives records of their own, at most: each is about a KiB, and all of them are one commit.
+const MAX_SPLIT: usize = 10_000;
+
+/// Not more tasks of their arrays than that are to be told from the rest one by one.
+///
+/// # Errors
+/// They are more: nothing is done.
+pub(super) fn few_are_split(state: &State, targets: &[Target], verb: &str, is_split: impl Fn(Found) -> bool) -> Result<(), Refusal> {
+    if targets.len() <= MAX_SPLIT {
+        return Ok(());
+    }
+    let split: Vec<&Target> = targets.iter().filter(|target| locate(state, **target).is_ok_and(&is_split)).collect();
+    let array = match split.first() {
+        Some(Target::Task { array, .. }) => Some(*array),
+        Some(Target::Job(id)) => state.array_of(*id).map(|(array, _)| array.id),
+        None => None,
+    };
+    match array.filter(|_| split.len() > MAX_SPLIT) {
+        None => Ok(()),
+        Some(array) => Err(Refusal::limit(format!(
+            "{} tasks would be {verb} one by one, and {MAX_SPLIT} is the most of one request. Name the whole array ({array}), or fewer at a time.",
+            split.len()
+        ))),
+    }
+}
+
 /// Finds a target that the actor may change.
 pub(super) fn find(state: &State, actor: &Actor, target: Target) -> Result<Found, Refusal> {
     let found = locate(state, target)?;

@@ -55,7 +55,7 @@ pub(super) fn handle(tx: &mut Tx, actor: &Actor, target: Target, mut change: Job
         wait_anew(tx, who, waits);
     }
     if holds {
-        hold(tx, Holder { actor, for_owner: false }, &[target], "");
+        hold(tx, Holder { actor, for_owner: false }, &[target], "")?;
     }
     Ok(Reply::Done)
 }

@@ -234,3 +234,28 @@ fn each_task_starts_steps_by_its_own_number_though_the_first_has_that_of_the_arr
         "#]],
     );
 }
+
+/// Each would be a record of its own, and all of them one commit.
+#[test]
+fn not_too_many_tasks_are_held_one_by_one() {
+    let mut world = World::new();
+    let tasks: String = (0..10_001).map(|index| format!(" 1_{index}")).collect();
+    world.line("node n1 h100:1");
+    world.line("submit user=alice gpus=1 time=60 array=0-10001");
+    let mut told = |line: &str| {
+        let before = world.out.len();
+        world.line(line);
+        (world.out[before..].to_owned(), world.state.jobs.values().count())
+    };
+    let refusal = |verb: &str| {
+        format!("refused: 10001 tasks would be {verb} one by one, and 10000 is the most of one request. Name the whole array (1), or fewer at a time.\n")
+    };
+    assert_eq!(told(&format!("hold{tasks} user=alice")), (refusal("held"), 0));
+    assert_eq!(told("hold 1 user=alice"), (String::new(), 0), "the whole array needs no records");
+    assert_eq!(told(&format!("release{tasks} user=alice")), (refusal("released"), 0));
+    assert_eq!(told("release 1_10001 user=alice"), (String::new(), 1));
+    assert_eq!(told("release 1 user=alice"), (String::new(), 1));
+    assert_eq!(told(&format!("release{tasks} user=alice")), (String::new(), 1), "nobody holds them any more");
+    assert_eq!(told("cancel 1 user=alice"), (String::new(), 1));
+    assert_eq!(told(&format!("requeue{tasks} held user=alice")), (refusal("held"), 1));
+}
