@@ -289,8 +289,8 @@ struct Running {
     jobs: u32,
     cpus: u32,
     nodes: u32,
-    /// Thousandths by type, and of all.
-    gpus: BTreeMap<String, u64>,
+    /// Thousandths by type, and of all, with when the newest run that holds some was placed: one that holds none is not held up.
+    gpus: BTreeMap<String, (u64, Timestamp)>,
     newest: Timestamp,
 }
 
@@ -313,7 +313,9 @@ fn check_running(state: &State, found: &mut Vec<String>) {
                     let gpu = state.nodes.get(share.node).and_then(|node| node.gpus.get(usize::from(grant.slot.0)));
                     let kind = gpu.map_or(String::new(), |gpu| gpu.info.gpu_type.to_ascii_lowercase());
                     for kind in [kind, gmodel::policy::ALL_GPUS.to_owned()] {
-                        *sum.gpus.entry(kind).or_default() += u64::from(grant.part.milli());
+                        let (milli, newest) = sum.gpus.entry(kind).or_default();
+                        *milli += u64::from(grant.part.milli());
+                        *newest = run.placed.max(*newest);
                     }
                 }
             }
@@ -334,8 +336,8 @@ fn check_running(state: &State, found: &mut Vec<String>) {
             }
         }
         for (kind, most) in limits.gpus.iter().chain([&also]).flat_map(|amounts| &amounts.0) {
-            let has = sum.gpus.get(kind).copied().unwrap_or(0);
-            if has > *most {
+            let (has, newest) = sum.gpus.get(kind).copied().unwrap_or_default();
+            if has > *most && newest > state.policy_since.1 {
                 found.push(format!("{subject} may hold {most} thousandths of {kind} and holds {has}"));
             }
         }

@@ -277,3 +277,25 @@ fn qos_come_from_the_account_the_partition_or_are_normal() {
         "#]],
     );
 }
+
+#[test]
+fn who_holds_no_gpus_starts_beside_runs_that_hold_more_than_a_newer_limit() {
+    check(
+        "node n1 h100:4
+         account nlp users=carol
+         submit user=carol account=nlp gpus=4 mem=1G time=600
+         plan
+         wait 5
+         account nlp users=carol gpus=h100:2
+         wait 5
+         submit user=carol account=nlp mem=1G time=600
+         plan
+         show",
+        expect![[r#"
+            job 1
+            job 2
+            1 carol RUNNING 1-1 on n1[0,1,2,3]
+            2 carol RUNNING 2-1 on n1[]
+        "#]],
+    );
+}
