@@ -297,6 +297,11 @@ impl Ledger {
         &self.types
     }
 
+    /// Thousandths of a GPU that a slice of a MIG profile counts.
+    pub(crate) fn slice_milli(&self, profile: &str) -> u32 {
+        self.gpu_types.slice_milli(profile)
+    }
+
     /// The types that a job of a partition may be given where it names none; nothing where no guarantee is of a type.
     pub(crate) fn types_in(&self, partition: &str) -> &[usize] {
         self.partition_names.number(partition).map_or(&[], |at| self.gpu_types.of_partition(at as usize))

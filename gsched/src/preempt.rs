@@ -10,7 +10,7 @@ use crate::plan::Preempt;
 use crate::preempt_exchange::{self, Heirs, Leaver};
 use crate::preempt_nodes::{fewest, less_loss, near_fewest, one_node, several_nodes};
 use crate::preempt_room::{Holder, Need, NodeSet, cheapest_nodes};
-use crate::priority::{gpus_asked, guaranteed_as};
+use crate::priority::{gpus_asked, gpus_counted, guaranteed_as};
 use crate::quota::Guarantees;
 use crate::snapshot::{PendingJob, RunningRun, Snapshot};
 use gmodel::policy::PreemptMode;
@@ -97,7 +97,7 @@ impl Claims {
     fn comes(&mut self, ledger: &Ledger, job: &PendingJob, now: Timestamp, owed: bool) {
         let tree = ledger.tree();
         let Some(account) = tree.number(&job.spec.account) else { return };
-        let gpus = gpus_asked(&job.spec.request).1;
+        let gpus = gpus_counted(&job.spec.request, ledger).1;
         tree.line(account).for_each(|above| self.coming[above as usize] += gpus);
         let Some(guarantees) = self.guarantees.as_mut().filter(|_| owed) else { return };
         if let Some(held) = guaranteed_as(job, account, guarantees, ledger, now) {
@@ -169,6 +169,8 @@ impl<'a> Known<'a> {
             }
             known.runs.push(candidate(snapshot, run, account, class, mode, gpus));
         }
+        let leaving = snapshot.running.iter().filter(|run| run.leaves_by.is_some() || run.charged);
+        known.pass_on(leaving.filter(|run| ledger.class_of(run.run) == Some(RunClass::Guaranteed)).collect());
         known
     }
 
@@ -207,20 +209,47 @@ impl<'a> Known<'a> {
         for run in chosen.set.iter().map(|at| &self.runs[*at]).filter(|run| run.class == Some(RunClass::Borrowed)) {
             *self.borrowed.entry(lender_of(self.ledger, run.account)).or_default() -= run.gpus;
         }
+        let exchanged = chosen.exchanged.is_some();
         if let Some(exchanged) = chosen.exchanged {
             self.claims.guarantees = Some(exchanged.guarantees);
             for heir in exchanged.heirs {
                 self.heirs.remove(heir);
-                if let Some(run) = self.runs.iter_mut().find(|run| run.run.run == heir) {
-                    run.class = Some(RunClass::Guaranteed);
-                }
-                let account = self.snapshot.running.binary_search_by_key(&heir, |run| run.run).ok();
-                let account = account.and_then(|at| self.ledger.tree().number(&self.snapshot.running[at].spec.account));
-                let gpus = self.ledger.standing_of(heir).map_or(0, |(_, gpus)| gpus);
-                *self.borrowed.entry(lender_of(self.ledger, account.unwrap_or(ROOT))).or_default() -= gpus;
+                self.stands_on_guarantee(heir);
             }
         }
         self.claims.comes(self.ledger, job, self.snapshot.now, true);
+        if !exchanged {
+            let guaranteed = |run: &&Candidate| run.class == Some(RunClass::Guaranteed) && run.mode != PreemptMode::Suspend;
+            let going = chosen.set.iter().map(|at| &self.runs[*at]).filter(guaranteed).map(|run| run.run);
+            self.pass_on(going.collect());
+        }
+    }
+
+    /// What guaranteed runs leave that go without an exchange: borrowed ones of their guarantee stand on it as soon as they are gone,
+    /// and who could take them as borrowed would only have them take back what it got.
+    fn pass_on(&mut self, leavers: Vec<&'a RunningRun>) {
+        let Some(guarantees) = self.claims.guarantees.as_mut() else { return };
+        let (ledger, tree) = (self.ledger, self.ledger.tree());
+        let mut lenders: BTreeSet<u32> = BTreeSet::new();
+        for run in leavers {
+            let account = tree.number(&run.spec.account).unwrap_or(ROOT);
+            guarantees.remove(tree, account, &ledger.holding_of_run(run));
+            lenders.insert(lender_of(ledger, account));
+        }
+        if !lenders.is_empty() {
+            let heirs = self.heirs.inherit(guarantees, ledger, &lenders);
+            heirs.into_iter().for_each(|heir| self.stands_on_guarantee(heir));
+        }
+    }
+
+    fn stands_on_guarantee(&mut self, heir: RunId) {
+        if let Some(run) = self.runs.iter_mut().find(|run| run.run.run == heir) {
+            run.class = Some(RunClass::Guaranteed);
+        }
+        let account = self.snapshot.running.binary_search_by_key(&heir, |run| run.run).ok();
+        let account = account.and_then(|at| self.ledger.tree().number(&self.snapshot.running[at].spec.account));
+        let gpus = self.ledger.standing_of(heir).map_or(0, |(_, gpus)| gpus);
+        *self.borrowed.entry(lender_of(self.ledger, account.unwrap_or(ROOT))).or_default() -= gpus;
     }
 
     /// The runs of those that may be ended which make room, with the fewest of them.
@@ -241,7 +270,9 @@ impl<'a> Known<'a> {
         let may_go = |run: &Candidate| {
             let stands = run.class == Some(RunClass::Guaranteed) && run.gpus > 0;
             let heirs = passes_on.get(&lender_of(self.ledger, run.account)).copied().unwrap_or(0);
-            stands && !run.taken && run.mode != PreemptMode::Suspend && heirs >= run.gpus && preempt_exchange::may_borrow(run.run)
+            // Its QOS would take back what the exchange took.
+            let gives_back = self.preempts(&run.run.spec.qos, &job.spec.qos);
+            stands && !gives_back && !run.taken && run.mode != PreemptMode::Suspend && heirs >= run.gpus && preempt_exchange::may_borrow(run.run)
         };
         let mut all: Vec<Eligible> = (0..self.runs.len())
             .filter(|at| may_go(&self.runs[*at]))
@@ -530,7 +561,7 @@ impl<'a> FairSwap<'a> {
             ledger,
             claims: &candidates.claims,
             taker,
-            wants: gpus_asked(&job.spec.request).1,
+            wants: gpus_counted(&job.spec.request, ledger).1,
             cluster: gpus.filter(|gpu| gpu.usable()).map(|gpu| u64::from(gpu.info.part().milli())).sum(),
             giver: BTreeMap::new(),
             left: BTreeMap::new(),

@@ -59,6 +59,21 @@ impl Heirs {
         self.0.retain(|heir| heir.run != run);
     }
 
+    /// Takes out those who stand on the guarantees of these lenders from now on, the oldest first, and adds them there.
+    pub fn inherit(&mut self, guarantees: &mut Guarantees, ledger: &Ledger, lenders: &BTreeSet<u32>) -> Vec<RunId> {
+        let tree = ledger.tree();
+        let mut found = Vec::new();
+        self.0.retain(|heir| {
+            let inherits = lenders.contains(&heir.lender) && heir.held.gpus > 0 && guarantees.fits(tree, heir.account, &heir.held);
+            if inherits {
+                guarantees.add(tree, heir.account, &heir.held);
+                found.push(heir.run);
+            }
+            !inherits
+        });
+        found
+    }
+
     /// Thousandths of GPUs that each guarantee could pass on.
     pub fn by_lender(&self) -> BTreeMap<u32, u64> {
         let mut all = BTreeMap::new();

@@ -229,7 +229,7 @@ pub(crate) fn asked(job: &PendingJob, ledger: &Ledger, now: Timestamp) -> Vec<Ho
     let until = job.limit_secs.map(|secs| now.plus_secs(i64::from(secs)));
     let request = &job.spec.request;
     let none = Holding::new(u64::from(request.ntasks), u64::from(request.nodes_min), now, until);
-    let (gpu_type, milli) = gpus_asked(request);
+    let (gpu_type, milli) = gpus_counted(request, ledger);
     let of_type = |number: usize| {
         let mut held = none.clone();
         held.add_gpus(number, milli);
@@ -242,8 +242,17 @@ pub(crate) fn asked(job: &PendingJob, ledger: &Ledger, now: Timestamp) -> Vec<Ho
     }
 }
 
-/// Thousandths of GPUs by the first choice, with their type if one is named.
+/// Thousandths of GPUs by the first choice, with their type if one is named. Slices count as little as their names allow.
 pub fn gpus_asked(request: &Request) -> (Option<&str>, u64) {
+    gpus_of_first(request, least_milli)
+}
+
+/// The same, where slices count as those of this cluster do: what one will be charged with, and stands on.
+pub(crate) fn gpus_counted<'r>(request: &'r Request, ledger: &Ledger) -> (Option<&'r str>, u64) {
+    gpus_of_first(request, |profile| ledger.slice_milli(profile))
+}
+
+fn gpus_of_first(request: &Request, slice_milli: impl Fn(&str) -> u32) -> (Option<&str>, u64) {
     let Some(first) = request.gpus.as_ref().and_then(|ask| ask.alternatives.first()) else { return (None, 0) };
     let times = match request.gpu_scope {
         GpuScope::Job => 1,
@@ -253,7 +262,7 @@ pub fn gpus_asked(request: &Request) -> (Option<&str>, u64) {
     let milli = match &first.amount {
         GpuAmount::Whole(count) => u64::from(*count) * 1000,
         GpuAmount::Share { milli } => u64::from(*milli),
-        GpuAmount::Mig { profile, count } => u64::from(*count) * u64::from(least_milli(profile)),
+        GpuAmount::Mig { profile, count } => u64::from(*count) * u64::from(slice_milli(profile)),
     };
     let gpu_type = match &first.kind {
         GpuKind::Any => None,

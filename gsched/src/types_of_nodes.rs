@@ -4,9 +4,12 @@
 
 use crate::limits::{ALL, GpuTypes, Holding};
 use crate::snapshot::{RunningRun, Snapshot};
+use gmodel::config::MigCuts;
+use gmodel::mig::least_milli;
 use gmodel::policy::GpuAmounts;
 use gmodel::run::NodeShare;
 use gmodel::{NodeId, Policy};
+use std::collections::BTreeMap;
 
 /// The type of each node's GPUs, by slot.
 #[derive(Clone, Debug, Default)]
@@ -16,6 +19,8 @@ pub(crate) struct GpuTypesOfNodes {
     types: Vec<usize>,
     /// Of each partition, where a guarantee is of a type; else empty.
     partitions: Vec<Vec<usize>>,
+    /// Thousandths of a GPU that a slice of a profile counts, the most of those there are or are cut as needed; where there are quotas.
+    slices: BTreeMap<String, u32>,
 }
 
 impl GpuTypesOfNodes {
@@ -35,6 +40,9 @@ impl GpuTypesOfNodes {
         if has_typed_guarantees(&snapshot.policy) {
             all.find_partitions(snapshot);
         }
+        if snapshot.policy.has_quotas() {
+            all.find_slices(snapshot);
+        }
         all
     }
 
@@ -52,6 +60,27 @@ impl GpuTypesOfNodes {
             }
             self.partitions.push(types);
         }
+    }
+
+    fn find_slices(&mut self, snapshot: &Snapshot) {
+        let mut note = |profile: &str, milli: u32| match self.slices.get_mut(profile) {
+            Some(most) => *most = milli.max(*most),
+            None => drop(self.slices.insert(profile.to_owned(), milli)),
+        };
+        let cuts = snapshot.config.partitions.iter().any(|partition| partition.mig == MigCuts::Planned);
+        for node in &snapshot.nodes {
+            for gpu in node.gpus.iter() {
+                gpu.info.slice.iter().for_each(|slice| note(&slice.profile, gpu.info.part().milli()));
+            }
+            let kinds = node.mig.boards.iter().filter(|_| cuts).flat_map(|board| &board.kinds);
+            kinds.for_each(|kind| note(&kind.profile, kind.part().milli()));
+        }
+    }
+
+    /// What a slice of a profile counts; where there is none, what its name says that it is at least.
+    pub fn slice_milli(&self, profile: &str) -> u32 {
+        let named = self.slices.iter().filter(|(name, _)| name.eq_ignore_ascii_case(profile));
+        named.map(|(_, milli)| *milli).max().unwrap_or_else(|| least_milli(profile))
     }
 
     pub fn of_partition(&self, partition: usize) -> &[usize] {
