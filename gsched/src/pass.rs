@@ -153,6 +153,7 @@ impl Engine {
         let mut pass = Pass::new(self, snapshot, budget, ledger);
         pass.hold_counted();
         pass.at_once = true;
+        pass.foretells = look.is_some() && reserve.is_some();
         pass.slices = slices;
         pass.frozen = frozen.as_ref();
         pass.candidates = pass.frozen.map(|frozen| Candidates::new(snapshot, frozen));
@@ -288,6 +289,8 @@ pub(crate) struct Pass<'a> {
     pub(crate) keeps_promises: bool,
     /// Nobody is told anything.
     pub(crate) is_silent: bool,
+    /// Starts are foretold: who waits for the window of its own reservation has its place in it.
+    foretells: bool,
     /// Place of the job at hand among the pending.
     pub(crate) at_hand: usize,
     pub(crate) licences: BTreeMap<String, Count>,
@@ -380,6 +383,7 @@ impl<'a> Pass<'a> {
             at_once: false,
             keeps_promises: false,
             is_silent: false,
+            foretells: false,
             at_hand: 0,
             licences: claims::licences(snapshot),
             ledger,
@@ -511,6 +515,9 @@ impl<'a> Pass<'a> {
     /// The same for a job that nothing stands against that lasts.
     pub(crate) fn consider_shape(&mut self, job: &PendingJob, shape: ShapeId) -> Option<Reason> {
         if let Some(reason) = self.not_admitted(job, shape) {
+            if self.foretells && self.is_admitted_later(job, shape) && self.limit_blockers(job, shape).is_empty() {
+                self.reserve(job, shape);
+            }
             return Some(reason);
         }
         if self.must_not_pass(self.shape(shape).partition) {

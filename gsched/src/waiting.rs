@@ -395,6 +395,14 @@ impl Pass<'_> {
         }
     }
 
+    /// Whether a job that its own reservation does not admit now fits into a window of it that comes.
+    pub(crate) fn is_admitted_later(&self, job: &PendingJob, shape: ShapeId) -> bool {
+        let Some(own) = self.shape(shape).own else { return false };
+        let reserved = &self.engine.windows.list[own];
+        let secs = job.spec.time_min_secs.unwrap_or(job.held_secs());
+        secs <= reserved.reservation.duration_secs && reserved.admits(job, &self.snapshot.policy)
+    }
+
     /// Compares reservations with those of the pass before, and notes them for the next: not where GPUs are kept by their
     /// number, which stands otherwise in each pass.
     pub(crate) fn keep_promises(&mut self) {

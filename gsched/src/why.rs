@@ -194,7 +194,12 @@ impl Pass<'_> {
             found.push(Blocker::of(never.clone()));
             return found;
         }
-        found.extend(self.not_admitted(job, shape).map(Blocker::of));
+        let not_admitted = self.not_admitted(job, shape);
+        let is_outside = not_admitted.is_some();
+        if let Some(reason) = not_admitted {
+            let later = if self.is_admitted_later(job, shape) { self.earliest(job, shape) } else { None };
+            found.push(Blocker { until: later.map(|found| found.at), ..Blocker::of(reason) });
+        }
         let secs = job.held_secs();
         found.extend(self.limit_blockers(job, shape));
         let lifted = self.lift_counted(shape);
@@ -208,7 +213,8 @@ impl Pass<'_> {
                 Err(Wait::Room) | Ok(()) => {}
             }
         }
-        let has_room = self.has_room(job, shape);
+        // Outside of the window of its reservation there is none for it, whatever is free.
+        let has_room = is_outside || self.has_room(job, shape);
         if !has_room {
             found.push(self.room_blocker(job, shape));
         } else if found.is_empty() && self.must_not_pass(partition) {
@@ -244,7 +250,7 @@ impl Pass<'_> {
     }
 
     /// Limits that stand against the way with the fewest of them.
-    fn limit_blockers(&self, job: &PendingJob, shape: ShapeId) -> Vec<Blocker> {
+    pub(crate) fn limit_blockers(&self, job: &PendingJob, shape: ShapeId) -> Vec<Blocker> {
         let of_way = |way: &crate::shape::Way| {
             let reasons = self.ledger.blockers(job, &way.take).into_iter();
             reasons.filter(|reason| reason.code != ReasonCode::Licenses).collect::<Vec<_>>()

@@ -164,6 +164,45 @@ fn of_nodes_as_near_the_one_where_more_comes_first_is_named() {
 }
 
 #[test]
+fn who_waits_for_its_reservation_is_told_when_it_starts_in_it() {
+    let queue = |job: &str| {
+        format!(
+            "reservation course gpus=4 user=alice from=100 secs=300 daily
+             node n1 h100:8
+             running 1 n1 gpus=0-5 left=150
+             {job}"
+        )
+    };
+    check(&queue("job gpus=2 user=alice reservation=course time=60"), 10, expect![[r#"
+        0 ahead
+        Reservation: reservation "course" begins at 1970-01-01T00:18:20Z (until 1970-01-01T00:18:20Z)
+        expected 1970-01-01T00:18:20Z on [1]
+    "#]]);
+    check(&queue("job gpus=3 user=alice reservation=course time=60"), 10, expect![[r#"
+        0 ahead
+        Reservation: reservation "course" begins at 1970-01-01T00:18:20Z (until 1970-01-01T00:19:10Z)
+        expected 1970-01-01T00:19:10Z on [1]
+    "#]]);
+    // Too large, too long, not for him.
+    check(&queue("job gpus=5 user=alice reservation=course time=60"), 10, expect![[r#"
+        0 ahead
+        Reservation: reservation "course" begins at 1970-01-01T00:18:20Z
+        Reservation: needs 5 GPUs, and reservation "course" has 4 GPUs
+        expected never by what is known on []
+    "#]]);
+    check(&queue("job gpus=2 user=alice reservation=course time=301"), 10, expect![[r#"
+        0 ahead
+        Reservation: asks for 301 s, and reservation "course" lasts 300 s
+        expected never by what is known on []
+    "#]]);
+    check(&queue("job gpus=2 user=bob reservation=course time=60"), 10, expect![[r#"
+        0 ahead
+        Reservation: reservation "course" is neither for user "bob" nor for account ""
+        expected never by what is known on []
+    "#]]);
+}
+
+#[test]
 fn another_type_or_partition_is_proposed() {
     check(
         "partition main nodes=n1
