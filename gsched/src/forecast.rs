@@ -87,11 +87,25 @@ impl Engine {
             told.start = told.start.or(array.positions.as_ref().and_then(|waiting| starts.of(waiting.first()?)));
             told.tasks = Some(starts);
         }
+        found.iter_mut().for_each(|told| told.mind_deadline(snapshot));
         found
     }
 }
 
 impl Forecast {
+    /// Who would end after its deadline is dropped before it starts.
+    fn mind_deadline(&mut self, snapshot: &Snapshot) {
+        let entry = snapshot.pending.iter().find(|job| job.id == self.job && job.positions.is_some() == self.tasks.is_some());
+        let latest = entry.and_then(|job| {
+            let secs = job.spec.time_min_secs.unwrap_or(job.held_secs());
+            Some(job.spec.deadline?.plus_secs(-i64::from(secs)))
+        });
+        if self.start.zip(latest).is_some_and(|(start, latest)| start > latest) {
+            let (job, ahead, tasks) = (self.job, self.ahead, self.tasks.as_ref().map(|_| ArrayStarts::default()));
+            *self = Self { job, start: None, nodes: Vec::new(), partition: None, ahead, tasks };
+        }
+    }
+
     fn is_of(&self, job: JobId, is_array: bool) -> bool {
         self.job == job && self.tasks.is_some() == is_array
     }

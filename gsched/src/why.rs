@@ -195,9 +195,9 @@ impl Pass<'_> {
             return found;
         }
         let not_admitted = self.not_admitted(job, shape);
-        let is_outside = not_admitted.is_some();
+        let is_outside = not_admitted.is_some() && self.is_admitted_later(job, shape);
         if let Some(reason) = not_admitted {
-            let later = if self.is_admitted_later(job, shape) { self.earliest(job, shape) } else { None };
+            let later = if is_outside { self.earliest(job, shape) } else { None };
             found.push(Blocker { until: later.map(|found| found.at), ..Blocker::of(reason) });
         }
         let secs = job.held_secs();

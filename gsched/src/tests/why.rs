@@ -193,13 +193,25 @@ fn who_waits_for_its_reservation_is_told_when_it_starts_in_it() {
     check(&queue("job gpus=2 user=alice reservation=course time=301"), 10, expect![[r#"
         0 ahead
         Reservation: asks for 301 s, and reservation "course" lasts 300 s
+        Resources: needs 2 GPUs, 1 CPU and 1G of memory on one node; 1 of 1 such nodes have room, more becomes free there at 1970-01-01T00:18:20Z
         expected never by what is known on []
     "#]]);
     check(&queue("job gpus=2 user=bob reservation=course time=60"), 10, expect![[r#"
         0 ahead
         Reservation: reservation "course" is neither for user "bob" nor for account ""
+        Resources: needs 2 GPUs, 1 CPU and 1G of memory on one node; 1 of 1 such nodes have room, more becomes free there at 1970-01-01T00:18:20Z (until 1970-01-01T00:18:20Z)
         expected never by what is known on []
     "#]]);
+}
+
+#[test]
+fn who_would_end_after_its_deadline_has_no_start() {
+    let mut snapshot = picture("node n1 h100:1\nrunning 1 n1 gpus=0 left=100\njob gpus=1 time=50");
+    for (deadline, start) in [(None, Some(100)), (Some(150), Some(100)), (Some(149), None)] {
+        std::sync::Arc::make_mut(&mut snapshot.pending[0].spec).deadline = deadline.map(|secs| NOW.plus_secs(secs));
+        let told = crate::forecast(&snapshot, &BTreeSet::from([JobId(10)]));
+        assert_eq!((told[0].start.map(|at| at.since_secs(NOW)), told[0].nodes.len()), (start, usize::from(start.is_some())), "{deadline:?}");
+    }
 }
 
 #[test]
