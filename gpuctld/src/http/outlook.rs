@@ -123,10 +123,14 @@ fn why_row(state: &State, view: View, row: &Row, why: Option<Why>, now: Timestam
         told.blockers = blocker_rows(&why);
         told.borrows.clone_from(&why.borrows);
         told.changes = why.changes.iter().map(|change| change_row(change, now)).collect();
-        if let Some(Forecast { start: Some(start), nodes, partition, .. }) = &why.forecast {
-            told.expected_start = Some(Instant(*start));
-            told.expected_partition.clone_from(partition);
-            told.expected_nodes = names(state, nodes);
+        let foretold = why.forecast.as_ref().and_then(|one| Some((start_of(std::slice::from_ref(one), row)?, one)));
+        if let Some((start, one)) = foretold {
+            told.expected_start = Some(Instant(start));
+            told.expected_partition.clone_from(&one.partition);
+            // Those of an array are its next task's.
+            if one.start == Some(start) {
+                told.expected_nodes = names(state, &one.nodes);
+            }
         }
     }
     told

@@ -85,6 +85,10 @@ async fn starts_of_an_array_are_those_of_its_next_and_its_last_task_and_of_each_
     assert!(tenth["jobs"][0]["last_task"].is_null());
     // Why a task waits is told too; who is held has no start.
     assert_eq!(column(&pool.get(&alice, &format!("/v1/jobs/{array}_3/why")).await["jobs"][0], "blockers", "code"), ["Resources"]);
+    for (task, starts) in [(3, &third), (10, &tenth)] {
+        let why = pool.get(&alice, &format!("/v1/jobs/{array}_{task}/why")).await;
+        assert_eq!(time(&why["jobs"][0]["expected_start"]), time(&starts["jobs"][0]["latest"]), "as gq --start has it");
+    }
     let held = pool.submit(&alice, json!({"array": "1-3", "hold": true, "request": {"gpus": "2"}, "time_limit_secs": 3600})).await;
     let row = pool.get(&alice, &format!("/v1/starts?job={held}")).await["jobs"][0].clone();
     assert!(row["latest"].is_null() && row["last_task"]["latest"].is_null(), "{row}");
