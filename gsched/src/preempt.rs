@@ -189,9 +189,9 @@ impl<'a> Known<'a> {
         let mut preempts: Vec<Preempt> = chosen.set.iter().map(|at| self.preempt(job, grounds[at])).collect();
         if let Some(exchanged) = &chosen.exchanged {
             let inherits = |at: &usize| self.runs[*at].class == Some(RunClass::Guaranteed);
-            let heirs = exchanged.heirs.iter().map(RunId::to_string).collect::<Vec<_>>().join(", ");
+            let heirs = exchanged.heirs.iter().map(|heir| format!("job {}", heir.job)).collect::<Vec<_>>().join(", ");
             for (preempt, _) in preempts.iter_mut().zip(&chosen.set).filter(|(_, at)| inherits(at)) {
-                preempt.why += &format!("; elsewhere, so that {heirs} stands on its guarantee from now on");
+                preempt.why += &format!("; {heirs} of that account takes its place on the guarantee");
                 preempt.heirs.clone_from(&exchanged.heirs);
             }
         }

@@ -155,7 +155,7 @@ impl Teller<'_> {
             }
             Event::RunClassed { class: None, .. } => "there are no quotas any more".to_owned(),
             Event::RunClassed { class: Some(RunClass::Guaranteed), .. } => "runs within its account's guarantee now".to_owned(),
-            Event::RunClassed { .. } => "runs on borrowed GPUs now: its account's guarantee shrank".to_owned(),
+            Event::RunClassed { .. } => "runs on borrowed GPUs now: its account's guarantee does not cover it any more".to_owned(),
             Event::RunMarked { node: id, mark, .. } => {
                 with(format!("checkpoint {} is safe on {}", mark.number, node(id)), &mark.note)
             }
