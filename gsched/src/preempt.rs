@@ -406,15 +406,15 @@ impl<'a> Known<'a> {
         let runs_of = |orders: &[usize]| orders.iter().map(|order| eligible[*order].at).collect::<Vec<_>>();
         let mut by_order = |orders: &[usize]| proof(&runs_of(orders));
         let run = |order: &usize| &self.runs[eligible[*order].at];
-        let of_nodes = match nodes {
-            1 => one_node(&sets, &mut by_order),
-            _ => several_nodes(&sets, nodes, &mut by_order),
+        let (of_nodes, took_more) = match nodes {
+            1 => (one_node(&sets, &mut by_order), false),
+            _ => several_nodes(&sets, nodes, &mut by_order).map_or((None, false), |(set, took_more)| (Some(set), took_more)),
         };
         // Where nodes alone do not decide, as for what must stay idle, runs elsewhere may serve as well.
         let seem_free = sets.iter().filter(|set| set.orders.is_empty()).count() >= nodes;
         let is_wide = |set: &[usize]| set.len() > 1 && set.iter().any(|order| run(order).run.shares.len() > 1);
         let of_nodes = of_nodes.map(|set| if seem_free || is_wide(&set) { fewest(set, &mut by_order) } else { set });
-        let is_near = of_nodes.as_ref().is_some_and(|set| set.len() <= 2 || (nodes == 1 && !seem_free));
+        let is_near = of_nodes.as_ref().is_some_and(|set| set.len() <= 2 || !(seem_free || took_more));
         let anywhere = (!is_near).then(|| near_fewest(&sets, nodes, eligible.len(), &|order| run(&order).gpus, &mut by_order));
         let mut found = match (of_nodes, anywhere) {
             (Some(of_nodes), Some(anywhere)) if anywhere.len() + 1 < of_nodes.len() => anywhere,

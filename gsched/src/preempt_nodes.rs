@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Sets on single nodes that are held against the proof before the search goes over all nodes at once.
 const TRIES: usize = 24;
 /// Cheapest nodes from which the search over all runs begins.
-const BASES: usize = 4;
+const BASES: usize = 2;
 /// Choices of several nodes that are held against the proof for less loss.
 const DEARER_TRIES: usize = 4;
 
@@ -27,15 +27,15 @@ pub(crate) fn one_node(sets: &[NodeSet], proof: &mut Proof) -> Option<Vec<usize>
     near.into_iter().take(TRIES).find(|set| proof(&set.orders)).map(|set| set.orders.clone())
 }
 
-/// The nodes that need the fewest runs, more of them until the proof holds, less those that it does not need.
-pub(crate) fn several_nodes(sets: &[NodeSet], nodes: usize, proof: &mut Proof) -> Option<Vec<usize>> {
+/// The nodes that need the fewest runs, more of them until the proof holds, less those that it does not need. Whether more were needed.
+pub(crate) fn several_nodes(sets: &[NodeSet], nodes: usize, proof: &mut Proof) -> Option<(Vec<usize>, bool)> {
     let mut sets = fewest_by_node(sets);
     sets.sort_by_key(|set| key(set));
     let mut take = nodes;
     loop {
         let union = union(sets.iter().take(take).copied());
         if proof(&union) {
-            return Some(fewest(union, proof));
+            return Some((fewest(union, proof), take > nodes));
         }
         if take >= sets.len() {
             return None;
@@ -44,22 +44,27 @@ pub(crate) fn several_nodes(sets: &[NodeSet], nodes: usize, proof: &mut Proof) -
     }
 }
 
-/// Runs anywhere that make room together: in the caller's order, unless the largest first, or beyond those that clear the nodes,
-/// are at least two fewer. `count`: how many there are, all of which do.
+/// Runs anywhere that make room together: beyond those that clear the nodes the next in the caller's order, unless the largest first are at
+/// least two fewer. `count`: how many there are, all of which do.
 pub(crate) fn near_fewest(sets: &[NodeSet], nodes: usize, count: usize, gpus: &dyn Fn(usize) -> u64, proof: &mut Proof) -> Vec<usize> {
     let mut by_node = fewest_by_node(sets);
     by_node.sort_by_key(|set| key(set));
-    let mut by_size: Vec<usize> = (0..count).collect();
+    let in_order: Vec<usize> = (0..count).collect();
+    let mut by_size = in_order.clone();
     by_size.sort_by_key(|order| Reverse(gpus(*order)));
-    let mut tried = vec![fewest((0..count).collect(), proof)];
-    for from in (0..BASES).filter(|from| from + nodes <= by_node.len()) {
-        let first = union(by_node[from..from + nodes].iter().copied());
-        let rest = by_size.iter().filter(|order| !first.contains(order));
-        tried.push(fewest(first.iter().chain(rest).copied().collect(), proof));
-    }
-    tried.push(fewest(by_size, proof));
+    let beyond = |first: &[usize], rest: &[usize]| -> Vec<usize> {
+        let rest = rest.iter().filter(|order| !first.contains(order));
+        first.iter().chain(rest).copied().collect()
+    };
+    let bases: Vec<Vec<usize>> = by_node.windows(nodes).take(BASES).map(|sets| union(sets.iter().copied())).collect();
+    let mut tried: Vec<Vec<usize>> = bases.iter().map(|first| beyond(first, &in_order)).collect();
+    tried.extend(bases.iter().map(|first| beyond(first, &by_size)));
+    tried.extend(bases.is_empty().then_some(in_order));
+    tried.push(by_size);
+    tried.iter_mut().for_each(|set| shorten(set, proof));
     let least = tried.iter().map(Vec::len).min().unwrap_or(0);
-    tried.into_iter().find(|set| set.len() <= least + 1).unwrap_or_default()
+    let near = tried.into_iter().find(|set| set.len() <= least + 1).unwrap_or_default();
+    fewest(near, proof)
 }
 
 /// What some runs cost: the less above the guarantees, and the more lost, the dearer.
@@ -159,12 +164,7 @@ fn union<'a>(sets: impl Iterator<Item = &'a NodeSet>) -> Vec<usize> {
 /// Of runs that make room together, in the order in which they should go: the shortest beginning that does, less those
 /// that turn out not to be needed, large groups first.
 pub(crate) fn fewest(mut set: Vec<usize>, proof: &mut Proof) -> Vec<usize> {
-    let (mut too_few, mut enough) = (0, set.len());
-    while too_few + 1 < enough {
-        let middle = usize::midpoint(too_few, enough);
-        if proof(&set[..middle]) { enough = middle } else { too_few = middle }
-    }
-    set.truncate(enough);
+    shorten(&mut set, proof);
     let mut group = set.len() / 2;
     while group > 0 {
         // The last ones are those that should rather stay; the very last is needed.
@@ -180,4 +180,14 @@ pub(crate) fn fewest(mut set: Vec<usize>, proof: &mut Proof) -> Vec<usize> {
         group /= 2;
     }
     set
+}
+
+/// To the shortest beginning that makes room.
+fn shorten(set: &mut Vec<usize>, proof: &mut Proof) {
+    let (mut too_few, mut enough) = (0, set.len());
+    while too_few + 1 < enough {
+        let middle = usize::midpoint(too_few, enough);
+        if proof(&set[..middle]) { enough = middle } else { too_few = middle }
+    }
+    set.truncate(enough);
 }
