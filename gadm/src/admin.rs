@@ -1,7 +1,7 @@
 //! The subcommands of `gadm` and where each is carried out.
 
 use crate::policy::{account, document, qos, quota, reservation, user};
-use crate::{controller, export_trace, gpu, idle, job, node, pages, sacctmgr, sandbox, scontrol, sdiag, share, slurm_names, sshare, token, topology};
+use crate::{controller, export_trace, gpu, idle, job, node, pages, sacctmgr, sandbox, scontrol, sdiag, share, slurm_names, sreport, sshare, token, topology};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use gcli::{Failure, Outcome, command_line, slurm_name};
 use std::ffi::OsString;
@@ -117,6 +117,7 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Result<ExitCode, Failu
     match slurm_name::of(words.first()) {
         Some("sacctmgr") => return sacctmgr::main(words).map(ExitCode::from),
         Some("sdiag") => return sdiag::main(words).map(ExitCode::from),
+        Some("sreport") => return sreport::main(words).map(ExitCode::from),
         Some("sshare") => return sshare::main(words).map(ExitCode::from),
         Some(_) => return scontrol::main(words).map(ExitCode::from),
         None => {}

@@ -18,6 +18,7 @@ mod scontrol;
 mod sdiag;
 mod share;
 mod slurm_names;
+mod sreport;
 mod sshare;
 mod token;
 mod topology;

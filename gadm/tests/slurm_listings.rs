@@ -1,4 +1,4 @@
-//! `gadm` under the names `sacctmgr` and `sshare`, against canned answers. The wanted lines are those that Slurm 22.05.8 printed of the same
+//! `gadm` under the names `sacctmgr`, `sshare` and `sreport`, against canned answers. The wanted lines are those that Slurm 22.05.8 printed of the same
 //! accounts, users and QOS, without the user root and without what Slurm counts of TRES.
 
 use expect_test::{Expect, expect};
@@ -25,6 +25,10 @@ const QOS: &str = r#"{"schema":1,"qos":[{"name":"normal","description":"Normal Q
     {"name":"urgent","description":"hurry","priority":100,"usage_factor":2.0,"preempt":["normal"],"preempt_mode":"requeue","per_user":{"running_jobs":2},
      "per_job":{"max_time_secs":86400},"group":{"cpus":64,"gpus":{"gpu":8}}}]}"#;
 
+/// 1838 s of CPU and 919 of a GPU, and a little in an account that is gone.
+const REPORT: &str = r#"{"schema":1,"rows":[{"group":["gone","games"],"jobs":1,"gpu_hours":0.0,"cpu_hours":0.0333334},
+    {"group":["vision","games"],"jobs":2,"gpu_hours":0.2552778,"cpu_hours":0.5105556}]}"#;
+
 fn answer(request: &Request) -> Answer {
     let (path, query) = request.path.split_once('?').unwrap_or((&request.path, ""));
     match (path, query) {
@@ -32,6 +36,7 @@ fn answer(request: &Request) -> Answer {
         ("/v1/config", _) => Answer::ok(r#"{"schema":1,"cluster":{"operators":["news"]}}"#),
         ("/v1/accounts", _) => Answer::ok(ACCOUNTS),
         ("/v1/qos", _) => Answer::ok(QOS),
+        ("/v1/report", query) if query.starts_with("by=account,user&from=") => Answer::ok(REPORT),
         ("/v1/shares", "") => Answer::ok(SHARES),
         // As the controller answers for one account.
         ("/v1/shares", "account=vision") => {
@@ -208,6 +213,62 @@ fn sacctmgr_says_what_is_elsewhere() {
     "#]]);
     check("sacctmgr modify user ada", expect![[r#"
         |stderr: gadm: "modify" is not done here: gadm account, user, qos and quota make and change what there is; gadm share shows shares and use|
+        |exit: Some(2)|
+    "#]]);
+}
+
+#[test]
+fn sreport_sums_up_what_accounts_and_users_used_as_slurms_does() {
+    check("sreport cluster AccountUtilizationByUser start=2026-11-20T15:00 end=2026-11-20T16:00", expect![[r#"
+        |--------------------------------------------------------------------------------|
+        |Cluster/Account/User Utilization 2026-11-20T15:00:00 - 2026-11-20T15:59:59 (3600 secs)|
+        |Usage reported in CPU Minutes|
+        |--------------------------------------------------------------------------------|
+        |  Cluster         Account     Login     Proper Name     Used |
+        |--------- --------------- --------- --------------- -------- |
+        |     pool            root                                 33 |
+        |     pool        research                                 31 |
+        |     pool          vision                                 31 |
+        |     pool          vision     games           games       31 |
+        |     pool            gone                                  2 |
+        |     pool            gone     games           games        2 |
+    "#]]);
+    check("sreport -n -P -T cpu,gres/gpu -t sec cluster AccountUtil tree start=2026-11-20T15:00 end=2026-11-20T16:00 accounts=vision", expect![[r#"
+        |pool|  vision|||cpu|1838|
+        |pool|  vision|||gres/gpu|919|
+        |pool|   vision|games|games|cpu|1838|
+        |pool|   vision|games|games|gres/gpu|919|
+    "#]]);
+    check("sreport user top start=2026-11-20T15:00 end=2026-11-20T16:00 topcount=1", expect![[r#"
+        |--------------------------------------------------------------------------------|
+        |Top 1 Users 2026-11-20T15:00:00 - 2026-11-20T15:59:59 (3600 secs)|
+        |Usage reported in CPU Minutes|
+        |--------------------------------------------------------------------------------|
+        |  Cluster     Login     Proper Name         Account     Used |
+        |--------- --------- --------------- --------------- -------- |
+        |     pool     games           games          vision       31 |
+    "#]]);
+    check("sreport -n -P -T gres/gpu -t hours user top group format=login,account,used start=2026-11-20T15:00 end=2026-11-20T16:00", expect![[r#"
+        |games|gone,vision|0|
+    "#]]);
+}
+
+#[test]
+fn sreport_refuses_what_accounting_does_not_hold() {
+    check("sreport cluster utilization", expect![[r#"
+        |stderr: gadm: cluster utilization: how much was idle or down in the past is not kept. gacct report says what was used and how busy GPUs were; for the rest have a monitor read /metrics|
+        |exit: Some(2)|
+    "#]]);
+    check("sreport -t percent user top", expect![[r#"
+        |stderr: gadm: -t percent: how much was idle or down in the past is not kept. gacct report says what was used and how busy GPUs were; for the rest have a monitor read /metrics|
+        |exit: Some(2)|
+    "#]]);
+    check("sreport user top format=login,energy", expect![[r#"
+        |stderr: gadm: there is no column "energy" here: Cluster, Account, Login, Proper, TresName and Used are; gacct report has more: energy, cost, how busy GPUs were|
+        |exit: Some(2)|
+    "#]]);
+    check("sreport user top nodes=n1", expect![[r#"
+        |stderr: gadm: "nodes=n1" chooses nothing here. Known are start=, end=, accounts=, users=, format=, tree, group and topcount=|
         |exit: Some(2)|
     "#]]);
 }

@@ -8,7 +8,7 @@ use std::ffi::OsStr;
 use std::path::Path;
 
 /// Slurm's commands, each with ours that stands in for it.
-pub const NAMES: [(&str, &str); 12] = [
+pub const NAMES: [(&str, &str); 13] = [
     ("sbatch", "gsub"),
     ("squeue", "gq"),
     ("sprio", "gq"),
@@ -21,6 +21,7 @@ pub const NAMES: [(&str, &str); 12] = [
     ("sacctmgr", "gadm"),
     ("sshare", "gadm"),
     ("sdiag", "gadm"),
+    ("sreport", "gadm"),
 ];
 
 /// Whose options and formats we know. Programs read the number behind the first word.

@@ -1,0 +1,421 @@
+//! `gadm` called as `sreport`, through a link: who used how much, in sreport's reports, with the figures of `gacct report`.
+//!
+//! Only what accounting holds is reported: how many CPUs and GPUs were idle or down in the past is not in it, so there is no
+//! utilization of the cluster and no percentage of it. Source: sreport(1), and what sreport 22.05.8 printed.
+
+use crate::policy::account::tree;
+use crate::ruled_table::{self, Column, TableArgs};
+use clap::{CommandFactory, FromArgMatches, Parser};
+use gcli::local_time::{self, TimeFormat};
+use gcli::table::stdout;
+use gcli::{ClusterChoice, Failure, Outcome, command_line};
+use gmodel::{Instant, Timestamp};
+use gwire::api::{AccountRow, ClusterInfo, ReportRow};
+use gwire::client::{Client, path_with_query};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::io::Write;
+
+const ELSEWHERE: &str = "Cluster, Account, Login, Proper, TresName and Used are; gacct report has more: energy, cost, how busy GPUs were";
+const NOT_KEPT: &str = "how much was idle or down in the past is not kept. gacct report says what was used and how busy GPUs were; for the rest have a monitor read /metrics";
+const RULE: &str = "--------------------------------------------------------------------------------";
+
+const EXAMPLES: &str = "\
+Reports:
+  cluster AccountUtilizationByUser [tree]
+  cluster UserUtilizationByAccount
+  user TopUsage [topcount=10] [group]
+each with start=TIME end=TIME (else yesterday), accounts=NAMES, users=NAMES, format=COLUMNS.
+
+This is gpupool: gacct report --help has more, by partition, GPU type and tag too.";
+
+const ADVICE: &command_line::Advice = &[(&["-v", "--verbose"], "gacct report --by account,user,gpu-type says more")];
+
+#[derive(Parser)]
+#[command(name = "sreport", version, about = "sreport's reports of use, by gadm", after_help = EXAMPLES)]
+struct Args {
+    #[command(flatten)]
+    table: TableArgs,
+    /// Seconds, minutes or hours
+    #[arg(short = 't', value_name = "UNIT", default_value = "minutes")]
+    unit: String,
+    /// What is counted: cpu, gres/gpu; SREPORT_TRES is as this
+    #[arg(short = 'T', long, value_name = "LIST")]
+    tres: Option<String>,
+    /// All clusters, as is usual: there is one
+    #[arg(short = 'a', long = "all_clusters")]
+    all_clusters: bool,
+    /// Only errors are said, as is usual
+    #[arg(short = 'Q', long)]
+    quiet: bool,
+    #[command(flatten)]
+    cluster: ClusterChoice,
+    /// The report
+    #[arg(value_name = "WORDS")]
+    words: Vec<String>,
+}
+
+/// A line of a report.
+struct Line {
+    cluster: String,
+    account: String,
+    login: String,
+    tres: &'static str,
+    used: String,
+}
+
+impl Line {
+    /// As the machine has it.
+    fn proper_name(&self) -> String {
+        let user = nix::unistd::User::from_name(&self.login).ok().flatten();
+        let gecos = user.map(|user| user.gecos.to_string_lossy().into_owned()).unwrap_or_default();
+        gecos.split(',').next().unwrap_or_default().to_owned()
+    }
+}
+
+macro_rules! columns {
+    ($account:expr) => {
+        &[
+            $account,
+            Column::right("cluster", "Cluster", 9, |line| line.cluster.clone()),
+            Column::right("login", "Login", 9, |line| line.login.clone()),
+            Column::right("properuser", "Proper Name", 15, Line::proper_name),
+            Column::right("tresname", "TRES Name", 14, |line| line.tres.to_owned()),
+            Column::right("used", "Used", 8, |line| line.used.clone()),
+        ]
+    };
+}
+
+const COLUMNS: &[Column<Line>] = columns!(Column::right("accounts", "Account", 15, |line| line.account.clone()));
+const IN_TREE: &[Column<Line>] =
+    columns!(Column { word: "accounts", title: "Account", width: 20, left: true, text: |line| line.account.clone() });
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    AccountsByUser,
+    UsersByAccount,
+    Top,
+}
+
+/// What was asked for.
+#[derive(Debug)]
+struct Asked {
+    kind: Kind,
+    start: Timestamp,
+    end: Timestamp,
+    accounts: Vec<String>,
+    users: Vec<String>,
+    format: Option<String>,
+    /// Accounts indented below their parents.
+    tree: bool,
+    /// A user's accounts in one line.
+    group: bool,
+    top: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Tres {
+    Cpu,
+    Gpu,
+}
+
+impl Tres {
+    fn hours(self, row: &ReportRow) -> f64 {
+        match self {
+            Self::Cpu => row.cpu_hours,
+            Self::Gpu => row.gpu_hours,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu",
+            Self::Gpu => "gres/gpu",
+        }
+    }
+}
+
+/// `gadm` under that name.
+///
+/// # Errors
+/// What stood in the way, with the exit code.
+pub(crate) fn main(words: Vec<OsString>) -> Outcome {
+    let matches = command_line::parse_advising(Args::command(), words, ADVICE)?;
+    let args = Args::from_arg_matches(&matches).map_err(Failure::usage)?;
+    let (unit, per_hour) = unit(&args.unit)?;
+    let named = args.tres.clone().or_else(|| std::env::var("SREPORT_TRES").ok()).filter(|list| !list.is_empty());
+    let tres = tres(named.as_deref())?;
+    let asked = Asked::of(&args.words, local_time::now())?;
+    let usual = match (asked.kind, named.is_some()) {
+        (Kind::AccountsByUser, false) => "Cluster,Accounts,Login,Proper,Used",
+        (Kind::AccountsByUser, true) => "Cluster,Accounts,Login,Proper,TresName,Used",
+        (_, false) => "Cluster,Login,Proper,Accounts,Used",
+        (_, true) => "Cluster,Login,Proper,Accounts,TresName,Used",
+    };
+    let columns = ruled_table::choose(asked.format.as_deref().unwrap_or(usual), if asked.tree { IN_TREE } else { COLUMNS }, ELSEWHERE)?;
+    let mut client = gcli::connect("sreport")?;
+    args.cluster.check(&mut client)?;
+    let cluster = client.get::<ClusterInfo>("/v1/cluster")?.name;
+    let lines = lines(&mut client, &asked, &tres)?;
+    let lines: Vec<Line> = lines
+        .into_iter()
+        .flat_map(|(account, login, row)| {
+            let of = |tres: &Tres| Line {
+                cluster: cluster.clone(),
+                account: account.clone(),
+                login: login.clone(),
+                tres: tres.name(),
+                used: format!("{:.0}", tres.hours(&row) * per_hour),
+            };
+            tres.iter().map(of).collect::<Vec<_>>()
+        })
+        .collect();
+    let mut out = stdout()?;
+    if !args.table.no_header {
+        let counted = if named.is_some() { "TRES" } else { "CPU" };
+        writeln!(out, "{RULE}\n{}\nUsage reported in {counted} {unit}\n{RULE}", asked.title())?;
+    }
+    ruled_table::print(&mut out, &columns, &lines, args.table)?;
+    out.flush()?;
+    Ok(0)
+}
+
+/// The unit's name, and how many are in an hour. Beginnings are enough.
+fn unit(text: &str) -> Result<(&'static str, f64), Failure> {
+    let lower = text.to_ascii_lowercase();
+    let of = |name: &'static str, per_hour: f64| (!lower.is_empty() && name.to_ascii_lowercase().starts_with(&lower)).then_some((name, per_hour));
+    let found = of("Seconds", 3600.0).or_else(|| of("Minutes", 60.0)).or_else(|| of("Hours", 1.0));
+    found.ok_or_else(|| match lower.contains("per") {
+        true => Failure::usage(format_args!("-t {text}: {NOT_KEPT}")),
+        false => Failure::usage(format_args!("-t {text}: units are seconds, minutes and hours")),
+    })
+}
+
+/// `cpu,gres/gpu`; without any CPUs alone, as in sreport.
+fn tres(named: Option<&str>) -> Result<Vec<Tres>, Failure> {
+    let one = |word: &str| match word.to_ascii_lowercase().as_str() {
+        "cpu" => Ok(Tres::Cpu),
+        "gres/gpu" | "gpu" => Ok(Tres::Gpu),
+        lower if lower.starts_with("gres/gpu:") => Err(Failure::usage(format_args!("--tres {word}: gacct report --by account,gpu-type counts types apart"))),
+        _ => Err(Failure::usage(format_args!("--tres {word}: cpu and gres/gpu are counted"))),
+    };
+    let list = named.unwrap_or("cpu").split(',').map(str::trim).filter(|word| !word.is_empty());
+    list.map(one).collect()
+}
+
+impl Asked {
+    fn of(words: &[String], now: Timestamp) -> Result<Self, Failure> {
+        let [about, report, words @ ..] = words else {
+            return Err(Failure::usage("which report? sreport cluster AccountUtilizationByUser, sreport user TopUsage; --help says more"));
+        };
+        let midnight = local_time::midnight(now);
+        let mut asked = Self {
+            kind: kind_of(about, report)?,
+            // A day ago may have been another day's hour: the midnight before it is meant.
+            start: local_time::midnight(midnight.plus_secs(-1)),
+            end: midnight,
+            accounts: Vec::new(),
+            users: Vec::new(),
+            format: None,
+            tree: false,
+            group: false,
+            top: 10,
+        };
+        for word in words {
+            asked.add(word, now)?;
+        }
+        if asked.start >= asked.end {
+            return Err(Failure::usage(format_args!("start ({}) is not before end ({}): there is nothing between them", asked.start, asked.end)));
+        }
+        Ok(asked)
+    }
+
+    fn add(&mut self, word: &str, now: Timestamp) -> Result<(), Failure> {
+        let (key, value) = word.split_once('=').unwrap_or((word, ""));
+        let list = || value.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned);
+        let time = |what: &str| local_time::read_past(value, now).map_err(|why| Failure::usage(format_args!("{what}={value}: {why}")));
+        match (key.to_ascii_lowercase().as_str(), self.kind) {
+            ("start", _) => self.start = time("start")?,
+            ("end", _) => self.end = time("end")?.min(now),
+            ("format", _) => self.format = Some(value.to_owned()),
+            ("accounts" | "account" | "acct", _) => self.accounts.extend(list()),
+            ("users" | "user", _) => self.users.extend(list()),
+            ("tree", Kind::AccountsByUser) => self.tree = true,
+            ("group", Kind::Top) => self.group = true,
+            ("topcount", Kind::Top) => {
+                self.top = value.parse().map_err(|_| Failure::usage(format_args!("{word}: it is not a whole number")))?;
+            }
+            ("where" | "all_clusters", _) => {}
+            _ => return Err(Failure::usage(format_args!("{word:?} chooses nothing here. Known are start=, end=, accounts=, users=, format=, tree, group and topcount="))),
+        }
+        Ok(())
+    }
+
+    fn title(&self) -> String {
+        let (times, secs) = (TimeFormat::from_env(), self.end.secs() - self.start.secs());
+        let what = match self.kind {
+            Kind::AccountsByUser => "Cluster/Account/User Utilization".to_owned(),
+            Kind::UsersByAccount => "Cluster/User/Account Utilization".to_owned(),
+            Kind::Top => format!("Top {} Users", self.top),
+        };
+        format!("{what} {} - {} ({secs} secs)", times.print(self.start), times.print(self.end.plus_secs(-1)))
+    }
+}
+
+fn kind_of(about: &str, report: &str) -> Result<Kind, Failure> {
+    let (about, lower) = (about.to_ascii_lowercase(), report.to_ascii_lowercase());
+    let is = |kind: &str, name: &str| !about.is_empty() && !lower.is_empty() && kind.starts_with(&about) && name.starts_with(&lower);
+    let refused = |why: &str| Err(Failure::usage(format_args!("{about} {report}: {why}")));
+    if is("cluster", "accountutilizationbyuser") {
+        Ok(Kind::AccountsByUser)
+    } else if is("cluster", "userutilizationbyaccount") {
+        Ok(Kind::UsersByAccount)
+    } else if is("user", "topusage") {
+        Ok(Kind::Top)
+    } else if is("cluster", "utilization") || is("reservation", "utilization") {
+        refused(NOT_KEPT)
+    } else if "job".starts_with(&about) && !about.is_empty() {
+        refused("what was used is not kept by the sizes of jobs. gacct -X -o account,alloccpus,alloctres,elapsedraw lists them; gacct report sums up by account, partition and GPU type")
+    } else if lower.contains("wckey") {
+        refused("jobs have tags instead: gsub --tag, gacct report --by tag")
+    } else {
+        refused("reports are cluster AccountUtilizationByUser, cluster UserUtilizationByAccount and user TopUsage")
+    }
+}
+
+/// What one account or user used: the account with its indent, the user, the sums.
+type Used = (String, String, ReportRow);
+
+fn lines(client: &mut Client, asked: &Asked, tres: &[Tres]) -> Result<Vec<Used>, Failure> {
+    #[derive(Serialize)]
+    struct Query {
+        by: &'static str,
+        from: Instant,
+        to: Instant,
+    }
+    #[derive(Deserialize)]
+    struct Answer {
+        rows: Vec<ReportRow>,
+    }
+    #[derive(Deserialize)]
+    struct Accounts {
+        accounts: Vec<AccountRow>,
+    }
+    let query = Query { by: "account,user", from: Instant(asked.start), to: Instant(asked.end) };
+    let rows = client.get::<Answer>(&path_with_query("/v1/report", &query))?.rows;
+    Ok(match asked.kind {
+        Kind::AccountsByUser => accounts(asked, &rows, client.get::<Accounts>("/v1/accounts")?.accounts),
+        Kind::UsersByAccount | Kind::Top => users(asked, rows, tres),
+    })
+}
+
+fn pair(row: &ReportRow) -> (&str, &str) {
+    (row.group.first().map_or("", String::as_str), row.group.get(1).map_or("", String::as_str))
+}
+
+fn is_meant(asked: &Asked, account: &str, user: &str) -> bool {
+    let among = |list: &[String], name: &str| list.is_empty() || list.iter().any(|one| one == name);
+    among(&asked.accounts, account) && among(&asked.users, user)
+}
+
+/// Each account with all below it, then its users. Where users are chosen they alone are listed.
+fn accounts(asked: &Asked, rows: &[ReportRow], mut known: Vec<AccountRow>) -> Vec<Used> {
+    let used: BTreeSet<&str> = rows.iter().map(|row| pair(row).0).collect();
+    // Jobs were charged to accounts that are gone too.
+    for name in used {
+        if !known.iter().any(|account| account.name == name) {
+            known.push(AccountRow { name: name.to_owned(), ..AccountRow::default() });
+        }
+    }
+    let parents: BTreeMap<&str, &str> = known.iter().filter_map(|account| Some((account.name.as_str(), account.parent.as_deref()?))).collect();
+    let is_below = |name: &str, above: &str| {
+        let mut at = Some(name);
+        (0..=known.len()).any(|_| {
+            let here = at == Some(above);
+            at = at.and_then(|name| parents.get(name).copied());
+            here
+        })
+    };
+    let sum_of = |meant: &dyn Fn(&str) -> bool| {
+        let of = rows.iter().filter(|row| meant(pair(row).0));
+        of.fold(None, |sum: Option<ReportRow>, row| {
+            let mut sum = sum.unwrap_or_default();
+            sum.add(row);
+            Some(sum)
+        })
+    };
+    let indented = |name: &str, depth: usize| format!("{}{name}", if asked.tree { " ".repeat(depth) } else { String::new() });
+    let mut lines = Vec::new();
+    let lists_accounts = asked.users.is_empty();
+    if let Some(sum) = sum_of(&|_| true).filter(|_| lists_accounts && asked.accounts.is_empty()) {
+        lines.push(("root".to_owned(), String::new(), sum));
+    }
+    for (depth, account) in tree(&known) {
+        if let Some(sum) = sum_of(&|name| is_below(name, &account.name)).filter(|_| lists_accounts && is_meant(asked, &account.name, "")) {
+            lines.push((indented(&account.name, depth + 1), String::new(), sum));
+        }
+        for row in rows.iter().filter(|row| pair(row).0 == account.name && is_meant(asked, &account.name, pair(row).1)) {
+            lines.push((indented(&account.name, depth + 2), pair(row).1.to_owned(), row.clone()));
+        }
+    }
+    lines
+}
+
+/// Users by what they used of the first that is counted, the most first.
+fn users(asked: &Asked, rows: Vec<ReportRow>, tres: &[Tres]) -> Vec<Used> {
+    let mut lines: Vec<Used> = Vec::new();
+    for row in rows {
+        let (account, user) = pair(&row);
+        if !is_meant(asked, account, user) {
+            continue;
+        }
+        let (account, user) = (account.to_owned(), user.to_owned());
+        match lines.iter_mut().find(|(_, known, _)| asked.group && *known == user) {
+            Some((accounts, _, sum)) => {
+                accounts.push_str(&format!(",{account}"));
+                sum.add(&row);
+            }
+            None => lines.push((account, user, row)),
+        }
+    }
+    let hours = |line: &Used| tres.first().map_or(0.0, |tres| tres.hours(&line.2));
+    lines.sort_by(|a, b| hours(b).total_cmp(&hours(a)));
+    if asked.kind == Kind::Top {
+        lines.truncate(asked.top);
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn what_is_not_kept_is_refused_and_units_may_be_shortened() {
+        for (about, report) in [("cluster", "Utilization"), ("clus", "util"), ("reservation", "utilization")] {
+            assert!(kind_of(about, report).unwrap_err().text.contains("idle or down in the past is not kept"));
+        }
+        assert!(kind_of("job", "sizesbyaccount").unwrap_err().text.contains("not kept by the sizes of jobs"));
+        assert!(kind_of("cluster", "WCKeyUtilizationByUser").unwrap_err().text.contains("jobs have tags instead"));
+        assert_eq!((kind_of("cluster", "AccountUtil").ok(), kind_of("user", "top").ok()), (Some(Kind::AccountsByUser), Some(Kind::Top)));
+        assert_eq!((unit("hour").ok(), unit("SEC").ok(), unit("m").ok()), (Some(("Hours", 1.0)), Some(("Seconds", 3600.0)), Some(("Minutes", 60.0))));
+        assert!(unit("percent").unwrap_err().text.contains("not kept") && unit("hourper").is_err() && unit("days").unwrap_err().text.contains("units are"));
+        assert!(tres(Some("gres/gpu:h100")).unwrap_err().text.contains("gpu-type") && tres(Some("mem")).is_err());
+    }
+
+    #[test]
+    fn without_times_it_is_yesterday() {
+        let now = Timestamp::from_secs(1_795_277_177);
+        let asked = Asked::of(&["user", "top"].map(str::to_owned), now).unwrap();
+        assert_eq!(asked.end, local_time::midnight(now));
+        assert!((82_800..=90_000).contains(&(asked.end.secs() - asked.start.secs())), "{asked:?}");
+        let backward = ["user", "top", "start=2026-11-21", "end=2026-11-20"].map(str::to_owned);
+        assert!(Asked::of(&backward, now).unwrap_err().text.contains("there is nothing between them"));
+    }
+}
