@@ -110,7 +110,7 @@ fn users_belong_to_accounts() {
     "#]].assert_eq(&sent(&["user", "add", "ada", "account=vision", "default=yes", "maxjobs=3", "gpus=h100:4"]));
     expect![[r#"
         /v1/accounts/vision/users/ada/remove {"create":false,"change":{}}
-    "#]].assert_eq(&sent(&["user", "del", "ada", "account=vision"]));
+    "#]].assert_eq(&sent(&["user", "del", "ada", "account=vision", "--yes"]));
     check(&["user", "add", "ada", "shares=2"], expect![[r#"
         stderr: gadm: which account? gadm user add ada account=NAME
         exit: Some(2)

@@ -13,6 +13,8 @@ use thiserror::Error;
 pub const MAX_TASKS: u32 = 1_000_000;
 /// Largest index.
 pub const MAX_INDEX: u32 = 4_000_000;
+/// Indices of ranges with steps that a text of positions writes one by one.
+const MOST_SINGLE: u32 = 1_000;
 /// Longest text of an array's indices.
 pub const MAX_TEXT_BYTES: usize = 64 * 1024;
 
@@ -159,7 +161,8 @@ impl ArraySpec {
     }
 
     /// The indices at these positions as squeue prints the waiting part of an array, without brackets:
-    /// `5-98%10`. Positions behind the last task are left out.
+    /// `5-98%10`. Steps are written where all is one range (`0-20:2`): those who read squeue look for no others. Only of more
+    /// than [`MOST_SINGLE`] indices apart do steps stand among other ranges. Positions behind the last task are left out.
     pub fn text_of(&self, positions: &RangeSet) -> String {
         let mut pieces = Vec::new();
         let mut before = 0;
@@ -183,7 +186,7 @@ impl ArraySpec {
             }
             before = last + 1;
         }
-        text(&canonical(pieces), self.limit)
+        text(&without_steps(canonical(pieces)), self.limit)
     }
 }
 
@@ -357,6 +360,26 @@ fn canonical(ranges: Vec<IndexRange>) -> Vec<IndexRange> {
         }
     }
     done
+}
+
+/// Several ranges, those with steps index by index; neighbours together. One range stays as it is.
+fn without_steps(ranges: Vec<IndexRange>) -> Vec<IndexRange> {
+    let apart: u32 = ranges.iter().filter(|range| range.step > 1).map(IndexRange::len).sum();
+    if ranges.len() == 1 || apart == 0 || apart > MOST_SINGLE {
+        return ranges;
+    }
+    let mut runs: Vec<IndexRange> = Vec::new();
+    let mut add = |start: u32, end: u32| match runs.last_mut() {
+        Some(last) if last.end + 1 == start => last.end = end,
+        _ => runs.push(IndexRange { start, end, step: 1 }),
+    };
+    for range in ranges {
+        match range.step {
+            1 => add(range.start, range.end),
+            step => (range.start..=range.end).step_by(step as usize).for_each(|index| add(index, index)),
+        }
+    }
+    runs
 }
 
 /// What the last two or three ranges become together, and how many of them that uses up.
@@ -701,17 +724,17 @@ mod tests {
 
     #[test]
     fn the_waiting_part_prints_as_squeue_does() {
-        let spec = ArraySpec::parse("0-99:2,200-202%10").unwrap();
+        let spec = ArraySpec::parse("0-19:2,200-202%10").unwrap();
         let mut waiting = RangeSet::first_n(spec.len());
-        assert_eq!(spec.text_of(&waiting), "0-98:2,200-202%10");
+        assert_eq!(spec.text_of(&waiting), "0,2,4,6,8,10,12,14,16,18,200-202%10");
         waiting.remove_range(0, 3);
-        waiting.remove(20);
-        waiting.remove(51);
-        assert_eq!(spec.text_of(&waiting), "8-38:2,42-98:2,200,202%10");
+        waiting.remove(7);
+        waiting.remove(11);
+        assert_eq!(spec.text_of(&waiting), "8,10,12,16,18,200,202%10");
         assert_eq!(spec.text_of(&RangeSet::new()), "%10");
         assert_eq!(
             spec.text_of(&RangeSet::first_n(u32::MAX)),
-            "0-98:2,200-202%10"
+            "0,2,4,6,8,10,12,14,16,18,200-202%10"
         );
     }
 
@@ -748,6 +771,26 @@ mod tests {
         assert_eq!((waiting.to_string().as_str(), waiting.len(), waiting.last()), ("10-999999", 999_990, Some(999_999)));
         waiting.remove_range(10, 999_999);
         assert_eq!((waiting.first(), waiting.last()), (None, None));
+    }
+
+    #[test]
+    fn steps_are_written_where_all_that_waits_is_one_range() {
+        let waiting = |text: &str, gone: &[u32]| {
+            let spec = ArraySpec::parse(text).unwrap();
+            let mut positions = RangeSet::first_n(spec.len());
+            for at in gone {
+                positions.remove(*at);
+            }
+            spec.text_of(&positions)
+        };
+        assert_eq!(waiting("10-100:10%3", &[]), "10-100:10%3");
+        // As squeue 22.05.8 wrote these.
+        assert_eq!(waiting("0-4:2,7-20", &[]), "0,2,4,7-20");
+        assert_eq!(waiting("0-8:2,9-12", &[]), "0,2,4,6,8-12");
+        assert_eq!(waiting("1,2,4,6,8", &[]), "1-2,4,6,8");
+        assert_eq!(waiting("0-20:2", &[2]), "0,2,6,8,10,12,14,16,18,20");
+        let long = waiting("0-9998:2", &[7]);
+        assert_eq!(long, "0-12:2,16-9998:2", "too many to be written one by one");
     }
 
     proptest! {

@@ -2,7 +2,7 @@
 
 use super::key_value::{self, Form, Key};
 use super::listing::limits_text;
-use super::{Listing, edit, print_json, records, rows};
+use super::{Listing, confirm, edit, print_json, records, rows};
 use gcli::table::{Column, Screen, TableWriter, stdout};
 use gcli::{Failure, Outcome};
 use gwire::api::{AccountRow, Done, PolicyEdit};
@@ -38,7 +38,13 @@ pub(crate) enum UserAct {
     Set(Words),
     /// Take a user out of an account: gadm user del ada account=vision
     #[command(visible_alias = "delete")]
-    Del(Words),
+    Del {
+        #[command(flatten)]
+        words: Words,
+        /// Do not ask
+        #[arg(long, short)]
+        yes: bool,
+    },
     /// List users with their accounts
     List {
         #[command(flatten)]
@@ -66,11 +72,12 @@ pub(crate) fn run(client: &mut Client, act: UserAct) -> Outcome {
     match act {
         UserAct::Add(words) => change(client, &words, true),
         UserAct::Set(words) => change(client, &words, false),
-        UserAct::Del(words) => {
+        UserAct::Del { words, yes } => {
             let (account, change) = account_of(&words)?;
             if !change.is_empty() {
                 return Err(Failure::usage("gadm user del takes account=NAME alone"));
             }
+            confirm(yes, &format!("take {} out of account {account} with all that is set for them there?", words.user))?;
             let path = format!("/v1/accounts/{}/users/{}/remove", escape(&account), escape(&words.user));
             let done: Done = client.post(&path, &PolicyEdit::default())?;
             crate::controller::say_notes(&done);

@@ -100,7 +100,10 @@ pub(super) fn release(tx: &mut Tx, actor: &Actor, targets: &[Target]) -> Result<
     few_are_split(tx.state, targets, "released", |found| matches!(found, Found::Untouched { array, .. } if is_held(array)))?;
     Ok(each(tx, targets, |tx, target| match find(tx.state, actor, target)? {
         Found::Array(array) => {
+            let tasks = own_tasks(tx.state, array);
+            let is_over = |id: &JobId| tx.state.jobs.get(*id).is_none_or(|job| job.state.is_final());
             let (held, owner) = match tx.state.arrays.get(array) {
+                Some(array) if array.pending.is_empty() && tasks.iter().all(is_over) => return Err(over(target)),
                 Some(array) => (array.holds.clone(), array.spec.user.name.clone()),
                 None => return Ok(()),
             };
@@ -108,7 +111,7 @@ pub(super) fn release(tx: &mut Tx, actor: &Actor, targets: &[Target]) -> Result<
                 tx.emit(Event::ArrayReleased { array, owner: Some(owner), at: tx.now });
             }
             let mut refused = Ok(());
-            for id in own_tasks(tx.state, array) {
+            for id in tasks {
                 let pending =
                     tx.state.jobs.get(id).is_some_and(|job| job.state == JobState::Pending);
                 if pending {
@@ -129,12 +132,20 @@ pub(super) fn release(tx: &mut Tx, actor: &Actor, targets: &[Target]) -> Result<
             release_job(tx, actor, id, target)
         }
         Found::Job(id) => release_job(tx, actor, id, target),
-        Found::Over => Err(Refusal::conflict(format!("job {} is over", shown(target)))),
+        Found::Over => Err(over(target)),
     }))
+}
+
+/// What is over has no hold to lift.
+fn over(target: Target) -> Refusal {
+    Refusal::conflict(format!("job {} is over: there is nothing to release.", shown(target)))
 }
 
 fn release_job(tx: &mut Tx, actor: &Actor, id: JobId, target: Target) -> Result<(), Refusal> {
     let Some(job) = tx.state.jobs.get(id) else { return Ok(()) };
+    if job.state.is_final() {
+        return Err(over(target));
+    }
     let (held, owner) = (job.holds.clone(), job.spec.user.name.clone());
     for owner in to_lift(actor, &held, &owner, target)? {
         tx.emit(Event::JobReleased { job: id, owner: Some(owner), at: tx.now });

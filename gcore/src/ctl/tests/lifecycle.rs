@@ -271,6 +271,39 @@ fn holds_stand_side_by_side_and_each_owner_lifts_their_own() {
 }
 
 #[test]
+fn what_is_over_cannot_be_released_and_what_runs_has_nothing_to_lift() {
+    check(
+        "node n1 h100:1
+         submit user=alice gpus=1
+         submit user=alice gpus=1 array=0-1
+         plan
+         n1 running 1-1
+         release 1 user=alice
+         cancel 1 user=alice
+         n1 told
+         n1 stopped 1-1
+         release 1 user=alice
+         cancel 2_0 user=alice
+         release 2_0 user=alice
+         release 2 user=alice
+         cancel 2 user=alice
+         release 2 user=alice
+         release 9 user=alice",
+        expect![[r#"
+            job 1
+              note: no --time given and partition "main" has no default: the limit is 1-00:00:00
+            job 2
+              note: no --time given and partition "main" has no default: the limit is 1-00:00:00
+            n1 is told: 1-1 stop (Cancelled)
+            refused: job 1 is over: there is nothing to release.
+            refused: job 2_0 is over: there is nothing to release.
+            refused: job 2 is over: there is nothing to release.
+            refused: no job 9 in the queue. If it was there, it is over: see `gacct -j 9`.
+        "#]],
+    );
+}
+
+#[test]
 fn a_repeated_client_key_makes_no_second_job() {
     check(
         "node n1 h100:1

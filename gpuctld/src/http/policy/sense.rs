@@ -10,8 +10,9 @@ use gmodel::suggest::did_you_mean;
 use std::collections::BTreeSet;
 
 pub(super) fn account(state: &State, account: &Account) -> Result<(), ApiError> {
-    if let Some(parent) = &account.parent {
-        exists("account", parent, state.policy.accounts.keys().chain([&account.name]))?;
+    // Of itself the core says that it cannot be below itself; a guess names what is there.
+    if let Some(parent) = account.parent.as_ref().filter(|parent| **parent != account.name) {
+        exists("account", parent, state.policy.accounts.keys().filter(|name| **name != account.name))?;
     }
     account.allow_qos.iter().chain(&account.default_qos).try_for_each(|qos| exists("qos", qos, state.policy.qos.keys()))
 }
@@ -29,7 +30,8 @@ pub(super) fn nothing_is_below(state: &State, name: &str) -> Result<(), ApiError
 }
 
 pub(super) fn qos(state: &State, qos: &Qos) -> Result<(), ApiError> {
-    qos.preempt.iter().try_for_each(|other| exists("qos", other, state.policy.qos.keys().chain([&qos.name])))
+    // Of itself the core says that it cannot be preempted; a guess names what is there.
+    qos.preempt.iter().filter(|other| **other != qos.name).try_for_each(|other| exists("qos", other, state.policy.qos.keys()))
 }
 
 pub(super) fn reservation(state: &State, reservation: &Reservation) -> Result<(), ApiError> {

@@ -91,6 +91,9 @@ async fn impossible_edits_say_what_stands_against_them() {
     refuses(&pool, "/v1/accounts/root", new(json!({})), expect![[r#"400 invalid: "root" cannot be the name of a new account: use up to 64 letters, digits, '_', '-' and '.', not root"#]]).await;
     refuses(&pool, "/v1/accounts/tip", set(json!({})), expect![[r#"404 not_found: there is no account "tip". Did you mean "top"?"#]]).await;
     refuses(&pool, "/v1/qos/urgent", new(json!({"preempt": ["nomal"]})), expect![[r#"404 not_found: there is no qos "nomal". Did you mean "normal"?"#]]).await;
+    // What is being made is no guess at what is meant.
+    refuses(&pool, "/v1/qos/urgent", new(json!({"preempt": ["urgnt"]})), expect![[r#"404 not_found: there is no qos "urgnt"."#]]).await;
+    refuses(&pool, "/v1/accounts/nets", new(json!({"parent": "netz"})), expect![[r#"404 not_found: there is no account "netz"."#]]).await;
     refuses(&pool, "/v1/qos/urgent", new(json!({"preempt_mode": "requee"})), expect![[r#"400 invalid: "requee" is no preempt_mode. Did you mean "requeue"? There are: off, requeue, cancel, suspend"#]]).await;
     let window = json!({"start": "2027-01-01T00:00:00Z", "duration_secs": 3600, "nodes": "n1", "gpus": {"gpu": 1}});
     refuses(&pool, "/v1/reservations/r", new(window), expect![[r#"400 invalid: reservation "r": nodes, node_count and gpus exclude each other. Keep one of them"#]]).await;
