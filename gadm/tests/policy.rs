@@ -165,8 +165,15 @@ fn qos_and_reservations_are_set_in_slurms_words() {
     expect![[r#"
         /v1/reservations/course {"create":false,"change":{"duration_secs":10800,"gpus":null,"node_count":null,"nodes":"n[1-2]"}}
     "#]].assert_eq(&sent(&["reservation", "set", "course", "nodes=n[1-2]", "end=2027-01-11T12:00:00"]));
+    expect![[r#"
+        /v1/reservations/x {"create":true,"change":{"gpus":null,"maintenance":true,"node_count":null,"nodes":"ALL","repeat":"weekend","users":["-bob"]}}
+    "#]].assert_eq(&sent(&["reservation", "add", "x", "nodes=ALL", "users=-bob", "flags=WEEKEND,MAINT"]));
+    check(&["reservation", "add", "x", "flags=PURGE_COMP=5:00"], expect![[r#"
+        stderr: gadm: flags=PURGE_COMP=5:00: it stays until its end. gadm reservation del NAME ends it, a nearer end= makes it shorter
+        exit: Some(2)
+    "#]]);
     check(&["reservation", "add", "x", "flags=MANT"], expect![[r#"
-        stderr: gadm: flags=MANT: there is no such flag. Did you mean "MAINT"? Flags: MAINT, FLEX, IGNORE_JOBS, HOURLY, DAILY, WEEKDAY, WEEKLY
+        stderr: gadm: flags=MANT: there is no such flag. Did you mean "MAINT"? Flags: MAINT, FLEX, IGNORE_JOBS, HOURLY, DAILY, WEEKDAY, WEEKEND, WEEKLY
         exit: Some(2)
     "#]]);
     check(&["reservation", "list"], expect![[r#"

@@ -82,11 +82,12 @@ pub const PERIODS: [(&str, Period); 5] = [
     ("quarter", Period::Quarter),
     ("year", Period::Year),
 ];
-pub const REPEATS: [(&str, Repeat); 5] = [
+pub const REPEATS: [(&str, Repeat); 6] = [
     ("once", Repeat::Once),
     ("hourly", Repeat::Hourly),
     ("daily", Repeat::Daily),
     ("weekday", Repeat::Weekday),
+    ("weekend", Repeat::Weekend),
     ("weekly", Repeat::Weekly),
 ];
 
@@ -263,14 +264,19 @@ impl<'s> Records<'s> {
         for key in ["start", "duration"].iter().filter(|key| !section.has(key)) {
             errors.add(source, table.span.clone(), format!("{what} has no {key}"), "start and duration are needed");
         }
+        let accounts = section.names("accounts", errors).unwrap_or_default();
+        for (account, span) in &accounts {
+            self.mention(source, span.clone(), RecordKind::Account, account.strip_prefix('-').unwrap_or(account));
+        }
+        let accounts: BTreeSet<String> = accounts.into_iter().map(|(account, _)| account).collect();
         let reservation = Reservation {
             name: name.to_owned(),
             start: section.moment("start", errors).unwrap_or_default(),
             duration_secs: section.secs("duration", 60..=MAX_DURATION_SECS, errors).unwrap_or(0),
             repeat: section.word("repeat", &REPEATS, errors).unwrap_or_default(),
             what: reserved_part(&section, table, errors),
-            users: user_names(&section, "users", errors),
-            accounts: self.mentioned(source, &section, "accounts", RecordKind::Account, errors).into_iter().collect(),
+            users: one_way(&section, "users", user_names(&section, "users", errors), errors),
+            accounts: one_way(&section, "accounts", accounts, errors),
             partition: self.mentioned_one(source, &section, "partition", RecordKind::Partition, errors),
             maintenance: section.boolean("maintenance", errors).unwrap_or(false),
             flex: section.boolean("flex", errors).unwrap_or(false),
@@ -312,6 +318,15 @@ fn user_names(section: &Section, key: &str, errors: &mut Errors) -> BTreeSet<Str
         users.insert(name);
     }
     users
+}
+
+/// A list of a reservation names who may use it, or with a minus who may not.
+fn one_way(section: &Section, key: &str, names: BTreeSet<String>, errors: &mut Errors) -> BTreeSet<String> {
+    let barred = names.iter().filter(|name| name.starts_with('-')).count();
+    if barred > 0 && barred < names.len() || names.contains("-") {
+        errors.add(section.source, section.span(key), format!("{key} names some and bars others"), "names alone, or names with a minus alone");
+    }
+    names
 }
 
 /// What a system may call a user: no blanks, no separators of lists.

@@ -256,7 +256,8 @@ pub struct Reservation {
     pub duration_secs: u32,
     pub repeat: Repeat,
     pub what: ReservedPart,
-    /// Who may use it, those below an account too. All empty: nobody (maintenance).
+    /// Who may use it, those below an account too; `-bob` may not. Names with a minus alone: all but these. All empty: nobody
+    /// (maintenance).
     pub users: BTreeSet<String>,
     pub accounts: BTreeSet<String>,
     pub partition: Option<String>,
@@ -281,6 +282,8 @@ pub enum Repeat {
     Daily,
     /// Monday to Friday.
     Weekday,
+    /// Saturday and Sunday.
+    Weekend,
     Weekly,
 }
 
@@ -290,9 +293,20 @@ impl Repeat {
         match self {
             Self::Once => None,
             Self::Hourly => Some(3_600),
-            Self::Daily | Self::Weekday => Some(86_400),
+            Self::Daily | Self::Weekday | Self::Weekend => Some(86_400),
             Self::Weekly => Some(7 * 86_400),
         }
+    }
+}
+
+/// Whom a list of names of a reservation is for: `ada, vision`, `all but bob`, `vision, not bob`; nothing of an empty one.
+pub fn reserved_for<'n>(names: impl Iterator<Item = &'n str> + Clone) -> String {
+    let barred: Vec<&str> = names.clone().filter_map(|name| name.strip_prefix('-')).collect();
+    let named: Vec<&str> = names.filter(|name| !name.starts_with('-')).collect();
+    match (named.is_empty(), barred.is_empty()) {
+        (_, true) => named.join(", "),
+        (true, false) => format!("all but {}", barred.join(", ")),
+        (false, false) => format!("{}, not {}", named.join(", "), barred.join(", ")),
     }
 }
 
@@ -538,7 +552,13 @@ impl Policy {
     }
     /// Whether a reservation is for jobs of a user in an account.
     pub fn is_reserved_for(&self, reservation: &Reservation, user: &str, account: &str) -> bool {
-        reservation.users.contains(user) || self.is_among(account, |name| reservation.accounts.contains(name))
+        let names = || reservation.users.iter().chain(&reservation.accounts);
+        let is_barred = |names: &BTreeSet<String>, name: &str| names.iter().any(|one| one.strip_prefix('-') == Some(name));
+        if is_barred(&reservation.users, user) || self.is_among(account, |name| is_barred(&reservation.accounts, name)) {
+            return false;
+        }
+        let all_but = names().next().is_some() && names().all(|name| name.starts_with('-'));
+        all_but || reservation.users.contains(user) || self.is_among(account, |name| reservation.accounts.contains(name))
     }
     /// Accounts that are guaranteed less than those below them together, each with the first such type.
     pub fn overdrawn(&self) -> Vec<Overdrawn<'_>> {

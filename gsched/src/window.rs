@@ -174,7 +174,7 @@ pub fn next(reservation: &Reservation, after: Timestamp) -> Option<Window> {
         let mut count = if ended < 0 { 0 } else { ended / period + 1 };
         loop {
             let start = reservation.start.plus_millis(period.checked_mul(count)?);
-            if reservation.repeat != Repeat::Weekday || is_weekday(start.0) {
+            if comes_on(reservation.repeat, start.0) {
                 return Some(window(start));
             }
             count += 1;
@@ -186,8 +186,7 @@ pub fn next(reservation: &Reservation, after: Timestamp) -> Option<Window> {
     loop {
         let local = first.checked_add(period.checked_mul(count)?)?;
         let start = if count == 0 { reservation.start } else { zone.at_local(local) };
-        let is_day = reservation.repeat != Repeat::Weekday || is_weekday(local);
-        if is_day && start.plus_millis(millis) > after {
+        if comes_on(reservation.repeat, local) && start.plus_millis(millis) > after {
             return Some(window(start));
         }
         count += 1;
@@ -209,9 +208,14 @@ pub fn first_meeting(one: &Reservation, other: &Reservation, after: Timestamp) -
     None
 }
 
-/// Monday to Friday, of milliseconds on a clock. The epoch was a Thursday.
-fn is_weekday(local_millis: i64) -> bool {
-    (1..=5).contains(&(local_millis.div_euclid(86_400_000) + 4).rem_euclid(7))
+/// Whether a window may begin on that day, of milliseconds on a clock. The epoch was a Thursday.
+fn comes_on(repeat: Repeat, local_millis: i64) -> bool {
+    let is_weekday = (1..=5).contains(&(local_millis.div_euclid(86_400_000) + 4).rem_euclid(7));
+    match repeat {
+        Repeat::Weekday => is_weekday,
+        Repeat::Weekend => !is_weekday,
+        Repeat::Once | Repeat::Hourly | Repeat::Daily | Repeat::Weekly => true,
+    }
 }
 
 /// Which reservation a job asks for, by name.
@@ -257,12 +261,16 @@ mod tests {
     }
 
     #[test]
-    fn weekdays_leave_out_the_weekend() {
+    fn weekdays_leave_out_the_weekend_and_weekends_the_rest() {
         // Thursday the first of January 1970, noon.
         let noon = reservation(43_200, 3600, Repeat::Weekday);
         let day = 86_400;
         assert_eq!(at(&noon, 50_000), Some((43_200 + day, 46_800 + day)), "Friday");
         assert_eq!(at(&noon, 50_000 + day), Some((43_200 + 4 * day, 46_800 + 4 * day)), "Monday");
+        let noon = Reservation { repeat: Repeat::Weekend, ..noon };
+        assert_eq!(at(&noon, 0), Some((43_200 + 2 * day, 46_800 + 2 * day)), "Saturday");
+        assert_eq!(at(&noon, 50_000 + 2 * day), Some((43_200 + 3 * day, 46_800 + 3 * day)), "Sunday");
+        assert_eq!(at(&noon, 50_000 + 3 * day), Some((43_200 + 9 * day, 46_800 + 9 * day)), "the Saturday after");
     }
 
     /// An hour ahead, two in the summer of 2026.

@@ -7,6 +7,7 @@ use gcli::local_time::TimeFormat;
 use gcli::table::{Column, Screen, TableWriter, stdout};
 use gcli::{Failure, Outcome};
 use gmodel::duration::squeue_time;
+use gmodel::policy::reserved_for;
 use gmodel::suggest::did_you_mean;
 use gmodel::time::parse_rfc3339;
 use gwire::api::ReservationRow;
@@ -39,14 +40,26 @@ const KEYS: [Key; 21] = [
 ];
 
 /// scontrol's flags, and what they set.
-const FLAGS: [(&str, &str, &str); 7] = [
+const FLAGS: [(&str, &str, &str); 8] = [
     ("MAINT", "maintenance", ""),
     ("FLEX", "flex", ""),
     ("IGNORE_JOBS", "ignore_running", ""),
     ("HOURLY", "repeat", "hourly"),
     ("DAILY", "repeat", "daily"),
     ("WEEKDAY", "repeat", "weekday"),
+    ("WEEKEND", "repeat", "weekend"),
     ("WEEKLY", "repeat", "weekly"),
+];
+
+/// Flags of Slurm that no reservation here can have, each with what to do instead.
+const NO_FLAGS: [(&str, &str); 7] = [
+    ("PURGE_COMP", "it stays until its end. gadm reservation del NAME ends it, a nearer end= makes it shorter"),
+    ("MAGNETIC", "only jobs that ask for it are in it: gsub --reservation NAME, or #SBATCH --reservation in a script"),
+    ("OVERLAP", "what is reserved for some is not reserved again for others; MAINT may lie over others"),
+    ("REPLACE", "nodes are not exchanged; gpus=h100:8 reserves GPUs wherever they are, anew as nodes come and go"),
+    ("REPLACE_DOWN", "nodes are not exchanged; gpus=h100:8 reserves GPUs wherever they are, anew as nodes come and go"),
+    ("TIME_FLOAT", "a start is a moment; gadm reservation set NAME start=now+1hour moves it"),
+    ("SPEC_NODES", "nodes=node[1-2] names them"),
 ];
 
 /// What to do to reservations.
@@ -100,6 +113,10 @@ fn read(words: &[String], old: Option<&ReservationRow>) -> Result<BTreeMap<Strin
     if let Some(flags) = change.remove("flags") {
         for flag in flags.as_array().into_iter().flatten().filter_map(Value::as_str) {
             let Some((_, key, value)) = FLAGS.iter().find(|(name, ..)| name.eq_ignore_ascii_case(flag)) else {
+                let bare = flag.split_once('=').map_or(flag, |(flag, _)| flag);
+                if let Some((_, advice)) = NO_FLAGS.iter().find(|(name, _)| name.eq_ignore_ascii_case(bare)) {
+                    return Err(Failure::usage(format_args!("flags={flag}: {advice}")));
+                }
                 let guess = did_you_mean(flag, FLAGS.map(|(name, ..)| name));
                 let all = FLAGS.map(|(name, ..)| name).join(", ");
                 return Err(Failure::usage(format_args!("flags={flag}: there is no such flag.{guess} Flags: {all}")));
@@ -173,11 +190,11 @@ fn what(row: &ReservationRow) -> String {
 }
 
 fn whom(row: &ReservationRow) -> String {
-    let names: Vec<&str> = row.users.iter().chain(&row.accounts).map(String::as_str).collect();
+    let names = reserved_for(row.users.iter().chain(&row.accounts).map(String::as_str)).replace(", ", ",");
     match (row.maintenance, names.is_empty()) {
         (true, true) => "maintenance".to_owned(),
-        (true, false) => format!("maintenance, {}", names.join(",")),
+        (true, false) => format!("maintenance, {names}"),
         (false, true) => "nobody".to_owned(),
-        (false, false) => names.join(","),
+        (false, false) => names,
     }
 }

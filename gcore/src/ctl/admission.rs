@@ -5,7 +5,7 @@
 use super::command::{Actor, Refusal};
 use super::state::State;
 use gmodel::config::Partition;
-use gmodel::policy::{Account, Policy};
+use gmodel::policy::{Account, Policy, reserved_for};
 use gmodel::suggest::did_you_mean;
 use gmodel::JobSpec;
 
@@ -145,8 +145,8 @@ fn reservation(state: &State, spec: &JobSpec) -> Result<(), Refusal> {
         return invalid(format!("--reservation {name}: there is no such reservation.{hint}"));
     };
     if !state.policy.is_reserved_for(reservation, user, account) {
-        let who: Vec<&str> = reservation.users.iter().chain(&reservation.accounts).map(String::as_str).collect();
-        let who = if who.is_empty() { "maintenance, not for jobs".into() } else { format!("for {}", who.join(", ")) };
+        let who = reserved_for(reservation.users.iter().chain(&reservation.accounts).map(String::as_str));
+        let who = if who.is_empty() { "maintenance, not for jobs".into() } else { format!("for {who}") };
         return denied(format!("--reservation {name}: it is {who}; this job is of {user} in account {account}."));
     }
     match &reservation.partition {

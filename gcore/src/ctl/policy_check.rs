@@ -169,12 +169,20 @@ fn reservation_faults(policy: &Policy, config: &ClusterConfig, one: &Reservation
     if one.repeat.every_secs().is_some_and(|secs| one.duration_secs > secs) {
         found.push(format!("reservation {name} would last longer than until it comes again."));
     }
+    for (what, names) in [("users", &one.users), ("accounts", &one.accounts)] {
+        if names.iter().any(|name| name.starts_with('-')) && !names.iter().all(|name| name.starts_with('-')) {
+            found.push(format!("reservation {name}: {what} names who may use it, or with a minus who may not. Keep one of both."));
+        }
+        if names.contains("-") {
+            found.push(format!("reservation {name}: {what} has a minus without a name."));
+        }
+    }
     if let Some(partition) = one.partition.as_deref().filter(|partition| config.partition(partition).is_none()) {
         found.push(format!("reservation {name}: partition {partition:?} does not exist."));
     }
     if !policy.accounts.is_empty() {
-        let unknown = |account: &&String| !policy.accounts.contains_key(*account) && **account != config.default_account;
-        for account in one.accounts.iter().filter(unknown) {
+        let unknown = |account: &&str| !policy.accounts.contains_key(*account) && **account != config.default_account;
+        for account in one.accounts.iter().map(|name| name.strip_prefix('-').unwrap_or(name)).filter(unknown) {
             found.push(format!("reservation {name}: account {account:?} does not exist."));
         }
     }

@@ -391,7 +391,9 @@ start = "tomorrow"
 nodes = "n1"
 gpus = 4
 partition = "trian"
-accounts = ["vison"]
+accounts = ["-vison"]
+users = ["ada", "-bob"]
+repeat = "weekends"
 "#,
         expect![[r#"
             error: there is no qos "norml" in the files
@@ -553,8 +555,20 @@ accounts = ["vison"]
             error: there is no account "vison" in the files
               --> policy.d/a.toml:24:13
                |
-            24 | accounts = ["vison"]
-               |             ^^^^^^^ did you mean "vision"?
+            24 | accounts = ["-vison"]
+               |             ^^^^^^^^ did you mean "vision"?
+
+            error: users names some and bars others
+              --> policy.d/a.toml:25:9
+               |
+            25 | users = ["ada", "-bob"]
+               |         ^^^^^^^^^^^^^^^ names alone, or names with a minus alone
+
+            error: repeat = "weekends" is unknown
+              --> policy.d/a.toml:26:10
+               |
+            26 | repeat = "weekends"
+               |          ^^^^^^^^^^ did you mean "weekend"?
         "#]],
     );
 }

@@ -51,6 +51,43 @@ fn a_count_of_nodes_becomes_nodes_that_nobody_is_on() {
 }
 
 #[test]
+fn names_with_a_minus_are_kept_out_and_all_others_may_use_it() {
+    check(
+        "node n1 h100:4
+         account lab users=alice,bob
+         account other users=carol
+         reservation most nodes=n1 at=100 for=6000 users=-bob
+         submit user=alice account=lab time=60 gpus=1 reservation=most
+         submit user=bob account=lab time=60 gpus=1 reservation=most
+         submit user=carol account=other time=60 gpus=1 reservation=most
+         reservation most nodes=n1 at=100 for=6000 accounts=-lab
+         submit user=alice account=lab time=60 gpus=1 reservation=most
+         reservation most nodes=n1 at=100 for=6000 accounts=lab users=-bob
+         submit user=bob account=lab time=60 gpus=1 reservation=most
+         submit user=carol account=other time=60 gpus=1 reservation=most
+         reservation most nodes=n1 at=100 for=6000 users=alice,-bob
+         reservation most nodes=n1 at=100 for=6000 accounts=-nowhere
+         reservation most nodes=n1 at=100 for=6000 users=-
+         wait 100
+         plan
+         show",
+        expect![[r#"
+            job 1
+            refused: --reservation most: it is for all but bob; this job is of bob in account lab.
+            job 2
+            refused: --reservation most: it is for all but lab; this job is of alice in account lab.
+            refused: --reservation most: it is for lab, not bob; this job is of bob in account lab.
+            refused: --reservation most: it is for lab, not bob; this job is of carol in account other.
+            refused: reservation most: users names who may use it, or with a minus who may not. Keep one of both.
+            refused: reservation most: account "nowhere" does not exist.
+            refused: reservation most: users has a minus without a name.
+            1 alice RUNNING 1-1 on n1[0]
+            2 carol PENDING Reservation: reservation "most" is neither for user "carol" nor for account "other"
+        "#]],
+    );
+}
+
+#[test]
 fn what_is_over_goes_and_what_recurs_stays_as_it_was_made() {
     check(
         "node n1 h100:1
