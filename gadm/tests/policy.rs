@@ -168,6 +168,9 @@ fn qos_and_reservations_are_set_in_slurms_words() {
     expect![[r#"
         /v1/reservations/x {"create":true,"change":{"gpus":null,"maintenance":true,"node_count":null,"nodes":"ALL","repeat":"weekend","users":["-bob"]}}
     "#]].assert_eq(&sent(&["reservation", "add", "x", "nodes=ALL", "users=-bob", "flags=WEEKEND,MAINT"]));
+    expect![[r#"
+        /v1/reservations/x {"create":true,"change":{"features":"a100","gpus":null,"node_count":2,"nodes":null,"users":["ada"]}}
+    "#]].assert_eq(&sent(&["reservation", "add", "x", "NodeCnt=2", "Features=a100", "users=ada"]));
     check(&["reservation", "add", "x", "flags=PURGE_COMP=5:00"], expect![[r#"
         stderr: gadm: flags=PURGE_COMP=5:00: it stays until its end. gadm reservation del NAME ends it, a nearer end= makes it shorter
         exit: Some(2)

@@ -7,6 +7,7 @@ use crate::cluster::{NAMES, is_name};
 use crate::error::{Errors, Source};
 use crate::limits::{job_limits, keys_with, limits, read as read_limits};
 use crate::section::{NamedTable, Section};
+use gmodel::constraint::Constraint;
 use gmodel::hostlist::Hostlist;
 use gmodel::policy::{
     ALL_GPUS, Account, AccountUser, Budget, BudgetKind, Period, Policy, PreemptMode, Qos, ROOT_ACCOUNT, Repeat, Reservation,
@@ -53,7 +54,7 @@ const QOS_KEYS: [&str; 13] = [
     "outside_quota",
     "idle",
 ];
-const RESERVATION_KEYS: [&str; 12] = [
+const RESERVATION_KEYS: [&str; 13] = [
     "start",
     "duration",
     "repeat",
@@ -63,6 +64,7 @@ const RESERVATION_KEYS: [&str; 12] = [
     "users",
     "accounts",
     "partition",
+    "features",
     "maintenance",
     "flex",
     "ignore_running",
@@ -278,6 +280,7 @@ impl<'s> Records<'s> {
             users: one_way(&section, "users", user_names(&section, "users", errors), errors),
             accounts: one_way(&section, "accounts", accounts, errors),
             partition: self.mentioned_one(source, &section, "partition", RecordKind::Partition, errors),
+            features: features(&section, errors),
             maintenance: section.boolean("maintenance", errors).unwrap_or(false),
             flex: section.boolean("flex", errors).unwrap_or(false),
             ignore_running: section.boolean("ignore_running", errors).unwrap_or(false),
@@ -318,6 +321,17 @@ fn user_names(section: &Section, key: &str, errors: &mut Errors) -> BTreeSet<Str
         users.insert(name);
     }
     users
+}
+
+/// Which nodes a count of them chooses among.
+fn features(section: &Section, errors: &mut Errors) -> String {
+    let Some(text) = section.text("features", errors) else { return String::new() };
+    if let Err(error) = Constraint::parse(&text) {
+        errors.add(section.source, section.span("features"), error.to_string(), "as gsub --constraint has them: a100&nvlink");
+    } else if !section.has("node_count") {
+        errors.add(section.source, section.span("features"), "features choose among nodes where their number is reserved", "keep it beside node_count");
+    }
+    text
 }
 
 /// A list of a reservation names who may use it, or with a minus who may not.

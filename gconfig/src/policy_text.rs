@@ -204,6 +204,10 @@ fn reservation_text(text: &mut String, reservation: &Reservation) {
     table.texts("users", &reservation.users);
     table.texts("accounts", &reservation.accounts);
     table.text("partition", reservation.partition.as_deref().unwrap_or_default());
+    // Of nodes that were chosen their names stand here.
+    if matches!(reservation.what, ReservedPart::NodeCount(_)) {
+        table.text("features", &reservation.features);
+    }
     table.flag("maintenance", reservation.maintenance);
     table.flag("flex", reservation.flex);
     table.flag("ignore_running", reservation.ignore_running);

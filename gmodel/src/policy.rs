@@ -261,6 +261,8 @@ pub struct Reservation {
     pub users: BTreeSet<String>,
     pub accounts: BTreeSet<String>,
     pub partition: Option<String>,
+    /// Features of the nodes that a count of nodes chooses among, as `--constraint` has them; empty: all.
+    pub features: String,
     /// MAINT: shown as such; its nodes are not counted as available.
     pub maintenance: bool,
     /// FLEX: its jobs may begin before it and end after it.

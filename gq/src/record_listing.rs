@@ -111,9 +111,10 @@ fn reservation(row: &ReservationRow, times: &TimeFormat) -> String {
             sacct_time(row.duration_secs.into())
         ),
         format!(
-            "Nodes={} NodeCnt={} Features=(null) PartitionName={} Flags={}",
+            "Nodes={} NodeCnt={} Features={} PartitionName={} Flags={}",
             row.nodes.as_deref().unwrap_or("(null)"),
             row.node_count.or(nodes).unwrap_or(0),
+            row.features.as_deref().unwrap_or("(null)"),
             row.partition.as_deref().unwrap_or("(null)"),
             flags.into_iter().flatten().collect::<Vec<_>>().join(",")
         ),

@@ -5,6 +5,7 @@
 
 use crate::snapshot::{PendingJob, Snapshot};
 use fixedbitset::FixedBitSet;
+use gmodel::constraint::Constraint;
 use gmodel::policy::{Repeat, Reservation, ReservedPart};
 use gmodel::{JobSpec, Policy, Timestamp};
 use std::ops::Range;
@@ -139,7 +140,7 @@ impl Reserved {
             _ => usize::MAX,
         };
         for (at, node) in snapshot.nodes.iter().enumerate() {
-            let in_partition = partition.is_none_or(|partition| partition.holds(&node.name, &node.features));
+            let in_partition = partition.is_none_or(|partition| partition.holds(&node.name, &node.features)) && suits(reservation, &node.features);
             let covers = match &reservation.what {
                 ReservedPart::AllNodes | ReservedPart::NodeCount(_) => in_partition,
                 ReservedPart::Nodes(list) => list.contains(&node.name),
@@ -218,6 +219,13 @@ fn comes_on(repeat: Repeat, local_millis: i64) -> bool {
     }
 }
 
+/// Whether a node has the features that a reservation chooses among. An expression that cannot be read suits none.
+pub fn suits(reservation: &Reservation, features: &[String]) -> bool {
+    let wanted = || Constraint::parse(&reservation.features);
+    reservation.features.is_empty()
+        || wanted().is_ok_and(|wanted| wanted.eval(&features.iter().map(String::as_str).collect()))
+}
+
 /// Which reservation a job asks for, by name.
 pub fn asked(spec: &JobSpec) -> Option<&str> {
     spec.reservation.as_deref().filter(|name| !name.is_empty())
@@ -271,6 +279,14 @@ mod tests {
         assert_eq!(at(&noon, 0), Some((43_200 + 2 * day, 46_800 + 2 * day)), "Saturday");
         assert_eq!(at(&noon, 50_000 + 2 * day), Some((43_200 + 3 * day, 46_800 + 3 * day)), "Sunday");
         assert_eq!(at(&noon, 50_000 + 3 * day), Some((43_200 + 9 * day, 46_800 + 9 * day)), "the Saturday after");
+    }
+
+    #[test]
+    fn nodes_suit_by_their_features() {
+        let node = ["a100".to_owned(), "nvlink".to_owned()];
+        let of = |features: &str| suits(&Reservation { features: features.to_owned(), ..Reservation::default() }, &node);
+        assert!(of("") && of("a100&nvlink") && of("h100|a100"));
+        assert!(!of("h100") && !of("a100&"), "nor by what cannot be read");
     }
 
     /// An hour ahead, two in the summer of 2026.

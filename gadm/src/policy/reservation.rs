@@ -15,7 +15,7 @@ use gwire::client::{Client, escape};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-const KEYS: [Key; 21] = [
+const KEYS: [Key; 22] = [
     ("start", "start", Form::Moment),
     ("starttime", "start", Form::Moment),
     ("duration", "duration_secs", Form::Secs),
@@ -33,6 +33,7 @@ const KEYS: [Key; 21] = [
     ("account", "accounts", Form::Names),
     ("partition", "partition", Form::Name),
     ("partitionname", "partition", Form::Name),
+    ("features", "features", Form::Name),
     ("maintenance", "maintenance", Form::Flag),
     ("flex", "flex", Form::Flag),
     ("ignore_running", "ignore_running", Form::Flag),
@@ -141,6 +142,10 @@ fn read(words: &[String], old: Option<&ReservationRow>) -> Result<BTreeMap<Strin
         for way in ways {
             change.entry(way.to_owned()).or_insert(Value::Null);
         }
+        // Features are of nodes by their number, and of those that were chosen so.
+        if old.is_some_and(|old| old.features.is_some()) && change["node_count"].is_null() {
+            change.entry("features".to_owned()).or_insert(Value::Null);
+        }
     }
     Ok(change)
 }
@@ -184,7 +189,7 @@ fn what(row: &ReservationRow) -> String {
     let partition = row.partition.as_ref().map(|partition| format!(" of {partition}")).unwrap_or_default();
     match (&row.nodes, row.node_count, &row.gpus) {
         (Some(nodes), ..) => format!("{nodes}{partition}"),
-        (_, Some(count), _) => format!("{count} nodes{partition}"),
+        (_, Some(count), _) => format!("{count} nodes{partition}{}", row.features.as_ref().map(|features| format!(" with {features}")).unwrap_or_default()),
         (.., gpus) => format!("{} GPUs{partition}", gpus_text(gpus.as_ref())),
     }
 }

@@ -7,11 +7,12 @@ use super::event::{Event, PolicyChange};
 use super::handle::Tx;
 use super::policy;
 use super::state::{Node, Run, State};
+use gmodel::constraint::Constraint;
 use gmodel::hostlist::{Hostlist, natural_order};
 use gmodel::node::Role;
 use gmodel::policy::{ALL_GPUS, GpuAmounts, Reservation, ReservedPart};
 use gmodel::{JobSpec, JobState, NodeId, Reason, ReasonCode, Timestamp};
-use gsched::window::{Window, first_meeting, next};
+use gsched::window::{Window, first_meeting, next, suits};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What recurs comes again in the same order of those that recur, but for changes of the clock.
@@ -28,6 +29,7 @@ pub(super) fn made(state: &State, now: Timestamp, by: &str, others: &Reservation
     let known = state.own_policy.reservations.get(&one.name);
     one.created_by = known.map_or_else(|| by.to_owned(), |known| known.created_by.clone());
     policy::zoned(&mut one, &state.config);
+    features_choose(&one, known)?;
     let Some(window) = next(&one, now) else {
         let text = format!("reservation {} would be over already: it began at {}.", one.name, one.start);
         return Err(Refusal::invalid(text));
@@ -87,7 +89,26 @@ fn is_as_before(known: &Reservation, one: &Reservation) -> bool {
         (ReservedPart::Nodes(list), ReservedPart::NodeCount(count)) if list.len() == *count as usize => &known.what,
         (_, what) => what,
     };
-    *known == Reservation { what: what.clone(), created_by: known.created_by.clone(), ..one.clone() }
+    // What was chosen by features is written by its names.
+    let features = if one.features.is_empty() && matches!(one.what, ReservedPart::Nodes(_)) { &known.features } else { &one.features };
+    *known == Reservation { what: what.clone(), features: features.clone(), created_by: known.created_by.clone(), ..one.clone() }
+}
+
+/// Features are of nodes that are chosen by their number; what was chosen so keeps them.
+fn features_choose(one: &Reservation, known: Option<&Reservation>) -> Result<(), Refusal> {
+    if one.features.is_empty() {
+        return Ok(());
+    }
+    Constraint::parse(&one.features).map_err(|error| Refusal::invalid(format!("reservation {}: features: {error}", one.name)))?;
+    let is_kept = known.is_some_and(|known| known.features == one.features && known.what == one.what);
+    match one.what {
+        ReservedPart::NodeCount(_) => Ok(()),
+        ReservedPart::Nodes(_) if is_kept => Ok(()),
+        _ => Err(Refusal::invalid(format!(
+            "reservation {}: features choose among nodes where their number is reserved (node_count=2 features={}), not among nodes that are named, nor GPUs.",
+            one.name, one.features
+        ))),
+    }
 }
 
 /// Another reservation, and its window that the one at hand meets.
@@ -111,7 +132,8 @@ fn candidates<'a>(state: &'a State, one: &Reservation) -> Result<Vec<&'a Node>, 
         return list.iter().map(find).collect();
     }
     let partition = one.partition.as_deref().and_then(|name| state.config.partition(name));
-    let inside = |node: &&Node| partition.is_none_or(|part| part.holds(&node.name, &node.inventory.features));
+    let in_partition = |node: &&Node| partition.is_none_or(|part| part.holds(&node.name, &node.inventory.features));
+    let inside = |node: &&Node| in_partition(node) && suits(one, &node.inventory.features);
     Ok(state.nodes.values().filter(|node| node.role == Role::Compute).filter(inside).collect())
 }
 
@@ -124,7 +146,8 @@ fn choose(
     (window, meeting): (Window, &[Meeting]),
 ) -> Result<Vec<String>, Refusal> {
     if count == 0 || count > nodes.len() {
-        return Err(Refusal::invalid(format!("reservation {} asks for {count} nodes of {}.", one.name, nodes.len())));
+        let with = if one.features.is_empty() { String::new() } else { format!(" with features {}", one.features) };
+        return Err(Refusal::invalid(format!("reservation {} asks for {count} nodes of {}{with}.", one.name, nodes.len())));
     }
     let mut ranked: Vec<(usize, bool, &Node, InTheWay)> = nodes
         .into_iter()

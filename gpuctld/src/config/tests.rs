@@ -394,6 +394,7 @@ partition = "trian"
 accounts = ["-vison"]
 users = ["ada", "-bob"]
 repeat = "weekends"
+features = "a100"
 "#,
         expect![[r#"
             error: there is no qos "norml" in the files
@@ -569,6 +570,12 @@ repeat = "weekends"
                |
             26 | repeat = "weekends"
                |          ^^^^^^^^^^ did you mean "weekend"?
+
+            error: features choose among nodes where their number is reserved
+              --> policy.d/a.toml:27:12
+               |
+            27 | features = "a100"
+               |            ^^^^^^ keep it beside node_count
         "#]],
     );
 }

@@ -234,6 +234,9 @@ pub struct ReservationRow {
     pub users: BTreeSet<String>,
     pub accounts: BTreeSet<String>,
     pub partition: Option<String>,
+    /// Of the nodes that `node_count` chose among; absent: of all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub features: Option<String>,
     pub maintenance: bool,
     pub flex: bool,
     pub ignore_running: bool,

@@ -51,6 +51,31 @@ fn a_count_of_nodes_becomes_nodes_that_nobody_is_on() {
 }
 
 #[test]
+fn a_count_of_nodes_is_of_those_with_its_features() {
+    check(
+        "node n1 h100:1 feature=h100
+         node n2 a100:1 feature=a100
+         node n3 a100:1 feature=a100
+         reservation two count=2 at=600 features=a100 users=bob
+         reservation three count=3 at=9000 features=a100 users=bob
+         reservation none count=1 at=9000 features=tpu users=bob
+         reservation odd count=1 at=9000 features=a100& users=bob
+         reservation named nodes=n1 at=9000 features=h100 users=bob
+         reservation two nodes=n[2-3] at=700 features=a100 users=bob
+         reservation two nodes=n1 at=700 features=a100 users=bob
+         policy",
+        expect![[r#"
+            refused: reservation three asks for 3 nodes of 2 with features a100.
+            refused: reservation none asks for 1 nodes of 0 with features tpu.
+            refused: reservation odd: features: constraint "a100&": a feature is missing beside & or |. Try a100&ib or a100|h100
+            refused: reservation named: features choose among nodes where their number is reserved (node_count=2 features=h100), not among nodes that are named, nor GPUs.
+            refused: reservation two: features choose among nodes where their number is reserved (node_count=2 features=a100), not among nodes that are named, nor GPUs.
+            reservation two by root at 1970-01-12T13:58:20Z: {"nodes":"n[2-3]"}
+        "#]],
+    );
+}
+
+#[test]
 fn names_with_a_minus_are_kept_out_and_all_others_may_use_it() {
     check(
         "node n1 h100:4

@@ -149,6 +149,7 @@ pub(super) fn policy_change(words: &Words, now: Timestamp) -> PolicyChange {
                 what,
                 users: names(words.get("users")),
                 accounts: names(words.get("accounts")),
+                features: words.get("features").unwrap_or_default().to_owned(),
                 ignore_running: words.has("ignore_running"),
                 maintenance: words.has("maintenance"),
                 flex: words.has("flex"),

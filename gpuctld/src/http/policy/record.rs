@@ -55,7 +55,7 @@ pub(super) const QOS_KEYS: [&str; 13] = [
     "outside_quota",
     "idle",
 ];
-pub(super) const RESERVATION_KEYS: [&str; 12] = [
+pub(super) const RESERVATION_KEYS: [&str; 13] = [
     "start",
     "duration_secs",
     "repeat",
@@ -65,6 +65,7 @@ pub(super) const RESERVATION_KEYS: [&str; 12] = [
     "users",
     "accounts",
     "partition",
+    "features",
     "maintenance",
     "flex",
     "ignore_running",
@@ -240,6 +241,7 @@ pub(super) fn reservation(name: &str, row: ReservationRow) -> Result<Reservation
         users: row.users.iter().map(|user| user_name(user)).collect::<Result<_, _>>()?,
         accounts: row.accounts,
         partition: row.partition.filter(|partition| !partition.is_empty()),
+        features: row.features.unwrap_or_default().trim().to_owned(),
         maintenance: row.maintenance,
         flex: row.flex,
         ignore_running: row.ignore_running,

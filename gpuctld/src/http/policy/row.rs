@@ -131,6 +131,7 @@ pub(super) fn reservation_row(reservation: &Reservation, config: &Config, now: T
         users: reservation.users.clone(),
         accounts: reservation.accounts.clone(),
         partition: reservation.partition.clone(),
+        features: Some(reservation.features.clone()).filter(|features| !features.is_empty()),
         maintenance: reservation.maintenance,
         flex: reservation.flex,
         ignore_running: reservation.ignore_running,
