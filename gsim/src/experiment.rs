@@ -160,6 +160,9 @@ fn describe(parts: &[Part]) -> String {
 
 fn notes(trace: &Trace, policy: &PolicyFile, parts: &[Part]) -> Vec<String> {
     let mut notes: Vec<String> = parts.first().map_or(Vec::new(), |part| part.hardware.notes.clone());
+    if parts.iter().any(|part| !part.hardware.names_types() && part.jobs.iter().any(|job| !job.gpu_types.is_empty())) {
+        notes.push("the GPUs of the cluster are of no named type: gpu_type of the trace is taken as any".into());
+    }
     let unlimited = trace.jobs.iter().filter(|job| job.limit_ms.is_none() && job.run_ms.is_some()).count();
     if policy.settings.runtime == Runtime::Limit && unlimited > 0 {
         notes.push(format!("{unlimited} jobs name no time limit: of these the scheduler is told how long they run"));
@@ -210,6 +213,20 @@ mod tests {
                         a,0,0,100,n1,2,finished,0\nb,10.500,100,150,n1,2,finished,0\nc,20,150,160,n1,1,finished,0\n\
                         d,30,,,,1,skipped,0\ne,40,,,,9,refused,0\n";
         assert_eq!(starts(&uniform(1, 2), "order = \"fifo\"\nbackfill = \"off\"\n").unwrap(), expected);
+    }
+
+    #[test]
+    fn where_the_cluster_names_no_types_those_of_the_trace_are_taken_as_any() {
+        let trace = Trace::parse("job_id,submit_s,run_s,gpus,gpu_type\na,0,100,2,h100\nb,0,100,2,a100|h100\n").unwrap();
+        let policy = PolicyFile::named("default").unwrap();
+        let done = |place: &Place| {
+            let done = Experiment::run(&trace, place, &policy, &mut || 0).unwrap();
+            (done.measures.finished, done.measures.refused, done.measures.notes.iter().any(|note| note.contains("taken as any")))
+        };
+        assert_eq!(done(&Place::Sized(Wish::of(&trace))), (2, 0, true));
+        assert_eq!(done(&uniform(1, 4)), (2, 0, true));
+        let shape = NodeShape { gpus: 4, gpu_type: "a100".into(), cpus: 8, mem_bytes: 1 << 30, ..NodeShape::default() };
+        assert_eq!(done(&Place::Given(Hardware::uniform(1, &shape))), (1, 1, false), "there is no h100");
     }
 
     #[test]

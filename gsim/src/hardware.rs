@@ -128,6 +128,11 @@ impl Hardware {
         format!("{nodes} nodes, {gpus} GPUs, {} CPUs ({})", self.cpus(), parts.join("; "))
     }
 
+    /// Whether its GPUs are of a type that jobs can ask for.
+    pub fn names_types(&self) -> bool {
+        self.nodes.iter().any(|node| !node.shape.gpu_type.is_empty())
+    }
+
     /// So many equal nodes, and one partition over them.
     pub fn uniform(count: u32, shape: &NodeShape) -> Self {
         let width = count.to_string().len();
@@ -160,10 +165,7 @@ impl Hardware {
             let shape = NodeShape { cpus, ..shape(&on_cpus, count, capacity, u64::from(cpus), None) };
             nodes.extend(named("c", count, &shape));
         }
-        let mut notes = vec![format!("no --cluster: sized so that the trace would keep it busy for {load} of its time")];
-        if jobs.iter().any(|job| !job.gpu_types.is_empty()) {
-            notes.push("the sized cluster has one type of GPU: gpu_type of the trace is taken as any".into());
-        }
+        let notes = vec![format!("no --cluster: sized so that the trace would keep it busy for {load} of its time")];
         Self { nodes, partitions: vec![main_partition()], notes }
     }
 

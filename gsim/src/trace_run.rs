@@ -175,6 +175,8 @@ pub fn run_watched(
 struct TraceRun<'a> {
     jobs: &'a [&'a TraceJob],
     settings: &'a Settings,
+    /// The GPUs are of types.
+    names_types: bool,
     onlooker: &'a mut dyn Onlooker,
     state: State,
     /// Kept from pass to pass, as the daemon's planner does. Why somebody waits is asked at the end only.
@@ -237,6 +239,7 @@ impl<'a> TraceRun<'a> {
         let mut sim = Self {
             jobs,
             settings,
+            names_types: hardware.names_types(),
             onlooker,
             state: State::default(),
             engine: Engine::silent(),
@@ -347,7 +350,7 @@ impl<'a> TraceRun<'a> {
 
     fn arrival(&mut self, at: u32) {
         let job = self.jobs[at as usize];
-        let spec = Box::new(spec_of(job, &self.state.config, self.settings));
+        let spec = Box::new(spec_of(job, &self.state.config, self.settings, self.names_types));
         let actor = actor_of(job);
         match self.give(Input::Command { actor, command: Command::Submit { spec, client_key: None } }) {
             Ok(Reply::Submitted { id, .. }) => {
@@ -581,8 +584,8 @@ fn actor_of(job: &TraceJob) -> Actor {
     Actor { user: user.to_owned(), uid: 1000, gid: 1000, operator: false, via: None }
 }
 
-/// A row as the submission it was.
-pub(crate) fn spec_of(job: &TraceJob, config: &ClusterConfig, settings: &Settings) -> JobSpec {
+/// A row as the submission it was. `names_types`: the cluster's GPUs are of types; else any will do.
+pub(crate) fn spec_of(job: &TraceJob, config: &ClusterConfig, settings: &Settings, names_types: bool) -> JobSpec {
     let mut spec =
         JobSpec::from(CommonSpec { account: job.account.to_string(), qos: job.qos.to_string(), ..CommonSpec::default() });
     if config.partition(&job.partition).is_some() {
@@ -615,6 +618,7 @@ pub(crate) fn spec_of(job: &TraceJob, config: &ClusterConfig, settings: &Setting
         let mut alternatives: Vec<GpuAlternative> = job
             .gpu_types
             .iter()
+            .filter(|_| names_types)
             .map(|kind| GpuAlternative { kind: GpuKind::Type(kind.to_string()), amount: amount.clone() })
             .collect();
         if alternatives.is_empty() {
