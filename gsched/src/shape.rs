@@ -68,12 +68,35 @@ pub struct OfPass {
     pub refused_secs: Option<u32>,
     /// The shortest `--time-min` that found none.
     pub refused_min_secs: Option<u32>,
-    /// For each way: with so long a limit there is no room before.
-    pub not_before: Vec<(u32, Timestamp)>,
+    /// For each way: with so long a limit there is no room before. The longer the later.
+    pub not_before: Vec<Vec<(u32, Timestamp)>>,
     /// It would have room but for what is kept for others.
     pub kept: Option<Reason>,
     /// Whether too few nodes have room for it at this moment, for whatever time.
     pub full: Option<bool>,
+}
+
+impl OfPass {
+    /// Before which time a way has no room for so many seconds, as far as is known.
+    pub fn not_before(&self, way: usize, secs: u32) -> Option<Timestamp> {
+        let known = self.not_before.get(way)?;
+        let shorter = known.partition_point(|(shorter, _)| *shorter <= secs);
+        known[..shorter].last().map(|(_, at)| *at)
+    }
+
+    pub fn note_not_before(&mut self, way: usize, secs: u32, at: Timestamp) {
+        if self.not_before(way, secs).is_some_and(|known| at <= known) {
+            return;
+        }
+        if self.not_before.len() <= way {
+            self.not_before.resize(way + 1, Vec::new());
+        }
+        let known = &mut self.not_before[way];
+        // What holds for this many seconds holds for more, and says less of those that were refused for longer.
+        let from = known.partition_point(|(shorter, _)| *shorter < secs);
+        let to = from + known[from..].partition_point(|(_, earlier)| *earlier <= at);
+        known.splice(from..to, [(secs, at)]);
+    }
 }
 
 /// One way to serve a job.
@@ -451,4 +474,28 @@ pub fn lack(way: &Way, candidates: &Candidates, up: bool, cluster: &Cluster) -> 
         }
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_what_is_known_of_a_shape_the_latest_time_for_no_longer_a_limit_counts() {
+        let at = Timestamp::from_secs;
+        let mut known = OfPass::default();
+        assert_eq!(known.not_before(0, 60), None);
+        known.note_not_before(1, 600, at(50));
+        known.note_not_before(1, 60, at(20));
+        // Said before, by one that was shorter.
+        known.note_not_before(1, 900, at(40));
+        let asked = |known: &OfPass| [59, 60, 599, 600, 9000].map(|secs| known.not_before(1, secs));
+        assert_eq!(asked(&known), [None, Some(at(20)), Some(at(20)), Some(at(50)), Some(at(50))]);
+        assert_eq!((known.not_before(0, 9000), known.not_before(2, 9000)), (None, None), "each way by itself");
+        // It says more than both.
+        known.note_not_before(1, 30, at(50));
+        assert_eq!((asked(&known), &known.not_before[1][..]), ([Some(at(50)); 5], &[(30, at(50))][..]));
+        known.note_not_before(1, 30, at(70));
+        assert_eq!(asked(&known), [Some(at(70)); 5]);
+    }
 }

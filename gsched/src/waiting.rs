@@ -530,15 +530,11 @@ impl Pass<'_> {
         if !plain(job, of) {
             return self.now;
         }
-        match of.pass.not_before.get(way) {
-            Some((shorter, at)) if *shorter <= secs => *at,
-            _ if job.is_choice() => self.now,
-            _ => self.refusals.not_before(&self.engine.shapes.list, shape, secs).unwrap_or(self.now),
-        }
+        let others = if job.is_choice() { None } else { self.refusals.not_before(&self.engine.shapes.list, shape, secs) };
+        of.pass.not_before(way, secs).max(others).unwrap_or(self.now)
     }
 
     pub(crate) fn remember_not_before(&mut self, job: &PendingJob, shape: ShapeId, way: usize, secs: u32, at: Timestamp) {
-        let now = self.now;
         let shapes = &mut self.engine.shapes.list;
         if !plain(job, &shapes[shape as usize]) {
             return;
@@ -546,13 +542,7 @@ impl Pass<'_> {
         if !job.is_choice() && self.refusals.not_before(shapes, shape, secs).is_none_or(|known| known < at) {
             self.refusals.refuse_before(shape, secs, at);
         }
-        let of = &mut shapes[shape as usize];
-        of.pass.not_before.resize(of.ways.len(), (u32::MAX, now));
-        let known = &mut of.pass.not_before[way];
-        // A longer one that came later says more about the time, a shorter one about more jobs.
-        if secs <= known.0 || at > known.1 {
-            *known = (secs, at);
-        }
+        shapes[shape as usize].pass.note_not_before(way, secs, at);
     }
 }
 
