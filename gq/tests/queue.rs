@@ -508,7 +508,7 @@ fn sprio(request: &Request) -> Answer {
     let pairs: Vec<(&str, &str)> = query.split('&').filter_map(|pair| pair.split_once('=')).collect();
     let meant = |job: &Value| {
         pairs.iter().all(|(key, value)| match *key {
-            "job" => value.split(",").any(|id| job["id"].to_string() == id),
+            "job" => value.split(",").any(|id| job["id"].as_u64() == id.parse().ok()),
             "user" => job["user"] == *value,
             _ => true,
         })
