@@ -138,7 +138,7 @@ pub(super) fn resolve(
             waits.on.push(wait);
         }
     }
-    let enough = if waits.any { met > 0 } else { waits.on.is_empty() };
+    let enough = waits.on.is_empty() || (waits.any && met > 0);
     Ok((!enough).then(|| Box::new(waits)))
 }
 

@@ -324,3 +324,31 @@ fn a_task_that_is_put_back_held_and_can_never_start_is_cancelled_again() {
         "#]],
     );
 }
+
+#[test]
+fn a_job_that_ran_after_any_of_two_waits_for_neither_when_it_is_put_back() {
+    check(
+        "node n1 h100:1
+         submit user=alice time=60
+         submit user=alice time=60 dep=afterany:1?afterok:1
+         plan
+         n1 running 1-1
+         n1 clean 1-1 0
+         plan
+         n1 running 2-1
+         n1 clean 2-1 7
+         requeue 2 user=alice
+         show
+         wait 1
+         plan
+         show",
+        expect![[r#"
+            job 1
+            job 2
+            1 alice COMPLETED 0:0
+            2 alice PENDING None: 
+            1 alice COMPLETED 0:0
+            2 alice RUNNING 2-2 on n1[]
+        "#]],
+    );
+}
