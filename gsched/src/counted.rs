@@ -230,7 +230,7 @@ impl Pass<'_> {
         };
     }
 
-    fn place_of_counted(&self, shape: ShapeId) -> Option<usize> {
+    pub(crate) fn place_of_counted(&self, shape: ShapeId) -> Option<usize> {
         let own = self.shape(shape).own?;
         self.counted.iter().position(|counted| counted.reservation == own)
     }

@@ -240,17 +240,19 @@ impl Pass<'_> {
         }
     }
 
-    /// Makes the reservations that were put off up to the last that takes of a job's licences, or of the reservation it is in: it
-    /// may be short of these wherever their nodes are.
+    /// Makes the reservations that were put off which a job may be short of wherever their nodes are: up to the last that takes of its
+    /// licences. All, before one of a reservation of GPUs by number: while these are lifted for it, the others would be promised them.
     pub(crate) fn reserve_rivals(&mut self, job: &PendingJob, shape: ShapeId) {
-        let own = self.shape(shape).own;
+        if self.place_of_counted(shape).is_some() {
+            self.reserve_wanted();
+        }
         let licences = &job.spec.licences;
-        if licences.is_empty() && own.is_none() {
+        if licences.is_empty() {
             return;
         }
         let is_rival = |want: &Want| {
-            let shares = |other: &PendingJob| other.spec.licences.keys().any(|name| licences.contains_key(name));
-            (own.is_some() && self.shape(want.shape).own == own) || self.snapshot.job_near(want).is_some_and(shares)
+            let other = self.snapshot.job_near(want);
+            other.is_some_and(|other| other.spec.licences.keys().any(|name| licences.contains_key(name)))
         };
         let Some(last) = self.wants.iter().rposition(is_rival) else { return };
         let behind = self.wants.len() - 1 - last;

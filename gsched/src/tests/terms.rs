@@ -271,6 +271,24 @@ fn what_is_promised_to_who_waits_for_a_node_is_taken_on_no_other() {
 }
 
 #[test]
+fn who_waits_outside_of_a_reservation_is_promised_nothing_of_it_while_one_of_its_own_looks_for_nodes() {
+    // The second needs GPUs that are reserved until 1000; the third may have these.
+    let snapshot = picture(
+        "backfill 2
+         reservation demo gpus=4 user=bob secs=1000
+         node n1 h100:8
+         node n2 h100:1
+         running 1 n1 gpus=0-3 left=100
+         running 2 n2 gpus=0 left=50
+         job gpus=1 nodelist=n2 user=alice time=10
+         job gpus=6 user=alice time=50
+         job gpus=4 user=bob reservation=demo time=500",
+    );
+    let started: Vec<u64> = plan(&snapshot, WorkBudget::default()).starts.iter().map(|start| start.job.0).collect();
+    assert_eq!(started, [30]);
+}
+
+#[test]
 fn a_job_of_several_nodes_stays_below_one_switch_if_it_can() {
     let nodes = "switch s1 n[1-3]
          switch s2 n[4-6]
