@@ -256,8 +256,8 @@ pub struct Reservation {
     pub duration_secs: u32,
     pub repeat: Repeat,
     pub what: ReservedPart,
-    /// Who may use it, those below an account too; `-bob` may not. Names with a minus alone: all but these. All empty: nobody
-    /// (maintenance).
+    /// Who may use it, those below an account too; `-bob` may not. Names with a minus alone: all but these. With users and accounts
+    /// a job must be of one of both. All empty: nobody (maintenance).
     pub users: BTreeSet<String>,
     pub accounts: BTreeSet<String>,
     pub partition: Option<String>,
@@ -301,14 +301,19 @@ impl Repeat {
     }
 }
 
-/// Whom a list of names of a reservation is for: `ada, vision`, `all but bob`, `vision, not bob`; nothing of an empty one.
-pub fn reserved_for<'n>(names: impl Iterator<Item = &'n str> + Clone) -> String {
-    let barred: Vec<&str> = names.clone().filter_map(|name| name.strip_prefix('-')).collect();
-    let named: Vec<&str> = names.filter(|name| !name.starts_with('-')).collect();
-    match (named.is_empty(), barred.is_empty()) {
-        (_, true) => named.join(", "),
-        (true, false) => format!("all but {}", barred.join(", ")),
-        (false, false) => format!("{}, not {}", named.join(", "), barred.join(", ")),
+/// Whom a reservation is for: `ada, vision`, `all but bob`, `ada, bob in lab`; nothing where it is for nobody.
+pub fn reserved_for(users: &BTreeSet<String>, accounts: &BTreeSet<String>) -> String {
+    let listed = |names: &BTreeSet<String>| {
+        let barred: Vec<&str> = names.iter().filter_map(|name| name.strip_prefix('-')).collect();
+        match barred.is_empty() {
+            true => names.iter().map(String::as_str).collect::<Vec<_>>().join(", "),
+            false => format!("all but {}", barred.join(", ")),
+        }
+    };
+    match (users.is_empty(), accounts.is_empty()) {
+        (_, true) => listed(users),
+        (true, false) => listed(accounts),
+        (false, false) => format!("{} in {}", listed(users), listed(accounts)),
     }
 }
 
@@ -552,15 +557,17 @@ impl Policy {
     pub fn is_among(&self, account: &str, named: impl Fn(&str) -> bool) -> bool {
         named(account) || self.lineage(account).iter().any(|above| named(&above.name))
     }
-    /// Whether a reservation is for jobs of a user in an account.
+    /// Whether a reservation is for jobs of a user in an account: with lists of both it must be for the one and for the other.
     pub fn is_reserved_for(&self, reservation: &Reservation, user: &str, account: &str) -> bool {
-        let names = || reservation.users.iter().chain(&reservation.accounts);
-        let is_barred = |names: &BTreeSet<String>, name: &str| names.iter().any(|one| one.strip_prefix('-') == Some(name));
-        if is_barred(&reservation.users, user) || self.is_among(account, |name| is_barred(&reservation.accounts, name)) {
-            return false;
-        }
-        let all_but = names().next().is_some() && names().all(|name| name.starts_with('-'));
-        all_but || reservation.users.contains(user) || self.is_among(account, |name| reservation.accounts.contains(name))
+        let Reservation { users, accounts, .. } = reservation;
+        let barred = |names: &BTreeSet<String>, name: &str| names.iter().any(|one| one.strip_prefix('-') == Some(name));
+        // A list of nobody, or of names with a minus alone, is for all others.
+        let all = |names: &BTreeSet<String>| names.iter().all(|name| name.starts_with('-'));
+        let of_users = !barred(users, user) && (all(users) || users.contains(user));
+        let of_accounts = || {
+            !self.is_among(account, |name| barred(accounts, name)) && (all(accounts) || self.is_among(account, |name| accounts.contains(name)))
+        };
+        !(users.is_empty() && accounts.is_empty()) && of_users && of_accounts()
     }
     /// Accounts that are guaranteed less than those below them together, each with the first such type.
     pub fn overdrawn(&self) -> Vec<Overdrawn<'_>> {

@@ -378,7 +378,7 @@ impl Pass<'_> {
         let wait = |text: String| Some(Reason::new(ReasonCode::Reservation, text));
         if !reserved.admits(job, &self.snapshot.policy) {
             let (user, account) = (&job.spec.user.name, &job.spec.account);
-            return wait(format!("reservation {name:?} is neither for user {user:?} nor for account {account:?}"));
+            return wait(format!("reservation {name:?} is not for user {user:?} in account {account:?}"));
         }
         let secs = job.spec.time_min_secs.unwrap_or(job.held_secs());
         let one = &reserved.reservation;

@@ -195,7 +195,7 @@ fn what(row: &ReservationRow) -> String {
 }
 
 fn whom(row: &ReservationRow) -> String {
-    let names = reserved_for(row.users.iter().chain(&row.accounts).map(String::as_str)).replace(", ", ",");
+    let names = reserved_for(&row.users, &row.accounts).replace(", ", ",");
     match (row.maintenance, names.is_empty()) {
         (true, true) => "maintenance".to_owned(),
         (true, false) => format!("maintenance, {names}"),

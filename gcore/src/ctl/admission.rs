@@ -145,7 +145,7 @@ fn reservation(state: &State, spec: &JobSpec) -> Result<(), Refusal> {
         return invalid(format!("--reservation {name}: there is no such reservation.{hint}"));
     };
     if !state.policy.is_reserved_for(reservation, user, account) {
-        let who = reserved_for(reservation.users.iter().chain(&reservation.accounts).map(String::as_str));
+        let who = reserved_for(&reservation.users, &reservation.accounts);
         let who = if who.is_empty() { "maintenance, not for jobs".into() } else { format!("for {who}") };
         return denied(format!("--reservation {name}: it is {who}; this job is of {user} in account {account}."));
     }

@@ -55,7 +55,7 @@ fn a_reservation_is_for_its_users_and_for_its_time() {
         expect![[r#"
             10 starts on n1[0,1]x1
             70 starts on n2[0]x1
-            20 waits: Reservation: reservation "course" is neither for user "bob" nor for account ""
+            20 waits: Reservation: reservation "course" is not for user "bob" in account ""
             30 waits: Reservation: needs 101 s, and reservation "course" ends at 1970-01-01T00:18:20Z
             40 waits: Reservation: reservation "later" begins at 1970-01-01T00:17:30Z
             60 waits: ReqNodeNotAvail: nodes it needs are kept for reservation "later" from 1970-01-01T00:17:30Z to 1970-01-01T00:19:10Z

@@ -198,7 +198,7 @@ fn who_waits_for_its_reservation_is_told_when_it_starts_in_it() {
     "#]]);
     check(&queue("job gpus=2 user=bob reservation=course time=60"), 10, expect![[r#"
         0 ahead
-        Reservation: reservation "course" is neither for user "bob" nor for account ""
+        Reservation: reservation "course" is not for user "bob" in account ""
         Resources: needs 2 GPUs, 1 CPU and 1G of memory on one node; 1 of 1 such nodes have room, more becomes free there at 1970-01-01T00:18:20Z (until 1970-01-01T00:18:20Z)
         expected never by what is known on []
     "#]]);

@@ -101,13 +101,54 @@ fn names_with_a_minus_are_kept_out_and_all_others_may_use_it() {
             refused: --reservation most: it is for all but bob; this job is of bob in account lab.
             job 2
             refused: --reservation most: it is for all but lab; this job is of alice in account lab.
-            refused: --reservation most: it is for lab, not bob; this job is of bob in account lab.
-            refused: --reservation most: it is for lab, not bob; this job is of carol in account other.
+            refused: --reservation most: it is for all but bob in lab; this job is of bob in account lab.
+            refused: --reservation most: it is for all but bob in lab; this job is of carol in account other.
             refused: reservation most: users names who may use it, or with a minus who may not. Keep one of both.
             refused: reservation most: account "nowhere" does not exist.
             refused: reservation most: users has a minus without a name.
             1 alice RUNNING 1-1 on n1[0]
-            2 carol PENDING Reservation: reservation "most" is neither for user "carol" nor for account "other"
+            2 carol PENDING Reservation: reservation "most" is not for user "carol" in account "other"
+        "#]],
+    );
+}
+
+#[test]
+fn with_users_and_accounts_a_job_must_be_of_both() {
+    check(
+        "node n1 h100:8
+         account lab
+         account vision parent=lab
+         account nlp
+         reservation both nodes=n1 for=6000 users=alice,carol accounts=lab
+         submit user=alice account=vision time=60 gpus=1 reservation=both
+         submit user=alice account=nlp time=60 gpus=1 reservation=both
+         submit user=bob account=lab time=60 gpus=1 reservation=both
+         submit user=carol account=lab time=60 gpus=1 reservation=both
+         reservation both nodes=n1 for=6000 users=alice accounts=-lab
+         submit user=alice account=vision time=60 gpus=1 reservation=both
+         submit user=alice account=nlp time=60 gpus=1 reservation=both
+         submit user=bob account=nlp time=60 gpus=1 reservation=both
+         reservation both nodes=n1 for=6000 users=-alice accounts=-lab
+         submit user=alice account=nlp time=60 gpus=1 reservation=both
+         submit user=bob account=vision time=60 gpus=1 reservation=both
+         submit user=bob account=nlp time=60 gpus=1 reservation=both
+         plan
+         show",
+        expect![[r#"
+            job 1
+            refused: --reservation both: it is for alice, carol in lab; this job is of alice in account nlp.
+            refused: --reservation both: it is for alice, carol in lab; this job is of bob in account lab.
+            job 2
+            refused: --reservation both: it is for alice in all but lab; this job is of alice in account vision.
+            job 3
+            refused: --reservation both: it is for alice in all but lab; this job is of bob in account nlp.
+            refused: --reservation both: it is for all but alice in all but lab; this job is of alice in account nlp.
+            refused: --reservation both: it is for all but alice in all but lab; this job is of bob in account vision.
+            job 4
+            1 alice PENDING Reservation: reservation "both" is not for user "alice" in account "vision"
+            2 carol PENDING Reservation: reservation "both" is not for user "carol" in account "lab"
+            3 alice PENDING Reservation: reservation "both" is not for user "alice" in account "nlp"
+            4 bob RUNNING 4-1 on n1[0]
         "#]],
     );
 }
