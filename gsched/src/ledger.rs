@@ -652,16 +652,18 @@ impl Ledger {
         self.guarantees = Some(guarantees);
     }
 
-    /// What jobs will stand on for which others are being ended: while these go, no run is moved onto it. A job that was to
-    /// borrow has no part in this.
+    /// What jobs will stand on for which others are ended: until they start, no run is moved onto it. While others go for a job that
+    /// was to borrow, it has no part in this.
     fn promised(&self, snapshot: &Snapshot, left: &Guarantees) -> Vec<(u32, Holding)> {
+        let going_for: BTreeSet<JobId> = snapshot.running.iter().filter_map(|run| run.leaves_for).collect();
         let waiting = promised_guarantee(snapshot);
-        if waiting.is_empty() {
-            return Vec::new();
-        }
         let mut left = left.clone();
         let is_owed = |job: &&PendingJob| {
-            waiting.contains(&job.id) && job.spec.choice() == 0 && may_start(job, snapshot.now) && !self.is_outside_quota(&job.spec)
+            let has_room = || job.reason.code == ReasonCode::Preempting && !going_for.contains(&job.id);
+            job.spec.choice() == 0
+                && (has_room() || waiting.contains(&job.id))
+                && may_start(job, snapshot.now)
+                && !self.is_outside_quota(&job.spec)
         };
         let promise = |job: &PendingJob| {
             let account = self.tree.number(&job.spec.account)?;

@@ -36,7 +36,7 @@ use gmodel::config::{ClusterConfig, MigCuts, Partition};
 use gmodel::policy::{Backfill, Placement, Policy};
 use gmodel::run::{Allocation, NodeShare};
 use gmodel::{GpuSlot, JobId, NodeId, Reason, ReasonCode, RunClass, Timestamp};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -429,9 +429,12 @@ impl<'a> Pass<'a> {
         self.tell_choices();
         self.plan.cut_short = self.is_spent();
         self.engine.probed = budget.node_probes - self.probes_left;
-        let started = self.plan.starts.iter().map(|start| start.job).collect();
+        let started: BTreeSet<JobId> = self.plan.starts.iter().map(|start| start.job).collect();
         let keeps = !self.unlimited && !self.minds_time && !self.ledger.has_quotas();
         let is_set_aside = self.ledger.is_set_aside();
+        let waits = |job: &PendingJob| job.reason.code == ReasonCode::Preempting && !started.contains(&job.id);
+        let makes_room =
+            self.ledger.has_quotas() && (!self.plan.preempts.is_empty() || self.snapshot.pending.iter().any(waits));
         let left = Left {
             ledger: keeps.then_some(self.ledger),
             waiting: self.room_wanted,
@@ -441,6 +444,7 @@ impl<'a> Pass<'a> {
             reserve_left: self.reserve_left,
             counted: self.counted,
             is_set_aside,
+            makes_room,
             started,
         };
         let Some(slices) = self.slices else { return (self.plan, left) };

@@ -54,6 +54,8 @@ pub(crate) struct Left {
     pub counted: Vec<Counted>,
     /// Something is set aside for a job that waits until more is idle.
     pub is_set_aside: bool,
+    /// Somebody may stand on a guarantee for whom others go, or just went.
+    pub makes_room: bool,
     /// Jobs that were started and have no run yet that is known here.
     pub started: BTreeSet<JobId>,
 }
@@ -85,7 +87,8 @@ impl Engine {
         // What a run leaves is set apart for others of its reservation of GPUs, or set aside for who waits until more is idle.
         let set_apart = !left.counted.is_empty() || left.is_set_aside;
         // What is promised to those for whom others go is known in the course of a full pass only.
-        let promised = policy.has_quotas() && snapshot.running.iter().any(|run| run.leaves_for.is_some());
+        let leave = || snapshot.running.iter().any(|run| run.leaves_for.is_some());
+        let promised = left.makes_room || (policy.has_quotas() && leave());
         if changes.everything || !same || stands_still || set_apart || promised || snapshot.config.scheduler.backfill == Backfill::Off {
             return None;
         }

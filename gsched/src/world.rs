@@ -10,7 +10,7 @@ use gmodel::gpu_request::GpuAsk;
 use gmodel::node::{GpuEntry, GpuInfo, MigSlice};
 use gmodel::policy::{Account, AccountUser, Budget, BudgetKind, GpuAmounts, Limits, Period, PreemptMode, Qos};
 use gmodel::run::NodeShare;
-use gmodel::{CommonSpec, GpuSet, GpuSlot, JobId, JobSpec, NodeId, Reason, RunClass, RunId, Timestamp};
+use gmodel::{CommonSpec, GpuSet, GpuSlot, JobId, JobSpec, NodeId, Reason, ReasonCode, RunClass, RunId, Timestamp};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -256,7 +256,7 @@ fn job(words: &[&str], named: &BTreeMap<&str, &str>) -> PendingJob {
         eligible: submitted,
         nice: named.get("nice").map_or(0, |n| n.parse().unwrap()),
         limit_secs: named.get("limit").map(|n| n.parse().unwrap()),
-        reason: Reason::default(),
+        reason: if named.contains_key("preempting") { Reason::new(ReasonCode::Preempting, "") } else { Reason::default() },
         particulars: crate::Particulars {
             held_by: named.contains_key("held").then(|| "user:ann".into()),
             positions: named.get("tasks").map(|n| gmodel::array_spec::RangeSet::first_n(n.parse().unwrap())),

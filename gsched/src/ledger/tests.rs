@@ -312,6 +312,12 @@ fn no_run_is_moved_onto_what_a_job_was_promised_for_whom_others_go() {
         3-1 Guaranteed
     "#]]);
     check(&text("leaving=10", ""), expect!["10: Some(Guaranteed)\n"]);
+    // Nor when they are gone, and it starts in this pass.
+    let gone = text("leaving=10", "preempting").replace("run 2 b bob 4 on=n1 ago=400 class=b leaving=10", "");
+    check(&gone, expect!["10: Some(Guaranteed)\n"]);
+    classes(&gone, expect![[r#"
+        3-1 Guaranteed
+    "#]]);
     // Who does not come, or does not stand on it, is promised nothing.
     for (leaving, more) in [("", ""), ("leaving", ""), ("leaving=11", ""), ("leaving=10", "held"), ("leaving=10 toborrow", "")] {
         classes(&text(leaving, more), expect![[r#"

@@ -5,7 +5,7 @@ use super::{NOW, picture};
 use crate::quick::{Changes, Left};
 use crate::{Engine, PendingJob, Plan, RunningRun, Snapshot, WorkBudget, plan};
 use crate::ledger::{Ledger, Take};
-use gmodel::policy::{Account, GpuAmounts, Limits};
+use gmodel::policy::{Account, GpuAmounts, Limits, PreemptMode};
 use gmodel::{JobId, Policy, ReasonCode, RunId, Timestamp};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -446,16 +446,22 @@ fn while_others_go_for_a_job_no_quick_pass_gives_its_guarantee_away() {
          run 2 b bob 4 on=n2 ago=800 class=b
          job 10 a ann 4
          job 11 a ann 4 nice=-100";
-    let quick = |leaves_for: Option<JobId>| {
+    let quick = |leaves_for: Option<JobId>, ends: usize| {
         let mut snapshot = crate::world::world(text);
         snapshot.running[0].leaves_by = leaves_for.map(|_| snapshot.now.plus_secs(60));
         snapshot.running[0].leaves_for = leaves_for;
-        snapshot.pending[0].reason.code = leaves_for.map_or(ReasonCode::None, |_| ReasonCode::Preempting);
+        snapshot.pending[0].reason.code = ReasonCode::Preempting;
+        if leaves_for.is_none() {
+            snapshot.pending.remove(0);
+            let partitions = &mut Arc::make_mut(&mut snapshot.config).partitions;
+            partitions.iter_mut().for_each(|one| one.preempt_mode = PreemptMode::Off);
+        }
         let mut engine = Engine::default();
         engine.plan(&snapshot, all());
-        let changes = end(&mut snapshot, 1);
+        let changes = end(&mut snapshot, ends);
         engine.after(&snapshot, &changes, all()).map(|plan| plan.starts.iter().map(|start| start.job.0).collect::<Vec<_>>())
     };
-    assert_eq!(quick(None), Some(vec![11]));
-    assert_eq!(quick(Some(JobId(10))), None, "that takes a full pass");
+    assert_eq!(quick(None, 1), Some(vec![11]));
+    assert_eq!(quick(Some(JobId(10)), 1), None, "that takes a full pass");
+    assert_eq!(quick(Some(JobId(10)), 0), None, "the last of them is gone, and 10 is to start");
 }

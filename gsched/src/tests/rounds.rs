@@ -512,3 +512,23 @@ fn who_gave_way_takes_back_what_a_third_one_left_to_its_guarantee_and_then_all_r
     let preempted: Vec<_> = pool.preempted.iter().map(|(_, who, whom)| (who.0, whom.0)).collect();
     assert_eq!(preempted, [(1, 4), (3, 6), (4, 1)]);
 }
+
+/// Those who went for it are gone, and it starts in the next pass: meanwhile no run of its account is moved onto the guarantee that
+/// it was to stand on. It would borrow then, and give back what it got.
+#[test]
+fn what_others_went_for_is_there_for_the_job_when_they_are_gone() {
+    let mut pool = Pool::new(&guarantees(7, 1, 0, true));
+    let job = |account: usize, ask: usize, list: usize, high: bool| Job { comes: 0, account, user: 0, ask, list, high, secs: 60, percent: 100 };
+    let mut jobs = vec![job(4, 3, 5, false), job(2, 10, 3, false), job(0, 9, 0, false), job(0, 1, 2, false), job(3, 2, 2, false)];
+    jobs.extend([job(0, 5, 3, true), job(2, 9, 3, false), job(2, 11, 4, true), job(1, 7, 2, true), job(0, 8, 4, false)]);
+    jobs.extend([job(4, 1, 1, true), job(2, 6, 2, false), job(1, 7, 4, false), job(4, 8, 2, false), job(1, 11, 4, false)]);
+    [5, 8, 13].into_iter().for_each(|other: usize| jobs[other].user = 1);
+    for (id, job) in (1..).zip(&jobs) {
+        pool.submit(id, job, true);
+    }
+    for _ in 0..20 {
+        pool.round();
+    }
+    let preempted: Vec<_> = pool.preempted.iter().map(|(_, who, whom)| (who.0, whom.0)).collect();
+    assert_eq!(preempted, [(1, 11), (5, 13), (4, 8), (14, 4), (15, 4), (10, 14)], "and not 4 for 14");
+}
