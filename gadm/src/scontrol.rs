@@ -231,21 +231,31 @@ const RESERVATION: [&str; 2] = ["reservationname", "reservation"];
 /// `create reservation ReservationName=course Users=ada ...`, `update ReservationName=course Duration=60`: the words are those
 /// of `gadm reservation`.
 fn reservation(client: &mut Client, words: &[String], new: bool) -> Outcome {
-    let Some(name) = words.iter().find_map(|word| value_of(word, &RESERVATION)) else {
-        let is_one = |word: &String| RESERVATION.iter().any(|known| word.eq_ignore_ascii_case(known));
-        return Err(Failure::usage(match words.first().is_some_and(is_one) {
-            true => "a reservation needs a name: ReservationName=course",
-            false => ONLY_RESERVATIONS,
-        }));
+    let named = words.iter().find_map(|word| value_of(word, &RESERVATION)).map(str::to_owned);
+    let is_one = |word: &String| RESERVATION.iter().any(|known| word.eq_ignore_ascii_case(known));
+    let name = match (named, words.first().is_some_and(is_one)) {
+        (Some(name), _) => name,
+        (None, true) if new => policy::reservation::new_name(client, whom(words))?,
+        (None, true) => return Err(Failure::usage("which reservation? ReservationName=course")),
+        (None, false) => return Err(Failure::usage(ONLY_RESERVATIONS)),
     };
-    let is_change = |word: &&String| word.contains('=') && value_of(word, &RESERVATION).is_none();
-    let args = NameAndWords::of(name.to_owned(), words.iter().filter(is_change).cloned().collect());
+    let is_change = |word: &&String| {
+        (word.contains('=') || word.eq_ignore_ascii_case("skip")) && value_of(word, &RESERVATION).is_none()
+    };
+    let args = NameAndWords::of(name.clone(), words.iter().filter(is_change).cloned().collect());
     let act = if new { ReservationAct::Add(args) } else { ReservationAct::Set(args) };
     let exit = policy::reservation::run(client, act)?;
     if exit == 0 {
         writeln!(std::io::stdout(), "{}", if new { format!("Reservation created: {name}") } else { "Reservation updated.".to_owned() })?;
     }
     Ok(exit)
+}
+
+/// Whom a reservation is to be named after: its first account, else its first user.
+fn whom(words: &[String]) -> &str {
+    let first = |keys: [&str; 2]| words.iter().find_map(|word| value_of(word, &keys)).and_then(|names| names.split(',').next());
+    let name = first(["accounts", "account"]).or_else(|| first(["users", "user"])).unwrap_or_default();
+    name.trim_start_matches('-')
 }
 
 /// `delete ReservationName=course`, `delete reservation course`; as usual nothing is asked.
@@ -263,7 +273,7 @@ fn delete(client: &mut Client, words: &[String]) -> Outcome {
 /// Jobs as `gadm job update` has them, nodes by their state, reservations.
 fn update(client: &mut Client, words: &[String]) -> Outcome {
     // Without a job it is the reservation itself that changes.
-    if words.iter().any(|word| value_of(word, &RESERVATION).is_some()) && jobs_first(words).iter().all(|word| word.contains('=')) {
+    if words.iter().any(|word| value_of(word, &RESERVATION).is_some()) && jobs_first(words).iter().all(|word| word.contains('=') || word.eq_ignore_ascii_case("skip")) {
         return reservation(client, words, false);
     }
     let value = |wanted: &str| {
@@ -324,6 +334,14 @@ mod tests {
         assert_eq!(first("TimeLimit=5"), "TimeLimit=5");
         let named = |text: &str| job_names(&[text.to_owned()]).is_ok();
         assert!(named("17,18") && named("job=17") && named("JobId=17") && !named("name=x"));
+    }
+
+    #[test]
+    fn a_reservation_without_a_name_is_named_after_whom_it_is_for() {
+        let of = |text: &str| whom(&text.split(' ').map(str::to_owned).collect::<Vec<_>>()).to_owned();
+        assert_eq!(of("reservation Users=ada,bob StartTime=now"), "ada");
+        assert_eq!(of("reservation users=ada account=-nlp,vision"), "nlp");
+        assert_eq!(of("reservation StartTime=now"), "");
     }
 
     #[test]

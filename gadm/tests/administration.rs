@@ -125,7 +125,10 @@ fn under_the_name_scontrol_reservations_are_made_changed_and_removed() {
     let answer = |request: &Request| match request.path.as_str() {
         "/v1/cluster" => Answer::ok(r#"{"schema":1,"name":"lab"}"#),
         "/v1/reservations/gone" => Answer::refuse(404, "not_found", "there is no reservation \"gone\"."),
-        "/v1/reservations/course" if request.body.is_empty() => Answer::ok(r#"{"schema":1,"reservations":[{"name":"course"}]}"#),
+        "/v1/reservations/course" if request.body.is_empty() => {
+            Answer::ok(r#"{"schema":1,"reservations":[{"name":"course","repeat":"weekly","window_end":"2027-01-18T11:00:00Z"}]}"#)
+        }
+        "/v1/reservations" => Answer::ok(r#"{"schema":1,"reservations":[{"name":"ada_1"}]}"#),
         _ => Answer::ok(r#"{"schema":1,"notes":[]}"#),
     };
     let sent = |words: &[&str]| {
@@ -157,9 +160,19 @@ fn under_the_name_scontrol_reservations_are_made_changed_and_removed() {
         exit: Some(1)
     "#]].assert_eq(&sent(&["delete", "reservation", "gone"]));
     expect![[r#"
-        stderr: gadm: a reservation needs a name: ReservationName=course
+        /v1/reservations/course 
+        /v1/reservations/course {"create":false,"change":{"skip_until":"2027-01-18T11:00:00Z"}}
+        Reservation updated.
+    "#]].assert_eq(&sent(&["update", "ReservationName=course", "skip"]));
+    expect![[r#"
+        /v1/reservations 
+        /v1/reservations/ada_2 {"create":true,"change":{"magnetic":true,"nodes":"ALL","partition":"main","users":["ada","bob"]}}
+        Reservation created: ada_2
+    "#]].assert_eq(&sent(&["create", "reservation", "Users=ada,bob", "PartitionName=main", "Flags=MAGNETIC"]));
+    expect![[r#"
+        stderr: gadm: whom is it for? Users=ada or Accounts=vision; ReservationName=course names it
         exit: Some(2)
-    "#]].assert_eq(&sent(&["create", "reservation", "Users=ada"]));
+    "#]].assert_eq(&sent(&["create", "reservation", "Nodes=n1"]));
     expect![[r#"
         stderr: gadm: reservations are made and removed so: ReservationName=course; partitions are files (partitions.d), nodes join by themselves
         exit: Some(2)

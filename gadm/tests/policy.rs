@@ -171,17 +171,17 @@ fn qos_and_reservations_are_set_in_slurms_words() {
     expect![[r#"
         /v1/reservations/x {"create":true,"change":{"features":"a100","gpus":null,"node_count":2,"nodes":null,"users":["ada"]}}
     "#]].assert_eq(&sent(&["reservation", "add", "x", "NodeCnt=2", "Features=a100", "users=ada"]));
-    check(&["reservation", "add", "x", "flags=PURGE_COMP=5:00"], expect![[r#"
-        stderr: gadm: flags=PURGE_COMP=5:00: it stays until its end. gadm reservation del NAME ends it, a nearer end= makes it shorter
+    check(&["reservation", "add", "x", "flags=REPLACE"], expect![[r#"
+        stderr: gadm: flags=REPLACE: nodes that jobs take are not exchanged; headroom of a partition or QOS keeps so many GPUs idle for it
         exit: Some(2)
     "#]]);
     check(&["reservation", "add", "x", "flags=MANT"], expect![[r#"
-        stderr: gadm: flags=MANT: there is no such flag. Did you mean "MAINT"? Flags: MAINT, FLEX, IGNORE_JOBS, HOURLY, DAILY, WEEKDAY, WEEKEND, WEEKLY
+        stderr: gadm: flags=MANT: there is no such flag. Did you mean "MAINT"? Flags: MAINT, FLEX, IGNORE_JOBS, MAGNETIC, OVERLAP, STATIC_ALLOC, NO_HOLD_JOBS_AFTER, NO_HOLD_JOBS_AFTER_END, PURGE_COMP, HOURLY, DAILY, WEEKDAY, WEEKEND, WEEKLY
         exit: Some(2)
     "#]]);
     check(&["reservation", "list"], expect![[r#"
         RESV_NAME STATE    START_TIME          END_TIME            DURATION REPEAT WHAT        FOR
-        course    INACTIVE 2027-01-18T09:00:00 2027-01-18T11:00:00  2:00:00 weekly h100:8 GPUs grace,physics
+        course    INACTIVE 2027-01-18T09:00:00 2027-01-18T11:00:00  2:00:00 weekly h100:8 GPUs grace in physics
     "#]]);
 }
 

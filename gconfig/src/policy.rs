@@ -54,7 +54,7 @@ const QOS_KEYS: [&str; 13] = [
     "outside_quota",
     "idle",
 ];
-const RESERVATION_KEYS: [&str; 13] = [
+const RESERVATION_KEYS: [&str; 19] = [
     "start",
     "duration",
     "repeat",
@@ -68,6 +68,12 @@ const RESERVATION_KEYS: [&str; 13] = [
     "maintenance",
     "flex",
     "ignore_running",
+    "magnetic",
+    "overlap",
+    "purge_idle",
+    "static_nodes",
+    "release_jobs",
+    "skip_until",
 ];
 
 pub const PREEMPT_MODES: [(&str, PreemptMode); 4] = [
@@ -136,6 +142,8 @@ pub struct Records<'s> {
     /// Where each record was first written: `path:line`.
     pub places: BTreeMap<(RecordKind, String), String>,
     pub mentions: Vec<Mention<'s>>,
+    /// Where reservations say what becomes of them by themselves, or of their jobs when they go: files do not go.
+    pub passing: Vec<(&'s Source, Range<usize>, &'static str)>,
     /// Places of keys of accounts, for what is checked over several of them.
     pub account_spans: BTreeMap<(String, &'static str), (&'s Source, Range<usize>)>,
 }
@@ -284,9 +292,22 @@ impl<'s> Records<'s> {
             maintenance: section.boolean("maintenance", errors).unwrap_or(false),
             flex: section.boolean("flex", errors).unwrap_or(false),
             ignore_running: section.boolean("ignore_running", errors).unwrap_or(false),
+            magnetic: section.boolean("magnetic", errors).unwrap_or(false),
+            overlap: section.boolean("overlap", errors).unwrap_or(false),
+            purge_idle_secs: section.secs("purge_idle", 60..=MAX_DURATION_SECS, errors),
+            static_nodes: section.boolean("static_nodes", errors).unwrap_or(false),
+            release_jobs: section.boolean("release_jobs", errors).unwrap_or(false),
+            skip_until: section.moment("skip_until", errors),
             created_by: source.path.display().to_string(),
-            zone: None,
+            ..Reservation::default()
         };
+        for key in ["purge_idle", "release_jobs"].into_iter().filter(|key| section.has(key)) {
+            self.passing.push((source, section.span(key), key));
+        }
+        let of_gpus = matches!(reservation.what, ReservedPart::Gpus(_));
+        for (key, _) in [("magnetic", reservation.magnetic), ("overlap", reservation.overlap)].iter().filter(|(_, is_set)| of_gpus && *is_set) {
+            errors.add(source, section.span(key), format!("{what} is of GPUs by number, which cannot be {key}"), "name nodes or node_count");
+        }
         if reservation.repeat.every_secs().is_some_and(|secs| reservation.duration_secs > secs) {
             let text = format!("{what} lasts longer than until it comes again");
             errors.add(source, section.span("duration"), text, "at most an hour, a day or a week, as it comes");

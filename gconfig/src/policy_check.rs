@@ -29,6 +29,13 @@ pub fn check_one(records: &Records, partitions: &[Partition], errors: &mut Error
     tree(records, &Policy::default(), errors);
 }
 
+/// What a file says stands as long as it does: no reservation of it goes by itself.
+pub fn lasting(records: &Records, errors: &mut Errors) {
+    for (source, span, key) in &records.passing {
+        errors.add(source, span.clone(), format!("{key} is of no use in a file, whose reservations do not go"), "make it with gadm reservation add");
+    }
+}
+
 fn tree(records: &Records, base: &Policy, errors: &mut Errors) {
     let mut all = base.clone();
     all.accounts.extend(records.policy.accounts.clone());

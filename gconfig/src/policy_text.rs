@@ -211,6 +211,16 @@ fn reservation_text(text: &mut String, reservation: &Reservation) {
     table.flag("maintenance", reservation.maintenance);
     table.flag("flex", reservation.flex);
     table.flag("ignore_running", reservation.ignore_running);
+    table.flag("magnetic", reservation.magnetic);
+    table.flag("overlap", reservation.overlap);
+    if let Some(secs) = reservation.purge_idle_secs {
+        table.raw("purge_idle", time_text(secs));
+    }
+    table.flag("static_nodes", reservation.static_nodes);
+    table.flag("release_jobs", reservation.release_jobs);
+    if let Some(at) = reservation.skip_until {
+        table.raw("skip_until", moment_text(at));
+    }
 }
 
 fn moment_text(at: Timestamp) -> String {

@@ -269,6 +269,22 @@ pub struct Reservation {
     pub flex: bool,
     /// IGNORE_JOBS: it may be made over jobs that run into it.
     pub ignore_running: bool,
+    /// MAGNETIC: jobs that it is for may use its nodes without naming it.
+    pub magnetic: bool,
+    /// OVERLAP: it may be made over others, and has their nodes in its windows.
+    pub overlap: bool,
+    /// PURGE_COMP: a window ends once no job of it ran or waited for so long, seconds.
+    pub purge_idle_secs: Option<u32>,
+    /// STATIC_ALLOC: nodes that were chosen by their number are not replaced when they go down.
+    pub static_nodes: bool,
+    /// NO_HOLD_JOBS_AFTER: jobs that wait for it when it goes wait on without it.
+    pub release_jobs: bool,
+    /// Windows that end by then do not come.
+    pub skip_until: Option<Timestamp>,
+    /// Its nodes were chosen by their number, and one that goes down is replaced.
+    pub is_chosen: bool,
+    /// With `purge_idle_secs`: since when its present window is idle.
+    pub idle_since: Option<Timestamp>,
     pub created_by: String,
     /// What recurring windows are counted in, where that is not UTC: the configuration's, put in by whoever merges both.
     #[serde(skip)]
@@ -298,6 +314,13 @@ impl Repeat {
             Self::Daily | Self::Weekday | Self::Weekend => Some(86_400),
             Self::Weekly => Some(7 * 86_400),
         }
+    }
+}
+
+impl Reservation {
+    /// Its nodes are used by whoever it is for, by name or not.
+    pub fn draws(&self) -> bool {
+        self.magnetic && !matches!(self.what, ReservedPart::Gpus(_))
     }
 }
 

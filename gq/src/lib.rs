@@ -21,6 +21,7 @@ mod priority_listing;
 pub mod queue;
 mod queue_row;
 pub mod record_listing;
+mod reservation_record;
 mod run_column;
 mod run_line;
 mod sprio;

@@ -3,7 +3,7 @@
 use crate::node_column::{self, NodeColumn, NodeFormat, gpus_by_type, long_state, reason, short_state};
 use crate::partition_listing::{self as listing, lines};
 use crate::partition_record;
-use crate::{difference_listing, health_listing, node_record, queue};
+use crate::{difference_listing, health_listing, node_record, queue, record_listing};
 use clap::{ArgAction, CommandFactory, FromArgMatches, Parser};
 use gcli::local_time::{self, TimeFormat};
 use gcli::table::{Cell, Column, Screen, TableWriter, Tint, stdout};
@@ -43,7 +43,6 @@ const NEVER: [&str; 12] = [
 
 /// Options of sinfo that gnodes does not have.
 const ADVICE: &command_line::Advice = &[
-    (&["-T", "--reservation"], "gadm reservation list shows them"),
     (&["-F", "--future"], "nodes come by joining; none is declared before"),
     (&["--hide"], "no partition is hidden; -p chooses some"),
     (&["-v", "--verbose"], "gnodes NODE shows all of a node"),
@@ -69,6 +68,9 @@ struct NodeArgs {
     /// Where nodes differ from what the configuration says they should have
     #[arg(long, conflicts_with_all = ["names", "health", "partitions", "by_node", "summarize", "list_reasons", "format", "format_names", "states"])]
     diff: bool,
+    /// Reservations, their windows and nodes, as sinfo lists them
+    #[arg(short = 'T', long = "reservation", conflicts_with_all = ["names", "health", "diff", "full", "by_node", "summarize", "list_reasons", "format", "format_names", "states", "nodes", "responding", "dead", "sort"])]
+    reservations: bool,
     /// A line for each node of each partition
     #[arg(short = 'N', long = "Node")]
     by_node: bool,
@@ -142,7 +144,7 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> Outcome {
     let as_sinfo = slurm_name::is_one(words.first());
     let matches = command_line::parse_advising(command(), words, ADVICE)?;
     let mut args = NodeArgs::from_arg_matches(&matches).map_err(Failure::usage)?;
-    if as_sinfo && args.names.is_empty() && !(args.health || args.diff || args.json) {
+    if as_sinfo && args.names.is_empty() && !(args.health || args.diff || args.json || args.reservations) {
         // sinfo lists partitions.
         args.partitions.get_or_insert_default();
     }
@@ -194,6 +196,9 @@ fn show(
     format: Option<(NodeFormat, bool)>,
     sort: &[(NodeColumn, bool)],
 ) -> Outcome {
+    if args.reservations {
+        return record_listing::reservation_table(client, !args.noheader, args.json);
+    }
     if args.health {
         let names: Vec<String> = args.names.iter().chain(&args.nodes).cloned().collect();
         return health_listing::print(client, &names, !args.noheader, args.json);

@@ -1,21 +1,18 @@
 //! Jobs, nodes, partitions, reservations and licences in full, each as the record that scontrol prints of it, for `gadm` called by that name.
 //!
-//! Finds and orders them; what a record says is `job_record`'s, `node_record`'s and `partition_record`'s.
+//! Finds and orders them; what a record says is `job_record`'s, `node_record`'s, `partition_record`'s and `reservation_record`'s.
 
 use crate::nodes::{list, named};
 use crate::queue::jobs_named;
-use crate::{job_record, node_record, partition_record};
-use gcli::Failure;
+use crate::{job_record, node_record, partition_record, reservation_record};
+use gcli::{Failure, Outcome};
 use gcli::local_time::TimeFormat;
 use gcli::printable::printable;
-use gmodel::Instant;
-use gmodel::duration::sacct_time;
-use gmodel::hostlist::Hostlist;
 use gmodel::node::Role;
 use gmodel::suggest::did_you_mean;
 use gwire::api::{JobQuery, JobRow, LicenceRow, NodeRow, PartitionRow, ReservationRow};
 use gwire::client::{Client, path_with_query};
-use std::collections::BTreeSet;
+use std::io::Write;
 
 /// Records of these jobs, finished ones too; without names of all that the queue has or had a moment ago.
 ///
@@ -71,12 +68,30 @@ pub fn partitions(client: &mut Client, names: &[String]) -> Result<Vec<String>, 
 /// # Errors
 /// There is no such reservation.
 pub fn reservations(client: &mut Client, names: &[String]) -> Result<Vec<String>, Failure> {
-    let (rows, times): (Vec<ReservationRow>, _) = (list(client, "/v1/reservations")?, TimeFormat::from_env());
+    let (rows, nodes): (Vec<ReservationRow>, Vec<NodeRow>) = (list(client, "/v1/reservations")?, list(client, "/v1/nodes")?);
+    let times = TimeFormat::from_env();
     if let Some(unknown) = names.iter().find(|name| rows.iter().all(|row| row.name != **name)) {
         let hint = did_you_mean(unknown, rows.iter().map(|row| row.name.as_str()));
         return Err(Failure::new(format_args!("Reservation {unknown} not found.{hint}")));
     }
-    Ok(rows.iter().filter(|row| names.is_empty() || names.contains(&row.name)).map(|row| reservation(row, &times)).collect())
+    Ok(rows.iter().filter(|row| names.is_empty() || names.contains(&row.name)).map(|row| reservation_record::text(row, &nodes, &times)).collect())
+}
+
+/// All reservations as a table, or as they are.
+///
+/// # Errors
+/// The controller does not answer, or nobody reads.
+pub(crate) fn reservation_table(client: &mut Client, heading: bool, json: bool) -> Outcome {
+    let mut out = gcli::table::stdout()?;
+    if json {
+        let answer: serde_json::Value = client.get("/v1/reservations")?;
+        writeln!(out, "{answer}")?;
+    } else {
+        let (rows, nodes): (Vec<ReservationRow>, Vec<NodeRow>) = (list(client, "/v1/reservations")?, list(client, "/v1/nodes")?);
+        write!(out, "{}", reservation_record::table(&rows, &nodes, &TimeFormat::from_env(), heading))?;
+    }
+    out.flush()?;
+    Ok(0)
 }
 
 /// Records of these licences, or of all.
@@ -92,62 +107,4 @@ pub fn licences(client: &mut Client, names: &[String]) -> Result<Vec<String>, Fa
         format!("LicenseName={}\n    Total={} Used={} Free={} Reserved=0 Remote=no\n", printable(&row.name), row.total, row.used, row.free)
     };
     Ok(rows.iter().filter(|row| names.is_empty() || names.contains(&row.name)).map(text).collect())
-}
-
-fn reservation(row: &ReservationRow, times: &TimeFormat) -> String {
-    let at = |instant: Option<Instant>| instant.map_or("Unknown".to_owned(), |at| times.print(at.0));
-    let names = |names: &BTreeSet<String>| if names.is_empty() { "(null)".to_owned() } else { names.iter().cloned().collect::<Vec<_>>().join(",") };
-    let nodes = row.nodes.as_deref().map(|nodes| Hostlist::parse(nodes).map_or(0, |list| list.len() as u32));
-    let flag = |is_set: bool, word: &'static str| is_set.then_some(word);
-    let repeat = Some(row.repeat.to_uppercase()).filter(|word| word != "ONCE" && !word.is_empty());
-    let flags = [flag(row.maintenance, "MAINT"), flag(row.flex, "FLEX"), flag(row.ignore_running, "IGNORE_JOBS"), repeat.as_deref()];
-    let gpus: Vec<String> = row.gpus.iter().flatten().map(|(kind, count)| format!("gres/gpu:{kind}={count}")).collect();
-    let lines = [
-        format!(
-            "ReservationName={} StartTime={} EndTime={} Duration={}",
-            row.name,
-            at(row.window_start.or(row.start)),
-            at(row.window_end),
-            sacct_time(row.duration_secs.into())
-        ),
-        format!(
-            "Nodes={} NodeCnt={} Features={} PartitionName={} Flags={}",
-            row.nodes.as_deref().unwrap_or("(null)"),
-            row.node_count.or(nodes).unwrap_or(0),
-            row.features.as_deref().unwrap_or("(null)"),
-            row.partition.as_deref().unwrap_or("(null)"),
-            flags.into_iter().flatten().collect::<Vec<_>>().join(",")
-        ),
-        format!("TRES={}", if gpus.is_empty() { "(null)".to_owned() } else { gpus.join(",") }),
-        format!("Users={} Groups=(null) Accounts={} Licenses=(null) State={}", names(&row.users), names(&row.accounts), row.state),
-    ];
-    format!("{}\n\n", lines.map(|line| printable(&line).into_owned()).join("\n   "))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use expect_test::expect;
-
-    #[test]
-    fn a_reservation_is_shown_as_scontrol_shows_it() {
-        let row = ReservationRow {
-            name: "course".into(),
-            duration_secs: 7200,
-            repeat: "weekly".into(),
-            nodes: Some("node[1-2]".into()),
-            accounts: BTreeSet::from(["vision".to_owned()]),
-            maintenance: true,
-            state: "ACTIVE".into(),
-            ..ReservationRow::default()
-        };
-        expect![[r#"
-            ReservationName=course StartTime=Unknown EndTime=Unknown Duration=02:00:00
-               Nodes=node[1-2] NodeCnt=2 Features=(null) PartitionName=(null) Flags=MAINT,WEEKLY
-               TRES=(null)
-               Users=(null) Groups=(null) Accounts=vision Licenses=(null) State=ACTIVE
-
-        "#]]
-        .assert_eq(&reservation(&row, &TimeFormat::Standard));
-    }
 }

@@ -273,8 +273,12 @@ fn mistakes_are_refused_with_a_guess() {
         stderr: gnodes: format "%q": there is no column %q. --help lists them
         exit: Some(2)
     "#]]);
-    check(&["-T"], expect![[r#"
-        stderr: gnodes: -T: gadm reservation list shows them
+    check(&["-T", "-N"], expect![[r#"
+        stderr: gnodes: the argument '--reservation' cannot be used with '--Node'
+        stderr: 
+        stderr: Usage: gnodes --reservation [NODE]...
+        stderr: 
+        stderr: For more information, try '--help'.
         exit: Some(2)
     "#]]);
     check(&["-t", "resv"], expect![[r#"

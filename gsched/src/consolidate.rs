@@ -9,6 +9,7 @@ use crate::plan::Preempt;
 use crate::shape::ShapeId;
 use crate::snapshot::{PendingJob, RunningRun, Snapshot};
 use crate::timeline::Need;
+use crate::window::Claim;
 use gmodel::policy::PreemptMode;
 use gmodel::{Reason, ReasonCode, RunClass, RunId};
 use std::collections::BTreeSet;
@@ -92,7 +93,7 @@ impl<'a> Pass<'a> {
                 };
                 let open = groups != 0
                     && partition.holds(&node.name, &node.features)
-                    && self.engine.windows.open(at, None, now, end)
+                    && self.engine.windows.open(at, Claim::None, now, end)
                     && rooms[at].as_ref().unwrap_or(cluster.room(at)).fits(&need, now, end);
                 open && rooms[at].get_or_insert_with(|| cluster.room(at).clone()).hold(&need, now, end).is_some()
             })

@@ -1,8 +1,8 @@
 //! Reservations of so many GPUs wherever they are: which ones they hold, for whom is not in them, and how many their own jobs take.
 //!
 //! GPUs are set apart on the nodes with the most free in the window, anew in each pass; what jobs of the reservation hold, or are
-//! promised, counts as theirs. Together these take no more than is reserved, unless it is flexible. Whole GPUs are set apart: not
-//! what is left of one of which a job of it has a part.
+//! promised, counts as theirs. Together these take no more than is reserved, unless it is flexible. Whole GPUs are set apart, or slices
+//! of those that are cut by MIG: not what is left of one of which a job of it has a part.
 
 use crate::cluster::{end_after, end_of};
 use crate::limits::milli_text;
@@ -20,6 +20,9 @@ use std::ops::Range;
 
 /// Windows of a recurring reservation that are kept at once.
 const WINDOWS_AHEAD: usize = 32;
+
+/// Thousandths of a GPU that its slices together may lack.
+const LOST_BY_SLICES: u64 = 6;
 
 /// One reservation of GPUs in a pass.
 #[derive(Debug)]
@@ -111,14 +114,20 @@ impl Counted {
                 // Where it was before and where it comes back first, so that what is free to others moves as little as can be.
                 let mut liked: Vec<usize> = held.iter().filter(|(_, hold)| hold.to == at).map(|(node, _)| *node).collect();
                 liked.extend(self.parts.iter().filter(|part| part.to == at).map(|part| part.node));
-                for (kind, mut left) in self.left.missing(at).into_iter().filter(|(_, gpus)| *gpus > 0) {
-                    let mut place = |engine: &mut Engine, node: usize| {
-                        left -= if left == 0 { 0 } else { take(engine, node, &kind, left, (at, next), &mut held) };
-                        left
-                    };
-                    if !place_all(engine, &liked, &mut place) {
+                for (kind, mut left) in self.left.missing(at).into_iter().filter(|(_, milli)| *milli > 0) {
+                    // Slices of those that are cut where whole ones are not enough.
+                    for whole in [true, false] {
+                        let mut place = |engine: &mut Engine, node: usize| {
+                            left -= if left == 0 { 0 } else { take(engine, node, (&kind, whole), left, (at, next), &mut held) };
+                            left == 0
+                        };
+                        if place_all(engine, &liked, &mut place) {
+                            break;
+                        }
                         let others = emptiest(engine, snapshot, partition.as_deref(), (at, next));
-                        place_all(engine, &others, &mut place);
+                        if place_all(engine, &others, &mut place) {
+                            break;
+                        }
                     }
                 }
             }
@@ -187,11 +196,13 @@ impl Left {
         self.unused.get(ALL_GPUS).into_iter().flat_map(Count::times)
     }
 
-    /// By kind, how many whole GPUs its jobs have not at a time: those of a type first, of any type the rest.
+    /// By kind, how much its jobs have not at a time, thousandths: those of a type first, of any type the rest.
     fn missing(&self, at: Timestamp) -> Vec<(String, u64)> {
-        let short = |kind: &str, milli: u64| milli.saturating_sub(self.used(kind, at)).div_ceil(1000);
+        // Seven slices of a GPU are all of it, though a seventh is no whole number of thousandths.
+        let but_rounding = |short: u64, milli: u64| short.saturating_sub(milli / 1000 * LOST_BY_SLICES);
+        let short = |kind: &str, milli: u64| but_rounding(milli.saturating_sub(self.used(kind, at)), milli);
         let of_types = self.named.iter().map(|(kind, milli)| (kind.clone(), short(kind, *milli)));
-        of_types.chain([(ALL_GPUS.to_owned(), self.rest_left(at).div_ceil(1000))]).collect()
+        of_types.chain([(ALL_GPUS.to_owned(), but_rounding(self.rest_left(at), self.rest))]).collect()
     }
 }
 
@@ -231,7 +242,7 @@ impl Pass<'_> {
     }
 
     pub(crate) fn place_of_counted(&self, shape: ShapeId) -> Option<usize> {
-        let own = self.shape(shape).own?;
+        let own = self.shape(shape).claim.own()?;
         self.counted.iter().position(|counted| counted.reservation == own)
     }
 
@@ -329,9 +340,9 @@ impl Pass<'_> {
     }
 }
 
-/// Nodes one after the other, until nothing is left to be placed; whether that came to be.
-fn place_all(engine: &mut Engine, nodes: &[usize], place: &mut dyn FnMut(&mut Engine, usize) -> u64) -> bool {
-    nodes.iter().any(|node| place(engine, *node) == 0)
+/// Nodes one after the other, until all is placed; whether that came to be.
+fn place_all(engine: &mut Engine, nodes: &[usize], place: &mut dyn FnMut(&mut Engine, usize) -> bool) -> bool {
+    nodes.iter().any(|node| place(engine, *node))
 }
 
 fn release(engine: &mut Engine, holds: &[(usize, Hold)]) {
@@ -364,31 +375,34 @@ fn emptiest(engine: &Engine, snapshot: &Snapshot, partition: Option<&str>, (from
     nodes
 }
 
-/// Holds up to `most` GPUs of a kind on a node.
+/// Holds up to `most` thousandths of a kind on a node, rounded up: of whole GPUs, or of slices.
 fn take(
     engine: &mut Engine,
     at: usize,
-    kind: &str,
+    (kind, whole): (&str, bool),
     most: u64,
     (from, to): Window,
     held: &mut Vec<(usize, Hold)>,
 ) -> u64 {
     let make = &engine.cluster.makes.list[engine.cluster.nodes[at].make as usize];
     let of_kind = make.groups.iter().enumerate().filter(|(_, group)| kind == ALL_GPUS || group.gpu_type == kind);
-    let groups = of_kind.fold(0, |bits, (group, _)| bits | 1 << group);
-    let free = engine.cluster.room(at).profile.least(from, to).gpus_in(groups);
-    let gpus = u64::from(free).min(most).min(u64::from(u8::MAX));
-    if gpus == 0 {
-        return 0;
-    }
-    let need = Need { cpus: 0, mem_bytes: 0, gpus: gpus as u8, groups, milli: 0, tenant: None, one_group: false, exclusive: false };
-    match engine.cluster.touch(at).hold(&need, from, to) {
-        Some(hold) => {
-            held.push((at, hold));
-            gpus
+    let parts = of_kind.map(|(group, one)| (u64::from(one.part.milli()), 1 << group)).filter(|(milli, _)| (*milli == 1000) == whole);
+    let mut by_part: BTreeMap<u64, u16> = BTreeMap::new();
+    parts.for_each(|(milli, group)| *by_part.entry(milli).or_default() |= group);
+    let mut left = most;
+    for (part, groups) in by_part.into_iter().rev() {
+        let free = engine.cluster.room(at).profile.least(from, to).gpus_in(groups);
+        let gpus = u64::from(free).min(left.div_ceil(part.max(1))).min(u64::from(u8::MAX));
+        if gpus == 0 {
+            continue;
         }
-        None => 0,
+        let need = Need { cpus: 0, mem_bytes: 0, gpus: gpus as u8, groups, milli: 0, tenant: None, one_group: false, exclusive: false };
+        if let Some(hold) = engine.cluster.touch(at).hold(&need, from, to) {
+            held.push((at, hold));
+            left = left.saturating_sub(gpus * part);
+        }
     }
+    most - left
 }
 
 fn gpus_text(milli: u64, kind: &str) -> String {

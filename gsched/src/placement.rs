@@ -236,7 +236,7 @@ impl Search<'_> {
     /// Whether a node serves a need for a time.
     fn fits(&mut self, ask: &Ask, at: usize, need: &Need, from: Timestamp, to: Timestamp) -> bool {
         *self.probes_left = self.probes_left.saturating_sub(1);
-        self.cluster.fits(at, need, from, to) && self.windows.open(at, ask.shape.own, from, to)
+        self.cluster.fits(at, need, from, to) && self.windows.open(at, ask.shape.claim, from, to)
     }
 
     /// Whether the room of a node serves a part of a way for a time, which is the same since `looked.fits` began.
@@ -380,11 +380,11 @@ impl Search<'_> {
             if here == 0 || !self.serves_beside_windows(ask, stretch.start, (way, part), from, to) {
                 continue;
             }
-            if here == stretch.len() && !windows.concern_any(stretch.clone(), ask.shape.own) {
+            if here == stretch.len() && !windows.concern_any(stretch.clone(), ask.shape.claim) {
                 found.push(stretch.start..stretch.end.min(stretch.start.saturating_add(left)));
                 left -= here.min(left);
             } else {
-                let open = stretch.filter(|at| ask.may(*at) && windows.open(*at, ask.shape.own, from, to));
+                let open = stretch.filter(|at| ask.may(*at) && windows.open(*at, ask.shape.claim, from, to));
                 let mut open = stretches(open);
                 left -= cut(&mut open, left);
                 found.append(&mut open);
@@ -462,7 +462,7 @@ impl Search<'_> {
                     same_until = cluster.end_of_stretch(at);
                     serves = self.serves_beside_windows(ask, at, (way, part), from, to);
                 }
-                if !serves || !self.windows.open(at, ask.shape.own, from, to) {
+                if !serves || !self.windows.open(at, ask.shape.claim, from, to) {
                     continue;
                 }
                 match found.last_mut() {
@@ -500,7 +500,7 @@ impl Search<'_> {
             });
             let Some(score) = score else { continue };
             if best.as_ref().is_none_or(|(least, other)| (&score, at) < (least, *other))
-                && self.windows.open(at, ask.shape.own, from, to)
+                && self.windows.open(at, ask.shape.claim, from, to)
             {
                 best = Some((score, at));
             }
@@ -608,8 +608,8 @@ impl Search<'_> {
                     }
                 }
             };
-            match self.windows.concern_any(stretch.clone(), ask.shape.own) {
-                true => stretch.for_each(|at| add(self.windows.concern(at, ask.shape.own), at..at + 1)),
+            match self.windows.concern_any(stretch.clone(), ask.shape.claim) {
+                true => stretch.for_each(|at| add(self.windows.concern(at, ask.shape.claim), at..at + 1)),
                 false => add(false, stretch),
             }
         }
@@ -641,7 +641,7 @@ impl Search<'_> {
                 let room = self.cluster.room(*at);
                 let first = |from, until| room.first(need, from, secs, until);
                 let span = (start.0.max(time), secs, limit);
-                *start = match self.windows.first_beside(*at, ask.shape.own, span, first) {
+                *start = match self.windows.first_beside(*at, ask.shape.claim, span, first) {
                     Some(found) => (found, true),
                     None => (limit, false),
                 };

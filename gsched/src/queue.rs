@@ -323,7 +323,7 @@ fn is_special(job: &PendingJob, shape: &Shape) -> bool {
         || spec.deadline.is_some()
         || !spec.licences.is_empty()
         || spec.request.switches.is_some()
-        || shape.own.is_some()
+        || shape.claim.own().is_some()
 }
 
 impl Owners {

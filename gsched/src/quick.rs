@@ -207,7 +207,7 @@ impl Pass<'_> {
             };
             of.candidates.up.contains(*at) && (0..of.ways.len()).any(fits)
         };
-        of.own.is_none() && of.spec.licences.is_empty() && nodes.iter().any(serves)
+        of.claim.own().is_none() && of.spec.licences.is_empty() && nodes.iter().any(serves)
     }
 
     /// Starts a job, or as many tasks as have room. One that has a reservation is tried without it, and keeps it where it

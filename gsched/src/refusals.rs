@@ -5,6 +5,7 @@
 
 use crate::shape::{Shape, ShapeId};
 use crate::timeline::Need;
+use crate::window::Claim;
 use gmodel::Timestamp;
 use std::sync::Arc;
 
@@ -79,7 +80,7 @@ fn alike(shape: &Shape) -> Option<&[Option<Need>]> {
     let [way] = &shape.ways[..] else { return None };
     let [part] = &way.parts[..] else { return None };
     let request = &shape.spec.request;
-    let is_free = shape.own.is_none() && shape.named.is_empty() && request.switches.is_none() && !request.nvlink;
+    let is_free = shape.claim == Claim::None && shape.named.is_empty() && request.switches.is_none() && !request.nvlink;
     (is_free && shape.spec.licences.is_empty()).then_some(&part.needs[..])
 }
 

@@ -11,7 +11,7 @@ use crate::reason;
 use crate::sharing;
 use crate::snapshot::{PendingJob, Snapshot};
 use crate::timeline::Need;
-use crate::window::{self, Windows};
+use crate::window::{self, Claim, Windows};
 use fixedbitset::FixedBitSet;
 use gmodel::constraint::Constraint;
 use gmodel::gpu_request::{GpuAlternative, GpuAmount, GpuKind};
@@ -43,8 +43,8 @@ pub struct Shapes {
 pub struct Shape {
     pub partition: usize,
     pub spec: Arc<JobSpec>,
-    /// The reservation its jobs ask for.
-    pub own: Option<usize>,
+    /// The reservations that its jobs may use.
+    pub claim: Claim,
     /// Ways to serve it, best first.
     pub ways: Vec<Way>,
     pub candidates: Arc<Candidates>,
@@ -135,12 +135,13 @@ pub struct Candidates {
 struct Key {
     partition: usize,
     spec: Arc<JobSpec>,
+    claim: Claim,
 }
 
 impl Key {
     fn parts(&self) -> impl Ord + '_ {
         let spec = &self.spec;
-        (self.partition, &spec.request, &spec.licences, &spec.reservation, sharing::tenant(spec))
+        (self.partition, &spec.request, &spec.licences, &spec.reservation, self.claim, sharing::tenant(spec))
     }
 }
 impl PartialEq for Key {
@@ -206,7 +207,7 @@ impl Shapes {
         cluster: &Cluster,
         windows: &Windows,
     ) -> ShapeId {
-        let key = Key { partition, spec: spec.clone() };
+        let key = Key { partition, spec: spec.clone(), claim: windows.claim(spec, &snapshot.policy) };
         if let Some(shape) = self.by_key.get(&key) {
             return *shape;
         }
@@ -227,18 +228,18 @@ impl Shapes {
         windows: &Windows,
     ) -> Shape {
         let request = &spec.request;
-        let own = window::asked(spec).map(|name| windows.find(name));
+        let claim = windows.claim(spec, &snapshot.policy);
         let policy = &snapshot.config.partitions[partition];
         let placement = policy.placement.unwrap_or(snapshot.config.scheduler.placement);
-        let key = (partition, request.constraint.clone(), request.exclude.clone(), own.flatten());
+        let key = (partition, request.constraint.clone(), request.exclude.clone(), claim.own());
         let found = self.candidates.entry(key).or_insert_with(|| {
-            candidates(spec, partition, (snapshot, cluster), own.flatten().map(|own| &windows.list[own]))
+            candidates(spec, partition, (snapshot, cluster), claim.own().map(|own| &windows.list[own]))
         });
         let (candidates, mut never) = match found.clone() {
             Ok(candidates) => (candidates, None),
             Err(reason) => (Arc::new(Candidates::none(snapshot.nodes.len())), Some(reason)),
         };
-        if own == Some(None) {
+        if window::asked(spec).is_some() && claim.own().is_none() {
             let text = format!("there is no reservation {:?}", spec.reservation.as_deref().unwrap_or(""));
             never = Some(Reason::new(ReasonCode::ReservationDeleted, text));
         }
@@ -255,11 +256,12 @@ impl Shapes {
         let shape = Shape {
             partition,
             spec: spec.clone(),
-            own: own.flatten(),
+            claim,
             behind: reason::behind_others(&needs(request, &demands)),
             ways: demands.iter().map(|demand| Way::new(demand, spec, &candidates, cluster)).collect(),
             named,
-            preferred: preferred(spec, snapshot),
+            // Who is drawn leaves to others what is not reserved.
+            preferred: preferred(spec, snapshot).or_else(|| windows.drawing(claim)),
             placement,
             never: None,
             few: None,

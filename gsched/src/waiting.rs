@@ -28,7 +28,7 @@ impl Engine {
         if let Some(full) = of.pass.full {
             return full;
         }
-        let full = of.own.is_none() && !self.is_free_now(shape);
+        let full = of.claim.own().is_none() && !self.is_free_now(shape);
         // What is free only shrinks within a pass.
         if full {
             self.shapes.list[shape as usize].pass.full = Some(true);
@@ -83,7 +83,7 @@ impl Engine {
         if let Some(full) = of.pass.full {
             return full;
         }
-        if of.own.is_some() {
+        if of.claim.own().is_some() {
             return false;
         }
         let known = of.few.take().filter(|(of, _)| of + 1 >= cluster.synced);
@@ -278,7 +278,7 @@ impl Pass<'_> {
         let Some(job) = self.snapshot.job_near(&want) else { return false };
         let of = self.shape(want.shape);
         let ways = of.ways.len();
-        if job.is_choice() || of.own.is_some() || !of.named.is_empty() {
+        if job.is_choice() || of.claim.own().is_some() || !of.named.is_empty() {
             // What it lifts or names is not looked into here.
             return true;
         }
@@ -335,7 +335,7 @@ impl Pass<'_> {
         let least = shape.least_gpus(0, shape.ways.first()?.last());
         let mut free = self.engine.cluster.with_gpus(least, &shape.candidates.up);
         let has_room = |at: usize| self.engine.has_room_at(shape, at, self.now);
-        let (at, (from, to)) = free.find_map(|at| windows.blocking(at, shape.own, self.now, end).filter(|_| has_room(at)))?;
+        let (at, (from, to)) = free.find_map(|at| windows.blocking(at, shape.claim, self.now, end).filter(|_| has_room(at)))?;
         let reservation = &windows.list[at].reservation;
         let what = if reservation.maintenance { "maintenance" } else { "reservation" };
         let text = format!("nodes it needs are kept for {what} {:?} from {from} to {to}", reservation.name);
@@ -350,7 +350,7 @@ impl Pass<'_> {
             let is_before = self.now < hold.from && hold.from < end && shape.candidates.up.contains(*at);
             is_before && self.engine.has_room_at(shape, *at, self.now) && self.engine.is_short_by(shape, *at, hold)
         };
-        let mut others = self.counted.iter().filter(|counted| shape.own != Some(counted.reservation));
+        let mut others = self.counted.iter().filter(|counted| shape.claim.own() != Some(counted.reservation));
         let (counted, (_, hold)) = others.find_map(|counted| Some((counted, counted.holds.iter().find(blocks)?)))?;
         let windows = &self.engine.windows;
         let (from, to) = windows.of(counted.reservation, hold.from).next()?;
@@ -373,7 +373,7 @@ impl Pass<'_> {
     }
 
     pub(crate) fn not_admitted(&self, job: &PendingJob, shape: ShapeId) -> Option<Reason> {
-        let reserved = &self.engine.windows.list[self.shape(shape).own?];
+        let reserved = &self.engine.windows.list[self.shape(shape).claim.own()?];
         let name = &reserved.reservation.name;
         let wait = |text: String| Some(Reason::new(ReasonCode::Reservation, text));
         if !reserved.admits(job, &self.snapshot.policy) {
@@ -399,7 +399,7 @@ impl Pass<'_> {
 
     /// Whether a job that its own reservation does not admit now fits into a window of it that comes.
     pub(crate) fn is_admitted_later(&self, job: &PendingJob, shape: ShapeId) -> bool {
-        let Some(own) = self.shape(shape).own else { return false };
+        let Some(own) = self.shape(shape).claim.own() else { return false };
         let reserved = &self.engine.windows.list[own];
         let secs = job.spec.time_min_secs.unwrap_or(job.held_secs());
         secs <= reserved.reservation.duration_secs && reserved.admits(job, &self.snapshot.policy)
@@ -569,5 +569,5 @@ fn is_any_alike(shape: &Shape, network: &Network) -> bool {
 
 /// Nothing about the job but its shape and limit decides when it can start.
 fn plain(job: &PendingJob, shape: &Shape) -> bool {
-    shape.own.is_none() && job.spec.licences.is_empty() && job.spec.request.switches.is_none()
+    shape.claim.own().is_none() && job.spec.licences.is_empty() && job.spec.request.switches.is_none()
 }

@@ -19,6 +19,20 @@ const MOST_WINDOWS: usize = 64;
 /// Windows of two recurring reservations that are held against each other.
 const MOST_MEETINGS: usize = 1_000;
 
+/// Reservations that draw jobs at most.
+pub const MOST_MAGNETIC: usize = 64;
+
+/// Which reservations jobs may be in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Claim {
+    #[default]
+    None,
+    /// In that which they name, by its number, and nowhere else.
+    Own(usize),
+    /// On nodes of those that draw them, too: a bit for each, by [`Reserved::magnet`].
+    Drawn(u64),
+}
+
 /// The reservations of a snapshot, by number.
 #[derive(Clone, Debug, Default)]
 pub struct Windows {
@@ -32,11 +46,24 @@ pub struct Reserved {
     pub reservation: Reservation,
     /// Nodes it covers whole; empty for one that counts GPUs.
     pub nodes: FixedBitSet,
+    /// Its number among those that draw jobs.
+    pub magnet: Option<u32>,
+}
+
+impl Claim {
+    pub fn own(self) -> Option<usize> {
+        match self {
+            Self::Own(own) => Some(own),
+            Self::None | Self::Drawn(_) => None,
+        }
+    }
 }
 
 impl Windows {
     pub fn new(snapshot: &Snapshot) -> Self {
-        let list: Vec<Reserved> = snapshot.policy.reservations.values().map(|one| Reserved::new(one, snapshot)).collect();
+        let mut list: Vec<Reserved> = snapshot.policy.reservations.values().map(|one| Reserved::new(one, snapshot)).collect();
+        let magnets = list.iter_mut().filter(|one| one.reservation.draws()).take(MOST_MAGNETIC);
+        (0..).zip(magnets).for_each(|(number, one)| one.magnet = Some(number));
         let mut covered = FixedBitSet::with_capacity(snapshot.nodes.len());
         list.iter().for_each(|one| covered.union_with(&one.nodes));
         Self { list, covered }
@@ -46,12 +73,50 @@ impl Windows {
         self.list.iter().position(|one| one.reservation.name == name)
     }
 
-    /// The first window on a node, of reservations other than `own`, that meets a time.
-    pub fn blocking(&self, node: usize, own: Option<usize>, from: Timestamp, to: Timestamp) -> Option<(usize, Window)> {
+    /// What jobs may use: the reservation that they name (not one that is not there), or all that draw them.
+    pub fn claim(&self, spec: &JobSpec, policy: &Policy) -> Claim {
+        if let Some(name) = asked(spec) {
+            return self.find(name).map_or(Claim::None, Claim::Own);
+        }
+        let drawn = self.list.iter().filter_map(|one| {
+            let magnet = one.magnet?;
+            policy.is_reserved_for(&one.reservation, &spec.user.name, &spec.account).then_some(1 << magnet)
+        });
+        match drawn.fold(0, |all: u64, one: u64| all | one) {
+            0 => Claim::None,
+            drawn => Claim::Drawn(drawn),
+        }
+    }
+
+    /// The nodes of the reservations that draw jobs with a claim.
+    pub fn drawing(&self, claim: Claim) -> Option<FixedBitSet> {
+        let Claim::Drawn(_) = claim else { return None };
+        let mut nodes = FixedBitSet::with_capacity(self.covered.len());
+        let drawing = (0..self.list.len()).filter(|at| !self.bars(*at, claim));
+        drawing.for_each(|at| nodes.union_with(&self.list[at].nodes));
+        Some(nodes)
+    }
+
+    /// Whether a reservation keeps jobs with a claim off its nodes. Maintenance comes before all but maintenance, OVERLAP before
+    /// the rest.
+    fn bars(&self, at: usize, claim: Claim) -> bool {
+        let one = &self.list[at];
+        match claim {
+            Claim::None => true,
+            Claim::Drawn(drawn) => one.magnet.is_none_or(|magnet| drawn >> magnet & 1 == 0),
+            Claim::Own(own) => {
+                let own_one = &self.list[own].reservation;
+                own != at && !own_one.maintenance && !(own_one.overlap && !one.reservation.maintenance)
+            }
+        }
+    }
+
+    /// The first window on a node, of reservations that are not for a claim, that meets a time.
+    pub fn blocking(&self, node: usize, claim: Claim, from: Timestamp, to: Timestamp) -> Option<(usize, Window)> {
         if !self.covered.contains(node) {
             return None;
         }
-        let others = self.list.iter().enumerate().filter(|(at, one)| Some(*at) != own && one.nodes.contains(node));
+        let others = self.list.iter().enumerate().filter(|(at, one)| one.nodes.contains(node) && self.bars(*at, claim));
         others
             .filter_map(|(at, one)| Some((at, next(&one.reservation, from)?)))
             .filter(|(_, window)| window.0 < to)
@@ -60,26 +125,26 @@ impl Windows {
 
     /// Whether any window decides when a job may be on a node.
     #[inline]
-    pub fn concern(&self, node: usize, own: Option<usize>) -> bool {
-        own.is_some() || (!self.list.is_empty() && self.covered.contains(node))
+    pub fn concern(&self, node: usize, claim: Claim) -> bool {
+        claim.own().is_some() || (!self.list.is_empty() && self.covered.contains(node))
     }
 
     /// Whether that is so for any of some nodes.
-    pub fn concern_any(&self, nodes: Range<usize>, own: Option<usize>) -> bool {
-        own.is_some() || (!self.list.is_empty() && self.covered.contains_any_in_range(nodes))
+    pub fn concern_any(&self, nodes: Range<usize>, claim: Claim) -> bool {
+        claim.own().is_some() || (!self.list.is_empty() && self.covered.contains_any_in_range(nodes))
     }
 
     /// Whether a job may be on a node for that time: in its own reservation, and in no other's way.
     #[inline]
-    pub fn open(&self, node: usize, own: Option<usize>, from: Timestamp, to: Timestamp) -> bool {
-        if !self.concern(node, own) {
+    pub fn open(&self, node: usize, claim: Claim, from: Timestamp, to: Timestamp) -> bool {
+        if !self.concern(node, claim) {
             return true;
         }
-        let inside = own.is_none_or(|own| {
+        let inside = claim.own().is_none_or(|own| {
             let reservation = &self.list[own].reservation;
             reservation.flex || next(reservation, from).is_some_and(|window| window.0 <= from && to <= window.1)
         });
-        inside && self.blocking(node, own, from, to).is_none()
+        inside && self.blocking(node, claim, from, to).is_none()
     }
 
     /// The windows of a reservation that end after a time, in order; no more than are worth looking at.
@@ -97,15 +162,15 @@ impl Windows {
     pub fn first_beside(
         &self,
         node: usize,
-        own: Option<usize>,
+        claim: Claim,
         (from, secs, until): (Timestamp, u32, Timestamp),
         first: impl Fn(Timestamp, Timestamp) -> Option<Timestamp>,
     ) -> Option<Timestamp> {
-        if !self.concern(node, own) {
+        if !self.concern(node, claim) {
             return first(from, until);
         }
         let secs = i64::from(secs);
-        let inside = own.filter(|own| !self.list[*own].reservation.flex);
+        let inside = claim.own().filter(|own| !self.list[*own].reservation.flex);
         let mut from = from;
         for _ in 0..MOST_WINDOWS {
             if let Some(own) = inside {
@@ -118,9 +183,9 @@ impl Windows {
             let out = inside.is_some_and(|own| {
                 next(&self.list[own].reservation, start).is_none_or(|window| start < window.0 || end > window.1)
             });
-            match self.blocking(node, own, start, end) {
+            match self.blocking(node, claim, start, end) {
                 Some((_, window)) => from = window.1,
-                None if out => from = next(&self.list[own?].reservation, start)?.1.max(start),
+                None if out => from = next(&self.list[inside?].reservation, start)?.1.max(start),
                 None => return Some(start),
             }
             if from >= until {
@@ -151,7 +216,7 @@ impl Reserved {
                 nodes.insert(at);
             }
         }
-        Self { reservation: reservation.clone(), nodes }
+        Self { reservation: reservation.clone(), nodes, magnet: None }
     }
 
     /// Whether a job may use it.
@@ -160,8 +225,9 @@ impl Reserved {
     }
 }
 
-/// The first window that ends after a time.
+/// The first window that ends after a time, of those that are not skipped.
 pub fn next(reservation: &Reservation, after: Timestamp) -> Option<Window> {
+    let after = reservation.skip_until.map_or(after, |skipped| after.max(skipped));
     let millis = i64::from(reservation.duration_secs) * 1000;
     let window = |start: Timestamp| (start, start.plus_millis(millis));
     if millis == 0 {
@@ -330,17 +396,17 @@ mod tests {
     fn an_hour_between_two_windows_is_found() {
         let mut nodes = FixedBitSet::with_capacity(1);
         nodes.insert(0);
-        let daily = Reserved { reservation: reservation(7200, 75_600, Repeat::Daily), nodes: nodes.clone() };
+        let daily = Reserved { reservation: reservation(7200, 75_600, Repeat::Daily), nodes: nodes.clone(), magnet: None };
         let windows = Windows { list: vec![daily], covered: nodes };
         let first = |from: i64, secs: u32| {
             let any = |from: Timestamp, _| Some(from);
             let span = (Timestamp::from_secs(from), secs, Timestamp(i64::MAX));
-            windows.first_beside(0, None, span, any).map(Timestamp::secs)
+            windows.first_beside(0, Claim::None, span, any).map(Timestamp::secs)
         };
         assert_eq!(first(0, 7200), Some(0));
         assert_eq!(first(1, 7200), Some(82_800));
         assert_eq!(first(0, 10_801), None, "the gap of three hours never comes");
-        let inside = windows.first_beside(0, Some(0), (Timestamp::from_secs(0), 3600, Timestamp(i64::MAX)), |from, _| Some(from));
+        let inside = windows.first_beside(0, Claim::Own(0), (Timestamp::from_secs(0), 3600, Timestamp(i64::MAX)), |from, _| Some(from));
         assert_eq!(inside.map(Timestamp::secs), Some(7200));
     }
 }

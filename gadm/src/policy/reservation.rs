@@ -6,7 +6,7 @@ use super::{Listing, Name, NameAndWords, Removal, edit, print_json, print_record
 use gcli::local_time::TimeFormat;
 use gcli::table::{Column, Screen, TableWriter, stdout};
 use gcli::{Failure, Outcome};
-use gmodel::duration::squeue_time;
+use gmodel::duration::{TimeLimit, squeue_time};
 use gmodel::policy::reserved_for;
 use gmodel::suggest::did_you_mean;
 use gmodel::time::parse_rfc3339;
@@ -15,7 +15,7 @@ use gwire::client::{Client, escape};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-const KEYS: [Key; 22] = [
+const KEYS: [Key; 29] = [
     ("start", "start", Form::Moment),
     ("starttime", "start", Form::Moment),
     ("duration", "duration_secs", Form::Secs),
@@ -37,14 +37,39 @@ const KEYS: [Key; 22] = [
     ("maintenance", "maintenance", Form::Flag),
     ("flex", "flex", Form::Flag),
     ("ignore_running", "ignore_running", Form::Flag),
+    ("magnetic", "magnetic", Form::Flag),
+    ("overlap", "overlap", Form::Flag),
+    ("purge_idle", "purge_idle_secs", Form::Secs),
+    ("purgecomp", "purge_idle_secs", Form::Secs),
+    ("static_nodes", "static_nodes", Form::Flag),
+    ("release_jobs", "release_jobs", Form::Flag),
+    ("skip_until", "skip_until", Form::Moment),
     ("flags", "flags", Form::Names),
 ];
 
-/// scontrol's flags, and what they set.
-const FLAGS: [(&str, &str, &str); 8] = [
+/// Words of scontrol that say nothing here, each with what does.
+const NO_KEYS: [(&str, &str); 8] = [
+    ("corecnt", "whole nodes or GPUs are reserved: node_count=2, gpus=h100:8"),
+    ("licenses", "licences are not reserved; a partition or QOS of their own keeps others from them"),
+    ("groups", "groups of the system are not known here: users= and accounts= say whom it is for"),
+    ("group", "groups of the system are not known here: users= and accounts= say whom it is for"),
+    ("maxstartdelay", "who does not name it may be in it for as long as their limit is, with flags=MAGNETIC"),
+    ("burstbuffer", "there are no burst buffers; nodes and GPUs are reserved"),
+    ("watts", "power is not reserved; nodes and GPUs are"),
+    ("trespernode", "whole nodes or GPUs are reserved: node_count=2, gpus=h100:8"),
+];
+
+/// scontrol's flags, and what they set; without a word `true`.
+const FLAGS: [(&str, &str, &str); 14] = [
     ("MAINT", "maintenance", ""),
     ("FLEX", "flex", ""),
     ("IGNORE_JOBS", "ignore_running", ""),
+    ("MAGNETIC", "magnetic", ""),
+    ("OVERLAP", "overlap", ""),
+    ("STATIC_ALLOC", "static_nodes", ""),
+    ("NO_HOLD_JOBS_AFTER", "release_jobs", ""),
+    ("NO_HOLD_JOBS_AFTER_END", "release_jobs", ""),
+    ("PURGE_COMP", "purge_idle_secs", ""),
     ("HOURLY", "repeat", "hourly"),
     ("DAILY", "repeat", "daily"),
     ("WEEKDAY", "repeat", "weekday"),
@@ -52,15 +77,16 @@ const FLAGS: [(&str, &str, &str); 8] = [
     ("WEEKLY", "repeat", "weekly"),
 ];
 
+/// For how long a reservation is idle before `PURGE_COMP` alone takes it away.
+const PURGE_SECS: u64 = 300;
+
 /// Flags of Slurm that no reservation here can have, each with what to do instead.
-const NO_FLAGS: [(&str, &str); 7] = [
-    ("PURGE_COMP", "it stays until its end. gadm reservation del NAME ends it, a nearer end= makes it shorter"),
-    ("MAGNETIC", "only jobs that ask for it are in it: gsub --reservation NAME, or #SBATCH --reservation in a script"),
-    ("OVERLAP", "what is reserved for some is not reserved again for others; MAINT may lie over others"),
-    ("REPLACE", "nodes are not exchanged; gpus=h100:8 reserves GPUs wherever they are, anew as nodes come and go"),
-    ("REPLACE_DOWN", "nodes are not exchanged; gpus=h100:8 reserves GPUs wherever they are, anew as nodes come and go"),
+const NO_FLAGS: [(&str, &str); 5] = [
+    ("REPLACE", "nodes that jobs take are not exchanged; headroom of a partition or QOS keeps so many GPUs idle for it"),
     ("TIME_FLOAT", "a start is a moment; gadm reservation set NAME start=now+1hour moves it"),
-    ("SPEC_NODES", "nodes=node[1-2] names them"),
+    ("ANY_NODES", "FLEX lets its jobs use other nodes, too"),
+    ("LICENSE_ONLY", "licences are not reserved; a partition or QOS of their own keeps others from them"),
+    ("FIRST_CORES", "whole nodes or GPUs are reserved, not cores"),
 ];
 
 /// What to do to reservations.
@@ -103,26 +129,40 @@ pub(crate) fn run(client: &mut Client, act: ReservationAct) -> Outcome {
     }
 }
 
-/// Changes; `end` and flags in the API's terms.
+/// As scontrol names those of which no name is said: `ada_1`, with the first number that is not taken.
+///
+/// # Errors
+/// It is for nobody, or the controller does not answer.
+pub(crate) fn new_name(client: &mut Client, whom: &str) -> Result<String, Failure> {
+    if whom.is_empty() {
+        return Err(Failure::usage("whom is it for? Users=ada or Accounts=vision; ReservationName=course names it"));
+    }
+    let (_, values) = records(client, "/v1/reservations", "reservations")?;
+    let taken: Vec<String> = rows::<ReservationRow>(values)?.into_iter().map(|row| row.name).collect();
+    (1..=u32::MAX).map(|number| format!("{whom}_{number}")).find(|name| !taken.contains(name)).ok_or_else(|| Failure::new("all names are taken"))
+}
+
+/// Changes; `end`, flags, `skip` and what a duration grows by in the API's terms.
 fn read(words: &[String], old: Option<&ReservationRow>) -> Result<BTreeMap<String, Value>, Failure> {
-    let mut change = key_value::read(words, &KEYS, "reservations")?;
-    for key in ["+flags", "-flags"] {
-        if change.contains_key(key) {
-            return Err(Failure::usage("flags are set as a whole: flags=MAINT,DAILY, or maintenance=yes repeat=daily"));
+    let mut plain = Vec::new();
+    let mut change = BTreeMap::new();
+    for word in words {
+        let key = word.split_once('=').map_or(word.as_str(), |(key, _)| key).to_ascii_lowercase();
+        match key.as_str() {
+            "skip" => drop(change.insert("skip_until".to_owned(), skipped(word, old)?)),
+            "duration+" | "duration-" => drop(change.insert("duration_secs".to_owned(), longer(word, old)?)),
+            _ => plain.push(word.clone()),
+        }
+        let bare = key.trim_end_matches(['+', '-']).replace('_', "");
+        if let Some((_, advice)) = NO_KEYS.iter().find(|(name, _)| *name == bare) {
+            return Err(Failure::usage(format_args!("{word}: {advice}")));
         }
     }
-    if let Some(flags) = change.remove("flags") {
-        for flag in flags.as_array().into_iter().flatten().filter_map(Value::as_str) {
-            let Some((_, key, value)) = FLAGS.iter().find(|(name, ..)| name.eq_ignore_ascii_case(flag)) else {
-                let bare = flag.split_once('=').map_or(flag, |(flag, _)| flag);
-                if let Some((_, advice)) = NO_FLAGS.iter().find(|(name, _)| name.eq_ignore_ascii_case(bare)) {
-                    return Err(Failure::usage(format_args!("flags={flag}: {advice}")));
-                }
-                let guess = did_you_mean(flag, FLAGS.map(|(name, ..)| name));
-                let all = FLAGS.map(|(name, ..)| name).join(", ");
-                return Err(Failure::usage(format_args!("flags={flag}: there is no such flag.{guess} Flags: {all}")));
-            };
-            change.insert((*key).to_owned(), if value.is_empty() { json!(true) } else { json!(value) });
+    change.extend(key_value::read(&plain, &KEYS, "reservations")?);
+    let flags: Vec<(Value, bool)> = ["flags", "+flags", "-flags"].iter().filter_map(|key| Some((change.remove(*key)?, *key != "-flags"))).collect();
+    for (names, is_set) in flags {
+        for flag in names.as_array().into_iter().flatten().filter_map(Value::as_str) {
+            set_flag(&mut change, flag, is_set, old)?;
         }
     }
     if let Some(end) = change.remove("end") {
@@ -138,7 +178,11 @@ fn read(words: &[String], old: Option<&ReservationRow>) -> Result<BTreeMap<Strin
     }
     // What is reserved is said in one way: a new way puts the old one aside.
     let ways = ["nodes", "node_count", "gpus"];
-    if ways.iter().any(|way| change.get(*way).is_some_and(|value| !value.is_null())) {
+    let has_way = ways.iter().any(|way| change.get(*way).is_some_and(|value| !value.is_null()));
+    if !has_way && old.is_none() && change.get("partition").is_some_and(|name| !name.is_null()) {
+        change.insert("nodes".to_owned(), json!("ALL"));
+    }
+    if has_way {
         for way in ways {
             change.entry(way.to_owned()).or_insert(Value::Null);
         }
@@ -148,6 +192,67 @@ fn read(words: &[String], old: Option<&ReservationRow>) -> Result<BTreeMap<Strin
         }
     }
     Ok(change)
+}
+
+/// `skip`: the present window, or the next one, does not come.
+fn skipped(word: &str, old: Option<&ReservationRow>) -> Result<Value, Failure> {
+    let end = old.filter(|old| old.repeat != "once").and_then(|old| old.window_end);
+    match (end, word.contains('=')) {
+        (Some(end), false) => serde_json::to_value(end).map_err(Failure::new),
+        (_, true) => Err(Failure::usage("skip has no value: gadm reservation set NAME skip")),
+        (None, _) => Err(Failure::usage("skip leaves out a window of what comes again, and this comes once: gadm reservation del NAME removes it")),
+    }
+}
+
+/// `duration+=30`, `duration-=1:00:00`.
+fn longer(word: &str, old: Option<&ReservationRow>) -> Result<Value, Failure> {
+    let wrong = |why: &str| Failure::usage(format_args!("{word}: {why}"));
+    let old = old.ok_or_else(|| wrong("a new reservation has a duration= or an end="))?.duration_secs;
+    let (key, value) = word.split_once('=').unwrap_or((word, ""));
+    let by = TimeLimit::parse(value).map_err(|error| wrong(&error.to_string()))?.secs().ok_or_else(|| wrong("it cannot be unlimited"))?;
+    let new = if key.ends_with('+') { Some(u64::from(old).saturating_add(by)) } else { u64::from(old).checked_sub(by).filter(|secs| *secs > 0) };
+    new.map(|secs| json!(secs)).ok_or_else(|| wrong(&format!("it lasts {} only", squeue_time(u64::from(old)))))
+}
+
+fn set_flag(change: &mut BTreeMap<String, Value>, flag: &str, is_set: bool, old: Option<&ReservationRow>) -> Result<(), Failure> {
+    let (bare, time) = flag.split_once('=').map_or((flag, None), |(bare, time)| (bare, Some(time)));
+    let wrong = |why: &str| Failure::usage(format_args!("flags={flag}: {why}"));
+    let said = |key: &str, before: bool| change.get(key).map_or(before, |value| !value.is_null());
+    let names_nodes = said("nodes", old.is_some_and(|old| old.nodes.is_some() && !old.chosen));
+    let counts_nodes = said("node_count", old.is_some_and(|old| old.chosen) && !said("nodes", false) && !said("gpus", false));
+    match bare.to_ascii_uppercase().as_str() {
+        // How it is anyway, where it is so.
+        "SPEC_NODES" | "PART_NODES" if is_set && names_nodes => return Ok(()),
+        "SPEC_NODES" => return Err(wrong("nodes=node[1-2] names them")),
+        "PART_NODES" => return Err(wrong("nodes=ALL partition=NAME are all nodes of a partition, also those that come later")),
+        "REPLACE_DOWN" if !counts_nodes => return Err(wrong("nodes that are chosen by node_count=2 are replaced, those that are named are not")),
+        "REPLACE_DOWN" => {
+            change.insert("static_nodes".to_owned(), json!(!is_set));
+            return Ok(());
+        }
+        _ => {}
+    }
+    if let Some((_, advice)) = NO_FLAGS.iter().find(|(name, _)| name.eq_ignore_ascii_case(bare)) {
+        return Err(wrong(advice));
+    }
+    let Some((name, key, value)) = FLAGS.iter().find(|(name, ..)| name.eq_ignore_ascii_case(bare)) else {
+        let guess = did_you_mean(bare, FLAGS.map(|(name, ..)| name));
+        return Err(wrong(&format!("there is no such flag.{guess} Flags: {}", FLAGS.map(|(name, ..)| name).join(", "))));
+    };
+    let value = match (*name, time, is_set) {
+        ("PURGE_COMP", _, false) => Value::Null,
+        ("PURGE_COMP", time, true) => {
+            let limit = time.map_or(Ok(Some(PURGE_SECS)), |time| TimeLimit::parse(time).map(|limit| limit.secs()));
+            let secs = limit.map_err(|error| wrong(&error.to_string()))?.ok_or_else(|| wrong("it cannot be unlimited"))?;
+            json!(secs)
+        }
+        (_, Some(_), _) => return Err(wrong("only PURGE_COMP takes a time")),
+        (_, None, false) if !value.is_empty() && old.is_none_or(|old| old.repeat != *value) => return Ok(()),
+        (_, None, false) => if value.is_empty() { json!(false) } else { json!("once") },
+        (_, None, true) => if value.is_empty() { json!(true) } else { json!(value) },
+    };
+    change.insert((*key).to_owned(), value);
+    Ok(())
 }
 
 fn list(client: &mut Client, json: bool) -> Outcome {
@@ -201,5 +306,78 @@ fn whom(row: &ReservationRow) -> String {
         (true, false) => format!("maintenance, {names}"),
         (false, true) => "nobody".to_owned(),
         (false, false) => names,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gmodel::Instant;
+
+    /// Two nodes that were chosen, weekly from nine to eleven on the 11th of January.
+    fn weekly() -> ReservationRow {
+        let at = |text: &str| parse_rfc3339(text).map(Instant);
+        ReservationRow {
+            name: "course".into(),
+            start: at("2027-01-11T09:00:00Z"),
+            duration_secs: 7200,
+            repeat: "weekly".into(),
+            nodes: Some("node[1-2]".into()),
+            chosen: true,
+            window_end: at("2027-01-18T11:00:00Z"),
+            ..ReservationRow::default()
+        }
+    }
+
+    fn change(words: &str, old: Option<&ReservationRow>) -> String {
+        let words: Vec<String> = words.split(' ').map(str::to_owned).collect();
+        match read(&words, old) {
+            Ok(change) => serde_json::to_string(&change).unwrap(),
+            Err(failure) => failure.text,
+        }
+    }
+
+    #[test]
+    fn flags_of_scontrol_are_set_and_taken_away() {
+        let old = weekly();
+        assert_eq!(change("flags=magnetic,OVERLAP,STATIC_ALLOC", None), r#"{"magnetic":true,"overlap":true,"static_nodes":true}"#);
+        assert_eq!(change("flags=PURGE_COMP,NO_HOLD_JOBS_AFTER", None), r#"{"purge_idle_secs":300,"release_jobs":true}"#);
+        assert_eq!(change("flags+=PURGE_COMP=90", Some(&old)), r#"{"purge_idle_secs":5400}"#);
+        assert_eq!(change("flags-=PURGE_COMP,FLEX,WEEKLY", Some(&old)), r#"{"flex":false,"purge_idle_secs":null,"repeat":"once"}"#);
+        assert_eq!(change("flags-=DAILY", Some(&old)), "{}", "it is weekly");
+        assert_eq!(change("node_count=2 flags=REPLACE_DOWN", None), r#"{"gpus":null,"node_count":2,"nodes":null,"static_nodes":false}"#);
+        assert_eq!(change("nodes=n1 flags=SPEC_NODES", None), r#"{"gpus":null,"node_count":null,"nodes":"n1"}"#);
+        assert_eq!(change("partition=main", None), r#"{"nodes":"ALL","partition":"main"}"#);
+        assert_eq!(change("partition=main", Some(&old)), r#"{"partition":"main"}"#);
+    }
+
+    #[test]
+    fn a_flag_that_cannot_be_had_is_refused_with_what_can() {
+        let old = weekly();
+        let starts = |words: &str, text: &str| assert!(change(words, Some(&old)).starts_with(text), "{}", change(words, Some(&old)));
+        starts("flags=REPLACE", "flags=REPLACE: nodes that jobs take are not exchanged; headroom");
+        starts("flags=TIME_FLOAT", "flags=TIME_FLOAT: a start is a moment");
+        starts("flags=SPEC_NODES", "flags=SPEC_NODES: nodes=node[1-2] names them");
+        starts("nodes=n1 flags=REPLACE_DOWN", "flags=REPLACE_DOWN: nodes that are chosen");
+        starts("flags=FLEX=3", "flags=FLEX=3: only PURGE_COMP takes a time");
+        starts("flags=PURGE_COMP=soon", "flags=PURGE_COMP=soon: ");
+        starts("flags=MAGNETISM", r#"flags=MAGNETISM: there is no such flag. Did you mean "MAGNETIC"?"#);
+        starts("Licenses=matlab", "Licenses=matlab: licences are not reserved");
+        starts("Groups+=bio", "Groups+=bio: groups of the system are not known here");
+        starts("CoreCnt=4", "CoreCnt=4: whole nodes or GPUs are reserved");
+    }
+
+    #[test]
+    fn durations_grow_and_windows_are_skipped() {
+        let old = weekly();
+        assert_eq!(change("Duration+=30", Some(&old)), r#"{"duration_secs":9000}"#);
+        assert_eq!(change("duration-=1:30:00", Some(&old)), r#"{"duration_secs":1800}"#);
+        assert_eq!(change("duration-=120", Some(&old)), "duration-=120: it lasts 2:00:00 only");
+        assert_eq!(change("duration+=30", None), "duration+=30: a new reservation has a duration= or an end=");
+        assert_eq!(change("duration+=long", Some(&old)).split(':').next(), Some("duration+=long"));
+        assert_eq!(change("skip", Some(&old)), r#"{"skip_until":"2027-01-18T11:00:00Z"}"#);
+        let once = ReservationRow { repeat: "once".into(), ..old.clone() };
+        assert!(change("skip", Some(&once)).contains("this comes once"));
+        assert!(change("skip=1", Some(&old)).contains("skip has no value"));
     }
 }

@@ -45,6 +45,7 @@ mod policy_check;
 mod preempt;
 mod requeue;
 mod reservation;
+mod reservation_upkeep;
 mod rows;
 mod run_end;
 mod several_partitions;

@@ -8,6 +8,7 @@ use super::event::{Event, PolicyChange};
 use super::handle::{Tx, operator_only};
 use super::policy_check::new_faults;
 use super::reservation;
+use super::reservation_upkeep;
 use super::state::State;
 use gmodel::config::ClusterConfig;
 use gmodel::policy::{Account, AccountUser, Reservation};
@@ -62,7 +63,9 @@ fn goes_together(state: &State, after: &Policy) -> Result<(), Refusal> {
 
 /// The change becomes a fact, with what follows from it.
 pub(super) fn make(tx: &mut Tx, change: PolicyChange, by: String) {
-    tx.emit(Event::PolicyChanged { change, by, at: tx.now });
+    let releasing = reservation_upkeep::releasing(tx.state);
+    tx.emit(Event::PolicyChanged { change, by: by.clone(), at: tx.now });
+    reservation_upkeep::release(tx, &releasing, &by);
     super::preempt::declassify(tx);
     reservation::note_deleted(tx);
 }

@@ -6,7 +6,8 @@
 use super::state::State;
 use gmodel::Policy;
 use gmodel::config::ClusterConfig;
-use gmodel::policy::{ALL_GPUS, Account, Qos, ROOT_ACCOUNT, Reservation};
+use gmodel::policy::{ALL_GPUS, Account, Qos, ROOT_ACCOUNT, Reservation, ReservedPart};
+use gsched::window::MOST_MAGNETIC;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Accounts below each other at most.
@@ -54,6 +55,10 @@ fn faults(policy: &Policy, config: &ClusterConfig) -> Vec<String> {
     for (name, qos) in &policy.qos {
         named("QOS", name, &qos.name, &mut found);
         qos_faults(policy, qos, &mut found);
+    }
+    let magnetic = policy.reservations.values().filter(|one| one.magnetic).count();
+    if magnetic > MOST_MAGNETIC {
+        found.push(format!("{magnetic} reservations would be MAGNETIC, and {MOST_MAGNETIC} are the most."));
     }
     for (name, reservation) in &policy.reservations {
         named("reservation", name, &reservation.name, &mut found);
@@ -176,6 +181,9 @@ fn reservation_faults(policy: &Policy, config: &ClusterConfig, one: &Reservation
         if names.contains("-") {
             found.push(format!("reservation {name}: {what} has a minus without a name."));
         }
+    }
+    if (one.magnetic || one.overlap) && matches!(one.what, ReservedPart::Gpus(_)) {
+        found.push(format!("reservation {name}: MAGNETIC and OVERLAP are for whole nodes (nodes, node_count), not for GPUs by number."));
     }
     if let Some(partition) = one.partition.as_deref().filter(|partition| config.partition(partition).is_none()) {
         found.push(format!("reservation {name}: partition {partition:?} does not exist."));

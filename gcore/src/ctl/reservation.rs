@@ -9,7 +9,7 @@ use super::policy;
 use super::state::{Node, Run, State};
 use gmodel::constraint::Constraint;
 use gmodel::hostlist::{Hostlist, natural_order};
-use gmodel::node::Role;
+use gmodel::node::{GpuEntry, Role};
 use gmodel::policy::{ALL_GPUS, GpuAmounts, Reservation, ReservedPart};
 use gmodel::{JobSpec, JobState, NodeId, Reason, ReasonCode, Timestamp};
 use gsched::window::{Window, first_meeting, next, suits};
@@ -30,7 +30,12 @@ pub(super) fn made(state: &State, now: Timestamp, by: &str, others: &Reservation
     one.created_by = known.map_or_else(|| by.to_owned(), |known| known.created_by.clone());
     policy::zoned(&mut one, &state.config);
     features_choose(&one, known)?;
+    one.is_chosen = matches!(one.what, ReservedPart::NodeCount(_)) || known.is_some_and(|known| known.is_chosen && known.what == one.what);
+    one.idle_since = None;
     let Some(window) = next(&one, now) else {
+        if one.skip_until.is_some_and(|skipped| skipped > now) {
+            return Err(Refusal::invalid(format!("reservation {} comes once: its only window cannot be skipped. Remove it instead.", one.name)));
+        }
         let text = format!("reservation {} would be over already: it began at {}.", one.name, one.start);
         return Err(Refusal::invalid(text));
     };
@@ -91,7 +96,8 @@ fn is_as_before(known: &Reservation, one: &Reservation) -> bool {
     };
     // What was chosen by features is written by its names.
     let features = if one.features.is_empty() && matches!(one.what, ReservedPart::Nodes(_)) { &known.features } else { &one.features };
-    *known == Reservation { what: what.clone(), features: features.clone(), created_by: known.created_by.clone(), ..one.clone() }
+    let Reservation { created_by, is_chosen, idle_since, .. } = known.clone();
+    *known == Reservation { what: what.clone(), features: features.clone(), created_by, is_chosen, idle_since, ..one.clone() }
 }
 
 /// Features are of nodes that are chosen by their number; what was chosen so keeps them.
@@ -114,12 +120,13 @@ fn features_choose(one: &Reservation, known: Option<&Reservation>) -> Result<(),
 /// Another reservation, and its window that the one at hand meets.
 type Meeting<'a> = (&'a Reservation, Window);
 
-/// Those that are in force at the same time, now or later. Maintenance takes nobody's place.
+/// Those that are in force at the same time, now or later. Maintenance and OVERLAP take nobody's place.
 fn meeting<'a>(others: &'a Reservations, one: &Reservation, window: Window) -> Vec<Meeting<'a>> {
-    if one.maintenance {
+    let lies_over = |one: &Reservation| one.maintenance || one.overlap;
+    if lies_over(one) {
         return Vec::new();
     }
-    let others = others.values().filter(|other| other.name != one.name && !other.maintenance);
+    let others = others.values().filter(|other| other.name != one.name && !lies_over(other));
     others.filter_map(|other| Some((other, first_meeting(one, other, window.0)?.1))).collect()
 }
 
@@ -137,7 +144,7 @@ fn candidates<'a>(state: &'a State, one: &Reservation) -> Result<Vec<&'a Node>, 
     Ok(state.nodes.values().filter(|node| node.role == Role::Compute).filter(inside).collect())
 }
 
-/// Nodes that are up and nobody's first.
+/// Nodes that are up and nobody's first, of these those that it has.
 fn choose(
     state: &State,
     one: &Reservation,
@@ -149,12 +156,13 @@ fn choose(
         let with = if one.features.is_empty() { String::new() } else { format!(" with features {}", one.features) };
         return Err(Refusal::invalid(format!("reservation {} asks for {count} nodes of {}{with}.", one.name, nodes.len())));
     }
-    let mut ranked: Vec<(usize, bool, &Node, InTheWay)> = nodes
+    let has = |node: &Node| matches!(state.own_policy.reservations.get(&one.name), Some(Reservation { what: ReservedPart::Nodes(list), .. }) if list.contains(&node.name));
+    let mut ranked: Vec<(usize, (bool, bool), &Node, InTheWay)> = nodes
         .into_iter()
         .map(|node| {
             let mut way = InTheWay::default();
             way.look(state, one, node, (window, meeting));
-            (way.weight(one), !node.is_available(), node, way)
+            (way.weight(one), (!node.is_available(), !has(node)), node, way)
         })
         .collect();
     ranked.sort_by(|a, b| (a.0, a.1).cmp(&(b.0, b.1)).then_with(|| natural_order(&a.2.name, &b.2.name)));
@@ -226,7 +234,8 @@ impl InTheWay {
 pub(super) fn runs_into(state: &State, run: &Run, node: NodeId, one: &Reservation, window: Window) -> bool {
     let Some(job) = state.jobs.get(run.id.job) else { return false };
     let holds = run.member(node).is_some_and(|member| !member.is_clean());
-    holds && asked(&job.spec) != Some(&one.name) && ends_by(state, run).is_none_or(|end| end > window.0)
+    let is_drawn = || one.draws() && asked(&job.spec).is_none() && state.policy.is_reserved_for(one, &job.spec.user.name, &job.spec.account);
+    holds && asked(&job.spec) != Some(&one.name) && !is_drawn() && ends_by(state, run).is_none_or(|end| end > window.0)
 }
 
 fn ends_by(state: &State, run: &Run) -> Option<Timestamp> {
@@ -255,22 +264,23 @@ fn gpus_are_free(
     let mut free: BTreeMap<String, u64> = BTreeMap::new();
     let mut jobs = BTreeSet::new();
     for node in nodes {
-        let mut held: BTreeMap<u16, u64> = BTreeMap::new();
+        // A GPU that is cut by MIG is one, as people count: of it so much is held as of its slices.
+        let board = |slot: u16| node.gpus.get(usize::from(slot)).map(|gpu| gpu.info.board());
+        let mut held: BTreeMap<&str, u64> = BTreeMap::new();
         for run in node.runs.iter().filter_map(|run| state.runs.get(*run)) {
             if !runs_into(state, run, node.id, one, window) {
                 continue;
             }
             let shares = run.allocation.iter().filter(|share| share.node == node.id);
             for grant in shares.flat_map(|share| &share.gpus.0) {
-                *held.entry(grant.slot.0).or_default() += u64::from(grant.part.milli());
+                *held.entry(board(grant.slot.0).unwrap_or_default()).or_default() += u64::from(grant.part.milli());
                 jobs.insert(state.jobs.get(run.id.job).map_or_else(String::new, |job| job.shown_id()));
             }
         }
-        for gpu in node.gpus.iter().filter(|gpu| gpu.usable()) {
-            let all = u64::from(gpu.info.part().milli());
-            let open = all.saturating_sub(held.get(&gpu.slot.0).copied().unwrap_or(0));
+        for (board, gpu) in boards(node) {
+            let open = 1000u64.saturating_sub(held.get(board).copied().unwrap_or(0));
             for kind in [gpu.info.gpu_type.to_ascii_lowercase(), ALL_GPUS.to_owned()] {
-                *there.entry(kind.clone()).or_default() += all;
+                *there.entry(kind.clone()).or_default() += 1000;
                 *free.entry(kind).or_default() += open;
             }
         }
@@ -295,6 +305,11 @@ fn gpus_are_free(
         }
     }
     Ok(())
+}
+
+/// The GPUs of a node that work, whole or cut, each with an entry that is of it.
+fn boards(node: &Node) -> BTreeMap<&str, &GpuEntry> {
+    node.gpus.iter().filter(|gpu| gpu.usable()).map(|gpu| (gpu.info.board(), gpu)).collect()
 }
 
 /// GPUs that are reserved by their number must be there for all who are to have them at a time, beside nodes that are reserved whole.
@@ -358,10 +373,10 @@ fn too_many_gpus(state: &State, all: &[&Reservation]) -> Option<(String, u64, u6
         let shares_nodes = |other: &Reservation| other.partition == one.partition || other.partition.is_none() || one.partition.is_none();
         let nodes = candidates(state, one).ok()?;
         let open = nodes.into_iter().filter(|node| !all.iter().any(|other| covers(state, other, node)));
-        let gpus: Vec<_> = open.flat_map(|node| node.gpus.iter()).filter(|gpu| gpu.usable()).collect();
+        let gpus: Vec<&GpuEntry> = open.flat_map(|node| boards(node).into_values()).collect();
         for kind in amounts.0.keys().map(String::as_str).chain([ALL_GPUS]) {
             let there = gpus.iter().filter(|gpu| kind == ALL_GPUS || gpu.info.gpu_type.eq_ignore_ascii_case(kind));
-            let there: u64 = there.map(|gpu| u64::from(gpu.info.part().milli())).sum();
+            let there = 1000 * there.count() as u64;
             let wanted = counted().filter(|(other, _)| shares_nodes(other)).map(|(_, amounts)| amounts.amount(kind)).sum();
             if wanted > there {
                 return Some((kind.to_owned(), wanted, there));
@@ -371,7 +386,7 @@ fn too_many_gpus(state: &State, all: &[&Reservation]) -> Option<(String, u64, u6
     None
 }
 
-fn asked(spec: &JobSpec) -> Option<&str> {
+pub(super) fn asked(spec: &JobSpec) -> Option<&str> {
     gsched::window::asked(spec)
 }
 

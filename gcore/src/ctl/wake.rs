@@ -10,6 +10,7 @@ use super::lost_node::{give_up, next_call, try_again};
 use super::maintenance;
 use super::preempt::{empty_nodes, next_emptying};
 use super::reservation::{self, next_edge};
+use super::reservation_upkeep;
 use super::state::{Node, State};
 use gmodel::config::LostNode;
 use gmodel::node::Link;
@@ -57,13 +58,16 @@ pub(super) fn handle(tx: &mut Tx) {
         reservation::pass(tx);
     }
     forget_finished(tx);
+    let look = reservation_upkeep::next_look(tx.state).is_some_and(|at| at <= now);
     if edge
+        || look
         || first_look
         || !due.is_empty()
         || tx.state.not_yet.first().is_some_and(|(at, _)| *at <= now)
         || tx.state.automatic_drains.first().is_some_and(|(at, _)| at.plus_secs(3600) <= now)
         || tx.state.automatic_gpus.first().is_some_and(|(at, ..)| at.plus_secs(3600) <= now)
     {
+        reservation_upkeep::look(tx);
         tx.emit(Event::TimeReached { until: now });
     }
 }
@@ -138,6 +142,6 @@ pub fn next_deadline(state: &State) -> Option<Timestamp> {
         .min()
         .map(|ended| ended.plus_secs(array_age_secs(state)));
     let (forget, arrays) = (forget.map(|at| at.max(settled(state))), arrays.map(|at| at.max(settled(state))));
-    let work = [next_emptying(state), next_edge(state), gpu_repair::next_look(state), gpu_check::next_look(state), maintenance::next_clearing(state)];
+    let work = [next_emptying(state), next_edge(state), gpu_repair::next_look(state), gpu_check::next_look(state), maintenance::next_clearing(state), reservation_upkeep::next_look(state)];
     [silence, fence, prepare, forget, eligible, due, arrays].into_iter().chain(work).flatten().min()
 }

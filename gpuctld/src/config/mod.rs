@@ -127,6 +127,7 @@ impl Config {
         }
         let partitions = partitions.finish();
         policy_check::check(&records, &partitions, &Policy::default(), &mut errors);
+        policy_check::lasting(&records, &mut errors);
         match config {
             Some(mut config) if errors.is_empty() => {
                 config.cluster.partitions = partitions;

@@ -88,7 +88,7 @@ fn backfill(text: &str) -> Backfill {
     }
 }
 
-/// `reservation r nodes=n1 from=100 secs=50 user=alice daily flex maint`; without nodes all, `gpus=4`, `gpus=h100:2,gpu:3` so many.
+/// `reservation r nodes=n1 from=100 secs=50 user=alice daily flex maint magnetic overlap`; without nodes all, `gpus=4`, `gpus=h100:2,gpu:3` so many.
 fn reservation(words: &[&str]) -> Reservation {
     Reservation {
         name: words[0].into(),
@@ -103,6 +103,8 @@ fn reservation(words: &[&str]) -> Reservation {
         users: get(words, "user").map(str::to_owned).into_iter().collect(),
         maintenance: words.contains(&"maint"),
         flex: words.contains(&"flex"),
+        magnetic: words.contains(&"magnetic"),
+        overlap: words.contains(&"overlap"),
         ..Reservation::default()
     }
 }
@@ -154,6 +156,18 @@ fn node(id: NodeId, words: &[&str]) -> SchedNode {
                 gpus.push(GpuEntry { slot, info, present: true, forgotten: false, refused: String::new(), checks: None });
             }
         }
+    }
+    // One a100 more that is cut: `cut=3g.40gb+1g.10gb`.
+    for (at, profile) in get(words, "cut").into_iter().flat_map(|cut| cut.split('+').enumerate()) {
+        let slice = gmodel::node::MigSlice {
+            gpu: format!("{}-cut", words[0]),
+            profile: profile.into(),
+            placement: at as u8,
+            compute_slices: profile[..1].parse().unwrap(),
+            memory_slices: 1,
+        };
+        let info = GpuInfo { uuid: format!("MIG-{}-{at}", words[0]), gpu_type: "a100".into(), slice: Some(slice), ..GpuInfo::default() };
+        gpus.push(GpuEntry { slot: GpuSlot(gpus.len() as u16), info, present: true, forgotten: false, refused: String::new(), checks: None });
     }
     SchedNode {
         id,

@@ -201,6 +201,34 @@ fn a_reservation_of_gpus_of_a_type_is_of_that_type_for_its_jobs_too() {
 }
 
 #[test]
+fn a_reservation_of_gpus_has_whole_ones_first_and_then_slices() {
+    let seven = ["1g.10gb"; 7].join("+");
+    let queue = |gpus: &str| {
+        format!(
+            "reservation demo gpus={gpus} user=alice secs=1000
+             node n1 cut={seven}
+             node n2 a100:2
+             job gpus=1g.10gb:1 user=bob time=100
+             job gpus=1g.10gb:7 user=bob time=100
+             job gpus=1 user=bob time=100
+             job gpus=2 user=alice reservation=demo time=100"
+        )
+    };
+    check(&queue("a100:2"), expect![[r#"
+        10 starts on n1[0:142]x1
+        40 starts on n2[0,1]x1
+        20 waits: Resources: needs 7 slices 1g.10gb, 1 CPU and 1G of memory on one node; most is free on n1: 6 GPUs, 63 CPUs and 511G of memory; room is expected by 1970-01-01T00:18:20Z
+        30 waits: Priority: needs 1 GPU, 1 CPU and 1G of memory on one node; jobs of higher priority wait for such resources too
+    "#]]);
+    check(&queue("a100:3"), expect![[r#"
+        40 starts on n2[0,1]x1
+        10 waits: Resources: needs 1 slice 1g.10gb, 1 CPU and 1G of memory on one node; most is free on n1: 0 GPUs, 64 CPUs and 512G of memory; room is expected by 1970-01-01T00:33:20Z
+        20 waits: Priority: needs 7 slices 1g.10gb, 1 CPU and 1G of memory on one node; jobs of higher priority wait for such resources too
+        30 waits: Priority: needs 1 GPU, 1 CPU and 1G of memory on one node; jobs of higher priority wait for such resources too
+    "#]]);
+}
+
+#[test]
 fn what_a_job_of_a_reservation_of_gpus_leaves_is_for_others_of_it() {
     let mut snapshot = picture(
         "reservation demo gpus=2 user=alice secs=1000

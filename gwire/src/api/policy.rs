@@ -225,7 +225,7 @@ pub struct ReservationRow {
     pub name: String,
     pub start: Option<Instant>,
     pub duration_secs: u32,
-    /// `once`, `hourly`, `daily`, `weekday`, `weekly`.
+    /// `once`, `hourly`, `daily`, `weekday`, `weekend`, `weekly`.
     pub repeat: String,
     /// A host list, or `ALL`.
     pub nodes: Option<String>,
@@ -240,6 +240,22 @@ pub struct ReservationRow {
     pub maintenance: bool,
     pub flex: bool,
     pub ignore_running: bool,
+    /// Jobs that it is for use its nodes without naming it.
+    pub magnetic: bool,
+    /// It may be made over others, and has their nodes in its windows.
+    pub overlap: bool,
+    /// A window ends once no job of it ran or waited for so long.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub purge_idle_secs: Option<u32>,
+    /// Nodes that were chosen by their number are not replaced when they go down.
+    pub static_nodes: bool,
+    /// Jobs that wait for it when it goes wait on without it.
+    pub release_jobs: bool,
+    /// Windows that end by then do not come.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub skip_until: Option<Instant>,
+    /// Its nodes were chosen by their number. Not read back.
+    pub chosen: bool,
     pub created_by: String,
     /// `ACTIVE`, `INACTIVE`, or `OVER`.
     pub state: String,

@@ -443,3 +443,217 @@ proptest! {
         prop_assert_eq!(world.state.policy.reservations.contains_key("any"), !runs_into, "{}", world.out);
     }
 }
+
+#[test]
+fn a_magnetic_reservation_draws_those_it_is_for_and_nobody_else() {
+    check(
+        "node n1 h100:2
+         node n2 h100:2
+         account lab
+         account nlp
+         reservation pull nodes=n1 for=6000 users=alice accounts=lab magnetic
+         submit user=bob account=lab gpus=1 time=600
+         submit user=alice account=nlp gpus=1 time=600
+         submit user=alice account=lab gpus=1 time=600
+         submit user=alice account=lab gpus=1 time=60000
+         submit user=bob account=lab gpus=1 time=600
+         plan
+         show
+         n1 running 3-1 4-1
+         reservation pull nodes=n1 for=9000 users=alice accounts=lab magnetic
+         reservation pull nodes=n1 for=9000 users=bob
+         reservation gpus gpus=1 at=7000 users=alice magnetic
+         reservation gpus gpus=1 at=7000 users=alice overlap",
+        expect![[r#"
+            job 1
+            job 2
+            job 3
+            job 4
+            job 5
+            1 bob RUNNING 1-1 on n2[0]
+            2 alice RUNNING 2-1 on n2[1]
+            3 alice RUNNING 3-1 on n1[0]
+            4 alice RUNNING 4-1 on n1[1]
+            5 bob PENDING Resources: needs 1 GPU and 1 CPU on one node; most is free on n2: 0 GPUs, 62 CPUs and 0 of memory; room is expected by 1970-01-12T13:56:40Z
+            refused: reservation pull: jobs 3, 4 may still run on n1 then, by their time limits. Begin later, choose other nodes, or make it over running jobs (ignore_running).
+            refused: reservation gpus: MAGNETIC and OVERLAP are for whole nodes (nodes, node_count), not for GPUs by number.
+            refused: reservation gpus: MAGNETIC and OVERLAP are for whole nodes (nodes, node_count), not for GPUs by number.
+        "#]],
+    );
+}
+
+#[test]
+fn what_is_made_over_another_has_its_nodes_and_maintenance_has_them_before_it() {
+    check(
+        "node n1 h100:4
+         reservation plain nodes=n1 for=6000 users=alice
+         reservation second nodes=n1 for=6000 users=bob
+         reservation over nodes=n1 at=1000 for=1000 users=bob overlap
+         submit user=alice gpus=1 time=900 reservation=plain
+         submit user=alice gpus=1 time=1100 reservation=plain
+         submit user=bob gpus=1 time=900 reservation=over
+         plan
+         show
+         wait 1000
+         n1 running 1-1
+         plan
+         show
+         reservation fix nodes=n1 at=500 for=100 users=carol maintenance ignore_running
+         submit user=bob gpus=1 time=600 reservation=over
+         submit user=carol gpus=1 time=60 reservation=fix
+         plan
+         show
+         wait 500
+         plan
+         show",
+        expect![[r#"
+            refused: reservation second: reservation plain has nodes of it at 1970-01-12T13:46:40Z.
+            job 1
+            job 2
+            job 3
+            1 alice RUNNING 1-1 on n1[0]
+            2 alice PENDING ReqNodeNotAvail: nodes it needs are kept for reservation "over" from 1970-01-12T14:03:20Z to 1970-01-12T14:20:00Z
+            3 bob PENDING Reservation: reservation "over" begins at 1970-01-12T14:03:20Z
+            1 alice RUNNING 1-1 on n1[0]
+            2 alice PENDING ReqNodeNotAvail: nodes it needs are kept for reservation "over" from 1970-01-12T14:03:20Z to 1970-01-12T14:20:00Z
+            3 bob RUNNING 3-1 on n1[1]
+            job 4
+            job 5
+            1 alice RUNNING 1-1 on n1[0]
+            2 alice PENDING ReqNodeNotAvail: nodes it needs are kept for reservation "over" from 1970-01-12T14:03:20Z to 1970-01-12T14:20:00Z
+            3 bob RUNNING 3-1 on n1[1]
+            4 bob PENDING ReqNodeNotAvail: nodes it needs are kept for maintenance "fix" from 1970-01-12T14:11:40Z to 1970-01-12T14:13:20Z
+            5 carol PENDING Reservation: reservation "fix" begins at 1970-01-12T14:11:40Z
+            1 alice RUNNING 1-1 on n1[0]
+            2 alice PENDING ReqNodeNotAvail: nodes it needs are kept for reservation "over" from 1970-01-12T14:03:20Z to 1970-01-12T14:20:00Z
+            3 bob RUNNING 3-1 on n1[1]
+            4 bob PENDING Reservation: needs 600 s, and reservation "over" ends at 1970-01-12T14:20:00Z
+            5 carol RUNNING 5-1 on n1[2]
+        "#]],
+    );
+}
+
+#[test]
+fn a_reservation_that_nobody_uses_ends_by_itself() {
+    check(
+        "node n1 h100:4
+         reservation never nodes=n1 at=100 for=6000 users=alice purge=300
+         reservation daily nodes=n1 at=10000 for=6000 users=alice purge=300 daily
+         submit user=alice gpus=1 time=600 reservation=never
+         wait 100
+         plan
+         n1 running 1-1
+         wait 590
+         n1 clean 1-1 0
+         wait 100
+         submit user=alice gpus=1 time=100 reservation=never held
+         wait 400
+         policy
+         cancel 2
+         wait 240
+         policy
+         wait 120
+         policy
+         wait 8800
+         policy
+         wait 300
+         policy",
+        expect![[r#"
+            job 1
+            job 2
+            reservation daily by root at 1970-01-12T16:33:20Z: {"nodes":"n1"}
+            reservation never by root at 1970-01-12T13:48:20Z: {"nodes":"n1"}
+            reservation daily by root at 1970-01-12T16:33:20Z: {"nodes":"n1"}
+            reservation never by root at 1970-01-12T13:48:20Z: {"nodes":"n1"}
+            reservation daily by root at 1970-01-12T16:33:20Z: {"nodes":"n1"}
+            reservation daily by root at 1970-01-12T16:33:20Z: {"nodes":"n1"} skipped until 1970-01-12T18:13:20Z
+            reservation daily by root at 1970-01-12T16:33:20Z: {"nodes":"n1"} skipped until 1970-01-12T18:13:20Z
+        "#]],
+    );
+}
+
+#[test]
+fn nodes_that_were_chosen_are_replaced_when_they_go_down_and_named_ones_are_not() {
+    check(
+        "node n1 h100:1
+         node n2 h100:1
+         node n3 h100:1
+         node n4 h100:1
+         reservation two count=2 at=1000 for=6000 users=alice
+         reservation fixed count=1 at=1000 for=6000 users=alice static
+         reservation named nodes=n4 at=9000 for=6000 users=alice
+         policy
+         drain n1 fan
+         drain n3 fan
+         drain n4 fan
+         wait 60
+         policy
+         resume n4
+         wait 60
+         policy",
+        expect![[r#"
+            reservation fixed by root at 1970-01-12T14:03:20Z: {"nodes":"n3"}
+            reservation named by root at 1970-01-12T16:16:40Z: {"nodes":"n4"}
+            reservation two by root at 1970-01-12T14:03:20Z: {"nodes":"n[1-2]"}
+            reservation fixed by root at 1970-01-12T14:03:20Z: {"nodes":"n3"}
+            reservation named by root at 1970-01-12T16:16:40Z: {"nodes":"n4"}
+            reservation two by root at 1970-01-12T14:03:20Z: {"nodes":"n[1-2]"}
+            reservation fixed by root at 1970-01-12T14:03:20Z: {"nodes":"n3"}
+            reservation named by root at 1970-01-12T16:16:40Z: {"nodes":"n4"}
+            reservation two by root at 1970-01-12T14:03:20Z: {"nodes":"n[2,4]"}
+        "#]],
+    );
+}
+
+#[test]
+fn a_window_is_skipped_and_the_next_one_comes() {
+    check(
+        "node n1 h100:1
+         reservation daily nodes=n1 at=1000 for=600 users=alice daily skip=1600
+         reservation once nodes=n1 at=3000 for=600 users=alice skip=3600
+         submit user=bob gpus=1 time=80000
+         submit user=alice gpus=1 time=600 reservation=daily
+         plan
+         show
+         wait 80000
+         n1 clean 1-1 0
+         wait 7400
+         plan
+         show",
+        expect![[r#"
+            refused: reservation once comes once: its only window cannot be skipped. Remove it instead.
+            job 1
+            job 2
+            1 bob RUNNING 1-1 on n1[0]
+            2 alice PENDING Reservation: reservation "daily" begins at 1970-01-13T14:03:20Z
+            2 alice RUNNING 2-1 on n1[0]
+        "#]],
+    );
+}
+
+#[test]
+fn jobs_of_a_reservation_that_releases_them_wait_on_without_it() {
+    check(
+        "node n1 h100:1
+         reservation soft nodes=n1 at=0 for=100 users=alice release_jobs
+         reservation hard nodes=n1 at=100 for=100 users=alice
+         submit user=alice gpus=1 time=600 reservation=soft
+         submit user=alice gpus=1 time=600 reservation=soft array=1-2 held
+         submit user=alice gpus=1 time=600 reservation=hard
+         wait 200
+         show
+         plan
+         show",
+        expect![[r#"
+            job 1
+            job 2
+            job 4
+            2_[1-2] alice PENDING JobHeldUser: held by user:alice
+            1 alice PENDING None: 
+            4 alice PENDING ReservationDeleted: there is no reservation "hard" any more; choose another, or none
+            2_[1-2] alice PENDING JobHeldUser: held by user:alice
+            1 alice RUNNING 1-1 on n1[0]
+            4 alice PENDING ReservationDeleted: there is no reservation "hard"
+        "#]],
+    );
+}

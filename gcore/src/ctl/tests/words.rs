@@ -153,6 +153,12 @@ pub(super) fn policy_change(words: &Words, now: Timestamp) -> PolicyChange {
                 ignore_running: words.has("ignore_running"),
                 maintenance: words.has("maintenance"),
                 flex: words.has("flex"),
+                magnetic: words.has("magnetic"),
+                overlap: words.has("overlap"),
+                purge_idle_secs: words.parse("purge"),
+                static_nodes: words.has("static"),
+                release_jobs: words.has("release_jobs"),
+                skip_until: words.parse("skip").map(|secs| now.plus_secs(secs)),
                 name,
                 ..Reservation::default()
             };

@@ -676,7 +676,8 @@ impl World {
         }
         for one in policy.reservations.values() {
             let what = serde_json::to_string(&one.what).unwrap();
-            writeln!(out, "reservation {} by {} at {}: {what}", one.name, one.created_by, one.start).unwrap();
+            let skipped = one.skip_until.map_or(String::new(), |at| format!(" skipped until {at}"));
+            writeln!(out, "reservation {} by {} at {}: {what}{skipped}", one.name, one.created_by, one.start).unwrap();
         }
         out
     }

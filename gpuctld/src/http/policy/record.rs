@@ -55,7 +55,7 @@ pub(super) const QOS_KEYS: [&str; 13] = [
     "outside_quota",
     "idle",
 ];
-pub(super) const RESERVATION_KEYS: [&str; 13] = [
+pub(super) const RESERVATION_KEYS: [&str; 19] = [
     "start",
     "duration_secs",
     "repeat",
@@ -69,6 +69,12 @@ pub(super) const RESERVATION_KEYS: [&str; 13] = [
     "maintenance",
     "flex",
     "ignore_running",
+    "magnetic",
+    "overlap",
+    "purge_idle_secs",
+    "static_nodes",
+    "release_jobs",
+    "skip_until",
 ];
 const USER_KEYS: [&str; 10] = [
     "shares",
@@ -245,8 +251,14 @@ pub(super) fn reservation(name: &str, row: ReservationRow) -> Result<Reservation
         maintenance: row.maintenance,
         flex: row.flex,
         ignore_running: row.ignore_running,
+        magnetic: row.magnetic,
+        overlap: row.overlap,
+        purge_idle_secs: row.purge_idle_secs,
+        static_nodes: row.static_nodes,
+        release_jobs: row.release_jobs,
+        skip_until: row.skip_until.map(|Instant(at)| at),
         created_by: row.created_by,
-        zone: None,
+        ..Reservation::default()
     })
 }
 
