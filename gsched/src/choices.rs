@@ -5,6 +5,7 @@
 //! names them. Source: sbatch(1), `--partition`; slurm.conf(5), `bf_one_resv_per_job`.
 
 use crate::pass::{Pass, Reserved};
+use crate::plan::Preempt;
 use crate::room::Hold;
 use crate::shape::ShapeId;
 use crate::snapshot::PendingJob;
@@ -19,6 +20,8 @@ pub(crate) struct Choices {
     pub settled: BTreeSet<JobId>,
     /// Those for which room is, or is to be, kept in one of theirs; and whether they are arrays.
     pub kept_for: BTreeSet<(JobId, bool)>,
+    /// Runs that are to go for some of them. Another of their partitions may still start them: known at the end of the pass.
+    preempts: Vec<Preempt>,
     /// What stands against each entry that was looked at, by the job, and whether that is an array.
     said: BTreeMap<(JobId, bool), Said>,
 }
@@ -91,6 +94,25 @@ impl Pass<'_> {
     /// Whether a job was started in another of its partitions.
     pub(crate) fn is_settled(&self, job: &PendingJob) -> bool {
         job.is_choice() && job.positions.is_none() && self.choices.settled.contains(&job.id)
+    }
+
+    /// Runs that go for a job, unless another of its partitions starts it.
+    pub(crate) fn preempt(&mut self, job: &PendingJob, victims: impl IntoIterator<Item = Preempt>) {
+        match job.is_choice() {
+            true => self.choices.preempts.extend(victims),
+            false => self.plan.preempts.extend(victims),
+        }
+    }
+
+    /// All that are to go so far.
+    pub(crate) fn preempts(&self) -> impl Iterator<Item = &Preempt> {
+        self.plan.preempts.iter().chain(&self.choices.preempts)
+    }
+
+    /// Nobody goes for those that started.
+    pub(crate) fn preempt_for_choices(&mut self) {
+        let Choices { settled, preempts, .. } = &mut self.choices;
+        self.plan.preempts.extend(preempts.drain(..).filter(|one| !settled.contains(&one.for_job)));
     }
 
     /// One reason for each job: of the partition that is nearest to start it.

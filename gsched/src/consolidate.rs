@@ -20,7 +20,7 @@ const MOST_MOVED: usize = 8;
 impl<'a> Pass<'a> {
     /// Moves runs out of the way of a job of one node that waits for room.
     pub(crate) fn consolidate_for(&mut self, job: &PendingJob, shape: ShapeId) -> Option<Reason> {
-        let busy = !self.leaving.runs.is_empty() || !self.plan.preempts.is_empty();
+        let busy = !self.leaving.runs.is_empty() || self.preempts().next().is_some();
         if !self.snapshot.config.scheduler.consolidate || busy || self.shape(shape).ways.first()?.nodes != 1 {
             return None;
         }
@@ -40,7 +40,7 @@ impl<'a> Pass<'a> {
             if self.fit_elsewhere(&moved, at) && self.fits_without(job, shape, &gone) {
                 let count = moved.len();
                 let borrows = matches!(self.check(job, &self.shape(shape).ways[0].take), Ok(Some(RunClass::Borrowed)));
-                self.plan.preempts.extend(moved.into_iter().map(|run| preempt(run, (job, borrows), self.snapshot.now)));
+                self.preempt(job, moved.into_iter().map(|run| preempt(run, (job, borrows), self.snapshot.now)));
                 let text = format!("{count} runs of one GPU move elsewhere to make room for it");
                 return Some(Reason::new(ReasonCode::Preempting, text));
             }

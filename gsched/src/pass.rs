@@ -426,6 +426,7 @@ impl<'a> Pass<'a> {
 
     /// What a full pass decided, and what it leaves for quick ones.
     pub(crate) fn finish(mut self, budget: WorkBudget) -> (Plan, Left) {
+        self.preempt_for_choices();
         self.tell_choices();
         self.plan.cut_short = self.is_spent();
         self.engine.probed = budget.node_probes - self.probes_left;

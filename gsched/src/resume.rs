@@ -28,7 +28,7 @@ impl Pass<'_> {
         for run in in_order(&snapshot.running) {
             let Some(frozen) = &run.frozen else { continue };
             let starts = self.plan.starts.iter().any(|start| start.job == frozen.for_job);
-            let preempts = self.plan.preempts.iter().any(|one| one.for_job == frozen.for_job);
+            let preempts = self.preempts().any(|one| one.for_job == frozen.for_job);
             if !starts && !preempts && self.is_pending(frozen.for_job) {
                 self.resume(run);
             }

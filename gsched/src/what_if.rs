@@ -149,7 +149,7 @@ impl Pass<'_> {
             return Some(preempting(runs));
         }
         // In another of its partitions its turn has come before.
-        let chosen = |job: &PendingJob| self.plan.preempts.iter().filter(|one| one.for_job == job.id).count();
+        let chosen = |job: &PendingJob| self.preempts().filter(|one| one.for_job == job.id).count();
         if job.is_choice() && chosen(job) > 0 {
             return Some(preempting(chosen(job)));
         }
@@ -178,7 +178,7 @@ impl Pass<'_> {
         }
         victims.iter().for_each(|victim| self.expect_back(victim));
         self.promise_idle(job, shape, &victims);
-        self.plan.preempts.extend(victims);
+        self.preempt(job, victims);
         Some(reason)
     }
 

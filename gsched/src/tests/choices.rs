@@ -392,15 +392,32 @@ fn a_guarantee_is_asked_for_once() {
 
 #[test]
 fn nobody_gives_way_twice_for_it() {
-    let mut snapshot = picture(
-        "partition a nodes=n1
-         partition b nodes=n2
-         node n1 h100:2
-         node n2 h100:2
-         running 1 n1 gpus=0-1 left=1000
-         running 2 n2 gpus=0-1 left=1000
-         job gpus=2 partition=a,b",
-    );
+    let told = plan(&of_a_qos_that_preempts(&["a", "b"]), WorkBudget::default());
+    assert_eq!(told.preempts.len(), 1, "{told:?}");
+    assert_eq!(told.reasons.len(), 1);
+    assert_eq!(told.reasons[0].1.code, ReasonCode::Preempting);
+}
+
+/// Neither in the plan nor in a part of it that is handed over before.
+#[test]
+fn nobody_gives_way_for_it_where_another_of_its_partitions_starts_it() {
+    let snapshot = of_a_qos_that_preempts(&["a"]);
+    let (tell, told) = std::sync::mpsc::channel();
+    let last = crate::Engine::default().plan_in_slices(&snapshot, None, WorkBudget::default(), 1, Box::new(move |part| tell.send(part).unwrap()));
+    let whole = plan(&snapshot, WorkBudget::default());
+    for one in told.iter().chain([last, whole.clone()]) {
+        assert_eq!(one.preempts, []);
+    }
+    assert_eq!(whole.starts.iter().map(|start| start.partition.as_deref()).collect::<Vec<_>>(), [Some("b")]);
+}
+
+/// Job 10 may preempt what stands in some of its two partitions.
+fn of_a_qos_that_preempts(full: &[&str]) -> Snapshot {
+    let mut text = String::from("partition a nodes=n1\npartition b nodes=n2\nnode n1 h100:2\nnode n2 h100:2\n");
+    for at in 1..=full.len() {
+        text += &format!("running {at} n{at} gpus=0-1 left=1000\n");
+    }
+    let mut snapshot = picture(&(text + "job gpus=2 partition=a,b"));
     let qos = |name: &str, over: &[&str]| Qos {
         name: name.into(),
         preempt: over.iter().map(|name| (*name).to_owned()).collect(),
@@ -409,15 +426,12 @@ fn nobody_gives_way_twice_for_it() {
     let all = [("low".to_owned(), qos("low", &[])), ("high".to_owned(), qos("high", &["low"]))];
     snapshot.policy = Arc::new(Policy { qos: all.into(), ..Policy::default() });
     snapshot.pending.iter_mut().for_each(|job| Arc::make_mut(&mut job.spec).qos = "high".into());
-    for (run, partition) in snapshot.running.iter_mut().zip(["a", "b"]) {
+    for (run, partition) in snapshot.running.iter_mut().zip(full) {
         let spec = Arc::make_mut(&mut run.spec);
-        (spec.qos, spec.partition) = ("low".into(), partition.into());
+        (spec.qos, spec.partition) = ("low".into(), (*partition).into());
         run.placed = gmodel::Timestamp::default();
     }
-    let told = plan(&snapshot, WorkBudget::default());
-    assert_eq!(told.preempts.len(), 1, "{told:?}");
-    assert_eq!(told.reasons.len(), 1);
-    assert_eq!(told.reasons[0].1.code, ReasonCode::Preempting);
+    snapshot
 }
 
 #[test]

@@ -130,9 +130,9 @@ impl Pool {
         for (id, class) in &told.classes {
             self.run(*id).class = Some(*class);
         }
-        // Who starts in another of its partitions needs nobody to go.
-        let waits = |job: JobId| told.starts.iter().all(|start| start.job != job);
-        for preempt in told.preempts.iter().filter(|one| waits(one.for_job)) {
+        let starts: BTreeSet<JobId> = told.starts.iter().map(|start| start.job).collect();
+        for preempt in &told.preempts {
+            assert!(!starts.contains(&preempt.for_job), "who starts in another of its partitions needs nobody to go");
             let run = self.run(preempt.run);
             (run.leaves_by, run.leaves_for) = (Some(now.plus_secs(GRACE_SECS)), Some(preempt.for_job));
             run.leaves_for_borrower = preempt.for_borrower;
