@@ -1,6 +1,7 @@
 //! Reservations of so many GPUs wherever they are: which ones they hold, for whom is not in them, and how many their own jobs take.
 //!
-//! GPUs are set apart on the nodes with the most free in the window, anew in each pass; what jobs of the reservation hold, or are
+//! GPUs are set apart anew in each pass: on the smallest node that has enough, the first of those, so that they stand still while runs
+//! come and go, and who waits for whole nodes gets them; else on the nodes with the most free. What jobs of the reservation hold, or are
 //! promised, counts as theirs. Together these take no more than is reserved, unless it is flexible. Whole GPUs are set apart, or slices
 //! of those that are cut by MIG: not what is left of one of which a job of it has a part.
 
@@ -10,7 +11,7 @@ use crate::pass::{Engine, Pass, Wait};
 use crate::room::Hold;
 use crate::shape::ShapeId;
 use crate::snapshot::Snapshot;
-use crate::timeline::{Count, Need};
+use crate::timeline::{Count, Need, Step};
 use crate::window::{Window, asked};
 use gmodel::policy::{ALL_GPUS, GpuAmounts, Reservation, ReservedPart};
 use gmodel::run::NodeShare;
@@ -115,6 +116,7 @@ impl Counted {
                 let mut liked: Vec<usize> = held.iter().filter(|(_, hold)| hold.to == at).map(|(node, _)| *node).collect();
                 liked.extend(self.parts.iter().filter(|part| part.to == at).map(|part| part.node));
                 for (kind, mut left) in self.left.missing(at).into_iter().filter(|(_, milli)| *milli > 0) {
+                    let mut next = next;
                     // Slices of those that are cut where whole ones are not enough.
                     for whole in [true, false] {
                         let mut place = |engine: &mut Engine, node: usize| {
@@ -124,6 +126,17 @@ impl Counted {
                         if place_all(engine, &liked, &mut place) {
                             break;
                         }
+                        if whole {
+                            let nodes = smallest(engine, snapshot, partition.as_deref(), &kind, left);
+                            next = take_in_turn(engine, &nodes, &kind, left, (at, next), &mut held);
+                        }
+                        if next == at {
+                            break;
+                        }
+                        let mut place = |engine: &mut Engine, node: usize| {
+                            left -= if left == 0 { 0 } else { take(engine, node, (&kind, whole), left, (at, next), &mut held) };
+                            left == 0
+                        };
                         let others = emptiest(engine, snapshot, partition.as_deref(), (at, next));
                         if place_all(engine, &others, &mut place) {
                             break;
@@ -363,13 +376,59 @@ fn took_again(engine: &mut Engine, holds: &[(usize, Hold)]) -> bool {
     true
 }
 
-fn emptiest(engine: &Engine, snapshot: &Snapshot, partition: Option<&str>, (from, to): Window) -> Vec<usize> {
+/// On one of some nodes, the first that has room for all of it; from when one before it has room, there. So the end of a run moves
+/// nothing onto a node that somebody was promised. From when on it is placed.
+fn take_in_turn(engine: &mut Engine, nodes: &[usize], kind: &str, most: u64, (from, to): Window, held: &mut Vec<(usize, Hold)>) -> Timestamp {
+    let mut to = to;
+    for node in nodes {
+        let groups = whole_of(engine, *node, kind);
+        let steps = engine.cluster.room(*node).profile.steps();
+        let within = steps.partition_point(|step| step.at < to);
+        let is_short = |step: &Step| u64::from(step.free.gpus_in(groups)) < most.div_ceil(1000);
+        let since = match steps[..within].iter().rposition(is_short) {
+            None => from,
+            Some(last) => steps.get(last + 1).map_or(to, |step| step.at.clamp(from, to)),
+        };
+        if since < to && take(engine, *node, (kind, true), most, (since, to), held) == most {
+            to = since;
+        }
+        if to == from {
+            break;
+        }
+    }
+    to
+}
+
+/// Nodes that would have so many thousandths of a kind in whole GPUs if they were idle, the smallest first.
+fn smallest(engine: &Engine, snapshot: &Snapshot, partition: Option<&str>, kind: &str, milli: u64) -> Vec<usize> {
+    let all = |at: usize| {
+        let last = engine.cluster.room(at).profile.steps().last();
+        last.map_or(0, |step| u64::from(step.free.gpus_in(whole_of(engine, at, kind))))
+    };
+    let nodes = usable(engine, snapshot, partition).into_iter().map(|at| (all(at), at));
+    let mut nodes: Vec<(u64, usize)> = nodes.filter(|(gpus, _)| gpus * 1000 >= milli).collect();
+    nodes.sort_unstable();
+    nodes.into_iter().map(|(_, at)| at).collect()
+}
+
+/// Groups of whole GPUs of a kind on a node.
+fn whole_of(engine: &Engine, at: usize, kind: &str) -> u16 {
+    let make = &engine.cluster.makes.list[engine.cluster.nodes[at].make as usize];
+    let of_kind = make.groups.iter().enumerate().filter(|(_, group)| (kind == ALL_GPUS || group.gpu_type == kind) && group.part.milli() == 1000);
+    of_kind.fold(0, |bits, (group, _)| bits | 1 << group)
+}
+
+fn usable(engine: &Engine, snapshot: &Snapshot, partition: Option<&str>) -> Vec<usize> {
     let partition = partition.and_then(|name| snapshot.config.partition(name));
     let of_partition = |at: &usize| {
         let node = &snapshot.nodes[*at];
         engine.cluster.nodes[*at].up && partition.is_none_or(|partition| partition.holds(&node.name, &node.features))
     };
-    let mut nodes: Vec<usize> = (0..snapshot.nodes.len()).filter(of_partition).collect();
+    (0..snapshot.nodes.len()).filter(of_partition).collect()
+}
+
+fn emptiest(engine: &Engine, snapshot: &Snapshot, partition: Option<&str>, (from, to): Window) -> Vec<usize> {
+    let mut nodes = usable(engine, snapshot, partition);
     let free = |at: &usize| engine.cluster.room(*at).profile.least(from, to).all_gpus();
     nodes.sort_by_key(|at| (std::cmp::Reverse(free(at)), *at));
     nodes

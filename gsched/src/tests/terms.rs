@@ -4,7 +4,7 @@ use super::{check, picture, story};
 use super::NOW;
 use crate::{Snapshot, WorkBudget, plan};
 use expect_test::expect;
-use gmodel::JobId;
+use gmodel::{JobId, NodeId};
 use std::sync::Arc;
 
 #[test]
@@ -160,6 +160,7 @@ fn the_reason_names_the_reservation_that_is_in_the_way_and_no_other() {
         "reservation demo gpus=a100:2 user=alice from=50 secs=1000
          node n1 a100:8
          node n2 a100:4
+         node n3 a100:2
          job gpus=a100:4 nodelist=n2 time=20
          job gpn=a100:4 nodes=2 time=100
          job gpus=a100:5 time=100",
@@ -167,6 +168,40 @@ fn the_reason_names_the_reservation_that_is_in_the_way_and_no_other() {
             10 starts on n2[0,1,2,3]x1
             20 waits: Resources: needs 4 a100, 1 CPU and 1G of memory on each of 2 nodes; most is free on n1: 8 GPUs, 64 CPUs and 512G of memory; room is expected by 1970-01-01T00:17:00Z
             30 waits: Priority: what it needs is kept for job 20
+        "#]],
+    );
+}
+
+/// They stand on a node for which the one who waits for a whole node has no use, or where they stood before: a node that becomes free is
+/// not taken from who waited for it.
+#[test]
+fn what_is_set_apart_by_number_does_not_move_to_the_node_that_somebody_waits_for() {
+    let mut snapshot = picture(
+        "backfill easy
+         reservation demo gpus=3 user=alice secs=100000
+         node n1 h100:8
+         node n2 h100:8
+         running 1 n1 gpus=0-3 left=300
+         running 2 n2 gpus=0-7 left=100
+         job gpus=8 time=1000",
+    );
+    let expected = |snapshot: &crate::Snapshot| {
+        let told = crate::forecast(snapshot, &snapshot.pending.iter().map(|job| job.id).collect());
+        told.iter().map(|one| (one.start.map(|at| at.since_secs(NOW)), one.nodes.clone())).collect::<Vec<_>>()
+    };
+    assert_eq!(expected(&snapshot), [(Some(100), vec![NodeId(2)])]);
+    snapshot.now = snapshot.now.plus_secs(100);
+    super::kept::end(&mut snapshot, 1);
+    let told = plan(&snapshot, WorkBudget::default());
+    assert_eq!(told.starts.iter().map(|start| start.allocation[0].node).collect::<Vec<_>>(), [NodeId(2)]);
+    check(
+        "reservation demo gpus=3 user=alice secs=100000
+         node n1 h100:8
+         node n2 h100:8
+         node n3 h100:4
+         job gpn=8 nodes=2 time=1000",
+        expect![[r#"
+            10 starts on n1[0,1,2,3,4,5,6,7]x1 n2[0,1,2,3,4,5,6,7]x1
         "#]],
     );
 }
@@ -282,6 +317,7 @@ fn what_is_promised_to_who_waits_for_a_node_is_taken_on_no_other() {
             "backfill 2
              licence matlab 1
              reservation demo gpus=4 user=bob secs=1000
+             node n0 h100:4
              node n1 h100:4
              node n2 h100:8
              running 1 n1 gpus=0-3 left=100
