@@ -228,21 +228,21 @@ impl Pass<'_> {
                 }
             }
         }
-        if has_room && !self.kept_nodes.is_empty() {
-            found.extend(self.kept_whole(job, shape, secs).filter(|kept| found.iter().all(|known| known.code != kept.code)));
+        if has_room && (!self.kept_nodes.is_empty() || self.is_counted(shape)) {
+            found.extend(self.kept_there(job, shape, secs).filter(|kept| found.iter().all(|known| known.code != kept.code)));
         }
         self.hold_own(job, own);
         self.hold_again(lifted);
         found
     }
 
-    /// The whole nodes that are kept idle, where only those have room.
-    fn kept_whole(&mut self, job: &PendingJob, shape: ShapeId, secs: u32) -> Option<Blocker> {
+    /// The whole nodes that are kept idle, where only those have room; the reservation by number, where they hold more than it has.
+    fn kept_there(&mut self, job: &PendingJob, shape: ShapeId, secs: u32) -> Option<Blocker> {
         let mut kept = None;
         for way in 0..self.shape(shape).ways.len() {
             match self.find(job, shape, way, secs) {
                 Ok(Some(_)) => return None,
-                Err(reason) if reason.code == ReasonCode::Headroom => kept = kept.or(Some(Blocker::of(reason))),
+                Err(reason) if matches!(reason.code, ReasonCode::Headroom | ReasonCode::Reservation) => kept = kept.or(Some(Blocker::of(reason))),
                 _ => {}
             }
         }

@@ -583,6 +583,19 @@ fn promised(snapshot: &Snapshot, but: JobId) -> Vec<(JobId, Option<gmodel::Times
 }
 
 #[test]
+fn a_whole_node_that_has_more_than_its_reservation_is_in_the_way() {
+    let snapshot = picture(
+        "reservation demo gpus=3 user=alice secs=100000
+         node n1 h100:8
+         job exclusive user=alice reservation=demo time=60",
+    );
+    assert!(!starts(&snapshot, JobId(10)));
+    let told = why(&snapshot, JobId(10)).unwrap();
+    let blockers: Vec<_> = told.blockers.iter().map(|one| (one.code, &*one.text)).collect();
+    assert_eq!((told.starts_now, blockers), (false, vec![(ReasonCode::Reservation, "needs 8 GPUs, and reservation \"demo\" has 3 GPUs")]));
+}
+
+#[test]
 fn who_is_not_waiting_has_no_why() {
     assert_eq!(why(&picture("node n1 h100:8"), JobId(10)), None);
     assert_eq!(Reason::default().code, ReasonCode::None);

@@ -1,0 +1,293 @@
+//! One pool in which everything stands beside each other: unlike nodes, slices and shares, switches, partitions that overlap, licences,
+//! windows and GPUs that are reserved; and jobs that ask for any of it.
+
+use super::kept::{end, enter};
+use super::promises::is_within_the_node;
+use super::{NOW, picture};
+use crate::{Engine, PendingJob, Plan, SchedNode, Snapshot, WorkBudget, forecast, plan, why};
+use gmodel::config::GpuSharing;
+use gmodel::constraint::Constraint;
+use gmodel::gpu_request::{GpuAmount, GpuKind};
+use gmodel::{JobId, ReasonCode, Timestamp};
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+const POOL: &str = "order fifo
+    partition all nodes=n[1-7] sharing=mps
+    partition big nodes=n[1-2],n7 sharing=mps
+    partition small nodes=n[3-6] sharing=mps
+    switch s1 n[1-3]
+    switch s2 n[4-7]
+    licence matlab 4
+    reservation demo gpus=3 user=alice secs=100000
+    node n1 h100:8 64c feature=ib,big island=4
+    node n2 h100:8 64c feature=ib
+    node n3 h100:1 64c
+    node n4 h100:4 32c 256G feature=roce mps
+    node n5 l4:4 32c 256G feature=roce mps
+    node n6 32c feature=cpu
+    node n7 h100:4 64c feature=ib,roce
+    ";
+const GPUS: [&str; 22] = [
+    "", "gpus=1", "gpus=2", "gpus=3", "gpus=4", "gpus=8", "gpn=1", "gpn=4", "gpn=8", "gpus=h100:2", "gpn=l4:2", "gpus=h100:8|l4:4", "gpus=h200:1|l4:2",
+    "gpus=l4:8|h100:4", "gpus=0.5", "gpus=0.25", "gpus=h100:0.5", "gpus=1g.10gb:1", "gpus=1g.10gb:2", "gpus=3g.40gb:1", "gpus=h200:1", "gpus=9",
+];
+const MORE: [&str; 30] = [
+    "", "", "", "", "", "", "cpus=8", "cpus=32", "cpus=40", "cpus=70", "mem=200", "mem=400", "mem=600", "constraint=ib", "constraint=roce",
+    "constraint=ib&roce", "constraint=ib|cpu", "constraint=big&roce", "switches=1", "switches=1@100", "licences=matlab:1", "licences=matlab:3",
+    "licences=matlab:5", "nvlink", "exclusive", "exclude=n[1-2]", "nodelist=n4", "gpu_mem=50000", "prefer=roce", "user=alice reservation=demo",
+];
+const LISTS: [&str; 5] = ["all", "all", "big", "small", "small,big"];
+const NODES: [u32; 8] = [1, 1, 1, 1, 1, 2, 2, 3];
+/// Slices are on this one.
+const CUT: usize = 2;
+
+/// The words of a job.
+fn ask() -> impl Strategy<Value = String> {
+    let parts = (0..NODES.len(), 0..GPUS.len(), 0..MORE.len(), 0..MORE.len(), 0..LISTS.len(), 60u32..2000, 0u32..8);
+    parts.prop_map(|(nodes, gpus, one, other, list, secs, tasks)| {
+        let key = |words: &str| words.split('=').next().unwrap_or_default().to_owned();
+        let other = if key(MORE[one]) == key(MORE[other]) { "" } else { MORE[other] };
+        let array = if tasks > 5 { format!("array={tasks}") } else { String::new() };
+        // Of several nodes each gives as much.
+        let gpus = if NODES[nodes] > 1 { GPUS[gpus].replace("gpus", "gpn") } else { GPUS[gpus].to_owned() };
+        format!("job nodes={} {gpus} {} {other} partition={} time={secs} {array}", NODES[nodes], MORE[one], LISTS[list])
+    })
+}
+
+/// `windows`: with a maintenance that comes.
+fn pool(jobs: &[String], backfill: &str, windows: bool) -> Snapshot {
+    let patch = if windows { "reservation patch nodes=n2 from=900 secs=600 maint\n" } else { "" };
+    let mut snapshot = picture(&format!("{POOL}backfill {backfill}\n{patch}{}", jobs.join("\n")));
+    let cut = crate::world::world("node n1 h100:0\nnode n2 h100:0\nnode n3 h100:1 cut=3g.40gb+1g.10gb+1g.10gb").nodes.remove(CUT);
+    snapshot.nodes[CUT] = SchedNode { features: snapshot.nodes[CUT].features.clone(), ..cut };
+    assert!(snapshot.config.partitions.iter().all(|one| one.gpu_sharing == GpuSharing::Mps));
+    snapshot
+}
+
+fn only(snapshot: &Snapshot, job: JobId) -> Snapshot {
+    let mut alone = snapshot.clone();
+    alone.pending.retain(|one| one.id == job);
+    alone
+}
+
+fn ids(snapshot: &Snapshot) -> BTreeSet<JobId> {
+    snapshot.pending.iter().map(|job| job.id).collect()
+}
+
+/// Whether a part of a job would have room on an idle node, counted by hand.
+fn has_room(job: &PendingJob, node: &SchedNode, kind: &GpuKind, amount: &GpuAmount) -> bool {
+    let request = &job.spec.request;
+    let features: BTreeSet<&str> = node.features.iter().map(String::as_str).collect();
+    // Where it takes more than it names, others may be with them.
+    let is_named = request.nodelist.as_ref().is_none_or(|list| list.len() < request.nodes_min as usize || list.contains(&node.name));
+    let is_excluded = request.exclude.as_ref().is_some_and(|list| list.contains(&node.name));
+    let constraint = request.constraint.as_deref().is_none_or(|text| Constraint::parse(text).unwrap().eval(&features));
+    let mem = match request.mem {
+        gmodel::job::MemAsk::PerNode(bytes) => bytes,
+        _ => unreachable!("these jobs ask for bytes of a node"),
+    };
+    let tasks = request.ntasks.div_ceil(request.nodes_min);
+    let cpus = request.cpus_per_task.unwrap_or(1) * tasks;
+    let is_of = |info: &gmodel::node::GpuInfo| {
+        let part = match amount {
+            GpuAmount::Share { milli } => u64::from(*milli),
+            _ => 1000,
+        };
+        let enough = request.gpu_mem_mib.is_none_or(|least| info.memory_mib * part / 1000 >= least);
+        let kind = match kind {
+            GpuKind::Any => true,
+            GpuKind::Type(name) => info.gpu_type == *name,
+        };
+        !info.divided && kind && enough
+    };
+    let gpus = match amount {
+        GpuAmount::Whole(0) => true,
+        GpuAmount::Whole(count) => {
+            let count = if request.gpu_scope == gmodel::job::GpuScope::Job { count.div_ceil(request.nodes_min) } else { *count };
+            let whole: Vec<_> = node.gpus.iter().filter(|gpu| gpu.info.slice.is_none() && is_of(&gpu.info)).collect();
+            let island = |at: u32| whole.iter().filter(|gpu| gpu.info.nvlink_island == Some(at)).count();
+            let joined = !request.nvlink || count < 2 || (0..4).any(|at| island(at) >= count as usize);
+            whole.len() >= count as usize && joined
+        }
+        // No two slices are joined.
+        GpuAmount::Mig { count, .. } if request.nvlink && *count > 1 => false,
+        GpuAmount::Mig { profile, count } => {
+            let slices = node.gpus.iter().filter(|gpu| is_of(&gpu.info) && gpu.info.slice.as_ref().is_some_and(|slice| slice.profile == *profile));
+            slices.count() >= *count as usize
+        }
+        GpuAmount::Share { .. } => node.gpus.iter().any(|gpu| gpu.info.slice.is_none() && gpu.info.mps && is_of(&gpu.info)),
+    };
+    is_named && !is_excluded && constraint && node.cpus >= cpus && node.mem_bytes >= mem && gpus
+}
+
+/// Whether an idle pool could run a job, by trying all sets of nodes.
+fn could_run(snapshot: &Snapshot, job: &PendingJob) -> bool {
+    let request = &job.spec.request;
+    let partition = snapshot.config.partition(&job.spec.partition).unwrap();
+    let licences = job.spec.licences.iter().all(|(name, count)| snapshot.config.scheduler.licences[name] >= *count);
+    let switches = &snapshot.config.scheduler.topology.switches;
+    let none = [gmodel::gpu_request::GpuAlternative { kind: GpuKind::Any, amount: GpuAmount::Whole(0) }];
+    let ways = request.gpus.as_ref().map_or(&none[..], |ask| &ask.alternatives);
+    licences
+        && ways.iter().any(|way| {
+            let fits = |node: &&SchedNode| partition.holds(&node.name, &node.features) && has_room(job, node, &way.kind, &way.amount);
+            let fitting: Vec<&SchedNode> = snapshot.nodes.iter().filter(fits).collect();
+            let most = |names: &dyn Fn(&str) -> bool| fitting.iter().filter(|node| names(&node.name)).count();
+            let needs = request.nodes_min as usize;
+            let named = request.nodelist.as_ref().map_or(0, |list| list.len());
+            let are_named_there = request.nodelist.as_ref().is_none_or(|list| most(&|name| list.contains(name)) == named.min(needs));
+            are_named_there && match &request.switches {
+                // Who waits only so long for near nodes takes others then.
+                Some(one) if one.wait_secs.is_none() => switches.iter().any(|switch| most(&|name| switch.nodes.as_ref().unwrap().contains(name)) >= needs),
+                _ => fitting.len() >= needs,
+            }
+        })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+    /// Nor does one start that could not run.
+    #[test]
+    fn a_feasible_job_is_never_left_pending_on_an_idle_cluster(jobs in prop::collection::vec(ask(), 1..8)) {
+        let mut snapshot = pool(&jobs, "100", false);
+        // What is set apart is not idle.
+        Arc::make_mut(&mut snapshot.policy).reservations.clear();
+        snapshot.pending.retain(|job| job.spec.reservation.is_none());
+        for id in ids(&snapshot) {
+            let alone = only(&snapshot, id);
+            if alone.pending.iter().any(|job| job.spec.request.switches.is_some_and(|one| one.wait_secs.is_some())) {
+                continue;
+            }
+            let told = plan(&alone, WorkBudget::default());
+            let could = alone.pending.iter().any(|job| could_run(&alone, job));
+            let reasons: Vec<_> = told.reasons.iter().chain(&told.array_reasons).collect();
+            prop_assert!(could != told.starts.is_empty(), "{:?}: {:?} {:?}", alone.pending[0].spec.request, told.starts, reasons);
+        }
+    }
+
+    /// Who comes later has no say in what those before get: neither starts, nor promises.
+    #[test]
+    fn backfill_never_delays_a_reserved_start(
+        jobs in prop::collection::vec(ask(), 3..14), runs in prop::collection::vec(any::<prop::sample::Index>(), 0..3), cut in any::<prop::sample::Index>(),
+        windows in any::<bool>(), backfill in prop::sample::select(vec!["easy", "4", "all"]),
+    ) {
+        let mut snapshot = pool(&jobs, backfill, windows);
+        Arc::make_mut(&mut snapshot.config).scheduler.placement = gmodel::policy::Placement::BestFit;
+        // Some of them run already.
+        for which in runs {
+            let all: Vec<JobId> = ids(&snapshot).into_iter().collect();
+            if all.len() > 2 {
+                let alone = only(&snapshot, all[which.index(all.len())]);
+                enter(&mut snapshot, &plan(&alone, WorkBudget::default()));
+            }
+        }
+        is_within_the_node(&snapshot);
+        let all: Vec<JobId> = ids(&snapshot).into_iter().collect();
+        prop_assume!(!all.is_empty());
+        let first: BTreeSet<JobId> = all[..=cut.index(all.len())].iter().copied().collect();
+        let mut alone = snapshot.clone();
+        alone.pending.retain(|job| first.contains(&job.id));
+        let starts = |snapshot: &Snapshot| {
+            let last = JobId(first.last().unwrap().0 + 9);
+            plan(snapshot, WorkBudget::default()).starts.into_iter().filter(|start| start.job <= last).collect::<Vec<_>>()
+        };
+        prop_assert_eq!(starts(&snapshot), starts(&alone));
+        let promises = |snapshot: &Snapshot| {
+            forecast(snapshot, &first).into_iter().map(|one| (one.job, one.start, one.nodes)).collect::<BTreeSet<_>>()
+        };
+        prop_assert_eq!(promises(&snapshot), promises(&alone));
+    }
+
+    /// As runs end and others come, in full passes and quick ones.
+    #[test]
+    fn the_first_in_line_is_never_expected_later_than_before(
+        jobs in prop::collection::vec(ask(), 4..16), steps in prop::collection::vec((any::<prop::sample::Index>(), 1i64..400, any::<bool>()), 1..10),
+        windows in any::<bool>(), backfill in prop::sample::select(vec!["easy", "4", "all"]),
+    ) {
+        let mut snapshot = pool(&jobs, backfill, windows);
+        let mut engine = Engine::default();
+        let told = engine.plan(&snapshot, WorkBudget::default());
+        enter(&mut snapshot, &told);
+        let mut promised: Option<(JobId, Timestamp)> = None;
+        for (which, secs, quick) in steps {
+            snapshot.now = snapshot.now.plus_secs(secs);
+            let mut over = Vec::new();
+            while let Some(at) = snapshot.running.iter().position(|run| run.ends_by.is_some_and(|by| by <= snapshot.now)) {
+                over.push(end(&mut snapshot, at));
+            }
+            let early = (!snapshot.running.is_empty()).then(|| which.index(snapshot.running.len()));
+            let changes = early.map(|at| end(&mut snapshot, at));
+            let quickly = changes.filter(|_| quick && over.is_empty()).and_then(|changes| engine.after(&snapshot, &changes, WorkBudget::default()));
+            let told: Plan = quickly.unwrap_or_else(|| engine.plan(&snapshot, WorkBudget::default()));
+            enter(&mut snapshot, &told);
+            is_within_the_node(&snapshot);
+            let Some(head) = snapshot.pending.iter().find(|job| may_start_ever(&snapshot, job)) else { break };
+            if head.positions.is_some() {
+                promised = None;
+                continue;
+            }
+            let head = head.id;
+            let expected = forecast(&snapshot, &BTreeSet::from([head])).into_iter().find_map(|one| one.start);
+            if let (Some((job, before)), Some(now)) = (promised, expected)
+                && job == head
+            {
+                prop_assert!(now <= before.max(snapshot.now.plus_secs(1)), "job {} from {} to {}", job, before, now);
+            }
+            promised = expected.map(|at| (head, at));
+        }
+    }
+
+    #[test]
+    fn what_is_proposed_starts_a_job_of_any_kind(
+        jobs in prop::collection::vec(ask(), 2..10), held in any::<u8>(), windows in any::<bool>(), backfill in prop::sample::select(vec!["easy", "4", "all"]),
+    ) {
+        let mut snapshot = pool(&jobs, backfill, windows);
+        snapshot.pending.iter_mut().filter(|job| held & 0x12 & (1 << (job.id.0 / 10 % 8)) != 0).for_each(|job| job.held_by = Some("user:bob".into()));
+        let starts = |snapshot: &Snapshot, job: JobId| plan(snapshot, WorkBudget::default()).starts.iter().any(|start| start.job == job);
+        for id in ids(&snapshot) {
+            let told = why(&snapshot, id).unwrap();
+            prop_assert_eq!(told.starts_now, starts(&snapshot, id), "job {}: {:?}", id, told);
+            prop_assert_ne!(told.starts_now, !told.blockers.is_empty(), "job {}: {:?}", id, told);
+            for change in told.changes.iter().filter(|change| change.starts == NOW) {
+                let mut changed = snapshot.clone();
+                changed.pending.iter_mut().filter(|one| one.id == id).for_each(|one| *one = change.edit.apply(one).unwrap_or_else(|| one.clone()));
+                if matches!(change.edit, crate::Edit::Partition(_)) {
+                    let mut first = true;
+                    changed.pending.retain(|one| one.id != id || std::mem::take(&mut first));
+                }
+                prop_assert!(starts(&changed, id), "job {}: {:?}", id, change);
+            }
+            // Not one of several obstacles alone.
+            let has = |code: ReasonCode| told.blockers.iter().any(|one| one.code == code);
+            let lift = |code: ReasonCode| {
+                let mut changed = snapshot.clone();
+                match code {
+                    ReasonCode::Licenses => {
+                        Arc::make_mut(&mut changed.config).scheduler.licences.insert("matlab".into(), 99);
+                        // For this job only.
+                        changed.pending.retain(|job| job.id == id || !job.spec.licences.contains_key("matlab"));
+                    }
+                    _ => changed.pending.iter_mut().filter(|job| job.id == id).for_each(|job| job.held_by = None),
+                }
+                changed
+            };
+            if has(ReasonCode::JobHeldUser) {
+                prop_assert_eq!(starts(&lift(ReasonCode::JobHeldUser), id), told.blockers.len() == 1, "job {}: {:?}", id, told);
+            }
+            if has(ReasonCode::Licenses) && told.blockers.len() == 1 {
+                prop_assert!(starts(&lift(ReasonCode::Licenses), id), "job {}: {:?}", id, told);
+            }
+        }
+    }
+}
+
+/// Whether it could start if the pool were idle.
+fn may_start_ever(snapshot: &Snapshot, job: &PendingJob) -> bool {
+    let mut idle = only(snapshot, job.id);
+    for run in std::mem::take(&mut idle.running) {
+        run.shares.iter().for_each(|share| idle.nodes.iter_mut().find(|node| node.id == share.node).unwrap().give(share));
+    }
+    !plan(&idle, WorkBudget::default()).starts.is_empty()
+}
