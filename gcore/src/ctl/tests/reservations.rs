@@ -657,3 +657,30 @@ fn jobs_of_a_reservation_that_releases_them_wait_on_without_it() {
         "#]],
     );
 }
+
+#[test]
+fn a_gpu_that_is_cut_counts_as_one() {
+    check(
+        "node n1 h100:1 cut=7
+         node n2 h100:2
+         reservation four gpus=h100:4 at=9000 for=600 users=alice
+         reservation five gpus=h100:5 at=90000 for=600 users=alice
+         reservation two gpus=h100:2 at=9300 for=600 users=alice
+         submit user=bob gpus=1g.10gb:1 time=600
+         plan
+         n1 running 1-1
+         reservation now gpus=h100:4 at=10 for=60 users=alice
+         reservation now gpus=h100:3 at=10 for=60 users=alice
+         policy
+         show",
+        expect![[r#"
+            refused: reservation five asks for 5 h100; there are 4.
+            refused: reservation two: with four there would be 6 h100 reserved by number at 1970-01-12T16:21:40Z, and beside nodes that are reserved there are 4.
+            job 1
+            refused: reservation now asks for 4 h100; 3.858 are free of jobs then (1 may still run). Begin later, or make it over running jobs (ignore_running).
+            reservation four by root at 1970-01-12T16:16:40Z: {"gpus":{"h100":4000}}
+            reservation now by root at 1970-01-12T13:46:50Z: {"gpus":{"h100":3000}}
+            1 bob RUNNING 1-1 on n1[2]
+        "#]],
+    );
+}

@@ -285,6 +285,15 @@ pub(super) fn inventory(name: &str, words: &Words) -> Inventory {
             inventory.mem_bytes = bytes(word);
         }
     }
+    // One GPU more, cut into so many slices: `cut=7`.
+    if let Some(slices) = words.parse::<u8>("cut") {
+        let divided = GpuInfo { uuid: format!("GPU-{name}-cut"), gpu_type: "h100".into(), index: 90, minor: 90, divided: true, ..GpuInfo::default() };
+        let slice = |at: u8| {
+            let slice = gmodel::node::MigSlice { gpu: divided.uuid.clone(), profile: "1g.10gb".into(), placement: at, compute_slices: 1, memory_slices: 1 };
+            GpuInfo { uuid: format!("MIG-{name}-{at}"), memory_mib: 10_240, slice: Some(slice), divided: false, ..divided.clone() }
+        };
+        inventory.gpus.extend(std::iter::once(divided.clone()).chain((0..slices).map(slice)));
+    }
     inventory.nvlink_domain = words.get("domain").unwrap_or_default().into();
     if let Some(features) = words.get("feature") {
         inventory.features = features.split(',').map(str::to_owned).collect();
