@@ -25,6 +25,8 @@ pub struct ConfigError {
     span: Range<usize>,
     /// Position of the file among those read.
     file: usize,
+    /// The line is no TOML.
+    is_broken: bool,
 }
 
 impl fmt::Display for ConfigError {
@@ -69,6 +71,7 @@ impl Source {
         for error in broken {
             let span = error.span().unwrap_or(0..0);
             errors.add(self, span, error.message().replace('\n', "; "), "");
+            errors.list.iter_mut().rev().take(1).for_each(|error| error.is_broken = true);
         }
         table.into_inner()
     }
@@ -116,21 +119,24 @@ impl Errors {
         hint: impl Into<String>,
     ) {
         let start = span.start.min(source.text.len());
-        // What follows from a mistake at the same place is not a second mistake.
-        if self.list.iter().any(|error| error.file == source.file && error.span.start == start) {
+        let before = &source.text[..start];
+        let line = before.matches('\n').count() + 1;
+        // What follows from a mistake at the same place, or on a line that is no TOML, is not a second mistake.
+        let follows = |error: &ConfigError| error.span.start == start || error.is_broken && error.line == line;
+        if self.list.iter().any(|error| error.file == source.file && follows(error)) {
             return;
         }
-        let before = &source.text[..start];
         let line_start = before.rfind('\n').map_or(0, |at| at + 1);
         self.list.push(ConfigError {
             path: source.path.clone(),
-            line: before.matches('\n').count() + 1,
+            line,
             column: before[line_start..].chars().count() + 1,
             message: message.into(),
             hint: hint.into(),
             text: source.text.clone(),
             span: start..span.end.clamp(start, source.text.len()),
             file: source.file,
+            is_broken: false,
         });
     }
 
@@ -145,6 +151,7 @@ impl Errors {
             text: "".into(),
             span: 0..0,
             file: 0,
+            is_broken: false,
         });
     }
 

@@ -111,6 +111,7 @@ impl Partitions {
         };
         let section = Section::open(source, table, &KEYS, &format!("[partition.{name}]"), errors);
         let mut partition = partition(name, &section, errors);
+        records.current = None;
         partition.allow_qos = records.mentioned(source, &section, "allow_qos", RecordKind::Qos, errors);
         partition.default_qos = records.mentioned_one(source, &section, "default_qos", RecordKind::Qos, errors);
         default_among_allowed(&section, &partition.allow_qos, partition.default_qos.as_deref(), errors);

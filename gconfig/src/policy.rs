@@ -129,6 +129,8 @@ impl RecordKind {
 
 /// A name that a record mentions, with its place.
 pub struct Mention<'s> {
+    /// The record that mentions it, if that is an account or the like.
+    pub by: Option<(RecordKind, String)>,
     pub source: &'s Source,
     pub span: Range<usize>,
     pub kind: RecordKind,
@@ -142,6 +144,8 @@ pub struct Records<'s> {
     /// Where each record was first written: `path:line`.
     pub places: BTreeMap<(RecordKind, String), String>,
     pub mentions: Vec<Mention<'s>>,
+    /// The record that is being read.
+    pub current: Option<(RecordKind, String)>,
     /// Where reservations say what becomes of them by themselves, or of their jobs when they go: files do not go.
     pub passing: Vec<(&'s Source, Range<usize>, &'static str)>,
     /// Places of keys of accounts, for what is checked over several of them.
@@ -179,6 +183,7 @@ impl<'s> Records<'s> {
             errors.add(source, table.span.clone(), "the account root is there by itself", hint);
         }
         let key = (kind, name.to_owned());
+        self.current = Some(key.clone());
         if let Some(first) = self.places.get(&key) {
             errors.add(source, table.span.clone(), format!("{word} {name:?} is there twice"), format!("first in {first}"));
         } else {
@@ -187,7 +192,7 @@ impl<'s> Records<'s> {
     }
 
     fn mention(&mut self, source: &'s Source, span: Range<usize>, kind: RecordKind, name: &str) {
-        self.mentions.push(Mention { source, span, kind, name: name.to_owned() });
+        self.mentions.push(Mention { by: self.current.clone(), source, span, kind, name: name.to_owned() });
     }
 
     /// Names under a key, which must be there when all is read.

@@ -60,7 +60,9 @@ fn mentions(records: &Records, partitions: &[Partition], base: &Policy, is_here:
             continue;
         }
         let (word, name) = (mention.kind.word(), &mention.name);
-        let hint = match closest(name, names.iter().copied()) {
+        // Nobody means the record that says it.
+        let is_other = |known: &&str| mention.by.as_ref().is_none_or(|(kind, own)| *kind != mention.kind || own != known);
+        let hint = match closest(name, names.iter().copied().filter(is_other)) {
             Some(near) => format!("did you mean {near:?}?"),
             None if mention.kind == RecordKind::Partition => format!("partitions are {}", names.join(", ")),
             None => format!("add [{word}.{name}]; what only gadm made cannot be named in files"),

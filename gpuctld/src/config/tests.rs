@@ -777,6 +777,35 @@ fn the_sites_time_zone_reads_dates_and_an_unknown_one_is_refused() {
 }
 
 #[test]
+fn a_line_that_is_no_toml_is_told_once_and_no_record_is_meant_by_itself() {
+    let told = |text: &str| {
+        let errors = read_policy("p", text, &[], &Policy::default()).unwrap_err();
+        errors.iter().map(|error| format!("{}: {} ({})\n", error.line, error.message, error.hint)).collect::<String>()
+    };
+    let once = told("[qos.high]\nusage_factor = 2.x\npriority = -1\n");
+    assert_eq!(once.lines().map(|line| line.split(':').next().unwrap()).collect::<Vec<_>>(), ["2", "3"], "{once}");
+    let guess = told("[qos.qp]\npreempt = [\"qq\"]\n[qos.high]\n");
+    assert!(guess.contains("add [qos.qq]") && !guess.contains("did you mean"), "{guess}");
+    assert!(told("[qos.qp]\npreempt = [\"hihg\"]\n[qos.high]\n").contains("did you mean \"high\"?"));
+}
+
+#[test]
+fn what_becomes_of_a_reservation_by_itself_is_not_for_files() {
+    let (start, duration) = ("2026-12-01T06:00:00Z", "node_count = 1");
+    let text = format!("[reservation.r]\nstart = {start}\nduration = 60\n{duration}\npurge_idle = 5\nrelease_jobs = true\nmagnetic = true\n");
+    let errors = load(&format!("--- policy.d/a.toml\n{text}")).unwrap_err();
+    assert_eq!(errors.iter().filter(|error| error.message.contains("is of no use in a file")).count(), 2, "{errors:?}");
+    let read = read_policy("p", &text, &[], &Policy::default()).unwrap();
+    let one = &read.reservations["r"];
+    assert_eq!((one.purge_idle_secs, one.release_jobs, one.magnetic), (Some(300), true, true));
+    let again = read_policy("p", &policy_text(&read), &[], &Policy::default()).unwrap();
+    assert_eq!(again.reservations["r"].purge_idle_secs, Some(300));
+    let gpus = text.replace(duration, "gpus = 2");
+    assert!(read_policy("p", &gpus, &[], &Policy::default()).unwrap_err()[0].message.contains("cannot be magnetic"));
+    assert!(read_policy("p", &text.replace("= 5\n", "= \"0:30\"\n"), &[], &Policy::default()).is_err(), "half a minute");
+}
+
+#[test]
 fn an_exported_policy_reads_back_the_same() {
     let etc = Path::new(env!("CARGO_MANIFEST_DIR")).join("../etc");
     let config = Config::load(&etc.join("gpuctld.toml")).unwrap();
