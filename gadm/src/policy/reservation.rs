@@ -167,7 +167,9 @@ fn read(words: &[String], old: Option<&ReservationRow>) -> Result<BTreeMap<Strin
     }
     if let Some(end) = change.remove("end") {
         let at = |value: &Value| value.as_str().and_then(parse_rfc3339);
-        let start = change.get("start").and_then(at).or_else(|| Some(old?.start?.0));
+        // Of what comes again that is the end of the window that is shown, or of the first one.
+        let shown = || Some(old?.window_start?.0).filter(|start| at(&end).is_some_and(|end| end > *start));
+        let start = change.get("start").and_then(at).or_else(shown).or_else(|| Some(old?.start?.0));
         let (Some(start), Some(end)) = (start, at(&end)) else {
             return Err(Failure::usage("end= needs start= too"));
         };
@@ -175,6 +177,15 @@ fn read(words: &[String], old: Option<&ReservationRow>) -> Result<BTreeMap<Strin
             return Err(Failure::usage("end= comes after start=, and beside it there is no duration="));
         }
         change.insert("duration_secs".to_owned(), json!(end.since_secs(start)));
+    }
+    // What was skipped is so no more where it begins anew, and what came again and comes once now begins where it is.
+    if let Some(old) = old.filter(|old| old.skip_until.is_some()) {
+        if change.get("repeat") == Some(&json!("once")) && !change.contains_key("start") {
+            change.insert("start".to_owned(), serde_json::to_value(old.window_start.or(old.start)).map_err(Failure::new)?);
+        }
+        if change.contains_key("start") {
+            change.entry("skip_until".to_owned()).or_insert(Value::Null);
+        }
     }
     // What is reserved is said in one way: a new way puts the old one aside.
     let ways = ["nodes", "node_count", "gpus"];
@@ -365,6 +376,23 @@ mod tests {
         starts("Licenses=matlab", "Licenses=matlab: licences are not reserved");
         starts("Groups+=bio", "Groups+=bio: groups of the system are not known here");
         starts("CoreCnt=4", "CoreCnt=4: whole nodes or GPUs are reserved");
+    }
+
+    #[test]
+    fn times_of_what_comes_again_are_those_that_are_shown() {
+        let at = |text: &str| parse_rfc3339(text).map(Instant);
+        let old = ReservationRow { window_start: at("2027-01-18T09:00:00Z"), skip_until: at("2027-01-11T11:00:00Z"), ..weekly() };
+        assert_eq!(change("flags-=WEEKLY", Some(&old)), r#"{"repeat":"once","skip_until":null,"start":"2027-01-18T09:00:00Z"}"#);
+        assert_eq!(change("flags-=DAILY", Some(&old)), "{}");
+        let end: Value = serde_json::from_str(&change("end=2027-01-18T12:00:00", Some(&old))).unwrap();
+        let zone = local_offset_secs("2027-01-18T12:00:00");
+        assert_eq!(end["duration_secs"].as_i64(), Some(3 * 3600 - zone));
+    }
+
+    /// What the clock here is ahead of UTC's then.
+    fn local_offset_secs(text: &str) -> i64 {
+        let here = gcli::local_time::read(text, gcli::local_time::now()).unwrap();
+        parse_rfc3339(&format!("{text}Z")).unwrap().since_secs(here)
     }
 
     #[test]

@@ -21,7 +21,7 @@ use axum::Json;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, State as Shared};
 use gcore::ctl::{Command, PolicyChange, State, imported_policy};
-use gmodel::policy::{Account, Policy, ROOT_ACCOUNT};
+use gmodel::policy::{Account, Policy, ROOT_ACCOUNT, Reservation};
 use gmodel::suggest::did_you_mean;
 use gwire::api::{AccountRow, Done, LicenceRow, PolicyEdit, PolicyText, QosRow, ReservationRow, SCHEMA, UserRow};
 use row::{Held, account_row, held_by_account, licence_rows, qos_row, reservation_row, user_row};
@@ -301,7 +301,10 @@ pub(super) async fn edit_reservation(caller: Caller, Shared(site): Shared<Site>,
         reservation.created_by.clone_from(&caller.actor.user);
     }
     sense::reservation(&state, &reservation)?;
-    send(&site, caller, PolicyChange::Reservation { reservation: Box::new(reservation) }).await
+    let is_empty = |one: &Reservation| one.users.is_empty() && one.accounts.is_empty() && !one.maintenance;
+    let is_new = is_empty(&reservation) && old.is_none_or(|old| !is_empty(old));
+    let note = is_new.then(|| format!("reservation {name} is for nobody: users= and accounts= say for whom, maintenance=yes that it is maintenance"));
+    send_noting(&site, caller, PolicyChange::Reservation { reservation: Box::new(reservation) }, note.into_iter().collect()).await
 }
 
 pub(super) async fn remove_reservation(caller: Caller, Shared(site): Shared<Site>, Path(name): Path<String>, _: Body) -> Answer {
@@ -310,10 +313,13 @@ pub(super) async fn remove_reservation(caller: Caller, Shared(site): Shared<Site
     let _turn = site.app.policy_turn().await;
     let state = site.core.view().await;
     sense::exists("reservation", &name, state.policy.reservations.keys())?;
+    let releases = state.policy.reservations.get(&name).is_some_and(|one| one.release_jobs);
     let waiting = state.jobs.values().filter(|job| !job.state.is_final() && job.spec.reservation.as_ref() == Some(&name)).count();
     let Json(mut done) = send(&site, caller, PolicyChange::ReservationRemoved { name: name.clone() }).await?;
     if waiting > 0 {
-        done.notes.push(format!("{waiting} jobs in the queue name reservation {name} and will not start"));
+        let jobs = if waiting == 1 { "1 job in the queue names" } else { &format!("{waiting} jobs in the queue name") };
+        let then = if releases { "wait on without it" } else { "will not start" };
+        done.notes.push(format!("{jobs} reservation {name}: those that wait {then}"));
     }
     Ok(Json(done))
 }
