@@ -5,13 +5,14 @@
 
 use crate::cluster::end_of;
 use crate::pass::Pass;
+use crate::preempt_room::usable_nodes;
 use crate::plan::Preempt;
 use crate::shape::ShapeId;
 use crate::snapshot::{PendingJob, RunningRun, Snapshot};
 use crate::timeline::Need;
 use crate::window::Claim;
 use gmodel::policy::PreemptMode;
-use gmodel::{Reason, ReasonCode, RunClass, RunId};
+use gmodel::{GpuPart, Reason, ReasonCode, RunClass, RunId};
 use std::collections::BTreeSet;
 
 /// Runs that are moved for one job at most.
@@ -58,15 +59,16 @@ impl<'a> Pass<'a> {
             let one_gpu = run.shares.len() == 1 && run.shares[0].gpus.len() == 1 && run.shares[0].gpus.milli() == 1000;
             let checkpoints = run.spec.checkpoint.is_some() && run.may_requeue;
             let ran = snapshot.now.since_secs(run.started?) >= i64::from(config.min_run_secs);
-            // One that was moved before has moved enough.
-            (one_gpu && checkpoints && ran && run.preempted.is_none() && run.leaves_by.is_none() && !run.charged).then_some(run)
+            // One that was moved before has moved enough, and one of a reservation has its place.
+            let may_leave = run.preempted.is_none() && run.spec.reservation.is_none();
+            (one_gpu && checkpoints && ran && may_leave && run.leaves_by.is_none() && !run.charged).then_some(run)
         };
         let mut runs: Vec<&'a RunningRun> = self.engine.cluster.held_on(at).filter_map(|(run, ..)| of_run(run)).collect();
         runs.sort_by_key(|run| (lost_secs(run, snapshot.now), run.run));
         runs
     }
 
-    /// Whether all of these have room on other nodes of their partitions, together and now.
+    /// Whether all of these have room on other nodes that their jobs take, together and now.
     fn fit_elsewhere(&self, moved: &[&RunningRun], from: usize) -> bool {
         let cluster = &self.engine.cluster;
         let now = self.snapshot.now;
@@ -74,12 +76,16 @@ impl<'a> Pass<'a> {
         moved.iter().all(|run| {
             let share = &run.shares[0];
             let kind = self.snapshot.nodes[from].gpus.get(usize::from(share.gpus.0[0].slot.0)).map(|gpu| &gpu.info.gpu_type);
-            let Some(partition) = self.snapshot.config.partition(&run.spec.partition) else { return false };
+            let takes = usable_nodes(self.snapshot, &run.spec);
+            let memory_mib = run.spec.request.gpu_mem_mib.unwrap_or(0);
             let end = end_of(run).max(now.plus_secs(1));
             (0..cluster.nodes.len()).filter(|at| *at != from && cluster.nodes[*at].up).any(|at| {
                 let (node, track) = (&self.snapshot.nodes[at], &cluster.nodes[at]);
                 let groups = cluster.makes.list[track.make as usize].groups.iter().enumerate();
-                let same = groups.filter(|(_, group)| kind.is_some_and(|kind| kind.eq_ignore_ascii_case(&group.gpu_type)));
+                let same = groups.filter(|(_, group)| {
+                    let is_same = kind.is_some_and(|kind| kind.eq_ignore_ascii_case(&group.gpu_type));
+                    is_same && group.part == GpuPart::Whole && group.memory_mib >= memory_mib
+                });
                 let groups = same.fold(0, |bits, (at, _)| bits | 1 << at);
                 let need = Need {
                     cpus: share.cpus,
@@ -92,7 +98,7 @@ impl<'a> Pass<'a> {
                     exclusive: false,
                 };
                 let open = groups != 0
-                    && partition.holds(&node.name, &node.features)
+                    && takes(node)
                     && self.engine.windows.open(at, Claim::None, now, end)
                     && rooms[at].as_ref().unwrap_or(cluster.room(at)).fits(&need, now, end);
                 open && rooms[at].get_or_insert_with(|| cluster.room(at).clone()).hold(&need, now, end).is_some()

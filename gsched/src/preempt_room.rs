@@ -6,6 +6,7 @@
 use crate::demand::{GpuDemand, tasks_by_node};
 use crate::snapshot::{PendingJob, RunningRun, SchedNode, Snapshot};
 use gmodel::config::Partition;
+use gmodel::JobSpec;
 use gmodel::constraint::Constraint;
 use gmodel::gpu_request::{GpuAlternative, GpuAmount, GpuKind};
 use gmodel::gpu_set::WHOLE_GPU_MILLI;
@@ -160,7 +161,7 @@ pub fn cheapest_nodes<'a>(
     holders: &dyn Fn(usize) -> Vec<Holder<'a>>,
 ) -> Vec<NodeSet> {
     let mut sets = Vec::new();
-    let may_use = usable_nodes(snapshot, job);
+    let may_use = usable_nodes(snapshot, &job.spec);
     for (at, node) in snapshot.nodes.iter().enumerate() {
         if !may_use(node) {
             continue;
@@ -182,9 +183,10 @@ pub fn cheapest_nodes<'a>(
     sets
 }
 
-fn usable_nodes<'a>(snapshot: &'a Snapshot, job: &'a PendingJob) -> impl Fn(&SchedNode) -> bool + 'a {
-    let request = &job.spec.request;
-    let partition = snapshot.config.partition(&job.spec.partition);
+/// Whether a node is one that a request takes.
+pub(crate) fn usable_nodes<'a>(snapshot: &'a Snapshot, spec: &'a JobSpec) -> impl Fn(&SchedNode) -> bool + 'a {
+    let request = &spec.request;
+    let partition = snapshot.config.partition(&spec.partition);
     let constraint = request.constraint.as_deref().and_then(|text| Constraint::parse(text).ok());
     move |node| {
         node.unavailable.is_none()

@@ -605,7 +605,20 @@ fn where_the_site_says_so_small_runs_move_to_make_a_large_hole() {
     let runs: Vec<_> = moved.preempts.iter().map(|one| (one.run, one.for_job)).collect();
     assert_eq!(runs, [(snapshot.running[0].run, snapshot.pending[0].id)]);
     assert_eq!(moved.reasons[0].1.code, gmodel::ReasonCode::Preempting);
-    // Nowhere to go: it stays.
+    // It takes no other node, or has its place in a reservation: it stays.
+    let bound: [fn(&mut gmodel::JobSpec); 4] = [
+        |spec| spec.request.nodelist = Some(gmodel::hostlist::Hostlist::parse("n1").unwrap()),
+        |spec| spec.request.exclude = Some(gmodel::hostlist::Hostlist::parse("n[2-3]").unwrap()),
+        |spec| spec.request.constraint = Some("ib".into()),
+        |spec| spec.reservation = Some("demo".into()),
+    ];
+    for bind in bound {
+        let mut snapshot = snapshot.clone();
+        snapshot.nodes[0].features = vec!["ib".into()];
+        bind(Arc::make_mut(&mut snapshot.running[0].spec));
+        assert!(plan(&snapshot, WorkBudget::default()).preempts.is_empty());
+    }
+    // Nowhere to go.
     snapshot.nodes[1].unavailable = Some("down".into());
     snapshot.nodes[2].unavailable = Some("down".into());
     assert!(plan(&snapshot, WorkBudget::default()).preempts.is_empty());
