@@ -32,7 +32,7 @@ pub(super) enum Form {
 /// A word, the key of the API it sets (`table.key` for one of a table), and its form.
 pub(super) type Key = (&'static str, &'static str, Form);
 
-/// Reads changes. A later word of the same key wins.
+/// Reads changes. A later word of the same key wins; what `+=` and `-=` name is taken together.
 ///
 /// # Errors
 /// The first word that is no change, with a guess.
@@ -71,7 +71,10 @@ pub(super) fn read(words: &[String], keys: &[Key], what: &str) -> Result<BTreeMa
             Some(sign) => format!("{sign}{api}"),
             None => (*api).to_owned(),
         };
-        put(&mut change, &key, value);
+        match (change.get_mut(&key), value) {
+            (Some(Value::Array(known)), Value::Array(more)) if sign.is_some() => known.extend(more),
+            (_, value) => put(&mut change, &key, value),
+        }
     }
     Ok(change)
 }
@@ -220,6 +223,8 @@ mod tests {
     #[test]
     fn spellings_of_sacctmgr_become_keys_of_the_api() {
         assert_eq!(change("Fairshare=10 GrpJobs=5 qos+=fast,slow").unwrap(), r#"{"+allow_qos":["fast","slow"],"group":{"running_jobs":5},"shares":10}"#);
+        assert_eq!(change("qos+=fast qos-=old qos+=slow,wide qos-=idle").unwrap(), r#"{"+allow_qos":["fast","slow","wide"],"-allow_qos":["old","idle"]}"#);
+        assert_eq!(change("qos=fast qos=slow").unwrap(), r#"{"allow_qos":["slow"]}"#);
         assert_eq!(change("guaranteed=h100:16,gpu:32").unwrap(), r#"{"guaranteed":{"gpu":32.0,"h100":16.0}}"#);
         assert_eq!(change("guaranteed=gres/gpu=8,gres/gpu:A100=4").unwrap(), r#"{"guaranteed":{"a100":4.0,"gpu":8.0}}"#);
         assert_eq!(change("guaranteed=none GrpJobs=-1 qos=").unwrap(), r#"{"allow_qos":[],"group":{"running_jobs":null},"guaranteed":null}"#);
