@@ -161,8 +161,9 @@ impl ArraySpec {
     }
 
     /// The indices at these positions as squeue prints the waiting part of an array, without brackets:
-    /// `5-98%10`. Steps are written where all is one range (`0-20:2`): those who read squeue look for no others. Only of more
-    /// than [`MOST_SINGLE`] indices apart do steps stand among other ranges. Positions behind the last task are left out.
+    /// `5-98%10`. Steps are written where squeue writes them, for those who read it look for no others: all is one range of
+    /// more than five indices over more than eleven numbers (`0-12:2`, but `0,2,4,6,8,10`). Only of more than [`MOST_SINGLE`]
+    /// indices apart do steps stand among other ranges. Positions behind the last task are left out.
     pub fn text_of(&self, positions: &RangeSet) -> String {
         let mut pieces = Vec::new();
         let mut before = 0;
@@ -362,10 +363,12 @@ fn canonical(ranges: Vec<IndexRange>) -> Vec<IndexRange> {
     done
 }
 
-/// Several ranges, those with steps index by index; neighbours together. One range stays as it is.
+/// Ranges with steps index by index, neighbours together. One range that Slurm too writes with its step stays as it is
+/// (seen in squeue 22.05.8: `0-25:5` and `0-12:2`, but `0,5,10,15,20` and `0,2,4,6,8,10`).
 fn without_steps(ranges: Vec<IndexRange>) -> Vec<IndexRange> {
     let apart: u32 = ranges.iter().filter(|range| range.step > 1).map(IndexRange::len).sum();
-    if ranges.len() == 1 || apart == 0 || apart > MOST_SINGLE {
+    let one_long = matches!(ranges[..], [range] if range.len() > 5 && range.end - range.start > 10);
+    if one_long || apart == 0 || apart > MOST_SINGLE {
         return ranges;
     }
     let mut runs: Vec<IndexRange> = Vec::new();
@@ -736,6 +739,26 @@ mod tests {
             spec.text_of(&RangeSet::first_n(u32::MAX)),
             "0,2,4,6,8,10,12,14,16,18,200-202%10"
         );
+    }
+
+    #[test]
+    fn waiting_indices_are_written_as_squeue_writes_them() {
+        let same = ["0-12:2", "0-15:3", "0-25:5", "100-112:2", "0-98:2%5", "1-11", "0-3,10,15,20,25,30", "1-2,13"];
+        let listed = [
+            ("0-10:2", "0,2,4,6,8,10"),
+            ("1-11:2", "1,3,5,7,9,11"),
+            ("0-12:3", "0,3,6,9,12"),
+            ("0-20:5", "0,5,10,15,20"),
+            ("0-200:100", "0,100,200"),
+            ("5,90", "5,90"),
+            ("0-4:2%3", "0,2,4%3"),
+            ("0-30:2,31", "0,2,4,6,8,10,12,14,16,18,20,22,24,26,28,30-31"),
+            ("0-200:40,7", "0,7,40,80,120,160,200"),
+        ];
+        for (asked, printed) in same.map(|text| (text, text)).into_iter().chain(listed) {
+            let spec = ArraySpec::parse(asked).unwrap();
+            assert_eq!(spec.text_of(&RangeSet::first_n(spec.len())), printed, "{asked}");
+        }
     }
 
     #[test]
