@@ -10,6 +10,7 @@ use crate::names::Names;
 use crate::plan::Start;
 use crate::quota::Guarantees;
 use crate::snapshot::{PendingJob, Snapshot};
+use crate::types_of_nodes::SliceSizes;
 use gmodel::mig::least_milli;
 use gmodel::gpu_request::{GpuAmount, GpuKind};
 use gmodel::job::{GpuScope, Request};
@@ -209,7 +210,7 @@ fn give_classes(snapshot: &Snapshot, ledger: &Ledger, jobs: &mut [(Reverse<u32>,
 
 /// Whether anything but resources and limits holds it back.
 pub(crate) fn may_start(job: &PendingJob, now: Timestamp) -> bool {
-    job.held_by.is_none() && job.eligible <= now && job.dependency.is_none() && job.room != Some(0)
+    job.is_eligible(now) && job.room != Some(0)
 }
 
 /// What a job, or the next task of an array, would hold of what is guaranteed to its account, by its first choice: of the
@@ -279,6 +280,7 @@ pub(crate) struct Scale {
     most_partition: u32,
     gpus: u64,
     cpus: u64,
+    slices: SliceSizes,
 }
 
 /// What jobs of one request share, looked up once.
@@ -319,6 +321,7 @@ impl Scale {
             most_partition: partitions.iter().map(|one| one.priority_factor).max().unwrap_or(0),
             gpus: snapshot.nodes.iter().map(|node| crate::make::gpus_of(node) as u64 * 1000).sum(),
             cpus: snapshot.nodes.iter().map(|node| u64::from(node.cpus)).sum(),
+            slices: SliceSizes::new(snapshot),
         }
     }
 
@@ -346,7 +349,7 @@ impl Scale {
 
     /// Part of the cluster: of its GPUs, or of its CPUs for a job without GPUs.
     fn size(&self, request: &Request) -> u32 {
-        match gpus_asked(request).1 {
+        match gpus_of_first(request, |profile| self.slices.milli(profile)).1 {
             0 => {
                 let tasks = u64::from(request.ntasks.max(request.nodes_min).max(1));
                 part(tasks * u64::from(request.cpus_per_task.unwrap_or(1)), self.cpus)

@@ -139,6 +139,11 @@ impl PendingJob {
         self.limit_secs.unwrap_or(UNLIMITED_SECS).max(1)
     }
 
+    /// Neither held, nor too early, nor waiting for another job.
+    pub fn is_eligible(&self, now: Timestamp) -> bool {
+        self.held_by.is_none() && self.eligible <= now && self.dependency.is_none()
+    }
+
     /// One of several partitions is meant, and the others have entries of their own.
     pub fn is_choice(&self) -> bool {
         !self.spec.partitions.is_empty()

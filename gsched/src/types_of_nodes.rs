@@ -19,9 +19,13 @@ pub(crate) struct GpuTypesOfNodes {
     types: Vec<usize>,
     /// Of each partition, where a guarantee is of a type; else empty.
     partitions: Vec<Vec<usize>>,
-    /// Thousandths of a GPU that a slice of a profile counts, the most of those there are or are cut as needed; where there are quotas.
-    slices: BTreeMap<String, u32>,
+    /// Where there are quotas.
+    slices: SliceSizes,
 }
+
+/// Thousandths of a GPU that a slice of a profile counts: the most of those there are or are cut as needed.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SliceSizes(BTreeMap<String, u32>);
 
 impl GpuTypesOfNodes {
     pub fn new(snapshot: &Snapshot, types: &GpuTypes) -> Self {
@@ -41,7 +45,7 @@ impl GpuTypesOfNodes {
             all.find_partitions(snapshot);
         }
         if snapshot.policy.has_quotas() {
-            all.find_slices(snapshot);
+            all.slices = SliceSizes::new(snapshot);
         }
         all
     }
@@ -62,25 +66,8 @@ impl GpuTypesOfNodes {
         }
     }
 
-    fn find_slices(&mut self, snapshot: &Snapshot) {
-        let mut note = |profile: &str, milli: u32| match self.slices.get_mut(profile) {
-            Some(most) => *most = milli.max(*most),
-            None => drop(self.slices.insert(profile.to_owned(), milli)),
-        };
-        let cuts = snapshot.config.partitions.iter().any(|partition| partition.mig == MigCuts::Planned);
-        for node in &snapshot.nodes {
-            for gpu in node.gpus.iter() {
-                gpu.info.slice.iter().for_each(|slice| note(&slice.profile, gpu.info.part().milli()));
-            }
-            let kinds = node.mig.boards.iter().filter(|_| cuts).flat_map(|board| &board.kinds);
-            kinds.for_each(|kind| note(&kind.profile, kind.part().milli()));
-        }
-    }
-
-    /// What a slice of a profile counts; where there is none, what its name says that it is at least.
     pub fn slice_milli(&self, profile: &str) -> u32 {
-        let named = self.slices.iter().filter(|(name, _)| name.eq_ignore_ascii_case(profile));
-        named.map(|(_, milli)| *milli).max().unwrap_or_else(|| least_milli(profile))
+        self.slices.milli(profile)
     }
 
     pub fn of_partition(&self, partition: usize) -> &[usize] {
@@ -106,6 +93,31 @@ impl GpuTypesOfNodes {
         for grant in &share.gpus.0 {
             held.add_gpus(self.number(share.node, usize::from(grant.slot.0)), u64::from(grant.part.milli()));
         }
+    }
+}
+
+impl SliceSizes {
+    pub fn new(snapshot: &Snapshot) -> Self {
+        let mut sizes: BTreeMap<String, u32> = BTreeMap::new();
+        let mut note = |profile: &str, milli: u32| match sizes.get_mut(profile) {
+            Some(most) => *most = milli.max(*most),
+            None => drop(sizes.insert(profile.to_owned(), milli)),
+        };
+        let cuts = snapshot.config.partitions.iter().any(|partition| partition.mig == MigCuts::Planned);
+        for node in &snapshot.nodes {
+            for gpu in node.gpus.iter() {
+                gpu.info.slice.iter().for_each(|slice| note(&slice.profile, gpu.info.part().milli()));
+            }
+            let kinds = node.mig.boards.iter().filter(|_| cuts).flat_map(|board| &board.kinds);
+            kinds.for_each(|kind| note(&kind.profile, kind.part().milli()));
+        }
+        Self(sizes)
+    }
+
+    /// What a slice of a profile counts; where there is none, what its name says that it is at least.
+    pub fn milli(&self, profile: &str) -> u32 {
+        let named = self.0.iter().filter(|(name, _)| name.eq_ignore_ascii_case(profile));
+        named.map(|(_, milli)| *milli).max().unwrap_or_else(|| least_milli(profile))
     }
 }
 

@@ -180,6 +180,16 @@ fn size_and_partition_have_their_factors() {
     assert_eq!(parts(&snapshot)[0], (750_000, 750, 1_000_000));
 }
 
+/// 3g.40gb has three of seven compute slices and half of the memory: it is charged, and stands on a guarantee, as a half.
+#[test]
+fn a_slice_is_as_large_as_what_it_is_charged_with() {
+    let mut snapshot = world("node n1 h100:3 cut=3g.40gb+4g.40gb\n job 1 a ann 3g.40gb:1\n job 2 a ann 1g.10gb:1");
+    Arc::make_mut(&mut snapshot.config).scheduler.priority.size = 1000;
+    let order = in_order(&snapshot, &Ledger::new(&snapshot));
+    let size = |id: u64| order.iter().find(|one| snapshot.pending[one.at].id == JobId(id)).unwrap().factors.size;
+    assert_eq!((size(1), size(2)), (125_000, 35_500), "of a slice that is nowhere its name says the least");
+}
+
 #[test]
 fn first_come_and_shortest_first_are_textbook() {
     let text = "node n1 h100:8
