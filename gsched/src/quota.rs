@@ -18,6 +18,8 @@ pub struct Guarantees {
     /// By account and type: what its own guaranteed runs hold, and what its children's guarantees set apart or, where
     /// they have none, hold.
     set_apart: Vec<u64>,
+    /// The same while nothing runs: what is guaranteed to the accounts below.
+    idle_apart: Vec<u64>,
     /// Accounts with a lending limit, those above before those below.
     lenders: Vec<Lender>,
     now: Timestamp,
@@ -88,6 +90,7 @@ impl Guarantees {
         all.used = vec![0; all.levels.len() * all.types];
         all.set_apart = all.used.clone();
         all.set_children_apart(tree);
+        all.idle_apart = all.set_apart.clone();
         all.lenders = lenders(policy, tree, types);
         Some(all)
     }
@@ -97,6 +100,7 @@ impl Guarantees {
         self.levels.resize_with(accounts.max(self.levels.len()), Level::default);
         self.used.resize(self.levels.len() * self.types, 0);
         self.set_apart.resize(self.used.len(), 0);
+        self.idle_apart.resize(self.used.len(), 0);
     }
 
     fn set_children_apart(&mut self, tree: &AccountTree) {
@@ -124,6 +128,13 @@ impl Guarantees {
             of_types.find_map(|(gpu_type, milli)| self.gpus_short(tree, account, gpu_type, milli))
         };
         gpus(false).or_else(|| gpus(true)).or_else(|| tree.line(account).find_map(|above| self.budget_short(above, held)))
+    }
+
+    /// What of GPUs would have no room for `held` even if nothing ran: that waits for a larger guarantee.
+    pub fn never_fits(&self, tree: &AccountTree, account: u32, held: &Holding) -> Option<Short> {
+        held.each().find_map(|(gpu_type, milli)| {
+            self.climb_short(tree, account, (gpu_type, milli), |above| (0, self.idle_apart[above as usize * self.types + gpu_type]))
+        })
     }
 
     /// Whether a run that was guaranteed still is: only a guarantee that shrank says no.
@@ -292,17 +303,21 @@ impl Guarantees {
         &self.levels[account as usize].budgets[at]
     }
 
-    /// Climbs to the root with what the level below newly takes of this one: nothing, as long as it stands within
-    /// what is set apart for it anyway.
     fn gpus_short(&self, tree: &AccountTree, account: u32, gpu_type: usize, milli: u64) -> Option<Short> {
+        self.climb_short(tree, account, (gpu_type, milli), |above| (self.used(above, gpu_type), self.set_apart[above as usize * self.types + gpu_type]))
+    }
+
+    /// Climbs to the root with what the level below newly takes of this one: nothing, as long as it stands within
+    /// what is set apart for it anyway. `taken` says what of a level is used, and what is set apart.
+    fn climb_short(&self, tree: &AccountTree, account: u32, asked: (usize, u64), taken: impl Fn(u32) -> (u64, u64)) -> Option<Short> {
+        let (gpu_type, milli) = asked;
         let mut newly = milli;
         for above in tree.line(account) {
             let level = &self.levels[above as usize];
-            let used = self.used(above, gpu_type);
+            let (used, set_apart) = taken(above);
             match level.bound(gpu_type) {
                 Granted::Nothing => return Some(Short::Gpus { account: above, gpu_type, most: 0, used }),
                 Granted::Up(most) => {
-                    let set_apart = self.set_apart[above as usize * self.types + gpu_type];
                     if used + milli > most {
                         return Some(Short::Gpus { account: above, gpu_type, most, used });
                     }

@@ -14,7 +14,7 @@ use gmodel::policy::{BudgetKind, Period};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shortage {
     pub text: String,
-    /// It is more than the whole guarantee: with all of that free it would borrow, too.
+    /// It is more than the whole guarantee, or than accounts below leave of it: with nothing running it would borrow, too.
     pub for_good: bool,
 }
 
@@ -41,9 +41,12 @@ impl Ledger {
 
     /// Why a job would borrow: what of its account's guarantee has no room for it.
     pub(super) fn shortage(&self, spec: &JobSpec, who: Who, held: &Holding) -> Shortage {
-        let short = match (&self.guarantees, who.account) {
-            (Some(all), Some(account)) if all.granting(&self.tree, account).is_some() => all.short_of(&self.tree, account, held),
-            _ => None,
+        let (never, short) = match (&self.guarantees, who.account) {
+            (Some(all), Some(account)) if all.granting(&self.tree, account).is_some() => {
+                let never = all.never_fits(&self.tree, account, held);
+                (never.is_some(), never.or_else(|| all.short_of(&self.tree, account, held)))
+            }
+            _ => (false, None),
         };
         match short {
             None => {
@@ -60,13 +63,14 @@ impl Ledger {
                     }
                 }
             }
-            Some(Short::SetApart { account, gpu_type, most, set_apart }) => Shortage::now(format!(
-                "account {} is guaranteed {}, of which {} are used or guaranteed to accounts below it, and this job needs {}",
-                self.tree.name(account),
-                self.types.text(gpu_type, most),
-                milli_text(set_apart),
-                milli_text(held.of(gpu_type))
-            )),
+            Some(Short::SetApart { account, gpu_type, most, set_apart }) => {
+                let (name, all, needs) = (self.tree.name(account), self.types.text(gpu_type, most), milli_text(held.of(gpu_type)));
+                let apart = milli_text(set_apart);
+                match never {
+                    true => Shortage::for_good(format!("account {name} is guaranteed {all}, of which {apart} are guaranteed to accounts below it, and this job needs {needs}")),
+                    false => Shortage::now(format!("account {name} is guaranteed {all}, of which {apart} are used or guaranteed to accounts below it, and this job needs {needs}")),
+                }
+            }
             Some(Short::Budget { account, at }) => self.of_budget(account, at, held),
         }
     }

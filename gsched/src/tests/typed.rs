@@ -85,6 +85,8 @@ fn a_job_that_may_not_borrow_is_told_what_of_the_guarantee_is_short() {
             "account a is guaranteed 4 GPUs and uses 2 of them, and this job needs 3"),
         ("account lab g=6\n account a under=lab\n account b under=lab g=2", "4",
             "account lab is guaranteed 6 GPUs, of which 4 are used or guaranteed to accounts below it, and this job needs 4"),
+        ("account lab g=6\n account a under=lab\n account b under=lab g=3", "4",
+            "account lab is guaranteed 6 GPUs, of which 3 are guaranteed to accounts below it, and this job needs 4"),
         ("account a budget=2/week", "2",
             "account a is guaranteed 2 GPU-hours a week: 1 are used, guaranteed runs may use 1 more by their time limits, and this job 2"),
     ];

@@ -233,7 +233,7 @@ async fn borrowing_is_told_of_other_types_and_of_what_accounts_below_are_guarant
     let pool = Pool::new("[account.other.guaranteed]\na100 = 4\n[account.all]\nguaranteed = 3\n[account.part]\nparent = \"all\"\nguaranteed = 2\n");
     pool.node("n1", Role::Compute, 8).await;
     let mut told = String::new();
-    for (account, gpus) in [("other", "h100:1"), ("other", "1"), ("all", "2"), ("all", "1"), ("part", "2"), ("part", "1")] {
+    for (account, gpus) in [("other", "h100:1"), ("other", "1"), ("all", "2"), ("all", "1"), ("all", "1"), ("part", "2"), ("part", "1")] {
         let spec = json!({"account": account, "time_limit_secs": 60, "request": {"gpus": gpus}});
         let answer = pool.post(&alice(), "/v1/jobs", request(spec)).await;
         told.push_str(&format!("{account} {gpus}: {}\n", answer["notes"]));
@@ -241,8 +241,9 @@ async fn borrowing_is_told_of_other_types_and_of_what_accounts_below_are_guarant
     expect![[r#"
         other h100:1: ["would start on borrowed GPUs: account other is guaranteed 0 h100, and this job needs 1. Their owners may take them back"]
         other 1: ["would start on borrowed GPUs: account other is guaranteed 0 h100, and this job needs 1. Their owners may take them back"]
-        all 2: ["would start on borrowed GPUs: account all is guaranteed 3 GPUs, of which 2 are used or guaranteed to accounts below it, and this job needs 2. Their owners may take them back; with --no-borrow it waits for its own"]
+        all 2: ["would start on borrowed GPUs: account all is guaranteed 3 GPUs, of which 2 are guaranteed to accounts below it, and this job needs 2. Their owners may take them back"]
         all 1: []
+        all 1: ["would start on borrowed GPUs: jobs that wait before it stand on what account all has left of its guarantee. Their owners may take them back; with --no-borrow it waits for its own"]
         part 2: []
         part 1: ["would start on borrowed GPUs: jobs that wait before it stand on what account part has left of its guarantee. Their owners may take them back; with --no-borrow it waits for its own"]
     "#]].assert_eq(&told);
