@@ -46,6 +46,7 @@ mod preempt;
 mod requeue;
 mod reservation;
 mod reservation_upkeep;
+mod reserved_nodes;
 mod rows;
 mod run_end;
 mod several_partitions;

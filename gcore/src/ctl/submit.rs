@@ -453,6 +453,7 @@ pub(super) fn check_nodes(
         return Ok(());
     }
     notes.extend(request.exclude.as_ref().and_then(|list| stranger(state, list)));
+    super::reserved_nodes::check(state, partition, spec, || member_nodes(state, partition))?;
     if state.feasible.contains_key(&(spec.partition.clone(), as_asked(request))) {
         return Ok(());
     }
@@ -520,7 +521,7 @@ fn stranger(state: &State, exclude: &gmodel::hostlist::Hostlist) -> Option<Strin
 }
 
 /// Those of a partition that the request does not rule out by name or feature.
-fn allowed_nodes(request: &Request, partition: &Partition, nodes: Vec<SchedNode>) -> Result<Vec<SchedNode>, Refusal> {
+pub(super) fn allowed_nodes(request: &Request, partition: &Partition, nodes: Vec<SchedNode>) -> Result<Vec<SchedNode>, Refusal> {
     for name in request.nodelist.iter().flat_map(|list| list.iter()) {
         if !nodes.iter().any(|node| node.name == name) {
             let names = nodes.iter().map(|node| node.name.as_str());

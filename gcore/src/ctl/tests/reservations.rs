@@ -51,6 +51,32 @@ fn a_count_of_nodes_becomes_nodes_that_nobody_is_on() {
 }
 
 #[test]
+fn who_asks_its_reservation_for_nodes_that_it_has_not_is_refused() {
+    check(
+        "node n1 h100:2
+         node n2 h100:4
+         reservation r1 nodes=n1 at=600 for=6000 users=alice
+         reservation open nodes=n1 at=9000 for=6000 users=alice flex
+         submit user=alice gpus=1 time=60 reservation=r1 nodelist=n2
+         submit user=alice gpus=1 time=60 reservation=r1 nodelist=n[1-2]
+         submit user=alice gpus=1 time=60 reservation=r1 nodes=2
+         submit user=alice gpus=3 time=60 reservation=r1
+         submit user=alice gpus=3 time=60
+         submit user=alice gpus=2 time=60 reservation=r1 nodelist=n1
+         submit user=alice gpus=3 time=60 reservation=open nodelist=n2",
+        expect![[r#"
+            refused: --nodelist: n2 is not in reservation "r1", which is of n1.
+            refused: --nodelist: n2 is not in reservation "r1", which is of n1.
+            refused: --nodes 2: reservation "r1" (n1) has 1 such nodes in partition "main".
+            refused: --reservation r1: its nodes (n1) could not run this job if they did nothing else. Ask for less, or leave out --reservation.
+            job 1
+            job 2
+            job 3
+        "#]],
+    );
+}
+
+#[test]
 fn a_count_of_nodes_is_of_those_with_its_features() {
     check(
         "node n1 h100:1 feature=h100
