@@ -97,7 +97,7 @@ pub(crate) fn main(words: Vec<OsString>) -> Outcome {
 /// `17 18,19`, `JobId=17`.
 fn job_names(words: &[String]) -> Result<job::Jobs, Failure> {
     let mut jobs = Vec::new();
-    for word in words.iter().flat_map(|word| word.split(',')).filter(|word| !word.is_empty()) {
+    for word in words.iter().flat_map(|word| between_commas(word)) {
         match word.split_once('=') {
             None => jobs.push(word.to_owned()),
             Some((key, job)) if is_job_key(key) => jobs.push(job.to_owned()),
@@ -111,6 +111,16 @@ fn job_names(words: &[String]) -> Result<job::Jobs, Failure> {
         true => Err(Failure::usage("which jobs? Name them: 17,18")),
         false => Ok(job::Jobs::of(jobs)),
     }
+}
+
+/// The jobs of a list: commas in brackets part none, `17,98_[1,3]` is two.
+fn between_commas(list: &str) -> impl Iterator<Item = &str> {
+    let mut within = false;
+    let words = list.split(move |sign| {
+        within = sign == '[' || (within && sign != ']');
+        sign == ',' && !within
+    });
+    words.filter(|word| !word.is_empty())
 }
 
 /// scontrol's names of what chooses jobs.
@@ -133,7 +143,7 @@ fn show(client: &mut Client, words: &[String], oneliner: bool) -> Outcome {
     };
     let found = SHOWN.iter().find(|known| **known == lower).or_else(|| SHOWN.iter().find(|known| known.starts_with(&lower)));
     let records = match found.copied() {
-        Some("jobs") => gq::record_listing::jobs(client, &split(&names))?,
+        Some("jobs") => gq::record_listing::jobs(client, &names.iter().flat_map(|names| between_commas(names)).map(str::to_owned).collect::<Vec<_>>())?,
         Some("nodes") => gq::record_listing::nodes(client, &names)?,
         Some("partitions") => gq::record_listing::partitions(client, &split(&names))?,
         Some("hostnames") => return gq::nodes::main(as_gnodes("--hostnames", &names)),
@@ -312,10 +322,10 @@ fn jobs_first(words: &[String]) -> Vec<String> {
     let (mut jobs, mut changes) = (Vec::new(), Vec::new());
     for word in words {
         match word.split_once('=') {
-            Some((key, names)) if is_job_key(key) => jobs.extend(names.split(',').filter(|name| !name.is_empty()).map(str::to_owned)),
+            Some((key, names)) if is_job_key(key) => jobs.extend(between_commas(names).map(str::to_owned)),
             Some(_) => changes.push(word.clone()),
             None if is_job_key(word) => {}
-            None => jobs.extend(word.split(',').filter(|name| !name.is_empty()).map(str::to_owned)),
+            None => jobs.extend(between_commas(word).map(str::to_owned)),
         }
     }
     jobs.into_iter().chain(changes).collect()
@@ -332,6 +342,8 @@ mod tests {
         assert_eq!(first("TimeLimit+=5 job=17,98_5"), "17 98_5 TimeLimit+=5");
         assert_eq!(first("job 17 Comment=x"), "17 Comment=x");
         assert_eq!(first("TimeLimit=5"), "TimeLimit=5");
+        assert_eq!(first("JobId=17,98_[1,3-5] 99_[2,4],18 Nice=1"), "17 98_[1,3-5] 99_[2,4] 18 Nice=1");
+        assert_eq!(between_commas("17,98_[1,3],99").collect::<Vec<_>>(), ["17", "98_[1,3]", "99"]);
         let named = |text: &str| job_names(&[text.to_owned()]).is_ok();
         assert!(named("17,18") && named("job=17") && named("JobId=17") && !named("name=x"));
     }
