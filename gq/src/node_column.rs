@@ -194,6 +194,12 @@ impl NodeColumn {
         )
     }
 
+    /// Partitions that differ in this column are listed apart.
+    pub(crate) fn is_partitions(self) -> bool {
+        let of_nodes = matches!(self, Self::Nodes | Self::Nodelist | Self::CpusByState | Self::NodesByState | Self::NodesBusyIdle | Self::Fixed(_));
+        !self.tells_apart() && !of_nodes
+    }
+
     /// What the column prints for a group.
     pub(crate) fn text(self, group: &Group<'_>, times: &TimeFormat) -> String {
         let partition = group.partition;

@@ -5,6 +5,7 @@ use gcli::column_format::Piece;
 use gcli::local_time::TimeFormat;
 use gwire::api::{NodeRow, PartitionRow};
 use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Default of `sinfo`, `-s` and `-R`; the partition's column grows with its names.
 pub(crate) const USUAL: &str = "%9P %.5a %.10l %.6D %.6t %N";
@@ -32,8 +33,14 @@ pub(crate) fn lines(
     if header {
         lines.push(line(format, |column| column.title().to_owned()));
     }
-    let mut all: Vec<Group> =
-        partitions.iter().flat_map(|partition| groups(format, partition, nodes, by_node, times)).collect();
+    let mut all: Vec<Group> = match by_node {
+        true => partitions.iter().flat_map(|partition| groups(format, partition, nodes, true, times)).collect(),
+        false => merged(format, partitions.iter().flat_map(|partition| groups(format, partition, nodes, false, times)), times),
+    };
+    if by_node {
+        let places: BTreeMap<&str, usize> = nodes.iter().enumerate().map(|(at, node)| (node.name.as_str(), at)).collect();
+        all.sort_by_key(|group| group.nodes.first().and_then(|node| places.get(node.name.as_str())));
+    }
     all.sort_by(|a, b| {
         let by_key = sort.iter().map(|(column, descending)| {
             let order = column.compare(a, b, times);
@@ -43,6 +50,35 @@ pub(crate) fn lines(
     });
     lines.extend(all.iter().map(|group| line(format, |column| column.text(group, times))));
     lines
+}
+
+/// Where nothing that is printed tells partitions apart, their nodes share lines, each node once: `sinfo -o '%t %D'` counts nodes.
+fn merged<'a>(format: &NodeFormat, all: impl Iterator<Item = Group<'a>>, times: &TimeFormat) -> Vec<Group<'a>> {
+    let of_group: Vec<NodeColumn> = columns(format).filter(|column| column.tells_apart() || column.is_partitions()).collect();
+    let mut known: BTreeMap<Vec<String>, usize> = BTreeMap::new();
+    let mut merged: Vec<Group> = Vec::new();
+    for group in all {
+        let key = of_group.iter().map(|column| column.text(&group, times)).collect();
+        match known.get(&key) {
+            None => {
+                known.insert(key, merged.len());
+                merged.push(group);
+            }
+            Some(at) => {
+                let there: BTreeSet<&str> = merged[*at].nodes.iter().map(|node| node.name.as_str()).collect();
+                let more: Vec<&NodeRow> = group.nodes.into_iter().filter(|node| !there.contains(node.name.as_str())).collect();
+                merged[*at].nodes.extend(more);
+            }
+        }
+    }
+    merged
+}
+
+fn columns(format: &NodeFormat) -> impl Iterator<Item = NodeColumn> + '_ {
+    format.iter().filter_map(|piece| match piece {
+        Piece::Field(column, _) => Some(*column),
+        Piece::Text(_) => None,
+    })
 }
 
 /// Widens columns of node and partition names to what they hold.
@@ -82,13 +118,7 @@ fn groups<'a>(
     by_node: bool,
     times: &TimeFormat,
 ) -> Vec<Group<'a>> {
-    let apart: Vec<NodeColumn> = format
-        .iter()
-        .filter_map(|piece| match piece {
-            Piece::Field(column, _) if column.tells_apart() => Some(*column),
-            _ => None,
-        })
-        .collect();
+    let apart: Vec<NodeColumn> = columns(format).filter(|column| column.tells_apart()).collect();
     let mut groups: Vec<(Vec<String>, Group<'a>)> = Vec::new();
     for node in nodes.iter().filter(|node| node.partitions.contains(&partition.name)) {
         let key: Vec<String> = if by_node {

@@ -78,8 +78,6 @@ Columns of -o and -O (-S takes the letters):
 
 /// Options of squeue that gq does not have.
 const ADVICE: &command_line::Advice = &[
-    (&["-P", "--priority"], "gq --prio lists what waits by priority; a job that waits in several partitions has one line"),
-    (&["-L", "--licenses"], "gq -o '%i %W' shows licences; gadm licence list shows who holds them"),
     (&["-F"], "there are no federations: each cluster has a queue of its own"),
     (&["--hide"], "no partition is hidden; -p chooses some"),
     (&["--nodefile"], "-w names nodes: gq -w \"$(paste -sd, FILE)\""),
@@ -119,6 +117,12 @@ struct QueueArgs {
     /// A line for each waiting task of an array
     #[arg(short = 'r', long)]
     array: bool,
+    /// A line for each partition that a waiting job may start in
+    #[arg(short = 'P', long = "priority", conflicts_with_all = ["json", "steps", "prio"])]
+    by_partition: bool,
+    /// Only jobs that ask for these licences
+    #[arg(short = 'L', long, value_name = "NAMES", conflicts_with_all = ["json", "steps", "prio"])]
+    licenses: Vec<String>,
     /// Columns by letter: '%.18i %T'
     #[arg(short = 'o', long, value_name = "FORMAT")]
     format: Option<String>,
@@ -261,6 +265,13 @@ struct Listing {
     header: bool,
     /// The one job that was asked for: that it is not there is an error.
     only_job: Option<String>,
+    as_squeue: bool,
+    /// With the day and time before it, as `squeue -l` has them.
+    dated: bool,
+    /// A line for each partition of a waiting job.
+    by_partition: bool,
+    /// Licences of which a job asks for one at least; empty: any job.
+    licences: Vec<String>,
     /// When waiting jobs are expected to start, and where; by their ids.
     starts: BTreeMap<u64, (Option<Instant>, String)>,
     noconvert: bool,
@@ -300,7 +311,10 @@ impl Listing {
         let mut query = filter.query()?;
         query.job = args.job_list.join(",");
         query.expand = args.array || variable("ARRAY").is_some();
-        let sorted_by = sort.iter().map(|(column, _)| *column);
+        let licences: Vec<String> = args.licenses.iter().flat_map(|list| list.split(',')).filter(|name| !name.is_empty()).map(str::to_owned).collect();
+        let chosen_by = (args.by_partition.then_some([JobColumn::State, JobColumn::Partition]).into_iter().flatten())
+            .chain((!licences.is_empty()).then_some(JobColumn::Licences));
+        let sorted_by = sort.iter().map(|(column, _)| *column).chain(chosen_by);
         query.bare = !args.json;
         query.columns = match &shape {
             Shape::Json => String::new(),
@@ -309,7 +323,19 @@ impl Listing {
             Shape::Format(pieces) => job_column::keys(fields(pieces).chain(sorted_by)),
         };
         let only_job = (filter.is_empty() && !query.job.is_empty() && !query.job.contains(',')).then(|| query.job.clone());
-        Ok(Self { query, shape, sort, header: !args.noheader, only_job, starts: BTreeMap::new(), noconvert: args.noconvert })
+        Ok(Self {
+            query,
+            shape,
+            sort,
+            header: !args.noheader,
+            only_job,
+            as_squeue,
+            dated: as_squeue && args.long && !args.noheader && args.iterate.is_none() && args.watch.is_none(),
+            by_partition: args.by_partition,
+            licences,
+            starts: BTreeMap::new(),
+            noconvert: args.noconvert,
+        })
     }
 
     /// The waiting jobs alone, each with the start that is expected of it.
@@ -353,11 +379,26 @@ impl Listing {
             return Err(Failure::new(format_args!("no job of {user:?} is here, and there is no user of that name on this machine")));
         }
         match &self.only_job {
+            // squeue knows a job for a while after its end, and lists it no more.
+            Some(job) if count == 0 && self.as_squeue && is_remembered(client, job)? => {
+                self.print_header()?;
+                Ok(0)
+            }
             Some(job) if count == 0 => Err(Failure::new(format_args!(
-                "job {job} is not in the queue. Finished jobs: gq {job}, or gacct -j {job}"
+                "{}job {job} is not in the queue. Finished jobs: gq {job}, or gacct -j {job}",
+                if self.as_squeue { "Invalid job id specified: " } else { "" }
             ))),
             _ => Ok(0),
         }
+    }
+
+    fn print_header(&self) -> Result<(), Failure> {
+        if let (Shape::Format(pieces), true) = (&self.shape, self.header) {
+            let mut line = String::new();
+            fill(pieces, &mut line, |column| column.title().into());
+            std::io::stdout().write_all(line.as_bytes())?;
+        }
+        Ok(())
     }
 
     fn print_table(&self, client: &mut Client, path: &str, columns: &[JobColumn]) -> Result<usize, Failure> {
@@ -381,6 +422,10 @@ impl Listing {
         let times = TimeFormat::from_env();
         let mut out = stdout()?;
         let mut line = String::with_capacity(256);
+        if self.dated {
+            line.push_str(&local_time::banner(local_time::now()));
+            line.push('\n');
+        }
         if self.header {
             fill(pieces, &mut line, |column| column.title().into());
         }
@@ -398,6 +443,25 @@ impl Listing {
         Ok(count)
     }
 
+    /// Calls back for what is listed of a row; returns how many lines there were.
+    fn lines_of<'r>(&self, mut row: QueueRow<'r>, mut each: impl FnMut(&QueueRow<'r>) -> Result<(), Failure>) -> Result<usize, Failure> {
+        let is_meant = |licence: &str| self.licences.iter().any(|name| licence.split(':').next() == Some(name));
+        if !self.licences.is_empty() && !row.licences.split(',').any(is_meant) {
+            return Ok(0);
+        }
+        if !self.by_partition || row.state != JobState::Pending {
+            each(&row)?;
+            return Ok(1);
+        }
+        let meant = |name: &str| self.query.partition.is_empty() || self.query.partition.split(',').any(|one| one == name);
+        let partitions: Vec<String> = row.partition.split(',').filter(|name| meant(name)).map(str::to_owned).collect();
+        for partition in &partitions {
+            row.partition = partition.clone().into();
+            each(&row)?;
+        }
+        Ok(partitions.len())
+    }
+
     /// Calls back for each row, in the order asked for; returns how many there were.
     fn each_row(
         &self,
@@ -411,8 +475,7 @@ impl Listing {
         let mut count = 0;
         while let Some(text) = rows.next_row()? {
             if self.sort.is_empty() {
-                each(&read_row(text, &keys)?)?;
-                count += 1;
+                count += self.lines_of(read_row(text, &keys)?, |row| each(row))?;
             } else {
                 texts.push(text.to_vec());
             }
@@ -420,7 +483,13 @@ impl Listing {
         if self.sort.is_empty() {
             return Ok(count);
         }
-        let mut sorted = texts.iter().map(|text| read_row(text, &keys)).collect::<Result<Vec<_>, _>>()?;
+        let mut sorted = Vec::with_capacity(texts.len());
+        for text in &texts {
+            self.lines_of(read_row(text, &keys)?, |row| {
+                sorted.push(row.clone());
+                Ok(())
+            })?;
+        }
         sorted.sort_by(|a, b| {
             let by_key = self.sort.iter().map(|(column, descending)| {
                 let order = column.compare(a, b);
@@ -431,6 +500,12 @@ impl Listing {
         sorted.iter().try_for_each(each)?;
         Ok(sorted.len())
     }
+}
+
+/// Whether the controller still has it in memory, over or not.
+fn is_remembered(client: &mut Client, job: &str) -> Result<bool, Failure> {
+    let query = JobQuery { job: job.to_owned(), state: "all".to_owned(), ..JobQuery::default() };
+    Ok(client.rows(&path_with_query("/v1/jobs", &query))?.next_row()?.is_some())
 }
 
 /// The line of a format, with its end.

@@ -7,7 +7,7 @@ use clap::{ArgAction, CommandFactory, FromArgMatches, Parser};
 use gcli::column_format::{Piece, parse_letters};
 use gcli::table::stdout;
 use gcli::{ClusterChoice, Failure, Outcome, command_line};
-use gwire::api::{FactorsRow, JobQuery, PriorityRow, PriorityWeightsRow};
+use gwire::api::{FactorsRow, JobQuery, PartitionPriorityRow, PriorityRow, PriorityWeightsRow};
 use gwire::client::path_with_query;
 use serde::Deserialize;
 use std::borrow::Cow;
@@ -21,6 +21,7 @@ Columns of -o and -S, small letters for factors from 0 to 1, capitals for factor
   %a %A age, %f %F fair share, %j %J size, %p %P partition, %q %Q QOS
   %b %B association and %t %T TRES, which have no weight here: 0 and blank
 
+Jobs that are held, too early or wait for another job are not listed, as in sprio; one of several partitions has a line for each.
 SPRIO_FORMAT is as -o. This is gpupool: gq --prio says more, gq --why what stands in a job's way.";
 
 const ADVICE: &command_line::Advice = &[(&["-v", "--verbose"], "gq --why JOB says more")];
@@ -79,18 +80,22 @@ pub(crate) fn main(words: Vec<OsString>) -> Outcome {
     let query = query(&args)?;
     let mut client = gcli::connect("sprio")?;
     args.cluster.check(&mut client)?;
-    let Answer { weights, mut jobs } = client.get(&path_with_query("/v1/priorities", &query))?;
+    let Answer { weights, jobs } = client.get(&path_with_query("/v1/priorities", &query))?;
     let own = std::env::var("SPRIO_FORMAT").ok().filter(|format| !format.is_empty());
     let format = args.format.clone().or(own).unwrap_or_else(|| usual(&args, &weights));
     let pieces = parse_letters(&format, Column::of).map_err(Failure::usage)?;
+    let mut jobs: Vec<PriorityRow> = jobs.into_iter().filter(|job| job.eligible).flat_map(in_each_partition).collect();
     if !args.weights && jobs.is_empty() {
         if let Some(user) = unknown_user(&query.user) {
             return Err(Failure::new(format_args!("Invalid user: no job of {user:?} waits, and there is no user of that name on this machine")));
         }
         if !query.job.is_empty() {
-            return Err(Failure::new(format_args!("Unable to find jobs matching user/id(s) specified: {} does not wait. gq {0} shows it", query.job)));
+            writeln!(std::io::stderr(), "Unable to find jobs matching user/id(s) specified: {} does not wait for its turn. gq {0} shows it", query.job)?;
+            return Ok(0);
         }
     }
+    let meant = |row: &PriorityRow| query.partition.is_empty() || query.partition.split(',').any(|name| name == row.partition);
+    jobs.retain(meant);
     jobs.sort_by(|a, b| keys.iter().map(|key| key.order(a, b)).fold(Ordering::Equal, Ordering::then));
     let mut out = stdout()?;
     if !args.noheader {
@@ -110,6 +115,19 @@ fn query(args: &Args) -> Result<JobQuery, Failure> {
     let users: Vec<String> = args.user.iter().flat_map(|list| list.split(',')).filter(|user| !user.is_empty()).map(user_name).collect::<Result<_, _>>()?;
     let jobs: Vec<&str> = args.jobs.iter().flat_map(|list| list.split(',')).filter(|job| !job.is_empty()).collect();
     Ok(JobQuery { user: users.join(","), job: jobs.join(","), partition: args.partition.join(","), ..JobQuery::default() })
+}
+
+/// A line for each partition that it waits in.
+fn in_each_partition(mut job: PriorityRow) -> Vec<PriorityRow> {
+    let parts = std::mem::take(&mut job.by_partition);
+    if parts.is_empty() {
+        return vec![job];
+    }
+    let one = |part: PartitionPriorityRow| {
+        let PartitionPriorityRow { partition, priority, weighted, normalized } = part;
+        PriorityRow { partition, priority, weighted, normalized, ..job.clone() }
+    };
+    parts.into_iter().map(one).collect()
 }
 
 /// sprio's columns, without the factors that have no weight.

@@ -220,8 +220,8 @@ fn lines_are_sorted_and_narrowed_as_sinfo_does_it() {
         n1
         node2
         n3
-        n4
         n3
+        n4
     "#]]);
     check(&["-d", "-h", "-o", "%N"], expect![[r#"
         n10
@@ -291,14 +291,40 @@ fn mistakes_are_refused_with_a_guess() {
 fn sinfos_ways_to_ask_are_understood() {
     check(&["-hNe", "-t", "down,fail,drain", "-o", "%N %t %o"], expect![[r#"
         n3 drain n3
-        n10 down n10
         n3 drain n3
+        n10 down n10
     "#]]);
     check(&["-h", "-t", "no_respond", "-o", "%N"], expect![[r#"
         n10
     "#]]);
     check(&["-h", "--part=long", "-o", "%R %B %d %g %h %r %S %s %X:%Y:%Z"], expect![[r#"
         long UNLIMITED 0 all NO no all 1-infinite N/A:N/A:N/A
+    "#]]);
+}
+
+/// Scripts add up what they print: sinfo 22.05.8 lists a node of two partitions twice only where the line says of which it is.
+#[test]
+fn a_node_of_two_partitions_is_counted_once_where_nothing_tells_them_apart() {
+    check(&["-p", "-h", "-o", "%t %D %N"], expect![[r#"
+        down 1 n10
+        drain 1 n3
+        mix 1 node2
+        idle 2 n[1,4]
+    "#]]);
+    check(&["-p", "-h", "-o", "%D"], expect![[r#"
+        5
+    "#]]);
+    check(&["-p", "-h", "-o", "%a %D"], expect![[r#"
+        up 5
+        down 1
+    "#]]);
+    check(&["-h", "-N", "-o", "%N %P"], expect![[r#"
+        n1 main*
+        node2 main*
+        n3 main*
+        n3 long
+        n10 main*
+        n4 main*
     "#]]);
 }
 

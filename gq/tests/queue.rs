@@ -456,10 +456,6 @@ fn squeues_and_scancels_ways_to_ask_are_understood_or_refused_with_advice() {
     check(GQ, &["-h", "--job=95", "--part", "main", "-t", "R,CF", "-o", "%i %z %d %w %X"], expect![[r#"
         95 *:*:* 0 (null) N/A
     "#]]);
-    check(GQ, &["-P"], expect![[r#"
-        stderr: gq: -P: gq --prio lists what waits by priority; a job that waits in several partitions has one line
-        exit: Some(2)
-    "#]]);
     check(GDEL, &["95.0"], expect![[r#"
         stderr: gdel: 95.0 is a step: it ends with its grun (Ctrl-C there), or with its job. A job: gdel 95; its script alone: gdel -b -s TERM 95
         exit: Some(2)
@@ -494,6 +490,61 @@ fn interactive_cancelling_asks_for_each() {
     assert_eq!(controller.requests()[1].body, r#"{"jobs":["98_5"],"batch_only":false}"#);
 }
 
+/// One job of two partitions and licences, and one that is over.
+fn choosy(request: &Request) -> Answer {
+    let (path, query) = request.path.split_once('?').unwrap_or((&request.path, ""));
+    assert_eq!(path, "/v1/jobs", "{query}");
+    let job = |id: u64, state: &str, more: Value| {
+        let mut job = json!({"id": id, "shown_id": id.to_string(), "name": "two", "user": "root", "state": state, "partition": "train,debug",
+            "licences": "matlab:2,idl:1", "nodes": 1, "nodelist": "", "elapsed_secs": 0, "reason": "Priority"});
+        job.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        job
+    };
+    let waits = job(7, "PENDING", json!({}));
+    let runs = job(8, "RUNNING", json!({"partition": "debug", "licences": "", "nodelist": "n1"}));
+    let over = job(9, "COMPLETED", json!({"partition": "debug"}));
+    let listed = match (query.contains("job=9&") || query.ends_with("job=9"), query.contains("state=all")) {
+        (true, true) => vec![over],
+        _ if query.contains("job=") => vec![],
+        _ => vec![waits, runs],
+    };
+    Answer::ok(json!({"schema": 1, "jobs": listed}).to_string())
+}
+
+#[test]
+fn squeue_lists_a_job_in_each_of_its_partitions_and_by_its_licences() {
+    let controller = FakeController::start(choosy);
+    let lines = |words: &[&str]| controller.run_as("squeue", GQ, words).text();
+    assert_eq!(lines(&["-h", "-o", "%i %P"]), "7 train,debug\n8 debug\n");
+    assert_eq!(lines(&["-h", "-P", "-o", "%i %P"]), "7 train\n7 debug\n8 debug\n");
+    assert_eq!(lines(&["-h", "-P", "-S", "P,-i", "-o", "%i %P"]), "8 debug\n7 debug\n7 train\n");
+    assert_eq!(lines(&["-h", "-P", "-p", "debug", "-o", "%i %P"]), "7 debug\n8 debug\n");
+    assert_eq!(lines(&["-h", "-L", "idl", "-o", "%i"]), "7\n");
+    assert_eq!(lines(&["-h", "-L", "matlab:2,nosuch", "-o", "%i"]), "");
+}
+
+/// Slurm knows a job for five minutes after its end: squeue then lists nothing, and fails only later.
+#[test]
+fn squeue_of_a_job_that_is_over_is_an_error_once_it_is_forgotten() {
+    let controller = FakeController::start(choosy);
+    let text = |words: &[&str]| controller.run_as("squeue", GQ, words).text();
+    assert_eq!(text(&["-h", "-j", "9"]), "");
+    assert_eq!(text(&["-j", "9", "-o", "%i %T"]), "JOBID STATE\n");
+    let gone = "stderr: gq: Invalid job id specified: job 10 is not in the queue. Finished jobs: gq 10, or gacct -j 10\nexit: Some(1)\n";
+    assert_eq!(text(&["-j", "10"]), gone);
+    let own = "stderr: gq: job 9 is not in the queue. Finished jobs: gq 9, or gacct -j 9\nexit: Some(1)\n";
+    assert_eq!(controller.run(GQ, &["-j", "9"]).text(), own);
+}
+
+#[test]
+fn squeues_long_listing_says_when_it_is() {
+    let controller = FakeController::start(choosy);
+    let text = controller.run_as("squeue", GQ, &["-l"]).text();
+    let (day, rest) = text.split_once('\n').unwrap();
+    assert!(day.len() == 24 && day.split(':').count() == 3 && rest.trim_start().starts_with("JOBID PARTITION"), "{text}");
+    assert!(!controller.run_as("squeue", GQ, &["-l", "-h"]).text().contains(day.split_once(' ').unwrap().0));
+}
+
 /// Three of the jobs that waited in the real Slurm, with its weights.
 fn sprio(request: &Request) -> Answer {
     let (_, query) = request.path.split_once('?').unwrap_or_default();
@@ -501,10 +552,22 @@ fn sprio(request: &Request) -> Answer {
         let factors = |age: f64, share: f64, size: f64, partition: f64, qos: f64| {
             json!({"age": age, "fair_share": share, "size": size, "partition": partition, "qos": qos, "nice": nice})
         };
-        json!({"id": id, "shown_id": shown, "user": user, "account": "vision", "partition": "main", "qos": "normal", "position": 9 - id, "priority": priority,
+        json!({"id": id, "shown_id": shown, "user": user, "account": "vision", "partition": "main", "qos": "normal", "position": 9 - id, "priority": priority, "eligible": id != 5,
             "weighted": factors(0.0, 10000.0, 375.0, 100.0, qos), "normalized": factors(0.0000843, 1.0, 0.75, 1.0, qos / 2000.0)})
     };
-    let jobs = [job(6, "6", "games", 12455, 2000.0, 20), job(1, "1", "games", 10475, 0.0, 0), job(8, "7_[1-5]", "news", 10475, 0.0, 0)];
+    let held = job(5, "5", "games", 0, 0.0, 0);
+    let mut both = job(4, "4", "both", 10475, 0.0, 0);
+    both["partition"] = "main,debug".into();
+    let mut in_debug = both.clone();
+    (in_debug["partition"], in_debug["priority"], in_debug["weighted"]["partition"]) = ("debug".into(), 11375.into(), 1000.0.into());
+    let mut in_main = both.clone();
+    in_main["partition"] = "main".into();
+    both["by_partition"] = json!([in_main, in_debug]);
+    if query.contains("user=both") || query.contains("partition=") {
+        let weights = json!({"age": 1000, "fair_share": 10000, "size": 500, "partition": 1000});
+        return Answer::ok(json!({"schema": 1, "weights": weights, "jobs": [held, both]}).to_string());
+    }
+    let jobs = [held, job(6, "6", "games", 12455, 2000.0, 20), job(1, "1", "games", 10475, 0.0, 0), job(8, "7_[1-5]", "news", 10475, 0.0, 0)];
     let pairs: Vec<(&str, &str)> = query.split('&').filter_map(|pair| pair.split_once('=')).collect();
     let meant = |job: &Value| {
         pairs.iter().all(|(key, value)| match *key {
@@ -548,6 +611,11 @@ fn sprio_prints_what_slurms_does() {
         |        Weights                               1       1000      10000        500        100       2000|
     "#]]);
     check(&["-h", "-n", "-w"], expect!["|        Weights                      1000       10000      500        100        2000      |\n"]);
+    check(&["-h", "-u", "both"], expect![[r#"
+        |              4 main          both      10475          0          0      10000        375        100|
+        |              4 debug         both      11375          0          0      10000        375       1000|
+    "#]]);
+    check(&["-h", "-p", "debug"], expect!["|              4 debug          11375          0          0      10000        375       1000|\n"]);
     check(&["-S", "u,-y", "-o", "%i %u %10y|%N"], expect![[r#"
         |JOBID USER PRIORITY  |NICE|
         |6 games 0.00000289|20|
@@ -561,8 +629,10 @@ fn sprio_refuses_what_it_cannot_show() {
     let controller = FakeController::start(sprio);
     let check = |words: &[&str], wanted: Expect| wanted.assert_eq(&controller.run_as("sprio", GQ, words).text());
     check(&["-j", "99"], expect![[r#"
-        stderr: gq: Unable to find jobs matching user/id(s) specified: 99 does not wait. gq 99 shows it
-        exit: Some(1)
+        stderr: Unable to find jobs matching user/id(s) specified: 99 does not wait for its turn. gq 99 shows it
+    "#]]);
+    check(&["-j", "5"], expect![[r#"
+        stderr: Unable to find jobs matching user/id(s) specified: 5 does not wait for its turn. gq 5 shows it
     "#]]);
     check(&["-u", "no-such-user"], expect![[r#"
         stderr: gq: Invalid user: no job of "no-such-user" waits, and there is no user of that name on this machine

@@ -444,7 +444,7 @@ fn every_key_of_the_json_is_in_its_man_page() {
     let mut missing: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for shape in ["JobRow", "MarkRow", "CheckpointMarkRow", "NodeRow", "GpuRow", "PartitionRow", "RunRow", "RunDetail", "StepRow", "ReportRow", "DryRun", "Submitted", "ErrorBody",
         "AccountRow", "BudgetRow", "UserRow", "LimitsRow", "JobLimitsRow", "QosRow", "ReservationRow", "LicenceRow",
-        "PriorityRow", "FactorsRow", "ShareRow", "OutlookRow", "WhyRow", "BlockerRow", "NearestRow", "ChangeRow", "StartRow", "LastTaskRow", "TraceRow"] {
+        "PriorityRow", "PartitionPriorityRow", "FactorsRow", "ShareRow", "OutlookRow", "WhyRow", "BlockerRow", "NearestRow", "ChangeRow", "StartRow", "LastTaskRow", "TraceRow"] {
         let body = api.split_once(&format!("pub struct {shape} {{")).and_then(|(_, rest)| rest.split_once("\n}")).expect(shape).0;
         let fields = body.lines().filter_map(|line| line.trim().strip_prefix("pub ")?.split_once(':')).map(|(name, _)| name);
         for field in fields.filter(|field| *field != "gpu_type" && !has_word(&page, field)) {

@@ -16,7 +16,7 @@ use gmodel::{Instant, JobId, RunClass, Timestamp};
 use gsched::fair_tree::{FairTree, LevelFs, PPM, ShareNode};
 use gsched::ledger::Ledger;
 use gsched::priority::{Factors, Ordered, each_once, in_order};
-use gwire::api::{FactorsRow, OutlookRow, PriorityRow, PriorityWeightsRow, SCHEMA, ShareRow};
+use gwire::api::{FactorsRow, OutlookRow, PartitionPriorityRow, PriorityRow, PriorityWeightsRow, SCHEMA, ShareRow};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -33,25 +33,45 @@ pub(super) async fn priorities(caller: Caller, Shared(site): Shared<Site>, pairs
 fn priority_rows(state: &State, sight: &Sight, filter: &JobFilter, now: Timestamp) -> Vec<PriorityRow> {
     let snapshot = snapshot(state, now);
     let ledger = Ledger::new(&snapshot);
-    let order = each_once(&snapshot, in_order(&snapshot, &ledger));
-    let places: BTreeMap<JobId, (usize, &Ordered)> =
-        order.iter().enumerate().map(|(place, ordered)| (snapshot.pending[ordered.at].id, (place, ordered))).collect();
+    let all = in_order(&snapshot, &ledger);
+    let key = |at: usize| (snapshot.pending[at].id, snapshot.pending[at].positions.is_some());
+    let mut choices: BTreeMap<(JobId, bool), Vec<(u32, PartitionPriorityRow)>> = BTreeMap::new();
+    let weights = &state.config.scheduler.priority;
+    for one in all.iter().filter(|one| snapshot.pending[one.at].is_choice()) {
+        let spec = &snapshot.pending[one.at].spec;
+        choices.entry(key(one.at)).or_default().push((spec.choice(), partition_row(&spec.partition, &one.factors, weights)));
+    }
+    let order = each_once(&snapshot, all);
+    let places: BTreeMap<(JobId, bool), (usize, &Ordered)> =
+        order.iter().enumerate().map(|(place, ordered)| (key(ordered.at), (place, ordered))).collect();
     let mut rows: Vec<PriorityRow> = Vec::new();
     filter.each(View::new(state, now), sight, |row| {
-        // A task of its own record may have the id of its array's first task: one line for both would hide one.
-        if let Some((place, ordered)) = places.get(&JobId(row.id())).filter(|_| row.is_pending()) {
-            rows.push(priority_row(&row, *place, ordered, &state.config.scheduler.priority));
+        // A task of its own record may have the id of its array's first task: each has its line.
+        let found = (JobId(row.id()), !matches!(row, Row::Job(_)));
+        if let Some((place, ordered)) = places.get(&found).filter(|_| row.is_pending()) {
+            let mut of_row = priority_row(&row, *place, ordered, weights);
+            of_row.eligible = snapshot.pending[ordered.at].is_eligible(now);
+            let mut parts = choices.remove(&found).unwrap_or_default();
+            parts.sort_by_key(|(choice, _)| *choice);
+            of_row.by_partition = parts.into_iter().map(|(_, part)| part).collect();
+            rows.push(of_row);
         }
     });
     rows.sort_by_key(|row| row.position);
     rows
 }
 
+fn partition_row(partition: &str, factors: &Factors, weights: &PriorityWeights) -> PartitionPriorityRow {
+    PartitionPriorityRow {
+        partition: partition.to_owned(),
+        priority: factors.priority,
+        weighted: weighted_row(factors, weights),
+        normalized: normalized_row(factors),
+    }
+}
+
 fn priority_row(row: &Row, place: usize, ordered: &Ordered, weights: &PriorityWeights) -> PriorityRow {
     let spec = row.spec();
-    let Factors { age, fair_share, qos, partition, size, site, nice, set, priority } = ordered.factors;
-    let part = |ppm: u32| f64::from(ppm) / PPM as f64;
-    let weighted = ordered.factors.weighted(weights);
     PriorityRow {
         id: row.id(),
         shown_id: row.shown_id(),
@@ -61,26 +81,38 @@ fn priority_row(row: &Row, place: usize, ordered: &Ordered, weights: &PriorityWe
         qos: spec.qos.clone(),
         position: u32::try_from(place + 1).unwrap_or(u32::MAX),
         class: ordered.class.and_then(class_word).map(str::to_owned),
-        priority,
-        is_set: set.is_some(),
-        weighted: FactorsRow {
-            site: weighted.site as f64,
-            age: weighted.age as f64,
-            fair_share: weighted.fair_share as f64,
-            size: weighted.size as f64,
-            partition: weighted.partition as f64,
-            qos: weighted.qos as f64,
-            nice: weighted.nice,
-        },
-        normalized: FactorsRow {
-            site: part(site),
-            age: part(age),
-            fair_share: part(fair_share),
-            size: part(size),
-            partition: part(partition),
-            qos: part(qos),
-            nice: i64::from(nice),
-        },
+        priority: ordered.factors.priority,
+        is_set: ordered.factors.set.is_some(),
+        weighted: weighted_row(&ordered.factors, weights),
+        normalized: normalized_row(&ordered.factors),
+        eligible: false,
+        by_partition: Vec::new(),
+    }
+}
+
+fn weighted_row(factors: &Factors, weights: &PriorityWeights) -> FactorsRow {
+    let weighted = factors.weighted(weights);
+    FactorsRow {
+        site: weighted.site as f64,
+        age: weighted.age as f64,
+        fair_share: weighted.fair_share as f64,
+        size: weighted.size as f64,
+        partition: weighted.partition as f64,
+        qos: weighted.qos as f64,
+        nice: weighted.nice,
+    }
+}
+
+fn normalized_row(factors: &Factors) -> FactorsRow {
+    let part = |ppm: u32| f64::from(ppm) / PPM as f64;
+    FactorsRow {
+        site: part(factors.site),
+        age: part(factors.age),
+        fair_share: part(factors.fair_share),
+        size: part(factors.size),
+        partition: part(factors.partition),
+        qos: part(factors.qos),
+        nice: i64::from(factors.nice),
     }
 }
 

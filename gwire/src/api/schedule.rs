@@ -38,6 +38,21 @@ pub struct PriorityRow {
     pub weighted: FactorsRow,
     /// Factors from 0 to 1.
     pub normalized: FactorsRow,
+    /// Neither held, nor too early, nor waiting for another job: sprio(1) lists no others.
+    pub eligible: bool,
+    /// Of a job that waits in several partitions, in the order in which it names them; above stands where its turn comes first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub by_partition: Vec<PartitionPriorityRow>,
+}
+
+/// What a waiting job's priority is in one of its partitions.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PartitionPriorityRow {
+    pub partition: String,
+    pub priority: i64,
+    pub weighted: FactorsRow,
+    pub normalized: FactorsRow,
 }
 
 /// Factors by name.

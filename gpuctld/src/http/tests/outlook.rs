@@ -178,6 +178,10 @@ async fn of_several_partitions_each_says_what_is_in_the_way() {
         assert_eq!(column(&listed, "jobs", "partition"), ["day,night"]);
     }
     assert_eq!(column(&pool.get(&alice, "/v1/priorities").await, "jobs", "id"), [both.to_string()], "one line for one job");
+    let priorities = pool.get(&alice, "/v1/priorities").await;
+    let of_both = &priorities["jobs"][0];
+    let partitions = [&of_both["by_partition"][0]["partition"], &of_both["by_partition"][1]["partition"]];
+    assert_eq!((&of_both["partition"], partitions), (&json!("day,night"), [&json!("day"), &json!("night")]));
     let dry = pool.post(&alice, "/v1/jobs/dry-run", request(json!({"request": {"gpus": "3"}, "time_limit_secs": 60, "partition": "night,day"}))).await;
     assert_eq!(dry["partition"], "day");
     assert!(dry["notes"][0].as_str().unwrap().starts_with("the job does not wait in partition night: 3 GPUs on one node"), "{dry}");

@@ -22,7 +22,23 @@ async fn the_queue_comes_in_its_order_with_its_factors() {
     assert!(first["class"].is_null(), "there are no quotas");
     let one = pool.get(&alice, "/v1/priorities?user=alice").await;
     assert_eq!(column(&one, "jobs", "position"), ["2"], "the place is among all");
+    assert_eq!(first["eligible"], true);
+    let held = pool.submit(&alice, json!({"hold": true, "request": {"gpus": "1"}})).await;
+    let of_held = pool.get(&alice, &format!("/v1/priorities?job={held}")).await;
+    assert_eq!(of_held["jobs"][0]["eligible"], false, "{of_held}");
     let _ = full;
+}
+
+#[tokio::test]
+async fn each_partition_of_a_job_has_its_priority() {
+    let pool = Pool::new("[priority]\npartition = 1000\n[partition.slow]\nnodes = \"n1\"\npriority_factor = 1\n[partition.quick]\nnodes = \"n1\"\npriority_factor = 10\n");
+    pool.node("n1", Role::Compute, 1).await;
+    let alice = local(1000, "alice");
+    pool.submit(&alice, json!({"partition": "slow,quick", "request": {"gpus": "1"}})).await;
+    let job = &pool.get(&alice, "/v1/priorities").await["jobs"][0];
+    let of = |at: usize| (job["by_partition"][at]["partition"].clone(), job["by_partition"][at]["weighted"]["partition"].clone());
+    assert_eq!([of(0), of(1)], [(json!("slow"), json!(100.0)), (json!("quick"), json!(1000.0))], "{job}");
+    assert_eq!((&job["weighted"]["partition"], &job["priority"]), (&json!(1000.0), &job["by_partition"][1]["priority"]));
 }
 
 #[tokio::test]
