@@ -8,6 +8,7 @@ mod export_trace;
 mod gpu;
 mod idle;
 mod job;
+mod job_sizes;
 mod node;
 mod pages;
 mod policy;

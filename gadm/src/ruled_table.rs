@@ -85,6 +85,25 @@ pub(crate) fn print<R>(out: &mut impl Write, columns: &[Chosen<R>], rows: &[R], 
     Ok(())
 }
 
+/// The same of columns that are known only when the rows are: titles with their widths, texts bound to the right.
+///
+/// # Errors
+/// Of writing.
+pub(crate) fn print_texts(out: &mut impl Write, titles: &[(String, usize)], rows: &[Vec<String>], args: TableArgs) -> io::Result<()> {
+    let spec = |width: &usize, cut_mark| Spec { width: Some(*width), right: true, cut_mark };
+    if !args.no_header {
+        writeln!(out, "{}", line(titles.iter().map(|(title, width)| (title.clone(), spec(width, ""))), args))?;
+        if !args.parsable && !args.parsable2 {
+            let rules: String = titles.iter().map(|(_, width)| format!("{} ", "-".repeat(*width))).collect();
+            writeln!(out, "{rules}")?;
+        }
+    }
+    for row in rows {
+        writeln!(out, "{}", line(row.iter().zip(titles).map(|(text, (_, width))| (text.clone(), spec(width, "+"))), args))?;
+    }
+    Ok(())
+}
+
 fn line(cells: impl Iterator<Item = (String, Spec)>, args: TableArgs) -> String {
     let mut line = String::new();
     let mut cells = cells.peekable();

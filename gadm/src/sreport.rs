@@ -3,6 +3,7 @@
 //! Only what accounting holds is reported: how many CPUs and GPUs were idle or down in the past is not in it, so there is no
 //! utilization of the cluster and no percentage of it. Source: sreport(1), and what sreport 22.05.8 printed.
 
+use crate::job_sizes;
 use crate::policy::account::tree;
 use crate::ruled_table::{self, Column, TableArgs};
 use clap::{CommandFactory, FromArgMatches, Parser};
@@ -19,13 +20,14 @@ use std::io::Write;
 
 const ELSEWHERE: &str = "Cluster, Account, Login, Proper, TresName and Used are; gacct report has more: energy, cost, how busy GPUs were";
 const NOT_KEPT: &str = "how much was idle or down in the past is not kept. gacct report says what was used and how busy GPUs were; for the rest have a monitor read /metrics";
-const RULE: &str = "--------------------------------------------------------------------------------";
+pub(crate) const RULE: &str = "--------------------------------------------------------------------------------";
 
 const EXAMPLES: &str = "\
 Reports:
   cluster AccountUtilizationByUser [tree]
   cluster UserUtilizationByAccount
   user TopUsage [topcount=10] [group]
+  job SizesByAccount [grouping=50,250,500,1000 | individual] [flatview | acctasparent] [printjobcount] [partitions=NAMES]
 each with start=TIME end=TIME (else yesterday), accounts=NAMES, users=NAMES, format=COLUMNS.
 
 This is gpupool: gacct report --help has more, by partition, GPU type and tag too.";
@@ -115,20 +117,20 @@ struct Asked {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Tres {
+pub(crate) enum Tres {
     Cpu,
     Gpu,
 }
 
 impl Tres {
-    fn hours(self, row: &ReportRow) -> f64 {
+    pub(crate) fn hours(self, row: &ReportRow) -> f64 {
         match self {
             Self::Cpu => row.cpu_hours,
             Self::Gpu => row.gpu_hours,
         }
     }
 
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Cpu => "cpu",
             Self::Gpu => "gres/gpu",
@@ -146,6 +148,10 @@ pub(crate) fn main(words: Vec<OsString>) -> Outcome {
     let (unit, per_hour) = unit(&args.unit)?;
     let named = args.tres.clone().or_else(|| std::env::var("SREPORT_TRES").ok()).filter(|list| !list.is_empty());
     let tres = tres(named.as_deref())?;
+    if let Some(words) = job_sizes::words(&args.words) {
+        let sizes = job_sizes::Asked::of(words, local_time::now())?;
+        return job_sizes::print(&sizes, &args.cluster, (unit, per_hour), (named.is_some(), &tres), args.table);
+    }
     let asked = Asked::of(&args.words, local_time::now())?;
     let usual = match (asked.kind, named.is_some()) {
         (Kind::AccountsByUser, false) => "Cluster,Accounts,Login,Proper,Used",
@@ -276,11 +282,11 @@ fn kind_of(about: &str, report: &str) -> Result<Kind, Failure> {
     } else if is("cluster", "utilization") || is("reservation", "utilization") {
         refused(NOT_KEPT)
     } else if "job".starts_with(&about) && !about.is_empty() {
-        refused("what was used is not kept by the sizes of jobs. gacct -X -o account,alloccpus,alloctres,elapsedraw lists them; gacct report sums up by account, partition and GPU type")
+        refused("sizes are summed up by accounts alone: sreport job SizesByAccount; gacct report --by user,gpus or --by tag,cpus has more")
     } else if lower.contains("wckey") {
         refused("jobs have tags instead: gsub --tag, gacct report --by tag")
     } else {
-        refused("reports are cluster AccountUtilizationByUser, cluster UserUtilizationByAccount and user TopUsage")
+        refused("reports are cluster AccountUtilizationByUser, cluster UserUtilizationByAccount, user TopUsage and job SizesByAccount")
     }
 }
 
@@ -401,7 +407,7 @@ mod tests {
         for (about, report) in [("cluster", "Utilization"), ("clus", "util"), ("reservation", "utilization")] {
             assert!(kind_of(about, report).unwrap_err().text.contains("idle or down in the past is not kept"));
         }
-        assert!(kind_of("job", "sizesbyaccount").unwrap_err().text.contains("not kept by the sizes of jobs"));
+        assert!(kind_of("job", "sizesbywckey").unwrap_err().text.contains("by accounts alone"));
         assert!(kind_of("cluster", "WCKeyUtilizationByUser").unwrap_err().text.contains("jobs have tags instead"));
         assert_eq!((kind_of("cluster", "AccountUtil").ok(), kind_of("user", "top").ok()), (Some(Kind::AccountsByUser), Some(Kind::Top)));
         assert_eq!((unit("hour").ok(), unit("SEC").ok(), unit("m").ok()), (Some(("Hours", 1.0)), Some(("Seconds", 3600.0)), Some(("Minutes", 60.0))));

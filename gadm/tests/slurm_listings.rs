@@ -29,6 +29,15 @@ const QOS: &str = r#"{"schema":1,"qos":[{"name":"normal","description":"Normal Q
 const REPORT: &str = r#"{"schema":1,"rows":[{"group":["gone","games"],"jobs":1,"gpu_hours":0.0,"cpu_hours":0.0333334},
     {"group":["vision","games"],"jobs":2,"gpu_hours":0.2552778,"cpu_hours":0.5105556}]}"#;
 
+/// In CPU-seconds 22528 by 32 CPUs, 192 by 16, 24 by 2 and 18 by 1, as of jobs of the real Slurm.
+const SIZES: &str = r#"{"schema":1,"rows":[{"group":["nlp","news","main","16"],"jobs":1,"cpu_hours":0.0533333},
+    {"group":["vision","games","debug","1"],"jobs":5,"cpu_hours":0.005},
+    {"group":["vision","games","main","2"],"jobs":1,"cpu_hours":0.0066667},
+    {"group":["vision","games","main","32"],"jobs":7,"cpu_hours":6.2577778}]}"#;
+
+const GPU_SIZES: &str = r#"{"schema":1,"rows":[{"group":["nlp","news","main","0"],"jobs":1,"gpu_hours":0.0},
+    {"group":["vision","games","main","0.5"],"jobs":2,"gpu_hours":0.5},{"group":["vision","games","main","4"],"jobs":7,"gpu_hours":0.7822222}]}"#;
+
 fn answer(request: &Request) -> Answer {
     let (path, query) = request.path.split_once('?').unwrap_or((&request.path, ""));
     match (path, query) {
@@ -37,6 +46,8 @@ fn answer(request: &Request) -> Answer {
         ("/v1/accounts", _) => Answer::ok(ACCOUNTS),
         ("/v1/qos", _) => Answer::ok(QOS),
         ("/v1/report", query) if query.starts_with("by=account,user&from=") => Answer::ok(REPORT),
+        ("/v1/report", query) if query.starts_with("by=account,user,partition,cpus&from=") => Answer::ok(SIZES),
+        ("/v1/report", query) if query.starts_with("by=account,user,partition,gpus&from=") => Answer::ok(GPU_SIZES),
         ("/v1/shares", "") => Answer::ok(SHARES),
         // As the controller answers for one account.
         ("/v1/shares", "account=vision") => {
@@ -250,6 +261,71 @@ fn sreport_sums_up_what_accounts_and_users_used_as_slurms_does() {
     "#]]);
     check("sreport -n -P -T gres/gpu -t hours user top group format=login,account,used start=2026-11-20T15:00 end=2026-11-20T16:00", expect![[r#"
         |games|gone,vision|0|
+    "#]]);
+}
+
+#[test]
+fn sreport_sums_up_by_sizes_as_slurms_does() {
+    const TIME: &str = "start=2026-11-20 end=2026-11-20T20:00";
+    check(&format!("sreport job sizesbyaccount {TIME}"), expect![[r#"
+        |--------------------------------------------------------------------------------|
+        |Job Sizes 2026-11-20T00:00:00 - 2026-11-20T19:59:59 (72000 secs)|
+        |Time reported in Minutes|
+        |--------------------------------------------------------------------------------|
+        |  Cluster   Account     0-49 CPUs   50-249 CPUs  250-499 CPUs  500-999 CPUs  >= 1000 CPUs % of cluster |
+        |--------- --------- ------------- ------------- ------------- ------------- ------------- ------------ |
+        |     pool      root           379             0             0             0             0      100.00% |
+    "#]]);
+    check(&format!("sreport -t sec job sizesbyaccount {TIME} flatview grouping=4,16"), expect![[r#"
+        |--------------------------------------------------------------------------------|
+        |Job Sizes 2026-11-20T00:00:00 - 2026-11-20T19:59:59 (72000 secs)|
+        |Time reported in Seconds|
+        |--------------------------------------------------------------------------------|
+        |  Cluster   Account      0-3 CPUs     4-15 CPUs    >= 16 CPUs % of cluster |
+        |--------- --------- ------------- ------------- ------------- ------------ |
+        |     pool       nlp             0             0           192        0.84% |
+        |     pool    vision            42             0         22528       99.16% |
+    "#]]);
+    check(&format!("sreport -n -t sec job sizes {TIME} accounts=research,nlp grouping=individual"), expect![[r#"
+        |     pool       nlp             0             0           192             0        0.84% |
+        |     pool  research            18            24           192         22528       99.16% |
+    "#]]);
+    check(&format!("sreport -P job sizes {TIME} acctasparent printjobcount grouping=16"), expect![[r#"
+        |--------------------------------------------------------------------------------|
+        |Job Sizes 2026-11-20T00:00:00 - 2026-11-20T19:59:59 (72000 secs)|
+        |Units are in number of jobs ran|
+        |--------------------------------------------------------------------------------|
+        |Cluster|Account|0-15 CPUs|>= 16 CPUs|% of cluster|
+        |pool|research|6|8|100.00%|
+    "#]]);
+    check(&format!("sreport -n -t sec job sizes {TIME} flatview users=news grouping=8"), expect![[r#"
+        |     pool       nlp             0           192      100.00% |
+    "#]]);
+    check(&format!("sreport -n -P -t sec job sizes {TIME} flatview partitions=debug"), expect![[r#"
+        |pool|vision|18|0|0|0|0|100.00%|
+    "#]]);
+    check(&format!("sreport -T gres/gpu -t hours job sizes {TIME} flatview grouping=1,4"), expect![[r#"
+        |--------------------------------------------------------------------------------|
+        |Job Sizes 2026-11-20T00:00:00 - 2026-11-20T19:59:59 (72000 secs)|
+        |TRES type is gres/gpu|
+        |Time reported in Hours|
+        |--------------------------------------------------------------------------------|
+        |  Cluster   Account      0-0 TRES      1-3 TRES     >= 4 TRES % of cluster |
+        |--------- --------- ------------- ------------- ------------- ------------ |
+        |     pool       nlp             0             0             0        0.00% |
+        |     pool    vision             0             0             1      100.00% |
+    "#]]);
+    check("sreport -T cpu,gres/gpu job sizes", expect![[r#"
+        |stderr: gadm: sizes are of one thing: ask for each with a --tres of its own|
+        |exit: Some(2)|
+    "#]]);
+    check("sreport job sizes grouping=16,4", expect![[r#"
+        |stderr: gadm: grouping=16,4: write where groups begin, smaller ones first: 50,250; or individual|
+        |exit: Some(2)|
+    "#]]);
+    check("sreport job sizesbyaccountandwckey", expect![[r#"
+        |stderr: gadm: job sizesbyaccountandwckey: sizes are summed up by accounts alone: sreport job SizesByAccount; gacct report --by user,gpus or --by tag,cpus has more|
+        |exit: Some(2)|
     "#]]);
 }
 

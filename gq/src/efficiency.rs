@@ -23,7 +23,7 @@ pub(crate) struct EfficiencyArgs {
     /// These jobs, one by one: 17, 98_5
     #[arg(value_name = "JOB")]
     pub jobs: Vec<String>,
-    /// A line for each job, or groups as of report: user, account, partition, gpu-type, tag, class
+    /// A line for each job, or groups as of report: user, account, partition, gpu-type, tag, class, gpus, cpus
     #[arg(long, value_name = "LIST", default_value = "job", conflicts_with = "jobs")]
     pub by: String,
     /// With --by job: jobs of all users

@@ -10,19 +10,21 @@ use gwire::client::{Client, path_with_query};
 use serde::Serialize;
 use std::io::Write;
 
-const GROUPS: [(&str, &str); 6] = [
+const GROUPS: [(&str, &str); 8] = [
     ("account", "ACCOUNT"),
     ("user", "USER"),
     ("partition", "PARTITION"),
     ("gpu-type", "GPU_TYPE"),
     ("tag", "TAG"),
     ("class", "CLASS"),
+    ("gpus", "GPUS"),
+    ("cpus", "CPUS"),
 ];
 
 /// Options of `gacct report`. Jobs are counted that began to run in the time.
 #[derive(clap::Args)]
 pub(crate) struct ReportArgs {
-    /// Groups: account, user, partition, gpu-type, tag, class (guaranteed or borrowed)
+    /// Groups: account, user, partition, gpu-type, tag, class (guaranteed or borrowed), gpus and cpus (what a run held, all of it)
     #[arg(long, value_name = "LIST", default_value = "account")]
     pub by: String,
     #[command(flatten)]

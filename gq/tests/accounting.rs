@@ -144,7 +144,7 @@ fn reports_add_up() {
         other||1|0.0|2.5
     "#]]);
     check(&["report", "--by", "acount"], expect![[r#"
-        stderr: gacct: --by: there is no group "acount". Did you mean "account"? Groups are account, user, partition, gpu-type, tag, class
+        stderr: gacct: --by: there is no group "acount". Did you mean "account"? Groups are account, user, partition, gpu-type, tag, class, gpus, cpus
         exit: Some(2)
     "#]]);
     check(&["report", "--from", "2026-11-02", "--to", "2026-11-01"], expect![[r#"

@@ -623,7 +623,7 @@ impl From<&GpuUseTotals> for GpuUseRow {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ReportRow {
-    /// Values of the `by` columns, in order: account, user, partition, gpu-type, tag, class.
+    /// Values of the `by` columns, in order: account, user, partition, gpu-type, tag, class, gpus, cpus.
     pub group: Vec<String>,
     pub jobs: u64,
     pub gpu_hours: f64,

@@ -29,7 +29,7 @@ const KEYS: [&str; 16] = [
     "job", "user", "account", "partition", "qos", "name", "state", "nodelist", "from", "to", "attempts", "steps", "detail", "limit",
     "columns", "bare",
 ];
-const GROUPS: [&str; 6] = ["account", "user", "partition", "gpu-type", "tag", "class"];
+const GROUPS: [&str; 8] = ["account", "user", "partition", "gpu-type", "tag", "class", "gpus", "cpus"];
 /// Rows of one answer, unless fewer are asked for.
 const MAX_ROWS: u32 = 1_000_000;
 

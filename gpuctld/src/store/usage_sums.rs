@@ -66,6 +66,7 @@ pub struct SpentRun {
     pub key: Key,
     pub start: Timestamp,
     pub end: Timestamp,
+    pub cpus: i64,
     pub whole: Amounts,
 }
 
@@ -100,6 +101,7 @@ impl SpentRun {
             key: key_of(row, 2)?,
             start,
             end,
+            cpus,
             whole: Amounts(whole),
         })
     }
@@ -317,7 +319,7 @@ mod tests {
         ) {
             let whole = Amounts([length, used, used / 3, 7, 0, 1, 2, 3, used]);
             let key = Key { account: String::new(), user: String::new(), partition: String::new(), class: String::new(), gpus: "{}".into(), tags: "[]".into() };
-            let run = SpentRun { id: RunId::new(gmodel::JobId(1), 1), key, start: Timestamp(start), end: Timestamp(start + length), whole };
+            let run = SpentRun { id: RunId::new(gmodel::JobId(1), 1), key, start: Timestamp(start), end: Timestamp(start + length), cpus: 1, whole };
             let mut cuts = cuts;
             cuts.extend([0, 40_000_000]);
             cuts.sort_unstable();

@@ -1,5 +1,6 @@
 //! The usage report: what was held, what was made of it, and how many jobs, of the part of each run that lies in a period,
-//! in groups. Whole hours come from sums, what is left of the period from the runs themselves; both give the same.
+//! in groups. Whole hours come from sums, what is left of the period from the runs themselves; both give the same. Sums know no
+//! run's CPUs: a report by these reads all runs of its period.
 //!
 //! Time counts from a run's start to the end of its last process. A MIG instance or share counts by its
 //! thousandths of a GPU, as its run row says. Runs that never started are not charged.
@@ -10,16 +11,24 @@ use gmodel::policy::Price;
 use gmodel::{JobId, Timestamp};
 use gwire::api::ReportRow;
 use rusqlite::{Connection, Params};
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What a report can be grouped by.
-pub const GROUPS: [&str; 6] = ["account", "user", "partition", "gpu-type", "tag", "class"];
+pub const GROUPS: [&str; 8] = ["account", "user", "partition", "gpu-type", "tag", "class", "gpus", "cpus"];
 const MILLIS_PER_HOUR: f64 = 3_600_000.0;
 
 /// Prices by type, each list by date.
 pub type Prices = BTreeMap<String, Vec<Price>>;
 
-/// What is charged of one key in the period.
+/// What is charged together: a key, and where CPUs are told apart, those of a run; else 0.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Kind {
+    key: Key,
+    cpus: i64,
+}
+
+/// What is charged of one kind in the period.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Spent {
     /// Runs with a part in the period.
@@ -29,7 +38,7 @@ struct Spent {
     cost: BTreeMap<String, u128>,
 }
 
-type Book = BTreeMap<Key, Spent>;
+type Book = BTreeMap<Kind, Spent>;
 
 pub fn report(
     db: &Connection,
@@ -45,7 +54,7 @@ pub fn report(
             GROUPS.join(",")
         )));
     }
-    let period = Period { from, to, now, prices };
+    let period = Period { from, to, now, prices, by_cpus: by.iter().any(|group| group == "cpus") };
     let book = period.book(db)?;
     let repeated = period.repeated(db, by)?;
     grouped(&book, by, &repeated, !prices.is_empty())
@@ -56,10 +65,18 @@ struct Period<'a> {
     to: Timestamp,
     now: Timestamp,
     prices: &'a Prices,
+    by_cpus: bool,
 }
 
 impl Period<'_> {
+    fn kind(&self, run: &SpentRun) -> Kind {
+        Kind { key: run.key.clone(), cpus: if self.by_cpus { run.cpus } else { 0 } }
+    }
+
     fn book(&self, db: &Connection) -> Answer<Book> {
+        if self.by_cpus {
+            return self.book_of_runs(db);
+        }
         let mut book = Book::new();
         let pieces = self.pieces();
         for piece in &pieces {
@@ -69,7 +86,7 @@ impl Period<'_> {
         let hour = self.from.0.div_euclid(HOUR_MILLIS);
         each_of_hour(db, hour, |run| {
             if run.start < self.from && run.overlaps(self.from, self.to) {
-                book.entry(run.key).or_default().runs += 1;
+                book.entry(self.kind(&run)).or_default().runs += 1;
             }
         })?;
         // What has no sums: runs that still run, and those of an older release that were not added yet.
@@ -79,12 +96,28 @@ impl Period<'_> {
             each_run(db, condition, [self.to.0], self.now, |run| {
                 if run.overlaps(self.from, self.to) {
                     for (a, b) in &pieces {
-                        self.charge(&mut book, &run.key, run.part(*a, *b), *a);
+                        self.charge(&mut book, self.kind(&run), run.part(*a, *b), *a);
                     }
-                    book.entry(run.key).or_default().runs += 1;
+                    book.entry(self.kind(&run)).or_default().runs += 1;
                 }
             })?;
         }
+        Ok(book)
+    }
+
+    fn book_of_runs(&self, db: &Connection) -> Answer<Book> {
+        let mut book = Book::new();
+        let pieces = self.pieces();
+        let mut add = |run: SpentRun| {
+            if run.overlaps(self.from, self.to) {
+                for (a, b) in &pieces {
+                    self.charge(&mut book, self.kind(&run), run.part(*a, *b), *a);
+                }
+                book.entry(self.kind(&run)).or_default().runs += 1;
+            }
+        };
+        each_run(db, "r.end_ms >= ?1 AND r.start_ms < ?2", [self.from.0, self.to.0], self.now, &mut add)?;
+        each_run(db, "r.live = 1 AND r.end_ms IS NULL AND r.start_ms < ?1", [self.to.0], self.now, &mut add)?;
         Ok(book)
     }
 
@@ -105,8 +138,9 @@ impl Period<'_> {
         }
         let (whole_from, whole_to) = (Timestamp(first * HOUR_MILLIS), Timestamp(end * HOUR_MILLIS));
         of_hours(db, first, end, |key, begun, amounts| {
-            self.charge(book, &key, amounts, from);
-            book.entry(key).or_default().runs += begun;
+            let kind = Kind { key, cpus: 0 };
+            self.charge(book, kind.clone(), amounts, from);
+            book.entry(kind).or_default().runs += begun;
         })?;
         self.add_edge(db, (from, whole_from), book)?;
         self.add_edge(db, (whole_to, to), book)
@@ -118,26 +152,21 @@ impl Period<'_> {
             return Ok(());
         }
         each_of_hour(db, from.0.div_euclid(HOUR_MILLIS), |run| {
-            self.charge(book, &run.key, run.part(from, to), from);
+            self.charge(book, self.kind(&run), run.part(from, to), from);
             if (from..to).contains(&run.start) {
-                book.entry(run.key).or_default().runs += 1;
+                book.entry(self.kind(&run)).or_default().runs += 1;
             }
         })
     }
 
-    fn charge(&self, book: &mut Book, key: &Key, amounts: Amounts, at: Timestamp) {
+    fn charge(&self, book: &mut Book, kind: Kind, amounts: Amounts, at: Timestamp) {
         if amounts == Amounts::default() {
             return;
         }
-        if !book.contains_key(key) {
-            book.insert(key.clone(), Spent::default());
-        }
-        let spent = book.get_mut(key).expect("just put there");
+        let priced = if self.prices.is_empty() { BTreeMap::new() } else { gpus(&kind.key) };
+        let spent = book.entry(kind).or_default();
         spent.amounts.add(&amounts);
-        if self.prices.is_empty() {
-            return;
-        }
-        for (gpu_type, milli) in gpus(key) {
+        for (gpu_type, milli) in priced {
             let price = self.prices.get(&gpu_type).and_then(|list| list.iter().rev().find(|price| price.from <= at));
             let Some(price) = price else { continue };
             let millis = u128::from(amounts.0[0].unsigned_abs());
@@ -157,7 +186,7 @@ impl Period<'_> {
             let begun = "r.job = ?1 AND r.start_ms IS NOT NULL AND (r.end_ms IS NOT NULL OR r.live = 1)";
             each_run(db, begun, [job.0], self.now, |run| {
                 if run.overlaps(self.from, self.to) {
-                    groups(&run.key, by).into_iter().for_each(|(group, _)| *runs.entry(group).or_default() += 1);
+                    groups(&self.kind(&run), by).into_iter().for_each(|(group, _)| *runs.entry(group).or_default() += 1);
                 }
             })?;
             for (group, count) in runs {
@@ -199,8 +228,8 @@ fn grouped(
     priced: bool,
 ) -> Answer<Vec<ReportRow>> {
     let mut sums = BTreeMap::<Vec<String>, (i64, ReportRow)>::new();
-    for (key, spent) in book.iter().filter(|(_, spent)| spent.runs > 0 || spent.amounts != Amounts::default()) {
-        for (group, falls) in groups(key, by) {
+    for (kind, spent) in book.iter().filter(|(_, spent)| spent.runs > 0 || spent.amounts != Amounts::default()) {
+        for (group, falls) in groups(kind, by) {
             let (runs, row) = sums.entry(group).or_default();
             *runs += spent.runs;
             row.add(&charged(spent, &falls, priced));
@@ -210,7 +239,18 @@ fn grouped(
         let jobs = runs - repeated.get(&group).copied().unwrap_or(0);
         ReportRow { jobs: jobs.max(0).unsigned_abs(), group, ..row }
     });
-    Ok(rows.collect())
+    let mut rows: Vec<ReportRow> = rows.collect();
+    // Sizes by what they are, not as words.
+    let sizes: Vec<usize> = (0..by.len()).filter(|at| ["gpus", "cpus"].contains(&by[*at].as_str())).collect();
+    if !sizes.is_empty() {
+        rows.sort_by(|a, b| (0..by.len()).fold(Ordering::Equal, |so_far, at| so_far.then_with(|| in_order(&a.group[at], &b.group[at], sizes.contains(&at)))));
+    }
+    Ok(rows)
+}
+
+fn in_order(a: &str, b: &str, is_size: bool) -> Ordering {
+    let size = |text: &str| text.parse::<f64>().unwrap_or(0.0);
+    if is_size { size(a).total_cmp(&size(b)) } else { a.cmp(b) }
 }
 
 /// What of a key falls into one group: thousandths of GPUs, and the part of everything else.
@@ -250,7 +290,8 @@ fn gpus(key: &Key) -> BTreeMap<String, u64> {
 }
 
 /// A key falls into one group, into one per GPU type (the rest in proportion), and into one per tag in full.
-fn groups(key: &Key, by: &[String]) -> Vec<(Vec<String>, Falls)> {
+fn groups(kind: &Kind, by: &[String]) -> Vec<(Vec<String>, Falls)> {
+    let key = &kind.key;
     let gpus = gpus(key);
     let all: u64 = gpus.values().sum();
     let mut groups = vec![(Vec::with_capacity(by.len()), None)];
@@ -260,6 +301,8 @@ fn groups(key: &Key, by: &[String]) -> Vec<(Vec<String>, Falls)> {
             "user" => vec![(key.user.clone(), None)],
             "partition" => vec![(key.partition.clone(), None)],
             "class" => vec![(key.class.clone(), None)],
+            "gpus" => vec![((all as f64 / 1000.0).to_string(), None)],
+            "cpus" => vec![(kind.cpus.to_string(), None)],
             "gpu-type" if all > 0 => gpus.iter().map(|(gpu_type, milli)| (gpu_type.clone(), Some(*milli))).collect(),
             "gpu-type" => vec![(String::new(), None)],
             _ => tags(key).into_iter().map(|tag| (tag, None)).collect(),

@@ -30,8 +30,14 @@ fn a_report_counts_the_part_of_each_run_in_the_period() {
     assert_eq!(rows[1].group, ["default", "paper"]);
     assert!(report(&["user"], -2 * HOUR, -HOUR).is_empty());
     assert_eq!(report(&["class"], 0, HOUR)[0].group, [""], "there are no quotas");
+    let sizes: Vec<_> = report(&["gpus"], 0, 2 * HOUR).into_iter().map(|row| (row.group.concat(), row.jobs, row.gpu_hours)).collect();
+    assert_eq!(sizes, [("0".to_owned(), 1, 0.0), ("4".to_owned(), 1, 8.0)]);
+    let by_cpus: Vec<_> = report(&["cpus"], HOUR / 2, HOUR + HOUR / 2).into_iter().map(|row| (row.group.concat(), row.jobs, row.cpu_hours)).collect();
+    let mut wanted = [(short_cpus, short_cpus / 2.0), (long_cpus, long_cpus)];
+    wanted.sort_by(|a, b| a.0.total_cmp(&b.0));
+    assert_eq!(by_cpus, wanted.map(|(cpus, hours)| (cpus.to_string(), 1, hours)));
     let error = wait(world.reader().report(vec!["colour".into()], START, START, START, BTreeMap::new())).unwrap_err();
-    assert!(error.question().unwrap().contains("account,user,partition,gpu-type,tag"));
+    assert!(error.question().unwrap().contains("account,user,partition,gpu-type,tag,class,gpus,cpus"));
 
     // Nothing before the first price; 2.00 in the second half hour, 3.00 from then on.
     let price = |secs: i64, per_gpu_hour_milli: u64| gmodel::policy::Price { from: START.plus_secs(secs), per_gpu_hour_milli };
@@ -101,6 +107,15 @@ proptest::proptest! {
             let by: [&[&str]; 4] = [&["account", "user"], &["gpu-type"], &["tag", "class"], &["partition"]];
             serde_json::to_string(&by.map(report)).unwrap()
         };
+        // Read from the runs whatever the sums are, and of the same use.
+        let by_size = || {
+            let rows = report(&["cpus", "gpus"]);
+            let whole = |rows: &[gwire::api::ReportRow]| (rows.iter().map(|row| row.gpu_hours).sum::<f64>(), rows.iter().map(|row| row.cpu_hours).sum::<f64>());
+            let (sized, all) = (whole(&rows), whole(&report(&["user"])));
+            assert!((sized.0 - all.0).abs() + (sized.1 - all.1).abs() < 1e-6, "{sized:?} {all:?}");
+            serde_json::to_string(&rows).unwrap()
+        };
+        let sized = by_size();
         let from_runs = all();
         while usage_sums::count_older(&db, 7).unwrap() == 7 && left > 3 {}
         let from_both = all();
@@ -108,6 +123,7 @@ proptest::proptest! {
         let from_sums = all();
         proptest::prop_assert_eq!(&from_runs, &from_both);
         proptest::prop_assert_eq!(&from_runs, &from_sums);
+        proptest::prop_assert_eq!(sized, by_size());
     }
 }
 

@@ -1,0 +1,293 @@
+//! `sreport job SizesByAccount`: what was used by jobs of which size, with the figures of `gacct report`.
+//!
+//! A job's size is what it held of what is counted, on all its nodes. Source: sreport(1), and what sreport 22.05.8 printed.
+
+use crate::ruled_table::{self, TableArgs};
+use crate::sreport::{RULE, Tres};
+use gcli::local_time::{self, TimeFormat};
+use gcli::table::stdout;
+use gcli::{ClusterChoice, Failure, Outcome};
+use gmodel::{Instant, Timestamp};
+use gwire::api::{AccountRow, ClusterInfo, ReportRow};
+use gwire::client::path_with_query;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
+
+const KNOWN: &str = "start=, end=, accounts=, users=, partitions=, grouping=, flatview, acctasparent and printjobcount";
+
+/// Whose sizes are summed up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum View {
+    /// All together, or with `accounts=` each of these with all below it.
+    Whole,
+    /// Each account for itself.
+    Flat,
+    /// Each account at the top of the tree with all below it.
+    Top,
+}
+
+/// What was asked for.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    start: Timestamp,
+    end: Timestamp,
+    accounts: Vec<String>,
+    users: Vec<String>,
+    partitions: Vec<String>,
+    /// Least sizes of all groups but the first; `None`: each size for itself.
+    grouping: Option<Vec<u64>>,
+    view: View,
+    /// Jobs instead of time.
+    counts: bool,
+}
+
+/// The words behind the report's name, if it is this one. Beginnings of its names are enough.
+pub(crate) fn words(words: &[String]) -> Option<&[String]> {
+    let [about, report, rest @ ..] = words else { return None };
+    let begins = |whole: &str, word: &str| !word.is_empty() && whole.starts_with(&word.to_ascii_lowercase());
+    // What is common with sizesbyaccountandwckey and sizesbywckey means this one.
+    (begins("job", about) && begins("sizesbyaccount", report)).then_some(rest)
+}
+
+impl Asked {
+    /// # Errors
+    /// A word that chooses nothing, or times that cannot be read.
+    pub(crate) fn of(words: &[String], now: Timestamp) -> Result<Self, Failure> {
+        let midnight = local_time::midnight(now);
+        let mut asked = Self {
+            start: local_time::midnight(midnight.plus_secs(-1)),
+            end: midnight,
+            accounts: Vec::new(),
+            users: Vec::new(),
+            partitions: Vec::new(),
+            grouping: Some(vec![50, 250, 500, 1000]),
+            view: View::Whole,
+            counts: false,
+        };
+        for word in words {
+            asked.add(word, now)?;
+        }
+        if asked.start >= asked.end {
+            return Err(Failure::usage(format_args!("start ({}) is not before end ({}): there is nothing between them", asked.start, asked.end)));
+        }
+        if asked.view == View::Top && !asked.accounts.is_empty() {
+            return Err(Failure::usage("acctasparent lists the accounts at the top of the tree: leave accounts= out, or acctasparent"));
+        }
+        Ok(asked)
+    }
+
+    fn add(&mut self, word: &str, now: Timestamp) -> Result<(), Failure> {
+        let (key, value) = word.split_once('=').unwrap_or((word, ""));
+        let list = || value.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned);
+        let time = |what: &str| local_time::read_past(value, now).map_err(|why| Failure::usage(format_args!("{what}={value}: {why}")));
+        match key.to_ascii_lowercase().as_str() {
+            "start" => self.start = time("start")?,
+            "end" => self.end = time("end")?.min(now),
+            "accounts" | "account" | "acct" => self.accounts.extend(list()),
+            "users" | "user" => self.users.extend(list()),
+            "partitions" | "partition" => self.partitions.extend(list()),
+            "grouping" => self.grouping = grouping(value)?,
+            "flatview" => self.view = View::Flat,
+            "acctasparent" => self.view = View::Top,
+            "printjobcount" => self.counts = true,
+            "where" | "all_clusters" => {}
+            _ => return Err(Failure::usage(format_args!("{word:?} chooses nothing here. Known are {KNOWN}"))),
+        }
+        Ok(())
+    }
+}
+
+/// `50,250`: where groups begin; `individual`: none.
+fn grouping(value: &str) -> Result<Option<Vec<u64>>, Failure> {
+    if value.eq_ignore_ascii_case("individual") {
+        return Ok(None);
+    }
+    let bounds: Result<Vec<u64>, _> = value.split(',').map(|word| word.trim().parse()).collect();
+    match bounds {
+        Ok(bounds) if bounds.is_sorted_by(|a, b| a < b) && bounds.first().is_some_and(|first| *first > 0) => Ok(Some(bounds)),
+        _ => Err(Failure::usage(format_args!("grouping={value}: write where groups begin, smaller ones first: 50,250; or individual"))),
+    }
+}
+
+/// A group of sizes: from one up to below another.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Sizes {
+    least: f64,
+    below: Option<f64>,
+    /// One size, not a range.
+    single: bool,
+}
+
+impl Sizes {
+    fn title(self, counted: &str) -> String {
+        let least = self.least;
+        match self.below {
+            _ if self.single => format!("{least} {counted}"),
+            Some(below) => format!("{least}-{} {counted}", below - 1.0),
+            None => format!(">= {least} {counted}"),
+        }
+    }
+}
+
+/// # Errors
+/// What stood in the way.
+pub(crate) fn print(
+    asked: &Asked,
+    choice: &ClusterChoice,
+    (unit, per_hour): (&str, f64),
+    (is_named, tres): (bool, &[Tres]),
+    table: TableArgs,
+) -> Outcome {
+    let [tres] = tres else { return Err(Failure::usage("sizes are of one thing: ask for each with a --tres of its own")) };
+    let mut client = gcli::connect("sreport")?;
+    choice.check(&mut client)?;
+    let cluster = client.get::<ClusterInfo>("/v1/cluster")?.name;
+    #[derive(Serialize)]
+    struct Query {
+        by: &'static str,
+        from: Instant,
+        to: Instant,
+    }
+    #[derive(Deserialize)]
+    struct Answer {
+        rows: Vec<ReportRow>,
+    }
+    #[derive(Deserialize)]
+    struct Accounts {
+        accounts: Vec<AccountRow>,
+    }
+    let by = match tres {
+        Tres::Cpu => "account,user,partition,cpus",
+        Tres::Gpu => "account,user,partition,gpus",
+    };
+    let query = Query { by, from: Instant(asked.start), to: Instant(asked.end) };
+    let mut used: Vec<Used> = client.get::<Answer>(&path_with_query("/v1/report", &query))?.rows.iter().map(|row| Used::of(row, *tres)).collect();
+    let among = |list: &[String], name: &str| list.is_empty() || list.iter().any(|one| one == name);
+    used.retain(|one| among(&asked.users, &one.user) && among(&asked.partitions, &one.partition));
+    let known = client.get::<Accounts>("/v1/accounts")?.accounts;
+    let sizes = groups_of(asked, &used);
+    let accounts = by_account(asked, &used, &known);
+    let counted = match (is_named, tres) {
+        (true, Tres::Gpu) => "TRES",
+        _ => "CPUs",
+    };
+    let titles: Vec<(String, usize)> = [("Cluster".to_owned(), 9), ("Account".to_owned(), 9)]
+        .into_iter()
+        .chain(sizes.iter().map(|sizes| (sizes.title(counted), 13)))
+        .chain([("% of cluster".to_owned(), 12)])
+        .collect();
+    let amount = |one: &Used| if asked.counts { one.jobs as f64 } else { one.hours * per_hour };
+    let sum = |of: &[&Used]| of.iter().fold(0.0, |sum, one| sum + amount(one));
+    let whole = accounts.values().fold(0.0, |whole, of| whole + sum(of));
+    let rows: Vec<Vec<String>> = accounts
+        .iter()
+        .map(|(account, of)| {
+            let of_size = |sizes: &Sizes| {
+                let here: Vec<&Used> = of.iter().copied().filter(|one| one.size >= sizes.least && sizes.below.is_none_or(|below| one.size < below)).collect();
+                format!("{:.0}", sum(&here))
+            };
+            let percent = if whole > 0.0 { sum(of) / whole * 100.0 } else { 0.0 };
+            [cluster.clone(), (*account).to_owned()].into_iter().chain(sizes.iter().map(of_size)).chain([format!("{percent:.2}%")]).collect()
+        })
+        .collect();
+    let mut out = stdout()?;
+    if !table.no_header {
+        let (times, secs) = (TimeFormat::from_env(), asked.end.secs() - asked.start.secs());
+        writeln!(out, "{RULE}\nJob Sizes {} - {} ({secs} secs)", times.print(asked.start), times.print(asked.end.plus_secs(-1)))?;
+        if is_named {
+            writeln!(out, "TRES type is {}", tres.name())?;
+        }
+        let reported = if asked.counts { "Units are in number of jobs ran".to_owned() } else { format!("Time reported in {unit}") };
+        writeln!(out, "{reported}\n{RULE}")?;
+    }
+    ruled_table::print_texts(&mut out, &titles, &rows, table)?;
+    out.flush()?;
+    Ok(0)
+}
+
+/// What jobs of one size used.
+struct Used {
+    account: String,
+    user: String,
+    partition: String,
+    size: f64,
+    hours: f64,
+    jobs: u64,
+}
+
+impl Used {
+    fn of(row: &ReportRow, tres: Tres) -> Self {
+        let word = |at: usize| row.group.get(at).cloned().unwrap_or_default();
+        Self {
+            account: word(0),
+            user: word(1),
+            partition: word(2),
+            size: word(3).parse().unwrap_or(0.0),
+            hours: tres.hours(row),
+            jobs: row.jobs,
+        }
+    }
+}
+
+fn groups_of(asked: &Asked, used: &[Used]) -> Vec<Sizes> {
+    let Some(bounds) = &asked.grouping else {
+        let mut sizes: Vec<f64> = used.iter().map(|one| one.size).collect();
+        sizes.sort_by(f64::total_cmp);
+        sizes.dedup();
+        let next = sizes.iter().skip(1).copied().map(Some).chain([None]);
+        return sizes.iter().zip(next).map(|(least, below)| Sizes { least: *least, below, single: true }).collect();
+    };
+    let bounds: Vec<f64> = [0].iter().chain(bounds).map(|bound| *bound as f64).collect();
+    let next = bounds.iter().skip(1).copied().map(Some).chain([None]);
+    bounds.iter().zip(next).map(|(least, below)| Sizes { least: *least, below, single: false }).collect()
+}
+
+/// The accounts that are listed, each with what counts for it.
+fn by_account<'a>(asked: &'a Asked, used: &'a [Used], known: &'a [AccountRow]) -> BTreeMap<&'a str, Vec<&'a Used>> {
+    let parents: BTreeMap<&str, &str> = known.iter().filter_map(|account| Some((account.name.as_str(), account.parent.as_deref()?))).collect();
+    let line = |name: &'a str| {
+        let mut seen = BTreeSet::new();
+        std::iter::successors(Some(name), |at| parents.get(at).copied()).take_while(move |at| seen.insert(*at)).collect::<Vec<&str>>()
+    };
+    let mut found: BTreeMap<&str, Vec<&Used>> = BTreeMap::new();
+    for one in used {
+        let is_asked = |name: &str| asked.accounts.iter().any(|asked| asked == name);
+        let under: Vec<&str> = match asked.view {
+            View::Whole if asked.accounts.is_empty() => vec!["root"],
+            // Slurm's name of the tree itself.
+            View::Whole => line(&one.account).into_iter().chain(["root"]).filter(|name| is_asked(name)).collect(),
+            View::Flat => [one.account.as_str()].into_iter().filter(|name| asked.accounts.is_empty() || is_asked(name)).collect(),
+            View::Top => line(&one.account).pop().into_iter().collect(),
+        };
+        under.into_iter().for_each(|name| found.entry(name).or_default().push(one));
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_of_sizes_are_titled_as_in_slurm() {
+        let titles = |grouping: &str| {
+            let asked = Asked::of(&[format!("grouping={grouping}")], Timestamp::from_secs(1_795_277_177)).unwrap();
+            let used = [16.0, 0.5, 16.0].map(|size| Used { account: String::new(), user: String::new(), partition: String::new(), size, hours: 1.0, jobs: 1 });
+            groups_of(&asked, &used).iter().map(|sizes| sizes.title("CPUs")).collect::<Vec<_>>().join("|")
+        };
+        assert_eq!(titles("50,250"), "0-49 CPUs|50-249 CPUs|>= 250 CPUs");
+        assert_eq!(titles("individual"), "0.5 CPUs|16 CPUs");
+        let refused = |words: &[&str]| Asked::of(&words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>(), Timestamp::from_secs(1_795_277_177)).unwrap_err().text;
+        for grouping in ["grouping=", "grouping=0,5", "grouping=50,10", "grouping=x"] {
+            assert!(refused(&[grouping]).contains("write where groups begin"), "{grouping}");
+        }
+        assert!(refused(&["gid=0"]).contains("chooses nothing here") && refused(&["accounts=a", "acctasparent"]).contains("leave accounts= out"));
+    }
+
+    #[test]
+    fn the_reports_name_may_be_begun() {
+        let is = |text: &str| words(&text.split(' ').map(str::to_owned).collect::<Vec<_>>()).is_some();
+        assert!(is("job SizesByAccount") && is("j siz flatview") && !is("job sizesbywckey") && !is("job SizesByAccountAndWckey") && !is("user top"));
+    }
+}
