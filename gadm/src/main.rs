@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 mod admin;
+mod cluster_use;
 mod controller;
 mod export_trace;
 mod gpu;

@@ -1,9 +1,8 @@
 //! `gadm` called as `sreport`, through a link: who used how much, in sreport's reports, with the figures of `gacct report`.
 //!
-//! Only what accounting holds is reported: how many CPUs and GPUs were idle or down in the past is not in it, so there is no
-//! utilization of the cluster and no percentage of it. Source: sreport(1), and what sreport 22.05.8 printed.
+//! Only what accounting and the history of nodes hold is reported. Source: sreport(1), and what sreport 22.05.8 printed.
 
-use crate::job_sizes;
+use crate::{cluster_use, job_sizes};
 use crate::policy::account::tree;
 use crate::ruled_table::{self, Column, TableArgs};
 use clap::{CommandFactory, FromArgMatches, Parser};
@@ -19,13 +18,15 @@ use std::ffi::OsString;
 use std::io::Write;
 
 const ELSEWHERE: &str = "Cluster, Account, Login, Proper, TresName and Used are; gacct report has more: energy, cost, how busy GPUs were";
-const NOT_KEPT: &str = "how much was idle or down in the past is not kept. gacct report says what was used and how busy GPUs were; for the rest have a monitor read /metrics";
+const NO_PERCENT: &str = "percentages are of the cluster: sreport -t percent cluster Utilization";
+const NO_RESERVATIONS: &str = "what reservations held in the past is not kept. gacct report says what was used, sreport cluster Utilization what was idle";
 pub(crate) const RULE: &str = "--------------------------------------------------------------------------------";
 
 const EXAMPLES: &str = "\
 Reports:
   cluster AccountUtilizationByUser [tree]
   cluster UserUtilizationByAccount
+  cluster Utilization; how much was planned or in maintenance is not kept, and blank
   user TopUsage [topcount=10] [group]
   job SizesByAccount [grouping=50,250,500,1000 | individual] [flatview | acctasparent] [printjobcount] [partitions=NAMES]
 each with start=TIME end=TIME (else yesterday), accounts=NAMES, users=NAMES, format=COLUMNS.
@@ -145,9 +146,14 @@ impl Tres {
 pub(crate) fn main(words: Vec<OsString>) -> Outcome {
     let matches = command_line::parse_advising(Args::command(), words, ADVICE)?;
     let args = Args::from_arg_matches(&matches).map_err(Failure::usage)?;
-    let (unit, per_hour) = unit(&args.unit)?;
     let named = args.tres.clone().or_else(|| std::env::var("SREPORT_TRES").ok()).filter(|list| !list.is_empty());
     let tres = tres(named.as_deref())?;
+    if let Some(words) = cluster_use::words(&args.words) {
+        let asked = cluster_use::Asked::of(words, local_time::now())?;
+        let unit = if args.unit.to_ascii_lowercase().starts_with("per") { None } else { Some(unit(&args.unit)?) };
+        return cluster_use::print(&asked, &args.cluster, unit, (named.is_some(), &tres), args.table);
+    }
+    let (unit, per_hour) = unit(&args.unit)?;
     if let Some(words) = job_sizes::words(&args.words) {
         let sizes = job_sizes::Asked::of(words, local_time::now())?;
         return job_sizes::print(&sizes, &args.cluster, (unit, per_hour), (named.is_some(), &tres), args.table);
@@ -193,7 +199,7 @@ fn unit(text: &str) -> Result<(&'static str, f64), Failure> {
     let of = |name: &'static str, per_hour: f64| (!lower.is_empty() && name.to_ascii_lowercase().starts_with(&lower)).then_some((name, per_hour));
     let found = of("Seconds", 3600.0).or_else(|| of("Minutes", 60.0)).or_else(|| of("Hours", 1.0));
     found.ok_or_else(|| match lower.contains("per") {
-        true => Failure::usage(format_args!("-t {text}: {NOT_KEPT}")),
+        true => Failure::usage(format_args!("-t {text}: {NO_PERCENT}")),
         false => Failure::usage(format_args!("-t {text}: units are seconds, minutes and hours")),
     })
 }
@@ -279,14 +285,14 @@ fn kind_of(about: &str, report: &str) -> Result<Kind, Failure> {
         Ok(Kind::UsersByAccount)
     } else if is("user", "topusage") {
         Ok(Kind::Top)
-    } else if is("cluster", "utilization") || is("reservation", "utilization") {
-        refused(NOT_KEPT)
+    } else if is("reservation", "utilization") {
+        refused(NO_RESERVATIONS)
     } else if "job".starts_with(&about) && !about.is_empty() {
         refused("sizes are summed up by accounts alone: sreport job SizesByAccount; gacct report --by user,gpus or --by tag,cpus has more")
     } else if lower.contains("wckey") {
         refused("jobs have tags instead: gsub --tag, gacct report --by tag")
     } else {
-        refused("reports are cluster AccountUtilizationByUser, cluster UserUtilizationByAccount, user TopUsage and job SizesByAccount")
+        refused("reports are cluster Utilization, cluster AccountUtilizationByUser, cluster UserUtilizationByAccount, user TopUsage and job SizesByAccount")
     }
 }
 
@@ -404,14 +410,12 @@ mod tests {
 
     #[test]
     fn what_is_not_kept_is_refused_and_units_may_be_shortened() {
-        for (about, report) in [("cluster", "Utilization"), ("clus", "util"), ("reservation", "utilization")] {
-            assert!(kind_of(about, report).unwrap_err().text.contains("idle or down in the past is not kept"));
-        }
+        assert!(kind_of("reservation", "utilization").unwrap_err().text.contains("held in the past is not kept"));
         assert!(kind_of("job", "sizesbywckey").unwrap_err().text.contains("by accounts alone"));
         assert!(kind_of("cluster", "WCKeyUtilizationByUser").unwrap_err().text.contains("jobs have tags instead"));
         assert_eq!((kind_of("cluster", "AccountUtil").ok(), kind_of("user", "top").ok()), (Some(Kind::AccountsByUser), Some(Kind::Top)));
         assert_eq!((unit("hour").ok(), unit("SEC").ok(), unit("m").ok()), (Some(("Hours", 1.0)), Some(("Seconds", 3600.0)), Some(("Minutes", 60.0))));
-        assert!(unit("percent").unwrap_err().text.contains("not kept") && unit("hourper").is_err() && unit("days").unwrap_err().text.contains("units are"));
+        assert!(unit("percent").unwrap_err().text.contains("percent cluster Utilization") && unit("hourper").is_err() && unit("days").unwrap_err().text.contains("units are"));
         assert!(tres(Some("gres/gpu:h100")).unwrap_err().text.contains("gpu-type") && tres(Some("mem")).is_err());
     }
 

@@ -48,6 +48,9 @@ fn answer(request: &Request) -> Answer {
         ("/v1/report", query) if query.starts_with("by=account,user&from=") => Answer::ok(REPORT),
         ("/v1/report", query) if query.starts_with("by=account,user,partition,cpus&from=") => Answer::ok(SIZES),
         ("/v1/report", query) if query.starts_with("by=account,user,partition,gpus&from=") => Answer::ok(GPU_SIZES),
+        ("/v1/utilization", _) => Answer::ok(r#"{"schema":1,"known_from":"2026-11-20T00:00:00Z","rows":[
+            {"tres":"cpu","hours":4.7,"allocated_hours":2.95,"down_hours":0.2166667,"idle_hours":1.5333333},
+            {"tres":"gres/gpu","hours":0.5833333,"allocated_hours":0.3666667,"down_hours":0.0333333,"idle_hours":0.1833333}]}"#),
         ("/v1/shares", "") => Answer::ok(SHARES),
         // As the controller answers for one account.
         ("/v1/shares", "account=vision") => {
@@ -265,6 +268,46 @@ fn sreport_sums_up_what_accounts_and_users_used_as_slurms_does() {
 }
 
 #[test]
+fn sreport_says_what_became_of_the_cluster_as_slurms_does() {
+    const TIME: &str = "start=2026-11-20 end=2026-11-20T20:00";
+    check(&format!("sreport cluster utilization {TIME}"), expect![[r#"
+        |--------------------------------------------------------------------------------|
+        |Cluster Utilization 2026-11-20T00:00:00 - 2026-11-20T19:59:59|
+        |Usage reported in CPU Minutes|
+        |--------------------------------------------------------------------------------|
+        |  Cluster Allocate     Down PLND Dow     Idle  Planned Reported |
+        |--------- -------- -------- -------- -------- -------- -------- |
+        |     pool      177       13                92               282 |
+    "#]]);
+    check(&format!("sreport -T cpu,gres/gpu cluster util {TIME}"), expect![[r#"
+        |--------------------------------------------------------------------------------|
+        |Cluster Utilization 2026-11-20T00:00:00 - 2026-11-20T19:59:59|
+        |Usage reported in TRES Minutes|
+        |--------------------------------------------------------------------------------|
+        |  Cluster      TRES Name Allocate     Down PLND Dow     Idle  Planned Reported |
+        |--------- -------------- -------- -------- -------- -------- -------- -------- |
+        |     pool            cpu      177       13                92               282 |
+        |     pool       gres/gpu       22        2                11                35 |
+    "#]]);
+    check(&format!("sreport -P -T gres/gpu -t percent cluster utilization {TIME}"), expect![[r#"
+        |--------------------------------------------------------------------------------|
+        |Cluster Utilization 2026-11-20T00:00:00 - 2026-11-20T19:59:59|
+        |Usage reported in Percentage of Total|
+        |--------------------------------------------------------------------------------|
+        |Cluster|TRES Name|Allocated|Down|PLND Down|Idle|Planned|Reported|
+        |pool|gres/gpu|62.86%|5.71%||31.43%||100.00%|
+    "#]]);
+    check("sreport -n -t hours cluster utilization start=2026-11-19T20:00 end=2026-11-20T20:00 format=cluster,allocated,idle", expect![[r#"
+        |     pool        3        2 |
+        |stderr: gadm: what nodes had is known from 2026-11-20T00:00:00 on: the time before is not counted|
+    "#]]);
+    check("sreport -n -t percent cluster utilization start=2026-11-19T20:00 end=2026-11-20T20:00 format=reported", expect![[r#"
+        |  83.33% |
+        |stderr: gadm: what nodes had is known from 2026-11-20T00:00:00 on: the time before is not counted|
+    "#]]);
+}
+
+#[test]
 fn sreport_sums_up_by_sizes_as_slurms_does() {
     const TIME: &str = "start=2026-11-20 end=2026-11-20T20:00";
     check(&format!("sreport job sizesbyaccount {TIME}"), expect![[r#"
@@ -331,12 +374,16 @@ fn sreport_sums_up_by_sizes_as_slurms_does() {
 
 #[test]
 fn sreport_refuses_what_accounting_does_not_hold() {
-    check("sreport cluster utilization", expect![[r#"
-        |stderr: gadm: cluster utilization: how much was idle or down in the past is not kept. gacct report says what was used and how busy GPUs were; for the rest have a monitor read /metrics|
+    check("sreport reservation utilization", expect![[r#"
+        |stderr: gadm: reservation utilization: what reservations held in the past is not kept. gacct report says what was used, sreport cluster Utilization what was idle|
         |exit: Some(2)|
     "#]]);
     check("sreport -t percent user top", expect![[r#"
-        |stderr: gadm: -t percent: how much was idle or down in the past is not kept. gacct report says what was used and how busy GPUs were; for the rest have a monitor read /metrics|
+        |stderr: gadm: -t percent: percentages are of the cluster: sreport -t percent cluster Utilization|
+        |exit: Some(2)|
+    "#]]);
+    check("sreport cluster utilization nodes=n1", expect![[r#"
+        |stderr: gadm: "nodes=n1" chooses nothing here. Known are start=, end= and format=|
         |exit: Some(2)|
     "#]]);
     check("sreport user top format=login,energy", expect![[r#"

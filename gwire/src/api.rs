@@ -25,6 +25,7 @@
 //! | `POST /v1/nodes/{name}/drain`, `resume`, `down`, `remove` | [`NodeRequest`] -> [`Done`] |
 //! | `GET /v1/runs?QUERY` | [`RunQuery`] -> `{"schema":1,"runs":[RunRow...]}`, accounting, oldest first |
 //! | `GET /v1/report?by=account,user&from=..&to=..` | -> `{"schema":1,"rows":[ReportRow...]}` |
+//! | `GET /v1/utilization?from=..&to=..` | -> `{"schema":1,"known_from":"..","rows":[UtilizationRow...]}`, `cpu` and `gres/gpu` |
 //! | `GET /v1/idle`, [`IdleQuery`] as its query | -> [`IdleReportAnswer`]: whom the idle policies warn and end, or another would |
 //! | `GET /v1/trace`, [`TraceQuery`] as its query | -> [`TracePage`]: finished jobs for a simulation; operators |
 //! | `POST /v1/tokens` | [`TokenRequest`] -> [`TokenReply`] |
@@ -649,6 +650,20 @@ pub struct ReportRow {
     pub mem_percent: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpu_percent: Option<f64>,
+}
+
+/// What became of the CPUs or GPUs that the nodes had in a time.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct UtilizationRow {
+    /// `cpu` or `gres/gpu`.
+    pub tres: String,
+    /// All there were; the three below add up to it.
+    pub hours: f64,
+    pub allocated_hours: f64,
+    /// Of nodes that did not answer, took no work or were drained, without what ran there.
+    pub down_hours: f64,
+    pub idle_hours: f64,
 }
 
 impl ReportRow {

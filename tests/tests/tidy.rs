@@ -442,7 +442,7 @@ fn every_key_of_the_json_is_in_its_man_page() {
     let parts = ["api.rs", "api/nodes.rs", "api/policy.rs", "api/schedule.rs", "api/step.rs", "api/trace.rs"];
     let api: String = parts.iter().map(|part| read(&format!("gwire/src/{part}"))).collect();
     let mut missing: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-    for shape in ["JobRow", "MarkRow", "CheckpointMarkRow", "NodeRow", "GpuRow", "PartitionRow", "RunRow", "RunDetail", "StepRow", "ReportRow", "DryRun", "Submitted", "ErrorBody",
+    for shape in ["JobRow", "MarkRow", "CheckpointMarkRow", "NodeRow", "GpuRow", "PartitionRow", "RunRow", "RunDetail", "StepRow", "ReportRow", "UtilizationRow", "DryRun", "Submitted", "ErrorBody",
         "AccountRow", "BudgetRow", "UserRow", "LimitsRow", "JobLimitsRow", "QosRow", "ReservationRow", "LicenceRow",
         "PriorityRow", "PartitionPriorityRow", "FactorsRow", "ShareRow", "OutlookRow", "WhyRow", "BlockerRow", "NearestRow", "ChangeRow", "StartRow", "LastTaskRow", "TraceRow"] {
         let body = api.split_once(&format!("pub struct {shape} {{")).and_then(|(_, rest)| rest.split_once("\n}")).expect(shape).0;

@@ -225,7 +225,7 @@ fn run_query(pairs: &Pairs) -> Result<RunQuery, ApiError> {
     })
 }
 
-fn in_order(from: Option<Timestamp>, to: Option<Timestamp>) -> Result<(), ApiError> {
+pub(super) fn in_order(from: Option<Timestamp>, to: Option<Timestamp>) -> Result<(), ApiError> {
     match (from, to) {
         (Some(from), Some(to)) if from >= to => {
             Err(ApiError::invalid(format!("from = {from} is not before to = {to}")))
@@ -275,7 +275,7 @@ fn groups(pairs: &Pairs) -> Result<Vec<String>, ApiError> {
 }
 
 /// First instant of a moment's month, UTC.
-fn month_of(at: Timestamp) -> Timestamp {
+pub(super) fn month_of(at: Timestamp) -> Timestamp {
     let (year, month, _) = gmodel::time::civil_from_days(at.secs().div_euclid(86_400));
     Timestamp::from_secs(gmodel::time::days_from_civil(year, month, 1) * 86_400)
 }

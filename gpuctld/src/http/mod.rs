@@ -37,6 +37,7 @@ mod steps;
 mod submit;
 mod targets;
 mod trace;
+mod utilization;
 
 #[cfg(test)]
 mod tests;
@@ -256,6 +257,7 @@ pub fn router(core: CoreHandle, app: Arc<App>) -> Router {
         .route("/v1/runs", get(accounting::runs))
         .route("/v1/idle", get(idle::report))
         .route("/v1/report", get(accounting::report))
+        .route("/v1/utilization", get(utilization::utilization))
         .route("/v1/trace", get(trace::page))
         .route("/v1/tokens", post(join::token))
         .route("/v1/join", post(join::join).layer(DefaultBodyLimit::max(MAX_JOIN_BYTES)))

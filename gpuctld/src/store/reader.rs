@@ -4,6 +4,7 @@
 
 mod accounting;
 mod cancelled_tasks;
+mod capacity;
 mod gpu_history;
 mod idle;
 mod past;
@@ -13,6 +14,7 @@ mod steps;
 mod trace;
 
 pub use accounting::Found;
+pub use capacity::{Capacity, NodeNow};
 pub use idle::IdleRun;
 pub use run_fields::{RunFields, RunKey};
 #[cfg(test)]
@@ -258,6 +260,14 @@ impl Reader {
         prices: report::Prices,
     ) -> Result<Vec<ReportRow>, ReadError> {
         self.ask(move |db| report::report(db, &by, from, to, now, &prices)).await
+    }
+
+    /// What the cluster had between `from` and `to`, which is not after now.
+    ///
+    /// # Errors
+    /// The database does not answer.
+    pub async fn capacity(&self, from: Timestamp, to: Timestamp, nodes: Vec<NodeNow>) -> Result<Capacity, ReadError> {
+        self.ask(move |db| capacity::capacity(db, from, to, &nodes)).await
     }
 
     async fn ask<T: Send + 'static>(

@@ -275,6 +275,26 @@ async fn usage_is_reported_in_groups() {
 }
 
 #[tokio::test]
+async fn what_nodes_had_adds_up_to_what_was_held_down_and_idle() {
+    let pool = Pool::new("privacy = \"own\"\n");
+    let node = pool.node("node1", Role::Compute, 2).await;
+    let idle = pool.node("node2", Role::Compute, 2).await;
+    let id = pool.submit(&alice(), json!({"request": {"gpus": "1"}})).await;
+    pool.pass().await;
+    pool.running(node, id).await;
+    let _ = idle;
+    tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    let answer = pool.get(&local(1001, "bob"), "/v1/utilization?from=2020-01-01T00:00:00Z").await;
+    assert!(answer["known_from"].as_str().unwrap() > "2020-01-02", "the history begins with the cluster: {answer}");
+    assert_eq!(column(&answer, "rows", "tres"), ["cpu", "gres/gpu"]);
+    let gpus = |key: &str| answer["rows"][1][key].as_f64().unwrap();
+    assert!(gpus("allocated_hours") > 0.0 && gpus("idle_hours") > 0.0, "what others run counts too: {answer}");
+    assert!((gpus("allocated_hours") + gpus("down_hours") + gpus("idle_hours") - gpus("hours")).abs() < 1e-9, "{answer}");
+    let text = pool.refused(&alice(), "GET", "/v1/utilization?from=2026-01-02T00:00:00Z&to=2026-01-01T00:00:00Z", Value::Null).await;
+    assert!(text.contains("is not before"), "{text}");
+}
+
+#[tokio::test]
 async fn tasks_of_an_array_are_changed_together_and_a_star_is_all_of_it() {
     let pool = Pool::new("");
     pool.submit(&alice(), json!({"array": "1-5", "hold": true, "time_limit_secs": 600})).await;

@@ -8,7 +8,10 @@ fn a_report_counts_the_part_of_each_run_in_the_period() {
     let node = world.add_node("node1", 8);
     let long = world.submit(spec("h100:4"));
     world.start(node, long);
-    let short = world.submit(changed(spec(""), |spec| spec.tags.clear()));
+    let short = world.submit(changed(spec(""), |spec| {
+        spec.tags.clear();
+        spec.request.cpus_per_task = Some(3);
+    }));
     world.start(node, short);
     let cpus = |world: &World, job| f64::from(world.state.runs.get(RunId::new(job, 1)).unwrap().allocation[0].cpus);
     let (long_cpus, short_cpus) = (cpus(&world, long), cpus(&world, short));
@@ -49,6 +52,29 @@ fn a_report_counts_the_part_of_each_run_in_the_period() {
     };
     assert_eq!(priced("user"), [4.0 * (0.5 * 2.0 + 3.0)]);
     assert_eq!(priced("gpu-type"), [0.0, 16.0]);
+}
+
+#[test]
+fn what_nodes_had_comes_from_their_events() {
+    let mut world = World::new();
+    world.now = START.plus_secs(HOUR);
+    let node = world.add_node("node1", 8);
+    world.now = world.now.plus_secs(HOUR);
+    let root = Actor { user: "root".into(), operator: true, ..Actor::default() };
+    world.input(Input::Command { actor: root.clone(), command: Command::NodeDrain { node, reason: "fan".into() } });
+    world.now = world.now.plus_secs(HOUR);
+    let capacity = |world: &World, from: i64, to: i64| {
+        let nodes = world.state.nodes.values().map(crate::store::reader::NodeNow::from).collect();
+        let found = wait(world.reader().capacity(START.plus_secs(from), START.plus_secs(to), nodes)).unwrap();
+        let hours = |both: [u128; 2]| both.map(|millis| millis as f64 / 3_600_000.0);
+        (found.from.since_secs(START) / HOUR, hours(found.all), hours(found.down))
+    };
+    assert_eq!(capacity(&world, -5 * HOUR, 3 * HOUR), (0, [128.0, 16.0], [64.0, 8.0]));
+    assert_eq!(capacity(&world, HOUR, 2 * HOUR + HOUR / 2), (1, [96.0, 12.0], [32.0, 4.0]));
+    // Of a year ago nothing is left but how the node is now, and what was done to it since.
+    Connection::open(world.store.path()).unwrap().execute("DELETE FROM events WHERE kind IN ('node_joined', 'node_hello', 'node_inventory')", []).unwrap();
+    assert_eq!(capacity(&world, 0, 3 * HOUR).1, [192.0, 24.0]);
+    assert_eq!(capacity(&world, 0, 3 * HOUR).2, [64.0, 8.0]);
 }
 
 /// Runs as rows of their own, for what no simulated cluster makes in a moment: attempts, price changes, long spans.

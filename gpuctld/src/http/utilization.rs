@@ -1,0 +1,42 @@
+//! `GET /v1/utilization`: what became of the CPUs and GPUs that nodes had in a time.
+//!
+//! Owns how what runs held and what was down are set against what there was; both are the store's.
+
+use super::accounting::{in_order, month_of};
+use super::error::ApiError;
+use super::query::Pairs;
+use super::{Site, now};
+use crate::store::reader::NodeNow;
+use axum::Json;
+use axum::extract::State as Shared;
+use gmodel::Instant;
+use gwire::api::{SCHEMA, UtilizationRow};
+use serde_json::{Value, json};
+
+const MILLIS_PER_HOUR: f64 = 3_600_000.0;
+
+pub(super) async fn utilization(Shared(site): Shared<Site>, pairs: Pairs) -> Result<Json<Value>, ApiError> {
+    let pairs = pairs.only(&["from", "to"])?;
+    let now = now();
+    let to = pairs.instant("to")?.unwrap_or(now).min(now);
+    let from = pairs.instant("from")?.unwrap_or_else(|| month_of(to));
+    in_order(Some(from), Some(to))?;
+    let state = site.core.view().await;
+    let nodes = state.nodes.values().map(NodeNow::from).collect();
+    let capacity = site.core.reader().capacity(from, to, nodes).await?;
+    let used = match capacity.from < to {
+        true => site.core.reader().report(vec!["account".to_owned()], capacity.from, to, now, Default::default()).await?,
+        false => Vec::new(),
+    };
+    let cpus: f64 = used.iter().map(|row| row.cpu_hours).sum();
+    let gpus: f64 = used.iter().map(|row| row.gpu_hours).sum();
+    let row = |tres: &str, at: usize, allocated: f64| {
+        let hours = |millis: u128| millis as f64 / MILLIS_PER_HOUR;
+        let all = hours(capacity.all[at]);
+        let allocated_hours = allocated.min(all).max(0.0);
+        let down_hours = hours(capacity.down[at]).min(all - allocated_hours);
+        UtilizationRow { tres: tres.to_owned(), hours: all, allocated_hours, down_hours, idle_hours: (all - allocated_hours - down_hours).max(0.0) }
+    };
+    let rows = [row("cpu", 0, cpus), row("gres/gpu", 1, gpus)];
+    Ok(Json(json!({"schema": SCHEMA, "known_from": Instant(capacity.from), "rows": rows})))
+}
