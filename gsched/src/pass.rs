@@ -434,8 +434,8 @@ impl<'a> Pass<'a> {
         let keeps = !self.unlimited && !self.minds_time && !self.ledger.has_quotas();
         let is_set_aside = self.ledger.is_set_aside();
         let waits = |job: &PendingJob| job.reason.code == ReasonCode::Preempting && !started.contains(&job.id);
-        let makes_room =
-            self.ledger.has_quotas() && (!self.plan.preempts.is_empty() || self.snapshot.pending.iter().any(waits));
+        let may_make = self.frozen.is_some() || self.snapshot.config.scheduler.consolidate;
+        let makes_room = may_make && (!self.plan.preempts.is_empty() || self.snapshot.pending.iter().any(waits));
         let left = Left {
             ledger: keeps.then_some(self.ledger),
             waiting: self.room_wanted,

@@ -54,7 +54,7 @@ pub(crate) struct Left {
     pub counted: Vec<Counted>,
     /// Something is set aside for a job that waits until more is idle.
     pub is_set_aside: bool,
-    /// Somebody may stand on a guarantee for whom others go, or just went.
+    /// Others go for somebody, or just went: what they leave, and the guarantee that they went for, is for the one they went for.
     pub makes_room: bool,
     /// Jobs that were started and have no run yet that is known here.
     pub started: BTreeSet<JobId>,

@@ -465,3 +465,35 @@ fn while_others_go_for_a_job_no_quick_pass_gives_its_guarantee_away() {
     assert_eq!(quick(Some(JobId(10)), 1), None, "that takes a full pass");
     assert_eq!(quick(Some(JobId(10)), 0), None, "the last of them is gone, and 10 is to start");
 }
+
+#[test]
+fn who_just_went_for_a_job_does_not_come_back_in_its_place_in_a_quick_pass() {
+    for quotas in ["", "account b g=1"] {
+        for limit in ["", "limit=600"] {
+            let mut snapshot = crate::world::world(&format!(
+                "node n1 h100:2
+                 account a
+                 {quotas}
+                 qos low
+                 qos scav
+                 qos high preempts=scav
+                 run 1 a ann 1 on=n1 ago=900 qos=low
+                 run 2 a ann 1 on=n1 ago=800 qos=scav limit=6000
+                 job 10 a ann 1 qos=high {limit}"
+            ));
+            let mut engine = Engine::default();
+            let told = engine.plan(&snapshot, all());
+            assert_eq!(told.preempts.iter().map(|one| one.run.job.0).collect::<Vec<_>>(), [2]);
+            snapshot.pending[0].reason = told.reasons[0].1.clone();
+            // It is gone at once, and back in the queue.
+            let back = PendingJob { id: JobId(2), limit_secs: Some(6000), spec: snapshot.running[1].spec.clone(), ..snapshot.pending[0].clone() };
+            let back = PendingJob { submitted: snapshot.now.plus_secs(-800), eligible: snapshot.now.plus_secs(-800), reason: gmodel::Reason::default(), ..back };
+            let mut changes = end(&mut snapshot, 1);
+            snapshot.pending.insert(0, back);
+            changes.all_pending = true;
+            assert_eq!(engine.after(&snapshot, &changes, all()), None, "quotas {quotas:?} {limit:?}: that takes a full pass");
+            let starts: Vec<u64> = engine.plan(&snapshot, all()).starts.iter().map(|start| start.job.0).collect();
+            assert_eq!(starts, [10], "quotas {quotas:?} {limit:?}");
+        }
+    }
+}
