@@ -15,7 +15,7 @@ const USERS: [&str; 4] = ["alice", "bob", "carol", "root"];
 const ACCOUNTS: [&str; 4] = ["", "lab", "vision", "nlp"];
 
 /// Edits of the policy, which may or may not make sense when they are made.
-const EDITS: [&str; 36] = [
+const EDITS: [&str; 41] = [
     "account lab guaranteed=4 coordinators=bob",
     "account lab limit=3 queue=9",
     "account lab closed",
@@ -46,6 +46,11 @@ const EDITS: [&str; 36] = [
     "qos high preempt=normal outside_quota",
     "reservation g gpus=h100:3 at=20 for=200 users=carol,alice flex",
     "reservation m nodes=n2 at=60 for=50 maintenance",
+    "reservation p nodes=n1 at=5 for=300 users=alice,bob magnetic ignore_running",
+    "reservation q nodes=n3 at=0 for=500 accounts=vision magnetic ignore_running purge=60",
+    "reservation o nodes=n[1-2] at=20 for=100 users=carol overlap ignore_running",
+    "reservation r count=1 at=0 for=900 users=alice purge=90 release_jobs ignore_running daily",
+    "reservation r nodes=n2 at=0 for=600 users=alice,bob release_jobs ignore_running",
     "partition odd nodes=n1,n3",
     "partition odd nodes=n1-n3 tier=2 max_time=300",
     "partition odd nodes=n3 headroom=1 jobs=2",
