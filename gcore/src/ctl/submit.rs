@@ -12,6 +12,7 @@ use super::limits;
 use super::several_partitions;
 use super::snapshot::sched_node;
 use super::state::{ClientKey, Node, State};
+use gmodel::policy::Reservation;
 use gmodel::config::{ClusterConfig, Partition, PartitionState};
 use gmodel::constraint::Constraint;
 use gmodel::duration::squeue_time;
@@ -425,16 +426,28 @@ fn time_limit(
     }
 }
 
-/// A job that names a reservation and no time does with what is left of its window when it starts: with its partition's usual
-/// limit it might fit at no time.
+/// Where the time that is left of its reservation is a job's limit, the least that it starts with.
+pub(super) const CUT_DOWN_TO_SECS: u32 = 60;
+
+/// The limit of a job outside of its reservation: what it asks for, else its partition's.
+pub(super) fn usual_limit(state: &State, spec: &JobSpec) -> Option<u32> {
+    let partition = state.config.partitions_of(&spec.partition).next();
+    let usual = partition.and_then(|partition| partition.default_time_secs.or(partition.max_time_secs)).unwrap_or(DEFAULT_LIMIT_SECS);
+    Some(spec.time_limit_secs.unwrap_or(usual)).filter(|secs| *secs != u32::MAX)
+}
+
+/// A job that names a reservation and no time, or as much as a window of it or more, does with what is left of its window when it
+/// starts: otherwise it might fit at no time.
 fn left_of_reservation(state: &State, spec: &mut JobSpec, limit_secs: Option<u32>, notes: &mut Vec<String>) -> Option<u32> {
     let reservation = spec.reservation.as_deref().and_then(|name| state.policy.reservations.get(name));
-    let Some(reservation) = reservation.filter(|one| !one.flex && spec.time_limit_secs.is_none()) else { return limit_secs };
+    let is_cut = |one: &&Reservation| !one.flex && spec.time_limit_secs.is_none_or(|asked| asked >= one.duration_secs);
+    let Some(reservation) = reservation.filter(is_cut) else { return limit_secs };
     let most = limit_secs.map_or(reservation.duration_secs, |limit| limit.min(reservation.duration_secs));
     if spec.time_min_secs.is_none() {
-        spec.time_min_secs = Some(most.min(60));
+        spec.time_min_secs = Some(most.min(CUT_DOWN_TO_SECS));
         let most = squeue_time(u64::from(most));
-        notes.push(format!("--reservation {}: without --time the job gets what is left of it when it starts, {most} at most", reservation.name));
+        let why = if spec.time_limit_secs.is_none() { "without --time" } else { "with so long a --time" };
+        notes.push(format!("--reservation {}: {why} the job gets what is left of it when it starts, {most} at most", reservation.name));
     }
     Some(most)
 }

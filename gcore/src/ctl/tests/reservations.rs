@@ -323,13 +323,15 @@ fn a_reservation_is_held_against_every_window_of_the_others_and_against_gpus_tha
 fn a_job_without_a_time_gets_what_is_left_of_its_reservation_and_cannot_make_it_more() {
     check(
         "partition main default default_time=3600
-         node n1 h100:4
+         node n1 h100:8
          reservation course nodes=n1 at=0 for=600 users=alice
          reservation open nodes=n1 at=10000 for=600 users=alice flex
          wait 100
          submit user=alice gpus=1 reservation=course
          submit user=alice gpus=1 reservation=course time_min=400
-         submit user=alice gpus=1 reservation=course time=600
+         submit user=alice gpus=1 reservation=course time=500
+         submit user=alice gpus=1 reservation=course time=9000
+         submit user=alice gpus=1 reservation=course time=599
          submit user=alice gpus=1 reservation=open
          plan
          n1 running 1-1 2-1
@@ -345,13 +347,18 @@ fn a_job_without_a_time_gets_what_is_left_of_its_reservation_and_cannot_make_it_
             job 2
             job 3
             job 4
+              note: --reservation course: with so long a --time the job gets what is left of it when it starts, 10:00 at most
+            job 5
+            job 6
             refused: a running job's time limit can only be lowered by its owner; job 1 has 8:20. Ask an operator for more.
             refused: a running job's time limit can only be lowered by its owner; job 2 has 8:20. Ask an operator for more.
             refused: a running job's time limit can only be lowered by its owner; job 1 has 8:40. Ask an operator for more.
             1 alice RUNNING 1-1 on n1[0]
             2 alice RUNNING 2-1 on n1[1]
-            3 alice PENDING Reservation: needs 600 s, and reservation "course" ends at 1970-01-12T13:56:40Z
-            4 alice PENDING ReqNodeNotAvail: nodes it needs are kept for reservation "course" from 1970-01-12T13:46:40Z to 1970-01-12T13:56:40Z
+            3 alice RUNNING 3-1 on n1[2]
+            4 alice RUNNING 4-1 on n1[3]
+            5 alice PENDING Reservation: needs 599 s, and reservation "course" ends at 1970-01-12T13:56:40Z
+            6 alice PENDING ReqNodeNotAvail: nodes it needs are kept for reservation "course" from 1970-01-12T13:46:40Z to 1970-01-12T13:56:40Z
         "#]],
     );
 }
@@ -650,6 +657,7 @@ fn a_window_is_skipped_and_the_next_one_comes() {
             refused: reservation once comes once: its only window cannot be skipped. Remove it instead.
             job 1
             job 2
+              note: --reservation daily: with so long a --time the job gets what is left of it when it starts, 10:00 at most
             1 bob RUNNING 1-1 on n1[0]
             2 alice PENDING Reservation: reservation "daily" begins at 1970-01-13T14:03:20Z
             2 alice RUNNING 2-1 on n1[0]
@@ -669,17 +677,25 @@ fn jobs_of_a_reservation_that_releases_them_wait_on_without_it() {
          wait 200
          show
          plan
+         n1 running 1-1
+         submit user=bob gpus=1 time=60
+         plan
          show",
         expect![[r#"
             job 1
+              note: --reservation soft: with so long a --time the job gets what is left of it when it starts, 1:40 at most
             job 2
+              note: --reservation soft: with so long a --time the job gets what is left of it when it starts, 1:40 at most
             job 4
+              note: --reservation hard: with so long a --time the job gets what is left of it when it starts, 1:40 at most
             2_[1-2] alice PENDING JobHeldUser: held by user:alice
             1 alice PENDING None: 
             4 alice PENDING ReservationDeleted: there is no reservation "hard" any more; choose another, or none
+            job 5
             2_[1-2] alice PENDING JobHeldUser: held by user:alice
             1 alice RUNNING 1-1 on n1[0]
             4 alice PENDING ReservationDeleted: there is no reservation "hard"
+            5 bob PENDING Resources: needs 1 GPU and 1 CPU on one node; most is free on n1: 0 GPUs, 63 CPUs and 0 of memory; room is expected by 1970-01-12T14:00:00Z
         "#]],
     );
 }
