@@ -106,7 +106,7 @@ impl Windows {
             Claim::Drawn(drawn) => one.magnet.is_none_or(|magnet| drawn >> magnet & 1 == 0),
             Claim::Own(own) => {
                 let own_one = &self.list[own].reservation;
-                own != at && !own_one.maintenance && !(own_one.overlap && !one.reservation.maintenance)
+                own != at && !own_one.maintenance && (one.reservation.maintenance || !own_one.overlap)
             }
         }
     }
