@@ -161,7 +161,8 @@ impl Pass<'_> {
     }
 
     /// Leaves an empty one in its place: who goes along the list must not miss those behind it.
-    fn lift_reserved(&mut self, job: &PendingJob, place: usize) -> Reserved {
+    pub(crate) fn lift_reserved(&mut self, job: &PendingJob, place: usize) -> Reserved {
+        self.foretell_no_more(place);
         // What is taken back out of its turn is no part of the argument that others are promised the same again.
         self.engine.promised.forget();
         self.refusals.forget();
@@ -186,6 +187,7 @@ impl Pass<'_> {
                 self.licences.get_mut(name).into_iter().for_each(|free| free.take(own.at, own.to, *count));
             }
             self.reserved[place] = own;
+            self.foretell_again(place);
         }
     }
 
@@ -227,7 +229,7 @@ impl Pass<'_> {
             let latest = self.places_of(job).max_by_key(|place| (self.reserved[*place].at, *place)).filter(|_| !is_new);
             let own: Vec<_> = latest.map(|place| (place, self.lift_reserved(job, place))).into_iter().collect();
             let known = (!own.is_empty()).then(|| std::mem::take(self.of_pass(shape)));
-            let found = self.earliest(job, shape).filter(|found| own.iter().all(|(_, own)| found.at < own.at));
+            let found = self.earliest_allowed(job, shape).filter(|found| own.iter().all(|(_, own)| found.at < own.at));
             known.into_iter().for_each(|known| *self.of_pass(shape) = known);
             if found.and_then(|found| self.reserve_at(job, shape, found)).is_none() {
                 return self.hold_own(job, own);

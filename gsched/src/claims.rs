@@ -12,7 +12,7 @@ use crate::timeline::Count;
 use fixedbitset::FixedBitSet;
 use gmodel::config::Partition;
 use gmodel::policy::{Account, Limits, Qos};
-use gmodel::{Reason, ReasonCode, RunClass};
+use gmodel::{Reason, ReasonCode, RunClass, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Pass<'_> {
@@ -133,8 +133,12 @@ impl Pass<'_> {
 
     /// What a job would take of these nodes.
     pub fn take_of(&self, shape: ShapeId, way: usize, picked: &Picked, secs: u32) -> Take {
+        self.take_at(shape, way, picked, secs, self.snapshot.now)
+    }
+
+    /// The same from a time on.
+    pub(crate) fn take_at(&self, shape: ShapeId, way: usize, picked: &Picked, secs: u32, from: Timestamp) -> Take {
         let of = self.shape(shape);
-        let now = self.snapshot.now;
         if self.unlimited && !self.is_counted(shape) {
             return Take::default();
         }
@@ -151,7 +155,7 @@ impl Pass<'_> {
             };
             if need.milli > 0 {
                 add(need.groups.trailing_zeros() as usize, u64::from(need.milli));
-            } else if let Some(amount) = self.engine.cluster.room(at).amount(make, need, now, end_after(now, Some(secs))) {
+            } else if let Some(amount) = self.engine.cluster.room(at).amount(make, need, from, end_after(from, Some(secs))) {
                 for (group, count) in amount.gpus.iter().enumerate().filter(|(_, count)| **count > 0) {
                     add(group, u64::from(*count) * u64::from(make.groups[group].part.milli()));
                 }

@@ -40,9 +40,9 @@ impl Engine {
         let mut found: Vec<Forecast> = Vec::new();
         let mut left = snapshot.pending.iter().filter(|job| jobs.contains(&job.id)).count();
         let mut ahead: BTreeMap<Option<usize>, u32> = BTreeMap::new();
-        let (plan, left) = self.walk(snapshot, budget, Some(u32::MAX), &mut |_, job, partition| {
+        let (plan, left) = self.walk(snapshot, budget, Some(u32::MAX), &mut |pass, job, partition| {
             if left == 0 {
-                return false;
+                return pass.is_put_off(jobs);
             }
             let before = ahead.entry(partition).or_default();
             if jobs.contains(&job.id) {

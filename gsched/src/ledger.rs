@@ -21,6 +21,7 @@ use gmodel::{JobId, JobSpec, Policy, Reason, ReasonCode, RunClass, RunId, Timest
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+pub(crate) mod ahead;
 mod kept_idle;
 mod shortage;
 pub use shortage::Shortage;
@@ -347,6 +348,9 @@ impl Ledger {
     }
 }
 
+/// A limit: whose it is, of which account, QOS or partition, and of which user or account there.
+type LimitId = (Scope, u32, Option<u32>);
+
 /// Says whether to go on looking.
 type Found<'a> = &'a mut dyn FnMut(Reason) -> bool;
 
@@ -372,21 +376,25 @@ impl Ledger {
         {
             return false;
         }
-        let mut look = |bound: Option<&Bound>, scope: Scope, account: Option<u32>, meter: Option<&Meter>| {
-            let Some(bound) = bound else { return true };
-            let account = account.map_or(&*spec.account, |number| self.tree.name(number));
+        self.each_limit(who, &mut |bound, (scope, at, _), meter| {
+            let of_account = matches!(scope, Scope::Account | Scope::UserInAccount);
+            let account = if of_account { self.tree.name(at) } else { &*spec.account };
             let subject = || scope.subject(account, &spec.user.name, &spec.qos, &spec.partition);
             let reason = bound.exceeded(scope, &subject, meter, held, self.now, &self.types);
             reason.is_none_or(&mut *found)
-        };
+        })
+    }
+
+    /// Each limit on somebody, with what those hold whom it speaks of; `look` says whether to go on.
+    fn each_limit(&self, who: Who, look: &mut dyn FnMut(&Bound, LimitId, Option<&Meter>) -> bool) -> bool {
         for number in who.account.iter().flat_map(|account| self.tree.line(*account)) {
             let page = &self.accounts[number as usize];
-            if !look(page.group.as_ref(), Scope::Account, Some(number), Some(&page.held)) {
+            if !page.group.as_ref().is_none_or(|bound| look(bound, (Scope::Account, number, None), Some(&page.held))) {
                 return false;
             }
+            let meter = || who.user.and_then(|user| self.pairs.get(&(Pair::UserInAccount, number, user)));
             let of_user = self.user_bound(page, number, who.user);
-            let meter = who.user.and_then(|user| self.pairs.get(&(Pair::UserInAccount, number, user)));
-            if of_user.is_some() && !look(of_user, Scope::UserInAccount, Some(number), meter) {
+            if !of_user.is_none_or(|bound| look(bound, (Scope::UserInAccount, number, who.user), meter())) {
                 return false;
             }
         }
@@ -396,11 +404,12 @@ impl Ledger {
         ];
         for (page, scopes) in pages {
             let Some((at, page)) = page else { continue };
-            let pair = |pair: Pair, other: Option<u32>| self.pairs.get(&(pair, at as u32, other?));
-            if !look(page.group.as_ref(), scopes.group, None, Some(&page.held))
-                || !(page.per_user.is_none() || look(page.per_user.as_ref(), scopes.user.0, None, pair(scopes.user.1, who.user)))
-                || !(page.per_account.is_none()
-                    || look(page.per_account.as_ref(), scopes.account.0, None, pair(scopes.account.1, who.account)))
+            let at = at as u32;
+            let pair = |pair: Pair, other: Option<u32>| self.pairs.get(&(pair, at, other?));
+            let Scopes { group, user, account } = scopes;
+            if !page.group.as_ref().is_none_or(|bound| look(bound, (*group, at, None), Some(&page.held)))
+                || !page.per_user.as_ref().is_none_or(|bound| look(bound, (user.0, at, who.user), pair(user.1, who.user)))
+                || !page.per_account.as_ref().is_none_or(|bound| look(bound, (account.0, at, who.account), pair(account.1, who.account)))
             {
                 return false;
             }
@@ -468,21 +477,22 @@ impl Ledger {
         Some(if fits { RunClass::Guaranteed } else { RunClass::Borrowed })
     }
 
-    /// Borrowing is for jobs that can be sent back, or that say they may be ended.
     fn class_is_allowed(&self, spec: &JobSpec, who: Who, class: Option<RunClass>, held: &Holding, found: Found) -> bool {
-        if class != Some(RunClass::Borrowed) {
-            return true;
-        }
-        let partition = who.partition.map(|at| &self.config.partitions[at]);
-        let may_requeue = spec.requeue.unwrap_or(partition.is_none_or(|partition| partition.requeue));
-        let because = match spec.borrow {
-            Some(true) => return true,
-            Some(false) => "--no-borrow",
-            None if may_requeue => return true,
-            None => "a job that may not be requeued does not borrow unless it says --borrow",
-        };
+        let Some(because) = self.may_not_borrow(spec, who).filter(|_| class == Some(RunClass::Borrowed)) else { return true };
         let text = format!("{} ({because})", self.shortage(spec, who, held).text);
         found(Reason::new(ReasonCode::Quota, text))
+    }
+
+    /// Borrowing is for jobs that can be sent back, or that say they may be ended.
+    fn may_not_borrow(&self, spec: &JobSpec, who: Who) -> Option<&'static str> {
+        let partition = who.partition.map(|at| &self.config.partitions[at]);
+        let may_requeue = spec.requeue.unwrap_or(partition.is_none_or(|partition| partition.requeue));
+        match spec.borrow {
+            Some(true) => None,
+            Some(false) => Some("--no-borrow"),
+            None if may_requeue => None,
+            None => Some("a job that may not be requeued does not borrow unless it says --borrow"),
+        }
     }
 
     /// Whether a job's QOS has it run outside of quotas.

@@ -38,6 +38,7 @@ pub mod wiring;
 pub mod fair_tree;
 pub mod headroom;
 pub mod ledger;
+mod limited;
 pub mod limits;
 mod types_of_nodes;
 mod names;

@@ -113,6 +113,17 @@ impl Holding {
         std::iter::once((ALL, self.gpus)).chain(self.by_type())
     }
 
+    /// The same to another end.
+    pub(crate) fn until(self, until: Option<Timestamp>) -> Self {
+        Self { until, ..self }
+    }
+
+    /// The same, placed at another time.
+    pub(crate) fn placed_at(&self, at: Timestamp) -> Self {
+        let until = self.until.map(|until| at.plus_millis(until.since_millis(self.since)));
+        Self { since: at, until, ..self.clone() }
+    }
+
     pub fn of(&self, number: usize) -> u64 {
         self.each().find(|(known, _)| *known == number).map_or(0, |(_, milli)| milli)
     }
@@ -169,6 +180,12 @@ impl Meter {
     pub fn gpus_of(&self, number: usize) -> u64 {
         self.gpus.get(number).copied().unwrap_or(0)
     }
+
+    /// As it stands so many milliseconds after the time that its runs were added at, where none of them is over by then.
+    pub(crate) fn after(&self, millis: i64) -> Self {
+        let gone = u128::from(self.gpus_of(ALL)) * millis.max(0) as u128;
+        Self { promised: self.promised.saturating_sub(gone), ..self.clone() }
+    }
 }
 
 /// GPU time that a run may still use by its limit; `None` is without end.
@@ -193,7 +210,7 @@ pub struct Bound {
 }
 
 /// Whose limit it is: which code says so, and how the sentence begins.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Scope {
     Account,
     UserInAccount,
@@ -246,37 +263,58 @@ impl Bound {
     ) -> Option<Reason> {
         let none = Meter::default();
         let held = meter.unwrap_or(&none);
-        let reason = |what, text: String| Some(Reason::new(scope.code(what), format!("{} {text}", subject())));
-        if let Some(most) = self.jobs.filter(|most| held.jobs >= u64::from(*most)) {
-            return reason(What::Jobs, format!("may run {} at once and runs {}", count(u64::from(most), "job"), held.jobs));
-        }
-        for &(number, most) in &self.gpus {
-            let (has, wants) = (held.gpus_of(number), wanted.of(number));
-            if wants > 0 && has + wants > most {
-                let text = holds(&types.text(number, most), &milli_text(has), &milli_text(wants));
-                return reason(What::Gpus, text);
+        let (what, text) = match self.over(held, wanted, now)? {
+            Over::Jobs(most) => (What::Jobs, format!("may run {} at once and runs {}", count(most, "job"), held.jobs)),
+            Over::Gpus(number, most) => {
+                let (has, wants) = (held.gpus_of(number), wanted.of(number));
+                (What::Gpus, holds(&types.text(number, most), &milli_text(has), &milli_text(wants)))
             }
-        }
-        let counted = [
-            (What::Cpus, self.cpus, held.cpus, wanted.cpus, "CPU"),
-            (What::Nodes, self.nodes, held.nodes, wanted.nodes, "node"),
-        ];
-        for (what, most, has, wants, name) in counted {
-            if let Some(most) = most.map(u64::from).filter(|most| has + wants > *most) {
-                return reason(what, holds(&count(most, name), &has.to_string(), &wants.to_string()));
+            Over::Cpus(most) => (What::Cpus, holds(&count(most, "CPU"), &held.cpus.to_string(), &wanted.cpus.to_string())),
+            Over::Nodes(most) => (What::Nodes, holds(&count(most, "node"), &held.nodes.to_string(), &wanted.nodes.to_string())),
+            Over::GpuHours(most) => {
+                let has = if held.endless > 0 { "are without end".into() } else { format!("add up to {}", hours_text(held.promised)) };
+                let adds = promise(wanted, now).map_or("has no time limit".into(), |adds| format!("adds {}", hours_text(adds)));
+                (What::GpuHours, format!("may run jobs whose time limits add up to {most} GPU-hours; they {has} and this job {adds}"))
             }
+        };
+        Some(Reason::new(scope.code(what), format!("{} {text}", subject())))
+    }
+
+    /// Whether it looks at how long runs may still take.
+    pub(crate) fn minds_time(&self) -> bool {
+        self.gpu_hours.is_some()
+    }
+
+    /// Which one that is, and how much it allows.
+    pub(crate) fn over(&self, held: &Meter, wanted: &Holding, now: Timestamp) -> Option<Over> {
+        if let Some(most) = self.jobs.map(u64::from).filter(|most| held.jobs >= *most) {
+            return Some(Over::Jobs(most));
+        }
+        let is_over = |&&(number, most): &&(usize, u64)| wanted.of(number) > 0 && held.gpus_of(number) + wanted.of(number) > most;
+        if let Some((number, most)) = self.gpus.iter().find(is_over) {
+            return Some(Over::Gpus(*number, *most));
+        }
+        if let Some(most) = self.cpus.map(u64::from).filter(|most| held.cpus + wanted.cpus > *most) {
+            return Some(Over::Cpus(most));
+        }
+        if let Some(most) = self.nodes.map(u64::from).filter(|most| held.nodes + wanted.nodes > *most) {
+            return Some(Over::Nodes(most));
         }
         let most = self.gpu_hours.filter(|_| wanted.gpus > 0)?;
         let adds = promise(wanted, now);
         let within = held.endless == 0 && adds.is_some_and(|adds| held.promised + adds <= u128::from(most) * GPU_HOUR);
-        if within {
-            return None;
-        }
-        let has = if held.endless > 0 { "are without end".into() } else { format!("add up to {}", hours_text(held.promised)) };
-        let adds = adds.map_or("has no time limit".into(), |adds| format!("adds {}", hours_text(adds)));
-        let text = format!("may run jobs whose time limits add up to {most} GPU-hours; they {has} and this job {adds}");
-        reason(What::GpuHours, text)
+        (!within).then_some(Over::GpuHours(most))
     }
+}
+
+/// What of a bound somebody would exceed, with what it allows: GPUs of a type by its number, in thousandths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Over {
+    Jobs(u64),
+    Gpus(usize, u64),
+    Cpus(u64),
+    Nodes(u64),
+    GpuHours(u64),
 }
 
 impl Scope {

@@ -11,6 +11,7 @@ use crate::counted::Counted;
 use crate::fair_tree::Standings;
 use crate::headroom::{KeptNodes, kept_nodes};
 use crate::ledger::{Ledger, Take};
+use crate::limited::Foretold;
 use crate::preempt::Candidates;
 use crate::priority::{in_order, of_starts};
 use crate::mig_hold::HeldBack;
@@ -153,7 +154,9 @@ impl Engine {
         let mut pass = Pass::new(self, snapshot, budget, ledger);
         pass.hold_counted();
         pass.at_once = true;
-        pass.foretells = look.is_some() && reserve.is_some();
+        if look.is_some() && reserve.is_some() {
+            pass.foretell();
+        }
         pass.slices = slices;
         pass.frozen = frozen.as_ref();
         pass.candidates = pass.frozen.map(|frozen| Candidates::new(snapshot, frozen));
@@ -290,7 +293,9 @@ pub(crate) struct Pass<'a> {
     /// Nobody is told anything.
     pub(crate) is_silent: bool,
     /// Starts are foretold: who waits for the window of its own reservation has its place in it.
-    foretells: bool,
+    pub(crate) foretells: bool,
+    /// And what is known then of limits, where anybody has some.
+    pub(crate) foretold: Option<Box<Foretold>>,
     /// Place of the job at hand among the pending.
     pub(crate) at_hand: usize,
     pub(crate) licences: BTreeMap<String, Count>,
@@ -384,6 +389,7 @@ impl<'a> Pass<'a> {
             keeps_promises: false,
             is_silent: false,
             foretells: false,
+            foretold: None,
             at_hand: 0,
             licences: claims::licences(snapshot),
             ledger,
@@ -755,6 +761,7 @@ impl<'a> Pass<'a> {
         }
         if !self.unlimited {
             let held = self.ledger.take(job, take, class);
+            self.foretell_start(job, &held, class, shorter.or(job.limit_secs));
             self.ledger.expect(id, held);
         }
         let partition = job.is_choice().then(|| job.spec.partition.clone());

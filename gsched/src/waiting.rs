@@ -124,6 +124,7 @@ impl Pass<'_> {
                     if is_idle_kept {
                         self.set_aside_for(job, shape);
                     }
+                    self.put_off(job, shape, &reason, tasks.min(MOST_RESERVED_TASKS));
                     return reason;
                 }
                 (reason.code, None)
@@ -414,7 +415,7 @@ impl Pass<'_> {
     /// Gives a job the earliest start that delays none before it.
     pub(crate) fn reserve(&mut self, job: &PendingJob, shape: ShapeId) -> Option<Timestamp> {
         let lifted = self.lift_counted(shape);
-        let earliest = self.promised_before(job, shape, job.held_secs()).or_else(|| self.earliest(job, shape));
+        let earliest = self.promised_before(job, shape, job.held_secs()).or_else(|| self.earliest_allowed(job, shape));
         let start = earliest.and_then(|earliest| self.reserve_at(job, shape, earliest));
         self.hold_again(lifted);
         start
@@ -424,6 +425,7 @@ impl Pass<'_> {
         let Earliest { at, way, picked, early } = earliest;
         let secs = job.held_secs();
         let to = end_after(at, Some(secs));
+        let take = self.foretold.is_some().then(|| self.take_at(shape, way, &picked, secs, at));
         let engine = &mut *self.engine;
         let of = &engine.shapes.list[shape as usize];
         let holds = engine.cluster.hold(&picked, |part, make| of.need(way, part, make), at, to)?;
@@ -440,6 +442,9 @@ impl Pass<'_> {
             self.promise_reserved(shape, &holds);
         }
         self.reserved.push(Reserved { job: job.id, is_array: job.positions.is_some(), choice: job.spec.choice(), at, to, holds });
+        if let Some(take) = take {
+            self.foretell_later(job, shape, self.reserved.len() - 1, &take);
+        }
         Some(at)
     }
 
@@ -478,16 +483,23 @@ impl Pass<'_> {
 
     /// The earliest start of a job, beside what is reserved already: when, which way, on which nodes.
     pub fn earliest(&mut self, job: &PendingJob, shape: ShapeId) -> Option<Earliest> {
+        self.earliest_from(job, shape, self.now)
+    }
+
+    /// The same from a time on.
+    pub(crate) fn earliest_from(&mut self, job: &PendingJob, shape: ShapeId, from: Timestamp) -> Option<Earliest> {
         let lifted = self.lift_counted(shape);
-        let found = self.earliest_beside(job, shape);
+        let found = self.earliest_beside(job, shape, from);
         self.hold_again(lifted);
         found
     }
 
-    fn earliest_beside(&mut self, job: &PendingJob, shape: ShapeId) -> Option<Earliest> {
+    fn earliest_beside(&mut self, job: &PendingJob, shape: ShapeId, from: Timestamp) -> Option<Earliest> {
         let secs = job.held_secs();
         let horizon = self.snapshot.now.plus_secs(3 * i64::from(UNLIMITED_SECS));
-        let mut from = self.now;
+        // What somebody may not have before says nothing of others.
+        let for_all = from <= self.now;
+        let mut from = from.max(self.now);
         let ways = self.shape(shape).ways.len();
         let notes_early = self.keeps_promises && is_any_alike(self.shape(shape), &self.engine.network);
         for _ in 0..16 {
@@ -507,7 +519,9 @@ impl Pass<'_> {
                     any.or(few)
                 });
                 if let Some((at, picked)) = found {
-                    self.remember_not_before(job, shape, way, secs, at);
+                    if for_all {
+                        self.remember_not_before(job, shape, way, secs, at);
+                    }
                     let early = notes_early.then(|| self.engine.early(shape, from, at)).flatten();
                     best = Some(Earliest { at, way, picked, early });
                 }

@@ -112,6 +112,7 @@ pub const BENCHES: [Bench; 13] = [
     row("gang-never", "a gang of 512 nodes on 511: refused when it is submitted", Some(100.0), 9, gang_never, nothing),
     row("reclaim", "one GPU reclaimed on a full cluster of 500 nodes of 8 GPUs", Some(50.0), 9, reclaim, nothing),
     row("why", "gq --why of the last of 10,000 pending on 1,024 nodes of 8 GPUs all busy", None, 9, why_the_last, nothing),
+    row("why-limited", "the same where 16 accounts may hold 256 GPUs and run 20 jobs each", None, 9, why_limited, nothing),
 ];
 
 const fn row(
@@ -454,6 +455,26 @@ fn why_the_last() -> Bed {
     ended.into_iter().for_each(|run| bed.end(run));
     let last = bed.submit(spec(8, 4, 86_400)).expect("it fits when it is idle");
     (bed.ask, bed.naive) = (Some(last), false);
+    bed
+}
+
+/// The same of a queue that waits for limits first of all.
+fn why_limited() -> Bed {
+    let mut bed = full(1024, Backfill::First(100));
+    let account = |number: u32| {
+        let group = Limits { gpus: Some(GpuAmounts::all(256)), running_jobs: Some(20), ..Limits::default() };
+        Account { name: format!("account{number}"), group, ..Account::default() }
+    };
+    let mut config = (*bed.state.config).clone();
+    config.policy.accounts.extend((0..16).map(account).map(|account| (account.name.clone(), account)));
+    let config = Arc::new(config);
+    handle(&mut bed.state, &mut Vec::new(), Input::Configure { config }, bed.now).expect("configurations are not refused");
+    let ended: Vec<RunId> = bed.state.runs.values().take(100).map(|run| run.id).collect();
+    ended.into_iter().for_each(|run| bed.end(run));
+    enqueue(&mut bed, 10_000, 16);
+    bed.settle();
+    let last = bed.state.jobs.values().filter(|job| job.state == gmodel::JobState::Pending).map(|job| job.id).last();
+    (bed.ask, bed.naive) = (last, false);
     bed
 }
 

@@ -5,6 +5,7 @@ mod backfill;
 mod choices;
 mod headroom;
 mod kept;
+mod limited;
 mod pools;
 mod promises;
 mod reserved;

@@ -1,0 +1,200 @@
+//! Starts foretold of those who wait for a limit, a guarantee or the next period of a cap.
+
+use crate::world::{NOW, world};
+use crate::{PendingJob, RunningRun, Snapshot, WorkBudget, forecast, plan};
+use gmodel::policy::{Backfill, JobOrder};
+use gmodel::{JobId, RunId, Timestamp};
+use proptest::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// When each job is expected to start, seconds from now.
+fn starts(snapshot: &Snapshot) -> Vec<(u64, Option<i64>)> {
+    let all = snapshot.pending.iter().map(|job| job.id).collect();
+    let mut told: Vec<_> = forecast(snapshot, &all).iter().map(|one| (one.job.0, one.start.map(|at| at.since_secs(NOW)))).collect();
+    told.sort_unstable();
+    told
+}
+
+fn told(text: &str) -> Vec<(u64, Option<i64>)> {
+    starts(&world(text))
+}
+
+#[test]
+fn who_waits_for_a_limit_starts_when_a_run_that_holds_it_ends() {
+    let of = |policy: &str, job: &str| {
+        let text = format!(
+            "node n1 h100:8
+             node n2 h100:8
+             {policy}
+             run 1 a ann 4 on=n1 ago=100 limit=700 {job}
+             run 2 a bob 2 on=n1 ago=100 limit=400 {job}
+             job 10 a ann 4 limit=1000 {job}
+             job 11 a ann 1 limit=1000 {job}"
+        );
+        told(&text)
+    };
+    assert_eq!(of("account a limit=8", ""), [(10, Some(600)), (11, Some(0))], "who comes behind is within the limit, and takes of it");
+    assert_eq!(of("account a limit=9", ""), [(10, Some(300)), (11, Some(0))], "so much that the other run must be over, too");
+    assert_eq!(of("account a userjobs=1", ""), [(10, Some(600)), (11, Some(1600))], "of each user one run");
+    assert_eq!(of("qos q grpjobs=2\naccount a", "qos=q"), [(10, Some(300)), (11, Some(600))]);
+    assert_eq!(of("qos q usergpus=4\naccount a", "qos=q"), [(10, Some(600)), (11, Some(1600))]);
+    assert_eq!(of("account a grphours=1", ""), [(10, None), (11, Some(300))], "4 GPUs for 1000 s are more than that");
+    assert_eq!(of("account a limit=3", ""), [(10, None), (11, Some(600))], "more than the limit");
+    assert_eq!(of("account a", ""), [(10, Some(0)), (11, Some(0))]);
+}
+
+#[test]
+fn who_is_within_a_limit_before_another_and_runs_on_moves_him_on() {
+    let queue = |behind: &str| {
+        told(&format!(
+            "node n1 h100:8
+             node n2 h100:8
+             account a limit=8
+             run 1 a ann 4 on=n1 limit=100
+             run 2 a ann 4 on=n1 limit=200
+             job 10 a ann 8 limit=50
+             {behind}"
+        ))
+    };
+    assert_eq!(queue(""), [(10, Some(200))]);
+    assert_eq!(queue("job 11 a ann 4 limit=1000"), [(10, Some(1100)), (11, Some(100))]);
+    assert_eq!(queue("job 11 a ann 4 limit=100"), [(10, Some(200)), (11, Some(100))]);
+    assert_eq!(queue("job 11 a ann 4 limit=1000\njob 12 a ann 4 limit=1000"), [(10, Some(1200)), (11, Some(100)), (12, Some(200))]);
+}
+
+#[test]
+fn however_many_move_one_on_the_plan_has_an_end() {
+    // Each of one GPU passes those of eight before it, which it keeps waiting: in the end nobody is planned who does so.
+    let many: String = (11..400).map(|id| format!("job {id} a ann {} limit={}\n", if id % 4 == 0 { 8 } else { 1 }, 1000 + id * 37 % 911)).collect();
+    let told = told(&format!("node n1 h100:64\naccount a limit=8\nrun 1 a ann 4 on=n1 limit=100\njob 10 a ann 8 limit=50\n{many}"));
+    assert!(told.iter().all(|(_, start)| start.is_some()), "{told:?}");
+}
+
+#[test]
+fn a_run_without_an_end_and_a_limit_of_nothing_foretell_no_start() {
+    assert_eq!(told("node n1 h100:8\naccount a limit=4\nrun 1 a ann 4 on=n1\njob 10 a ann 1 limit=50"), [(10, None)]);
+    assert_eq!(told("node n1 h100:8\naccount a grpjobs=0\njob 10 a ann 1 limit=50"), [(10, None)]);
+}
+
+#[test]
+fn tasks_of_an_array_start_as_the_limit_lets_them() {
+    let snapshot = world(
+        "node n1 h100:8
+         account a limit=2
+         run 1 a ann 2 on=n1 limit=100
+         job 10 a ann 1 limit=50 tasks=5",
+    );
+    let told = forecast(&snapshot, &BTreeSet::from([JobId(10)]));
+    let tasks = told[0].tasks.as_ref().unwrap();
+    let at = |task| tasks.of(task).map(|at| at.since_secs(NOW));
+    assert_eq!((0..5).map(at).collect::<Vec<_>>(), [100, 100, 150, 150, 200].map(Some));
+}
+
+#[test]
+fn who_does_not_borrow_starts_when_the_guarantee_has_room() {
+    let of = |jobs: &str| {
+        told(&format!(
+            "node n1 h100:8
+             node n2 h100:8
+             account a g=4
+             account b g=4
+             run 1 a ann 4 on=n1 limit=100 class=g
+             run 2 a ann 2 on=n1 limit=300 class=b
+             run 3 b bob 2 on=n2 limit=900 class=g
+             {jobs}"
+        ))
+    };
+    assert_eq!(of("job 10 a ann 2 limit=50 noborrow"), [(10, Some(100))], "the borrowed run takes two of the four");
+    assert_eq!(of("job 10 a ann 4 limit=50 noborrow"), [(10, Some(300))], "all of them are free only after that");
+    assert_eq!(of("job 10 a ann 5 limit=50 noborrow"), [(10, None)]);
+    assert_eq!(of("job 10 b bob 4 limit=50 noborrow"), [(10, Some(900))]);
+    assert_eq!(of("job 10 a ann 2 limit=50"), [(10, Some(0))], "who borrows need not wait");
+    assert_eq!(of("job 10 a ann 4 limit=50 noborrow\njob 11 a ann 4 limit=50 noborrow"), [(10, Some(300)), (11, Some(350))]);
+    assert_eq!(of("job 10 a ann 4 limit=50 noborrow\njob 11 a ann 2 limit=900"), [(10, Some(900)), (11, Some(0))], "who borrows now is guaranteed then");
+}
+
+#[test]
+fn who_waits_for_a_cap_starts_in_its_next_period() {
+    // It is noon. Of 8 GPU-hours a day 6 are promised to what runs.
+    let of = |jobs: &str| {
+        told(&format!(
+            "node n1 h100:8
+             account a cap=8/day
+             run 1 a ann 3 on=n1 limit=7200
+             {jobs}"
+        ))
+    };
+    let (hour, midnight) = (3600, 12 * 3600);
+    assert_eq!(of("job 10 a ann 1 limit=7200"), [(10, Some(0))]);
+    assert_eq!(of("job 10 a ann 4 limit=3600"), [(10, Some(midnight - hour / 2))], "what is left is enough for the last half hour of the day");
+    assert_eq!(of("job 10 a ann 2 limit=3600\njob 11 a ann 4 limit=3600"), [(10, Some(0)), (11, Some(midnight))]);
+    assert_eq!(of("job 10 a ann 2 limit=3600\njob 11 a ann 8 limit=3600\njob 12 a ann 1 limit=3600"), [(10, Some(0)), (11, Some(midnight)), (12, Some(2 * midnight + midnight))]);
+    assert_eq!(of("job 10 a ann 8 limit=36000"), [(10, Some(midnight - hour / 4))], "only what is used of the period is asked");
+}
+
+/// What really becomes of a queue that nobody joins, where every run takes its whole limit.
+fn real_starts(mut snapshot: Snapshot) -> BTreeMap<JobId, Timestamp> {
+    let mut found = BTreeMap::new();
+    for _ in 0..1000 {
+        let told = plan(&snapshot, WorkBudget::default());
+        for start in &told.starts {
+            found.insert(start.job, snapshot.now);
+            let at = snapshot.pending.iter().position(|job| job.id == start.job).unwrap();
+            let PendingJob { spec, limit_secs, .. } = snapshot.pending.remove(at);
+            for share in &start.allocation {
+                snapshot.nodes.iter_mut().find(|node| node.id == share.node).unwrap().take(share);
+            }
+            let ends_by = limit_secs.map(|secs| snapshot.now.plus_secs(i64::from(secs)));
+            let mut run = RunningRun::new(RunId::new(start.job, 1), spec, start.allocation.to_vec(), ends_by);
+            (run.placed, run.started, run.class) = (snapshot.now, Some(snapshot.now), start.class);
+            snapshot.running.push(run);
+        }
+        snapshot.running.sort_by_key(|run| run.run);
+        if !told.starts.is_empty() {
+            continue;
+        }
+        let Some(next) = snapshot.running.iter().filter_map(|run| run.ends_by).min() else { break };
+        snapshot.now = next;
+        let ended = |run: &RunningRun| run.ends_by == Some(next);
+        for run in snapshot.running.iter().filter(|run| ended(run)) {
+            for share in &run.shares {
+                let node = snapshot.nodes.iter_mut().find(|node| node.id == share.node).unwrap();
+                node.free_cpus += share.cpus;
+                node.free_mem_bytes += share.mem_bytes;
+                node.runs -= 1;
+                share.gpus.slots().for_each(|slot| node.free_gpu_milli[usize::from(slot.0)] = 1000);
+            }
+        }
+        snapshot.running.retain(|run| !ended(run));
+    }
+    found
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 4000, ..ProptestConfig::default() })]
+    #[test]
+    fn who_waits_for_limits_alone_starts_when_it_was_foretold(
+        runs in prop::collection::vec((0..2usize, 0..3usize, 1..5u32, 1..20u32), 0..6),
+        jobs in prop::collection::vec((0..2usize, 0..3usize, 1..9u32, 1..20u32), 1..10),
+        limit in 4..13u64, user in 1..4u32, group in 4..20u64,
+    ) {
+        let (accounts, users) = (["a", "b"], ["ann", "bob", "cyd"]);
+        let mut text = format!("node n1 h100:128\naccount lab grpgpus={group}\naccount a under=lab limit={limit}\naccount b under=lab userjobs={user}\n");
+        for (at, (account, user, gpus, tens)) in runs.into_iter().enumerate() {
+            text.push_str(&format!("run {} {} {} {gpus} on=n1 limit={}\n", at + 1, accounts[account], users[user], tens * 10));
+        }
+        for (at, (account, user, gpus, tens)) in jobs.into_iter().enumerate() {
+            text.push_str(&format!("job {} {} {} {gpus} limit={}\n", at + 10, accounts[account], users[user], tens * 10));
+        }
+        let mut snapshot = world(&text);
+        let config = Arc::make_mut(&mut snapshot.config);
+        (config.scheduler.order, config.scheduler.backfill) = (JobOrder::Fifo, Backfill::All);
+        let real = real_starts(snapshot.clone());
+        for (job, start) in starts(&snapshot) {
+            let real = real.get(&JobId(job)).map(|at| at.since_secs(NOW));
+            prop_assert!(real.is_none() || start.is_some_and(|start| Some(start) >= real), "job {job}: {start:?}, really {real:?}\n{text}");
+            prop_assert!(start.is_none() || real.is_some(), "job {job}: {start:?}\n{text}");
+        }
+    }
+}
