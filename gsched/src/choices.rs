@@ -207,7 +207,10 @@ impl Pass<'_> {
 
     /// A reservation is gone for good: others may have its time.
     fn forget_not_before(&mut self) {
-        self.engine.shapes.list.iter_mut().for_each(|shape| shape.pass.not_before.clear());
+        for shape in &mut self.engine.shapes.list {
+            shape.pass.not_before.clear();
+            shape.pass.not_before_window.clear();
+        }
     }
 
     fn still_fits(&self, job: &PendingJob, one: &Reserved) -> bool {

@@ -695,8 +695,9 @@ impl<'a> Pass<'a> {
     pub fn search<T>(&mut self, job: &PendingJob, shape: ShapeId, look: impl FnOnce(&mut Search, &Ask) -> T) -> T {
         let engine = &mut *self.engine;
         let of = &engine.shapes.list[shape as usize];
+        let beyond_secs = i64::from(job.window_secs().saturating_sub(job.held_secs()));
         let avoid: Vec<usize> = job.avoid.iter().filter_map(|node: &NodeId| engine.cluster.place(*node)).collect();
-        let ask = Ask { shape: of, avoid: &avoid, only: None, most_leaves: most_leaves(job, self.snapshot.now) };
+        let ask = Ask { shape: of, avoid: &avoid, only: None, most_leaves: most_leaves(job, self.snapshot.now), beyond_secs };
         let mut search = Search {
             cluster: &engine.cluster,
             windows: &engine.windows,

@@ -78,6 +78,8 @@ pub struct Ask<'a> {
     pub only: Option<&'a FixedBitSet>,
     /// Leaf switches at most.
     pub most_leaves: Option<u32>,
+    /// So many seconds more than there must be room for no reservation of others may begin.
+    pub beyond_secs: i64,
 }
 
 /// Nodes in their order, those together that follow each other.
@@ -236,7 +238,13 @@ impl Search<'_> {
     /// Whether a node serves a need for a time.
     fn fits(&mut self, ask: &Ask, at: usize, need: &Need, from: Timestamp, to: Timestamp) -> bool {
         *self.probes_left = self.probes_left.saturating_sub(1);
-        self.cluster.fits(at, need, from, to) && self.windows.open(at, ask.shape.claim, from, to)
+        self.cluster.fits(at, need, from, to) && self.is_open(ask, at, from, to)
+    }
+
+    /// Whether reservations let a job be on a node that has room for a time.
+    #[inline]
+    fn is_open(&self, ask: &Ask, at: usize, from: Timestamp, to: Timestamp) -> bool {
+        self.windows.open(at, ask.shape.claim, from, to.plus_secs(ask.beyond_secs))
     }
 
     /// Whether the room of a node serves a part of a way for a time, which is the same since `looked.fits` began.
@@ -384,7 +392,7 @@ impl Search<'_> {
                 found.push(stretch.start..stretch.end.min(stretch.start.saturating_add(left)));
                 left -= here.min(left);
             } else {
-                let open = stretch.filter(|at| ask.may(*at) && windows.open(*at, ask.shape.claim, from, to));
+                let open = stretch.filter(|at| ask.may(*at) && windows.open(*at, ask.shape.claim, from, to.plus_secs(ask.beyond_secs)));
                 let mut open = stretches(open);
                 left -= cut(&mut open, left);
                 found.append(&mut open);
@@ -462,7 +470,7 @@ impl Search<'_> {
                     same_until = cluster.end_of_stretch(at);
                     serves = self.serves_beside_windows(ask, at, (way, part), from, to);
                 }
-                if !serves || !self.windows.open(at, ask.shape.claim, from, to) {
+                if !serves || !self.is_open(ask, at, from, to) {
                     continue;
                 }
                 match found.last_mut() {
@@ -500,7 +508,7 @@ impl Search<'_> {
             });
             let Some(score) = score else { continue };
             if best.as_ref().is_none_or(|(least, other)| (&score, at) < (least, *other))
-                && self.windows.open(at, ask.shape.claim, from, to)
+                && self.is_open(ask, at, from, to)
             {
                 best = Some((score, at));
             }
@@ -640,7 +648,7 @@ impl Search<'_> {
                 let Some(need) = ask.shape.need(way, part, self.cluster.nodes[*at].make) else { continue };
                 let room = self.cluster.room(*at);
                 let first = |from, until| room.first(need, from, secs, until);
-                let span = (start.0.max(time), secs, limit);
+                let span = (start.0.max(time), secs + ask.beyond_secs as u32, limit);
                 *start = match self.windows.first_beside(*at, ask.shape.claim, span, first) {
                     Some(found) => (found, true),
                     None => (limit, false),

@@ -98,9 +98,11 @@ impl RunLengths {
     }
 
     /// The picture with every run and every waiting job as long as it is expected to be. What nothing is known of keeps
-    /// its limit.
+    /// its limit; reservations still ask for the limit of a job that is to start beside or in them.
     pub fn believed(&self, mut picture: Snapshot) -> Snapshot {
         let now = picture.now;
+        // Passes go by limits: before a maintenance a job starts that is over by then with its limit.
+        let has_windows = !picture.policy.reservations.is_empty();
         for run in &mut picture.running {
             let from = run.started.unwrap_or(run.placed);
             let limit_secs = run.ends_by.map(|end| u32::try_from(end.since_millis(from) / 1000).unwrap_or(0));
@@ -111,8 +113,12 @@ impl RunLengths {
         }
         for job in &mut picture.pending {
             if let Some(secs) = self.expected_secs((&*job.spec).into(), job.limit_secs, -1) {
-                let most = job.limit_secs.unwrap_or(u32::MAX);
-                job.limit_secs = Some(u32::try_from(secs).unwrap_or(u32::MAX).min(most).max(1));
+                let (most, window) = (job.limit_secs.unwrap_or(u32::MAX), job.spec.time_min_secs.unwrap_or(job.held_secs()));
+                let believed = u32::try_from(secs).unwrap_or(u32::MAX).min(most).max(1);
+                job.limit_secs = Some(believed);
+                if has_windows && believed < window {
+                    job.window_secs = Some(window);
+                }
             }
         }
         picture

@@ -61,6 +61,9 @@ pub struct Shape {
     pub pass: OfPass,
 }
 
+/// Times before which a shape has no room that are kept where it depends on reservations, too.
+const MOST_WINDOWED: usize = 64;
+
 /// What the pass under way found out about a shape.
 #[derive(Clone, Debug, Default)]
 pub struct OfPass {
@@ -70,6 +73,8 @@ pub struct OfPass {
     pub refused_min_secs: Option<u32>,
     /// For each way: with so long a limit there is no room before. The longer the later.
     pub not_before: Vec<Vec<(u32, Timestamp)>>,
+    /// The same of those that reservations must let run for longer: way, seconds of both kinds, and when.
+    pub not_before_window: Vec<(usize, (u32, u32), Timestamp)>,
     /// It would have room but for what is kept for others.
     pub kept: Option<Reason>,
     /// Whether too few nodes have room for it at this moment, for whatever time.
@@ -82,6 +87,23 @@ impl OfPass {
         let known = self.not_before.get(way)?;
         let shorter = known.partition_point(|(shorter, _)| *shorter <= secs);
         known[..shorter].last().map(|(_, at)| *at)
+    }
+
+    /// Before which time a way has no room for so many seconds, with reservations that let it run for so many.
+    pub fn not_before_window(&self, way: usize, (secs, window): (u32, u32)) -> Option<Timestamp> {
+        let is_no_less = |one: &&(usize, (u32, u32), Timestamp)| one.0 == way && one.1.0 <= secs && one.1.1 <= window;
+        self.not_before_window.iter().filter(is_no_less).map(|(.., at)| *at).max()
+    }
+
+    pub fn note_not_before_window(&mut self, way: usize, (secs, window): (u32, u32), at: Timestamp) {
+        if self.not_before_window(way, (secs, window)).is_some_and(|known| at <= known) {
+            return;
+        }
+        // What it says more than, it stands for.
+        self.not_before_window.retain(|(of, (longer, later), known)| *of != way || *longer < secs || *later < window || *known > at);
+        if self.not_before_window.len() < MOST_WINDOWED {
+            self.not_before_window.push((way, (secs, window), at));
+        }
     }
 
     pub fn note_not_before(&mut self, way: usize, secs: u32, at: Timestamp) {

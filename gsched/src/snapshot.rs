@@ -111,11 +111,21 @@ pub struct Particulars {
     pub dependency: Option<Reason>,
     /// When its last run was preempted: it comes back, and is not preempted again at once.
     pub preempted: Option<Timestamp>,
+    /// Where its limit is one that it is believed to need: the limit it has. So long its reservation must last, and no other's begin.
+    pub window_secs: Option<u32>,
 }
 
 impl Usual for Particulars {
     fn usual() -> &'static Self {
-        static NONE: Particulars = Particulars { held_by: None, avoid: Vec::new(), positions: None, room: None, dependency: None, preempted: None };
+        static NONE: Particulars = Particulars {
+            held_by: None,
+            avoid: Vec::new(),
+            positions: None,
+            room: None,
+            dependency: None,
+            preempted: None,
+            window_secs: None,
+        };
         &NONE
     }
 }
@@ -142,6 +152,11 @@ impl PendingJob {
     /// Neither held, nor too early, nor waiting for another job.
     pub fn is_eligible(&self, now: Timestamp) -> bool {
         self.held_by.is_none() && self.eligible <= now && self.dependency.is_none()
+    }
+
+    /// For how long reservations must let it run that starts, seconds.
+    pub fn window_secs(&self) -> u32 {
+        self.particulars.window_secs.unwrap_or(self.held_secs())
     }
 
     /// One of several partitions is meant, and the others have entries of their own.

@@ -381,7 +381,7 @@ impl Pass<'_> {
             let (user, account) = (&job.spec.user.name, &job.spec.account);
             return wait(format!("reservation {name:?} is not for user {user:?} in account {account:?}"));
         }
-        let secs = job.spec.time_min_secs.unwrap_or(job.held_secs());
+        let secs = job.spec.time_min_secs.unwrap_or(job.window_secs());
         let one = &reserved.reservation;
         if !one.flex && secs > one.duration_secs {
             return wait(format!("asks for {secs} s, and reservation {name:?} lasts {} s", one.duration_secs));
@@ -402,7 +402,7 @@ impl Pass<'_> {
     pub(crate) fn is_admitted_later(&self, job: &PendingJob, shape: ShapeId) -> bool {
         let Some(own) = self.shape(shape).claim.own() else { return false };
         let reserved = &self.engine.windows.list[own];
-        let secs = job.spec.time_min_secs.unwrap_or(job.held_secs());
+        let secs = job.spec.time_min_secs.unwrap_or(job.window_secs());
         secs <= reserved.reservation.duration_secs && reserved.admits(job, &self.snapshot.policy)
     }
 
@@ -546,6 +546,9 @@ impl Pass<'_> {
         if !plain(job, of) {
             return self.now;
         }
+        if let Some(window) = job.particulars.window_secs {
+            return of.pass.not_before_window(way, (secs, window)).unwrap_or(self.now);
+        }
         let others = if job.is_choice() { None } else { self.refusals.not_before(&self.engine.shapes.list, shape, secs) };
         of.pass.not_before(way, secs).max(others).unwrap_or(self.now)
     }
@@ -554,6 +557,9 @@ impl Pass<'_> {
         let shapes = &mut self.engine.shapes.list;
         if !plain(job, &shapes[shape as usize]) {
             return;
+        }
+        if let Some(window) = job.particulars.window_secs {
+            return shapes[shape as usize].pass.note_not_before_window(way, (secs, window), at);
         }
         if !job.is_choice() && self.refusals.not_before(shapes, shape, secs).is_none_or(|known| known < at) {
             self.refusals.refuse_before(shape, secs, at);

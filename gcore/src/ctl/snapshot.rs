@@ -82,6 +82,7 @@ pub(super) fn pending_job(state: &State, job: &Job) -> PendingJob {
             room,
             dependency: dependency::reason(state, job.waits.as_deref()),
             preempted: job.preempted,
+            ..Particulars::default()
         }
         .into(),
     }

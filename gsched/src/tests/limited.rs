@@ -172,7 +172,7 @@ fn real_starts(mut snapshot: Snapshot) -> BTreeMap<JobId, Timestamp> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 4000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
     #[test]
     fn who_waits_for_limits_alone_starts_when_it_was_foretold(
         runs in prop::collection::vec((0..2usize, 0..3usize, 1..5u32, 1..20u32), 0..6),

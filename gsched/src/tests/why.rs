@@ -215,6 +215,31 @@ fn who_would_end_after_its_deadline_has_no_start() {
 }
 
 #[test]
+fn who_is_believed_to_be_short_starts_beside_reservations_with_its_whole_limit() {
+    let mut lengths = crate::run_lengths::RunLengths::default();
+    let whose = |user| crate::run_lengths::Whose { account: "", user, partition: "main" };
+    (0..8).for_each(|_| lengths.note(whose("ann"), Some(2000), 100));
+    let expected = |reservation: &str, job: &str| {
+        let picture = picture(&format!("reservation r {reservation}\nnode n1 h100:8\nrunning 1 n1 gpus=0-7 left=50\n{job}"));
+        let told = forecast(&lengths.believed(picture.clone()), &picture.pending.iter().map(|job| job.id).collect());
+        told.iter().map(|one| one.start.map(|at| at.since_secs(NOW))).collect::<Vec<_>>()
+    };
+    let job = "job gpus=8 user=ann time=2000";
+    assert_eq!(expected("maint from=2050 secs=500", job), [Some(50)]);
+    assert_eq!(expected("maint from=2049 secs=500", job), [Some(2549)], "a second is short");
+    assert_eq!(expected("maint from=60 secs=500", job), [Some(560)]);
+    assert_eq!(expected("user=bob from=1000 secs=500 daily", job), [Some(1500)], "which comes again, but not so soon");
+    let short = "job gpus=8 user=ann time=900";
+    assert_eq!(expected("maint from=1000 secs=500", &format!("{job}\n{short}\n{job}")), [Some(1500), Some(50), Some(1600)], "each by its own limit");
+    assert_eq!(expected("maint from=1000 secs=500", &format!("{short}\n{job}\n{short}")), [Some(50), Some(1500), Some(95)]);
+    // Its own must last for its limit.
+    let inside = "job gpus=8 user=ann time=2000 reservation=r";
+    assert_eq!(expected("user=ann from=100 secs=1999 daily", inside), [None]);
+    assert_eq!(expected("user=ann from=100 secs=2000 daily", inside), [Some(100)]);
+    assert_eq!(expected("user=ann from=100 secs=2050 daily", &format!("{inside}\n{inside}")), [Some(100), Some(86_500)], "100 s later it ends too soon");
+}
+
+#[test]
 fn another_type_or_partition_is_proposed() {
     check(
         "partition main nodes=n1
