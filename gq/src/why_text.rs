@@ -15,7 +15,10 @@ pub(crate) fn text(job: &WhyRow, times: &TimeFormat) -> String {
     let line = |blocker: &BlockerRow| {
         let what = if blocker.text.is_empty() { blocker.code.to_string() } else { format!("{}: {}", blocker.code, say(&blocker.text)) };
         let until = blocker.until.map(|at| format!("; until {} at the latest", times.print(at.0))).unwrap_or_default();
-        format!("{what}{until}\n")
+        let from = blocker.may_preempt_from.map(|at| {
+            format!("; from {} on runs may be ended for it, which are left alone until then", times.print(at.0))
+        });
+        format!("{what}{until}{}\n", from.unwrap_or_default())
     };
     let there = job.partition.as_ref().map(|name| format!("in {}: ", printable(name))).unwrap_or_default();
     job.blockers.iter().for_each(|blocker| text.push_str(&format!("  {there}{}", line(blocker))));

@@ -44,8 +44,42 @@ impl<'a> Candidates<'a> {
     /// As [`victims`]. Runs that it names are not named again for other jobs.
     pub fn victims(&mut self, job: &PendingJob, fits: &mut dyn FnMut(&BTreeSet<RunId>) -> bool) -> Option<Vec<Preempt>> {
         let (snapshot, ledger) = (self.snapshot, self.ledger);
-        self.known.get_or_insert_with(|| Known::new(snapshot, ledger)).victims(job, fits)
+        self.known.get_or_insert_with(|| Known::new(snapshot, ledger, snapshot.now)).victims(job, fits)
     }
+}
+
+/// When runs may first be ended for a job for which none may be now, as they have not run long enough yet; `fits` as in [`victims`].
+pub(crate) fn may_from(
+    snapshot: &Snapshot,
+    ledger: &Ledger,
+    job: &PendingJob,
+    fits: &mut dyn FnMut(&BTreeSet<RunId>) -> bool,
+) -> Option<Timestamp> {
+    let protected_until = |run: &RunningRun| {
+        let protected = run.leaves_by.is_none() && !run.charged && mode_of(snapshot, run) != PreemptMode::Off;
+        protected.then(|| run.started.unwrap_or(snapshot.now).plus_secs(least_secs(snapshot, run)))
+    };
+    let times: BTreeSet<Timestamp> = snapshot.running.iter().filter_map(protected_until).filter(|at| *at > snapshot.now).collect();
+    let times: Vec<Timestamp> = times.into_iter().collect();
+    let mut are_enough = |at: Timestamp| {
+        let known = Known::new(snapshot, ledger, at);
+        let eligible = known.eligible(job);
+        !eligible.is_empty() && fits(&eligible.iter().map(|one| known.runs[one.at].run.run).collect())
+    };
+    let last = *times.last()?;
+    if are_enough(snapshot.now) || !are_enough(last) {
+        return None;
+    }
+    // Of those who may be ended later none is missing who may be before.
+    let (mut low, mut high) = (0, times.len() - 1);
+    while low < high {
+        let middle = low + (high - low) / 2;
+        match are_enough(times[middle]) {
+            true => high = middle,
+            false => low = middle + 1,
+        }
+    }
+    Some(times[low])
 }
 
 struct Known<'a> {
@@ -145,7 +179,8 @@ struct Eligible {
 }
 
 impl<'a> Known<'a> {
-    fn new(snapshot: &'a Snapshot, ledger: &'a Ledger) -> Self {
+    /// With those who may be ended at a time.
+    fn new(snapshot: &'a Snapshot, ledger: &'a Ledger, at: Timestamp) -> Self {
         let mut known = Self {
             snapshot,
             ledger,
@@ -161,7 +196,7 @@ impl<'a> Known<'a> {
             if class == Some(RunClass::Borrowed) {
                 *known.borrowed.entry(lender_of(ledger, account)).or_default() += gpus;
             }
-            let Some(mode) = preemptible(snapshot, run) else { continue };
+            let Some(mode) = preemptible(snapshot, run, at) else { continue };
             for share in &run.shares {
                 if let Ok(node) = snapshot.nodes.binary_search_by_key(&share.node, |node| node.id) {
                     known.on_node[node].push(known.runs.len());
@@ -498,14 +533,18 @@ fn mode_of(snapshot: &Snapshot, run: &RunningRun) -> PreemptMode {
     own.unwrap_or_else(of_partition)
 }
 
-/// How a run may be ended, if it may: not where it is switched off, nor before it ran long enough.
-fn preemptible(snapshot: &Snapshot, run: &RunningRun) -> Option<PreemptMode> {
-    let qos = snapshot.policy.qos.get(&run.spec.qos);
+/// How a run may be ended at a time, if it may: not where it is switched off, nor before it ran long enough.
+fn preemptible(snapshot: &Snapshot, run: &RunningRun, at: Timestamp) -> Option<PreemptMode> {
     let mode = mode_of(snapshot, run);
+    let ran_secs = at.since_secs(run.started.unwrap_or(snapshot.now));
+    (mode != PreemptMode::Off && ran_secs >= least_secs(snapshot, run)).then_some(mode)
+}
+
+/// For how long a run is left alone.
+fn least_secs(snapshot: &Snapshot, run: &RunningRun) -> i64 {
+    let qos = snapshot.policy.qos.get(&run.spec.qos);
     let came_back_secs = if run.preempted.is_some() { snapshot.config.scheduler.preempt.min_run_secs } else { 0 };
-    let least_secs = qos.map_or(0, |qos| qos.min_run_secs).max(came_back_secs);
-    let ran_secs = snapshot.now.since_secs(run.started.unwrap_or(snapshot.now));
-    (mode != PreemptMode::Off && ran_secs >= i64::from(least_secs)).then_some(mode)
+    i64::from(qos.map_or(0, |qos| qos.min_run_secs).max(came_back_secs))
 }
 
 fn candidate<'a>(

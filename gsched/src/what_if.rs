@@ -11,10 +11,10 @@ use crate::plan::Preempt;
 use crate::rooms::RoomId;
 use crate::shape::ShapeId;
 use crate::snapshot::{PendingJob, Snapshot};
-use crate::preempt::{promised_guarantee, stands_still};
+use crate::preempt::{self, promised_guarantee, stands_still};
 use gmodel::policy::{ALL_GPUS, PreemptMode};
 use gmodel::run::NodeShare;
-use gmodel::{GpuSet, Reason, ReasonCode, RunClass, RunId};
+use gmodel::{GpuSet, Reason, ReasonCode, RunClass, RunId, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A plan is entered so much later than its snapshot was made, at most: runs that it ends leave no later than is expected here.
@@ -180,6 +180,16 @@ impl Pass<'_> {
         self.promise_idle(job, shape, &victims);
         self.preempt(job, victims);
         Some(reason)
+    }
+
+    /// When runs may be ended for a job that waits for room, which are left alone until then; `None` where none would help, or some may
+    /// be ended now.
+    pub(crate) fn may_preempt_from(&mut self, job: &PendingJob, shape: ShapeId) -> Option<Timestamp> {
+        let frozen = self.frozen.filter(|_| !self.leaving.for_job.contains_key(&job.id))?;
+        let way = &self.shape(shape).ways.first()?.take;
+        self.ledger.check_but_idle(job, way).ok()?;
+        let snapshot = self.snapshot;
+        preempt::may_from(snapshot, frozen, job, &mut |gone| self.fits_without(job, shape, gone))
     }
 
     /// What a job needs beyond what those leave who go for it stays idle for it.

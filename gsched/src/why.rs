@@ -63,6 +63,9 @@ pub struct Blocker {
     /// When it goes away by itself, where that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<Timestamp>,
+    /// From when on runs may be ended for it that are in its way, if they must run for so long first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub may_preempt_from: Option<Timestamp>,
 }
 
 /// The node that comes nearest to what a job needs of one.
@@ -168,7 +171,12 @@ impl Engine {
 
 impl Pass<'_> {
     fn explain(&mut self, job: &PendingJob, partition: Option<usize>, ahead: u32) -> Here {
-        let blockers = self.blockers(job, partition);
+        let mut blockers = self.blockers(job, partition);
+        if let (Some(partition), Some(room)) = (partition, blockers.iter_mut().find(|blocker| blocker.nearest.is_some())) {
+            let shape = self.shape_of(job, partition);
+            let from = self.may_preempt_from(job, shape);
+            room.may_preempt_from = from.filter(|from| room.until.is_none_or(|until| *from < until));
+        }
         let help = partition.filter(|_| !blockers.is_empty()).map(|partition| change::find(self, job, partition));
         let partition = job.is_choice().then(|| job.spec.partition.clone());
         let starts_now = blockers.is_empty();
@@ -362,7 +370,7 @@ impl Pass<'_> {
 
 impl Blocker {
     fn of(reason: Reason) -> Self {
-        Self { code: reason.code, text: reason.text.to_string(), nearest: None, until: None }
+        Self { code: reason.code, text: reason.text.to_string(), nearest: None, until: None, may_preempt_from: None }
     }
 }
 

@@ -118,6 +118,10 @@ fn foretell(state: &State, actor: Actor, command: Command, outlook: &Outlook, no
         let last = forecast.and_then(|told| told.tasks.as_ref()?.last()).filter(|_| count > 1);
         text.push_str(&last.map_or(String::new(), |at| format!("; the last of its {count} tasks by about {at}")));
     }
+    let protected_until = why.iter().flat_map(|why| &why.blockers).find_map(|blocker| blocker.may_preempt_from);
+    if let Some(from) = protected_until.filter(|_| give_way == 0) {
+        text.push_str(&format!("; from {from} on runs of others may be ended for it, which are left alone until then"));
+    }
     let entry = picture.pending.iter().find(|job| job.id == id);
     let holds = |change: &&Change| {
         let again = entry.zip(asked_for.as_deref()).filter(|(entry, _)| change.starts <= now && entry.spec.request.nodes_any);

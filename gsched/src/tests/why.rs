@@ -291,6 +291,31 @@ fn who_others_make_room_for_is_expected_when_they_are_gone() {
 }
 
 #[test]
+fn who_may_preempt_runs_later_is_told_from_when() {
+    let told = |runs: &str| {
+        let snapshot = crate::world::world(&format!(
+            "node n1 h100:4
+             qos low min=600 mode=requeue
+             qos off min=600 mode=off
+             qos any mode=requeue
+             qos high preempts=low,off,any
+             {runs}
+             job 10 a ann 4 qos=high limit=100"
+        ));
+        let why = why(&snapshot, JobId(10)).unwrap();
+        let secs = |at: Option<gmodel::Timestamp>| at.map(|at| at.since_secs(crate::world::NOW));
+        (secs(why.blockers[0].may_preempt_from), secs(why.blockers[0].until), secs(why.forecast.unwrap().start))
+    };
+    let low = "run 1 a bob 3 on=n1 qos=low ago=100 limit=7200";
+    assert_eq!(told(low), (Some(500), Some(7100), Some(7100)));
+    assert_eq!(told(&format!("{low}\nrun 2 a bob 1 on=n1 qos=low ago=50 limit=7200")), (Some(550), Some(7150), Some(7150)), "both must go");
+    assert_eq!(told(&format!("{low}\nrun 2 a bob 1 on=n1 qos=any ago=50 limit=7200")), (Some(500), Some(7150), Some(7150)));
+    assert_eq!(told(&format!("{low}\nrun 2 a bob 1 on=n1 qos=off ago=50 limit=7200")), (None, Some(7150), Some(7150)), "one is never ended for others");
+    assert_eq!(told("run 1 a bob 3 on=n1 qos=any ago=100 limit=7200"), (None, Some(7100), Some(40)), "it may be now");
+    assert_eq!(told("run 1 a bob 3 on=n1 qos=low ago=100 limit=550"), (None, Some(450), Some(450)), "it is over before");
+}
+
+#[test]
 fn forecasts_follow_the_queue() {
     let snapshot = picture(
         "node n1 h100:8

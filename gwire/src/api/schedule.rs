@@ -173,6 +173,9 @@ pub struct BlockerRow {
     /// When it goes away by itself, where that is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub until: Option<Instant>,
+    /// From when on runs may be ended for it that are in its way, if they must run for so long first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub may_preempt_from: Option<Instant>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nearest: Option<NearestRow>,
 }
