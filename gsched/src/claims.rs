@@ -182,6 +182,12 @@ impl Pass<'_> {
         nodes
     }
 
+    /// How many more tasks of its array may start: all of its records count.
+    pub(crate) fn array_room(&self, job: &PendingJob) -> u32 {
+        let started = job.capped_array().and_then(|array| self.in_arrays.get(&array));
+        job.room.map_or(u32::MAX, |room| room.saturating_sub(started.map_or(0, |tasks| tasks.len() as u32)))
+    }
+
     pub(crate) fn licences_now(&self, job: &PendingJob, secs: u32) -> Result<(), Wait> {
         let now = self.snapshot.now;
         for (name, count) in &job.spec.licences {

@@ -320,6 +320,8 @@ pub(crate) struct Pass<'a> {
     pub(crate) refusals: Refusals,
     /// Whole nodes that partitions keep idle.
     pub(crate) kept_nodes: Vec<KeptNodes>,
+    /// Tasks that were started, and whose runs are still to come, by the array with a cap that they are of.
+    pub(crate) in_arrays: BTreeMap<JobId, BTreeSet<JobId>>,
     /// What became of jobs that wait in several partitions.
     pub(crate) choices: Choices,
     pub(crate) probes_left: u64,
@@ -404,6 +406,7 @@ impl<'a> Pass<'a> {
             later: None,
             refusals: Refusals::default(),
             kept_nodes: kept_nodes(snapshot),
+            in_arrays: BTreeMap::new(),
             choices: Choices::default(),
             probes_left: budget.node_probes,
             starts_left: budget.starts,
@@ -453,6 +456,7 @@ impl<'a> Pass<'a> {
             is_set_aside,
             makes_room,
             started,
+            in_arrays: self.in_arrays,
         };
         let Some(slices) = self.slices else { return (self.plan, left) };
         let rest = self.plan.beyond(slices.handed);
@@ -531,6 +535,9 @@ impl<'a> Pass<'a> {
             }
             return Some(reason);
         }
+        if job.positions.is_none() && self.array_room(job) == 0 {
+            return Some(array_limit());
+        }
         if self.must_not_pass(self.shape(shape).partition) {
             return Some(self.shape(shape).behind.clone());
         }
@@ -540,7 +547,7 @@ impl<'a> Pass<'a> {
             None => self.start(job, job.id, shape).err().map(|wait| (wait, 1)),
             Some(positions) => {
                 let elsewhere = self.choices.settled_of(job);
-                let mut room = job.room.unwrap_or(u32::MAX).saturating_sub(elsewhere.len() as u32);
+                let mut room = self.array_room(job);
                 let mut left = None;
                 let open = positions.iter().filter(|position| !elsewhere.contains(&JobId(job.id.0 + u64::from(*position))));
                 for (done, position) in (elsewhere.len() as u32..).zip(open) {
@@ -764,6 +771,9 @@ impl<'a> Pass<'a> {
             let held = self.ledger.take(job, take, class);
             self.foretell_start(job, &held, class, shorter.or(job.limit_secs));
             self.ledger.expect(id, held);
+        }
+        if let Some(array) = job.capped_array() {
+            self.in_arrays.entry(array).or_default().insert(id);
         }
         let partition = job.is_choice().then(|| job.spec.partition.clone());
         if partition.is_some() {

@@ -17,7 +17,7 @@ use crate::snapshot::Snapshot;
 use crate::walk::{Turns, nobody};
 use gmodel::policy::Backfill;
 use gmodel::{JobId, NodeId, RunId};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 /// What differs between two snapshots.
@@ -58,6 +58,8 @@ pub(crate) struct Left {
     pub makes_room: bool,
     /// Jobs that were started and have no run yet that is known here.
     pub started: BTreeSet<JobId>,
+    /// Tasks among them, by the array with a cap that they are of.
+    pub in_arrays: BTreeMap<JobId, BTreeSet<JobId>>,
 }
 
 /// A job that waits for room.
@@ -109,9 +111,11 @@ impl Engine {
         let now = self.cluster.now;
         let mut pass = Pass::new(self, snapshot, budget, ledger);
         pass.now = now;
-        pass.reserved = left.reserved;
+        (pass.reserved, pass.in_arrays) = (left.reserved, left.in_arrays);
+        // Those whose runs have come count for the cap as it is now.
+        pass.in_arrays.values_mut().for_each(|tasks| tasks.retain(|task| left.started.contains(task)));
         pass.refill(&freed, &mut left.started, &queue);
-        left.reserved = pass.reserved;
+        (left.reserved, left.in_arrays) = (pass.reserved, pass.in_arrays);
         left.ledger = keeps.then_some(pass.ledger);
         let plan = pass.plan;
         std::mem::swap(&mut self.queue, &mut queue);
@@ -224,7 +228,7 @@ impl Pass<'_> {
         for (hold, nodes) in own.iter().flat_map(|own| &own.holds) {
             nodes.clone().for_each(|at| self.engine.cluster.touch(at).release(hold));
         }
-        let mut room = job.room.unwrap_or(u32::MAX);
+        let mut room = self.array_room(job);
         let ids: Vec<JobId> = match &job.positions {
             None => vec![job.id],
             Some(positions) => positions.iter().map(|position| JobId(job.id.0 + u64::from(position))).collect(),

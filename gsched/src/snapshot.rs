@@ -107,6 +107,8 @@ pub struct Particulars {
     pub positions: Option<RangeSet>,
     /// How many more tasks of its array may run at once; `None` is no cap.
     pub room: Option<u32>,
+    /// Of a task with a record of its own whose array has a cap: that array.
+    pub array: Option<JobId>,
     /// What its dependency says; `None`: met, or there is none.
     pub dependency: Option<Reason>,
     /// When its last run was preempted: it comes back, and is not preempted again at once.
@@ -122,6 +124,7 @@ impl Usual for Particulars {
             avoid: Vec::new(),
             positions: None,
             room: None,
+            array: None,
             dependency: None,
             preempted: None,
             window_secs: None,
@@ -152,6 +155,12 @@ impl PendingJob {
     /// Neither held, nor too early, nor waiting for another job.
     pub fn is_eligible(&self, now: Timestamp) -> bool {
         self.held_by.is_none() && self.eligible <= now && self.dependency.is_none()
+    }
+
+    /// The array that it, or each of its tasks, is of, where that has a cap.
+    pub fn capped_array(&self) -> Option<JobId> {
+        let array = if self.positions.is_some() { Some(self.id) } else { self.array };
+        array.filter(|_| self.room.is_some())
     }
 
     /// For how long reservations must let it run that starts, seconds.

@@ -80,6 +80,7 @@ pub(super) fn pending_job(state: &State, job: &Job) -> PendingJob {
             avoid,
             positions: None,
             room,
+            array: job.task.filter(|_| room.is_some()).map(|task| task.array),
             dependency: dependency::reason(state, job.waits.as_deref()),
             preempted: job.preempted,
             ..Particulars::default()

@@ -395,6 +395,39 @@ fn the_one_who_waits_longest_for_what_is_freed_gets_it() {
     assert_eq!(engine.after(&snapshot, &other, all()), None, "that takes a full pass");
 }
 
+/// An array of id 10 with a cap of two: tasks 1 and 2, and 0 and 3 with records of their own, behind them a job of 6 GPUs.
+fn capped(cluster: &str) -> Snapshot {
+    let mut snapshot = picture(&format!("{cluster}\njob gpus=1 time=100 array=3 room=2\njob gpus=1 time=100 room=2\njob gpus=1 time=100 room=2\njob gpus=6 time=100"));
+    for (at, id) in [(1, 10), (2, 13)] {
+        snapshot.pending[at].id = JobId(id);
+        snapshot.pending[at].array = Some(JobId(10));
+    }
+    let mut between = gmodel::array_spec::RangeSet::new();
+    (1..3).for_each(|position| drop(between.insert(position)));
+    snapshot.pending[0].positions = Some(between);
+    snapshot
+}
+
+#[test]
+fn all_records_of_an_array_count_for_its_cap() {
+    let started = |plan: &Plan| plan.starts.iter().map(|start| start.job.0).collect::<Vec<_>>();
+    let snapshot = capped("node n1 h100:8");
+    let told = plan(&snapshot, all());
+    let of_array = started(&told).into_iter().filter(|id| *id < 40).count();
+    assert_eq!((of_array, started(&told).contains(&40)), (2, true), "who is behind gets what the others may not have: {told:?}");
+    let waits = told.reasons.iter().chain(&told.array_reasons).filter(|(_, reason)| reason.code == ReasonCode::JobArrayTaskLimit);
+    assert_eq!(waits.count(), 2);
+    let mut free = snapshot.clone();
+    free.pending.iter_mut().for_each(|job| job.array = None);
+    assert_eq!(started(&plan(&free, all())).len(), 4, "tasks of other arrays do not count: two, one and one");
+    // What a pass started counts in the quick ones after it, whose snapshot knows no run of it yet.
+    let mut snapshot = capped("node n1 h100:4\nnode n2 h100:1\nrunning 1 n1 gpus=0-3 left=1000");
+    let mut engine = Engine::default();
+    assert_eq!(engine.plan(&snapshot, all()).starts.len(), 1);
+    let changes = end(&mut snapshot, 0);
+    assert_eq!(engine.after(&snapshot, &changes, all()).unwrap().starts.len(), 1);
+}
+
 #[test]
 fn a_pass_that_was_cut_short_comes_further_the_next_time() {
     let mut text = String::from("backfill all\nnode n1 h100:8\nnode n2 h100:1\nrunning 1 n1 gpus=0-7 left=100\n");
