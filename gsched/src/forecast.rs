@@ -38,6 +38,9 @@ impl Engine {
     /// As [`forecast`], with a bound.
     pub fn forecast(&mut self, snapshot: &Snapshot, jobs: &BTreeSet<JobId>, budget: WorkBudget) -> Vec<Forecast> {
         let mut found: Vec<Forecast> = Vec::new();
+        let mut places: BTreeMap<(JobId, bool), usize> = BTreeMap::new();
+        // Of those that wait in several partitions.
+        let mut partitions: BTreeMap<(JobId, u32), String> = BTreeMap::new();
         let mut left = snapshot.pending.iter().filter(|job| jobs.contains(&job.id)).count();
         let mut ahead: BTreeMap<Option<usize>, u32> = BTreeMap::new();
         let (plan, left) = self.walk(snapshot, budget, Some(u32::MAX), &mut |pass, job, partition| {
@@ -48,20 +51,25 @@ impl Engine {
             if jobs.contains(&job.id) {
                 left -= 1;
                 let tasks = job.positions.as_ref().map(|_| ArrayStarts::default());
-                let known = found.iter_mut().find(|told| job.is_choice() && told.is_of(job.id, tasks.is_some()));
-                match known {
-                    Some(told) => told.ahead = told.ahead.min(*before),
-                    None => found.push(Forecast { job: job.id, start: None, nodes: Vec::new(), partition: None, ahead: *before, tasks }),
+                if job.is_choice() {
+                    partitions.insert((job.id, job.spec.choice()), job.spec.partition.clone());
+                }
+                match places.get(&(job.id, tasks.is_some())) {
+                    Some(place) => found[*place].ahead = found[*place].ahead.min(*before),
+                    None => {
+                        places.insert((job.id, tasks.is_some()), found.len());
+                        found.push(Forecast { job: job.id, start: None, nodes: Vec::new(), partition: None, ahead: *before, tasks });
+                    }
                 }
             }
             *before += 1;
             true
         });
         for one in left.reserved.iter().filter(|one| !one.holds.is_empty()) {
-            let is_first = |told: &&mut Forecast| told.is_of(one.job, one.is_array) && told.start.is_none_or(|start| one.at < start);
-            if let Some(told) = found.iter_mut().find(is_first) {
+            let Some(told) = places.get(&(one.job, one.is_array)).map(|place| &mut found[*place]) else { continue };
+            if told.start.is_none_or(|start| one.at < start) {
                 told.start = Some(one.at);
-                told.partition = partition_of(snapshot, one.job, one.choice);
+                told.partition = partitions.get(&(one.job, one.choice)).cloned();
                 let mut nodes: Vec<usize> = one.nodes().collect();
                 nodes.sort_unstable();
                 told.nodes = nodes.into_iter().map(|at| snapshot.nodes[at].id).collect();
@@ -106,9 +114,6 @@ impl Forecast {
         }
     }
 
-    fn is_of(&self, job: JobId, is_array: bool) -> bool {
-        self.job == job && self.tasks.is_some() == is_array
-    }
 }
 
 /// Whether a waiting array means a task.
@@ -128,10 +133,4 @@ fn starts_of_tasks(snapshot: &Snapshot, array: &PendingJob, planned: Vec<Timesta
     let waits_for_itself = array.room == Some(0) && array.held_by.is_none() && array.dependency.is_none();
     let is_known = !planned.is_empty() || waits_for_itself;
     ArrayStarts::new(snapshot.now, waiting, planned, &ends, array.limit_secs.filter(|_| is_known))
-}
-
-/// The name of one of the partitions of a job that waits in several.
-fn partition_of(snapshot: &Snapshot, job: JobId, choice: u32) -> Option<String> {
-    let entry = snapshot.pending.iter().find(|one| one.id == job && one.is_choice() && one.spec.choice() == choice)?;
-    Some(entry.spec.partition.clone())
 }

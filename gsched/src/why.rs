@@ -105,6 +105,15 @@ pub fn why(snapshot: &Snapshot, job: JobId) -> Option<Why> {
 impl Engine {
     /// As [`why`], with a bound.
     pub fn why(&mut self, snapshot: &Snapshot, job: JobId, budget: WorkBudget) -> Option<Why> {
+        let mut found = self.why_now(snapshot, job, budget)?;
+        if !found.starts_now {
+            found.forecast = self.forecast(snapshot, &BTreeSet::from([job]), budget).pop();
+        }
+        Some(found)
+    }
+
+    /// The same without the forecast.
+    pub fn why_now(&mut self, snapshot: &Snapshot, job: JobId, budget: WorkBudget) -> Option<Why> {
         let entry = snapshot.pending.iter().find(|one| one.id == job)?;
         let is_array = entry.positions.is_some();
         let entries = || snapshot.pending.iter().filter(|one| one.id == job && one.positions.is_some() == is_array);
@@ -122,9 +131,6 @@ impl Engine {
             if found.changes.is_empty() {
                 found.changes.extend(help.later);
             }
-        }
-        if !found.starts_now {
-            found.forecast = self.forecast(snapshot, &BTreeSet::from([job]), budget).pop();
         }
         Some(found)
     }

@@ -4,7 +4,8 @@
 
 use super::{Site, alternatives};
 use super::error::ApiError;
-use super::outlook::{blocker_rows, change_row, expected_starts, interval_text, names};
+use super::foreseen::expected_starts;
+use super::outlook::{blocker_rows, change_row, interval_text, names};
 use super::permission::Caller;
 use super::policy::borrow_note;
 use super::row::{Row, View};
@@ -47,7 +48,7 @@ async fn foresee(site: &Site, actor: &Actor, spec: JobSpec) -> Result<DryRun, Ap
     let command = site.core.knowing_the_past(command).await?;
     let state = site.core.view().await;
     let now = super::now();
-    let _turn = site.app.outlook_turn().await;
+    let _turn = site.app.foresight().turn().await;
     let (outlook, actor) = (site.app.outlook().clone(), actor.clone());
     let task = tokio::task::spawn_blocking(move || consider(state, actor, command, &outlook, now));
     task.await.map_err(|_| ApiError::unavailable("the dry run failed; this is a bug"))?
@@ -92,7 +93,8 @@ fn foretell(state: &State, actor: Actor, command: Command, outlook: &Outlook, no
     let give_way = going().count();
     // They stand still within seconds, and their ends say nothing of this job's start.
     let freezes = give_way > 0 && going().all(|preempt| preempt.mode == PreemptMode::Suspend);
-    let why = Engine::default().why(&picture, id, WorkBudget { starts: usize::MAX, ..WorkBudget::default() });
+    let mut engine = Engine::default();
+    let why = engine.why(&picture, id, WorkBudget { starts: usize::MAX, ..WorkBudget::default() });
     let mut text = format!("would wait in partition {partition} ({})", reason.code);
     match give_way {
         0 if reason.text.is_empty() => {}
@@ -111,7 +113,7 @@ fn foretell(state: &State, actor: Actor, command: Command, outlook: &Outlook, no
     if let Some(start) = start {
         let there = forecast.and_then(|told| told.partition.as_ref()).map_or(String::new(), |name| format!(" in partition {name}"));
         text.push_str(&format!("; would start by {start} on {nodelist}{there}"));
-        let expected = expected_starts(&picture, &BTreeSet::from([id]), outlook);
+        let expected = expected_starts(&mut engine, &picture, &BTreeSet::from([id]), outlook);
         let expected = expected.first().and_then(|one| one.start);
         interval = expected.and_then(|expected| outlook.interval(&partition, now, Plans { expected, at_limits: start }, now));
         text.push_str(&interval.as_ref().map(interval_text).unwrap_or_default());

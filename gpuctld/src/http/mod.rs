@@ -12,6 +12,7 @@ mod differences;
 mod dry_run;
 mod error;
 mod filter;
+mod foreseen;
 mod gpus;
 mod hook;
 mod idle;
@@ -135,8 +136,7 @@ pub struct App {
     policy_turn: tokio::sync::Mutex<()>,
     /// False once a look showed that there are none, until the policy changes.
     may_have_quotas: AtomicBool,
-    /// Questions about the future are worked out one at a time.
-    outlook_turn: tokio::sync::Mutex<()>,
+    foresight: foreseen::Foresight,
     outlook: Outlook,
     rank_cache: ranks::RankCache,
     requests: Mutex<BTreeMap<String, Arc<Histogram>>>,
@@ -160,7 +160,7 @@ impl App {
             hook: hook::HookProcess::default(),
             policy_turn: tokio::sync::Mutex::default(),
             may_have_quotas: AtomicBool::new(true),
-            outlook_turn: tokio::sync::Mutex::default(),
+            foresight: foreseen::Foresight::default(),
             outlook: Outlook::default(),
             rank_cache: ranks::RankCache::default(),
             requests: Mutex::default(),
@@ -191,9 +191,9 @@ impl App {
         self.policy_turn.lock().await
     }
 
-    /// Held while a question about the future is worked out.
-    async fn outlook_turn(&self) -> tokio::sync::MutexGuard<'_, ()> {
-        self.outlook_turn.lock().await
+    /// Plans that are made for those who ask.
+    fn foresight(&self) -> &foreseen::Foresight {
+        &self.foresight
     }
 
     /// What is known of how starts turn out.

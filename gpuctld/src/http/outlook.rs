@@ -1,10 +1,11 @@
 //! `GET /v1/jobs/{id}/why` and `/v1/starts`: what stands in a job's way, what would start it, and when it starts.
 //!
-//! Asked of gsched over a picture of the state, one question at a time: a long queue costs seconds of one processor, and
-//! who asks often must not slow down the others.
+//! Asked of gsched over a picture of the state: the plans that foretell are shared (`foreseen`), the rest is worked out for each
+//! question by itself.
 
 use super::error::ApiError;
 use super::filter::{JobFilter, job_query};
+use super::foreseen::{Foreseen, WORK};
 use super::lookup::job_name;
 use super::nodes::mark_row;
 use super::permission::{Caller, Sight};
@@ -13,28 +14,29 @@ use super::row::{Row, View, positions};
 use super::{Site, now};
 use axum::Json;
 use axum::extract::{Path, State as Shared};
-use gcore::ctl::{State, snapshot};
+use gcore::ctl::State;
 use crate::outlook::{Outlook, plans};
 use gmodel::{Instant, JobId, NodeId, ReasonCode, Timestamp, hostlist};
 use gsched::calibration::Plans;
-use gsched::{Change, Engine, Forecast, Snapshot, Why, WorkBudget};
+use gsched::{Change, Engine, Forecast, Why};
 use gwire::api::{BlockerRow, ChangeRow, ElsewhereRow, IntervalRecord, JobQuery, LastTaskRow, NearestRow, SCHEMA, StartInterval, StartRow, WhyRow};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Jobs that one question of why may name: tasks of an array wait for much the same.
 const MAX_WHYS: usize = 20;
-/// Steps of work of one question.
-const WORK: WorkBudget = WorkBudget { node_probes: 200_000_000, starts: usize::MAX };
 
 pub(super) async fn why(caller: Caller, Shared(site): Shared<Site>, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
     let name = job_name(&id)?;
-    let state = site.core.view().await;
     let query = JobQuery { state: "all".to_owned(), ..JobQuery::default() };
     let filter = JobFilter::new(&query)?.with_ids(vec![name]);
-    let _turn = site.app.outlook_turn().await;
+    let state = site.core.view().await;
+    let asked = entries(&state, &Sight::of(&caller, &state), &filter, now(), MAX_WHYS);
+    drop(state);
+    let foreseen = site.app.foresight().of(&site, &asked).await?;
+    let _turn = site.app.foresight().turn().await;
     let outlook = site.app.outlook().clone();
-    let task = tokio::task::spawn_blocking(move || why_rows(&state, &Sight::of(&caller, &state), &filter, &outlook, now()));
+    let task = tokio::task::spawn_blocking(move || why_rows(&foreseen, &Sight::of(&caller, &foreseen.state), &filter, &outlook));
     let rows = task.await.map_err(|_| ApiError::unavailable("the answer could not be worked out; this is a bug"))?;
     if rows.is_empty() {
         let text = format!("there is no job {id} in the queue that you may see. `gacct -j {id}` says how it ended, if it ran");
@@ -43,35 +45,36 @@ pub(super) async fn why(caller: Caller, Shared(site): Shared<Site>, Path(id): Pa
     Ok(Json(json!({"schema": SCHEMA, "jobs": rows})))
 }
 
-fn why_rows(state: &State, sight: &Sight, filter: &JobFilter, outlook: &Outlook, now: Timestamp) -> Vec<WhyRow> {
-    let view = View::new(state, now);
+/// What is meant and visible, those that wait first.
+fn rows_meant<'s>(view: View<'s>, sight: &Sight, filter: &JobFilter) -> Vec<Row<'s>> {
     let mut rows = Vec::new();
     filter.each(view, sight, |row| rows.push(row));
     rows.sort_by_key(|row| (!row.is_pending(), row.id()));
-    rows.truncate(MAX_WHYS);
-    let picture = rows.iter().any(|row| row.is_pending()).then(|| snapshot(state, now));
-    let explained = |row: &Row| {
-        let why = picture.as_ref().filter(|_| row.is_pending());
-        why_row(state, view, row, why.and_then(|picture| Engine::default().why(picture, entry_of(row), WORK)), now)
-    };
-    let mut told: Vec<WhyRow> = rows.iter().map(explained).collect();
-    let Some(picture) = &picture else { return told };
-    let waits = |row: &Row, told: &WhyRow| row.is_pending() && told.expected_start.is_some();
-    let asked: BTreeSet<JobId> = rows.iter().zip(&told).filter(|(row, told)| waits(row, told)).map(|(row, _)| entry_of(row)).collect();
-    let expected = expected_starts(picture, &asked, outlook);
-    for (row, told) in rows.iter().zip(&mut told) {
-        let plans = start_of(&expected, row).zip(told.expected_start).map(|(expected, Instant(at_limits))| Plans { expected, at_limits });
-        told.interval = plans.and_then(|plans| outlook.interval(&row.spec().partition, row.eligible(), plans, now));
-    }
-    told
+    rows
 }
 
-/// If everything takes as long as its like did of late.
-pub(super) fn expected_starts(picture: &Snapshot, jobs: &BTreeSet<JobId>, outlook: &Outlook) -> Vec<Forecast> {
-    if jobs.is_empty() {
-        return Vec::new();
-    }
-    Engine::default().forecast(&outlook.lengths().believed(picture.clone()), jobs, WORK)
+/// The entries of the queue among the first rows that are meant.
+fn entries(state: &State, sight: &Sight, filter: &JobFilter, now: Timestamp, most: usize) -> BTreeSet<JobId> {
+    let rows = rows_meant(View::new(state, now), sight, filter);
+    rows.iter().take(most).filter(|row| row.is_pending()).map(entry_of).collect()
+}
+
+fn why_rows(foreseen: &Foreseen, sight: &Sight, filter: &JobFilter, outlook: &Outlook) -> Vec<WhyRow> {
+    let Foreseen { state, picture, now, at_limits, expected } = foreseen;
+    let (view, now) = (View::new(state, *now), *now);
+    let mut rows = rows_meant(view, sight, filter);
+    rows.truncate(MAX_WHYS);
+    let explained = |row: &Row| {
+        let mut why = if row.is_pending() { Engine::default().why_now(picture, entry_of(row), WORK) } else { None };
+        if let Some(why) = why.as_mut().filter(|why| !why.starts_now) {
+            why.forecast = told_of(at_limits, row).cloned();
+        }
+        let mut told = why_row(state, view, row, why, now);
+        let plans = start_of(expected, row).zip(told.expected_start).map(|(expected, Instant(at_limits))| Plans { expected, at_limits });
+        told.interval = plans.and_then(|plans| outlook.interval(&row.spec().partition, row.eligible(), plans, now));
+        told
+    };
+    rows.iter().map(explained).collect()
 }
 
 /// By what a row waits in the queue: a task without a record of its own with its array.
@@ -186,9 +189,11 @@ pub(super) async fn starts(caller: Caller, Shared(site): Shared<Site>, pairs: Pa
     let query = job_query(pairs)?;
     let filter = JobFilter::new(&query)?;
     let state = site.core.view().await;
-    let _turn = site.app.outlook_turn().await;
+    let asked = entries(&state, &Sight::of(&caller, &state), &filter, now(), usize::MAX);
+    drop(state);
+    let foreseen = site.app.foresight().of(&site, &asked).await?;
     let outlook = site.app.outlook().clone();
-    let task = tokio::task::spawn_blocking(move || start_rows(&state, &Sight::of(&caller, &state), &filter, &outlook, now()));
+    let task = tokio::task::spawn_blocking(move || start_rows(&foreseen, &Sight::of(&caller, &foreseen.state), &filter, &outlook));
     let (rows, records) = task.await.map_err(|_| ApiError::unavailable("the starts could not be worked out; this is a bug"))?;
     Ok(Json(json!({"schema": SCHEMA, "jobs": rows, "records": records})))
 }
@@ -219,15 +224,11 @@ fn last_task(row: &Row, at_limits: Option<&Forecast>, expected: Option<&Forecast
 
 type Starts = (Vec<StartRow>, Vec<IntervalRecord>);
 
-fn start_rows(state: &State, sight: &Sight, filter: &JobFilter, outlook: &Outlook, now: Timestamp) -> Starts {
-    let view = View::new(state, now);
-    let mut rows = Vec::new();
-    filter.each(view, sight, |row| rows.push(row));
+fn start_rows(foreseen: &Foreseen, sight: &Sight, filter: &JobFilter, outlook: &Outlook) -> Starts {
+    let Foreseen { state, now, at_limits, expected, .. } = foreseen;
+    let (view, now) = (View::new(state, *now), *now);
+    let mut rows = rows_meant(view, sight, filter);
     rows.retain(Row::is_pending);
-    let ids: BTreeSet<JobId> = rows.iter().map(entry_of).collect();
-    let picture = snapshot(state, now);
-    let at_limits = Engine::default().forecast(&picture, &ids, WORK);
-    let expected = expected_starts(&picture, &ids, outlook);
     let places: BTreeMap<(JobId, bool), usize> =
         at_limits.iter().enumerate().map(|(place, one)| ((one.job, one.tasks.is_some()), place)).collect();
     let place_of = |row: &Row| places.get(&(entry_of(row), !matches!(row, Row::Job(_)))).copied();
@@ -238,8 +239,8 @@ fn start_rows(state: &State, sight: &Sight, filter: &JobFilter, outlook: &Outloo
             let plans = plans(expected, at_limits, now)?;
             outlook.interval(&row.spec().partition, row.eligible(), plans, now)
         };
-        let last_task = last_task(row, told_of(&at_limits, row), told_of(&expected, row), now, in_order);
-        let (at_limits, expected) = (start_of(&at_limits, row), start_of(&expected, row));
+        let last_task = last_task(row, told_of(at_limits, row), told_of(expected, row), now, in_order);
+        let (at_limits, expected) = (start_of(at_limits, row), start_of(expected, row));
         let interval = in_order(expected, at_limits);
         let expected = plausible(expected, at_limits, now);
         let at_limits = at_limits.map(Instant);

@@ -403,7 +403,9 @@ fn capped(cluster: &str) -> Snapshot {
         snapshot.pending[at].array = Some(JobId(10));
     }
     let mut between = gmodel::array_spec::RangeSet::new();
-    (1..3).for_each(|position| drop(between.insert(position)));
+    for position in 1..3 {
+        between.insert(position);
+    }
     snapshot.pending[0].positions = Some(between);
     snapshot
 }

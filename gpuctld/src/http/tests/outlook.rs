@@ -34,6 +34,88 @@ async fn why_names_what_is_in_the_way_and_what_would_start_it() {
     assert!(text.starts_with("404 not_found: there is no job 99 in the queue"), "{text}");
 }
 
+/// Plans that were made so far.
+fn made(pool: &Pool) -> usize {
+    pool.app.foresight().made.load(std::sync::atomic::Ordering::Relaxed)
+}
+
+#[tokio::test]
+async fn those_who_ask_together_share_a_plan_that_is_no_older_than_their_questions() {
+    let pool = Pool::new("");
+    let node = pool.node("n1", Role::Compute, 4).await;
+    let alice = local(1000, "alice");
+    let first = pool.submit(&alice, json!({"request": {"gpus": "4"}, "time_limit_secs": 3600})).await;
+    pool.pass().await;
+    pool.running(node, first).await;
+    let mut jobs = Vec::new();
+    for _ in 0..10 {
+        jobs.push(pool.submit(&alice, json!({"request": {"gpus": "4"}, "time_limit_secs": 3600})).await);
+    }
+    pool.pass().await;
+    let paths: Vec<String> = jobs.iter().map(|job| format!("/v1/jobs/{job}/why")).chain(["/v1/starts".to_owned()]).collect();
+    let mut alone = Vec::new();
+    for path in &paths[..10] {
+        alone.push(pool.get(&alice, path).await["jobs"][0]["ahead"].clone());
+    }
+    assert_eq!((made(&pool), &alone[9]), (10, &json!(9)));
+    // The first makes its plan at once, the others wait for the next one together.
+    let told = futures_of(paths.iter().map(|path| pool.get(&alice, path))).await;
+    assert_eq!(made(&pool), 12);
+    let starts = told[10]["jobs"].as_array().unwrap();
+    for (at, told) in told[..10].iter().enumerate() {
+        let why = &told["jobs"][0];
+        assert_eq!(why["ahead"], alone[at]);
+        let gap = time_of(&why["expected_start"]).since_secs(time_of(&starts[at]["latest"]));
+        assert!(gap.abs() <= 1, "as gq --start has it: {why} {}", starts[at]);
+    }
+    // One who asks while a plan is made means the state as it is then.
+    let turn = pool.app.foresight().turn().await;
+    let late = async {
+        let more = pool.submit(&alice, json!({"request": {"gpus": "4"}, "time_limit_secs": 3600})).await;
+        drop(turn);
+        pool.get(&alice, &format!("/v1/jobs/{more}/why")).await["jobs"][0].clone()
+    };
+    let (before, late) = tokio::join!(pool.get(&alice, &paths[9]), late);
+    assert_eq!((&before["jobs"][0]["ahead"], &late["ahead"]), (&json!(9), &json!(10)));
+    assert!(!late["expected_start"].is_null(), "{late}");
+}
+
+#[tokio::test]
+async fn who_goes_away_while_a_plan_is_made_leaves_it_to_the_others() {
+    let pool = Pool::new("");
+    pool.node("n1", Role::Compute, 4).await;
+    let alice = local(1000, "alice");
+    let job = pool.submit(&alice, json!({"request": {"gpus": "4"}, "time_limit_secs": 3600, "hold": true})).await;
+    let path = format!("/v1/jobs/{job}/why");
+    let turn = pool.app.foresight().turn().await;
+    let mut first = Box::pin(pool.get(&alice, &path));
+    let soon = std::time::Duration::from_millis(50);
+    assert!(tokio::time::timeout(soon, &mut first).await.is_err(), "it waits for its turn");
+    let mut second = Box::pin(pool.get(&alice, &path));
+    assert!(tokio::time::timeout(soon, &mut second).await.is_err());
+    drop(first);
+    drop(turn);
+    assert_eq!(second.await["jobs"][0]["id"], job);
+}
+
+async fn futures_of<F: Future<Output = Value>>(all: impl Iterator<Item = F>) -> Vec<Value> {
+    let mut waiting: Vec<_> = all.map(|one| (Box::pin(one), None)).collect();
+    std::future::poll_fn(|context| {
+        for (one, told) in waiting.iter_mut().filter(|(_, told)| told.is_none()) {
+            if let std::task::Poll::Ready(value) = one.as_mut().poll(context) {
+                *told = Some(value);
+            }
+        }
+        if waiting.iter().all(|(_, told)| told.is_some()) { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+    })
+    .await;
+    waiting.into_iter().filter_map(|(_, told)| told).collect()
+}
+
+fn time_of(text: &Value) -> gmodel::Timestamp {
+    gmodel::time::parse_rfc3339(text.as_str().unwrap()).unwrap()
+}
+
 #[tokio::test]
 async fn starts_and_dry_runs_say_when_and_where() {
     let pool = Pool::new("");
