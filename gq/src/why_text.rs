@@ -18,7 +18,8 @@ pub(crate) fn text(job: &WhyRow, times: &TimeFormat) -> String {
         let from = blocker.may_preempt_from.map(|at| {
             format!("; from {} on runs may be ended for it, which are left alone until then", times.print(at.0))
         });
-        format!("{what}{until}{}\n", from.unwrap_or_default())
+        let cut = blocker.cut_from.map(|at| format!("; GPUs are cut for it from {} on, which takes seconds", times.print(at.0)));
+        format!("{what}{until}{}{}\n", from.unwrap_or_default(), cut.unwrap_or_default())
     };
     let there = job.partition.as_ref().map(|name| format!("in {}: ", printable(name))).unwrap_or_default();
     job.blockers.iter().for_each(|blocker| text.push_str(&format!("  {there}{}", line(blocker))));

@@ -7,7 +7,7 @@ use crate::demand::{Demand, NodeDemand};
 use crate::pass::Pass;
 use crate::snapshot::{PendingJob, SchedNode, Snapshot};
 use gmodel::{GpuSlot, Timestamp};
-use gmodel::config::MigCuts;
+use gmodel::config::{MigCuts, Partition};
 use gmodel::gpu_request::GpuAmount;
 use gmodel::mig::{MigKind, fits};
 use gmodel::node::GpuInfo;
@@ -26,6 +26,8 @@ pub(crate) struct HeldBack {
     pub slots: Vec<u16>,
     /// Nobody holds anything of it.
     pub empty: bool,
+    /// When that is so.
+    empty_at: Timestamp,
     /// What it is wanted to be; none: whole.
     wanted: Vec<MigKind>,
 }
@@ -44,24 +46,36 @@ impl Pass<'_> {
     /// Holds GPUs back for a job that waits for room, if another cut would make it; `starts`: when it starts anyway.
     pub(crate) fn hold_back_for(&mut self, job: &PendingJob, partition: usize, tasks: u32, starts: Option<Timestamp>) {
         let snapshot = self.snapshot;
-        let partition = &snapshot.config.partitions[partition];
-        if partition.mig != MigCuts::Planned {
-            return;
-        }
-        let demands = Demand::all(&job.spec.request, partition);
-        let Some(wanted) = demands.first().filter(|demand| demand.nodes.len() == 1).map(|demand| &demand.nodes[0]) else { return };
-        if wanted.is_linked() || wanted.exclusive || matches!(wanted.gpus.amount, GpuAmount::Share { .. }) {
-            return;
-        }
+        let Some(wanted) = wanted_of_one(job, &snapshot.config.partitions[partition]) else { return };
         let most = tasks.min(MOST_TASKS).saturating_mul(wanted.gpus.count());
         for _ in 0..most {
-            if self.is_coming(job, wanted) {
-                continue;
-            }
-            if self.held_back.len() >= MOST_HELD || !(self.joins(wanted) || self.hold_one_more(job, wanted, starts)) {
+            if self.hold_back_one(job, &wanted, starts).is_none() {
                 return;
             }
         }
+    }
+
+    /// When GPUs are cut, or made whole, for a job that waits for room, and with that it has it: once they are empty. They are held
+    /// back for it from then on.
+    pub(crate) fn cut_from(&mut self, job: &PendingJob, partition: usize, starts: Option<Timestamp>) -> Option<Timestamp> {
+        let snapshot = self.snapshot;
+        let wanted = wanted_of_one(job, &snapshot.config.partitions[partition])?;
+        let mut latest = self.now;
+        for _ in 0..wanted.gpus.count() {
+            latest = latest.max(self.hold_back_one(job, &wanted, starts)?);
+        }
+        (wanted.gpus.count() > 0).then_some(latest)
+    }
+
+    /// One more, and when it is empty.
+    fn hold_back_one(&mut self, job: &PendingJob, wanted: &NodeDemand, starts: Option<Timestamp>) -> Option<Timestamp> {
+        if self.is_coming(job, wanted) {
+            return Some(self.now);
+        }
+        if self.held_back.len() >= MOST_HELD {
+            return None;
+        }
+        self.joins(wanted).or_else(|| self.hold_one_more(job, wanted, starts))
     }
 
     /// A slice of a GPU that is being cut, or the GPU that is made whole, counted on for a job that waits.
@@ -93,29 +107,29 @@ impl Pass<'_> {
     }
 
     /// Beside what a GPU is held back for already.
-    fn joins(&mut self, wanted: &NodeDemand) -> bool {
+    fn joins(&mut self, wanted: &NodeDemand) -> Option<Timestamp> {
         let snapshot = self.snapshot;
-        self.held_back.iter_mut().any(|held| {
+        self.held_back.iter_mut().find_map(|held| {
             let node = &snapshot.nodes[held.at];
             let gpu = node.gpus.iter().map(|gpu| &gpu.info).find(|gpu| gpu.uuid == held.uuid);
             let kind = gpu.and_then(|gpu| kind_for(node.mig.kinds_of(gpu), gpu, wanted));
-            let (Some(kind), false) = (kind, held.wanted.is_empty()) else { return false };
+            let (Some(kind), false) = (kind, held.wanted.is_empty()) else { return None };
             held.wanted.push(kind.clone());
             let goes = fits(&held.wanted.iter().collect::<Vec<_>>()).is_some();
             if !goes {
                 held.wanted.pop();
             }
-            goes
+            goes.then_some(held.empty_at)
         })
     }
 
-    fn hold_one_more(&mut self, job: &PendingJob, wanted: &NodeDemand, starts: Option<Timestamp>) -> bool {
-        let Some(choice) = self.first_empty(job, wanted) else { return false };
+    fn hold_one_more(&mut self, job: &PendingJob, wanted: &NodeDemand, starts: Option<Timestamp>) -> Option<Timestamp> {
+        let choice = self.first_empty(job, wanted)?;
         let secs = i64::from(job.held_secs());
         // Slices that come free as they are serve it sooner, and cost nobody anything; and what is idle for longer than the job
         // itself runs costs more than it brings.
         if starts.is_some_and(|at| at <= choice.empty_at) || choice.empty_at.since_secs(self.now) > secs {
-            return false;
+            return None;
         }
         let until = choice.empty_at.plus_secs(secs);
         let cluster = &mut self.engine.cluster;
@@ -124,9 +138,10 @@ impl Pass<'_> {
         room.hold_back(&cluster.makes.list[make as usize], &choice.slots, self.now, until);
         *cluster.touch(choice.at) = room;
         cluster.file(choice.at);
-        let empty = choice.empty_at <= self.now;
-        self.held_back.push(HeldBack { at: choice.at, uuid: choice.uuid, slots: choice.slots, empty, wanted: choice.kind.into_iter().collect() });
-        true
+        let empty_at = choice.empty_at.max(self.now);
+        let (empty, wanted) = (empty_at <= self.now, choice.kind.into_iter().collect());
+        self.held_back.push(HeldBack { at: choice.at, uuid: choice.uuid, slots: choice.slots, empty, empty_at, wanted });
+        Some(empty_at)
     }
 
     /// The GPU that is empty first, of those that a cut would make serve a demand.
@@ -163,6 +178,15 @@ impl Pass<'_> {
         let kind = kind.filter(|_| matches!(wanted.gpus.amount, GpuAmount::Mig { .. })).cloned();
         Some(Choice { empty_at, index: gpu.index, at, uuid: gpu.uuid.clone(), slots: free.into_iter().map(|slot| slot as u16).collect(), kind })
     }
+}
+
+/// What a job asks of the one node that it needs, where cuts that are planned can give it that.
+fn wanted_of_one(job: &PendingJob, partition: &Partition) -> Option<NodeDemand> {
+    let mut demands = if partition.mig == MigCuts::Planned { Demand::all(&job.spec.request, partition) } else { Vec::new() };
+    let mut first = demands.drain(..).next().filter(|demand| demand.nodes.len() == 1)?;
+    let wanted = first.nodes.remove(0);
+    let other = wanted.is_linked() || wanted.exclusive || matches!(wanted.gpus.amount, GpuAmount::Share { .. });
+    (!other).then_some(wanted)
 }
 
 /// Whether a job may run on a node that is up.

@@ -66,6 +66,9 @@ pub struct Blocker {
     /// From when on runs may be ended for it that are in its way, if they must run for so long first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub may_preempt_from: Option<Timestamp>,
+    /// From when on GPUs are cut by MIG, or made whole, to make room for it: that takes seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cut_from: Option<Timestamp>,
 }
 
 /// The node that comes nearest to what a job needs of one.
@@ -184,6 +187,11 @@ impl Pass<'_> {
             room.may_preempt_from = from.filter(|from| room.until.is_none_or(|until| *from < until));
         }
         let help = partition.filter(|_| !blockers.is_empty()).map(|partition| change::find(self, job, partition));
+        if let (Some(partition), [room]) = (partition, &mut blockers[..])
+            && (room.nearest.is_some() || room.code == ReasonCode::Resources)
+        {
+            room.cut_from = self.cut_from(job, partition, room.until);
+        }
         let partition = job.is_choice().then(|| job.spec.partition.clone());
         let starts_now = blockers.is_empty();
         // Who does not borrow is told so by what is in the way.
@@ -376,7 +384,7 @@ impl Pass<'_> {
 
 impl Blocker {
     fn of(reason: Reason) -> Self {
-        Self { code: reason.code, text: reason.text.to_string(), nearest: None, until: None, may_preempt_from: None }
+        Self { code: reason.code, text: reason.text.to_string(), nearest: None, until: None, may_preempt_from: None, cut_from: None }
     }
 }
 

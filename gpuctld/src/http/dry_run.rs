@@ -120,6 +120,11 @@ fn foretell(state: &State, actor: Actor, command: Command, outlook: &Outlook, no
         let last = forecast.and_then(|told| told.tasks.as_ref()?.last()).filter(|_| count > 1);
         text.push_str(&last.map_or(String::new(), |at| format!("; the last of its {count} tasks by about {at}")));
     }
+    let cut_from = why.iter().flat_map(|why| &why.blockers).find_map(|blocker| blocker.cut_from);
+    if let Some(from) = cut_from.filter(|_| give_way == 0) {
+        let when = if from <= now { String::new() } else { format!(" from {from} on") };
+        text.push_str(&format!("; GPUs are cut for it{when}, and then it starts within seconds"));
+    }
     let protected_until = why.iter().flat_map(|why| &why.blockers).find_map(|blocker| blocker.may_preempt_from);
     if let Some(from) = protected_until.filter(|_| give_way == 0) {
         text.push_str(&format!("; from {from} on runs of others may be ended for it, which are left alone until then"));

@@ -165,6 +165,7 @@ fn rows_of(blockers: &[gsched::Blocker]) -> Vec<BlockerRow> {
         text: blocker.text.clone(),
         until: blocker.until.map(Instant),
         may_preempt_from: blocker.may_preempt_from.map(Instant),
+        cut_from: blocker.cut_from.map(Instant),
         nearest: blocker.nearest.as_ref().map(nearest),
     };
     blockers.iter().map(row).collect()

@@ -340,3 +340,20 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn who_waits_for_a_cut_is_told_from_when_gpus_are_cut_for_it() {
+    let told = |nodes: Vec<SchedNode>, jobs: &[&str]| {
+        let snapshot = snapshot(nodes, jobs);
+        let why = crate::why(&snapshot, JobId(jobs.len() as u64)).unwrap();
+        let cuts = crate::plan(&snapshot, WorkBudget::default()).cuts.len();
+        (why.blockers.iter().map(|blocker| (blocker.code.to_string(), blocker.cut_from)).collect::<Vec<_>>(), cuts)
+    };
+    let resources = |from| vec![("Resources".to_owned(), from)];
+    assert_eq!(told(vec![node(1, &["-"])], &["1g.10gb"]), (resources(Some(NOW)), 1));
+    assert_eq!(told(vec![node(1, &["3g.40gb,3g.40gb"])], &["1"]), (resources(Some(NOW)), 1), "it is made whole");
+    assert_eq!(told(vec![node(1, &["-"])], &["1g.10gb", "3g.40gb"]), (resources(Some(NOW)), 1), "beside the one before it");
+    assert_eq!(told(vec![node(1, &["-"])], &["7g.80gb", "3g.40gb"]), (resources(None), 1), "nothing is left of it");
+    assert_eq!(told(vec![node(1, &["-!"])], &["1g.10gb"]), (resources(None), 0), "it is not known when that ends");
+    assert_eq!(told(vec![node(1, &["1g.10gb,1g.10gb"])], &["1g.10gb"]), (Vec::new(), 0), "it starts at once");
+}

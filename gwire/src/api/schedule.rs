@@ -176,6 +176,9 @@ pub struct BlockerRow {
     /// From when on runs may be ended for it that are in its way, if they must run for so long first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub may_preempt_from: Option<Instant>,
+    /// From when on GPUs are cut by MIG, or made whole, to make room for it: that takes seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cut_from: Option<Instant>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nearest: Option<NearestRow>,
 }
