@@ -5,10 +5,9 @@
 //! a search passes over full ones.
 
 use crate::make::{MakeId, Makes};
-use crate::placement::Picked;
 use crate::quick::Changes;
 use crate::reason;
-use crate::room::{Hold, Room};
+use crate::room::Room;
 use crate::rooms::{ByRoom, RoomId, Rooms};
 use crate::snapshot::{RunningRun, SchedNode, Snapshot};
 use crate::timeline::{Need, UNLIMITED_SECS};
@@ -21,6 +20,9 @@ use gmodel::{NodeId, RunId, Timestamp};
 use std::ops::Range;
 use std::sync::Arc;
 
+mod taken;
+pub(crate) use taken::Taken;
+
 /// All nodes of a cluster, in the order of the snapshot.
 #[derive(Debug, Default)]
 pub struct Cluster {
@@ -28,8 +30,9 @@ pub struct Cluster {
     pub makes: Makes,
     pub nodes: Vec<Track>,
     rooms: Rooms,
-    /// What the reservation under way made of rooms, and took of them.
-    taken: ByRoom<(RoomId, Hold)>,
+    /// What the reservation under way took of rooms, and what it did in the pass before: by place.
+    taken: ByRoom<u32>,
+    taken_before: ByRoom<u32>,
     /// Of each node, before this pass.
     base_of: Vec<RoomId>,
     /// Of each node, in this pass.
@@ -144,6 +147,7 @@ impl Cluster {
                     && self.nodes.iter().zip(&snapshot.nodes).all(|(track, node)| track.id == node.id);
                 if !same {
                     self.rooms = Rooms::default();
+                    self.rooms.begin();
                     self.nodes = snapshot.nodes.iter().map(|node| Track::new(node, &mut self.makes)).collect();
                     self.base_of = self.nodes.iter().map(|track| self.rooms.keep(Room::default(), track.make)).collect();
                     self.room_of.clone_from(&self.base_of);
@@ -198,19 +202,28 @@ impl Cluster {
         self.breaks.clone_from(&self.base_breaks);
     }
 
+    /// Counts how many nodes have each room, which is kept up from then on in the pass: for `rooms_in_use`.
+    pub(crate) fn count_rooms(&mut self) {
+        if !self.rooms.are_counted() {
+            let mut rooms = std::mem::take(&mut self.rooms);
+            rooms.count(self.stretches().map(|nodes| (self.room_of[nodes.start], nodes.len())));
+            self.rooms = rooms;
+        }
+    }
+
     /// Whether two nodes have the same free, now and later.
     fn is_alike(&self, one: usize, other: usize, snapshot: &Snapshot) -> bool {
         let (a, b) = (&self.nodes[one], &self.nodes[other]);
-        let free = |at: usize| {
-            let node = &snapshot.nodes[at];
-            (node.free_cpus, node.free_mem_bytes, &node.free_gpu_milli)
-        };
-        let held = |track: &Track| track.held.len();
+        let (x, y) = (&snapshot.nodes[one], &snapshot.nodes[other]);
         let mut pairs = a.held.iter().zip(&b.held);
-        a.make == b.make && held(a) == held(b) && free(one) == free(other) && pairs.all(|(a, b)| {
-            let (x, y) = (&a.share, &b.share);
-            a.end == b.end && (x.cpus, x.mem_bytes, &x.gpus) == (y.cpus, y.mem_bytes, &y.gpus)
-        })
+        a.make == b.make
+            && a.held.len() == b.held.len()
+            && (x.free_cpus, x.free_mem_bytes) == (y.free_cpus, y.free_mem_bytes)
+            && are_same(&x.free_gpu_milli, &y.free_gpu_milli)
+            && pairs.all(|(a, b)| {
+                let (x, y) = (&a.share, &b.share);
+                a.end == b.end && (x.cpus, x.mem_bytes) == (y.cpus, y.mem_bytes) && are_same(&x.gpus.0, &y.gpus.0)
+            })
     }
 
     /// Looks which of some nodes are others than before in themselves.
@@ -410,12 +423,32 @@ impl Cluster {
 
     /// Where a node stands: they are in the order of their ids.
     pub fn place(&self, node: NodeId) -> Option<usize> {
-        self.nodes.binary_search_by_key(&node, |track| track.id).ok()
+        // They mostly follow each other.
+        let near = node.0.checked_sub(self.nodes.first()?.id.0)? as usize;
+        match self.nodes.get(near) {
+            Some(track) if track.id == node => Some(near),
+            _ => self.nodes.binary_search_by_key(&node, |track| track.id).ok(),
+        }
     }
 
     /// The room of a node in this pass.
     pub fn room(&self, at: usize) -> &Room {
         self.rooms.get(self.room_of[at])
+    }
+
+    /// All rooms that nodes have in this pass, with how many nodes have each.
+    pub(crate) fn rooms_in_use(&self) -> impl Iterator<Item = (RoomId, usize)> {
+        self.rooms.in_use()
+    }
+
+    /// CPUs that are free now at most on a node with a room.
+    pub(crate) fn cpus_of(&self, room: RoomId) -> u32 {
+        self.rooms.cpus(room)
+    }
+
+    /// A room by its number, and the make of the nodes that have it.
+    pub(crate) fn room_and_make(&self, room: RoomId) -> (&Room, MakeId) {
+        (self.rooms.get(room), self.rooms.make(room))
     }
 
     /// Its number: nodes with the same are of one make and have the same free, now and later.
@@ -455,12 +488,12 @@ impl Cluster {
     /// Gives a node another room in this pass: one that a node of its make has or had in it. Call `file` when what is
     /// free now is otherwise.
     pub(crate) fn set_room(&mut self, at: usize, room: RoomId) {
-        self.rooms.give(room, 1);
-        self.set_rooms(at..at + 1, room);
+        self.rooms.change(self.room_of[at], room, 1);
+        self.place_room(at..at + 1, room);
     }
 
-    /// The same for nodes that follow each other and have one room.
-    fn set_rooms(&mut self, nodes: Range<usize>, room: RoomId) {
+    /// Puts it down for nodes that follow each other and had one.
+    fn place_room(&mut self, nodes: Range<usize>, room: RoomId) {
         self.room_of[nodes.clone()].fill(room);
         break_before(&mut self.breaks, &self.room_of, nodes.start);
         break_before(&mut self.breaks, &self.room_of, nodes.end);
@@ -468,53 +501,12 @@ impl Cluster {
 
     /// A room of its own for a node, to take something of it in this pass. Call `file` when done.
     pub fn touch(&mut self, at: usize) -> &mut Room {
-        let (made, room) = self.rooms.add_like(self.room_of[at]);
+        let made = self.rooms.add_like(self.room_of[at]);
+        self.rooms.change(self.room_of[at], made, 1);
         self.room_of[at] = made;
         break_before(&mut self.breaks, &self.room_of, at);
         break_before(&mut self.breaks, &self.room_of, at + 1);
-        room
-    }
-
-    /// Takes what a job needs of the nodes picked for a time to come; `None` when it is not there. Nodes that were alike
-    /// and give the same are alike again. Those that follow each other and have the same hold come together.
-    pub(crate) fn hold<'n>(
-        &mut self,
-        picked: &Picked,
-        need: impl Fn(usize, MakeId) -> Option<&'n Need>,
-        from: Timestamp,
-        to: Timestamp,
-    ) -> Option<Vec<(Hold, Range<usize>)>> {
-        let mut holds: Vec<(Hold, Range<usize>)> = Vec::with_capacity(picked.len());
-        let mut part = None;
-        for (nodes, of) in picked {
-            if part.replace(*of) != Some(*of) {
-                self.taken.begin();
-            }
-            let mut at = nodes.start;
-            while at < nodes.end {
-                let stretch = at..self.end_of_stretch(at).min(nodes.end);
-                let before = self.room_of[at];
-                let (room, hold) = match self.taken.get(before) {
-                    Some(known) => {
-                        self.rooms.give(known.0, stretch.len());
-                        known
-                    }
-                    None => {
-                        let need = need(*of, self.nodes[at].make)?;
-                        let taken = self.rooms.add_changed(before, stretch.len(), |room| room.hold(need, from, to))?;
-                        self.taken.set(before, taken);
-                        taken
-                    }
-                };
-                at = stretch.end;
-                self.set_rooms(stretch.clone(), room);
-                match holds.last_mut() {
-                    Some((same, last)) if last.end == stretch.start && *same == hold => last.end = stretch.end,
-                    _ => holds.push((hold, stretch)),
-                }
-            }
-        }
-        Some(holds)
+        self.rooms.get_mut(made)
     }
 
     /// When the last of the runs that hold something of a slot ends; `None` for what no run is known to hold.
@@ -561,9 +553,19 @@ impl Cluster {
         track.bucket = bucket;
     }
 
-    /// Whether a CPU is free on a node now, but for what reservations that begin at once hold.
-    pub(crate) fn may_start_on(&self, at: usize) -> bool {
-        self.nodes[at].bucket.is_some()
+    /// Nodes on which a CPU is free now, but for what reservations that begin at once hold: those together that have one room and
+    /// follow each other.
+    pub(crate) fn open_stretches(&self) -> impl Iterator<Item = Range<usize>> + '_ {
+        // Where no node has a GPU, all of them stand in one set.
+        let some = self.by_free.first().filter(|_| self.by_free.len() == 1);
+        let mut until = 0;
+        let in_set = some.into_iter().flat_map(FixedBitSet::ones).filter_map(move |at| {
+            let is_next = at >= until;
+            until = if is_next { self.end_of_stretch(at) } else { until };
+            is_next.then_some(at..until)
+        });
+        let any = some.is_none().then(|| self.stretches().filter(|nodes| self.nodes[nodes.start].bucket.is_some()));
+        in_set.chain(any.into_iter().flatten())
     }
 
     /// How many nodes have at least so many CPUs free now, but for what reservations that begin at once hold.
@@ -623,6 +625,12 @@ impl Iterator for Stretches<'_> {
         self.from = self.next_break();
         Some(from..self.from)
     }
+}
+
+/// As `==`, which asks the C library about nothing, too: most nodes of some clusters have no GPU.
+#[inline]
+fn are_same<T: PartialEq>(a: &[T], b: &[T]) -> bool {
+    a.len() == b.len() && (a.is_empty() || a == b)
 }
 
 /// Notes whether the room of a node is another than that of the one before it.
@@ -693,7 +701,7 @@ impl Seen {
     }
 
     fn is_as_free(&self, node: &SchedNode) -> bool {
-        (self.free_cpus, self.free_mem_bytes, &self.free_gpu_milli) == (node.free_cpus, node.free_mem_bytes, &node.free_gpu_milli)
+        (self.free_cpus, self.free_mem_bytes) == (node.free_cpus, node.free_mem_bytes) && are_same(&self.free_gpu_milli, &node.free_gpu_milli)
     }
 
     fn take_free(&mut self, node: &SchedNode) {

@@ -9,13 +9,15 @@ use crate::usage::{Clock, Decayed, Running, left_after, weight_of_type, weighted
 use fixedbitset::FixedBitSet;
 use gmodel::policy::{Account, ROOT_ACCOUNT};
 use gmodel::{JobSpec, NodeId, Policy};
-use std::cmp::Reverse;
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 /// Factors and parts of a whole are in millionths.
 pub const PPM: u64 = 1_000_000;
 /// Binary places of [`LevelFs`].
 const PLACES: u32 = 32;
+/// Levels that are so far apart, as a part of the greater or of 1, are so without what their last place leaves out and rounding adds.
+const SURELY_APART: f64 = 1e-9;
 /// When a standing is foretold, thousandths of a half-life.
 const OUTLOOK: [u32; 4] = [500, 1000, 2000, 4000];
 
@@ -28,6 +30,11 @@ pub struct FairTree<'a> {
     below: Vec<Vec<usize>>,
     /// How many users each has below it, or is.
     users_of: Vec<u64>,
+    /// What was used below each account, and with the shares: of those directly below it together.
+    used: Vec<u128>,
+    together: Vec<(u64, u64)>,
+    /// Nearly the level of each among its siblings: to divide 128 bits for all of them at every look is slow.
+    nearly: Vec<f64>,
     /// Places of accounts by name, and of users by account and name.
     accounts: Places,
     users: Places,
@@ -311,21 +318,38 @@ impl<'a> FairTree<'a> {
                 node.norm_shares = part(u64::from(node.shares), shares);
                 node.effective_usage = part(node.usage, usage);
                 node.norm_usage = part(node.usage, all);
+                node.level_fs = LevelFs::of(u64::from(node.shares), shares, node.usage, usage);
             }
         }
         self.rank_siblings();
     }
 
-    /// Ranks and factors alone, from what each user has used; some may be new.
+    /// A user has used so much by now: those above with it.
+    fn set_use(&mut self, user: usize, usage: u64) {
+        let before = std::mem::replace(&mut self.nodes[user].usage, usage);
+        if before == usage {
+            return;
+        }
+        self.used.resize(self.nodes.len(), 0);
+        let mut at = user;
+        while at != 0 {
+            at = self.nodes[at].parent;
+            self.used[at] = self.used[at] + u128::from(usage) - u128::from(before);
+            self.nodes[at].usage = u64::try_from(self.used[at]).unwrap_or(u64::MAX);
+        }
+    }
+
+    /// Ranks and factors alone, from what `set_use` said of each user; some may be new.
     fn rank_all(&mut self) {
         if self.below.len() != self.nodes.len() {
             self.link();
         }
-        self.add_up(0);
         self.rank_siblings();
     }
 
     fn rank_siblings(&mut self) {
+        self.together.resize(self.nodes.len(), (0, 0));
+        self.nearly.resize(self.nodes.len(), 0.0);
         let mut ranks = Ranks { next: self.user_count, last: self.user_count, wanted: std::mem::take(&mut self.wanted) };
         self.visit_below(0, false, &mut ranks);
         self.wanted = ranks.wanted;
@@ -337,13 +361,29 @@ impl<'a> FairTree<'a> {
         (of_each().map(|node| u64::from(node.shares)).sum(), of_each().map(|node| node.usage).fold(0, u64::saturating_add))
     }
 
-    /// Compares those directly below an account.
+    /// Levels of those directly below an account, to be compared.
     fn level_below(&mut self, at: usize) {
         let (shares, usage) = self.all_below(at);
+        self.together[at] = (shares, usage);
+        let of_one = usage as f64 / shares as f64;
         for at in &self.below[at] {
-            let node = &mut self.nodes[*at];
-            node.level_fs = LevelFs::of(u64::from(node.shares), shares, node.usage, usage);
+            let node = &self.nodes[*at];
+            self.nearly[*at] = if node.shares == 0 { 0.0 } else { f64::from(node.shares) * of_one / node.usage as f64 };
         }
+    }
+
+    /// Compares the levels of two among siblings.
+    fn compare(&self, one: usize, other: usize) -> Ordering {
+        let (a, b) = (self.nearly[one], self.nearly[other]);
+        if (a - b).abs() > SURELY_APART * a.max(b).max(1.0) {
+            return a.total_cmp(&b);
+        }
+        let level_fs = |at: usize| {
+            let node = &self.nodes[at];
+            let (shares, usage) = self.together[node.parent];
+            LevelFs::of(u64::from(node.shares), shares, node.usage, usage)
+        };
+        level_fs(one).cmp(&level_fs(other))
     }
 
     fn add_up(&mut self, at: usize) -> u64 {
@@ -370,12 +410,13 @@ impl<'a> FairTree<'a> {
     /// Ranks the users of siblings and of those below them; says whether there were any. `tied`: the first of them
     /// shares the last rank given.
     fn visit(&mut self, siblings: &mut [usize], mut tied: bool, ranks: &mut Ranks) -> bool {
-        siblings.sort_by_key(|at| (Reverse(self.nodes[*at].level_fs), self.nodes[*at].user.is_none(), *at));
+        let turn = |at: &usize| (self.nodes[*at].user.is_none(), *at);
+        siblings.sort_by(|one, other| self.compare(*other, *one).then_with(|| turn(one).cmp(&turn(other))));
         let mut any = false;
         let mut rest = &siblings[..];
         while let Some(first) = rest.first() {
-            let level_fs = self.nodes[*first].level_fs;
-            let (equal, others) = rest.split_at(rest.partition_point(|at| self.nodes[*at].level_fs == level_fs));
+            let more = rest[1..].iter().take_while(|at| self.compare(*first, **at).is_eq()).count();
+            let (equal, others) = rest.split_at(1 + more);
             let (users, accounts) = equal.split_at(equal.partition_point(|at| self.nodes[*at].user.is_some()));
             rest = others;
             for &at in users {

@@ -372,6 +372,7 @@ impl<'a> Pass<'a> {
             Backfill::First(count) => count,
             Backfill::All => u32::MAX,
         };
+        engine.cluster.count_rooms();
         let unlimited = claims::is_unlimited(snapshot);
         let leaving = if engine.cluster.leaving > 0 { Leaving::new(snapshot) } else { Leaving::default() };
         Self {
@@ -492,7 +493,7 @@ impl<'a> Pass<'a> {
     }
 
     pub(crate) fn of_pass(&mut self, shape: ShapeId) -> &mut OfPass {
-        &mut self.engine.shapes.list[shape as usize].pass
+        self.engine.shapes.of_pass(shape)
     }
 
     /// Decides about a job by its place among the pending.

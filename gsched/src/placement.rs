@@ -5,9 +5,9 @@
 
 use crate::cluster::Cluster;
 use crate::network::Network;
-use crate::rooms::ByRoom;
+use crate::rooms::{ByRoom, RoomId};
 use crate::score::{Score, Scores};
-use crate::shape::Shape;
+use crate::shape::{Candidates, Shape};
 use crate::snapshot::Snapshot;
 use crate::timeline::{Need, UNLIMITED_SECS};
 use crate::window::Windows;
@@ -52,6 +52,8 @@ pub struct Looked {
     scores: ByRoom<Option<Score>>,
     free: ByRoom<u32>,
     groups: ByRoom<u32>,
+    /// How many nodes that may not serve have each room.
+    others: ByRoom<u32>,
     /// When nodes in the groups of the last search for an earliest start have room by themselves, where that may be before it;
     /// empty where it was not the first time at which enough have.
     starts: Vec<Option<Timestamp>>,
@@ -61,8 +63,9 @@ pub struct Looked {
 
 /// Nodes that get room for a job at the same time: those that have one room and no window.
 struct Alike {
-    /// One of them.
-    at: usize,
+    room: RoomId,
+    /// One of them; not where no window concerns any node.
+    at: Option<usize>,
     count: usize,
     /// When there is room for it, where that is known; otherwise it is known that there is none before.
     start: (Timestamp, bool),
@@ -163,8 +166,39 @@ impl Looked {
             let free = cluster.with_gpus(shape.least_gpus(way, last), &shape.candidates.up);
             return self.are_enough(shape, way, free.map(|at| at..at + 1), cluster);
         }
-        let free = |nodes: &Range<usize>| cluster.may_start_on(nodes.start);
-        self.are_enough(shape, way, cluster.stretches().filter(free), cluster)
+        if last == 0 && self.begin_rooms(&shape.candidates, cluster) {
+            let mut have = 0;
+            let (from, to) = (cluster.now, cluster.now.plus_millis(1));
+            let least = shape.least_cpus(way, last);
+            for (id, nodes) in self.rooms(cluster).filter(|(id, _)| cluster.cpus_of(*id) >= least) {
+                let (room, make) = cluster.room_and_make(id);
+                if shape.need(way, last, make).is_some_and(|need| room.fits(need, from, to)) {
+                    have += nodes;
+                }
+                if have >= wanted {
+                    return Ok(());
+                }
+            }
+            return Err(have);
+        }
+        self.are_enough(shape, way, cluster.open_stretches(), cluster)
+    }
+
+    /// Gets ready to look at `rooms` in place of nodes; not where few of all may serve.
+    fn begin_rooms(&mut self, candidates: &Candidates, cluster: &Cluster) -> bool {
+        let Some(others) = candidates.few_others() else { return false };
+        self.others.begin();
+        for at in others {
+            let room = cluster.room_id(*at);
+            self.others.set(room, self.others.get(room).unwrap_or(0) + 1);
+        }
+        true
+    }
+
+    /// The rooms of nodes that may serve, with how many have each.
+    fn rooms(&self, cluster: &Cluster) -> impl Iterator<Item = (RoomId, usize)> {
+        let less = |(room, nodes): (RoomId, usize)| (room, nodes - self.others.get(room).unwrap_or(0) as usize);
+        cluster.rooms_in_use().map(less).filter(|(_, nodes)| *nodes > 0)
     }
 
     /// How many nodes among some have room now for the smallest part of a way.
@@ -379,14 +413,11 @@ impl Search<'_> {
         let (cluster, windows) = (self.cluster, self.windows);
         let mut found = Vec::with_capacity(64);
         let mut left = most;
-        let at_once = from <= cluster.now;
-        for stretch in cluster.stretches() {
-            if at_once && !cluster.may_start_on(stretch.start) {
-                continue;
-            }
+        // Whether these are enough.
+        let mut look = |stretch: Range<usize>| {
             let here = ask.count(stretch.clone());
             if here == 0 || !self.serves_beside_windows(ask, stretch.start, (way, part), from, to) {
-                continue;
+                return false;
             }
             if here == stretch.len() && !windows.concern_any(stretch.clone(), ask.shape.claim) {
                 found.push(stretch.start..stretch.end.min(stretch.start.saturating_add(left)));
@@ -397,10 +428,12 @@ impl Search<'_> {
                 left -= cut(&mut open, left);
                 found.append(&mut open);
             }
-            if left == 0 {
-                break;
-            }
-        }
+            left == 0
+        };
+        match from <= cluster.now {
+            true => cluster.open_stretches().any(&mut look),
+            false => cluster.stretches().any(&mut look),
+        };
         found
     }
 
@@ -530,6 +563,14 @@ impl Search<'_> {
         let all_named = shape.named.len() >= count;
         let mut alike = match all_named {
             true => self.alike(ask, from, shape.named.iter().map(|at| *at..*at + 1), |_| 1),
+            false if ask.only.is_none() && !self.windows.concern_some(shape.claim) && self.looked.begin_rooms(&shape.candidates, self.cluster) => {
+                self.looked.groups.begin();
+                let serves = |room: RoomId| shape.need(way, of.last(), self.cluster.room_and_make(room).1).is_some();
+                let rooms = self.looked.rooms(self.cluster).filter(|(room, _)| serves(*room));
+                let all: Vec<Alike> = rooms.map(|(room, count)| Alike { room, at: None, count, start: (from, false) }).collect();
+                (0..).zip(&all).for_each(|(place, one)| self.looked.groups.set(one.room, place));
+                all
+            }
             false => {
                 let cluster = self.cluster;
                 let serves = |stretch: &Range<usize>| shape.need(way, of.last(), cluster.nodes[stretch.start].make).is_some();
@@ -559,7 +600,7 @@ impl Search<'_> {
                 return Some((time, picked));
             }
             // Enough nodes, but not the right ones: the next time that anything changes on one of them.
-            time = alike.iter().filter_map(|one| self.cluster.room(one.at).next_change(time)).min()?;
+            time = alike.iter().filter_map(|one| self.cluster.room_and_make(one.room).0.next_change(time)).min()?;
             if time >= until {
                 return None;
             }
@@ -573,9 +614,20 @@ impl Search<'_> {
         let (shape, cluster) = (ask.shape, self.cluster);
         let part = shape.ways[way].last();
         let probes_left = &mut *self.probes_left;
+        let mut left = shape.ways[way].nodes as usize;
+        if ask.only.is_none() && self.looked.begin_rooms(&shape.candidates, cluster) {
+            return self.looked.rooms(cluster).any(|(id, nodes)| {
+                *probes_left = probes_left.saturating_sub(1);
+                let (room, make) = cluster.room_and_make(id);
+                let need = shape.need(way, part, make);
+                if need.is_some_and(|need| room.first(need, from, secs, until).is_some()) {
+                    left = left.saturating_sub(nodes);
+                }
+                left == 0
+            });
+        }
         let fits = &mut self.looked.fits;
         fits.begin();
-        let mut left = shape.ways[way].nodes as usize;
         cluster.stretches().any(|nodes| {
             let (at, here) = (nodes.start, ask.count(nodes));
             let has_room = here > 0 && fits.get_or(cluster.room_id(at), || {
@@ -612,7 +664,7 @@ impl Search<'_> {
                         if !alone {
                             self.looked.groups.set(room, all.len() as u32);
                         }
-                        all.push(Alike { at, count, start: (from, false) });
+                        all.push(Alike { room, at: Some(at), count, start: (from, false) });
                     }
                 }
             };
@@ -638,18 +690,24 @@ impl Search<'_> {
         // The soonest, as many as are enough and no more.
         let mut soonest: BinaryHeap<(Timestamp, usize)> = BinaryHeap::with_capacity(64);
         let mut nodes = 0;
-        for Alike { at, count: here, start } in alike {
+        for Alike { room, at, count: here, start } in alike {
             if start.0 < time || !start.1 {
                 let limit = if nodes < count { until } else { soonest.peek()?.0 };
                 if start.0 >= limit {
                     continue;
                 }
                 *self.probes_left = self.probes_left.saturating_sub(1);
-                let Some(need) = ask.shape.need(way, part, self.cluster.nodes[*at].make) else { continue };
-                let room = self.cluster.room(*at);
+                let (room, make) = self.cluster.room_and_make(*room);
+                let Some(need) = ask.shape.need(way, part, make) else { continue };
                 let first = |from, until| room.first(need, from, secs, until);
-                let span = (start.0.max(time), secs + ask.beyond_secs as u32, limit);
-                *start = match self.windows.first_beside(*at, ask.shape.claim, span, first) {
+                let found = match *at {
+                    Some(at) => {
+                        let span = (start.0.max(time), secs + ask.beyond_secs as u32, limit);
+                        self.windows.first_beside(at, ask.shape.claim, span, first)
+                    }
+                    None => first(start.0.max(time), limit),
+                };
+                *start = match found {
                     Some(found) => (found, true),
                     None => (limit, false),
                 };

@@ -6,6 +6,7 @@
 //! so moved ones that have room now take their places among these. Who cannot be helped in this way is looked for anew. The
 //! nodes that somebody had or gets, but not both, have moved for those behind.
 
+use crate::cluster::Taken;
 use crate::placement::first_of;
 use crate::shape::ShapeId;
 use fixedbitset::FixedBitSet;
@@ -20,7 +21,8 @@ const MOST_MOVED: usize = 1024;
 #[derive(Debug, Default)]
 pub(crate) struct Promised {
     before: Vec<Promise>,
-    by_job: BTreeMap<JobId, usize>,
+    /// Where those of before stand, once somebody does not come in the order of before.
+    by_job: Option<BTreeMap<JobId, usize>>,
     /// Up to here those of before were passed, made again or not.
     passed: usize,
     now: Vec<Promise>,
@@ -42,6 +44,8 @@ struct Promise {
     /// In the order in which they were picked.
     nodes: Vec<Range<usize>>,
     early: Option<Early>,
+    /// What it made of rooms.
+    taken: Vec<Taken>,
 }
 
 /// All nodes that have room for a job by themselves from a time on, and before that of its reservation: too few.
@@ -52,7 +56,7 @@ pub(crate) struct Early {
 }
 
 /// What asks again for what was promised.
-pub(crate) struct Again {
+pub(crate) struct Again<'a> {
     pub who: Who,
     pub now: Timestamp,
     /// It is known not to begin before.
@@ -61,6 +65,8 @@ pub(crate) struct Again {
     pub count: usize,
     /// It gets the first of the nodes that have room.
     pub in_order: bool,
+    /// Nodes that it may run on.
+    pub may: &'a FixedBitSet,
 }
 
 /// What is known of a reservation without a search.
@@ -93,6 +99,17 @@ impl Moved {
         }
     }
 
+    fn add_all(&mut self, stretches: &[Range<usize>]) {
+        for nodes in stretches {
+            if self.are_too_many() {
+                return;
+            }
+            self.nodes.grow(nodes.end);
+            self.count += nodes.len() - self.nodes.count_ones(nodes.clone());
+            self.nodes.insert_range(nodes.clone());
+        }
+    }
+
     fn are_too_many(&self) -> bool {
         self.count > MOST_MOVED
     }
@@ -117,7 +134,7 @@ impl Promised {
         }
         if !self.now.is_empty() {
             self.before = std::mem::take(&mut self.now);
-            self.by_job = (0..).zip(&self.before).map(|(place, one)| (one.who.0, place)).collect();
+            self.by_job = None;
             self.moved.clear();
         }
         self.passed = 0;
@@ -140,10 +157,12 @@ impl Promised {
     }
 
     /// When and where a job is to start, as far as that follows from what was promised; of jobs whose nodes all give the same
-    /// and may be any. `first`: from when on a node has room for it, not before `from` and before a time; `fits`: whether it has at a time.
+    /// and may be any of some. `alike`: up to where nodes from one on have the same room; `first`: from when on a node has room for it,
+    /// not before `from` and before a time; `fits`: whether it has at a time.
     pub fn again(
         &mut self,
-        ask: &Again,
+        ask: &Again<'_>,
+        alike: impl Fn(usize) -> usize,
         mut first: impl FnMut(usize, Timestamp) -> Option<Timestamp>,
         mut fits: impl FnMut(usize, Timestamp) -> bool,
     ) -> Found {
@@ -157,15 +176,20 @@ impl Promised {
         let mut early = early.unwrap_or_default().nodes;
         early.difference_with(&moved.nodes);
         let mut fitting = FixedBitSet::new();
-        for at in moved.nodes.ones() {
-            let Some(time) = first(at, one.at.plus_millis(1)) else { continue };
-            if time < one.at {
+        let (mut until, mut time, mut has_room) = (0, None, false);
+        for at in moved.nodes.ones().filter(|at| ask.may.contains(*at)) {
+            if at >= until {
+                until = alike(at);
+                time = first(at, one.at.plus_millis(1));
+                has_room = time.is_some_and(|time| time == one.at || fits(at, one.at));
+            }
+            if time.is_some_and(|time| time < one.at) {
                 if !is_known {
                     return Found::Nothing;
                 }
                 early.grow_and_insert(at);
             }
-            if time == one.at || fits(at, one.at) {
+            if has_room {
                 fitting.grow_and_insert(at);
             }
         }
@@ -192,8 +216,15 @@ impl Promised {
         }
     }
 
+    /// What a reservation that begins at the same time as before made of rooms then; once.
+    pub fn taken_before(&mut self, who: Who, at: Timestamp) -> Vec<Taken> {
+        let place = self.place_of(who.0);
+        let one = place.map(|place| &mut self.before[place]).filter(|one| one.who == who && one.at == at);
+        one.map(|one| std::mem::take(&mut one.taken)).unwrap_or_default()
+    }
+
     /// A job got a reservation, `again` or by a search.
-    pub fn make(&mut self, who: Who, at: Timestamp, nodes: Vec<Range<usize>>, early: Option<Early>) {
+    pub fn make(&mut self, who: Who, at: Timestamp, nodes: Vec<Range<usize>>, early: Option<Early>, taken: Vec<Taken>) {
         if self.closed {
             return;
         }
@@ -208,20 +239,29 @@ impl Promised {
                 self.moved.add(others.ones());
             }
             before => {
-                self.moved.add(before.into_iter().flat_map(|before| &before.nodes).cloned().flatten());
-                self.moved.add(nodes.iter().cloned().flatten());
+                before.into_iter().for_each(|before| self.moved.add_all(&before.nodes));
+                self.moved.add_all(&nodes);
             }
         }
         self.passed = place.map_or(self.passed, |place| place + 1);
-        self.now.push(Promise { who, at, nodes, early });
+        self.now.push(Promise { who, at, nodes, early, taken });
+    }
+
+    /// The place of a job among those of before that are still to come.
+    fn place_of(&mut self, job: JobId) -> Option<usize> {
+        if self.before.get(self.passed).is_some_and(|next| next.who.0 == job) {
+            return Some(self.passed);
+        }
+        let places = || (0..).zip(&self.before).map(|(place, one)| (one.who.0, place)).collect();
+        self.by_job.get_or_insert_with(places).get(&job).copied().filter(|place| *place >= self.passed)
     }
 
     /// The place of a job among those of before, if it is still to come. Those up to it have no reservation now, or not in
     /// their turn: what they held is free.
     fn pass_to(&mut self, who: Who) -> Option<usize> {
-        let place = self.by_job.get(&who.0).copied().filter(|place| *place >= self.passed)?;
+        let place = self.place_of(who.0)?;
         for one in &self.before[self.passed..place] {
-            self.moved.add(one.nodes.iter().cloned().flatten());
+            self.moved.add_all(&one.nodes);
         }
         self.passed = place;
         Some(place)
@@ -232,6 +272,7 @@ impl Promised {
 #[allow(clippy::single_range_in_vec_init)]
 mod tests {
     use super::*;
+    use std::sync::LazyLock;
 
     fn secs(at: i64) -> Timestamp {
         Timestamp::from_secs(at)
@@ -242,16 +283,17 @@ mod tests {
     /// Two reservations, and the pass after.
     fn two(changed: &[usize]) -> Promised {
         let mut promised = Promised::default();
-        promised.make(who(1), secs(100), vec![0..2], None);
-        promised.make(who(2), secs(200), vec![2..3], None);
+        promised.make(who(1), secs(100), vec![0..2], None, Vec::new());
+        promised.make(who(2), secs(200), vec![2..3], None, Vec::new());
         promised.begin(0, changed);
         promised
     }
     fn never(_: usize, _: Timestamp) -> Option<Timestamp> {
         None
     }
-    fn ask(job: u64, now: i64, count: usize) -> Again {
-        Again { who: who(job), now: secs(now), from: secs(now), count, in_order: true }
+    fn ask(job: u64, now: i64, count: usize) -> Again<'static> {
+        static ALL: LazyLock<FixedBitSet> = LazyLock::new(|| (0..20_000).collect());
+        Again { who: who(job), now: secs(now), from: secs(now), count, in_order: true, may: &ALL }
     }
     fn nodes(all: &[usize]) -> FixedBitSet {
         all.iter().copied().collect()
@@ -261,7 +303,7 @@ mod tests {
         move |node, until| since.iter().find(|(at, _)| *at == node).map(|(_, since)| secs(*since)).filter(|since| *since < until)
     }
     fn again(promised: &mut Promised, ask: Again, first: impl Fn(usize, Timestamp) -> Option<Timestamp> + Copy) -> Found {
-        promised.again(&ask, first, |node, at| first(node, at.plus_millis(1)).is_some())
+        promised.again(&ask, |at| at + 1, first, |node, at| first(node, at.plus_millis(1)).is_some())
     }
     fn all(at: i64, nodes: &[Range<usize>]) -> Found {
         Found::All(secs(at), nodes.to_vec(), None)
@@ -271,7 +313,7 @@ mod tests {
     fn what_nothing_changed_about_is_promised_again() {
         let mut promised = two(&[5]);
         assert_eq!(again(&mut promised, ask(1, 1, 2), never), all(100, &[0..2]));
-        promised.make(who(1), secs(100), vec![0..2], None);
+        promised.make(who(1), secs(100), vec![0..2], None, Vec::new());
         assert_eq!(again(&mut promised, ask(2, 1, 1), never), all(200, &[2..3]));
         assert_eq!(again(&mut promised, ask(2, 200, 1), never), Found::Nothing, "its time has come");
         assert_eq!(again(&mut promised, Again { who: (JobId(2), 0, 61), ..ask(2, 1, 1) }, never), Found::Nothing, "it asks for longer");
@@ -283,10 +325,10 @@ mod tests {
     fn after_something_was_taken_back_nothing_is_noted_before_the_next_pass() {
         let mut promised = two(&[]);
         promised.forget();
-        promised.make(who(3), secs(300), vec![3..4], None);
+        promised.make(who(3), secs(300), vec![3..4], None, Vec::new());
         promised.begin(0, &[]);
         assert_eq!(again(&mut promised, ask(3, 1, 1), never), Found::Nothing, "who was promised something before it is not known");
-        promised.make(who(3), secs(300), vec![3..4], None);
+        promised.make(who(3), secs(300), vec![3..4], None, Vec::new());
         promised.begin(0, &[]);
         assert_eq!(again(&mut promised, ask(3, 1, 1), never), all(300, &[3..4]));
     }
@@ -305,9 +347,19 @@ mod tests {
         let mut promised = two(&[]);
         promised.start(std::iter::once(0));
         assert_eq!(again(&mut promised, ask(1, 1, 2), never), Found::Time(secs(100)), "somebody else runs there now");
-        promised.make(who(1), secs(300), vec![2..4], None);
+        promised.make(who(1), secs(300), vec![2..4], None, Vec::new());
         assert_eq!(again(&mut promised, ask(2, 1, 1), never), Found::Time(secs(200)), "somebody before it moved there");
         assert_eq!(again(&mut two(&[]), ask(2, 1, 1), room(&[(0, 7), (1, 7)])), Found::Nothing, "who was before it leaves its nodes to it");
+        let elsewhere = nodes(&[0, 1, 5]);
+        let there = || Again { may: &elsewhere, ..ask(1, 1, 2) };
+        assert_eq!(again(&mut two(&[3]), there(), room(&[(3, 50)])), all(100, &[0..2]), "it may not run there");
+        let mut looked = Vec::new();
+        let first = |at: usize, _| {
+            looked.push(at);
+            None
+        };
+        two(&[2, 3, 4, 6]).again(&ask(1, 1, 2), |at| if at < 4 { 4 } else { at + 1 }, first, |_, _| false);
+        assert_eq!(looked, [2, 4, 6], "of those that are alike one is looked at");
         let mut far = two(&(10..10_000).collect::<Vec<_>>());
         assert_eq!(again(&mut far, ask(1, 1, 2), never), Found::Nothing, "too much is otherwise");
     }
@@ -317,7 +369,7 @@ mod tests {
         let early = |from: i64, of: &[usize]| Some(Early { from: secs(from), nodes: nodes(of) });
         let known = |from: i64, changed: &[usize]| {
             let mut promised = Promised::default();
-            promised.make(who(1), secs(100), vec![4..7], early(from, &[1, 4]));
+            promised.make(who(1), secs(100), vec![4..7], early(from, &[1, 4]), Vec::new());
             promised.begin(0, changed);
             promised
         };
@@ -327,7 +379,7 @@ mod tests {
         assert_eq!(again(&mut known(0, &[5]), ask(1, 1, 3), never), Found::Time(secs(100)), "who is the next is not known");
         assert_eq!(again(&mut known(2, &[1]), ask(1, 1, 3), room(&[(1, 50)])), Found::Nothing, "who had room between is not known");
         let mut promised = known(0, &[]);
-        promised.make(who(1), secs(100), vec![1..2, 4..6], None);
+        promised.make(who(1), secs(100), vec![1..2, 4..6], None, Vec::new());
         assert_eq!(promised.moved.nodes.ones().collect::<Vec<_>>(), [1, 6], "the others it has as before");
     }
 }

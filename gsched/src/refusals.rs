@@ -19,8 +19,8 @@ pub(crate) struct Refusals {
     are_kept: bool,
     /// No room now.
     now: Vec<(ShapeId, u32)>,
-    /// No room before a time.
-    before: Vec<(ShapeId, u32, Timestamp)>,
+    /// No room before a time, with the nodes that were asked for.
+    before: Vec<(ShapeId, u32, u32, Timestamp)>,
 }
 
 impl Refusals {
@@ -40,9 +40,10 @@ impl Refusals {
         }
     }
 
-    pub fn refuse_before(&mut self, shape: ShapeId, secs: u32, at: Timestamp) {
+    /// A shape of so many nodes.
+    pub fn refuse_before(&mut self, shape: ShapeId, nodes: u32, secs: u32, at: Timestamp) {
         if self.are_kept && self.before.len() < MOST {
-            self.before.push((shape, secs, at));
+            self.before.push((shape, secs, nodes, at));
         }
     }
 
@@ -56,8 +57,10 @@ impl Refusals {
     pub fn not_before(&self, shapes: &[Shape], shape: ShapeId, secs: u32) -> Option<Timestamp> {
         let asks = &shapes[shape as usize];
         let mut latest = None;
-        for (other, of, at) in &self.before {
-            if *of <= secs && latest.is_none_or(|latest| latest < *at) && asks_no_more(&shapes[*other as usize], asks) {
+        let most = asks.ways.first().map_or(0, |way| way.nodes);
+        for (other, of, nodes, at) in &self.before {
+            let may = *of <= secs && *nodes <= most && latest.is_none_or(|latest| latest < *at);
+            if may && asks_no_more(&shapes[*other as usize], asks) {
                 latest = Some(*at);
             }
         }

@@ -8,22 +8,43 @@ use crate::room::Room;
 use gmodel::Timestamp;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Number of a room; of those that passes made only until the next `begin`.
+/// Number of a room; of those that passes made only as long as it is kept.
 pub type RoomId = u32;
+
+/// A room as another pass knows it again: no other ever has its birth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RoomMark {
+    pub id: RoomId,
+    birth: u64,
+}
 
 /// Rooms of a pass whose memory is kept for the next.
 const MOST_SPARE: usize = 1 << 14;
 
-/// All rooms that nodes have, and had in this pass.
+/// Steps of timelines in the rooms of reservations that a pass leaves for the next.
+const MOST_LEFT: usize = 1 << 18;
+
+/// All rooms that nodes have, and had in this pass; those of reservations in the last pass that made any, too.
 #[derive(Debug, Default)]
 pub struct Rooms {
     list: Vec<Entry>,
-    /// Those up to here are rooms before the pass; the others were made in it.
-    kept: usize,
     unused: Vec<RoomId>,
+    /// Made in this pass for what starts in it, and for reservations, found again or not; those of the last pass that made any.
+    touched: Vec<RoomId>,
+    held: Vec<RoomId>,
+    held_before: Vec<RoomId>,
+    /// Steps of the timelines of those that are left for the next pass.
+    left: usize,
+    births: u64,
+    /// The first birth of the pass under way.
+    pass: u64,
     /// Of the pass before: a pass makes thousands, and to ask for their memory took longer than to fill it.
     spare: Vec<Room>,
     by_print: BTreeMap<u64, RoomId>,
+    /// How many nodes have each in this pass, and whether it is among those that any had.
+    have: Vec<(u32, bool)>,
+    in_use: Vec<RoomId>,
+    are_counted: bool,
     /// When what is free in those that nodes have next changes by itself.
     next_change: BTreeSet<(Timestamp, RoomId)>,
 }
@@ -35,6 +56,12 @@ struct Entry {
     /// Nodes that have it before the pass; of a room that the pass made, how often it was given to a node.
     nodes: u32,
     print: u64,
+    /// CPUs that are free now at most.
+    cpus: u32,
+    /// 0: it is gone.
+    birth: u64,
+    /// The pass that made it or found it again last; 0: it is of before.
+    pass: u64,
 }
 
 impl Entry {
@@ -48,14 +75,82 @@ impl Rooms {
         &self.list[id as usize].room
     }
 
+    /// CPUs that are free in it now at most.
+    pub fn cpus(&self, id: RoomId) -> u32 {
+        self.list[id as usize].cpus
+    }
+
     pub fn make(&self, id: RoomId) -> MakeId {
         self.list[id as usize].make
     }
 
-    /// Forgets the rooms that the last pass made: no node has them any more.
+    /// Forgets the rooms that the last pass made, but for those of its reservations.
     pub fn begin(&mut self) {
-        let room_for = MOST_SPARE.saturating_sub(self.spare.len());
-        self.spare.extend(self.list.drain(self.kept..).take(room_for).map(|entry| entry.room));
+        for id in std::mem::take(&mut self.touched) {
+            self.forget(id);
+        }
+        if !self.held.is_empty() {
+            let before = std::mem::replace(&mut self.held_before, std::mem::take(&mut self.held));
+            for id in before {
+                if self.list[id as usize].pass != self.pass {
+                    self.forget(id);
+                }
+            }
+        }
+        self.left = 0;
+        self.are_counted = false;
+        self.births += 1;
+        self.pass = self.births;
+    }
+
+    fn forget(&mut self, id: RoomId) {
+        let entry = &mut self.list[id as usize];
+        (entry.birth, entry.pass) = (0, 0);
+        if self.spare.len() < MOST_SPARE {
+            self.spare.push(std::mem::take(&mut entry.room));
+        }
+        self.unused.push(id);
+    }
+
+    /// Counts anew how many nodes have each: stretches of nodes and their rooms.
+    pub fn count(&mut self, stretches: impl Iterator<Item = (RoomId, usize)>) {
+        for id in self.in_use.drain(..) {
+            self.have[id as usize] = (0, false);
+        }
+        stretches.for_each(|(id, nodes)| self.come(id, nodes));
+        self.are_counted = true;
+    }
+
+    pub fn are_counted(&self) -> bool {
+        self.are_counted
+    }
+
+    /// So many more nodes have a room.
+    fn come(&mut self, id: RoomId, nodes: usize) {
+        if self.have.len() <= id as usize {
+            self.have.resize(id as usize + 1, (0, false));
+        }
+        let (count, is_listed) = &mut self.have[id as usize];
+        *count += nodes as u32;
+        if !std::mem::replace(is_listed, true) {
+            self.in_use.push(id);
+        }
+    }
+
+    /// So many nodes that had one room in this pass have another.
+    pub fn change(&mut self, from: RoomId, to: RoomId, nodes: usize) {
+        let entry = &mut self.list[to as usize];
+        entry.nodes += if entry.pass > 0 { nodes as u32 } else { 0 };
+        if self.are_counted {
+            self.have[from as usize].0 -= nodes as u32;
+            self.come(to, nodes);
+        }
+    }
+
+    /// All that nodes have in this pass, with how many have each; counted before.
+    pub fn in_use(&self) -> impl Iterator<Item = (RoomId, usize)> {
+        let all = self.in_use.iter().map(|id| (*id, self.have[*id as usize].0 as usize));
+        all.filter(|(_, nodes)| *nodes > 0)
     }
 
     /// The room of one more node before the pass: one that is there already, or this one. Between `begin` and the pass.
@@ -68,18 +163,8 @@ impl Rooms {
                 return id;
             }
         }
-        let entry = Entry { room, make, nodes: 1, print };
-        let id = match self.unused.pop() {
-            Some(id) => {
-                self.list[id as usize] = entry;
-                id
-            }
-            None => {
-                self.list.push(entry);
-                self.list.len() as RoomId - 1
-            }
-        };
-        self.kept = self.list.len();
+        let cpus = room.profile.steps()[0].free.cpus;
+        let id = self.add(Entry { room, make, nodes: 1, print, cpus, birth: 0, pass: 0 });
         self.by_print.entry(print).or_insert(id);
         self.next_change.extend(self.list[id as usize].next_change().map(|at| (at, id)));
         id
@@ -105,24 +190,55 @@ impl Rooms {
                 self.by_print.remove(&entry.print);
             }
             entry.next_change().map(|at| self.next_change.remove(&(at, id)));
+            self.list[id as usize].birth = 0;
             self.unused.push(id);
         }
     }
 
-    /// A room that a pass makes, like another so far: to be changed before any search sees it.
-    pub fn add_like(&mut self, id: RoomId) -> (RoomId, &mut Room) {
-        let (room, place) = (self.copy_of(id), self.list.len());
-        self.list.push(Entry { room, make: self.make(id), nodes: 1, print: 0 });
-        (place as RoomId, &mut self.list[place].room)
+    /// Gives a room a number and a birth.
+    fn add(&mut self, entry: Entry) -> RoomId {
+        self.births += 1;
+        let entry = Entry { birth: self.births, ..entry };
+        match self.unused.pop() {
+            Some(id) => {
+                self.list[id as usize] = entry;
+                id
+            }
+            None => {
+                self.list.push(entry);
+                self.list.len() as RoomId - 1
+            }
+        }
     }
 
-    /// A room that a pass makes for so many nodes that have this one, by a change that changes nothing where it fails. A room
-    /// of the pass that was never given to anybody else goes over with its memory: thousands of jobs may wait for one node,
-    /// and each adds to its timeline.
+    /// A room that a pass makes, with at most so many CPUs free now.
+    fn add_made(&mut self, room: Room, make: MakeId, cpus: u32) -> RoomId {
+        debug_assert!(self.pass > 0, "a pass begins with `begin`");
+        self.add(Entry { room, make, nodes: 0, print: 0, cpus, birth: 0, pass: self.pass })
+    }
+
+    /// A room that a pass makes, like another so far: to be changed before any search sees it.
+    pub fn add_like(&mut self, id: RoomId) -> RoomId {
+        let room = self.copy_of(id);
+        // Who changes it may give something back.
+        let made = self.add_made(room, self.make(id), u32::MAX);
+        self.touched.push(made);
+        made
+    }
+
+    /// A room that was added just now.
+    pub fn get_mut(&mut self, id: RoomId) -> &mut Room {
+        &mut self.list[id as usize].room
+    }
+
+    /// A room that a reservation makes for so many nodes that have this one and follow each other, by a change that gives nothing
+    /// back, and changes nothing where it fails. Where many are made, one that was never given to anybody else goes over with its
+    /// memory: thousands of jobs may wait for one node, and each adds to its timeline.
     pub fn add_changed<T>(&mut self, id: RoomId, nodes: usize, change: impl FnOnce(&mut Room) -> Option<T>) -> Option<(RoomId, T)> {
-        let goes_over = self.is_made(id) && self.list[id as usize].nodes as usize == nodes;
+        let before = &mut self.list[id as usize];
+        let goes_over = self.left > MOST_LEFT && before.pass > 0 && before.nodes as usize == nodes;
         let mut room = match goes_over {
-            true => std::mem::take(&mut self.list[id as usize].room),
+            true => std::mem::take(&mut before.room),
             false => self.copy_of(id),
         };
         let Some(found) = change(&mut room) else {
@@ -132,25 +248,43 @@ impl Rooms {
             }
             return None;
         };
-        self.list.push(Entry { room, make: self.make(id), nodes: nodes as u32, print: 0 });
-        Some((self.list.len() as RoomId - 1, found))
+        if goes_over {
+            self.list[id as usize].birth = 0;
+        } else {
+            self.left += room.profile.steps().len();
+        }
+        let made = self.add_made(room, self.make(id), self.cpus(id));
+        self.held.push(made);
+        Some((made, found))
+    }
+
+    pub fn mark(&self, id: RoomId) -> RoomMark {
+        RoomMark { id, birth: self.list[id as usize].birth }
+    }
+
+    /// Whether a room is there still.
+    pub fn has(&self, mark: RoomMark) -> bool {
+        self.list.get(mark.id as usize).is_some_and(|entry| entry.birth == mark.birth)
+    }
+
+    /// Keeps a room that a reservation made in this pass or the last with any; whether it is there still.
+    pub fn find_again(&mut self, mark: RoomMark) -> bool {
+        if !self.has(mark) {
+            return false;
+        }
+        let entry = &mut self.list[mark.id as usize];
+        if entry.pass != self.pass {
+            (entry.pass, entry.nodes) = (self.pass, 0);
+            self.left += entry.room.profile.steps().len();
+            self.held.push(mark.id);
+        }
+        true
     }
 
     fn copy_of(&mut self, id: RoomId) -> Room {
         let mut room = self.spare.pop().unwrap_or_default();
         room.clone_from(self.get(id));
         room
-    }
-
-    /// So many more nodes get a room in the pass.
-    pub fn give(&mut self, id: RoomId, nodes: usize) {
-        if self.is_made(id) {
-            self.list[id as usize].nodes += nodes as u32;
-        }
-    }
-
-    fn is_made(&self, id: RoomId) -> bool {
-        id as usize >= self.kept
     }
 }
 
@@ -231,13 +365,64 @@ mod tests {
     fn what_a_pass_made_is_gone_with_it() {
         let mut rooms = Rooms::default();
         let kept = rooms.keep(room(8, 0), 0);
-        let (made, room) = rooms.add_like(kept);
-        room.profile.take(Timestamp::from_secs(0), Timestamp::from_secs(9), &Amount { cpus: 3, ..Amount::default() });
+        rooms.begin();
+        let made = rooms.add_like(kept);
+        rooms.get_mut(made).profile.take(Timestamp::from_secs(0), Timestamp::from_secs(9), &Amount { cpus: 3, ..Amount::default() });
         assert_eq!(rooms.get(made).profile.free_at(Timestamp::from_secs(0)).cpus, 5);
         assert_eq!(rooms.get(kept).profile.free_at(Timestamp::from_secs(0)).cpus, 8);
         rooms.begin();
-        let (again, room) = rooms.add_like(kept);
-        assert_eq!((again, room.profile.free_at(Timestamp::from_secs(0)).cpus), (made, 8));
+        let again = rooms.add_like(kept);
+        assert_eq!((again, rooms.get(again).profile.free_at(Timestamp::from_secs(0)).cpus), (made, 8));
+    }
+
+    #[test]
+    fn rooms_of_reservations_are_there_until_others_were_made() {
+        let mut rooms = Rooms::default();
+        let kept = rooms.keep(room(8, 0), 0);
+        let take = |cpus: u32| {
+            move |room: &mut Room| {
+                room.profile.take(Timestamp::from_secs(5), Timestamp::from_secs(9), &Amount { cpus, ..Amount::default() });
+                Some(())
+            }
+        };
+        rooms.begin();
+        let marks = [3, 5].map(|cpus| rooms.add_changed(kept, 1, take(cpus)).map(|(made, ())| rooms.mark(made)).unwrap());
+        let free = |rooms: &Rooms, mark: RoomMark| rooms.get(mark.id).profile.free_at(Timestamp::from_secs(7)).cpus;
+        for _ in 0..3 {
+            rooms.begin();
+            assert_eq!(marks.map(|mark| rooms.has(mark)), [true, true], "passes that make no reservation keep them");
+        }
+        for _ in 0..2 {
+            assert!(rooms.find_again(marks[1]));
+            rooms.begin();
+            assert_eq!((rooms.has(marks[1]), free(&rooms, marks[1])), (true, 3));
+            assert!(!rooms.has(marks[0]) && !rooms.find_again(marks[0]), "a pass with reservations did without it");
+        }
+        let (other, ()) = rooms.add_changed(kept, 1, take(1)).unwrap();
+        assert_eq!(other, marks[0].id, "its number is given away");
+        assert!(!rooms.has(marks[0]) && rooms.has(rooms.mark(kept)));
+        let mark = rooms.mark(kept);
+        rooms.leave(kept);
+        assert!(!rooms.has(mark), "nor is a room that no node has");
+    }
+
+    #[test]
+    fn nodes_are_counted_by_room() {
+        let mut rooms = Rooms::default();
+        let (one, other) = (rooms.keep(room(8, 0), 0), rooms.keep(room(7, 0), 0));
+        rooms.begin();
+        assert!(!rooms.are_counted());
+        rooms.count([(one, 3), (other, 2), (one, 1)].into_iter());
+        let made = rooms.add_like(one);
+        rooms.change(one, made, 4);
+        rooms.change(made, other, 1);
+        assert_eq!(rooms.in_use().collect::<Vec<_>>(), [(other, 3), (made, 3)]);
+        rooms.change(other, one, 3);
+        assert_eq!(rooms.in_use().collect::<Vec<_>>(), [(one, 3), (made, 3)], "each stands in it once");
+        rooms.begin();
+        assert!(!rooms.are_counted());
+        rooms.count([(other, 6)].into_iter());
+        assert_eq!(rooms.in_use().collect::<Vec<_>>(), [(other, 6)]);
     }
 
     #[test]
@@ -248,17 +433,24 @@ mod tests {
         };
         let mut rooms = Rooms::default();
         let kept = rooms.keep(room(8, 0), 0);
-        let (mut last, ()) = rooms.add_changed(kept, 1, taken(0)).unwrap();
-        for at in 1..100 {
-            last = rooms.add_changed(last, 1, taken(at)).unwrap().0;
+        rooms.begin();
+        let add = |rooms: &mut Rooms, id: RoomId, at: i64| {
+            let (made, ()) = rooms.add_changed(id, 1, taken(at)).unwrap();
+            rooms.change(id, made, 1);
+            made
+        };
+        let mut last = add(&mut rooms, kept, 0);
+        let jobs = 3 * MOST_LEFT.isqrt() as i64;
+        for at in 1..jobs {
+            last = add(&mut rooms, last, at);
         }
-        let steps = |rooms: &Rooms| rooms.list.iter().map(|entry| entry.room.profile.steps().len()).sum::<usize>();
-        assert!(steps(&rooms) < 300, "{} steps for a timeline of a hundred jobs", steps(&rooms));
+        let steps: usize = rooms.list.iter().map(|entry| entry.room.profile.steps().len()).sum();
+        assert!(steps < MOST_LEFT + 3 * jobs as usize, "{steps} steps for a timeline of {jobs} jobs");
         assert_eq!(rooms.get(kept).profile.free_at(Timestamp::from_secs(0)).cpus, 8, "what it was before the pass stays");
         assert_eq!(rooms.add_changed(last, 1, |_| None::<()>), None);
         assert_eq!(rooms.get(last).profile.free_at(Timestamp::from_secs(50)).cpus, 7, "and so does what could not be changed");
-        rooms.give(last, 1);
-        rooms.add_changed(last, 1, taken(50)).unwrap();
+        rooms.change(kept, last, 1);
+        add(&mut rooms, last, 50);
         assert_eq!(rooms.get(last).profile.free_at(Timestamp::from_secs(50)).cpus, 7, "another node was given it too");
     }
 

@@ -29,6 +29,8 @@ pub type ShapeId = u32;
 #[derive(Debug, Default)]
 pub struct Shapes {
     pub list: Vec<Shape>,
+    /// Those about which the pass under way found out anything.
+    looked_at: Vec<ShapeId>,
     by_key: BTreeMap<Key, ShapeId>,
     /// By the address of the request, which is kept so that no other gets that address.
     by_spec: BTreeMap<usize, (Arc<JobSpec>, ShapeId)>,
@@ -79,6 +81,8 @@ pub struct OfPass {
     pub kept: Option<Reason>,
     /// Whether too few nodes have room for it at this moment, for whatever time.
     pub full: Option<bool>,
+    /// Anything was found out.
+    is_looked_at: bool,
 }
 
 impl OfPass {
@@ -151,7 +155,12 @@ pub struct Candidates {
     all_by_make: Vec<u32>,
     /// Every node of the cluster takes its work.
     up_everywhere: bool,
+    /// The nodes that do not, where they are few.
+    few_others: Option<Vec<usize>>,
 }
+
+/// Up to so many nodes are taken out of what is known of all.
+const FEW_OTHERS: usize = 64;
 
 #[derive(Debug)]
 struct Key {
@@ -199,7 +208,18 @@ impl Shapes {
         if self.by_spec.len() > 2 * waiting + 1000 || self.list.len() > 2 * waiting + 1000 {
             self.clear();
         }
-        self.list.iter_mut().for_each(|shape| shape.pass = OfPass::default());
+        for shape in self.looked_at.drain(..) {
+            self.list[shape as usize].pass = OfPass::default();
+        }
+    }
+
+    /// To note what the pass under way finds out.
+    pub(crate) fn of_pass(&mut self, shape: ShapeId) -> &mut OfPass {
+        let pass = &mut self.list[shape as usize].pass;
+        if !std::mem::replace(&mut pass.is_looked_at, true) {
+            self.looked_at.push(shape);
+        }
+        pass
     }
 
     pub fn of(&mut self, job: &PendingJob, partition: usize, snapshot: &Snapshot, cluster: &Cluster, windows: &Windows) -> ShapeId {
@@ -298,13 +318,18 @@ impl Shapes {
 impl Candidates {
     fn none(nodes: usize) -> Self {
         let none = FixedBitSet::with_capacity(nodes);
-        Self { up: none.clone(), all: none, up_by_make: Vec::new(), all_by_make: Vec::new(), up_everywhere: false }
+        Self { up: none.clone(), all: none, up_by_make: Vec::new(), all_by_make: Vec::new(), up_everywhere: false, few_others: None }
     }
 
     /// How many of some nodes that follow each other take work.
     #[inline]
     pub fn up_in(&self, nodes: Range<usize>) -> usize {
         if self.up_everywhere { nodes.len() } else { self.up.count_ones(nodes) }
+    }
+
+    /// The nodes that take no work of it, where they are few.
+    pub fn few_others(&self) -> Option<&[usize]> {
+        self.few_others.as_deref()
     }
 
     /// Those of them that are named.
@@ -447,6 +472,7 @@ fn candidates(
         }
     }
     found.up_everywhere = found.up.is_full();
+    found.few_others = (found.up.len() - found.up.count_ones(..) <= FEW_OTHERS).then(|| found.up.zeroes().collect());
     Ok(Arc::new(found))
 }
 

@@ -31,7 +31,7 @@ impl Engine {
         let full = of.claim.own().is_none() && !self.is_free_now(shape);
         // What is free only shrinks within a pass.
         if full {
-            self.shapes.list[shape as usize].pass.full = Some(true);
+            self.shapes.of_pass(shape).full = Some(true);
         }
         full
     }
@@ -78,6 +78,7 @@ impl Engine {
 
     /// As `is_full`, before anything is taken in a pass: who found it full in the pass before looks at what was freed since.
     pub(crate) fn is_full_at_first(&mut self, shape: ShapeId) -> bool {
+        self.cluster.count_rooms();
         let Self { shapes, cluster, looked, .. } = self;
         let of = &mut shapes.list[shape as usize];
         if let Some(full) = of.pass.full {
@@ -98,7 +99,9 @@ impl Engine {
         };
         let full = few.is_some();
         of.few = few.map(|few| (cluster.synced, few));
-        of.pass.full = full.then_some(true);
+        if full {
+            shapes.of_pass(shape).full = Some(true);
+        }
         full
     }
 }
@@ -428,9 +431,11 @@ impl Pass<'_> {
         let take = self.foretold.is_some().then(|| self.take_at(shape, way, &picked, secs, at));
         let engine = &mut *self.engine;
         let of = &engine.shapes.list[shape as usize];
-        let holds = engine.cluster.hold(&picked, |part, make| of.need(way, part, make), at, to)?;
+        let may_be_as_before = self.keeps_promises && of.ways.len() == 1;
+        let before = if may_be_as_before { engine.promised.taken_before((job.id, shape, secs), at) } else { Vec::new() };
+        let (holds, taken) = engine.cluster.hold(&picked, |part, make| of.need(way, part, make), (at, to), &before)?;
         if self.keeps_promises {
-            engine.promised.make((job.id, shape, secs), at, together(&picked), early);
+            engine.promised.make((job.id, shape, secs), at, together(&picked), early, taken);
         }
         for (name, count) in &job.spec.licences {
             if let Some(free) = self.licences.get_mut(name) {
@@ -458,8 +463,8 @@ impl Pass<'_> {
             return None;
         }
         let in_order = of.preferred.is_none() && in_order(of, cluster);
-        let ask = Again { who: (job.id, shape, secs), now, from, count: of.ways[0].nodes as usize, in_order };
-        let need = |at: usize| of.need(0, 0, cluster.nodes[at].make).filter(|_| of.candidates.up.contains(at));
+        let ask = Again { who: (job.id, shape, secs), now, from, count: of.ways[0].nodes as usize, in_order, may: &of.candidates.up };
+        let need = |at: usize| of.need(0, 0, cluster.nodes[at].make);
         looked.firsts.begin();
         let first = |at: usize, until: Timestamp| {
             let need = need(at)?;
@@ -468,7 +473,7 @@ impl Pass<'_> {
         let fits = |at: usize, time: Timestamp| {
             need(at).is_some_and(|need| cluster.fits(at, need, time, time.plus_secs(i64::from(secs))))
         };
-        let (at, nodes, early) = match promised.again(&ask, first, fits) {
+        let (at, nodes, early) = match promised.again(&ask, |at| cluster.end_of_stretch(at), first, fits) {
             Found::Nothing => return None,
             Found::Time(at) => {
                 self.remember_not_before(job, shape, 0, secs, at);
@@ -562,9 +567,10 @@ impl Pass<'_> {
             return shapes[shape as usize].pass.note_not_before_window(way, (secs, window), at);
         }
         if !job.is_choice() && self.refusals.not_before(shapes, shape, secs).is_none_or(|known| known < at) {
-            self.refusals.refuse_before(shape, secs, at);
+            let nodes = shapes[shape as usize].ways.first().map_or(0, |way| way.nodes);
+            self.refusals.refuse_before(shape, nodes, secs, at);
         }
-        shapes[shape as usize].pass.note_not_before(way, secs, at);
+        self.engine.shapes.of_pass(shape).note_not_before(way, secs, at);
     }
 }
 

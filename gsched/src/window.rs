@@ -129,6 +129,11 @@ impl Windows {
         claim.own().is_some() || (!self.list.is_empty() && self.covered.contains(node))
     }
 
+    /// Whether that is so for any node.
+    pub fn concern_some(&self, claim: Claim) -> bool {
+        claim.own().is_some() || !self.list.is_empty()
+    }
+
     /// Whether that is so for any of some nodes.
     pub fn concern_any(&self, nodes: Range<usize>, claim: Claim) -> bool {
         claim.own().is_some() || (!self.list.is_empty() && self.covered.contains_any_in_range(nodes))

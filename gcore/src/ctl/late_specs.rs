@@ -3,6 +3,7 @@
 
 use gmodel::job::Surroundings;
 use gmodel::{CommonSpec, JobSpec, Shared};
+use std::cmp::Ordering;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ const MOST: usize = 1024;
 /// What later requests may share.
 #[derive(Clone, Debug, Default)]
 pub struct LateSpecs {
-    whole: BTreeSet<Arc<JobSpec>>,
+    whole: BTreeSet<Whole>,
     common: BTreeSet<Shared<CommonSpec>>,
     around: BTreeSet<Shared<Surroundings>>,
 }
@@ -22,9 +23,40 @@ impl LateSpecs {
     pub fn share(&mut self, mut spec: JobSpec) -> Arc<JobSpec> {
         spec.common = known(&mut self.common, spec.common);
         spec.launch.around = known(&mut self.around, spec.launch.around);
-        known(&mut self.whole, Arc::new(spec))
+        known(&mut self.whole, Whole(Arc::new(spec))).0
     }
 }
+
+/// A request of which what others have in common stands once: where that is in memory, it is compared by.
+#[derive(Clone, Debug)]
+struct Whole(Arc<JobSpec>);
+
+impl Whole {
+    fn key(&self) -> impl Ord + '_ {
+        let JobSpec { name, launch, common } = &*self.0;
+        (common.address(), launch.around.address(), name, launch)
+    }
+}
+
+impl Ord for Whole {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.key().cmp(&other.key())
+    }
+}
+
+impl PartialOrd for Whole {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Whole {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Whole {}
 
 /// The equal value that is known, or this one from now on.
 fn known<T: Ord + Clone>(late: &mut BTreeSet<T>, value: T) -> T {

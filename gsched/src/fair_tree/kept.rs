@@ -29,8 +29,10 @@ pub(crate) struct Standings {
     /// All may be.
     are_stale: bool,
     /// Whose use grows or falls at every moment, and whose is otherwise since it was read last.
-    moving: BTreeSet<usize>,
-    due: BTreeSet<usize>,
+    moving: Vec<usize>,
+    due: Vec<usize>,
+    /// Those who stand in the tree only as long as they wait or run.
+    fleeting: Vec<usize>,
     /// The book that is entered, and how many have a row in it.
     book: Option<Arc<UsageBook>>,
     rows: usize,
@@ -47,8 +49,6 @@ pub(crate) struct Standings {
 struct Person {
     account: Box<str>,
     user: Option<Box<str>>,
-    /// Whatever happens: an account, or a user whom the policy names.
-    stays: bool,
     /// How many runs are charged to them, and what those have used.
     runs: u32,
     running: Running,
@@ -56,6 +56,8 @@ struct Person {
     entry: Option<Arc<UsageEntry>>,
     /// The last pass in which they had jobs that wait.
     waited: u64,
+    is_moving: bool,
+    is_due: bool,
 }
 
 /// A run by whom it is charged to.
@@ -107,7 +109,7 @@ impl Standings {
 
     fn begin(&mut self, snapshot: &Snapshot, queue: u64) {
         let mut tree = FairTree::of_policy(&snapshot.policy);
-        let named = |node: &ShareNode| Person { account: node.account.into(), user: node.user.map(Into::into), stays: true, ..Person::default() };
+        let named = |node: &ShareNode| Person { account: node.account.into(), user: node.user.map(Into::into), ..Person::default() };
         let people = tree.nodes.iter().map(named).collect();
         let nodes = std::mem::take(&mut tree.nodes).into_iter();
         let nodes = nodes.map(|node| ShareNode { account: "", user: node.user.map(|_| ""), ..node }).collect();
@@ -132,28 +134,42 @@ impl Standings {
             self.people[at].waited = self.pass;
         }
         match self.read.as_ref().is_some_and(|read| clock.is_in_step_of(read)) {
-            true => self.due.extend(&self.moving),
-            false => self.due.extend(0..self.people.len()),
+            true => (0..self.moving.len()).for_each(|place| self.is_due(self.moving[place])),
+            false => (0..self.people.len()).for_each(|at| self.is_due(at)),
         }
-        std::mem::take(&mut self.due).into_iter().for_each(|at| self.read_use(at, &clock));
+        let mut due = std::mem::take(&mut self.due);
+        due.drain(..).for_each(|at| self.read_use(at, &clock));
+        self.due = due;
+        self.moving.retain(|at| self.people[*at].is_moving);
         self.read = Some(clock);
-        let is_there = |one: &Person| one.stays || one.runs > 0 || one.entry.is_some() || one.waited == self.pass;
-        are_rows_there && self.people.iter().all(is_there)
+        self.fleeting.retain(|at| self.people[*at].entry.is_none());
+        let is_there = |one: &Person| one.runs > 0 || one.waited == self.pass;
+        are_rows_there && self.fleeting.iter().all(|at| is_there(&self.people[*at]))
+    }
+
+    fn is_due(&mut self, at: usize) {
+        if !std::mem::replace(&mut self.people[at].is_due, true) {
+            self.due.push(at);
+        }
     }
 
     fn read_use(&mut self, at: usize, clock: &Clock) {
-        let person = &self.people[at];
+        let person = &mut self.people[at];
+        if person.user.is_none() {
+            return;
+        }
+        person.is_due = false;
         let decayed = person.entry.as_ref().map(|entry| &entry.decayed);
         let is_moving = !person.running.is_empty() || decayed.is_some_and(|decayed| !clock.has_half_life_of(decayed));
-        self.tree.nodes[at].usage = match decayed {
+        let usage = match decayed {
             Some(decayed) => decayed.with(&person.running, clock),
             None if is_moving => Decayed::default().with(&person.running, clock),
             None => 0,
         };
-        match is_moving {
-            true => self.moving.insert(at),
-            false => self.moving.remove(&at),
-        };
+        if !std::mem::replace(&mut person.is_moving, is_moving) && is_moving {
+            self.moving.push(at);
+        }
+        self.tree.set_use(at, usage);
     }
 
     fn enter_runs(&mut self, snapshot: &Snapshot, clock: &Clock) {
@@ -161,9 +177,11 @@ impl Standings {
         let keeps = snapshot.config.scheduler.fair_share.gpu_weights_milli.is_empty();
         let stale = std::mem::take(&mut self.stale);
         if std::mem::take(&mut self.are_stale) || !keeps || !self.read.as_ref().is_some_and(|read| clock.goes_on_from(read)) {
-            for (at, person) in self.people.iter_mut().enumerate().filter(|(_, person)| person.runs > 0) {
-                (person.runs, person.running) = (0, Running::default());
-                self.due.insert(at);
+            for at in 0..self.people.len() {
+                if self.people[at].runs > 0 {
+                    (self.people[at].runs, self.people[at].running) = (0, Running::default());
+                    self.is_due(at);
+                }
             }
             self.runs.clear();
             let weights = GpuWeights::new(snapshot);
@@ -202,7 +220,7 @@ impl Standings {
             (None, Some(_)) => self.stale.extend([run.run]),
             (None, None) => {}
         }
-        self.due.insert(at);
+        self.is_due(at);
         Some(RunUse { run: run.run, at, micro, since })
     }
 
@@ -210,7 +228,7 @@ impl Standings {
         let person = &mut self.people[known.at];
         person.runs -= 1;
         known.since.iter().for_each(|since| person.running.remove(clock, known.micro, *since));
-        self.due.insert(known.at);
+        self.is_due(known.at);
     }
 
     /// `false`: somebody has no row any more.
@@ -222,7 +240,7 @@ impl Standings {
         for (account, user, entry) in book.users_since(before.as_deref()) {
             let at = self.user(account, user);
             self.rows += usize::from(self.people[at].entry.replace(entry.clone()).is_none());
-            self.due.insert(at);
+            self.is_due(at);
         }
         self.rows == book.user_count()
     }
@@ -245,11 +263,12 @@ impl Standings {
         let at = self.push(account, Some(user), parent);
         self.tree.users.add(at, |at| hash(&[&self.people[at].account, self.people[at].user.as_deref().unwrap_or_default()]));
         self.tree.user_count += 1;
+        self.fleeting.push(at);
         at
     }
 
     fn push(&mut self, account: &str, user: Option<&str>, parent: usize) -> usize {
-        self.people.push(Person { account: account.into(), user: user.map(Into::into), stays: user.is_none(), ..Person::default() });
+        self.people.push(Person { account: account.into(), user: user.map(Into::into), ..Person::default() });
         self.tree.push("", user.map(|_| ""), parent, 1)
     }
 }
