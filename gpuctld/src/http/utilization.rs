@@ -28,8 +28,9 @@ pub(super) async fn utilization(Shared(site): Shared<Site>, pairs: Pairs) -> Res
         true => site.core.reader().report(vec!["account".to_owned()], capacity.from, to, now, Default::default()).await?,
         false => Vec::new(),
     };
-    let cpus: f64 = used.iter().map(|row| row.cpu_hours).sum();
-    let gpus: f64 = used.iter().map(|row| row.gpu_hours).sum();
+    // The sum of nothing is -0.0, and printed so.
+    let cpus: f64 = used.iter().fold(0.0, |sum, row| sum + row.cpu_hours);
+    let gpus: f64 = used.iter().fold(0.0, |sum, row| sum + row.gpu_hours);
     let row = |tres: &str, at: usize, allocated: f64| {
         let hours = |millis: u128| millis as f64 / MILLIS_PER_HOUR;
         let all = hours(capacity.all[at]);

@@ -279,6 +279,8 @@ async fn what_nodes_had_adds_up_to_what_was_held_down_and_idle() {
     let pool = Pool::new("privacy = \"own\"\n");
     let node = pool.node("node1", Role::Compute, 2).await;
     let idle = pool.node("node2", Role::Compute, 2).await;
+    let before = pool.get(&alice(), "/v1/utilization?from=2020-01-01T00:00:00Z").await;
+    assert!(before["rows"][0]["allocated_hours"].as_f64().unwrap().is_sign_positive(), "nothing was allocated, not -0.0: {before}");
     let id = pool.submit(&alice(), json!({"request": {"gpus": "1"}})).await;
     pool.pass().await;
     pool.running(node, id).await;
