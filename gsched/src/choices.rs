@@ -4,7 +4,7 @@
 //! A pass sees such a job once for each partition, in the order of tiers and priorities as any other, and then as the job
 //! names them. Source: sbatch(1), `--partition`; slurm.conf(5), `bf_one_resv_per_job`.
 
-use crate::pass::{Pass, Reserved};
+use crate::pass::{Pass, Reserved, Wait};
 use crate::plan::Preempt;
 use crate::room::Hold;
 use crate::shape::ShapeId;
@@ -130,6 +130,17 @@ impl Pass<'_> {
             let told = if is_array { &mut self.plan.array_reasons } else { &mut self.plan.reasons };
             told.extend(said.best.filter(|(_, reason)| *reason != said.before).map(|(_, reason)| (id, reason)));
         }
+    }
+
+    /// Starts a job that is no array now, if it can: without those who go for it in another of its partitions, too.
+    pub(crate) fn start_alone(&mut self, job: &PendingJob, shape: ShapeId) -> Result<(), Wait> {
+        let Some(idle) = self.ledger.lift_promise(job) else { return self.start(job, job.id, shape) };
+        self.limited.clear();
+        let told = self.start(job, job.id, shape);
+        if told.is_err() {
+            self.ledger.put_idle_back(idle);
+        }
+        told
     }
 
     /// What a job has reserved in other partitions is not in its own way: taken back while it is looked at. Where each

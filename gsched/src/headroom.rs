@@ -8,7 +8,8 @@ use crate::snapshot::{RunningRun, Snapshot};
 use fixedbitset::FixedBitSet;
 use gmodel::config::{ClusterConfig, Partition};
 use gmodel::policy::GpuAmounts;
-use gmodel::{Policy, Reason, ReasonCode};
+use gmodel::{JobId, Policy, Reason, ReasonCode};
+use std::collections::BTreeMap;
 
 /// Nodes of a partition of which so many are to stay wholly idle.
 #[derive(Debug)]
@@ -42,6 +43,18 @@ pub struct IdleGpus {
     usable: Counts,
     /// Of what is idle some is set aside for jobs that wait until enough is.
     is_set_aside: bool,
+    /// What is kept for jobs that may start in another of their partitions yet.
+    promised: BTreeMap<JobId, Promised>,
+}
+
+/// What a promise changed.
+#[derive(Clone, Debug)]
+struct Promised {
+    /// So much less is idle.
+    idle: Counts,
+    /// And comes, or more where others leave more than the job takes.
+    less: Counts,
+    more: Counts,
 }
 
 /// Thousandths of GPUs on nodes that take work.
@@ -73,14 +86,25 @@ impl Counts {
         }
     }
 
+    fn each(&self) -> impl Iterator<Item = &Vec<u64>> {
+        std::iter::once(&self.all).chain(&self.partitions).chain(self.outside.iter().flatten())
+    }
+
     fn each_mut(&mut self) -> impl Iterator<Item = &mut Vec<u64>> {
         std::iter::once(&mut self.all).chain(&mut self.partitions).chain(self.outside.iter_mut().flatten())
     }
 
-    /// Nowhere more than there.
-    fn limit_to(&mut self, other: &mut Self) {
-        let counts = self.each_mut().flatten().zip(other.each_mut().flatten());
-        counts.for_each(|(own, other)| *own = (*own).min(*other));
+    /// Each with what another has in its place.
+    fn join(&mut self, other: &Self, join: impl Fn(u64, u64) -> u64) {
+        let counts = self.each_mut().flatten().zip(other.each().flatten());
+        counts.for_each(|(own, other)| *own = join(*own, *other));
+    }
+
+    /// How much more it is than another.
+    fn beyond(&self, other: &Self) -> Self {
+        let mut beyond = self.clone();
+        beyond.join(other, u64::saturating_sub);
+        beyond
     }
 
     /// A start counts where it certainly is: outside of what others keep as long as there is room.
@@ -110,7 +134,7 @@ impl IdleGpus {
         let config = &snapshot.config;
         let keepers = &keepers(config)[..];
         let none = Counts::none(types.len(), keepers);
-        let mut found = Self { idle: none.clone(), coming: Counts::default(), usable: none, is_set_aside: false };
+        let mut found = Self { idle: none.clone(), coming: Counts::default(), usable: none, is_set_aside: false, promised: BTreeMap::new() };
         let mut last = ("", ALL);
         for node in snapshot.nodes.iter().filter(|node| node.unavailable.is_none()) {
             let holds: Vec<bool> = config.partitions[..keepers.len()].iter().map(|one| one.holds(&node.name, &node.features)).collect();
@@ -162,19 +186,35 @@ impl IdleGpus {
         self.idle = self.coming.clone();
     }
 
-    /// Some runs go for a job: what it takes beyond what they leave is nobody else's.
+    /// Some runs go for a job: what it takes beyond what they leave is nobody else's. `choice`: it may start in another of its partitions.
     pub fn promise<'a>(
         &mut self,
+        choice: Option<JobId>,
         held: &Holding,
         partition: Option<usize>,
         gone: impl Iterator<Item = &'a RunningRun>,
         snapshot: &Snapshot,
         types: &GpuTypes,
     ) {
+        let before = choice.map(|job| (job, self.idle.clone(), self.coming.clone()));
         gone.for_each(|run| self.leaves(run, snapshot, types));
         self.coming.change(held, partition, u64::saturating_sub);
-        self.idle.limit_to(&mut self.coming);
+        self.idle.join(&self.coming, u64::min);
         self.is_set_aside = true;
+        if let Some((job, idle, coming)) = before {
+            let changed = Promised { idle: idle.beyond(&self.idle), less: coming.beyond(&self.coming), more: self.coming.beyond(&coming) };
+            self.promised.insert(job, changed);
+        }
+    }
+
+    /// Takes the promise to a job back; whether there was one.
+    pub fn lift_promise(&mut self, job: JobId) -> bool {
+        let Some(Promised { idle, less, more }) = self.promised.remove(&job) else { return false };
+        self.coming.join(&less, u64::saturating_add);
+        self.coming.join(&more, u64::saturating_sub);
+        self.idle.join(&idle, u64::saturating_add);
+        self.idle.join(&self.coming, u64::min);
+        true
     }
 
     /// Whether some of it is set aside for a job that waits.

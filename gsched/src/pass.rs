@@ -545,7 +545,7 @@ impl<'a> Pass<'a> {
         self.reserve_rivals(job, shape);
         let lifted = self.lift_counted(shape);
         let left = match &job.positions {
-            None => self.start(job, job.id, shape).err().map(|wait| (wait, 1)),
+            None => self.start_alone(job, shape).err().map(|wait| (wait, 1)),
             Some(positions) => {
                 let elsewhere = self.choices.settled_of(job);
                 let mut room = self.array_room(job);

@@ -99,8 +99,19 @@ impl Ledger {
     ) {
         if self.keeps_idle() {
             let held = self.holding_of(job, take);
-            self.idle.promise(&held, self.who(&job.spec).partition, gone, snapshot, &self.types);
+            let choice = (job.is_choice() && job.positions.is_none()).then_some(job.id);
+            self.idle.promise(choice, &held, self.who(&job.spec).partition, gone, snapshot, &self.types);
         }
+    }
+
+    /// What is promised to a job that others go for is not in its own way where it might start in another of its partitions. What
+    /// was counted before, where anything is.
+    pub(crate) fn lift_promise(&mut self, job: &PendingJob) -> Option<IdleGpus> {
+        if !job.is_choice() || !self.keeps_idle() {
+            return None;
+        }
+        let before = self.idle.clone();
+        self.idle.lift_promise(job.id).then_some(before)
     }
 
     /// Whether something is set aside for a job that waits until more is idle.

@@ -2,7 +2,7 @@
 
 use super::rounds::{Job, Pool, guarantees, jobs};
 use crate::world::world;
-use crate::{Plan, Snapshot, WorkBudget, plan};
+use crate::{PendingJob, Plan, Snapshot, WorkBudget, plan};
 use gmodel::policy::{GpuAmounts, PreemptMode};
 use gmodel::{JobId, ReasonCode};
 use proptest::prelude::*;
@@ -178,6 +178,37 @@ fn runs_that_go_for_another_are_not_counted_on_twice() {
         told(&snapshot).1
     };
     assert_eq!((later("3"), later("4"), later("1")), (vec![(1, 11)], vec![(1, 11)], vec![(1, 11)]));
+}
+
+/// It may have room there without them, beside what is to stay idle.
+#[test]
+fn what_a_job_is_promised_in_one_of_its_partitions_is_not_in_its_way_in_another() {
+    let text = |lists: &str, kept: u32| {
+        format!(
+            "node n1 h100:4
+             node n2 h100:3
+             partition odd nodes=n1
+             partition even nodes=n2 tier=2
+             qos low
+             qos high preempts=low
+             qos urgent headroom={kept}
+             run 1 b bob 2 on=n2 ago=10 qos=low partition=even
+             job 10 b ann 3 qos=high partition={lists}"
+        )
+    };
+    let pool = |lists: &str, kept: u32| {
+        let mut snapshot = world(&text(lists, kept));
+        snapshot.pending = snapshot.pending.drain(..).flat_map(PendingJob::in_each_partition).collect();
+        snapshot
+    };
+    let at = |lists: &str, kept: u32| told(&pool(lists, kept));
+    assert_eq!(at("even", 2), (vec![], vec![(1, 10)]));
+    assert_eq!(at("odd", 2), (vec![10], vec![]), "two of five stay idle");
+    assert_eq!((at("even,odd", 2), at("odd,even", 2)), ((vec![10], vec![]), (vec![10], vec![])), "nobody need go");
+    assert_eq!(at("odd,even", 3), (vec![], vec![(1, 10)]), "three stay idle only when the run is gone");
+    assert_eq!(at("odd,even", 5), (vec![], vec![]));
+    let why = crate::why(&pool("odd,even", 2), JobId(10)).unwrap();
+    assert!(why.starts_now, "{why:?}");
 }
 
 /// Who stands still keeps its GPUs.
