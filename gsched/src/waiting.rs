@@ -157,8 +157,9 @@ impl Pass<'_> {
             self.wanted[partition] += 1;
             let (is_array, choice) = (job.positions.is_some(), job.spec.choice());
             let tasks = tasks.min(MOST_RESERVED_TASKS);
-            // To put it off is no loss to others as long as it only takes room: not where it may take over from another of its own.
-            let takes_over = job.is_choice() && self.waits_elsewhere(job);
+            // To put it off is no loss to others as long as it only takes room: not where it may take over from another of its own, nor
+            // where it takes of what is reserved by number, which then is set apart elsewhere.
+            let takes_over = (job.is_choice() && self.waits_elsewhere(job)) || self.place_of_counted(shape).is_some();
             self.choices.kept_for.extend(job.is_choice().then_some((job.id, is_array)));
             self.wants.push_back(Want { at: self.at_hand as u32, job: job.id, is_array, choice, shape, tasks, may_begin: None });
             if self.at_once || takes_over || preempting.is_some() {

@@ -261,16 +261,13 @@ proptest! {
             }
             // Not one of several obstacles alone.
             let has = |code: ReasonCode| told.blockers.iter().any(|one| one.code == code);
+            // For this job only: the others are where they were.
             let lift = |code: ReasonCode| {
                 let mut changed = snapshot.clone();
-                match code {
-                    ReasonCode::Licenses => {
-                        Arc::make_mut(&mut changed.config).scheduler.licences.insert("matlab".into(), 99);
-                        // For this job only.
-                        changed.pending.retain(|job| job.id == id || !job.spec.licences.contains_key("matlab"));
-                    }
-                    _ => changed.pending.iter_mut().filter(|job| job.id == id).for_each(|job| job.held_by = None),
-                }
+                changed.pending.iter_mut().filter(|job| job.id == id).for_each(|job| match code {
+                    ReasonCode::Licenses => Arc::make_mut(&mut job.spec).licences.clear(),
+                    _ => job.held_by = None,
+                });
                 changed
             };
             if has(ReasonCode::JobHeldUser) {
@@ -281,6 +278,21 @@ proptest! {
             }
         }
     }
+}
+
+/// What the array behind is promised of its reservation is not set apart for it besides.
+#[test]
+fn who_is_said_to_start_now_starts_behind_an_array_of_a_reservation_by_number() {
+    let jobs = [
+        "job nodes=2 gpn=1 switches=1 partition=small,big time=206 array=6",
+        "job nodes=2 gpn=0.5 user=alice reservation=demo constraint=roce partition=small time=69 array=6",
+        "job nodes=1 gpus=1 nodelist=n4 partition=all time=70",
+    ];
+    let snapshot = pool(&jobs.map(str::to_owned), "all", false);
+    let told = plan(&snapshot, WorkBudget::default());
+    let starts = |id: u64| told.starts.iter().any(|start| start.job == JobId(id));
+    assert!(why(&snapshot, JobId(30)).unwrap().starts_now && starts(30));
+    assert!(!starts(23), "it waits for what the first three of it take");
 }
 
 /// Whether it could start if the pool were idle, and no maintenance came.
