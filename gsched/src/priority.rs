@@ -140,9 +140,8 @@ fn by_priority(snapshot: &Snapshot, ledger: &Ledger) -> Vec<Ordered> {
         keys.into_iter().map(|(key, at)| (key.0, Ordered { at, class: None, factors: factors[at] })).collect();
     if ledger.has_quotas() {
         give_classes(snapshot, ledger, &mut jobs);
-        // Who may not start has no class, and stands where it would borrow.
-        let stands_outside = |job: &Ordered| job.class.is_none() && ledger.is_outside_quota(&snapshot.pending[job.at].spec);
-        jobs.sort_by_key(|(tier, job)| (*tier, job.class != Some(RunClass::Guaranteed) && !stands_outside(job)));
+        // Who has no class, outside of quotas or as it may not start, stands where those do who borrow.
+        jobs.sort_by_key(|(tier, job)| (*tier, job.class != Some(RunClass::Guaranteed)));
     }
     jobs.into_iter().map(|(_, job)| job).collect()
 }

@@ -99,6 +99,25 @@ fn guaranteed_goes_before_borrowed_within_a_tier() {
 }
 
 #[test]
+fn who_is_outside_of_quotas_goes_by_priority_among_those_who_borrow() {
+    check(
+        "node n1 h100:8
+         account a g=4
+         qos scav outside
+         job 1 a ann 1 qos=scav nice=50
+         job 2 a ann 1 qos=scav nice=200
+         job 3 b bob 1 nice=100
+         job 4 a ann 1 nice=300",
+        expect![[r#"
+            4 9700 Guaranteed
+            1 9950
+            3 9900 Borrowed
+            2 9800
+        "#]],
+    );
+}
+
+#[test]
 fn tasks_of_an_array_take_the_guarantee_one_by_one() {
     check(
         "node n1 h100:8
