@@ -20,6 +20,9 @@ pub(crate) struct Taken {
     nodes: usize,
 }
 
+/// What is held, each with the nodes that follow each other and hold the same.
+type Holds = Vec<(Hold, Range<usize>)>;
+
 impl Cluster {
     /// Takes what a job needs of the nodes picked for a time to come; `None` when it is not there. Nodes that were alike
     /// and give the same are alike again. Those that follow each other and have the same hold come together.
@@ -30,8 +33,8 @@ impl Cluster {
         need: impl Fn(usize, MakeId) -> Option<&'n Need>,
         (from, to): (Timestamp, Timestamp),
         before: &[Taken],
-    ) -> Option<(Vec<(Hold, Range<usize>)>, Vec<Taken>)> {
-        let mut holds: Vec<(Hold, Range<usize>)> = Vec::with_capacity(picked.len());
+    ) -> Option<(Holds, Vec<Taken>)> {
+        let mut holds: Holds = Vec::with_capacity(picked.len());
         let mut all: Vec<Taken> = Vec::with_capacity(before.len());
         let (mut part, mut last_place, mut is_there) = (None, usize::MAX, true);
         'all: for (nodes, of) in picked {
