@@ -9,7 +9,7 @@ use crate::quick::Changes;
 use crate::reason;
 use crate::room::Room;
 use crate::rooms::{ByRoom, RoomId, Rooms};
-use crate::snapshot::{RunningRun, SchedNode, Snapshot};
+use crate::snapshot::{RunningRun, SchedNode, Snapshot, place_of_node};
 use crate::timeline::{Need, UNLIMITED_SECS};
 use crate::usual::{Sort, Usual};
 use fixedbitset::FixedBitSet;
@@ -423,12 +423,7 @@ impl Cluster {
 
     /// Where a node stands: they are in the order of their ids.
     pub fn place(&self, node: NodeId) -> Option<usize> {
-        // They mostly follow each other.
-        let near = node.0.checked_sub(self.nodes.first()?.id.0)? as usize;
-        match self.nodes.get(near) {
-            Some(track) if track.id == node => Some(near),
-            _ => self.nodes.binary_search_by_key(&node, |track| track.id).ok(),
-        }
+        place_of_node(&self.nodes, node, |track| track.id)
     }
 
     /// The room of a node in this pass.

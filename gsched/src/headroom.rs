@@ -164,7 +164,7 @@ impl IdleGpus {
     fn leaves(&mut self, run: &RunningRun, snapshot: &Snapshot, types: &GpuTypes) {
         let keepers = &keepers(&snapshot.config)[..];
         for share in &run.shares {
-            let Ok(at) = snapshot.nodes.binary_search_by_key(&share.node, |node| node.id) else { continue };
+            let Some(at) = snapshot.place_of(share.node) else { continue };
             let node = &snapshot.nodes[at];
             if node.unavailable.is_some() {
                 continue;

@@ -198,7 +198,7 @@ impl<'a> Known<'a> {
             }
             let Some(mode) = preemptible(snapshot, run, at) else { continue };
             for share in &run.shares {
-                if let Ok(node) = snapshot.nodes.binary_search_by_key(&share.node, |node| node.id) {
+                if let Some(node) = snapshot.place_of(share.node) {
                     known.on_node[node].push(known.runs.len());
                 }
             }

@@ -35,6 +35,22 @@ pub struct Snapshot {
     pub usage: Arc<UsageBook>,
 }
 
+impl Snapshot {
+    /// Where a node stands among the nodes.
+    pub fn place_of(&self, node: NodeId) -> Option<usize> {
+        place_of_node(&self.nodes, node, |node| node.id)
+    }
+}
+
+/// Where a node stands in a list in the order of the nodes' ids. They mostly follow each other.
+pub(crate) fn place_of_node<T>(list: &[T], node: NodeId, id_of: impl Fn(&T) -> NodeId) -> Option<usize> {
+    let near = node.0.checked_sub(id_of(list.first()?).0)? as usize;
+    match list.get(near) {
+        Some(one) if id_of(one) == node => Some(near),
+        _ => list.binary_search_by_key(&node, id_of).ok(),
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SchedNode {
     pub id: NodeId,
@@ -260,6 +276,21 @@ impl RunningRun {
             preempted: None,
             charged: false,
             frozen: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_are_found_where_ids_are_missing_too() {
+        let place = |ids: &[u32], id: u32| place_of_node(ids, NodeId(id), |id| NodeId(*id));
+        for ids in [&[3, 4, 5, 6][..], &[3, 5, 6, 9], &[1], &[]] {
+            for id in 0..12 {
+                assert_eq!(place(ids, id), ids.iter().position(|one| *one == id), "{id} in {ids:?}");
+            }
         }
     }
 }

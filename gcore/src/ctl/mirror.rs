@@ -199,7 +199,7 @@ impl Mirror {
         let mut ids = Vec::new();
         let mut others = false;
         state.nodes.each_change(&mut self.nodes, |id, is| {
-            let at = place_of(&picture.nodes, id);
+            let at = picture.place_of(id);
             let is = is.filter(|node| node.role == Role::Compute);
             others |= at.is_some() != is.is_some();
             changed.extend(at.zip(is));
@@ -261,15 +261,6 @@ impl Basis {
             && self.drains == node.drains
             && self.gpu_orders == node.gpu_orders
             && self.cuts == node.cuts
-    }
-}
-
-/// Where a node is in a list in the order of ids. They mostly follow each other.
-fn place_of(nodes: &[SchedNode], id: NodeId) -> Option<usize> {
-    let near = id.0.checked_sub(nodes.first()?.id.0)? as usize;
-    match nodes.get(near) {
-        Some(node) if node.id == id => Some(near),
-        _ => nodes.binary_search_by_key(&id, |node| node.id).ok(),
     }
 }
 
