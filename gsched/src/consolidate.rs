@@ -4,6 +4,7 @@
 //! fits without them, and each of them fits elsewhere at the same time.
 
 use crate::cluster::end_of;
+use crate::limits::count;
 use crate::pass::Pass;
 use crate::preempt_room::usable_nodes;
 use crate::plan::Preempt;
@@ -39,10 +40,10 @@ impl<'a> Pass<'a> {
             let moved: Vec<&'a RunningRun> = self.movable_on(at).into_iter().take(missing).collect();
             let gone: BTreeSet<RunId> = moved.iter().map(|run| run.run).collect();
             if self.fit_elsewhere(&moved, at) && self.fits_without(job, shape, &gone) {
-                let count = moved.len();
+                let runs = moved.len() as u64;
                 let borrows = matches!(self.check(job, &self.shape(shape).ways[0].take), Ok(Some(RunClass::Borrowed)));
                 self.preempt(job, moved.into_iter().map(|run| preempt(run, (job, borrows), self.snapshot.now)));
-                let text = format!("{count} runs of one GPU move elsewhere to make room for it");
+                let text = format!("{} of one GPU {} elsewhere to make room for it", count(runs, "run"), if runs == 1 { "moves" } else { "move" });
                 return Some(Reason::new(ReasonCode::Preempting, text));
             }
         }
@@ -81,12 +82,10 @@ impl<'a> Pass<'a> {
             let end = end_of(run).max(now.plus_secs(1));
             (0..cluster.nodes.len()).filter(|at| *at != from && cluster.nodes[*at].up).any(|at| {
                 let (node, track) = (&self.snapshot.nodes[at], &cluster.nodes[at]);
-                let groups = cluster.makes.list[track.make as usize].groups.iter().enumerate();
-                let same = groups.filter(|(_, group)| {
+                let groups = cluster.makes.list[track.make as usize].kinds_where(|group| {
                     let is_same = kind.is_some_and(|kind| kind.eq_ignore_ascii_case(&group.gpu_type));
                     is_same && group.part == GpuPart::Whole && group.memory_mib >= memory_mib
                 });
-                let groups = same.fold(0, |bits, (at, _)| bits | 1 << at);
                 let need = Need {
                     cpus: share.cpus,
                     mem_bytes: share.mem_bytes,

@@ -6,7 +6,7 @@
 //! of those that are cut by MIG: not what is left of one of which a job of it has a part.
 
 use crate::cluster::{end_after, end_of};
-use crate::limits::milli_text;
+use crate::limits::{LOST_BY_SLICES, milli_text};
 use crate::pass::{Engine, Pass, Wait};
 use crate::room::Hold;
 use crate::shape::ShapeId;
@@ -21,9 +21,6 @@ use std::ops::Range;
 
 /// Windows of a recurring reservation that are kept at once.
 const WINDOWS_AHEAD: usize = 32;
-
-/// Thousandths of a GPU that its slices together may lack.
-const LOST_BY_SLICES: u64 = 6;
 
 /// One reservation of GPUs in a pass.
 #[derive(Debug)]
@@ -115,33 +112,8 @@ impl Counted {
                 // Where it was before and where it comes back first, so that what is free to others moves as little as can be.
                 let mut liked: Vec<usize> = held.iter().filter(|(_, hold)| hold.to == at).map(|(node, _)| *node).collect();
                 liked.extend(self.parts.iter().filter(|part| part.to == at).map(|part| part.node));
-                for (kind, mut left) in self.left.missing(at).into_iter().filter(|(_, milli)| *milli > 0) {
-                    let mut next = next;
-                    // Slices of those that are cut where whole ones are not enough.
-                    for whole in [true, false] {
-                        let mut place = |engine: &mut Engine, node: usize| {
-                            left -= if left == 0 { 0 } else { take(engine, node, (&kind, whole), left, (at, next), &mut held) };
-                            left == 0
-                        };
-                        if place_all(engine, &liked, &mut place) {
-                            break;
-                        }
-                        if whole {
-                            let nodes = smallest(engine, snapshot, partition.as_deref(), &kind, left);
-                            next = take_in_turn(engine, &nodes, &kind, left, (at, next), &mut held);
-                        }
-                        if next == at {
-                            break;
-                        }
-                        let mut place = |engine: &mut Engine, node: usize| {
-                            left -= if left == 0 { 0 } else { take(engine, node, (&kind, whole), left, (at, next), &mut held) };
-                            left == 0
-                        };
-                        let others = emptiest(engine, snapshot, partition.as_deref(), (at, next));
-                        if place_all(engine, &others, &mut place) {
-                            break;
-                        }
-                    }
+                for (kind, milli) in self.left.missing(at).into_iter().filter(|(_, milli)| *milli > 0) {
+                    hold_kind(engine, snapshot, partition.as_deref(), (&kind, milli), (at, next), &liked, &mut held);
                 }
             }
         }
@@ -353,9 +325,41 @@ impl Pass<'_> {
     }
 }
 
-/// Nodes one after the other, until all is placed; whether that came to be.
-fn place_all(engine: &mut Engine, nodes: &[usize], place: &mut dyn FnMut(&mut Engine, usize) -> bool) -> bool {
-    nodes.iter().any(|node| place(engine, *node))
+/// Holds so many thousandths of a kind: on nodes that are liked first, and slices of GPUs that are cut where whole ones are not enough.
+fn hold_kind(
+    engine: &mut Engine,
+    snapshot: &Snapshot,
+    partition: Option<&str>,
+    (kind, milli): (&str, u64),
+    (from, mut to): Window,
+    liked: &[usize],
+    held: &mut Vec<(usize, Hold)>,
+) {
+    let mut left = milli;
+    for whole in [true, false] {
+        left -= take_of_each(engine, liked, (kind, whole), left, (from, to), held);
+        if whole && left > 0 {
+            let nodes = smallest(engine, snapshot, partition, kind, left);
+            to = take_in_turn(engine, &nodes, kind, left, (from, to), held);
+        }
+        if left == 0 || to == from {
+            return;
+        }
+        let others = emptiest(engine, snapshot, partition, (from, to));
+        left -= take_of_each(engine, &others, (kind, whole), left, (from, to), held);
+    }
+}
+
+/// As [`take`], of one node after the other until there is as much.
+fn take_of_each(engine: &mut Engine, nodes: &[usize], kind: (&str, bool), most: u64, window: Window, held: &mut Vec<(usize, Hold)>) -> u64 {
+    let mut left = most;
+    for node in nodes {
+        if left == 0 {
+            break;
+        }
+        left -= take(engine, *node, kind, left, window, held);
+    }
+    most - left
 }
 
 fn release(engine: &mut Engine, holds: &[(usize, Hold)]) {
@@ -414,8 +418,7 @@ fn smallest(engine: &Engine, snapshot: &Snapshot, partition: Option<&str>, kind:
 /// Groups of whole GPUs of a kind on a node.
 fn whole_of(engine: &Engine, at: usize, kind: &str) -> u16 {
     let make = &engine.cluster.makes.list[engine.cluster.nodes[at].make as usize];
-    let of_kind = make.groups.iter().enumerate().filter(|(_, group)| (kind == ALL_GPUS || group.gpu_type == kind) && group.part.milli() == 1000);
-    of_kind.fold(0, |bits, (group, _)| bits | 1 << group)
+    make.kinds_where(|group| (kind == ALL_GPUS || group.gpu_type == kind) && group.part.milli() == 1000)
 }
 
 fn usable(engine: &Engine, snapshot: &Snapshot, partition: Option<&str>) -> Vec<usize> {

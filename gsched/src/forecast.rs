@@ -113,7 +113,6 @@ impl Forecast {
             *self = Self { job, start: None, nodes: Vec::new(), partition: None, ahead, tasks };
         }
     }
-
 }
 
 /// Whether a waiting array means a task.

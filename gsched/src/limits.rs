@@ -10,6 +10,8 @@ use gmodel::{Reason, ReasonCode, Timestamp};
 pub const ALL: usize = 0;
 /// More types than this in one run are kept on the heap.
 const FEW_TYPES: usize = 4;
+/// Thousandths of a GPU that its slices together may lack: seven of 142 are all of it.
+pub const LOST_BY_SLICES: u64 = 6;
 
 /// GPU types by number. 0 is all types together; the last one stands for types nobody named.
 #[derive(Clone, Debug)]
@@ -399,7 +401,8 @@ fn holds(most: &str, has: &str, wants: &str) -> String {
     format!("may hold {most} and holds {has}; this job needs {wants}")
 }
 
-fn count(number: u64, name: &str) -> String {
+/// `1 node`, `2 nodes`.
+pub(crate) fn count(number: u64, name: &str) -> String {
     format!("{number} {name}{}", if number == 1 { "" } else { "s" })
 }
 

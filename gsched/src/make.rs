@@ -197,12 +197,17 @@ impl Make {
         }
     }
 
+    /// Kinds of GPUs that are so, a bit each.
+    pub fn kinds_where(&self, is_so: impl Fn(&Group) -> bool) -> Kinds {
+        self.groups.iter().enumerate().filter(|(_, group)| is_so(group)).fold(0, |bits, (at, _)| bits | 1 << at)
+    }
+
     /// Kinds of GPUs that serve a demand, a bit each; if `linked`, those of NVLink islands.
     fn groups_for(&self, wanted: &GpuDemand, linked: bool) -> Kinds {
         let fits = |group: &Group| {
             wanted.is_served_by_kind(group) && (group.island.is_some() || !linked)
         };
-        self.groups.iter().enumerate().filter(|(_, group)| fits(group)).fold(0, |bits, (at, _)| bits | 1 << at)
+        self.kinds_where(fits)
     }
 
     /// Thousandths of a GPU's memory that one of these kinds has, the least.

@@ -3,13 +3,14 @@
 use super::kept::{plans_as_a_new_one, told_what_changed_it_plans_alike};
 use super::promises::{cluster, gives_out_only_what_is_free};
 use super::{NOW, check, picture};
-use crate::{Snapshot, WorkBudget, forecast, plan, why};
+use crate::{Snapshot, Why, WorkBudget, forecast, plan, why};
 use expect_test::expect;
 use gmodel::config::{NodeSelection, Partition};
 use gmodel::hostlist::Hostlist;
 use gmodel::policy::{Account, Backfill, GpuAmounts, Qos};
 use gmodel::{JobId, Policy, Reason, ReasonCode};
 use proptest::prelude::*;
+use proptest::test_runner::TestCaseError;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -542,6 +543,27 @@ fn with_all_that_hinders(mut snapshot: Snapshot, needs: u8, held: u8, limit: u64
     snapshot
 }
 
+pub(super) fn starts(snapshot: &Snapshot, job: JobId) -> bool {
+    plan(snapshot, WorkBudget::default()).starts.iter().any(|start| start.job == job)
+}
+
+/// A job that is told to start does, one that is not has something in its way, and each change that is proposed starts it.
+pub(super) fn what_is_told_is_so(snapshot: &Snapshot, id: JobId) -> Result<Why, TestCaseError> {
+    let told = why(snapshot, id).unwrap();
+    prop_assert_eq!(told.starts_now, starts(snapshot, id), "job {}: {:?}", id, told);
+    prop_assert_ne!(told.starts_now, !told.blockers.is_empty(), "job {}: {:?}", id, told);
+    for change in told.changes.iter().filter(|change| change.starts == NOW) {
+        let mut changed = snapshot.clone();
+        changed.pending.iter_mut().filter(|one| one.id == id).for_each(|one| *one = change.edit.apply(one).unwrap_or_else(|| one.clone()));
+        if matches!(change.edit, crate::Edit::Partition(_)) {
+            let mut first = true;
+            changed.pending.retain(|one| one.id != id || std::mem::take(&mut first));
+        }
+        prop_assert!(starts(&changed, id), "job {}: {:?}", id, change);
+    }
+    Ok(told)
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
     /// The change is made in all of a job's partitions, as `gadm job update` does.
@@ -550,21 +572,9 @@ proptest! {
         snapshot in in_partitions(), needs in any::<u8>(), held in any::<u8>(), limit in 1u64..20,
     ) {
         let snapshot = with_all_that_hinders(snapshot, needs & 0x6b, held & 0x12, limit);
-        let starts = |snapshot: &Snapshot, job: JobId| plan(snapshot, WorkBudget::default()).starts.iter().any(|start| start.job == job);
         let ids: BTreeSet<JobId> = snapshot.pending.iter().map(|job| job.id).collect();
         for id in ids {
-            let told = why(&snapshot, id).unwrap();
-            prop_assert_eq!(told.starts_now, starts(&snapshot, id), "job {}: {:?}", id, told);
-            prop_assert_ne!(told.starts_now, !told.blockers.is_empty(), "job {}: {:?}", id, told);
-            for change in told.changes.iter().filter(|change| change.starts == NOW) {
-                let mut changed = snapshot.clone();
-                changed.pending.iter_mut().filter(|one| one.id == id).for_each(|one| *one = change.edit.apply(one).unwrap_or_else(|| one.clone()));
-                if matches!(change.edit, crate::Edit::Partition(_)) {
-                    let mut first = true;
-                    changed.pending.retain(|one| one.id != id || std::mem::take(&mut first));
-                }
-                prop_assert!(starts(&changed, id), "job {}: {:?}", id, change);
-            }
+            what_is_told_is_so(&snapshot, id)?;
         }
     }
 }

@@ -1,9 +1,10 @@
 //! One pool in which everything stands beside each other: unlike nodes, slices and shares, switches, partitions that overlap, licences,
 //! windows and GPUs that are reserved; and jobs that ask for any of it.
 
+use super::choices::{starts, what_is_told_is_so};
 use super::kept::{end, enter};
 use super::promises::is_within_the_node;
-use super::{NOW, picture};
+use super::picture;
 use crate::{Engine, PendingJob, Plan, SchedNode, Snapshot, WorkBudget, forecast, plan, why};
 use gmodel::config::GpuSharing;
 use gmodel::constraint::Constraint;
@@ -245,20 +246,8 @@ proptest! {
     ) {
         let mut snapshot = pool(&jobs, backfill, windows);
         snapshot.pending.iter_mut().filter(|job| held & 0x12 & (1 << (job.id.0 / 10 % 8)) != 0).for_each(|job| job.held_by = Some("user:bob".into()));
-        let starts = |snapshot: &Snapshot, job: JobId| plan(snapshot, WorkBudget::default()).starts.iter().any(|start| start.job == job);
         for id in ids(&snapshot) {
-            let told = why(&snapshot, id).unwrap();
-            prop_assert_eq!(told.starts_now, starts(&snapshot, id), "job {}: {:?}", id, told);
-            prop_assert_ne!(told.starts_now, !told.blockers.is_empty(), "job {}: {:?}", id, told);
-            for change in told.changes.iter().filter(|change| change.starts == NOW) {
-                let mut changed = snapshot.clone();
-                changed.pending.iter_mut().filter(|one| one.id == id).for_each(|one| *one = change.edit.apply(one).unwrap_or_else(|| one.clone()));
-                if matches!(change.edit, crate::Edit::Partition(_)) {
-                    let mut first = true;
-                    changed.pending.retain(|one| one.id != id || std::mem::take(&mut first));
-                }
-                prop_assert!(starts(&changed, id), "job {}: {:?}", id, change);
-            }
+            let told = what_is_told_is_so(&snapshot, id)?;
             // Not one of several obstacles alone.
             let has = |code: ReasonCode| told.blockers.iter().any(|one| one.code == code);
             // For this job only: the others are where they were.
