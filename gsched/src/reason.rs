@@ -5,13 +5,16 @@
 use crate::cluster::Cluster;
 use crate::demand::{Demand, GpuDemand, MemDemand};
 use crate::impossible::{could_be_cut, unfit_of};
+use crate::limits::count;
+use crate::make::Make;
 use crate::shape::{self, Shape};
 use crate::snapshot::{PendingJob, Snapshot};
-use crate::timeline::Amount;
+use crate::timeline::{Amount, Kinds};
 use fixedbitset::FixedBitSet;
 use gmodel::config::{MigCuts, Partition, PartitionState};
-use gmodel::gpu_request::{GpuAmount, GpuKind};
-use gmodel::{Reason, ReasonCode};
+use gmodel::gpu_request::{GpuAlternative, GpuAmount, GpuKind};
+use gmodel::{GpuPart, Reason, ReasonCode};
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// The reason of a job with this owner's hold on it.
@@ -165,12 +168,15 @@ pub(crate) fn fault(gpu: &gmodel::node::GpuEntry) -> String {
 pub fn what_is_free(shape: &Shape, snapshot: &Snapshot, cluster: &Cluster) -> String {
     let candidates = &*shape.in_question();
     let request = &shape.spec.request;
+    let makes = &cluster.makes.list;
     // Where not any GPU will do, only those that would are counted.
-    let names_kind = request.gpu_mem_mib.is_some() || request.gpus.iter().flat_map(|ask| &ask.alternatives).any(|one| one.kind != GpuKind::Any);
-    let gpus_of = |at: usize, free: &Amount| match shape.need(0, 0, cluster.nodes[at].make) {
-        Some(need) if names_kind && need.whole() > 0 => free.gpus_in(need.groups),
+    let is_named = |one: &GpuAlternative| one.kind != GpuKind::Any || matches!(one.amount, GpuAmount::Mig { .. });
+    let names_kind = request.gpu_mem_mib.is_some() || request.gpus.iter().flat_map(|ask| &ask.alternatives).any(is_named);
+    let any_will_do = !names_kind && makes.iter().all(|make| make.groups.iter().all(|group| group.part == GpuPart::Whole));
+    let kinds_on = |at: usize| match shape.need(0, 0, cluster.nodes[at].make) {
+        Some(need) if need.whole() > 0 => need.groups,
         None if names_kind => 0,
-        _ => free.all_gpus(),
+        _ => makes[cluster.nodes[at].make as usize].kinds_where(|group| group.part == GpuPart::Whole),
     };
     // Of nodes with one room the last.
     let most_of = |mut nodes: FixedBitSet| {
@@ -180,21 +186,41 @@ pub fn what_is_free(shape: &Shape, snapshot: &Snapshot, cluster: &Cluster) -> St
             let free = cluster.room(at).profile.free_at(cluster.now);
             // Where none is free, a node that has the kind says more than one that has not.
             let has_kind = !names_kind || shape.need(0, 0, cluster.nodes[at].make).is_some();
-            (gpus_of(at, free), has_kind, free.cpus, free.mem_bytes, at)
+            (free.gpus_in(kinds_on(at)), has_kind, free.cpus, free.mem_bytes, at)
         };
         cluster.stretches().filter(|stretch| nodes.contains_any_in_range(stretch.clone())).filter_map(last).map(of).max()
     };
     // Among those with the most GPUs; all are looked at only where none has a CPU left.
-    let most = if names_kind { None } else { cluster.by_free.iter().rev().find_map(|nodes| most_of(nodes.clone())) };
+    let most = if !any_will_do { None } else { cluster.by_free.iter().rev().find_map(|nodes| most_of(nodes.clone())) };
     match most.or_else(|| most_of(candidates.clone())) {
-        Some((gpus, _, cpus, mem, at)) => {
+        Some((_, _, cpus, mem, at)) => {
             let name = &snapshot.nodes[at].name;
-            let mem = gmodel::size::rough_size(mem);
+            let (cpus, mem) = (count(cpus.into(), "CPU"), gmodel::size::rough_size(mem));
+            let named = names_kind.then(|| kinds_on(at));
+            let gpus = gpus_text(cluster.room(at).profile.free_at(cluster.now), &makes[cluster.nodes[at].make as usize], named);
             let others = crate::sharing::others_room(shape, snapshot, cluster);
-            format!("most is free on {name}: {gpus} GPUs, {cpus} CPUs and {mem} of memory{others}")
+            format!("most is free on {name}: {gpus}, {cpus} and {mem} of memory{others}")
         }
         None => "no node is available".into(),
     }
+}
+
+/// GPUs of some kinds, or of all, as people count them: `1 GPU, 3 slices 1g.10gb`.
+fn gpus_text(free: &Amount, make: &Make, named: Option<Kinds>) -> String {
+    let mut gpus = None;
+    let mut slices: BTreeMap<&str, u64> = BTreeMap::new();
+    for (at, group) in make.groups.iter().enumerate().filter(|(at, _)| named.is_none_or(|kinds| kinds & (1 << at) != 0)) {
+        let free = u64::from(free.gpus[at]);
+        match &group.part {
+            GpuPart::Mig { profile, .. } => *slices.entry(profile).or_default() += free,
+            GpuPart::Whole | GpuPart::Share { .. } => *gpus.get_or_insert(0) += free,
+        }
+    }
+    let names_slices = named.is_some() && gpus.is_none();
+    slices.retain(|_, free| *free > 0 || names_slices);
+    let gpus = gpus.filter(|gpus| *gpus > 0).or(slices.is_empty().then_some(0));
+    let slices = slices.into_iter().map(|(profile, free)| format!("{} {profile}", count(free, "slice")));
+    gpus.map(|gpus| count(gpus, "GPU")).into_iter().chain(slices).collect::<Vec<_>>().join(", ")
 }
 
 /// What those say who wait behind others for the same.
@@ -216,7 +242,6 @@ pub fn of_size(gpus: &GpuDemand) -> String {
 
 pub fn describe(demand: &Demand) -> String {
     let Some(first) = demand.nodes.first() else { return "nothing".into() };
-    let plural = |count: u32| if count == 1 { "" } else { "s" };
     let (gpus, cpus) = (first.gpus.count(), first.cpus);
     let linked = if first.is_linked() { " that NVLink joins" } else { "" };
     let gpus = match &first.gpus.gpu_type {
@@ -227,9 +252,9 @@ pub fn describe(demand: &Demand) -> String {
         }
         kind if let GpuAmount::Mig { profile, .. } = &first.gpus.amount => {
             let of = kind.as_deref().map_or(String::new(), |kind| format!(" of {kind}"));
-            Some(format!("{gpus} slice{} {profile}{of}{linked}", plural(gpus)))
+            Some(format!("{} {profile}{of}{linked}", count(gpus.into(), "slice")))
         }
-        None => Some(format!("{gpus} GPU{}{linked}", plural(gpus))),
+        None => Some(format!("{}{linked}", count(gpus.into(), "GPU"))),
         Some(kind) => Some(format!("{gpus} {kind}{linked}")),
     };
     let gpus = gpus.map(|gpus| format!("{gpus}{}", of_size(&first.gpus)));
@@ -240,7 +265,7 @@ pub fn describe(demand: &Demand) -> String {
         _ => None,
     };
     let mut parts: Vec<String> =
-        gpus.into_iter().chain([format!("{cpus} CPU{}", plural(cpus))]).chain(mem).collect();
+        gpus.into_iter().chain([count(cpus.into(), "CPU")]).chain(mem).collect();
     let last = parts.pop().expect("CPUs are always named");
     let all = if parts.is_empty() { last } else { format!("{} and {last}", parts.join(", ")) };
     let whole = if first.exclusive { " with nothing else on it" } else { "" };

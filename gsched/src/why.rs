@@ -11,6 +11,7 @@ use crate::plan::WorkBudget;
 use crate::reason;
 use crate::shape::ShapeId;
 use crate::snapshot::{PendingJob, Snapshot};
+use gmodel::gpu_request::GpuAmount;
 use gmodel::{JobId, Reason, ReasonCode, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
@@ -335,10 +336,16 @@ impl Pass<'_> {
         let needs = behind.strip_suffix(reason::BEHIND).unwrap_or(&behind);
         let others = crate::sharing::others_room(self.shape(shape), self.snapshot, &self.engine.cluster);
         let text = match &nearest {
-            Some(near) => format!("{needs}; {}{others}", near.text()),
+            Some(near) => format!("{needs}; {}{others}", near.text(self.counts_slices(shape))),
             None => format!("{needs}; no node is available"),
         };
         Blocker { nearest, until: earliest, ..Blocker::of(Reason::new(ReasonCode::Resources, text)) }
+    }
+
+    /// What is short of a job's GPUs are slices of them.
+    fn counts_slices(&self, shape: ShapeId) -> bool {
+        let asked = self.shape(shape).spec.request.gpus.as_ref();
+        asked.is_some_and(|ask| ask.alternatives.iter().all(|one| matches!(one.amount, GpuAmount::Mig { .. })))
     }
 
     fn nearest(&self, shape: ShapeId) -> Option<Nearest> {
@@ -391,10 +398,10 @@ impl Blocker {
 }
 
 impl Nearest {
-    fn text(&self) -> String {
+    fn text(&self, of_slices: bool) -> String {
         let mut short = Vec::new();
         if self.gpus_free < self.gpus_needed {
-            short.push(format!("{} of {} GPUs", self.gpus_free, self.gpus_needed));
+            short.push(format!("{} of {} {}", self.gpus_free, self.gpus_needed, if of_slices { "slices" } else { "GPUs" }));
         }
         if self.cpus_free < self.cpus_needed {
             short.push(format!("{} of {} CPUs", self.cpus_free, self.cpus_needed));

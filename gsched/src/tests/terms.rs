@@ -91,7 +91,7 @@ fn gpus_reserved_by_number_are_kept_wherever_they_are() {
         expect![[r#"
             10 starts on n2[0,1]x1
             30 starts on n1[0,1,2]x1
-            20 waits: Resources: needs 2 GPUs, 1 CPU and 1G of memory on one node; most is free on n1: 1 GPUs, 64 CPUs and 512G of memory; room is expected by 1970-01-01T00:18:20Z
+            20 waits: Resources: needs 2 GPUs, 1 CPU and 1G of memory on one node; most is free on n1: 1 GPU, 64 CPUs and 512G of memory; room is expected by 1970-01-01T00:18:20Z
         "#]],
     );
 }
@@ -252,12 +252,25 @@ fn a_reservation_of_gpus_has_whole_ones_first_and_then_slices() {
     check(&queue("a100:2"), expect![[r#"
         10 starts on n1[0:142]x1
         40 starts on n2[0,1]x1
-        20 waits: Resources: needs 7 slices 1g.10gb, 1 CPU and 1G of memory on one node; most is free on n1: 6 GPUs, 63 CPUs and 511G of memory; room is expected by 1970-01-01T00:18:20Z
+        20 waits: Resources: needs 7 slices 1g.10gb, 1 CPU and 1G of memory on one node; most is free on n1: 6 slices 1g.10gb, 63 CPUs and 511G of memory; room is expected by 1970-01-01T00:18:20Z
         30 waits: Priority: needs 1 GPU, 1 CPU and 1G of memory on one node; jobs of higher priority wait for such resources too
     "#]]);
+    // Whole GPUs and slices are not counted together.
+    let mixed = |gpus: &str| {
+        let nodes = format!("node n1 a100:1 cut={seven}\n node n2 a100:3");
+        format!("{nodes}\n running 1 n2 gpus=0 left=60\n running 2 n2 gpus=1 left=60\n job gpus={gpus} user=bob time=100")
+    };
+    for (gpus, free) in [
+        ("3", "most is free on n1: 1 GPU, 7 slices 1g.10gb, 64 CPUs and"),
+        ("a100:3", "most is free on n2: 1 GPU, 62 CPUs and"),
+    ] {
+        let snapshot = picture(&mixed(gpus));
+        let told = plan(&snapshot, WorkBudget::default()).reasons[0].1.text.to_string();
+        assert!(told.contains(free), "{gpus}: {told}");
+    }
     check(&queue("a100:3"), expect![[r#"
         40 starts on n2[0,1]x1
-        10 waits: Resources: needs 1 slice 1g.10gb, 1 CPU and 1G of memory on one node; most is free on n1: 0 GPUs, 64 CPUs and 512G of memory; room is expected by 1970-01-01T00:33:20Z
+        10 waits: Resources: needs 1 slice 1g.10gb, 1 CPU and 1G of memory on one node; most is free on n1: 0 slices 1g.10gb, 64 CPUs and 512G of memory; room is expected by 1970-01-01T00:33:20Z
         20 waits: Priority: needs 7 slices 1g.10gb, 1 CPU and 1G of memory on one node; jobs of higher priority wait for such resources too
         30 waits: Priority: needs 1 GPU, 1 CPU and 1G of memory on one node; jobs of higher priority wait for such resources too
     "#]]);

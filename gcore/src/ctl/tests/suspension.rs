@@ -41,7 +41,7 @@ fn an_operator_suspends_and_resumes_and_the_limit_waits() {
             1 alice RUNNING 1-1 on n1[0]
             job 2
             1 alice RUNNING 1-1 on n1[0]
-            2 bob PENDING Resources: needs 2 GPUs and 1 CPU on one node; most is free on n1: 1 GPUs, 63 CPUs and 256G of memory; room is expected by 1970-01-12T14:13:20Z
+            2 bob PENDING Resources: needs 2 GPUs and 1 CPU on one node; most is free on n1: 1 GPU, 63 CPUs and 256G of memory; room is expected by 1970-01-12T14:13:20Z
         "#]],
     );
 }
