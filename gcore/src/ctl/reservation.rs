@@ -12,6 +12,7 @@ use gmodel::hostlist::{Hostlist, natural_order};
 use gmodel::node::{GpuEntry, Role};
 use gmodel::policy::{ALL_GPUS, GpuAmounts, Reservation, ReservedPart};
 use gmodel::{JobSpec, JobState, NodeId, Reason, ReasonCode, Timestamp};
+use gsched::limits::{LOST_BY_SLICES, milli_text};
 use gsched::window::{Window, first_meeting, next, suits};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -260,8 +261,7 @@ fn gpus_are_free(
     amounts: &GpuAmounts,
     window: Window,
 ) -> Result<(), Refusal> {
-    let mut there: BTreeMap<String, u64> = BTreeMap::new();
-    let mut free: BTreeMap<String, u64> = BTreeMap::new();
+    let mut of_kind: BTreeMap<String, Gpus> = BTreeMap::new();
     let mut jobs = BTreeSet::new();
     for node in nodes {
         // A GPU that is cut by MIG is one, as people count: of it so much is held as of its slices.
@@ -278,33 +278,65 @@ fn gpus_are_free(
             }
         }
         for (board, gpu) in boards(node) {
-            let open = 1000u64.saturating_sub(held.get(board).copied().unwrap_or(0));
             for kind in [gpu.info.gpu_type.to_ascii_lowercase(), ALL_GPUS.to_owned()] {
-                *there.entry(kind.clone()).or_default() += 1000;
-                *free.entry(kind).or_default() += open;
+                of_kind.entry(kind).or_default().add(held.get(board).copied().unwrap_or(0));
             }
         }
     }
-    let text = gsched::limits::milli_text;
     for (kind, wanted) in &amounts.0 {
-        let (all, open) = (there.get(kind).copied().unwrap_or(0), free.get(kind).copied().unwrap_or(0));
-        if *wanted > all {
-            return Err(Refusal::invalid(format!("reservation {} asks for {} {kind}; there are {}.", one.name, text(*wanted), text(all))));
+        let gpus = of_kind.get(kind).copied().unwrap_or_default();
+        let asks = format!("reservation {} asks for {} {}", one.name, milli_text(*wanted), kind_text(kind));
+        if *wanted > gpus.all * 1000 {
+            return Err(Refusal::invalid(format!("{asks}; there are {}.", gpus.all)));
         }
-        if *wanted > open && !one.ignore_running {
+        if *wanted > gpus.free * 1000 + gpus.free_of_partial && !one.ignore_running {
             let named: Vec<String> = jobs.iter().take(10).cloned().collect();
-            let text = format!(
-                "reservation {} asks for {} {kind}; {} are free of jobs then ({} may still run). Begin later, or make it \
-                 over running jobs (ignore_running).",
-                one.name,
-                text(*wanted),
-                text(open),
+            return Err(Refusal::conflict(format!(
+                "{asks}; {} of jobs then ({} may still run). Begin later, or make it over running jobs (ignore_running).",
+                gpus.free_text(),
                 named.join(", ")
-            );
-            return Err(Refusal::conflict(text));
+            )));
         }
     }
     Ok(())
+}
+
+/// GPUs of a kind when a window begins.
+#[derive(Clone, Copy, Debug, Default)]
+struct Gpus {
+    all: u64,
+    /// No job has any of them.
+    free: u64,
+    /// Jobs have a part of each, and thousandths that they leave of all these together.
+    partial: u64,
+    free_of_partial: u64,
+}
+
+impl Gpus {
+    /// One more, of which jobs hold so many thousandths.
+    fn add(&mut self, held: u64) {
+        self.all += 1;
+        let left = 1000u64.saturating_sub(held);
+        if held == 0 {
+            self.free += 1;
+        } else if left > LOST_BY_SLICES {
+            self.partial += 1;
+            self.free_of_partial += left;
+        }
+    }
+
+    fn free_text(self) -> String {
+        let (free, verb) = (self.free, if self.free == 1 { "is" } else { "are" });
+        match self.partial {
+            0 => format!("{free} {verb} free"),
+            partial => format!("{free} and {} of {partial} more are free", milli_text(self.free_of_partial)),
+        }
+    }
+}
+
+/// As people call GPUs of a kind.
+fn kind_text(kind: &str) -> &str {
+    if kind == ALL_GPUS { "GPUs" } else { kind }
 }
 
 /// The GPUs of a node that work, whole or cut, each with an entry that is of it.
@@ -328,15 +360,14 @@ fn gpus_are_there(state: &State, one: &Reservation, meeting: &[Meeting], window:
         }
         let all: Vec<&Reservation> = others.iter().copied().chain([one]).collect();
         let Some((kind, wanted, there)) = too_many_gpus(state, &all).filter(|_| too_many_gpus(state, &others).is_none()) else { continue };
-        let text = gsched::limits::milli_text;
         let names: Vec<&str> = others.iter().map(|other| other.name.as_str()).collect();
         return Err(Refusal::conflict(format!(
             "reservation {}: with {} there would be {} {} reserved by number at {at}, and beside nodes that are reserved there are {}.",
             one.name,
             names.join(", "),
-            text(wanted),
-            if kind == ALL_GPUS { "GPUs" } else { &kind },
-            text(there)
+            milli_text(wanted),
+            kind_text(&kind),
+            milli_text(there)
         )));
     }
     Ok(())

@@ -39,7 +39,7 @@ fn a_count_of_nodes_becomes_nodes_that_nobody_is_on() {
             refused: reservation past would be over already: it began at 1970-01-12T13:35:00Z.
             refused: reservation what: there is no node "n9".
             refused: reservation gpus asks for 4 h100; there are 3.
-            refused: reservation gpus asks for 3 h100; 1 are free of jobs then (1, 2 may still run). Begin later, or make it over running jobs (ignore_running).
+            refused: reservation gpus asks for 3 h100; 1 is free of jobs then (1, 2 may still run). Begin later, or make it over running jobs (ignore_running).
             refused: reservation gpus: with two there would be 2 h100 reserved by number at 1970-01-12T13:56:40Z, and beside nodes that are reserved there are 1.
             refused: reservation none would be over already: it began at 1970-01-12T13:46:40Z.
             reservation all by root at 1970-01-12T13:47:40Z: {"nodes":"n[1-3]"}
@@ -719,7 +719,7 @@ fn a_gpu_that_is_cut_counts_as_one() {
             refused: reservation five asks for 5 h100; there are 4.
             refused: reservation two: with four there would be 6 h100 reserved by number at 1970-01-12T16:21:40Z, and beside nodes that are reserved there are 4.
             job 1
-            refused: reservation now asks for 4 h100; 3.858 are free of jobs then (1 may still run). Begin later, or make it over running jobs (ignore_running).
+            refused: reservation now asks for 4 h100; 3 and 0.858 of 1 more are free of jobs then (1 may still run). Begin later, or make it over running jobs (ignore_running).
             reservation four by root at 1970-01-12T16:16:40Z: {"gpus":{"h100":4000}}
             reservation now by root at 1970-01-12T13:46:50Z: {"gpus":{"h100":3000}}
             1 bob RUNNING 1-1 on n1[2]
