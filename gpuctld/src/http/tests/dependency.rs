@@ -1,11 +1,10 @@
 //! Dependencies on jobs that are over and left the memory: the database knows how they ended.
 
-use super::pool::{Pool, column, local};
+use super::pool::{Pool, column, local, until_forgotten};
 use crate::http::Peer;
 use gmodel::ExitCode;
 use gmodel::node::Role;
 use serde_json::{Value, json};
-use std::time::{Duration, Instant};
 
 fn alice() -> Peer {
     local(1000, "alice")
@@ -22,11 +21,7 @@ async fn what_left_memory_is_looked_up() {
         pool.running(node, job).await;
         pool.ended(node, job, ExitCode::exited(code)).await;
     }
-    let until = Instant::now() + Duration::from_secs(10);
-    while !pool.core.view().await.jobs.is_empty() {
-        assert!(Instant::now() < until, "finished jobs did not leave memory");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    until_forgotten(&pool).await;
     let depends = [
         ("afterok:1", "None"),
         ("afternotok:1", "DependencyNeverSatisfied"),

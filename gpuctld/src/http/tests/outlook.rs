@@ -1,8 +1,20 @@
 //! Why a job waits and when it starts, over a real core and scheduler.
 
 use super::pool::{Pool, column, local, request};
+use crate::http::Peer;
 use gmodel::node::Role;
 use serde_json::{Value, json};
+
+/// A node whose four GPUs alice has for an hour.
+async fn busy() -> (Pool, Peer) {
+    let pool = Pool::new("");
+    let node = pool.node("n1", Role::Compute, 4).await;
+    let alice = local(1000, "alice");
+    let first = pool.submit(&alice, json!({"request": {"gpus": "4"}, "time_limit_secs": 3600})).await;
+    pool.pass().await;
+    pool.running(node, first).await;
+    (pool, alice)
+}
 
 #[tokio::test]
 async fn why_names_what_is_in_the_way_and_what_would_start_it() {
@@ -41,12 +53,7 @@ fn made(pool: &Pool) -> usize {
 
 #[tokio::test]
 async fn those_who_ask_together_share_a_plan_that_is_no_older_than_their_questions() {
-    let pool = Pool::new("");
-    let node = pool.node("n1", Role::Compute, 4).await;
-    let alice = local(1000, "alice");
-    let first = pool.submit(&alice, json!({"request": {"gpus": "4"}, "time_limit_secs": 3600})).await;
-    pool.pass().await;
-    pool.running(node, first).await;
+    let (pool, alice) = busy().await;
     let mut jobs = Vec::new();
     for _ in 0..10 {
         jobs.push(pool.submit(&alice, json!({"request": {"gpus": "4"}, "time_limit_secs": 3600})).await);
@@ -118,12 +125,7 @@ fn time_of(text: &Value) -> gmodel::Timestamp {
 
 #[tokio::test]
 async fn starts_and_dry_runs_say_when_and_where() {
-    let pool = Pool::new("");
-    let node = pool.node("n1", Role::Compute, 4).await;
-    let alice = local(1000, "alice");
-    let first = pool.submit(&alice, json!({"request": {"gpus": "4"}, "time_limit_secs": 3600})).await;
-    pool.pass().await;
-    pool.running(node, first).await;
+    let (pool, alice) = busy().await;
     let second = pool.submit(&alice, json!({"request": {"gpus": "4"}, "time_limit_secs": 3600})).await;
     pool.submit(&local(1001, "bob"), json!({"request": {"gpus": "4"}, "time_limit_secs": 3600})).await;
     let answer = pool.get(&alice, "/v1/starts").await;
@@ -145,12 +147,7 @@ async fn starts_and_dry_runs_say_when_and_where() {
 
 #[tokio::test]
 async fn starts_of_an_array_are_those_of_its_next_and_its_last_task_and_of_each_asked_for() {
-    let pool = Pool::new("");
-    let node = pool.node("n1", Role::Compute, 4).await;
-    let alice = local(1000, "alice");
-    let first = pool.submit(&alice, json!({"request": {"gpus": "4"}, "time_limit_secs": 3600})).await;
-    pool.pass().await;
-    pool.running(node, first).await;
+    let (pool, alice) = busy().await;
     // Two side by side, for an hour each: the last pair begins four hours after the first.
     let array = pool.submit(&alice, json!({"array": "1-10", "request": {"gpus": "2"}, "time_limit_secs": 3600})).await;
     let answer = pool.get(&alice, "/v1/starts").await;

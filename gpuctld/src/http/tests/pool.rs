@@ -25,6 +25,7 @@ use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 pub(super) struct Pool {
     pub(super) core: CoreHandle,
@@ -195,6 +196,27 @@ impl Drop for Pool {
             let _ = thread.join(); // a panic there was printed
         }
     }
+}
+
+/// Asks until there is an answer, for 20 s at most.
+pub(super) async fn until<T>(what: &str, ask: impl AsyncFn() -> Option<T>) -> T {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        if let Some(answer) = ask().await {
+            return answer;
+        }
+        assert!(Instant::now() < deadline, "it did not come to be that {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// Finished jobs and arrays left memory.
+pub(super) async fn until_forgotten(pool: &Pool) {
+    until("finished jobs leave memory", async || {
+        let state = pool.core.view().await;
+        (state.jobs.is_empty() && state.arrays.is_empty()).then_some(())
+    })
+    .await;
 }
 
 pub(super) fn write_config(dir: &Path, toml: &str) {

@@ -1,6 +1,6 @@
 //! What a researcher reads when a submission is taken or refused.
 
-use super::pool::{Pool, local, request};
+use super::pool::{Pool, local, request, until};
 use crate::http::Peer;
 use axum::http::StatusCode;
 use expect_test::{Expect, expect};
@@ -177,15 +177,11 @@ async fn a_hook_that_is_late_is_ended_and_started_again() {
     let text = pool.refused(&alice(), "POST", "/v1/jobs", request(json!({}))).await;
     assert!(text.contains("did not answer within 300 ms"), "{text}");
     std::fs::write(pool.dir.path().join("hook.second"), "").unwrap();
-    let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
-    loop {
-        let (status, answer) = pool.ask(&alice(), "POST", "/v1/jobs", request(json!({}))).await;
-        if status.is_success() {
-            break;
-        }
-        assert!(std::time::Instant::now() < until, "the hook did not come back: {answer}");
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-    }
+    until("the hook comes back", async || {
+        let (status, _) = pool.ask(&alice(), "POST", "/v1/jobs", request(json!({}))).await;
+        status.is_success().then_some(())
+    })
+    .await;
 }
 
 #[tokio::test]
