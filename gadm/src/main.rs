@@ -3,13 +3,11 @@
 use std::process::ExitCode;
 
 mod admin;
-mod cluster_use;
 mod controller;
 mod export_trace;
 mod gpu;
 mod idle;
 mod job;
-mod job_sizes;
 mod node;
 mod pages;
 mod policy;

@@ -2,25 +2,28 @@
 //!
 //! Only what accounting and the history of nodes hold is reported. Source: sreport(1), and what sreport 22.05.8 printed.
 
-use crate::{cluster_use, job_sizes};
 use crate::policy::account::tree;
 use crate::ruled_table::{self, Column, TableArgs};
 use clap::{CommandFactory, FromArgMatches, Parser};
-use gcli::local_time::{self, TimeFormat};
+use gcli::local_time;
 use gcli::table::stdout;
 use gcli::{ClusterChoice, Failure, Outcome, command_line};
-use gmodel::{Instant, Timestamp};
-use gwire::api::{AccountRow, ClusterInfo, ReportRow};
-use gwire::client::{Client, path_with_query};
-use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+use gmodel::Timestamp;
+use gwire::api::{AccountRow, ReportRow};
+use source::{Parents, Source, Span, among, names};
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io::Write;
 
+mod cluster_use;
+mod job_sizes;
+mod source;
+
 const ELSEWHERE: &str = "Cluster, Account, Login, Proper, TresName and Used are; gacct report has more: energy, cost, how busy GPUs were";
+const KNOWN: &str = "start=, end=, accounts=, users=, format=, tree, group and topcount=";
 const NO_PERCENT: &str = "percentages are of the cluster: sreport -t percent cluster Utilization";
 const NO_RESERVATIONS: &str = "what reservations held in the past is not kept. gacct report says what was used, sreport cluster Utilization what was idle";
-pub(crate) const RULE: &str = "--------------------------------------------------------------------------------";
+const RULE: &str = "--------------------------------------------------------------------------------";
 
 const EXAMPLES: &str = "\
 Reports:
@@ -105,8 +108,7 @@ enum Kind {
 #[derive(Debug)]
 struct Asked {
     kind: Kind,
-    start: Timestamp,
-    end: Timestamp,
+    span: Span,
     accounts: Vec<String>,
     users: Vec<String>,
     format: Option<String>,
@@ -118,20 +120,20 @@ struct Asked {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Tres {
+enum Tres {
     Cpu,
     Gpu,
 }
 
 impl Tres {
-    pub(crate) fn hours(self, row: &ReportRow) -> f64 {
+    fn hours(self, row: &ReportRow) -> f64 {
         match self {
             Self::Cpu => row.cpu_hours,
             Self::Gpu => row.gpu_hours,
         }
     }
 
-    pub(crate) fn name(self) -> &'static str {
+    fn name(self) -> &'static str {
         match self {
             Self::Cpu => "cpu",
             Self::Gpu => "gres/gpu",
@@ -166,15 +168,13 @@ pub(crate) fn main(words: Vec<OsString>) -> Outcome {
         (_, true) => "Cluster,Login,Proper,Accounts,TresName,Used",
     };
     let columns = ruled_table::choose(asked.format.as_deref().unwrap_or(usual), if asked.tree { IN_TREE } else { COLUMNS }, ELSEWHERE)?;
-    let mut client = gcli::connect("sreport")?;
-    args.cluster.check(&mut client)?;
-    let cluster = client.get::<ClusterInfo>("/v1/cluster")?.name;
-    let lines = lines(&mut client, &asked, &tres)?;
+    let mut source = Source::open(&args.cluster)?;
+    let lines = lines(&mut source, &asked, &tres)?;
     let lines: Vec<Line> = lines
         .into_iter()
         .flat_map(|(account, login, row)| {
             let of = |tres: &Tres| Line {
-                cluster: cluster.clone(),
+                cluster: source.cluster.clone(),
                 account: account.clone(),
                 login: login.clone(),
                 tres: tres.name(),
@@ -221,57 +221,33 @@ impl Asked {
         let [about, report, words @ ..] = words else {
             return Err(Failure::usage("which report? sreport cluster AccountUtilizationByUser, sreport user TopUsage; --help says more"));
         };
-        let midnight = local_time::midnight(now);
-        let mut asked = Self {
-            kind: kind_of(about, report)?,
-            // A day ago may have been another day's hour: the midnight before it is meant.
-            start: local_time::midnight(midnight.plus_secs(-1)),
-            end: midnight,
-            accounts: Vec::new(),
-            users: Vec::new(),
-            format: None,
-            tree: false,
-            group: false,
-            top: 10,
-        };
-        for word in words {
-            asked.add(word, now)?;
-        }
-        if asked.start >= asked.end {
-            return Err(Failure::usage(format_args!("start ({}) is not before end ({}): there is nothing between them", asked.start, asked.end)));
-        }
-        Ok(asked)
-    }
-
-    fn add(&mut self, word: &str, now: Timestamp) -> Result<(), Failure> {
-        let (key, value) = word.split_once('=').unwrap_or((word, ""));
-        let list = || value.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned);
-        let time = |what: &str| local_time::read_past(value, now).map_err(|why| Failure::usage(format_args!("{what}={value}: {why}")));
-        match (key.to_ascii_lowercase().as_str(), self.kind) {
-            ("start", _) => self.start = time("start")?,
-            ("end", _) => self.end = time("end")?.min(now),
-            ("format", _) => self.format = Some(value.to_owned()),
-            ("accounts" | "account" | "acct", _) => self.accounts.extend(list()),
-            ("users" | "user", _) => self.users.extend(list()),
-            ("tree", Kind::AccountsByUser) => self.tree = true,
-            ("group", Kind::Top) => self.group = true,
-            ("topcount", Kind::Top) => {
-                self.top = value.parse().map_err(|_| Failure::usage(format_args!("{word}: it is not a whole number")))?;
+        let kind = kind_of(about, report)?;
+        let (mut accounts, mut users, mut format) = (Vec::new(), Vec::new(), None);
+        let (mut tree, mut group, mut top) = (false, false, 10);
+        let span = Span::read(words, now, KNOWN, |key, value| {
+            match (key, kind) {
+                ("format", _) => format = Some(value.to_owned()),
+                ("accounts" | "account" | "acct", _) => accounts.extend(names(value)),
+                ("users" | "user", _) => users.extend(names(value)),
+                ("tree", Kind::AccountsByUser) => tree = true,
+                ("group", Kind::Top) => group = true,
+                ("topcount", Kind::Top) => {
+                    top = value.parse().map_err(|_| Failure::usage(format_args!("{key}={value}: it is not a whole number")))?;
+                }
+                _ => return Ok(false),
             }
-            ("where" | "all_clusters", _) => {}
-            _ => return Err(Failure::usage(format_args!("{word:?} chooses nothing here. Known are start=, end=, accounts=, users=, format=, tree, group and topcount="))),
-        }
-        Ok(())
+            Ok(true)
+        })?;
+        Ok(Self { kind, span, accounts, users, format, tree, group, top })
     }
 
     fn title(&self) -> String {
-        let (times, secs) = (TimeFormat::from_env(), self.end.secs() - self.start.secs());
         let what = match self.kind {
             Kind::AccountsByUser => "Cluster/Account/User Utilization".to_owned(),
             Kind::UsersByAccount => "Cluster/User/Account Utilization".to_owned(),
             Kind::Top => format!("Top {} Users", self.top),
         };
-        format!("{what} {} - {} ({secs} secs)", times.print(self.start), times.print(self.end.plus_secs(-1)))
+        format!("{what} {} ({} secs)", self.span, self.span.secs())
     }
 }
 
@@ -299,25 +275,10 @@ fn kind_of(about: &str, report: &str) -> Result<Kind, Failure> {
 /// What one account or user used: the account with its indent, the user, the sums.
 type Used = (String, String, ReportRow);
 
-fn lines(client: &mut Client, asked: &Asked, tres: &[Tres]) -> Result<Vec<Used>, Failure> {
-    #[derive(Serialize)]
-    struct Query {
-        by: &'static str,
-        from: Instant,
-        to: Instant,
-    }
-    #[derive(Deserialize)]
-    struct Answer {
-        rows: Vec<ReportRow>,
-    }
-    #[derive(Deserialize)]
-    struct Accounts {
-        accounts: Vec<AccountRow>,
-    }
-    let query = Query { by: "account,user", from: Instant(asked.start), to: Instant(asked.end) };
-    let rows = client.get::<Answer>(&path_with_query("/v1/report", &query))?.rows;
+fn lines(source: &mut Source, asked: &Asked, tres: &[Tres]) -> Result<Vec<Used>, Failure> {
+    let rows = source.used("account,user", asked.span)?;
     Ok(match asked.kind {
-        Kind::AccountsByUser => accounts(asked, &rows, client.get::<Accounts>("/v1/accounts")?.accounts),
+        Kind::AccountsByUser => accounts(asked, &rows, source.accounts()?),
         Kind::UsersByAccount | Kind::Top => users(asked, rows, tres),
     })
 }
@@ -327,7 +288,6 @@ fn pair(row: &ReportRow) -> (&str, &str) {
 }
 
 fn is_meant(asked: &Asked, account: &str, user: &str) -> bool {
-    let among = |list: &[String], name: &str| list.is_empty() || list.iter().any(|one| one == name);
     among(&asked.accounts, account) && among(&asked.users, user)
 }
 
@@ -340,18 +300,12 @@ fn accounts(asked: &Asked, rows: &[ReportRow], mut known: Vec<AccountRow>) -> Ve
             known.push(AccountRow { name: name.to_owned(), ..AccountRow::default() });
         }
     }
-    let parents: BTreeMap<&str, &str> = known.iter().filter_map(|account| Some((account.name.as_str(), account.parent.as_deref()?))).collect();
-    let is_below = |name: &str, above: &str| {
-        let mut at = Some(name);
-        (0..=known.len()).any(|_| {
-            let here = at == Some(above);
-            at = at.and_then(|name| parents.get(name).copied());
-            here
-        })
-    };
-    let sum_of = |meant: &dyn Fn(&str) -> bool| {
-        let of = rows.iter().filter(|row| meant(pair(row).0));
-        of.fold(None, |sum: Option<ReportRow>, row| {
+    let parents = Parents::of(&known);
+    let above: Vec<Vec<&str>> = rows.iter().map(|row| parents.line(pair(row).0)).collect();
+    // Of an account and all below it; of everything without one.
+    let sum_of = |account: Option<&str>| {
+        let of = rows.iter().zip(&above).filter(|(_, above)| account.is_none_or(|account| above.contains(&account)));
+        of.fold(None, |sum: Option<ReportRow>, (row, _)| {
             let mut sum = sum.unwrap_or_default();
             sum.add(row);
             Some(sum)
@@ -360,11 +314,11 @@ fn accounts(asked: &Asked, rows: &[ReportRow], mut known: Vec<AccountRow>) -> Ve
     let indented = |name: &str, depth: usize| format!("{}{name}", if asked.tree { " ".repeat(depth) } else { String::new() });
     let mut lines = Vec::new();
     let lists_accounts = asked.users.is_empty();
-    if let Some(sum) = sum_of(&|_| true).filter(|_| lists_accounts && asked.accounts.is_empty()) {
+    if let Some(sum) = sum_of(None).filter(|_| lists_accounts && asked.accounts.is_empty()) {
         lines.push(("root".to_owned(), String::new(), sum));
     }
     for (depth, account) in tree(&known) {
-        if let Some(sum) = sum_of(&|name| is_below(name, &account.name)).filter(|_| lists_accounts && is_meant(asked, &account.name, "")) {
+        if let Some(sum) = sum_of(Some(&account.name)).filter(|_| lists_accounts && is_meant(asked, &account.name, "")) {
             lines.push((indented(&account.name, depth + 1), String::new(), sum));
         }
         for row in rows.iter().filter(|row| pair(row).0 == account.name && is_meant(asked, &account.name, pair(row).1)) {
@@ -417,15 +371,5 @@ mod tests {
         assert_eq!((unit("hour").ok(), unit("SEC").ok(), unit("m").ok()), (Some(("Hours", 1.0)), Some(("Seconds", 3600.0)), Some(("Minutes", 60.0))));
         assert!(unit("percent").unwrap_err().text.contains("percent cluster Utilization") && unit("hourper").is_err() && unit("days").unwrap_err().text.contains("units are"));
         assert!(tres(Some("gres/gpu:h100")).unwrap_err().text.contains("gpu-type") && tres(Some("mem")).is_err());
-    }
-
-    #[test]
-    fn without_times_it_is_yesterday() {
-        let now = Timestamp::from_secs(1_795_277_177);
-        let asked = Asked::of(&["user", "top"].map(str::to_owned), now).unwrap();
-        assert_eq!(asked.end, local_time::midnight(now));
-        assert!((82_800..=90_000).contains(&(asked.end.secs() - asked.start.secs())), "{asked:?}");
-        let backward = ["user", "top", "start=2026-11-21", "end=2026-11-20"].map(str::to_owned);
-        assert!(Asked::of(&backward, now).unwrap_err().text.contains("there is nothing between them"));
     }
 }

@@ -3,15 +3,13 @@
 //! Owns the columns. How much Slurm had planned for waiting jobs, or was in maintenance, is not kept: these columns are blank. Source:
 //! sreport(1), and what sreport 22.05.8 printed.
 
+use super::source::{Source, Span, Utilization};
+use super::{RULE, Tres};
 use crate::ruled_table::{self, Column, TableArgs};
-use crate::sreport::{RULE, Tres};
-use gcli::local_time::{self, TimeFormat};
+use gcli::local_time::TimeFormat;
 use gcli::table::stdout;
 use gcli::{ClusterChoice, Failure, Outcome};
-use gmodel::{Instant, Timestamp};
-use gwire::api::{ClusterInfo, UtilizationRow};
-use gwire::client::path_with_query;
-use serde::{Deserialize, Serialize};
+use gmodel::Timestamp;
 use std::io::Write;
 
 const ELSEWHERE: &str = "Cluster, TresName, Allocated, Down, PlannedDown, Idle, Planned and Reported are";
@@ -40,8 +38,7 @@ const COLUMNS: &[Column<Line>] = &[
 /// What was asked for.
 #[derive(Debug)]
 pub(crate) struct Asked {
-    start: Timestamp,
-    end: Timestamp,
+    span: Span,
     format: Option<String>,
 }
 
@@ -56,23 +53,15 @@ impl Asked {
     /// # Errors
     /// A word that chooses nothing, or times that cannot be read.
     pub(crate) fn of(words: &[String], now: Timestamp) -> Result<Self, Failure> {
-        let midnight = local_time::midnight(now);
-        let mut asked = Self { start: local_time::midnight(midnight.plus_secs(-1)), end: midnight, format: None };
-        for word in words {
-            let (key, value) = word.split_once('=').unwrap_or((word, ""));
-            let time = |what: &str| local_time::read_past(value, now).map_err(|why| Failure::usage(format_args!("{what}={value}: {why}")));
-            match key.to_ascii_lowercase().as_str() {
-                "start" => asked.start = time("start")?,
-                "end" => asked.end = time("end")?.min(now),
-                "format" => asked.format = Some(value.to_owned()),
-                "where" | "all_clusters" => {}
-                _ => return Err(Failure::usage(format_args!("{word:?} chooses nothing here. Known are start=, end= and format="))),
+        let mut format = None;
+        let span = Span::read(words, now, "start=, end= and format=", |key, value| {
+            match key {
+                "format" => format = Some(value.to_owned()),
+                _ => return Ok(false),
             }
-        }
-        match asked.start < asked.end {
-            true => Ok(asked),
-            false => Err(Failure::usage(format_args!("start ({}) is not before end ({}): there is nothing between them", asked.start, asked.end))),
-        }
+            Ok(true)
+        })?;
+        Ok(Self { span, format })
     }
 }
 
@@ -86,22 +75,10 @@ pub(crate) fn print(asked: &Asked, choice: &ClusterChoice, unit: Option<(&str, f
         false => "Cluster,Allocated,Down,PlannedDown,Idle,Planned,Reported",
     };
     let columns = ruled_table::choose(asked.format.as_deref().unwrap_or(usual), COLUMNS, ELSEWHERE)?;
-    let mut client = gcli::connect("sreport")?;
-    choice.check(&mut client)?;
-    let cluster = client.get::<ClusterInfo>("/v1/cluster")?.name;
-    #[derive(Serialize)]
-    struct Query {
-        from: Instant,
-        to: Instant,
-    }
-    #[derive(Deserialize)]
-    struct Answer {
-        known_from: Instant,
-        rows: Vec<UtilizationRow>,
-    }
-    let Answer { known_from, rows } = client.get(&path_with_query("/v1/utilization", &Query { from: Instant(asked.start), to: Instant(asked.end) }))?;
-    let span = |from: Timestamp| (asked.end.0 - from.0) as f64;
-    let known = span(known_from.0.max(asked.start)) / span(asked.start);
+    let mut source = Source::open(choice)?;
+    let Utilization { known_from, rows } = source.utilization(asked.span)?;
+    let Span { start, end } = asked.span;
+    let known = (end.0 - known_from.0.clamp(start, end).0) as f64 / (end.0 - start.0) as f64;
     let lines: Vec<Line> = tres
         .iter()
         .filter_map(|tres| rows.iter().find(|row| row.tres == tres.name()))
@@ -113,7 +90,7 @@ pub(crate) fn print(asked: &Asked, choice: &ClusterChoice, unit: Option<(&str, f
             };
             let reported = if unit.is_none() { format!("{:.2}%", known * 100.0) } else { text(row.hours) };
             Line {
-                cluster: cluster.clone(),
+                cluster: source.cluster.clone(),
                 tres: row.tres.clone(),
                 allocated: text(row.allocated_hours),
                 down: text(row.down_hours),
@@ -124,15 +101,16 @@ pub(crate) fn print(asked: &Asked, choice: &ClusterChoice, unit: Option<(&str, f
         .collect();
     let mut out = stdout()?;
     if !table.no_header {
-        let times = TimeFormat::from_env();
         let counted = if is_named { "TRES" } else { "CPU" };
         let reported = unit.map_or("Percentage of Total".to_owned(), |(unit, _)| format!("{counted} {unit}"));
-        writeln!(out, "{RULE}\nCluster Utilization {} - {}\nUsage reported in {reported}\n{RULE}", times.print(asked.start), times.print(asked.end.plus_secs(-1)))?;
+        writeln!(out, "{RULE}\nCluster Utilization {}\nUsage reported in {reported}\n{RULE}", asked.span)?;
     }
     ruled_table::print(&mut out, &columns, &lines, table)?;
     out.flush()?;
-    if known_from.0 > asked.start {
-        let since = TimeFormat::from_env().print(known_from.0);
+    let since = TimeFormat::from_env().print(known_from.0);
+    if known_from.0 >= end {
+        writeln!(std::io::stderr(), "gadm: of this time nothing is known: what nodes had is known from {since} on")?;
+    } else if known_from.0 > start {
         writeln!(std::io::stderr(), "gadm: what nodes had is known from {since} on: the time before is not counted")?;
     }
     Ok(0)

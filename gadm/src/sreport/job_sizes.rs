@@ -2,16 +2,14 @@
 //!
 //! A job's size is what it held of what is counted, on all its nodes. Source: sreport(1), and what sreport 22.05.8 printed.
 
+use super::source::{Parents, Source, Span, among, names};
+use super::{RULE, Tres};
 use crate::ruled_table::{self, TableArgs};
-use crate::sreport::{RULE, Tres};
-use gcli::local_time::{self, TimeFormat};
 use gcli::table::stdout;
 use gcli::{ClusterChoice, Failure, Outcome};
-use gmodel::{Instant, Timestamp};
-use gwire::api::{AccountRow, ClusterInfo, ReportRow};
-use gwire::client::path_with_query;
-use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+use gmodel::Timestamp;
+use gwire::api::{AccountRow, ReportRow};
+use std::collections::BTreeMap;
 use std::io::Write;
 
 const KNOWN: &str = "start=, end=, accounts=, users=, partitions=, grouping=, flatview, acctasparent and printjobcount";
@@ -30,8 +28,7 @@ enum View {
 /// What was asked for.
 #[derive(Debug)]
 pub(crate) struct Asked {
-    start: Timestamp,
-    end: Timestamp,
+    span: Span,
     accounts: Vec<String>,
     users: Vec<String>,
     partitions: Vec<String>,
@@ -54,47 +51,26 @@ impl Asked {
     /// # Errors
     /// A word that chooses nothing, or times that cannot be read.
     pub(crate) fn of(words: &[String], now: Timestamp) -> Result<Self, Failure> {
-        let midnight = local_time::midnight(now);
-        let mut asked = Self {
-            start: local_time::midnight(midnight.plus_secs(-1)),
-            end: midnight,
-            accounts: Vec::new(),
-            users: Vec::new(),
-            partitions: Vec::new(),
-            grouping: Some(vec![50, 250, 500, 1000]),
-            view: View::Whole,
-            counts: false,
-        };
-        for word in words {
-            asked.add(word, now)?;
-        }
-        if asked.start >= asked.end {
-            return Err(Failure::usage(format_args!("start ({}) is not before end ({}): there is nothing between them", asked.start, asked.end)));
-        }
-        if asked.view == View::Top && !asked.accounts.is_empty() {
+        let (mut accounts, mut users, mut partitions) = (Vec::new(), Vec::new(), Vec::new());
+        let mut bounds = Some(vec![50, 250, 500, 1000]);
+        let (mut view, mut counts) = (View::Whole, false);
+        let span = Span::read(words, now, KNOWN, |key, value| {
+            match key {
+                "accounts" | "account" | "acct" => accounts.extend(names(value)),
+                "users" | "user" => users.extend(names(value)),
+                "partitions" | "partition" => partitions.extend(names(value)),
+                "grouping" => bounds = grouping(value)?,
+                "flatview" => view = View::Flat,
+                "acctasparent" => view = View::Top,
+                "printjobcount" => counts = true,
+                _ => return Ok(false),
+            }
+            Ok(true)
+        })?;
+        if view == View::Top && !accounts.is_empty() {
             return Err(Failure::usage("acctasparent lists the accounts at the top of the tree: leave accounts= out, or acctasparent"));
         }
-        Ok(asked)
-    }
-
-    fn add(&mut self, word: &str, now: Timestamp) -> Result<(), Failure> {
-        let (key, value) = word.split_once('=').unwrap_or((word, ""));
-        let list = || value.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned);
-        let time = |what: &str| local_time::read_past(value, now).map_err(|why| Failure::usage(format_args!("{what}={value}: {why}")));
-        match key.to_ascii_lowercase().as_str() {
-            "start" => self.start = time("start")?,
-            "end" => self.end = time("end")?.min(now),
-            "accounts" | "account" | "acct" => self.accounts.extend(list()),
-            "users" | "user" => self.users.extend(list()),
-            "partitions" | "partition" => self.partitions.extend(list()),
-            "grouping" => self.grouping = grouping(value)?,
-            "flatview" => self.view = View::Flat,
-            "acctasparent" => self.view = View::Top,
-            "printjobcount" => self.counts = true,
-            "where" | "all_clusters" => {}
-            _ => return Err(Failure::usage(format_args!("{word:?} chooses nothing here. Known are {KNOWN}"))),
-        }
-        Ok(())
+        Ok(Self { span, accounts, users, partitions, grouping: bounds, view, counts })
     }
 }
 
@@ -140,32 +116,14 @@ pub(crate) fn print(
     table: TableArgs,
 ) -> Outcome {
     let [tres] = tres else { return Err(Failure::usage("sizes are of one thing: ask for each with a --tres of its own")) };
-    let mut client = gcli::connect("sreport")?;
-    choice.check(&mut client)?;
-    let cluster = client.get::<ClusterInfo>("/v1/cluster")?.name;
-    #[derive(Serialize)]
-    struct Query {
-        by: &'static str,
-        from: Instant,
-        to: Instant,
-    }
-    #[derive(Deserialize)]
-    struct Answer {
-        rows: Vec<ReportRow>,
-    }
-    #[derive(Deserialize)]
-    struct Accounts {
-        accounts: Vec<AccountRow>,
-    }
+    let mut source = Source::open(choice)?;
     let by = match tres {
         Tres::Cpu => "account,user,partition,cpus",
         Tres::Gpu => "account,user,partition,gpus",
     };
-    let query = Query { by, from: Instant(asked.start), to: Instant(asked.end) };
-    let mut used: Vec<Used> = client.get::<Answer>(&path_with_query("/v1/report", &query))?.rows.iter().map(|row| Used::of(row, *tres)).collect();
-    let among = |list: &[String], name: &str| list.is_empty() || list.iter().any(|one| one == name);
+    let mut used: Vec<Used> = source.used(by, asked.span)?.iter().map(|row| Used::of(row, *tres)).collect();
     used.retain(|one| among(&asked.users, &one.user) && among(&asked.partitions, &one.partition));
-    let known = client.get::<Accounts>("/v1/accounts")?.accounts;
+    let known = source.accounts()?;
     let sizes = groups_of(asked, &used);
     let accounts = by_account(asked, &used, &known);
     let counted = match (is_named, tres) {
@@ -188,13 +146,12 @@ pub(crate) fn print(
                 format!("{:.0}", sum(&here))
             };
             let percent = if whole > 0.0 { sum(of) / whole * 100.0 } else { 0.0 };
-            [cluster.clone(), (*account).to_owned()].into_iter().chain(sizes.iter().map(of_size)).chain([format!("{percent:.2}%")]).collect()
+            [source.cluster.clone(), (*account).to_owned()].into_iter().chain(sizes.iter().map(of_size)).chain([format!("{percent:.2}%")]).collect()
         })
         .collect();
     let mut out = stdout()?;
     if !table.no_header {
-        let (times, secs) = (TimeFormat::from_env(), asked.end.secs() - asked.start.secs());
-        writeln!(out, "{RULE}\nJob Sizes {} - {} ({secs} secs)", times.print(asked.start), times.print(asked.end.plus_secs(-1)))?;
+        writeln!(out, "{RULE}\nJob Sizes {} ({} secs)", asked.span, asked.span.secs())?;
         if is_named {
             writeln!(out, "TRES type is {}", tres.name())?;
         }
@@ -245,20 +202,16 @@ fn groups_of(asked: &Asked, used: &[Used]) -> Vec<Sizes> {
 
 /// The accounts that are listed, each with what counts for it.
 fn by_account<'a>(asked: &'a Asked, used: &'a [Used], known: &'a [AccountRow]) -> BTreeMap<&'a str, Vec<&'a Used>> {
-    let parents: BTreeMap<&str, &str> = known.iter().filter_map(|account| Some((account.name.as_str(), account.parent.as_deref()?))).collect();
-    let line = |name: &'a str| {
-        let mut seen = BTreeSet::new();
-        std::iter::successors(Some(name), |at| parents.get(at).copied()).take_while(move |at| seen.insert(*at)).collect::<Vec<&str>>()
-    };
+    let parents = Parents::of(known);
     let mut found: BTreeMap<&str, Vec<&Used>> = BTreeMap::new();
     for one in used {
         let is_asked = |name: &str| asked.accounts.iter().any(|asked| asked == name);
         let under: Vec<&str> = match asked.view {
             View::Whole if asked.accounts.is_empty() => vec!["root"],
             // Slurm's name of the tree itself.
-            View::Whole => line(&one.account).into_iter().chain(["root"]).filter(|name| is_asked(name)).collect(),
+            View::Whole => parents.line(&one.account).into_iter().chain(["root"]).filter(|name| is_asked(name)).collect(),
             View::Flat => [one.account.as_str()].into_iter().filter(|name| asked.accounts.is_empty() || is_asked(name)).collect(),
-            View::Top => line(&one.account).pop().into_iter().collect(),
+            View::Top => parents.line(&one.account).pop().into_iter().collect(),
         };
         under.into_iter().for_each(|name| found.entry(name).or_default().push(one));
     }

@@ -17,7 +17,7 @@ pub type Both = [u128; 2];
 /// Milliseconds of CPUs and of whole GPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Capacity {
-    /// From here on it is known: the time before is not counted.
+    /// From here on it is known, which may be after the time that is asked for: what was before is not counted.
     pub from: Timestamp,
     pub all: Both,
     /// Of nodes that did not answer, took no work or were drained.
@@ -145,7 +145,10 @@ fn is_up(link: Link) -> bool {
 /// `from` before `to`; `to` not after now.
 pub fn capacity(db: &Connection, from: Timestamp, to: Timestamp, nodes: &[NodeNow]) -> Answer<Capacity> {
     let oldest = db.query_row("SELECT at FROM events ORDER BY seq LIMIT 1", [], |row| row.get(0)).optional()?;
-    let mut sum = Capacity { from: from.max(Timestamp(oldest.unwrap_or(to.0))).min(to), ..Capacity::default() };
+    let mut sum = Capacity { from: from.max(Timestamp(oldest.unwrap_or(to.0))), ..Capacity::default() };
+    if sum.from >= to {
+        return Ok(sum);
+    }
     let mut changes: BTreeMap<NodeId, Vec<(Timestamp, Change)>> = nodes.iter().map(|node| (node.id, Vec::new())).collect();
     // Those after the end say what went before, too.
     let mut statement = db.prepare_cached(
