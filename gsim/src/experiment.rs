@@ -216,6 +216,22 @@ mod tests {
     }
 
     #[test]
+    fn what_neither_trace_nor_nodes_say_stands_in_nobodys_way() {
+        let trace = Trace::parse("job_id,submit_s,run_s,gpus,cpus,mem_mb\na,0,100,6,,\nb,0,100,2,64,4000\nc,0,100,8,,\n").unwrap();
+        let place = Place::Given(Hardware::from_csv("node,gpus\nn1,4\nn2,4\n").unwrap());
+        let done = Experiment::run(&trace, &place, &PolicyFile::named("fifo").unwrap(), &mut || 0).unwrap();
+        // More GPUs than a node has and no word of nodes: a whole node, and the rest on another.
+        let expected = "job_id,submit_s,start_s,end_s,nodes,gpus,state,preemptions\n\
+                        a,0,0,100,n[1-2],6,finished,0\nb,0,0,100,n2,2,finished,0\nc,0,100,200,n[1-2],8,finished,0\n";
+        assert_eq!(done.starts_csv(), expected);
+        assert!(done.measures.notes.iter().any(|note| note.starts_with("2 nodes without cpus")), "{:?}", done.measures.notes);
+        // Who says one node means it.
+        let trace = Trace::parse("job_id,submit_s,run_s,gpus,nodes\na,0,100,6,1\n").unwrap();
+        let done = Experiment::run(&trace, &place, &PolicyFile::named("fifo").unwrap(), &mut || 0).unwrap();
+        assert_eq!(done.measures.refused, 1);
+    }
+
+    #[test]
     fn where_the_cluster_names_no_types_those_of_the_trace_are_taken_as_any() {
         let trace = Trace::parse("job_id,submit_s,run_s,gpus,gpu_type\na,0,100,2,h100\nb,0,100,2,a100|h100\n").unwrap();
         let policy = PolicyFile::named("default").unwrap();

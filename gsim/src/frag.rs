@@ -6,7 +6,7 @@
 use crate::hardware::Hardware;
 use crate::prng::Prng;
 use crate::trace::{Trace, TraceJob};
-use crate::trace_run::{BASE, Runtime, Settings, spec_of, started_state};
+use crate::trace_run::{BASE, ClusterTraits, Runtime, Settings, spec_of, started_state};
 use gcore::ctl::snapshot;
 use gmodel::rare::Rare;
 use gmodel::config::{ClusterConfig, Partition};
@@ -117,9 +117,9 @@ fn picture(hardware: &Hardware, by: By, order: &[&TraceJob]) -> Snapshot {
     let mut picture = snapshot(&started_state(&scaled, &config, BASE), BASE);
     let settings = Settings { runtime: Runtime::Limit, ..Settings::default() };
     let main = config.default_partition().map_or_else(String::new, |partition| partition.name.clone());
-    let names_types = scaled.names_types();
+    let traits = ClusterTraits::of(&scaled);
     let pending = order.iter().enumerate().map(|(at, job)| {
-        let mut spec = spec_of(job, &config, &settings, names_types);
+        let mut spec = spec_of(job, &config, &settings, traits);
         spec.partition.clone_from(&main);
         spec.request.cpus_per_task = Some(job.cpu_milli.max(1) as u32);
         spec.request.ntasks = 1;

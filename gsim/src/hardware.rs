@@ -18,6 +18,9 @@ pub const MAX_GPUS: u32 = 1024;
 pub const GPUS_PER_NODE: u32 = 8;
 /// Part of the time that a sized cluster would be busy.
 pub const LOAD: f64 = 0.9;
+/// CPUs and memory of a node of which a CSV does not say them.
+const PLENTY_CPUS: u32 = 1_000_000;
+const PLENTY_MEM: u64 = 1 << 50;
 /// Memory of nodes where nothing asks for any.
 const MEM_BYTES: u64 = 512 << 30;
 
@@ -169,7 +172,8 @@ impl Hardware {
         Self { nodes, partitions: vec![main_partition()], notes }
     }
 
-    /// The nodes of a CSV with the columns node, cpus, mem_mb, gpus, gpu_type.
+    /// The nodes of a CSV with the columns node, cpus, mem_mb, gpus, gpu_type. CPUs or memory that it does not say stand in
+    /// nobody's way.
     ///
     /// # Errors
     /// The first row that cannot be used, with its line.
@@ -197,7 +201,13 @@ impl Hardware {
         if nodes.is_empty() {
             return Err("the file has a header and no nodes".into());
         }
-        Ok(Self { nodes, partitions: vec![main_partition()], notes: Vec::new() })
+        let unsaid = |test: fn(&NodeShape) -> bool| nodes.iter().filter(|node| test(&node.shape)).count();
+        let note = |what: &str, count: usize| {
+            (count > 0).then(|| format!("{count} nodes without {what} in the file: it stands in nobody's way there"))
+        };
+        let notes = [note("cpus", unsaid(|node| node.cpus == PLENTY_CPUS)), note("mem_mb", unsaid(|node| node.mem_bytes == PLENTY_MEM))];
+        let notes = notes.into_iter().flatten().collect();
+        Ok(Self { nodes, partitions: vec![main_partition()], notes })
     }
 }
 
@@ -213,25 +223,25 @@ fn csv_node(row: &str, count: usize, at: &[Option<usize>; 5]) -> Result<HollowNo
         return Err(format!("{} fields, and the header has {count}", fields.len()));
     }
     let field = |column: usize| at[column].map_or("", |at| fields[at].trim());
-    let number = |column: usize, name: &str, most: u64| -> Result<u64, String> {
+    let number = |column: usize, name: &str, most: u64| -> Result<Option<u64>, String> {
         let text = field(column);
         if text.is_empty() {
-            return Ok(0);
+            return Ok(None);
         }
         let number: f64 = text.parse().map_err(|_| format!("{name} is {text:?}, which is no number"))?;
         if !(0.0..=most as f64).contains(&number) {
             return Err(format!("{name} is {text:?}; 0 to {most} is allowed"));
         }
-        Ok(number as u64)
+        Ok(Some(number as u64))
     };
     let name = field(0);
     if name.is_empty() || name.len() > 200 {
         return Err("a node has a name of up to 200 bytes".into());
     }
     let shape = NodeShape {
-        cpus: number(1, "cpus", 1_000_000)? as u32,
-        mem_bytes: number(2, "mem_mb", 1 << 40)? << 20,
-        gpus: number(3, "gpus", u64::from(MAX_GPUS))? as u32,
+        cpus: number(1, "cpus", 1_000_000)?.map_or(PLENTY_CPUS, |cpus| cpus as u32),
+        mem_bytes: number(2, "mem_mb", 1 << 40)?.map_or(PLENTY_MEM, |mib| mib << 20),
+        gpus: number(3, "gpus", u64::from(MAX_GPUS))?.unwrap_or(0) as u32,
         gpu_type: field(4).to_ascii_lowercase(),
         ..NodeShape::default()
     };

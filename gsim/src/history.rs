@@ -143,6 +143,7 @@ fn trace_job(id: JobId, ran: &Ran, ended: Timestamp, submission: &Submission, be
         run_ms: Some(ended.since_millis(ran.last_start)),
         limit_ms: submission.limit_secs.map(|secs| i64::from(secs) * 1000),
         nodes: (ran.allocation.len() as u32).max(1),
+        says_nodes: true,
         gpu_milli: ran.allocation.iter().map(|share| share.gpus.milli()).sum(),
         gpu_types: types.collect(),
         cpu_milli: ran.allocation.iter().map(|share| u64::from(share.cpus) * 1000).sum(),

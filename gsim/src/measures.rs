@@ -53,7 +53,7 @@ pub struct Measures {
     pub notes: Vec<String>,
 }
 
-/// Mean and percentiles (nearest rank) of one measure.
+/// Mean and percentiles of one measure; between two values by their distance to both, as numpy, R and spreadsheets have it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Spread {
     pub mean: f64,
@@ -93,13 +93,17 @@ impl Spread {
             return Self::default();
         }
         values.sort_by(f64::total_cmp);
-        let rank = |percent: usize| values[(values.len() * percent).div_ceil(100).max(1) - 1];
+        let at = |part: f64| {
+            let place = (values.len() - 1) as f64 * part;
+            let (below, above) = (values[place.floor() as usize], values[place.ceil() as usize]);
+            below + (above - below) * place.fract()
+        };
         Self {
             mean: round(values.iter().sum::<f64>() / values.len() as f64),
-            median: round(rank(50)),
-            p95: round(rank(95)),
-            p99: round(rank(99)),
-            max: round(rank(100)),
+            median: round(at(0.5)),
+            p95: round(at(0.95)),
+            p99: round(at(0.99)),
+            max: round(at(1.0)),
         }
     }
 }
@@ -351,9 +355,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn percentiles_are_by_nearest_rank() {
+    fn percentiles_lie_between_the_values_beside_them() {
         let spread = Spread::of((1..=100).rev().map(f64::from).collect());
-        assert_eq!((spread.mean, spread.median, spread.p95, spread.p99, spread.max), (50.5, 50.0, 95.0, 99.0, 100.0));
+        assert_eq!((spread.mean, spread.median, spread.p95, spread.p99, spread.max), (50.5, 50.5, 95.05, 99.01, 100.0));
+        assert_eq!(Spread::of(vec![0.0, 0.0, 100.0, 300.0]).median, 50.0);
         assert_eq!(Spread::of(vec![7.0]).p99, 7.0);
         assert_eq!(Spread::of(vec![]), Spread::default());
     }

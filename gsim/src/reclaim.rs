@@ -109,6 +109,7 @@ fn owners_jobs(trace: &Trace, setup: &Setup, seed: u64) -> Vec<TraceJob> {
             run_ms: Some(setup.run_ms),
             limit_ms: Some(setup.run_ms),
             nodes,
+            says_nodes: true,
             gpu_milli: u64::from(nodes * GPUS_PER_NODE) * 1000,
             gpu_types: Vec::new(),
             cpu_milli: 0,

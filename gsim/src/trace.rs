@@ -38,7 +38,9 @@ pub struct TraceJob {
     pub run_ms: Option<i64>,
     /// The limit its user asked for.
     pub limit_ms: Option<i64>,
+    /// 1 where the source does not say.
     pub nodes: u32,
+    pub says_nodes: bool,
     /// Thousandths of GPUs of the whole job: whole ones, or a share of one.
     pub gpu_milli: u64,
     /// Any of these types will do; empty: any type.
@@ -121,6 +123,13 @@ impl TraceJob {
     pub fn gpus(&self) -> u64 {
         self.gpu_milli.div_ceil(1000)
     }
+    /// Its nodes on a cluster whose largest has so many GPUs: where the source does not say, as many as its GPUs fill.
+    pub fn nodes_among(&self, largest_gpus: u64) -> u32 {
+        if self.says_nodes || largest_gpus == 0 {
+            return self.nodes;
+        }
+        self.nodes.max(u32::try_from(self.gpus().div_ceil(largest_gpus)).unwrap_or(u32::MAX))
+    }
     /// CPUs of the whole job, whole ones.
     pub fn cpus(&self) -> u64 {
         self.cpu_milli.div_ceil(1000)
@@ -150,6 +159,9 @@ impl Columns {
     fn read(header: &str) -> Result<Self, String> {
         let fields = csv::fields(header.trim_start_matches('\u{feff}'))?;
         let at = COLUMNS.map(|name| fields.iter().position(|field| field.trim() == name));
+        if let Some(name) = COLUMNS.iter().find(|name| fields.iter().filter(|field| field.trim() == **name).count() > 1) {
+            return Err(format!("column {name:?} is there twice"));
+        }
         for needed in ["submit_s", "run_s"] {
             if !fields.iter().any(|field| field.trim() == needed) {
                 return Err(format!("no column {needed:?}; a trace has the columns {}", COLUMNS.join(",")));
@@ -174,6 +186,7 @@ impl Columns {
         for kind in field("gpu_type").1.split('|').filter(|kind| !kind.is_empty()) {
             gpu_types.push(names.get(("gpu_type", &kind.to_ascii_lowercase()))?);
         }
+        let nodes = whole(field("nodes"), 65_536)?;
         let job = TraceJob {
             id: if id.is_empty() { names.get(("job_id", &number.to_string()))? } else { id },
             user,
@@ -183,7 +196,8 @@ impl Columns {
             submit_ms: thousandths(field("submit_s"), MAX_SECS)?.ok_or("submit_s is empty")? as i64,
             run_ms: thousandths(field("run_s"), MAX_SECS)?.map(|ms| ms as i64),
             limit_ms: thousandths(field("time_limit_s"), MAX_SECS)?.map(|ms| ms as i64),
-            nodes: whole(field("nodes"), 65_536)?.unwrap_or(1),
+            nodes: nodes.unwrap_or(1),
+            says_nodes: nodes.is_some(),
             gpu_milli: thousandths(field("gpus"), 1e5)?.unwrap_or(0),
             gpu_types,
             cpu_milli: thousandths(field("cpus"), 1e7)?.unwrap_or(0),
@@ -276,6 +290,12 @@ mod tests {
     fn columns_may_stand_in_any_order_and_others_are_passed_over() {
         let trace = Trace::parse("note,run_s,submit_s\n\"a, b\",5,1\n").unwrap();
         assert_eq!((trace.jobs[0].submit_ms, trace.jobs[0].run_ms), (1000, Some(5000)));
+    }
+
+    #[test]
+    fn a_column_that_is_there_twice_is_refused() {
+        let error = Trace::parse("submit_s,run_s,gpus,gpus\n1,2,1,4\n").unwrap_err();
+        assert_eq!(error.to_string(), "line 1: column \"gpus\" is there twice");
     }
 
     #[test]

@@ -175,8 +175,7 @@ pub fn run_watched(
 struct TraceRun<'a> {
     jobs: &'a [&'a TraceJob],
     settings: &'a Settings,
-    /// The GPUs are of types.
-    names_types: bool,
+    cluster: ClusterTraits,
     onlooker: &'a mut dyn Onlooker,
     state: State,
     /// Kept from pass to pass, as the daemon's planner does. Why somebody waits is asked at the end only.
@@ -239,7 +238,7 @@ impl<'a> TraceRun<'a> {
         let mut sim = Self {
             jobs,
             settings,
-            names_types: hardware.names_types(),
+            cluster: ClusterTraits::of(hardware),
             onlooker,
             state: State::default(),
             engine: Engine::silent(),
@@ -350,7 +349,7 @@ impl<'a> TraceRun<'a> {
 
     fn arrival(&mut self, at: u32) {
         let job = self.jobs[at as usize];
-        let spec = Box::new(spec_of(job, &self.state.config, self.settings, self.names_types));
+        let spec = Box::new(spec_of(job, &self.state.config, self.settings, self.cluster));
         let actor = actor_of(job);
         match self.give(Input::Command { actor, command: Command::Submit { spec, client_key: None } }) {
             Ok(Reply::Submitted { id, .. }) => {
@@ -584,8 +583,25 @@ fn actor_of(job: &TraceJob) -> Actor {
     Actor { user: user.to_owned(), uid: 1000, gid: 1000, operator: false, via: None }
 }
 
-/// A row as the submission it was. `names_types`: the cluster's GPUs are of types; else any will do.
-pub(crate) fn spec_of(job: &TraceJob, config: &ClusterConfig, settings: &Settings, names_types: bool) -> JobSpec {
+/// What of a cluster decides how a row is read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ClusterTraits {
+    /// Its GPUs are of types; else any will do.
+    names_types: bool,
+    /// GPUs of the largest node.
+    largest_gpus: u64,
+}
+
+impl ClusterTraits {
+    pub(crate) fn of(hardware: &Hardware) -> Self {
+        let largest_gpus = hardware.nodes.iter().map(|node| u64::from(node.shape.gpus)).max().unwrap_or(0);
+        Self { names_types: hardware.names_types(), largest_gpus }
+    }
+}
+
+/// A row as the submission it was.
+pub(crate) fn spec_of(job: &TraceJob, config: &ClusterConfig, settings: &Settings, cluster: ClusterTraits) -> JobSpec {
+    let nodes = job.nodes_among(cluster.largest_gpus);
     let mut spec =
         JobSpec::from(CommonSpec { account: job.account.to_string(), qos: job.qos.to_string(), ..CommonSpec::default() });
     if config.partition(&job.partition).is_some() {
@@ -599,11 +615,11 @@ pub(crate) fn spec_of(job: &TraceJob, config: &ClusterConfig, settings: &Setting
     };
     spec.time_limit_secs = believed_ms.map(|ms| u32::try_from((ms + 999) / 1000).unwrap_or(u32::MAX - 1));
     let request = &mut spec.request;
-    (request.nodes_min, request.nodes_max) = (job.nodes, job.nodes);
-    let cpus = job.cpus().max(u64::from(job.nodes)) as u32;
-    if cpus.is_multiple_of(job.nodes) {
-        request.ntasks = job.nodes;
-        request.cpus_per_task = Some(cpus / job.nodes);
+    (request.nodes_min, request.nodes_max) = (nodes, nodes);
+    let cpus = job.cpus().max(u64::from(nodes)) as u32;
+    if cpus.is_multiple_of(nodes) {
+        request.ntasks = nodes;
+        request.cpus_per_task = Some(cpus / nodes);
     } else {
         request.ntasks = cpus;
     }
@@ -618,7 +634,7 @@ pub(crate) fn spec_of(job: &TraceJob, config: &ClusterConfig, settings: &Setting
         let mut alternatives: Vec<GpuAlternative> = job
             .gpu_types
             .iter()
-            .filter(|_| names_types)
+            .filter(|_| cluster.names_types)
             .map(|kind| GpuAlternative { kind: GpuKind::Type(kind.to_string()), amount: amount.clone() })
             .collect();
         if alternatives.is_empty() {
