@@ -443,12 +443,12 @@ fn left_of_reservation(state: &State, spec: &mut JobSpec, limit_secs: Option<u32
     let is_cut = |one: &&Reservation| !one.flex && spec.time_limit_secs.is_none_or(|asked| asked >= one.duration_secs);
     let Some(reservation) = reservation.filter(is_cut) else { return limit_secs };
     let most = limit_secs.map_or(reservation.duration_secs, |limit| limit.min(reservation.duration_secs));
-    if spec.time_min_secs.is_none() {
-        spec.time_min_secs = Some(most.min(CUT_DOWN_TO_SECS));
-        let most = squeue_time(u64::from(most));
-        let why = if spec.time_limit_secs.is_none() { "without --time" } else { "with so long a --time" };
-        notes.push(format!("--reservation {}: {why} the job gets what is left of it when it starts, {most} at most", reservation.name));
-    }
+    spec.time_min_secs.get_or_insert(most.min(CUT_DOWN_TO_SECS));
+    // Of the time limit one word is said.
+    notes.retain(|note| !note.starts_with(NO_TIME));
+    let why = if spec.time_limit_secs.is_none() { "without --time" } else { "with so long a --time" };
+    let at_most = squeue_time(u64::from(most));
+    notes.push(format!("--reservation {}: {why} the job gets what is left of it when it starts, {at_most} at most", reservation.name));
     Some(most)
 }
 

@@ -320,6 +320,27 @@ fn a_reservation_is_held_against_every_window_of_the_others_and_against_gpus_tha
 }
 
 #[test]
+fn of_the_limit_of_a_job_without_a_time_in_a_reservation_one_word_is_said() {
+    check(
+        "partition main default
+         partition spare
+         node n1 h100:8
+         reservation course nodes=n1 at=0 for=600 users=alice
+         submit user=alice gpus=1 reservation=course
+         submit user=alice gpus=1 reservation=course time_min=400
+         submit user=alice gpus=1 reservation=course partition=main,spare",
+        expect![[r#"
+            job 1
+              note: --reservation course: without --time the job gets what is left of it when it starts, 10:00 at most
+            job 2
+              note: --reservation course: without --time the job gets what is left of it when it starts, 10:00 at most
+            job 3
+              note: --reservation course: without --time the job gets what is left of it when it starts, 10:00 at most
+        "#]],
+    );
+}
+
+#[test]
 fn a_job_without_a_time_gets_what_is_left_of_its_reservation_and_cannot_make_it_more() {
     check(
         "partition main default default_time=3600
@@ -345,6 +366,7 @@ fn a_job_without_a_time_gets_what_is_left_of_its_reservation_and_cannot_make_it_
             job 1
               note: --reservation course: without --time the job gets what is left of it when it starts, 10:00 at most
             job 2
+              note: --reservation course: without --time the job gets what is left of it when it starts, 10:00 at most
             job 3
             job 4
               note: --reservation course: with so long a --time the job gets what is left of it when it starts, 10:00 at most
