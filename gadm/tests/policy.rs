@@ -23,7 +23,8 @@ fn answer(request: &Request) -> Answer {
         }
         ("GET", path) if path.starts_with("/v1/accounts/") => Answer::refuse(404, "not_found", "there is no account \"visio\". Did you mean \"vision\"?"),
         ("GET", "/v1/qos") => Answer::ok(
-            r#"{"schema":1,"qos":[{"name":"urgent","priority":100,"usage_factor":2.0,"preempt":["scavenger"],"preempt_mode":null,"per_user":{"running_jobs":2},"per_job":{"max_time_secs":14400},"headroom":{"gpu":4},"description":"before deadlines"}]}"#,
+            r#"{"schema":1,"qos":[{"name":"urgent","priority":100,"usage_factor":2.0,"preempt":["scavenger"],"preempt_mode":null,"per_user":{"running_jobs":2},"min_run_secs":600,"per_job":{"max_time_secs":14400},"headroom":{"gpu":4},"description":"before deadlines"},
+                {"name":"scavenger","priority":0,"usage_factor":0.0,"preempt":[],"preempt_mode":null,"outside_quota":true,"description":"idle GPUs"}]}"#,
         ),
         ("GET", "/v1/reservations" | "/v1/reservations/course") => Answer::ok(
             r#"{"schema":1,"reservations":[{"name":"course","start":"2027-01-11T09:00:00Z","duration_secs":7200,"repeat":"weekly","nodes":null,"gpus":{"h100":8},"accounts":["physics"],"users":["grace"],"state":"INACTIVE","window_start":"2027-01-18T09:00:00Z","window_end":"2027-01-18T11:00:00Z"}]}"#,
@@ -156,8 +157,9 @@ fn qos_and_reservations_are_set_in_slurms_words() {
         /v1/qos/urgent {"create":true,"change":{"min_run_secs":600,"per_job":{"max_time_secs":14400},"per_user":{"running_jobs":2},"preempt":["scavenger","low"],"priority":100,"usage_factor":2.5}}
     "#]].assert_eq(&sent(&["qos", "add", "urgent", "Priority=100", "UsageFactor=2.5", "Preempt=scavenger,low", "MaxWall=4:00:00", "MaxJobsPU=2", "min_run=10:00"]));
     check(&["qos", "list"], expect![[r#"
-        NAME   PRIORITY FACTOR PREEMPTS  MODE MAXWALL HEADROOM PER_USER       GROUP DESCRIPTION
-        urgent      100      2 scavenger -    4:00:00 4        running_jobs=2       before deadlines
+        NAME      PRIORITY FACTOR PREEMPTS  MODE MAXWALL MIN_RUN HEADROOM QUOTA   PER_USER       GROUP DESCRIPTION
+        urgent         100      2 scavenger -    4:00:00 10:00   4        -       running_jobs=2       before deadlines
+        scavenger        0      0           -    -       -       -        outside                      idle GPUs
     "#]]);
     expect![[r#"
         /v1/reservations/cool {"create":true,"change":{"duration_secs":28800,"gpus":null,"maintenance":true,"node_count":null,"nodes":"ALL","repeat":"weekly","start":"2027-03-01T06:00:00Z"}}
