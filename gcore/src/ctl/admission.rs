@@ -10,7 +10,7 @@ use gmodel::suggest::did_you_mean;
 use gmodel::JobSpec;
 
 /// The QOS of jobs that name none where nobody says otherwise. It exists without a record.
-pub(super) const NORMAL_QOS: &str = "normal";
+pub const NORMAL_QOS: &str = "normal";
 
 /// Fills in account and QOS and checks everything that is allowed or not.
 pub(super) fn admit(

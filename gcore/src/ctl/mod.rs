@@ -62,6 +62,7 @@ mod update;
 mod usage;
 mod wake;
 
+pub use admission::NORMAL_QOS;
 pub use adopt::MAX_ADOPTED;
 pub use apply::apply;
 pub use check::{Violation, check};
@@ -84,7 +85,7 @@ pub use preempt::checkpoint_of;
 pub use mirror::Mirror;
 pub use imex::imex_channel;
 pub use snapshot::{nvlink_domain, sched_node, snapshot, snapshot_of};
-pub use submit::complete;
+pub use submit::{CUT_DOWN_TO_SECS, complete};
 pub use wake::next_deadline;
 
 pub use event::{Event, JobChange, PolicyChange, Touched};

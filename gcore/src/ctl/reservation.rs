@@ -235,8 +235,12 @@ impl InTheWay {
 pub(super) fn runs_into(state: &State, run: &Run, node: NodeId, one: &Reservation, window: Window) -> bool {
     let Some(job) = state.jobs.get(run.id.job) else { return false };
     let holds = run.member(node).is_some_and(|member| !member.is_clean());
-    let is_drawn = || one.draws() && asked(&job.spec).is_none() && state.policy.is_reserved_for(one, &job.spec.user.name, &job.spec.account);
-    holds && asked(&job.spec) != Some(&one.name) && !is_drawn() && ends_by(state, run).is_none_or(|end| end > window.0)
+    holds && asked(&job.spec) != Some(&one.name) && !draws(state, one, &job.spec) && ends_by(state, run).is_none_or(|end| end > window.0)
+}
+
+/// Whether a reservation draws a job that names none.
+pub(super) fn draws(state: &State, one: &Reservation, spec: &JobSpec) -> bool {
+    one.draws() && asked(spec).is_none() && state.policy.is_reserved_for(one, &spec.user.name, &spec.account)
 }
 
 fn ends_by(state: &State, run: &Run) -> Option<Timestamp> {

@@ -6,12 +6,13 @@
 use super::event::{Event, JobChange, PolicyChange};
 use super::handle::Tx;
 use super::policy;
-use super::reservation::{asked, covers, made};
+use super::reservation::{asked, covers, draws, made};
 use super::submit::{CUT_DOWN_TO_SECS, usual_limit};
 use super::state::State;
-use gmodel::node::Role;
+use gmodel::hostlist::Hostlist;
+use gmodel::node::{Link, Role};
 use gmodel::policy::{Repeat, Reservation, ReservedPart};
-use gmodel::{JobState, Timestamp};
+use gmodel::{JobSpec, JobState, Timestamp};
 use gsched::window::{Window, next};
 
 const LOOK_SECS: i64 = 60;
@@ -62,7 +63,7 @@ fn replaced(state: &State, one: &Reservation, now: Timestamp) -> Option<PolicyCh
     if !is_replaced(one) || !is_near {
         return None;
     }
-    let down = |list: &gmodel::hostlist::Hostlist| list.iter().filter(|name| is_gone(state, name)).count();
+    let down = |list: &Hostlist| list.iter().filter(|name| is_gone(state, name)).count();
     if down(list) == 0 {
         return None;
     }
@@ -76,7 +77,7 @@ fn replaced(state: &State, one: &Reservation, now: Timestamp) -> Option<PolicyCh
 /// A node that was only silent for a while comes back.
 fn is_gone(state: &State, name: &str) -> bool {
     let node = state.node_by_name(name).filter(|node| node.role == Role::Compute);
-    node.is_none_or(|node| !node.is_available() && node.link != gmodel::node::Link::Silent)
+    node.is_none_or(|node| !node.is_available() && node.link != Link::Silent)
 }
 
 /// What an idle window leads to: it is noted since when, that it is no more, or it ends.
@@ -113,14 +114,11 @@ fn idle_since(state: &State, one: &Reservation, window: Window, now: Timestamp) 
 
 /// Jobs run in it, or wait for it.
 fn is_used(state: &State, one: &Reservation) -> bool {
-    let is_its = |spec: &gmodel::JobSpec| asked(spec) == Some(&one.name);
-    let is_drawn = |spec: &gmodel::JobSpec| {
-        one.draws() && asked(spec).is_none() && state.policy.is_reserved_for(one, &spec.user.name, &spec.account)
-    };
+    let is_its = |spec: &JobSpec| asked(spec) == Some(&one.name);
     let of_nodes = || state.nodes.values().filter(|node| covers(state, one, node)).flat_map(|node| node.runs.iter());
     state.jobs.values().any(|job| !job.state.is_final() && is_its(&job.spec))
         || state.arrays.values().any(|array| !array.pending.is_empty() && is_its(&array.spec))
-        || one.draws() && of_nodes().any(|run| state.jobs.get(run.job).is_some_and(|job| is_drawn(&job.spec)))
+        || one.draws() && of_nodes().any(|run| state.jobs.get(run.job).is_some_and(|job| draws(state, one, &job.spec)))
 }
 
 /// The reservations whose jobs wait on without them when they go.
@@ -131,12 +129,12 @@ pub(super) fn releasing(state: &State) -> Vec<String> {
 /// Of these some may be gone: who waits for one names it no more.
 pub(super) fn release(tx: &mut Tx, names: &[String], by: &str) {
     let state = &*tx.state;
-    let gone = |spec: &gmodel::JobSpec| {
+    let gone = |spec: &JobSpec| {
         asked(spec).is_some_and(|name| names.iter().any(|one| one == name) && !state.policy.reservations.contains_key(name))
     };
     let by = by.to_owned();
     // A limit that was cut to the window is the job's own again.
-    let change = |spec: &gmodel::JobSpec| {
+    let change = |spec: &JobSpec| {
         let was_cut = spec.time_min_secs.is_some_and(|least| least <= CUT_DOWN_TO_SECS);
         let time_min_secs = was_cut.then_some(None);
         JobChange { reservation: Some(String::new()), time_min_secs, limit_secs: was_cut.then(|| usual_limit(state, spec)), ..JobChange::default() }

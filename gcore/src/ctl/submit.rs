@@ -427,7 +427,7 @@ fn time_limit(
 }
 
 /// Where the time that is left of its reservation is a job's limit, the least that it starts with.
-pub(super) const CUT_DOWN_TO_SECS: u32 = 60;
+pub const CUT_DOWN_TO_SECS: u32 = 60;
 
 /// The limit of a job outside of its reservation: what it asks for, else its partition's.
 pub(super) fn usual_limit(state: &State, spec: &JobSpec) -> Option<u32> {
