@@ -63,7 +63,7 @@ impl Named {
             partitions.push(main_partition());
         }
         let Self { order, mut shapes } = self;
-        let node = |name: String| HollowNode { shape: shapes.remove(&name).unwrap_or_default(), name };
+        let node = |name: String| HollowNode::new(name.clone(), shapes.remove(&name).unwrap_or_default());
         Ok(Hardware { nodes: order.into_iter().map(node).collect(), partitions, notes })
     }
 }

@@ -9,6 +9,7 @@ use gmodel::node::{GpuInfo, Inventory};
 use gmodel::size::rough_size;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
 /// Nodes of one cluster at most.
 pub const MAX_NODES: usize = 100_000;
@@ -59,6 +60,19 @@ impl Wish {
 pub struct HollowNode {
     pub name: String,
     pub shape: NodeShape,
+    /// What the real node reported, of a controller's own trace.
+    pub reported: Option<Arc<Inventory>>,
+}
+
+impl HollowNode {
+    pub fn new(name: impl Into<String>, shape: NodeShape) -> Self {
+        Self { name: name.into(), shape, reported: None }
+    }
+
+    /// What the node's daemon would report.
+    pub fn inventory(&self) -> Inventory {
+        self.reported.as_deref().cloned().unwrap_or_else(|| self.shape.inventory(&self.name))
+    }
 }
 
 /// What a node has.
@@ -140,7 +154,7 @@ impl Hardware {
     pub fn uniform(count: u32, shape: &NodeShape) -> Self {
         let width = count.to_string().len();
         let nodes = (1..=count)
-            .map(|at| HollowNode { name: format!("n{at:0width$}"), shape: shape.clone() })
+            .map(|at| HollowNode::new(format!("n{at:0width$}"), shape.clone()))
             .collect();
         Self { nodes, partitions: vec![main_partition()], notes: Vec::new() }
     }
@@ -245,7 +259,7 @@ fn csv_node(row: &str, count: usize, at: &[Option<usize>; 5]) -> Result<HollowNo
         gpu_type: field(4).to_ascii_lowercase(),
         ..NodeShape::default()
     };
-    Ok(HollowNode { name: name.to_owned(), shape })
+    Ok(HollowNode::new(name, shape))
 }
 
 pub(crate) fn main_partition() -> Partition {
@@ -255,7 +269,7 @@ pub(crate) fn main_partition() -> Partition {
 
 fn named(prefix: &str, count: u32, shape: &NodeShape) -> impl Iterator<Item = HollowNode> {
     let width = count.to_string().len();
-    (1..=count).map(move |at| HollowNode { name: format!("{prefix}{at:0width$}"), shape: shape.clone() })
+    (1..=count).map(move |at| HollowNode::new(format!("{prefix}{at:0width$}"), shape.clone()))
 }
 
 /// CPUs and memory with which they do not stand in the way of the rest.

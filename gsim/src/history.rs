@@ -1,15 +1,19 @@
-//! A controller's trace as a history of jobs: what they held and how long they ran, so that another policy can be tried on
-//! it. Built from the facts of a replay; what a policy makes of it is `experiment`'s affair.
+//! A controller's trace as a history of jobs: what they asked for, what they held and how long they ran, so that another policy can
+//! be tried on it. Built from the facts of a replay; what a policy makes of it is `experiment`'s affair.
 
 use crate::hardware::{Hardware, HollowNode, NodeShape};
 use crate::measures::{Measures, Setting};
+use crate::policy_file::PolicyFile;
 use crate::trace::{Trace, TraceJob};
 use crate::trace_run::{Fate, JobOutcome, Outcome};
-use gcore::ctl::{Event, State};
+use gcore::ctl::{CUT_DOWN_TO_SECS, Event, NORMAL_QOS, State};
 use gmodel::gpu_request::GpuKind;
-use gmodel::node::Role;
+use gmodel::job::Surroundings;
+use gmodel::node::{Inventory, Role};
+use gmodel::policy::{Account, Policy};
 use gmodel::run::Allocation;
-use gmodel::{JobId, JobSpec, JobState, Timestamp};
+use gmodel::topology::Topology;
+use gmodel::{CommonSpec, JobId, JobSpec, JobState, Timestamp};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -47,6 +51,11 @@ pub struct Told {
     pub measures: Measures,
     /// First start of each job of the trace, milliseconds since its begin.
     pub starts_ms: Vec<i64>,
+    /// Jobs that were held, or waited for others.
+    pub put_off: usize,
+    topology: Topology,
+    licences: BTreeMap<String, u32>,
+    default_account: String,
 }
 
 impl History {
@@ -93,6 +102,7 @@ impl History {
         let mut list: Vec<_> = ended.collect();
         list.sort_by_key(|(id, .., submission)| (submission.at, **id));
         let begin = list.first().map(|(.., submission)| submission.at);
+        let put_off = list.iter().filter(|(.., submission)| submission.spec.hold || submission.spec.dependency.is_some()).count();
         let begin = begin.ok_or("no job of the trace ended: there is nothing to try a policy on")?;
         let since = |at: Timestamp| at.since_millis(begin);
         let mut jobs = Vec::new();
@@ -116,7 +126,9 @@ impl History {
         let setting = Setting { policy: "as it was".into(), cluster: hardware.describe(), notes: Vec::new() };
         let all: Vec<&TraceJob> = trace.jobs.iter().collect();
         let measures = Measures::of(setting, &[(&all[..], &outcome)]);
-        Ok(Told { trace, hardware, measures, starts_ms })
+        let config = &state.config;
+        let (topology, licences) = (config.scheduler.topology.clone(), config.scheduler.licences.clone());
+        Ok(Told { trace, hardware, measures, starts_ms, put_off, topology, licences, default_account: config.default_account.clone() })
     }
 
     /// Of a job, or of the array that a task belongs to.
@@ -148,7 +160,34 @@ fn trace_job(id: JobId, ran: &Ran, ended: Timestamp, submission: &Submission, be
         gpu_types: types.collect(),
         cpu_milli: ran.allocation.iter().map(|share| u64::from(share.cpus) * 1000).sum(),
         mem_mib: ran.allocation.iter().map(|share| share.mem_bytes >> 20).max().unwrap_or(0),
+        asked: Some(asked(spec, begin).into()),
     }
+}
+
+/// What one job, or task of an array, asked for: times from the begin on, and nobody to wait for.
+fn asked(spec: &JobSpec, begin: Timestamp) -> JobSpec {
+    let since = |at: Timestamp| Timestamp(at.since_millis(begin));
+    let common = CommonSpec {
+        array: None,
+        hold: false,
+        dependency: None,
+        begin: spec.begin.map(since),
+        deadline: spec.deadline.map(since),
+        ..CommonSpec::clone(&spec.common)
+    };
+    let launch = Surroundings { work_dir: "/".into(), ..Surroundings::default() };
+    JobSpec { launch: launch.into(), ..JobSpec::from(common) }
+}
+
+/// Names that a policy does not have, with how many jobs say each.
+type Unknown = BTreeMap<String, usize>;
+
+fn unknown_text(policy: &str, unknown: &Unknown, what: &str, then: &str) -> Option<String> {
+    let names: Vec<&str> = unknown.keys().map(String::as_str).take(8).collect();
+    let jobs: usize = unknown.values().sum();
+    let more = unknown.len() - names.len();
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    (jobs > 0).then(|| format!("policy {policy} has no {what} {}{more}: {jobs} jobs that name it {then}", names.join(", ")))
 }
 
 fn hardware(state: &State) -> Result<Hardware, String> {
@@ -164,7 +203,10 @@ fn hardware(state: &State) -> Result<Hardware, String> {
                 mem_bytes: node.inventory.mem_bytes,
                 features: node.inventory.features.clone(),
             };
-            HollowNode { name: node.name.clone(), shape }
+            let gpus = node.gpus.iter().filter(|gpu| gpu.usable()).map(|gpu| gpu.info.clone()).collect();
+            // Nobody cuts GPUs here: what was cut stays so.
+            let reported = Inventory { gpus, mig: Arc::default(), unfit: String::new(), ..Inventory::clone(&node.inventory) };
+            HollowNode { reported: Some(reported.into()), ..HollowNode::new(&node.name, shape) }
         })
         .collect();
     if nodes.is_empty() {
@@ -174,6 +216,52 @@ fn hardware(state: &State) -> Result<Hardware, String> {
 }
 
 impl Told {
+    /// Fits a policy and the jobs to each other. What the cluster has, the policy has too where it does not say otherwise; what jobs
+    /// name and it does not have is made or left out. In words, with how many jobs that is.
+    pub fn fit(&mut self, policy: &mut PolicyFile) -> Vec<String> {
+        if policy.scheduler.topology == Topology::default() {
+            policy.scheduler.topology = self.topology.clone();
+        }
+        if policy.scheduler.licences.is_empty() {
+            policy.scheduler.licences = self.licences.clone();
+        }
+        let (mut accounts, mut qos, mut reservations, mut licences) = (Unknown::new(), Unknown::new(), Unknown::new(), Unknown::new());
+        let Policy { accounts: known_accounts, qos: known_qos, reservations: known_reservations, .. } = &policy.accounts;
+        for job in &mut self.trace.jobs {
+            let Some(asked) = job.asked.as_mut().map(Arc::make_mut) else { continue };
+            let is_known = known_accounts.is_empty() || asked.account == self.default_account || known_accounts.contains_key(&asked.account);
+            if !is_known {
+                *accounts.entry(asked.account.clone()).or_default() += 1;
+            }
+            if !known_qos.is_empty() && asked.qos != NORMAL_QOS && !known_qos.contains_key(&asked.qos) {
+                *qos.entry(std::mem::take(&mut asked.qos)).or_default() += 1;
+            }
+            if asked.reservation.as_ref().is_some_and(|name| !known_reservations.contains_key(name)) {
+                *reservations.entry(asked.reservation.take().unwrap_or_default()).or_default() += 1;
+                // As short as that it may be only since its reservation ends.
+                asked.time_min_secs = asked.time_min_secs.filter(|secs| *secs > CUT_DOWN_TO_SECS);
+            }
+            let strange: Vec<String> = asked.licences.keys().filter(|name| !policy.scheduler.licences.contains_key(*name)).cloned().collect();
+            for name in strange {
+                asked.licences.remove(&name);
+                *licences.entry(name).or_default() += 1;
+            }
+        }
+        let made = accounts.keys().map(|name| (name.clone(), Account { name: name.clone(), ..Account::default() })).collect::<Vec<_>>();
+        policy.accounts.accounts.extend(made);
+        let told = [
+            (accounts, "account", "run in one that is made for this, without guarantee and limit"),
+            (qos, "QOS", "run in their account's usual one"),
+            (reservations, "reservation", "run outside of any"),
+            (licences, "licence", "run without it"),
+        ];
+        let mut notes: Vec<String> = told.into_iter().filter_map(|(unknown, what, then)| unknown_text(&policy.name, &unknown, what, then)).collect();
+        if self.put_off > 0 {
+            notes.push(format!("{} jobs that were held or waited for others wait for nobody here", self.put_off));
+        }
+        notes
+    }
+
     /// The jobs that would have started a second or more earlier or later, the largest difference first: id, then and now in
     /// seconds since the begin. Less than that is what a real cluster takes to start a job.
     pub fn moved(&self, outcome: &Outcome) -> Vec<(Arc<str>, f64, f64)> {

@@ -114,6 +114,7 @@ fn owners_jobs(trace: &Trace, setup: &Setup, seed: u64) -> Vec<TraceJob> {
             gpu_types: Vec::new(),
             cpu_milli: 0,
             mem_mib: 0,
+            asked: None,
         });
         at_ms += setup.every_ms;
     }

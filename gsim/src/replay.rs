@@ -293,6 +293,11 @@ mod tests {
 
     /// A short life of a controller as gpuctld would have written it: one node of 4 GPUs, six jobs of 2.
     fn written() -> Vec<String> {
+        written_of(|_| {})
+    }
+
+    /// The same of six jobs that ask for more.
+    fn written_of(more: impl Fn(&mut JobSpec)) -> Vec<String> {
         let mut state = State::from_rows(Rows::default());
         let mut lines = Vec::new();
         let mut now = Timestamp::from_secs(1000);
@@ -328,6 +333,7 @@ mod tests {
             let mut spec = JobSpec::from(CommonSpec { time_limit_secs: Some(100), ..CommonSpec::default() });
             spec.launch.work_dir = "/".into();
             spec.request.gpus = Some(GpuAsk::whole(2));
+            more(&mut spec);
             let actor = Actor { user: "ada".into(), uid: 1000, ..Actor::default() };
             let command = Command::Submit { spec: Box::new(spec), client_key: None };
             give(&mut state, Input::Command { actor, command }, now);
@@ -391,6 +397,36 @@ mod tests {
         }
         let measures = history.told(&state).unwrap().measures;
         assert_eq!((measures.preemptions, measures.gpu_hours_lost), (1, 2.0));
+    }
+
+    #[test]
+    fn under_another_policy_jobs_ask_for_what_they_did() {
+        let lines = written_of(|spec| {
+            (spec.account, spec.qos) = ("lost".into(), "odd".into());
+            spec.request.exclusive = true;
+            spec.request.nodelist = Some("n1".parse().unwrap());
+            spec.deadline = Some(Timestamp::from_secs(5000));
+        });
+        let recorded = Recorded::parse(&lines.join("\n")).unwrap();
+        let (_, history, state) = replay_with_history(&recorded).unwrap();
+        let mut told = history.told(&state).unwrap();
+        let asked = told.trace.jobs[0].asked.clone().unwrap();
+        assert_eq!((asked.deadline, asked.request.nodelist.is_some()), (Some(Timestamp::from_secs(4000)), true), "4000 s after the begin");
+        let site = "order = \"fifo\"\n[account.vision]\nguaranteed = 4\n[qos.high]\npriority = 1\n";
+        let mut policy = crate::policy_file::PolicyFile::parse("site", site).unwrap();
+        let notes = told.fit(&mut policy);
+        let wanted = [
+            "policy site has no account lost: 4 jobs that name it run in one that is made for this, without guarantee and limit",
+            "policy site has no QOS odd: 4 jobs that name it run in their account's usual one",
+        ];
+        assert_eq!(notes, wanted);
+        let place = crate::experiment::Place::Given(told.hardware.clone());
+        let done = crate::experiment::Experiment::run(&told.trace, &place, &policy, &mut || 0).unwrap();
+        assert_eq!((done.measures.finished, done.measures.refused), (4, 0), "{:?}", done.measures.refusals);
+        // Two of two GPUs would go beside each other; who wants the node alone does not.
+        let mut spans: Vec<(i64, i64)> = done.parts[0].outcome.jobs.iter().map(|job| (job.start_ms, job.end_ms)).collect();
+        spans.sort_unstable();
+        assert!(spans.windows(2).all(|pair| pair[0].1 <= pair[1].0), "{spans:?}");
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! runs, and never reads a file.
 
 use crate::csv;
+use gmodel::JobSpec;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -49,6 +50,9 @@ pub struct TraceJob {
     pub cpu_milli: u64,
     /// MiB on each node; 0 where the source has none.
     pub mem_mib: u64,
+    /// Of a controller's own trace: all that was asked for, in place of what follows from the columns. Its times count from the
+    /// begin of the trace.
+    pub asked: Option<Arc<JobSpec>>,
 }
 
 /// What is wrong with a trace: all of it, by line.
@@ -202,6 +206,7 @@ impl Columns {
             gpu_types,
             cpu_milli: thousandths(field("cpus"), 1e7)?.unwrap_or(0),
             mem_mib: thousandths(field("mem_mb"), 1e9)?.unwrap_or(0).div_ceil(1000),
+            asked: None,
         };
         check(&job)?;
         Ok(job)

@@ -567,7 +567,7 @@ pub(crate) fn started_state(hardware: &Hardware, config: &ClusterConfig, now: Ti
         let id = NodeId(at as u32 + 1);
         apply(&mut state, &Event::NodeJoined { node: id, name: node.name.clone(), role: Role::Compute, at: now });
         let life = NodeLife { boot: "hollow".into(), spool: "hollow".into() };
-        let inventory = node.shape.inventory(&node.name);
+        let inventory = node.inventory();
         let report = NodeReport::Hello { life, fence: Fence::default(), inventory, runs: Vec::new() };
         inputs.push(Input::Node { node: id, report });
     }
@@ -580,7 +580,9 @@ pub(crate) fn started_state(hardware: &Hardware, config: &ClusterConfig, now: Ti
 
 fn actor_of(job: &TraceJob) -> Actor {
     let user = if job.user.is_empty() { "user" } else { &job.user };
-    Actor { user: user.to_owned(), uid: 1000, gid: 1000, operator: false, via: None }
+    // Whoever set a priority, or a nice below 0, was one.
+    let operator = job.asked.as_ref().is_some_and(|asked| asked.priority.is_some() || asked.nice < 0);
+    Actor { user: user.to_owned(), uid: 1000, gid: 1000, operator, via: None }
 }
 
 /// What of a cluster decides how a row is read.
@@ -601,6 +603,25 @@ impl ClusterTraits {
 
 /// A row as the submission it was.
 pub(crate) fn spec_of(job: &TraceJob, config: &ClusterConfig, settings: &Settings, cluster: ClusterTraits) -> JobSpec {
+    let believed_ms = match settings.runtime {
+        Runtime::Limit => job.limit_ms.or(job.run_ms),
+        Runtime::Actual => job.run_ms,
+    };
+    let mut spec = match &job.asked {
+        Some(asked) => {
+            let begin = settings.begin.unwrap_or(BASE);
+            let mut spec = JobSpec::clone(asked);
+            (spec.begin, spec.deadline) = (asked.begin.map(|at| begin.plus_millis(at.0)), asked.deadline.map(|at| begin.plus_millis(at.0)));
+            spec
+        }
+        None => spec_of_row(job, config, cluster),
+    };
+    spec.time_limit_secs = believed_ms.map(|ms| u32::try_from((ms + 999) / 1000).unwrap_or(u32::MAX - 1));
+    spec
+}
+
+/// The request that follows from what a row says.
+fn spec_of_row(job: &TraceJob, config: &ClusterConfig, cluster: ClusterTraits) -> JobSpec {
     let nodes = job.nodes_among(cluster.largest_gpus);
     let mut spec =
         JobSpec::from(CommonSpec { account: job.account.to_string(), qos: job.qos.to_string(), ..CommonSpec::default() });
@@ -609,11 +630,6 @@ pub(crate) fn spec_of(job: &TraceJob, config: &ClusterConfig, settings: &Setting
     }
     spec.launch.work_dir = "/".into();
     spec.requeue = Some(true);
-    let believed_ms = match settings.runtime {
-        Runtime::Limit => job.limit_ms.or(job.run_ms),
-        Runtime::Actual => job.run_ms,
-    };
-    spec.time_limit_secs = believed_ms.map(|ms| u32::try_from((ms + 999) / 1000).unwrap_or(u32::MAX - 1));
     let request = &mut spec.request;
     (request.nodes_min, request.nodes_max) = (nodes, nodes);
     let cpus = job.cpus().max(u64::from(nodes)) as u32;

@@ -40,7 +40,7 @@ pub fn run(args: &ReplayArgs) -> Result<bool, String> {
     let mut document = serde_json::json!({ "schema": 1, "command": "replay", "same": same, "result": done });
     if let Some(policy) = &args.policy {
         let told = history.told(&state).map_err(|error| in_file(&args.trace, &error))?;
-        document["under"] = under(&told, policy)?;
+        document["under"] = under(told, policy)?;
     }
     if args.json {
         println!("{document}");
@@ -49,12 +49,14 @@ pub fn run(args: &ReplayArgs) -> Result<bool, String> {
 }
 
 /// The same jobs at the same times under another policy, beside what really was.
-fn under(told: &Told, policy: &str) -> Result<serde_json::Value, String> {
-    let policy = read_policy(policy)?;
+fn under(mut told: Told, policy: &str) -> Result<serde_json::Value, String> {
+    let mut policy = read_policy(policy)?;
+    let notes = told.fit(&mut policy);
     let place = Place::Given(told.hardware.clone());
     let other = Experiment::run(&told.trace, &place, &policy, &mut clock())?;
     let columns = [told.measures.clone(), other.measures.clone()];
     println!("\n{}", table(&columns));
+    notes.iter().for_each(|note| println!("note        {note}"));
     println!("use and fragmentation are of the simulation only; its nodes run a job at once and no node fails");
     let moved = other.parts.first().map_or(Vec::new(), |part| told.moved(&part.outcome));
     let earlier = moved.iter().filter(|(_, then, now)| now < then).count();
@@ -62,5 +64,5 @@ fn under(told: &Told, policy: &str) -> Result<serde_json::Value, String> {
     for (id, then, now) in moved.iter().take(10) {
         println!("  job {id}: {now:.0} s after the begin instead of {then:.0}");
     }
-    Ok(serde_json::json!({ "as_it_was": columns[0], "would_be": columns[1], "earlier": earlier, "later": moved.len() - earlier }))
+    Ok(serde_json::json!({ "as_it_was": columns[0], "would_be": columns[1], "earlier": earlier, "later": moved.len() - earlier, "notes": notes }))
 }
