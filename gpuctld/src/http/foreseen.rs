@@ -9,7 +9,7 @@ use crate::outlook::Outlook;
 use gcore::ctl::{State, snapshot};
 use gmodel::{JobId, Timestamp};
 use gsched::{Engine, Forecast, Snapshot, WorkBudget};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::OnceCell;
 
@@ -22,8 +22,33 @@ pub(super) struct Foreseen {
     pub picture: Snapshot,
     pub now: Timestamp,
     /// If every run goes to its limit, and if everything takes as long as its like did of late.
-    pub at_limits: Vec<Forecast>,
-    pub expected: Vec<Forecast>,
+    pub at_limits: Told,
+    pub expected: Told,
+}
+
+/// What a plan foretells of entries of the queue, in its order.
+#[derive(Default)]
+pub(super) struct Told {
+    list: Vec<Forecast>,
+    places: BTreeMap<Entry, usize>,
+}
+
+/// A job, or an array (`true`) by its own id.
+pub(super) type Entry = (JobId, bool);
+
+impl Told {
+    fn new(list: Vec<Forecast>) -> Self {
+        let places = list.iter().enumerate().map(|(place, one)| ((one.job, one.tasks.is_some()), place)).collect();
+        Self { list, places }
+    }
+
+    pub fn place(&self, entry: Entry) -> Option<usize> {
+        self.places.get(&entry).copied()
+    }
+
+    pub fn of(&self, entry: Entry) -> Option<&Forecast> {
+        self.place(entry).map(|place| &self.list[place])
+    }
 }
 
 /// Those who ask, and whose turn it is.
@@ -91,7 +116,7 @@ impl Foreseen {
         let mut engine = Engine::default();
         let at_limits = engine.forecast(&picture, jobs, WORK);
         let expected = expected_starts(&mut engine, &picture, jobs, outlook);
-        Self { state, picture, now, at_limits, expected }
+        Self { state, picture, now, at_limits: Told::new(at_limits), expected: Told::new(expected) }
     }
 }
 

@@ -5,7 +5,7 @@
 
 use super::error::ApiError;
 use super::filter::{JobFilter, job_query};
-use super::foreseen::{Foreseen, WORK};
+use super::foreseen::{Entry, Foreseen, WORK};
 use super::lookup::job_name;
 use super::nodes::mark_row;
 use super::permission::{Caller, Sight};
@@ -21,7 +21,7 @@ use gsched::calibration::Plans;
 use gsched::{Change, Engine, Forecast, Why};
 use gwire::api::{BlockerRow, ChangeRow, ElsewhereRow, IntervalRecord, JobQuery, LastTaskRow, NearestRow, SCHEMA, StartInterval, StartRow, WhyRow};
 use serde_json::{Value, json};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 /// Jobs that one question of why may name: tasks of an array wait for much the same.
 const MAX_WHYS: usize = 20;
@@ -56,7 +56,7 @@ fn rows_meant<'s>(view: View<'s>, sight: &Sight, filter: &JobFilter) -> Vec<Row<
 /// The entries of the queue among the first rows that are meant.
 fn entries(state: &State, sight: &Sight, filter: &JobFilter, now: Timestamp, most: usize) -> BTreeSet<JobId> {
     let rows = rows_meant(View::new(state, now), sight, filter);
-    rows.iter().take(most).filter(|row| row.is_pending()).map(entry_of).collect()
+    rows.iter().take(most).filter(|row| row.is_pending()).map(|row| entry_of(row).0).collect()
 }
 
 fn why_rows(foreseen: &Foreseen, sight: &Sight, filter: &JobFilter, outlook: &Outlook) -> Vec<WhyRow> {
@@ -65,12 +65,12 @@ fn why_rows(foreseen: &Foreseen, sight: &Sight, filter: &JobFilter, outlook: &Ou
     let mut rows = rows_meant(view, sight, filter);
     rows.truncate(MAX_WHYS);
     let explained = |row: &Row| {
-        let mut why = if row.is_pending() { Engine::default().why_now(picture, entry_of(row), WORK) } else { None };
+        let mut why = if row.is_pending() { Engine::default().why_now(picture, entry_of(row).0, WORK) } else { None };
         if let Some(why) = why.as_mut().filter(|why| !why.starts_now) {
-            why.forecast = told_of(at_limits, row).cloned();
+            why.forecast = at_limits.of(entry_of(row)).cloned();
         }
         let mut told = why_row(state, view, row, why, now);
-        let plans = start_of(expected, row).zip(told.expected_start).map(|(expected, Instant(at_limits))| Plans { expected, at_limits });
+        let plans = start_of(expected.of(entry_of(row)), row).zip(told.expected_start).map(|(expected, Instant(at_limits))| Plans { expected, at_limits });
         told.interval = plans.and_then(|plans| outlook.interval(&row.spec().partition, row.eligible(), plans, now));
         told
     };
@@ -78,22 +78,16 @@ fn why_rows(foreseen: &Foreseen, sight: &Sight, filter: &JobFilter, outlook: &Ou
 }
 
 /// By what a row waits in the queue: a task without a record of its own with its array.
-fn entry_of(row: &Row) -> JobId {
+fn entry_of(row: &Row) -> Entry {
     match row {
-        Row::Job(job) => job.id,
-        Row::Tasks { array, .. } | Row::Task { array, .. } => array.id,
+        Row::Job(job) => (job.id, false),
+        Row::Tasks { array, .. } | Row::Task { array, .. } => (array.id, true),
     }
 }
 
-/// What is told of the entry of a row.
-fn told_of<'f>(told: &'f [Forecast], row: &Row) -> Option<&'f Forecast> {
-    let is_array = !matches!(row, Row::Job(_));
-    told.iter().find(|one| one.job == entry_of(row) && one.tasks.is_some() == is_array)
-}
-
 /// When a row is to start: of an array its next task.
-fn start_of(told: &[Forecast], row: &Row) -> Option<Timestamp> {
-    let one = told_of(told, row)?;
+fn start_of(told: Option<&Forecast>, row: &Row) -> Option<Timestamp> {
+    let one = told?;
     match (row, &one.tasks) {
         (Row::Task { position, .. }, Some(tasks)) => tasks.of(*position),
         _ => one.start,
@@ -126,7 +120,7 @@ fn why_row(state: &State, view: View, row: &Row, why: Option<Why>, now: Timestam
         told.blockers = blocker_rows(&why);
         told.borrows.clone_from(&why.borrows);
         told.changes = why.changes.iter().map(|change| change_row(change, now)).collect();
-        let foretold = why.forecast.as_ref().and_then(|one| Some((start_of(std::slice::from_ref(one), row)?, one)));
+        let foretold = why.forecast.as_ref().and_then(|one| Some((start_of(Some(one), row)?, one)));
         if let Some((start, one)) = foretold {
             told.expected_start = Some(Instant(start));
             told.expected_partition.clone_from(&one.partition);
@@ -230,18 +224,15 @@ fn start_rows(foreseen: &Foreseen, sight: &Sight, filter: &JobFilter, outlook: &
     let (view, now) = (View::new(state, *now), *now);
     let mut rows = rows_meant(view, sight, filter);
     rows.retain(Row::is_pending);
-    let places: BTreeMap<(JobId, bool), usize> =
-        at_limits.iter().enumerate().map(|(place, one)| ((one.job, one.tasks.is_some()), place)).collect();
-    let place_of = |row: &Row| places.get(&(entry_of(row), !matches!(row, Row::Job(_)))).copied();
-    rows.sort_by_key(|row| place_of(row).unwrap_or(usize::MAX));
+    rows.sort_by_key(|row| at_limits.place(entry_of(row)).unwrap_or(usize::MAX));
     let told = |row: &Row| {
-        let one = place_of(row).map(|place| &at_limits[place]);
+        let one = at_limits.of(entry_of(row));
         let in_order = |expected: Option<Timestamp>, at_limits: Option<Timestamp>| {
             let plans = plans(expected, at_limits, now)?;
             outlook.interval(&row.spec().partition, row.eligible(), plans, now)
         };
-        let last_task = last_task(row, told_of(at_limits, row), told_of(expected, row), now, in_order);
-        let (at_limits, expected) = (start_of(at_limits, row), start_of(expected, row));
+        let last_task = last_task(row, one, expected.of(entry_of(row)), now, in_order);
+        let (at_limits, expected) = (start_of(one, row), start_of(expected.of(entry_of(row)), row));
         let interval = in_order(expected, at_limits);
         let expected = plausible(expected, at_limits, now);
         let at_limits = at_limits.map(Instant);
