@@ -14,7 +14,7 @@ use super::run_column::{COLUMNS, RunColumn};
 use super::run_list::{Moment, RunBody, RunList, Shown};
 use super::steps::StepsOf;
 use super::{Site, now};
-use crate::store::reader::{RunFields, RunKey, StoredJob};
+use crate::store::reader::{GROUPS, RunFields, RunKey, StoredJob};
 use axum::Json;
 use axum::body::Body;
 use axum::extract::State as Shared;
@@ -29,7 +29,6 @@ const KEYS: [&str; 16] = [
     "job", "user", "account", "partition", "qos", "name", "state", "nodelist", "from", "to", "attempts", "steps", "detail", "limit",
     "columns", "bare",
 ];
-const GROUPS: [&str; 8] = ["account", "user", "partition", "gpu-type", "tag", "class", "gpus", "cpus"];
 /// Rows of one answer, unless fewer are asked for.
 const MAX_ROWS: u32 = 1_000_000;
 

@@ -16,6 +16,7 @@ mod trace;
 pub use accounting::Found;
 pub use capacity::{Capacity, NodeNow};
 pub use idle::IdleRun;
+pub use report::GROUPS;
 pub use run_fields::{RunFields, RunKey};
 #[cfg(test)]
 pub use steps::StoredEnd;
@@ -247,7 +248,7 @@ impl Reader {
         self.ask(move |db| history(db, job)).await
     }
 
-    /// GPU-hours, CPU-hours and jobs, of the part of each run between `from` and `to`, by any of [`report::GROUPS`].
+    /// GPU-hours, CPU-hours and jobs, of the part of each run between `from` and `to`, by any of [`GROUPS`].
     ///
     /// # Errors
     /// The database does not answer, or a group is unknown ([`ReadError::question`]).

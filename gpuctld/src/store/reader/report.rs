@@ -93,14 +93,7 @@ impl Period<'_> {
         let open = "r.live = 1 AND r.end_ms IS NULL AND r.start_ms < ?1";
         let older = "r.summed = 0 AND r.end_ms IS NOT NULL AND r.start_ms < ?1";
         for condition in [open, older] {
-            each_run(db, condition, [self.to.0], self.now, |run| {
-                if run.overlaps(self.from, self.to) {
-                    for (a, b) in &pieces {
-                        self.charge(&mut book, self.kind(&run), run.part(*a, *b), *a);
-                    }
-                    book.entry(self.kind(&run)).or_default().runs += 1;
-                }
-            })?;
+            each_run(db, condition, [self.to.0], self.now, |run| self.add_run(&pieces, &run, &mut book))?;
         }
         Ok(book)
     }
@@ -108,14 +101,7 @@ impl Period<'_> {
     fn book_of_runs(&self, db: &Connection) -> Answer<Book> {
         let mut book = Book::new();
         let pieces = self.pieces();
-        let mut add = |run: SpentRun| {
-            if run.overlaps(self.from, self.to) {
-                for (a, b) in &pieces {
-                    self.charge(&mut book, self.kind(&run), run.part(*a, *b), *a);
-                }
-                book.entry(self.kind(&run)).or_default().runs += 1;
-            }
-        };
+        let mut add = |run: SpentRun| self.add_run(&pieces, &run, &mut book);
         each_run(db, "r.end_ms >= ?1 AND r.start_ms < ?2", [self.from.0, self.to.0], self.now, &mut add)?;
         each_run(db, "r.live = 1 AND r.end_ms IS NULL AND r.start_ms < ?1", [self.to.0], self.now, &mut add)?;
         Ok(book)
@@ -128,6 +114,17 @@ impl Period<'_> {
             changes.filter(|at| (self.from..self.to).contains(at)).chain([self.from, self.to]).collect();
         let cuts: Vec<Timestamp> = cuts.into_iter().collect();
         cuts.windows(2).map(|pair| (pair[0], pair[1])).collect()
+    }
+
+    /// A run by itself: its part of each piece.
+    fn add_run(&self, pieces: &[(Timestamp, Timestamp)], run: &SpentRun, book: &mut Book) {
+        if !run.overlaps(self.from, self.to) {
+            return;
+        }
+        for (from, to) in pieces {
+            self.charge(book, self.kind(run), run.part(*from, *to), *from);
+        }
+        book.entry(self.kind(run)).or_default().runs += 1;
     }
 
     fn add_piece(&self, db: &Connection, (from, to): (Timestamp, Timestamp), book: &mut Book) -> Answer<()> {
